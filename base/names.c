@@ -1,0 +1,38 @@
+/* Stable names of the dispatch vocabulary. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "kt/problem.h"
+
+static const char *const op_names[KT_OP_COUNT] = {"moe_ffn", "gemm",   "attn",   "norm",
+                                                  "rope",    "router", "encode", "probe"};
+static const char *const weight_names[KT_W_COUNT] = {"none", "wbf16", "w8c", "w4g32", "wf32"};
+static const char *const act_names[KT_A_COUNT] = {"none", "abf16", "a8", "af32"};
+
+static const char *name_of(const char *const *names, size_t count, size_t i) {
+    return i < count ? names[i] : "unknown";
+}
+
+static int parse(const char *const *names, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+const char *kt_op_name(kt_op op) {
+    return name_of(op_names, KT_OP_COUNT, (size_t)op);
+}
+int kt_op_parse(const char *name) {
+    return parse(op_names, KT_OP_COUNT, name);
+}
+const char *kt_weight_format_name(kt_weight_format format) {
+    return name_of(weight_names, KT_W_COUNT, (size_t)format);
+}
+int kt_weight_format_parse(const char *name) {
+    return parse(weight_names, KT_W_COUNT, name);
+}
+const char *kt_act_format_name(kt_act_format format) {
+    return name_of(act_names, KT_A_COUNT, (size_t)format);
+}
+int kt_act_format_parse(const char *name) {
+    return parse(act_names, KT_A_COUNT, name);
+}

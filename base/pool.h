@@ -1,0 +1,52 @@
+/* Pinned thread pool that runs phases of tasks.
+ *
+ * A step of a model is a list of phases. The tasks of a phase are independent; a phase starts when
+ * all tasks of the one before are finished. Each thread owns a contiguous span of the phase's tasks
+ * and, when done, steals from the others; nobody waits for a thread that has no task in hand, so a
+ * worker that the kernel has put aside delays the step by at most the task it holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_BASE_POOL_H
+#define KT_BASE_POOL_H
+
+#include <stdint.h>
+
+#include "kt/status.h"
+
+typedef struct kt_pool kt_pool;
+
+typedef struct kt_phase {
+    /* Optional serial work before the tasks, run by one thread after the previous phase is complete
+     * and visible; returns the number of tasks. NULL = n_tasks. */
+    int64_t (*prepare)(void *arg, int n_threads);
+    /* Run tasks [begin, end). tid < n_threads identifies scratch; a tid never runs twice at once. */
+    void (*run)(void *arg, int64_t begin, int64_t end, int tid);
+    void *arg;
+    int64_t n_tasks;
+    int64_t grain; /* tasks taken at once; 0 = 1 */
+} kt_phase;
+
+typedef struct kt_pool_options {
+    int n_threads; /* including the caller; 0 = one per usable core (affinity mask and cgroup quota) */
+    const int
+        *cpus; /* [n_threads] logical CPUs to pin to, or NULL = choose; borrowed during create */
+    int64_t
+        spin_ns; /* how long an idle worker spins before it parks; 0 = default, -1 = never spin */
+    int no_pin;
+} kt_pool_options;
+
+kt_status kt_pool_create(const kt_pool_options *options, kt_pool **out, kt_err *err);
+void kt_pool_destroy(kt_pool *pool);
+int kt_pool_threads(const kt_pool *pool);
+
+/* Run the phases in order; the caller takes part as tid 0 and returns when the last is complete.
+ * No allocation, no lock. One run at a time per pool; not reentrant from a task. */
+void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases);
+
+/* Wait time spent by tid 0 between phases since the pool was made (for `kt bench`). */
+int64_t kt_pool_wait_ns(const kt_pool *pool);
+
+/* Usable cores: affinity mask and cgroup CPU quota; >= 1. */
+int kt_usable_cores(void);
+
+#endif

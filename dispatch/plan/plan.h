@@ -1,0 +1,54 @@
+/* The plan: layout once per tensor, variant and configuration for every m.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_PLAN_H
+#define KT_DISPATCH_PLAN_H
+
+#include "base/log.h"
+#include "dispatch/registry/registry.h"
+#include "dispatch/table/table.h"
+
+typedef struct kt_planner kt_planner;
+
+/* registry and table are borrowed for the planner's life; table may be NULL (heuristics only).
+ * machine is this machine's fingerprint (with ceilings when known): a table of another machine is
+ * refused whole, with one warning that names the field; a stale one is used with one warning. */
+kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
+                            const kt_fingerprint *machine, const kt_log *log, kt_planner **out,
+                            kt_err *err);
+void kt_planner_destroy(kt_planner *p);
+
+typedef struct kt_plan_source {
+    int tuned_cells;   /* m buckets answered by rows of the table */
+    int untuned_cells; /* by the roofline or by the nearest shape */
+    char layout[32];
+    char
+        note[KT_ERR_SIZE]; /* why something fell back and the command that fixes it; "" = nothing */
+} kt_plan_source;
+
+/* Resolve one problem (m ignored) for `threads` threads into a dense map; max_m bounds the m that
+ * will occur (KT_M_DENSE and above use the last entry). Chooses the layout that minimises the time
+ * over the buckets, decode weighted by `decode_share` (0..1), then the best variant per m inside it.
+ * Between buckets the candidate with the smaller interpolated time wins. KT_E_UNSUPPORTED when no
+ * usable variant accepts the problem. */
+kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
+                          double decode_share, kt_choice_map *out, kt_plan_source *source,
+                          kt_err *err);
+
+/* Best usable variant of an op that has no weights to pack (norm, rope, router, encode, attn). */
+kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int threads,
+                                 kt_choice *out, kt_err *err);
+
+/* Totals over all resolves so far, for the status line of `kt serve`. */
+void kt_planner_totals(const kt_planner *p, int *tuned_cells, int *untuned_cells);
+
+/* Where a table for this machine is looked for, first hit wins: $KT_TABLE;
+ * $XDG_DATA_HOME/kt/<class>/<model>.kttable.json (default ~/.local/share); then
+ * <source tree>/results/<class>/<model>.kttable.json as an offer when the fingerprint matches.
+ * out receives the path, or "" when there is none. */
+void kt_table_locate(const kt_fingerprint *machine, const char *model_name, char *out,
+                     size_t out_bytes);
+/* Where the tuner writes by default (folders are made). */
+kt_status kt_table_default_path(const kt_fingerprint *machine, const char *model_name, char *out,
+                                size_t out_bytes, kt_err *err);
+
+#endif

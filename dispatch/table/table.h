@@ -1,0 +1,55 @@
+/* The dispatch table: what the tuner decided, bound to a machine. Text (JSON, one row a line).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_TABLE_H
+#define KT_DISPATCH_TABLE_H
+
+#include "dispatch/topology/topology.h"
+#include "kt/problem.h"
+#include "kt/variant.h"
+
+#define KT_TABLE_SCHEMA "1.0"
+#define KT_TABLE_RUNNERS 3
+
+/* One decision: for this problem (m = the bucket's rows) on this many threads, this variant. */
+typedef struct kt_table_row {
+    kt_problem problem;
+    int threads;
+    char variant[64], config[96];    /* names, as kt_config_format writes */
+    int32_t version;                 /* of the variant when it was tuned */
+    double time_ns, ci_low, ci_high; /* p25 of one call; interval relative to it */
+    int rounds;
+    char default_variant[64], default_config[96];
+    double default_ns;
+    char status[20]; /* "tuned", "default" (kept after a race), "imported" */
+    int n_runners;
+    struct {
+        char variant[64], config[96];
+        double time_ns;
+    } runner[KT_TABLE_RUNNERS];
+    double error; /* relative RMS against the double reference at the gate */
+} kt_table_row;
+
+typedef struct kt_table {
+    kt_fingerprint fingerprint;
+    char build[96];     /* compiler and project version */
+    char workload[64];  /* model or workload name the cells came from */
+    char created[32];   /* ISO 8601 */
+    kt_table_row *rows; /* owned */
+    size_t n_rows, capacity;
+} kt_table;
+
+kt_status kt_table_load(const char *path, kt_table **out, kt_err *err);
+/* Deterministic text with a checksum, written atomically. */
+kt_status kt_table_save(const kt_table *table, const char *path, kt_err *err);
+kt_status kt_table_create(kt_table **out, kt_err *err); /* empty */
+void kt_table_destroy(kt_table *table);
+/* Copy row in, replacing a row of the same key (problem with m, threads). */
+kt_status kt_table_put(kt_table *table, const kt_table_row *row, kt_err *err);
+/* Row of exactly this key, or NULL. */
+const kt_table_row *kt_table_find(const kt_table *table, const kt_problem *problem, int threads);
+
+/* The m buckets of autotuning cells: ascending, last = 4096. */
+extern const int32_t kt_m_buckets[];
+extern const int kt_m_bucket_count;
+
+#endif

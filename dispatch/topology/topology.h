@@ -1,0 +1,68 @@
+/* The machine: packages, NUMA nodes, caches, cores, memory, measured ceilings; its fingerprint.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_TOPOLOGY_H
+#define KT_DISPATCH_TOPOLOGY_H
+
+#include "base/cpu.h"
+#include "base/json.h"
+#include "kt/status.h"
+
+#define KT_MAX_NODES 64
+
+typedef struct kt_topology {
+    kt_cpu cpu;
+    int packages, numa_nodes, llc_groups, cores, pus; /* of the machine, as hwloc sees it */
+    int usable_cores, usable_pus;                     /* in our affinity mask and cgroup quota */
+    uint64_t memory_bytes;
+    uint64_t node_memory_bytes[KT_MAX_NODES];
+    size_t l2_bytes, llc_bytes; /* per core, per LLC group */
+    char kernel[64];            /* operating system release */
+    char thp[16];               /* transparent huge page mode: "always", "madvise", "never" */
+} kt_topology;
+
+kt_status kt_topology_probe(kt_topology *out, kt_err *err);
+
+/* One logical CPU per usable core, LLC group by LLC group, for kt_pool_options.cpus.
+ * Writes at most max entries, returns how many. */
+int kt_topology_core_cpus(int *cpus, int max);
+
+/* Measured ceilings (kttune probe); zero = not measured. Filled by the tuner, stored in tables. */
+typedef struct kt_ceilings {
+    double stream_gbs_1t, stream_gbs_all; /* read stream from memory, 2 MiB pages */
+    double stream_small_gbs_1t;           /* the same from 4 KiB pages */
+    double cache_knee_bytes;              /* footprint from which reads come from memory */
+    double peak_gops[KT_ISA_COUNT]; /* one core, by KT_ISA_* bit: the ISA's own MAC instruction,
+                                             2 operations per multiply-add */
+    double peak_scalar_gops;
+    double aa_noise_p95; /* relative: 0.016 = 1.6 % */
+    int threads_all;
+} kt_ceilings;
+
+/* What a table is bound to. Hard fields refuse the table's rows, soft ones only warn. */
+typedef struct kt_fingerprint {
+    char vendor[13], microarch[24];
+    int family, model, stepping;
+    kt_isa isa;
+    int usable_cores, numa_nodes;
+    uint64_t memory_bytes;
+    kt_ceilings ceilings;
+} kt_fingerprint;
+
+void kt_fingerprint_make(const kt_topology *topology, const kt_ceilings *ceilings,
+                         kt_fingerprint *out);
+void kt_fingerprint_write(const kt_fingerprint *f, kt_json_writer *w);
+kt_status kt_fingerprint_read(const kt_json *object, const char *where, kt_fingerprint *out,
+                              kt_err *err);
+
+typedef enum kt_match { KT_MATCH_SAME, KT_MATCH_SOFT, KT_MATCH_OTHER } kt_match;
+
+/* Compare a table's fingerprint with this machine's. why receives the first differing field with
+ * both values (for KT_MATCH_SOFT and KT_MATCH_OTHER). Vendor, family, model and ISA bits that the
+ * machine lacks are hard; stepping, cores, nodes, memory and ceilings (over 15 %) are soft. */
+kt_match kt_fingerprint_compare(const kt_fingerprint *table, const kt_fingerprint *machine,
+                                kt_err *why);
+
+/* Folder name of the machine class: "<microarch>-<cores>c-<memory>g", e.g. "zen4-2c-24g". */
+void kt_machine_class(const kt_fingerprint *f, char *out, size_t out_bytes);
+
+#endif

@@ -1,0 +1,78 @@
+/* The vocabulary of the dispatch key: operations, weight formats, activation encodings, problems.
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_PROBLEM_H
+#define KT_PROBLEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Operations. One folder of kernels/ each. */
+typedef enum kt_op {
+    KT_OP_MOE_FFN = 0, /* fused expert feed-forward: gate, up, SwiGLU, down, weighted sum */
+    KT_OP_GEMM,        /* c[m, n] = a[m, k] * w[n, k]^T for dense weights and lm_head */
+    KT_OP_ATTN,        /* grouped-query attention over a BF16 cache */
+    KT_OP_NORM,        /* RMSNorm of f32 rows */
+    KT_OP_ROPE,        /* rotary position embedding of f32 heads, in place */
+    KT_OP_ROUTER,      /* router logits of f32 rows */
+    KT_OP_ENCODE,      /* f32 rows -> activation encoding */
+    KT_OP_PROBE,       /* machine ceilings: read stream, peak of one instruction */
+    KT_OP_COUNT
+} kt_op;
+
+/* How weights are stored. `kernels/formats/<name>.c` defines each exactly. */
+typedef enum kt_weight_format {
+    KT_W_NONE = 0,
+    KT_W_BF16,         /* wbf16: bfloat16 */
+    KT_W_INT8_CHANNEL, /* w8c: int8, one f32 scale per output channel */
+    KT_W_INT4_G32,     /* w4g32: 4 bits, one bfloat16 scale per 32 inputs of a channel */
+    KT_W_F32,          /* wf32: plain float, norms and small matrices */
+    KT_W_COUNT
+} kt_weight_format;
+
+/* How activation rows are stored when a GEMM reads them (kernels/encode). */
+typedef enum kt_act_format {
+    KT_A_NONE = 0,
+    KT_A_BF16,     /* abf16 */
+    KT_A_INT8_G32, /* a8: int8 with f32 scale and compensation per 32 inputs */
+    KT_A_F32,
+    KT_A_COUNT
+} kt_act_format;
+
+/* One problem: the dispatch key without thread count. Fields an op does not use are zero.
+ *
+ *   op        m                    n                   k               others
+ *   MOE_FFN   rows of one expert   intermediate size   hidden size     experts, topk
+ *   GEMM      rows                 outputs             inputs
+ *   ATTN      query rows           query heads         head size       kv_heads, context
+ *   NORM      rows                 1                   row length
+ *   ROPE      rows                 heads               head size
+ *   ROUTER    rows                 experts             hidden size     topk
+ *   ENCODE    rows                 1                   row length
+ */
+typedef struct kt_problem {
+    kt_op op;
+    kt_weight_format weights;
+    kt_act_format acts;
+    int64_t m, n, k;
+    int64_t experts, topk;
+    int64_t kv_heads, context;
+} kt_problem;
+
+/* Stable lower-case names used in tables, workloads and flags ("moe_ffn", "w4g32", "a8").
+ * kt_*_name never returns NULL; kt_*_parse returns -1 for an unknown name. Thread-safe. */
+const char *kt_op_name(kt_op op);
+int kt_op_parse(const char *name);
+const char *kt_weight_format_name(kt_weight_format format);
+int kt_weight_format_parse(const char *name);
+const char *kt_act_format_name(kt_act_format format);
+int kt_act_format_parse(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

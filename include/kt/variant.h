@@ -1,0 +1,277 @@
+/* The one extension mechanism of the kernels: a constant descriptor per variant.
+ *
+ * Adding a variant is adding one file `kernels/<op>/<stem>__<isa>.c` that defines
+ * `KT_VARIANT(<stem>__<isa>) = {...};`. The build finds it, applies the flags of its ISA word and
+ * writes the table kt_builtin_variants.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_VARIANT_H
+#define KT_VARIANT_H
+
+#include "kt/isa.h"
+#include "kt/problem.h"
+#include "kt/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KT_MAX_PARAMS 6
+
+/* One tunable: its name, the values worth trying and the value used before tuning. */
+typedef struct kt_param {
+    const char *name;
+    const int32_t *values;
+    int32_t count;
+    int32_t initial;
+} kt_param;
+
+/* Values of a variant's parameters, in the order of kt_variant.params. Unused entries are zero. */
+typedef struct kt_config {
+    int32_t value[KT_MAX_PARAMS];
+} kt_config;
+
+/* What the arithmetic promises; the correctness gate picks its bound by it. */
+typedef enum kt_numerics {
+    KT_NUM_EXACT_INT32 = 0, /* integer sums are exact before scaling; f32 afterwards */
+    KT_NUM_F32,             /* f32 products and sums */
+    KT_NUM_BF16_F32,        /* bfloat16 inputs, f32 sums; denormals may be flushed */
+    KT_NUM_REQUANT          /* rounds weights again; has its own stated bound */
+} kt_numerics;
+
+/* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.
+ *
+ * data    KT_W_BF16: uint16 [n, k].  KT_W_INT8_CHANNEL: int8 [n, k].  KT_W_F32: float [n, k].
+ *         KT_W_INT4_G32: bytes [n, k/2], low nibble = even k, value = nibble - 8.
+ * scales  KT_W_INT8_CHANNEL: float [n].  KT_W_INT4_G32: bfloat16 bits [n, k/32].  Else NULL.
+ * Borrowed. Any alignment that suits the element type.
+ */
+typedef struct kt_matrix {
+    kt_weight_format format;
+    int64_t n, k;
+    const void *data;
+    const void *scales;
+} kt_matrix;
+
+/* Arguments of a dense GEMM share: c[i, 64*p .. ] for panels p in [panel_begin, panel_end).
+ *
+ * weights  bytes written by the variant's pack_gemm for the same problem; 64-byte aligned.
+ * a        encoded rows (problem->acts), a_stride bytes apart, 64-byte aligned.
+ * c        f32 rows, ldc elements apart. Written, or added to when accumulate is set. Columns >= n
+ *          and rows >= m are not touched.
+ * scratch  workspace_bytes(problem, config) bytes of this thread, 64-byte aligned; may be NULL
+ *          when that is zero.
+ * The result of a row does not depend on m nor on how panels are shared out.
+ */
+typedef struct kt_gemm_call {
+    const kt_problem *problem;
+    const kt_config *config;
+    const void *weights;
+    const void *a;
+    size_t a_stride;
+    int64_t m;
+    int64_t panel_begin, panel_end;
+    float *c;
+    int64_t ldc;
+    int accumulate;
+    void *scratch;
+} kt_gemm_call;
+
+/* Arguments of one expert's share of a fused MoE layer (hidden = problem->k, intermediate =
+ * problem->n).
+ *
+ * gate_up  for panels p in [panel_begin, panel_end) of 32 intermediate channels:
+ *          h[i, 32p..32p+31] = encode(silu(gate . a[rows[i]]) * (up . a[rows[i]])), i < m.
+ * down     for panels p of 64 output channels: out[rows[i], 64p..] += route_weight[i] * (down . h[i]).
+ *          Columns >= problem->k are not touched. rows[] holds each token at most once.
+ * weights  the expert's bytes written by pack_expert; 64-byte aligned; borrowed.
+ * a        encoded token rows (problem->acts, length hidden), a_stride apart; row rows[i] is read.
+ * h        encoded rows (problem->acts, length intermediate), h_stride apart, slot i for rows[i].
+ * next     the bytes this thread reads next, or NULL: a prefetch hint only.
+ * scratch  as in kt_gemm_call.
+ */
+typedef struct kt_moe_call {
+    const kt_problem *problem;
+    const kt_config *config;
+    const void *weights;
+    const void *a;
+    size_t a_stride;
+    const int32_t *rows;
+    const float *route_weight;
+    int64_t m;
+    int64_t panel_begin, panel_end;
+    void *h;
+    size_t h_stride;
+    float *out;
+    int64_t ldo;
+    const void *next;
+    void *scratch;
+} kt_moe_call;
+
+/* Rows [row_begin, row_end): y = x * w / sqrt(mean(x^2) + eps), one row of k floats each. y may be x. */
+typedef struct kt_norm_call {
+    const float *x;
+    int64_t ldx;
+    const float *w;
+    float eps;
+    float *y;
+    int64_t ldy;
+    int64_t k;
+    int64_t row_begin, row_end;
+} kt_norm_call;
+
+/* Rows [row_begin, row_end) of x [rows, ld]: rotate `heads` heads of head_dim floats in place.
+ * cos_sin holds, for each position, rotary_dim/2 cosines then rotary_dim/2 sines.
+ * interleaved selects pairs (2i, 2i+1) instead of (i, i + rotary_dim/2). */
+typedef struct kt_rope_call {
+    float *x;
+    int64_t ld;
+    int64_t heads, head_dim, rotary_dim;
+    const float *cos_sin;
+    const int32_t *positions;
+    int interleaved;
+    int64_t row_begin, row_end;
+} kt_rope_call;
+
+/* logits[row, e] = x[row] . w[e] in f32 for rows [row_begin, row_end) and experts
+ * [expert_begin, expert_end). w is BF16 or F32 [experts, k] as problem->weights says. */
+typedef struct kt_router_call {
+    const kt_problem *problem;
+    const float *x;
+    int64_t ldx;
+    const void *w;
+    float *logits;
+    int64_t ldl;
+    int64_t row_begin, row_end;
+    int64_t expert_begin, expert_end;
+} kt_router_call;
+
+/* Encode rows [row_begin, row_end) of k floats into problem->acts (layouts: kernels/formats/acts.h).
+ * All variants of one encoding write the same bits. */
+typedef struct kt_encode_call {
+    const float *x;
+    int64_t ldx;
+    int64_t k;
+    void *out;
+    size_t out_stride;
+    int64_t row_begin, row_end;
+} kt_encode_call;
+
+/* Causal grouped-query attention of one kv head for query rows [row_begin, row_end).
+ *
+ * q        f32 [rows, ldq]; query head j of a row starts at j * head_dim. Heads
+ *          [kv_head * group, (kv_head + 1) * group) are computed, group = n / kv_heads.
+ * k, v     this kv head's cache, BF16 [context, ldkv] rows of head_dim.
+ * position query row r attends to cache rows 0 .. position[r] inclusive.
+ * out      f32 [rows, ldo], same head order as q. Written.
+ * scratch  workspace_bytes bytes of this thread.
+ * A row's result depends neither on the other rows of the call nor on the thread count: the cache
+ * is walked in blocks that start at multiples of a constant.
+ */
+typedef struct kt_attn_call {
+    const kt_problem *problem;
+    const kt_config *config;
+    const float *q;
+    int64_t ldq;
+    const uint16_t *k, *v;
+    int64_t ldkv;
+    int64_t kv_head;
+    float scale;
+    const int32_t *position;
+    int64_t row_begin, row_end;
+    float *out;
+    int64_t ldo;
+    void *scratch;
+} kt_attn_call;
+
+/* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats` thousand
+ * blocks of the instruction (peaks); returns operations done (2 per multiply-add) or bytes read. */
+typedef struct kt_probe_call {
+    const void *data;
+    size_t bytes;
+    int64_t repeats;
+} kt_probe_call;
+
+typedef struct kt_variant {
+    const char *name; /* the file's stem */
+    kt_op op;
+    uint32_t weights; /* bit (1u << kt_weight_format) for each format accepted; 0 = op has none */
+    uint32_t acts;    /* bit (1u << kt_act_format) likewise */
+    kt_isa isa;
+    kt_numerics numerics;
+    int32_t version;    /* bump when speed or numbers change: tuned rows of other versions lapse */
+    const char *layout; /* packed layout id, e.g. "p64"; equal ids = byte-identical packing */
+    const kt_param *params;
+    int32_t n_params;
+
+    /* Optional run-time check of a library variant (present, initialised, numerically sound).
+     * Called once by the registry, after the ISA check. NULL = always usable. Thread-safe. */
+    kt_status (*usable)(kt_err *why);
+
+    /* Refuse, with a reason a user can act on, what run cannot do. NULL = accepts all. */
+    kt_status (*accepts)(const kt_problem *problem, const kt_config *config, kt_err *why);
+
+    /* Packed size of one dense matrix (GEMM) or one expert (MOE_FFN); pack writes exactly that many
+     * bytes to dst, 64-byte aligned. Never fail for an accepted problem. */
+    size_t (*packed_bytes)(const kt_problem *problem);
+    void (*pack_gemm)(const kt_problem *problem, const kt_matrix *w, void *dst);
+    void (*pack_expert)(const kt_problem *problem, const kt_matrix *gate, const kt_matrix *up,
+                        const kt_matrix *down, void *dst);
+
+    /* Bytes of scratch per thread for a call with problem->m rows. NULL = none. */
+    size_t (*workspace_bytes)(const kt_problem *problem, const kt_config *config);
+
+    /* The work; the member that belongs to op is set. Never fail, allocate, lock or log. */
+    void (*gemm)(const kt_gemm_call *call);
+    void (*moe_gate_up)(const kt_moe_call *call);
+    void (*moe_down)(const kt_moe_call *call);
+    void (*norm)(const kt_norm_call *call);
+    void (*rope)(const kt_rope_call *call);
+    void (*router)(const kt_router_call *call);
+    void (*encode)(const kt_encode_call *call);
+    void (*attn)(const kt_attn_call *call);
+    double (*probe)(const kt_probe_call *call);
+} kt_variant;
+
+#define KT_VARIANT(stem)                       \
+    extern const kt_variant kt_variant_##stem; \
+    const kt_variant kt_variant_##stem
+
+/* A variant with its parameter values: the answer of the dispatch. */
+typedef struct kt_choice {
+    const kt_variant *variant;
+    kt_config config;
+} kt_choice;
+
+#define KT_M_DENSE 4096 /* rows with an entry of their own in kt_choice_map */
+#define KT_MAX_CHOICES 24
+
+/* Dense map from rows (per expert for MOE_FFN) to the choice: one array load on the hot path.
+ * All choices of a map share layout and activation encoding. Read-only once made. */
+typedef struct kt_choice_map {
+    uint8_t index[KT_M_DENSE + 1];
+    int32_t count;
+    kt_choice choice[KT_MAX_CHOICES];
+} kt_choice_map;
+
+static inline const kt_choice *kt_choice_for(const kt_choice_map *map, int64_t m) {
+    return &map->choice[map->index[m < KT_M_DENSE ? m : KT_M_DENSE]];
+}
+
+/* A variant that this build could not include, with the reason (library missing). */
+typedef struct kt_absent_variant {
+    const char *name;
+    const char *reason;
+} kt_absent_variant;
+
+/* Written by the build from the file names. */
+extern const kt_variant *const kt_builtin_variants[];
+extern const size_t kt_builtin_variant_count;
+extern const kt_absent_variant kt_builtin_absent[];
+extern const size_t kt_builtin_absent_count;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,43 @@
+/* Layout of encoded activation rows. Rows are 64-byte aligned; kt_act_row_bytes gives the stride.
+ *
+ * KT_A_BF16      bfloat16 [k], round to nearest even.
+ * KT_A_INT8_G32  int8 q[k] | f32 scale[k/32] | int32 comp[k/32].
+ *                For group g with largest magnitude A (finite inputs): scale = A / 127,
+ *                q = round_to_nearest_even(x * (127 / A)), comp = -8 * sum of q over the group;
+ *                A = 0 (or 127 / A overflows) gives scale 0, q 0, comp 0. comp is what a kernel
+ *                with 4-bit codes stored as code + 8 starts its accumulator at; for 8-bit codes
+ *                stored as code + 128 it is comp * 16.
+ * KT_A_F32       float [k].
+ * k is a multiple of 32.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_ACTS_H
+#define KT_KERNELS_ACTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kt/problem.h"
+
+static inline size_t kt_act_row_bytes(kt_act_format format, int64_t k) {
+    size_t n = (size_t)k, bytes = 0;
+    if (format == KT_A_BF16) bytes = 2 * n;
+    if (format == KT_A_INT8_G32) bytes = n + n / 32 * 8;
+    if (format == KT_A_F32) bytes = 4 * n;
+    return (bytes + 63) / 64 * 64;
+}
+
+static inline const float *kt_a8_scales(const void *row, int64_t k) {
+    return (const float *)(const void *)((const char *)row + k);
+}
+static inline const int32_t *kt_a8_comps(const void *row, int64_t k) {
+    return (const int32_t *)(const void *)((const char *)row + k + k / 32 * 4);
+}
+static inline float *kt_a8_scales_mut(void *row, int64_t k) {
+    return (float *)(void *)((char *)row + k);
+}
+static inline int32_t *kt_a8_comps_mut(void *row, int64_t k) {
+    return (int32_t *)(void *)((char *)row + k + k / 32 * 4);
+}
+
+#endif

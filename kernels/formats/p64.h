@@ -1,0 +1,57 @@
+/* Packed layout "p64": panels of 64 output rows, k-major, one linear stream per panel.
+ *
+ * A matrix [n, k] (k a multiple of 32) becomes ceil(n / 64) panels; rows past n are zero weights.
+ * Inside a panel, row r = 0..63:
+ *
+ *   wbf16   bfloat16 [k/2][64][2]                                             128 k bytes
+ *   w8c     uint8 [k/4][64][4], value + 128; then float scale[64]             64 k + 256 bytes
+ *   w4g32   per group of 32 inputs: uint8 [4][64][4], then bfloat16 scale[64]  36 k bytes
+ *           byte (t, r, j): low nibble is input 4t + j, high nibble input 16 + 4t + j, both value + 8
+ *           (padding rows hold value 0 and scale 0)
+ *
+ * An expert is its gate-and-up panels, then its down panels. Gate-and-up panel p holds gate rows
+ * 32p..32p+31 as panel rows 0..31 and up rows 32p..32p+31 as panel rows 32..63, so that a task
+ * finishes SwiGLU for one activation group of 32; there are intermediate/32 of them with k = hidden.
+ * Down has ceil(hidden / 64) panels with k = intermediate. AMX reads the same panels as tiles with a
+ * row stride of 256 bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_P64_H
+#define KT_KERNELS_P64_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kt/variant.h"
+
+#define KT_P64_ROWS 64
+
+static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
+    size_t n = (size_t)k;
+    if (format == KT_W_BF16) return 128 * n;
+    if (format == KT_W_INT8_CHANNEL) return 64 * n + 256;
+    if (format == KT_W_INT4_G32) return 36 * n;
+    return 0;
+}
+
+static inline int64_t kt_p64_panels(int64_t n) {
+    return (n + KT_P64_ROWS - 1) / KT_P64_ROWS;
+}
+
+/* Descriptor members shared by every p64 variant. Thread-safe; dst is written completely. */
+size_t kt_p64_gemm_bytes(const kt_problem *problem);
+void kt_p64_pack_gemm(const kt_problem *problem, const kt_matrix *w, void *dst);
+size_t kt_p64_expert_bytes(const kt_problem *problem);
+void kt_p64_pack_expert(const kt_problem *problem, const kt_matrix *gate, const kt_matrix *up,
+                        const kt_matrix *down, void *dst);
+
+/* Address of gate-and-up panel p and of down panel p inside a packed expert. */
+static inline const uint8_t *kt_p64_gate_up(const kt_problem *q, const void *expert, int64_t p) {
+    return (const uint8_t *)expert + (size_t)p * kt_p64_panel_bytes(q->weights, q->k);
+}
+static inline const uint8_t *kt_p64_down(const kt_problem *q, const void *expert, int64_t p) {
+    return (const uint8_t *)expert + (size_t)(q->n / 32) * kt_p64_panel_bytes(q->weights, q->k) +
+           (size_t)p * kt_p64_panel_bytes(q->weights, q->n);
+}
+
+#endif

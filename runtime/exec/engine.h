@@ -1,0 +1,66 @@
+/* The engine: a loaded model that turns tokens into logits on this machine.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_ENGINE_H
+#define KT_RUNTIME_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "kt/status.h"
+#include "runtime/token/tokenizer.h"
+
+typedef struct kt_engine kt_engine;
+typedef struct kt_sequence kt_sequence; /* one conversation's cache; owned by the caller */
+
+typedef enum kt_quant { KT_QUANT_NATIVE, KT_QUANT_BF16, KT_QUANT_INT8, KT_QUANT_INT4 } kt_quant;
+
+typedef struct kt_engine_options {
+    const char *model_dir;
+    kt_quant weights;
+    const char *table_path;  /* NULL = look where kt_table_locate says; "" = none */
+    int n_threads;           /* 0 = one per usable core */
+    int64_t max_context;     /* 0 = the model's */
+    int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
+    bool tokenizer_optional; /* no error when tokenizer.json is missing */
+    const kt_log *log;
+} kt_engine_options;
+
+kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err);
+void kt_engine_destroy(kt_engine *e);
+
+typedef struct kt_engine_info {
+    const char *model_name; /* folder's last component */
+    const char *family;
+    int64_t vocab, hidden, layers, max_context, n_threads;
+    int64_t eos[8];
+    int n_eos;
+    size_t weight_bytes;
+    char table_line[512]; /* which table and how many cells are tuned; printable */
+} kt_engine_info;
+
+void kt_engine_describe(const kt_engine *e, kt_engine_info *out);
+const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e); /* NULL when it was missing */
+
+/* A sequence with room for `capacity` tokens; its cache memory is taken here. */
+kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err);
+void kt_sequence_destroy(kt_sequence *s);
+int64_t kt_sequence_length(const kt_sequence *s);
+void kt_sequence_truncate(kt_sequence *s, int64_t length); /* forget tokens past length */
+
+/* Asked between chunks of a prefill; nonzero = stop (KT_E_CANCELLED, sequence stays at the last
+ * complete chunk). */
+typedef int (*kt_cancel_fn)(void *arg);
+
+/* Append n tokens to the sequence in chunks of at most the engine's chunk.
+ * logits  f32 [n_logits, vocab] of the last n_logits tokens (0 <= n_logits <= n); may be NULL if 0.
+ * hidden  NULL or f32 [layers + 1, n, hidden].
+ * One call at a time per engine. */
+kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
+                            int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
+                            void *cancel_arg, kt_err *err);
+/* Rows per prefill step for the next calls (for tests and `kt logits --prefill-chunk`). */
+void kt_engine_set_chunk(kt_engine *e, int64_t rows);
+
+#endif

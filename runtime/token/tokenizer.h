@@ -1,0 +1,47 @@
+/* Tokenizer: text <-> token ids. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_TOKENIZER_H
+#define KT_RUNTIME_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kt/status.h"
+
+typedef struct kt_tokenizer kt_tokenizer; /* immutable after load; thread-safe */
+
+/* Load `path` (a tokenizer.json). */
+kt_status kt_tokenizer_load(const char *path, kt_tokenizer **out, kt_err *err);
+void kt_tokenizer_destroy(kt_tokenizer *t);
+
+int32_t kt_tokenizer_size(const kt_tokenizer *t); /* largest id + 1 */
+
+/* Encode size bytes of UTF-8 (invalid sequences become U+FFFD). Added tokens in the text are
+ * recognised when parse_special; none are added. *ids is malloc'd, owned by the caller. */
+kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
+                              bool parse_special, int32_t **ids, size_t *count, kt_err *err);
+
+/* Raw bytes of one token (borrowed); NULL for an id outside the vocabulary. May be an incomplete
+ * UTF-8 sequence. *special is set for added special tokens; may be NULL. */
+const char *kt_tokenizer_bytes(const kt_tokenizer *t, int32_t id, size_t *size, bool *special);
+
+/* Id of a token by its exact text (added tokens included), or -1. */
+int32_t kt_tokenizer_find(const kt_tokenizer *t, const char *text);
+
+/* Concatenate tokens into malloc'd NUL-terminated UTF-8 (incomplete sequences become U+FFFD). */
+kt_status kt_tokenizer_decode(const kt_tokenizer *t, const int32_t *ids, size_t count,
+                              bool skip_special, char **text, size_t *size, kt_err *err);
+
+/* Streaming decoder: feed ids, take whole characters only. Zero-initialise. */
+typedef struct kt_detokenizer {
+    char held[64];
+    size_t n_held;
+} kt_detokenizer;
+
+/* Bytes that are complete after this token (out >= 4096 bytes is always enough for one token of any
+ * shipped vocabulary; returns KT_E_INVALID when it is not). flush emits what is held as U+FFFD. */
+kt_status kt_detokenizer_push(const kt_tokenizer *t, kt_detokenizer *d, int32_t id,
+                              bool skip_special, char *out, size_t out_bytes, size_t *size);
+size_t kt_detokenizer_flush(kt_detokenizer *d, char *out, size_t out_bytes);
+
+#endif
