@@ -29,7 +29,8 @@ kt_status kt_config_parse(const kt_variant *v, const char *text, kt_config *out,
 int64_t kt_config_count(const kt_variant *v);
 kt_config kt_config_at(const kt_variant *v, int64_t i);
 
-/* May v run this problem with this config? Checks op, formats, then accepts(). why may be NULL. */
+/* May v run this problem with this config (NULL = initial values)? Checks op, formats and sizes,
+ * then accepts(). Only for variants whose ISA is here. why may be NULL. */
 kt_status kt_variant_accepts(const kt_variant *v, const kt_problem *p, const kt_config *c,
                              kt_err *why);
 
