@@ -7,8 +7,10 @@
  *                A = 0 (or 127 / A overflows) gives scale 0, q 0, comp 0. comp is what a kernel
  *                with 4-bit codes stored as code + 8 starts its accumulator at; for 8-bit codes
  *                stored as code + 128 it is comp * 16.
+ *                A group that holds NaN or infinity has scale NaN (0x7fc00000), q 0, comp 0: every
+ *                product with it is NaN, and no conversion is undefined.
  * KT_A_F32       float [k].
- * k is a multiple of 32.
+ * k is a multiple of 32. Bytes between the encoded row and its stride are not written.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_ACTS_H
@@ -16,6 +18,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kt/problem.h"
 
@@ -38,6 +41,29 @@ static inline float *kt_a8_scales_mut(void *row, int64_t k) {
 }
 static inline int32_t *kt_a8_comps_mut(void *row, int64_t k) {
     return (int32_t *)(void *)((char *)row + k + k / 32 * 4);
+}
+
+/* Scale of an INT8 group from the bits of its largest magnitude (sign cleared; as integers these
+ * order like the values, with infinity and NaN on top). Returns the factor to multiply the group
+ * with before rounding, or 0 when q and comp of the group are zero. */
+static inline float kt_a8_group_scale(uint32_t max_bits, float *scale) {
+    float largest, factor;
+    uint32_t factor_bits;
+
+    memcpy(&largest, &max_bits, sizeof largest);
+    if (max_bits >= 0x7f800000u) {
+        const uint32_t nan_bits = 0x7fc00000u;
+        memcpy(scale, &nan_bits, sizeof nan_bits);
+        return 0.0f;
+    }
+    factor = 127.0f / largest;
+    memcpy(&factor_bits, &factor, sizeof factor_bits);
+    if (factor_bits >= 0x7f800000u) {
+        *scale = 0.0f;
+        return 0.0f;
+    }
+    *scale = largest / 127.0f;
+    return factor;
 }
 
 #endif

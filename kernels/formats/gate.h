@@ -1,0 +1,15 @@
+/* What a correctness gate measured. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_GATE_H
+#define KT_KERNELS_GATE_H
+
+/* Every op has `kt_status kt_<op>_gate(const kt_variant *, const kt_config *, const kt_problem *,
+ * uint64_t seed, kt_gate_report *, kt_err *)`: run the variant on inputs made from the seed and
+ * compare with the double reference. KT_OK = within the computed bound; KT_E_MISMATCH = wrong, and
+ * the message has index, got, want and bound; KT_E_UNSUPPORTED = accepts() refused. The report may
+ * be NULL. Gates allocate; they are for tests and the tuner. */
+typedef struct kt_gate_report {
+    double rel_rms;   /* sqrt(sum (got - want)^2 / sum want^2), 0 when bit-exact */
+    char detail[256]; /* one line for people: what was compared, largest error over its bound */
+} kt_gate_report;
+
+#endif

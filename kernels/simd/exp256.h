@@ -1,0 +1,37 @@
+/* exp of 8 floats for AVX2 files (softmax, SiLU). SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_EXP256_H
+#define KT_KERNELS_EXP256_H
+
+#include <immintrin.h>
+
+/* 2^n for integers -126 <= n <= 127. */
+static inline __m256 kt_pow2_ps256(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+
+/* e^x: the polynomial, error and edge cases of kt_exp_ps512. 2^n is applied in two halves, so that
+ * neither leaves the normal range while the product may. */
+static inline __m256 kt_exp_ps256(__m256 x) {
+    __m256 n, r, p;
+    __m256i whole, half;
+
+    x = _mm256_min_ps(_mm256_set1_ps(89.0f), x);
+    x = _mm256_max_ps(_mm256_set1_ps(-104.0f), x);
+    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f)),
+                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e43p-1f), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-0x1.05c61p-29f), r);
+    p = _mm256_set1_ps(0x1.6a242fp-10f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.1239e3p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5558f1p-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.555491p-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.fffffcp-2f));
+    p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
+    p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
+    whole = _mm256_cvtps_epi32(n);
+    half = _mm256_srai_epi32(whole, 1);
+    p = _mm256_mul_ps(p, kt_pow2_ps256(half));
+    return _mm256_mul_ps(p, kt_pow2_ps256(_mm256_sub_epi32(whole, half)));
+}
+
+#endif
