@@ -3,6 +3,7 @@
  * A matrix [n, k] (k a multiple of 32) becomes ceil(n / 64) panels; rows past n are zero weights.
  * Inside a panel, row r = 0..63:
  *
+ *   wf32    float [k][64]                                                     256 k bytes
  *   wbf16   bfloat16 [k/2][64][2]                                             128 k bytes
  *   w8c     uint8 [k/4][64][4], value + 128; then float scale[64]             64 k + 256 bytes
  *   w4g32   per group of 32 inputs: uint8 [4][64][4], then bfloat16 scale[64]  36 k bytes
@@ -28,6 +29,7 @@
 
 static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
     size_t n = (size_t)k;
+    if (format == KT_W_F32) return 256 * n;
     if (format == KT_W_BF16) return 128 * n;
     if (format == KT_W_INT8_CHANNEL) return 64 * n + 256;
     if (format == KT_W_INT4_G32) return 36 * n;
