@@ -29,6 +29,7 @@ typedef struct kt_table_row {
     double error; /* relative RMS against the double reference at the gate */
 } kt_table_row;
 
+/* Rows are kept in the order of kt_table_key_order and change through kt_table_put only. */
 typedef struct kt_table {
     kt_fingerprint fingerprint;
     char build[96];     /* compiler and project version */
@@ -38,15 +39,21 @@ typedef struct kt_table {
     size_t n_rows, capacity;
 } kt_table;
 
+/* Every row is checked as kt_table_put does; errors name the file, the row and the field. */
 kt_status kt_table_load(const char *path, kt_table **out, kt_err *err);
 /* Deterministic text with a checksum, written atomically. */
 kt_status kt_table_save(const kt_table *table, const char *path, kt_err *err);
 kt_status kt_table_create(kt_table **out, kt_err *err); /* empty */
 void kt_table_destroy(kt_table *table);
-/* Copy row in, replacing a row of the same key (problem with m, threads). */
+/* Copy row in, replacing a row of the same key (problem with m, threads). Numbers are rounded to
+ * what the file holds: times to 0.1 ns, interval and error to 4 decimals and digits. Refuses a row
+ * that makes no sense, naming the field. */
 kt_status kt_table_put(kt_table *table, const kt_table_row *row, kt_err *err);
 /* Row of exactly this key, or NULL. */
 const kt_table_row *kt_table_find(const kt_table *table, const kt_problem *problem, int threads);
+
+/* Order of rows: problem without m, then threads, then m. Zero = same key. */
+int kt_table_key_order(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads);
 
 /* The m buckets of autotuning cells: ascending, last = 4096. */
 extern const int32_t kt_m_buckets[];

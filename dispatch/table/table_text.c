@@ -1,0 +1,429 @@
+/* The table as text: one row a line, a checksum over everything before it.
+ *
+ * checksum = "kt64:" and 16 hexadecimal digits. h starts at 0xcbf29ce484222325; the text from its
+ * first byte up to the quote that opens "checksum" is taken as little-endian 64-bit words (the last
+ * one filled with zero bytes), then its length as one more word:
+ *     h = (h ^ word) * 0x100000001b3;  h ^= h >> 32
+ * Each step is one to one in h and in the word, so a change within one word always shows. It guards
+ * against damage and careless edits, not against forgery.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "dispatch/table/table.h"
+#include "dispatch/table/table_rows.h"
+
+static const size_t max_file_bytes = (size_t)64 << 20;
+static const char checksum_key[] = "\"checksum\"";
+
+static uint64_t step(uint64_t h, uint64_t word) {
+    h = (h ^ word) * 0x100000001b3u;
+    return h ^ h >> 32;
+}
+
+static uint64_t checksum(const char *text, size_t size) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i += 8) {
+        unsigned char bytes[8] = {0};
+        uint64_t word = 0;
+        memcpy(bytes, text + i, size - i < 8 ? size - i : 8);
+        for (int j = 7; j >= 0; j--) word = word << 8 | bytes[j];
+        h = step(h, word);
+    }
+    return step(h, size);
+}
+
+/* --- writing --- */
+
+static void put_named(kt_json_writer *w, const char *key, const char *value) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, value);
+}
+
+static void put_count(kt_json_writer *w, const char *key, int64_t value) {
+    kt_json_key(w, key);
+    kt_json_put_int(w, value);
+}
+
+/* Fields an operation does not use are zero and left out. */
+static void put_optional(kt_json_writer *w, const char *key, int64_t value) {
+    if (value) put_count(w, key, value);
+}
+
+/* [variant, config, ns] */
+static void put_timed(kt_json_writer *w, const char *variant, const char *config, double ns) {
+    kt_json_begin_array(w);
+    kt_json_put_string(w, variant);
+    kt_json_put_string(w, config);
+    kt_json_put_fixed(w, ns, 1);
+    kt_json_end_array(w);
+}
+
+static void put_row(kt_json_writer *w, const kt_table_row *row) {
+    const kt_problem *p = &row->problem;
+
+    kt_json_begin_object(w);
+    put_named(w, "op", kt_op_name(p->op));
+    put_named(w, "weights", kt_weight_format_name(p->weights));
+    put_named(w, "acts", kt_act_format_name(p->acts));
+    put_count(w, "n", p->n);
+    put_count(w, "k", p->k);
+    put_optional(w, "experts", p->experts);
+    put_optional(w, "topk", p->topk);
+    put_optional(w, "kv_heads", p->kv_heads);
+    put_optional(w, "context", p->context);
+    put_count(w, "threads", row->threads);
+    put_count(w, "m", p->m);
+    put_named(w, "variant", row->variant);
+    put_named(w, "config", row->config);
+    put_count(w, "version", row->version);
+    kt_json_key(w, "time_ns");
+    kt_json_put_fixed(w, row->time_ns, 1);
+    kt_json_key(w, "ci");
+    kt_json_begin_array(w);
+    kt_json_put_fixed(w, row->ci_low, 4);
+    kt_json_put_fixed(w, row->ci_high, 4);
+    kt_json_end_array(w);
+    put_count(w, "rounds", row->rounds);
+    kt_json_key(w, "default");
+    put_timed(w, row->default_variant, row->default_config, row->default_ns);
+    put_named(w, "status", row->status);
+    kt_json_key(w, "runners");
+    kt_json_begin_array(w);
+    for (int i = 0; i < row->n_runners; i++)
+        put_timed(w, row->runner[i].variant, row->runner[i].config, row->runner[i].time_ns);
+    kt_json_end_array(w);
+    kt_json_key(w, "error");
+    kt_json_put_double(w, row->error);
+    kt_json_end_object(w);
+}
+
+/* One JSON value on a line of its own: `prefix` value `suffix`. */
+typedef void put_fn(kt_json_writer *w, const void *value);
+
+static kt_status print_value(FILE *f, const char *prefix, put_fn *put, const void *value,
+                             const char *suffix, kt_err *err) {
+    kt_json_writer w = {0};
+    const char *text;
+    kt_status st = KT_OK;
+
+    put(&w, value);
+    text = kt_json_writer_text(&w, NULL);
+    if (text)
+        fprintf(f, "%s%s%s\n", prefix, text, suffix);
+    else
+        st = kt_fail(err, KT_E_NOMEM, "table: cannot write %s as JSON (memory, or bad UTF-8)",
+                     prefix);
+    kt_json_writer_deinit(&w);
+    return st;
+}
+
+static void put_text_value(kt_json_writer *w, const void *value) {
+    kt_json_put_string(w, value);
+}
+static void put_fingerprint_value(kt_json_writer *w, const void *value) {
+    kt_fingerprint_write(value, w);
+}
+static void put_row_value(kt_json_writer *w, const void *value) {
+    put_row(w, value);
+}
+
+static kt_status print_table(FILE *f, const kt_table *t, kt_err *err) {
+    fputs("{\n", f);
+    KT_TRY(print_value(f, "\"schema\":", put_text_value, KT_TABLE_SCHEMA, ",", err));
+    KT_TRY(print_value(f, "\"build\":", put_text_value, t->build, ",", err));
+    KT_TRY(print_value(f, "\"workload\":", put_text_value, t->workload, ",", err));
+    KT_TRY(print_value(f, "\"created\":", put_text_value, t->created, ",", err));
+    KT_TRY(print_value(f, "\"fingerprint\":", put_fingerprint_value, &t->fingerprint, ",", err));
+    fputs("\"rows\":[\n", f);
+    for (size_t i = 0; i < t->n_rows; i++)
+        KT_TRY(print_value(f, "", put_row_value, &t->rows[i], i + 1 < t->n_rows ? "," : "", err));
+    fputs("],\n", f);
+    return KT_OK;
+}
+
+kt_status kt_table_save(const kt_table *table, const char *path, kt_err *err) {
+    char *text = NULL;
+    size_t size = 0;
+    kt_status st;
+    FILE *f = open_memstream(&text, &size);
+
+    if (!f) return kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    st = print_table(f, table, err);
+    if (st == KT_OK) {
+        fflush(f);
+        fprintf(f, "%s:\"kt64:%016" PRIx64 "\"\n}\n", checksum_key, checksum(text, size));
+    }
+    if (fclose(f) != 0 && st == KT_OK)
+        st = kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    if (st == KT_OK) st = kt_file_write(path, text, size, err);
+    free(text);
+    return st;
+}
+
+/* --- reading --- */
+
+static kt_status copy_text(const char *s, const char *key, const char *where, char *out,
+                           size_t out_bytes, kt_err *err) {
+    size_t size = strlen(s);
+    if (size >= out_bytes)
+        return kt_fail(err, KT_E_FORMAT, "%s: '%s' has %zu characters, at most %zu are possible",
+                       where, key, size, out_bytes - 1);
+    memcpy(out, s, size + 1);
+    return KT_OK;
+}
+
+static kt_status read_text(const kt_json *object, const char *key, const char *where, char *out,
+                           size_t out_bytes, kt_err *err) {
+    const char *s;
+    KT_TRY(kt_json_need_string(object, key, where, &s, err));
+    return copy_text(s, key, where, out, out_bytes, err);
+}
+
+static kt_status read_name(const kt_json *object, const char *key, int (*parse)(const char *),
+                           const char *where, int *out, kt_err *err) {
+    const char *s;
+    KT_TRY(kt_json_need_string(object, key, where, &s, err));
+    *out = parse(s);
+    if (*out >= 0) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "%s: '%s' is '%s', which this build does not know", where, key,
+                   s);
+}
+
+static kt_status read_int(const kt_json *object, const char *key, int64_t min, const char *where,
+                          int *out, kt_err *err) {
+    int64_t v;
+    KT_TRY(kt_json_need_int(object, key, min, INT32_MAX, where, &v, err));
+    *out = (int)v;
+    return KT_OK;
+}
+
+static kt_status read_optional(const kt_json *object, const char *key, const char *where,
+                               int64_t *out, kt_err *err) {
+    *out = 0;
+    if (!kt_json_get(object, key)) return KT_OK;
+    return kt_json_need_int(object, key, 0, INT64_MAX, where, out, err);
+}
+
+static kt_status read_problem(const kt_json *row, const char *where, kt_problem *p, kt_err *err) {
+    int op, weights, acts;
+
+    KT_TRY(read_name(row, "op", kt_op_parse, where, &op, err));
+    KT_TRY(read_name(row, "weights", kt_weight_format_parse, where, &weights, err));
+    KT_TRY(read_name(row, "acts", kt_act_format_parse, where, &acts, err));
+    p->op = (kt_op)op;
+    p->weights = (kt_weight_format)weights;
+    p->acts = (kt_act_format)acts;
+    KT_TRY(kt_json_need_int(row, "m", 1, INT64_MAX, where, &p->m, err));
+    KT_TRY(kt_json_need_int(row, "n", 1, INT64_MAX, where, &p->n, err));
+    KT_TRY(kt_json_need_int(row, "k", 1, INT64_MAX, where, &p->k, err));
+    KT_TRY(read_optional(row, "experts", where, &p->experts, err));
+    KT_TRY(read_optional(row, "topk", where, &p->topk, err));
+    KT_TRY(read_optional(row, "kv_heads", where, &p->kv_heads, err));
+    return read_optional(row, "context", where, &p->context, err);
+}
+
+static const char *kind_of(const kt_json *v) {
+    return v ? kt_json_type_name(kt_json_type_of(v)) : "missing";
+}
+
+/* [variant, config, ns] */
+static kt_status read_timed(const kt_json *v, const char *key, const char *where, char *variant,
+                            size_t variant_bytes, char *config, size_t config_bytes, double *ns,
+                            kt_err *err) {
+    const char *name = kt_json_string(kt_json_at(v, 0), NULL);
+    const char *values = kt_json_string(kt_json_at(v, 1), NULL);
+
+    if (!name || !values || kt_json_type_of(kt_json_at(v, 2)) != KT_JSON_NUMBER)
+        return kt_fail(err, KT_E_FORMAT, "%s: '%s' is not [variant, config, ns]", where, key);
+    *ns = kt_json_double(kt_json_at(v, 2), 0);
+    KT_TRY(copy_text(name, key, where, variant, variant_bytes, err));
+    return copy_text(values, key, where, config, config_bytes, err);
+}
+
+static kt_status read_runners(const kt_json *runners, const char *where, kt_table_row *row,
+                              kt_err *err) {
+    size_t n = kt_json_length(runners);
+
+    if (kt_json_type_of(runners) != KT_JSON_ARRAY || n > KT_TABLE_RUNNERS)
+        return kt_fail(err, KT_E_FORMAT, "%s: 'runners' is %s of %zu, expected an array of 0 to %d",
+                       where, kind_of(runners), n, KT_TABLE_RUNNERS);
+    for (size_t i = 0; i < n; i++)
+        KT_TRY(read_timed(kt_json_at(runners, i), "runners", where, row->runner[i].variant,
+                          sizeof row->runner[i].variant, row->runner[i].config,
+                          sizeof row->runner[i].config, &row->runner[i].time_ns, err));
+    row->n_runners = (int)n;
+    return KT_OK;
+}
+
+static kt_status read_interval(const kt_json *ci, const char *where, kt_table_row *row,
+                               kt_err *err) {
+    if (kt_json_length(ci) != 2 || kt_json_type_of(kt_json_at(ci, 0)) != KT_JSON_NUMBER ||
+        kt_json_type_of(kt_json_at(ci, 1)) != KT_JSON_NUMBER)
+        return kt_fail(err, KT_E_FORMAT, "%s: 'ci' is not an array of two numbers", where);
+    row->ci_low = kt_json_double(kt_json_at(ci, 0), 0);
+    row->ci_high = kt_json_double(kt_json_at(ci, 1), 0);
+    return KT_OK;
+}
+
+static kt_status read_row(const kt_json *object, const char *where, kt_table_row *row,
+                          kt_err *err) {
+    int version;
+
+    memset(row, 0, sizeof *row);
+    if (kt_json_type_of(object) != KT_JSON_OBJECT)
+        return kt_fail(err, KT_E_FORMAT, "%s is %s, expected an object", where, kind_of(object));
+    KT_TRY(read_problem(object, where, &row->problem, err));
+    KT_TRY(read_int(object, "threads", 1, where, &row->threads, err));
+    KT_TRY(read_text(object, "variant", where, row->variant, sizeof row->variant, err));
+    KT_TRY(read_text(object, "config", where, row->config, sizeof row->config, err));
+    KT_TRY(read_int(object, "version", 0, where, &version, err));
+    row->version = version;
+    KT_TRY(kt_json_need_double(object, "time_ns", where, &row->time_ns, err));
+    KT_TRY(read_interval(kt_json_get(object, "ci"), where, row, err));
+    KT_TRY(read_int(object, "rounds", 0, where, &row->rounds, err));
+    KT_TRY(read_timed(kt_json_get(object, "default"), "default", where, row->default_variant,
+                      sizeof row->default_variant, row->default_config, sizeof row->default_config,
+                      &row->default_ns, err));
+    KT_TRY(read_text(object, "status", where, row->status, sizeof row->status, err));
+    KT_TRY(read_runners(kt_json_get(object, "runners"), where, row, err));
+    KT_TRY(kt_json_need_double(object, "error", where, &row->error, err));
+    if (kt_table_check_row(row, err) != KT_OK) return kt_fail_prefix(err, KT_E_FORMAT, "%s", where);
+    return KT_OK;
+}
+
+static int row_order(const void *a, const void *b) {
+    const kt_table_row *left = a, *right = b;
+    return kt_table_key_order(&left->problem, left->threads, &right->problem, right->threads);
+}
+
+/* Files of ours are in order already; one that was merged by hand is put in order here. */
+static kt_status sort_rows(kt_table *t, const char *path, kt_err *err) {
+    int sorted = 1;
+
+    for (size_t i = 1; i < t->n_rows && sorted; i++)
+        sorted = row_order(&t->rows[i - 1], &t->rows[i]) <= 0;
+    if (!sorted) qsort(t->rows, t->n_rows, sizeof *t->rows, row_order);
+    for (size_t i = 1; i < t->n_rows; i++) {
+        const kt_table_row *row = &t->rows[i];
+        if (row_order(&t->rows[i - 1], row) == 0)
+            return kt_fail(err, KT_E_FORMAT,
+                           "%s: two rows for %s %s m=%lld n=%lld k=%lld on %d threads", path,
+                           kt_op_name(row->problem.op), kt_weight_format_name(row->problem.weights),
+                           (long long)row->problem.m, (long long)row->problem.n,
+                           (long long)row->problem.k, row->threads);
+    }
+    return KT_OK;
+}
+
+static kt_status read_rows(const kt_json *rows, const char *path, kt_table *t, kt_err *err) {
+    size_t n = kt_json_length(rows);
+    char where[256];
+
+    if (kt_json_type_of(rows) != KT_JSON_ARRAY)
+        return kt_fail(err, KT_E_FORMAT, "%s: 'rows' is %s, expected an array", path,
+                       kind_of(rows));
+    KT_TRY(kt_table_reserve(t, n, err));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(where, sizeof where, "%.200s: row %zu of %zu", path, i + 1, n);
+        KT_TRY(read_row(kt_json_at(rows, i), where, &t->rows[i], err));
+        t->n_rows = i + 1;
+    }
+    return sort_rows(t, path, err);
+}
+
+/* "major.minor": another major means other meanings, a later minor only more fields. */
+static kt_status check_schema(const kt_json *root, const char *path, kt_err *err) {
+    const char *schema;
+    size_t major = strcspn(KT_TABLE_SCHEMA, ".") + 1;
+
+    KT_TRY(kt_json_need_string(root, "schema", path, &schema, err));
+    if (strncmp(schema, KT_TABLE_SCHEMA, major) == 0) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "%s: table schema is %s, this build reads %s; tune anew: "
+                   "kttune run --model NAME",
+                   path, schema, KT_TABLE_SCHEMA);
+}
+
+/* Last occurrence: the key closes the file, and rows cannot hold an unescaped quote. */
+static const char *find_checksum(const char *text, size_t size) {
+    size_t key = sizeof checksum_key - 1;
+    for (const char *at = text + size; at - text >= (ptrdiff_t)key;) {
+        at = memrchr(text, checksum_key[0], (size_t)(at - text));
+        if (!at) return NULL;
+        if ((size_t)(text + size - at) >= key && memcmp(at, checksum_key, key) == 0) return at;
+    }
+    return NULL;
+}
+
+static kt_status check_checksum(const kt_json *root, const char *text, size_t size,
+                                const char *path, kt_err *err) {
+    const char *stored, *end = find_checksum(text, size);
+    char found[32];
+
+    KT_TRY(kt_json_need_string(root, "checksum", path, &stored, err));
+    if (!end) return kt_fail(err, KT_E_FORMAT, "%s: 'checksum' is not written plainly", path);
+    snprintf(found, sizeof found, "kt64:%016" PRIx64, checksum(text, (size_t)(end - text)));
+    if (strcmp(stored, found) == 0) return KT_OK;
+    return kt_fail(err, KT_E_MISMATCH,
+                   "%s: checksum is %.40s, but the text gives %s: the file was damaged or edited",
+                   path, stored, found);
+}
+
+static kt_status read_table(const char *text, size_t size, const char *path, kt_table *t,
+                            kt_err *err) {
+    static const kt_json_limits limits = {.max_bytes = 0, .max_depth = 16};
+    kt_json_doc *doc = NULL;
+    const kt_json *root;
+    kt_status st = kt_json_parse(text, size, &limits, &doc, err);
+
+    if (st != KT_OK) {
+        st = kt_fail_prefix(err, st, "%s: not a table", path);
+        goto done;
+    }
+    root = kt_json_root(doc);
+    if (kt_json_type_of(root) != KT_JSON_OBJECT) {
+        st = kt_fail(err, KT_E_FORMAT, "%s: not a table: %s, expected an object", path,
+                     kind_of(root));
+        goto done;
+    }
+    if ((st = check_schema(root, path, err)) != KT_OK ||
+        (st = check_checksum(root, text, size, path, err)) != KT_OK ||
+        (st = read_text(root, "build", path, t->build, sizeof t->build, err)) != KT_OK ||
+        (st = read_text(root, "workload", path, t->workload, sizeof t->workload, err)) != KT_OK ||
+        (st = read_text(root, "created", path, t->created, sizeof t->created, err)) != KT_OK ||
+        (st = kt_fingerprint_read(kt_json_get(root, "fingerprint"), path, &t->fingerprint, err)) !=
+            KT_OK)
+        goto done;
+    st = read_rows(kt_json_get(root, "rows"), path, t, err);
+done:
+    kt_json_destroy(doc);
+    return st;
+}
+
+kt_status kt_table_load(const char *path, kt_table **out, kt_err *err) {
+    kt_table *t = NULL;
+    char *text = NULL;
+    size_t size = 0;
+    kt_status st;
+
+    *out = NULL;
+    st = kt_file_read(path, max_file_bytes, &text, &size, err);
+    if (st != KT_OK) goto done;
+    st = kt_table_create(&t, err);
+    if (st != KT_OK) goto done;
+    st = read_table(text, size, path, t, err);
+    if (st != KT_OK) goto done;
+    *out = t;
+    t = NULL; /* now the caller's */
+done:
+    kt_table_destroy(t);
+    free(text);
+    return st;
+}
