@@ -45,10 +45,12 @@ const kt_json *kt_json_get_n(const kt_json *object, const char *key, size_t key_
 const kt_json *kt_json_member(const kt_json *object, size_t i, const char **key, size_t *key_size);
 const char *kt_json_string(const kt_json *value, size_t *size); /* NULL if not a string; UTF-8 */
 const char *kt_json_lexeme(const kt_json *number);              /* the digits as written, or NULL */
-bool kt_json_is_integer(const kt_json *value);                  /* fits int64 without rounding */
+/* The value, not the spelling, decides: 1e3 and 1.0 are integers, 1.5 and 1e30 fit none. */
+bool kt_json_is_integer(const kt_json *value); /* fits int64 without rounding */
 bool kt_json_bool(const kt_json *value, bool fallback);
 int64_t kt_json_int(const kt_json *value, int64_t fallback);
-double kt_json_double(const kt_json *value, double fallback);
+double kt_json_double(const kt_json *value,
+                      double fallback); /* fallback also beyond double's range */
 
 /* Typed lookup that explains: "<where>: 'key' is a string, expected an integer". Fails with
  * KT_E_FORMAT when missing or of another type. where names the file or object. */
@@ -59,15 +61,21 @@ kt_status kt_json_need_double(const kt_json *object, const char *key, const char
 kt_status kt_json_need_string(const kt_json *object, const char *key, const char *where,
                               const char **out, kt_err *err);
 
-/* Writer: a growing text. Zero-initialise; free with kt_json_writer_deinit. Errors (memory,
- * misuse) stick and show in kt_json_writer_text. Commas and indentation are the writer's. */
+#define KT_JSON_WRITER_DEPTH 256
+
+/* Writer: a growing text. Zero-initialise (indent and line_at_depth may be set); free with
+ * kt_json_writer_deinit. Errors (memory, misuse such as a value without its key) stick and show in
+ * kt_json_writer_text. Commas and indentation are the writer's. Strings that are not UTF-8 get
+ * U+FFFD where they are malformed, so the text always is JSON. */
 typedef struct kt_json_writer {
     char *text;
     size_t size, capacity;
     int depth;
-    int indent; /* 0 = one line, else spaces per level */
+    int indent; /* 0 = one line without spaces, else spaces per level */
     int need_comma, after_key, failed;
-    uint64_t line_at_depth; /* bit d: containers at depth d are written on one line */
+    uint64_t line_at_depth; /* bit d: containers at depth d (0 = the root) and all inside them are
+                               written on one line */
+    uint64_t object_at_depth[KT_JSON_WRITER_DEPTH / 64];
 } kt_json_writer;
 
 void kt_json_writer_deinit(kt_json_writer *w);
@@ -76,15 +84,18 @@ void kt_json_end_object(kt_json_writer *w);
 void kt_json_begin_array(kt_json_writer *w);
 void kt_json_end_array(kt_json_writer *w);
 void kt_json_key(kt_json_writer *w, const char *key);
-void kt_json_put_string(kt_json_writer *w, const char *s);
+void kt_json_key_n(kt_json_writer *w, const char *key, size_t size);
+void kt_json_put_string(kt_json_writer *w, const char *s); /* NULL writes null */
 void kt_json_put_string_n(kt_json_writer *w, const char *s, size_t size);
 void kt_json_put_int(kt_json_writer *w, int64_t v);
-void kt_json_put_double(kt_json_writer *w, double v); /* shortest digits that read back equal */
+/* The shortest digits that read back equal, in the form of Python's repr ("1.0", "1e-05"); JSON has
+ * no NaN or infinity: they are written as null. put_fixed is printf's %.*f (0 <= decimals <= 20). */
+void kt_json_put_double(kt_json_writer *w, double v);
 void kt_json_put_fixed(kt_json_writer *w, double v, int decimals);
 void kt_json_put_bool(kt_json_writer *w, bool v);
 void kt_json_put_null(kt_json_writer *w);
-void kt_json_put_raw(kt_json_writer *w, const char *json, size_t size);
-void kt_json_put_value(kt_json_writer *w, const kt_json *value); /* lexemes and order kept */
+void kt_json_put_raw(kt_json_writer *w, const char *json, size_t size); /* one value, not checked */
+void kt_json_put_value(kt_json_writer *w, const kt_json *value);        /* lexemes and order kept */
 /* NUL-terminated text, or NULL after an error; stays owned by the writer. */
 const char *kt_json_writer_text(const kt_json_writer *w, size_t *size);
 

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/arena.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct kt_arena_block {
+    struct kt_arena_block *next;
+    size_t size; /* usable bytes after this header */
+    size_t used;
+} kt_arena_block;
+
+static const size_t default_block_bytes = 64 * 1024;
+static const size_t max_align = 4096;
+
+/* Where in the block an allocation of this alignment starts, counted from the end of the header. */
+static size_t aligned_start(const kt_arena_block *b, size_t align) {
+    uintptr_t at = (uintptr_t)(b + 1) + b->used;
+    return b->used + (size_t)(-at & (align - 1));
+}
+
+static int fits(const kt_arena_block *b, size_t start, size_t size) {
+    return start <= b->size && size <= b->size - start;
+}
+
+/* A block that certainly holds size bytes at this alignment, put in front; NULL without memory. */
+static kt_arena_block *add_block(kt_arena *arena, size_t size, size_t align) {
+    size_t want = arena->block_bytes ? arena->block_bytes : default_block_bytes;
+    kt_arena_block *b;
+
+    if (size > SIZE_MAX - sizeof *b - align) return NULL;
+    if (want < size + align) want = size + align;
+    b = malloc(sizeof *b + want);
+    if (!b) return NULL;
+    b->next = arena->head;
+    b->size = want;
+    b->used = 0;
+    arena->head = b;
+    return b;
+}
+
+void *kt_arena_alloc(kt_arena *arena, size_t size, size_t align) {
+    kt_arena_block *b = arena->head;
+    size_t start;
+    char *p;
+
+    if (align == 0 || align > max_align || (align & (align - 1))) return NULL;
+    if (!b || !fits(b, aligned_start(b, align), size)) b = add_block(arena, size, align);
+    if (!b) return NULL;
+    start = aligned_start(b, align);
+    b->used = start + size;
+    p = (char *)(b + 1) + start;
+    memset(p, 0, size); /* blocks are reused after a reset, so calloc would not be enough */
+    return p;
+}
+
+char *kt_arena_strndup(kt_arena *arena, const char *s, size_t size) {
+    char *copy = size < SIZE_MAX ? kt_arena_alloc(arena, size + 1, 1) : NULL;
+    if (copy && size) memcpy(copy, s, size);
+    return copy;
+}
+
+void kt_arena_reset(kt_arena *arena) {
+    kt_arena_block *largest = arena->head;
+    kt_arena_block *next;
+
+    for (kt_arena_block *b = arena->head; b; b = b->next)
+        if (b->size > largest->size) largest = b;
+    for (kt_arena_block *b = arena->head; b; b = next) {
+        next = b->next;
+        if (b != largest) free(b);
+    }
+    arena->head = largest;
+    if (largest) {
+        largest->next = NULL;
+        largest->used = 0;
+    }
+}
+
+void kt_arena_deinit(kt_arena *arena) {
+    kt_arena_block *next;
+
+    for (kt_arena_block *b = arena->head; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    arena->head = NULL;
+}
