@@ -1,0 +1,258 @@
+/* What this CPU is and may execute. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "base/cpu.h"
+
+#include <cpuid.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct regs {
+    uint32_t a, b, c, d;
+} regs;
+
+static regs cpuid(uint32_t leaf, uint32_t sub) {
+    regs r = {0};
+    if (!__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d)) memset(&r, 0, sizeof r);
+    return r;
+}
+
+static uint64_t read_xcr0(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+/* Linux grants AMX state per process on request (Documentation/x86/xstate.rst). */
+static bool amx_permitted(void) {
+    enum { ARCH_REQ_XCOMP_PERM_ = 0x1023, XFEATURE_XTILEDATA_ = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_XTILEDATA_) == 0;
+}
+
+static bool has(uint32_t word, int bit) {
+    return word >> bit & 1;
+}
+
+/* Steps that a step builds on, besides itself. A disabled step takes along all that contain it. */
+static const struct {
+    const char *name;
+    kt_isa needs;
+} steps[KT_ISA_COUNT] = {
+    {"avx2", 0},
+    {"avxvnni", KT_ISA_AVX2},
+    {"avx512", KT_ISA_AVX2},
+    {"avx512vnni", KT_ISA_AVX2 | KT_ISA_AVX512},
+    {"avx512bf16", KT_ISA_AVX2 | KT_ISA_AVX512},
+    {"avx512vbmi", KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI},
+    {"avx512fp16", KT_ISA_AVX2 | KT_ISA_AVX512},
+    {"amxint8", KT_ISA_AVX2 | KT_ISA_AVX512},
+    {"amxbf16", KT_ISA_AVX2 | KT_ISA_AVX512},
+};
+
+/* Drop every step one of whose foundations is missing. */
+static kt_isa close_downwards(kt_isa mask) {
+    for (int i = 0; i < KT_ISA_COUNT; i++)
+        if (steps[i].needs & ~mask) mask &= ~((kt_isa)1 << i);
+    return mask;
+}
+
+static kt_isa probe_isa(void) {
+    regs l1 = cpuid(1, 0), l7 = cpuid(7, 0), l71 = cpuid(7, 1);
+    bool osxsave = has(l1.c, 27);
+    uint64_t xcr0 = osxsave ? read_xcr0() : 0;
+    bool ymm = (xcr0 & 0x06) == 0x06;        /* SSE and AVX state */
+    bool zmm = ymm && (xcr0 & 0xe0) == 0xe0; /* opmask, upper ZMM halves, ZMM16-31 */
+    bool tiles = zmm && (xcr0 & 0x60000) == 0x60000;
+    kt_isa m = 0;
+
+    /* AVX, FMA, F16C; AVX2, BMI2 */
+    if (ymm && has(l1.c, 28) && has(l1.c, 12) && has(l1.c, 29) && has(l7.b, 5) && has(l7.b, 8))
+        m |= KT_ISA_AVX2;
+    if (ymm && has(l71.a, 4)) m |= KT_ISA_AVXVNNI;
+    /* F, DQ, CD, BW, VL */
+    if (zmm && has(l7.b, 16) && has(l7.b, 17) && has(l7.b, 28) && has(l7.b, 30) && has(l7.b, 31))
+        m |= KT_ISA_AVX512;
+    if (zmm && has(l7.c, 11)) m |= KT_ISA_AVX512VNNI;
+    if (zmm && has(l71.a, 5)) m |= KT_ISA_AVX512BF16;
+    /* VBMI, VBMI2, GFNI */
+    if (zmm && has(l7.c, 1) && has(l7.c, 6) && has(l7.c, 8)) m |= KT_ISA_AVX512VBMI;
+    if (zmm && has(l7.d, 23)) m |= KT_ISA_AVX512FP16;
+    if (tiles && has(l7.d, 24) && (has(l7.d, 25) || has(l7.d, 22)) && amx_permitted()) {
+        if (has(l7.d, 25)) m |= KT_ISA_AMXINT8;
+        if (has(l7.d, 22)) m |= KT_ISA_AMXBF16;
+    }
+    return close_downwards(m);
+}
+
+static kt_isa disabled_by_user(void) {
+    const char *list = getenv("KT_DISABLE_ISA");
+    kt_isa mask = 0;
+
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        char name[24];
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, list);
+        int bit = kt_isa_parse(name);
+        if (bit >= 0) mask |= (kt_isa)1 << bit;
+        list += n + (list[n] == ',');
+    }
+    return mask;
+}
+
+/* Models of one family; the ranges are those of the vendors' revision guides. */
+static const struct {
+    const char *vendor;
+    int family, first, last;
+    const char *name;
+} parts[] = {
+    {"AuthenticAMD", 23, 0x00, 0x2f, "zen"},
+    {"AuthenticAMD", 23, 0x30, 0xff, "zen2"},
+    {"AuthenticAMD", 25, 0x00, 0x0f, "zen3"},
+    {"AuthenticAMD", 25, 0x10, 0x1f, "zen4"},
+    {"AuthenticAMD", 25, 0x20, 0x5f, "zen3"},
+    {"AuthenticAMD", 25, 0x60, 0x7f, "zen4"},
+    {"AuthenticAMD", 25, 0xa0, 0xaf, "zen4"},
+    {"AuthenticAMD", 26, 0x00, 0x4f, "zen5"},
+    {"AuthenticAMD", 26, 0x60, 0x7f, "zen5"},
+    {"HygonGenuine", 24, 0x00, 0xff, "dhyana"},
+    {"GenuineIntel", 6, 0x3c, 0x3c, "haswell"},
+    {"GenuineIntel", 6, 0x3f, 0x3f, "haswell"},
+    {"GenuineIntel", 6, 0x45, 0x46, "haswell"},
+    {"GenuineIntel", 6, 0x3d, 0x3d, "broadwell"},
+    {"GenuineIntel", 6, 0x47, 0x47, "broadwell"},
+    {"GenuineIntel", 6, 0x4f, 0x4f, "broadwell"},
+    {"GenuineIntel", 6, 0x56, 0x56, "broadwell"},
+    {"GenuineIntel", 6, 0x4e, 0x4e, "skylake"},
+    {"GenuineIntel", 6, 0x5e, 0x5e, "skylake"},
+    {"GenuineIntel", 6, 0x8e, 0x8e, "kabylake"},
+    {"GenuineIntel", 6, 0x9e, 0x9e, "kabylake"},
+    {"GenuineIntel", 6, 0xa5, 0xa6, "cometlake"},
+    {"GenuineIntel", 6, 0x55, 0x55, "skylake-x"}, /* cascadelake, cooperlake: refined below */
+    {"GenuineIntel", 6, 0x6a, 0x6a, "icelake"},
+    {"GenuineIntel", 6, 0x6c, 0x6c, "icelake"},
+    {"GenuineIntel", 6, 0x7d, 0x7e, "icelake-client"},
+    {"GenuineIntel", 6, 0x8c, 0x8d, "tigerlake"},
+    {"GenuineIntel", 6, 0xa7, 0xa7, "rocketlake"},
+    {"GenuineIntel", 6, 0x97, 0x97, "alderlake"},
+    {"GenuineIntel", 6, 0x9a, 0x9a, "alderlake"},
+    {"GenuineIntel", 6, 0xb7, 0xb7, "raptorlake"},
+    {"GenuineIntel", 6, 0xba, 0xba, "raptorlake"},
+    {"GenuineIntel", 6, 0xbf, 0xbf, "raptorlake"},
+    {"GenuineIntel", 6, 0xaa, 0xac, "meteorlake"},
+    {"GenuineIntel", 6, 0xbd, 0xbd, "lunarlake"},
+    {"GenuineIntel", 6, 0xc5, 0xc6, "arrowlake"},
+    {"GenuineIntel", 6, 0xb5, 0xb5, "arrowlake"},
+    {"GenuineIntel", 6, 0x8f, 0x8f, "sapphirerapids"},
+    {"GenuineIntel", 6, 0xcf, 0xcf, "emeraldrapids"},
+    {"GenuineIntel", 6, 0xad, 0xae, "graniterapids"},
+    {"GenuineIntel", 6, 0xaf, 0xaf, "sierraforest"},
+};
+
+static const char *part_name(const kt_cpu *cpu) {
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(parts[i].vendor, cpu->vendor) != 0 || parts[i].family != cpu->family) continue;
+        if (cpu->model >= parts[i].first && cpu->model <= parts[i].last) return parts[i].name;
+    }
+    return NULL;
+}
+
+/* Skylake-X, Cascade Lake and Cooper Lake share a model number; what they added tells them apart. */
+static const char *refine(const char *name, kt_isa isa) {
+    if (strcmp(name, "skylake-x") != 0) return name;
+    if (isa & KT_ISA_AVX512BF16) return "cooperlake";
+    return isa & KT_ISA_AVX512VNNI ? "cascadelake" : name;
+}
+
+static void probe_identity(kt_cpu *out) {
+    regs l0 = cpuid(0, 0), l1 = cpuid(1, 0);
+    int family = l1.a >> 8 & 15, model = l1.a >> 4 & 15;
+
+    memcpy(out->vendor, &l0.b, 4);
+    memcpy(out->vendor + 4, &l0.d, 4);
+    memcpy(out->vendor + 8, &l0.c, 4);
+    out->family = family == 15 ? family + (int)(l1.a >> 20 & 255) : family;
+    out->model = family == 15 || family == 6 ? model + (int)(l1.a >> 16 & 15) * 16 : model;
+    out->stepping = l1.a & 15;
+    out->hypervisor = has(l1.c, 31);
+    if (cpuid(0x80000000u, 0).a >= 0x80000004u) {
+        for (uint32_t i = 0; i < 3; i++) {
+            regs r = cpuid(0x80000002u + i, 0);
+            memcpy(out->brand + 16 * i, &r, 16);
+        }
+    }
+}
+
+/* Brand strings come padded with blanks on either side. */
+static void trim(char *text) {
+    size_t n = strlen(text), skip = strspn(text, " ");
+
+    while (n > skip && text[n - 1] == ' ') n--;
+    memmove(text, text + skip, n - skip);
+    text[n - skip] = '\0';
+}
+
+/* Deterministic cache parameters: leaf 4 (Intel) and its AMD twin have the same form. */
+static void probe_caches(kt_cpu *out) {
+    bool amd_leaf = cpuid(0x80000000u, 0).a >= 0x8000001du && has(cpuid(0x80000001u, 0).c, 22);
+    uint32_t leaf = amd_leaf ? 0x8000001du : 4;
+
+    for (uint32_t i = 0; i < 16; i++) {
+        regs r = cpuid(leaf, i);
+        uint32_t type = r.a & 31, level = r.a >> 5 & 7;
+        size_t ways = (r.b >> 22) + 1, lines = (r.b >> 12 & 1023) + 1,
+               line_bytes = (r.b & 4095) + 1;
+        size_t bytes = ways * lines * line_bytes * ((size_t)r.c + 1);
+
+        if (type == 0) break;
+        if (type == 2) continue; /* instructions */
+        if (level == 1) out->l1d_bytes = bytes;
+        if (level == 2) out->l2_bytes = bytes;
+        if (level == 3) out->l3_bytes = bytes;
+    }
+}
+
+void kt_cpu_probe(kt_cpu *out) {
+    const char *name;
+
+    memset(out, 0, sizeof *out);
+    probe_identity(out);
+    trim(out->brand);
+    probe_caches(out);
+    out->isa_hardware = probe_isa();
+    out->isa = close_downwards(out->isa_hardware & ~disabled_by_user());
+    name = part_name(out);
+    if (name)
+        snprintf(out->microarch, sizeof out->microarch, "%s", refine(name, out->isa_hardware));
+    else
+        snprintf(out->microarch, sizeof out->microarch, "family%d-model%d", out->family,
+                 out->model);
+}
+
+kt_isa kt_isa_available(void) {
+    return close_downwards(probe_isa() & ~disabled_by_user());
+}
+
+const char *kt_isa_name(int bit) {
+    return bit >= 0 && bit < KT_ISA_COUNT ? steps[bit].name : "unknown";
+}
+
+int kt_isa_parse(const char *name) {
+    for (int i = 0; i < KT_ISA_COUNT; i++)
+        if (strcmp(steps[i].name, name) == 0) return i;
+    return -1;
+}
+
+char *kt_isa_format(kt_isa mask, char *text, size_t text_bytes) {
+    size_t used = 0;
+
+    if (text_bytes == 0) return text;
+    snprintf(text, text_bytes, "%s", mask ? "" : "scalar");
+    for (int i = 0; i < KT_ISA_COUNT; i++) {
+        if (!(mask >> i & 1) || used >= text_bytes) continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used ? "+" : "",
+                                 steps[i].name);
+    }
+    return text;
+}
