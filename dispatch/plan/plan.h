@@ -11,7 +11,11 @@ typedef struct kt_planner kt_planner;
 
 /* registry and table are borrowed for the planner's life; table may be NULL (heuristics only).
  * machine is this machine's fingerprint (with ceilings when known): a table of another machine is
- * refused whole, with one warning that names the field; a stale one is used with one warning. */
+ * refused whole, with a warning that names the field; a stale one is used with a warning. A row
+ * whose variant is unknown, refused here, of another version, or whose config does not parse is
+ * ignored. There is at most one warning per planner: about the table when it is created, or else
+ * about the first missing row; the rest is in kt_plan_source.note. A planner is used by one thread
+ * at a time. */
 kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
                             const kt_fingerprint *machine, const kt_log *log, kt_planner **out,
                             kt_err *err);
@@ -34,7 +38,8 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
                           double decode_share, kt_choice_map *out, kt_plan_source *source,
                           kt_err *err);
 
-/* Best usable variant of an op that has no weights to pack (norm, rope, router, encode, attn). */
+/* Best usable variant of an op that has no weights to pack (norm, rope, router, encode, attn) for
+ * problem->m rows: by the nearest row of the table, else by the roofline. Not in the totals. */
 kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int threads,
                                  kt_choice *out, kt_err *err);
 

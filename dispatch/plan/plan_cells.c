@@ -1,0 +1,214 @@
+/* What is known about each m bucket: rows of the table, else the nearest shape, else the roofline.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "dispatch/cost/cost.h"
+#include "dispatch/plan/planner.h"
+
+/* A winner found with this many rows per call runs full tiles and is kept for every larger m. A
+ * table that ends earlier says nothing about large m: there the fallback chain answers. */
+static const int64_t full_tile_rows = 16;
+
+/* Times closer than this are equal to an estimate. */
+static const double same_time = 1e-6;
+
+static int is_library(const kt_variant *v) {
+    size_t size = strlen(v->name);
+    return size >= 5 && strcmp(v->name + size - 5, "__lib") == 0;
+}
+
+int kt_variant_preferred(const kt_variant *a, const kt_variant *b) {
+    int a_rounds = a->numerics == KT_NUM_REQUANT, b_rounds = b->numerics == KT_NUM_REQUANT;
+
+    if (a_rounds != b_rounds) return b_rounds;
+    if (is_library(a) != is_library(b)) return is_library(b);
+    if (a->isa != b->isa) return a->isa > b->isa; /* steps are numbered by width */
+    return strcmp(a->name, b->name) < 0;
+}
+
+static int comes_before(const kt_candidate *a, const kt_candidate *b) {
+    double larger = a->time_ns > b->time_ns ? a->time_ns : b->time_ns;
+    if (fabs(a->time_ns - b->time_ns) > same_time * larger) return a->time_ns < b->time_ns;
+    return kt_variant_preferred(a->choice.variant, b->choice.variant);
+}
+
+/* Insert in order; the slowest falls out of a full cell. */
+static void cell_add(kt_cell *cell, const kt_candidate *c) {
+    int at = cell->n;
+
+    while (at > 0 && comes_before(c, &cell->candidate[at - 1])) at--;
+    if (at == KT_CELL_CANDIDATES) return;
+    if (cell->n < KT_CELL_CANDIDATES) cell->n++;
+    memmove(&cell->candidate[at + 1], &cell->candidate[at], (size_t)(cell->n - at - 1) * sizeof *c);
+    cell->candidate[at] = *c;
+}
+
+static int cell_has(const kt_cell *cell, const kt_choice *c) {
+    for (int i = 0; i < cell->n; i++) {
+        const kt_choice *have = &cell->candidate[i].choice;
+        if (have->variant == c->variant && memcmp(&have->config, &c->config, sizeof c->config) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* --- roofline --- */
+
+static int layout_slot(const kt_cell *cell, const char *layout) {
+    int i = 0;
+    while (i < cell->n && strcmp(kt_layout_of(cell->candidate[i].choice.variant), layout) != 0) i++;
+    return i;
+}
+
+void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
+                         const char *layout, kt_cell *out) {
+    out->m = problem->m;
+    out->source = KT_CELL_ROOFLINE;
+    out->n = 0;
+    for (size_t i = 0; i < kt_registry_count(p->registry); i++) {
+        const kt_variant *v = kt_registry_at(p->registry, i);
+        kt_candidate c = {{v, kt_config_initial(v)}, 0};
+        int slot;
+
+        if (layout && strcmp(layout, kt_layout_of(v)) != 0) continue;
+        if (kt_variant_accepts(v, problem, &c.choice.config, NULL) != KT_OK) continue;
+        c.time_ns = kt_cost_ns(problem, v, &p->ceilings, threads);
+        slot = layout_slot(out, kt_layout_of(v));
+        if (slot < out->n) {
+            if (!comes_before(&c, &out->candidate[slot])) continue;
+            memmove(&out->candidate[slot], &out->candidate[slot + 1],
+                    (size_t)(out->n - slot - 1) * sizeof c);
+            out->n--;
+        }
+        cell_add(out, &c);
+    }
+}
+
+/* --- rows --- */
+
+/* Fill the cell from a row, times multiplied by `scale`. Empty when the row's winner cannot run
+ * this problem here: runners-up alone would not be what the row stands for. */
+static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *problem,
+                          double scale, kt_cell *out) {
+    const kt_table_row *row = &p->table->rows[row_id];
+    kt_candidate c = {p->row_choice[row_id], row->time_ns * scale};
+
+    out->m = problem->m;
+    out->n = 0;
+    if (!c.choice.variant ||
+        kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK)
+        return;
+    cell_add(out, &c);
+    for (int i = 0; i <= row->n_runners; i++) {
+        int is_default = i == row->n_runners;
+        const char *name = is_default ? row->default_variant : row->runner[i].variant;
+        const char *config = is_default ? row->default_config : row->runner[i].config;
+        double time_ns = is_default ? row->default_ns : row->runner[i].time_ns;
+
+        memset(&c, 0, sizeof c);
+        c.choice.variant = kt_registry_find(p->registry, name);
+        /* The winner was decided by a holdout race: no other entry of its row overtakes it. */
+        c.time_ns = (time_ns > row->time_ns ? time_ns : row->time_ns * (1 + 2 * same_time)) * scale;
+        if (!c.choice.variant ||
+            kt_config_parse(c.choice.variant, config, &c.choice.config, NULL) != KT_OK ||
+            kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK ||
+            cell_has(out, &c.choice))
+            continue;
+        cell_add(out, &c);
+    }
+}
+
+/* Distance between two shapes of the same op and formats; thread counts count like a dimension. */
+static double distance(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads) {
+    return kt_log_ratio(a->n, b->n) + kt_log_ratio(a->k, b->k) +
+           kt_log_ratio(a_threads, b_threads) +
+           0.25 * (kt_log_ratio(a->experts, b->experts) + kt_log_ratio(a->topk, b->topk) +
+                   kt_log_ratio(a->kv_heads, b->kv_heads) + kt_log_ratio(a->context, b->context));
+}
+
+/* The cell of the nearest shape that has a row for this m and whose winner runs our problem. */
+static const kt_table_row *cell_from_nearest(const kt_planner *p, const kt_problem *problem,
+                                             int threads, kt_cell *out) {
+    const kt_table_row *best = NULL;
+    double best_distance = INFINITY;
+
+    out->n = 0;
+    for (size_t i = 0; p->table && i < p->table->n_rows; i++) {
+        const kt_table_row *row = &p->table->rows[i];
+        const kt_problem *q = &row->problem;
+        const kt_variant *v = p->row_choice[i].variant;
+        double d, ours, theirs;
+        kt_cell cell;
+
+        if (!v || q->op != problem->op || q->weights != problem->weights ||
+            q->acts != problem->acts || q->m != problem->m)
+            continue;
+        d = distance(problem, threads, q, row->threads);
+        if (d >= best_distance) continue;
+        ours = kt_cost_ns(problem, v, &p->ceilings, threads);
+        theirs = kt_cost_ns(q, v, &p->ceilings, row->threads);
+        cell.source = KT_CELL_NEAR;
+        cell_from_row(p, i, problem, theirs > 0 ? ours / theirs : 1, &cell);
+        if (cell.n == 0) continue;
+        best = row;
+        best_distance = d;
+        *out = cell;
+    }
+    return best;
+}
+
+static int cell_from_table(const kt_planner *p, const kt_problem *problem, int threads,
+                           kt_cell *out) {
+    const kt_table_row *row = p->table ? kt_table_find(p->table, problem, threads) : NULL;
+
+    out->n = 0;
+    out->source = KT_CELL_EXACT;
+    if (row) cell_from_row(p, (size_t)(row - p->table->rows), problem, 1, out);
+    return out->n > 0;
+}
+
+kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int threads,
+                          int64_t max_m, kt_cells *out, kt_err *err) {
+    kt_cell exact[KT_MAX_CELLS];
+    int buckets = 0, first = -1, last = -1;
+
+    memset(out, 0, sizeof *out);
+    while (buckets < kt_m_bucket_count && (buckets == 0 || kt_m_buckets[buckets - 1] < max_m)) {
+        kt_problem q = *problem;
+        q.m = kt_m_buckets[buckets];
+        if (cell_from_table(p, &q, threads, &exact[buckets])) {
+            if (first < 0) first = buckets;
+            last = buckets;
+            out->tuned++;
+        }
+        buckets++;
+    }
+    out->untuned = buckets - out->tuned;
+    for (int b = 0; b < buckets; b++) {
+        kt_cell *cell = &out->cell[out->n];
+        kt_problem q = *problem;
+        const kt_table_row *near = NULL;
+
+        q.m = kt_m_buckets[b];
+        if (exact[b].n > 0) {
+            *cell = exact[b];
+        } else if (first >= 0 && b > first && (b < last || kt_m_buckets[last] >= full_tile_rows)) {
+            continue; /* between tuned buckets, or above a winner with full tiles */
+        } else if ((near = cell_from_nearest(p, &q, threads, cell)) != NULL) {
+            out->nearest = near;
+        } else {
+            kt_cell_by_roofline(p, &q, threads, NULL, cell);
+        }
+        if (cell->n == 0)
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "no usable variant runs %s with %s weights and %s activations, n=%lld "
+                           "k=%lld m=%lld; 'kttune list variants' says what each one needs",
+                           kt_op_name(q.op), kt_weight_format_name(q.weights),
+                           kt_act_format_name(q.acts), (long long)q.n, (long long)q.k,
+                           (long long)q.m);
+        out->n++;
+    }
+    return KT_OK;
+}

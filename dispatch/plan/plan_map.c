@@ -1,0 +1,250 @@
+/* From cells to one layout and a choice for every m. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "dispatch/cost/cost.h"
+#include "dispatch/plan/planner.h"
+
+/* Buckets up to this many rows are decoding, the rest is prefill: eight sequences that choose the
+ * same expert, or a dense layer for eight users. */
+static const int64_t decode_rows = 8;
+
+typedef struct builder {
+    const kt_planner *planner;
+    const kt_problem *problem;
+    int threads;
+    const kt_cells *cells;
+    const char *layout;
+    kt_choice_map *map;
+} builder;
+
+static int same_choice(const kt_choice *a, const kt_choice *b) {
+    return a->variant == b->variant && memcmp(&a->config, &b->config, sizeof a->config) == 0;
+}
+
+static int has_layout(const kt_choice *c, const char *layout) {
+    return strcmp(kt_layout_of(c->variant), layout) == 0;
+}
+
+static double cost_at(const builder *b, const kt_variant *v, int64_t m) {
+    kt_problem q = *b->problem;
+    q.m = m;
+    return kt_cost_ns(&q, v, &b->planner->ceilings, b->threads);
+}
+
+static double time_in(const kt_cell *cell, const kt_choice *c) {
+    for (int i = 0; i < cell->n; i++)
+        if (same_choice(&cell->candidate[i].choice, c)) return cell->candidate[i].time_ns;
+    return -1;
+}
+
+/* Time of c at a bucket. Where the bucket's row does not list it, it lost there to everything that
+ * is listed; its own time in the other cell, moved here along the roofline, may say more. */
+static double time_at(const builder *b, const kt_cell *cell, const kt_choice *c,
+                      const kt_cell *other) {
+    double t = time_in(cell, c), slowest, moved, here, there;
+
+    if (t >= 0) return t;
+    slowest = cell->candidate[cell->n - 1].time_ns;
+    here = cost_at(b, c->variant, cell->m);
+    there = cost_at(b, c->variant, other->m);
+    moved = there > 0 ? time_in(other, c) * here / there : 0;
+    return moved > slowest ? moved : slowest;
+}
+
+/* --- layout --- */
+
+/* Best time of a layout at cell i: listed there, or moved from the nearest cell that lists it. */
+static double layout_time(const builder *b, int i, const char *layout) {
+    for (int step = 0; step < b->cells->n; step++) {
+        for (int side = -1; side <= 1; side += 2) {
+            int j = i + side * step;
+            if (j < 0 || j >= b->cells->n) continue;
+            for (int c = 0; c < b->cells->cell[j].n; c++) {
+                const kt_choice *choice = &b->cells->cell[j].candidate[c].choice;
+                if (has_layout(choice, layout)) /* the first is the fastest of its layout */
+                    return time_at(b, &b->cells->cell[i], choice, &b->cells->cell[j]);
+            }
+        }
+    }
+    return INFINITY;
+}
+
+/* Mean over decode buckets and mean over prefill buckets of time relative to the best layout's,
+ * weighted by decode_share. Relative, because otherwise the largest m alone would decide. */
+static double layout_score(const builder *b, const char *layout, double decode_share) {
+    double sum[2] = {0, 0}, weight[2] = {1 - decode_share, decode_share}, score = 0;
+    int count[2] = {0, 0};
+
+    for (int i = 0; i < b->cells->n; i++) {
+        const kt_cell *cell = &b->cells->cell[i];
+        int is_decode = cell->m <= decode_rows;
+        double best = cell->candidate[0].time_ns;
+        sum[is_decode] += best > 0 ? layout_time(b, i, layout) / best : 1;
+        count[is_decode]++;
+    }
+    for (int i = 0; i < 2; i++)
+        if (count[i]) score += (count[1 - i] ? weight[i] : 1) * sum[i] / count[i];
+    return score;
+}
+
+/* The layout of least score; at equal scores the one whose first choice is preferred. */
+static const char *choose_layout(const builder *b, double decode_share) {
+    const kt_variant *best = NULL;
+    double best_score = INFINITY;
+
+    for (int i = 0; i < b->cells->n; i++) {
+        for (int c = 0; c < b->cells->cell[i].n; c++) {
+            const kt_variant *v = b->cells->cell[i].candidate[c].choice.variant;
+            double score;
+            if (best && strcmp(kt_layout_of(best), kt_layout_of(v)) == 0) continue;
+            score = layout_score(b, kt_layout_of(v), decode_share);
+            if (!best || score < best_score * (1 - 1e-9) ||
+                (score <= best_score * (1 + 1e-9) && kt_variant_preferred(v, best))) {
+                best = v;
+                best_score = score;
+            }
+        }
+    }
+    return best ? kt_layout_of(best) : "";
+}
+
+/* --- map --- */
+
+/* Index of the choice in the map, added if new; -1 when the map is full. */
+static int map_index(kt_choice_map *map, const kt_choice *c) {
+    for (int i = 0; i < map->count; i++)
+        if (same_choice(&map->choice[i], c)) return i;
+    if (map->count == KT_MAX_CHOICES) return -1;
+    map->choice[map->count] = *c;
+    return map->count++;
+}
+
+static int accepts_at(const builder *b, const kt_choice *c, int64_t m) {
+    kt_problem q = *b->problem;
+    q.m = m;
+    return kt_variant_accepts(c->variant, &q, &c->config, NULL) == KT_OK;
+}
+
+/* Passes over the weights that m rows take: the staircase on which times between buckets lie. */
+static double passes(const kt_choice *c, int64_t m) {
+    for (int32_t i = 0; i < c->variant->n_params; i++) {
+        int32_t rows = c->config.value[i];
+        if (strcmp(c->variant->params[i].name, "rows") == 0 && rows > 0)
+            return (double)((m + rows - 1) / rows);
+    }
+    return (double)m;
+}
+
+/* A candidate of a segment [low, high] between two cells, with its times at both ends. */
+typedef struct contender {
+    kt_choice choice;
+    double low_ns, high_ns, low_passes, high_passes;
+} contender;
+
+static double contender_time(const contender *c, int64_t m) {
+    double span = c->high_passes - c->low_passes, share;
+    if (span <= 0) return c->high_ns;
+    share = (passes(&c->choice, m) - c->low_passes) / span;
+    return c->low_ns + (c->high_ns - c->low_ns) * share;
+}
+
+static int collect(const builder *b, const kt_cell *low, const kt_cell *high, contender *out) {
+    const kt_cell *ends[2] = {low, high};
+    int n = 0;
+
+    for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < ends[e]->n; i++) {
+            const kt_choice *c = &ends[e]->candidate[i].choice;
+            int known = 0;
+            for (int j = 0; j < n; j++) known |= same_choice(&out[j].choice, c);
+            if (known || !has_layout(c, b->layout)) continue;
+            out[n].choice = *c;
+            out[n].low_ns = time_at(b, low, c, ends[e]);
+            out[n].high_ns = time_at(b, high, c, ends[e]);
+            out[n].low_passes = passes(c, low->m);
+            out[n].high_passes = passes(c, high->m);
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Fastest contender at m that runs m rows and still has a place in the map; else, by the roofline,
+ * anything of the layout that does. */
+static int choose_at(const builder *b, contender *list, int n, int64_t m) {
+    uint32_t tried = 0;
+    kt_problem q = *b->problem;
+    kt_cell cell;
+
+    for (int round = 0; round < n; round++) {
+        double best_ns = INFINITY;
+        int best = -1, index;
+        for (int i = 0; i < n; i++) {
+            double t = contender_time(&list[i], m);
+            if (!(tried >> i & 1) && t < best_ns) {
+                best = i;
+                best_ns = t;
+            }
+        }
+        if (best < 0) break;
+        tried |= 1u << best;
+        if (!accepts_at(b, &list[best].choice, m)) continue;
+        index = map_index(b->map, &list[best].choice);
+        if (index >= 0) return index;
+    }
+    q.m = m;
+    kt_cell_by_roofline(b->planner, &q, b->threads, b->layout, &cell);
+    for (int i = 0; i < cell.n; i++) {
+        int index = map_index(b->map, &cell.candidate[i].choice);
+        if (index >= 0) return index;
+    }
+    for (int i = 0; i < b->map->count; i++)
+        if (accepts_at(b, &b->map->choice[i], m)) return i;
+    return -1;
+}
+
+/* Fill m in [from, to] out of the segment between two cells (which may be the same one). */
+static kt_status fill(const builder *b, const kt_cell *low, const kt_cell *high, int64_t from,
+                      int64_t to, kt_err *err) {
+    contender list[2 * KT_CELL_CANDIDATES];
+    int n = collect(b, low, high, list);
+
+    for (int64_t m = from; m <= to; m++) {
+        int index = choose_at(b, list, n, m);
+        if (index < 0)
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%s %s n=%lld k=%lld: no variant with layout '%s' runs m=%lld",
+                           kt_op_name(b->problem->op), kt_weight_format_name(b->problem->weights),
+                           (long long)b->problem->n, (long long)b->problem->k, b->layout,
+                           (long long)m);
+        b->map->index[m] = (uint8_t)index;
+    }
+    return KT_OK;
+}
+
+kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
+                       double decode_share, const kt_cells *cells, kt_choice_map *out,
+                       const char **layout, kt_err *err) {
+    builder b = {p, problem, threads, cells, "", out};
+    const kt_cell *last = &cells->cell[cells->n - 1];
+
+    if (max_m > KT_M_DENSE) max_m = KT_M_DENSE;
+    memset(out, 0, sizeof *out);
+    b.layout = *layout = choose_layout(&b, decode_share);
+    /* The first cell is always m = 1. The buckets first: their winners take the places of the map before anything between them. */
+    for (int i = 0; i < cells->n; i++) {
+        const kt_cell *cell = &cells->cell[i];
+        if (cell->m <= max_m) KT_TRY(fill(&b, cell, cell, cell->m, cell->m, err));
+    }
+    for (int i = 1; i < cells->n; i++) {
+        const kt_cell *low = &cells->cell[i - 1], *high = &cells->cell[i];
+        int64_t to = high->m - 1 < max_m ? high->m - 1 : max_m;
+        KT_TRY(fill(&b, low, high, low->m + 1, to, err));
+    }
+    if (last->m < max_m) KT_TRY(fill(&b, last, last, last->m + 1, max_m, err));
+    out->index[0] = out->index[1];
+    for (int64_t m = max_m + 1; m <= KT_M_DENSE; m++) out->index[m] = out->index[max_m];
+    return KT_OK;
+}

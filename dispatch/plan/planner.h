@@ -1,0 +1,80 @@
+/* Shared by the files of this folder only. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_PLANNER_H
+#define KT_DISPATCH_PLANNER_H
+
+#include <math.h>
+
+#include "dispatch/plan/plan.h"
+
+#define KT_MAX_CELLS 32
+#define KT_CELL_CANDIDATES 8
+
+/* Something that could run a cell, and how long it takes. */
+typedef struct kt_candidate {
+    kt_choice choice;
+    double time_ns;
+} kt_candidate;
+
+typedef enum kt_cell_source {
+    KT_CELL_EXACT,   /* a row of the table */
+    KT_CELL_NEAR,    /* the row of the nearest shape, scaled by the roofline */
+    KT_CELL_ROOFLINE /* no row at all: estimate, widest instruction set */
+} kt_cell_source;
+
+/* What is known about one m bucket of a problem. */
+typedef struct kt_cell {
+    int64_t m;
+    kt_cell_source source;
+    int n; /* candidates, fastest first */
+    kt_candidate candidate[KT_CELL_CANDIDATES];
+} kt_cell;
+
+/* The m buckets of one problem, ascending. Buckets inside the tuned range that have no row of their
+ * own are left out: their neighbours answer for them. */
+typedef struct kt_cells {
+    int n;
+    kt_cell cell[KT_MAX_CELLS];
+    int tuned, untuned; /* buckets with and without a row; tuned + untuned = buckets up to max_m */
+    const kt_table_row *nearest; /* a row that answered for another shape, or NULL */
+} kt_cells;
+
+struct kt_planner {
+    const kt_registry *registry; /* borrowed */
+    const kt_table *table;       /* borrowed; NULL = none, or refused */
+    kt_choice *row_choice;       /* [table->n_rows]; variant NULL = the row is ignored */
+    kt_ceilings ceilings;
+    kt_log log;
+    char command[128];         /* what a user types to get the missing rows */
+    char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
+    int has_warned;
+    int tuned_cells, untuned_cells;
+};
+
+/* KT_E_UNSUPPORTED when no usable variant accepts the problem at some bucket. */
+kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int threads,
+                          int64_t max_m, kt_cells *out, kt_err *err);
+
+/* Candidates by the roofline alone for problem->m: per layout the fastest, at equal times the
+ * preferred one. layout NULL = any. */
+void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
+                         const char *layout, kt_cell *out);
+
+/* Does a come before b where nothing else tells them apart? Exact arithmetic first, then ours
+ * before a library's, then the widest instruction set, then the name. */
+int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
+
+/* Layout and dense map from the cells. */
+kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
+                       double decode_share, const kt_cells *cells, kt_choice_map *out,
+                       const char **layout, kt_err *err);
+
+/* How far two sizes are apart, as a factor; sizes that are not used count as 1. */
+static inline double kt_log_ratio(int64_t a, int64_t b) {
+    return fabs(log((double)(a > 0 ? a : 1)) - log((double)(b > 0 ? b : 1)));
+}
+
+static inline const char *kt_layout_of(const kt_variant *v) {
+    return v->layout ? v->layout : "";
+}
+
+#endif

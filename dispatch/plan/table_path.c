@@ -1,0 +1,112 @@
+/* Where tables are looked for and written. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "dispatch/plan/plan.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* Last component of a model's name or path ("org/Name", "/models/name/") as a plain file name. */
+static void file_stem(const char *model_name, char *out, size_t bytes) {
+    size_t end = strlen(model_name), begin, n = 0;
+
+    while (end > 0 && model_name[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && model_name[begin - 1] != '/';) begin--;
+    for (size_t i = begin; i < end && n + 1 < bytes; i++) {
+        char c = model_name[i];
+        int plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '_' || c == '-' || (c == '.' && n > 0);
+        out[n++] = plain ? c : '-';
+    }
+    out[n] = '\0';
+    if (n == 0) snprintf(out, bytes, "model");
+}
+
+/* The user's data folder into out; 0 when the environment names none. The XDG specification asks to
+ * ignore a relative path. */
+static int data_folder(char *out, size_t bytes) {
+    const char *xdg = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    int n = -1;
+
+    if (xdg && xdg[0] == '/')
+        n = snprintf(out, bytes, "%s/kt", xdg);
+    else if (home && home[0] == '/')
+        n = snprintf(out, bytes, "%s/.local/share/kt", home);
+    return n > 0 && (size_t)n < bytes;
+}
+
+/* <folder>/<class>[/<model>.kttable.json]; 0 when it does not fit. */
+static int table_path(const char *folder, const kt_fingerprint *machine, const char *model_name,
+                      char *out, size_t bytes) {
+    char machine_class[64], stem[128];
+    int n;
+
+    kt_machine_class(machine, machine_class, sizeof machine_class);
+    file_stem(model_name, stem, sizeof stem);
+    n = snprintf(out, bytes, "%s/%s/%s.kttable.json", folder, machine_class, stem);
+    return n > 0 && (size_t)n < bytes;
+}
+
+/* A table of the source tree is an offer: taken only when it is readable and this machine's. */
+static int is_offer(const char *path, const kt_fingerprint *machine) {
+    kt_table *table;
+    int fits;
+
+    if (access(path, R_OK) != 0 || kt_table_load(path, &table, NULL) != KT_OK) return 0;
+    fits = kt_fingerprint_compare(&table->fingerprint, machine, NULL) != KT_MATCH_OTHER;
+    kt_table_destroy(table);
+    return fits;
+}
+
+void kt_table_locate(const kt_fingerprint *machine, const char *model_name, char *out,
+                     size_t out_bytes) {
+    const char *named = getenv("KT_TABLE");
+    char folder[PATH_BYTES];
+
+    out[0] = '\0';
+    /* A table the user named is the answer even if it is missing: loading it then says so. */
+    if (named && named[0]) {
+        if (strlen(named) < out_bytes) memcpy(out, named, strlen(named) + 1);
+        return;
+    }
+    if (data_folder(folder, sizeof folder) &&
+        table_path(folder, machine, model_name, out, out_bytes) && access(out, R_OK) == 0)
+        return;
+    if (table_path(KT_SOURCE_DIR "/results", machine, model_name, out, out_bytes) &&
+        is_offer(out, machine))
+        return;
+    out[0] = '\0';
+}
+
+/* Make every folder above the last '/' of path. */
+static kt_status make_folders(char *path, kt_err *err) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        int made;
+        *slash = '\0';
+        made = mkdir(path, 0777) == 0 || errno == EEXIST;
+        if (!made) return kt_fail(err, KT_E_IO, "%s: cannot make the folder: %m", path);
+        *slash = '/';
+    }
+    return KT_OK;
+}
+
+kt_status kt_table_default_path(const kt_fingerprint *machine, const char *model_name, char *out,
+                                size_t out_bytes, kt_err *err) {
+    char folder[PATH_BYTES], path[PATH_BYTES];
+
+    if (out_bytes) out[0] = '\0';
+    if (!data_folder(folder, sizeof folder))
+        return kt_fail(err, KT_E_NOT_FOUND,
+                       "no folder for tables: neither XDG_DATA_HOME nor HOME is an absolute path");
+    if (!table_path(folder, machine, model_name, path, sizeof path) || strlen(path) >= out_bytes)
+        return kt_fail(err, KT_E_INVALID, "%s: the path of the table is too long", folder);
+    KT_TRY(make_folders(path, err));
+    memcpy(out, path, strlen(path) + 1);
+    return KT_OK;
+}
