@@ -66,4 +66,32 @@ static inline float kt_a8_group_scale(uint32_t max_bits, float *scale) {
     return factor;
 }
 
+/* Encode one group of 32 floats as KT_A_INT8_G32 says, in plain C. */
+static inline void kt_a8_encode_group(const float *x, int8_t *q, float *scale, int32_t *comp) {
+    /* 1.5 * 2^23: adding it leaves x, rounded to the nearest even integer, in the low bits. */
+    const float magic = 12582912.0f;
+    uint32_t max_bits = 0;
+    int32_t sum = 0;
+    float factor;
+
+    for (int i = 0; i < 32; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        max_bits = bits > max_bits ? bits : max_bits;
+    }
+    factor = kt_a8_group_scale(max_bits, scale);
+    for (int i = 0; i < 32; i++) {
+        float shifted = (factor > 0 ? x[i] * factor : 0) + magic;
+        int32_t bits;
+        memcpy(&bits, &shifted, sizeof bits);
+        q[i] = (int8_t)(bits - 0x4b400000);
+        sum += q[i];
+    }
+    *comp = -8 * sum;
+}
+
+/* The exact values of an encoded row. */
+void kt_act_decode_row(kt_act_format format, const void *row, int64_t k, double *out);
+
 #endif

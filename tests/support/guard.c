@@ -4,47 +4,33 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-/* Live blocks; tests run one at a time in their own process, so a plain table will do. */
-static struct {
-    char *data, *base;
-    size_t mapped;
-} live[4096];
+#include "base/guard.h"
 
-static const size_t page = 4096;
+/* Live blocks; tests run one at a time in their own process, so a plain table will do. */
+static kt_guard live[4096];
 
 void *kt_guard_alloc(size_t size, size_t align, int fill) {
-    size_t body = (size + align - 1) / align * align;
-    size_t pages = (body + page - 1) / page + 1;
-    size_t mapped = (pages + 1) * page;
-    char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    char *end = base + pages * page;
+    kt_err err = {0};
     size_t slot = 0;
 
     while (slot < sizeof live / sizeof *live && live[slot].data) slot++;
-    if (base == MAP_FAILED || slot == sizeof live / sizeof *live ||
-        mprotect(end, page, PROT_NONE) != 0) {
-        perror("kt_guard_alloc");
+    if (slot == sizeof live / sizeof *live ||
+        kt_guard_create(size, align, (unsigned char)fill, &live[slot], &err) != KT_OK) {
+        fprintf(stderr, "kt_guard_alloc: %s\n", err.message);
         abort();
     }
-    memset(base, fill, pages * page);
-    live[slot].data = end - body;
-    live[slot].base = base;
-    live[slot].mapped = mapped;
-    return end - body;
+    return live[slot].data;
 }
 
 void kt_guard_free(void *p) {
     if (!p) return;
-    for (size_t i = 0; i < sizeof live / sizeof *live; i++) {
-        if (live[i].data != p) continue;
-        munmap(live[i].base, live[i].mapped);
-        live[i].data = NULL;
-        return;
-    }
+    for (size_t i = 0; i < sizeof live / sizeof *live; i++)
+        if (live[i].data == p) {
+            kt_guard_destroy(&live[i]);
+            return;
+        }
     fprintf(stderr, "kt_guard_free: %p is not a guarded block\n", p);
     abort();
 }

@@ -1,0 +1,51 @@
+/* c = a * w^T over p64 panels in plain C: every format, every n, k a multiple of 32, every m.
+ *
+ * Panels outside, rows inside, one sum per output in ascending k: a row's bits depend neither on m
+ * nor on the panels' shares. This is what selection falls back to, not what anyone should wait for.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+#include "kernels/formats/p64_scalar.h"
+
+static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
+    (void)config;
+    if (q->n <= 0 || q->k <= 0 || q->k % 32 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld k=%lld: k must be a multiple of 32",
+                       (long long)q->n, (long long)q->k);
+    if (!kt_p64_pairs(q->weights, q->acts))
+        return kt_fail(why, KT_E_UNSUPPORTED, "%s weights do not go with %s activations",
+                       kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
+    return KT_OK;
+}
+
+static void gemm(const kt_gemm_call *call) {
+    const kt_problem *q = call->problem;
+    size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->k);
+
+    for (int64_t p = call->panel_begin; p < call->panel_end; p++) {
+        const uint8_t *panel = (const uint8_t *)call->weights + (size_t)p * panel_bytes;
+        int64_t width = q->n - KT_P64_ROWS * p < KT_P64_ROWS ? q->n - KT_P64_ROWS * p : KT_P64_ROWS;
+        for (int64_t i = 0; i < call->m; i++) {
+            float *c = call->c + i * call->ldc + KT_P64_ROWS * p;
+            float y[KT_P64_ROWS];
+            kt_p64_row(q->weights, panel, q->k, (const char *)call->a + (size_t)i * call->a_stride,
+                       y);
+            for (int64_t r = 0; r < width; r++) c[r] = call->accumulate ? c[r] + y[r] : y[r];
+        }
+    }
+}
+
+KT_VARIANT(any_any_p64__scalar) = {
+    .name = "any_any_p64__scalar",
+    .op = KT_OP_GEMM,
+    .weights = 1u << KT_W_BF16 | 1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT4_G32 | 1u << KT_W_F32,
+    .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_F32,
+    .isa = KT_ISA_SCALAR,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = accepts,
+    .packed_bytes = kt_p64_gemm_bytes,
+    .pack_gemm = kt_p64_pack_gemm,
+    .gemm = gemm,
+};

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/gemm/gemm_ref.h"
+
+#include <math.h>
+
+#include "kernels/formats/format.h"
+
+void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c) {
+    const kt_format *format = kt_format_find(w->format);
+
+    for (int64_t j = 0; j < w->n; j++) {
+        double w_max = 0;
+        format->decode_row(w, j, w_row);
+        for (int64_t l = 0; l < w->k; l++) w_max = fmax(w_max, fabs(w_row[l]));
+        for (int64_t i = 0; i < m; i++) {
+            const double *a_row = a + i * w->k;
+            double value = 0, magnitude = 0, a_sum = 0;
+            for (int64_t l = 0; l < w->k; l++) {
+                double term = a_row[l] * w_row[l];
+                value += term;
+                magnitude += fabs(term);
+                a_sum += fabs(a_row[l]);
+            }
+            c[i * w->n + j] = (kt_ref_sum){value, magnitude, a_sum * w_max};
+        }
+    }
+}
+
+/* With u = 2^-24 and S = sum |a_k w_k|, to first order in u (k u < 0.01 for any real k; the factor
+ * 1.01 pays for the rest):
+ *
+ * Exact integers. The sum is over G = k / 32 groups of terms t_g = s_a s_w d_g; d_g is an integer
+ * below 32 * 128 * 127 < 2^24, so exact in f32 too. A term sees at most two roundings of its own
+ * (a factor times a factor times d_g), then at most G additions in whatever order, then perhaps one
+ * multiplication by a scale common to the row: |error| <= (G + 3) u sum |t_g| <= (G + 3) u S.
+ *
+ * f32. Each of k products rounds once and passes at most k additions: (k + 1) u S <= 2 k u S.
+ *
+ * bf16. The same, since products of two bf16 are exact; a kernel that first rounds inputs of another
+ * type to bf16 moves each factor by 2^-8 of itself: 2 * 2^-8 S more.
+ *
+ * Weights rounded once more to 8 bits with one scale per row: each moves by at most half a step of
+ * max|w| / 127, times |a_k|.
+ *
+ * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each loss
+ * is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
+double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
+    const double u = 0x1p-24, k = (double)q->k;
+    int bf16_inputs = q->weights == KT_W_BF16 && q->acts == KT_A_BF16;
+    double roundings = 2 * k, extra = 0;
+
+    if (numerics == KT_NUM_EXACT_INT32 && q->acts == KT_A_INT8_G32) roundings = k / 32 + 3;
+    if (numerics == KT_NUM_BF16_F32 && !bf16_inputs) extra = 0x1p-7 * sum->magnitude;
+    if (numerics == KT_NUM_REQUANT) extra = sum->spread / 254;
+    return 1.01 * (roundings * u * sum->magnitude + extra) + 0x1p-107 * k;
+}

@@ -1,0 +1,23 @@
+/* The dense GEMM in double, and how far a correct variant may be from it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_GEMM_REF_H
+#define KT_KERNELS_GEMM_REF_H
+
+#include "kt/variant.h"
+
+/* One output of the reference and what its bound is computed from. */
+typedef struct kt_ref_sum {
+    double value;     /* sum_k a_k w_k */
+    double magnitude; /* sum_k |a_k w_k| */
+    double spread;    /* sum_k |a_k| * max_k |w_k|: for variants that round weights again */
+} kt_ref_sum;
+
+/* c[i, j] = sum_k a[i, k] * w[j, k], j < w->n, rows of c w->n apart. a holds decoded rows (doubles,
+ * w->k apart: kt_act_decode_row), so the reference sees exactly the values the kernels see.
+ * w_row is scratch of w->k doubles. */
+void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c);
+
+/* Largest |got - value| of a correct variant (derivation at the definition). */
+double kt_gemm_bound(const kt_problem *problem, kt_numerics numerics, const kt_ref_sum *sum);
+
+#endif

@@ -1,0 +1,41 @@
+/* Walking the built-in variants of one op with all their configurations.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TESTS_VARIANT_WALK_H
+#define KT_TESTS_VARIANT_WALK_H
+
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+
+#include "base/cpu.h"
+#include "kt/variant.h"
+
+/* Registry indices of an op's variants, in Criterion's memory. */
+static inline size_t *variants_of(kt_op op, size_t *count) {
+    size_t *index = cr_malloc(sizeof *index * (kt_builtin_variant_count + 1));
+    *count = 0;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (kt_builtin_variants[i]->op == op) index[(*count)++] = i;
+    return index;
+}
+
+/* Skips the test when this machine cannot run the variant. */
+static inline void skip_unusable(const kt_variant *v) {
+    kt_err err = {0};
+    if (v->isa & ~kt_isa_available()) cr_skip_test("%s: this machine lacks its ISA", v->name);
+    if (v->usable && v->usable(&err) != KT_OK) cr_skip_test("%s: %s", v->name, err.message);
+}
+
+static inline int64_t config_count(const kt_variant *v) {
+    int64_t count = 1;
+    for (int i = 0; i < v->n_params; i++) count *= v->params[i].count;
+    return count;
+}
+
+static inline kt_config config_at(const kt_variant *v, int64_t c) {
+    kt_config config = {{0}};
+    for (int i = 0; i < v->n_params; c /= v->params[i].count, i++)
+        config.value[i] = v->params[i].values[c % v->params[i].count];
+    return config;
+}
+
+#endif
