@@ -82,37 +82,38 @@ static int draw_code(kt_rng *rng, int pattern, int lo, int hi) {
     return lo + (int)kt_rng_below(rng, (uint64_t)(hi - lo + 1));
 }
 
-/* The scale of group g: +-10^(-2..0), or what the pattern says. */
-static float draw_scale(kt_rng *rng, int pattern, int64_t g, int64_t groups) {
-    float s = (float)pow(10, -2 * kt_rng_double(rng));
-    if (pattern == W_HEAVY) s = (float)exp(3 * kt_rng_normal(rng));
+/* The scale of group g, either sign, within a decade of the row's size. */
+static float draw_scale(kt_rng *rng, int pattern, float size, int64_t g, int64_t groups) {
+    float s = size * (float)pow(10, -kt_rng_double(rng));
+    if (pattern == W_HEAVY) s = (float)exp(1.5 * kt_rng_normal(rng));
     if (kt_rng_below(rng, 2)) s = -s;
     if (pattern == W_ZERO_SCALE) s = 0;
     if (pattern == W_ONE_GROUP && g != groups / 2) s = 0;
     return s;
 }
 
-/* A float weight: a code with a scale of its own, or a tail of the normal's cube. */
-static float draw_float(kt_rng *rng, int pattern, int64_t i, int64_t k) {
-    float v = kt_rng_uniform(rng, -1, 1), tail;
+/* A float weight within the row's size, or a tail of the normal's cube. */
+static float draw_float(kt_rng *rng, int pattern, float size, int64_t i, int64_t k) {
+    float v = kt_rng_uniform(rng, -size, size), tail;
     if (pattern == W_EXTREME) v = kt_rng_below(rng, 2) ? 3.0e4f : -3.0e4f;
     if (pattern == W_HEAVY) tail = kt_rng_normal(rng), v = tail * tail * tail;
     if (pattern == W_ZERO_SCALE) v = kt_rng_below(rng, 2) ? 0.0f : -0.0f;
     if (pattern == W_ONE_GROUP && i / 32 != k / 64) v = 0;
-    if (pattern == W_LOWEST) v = -1;
+    if (pattern == W_LOWEST) v = -size;
     return v;
 }
 
 static void fill_row(const kt_matrix *w, int64_t row, int pattern, kt_rng *rng, void *data,
                      void *scales) {
     int64_t k = w->k, groups = k / 32;
+    float size = (float)pow(10, -3 * kt_rng_double(rng)); /* some sums small, others large */
 
     for (int64_t i = 0; i < k && w->format == KT_W_F32; i++)
-        ((float *)data)[row * k + i] = draw_float(rng, pattern, i, k);
+        ((float *)data)[row * k + i] = draw_float(rng, pattern, size, i, k);
     for (int64_t i = 0; i < k && w->format == KT_W_BF16; i++)
-        ((uint16_t *)data)[row * k + i] = kt_f32_to_bf16(draw_float(rng, pattern, i, k));
+        ((uint16_t *)data)[row * k + i] = kt_f32_to_bf16(draw_float(rng, pattern, size, i, k));
     if (w->format == KT_W_INT8_CHANNEL) {
-        ((float *)scales)[row] = draw_scale(rng, pattern, 0, 1);
+        ((float *)scales)[row] = draw_scale(rng, pattern, size, 0, 1);
         for (int64_t i = 0; i < k; i++) {
             int code = draw_code(rng, pattern, -128, 127);
             if (pattern == W_ONE_GROUP && i / 32 != groups / 2) code = 0;
@@ -122,7 +123,7 @@ static void fill_row(const kt_matrix *w, int64_t row, int pattern, kt_rng *rng, 
     if (w->format == KT_W_INT4_G32) {
         for (int64_t g = 0; g < groups; g++)
             ((uint16_t *)scales)[row * groups + g] =
-                kt_f32_to_bf16(draw_scale(rng, pattern, g, groups));
+                kt_f32_to_bf16(draw_scale(rng, pattern, size, g, groups));
         for (int64_t i = 0; i < k / 2; i++) {
             int even = draw_code(rng, pattern, -8, 7) + 8, odd = draw_code(rng, pattern, -8, 7) + 8;
             ((uint8_t *)data)[row * (k / 2) + i] = (uint8_t)(even | odd << 4);
@@ -167,7 +168,7 @@ void kt_gate_matrix_destroy(kt_gate_matrix *w) {
 enum { A_NORMAL, A_EXTREME, A_HEAVY, A_OUTLIER, A_ZERO, A_LARGEST, A_GROUPS, A_PATTERNS };
 
 static void draw_group(kt_rng *rng, int pattern, int64_t g, int64_t groups, float x[32]) {
-    float size = A_GROUPS == pattern ? (float)exp(4 * kt_rng_normal(rng)) : 1;
+    float size = A_GROUPS == pattern ? (float)exp(2 * kt_rng_normal(rng)) : 1;
     if (pattern == A_GROUPS && kt_rng_below(rng, 4) == 0) size = 0;
     for (int i = 0; i < 32; i++) {
         float v = kt_rng_normal(rng);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/moe_ffn/moe_ref.h"
+
+#include <math.h>
+
+#define U 0x1p-24 /* unit roundoff of f32 */
+
+kt_problem kt_moe_gate_up_problem(const kt_problem *q) {
+    return (kt_problem){
+        .op = KT_OP_GEMM, .weights = q->weights, .acts = q->acts, .n = q->n, .k = q->k};
+}
+
+kt_problem kt_moe_down_problem(const kt_problem *q) {
+    return (kt_problem){
+        .op = KT_OP_GEMM, .weights = q->weights, .acts = q->acts, .n = q->k, .k = q->n};
+}
+
+/* g / (1 + e^-g); |silu'| <= 1.1 everywhere. */
+static double silu(double g) {
+    return g / (1 + exp(-g));
+}
+
+/* Inputs: g is off by at most d_g and u by d_u, so silu(g) u is off by
+ *     1.1 d_g (|u| + d_u) + |silu(g)| d_u.
+ * Arithmetic: e^-g within 2^-22 where the argument was reduced well, plus |g| u where it was reduced
+ * in one f32 product; sum, quotient and product round once each: (16 + |g|) u of the result.
+ * Range: e^-g may overflow (g below -88) or be clamped there, when the true value is |g| e^-88 or
+ * less: |g u| 2^-120 absolute. */
+kt_ref_value kt_moe_ref_h(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *gate,
+                          const kt_ref_sum *up) {
+    kt_problem product = kt_moe_gate_up_problem(q);
+    double d_g = kt_gemm_bound(&product, numerics, gate);
+    double d_u = kt_gemm_bound(&product, numerics, up);
+    double g = gate->value, u = up->value, s = silu(g);
+    double bound = 1.1 * d_g * (fabs(u) + d_u) + fabs(s) * d_u;
+
+    bound += 1.01 * (16 + fabs(g)) * U * (fabs(s * u) + bound);
+    return (kt_ref_value){s * u, bound + fabs(g * u) * 0x1p-120 + 0x1p-126};
+}
+
+/* a8: half a step, and (127 x / A) A / 127 in f32 moves a value by less than 2^-15 steps more; the
+ * step is A / 127 for the A that the variant saw. Groups below 127 / FLT_MAX become zero.
+ * bf16: 2^-8 of the value. */
+void kt_moe_ref_encode(kt_act_format acts, kt_ref_value h[32]) {
+    double largest = 0;
+
+    for (int i = 0; i < 32; i++) largest = fmax(largest, fabs(h[i].value) + h[i].bound);
+    for (int i = 0; i < 32; i++) {
+        if (acts == KT_A_INT8_G32)
+            h[i].bound += largest / 127 * (0.5 + 0x1p-15) * (1 + 4 * U) + 4e-37;
+        if (acts == KT_A_BF16) h[i].bound += 0x1p-8 * (fabs(h[i].value) + h[i].bound) + 0x1p-133;
+    }
+}
+
+kt_ref_value kt_moe_ref_down(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum,
+                             const double *w_row, const kt_ref_value *h) {
+    kt_problem product = kt_moe_down_problem(q);
+    kt_ref_sum seen = *sum; /* the sums of the h that the variant has, at worst */
+    double carried = 0, h_sum = 0, moved = 0;
+
+    for (int64_t j = 0; j < q->n; j++) {
+        carried += fabs(w_row[j]) * h[j].bound;
+        h_sum += fabs(h[j].value);
+        moved += h[j].bound;
+    }
+    seen.magnitude += carried;
+    if (h_sum > 0) seen.spread *= 1 + moved / h_sum;
+    return (kt_ref_value){sum->value, carried + kt_gemm_bound(&product, numerics, &seen)};
+}
+
+/* Product, sum and, where the variant folds the weight into a scale, one rounding more. */
+kt_ref_value kt_moe_ref_add(double old, double route_weight, kt_ref_value down) {
+    double term = fabs(route_weight) * (fabs(down.value) + down.bound);
+    return (kt_ref_value){old + route_weight * down.value,
+                          fabs(route_weight) * down.bound + 1.01 * U * (4 * term + 2 * fabs(old))};
+}
