@@ -1,0 +1,102 @@
+/* Encoders write the same bits as the reference, stay inside their rows, on every ISA.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "kernels/encode/encode_gate.h"
+#include "kernels/encode/encode_ref.h"
+#include "kernels/formats/acts.h"
+#include "tests/kernels/variants_of.h"
+#include "tests/support/guard.h"
+
+static kt_act_format acts_of(const kt_variant *v) {
+    for (int a = 1; a < KT_A_COUNT; a++)
+        if (v->acts & (1u << a)) return (kt_act_format)a;
+    return KT_A_NONE;
+}
+
+ParameterizedTestParameters(encode, every_variant_writes_the_reference_bits) {
+    return kt_variants_of(KT_OP_ENCODE);
+}
+
+ParameterizedTest(size_t *index, encode, every_variant_writes_the_reference_bits) {
+    static const int64_t lengths[] = {32, 64, 96, 160, 768, 2048, 7168};
+    const kt_variant *v = kt_builtin_variants[*index];
+    kt_config config = {{0}};
+    kt_err err;
+
+    KT_SKIP_WITHOUT_ISA(v);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (uint64_t seed = 1; seed <= 5; seed++) {
+            kt_problem p = {
+                .op = KT_OP_ENCODE, .acts = acts_of(v), .m = 21, .n = 1, .k = lengths[i]};
+            cr_assert(kt_encode_gate(v, &config, &p, seed, NULL, &err) == KT_OK, "%s", err.message);
+        }
+}
+
+ParameterizedTestParameters(encode, stays_inside_its_rows) {
+    return kt_variants_of(KT_OP_ENCODE);
+}
+
+ParameterizedTest(size_t *index, encode, stays_inside_its_rows) {
+    const kt_variant *v = kt_builtin_variants[*index];
+    kt_act_format acts = acts_of(v);
+
+    KT_SKIP_WITHOUT_ISA(v);
+    for (int64_t k = 32; k <= 160; k += 32) {
+        size_t stride = kt_act_row_bytes(acts, k);
+        float *x = kt_guard_alloc((size_t)(3 * k) * sizeof *x, 4, 0);
+        unsigned char *out = kt_guard_alloc(3 * stride, 64, 0x5c);
+        for (int kind = 0; kind < 7; kind++) {
+            kt_encode_call call = {.x = x,
+                                   .ldx = k,
+                                   .k = k,
+                                   .out = out,
+                                   .out_stride = stride,
+                                   .row_begin = 1,
+                                   .row_end = 3};
+            for (int i = 0; i < 3; i++) kt_encode_fill(x + i * k, k, kind, (uint64_t)i);
+            v->encode(&call);
+            for (size_t i = 0; i < stride; i++)
+                cr_assert(out[i] == 0x5c, "%s: k=%lld wrote row 0 byte %zu", v->name, (long long)k,
+                          i);
+        }
+        kt_guard_free(x);
+        kt_guard_free(out);
+    }
+}
+
+Test(encode, a_gate_refuses_one_wrong_byte) {
+    /* The encoder of another format must not pass as this one. */
+    const kt_variant *wrong = NULL;
+    kt_problem p = {.op = KT_OP_ENCODE, .acts = KT_A_BF16, .m = 3, .n = 1, .k = 64};
+    kt_config config = {{0}};
+    kt_err err;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (!strcmp(kt_builtin_variants[i]->name, "a8_rows__scalar"))
+            wrong = kt_builtin_variants[i];
+    cr_assert_not_null(wrong);
+    cr_assert_eq(kt_encode_gate(wrong, &config, &p, 1, NULL, &err), KT_E_MISMATCH);
+}
+
+Test(encode, refuses_a_row_length_that_is_not_a_multiple_of_32) {
+    kt_err err;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++) {
+        const kt_variant *v = kt_builtin_variants[i];
+        kt_problem p = {.op = KT_OP_ENCODE, .acts = acts_of(v), .m = 1, .n = 1, .k = 48};
+        kt_config config = {{0}};
+        if (v->op != KT_OP_ENCODE || (v->isa & ~kt_isa_available())) continue;
+        cr_assert_eq(v->accepts(&p, &config, &err), KT_E_UNSUPPORTED);
+    }
+}
+
+Test(encode, a_group_that_is_not_finite_becomes_nan_and_leaves_the_others_alone) {
+    float x[64];
+    unsigned char out[128];
+    kt_encode_call call = {.x = x, .ldx = 64, .k = 64, .out = out, .out_stride = 128, .row_end = 1};
+    for (int i = 0; i < 64; i++) x[i] = (float)i;
+    x[3] = 1.0f / 0.0f;
+    kt_encode_ref(KT_A_INT8_G32, &call);
+    cr_assert(kt_a8_scales(out, 64)[0] != kt_a8_scales(out, 64)[0]);
+    cr_assert_eq(kt_a8_comps(out, 64)[0], 0);
+    cr_assert_float_eq(kt_a8_scales(out, 64)[1], 63.0f / 127.0f, 1e-6);
+}
