@@ -162,12 +162,18 @@ typedef struct kt_encode_call {
  *
  * q        f32 [rows, ldq]; query head j of a row starts at j * head_dim. Heads
  *          [kv_head * group, (kv_head + 1) * group) are computed, group = n / kv_heads.
- * k, v     this kv head's cache, BF16 [context, ldkv] rows of head_dim.
+ * k, v     this kv head's cache, BF16 [context, ldkv] rows of head_dim. Rows past the largest
+ *          position of the call are not read.
  * position query row r attends to cache rows 0 .. position[r] inclusive.
  * out      f32 [rows, ldo], same head order as q. Written.
- * scratch  workspace_bytes bytes of this thread.
- * A row's result depends neither on the other rows of the call nor on the thread count: the cache
- * is walked in blocks that start at multiples of a constant.
+ * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
+ * key_begin, key_end  both 0 = every key. Else only keys of that range, which lies in one chunk
+ *          (kernels/attn/attn_common.h) and starts where the chunk starts; rows without a key in it are
+ *          not written, and stats must be set.
+ * stats    NULL, or f32 [rows, ldstats]: out gets sums that are not yet divided, and head j's largest
+ *          score and sum of exponentials go to 2 * j and 2 * j + 1. kt_attn_merge joins chunks.
+ * A row's result depends neither on the other rows of the call nor on the thread count nor on
+ * splitting by chunks: the cache is walked in blocks and chunks that start at multiples of constants.
  */
 typedef struct kt_attn_call {
     const kt_problem *problem;
@@ -183,6 +189,9 @@ typedef struct kt_attn_call {
     float *out;
     int64_t ldo;
     void *scratch;
+    int64_t key_begin, key_end;
+    float *stats;
+    int64_t ldstats;
 } kt_attn_call;
 
 /* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats` thousand

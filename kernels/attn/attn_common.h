@@ -1,0 +1,30 @@
+/* How attention walks the cache, the same for every variant. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_ATTN_COMMON_H
+#define KT_KERNELS_ATTN_COMMON_H
+
+#include "kt/variant.h"
+
+#define KT_ATTN_BLOCK 64   /* keys whose scores are held before they become weights */
+#define KT_ATTN_CHUNK 1024 /* keys with a running maximum of their own; a multiple of the block */
+
+/* A row's result is defined as: chunks [0, 1024), [1024, 2048), ... each by online softmax over
+ * blocks of 64; then chunks are folded from the first to the last. Whether one call or many threads
+ * do that, the operations on a row, and so its bits, are the same. */
+
+/* Add one chunk's sums o [head_dim] with stats (largest score, sum of exponentials) to the running
+ * sum and its stats. */
+void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_stats,
+                  int64_t head_dim);
+
+/* Divide by the sum of exponentials. */
+void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim);
+
+/* Join the chunks of one head: o[c * ldo ..], stats[c * ldstats], stats[c * ldstats + 1] of chunks
+ * 0 .. n_chunks - 1 into out [head_dim]. */
+void kt_attn_merge(const float *o, int64_t ldo, const float *stats, int64_t ldstats,
+                   int64_t n_chunks, int64_t head_dim, float *out);
+
+/* Descriptor member: refuses query heads that are not a multiple of kv heads. */
+kt_status kt_attn_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
+
+#endif

@@ -1,0 +1,13 @@
+/* Attention in double, never selectable. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_ATTN_REF_H
+#define KT_KERNELS_ATTN_REF_H
+
+#include "kt/variant.h"
+
+/* Head `head` (of all query heads; its kv head must be call->kv_head) of row `row`: head_dim results
+ * and, for each, how far an f32 kernel may be off. work has room for 2 * (position[row] + 1) doubles.
+ * call->out, scratch and the key range are not used. */
+void kt_attn_ref(const kt_attn_call *call, int64_t row, int64_t head, double *work, double *want,
+                 double *bound);
+
+#endif

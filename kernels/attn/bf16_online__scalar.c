@@ -1,0 +1,64 @@
+/* Grouped-query attention over a BF16 cache, plain C: any head size, any group.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/numeric.h"
+#include "kernels/attn/attn_common.h"
+
+#define ATTN_LANES 1
+
+static void load_query(const float *q, int64_t d, float scale, float *out) {
+    for (int64_t i = 0; i < d; i++) out[i] = q[i] * scale;
+}
+
+static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
+                   int64_t d, int64_t n_keys, float *s) {
+    for (int64_t i = 0; i < n_queries; i++)
+        for (int64_t j = 0; j < n_keys; j++) {
+            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            for (int64_t x = 0; x < d; x++)
+                sum[x % 4] += q[i * ldq + x] * kt_bf16_to_f32(k[j * ldk + x]);
+            s[i * (KT_ATTN_BLOCK + 16) + j] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        }
+}
+
+static float soften(float *s, int64_t n_keys, float *stats) {
+    float top = stats[0], keep, sum = 0.0f;
+    for (int64_t j = 0; j < n_keys; j++)
+        if (s[j] > top) top = s[j];
+    for (int64_t j = 0; j < n_keys; j++) sum += s[j] = expf(s[j] - top);
+    keep = expf(stats[0] - top);
+    stats[0] = top;
+    stats[1] = stats[1] * keep + sum;
+    return keep;
+}
+
+static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys) {
+    for (int64_t i = 0; i < n_queries; i++) {
+        for (int64_t x = 0; x < d; x++) o[i * ldo + x] *= keep[i];
+        for (int64_t j = 0; j < n_keys; j++)
+            for (int64_t x = 0; x < d; x++)
+                o[i * ldo + x] += s[i * (KT_ATTN_BLOCK + 16) + j] * kt_bf16_to_f32(v[j * ldv + x]);
+    }
+}
+
+static void store_sums(const float *o, int64_t d, float *out) {
+    for (int64_t i = 0; i < d; i++) out[i] = o[i];
+}
+
+#include "kernels/attn/attn_walk.h"
+
+KT_VARIANT(bf16_online__scalar) = {
+    .name = "bf16_online__scalar",
+    .op = KT_OP_ATTN,
+    .isa = KT_ISA_SCALAR,
+    .numerics = KT_NUM_F32,
+    .version = 1,
+    .layout = "",
+    .params = attn_params,
+    .n_params = 1,
+    .accepts = kt_attn_accepts,
+    .workspace_bytes = attn_workspace_bytes,
+    .attn = attn_run,
+};
