@@ -1,0 +1,42 @@
+/* Inside of a tokenizer, for its loaders. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_TOKENIZER_IMPL_H
+#define KT_RUNTIME_TOKENIZER_IMPL_H
+
+#include "runtime/token/added.h"
+#include "runtime/token/bpe.h"
+#include "runtime/token/normalize.h"
+#include "runtime/token/splitter.h"
+#include "runtime/token/tokenizer.h"
+
+#define KT_TOKENIZER_MAX_FORMS 4
+
+struct kt_tokenizer {
+    kt_bpe bpe;
+    kt_added added_raw;                           /* looked for in the text as it came */
+    kt_added added_normal;                        /* looked for after normalisation */
+    kt_normal_form forms[KT_TOKENIZER_MAX_FORMS]; /* normalisations, in order */
+    int n_forms;
+    kt_splitter splitter;
+};
+
+/* The GPT-2 alphabet, in which vocabulary files write bytes as printable characters: turn s into
+ * bytes (out is replaced). *ok is false when a character is outside of the alphabet. */
+kt_status kt_byte_alphabet_read(const char *s, size_t n, kt_text *out, bool *ok, kt_err *err);
+
+/* Normalise s into out through all forms; tmp is scratch. */
+kt_status kt_tokenizer_normalize(const kt_tokenizer *t, const char *s, size_t n, kt_text *out,
+                                 kt_text *tmp, kt_err *err);
+
+/* Add a token that is matched as text. Content must not be empty. */
+kt_status kt_tokenizer_add_special(kt_tokenizer *t, int64_t id, const char *content, size_t size,
+                                   kt_added_flags flags, bool normalized, kt_err *err);
+
+/* The pattern of GPT-2, which a ByteLevel pre-tokenizer with use_regex means. */
+#define KT_GPT2_PATTERN \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* Fill an empty tokenizer. On error the caller destroys it. */
+kt_status kt_tokenizer_read_json(kt_tokenizer *t, const char *path, kt_err *err);
+kt_status kt_tokenizer_read_gguf(kt_tokenizer *t, const char *path, kt_err *err);
+
+#endif
