@@ -10,14 +10,16 @@
 
 typedef struct kt_tokenizer kt_tokenizer; /* immutable after load; thread-safe */
 
-/* Load `path` (a tokenizer.json). */
+/* Load `path`: a tokenizer.json, a .gguf file (its metadata), or a folder with a tokenizer.json. Kinds
+ * other than byte-level BPE are refused by name (KT_E_UNSUPPORTED). */
 kt_status kt_tokenizer_load(const char *path, kt_tokenizer **out, kt_err *err);
 void kt_tokenizer_destroy(kt_tokenizer *t);
 
 int32_t kt_tokenizer_size(const kt_tokenizer *t); /* largest id + 1 */
 
-/* Encode size bytes of UTF-8 (invalid sequences become U+FFFD). Added tokens in the text are
- * recognised when parse_special; none are added. *ids is malloc'd, owned by the caller. */
+/* Encode size bytes of UTF-8 (invalid sequences become U+FFFD). Special tokens in the text are
+ * recognised when parse_special, other added tokens always; none are added. *ids is malloc'd, owned by
+ * the caller. */
 kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
                               bool parse_special, int32_t **ids, size_t *count, kt_err *err);
 
