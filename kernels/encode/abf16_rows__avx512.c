@@ -1,21 +1,6 @@
-/* f32 rows -> bfloat16 rows, 16 at a time with integer rounding: the bits of kt_f32_to_bf16.
- * VCVTNE2PS2BF16 is not used: it flushes denormals, and all encoders must agree.
- * SPDX-License-Identifier: Apache-2.0 */
-#include <immintrin.h>
-
+/* f32 rows -> bfloat16 rows, 16 at a time. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/encode/encode_common.h"
-
-/* Why this rounds right: see abf16_rows__avx2.c. */
-static inline __m256i round_bf16(__m512i u) {
-    __m512i high = _mm512_srli_epi32(u, 16);
-    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    __m512i magnitude = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
-    __mmask16 is_nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
-    __m512i up = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    __m512i out = _mm512_srli_epi32(up, 16);
-    out = _mm512_mask_or_epi32(out, is_nan, high, _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(out);
-}
+#include "kernels/simd/encode512.h"
 
 static void encode(const kt_encode_call *c) {
     for (int64_t row = c->row_begin; row < c->row_end; row++) {
@@ -23,7 +8,7 @@ static void encode(const kt_encode_call *c) {
         uint16_t *out = kt_encode_target(c, row);
         for (int64_t i = 0; i < c->k; i += 16)
             _mm256_storeu_si256((__m256i *)(void *)(out + i),
-                                round_bf16(_mm512_loadu_si512(x + i)));
+                                kt_bf16_round512(_mm512_loadu_ps(x + i)));
     }
 }
 

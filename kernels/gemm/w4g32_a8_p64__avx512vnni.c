@@ -1,0 +1,32 @@
+/* INT4 weights in groups of 32 times int8 activations on AVX-512 VNNI.
+ * The tile is explained in kernels/simd/vnni512.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/vnni512.h"
+#include "kernels/simd/p64_ops512.h"
+
+static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3};
+
+static const int32_t rows[] = {3, 4, 6};
+static const int32_t prefetch[] = {0, 1024, 2048, 4096, 8192, 16384};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 4096}};
+
+static void gemm(const kt_gemm_call *call) {
+    kt_p64_gemm_run(call, &kind);
+}
+
+KT_VARIANT(w4g32_a8_p64__avx512vnni) = {
+    .name = "w4g32_a8_p64__avx512vnni",
+    .op = KT_OP_GEMM,
+    .weights = 1u << KT_W_INT4_G32,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX512VNNI,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_gemm_bytes,
+    .pack_gemm = kt_p64_pack_gemm,
+    .gemm = gemm,
+};

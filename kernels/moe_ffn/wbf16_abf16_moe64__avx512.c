@@ -1,0 +1,37 @@
+/* bfloat16 experts and activations with f32 multiply-adds on AVX-512.
+ * The tile is explained in kernels/simd/bf16x512.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/bf16x512.h"
+#include "kernels/simd/p64_ops512.h"
+
+static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6};
+
+static const int32_t rows[] = {3, 4, 6};
+static const int32_t prefetch[] = {0, 1024, 2048, 4096, 8192, 16384};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 4096}};
+
+static void gate_up(const kt_moe_call *call) {
+    kt_p64_gate_up_run(call, &kind);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_p64_down_run(call, &kind);
+}
+
+KT_VARIANT(wbf16_abf16_moe64__avx512) = {
+    .name = "wbf16_abf16_moe64__avx512",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_BF16,
+    .acts = 1u << KT_A_BF16,
+    .isa = KT_ISA_AVX512,
+    .numerics = KT_NUM_F32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};

@@ -1,0 +1,206 @@
+/* The members of GEMM and MOE_FFN variants over p64 panels and 512-bit tiles.
+ *
+ * Panels outside, activation rows inside: a panel (36 to 128 bytes an input) stays in L2 while the
+ * rows, in blocks of equal size, pass over it, so each weight byte leaves memory once however many
+ * rows there are. What the thread reads next is fetched meanwhile, in one of two ways:
+ *
+ *   one pass     the panel is read once, as a stream: `prefetch` bytes ahead of the reader, across the
+ *                panel's end and from the last panel of the call into call->next, where the hardware
+ *                prefetchers, which stop at 4 KiB page ends and know nothing of the next expert,
+ *                cannot see;
+ *   many passes  the whole next panel, spread evenly over the passes, so that memory works while the
+ *                multipliers do.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_P64_OPS512_H
+#define KT_KERNELS_P64_OPS512_H
+
+#include "base/err.h"
+#include "kernels/formats/p64.h"
+#include "kernels/simd/encode512.h"
+#include "kernels/simd/exp512.h"
+#include "kernels/simd/tile512.h"
+
+/* Tunables, in this order: most rows of a tile, bytes to prefetch ahead (0 = leave it to hardware). */
+enum { KT_P64_ROWS_PARAM, KT_P64_PREFETCH_PARAM };
+
+/* A tile and what the walk must know of it. */
+typedef struct kt_tile_kind {
+    kt_tile_run *run;
+    kt_weight_format weights;
+    int full_rows; /* up to so many rows read a panel once, more read it twice */
+} kt_tile_kind;
+
+/* A walk over the panels [panel, panel + panel_bytes * n_panels) with m rows. */
+typedef struct kt_walk {
+    const kt_tile_kind *kind;
+    const uint8_t *panel, *end; /* current panel; end of the last */
+    size_t panel_bytes;
+    uintptr_t next; /* what the thread reads after the last panel, or 0 */
+    int64_t k, m, n_blocks;
+    int64_t prefetch;
+} kt_walk;
+
+static inline kt_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *config, int64_t k,
+                                   int64_t m, const uint8_t *panel, int64_t n_panels,
+                                   const void *next) {
+    int64_t rows = config->value[KT_P64_ROWS_PARAM];
+    size_t panel_bytes = kt_p64_panel_bytes(kind->weights, k);
+    kt_walk w = {.kind = kind,
+                 .panel = panel,
+                 .end = panel + panel_bytes * (size_t)n_panels,
+                 .panel_bytes = panel_bytes,
+                 .next = (uintptr_t)next,
+                 .k = k,
+                 .m = m,
+                 .n_blocks = (m + rows - 1) / rows,
+                 .prefetch = config->value[KT_P64_PREFETCH_PARAM]};
+    return w;
+}
+
+/* Rows of block b: [first, first of b + 1). */
+static inline int64_t kt_walk_row(const kt_walk *w, int64_t b) {
+    return w->m * b / w->n_blocks;
+}
+
+/* What to fetch while the current panel is worked on. */
+static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
+    int64_t passes = w->n_blocks * (w->m > w->n_blocks * w->kind->full_rows ? 2 : 1);
+    int64_t steps = passes * (w->k / KT_TILE_STEP);
+    int64_t lines = (int64_t)w->panel_bytes / KT_TILE_LINE;
+    kt_tile_ahead ahead = {0, UINTPTR_MAX, 0, 0};
+    uintptr_t panel = (uintptr_t)w->panel, end = (uintptr_t)w->end;
+
+    if (w->prefetch == 0 || steps == 0) return ahead;
+    if (passes == 1) {
+        ahead.lines = lines / steps;
+        ahead.at = panel + (uintptr_t)w->prefetch;
+        ahead.end = end;
+        ahead.then = w->next;
+    } else {
+        ahead.lines = (lines + steps - 1) / steps;
+        ahead.at = panel + w->panel_bytes < end ? panel + w->panel_bytes : w->next;
+        ahead.end = ahead.at + w->panel_bytes;
+        if (!ahead.at) ahead.lines = 0;
+    }
+    return ahead;
+}
+
+static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind *kind) {
+    const kt_problem *q = call->problem;
+    size_t first = (size_t)call->panel_begin * kt_p64_panel_bytes(kind->weights, q->k);
+    int64_t n_panels = call->panel_end - call->panel_begin;
+    kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
+                             (const uint8_t *)call->weights + first, n_panels, NULL);
+    _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
+
+    for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
+        kt_tile t = {.panel = w.panel, .k = q->k, .c = block, .ahead = kt_walk_ahead(&w)};
+        for (int64_t b = 0; b < w.n_blocks; b++) {
+            int64_t row = kt_walk_row(&w, b);
+            t.rows = (int)(kt_walk_row(&w, b + 1) - row);
+            for (int r = 0; r < t.rows; r++)
+                t.a[r] = (const uint8_t *)call->a + (size_t)(row + r) * call->a_stride;
+            kind->run(&t);
+            for (int r = 0; r < t.rows; r++) {
+                float *c = call->c + (row + r) * call->ldc + 64 * p;
+                for (int j = 0; j < 64; j += 16) {
+                    int64_t left = q->n - 64 * p - j;
+                    __mmask16 in = left >= 16 ? 0xffff : left > 0 ? (1u << left) - 1 : 0;
+                    __m512 v = _mm512_load_ps(block + KT_TILE_WIDTH * r + j);
+                    if (call->accumulate) v = _mm512_add_ps(_mm512_maskz_loadu_ps(in, c + j), v);
+                    _mm512_mask_storeu_ps(c + j, in, v);
+                }
+            }
+        }
+    }
+}
+
+/* silu(g) * u with silu(g) = g / (1 + e^-g). */
+static inline __m512 kt_swiglu512(__m512 g, __m512 u) {
+    __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
+    return _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e)), u);
+}
+
+/* Encode the 32 channels of panel p, from 32 gate and 32 up sums, into the row h of n inputs. */
+static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t *h, int64_t n,
+                                  int64_t p) {
+    __m512 x0 = kt_swiglu512(_mm512_load_ps(sums), _mm512_load_ps(sums + 32));
+    __m512 x1 = kt_swiglu512(_mm512_load_ps(sums + 16), _mm512_load_ps(sums + 48));
+
+    if (acts == KT_A_INT8_G32) {
+        kt_a8_store_group512(x0, x1, (int8_t *)h + 32 * p, kt_a8_scales_mut(h, n) + p,
+                             kt_a8_comps_mut(h, n) + p);
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)(h + 64 * p), kt_bf16_round512(x0));
+        _mm256_storeu_si256((__m256i *)(void *)(h + 64 * p + 32), kt_bf16_round512(x1));
+    }
+}
+
+static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind) {
+    const kt_problem *q = call->problem;
+    kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
+                             kt_p64_gate_up(q, call->weights, call->panel_begin),
+                             call->panel_end - call->panel_begin, call->next);
+    _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
+
+    for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
+        kt_tile t = {.panel = w.panel, .k = q->k, .c = block, .ahead = kt_walk_ahead(&w)};
+        for (int64_t b = 0; b < w.n_blocks; b++) {
+            int64_t row = kt_walk_row(&w, b);
+            t.rows = (int)(kt_walk_row(&w, b + 1) - row);
+            for (int r = 0; r < t.rows; r++)
+                t.a[r] = (const uint8_t *)call->a + (size_t)call->rows[row + r] * call->a_stride;
+            kind->run(&t);
+            for (int r = 0; r < t.rows; r++)
+                kt_p64_store_h(q->acts, block + KT_TILE_WIDTH * r,
+                               (uint8_t *)call->h + (size_t)(row + r) * call->h_stride, q->n, p);
+        }
+    }
+}
+
+static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *kind) {
+    const kt_problem *q = call->problem;
+    kt_walk w = kt_walk_make(kind, call->config, q->n, call->m,
+                             kt_p64_down(q, call->weights, call->panel_begin),
+                             call->panel_end - call->panel_begin, call->next);
+    _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
+
+    for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
+        kt_tile t = {.panel = w.panel, .k = q->n, .c = block, .ahead = kt_walk_ahead(&w)};
+        for (int64_t b = 0; b < w.n_blocks; b++) {
+            int64_t row = kt_walk_row(&w, b);
+            t.rows = (int)(kt_walk_row(&w, b + 1) - row);
+            for (int r = 0; r < t.rows; r++) {
+                const float *out = call->out + call->rows[row + r] * call->ldo + 64 * p;
+                t.a[r] = (const uint8_t *)call->h + (size_t)(row + r) * call->h_stride;
+                for (int j = 0; j < 64; j += 16) _mm_prefetch((const char *)(out + j), _MM_HINT_T0);
+            }
+            kind->run(&t);
+            for (int r = 0; r < t.rows; r++) {
+                float *out = call->out + call->rows[row + r] * call->ldo + 64 * p;
+                __m512 weight = _mm512_set1_ps(call->route_weight[row + r]);
+                for (int j = 0; j < 64; j += 16) { /* hidden is a multiple of 32 */
+                    __mmask16 in = 64 * p + j < q->k ? 0xffff : 0;
+                    __m512 v = _mm512_load_ps(block + KT_TILE_WIDTH * r + j);
+                    v = _mm512_fmadd_ps(weight, v, _mm512_maskz_loadu_ps(in, out + j));
+                    _mm512_mask_storeu_ps(out + j, in, v);
+                }
+            }
+        }
+    }
+}
+
+/* Refuse row lengths that the layout does not have. */
+static inline kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
+    (void)config;
+    if (q->k <= 0 || q->k % 32)
+        return kt_fail(why, KT_E_UNSUPPORTED, "k=%lld is not a positive multiple of 32",
+                       (long long)q->k);
+    if (q->n <= 0 || (q->op == KT_OP_MOE_FFN && q->n % 32))
+        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld is not a positive multiple of 32",
+                       (long long)q->n);
+    return KT_OK;
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* One pass over a p64 panel: what the 512-bit tiles share.
+ *
+ * A tile multiplies up to six activation rows with a panel, or with 32 of its 64 rows, over the whole of
+ * k, and leaves the sums in a small f32 block for the op's epilogue. Sums of one output are taken in
+ * the order of k whatever the number of rows, so a row's result does not depend on its neighbours.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_TILE512_H
+#define KT_KERNELS_TILE512_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/simd/unroll.h"
+
+#define KT_TILE_ROWS 6   /* most rows of a tile */
+#define KT_TILE_LINE 64  /* bytes of a cache line */
+#define KT_TILE_STEP 32  /* inputs per step of the loop over k */
+#define KT_TILE_WIDTH 64 /* floats from row to row of the result block */
+
+/* Bytes to fetch ahead: a cursor that moves with the computation, a few lines per step. When it
+ * reaches `end` it goes on at `then`, or stops if that is 0. */
+typedef struct kt_tile_ahead {
+    uintptr_t at, end, then;
+    int64_t lines; /* per step */
+} kt_tile_ahead;
+
+typedef struct kt_tile {
+    const uint8_t *panel;
+    int64_t k;
+    int rows;
+    const uint8_t *a[KT_TILE_ROWS]; /* encoded activation rows */
+    float *c;                       /* [rows][KT_TILE_WIDTH], 64-byte aligned; written */
+    kt_tile_ahead ahead;
+} kt_tile;
+
+/* Multiply t->rows rows with all 64 rows of the panel. */
+typedef void kt_tile_run(kt_tile *t);
+
+/* The cursor's move of one step. Into L2 only: what comes next need not push out what is in use. */
+KT_INLINE uintptr_t kt_tile_fetch(kt_tile_ahead *ahead, uintptr_t at) {
+    for (int64_t i = 0; i < ahead->lines; i++, at += KT_TILE_LINE)
+        _mm_prefetch((const char *)at, _MM_HINT_T1);
+    if (__builtin_expect(at >= ahead->end, 0)) {
+        at = ahead->then + (at - ahead->end);
+        ahead->end = UINTPTR_MAX;
+        if (!ahead->then) ahead->lines = 0;
+    }
+    return at;
+}
+
+KT_INLINE int32_t kt_load_i32(const uint8_t *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+KT_INLINE float kt_load_f32(const uint8_t *p) {
+    float v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+#endif
