@@ -1,0 +1,200 @@
+/* Grouped-query attention over a BF16 cache with f32 arithmetic on AVX2, decode and prefill alike.
+ *
+ * The scheme of bf16_online__avx512.c at half the width: 16 bfloat16 are loaded as 8 dwords, a left
+ * shift by 16 gives the even elements and a mask the odd ones; queries and sums are kept in that order
+ * (8 even, 8 odd, per 16). Scores come 8 dot products at a time, as 4 queries x 2 keys, 2 x 4 or 1 x 8,
+ * with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of all 8. Past the last key the
+ * tile reads the last key again and its scores are ignored.
+ *
+ * The head size is a multiple of 16.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <immintrin.h>
+
+#include "base/err.h"
+#include "kernels/attn/attn_common.h"
+#include "kernels/simd/exp256.h"
+
+#define ATTN_LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE __m256i load_pairs(const uint16_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+INLINE __m256 even(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+INLINE __m256 odd(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+static void load_query(const float *q, int64_t d, float scale, float *out) {
+    for (int64_t i = 0; i < d; i += 16)
+        for (int64_t j = 0; j < 8; j++) {
+            out[i + j] = q[i + 2 * j] * scale;
+            out[i + 8 + j] = q[i + 2 * j + 1] * scale;
+        }
+}
+
+static void store_sums(const float *o, int64_t d, float *out) {
+    for (int64_t i = 0; i < d; i += 16)
+        for (int64_t j = 0; j < 8; j++) {
+            out[i + 2 * j] = o[i + j];
+            out[i + 2 * j + 1] = o[i + 8 + j];
+        }
+}
+
+/* Lane 4 i + j of the result is the sum of the lanes of a[i + 2 j]. */
+INLINE __m256 sum_lanes(__m256 a[8]) {
+    for (int i = 0; i < 4; i++) /* a[i] = 4 sums of each of a[2i], a[2i + 1] */
+        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x20),
+                             _mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x31));
+    for (int i = 0; i < 2; i++)
+        a[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_shuffle_ps(a[0], a[1], 0x88), _mm256_shuffle_ps(a[0], a[1], 0xdd));
+}
+
+/* nq queries x 8 / nq keys; nq is a constant at each call. */
+INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t ldk, int64_t d,
+                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq) {
+    const int nk = 8 / nq;
+    const uint16_t *key[8];
+    __m256 sum[8], all;
+
+    for (int i = 0; i < nk; i++) key[i] = k + (j + i < n_keys ? j + i : n_keys - 1) * ldk;
+    for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_ps();
+    for (int64_t x = 0; x < d; x += 16)
+        for (int i = 0; i < nk; i++) {
+            __m256i pairs = load_pairs(key[i] + x);
+            __m256 a = even(pairs), b = odd(pairs);
+            for (int r = 0; r < nq; r++) {
+                int lane = r * nk + i, at = lane / 4 + 2 * (lane % 4);
+                sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x), a, sum[at]);
+                sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x + 8), b, sum[at]);
+            }
+        }
+    all = sum_lanes(sum);
+    if (nq == 1) _mm256_storeu_ps(s + j, all);
+    if (nq == 2) {
+        _mm_storeu_ps(s + j, _mm256_castps256_ps128(all));
+        _mm_storeu_ps(s + lds + j, _mm256_extractf128_ps(all, 1));
+    }
+    if (nq == 4) {
+        __m128 low = _mm256_castps256_ps128(all), high = _mm256_extractf128_ps(all, 1);
+        _mm_storel_pi((__m64 *)(void *)(s + j), low);
+        _mm_storeh_pi((__m64 *)(void *)(s + lds + j), low);
+        _mm_storel_pi((__m64 *)(void *)(s + 2 * lds + j), high);
+        _mm_storeh_pi((__m64 *)(void *)(s + 3 * lds + j), high);
+    }
+}
+
+static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
+                   int64_t d, int64_t n_keys, float *s) {
+    const int64_t lds = KT_ATTN_BLOCK + 16;
+    int64_t i = 0;
+    for (; i + 4 <= n_queries; i += 4)
+        for (int64_t j = 0; j < n_keys; j += 2)
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4);
+    for (; i + 2 <= n_queries; i += 2)
+        for (int64_t j = 0; j < n_keys; j += 4)
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2);
+    for (; i < n_queries; i++)
+        for (int64_t j = 0; j < n_keys; j += 8)
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1);
+}
+
+INLINE float max8(__m256 v) {
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
+
+INLINE float sum8(__m256 v) {
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+
+/* Slots past the last key become -infinity first: their weight is exp(-infinity) = 0. */
+static float soften(float *s, int64_t n_keys, float *stats) {
+    __m256 top8, sum = _mm256_setzero_ps();
+    int64_t end = (n_keys + 7) / 8 * 8;
+    float top, keep;
+
+    for (int64_t j = n_keys; j < end; j++) s[j] = -__builtin_inff();
+    top8 = _mm256_loadu_ps(s);
+    for (int64_t j = 8; j < end; j += 8) top8 = _mm256_max_ps(top8, _mm256_loadu_ps(s + j));
+    top = max8(top8);
+    if (stats[0] > top) top = stats[0];
+    for (int64_t j = 0; j < end; j += 8) {
+        __m256 p = kt_exp_ps256(_mm256_sub_ps(_mm256_loadu_ps(s + j), _mm256_set1_ps(top)));
+        _mm256_storeu_ps(s + j, p);
+        sum = _mm256_add_ps(sum, p);
+    }
+    keep = _mm256_cvtss_f32(kt_exp_ps256(_mm256_set1_ps(stats[0] - top)));
+    stats[0] = top;
+    stats[1] = stats[1] * keep + sum8(sum);
+    return keep;
+}
+
+/* nq queries x nv * 16 columns; nq and nv are constants at each call, nq * nv <= 4. */
+INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
+                       int64_t ldv, int64_t n_keys, const int nq, const int nv) {
+    const int64_t lds = KT_ATTN_BLOCK + 16;
+    __m256 sum[4][8];
+
+    for (int r = 0; r < nq; r++)
+        for (int c = 0; c < 2 * nv; c++)
+            sum[r][c] =
+                _mm256_mul_ps(_mm256_set1_ps(keep[r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
+    for (int64_t j = 0; j < n_keys; j++)
+        for (int c = 0; c < nv; c++) {
+            __m256i pairs = load_pairs(v + j * ldv + 16 * c);
+            __m256 a = even(pairs), b = odd(pairs);
+            for (int r = 0; r < nq; r++) {
+                __m256 p = _mm256_set1_ps(s[r * lds + j]);
+                sum[r][2 * c] = _mm256_fmadd_ps(p, a, sum[r][2 * c]);
+                sum[r][2 * c + 1] = _mm256_fmadd_ps(p, b, sum[r][2 * c + 1]);
+            }
+        }
+    for (int r = 0; r < nq; r++)
+        for (int c = 0; c < 2 * nv; c++) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
+}
+
+static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys) {
+    const int64_t lds = KT_ATTN_BLOCK + 16;
+    int64_t i = 0, x;
+    for (; i + 4 <= n_queries; i += 4)
+        for (x = 0; x < d; x += 16)
+            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, 4, 1);
+    for (; i < n_queries; i++) {
+        for (x = 0; x + 64 <= d; x += 64)
+            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, 1, 4);
+        for (; x < d; x += 16)
+            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, 1, 1);
+    }
+}
+
+static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
+    if (p->k % 16 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "attention: head size %lld, expected a multiple of 16", (long long)p->k);
+    return kt_attn_accepts(p, config, why);
+}
+
+#include "kernels/attn/attn_walk.h"
+
+KT_VARIANT(bf16_online__avx2) = {
+    .name = "bf16_online__avx2",
+    .op = KT_OP_ATTN,
+    .isa = KT_ISA_AVX2,
+    .numerics = KT_NUM_F32,
+    .version = 1,
+    .layout = "",
+    .params = attn_params,
+    .n_params = 1,
+    .accepts = accepts,
+    .workspace_bytes = attn_workspace_bytes,
+    .attn = attn_run,
+};
