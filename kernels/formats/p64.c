@@ -1,6 +1,8 @@
 /* Packing into p64. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/p64.h"
 
+#include "base/err.h"
+
 #include <string.h>
 
 /* One source row, or a row of padding when data is NULL. */
@@ -92,6 +94,26 @@ static void pack_matrix(const kt_matrix *w, uint8_t *dst) {
     for (int64_t p = 0; p < kt_p64_panels(w->n); p++, dst += panel_bytes)
         for (int r = 0; r < KT_P64_ROWS; r++)
             pack_row(w->format, row_of(w, KT_P64_ROWS * p + r), w->k, dst, r);
+}
+
+static int pairs(kt_weight_format weights, kt_act_format acts) {
+    if (weights == KT_W_BF16) return acts == KT_A_BF16;
+    if (weights == KT_W_F32) return acts == KT_A_F32;
+    return acts == KT_A_INT8_G32;
+}
+
+kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
+    (void)config;
+    if (q->n <= 0 || q->k <= 0 || q->k % 32 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld k=%lld: k must be a multiple of 32",
+                       (long long)q->n, (long long)q->k);
+    if (q->op == KT_OP_MOE_FFN && q->n % 32 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "n=%lld: the intermediate size must be a multiple of 32", (long long)q->n);
+    if (!pairs(q->weights, q->acts))
+        return kt_fail(why, KT_E_UNSUPPORTED, "%s weights do not go with %s activations",
+                       kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
+    return KT_OK;
 }
 
 size_t kt_p64_gemm_bytes(const kt_problem *q) {

@@ -40,7 +40,10 @@ static inline int64_t kt_p64_panels(int64_t n) {
     return (n + KT_P64_ROWS - 1) / KT_P64_ROWS;
 }
 
-/* Descriptor members shared by every p64 variant. Thread-safe; dst is written completely. */
+/* Descriptor members shared by every p64 variant. Thread-safe; dst is written completely. accepts
+ * refuses sizes that are not multiples of 32 (n of a GEMM may be any) and activations that do not go
+ * with the weights: the integer formats read a8, the others their own type. */
+kt_status kt_p64_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
 size_t kt_p64_gemm_bytes(const kt_problem *problem);
 void kt_p64_pack_gemm(const kt_problem *problem, const kt_matrix *w, void *dst);
 size_t kt_p64_expert_bytes(const kt_problem *problem);

@@ -85,11 +85,4 @@ static inline void kt_p64_row(kt_weight_format format, const uint8_t *panel, int
     if (format == KT_W_F32) kt_p64_row_wf32(panel, k, a, y);
 }
 
-/* Does `acts` go with `weights` here? The integer formats read a8, the others their own type. */
-static inline int kt_p64_pairs(kt_weight_format weights, kt_act_format acts) {
-    if (weights == KT_W_BF16) return acts == KT_A_BF16;
-    if (weights == KT_W_F32) return acts == KT_A_F32;
-    return acts == KT_A_INT8_G32;
-}
-
 #endif

@@ -4,19 +4,7 @@
  * nor on the panels' shares. This is what selection falls back to, not what anyone should wait for.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/err.h"
 #include "kernels/formats/p64_scalar.h"
-
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    (void)config;
-    if (q->n <= 0 || q->k <= 0 || q->k % 32 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld k=%lld: k must be a multiple of 32",
-                       (long long)q->n, (long long)q->k);
-    if (!kt_p64_pairs(q->weights, q->acts))
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s weights do not go with %s activations",
-                       kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
-    return KT_OK;
-}
 
 static void gemm(const kt_gemm_call *call) {
     const kt_problem *q = call->problem;
@@ -44,7 +32,7 @@ KT_VARIANT(any_any_p64__scalar) = {
     .numerics = KT_NUM_EXACT_INT32,
     .version = 1,
     .layout = "p64",
-    .accepts = accepts,
+    .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,
     .gemm = gemm,

@@ -9,20 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "base/err.h"
 #include "kernels/formats/p64_scalar.h"
-
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    (void)config;
-    if (q->n <= 0 || q->n % 32 != 0 || q->k <= 0 || q->k % 32 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED,
-                       "n=%lld k=%lld: intermediate and hidden sizes must be multiples of 32",
-                       (long long)q->n, (long long)q->k);
-    if (!kt_p64_pairs(q->weights, q->acts))
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s weights do not go with %s activations",
-                       kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
-    return KT_OK;
-}
 
 static void store_group(const kt_problem *q, const float x[32], int64_t group, char *h) {
     if (q->acts == KT_A_INT8_G32) {
@@ -73,7 +60,7 @@ KT_VARIANT(any_any_moe64__scalar) = {
     .numerics = KT_NUM_EXACT_INT32,
     .version = 1,
     .layout = "p64",
-    .accepts = accepts,
+    .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,
     .moe_gate_up = gate_up,

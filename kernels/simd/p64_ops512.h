@@ -15,7 +15,6 @@
 #ifndef KT_KERNELS_P64_OPS512_H
 #define KT_KERNELS_P64_OPS512_H
 
-#include "base/err.h"
 #include "kernels/formats/p64.h"
 #include "kernels/simd/encode512.h"
 #include "kernels/simd/exp512.h"
@@ -189,18 +188,6 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
             }
         }
     }
-}
-
-/* Refuse row lengths that the layout does not have. */
-static inline kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    (void)config;
-    if (q->k <= 0 || q->k % 32)
-        return kt_fail(why, KT_E_UNSUPPORTED, "k=%lld is not a positive multiple of 32",
-                       (long long)q->k);
-    if (q->n <= 0 || (q->op == KT_OP_MOE_FFN && q->n % 32))
-        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld is not a positive multiple of 32",
-                       (long long)q->n);
-    return KT_OK;
 }
 
 #endif

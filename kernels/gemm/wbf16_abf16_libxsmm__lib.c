@@ -1,0 +1,119 @@
+/* BF16 weights x BF16 activations with LIBXSMM's JIT-compiled small GEMM.
+ *
+ * A p64 panel [k/2][64][2] is LIBXSMM's VNNI layout of a column-major 64 x k matrix, and encoded rows
+ * are a column-major k x rows matrix, so nothing is repacked; rows that are not evenly spaced are
+ * gathered first. Kernels are compiled on first use of a (rows, k, stride).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <libxsmm.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "kernels/simd/tile_libs.h"
+#include "kernels/simd/tile_plain.h"
+
+static const int32_t blocks[] = {16, 32, 64};
+static const kt_param params[] = {{"block", blocks, 3, 32}};
+
+size_t kt_libxsmm_scratch_bytes(int block, int64_t k) {
+    return (size_t)block * (256 + 2 * (size_t)k);
+}
+
+static libxsmm_bsmmfunction kernel_for(int rows, int64_t k, int64_t ldb_elements) {
+    const libxsmm_blasint lda = 64, ldb = (libxsmm_blasint)ldb_elements, ldc = 64;
+    const float alpha = 1.0f, beta = 0.0f;
+    const int flags = LIBXSMM_GEMM_FLAG_VNNI_A | LIBXSMM_GEMM_FLAG_BETA_0;
+    return libxsmm_bsmmdispatch(64, rows, (libxsmm_blasint)k, &lda, &ldb, &ldc, &alpha, &beta,
+                                &flags, NULL);
+}
+
+/* Bytes between rows when they are evenly spaced, else 0. */
+static int64_t even_stride(const kt_p64_tile *t) {
+    const int64_t stride = t->rows > 1 ? (const char *)t->a[1] - (const char *)t->a[0] : 2 * t->k;
+    for (int i = 1; i < t->rows; i++)
+        if ((const char *)t->a[i] - (const char *)t->a[i - 1] != stride) return 0;
+    return stride >= 2 * t->k ? stride : 0;
+}
+
+void kt_libxsmm_tile(const kt_p64_tile *t) {
+    const kt_lib_context *context = t->context;
+    int64_t stride = even_stride(t);
+    const libxsmm_bfloat16 *rows = t->a[0];
+    libxsmm_bsmmfunction kernel;
+
+    if (stride == 0) {
+        uint16_t *gathered = context->scratch;
+        if (t->new_rows)
+            for (int i = 0; i < t->rows; i++)
+                memcpy(gathered + i * t->k, t->a[i], 2 * (size_t)t->k);
+        rows = gathered;
+        stride = 2 * t->k;
+    }
+    kernel = kernel_for(t->rows, t->k, stride / 2);
+    if (kernel)
+        kernel((const libxsmm_bfloat16 *)(const void *)t->panel, rows, t->tile);
+    else
+        kt_tile_wbf16_plain(t);
+}
+
+/* 64 x 5 x 64 against plain C. BF16 products are exact in f32 and 64 of them are added: both results
+ * are within 64 * 2^-24 of the sum of magnitudes (each at most 16 here). */
+kt_status kt_libxsmm_usable(kt_err *why) {
+    static const int64_t k = 64;
+    uint16_t panel[64 * 64], rows[5 * 64];
+    float got[5 * 64] = {0}, want[5 * 64];
+    kt_p64_tile t = {
+        .panel = (const uint8_t *)panel, .k = k, .rows = 5, .new_rows = 1, .tile = want};
+    libxsmm_bsmmfunction kernel;
+
+    libxsmm_init();
+    for (int i = 0; i < 64 * 64; i++) panel[i] = kt_f32_to_bf16((float)(i * 37 % 61 - 30) / 8.0f);
+    for (int i = 0; i < 5 * 64; i++) rows[i] = kt_f32_to_bf16((float)(i * 53 % 47 - 23) / 8.0f);
+    for (int i = 0; i < 5; i++) t.a[i] = rows + 64 * i;
+    kt_tile_wbf16_plain(&t);
+    kernel = kernel_for(5, k, k);
+    if (!kernel)
+        return kt_fail(why, KT_E_UNSUPPORTED, "LIBXSMM has no BF16 kernel for target %s",
+                       libxsmm_get_target_arch());
+    kernel(panel, rows, got);
+    for (int i = 0; i < 5 * 64; i++) {
+        const float difference = got[i] > want[i] ? got[i] - want[i] : want[i] - got[i];
+        if (!(difference <= 64 * 64 * 16 * 0x1p-24f))
+            return kt_fail(
+                why, KT_E_MISMATCH,
+                "LIBXSMM (target %s) failed its self-test: element %d is %g, expected %g",
+                libxsmm_get_target_arch(), i, (double)got[i], (double)want[i]);
+    }
+    return KT_OK;
+}
+
+static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
+    return kt_libxsmm_scratch_bytes(config->value[0], problem->k);
+}
+
+static void gemm(const kt_gemm_call *call) {
+    const int block = call->config->value[0];
+    float *tile = call->scratch;
+    kt_lib_context context = {.scratch = tile + 64 * block};
+    const kt_walk walk = {.block = block, .rows_outermost = 1, .tile = tile, .context = &context};
+    kt_p64_gemm(call, kt_libxsmm_tile, &walk);
+}
+
+KT_VARIANT(wbf16_abf16_libxsmm__lib) = {
+    .name = "wbf16_abf16_libxsmm__lib",
+    .op = KT_OP_GEMM,
+    .weights = 1u << KT_W_BF16,
+    .acts = 1u << KT_A_BF16,
+    .isa = KT_ISA_AVX2,
+    .numerics = KT_NUM_BF16_F32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 1,
+    .usable = kt_libxsmm_usable,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_gemm_bytes,
+    .pack_gemm = kt_p64_pack_gemm,
+    .workspace_bytes = workspace_bytes,
+    .gemm = gemm,
+};

@@ -1,0 +1,135 @@
+/* What a p64 variant does around its panel kernel: walk panels and blocks of rows, and put each tile
+ * where the op wants it. The panel kernel and the SwiGLU step are the variant's own, passed as
+ * functions that the compiler inlines.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_P64_GLUE_H
+#define KT_SIMD_P64_GLUE_H
+
+#include "kernels/formats/acts.h"
+#include "kernels/formats/p64.h"
+#include "kernels/simd/unroll.h"
+
+#define KT_BLOCK_MAX 64
+
+/* One tile: tile[64 i + r] = panel row r . a[i], for i < rows. */
+typedef struct kt_p64_tile {
+    const uint8_t *panel;
+    kt_weight_format weights;
+    int64_t k;
+    const void *a[KT_BLOCK_MAX]; /* encoded rows */
+    int rows;                    /* 1 .. block */
+    int new_rows;                /* a[] differs from the previous tile of this call */
+    float *tile;                 /* f32 [rows][64], 64-byte aligned */
+    void *context;               /* the variant's own */
+} kt_p64_tile;
+
+typedef void (*kt_tile_fn)(const kt_p64_tile *t);
+
+/* From one tile row (32 gate, then 32 up sums) write group p of the encoded h row of length n. */
+typedef void (*kt_swiglu_fn)(const float *tile, void *h, int64_t n, int64_t p);
+
+/* How to walk: `block` rows per tile; panels outermost keeps a panel in cache over all rows (own
+ * kernels), rows outermost keeps a converted block of rows (libraries). */
+typedef struct kt_walk {
+    int block;
+    int rows_outermost;
+    float *tile; /* block * 64 floats */
+    void *context;
+} kt_walk;
+
+typedef struct kt_step {
+    int64_t panel, row;
+    int rows, new_rows;
+} kt_step;
+
+KT_INLINE int64_t kt_walk_steps(const kt_walk *w, int64_t m, int64_t panels) {
+    return (m + w->block - 1) / w->block * panels;
+}
+
+KT_INLINE kt_step kt_walk_at(const kt_walk *w, int64_t m, int64_t first_panel, int64_t panels,
+                             int64_t i) {
+    const int64_t blocks = (m + w->block - 1) / w->block;
+    const int64_t panel = w->rows_outermost ? i % panels : i / blocks;
+    const int64_t row = (w->rows_outermost ? i / panels : i % blocks) * w->block;
+    const int64_t left = m - row;
+    const kt_step step = {first_panel + panel, row, (int)(left < w->block ? left : w->block),
+                          w->rows_outermost ? panel == 0 : 1};
+    return step;
+}
+
+KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const kt_walk *walk) {
+    const kt_problem *q = call->problem;
+    const size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->k);
+    const int64_t panels = call->panel_end - call->panel_begin;
+    kt_p64_tile t = {
+        .weights = q->weights, .k = q->k, .tile = walk->tile, .context = walk->context};
+
+    for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
+        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+        const int64_t left = q->n - 64 * at.panel, columns = left < 64 ? left : 64;
+
+        for (int r = 0; r < at.rows; r++)
+            t.a[r] = (const char *)call->a + (size_t)(at.row + r) * call->a_stride;
+        t.panel = (const uint8_t *)call->weights + (size_t)at.panel * panel_bytes;
+        t.rows = at.rows;
+        t.new_rows = at.new_rows;
+        tile_fn(&t);
+        for (int r = 0; r < at.rows; r++) {
+            float *c = call->c + (at.row + r) * call->ldc + 64 * at.panel;
+            const float *sum = walk->tile + 64 * r;
+            if (call->accumulate)
+                for (int64_t j = 0; j < columns; j++) c[j] += sum[j];
+            else
+                for (int64_t j = 0; j < columns; j++) c[j] = sum[j];
+        }
+    }
+}
+
+KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, kt_swiglu_fn swiglu,
+                                   const kt_walk *walk) {
+    const kt_problem *q = call->problem;
+    const int64_t panels = call->panel_end - call->panel_begin;
+    kt_p64_tile t = {
+        .weights = q->weights, .k = q->k, .tile = walk->tile, .context = walk->context};
+
+    for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
+        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+
+        for (int r = 0; r < at.rows; r++)
+            t.a[r] = (const char *)call->a + (size_t)call->rows[at.row + r] * call->a_stride;
+        t.panel = kt_p64_gate_up(q, call->weights, at.panel);
+        t.rows = at.rows;
+        t.new_rows = at.new_rows;
+        tile_fn(&t);
+        for (int r = 0; r < at.rows; r++)
+            swiglu(walk->tile + 64 * r, (char *)call->h + (size_t)(at.row + r) * call->h_stride,
+                   q->n, at.panel);
+    }
+}
+
+KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, const kt_walk *walk) {
+    const kt_problem *q = call->problem;
+    const int64_t panels = call->panel_end - call->panel_begin;
+    kt_p64_tile t = {
+        .weights = q->weights, .k = q->n, .tile = walk->tile, .context = walk->context};
+
+    for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
+        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+        const int64_t left = q->k - 64 * at.panel, columns = left < 64 ? left : 64;
+
+        for (int r = 0; r < at.rows; r++)
+            t.a[r] = (const char *)call->h + (size_t)(at.row + r) * call->h_stride;
+        t.panel = kt_p64_down(q, call->weights, at.panel);
+        t.rows = at.rows;
+        t.new_rows = at.new_rows;
+        tile_fn(&t);
+        for (int r = 0; r < at.rows; r++) {
+            float *out = call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel;
+            const float weight = call->route_weight[at.row + r], *sum = walk->tile + 64 * r;
+            for (int64_t j = 0; j < columns; j++) out[j] += weight * sum[j];
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* SwiGLU of one activation group with AVX2, written as encoded activations.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_SWIGLU_AVX2_H
+#define KT_SIMD_SWIGLU_AVX2_H
+
+#include "kernels/simd/encode256.h"
+#include "kernels/simd/exp256.h"
+
+/* silu(gate) * up for 32 channels: gate sums in tile[0..31], up sums in tile[32..63]. */
+static inline void kt_swiglu_256(const float *tile, float out[32]) {
+    for (int j = 0; j < 32; j += 8) {
+        __m256 gate = _mm256_loadu_ps(tile + j), up = _mm256_loadu_ps(tile + 32 + j);
+        __m256 e = kt_exp_ps256(_mm256_sub_ps(_mm256_setzero_ps(), gate));
+        __m256 silu = _mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+        _mm256_storeu_ps(out + j, _mm256_mul_ps(silu, up));
+    }
+}
+
+static inline void kt_swiglu_a8_avx2(const float *tile, void *h, int64_t n, int64_t p) {
+    float product[32];
+    kt_swiglu_256(tile, product);
+    kt_a8_encode_group_256(product, (int8_t *)h + 32 * p, kt_a8_scales_mut(h, n) + p,
+                           kt_a8_comps_mut(h, n) + p);
+}
+
+static inline void kt_swiglu_abf16_avx2(const float *tile, void *h, int64_t n, int64_t p) {
+    float product[32];
+    uint16_t *out = (uint16_t *)h + 32 * p;
+    (void)n;
+    kt_swiglu_256(tile, product);
+    kt_bf16_store_256(out, _mm256_loadu_ps(product), _mm256_loadu_ps(product + 8));
+    kt_bf16_store_256(out + 16, _mm256_loadu_ps(product + 16), _mm256_loadu_ps(product + 24));
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* SwiGLU of one activation group in plain C, written as encoded activations.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_SWIGLU_SCALAR_H
+#define KT_SIMD_SWIGLU_SCALAR_H
+
+#include <math.h>
+
+#include "base/numeric.h"
+#include "kernels/formats/acts.h"
+
+static inline void kt_swiglu_scalar(const float *tile, float out[32]) {
+    for (int j = 0; j < 32; j++) out[j] = tile[j] / (1.0f + expf(-tile[j])) * tile[32 + j];
+}
+
+static inline void kt_swiglu_a8_scalar(const float *tile, void *h, int64_t n, int64_t p) {
+    float product[32];
+    kt_swiglu_scalar(tile, product);
+    kt_a8_encode_group(product, (int8_t *)h + 32 * p, kt_a8_scales_mut(h, n) + p,
+                       kt_a8_comps_mut(h, n) + p);
+}
+
+static inline void kt_swiglu_abf16_scalar(const float *tile, void *h, int64_t n, int64_t p) {
+    float product[32];
+    (void)n;
+    kt_swiglu_scalar(tile, product);
+    for (int j = 0; j < 32; j++) ((uint16_t *)h)[32 * p + j] = kt_f32_to_bf16(product[j]);
+}
+
+#endif

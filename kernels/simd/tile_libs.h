@@ -1,0 +1,36 @@
+/* Panel kernels made of third-party libraries, for the __lib variants of gemm and moe_ffn. They are
+ * defined in the gemm variant's file, the only one that includes the library's header.
+ *
+ * A context is what one call needs; open it on the calling thread before the walk and close it after.
+ * Libraries may take a lock or allocate when they meet a shape for the first time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_TILE_LIBS_H
+#define KT_SIMD_TILE_LIBS_H
+
+#include "kernels/simd/p64_glue.h"
+
+typedef struct kt_lib_context {
+    void *scratch;   /* kt_<library>_scratch_bytes, 64-byte aligned */
+    void *handle[6]; /* the library's objects */
+    int rows[2];     /* rows that handle pairs were made for */
+    int threads;     /* the caller's setting, restored on close */
+} kt_lib_context;
+
+/* LIBXSMM: BF16 brgemm straight on the panel, which is its VNNI layout. */
+kt_status kt_libxsmm_usable(kt_err *why);
+size_t kt_libxsmm_scratch_bytes(int block, int64_t k);
+void kt_libxsmm_tile(const kt_p64_tile *t);
+
+/* oneDNN: BF16 matmul on the panel, which is its BA16a64b2a layout. */
+kt_status kt_onednn_usable(kt_err *why);
+void kt_onednn_open(kt_lib_context *context);
+void kt_onednn_close(kt_lib_context *context);
+void kt_onednn_tile(const kt_p64_tile *t);
+
+/* BLIS: sgemm on the panel and the rows, both expanded to f32. */
+kt_status kt_blis_usable(kt_err *why);
+size_t kt_blis_scratch_bytes(int block, int64_t k);
+void kt_blis_tile(const kt_p64_tile *t);
+
+#endif
