@@ -294,8 +294,10 @@ static kt_status read_row(const kt_json *object, const char *where, kt_table_row
     KT_TRY(read_text(object, "status", where, row->status, sizeof row->status, err));
     KT_TRY(read_runners(kt_json_get(object, "runners"), where, row, err));
     KT_TRY(kt_json_need_double(object, "error", where, &row->error, err));
-    if (kt_table_check_row(row, err) != KT_OK) return kt_fail_prefix(err, KT_E_FORMAT, "%s", where);
-    return KT_OK;
+    if (kt_table_check_row(row, err) == KT_OK) return KT_OK;
+    kt_fail_prefix(err, KT_E_FORMAT, "%s", where);
+    if (err) err->status = KT_E_FORMAT; /* here it is the file that is wrong, not a caller */
+    return KT_E_FORMAT;
 }
 
 static int row_order(const void *a, const void *b) {

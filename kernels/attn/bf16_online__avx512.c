@@ -71,7 +71,8 @@ INLINE __m512 sum_lanes(__m512 a[16]) {
 
 /* nq queries x 16 / nq keys; nq is a constant at each call. */
 INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq) {
+                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq,
+                       const int fetch) {
     const int nk = 16 / nq;
     const uint16_t *key[16];
     __m512 sum[16], all;
@@ -83,6 +84,7 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
         for (int i = 0; i < nk; i++) {
             __m512i pairs = _mm512_maskz_loadu_epi16(m, key[i] + x);
             __m512 a = even(pairs), b = odd(pairs);
+            if (fetch) _mm_prefetch(key[i] + KT_ATTN_BLOCK * ldk + x, _MM_HINT_T0);
             for (int r = 0; r < nq; r++) {
                 int lane = r * nk + i, at = lane / 4 + 4 * (lane % 4);
                 sum[at] = _mm512_fmadd_ps(_mm512_loadu_ps(q + r * ldq + x), a, sum[at]);
@@ -110,13 +112,13 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
         for (int64_t j = 0; j < n_keys; j += 4)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4, i == 0);
     for (; i + 2 <= n_queries; i += 2)
         for (int64_t j = 0; j < n_keys; j += 8)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2, i == 0);
     for (; i < n_queries; i++)
         for (int64_t j = 0; j < n_keys; j += 16)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1, i == 0);
 }
 
 static float soften(float *s, int64_t n_keys, float *stats) {
@@ -143,7 +145,7 @@ static float soften(float *s, int64_t n_keys, float *stats) {
 /* nq queries x nv * 32 columns from column x on; nq and nv are constants at each call. */
 INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, int64_t lds,
                        const uint16_t *v, int64_t ldv, int64_t d, int64_t x, int64_t n_keys,
-                       const int nq, const int nv) {
+                       const int nq, const int nv, const int fetch) {
     __m512 sum[4][4];
     __mmask32 m[2];
 
@@ -158,6 +160,7 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
             __m512i pairs = _mm512_maskz_loadu_epi16(m[c], v + j * ldv + x + 32 * c);
             value[2 * c] = even(pairs);
             value[2 * c + 1] = odd(pairs);
+            if (fetch) _mm_prefetch(v + (j + KT_ATTN_BLOCK) * ldv + x + 32 * c, _MM_HINT_T0);
         }
         for (int r = 0; r < nq; r++) {
             __m512 p = _mm512_set1_ps(s[r * lds + j]);
@@ -169,11 +172,11 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
 }
 
 INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
-                       int64_t ldv, int64_t d, int64_t n_keys, const int nq) {
+                       int64_t ldv, int64_t d, int64_t n_keys, const int nq, const int fetch) {
     int64_t x = 0;
     for (; x + 32 < d; x += 64)
-        weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 2);
-    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 1);
+        weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 2, fetch);
+    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 1, fetch);
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
@@ -181,9 +184,9 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
     const int64_t lds = KT_ATTN_BLOCK + 16;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 4);
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 4, i == 0);
     for (; i < n_queries; i++)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 1);
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 1, i == 0);
 }
 
 #include "kernels/attn/attn_walk.h"

@@ -60,7 +60,14 @@ typedef int (*kt_cancel_fn)(void *arg);
 kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
                             int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
                             void *cancel_arg, kt_err *err);
-/* Rows per prefill step for the next calls (for tests and `kt logits --prefill-chunk`). */
+/* Rows per prefill step for the next calls, clamped to 1 .. options.max_chunk (for tests and `kt logits
+ * --prefill-chunk`). */
 void kt_engine_set_chunk(kt_engine *e, int64_t rows);
+
+/* Where the time of forward calls goes, from now on (0 = stop). Costs two clock reads per phase. */
+void kt_engine_profile(kt_engine *e, bool is_on);
+/* Time since the last kt_engine_profile(e, true) by kind of work; returns the number of kinds, or 0
+ * for an index past them. name and time_ns receive the values of kind i. */
+int kt_engine_profile_read(const kt_engine *e, int i, const char **name, int64_t *time_ns);
 
 #endif

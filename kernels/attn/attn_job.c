@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attn/attn_job.h"
+
+#include "base/err.h"
+#include "base/numeric.h"
+#include "kernels/attn/attn_common.h"
+
+static size_t scratch_bytes(const kt_choice *choice, const kt_problem *problem) {
+    const kt_variant *v = choice->variant;
+    size_t bytes = v->workspace_bytes ? v->workspace_bytes(problem, &choice->config) : 0;
+    return (bytes + 63) / 64 * 64;
+}
+
+static int64_t chunks_of(int64_t context) {
+    return (context + KT_ATTN_CHUNK - 1) / KT_ATTN_CHUNK;
+}
+
+/* Bytes of sums and of stats of KT_ATTN_SPLIT_ROWS rows, multiples of 64. */
+static int part_bytes(const kt_problem *p, int64_t max_context, uint64_t *sums, uint64_t *stats) {
+    uint64_t cells, width;
+    int bad = kt_mul_overflow((uint64_t)chunks_of(max_context), KT_ATTN_SPLIT_ROWS * 64, &cells);
+
+    bad |= kt_mul_overflow((uint64_t)p->n, (uint64_t)p->k * sizeof(float), &width);
+    bad |= kt_mul_overflow(cells, width / 64 + 1, sums);
+    bad |= kt_mul_overflow(cells, (uint64_t)p->n * 2 * sizeof(float) / 64 + 1, stats);
+    return bad;
+}
+
+size_t kt_attn_job_bytes(const kt_choice *choice, const kt_problem *problem, int64_t max_context,
+                         int n_threads) {
+    uint64_t sums, stats, scratch, total;
+
+    if (max_context < 1 || max_context > INT32_MAX || n_threads < 1) return 0;
+    if (part_bytes(problem, max_context, &sums, &stats)) return 0;
+    if (kt_mul_overflow(scratch_bytes(choice, problem), (uint64_t)n_threads, &scratch)) return 0;
+    if (kt_add_overflow(sums, stats, &total) || kt_add_overflow(total, scratch, &total)) return 0;
+    return (size_t)total;
+}
+
+kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads, void *workspace,
+                           size_t workspace_bytes, kt_err *err) {
+    size_t need = kt_attn_job_bytes(job->choice, &job->problem, max_context, n_threads);
+    int64_t group = job->problem.n / job->problem.kv_heads;
+    uint64_t sums, stats;
+
+    if (need == 0 || need > workspace_bytes)
+        return kt_fail(err, KT_E_INVALID,
+                       "attention: workspace of %zu bytes for a context of %lld on %d threads, "
+                       "expected %zu",
+                       workspace_bytes, (long long)max_context, n_threads, need);
+    part_bytes(&job->problem, max_context, &sums, &stats);
+    job->workspace = workspace;
+    job->scratch_bytes = scratch_bytes(job->choice, &job->problem);
+    job->part = (float *)(void *)((char *)workspace + job->scratch_bytes * (size_t)n_threads);
+    job->stats = (float *)(void *)((char *)job->part + sums);
+    job->max_chunks = chunks_of(max_context);
+    job->chunks = 1;
+    job->split = false;
+    /* 32 queries share each K and V load and leave enough tasks to share out. */
+    job->block_rows = 32 / group > 0 ? 32 / group : 1;
+    return KT_OK;
+}
+
+static int64_t blocks(const kt_attn_job *j) {
+    return (j->rows + j->block_rows - 1) / j->block_rows;
+}
+
+/* Cut the context where heads and blocks of rows would leave some threads idle at the end. */
+int64_t kt_attn_job_prepare(void *job, int n_threads) {
+    kt_attn_job *j = job;
+    int64_t tasks = j->problem.kv_heads * blocks(j), last = 0;
+
+    for (int64_t r = 0; r < j->rows; r++)
+        if (j->position[r] > last) last = j->position[r];
+    j->chunks = chunks_of(last + 1);
+    j->split = j->rows <= KT_ATTN_SPLIT_ROWS && j->chunks > 1 && tasks < 4 * (int64_t)n_threads &&
+               tasks % n_threads != 0;
+    return j->split ? j->problem.kv_heads * j->chunks : tasks;
+}
+
+static kt_attn_call call_of(const kt_attn_job *j, const kt_problem *problem, int64_t kv_head,
+                            int tid) {
+    return (kt_attn_call){.problem = problem,
+                          .config = &j->choice->config,
+                          .q = j->q,
+                          .ldq = j->ldq,
+                          .k = j->k + kv_head * j->head_stride,
+                          .v = j->v + kv_head * j->head_stride,
+                          .ldkv = j->ldkv,
+                          .kv_head = kv_head,
+                          .scale = j->scale,
+                          .position = j->position,
+                          .row_end = j->rows,
+                          .out = j->out,
+                          .ldo = j->ldo,
+                          .scratch = (char *)j->workspace + j->scratch_bytes * (size_t)tid};
+}
+
+static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
+    const kt_problem *p = &j->problem;
+    int64_t chunk = task % j->chunks;
+    kt_attn_call c = call_of(j, p, task / j->chunks, tid);
+
+    c.key_begin = chunk * KT_ATTN_CHUNK;
+    c.key_end = c.key_begin + KT_ATTN_CHUNK;
+    c.out = j->part + chunk * p->n * p->k;
+    c.ldo = j->max_chunks * p->n * p->k;
+    c.stats = j->stats + chunk * 2 * p->n;
+    c.ldstats = j->max_chunks * 2 * p->n;
+    j->choice->variant->attn(&c);
+}
+
+/* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are short. */
+static void run_block(const kt_attn_job *j, int64_t task, int tid) {
+    int64_t n = blocks(j), block = n - 1 - task % n;
+    kt_problem problem = j->problem;
+    kt_attn_call c = call_of(j, &problem, task / n, tid);
+
+    c.row_begin = block * j->block_rows;
+    if (c.row_begin + j->block_rows < j->rows) c.row_end = c.row_begin + j->block_rows;
+    j->choice->variant->attn(&c);
+}
+
+void kt_attn_job_run(void *job, int64_t begin, int64_t end, int tid) {
+    const kt_attn_job *j = job;
+    for (int64_t task = begin; task < end; task++) {
+        if (j->split)
+            run_chunk(j, task, tid);
+        else
+            run_block(j, task, tid);
+    }
+}
+
+int64_t kt_attn_job_merge_count(void *job, int n_threads) {
+    const kt_attn_job *j = job;
+    (void)n_threads;
+    return j->split ? j->rows * j->problem.n : 0;
+}
+
+void kt_attn_job_merge(void *job, int64_t begin, int64_t end, int tid) {
+    const kt_attn_job *j = job;
+    const kt_problem *p = &j->problem;
+    int64_t width = p->n * p->k;
+
+    (void)tid;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i / p->n, head = i % p->n, first = row * j->max_chunks;
+        kt_attn_merge(j->part + first * width + head * p->k, width,
+                      j->stats + (first * p->n + head) * 2, 2 * p->n,
+                      chunks_of((int64_t)j->position[row] + 1), p->k,
+                      j->out + row * j->ldo + head * p->k);
+    }
+}
+
+void kt_attn_job_phases(kt_attn_job *job, kt_phase phases[KT_ATTN_PHASES]) {
+    phases[0] = (kt_phase){.prepare = kt_attn_job_prepare, .run = kt_attn_job_run, .arg = job};
+    phases[1] = (kt_phase){
+        .prepare = kt_attn_job_merge_count, .run = kt_attn_job_merge, .arg = job, .grain = 8};
+}

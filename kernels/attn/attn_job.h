@@ -1,0 +1,58 @@
+/* Attention of one step's rows as phases of the thread pool. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_ATTN_JOB_H
+#define KT_KERNELS_ATTN_JOB_H
+
+#include <stdbool.h>
+
+#include "base/pool.h"
+#include "kt/variant.h"
+
+#define KT_ATTN_PHASES 2
+#define KT_ATTN_SPLIT_ROWS 4 /* steps of at most so many rows may have their context shared out */
+
+/* One layer's attention over one sequence. Set the members down to `ldo`, then kt_attn_job_init; they
+ * may change between runs within the limits given there. All pointers are borrowed.
+ *
+ * Tasks are kv heads x blocks of rows. Where those leave threads idle (decode with few kv heads), a
+ * step of at most KT_ATTN_SPLIT_ROWS rows is cut into chunks of the context instead, joined by the
+ * second phase. Either way the results are the same bits, for any number of threads. */
+typedef struct kt_attn_job {
+    const kt_choice *choice;
+    kt_problem problem; /* n heads, k head size, kv_heads; m and context are the job's own */
+    const float *q;     /* [rows, ldq] */
+    int64_t ldq;
+    const uint16_t *k, *v; /* kv head h's cache starts at h * head_stride, rows ldkv apart */
+    int64_t head_stride, ldkv;
+    float scale;
+    const int32_t *position; /* [rows], below max_context of init */
+    int64_t rows;
+    float *out; /* [rows, ldo] */
+    int64_t ldo;
+
+    void *workspace;      /* set by init */
+    size_t scratch_bytes; /* per thread */
+    float *part, *stats;  /* [split rows, chunks, n * k] and [split rows, chunks, 2 n] */
+    int64_t max_chunks, chunks, block_rows;
+    bool split;
+} kt_attn_job;
+
+/* Workspace for contexts up to max_context on n_threads threads; 0 when that overflows size_t. */
+size_t kt_attn_job_bytes(const kt_choice *choice, const kt_problem *problem, int64_t max_context,
+                         int n_threads);
+
+/* Lay out the workspace (64-byte aligned, at least kt_attn_job_bytes). */
+kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads, void *workspace,
+                           size_t workspace_bytes, kt_err *err);
+
+/* Decide how to cut the current rows; the number of tasks. One thread, before the tasks. */
+int64_t kt_attn_job_prepare(void *job, int n_threads);
+/* Tasks [begin, end) on thread tid. */
+void kt_attn_job_run(void *job, int64_t begin, int64_t end, int tid);
+/* After all tasks: rows x heads to join, 0 when the context was not cut; and the joining. */
+int64_t kt_attn_job_merge_count(void *job, int n_threads);
+void kt_attn_job_merge(void *job, int64_t begin, int64_t end, int tid);
+
+/* The four functions above as phases. */
+void kt_attn_job_phases(kt_attn_job *job, kt_phase phases[KT_ATTN_PHASES]);
+
+#endif

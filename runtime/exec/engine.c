@@ -1,0 +1,335 @@
+/* Making an engine out of a model folder and this machine. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "runtime/exec/engine.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "dispatch/plan/plan.h"
+#include "runtime/exec/step.h"
+
+#define DEFAULT_CHUNK 512
+#define MAX_CONFIG_BYTES ((size_t)16 << 20)
+#define MAX_CPUS 1024
+
+struct kt_engine {
+    kt_log log;
+    char folder[PATH_MAX], name[256];
+    const kt_family *family;
+    kt_model_config config;
+    kt_model_plan plan;
+    kt_topology topology;
+    kt_fingerprint machine;
+    kt_registry *registry;
+    kt_table *table;
+    char table_path[PATH_MAX], table_line[512];
+    kt_pool *pool;
+    kt_weights *weights;
+    kt_tokenizer *tokenizer;
+    kt_step step;
+    int64_t max_context, max_chunk, chunk;
+};
+
+struct kt_sequence {
+    kt_kv_cache cache;
+    int64_t length;
+};
+
+/* ---- the folder ---- */
+
+/* The last component of the real path, so that "." and "dir/" have a name too. */
+static kt_status find_folder(kt_engine *e, const char *folder, kt_err *err) {
+    const char *last;
+
+    if (!folder || !realpath(folder, e->folder))
+        return kt_fail(err, KT_E_NOT_FOUND, "model '%.300s': no such folder", folder ? folder : "");
+    last = strrchr(e->folder, '/');
+    snprintf(e->name, sizeof e->name, "%.255s", last && last[1] ? last + 1 : e->folder);
+    return KT_OK;
+}
+
+static kt_status read_json(const kt_engine *e, const char *file, char *path, kt_json_doc **out,
+                           kt_err *err) {
+    char *text = NULL;
+    size_t size = 0;
+    kt_status st;
+
+    *out = NULL;
+    if (snprintf(path, PATH_MAX, "%s/%s", e->folder, file) >= PATH_MAX)
+        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->folder);
+    KT_TRY(kt_file_read(path, MAX_CONFIG_BYTES, &text, &size, err));
+    st = kt_json_parse(text, size, NULL, out, err);
+    free(text);
+    return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
+}
+
+static kt_status read_config(kt_engine *e, kt_err *err) {
+    char path[PATH_MAX];
+    kt_json_doc *doc;
+    kt_status st;
+
+    KT_TRY(read_json(e, "config.json", path, &doc, err));
+    st = kt_family_find(kt_json_root(doc), path, &e->family, err);
+    if (st == KT_OK) st = e->family->configure(kt_json_root(doc), path, &e->config, err);
+    kt_json_destroy(doc);
+    KT_TRY(st);
+    if (read_json(e, "generation_config.json", path, &doc, NULL) == KT_OK) { /* optional */
+        kt_config_read_eos(kt_json_root(doc), &e->config);
+        kt_json_destroy(doc);
+    }
+    return KT_OK;
+}
+
+static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", e->folder) >= PATH_MAX)
+        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->folder);
+    if (access(path, F_OK) != 0) {
+        if (is_optional) return KT_OK;
+        return kt_fail(err, KT_E_NOT_FOUND, "%.300s: missing; a model needs its tokenizer", path);
+    }
+    return kt_tokenizer_load(path, &e->tokenizer, err);
+}
+
+/* ---- the machine ---- */
+
+static kt_status make_pool(kt_engine *e, int wanted, kt_err *err) {
+    int cpus[MAX_CPUS];
+    int n = kt_topology_core_cpus(cpus, MAX_CPUS), threads = wanted ? wanted : kt_usable_cores();
+    kt_pool_options options = {.n_threads = threads, .cpus = threads <= n ? cpus : NULL};
+
+    return kt_pool_create(&options, &e->pool, err);
+}
+
+static kt_status probe_machine(kt_engine *e, int n_threads, kt_err *err) {
+    KT_TRY(kt_topology_probe(&e->topology, err));
+    kt_fingerprint_make(&e->topology, NULL, &e->machine);
+    KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, e->topology.cpu.isa,
+                              &e->registry, err));
+    return make_pool(e, n_threads, err);
+}
+
+/* A table that was asked for must load; one that was merely found may be bad, which is said. */
+static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
+    kt_err why = {KT_OK, ""};
+
+    if (asked) {
+        if (!*asked) return KT_OK;
+        snprintf(e->table_path, sizeof e->table_path, "%s", asked);
+        return kt_table_load(asked, &e->table, err);
+    }
+    kt_table_locate(&e->machine, e->name, e->table_path, sizeof e->table_path);
+    if (*e->table_path && kt_table_load(e->table_path, &e->table, &why) != KT_OK) {
+        kt_log_write(&e->log, KT_LOG_WARN, "table", "not used: %s", why.message);
+        *e->table_path = '\0';
+    }
+    return KT_OK;
+}
+
+static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
+    kt_planner *planner = NULL;
+    int tuned = 0, untuned = 0;
+    kt_status st = kt_planner_create(e->registry, e->table, &e->machine, &e->log, &planner, err);
+
+    if (st != KT_OK) return st;
+    st = kt_model_plan_make(planner, &e->config, weights, kt_pool_threads(e->pool), e->max_chunk,
+                            e->max_context, &e->plan, err);
+    kt_planner_totals(planner, &tuned, &untuned);
+    kt_planner_destroy(planner);
+    if (e->table)
+        snprintf(e->table_line, sizeof e->table_line, "table %.400s: %d of %d cells tuned",
+                 e->table_path, tuned, tuned + untuned);
+    else
+        snprintf(e->table_line, sizeof e->table_line,
+                 "no table: all %d cells are chosen by an estimate", tuned + untuned);
+    return st;
+}
+
+/* ---- the model ---- */
+
+static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
+    kt_checkpoint *checkpoint = NULL;
+    kt_weights_request request = {.family = e->family,
+                                  .config = &e->config,
+                                  .plan = &e->plan,
+                                  .weights = weights,
+                                  .pool = e->pool,
+                                  .log = &e->log};
+    kt_status st = kt_checkpoint_open(e->folder, &checkpoint, err);
+
+    if (st != KT_OK) return st;
+    request.checkpoint = checkpoint;
+    st = kt_weights_load(&request, &e->weights, err);
+    kt_checkpoint_close(checkpoint);
+    return st;
+}
+
+static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    e->max_context = o->max_context ? o->max_context : e->config.max_context;
+    if (e->max_context < 1 || e->max_context > e->config.max_context)
+        return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
+                       (long long)o->max_context, e->name, (long long)e->config.max_context);
+    e->max_chunk = o->max_chunk > 0 ? o->max_chunk : DEFAULT_CHUNK;
+    if (e->max_chunk > e->max_context) e->max_chunk = e->max_context;
+    e->chunk = e->max_chunk;
+    return KT_OK;
+}
+
+static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    KT_TRY(find_folder(e, o->model_dir, err));
+    KT_TRY(read_config(e, err));
+    KT_TRY(set_limits(e, o, err));
+    KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
+    KT_TRY(probe_machine(e, o->n_threads, err));
+    KT_TRY(find_table(e, o->table_path, err));
+    KT_TRY(make_plan(e, o->weights, err));
+    KT_TRY(load_weights(e, o->weights, err));
+    return kt_step_init(&e->step, &e->config, &e->plan, e->weights, e->pool, e->max_context, err);
+}
+
+kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err) {
+    kt_engine *e = calloc(1, sizeof *e);
+    kt_status st;
+
+    *out = NULL;
+    if (!e) return kt_fail(err, KT_E_NOMEM, "no memory for the engine");
+    if (options->log) e->log = *options->log;
+    st = build(e, options, err);
+    if (st != KT_OK) {
+        kt_engine_destroy(e);
+        return st;
+    }
+    *out = e;
+    return KT_OK;
+}
+
+void kt_engine_destroy(kt_engine *e) {
+    if (!e) return;
+    kt_step_deinit(&e->step);
+    kt_weights_destroy(e->weights);
+    kt_pool_destroy(e->pool);
+    kt_table_destroy(e->table);
+    kt_registry_destroy(e->registry);
+    kt_tokenizer_destroy(e->tokenizer);
+    free(e);
+}
+
+void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
+    *out = (kt_engine_info){.model_name = e->name,
+                            .family = e->family->name,
+                            .vocab = e->config.vocab,
+                            .hidden = e->config.hidden,
+                            .layers = e->config.layers,
+                            .max_context = e->max_context,
+                            .n_threads = kt_pool_threads(e->pool),
+                            .n_eos = e->config.n_eos,
+                            .weight_bytes = kt_weights_bytes(e->weights)};
+    memcpy(out->eos, e->config.eos, sizeof out->eos);
+    memcpy(out->table_line, e->table_line, sizeof out->table_line);
+}
+
+const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
+    return e->tokenizer;
+}
+
+/* ---- sequences ---- */
+
+kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err) {
+    const kt_model_config *c = &e->config;
+    kt_sequence *s;
+    kt_status st;
+
+    *out = NULL;
+    if (capacity < 1 || capacity > e->max_context)
+        return kt_fail(err, KT_E_INVALID, "sequence of %lld tokens: the context is %lld",
+                       (long long)capacity, (long long)e->max_context);
+    s = calloc(1, sizeof *s);
+    if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a sequence");
+    st = kt_kv_cache_init(&s->cache, c->layers, c->kv_heads, c->head_dim, capacity, err);
+    if (st != KT_OK) {
+        free(s);
+        return st;
+    }
+    *out = s;
+    return KT_OK;
+}
+
+void kt_sequence_destroy(kt_sequence *s) {
+    if (!s) return;
+    kt_kv_cache_deinit(&s->cache);
+    free(s);
+}
+
+int64_t kt_sequence_length(const kt_sequence *s) {
+    return s->length;
+}
+
+void kt_sequence_truncate(kt_sequence *s, int64_t length) {
+    if (length >= 0 && length < s->length) s->length = length;
+}
+
+/* ---- forward ---- */
+
+static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const int32_t *tokens,
+                               int64_t n, int64_t n_logits, const float *logits, kt_err *err) {
+    if (n < 1 || n_logits < 0 || n_logits > n || (n_logits && !logits))
+        return kt_fail(err, KT_E_INVALID, "forward of %lld tokens with logits of %lld",
+                       (long long)n, (long long)n_logits);
+    if (n > s->cache.capacity - s->length)
+        return kt_fail(err, KT_E_INVALID,
+                       "%lld tokens after %lld do not fit the sequence's %lld tokens", (long long)n,
+                       (long long)s->length, (long long)s->cache.capacity);
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= e->config.vocab)
+            return kt_fail(err, KT_E_INVALID, "token %lld is %d, expected 0 to %lld", (long long)i,
+                           tokens[i], (long long)e->config.vocab - 1);
+    return KT_OK;
+}
+
+kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
+                            int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
+                            void *cancel_arg, kt_err *err) {
+    kt_step *step = &e->step;
+
+    KT_TRY(check_forward(e, s, tokens, n, n_logits, logits, err));
+    step->cache = &s->cache;
+    step->hidden_stride = n * e->config.hidden;
+    for (int64_t done = 0; done < n;) {
+        int64_t rows = n - done < e->chunk ? n - done : e->chunk;
+        int64_t first_out = n - n_logits > done ? n - n_logits : done; /* absolute row */
+        if (cancel && cancel(cancel_arg))
+            return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
+                           (long long)done, (long long)n);
+        step->n_out = done + rows > first_out ? done + rows - first_out : 0;
+        step->logits = logits ? logits + (first_out - (n - n_logits)) * e->config.vocab : NULL;
+        step->hidden = hidden ? hidden + done * e->config.hidden : NULL;
+        kt_step_run(step, e->pool, tokens + done, rows, s->length);
+        s->length += rows;
+        done += rows;
+    }
+    return KT_OK;
+}
+
+void kt_engine_set_chunk(kt_engine *e, int64_t rows) {
+    e->chunk = rows < 1 ? 1 : rows > e->max_chunk ? e->max_chunk : rows;
+}
+
+void kt_engine_profile(kt_engine *e, bool is_on) {
+    e->step.is_profiled = is_on;
+    if (is_on) memset(e->step.time_ns, 0, sizeof e->step.time_ns);
+}
+
+int kt_engine_profile_read(const kt_engine *e, int i, const char **name, int64_t *time_ns) {
+    static const char *const names[KT_STEP_KINDS] = {"rows",   "qkv", "attention", "o",
+                                                     "router", "ffn", "lm_head"};
+
+    if (i < 0 || i >= KT_STEP_KINDS) return 0;
+    *name = names[i];
+    *time_ns = e->step.time_ns[i];
+    return KT_STEP_KINDS;
+}

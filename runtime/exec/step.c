@@ -1,0 +1,286 @@
+/* Writing the programs of a step and running them. SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/exec/step.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "kernels/formats/acts.h"
+#include "kernels/formats/p64.h"
+#include "kernels/rope/rope_table.h"
+
+#define FEW_ROWS 4      /* up to here serial row work costs less than another synchronisation */
+#define ROWS_PER_TASK 8 /* of row work in the program for many rows */
+#define MAX_PHASES_PER_LAYER 12
+#define SPANS_PER_THREAD 8 /* a thread takes a large phase in about this many pieces */
+
+/* ---- phases ---- */
+
+typedef void run_fn(void *arg, int64_t begin, int64_t end, int tid);
+
+/* Runs before each phase, on one thread: the clock of the profile, serial row work, task count. */
+static int64_t prepare(void *arg, int n_threads) {
+    kt_step_op *op = arg;
+    kt_step *s = op->step;
+
+    if (s->is_profiled) {
+        int64_t now = kt_clock_ns();
+        s->time_ns[s->last_kind] += now - s->stamp_ns;
+        s->stamp_ns = now;
+        s->last_kind = op->kind;
+    }
+    if (op->before) op->before(op, 0, s->rows);
+    return op->count(op, n_threads);
+}
+
+static int64_t count_rows(kt_step_op *op, int n_threads) {
+    (void)n_threads;
+    return (op->step->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
+}
+
+static void run_rows(void *arg, int64_t begin, int64_t end, int tid) {
+    kt_step_op *op = arg;
+    int64_t last = end * ROWS_PER_TASK;
+
+    (void)tid;
+    op->rows(op, begin * ROWS_PER_TASK, last < op->step->rows ? last : op->step->rows);
+}
+
+static int64_t count_moe(kt_step_op *op, int n_threads) {
+    return op->inner.prepare ? op->inner.prepare(op->inner.arg, n_threads) : op->inner.n_tasks;
+}
+
+/* The layers of one kind share a job, its workspace and its phases; the first phase hands it the
+ * layer. */
+static int64_t count_moe_first(kt_step_op *op, int n_threads) {
+    kt_step *s = op->step;
+    kt_moe_job *job = s->config->is_moe[op->layer] ? &s->moe : &s->dense;
+
+    job->layer = &kt_weights_layer(s->weights, op->layer)->ffn;
+    job->tokens = s->rows;
+    return count_moe(op, n_threads);
+}
+
+static void run_moe(void *arg, int64_t begin, int64_t end, int tid) {
+    kt_step_op *op = arg;
+    op->inner.run(op->inner.arg, begin, end, tid);
+}
+
+/* ---- programs ---- */
+
+typedef struct writer {
+    kt_step *step;
+    kt_step_program *program;
+    kt_step_op *ops; /* one per phase */
+    int is_few;
+} writer;
+
+static void push(writer *w, const kt_step_op *op, run_fn *run, int64_t grain) {
+    int i = w->program->count++;
+
+    w->ops[i] = *op;
+    w->ops[i].step = w->step;
+    w->program->phases[i] =
+        (kt_phase){.prepare = prepare, .run = run, .arg = &w->ops[i], .grain = grain};
+}
+
+/* Add an op that row work comes before: inside its own phase for few rows, as a phase for many. */
+static void add(writer *w, kt_row_work *before, kt_step_op op, run_fn *run, int64_t grain) {
+    if (before && !w->is_few) {
+        kt_step_op rows = {
+            .kind = KT_STEP_ROWS, .layer = op.layer, .rows = before, .count = count_rows};
+        push(w, &rows, run_rows, 1);
+    }
+    op.before = w->is_few ? before : NULL;
+    push(w, &op, run, grain);
+}
+
+static int64_t panel_grain(const kt_step *s, kt_part part) {
+    int64_t grain =
+        kt_p64_panels(s->plan->part[part].problem.n) / (s->n_threads * SPANS_PER_THREAD);
+    return grain > 1 ? grain : 1;
+}
+
+static void write_attention(writer *w, int64_t l) {
+    kt_step_op qkv = {.kind = KT_STEP_QKV, .layer = l, .count = kt_step_count_qkv};
+    kt_step_op attn = {.kind = KT_STEP_ATTN, .layer = l, .count = kt_step_count_attn};
+    kt_step_op o = {.kind = KT_STEP_O, .layer = l, .count = kt_step_count_o};
+
+    add(w, kt_step_attn_norm, qkv, kt_step_qkv, panel_grain(w->step, KT_PART_QKV));
+    add(w, kt_step_rope_and_cache, attn, kt_step_attn, 1);
+    add(w, kt_step_encode_attended, o, kt_step_o, panel_grain(w->step, KT_PART_O));
+}
+
+static void write_feed_forward(writer *w, int64_t l) {
+    int is_moe = w->step->config->is_moe[l];
+    kt_row_work *before = is_moe ? kt_step_norm_and_route : kt_step_ffn_norm;
+    kt_phase phases[KT_MOE_PHASES];
+
+    if (is_moe && w->is_few) { /* the router's experts shared out, not its rows */
+        kt_step_op router = {.kind = KT_STEP_ROUTER, .layer = l, .count = kt_step_count_router};
+        add(w, kt_step_ffn_norm, router, kt_step_router, 1);
+        before = kt_step_select;
+    }
+    kt_moe_job_phases(is_moe ? &w->step->moe : &w->step->dense, phases);
+    for (int i = 0; i < KT_MOE_PHASES; i++) {
+        kt_step_op moe = {.kind = KT_STEP_FFN,
+                          .layer = l,
+                          .count = i ? count_moe : count_moe_first,
+                          .inner = phases[i]};
+        add(w, i ? NULL : before, moe, run_moe, phases[i].grain);
+    }
+}
+
+static kt_status write_program(kt_step *s, kt_step_program *program, int is_few, kt_err *err) {
+    int64_t layers = s->config->layers;
+    size_t room = (size_t)(layers + 1) * MAX_PHASES_PER_LAYER;
+    kt_step_op head = {.kind = KT_STEP_HEAD, .layer = layers, .count = kt_step_count_head};
+    writer w = {.step = s, .program = program, .is_few = is_few};
+
+    w.ops = kt_arena_alloc(&s->arena, room * sizeof *w.ops, sizeof(void *));
+    program->phases = kt_arena_alloc(&s->arena, room * sizeof *program->phases, sizeof(void *));
+    if (!w.ops || !program->phases)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the phases of a step");
+    for (int64_t l = 0; l < layers; l++) {
+        write_attention(&w, l);
+        write_feed_forward(&w, l);
+    }
+    add(&w, kt_step_final_norm, head, kt_step_head, panel_grain(s, KT_PART_HEAD));
+    return KT_OK;
+}
+
+/* ---- working memory ---- */
+
+static size_t act_bytes(const kt_model_plan *plan) {
+    size_t most = 0;
+
+    for (int i = 0; i < KT_PART_COUNT; i++) {
+        const kt_problem *p = &plan->part[i].problem;
+        size_t bytes;
+        if (!plan->part[i].is_used) continue;
+        bytes = kt_act_row_bytes(p->acts, p->k);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Place every array in one buffer; base NULL only counts. */
+static size_t lay_out(kt_step *s, uint8_t *base, int64_t max_context) {
+    const kt_model_config *c = s->config;
+    size_t rows = (size_t)s->max_rows, f32 = sizeof(float);
+    size_t heads = (size_t)((c->heads + 2 * c->kv_heads) * c->head_dim);
+    const struct {
+        void *target;
+        size_t bytes;
+    } arrays[] = {
+        {&s->x, rows * (size_t)c->hidden * f32},
+        {&s->normed, rows * (size_t)c->hidden * f32},
+        {&s->qkv, rows * heads * f32},
+        {&s->attended, rows * (size_t)(c->heads * c->head_dim) * f32},
+        {&s->router_logits, rows * (size_t)c->experts * f32},
+        {&s->route_weight, rows * (size_t)c->topk * f32},
+        {&s->expert_id, rows * (size_t)c->topk * sizeof *s->expert_id},
+        {&s->ones, rows * f32},
+        {&s->zeros, rows * sizeof *s->zeros},
+        {&s->positions, rows * sizeof *s->positions},
+        {&s->acts, rows * act_bytes(s->plan)},
+        {&s->cos_sin, (size_t)(max_context * c->rotary_dim) * f32},
+        {&s->scratch, (size_t)s->n_threads * s->scratch_stride},
+    };
+    size_t used = 0;
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        void *place = base ? base + used : NULL;
+        memcpy(arrays[i].target, &place, sizeof place);
+        used += (arrays[i].bytes + 63) / 64 * 64;
+    }
+    return used;
+}
+
+/* A feed-forward job: of the MoE layers, or of the dense ones where every row goes to expert 0 with
+ * weight 1. */
+static kt_status init_job(kt_step *s, kt_moe_job *job, int is_moe, kt_err *err) {
+    size_t bytes;
+
+    for (int64_t l = 0; l < s->config->layers && !job->layer; l++)
+        if (s->config->is_moe[l] == is_moe) job->layer = &kt_weights_layer(s->weights, l)->ffn;
+    if (!job->layer) return KT_OK;
+    job->x = s->normed;
+    job->ldx = job->ldo = s->config->hidden;
+    job->out = s->x;
+    job->accumulate = 1;
+    job->expert_id = is_moe ? s->expert_id : s->zeros;
+    job->route_weight = is_moe ? s->route_weight : s->ones;
+    bytes = kt_moe_workspace_bytes(job->layer, s->max_rows, s->n_threads);
+    job->workspace = kt_arena_alloc(&s->arena, bytes, 64);
+    if (!job->workspace) return kt_fail(err, KT_E_NOMEM, "no memory for the feed-forward layers");
+    return kt_moe_job_init(job, s->max_rows, s->n_threads, bytes, err);
+}
+
+#define POSITIONS_PER_TASK 64
+
+typedef struct angle_task {
+    const kt_step *step;
+    int64_t positions;
+} angle_task;
+
+static void fill_angles(void *arg, int64_t begin, int64_t end, int tid) {
+    const angle_task *t = arg;
+    const kt_model_config *c = t->step->config;
+    int64_t first = begin * POSITIONS_PER_TASK, last = end * POSITIONS_PER_TASK;
+
+    (void)tid;
+    if (last > t->positions) last = t->positions;
+    kt_rope_table(c->rope_theta, c->rotary_dim, first, last - first,
+                  t->step->cos_sin + first * c->rotary_dim);
+}
+
+kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
+                       const kt_weights *weights, kt_pool *pool, int64_t max_context, kt_err *err) {
+    angle_task angles = {.step = s, .positions = max_context};
+    kt_phase phase = {.run = fill_angles,
+                      .arg = &angles,
+                      .n_tasks = (max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
+
+    memset(s, 0, sizeof *s);
+    s->config = config;
+    s->plan = plan;
+    s->weights = weights;
+    s->rule = (kt_router_rule){.score = KT_ROUTER_SOFTMAX,
+                               .experts = config->experts,
+                               .topk = config->topk,
+                               .norm_topk_prob = config->normalise_topk};
+    s->n_threads = kt_pool_threads(pool);
+    s->max_rows = plan->max_rows;
+    s->scratch_stride = (plan->scratch_bytes + 63) / 64 * 64;
+    if (plan->part[KT_PART_EXPERT].is_used) KT_TRY(kt_router_rule_check(&s->rule, err));
+    KT_TRY(kt_buffer_create(lay_out(s, NULL, max_context), KT_PAGES_ADVISED, -1, &s->buffer, err));
+    lay_out(s, s->buffer.data, max_context);
+    for (int64_t r = 0; r < s->max_rows; r++) s->ones[r] = 1.0f;
+    kt_pool_run(pool, &phase, 1);
+    KT_TRY(init_job(s, &s->moe, 1, err));
+    KT_TRY(init_job(s, &s->dense, 0, err));
+    KT_TRY(write_program(s, &s->few, 1, err));
+    return write_program(s, &s->many, 0, err);
+}
+
+void kt_step_deinit(kt_step *s) {
+    kt_buffer_destroy(&s->buffer);
+    kt_arena_deinit(&s->arena);
+}
+
+void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                 int64_t first_position) {
+    const kt_step_program *program = rows <= FEW_ROWS ? &s->few : &s->many;
+
+    s->rows = rows;
+    s->first_position = first_position;
+    for (int64_t r = 0; r < rows; r++) {
+        s->positions[r] = (int32_t)(first_position + r);
+        kt_weights_embed(s->weights, tokens[r], s->x + r * s->config->hidden);
+    }
+    s->last_kind = KT_STEP_ROWS;
+    s->stamp_ns = s->is_profiled ? kt_clock_ns() : 0;
+    kt_pool_run(pool, program->phases, program->count);
+    if (s->is_profiled) s->time_ns[s->last_kind] += kt_clock_ns() - s->stamp_ns;
+}

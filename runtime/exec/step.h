@@ -1,0 +1,114 @@
+/* One step of a model: a chunk of rows of one sequence through all layers, as phases of the thread
+ * pool. Two programs are prepared once: for a few rows (decode) the work between two matrix products
+ * is done by one thread in the phase's prepare, which saves half of the synchronisations; for many
+ * rows it is a phase of its own. Both call the same functions row by row, so that a row's result is
+ * the same bits whatever the chunking.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_STEP_H
+#define KT_RUNTIME_STEP_H
+
+#include "base/arena.h"
+#include "base/buffer.h"
+#include "base/pool.h"
+#include "kernels/moe_ffn/moe_layer.h"
+#include "kernels/router/router_select.h"
+#include "runtime/kv/kv_cache.h"
+#include "runtime/model/weights.h"
+
+/* What `kt bench` reports time by. */
+typedef enum kt_step_kind {
+    KT_STEP_ROWS = 0, /* norms, encoding, rotary embedding, cache writes, expert choice */
+    KT_STEP_QKV,
+    KT_STEP_ATTN,
+    KT_STEP_O,
+    KT_STEP_ROUTER,
+    KT_STEP_FFN,
+    KT_STEP_HEAD,
+    KT_STEP_KINDS
+} kt_step_kind;
+
+typedef struct kt_step kt_step;
+typedef struct kt_step_op kt_step_op;
+
+/* Work on rows [begin, end) that needs no other row. */
+typedef void kt_row_work(kt_step_op *op, int64_t begin, int64_t end);
+
+/* One phase. */
+struct kt_step_op {
+    kt_step *step;
+    kt_step_kind kind;
+    int64_t layer;
+    kt_row_work *before; /* NULL, or done for all rows by one thread before the tasks */
+    kt_row_work *rows;   /* what the tasks do, when the phase is row work */
+    int64_t (*count)(kt_step_op *op, int n_threads); /* tasks of the current chunk */
+    kt_phase inner;                                  /* of the MoE layer, when the op is one */
+};
+
+typedef struct kt_step_program {
+    kt_phase *phases; /* owned by step->arena */
+    int count;
+} kt_step_program;
+
+struct kt_step {
+    const kt_model_config *config;
+    const kt_model_plan *plan;
+    const kt_weights *weights;
+    kt_router_rule rule;
+    int n_threads;
+    int64_t max_rows;
+
+    /* Of the current chunk. */
+    const kt_kv_cache *cache;
+    int64_t rows, first_position, n_out;
+    float *logits;         /* [n_out, vocab] */
+    float *hidden;         /* NULL, or row of this chunk in [layers + 1][.., hidden] */
+    int64_t hidden_stride; /* floats from one layer's rows to the next's */
+
+    /* Working memory for max_rows rows, in one buffer. */
+    float *x, *normed, *qkv, *attended, *router_logits, *route_weight, *ones;
+    int32_t *positions, *expert_id, *zeros;
+    uint8_t *acts; /* encoded rows */
+    float *cos_sin;
+    uint8_t *scratch; /* [threads][scratch_stride] */
+    size_t scratch_stride;
+    kt_moe_job moe, dense;
+    kt_buffer buffer;
+    kt_arena arena;
+    kt_step_program few, many;
+
+    /* Time by kind, when profiled. */
+    int is_profiled;
+    kt_step_kind last_kind;
+    int64_t stamp_ns, time_ns[KT_STEP_KINDS];
+};
+
+/* Config, plan and weights are borrowed. */
+kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
+                       const kt_weights *weights, kt_pool *pool, int64_t max_context, kt_err *err);
+void kt_step_deinit(kt_step *s);
+
+/* Run rows tokens at position first_position. cache, n_out, logits, hidden and hidden_stride must be
+ * set. Allocates nothing. */
+void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                 int64_t first_position);
+
+/* The operations of a layer, used by step.c to write the programs. */
+kt_row_work kt_step_attn_norm;
+kt_row_work kt_step_rope_and_cache;
+kt_row_work kt_step_encode_attended;
+kt_row_work kt_step_ffn_norm;
+kt_row_work kt_step_select;
+kt_row_work kt_step_norm_and_route;
+kt_row_work kt_step_final_norm;
+int64_t kt_step_count_qkv(kt_step_op *op, int n_threads);
+int64_t kt_step_count_attn(kt_step_op *op, int n_threads);
+int64_t kt_step_count_o(kt_step_op *op, int n_threads);
+int64_t kt_step_count_router(kt_step_op *op, int n_threads);
+int64_t kt_step_count_head(kt_step_op *op, int n_threads);
+void kt_step_qkv(void *op, int64_t begin, int64_t end, int tid);
+void kt_step_attn(void *op, int64_t begin, int64_t end, int tid);
+void kt_step_o(void *op, int64_t begin, int64_t end, int tid);
+void kt_step_router(void *op, int64_t begin, int64_t end, int tid);
+void kt_step_head(void *op, int64_t begin, int64_t end, int tid);
+
+#endif

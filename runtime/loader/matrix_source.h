@@ -1,0 +1,43 @@
+/* From checkpoint tensors to plain matrices: stacked row ranges, converted or quantised.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_MATRIX_SOURCE_H
+#define KT_RUNTIME_MATRIX_SOURCE_H
+
+#include "kernels/formats/format.h"
+#include "runtime/loader/safetensors.h"
+
+#define KT_SOURCE_PIECES 3
+#define KT_SOURCE_BLOCK 16 /* rows converted at a time */
+
+/* A matrix [rows, k] whose rows come from up to three tensors, one after the other (q, k and v make
+ * one projection). A tensor of rank 3 counts as [d0 * d1, d2]. Borrowed from the checkpoint. */
+typedef struct kt_matrix_source {
+    int64_t rows, k;
+    int n_pieces;
+    struct {
+        const kt_tensor *tensor;
+        int64_t first_row, rows;
+    } piece[KT_SOURCE_PIECES];
+} kt_matrix_source;
+
+/* Append rows [first_row, first_row + rows) of a tensor; all pieces have the same k. */
+void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
+
+/* Can the type be read as floating point: BF16, F16, F32. */
+int kt_dtype_is_float(kt_dtype dtype);
+/* Elements [begin, begin + count) of a float tensor as f32. */
+void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float *out);
+
+/* The stored bytes themselves as a matrix of `format`, without a copy: one piece, stored in that
+ * format and aligned. Returns 0 when they cannot be used as they are. */
+int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
+
+/* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
+ * scratch holds KT_SOURCE_BLOCK * k floats. Returns 0 when a weight is infinite or NaN. */
+int kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format, int64_t row_begin,
+                            int64_t row_end, void *data, void *scales, float *scratch);
+
+/* Tell the kernel that the pages behind the source are not needed any more. */
+void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c);
+
+#endif

@@ -1,0 +1,46 @@
+/* A model's weights in memory: quantised when asked, packed for the planned kernels.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_WEIGHTS_H
+#define KT_RUNTIME_WEIGHTS_H
+
+#include "base/log.h"
+#include "base/pool.h"
+#include "kernels/moe_ffn/moe_layer.h"
+#include "runtime/loader/safetensors.h"
+#include "runtime/model/family.h"
+#include "runtime/model/model_plan.h"
+
+/* Everything borrowed from the kt_weights that holds it. */
+typedef struct kt_layer_weights {
+    const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+    const void *qkv, *o; /* packed */
+    kt_weight_format router_format;
+    const void *router; /* [experts, hidden] as stored (BF16) or F32; NULL in a dense layer */
+    kt_moe_layer ffn;   /* a dense layer has one expert */
+} kt_layer_weights;
+
+typedef struct kt_weights kt_weights; /* immutable once loaded */
+
+typedef struct kt_weights_request {
+    const kt_checkpoint *checkpoint;
+    const kt_family *family;
+    const kt_model_config *config;
+    const kt_model_plan *plan; /* borrowed for the life of the weights */
+    kt_quant weights;
+    kt_pool *pool; /* used during the call */
+    const kt_log *log;
+} kt_weights_request;
+
+/* Find every tensor and check its shape and type, count the bytes and refuse what does not fit, then
+ * quantise and pack on all threads, releasing the checkpoint's pages on the way. */
+kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
+void kt_weights_destroy(kt_weights *w);
+
+const kt_layer_weights *kt_weights_layer(const kt_weights *w, int64_t layer);
+const float *kt_weights_final_norm(const kt_weights *w);
+const void *kt_weights_head(const kt_weights *w); /* packed */
+/* Embedding of a token: hidden floats into out. */
+void kt_weights_embed(const kt_weights *w, int32_t token, float *out);
+size_t kt_weights_bytes(const kt_weights *w); /* memory held */
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+
+#include "dispatch/cost/cost.h"
+
+static void expect_work(kt_problem p, double bytes, double operations) {
+    double b, o;
+    kt_problem_work(&p, &b, &o);
+    cr_assert_float_eq(b, bytes, 1e-9 * bytes, "%s: %g bytes, expected %g", kt_op_name(p.op), b,
+                       bytes);
+    cr_assert_float_eq(o, operations, 1e-9 * operations, "%s: %g operations, expected %g",
+                       kt_op_name(p.op), o, operations);
+}
+
+Test(cost, counts_bytes_and_operations) {
+    /* Qwen3-30B-A3B expert, INT4 in groups of 32: 3 * 768 * 2048 weights of 4.5 bits. */
+    expect_work(
+        (kt_problem){.op = KT_OP_MOE_FFN, .weights = KT_W_INT4_G32, .m = 4, .n = 768, .k = 2048},
+        3.0 * 768 * 2048 * 4.5 / 8, 2.0 * 4 * 3 * 768 * 2048);
+    expect_work((kt_problem){.op = KT_OP_GEMM, .weights = KT_W_BF16, .m = 3, .n = 100, .k = 64},
+                2.0 * 100 * 64, 2.0 * 3 * 100 * 64);
+    expect_work(
+        (kt_problem){.op = KT_OP_GEMM, .weights = KT_W_INT8_CHANNEL, .m = 1, .n = 100, .k = 64},
+        100.0 * 64 + 4 * 100, 2.0 * 100 * 64);
+    /* Gate and up have a scale per intermediate channel, down one per hidden channel. */
+    expect_work(
+        (kt_problem){.op = KT_OP_MOE_FFN, .weights = KT_W_INT8_CHANNEL, .m = 1, .n = 64, .k = 96},
+        3.0 * 64 * 96 + 4 * (64 + 64 + 96), 6.0 * 64 * 96);
+    expect_work((kt_problem){.op = KT_OP_ROUTER, .weights = KT_W_F32, .m = 2, .n = 128, .k = 64},
+                4.0 * 128 * 64, 2.0 * 2 * 128 * 64);
+    expect_work(
+        (kt_problem){.op = KT_OP_ATTN, .m = 1, .n = 32, .k = 128, .kv_heads = 4, .context = 1000},
+        2.0 * 2 * 1000 * 4 * 128, 2.0 * 2 * 32 * 128 * 1000);
+    expect_work((kt_problem){.op = KT_OP_NORM, .m = 5, .n = 1, .k = 64}, 8.0 * 5 * 64,
+                4.0 * 5 * 64);
+}
+
+Test(cost, takes_the_higher_roof) {
+    const kt_variant v = {.name = "v", .op = KT_OP_GEMM, .isa = KT_ISA_AVX512VNNI};
+    kt_ceilings c = {.stream_gbs_1t = 20, .stream_gbs_all = 30};
+    kt_problem p = {.op = KT_OP_GEMM, .weights = KT_W_BF16, .m = 1, .n = 1000, .k = 1000};
+
+    c.peak_gops[3] = 400;
+    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 1), 2e6 / 20, 1e-6); /* reads */
+    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 2), 2e6 / 30, 1e-6); /* not twice the stream */
+    p.m = 100;
+    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 1), 2e8 / 400, 1e-6); /* multiplies */
+    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 2), 2e8 / 400 / 2, 1e-6);
+    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 0), 2e8 / 400, 1e-6); /* as one thread */
+}
+
+Test(cost, without_measurements_wider_is_never_slower) {
+    const kt_ceilings none = {0};
+    const kt_isa order[] = {KT_ISA_SCALAR, KT_ISA_AVX2, KT_ISA_AVX512, KT_ISA_AVX512VNNI,
+                            KT_ISA_AMXINT8};
+    kt_problem p = {.op = KT_OP_GEMM, .weights = KT_W_INT8_CHANNEL, .m = 512, .n = 768, .k = 2048};
+    double before = 1e300;
+
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        kt_variant v = {.name = "v", .op = KT_OP_GEMM, .isa = order[i]};
+        double ns = kt_cost_ns(&p, &v, &none, 2);
+        cr_assert(ns > 0 && ns <= before, "step %zu: %g after %g", i, ns, before);
+        before = ns;
+    }
+}
+
+Test(cost, grows_with_rows_and_shrinks_with_threads) {
+    const kt_variant v = {.name = "v", .op = KT_OP_MOE_FFN, .isa = KT_ISA_AVX2};
+    const kt_ceilings none = {0};
+    kt_problem p = {.op = KT_OP_MOE_FFN, .weights = KT_W_INT4_G32, .m = 1, .n = 768, .k = 2048};
+    double before = 0;
+
+    for (p.m = 1; p.m <= 4096; p.m *= 2) {
+        double ns = kt_cost_ns(&p, &v, &none, 1);
+        cr_assert_geq(ns, before);
+        cr_assert_leq(kt_cost_ns(&p, &v, &none, 4), ns);
+        before = ns;
+    }
+}

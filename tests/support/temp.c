@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tests/support/temp.h"
+
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void fail(const char *what) {
+    perror(what);
+    abort();
+}
+
+void kt_temp_make(char *out, size_t out_bytes) {
+    const char *root = getenv("TMPDIR");
+
+    snprintf(out, out_bytes, "%s/kt-test-XXXXXX", root ? root : "/tmp");
+    if (!mkdtemp(out)) fail(out);
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+void kt_temp_remove(const char *folder) {
+    if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0) perror(folder);
+}
+
+void kt_temp_write(const char *folder, const char *name, const void *data, size_t size) {
+    char path[PATH_MAX];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    f = fopen(path, "wb");
+    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) fail(path);
+}
+
+void kt_temp_copy(const char *from, const char *folder, const char *name, int link) {
+    char path[PATH_MAX], *data;
+    FILE *f;
+    long size;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (link) {
+        if (symlink(from, path) != 0) fail(path);
+        return;
+    }
+    f = fopen(from, "rb");
+    if (!f || fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) < 0) fail(from);
+    rewind(f);
+    data = malloc((size_t)size + 1);
+    if (!data || fread(data, 1, (size_t)size, f) != (size_t)size) fail(from);
+    fclose(f);
+    kt_temp_write(folder, name, data, (size_t)size);
+    free(data);
+}
