@@ -88,19 +88,26 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
     }
 }
 
+/* Each four queries fetch their share of the lines of keys to come. */
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, float *s) {
-    const int64_t lds = KT_ATTN_BLOCK + 16;
+    const int64_t lds = KT_ATTN_BLOCK + 16, fours = (n_queries + 3) / 4;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
-        for (int64_t j = 0; j < n_keys; j += 2)
+        for (int64_t j = 0; j < n_keys; j += 2) {
+            kt_attn_fetch(k + j * ldk, ldk, 2, i / 4 * 32, d, fours * 32);
             score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4);
+        }
     for (; i + 2 <= n_queries; i += 2)
-        for (int64_t j = 0; j < n_keys; j += 4)
+        for (int64_t j = 0; j < n_keys; j += 4) {
+            kt_attn_fetch(k + j * ldk, ldk, 4, i / 4 * 32, d, fours * 32);
             score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2);
+        }
     for (; i < n_queries; i++)
-        for (int64_t j = 0; j < n_keys; j += 8)
+        for (int64_t j = 0; j < n_keys; j += 8) {
+            kt_attn_fetch(k + j * ldk, ldk, 8, i / 4 * 32, d, fours * 32);
             score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1);
+        }
 }
 
 INLINE float max8(__m256 v) {
@@ -147,7 +154,8 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
         for (int c = 0; c < 2 * nv; c++)
             sum[r][c] =
                 _mm256_mul_ps(_mm256_set1_ps(keep[r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
-    for (int64_t j = 0; j < n_keys; j++)
+    for (int64_t j = 0; j < n_keys; j++) {
+        kt_attn_fetch(v + j * ldv, ldv, 1, 0, 16 * nv, 32);
         for (int c = 0; c < nv; c++) {
             __m256i pairs = load_pairs(v + j * ldv + 16 * c);
             __m256 a = even(pairs), b = odd(pairs);
@@ -157,6 +165,7 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
                 sum[r][2 * c + 1] = _mm256_fmadd_ps(p, b, sum[r][2 * c + 1]);
             }
         }
+    }
     for (int r = 0; r < nq; r++)
         for (int c = 0; c < 2 * nv; c++) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
 }

@@ -71,8 +71,7 @@ INLINE __m512 sum_lanes(__m512 a[16]) {
 
 /* nq queries x 16 / nq keys; nq is a constant at each call. */
 INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq,
-                       const int fetch) {
+                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq) {
     const int nk = 16 / nq;
     const uint16_t *key[16];
     __m512 sum[16], all;
@@ -84,7 +83,6 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
         for (int i = 0; i < nk; i++) {
             __m512i pairs = _mm512_maskz_loadu_epi16(m, key[i] + x);
             __m512 a = even(pairs), b = odd(pairs);
-            if (fetch) _mm_prefetch(key[i] + KT_ATTN_BLOCK * ldk + x, _MM_HINT_T0);
             for (int r = 0; r < nq; r++) {
                 int lane = r * nk + i, at = lane / 4 + 4 * (lane % 4);
                 sum[at] = _mm512_fmadd_ps(_mm512_loadu_ps(q + r * ldq + x), a, sum[at]);
@@ -106,19 +104,26 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
     }
 }
 
+/* Each four queries fetch their share of the lines of keys to come. */
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, float *s) {
-    const int64_t lds = KT_ATTN_BLOCK + 16;
+    const int64_t lds = KT_ATTN_BLOCK + 16, fours = (n_queries + 3) / 4;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
-        for (int64_t j = 0; j < n_keys; j += 4)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4, i == 0);
+        for (int64_t j = 0; j < n_keys; j += 4) {
+            kt_attn_fetch(k + j * ldk, ldk, 4, i / 4 * 32, d, fours * 32);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4);
+        }
     for (; i + 2 <= n_queries; i += 2)
-        for (int64_t j = 0; j < n_keys; j += 8)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2, i == 0);
+        for (int64_t j = 0; j < n_keys; j += 8) {
+            kt_attn_fetch(k + j * ldk, ldk, 8, i / 4 * 32, d, fours * 32);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2);
+        }
     for (; i < n_queries; i++)
-        for (int64_t j = 0; j < n_keys; j += 16)
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1, i == 0);
+        for (int64_t j = 0; j < n_keys; j += 16) {
+            kt_attn_fetch(k + j * ldk, ldk, 16, i / 4 * 32, d, fours * 32);
+            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1);
+        }
 }
 
 static float soften(float *s, int64_t n_keys, float *stats) {
@@ -145,7 +150,7 @@ static float soften(float *s, int64_t n_keys, float *stats) {
 /* nq queries x nv * 32 columns from column x on; nq and nv are constants at each call. */
 INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, int64_t lds,
                        const uint16_t *v, int64_t ldv, int64_t d, int64_t x, int64_t n_keys,
-                       const int nq, const int nv, const int fetch) {
+                       const int nq, const int nv) {
     __m512 sum[4][4];
     __mmask32 m[2];
 
@@ -156,11 +161,11 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
                 _mm512_mul_ps(_mm512_set1_ps(keep[r]), _mm512_loadu_ps(o + r * ldo + x + 16 * c));
     for (int64_t j = 0; j < n_keys; j++) {
         __m512 value[4];
+        kt_attn_fetch(v + j * ldv, ldv, 1, x, x + 32 * nv, 32);
         for (int c = 0; c < nv; c++) {
             __m512i pairs = _mm512_maskz_loadu_epi16(m[c], v + j * ldv + x + 32 * c);
             value[2 * c] = even(pairs);
             value[2 * c + 1] = odd(pairs);
-            if (fetch) _mm_prefetch(v + (j + KT_ATTN_BLOCK) * ldv + x + 32 * c, _MM_HINT_T0);
         }
         for (int r = 0; r < nq; r++) {
             __m512 p = _mm512_set1_ps(s[r * lds + j]);
@@ -172,11 +177,11 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
 }
 
 INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
-                       int64_t ldv, int64_t d, int64_t n_keys, const int nq, const int fetch) {
+                       int64_t ldv, int64_t d, int64_t n_keys, const int nq) {
     int64_t x = 0;
     for (; x + 32 < d; x += 64)
-        weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 2, fetch);
-    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 1, fetch);
+        weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 2);
+    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 1);
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
@@ -184,9 +189,9 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
     const int64_t lds = KT_ATTN_BLOCK + 16;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 4, i == 0);
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 4);
     for (; i < n_queries; i++)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 1, i == 0);
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 1);
 }
 
 #include "kernels/attn/attn_walk.h"
