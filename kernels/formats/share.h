@@ -16,9 +16,9 @@
 #define KT_SHARE_ROWS 48
 
 typedef struct kt_share {
-    int64_t
-        panel_runs; /* tasks along the panels: run r is [panels r / runs, panels (r + 1) / runs) */
-    int64_t row_block; /* rows per task */
+    int64_t panels;     /* per task; the last task along the panels may have fewer */
+    int64_t panel_runs; /* tasks along the panels */
+    int64_t row_block;  /* rows per task */
 } kt_share;
 
 static inline int64_t kt_share_ceil(int64_t x, int64_t y) {
@@ -36,7 +36,8 @@ static inline kt_share kt_share_cut(int64_t panels, size_t panel_bytes, int64_t 
 
     if (n_threads == 1) wanted = 1;
     runs = runs < wanted ? wanted : runs;
-    share.panel_runs = runs < 1 ? 1 : runs > panels ? panels : runs;
+    share.panels = panels > runs ? panels / runs : 1;
+    share.panel_runs = kt_share_ceil(panels, share.panels);
     if (share.panel_runs < wanted && m >= 2 * KT_SHARE_ROWS) {
         int64_t blocks = kt_share_ceil(wanted, share.panel_runs);
         int64_t rows = kt_share_ceil(m, blocks);

@@ -44,8 +44,9 @@ static int64_t prepare(void *arg, int n_threads) {
 /* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream. */
 static void run_task(const kt_gemm_job *job, int64_t task, void *scratch) {
     const kt_choice *choice = kt_choice_for(job->choices, job->m);
-    int64_t panels = kt_p64_panels(job->problem->n), runs = job->share.panel_runs;
-    int64_t run = task % runs, row = task / runs * job->share.row_block;
+    int64_t panels = kt_p64_panels(job->problem->n);
+    int64_t panel = task % job->share.panel_runs * job->share.panels;
+    int64_t row = task / job->share.panel_runs * job->share.row_block;
     int64_t rows = job->m - row < job->share.row_block ? job->m - row : job->share.row_block;
     kt_gemm_call call = {.problem = job->problem,
                          .config = &choice->config,
@@ -53,8 +54,9 @@ static void run_task(const kt_gemm_job *job, int64_t task, void *scratch) {
                          .a = (const char *)job->a + (size_t)row * job->a_stride,
                          .a_stride = job->a_stride,
                          .m = rows,
-                         .panel_begin = panels * run / runs,
-                         .panel_end = panels * (run + 1) / runs,
+                         .panel_begin = panel,
+                         .panel_end = panel + job->share.panels < panels ? panel + job->share.panels
+                                                                         : panels,
                          .c = job->c + row * job->ldc,
                          .ldc = job->ldc,
                          .accumulate = job->accumulate,

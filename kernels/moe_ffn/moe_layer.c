@@ -24,9 +24,8 @@
 #define LINE ((size_t)64)
 /* Floats that one thread encodes in about the time that waking another would take. */
 #define ENCODE_ALONE ((int64_t)16384)
-#define ENCODE_TASK ((int64_t)16384)
-/* Output panels per down task at most: h of all experts is read once per task. */
-#define DOWN_RUN 4
+#define ENCODE_TASK ((int64_t)16384) /* floats per task beyond that */
+#define DOWN_PANELS 4                /* output panels per down task at most */
 
 struct kt_moe_state {
     int64_t max_tokens;
@@ -41,10 +40,8 @@ struct kt_moe_state {
     char *scratch;       /* scratch_stride per thread */
     int64_t n_active, max_rows;
     int64_t encode_rows; /* tokens per encode task */
-    int64_t row_block;   /* gate_up: rows per task at most */
-    int64_t panel_runs;  /* gate_up: tasks along the panels of one expert */
-    int64_t down_runs;   /* down: tasks along the output panels */
-    int64_t down_tokens; /* down: tokens per task */
+    kt_share gate_up;    /* of one expert */
+    kt_share down;       /* of the outputs; row_block counts tokens */
 };
 
 /* --- workspace ------------------------------------------------------------------------------ */
@@ -212,24 +209,12 @@ static void encode_run(void *arg, int64_t begin, int64_t end, int tid) {
 
 /* --- phases 2 and 3 -------------------------------------------------------------------------- */
 
-/* What every call of an expert has in common. */
-static kt_moe_call call_of(const kt_moe_job *job, int32_t expert, int tid,
-                           const kt_choice **choice) {
-    const kt_moe_layer *layer = job->layer;
+/* What the calls of a task have in common. */
+static kt_moe_call call_of(const kt_moe_job *job, int tid) {
     const struct kt_moe_state *s = job->state;
-    int64_t row = s->row_begin[expert];
-    int64_t m = s->row_begin[expert + 1] - row;
-
-    *choice = kt_choice_for(layer->choices, m);
-    return (kt_moe_call){.problem = &layer->problem,
-                         .config = &(*choice)->config,
-                         .weights = layer->experts[expert],
+    return (kt_moe_call){.problem = &job->layer->problem,
                          .a = s->a,
                          .a_stride = s->a_stride,
-                         .rows = s->rows + row,
-                         .route_weight = s->route_weight + row,
-                         .m = m,
-                         .h = s->h + (size_t)row * s->h_stride,
                          .h_stride = s->h_stride,
                          .out = job->out,
                          .ldo = job->ldo,
@@ -237,12 +222,16 @@ static kt_moe_call call_of(const kt_moe_job *job, int32_t expert, int tid,
                              s->scratch ? s->scratch + (size_t)tid * s->scratch_stride : NULL};
 }
 
-/* Keep rows [begin, end) of a call. */
-static void narrow(kt_moe_call *call, int64_t begin, int64_t end) {
-    call->rows += begin;
-    call->route_weight += begin;
-    call->h = (char *)call->h + (size_t)begin * call->h_stride;
+/* Point the call at rows [begin, end) of s->rows, which belong to one expert. */
+static void set_rows(kt_moe_call *call, const struct kt_moe_state *s, int64_t begin, int64_t end) {
+    call->rows = s->rows + begin;
+    call->route_weight = s->route_weight + begin;
+    call->h = s->h + (size_t)begin * s->h_stride;
     call->m = end - begin;
+}
+
+static int64_t least(int64_t x, int64_t y) {
+    return x < y ? x : y;
 }
 
 static int64_t gate_up_prepare(void *arg, int n_threads) {
@@ -250,18 +239,15 @@ static int64_t gate_up_prepare(void *arg, int n_threads) {
     const kt_problem *q = &job->layer->problem;
     struct kt_moe_state *s = job->state;
     int64_t tasks = 0;
-    kt_share share;
 
     if (!s->n_active) return 0;
-    share = kt_share_cut(q->n / 32, kt_p64_panel_bytes(q->weights, q->k), s->max_rows, s->n_active,
-                         n_threads);
-    s->panel_runs = share.panel_runs;
-    s->row_block = share.row_block;
+    s->gate_up = kt_share_cut(q->n / 32, kt_p64_panel_bytes(q->weights, q->k), s->max_rows,
+                              s->n_active, n_threads);
     for (int64_t i = 0; i < s->n_active; i++) {
-        int32_t e = s->active[i];
+        int64_t m = s->row_begin[s->active[i] + 1] - s->row_begin[s->active[i]];
+        int64_t blocks = m <= s->gate_up.row_block ? 1 : kt_share_ceil(m, s->gate_up.row_block);
         s->task_begin[i] = tasks;
-        tasks += share.panel_runs *
-                 kt_share_ceil(s->row_begin[e + 1] - s->row_begin[e], share.row_block);
+        tasks += s->gate_up.panel_runs * blocks;
     }
     s->task_begin[s->n_active] = tasks;
     return tasks;
@@ -280,107 +266,112 @@ static int64_t owner_of(const struct kt_moe_state *s, int64_t task) {
     return low;
 }
 
-/* Tasks walk the panels inside a row block; `next` is where the panels of the next task begin. */
+/* Tasks of an expert walk its panels, row block by row block; `next` is where the panels of the
+ * following task begin. */
 static void gate_up_run(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_moe_job *job = arg;
-    const kt_problem *q = &job->layer->problem;
+    const kt_moe_layer *layer = job->layer;
     const struct kt_moe_state *s = job->state;
-    int64_t panels = q->n / 32, owner = owner_of(s, begin);
+    int64_t panels = layer->problem.n / 32, owner = owner_of(s, begin);
+    kt_moe_call call = call_of(job, tid);
 
     for (int64_t task = begin; task < end; task++) {
         const kt_choice *choice;
-        kt_moe_call call;
-        int64_t local, run, row;
+        int64_t run, row, last;
         if (task >= s->task_begin[owner + 1]) owner++;
-        local = task - s->task_begin[owner];
-        run = local % s->panel_runs;
-        row = local / s->panel_runs * s->row_block;
-        call = call_of(job, s->active[owner], tid, &choice);
-        narrow(&call, row, call.m - row < s->row_block ? call.m : row + s->row_block);
-        call.panel_begin = panels * run / s->panel_runs;
-        call.panel_end = panels * (run + 1) / s->panel_runs;
-        if (run + 1 < s->panel_runs)
-            call.next = kt_p64_gate_up(q, call.weights, call.panel_end);
+        run = task - s->task_begin[owner];
+        row = s->row_begin[s->active[owner]];
+        last = s->row_begin[s->active[owner] + 1];
+        choice = kt_choice_for(layer->choices, last - row);
+        for (; run >= s->gate_up.panel_runs; run -= s->gate_up.panel_runs)
+            row += s->gate_up.row_block;
+        set_rows(&call, s, row, least(last, row + s->gate_up.row_block));
+        call.config = &choice->config;
+        call.weights = layer->experts[s->active[owner]];
+        call.panel_begin = run * s->gate_up.panels;
+        call.panel_end = least(panels, call.panel_begin + s->gate_up.panels);
+        call.next = NULL;
+        if (call.panel_end < panels)
+            call.next = kt_p64_gate_up(&layer->problem, call.weights, call.panel_end);
         else if (owner + 1 < s->n_active)
-            call.next = job->layer->experts[s->active[owner + 1]];
+            call.next = layer->experts[s->active[owner + 1]];
         choice->variant->moe_gate_up(&call);
     }
 }
 
-/* Byte-balanced: every task reads its panels of all active experts. Tokens are cut only when the
- * panels are too few for the threads. */
+/* Every task reads its panels of all active experts, so equal tasks are equal bytes. Tokens are cut
+ * only when the panels are too few for the threads. */
 static int64_t down_prepare(void *arg, int n_threads) {
     const kt_moe_job *job = arg;
     const kt_problem *q = &job->layer->problem;
     struct kt_moe_state *s = job->state;
     int64_t panels = kt_p64_panels(q->k);
+    int64_t tasks_at_least = (int64_t)2 * KT_SHARE_TASKS_PER_THREAD * n_threads;
     size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->n) * (size_t)s->n_active;
-    kt_share share;
 
     if (!job->tokens) return 0;
-    share = kt_share_cut(panels, panel_bytes, job->tokens, 1, n_threads);
-    s->down_runs = share.panel_runs;
-    if (s->max_rows > 1 && share.row_block == job->tokens) {
-        /* Rows share what a task reads of h, so wider tasks while the threads stay busy. */
-        int64_t fewest = (int64_t)2 * KT_SHARE_TASKS_PER_THREAD * n_threads;
-        int64_t wide = kt_share_ceil(panels, DOWN_RUN);
-        int64_t runs = wide > fewest ? wide : fewest;
-        if (runs < s->down_runs) s->down_runs = runs;
+    s->down = kt_share_cut(panels, panel_bytes, job->tokens, 1, n_threads);
+    /* Each task reads all of h, which is much with many rows: wider ones while threads stay busy. */
+    while (s->max_rows > 1 && s->down.panels < DOWN_PANELS &&
+           panels >= 2 * s->down.panels * tasks_at_least) {
+        s->down.panels *= 2;
+        s->down.panel_runs = kt_share_ceil(panels, s->down.panels);
     }
-    s->down_tokens = share.row_block;
-    return s->down_runs * kt_share_ceil(job->tokens, s->down_tokens);
+    return s->down.panel_runs * kt_share_ceil(job->tokens, s->down.row_block);
 }
 
-/* First row in rows[0, m) whose token is not below `token`. */
-static int64_t lower_row(const int32_t *rows, int64_t m, int64_t token) {
-    int64_t low = 0;
-    while (m > 0) {
-        int64_t half = m / 2;
-        if (rows[low + half] < token) {
-            low += half + 1;
-            m -= half + 1;
-        } else {
-            m = half;
-        }
+/* First row in [begin, end) whose token is not below `token`. */
+static int64_t lower_row(const int32_t *rows, int64_t begin, int64_t end, int64_t token) {
+    while (begin < end) {
+        int64_t middle = (begin + end) / 2;
+        if (rows[middle] < token)
+            begin = middle + 1;
+        else
+            end = middle;
     }
-    return low;
+    return begin;
 }
 
 static void clear_out(const kt_moe_job *job, int64_t token_begin, int64_t token_end,
                       int64_t panel_begin, int64_t panel_end) {
-    int64_t k = job->layer->problem.k;
-    int64_t column = KT_P64_ROWS * panel_begin, end = KT_P64_ROWS * panel_end;
-    size_t bytes = sizeof(float) * (size_t)((end < k ? end : k) - column);
+    int64_t column = KT_P64_ROWS * panel_begin;
+    int64_t end = least(KT_P64_ROWS * panel_end, job->layer->problem.k);
 
     for (int64_t t = token_begin; t < token_end; t++)
-        memset(job->out + t * job->ldo + column, 0, bytes);
+        memset(job->out + t * job->ldo + column, 0, sizeof(float) * (size_t)(end - column));
 }
 
 static void down_task(const kt_moe_job *job, int64_t task, int tid) {
-    const kt_problem *q = &job->layer->problem;
+    const kt_moe_layer *layer = job->layer;
     const struct kt_moe_state *s = job->state;
-    int64_t panels = kt_p64_panels(q->k), run = task % s->down_runs;
-    int64_t panel_begin = panels * run / s->down_runs;
-    int64_t panel_end = panels * (run + 1) / s->down_runs;
-    int64_t token_begin = task / s->down_runs * s->down_tokens;
-    int64_t token_end = token_begin + s->down_tokens;
-    int all_tokens = s->down_tokens >= job->tokens;
+    int64_t panels = kt_p64_panels(layer->problem.k), token = 0, token_end = job->tokens;
+    kt_moe_call call = call_of(job, tid);
 
-    if (token_end > job->tokens) token_end = job->tokens;
-    if (!job->accumulate) clear_out(job, token_begin, token_end, panel_begin, panel_end);
+    if (s->down.row_block < job->tokens) {
+        token = task / s->down.panel_runs * s->down.row_block;
+        token_end = least(job->tokens, token + s->down.row_block);
+        task %= s->down.panel_runs;
+    }
+    call.panel_begin = task * s->down.panels;
+    call.panel_end = least(panels, call.panel_begin + s->down.panels);
+    if (!job->accumulate) clear_out(job, token, token_end, call.panel_begin, call.panel_end);
     for (int64_t i = 0; i < s->n_active; i++) {
-        const kt_choice *choice;
-        kt_moe_call call = call_of(job, s->active[i], tid, &choice);
-        if (!all_tokens)
-            narrow(&call, lower_row(call.rows, call.m, token_begin),
-                   lower_row(call.rows, call.m, token_end));
-        if (!call.m) continue;
-        call.panel_begin = panel_begin;
-        call.panel_end = panel_end;
+        int64_t row = s->row_begin[s->active[i]], last = s->row_begin[s->active[i] + 1];
+        const kt_choice *choice = kt_choice_for(layer->choices, last - row);
+        if (s->down.row_block < job->tokens) {
+            row = lower_row(s->rows, row, last, token);
+            last = lower_row(s->rows, row, last, token_end);
+            if (row == last) continue;
+        }
+        set_rows(&call, s, row, last);
+        call.config = &choice->config;
+        call.weights = layer->experts[s->active[i]];
+        call.next = NULL;
         if (i + 1 < s->n_active)
-            call.next = kt_p64_down(q, job->layer->experts[s->active[i + 1]], panel_begin);
-        else if (panel_end < panels)
-            call.next = kt_p64_down(q, job->layer->experts[s->active[0]], panel_end);
+            call.next =
+                kt_p64_down(&layer->problem, layer->experts[s->active[i + 1]], call.panel_begin);
+        else if (call.panel_end < panels)
+            call.next = kt_p64_down(&layer->problem, layer->experts[s->active[0]], call.panel_end);
         choice->variant->moe_down(&call);
     }
 }
