@@ -167,8 +167,12 @@ static void explain(kt_planner *p, const kt_problem *problem, int threads, const
         append(source->note, bytes, "%s",
                cells->tuned ? "answered by their neighbours" : "answered by the roofline");
     append(source->note, bytes, "; to tune: %s", p->command);
-    kt_log_write(&p->log, p->has_warned ? KT_LOG_DEBUG : KT_LOG_WARN, "plan", "%s", source->note);
-    p->has_warned = 1;
+    if (cells->guessed && !p->has_warned) {
+        kt_log_write(&p->log, KT_LOG_WARN, "plan", "%s", source->note);
+        p->has_warned = 1;
+    } else {
+        kt_log_write(&p->log, KT_LOG_DEBUG, "plan", "%s", source->note);
+    }
     if (p->trouble[0]) append(source->note, bytes, "; %s", p->trouble);
 }
 

@@ -14,7 +14,7 @@ typedef struct kt_planner kt_planner;
  * refused whole, with a warning that names the field; a stale one is used with a warning. A row
  * whose variant is unknown, refused here, of another version, or whose config does not parse is
  * ignored. There is at most one warning per planner: about the table when it is created, or else
- * about the first missing row; the rest is in kt_plan_source.note. A planner is used by one thread
+ * about the first row missing that matters; the rest is in kt_plan_source.note. A planner is used by one thread
  * at a time. */
 kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
                             const kt_fingerprint *machine, const kt_log *log, kt_planner **out,

@@ -11,6 +11,10 @@
  * table that ends earlier says nothing about large m: there the fallback chain answers. */
 static const int64_t full_tile_rows = 16;
 
+/* From here on kernels are bound by compute and times grow evenly: buckets between rows lose nothing
+ * by interpolation, and the tuner's quick profile leaves them out on purpose. */
+static const int64_t even_rows = 64;
+
 /* Times closer than this are equal to an estimate. */
 static const double same_time = 1e-6;
 
@@ -195,6 +199,7 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
         if (exact[b].n > 0) {
             *cell = exact[b];
         } else if (first >= 0 && b > first && (b < last || kt_m_buckets[last] >= full_tile_rows)) {
+            out->guessed += kt_m_buckets[b] <= even_rows;
             continue; /* between tuned buckets, or above a winner with full tiles */
         } else if ((near = cell_from_nearest(p, &q, threads, cell)) != NULL) {
             out->nearest = near;
@@ -208,6 +213,7 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
                            kt_op_name(q.op), kt_weight_format_name(q.weights),
                            kt_act_format_name(q.acts), (long long)q.n, (long long)q.k,
                            (long long)q.m);
+        out->guessed += cell->source != KT_CELL_EXACT;
         out->n++;
     }
     return KT_OK;

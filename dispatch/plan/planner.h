@@ -35,6 +35,7 @@ typedef struct kt_cells {
     int n;
     kt_cell cell[KT_MAX_CELLS];
     int tuned, untuned; /* buckets with and without a row; tuned + untuned = buckets up to max_m */
+    int guessed;        /* untuned ones that are worth a warning */
     const kt_table_row *nearest; /* a row that answered for another shape, or NULL */
 } kt_cells;
 

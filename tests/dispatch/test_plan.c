@@ -195,6 +195,41 @@ Test(plan, between_buckets_the_smaller_interpolated_time_wins) {
     close_bench(&b);
 }
 
+Test(plan, a_quick_table_is_no_reason_to_warn) {
+    bench b;
+    open_bench(&b);
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        int32_t m = kt_m_buckets[i];
+        if (m <= 64 || (m <= 512 && (m & (m - 1)) == 0))
+            put(&b, row(m, ROWS_4, 100.0 * m, NULL, 0));
+    }
+    start_here(&b);
+    resolve(&b, &gemm, KT_M_DENSE, 0.5);
+    cr_assert_eq(b.source.tuned_cells, 15);
+    cr_assert_eq(b.source.untuned_cells, 8);
+    cr_assert(strstr(b.source.note, "answered by their neighbours"), "%s", b.source.note);
+    cr_assert_eq(lines_said(&b), 0, "%s", b.said);
+    close_bench(&b);
+}
+
+Test(plan, a_gap_among_few_rows_is_said_once) {
+    bench b;
+    open_bench(&b);
+    fill_all_buckets(&b);
+    for (size_t i = 0; i < b.table->n_rows; i++) /* take the row of m = 3 out */
+        if (b.table->rows[i].problem.m == 3)
+            memmove(&b.table->rows[i], &b.table->rows[i + 1],
+                    (--b.table->n_rows - i) * sizeof *b.table->rows);
+    start_here(&b);
+    resolve(&b, &gemm, KT_M_DENSE, 0.5);
+    resolve(&b, &gemm, 16, 0.5);
+    cr_assert_eq(lines_said(&b), 1, "%s", b.said);
+    cr_assert(strstr(b.said, "1 of 23 m buckets have no row, answered by their neighbours"), "%s",
+              b.said);
+    expect(&b, 2, "fake_wide__avx512vnni", 1);
+    close_bench(&b);
+}
+
 Test(plan, a_winner_with_full_tiles_is_kept_above_the_last_row) {
     bench b;
     open_bench(&b);
