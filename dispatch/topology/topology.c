@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/pool.h"
 
-/* A loaded topology and the logical CPUs this process may use. */
+/* A loaded topology and the logical CPUs the calling thread may use. */
 typedef struct machine {
     hwloc_topology_t topology;
     hwloc_bitmap_t usable;
@@ -44,7 +44,7 @@ static kt_status machine_open(machine *m, kt_err *err) {
         return kt_fail(err, KT_E_NOMEM, "topology: no memory for the CPU masks");
     }
     if (hwloc_topology_is_thissystem(m->topology) &&
-        hwloc_get_cpubind(m->topology, bound, HWLOC_CPUBIND_PROCESS) == 0 &&
+        hwloc_get_cpubind(m->topology, bound, HWLOC_CPUBIND_THREAD) == 0 &&
         hwloc_bitmap_intersects(m->usable, bound))
         hwloc_bitmap_and(m->usable, m->usable, bound);
     hwloc_bitmap_free(bound);

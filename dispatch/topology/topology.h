@@ -12,7 +12,7 @@
 typedef struct kt_topology {
     kt_cpu cpu;
     int packages, numa_nodes, llc_groups, cores, pus; /* of the machine, as hwloc sees it */
-    int usable_cores, usable_pus;                     /* in our affinity mask and cgroup quota */
+    int usable_cores, usable_pus; /* in the calling thread's affinity mask and the cgroup quota */
     uint64_t memory_bytes;
     uint64_t node_memory_bytes[KT_MAX_NODES];
     size_t l2_bytes, llc_bytes; /* per core, per LLC group */
@@ -22,8 +22,9 @@ typedef struct kt_topology {
 
 kt_status kt_topology_probe(kt_topology *out, kt_err *err);
 
-/* One logical CPU per usable core, LLC group by LLC group, for kt_pool_options.cpus.
- * Writes at most max entries, returns how many. */
+/* One logical CPU per usable core, LLC group by LLC group, for kt_pool_options.cpus. Like the probe,
+ * it sees the affinity of the calling thread: ask before pinning. Writes at most max entries, returns
+ * how many. */
 int kt_topology_core_cpus(int *cpus, int max);
 
 /* Measured ceilings (kttune probe); zero = not measured. Filled by the tuner, stored in tables. */
