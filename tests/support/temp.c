@@ -41,7 +41,7 @@ void kt_temp_write(const char *folder, const char *name, const void *data, size_
 void kt_temp_copy(const char *from, const char *folder, const char *name, int link) {
     char path[PATH_MAX], *data;
     FILE *f;
-    long size;
+    long size = -1;
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     if (link) {
