@@ -17,7 +17,8 @@ const int kt_m_bucket_count = sizeof kt_m_buckets / sizeof *kt_m_buckets;
 
 /* A year. Anything longer, or shorter than the file's resolution, was not measured. */
 static const double max_time_ns = 3.2e16, min_time_ns = 0.1;
-static const int64_t max_dimension = (int64_t)1 << 40;
+/* Larger than any model, small enough that products of two, in bytes, stay far from 2^63. */
+static const int64_t max_dimension = (int64_t)1 << 28;
 
 kt_status kt_table_create(kt_table **out, kt_err *err) {
     *out = calloc(1, sizeof **out);
