@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include "kernels/simd/exp_poly.h"
+
 /* 2^n for integers -126 <= n <= 127. */
 static inline __m256 kt_pow2_ps256(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
@@ -17,15 +19,15 @@ static inline __m256 kt_exp_ps256(__m256 x) {
 
     x = _mm256_min_ps(_mm256_set1_ps(89.0f), x);
     x = _mm256_max_ps(_mm256_set1_ps(-104.0f), x);
-    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f)),
+    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(KT_EXP_LOG2E)),
                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e43p-1f), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-0x1.05c61p-29f), r);
-    p = _mm256_set1_ps(0x1.6a242fp-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.1239e3p-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5558f1p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.555491p-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.fffffcp-2f));
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(KT_EXP_LN2_HIGH), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(KT_EXP_LN2_LOW), r);
+    p = _mm256_set1_ps(KT_EXP_P4);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(KT_EXP_P3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(KT_EXP_P2));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(KT_EXP_P1));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(KT_EXP_P0));
     p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
     p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
     whole = _mm256_cvtps_epi32(n);
