@@ -7,32 +7,22 @@
  * row by itself: a row's bits depend neither on m nor on the panels' shares.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-
 #include "kernels/formats/p64_scalar.h"
-
-static void store_group(const kt_problem *q, const float x[32], int64_t group, char *h) {
-    if (q->acts == KT_A_INT8_G32) {
-        kt_a8_encode_group(x, (int8_t *)h + 32 * group, kt_a8_scales_mut(h, q->n) + group,
-                           kt_a8_comps_mut(h, q->n) + group);
-        return;
-    }
-    for (int i = 0; i < 32; i++) {
-        uint16_t bits = kt_f32_to_bf16(x[i]);
-        memcpy(h + 2 * (32 * group + i), &bits, sizeof bits);
-    }
-}
+#include "kernels/simd/swiglu_scalar.h"
 
 static void gate_up(const kt_moe_call *call) {
     const kt_problem *q = call->problem;
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++)
         for (int64_t i = 0; i < call->m; i++) {
-            float y[KT_P64_ROWS], x[32];
+            char *h = (char *)call->h + (size_t)i * call->h_stride;
+            float y[KT_P64_ROWS];
             kt_p64_row(q->weights, kt_p64_gate_up(q, call->weights, p), q->k,
                        (const char *)call->a + (size_t)call->rows[i] * call->a_stride, y);
-            for (int r = 0; r < 32; r++) x[r] = y[r] / (1 + expf(-y[r])) * y[32 + r];
-            store_group(q, x, p, (char *)call->h + (size_t)i * call->h_stride);
+            if (q->acts == KT_A_INT8_G32)
+                kt_swiglu_a8_scalar(y, h, q->n, p);
+            else
+                kt_swiglu_abf16_scalar(y, h, q->n, p);
         }
 }
 
