@@ -29,14 +29,17 @@ typedef struct kt_phase {
 typedef struct kt_pool_options {
     int n_threads; /* including the caller; 0 = one per usable core (affinity mask and cgroup quota) */
     const int
-        *cpus; /* [n_threads] logical CPUs to pin to, or NULL = choose; borrowed during create */
-    int64_t
-        spin_ns; /* how long an idle worker spins before it parks; 0 = default, -1 = never spin */
+        *cpus; /* [n_threads] logical CPUs to pin to, or NULL = distinct cores; borrowed during
+                        create. Given, the creating thread is pinned to cpus[0] too, until destroy;
+                        else it stays free and only the workers are pinned. */
+    int64_t spin_ns; /* how long an idle thread spins before it parks; 0 = default (50 us, more than
+                        the pause between two steps), -1 = never spin */
     int no_pin;
 } kt_pool_options;
 
+/* options may be NULL. A thread pool of up to 1024 threads. */
 kt_status kt_pool_create(const kt_pool_options *options, kt_pool **out, kt_err *err);
-void kt_pool_destroy(kt_pool *pool);
+void kt_pool_destroy(kt_pool *pool); /* accepts NULL; not during a run */
 int kt_pool_threads(const kt_pool *pool);
 
 /* Run the phases in order; the caller takes part as tid 0 and returns when the last is complete.
