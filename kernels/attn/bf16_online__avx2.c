@@ -11,10 +11,9 @@
 #include <immintrin.h>
 
 #include "base/err.h"
-#include "kernels/attn/attn_common.h"
+#include "kernels/attn/attn_walk.h"
 #include "kernels/simd/exp256.h"
 
-#define ATTN_LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __m256i load_pairs(const uint16_t *p) {
@@ -91,7 +90,7 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
 /* Each four queries fetch their share of the lines of keys to come. */
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, float *s) {
-    const int64_t lds = KT_ATTN_BLOCK + 16, fours = (n_queries + 3) / 4;
+    const int64_t lds = KT_ATTN_LDS, fours = (n_queries + 3) / 4;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
         for (int64_t j = 0; j < n_keys; j += 2) {
@@ -147,7 +146,7 @@ static float soften(float *s, int64_t n_keys, float *stats) {
 /* nq queries x nv * 16 columns; nq and nv are constants at each call, nq * nv <= 4. */
 INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
                        int64_t ldv, int64_t n_keys, const int nq, const int nv) {
-    const int64_t lds = KT_ATTN_BLOCK + 16;
+    const int64_t lds = KT_ATTN_LDS;
     __m256 sum[4][8];
 
     for (int r = 0; r < nq; r++)
@@ -172,7 +171,7 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys) {
-    const int64_t lds = KT_ATTN_BLOCK + 16;
+    const int64_t lds = KT_ATTN_LDS;
     int64_t i = 0, x;
     for (; i + 4 <= n_queries; i += 4)
         for (x = 0; x < d; x += 16)
@@ -192,7 +191,20 @@ static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *w
     return kt_attn_accepts(p, config, why);
 }
 
-#include "kernels/attn/attn_walk.h"
+static const kt_attn_inner inner = {.lanes = 16,
+                                    .load_query = load_query,
+                                    .scores = scores,
+                                    .soften = soften,
+                                    .weigh = weigh,
+                                    .store_sums = store_sums};
+
+static void attn(const kt_attn_call *call) {
+    kt_attn_walk(call, &inner);
+}
+
+static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
+    return kt_attn_walk_bytes(problem, config, inner.lanes);
+}
 
 KT_VARIANT(bf16_online__avx2) = {
     .name = "bf16_online__avx2",
@@ -201,9 +213,9 @@ KT_VARIANT(bf16_online__avx2) = {
     .numerics = KT_NUM_F32,
     .version = 1,
     .layout = "",
-    .params = attn_params,
-    .n_params = 1,
+    .params = kt_attn_params,
+    .n_params = KT_ATTN_N_PARAMS,
     .accepts = accepts,
-    .workspace_bytes = attn_workspace_bytes,
-    .attn = attn_run,
+    .workspace_bytes = workspace_bytes,
+    .attn = attn,
 };

@@ -13,10 +13,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
-#include "kernels/attn/attn_common.h"
+#include "kernels/attn/attn_walk.h"
 #include "kernels/simd/exp512.h"
 
-#define ATTN_LANES 32
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __mmask32 mask32(int64_t left) {
@@ -107,7 +106,7 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
 /* Each four queries fetch their share of the lines of keys to come. */
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, float *s) {
-    const int64_t lds = KT_ATTN_BLOCK + 16, fours = (n_queries + 3) / 4;
+    const int64_t lds = KT_ATTN_LDS, fours = (n_queries + 3) / 4;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
         for (int64_t j = 0; j < n_keys; j += 4) {
@@ -180,13 +179,13 @@ INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s,
                        int64_t ldv, int64_t d, int64_t n_keys, const int nq) {
     int64_t x = 0;
     for (; x + 32 < d; x += 64)
-        weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 2);
-    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_BLOCK + 16, v, ldv, d, x, n_keys, nq, 1);
+        weigh_tile(o, ldo, keep, s, KT_ATTN_LDS, v, ldv, d, x, n_keys, nq, 2);
+    if (x < d) weigh_tile(o, ldo, keep, s, KT_ATTN_LDS, v, ldv, d, x, n_keys, nq, 1);
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys) {
-    const int64_t lds = KT_ATTN_BLOCK + 16;
+    const int64_t lds = KT_ATTN_LDS;
     int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
         weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 4);
@@ -194,7 +193,20 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
         weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, 1);
 }
 
-#include "kernels/attn/attn_walk.h"
+static const kt_attn_inner inner = {.lanes = 32,
+                                    .load_query = load_query,
+                                    .scores = scores,
+                                    .soften = soften,
+                                    .weigh = weigh,
+                                    .store_sums = store_sums};
+
+static void attn(const kt_attn_call *call) {
+    kt_attn_walk(call, &inner);
+}
+
+static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
+    return kt_attn_walk_bytes(problem, config, inner.lanes);
+}
 
 KT_VARIANT(bf16_online__avx512) = {
     .name = "bf16_online__avx512",
@@ -203,9 +215,9 @@ KT_VARIANT(bf16_online__avx512) = {
     .numerics = KT_NUM_F32,
     .version = 1,
     .layout = "",
-    .params = attn_params,
-    .n_params = 1,
+    .params = kt_attn_params,
+    .n_params = KT_ATTN_N_PARAMS,
     .accepts = kt_attn_accepts,
-    .workspace_bytes = attn_workspace_bytes,
-    .attn = attn_run,
+    .workspace_bytes = workspace_bytes,
+    .attn = attn,
 };

@@ -3,9 +3,7 @@
 #include <math.h>
 
 #include "base/numeric.h"
-#include "kernels/attn/attn_common.h"
-
-#define ATTN_LANES 1
+#include "kernels/attn/attn_walk.h"
 
 static void load_query(const float *q, int64_t d, float scale, float *out) {
     for (int64_t i = 0; i < d; i++) out[i] = q[i] * scale;
@@ -18,7 +16,7 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_
             float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             for (int64_t x = 0; x < d; x++)
                 sum[x % 4] += q[i * ldq + x] * kt_bf16_to_f32(k[j * ldk + x]);
-            s[i * (KT_ATTN_BLOCK + 16) + j] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+            s[i * KT_ATTN_LDS + j] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
         }
 }
 
@@ -39,7 +37,7 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
         for (int64_t x = 0; x < d; x++) o[i * ldo + x] *= keep[i];
         for (int64_t j = 0; j < n_keys; j++)
             for (int64_t x = 0; x < d; x++)
-                o[i * ldo + x] += s[i * (KT_ATTN_BLOCK + 16) + j] * kt_bf16_to_f32(v[j * ldv + x]);
+                o[i * ldo + x] += s[i * KT_ATTN_LDS + j] * kt_bf16_to_f32(v[j * ldv + x]);
     }
 }
 
@@ -47,7 +45,20 @@ static void store_sums(const float *o, int64_t d, float *out) {
     for (int64_t i = 0; i < d; i++) out[i] = o[i];
 }
 
-#include "kernels/attn/attn_walk.h"
+static const kt_attn_inner inner = {.lanes = 1,
+                                    .load_query = load_query,
+                                    .scores = scores,
+                                    .soften = soften,
+                                    .weigh = weigh,
+                                    .store_sums = store_sums};
+
+static void attn(const kt_attn_call *call) {
+    kt_attn_walk(call, &inner);
+}
+
+static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
+    return kt_attn_walk_bytes(problem, config, inner.lanes);
+}
 
 KT_VARIANT(bf16_online__scalar) = {
     .name = "bf16_online__scalar",
@@ -56,9 +67,9 @@ KT_VARIANT(bf16_online__scalar) = {
     .numerics = KT_NUM_F32,
     .version = 1,
     .layout = "",
-    .params = attn_params,
-    .n_params = 1,
+    .params = kt_attn_params,
+    .n_params = KT_ATTN_N_PARAMS,
     .accepts = kt_attn_accepts,
-    .workspace_bytes = attn_workspace_bytes,
-    .attn = attn_run,
+    .workspace_bytes = workspace_bytes,
+    .attn = attn,
 };

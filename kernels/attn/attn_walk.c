@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attn/attn_walk.h"
+
+#include <math.h>
+#include <string.h>
+
+static const int32_t tile_queries[] = {16, 32, 64};
+const kt_param kt_attn_params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 32}};
+
+/* Scratch of one thread: arrays over the tile's queries. */
+typedef struct tile {
+    float *q, *o;    /* [queries, padded] */
+    float *s;        /* [queries, KT_ATTN_LDS] */
+    float *chunk;    /* [queries, 2] largest score and sum of the chunk */
+    float *total;    /* [queries, 2] of the chunks folded so far */
+    float *keep;     /* [queries] */
+    float *natural;  /* [padded] one head in its own order */
+    int64_t padded;  /* head_dim rounded up to lanes */
+    int64_t queries; /* capacity */
+    int64_t group;
+    const kt_attn_inner *inner;
+} tile;
+
+static int64_t tile_rows_of(const kt_problem *p, const kt_config *config) {
+    int64_t group = p->n / p->kv_heads, rows = config->value[0] / group;
+    return rows < 1 ? 1 : rows;
+}
+
+static size_t whole_lines(size_t n) {
+    return (n + 15) / 16 * 16; /* keeps every array 64-byte aligned */
+}
+
+size_t kt_attn_walk_bytes(const kt_problem *p, const kt_config *config, int64_t lanes) {
+    size_t padded = (size_t)((p->k + lanes - 1) / lanes * lanes);
+    size_t queries = (size_t)(tile_rows_of(p, config) * (p->n / p->kv_heads));
+    size_t row = whole_lines(queries * padded);
+    return sizeof(float) *
+           (2 * row + whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
+            whole_lines(queries) + whole_lines(padded));
+}
+
+static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
+    tile t;
+    float *at = c->scratch;
+    size_t queries;
+
+    t.inner = inner;
+    t.group = c->problem->n / c->problem->kv_heads;
+    t.padded = (c->problem->k + inner->lanes - 1) / inner->lanes * inner->lanes;
+    t.queries = tile_rows_of(c->problem, c->config) * t.group;
+    queries = (size_t)t.queries;
+    t.q = at;
+    t.o = t.q + whole_lines(queries * (size_t)t.padded);
+    t.s = t.o + whole_lines(queries * (size_t)t.padded);
+    t.chunk = t.s + whole_lines(queries * KT_ATTN_LDS);
+    t.total = t.chunk + whole_lines(2 * queries);
+    t.keep = t.total + whole_lines(2 * queries);
+    t.natural = t.keep + whole_lines(queries);
+    return t;
+}
+
+/* Queries [first, first + n) of the tile meet keys [key, key + n_keys). */
+static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, int64_t key,
+                  int64_t n_keys) {
+    float *s = t->s + first * KT_ATTN_LDS;
+    t->inner->scores(t->q + first * t->padded, t->padded, n, c->k + key * c->ldkv, c->ldkv,
+                     c->problem->k, n_keys, s);
+    for (int64_t i = 0; i < n; i++)
+        t->keep[first + i] =
+            t->inner->soften(s + i * KT_ATTN_LDS, n_keys, t->chunk + 2 * (first + i));
+    t->inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s,
+                    c->v + key * c->ldkv, c->ldkv, c->problem->k, n_keys);
+}
+
+/* One chunk for rows [row, row + rows) of the call; keys end at `end` or at the row's position. */
+static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows, int64_t begin,
+                  int64_t end) {
+    memset(t->o, 0, (size_t)(rows * t->group * t->padded) * sizeof *t->o);
+    for (int64_t i = 0; i < rows * t->group; i++) {
+        t->chunk[2 * i] = -INFINITY;
+        t->chunk[2 * i + 1] = 0.0f;
+    }
+    for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
+        int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end, whole = 1;
+        for (int64_t r = 0; r < rows; r++)
+            if (c->position[row + r] < stop - 1) whole = 0;
+        if (whole) {
+            block(c, t, 0, rows * t->group, key, stop - key);
+            continue;
+        }
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t limit = (int64_t)c->position[row + r] + 1;
+            if (limit > stop) limit = stop;
+            if (limit > key) block(c, t, r * t->group, t->group, key, limit - key);
+        }
+    }
+}
+
+/* The chunk that began at `begin` is complete: hand out its sums or fold them into out. */
+static void chunk_done(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows,
+                       int64_t begin) {
+    for (int64_t i = 0; i < rows * t->group; i++) {
+        int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
+        float *out = c->out + r * c->ldo + head * c->problem->k;
+        float *stats = c->stats ? c->stats + r * c->ldstats + 2 * head : t->total + 2 * i;
+
+        if (c->position[r] < begin) continue;
+        if (c->stats || begin == 0) {
+            t->inner->store_sums(t->o + i * t->padded, c->problem->k, out);
+            memcpy(stats, t->chunk + 2 * i, 2 * sizeof *stats);
+        } else {
+            t->inner->store_sums(t->o + i * t->padded, c->problem->k, t->natural);
+            kt_attn_fold(out, stats, t->natural, t->chunk + 2 * i, c->problem->k);
+        }
+    }
+}
+
+static void rows_of_tile(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows) {
+    int64_t last = 0, end;
+
+    for (int64_t i = 0; i < rows * t->group; i++) {
+        int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
+        t->inner->load_query(c->q + r * c->ldq + head * c->problem->k, c->problem->k, c->scale,
+                             t->q + i * t->padded);
+        if (c->position[r] > last) last = c->position[r];
+    }
+    end = last + 1;
+    if (c->key_end > 0 && c->key_end < end) end = c->key_end;
+    for (int64_t begin = c->key_begin; begin < end; begin += KT_ATTN_CHUNK) {
+        int64_t stop = begin + KT_ATTN_CHUNK < end ? begin + KT_ATTN_CHUNK : end;
+        chunk(c, t, row, rows, begin, stop);
+        chunk_done(c, t, row, rows, begin);
+    }
+    if (c->stats) return;
+    for (int64_t i = 0; i < rows * t->group; i++) {
+        int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
+        kt_attn_finish(c->out + r * c->ldo + head * c->problem->k, t->total + 2 * i, c->problem->k);
+    }
+}
+
+void kt_attn_walk(const kt_attn_call *c, const kt_attn_inner *inner) {
+    tile t = tile_of(c, inner);
+    int64_t tile_rows = t.queries / t.group;
+    for (int64_t row = c->row_begin; row < c->row_end; row += tile_rows)
+        rows_of_tile(c, &t, row, c->row_end - row < tile_rows ? c->row_end - row : tile_rows);
+}
