@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/measure/banks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "tuner/measure/synthetic.h"
+
+static int is_same(const kt_problem *a, const kt_problem *b) {
+    return a->op == b->op && a->weights == b->weights && a->acts == b->acts && a->n == b->n &&
+           a->k == b->k;
+}
+
+static const char *layout_of(const kt_variant *v) {
+    return v->layout ? v->layout : v->name;
+}
+
+static void drop(kt_banks *b, int i) {
+    kt_cold_bank_destroy(&b->entry[i].bank);
+    memset(&b->entry[i], 0, sizeof b->entry[i]);
+}
+
+/* The longest unused entry that the current cell does not need, or an empty one; -1 = none. */
+static int oldest(const kt_banks *b, bool want_empty) {
+    int best = -1;
+    for (int i = 0; i < KT_MAX_BANKS; i++) {
+        int64_t used = b->entry[i].used;
+        if (used == 0 ? !want_empty : used > b->cell_start) continue;
+        if (best < 0 || used < b->entry[best].used) best = i;
+    }
+    return best;
+}
+
+void kt_banks_new_cell(kt_banks *b) {
+    b->cell_start = b->clock;
+}
+
+/* Make a bank; while memory is short, give up older ones. */
+static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt_variant *v,
+                      int64_t min_slots, kt_err *err) {
+    void *content;
+    size_t bytes;
+    kt_status st;
+    int victim;
+
+    KT_TRY(kt_synthetic_pack(problem, v, 1, &content, &bytes, err));
+    st = kt_cold_bank_create(content, bytes, min_slots, b->rotation_bytes, &b->entry[slot].bank,
+                             err);
+    while (st == KT_E_NOMEM && (victim = oldest(b, false)) >= 0) {
+        drop(b, victim);
+        st = kt_cold_bank_create(content, bytes, min_slots, b->rotation_bytes, &b->entry[slot].bank,
+                                 err);
+    }
+    free(content);
+    return st;
+}
+
+kt_status kt_banks_get(kt_banks *b, const kt_problem *problem, const kt_variant *v,
+                       int64_t min_slots, kt_cold_bank **out, kt_err *err) {
+    int slot;
+
+    *out = NULL;
+    for (int i = 0; i < KT_MAX_BANKS; i++) {
+        if (b->entry[i].used == 0 || !is_same(&b->entry[i].problem, problem) ||
+            strcmp(b->entry[i].layout, layout_of(v)) != 0 || b->entry[i].bank.n_slots < min_slots)
+            continue;
+        b->entry[i].used = ++b->clock;
+        *out = &b->entry[i].bank;
+        return KT_OK;
+    }
+    slot = oldest(b, true);
+    if (slot < 0)
+        return kt_fail(err, KT_E_NOMEM, "%s: more than %d layouts in one cell", v->name,
+                       KT_MAX_BANKS);
+    drop(b, slot);
+    KT_TRY(fill(b, slot, problem, v, min_slots, err));
+    b->entry[slot].problem = *problem;
+    strncpy(b->entry[slot].layout, layout_of(v), sizeof b->entry[slot].layout - 1);
+    b->entry[slot].used = ++b->clock;
+    *out = &b->entry[slot].bank;
+    return KT_OK;
+}
+
+void kt_banks_deinit(kt_banks *b) {
+    if (!b) return;
+    for (int i = 0; i < KT_MAX_BANKS; i++) drop(b, i);
+}

@@ -1,0 +1,30 @@
+/* Cold banks of packed weights, shared by all contenders of one layout and kept from cell to cell.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_BANKS_H
+#define KT_TUNER_BANKS_H
+
+#include "kt/variant.h"
+#include "tuner/measure/cold.h"
+
+#define KT_MAX_BANKS 8
+
+typedef struct kt_banks {
+    size_t rotation_bytes;     /* set by the owner: kt_cold_rotation_bytes */
+    int64_t clock, cell_start; /* uses so far; those of the current cell are after cell_start */
+    struct {
+        kt_problem problem; /* m = 0 */
+        char layout[32];
+        int64_t used; /* clock of the last use; 0 = empty */
+        kt_cold_bank bank;
+    } entry[KT_MAX_BANKS];
+} kt_banks;
+
+/* Bank of synthetic weights for the problem in the variant's layout with at least min_slots slots.
+ * Borrowed; valid until the cache needs room (KT_MAX_BANKS different ones later, or earlier when
+ * memory is short), but never taken from those asked for since kt_banks_new_cell. */
+kt_status kt_banks_get(kt_banks *banks, const kt_problem *problem, const kt_variant *variant,
+                       int64_t min_slots, kt_cold_bank **out, kt_err *err);
+void kt_banks_new_cell(kt_banks *banks);
+void kt_banks_deinit(kt_banks *banks);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/measure/cold.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/numeric.h"
+
+enum { PAGE = 4096, MIB = 1 << 20 };
+
+size_t kt_cold_rotation_bytes(const kt_ceilings *ceilings, size_t llc_bytes) {
+    double knee =
+        ceilings && ceilings->cache_knee_bytes > 0 ? ceilings->cache_knee_bytes : (double)llc_bytes;
+    double want = 4 * knee;
+    double cap = (double)kt_memory_available_bytes() / 2;
+    if (want < 256.0 * MIB) want = 256.0 * MIB;
+    if (want > cap) want = cap;
+    return (size_t)want;
+}
+
+kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
+                              size_t rotation_bytes, kt_cold_bank *out, kt_err *err) {
+    kt_cold_bank b = {.slot_bytes = slot_bytes};
+    uint64_t total;
+
+    memset(out, 0, sizeof *out);
+    if (slot_bytes == 0 || slot_bytes > SIZE_MAX / 2)
+        return kt_fail(err, KT_E_INVALID, "cold pool: slots of %zu bytes", slot_bytes);
+    b.stride = (slot_bytes + PAGE - 1) / PAGE * PAGE;
+    b.n_slots = (int64_t)((rotation_bytes + b.stride - 1) / b.stride);
+    if (b.n_slots < min_slots) b.n_slots = min_slots;
+    if (b.n_slots < 2) b.n_slots = 2;
+    if (kt_mul_overflow((uint64_t)b.n_slots, b.stride, &total) ||
+        total > kt_memory_available_bytes() / 2)
+        return kt_fail(err, KT_E_NOMEM,
+                       "cold pool: %lld slots of %zu bytes exceed half of the available memory "
+                       "(%llu MiB)",
+                       (long long)b.n_slots, b.stride,
+                       (unsigned long long)(kt_memory_available_bytes() / 2 / MIB));
+    KT_TRY(kt_buffer_create((size_t)total, KT_PAGES_ADVISED, -1, &b.buffer, err));
+    for (int64_t i = 0; i < b.n_slots; i++)
+        memcpy((char *)b.buffer.data + (size_t)i * b.stride, content, slot_bytes);
+    *out = b;
+    return KT_OK;
+}
+
+void kt_cold_bank_destroy(kt_cold_bank *bank) {
+    if (!bank) return;
+    kt_buffer_destroy(&bank->buffer);
+    memset(bank, 0, sizeof *bank);
+}

@@ -1,0 +1,27 @@
+/* Order statistics and bootstrap intervals of timing samples. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_STATS_H
+#define KT_TUNER_STATS_H
+
+#include "base/rng.h"
+
+#define KT_MAX_SAMPLES 256       /* kept per contender; more would not change a decision */
+#define KT_BOOTSTRAP_ROUNDS 1000 /* resamples: the 0.5 % tail is then five draws deep */
+
+/* An estimate with the bounds of its interval. */
+typedef struct kt_interval {
+    double point, low, high;
+} kt_interval;
+
+/* Quantile q (0..1) of n >= 1 values, linear between order statistics; x is not changed.
+ * n <= KT_MAX_SAMPLES; more are ignored. Thread-safe. */
+double kt_quantile(const double *x, int n, double q);
+
+/* Bootstrap interval (percentile method) of quantile q of n >= 1 values. */
+kt_interval kt_quantile_interval(const double *x, int n, double q, double confidence, kt_rng *rng);
+
+/* Median of log(a[i] / b[i]) over pairs taken in the same round, with its paired bootstrap interval.
+ * Positive: b is faster. n >= 1; all values > 0. */
+kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double confidence,
+                                kt_rng *rng);
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/measure/synthetic.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/numeric.h"
+#include "base/rng.h"
+#include "kernels/formats/format.h"
+
+enum { TABLE = 4096 }; /* draws to pick from; a power of two */
+
+/* Picks from a table of normal draws: twelve bits each, so one random word serves five. */
+typedef struct picker {
+    kt_rng rng;
+    uint64_t bits;
+    int left;
+} picker;
+
+static unsigned pick(picker *p) {
+    unsigned i;
+    if (p->left == 0) {
+        p->bits = kt_rng_u64(&p->rng);
+        p->left = 5;
+    }
+    i = (unsigned)p->bits & (TABLE - 1);
+    p->bits >>= 12;
+    p->left--;
+    return i;
+}
+
+static void normal_table(float *table, kt_rng *rng) {
+    for (int i = 0; i < TABLE; i++) table[i] = kt_rng_normal(rng);
+}
+
+static int clamp_code(float x, int limit) {
+    int v = (int)lrintf(x);
+    return v > limit ? limit : v < -limit ? -limit : v;
+}
+
+static void fill_bf16(uint16_t *w, size_t count, float sigma, const float *table, picker *p) {
+    uint16_t value[TABLE];
+    for (int i = 0; i < TABLE; i++) value[i] = kt_f32_to_bf16(sigma * table[i]);
+    for (size_t i = 0; i < count; i++) w[i] = value[pick(p)];
+}
+
+/* A row of a few thousand normal weights has its largest near 3.5 sigma. */
+static void fill_int8(int8_t *w, size_t count, const float *table, picker *p) {
+    int8_t value[TABLE];
+    for (int i = 0; i < TABLE; i++) value[i] = (int8_t)clamp_code(table[i] * (127 / 3.5f), 127);
+    for (size_t i = 0; i < count; i++) w[i] = value[pick(p)];
+}
+
+/* The largest of a group of 32 is near 2.1 sigma. */
+static void fill_int4(uint8_t *w, size_t bytes, const float *table, picker *p) {
+    uint8_t value[TABLE];
+    for (int i = 0; i < TABLE; i++) value[i] = (uint8_t)(clamp_code(table[i] * (7 / 2.1f), 7) + 8);
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned low = value[pick(p)];
+        w[i] = (uint8_t)(low | (unsigned)value[pick(p)] << 4);
+    }
+}
+
+static void fill(kt_synthetic *s, uint64_t seed, size_t data_bytes, size_t scale_bytes) {
+    const kt_matrix *m = &s->matrix;
+    float table[TABLE], sigma = 1 / sqrtf((float)m->k);
+    picker p = {.left = 0};
+
+    kt_rng_seed(&p.rng, seed);
+    normal_table(table, &p.rng);
+    switch (m->format) {
+    case KT_W_BF16: fill_bf16(s->data, data_bytes / 2, sigma, table, &p); break;
+    case KT_W_INT8_CHANNEL:
+        fill_int8(s->data, data_bytes, table, &p);
+        for (size_t i = 0; i < scale_bytes / 4; i++) ((float *)s->scales)[i] = sigma * 3.5f / 127;
+        break;
+    case KT_W_INT4_G32:
+        fill_int4(s->data, data_bytes, table, &p);
+        for (size_t i = 0; i < scale_bytes / 2; i++)
+            ((uint16_t *)s->scales)[i] = kt_f32_to_bf16(sigma * 2.1f / 7);
+        break;
+    default:
+        for (size_t i = 0; i < data_bytes / 4; i++) ((float *)s->data)[i] = sigma * table[pick(&p)];
+    }
+}
+
+kt_status kt_synthetic_create(kt_weight_format format, int64_t n, int64_t k, uint64_t seed,
+                              kt_synthetic *out, kt_err *err) {
+    const kt_format *f = kt_format_find(format);
+    kt_synthetic s = {.matrix = {.format = format, .n = n, .k = k}};
+    size_t data_bytes, scale_bytes;
+
+    memset(out, 0, sizeof *out);
+    if (!f)
+        return kt_fail(err, KT_E_UNSUPPORTED, "synthetic weights: format %s",
+                       kt_weight_format_name(format));
+    f->plain_bytes(n, k, &data_bytes, &scale_bytes);
+    s.data = malloc(data_bytes + 1);
+    s.scales = malloc(scale_bytes + 1);
+    if (!s.data || !s.scales) {
+        kt_synthetic_destroy(&s);
+        return kt_fail(err, KT_E_NOMEM, "synthetic weights: no memory for %zu bytes", data_bytes);
+    }
+    s.matrix.data = s.data;
+    s.matrix.scales = scale_bytes ? s.scales : NULL;
+    fill(&s, seed, data_bytes, scale_bytes);
+    *out = s;
+    return KT_OK;
+}
+
+void kt_synthetic_destroy(kt_synthetic *s) {
+    if (!s) return;
+    free(s->data);
+    free(s->scales);
+    memset(s, 0, sizeof *s);
+}
+
+void kt_synthetic_rows(float *x, size_t count, uint64_t seed) {
+    kt_rng rng;
+    kt_rng_seed(&rng, seed);
+    for (size_t i = 0; i < count; i++) x[i] = kt_rng_normal(&rng);
+}
+
+static kt_status pack_expert(const kt_problem *q, const kt_variant *v, uint64_t seed, void *dst,
+                             kt_err *err) {
+    kt_synthetic gate = {0}, up = {0}, down = {0};
+    kt_status st = kt_synthetic_create(q->weights, q->n, q->k, seed, &gate, err);
+
+    if (st == KT_OK) st = kt_synthetic_create(q->weights, q->n, q->k, seed + 1, &up, err);
+    if (st == KT_OK) st = kt_synthetic_create(q->weights, q->k, q->n, seed + 2, &down, err);
+    if (st == KT_OK) v->pack_expert(q, &gate.matrix, &up.matrix, &down.matrix, dst);
+    kt_synthetic_destroy(&gate);
+    kt_synthetic_destroy(&up);
+    kt_synthetic_destroy(&down);
+    return st;
+}
+
+static kt_status pack_gemm(const kt_problem *q, const kt_variant *v, uint64_t seed, void *dst,
+                           kt_err *err) {
+    kt_synthetic w;
+    KT_TRY(kt_synthetic_create(q->weights, q->n, q->k, seed, &w, err));
+    v->pack_gemm(q, &w.matrix, dst);
+    kt_synthetic_destroy(&w);
+    return KT_OK;
+}
+
+kt_status kt_synthetic_pack(const kt_problem *q, const kt_variant *v, uint64_t seed, void **out,
+                            size_t *bytes, kt_err *err) {
+    size_t size = v->packed_bytes(q);
+    void *dst = aligned_alloc(64, (size + 63) / 64 * 64);
+    kt_status st;
+
+    *out = NULL;
+    *bytes = size;
+    if (!dst) return kt_fail(err, KT_E_NOMEM, "%s: no memory to pack %zu bytes", v->name, size);
+    st = q->op == KT_OP_MOE_FFN ? pack_expert(q, v, seed, dst, err)
+                                : pack_gemm(q, v, seed, dst, err);
+    if (st == KT_OK)
+        *out = dst;
+    else
+        free(dst);
+    return st;
+}
