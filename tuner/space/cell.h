@@ -1,0 +1,33 @@
+/* A cell is what gets one decision: a problem with its m bucket, on a number of threads.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_CELL_H
+#define KT_TUNER_CELL_H
+
+#include "kt/problem.h"
+#include "kt/status.h"
+
+#define KT_CELL_KEY_BYTES 160
+
+typedef struct kt_tune_cell {
+    kt_problem problem; /* as the runtime asks for it; m = bucket */
+    int threads;
+    double weight; /* share of serving time it stands for, over all cells 1 */
+    char role[16]; /* "experts", "qkv", "lm_head": for people */
+} kt_tune_cell;
+
+typedef struct kt_cell_list {
+    kt_tune_cell *cells; /* owned */
+    size_t n, capacity;
+    char workload[64]; /* model or workload name */
+} kt_cell_list;
+
+void kt_cell_list_deinit(kt_cell_list *list); /* accepts a zeroed list */
+kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err);
+
+/* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. */
+char *kt_cell_key(const kt_problem *problem, int threads, char *out, size_t out_bytes);
+
+/* Do both have the same weights, so that they share packed bytes? (All but m.) */
+int kt_same_weights(const kt_problem *a, const kt_problem *b);
+
+#endif

@@ -1,0 +1,58 @@
+/* The matrices of a model, from its config.json or from a shipped workload.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_SHAPES_H
+#define KT_TUNER_SHAPES_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "tuner/space/cell.h"
+
+#define KT_MAX_DENSE 12
+
+typedef struct kt_shapes {
+    char name[64];
+    int64_t hidden, layers;
+    int64_t moe_layers, intermediate, experts, topk; /* routed experts; 0 = none */
+    int64_t dense_layers, dense_intermediate;        /* layers with one feed-forward network */
+    kt_weight_format native;                         /* of the experts in the checkpoint */
+    int n_dense;
+    struct {
+        char name[16];
+        int64_t n, k, layers; /* outputs, inputs, in how many layers */
+    } dense[KT_MAX_DENSE];    /* plain matrices as they are multiplied: q, k and v as one */
+} kt_shapes;
+
+/* From the object of config.json. Accepts the key aliases of the supported families; refuses sizes
+ * that no kernel takes (not a multiple of 32). */
+kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
+                                kt_err *err);
+
+/* From the object of a shipped workload (datasets/workloads). */
+kt_status kt_shapes_from_workload(const kt_json *workload, const char *where, kt_shapes *out,
+                                  kt_err *err);
+
+/* Find a model: a folder with config.json, a bundled model's name, or a workload's name. path (may be
+ * NULL) receives the file that was read. KT_E_NOT_FOUND names the places looked at. */
+kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t path_bytes,
+                         kt_err *err);
+
+/* How weights are asked for when serving: native, everything BF16, INT8, or experts INT4 and the rest
+ * INT8. -1 = unknown name. */
+typedef enum kt_serving_format {
+    KT_SERVE_NATIVE,
+    KT_SERVE_BF16,
+    KT_SERVE_INT8,
+    KT_SERVE_INT4
+} kt_serving_format;
+int kt_serving_format_parse(const char *name);
+
+/* Largest number of m buckets and which ones a budget has time for. */
+typedef enum kt_profile { KT_PROFILE_QUICK, KT_PROFILE_FULL } kt_profile;
+
+/* All cells of the model for this serving format and these thread counts, weighted by a serving mix;
+ * weights sum to 1. */
+kt_status kt_cells_of_shapes(const kt_shapes *shapes, kt_serving_format format, kt_profile profile,
+                             const int *threads, int n_threads, kt_cell_list *out, kt_err *err);
+
+#endif
