@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/search/contest.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "tuner/search/strategy.h"
+
+const kt_strategy *kt_strategy_find(const char *name) {
+    for (size_t i = 0; i < kt_builtin_strategy_count; i++)
+        if (strcmp(kt_builtin_strategies[i]->name, name) == 0) return kt_builtin_strategies[i];
+    return NULL;
+}
+
+bool kt_challenger_wins(const double *default_ns, const double *challenger_ns, int n, kt_rng *rng,
+                        kt_interval *gain) {
+    *gain = kt_paired_log_ratio(default_ns, challenger_ns, n, KT_GAIN_CONFIDENCE, rng);
+    return gain->low > 0 && gain->point >= log1p(KT_MIN_GAIN);
+}
+
+/* p25 and its relative interval from the valid rounds of one contender. */
+static void describe(const kt_samples *s, int contender, kt_rng *rng, kt_verdict *out) {
+    double x[KT_MAX_SAMPLES];
+    int n = kt_samples_pairs(s, contender, contender, x, NULL);
+    kt_interval i = kt_quantile_interval(x, n, 0.25, 0.95, rng);
+    out->winner_ns = i.point;
+    out->spread = (kt_interval){1, i.low / i.point, i.high / i.point};
+    out->rounds = n;
+}
+
+/* Thirty fresh rounds: the race's own samples flatter the one that was lucky in them. */
+static kt_status hold_out(kt_contest *c, int challenger, kt_samples *fresh, kt_rng *rng,
+                          kt_verdict *out, kt_err *err) {
+    double a[KT_MAX_SAMPLES], b[KT_MAX_SAMPLES];
+    int pair[2] = {c->default_index, challenger}, n;
+
+    KT_TRY(kt_contest_rung(c, fresh, pair, 2, KT_HOLDOUT_ROUNDS, err));
+    n = kt_samples_pairs(fresh, c->default_index, challenger, a, b);
+    out->is_tuned = n > 0 && kt_challenger_wins(a, b, n, rng, &out->gain);
+    out->winner = out->is_tuned ? challenger : c->default_index;
+    describe(fresh, out->winner, rng, out);
+    out->default_ns = kt_samples_p25(fresh, c->default_index);
+    return KT_OK;
+}
+
+static kt_status judge(kt_contest *c, const kt_samples *s, const int *live, int n_live,
+                       kt_samples *fresh, kt_verdict *out, kt_err *err) {
+    kt_rng rng;
+
+    kt_rng_seed(&rng, c->seed ^ 0xf1a7u);
+    memset(out, 0, sizeof *out);
+    out->winner = c->default_index;
+    if (live[0] == c->default_index) {
+        describe(s, live[0], &rng, out);
+        out->default_ns = out->winner_ns;
+    } else {
+        KT_TRY(hold_out(c, live[0], fresh, &rng, out, err));
+    }
+    for (int i = 0; i < n_live && out->n_runners < KT_RUNNERS; i++) {
+        if (live[i] == out->winner) continue;
+        out->runner[out->n_runners] = live[i];
+        out->runner_ns[out->n_runners++] = kt_samples_p25(s, live[i]);
+    }
+    return KT_OK;
+}
+
+kt_status kt_contest_decide(kt_contest *c, const kt_strategy *strategy, kt_verdict *out,
+                            kt_err *err) {
+    kt_samples s = {0}, fresh = {0};
+    int *live = calloc((size_t)c->n, sizeof *live), n_live = 0;
+    kt_status st = live ? KT_OK : kt_fail(err, KT_E_NOMEM, "race: no memory");
+
+    if (st == KT_OK) st = kt_samples_create(c->n, &s, err);
+    if (st == KT_OK) st = kt_samples_create(c->n, &fresh, err);
+    if (st == KT_OK) st = strategy->race(c, &s, live, &n_live, err);
+    if (st == KT_OK) st = judge(c, &s, live, n_live, &fresh, out, err);
+    kt_samples_destroy(&s);
+    kt_samples_destroy(&fresh);
+    free(live);
+    return st;
+}
