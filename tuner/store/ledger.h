@@ -1,0 +1,48 @@
+/* The tuner's records in the journal: what a run did, and what a later run may take over.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_LEDGER_H
+#define KT_TUNER_LEDGER_H
+
+#include "dispatch/table/table.h"
+#include "tuner/search/contest.h"
+#include "tuner/space/candidates.h"
+#include "tuner/store/journal.h"
+#include "tuner/verify/verdicts.h"
+
+/* Bump when samples of older journals must not be mixed with new ones. */
+#define KT_PROTOCOL 1
+
+typedef struct kt_ledger {
+    kt_journal *journal; /* owned */
+    uint8_t *usable;     /* [records]: of this machine and protocol; owned */
+    /* The cell in hand, for the rung store: set by kt_ledger_cell. */
+    char cell_key[KT_CELL_KEY_BYTES];
+    const kt_contenders *contenders;
+    int n_replayed; /* rungs taken from the journal so far */
+} kt_ledger;
+
+/* Open the journal at path (fresh: forget its content) and start a session. */
+kt_status kt_ledger_open(const char *path, bool fresh, const kt_fingerprint *machine,
+                         const char *workload, const char *strategy, uint64_t seed, kt_ledger *out,
+                         kt_err *err);
+void kt_ledger_close(kt_ledger *l); /* accepts a zeroed one */
+
+kt_status kt_ledger_gate(kt_ledger *l, const kt_gate_result *result, kt_err *err);
+
+/* Rungs of this cell and these contenders (borrowed until the next call) are recorded and replayed
+ * through the returned store. */
+kt_rung_store kt_ledger_cell(kt_ledger *l, const kt_tune_cell *cell,
+                             const kt_contenders *contenders);
+
+/* A decided cell. contest_id names everything the decision depended on. */
+kt_status kt_ledger_decide(kt_ledger *l, const kt_table_row *row, uint32_t contest_id, int rounds,
+                           int voided, kt_err *err);
+/* An earlier decision of the same contest, newest first; false when there is none. */
+bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t contest_id,
+                       kt_table_row *out);
+/* Contenders with versions, default and strategy as one number. */
+uint32_t kt_contest_id(const kt_contenders *contenders, const char *strategy);
+
+kt_status kt_ledger_end(kt_ledger *l, const char *reason, kt_err *err);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/store/machine_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "dispatch/plan/plan.h"
+
+static void put_number(kt_json_writer *w, const char *key, double v, int decimals) {
+    kt_json_key(w, key);
+    kt_json_put_fixed(w, v, decimals);
+}
+
+static const char *pages_name(kt_pages pages) {
+    static const char *const names[] = {"4 KiB", "2 MiB advised", "2 MiB reserved"};
+    return (size_t)pages < 3 ? names[pages] : "unknown";
+}
+
+static void put_topology(kt_json_writer *w, const kt_topology *t) {
+    kt_json_key(w, "topology");
+    kt_json_begin_object(w);
+    kt_json_key(w, "cpu");
+    kt_json_put_string(w, t->cpu.brand);
+    kt_json_key(w, "packages");
+    kt_json_put_int(w, t->packages);
+    kt_json_key(w, "cores");
+    kt_json_put_int(w, t->cores);
+    kt_json_key(w, "llc_groups");
+    kt_json_put_int(w, t->llc_groups);
+    kt_json_key(w, "l2_bytes");
+    kt_json_put_int(w, (int64_t)t->l2_bytes);
+    kt_json_key(w, "llc_bytes");
+    kt_json_put_int(w, (int64_t)t->llc_bytes);
+    kt_json_key(w, "hypervisor");
+    kt_json_put_bool(w, t->cpu.hypervisor);
+    kt_json_key(w, "kernel");
+    kt_json_put_string(w, t->kernel);
+    kt_json_key(w, "huge_pages");
+    kt_json_put_string(w, t->thp);
+    kt_json_end_object(w);
+}
+
+char *kt_machine_text(const kt_topology *topology, const kt_machine_report *r, size_t *size) {
+    kt_json_writer w = {.indent = 2};
+    kt_fingerprint f;
+    char class_name[64], *copy = NULL;
+    const char *text;
+
+    kt_fingerprint_make(topology, &r->ceilings, &f);
+    kt_machine_class(&f, class_name, sizeof class_name);
+    kt_json_begin_object(&w);
+    kt_json_key(&w, "class");
+    kt_json_put_string(&w, class_name);
+    kt_json_key(&w, "fingerprint");
+    kt_fingerprint_write(&f, &w);
+    put_topology(&w, topology);
+    kt_json_key(&w, "pages");
+    kt_json_put_string(&w, pages_name(r->pages));
+    put_number(&w, "timer_read_ns", r->timer.read_ns, 1);
+    put_number(&w, "timer_step_ns", r->timer.step_ns, 1);
+    kt_json_key(&w, "read_curve");
+    kt_json_begin_array(&w);
+    for (int i = 0; i < r->n_points; i++) {
+        kt_json_begin_object(&w);
+        kt_json_key(&w, "bytes");
+        kt_json_put_int(&w, (int64_t)r->curve[i].bytes);
+        put_number(&w, "gbs", r->curve[i].gbs, 2);
+        kt_json_end_object(&w);
+    }
+    kt_json_end_array(&w);
+    put_number(&w, "seconds", r->seconds, 2);
+    kt_json_end_object(&w);
+    text = kt_json_writer_text(&w, size);
+    if (text) copy = malloc(*size + 2);
+    if (copy) {
+        memcpy(copy, text, *size);
+        memcpy(copy + *size, "\n", 2);
+        *size += 1;
+    }
+    kt_json_writer_deinit(&w);
+    return copy;
+}
+
+kt_status kt_machine_path(const kt_fingerprint *machine, char *out, size_t out_bytes, kt_err *err) {
+    static const char file[] = "machine.json";
+    char *slash;
+
+    KT_TRY(kt_table_default_path(machine, "machine", out, out_bytes, err));
+    slash = strrchr(out, '/');
+    if (!slash || (size_t)(slash + 1 - out) + sizeof file > out_bytes)
+        return kt_fail(err, KT_E_INTERNAL, "%s: no room for the path of %s", out, file);
+    memcpy(slash + 1, file, sizeof file);
+    return KT_OK;
+}
+
+kt_status kt_machine_save(const kt_topology *topology, const kt_machine_report *report, char *path,
+                          size_t path_bytes, kt_err *err) {
+    kt_fingerprint f;
+    size_t size = 0;
+    char *text;
+    kt_status st;
+
+    kt_fingerprint_make(topology, &report->ceilings, &f);
+    KT_TRY(kt_machine_path(&f, path, path_bytes, err));
+    text = kt_machine_text(topology, report, &size);
+    if (!text) return kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    st = kt_file_write(path, text, size, err);
+    free(text);
+    return st;
+}
+
+static kt_status read_ceilings(const char *path, const char *text, size_t size,
+                               const kt_fingerprint *here, kt_ceilings *out, kt_err *err) {
+    kt_json_doc *doc = NULL;
+    kt_fingerprint stored;
+    kt_err why;
+    kt_status st = kt_json_parse(text, size, NULL, &doc, err);
+
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%s", path);
+    st = kt_fingerprint_read(kt_json_get(kt_json_root(doc), "fingerprint"), path, &stored, err);
+    if (st == KT_OK) {
+        kt_fingerprint bare = stored;
+        memset(&bare.ceilings, 0, sizeof bare.ceilings);
+        if (kt_fingerprint_compare(&bare, here, &why) == KT_MATCH_OTHER)
+            st = kt_fail(err, KT_E_MISMATCH, "%s: %s", path, why.message);
+        else
+            *out = stored.ceilings;
+    }
+    kt_json_destroy(doc);
+    return st;
+}
+
+kt_status kt_machine_load(const kt_topology *topology, kt_ceilings *out, kt_err *err) {
+    char path[1024], *text = NULL;
+    size_t size = 0;
+    kt_fingerprint here;
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    kt_fingerprint_make(topology, NULL, &here);
+    KT_TRY(kt_machine_path(&here, path, sizeof path, err));
+    st = kt_file_read(path, 1 << 20, &text, &size, err);
+    if (st == KT_E_IO) st = KT_E_NOT_FOUND;
+    if (st != KT_OK) return st;
+    st = read_ceilings(path, text, size, &here, out, err);
+    free(text);
+    return st;
+}

@@ -1,0 +1,23 @@
+/* machine.json: what `kttune probe` measured, kept in the user's cache so that tuning and serving
+ * need not measure again. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_MACHINE_FILE_H
+#define KT_TUNER_MACHINE_FILE_H
+
+#include "tuner/measure/ceilings.h"
+
+/* The text of machine.json: class, fingerprint with ceilings, timer, pages, bandwidth curve, topology.
+ * No host or user names. Returns malloc'd text (owned by the caller) or NULL when memory is short. */
+char *kt_machine_text(const kt_topology *topology, const kt_machine_report *report, size_t *size);
+
+/* Where this machine's file lies ("<tables>/<class>/machine.json"); folders are made. */
+kt_status kt_machine_path(const kt_fingerprint *machine, char *out, size_t out_bytes, kt_err *err);
+
+/* Write the file atomically into that place. */
+kt_status kt_machine_save(const kt_topology *topology, const kt_machine_report *report, char *path,
+                          size_t path_bytes, kt_err *err);
+
+/* Ceilings of an earlier probe of this machine. KT_E_NOT_FOUND when there is none; KT_E_MISMATCH when
+ * the file was made on another machine. out is zeroed on error. */
+kt_status kt_machine_load(const kt_topology *topology, kt_ceilings *out, kt_err *err);
+
+#endif

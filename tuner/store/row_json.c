@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/store/row_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+
+static void put_int(kt_json_writer *w, const char *key, int64_t v) {
+    kt_json_key(w, key);
+    kt_json_put_int(w, v);
+}
+
+static void put_double(kt_json_writer *w, const char *key, double v) {
+    kt_json_key(w, key);
+    kt_json_put_double(w, v);
+}
+
+static void put_string(kt_json_writer *w, const char *key, const char *v) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, v);
+}
+
+static void put_problem(kt_json_writer *w, const kt_problem *p) {
+    put_string(w, "op", kt_op_name(p->op));
+    put_string(w, "weights", kt_weight_format_name(p->weights));
+    put_string(w, "acts", kt_act_format_name(p->acts));
+    put_int(w, "m", p->m);
+    put_int(w, "n", p->n);
+    put_int(w, "k", p->k);
+    put_int(w, "experts", p->experts);
+    put_int(w, "topk", p->topk);
+}
+
+void kt_row_write(const kt_table_row *row, kt_json_writer *w) {
+    kt_json_begin_object(w);
+    put_problem(w, &row->problem);
+    put_int(w, "threads", row->threads);
+    put_string(w, "variant", row->variant);
+    put_string(w, "config", row->config);
+    put_int(w, "version", row->version);
+    put_double(w, "ns", row->time_ns);
+    put_double(w, "low", row->ci_low);
+    put_double(w, "high", row->ci_high);
+    put_int(w, "rounds", row->rounds);
+    put_string(w, "default_variant", row->default_variant);
+    put_string(w, "default_config", row->default_config);
+    put_double(w, "default_ns", row->default_ns);
+    put_string(w, "status", row->status);
+    put_double(w, "error", row->error);
+    kt_json_key(w, "next");
+    kt_json_begin_array(w);
+    for (int i = 0; i < row->n_runners; i++) {
+        kt_json_begin_object(w);
+        put_string(w, "variant", row->runner[i].variant);
+        put_string(w, "config", row->runner[i].config);
+        put_double(w, "ns", row->runner[i].time_ns);
+        kt_json_end_object(w);
+    }
+    kt_json_end_array(w);
+    kt_json_end_object(w);
+}
+
+static kt_status need_text(const kt_json *o, const char *key, const char *where, char *out,
+                           size_t out_bytes, kt_err *err) {
+    const char *text;
+    KT_TRY(kt_json_need_string(o, key, where, &text, err));
+    if (strlen(text) >= out_bytes)
+        return kt_fail(err, KT_E_FORMAT, "%s: '%s' is longer than %zu bytes", where, key,
+                       out_bytes - 1);
+    snprintf(out, out_bytes, "%s", text);
+    return KT_OK;
+}
+
+/* A word of the dispatch vocabulary as its number. */
+static kt_status need_word(const kt_json *o, const char *key, int (*parse)(const char *),
+                           const char *where, int *out, kt_err *err) {
+    const char *text;
+    KT_TRY(kt_json_need_string(o, key, where, &text, err));
+    *out = parse(text);
+    if (*out < 0) return kt_fail(err, KT_E_FORMAT, "%s: unknown %s '%s'", where, key, text);
+    return KT_OK;
+}
+
+static kt_status read_problem(const kt_json *o, const char *where, kt_problem *p, kt_err *err) {
+    int op, weights, acts;
+    KT_TRY(need_word(o, "op", kt_op_parse, where, &op, err));
+    KT_TRY(need_word(o, "weights", kt_weight_format_parse, where, &weights, err));
+    KT_TRY(need_word(o, "acts", kt_act_format_parse, where, &acts, err));
+    p->op = (kt_op)op;
+    p->weights = (kt_weight_format)weights;
+    p->acts = (kt_act_format)acts;
+    KT_TRY(kt_json_need_int(o, "m", 1, 1 << 20, where, &p->m, err));
+    KT_TRY(kt_json_need_int(o, "n", 1, 1 << 28, where, &p->n, err));
+    KT_TRY(kt_json_need_int(o, "k", 1, 1 << 28, where, &p->k, err));
+    KT_TRY(kt_json_need_int(o, "experts", 0, 1 << 20, where, &p->experts, err));
+    return kt_json_need_int(o, "topk", 0, 1 << 20, where, &p->topk, err);
+}
+
+static kt_status read_runners(const kt_json *list, const char *where, kt_table_row *out,
+                              kt_err *err) {
+    size_t n = kt_json_length(list);
+    for (size_t i = 0; i < n && i < KT_TABLE_RUNNERS; i++) {
+        const kt_json *o = kt_json_at(list, i);
+        KT_TRY(need_text(o, "variant", where, out->runner[i].variant, sizeof out->runner[i].variant,
+                         err));
+        KT_TRY(need_text(o, "config", where, out->runner[i].config, sizeof out->runner[i].config,
+                         err));
+        KT_TRY(kt_json_need_double(o, "ns", where, &out->runner[i].time_ns, err));
+        out->n_runners++;
+    }
+    return KT_OK;
+}
+
+kt_status kt_row_read(const kt_json *o, const char *where, kt_table_row *out, kt_err *err) {
+    kt_table_row row;
+    int64_t threads, version, rounds;
+
+    memset(&row, 0, sizeof row);
+    KT_TRY(read_problem(o, where, &row.problem, err));
+    KT_TRY(kt_json_need_int(o, "threads", 1, 1 << 16, where, &threads, err));
+    KT_TRY(need_text(o, "variant", where, row.variant, sizeof row.variant, err));
+    KT_TRY(need_text(o, "config", where, row.config, sizeof row.config, err));
+    KT_TRY(kt_json_need_int(o, "version", 0, 1 << 30, where, &version, err));
+    KT_TRY(kt_json_need_double(o, "ns", where, &row.time_ns, err));
+    KT_TRY(kt_json_need_double(o, "low", where, &row.ci_low, err));
+    KT_TRY(kt_json_need_double(o, "high", where, &row.ci_high, err));
+    KT_TRY(kt_json_need_int(o, "rounds", 0, 1 << 30, where, &rounds, err));
+    KT_TRY(need_text(o, "default_variant", where, row.default_variant, sizeof row.default_variant,
+                     err));
+    KT_TRY(
+        need_text(o, "default_config", where, row.default_config, sizeof row.default_config, err));
+    KT_TRY(kt_json_need_double(o, "default_ns", where, &row.default_ns, err));
+    KT_TRY(need_text(o, "status", where, row.status, sizeof row.status, err));
+    KT_TRY(kt_json_need_double(o, "error", where, &row.error, err));
+    KT_TRY(read_runners(kt_json_get(o, "next"), where, &row, err));
+    row.threads = (int)threads;
+    row.version = (int32_t)version;
+    row.rounds = (int)rounds;
+    *out = row;
+    return KT_OK;
+}
