@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/session/session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "dispatch/cost/cost.h"
+#include "tuner/measure/trial.h"
+
+/* Decode is waited for token by token; the share that serving uses when it chooses layouts. */
+static const double decode_share = 0.7;
+enum { MAX_POOLS = 8, MAX_SHAPES = 64, USUAL_ROUNDS = 33 + KT_HOLDOUT_ROUNDS };
+
+/* What serving would do on these weights without a table, for every m. */
+typedef struct shape_default {
+    kt_problem problem;
+    int threads;
+    kt_choice_map *map; /* owned */
+} shape_default;
+
+struct kt_session {
+    kt_session_setup setup;
+    kt_planner *planner;
+    kt_banks banks;
+    kt_pool *pools[MAX_POOLS];
+    shape_default shapes[MAX_SHAPES];
+    int n_shapes;
+    kt_verdicts verdicts;
+    uint8_t *state;     /* [cells] kt_cell_state */
+    kt_table_row *rows; /* [cells], of the decided ones */
+    size_t *order;      /* [cells], most valuable first */
+    double *seconds;    /* [cells] predicted */
+    size_t next;        /* in order */
+    kt_session_progress progress;
+};
+
+/* --- parts that are kept from cell to cell --- */
+
+static kt_status get_pool(kt_session *s, int threads, kt_pool **out, kt_err *err) {
+    kt_pool_options options = {.n_threads = threads};
+    int i = 0;
+    while (i < MAX_POOLS && s->pools[i] && kt_pool_threads(s->pools[i]) != threads) i++;
+    if (i == MAX_POOLS)
+        return kt_fail(err, KT_E_INVALID, "run: more than %d thread counts", MAX_POOLS);
+    if (!s->pools[i]) KT_TRY(kt_pool_create(&options, &s->pools[i], err));
+    *out = s->pools[i];
+    return KT_OK;
+}
+
+static kt_status get_default(kt_session *s, const kt_tune_cell *cell, kt_choice *out, kt_err *err) {
+    shape_default *d = s->shapes;
+    kt_plan_source source;
+    kt_status st;
+
+    for (int i = 0; i < s->n_shapes; i++, d++)
+        if (d->threads == cell->threads && kt_same_weights(&d->problem, &cell->problem)) {
+            *out = *kt_choice_for(d->map, cell->problem.m);
+            return KT_OK;
+        }
+    if (s->n_shapes == MAX_SHAPES)
+        return kt_fail(err, KT_E_INVALID, "run: more than %d weight shapes", MAX_SHAPES);
+    *d = (shape_default){.problem = cell->problem, .threads = cell->threads};
+    d->map = calloc(1, sizeof *d->map);
+    if (!d->map) return kt_fail(err, KT_E_NOMEM, "run: no memory");
+    st = kt_plan_resolve(s->planner, &cell->problem, cell->threads, KT_M_DENSE, decode_share,
+                         d->map, &source, err);
+    if (st != KT_OK) {
+        free(d->map);
+        return st;
+    }
+    s->n_shapes++;
+    *out = *kt_choice_for(d->map, cell->problem.m);
+    return KT_OK;
+}
+
+/* --- order --- */
+
+/* Predicted seconds of a cell: its rounds over the few contenders that stay, from the roofline of the
+ * default. Real kernels are slower than the roofline, contenders slower than the default. */
+static double predict_seconds(const kt_session *s, const kt_tune_cell *cell,
+                              const kt_choice *standard) {
+    double bound =
+        kt_cost_ns(&cell->problem, standard->variant, &s->setup.machine->ceilings, cell->threads);
+    double sample = 2 * bound;
+    if (cell->problem.op == KT_OP_MOE_FFN)
+        sample *= cell->problem.m >= 64 && cell->problem.topk > 2 ? 2 : (double)cell->problem.topk;
+    if (sample < 2e5) sample = 2e5;
+    return sample * 1e-9 * 4 * USUAL_ROUNDS;
+}
+
+static kt_status make_order(kt_session *s, kt_err *err) {
+    const kt_cell_list *cells = s->setup.cells;
+
+    for (size_t i = 0; i < cells->n; i++) {
+        kt_choice standard;
+        size_t at = i;
+        double value;
+        KT_TRY(get_default(s, &cells->cells[i], &standard, err));
+        s->seconds[i] = predict_seconds(s, &cells->cells[i], &standard);
+        value = cells->cells[i].weight / s->seconds[i];
+        for (; at > 0; at--) {
+            size_t other = s->order[at - 1];
+            if (cells->cells[other].weight / s->seconds[other] >= value) break;
+            s->order[at] = other;
+        }
+        s->order[at] = i;
+    }
+    return KT_OK;
+}
+
+/* --- life --- */
+
+static kt_status allocate(kt_session *s, kt_err *err) {
+    size_t n = s->setup.cells->n + 1;
+    s->state = calloc(n, sizeof *s->state);
+    s->rows = calloc(n, sizeof *s->rows);
+    s->order = calloc(n, sizeof *s->order);
+    s->seconds = calloc(n, sizeof *s->seconds);
+    if (!s->state || !s->rows || !s->order || !s->seconds)
+        return kt_fail(err, KT_E_NOMEM, "run: no memory for %zu cells", n);
+    return KT_OK;
+}
+
+kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_err *err) {
+    kt_session *s = calloc(1, sizeof *s);
+    kt_status st;
+
+    *out = NULL;
+    if (!s) return kt_fail(err, KT_E_NOMEM, "run: no memory");
+    s->setup = *setup;
+    s->banks.rotation_bytes = setup->rotation_bytes;
+    s->progress.n_cells = setup->cells->n;
+    st = allocate(s, err);
+    if (st == KT_OK)
+        st = kt_planner_create(setup->registry, NULL, setup->machine, NULL, &s->planner, err);
+    if (st == KT_OK) st = make_order(s, err);
+    if (st != KT_OK) {
+        kt_session_destroy(s);
+        return st;
+    }
+    *out = s;
+    return KT_OK;
+}
+
+void kt_session_destroy(kt_session *s) {
+    if (!s) return;
+    kt_planner_destroy(s->planner);
+    kt_banks_deinit(&s->banks);
+    for (int i = 0; i < MAX_POOLS; i++) kt_pool_destroy(s->pools[i]);
+    for (int i = 0; i < s->n_shapes; i++) free(s->shapes[i].map);
+    kt_verdicts_deinit(&s->verdicts);
+    free(s->state);
+    free(s->rows);
+    free(s->order);
+    free(s->seconds);
+    free(s);
+}
+
+/* --- one cell --- */
+
+/* Gate those contenders that have no result on this shape yet. */
+static kt_status gate_new(kt_session *s, const kt_tune_cell *cell, const kt_contenders *all,
+                          kt_err *err) {
+    kt_gate_limits limits = {.seed = s->setup.seed,
+                             .deadline_ns = s->setup.deadline_ns,
+                             .stop = s->setup.stop,
+                             .stop_arg = s->setup.stop_arg};
+    kt_choice *choices = calloc((size_t)all->n, sizeof *choices);
+    kt_gate_result *results = calloc((size_t)all->n, sizeof *results);
+    kt_status st = KT_OK;
+    int n = 0;
+
+    if (!choices || !results) st = kt_fail(err, KT_E_NOMEM, "gate: no memory");
+    for (int i = 0; st == KT_OK && i < all->n; i++)
+        if (!kt_verdicts_find(&s->verdicts, &cell->problem, &all->list[i].choice))
+            choices[n++] = all->list[i].choice;
+    if (st == KT_OK && n > 0)
+        st = kt_gate_choices(&cell->problem, choices, n, &limits, results, err);
+    for (int i = 0; st == KT_OK && i < n; i++) {
+        st = kt_verdicts_add(&s->verdicts, &results[i], err);
+        if (st == KT_OK && s->setup.ledger) st = kt_ledger_gate(s->setup.ledger, &results[i], err);
+        s->progress.n_gated++;
+        s->progress.n_rejected += !results[i].passed;
+    }
+    free(choices);
+    free(results);
+    return st;
+}
+
+/* Take the rejected ones out of the race. */
+static void drop_rejected(kt_session *s, const kt_tune_cell *cell, kt_contenders *c) {
+    kt_choice standard = c->list[c->default_index].choice;
+    int n = 0;
+    for (int i = 0; i < c->n; i++) {
+        const kt_gate_result *g =
+            kt_verdicts_find(&s->verdicts, &cell->problem, &c->list[i].choice);
+        if (g && g->passed) c->list[n++] = c->list[i];
+    }
+    c->n = n;
+    c->default_index = kt_contenders_find(c, &standard);
+}
+
+/* A default that computes wrong results is replaced by the next best guess. */
+static void mend_default(kt_contenders *c) {
+    int best = 0;
+    if (c->default_index >= 0) return;
+    for (int i = 1; i < c->n; i++)
+        if (c->list[i].bound_ns < c->list[best].bound_ns) best = i;
+    c->default_index = best;
+}
+
+/* The winner of the nearest decided bucket of the same weights, or NULL. */
+static const kt_table_row *neighbour(const kt_session *s, const kt_tune_cell *cell) {
+    const kt_cell_list *cells = s->setup.cells;
+    const kt_table_row *best = NULL;
+    double distance = INFINITY;
+    for (size_t i = 0; i < cells->n; i++) {
+        const kt_tune_cell *other = &cells->cells[i];
+        double d = fabs(log((double)other->problem.m / (double)cell->problem.m)) +
+                   (other->threads != cell->threads);
+        if (s->state[i] != KT_CELL_DECIDED || d >= distance ||
+            !kt_same_weights(&other->problem, &cell->problem))
+            continue;
+        best = &s->rows[i];
+        distance = d;
+    }
+    return best;
+}
+
+static bool neighbour_choice(const kt_session *s, const kt_tune_cell *cell, kt_choice *out) {
+    const kt_table_row *row = neighbour(s, cell);
+    memset(out, 0, sizeof *out);
+    if (!row) return false;
+    out->variant = kt_registry_find(s->setup.registry, row->variant);
+    return out->variant && kt_config_parse(out->variant, row->config, &out->config, NULL) == KT_OK;
+}
+
+static void name_choice(const kt_choice *c, char *variant, size_t variant_bytes, char *config,
+                        size_t config_bytes) {
+    snprintf(variant, variant_bytes, "%s", c->variant->name);
+    kt_config_format(c->variant, &c->config, config, config_bytes);
+}
+
+static void fill_row(const kt_session *s, const kt_tune_cell *cell, const kt_contenders *c,
+                     const kt_verdict *v, kt_table_row *row) {
+    const kt_choice *winner = &c->list[v->winner].choice;
+    const kt_gate_result *g = kt_verdicts_find(&s->verdicts, &cell->problem, winner);
+
+    memset(row, 0, sizeof *row);
+    row->problem = cell->problem;
+    row->threads = cell->threads;
+    name_choice(winner, row->variant, sizeof row->variant, row->config, sizeof row->config);
+    row->version = winner->variant->version;
+    row->time_ns = v->winner_ns;
+    row->ci_low = v->spread.low;
+    row->ci_high = v->spread.high;
+    row->rounds = v->rounds;
+    name_choice(&c->list[c->default_index].choice, row->default_variant,
+                sizeof row->default_variant, row->default_config, sizeof row->default_config);
+    row->default_ns = v->default_ns;
+    snprintf(row->status, sizeof row->status, "%s", v->is_tuned ? "tuned" : "default");
+    for (int i = 0; i < v->n_runners && i < KT_TABLE_RUNNERS; i++) {
+        name_choice(&c->list[v->runner[i]].choice, row->runner[i].variant,
+                    sizeof row->runner[i].variant, row->runner[i].config,
+                    sizeof row->runner[i].config);
+        row->runner[i].time_ns = v->runner_ns[i];
+        row->n_runners++;
+    }
+    row->error = g ? g->rel_rms : 0;
+}
+
+static void settle(kt_session *s, size_t i) {
+    s->state[i] = KT_CELL_DECIDED;
+    s->progress.n_decided++;
+    s->progress.weight_done += s->setup.cells->cells[i].weight;
+    if (strcmp(s->rows[i].status, "tuned") != 0) return;
+    s->progress.n_tuned++;
+    s->progress.log_gain_sum += log(s->rows[i].default_ns / s->rows[i].time_ns);
+}
+
+static uint64_t cell_seed(const kt_session *s, const kt_tune_cell *cell) {
+    char key[KT_CELL_KEY_BYTES];
+    uint64_t h = s->setup.seed + 0x9e3779b97f4a7c15u;
+    kt_cell_key(&cell->problem, cell->threads, key, sizeof key);
+    for (const char *p = key; *p; p++) h = (h ^ (uint64_t)(unsigned char)*p) * 0x100000001b3u;
+    return h;
+}
+
+static bool stop_asked(void *arg) {
+    const kt_session *s = arg;
+    return s->setup.stop && s->setup.stop(s->setup.stop_arg);
+}
+
+/* The trial's samples with the session's wish to stop. */
+typedef struct watch_arg {
+    kt_stopwatch trial;
+    kt_session *session;
+} watch_arg;
+
+static double watch_sample(void *arg, int i) {
+    watch_arg *w = arg;
+    return w->trial.sample(w->trial.arg, i);
+}
+static double watch_predict(void *arg, int i) {
+    watch_arg *w = arg;
+    return w->trial.predict_ns(w->trial.arg, i);
+}
+static int64_t watch_disturbances(void *arg) {
+    watch_arg *w = arg;
+    return w->trial.disturbances(w->trial.arg);
+}
+static bool watch_stop(void *arg) {
+    watch_arg *w = arg;
+    return stop_asked(w->session);
+}
+
+static kt_status race(kt_session *s, size_t i, kt_contenders *c, const kt_choice *warm,
+                      kt_trial *trial, kt_err *err) {
+    const kt_tune_cell *cell = &s->setup.cells->cells[i];
+    watch_arg arg = {kt_trial_stopwatch(trial), s};
+    kt_stopwatch watch = {.arg = &arg,
+                          .sample = watch_sample,
+                          .predict_ns = watch_predict,
+                          .disturbances = watch_disturbances,
+                          .stop = watch_stop};
+    kt_rung_store store = {0};
+    kt_contest contest = {.watch = &watch,
+                          .store = &store,
+                          .n = c->n,
+                          .default_index = c->default_index,
+                          .warm_index = warm ? kt_contenders_find(c, warm) : -1,
+                          .deadline_ns = s->setup.deadline_ns,
+                          .seed = cell_seed(s, cell)};
+    kt_verdict verdict;
+    kt_status st;
+
+    if (s->setup.ledger) store = kt_ledger_cell(s->setup.ledger, cell, c);
+    st = kt_contest_decide(&contest, s->setup.strategy, &verdict, err);
+    s->progress.rounds += contest.rounds;
+    s->progress.voided += contest.voided;
+    if (st != KT_OK) return st;
+    fill_row(s, cell, c, &verdict, &s->rows[i]);
+    if (s->setup.ledger)
+        KT_TRY(kt_ledger_decide(s->setup.ledger, &s->rows[i],
+                                kt_contest_id(c, s->setup.strategy->name), contest.rounds,
+                                contest.voided, err));
+    settle(s, i);
+    return KT_OK;
+}
+
+static kt_status set_up_and_race(kt_session *s, size_t i, kt_contenders *c, const kt_choice *warm,
+                                 kt_err *err) {
+    const kt_tune_cell *cell = &s->setup.cells->cells[i];
+    kt_problem encode = {.op = KT_OP_ENCODE,
+                         .acts = cell->problem.acts,
+                         .m = cell->problem.m,
+                         .n = 1,
+                         .k = cell->problem.k};
+    kt_choice encoder, *choices = calloc((size_t)c->n, sizeof *choices);
+    kt_trial_setup setup = {
+        .problem = cell->problem, .banks = &s->banks, .choices = choices, .n_choices = c->n};
+    kt_trial *trial = NULL;
+    kt_status st = choices ? KT_OK : kt_fail(err, KT_E_NOMEM, "run: no memory");
+
+    for (int j = 0; st == KT_OK && j < c->n; j++) choices[j] = c->list[j].choice;
+    if (st == KT_OK) st = get_pool(s, cell->threads, &setup.pool, err);
+    if (st == KT_OK) st = kt_plan_resolve_simple(s->planner, &encode, cell->threads, &encoder, err);
+    if (st == KT_OK) {
+        setup.encode = encoder.variant;
+        st = kt_trial_create(&setup, &trial, err);
+    }
+    if (st == KT_OK) st = race(s, i, c, warm, trial, err);
+    kt_trial_destroy(trial);
+    free(choices);
+    return st;
+}
+
+static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
+    const kt_tune_cell *cell = &s->setup.cells->cells[i];
+    kt_choice standard, near;
+    bool has_near = neighbour_choice(s, cell, &near);
+    kt_contenders c;
+    kt_status st;
+
+    s->progress.cell = cell;
+    KT_TRY(get_default(s, cell, &standard, err));
+    KT_TRY(kt_contenders_make(s->setup.registry, cell, &s->setup.machine->ceilings, &standard,
+                              has_near ? &near : NULL, s->setup.strategy->prune_ratio, &c, err));
+    st = gate_new(s, cell, &c, err);
+    if (st == KT_OK) {
+        drop_rejected(s, cell, &c);
+        s->progress.n_contenders = c.n;
+    }
+    if (st == KT_OK && c.n == 0) {
+        s->state[i] = KT_CELL_IMPOSSIBLE;
+        s->progress.n_impossible++;
+    } else if (st == KT_OK) {
+        mend_default(&c);
+        if (s->setup.ledger &&
+            kt_ledger_decided(s->setup.ledger, cell, kt_contest_id(&c, s->setup.strategy->name),
+                              &s->rows[i])) {
+            s->progress.n_reused++;
+            settle(s, i);
+        } else {
+            st = set_up_and_race(s, i, &c, has_near ? &near : NULL, err);
+        }
+    }
+    kt_contenders_deinit(&c);
+    return st;
+}
+
+kt_status kt_session_step(kt_session *s, kt_err *err) {
+    size_t i;
+    if (s->next == s->setup.cells->n)
+        return kt_fail(err, KT_E_NOT_FOUND, "run: every cell is decided");
+    if (kt_clock_ns() > s->setup.deadline_ns || stop_asked(s))
+        return kt_fail(err, KT_E_CANCELLED, "run: stopped");
+    i = s->order[s->next];
+    KT_TRY(decide_cell(s, i, err));
+    s->next++;
+    return KT_OK;
+}
+
+/* --- reports --- */
+
+void kt_session_progress_get(const kt_session *s, kt_session_progress *out) {
+    *out = s->progress;
+}
+
+kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err) {
+    for (size_t i = 0; i < s->setup.cells->n; i++)
+        if (s->state[i] == KT_CELL_DECIDED) KT_TRY(kt_table_put(table, &s->rows[i], err));
+    return KT_OK;
+}
+
+const kt_verdicts *kt_session_verdicts(const kt_session *s) {
+    return &s->verdicts;
+}
+
+kt_status kt_session_order(const kt_session *s, size_t *order, double *seconds, kt_err *err) {
+    (void)err;
+    memcpy(order, s->order, s->setup.cells->n * sizeof *order);
+    memcpy(seconds, s->seconds, s->setup.cells->n * sizeof *seconds);
+    return KT_OK;
+}

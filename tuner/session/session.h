@@ -1,0 +1,62 @@
+/* A tuning run: cells in the order of their value, each gated, raced, held out, journalled, until all
+ * are decided or the budget ends. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_SESSION_H
+#define KT_TUNER_SESSION_H
+
+#include "base/pool.h"
+#include "dispatch/plan/plan.h"
+#include "tuner/search/strategy.h"
+#include "tuner/space/cell.h"
+#include "tuner/store/ledger.h"
+
+typedef struct kt_session_setup {
+    const kt_registry *registry;   /* borrowed */
+    const kt_fingerprint *machine; /* with ceilings; borrowed */
+    const kt_cell_list *cells;     /* borrowed */
+    const kt_strategy *strategy;   /* borrowed */
+    kt_ledger *ledger;             /* borrowed; NULL = nothing is kept */
+    size_t rotation_bytes;         /* of the cold pool */
+    int64_t deadline_ns;           /* kt_clock_ns; INT64_MAX = none */
+    uint64_t seed;
+    bool (*stop)(void *arg); /* asked between samples; may be NULL */
+    void *stop_arg;
+} kt_session_setup;
+
+typedef enum kt_cell_state {
+    KT_CELL_OPEN = 0,
+    KT_CELL_DECIDED,
+    KT_CELL_IMPOSSIBLE /* no variant that passed the gate accepts it */
+} kt_cell_state;
+
+typedef struct kt_session kt_session;
+
+/* What a person watches; a snapshot. */
+typedef struct kt_session_progress {
+    size_t n_cells, n_decided, n_tuned, n_reused, n_impossible;
+    int n_gated, n_rejected, n_contenders; /* contenders: of the cell in hand */
+    int64_t rounds, voided;
+    double log_gain_sum;      /* over tuned cells: geomean = exp(sum / n_tuned) */
+    double weight_done;       /* share of the serving time that is decided */
+    const kt_tune_cell *cell; /* in hand, or NULL */
+} kt_session_progress;
+
+kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_err *err);
+void kt_session_destroy(kt_session *s);
+
+/* Decide the next cell. KT_OK = one more is settled; KT_E_NOT_FOUND = none is left;
+ * KT_E_CANCELLED = budget or stop. Others are errors. */
+kt_status kt_session_step(kt_session *s, kt_err *err);
+
+void kt_session_progress_get(const kt_session *s, kt_session_progress *out);
+
+/* All decided rows into a table (rows of the same key are replaced). */
+kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err);
+
+/* Gate results so far; borrowed. */
+const kt_verdicts *kt_session_verdicts(const kt_session *s);
+
+/* Order of work (indices of cells, most valuable first) and the predicted seconds of each cell: for
+ * --dry-run. Both arrays have n_cells entries. */
+kt_status kt_session_order(const kt_session *s, size_t *order, double *seconds, kt_err *err);
+
+#endif
