@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cli/bench_duel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "dispatch/cost/cost.h"
+#include "dispatch/plan/plan.h"
+#include "kernels/formats/format.h"
+#include "tuner/cli/workbench.h"
+#include "tuner/measure/trial.h"
+#include "tuner/space/candidates.h"
+#include "tuner/verify/verdicts.h"
+
+typedef struct duel_result {
+    int n; /* contenders, 1 or 2 */
+    kt_choice choice[2];
+    double p25_ns[2], least_ns[2], units, bytes[2], operations; /* per unit / per unit / per call */
+    kt_interval spread[2], faster;                              /* log(B / A) */
+    int rounds, voided;
+} duel_result;
+
+static kt_status make_problem(const kt_duel_options *o, kt_problem *p, kt_err *err) {
+    int op = kt_op_parse(o->op), weights = kt_weight_format_parse(o->weights);
+    const kt_format *format = weights < 0 ? NULL : kt_format_find((kt_weight_format)weights);
+
+    if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN)
+        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm or moe_ffn", o->op);
+    if (!format)
+        return kt_fail(err, KT_E_INVALID, "--weights '%s': expected wbf16, w8c or w4g32",
+                       o->weights);
+    if (o->m < 1 || o->m > 65536 || o->n < 32 || o->n > 1 << 24 || o->k < 32 || o->k > 1 << 24 ||
+        o->k % 32 != 0)
+        return kt_fail(err, KT_E_INVALID,
+                       "--m %lld --n %lld --k %lld: expected m from 1, n from 32, k a multiple of "
+                       "32",
+                       (long long)o->m, (long long)o->n, (long long)o->k);
+    *p = (kt_problem){.op = (kt_op)op,
+                      .weights = (kt_weight_format)weights,
+                      .acts = format->acts,
+                      .m = o->m,
+                      .n = o->n,
+                      .k = o->k};
+    if (op != KT_OP_MOE_FFN) return KT_OK;
+    p->experts = o->experts[0];
+    p->topk = o->experts[1] ? o->experts[1] : 1;
+    if (p->experts < 1 || p->experts > 65536 || p->topk > p->experts || p->n % 32 != 0)
+        return kt_fail(err, KT_E_INVALID, "--experts %lld/%lld: expected experts/top-k",
+                       (long long)p->experts, (long long)p->topk);
+    return KT_OK;
+}
+
+static kt_status find_choice(const kt_registry *registry, const kt_problem *p, const char *name,
+                             const char *set, kt_choice *out, kt_err *err) {
+    out->variant = kt_registry_find(registry, name);
+    if (!out->variant)
+        return kt_fail(err, KT_E_INVALID,
+                       "variant '%s': not usable here (`kttune list variants --why-invalid`)",
+                       name);
+    out->config = kt_config_initial(out->variant);
+    if (set) KT_TRY(kt_config_parse(out->variant, set, &out->config, err));
+    if (kt_variant_accepts(out->variant, p, &out->config, err) != KT_OK)
+        return kt_fail_prefix(err, KT_E_INVALID, "%s", name);
+    return KT_OK;
+}
+
+static kt_status gate(const kt_problem *p, const duel_result *r, uint64_t seed, kt_err *err) {
+    kt_gate_limits limits = {.seed = seed, .deadline_ns = INT64_MAX};
+    kt_gate_result results[2];
+    KT_TRY(kt_gate_choices(p, r->choice, r->n, &limits, results, err));
+    for (int i = 0; i < r->n; i++)
+        if (!results[i].passed)
+            return kt_fail(err, KT_E_MISMATCH, "%s: %s", results[i].outcome, results[i].message);
+    return KT_OK;
+}
+
+static kt_status time_rounds(kt_trial *trial, const kt_duel_options *o, duel_result *r,
+                             kt_err *err) {
+    static const int both[] = {0, 1};
+    kt_stopwatch watch = kt_trial_stopwatch(trial);
+    kt_samples s;
+    kt_rng rng;
+
+    kt_rng_seed(&rng, (uint64_t)o->seed);
+    KT_TRY(kt_samples_create(r->n, &s, err));
+    kt_rounds_run(&watch, &s, both, r->n, (int)o->rounds, INT64_MAX, &rng);
+    for (int i = 0; i < r->n; i++) {
+        double x[KT_MAX_SAMPLES];
+        int n = kt_samples_pairs(&s, i, i, x, NULL);
+        r->spread[i] = kt_quantile_interval(x, n, 0.25, 0.95, &rng);
+        r->p25_ns[i] = r->spread[i].point;
+        r->least_ns[i] = kt_quantile(x, n, 0);
+        r->bytes[i] = kt_trial_bytes(trial, i) / kt_trial_units(trial);
+    }
+    if (r->n == 2) r->faster = kt_samples_compare(&s, 1, 0, 0.99, &rng);
+    r->units = kt_trial_units(trial);
+    r->operations = kt_trial_operations(trial) / r->units;
+    r->rounds = s.n_rounds;
+    r->voided = s.n_voided;
+    kt_samples_destroy(&s);
+    return KT_OK;
+}
+
+static kt_status measure(const kt_workbench *b, const kt_problem *p, const kt_duel_options *o,
+                         duel_result *r, kt_err *err) {
+    kt_problem encode = {.op = KT_OP_ENCODE, .acts = p->acts, .m = p->m, .n = 1, .k = p->k};
+    kt_banks banks = {.rotation_bytes =
+                          kt_cold_rotation_bytes(&b->machine.ceilings, b->topology.llc_bytes)};
+    kt_pool_options pool = {.n_threads = (int)o->threads};
+    kt_trial_setup setup = {
+        .problem = *p, .banks = &banks, .choices = r->choice, .n_choices = r->n};
+    kt_planner *planner = NULL;
+    kt_trial *trial = NULL;
+    kt_choice encoder;
+    kt_status st = kt_pool_create(&pool, &setup.pool, err);
+
+    if (st == KT_OK) st = kt_planner_create(b->registry, NULL, &b->machine, NULL, &planner, err);
+    if (st == KT_OK) st = kt_plan_resolve_simple(planner, &encode, pool.n_threads, &encoder, err);
+    if (st == KT_OK) {
+        setup.encode = encoder.variant;
+        st = kt_trial_create(&setup, &trial, err);
+    }
+    if (st == KT_OK) st = time_rounds(trial, o, r, err);
+    kt_trial_destroy(trial);
+    kt_planner_destroy(planner);
+    kt_banks_deinit(&banks);
+    kt_pool_destroy(setup.pool);
+    return st;
+}
+
+static void print_text(const kt_problem *p, const kt_duel_options *o, const duel_result *r,
+                       const kt_ceilings *c) {
+    char name[2][KT_CONTENDER_NAME_BYTES], key[KT_CELL_KEY_BYTES];
+
+    printf("%s, cold weights\n", kt_cell_key(p, (int)o->threads, key, sizeof key));
+    for (int i = 0; i < r->n; i++) {
+        double half = 50 * (r->spread[i].high - r->spread[i].low) / r->p25_ns[i];
+        double bound = kt_cost_ns(p, r->choice[i].variant, c, (int)o->threads);
+        printf("%c  %s  %.1f us +-%.1f %%  min %.1f  %.1f GB/s  %.1f Gop/s  %.0f %% of the "
+               "roofline  [verified]\n",
+               'A' + i, kt_contender_name(&r->choice[i], name[i], sizeof name[i]),
+               r->p25_ns[i] / 1e3, half, r->least_ns[i] / 1e3, r->bytes[i] / r->p25_ns[i],
+               r->operations / r->p25_ns[i], 100 * bound / r->p25_ns[i]);
+    }
+    if (r->n == 2)
+        printf("A is %+.2f %% faster than B (99 %% interval %+.2f .. %+.2f %%)%s\n",
+               100 * expm1(r->faster.point), 100 * expm1(r->faster.low),
+               100 * expm1(r->faster.high),
+               r->faster.low <= 0 && r->faster.high >= 0 ? ": no difference shown" : "");
+    printf("p25 of %d rounds, %d disturbed%s\nrepeat: kttune bench --op %s --weights %s --m %lld "
+           "--n %lld --k %lld",
+           r->rounds, r->voided, p->op == KT_OP_MOE_FFN ? "; times are per expert" : "", o->op,
+           o->weights, (long long)p->m, (long long)p->n, (long long)p->k);
+    if (p->op == KT_OP_MOE_FFN)
+        printf(" --experts %lld/%lld", (long long)p->experts, (long long)p->topk);
+    for (int i = 0; i < r->n; i++) {
+        char config[96];
+        kt_config_format(r->choice[i].variant, &r->choice[i].config, config, sizeof config);
+        printf(" --%s %s", i ? "against" : "variant", r->choice[i].variant->name);
+        if (*config) printf(" --%s %s", i ? "against-set" : "set", config);
+    }
+    printf(" --threads %lld\n", (long long)o->threads);
+}
+
+static void print_json(const duel_result *r) {
+    kt_json_writer w = {.indent = 2};
+    char name[KT_CONTENDER_NAME_BYTES];
+    const char *text;
+    kt_json_begin_object(&w);
+    kt_json_key(&w, "contenders");
+    kt_json_begin_array(&w);
+    for (int i = 0; i < r->n; i++) {
+        kt_json_begin_object(&w);
+        kt_json_key(&w, "name");
+        kt_json_put_string(&w, kt_contender_name(&r->choice[i], name, sizeof name));
+        kt_json_key(&w, "ns");
+        kt_json_put_fixed(&w, r->p25_ns[i], 1);
+        kt_json_key(&w, "low");
+        kt_json_put_fixed(&w, r->spread[i].low, 1);
+        kt_json_key(&w, "high");
+        kt_json_put_fixed(&w, r->spread[i].high, 1);
+        kt_json_key(&w, "gbs");
+        kt_json_put_fixed(&w, r->bytes[i] / r->p25_ns[i], 2);
+        kt_json_key(&w, "gops");
+        kt_json_put_fixed(&w, r->operations / r->p25_ns[i], 2);
+        kt_json_end_object(&w);
+    }
+    kt_json_end_array(&w);
+    kt_json_key(&w, "faster");
+    kt_json_begin_array(&w);
+    if (r->n == 2) {
+        kt_json_put_fixed(&w, expm1(r->faster.low), 5);
+        kt_json_put_fixed(&w, expm1(r->faster.point), 5);
+        kt_json_put_fixed(&w, expm1(r->faster.high), 5);
+    }
+    kt_json_end_array(&w);
+    kt_json_key(&w, "rounds");
+    kt_json_put_int(&w, r->rounds);
+    kt_json_end_object(&w);
+    text = kt_json_writer_text(&w, NULL);
+    if (text) puts(text);
+    kt_json_writer_deinit(&w);
+}
+
+int kt_bench_duel(const kt_verb_context *context, const kt_duel_options *o,
+                  const kt_verb_usage *usage) {
+    kt_workbench b = {0};
+    kt_problem p;
+    duel_result r = {.n = o->against ? 2 : 1};
+    kt_err err = {0};
+    kt_status st;
+
+    (void)context;
+    if (!o->op || !o->weights || !o->variant)
+        return kt_switch_fail(usage, "--op, --weights and --variant belong together");
+    if (o->rounds < 5 || o->rounds > KT_MAX_SAMPLES / 2 || o->threads < 1 || o->threads > 1024)
+        return kt_switch_fail(usage, "expected 5 to %d rounds, 1 to 1024 threads",
+                              KT_MAX_SAMPLES / 2);
+    st = make_problem(o, &p, &err);
+    if (st == KT_OK) st = kt_workbench_init(&b, true, &err);
+    if (st == KT_OK) st = find_choice(b.registry, &p, o->variant, o->set, &r.choice[0], &err);
+    if (st == KT_OK && r.n == 2)
+        st = find_choice(b.registry, &p, o->against, o->against_set, &r.choice[1], &err);
+    if (st == KT_OK) {
+        st = gate(&p, &r, (uint64_t)o->seed, &err);
+        if (st == KT_E_MISMATCH) {
+            kt_verb_fail(&err);
+            kt_workbench_deinit(&b);
+            return KT_TUNE_GATE;
+        }
+    }
+    if (st == KT_OK) st = measure(&b, &p, o, &r, &err);
+    if (st == KT_OK && o->json) print_json(&r);
+    if (st == KT_OK && !o->json) print_text(&p, o, &r, &b.machine.ceilings);
+    kt_workbench_deinit(&b);
+    if (st != KT_OK) return kt_verb_fail(&err);
+    return r.n == 2 && r.faster.high < 0 ? KT_TUNE_REGRESSION : KT_TUNE_OK;
+}

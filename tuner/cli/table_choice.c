@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cli/table_choice.h"
+
+#include <stdio.h>
+
+#include "base/err.h"
+#include "dispatch/plan/plan.h"
+
+kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *model, char *where,
+                          size_t where_bytes, kt_table **out, kt_err *err) {
+    *out = NULL;
+    if (path)
+        snprintf(where, where_bytes, "%s", path);
+    else
+        kt_table_locate(&b->machine, model, where, where_bytes);
+    if (!*where)
+        return kt_fail(err, KT_E_NOT_FOUND,
+                       "no table of '%s' for machine class %s; make one with `kttune run --model "
+                       "%s`",
+                       model, b->class_name, model);
+    return kt_table_load(where, out, err);
+}
+
+int kt_table_verb_fail(const kt_err *err) {
+    int code = kt_verb_fail(err);
+    switch (err->status) {
+    case KT_E_NOT_FOUND:
+    case KT_E_FORMAT:
+    case KT_E_IO:
+    case KT_E_MISMATCH: return KT_TUNE_NO_TABLE;
+    default: return code;
+    }
+}

@@ -1,0 +1,134 @@
+/* kttune bench: kernels against the machine's ceilings, or against each other.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "tuner/cli/bench_duel.h"
+#include "tuner/cli/workbench.h"
+#include "tuner/session/line_suite.h"
+
+static bool stop_asked(void *arg) {
+    const kt_verb_context *context = arg;
+    return *context->stop != 0;
+}
+
+static void print_json(const char *machine, const kt_line_row *rows, int n) {
+    kt_json_writer w = {.indent = 2};
+    const char *text;
+    kt_json_begin_object(&w);
+    kt_json_key(&w, "machine");
+    kt_json_put_string(&w, machine);
+    kt_json_key(&w, "rows");
+    kt_json_begin_array(&w);
+    for (int i = 0; i < n; i++) {
+        kt_json_begin_object(&w);
+        kt_json_key(&w, "name");
+        kt_json_put_string(&w, rows[i].name);
+        kt_json_key(&w, "measured");
+        kt_json_put_fixed(&w, rows[i].measured, 4);
+        kt_json_key(&w, "bar");
+        kt_json_put_fixed(&w, rows[i].bar, 2);
+        kt_json_key(&w, "unit");
+        kt_json_put_string(&w, rows[i].unit);
+        kt_json_key(&w, "ok");
+        kt_json_put_bool(&w, rows[i].ok);
+        kt_json_end_object(&w);
+    }
+    kt_json_end_array(&w);
+    kt_json_end_object(&w);
+    text = kt_json_writer_text(&w, NULL);
+    if (text) puts(text);
+    kt_json_writer_deinit(&w);
+}
+
+static void print_text(const kt_workbench *b, const kt_line_row *rows, int n, int64_t threads) {
+    printf("machine %s, %lld thread%s, Qwen3-30B-A3B experts (2048 x 768, 8 of 128), cold weights, "
+           "A/A noise p95 %.1f %%\n",
+           b->class_name, (long long)threads, threads == 1 ? "" : "s",
+           100 * b->machine.ceilings.aa_noise_p95);
+    for (int i = 0; i < n; i++) {
+        const kt_line_row *r = &rows[i];
+        const char *unit = r->gbs > 0 ? "GB/s" : "Gop/s";
+        if (*r->note) {
+            printf("%-30s  did not run: %s\n", r->name, r->note);
+            continue;
+        }
+        printf("%-30s %.3f %s", r->name, r->measured, r->unit);
+        printf("  (%.3f .. %.3f, %d rounds)  %.1f of %.1f %s  ", r->spread.low, r->spread.high,
+               r->rounds, r->gbs > 0 ? r->gbs : r->gops, r->ceiling, unit);
+        if (r->bar > 0) printf("bar %.2f %s  ", r->bar, r->ok ? "ok" : "MISSED");
+        printf("[verified] %s\n", r->contender);
+    }
+    printf("repeat: kttune bench --suite line --threads %lld\n", (long long)threads);
+}
+
+static int run_suite(const kt_verb_context *context, const char *name, int64_t threads,
+                     double seconds, int64_t seed, bool json, const kt_verb_usage *usage) {
+    kt_line_options options = {.threads = (int)threads,
+                               .seconds = seconds,
+                               .seed = (uint64_t)seed,
+                               .stop = stop_asked,
+                               .stop_arg = (void *)(uintptr_t)context};
+    kt_line_row rows[KT_LINE_ROWS];
+    kt_workbench b = {0};
+    kt_err err;
+    kt_status st;
+    int n = 0, code = KT_TUNE_OK;
+
+    if (strcmp(name, "line") != 0)
+        return kt_switch_fail(usage, "--suite '%s': expected line", name);
+    if (threads < 1 || threads > 1024)
+        return kt_switch_fail(usage, "--threads: expected 1 to 1024");
+    st = kt_workbench_init(&b, true, &err);
+    if (st == KT_OK) st = kt_line_suite(b.registry, &b.machine, &options, rows, &n, &err);
+    if (st == KT_OK && json) print_json(b.class_name, rows, n);
+    if (st == KT_OK && !json) print_text(&b, rows, n, threads);
+    for (int i = 0; i < n; i++)
+        if (!rows[i].ok) code = KT_TUNE_REGRESSION;
+    kt_workbench_deinit(&b);
+    return st == KT_OK ? code : kt_verb_fail(&err);
+}
+
+static int run(const kt_verb_context *context, int argc, char **argv) {
+    const char *suite = NULL;
+    double seconds = 0;
+    kt_duel_options o = {.threads = 1, .rounds = 60, .seed = 1};
+    const kt_switch switches[] = {
+        {"suite", KT_SWITCH_TEXT, &suite, "NAME", "line: experts as fractions of the ceilings"},
+        {"seconds", KT_SWITCH_DURATION, &seconds, "TIME",
+         "of timing, without choosing the variants; default 12s"},
+        {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn"},
+        {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c or w4g32"},
+        {"variant", KT_SWITCH_TEXT, &o.variant, "NAME", "the variant to time"},
+        {"set", KT_SWITCH_TEXT, &o.set, "P=V,..", "its parameters; default the initial ones"},
+        {"against", KT_SWITCH_TEXT, &o.against, "NAME", "a second one, in alternating rounds"},
+        {"against-set", KT_SWITCH_TEXT, &o.against_set, "P=V,..", "parameters of the second"},
+        {"m", KT_SWITCH_COUNT, &o.m, "N", "rows (of each expert)"},
+        {"n", KT_SWITCH_COUNT, &o.n, "N", "outputs (moe_ffn: intermediate size)"},
+        {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},
+        {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "experts and how many a token uses"},
+        {"rounds", KT_SWITCH_COUNT, &o.rounds, "N", "default 60"},
+        {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default 1"},
+        {"seed", KT_SWITCH_COUNT, &o.seed, "N", "default 1"},
+        {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
+    };
+    const kt_verb_usage usage = {
+        "bench", "(--suite NAME | --op OP --variant NAME) ",
+        "Time kernels as they are served: after the correctness gate, in the serving pool, on "
+        "cold\n"
+        "weights, in interleaved rounds. Exit code 5 when a bar is missed or A loses against B.",
+        "  kttune bench --suite line --json\n"
+        "  kttune bench --op moe_ffn --weights w4g32 --m 1 --n 768 --k 2048 --experts 128/8 \\\n"
+        "      --variant w4g32_a8_moe64__avx512vnni --against w4g32_a8_moe64__avx2\n"};
+    int code = kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, argc, argv,
+                                 NULL, 0, NULL);
+
+    if (code >= 0) return code;
+    if (suite) return run_suite(context, suite, o.threads, seconds, o.seed, o.json, &usage);
+    if (o.variant) return kt_bench_duel(context, &o, &usage);
+    return kt_switch_fail(&usage, "say --suite or --variant");
+}
+
+const kt_verb kt_verb_bench = {
+    .name = "bench", .summary = "kernels against the ceilings or each other", .run = run};

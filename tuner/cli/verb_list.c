@@ -1,0 +1,247 @@
+/* kttune list: what there is to choose from. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "tuner/cli/tune_options.h"
+#include "tuner/cli/workbench.h"
+#include "tuner/search/strategy.h"
+#include "tuner/space/shapes.h"
+
+typedef struct list_options {
+    const char *model, *format;
+    bool why_invalid, json;
+} list_options;
+
+static void formats_of(uint32_t mask, char *out, size_t out_bytes) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int f = 1; f < KT_W_COUNT; f++)
+        if (mask >> f & 1 && used < out_bytes)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", used ? "," : "",
+                                     kt_weight_format_name((kt_weight_format)f));
+}
+
+static void parameters_of(const kt_variant *v, char *out, size_t out_bytes) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int p = 0; p < v->n_params && used < out_bytes; p++) {
+        const kt_param *q = &v->params[p];
+        used += (size_t)snprintf(out + used, out_bytes - used, " %s=", q->name);
+        for (int i = 0; i < q->count && used < out_bytes; i++)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%d", i ? "|" : "",
+                                     (int)q->values[i]);
+    }
+}
+
+static void put(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, text);
+}
+
+static void show_variant(const kt_variant *v, const char *reason, kt_json_writer *w) {
+    char formats[96], isa[160], parameters[256];
+    formats_of(v->weights, formats, sizeof formats);
+    parameters_of(v, parameters, sizeof parameters);
+    kt_isa_format(v->isa, isa, sizeof isa);
+    if (w) {
+        kt_json_begin_object(w);
+        put(w, "name", v->name);
+        put(w, "op", kt_op_name(v->op));
+        put(w, "weights", formats);
+        put(w, "isa", isa);
+        put(w, "layout", v->layout ? v->layout : "");
+        put(w, "parameters", *parameters ? parameters + 1 : "");
+        put(w, "refused", reason ? reason : "");
+        kt_json_end_object(w);
+    } else if (reason) {
+        printf("%-8s %-38s not usable: %s\n", kt_op_name(v->op), v->name, reason);
+    } else {
+        printf("%-8s %-38s %-14s %s%s%s\n", kt_op_name(v->op), v->name, formats, isa,
+               *parameters ? " " : "", parameters);
+    }
+}
+
+static void show_absent(kt_json_writer *w) {
+    for (size_t i = 0; i < kt_builtin_absent_count; i++) {
+        if (!w) {
+            printf("%-8s %-38s not built: %s\n", "", kt_builtin_absent[i].name,
+                   kt_builtin_absent[i].reason);
+            continue;
+        }
+        kt_json_begin_object(w);
+        put(w, "name", kt_builtin_absent[i].name);
+        put(w, "refused", kt_builtin_absent[i].reason);
+        kt_json_end_object(w);
+    }
+}
+
+static void finish(kt_json_writer *w) {
+    const char *text;
+    kt_json_end_array(w);
+    text = kt_json_writer_text(w, NULL);
+    if (text) puts(text);
+    kt_json_writer_deinit(w);
+}
+
+static int list_variants(const list_options *o) {
+    kt_workbench b = {0};
+    kt_json_writer writer = {.indent = 2}, *w = o->json ? &writer : NULL;
+    kt_err err;
+
+    if (kt_workbench_init(&b, false, &err) != KT_OK) return kt_verb_fail(&err);
+    if (w) kt_json_begin_array(w);
+    for (size_t i = 0; i < kt_registry_count(b.registry); i++)
+        show_variant(kt_registry_at(b.registry, i), NULL, w);
+    for (size_t i = 0; o->why_invalid && i < kt_registry_refused_count(b.registry); i++) {
+        const char *reason = NULL;
+        const kt_variant *v = kt_registry_refused_at(b.registry, i, &reason);
+        show_variant(v, reason ? reason : "refused", w);
+    }
+    if (o->why_invalid) show_absent(w);
+    if (w)
+        finish(w);
+    else if (!o->why_invalid)
+        printf("%zu usable; %zu refused here, %zu not built (--why-invalid shows them)\n",
+               kt_registry_count(b.registry), kt_registry_refused_count(b.registry),
+               kt_builtin_absent_count);
+    kt_workbench_deinit(&b);
+    return KT_TUNE_OK;
+}
+
+static kt_status make_cells(const list_options *o, const kt_workbench *b, kt_cell_list *cells,
+                            kt_err *err) {
+    int format = kt_serving_format_parse(o->format), threads[2] = {1, b->topology.usable_cores};
+    kt_shapes shapes;
+
+    if (format < 0)
+        return kt_fail(err, KT_E_INVALID, "--format '%s': expected native, bf16, int8 or int4",
+                       o->format);
+    KT_TRY(kt_shapes_find(o->model, &shapes, NULL, 0, err));
+    return kt_cells_of_shapes(&shapes, (kt_serving_format)format, KT_PROFILE_FULL, threads,
+                              threads[1] > 1 ? 2 : 1, cells, err);
+}
+
+static int list_cells(const list_options *o) {
+    kt_workbench b = {0};
+    kt_cell_list cells = {0};
+    kt_json_writer w = {.indent = 2};
+    kt_err err;
+    kt_status st = kt_workbench_init(&b, false, &err);
+
+    if (st == KT_OK) st = make_cells(o, &b, &cells, &err);
+    if (st == KT_OK && o->json) kt_json_begin_array(&w);
+    for (size_t i = 0; st == KT_OK && i < cells.n; i++) {
+        const kt_tune_cell *c = &cells.cells[i];
+        char key[KT_CELL_KEY_BYTES];
+        kt_cell_key(&c->problem, c->threads, key, sizeof key);
+        if (!o->json) {
+            printf("%-12s %-58s weight %.5f\n", c->role, key, c->weight);
+            continue;
+        }
+        kt_json_begin_object(&w);
+        put(&w, "role", c->role);
+        put(&w, "cell", key);
+        kt_json_key(&w, "weight");
+        kt_json_put_fixed(&w, c->weight, 6);
+        kt_json_end_object(&w);
+    }
+    if (st == KT_OK && o->json) finish(&w);
+    kt_cell_list_deinit(&cells);
+    kt_workbench_deinit(&b);
+    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names that --model takes besides folders: bundled models, then workloads that are not the same. */
+static int list_models(const list_options *o) {
+    static const char *const folders[] = {KT_SOURCE_DIR "/datasets/models",
+                                          KT_SOURCE_DIR "/datasets/workloads"};
+    char *names[256];
+    size_t n = 0;
+    kt_json_writer w = {.indent = 2};
+
+    for (int f = 0; f < 2; f++) {
+        DIR *d = opendir(folders[f]);
+        struct dirent *e;
+        while (d && (e = readdir(d)) && n < sizeof names / sizeof *names) {
+            char *dot = strstr(e->d_name, ".json");
+            kt_shapes shapes;
+            if (e->d_name[0] == '.' || (f == 1 && !dot)) continue;
+            if (dot) *dot = '\0';
+            if (kt_shapes_find(e->d_name, &shapes, NULL, 0, NULL) == KT_OK &&
+                (names[n] = strdup(e->d_name)))
+                n++;
+        }
+        if (d) closedir(d);
+    }
+    qsort(names, n, sizeof *names, by_name);
+    if (o->json) kt_json_begin_array(&w);
+    for (size_t i = 0; i < n; i++) {
+        kt_shapes s;
+        if (i > 0 && strcmp(names[i], names[i - 1]) == 0) continue;
+        if (kt_shapes_find(names[i], &s, NULL, 0, NULL) != KT_OK) continue;
+        if (o->json)
+            kt_json_put_string(&w, names[i]);
+        else
+            printf("%-22s hidden %lld, experts %lld/%lld of %lld, %lld layers, native %s\n",
+                   names[i], (long long)s.hidden, (long long)s.experts, (long long)s.topk,
+                   (long long)s.intermediate, (long long)s.layers, kt_weight_format_name(s.native));
+    }
+    if (o->json) finish(&w);
+    for (size_t i = 0; i < n; i++) free(names[i]);
+    return KT_TUNE_OK;
+}
+
+static int list_strategies(const list_options *o) {
+    kt_json_writer w = {.indent = 2};
+    if (o->json) kt_json_begin_array(&w);
+    for (size_t i = 0; i < kt_builtin_strategy_count; i++) {
+        if (o->json)
+            kt_json_put_string(&w, kt_builtin_strategies[i]->name);
+        else
+            printf("%-12s %s\n", kt_builtin_strategies[i]->name, kt_builtin_strategies[i]->summary);
+    }
+    if (o->json) finish(&w);
+    return KT_TUNE_OK;
+}
+
+static int run(const kt_verb_context *context, int argc, char **argv) {
+    list_options o = {.model = "tiny-moe", .format = "native"};
+    const kt_switch switches[] = {
+        {"model", KT_SWITCH_TEXT, &o.model, "DIR|NAME", "whose cells; default tiny-moe"},
+        {"format", KT_SWITCH_TEXT, &o.format, "F", "native, bf16, int8 or int4; default native"},
+        {"why-invalid", KT_SWITCH_FLAG, &o.why_invalid, NULL,
+         "also variants that cannot run here, and those not built, with the reason"},
+        {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
+    };
+    const kt_verb_usage usage = {"list", "variants|cells|models|strategies ",
+                                 "What there is to tune and to choose from.",
+                                 "  kttune list variants --why-invalid\n"
+                                 "  kttune list cells --model Qwen3-30B-A3B --format int4\n"};
+    static const struct {
+        const char *name;
+        int (*list)(const list_options *);
+    } kinds[] = {{"variants", list_variants},
+                 {"cells", list_cells},
+                 {"models", list_models},
+                 {"strategies", list_strategies}};
+    const char *word[1];
+    int n = 0, code = kt_switches_parse(&usage, switches, 4, argc, argv, word, 1, &n);
+
+    (void)context;
+    if (code >= 0) return code;
+    for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
+    return kt_switch_fail(&usage, "expected variants, cells, models or strategies");
+}
+
+const kt_verb kt_verb_list = {
+    .name = "list", .summary = "variants, cells, models, strategies", .run = run};

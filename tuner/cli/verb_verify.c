@@ -1,0 +1,204 @@
+/* kttune verify: is a table still right, and still fast? SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "dispatch/plan/plan.h"
+#include "tuner/cli/table_choice.h"
+#include "tuner/cli/tune_options.h"
+#include "tuner/measure/trial.h"
+#include "tuner/search/contest.h"
+#include "tuner/space/candidates.h"
+#include "tuner/verify/verdicts.h"
+
+typedef struct verify_state {
+    const kt_verb_context *context;
+    kt_workbench bench;
+    kt_table *table;
+    kt_planner *planner;
+    kt_banks banks;
+    kt_pool *pool; /* of the row before; rows of a table come thread count by thread count */
+    kt_verdicts verdicts;
+    bool gates_only;
+    double sample;
+    int64_t seed;
+    int checked, skipped, wrong, outdated, slower;
+} verify_state;
+
+static bool stop_asked(void *arg) {
+    const kt_verb_context *context = arg;
+    return *context->stop != 0;
+}
+
+/* A row's choice on this build and machine; false when its variant or version is not here. */
+static bool row_choice(const verify_state *v, const kt_table_row *row, const char *variant,
+                       const char *config, kt_choice *out) {
+    memset(out, 0, sizeof *out);
+    out->variant = kt_registry_find(v->bench.registry, variant);
+    return out->variant && (variant != row->variant || out->variant->version == row->version) &&
+           kt_config_parse(out->variant, config, &out->config, NULL) == KT_OK &&
+           kt_variant_accepts(out->variant, &row->problem, &out->config, NULL) == KT_OK;
+}
+
+static kt_status gate(verify_state *v, const kt_table_row *row, const kt_choice *choice,
+                      const kt_gate_result **out, kt_err *err) {
+    kt_gate_limits limits = {.seed = (uint64_t)v->seed,
+                             .deadline_ns = INT64_MAX,
+                             .stop = stop_asked,
+                             .stop_arg = (void *)(uintptr_t)v->context};
+    kt_gate_result result;
+
+    *out = kt_verdicts_find(&v->verdicts, &row->problem, choice);
+    if (*out) return KT_OK;
+    KT_TRY(kt_gate_choices(&row->problem, choice, 1, &limits, &result, err));
+    KT_TRY(kt_verdicts_add(&v->verdicts, &result, err));
+    *out = kt_verdicts_find(&v->verdicts, &row->problem, choice);
+    return KT_OK;
+}
+
+static kt_status get_pool(verify_state *v, int threads, kt_err *err) {
+    kt_pool_options options = {.n_threads = threads};
+    if (v->pool && kt_pool_threads(v->pool) == threads) return KT_OK;
+    kt_pool_destroy(v->pool);
+    v->pool = NULL;
+    return kt_pool_create(&options, &v->pool, err);
+}
+
+/* The holdout once more: is the default faster than the row's winner now? */
+static kt_status race(verify_state *v, const kt_table_row *row, const kt_choice pair[2],
+                      kt_err *err) {
+    kt_problem encode = {.op = KT_OP_ENCODE,
+                         .acts = row->problem.acts,
+                         .m = row->problem.m,
+                         .n = 1,
+                         .k = row->problem.k};
+    static const int both[] = {0, 1};
+    kt_trial_setup setup = {
+        .problem = row->problem, .banks = &v->banks, .choices = pair, .n_choices = 2};
+    kt_stopwatch watch;
+    kt_trial *trial = NULL;
+    kt_choice encoder;
+    kt_samples s = {0};
+    kt_interval slower = {0};
+    kt_status st = get_pool(v, row->threads, err);
+    kt_rng rng;
+
+    kt_rng_seed(&rng, (uint64_t)v->seed);
+    if (st == KT_OK) st = kt_plan_resolve_simple(v->planner, &encode, row->threads, &encoder, err);
+    if (st == KT_OK) {
+        setup.pool = v->pool;
+        setup.encode = encoder.variant;
+        st = kt_trial_create(&setup, &trial, err);
+    }
+    if (st == KT_OK) st = kt_samples_create(2, &s, err);
+    if (st == KT_OK) {
+        watch = kt_trial_stopwatch(trial);
+        kt_rounds_run(&watch, &s, both, 2, KT_HOLDOUT_ROUNDS, INT64_MAX, &rng);
+        slower = kt_samples_compare(&s, 0, 1, KT_GAIN_CONFIDENCE, &rng);
+    }
+    if (st == KT_OK && slower.low > 0 && slower.point >= log1p(KT_MIN_GAIN)) {
+        char key[KT_CELL_KEY_BYTES];
+        printf("slower   %s: %s is %.1f %% slower than the default %s\n",
+               kt_cell_key(&row->problem, row->threads, key, sizeof key), row->variant,
+               100 * expm1(slower.point), row->default_variant);
+        v->slower++;
+    }
+    kt_samples_destroy(&s);
+    kt_trial_destroy(trial);
+    return st;
+}
+
+static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *err) {
+    char key[KT_CELL_KEY_BYTES];
+    const kt_gate_result *g;
+    kt_choice pair[2];
+
+    kt_cell_key(&row->problem, row->threads, key, sizeof key);
+    if (!row_choice(v, row, row->variant, row->config, &pair[0])) {
+        printf("outdated %s: %s version %d is not in this build or not usable here\n", key,
+               row->variant, (int)row->version);
+        v->outdated++;
+        return KT_OK;
+    }
+    KT_TRY(gate(v, row, &pair[0], &g, err));
+    v->checked++;
+    if (!g->passed) {
+        printf("%-8s %s: %s\n", g->outcome, key, g->message);
+        v->wrong++;
+        return KT_OK;
+    }
+    if (v->gates_only || strcmp(row->status, "tuned") != 0 ||
+        !row_choice(v, row, row->default_variant, row->default_config, &pair[1]))
+        return KT_OK;
+    KT_TRY(gate(v, row, &pair[1], &g, err));
+    return g->passed ? race(v, row, pair, err) : KT_OK;
+}
+
+static kt_status verify_all(verify_state *v, kt_err *err) {
+    kt_err why = {0};
+    kt_rng rng;
+
+    if (kt_fingerprint_compare(&v->table->fingerprint, &v->bench.machine, &why) == KT_MATCH_OTHER)
+        return kt_fail(err, KT_E_MISMATCH, "the table is another machine's: %s", why.message);
+    KT_TRY(kt_planner_create(v->bench.registry, NULL, &v->bench.machine, NULL, &v->planner, err));
+    v->banks.rotation_bytes =
+        kt_cold_rotation_bytes(&v->bench.machine.ceilings, v->bench.topology.llc_bytes);
+    kt_rng_seed(&rng, (uint64_t)v->seed);
+    for (size_t i = 0; i < v->table->n_rows; i++) {
+        if (*v->context->stop) return kt_fail(err, KT_E_CANCELLED, "verify: stopped");
+        if (kt_rng_double(&rng) >= v->sample) {
+            v->skipped++;
+            continue;
+        }
+        KT_TRY(verify_row(v, &v->table->rows[i], err));
+    }
+    return KT_OK;
+}
+
+static int run(const kt_verb_context *context, int argc, char **argv) {
+    verify_state v = {.context = context, .sample = 1, .seed = 1};
+    const char *model = "tiny-moe", *word[1], *path = NULL;
+    const kt_switch switches[] = {
+        {"model", KT_SWITCH_TEXT, &model, "NAME", "without TABLE: the one serving would use"},
+        {"gates-only", KT_SWITCH_FLAG, &v.gates_only, NULL, "correctness only, no timing"},
+        {"sample", KT_SWITCH_SHARE, &v.sample, "SHARE", "of the rows, 10% or 0.1; default all"},
+        {"seed", KT_SWITCH_COUNT, &v.seed, "N", "of inputs and sampling; default 1"},
+    };
+    const kt_verb_usage usage = {
+        "verify", "[TABLE] ",
+        "Run the correctness gate on every winner of a table, and the holdout race of each tuned "
+        "row\n"
+        "against its default. Exit code 4: a winner computes wrong results; 5: one is slower now.",
+        "  kttune verify --model tiny-moe --gates-only\n  kttune verify mine.kttable.json --sample "
+        "10%\n"};
+    char where[1024];
+    kt_err err;
+    kt_status st;
+    int n = 0, code = kt_switches_parse(&usage, switches, 4, argc, argv, word, 1, &n);
+
+    if (code >= 0) return code;
+    if (n == 1) path = word[0];
+    st = kt_workbench_init(&v.bench, false, &err);
+    if (st == KT_OK)
+        st = kt_table_choose(&v.bench, path, model, where, sizeof where, &v.table, &err);
+    if (st == KT_OK) st = verify_all(&v, &err);
+    if (st == KT_OK)
+        printf("%d rows verified, %d not sampled: %d wrong, %d slower than the default, %d "
+               "outdated\n",
+               v.checked, v.skipped, v.wrong, v.slower, v.outdated);
+    kt_pool_destroy(v.pool);
+    kt_banks_deinit(&v.banks);
+    kt_planner_destroy(v.planner);
+    kt_verdicts_deinit(&v.verdicts);
+    kt_table_destroy(v.table);
+    kt_workbench_deinit(&v.bench);
+    if (st != KT_OK) return kt_table_verb_fail(&err);
+    if (v.wrong) return KT_TUNE_GATE;
+    return v.slower || v.outdated ? KT_TUNE_REGRESSION : KT_TUNE_OK;
+}
+
+const kt_verb kt_verb_verify = {
+    .name = "verify", .summary = "re-check a table: right and still fast", .run = run};
