@@ -11,16 +11,14 @@
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
 #include "runtime/exec/step.h"
+#include "runtime/model/model_dir.h"
 
 #define DEFAULT_CHUNK 512
-#define MAX_CONFIG_BYTES ((size_t)16 << 20)
 #define MAX_CPUS 1024
 
 struct kt_engine {
     kt_log log;
-    char folder[PATH_MAX], name[256];
-    const kt_family *family;
-    kt_model_config config;
+    kt_model_dir model;
     kt_model_plan plan;
     kt_topology topology;
     kt_fingerprint machine;
@@ -41,54 +39,11 @@ struct kt_sequence {
 
 /* ---- the folder ---- */
 
-/* The last component of the real path, so that "." and "dir/" have a name too. */
-static kt_status find_folder(kt_engine *e, const char *folder, kt_err *err) {
-    const char *last;
-
-    if (!folder || !realpath(folder, e->folder))
-        return kt_fail(err, KT_E_NOT_FOUND, "model '%.300s': no such folder", folder ? folder : "");
-    last = strrchr(e->folder, '/');
-    snprintf(e->name, sizeof e->name, "%.255s", last && last[1] ? last + 1 : e->folder);
-    return KT_OK;
-}
-
-static kt_status read_json(const kt_engine *e, const char *file, char *path, kt_json_doc **out,
-                           kt_err *err) {
-    char *text = NULL;
-    size_t size = 0;
-    kt_status st;
-
-    *out = NULL;
-    if (snprintf(path, PATH_MAX, "%s/%s", e->folder, file) >= PATH_MAX)
-        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->folder);
-    KT_TRY(kt_file_read(path, MAX_CONFIG_BYTES, &text, &size, err));
-    st = kt_json_parse(text, size, NULL, out, err);
-    free(text);
-    return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
-}
-
-static kt_status read_config(kt_engine *e, kt_err *err) {
-    char path[PATH_MAX];
-    kt_json_doc *doc;
-    kt_status st;
-
-    KT_TRY(read_json(e, "config.json", path, &doc, err));
-    st = kt_family_find(kt_json_root(doc), path, &e->family, err);
-    if (st == KT_OK) st = e->family->configure(kt_json_root(doc), path, &e->config, err);
-    kt_json_destroy(doc);
-    KT_TRY(st);
-    if (read_json(e, "generation_config.json", path, &doc, NULL) == KT_OK) { /* optional */
-        kt_config_read_eos(kt_json_root(doc), &e->config);
-        kt_json_destroy(doc);
-    }
-    return KT_OK;
-}
-
 static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
     char path[PATH_MAX];
 
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", e->folder) >= PATH_MAX)
-        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->folder);
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", e->model.folder) >= PATH_MAX)
+        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->model.folder);
     if (access(path, F_OK) != 0) {
         if (is_optional) return KT_OK;
         return kt_fail(err, KT_E_NOT_FOUND, "%.300s: missing; a model needs its tokenizer", path);
@@ -123,7 +78,7 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
         snprintf(e->table_path, sizeof e->table_path, "%s", asked);
         return kt_table_load(asked, &e->table, err);
     }
-    kt_table_locate(&e->machine, e->name, e->table_path, sizeof e->table_path);
+    kt_table_locate(&e->machine, e->model.name, e->table_path, sizeof e->table_path);
     if (*e->table_path && kt_table_load(e->table_path, &e->table, &why) != KT_OK) {
         kt_log_write(&e->log, KT_LOG_WARN, "table", "not used: %s", why.message);
         *e->table_path = '\0';
@@ -137,8 +92,8 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
     kt_status st = kt_planner_create(e->registry, e->table, &e->machine, &e->log, &planner, err);
 
     if (st != KT_OK) return st;
-    st = kt_model_plan_make(planner, &e->config, weights, kt_pool_threads(e->pool), e->max_chunk,
-                            e->max_context, &e->plan, err);
+    st = kt_model_plan_make(planner, &e->model.config, weights, kt_pool_threads(e->pool),
+                            e->max_chunk, e->max_context, &e->plan, err);
     kt_planner_totals(planner, &tuned, &untuned);
     kt_planner_destroy(planner);
     if (e->table)
@@ -154,13 +109,13 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
 
 static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
     kt_checkpoint *checkpoint = NULL;
-    kt_weights_request request = {.family = e->family,
-                                  .config = &e->config,
+    kt_weights_request request = {.family = e->model.family,
+                                  .config = &e->model.config,
                                   .plan = &e->plan,
                                   .weights = weights,
                                   .pool = e->pool,
                                   .log = &e->log};
-    kt_status st = kt_checkpoint_open(e->folder, &checkpoint, err);
+    kt_status st = kt_checkpoint_open(e->model.folder, &checkpoint, err);
 
     if (st != KT_OK) return st;
     request.checkpoint = checkpoint;
@@ -170,10 +125,11 @@ static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
 }
 
 static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *err) {
-    e->max_context = o->max_context ? o->max_context : e->config.max_context;
-    if (e->max_context < 1 || e->max_context > e->config.max_context)
+    e->max_context = o->max_context ? o->max_context : e->model.config.max_context;
+    if (e->max_context < 1 || e->max_context > e->model.config.max_context)
         return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
-                       (long long)o->max_context, e->name, (long long)e->config.max_context);
+                       (long long)o->max_context, e->model.name,
+                       (long long)e->model.config.max_context);
     e->max_chunk = o->max_chunk > 0 ? o->max_chunk : DEFAULT_CHUNK;
     if (e->max_chunk > e->max_context) e->max_chunk = e->max_context;
     e->chunk = e->max_chunk;
@@ -181,15 +137,15 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
 }
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
-    KT_TRY(find_folder(e, o->model_dir, err));
-    KT_TRY(read_config(e, err));
+    KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
     KT_TRY(set_limits(e, o, err));
     KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
     KT_TRY(probe_machine(e, o->n_threads, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o->weights, err));
     KT_TRY(load_weights(e, o->weights, err));
-    return kt_step_init(&e->step, &e->config, &e->plan, e->weights, e->pool, e->max_context, err);
+    return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, e->pool, e->max_context,
+                        err);
 }
 
 kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err) {
@@ -220,16 +176,16 @@ void kt_engine_destroy(kt_engine *e) {
 }
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
-    *out = (kt_engine_info){.model_name = e->name,
-                            .family = e->family->name,
-                            .vocab = e->config.vocab,
-                            .hidden = e->config.hidden,
-                            .layers = e->config.layers,
+    *out = (kt_engine_info){.model_name = e->model.name,
+                            .family = e->model.family->name,
+                            .vocab = e->model.config.vocab,
+                            .hidden = e->model.config.hidden,
+                            .layers = e->model.config.layers,
                             .max_context = e->max_context,
                             .n_threads = kt_pool_threads(e->pool),
-                            .n_eos = e->config.n_eos,
+                            .n_eos = e->model.config.n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights)};
-    memcpy(out->eos, e->config.eos, sizeof out->eos);
+    memcpy(out->eos, e->model.config.eos, sizeof out->eos);
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
 }
 
@@ -240,7 +196,7 @@ const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
 /* ---- sequences ---- */
 
 kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err) {
-    const kt_model_config *c = &e->config;
+    const kt_model_config *c = &e->model.config;
     kt_sequence *s;
     kt_status st;
 
@@ -285,9 +241,9 @@ static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const i
                        "%lld tokens after %lld do not fit the sequence's %lld tokens", (long long)n,
                        (long long)s->length, (long long)s->cache.capacity);
     for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->config.vocab)
+        if (tokens[i] < 0 || tokens[i] >= e->model.config.vocab)
             return kt_fail(err, KT_E_INVALID, "token %lld is %d, expected 0 to %lld", (long long)i,
-                           tokens[i], (long long)e->config.vocab - 1);
+                           tokens[i], (long long)e->model.config.vocab - 1);
     return KT_OK;
 }
 
@@ -298,7 +254,7 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
 
     KT_TRY(check_forward(e, s, tokens, n, n_logits, logits, err));
     step->cache = &s->cache;
-    step->hidden_stride = n * e->config.hidden;
+    step->hidden_stride = n * e->model.config.hidden;
     for (int64_t done = 0; done < n;) {
         int64_t rows = n - done < e->chunk ? n - done : e->chunk;
         int64_t first_out = n - n_logits > done ? n - n_logits : done; /* absolute row */
@@ -306,8 +262,9 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
             return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
                            (long long)done, (long long)n);
         step->n_out = done + rows > first_out ? done + rows - first_out : 0;
-        step->logits = logits ? logits + (first_out - (n - n_logits)) * e->config.vocab : NULL;
-        step->hidden = hidden ? hidden + done * e->config.hidden : NULL;
+        step->logits =
+            logits ? logits + (first_out - (n - n_logits)) * e->model.config.vocab : NULL;
+        step->hidden = hidden ? hidden + done * e->model.config.hidden : NULL;
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;
         done += rows;

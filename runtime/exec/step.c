@@ -1,22 +1,19 @@
 /* Writing the programs of a step and running them. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/exec/step.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "kernels/formats/acts.h"
-#include "kernels/formats/p64.h"
 #include "kernels/rope/rope_table.h"
 
 #define FEW_ROWS 4      /* up to here serial row work costs less than another synchronisation */
 #define ROWS_PER_TASK 8 /* of row work in the program for many rows */
 #define MAX_PHASES_PER_LAYER 12
-#define SPANS_PER_THREAD 8 /* a thread takes a large phase in about this many pieces */
 
 /* ---- phases ---- */
-
-typedef void run_fn(void *arg, int64_t begin, int64_t end, int tid);
 
 /* Runs before each phase, on one thread: the clock of the profile, serial row work, task count. */
 static int64_t prepare(void *arg, int n_threads) {
@@ -29,41 +26,20 @@ static int64_t prepare(void *arg, int n_threads) {
         s->stamp_ns = now;
         s->last_kind = op->kind;
     }
-    if (op->before) op->before(op, 0, s->rows);
-    return op->count(op, n_threads);
-}
-
-static int64_t count_rows(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return (op->step->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
-}
-
-static void run_rows(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
-    int64_t last = end * ROWS_PER_TASK;
-
-    (void)tid;
-    op->rows(op, begin * ROWS_PER_TASK, last < op->step->rows ? last : op->step->rows);
-}
-
-static int64_t count_moe(kt_step_op *op, int n_threads) {
+    if (op->before) op->before(s, op->layer, 0, s->rows);
+    if (op->bind) op->bind(s, op->layer);
+    if (op->rows) return (s->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
     return op->inner.prepare ? op->inner.prepare(op->inner.arg, n_threads) : op->inner.n_tasks;
 }
 
-/* The layers of one kind share a job, its workspace and its phases; the first phase hands it the
- * layer. */
-static int64_t count_moe_first(kt_step_op *op, int n_threads) {
-    kt_step *s = op->step;
-    kt_moe_job *job = s->config->is_moe[op->layer] ? &s->moe : &s->dense;
-
-    job->layer = &kt_weights_layer(s->weights, op->layer)->ffn;
-    job->tokens = s->rows;
-    return count_moe(op, n_threads);
-}
-
-static void run_moe(void *arg, int64_t begin, int64_t end, int tid) {
+static void run(void *arg, int64_t begin, int64_t end, int tid) {
     kt_step_op *op = arg;
-    op->inner.run(op->inner.arg, begin, end, tid);
+    int64_t last = end * ROWS_PER_TASK, rows = op->step->rows;
+
+    if (op->rows)
+        op->rows(op->step, op->layer, begin * ROWS_PER_TASK, last < rows ? last : rows);
+    else
+        op->inner.run(op->inner.arg, begin, end, tid);
 }
 
 /* ---- programs ---- */
@@ -75,40 +51,37 @@ typedef struct writer {
     int is_few;
 } writer;
 
-static void push(writer *w, const kt_step_op *op, run_fn *run, int64_t grain) {
-    int i = w->program->count++;
+static kt_step_op *push(writer *w, kt_step_kind kind, int64_t layer, int64_t grain) {
+    kt_step_op *op = &w->ops[w->program->count];
 
-    w->ops[i] = *op;
-    w->ops[i].step = w->step;
-    w->program->phases[i] =
-        (kt_phase){.prepare = prepare, .run = run, .arg = &w->ops[i], .grain = grain};
+    *op = (kt_step_op){.step = w->step, .kind = kind, .layer = layer};
+    w->program->phases[w->program->count++] =
+        (kt_phase){.prepare = prepare, .run = run, .arg = op, .grain = grain};
+    return op;
 }
 
-/* Add an op that row work comes before: inside its own phase for few rows, as a phase for many. */
-static void add(writer *w, kt_row_work *before, kt_step_op op, run_fn *run, int64_t grain) {
-    if (before && !w->is_few) {
-        kt_step_op rows = {
-            .kind = KT_STEP_ROWS, .layer = op.layer, .rows = before, .count = count_rows};
-        push(w, &rows, run_rows, 1);
-    }
-    op.before = w->is_few ? before : NULL;
-    push(w, &op, run, grain);
-}
+/* Add a phase that row work comes before: inside it for few rows, as a phase of its own for many. */
+static kt_step_op *add(writer *w, kt_step_kind kind, int64_t layer, kt_row_work *before,
+                       void (*bind)(kt_step *, int64_t), kt_phase inner) {
+    kt_step_op *op;
 
-static int64_t panel_grain(const kt_step *s, kt_part part) {
-    int64_t grain =
-        kt_p64_panels(s->plan->part[part].problem.n) / (s->n_threads * SPANS_PER_THREAD);
-    return grain > 1 ? grain : 1;
+    if (before && !w->is_few) push(w, KT_STEP_ROWS, layer, 1)->rows = before;
+    op = push(w, kind, layer, inner.grain);
+    if (w->is_few) op->before = before;
+    op->bind = bind;
+    op->inner = inner;
+    return op;
 }
 
 static void write_attention(writer *w, int64_t l) {
-    kt_step_op qkv = {.kind = KT_STEP_QKV, .layer = l, .count = kt_step_count_qkv};
-    kt_step_op attn = {.kind = KT_STEP_ATTN, .layer = l, .count = kt_step_count_attn};
-    kt_step_op o = {.kind = KT_STEP_O, .layer = l, .count = kt_step_count_o};
+    kt_phase gemm = kt_gemm_group_phase(&w->step->gemm_group);
+    kt_phase attn[KT_ATTN_PHASES];
 
-    add(w, kt_step_attn_norm, qkv, kt_step_qkv, panel_grain(w->step, KT_PART_QKV));
-    add(w, kt_step_rope_and_cache, attn, kt_step_attn, 1);
-    add(w, kt_step_encode_attended, o, kt_step_o, panel_grain(w->step, KT_PART_O));
+    kt_attn_job_phases(&w->step->attn, attn);
+    add(w, KT_STEP_QKV, l, kt_step_attn_norm, kt_step_bind_qkv, gemm);
+    add(w, KT_STEP_ATTN, l, kt_step_rope_and_cache, kt_step_bind_attn, attn[0]);
+    if (w->is_few) add(w, KT_STEP_ATTN, l, NULL, NULL, attn[1]); /* many rows are never split */
+    add(w, KT_STEP_O, l, kt_step_encode_attended, kt_step_bind_o, gemm);
 }
 
 static void write_feed_forward(writer *w, int64_t l) {
@@ -117,24 +90,18 @@ static void write_feed_forward(writer *w, int64_t l) {
     kt_phase phases[KT_MOE_PHASES];
 
     if (is_moe && w->is_few) { /* the router's experts shared out, not its rows */
-        kt_step_op router = {.kind = KT_STEP_ROUTER, .layer = l, .count = kt_step_count_router};
-        add(w, kt_step_ffn_norm, router, kt_step_router, 1);
+        kt_step_op *op = add(w, KT_STEP_ROUTER, l, kt_step_ffn_norm, NULL, (kt_phase){0});
+        op->inner = kt_step_router_phase(op);
         before = kt_step_select;
     }
     kt_moe_job_phases(is_moe ? &w->step->moe : &w->step->dense, phases);
-    for (int i = 0; i < KT_MOE_PHASES; i++) {
-        kt_step_op moe = {.kind = KT_STEP_FFN,
-                          .layer = l,
-                          .count = i ? count_moe : count_moe_first,
-                          .inner = phases[i]};
-        add(w, i ? NULL : before, moe, run_moe, phases[i].grain);
-    }
+    for (int i = 0; i < KT_MOE_PHASES; i++)
+        add(w, KT_STEP_FFN, l, i ? NULL : before, i ? NULL : kt_step_bind_ffn, phases[i]);
 }
 
 static kt_status write_program(kt_step *s, kt_step_program *program, int is_few, kt_err *err) {
     int64_t layers = s->config->layers;
     size_t room = (size_t)(layers + 1) * MAX_PHASES_PER_LAYER;
-    kt_step_op head = {.kind = KT_STEP_HEAD, .layer = layers, .count = kt_step_count_head};
     writer w = {.step = s, .program = program, .is_few = is_few};
 
     w.ops = kt_arena_alloc(&s->arena, room * sizeof *w.ops, sizeof(void *));
@@ -145,7 +112,8 @@ static kt_status write_program(kt_step *s, kt_step_program *program, int is_few,
         write_attention(&w, l);
         write_feed_forward(&w, l);
     }
-    add(&w, kt_step_final_norm, head, kt_step_head, panel_grain(s, KT_PART_HEAD));
+    add(&w, KT_STEP_HEAD, layers, kt_step_final_norm, kt_step_bind_head,
+        kt_gemm_group_phase(&s->gemm_group));
     return KT_OK;
 }
 
@@ -167,6 +135,8 @@ static size_t act_bytes(const kt_model_plan *plan) {
 /* Place every array in one buffer; base NULL only counts. */
 static size_t lay_out(kt_step *s, uint8_t *base, int64_t max_context) {
     const kt_model_config *c = s->config;
+    size_t attn_bytes =
+        kt_attn_job_bytes(&s->plan->attn, &s->plan->attn_problem, max_context, s->n_threads);
     size_t rows = (size_t)s->max_rows, f32 = sizeof(float);
     size_t heads = (size_t)((c->heads + 2 * c->kv_heads) * c->head_dim);
     const struct {
@@ -185,7 +155,8 @@ static size_t lay_out(kt_step *s, uint8_t *base, int64_t max_context) {
         {&s->positions, rows * sizeof *s->positions},
         {&s->acts, rows * act_bytes(s->plan)},
         {&s->cos_sin, (size_t)(max_context * c->rotary_dim) * f32},
-        {&s->scratch, (size_t)s->n_threads * s->scratch_stride},
+        {&s->gemm_scratch, (size_t)s->n_threads * s->gemm_group.scratch_stride},
+        {&s->attn_workspace, attn_bytes},
     };
     size_t used = 0;
 
@@ -215,6 +186,35 @@ static kt_status init_job(kt_step *s, kt_moe_job *job, int is_moe, kt_err *err) 
     job->workspace = kt_arena_alloc(&s->arena, bytes, 64);
     if (!job->workspace) return kt_fail(err, KT_E_NOMEM, "no memory for the feed-forward layers");
     return kt_moe_job_init(job, s->max_rows, s->n_threads, bytes, err);
+}
+
+static kt_status init_attn(kt_step *s, int64_t max_context, kt_err *err) {
+    const kt_model_config *c = s->config;
+    size_t bytes =
+        kt_attn_job_bytes(&s->plan->attn, &s->plan->attn_problem, max_context, s->n_threads);
+
+    s->attn = (kt_attn_job){.choice = &s->plan->attn,
+                            .problem = s->plan->attn_problem,
+                            .q = s->qkv,
+                            .ldq = (c->heads + 2 * c->kv_heads) * c->head_dim,
+                            .ldkv = c->head_dim,
+                            .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+                            .position = s->positions,
+                            .out = s->attended,
+                            .ldo = c->heads * c->head_dim};
+    return kt_attn_job_init(&s->attn, max_context, s->n_threads, s->attn_workspace, bytes, err);
+}
+
+static size_t gemm_scratch_bytes(const kt_model_plan *plan) {
+    static const kt_part parts[] = {KT_PART_QKV, KT_PART_O, KT_PART_HEAD};
+    size_t most = 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const kt_part_plan *p = &plan->part[parts[i]];
+        size_t bytes = kt_gemm_scratch_bytes(&p->problem, &p->choices, plan->max_rows);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 #define POSITIONS_PER_TASK 64
@@ -252,12 +252,15 @@ kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model
                                .norm_topk_prob = config->normalise_topk};
     s->n_threads = kt_pool_threads(pool);
     s->max_rows = plan->max_rows;
-    s->scratch_stride = (plan->scratch_bytes + 63) / 64 * 64;
+    s->gemm_group =
+        (kt_gemm_group){.jobs = &s->gemm, .n_jobs = 1, .scratch_stride = gemm_scratch_bytes(plan)};
     if (plan->part[KT_PART_EXPERT].is_used) KT_TRY(kt_router_rule_check(&s->rule, err));
     KT_TRY(kt_buffer_create(lay_out(s, NULL, max_context), KT_PAGES_ADVISED, -1, &s->buffer, err));
     lay_out(s, s->buffer.data, max_context);
     for (int64_t r = 0; r < s->max_rows; r++) s->ones[r] = 1.0f;
+    s->gemm_group.scratch = s->gemm_group.scratch_stride ? s->gemm_scratch : NULL;
     kt_pool_run(pool, &phase, 1);
+    KT_TRY(init_attn(s, max_context, err));
     KT_TRY(init_job(s, &s->moe, 1, err));
     KT_TRY(init_job(s, &s->dense, 0, err));
     KT_TRY(write_program(s, &s->few, 1, err));

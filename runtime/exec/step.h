@@ -10,6 +10,8 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/pool.h"
+#include "kernels/attn/attn_job.h"
+#include "kernels/gemm/gemm_job.h"
 #include "kernels/moe_ffn/moe_layer.h"
 #include "kernels/router/router_select.h"
 #include "runtime/kv/kv_cache.h"
@@ -28,24 +30,24 @@ typedef enum kt_step_kind {
 } kt_step_kind;
 
 typedef struct kt_step kt_step;
-typedef struct kt_step_op kt_step_op;
 
-/* Work on rows [begin, end) that needs no other row. */
-typedef void kt_row_work(kt_step_op *op, int64_t begin, int64_t end);
+/* Work on rows [begin, end) of a layer that needs no other row. */
+typedef void kt_row_work(const kt_step *s, int64_t layer, int64_t begin, int64_t end);
 
-/* One phase. */
-struct kt_step_op {
+/* One phase. Layers share the jobs of the kernels (one workspace each): `bind` points a job at this
+ * layer's weights and this chunk's rows before `inner`, the job's phase, starts. */
+typedef struct kt_step_op {
     kt_step *step;
     kt_step_kind kind;
     int64_t layer;
     kt_row_work *before; /* NULL, or done for all rows by one thread before the tasks */
-    kt_row_work *rows;   /* what the tasks do, when the phase is row work */
-    int64_t (*count)(kt_step_op *op, int n_threads); /* tasks of the current chunk */
-    kt_phase inner;                                  /* of the MoE layer, when the op is one */
-};
+    kt_row_work *rows;   /* what the tasks do, when the phase is row work: then no inner */
+    void (*bind)(kt_step *s, int64_t layer);
+    kt_phase inner;
+} kt_step_op;
 
 typedef struct kt_step_program {
-    kt_phase *phases; /* owned by step->arena */
+    kt_phase *phases; /* in step->arena */
     int count;
 } kt_step_program;
 
@@ -61,7 +63,7 @@ struct kt_step {
     const kt_kv_cache *cache;
     int64_t rows, first_position, n_out;
     float *logits;         /* [n_out, vocab] */
-    float *hidden;         /* NULL, or row of this chunk in [layers + 1][.., hidden] */
+    float *hidden;         /* NULL, or this chunk's rows in [layers + 1][.., hidden] */
     int64_t hidden_stride; /* floats from one layer's rows to the next's */
 
     /* Working memory for max_rows rows, in one buffer. */
@@ -69,11 +71,14 @@ struct kt_step {
     int32_t *positions, *expert_id, *zeros;
     uint8_t *acts; /* encoded rows */
     float *cos_sin;
-    uint8_t *scratch; /* [threads][scratch_stride] */
-    size_t scratch_stride;
-    kt_moe_job moe, dense;
+    uint8_t *attn_workspace, *gemm_scratch;
     kt_buffer buffer;
     kt_arena arena;
+
+    kt_gemm_job gemm;
+    kt_gemm_group gemm_group;
+    kt_attn_job attn;
+    kt_moe_job moe, dense;
     kt_step_program few, many;
 
     /* Time by kind, when profiled. */
@@ -92,23 +97,20 @@ void kt_step_deinit(kt_step *s);
 void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                  int64_t first_position);
 
-/* The operations of a layer, used by step.c to write the programs. */
+/* ---- what a layer does (step_ops.c), in this order ---- */
+
 kt_row_work kt_step_attn_norm;
+void kt_step_bind_qkv(kt_step *s, int64_t layer);
 kt_row_work kt_step_rope_and_cache;
+void kt_step_bind_attn(kt_step *s, int64_t layer);
 kt_row_work kt_step_encode_attended;
-kt_row_work kt_step_ffn_norm;
+void kt_step_bind_o(kt_step *s, int64_t layer);
+kt_row_work kt_step_norm_and_route; /* for many rows; for few the three below */
+kt_row_work kt_step_ffn_norm;       /* (also all that a dense layer needs) */
+kt_phase kt_step_router_phase(kt_step_op *op);
 kt_row_work kt_step_select;
-kt_row_work kt_step_norm_and_route;
+void kt_step_bind_ffn(kt_step *s, int64_t layer);
 kt_row_work kt_step_final_norm;
-int64_t kt_step_count_qkv(kt_step_op *op, int n_threads);
-int64_t kt_step_count_attn(kt_step_op *op, int n_threads);
-int64_t kt_step_count_o(kt_step_op *op, int n_threads);
-int64_t kt_step_count_router(kt_step_op *op, int n_threads);
-int64_t kt_step_count_head(kt_step_op *op, int n_threads);
-void kt_step_qkv(void *op, int64_t begin, int64_t end, int tid);
-void kt_step_attn(void *op, int64_t begin, int64_t end, int tid);
-void kt_step_o(void *op, int64_t begin, int64_t end, int tid);
-void kt_step_router(void *op, int64_t begin, int64_t end, int tid);
-void kt_step_head(void *op, int64_t begin, int64_t end, int tid);
+void kt_step_bind_head(kt_step *s, int64_t layer);
 
 #endif

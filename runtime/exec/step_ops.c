@@ -1,14 +1,11 @@
 /* The operations of a step. Each works on the rows or panels it is given and reads everything else
  * from the step. SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "base/numeric.h"
 #include "kernels/formats/acts.h"
-#include "kernels/formats/p64.h"
 #include "runtime/exec/step.h"
 
-#define ATTN_ROWS 16 /* query rows of an attention task: they share what is read of the cache */
 #define ROUTER_EXPERTS 16 /* experts of a router task when there are few rows */
 
 static void norm_rows(const kt_choice *choice, const float *x, int64_t ldx, const float *w,
@@ -39,32 +36,21 @@ static void encode_rows(const kt_step *s, kt_part part, const float *x, int64_t 
     p->encode.variant->encode(&call);
 }
 
-/* Panels [begin, end) of c (+)= acts[first_row ..] * w^T. */
-static void multiply(const kt_step *s, kt_part part, const void *weights, int64_t first_row,
-                     int64_t m, float *c, int accumulate, int64_t begin, int64_t end, int tid) {
+/* Point the step's GEMM at c (+)= acts[first_row ..] * w^T of a part. */
+static void bind_gemm(kt_step *s, kt_part part, const void *weights, int64_t first_row, int64_t m,
+                      float *c, int accumulate) {
     const kt_part_plan *p = &s->plan->part[part];
-    const kt_choice *choice = kt_choice_for(&p->choices, m);
     size_t stride = kt_act_row_bytes(p->problem.acts, p->problem.k);
-    kt_problem problem = p->problem;
-    kt_gemm_call call = {.problem = &problem,
-                         .config = &choice->config,
-                         .weights = weights,
-                         .a = s->acts + (size_t)first_row * stride,
-                         .a_stride = stride,
-                         .m = m,
-                         .panel_begin = begin,
-                         .panel_end = end,
-                         .c = c,
-                         .ldc = problem.n,
-                         .accumulate = accumulate,
-                         .scratch = s->scratch + (size_t)tid * s->scratch_stride};
 
-    problem.m = m;
-    choice->variant->gemm(&call);
-}
-
-static int64_t panels(const kt_step *s, kt_part part) {
-    return kt_p64_panels(s->plan->part[part].problem.n);
+    s->gemm.problem = &p->problem;
+    s->gemm.choices = &p->choices;
+    s->gemm.weights = weights;
+    s->gemm.a = s->acts + (size_t)first_row * stride;
+    s->gemm.a_stride = stride;
+    s->gemm.m = m;
+    s->gemm.c = c;
+    s->gemm.ldc = p->problem.n;
+    s->gemm.accumulate = accumulate;
 }
 
 static void copy_hidden(const kt_step *s, int64_t index, const float *x, int64_t begin,
@@ -77,32 +63,23 @@ static void copy_hidden(const kt_step *s, int64_t index, const float *x, int64_t
 
 /* ---- attention ---- */
 
-void kt_step_attn_norm(kt_step_op *op, int64_t begin, int64_t end) {
-    const kt_step *s = op->step;
+void kt_step_attn_norm(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     int64_t h = s->config->hidden;
 
-    copy_hidden(s, op->layer, s->x, begin, end);
-    norm_rows(&s->plan->norm_hidden, s->x, h, kt_weights_layer(s->weights, op->layer)->attn_norm,
+    copy_hidden(s, layer, s->x, begin, end);
+    norm_rows(&s->plan->norm_hidden, s->x, h, kt_weights_layer(s->weights, layer)->attn_norm,
               (float)s->config->norm_eps, s->normed, h, h, begin, end);
     encode_rows(s, KT_PART_QKV, s->normed, begin, end);
 }
 
-int64_t kt_step_count_qkv(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return panels(op->step, KT_PART_QKV);
-}
-
-void kt_step_qkv(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
-    multiply(op->step, KT_PART_QKV, kt_weights_layer(op->step->weights, op->layer)->qkv, 0,
-             op->step->rows, op->step->qkv, 0, begin, end, tid);
+void kt_step_bind_qkv(kt_step *s, int64_t layer) {
+    bind_gemm(s, KT_PART_QKV, kt_weights_layer(s->weights, layer)->qkv, 0, s->rows, s->qkv, 0);
 }
 
 /* Norm and rotate the heads of q and k in place, then move k and v of these rows to the cache. */
-void kt_step_rope_and_cache(kt_step_op *op, int64_t begin, int64_t end) {
-    const kt_step *s = op->step;
+void kt_step_rope_and_cache(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     const kt_model_config *c = s->config;
-    const kt_layer_weights *w = kt_weights_layer(s->weights, op->layer);
+    const kt_layer_weights *w = kt_weights_layer(s->weights, layer);
     int64_t d = c->head_dim, ld = (c->heads + 2 * c->kv_heads) * d;
     kt_rope_call rope = {.ld = ld,
                          .head_dim = d,
@@ -123,7 +100,7 @@ void kt_step_rope_and_cache(kt_step_op *op, int64_t begin, int64_t end) {
     s->plan->rope.variant->rope(&rope);
     for (int64_t head = 0; head < c->kv_heads; head++)
         for (int which = 0; which < 2; which++) {
-            uint16_t *rows = kt_kv_cache_rows(s->cache, op->layer, which, head);
+            uint16_t *rows = kt_kv_cache_rows(s->cache, layer, which, head);
             for (int64_t r = begin; r < end; r++) {
                 const float *from = s->qkv + r * ld + (c->heads + which * c->kv_heads + head) * d;
                 uint16_t *to = rows + (s->first_position + r) * d;
@@ -132,74 +109,34 @@ void kt_step_rope_and_cache(kt_step_op *op, int64_t begin, int64_t end) {
         }
 }
 
-static int64_t attn_blocks(const kt_step *s) {
-    return (s->rows + ATTN_ROWS - 1) / ATTN_ROWS;
+void kt_step_bind_attn(kt_step *s, int64_t layer) {
+    s->attn.k = kt_kv_cache_rows(s->cache, layer, 0, 0);
+    s->attn.v = kt_kv_cache_rows(s->cache, layer, 1, 0);
+    s->attn.head_stride = s->cache->capacity * s->config->head_dim;
+    s->attn.rows = s->rows;
 }
 
-int64_t kt_step_count_attn(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return op->step->config->kv_heads * attn_blocks(op->step);
+void kt_step_encode_attended(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
+    (void)layer;
+    encode_rows(s, KT_PART_O, s->attended, begin, end);
 }
 
-void kt_step_attn(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
-    const kt_step *s = op->step;
-    const kt_model_config *c = s->config;
-    int64_t blocks = attn_blocks(s);
-    kt_problem problem = s->plan->attn_problem;
-    kt_attn_call call = {.problem = &problem,
-                         .config = &s->plan->attn.config,
-                         .q = s->qkv,
-                         .ldq = (c->heads + 2 * c->kv_heads) * c->head_dim,
-                         .ldkv = c->head_dim,
-                         .scale = (float)(1.0 / sqrt((double)c->head_dim)),
-                         .position = s->positions,
-                         .out = s->attended,
-                         .ldo = c->heads * c->head_dim,
-                         .scratch = s->scratch + (size_t)tid * s->scratch_stride};
-
-    problem.context = s->first_position + s->rows;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t block = task % blocks;
-        call.kv_head = task / blocks;
-        call.k = kt_kv_cache_rows(s->cache, op->layer, 0, call.kv_head);
-        call.v = kt_kv_cache_rows(s->cache, op->layer, 1, call.kv_head);
-        call.row_begin = block * ATTN_ROWS;
-        call.row_end = call.row_begin + ATTN_ROWS < s->rows ? call.row_begin + ATTN_ROWS : s->rows;
-        problem.m = call.row_end - call.row_begin;
-        s->plan->attn.variant->attn(&call);
-    }
-}
-
-void kt_step_encode_attended(kt_step_op *op, int64_t begin, int64_t end) {
-    encode_rows(op->step, KT_PART_O, op->step->attended, begin, end);
-}
-
-int64_t kt_step_count_o(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return panels(op->step, KT_PART_O);
-}
-
-void kt_step_o(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
-    multiply(op->step, KT_PART_O, kt_weights_layer(op->step->weights, op->layer)->o, 0,
-             op->step->rows, op->step->x, 1, begin, end, tid);
+void kt_step_bind_o(kt_step *s, int64_t layer) {
+    bind_gemm(s, KT_PART_O, kt_weights_layer(s->weights, layer)->o, 0, s->rows, s->x, 1);
 }
 
 /* ---- feed-forward ---- */
 
-void kt_step_ffn_norm(kt_step_op *op, int64_t begin, int64_t end) {
-    const kt_step *s = op->step;
+void kt_step_ffn_norm(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     int64_t h = s->config->hidden;
 
-    norm_rows(&s->plan->norm_hidden, s->x, h, kt_weights_layer(s->weights, op->layer)->ffn_norm,
+    norm_rows(&s->plan->norm_hidden, s->x, h, kt_weights_layer(s->weights, layer)->ffn_norm,
               (float)s->config->norm_eps, s->normed, h, h, begin, end);
 }
 
-static void route(const kt_step_op *op, int64_t row_begin, int64_t row_end, int64_t expert_begin,
-                  int64_t expert_end) {
-    const kt_step *s = op->step;
-    const kt_layer_weights *w = kt_weights_layer(s->weights, op->layer);
+static void route(const kt_step *s, int64_t layer, int64_t row_begin, int64_t row_end,
+                  int64_t expert_begin, int64_t expert_end) {
+    const kt_layer_weights *w = kt_weights_layer(s->weights, layer);
     const kt_choice *choice =
         w->router_format == KT_W_BF16 ? &s->plan->router_bf16 : &s->plan->router_f32;
     kt_problem problem = s->plan->router_problem;
@@ -219,41 +156,51 @@ static void route(const kt_step_op *op, int64_t row_begin, int64_t row_end, int6
     choice->variant->router(&call);
 }
 
-int64_t kt_step_count_router(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return (op->step->config->experts + ROUTER_EXPERTS - 1) / ROUTER_EXPERTS;
-}
-
-void kt_step_router(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
+static void run_router(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_step_op *op = arg;
     int64_t experts = op->step->config->experts, last = end * ROUTER_EXPERTS;
 
     (void)tid;
-    route(op, 0, op->step->rows, begin * ROUTER_EXPERTS, last < experts ? last : experts);
+    route(op->step, op->layer, 0, op->step->rows, begin * ROUTER_EXPERTS,
+          last < experts ? last : experts);
 }
 
-void kt_step_select(kt_step_op *op, int64_t begin, int64_t end) {
-    const kt_step *s = op->step;
+kt_phase kt_step_router_phase(kt_step_op *op) {
+    int64_t experts = op->step->config->experts;
+    return (kt_phase){
+        .run = run_router, .arg = op, .n_tasks = (experts + ROUTER_EXPERTS - 1) / ROUTER_EXPERTS};
+}
+
+void kt_step_select(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     int64_t experts = s->config->experts, topk = s->config->topk;
 
+    (void)layer;
     for (int64_t r = begin; r < end; r++)
         kt_router_select(&s->rule, s->router_logits + r * experts, s->expert_id + r * topk,
                          s->route_weight + r * topk);
 }
 
-void kt_step_norm_and_route(kt_step_op *op, int64_t begin, int64_t end) {
-    kt_step_ffn_norm(op, begin, end);
-    route(op, begin, end, 0, op->step->config->experts);
-    kt_step_select(op, begin, end);
+void kt_step_norm_and_route(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
+    kt_step_ffn_norm(s, layer, begin, end);
+    route(s, layer, begin, end, 0, s->config->experts);
+    kt_step_select(s, layer, begin, end);
+}
+
+/* The first phase of the MoE job; the other two find what it left. */
+void kt_step_bind_ffn(kt_step *s, int64_t layer) {
+    kt_moe_job *job = s->config->is_moe[layer] ? &s->moe : &s->dense;
+
+    job->layer = &kt_weights_layer(s->weights, layer)->ffn;
+    job->tokens = s->rows;
 }
 
 /* ---- head ---- */
 
 /* Rows without logits are skipped, unless their hidden state is asked for. */
-void kt_step_final_norm(kt_step_op *op, int64_t begin, int64_t end) {
-    const kt_step *s = op->step;
+void kt_step_final_norm(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     int64_t h = s->config->hidden, first = s->hidden ? 0 : s->rows - s->n_out;
 
+    (void)layer;
     if (begin < first) begin = first;
     if (begin >= end) return;
     norm_rows(&s->plan->norm_hidden, s->x, h, kt_weights_final_norm(s->weights),
@@ -262,14 +209,8 @@ void kt_step_final_norm(kt_step_op *op, int64_t begin, int64_t end) {
     encode_rows(s, KT_PART_HEAD, s->normed, begin, end);
 }
 
-int64_t kt_step_count_head(kt_step_op *op, int n_threads) {
-    (void)n_threads;
-    return op->step->n_out ? panels(op->step, KT_PART_HEAD) : 0;
-}
-
-void kt_step_head(void *arg, int64_t begin, int64_t end, int tid) {
-    kt_step_op *op = arg;
-    const kt_step *s = op->step;
-    multiply(s, KT_PART_HEAD, kt_weights_head(s->weights), s->rows - s->n_out, s->n_out, s->logits,
-             0, begin, end, tid);
+void kt_step_bind_head(kt_step *s, int64_t layer) {
+    (void)layer;
+    bind_gemm(s, KT_PART_HEAD, kt_weights_head(s->weights), s->rows - s->n_out, s->n_out, s->logits,
+              0);
 }

@@ -34,16 +34,6 @@ static kt_problem part_problem(kt_part part, const kt_model_config *c, kt_quant 
     return p;
 }
 
-static void need_scratch(kt_model_plan *plan, const kt_choice *choice, kt_problem problem,
-                         int64_t m) {
-    size_t bytes;
-
-    if (!choice->variant->workspace_bytes) return;
-    problem.m = m;
-    bytes = choice->variant->workspace_bytes(&problem, &choice->config);
-    if (bytes > plan->scratch_bytes) plan->scratch_bytes = bytes;
-}
-
 static kt_status resolve_part(kt_planner *planner, kt_model_plan *plan, kt_part part,
                               const kt_model_config *config, kt_quant weights, kt_err *err) {
     kt_part_plan *p = &plan->part[part];
@@ -57,8 +47,6 @@ static kt_status resolve_part(kt_planner *planner, kt_model_plan *plan, kt_part 
     encode.k = p->problem.k;
     KT_TRY(kt_plan_resolve_simple(planner, &encode, plan->threads, &p->encode, err));
     p->bytes = (p->choices.choice[0].variant->packed_bytes(&p->problem) + 63) / 64 * 64;
-    for (int64_t m = 1; m <= plan->max_rows; m++)
-        need_scratch(plan, kt_choice_for(&p->choices, m), p->problem, m);
     return KT_OK;
 }
 
@@ -82,8 +70,6 @@ static kt_status resolve_ops(kt_planner *planner, kt_model_plan *plan,
                                       .kv_heads = config->kv_heads,
                                       .context = max_context};
     KT_TRY(kt_plan_resolve_simple(planner, &plan->attn_problem, plan->threads, &plan->attn, err));
-    for (int64_t m = 1; m <= plan->max_rows; m++)
-        need_scratch(plan, &plan->attn, plan->attn_problem, m);
     if (config->experts == 0) return KT_OK;
     plan->router_problem = router;
     KT_TRY(kt_plan_resolve_simple(planner, &router, plan->threads, &plan->router_bf16, err));

@@ -31,7 +31,6 @@ typedef struct kt_model_plan {
     kt_choice norm_hidden, norm_head, rope, attn;
     kt_choice router_bf16, router_f32;
     kt_problem attn_problem, router_problem; /* m = 0 */
-    size_t scratch_bytes;                    /* per thread, enough for every call */
     int64_t max_rows;
     int threads;
 } kt_model_plan;

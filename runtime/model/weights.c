@@ -324,7 +324,7 @@ static kt_status start_buffer(loader *l, int64_t index, size_t bytes, kt_err *er
     l->base = b->data;
     l->used = 0;
     l->limit = bytes;
-    l->weights->bytes += b->mapped_bytes;
+    l->weights->bytes += b->bytes;
     return KT_OK;
 }
 

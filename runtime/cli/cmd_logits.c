@@ -1,0 +1,148 @@
+/* kt logits. SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/cli/command.h"
+#include "runtime/cli/engine_flags.h"
+#include "runtime/loader/safetensors.h"
+
+static const kt_usage usage = {
+    .command = "logits",
+    .arguments = "MODEL (--tokens 3,17,4 | --tokens-from FILE.safetensors) --out OUT.safetensors",
+    .about = "Write the model's logits for each of the given tokens: tensor `logits` F32 [tokens, "
+             "vocabulary] and, with\n--hidden, `hidden` F32 [layers + 1, tokens, hidden size] "
+             "(embeddings, each layer's output, the last after\nthe final norm). Runs the kernels "
+             "that serving runs.",
+    .examples =
+        "  kt logits datasets/models/tiny-moe --tokens 897,306,464 --out /tmp/logits.safetensors\n"
+        "  kt logits MODEL --tokens-from expected.safetensors --weights int4 --out "
+        "out.safetensors\n"};
+
+typedef struct flags {
+    kt_engine_flags engine;
+    const char *tokens, *tokens_from, *out;
+    int64_t chunk;
+    bool hidden;
+} flags;
+
+/* "3,17,4" into malloc'd ids. */
+static kt_status parse_tokens(const char *text, int32_t **ids, int64_t *count, kt_err *err) {
+    int32_t *out = malloc((strlen(text) + 1) * sizeof *out); /* more than there can be */
+    int64_t n = 0;
+
+    if (!out) return kt_fail(err, KT_E_NOMEM, "no memory for the tokens");
+    for (const char *p = text;; p++) {
+        char *end;
+        long long id;
+        errno = 0;
+        id = strtoll(p, &end, 10);
+        if (end == p || errno || id < 0 || id > INT32_MAX || (*end != ',' && *end != '\0')) {
+            free(out);
+            return kt_fail(err, KT_E_INVALID, "--tokens '%.40s': expected ids between commas", p);
+        }
+        out[n++] = (int32_t)id;
+        p = end;
+        if (*end == '\0') break;
+    }
+    *ids = out;
+    *count = n;
+    return KT_OK;
+}
+
+static kt_status read_tokens(const char *path, int32_t **ids, int64_t *count, kt_err *err) {
+    kt_checkpoint *file;
+    const kt_tensor *t;
+    kt_status st = kt_checkpoint_open_file(path, &file, err);
+
+    if (st != KT_OK) return st;
+    t = kt_checkpoint_find(file, "tokens");
+    if (!t)
+        st = kt_fail(err, KT_E_NOT_FOUND, "%s: tensor 'tokens' is missing", path);
+    else if (t->dtype != KT_DTYPE_I32 || t->rank != 1 || t->shape[0] < 1)
+        st = kt_tensor_fail(file, t, KT_E_FORMAT, err, "expected I32 of rank 1, not empty");
+    else if (!(*ids = malloc(t->bytes)))
+        st = kt_fail(err, KT_E_NOMEM, "no memory for the tokens");
+    else {
+        memcpy(*ids, t->data, t->bytes);
+        *count = t->shape[0];
+    }
+    kt_checkpoint_close(file);
+    return st;
+}
+
+static kt_status run_and_write(kt_engine *e, const flags *f, const int32_t *ids, int64_t n,
+                               kt_err *err) {
+    kt_sequence *s = NULL;
+    kt_engine_info info;
+    float *logits, *hidden = NULL;
+    size_t n_tensors = 1;
+    kt_status st;
+
+    kt_engine_describe(e, &info);
+    logits = calloc((size_t)n, sizeof *logits * (size_t)info.vocab);
+    if (f->hidden)
+        hidden = calloc((size_t)n, sizeof *hidden * (size_t)((info.layers + 1) * info.hidden));
+    if (!logits || (f->hidden && !hidden))
+        st = kt_fail(err, KT_E_NOMEM, "no memory for the logits of %lld tokens", (long long)n);
+    else
+        st = kt_sequence_create(e, n, &s, err);
+    if (st == KT_OK) st = kt_engine_forward(e, s, ids, n, n, logits, hidden, NULL, NULL, err);
+    if (st == KT_OK) {
+        kt_tensor_out tensors[2] = {
+            {.name = "logits", .dtype = KT_DTYPE_F32, .rank = 2, .data = logits},
+            {.name = "hidden", .dtype = KT_DTYPE_F32, .rank = 3, .data = hidden}};
+        tensors[0].shape[0] = n, tensors[0].shape[1] = info.vocab;
+        tensors[1].shape[0] = info.layers + 1, tensors[1].shape[1] = n;
+        tensors[1].shape[2] = info.hidden;
+        if (f->hidden) n_tensors = 2;
+        st = kt_safetensors_write(f->out, tensors, n_tensors, err);
+    }
+    kt_sequence_destroy(s);
+    free(logits);
+    free(hidden);
+    return st;
+}
+
+static int run(int argc, char **argv) {
+    flags f = {.engine = KT_ENGINE_FLAGS_INITIAL};
+    const kt_option options[] = {
+        KT_OPTION_STRING("tokens", 0, &f.tokens, "IDS", "token ids between commas"),
+        KT_OPTION_STRING("tokens-from", 0, &f.tokens_from, "FILE", "tensor `tokens` I32 of a file"),
+        KT_OPTION_STRING("out", 'o', &f.out, "FILE", "safetensors file to write"),
+        KT_OPTION_FLAG("hidden", &f.hidden, "write the hidden states too"),
+        KT_OPTION_INT("prefill-chunk", 0, &f.chunk, 1, 1 << 20, "tokens per step (default 512)"),
+        KT_ENGINE_OPTIONS(f.engine)};
+    const char *model = NULL;
+    int n_words = 0;
+    int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
+                                &model, 1, &n_words);
+    kt_log log = kt_command_log();
+    kt_err err = {KT_OK, ""};
+    kt_engine *e = NULL;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    kt_status st;
+
+    if (code >= 0) return code;
+    if (n_words < 1) return kt_usage_fail(&usage, "no model folder given");
+    if (!f.out) return kt_usage_fail(&usage, "--out is missing");
+    if (!f.tokens == !f.tokens_from)
+        return kt_usage_fail(&usage, "give one of --tokens and --tokens-from");
+    st = f.tokens ? parse_tokens(f.tokens, &ids, &n, &err)
+                  : read_tokens(f.tokens_from, &ids, &n, &err);
+    if (st != KT_OK) return kt_command_fail(&err);
+    f.engine.tokenizer_optional = true;
+    f.engine.chunk = f.chunk;
+    code = kt_engine_flags_load(&f.engine, &usage, model, &log, &e);
+    if (code == 0 && run_and_write(e, &f, ids, n, &err) != KT_OK) code = kt_command_fail(&err);
+    kt_engine_destroy(e);
+    free(ids);
+    return code;
+}
+
+const kt_command kt_command_logits = {
+    .name = "logits", .summary = "write a model's logits for given tokens", .run = run};

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/cli/engine_flags.h"
+
+#include <string.h>
+
+#include "runtime/cli/command.h"
+
+/* The second and later names are those kt-kernel and llama.cpp users bring along. */
+static const struct {
+    const char *name;
+    kt_quant quant;
+} formats[] = {
+    {"native", KT_QUANT_NATIVE}, {"bf16", KT_QUANT_BF16},     {"int8", KT_QUANT_INT8},
+    {"int4", KT_QUANT_INT4},     {"BF16", KT_QUANT_BF16},     {"AMXINT8", KT_QUANT_INT8},
+    {"AMXINT4", KT_QUANT_INT4},  {"MOE_INT8", KT_QUANT_INT8},
+};
+
+int kt_quant_parse(const char *name) {
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(formats[i].name, name) == 0) return (int)formats[i].quant;
+    return -1;
+}
+
+int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
+                         const kt_log *log, kt_engine **out) {
+    int quant = kt_quant_parse(flags->weights);
+    kt_engine_options options = {.model_dir = model_dir,
+                                 .table_path = flags->table,
+                                 .n_threads = (int)flags->threads,
+                                 .max_context = flags->context,
+                                 .max_chunk = flags->chunk,
+                                 .tokenizer_optional = flags->tokenizer_optional,
+                                 .log = log};
+    kt_err err = {KT_OK, ""};
+
+    *out = NULL;
+    if (quant < 0)
+        return kt_usage_fail(usage, "--weights is '%s', expected bf16, int8, int4 or native",
+                             flags->weights);
+    options.weights = (kt_quant)quant;
+    return kt_engine_create(&options, out, &err) == KT_OK ? 0 : kt_command_fail(&err);
+}

@@ -1,0 +1,34 @@
+/* The options every command that loads a model has. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_ENGINE_FLAGS_H
+#define KT_RUNTIME_ENGINE_FLAGS_H
+
+#include "base/log.h"
+#include "runtime/cli/options.h"
+#include "runtime/exec/engine.h"
+
+typedef struct kt_engine_flags {
+    const char *weights, *table;
+    int64_t threads, context, chunk;
+    bool tokenizer_optional;
+} kt_engine_flags;
+
+#define KT_ENGINE_FLAGS_INITIAL ((kt_engine_flags){.weights = "native"})
+
+/* To be placed inside a kt_option array; f is a kt_engine_flags. */
+#define KT_ENGINE_OPTIONS(f)                                                                     \
+    KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                     \
+                     "bf16, int8, int4 or native (as stored, the default)"),                     \
+        KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
+                         "dispatch table; \"\" = none (default: this machine's)"),               \
+        KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"), \
+        KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
+                      "longest sequence in tokens (default: the model's)")
+
+/* Load the model with these flags. Prints what went wrong; 0 or the exit code to leave with. */
+int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
+                         const kt_log *log, kt_engine **out);
+
+/* --weights by name; -1 when there is no such format. */
+int kt_quant_parse(const char *name);
+
+#endif

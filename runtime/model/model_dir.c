@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "runtime/model/model_dir.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "runtime/kv/kv_cache.h"
+#include "runtime/model/model_plan.h"
+
+#define MAX_CONFIG_BYTES ((size_t)16 << 20)
+
+/* The last component of the real path, so that "." and "dir/" have a name too. */
+static kt_status find_folder(kt_model_dir *d, const char *folder, kt_err *err) {
+    char *real = folder ? realpath(folder, NULL) : NULL;
+    const char *last;
+
+    if (!real)
+        return kt_fail(err, KT_E_NOT_FOUND, "model '%.300s': no such folder", folder ? folder : "");
+    if (strlen(real) >= sizeof d->folder) {
+        free(real);
+        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", folder);
+    }
+    strcpy(d->folder, real);
+    free(real);
+    last = strrchr(d->folder, '/');
+    snprintf(d->name, sizeof d->name, "%.255s", last && last[1] ? last + 1 : d->folder);
+    return KT_OK;
+}
+
+static kt_status read_json(const kt_model_dir *d, const char *file, char path[PATH_MAX],
+                           kt_json_doc **out, kt_err *err) {
+    char *text = NULL;
+    size_t size = 0;
+    kt_status st;
+
+    *out = NULL;
+    if (snprintf(path, PATH_MAX, "%s/%s", d->folder, file) >= PATH_MAX)
+        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", d->folder);
+    KT_TRY(kt_file_read(path, MAX_CONFIG_BYTES, &text, &size, err));
+    st = kt_json_parse(text, size, NULL, out, err);
+    free(text);
+    return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
+}
+
+kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
+    char path[PATH_MAX];
+    kt_json_doc *doc;
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    KT_TRY(find_folder(out, folder, err));
+    KT_TRY(read_json(out, "config.json", path, &doc, err));
+    st = kt_family_find(kt_json_root(doc), path, &out->family, err);
+    if (st == KT_OK) st = out->family->configure(kt_json_root(doc), path, &out->config, err);
+    kt_json_destroy(doc);
+    KT_TRY(st);
+    if (read_json(out, "generation_config.json", path, &doc, NULL) == KT_OK) { /* optional */
+        kt_config_read_eos(kt_json_root(doc), &out->config);
+        kt_json_destroy(doc);
+    }
+    return KT_OK;
+}
+
+static kt_status plan_needs(const kt_model_dir *dir, kt_planner *planner, kt_model_needs *out,
+                            kt_err *err) {
+    kt_model_plan *plan = malloc(sizeof *plan);
+    kt_status st = plan ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for a plan");
+
+    for (int q = KT_QUANT_NATIVE; q <= KT_QUANT_INT4 && st == KT_OK; q++) {
+        st = kt_model_plan_make(planner, &dir->config, (kt_quant)q, 1, 1, 1, plan, err);
+        if (st == KT_OK) out->weight_bytes[q] = kt_model_plan_weight_bytes(plan, &dir->config);
+    }
+    free(plan);
+    return st;
+}
+
+kt_status kt_model_dir_needs(const kt_model_dir *dir, kt_model_needs *out, kt_err *err) {
+    const kt_model_config *c = &dir->config;
+    kt_registry *registry = NULL;
+    kt_planner *planner = NULL;
+    kt_fingerprint machine = {0};
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    out->cache_bytes_per_token = kt_kv_cache_bytes(c->layers, c->kv_heads, c->head_dim, 1);
+    st = kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, kt_isa_available(),
+                            &registry, err);
+    if (st == KT_OK) st = kt_planner_create(registry, NULL, &machine, NULL, &planner, err);
+    if (st == KT_OK) st = plan_needs(dir, planner, out, err);
+    kt_planner_destroy(planner);
+    kt_registry_destroy(registry);
+    return st;
+}
