@@ -1,0 +1,210 @@
+/* kt doctor. SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "dispatch/plan/plan.h"
+#include "kt/version.h"
+#include "runtime/cli/command.h"
+#include "runtime/cli/options.h"
+#include "runtime/loader/safetensors.h"
+#include "runtime/model/model_dir.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+#define MAX_LINES 32
+
+static const kt_usage usage = {
+    .command = "doctor",
+    .arguments = "[MODEL]",
+    .about =
+        "Say what this machine has and lacks for running models, and whether a model fits it.\n"
+        "Exits with 1 when something will not work; warnings do not count.",
+    .examples = "  kt doctor\n  kt doctor datasets/models/tiny-moe --json\n"};
+
+typedef enum verdict { OK, WARN, BAD } verdict;
+
+/* What was found, line by line. */
+typedef struct report {
+    int n;
+    struct {
+        verdict verdict;
+        char name[24], text[400];
+    } line[MAX_LINES];
+} report;
+
+static void say(report *r, verdict v, const char *name, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void say(report *r, verdict v, const char *name, const char *format, ...) {
+    va_list args;
+
+    if (r->n == MAX_LINES) return;
+    r->line[r->n].verdict = v;
+    snprintf(r->line[r->n].name, sizeof r->line[r->n].name, "%s", name);
+    va_start(args, format);
+    vsnprintf(r->line[r->n].text, sizeof r->line[r->n].text, format, args);
+    va_end(args);
+    r->n++;
+}
+
+static void look_at_machine(report *r, const kt_topology *t) {
+    const kt_cpu *cpu = &t->cpu;
+    char isa[160];
+    uint64_t free_bytes = kt_memory_available_bytes();
+
+    say(r, OK, "processor", "%s (%s), %d of %d cores usable, %d LLC groups, %d NUMA nodes%s",
+        cpu->brand, cpu->microarch, t->usable_cores, t->cores, t->llc_groups, t->numa_nodes,
+        cpu->hypervisor ? ", virtual" : "");
+    kt_isa_format(cpu->isa, isa, sizeof isa);
+    say(r, cpu->isa & KT_ISA_AVX2 ? OK : WARN, "instruction sets", "%s%s", isa,
+        cpu->isa & KT_ISA_AVX2 ? "" : ": only scalar kernels run, expect little speed");
+    if (cpu->isa != cpu->isa_hardware)
+        say(r, WARN, "instruction sets", "KT_DISABLE_ISA hides some that the processor has");
+    say(r, OK, "memory", "%.1f GiB, %.1f GiB available", (double)t->memory_bytes / GIB,
+        (double)free_bytes / GIB);
+    if (strcmp(t->thp, "never") == 0)
+        say(r, WARN, "huge pages",
+            "transparent huge pages are off; reading weights is slower: echo madvise > "
+            "/sys/kernel/mm/transparent_hugepage/enabled");
+    else
+        say(r, OK, "huge pages", "transparent, %s", t->thp);
+}
+
+static void look_at_registry(report *r, const kt_topology *t) {
+    kt_registry *registry = NULL;
+    kt_err err = {KT_OK, ""};
+
+    if (kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, t->cpu.isa, &registry,
+                           &err) != KT_OK) {
+        say(r, BAD, "kernels", "%s", err.message);
+        return;
+    }
+    say(r, OK, "kernels", "%zu usable, %zu refused, %zu not built (`kttune list` says why)",
+        kt_registry_count(registry), kt_registry_refused_count(registry), kt_builtin_absent_count);
+    kt_registry_destroy(registry);
+}
+
+static void look_at_table(report *r, const kt_topology *t, const char *model) {
+    kt_fingerprint machine;
+    kt_table *table = NULL;
+    char class[64], path[4096];
+    kt_err err = {KT_OK, ""};
+
+    kt_fingerprint_make(t, NULL, &machine);
+    kt_machine_class(&machine, class, sizeof class);
+    say(r, OK, "machine class", "%s", class);
+    kt_table_locate(&machine, model, path, sizeof path);
+    if (!*path)
+        say(r, WARN, "dispatch table", "none for %s; make one: kttune run --model %s", class,
+            *model ? model : "DIR");
+    else if (kt_table_load(path, &table, &err) != KT_OK)
+        say(r, BAD, "dispatch table", "%s", err.message);
+    else {
+        kt_match match = kt_fingerprint_compare(&table->fingerprint, &machine, &err);
+        say(r, match == KT_MATCH_SAME ? OK : WARN, "dispatch table", "%.200s: %zu rows%s%.100s",
+            path, table->n_rows, match == KT_MATCH_SAME ? "" : ", ",
+            match == KT_MATCH_SAME ? "" : err.message);
+    }
+    kt_table_destroy(table);
+}
+
+static void look_at_needs(report *r, const kt_model_dir *dir) {
+    static const char *const names[] = {"native", "bf16", "int8", "int4"};
+    uint64_t available = kt_memory_available_bytes();
+    kt_model_needs needs;
+    kt_err err = {KT_OK, ""};
+    int fits = 0;
+
+    if (kt_model_dir_needs(dir, &needs, &err) != KT_OK) {
+        say(r, BAD, "kernels", "%s", err.message);
+        return;
+    }
+    for (int q = KT_QUANT_BF16; q <= KT_QUANT_INT4; q++) {
+        int is_enough = needs.weight_bytes[q] <= available;
+        fits |= is_enough;
+        say(r, is_enough ? OK : WARN, names[q], "%.3f GiB of weights%s",
+            (double)needs.weight_bytes[q] / GIB, is_enough ? "" : ": more than is available");
+    }
+    if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
+    say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld",
+        1000 * (double)needs.cache_bytes_per_token / GIB, (long long)dir->config.max_context);
+}
+
+static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
+    kt_checkpoint *checkpoint = NULL;
+    kt_tokenizer *tokenizer = NULL;
+    char path[KT_MODEL_PATH_BYTES + 32];
+    kt_err err = {KT_OK, ""};
+
+    if (kt_model_dir_read(folder, dir, &err) != KT_OK) {
+        say(r, BAD, "model", "%s", err.message);
+        return;
+    }
+    say(r, OK, "model", "%s: %s, %lld layers, hidden %lld, %lld experts, top %lld", dir->name,
+        dir->family->name, (long long)dir->config.layers, (long long)dir->config.hidden,
+        (long long)dir->config.experts, (long long)dir->config.topk);
+    if (kt_checkpoint_open(dir->folder, &checkpoint, &err) != KT_OK)
+        say(r, BAD, "checkpoint", "%s", err.message);
+    else
+        say(r, OK, "checkpoint", "%zu tensors", kt_checkpoint_count(checkpoint));
+    kt_checkpoint_close(checkpoint);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir->folder);
+    if (kt_tokenizer_load(path, &tokenizer, &err) != KT_OK)
+        say(r, BAD, "tokenizer", "%s", err.message);
+    else
+        say(r, OK, "tokenizer", "%d tokens", kt_tokenizer_size(tokenizer));
+    kt_tokenizer_destroy(tokenizer);
+    look_at_needs(r, dir);
+}
+
+static int print(const report *r, bool json) {
+    static const char *const words[] = {"ok", "warn", "bad"};
+    kt_json_writer w = {0};
+    int code = KT_EXIT_OK;
+
+    kt_json_begin_array(&w);
+    for (int i = 0; i < r->n; i++) {
+        const char *word = words[r->line[i].verdict];
+        if (r->line[i].verdict == BAD) code = KT_EXIT_FAILURE;
+        if (!json) printf("%-5s %-17s %s\n", word, r->line[i].name, r->line[i].text);
+        kt_json_begin_object(&w);
+        kt_json_key(&w, "check");
+        kt_json_put_string(&w, r->line[i].name);
+        kt_json_key(&w, "verdict");
+        kt_json_put_string(&w, word);
+        kt_json_key(&w, "text");
+        kt_json_put_string(&w, r->line[i].text);
+        kt_json_end_object(&w);
+    }
+    kt_json_end_array(&w);
+    if (json && kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
+    kt_json_writer_deinit(&w);
+    return code;
+}
+
+static int run(int argc, char **argv) {
+    bool json = false;
+    const kt_option options[] = {KT_OPTION_FLAG("json", &json, "print a JSON array")};
+    const char *model = NULL;
+    int n_words = 0, code;
+    kt_model_dir dir = {0};
+    kt_topology topology;
+    report r = {0};
+    kt_err err = {KT_OK, ""};
+
+    code = kt_options_parse(&usage, options, 1, argc, argv, &model, 1, &n_words);
+    if (code >= 0) return code;
+    if (kt_topology_probe(&topology, &err) != KT_OK) return kt_command_fail(&err);
+    say(&r, OK, "kt", "%s", KT_VERSION);
+    look_at_machine(&r, &topology);
+    look_at_registry(&r, &topology);
+    if (model) look_at_model(&r, model, &dir);
+    look_at_table(&r, &topology, dir.name);
+    return print(&r, json);
+}
+
+const kt_command kt_command_doctor = {
+    .name = "doctor", .summary = "check this machine, and whether a model fits it", .run = run};
