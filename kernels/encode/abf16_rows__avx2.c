@@ -7,9 +7,8 @@ static void encode(const kt_encode_call *c) {
     for (int64_t row = c->row_begin; row < c->row_end; row++) {
         const float *x = kt_encode_source(c, row);
         uint16_t *out = kt_encode_target(c, row);
-        for (int64_t i = 0; i < c->k; i += 16) {
+        for (int64_t i = 0; i < c->k; i += 16)
             kt_bf16_store_256(out + i, _mm256_loadu_ps(x + i), _mm256_loadu_ps(x + i + 8));
-        }
     }
 }
 

@@ -123,6 +123,32 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
     }
 }
 
+Test(attn_job, runs_as_phases_of_a_pool) {
+    kt_pool *pool = NULL;
+    kt_phase phases[KT_ATTN_PHASES];
+    kt_err err;
+    kt_pool_options options = {.n_threads = 3, .no_pin = 1};
+
+    cr_assert(kt_pool_create(&options, &pool, &err) == KT_OK, "%s", err.message);
+    for (size_t i = 0; i < kt_builtin_variant_count; i++) {
+        const kt_variant *v = kt_builtin_variants[i];
+        fixture f;
+        if (v->op != KT_OP_ATTN || (v->isa & ~kt_isa_available())) continue;
+        fixture_init(&f, v, 3);
+        kt_attn_job_phases(&f.job, phases);
+        for (int64_t n = 1; n <= MAX_ROWS; n += 23) {
+            for (int64_t r = 0; r < n; r++) f.position[r] = (int32_t)(2500 - n + r);
+            f.job.rows = n;
+            plain(&f, n);
+            kt_pool_run(pool, phases, KT_ATTN_PHASES);
+            cr_assert(memcmp(f.want, f.got, (size_t)(n * HEADS * D) * sizeof *f.got) == 0,
+                      "%s: %lld rows", v->name, (long long)n);
+        }
+        fixture_deinit(&f);
+    }
+    kt_pool_destroy(pool);
+}
+
 Test(attn_job, refuses_a_workspace_that_is_too_small) {
     const kt_variant *scalar = NULL;
     kt_attn_job job = {.problem = {.op = KT_OP_ATTN, .n = 4, .k = 32, .kv_heads = 2}};
