@@ -4,7 +4,7 @@
 #ifndef KT_KERNELS_GATE_INPUTS_H
 #define KT_KERNELS_GATE_INPUTS_H
 
-#include "base/guard.h"
+#include "base/guard_page.h"
 #include "kernels/formats/gate.h"
 #include "kt/variant.h"
 

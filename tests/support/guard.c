@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/guard.h"
+#include "base/guard_page.h"
 
 /* Live blocks; tests run one at a time in their own process, so a plain table will do. */
 static kt_guard live[4096];

@@ -1,8 +1,8 @@
 /* Memory that ends at an inaccessible page: reads and writes past the end fault, writes elsewhere
  * around it are found. For correctness gates and tests.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_BASE_GUARD_H
-#define KT_BASE_GUARD_H
+#ifndef KT_BASE_GUARD_PAGE_H
+#define KT_BASE_GUARD_PAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "base/guard.h"
+#include "base/guard_page.h"
 
 #include <stdint.h>
 #include <string.h>
