@@ -1,0 +1,160 @@
+#!/bin/sh
+# The rules of the tree as a program: lint.sh SOURCE_DIR BUILD_DIR [RULE...]; no rule = all.
+# Prints one line per violation and exits 1 when there is any. Needs a POSIX shell, awk, cc, c++,
+# nm and objdump. SPDX-License-Identifier: Apache-2.0
+set -u
+root=$1
+build=$2
+shift 2
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words
+cd "$root" || exit 2
+cc=${CC:-cc}
+cxx=${CXX:-c++}
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+
+# Files of the tree with one of the given endings, without build folders and test data.
+files() {
+    for ending in "$@"; do
+        find . \( -name .git -o -path ./build -o -path ./tests/data -o -path ./datasets \
+            -o -path ./results \) -prune -o -type f -name "*$ending" -print
+    done | sed 's|^\./||' | sort
+}
+
+archives() {
+    ls "$build"/libkt_*.a 2>/dev/null | grep -v test_support
+}
+
+# Floors point downwards; dispatch has an order of its own; third parties have one home each.
+rule_includes() {
+    files .c .h | grep -v '^tests/' | xargs awk '
+    function floor(p) {
+        if (p ~ /^include\/kt\// || p ~ /^kt\//) return 0
+        if (p ~ /^base\//) return 1
+        if (p ~ /^kernels\//) return 2
+        if (p ~ /^dispatch\//) return 3
+        if (p ~ /^(tuner|runtime)\/cli\//) return 5
+        if (p ~ /^(tuner|runtime)\//) return 4
+        return -1
+    }
+    function order(p) {
+        if (p ~ /^dispatch\/(topology|cuda)\//) return 1
+        if (p ~ /^dispatch\/registry\//) return 2
+        if (p ~ /^dispatch\/(table|cost)\//) return 3
+        return 4
+    }
+    function folder(p) { sub(/\/[^\/]*$/, "", p); return p }
+    function bad(what) { printf "%s:%d: includes: %s\n", FILENAME, FNR, what }
+    function home(header, pattern, place) {
+        if (target ~ header && FILENAME !~ pattern) bad(target " belongs to " place " only")
+    }
+    /^[ \t]*#[ \t]*include[ \t]*[<"]/ {
+        target = $0
+        sub(/^[^<"]*[<"]/, "", target)
+        sub(/[>"].*$/, "", target)
+        mine = floor(FILENAME)
+        if ($0 ~ /include[ \t]*</) {
+            home("^hwloc", "^dispatch/topology/", "dispatch/topology")
+            home("^(oneapi/|dnnl|libxsmm|blis)", "__lib[.]c$", "*__lib.c")
+            home("^(event2/|event[.]h|evhttp)", "^runtime/http/", "runtime/http")
+            home("^(pcre2|utf8proc)", "^runtime/token/", "runtime/token")
+            home("^(cuda|nvrtc)", "^dispatch/cuda/", "dispatch/cuda")
+            if (mine == 0 && target !~ /^std(int|def|bool|arg)[.]h$/) bad("the public API includes " target)
+            next
+        }
+        theirs = floor(target)
+        if (theirs < 0) { bad("\"" target "\" is not a path from the root of the tree"); next }
+        if (theirs > mine) bad(target " lies above")
+        if (FILENAME ~ /^tuner\// && target ~ /^runtime\//) bad("tuner includes runtime")
+        if (FILENAME ~ /^runtime\// && target ~ /^tuner\//) bad("runtime includes tuner")
+        if (mine == 3 && theirs == 3 && folder(FILENAME) != folder(target) &&
+            order(target) >= order(FILENAME)) bad(target " comes later in the order of dispatch")
+    }'
+}
+
+# A header that says what "the including file defines" is a template of code and exempt.
+rule_headers() {
+    vector="-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd"
+    vector="$vector -mavx512vnni -mavx512bf16 -mavx512vbmi -mavx512vbmi2 -mgfni"
+    for header in $(files .h | grep -v '^kernels/cuda/'); do
+        grep -q 'The including file defines' "$header" && continue
+        flags=
+        case $header in kernels/*) flags=$vector ;; esac
+        printf '#include "%s"\n' "$header" >"$work/alone.c"
+        # shellcheck disable=SC2086
+        $cc -std=c11 -Wall -Wextra -Werror -Wno-unused-function $flags -I. -Iinclude -fsyntax-only \
+            "$work/alone.c" 2>"$work/log" ||
+            echo "$header: headers: does not compile alone as C11: $(grep -m1 error "$work/log")"
+        case $header in include/kt/*) ;; *) continue ;; esac
+        $cxx -std=c++17 -Wall -Wextra -Werror -I. -Iinclude -fsyntax-only -x c++ \
+            "$work/alone.c" 2>"$work/log" ||
+            echo "$header: headers: does not compile alone as C++17: $(grep -m1 error "$work/log")"
+    done
+}
+
+# Libraries return errors; ending the process or writing to the terminal is for programs.
+rule_calls() {
+    for archive in $(archives); do
+        nm -u "$archive" 2>/dev/null | awk -v lib="${archive##*/}" '
+        /:$/ { member = $1 }
+        $1 == "U" && $2 ~ /^(abort|exit|_exit|_Exit|quick_exit|printf|vprintf|puts|putchar|perror|stdout|stderr|__printf_chk|__vprintf_chk)(@.*)?$/ {
+            printf "%s: calls: %s uses %s\n", lib, member, $2
+        }'
+    done
+}
+
+# Only files named for an instruction set may contain its code: everything else runs everywhere.
+rule_isa() {
+    for archive in $(archives); do
+        objdump -d --no-show-raw-insn "$archive" 2>/dev/null | awk -v lib="${archive##*/}" '
+        /file format/ {
+            member = $1; sub(/:$/, "", member); told = 0
+            any = member ~ /__(avx|amx)/
+            wide = member ~ /__(avx512|amx)/
+        }
+        told { next }
+        !any && (/%[yz]mm/ || /^ *[0-9a-f]+:[ \t]+(\{[a-z]+\} )?v[a-z]/ && $2 !~ /^ver[rw]$/) {
+            printf "%s: isa: %s contains %s\n", lib, member, $2; told = 1
+        }
+        any && !wide && /%zmm/ { printf "%s: isa: %s contains zmm\n", lib, member; told = 1 }'
+    done
+}
+
+rule_length() {
+    files .c .h .cu .sh | xargs wc -l |
+        awk '$2 != "total" && $1 > 800 { printf "%s: length: %d lines, limit 800\n", $2, $1 }'
+}
+
+rule_prefix() {
+    for archive in $(archives); do
+        nm -g --defined-only "$archive" 2>/dev/null | awk -v lib="${archive##*/}" '
+        NF == 3 && $3 !~ /^(kt_|__asan|__odr_asan|_ZGV)/ {
+            printf "%s: prefix: global symbol %s lacks kt_\n", lib, $3
+        }'
+    done
+}
+
+rule_names() {
+    files .c .h .cu .sh | awk -F/ '
+    seen[$NF] { printf "%s: names: also %s\n", $0, seen[$NF] }
+    { seen[$NF] = $0 }'
+}
+
+rule_spdx() {
+    for file in $(files .c .h .cu .sh .cmake CMakeLists.txt); do
+        [ "$file" = CMakeLists.txt ] && continue
+        head -40 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' ||
+            echo "$file: spdx: no licence line"
+    done
+}
+
+# The brackets keep the pattern from matching itself.
+rule_words() {
+    files .c .h .cu .sh .cmake CMakeLists.txt | xargs grep -nE \
+        '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b|-march=nativ[e]|-ffast-mat[h]|-Ofas[t]|^ *# *if 0( |$)' \
+        /dev/null | sed 's/^\([^:]*:[0-9]*\):/\1: words:/'
+}
+
+for rule in "$@"; do "rule_$rule"; done >"$work/violations"
+cat "$work/violations"
+[ ! -s "$work/violations" ]

@@ -1,0 +1,133 @@
+#!/bin/sh
+# Plants one violation of every lint rule in a small tree and expects lint.sh to name it; a clean
+# tree must pass. lint_selftest.sh LINT_SH. SPDX-License-Identifier: Apache-2.0
+set -u
+lint=$1
+cc=${CC:-cc}
+tree=$(mktemp -d) || exit 2
+trap 'rm -rf "$tree"' EXIT
+tests=0
+failures=0
+spdx='/* SPDX-License-Identifier: Apache-2.0 */'
+
+# A tree that keeps all rules, with one archive.
+fresh() {
+    rm -rf "$tree/s" "$tree/o"
+    mkdir -p "$tree/s/include/kt" "$tree/s/base" "$tree/s/kernels/op" "$tree/s/dispatch/plan" \
+        "$tree/s/dispatch/table" "$tree/s/tuner/space" "$tree/s/runtime/http" "$tree/o"
+    cd "$tree/s" || exit 2
+    printf '%s\n#include <stdint.h>\nint kt_api(void);\n' "$spdx" >include/kt/api.h
+    printf '%s\n#include "kt/api.h"\n' "$spdx" >base/low.h
+    printf '%s\n#include "base/low.h"\nint kt_api(void) {\n    return 1;\n}\n' "$spdx" >base/low.c
+    printf '%s\n#include "base/low.h"\n' "$spdx" >dispatch/plan/plan.h
+    printf '%s\n#include "base/low.h"\n' "$spdx" >dispatch/table/table.h
+    printf '%s\n#include "base/low.h"\n' "$spdx" >runtime/http/route.h
+}
+
+# Put an object built from a text into the tree's archive: object NAME FLAGS TEXT.
+object() {
+    printf '%s\n' "$3" >"$tree/$1.c"
+    # shellcheck disable=SC2086
+    $cc -O1 $2 -c "$tree/$1.c" -o "$tree/$1.c.o" && ar rcs "$tree/o/libkt_base.a" "$tree/$1.c.o"
+}
+
+# expect RULE PATTERN: the rule must fail and say so. expect RULE '' : it must pass in silence.
+expect() {
+    tests=$((tests + 1))
+    said=$(sh "$lint" "$tree/s" "$tree/o" "$1")
+    status=$?
+    if [ -z "$2" ]; then
+        [ $status -eq 0 ] && [ -z "$said" ] && return
+        echo "lint $1: clean tree refused: $said"
+    else
+        [ $status -ne 0 ] && echo "$said" | grep -q "$2" && return
+        echo "lint $1: did not say '$2' but '$said' (status $status)"
+    fi
+    failures=$((failures + 1))
+}
+
+plant() {
+    fresh
+    printf '%s\n%s\n' "$spdx" "$2" >"$1"
+}
+
+fresh
+object good '' 'int kt_good(int a) { return a + 1; }'
+for rule in includes headers calls isa length prefix names spdx words; do expect $rule ''; done
+
+plant base/up.c '#include "dispatch/plan/plan.h"'
+expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
+plant tuner/space/x.c '#include "runtime/http/route.h"'
+expect includes 'tuner includes runtime'
+plant runtime/http/x.c '#include "tuner/space/y.h"'
+expect includes 'runtime includes tuner'
+plant dispatch/table/x.c '#include "dispatch/plan/plan.h"'
+expect includes 'later in the order of dispatch'
+plant dispatch/plan/x.c '#include "dispatch/table/table.h"'
+expect includes ''
+plant dispatch/plan/x.c '#include <hwloc.h>'
+expect includes 'hwloc.h belongs to dispatch/topology'
+plant kernels/op/x__avx2.c '#include <oneapi/dnnl/dnnl.h>'
+expect includes 'belongs to \*__lib.c'
+plant kernels/op/x_onednn__lib.c '#include <oneapi/dnnl/dnnl.h>'
+expect includes ''
+plant base/x.c '#include <event2/http.h>'
+expect includes 'belongs to runtime/http'
+plant runtime/http/x.c '#include <pcre2.h>'
+expect includes 'belongs to runtime/token'
+plant include/kt/x.h '#include <unistd.h>'
+expect includes 'the public API includes unistd.h'
+plant base/x.c '#include "low.h"'
+expect includes 'not a path from the root'
+
+plant base/x.h 'static inline uint8_t f(void) { return 1; }'
+expect headers 'base/x.h: headers: does not compile alone as C11'
+plant include/kt/x.h 'static inline char *kt_f(void *p) { return p; }'
+expect headers 'does not compile alone as C++17'
+
+fresh
+object bad '' 'void exit(int); void kt_bad(void) { exit(1); }'
+expect calls 'bad.c.o: uses exit'
+fresh
+object bad '' '#include <stdio.h>
+void kt_bad(int a) { printf("%d", a); }'
+expect calls 'uses printf'
+fresh
+object bad '' '#include <stdio.h>
+void kt_bad(int a) { fprintf(stderr, "%d", a); }'
+expect calls 'uses stderr'
+
+fresh
+object bad '-mavx2 -O3' 'void kt_bad(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }'
+expect isa 'bad.c.o contains v'
+fresh
+object bad__scalar '-mavx2 -O3' 'void kt_bad(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }'
+expect isa 'bad__scalar.c.o contains v'
+fresh
+object bad__avx2 '-mavx2 -O3' 'void kt_bad(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }'
+expect isa ''
+fresh
+object bad__avx2 '-mavx512f -O3 -mprefer-vector-width=512' \
+    'void kt_bad(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }'
+expect isa 'bad__avx2.c.o contains zmm'
+
+fresh
+awk 'BEGIN { print "/* SPDX-License-Identifier: Apache-2.0 */"; for (i = 0; i < 800; i++) print "" }' >base/x.c
+expect length 'base/x.c: length: 801 lines'
+fresh
+object bad '' 'int helper(void) { return 1; }'
+expect prefix 'global symbol helper lacks kt_'
+plant kernels/op/low.c ''
+expect names 'low.c'
+fresh
+printf 'int kt_x;\n' >base/x.c
+expect spdx 'base/x.c: spdx'
+for word in 'TOD''O' 'FIXM''E' '-march=nativ''e' '-ffast-mat''h'; do
+    plant base/x.c "/* $word */"
+    expect words 'base/x.c:2: words'
+done
+plant base/x.c '#if ''0'
+expect words 'base/x.c:2: words'
+
+echo "$tests planted cases, $failures not caught"
+[ $failures -eq 0 ]
