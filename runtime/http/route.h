@@ -3,10 +3,19 @@
 #ifndef KT_RUNTIME_ROUTE_H
 #define KT_RUNTIME_ROUTE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
+struct kt_http_exchange;
+
 typedef struct kt_route {
-    const char *method, *path;
+    const char *method; /* "GET" also answers HEAD */
+    /* Exact, or a prefix when it ends with '*'. "/v1/x" is also found as "/x". */
+    const char *path;
+    bool is_public; /* answered without an API key */
+    /* Called on the event thread: must not block. Answers through server.h, now or, after
+     * kt_http_keep, later from any thread. app is what the server was created with. */
+    void (*handle)(struct kt_http_exchange *x, void *app);
 } kt_route;
 
 extern const kt_route *const kt_builtin_routes[];

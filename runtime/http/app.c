@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/http/app.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+
+enum { default_queue = 32, prepare_surplus = 64 };
+
+kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err) {
+    kt_app *app = calloc(1, sizeof *app);
+    int queue = options->queue ? options->queue : default_queue;
+    kt_status st;
+
+    *out = NULL;
+    if (!app) return kt_fail(err, KT_E_NOMEM, "no memory for the server");
+    app->backend = options->backend;
+    app->model_name = options->model_name ? options->model_name : options->backend->model_name;
+    app->log = options->log;
+    app->created_s = kt_clock_unix_ms() / 1000;
+    st = kt_job_queue_create(queue, &app->engine, err);
+    /* Preparing is quick; a request is refused for the engine's queue, not for this one. */
+    if (st == KT_OK) st = kt_job_queue_create(queue + prepare_surplus, &app->prepare, err);
+    if (st != KT_OK) {
+        kt_app_destroy(app);
+        return st;
+    }
+    *out = app;
+    return KT_OK;
+}
+
+void kt_app_destroy(kt_app *app) {
+    if (!app) return;
+    kt_job_queue_destroy(app->prepare); /* it feeds the other */
+    kt_job_queue_destroy(app->engine);
+    free(app);
+}

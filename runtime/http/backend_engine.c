@@ -1,0 +1,98 @@
+/* The backend that is a kt_engine. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "kt/version.h"
+#include "runtime/http/backend.h"
+
+static kt_status open_sequence(void *self, int64_t capacity, void **sequence, kt_err *err) {
+    kt_sequence *s = NULL;
+    kt_status st = kt_sequence_create(self, capacity, &s, err);
+    *sequence = s;
+    return st;
+}
+
+static void close_sequence(void *self, void *sequence) {
+    (void)self;
+    kt_sequence_destroy(sequence);
+}
+
+static void truncate_sequence(void *self, void *sequence, int64_t length) {
+    (void)self;
+    kt_sequence_truncate(sequence, length);
+}
+
+static kt_status forward(void *self, void *sequence, const int32_t *tokens, int64_t n,
+                         float *logits, kt_cancel_fn cancel, void *cancel_arg, kt_err *err) {
+    return kt_engine_forward(self, sequence, tokens, n, 1, logits, NULL, cancel, cancel_arg, err);
+}
+
+/* generation_config.json; values out of range are left at their defaults. */
+static kt_status read_defaults(const char *model_dir, kt_sampling *s, kt_err *err) {
+    char path[4096];
+    kt_json_doc *doc = NULL;
+    const kt_json *root;
+    char *text = NULL;
+    size_t size;
+    double temperature, top_p, penalty;
+    int64_t top_k;
+    kt_status st;
+    int n = snprintf(path, sizeof path, "%s/generation_config.json", model_dir);
+
+    *s = KT_SAMPLING_GREEDY;
+    s->temperature = 1.0f;
+    if (n < 0 || (size_t)n >= sizeof path) return KT_OK;
+    st = kt_file_read(path, (size_t)1 << 20, &text, &size, NULL);
+    if (st == KT_E_NOT_FOUND) return KT_OK;
+    if (st != KT_OK) return kt_fail(err, st, "%s: cannot be read", path);
+    st = kt_json_parse(text, size, NULL, &doc, err);
+    free(text);
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%s", path);
+    root = kt_json_root(doc);
+    temperature = kt_json_double(kt_json_get(root, "temperature"), 1);
+    top_p = kt_json_double(kt_json_get(root, "top_p"), 1);
+    top_k = kt_json_int(kt_json_get(root, "top_k"), 0);
+    penalty = kt_json_double(kt_json_get(root, "repetition_penalty"), 1);
+    if (temperature >= 0 && temperature <= 2) s->temperature = (float)temperature;
+    if (top_p > 0 && top_p <= 1) s->top_p = (float)top_p;
+    if (top_k > 0 && top_k < INT32_MAX) s->top_k = (int32_t)top_k;
+    if (penalty > 0 && penalty <= 10) s->repetition_penalty = (float)penalty;
+    if (!kt_json_bool(kt_json_get(root, "do_sample"), true)) s->temperature = 0;
+    kt_json_destroy(doc);
+    return KT_OK;
+}
+
+/* FNV-1a: names only have to differ. */
+static uint64_t hash_text(uint64_t h, const char *s) {
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return (h ^ 0xff) * 0x100000001b3u;
+}
+
+kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const char *weights,
+                                 kt_backend *out, kt_err *err) {
+    kt_engine_info info;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    memset(out, 0, sizeof *out);
+    kt_engine_describe(engine, &info);
+    out->self = engine;
+    out->tokenizer = kt_engine_tokenizer(engine);
+    if (!out->tokenizer) return kt_fail(err, KT_E_NOT_FOUND, "%s: no tokenizer", model_dir);
+    out->model_name = info.model_name;
+    out->vocab = info.vocab;
+    out->max_context = info.max_context;
+    memcpy(out->eos, info.eos, sizeof out->eos);
+    out->n_eos = info.n_eos;
+    h = hash_text(hash_text(hash_text(h, KT_VERSION), info.model_name), weights);
+    h = hash_text(h, info.table_line);
+    snprintf(out->fingerprint, sizeof out->fingerprint, "fp_kt_%016llx", (unsigned long long)h);
+    out->open = open_sequence;
+    out->close = close_sequence;
+    out->truncate = truncate_sequence;
+    out->forward = forward;
+    return read_defaults(model_dir, &out->defaults, err);
+}

@@ -1,0 +1,90 @@
+/* One /v1/completions request on its way through the threads. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_COMPLETION_H
+#define KT_RUNTIME_COMPLETION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/json.h"
+#include "runtime/http/app.h"
+#include "runtime/http/server.h"
+#include "runtime/http/stop_match.h"
+#include "runtime/token/text.h"
+
+enum {
+    KT_MAX_CHOICES = 128, /* prompts * n of one request */
+    KT_MAX_TOP_LOGPROBS = 20
+};
+
+/* Why a request is refused; message is complete, status != 0. */
+typedef struct kt_api_error {
+    int status;
+    const char *type, *code; /* static; code may be NULL */
+    char param[64];          /* "" = none */
+    char message[512];
+} kt_api_error;
+
+typedef struct kt_prompt {
+    int32_t *ids;
+    size_t n_ids;
+    kt_text text; /* kept for echo */
+} kt_prompt;
+
+/* A generated token with its alternatives. */
+typedef struct kt_logprob {
+    int32_t id;
+    float logprob;
+    size_t offset; /* of its text, in characters */
+    int32_t top_ids[KT_MAX_TOP_LOGPROBS];
+    float top[KT_MAX_TOP_LOGPROBS];
+    int n_top;
+} kt_logprob;
+
+typedef struct kt_choice {
+    kt_text text;         /* not yet sent */
+    size_t n_chars;       /* offset of the next token's text */
+    kt_logprob *logprobs; /* not yet sent */
+    size_t n_logprobs, logprob_capacity;
+    const char *finish; /* "stop", "length" or NULL while running */
+} kt_choice;
+
+typedef struct kt_completion {
+    kt_job job; /* first: the queues hand back this pointer */
+    kt_app *app;
+    kt_http_exchange *x; /* kept */
+    int64_t created_s;
+    kt_prompt *prompts;
+    size_t n_prompts;
+    int n; /* choices per prompt */
+    int64_t max_tokens;
+    kt_sampling sampling;
+    kt_stops stops;
+    bool stream, include_usage, echo, ignore_eos;
+    int logprobs;       /* alternatives per token, -1 = off */
+    kt_choice *choices; /* [n_prompts * n] */
+    bool streaming;     /* the stream has begun */
+    int64_t prompt_tokens, completion_tokens;
+    int64_t prefill_ns, decode_ns;
+} kt_completion;
+
+/* Called by the route: queue the request, or refuse it. */
+void kt_completion_start(kt_app *app, kt_http_exchange *x);
+
+/* completion_parse.c: fill c from the body. False with *error. */
+bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api_error *error);
+
+/* completion_run.c: generate on the engine thread, answer. */
+void kt_completion_run(kt_completion *c);
+
+/* completion_write.c */
+/* The whole answer. */
+void kt_completion_write(const kt_completion *c, kt_json_writer *w);
+/* A stream's chunk with what choice i has gathered, which is cleared. */
+void kt_completion_send_chunk(kt_completion *c, size_t i);
+/* The last chunks: usage if wanted, [DONE]. */
+void kt_completion_send_end(kt_completion *c);
+/* An error inside of a stream. */
+void kt_completion_send_error(kt_completion *c, const char *message);
+
+#endif

@@ -1,0 +1,461 @@
+/* One connection: a state machine driven by bytes, answers and time.
+ *
+ * libevent's bufferevents do the reading and writing; the protocol is here and not evhttp's, because
+ * evhttp answers an oversized or malformed request itself, in HTML, and has no hook to refuse a
+ * body before it is read.
+ *
+ * Reading stays enabled while an answer is awaited: that is how a client that leaves during a silent
+ * prefill is noticed at once. What a client sends ahead is bounded by the read watermark.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "runtime/http/http_impl.h"
+
+enum {
+    read_ahead_bytes = 64 * 1024,
+    linger_ms = 10 * 1000 /* how long a refused body is thrown away for its sender to read why */
+};
+
+static int64_t ms_to_ns(int ms) {
+    return (int64_t)ms * 1000000;
+}
+
+static void set_read_timeout(kt_conn *c, int ms) {
+    const struct timeval write = {60, 0}; /* a client that takes nothing for a minute */
+    const struct timeval read = {ms / 1000, ms % 1000 * 1000};
+    bufferevent_set_timeouts(c->bev, ms ? &read : NULL, &write);
+}
+
+/* Separate the exchange from the connection: nobody waits for it any more. */
+static void detach(kt_conn *c) {
+    kt_http_exchange *x = c->x;
+
+    if (!x) return;
+    c->x = NULL;
+    x->conn = NULL;
+    atomic_store_explicit(&x->gone, true, memory_order_release);
+    kt_exchange_unref(x);
+}
+
+void kt_conn_close(kt_conn *c) {
+    kt_http_server *s = c->server;
+
+    detach(c);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        s->conns = c->next;
+    if (c->next) c->next->prev = c->prev;
+    bufferevent_free(c->bev);
+    free(c);
+    atomic_fetch_sub(&s->n_conns, 1);
+    if (s->listener) evconnlistener_enable(s->listener);
+    if (s->draining && !s->conns) event_base_loopbreak(s->base);
+}
+
+/* Flush, close our half, and throw away what comes until the client closes its own. */
+static void begin_close(kt_conn *c) {
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+
+    detach(c);
+    evbuffer_drain(in, evbuffer_get_length(in));
+    c->state = KT_CONN_CLOSE;
+    c->deadline_ns = kt_clock_ns() + ms_to_ns(linger_ms);
+    set_read_timeout(c, linger_ms);
+}
+
+static void shut_down_when_flushed(kt_conn *c) {
+    if (c->shut_down || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0) return;
+    c->shut_down = true;
+    shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+}
+
+/* ---- writing answers ---- */
+
+static void write_head(kt_conn *c, int status, const char *content_type, const char *headers,
+                       const char *framing) {
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nServer: kt\r\nAccess-Control-Allow-Origin: *\r\n"
+                        "Access-Control-Expose-Headers: X-Request-Id\r\n",
+                        status, kt_http_reason(status));
+    if (c->x) evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->x->id);
+    if (content_type) evbuffer_add_printf(out, "Content-Type: %s\r\n", content_type);
+    evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers ? headers : "", framing,
+                        c->keep_alive ? "keep-alive" : "close");
+}
+
+static void serve_input(kt_conn *c);
+
+/* The answer is complete: on to the next request, or close. */
+static void finish(kt_conn *c) {
+    detach(c);
+    if (!c->keep_alive || c->server->draining) {
+        begin_close(c);
+        shut_down_when_flushed(c);
+        return;
+    }
+    c->state = KT_CONN_HEAD;
+    c->deadline_ns = 0;
+    set_read_timeout(c, c->server->options.read_timeout_ms);
+}
+
+static void write_reply(kt_conn *c, int status, const char *headers, const char *content_type,
+                        const char *body, size_t size) {
+    bool head_only = c->x && strcmp(c->x->head.method, "HEAD") == 0;
+    char framing[64] = "";
+
+    if (status != 204) snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", size);
+    write_head(c, status, content_type, headers, framing);
+    if (!head_only && size) bufferevent_write(c->bev, body, size);
+}
+
+static void write_chunk(kt_conn *c, const char *prefix, const char *data, size_t size,
+                        const char *suffix) {
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    size_t total = strlen(prefix) + size + strlen(suffix);
+
+    if (c->chunked_answer) evbuffer_add_printf(out, "%zx\r\n", total);
+    evbuffer_add(out, prefix, strlen(prefix));
+    if (size) evbuffer_add(out, data, size);
+    evbuffer_add(out, suffix, strlen(suffix));
+    if (c->chunked_answer) evbuffer_add(out, "\r\n", 2);
+    c->last_write_ns = kt_clock_ns();
+}
+
+static void log_answer(const kt_conn *c, int status) {
+    const kt_http_exchange *x = c->x;
+
+    kt_log_write(c->server->options.log, KT_LOG_INFO, "http", "%s %s %d %.1f ms id=%s",
+                 x->head.method, x->head.path, status, (double)(kt_clock_ns() - x->start_ns) * 1e-6,
+                 x->id);
+}
+
+static void begin_stream(kt_conn *c) {
+    c->chunked_answer = c->x->head.minor == 1;
+    if (!c->chunked_answer) c->keep_alive = false;
+    write_head(c, 200, "text/event-stream; charset=utf-8",
+               "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+               c->chunked_answer ? "Transfer-Encoding: chunked\r\n" : "");
+    c->state = KT_CONN_STREAM;
+    c->last_write_ns = kt_clock_ns();
+}
+
+void kt_conn_deliver(kt_post *p) {
+    kt_conn *c = p->x->conn;
+
+    if (!c) return;
+    switch (p->kind) {
+    case KT_POST_REPLY:
+        log_answer(c, p->status);
+        write_reply(c, p->status, p->headers, p->content_type, p->data, p->size);
+        finish(c);
+        break;
+    case KT_POST_BEGIN: begin_stream(c); break;
+    case KT_POST_EVENT: write_chunk(c, "data: ", p->data, p->size, "\n\n"); break;
+    case KT_POST_END:
+        log_answer(c, 200);
+        if (c->chunked_answer) bufferevent_write(c->bev, "0\r\n\r\n", 5);
+        finish(c);
+        break;
+    }
+    if (evbuffer_get_length(bufferevent_get_output(c->bev)) > c->server->options.max_unsent_bytes) {
+        kt_log_write(c->server->options.log, KT_LOG_WARN, "http",
+                     "a client that does not read its answer was dropped");
+        kt_conn_close(c);
+        return;
+    }
+    if (c->state == KT_CONN_HEAD) serve_input(c); /* the next request may be here already */
+}
+
+/* ---- reading requests ---- */
+
+/* Answer an error of the protocol, for which no route is asked, and close. */
+static void refuse(kt_conn *c, int status, const char *code, const char *message) {
+    char body[512];
+    int n = snprintf(body, sizeof body,
+                     "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\","
+                     "\"param\":null,\"code\":\"%s\"}}",
+                     message, code);
+
+    c->keep_alive = false;
+    write_reply(c, status, NULL, "application/json", body, (size_t)n);
+    begin_close(c);
+    shut_down_when_flushed(c);
+}
+
+static void call_route(kt_conn *c) {
+    kt_http_exchange *x = c->x;
+
+    c->state = KT_CONN_WAIT;
+    c->deadline_ns = 0;
+    set_read_timeout(c, 0);
+    kt_http_keep(x);
+    x->route->handle(x, c->server->options.app);
+    kt_http_release(x);
+}
+
+static kt_http_exchange *new_exchange(kt_conn *c, size_t head_size) {
+    kt_http_server *s = c->server;
+    kt_http_exchange *x = calloc(1, sizeof *x);
+
+    if (x) x->head_text = malloc(head_size + 1);
+    if (!x || !x->head_text) {
+        free(x);
+        return NULL;
+    }
+    bufferevent_read(c->bev, x->head_text, head_size);
+    x->head_text[head_size] = '\0';
+    x->server = s;
+    x->conn = c;
+    x->rest = "";
+    x->start_ns = kt_clock_ns();
+    snprintf(x->id, sizeof x->id, "%08x%016llx", (unsigned)kt_rng_u64(&s->rng),
+             (unsigned long long)kt_rng_u64(&s->rng));
+    atomic_init(&x->refs, 1);
+    return x;
+}
+
+static void preflight(kt_conn *c) {
+    write_reply(c, 204,
+                "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
+                "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, *\r\n"
+                "Access-Control-Max-Age: 86400\r\nAllow: GET, HEAD, POST, OPTIONS\r\n",
+                NULL, NULL, 0);
+    finish(c);
+}
+
+static bool has_body(const kt_http_head *h) {
+    return h->chunked || h->content_length > 0;
+}
+
+/* What can be said before the body is read. True to go on. */
+static bool admit(kt_conn *c) {
+    kt_http_exchange *x = c->x;
+    const kt_http_head *h = &x->head;
+    size_t max = c->server->options.max_body_bytes;
+    char message[200];
+    int status;
+
+    if (h->content_length > max) {
+        snprintf(message, sizeof message, "the body has %llu bytes, at most %zu are accepted",
+                 (unsigned long long)h->content_length, max);
+        refuse(c, 413, "request_too_large", message);
+        return false;
+    }
+    x->route = kt_http_find_route(c->server, h, &x->rest, &status);
+    if (x->route && (x->route->is_public || kt_http_authorised(c->server, h))) return true;
+    if (has_body(h)) c->keep_alive = false; /* the body is not wanted */
+    kt_http_keep(x);
+    c->state = KT_CONN_WAIT;
+    if (x->route)
+        kt_http_fail(x, 401, "invalid_request_error", NULL, "invalid_api_key",
+                     "a valid API key is required: 'Authorization: Bearer KEY'");
+    else if (status == 405)
+        kt_http_fail(x, 405, "invalid_request_error", NULL, "method_not_allowed",
+                     "%.20s is not allowed on %.200s", h->method, h->path);
+    else
+        kt_http_fail(x, 404, "invalid_request_error", NULL, "unknown_url",
+                     "unknown URL: %.20s %.200s", h->method, h->path);
+    kt_http_release(x);
+    return false;
+}
+
+/* Take a head off the input. True when there may be more to do with what is left. */
+static bool read_head(kt_conn *c) {
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    size_t n = evbuffer_get_length(in), head_size;
+    const char *why, *text;
+    int status;
+
+    if (n == 0) return false;
+    if (!c->deadline_ns) {
+        c->deadline_ns = kt_clock_ns() + ms_to_ns(c->server->options.read_timeout_ms);
+    }
+    if (n > KT_HTTP_MAX_HEAD) n = KT_HTTP_MAX_HEAD;
+    text = (const char *)evbuffer_pullup(in, (ev_ssize_t)n);
+    head_size = text ? kt_http_head_size(text, n) : 0;
+    if (head_size == 0) {
+        if (n < KT_HTTP_MAX_HEAD) return false;
+        refuse(c, 431, "headers_too_large", "the request's headers are too large");
+        return false;
+    }
+    c->x = new_exchange(c, head_size);
+    if (!c->x) {
+        refuse(c, 503, "out_of_memory", "no memory for the request");
+        return false;
+    }
+    status = kt_http_parse_head(c->x->head_text, head_size, &c->x->head, &why);
+    if (status != 0) {
+        c->x->head.method = "?";
+        refuse(c, status, "malformed_request", why);
+        return false;
+    }
+    c->keep_alive = c->x->head.keep_alive && !c->server->draining;
+    if (strcmp(c->x->head.method, "OPTIONS") == 0 && !has_body(&c->x->head)) {
+        preflight(c);
+        return true;
+    }
+    if (!admit(c)) return false;
+    memset(&c->chunks, 0, sizeof c->chunks);
+    c->state = KT_CONN_BODY;
+    c->deadline_ns = 0;
+    if (c->x->head.expect_continue && evbuffer_get_length(in) == 0) {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        bufferevent_write(c->bev, go_on, sizeof go_on - 1);
+    }
+    return true;
+}
+
+/* Room for n more bytes of body and a NUL. Grows with what arrives, not with what is announced. */
+static bool grow_body(kt_http_exchange *x, size_t n) {
+    size_t want = x->body_capacity ? x->body_capacity : 4096;
+    char *grown;
+
+    while (want - x->body_size <= n) want *= 2;
+    if (want == x->body_capacity) return true;
+    grown = realloc(x->body, want);
+    if (!grown) return false;
+    x->body = grown;
+    x->body_capacity = want;
+    return true;
+}
+
+/* Move body bytes from the input. True when the body is complete. */
+static bool read_body(kt_conn *c) {
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    kt_http_exchange *x = c->x;
+    size_t n = evbuffer_get_length(in), max = c->server->options.max_body_bytes;
+
+    if (!x->head.chunked && x->head.content_length - x->body_size < n) {
+        n = (size_t)(x->head.content_length - x->body_size);
+    }
+    if (n > 0 && !grow_body(x, n)) {
+        refuse(c, 503, "out_of_memory", "no memory for the request's body");
+        return false;
+    }
+    if (!x->head.chunked) {
+        if (n) bufferevent_read(c->bev, x->body + x->body_size, n);
+        x->body_size += n;
+        if (x->body_size < x->head.content_length) return false;
+    } else {
+        size_t got = 0, used;
+        if (n) evbuffer_copyout(in, x->body + x->body_size, n);
+        used = n ? kt_http_chunks_read(&c->chunks, x->body + x->body_size, n, &got) : 0;
+        if (used == SIZE_MAX) {
+            refuse(c, 400, "malformed_request", "the chunked body is malformed");
+            return false;
+        }
+        evbuffer_drain(in, used);
+        x->body_size += got;
+        if (x->body_size > max) {
+            refuse(c, 413, "request_too_large", "the body is larger than what is accepted");
+            return false;
+        }
+        if (!c->chunks.done) return false;
+    }
+    if (x->body) x->body[x->body_size] = '\0';
+    return true;
+}
+
+static void serve_input(kt_conn *c) {
+    bool more = true;
+
+    while (more) {
+        switch (c->state) {
+        case KT_CONN_HEAD: more = read_head(c); break;
+        case KT_CONN_BODY:
+            more = read_body(c);
+            if (more) call_route(c);
+            break;
+        default: more = false;
+        }
+    }
+}
+
+/* ---- events ---- */
+
+static void on_read(struct bufferevent *bev, void *arg) {
+    kt_conn *c = arg;
+
+    if (c->state == KT_CONN_CLOSE) {
+        struct evbuffer *in = bufferevent_get_input(bev);
+        evbuffer_drain(in, evbuffer_get_length(in));
+        return;
+    }
+    serve_input(c);
+}
+
+static void on_write(struct bufferevent *bev, void *arg) {
+    kt_conn *c = arg;
+    (void)bev;
+
+    if (c->state != KT_CONN_CLOSE) return;
+    if (c->peer_done)
+        kt_conn_close(c);
+    else
+        shut_down_when_flushed(c);
+}
+
+/* A client that closes its half while an answer is awaited has left: nothing tells that apart from one
+ * that still listens. A finished answer is delivered to either. */
+static void on_event(struct bufferevent *bev, short what, void *arg) {
+    kt_conn *c = arg;
+    bool unsent = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
+
+    if ((what & BEV_EVENT_TIMEOUT) && (what & BEV_EVENT_READING) && c->state == KT_CONN_BODY) {
+        refuse(c, 408, "timeout", "the request's body stopped coming");
+        bufferevent_enable(bev, EV_READ);
+        return;
+    }
+    if ((what & BEV_EVENT_EOF) && unsent &&
+        (c->state == KT_CONN_HEAD || c->state == KT_CONN_CLOSE)) {
+        c->peer_done = true;
+        c->state = KT_CONN_CLOSE;
+        c->deadline_ns = kt_clock_ns() + ms_to_ns(linger_ms);
+        return;
+    }
+    kt_conn_close(c);
+}
+
+void kt_conn_tick(kt_conn *c, int64_t now_ns) {
+    if (c->deadline_ns && now_ns > c->deadline_ns) {
+        if (c->state == KT_CONN_HEAD)
+            refuse(c, 408, "timeout", "the request's head did not come in time");
+        else
+            kt_conn_close(c);
+        return;
+    }
+    if (c->state == KT_CONN_STREAM &&
+        now_ns - c->last_write_ns >= ms_to_ns(c->server->options.ping_ms)) {
+        write_chunk(c, ":", NULL, 0, "\n\n");
+    }
+}
+
+void kt_conn_accept(kt_http_server *s, evutil_socket_t fd) {
+    kt_conn *c = calloc(1, sizeof *c);
+
+    if (c) c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (!c || !c->bev) {
+        free(c);
+        evutil_closesocket(fd);
+        return;
+    }
+    c->server = s;
+    c->next = s->conns;
+    if (s->conns) s->conns->prev = c;
+    s->conns = c;
+    if (atomic_fetch_add(&s->n_conns, 1) + 1 >= s->options.max_connections) {
+        evconnlistener_disable(s->listener);
+    }
+    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+    bufferevent_setwatermark(c->bev, EV_READ, 0, read_ahead_bytes);
+    set_read_timeout(c, s->options.read_timeout_ms);
+    bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+}

@@ -1,0 +1,228 @@
+/* Exchanges: looking at the request, posting the answer. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "runtime/http/http_impl.h"
+
+void kt_exchange_unref(kt_http_exchange *x) {
+    if (atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
+    free(x->head_text);
+    free(x->body);
+    free(x);
+}
+
+void kt_http_keep(kt_http_exchange *x) {
+    atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->holders, 1, memory_order_relaxed);
+}
+
+void kt_http_release(kt_http_exchange *x) {
+    if (atomic_fetch_sub_explicit(&x->holders, 1, memory_order_acq_rel) == 1 &&
+        !atomic_load_explicit(&x->answered, memory_order_acquire)) {
+        kt_http_fail(x, 500, "server_error", NULL, NULL, "the request was dropped");
+    }
+    kt_exchange_unref(x);
+}
+
+bool kt_http_gone(const kt_http_exchange *x) {
+    return atomic_load_explicit(&x->gone, memory_order_acquire);
+}
+
+const char *kt_http_path(const kt_http_exchange *x) {
+    return x->head.path;
+}
+
+const char *kt_http_path_rest(const kt_http_exchange *x) {
+    return x->rest;
+}
+
+const char *kt_http_get_header(const kt_http_exchange *x, const char *lower_case_name) {
+    return kt_http_find_header(&x->head, lower_case_name);
+}
+
+const char *kt_http_body(const kt_http_exchange *x, size_t *size) {
+    *size = x->body_size;
+    return x->body ? x->body : "";
+}
+
+const char *kt_http_request_id(const kt_http_exchange *x) {
+    return x->id;
+}
+
+/* ---- answers ---- */
+
+static void post(kt_http_exchange *x, kt_post_kind kind, int status, const char *headers,
+                 const char *content_type, const char *data, size_t size) {
+    kt_http_server *s = x->server;
+    kt_post *p;
+    bool was_empty;
+
+    if (kt_http_gone(x)) return;
+    p = calloc(1, sizeof *p + size);
+    if (!p) { /* no memory even to say so: hang up */
+        atomic_store(&x->gone, true);
+        return;
+    }
+    p->x = x;
+    p->kind = kind;
+    p->status = status;
+    p->content_type = content_type;
+    p->headers = headers ? strdup(headers) : NULL;
+    p->size = size;
+    if (size) memcpy(p->data, data, size);
+    atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);
+
+    pthread_mutex_lock(&s->lock);
+    was_empty = !s->first;
+    if (s->last)
+        s->last->next = p;
+    else
+        s->first = p;
+    s->last = p;
+    pthread_mutex_unlock(&s->lock);
+    if (was_empty) event_active(s->wake, 0, 0);
+}
+
+void kt_http_reply(kt_http_exchange *x, int status, const char *headers, const char *content_type,
+                   const char *body, size_t size) {
+    if (atomic_exchange(&x->answered, true)) return;
+    post(x, KT_POST_REPLY, status, headers, content_type, body, size);
+}
+
+void kt_http_reply_json(kt_http_exchange *x, int status, const char *json, size_t size) {
+    kt_http_reply(x, status, NULL, "application/json", json, size);
+}
+
+static void put_text_or_null(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    if (text)
+        kt_json_put_string(w, text);
+    else
+        kt_json_put_null(w);
+}
+
+void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
+                  const char *code, const char *format, ...) {
+    static const char fallback[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+        "\"code\":null}}";
+    const char *headers = NULL, *text;
+    kt_json_writer w = {0};
+    char message[1024];
+    size_t size = 0;
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    kt_json_begin_object(&w);
+    kt_json_key(&w, "error");
+    kt_json_begin_object(&w);
+    kt_json_key(&w, "message");
+    kt_json_put_string(&w, message);
+    put_text_or_null(&w, "type", type);
+    put_text_or_null(&w, "param", param);
+    put_text_or_null(&w, "code", code);
+    kt_json_end_object(&w);
+    kt_json_end_object(&w);
+    text = kt_json_writer_text(&w, &size);
+    if (!text) {
+        text = fallback;
+        size = sizeof fallback - 1;
+    }
+    if (status == 429 || status == 503) headers = "Retry-After: 1\r\n";
+    if (status == 401) headers = "WWW-Authenticate: Bearer\r\n";
+    if (status == 405) headers = "Allow: GET, HEAD, POST, OPTIONS\r\n";
+    kt_http_reply(x, status, headers, "application/json", text, size);
+    kt_json_writer_deinit(&w);
+}
+
+void kt_http_stream_begin(kt_http_exchange *x) {
+    if (atomic_exchange(&x->answered, true)) return;
+    post(x, KT_POST_BEGIN, 200, NULL, "text/event-stream", NULL, 0);
+}
+
+void kt_http_stream_event(kt_http_exchange *x, const char *data, size_t size) {
+    post(x, KT_POST_EVENT, 0, NULL, NULL, data, size);
+}
+
+void kt_http_stream_end(kt_http_exchange *x) {
+    post(x, KT_POST_END, 0, NULL, NULL, NULL, 0);
+}
+
+/* ---- rules that need no connection ---- */
+
+const char *kt_http_reason(int status) {
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {{200, "OK"},
+                   {204, "No Content"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
+                   {413, "Content Too Large"},
+                   {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"},
+                   {500, "Internal Server Error"},
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"},
+                   {505, "HTTP Version Not Supported"}};
+
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+        if (reasons[i].status == status) return reasons[i].reason;
+    }
+    return "Unknown";
+}
+
+/* Compare in a time that depends on the length of `given` only. */
+static bool same_secret(const char *given, const char *secret) {
+    size_t n = strlen(given), m = strlen(secret);
+    unsigned differ = n != m;
+
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)given[i] ^ (unsigned char)secret[m ? i % m : 0];
+    return differ == 0;
+}
+
+bool kt_http_authorised(const kt_http_server *s, const kt_http_head *head) {
+    const char *bearer = kt_http_find_header(head, "authorization");
+    const char *key = kt_http_find_header(head, "x-api-key");
+
+    if (!s->api_key) return true;
+    if (bearer && strncmp(bearer, "Bearer ", 7) == 0 && same_secret(bearer + 7, s->api_key)) {
+        return true;
+    }
+    return key && same_secret(key, s->api_key);
+}
+
+static bool path_matches(const char *pattern, const char *path, const char **rest) {
+    size_t n = strlen(pattern);
+
+    *rest = "";
+    if (n == 0 || pattern[n - 1] != '*') return strcmp(pattern, path) == 0;
+    if (strncmp(pattern, path, n - 1) != 0 || !path[n - 1]) return false;
+    *rest = path + n - 1;
+    return true;
+}
+
+const kt_route *kt_http_find_route(const kt_http_server *s, const kt_http_head *head,
+                                   const char **rest, int *status) {
+    bool get = strcmp(head->method, "GET") == 0 || strcmp(head->method, "HEAD") == 0;
+
+    *status = 404;
+    for (size_t i = 0; i < s->options.n_routes; i++) {
+        const kt_route *r = s->options.routes[i];
+        bool bare = strncmp(r->path, "/v1/", 4) == 0 && path_matches(r->path + 3, head->path, rest);
+        if (!bare && !path_matches(r->path, head->path, rest)) continue;
+        if (strcmp(r->method, get ? "GET" : head->method) == 0) return r;
+        *status = 405;
+    }
+    return NULL;
+}

@@ -1,0 +1,88 @@
+/* HTTP server: connections, routes, answers that may come later and from another thread.
+ *
+ * One thread runs the event loop (kt_http_server_run) and calls the routes. Answers are posted to it and
+ * may come from any thread. Errors of the protocol are answered in the form of the OpenAI API.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_SERVER_H
+#define KT_RUNTIME_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "kt/status.h"
+#include "runtime/http/route.h"
+
+typedef struct kt_http_server kt_http_server;
+typedef struct kt_http_exchange kt_http_exchange; /* one request and its answer */
+
+typedef struct kt_http_options {
+    const char *host;              /* NULL = 127.0.0.1 */
+    int port;                      /* 0 = any free one */
+    const kt_route *const *routes; /* borrowed */
+    size_t n_routes;
+    void *app;             /* handed to the routes */
+    const char *api_key;   /* borrowed; NULL = open to all */
+    size_t max_body_bytes; /* 0 = 32 MiB */
+    size_t
+        max_unsent_bytes; /* a client that reads slower than this piles up is dropped; 0 = 8 MiB */
+    int max_connections;  /* 0 = 512 */
+    int read_timeout_ms;  /* between bytes of a request, or between requests; 0 = 60 s */
+    int ping_ms;          /* silence on a stream after which a comment is sent; 0 = 15 s */
+    int drain_ms;         /* after the first signal; 0 = 5 s */
+    bool catch_signals;   /* SIGINT and SIGTERM stop the server, a second one at once */
+    const kt_log *log;    /* borrowed; may be NULL */
+} kt_http_options;
+
+/* Bind and listen. A port in use is an error that says so. */
+kt_status kt_http_server_create(const kt_http_options *options, kt_http_server **out, kt_err *err);
+/* After run returned and every exchange was released. Accepts NULL. */
+void kt_http_server_destroy(kt_http_server *s);
+int kt_http_server_port(const kt_http_server *s);
+int kt_http_server_connections(const kt_http_server *s); /* open now; any thread */
+
+/* Serve until stopped. */
+kt_status kt_http_server_run(kt_http_server *s, kt_err *err);
+/* Accept nothing more and return from run when the requests in work are answered, at the latest after
+ * drain_ms, when they are treated as left by their clients. From any thread, any number of times; the
+ * second call ends the wait. */
+void kt_http_server_stop(kt_http_server *s);
+
+/* ---- the request; the strings live as long as the exchange ---- */
+
+const char *kt_http_path(const kt_http_exchange *x);
+/* What '*' of the route stands for, else "". */
+const char *kt_http_path_rest(const kt_http_exchange *x);
+const char *kt_http_get_header(const kt_http_exchange *x,
+                               const char *lower_case_name); /* or NULL */
+const char *kt_http_body(const kt_http_exchange *x, size_t *size);
+const char *kt_http_request_id(const kt_http_exchange *x); /* 24 hexadecimal digits, unique */
+
+/* True from the moment that nobody waits for the answer. Lock-free; any thread. */
+bool kt_http_gone(const kt_http_exchange *x);
+
+/* A route that answers later keeps the exchange and releases it when done. Thread-safe. An exchange
+ * released without an answer is answered with status 500. */
+void kt_http_keep(kt_http_exchange *x);
+void kt_http_release(kt_http_exchange *x);
+
+/* ---- the answer; any thread, never blocks; after the client left it does nothing ---- */
+
+/* The whole answer. headers: further lines "Name: value\r\n" or NULL. */
+void kt_http_reply(kt_http_exchange *x, int status, const char *headers, const char *content_type,
+                   const char *body, size_t size);
+void kt_http_reply_json(kt_http_exchange *x, int status, const char *json, size_t size);
+
+/* {"error":{"message","type","param","code"}}; param and code may be NULL. 429 and 503 get a
+ * Retry-After. */
+void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
+                  const char *code, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
+/* Server-sent events: begin once, send "data: <json>\n\n" any number of times, end once. */
+void kt_http_stream_begin(kt_http_exchange *x);
+void kt_http_stream_event(kt_http_exchange *x, const char *data, size_t size);
+void kt_http_stream_end(kt_http_exchange *x);
+
+#endif
