@@ -1,0 +1,62 @@
+/* Arena: alignment, zeroing, reuse, refusal. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/rng.h"
+
+static int is_zero(const unsigned char *p, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (p[i]) return 0;
+    return 1;
+}
+
+/* Random allocations are aligned, zeroed, disjoint and keep their content; so after a reset too. */
+Test(arena, allocations_are_aligned_zeroed_and_disjoint) {
+    enum { N = 2000 };
+    static unsigned char *block[N];
+    static size_t size[N];
+    kt_arena arena = {.block_bytes = 1000};
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 1);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            size_t align = (size_t)1 << kt_rng_below(&rng, 13);
+            size[i] = kt_rng_below(&rng, i % 50 ? 300 : 5000);
+            block[i] = kt_arena_alloc(&arena, size[i], align);
+            cr_assert_not_null(block[i]);
+            cr_assert_eq((uintptr_t)block[i] % align, 0);
+            cr_assert(is_zero(block[i], size[i]));
+            memset(block[i], i % 255 + 1, size[i]);
+        }
+        for (int i = 0; i < N; i++)
+            for (size_t b = 0; b < size[i]; b++) cr_assert_eq(block[i][b], i % 255 + 1);
+        kt_arena_reset(&arena);
+    }
+    kt_arena_deinit(&arena);
+    kt_arena_deinit(&arena);
+}
+
+Test(arena, reset_keeps_the_largest_block) {
+    kt_arena arena = {0};
+    void *large = kt_arena_alloc(&arena, 1 << 20, 64);
+    kt_arena_alloc(&arena, 100000, 64);
+    kt_arena_reset(&arena);
+    cr_assert_eq(kt_arena_alloc(&arena, 1 << 20, 64), large);
+    kt_arena_deinit(&arena);
+}
+
+Test(arena, refuses_nonsense) {
+    kt_arena arena = {0};
+    cr_assert_null(kt_arena_alloc(&arena, 8, 3));
+    cr_assert_null(kt_arena_alloc(&arena, 8, 0));
+    cr_assert_null(kt_arena_alloc(&arena, 8, 8192));
+    cr_assert_null(kt_arena_alloc(&arena, SIZE_MAX, 8));
+    cr_assert_null(kt_arena_alloc(&arena, SIZE_MAX - 64, 4096));
+    cr_assert_null(kt_arena_strndup(&arena, "x", SIZE_MAX));
+    cr_assert_str_eq(kt_arena_strndup(&arena, "abcd", 3), "abc");
+    kt_arena_deinit(&arena);
+}
