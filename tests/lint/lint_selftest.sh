@@ -96,6 +96,13 @@ fresh
 object bad '' '#include <stdio.h>
 void kt_bad(int a) { fprintf(stderr, "%d", a); }'
 expect calls 'uses stderr'
+leaves='void _exit(int); void kt_bad(void) { _exit(1); }'
+fresh
+object bad '' "$leaves"
+expect calls 'uses _exit'
+fresh
+object bad_child '' "$leaves"
+expect calls ''
 
 fresh
 object bad '-mavx2 -O3' 'void kt_bad(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }'
