@@ -103,12 +103,15 @@ static void read_caches(hwloc_topology_t t, kt_topology *out) {
 }
 
 static void read_memory(hwloc_topology_t t, kt_topology *out) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+
     out->numa_nodes = count_at_least(t, HWLOC_OBJ_NUMANODE, 1);
     /* The nodes' sizes move on machines that lend memory in and out; the total of the kernel is what
-     * the machine class is named after and must not move. */
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    out->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes
-                                                    : hwloc_get_root_obj(t)->total_memory;
+     * the machine class is named after and must not move. It says nothing of a described machine. */
+    if (hwloc_topology_is_thissystem(t) && pages > 0 && page_bytes > 0)
+        out->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
+    else
+        out->memory_bytes = hwloc_get_root_obj(t)->total_memory;
     for (int i = 0; i < out->numa_nodes && i < KT_MAX_NODES; i++) {
         hwloc_obj_t node = hwloc_get_obj_by_type(t, HWLOC_OBJ_NUMANODE, (unsigned)i);
         if (node) out->node_memory_bytes[i] = node->attr->numanode.local_memory;
