@@ -352,6 +352,39 @@ Test(moe_layer, stays_within_the_bound_of_the_double_reference) {
     }
 }
 
+Test(moe_layer, runs_on_the_thread_pool_with_changing_batches) {
+    static const int64_t tokens[] = {3, 0, 40, 1, 17, 0, 64};
+    for (int threads = 1; threads <= 4; threads++) {
+        kt_pool_options options = {.n_threads = threads, .no_pin = 1};
+        kt_pool *pool = NULL;
+        fixture f;
+        layer_run r;
+        kt_err err = {0};
+
+        cr_assert_eq(kt_pool_create(&options, &pool, &err), KT_OK, "%s", err.message);
+        fixture_init(&f, KT_W_INT4_G32, 96, 160, 7, 3);
+        r = layer_run_make(&f, 64, threads);
+        for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+            batch b = batch_make(&f.layer.problem, tokens[i], 0, i);
+            int64_t count = tokens[i] * r.ldo, active, most;
+            float *want = calloc((size_t)count + 1, sizeof *want);
+            expected(&f, &b, want, r.ldo);
+            set_batch(&r, &f, &b, 0);
+            kt_pool_run(pool, r.phases, KT_MOE_PHASES);
+            kt_moe_job_load(&r.job, &active, &most);
+            cr_assert_eq(active > 0, tokens[i] > 0);
+            cr_assert_leq(most, tokens[i]);
+            for (int64_t t = 0; t < tokens[i]; t++)
+                cr_assert_arr_eq(&r.out[t * r.ldo], &want[t * r.ldo], 160 * sizeof *want);
+            free(want);
+            batch_free(&b);
+        }
+        layer_run_free(&r);
+        fixture_deinit(&f);
+        kt_pool_destroy(pool);
+    }
+}
+
 Test(moe_layer, init_refuses_what_cannot_run) {
     fixture f;
     kt_err err = {0};
