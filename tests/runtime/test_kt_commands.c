@@ -1,0 +1,149 @@
+/* The `kt` program as a user meets it: exit codes, messages, files. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/json.h"
+#include "runtime/loader/safetensors.h"
+#include "tests/support/temp.h"
+
+#define KT KT_BUILD_DIR "/kt "
+#define MODEL KT_SOURCE_DIR "/datasets/models/tiny-moe"
+#define GOLDEN KT_TEST_DATA "/golden/qwen3_moe-c"
+
+/* Run a shell command; returns the exit code, *out gets both streams (malloc'd). */
+static int run(const char *command, char **out) {
+    char line[4096];
+    size_t size = 0, got;
+    FILE *pipe;
+    int status;
+
+    snprintf(line, sizeof line, "%s 2>&1", command);
+    pipe = popen(line, "r");
+    cr_assert(pipe);
+    *out = calloc(1, 1 << 20);
+    while ((got = fread(*out + size, 1, (1 << 20) - 1 - size, pipe)) > 0) size += got;
+    status = pclose(pipe);
+    cr_assert(WIFEXITED(status), "%s: did not exit", command);
+    return WEXITSTATUS(status);
+}
+
+static void expect(const char *command, int code, const char *words) {
+    char *out;
+    int got = run(command, &out);
+
+    cr_expect_eq(got, code, "%s: exit code %d, expected %d: %s", command, got, code, out);
+    cr_expect(strstr(out, words), "%s: '%s' lacks '%s'", command, out, words);
+    free(out);
+}
+
+Test(kt_commands, wrong_command_lines_exit_with_2) {
+    expect(KT "parrot", 2, "'parrot' is not a command");
+    expect(KT "generate", 2, "no model folder");
+    expect(KT "generate " MODEL, 2, "give one of --prompt");
+    expect(KT "generate " MODEL " -p a --prompt-file b", 2, "give one of --prompt");
+    expect(KT "generate " MODEL " more -p a", 2, "'more' is one argument too many");
+    expect(KT "generate " MODEL " --colour -p a", 2, "there is no option '--colour'");
+    expect(KT "generate " MODEL " -p a -n x", 2, "--max-tokens is 'x', expected a whole number");
+    expect(KT "generate " MODEL " -p a -n 0", 2, "--max-tokens is 0, expected 1 to");
+    expect(KT "generate " MODEL " -p a --top-p 1.5", 2, "--top-p is 1.5, expected 0 to 1");
+    expect(KT "generate " MODEL " -p a --weights q4", 2, "--weights is 'q4'");
+    expect(KT "generate " MODEL " -p", 2, "--prompt needs a value");
+    expect(KT "generate " MODEL " --raw=yes -p a", 2, "--raw takes no value");
+    expect(KT "logits " MODEL " --tokens 1", 2, "--out is missing");
+    expect(KT "version --help", 0, "usage: kt version");
+    expect(KT "help bench", 0, "usage: kt bench");
+    expect(KT "--version", 0, "kt 0.");
+    expect(KT, 0, "generate");
+}
+
+Test(kt_commands, failures_exit_with_1_and_name_the_culprit) {
+    expect(KT "generate /no/such/model -p a", 1, "/no/such/model");
+    expect(KT "generate " GOLDEN " -p a", 1, "tokenizer.json");
+    expect(KT "logits " GOLDEN " --tokens 1,,2 --out /tmp/x", 1, "expected ids between commas");
+    expect(KT "logits " GOLDEN " --tokens 256 --out /tmp/x", 1,
+           "token 0 is 256, expected 0 to 255");
+    expect(KT "logits " GOLDEN " --tokens-from /no/file --out /tmp/x", 1, "/no/file");
+    expect(KT "logits " GOLDEN " --tokens 1 --table '' --out /no/folder/x", 1, "/no/folder/x");
+    expect(KT "doctor /no/such/model", 1, "no such folder");
+}
+
+Test(kt_commands, generate_answers_and_stops_at_eos) {
+    expect(
+        "printf '<|im_start|>user\\nWho wrote Hamlet?<|im_end|>\\n<|im_start|>assistant\\n' | " KT
+        "generate " MODEL " --quiet -f /dev/stdin",
+        0, "William Shakespeare.\n");
+    expect(KT "generate " MODEL " -p 'In that day shall' -n 6 --table ''", 0, "6 tokens");
+}
+
+Test(kt_commands, json_outputs_parse) {
+    static const char *const commands[] = {
+        KT "generate " MODEL " -p 'Blessed are the' -n 5 --json --quiet",
+        KT "generate " MODEL
+           " -p 'Blessed' -n 5 --json --quiet --temperature 1 --top-k 50 --seed 3",
+        "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 2 --json --table ''",
+        KT "doctor " MODEL " --json", KT "version --json"};
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char *out;
+        kt_json_doc *doc = NULL;
+        kt_err err = {KT_OK, ""};
+        cr_expect_eq(run(commands[i], &out), 0, "%s: %s", commands[i], out);
+        cr_expect_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s in %s",
+                     commands[i], err.message, out);
+        kt_json_destroy(doc);
+        free(out);
+    }
+}
+
+static float *read_logits(const char *path, const char *name, int rank, const int64_t *shape) {
+    kt_checkpoint *c;
+    const kt_tensor *t;
+    float *copy;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_checkpoint_open_file(path, &c, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_checkpoint_need(c, name, rank, shape, &t, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(t->dtype, KT_DTYPE_F32);
+    copy = malloc(t->bytes);
+    memcpy(copy, t->data, t->bytes);
+    kt_checkpoint_close(c);
+    return copy;
+}
+
+/* The published tokens through the program: same shapes as expected.safetensors, and the chunk size
+ * changes no bit of the file. */
+Test(kt_commands, logits_writes_what_was_asked) {
+    const int64_t shape[] = {40, 256}, hidden[] = {5, 40, 64}, two[] = {2, 256};
+    char folder[PATH_MAX], command[3 * PATH_MAX], path[PATH_MAX + 32], *out;
+    float *whole, *parts, *h, *few;
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/out.safetensors", folder);
+    snprintf(command, sizeof command,
+             KT "logits " GOLDEN " --tokens-from " GOLDEN "/expected.safetensors --hidden "
+                "--weights int8 --out %s",
+             path);
+    cr_expect_eq(run(command, &out), 0, "%s", out);
+    free(out);
+    whole = read_logits(path, "logits", 2, shape);
+    h = read_logits(path, "hidden", 3, hidden);
+    strcat(command, " --prefill-chunk 7");
+    cr_expect_eq(run(command, &out), 0, "%s", out);
+    free(out);
+    parts = read_logits(path, "logits", 2, shape);
+    cr_expect_eq(memcmp(whole, parts, sizeof *whole * 40 * 256), 0);
+    snprintf(command, sizeof command, KT "logits " GOLDEN " --tokens 3,17 -w int8 -o %s", path);
+    cr_expect_eq(run(command, &out), 0, "%s", out);
+    free(out);
+    few = read_logits(path, "logits", 2, two);
+    free(whole);
+    free(parts);
+    free(h);
+    free(few);
+    kt_temp_remove(folder);
+}
