@@ -35,7 +35,8 @@ static inline void fake_start(const kt_http_options *options, int queue) {
     kt_http_options http = options ? *options : (kt_http_options){0};
     kt_err err = {0};
 
-    cr_assert(fake_init(&fake.engine, &fake.backend, KT_TEST_DATA "/tiny-moe-tokenizer.json"));
+    cr_assert(fake_init(&fake.engine, &fake.backend,
+                        KT_SOURCE_DIR "/datasets/models/tiny-moe/tokenizer.json"));
     cr_assert_eq(kt_app_create(&app, &fake.app, &err), KT_OK, "%s", err.message);
     http.routes = kt_builtin_routes;
     http.n_routes = kt_builtin_route_count;

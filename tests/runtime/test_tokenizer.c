@@ -1,6 +1,7 @@
 /* Tokenizer against published vectors, its own laws, and damaged files.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include "runtime/token/tokenizer.h"
 #include "runtime/token/utf8_scan.h"
 #include "tests/support/guard.h"
+
+#define TINY KT_SOURCE_DIR "/datasets/models/tiny-moe"
 
 static kt_tokenizer *load(const char *path) {
     kt_tokenizer *t = NULL;
@@ -32,7 +35,7 @@ static kt_tokenizer *load_shared(const char *relative) {
 }
 
 static kt_tokenizer *load_tiny(void) {
-    return load(KT_TEST_DATA "/tiny-moe-tokenizer.json");
+    return load(TINY "/tokenizer.json");
 }
 
 static size_t encode(const kt_tokenizer *t, const char *text, size_t n, bool special,
@@ -127,6 +130,105 @@ Test(tokenizer, mpt_vectors_with_its_runs_of_spaces) {
     check_vectors("mpt", "data/tokenizers/ggml-vocab-mpt.gguf");
 }
 
+/* ---- fingerprints of the published tokenizers ---- */
+
+static uint32_t rotate(uint32_t x, int n) {
+    return x >> n | x << (32 - n);
+}
+
+/* SHA-256 (FIPS 180-4) of one padded block after another; the constants are computed, not listed. */
+static void sha256(const char *text, size_t n, char hex[65]) {
+    uint32_t h[8], k[64];
+    size_t blocks = (n + 8) / 64 + 1;
+    unsigned char *data = calloc(blocks, 64);
+
+    for (int i = 0, prime = 2; i < 64; prime++) {
+        bool is_prime = true;
+        for (int d = 2; d * d <= prime; d++) is_prime = is_prime && prime % d;
+        if (!is_prime) continue;
+        long double root = sqrtl((long double)prime), cube = cbrtl((long double)prime);
+        if (i < 8) h[i] = (uint32_t)((root - floorl(root)) * 4294967296.0L);
+        k[i++] = (uint32_t)((cube - floorl(cube)) * 4294967296.0L);
+    }
+    memcpy(data, text, n);
+    data[n] = 0x80;
+    for (int i = 0; i < 8; i++) data[blocks * 64 - 1 - (size_t)i] = (unsigned char)(n * 8 >> 8 * i);
+    for (size_t b = 0; b < blocks; b++) {
+        uint32_t w[64], v[8];
+        for (int i = 0; i < 16; i++) {
+            const unsigned char *p = data + b * 64 + i * 4;
+            w[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+        }
+        for (int i = 16; i < 64; i++) {
+            uint32_t x = w[i - 15], y = w[i - 2];
+            w[i] = w[i - 16] + (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + w[i - 7] +
+                   (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10);
+        }
+        memcpy(v, h, sizeof v);
+        for (int i = 0; i < 64; i++) {
+            uint32_t t1 = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) +
+                          ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
+            uint32_t t2 = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) +
+                          ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+            memmove(v + 1, v, 7 * sizeof *v);
+            v[4] += t1;
+            v[0] = t1 + t2;
+        }
+        for (int i = 0; i < 8; i++) h[i] += v[i];
+    }
+    for (int i = 0; i < 8; i++) sprintf(hex + 8 * i, "%08x", h[i]);
+    free(data);
+}
+
+Test(tokenizer, sha256_is_right) {
+    char hex[65];
+    sha256("abc", 3, hex);
+    cr_assert_str_eq(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+/* Converters publish the hash of "[1, 2, 3]", the ids that the original tokenizer gives a check text. */
+Test(tokenizer, ids_of_the_check_text_have_the_published_hash) {
+    static const struct {
+        const char *vocabulary, *prefix, *hash;
+    } cases[] = {
+        {"data/tokenizers/ggml-vocab-gpt-2.gguf", "",
+         "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"},
+        {"data/tokenizers/ggml-vocab-deepseek-llm.gguf", "100000, ",
+         "049ecf7629871e3041641907f3de7c733e4dbfdc736f57d882ba0b0845599754"},
+        {"data/tokenizers/ggml-vocab-deepseek-coder.gguf", "32013, ",
+         "347715f544604f9118bb75ed199f68779f423cabb20db6de6f31b908d04d7821"},
+        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "",
+         "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea"},
+        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "151646, ",
+         "b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5"},
+    };
+    char path[1024], hex[65];
+    size_t n;
+    char *text;
+
+    if (!kt_shared_path("data/tokenizers/chktxt.txt", path, sizeof path)) {
+        cr_skip_test("the check text is not in the shared data");
+    }
+    text = read_text(path, &n);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        kt_tokenizer *t = load_shared(cases[c].vocabulary);
+        int32_t *ids;
+        size_t count = encode(t, text, n, true, &ids), at;
+        char *list = malloc(count * 12 + 64);
+        at = (size_t)sprintf(list, "[%s", cases[c].prefix);
+        for (size_t i = 0; i < count; i++) {
+            at += (size_t)sprintf(list + at, "%s%d", i ? ", " : "", ids[i]);
+        }
+        list[at++] = ']';
+        sha256(list, at, hex);
+        cr_assert_str_eq(hex, cases[c].hash, "%s", cases[c].vocabulary);
+        free(list);
+        free(ids);
+        kt_tokenizer_destroy(t);
+    }
+    free(text);
+}
+
 /* ---- our own model ---- */
 
 Test(tokenizer, tiny_model_ids) {
@@ -187,15 +289,10 @@ Test(tokenizer, the_recorded_beginning_of_the_sample) {
     static const int32_t want[16] = {2800, 11,  709,  220, 16,  23,  304, 307,
                                      258,  372, 3389, 339, 344, 294, 258, 922};
     kt_tokenizer *t = load_tiny();
-    char path[1024];
-    int32_t *ids;
     size_t n, count;
-    char *text;
+    char *text = read_text(TINY "/sample.txt", &n);
+    int32_t *ids;
 
-    if (!kt_shared_path("data/models/tiny-moe/sample.txt", path, sizeof path)) {
-        cr_skip_test("sample.txt is not in the shared data");
-    }
-    text = read_text(path, &n);
     count = encode(t, text, n, false, &ids);
     cr_assert_eq(count, 25486, "%zu tokens", count);
     cr_assert_eq(memcmp(ids, want, sizeof want), 0);
@@ -534,7 +631,7 @@ static void check_mutants(const char *source, const char *suffix, int rounds, si
 }
 
 Test(tokenizer, survives_damaged_json, .timeout = 300) {
-    check_mutants(KT_TEST_DATA "/tiny-moe-tokenizer.json", ".json", 150, 1200);
+    check_mutants(TINY "/tokenizer.json", ".json", 150, 1200);
 }
 
 Test(tokenizer, survives_damaged_gguf, .timeout = 300) {

@@ -1,0 +1,135 @@
+/* The server on the real engine with the bundled model: the recorded greedy texts, and a client that
+ * leaves. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "runtime/http/app.h"
+#include "runtime/http/server.h"
+#include "tests/support/http_client.h"
+
+#define MODEL KT_SOURCE_DIR "/datasets/models/tiny-moe"
+
+static struct {
+    kt_engine *engine;
+    kt_backend backend;
+    kt_app *app;
+    kt_http_server *server;
+    pthread_t thread;
+    int port;
+} real; /* a test is a process of its own */
+
+static void *serve(void *arg) {
+    (void)arg;
+    kt_http_server_run(real.server, NULL);
+    return NULL;
+}
+
+static void start(void) {
+    kt_engine_options engine = {.model_dir = MODEL, .weights = KT_QUANT_BF16, .table_path = ""};
+    kt_app_options app = {.backend = &real.backend};
+    kt_http_options http = {.routes = kt_builtin_routes, .n_routes = kt_builtin_route_count};
+    kt_err err = {0};
+
+    cr_assert_eq(kt_engine_create(&engine, &real.engine, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_backend_from_engine(real.engine, MODEL, "bf16", &real.backend, &err), KT_OK,
+                 "%s", err.message);
+    cr_assert_eq(kt_app_create(&app, &real.app, &err), KT_OK, "%s", err.message);
+    http.app = real.app;
+    cr_assert_eq(kt_http_server_create(&http, &real.server, &err), KT_OK, "%s", err.message);
+    real.port = kt_http_server_port(real.server);
+    cr_assert_eq(pthread_create(&real.thread, NULL, serve, NULL), 0);
+}
+
+static void stop(void) {
+    kt_http_server_stop(real.server);
+    pthread_join(real.thread, NULL);
+    kt_app_destroy(real.app);
+    kt_http_server_destroy(real.server);
+    kt_engine_destroy(real.engine);
+}
+
+/* Each prompt of expected.json, as text and as ids, gives the text that the reference gave. */
+Test(server_model, answers_the_recorded_texts, .timeout = 120) {
+    kt_json_doc *expected;
+    const kt_json *cases;
+    kt_err err = {0};
+    char *file;
+    size_t size;
+
+    start();
+    cr_assert_eq(kt_file_read(MODEL "/expected.json", 1 << 20, &file, &size, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(kt_json_parse(file, size, NULL, &expected, &err), KT_OK, "%s", err.message);
+    cases = kt_json_get(kt_json_get(kt_json_root(expected), "greedy"), "cases");
+    cr_assert_gt(kt_json_length(cases), 0);
+    for (size_t i = 0; i < 2 * kt_json_length(cases); i++) {
+        const kt_json *c = kt_json_at(cases, i / 2), *choice, *usage;
+        const char *want = kt_json_string(kt_json_get(c, "greedy_text"), NULL);
+        const char *got, *end;
+        size_t n;
+        kt_json_writer w = {0};
+        kt_json_doc *doc;
+        kt_reply r;
+        kt_json_begin_object(&w);
+        kt_json_key(&w, "prompt");
+        kt_json_put_value(&w, kt_json_get(c, i % 2 ? "prompt_ids" : "prompt"));
+        kt_json_key(&w, "temperature");
+        kt_json_put_int(&w, 0);
+        kt_json_key(&w, "max_tokens");
+        kt_json_put_int(&w, (int64_t)kt_json_length(kt_json_get(c, "greedy_ids")));
+        kt_json_end_object(&w);
+        r = kt_complete(real.port, kt_json_writer_text(&w, NULL));
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        cr_assert_eq(kt_json_parse(r.body, r.body_size, NULL, &doc, &err), KT_OK, "%s", r.body);
+        choice = kt_json_at(kt_json_get(kt_json_root(doc), "choices"), 0);
+        usage = kt_json_get(kt_json_root(doc), "usage");
+        /* the record shows the stop token, an answer does not; it is counted all the same */
+        end = strstr(want, "<|im_end|>");
+        got = kt_json_string(kt_json_get(choice, "text"), NULL);
+        n = end ? (size_t)(end - want) : strlen(want);
+        cr_assert(strlen(got) == n && memcmp(got, want, n) == 0, "case %zu: '%s'", i / 2, got);
+        cr_assert_str_eq(kt_json_string(kt_json_get(choice, "finish_reason"), NULL),
+                         end ? "stop" : "length");
+        cr_assert_eq(kt_json_int(kt_json_get(usage, "completion_tokens"), -1),
+                     (int64_t)kt_json_length(kt_json_get(c, "greedy_ids")), "case %zu", i / 2);
+        cr_assert_eq(kt_json_int(kt_json_get(usage, "prompt_tokens"), -1),
+                     (int64_t)kt_json_length(kt_json_get(c, "prompt_ids")));
+        kt_json_destroy(doc);
+        kt_reply_free(&r);
+        kt_json_writer_deinit(&w);
+    }
+    kt_json_destroy(expected);
+    free(file);
+    stop();
+}
+
+Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 60) {
+    static const char body[] =
+        "{\"prompt\":\"In that day\",\"max_tokens\":2000,\"ignore_eos\":true}";
+    int64_t since;
+    char head[128];
+    int fd;
+
+    start();
+    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n",
+             sizeof body - 1);
+    fd = kt_dial(real.port);
+    cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));
+    while (kt_job_queue_count(real.app->engine).running == 0) usleep(200);
+    close(fd);
+    since = kt_clock_ns();
+    while (kt_job_queue_count(real.app->engine).running) {
+        cr_assert_lt(kt_clock_ns() - since, (int64_t)1000000000, "still running after a second");
+        usleep(200);
+    }
+    cr_assert_eq(atomic_load(&real.app->n_cancelled), 1, "it ran to its end");
+    stop();
+}
