@@ -7,8 +7,8 @@
 static const kt_tile_kind kind = {kt_tile_dpbf16_run, KT_W_BF16, 6};
 
 static const int32_t rows[] = {3, 4, 6};
-static const int32_t prefetch[] = {0, 1024, 2048, 4096, 8192, 16384};
-static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 4096}};
+static const int32_t prefetch[] = {0, 1024, 2048, 4096};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 4, 0}};
 
 static void gate_up(const kt_moe_call *call) {
     kt_p64_gate_up_run(call, &kind);
@@ -25,7 +25,7 @@ KT_VARIANT(wbf16_abf16_moe64__avx512bf16) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .params = params,
     .n_params = 2,

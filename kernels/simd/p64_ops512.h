@@ -20,7 +20,11 @@
 #include "kernels/simd/exp512.h"
 #include "kernels/simd/tile512.h"
 
-/* Tunables, in this order: most rows of a tile, bytes to prefetch ahead (0 = leave it to hardware). */
+/* Fetched of what is read next when streams are left to the hardware: one small page of lead. */
+#define KT_NEXT_BYTES 4096
+
+/* Tunables, in this order: most rows of a tile; bytes to prefetch ahead of a single pass (0 = leave the
+ * stream to the hardware and fetch only the start of what follows the call's last panel). */
 enum { KT_P64_ROWS_PARAM, KT_P64_PREFETCH_PARAM };
 
 /* A tile and what the walk must know of it. */
@@ -66,21 +70,24 @@ static inline int64_t kt_walk_row(const kt_walk *w, int64_t b) {
 static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
     int64_t passes = w->n_blocks * (w->m > w->n_blocks * w->kind->full_rows ? 2 : 1);
     int64_t steps = passes * (w->k / KT_TILE_STEP);
-    int64_t lines = (int64_t)w->panel_bytes / KT_TILE_LINE;
-    kt_tile_ahead ahead = {0, UINTPTR_MAX, 0, 0};
+    int64_t pairs = (int64_t)w->panel_bytes / (2 * KT_TILE_LINE);
     uintptr_t panel = (uintptr_t)w->panel, end = (uintptr_t)w->end;
+    uintptr_t after = panel + w->panel_bytes < end ? panel + w->panel_bytes : w->next;
+    kt_tile_ahead ahead = {0, UINTPTR_MAX, 0, 0};
 
-    if (w->prefetch == 0 || steps == 0) return ahead;
-    if (passes == 1) {
-        ahead.lines = lines / steps;
+    if (passes == 1 && w->prefetch) {
+        ahead.pairs = pairs / steps;
         ahead.at = panel + (uintptr_t)w->prefetch;
         ahead.end = end;
         ahead.then = w->next;
-    } else {
-        ahead.lines = (lines + steps - 1) / steps;
-        ahead.at = panel + w->panel_bytes < end ? panel + w->panel_bytes : w->next;
-        ahead.end = ahead.at + w->panel_bytes;
-        if (!ahead.at) ahead.lines = 0;
+    } else if (passes == 1 && after == w->next && after) {
+        ahead.pairs = 1;
+        ahead.at = after;
+        ahead.end = after + KT_NEXT_BYTES;
+    } else if (passes > 1 && after) {
+        ahead.pairs = (pairs + steps - 1) / steps;
+        ahead.at = after;
+        ahead.end = after + w->panel_bytes;
     }
     return ahead;
 }
