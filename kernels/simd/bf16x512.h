@@ -14,8 +14,9 @@
 KT_INLINE __m512 kt_bf16_even512(__m512i pair) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
 }
+/* By a mask register: a vector of ones would be one register too many for the largest tile. */
 KT_INLINE __m512 kt_bf16_odd512(__m512i pair) {
-    return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000u)));
+    return _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaau, pair));
 }
 
 KT_INLINE void kt_tile_store(const kt_tile *t, const int rows, __m512 sum[KT_TILE_ROWS][4]) {

@@ -11,11 +11,14 @@
 
 #if defined(__clang__)
 #define KT_UNROLL _Pragma("clang loop unroll(full)")
-#define KT_UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#define KT_ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define KT_UNROLL _Pragma("GCC unroll 32")
-#define KT_UNROLL_4 _Pragma("GCC unroll 4")
+#define KT_ROLLED _Pragma("GCC unroll 1")
 #endif
+
+/* KT_ROLLED before a for statement keeps it a loop: prefetchers tell streams apart by the address of the
+ * load instruction, and dozens of copies of one load confuse them. */
 
 /* for (int i = 0; i < n; i++), unrolled: n <= 32 is a constant once the function is inlined. */
 #define KT_EACH(i, n) KT_UNROLL for (int i = 0; i < (n); i++)
@@ -24,5 +27,8 @@
  * compiler's scheduler fetches a kilobyte early breaks it (w8c, one row, Zen 4: 86 % of the read ceiling
  * instead of 95 %). It also keeps operands from being loaded long before a register is free. */
 #define KT_IN_ORDER() __asm__ volatile("" ::: "memory")
+
+/* x is computed here, in a vector register, before the next KT_IN_ORDER or KT_SETTLE. */
+#define KT_SETTLE(x) __asm__ volatile("" : "+v"(x))
 
 #endif

@@ -58,8 +58,8 @@ KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const i
                 __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 4 * j));
                 KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
             }
-            if (rows * cols > 8) KT_IN_ORDER(); /* then no register is left to keep the line in */
             KT_EACH (c, cols) {
+                if (rows * cols > 8) KT_IN_ORDER(); /* no register is left to keep the line in */
                 if (rows * cols > 8) both[c] = _mm512_load_si512(w + 256 * j + 64 * c);
                 u[c] = _mm512_and_si512(_mm512_srli_epi32(both[c], 4), low);
             }
@@ -68,12 +68,13 @@ KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const i
                 KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
             }
         }
-        KT_IN_ORDER();
         KT_EACH (c, cols) {
+            KT_IN_ORDER(); /* nor for the activation scales of all rows */
             __m512 ws = kt_load_bf16x16(scales + 32 * c);
             KT_EACH (r, rows) {
                 __m512 s = _mm512_mul_ps(ws, _mm512_set1_ps(kt_load_f32(a[r] + k + i / 8)));
                 sum[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][c]), s, sum[r][c]);
+                KT_SETTLE(sum[r][c]);
             }
         }
     }
@@ -105,7 +106,7 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
             comp = _mm512_slli_epi32(comp, 4); /* stored for code + 8 */
             KT_EACH (c, cols) dot[r][c] = comp;
         }
-        KT_UNROLL_4 for (int j = 0; j < 8; j++) {
+        KT_ROLLED for (int j = 0; j < 8; j++) {
             __m512i u[4];
             KT_IN_ORDER();
             KT_EACH (c, cols) u[c] = _mm512_load_si512(w + 256 * j + 64 * c);
