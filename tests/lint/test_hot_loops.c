@@ -1,0 +1,119 @@
+/* The compiler kept the tiles in registers: the hot loops of the main variants multiply with the
+ * instruction meant, and move no 512-bit register from or to the stack.
+ *
+ * A hot loop is the shortest backward jump's range that holds the instruction. One spilled accumulator
+ * costs a few percent; what this guards against (an array left in memory, gcc's copies around its
+ * VPDPBUSD intrinsic) costs half.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct line {
+    long address, target; /* target of a jump, else -1 */
+    int is_hot, is_spill;
+} line;
+
+typedef struct listing {
+    line *lines;
+    size_t count, capacity;
+    int has_frame; /* in the function being read, %rbp points into the stack */
+} listing;
+
+static const struct {
+    const char *object, *instruction;
+} cases[] = {
+    {"moe_ffn/w4g32_a8_moe64__avx512vnni", "vpdpbusd"},
+    {"moe_ffn/w8c_a8_moe64__avx512vnni", "vpdpbusd"},
+    {"moe_ffn/wbf16_abf16_moe64__avx512bf16", "vdpbf16ps"},
+    {"moe_ffn/wbf16_abf16_moe64__avx512", "vfmadd"},
+    {"gemm/w4g32_a8_p64__avx512vnni", "vpdpbusd"},
+    {"gemm/w8c_a8_p64__avx512vnni", "vpdpbusd"},
+    {"gemm/wbf16_abf16_p64__avx512bf16", "vdpbf16ps"},
+    {"gemm/wbf16_abf16_p64__avx512", "vfmadd"},
+};
+
+/* One line of `objdump -d --no-show-raw-insn`: "  1b5:\tvpdpbusd %zmm8,%zmm9,%zmm0". */
+static void add_line(listing *l, const char *text, const char *instruction) {
+    char *end;
+    long address = strtol(text, &end, 16);
+    line added = {.address = address, .target = -1};
+
+    if (strstr(text, ">:")) l->has_frame = 0;
+    if (strstr(text, "%rsp,%rbp")) l->has_frame = 1;
+    if (end == text || *end != ':') return;
+    end += strspn(end + 1, " \t") + 1;
+    if (*end == 'j') added.target = strtol(end + strcspn(end, " \t"), NULL, 16);
+    added.is_hot = strncmp(end, instruction, strlen(instruction)) == 0;
+    added.is_spill =
+        strstr(end, "zmm") && (strstr(end, "(%rsp)") || (l->has_frame && strstr(end, "(%rbp)")));
+    if (l->count == l->capacity) {
+        l->capacity = l->capacity ? 2 * l->capacity : 4096;
+        l->lines = realloc(l->lines, l->capacity * sizeof *l->lines);
+        cr_assert_not_null(l->lines);
+    }
+    l->lines[l->count++] = added;
+}
+
+static listing disassemble(const char *object, const char *instruction) {
+    listing l = {NULL, 0, 0, 0};
+    char command[1024], text[512];
+    FILE *pipe;
+
+    snprintf(command, sizeof command,
+             "objdump -d --no-show-raw-insn '%s/CMakeFiles/kt_kernels.dir/kernels/%s.c.o'",
+             KT_BUILD_DIR, object);
+    pipe = popen(command, "r");
+    cr_assert_not_null(pipe);
+    while (fgets(text, sizeof text, pipe)) add_line(&l, text, instruction);
+    cr_assert_eq(pclose(pipe), 0, "%s", command);
+    return l;
+}
+
+/* First line and last line of the shortest loop around line i; 0 when there is none. */
+static int shortest_loop(const listing *l, size_t i, size_t *first, size_t *last) {
+    long best = 0, at = l->lines[i].address;
+
+    for (size_t j = i; j < l->count; j++) {
+        long target = l->lines[j].target, length = l->lines[j].address - target;
+        if (target < 0 || target > at || length <= 0 || (best && length >= best)) continue;
+        best = length;
+        *last = j;
+        for (*first = i; l->lines[*first].address > target; --*first) {
+        }
+    }
+    return best != 0;
+}
+
+ParameterizedTestParameters(hot_loops, keep_their_tiles_in_registers) {
+    size_t n = sizeof cases / sizeof *cases, *index = cr_malloc(n * sizeof *index);
+    for (size_t i = 0; i < n; i++) index[i] = i;
+    return cr_make_param_array(size_t, index, n);
+}
+
+ParameterizedTest(size_t *index, hot_loops, keep_their_tiles_in_registers, .timeout = 60) {
+    const char *object = cases[*index].object, *instruction = cases[*index].instruction;
+    size_t n_hot = 0, first = 0, last = 0;
+
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+    cr_skip_test("only optimised builds keep tiles in registers");
+#endif
+    if (system("objdump --version >/dev/null 2>&1") != 0) cr_skip_test("objdump is not installed");
+    listing l = disassemble(object, instruction);
+    for (size_t i = 0; i < l.count; i++) {
+        if (!l.lines[i].is_hot || !shortest_loop(&l, i, &first, &last)) continue;
+        n_hot++;
+        for (size_t j = first; j <= last; j++)
+            cr_assert(!l.lines[j].is_spill, "%s: stack access at %lx, in the loop %lx..%lx of %s",
+                      object, l.lines[j].address, l.lines[first].address, l.lines[last].address,
+                      instruction);
+    }
+    /* each accumulator of each tile is in a loop: the smallest set is (1 + 2 + 3) * 4 + (4 + 5 + 6) * 2 */
+    cr_assert(n_hot >= 54, "%s: %zu %s in loops, expected 54 or more", object, n_hot, instruction);
+    free(l.lines);
+}
