@@ -114,6 +114,12 @@ static kt_status judge_table(kt_planner *p, const kt_table *table, const kt_fing
 kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
                             const kt_fingerprint *machine, const kt_log *log, kt_planner **out,
                             kt_err *err) {
+    return kt_planner_create_for(registry, table, machine, NULL, log, out, err);
+}
+
+kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *table,
+                                const kt_fingerprint *machine, const char *tune_command,
+                                const kt_log *log, kt_planner **out, kt_err *err) {
     kt_planner *p = calloc(1, sizeof *p);
     kt_status st;
 
@@ -122,7 +128,10 @@ kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
     p->registry = registry;
     p->ceilings = machine->ceilings;
     if (log) p->log = *log;
-    make_command(table, p->command, sizeof p->command);
+    if (tune_command)
+        snprintf(p->command, sizeof p->command, "%s", tune_command);
+    else
+        make_command(table, p->command, sizeof p->command);
     st = judge_table(p, table, machine, err);
     if (st != KT_OK) {
         kt_planner_destroy(p);

@@ -19,6 +19,11 @@ typedef struct kt_planner kt_planner;
 kt_status kt_planner_create(const kt_registry *registry, const kt_table *table,
                             const kt_fingerprint *machine, const kt_log *log, kt_planner **out,
                             kt_err *err);
+/* The same for a caller that knows which command makes the missing rows; tune_command (copied; NULL =
+ * made from the table's workload) ends the warnings. */
+kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *table,
+                                const kt_fingerprint *machine, const char *tune_command,
+                                const kt_log *log, kt_planner **out, kt_err *err);
 void kt_planner_destroy(kt_planner *p);
 
 typedef struct kt_plan_source {

@@ -45,7 +45,7 @@ struct kt_planner {
     kt_choice *row_choice;       /* [table->n_rows]; variant NULL = the row is ignored */
     kt_ceilings ceilings;
     kt_log log;
-    char command[128];         /* what a user types to get the missing rows */
+    char command[256];         /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
     int tuned_cells, untuned_cells;

@@ -86,10 +86,30 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
     return KT_OK;
 }
 
+/* What makes the rows that this engine would look up. People copy it, so a folder that a shell would
+ * take apart is not written out. */
+static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, size_t bytes) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/";
+    static const char *const format[] = {"", " --format bf16", " --format int8", " --format int4"};
+    const char *folder = e->model.folder;
+    int threads = kt_pool_threads(e->pool);
+    char count[32] = "";
+
+    if (strlen(folder) > 160 || folder[strspn(folder, plain)]) folder = "DIR";
+    if (threads != 1 && threads != e->topology.usable_cores)
+        snprintf(count, sizeof count, " --threads %d", threads);
+    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder, format[weights], count);
+}
+
 static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
     kt_planner *planner = NULL;
     int tuned = 0, untuned = 0;
-    kt_status st = kt_planner_create(e->registry, e->table, &e->machine, &e->log, &planner, err);
+    char command[256];
+    kt_status st;
+
+    make_tune_command(e, weights, command, sizeof command);
+    st = kt_planner_create_for(e->registry, e->table, &e->machine, command, &e->log, &planner, err);
 
     if (st != KT_OK) return st;
     st = kt_model_plan_make(planner, &e->model.config, weights, kt_pool_threads(e->pool),
