@@ -76,6 +76,10 @@ void kt_step_bind_qkv(kt_step *s, int64_t layer) {
     bind_gemm(s, KT_PART_QKV, kt_weights_layer(s->weights, layer)->qkv, 0, s->rows, s->qkv, 0);
 }
 
+static void add_bias(const float *bias, int64_t k, float *x) {
+    for (int64_t i = 0; i < k; i++) x[i] += bias[i];
+}
+
 /* Norm and rotate the heads of q and k in place, then move k and v of these rows to the cache. */
 void kt_step_rope_and_cache(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
     const kt_model_config *c = s->config;
@@ -91,6 +95,7 @@ void kt_step_rope_and_cache(const kt_step *s, int64_t layer, int64_t begin, int6
 
     for (int64_t r = begin; r < end; r++) {
         float *q = s->qkv + r * ld, *k = q + c->heads * d;
+        if (w->qkv_bias) add_bias(w->qkv_bias, ld, q);
         norm_rows(&s->plan->norm_head, q, d, w->q_norm, (float)c->norm_eps, q, d, d, 0, c->heads);
         norm_rows(&s->plan->norm_head, k, d, w->k_norm, (float)c->norm_eps, k, d, d, 0,
                   c->kv_heads);
@@ -116,8 +121,12 @@ void kt_step_bind_attn(kt_step *s, int64_t layer) {
     s->attn.rows = s->rows;
 }
 
+/* The bias of o goes straight to the residual that the product is added to. */
 void kt_step_encode_attended(const kt_step *s, int64_t layer, int64_t begin, int64_t end) {
-    (void)layer;
+    const float *bias = kt_weights_layer(s->weights, layer)->o_bias;
+
+    for (int64_t r = begin; bias && r < end; r++)
+        add_bias(bias, s->config->hidden, s->x + r * s->config->hidden);
     encode_rows(s, KT_PART_O, s->attended, begin, end);
 }
 

@@ -31,6 +31,7 @@ typedef struct kt_model_config {
     bool is_moe[KT_MAX_LAYERS];
     bool normalise_topk; /* divide the chosen router probabilities by their sum */
     bool tied;           /* lm_head is the embedding */
+    bool attention_bias; /* q, k, v and o have one */
     double norm_eps, rope_theta;
     int64_t eos[KT_MAX_EOS];
     int n_eos;
@@ -44,7 +45,11 @@ typedef enum kt_role {
     KT_ROLE_Q, /* [heads * head_dim, hidden] */
     KT_ROLE_K,
     KT_ROLE_V,
-    KT_ROLE_O, /* [hidden, heads * head_dim] */
+    KT_ROLE_O,      /* [hidden, heads * head_dim] */
+    KT_ROLE_Q_BIAS, /* these four only with attention_bias */
+    KT_ROLE_K_BIAS,
+    KT_ROLE_V_BIAS,
+    KT_ROLE_O_BIAS,
     KT_ROLE_Q_NORM,
     KT_ROLE_K_NORM,
     KT_ROLE_FFN_NORM,

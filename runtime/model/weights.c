@@ -15,6 +15,9 @@
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define ROWS_PER_TASK 64
 
+static const kt_role biases[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS, KT_ROLE_O_BIAS};
+enum { N_BIASES = sizeof biases / sizeof *biases };
+
 struct kt_weights {
     const kt_model_config *config;
     kt_arena arena;
@@ -68,12 +71,17 @@ static kt_status measure_layer(loader *l, int64_t layer, size_t *bytes, kt_err *
     static const kt_role norms[] = {KT_ROLE_ATTN_NORM, KT_ROLE_FFN_NORM, KT_ROLE_Q_NORM,
                                     KT_ROLE_K_NORM};
     const kt_part_plan *ffn = &plan->part[c->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE];
+    int n_biases = c->attention_bias ? N_BIASES : 0;
     kt_matrix_source source[3];
     const kt_tensor *t;
 
     *bytes = plan->part[KT_PART_QKV].bytes + plan->part[KT_PART_O].bytes;
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
         KT_TRY(kt_tensor_map_need(&l->map, norms[i], layer, 0, &t, err));
+        *bytes += round64(sizeof(float) * (size_t)t->shape[0]);
+    }
+    for (int i = 0; i < n_biases; i++) {
+        KT_TRY(kt_tensor_map_need(&l->map, biases[i], layer, 0, &t, err));
         *bytes += round64(sizeof(float) * (size_t)t->shape[0]);
     }
     KT_TRY(kt_tensor_map_qkv(&l->map, layer, source, err));
@@ -294,6 +302,25 @@ static const void *load_stored(loader *l, const kt_tensor *t, kt_weight_format *
     return out;
 }
 
+/* Those of q, k and v one after the other, as their rows are in the stacked projection. */
+static kt_status load_biases(loader *l, int64_t layer, kt_err *err) {
+    kt_layer_weights *w = &l->weights->layers[layer];
+    const kt_model_config *c = l->request->config;
+    int64_t count = (c->heads + 2 * c->kv_heads) * c->head_dim, done = 0;
+    float *qkv = take(l, sizeof *qkv * (size_t)count);
+    const kt_tensor *t;
+
+    for (int i = 0; i < N_BIASES - 1; i++) {
+        KT_TRY(kt_tensor_map_need(&l->map, biases[i], layer, 0, &t, err));
+        if (qkv) kt_tensor_read_f32(t, 0, t->shape[0], qkv + done);
+        done += t->shape[0];
+    }
+    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_O_BIAS, layer, 0, &t, err));
+    w->qkv_bias = qkv;
+    w->o_bias = load_f32(l, t);
+    return KT_OK;
+}
+
 static kt_status load_small(loader *l, int64_t layer, kt_err *err) {
     kt_layer_weights *w = &l->weights->layers[layer];
     const struct {
@@ -309,6 +336,7 @@ static kt_status load_small(loader *l, int64_t layer, kt_err *err) {
         KT_TRY(kt_tensor_map_need(&l->map, norms[i].role, layer, 0, &t, err));
         *norms[i].target = load_f32(l, t);
     }
+    if (l->request->config->attention_bias) KT_TRY(load_biases(l, layer, err));
     if (!l->request->config->is_moe[layer]) return KT_OK;
     KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_ROUTER, layer, 0, &t, err));
     w->router = load_stored(l, t, &w->router_format);

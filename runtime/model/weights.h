@@ -13,7 +13,8 @@
 /* Everything borrowed from the kt_weights that holds it. */
 typedef struct kt_layer_weights {
     const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
-    const void *qkv, *o; /* packed */
+    const void *qkv, *o;            /* packed */
+    const float *qkv_bias, *o_bias; /* NULL = none */
     kt_weight_format router_format;
     const void *router; /* [experts, hidden] as stored (BF16) or F32; NULL in a dense layer */
     kt_moe_layer ffn;   /* a dense layer has one expert */

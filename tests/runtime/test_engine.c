@@ -83,7 +83,9 @@ Test(engine, bad_checkpoints_are_named) {
     expect_refused(&s, KT_E_UNSUPPORTED, "gate.weight': dtype I64");
     s = small, s.odd_name = "lm_head.weight", s.odd_dtype = KT_DTYPE_F32;
     expect_refused(&s, KT_E_UNSUPPORTED, "use --weights bf16"); /* native */
-    s = small, s.extra = ",\"vocab_size\":51";                  /* a key twice is bad JSON */
+    s = small, s.has_bias = 1, s.left_out = "model.layers.1.self_attn.v_proj.bias";
+    expect_refused(&s, KT_E_NOT_FOUND, "v_proj.bias' is missing");
+    s = small, s.extra = ",\"vocab_size\":51"; /* a key twice is bad JSON */
     expect_refused(&s, KT_E_FORMAT, "config.json");
 }
 
@@ -93,7 +95,6 @@ Test(engine, configs_that_cannot_be_run_are_named) {
         kt_status status;
         const char *words;
     } cases[] = {
-        {",\"attention_bias\":true", KT_E_UNSUPPORTED, "attention_bias"},
         {",\"use_sliding_window\":true", KT_E_UNSUPPORTED, "use_sliding_window"},
         {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}", KT_E_UNSUPPORTED, "'yarn'"},
         {",\"rope_parameters\":{\"rope_theta\":1e4,\"rope_type\":\"linear\"}", KT_E_UNSUPPORTED,

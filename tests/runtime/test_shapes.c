@@ -1,6 +1,6 @@
 /* Other shapes of the family than the published ones: odd head counts, one key/value head, sizes that
  * are any multiple of 32, any number of experts, dense layers in between, fused experts, tied
- * embeddings, other stored types. Yardstick: the double reference on the same weights; bound: 1.5 times
+ * embeddings, biases, other stored types. Yardstick: the double reference on the same weights; bound: 1.5 times
  * what the reference itself loses when it rounds where the engine does.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
@@ -29,6 +29,7 @@ static const kt_model_shape shapes[] = {
      .expert_size = 96,
      .dense_layer = -1,
      .is_normalised = 1,
+     .has_bias = 1,
      .dtype = KT_DTYPE_BF16},
     {.layers = 3,
      .hidden = 96,
@@ -93,6 +94,7 @@ static const kt_model_shape shapes[] = {
      .dense_size = 96,
      .dense_layer = 0,
      .is_normalised = 1,
+     .has_bias = 1,
      .dtype = KT_DTYPE_F32},
     {.layers = 1,
      .hidden = 96,

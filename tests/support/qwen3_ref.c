@@ -13,6 +13,7 @@
 
 typedef struct ref_layer {
     double *attn_norm, *ffn_norm, *q_norm, *k_norm, *qkv, *o, *router;
+    double *qkv_bias, *o_bias;
     double *gate, *up, *down; /* [experts][..] */
 } ref_layer;
 
@@ -64,6 +65,28 @@ static double *decode(kt_ref_model *m, const kt_matrix_source *s, kt_weight_form
     return out;
 }
 
+/* Zeros when the model has none. */
+static kt_status load_biases(kt_ref_model *m, kt_tensor_map *map, int64_t l, kt_err *err) {
+    const kt_model_config *c = &m->dir.config;
+    ref_layer *w = &m->layers[l];
+    const kt_role roles[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS};
+    int64_t used = 0;
+    const kt_tensor *t;
+
+    w->qkv_bias = allocate(m, (c->heads + 2 * c->kv_heads) * c->head_dim);
+    w->o_bias = allocate(m, c->hidden);
+    if (!c->attention_bias) return KT_OK;
+    for (int i = 0; i < 3; i++) {
+        kt_status st = kt_tensor_map_need(map, roles[i], l, 0, &t, err);
+        if (st != KT_OK) return st;
+        memcpy(w->qkv_bias + used, read_all(m, t), (size_t)t->shape[0] * sizeof(double));
+        used += t->shape[0];
+    }
+    if (kt_tensor_map_need(map, KT_ROLE_O_BIAS, l, 0, &t, err) != KT_OK) return err->status;
+    w->o_bias = read_all(m, t);
+    return KT_OK;
+}
+
 static kt_status load_layer(kt_ref_model *m, kt_tensor_map *map, int64_t l, kt_quant weights,
                             kt_err *err) {
     const kt_model_config *c = &m->dir.config;
@@ -88,6 +111,7 @@ static kt_status load_layer(kt_ref_model *m, kt_tensor_map *map, int64_t l, kt_q
     if (st == KT_OK) w->qkv = decode(m, s, kt_part_format(KT_PART_QKV, weights));
     if (st == KT_OK) st = kt_tensor_map_linear(map, KT_ROLE_O, l, s, err);
     if (st == KT_OK) w->o = decode(m, s, kt_part_format(KT_PART_O, weights));
+    if (st == KT_OK) st = load_biases(m, map, l, err);
     w->gate = allocate(m, experts * size);
     w->up = allocate(m, experts * size);
     w->down = allocate(m, experts * size);
@@ -237,6 +261,7 @@ static void attention(const kt_ref_model *m, const ref_layer *w, double *x, int6
         double *y = qkv + t * ld;
         rms_norm(x + t * h, w->attn_norm, h, c->norm_eps, row);
         linear(w->qkv, row, ld, h, rounding, y);
+        for (int64_t i = 0; i < ld; i++) y[i] += w->qkv_bias[i];
         for (int64_t i = 0; i < c->heads + c->kv_heads; i++) {
             rms_norm(y + i * d, i < c->heads ? w->q_norm : w->k_norm, d, c->norm_eps, y + i * d);
             rotate(y + i * d, d, t, c->rope_theta);
@@ -246,7 +271,7 @@ static void attention(const kt_ref_model *m, const ref_layer *w, double *x, int6
     for (int64_t t = 0; t < n; t++) {
         attend(c, qkv, t, row);
         linear(w->o, row, h, q, rounding, sum);
-        for (int64_t i = 0; i < h; i++) x[t * h + i] += sum[i];
+        for (int64_t i = 0; i < h; i++) x[t * h + i] += sum[i] + w->o_bias[i];
     }
     free(qkv);
     free(row);

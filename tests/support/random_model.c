@@ -124,6 +124,12 @@ static void add_layer(builder *b, int64_t l) {
         else
             add(b, name, 0, 0, tensors[i].k, 1, 0.2);
     }
+    for (int i = 0; i < 4 && s->has_bias; i++) {
+        const int64_t size[] = {q, kv, kv, s->hidden};
+        snprintf(name, sizeof name, "model.layers.%lld.self_attn.%c_proj.bias", (long long)l,
+                 "qkvo"[i]);
+        add(b, name, 0, 0, size[i], 0, 0.5);
+    }
     add_feed_forward(b, l);
 }
 
@@ -137,14 +143,15 @@ static void write_config(const kt_model_shape *s, const char *folder) {
              "\"head_dim\":%lld,\"num_experts\":%lld,\"num_experts_per_tok\":%lld,"
              "\"moe_intermediate_size\":%lld,\"intermediate_size\":%lld,"
              "\"decoder_sparse_step\":%lld,\"mlp_only_layers\":[%s],\"norm_topk_prob\":%s,"
-             "\"tie_word_embeddings\":%s,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-6,"
+             "\"attention_bias\":%s,\"tie_word_embeddings\":%s,\"max_position_embeddings\":256,"
+             "\"rms_norm_eps\":1e-6,"
              "\"rope_theta\":10000.0,\"hidden_act\":\"silu\",\"eos_token_id\":0%s}",
              (long long)s->layers, (long long)s->hidden, (long long)s->vocab, (long long)s->heads,
              (long long)s->kv_heads, (long long)s->head_dim, (long long)s->experts,
              (long long)s->topk, (long long)s->expert_size, (long long)s->dense_size,
              (long long)(s->sparse_step ? s->sparse_step : 1), dense,
-             s->is_normalised ? "true" : "false", s->is_tied ? "true" : "false",
-             s->extra ? s->extra : "");
+             s->is_normalised ? "true" : "false", s->has_bias ? "true" : "false",
+             s->is_tied ? "true" : "false", s->extra ? s->extra : "");
     kt_temp_write(folder, "config.json", text, strlen(text));
 }
 

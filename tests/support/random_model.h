@@ -14,6 +14,7 @@ typedef struct kt_model_shape {
     int is_fused;         /* experts in two tensors per layer */
     int is_tied;          /* no lm_head */
     int is_normalised;    /* norm_topk_prob */
+    int has_bias;         /* attention_bias */
     kt_dtype dtype;       /* of all tensors: BF16, F16 or F32 (values are BF16 anyway) */
     const char *extra;    /* more members of config.json, with a comma in front, or NULL */
     const char *left_out; /* a tensor not to write, or NULL */

@@ -116,9 +116,6 @@ static kt_status read_rope(const kt_json *j, const char *where, kt_model_config 
 static kt_status refuse_unsupported(const kt_json *j, const char *where, kt_err *err) {
     const char *act = kt_json_string(kt_json_get(j, "hidden_act"), NULL);
 
-    if (kt_json_bool(kt_json_get(j, "attention_bias"), false))
-        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: attention_bias true is not supported",
-                       where);
     if (kt_json_bool(kt_json_get(j, "use_sliding_window"), false))
         return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: use_sliding_window true is not supported",
                        where);
@@ -141,6 +138,7 @@ static kt_status configure(const kt_json *j, const char *where, kt_model_config 
     if (!(c->norm_eps >= 0) || !isfinite(c->norm_eps))
         return kt_fail(err, KT_E_FORMAT, "%.200s: rms_norm_eps is %g", where, c->norm_eps);
     c->normalise_topk = kt_json_bool(kt_json_get(j, "norm_topk_prob"), false);
+    c->attention_bias = kt_json_bool(kt_json_get(j, "attention_bias"), false);
     c->tied = kt_json_bool(kt_json_get(j, "tie_word_embeddings"), false);
     kt_config_read_eos(j, c);
     return KT_OK;
@@ -158,6 +156,10 @@ const kt_family kt_family_qwen3_moe = {
             [KT_ROLE_K] = "model.layers.{l}.self_attn.k_proj.weight",
             [KT_ROLE_V] = "model.layers.{l}.self_attn.v_proj.weight",
             [KT_ROLE_O] = "model.layers.{l}.self_attn.o_proj.weight",
+            [KT_ROLE_Q_BIAS] = "model.layers.{l}.self_attn.q_proj.bias",
+            [KT_ROLE_K_BIAS] = "model.layers.{l}.self_attn.k_proj.bias",
+            [KT_ROLE_V_BIAS] = "model.layers.{l}.self_attn.v_proj.bias",
+            [KT_ROLE_O_BIAS] = "model.layers.{l}.self_attn.o_proj.bias",
             [KT_ROLE_Q_NORM] = "model.layers.{l}.self_attn.q_norm.weight",
             [KT_ROLE_K_NORM] = "model.layers.{l}.self_attn.k_norm.weight",
             [KT_ROLE_FFN_NORM] = "model.layers.{l}.post_attention_layernorm.weight",
