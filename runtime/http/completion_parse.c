@@ -165,6 +165,10 @@ static bool parse_refused(const kt_json *body, int64_t n, kt_api_error *e) {
     if (suffix && (kt_json_type_of(suffix) != KT_JSON_STRING || size > 0)) {
         return refuse(e, 400, "suffix", "unsupported_parameter", "'suffix' is not supported");
     }
+    if (kt_json_length(get(body, "logit_bias")) > 0) {
+        return refuse(e, 400, "logit_bias", "unsupported_parameter",
+                      "'logit_bias' is not supported");
+    }
     if (!get_integer(body, "best_of", 1, KT_MAX_CHOICES, &best_of, e)) return false;
     if (best_of == n) return true;
     return refuse(e, 400, "best_of", "unsupported_parameter",
@@ -331,7 +335,7 @@ bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api
     root = kt_json_root(doc);
     c->sampling = c->app->backend->defaults;
     if (kt_json_type_of(root) != KT_JSON_OBJECT)
-        ok = refuse(error, 400, NULL, "invalid_type", "the body is %s, expected an object",
+        ok = refuse(error, 400, NULL, "invalid_type", "the body is of type %s, expected an object",
                     kt_json_type_name(kt_json_type_of(root)));
     else
         ok = parse_model(c, root, error) && parse_shape(c, root, error) &&

@@ -176,6 +176,8 @@ Test(server, wrong_requests_are_refused_by_name) {
         {"{\"prompt\":\"a\",\"n\":0}", 400, "invalid_value", "n", "0"},
         {"{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "invalid_value", "prompt", "too many"},
         {"{\"prompt\":\"a\",\"best_of\":3}", 400, "unsupported_parameter", "best_of", "best_of"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-100}}", 400, "unsupported_parameter",
+         "logit_bias", "logit_bias"},
         {"{\"prompt\":\"a\",\"suffix\":\"x\"}", 400, "unsupported_parameter", "suffix", "suffix"},
         {"{\"prompt\":\"a\",\"logprobs\":99}", 400, "invalid_value", "logprobs", "99"},
         {"{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", 400, "unsupported_parameter",
@@ -189,10 +191,11 @@ Test(server, wrong_requests_are_refused_by_name) {
                          cases[i].param, cases[i].says);
     }
     /* it lives on, and does not mind what it does not know */
-    char *text = choice_text(kt_complete(fake.port, "{\"prompt\":\"a\",\"user\":\"u\",\"foo\":[1],"
-                                                    "\"suffix\":null,\"stop\":null,\"seed\":1,"
-                                                    "\"best_of\":1,\"max_tokens\":0}"),
-                             NULL);
+    char *text = choice_text(
+        kt_complete(fake.port, "{\"prompt\":\"a\",\"user\":\"u\",\"foo\":[1],"
+                               "\"suffix\":null,\"logit_bias\":{},\"stop\":null,\"seed\":1,"
+                               "\"best_of\":1,\"max_tokens\":0}"),
+        NULL);
     cr_assert_str_eq(text, "");
     free(text);
     fake_stop();
