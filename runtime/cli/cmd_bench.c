@@ -159,7 +159,7 @@ static void print_text(const bench *b, const flags *f) {
            (long long)b->info.n_threads, KT_VERSION, b->info.table_line);
     for (int i = 0; i < b->n_speeds; i++) {
         const speed *s = &b->speeds[i];
-        printf("%-8s %10.2f +- %.2f tokens/s  ", s->name, s->mean, s->deviation);
+        printf("%-8s %10.2f ± %.2f tokens/s  ", s->name, s->mean, s->deviation);
         for (int k = 0; k < s->n_kinds; k++)
             printf(" %s %.0f%%", s->kind[k].name, 100 * s->kind[k].share);
         putchar('\n');
