@@ -23,8 +23,8 @@ size_t kt_journal_count(const kt_journal *j);
 const kt_json *kt_journal_at(const kt_journal *j, size_t i);
 size_t kt_journal_dropped(const kt_journal *j); /* damaged lines */
 
-/* Append one record, a JSON object written by w on one line, and wait until it is on disk. One write
- * call per record, so that a kill leaves the record or a torn line, never a mixture. */
+/* Append one record, a JSON object written by w on one line. One write call per record, so that a kill
+ * leaves the record or a torn line, never a mixture. A power cut may cost the last second. */
 kt_status kt_journal_append(kt_journal *j, const kt_json_writer *w, kt_err *err);
 
 /* Read only, without lock: for reports. */
