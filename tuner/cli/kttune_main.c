@@ -43,7 +43,7 @@ static void print_help(FILE *to) {
                 "\nEnvironment: KT_LOG=debug|info|off, KT_DISABLE_ISA=NAMES, XDG_DATA_HOME\n"
                 "Exit codes: 0 ok, 1 internal, 2 usage, 3 no usable table, 4 wrong variant,\n"
                 "  5 slower than it should be, 6 budget ended with cells undecided (table valid),\n"
-                "  7 machine too noisy, 8 memory or lock, 130 interrupted (table valid)\n");
+                "  7 machine too noisy, 8 memory, file or lock, 130 interrupted (table valid)\n");
 }
 
 static kt_log make_log(void) {
@@ -71,10 +71,11 @@ int main(int argc, char **argv) {
         printf("kttune %s (compiler %s)\n", KT_VERSION, __VERSION__);
         return KT_TUNE_OK;
     }
-    catch_signals();
-    for (size_t i = 0; i < kt_builtin_verb_count; i++)
-        if (strcmp(kt_builtin_verbs[i]->name, name) == 0)
-            return kt_builtin_verbs[i]->run(&context, argc - 1, argv + 1);
+    for (size_t i = 0; i < kt_builtin_verb_count; i++) {
+        if (strcmp(kt_builtin_verbs[i]->name, name) != 0) continue;
+        if (kt_builtin_verbs[i]->finishes_on_signal) catch_signals();
+        return kt_builtin_verbs[i]->run(&context, argc - 1, argv + 1);
+    }
     fprintf(stderr, "kttune: '%s' is not a verb\n\n", name);
     print_help(stderr);
     return KT_TUNE_USAGE;

@@ -14,14 +14,14 @@
 typedef enum kt_tune_exit {
     KT_TUNE_OK = 0,
     KT_TUNE_INTERNAL = 1,
-    KT_TUNE_USAGE = 2,
+    KT_TUNE_USAGE = 2,    /* a wrong flag, or a model, file or size that cannot be worked on */
     KT_TUNE_NO_TABLE = 3, /* no usable table, or it belongs to another machine */
     KT_TUNE_GATE = 4,     /* a variant computes wrong results */
     KT_TUNE_REGRESSION =
         5,                 /* slower than it should be: a bar missed, a duel lost, a row outdated */
     KT_TUNE_UNDECIDED = 6, /* the budget ended with cells undecided; the table is valid */
     KT_TUNE_NOISY = 7,     /* too many disturbed rounds; the table is valid */
-    KT_TUNE_RESOURCE = 8,  /* memory or the journal's lock could not be had */
+    KT_TUNE_RESOURCE = 8,  /* memory, a file or the journal's lock could not be had */
     KT_TUNE_INTERRUPTED = 130
 } kt_tune_exit;
 
@@ -36,6 +36,7 @@ typedef struct kt_verb {
     const char *name, *summary; /* one line for `kttune --help` */
     /* argv[0] is the verb; returns an exit code. */
     int (*run)(const kt_verb_context *context, int argc, char **argv);
+    bool finishes_on_signal; /* watches context->stop; others end where SIGINT finds them */
 } kt_verb;
 
 extern const kt_verb *const kt_builtin_verbs[];

@@ -130,5 +130,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     return kt_switch_fail(&usage, "say --suite or --variant");
 }
 
-const kt_verb kt_verb_bench = {
-    .name = "bench", .summary = "kernels against the ceilings or each other", .run = run};
+const kt_verb kt_verb_bench = {.name = "bench",
+                               .summary = "kernels against the ceilings or each other",
+                               .run = run,
+                               .finishes_on_signal = true};

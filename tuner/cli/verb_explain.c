@@ -11,10 +11,12 @@
 #include "tuner/cli/tune_options.h"
 #include "tuner/space/candidates.h"
 #include "tuner/space/shapes.h"
+#include "tuner/store/row_json.h"
 
 typedef struct explain_options {
     const char *table, *model, *op, *weights, *role, *format;
     int64_t m, n, k, experts[2], threads;
+    bool json;
 } explain_options;
 
 /* The problem from its sizes, or from a model's role. */
@@ -61,18 +63,29 @@ static kt_status find_problem(const explain_options *o, kt_problem *out, kt_err 
     return st;
 }
 
-/* Rows of the same weights and threads around m. */
-static void print_rows(const kt_table *t, const kt_problem *p, int threads) {
+/* Rows of the same weights and threads around m: the next ones below and above, or the one of m
+ * itself. Returns how many. */
+static int find_rows(const kt_table *t, const kt_problem *p, int threads,
+                     const kt_table_row *out[2]) {
     const kt_table_row *below = NULL, *above = NULL;
-    for (size_t i = 0; i < t->n_rows; i++) {
+    int n = 0;
+    for (size_t i = 0; t && i < t->n_rows; i++) {
         const kt_table_row *r = &t->rows[i];
         if (r->threads != threads || !kt_same_weights(&r->problem, p)) continue;
         if (r->problem.m <= p->m && (!below || r->problem.m > below->problem.m)) below = r;
         if (r->problem.m >= p->m && (!above || r->problem.m < above->problem.m)) above = r;
     }
-    for (int i = 0; i < 2; i++) {
-        const kt_table_row *r = i ? above : below;
-        if (!r || (i && above == below)) continue;
+    if (below) out[n++] = below;
+    if (above && above != below) out[n++] = above;
+    return n;
+}
+
+static void print_rows(const kt_table *t, const kt_problem *p, int threads) {
+    const kt_table_row *rows[2];
+    int n = find_rows(t, p, threads, rows);
+
+    for (int i = 0; i < n; i++) {
+        const kt_table_row *r = rows[i];
         printf("row     m=%lld %s: %s {%s} %.1f us, default %s {%s} %.1f us, %d rounds\n",
                (long long)r->problem.m, r->status, r->variant, r->config, r->time_ns / 1e3,
                r->default_variant, r->default_config, r->default_ns / 1e3, r->rounds);
@@ -80,7 +93,7 @@ static void print_rows(const kt_table *t, const kt_problem *p, int threads) {
             printf("        next: %s {%s} %.1f us\n", r->runner[j].variant, r->runner[j].config,
                    r->runner[j].time_ns / 1e3);
     }
-    if (!below && !above) printf("row     none for these weights on %d threads\n", threads);
+    if (n == 0) printf("row     none for these weights on %d threads\n", threads);
 }
 
 static void print_roofline(const kt_workbench *b, const kt_problem *p, int threads) {
@@ -97,28 +110,88 @@ static void print_roofline(const kt_workbench *b, const kt_problem *p, int threa
     }
 }
 
-static kt_status explain(const explain_options *o, const kt_workbench *b, const kt_table *t,
-                         const char *where, kt_err *err) {
+static void put_text(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, text);
+}
+
+static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_problem *p, int threads) {
+    kt_json_key(w, "bounds");
+    kt_json_begin_array(w);
+    for (size_t i = 0; i < kt_registry_count(b->registry); i++) {
+        const kt_variant *v = kt_registry_at(b->registry, i);
+        kt_config c = kt_config_initial(v);
+        kt_err why = {0};
+        bool accepted;
+        if (v->op != p->op || !(v->weights >> p->weights & 1)) continue;
+        accepted = kt_variant_accepts(v, p, &c, &why) == KT_OK;
+        kt_json_begin_object(w);
+        put_text(w, "variant", v->name);
+        put_text(w, "refused", accepted ? "" : why.message);
+        if (accepted) {
+            kt_json_key(w, "ns");
+            kt_json_put_fixed(w, kt_cost_ns(p, v, &b->machine.ceilings, threads), 1);
+        }
+        kt_json_end_object(w);
+    }
+    kt_json_end_array(w);
+}
+
+static void print_json(const kt_workbench *b, const kt_table *t, const char *where,
+                       const kt_problem *p, int threads, const kt_choice *choice,
+                       const kt_plan_source *source) {
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
     char key[KT_CELL_KEY_BYTES], name[KT_CONTENDER_NAME_BYTES];
+    const kt_table_row *rows[2];
+    int n = find_rows(t, p, threads, rows);
+
+    kt_json_begin_object(&w);
+    put_text(&w, "problem", kt_cell_key(p, threads, key, sizeof key));
+    put_text(&w, "table", t ? where : "");
+    put_text(&w, "choice", kt_contender_name(choice, name, sizeof name));
+    put_text(&w, "layout", source->layout);
+    put_text(&w, "note", source->note);
+    kt_json_key(&w, "tuned_buckets");
+    kt_json_put_int(&w, source->tuned_cells);
+    kt_json_key(&w, "estimated_buckets");
+    kt_json_put_int(&w, source->untuned_cells);
+    kt_json_key(&w, "rows");
+    kt_json_begin_array(&w);
+    for (int i = 0; i < n; i++) kt_row_write(rows[i], &w);
+    kt_json_end_array(&w);
+    put_bounds(&w, b, p, threads);
+    kt_json_end_object(&w);
+    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
+    kt_json_writer_deinit(&w);
+}
+
+static void print_text(const kt_workbench *b, const kt_table *t, const char *where,
+                       const kt_problem *p, int threads, const kt_choice *choice,
+                       const kt_plan_source *source) {
+    char key[KT_CELL_KEY_BYTES], name[KT_CONTENDER_NAME_BYTES];
+
+    printf("problem %s\ntable   %s\n", kt_cell_key(p, threads, key, sizeof key),
+           t ? where : "none");
+    printf("choice  %s, layout %s\n", kt_contender_name(choice, name, sizeof name), source->layout);
+    printf("source  %d buckets from rows, %d estimated%s%s\n", source->tuned_cells,
+           source->untuned_cells, *source->note ? "\nnote    " : "", source->note);
+    if (t) print_rows(t, p, threads);
+    print_roofline(b, p, threads);
+}
+
+static kt_status explain(const explain_options *o, const kt_problem *p, const kt_workbench *b,
+                         const kt_table *t, const char *where, kt_err *err) {
     kt_choice_map *map = calloc(1, sizeof *map);
     kt_planner *planner = NULL;
     kt_plan_source source = {0};
-    kt_problem p;
-    kt_status st = map ? find_problem(o, &p, err) : kt_fail(err, KT_E_NOMEM, "explain: no memory");
+    kt_status st = map ? kt_planner_create(b->registry, t, &b->machine, NULL, &planner, err)
+                       : kt_fail(err, KT_E_NOMEM, "explain: no memory");
 
-    if (st == KT_OK) st = kt_planner_create(b->registry, t, &b->machine, NULL, &planner, err);
     if (st == KT_OK)
-        st = kt_plan_resolve(planner, &p, (int)o->threads, KT_M_DENSE, 0.7, map, &source, err);
-    if (st == KT_OK) {
-        printf("problem %s\ntable   %s\n", kt_cell_key(&p, (int)o->threads, key, sizeof key),
-               t ? where : "none");
-        printf("choice  %s, layout %s\n",
-               kt_contender_name(kt_choice_for(map, p.m), name, sizeof name), source.layout);
-        printf("source  %d buckets from rows, %d estimated%s%s\n", source.tuned_cells,
-               source.untuned_cells, *source.note ? "\nnote    " : "", source.note);
-        if (t) print_rows(t, &p, (int)o->threads);
-        print_roofline(b, &p, (int)o->threads);
-    }
+        st = kt_plan_resolve(planner, p, (int)o->threads, KT_M_DENSE, 0.7, map, &source, err);
+    if (st == KT_OK)
+        (o->json ? print_json : print_text)(b, t, where, p, (int)o->threads,
+                                            kt_choice_for(map, p->m), &source);
     kt_planner_destroy(planner);
     free(map);
     return st;
@@ -135,9 +208,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"m", KT_SWITCH_COUNT, &o.m, "N", "rows (per expert); default 1"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default all cores"},
         {"weights", KT_SWITCH_TEXT, &o.weights, "F", "with --n: wbf16, w8c or w4g32"},
-        {"n", KT_SWITCH_COUNT, &o.n, "N", "sizes instead of a model's role"},
-        {"k", KT_SWITCH_COUNT, &o.k, "N", ""},
-        {"experts", KT_SWITCH_SIZE, o.experts, "E/K", ""},
+        {"n", KT_SWITCH_COUNT, &o.n, "N",
+         "outputs (moe_ffn: intermediate size), instead of a role"},
+        {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},
+        {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "moe_ffn: experts and how many a token uses"},
+        {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
     };
     const kt_verb_usage usage = {
         "explain", "",
@@ -149,6 +224,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     kt_workbench b = {0};
     kt_table *t = NULL;
     char where[1024] = "";
+    kt_problem problem;
     kt_err err;
     kt_status st;
     int code = kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, argc, argv,
@@ -161,11 +237,15 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (o.n > 0 && (o.k < 32 || o.k % 32 != 0 || o.k > 1 << 24 || o.n > 1 << 28))
         return kt_switch_fail(&usage, "--n needs --k, a multiple of 32");
     st = kt_workbench_init(&b, false, &err);
-    if (st != KT_OK) return kt_verb_fail(&err);
     if (o.threads == 0) o.threads = b.topology.usable_cores;
+    if (st == KT_OK) st = find_problem(&o, &problem, &err);
+    if (st != KT_OK) {
+        kt_workbench_deinit(&b);
+        return kt_verb_fail(&err);
+    }
     st = kt_table_choose(&b, o.table, o.model, where, sizeof where, &t, &err);
     if (st == KT_E_NOT_FOUND && !o.table) st = KT_OK; /* explain the fallback */
-    if (st == KT_OK) st = explain(&o, &b, t, where, &err);
+    if (st == KT_OK) st = explain(&o, &problem, &b, t, where, &err);
     kt_table_destroy(t);
     kt_workbench_deinit(&b);
     return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/plan/plan.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/search/strategy.h"
@@ -200,6 +201,65 @@ static int list_models(const list_options *o) {
     return KT_TUNE_OK;
 }
 
+/* Tables of a folder with what they hold; another machine's are listed as such. */
+static void show_tables(const char *folder, const kt_workbench *b, kt_json_writer *w) {
+    static const char *const match_names[] = {"same", "stale", "another machine's"};
+    static const char table_end[] = ".kttable.json";
+    DIR *d = opendir(folder);
+    struct dirent *e;
+
+    while (d && (e = readdir(d))) {
+        size_t size = strlen(e->d_name), end = sizeof table_end - 1;
+        char path[1280];
+        kt_table *t = NULL;
+        kt_err err = {0};
+        const char *match;
+        if (size <= end || strcmp(e->d_name + size - end, table_end) != 0) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (kt_table_load(path, &t, &err) != KT_OK) {
+            fprintf(stderr, "kttune: %s\n", err.message);
+            continue;
+        }
+        match = match_names[kt_fingerprint_compare(&t->fingerprint, &b->machine, NULL)];
+        if (w) {
+            kt_json_begin_object(w);
+            put(w, "path", path);
+            put(w, "workload", t->workload);
+            put(w, "created", t->created);
+            put(w, "match", match);
+            kt_json_key(w, "cells");
+            kt_json_put_int(w, (int64_t)t->n_rows);
+            kt_json_end_object(w);
+        } else {
+            printf("%-22s %4zu cells  %s  %-17s  %s\n", t->workload, t->n_rows, t->created, match,
+                   path);
+        }
+        kt_table_destroy(t);
+    }
+    if (d) closedir(d);
+}
+
+/* Where serving looks on this machine: the user's tables first, then those of the source tree. */
+static int list_tables(const list_options *o) {
+    kt_workbench b = {0};
+    kt_json_writer w = {.indent = 2};
+    char folder[1024];
+    kt_err err;
+    kt_status st = kt_workbench_init(&b, false, &err);
+
+    if (st == KT_OK) st = kt_table_default_path(&b.machine, "x", folder, sizeof folder, &err);
+    if (st == KT_OK) {
+        if (o->json) kt_json_begin_array(&w);
+        *strrchr(folder, '/') = '\0';
+        show_tables(folder, &b, o->json ? &w : NULL);
+        snprintf(folder, sizeof folder, KT_SOURCE_DIR "/results/%s", b.class_name);
+        show_tables(folder, &b, o->json ? &w : NULL);
+        if (o->json) finish(&w);
+    }
+    kt_workbench_deinit(&b);
+    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
+}
+
 static int list_strategies(const list_options *o) {
     kt_json_writer w = {.indent = 2};
     if (o->json) kt_json_begin_array(&w);
@@ -222,7 +282,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
          "also variants that cannot run here, and those not built, with the reason"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
     };
-    const kt_verb_usage usage = {"list", "variants|cells|models|strategies ",
+    const kt_verb_usage usage = {"list", "variants|cells|models|tables|strategies ",
                                  "What there is to tune and to choose from.",
                                  "  kttune list variants --why-invalid\n"
                                  "  kttune list cells --model Qwen3-30B-A3B --format int4\n"};
@@ -232,6 +292,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     } kinds[] = {{"variants", list_variants},
                  {"cells", list_cells},
                  {"models", list_models},
+                 {"tables", list_tables},
                  {"strategies", list_strategies}};
     const char *word[1];
     int n = 0, code = kt_switches_parse(&usage, switches, 4, argc, argv, word, 1, &n);
@@ -240,8 +301,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (code >= 0) return code;
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
-    return kt_switch_fail(&usage, "expected variants, cells, models or strategies");
+    return kt_switch_fail(&usage, "expected variants, cells, models, tables or strategies");
 }
 
 const kt_verb kt_verb_list = {
-    .name = "list", .summary = "variants, cells, models, strategies", .run = run};
+    .name = "list", .summary = "variants, cells, models, tables, strategies", .run = run};

@@ -1,6 +1,5 @@
 /* kttune run: measure a model's cells and write the dispatch table. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,44 +8,42 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "kt/version.h"
+#include "tuner/cli/run_report.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/measure/cold.h"
 #include "tuner/report/progress.h"
 #include "tuner/report/results.h"
-#include "tuner/session/session.h"
 #include "tuner/space/shapes.h"
+#include "tuner/store/table_union.h"
 
 /* Up to this budget the quick selection of cells; time to write the table at the end. */
 static const double quick_budget_seconds = 180, closing_seconds = 0.2;
 /* More voided rounds than this share: the figures mean little. */
 static const double noisy_share = 0.3;
 
-enum { PATH_BYTES = 1024, MAX_THREAD_COUNTS = 4 };
-
-typedef struct run_options {
-    const char *model, *format, *out, *strategy, *threads, *results;
-    double budget_seconds;
-    int64_t seed;
-    bool resume, fresh, dry_run, json, noisy_ok;
-} run_options;
+enum { PATH_BYTES = KT_RUN_PATH_BYTES, MAX_THREAD_COUNTS = 4 };
 
 typedef struct run_state {
     const kt_verb_context *context;
-    run_options options;
+    kt_run_options options;
     kt_workbench bench;
     kt_shapes shapes;
     kt_cell_list cells;
     kt_ledger ledger;
     kt_session *session;
+    kt_progress line;
     kt_table *table;
-    char table_path[PATH_BYTES], journal_path[PATH_BYTES];
+    char table_path[PATH_BYTES], journal_path[PATH_BYTES], command[PATH_BYTES];
+    size_t n_kept_rows;
     bool ended_early;
 } run_state;
 
+/* Asked between samples: the place to show progress as well. */
 static bool stop_asked(void *arg) {
-    const kt_verb_context *context = arg;
-    return *context->stop != 0;
+    run_state *r = arg;
+    if (r->session) kt_progress_show(&r->line, r->session);
+    return *r->context->stop != 0;
 }
 
 static kt_status parse_threads(const char *text, int usable, int *out, int *n, kt_err *err) {
@@ -67,16 +64,6 @@ static kt_status parse_threads(const char *text, int usable, int *out, int *n, k
         text = *end ? end + 1 : end;
     }
     return *n > 0 ? KT_OK : kt_fail(err, KT_E_INVALID, "--threads: no count");
-}
-
-/* "x.kttable.json" -> "x.journal.jsonl", beside it. */
-static kt_status journal_path_of(const char *table, char *out, kt_err *err) {
-    static const char table_end[] = ".kttable.json";
-    size_t size = strlen(table), end = sizeof table_end - 1;
-    if (size > end && strcmp(table + size - end, table_end) == 0) size -= end;
-    if (snprintf(out, PATH_BYTES, "%.*s.journal.jsonl", (int)size, table) >= PATH_BYTES)
-        return kt_fail(err, KT_E_INVALID, "%s: path too long", table);
-    return KT_OK;
 }
 
 static kt_status make_cells(run_state *r, kt_err *err) {
@@ -100,7 +87,7 @@ static kt_status make_cells(run_state *r, kt_err *err) {
         KT_TRY(kt_table_default_path(&r->bench.machine, r->shapes.name, r->table_path, PATH_BYTES,
                                      err));
     }
-    return journal_path_of(r->table_path, r->journal_path, err);
+    return kt_journal_path_of(r->table_path, r->journal_path, PATH_BYTES, err);
 }
 
 static kt_status open_session(run_state *r, kt_err *err) {
@@ -113,7 +100,12 @@ static kt_status open_session(run_state *r, kt_err *err) {
                               .deadline_ns = r->context->start_ns + budget_ns,
                               .seed = (uint64_t)r->options.seed,
                               .stop = stop_asked,
-                              .stop_arg = (void *)(uintptr_t)r->context};
+                              .stop_arg = r};
+    kt_ledger_session session = {.machine = &r->bench.machine,
+                                 .workload = r->shapes.name,
+                                 .strategy = r->options.strategy,
+                                 .command = r->command,
+                                 .seed = (uint64_t)r->options.seed};
 
     if (!strategy)
         return kt_fail(err, KT_E_INVALID, "--strategy '%s': unknown; see `kttune list strategies`",
@@ -121,68 +113,44 @@ static kt_status open_session(run_state *r, kt_err *err) {
     if (r->options.budget_seconds <= 0) setup.deadline_ns = INT64_MAX;
     setup.rotation_bytes =
         kt_cold_rotation_bytes(&r->bench.machine.ceilings, r->bench.topology.llc_bytes);
+    kt_run_command(&r->options, r->shapes.name, r->command, sizeof r->command);
     if (!r->options.dry_run) {
-        KT_TRY(kt_ledger_open(r->journal_path, r->options.fresh, &r->bench.machine, r->shapes.name,
-                              strategy->name, setup.seed, &r->ledger, err));
+        KT_TRY(kt_ledger_open(r->journal_path, r->options.fresh, &session, &r->ledger, err));
         setup.ledger = &r->ledger;
+        if (kt_journal_dropped(r->ledger.journal) > 0)
+            fprintf(stderr, "kttune: %s: %zu damaged lines are ignored\n", r->journal_path,
+                    kt_journal_dropped(r->ledger.journal));
     }
     return kt_session_create(&setup, &r->session, err);
 }
 
-static void print_dry_run(const run_state *r) {
-    size_t n = r->cells.n, *order = calloc(n + 1, sizeof *order);
-    double *seconds = calloc(n + 1, sizeof *seconds), total = 0;
-    kt_err err;
-
-    if (order && seconds && kt_session_order(r->session, order, seconds, &err) == KT_OK) {
-        for (size_t i = 0; i < n; i++) {
-            const kt_tune_cell *c = &r->cells.cells[order[i]];
-            char key[KT_CELL_KEY_BYTES];
-            total += seconds[order[i]];
-            printf("%-12s %-58s weight %.4f  about %.2f s, %.1f s so far\n", c->role,
-                   kt_cell_key(&c->problem, c->threads, key, sizeof key), c->weight,
-                   seconds[order[i]], total);
-        }
-        printf("%zu cells, about %.0f s\ntable   %s\njournal %s\n", n, total, r->table_path,
-               r->journal_path);
-    }
-    free(order);
-    free(seconds);
-}
-
-/* Predicted seconds of the cells that are still open, and of all. */
-static void predict(const double *seconds, const size_t *order, size_t n, size_t done, double *left,
-                    double *total) {
-    *left = *total = 0;
-    for (size_t i = 0; i < n; i++) {
-        *total += seconds[order[i]];
-        if (i >= done) *left += seconds[order[i]];
-    }
-}
-
 static kt_status tune(run_state *r, kt_err *err) {
-    size_t n = r->cells.n, *order = calloc(n + 1, sizeof *order);
-    double *seconds = calloc(n + 1, sizeof *seconds), left, total;
-    kt_session_progress now;
-    kt_progress line;
-    kt_status st = order && seconds ? kt_session_order(r->session, order, seconds, err)
-                                    : kt_fail(err, KT_E_NOMEM, "run: no memory");
+    kt_status st = KT_OK;
     int64_t deadline = r->options.budget_seconds > 0
                            ? r->context->start_ns + (int64_t)(r->options.budget_seconds * 1e9)
                            : INT64_MAX;
 
-    kt_progress_init(&line, r->options.json ? NULL : stderr, r->context->start_ns, deadline);
+    kt_progress_init(&r->line, r->options.json ? NULL : stderr, r->context->start_ns, deadline);
     while (st == KT_OK) {
-        kt_session_progress_get(r->session, &now);
-        predict(seconds, order, n, now.n_decided + now.n_impossible, &left, &total);
-        kt_progress_show(&line, &now, left, total);
+        kt_progress_show(&r->line, r->session);
         st = kt_session_step(r->session, err);
     }
-    kt_progress_end(&line);
+    kt_progress_end(&r->line);
     r->ended_early = st == KT_E_CANCELLED;
-    free(order);
-    free(seconds);
     return st == KT_E_NOT_FOUND || st == KT_E_CANCELLED ? KT_OK : st;
+}
+
+/* Rows of other formats, thread counts and earlier, longer runs stay valid. A table that cannot be
+ * read, or is of another machine, is replaced. */
+static kt_status keep_old_rows(run_state *r, kt_err *err) {
+    kt_table *old = NULL;
+    kt_status st = KT_OK;
+
+    if (kt_table_load(r->table_path, &old, NULL) != KT_OK) return KT_OK;
+    if (kt_same_tuning_machine(&old->fingerprint, &r->bench.machine))
+        st = kt_table_add_missing(r->table, old, r->bench.registry, &r->n_kept_rows, err);
+    kt_table_destroy(old);
+    return st;
 }
 
 static kt_status write_table(run_state *r, kt_err *err) {
@@ -198,85 +166,56 @@ static kt_status write_table(run_state *r, kt_err *err) {
     if (gmtime_r(&now, &utc))
         strftime(r->table->created, sizeof r->table->created, "%Y-%m-%dT%H:%M:%SZ", &utc);
     st = kt_session_rows(r->session, r->table, err);
+    if (st == KT_OK) st = keep_old_rows(r, err);
     if (st == KT_OK) st = kt_table_save(r->table, r->table_path, err);
     return st;
 }
 
-static void print_summary(const run_state *r, const kt_session_progress *p) {
-    double gain = p->n_tuned ? 100 * expm1(p->log_gain_sum / (double)p->n_tuned) : 0;
-    double seconds = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9;
-    const char *about = gain < 100 * r->bench.machine.ceilings.aa_noise_p95 ? "≈ " : "";
-
-    printf("%zu of %zu cells decided (%zu from the journal), %.1f %% of the serving time: "
-           "%zu tuned (%s%+.1f %% geomean), %zu kept the default",
-           p->n_decided, p->n_cells, p->n_reused, 100 * p->weight_done, p->n_tuned, about, gain,
-           p->n_decided - p->n_tuned);
-    if (p->n_impossible) printf(", %zu without a correct variant", p->n_impossible);
-    printf("\n%d variants gated, %d rejected; %lld rounds, %lld voided; %.1f s\nwrote %s\n",
-           p->n_gated, p->n_rejected, (long long)p->rounds, (long long)p->voided, seconds,
-           r->table_path);
-    if (r->ended_early)
-        printf("to go on: kttune run --model %s --format %s --resume --out %s\n", r->options.model,
-               r->options.format, r->table_path);
-}
-
-static void print_json(const run_state *r, const kt_session_progress *p) {
-    kt_json_writer w = {.indent = 2};
-    const char *text;
-    kt_json_begin_object(&w);
-    kt_json_key(&w, "machine");
-    kt_json_put_string(&w, r->bench.class_name);
-    kt_json_key(&w, "table");
-    kt_json_put_string(&w, r->table_path);
-    kt_json_key(&w, "cells");
-    kt_json_put_int(&w, (int64_t)p->n_cells);
-    kt_json_key(&w, "decided");
-    kt_json_put_int(&w, (int64_t)p->n_decided);
-    kt_json_key(&w, "tuned");
-    kt_json_put_int(&w, (int64_t)p->n_tuned);
-    kt_json_key(&w, "rejected");
-    kt_json_put_int(&w, p->n_rejected);
-    kt_json_key(&w, "gain_geomean");
-    kt_json_put_double(&w, p->n_tuned ? expm1(p->log_gain_sum / (double)p->n_tuned) : 0);
-    kt_json_key(&w, "seconds");
-    kt_json_put_fixed(&w, (double)(kt_clock_ns() - r->context->start_ns) * 1e-9, 2);
-    kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(&w);
-}
-
 static int exit_code(const run_state *r, const kt_session_progress *p) {
     if (*r->context->stop) return KT_TUNE_INTERRUPTED;
-    if (p->n_decided + p->n_impossible < p->n_cells) return KT_TUNE_UNDECIDED;
+    if (p->n_decided + p->n_skipped < p->n_cells) return KT_TUNE_UNDECIDED;
     if (!r->options.noisy_ok && (double)p->voided > noisy_share * (double)p->rounds)
         return KT_TUNE_NOISY;
     return KT_TUNE_OK;
 }
 
+static void report(const run_state *r) {
+    kt_run_report report = {.options = &r->options,
+                            .session = r->session,
+                            .class_name = r->bench.class_name,
+                            .table_path = r->table_path,
+                            .journal_path = r->journal_path,
+                            .aa_noise = r->bench.machine.ceilings.aa_noise_p95,
+                            .seconds = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9,
+                            .n_kept_rows = r->n_kept_rows,
+                            .ended_early = r->ended_early};
+    if (r->options.dry_run)
+        kt_run_print_plan(&report);
+    else
+        kt_run_print_end(&report);
+}
+
 static kt_status run_all(run_state *r, int *code, kt_err *err) {
     kt_session_progress p;
+    kt_status st;
 
     KT_TRY(kt_workbench_init(&r->bench, true, err));
     KT_TRY(make_cells(r, err));
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
-        print_dry_run(r);
+        report(r);
         *code = KT_TUNE_OK;
         return KT_OK;
     }
-    KT_TRY(tune(r, err));
-    KT_TRY(write_table(r, err));
+    st = tune(r, err);
+    KT_TRY(write_table(r, st == KT_OK ? err : NULL)); /* what is decided is worth keeping */
+    if (st != KT_OK) return st;
     kt_session_progress_get(r->session, &p);
     KT_TRY(kt_ledger_end(&r->ledger, r->ended_early ? "stopped" : "complete", err));
-    if (r->options.json)
-        print_json(r, &p);
-    else
-        print_summary(r, &p);
+    report(r);
     if (r->options.results)
-        KT_TRY(kt_results_write(r->options.results, r->bench.class_name, r->options.model,
-                                r->options.format, r->table_path, r->journal_path,
-                                &r->bench.topology, &r->bench.machine, err));
+        KT_TRY(kt_results_write(r->options.results, r->table_path, r->journal_path,
+                                &r->bench.machine, err));
     *code = exit_code(r, &p);
     return KT_OK;
 }
@@ -284,22 +223,22 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
 static int run(const kt_verb_context *context, int argc, char **argv) {
     run_state r = {.context = context,
                    .options = {.format = "native", .strategy = "auto", .seed = 1}};
-    run_options *o = &r.options;
+    kt_run_options *o = &r.options;
     const kt_switch switches[] = {
         {"model", KT_SWITCH_TEXT, &o->model, "DIR|NAME", "whose shapes to tune (required)"},
         {"format", KT_SWITCH_TEXT, &o->format, "F",
          "native, bf16, int8 or int4 (experts int4, rest int8); default native"},
         {"budget", KT_SWITCH_DURATION, &o->budget_seconds, "TIME",
-         "hard limit, 60s or 10m; up to 3m the quick choice of cells; default none"},
+         "hard limit, 60s or 10m; up to 3m the quick choice of cells; 0s = none (default)"},
         {"out", KT_SWITCH_TEXT, &o->out, "FILE", "the table; default where serving looks for it"},
         {"resume", KT_SWITCH_FLAG, &o->resume, NULL, "take over what the journal holds (default)"},
-        {"fresh", KT_SWITCH_FLAG, &o->fresh, NULL, "forget the journal"},
+        {"fresh", KT_SWITCH_FLAG, &o->fresh, NULL, "forget the journal, measure everything again"},
         {"threads", KT_SWITCH_TEXT, &o->threads, "N,N", "thread counts; default 1 and all cores"},
         {"strategy", KT_SWITCH_TEXT, &o->strategy, "NAME",
          "auto, exhaustive, random; default auto"},
         {"seed", KT_SWITCH_COUNT, &o->seed, "N", "orders and resamples; default 1"},
         {"results", KT_SWITCH_TEXT, &o->results, "DIR",
-         "also put table, journal and machine under DIR/<machine class>/"},
+         "also put table, journal, machine and README under DIR/<machine class>/"},
         {"noisy-ok", KT_SWITCH_FLAG, &o->noisy_ok, NULL, "no exit code 7 on a busy machine"},
         {"dry-run", KT_SWITCH_FLAG, &o->dry_run, NULL, "print cells, predicted time, file names"},
         {"json", KT_SWITCH_FLAG, &o->json, NULL, "print a JSON summary, no progress"},
@@ -331,12 +270,10 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     kt_table_destroy(r.table);
     kt_cell_list_deinit(&r.cells);
     kt_workbench_deinit(&r.bench);
-    if (st == KT_E_MISMATCH) { /* another tuner holds the journal */
-        kt_verb_fail(&err);
-        return KT_TUNE_RESOURCE;
-    }
     return st == KT_OK ? result : kt_verb_fail(&err);
 }
 
-const kt_verb kt_verb_run = {
-    .name = "run", .summary = "tune this machine for a model, write the table", .run = run};
+const kt_verb kt_verb_run = {.name = "run",
+                             .summary = "tune this machine for a model, write the table",
+                             .run = run,
+                             .finishes_on_signal = true};

@@ -1,5 +1,6 @@
 /* kttune show: what a table says. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,12 +11,20 @@
 #include "tuner/space/cell.h"
 #include "tuner/store/journal.h"
 #include "tuner/store/row_json.h"
+#include "tuner/store/table_union.h"
 
-static void print_row(const kt_table_row *r) {
+static const char *const match_names[] = {"same", "stale", "another machine's"};
+
+/* A row counts only while its variant is here in the version that was tuned. */
+static const char *status_of(const kt_table_row *r, const kt_workbench *b) {
+    return kt_row_is_current(r, b->registry) ? r->status : "outdated";
+}
+
+static void print_row(const kt_table_row *r, const char *status) {
     char key[KT_CELL_KEY_BYTES];
     double gain = r->time_ns > 0 ? 100 * (r->default_ns / r->time_ns - 1) : 0;
-    printf("%-58s %-7s %9.1f us +-%.1f %%  %+6.1f %%  %s%s%s%s\n",
-           kt_cell_key(&r->problem, r->threads, key, sizeof key), r->status, r->time_ns / 1e3,
+    printf("%-58s %-8s %9.1f us +-%.1f %%  %+6.1f %%  %s%s%s%s\n",
+           kt_cell_key(&r->problem, r->threads, key, sizeof key), status, r->time_ns / 1e3,
            50 * (r->ci_high - r->ci_low), gain, r->variant, *r->config ? " {" : "", r->config,
            *r->config ? "}" : "");
 }
@@ -23,29 +32,54 @@ static void print_row(const kt_table_row *r) {
 static void print_table(const kt_table *t, const char *path, const kt_workbench *b) {
     char class_name[64];
     double sum = 0;
-    size_t tuned = 0;
+    size_t tuned = 0, outdated = 0;
     kt_err why = {0};
     kt_match match = kt_fingerprint_compare(&t->fingerprint, &b->machine, &why);
 
     kt_machine_class(&t->fingerprint, class_name, sizeof class_name);
     printf("%s\nmachine %s, workload %s, made %s by %s, A/A noise p95 %.1f %%\n", path, class_name,
            t->workload, t->created, t->build, 100 * t->fingerprint.ceilings.aa_noise_p95);
-    if (match != KT_MATCH_SAME)
-        printf("%s: %s\n", match == KT_MATCH_OTHER ? "another machine's" : "stale", why.message);
+    if (strncmp(path, KT_SOURCE_DIR "/results/", sizeof KT_SOURCE_DIR "/results/" - 1) == 0)
+        printf("offered by results/: this machine has no table of its own yet\n");
+    if (match != KT_MATCH_SAME) printf("%s: %s\n", match_names[match], why.message);
     for (size_t i = 0; i < t->n_rows; i++) {
-        print_row(&t->rows[i]);
+        print_row(&t->rows[i], status_of(&t->rows[i], b));
+        outdated += !kt_row_is_current(&t->rows[i], b->registry);
         if (strcmp(t->rows[i].status, "tuned") != 0 || t->rows[i].time_ns <= 0) continue;
         sum += log(t->rows[i].default_ns / t->rows[i].time_ns);
         tuned++;
     }
     printf("%zu cells, %zu tuned (%+.1f %% geomean), %zu kept the default\n", t->n_rows, tuned,
            tuned ? 100 * expm1(sum / (double)tuned) : 0, t->n_rows - tuned);
+    if (outdated)
+        printf("%zu outdated: their variant has changed or cannot run here; they are not used. To "
+               "tune again: kttune run --model %s\n",
+               outdated, t->workload);
 }
 
-static void print_json(const kt_table *t) {
-    kt_json_writer w = {.indent = 1};
+static void put_text(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, text);
+}
+
+static void print_json(const kt_table *t, const char *path, const kt_workbench *b) {
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
+    kt_err why = {0};
+    kt_match match = kt_fingerprint_compare(&t->fingerprint, &b->machine, &why);
     const char *text;
+
     kt_json_begin_object(&w);
+    put_text(&w, "table", path);
+    put_text(&w, "workload", t->workload);
+    put_text(&w, "created", t->created);
+    put_text(&w, "build", t->build);
+    put_text(&w, "match", match_names[match]);
+    put_text(&w, "why", match == KT_MATCH_SAME ? "" : why.message);
+    kt_json_key(&w, "outdated");
+    kt_json_begin_array(&w);
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (!kt_row_is_current(&t->rows[i], b->registry)) kt_json_put_int(&w, (int64_t)i);
+    kt_json_end_array(&w);
     kt_json_key(&w, "fingerprint");
     kt_fingerprint_write(&t->fingerprint, &w);
     kt_json_key(&w, "rows");
@@ -63,25 +97,53 @@ static const char *text_of(const kt_json *record, const char *key) {
     return s ? s : "";
 }
 
-/* Gates that failed, from the journal that lies beside the table. */
-static kt_status print_rejected(const char *table_path, kt_err *err) {
-    static const char table_end[] = ".kttable.json";
-    size_t size = strlen(table_path), end = sizeof table_end - 1, n = 0;
+static bool is_rejection(const kt_json *r) {
+    return strcmp(text_of(r, "t"), "gate") == 0 && strcmp(text_of(r, "outcome"), "passed") != 0;
+}
+
+/* Was the same contender gated on the same shape again later? Each run gates anew. */
+static bool is_repeated(const kt_journal *j, size_t at) {
+    const kt_json *r = kt_journal_at(j, at);
+    for (size_t i = at + 1; i < kt_journal_count(j); i++) {
+        const kt_json *later = kt_journal_at(j, i);
+        if (strcmp(text_of(later, "t"), "gate") == 0 &&
+            strcmp(text_of(later, "contender"), text_of(r, "contender")) == 0 &&
+            strcmp(text_of(later, "shape"), text_of(r, "shape")) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Contenders that the gate refused, from the journal that lies beside the table. */
+static kt_status print_rejected(const char *table_path, bool json, kt_err *err) {
+    static const char *const keys[] = {"outcome", "contender", "shape", "message"};
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 1};
     char path[1024];
     kt_journal *j = NULL;
+    size_t n = 0;
 
-    if (size > end && strcmp(table_path + size - end, table_end) == 0) size -= end;
-    snprintf(path, sizeof path, "%.*s.journal.jsonl", (int)size, table_path);
+    KT_TRY(kt_journal_path_of(table_path, path, sizeof path, err));
     KT_TRY(kt_journal_read(path, &j, err));
+    if (json) kt_json_begin_array(&w);
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        if (strcmp(text_of(r, "t"), "gate") != 0 || strcmp(text_of(r, "outcome"), "passed") == 0)
-            continue;
-        printf("%-8s %s on %s\n         %s\n", text_of(r, "outcome"), text_of(r, "contender"),
-               text_of(r, "shape"), text_of(r, "message"));
+        if (!is_rejection(r) || is_repeated(j, i)) continue;
         n++;
+        if (json) {
+            kt_json_begin_object(&w);
+            for (int k = 0; k < 4; k++) put_text(&w, keys[k], text_of(r, keys[k]));
+            kt_json_end_object(&w);
+        } else {
+            printf("%-8s %s on %s\n         %s\n", text_of(r, "outcome"), text_of(r, "contender"),
+                   text_of(r, "shape"), text_of(r, "message"));
+        }
     }
-    printf("%zu rejected in %s\n", n, path);
+    if (json) kt_json_end_array(&w);
+    if (json && kt_json_writer_text(&w, NULL))
+        puts(kt_json_writer_text(&w, NULL));
+    else
+        printf("%zu rejected in %s\n", n, path);
+    kt_json_writer_deinit(&w);
     kt_journal_close(j);
     return KT_OK;
 }
@@ -112,9 +174,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     st = kt_workbench_init(&b, false, &err);
     if (st == KT_OK) st = kt_table_choose(&b, path, model, where, sizeof where, &t, &err);
     if (st == KT_OK && rejected)
-        st = print_rejected(where, &err);
+        st = print_rejected(where, json, &err);
     else if (st == KT_OK && json)
-        print_json(t);
+        print_json(t, where, &b);
     else if (st == KT_OK)
         print_table(t, where, &b);
     kt_table_destroy(t);

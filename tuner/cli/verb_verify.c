@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "dispatch/plan/plan.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
@@ -23,6 +24,7 @@ typedef struct verify_state {
     kt_pool *pool; /* of the row before; rows of a table come thread count by thread count */
     kt_verdicts verdicts;
     bool gates_only;
+    kt_json_writer *json; /* NULL = text */
     double sample;
     int64_t seed;
     int checked, skipped, wrong, outdated, slower;
@@ -41,6 +43,27 @@ static bool row_choice(const verify_state *v, const kt_table_row *row, const cha
     return out->variant && (variant != row->variant || out->variant->version == row->version) &&
            kt_config_parse(out->variant, config, &out->config, NULL) == KT_OK &&
            kt_variant_accepts(out->variant, &row->problem, &out->config, NULL) == KT_OK;
+}
+
+/* One row that is not as it should be. */
+static void tell(const verify_state *v, const kt_table_row *row, const char *finding,
+                 const char *message) {
+    char key[KT_CELL_KEY_BYTES];
+    const char *const pairs[] = {
+        "finding", finding,
+        "cell",    kt_cell_key(&row->problem, row->threads, key, sizeof key),
+        "variant", row->variant,
+        "message", message};
+    if (!v->json) {
+        printf("%-8s %s: %s: %s\n", finding, key, row->variant, message);
+        return;
+    }
+    kt_json_begin_object(v->json);
+    for (int i = 0; i < 8; i += 2) {
+        kt_json_key(v->json, pairs[i]);
+        kt_json_put_string(v->json, pairs[i + 1]);
+    }
+    kt_json_end_object(v->json);
 }
 
 static kt_status gate(verify_state *v, const kt_table_row *row, const kt_choice *choice,
@@ -100,10 +123,10 @@ static kt_status race(verify_state *v, const kt_table_row *row, const kt_choice 
         slower = kt_samples_compare(&s, 0, 1, KT_GAIN_CONFIDENCE, &rng);
     }
     if (st == KT_OK && slower.low > 0 && slower.point >= log1p(KT_MIN_GAIN)) {
-        char key[KT_CELL_KEY_BYTES];
-        printf("slower   %s: %s is %.1f %% slower than the default %s\n",
-               kt_cell_key(&row->problem, row->threads, key, sizeof key), row->variant,
-               100 * expm1(slower.point), row->default_variant);
+        char message[160];
+        snprintf(message, sizeof message, "%.1f %% slower than the default %s",
+                 100 * expm1(slower.point), row->default_variant);
+        tell(v, row, "slower", message);
         v->slower++;
     }
     kt_samples_destroy(&s);
@@ -112,21 +135,21 @@ static kt_status race(verify_state *v, const kt_table_row *row, const kt_choice 
 }
 
 static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *err) {
-    char key[KT_CELL_KEY_BYTES];
     const kt_gate_result *g;
     kt_choice pair[2];
 
-    kt_cell_key(&row->problem, row->threads, key, sizeof key);
     if (!row_choice(v, row, row->variant, row->config, &pair[0])) {
-        printf("outdated %s: %s version %d is not in this build or not usable here\n", key,
-               row->variant, (int)row->version);
+        char message[96];
+        snprintf(message, sizeof message, "version %d is not in this build or not usable here",
+                 (int)row->version);
+        tell(v, row, "outdated", message);
         v->outdated++;
         return KT_OK;
     }
     KT_TRY(gate(v, row, &pair[0], &g, err));
     v->checked++;
     if (!g->passed) {
-        printf("%-8s %s: %s\n", g->outcome, key, g->message);
+        tell(v, row, g->outcome, g->message);
         v->wrong++;
         return KT_OK;
     }
@@ -158,14 +181,49 @@ static kt_status verify_all(verify_state *v, kt_err *err) {
     return KT_OK;
 }
 
+static void print_end(const verify_state *v, const char *where) {
+    const struct {
+        const char *name;
+        int value;
+    } counts[] = {{"verified", v->checked},
+                  {"not_sampled", v->skipped},
+                  {"wrong", v->wrong},
+                  {"slower", v->slower},
+                  {"outdated", v->outdated}};
+    if (!v->json) {
+        printf("%s: %d rows verified, %d not sampled: %d wrong, %d slower than the default, %d "
+               "outdated\n",
+               where, v->checked, v->skipped, v->wrong, v->slower, v->outdated);
+        return;
+    }
+    kt_json_end_array(v->json);
+    kt_json_key(v->json, "table");
+    kt_json_put_string(v->json, where);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        kt_json_key(v->json, counts[i].name);
+        kt_json_put_int(v->json, counts[i].value);
+    }
+    kt_json_end_object(v->json);
+    if (kt_json_writer_text(v->json, NULL)) puts(kt_json_writer_text(v->json, NULL));
+}
+
+static void begin_json(kt_json_writer *w) {
+    kt_json_begin_object(w);
+    kt_json_key(w, "findings");
+    kt_json_begin_array(w);
+}
+
 static int run(const kt_verb_context *context, int argc, char **argv) {
     verify_state v = {.context = context, .sample = 1, .seed = 1};
     const char *model = "tiny-moe", *word[1], *path = NULL;
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
+    bool json = false;
     const kt_switch switches[] = {
         {"model", KT_SWITCH_TEXT, &model, "NAME", "without TABLE: the one serving would use"},
         {"gates-only", KT_SWITCH_FLAG, &v.gates_only, NULL, "correctness only, no timing"},
         {"sample", KT_SWITCH_SHARE, &v.sample, "SHARE", "of the rows, 10% or 0.1; default all"},
         {"seed", KT_SWITCH_COUNT, &v.seed, "N", "of inputs and sampling; default 1"},
+        {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"},
     };
     const kt_verb_usage usage = {
         "verify", "[TABLE] ",
@@ -177,18 +235,17 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     char where[1024];
     kt_err err;
     kt_status st;
-    int n = 0, code = kt_switches_parse(&usage, switches, 4, argc, argv, word, 1, &n);
+    int n = 0, code = kt_switches_parse(&usage, switches, 5, argc, argv, word, 1, &n);
 
     if (code >= 0) return code;
     if (n == 1) path = word[0];
     st = kt_workbench_init(&v.bench, false, &err);
     if (st == KT_OK)
         st = kt_table_choose(&v.bench, path, model, where, sizeof where, &v.table, &err);
+    if (json) begin_json(v.json = &w);
     if (st == KT_OK) st = verify_all(&v, &err);
-    if (st == KT_OK)
-        printf("%d rows verified, %d not sampled: %d wrong, %d slower than the default, %d "
-               "outdated\n",
-               v.checked, v.skipped, v.wrong, v.slower, v.outdated);
+    if (st == KT_OK) print_end(&v, where);
+    kt_json_writer_deinit(&w);
     kt_pool_destroy(v.pool);
     kt_banks_deinit(&v.banks);
     kt_planner_destroy(v.planner);
@@ -200,5 +257,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     return v.slower || v.outdated ? KT_TUNE_REGRESSION : KT_TUNE_OK;
 }
 
-const kt_verb kt_verb_verify = {
-    .name = "verify", .summary = "re-check a table: right and still fast", .run = run};
+const kt_verb kt_verb_verify = {.name = "verify",
+                                .summary = "re-check a table: right and still fast",
+                                .run = run,
+                                .finishes_on_signal = true};

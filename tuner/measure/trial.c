@@ -79,10 +79,13 @@ static double sample(void *arg, int contender) {
     kt_trial *t = arg;
     struct kt_trial_entry *e = &t->entry[contender];
     double ns, each;
+    int64_t start = kt_clock_ns();
 
     t->ops->select(t, contender);
     if (e->calls == 0) warm_up(t, e);
     ns = run_calls(t, e->calls);
+    if ((double)(kt_clock_ns() - start) > t->longest_ns)
+        t->longest_ns = (double)(kt_clock_ns() - start);
     each = (ns > 1 ? ns : 1) / (double)e->calls;
     /* The warm-up may have been disturbed; a short sample asks for more calls from the next on. */
     if (ns < sample_goal_ns && e->calls < MAX_CALLS) e->calls += e->calls / 2 + 1;
@@ -90,9 +93,11 @@ static double sample(void *arg, int contender) {
     return each / t->units;
 }
 
+/* A contender that has not run yet may take as long as the slowest first sample of the others. */
 static double predict(void *arg, int contender) {
     const kt_trial *t = arg;
-    return t->entry[contender].sample_ns;
+    const struct kt_trial_entry *e = &t->entry[contender];
+    return e->calls > 0 ? e->sample_ns : t->longest_ns;
 }
 
 static int64_t disturbances(void *arg) {

@@ -22,6 +22,7 @@ struct kt_trial {
     void *state; /* owned through ops */
     double units;
     kt_disturbance disturbance;
+    double longest_ns; /* of the samples so far, warm-up included */
     struct kt_trial_entry {
         kt_cold_bank *bank; /* borrowed */
         int64_t calls;      /* per sample; 0 = never run */

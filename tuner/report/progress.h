@@ -12,13 +12,12 @@ typedef struct kt_progress {
     bool is_terminal;
     int64_t start_ns, deadline_ns; /* INT64_MAX = no budget */
     int64_t last_ns;               /* of the last line */
-    double seconds_at_start;       /* predicted work when it began */
 } kt_progress;
 
 void kt_progress_init(kt_progress *p, FILE *to, int64_t start_ns, int64_t deadline_ns);
-/* Show where the session stands; seconds_left: predicted work of the open cells. */
-void kt_progress_show(kt_progress *p, const kt_session_progress *s, double seconds_left,
-                      double seconds_total);
+/* Show where the session stands, when the last line is old enough. Cheap otherwise: may be called
+ * between samples. */
+void kt_progress_show(kt_progress *p, const kt_session *session);
 /* Leave the status line. */
 void kt_progress_end(kt_progress *p);
 

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "tuner/report/results.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
-#include "base/json.h"
+#include "dispatch/table/table.h"
+#include "tuner/store/journal.h"
+#include "tuner/store/machine_file.h"
 
-enum { PATH_BYTES = 1024, README_BYTES = 4096 };
+enum { PATH_BYTES = 1024, MAX_TABLES = 256 };
 static const size_t max_copy_bytes = (size_t)1 << 30;
+static const char table_end[] = ".kttable.json";
 
 static kt_status make_folder(const char *path, kt_err *err) {
     if (mkdir(path, 0777) == 0 || errno == EEXIST) return KT_OK;
@@ -37,76 +44,120 @@ static kt_status copy_into(const char *folder, const char *path, kt_err *err) {
     return st;
 }
 
-static kt_status write_machine(const char *folder, const kt_topology *t, const kt_fingerprint *f,
-                               kt_err *err) {
+/* --- README.md --- */
+
+/* The command of the journal's last session into out; "" when there is none. */
+static void command_of(const char *folder, const char *stem, char *out, size_t out_bytes) {
     char path[PATH_BYTES];
-    kt_json_writer w = {.indent = 2};
-    const char *text;
-    size_t size;
+    kt_journal *j = NULL;
+
+    out[0] = '\0';
+    if (snprintf(path, sizeof path, "%s/%s.journal.jsonl", folder, stem) >= (int)sizeof path ||
+        kt_journal_read(path, &j, NULL) != KT_OK)
+        return;
+    for (size_t i = 0; i < kt_journal_count(j); i++) {
+        const char *command = kt_json_string(kt_json_get(kt_journal_at(j, i), "command"), NULL);
+        if (command) snprintf(out, out_bytes, "%s", command);
+    }
+    kt_journal_close(j);
+}
+
+static void describe_table(FILE *to, const char *folder, const char *stem) {
+    char path[PATH_BYTES], command[PATH_BYTES];
+    kt_table *t = NULL;
+    double log_gain = 0;
+    size_t tuned = 0;
+
+    if (snprintf(path, sizeof path, "%s/%s%s", folder, stem, table_end) >= (int)sizeof path ||
+        kt_table_load(path, &t, NULL) != KT_OK)
+        return;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (strcmp(t->rows[i].status, "tuned") != 0) continue;
+        log_gain += log(t->rows[i].default_ns / t->rows[i].time_ns);
+        tuned++;
+    }
+    command_of(folder, stem, command, sizeof command);
+    fprintf(to,
+            "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; the "
+            "others kept it.\n`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
+            "decision behind it.\n",
+            t->workload, t->n_rows, t->created, t->build, tuned,
+            tuned ? 100 * expm1(log_gain / (double)tuned) : 0, stem, table_end, stem);
+    if (*command) fprintf(to, "\n```\n%s --fresh --results results\n```\n", command);
+    kt_table_destroy(t);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Stems of the folder's tables, sorted; owned by the caller. */
+static size_t find_tables(const char *folder, char *stems[MAX_TABLES]) {
+    DIR *d = opendir(folder);
+    struct dirent *e;
+    size_t n = 0;
+
+    while (d && n < MAX_TABLES && (e = readdir(d))) {
+        size_t size = strlen(e->d_name), end = sizeof table_end - 1;
+        if (size <= end || strcmp(e->d_name + size - end, table_end) != 0) continue;
+        stems[n] = strndup(e->d_name, size - end);
+        if (stems[n]) n++;
+    }
+    if (d) closedir(d);
+    qsort(stems, n, sizeof *stems, by_name);
+    return n;
+}
+
+static void describe_machine(FILE *to, const char *folder, const kt_fingerprint *f) {
+    const kt_ceilings *c = &f->ceilings;
+    char path[PATH_BYTES], isa[160];
+
+    fprintf(to,
+            "# %s\n\nWritten by `kttune run --results`.\n\n"
+            "%s family %d model %d stepping %d (%s), %d usable cores, %.0f GiB.\n"
+            "Read stream %.1f GB/s on one thread, %.1f on %d (4 KiB pages: %.1f); A/A noise p95 "
+            "%.2f %%.\n`machine.json` has the whole description (`kttune probe`).\n",
+            last_part(folder), f->vendor, f->family, f->model, f->stepping,
+            kt_isa_format(f->isa, isa, sizeof isa), f->usable_cores,
+            (double)f->memory_bytes / 1073741824.0, c->stream_gbs_1t, c->stream_gbs_all,
+            c->threads_all, c->stream_small_gbs_1t, 100 * c->aa_noise_p95);
+    if (snprintf(path, sizeof path, "%s/bench-line.txt", folder) < (int)sizeof path &&
+        access(path, R_OK) == 0)
+        fprintf(to,
+                "`bench-line.txt` and `bench-line.json`: `kttune bench --suite line` and the same "
+                "with `--json`.\n");
+}
+
+static kt_status write_readme(const char *folder, const kt_fingerprint *f, kt_err *err) {
+    char path[PATH_BYTES], *stems[MAX_TABLES], *text = NULL;
+    size_t size = 0, n = find_tables(folder, stems);
+    FILE *to = open_memstream(&text, &size);
     kt_status st;
 
-    snprintf(path, sizeof path, "%s/machine.json", folder);
-    kt_json_begin_object(&w);
-    kt_json_key(&w, "class");
-    kt_json_put_string(&w, last_part(folder));
-    kt_json_key(&w, "cpu");
-    kt_json_put_string(&w, t->cpu.brand);
-    kt_json_key(&w, "kernel");
-    kt_json_put_string(&w, t->kernel);
-    kt_json_key(&w, "huge_pages");
-    kt_json_put_string(&w, t->thp);
-    kt_json_key(&w, "fingerprint");
-    kt_fingerprint_write(f, &w);
-    kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, &size);
-    st = text ? kt_file_write(path, text, size, err)
-              : kt_fail(err, KT_E_NOMEM, "%s: no memory", path);
-    kt_json_writer_deinit(&w);
+    snprintf(path, sizeof path, "%s/README.md", folder);
+    if (to) {
+        describe_machine(to, folder, f);
+        for (size_t i = 0; i < n; i++) describe_table(to, folder, stems[i]);
+    }
+    st = to && fclose(to) == 0 ? kt_file_write(path, text, size, err)
+                               : kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    for (size_t i = 0; i < n; i++) free(stems[i]);
+    free(text);
     return st;
 }
 
-/* The model as a stranger can name it: the last part of a path says nothing of this machine. */
-static kt_status write_readme(const char *folder, const char *model, const char *format,
-                              const char *table, const char *journal, const kt_fingerprint *f,
-                              kt_err *err) {
-    char path[PATH_BYTES], text[README_BYTES];
-    const kt_ceilings *c = &f->ceilings;
-    int size;
+kt_status kt_results_write(const char *folder, const char *table_path, const char *journal_path,
+                           const kt_fingerprint *machine, kt_err *err) {
+    char into[PATH_BYTES / 2], description[PATH_BYTES], class_name[64];
 
-    snprintf(path, sizeof path, "%s/README.md", folder);
-    size = snprintf(
-        text, sizeof text,
-        "# %s\n\n"
-        "%s family %d model %d stepping %d, %d usable cores, %.0f GiB.\n"
-        "Read stream %.1f GB/s on one thread, %.1f on %d (4 KiB pages: %.1f); A/A noise p95 %.2f "
-        "%%.\n\n"
-        "| file | what |\n|---|---|\n"
-        "| %s | the dispatch table |\n"
-        "| %s | every gate, sample and decision behind it, with a checksum per line |\n"
-        "| machine.json | the machine and its measured ceilings |\n\n"
-        "Repeat:\n\n```\nkttune probe\nkttune run --model %s --format %s --fresh --results "
-        "results\n```\n",
-        last_part(folder), f->vendor, f->family, f->model, f->stepping, f->usable_cores,
-        (double)f->memory_bytes / 1073741824.0, c->stream_gbs_1t, c->stream_gbs_all, c->threads_all,
-        c->stream_small_gbs_1t, 100 * c->aa_noise_p95, last_part(table), last_part(journal),
-        last_part(model), format);
-    if (size < 0 || size >= (int)sizeof text)
-        return kt_fail(err, KT_E_INTERNAL, "%s: text too long", path);
-    return kt_file_write(path, text, (size_t)size, err);
-}
-
-kt_status kt_results_write(const char *folder, const char *class_name, const char *model,
-                           const char *format, const char *table_path, const char *journal_path,
-                           const kt_topology *topology, const kt_fingerprint *machine,
-                           kt_err *err) {
-    char into[PATH_BYTES / 2];
-
+    kt_machine_class(machine, class_name, sizeof class_name);
     if (snprintf(into, sizeof into, "%s/%s", folder, class_name) >= (int)sizeof into)
         return kt_fail(err, KT_E_INVALID, "%s: path too long", folder);
     KT_TRY(make_folder(folder, err));
     KT_TRY(make_folder(into, err));
     KT_TRY(copy_into(into, table_path, err));
     KT_TRY(copy_into(into, journal_path, err));
-    KT_TRY(write_machine(into, topology, machine, err));
-    return write_readme(into, model, format, table_path, journal_path, machine, err);
+    KT_TRY(kt_machine_path(machine, description, sizeof description, err));
+    KT_TRY(copy_into(into, description, err));
+    return write_readme(into, machine, err);
 }

@@ -36,6 +36,7 @@ struct kt_session {
     double *seconds;    /* [cells] predicted */
     size_t next;        /* in order */
     kt_session_progress progress;
+    const kt_contest *contest; /* under way, or NULL */
 };
 
 /* --- parts that are kept from cell to cell --- */
@@ -101,6 +102,7 @@ static kt_status make_order(kt_session *s, kt_err *err) {
         double value;
         KT_TRY(get_default(s, &cells->cells[i], &standard, err));
         s->seconds[i] = predict_seconds(s, &cells->cells[i], &standard);
+        s->progress.seconds_total += s->seconds[i];
         value = cells->cells[i].weight / s->seconds[i];
         for (; at > 0; at--) {
             size_t other = s->order[at - 1];
@@ -109,6 +111,7 @@ static kt_status make_order(kt_session *s, kt_err *err) {
         }
         s->order[at] = i;
     }
+    s->progress.seconds_left = s->progress.seconds_total;
     return KT_OK;
 }
 
@@ -168,7 +171,8 @@ static kt_status gate_new(kt_session *s, const kt_tune_cell *cell, const kt_cont
     kt_gate_limits limits = {.seed = s->setup.seed,
                              .deadline_ns = s->setup.deadline_ns,
                              .stop = s->setup.stop,
-                             .stop_arg = s->setup.stop_arg};
+                             .stop_arg = s->setup.stop_arg,
+                             .seconds_each = s->setup.gate_seconds};
     kt_choice *choices = calloc((size_t)all->n, sizeof *choices);
     kt_gate_result *results = calloc((size_t)all->n, sizeof *results);
     kt_status st = KT_OK;
@@ -277,9 +281,20 @@ static void settle(kt_session *s, size_t i) {
     s->state[i] = KT_CELL_DECIDED;
     s->progress.n_decided++;
     s->progress.weight_done += s->setup.cells->cells[i].weight;
+    s->progress.seconds_left -= s->seconds[i];
     if (strcmp(s->rows[i].status, "tuned") != 0) return;
     s->progress.n_tuned++;
     s->progress.log_gain_sum += log(s->rows[i].default_ns / s->rows[i].time_ns);
+}
+
+/* A cell that cannot be decided here does not end the run. */
+static kt_status skip(kt_session *s, size_t i, const char *why, kt_err *err) {
+    if (s->progress.n_skipped++ == 0)
+        snprintf(s->progress.skipped_why, sizeof s->progress.skipped_why, "%s", why);
+    s->state[i] = KT_CELL_SKIPPED;
+    s->progress.seconds_left -= s->seconds[i];
+    return s->setup.ledger ? kt_ledger_skip(s->setup.ledger, &s->setup.cells->cells[i], why, err)
+                           : KT_OK;
 }
 
 static uint64_t cell_seed(const kt_session *s, const kt_tune_cell *cell) {
@@ -339,7 +354,9 @@ static kt_status race(kt_session *s, size_t i, kt_contenders *c, const kt_choice
     kt_status st;
 
     if (s->setup.ledger) store = kt_ledger_cell(s->setup.ledger, cell, c);
+    s->contest = &contest;
     st = kt_contest_decide(&contest, s->setup.strategy, &verdict, err);
+    s->contest = NULL;
     s->progress.rounds += contest.rounds;
     s->progress.voided += contest.voided;
     if (st != KT_OK) return st;
@@ -396,8 +413,7 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
         s->progress.n_contenders = c.n;
     }
     if (st == KT_OK && c.n == 0) {
-        s->state[i] = KT_CELL_IMPOSSIBLE;
-        s->progress.n_impossible++;
+        st = skip(s, i, "no variant passed the gate (`kttune show --rejected` says why)", err);
     } else if (st == KT_OK) {
         mend_default(&c);
         if (s->setup.ledger &&
@@ -406,7 +422,10 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
             s->progress.n_reused++;
             settle(s, i);
         } else {
-            st = set_up_and_race(s, i, &c, has_near ? &near : NULL, err);
+            kt_err why;
+            st = set_up_and_race(s, i, &c, has_near ? &near : NULL, &why);
+            if (st == KT_E_NOMEM) st = skip(s, i, why.message, &why);
+            if (st != KT_OK && err) *err = why;
         }
     }
     kt_contenders_deinit(&c);
@@ -429,6 +448,7 @@ kt_status kt_session_step(kt_session *s, kt_err *err) {
 
 void kt_session_progress_get(const kt_session *s, kt_session_progress *out) {
     *out = s->progress;
+    out->n_rungs = s->contest ? s->contest->rungs_run : 0;
 }
 
 kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err) {
@@ -441,9 +461,7 @@ const kt_verdicts *kt_session_verdicts(const kt_session *s) {
     return &s->verdicts;
 }
 
-kt_status kt_session_order(const kt_session *s, size_t *order, double *seconds, kt_err *err) {
-    (void)err;
-    memcpy(order, s->order, s->setup.cells->n * sizeof *order);
-    memcpy(seconds, s->seconds, s->setup.cells->n * sizeof *seconds);
-    return KT_OK;
+const kt_tune_cell *kt_session_planned(const kt_session *s, size_t at, double *seconds) {
+    *seconds = s->seconds[s->order[at]];
+    return &s->setup.cells->cells[s->order[at]];
 }

@@ -17,6 +17,7 @@ typedef struct kt_session_setup {
     kt_ledger *ledger;             /* borrowed; NULL = nothing is kept */
     size_t rotation_bytes;         /* of the cold pool */
     int64_t deadline_ns;           /* kt_clock_ns; INT64_MAX = none */
+    double gate_seconds;           /* patience with one contender's gate; 0 = 10 */
     uint64_t seed;
     bool (*stop)(void *arg); /* asked between samples; may be NULL */
     void *stop_arg;
@@ -25,26 +26,29 @@ typedef struct kt_session_setup {
 typedef enum kt_cell_state {
     KT_CELL_OPEN = 0,
     KT_CELL_DECIDED,
-    KT_CELL_IMPOSSIBLE /* no variant that passed the gate accepts it */
+    KT_CELL_SKIPPED /* no variant passed the gate, or its weights do not fit the memory */
 } kt_cell_state;
 
 typedef struct kt_session kt_session;
 
 /* What a person watches; a snapshot. */
 typedef struct kt_session_progress {
-    size_t n_cells, n_decided, n_tuned, n_reused, n_impossible;
-    int n_gated, n_rejected, n_contenders; /* contenders: of the cell in hand */
+    size_t n_cells, n_decided, n_tuned, n_reused, n_skipped;
+    int n_gated, n_rejected;
+    int n_contenders, n_rungs; /* of the cell in hand; rungs so far */
     int64_t rounds, voided;
-    double log_gain_sum;      /* over tuned cells: geomean = exp(sum / n_tuned) */
-    double weight_done;       /* share of the serving time that is decided */
-    const kt_tune_cell *cell; /* in hand, or NULL */
+    double log_gain_sum;                /* over tuned cells: geomean = exp(sum / n_tuned) */
+    double weight_done;                 /* share of the serving time that is decided */
+    double seconds_left, seconds_total; /* predicted work of the open cells, and of all */
+    const kt_tune_cell *cell;           /* in hand, or NULL */
+    char skipped_why[KT_ERR_SIZE];      /* of the first cell that was skipped */
 } kt_session_progress;
 
 kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_err *err);
 void kt_session_destroy(kt_session *s);
 
-/* Decide the next cell. KT_OK = one more is settled; KT_E_NOT_FOUND = none is left;
- * KT_E_CANCELLED = budget or stop. Others are errors. */
+/* Decide the next cell. KT_OK = one more is settled or skipped; KT_E_NOT_FOUND = none is left;
+ * KT_E_CANCELLED = budget or stop. Others are errors that end the run; what is decided stays. */
 kt_status kt_session_step(kt_session *s, kt_err *err);
 
 void kt_session_progress_get(const kt_session *s, kt_session_progress *out);
@@ -55,8 +59,8 @@ kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err);
 /* Gate results so far; borrowed. */
 const kt_verdicts *kt_session_verdicts(const kt_session *s);
 
-/* Order of work (indices of cells, most valuable first) and the predicted seconds of each cell: for
- * --dry-run. Both arrays have n_cells entries. */
-kt_status kt_session_order(const kt_session *s, size_t *order, double *seconds, kt_err *err);
+/* The cell that comes at place `at` of the order of work, most valuable first, and its predicted
+ * seconds: for --dry-run. */
+const kt_tune_cell *kt_session_planned(const kt_session *s, size_t at, double *seconds);
 
 #endif

@@ -29,6 +29,18 @@ struct kt_journal {
     int64_t synced_ns;
 };
 
+kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes, kt_err *err) {
+    static const char table_end[] = ".kttable.json";
+    size_t size = strlen(table_path), end = sizeof table_end - 1;
+    int n;
+
+    if (size > end && strcmp(table_path + size - end, table_end) == 0) size -= end;
+    n = snprintf(out, out_bytes, "%.*s.journal.jsonl", (int)size, table_path);
+    if (n < 0 || (size_t)n >= out_bytes)
+        return kt_fail(err, KT_E_INVALID, "%s: path too long", table_path);
+    return KT_OK;
+}
+
 /* The checked record of one line (without its newline), or NULL. */
 static kt_json_doc *parse_line(const char *line, size_t size) {
     kt_json_doc *doc = NULL;

@@ -27,6 +27,10 @@ size_t kt_journal_dropped(const kt_journal *j); /* damaged lines */
  * leaves the record or a torn line, never a mixture. A power cut may cost the last second. */
 kt_status kt_journal_append(kt_journal *j, const kt_json_writer *w, kt_err *err);
 
+/* Where the journal of a table lies: "x.kttable.json" -> "x.journal.jsonl". KT_E_INVALID when that is
+ * longer than out. */
+kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes, kt_err *err);
+
 /* Read only, without lock: for reports. */
 kt_status kt_journal_read(const char *path, kt_journal **out, kt_err *err);
 

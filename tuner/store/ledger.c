@@ -44,17 +44,20 @@ static bool has_text(const kt_json *record, const char *key, const char *want) {
     return text && strcmp(text, want) == 0;
 }
 
-/* Samples may be mixed only when they come from the same kind of machine: everything hard, and the
- * cores and stepping as well. */
+bool kt_same_tuning_machine(const kt_fingerprint *a, const kt_fingerprint *b) {
+    kt_fingerprint x = *a, y = *b;
+    memset(&x.ceilings, 0, sizeof x.ceilings);
+    memset(&y.ceilings, 0, sizeof y.ceilings);
+    x.memory_bytes = y.memory_bytes;
+    return x.isa == y.isa && kt_fingerprint_compare(&x, &y, NULL) == KT_MATCH_SAME;
+}
+
 static bool is_our_session(const kt_json *session, const kt_fingerprint *machine) {
-    kt_fingerprint f, here = *machine;
-    if (kt_json_int(kt_json_get(session, "protocol"), 0) != KT_PROTOCOL) return false;
-    if (kt_fingerprint_read(kt_json_get(session, "fingerprint"), "journal", &f, NULL) != KT_OK)
-        return false;
-    memset(&f.ceilings, 0, sizeof f.ceilings);
-    memset(&here.ceilings, 0, sizeof here.ceilings);
-    f.memory_bytes = here.memory_bytes; /* changes by a page between boots */
-    return kt_fingerprint_compare(&f, &here, NULL) == KT_MATCH_SAME && f.isa == here.isa;
+    kt_fingerprint f;
+    return kt_json_int(kt_json_get(session, "protocol"), 0) == KT_PROTOCOL &&
+           has_text(session, "version", KT_VERSION) && has_text(session, "compiler", __VERSION__) &&
+           kt_fingerprint_read(kt_json_get(session, "fingerprint"), "journal", &f, NULL) == KT_OK &&
+           kt_same_tuning_machine(&f, machine);
 }
 
 static kt_status mark_usable(kt_ledger *l, const kt_fingerprint *machine, kt_err *err) {
@@ -71,31 +74,30 @@ static kt_status mark_usable(kt_ledger *l, const kt_fingerprint *machine, kt_err
     return KT_OK;
 }
 
-static kt_status start_session(kt_ledger *l, const kt_fingerprint *machine, const char *workload,
-                               const char *strategy, uint64_t seed, kt_err *err) {
+static kt_status start_session(kt_ledger *l, const kt_ledger_session *s, kt_err *err) {
     kt_json_writer w = {0};
     begin(&w, "session");
     put_int(&w, "protocol", KT_PROTOCOL);
     put_string(&w, "version", KT_VERSION);
     put_string(&w, "compiler", __VERSION__);
-    put_string(&w, "workload", workload);
-    put_string(&w, "strategy", strategy);
-    put_int(&w, "seed", (int64_t)seed);
+    put_string(&w, "workload", s->workload);
+    put_string(&w, "strategy", s->strategy);
+    put_string(&w, "command", s->command);
+    put_int(&w, "seed", (int64_t)s->seed);
     put_int(&w, "unix_ms", kt_clock_unix_ms());
     kt_json_key(&w, "fingerprint");
-    kt_fingerprint_write(machine, &w);
+    kt_fingerprint_write(s->machine, &w);
     return finish(l, &w, err);
 }
 
-kt_status kt_ledger_open(const char *path, bool fresh, const kt_fingerprint *machine,
-                         const char *workload, const char *strategy, uint64_t seed, kt_ledger *out,
-                         kt_err *err) {
+kt_status kt_ledger_open(const char *path, bool fresh, const kt_ledger_session *session,
+                         kt_ledger *out, kt_err *err) {
     kt_status st;
 
     memset(out, 0, sizeof *out);
     KT_TRY(kt_journal_open(path, fresh, &out->journal, err));
-    st = mark_usable(out, machine, err);
-    if (st == KT_OK) st = start_session(out, machine, workload, strategy, seed, err);
+    st = mark_usable(out, session->machine, err);
+    if (st == KT_OK) st = start_session(out, session, err);
     if (st != KT_OK) kt_ledger_close(out);
     return st;
 }
@@ -255,6 +257,15 @@ bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t co
         if (kt_row_read(kt_json_get(r, "row"), "journal", out, NULL) == KT_OK) return true;
     }
     return false;
+}
+
+kt_status kt_ledger_skip(kt_ledger *l, const kt_tune_cell *cell, const char *why, kt_err *err) {
+    kt_json_writer w = {0};
+    char key[KT_CELL_KEY_BYTES];
+    begin(&w, "skip");
+    put_string(&w, "cell", kt_cell_key(&cell->problem, cell->threads, key, sizeof key));
+    put_string(&w, "message", why);
+    return finish(l, &w, err);
 }
 
 kt_status kt_ledger_end(kt_ledger *l, const char *reason, kt_err *err) {

@@ -21,10 +21,19 @@ typedef struct kt_ledger {
     int n_replayed; /* rungs taken from the journal so far */
 } kt_ledger;
 
-/* Open the journal at path (fresh: forget its content) and start a session. */
-kt_status kt_ledger_open(const char *path, bool fresh, const kt_fingerprint *machine,
-                         const char *workload, const char *strategy, uint64_t seed, kt_ledger *out,
-                         kt_err *err);
+/* What a session says about itself in the journal. */
+typedef struct kt_ledger_session {
+    const kt_fingerprint *machine;
+    const char *workload, *strategy;
+    const char *command; /* repeats the run; names neither folders nor users */
+    uint64_t seed;
+} kt_ledger_session;
+
+/* Open the journal at path (fresh: forget its content) and start a session. Earlier sessions count
+ * only when machine, protocol, version and compiler are the same: two builds of one variant are not
+ * the same contender. */
+kt_status kt_ledger_open(const char *path, bool fresh, const kt_ledger_session *session,
+                         kt_ledger *out, kt_err *err);
 void kt_ledger_close(kt_ledger *l); /* accepts a zeroed one */
 
 kt_status kt_ledger_gate(kt_ledger *l, const kt_gate_result *result, kt_err *err);
@@ -43,6 +52,14 @@ bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t co
 /* Contenders with versions, default and strategy as one number. */
 uint32_t kt_contest_id(const kt_contenders *contenders, const char *strategy);
 
+/* A cell that could not be decided. */
+kt_status kt_ledger_skip(kt_ledger *l, const kt_tune_cell *cell, const char *why, kt_err *err);
+
 kt_status kt_ledger_end(kt_ledger *l, const char *reason, kt_err *err);
+
+/* May results of one machine stand beside those of the other? Everything hard must agree, and the
+ * cores and stepping as well; measured ceilings and memory (which varies by a page from boot to boot)
+ * may differ. */
+bool kt_same_tuning_machine(const kt_fingerprint *a, const kt_fingerprint *b);
 
 #endif

@@ -107,7 +107,7 @@ static void child_main(int fd, const kt_problem *problem, const kt_choice *choic
 
 /* Wait for the next report: 1 = got it, 0 = the child ended, -1 = timeout, -2 = asked to stop. */
 static int next_report(int fd, const kt_gate_limits *limits, report *r) {
-    double seconds = limits->seconds_each > 0 ? limits->seconds_each : 20;
+    double seconds = limits->seconds_each > 0 ? limits->seconds_each : 10;
     int64_t patience = kt_clock_ns() + (int64_t)(seconds * 1e9);
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};

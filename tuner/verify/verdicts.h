@@ -22,7 +22,7 @@ typedef struct kt_gate_limits {
     int64_t deadline_ns;     /* kt_clock_ns */
     bool (*stop)(void *arg); /* may be NULL */
     void *stop_arg;
-    double seconds_each; /* a choice that takes longer is rejected; 0 = 20 */
+    double seconds_each; /* a choice that takes longer is rejected; 0 = 10 */
 } kt_gate_limits;
 
 /* Gate n choices on this problem's shape (m ignored: every row count that kernels treat differently

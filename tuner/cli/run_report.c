@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cli/run_report.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void append(char *text, size_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void append(char *text, size_t bytes, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, bytes - used, format, args);
+    va_end(args);
+}
+
+/* A word for the shell; quoted when it is not plain. */
+static void append_word(char *text, size_t bytes, const char *flag, const char *word) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/,+=:@";
+    bool is_plain = word[0] && !word[strspn(word, plain)];
+
+    append(text, bytes, " --%s %s", flag, is_plain ? "" : "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            append(text, bytes, "'\\''");
+        else
+            append(text, bytes, "%c", *word);
+    append(text, bytes, "%s", is_plain ? "" : "'");
+}
+
+char *kt_run_command(const kt_run_options *o, const char *model_name, char *out, size_t bytes) {
+    out[0] = '\0';
+    append(out, bytes, "kttune run");
+    append_word(out, bytes, "model", model_name ? model_name : o->model);
+    append_word(out, bytes, "format", o->format);
+    if (o->threads) append_word(out, bytes, "threads", o->threads);
+    if (strcmp(o->strategy, "auto") != 0) append_word(out, bytes, "strategy", o->strategy);
+    if (o->seed != 1) append(out, bytes, " --seed %lld", (long long)o->seed);
+    if (o->budget_seconds > 0) append(out, bytes, " --budget %gs", o->budget_seconds);
+    if (!model_name && o->out) append_word(out, bytes, "out", o->out);
+    if (!model_name && o->results) append_word(out, bytes, "results", o->results);
+    return out;
+}
+
+static void put_string(kt_json_writer *w, const char *key, const char *v) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, v);
+}
+
+static void put_int(kt_json_writer *w, const char *key, int64_t v) {
+    kt_json_key(w, key);
+    kt_json_put_int(w, v);
+}
+
+static void put_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
+    kt_json_key(w, key);
+    kt_json_put_fixed(w, v, decimals);
+}
+
+static void finish(kt_json_writer *w) {
+    const char *text;
+    kt_json_end_object(w);
+    text = kt_json_writer_text(w, NULL);
+    if (text) puts(text);
+    kt_json_writer_deinit(w);
+}
+
+static void begin(kt_json_writer *w, const kt_run_report *r) {
+    kt_json_begin_object(w);
+    put_string(w, "machine", r->class_name);
+    put_string(w, "table", r->table_path);
+    put_string(w, "journal", r->journal_path);
+}
+
+/* --- before --- */
+
+static void print_plan_json(const kt_run_report *r, size_t n) {
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
+    double seconds, total = 0;
+
+    begin(&w, r);
+    kt_json_key(&w, "cells");
+    kt_json_begin_array(&w);
+    for (size_t i = 0; i < n; i++) {
+        const kt_tune_cell *c = kt_session_planned(r->session, i, &seconds);
+        char key[KT_CELL_KEY_BYTES];
+        total += seconds;
+        kt_json_begin_object(&w);
+        put_string(&w, "role", c->role);
+        put_string(&w, "cell", kt_cell_key(&c->problem, c->threads, key, sizeof key));
+        put_fixed(&w, "weight", c->weight, 6);
+        put_fixed(&w, "seconds", seconds, 3);
+        kt_json_end_object(&w);
+    }
+    kt_json_end_array(&w);
+    put_fixed(&w, "seconds", total, 1);
+    finish(&w);
+}
+
+void kt_run_print_plan(const kt_run_report *r) {
+    kt_session_progress p;
+    double seconds, total = 0;
+
+    kt_session_progress_get(r->session, &p);
+    if (r->options->json) {
+        print_plan_json(r, p.n_cells);
+        return;
+    }
+    for (size_t i = 0; i < p.n_cells; i++) {
+        const kt_tune_cell *c = kt_session_planned(r->session, i, &seconds);
+        char key[KT_CELL_KEY_BYTES];
+        total += seconds;
+        printf("%-12s %-58s weight %.4f  about %.2f s, %.1f s so far\n", c->role,
+               kt_cell_key(&c->problem, c->threads, key, sizeof key), c->weight, seconds, total);
+    }
+    printf("%zu cells, about %.0f s\ntable   %s\njournal %s\n", p.n_cells, total, r->table_path,
+           r->journal_path);
+}
+
+/* --- at the end --- */
+
+static double gain_of(const kt_session_progress *p) {
+    return p->n_tuned ? expm1(p->log_gain_sum / (double)p->n_tuned) : 0;
+}
+
+static void print_end_json(const kt_run_report *r, const kt_session_progress *p) {
+    kt_json_writer w = {.indent = 1};
+    char command[KT_RUN_PATH_BYTES];
+
+    begin(&w, r);
+    put_int(&w, "cells", (int64_t)p->n_cells);
+    put_int(&w, "decided", (int64_t)p->n_decided);
+    put_int(&w, "reused", (int64_t)p->n_reused);
+    put_int(&w, "tuned", (int64_t)p->n_tuned);
+    put_int(&w, "skipped", (int64_t)p->n_skipped);
+    put_int(&w, "kept_rows", (int64_t)r->n_kept_rows);
+    put_int(&w, "gated", p->n_gated);
+    put_int(&w, "rejected", p->n_rejected);
+    put_int(&w, "rounds", p->rounds);
+    put_int(&w, "voided", p->voided);
+    put_fixed(&w, "gain_geomean", gain_of(p), 4);
+    put_fixed(&w, "aa_noise_p95", r->aa_noise, 4);
+    put_fixed(&w, "weight_done", p->weight_done, 4);
+    put_fixed(&w, "seconds", r->seconds, 2);
+    put_string(&w, "repeat", kt_run_command(r->options, NULL, command, sizeof command));
+    finish(&w);
+}
+
+void kt_run_print_end(const kt_run_report *r) {
+    kt_session_progress p;
+    char command[2 * KT_RUN_PATH_BYTES];
+    double gain;
+
+    kt_session_progress_get(r->session, &p);
+    if (r->options->json) {
+        print_end_json(r, &p);
+        return;
+    }
+    gain = gain_of(&p);
+    printf("%zu of %zu cells decided (%zu from the journal), %.1f %% of the serving time: "
+           "%zu tuned (%s%+.1f %% geomean), %zu kept the default\n",
+           p.n_decided, p.n_cells, p.n_reused, 100 * p.weight_done, p.n_tuned,
+           gain < 2 * r->aa_noise ? "≈ " : "", 100 * gain, p.n_decided - p.n_tuned);
+    if (p.n_skipped) printf("%zu cells skipped: %s\n", p.n_skipped, p.skipped_why);
+    printf("%d contenders gated, %d rejected; %lld rounds, %lld voided; %.1f s\nwrote %s",
+           p.n_gated, p.n_rejected, (long long)p.rounds, (long long)p.voided, r->seconds,
+           r->table_path);
+    if (r->n_kept_rows) printf(" (%zu rows of other cells kept)", r->n_kept_rows);
+    putchar('\n');
+    if (r->ended_early)
+        printf("to go on: %s\n", kt_run_command(r->options, NULL, command, sizeof command));
+}

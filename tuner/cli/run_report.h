@@ -1,0 +1,35 @@
+/* What `kttune run` says: before, at the end, and how to go on. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_RUN_REPORT_H
+#define KT_TUNER_RUN_REPORT_H
+
+#include "tuner/session/session.h"
+
+#define KT_RUN_PATH_BYTES 1024
+
+typedef struct kt_run_options {
+    const char *model, *format, *out, *strategy, *threads, *results;
+    double budget_seconds; /* 0 = none */
+    int64_t seed;
+    bool resume, fresh, dry_run, json, noisy_ok;
+} kt_run_options;
+
+typedef struct kt_run_report {
+    const kt_run_options *options;
+    const kt_session *session;
+    const char *class_name, *table_path, *journal_path;
+    double aa_noise;    /* p95 */
+    double seconds;     /* of the whole program */
+    size_t n_kept_rows; /* of the table that was there */
+    bool ended_early;
+} kt_run_report;
+
+/* The command that does the run again: as it was given (model_name NULL), or for a stranger, with the
+ * model's bare name and no paths. Cut when it does not fit. */
+char *kt_run_command(const kt_run_options *o, const char *model_name, char *out, size_t out_bytes);
+
+/* Cells in the order of work, predicted time, file names. */
+void kt_run_print_plan(const kt_run_report *r);
+
+void kt_run_print_end(const kt_run_report *r);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/store/table_union.h"
+
+#include "base/err.h"
+
+int kt_row_is_current(const kt_table_row *row, const kt_registry *registry) {
+    const kt_variant *v = kt_registry_find(registry, row->variant);
+    kt_config config;
+    return v && v->version == row->version &&
+           kt_config_parse(v, row->config, &config, NULL) == KT_OK &&
+           kt_variant_accepts(v, &row->problem, &config, NULL) == KT_OK;
+}
+
+kt_status kt_table_add_missing(kt_table *to, const kt_table *from, const kt_registry *registry,
+                               size_t *n_added, kt_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < from->n_rows; i++) {
+        const kt_table_row *row = &from->rows[i];
+        if (kt_table_find(to, &row->problem, row->threads) || !kt_row_is_current(row, registry))
+            continue;
+        KT_TRY(kt_table_put(to, row, err));
+        n++;
+    }
+    if (n_added) *n_added = n;
+    return KT_OK;
+}
