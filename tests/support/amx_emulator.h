@@ -1,0 +1,35 @@
+/* AMX object code on any x86-64: instructions that this CPU does not know raise SIGILL, whose handler
+ * decodes them and does what they would have done (amx_tiles.h). Where the CPU has AMX nothing is
+ * installed and the same code runs on the hardware.
+ *
+ *     if (kt_amx_start(&err) != KT_OK) cr_skip_test("%s", err.message);
+ *     variant->gemm(&call);         // tile instructions work, in every thread, each with its own tiles
+ *     cr_assert_gt(kt_amx_executed(), 0);
+ *
+ * A broken rule ends the program as it would on hardware, by SIGILL (#UD) or SIGSEGV (#GP), after a line
+ * on standard error that names the rule; inside kt_amx_try it is reported to the caller instead.
+ * Decoded are LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1, TILESTORED, TILEZERO, TILERELEASE, TDPBSSD,
+ * TDPBSUD, TDPBUSD, TDPBUUD, TDPBF16PS and TDPFP16PS; other illegal instructions stay illegal.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TESTS_AMX_EMULATOR_H
+#define KT_TESTS_AMX_EMULATOR_H
+
+#include "kt/status.h"
+#include "tests/support/amx_tiles.h"
+
+/* Make tile instructions work from now on in all threads. May be called again. Refuses hardware that
+ * has AMX while the kernel does not permit it: the instructions would fault without being illegal. */
+kt_status kt_amx_start(kt_err *err);
+
+/* Do they run on the hardware? */
+bool kt_amx_is_native(void);
+
+/* Instructions emulated in this thread; on hardware always 1, so that "some ran" can be asserted. */
+uint64_t kt_amx_executed(void);
+
+/* Run code(arg) and return the first fault it raises; it does not continue after one. The tiles are
+ * in the initial state afterwards, and unless native when it begins. Not reentrant. */
+kt_amx_fault kt_amx_try(void (*code)(void *arg), void *arg);
+
+#endif
