@@ -1,0 +1,30 @@
+/* Fused expert: INT4 weights (bfloat16 scale per 32 inputs) x INT8 activations on AMX-INT8 and AVX-512.
+ * The tiles are explained in kernels/simd/p64_amx.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/p64_amx.h"
+#include "kernels/simd/swiglu_avx2.h"
+
+static void gate_up(const kt_moe_call *call) {
+    kt_amx_gate_up(call, kt_tile_w4g32_amx, kt_swiglu_a8_avx2);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_amx_down(call, kt_tile_w4g32_amx);
+}
+
+KT_VARIANT(w4g32_a8_moe64__amxint8) = {
+    .name = "w4g32_a8_moe64__amxint8",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_INT4_G32,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AMXINT8,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .workspace_bytes = kt_amx_gather_bytes,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
