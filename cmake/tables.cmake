@@ -19,12 +19,19 @@ function(kt_write_table)
   file(CONFIGURE OUTPUT "${T_OUT}" CONTENT "${text}" @ONLY)
 endfunction()
 
-# Stems (file names without extension) of a list of files.
-function(kt_stems out)
+# kt_file_table(<what> HEADER <h> ARRAY <array> FILES <glob>): the table of type kt_<what> over one
+# descriptor kt_<what>_<name> per file, named after it: verb_run.c, cmd_run.c or run.c make `run`.
+# Written to generated/<what>_table.c; the number of entries is kt_builtin_<what>_count.
+function(kt_file_table what)
+  cmake_parse_arguments(T "" "HEADER;ARRAY;FILES" "" ${ARGN})
+  file(GLOB files CONFIGURE_DEPENDS ${T_FILES})
   set(stems)
-  foreach(file IN LISTS ARGN)
+  foreach(file IN LISTS files)
     get_filename_component(stem "${file}" NAME_WE)
+    string(REGEX REPLACE "^(cmd|${what})_" "" stem ${stem})
     list(APPEND stems ${stem})
   endforeach()
-  set(${out} ${stems} PARENT_SCOPE)
+  kt_write_table(OUT ${CMAKE_BINARY_DIR}/generated/${what}_table.c HEADER ${T_HEADER}
+                 TYPE kt_${what} PREFIX kt_${what}_ ARRAY ${T_ARRAY}
+                 COUNT kt_builtin_${what}_count STEMS ${stems})
 endfunction()

@@ -151,9 +151,8 @@ void kt_planner_destroy(kt_planner *p) {
     free(p);
 }
 
-void kt_planner_totals(const kt_planner *p, int *tuned_cells, int *untuned_cells) {
-    *tuned_cells = p->tuned_cells;
-    *untuned_cells = p->untuned_cells;
+kt_plan_totals kt_planner_totals(const kt_planner *p) {
+    return p->totals;
 }
 
 /* --- answers --- */
@@ -199,8 +198,9 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
     KT_TRY(kt_cells_gather(p, problem, threads, max_m, &cells, err));
     KT_TRY(kt_map_build(p, problem, threads, max_m, decode_share, &cells, &map, &layout, err));
     *out = map;
-    p->tuned_cells += cells.tuned;
-    p->untuned_cells += cells.untuned;
+    p->totals.tuned += cells.tuned;
+    p->totals.between += cells.between;
+    p->totals.estimated += cells.untuned - cells.between;
     if (source) {
         memset(source, 0, sizeof *source);
         source->tuned_cells = cells.tuned;

@@ -48,8 +48,14 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
 kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int threads,
                                  kt_choice *out, kt_err *err);
 
-/* Totals over all resolves so far, for the status line of `kt serve`. */
-void kt_planner_totals(const kt_planner *p, int *tuned_cells, int *untuned_cells);
+/* m buckets over all kt_plan_resolve calls so far, for the status line of `kt serve`. */
+typedef struct kt_plan_totals {
+    int tuned;     /* answered by a row of their own */
+    int between;   /* no row, but tuned neighbours answer for them */
+    int estimated; /* by the nearest shape or by the roofline */
+} kt_plan_totals;
+
+kt_plan_totals kt_planner_totals(const kt_planner *p);
 
 /* Where a table for this machine is looked for, first hit wins: $KT_TABLE;
  * $XDG_DATA_HOME/kt/<class>/<model>.kttable.json (default ~/.local/share); then

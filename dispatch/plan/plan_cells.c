@@ -199,6 +199,7 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
         if (exact[b].n > 0) {
             *cell = exact[b];
         } else if (first >= 0 && b > first && (b < last || kt_m_buckets[last] >= full_tile_rows)) {
+            out->between++;
             out->guessed += kt_m_buckets[b] <= even_rows;
             continue; /* between tuned buckets, or above a winner with full tiles */
         } else if ((near = cell_from_nearest(p, &q, threads, cell)) != NULL) {

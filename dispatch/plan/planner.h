@@ -35,6 +35,7 @@ typedef struct kt_cells {
     int n;
     kt_cell cell[KT_MAX_CELLS];
     int tuned, untuned; /* buckets with and without a row; tuned + untuned = buckets up to max_m */
+    int between;        /* untuned ones that tuned neighbours answer for */
     int guessed;        /* untuned ones that are worth a warning */
     const kt_table_row *nearest; /* a row that answered for another shape, or NULL */
 } kt_cells;
@@ -48,7 +49,7 @@ struct kt_planner {
     char command[256];         /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
-    int tuned_cells, untuned_cells;
+    kt_plan_totals totals;
 };
 
 /* KT_E_UNSUPPORTED when no usable variant accepts the problem at some bucket. */

@@ -104,7 +104,7 @@ static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, s
 
 static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
     kt_planner *planner = NULL;
-    int tuned = 0, untuned = 0;
+    kt_plan_totals cells;
     char command[256];
     kt_status st;
 
@@ -114,14 +114,15 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_err *err) {
     if (st != KT_OK) return st;
     st = kt_model_plan_make(planner, &e->model.config, weights, kt_pool_threads(e->pool),
                             e->max_chunk, e->max_context, &e->plan, err);
-    kt_planner_totals(planner, &tuned, &untuned);
+    cells = kt_planner_totals(planner);
     kt_planner_destroy(planner);
     if (e->table)
-        snprintf(e->table_line, sizeof e->table_line, "table %.400s: %d of %d cells tuned",
-                 e->table_path, tuned, tuned + untuned);
+        snprintf(e->table_line, sizeof e->table_line,
+                 "table %.400s: %d cells tuned, %d between them, %d estimated", e->table_path,
+                 cells.tuned, cells.between, cells.estimated);
     else
         snprintf(e->table_line, sizeof e->table_line,
-                 "no table: all %d cells are chosen by an estimate", tuned + untuned);
+                 "no table: all %d cells are chosen by an estimate", cells.estimated);
     return st;
 }
 

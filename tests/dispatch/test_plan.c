@@ -190,6 +190,8 @@ Test(plan, between_buckets_the_smaller_interpolated_time_wins) {
     for (int64_t m = 11; m <= 16; m++) expect(&b, m, "fake_wide__avx512vnni", 8);
     cr_assert_eq(b.source.tuned_cells, 7);
     cr_assert_eq(b.source.untuned_cells, 1); /* 12 is answered by 8 and 16 */
+    cr_assert_eq(kt_planner_totals(b.planner).between, 1);
+    cr_assert_eq(kt_planner_totals(b.planner).estimated, 0);
     cr_assert(strstr(b.source.note, "1 of 8 m buckets"), "%s", b.source.note);
     cr_assert(strstr(b.source.note, "kttune run --model Tiny"), "%s", b.source.note);
     close_bench(&b);
@@ -368,6 +370,7 @@ Test(plan, without_a_table_the_widest_instruction_set_is_chosen) {
     cr_assert_str_eq(b.source.layout, "p64"); /* as fast on paper as fake_good__lib, and ours */
     cr_assert_eq(b.source.tuned_cells, 0);
     cr_assert_eq(b.source.untuned_cells, kt_m_bucket_count);
+    cr_assert_eq(kt_planner_totals(b.planner).estimated, kt_m_bucket_count);
     cr_assert(strstr(b.source.note, "kttune run --model NAME"), "%s", b.source.note);
     cr_assert(strstr(b.source.note, "no dispatch table"), "%s", b.source.note);
     resolve(&b, &gemm, 16, 0.5);
@@ -519,7 +522,7 @@ Test(plan, a_table_of_another_machine_is_refused_whole) {
 
 Test(plan, a_stale_table_is_used_with_one_warning) {
     kt_fingerprint grown = this_machine();
-    int tuned, untuned;
+    kt_plan_totals totals;
     bench b;
     open_bench(&b);
     fill_all_buckets(&b);
@@ -530,9 +533,10 @@ Test(plan, a_stale_table_is_used_with_one_warning) {
     resolve(&b, &gemm, 16, 0.5);
     cr_assert_eq(lines_said(&b), 1, "%s", b.said);
     cr_assert(strstr(b.said, "usable cores: table 2, machine 4"), "%s", b.said);
-    kt_planner_totals(b.planner, &tuned, &untuned);
-    cr_assert_eq(tuned, kt_m_bucket_count + 8);
-    cr_assert_eq(untuned, 0);
+    totals = kt_planner_totals(b.planner);
+    cr_assert_eq(totals.tuned, kt_m_bucket_count + 8);
+    cr_assert_eq(totals.between, 0);
+    cr_assert_eq(totals.estimated, 0);
     close_bench(&b);
 }
 
