@@ -7,7 +7,7 @@
 #define KT_RUN_PATH_BYTES 1024
 
 typedef struct kt_run_options {
-    const char *model, *format, *out, *strategy, *threads, *results;
+    const char *model, *format, *out, *strategy, *threads, *cells, *results;
     double budget_seconds; /* 0 = none */
     int64_t seed;
     bool resume, fresh, dry_run, json, noisy_ok;

@@ -14,6 +14,7 @@
 #include "tuner/measure/cold.h"
 #include "tuner/report/progress.h"
 #include "tuner/report/results.h"
+#include "tuner/space/cell_filter.h"
 #include "tuner/space/shapes.h"
 #include "tuner/store/table_union.h"
 
@@ -80,6 +81,7 @@ static kt_status make_cells(run_state *r, kt_err *err) {
     KT_TRY(kt_shapes_find(r->options.model, &r->shapes, NULL, 0, err));
     KT_TRY(kt_cells_of_shapes(&r->shapes, (kt_serving_format)format, profile, threads, n_threads,
                               &r->cells, err));
+    if (r->options.cells) KT_TRY(kt_cells_filter(&r->cells, r->options.cells, err));
     if (r->options.out) {
         if (snprintf(r->table_path, PATH_BYTES, "%s", r->options.out) >= PATH_BYTES)
             return kt_fail(err, KT_E_INVALID, "--out: path too long");
@@ -234,6 +236,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"resume", KT_SWITCH_FLAG, &o->resume, NULL, "take over what the journal holds (default)"},
         {"fresh", KT_SWITCH_FLAG, &o->fresh, NULL, "forget the journal, measure everything again"},
         {"threads", KT_SWITCH_TEXT, &o->threads, "N,N", "thread counts; default 1 and all cores"},
+        {"cells", KT_SWITCH_TEXT, &o->cells, "COND,..",
+         "only these: m<=4, m>=64, threads=2, op=gemm, role=experts"},
         {"strategy", KT_SWITCH_TEXT, &o->strategy, "NAME",
          "auto, exhaustive, random; default auto"},
         {"seed", KT_SWITCH_COUNT, &o->seed, "N", "orders and resamples; default 1"},
@@ -262,6 +266,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (code >= 0) return code;
     if (!o->model && n_words == 1) o->model = words[0];
     if (!o->model) return kt_switch_fail(&usage, "--model is missing");
+    if (n_words == 1 && o->model != words[0])
+        return kt_switch_fail(&usage, "'%s' is one argument too many", words[0]);
     if (o->fresh && o->resume)
         return kt_switch_fail(&usage, "--resume and --fresh exclude each other");
     st = run_all(&r, &result, &err);

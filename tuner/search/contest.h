@@ -6,6 +6,7 @@
 #include "tuner/measure/rounds.h"
 
 #define KT_HOLDOUT_ROUNDS 30
+#define KT_HOLDOUTS 2           /* one after the other; a challenger must win each */
 #define KT_MIN_GAIN 0.01        /* a challenger must win by 1 % */
 #define KT_GAIN_CONFIDENCE 0.99 /* and by the whole of this interval */
 #define KT_RUNNERS 3
@@ -37,7 +38,7 @@ typedef struct kt_verdict {
     bool is_tuned;                /* the winner is not the default, and has shown it */
     double winner_ns, default_ns; /* p25 of one call, of the holdout where there was one */
     kt_interval spread;           /* of winner_ns, relative: 1.0 +- */
-    kt_interval gain; /* log(default / winner) in the holdout; zero when they are the same */
+    kt_interval gain; /* log(default / challenger) in the holdout; zero without a challenger */
     int rounds;       /* behind winner_ns */
     int n_runners;
     int runner[KT_RUNNERS];

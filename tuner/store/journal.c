@@ -27,6 +27,7 @@ struct kt_journal {
     kt_json_doc **docs;
     size_t n, capacity, dropped;
     int64_t synced_ns;
+    bool is_dirty; /* written since the last sync */
 };
 
 kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes, kt_err *err) {
@@ -151,7 +152,7 @@ void kt_journal_close(kt_journal *j) {
     if (!j) return;
     for (size_t i = 0; i < j->n; i++) kt_json_destroy(j->docs[i]);
     if (j->fd >= 0) {
-        fdatasync(j->fd);
+        if (j->is_dirty) fdatasync(j->fd);
         close(j->fd); /* releases the lock */
     }
     free(j->docs);
@@ -189,6 +190,7 @@ static kt_status sync_now_and_then(kt_journal *j, kt_err *err) {
     if (now - j->synced_ns < sync_interval_ns) return KT_OK;
     if (fdatasync(j->fd) != 0) return kt_fail(err, KT_E_IO, "%s: %s", j->path, strerror(errno));
     j->synced_ns = kt_clock_ns();
+    j->is_dirty = false;
     return KT_OK;
 }
 
@@ -204,6 +206,7 @@ kt_status kt_journal_append(kt_journal *j, const kt_json_writer *w, kt_err *err)
     if (!line) return kt_fail(err, KT_E_NOMEM, "%s: no memory for a record", j->path);
     memcpy(line, text, size - 1);
     snprintf(line + size - 1, TAIL_BYTES + 2, ",\"crc\":\"%08x\"}\n", kt_crc32(text, size - 1));
+    j->is_dirty = true;
     st = write_all(j, line, size - 1 + TAIL_BYTES + 1, err);
     free(line);
     return st == KT_OK ? sync_now_and_then(j, err) : st;

@@ -172,25 +172,36 @@ static bool is_rung(const kt_ledger *l, const kt_json *r, int rung, const int *l
     return true;
 }
 
-/* Copy a recorded rung behind the samples; false when the record does not fit. */
+/* Do the rung's samples make sense: n_new rounds of each contender, voided ones among them? */
+static bool is_sound(const kt_json *ns, const kt_json *voided, int n_live, size_t n_new) {
+    for (int i = 0; i < n_live; i++) {
+        const kt_json *own = kt_json_at(ns, (size_t)i);
+        if (kt_json_length(own) != n_new) return false;
+        for (size_t j = 0; j < n_new; j++)
+            if (!(kt_json_double(kt_json_at(own, j), 0) > 0)) return false;
+    }
+    for (size_t i = 0; i < kt_json_length(voided); i++) {
+        int64_t at = kt_json_int(kt_json_at(voided, i), -1);
+        if (at < 0 || at >= (int64_t)n_new) return false;
+    }
+    return true;
+}
+
+/* Copy a recorded rung behind the samples; false (and nothing copied) when the record does not fit. */
 static bool take_rung(const kt_json *r, const int *live, int n_live, kt_samples *s) {
     const kt_json *ns = kt_json_get(r, "ns"), *voided = kt_json_get(r, "void");
     size_t n_new = kt_json_length(kt_json_at(ns, 0));
     int first = s->n_rounds;
 
-    if (n_new == 0 || n_new > (size_t)(KT_MAX_SAMPLES - first)) return false;
+    if (n_new == 0 || n_new > (size_t)(KT_MAX_SAMPLES - first) ||
+        !is_sound(ns, voided, n_live, n_new))
+        return false;
     for (int i = 0; i < n_live; i++)
-        if (kt_json_length(kt_json_at(ns, (size_t)i)) != n_new) return false;
-    for (int i = 0; i < n_live; i++)
-        for (size_t j = 0; j < n_new; j++) {
-            double v = kt_json_double(kt_json_at(kt_json_at(ns, (size_t)i), j), 0);
-            if (v <= 0) return false;
-            s->ns[(size_t)live[i] * KT_MAX_SAMPLES + (size_t)first + j] = v;
-        }
+        for (size_t j = 0; j < n_new; j++)
+            s->ns[(size_t)live[i] * KT_MAX_SAMPLES + (size_t)first + j] =
+                kt_json_double(kt_json_at(kt_json_at(ns, (size_t)i), j), 0);
     for (size_t i = 0; i < kt_json_length(voided); i++) {
-        int64_t at = kt_json_int(kt_json_at(voided, i), -1);
-        if (at < 0 || at >= (int64_t)n_new) return false;
-        s->voided[first + at] = 1;
+        s->voided[first + kt_json_int(kt_json_at(voided, i), 0)] = 1;
         s->n_voided++;
     }
     s->n_rounds += (int)n_new;

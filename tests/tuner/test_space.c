@@ -1,0 +1,368 @@
+/* Cells of every workload and of config files; filters; contenders. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <glob.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "dispatch/plan/plan.h"
+#include "tests/support/fake_variants.h"
+#include "tests/support/temp.h"
+#include "tuner/space/candidates.h"
+#include "tuner/space/cell_filter.h"
+#include "tuner/space/shapes.h"
+
+static const int both_counts[] = {1, 2};
+
+static kt_json_doc *parse(const char *text) {
+    kt_json_doc *doc;
+    kt_err err;
+    cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, &err), KT_OK, "%s", err.message);
+    return doc;
+}
+
+static kt_status from_config(const char *text, kt_shapes *out, kt_err *err) {
+    kt_json_doc *doc = parse(text);
+    kt_status st = kt_shapes_from_config(kt_json_root(doc), "config.json", out, err);
+    kt_json_destroy(doc);
+    return st;
+}
+
+static void check_cells(const kt_cell_list *list, const char *what) {
+    double sum = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        const kt_tune_cell *c = &list->cells[i];
+        const kt_problem *p = &c->problem;
+        int is_bucket = 0;
+        for (int b = 0; b < kt_m_bucket_count; b++) is_bucket |= kt_m_buckets[b] == p->m;
+        cr_assert(is_bucket, "%s: m=%lld", what, (long long)p->m);
+        cr_assert(p->k % 32 == 0 && p->k > 0 && p->n > 0, "%s", what);
+        cr_assert(c->weight > 0 && *c->role, "%s", what);
+        if (p->op == KT_OP_MOE_FFN) cr_assert(p->topk >= 1 && p->topk <= p->experts);
+        sum += c->weight;
+        for (size_t j = 0; j < i; j++) { /* two roles may share a shape, never a name */
+            const kt_tune_cell *d = &list->cells[j];
+            cr_assert(d->threads != c->threads || d->problem.m != p->m ||
+                          strcmp(d->role, c->role) != 0,
+                      "%s: %s twice", what, c->role);
+        }
+    }
+    cr_assert(fabs(sum - 1) < 1e-9, "%s: weights sum to %g", what, sum);
+}
+
+Test(space, every_workload_has_cells_in_every_format) {
+    glob_t files;
+    cr_assert_eq(glob(KT_SOURCE_DIR "/datasets/workloads/*.json", 0, NULL, &files), 0);
+    cr_assert_geq(files.gl_pathc, 8);
+    for (size_t f = 0; f < files.gl_pathc; f++) {
+        char name[128];
+        kt_shapes s;
+        kt_err err;
+        size_t n[2] = {0, 0};
+        snprintf(name, sizeof name, "%s", strrchr(files.gl_pathv[f], '/') + 1);
+        *strstr(name, ".json") = '\0';
+        cr_assert_eq(kt_shapes_find(name, &s, NULL, 0, &err), KT_OK, "%s", err.message);
+        for (int format = KT_SERVE_NATIVE; format <= KT_SERVE_INT4; format++)
+            for (int profile = KT_PROFILE_QUICK; profile <= KT_PROFILE_FULL; profile++) {
+                kt_cell_list list = {0};
+                cr_assert_eq(kt_cells_of_shapes(&s, (kt_serving_format)format, (kt_profile)profile,
+                                                both_counts, 2, &list, &err),
+                             KT_OK, "%s: %s", name, err.message);
+                check_cells(&list, name);
+                cr_expect_str_eq(list.workload, name);
+                n[profile] = list.n;
+                kt_cell_list_deinit(&list);
+            }
+        cr_expect_lt(n[KT_PROFILE_QUICK], n[KT_PROFILE_FULL], "%s", name);
+    }
+    globfree(&files);
+}
+
+/* The bundled model is described twice: by its own config.json and by a workload. Same cells. */
+Test(space, config_and_workload_of_tiny_moe_agree) {
+    kt_shapes a, b;
+    kt_cell_list x = {0}, y = {0};
+    kt_json_doc *doc;
+    char *text;
+    size_t size;
+    kt_err err;
+
+    cr_assert_eq(kt_shapes_find(KT_SOURCE_DIR "/datasets/models/tiny-moe/", &a, NULL, 0, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect_str_eq(a.name, "tiny-moe");
+    cr_assert_eq(kt_file_read(KT_SOURCE_DIR "/datasets/workloads/tiny-moe.json", 1 << 20, &text,
+                              &size, NULL),
+                 KT_OK);
+    doc = parse(text);
+    cr_assert_eq(kt_shapes_from_workload(kt_json_root(doc), "w", &b, &err), KT_OK, "%s",
+                 err.message);
+    kt_cells_of_shapes(&a, KT_SERVE_INT4, KT_PROFILE_FULL, both_counts, 2, &x, &err);
+    kt_cells_of_shapes(&b, KT_SERVE_INT4, KT_PROFILE_FULL, both_counts, 2, &y, &err);
+    cr_assert_eq(x.n, y.n);
+    for (size_t i = 0; i < x.n; i++) {
+        cr_expect(kt_same_weights(&x.cells[i].problem, &y.cells[i].problem));
+        cr_expect(x.cells[i].problem.m == y.cells[i].problem.m &&
+                  fabs(x.cells[i].weight - y.cells[i].weight) < 1e-12);
+    }
+    kt_cell_list_deinit(&x);
+    kt_cell_list_deinit(&y);
+    kt_json_destroy(doc);
+    free(text);
+}
+
+#define QWEN                                                                                     \
+    "\"hidden_size\":256,\"num_hidden_layers\":4,\"vocab_size\":1000,\"num_attention_heads\":8," \
+    "\"num_key_value_heads\":2,\"head_dim\":64,\"num_experts\":16,\"num_experts_per_tok\":4,"    \
+    "\"moe_intermediate_size\":128"
+
+Test(space, config_gives_the_matrices_that_are_multiplied) {
+    kt_shapes s;
+    kt_err err;
+
+    cr_assert_eq(from_config("{" QWEN "}", &s, &err), KT_OK, "%s", err.message);
+    cr_expect(s.moe_layers == 4 && s.dense_layers == 0 && s.native == KT_W_BF16);
+    cr_expect(s.experts == 16 && s.topk == 4 && s.intermediate == 128);
+    cr_assert_eq(s.n_dense, 3);
+    cr_expect(s.dense[0].n == (8 + 2 * 2) * 64 && s.dense[0].k == 256, "qkv");
+    cr_expect(s.dense[1].n == 256 && s.dense[1].k == 512, "o");
+    cr_expect(s.dense[2].n == 1000 && s.dense[2].layers == 1, "lm_head of any vocabulary");
+    cr_assert_eq(
+        from_config("{" QWEN ",\"mlp_only_layers\":[0,3],\"intermediate_size\":512}", &s, &err),
+        KT_OK, "%s", err.message);
+    cr_expect(s.moe_layers == 2 && s.dense_layers == 2 && s.dense_intermediate == 512);
+    cr_assert_eq(
+        from_config("{" QWEN ",\"decoder_sparse_step\":2,\"intermediate_size\":512}", &s, &err),
+        KT_OK);
+    cr_expect_eq(s.moe_layers, 2);
+    cr_assert_eq(from_config("{" QWEN ",\"quantization_config\":{\"config_groups\":{\"group_0\":"
+                             "{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}}",
+                             &s, &err),
+                 KT_OK);
+    cr_expect_eq(s.native, KT_W_INT4_G32);
+}
+
+Test(space, bad_configs_are_refused_by_name) {
+    static const struct {
+        const char *text, *word;
+        kt_status status;
+    } bad[] = {
+        {"{}", "hidden_size", KT_E_FORMAT},
+        {"{\"hidden_size\":\"x\"}", "hidden_size", KT_E_FORMAT},
+        {"{\"hidden_size\":100,\"num_hidden_layers\":1,\"vocab_size\":8}", "multiple of 32",
+         KT_E_UNSUPPORTED},
+        {"{\"hidden_size\":-32,\"num_hidden_layers\":1,\"vocab_size\":8}", "hidden_size",
+         KT_E_FORMAT},
+        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"num_experts\":4,"
+         "\"num_experts_per_tok\":5,\"moe_intermediate_size\":32,\"num_attention_heads\":2}",
+         "5 experts per token of 4", KT_E_FORMAT},
+        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"num_experts\":4,"
+         "\"num_experts_per_tok\":2,\"moe_intermediate_size\":33,\"num_attention_heads\":2}",
+         "moe_intermediate_size = 33", KT_E_UNSUPPORTED},
+        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"intermediate_size\":64,"
+         "\"num_attention_heads\":2,\"num_key_value_heads\":3}",
+         "3 key heads", KT_E_FORMAT},
+        {"{\"hidden_size\":64,\"num_hidden_layers\":9999999,\"vocab_size\":8}", "num_hidden_layers",
+         KT_E_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kt_shapes s;
+        kt_err err = {0};
+        cr_expect_eq(from_config(bad[i].text, &s, &err), bad[i].status, "%s", bad[i].text);
+        cr_expect(strstr(err.message, bad[i].word), "'%s' lacks '%s'", err.message, bad[i].word);
+    }
+}
+
+Test(space, bad_workloads_and_models_are_refused_by_name) {
+    char folder[256], path[300];
+    kt_json_doc *doc = parse("{\"schema\":\"kt-workload-9\"}");
+    kt_shapes s;
+    kt_err err;
+
+    cr_expect_eq(kt_shapes_from_workload(kt_json_root(doc), "w", &s, &err), KT_E_FORMAT);
+    cr_expect(strstr(err.message, "kt-workload-9") && strstr(err.message, "kt-workload-1"));
+    kt_json_destroy(doc);
+    cr_expect_eq(kt_shapes_find("no-such-model", &s, NULL, 0, &err), KT_E_NOT_FOUND);
+    cr_expect_eq(kt_shapes_find("../workloads/tiny-moe", &s, NULL, 0, &err), KT_E_NOT_FOUND,
+                 "a name is no path");
+    kt_temp_make(folder, sizeof folder);
+    kt_temp_write(folder, "config.json", "{broken", 7);
+    cr_expect_eq(kt_shapes_find(folder, &s, NULL, 0, &err), KT_E_FORMAT);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    cr_expect(strstr(err.message, path), "%s", err.message);
+    kt_temp_remove(folder);
+}
+
+static void tiny_cells(kt_cell_list *list) {
+    kt_shapes s;
+    memset(list, 0, sizeof *list);
+    cr_assert_eq(kt_shapes_find("tiny-moe", &s, NULL, 0, NULL), KT_OK);
+    cr_assert_eq(kt_cells_of_shapes(&s, KT_SERVE_INT4, KT_PROFILE_FULL, both_counts, 2, list, NULL),
+                 KT_OK);
+}
+
+Test(space, filters_keep_what_they_say) {
+    static const struct {
+        const char *text;
+        size_t n; /* 4 roles, 23 buckets of which 5 up to 6, 2 thread counts */
+    } good[] = {{"m<=6", 4 * 5 * 2},
+                {"m=1,threads=2", 4},
+                {"role=experts", 46},
+                {"op=gemm,m>=4096", 6},
+                {"m<=6,m>=3,threads<=1", 12}};
+    static const char *const bad[] = {"",
+                                      "m",
+                                      "m<4",
+                                      "m<=",
+                                      "m<=4x",
+                                      "n=3",
+                                      "m<=4,",
+                                      ",m<=4",
+                                      "role<=o",
+                                      "role=",
+                                      "m==4",
+                                      "m=-1",
+                                      "role=zz",
+                                      "threads=99",
+                                      "op=attn",
+                                      "mm<=4",
+                                      "m<=99999999999999999999999"};
+    kt_cell_list list;
+    kt_err err;
+
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        tiny_cells(&list);
+        cr_assert_eq(kt_cells_filter(&list, good[i].text, &err), KT_OK, "%s", err.message);
+        cr_expect_eq(list.n, good[i].n, "%s: %zu cells", good[i].text, list.n);
+        check_cells(&list, good[i].text);
+        kt_cell_list_deinit(&list);
+    }
+    tiny_cells(&list);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_expect_eq(kt_cells_filter(&list, bad[i], &err), KT_E_INVALID, "'%s'", bad[i]);
+        cr_expect_eq(list.n, 184, "'%s' changed the list", bad[i]);
+    }
+    kt_cell_list_deinit(&list);
+}
+
+/* --- contenders --- */
+
+typedef struct scene {
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_fingerprint machine;
+    kt_tune_cell cell;
+    kt_choice standard;
+} scene;
+
+static void make_scene(scene *s, int64_t m) {
+    kt_choice_map *map = calloc(1, sizeof *map);
+    kt_err err;
+    memset(s, 0, sizeof *s);
+    cr_assert_eq(kt_registry_create(kt_fake_variants, kt_fake_variant_count,
+                                    KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI, &s->registry,
+                                    &err),
+                 KT_OK, "%s", err.message);
+    s->machine.ceilings = (kt_ceilings){.stream_gbs_1t = 30,
+                                        .stream_gbs_all = 40,
+                                        .peak_scalar_gops = 4,
+                                        .peak_gops = {100, 100, 200, 800},
+                                        .threads_all = 2};
+    s->cell = (kt_tune_cell){.problem = {.op = KT_OP_GEMM,
+                                         .weights = KT_W_INT8_CHANNEL,
+                                         .acts = KT_A_INT8_G32,
+                                         .m = m,
+                                         .n = 1024,
+                                         .k = 1024},
+                             .threads = 1,
+                             .role = "o"};
+    cr_assert_eq(kt_planner_create(s->registry, NULL, &s->machine, NULL, &s->planner, &err), KT_OK);
+    cr_assert_eq(kt_plan_resolve(s->planner, &s->cell.problem, 1, 4096, 0.7, map, NULL, &err),
+                 KT_OK, "%s", err.message);
+    s->standard = *kt_choice_for(map, m);
+    free(map);
+}
+
+static void drop_scene(scene *s) {
+    kt_planner_destroy(s->planner);
+    kt_registry_destroy(s->registry);
+}
+
+Test(space, contenders_are_all_configurations_that_are_accepted) {
+    scene s;
+    kt_contenders c;
+    kt_err err;
+    size_t want = 0;
+
+    make_scene(&s, 64);
+    for (size_t i = 0; i < kt_registry_count(s.registry); i++) {
+        const kt_variant *v = kt_registry_at(s.registry, i);
+        for (int64_t j = 0; j < kt_config_count(v); j++) {
+            kt_config config = kt_config_at(v, j);
+            want += kt_variant_accepts(v, &s.cell.problem, &config, NULL) == KT_OK;
+        }
+    }
+    cr_assert_eq(kt_contenders_make(s.registry, &s.cell, &s.machine.ceilings, &s.standard, NULL, 0,
+                                    &c, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect_eq((size_t)c.n, want);
+    cr_expect_eq(c.n_pruned, 0);
+    for (int i = 0; i < c.n; i++) {
+        cr_expect_eq(kt_contenders_find(&c, &c.list[i].choice), i, "%s twice", c.list[i].name);
+        cr_expect(c.list[i].bound_ns > 0 && strchr(c.list[i].name, '@'));
+    }
+    cr_expect(kt_choice_equal(&c.list[c.default_index].choice, &s.standard));
+    kt_contenders_deinit(&c);
+    drop_scene(&s);
+}
+
+/* At 512 rows the scalar bound is 200 times the VNNI one; it goes unless it is the default or what a
+ * neighbour won with. Libraries stay: nobody knows what they run. */
+Test(space, pruning_spares_the_default_the_neighbour_and_libraries) {
+    scene s;
+    kt_contenders c;
+    kt_choice scalar = {.variant = NULL};
+    kt_err err;
+    int libraries = 0, scalars = 0;
+
+    make_scene(&s, 512);
+    for (size_t i = 0; i < kt_registry_count(s.registry); i++) {
+        const kt_variant *v = kt_registry_at(s.registry, i);
+        if (v->op == KT_OP_GEMM && v->isa == 0 && !strstr(v->name, "__lib")) scalar.variant = v;
+    }
+    cr_assert(scalar.variant);
+    scalar.config = kt_config_initial(scalar.variant);
+    cr_assert_eq(kt_contenders_make(s.registry, &s.cell, &s.machine.ceilings, &s.standard, NULL,
+                                    1.5, &c, &err),
+                 KT_OK);
+    cr_expect_gt(c.n_pruned, 0);
+    cr_expect_eq(kt_contenders_find(&c, &scalar), -1);
+    cr_expect_geq(c.default_index, 0);
+    for (int i = 0; i < c.n; i++) libraries += strstr(c.list[i].name, "__lib") != NULL;
+    cr_expect_eq(libraries, 1);
+    kt_contenders_deinit(&c);
+    cr_assert_eq(kt_contenders_make(s.registry, &s.cell, &s.machine.ceilings, &s.standard, &scalar,
+                                    1.5, &c, &err),
+                 KT_OK);
+    for (int i = 0; i < c.n; i++) scalars += c.list[i].choice.variant == scalar.variant;
+    cr_expect_eq(scalars, 1, "what the neighbour won with stays");
+    kt_contenders_deinit(&c);
+    drop_scene(&s);
+}
+
+Test(space, cell_keys_are_unique_and_readable) {
+    kt_cell_list list;
+    char a[KT_CELL_KEY_BYTES], b[KT_CELL_KEY_BYTES];
+
+    tiny_cells(&list);
+    for (size_t i = 0; i < list.n; i++)
+        for (size_t j = 0; j < i; j++) {
+            kt_cell_key(&list.cells[i].problem, list.cells[i].threads, a, sizeof a);
+            kt_cell_key(&list.cells[j].problem, list.cells[j].threads, b, sizeof b);
+            cr_assert_str_neq(a, b);
+        }
+    kt_cell_key(&list.cells[0].problem, 1, a, sizeof a);
+    cr_expect_str_eq(a, "moe_ffn w4g32/a8 m=1 n=128 k=256 E=16/4 t=1");
+    kt_cell_list_deinit(&list);
+}
