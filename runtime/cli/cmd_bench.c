@@ -10,41 +10,33 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "kt/version.h"
+#include "runtime/cli/bench_report.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/cli/interrupt.h"
 #include "runtime/exec/perplexity.h"
+#include "runtime/model/synthetic_model.h"
 
 #define MAX_TEXT_BYTES ((size_t)1 << 30)
-#define MAX_KINDS 16
 
 static const kt_usage usage = {
     .command = "bench",
-    .arguments = "MODEL",
+    .arguments = "(MODEL | --synthetic NAME)",
     .about =
         "Measure prompt processing (pp) and text generation (tg) in tokens per second, mean and "
         "standard deviation over\nrepetitions after one warm-up, as llama-bench does; or the "
-        "perplexity of a text.",
+        "perplexity of a text. --synthetic measures a model of\na published shape with random "
+        "weights: qwen3-30b, deepseek-v3, glm-4.7, minimax-m2, qwen3-next ...",
     .examples = "  kt bench datasets/models/tiny-moe --weights int8\n"
+                "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
                 "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
     const char *perplexity;
     int64_t n_prompt, n_generate, repetitions, window;
-    bool json;
+    bool json, ops;
 } flags;
-
-/* One measured line: pp512, tg128. */
-typedef struct speed {
-    char name[32];
-    double mean, deviation; /* tokens per second */
-    int n_kinds;
-    struct {
-        const char *name;
-        double share; /* of the time */
-    } kind[MAX_KINDS];
-} speed;
 
 typedef struct bench {
     kt_engine *engine;
@@ -53,7 +45,8 @@ typedef struct bench {
     int32_t *tokens;
     float *logits;
     int n_speeds;
-    speed speeds[2];
+    kt_bench_speed speeds[2];
+    kt_roofline roofline;
     kt_perplexity perplexity; /* windows = 0: not measured */
 } bench;
 
@@ -70,26 +63,30 @@ static kt_status run_once(bench *b, int64_t n, int one_by_one, double *seconds, 
     return KT_OK;
 }
 
-static void read_profile(const bench *b, speed *s) {
-    const char *name;
-    int64_t time_ns, total = 0;
+/* The larger of two measurements: other work on the machine only slows a probe down. */
+static kt_status measure_roofline(bench *b, const flags *f, kt_err *err) {
+    kt_roofline now;
 
-    for (int i = 0; i < MAX_KINDS && kt_engine_profile_read(b->engine, i, &name, &time_ns); i++) {
-        s->kind[i].name = name;
-        s->kind[i].share = (double)time_ns;
-        s->n_kinds = i + 1;
-        total += time_ns;
-    }
-    for (int i = 0; i < s->n_kinds && total > 0; i++) s->kind[i].share /= (double)total;
+    if (!f->ops) return KT_OK;
+    KT_TRY(kt_engine_measure_roofline(b->engine, &now, err));
+    if (now.stream_gbs < b->roofline.stream_gbs) now.stream_gbs = b->roofline.stream_gbs;
+    for (int u = 0; u < KT_UNIT_COUNT; u++)
+        if (now.peak_gops[u] < b->roofline.peak_gops[u])
+            now.peak_gops[u] = b->roofline.peak_gops[u];
+    b->roofline = now;
+    return KT_OK;
 }
 
 static kt_status measure(bench *b, const flags *f, const char *prefix, int64_t n, int one_by_one,
                          kt_err *err) {
-    speed *s = &b->speeds[b->n_speeds];
+    kt_bench_speed *s = &b->speeds[b->n_speeds];
     double sum = 0, squares = 0, seconds, r = (double)f->repetitions;
 
     if (n == 0) return KT_OK;
     snprintf(s->name, sizeof s->name, "%s%lld", prefix, (long long)n);
+    s->repetitions = f->repetitions;
+    s->threads = b->info.n_threads;
+    s->is_decode = one_by_one;
     KT_TRY(run_once(b, n, one_by_one, &seconds, err)); /* warm-up */
     kt_engine_profile(b->engine, true);
     for (int64_t i = 0; i < f->repetitions; i++) {
@@ -100,7 +97,7 @@ static kt_status measure(bench *b, const flags *f, const char *prefix, int64_t n
         squares += rate * rate;
     }
     kt_engine_profile(b->engine, false);
-    read_profile(b, s);
+    kt_engine_profile_read(b->engine, &s->profile);
     s->mean = sum / r;
     s->deviation = r > 1 ? sqrt(fmax(0, (squares - sum * sum / r) / (r - 1))) : 0;
     b->n_speeds++;
@@ -153,41 +150,32 @@ static kt_status prepare(bench *b, const flags *f, kt_err *err) {
     return KT_OK;
 }
 
+static void print_synthetic(const bench *b) {
+    const kt_engine_info *i = &b->info;
+
+    printf("random weights: embedding N(0, %g), router N(0, %g), others N(0, %g); %lld of %lld "
+           "layers, vocabulary %lld\nthe whole model runs at about %.4g of these speeds\n",
+           KT_SYNTHETIC_EMBEDDING, KT_SYNTHETIC_ROUTER, KT_SYNTHETIC_OTHER, (long long)i->layers,
+           (long long)i->layers_of_all, (long long)i->vocab,
+           (double)i->layers / (double)i->layers_of_all);
+}
+
 static void print_text(const bench *b, const flags *f) {
+    const kt_roofline *r = &b->roofline;
+
     printf("%s, weights %s (%.1f MiB), %lld threads, kt %s\n%s\n", b->info.model_name,
            f->engine.weights, (double)b->info.weight_bytes / (1 << 20),
            (long long)b->info.n_threads, KT_VERSION, b->info.table_line);
-    for (int i = 0; i < b->n_speeds; i++) {
-        const speed *s = &b->speeds[i];
-        printf("%-8s %10.2f ± %.2f tokens/s  ", s->name, s->mean, s->deviation);
-        for (int k = 0; k < s->n_kinds; k++)
-            printf(" %s %.0f%%", s->kind[k].name, 100 * s->kind[k].share);
-        putchar('\n');
-    }
+    if (f->engine.synthetic) print_synthetic(b);
+    if (f->ops)
+        printf("ceilings: read stream %.1f GB/s, int8 %.0f, bf16 %.0f, f32 %.0f Gop/s\n",
+               r->stream_gbs, r->peak_gops[KT_UNIT_INT8], r->peak_gops[KT_UNIT_BF16],
+               r->peak_gops[KT_UNIT_F32]);
+    for (int i = 0; i < b->n_speeds; i++) kt_bench_print(&b->speeds[i], f->ops);
     if (b->perplexity.windows)
         printf("perplexity %.6f  nll %.6f  tokens %lld  windows %lld  counted %lld\n",
                b->perplexity.perplexity, b->perplexity.nll, (long long)b->perplexity.tokens,
                (long long)b->perplexity.windows, (long long)b->perplexity.counted);
-}
-
-static void put_speed(kt_json_writer *w, const speed *s, int64_t repetitions) {
-    kt_json_begin_object(w);
-    kt_json_key(w, "test");
-    kt_json_put_string(w, s->name);
-    kt_json_key(w, "tokens_per_second");
-    kt_json_put_fixed(w, s->mean, 3);
-    kt_json_key(w, "deviation");
-    kt_json_put_fixed(w, s->deviation, 3);
-    kt_json_key(w, "repetitions");
-    kt_json_put_int(w, repetitions);
-    kt_json_key(w, "time_share");
-    kt_json_begin_object(w);
-    for (int k = 0; k < s->n_kinds; k++) {
-        kt_json_key(w, s->kind[k].name);
-        kt_json_put_fixed(w, s->kind[k].share, 4);
-    }
-    kt_json_end_object(w);
-    kt_json_end_object(w);
 }
 
 static void print_json(const bench *b, const flags *f) {
@@ -202,13 +190,19 @@ static void print_json(const bench *b, const flags *f) {
     kt_json_put_int(&w, (int64_t)b->info.weight_bytes);
     kt_json_key(&w, "threads");
     kt_json_put_int(&w, b->info.n_threads);
+    kt_json_key(&w, "layers");
+    kt_json_put_int(&w, b->info.layers);
+    kt_json_key(&w, "layers_of_all");
+    kt_json_put_int(&w, b->info.layers_of_all);
+    kt_json_key(&w, "is_synthetic");
+    kt_json_put_bool(&w, f->engine.synthetic != NULL);
     kt_json_key(&w, "version");
     kt_json_put_string(&w, KT_VERSION);
     kt_json_key(&w, "table");
     kt_json_put_string(&w, b->info.table_line);
     kt_json_key(&w, "results");
     kt_json_begin_array(&w);
-    for (int i = 0; i < b->n_speeds; i++) put_speed(&w, &b->speeds[i], f->repetitions);
+    for (int i = 0; i < b->n_speeds; i++) kt_bench_put(&b->speeds[i], &w);
     kt_json_end_array(&w);
     if (b->perplexity.windows) {
         kt_json_key(&w, "perplexity");
@@ -227,8 +221,11 @@ static void print_json(const bench *b, const flags *f) {
 
 static kt_status run_all(bench *b, const flags *f, kt_err *err) {
     KT_TRY(prepare(b, f, err));
+    KT_TRY(measure_roofline(b, f, err));
     KT_TRY(measure(b, f, "pp", f->n_prompt, 0, err));
     KT_TRY(measure(b, f, "tg", f->n_generate, 1, err));
+    KT_TRY(measure_roofline(b, f, err));
+    for (int i = 0; i < b->n_speeds; i++) b->speeds[i].roofline = b->roofline;
     return measure_perplexity(b, f, err);
 }
 
@@ -248,6 +245,11 @@ static int run(int argc, char **argv) {
                          "perplexity of a text; skips the other two unless -p or -n is given"),
         KT_OPTION_INT("window", 0, &f.window, 2, 1 << 24,
                       "tokens per perplexity window (default 512)"),
+        KT_OPTION_STRING("synthetic", 0, &f.engine.synthetic, "NAME",
+                         "random weights of a shape of datasets/workloads; includes --ops"),
+        KT_OPTION_INT("layers", 0, &f.engine.layers, 0, 4096,
+                      "of the synthetic model (default all)"),
+        KT_OPTION_FLAG("ops", &f.ops, "each kind of work against this machine's ceilings"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object"),
         KT_ENGINE_OPTIONS(f.engine)};
     bench b = {0};
@@ -259,7 +261,15 @@ static int run(int argc, char **argv) {
                                 &model, 1, &n_words);
 
     if (code >= 0) return code;
-    if (n_words < 1) return kt_usage_fail(&usage, "no model folder given");
+    if (!n_words == !f.engine.synthetic)
+        return kt_usage_fail(&usage, "%s",
+                             n_words ? "give either a model folder or --synthetic"
+                                     : "no model folder given");
+    if (f.engine.layers && !f.engine.synthetic)
+        return kt_usage_fail(&usage, "--layers goes with --synthetic");
+    if (f.perplexity && f.engine.synthetic)
+        return kt_usage_fail(&usage, "a synthetic model has no tokenizer for --perplexity");
+    f.ops |= f.engine.synthetic != NULL;
     if (f.n_prompt < 0) f.n_prompt = f.perplexity ? 0 : 512;
     if (f.n_generate < 0) f.n_generate = f.perplexity ? 0 : 128;
     f.engine.tokenizer_optional = !f.perplexity;

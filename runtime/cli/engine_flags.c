@@ -30,6 +30,8 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
                                  .max_context = flags->context,
                                  .max_chunk = flags->chunk,
                                  .tokenizer_optional = flags->tokenizer_optional,
+                                 .synthetic = flags->synthetic,
+                                 .synthetic_layers = flags->layers,
                                  .log = log};
     kt_err err = {KT_OK, ""};
 

@@ -7,8 +7,8 @@
 #include "runtime/exec/engine.h"
 
 typedef struct kt_engine_flags {
-    const char *weights, *table;
-    int64_t threads, context, chunk;
+    const char *weights, *table, *synthetic; /* synthetic: instead of a model folder */
+    int64_t threads, context, chunk, layers;
     bool tokenizer_optional;
 } kt_engine_flags;
 

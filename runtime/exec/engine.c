@@ -10,8 +10,10 @@
 
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
+#include "runtime/exec/roofline.h"
 #include "runtime/exec/step.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/synthetic_model.h"
 
 #define DEFAULT_CHUNK 512
 #define MAX_CPUS 1024
@@ -29,6 +31,8 @@ struct kt_engine {
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;
+    bool is_synthetic;
+    int64_t layers_of_all;
     int64_t max_context, max_chunk, chunk;
 };
 
@@ -39,9 +43,20 @@ struct kt_sequence {
 
 /* ---- the folder ---- */
 
+static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    e->is_synthetic = o->synthetic != NULL;
+    if (e->is_synthetic)
+        return kt_synthetic_dir(o->synthetic, o->synthetic_layers, &e->model, &e->layers_of_all,
+                                err);
+    KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
+    e->layers_of_all = e->model.config.layers;
+    return KT_OK;
+}
+
 static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
     char path[PATH_MAX];
 
+    if (e->is_synthetic) return KT_OK;
     if (snprintf(path, sizeof path, "%s/tokenizer.json", e->model.folder) >= PATH_MAX)
         return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->model.folder);
     if (access(path, F_OK) != 0) {
@@ -92,7 +107,7 @@ static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, s
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/";
     static const char *const format[] = {"", " --format bf16", " --format int8", " --format int4"};
-    const char *folder = e->model.folder;
+    const char *folder = e->is_synthetic ? e->model.name : e->model.folder;
     int threads = kt_pool_threads(e->pool);
     char count[32] = "";
 
@@ -136,8 +151,10 @@ static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
                                   .weights = weights,
                                   .pool = e->pool,
                                   .log = &e->log};
-    kt_status st = kt_checkpoint_open(e->model.folder, &checkpoint, err);
+    kt_status st = e->is_synthetic ? kt_synthetic_checkpoint(&e->model, 1, &checkpoint, err)
+                                   : kt_checkpoint_open(e->model.folder, &checkpoint, err);
 
+    request.has_twins = e->is_synthetic;
     if (st != KT_OK) return st;
     request.checkpoint = checkpoint;
     st = kt_weights_load(&request, &e->weights, err);
@@ -158,7 +175,7 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
 }
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
-    KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
+    KT_TRY(read_model(e, o, err));
     KT_TRY(set_limits(e, o, err));
     KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
     KT_TRY(probe_machine(e, o->n_threads, err));
@@ -204,6 +221,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
                             .layers = e->model.config.layers,
                             .max_context = e->max_context,
                             .n_threads = kt_pool_threads(e->pool),
+                            .layers_of_all = e->layers_of_all,
                             .n_eos = e->model.config.n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights)};
     memcpy(out->eos, e->model.config.eos, sizeof out->eos);
@@ -299,15 +317,14 @@ void kt_engine_set_chunk(kt_engine *e, int64_t rows) {
 
 void kt_engine_profile(kt_engine *e, bool is_on) {
     e->step.is_profiled = is_on;
-    if (is_on) memset(e->step.time_ns, 0, sizeof e->step.time_ns);
+    if (is_on) kt_step_profile_reset(&e->step);
 }
 
-int kt_engine_profile_read(const kt_engine *e, int i, const char **name, int64_t *time_ns) {
-    static const char *const names[KT_STEP_KINDS] = {"rows",   "qkv", "attention", "o",
-                                                     "router", "ffn", "lm_head"};
+void kt_engine_profile_read(const kt_engine *e, kt_profile *out) {
+    *out = e->step.profile;
+    for (int i = 0; i < e->step.n_threads; i++) out->busy_ns += e->step.busy[i].ns;
+}
 
-    if (i < 0 || i >= KT_STEP_KINDS) return 0;
-    *name = names[i];
-    *time_ns = e->step.time_ns[i];
-    return KT_STEP_KINDS;
+kt_status kt_engine_measure_roofline(kt_engine *e, kt_roofline *out, kt_err *err) {
+    return kt_roofline_measure(e->registry, e->pool, out, err);
 }

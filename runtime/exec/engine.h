@@ -24,6 +24,10 @@ typedef struct kt_engine_options {
     int64_t max_context;     /* 0 = the model's */
     int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
     bool tokenizer_optional; /* no error when tokenizer.json is missing */
+    /* Instead of model_dir: random weights of a published shape (runtime/model/synthetic_model.h), with so
+     * many of its layers (0 = all). Such a model has no tokenizer. */
+    const char *synthetic;
+    int64_t synthetic_layers;
     const kt_log *log;
 } kt_engine_options;
 
@@ -37,6 +41,8 @@ typedef struct kt_engine_info {
     int64_t eos[8];
     int n_eos;
     size_t weight_bytes;
+    int64_t
+        layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     char table_line[512]; /* which table and how many cells are tuned; printable */
 } kt_engine_info;
 
@@ -64,10 +70,45 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
  * --prefill-chunk`). */
 void kt_engine_set_chunk(kt_engine *e, int64_t rows);
 
-/* Where the time of forward calls goes, from now on (0 = stop). Costs two clock reads per phase. */
+/* Instructions whose peak bounds a kind of work. */
+typedef enum kt_unit { KT_UNIT_F32, KT_UNIT_BF16, KT_UNIT_INT8, KT_UNIT_COUNT } kt_unit;
+
+/* One kind of work of forward calls. */
+typedef struct kt_profile_kind {
+    const char *name; /* "ffn" */
+    int64_t time_ns;  /* from the first thread's start to the last one's end */
+    double ops;       /* two per multiply-add */
+    double bytes;     /* weights and cached keys and values, read once per step */
+    kt_unit unit;
+} kt_profile_kind;
+
+#define KT_PROFILE_KINDS 7
+
+/* Since the last kt_engine_profile(e, true). */
+typedef struct kt_profile {
+    kt_profile_kind kind[KT_PROFILE_KINDS];
+    int64_t time_ns;      /* of all steps */
+    int64_t busy_ns;      /* in tasks, all threads together */
+    int64_t serial_ns;    /* between phases, on one thread */
+    double moe_layers;    /* MoE layers run */
+    double experts_hit;   /* experts with rows, summed over them */
+    double expert_rows;   /* rows of all experts, summed */
+    int64_t busiest_rows; /* most rows of one expert */
+} kt_profile;
+
+/* Where the time of forward calls goes, from now on (false = stop). Costs a clock read per phase and two
+ * per task. */
 void kt_engine_profile(kt_engine *e, bool is_on);
-/* Time since the last kt_engine_profile(e, true) by kind of work; returns the number of kinds, or 0
- * for an index past them. name and time_ns receive the values of kind i. */
-int kt_engine_profile_read(const kt_engine *e, int i, const char **name, int64_t *time_ns);
+void kt_engine_profile_read(const kt_engine *e, kt_profile *out);
+
+/* What the engine's threads reach together on this machine right now: the ceilings of the profile. Takes
+ * half a second. */
+typedef struct kt_roofline {
+    double stream_gbs;                /* reading memory, 2 MiB pages */
+    double peak_gops[KT_UNIT_COUNT];  /* 0 = no probe */
+    const char *probe[KT_UNIT_COUNT]; /* name of its variant, or NULL */
+} kt_roofline;
+
+kt_status kt_engine_measure_roofline(kt_engine *e, kt_roofline *out, kt_err *err);
 
 #endif

@@ -15,31 +15,49 @@
 
 /* ---- phases ---- */
 
-/* Runs before each phase, on one thread: the clock of the profile, serial row work, task count. */
-static int64_t prepare(void *arg, int n_threads) {
-    kt_step_op *op = arg;
+/* Serial row work and the number of tasks. */
+static int64_t start(kt_step_op *op, int n_threads) {
     kt_step *s = op->step;
 
-    if (s->is_profiled) {
-        int64_t now = kt_clock_ns();
-        s->time_ns[s->last_kind] += now - s->stamp_ns;
-        s->stamp_ns = now;
-        s->last_kind = op->kind;
-    }
     if (op->before) op->before(s, op->layer, 0, s->rows);
     if (op->bind) op->bind(s, op->layer);
     if (op->rows) return (s->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
     return op->inner.prepare ? op->inner.prepare(op->inner.arg, n_threads) : op->inner.n_tasks;
 }
 
+/* Runs before each phase, on one thread. */
+static int64_t prepare(void *arg, int n_threads) {
+    kt_step_op *op = arg;
+    kt_step *s = op->step;
+    int64_t tasks;
+
+    if (s->is_profiled) {
+        int64_t now = kt_clock_ns();
+        s->profile.kind[s->last_kind].time_ns += now - s->stamp_ns;
+        s->stamp_ns = now;
+        s->last_kind = op->kind;
+    }
+    tasks = start(op, n_threads);
+    if (s->is_profiled) {
+        int64_t now = kt_clock_ns();
+        s->profile.kind[KT_STEP_ROWS].time_ns += now - s->stamp_ns;
+        s->profile.serial_ns += now - s->stamp_ns;
+        s->stamp_ns = now;
+        if (op->count) op->count(s, op->layer);
+    }
+    return tasks;
+}
+
 static void run(void *arg, int64_t begin, int64_t end, int tid) {
     kt_step_op *op = arg;
     int64_t last = end * ROWS_PER_TASK, rows = op->step->rows;
+    int64_t since = op->step->is_profiled ? kt_clock_ns() : 0;
 
     if (op->rows)
         op->rows(op->step, op->layer, begin * ROWS_PER_TASK, last < rows ? last : rows);
     else
         op->inner.run(op->inner.arg, begin, end, tid);
+    if (op->step->is_profiled) op->step->busy[tid].ns += kt_clock_ns() - since;
 }
 
 /* ---- programs ---- */
@@ -78,25 +96,35 @@ static void write_attention(writer *w, int64_t l) {
     kt_phase attn[KT_ATTN_PHASES];
 
     kt_attn_job_phases(&w->step->attn, attn);
-    add(w, KT_STEP_QKV, l, kt_step_attn_norm, kt_step_bind_qkv, gemm);
-    add(w, KT_STEP_ATTN, l, kt_step_rope_and_cache, kt_step_bind_attn, attn[0]);
+    add(w, KT_STEP_QKV, l, kt_step_attn_norm, kt_step_bind_qkv, gemm)->count = kt_step_count_qkv;
+    add(w, KT_STEP_ATTN, l, kt_step_rope_and_cache, kt_step_bind_attn, attn[0])->count =
+        kt_step_count_attn;
     if (w->is_few) add(w, KT_STEP_ATTN, l, NULL, NULL, attn[1]); /* many rows are never split */
-    add(w, KT_STEP_O, l, kt_step_encode_attended, kt_step_bind_o, gemm);
+    add(w, KT_STEP_O, l, kt_step_encode_attended, kt_step_bind_o, gemm)->count = kt_step_count_o;
 }
 
 static void write_feed_forward(writer *w, int64_t l) {
     int is_moe = w->step->config->is_moe[l];
-    kt_row_work *before = is_moe ? kt_step_norm_and_route : kt_step_ffn_norm;
+    kt_row_work *before = kt_step_ffn_norm;
     kt_phase phases[KT_MOE_PHASES];
+    kt_step_op *op = NULL;
 
+    if (is_moe && !w->is_few) {
+        op = push(w, KT_STEP_ROUTER, l, 1);
+        op->rows = kt_step_norm_and_route;
+        op->count = kt_step_count_router;
+        before = NULL;
+    }
     if (is_moe && w->is_few) { /* the router's experts shared out, not its rows */
-        kt_step_op *op = add(w, KT_STEP_ROUTER, l, kt_step_ffn_norm, NULL, (kt_phase){0});
+        op = add(w, KT_STEP_ROUTER, l, kt_step_ffn_norm, NULL, (kt_phase){0});
         op->inner = kt_step_router_phase(op);
+        op->count = kt_step_count_router;
         before = kt_step_select;
     }
     kt_moe_job_phases(is_moe ? &w->step->moe : &w->step->dense, phases);
     for (int i = 0; i < KT_MOE_PHASES; i++)
-        add(w, KT_STEP_FFN, l, i ? NULL : before, i ? NULL : kt_step_bind_ffn, phases[i]);
+        op = add(w, KT_STEP_FFN, l, i ? NULL : before, i ? NULL : kt_step_bind_ffn, phases[i]);
+    op->count = kt_step_count_ffn;
 }
 
 static kt_status write_program(kt_step *s, kt_step_program *program, int is_few, kt_err *err) {
@@ -113,7 +141,8 @@ static kt_status write_program(kt_step *s, kt_step_program *program, int is_few,
         write_feed_forward(&w, l);
     }
     add(&w, KT_STEP_HEAD, layers, kt_step_final_norm, kt_step_bind_head,
-        kt_gemm_group_phase(&s->gemm_group));
+        kt_gemm_group_phase(&s->gemm_group))
+        ->count = kt_step_count_head;
     return KT_OK;
 }
 
@@ -263,6 +292,8 @@ kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model
     KT_TRY(init_attn(s, max_context, err));
     KT_TRY(init_job(s, &s->moe, 1, err));
     KT_TRY(init_job(s, &s->dense, 0, err));
+    s->busy = kt_arena_alloc(&s->arena, (size_t)s->n_threads * sizeof *s->busy, 64);
+    if (!s->busy) return kt_fail(err, KT_E_NOMEM, "no memory for the profile");
     KT_TRY(write_program(s, &s->few, 1, err));
     return write_program(s, &s->many, 0, err);
 }
@@ -275,6 +306,7 @@ void kt_step_deinit(kt_step *s) {
 void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                  int64_t first_position) {
     const kt_step_program *program = rows <= FEW_ROWS ? &s->few : &s->many;
+    int64_t begin = s->is_profiled ? kt_clock_ns() : 0;
 
     s->rows = rows;
     s->first_position = first_position;
@@ -283,7 +315,9 @@ void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
         kt_weights_embed(s->weights, tokens[r], s->x + r * s->config->hidden);
     }
     s->last_kind = KT_STEP_ROWS;
-    s->stamp_ns = s->is_profiled ? kt_clock_ns() : 0;
+    s->stamp_ns = begin;
     kt_pool_run(pool, program->phases, program->count);
-    if (s->is_profiled) s->time_ns[s->last_kind] += kt_clock_ns() - s->stamp_ns;
+    if (!s->is_profiled) return;
+    s->profile.kind[s->last_kind].time_ns += kt_clock_ns() - s->stamp_ns;
+    s->profile.time_ns += kt_clock_ns() - begin;
 }

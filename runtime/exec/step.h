@@ -14,16 +14,18 @@
 #include "kernels/gemm/gemm_job.h"
 #include "kernels/moe_ffn/moe_layer.h"
 #include "kernels/router/router_select.h"
+#include "runtime/exec/engine.h"
 #include "runtime/kv/kv_cache.h"
 #include "runtime/model/weights.h"
 
 /* What `kt bench` reports time by. */
 typedef enum kt_step_kind {
-    KT_STEP_ROWS = 0, /* norms, encoding, rotary embedding, cache writes, expert choice */
+    KT_STEP_ROWS =
+        0, /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
     KT_STEP_QKV,
     KT_STEP_ATTN,
     KT_STEP_O,
-    KT_STEP_ROUTER,
+    KT_STEP_ROUTER, /* for many rows with the norm before and the choice after */
     KT_STEP_FFN,
     KT_STEP_HEAD,
     KT_STEP_KINDS
@@ -44,7 +46,13 @@ typedef struct kt_step_op {
     kt_row_work *rows;   /* what the tasks do, when the phase is row work: then no inner */
     void (*bind)(kt_step *s, int64_t layer);
     kt_phase inner;
+    void (*count)(kt_step *s, int64_t layer); /* adds its work to the profile, or NULL */
 } kt_step_op;
+
+/* Time of one thread in tasks, on a line of its own. */
+typedef struct kt_step_busy {
+    _Alignas(64) int64_t ns;
+} kt_step_busy;
 
 typedef struct kt_step_program {
     kt_phase *phases; /* in step->arena */
@@ -81,10 +89,12 @@ struct kt_step {
     kt_moe_job moe, dense;
     kt_step_program few, many;
 
-    /* Time by kind, when profiled. */
+    /* When profiled. */
     int is_profiled;
     kt_step_kind last_kind;
-    int64_t stamp_ns, time_ns[KT_STEP_KINDS];
+    int64_t stamp_ns;
+    kt_profile profile;
+    kt_step_busy *busy; /* [threads] */
 };
 
 /* Config, plan and weights are borrowed. */
@@ -112,5 +122,16 @@ kt_row_work kt_step_select;
 void kt_step_bind_ffn(kt_step *s, int64_t layer);
 kt_row_work kt_step_final_norm;
 void kt_step_bind_head(kt_step *s, int64_t layer);
+
+/* ---- what the profile counts (step_work.c): called when the phase starts, on one thread ---- */
+
+void kt_step_count_qkv(kt_step *s, int64_t layer);
+void kt_step_count_attn(kt_step *s, int64_t layer);
+void kt_step_count_o(kt_step *s, int64_t layer);
+void kt_step_count_router(kt_step *s, int64_t layer);
+void kt_step_count_ffn(kt_step *s, int64_t layer); /* after its experts are known */
+void kt_step_count_head(kt_step *s, int64_t layer);
+/* Names and units of the kinds; zero everything else. */
+void kt_step_profile_reset(kt_step *s);
 
 #endif

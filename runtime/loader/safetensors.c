@@ -30,6 +30,7 @@ struct kt_checkpoint {
     int n_shards;
     kt_tensor *tensors; /* sorted by name once all shards are read */
     size_t n_tensors, capacity;
+    kt_buffer memory; /* instead of a shard's mapping */
 };
 
 static const struct {
@@ -257,10 +258,41 @@ static kt_checkpoint *create(int n_shards) {
 void kt_checkpoint_close(kt_checkpoint *c) {
     if (!c) return;
     for (int i = 0; i < c->n_shards; i++) kt_mapping_close(&c->shards[i].mapping);
+    kt_buffer_destroy(&c->memory);
     kt_arena_deinit(&c->arena);
     free(c->shards);
     free(c->tensors);
     free(c);
+}
+
+kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
+                                  kt_buffer *memory, kt_checkpoint **out, kt_err *err) {
+    kt_checkpoint *c = create(1);
+    int is_short = !c;
+
+    *out = NULL;
+    if (c) {
+        c->memory = *memory;
+        c->shards[0].path = kt_arena_strndup(&c->arena, label, strlen(label));
+        c->tensors = calloc(count + 1, sizeof *c->tensors);
+        is_short = !c->tensors || !c->shards[0].path;
+    } else {
+        kt_buffer_destroy(memory);
+    }
+    for (size_t i = 0; i < count && !is_short; i++) {
+        c->tensors[i] = tensors[i];
+        c->tensors[i].file = 0;
+        c->tensors[i].name = kt_arena_strndup(&c->arena, tensors[i].name, strlen(tensors[i].name));
+        is_short = !c->tensors[i].name;
+        c->n_tensors++;
+    }
+    if (is_short || finish(c, err) != KT_OK) {
+        kt_checkpoint_close(c);
+        return is_short ? kt_fail(err, KT_E_NOMEM, "%s: no memory for %zu tensors", label, count)
+                        : KT_E_FORMAT;
+    }
+    *out = c;
+    return KT_OK;
 }
 
 kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err) {
@@ -452,6 +484,7 @@ kt_status kt_checkpoint_need(const kt_checkpoint *c, const char *name, int rank,
 void kt_checkpoint_release(const kt_checkpoint *c, const kt_tensor *t, size_t offset,
                            size_t bytes) {
     const kt_mapping *m = &c->shards[t->file].mapping;
+    if (!m->data) return; /* in memory: others may read the same bytes */
     if (offset <= t->bytes && bytes <= t->bytes - offset)
         kt_mapping_release(m, (size_t)(t->data - m->data) + offset, bytes);
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buffer.h"
 #include "kt/status.h"
 
 typedef enum kt_dtype {
@@ -53,6 +54,10 @@ typedef struct kt_checkpoint kt_checkpoint;
 kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err);
 /* Open folder: the shards of model.safetensors.index.json, or model.safetensors. */
 kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *err);
+/* Tensors that lie in memory instead of a file. The list and the names are copied; the data lies in
+ * `memory`, which is transferred also when the call fails. label stands for the file in messages. */
+kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
+                                  kt_buffer *memory, kt_checkpoint **out, kt_err *err);
 void kt_checkpoint_close(kt_checkpoint *c);
 
 size_t kt_checkpoint_count(const kt_checkpoint *c);

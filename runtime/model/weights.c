@@ -29,6 +29,15 @@ struct kt_weights {
     size_t bytes;
 };
 
+/* An expert that is packed, and the stored bytes it was made of. */
+typedef struct twin {
+    const kt_part_plan *part;
+    const uint8_t *stored[3];
+    const uint8_t *packed;
+} twin;
+
+#define MAX_TWINS 16
+
 /* State of one load. staging holds one plain matrix for all threads, or a slice per thread for the
  * three matrices of an expert. */
 typedef struct loader {
@@ -42,6 +51,8 @@ typedef struct loader {
     uint8_t *base; /* bump allocation in the current buffer */
     size_t used, limit;
     atomic_int bad; /* a weight was infinite or NaN */
+    twin twins[MAX_TWINS];
+    int n_twins;
 } loader;
 
 static size_t round64(size_t bytes) {
@@ -207,8 +218,29 @@ typedef struct expert_task {
     loader *loader;
     const kt_part_plan *part;
     kt_matrix_source (*source)[3];
+    const uint8_t **twin; /* [experts] packed before or by the first pass, or NULL */
     uint8_t *packed;
+    int is_copying; /* the second pass */
 } expert_task;
+
+static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
+    const kt_tensor *t = s->piece[0].tensor;
+    return t->data + (size_t)(s->piece[0].first_row * s->k) * kt_dtype_bytes(t->dtype);
+}
+
+/* An expert of the same stored bytes, if there is one; else this one is remembered. */
+static const uint8_t *find_twin(loader *l, const kt_part_plan *part, const kt_matrix_source s[3],
+                                const uint8_t *packed) {
+    twin me = {.part = part, .packed = packed};
+
+    for (int i = 0; i < 3; i++) me.stored[i] = stored_bytes_of(&s[i]);
+    for (int i = 0; i < l->n_twins; i++)
+        if (l->twins[i].part == part &&
+            memcmp(l->twins[i].stored, me.stored, sizeof me.stored) == 0)
+            return l->twins[i].packed;
+    if (l->n_twins < MAX_TWINS) l->twins[l->n_twins++] = me;
+    return NULL;
+}
 
 /* Plain form of one matrix: borrowed, or converted at *staging which moves on. */
 static kt_matrix plain_matrix(loader *l, const kt_matrix_source *source, kt_weight_format id,
@@ -237,6 +269,9 @@ static void pack_experts(void *arg, int64_t begin, int64_t end, int tid) {
         uint8_t *staging =
             (uint8_t *)t->loader->staging.data + (size_t)tid * t->loader->staging_slice;
         kt_matrix w[3];
+        if (t->is_copying && t->twin[e])
+            memcpy(t->packed + (size_t)e * t->part->bytes, t->twin[e], t->part->bytes);
+        if (t->is_copying || t->twin[e]) continue;
         for (int i = 0; i < 3; i++)
             w[i] = plain_matrix(t->loader, &t->source[e][i], problem->weights, &staging, tid);
         t->part->choices.choice[0].variant->pack_expert(problem, &w[0], &w[1], &w[2],
@@ -258,9 +293,11 @@ static kt_status load_experts(loader *l, int64_t layer, kt_err *err) {
         kt_arena_alloc(&l->weights->arena, sizeof *experts * (size_t)n, sizeof *experts);
 
     task.source = calloc((size_t)n, sizeof *task.source);
+    task.twin = calloc((size_t)n, sizeof *task.twin);
     task.packed = take(l, (size_t)n * part->bytes);
-    if (!experts || !task.source || !task.packed) {
+    if (!experts || !task.source || !task.twin || !task.packed) {
         free(task.source);
+        free(task.twin);
         return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld",
                        (long long)layer);
     }
@@ -268,12 +305,17 @@ static kt_status load_experts(loader *l, int64_t layer, kt_err *err) {
         kt_status st = kt_tensor_map_expert(&l->map, layer, e, task.source[e], err);
         if (st != KT_OK) {
             free(task.source);
+            free(task.twin);
             return st;
         }
         experts[e] = task.packed + (size_t)e * part->bytes;
+        if (l->request->has_twins) task.twin[e] = find_twin(l, part, task.source[e], experts[e]);
     }
     kt_pool_run(l->request->pool, &phase, 1);
+    task.is_copying = 1;
+    if (l->request->has_twins) kt_pool_run(l->request->pool, &phase, 1);
     free(task.source);
+    free(task.twin);
     *ffn = (kt_moe_layer){.problem = part->problem,
                           .experts = experts,
                           .choices = &part->choices,

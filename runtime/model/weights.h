@@ -3,6 +3,8 @@
 #ifndef KT_RUNTIME_WEIGHTS_H
 #define KT_RUNTIME_WEIGHTS_H
 
+#include <stdbool.h>
+
 #include "base/log.h"
 #include "base/pool.h"
 #include "kernels/moe_ffn/moe_layer.h"
@@ -28,7 +30,8 @@ typedef struct kt_weights_request {
     const kt_model_config *config;
     const kt_model_plan *plan; /* borrowed for the life of the weights */
     kt_quant weights;
-    kt_pool *pool; /* used during the call */
+    bool has_twins; /* experts may have the same stored bytes: pack one, copy the others */
+    kt_pool *pool;  /* used during the call */
     const kt_log *log;
 } kt_weights_request;
 

@@ -119,6 +119,33 @@ static void check_mixes(const kt_json *mixes, const char *where) {
     }
 }
 
+/* Where the published config is there too, it says the same. */
+static void check_config(const kt_json *root, const char *where) {
+    static const char *const keys[][2] = {{"hidden", "hidden_size"},
+                                          {"topk", "num_experts_per_tok"},
+                                          {"layers", "num_hidden_layers"},
+                                          {"vocab", "vocab_size"}};
+    static const char *const experts[] = {"num_experts", "n_routed_experts", "num_local_experts"};
+    const kt_json *c = kt_json_get(root, "config");
+    int64_t n_experts = -1, size = kt_json_int(kt_json_get(c, "moe_intermediate_size"),
+                                               kt_json_int(kt_json_get(c, "intermediate_size"), 0));
+
+    if (!c) return;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        cr_assert_eq(need(root, keys[i][0], 1, where), need(c, keys[i][1], 1, where), "%s: %s",
+                     where, keys[i][1]);
+    for (int i = 0; i < 3; i++) n_experts = kt_json_int(kt_json_get(c, experts[i]), n_experts);
+    cr_assert_eq(n_experts, need(root, "experts", 1, where), "%s", where);
+    cr_assert_eq(size, need(root, "intermediate", 1, where), "%s", where);
+    cr_assert_eq(need(c, "num_attention_heads", 1, where),
+                 need(kt_json_get(root, "attention"), "heads", 1, where), "%s", where);
+    cr_assert_eq(kt_json_int(kt_json_get(c, "first_k_dense_replace"), 0),
+                 need(root, "dense_layers", 0, where), "%s", where);
+    if (kt_json_int(kt_json_get(root, "dense_intermediate"), 0) > 0)
+        cr_assert_eq(need(c, "intermediate_size", 1, where),
+                     need(root, "dense_intermediate", 1, where), "%s", where);
+}
+
 static void check(const char *path) {
     kt_json_doc *doc = parse_file(path);
     const kt_json *root = kt_json_root(doc);
@@ -146,6 +173,7 @@ static void check(const char *path) {
     cr_assert(kt_json_string(kt_json_get(kt_json_get(root, "routing"), "generator"), NULL));
     check_dense(root, layers, path);
     check_attention(root, layers, path);
+    check_config(root, path);
     check_mixes(kt_json_get(root, "mixes"), path);
     kt_json_destroy(doc);
 }

@@ -55,6 +55,9 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "generate " MODEL " -p", 2, "--prompt needs a value");
     expect(KT "generate " MODEL " --raw=yes -p a", 2, "--raw takes no value");
     expect(KT "logits " MODEL " --tokens 1", 2, "--out is missing");
+    expect(KT "bench " MODEL " --synthetic qwen3-30b", 2, "either a model folder or --synthetic");
+    expect(KT "bench " MODEL " --layers 2", 2, "--layers goes with --synthetic");
+    expect(KT "bench --synthetic qwen3-30b --layers 1 --perplexity x", 2, "no tokenizer");
     expect(KT "version --help", 0, "usage: kt version");
     expect(KT "help bench", 0, "usage: kt bench");
     expect(KT "--version", 0, "kt 0.");
@@ -86,7 +89,9 @@ Test(kt_commands, json_outputs_parse) {
         KT "generate " MODEL
            " -p 'Blessed' -n 5 --json --quiet --temperature 1 --top-k 50 --seed 3",
         "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 2 --json --table ''",
-        KT "doctor " MODEL " --json", KT "version --json"};
+        "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 1 --ops --json --table ''",
+        KT "doctor " MODEL " --json",
+        KT "version --json"};
 
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char *out;

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/cli/bench_report.h"
+
+#include <stdio.h>
+
+static double share_of(double part, double whole) {
+    return whole > 0 ? part / whole : 0;
+}
+
+/* The least time a kind of work can take: its bytes at the stream's speed or its operations at the
+ * instruction's peak, whichever is longer. */
+static double floor_ns(const kt_profile_kind *k, const kt_roofline *r) {
+    double reading = share_of(k->bytes, r->stream_gbs);
+    double computing = share_of(k->ops, r->peak_gops[k->unit]);
+    return reading > computing ? reading : computing;
+}
+
+/* Sums over the kinds, and the figures that the bars are about. */
+typedef struct totals {
+    double ns, ops, bytes, floor_ns;
+    double of_stream; /* bytes per second of the stream's */
+    double of_peak;   /* time that the operations would take at their peaks, of the time taken */
+    double waiting, serial;
+} totals;
+
+static totals sum_up(const kt_bench_speed *s) {
+    const kt_profile *p = &s->profile;
+    totals t = {.ns = (double)p->time_ns};
+    double thread_ns = t.ns * (double)s->threads;
+
+    for (int i = 0; i < KT_PROFILE_KINDS; i++) {
+        const kt_profile_kind *k = &p->kind[i];
+        t.ops += k->ops;
+        t.bytes += k->bytes;
+        t.floor_ns += floor_ns(k, &s->roofline);
+        t.of_peak += share_of(share_of(k->ops, s->roofline.peak_gops[k->unit]), t.ns);
+    }
+    t.of_stream = share_of(share_of(t.bytes, t.ns), s->roofline.stream_gbs);
+    t.serial = share_of((double)p->serial_ns, t.ns);
+    t.waiting = 1 - share_of((double)(p->busy_ns + p->serial_ns), thread_ns);
+    return t;
+}
+
+static void print_kind(const kt_profile_kind *k, const kt_roofline *r, double total_ns) {
+    double ns = (double)k->time_ns;
+
+    printf("  %-10s %5.1f %%", k->name, 100 * share_of(ns, total_ns));
+    if (k->ops > 0)
+        printf("  %8.1f Gop/s  %6.2f GB/s", share_of(k->ops, ns), share_of(k->bytes, ns));
+    if (k->ops > 0 && r->stream_gbs > 0)
+        printf("  %5.1f %% of its roofline", 100 * share_of(floor_ns(k, r), ns));
+    putchar('\n');
+}
+
+static void print_details(const kt_bench_speed *s) {
+    const kt_roofline *r = &s->roofline;
+    const kt_profile *p = &s->profile;
+    totals t = sum_up(s);
+
+    for (int i = 0; i < KT_PROFILE_KINDS; i++) print_kind(&p->kind[i], r, t.ns);
+    printf("  all                %8.1f Gop/s  %6.2f GB/s", share_of(t.ops, t.ns),
+           share_of(t.bytes, t.ns));
+    if (r->stream_gbs > 0)
+        printf("  %5.1f %% of the roofline, %.1f %% of the %s", 100 * share_of(t.floor_ns, t.ns),
+               100 * (s->is_decode ? t.of_stream : t.of_peak),
+               s->is_decode ? "stream" : "instructions' peaks");
+    printf("\n  threads wait %.1f %% (barriers, tail of phases), one works alone %.1f %%\n",
+           100 * t.waiting, 100 * t.serial);
+    if (p->moe_layers > 0)
+        printf("  routing: %.1f experts per layer and step, %.1f rows each, %lld at most\n",
+               p->experts_hit / p->moe_layers, share_of(p->expert_rows, p->experts_hit),
+               (long long)p->busiest_rows);
+}
+
+void kt_bench_print(const kt_bench_speed *s, bool details) {
+    printf("%-8s %10.2f ± %.2f tokens/s", s->name, s->mean, s->deviation);
+    if (details) {
+        putchar('\n');
+        print_details(s);
+        return;
+    }
+    for (int i = 0; i < KT_PROFILE_KINDS; i++)
+        printf("%s %s %.0f%%", i ? "" : "  ", s->profile.kind[i].name,
+               100 * share_of((double)s->profile.kind[i].time_ns, (double)s->profile.time_ns));
+    putchar('\n');
+}
+
+static void put(kt_json_writer *w, const char *key, double value, int decimals) {
+    kt_json_key(w, key);
+    kt_json_put_fixed(w, value, decimals);
+}
+
+static void put_kind(kt_json_writer *w, const kt_profile_kind *k, const kt_roofline *r,
+                     double total_ns) {
+    double ns = (double)k->time_ns;
+
+    kt_json_key(w, k->name);
+    kt_json_begin_object(w);
+    put(w, "time_share", share_of(ns, total_ns), 4);
+    put(w, "gops", share_of(k->ops, ns), 2);
+    put(w, "gbs", share_of(k->bytes, ns), 3);
+    if (r->stream_gbs > 0) put(w, "roofline", share_of(floor_ns(k, r), ns), 4);
+    kt_json_end_object(w);
+}
+
+void kt_bench_put(const kt_bench_speed *s, kt_json_writer *w) {
+    const kt_roofline *r = &s->roofline;
+    totals t = sum_up(s);
+
+    kt_json_begin_object(w);
+    kt_json_key(w, "test");
+    kt_json_put_string(w, s->name);
+    put(w, "tokens_per_second", s->mean, 3);
+    put(w, "deviation", s->deviation, 3);
+    kt_json_key(w, "repetitions");
+    kt_json_put_int(w, s->repetitions);
+    put(w, "gops", share_of(t.ops, t.ns), 2);
+    put(w, "gbs", share_of(t.bytes, t.ns), 3);
+    put(w, "waiting_share", t.waiting, 4);
+    put(w, "serial_share", t.serial, 4);
+    if (r->stream_gbs > 0) {
+        put(w, "roofline", share_of(t.floor_ns, t.ns), 4);
+        put(w, "of_stream", t.of_stream, 4);
+        put(w, "of_peak", t.of_peak, 4);
+        put(w, "stream_gbs", r->stream_gbs, 2);
+        put(w, "peak_int8_gops", r->peak_gops[KT_UNIT_INT8], 1);
+        put(w, "peak_bf16_gops", r->peak_gops[KT_UNIT_BF16], 1);
+        put(w, "peak_f32_gops", r->peak_gops[KT_UNIT_F32], 1);
+    }
+    put(w, "experts_hit", share_of(s->profile.experts_hit, s->profile.moe_layers), 2);
+    kt_json_key(w, "ops");
+    kt_json_begin_object(w);
+    for (int i = 0; i < KT_PROFILE_KINDS; i++) put_kind(w, &s->profile.kind[i], r, t.ns);
+    kt_json_end_object(w);
+    kt_json_end_object(w);
+}

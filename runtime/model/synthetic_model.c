@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "runtime/model/synthetic_model.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/numeric.h"
+#include "base/rng.h"
+
+#define WORKLOADS KT_SOURCE_DIR "/datasets/workloads"
+#define MAX_WORKLOAD_BYTES ((size_t)1 << 20)
+#define DISTINCT_EXPERTS 4
+#define STRIDE 1184 /* elements between the beginnings of different tensors in a pool: 37 lines */
+
+/* ---- shape ---- */
+
+/* "qwen3-30b" is the file Qwen3-30B-A3B.json: whole words from the beginning. */
+static int is_named(const char *file, const char *name) {
+    size_t n = strlen(name), stem = strlen(file);
+
+    if (stem < 5 || strcmp(file + stem - 5, ".json") != 0) return 0;
+    stem -= 5;
+    return n > 0 && n <= stem && strncasecmp(file, name, n) == 0 && (n == stem || file[n] == '-');
+}
+
+static kt_status find_workload(const char *name, kt_model_dir *out, kt_err *err) {
+    DIR *folder = opendir(WORKLOADS);
+    const struct dirent *entry;
+    char known[320] = "";
+    int n_found = 0;
+
+    while (folder && (entry = readdir(folder))) {
+        size_t used = strlen(known), stem = strlen(entry->d_name);
+        if (stem < 6 || strcmp(entry->d_name + stem - 5, ".json") != 0) continue;
+        snprintf(known + used, sizeof known - used, " %.*s", (int)stem - 5, entry->d_name);
+        if (!is_named(entry->d_name, name)) continue;
+        n_found++;
+        snprintf(out->name, sizeof out->name, "%.*s", (int)stem - 5, entry->d_name);
+        snprintf(out->folder, sizeof out->folder, "%s/%s", WORKLOADS, entry->d_name);
+    }
+    if (folder) closedir(folder);
+    if (n_found == 1) return KT_OK;
+    return kt_fail(err, KT_E_NOT_FOUND, "model '%.60s': %s of%s", name,
+                   n_found ? "more than one" : "none", *known ? known : " " WORKLOADS);
+}
+
+/* value * part / all, rounded up to a multiple of step. */
+static int64_t scaled(int64_t value, int64_t part, int64_t all, int64_t step) {
+    return (value * part + all * step - 1) / (all * step) * step;
+}
+
+/* The config with `layers` layers as a JSON text. Leading dense layers are rounded to nearest. */
+static void rewrite(const kt_json *config, int64_t layers, int64_t all, kt_json_writer *w) {
+    kt_json_begin_object(w);
+    for (size_t i = 0; i < kt_json_length(config); i++) {
+        const char *key;
+        const kt_json *v = kt_json_member(config, i, &key, NULL);
+        kt_json_key(w, key);
+        if (strcmp(key, "num_hidden_layers") == 0)
+            kt_json_put_int(w, layers);
+        else if (strcmp(key, "vocab_size") == 0)
+            kt_json_put_int(w, scaled(kt_json_int(v, 0), layers, all, 64));
+        else if (strcmp(key, "first_k_dense_replace") == 0)
+            kt_json_put_int(w, (kt_json_int(v, 0) * layers * 2 + all) / (2 * all));
+        else
+            kt_json_put_value(w, v);
+    }
+    kt_json_end_object(w);
+}
+
+static kt_status configure(const kt_json *config, const char *where, kt_model_dir *out,
+                           kt_err *err) {
+    KT_TRY(kt_family_find(config, where, &out->family, err));
+    return out->family->configure(config, where, &out->config, err);
+}
+
+static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_model_dir *out,
+                                  int64_t *all, kt_err *err) {
+    const kt_json *config = kt_json_get(workload, "config");
+    kt_json_writer w = {0};
+    kt_json_doc *doc = NULL;
+    const char *text;
+    size_t size = 0;
+    kt_status st;
+
+    if (!config)
+        return kt_fail(err, KT_E_NOT_FOUND, "%.200s: has no 'config' to make a model from",
+                       out->folder);
+    KT_TRY(kt_json_need_int(config, "num_hidden_layers", 1, KT_MAX_LAYERS, out->name, all, err));
+    if (layers < 0 || layers > *all)
+        return kt_fail(err, KT_E_INVALID, "%lld layers of %s: expected 1 to %lld",
+                       (long long)layers, out->name, (long long)*all);
+    rewrite(config, layers ? layers : *all, *all, &w);
+    text = kt_json_writer_text(&w, &size);
+    st = text ? kt_json_parse(text, size, NULL, &doc, err)
+              : kt_fail(err, KT_E_NOMEM, "no memory for a config");
+    if (st == KT_OK) st = configure(kt_json_root(doc), out->name, out, err);
+    kt_json_destroy(doc);
+    kt_json_writer_deinit(&w);
+    return st;
+}
+
+kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_model_dir *out,
+                           int64_t *layers_of_all, kt_err *err) {
+    kt_json_doc *doc = NULL;
+    char *text = NULL;
+    size_t size;
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    KT_TRY(find_workload(name, out, err));
+    KT_TRY(kt_file_read(out->folder, MAX_WORKLOAD_BYTES, &text, &size, err));
+    st = kt_json_parse(text, size, NULL, &doc, err);
+    free(text);
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", out->folder);
+    st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
+    kt_json_destroy(doc);
+    return st;
+}
+
+/* ---- tensors ---- */
+
+enum { POOL_OTHER, POOL_ROUTER, POOL_EMBEDDING, POOL_ONES, N_POOLS };
+
+static const double deviation[N_POOLS] = {KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTER,
+                                          KT_SYNTHETIC_EMBEDDING, 0};
+
+typedef struct builder {
+    const kt_model_dir *dir;
+    kt_arena arena; /* names */
+    kt_tensor *tensors;
+    size_t *first; /* element of its pool that a tensor begins with */
+    size_t count, capacity;
+    int is_short; /* of memory */
+    size_t pool_elements[N_POOLS];
+} builder;
+
+/* Norms are told by their names: every family calls them so. */
+static int pool_of(const kt_family *family, kt_role role) {
+    if (role == KT_ROLE_EMBED) return POOL_EMBEDDING;
+    if (role == KT_ROLE_ROUTER) return POOL_ROUTER;
+    return strstr(family->tensor[role], "norm") ? POOL_ONES : POOL_OTHER;
+}
+
+static int has_room(builder *b) {
+    size_t capacity = 2 * b->capacity + 256;
+    kt_tensor *tensors;
+    size_t *first;
+
+    if (b->count < b->capacity) return 1;
+    tensors = realloc(b->tensors, capacity * sizeof *tensors);
+    if (tensors) b->tensors = tensors;
+    first = realloc(b->first, capacity * sizeof *first);
+    if (first) b->first = first;
+    b->is_short |= !tensors || !first;
+    if (!b->is_short) b->capacity = capacity;
+    return !b->is_short;
+}
+
+/* Until the pools exist a tensor's `file` holds its pool. */
+static void add(builder *b, kt_role role, int64_t layer, int64_t expert) {
+    const kt_model_dir *dir = b->dir;
+    size_t elements = 1, first;
+    char name[256];
+    kt_tensor t = {.dtype = KT_DTYPE_BF16, .file = pool_of(dir->family, role)};
+
+    t.rank = kt_role_shape(role, &dir->config, t.shape);
+    kt_family_tensor_name(dir->family, role, layer, expert, name, sizeof name);
+    t.name = kt_arena_strndup(&b->arena, name, strlen(name));
+    b->is_short |= !t.name;
+    if (!has_room(b)) return;
+    for (int i = 0; i < t.rank; i++) elements *= (size_t)t.shape[i];
+    first = STRIDE * (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
+    if (t.file == POOL_ROUTER) first = STRIDE * (size_t)layer;
+    t.bytes = sizeof(uint16_t) * elements;
+    if (first + elements > b->pool_elements[t.file]) b->pool_elements[t.file] = first + elements;
+    b->first[b->count] = first;
+    b->tensors[b->count++] = t;
+}
+
+/* Does a layer of this kind have the role's tensor? */
+static int has_role(const kt_model_config *c, kt_role role, int is_moe) {
+    switch (role) {
+    case KT_ROLE_EXPERTS_GATE_UP:
+    case KT_ROLE_EXPERTS_DOWN: return 0; /* experts are stored one by one */
+    case KT_ROLE_LM_HEAD: return !c->tied;
+    case KT_ROLE_Q_BIAS:
+    case KT_ROLE_K_BIAS:
+    case KT_ROLE_V_BIAS:
+    case KT_ROLE_O_BIAS: return c->attention_bias;
+    case KT_ROLE_ROUTER: return is_moe;
+    case KT_ROLE_GATE:
+    case KT_ROLE_UP:
+    case KT_ROLE_DOWN: return !is_moe;
+    default: return 1;
+    }
+}
+
+static void add_role(builder *b, kt_role role) {
+    const kt_model_config *c = &b->dir->config;
+    const char *pattern = b->dir->family->tensor[role];
+    int64_t layers = pattern && strstr(pattern, "{l}") ? c->layers : 1;
+
+    for (int64_t l = 0; pattern && l < layers; l++) {
+        int is_of_experts = strstr(pattern, "{e}") != NULL;
+        int64_t experts = !is_of_experts ? 1 : c->is_moe[l] ? c->experts : 0;
+        if (!has_role(c, role, c->is_moe[l])) continue;
+        for (int64_t e = 0; e < experts; e++) add(b, role, l, e);
+    }
+}
+
+/* ---- random numbers ---- */
+
+enum { DRAWS = 4096, PICKS_PER_WORD = 5 }; /* twelve random bits pick one of the draws */
+
+static void fill(uint16_t *out, size_t count, double sigma, kt_rng *rng) {
+    uint16_t draw[DRAWS];
+
+    for (int i = 0; i < DRAWS; i++)
+        draw[i] = kt_f32_to_bf16(sigma > 0 ? (float)sigma * kt_rng_normal(rng) : 1.0f);
+    for (size_t i = 0; i < count;) {
+        uint64_t bits = kt_rng_u64(rng);
+        for (int j = 0; j < PICKS_PER_WORD && i < count; j++, bits >>= 12)
+            out[i++] = draw[bits & (DRAWS - 1)];
+    }
+}
+
+static kt_status make_pools(builder *b, uint64_t seed, kt_buffer *memory, kt_err *err) {
+    size_t begin[N_POOLS], bytes = 0;
+    kt_rng rng;
+
+    for (int i = 0; i < N_POOLS; i++) {
+        begin[i] = bytes;
+        bytes += (sizeof(uint16_t) * b->pool_elements[i] + 63) / 64 * 64;
+    }
+    KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, memory, err));
+    kt_rng_seed(&rng, seed);
+    for (int i = 0; i < N_POOLS; i++)
+        fill((uint16_t *)(void *)((char *)memory->data + begin[i]), b->pool_elements[i],
+             deviation[i], &rng);
+    for (size_t i = 0; i < b->count; i++) {
+        kt_tensor *t = &b->tensors[i];
+        t->data = (const uint8_t *)memory->data + begin[t->file] + sizeof(uint16_t) * b->first[i];
+    }
+    return KT_OK;
+}
+
+kt_status kt_synthetic_checkpoint(const kt_model_dir *dir, uint64_t seed, kt_checkpoint **out,
+                                  kt_err *err) {
+    builder b = {.dir = dir};
+    kt_buffer memory = {0};
+    kt_status st;
+
+    *out = NULL;
+    for (int role = 0; role < KT_ROLE_COUNT; role++) add_role(&b, (kt_role)role);
+    st = b.is_short ? kt_fail(err, KT_E_NOMEM, "no memory for the tensors of %s", dir->name)
+                    : make_pools(&b, seed, &memory, err);
+    if (st == KT_OK) st = kt_checkpoint_of_memory(dir->name, b.tensors, b.count, &memory, out, err);
+    kt_arena_deinit(&b.arena);
+    free(b.tensors);
+    free(b.first);
+    return st;
+}

@@ -1,0 +1,147 @@
+/* Models of published shapes with random weights. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "runtime/exec/engine.h"
+#include "runtime/model/synthetic_model.h"
+
+Test(synthetic, a_shape_is_scaled_with_its_layers) {
+    kt_model_dir *dir = malloc(sizeof *dir);
+    int64_t all = 0;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_synthetic_dir("QWEN3-30b", 8, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_expect_str_eq(dir->name, "Qwen3-30B-A3B");
+    cr_expect_eq(all, 48);
+    cr_expect_eq(dir->config.layers, 8);
+    cr_expect_eq(dir->config.vocab, 25344); /* 151936 * 8 / 48 = 25322.7, up to whole panels */
+    cr_expect_eq(dir->config.hidden, 2048);
+    cr_expect_eq(dir->config.experts, 128);
+    cr_expect_eq(dir->config.expert_size, 768);
+    cr_assert_eq(kt_synthetic_dir("qwen3-235b", 0, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(dir->config.layers, 94);
+    cr_expect_eq(dir->config.vocab, 151936);
+    free(dir);
+}
+
+Test(synthetic, names_that_fit_no_or_several_shapes_are_refused) {
+    static const struct {
+        const char *name;
+        int64_t layers;
+        kt_status status;
+        const char *words;
+    } cases[] = {{"parrot-7b", 1, KT_E_NOT_FOUND, "none of"},
+                 {"", 1, KT_E_NOT_FOUND, "none of"},
+                 {"qwen3", 1, KT_E_NOT_FOUND, "more than one of"},
+                 {"qwen3-30", 1, KT_E_NOT_FOUND, "none of"}, /* not a whole word */
+                 {"tiny-moe", 1, KT_E_NOT_FOUND, "no 'config'"},
+                 {"qwen3-30b", 49, KT_E_INVALID, "expected 1 to 48"}};
+    kt_model_dir *dir = malloc(sizeof *dir);
+    int64_t all;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_err err = {KT_OK, ""};
+        cr_expect_eq(kt_synthetic_dir(cases[i].name, cases[i].layers, dir, &all, &err),
+                     cases[i].status, "%s", cases[i].name);
+        cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].name, err.message);
+    }
+    free(dir);
+}
+
+/* Weights have the spread they claim, and experts repeat byte for byte. */
+Test(synthetic, tensors_are_what_they_are_said_to_be) {
+    static const struct {
+        const char *name;
+        double mean, deviation;
+    } want[] = {{"model.embed_tokens.weight", 0, KT_SYNTHETIC_EMBEDDING},
+                {"lm_head.weight", 0, KT_SYNTHETIC_OTHER},
+                {"model.layers.0.mlp.gate.weight", 0, KT_SYNTHETIC_ROUTER},
+                {"model.layers.0.self_attn.q_norm.weight", 1, 0},
+                {"model.norm.weight", 1, 0},
+                {"model.layers.0.mlp.experts.127.down_proj.weight", 0, KT_SYNTHETIC_OTHER}};
+    kt_model_dir *dir = malloc(sizeof *dir);
+    kt_checkpoint *c;
+    int64_t all;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_synthetic_dir("qwen3-30b", 1, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_synthetic_checkpoint(dir, 1, &c, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const kt_tensor *t = kt_checkpoint_find(c, want[i].name);
+        double sum = 0, squares = 0, mean, n;
+        cr_assert(t, "%s", want[i].name);
+        n = (double)(t->bytes / 2);
+        for (size_t j = 0; j < t->bytes / 2; j++) {
+            uint32_t bits = (uint32_t)(t->data[2 * j] | t->data[2 * j + 1] << 8) << 16;
+            float x;
+            memcpy(&x, &bits, sizeof x);
+            sum += x;
+            squares += (double)x * x;
+        }
+        mean = sum / n;
+        cr_expect_lt(fabs(mean - want[i].mean), 0.05 * want[i].deviation + 1e-9, "%s: mean %g",
+                     want[i].name, mean);
+        /* 4096 draws know a deviation to 1.1 % */
+        cr_expect_lt(fabs(sqrt(squares / n - mean * mean) - want[i].deviation),
+                     0.05 * want[i].deviation + 1e-9, "%s", want[i].name);
+    }
+    cr_expect_eq(kt_checkpoint_find(c, "model.layers.0.mlp.experts.1.up_proj.weight")->data,
+                 kt_checkpoint_find(c, "model.layers.0.mlp.experts.5.up_proj.weight")->data);
+    cr_expect_neq(kt_checkpoint_find(c, "model.layers.0.mlp.experts.1.up_proj.weight")->data,
+                  kt_checkpoint_find(c, "model.layers.0.mlp.experts.2.up_proj.weight")->data);
+    kt_checkpoint_close(c);
+    free(dir);
+}
+
+/* It runs, its logits are numbers, a prompt spreads over the experts, and the profile adds up. */
+Test(synthetic, a_layer_of_the_30b_shape_runs, .timeout = 120) {
+    enum { N = 64 };
+    kt_engine_options o = {.synthetic = "qwen3-30b",
+                           .synthetic_layers = 1,
+                           .weights = KT_QUANT_INT4,
+                           .table_path = "",
+                           .n_threads = 2,
+                           .max_context = N};
+    kt_engine *e;
+    kt_engine_info info;
+    kt_sequence *s;
+    kt_profile p;
+    kt_rng rng;
+    int32_t tokens[N];
+    float *logits;
+    double share = 0, bytes = 0;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_describe(e, &info);
+    cr_expect_eq(info.layers, 1);
+    cr_expect_eq(info.layers_of_all, 48);
+    cr_expect_null(kt_engine_tokenizer(e));
+    logits = malloc((size_t)info.vocab * sizeof *logits);
+    kt_rng_seed(&rng, 1);
+    for (int i = 0; i < N; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)info.vocab);
+    cr_assert_eq(kt_sequence_create(e, N, &s, &err), KT_OK, "%s", err.message);
+    kt_engine_profile(e, true);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, N, 1, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
+    kt_engine_profile_read(e, &p);
+    for (int64_t i = 0; i < info.vocab; i++) cr_assert(isfinite(logits[i]));
+    cr_expect_eq(p.moe_layers, 1);
+    cr_expect_eq(p.expert_rows, N * 8);
+    cr_expect_gt(p.experts_hit, 100); /* of 128; even routing would hit 126 */
+    for (int i = 0; i < KT_PROFILE_KINDS; i++) {
+        share += (double)p.kind[i].time_ns / (double)p.time_ns;
+        bytes += p.kind[i].bytes;
+    }
+    cr_expect(fabs(share - 1) < 0.02, "the kinds take %g of the time", share);
+    cr_expect_leq(p.busy_ns + p.serial_ns, 2 * p.time_ns);
+    /* Everything but the embedding, the experts nobody chose and the norms is read once. */
+    cr_expect_lt(bytes, (double)info.weight_bytes);
+    cr_expect_gt(bytes, 0.7 * (double)info.weight_bytes);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+    free(logits);
+}
