@@ -31,7 +31,29 @@ typedef enum kt_weight_format {
     KT_W_INT8_CHANNEL, /* w8c: int8, one f32 scale per output channel */
     KT_W_INT4_G32,     /* w4g32: 4 bits, one bfloat16 scale per 32 inputs of a channel */
     KT_W_F32,          /* wf32: plain float, norms and small matrices */
-    KT_W_COUNT
+    KT_W_F16,          /* wf16: IEEE half */
+    KT_W_INT4_G64,     /* w4g64, w4g128: as w4g32 in larger groups */
+    KT_W_INT4_G128,
+    KT_W_INT4Z_G32, /* w4zg32, w4zg64, w4zg128: f16 scale and zero point per group (AWQ, GPTQ) */
+    KT_W_INT4Z_G64,
+    KT_W_INT4Z_G128,
+    KT_W_INT8_G128,   /* w8g128: int8, one bfloat16 scale per 128 inputs of a channel */
+    KT_W_FP8_B128,    /* wf8b128: E4M3, one f32 scale per 128 x 128 block */
+    KT_W_FP8_CHANNEL, /* wf8c: E4M3, one f32 scale per output channel */
+    KT_W_Q4_0,        /* GGUF blocks as they lie in files: wq4_0 ... wmxfp4 */
+    KT_W_Q4_1,
+    KT_W_Q5_0,
+    KT_W_Q5_1,
+    KT_W_Q8_0,
+    KT_W_Q2_K,
+    KT_W_Q3_K,
+    KT_W_Q4_K,
+    KT_W_Q5_K,
+    KT_W_Q6_K,
+    KT_W_IQ4_NL,
+    KT_W_IQ4_XS,
+    KT_W_MXFP4,
+    KT_W_COUNT /* below 32: variants hold formats as bits of a uint32 */
 } kt_weight_format;
 
 /* How activation rows are stored when a GEMM reads them (kernels/encode). */

@@ -44,7 +44,9 @@ typedef enum kt_numerics {
  *
  * data    KT_W_BF16: uint16 [n, k].  KT_W_INT8_CHANNEL: int8 [n, k].  KT_W_F32: float [n, k].
  *         KT_W_INT4_G32: bytes [n, k/2], low nibble = even k, value = nibble - 8.
- * scales  KT_W_INT8_CHANNEL: float [n].  KT_W_INT4_G32: bfloat16 bits [n, k/32].  Else NULL.
+ *         GGUF formats: rows of the file's blocks. All others: kernels/formats/README.md.
+ * scales  KT_W_INT8_CHANNEL: float [n].  KT_W_INT4_G32: bfloat16 bits [n, k/32].  NULL where the
+ *         data holds everything.
  * Borrowed. Any alignment that suits the element type.
  */
 typedef struct kt_matrix {

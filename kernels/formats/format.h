@@ -6,22 +6,37 @@
 
 #include "kt/variant.h"
 
+typedef struct kt_block kt_block; /* kernels/formats/blocks.h */
+
 typedef struct kt_format {
     const char *name; /* the file's stem: "w4g32" */
     kt_weight_format id;
     kt_act_format acts; /* activation encoding its kernels use */
     int64_t group;      /* inputs per scale; 0 = whole row or none */
+    int64_t block;      /* k is a multiple of this; 0 = any k */
     double bits;        /* stored bits per weight, scales included, k -> infinity */
 
-    /* Bytes of data and of scales of a plain matrix [n, k] (kt_matrix). */
+    /* Bytes of data and of scales of a plain matrix [n, k] (kt_matrix) that kt_format_sizes accepts. */
     void (*plain_bytes)(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes);
     /* Decode row `row` of w into k doubles: the exact value of each stored weight. */
     void (*decode_row)(const kt_matrix *w, int64_t row, double *out);
+    /* For formats that add a minimum to scale * code: |scale * code| + |minimum| of each weight, what
+     * error bounds are made of. NULL = |decoded value|. */
+    void (*terms_row)(const kt_matrix *w, int64_t row, double *out);
+    /* Block formats (kernels/formats/p64_spec.h): take block b of row `row` apart. NULL = others. */
+    void (*unpack)(const kt_matrix *w, int64_t row, int64_t b, kt_block *out);
     /* Quantise rows [row_begin, row_end) of f32 src [n, k] into data/scales (the whole matrix's
-     * bases). Rows are independent: callers may share them out. Returns the sum of squared errors
-     * and adds the sum of squares to *energy (may be NULL). NULL = we never encode this format. */
-    double (*encode_rows)(const float *src, int64_t n, int64_t k, int64_t row_begin,
-                          int64_t row_end, void *data, void *scales, double *energy);
+     * bases). Rows are independent: callers may share them out. importance, NULL or k numbers >= 0:
+     * how much input i's error counts (E[x_i^2] of what the matrix is applied to); formats that search
+     * their scales minimise sum importance_i * error_i^2, others ignore it. Returns the sum of squared
+     * errors (importance left out) and adds the sum of squares to *energy (may be NULL). NULL = we
+     * never encode this format. */
+    double (*encode_rows)(const float *src, int64_t n, int64_t k, const float *importance,
+                          int64_t row_begin, int64_t row_end, void *data, void *scales,
+                          double *energy);
+    /* GGUF blocks, for those who make random ones: bytes of a block, and where its f16 scale and f16
+     * minimum lie (-1 = none). 0 bytes = not a GGUF block. */
+    int block_bytes, d_at, m_at;
 } kt_format;
 
 #define KT_FORMAT(stem)                      \
@@ -32,5 +47,26 @@ extern const kt_format *const kt_builtin_formats[];
 extern const size_t kt_builtin_format_count;
 
 const kt_format *kt_format_find(kt_weight_format id); /* NULL when there is none */
+
+/* Bytes of a plain matrix [n, k]. Refuses sizes that the format cannot have (k is no multiple of its
+ * block) and sizes whose bytes overflow. */
+kt_status kt_format_sizes(const kt_format *format, int64_t n, int64_t k, size_t *data_bytes,
+                          size_t *scale_bytes, kt_err *err);
+
+/* What encoding lost. Zero-initialise, add rows (in parts and from threads: add the structs up). */
+typedef struct kt_format_loss {
+    double error_sq, energy;            /* sums of squares: of the errors, of the source */
+    double weighted_sq, weighted_total; /* the same with importance; 0 without */
+    double error_max, source_max;       /* largest magnitudes */
+} kt_format_loss;
+
+/* Compare rows [row_begin, row_end) of w with the f32 source [n, k] it was made from. row is scratch of
+ * k doubles. A weight or source that is not finite makes error_sq not finite. */
+void kt_format_loss_rows(const kt_matrix *w, const float *src, const float *importance,
+                         int64_t row_begin, int64_t row_end, double *row, kt_format_loss *loss);
+void kt_format_loss_add(kt_format_loss *loss, const kt_format_loss *more);
+/* Relative root mean square error, 0 for a source of zeros; and the same with importance. */
+double kt_format_loss_rms(const kt_format_loss *loss);
+double kt_format_loss_weighted_rms(const kt_format_loss *loss);
 
 #endif

@@ -11,7 +11,6 @@
 #include "base/numeric.h"
 #include "base/rng.h"
 #include "kernels/formats/acts.h"
-#include "kernels/formats/format.h"
 
 /* "<variant> rows=4: gemm w4g32 x a8 m=3 n=65 k=96 seed=7: " */
 static size_t describe(const kt_gate_run *run, char *text, size_t size) {
@@ -69,98 +68,6 @@ kt_status kt_gate_accepts(const kt_variant *v, const kt_problem *q, const kt_con
         return kt_fail(err, KT_E_UNSUPPORTED, "%s: not for %s %s x %s", v->name, kt_op_name(q->op),
                        kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
     return v->accepts ? v->accepts(q, config, err) : KT_OK;
-}
-
-/* --- weights ------------------------------------------------------------------------------- */
-
-enum { W_RANDOM, W_EXTREME, W_HEAVY, W_ZERO_SCALE, W_ONE_GROUP, W_LOWEST, W_PATTERNS };
-
-/* A code in lo..hi by the row's pattern. */
-static int draw_code(kt_rng *rng, int pattern, int lo, int hi) {
-    if (pattern == W_EXTREME) return kt_rng_below(rng, 2) ? lo : hi;
-    if (pattern == W_LOWEST) return lo;
-    return lo + (int)kt_rng_below(rng, (uint64_t)(hi - lo + 1));
-}
-
-/* The scale of group g, either sign, within a decade of the row's size. */
-static float draw_scale(kt_rng *rng, int pattern, float size, int64_t g, int64_t groups) {
-    float s = size * (float)pow(10, -kt_rng_double(rng));
-    if (pattern == W_HEAVY) s = (float)exp(1.5 * kt_rng_normal(rng));
-    if (kt_rng_below(rng, 2)) s = -s;
-    if (pattern == W_ZERO_SCALE) s = 0;
-    if (pattern == W_ONE_GROUP && g != groups / 2) s = 0;
-    return s;
-}
-
-/* A float weight within the row's size, or a tail of the normal's cube. */
-static float draw_float(kt_rng *rng, int pattern, float size, int64_t i, int64_t k) {
-    float v = kt_rng_uniform(rng, -size, size), tail;
-    if (pattern == W_EXTREME) v = kt_rng_below(rng, 2) ? 3.0e4f : -3.0e4f;
-    if (pattern == W_HEAVY) tail = kt_rng_normal(rng), v = tail * tail * tail;
-    if (pattern == W_ZERO_SCALE) v = kt_rng_below(rng, 2) ? 0.0f : -0.0f;
-    if (pattern == W_ONE_GROUP && i / 32 != k / 64) v = 0;
-    if (pattern == W_LOWEST) v = -size;
-    return v;
-}
-
-static void fill_row(const kt_matrix *w, int64_t row, int pattern, kt_rng *rng, void *data,
-                     void *scales) {
-    int64_t k = w->k, groups = k / 32;
-    float size = (float)pow(10, -3 * kt_rng_double(rng)); /* some sums small, others large */
-
-    for (int64_t i = 0; i < k && w->format == KT_W_F32; i++)
-        ((float *)data)[row * k + i] = draw_float(rng, pattern, size, i, k);
-    for (int64_t i = 0; i < k && w->format == KT_W_BF16; i++)
-        ((uint16_t *)data)[row * k + i] = kt_f32_to_bf16(draw_float(rng, pattern, size, i, k));
-    if (w->format == KT_W_INT8_CHANNEL) {
-        ((float *)scales)[row] = draw_scale(rng, pattern, size, 0, 1);
-        for (int64_t i = 0; i < k; i++) {
-            int code = draw_code(rng, pattern, -128, 127);
-            if (pattern == W_ONE_GROUP && i / 32 != groups / 2) code = 0;
-            ((int8_t *)data)[row * k + i] = (int8_t)code;
-        }
-    }
-    if (w->format == KT_W_INT4_G32) {
-        for (int64_t g = 0; g < groups; g++)
-            ((uint16_t *)scales)[row * groups + g] =
-                kt_f32_to_bf16(draw_scale(rng, pattern, size, g, groups));
-        for (int64_t i = 0; i < k / 2; i++) {
-            int even = draw_code(rng, pattern, -8, 7) + 8, odd = draw_code(rng, pattern, -8, 7) + 8;
-            ((uint8_t *)data)[row * (k / 2) + i] = (uint8_t)(even | odd << 4);
-        }
-    }
-}
-
-kt_status kt_gate_matrix_create(kt_weight_format format, int64_t n, int64_t k, uint64_t seed,
-                                kt_gate_matrix *out, kt_err *err) {
-    const kt_format *f = kt_format_find(format);
-    size_t data_bytes, scale_bytes;
-    kt_status st;
-    kt_rng rng;
-
-    *out = (kt_gate_matrix){0};
-    if (!f || n <= 0 || k <= 0 || k % 32 != 0 || n > 1 << 20 || k > 1 << 20)
-        return kt_fail(err, KT_E_INVALID, "gate: no %s matrix of %lld x %lld",
-                       kt_weight_format_name(format), (long long)n, (long long)k);
-    f->plain_bytes(n, k, &data_bytes, &scale_bytes);
-    st = kt_guard_create(data_bytes, 4, 0xAA, &out->data, err);
-    if (st == KT_OK) st = kt_guard_create(scale_bytes, 4, 0xAA, &out->scales, err);
-    if (st != KT_OK) {
-        kt_gate_matrix_destroy(out);
-        return st;
-    }
-    out->matrix = (kt_matrix){format, n, k, out->data.data, scale_bytes ? out->scales.data : NULL};
-    kt_rng_seed(&rng, seed);
-    for (int64_t row = 0; row < n; row++)
-        fill_row(&out->matrix, row, (int)(row % W_PATTERNS), &rng, out->data.data,
-                 out->scales.data);
-    return KT_OK;
-}
-
-void kt_gate_matrix_destroy(kt_gate_matrix *w) {
-    kt_guard_destroy(&w->data);
-    kt_guard_destroy(&w->scales);
-    *w = (kt_gate_matrix){0};
 }
 
 /* --- activations --------------------------------------------------------------------------- */

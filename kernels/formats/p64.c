@@ -1,9 +1,10 @@
 /* Packing into p64. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/p64.h"
 
-#include "base/err.h"
-
 #include <string.h>
+
+#include "base/err.h"
+#include "kernels/formats/blocks.h"
 
 /* One source row, or a row of padding when data is NULL. */
 typedef struct plain_row {
@@ -17,9 +18,15 @@ static plain_row row_of(const kt_matrix *w, int64_t row) {
 
     if (row >= w->n) return r;
     switch (w->format) {
-    case KT_W_BF16: r.data = data + 2 * row * w->k; break;
+    case KT_W_BF16:
+    case KT_W_F16: r.data = data + 2 * row * w->k; break;
     case KT_W_F32: r.data = data + 4 * row * w->k; break;
+    case KT_W_FP8_B128:
+        r.data = data + row * w->k;
+        r.scales = scales + 4 * (row / 128 * ((w->k + 127) / 128));
+        break;
     case KT_W_INT8_CHANNEL:
+    case KT_W_FP8_CHANNEL:
         r.data = data + row * w->k;
         r.scales = scales + 4 * row;
         break;
@@ -79,38 +86,68 @@ static void pack_row_w4g32(plain_row row, int64_t k, uint8_t *panel, int r) {
     }
 }
 
-static void pack_row(kt_weight_format format, plain_row row, int64_t k, uint8_t *panel, int r) {
-    switch (format) {
-    case KT_W_BF16: scatter(row.data, k / 2, 4, panel, r); break;
+/* E4M3 bytes: four rows with two inputs each, then the same rows with the next two. */
+static void pack_row_fp8(plain_row row, int64_t k, uint8_t *panel, int r) {
+    const uint8_t *x = row.data;
+    uint8_t *to = panel + r / 4 * 16 + r % 4 * 2;
+
+    for (int64_t i = 0; i < k / 4; i++, to += 4 * KT_P64_ROWS)
+        for (int j = 0; j < 4; j++) to[j / 2 * 8 + j % 2] = x ? x[4 * i + j] : 0;
+}
+
+/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none. */
+static void pack_row_f8b128(plain_row row, int64_t k, uint8_t *panel, int r) {
+    const int64_t blocks = (k + 127) / 128;
+    uint8_t *scales = panel + 64 * k;
+
+    pack_row_fp8(row, k, panel, r);
+    if (r % 32 != 0) return;
+    if (r == 0) memset(scales, 0, (size_t)(blocks * 8 + 63) / 64 * 64);
+    for (int64_t b = 0; b < blocks && row.scales; b++)
+        memcpy(scales + 8 * b + r / 32 * 4, (const char *)row.scales + 4 * b, 4);
+}
+
+static void pack_row(const kt_matrix *w, int64_t row_id, uint8_t *panel, int r) {
+    const plain_row row = row_of(w, row_id);
+    const int64_t k = w->k;
+
+    switch (w->format) {
+    case KT_W_BF16:
+    case KT_W_F16: scatter(row.data, k / 2, 4, panel, r); break;
     case KT_W_F32: scatter(row.data, k, 4, panel, r); break;
     case KT_W_INT8_CHANNEL: pack_row_w8c(row, k, panel, r); break;
+    case KT_W_FP8_CHANNEL:
+        pack_row_fp8(row, k, panel, r);
+        scatter(row.scales, 1, 4, panel + (size_t)k * KT_P64_ROWS, r);
+        break;
+    case KT_W_FP8_B128: pack_row_f8b128(row, k, panel, r); break;
     case KT_W_INT4_G32: pack_row_w4g32(row, k, panel, r); break;
-    default: break;
+    default: kt_blocks_pack_row(w, row_id, panel, r); break;
     }
 }
 
 static void pack_matrix(const kt_matrix *w, uint8_t *dst) {
     size_t panel_bytes = kt_p64_panel_bytes(w->format, w->k);
     for (int64_t p = 0; p < kt_p64_panels(w->n); p++, dst += panel_bytes)
-        for (int r = 0; r < KT_P64_ROWS; r++)
-            pack_row(w->format, row_of(w, KT_P64_ROWS * p + r), w->k, dst, r);
-}
-
-static int pairs(kt_weight_format weights, kt_act_format acts) {
-    if (weights == KT_W_BF16) return acts == KT_A_BF16;
-    if (weights == KT_W_F32) return acts == KT_A_F32;
-    return acts == KT_A_INT8_G32;
+        for (int r = 0; r < KT_P64_ROWS; r++) pack_row(w, KT_P64_ROWS * p + r, dst, r);
 }
 
 kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
+    const kt_format *format = kt_format_find(q->weights);
+    const int64_t multiple = kt_p64_k_multiple(q->weights);
+
     (void)config;
-    if (q->n <= 0 || q->k <= 0 || q->k % 32 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld k=%lld: k must be a multiple of 32",
-                       (long long)q->n, (long long)q->k);
-    if (q->op == KT_OP_MOE_FFN && q->n % 32 != 0)
+    if (!format)
+        return kt_fail(why, KT_E_UNSUPPORTED, "no weight format %s",
+                       kt_weight_format_name(q->weights));
+    if (q->n <= 0 || q->k <= 0 || q->k % multiple != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED, "n=%lld k=%lld: k must be a multiple of %lld",
+                       (long long)q->n, (long long)q->k, (long long)multiple);
+    if (q->op == KT_OP_MOE_FFN && q->n % multiple != 0)
         return kt_fail(why, KT_E_UNSUPPORTED,
-                       "n=%lld: the intermediate size must be a multiple of 32", (long long)q->n);
-    if (!pairs(q->weights, q->acts))
+                       "n=%lld: the intermediate size must be a multiple of %lld", (long long)q->n,
+                       (long long)multiple);
+    if (q->acts != format->acts)
         return kt_fail(why, KT_E_UNSUPPORTED, "%s weights do not go with %s activations",
                        kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
     return KT_OK;
@@ -137,8 +174,8 @@ void kt_p64_pack_expert(const kt_problem *q, const kt_matrix *gate, const kt_mat
 
     for (int64_t p = 0; p < q->n / 32; p++, panel += panel_bytes)
         for (int r = 0; r < 32; r++) {
-            pack_row(q->weights, row_of(gate, 32 * p + r), q->k, panel, r);
-            pack_row(q->weights, row_of(up, 32 * p + r), q->k, panel, 32 + r);
+            pack_row(gate, 32 * p + r, panel, r);
+            pack_row(up, 32 * p + r, panel, 32 + r);
         }
     pack_matrix(down, panel);
 }

@@ -3,12 +3,17 @@
  * A matrix [n, k] (k a multiple of 32) becomes ceil(n / 64) panels; rows past n are zero weights.
  * Inside a panel, row r = 0..63:
  *
- *   wf32    float [k][64]                                                     256 k bytes
- *   wbf16   bfloat16 [k/2][64][2]                                             128 k bytes
- *   w8c     uint8 [k/4][64][4], value + 128; then float scale[64]             64 k + 256 bytes
- *   w4g32   per group of 32 inputs: uint8 [4][64][4], then bfloat16 scale[64]  36 k bytes
- *           byte (t, r, j): low nibble is input 4t + j, high nibble input 16 + 4t + j, both value + 8
- *           (padding rows hold value 0 and scale 0)
+ *   wf32           float [k][64]                                                     256 k bytes
+ *   wbf16, wf16    16 bits [k/2][64][2]                                              128 k bytes
+ *   w8c            uint8 [k/4][64][4], value + 128; then float scale[64]             64 k + 256 bytes
+ *   wf8c, wf8b128  E4M3 [k/4][16][2][4][2]: bytes of four rows, two inputs each, then their next two
+ *                  inputs, so that unpacking a 64-byte line gives 16 pairs in the order of the rows;
+ *                  then wf8c: float scale[64]; wf8b128: float scale[ceil(k/128)][2] of the panel's rows
+ *                  0..31 and 32..63, padded to a multiple of 64 bytes
+ *   all others     blocks of codes and scales as p64_spec.h says; for w4g32, per group of 32 inputs:
+ *                  uint8 [4][64][4], then bfloat16 scale[64]                         36 k bytes
+ *                  byte (t, r, j): low nibble is input 4t + j, high nibble input 16 + 4t + j
+ *                  (padding rows hold value 0 and scale 0)
  *
  * An expert is its gate-and-up panels, then its down panels. Gate-and-up panel p holds gate rows
  * 32p..32p+31 as panel rows 0..31 and up rows 32p..32p+31 as panel rows 32..63, so that a task
@@ -23,17 +28,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/formats/p64_spec.h"
 #include "kt/variant.h"
 
 #define KT_P64_ROWS 64
 
 static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
-    size_t n = (size_t)k;
+    const kt_p64_spec spec = kt_p64_spec_of(format);
+    const size_t n = (size_t)k;
+
     if (format == KT_W_F32) return 256 * n;
-    if (format == KT_W_BF16) return 128 * n;
-    if (format == KT_W_INT8_CHANNEL) return 64 * n + 256;
-    if (format == KT_W_INT4_G32) return 36 * n;
-    return 0;
+    if (format == KT_W_BF16 || format == KT_W_F16) return 128 * n;
+    if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL) return 64 * n + 256;
+    if (format == KT_W_FP8_B128) return 64 * n + ((n + 127) / 128 * 8 + 63) / 64 * 64;
+    return spec.low ? n / (size_t)spec.span * kt_p64_block_bytes(spec) : 0;
+}
+
+/* k must be a multiple of this. */
+static inline int64_t kt_p64_k_multiple(kt_weight_format format) {
+    return kt_p64_spec_of(format).span;
 }
 
 static inline int64_t kt_p64_panels(int64_t n) {
@@ -41,8 +54,8 @@ static inline int64_t kt_p64_panels(int64_t n) {
 }
 
 /* Descriptor members shared by every p64 variant. Thread-safe; dst is written completely. accepts
- * refuses sizes that are not multiples of 32 (n of a GEMM may be any) and activations that do not go
- * with the weights: the integer formats read a8, the others their own type. */
+ * refuses reductions that are not multiples of 32 and of the format's block (n of a GEMM may be any) and
+ * activations that do not go with the weights: kt_format.acts says which do. */
 kt_status kt_p64_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
 size_t kt_p64_gemm_bytes(const kt_problem *problem);
 void kt_p64_pack_gemm(const kt_problem *problem, const kt_matrix *w, void *dst);

@@ -55,15 +55,133 @@ static inline void kt_p64_row_w4g32(const uint8_t *panel, int64_t k, const void 
     }
 }
 
-static inline void kt_p64_row_wbf16(const uint8_t *panel, int64_t k, const void *a, float y[64]) {
+/* --- block formats -------------------------------------------------------------------------- */
+
+/* 32 inputs of a block as signed values [64][32], from their planes. */
+static inline void kt_p64_expand32(const kt_p64_spec *s, const uint8_t *plane,
+                                   int16_t value[KT_P64_ROWS][32]) {
+    const uint8_t *high = plane + 256 * s->low;
+    const int low_mask = (1 << s->low) - 1, high_mask = (1 << s->high) - 1;
+
+    for (int o = 0; o < 8; o++) {
+        const uint8_t *l = plane + o % s->low * 256;
+        const uint8_t *h = s->high ? high + o % s->high * 256 : high;
+        const int l_shift = o - o % s->low, h_shift = s->high ? o - o % s->high : 0;
+        for (int i = 0; i < 4 * KT_P64_ROWS; i++) {
+            int code = l[i] >> l_shift & low_mask;
+            if (s->high) code |= (h[i] >> h_shift & high_mask) << s->low;
+            if (s->values == KT_P64_IQ4) code = kt_iq4_values[code];
+            if (s->values == KT_P64_E2M1) code = kt_e2m1_values[code];
+            value[i / 4][4 * o + i % 4] = (int16_t)(code - s->offset);
+        }
+    }
+}
+
+static inline float kt_p64_load_half(const uint8_t *field, int r, int bf16) {
+    uint16_t bits;
+    memcpy(&bits, field + 2 * r, sizeof bits);
+    return bf16 ? kt_bf16_to_f32(bits) : kt_f16_to_f32(bits);
+}
+
+/* The scale of row r in a field of scales; d is the block's head. */
+static inline float kt_p64_scale_of(const kt_p64_spec *s, const uint8_t *head, const uint8_t *field,
+                                    int r) {
+    switch (s->scale) {
+    case KT_P64_BF16: return kt_p64_load_half(field, r, 1);
+    case KT_P64_F16: return kt_p64_load_half(field, r, 0);
+    case KT_P64_E8M0: /* 2^(e - 128) = 2^(e - 127) / 2; e = 0 has no f32 exponent of its own */
+        if (field[r] == 255) return kt_f32_from_bits(0x7fc00000u);
+        return 0.5f * kt_f32_from_bits(field[r] ? (uint32_t)field[r] << 23 : 0x00400000u);
+    case KT_P64_S8: return kt_p64_load_half(head, r, 0) * (float)(int8_t)field[r];
+    default: return kt_p64_load_half(head, r, 0) * (float)(field[r] & 15);
+    }
+}
+
+static inline float kt_p64_minimum_of(const kt_p64_spec *s, const uint8_t *head,
+                                      const uint8_t *scales, const uint8_t *minima, int r) {
+    if (s->minimum == KT_P64_MIN_F16) return kt_p64_load_half(minima, r, 0);
+    if (s->minimum == KT_P64_MIN_U8)
+        return -(kt_p64_load_half(head + 128, r, 0) * (float)minima[r]);
+    if (s->minimum == KT_P64_MIN_NIBBLE)
+        return -(kt_p64_load_half(head + 128, r, 0) * (float)(scales[r] >> 4));
+    return 0;
+}
+
+/* One run of a block: max(group, 32) inputs, `q` their codes and a_scale their scales. Scale and
+ * minimum are exact in f32, integer sums are exact; per group of weights and of activations
+ *     y += a_scale * (scale * sum value q)  and  y += (a_scale * sum q) * minimum. */
+static inline void kt_p64_run(const kt_p64_spec *s, const uint8_t *head, const uint8_t *run,
+                              const int8_t *q, const float *a_scale, float y[KT_P64_ROWS]) {
+    const int inputs = kt_p64_run_inputs(*s), part = s->group < 32 ? s->group : 32;
+    const uint8_t *scales = run + (size_t)(inputs / 32) * kt_p64_plane_bytes(*s);
+    const uint8_t *minima = scales + (size_t)(inputs / s->group) * kt_p64_scale_bytes(*s);
+
+    for (int i = 0; i < inputs; i += part) {
+        const uint8_t *plane = run + (size_t)(i / 32) * kt_p64_plane_bytes(*s);
+        const uint8_t *scale = scales + (size_t)(i / s->group) * kt_p64_scale_bytes(*s);
+        const uint8_t *minimum = minima + (size_t)(i / s->group) * kt_p64_minimum_bytes(*s);
+        int16_t value[KT_P64_ROWS][32];
+        int32_t q_sum = 0;
+
+        kt_p64_expand32(s, plane, value);
+        for (int j = i; j < i + part; j++) q_sum += q[j];
+        for (int r = 0; r < KT_P64_ROWS; r++) {
+            int32_t sum = 0;
+            for (int j = 0; j < part; j++) sum += value[r][i % 32 + j] * q[i + j];
+            if (s->minimum == KT_P64_MIN_ZERO) sum -= minimum[r] * q_sum;
+            y[r] += a_scale[i / 32] * (kt_p64_scale_of(s, head, scale, r) * (float)sum);
+            y[r] += a_scale[i / 32] * (float)q_sum * kt_p64_minimum_of(s, head, scale, minimum, r);
+        }
+    }
+}
+
+static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_t k, const void *a,
+                                     float y[KT_P64_ROWS]) {
+    const int inputs = kt_p64_run_inputs(s);
+    const uint8_t *head = panel;
+
+    for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
+    for (int64_t i = 0; i < k; i += inputs, panel += kt_p64_run_bytes(s)) {
+        if (i % s.span == 0) {
+            head = panel;
+            panel += kt_p64_head_bytes(s);
+        }
+        kt_p64_run(&s, head, panel, (const int8_t *)a + i, kt_a8_scales(a, k) + i / 32, y);
+    }
+}
+
+/* --- floating point ------------------------------------------------------------------------- */
+
+static inline void kt_p64_row_16bit(const uint8_t *panel, int64_t k, const void *a, int bf16,
+                                    float y[64]) {
     const uint16_t *x = a;
     for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
     for (int64_t i = 0; i < k; i++) {
         const uint8_t *w = panel + 4 * KT_P64_ROWS * (i / 2) + 2 * (i % 2);
+        for (int r = 0; r < KT_P64_ROWS; r++)
+            y[r] += kt_bf16_to_f32(x[i]) * kt_p64_load_half(w, 2 * r, bf16);
+    }
+}
+
+/* FP8: the scale of a block or row is applied once to the f32 sum over its inputs. */
+static inline void kt_p64_row_fp8(kt_weight_format format, const uint8_t *panel, int64_t k,
+                                  const void *a, float y[64]) {
+    const int64_t block = format == KT_W_FP8_B128 ? 128 : k;
+    const uint16_t *x = a;
+
+    for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
+    for (int64_t b = 0; b * block < k; b++) {
+        float sum[KT_P64_ROWS] = {0};
+        for (int64_t i = b * block; i < k && i < (b + 1) * block; i++) {
+            const uint8_t *w = panel + i / 4 * 256 + i % 4 / 2 * 8 + i % 2;
+            for (int r = 0; r < KT_P64_ROWS; r++)
+                sum[r] += kt_bf16_to_f32(x[i]) * kt_f8e4m3_to_f32(w[r / 4 * 16 + r % 4 * 2]);
+        }
         for (int r = 0; r < KT_P64_ROWS; r++) {
-            uint16_t bits;
-            memcpy(&bits, w + 4 * r, sizeof bits);
-            y[r] += kt_bf16_to_f32(x[i]) * kt_bf16_to_f32(bits);
+            float scale;
+            int64_t at = format == KT_W_FP8_B128 ? 2 * b + r / 32 : r;
+            memcpy(&scale, panel + 64 * k + 4 * at, sizeof scale);
+            y[r] += scale * sum[r];
         }
     }
 }
@@ -79,10 +197,16 @@ static inline void kt_p64_row_wf32(const uint8_t *panel, int64_t k, const void *
 /* y[r] = a . (row r of the panel). k is a multiple of 32; a is encoded for the format's kernels. */
 static inline void kt_p64_row(kt_weight_format format, const uint8_t *panel, int64_t k,
                               const void *a, float y[KT_P64_ROWS]) {
-    if (format == KT_W_INT4_G32) kt_p64_row_w4g32(panel, k, a, y);
-    if (format == KT_W_INT8_CHANNEL) kt_p64_row_w8c(panel, k, a, y);
-    if (format == KT_W_BF16) kt_p64_row_wbf16(panel, k, a, y);
-    if (format == KT_W_F32) kt_p64_row_wf32(panel, k, a, y);
+    switch (format) {
+    case KT_W_INT4_G32: kt_p64_row_w4g32(panel, k, a, y); break;
+    case KT_W_INT8_CHANNEL: kt_p64_row_w8c(panel, k, a, y); break;
+    case KT_W_BF16:
+    case KT_W_F16: kt_p64_row_16bit(panel, k, a, format == KT_W_BF16, y); break;
+    case KT_W_F32: kt_p64_row_wf32(panel, k, a, y); break;
+    case KT_W_FP8_CHANNEL:
+    case KT_W_FP8_B128: kt_p64_row_fp8(format, panel, k, a, y); break;
+    default: kt_p64_row_blocks(kt_p64_spec_of(format), panel, k, a, y); break;
+    }
 }
 
 #endif

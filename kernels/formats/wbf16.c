@@ -12,12 +12,13 @@ static void decode_row(const kt_matrix *w, int64_t row, double *out) {
     for (int64_t i = 0; i < w->k; i++) out[i] = kt_bf16_to_f32(x[i]);
 }
 
-static double encode_rows(const float *src, int64_t n, int64_t k, int64_t row_begin,
-                          int64_t row_end, void *data, void *scales, double *energy) {
+static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,
+                          int64_t row_begin, int64_t row_end, void *data, void *scales,
+                          double *energy) {
     uint16_t *out = data;
     double sum = 0, error = 0;
 
-    (void)n, (void)scales;
+    (void)n, (void)scales, (void)importance;
     for (int64_t i = row_begin * k; i < row_end * k; i++) {
         double lost;
         out[i] = kt_f32_to_bf16(src[i]);

@@ -14,11 +14,12 @@ static void decode_row(const kt_matrix *w, int64_t row, double *out) {
     for (int64_t i = 0; i < w->k; i++) out[i] = x[i];
 }
 
-static double encode_rows(const float *src, int64_t n, int64_t k, int64_t row_begin,
-                          int64_t row_end, void *data, void *scales, double *energy) {
+static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,
+                          int64_t row_begin, int64_t row_end, void *data, void *scales,
+                          double *energy) {
     double sum = 0;
 
-    (void)n, (void)scales;
+    (void)n, (void)scales, (void)importance;
     memcpy((float *)data + row_begin * k, src + row_begin * k,
            sizeof(float) * (size_t)(row_end - row_begin) * (size_t)k);
     for (int64_t i = row_begin * k; i < row_end * k; i++) sum += (double)src[i] * src[i];

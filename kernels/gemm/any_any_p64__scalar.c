@@ -26,7 +26,7 @@ static void gemm(const kt_gemm_call *call) {
 KT_VARIANT(any_any_p64__scalar) = {
     .name = "any_any_p64__scalar",
     .op = KT_OP_GEMM,
-    .weights = 1u << KT_W_BF16 | 1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT4_G32 | 1u << KT_W_F32,
+    .weights = (1u << KT_W_COUNT) - 2,
     .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_F32,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_EXACT_INT32,

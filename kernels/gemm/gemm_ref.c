@@ -4,39 +4,61 @@
 #include <math.h>
 
 #include "kernels/formats/format.h"
+#include "kernels/formats/p64_spec.h"
 
 void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c) {
     const kt_format *format = kt_format_find(w->format);
 
     for (int64_t j = 0; j < w->n; j++) {
         double w_max = 0;
-        format->decode_row(w, j, w_row);
+        if (format->terms_row)
+            format->terms_row(w, j, w_row);
+        else
+            format->decode_row(w, j, w_row);
+        for (int64_t i = 0; i < m; i++) {
+            double magnitude = 0;
+            for (int64_t l = 0; l < w->k; l++) magnitude += fabs(a[i * w->k + l] * w_row[l]);
+            c[i * w->n + j].magnitude = magnitude;
+        }
+        if (format->terms_row) format->decode_row(w, j, w_row);
         for (int64_t l = 0; l < w->k; l++) w_max = fmax(w_max, fabs(w_row[l]));
         for (int64_t i = 0; i < m; i++) {
             const double *a_row = a + i * w->k;
-            double value = 0, magnitude = 0, a_sum = 0;
+            double value = 0, a_sum = 0;
             for (int64_t l = 0; l < w->k; l++) {
-                double term = a_row[l] * w_row[l];
-                value += term;
-                magnitude += fabs(term);
+                value += a_row[l] * w_row[l];
                 a_sum += fabs(a_row[l]);
             }
-            c[i * w->n + j] = (kt_ref_sum){value, magnitude, a_sum * w_max};
+            c[i * w->n + j].value = value;
+            c[i * w->n + j].spread = a_sum * w_max;
         }
     }
 }
 
-/* With u = 2^-24 and S = sum |a_k w_k|, to first order in u (k u < 0.01 for any real k; the factor
- * 1.01 pays for the rest):
+/* Float terms of an integer kernel: G products of scales and integer sums, or twice as many where each
+ * group adds a minimum times a sum of activations; a scale over more than 32 inputs multiplies the sum
+ * of its parts once more. Each term sees three roundings of its own at most, and so does the sum. */
+static double integer_roundings(kt_weight_format weights, double k) {
+    const kt_p64_spec s = kt_p64_spec_of(weights);
+    const int has_minimum = s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
+
+    if (!s.low || weights == KT_W_INT4_G32) return k / 32 + 3;
+    return k / (s.group < 32 ? s.group : 32) * (1 + has_minimum) +
+           (s.group > 32 ? k / s.group : 0) + 4;
+}
+
+/* With u = 2^-24 and S = sum |a_k w_k| (|w_k| of the terms that w_k is made of: kt_format.terms_row), to
+ * first order in u (k u < 0.01 for any real k; the factor 1.01 pays for the rest):
  *
  * Exact integers. The sum is over G = k / 32 groups of terms t_g = s_a s_w d_g; d_g is an integer
  * below 32 * 128 * 127 < 2^24, so exact in f32 too. A term sees at most two roundings of its own
  * (a factor times a factor times d_g), then at most G additions in whatever order, then perhaps one
- * multiplication by a scale common to the row: |error| <= (G + 3) u sum |t_g| <= (G + 3) u S.
+ * multiplication by a scale common to the row: |error| <= (G + 3) u sum |t_g| <= (G + 3) u S. Formats
+ * with more terms than that: integer_roundings.
  *
  * f32. Each of k products rounds once and passes at most k additions: (k + 1) u S <= 2 k u S.
  *
- * bf16. The same, since products of two bf16 are exact; a kernel that first rounds inputs of another
+ * bf16. The same, since products of two bf16 are exact (E4M3 is exact in bf16); a kernel that first rounds inputs of another
  * type to bf16 moves each factor by 2^-8 of itself: 2 * 2^-8 S more.
  *
  * Weights rounded once more to 8 bits with one scale per row: each moves by at most half a step of
@@ -46,10 +68,13 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
  * is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
     const double u = 0x1p-24, k = (double)q->k;
-    int bf16_inputs = q->weights == KT_W_BF16 && q->acts == KT_A_BF16;
+    int bf16_weights =
+        q->weights == KT_W_BF16 || q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL;
+    int bf16_inputs = bf16_weights && q->acts == KT_A_BF16;
     double roundings = 2 * k, extra = 0;
 
-    if (numerics == KT_NUM_EXACT_INT32 && q->acts == KT_A_INT8_G32) roundings = k / 32 + 3;
+    if (numerics == KT_NUM_EXACT_INT32 && q->acts == KT_A_INT8_G32)
+        roundings = integer_roundings(q->weights, k);
     if (numerics == KT_NUM_BF16_F32 && !bf16_inputs) extra = 0x1p-7 * sum->magnitude;
     if (numerics == KT_NUM_REQUANT) extra = sum->spread / 254;
     return 1.01 * (roundings * u * sum->magnitude + extra) + 0x1p-107 * k;

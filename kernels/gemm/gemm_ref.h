@@ -8,7 +8,7 @@
 /* One output of the reference and what its bound is computed from. */
 typedef struct kt_ref_sum {
     double value;     /* sum_k a_k w_k */
-    double magnitude; /* sum_k |a_k w_k| */
+    double magnitude; /* sum_k |a_k w_k|, |w_k| taken over the terms of w_k (kt_format.terms_row) */
     double spread;    /* sum_k |a_k| * max_k |w_k|: for variants that round weights again */
 } kt_ref_sum;
 

@@ -44,7 +44,7 @@ static void down(const kt_moe_call *call) {
 KT_VARIANT(any_any_moe64__scalar) = {
     .name = "any_any_moe64__scalar",
     .op = KT_OP_MOE_FFN,
-    .weights = 1u << KT_W_BF16 | 1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT4_G32,
+    .weights = ((1u << KT_W_COUNT) - 2) & ~(1u << KT_W_F32),
     .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_EXACT_INT32,

@@ -77,7 +77,7 @@ int kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format, 
             char *row_scale = scales ? (char *)scales + (size_t)row * row_scales : NULL;
             kt_tensor_read_f32(s->piece[i].tensor, (s->piece[i].first_row + row - base) * s->k,
                                n * s->k, scratch);
-            error += format->encode_rows(scratch, n, s->k, 0, n,
+            error += format->encode_rows(scratch, n, s->k, NULL, 0, n,
                                          (char *)data + (size_t)row * row_data, row_scale, NULL);
             row += n;
         }

@@ -46,8 +46,8 @@ static encoded encode(kt_weight_format id, int64_t n, int64_t k, enum shape shap
     fill(e.src, n * k, shape, &rng);
     e.matrix = (kt_matrix){id, n, k, e.data, scale_bytes ? e.scales : NULL};
     /* In two parts, as threads would share the rows. */
-    e.error = e.format->encode_rows(e.src, n, k, 0, n / 2, e.data, e.scales, &e.energy);
-    e.error += e.format->encode_rows(e.src, n, k, n / 2, n, e.data, e.scales, &e.energy);
+    e.error = e.format->encode_rows(e.src, n, k, NULL, 0, n / 2, e.data, e.scales, &e.energy);
+    e.error += e.format->encode_rows(e.src, n, k, NULL, n / 2, n, e.data, e.scales, &e.energy);
     return e;
 }
 
@@ -68,10 +68,14 @@ Test(formats, every_weight_format_has_a_descriptor) {
 }
 
 Test(formats, returned_error_and_energy_are_those_of_the_decoded_values) {
+    int checked = 0;
     for (int id = 1; id < KT_W_COUNT; id++)
         for (int shape = 0; shape < SHAPES; shape++) {
-            enum { N = 7, K = 96 };
-            encoded e = encode((kt_weight_format)id, N, K, (enum shape)shape, 11);
+            enum { N = 7, K = 384 };
+            encoded e;
+            if (!kt_format_find((kt_weight_format)id)->encode_rows) continue;
+            checked++;
+            e = encode((kt_weight_format)id, N, K, (enum shape)shape, 11);
             double row[K], error = 0, energy = 0;
             for (int i = 0; i < N; i++) {
                 e.format->decode_row(&e.matrix, i, row);
@@ -87,6 +91,7 @@ Test(formats, returned_error_and_energy_are_those_of_the_decoded_values) {
                       e.format->name, shape, e.energy, energy);
             release(&e);
         }
+    cr_assert_eq(checked, 12 * SHAPES); /* w4g*, w4zg*, w8c, w8g128, wf8c, wf16, wbf16, wf32 */
 }
 
 /* Squared error of rounding x[0..count) to codes lo..hi with the scale amax / hi. */
@@ -134,7 +139,7 @@ Test(formats, w4g32_is_exact_on_its_own_values) {
                 src[32 * g + i] = scale * (float)((int)kt_rng_below(&rng, 16) - 8);
             src[32 * g] = scale * -8; /* the extreme code shows which sign the scale had */
         }
-        error = f->encode_rows(src, 1, K, 0, 1, data, scales, NULL);
+        error = f->encode_rows(src, 1, K, NULL, 0, 1, data, scales, NULL);
         f->decode_row(&w, 0, row);
         for (int i = 0; i < K; i++)
             cr_assert_eq((double)src[i], row[i], "trial %d input %d: %.9g became %.9g (error %g)",
@@ -168,85 +173,9 @@ Test(formats, rows_that_are_not_finite_become_zeros_and_show_in_the_error) {
                 kt_matrix w = {ids[f], 1, 32, data, scales};
                 for (int i = 0; i < 32; i++) src[i] = (float)i;
                 src[at] = bad[b];
-                error = format->encode_rows(src, 1, 32, 0, 1, data, scales, NULL);
+                error = format->encode_rows(src, 1, 32, NULL, 0, 1, data, scales, NULL);
                 cr_assert_not(isfinite(error), "%s", format->name);
                 format->decode_row(&w, 0, row);
                 for (int i = 0; i < 32; i++) cr_assert_eq(row[i], 0.0, "%s", format->name);
             }
-}
-
-/* What p64.h says about the place of weight (row, input) of a panel, as a double. */
-static double packed_value(kt_weight_format format, const uint8_t *panel, int64_t k, int row,
-                           int64_t input) {
-    uint16_t half;
-    float single;
-
-    switch (format) {
-    case KT_W_F32: memcpy(&single, panel + 4 * (input * 64 + row), 4); return single;
-    case KT_W_BF16:
-        memcpy(&half, panel + 2 * ((input / 2 * 64 + row) * 2 + input % 2), 2);
-        return kt_bf16_to_f32(half);
-    case KT_W_INT8_CHANNEL:
-        memcpy(&single, panel + 64 * k + 4 * row, 4);
-        return (double)single * (panel[(input / 4 * 64 + row) * 4 + input % 4] - 128);
-    default: {
-        const uint8_t *block = panel + input / 32 * 1152;
-        int in = (int)(input % 32);
-        int byte = block[(in % 16 / 4 * 64 + row) * 4 + in % 4];
-        memcpy(&half, block + 1024 + 2 * row, 2);
-        return (double)kt_bf16_to_f32(half) * ((in < 16 ? byte & 15 : byte >> 4) - 8);
-    }
-    }
-}
-
-static void check_panel_row(const encoded *e, int64_t row, const uint8_t *panel, int panel_row) {
-    double *want = malloc(sizeof *want * (size_t)e->matrix.k);
-    memset(want, 0, sizeof *want * (size_t)e->matrix.k);
-    if (row < e->matrix.n) e->format->decode_row(&e->matrix, row, want);
-    for (int64_t i = 0; i < e->matrix.k; i++) {
-        double got = packed_value(e->matrix.format, panel, e->matrix.k, panel_row, i);
-        cr_assert(got == want[i], "%s n=%lld k=%lld row %lld input %lld: %g, want %g",
-                  e->format->name, (long long)e->matrix.n, (long long)e->matrix.k, (long long)row,
-                  (long long)i, got, want[i]);
-    }
-    free(want);
-}
-
-Test(p64, dense_panels_hold_the_weights_where_the_header_says) {
-    static const int64_t sizes[][2] = {{1, 32}, {63, 64}, {64, 96}, {65, 32}, {131, 224}};
-    for (int id = 1; id < KT_W_COUNT; id++)
-        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-            int64_t n = sizes[s][0], k = sizes[s][1];
-            encoded e = encode((kt_weight_format)id, n, k, NORMAL, s);
-            kt_problem q = {.op = KT_OP_GEMM, .weights = e.matrix.format, .n = n, .k = k};
-            size_t panel_bytes = kt_p64_panel_bytes(e.matrix.format, k);
-            uint8_t *packed = kt_guard_alloc(kt_p64_gemm_bytes(&q), 64, 0xAA);
-            kt_p64_pack_gemm(&q, &e.matrix, packed);
-            for (int64_t row = 0; row < 64 * kt_p64_panels(n); row++)
-                check_panel_row(&e, row, packed + (size_t)(row / 64) * panel_bytes,
-                                (int)(row % 64));
-            kt_guard_free(packed);
-            release(&e);
-        }
-}
-
-Test(p64, an_expert_interleaves_gate_and_up_in_panels_of_32) {
-    for (int id = KT_W_BF16; id <= KT_W_INT4_G32; id++) {
-        enum { HIDDEN = 96, INTER = 64 };
-        encoded gate = encode((kt_weight_format)id, INTER, HIDDEN, NORMAL, 1);
-        encoded up = encode((kt_weight_format)id, INTER, HIDDEN, NORMAL, 2);
-        encoded down = encode((kt_weight_format)id, HIDDEN, INTER, NORMAL, 3);
-        kt_problem q = {
-            .op = KT_OP_MOE_FFN, .weights = down.matrix.format, .n = INTER, .k = HIDDEN};
-        uint8_t *packed = kt_guard_alloc(kt_p64_expert_bytes(&q), 64, 0xAA);
-        kt_p64_pack_expert(&q, &gate.matrix, &up.matrix, &down.matrix, packed);
-        for (int r = 0; r < INTER; r++) {
-            check_panel_row(&gate, r, kt_p64_gate_up(&q, packed, r / 32), r % 32);
-            check_panel_row(&up, r, kt_p64_gate_up(&q, packed, r / 32), 32 + r % 32);
-        }
-        for (int r = 0; r < 128; r++)
-            check_panel_row(&down, r, kt_p64_down(&q, packed, r / 64), r % 64);
-        kt_guard_free(packed);
-        release(&gate), release(&up), release(&down);
-    }
 }

@@ -1,0 +1,75 @@
+/* Formats whose rows are sequences of blocks with integer codes (kernels/formats/p64_spec.h names
+ * them): a format file says how one plain block comes apart; decoding and packing follow from it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_BLOCKS_H
+#define KT_KERNELS_BLOCKS_H
+
+#include <string.h>
+
+#include "kernels/formats/format.h"
+#include "kernels/formats/p64_spec.h"
+
+/* One block (spec.span inputs) of one row, taken apart. Fields that a spec does not have are not
+ * looked at. scale and minimum hold the bits that a packed panel holds: 16-bit floats, or bytes. */
+struct kt_block {
+    uint8_t code[256];
+    uint16_t d, dmin; /* f16 bits */
+    uint16_t scale[16], minimum[16];
+};
+
+/* kt_format members of every block format. */
+void kt_blocks_decode_row(const kt_matrix *w, int64_t row, double *out);
+void kt_blocks_terms_row(const kt_matrix *w, int64_t row, double *out);
+
+/* Put row `row` of w, or a row of padding where row >= w->n, into row r of a panel. */
+void kt_blocks_pack_row(const kt_matrix *w, int64_t row, uint8_t *panel, int r);
+
+/* --- for the format files ------------------------------------------------------------------- */
+
+static inline uint16_t kt_load_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+/* Block b of a row of a GGUF matrix: rows are rows of blocks, without padding. */
+static inline const uint8_t *kt_gguf_block(const kt_matrix *w, int64_t row, int64_t b, int inputs,
+                                           int bytes) {
+    return (const uint8_t *)w->data + (row * (w->k / inputs) + b) * bytes;
+}
+
+/* 16 bytes of nibbles as 32 codes: the low halves first. */
+static inline void kt_split_halves(const uint8_t *qs, uint8_t code[32]) {
+    for (int i = 0; i < 16; i++) {
+        code[i] = qs[i] & 15;
+        code[16 + i] = qs[i] >> 4;
+    }
+}
+
+/* k / 2 bytes of nibbles in the order of the inputs, even input low. */
+static inline void kt_split_pairs(const uint8_t *qs, int count, uint8_t *code) {
+    for (int i = 0; i < count / 2; i++) {
+        code[2 * i] = qs[i] & 15;
+        code[2 * i + 1] = qs[i] >> 4;
+    }
+}
+
+/* The twelve bytes of 6-bit scales and minima of Q4_K and Q5_K. */
+static inline void kt_k_scales(const uint8_t *s, kt_block *out) {
+    for (int t = 0; t < 4; t++) {
+        out->scale[t] = s[t] & 63;
+        out->minimum[t] = s[t + 4] & 63;
+        out->scale[t + 4] = (uint16_t)((s[t + 8] & 15) | s[t] >> 6 << 4);
+        out->minimum[t + 4] = (uint16_t)(s[t + 8] >> 4 | s[t + 4] >> 6 << 4);
+    }
+}
+
+/* The members plain_bytes and unpack of a GGUF format, from its take_apart(). */
+#define KT_GGUF_MEMBERS(inputs, bytes)                                                       \
+    static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) { \
+        *data_bytes = (size_t)n * (size_t)(k / (inputs)) * (bytes);                          \
+        *scale_bytes = 0;                                                                    \
+    }                                                                                        \
+    static void unpack(const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {          \
+        take_apart(kt_gguf_block(w, row, b, inputs, bytes), out);                            \
+    }
+
+#endif

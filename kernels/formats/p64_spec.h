@@ -1,0 +1,131 @@
+/* How p64 panels of block formats are built, as data: one description from which packing, the scalar
+ * kernels and the vector kernels all follow. README.md of this folder has the table.
+ *
+ * A weight is   scale * value(code)  [ + minimum ],   value(code) = code - offset or from a table.
+ *
+ * A panel row's inputs come in blocks of `span`; a packed block holds for 64 rows
+ *
+ *     head       f16 d[64] if `scale` is KT_P64_S8 or KT_P64_NIBBLES, then f16 dmin[64] if `minimum` is
+ *                KT_P64_MIN_U8 or KT_P64_MIN_NIBBLE
+ *     runs       span / max(group, 32) of them:
+ *       planes   max(group, 32) / 32 times 32 inputs: the low plane, then the high one
+ *       scales   [64] for each group of the run (two of them if group = 16, else one)
+ *       minima   [64] likewise
+ *
+ * A plane of b bits holds bits of 32 inputs x 64 rows in b lines of 256 bytes [64 rows][4 inputs].
+ * The inputs go four by four: quad o (inputs 4o .. 4o + 3, o = 0..7) lies in line o mod b at bit
+ * b * (o / b) of each byte. So one line, shifted and masked, yields 8 / b operands of a multiply-add of
+ * four bytes, and all planes yield the same quads. The code is low | high << low_bits.
+ * Every field is a multiple of 64 bytes, so fields stay aligned; rows of padding are zero bytes with
+ * zero scales.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_KERNELS_P64_SPEC_H
+#define KT_KERNELS_P64_SPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kt/problem.h"
+
+typedef enum kt_p64_scale {
+    KT_P64_BF16,    /* bfloat16 */
+    KT_P64_F16,     /* IEEE half */
+    KT_P64_E8M0,    /* byte e: 2^(e - 128); 255 = NaN. Half the OCP value: codes are doubled */
+    KT_P64_S8,      /* signed byte times the block's d: exact in f32 (11 + 7 bits) */
+    KT_P64_NIBBLES, /* byte: low half times d is the scale, high half belongs to the minimum */
+} kt_p64_scale;
+
+typedef enum kt_p64_minimum {
+    KT_P64_MIN_NONE,
+    KT_P64_MIN_F16,    /* + m */
+    KT_P64_MIN_U8,     /* - dmin * byte */
+    KT_P64_MIN_NIBBLE, /* - dmin * high half of the scale's byte */
+    KT_P64_MIN_ZERO,   /* zero point, a byte: scale * (code - zero) */
+} kt_p64_minimum;
+
+typedef enum kt_p64_values { KT_P64_LINEAR, KT_P64_IQ4, KT_P64_E2M1 } kt_p64_values;
+
+typedef struct kt_p64_spec {
+    int low, high; /* bits of the planes; low = 0: the format is not built of blocks */
+    int span;      /* inputs of a block: 32 .. 256 */
+    int group;     /* inputs per scale: 16, 32, 64 or 128 */
+    kt_p64_scale scale;
+    kt_p64_minimum minimum;
+    kt_p64_values values;
+    int offset; /* of linear codes: a multiple of 4 up to 128, or 0 */
+} kt_p64_spec;
+
+/* A constant for a constant format: vector kernels are compiled per spec. */
+static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weight_format format) {
+    const kt_p64_spec none = {0, 0, 32, 32, KT_P64_BF16, KT_P64_MIN_NONE, KT_P64_LINEAR, 0};
+    kt_p64_spec s = none;
+
+    switch (format) {
+#define SPEC(id, low, high, span, group, scale, minimum, values, offset)                         \
+    case KT_W_##id:                                                                              \
+        s =                                                                                      \
+            (kt_p64_spec){                                                                       \
+                low,   high, span, group, KT_P64_##scale, KT_P64_MIN_##minimum, KT_P64_##values, \
+                offset};                                                                         \
+        break;
+        SPEC(INT4_G32, 4, 0, 32, 32, BF16, NONE, LINEAR, 8)
+        SPEC(INT4_G64, 4, 0, 64, 64, BF16, NONE, LINEAR, 8)
+        SPEC(INT4_G128, 4, 0, 128, 128, BF16, NONE, LINEAR, 8)
+        SPEC(INT4Z_G32, 4, 0, 32, 32, F16, ZERO, LINEAR, 0)
+        SPEC(INT4Z_G64, 4, 0, 64, 64, F16, ZERO, LINEAR, 0)
+        SPEC(INT4Z_G128, 4, 0, 128, 128, F16, ZERO, LINEAR, 0)
+        SPEC(INT8_G128, 8, 0, 128, 128, BF16, NONE, LINEAR, 128)
+        SPEC(Q4_0, 4, 0, 32, 32, F16, NONE, LINEAR, 8)
+        SPEC(Q4_1, 4, 0, 32, 32, F16, F16, LINEAR, 0)
+        SPEC(Q5_0, 4, 1, 32, 32, F16, NONE, LINEAR, 16)
+        SPEC(Q5_1, 4, 1, 32, 32, F16, F16, LINEAR, 0)
+        SPEC(Q8_0, 8, 0, 32, 32, F16, NONE, LINEAR, 128)
+        SPEC(Q2_K, 2, 0, 256, 16, NIBBLES, NIBBLE, LINEAR, 0)
+        SPEC(Q3_K, 2, 1, 256, 16, S8, NONE, LINEAR, 4)
+        SPEC(Q4_K, 4, 0, 256, 32, S8, U8, LINEAR, 0)
+        SPEC(Q5_K, 4, 1, 256, 32, S8, U8, LINEAR, 0)
+        SPEC(Q6_K, 4, 2, 256, 16, S8, NONE, LINEAR, 32)
+        SPEC(IQ4_NL, 4, 0, 32, 32, F16, NONE, IQ4, 0)
+        SPEC(IQ4_XS, 4, 0, 256, 32, S8, NONE, IQ4, 0)
+        SPEC(MXFP4, 4, 0, 32, 32, E8M0, NONE, E2M1, 0)
+#undef SPEC
+    default: break;
+    }
+    return s;
+}
+
+/* Value tables of 4-bit codes. E2M1 is doubled, so that it is whole numbers. */
+static const int8_t kt_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                         1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t kt_e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* Bytes of the parts, all for 64 rows. */
+static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
+    size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES;
+    fields += s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE;
+    return 128 * fields;
+}
+static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both planes */
+    return 256 * (size_t)(s.low + s.high);
+}
+static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
+    return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
+}
+static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {
+    if (s.minimum == KT_P64_MIN_F16) return 128;
+    return s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_ZERO ? 64 : 0;
+}
+static inline int kt_p64_run_inputs(kt_p64_spec s) {
+    return s.group > 32 ? s.group : 32;
+}
+static inline size_t kt_p64_run_bytes(kt_p64_spec s) {
+    const int inputs = kt_p64_run_inputs(s);
+    return (size_t)(inputs / 32) * kt_p64_plane_bytes(s) +
+           (size_t)(inputs / s.group) * (kt_p64_scale_bytes(s) + kt_p64_minimum_bytes(s));
+}
+static inline size_t kt_p64_block_bytes(kt_p64_spec s) {
+    return kt_p64_head_bytes(s) + (size_t)(s.span / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* wmxfp4: GGUF MXFP4, 17 bytes for 32 inputs as they lie in the file:
+ * e@0 (E8M0), qs[16]@1, nibbles as in Q4_0; w = 2^(e - 128) * kt_e2m1_values[code], the table
+ * doubled. e = 255 is NaN, e = 0 is 2^-127 like any other. Checkpoints in OCP order (byte i = inputs 2i, 2i + 1)
+ * have their nibbles reordered on import.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/blocks.h"
+
+static void take_apart(const uint8_t *p, kt_block *out) {
+    out->scale[0] = p[0];
+    kt_split_halves(p + 1, out->code);
+}
+
+KT_GGUF_MEMBERS(32, 17)
+
+KT_FORMAT(wmxfp4) = {
+    .name = "wmxfp4",
+    .id = KT_W_MXFP4,
+    .acts = KT_A_INT8_G32,
+    .group = 32,
+    .block = 32,
+    .bits = 4.25,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .unpack = unpack,
+    .block_bytes = 17,
+    .d_at = -1,
+    .m_at = -1,
+};

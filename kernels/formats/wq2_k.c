@@ -1,0 +1,31 @@
+/* wq2_k: GGUF Q2_K, 84 bytes for 256 inputs as they lie in the file:
+ * scales[16]@0, qs[64]@16, d@80, dmin@82 (f16). With h = i / 128, j = i % 128 / 32, l = i % 32:
+ * code = bits 2j of qs[32h + l], s = scales[i / 16], w = d * (s & 15) * code - dmin * (s >> 4).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/blocks.h"
+
+static void take_apart(const uint8_t *p, kt_block *out) {
+    out->d = kt_load_u16(p + 80);
+    out->dmin = kt_load_u16(p + 82);
+    for (int g = 0; g < 16; g++) out->scale[g] = p[g];
+    for (int i = 0; i < 256; i++)
+        out->code[i] = p[16 + 32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
+}
+
+KT_GGUF_MEMBERS(256, 84)
+
+KT_FORMAT(wq2_k) = {
+    .name = "wq2_k",
+    .id = KT_W_Q2_K,
+    .acts = KT_A_INT8_G32,
+    .group = 16,
+    .block = 256,
+    .bits = 2.625,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .terms_row = kt_blocks_terms_row,
+    .unpack = unpack,
+    .block_bytes = 84,
+    .d_at = 80,
+    .m_at = 82,
+};

@@ -1,0 +1,31 @@
+/* wq4_k: GGUF Q4_K, 144 bytes for 256 inputs as they lie in the file:
+ * d@0, dmin@2 (f16), scales[12]@4, qs[128]@16. Inputs of group t = i / 32 are nibble t % 2 of
+ * qs[32 (t / 2) + i % 32]; w = d * sc[t] * code - dmin * mn[t], the 6-bit sc and mn as kt_k_scales has them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/blocks.h"
+
+static void take_apart(const uint8_t *p, kt_block *out) {
+    out->d = kt_load_u16(p);
+    out->dmin = kt_load_u16(p + 2);
+    kt_k_scales(p + 4, out);
+    for (int i = 0; i < 256; i++)
+        out->code[i] = p[16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
+}
+
+KT_GGUF_MEMBERS(256, 144)
+
+KT_FORMAT(wq4_k) = {
+    .name = "wq4_k",
+    .id = KT_W_Q4_K,
+    .acts = KT_A_INT8_G32,
+    .group = 32,
+    .block = 256,
+    .bits = 4.5,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .terms_row = kt_blocks_terms_row,
+    .unpack = unpack,
+    .block_bytes = 144,
+    .d_at = 0,
+    .m_at = 2,
+};

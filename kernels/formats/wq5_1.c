@@ -1,0 +1,29 @@
+/* wq5_1: GGUF Q5_1, 24 bytes for 32 inputs as they lie in the file:
+ * d@0, m@2 (f16), qh (u32)@4, qs[16]@8 as in Q5_0; w = d * code + m.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/blocks.h"
+
+static void take_apart(const uint8_t *p, kt_block *out) {
+    out->scale[0] = kt_load_u16(p);
+    out->minimum[0] = kt_load_u16(p + 2);
+    kt_split_halves(p + 8, out->code);
+    for (int i = 0; i < 32; i++) out->code[i] |= (uint8_t)((p[4 + i / 8] >> i % 8 & 1) << 4);
+}
+
+KT_GGUF_MEMBERS(32, 24)
+
+KT_FORMAT(wq5_1) = {
+    .name = "wq5_1",
+    .id = KT_W_Q5_1,
+    .acts = KT_A_INT8_G32,
+    .group = 32,
+    .block = 32,
+    .bits = 6.0,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .terms_row = kt_blocks_terms_row,
+    .unpack = unpack,
+    .block_bytes = 24,
+    .d_at = 0,
+    .m_at = 2,
+};

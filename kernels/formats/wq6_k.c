@@ -1,0 +1,33 @@
+/* wq6_k: GGUF Q6_K, 210 bytes for 256 inputs as they lie in the file:
+ * ql[128]@0, qh[64]@128, int8 scales[16]@192, d@208 (f16). With h = i / 128, j = i % 128 / 32,
+ * l = i % 32: low four bits = nibble j / 2 of ql[64h + 32 (j % 2) + l], high two = bits 2j of
+ * qh[32h + l]; w = d * scales[i / 16] * (code - 32).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/blocks.h"
+
+static void take_apart(const uint8_t *p, kt_block *out) {
+    out->d = kt_load_u16(p + 208);
+    for (int g = 0; g < 16; g++) out->scale[g] = p[192 + g];
+    for (int i = 0; i < 256; i++) {
+        int h = i / 128, j = i % 128 / 32, l = i % 32;
+        int low = p[64 * h + 32 * (j % 2) + l] >> 4 * (j / 2) & 15;
+        out->code[i] = (uint8_t)(low | (p[128 + 32 * h + l] >> 2 * j & 3) << 4);
+    }
+}
+
+KT_GGUF_MEMBERS(256, 210)
+
+KT_FORMAT(wq6_k) = {
+    .name = "wq6_k",
+    .id = KT_W_Q6_K,
+    .acts = KT_A_INT8_G32,
+    .group = 16,
+    .block = 256,
+    .bits = 6.5625,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .unpack = unpack,
+    .block_bytes = 210,
+    .d_at = 208,
+    .m_at = -1,
+};

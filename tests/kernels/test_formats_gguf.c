@@ -1,0 +1,117 @@
+/* GGUF block formats: the values of ggml's reference, and every code byte.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/numeric.h"
+#include "kernels/formats/format.h"
+#include "runtime/loader/safetensors.h"
+#include "tests/support/guard.h"
+
+static const struct {
+    const char *name;
+    kt_weight_format id;
+} types[] = {
+    {"Q4_0", KT_W_Q4_0},   {"Q4_1", KT_W_Q4_1}, {"Q5_0", KT_W_Q5_0},     {"Q5_1", KT_W_Q5_1},
+    {"Q8_0", KT_W_Q8_0},   {"Q2_K", KT_W_Q2_K}, {"Q3_K", KT_W_Q3_K},     {"Q4_K", KT_W_Q4_K},
+    {"Q5_K", KT_W_Q5_K},   {"Q6_K", KT_W_Q6_K}, {"IQ4_NL", KT_W_IQ4_NL}, {"IQ4_XS", KT_W_IQ4_XS},
+    {"MXFP4", KT_W_MXFP4},
+};
+
+static const kt_tensor *tensor(const kt_checkpoint *c, const char *type, const char *what) {
+    char name[32];
+    const kt_tensor *t;
+    snprintf(name, sizeof name, "%s.%s", type, what);
+    t = kt_checkpoint_find(c, name);
+    cr_assert_not_null(t, "%s", name);
+    return t;
+}
+
+Test(formats_gguf, blocks_have_the_values_of_the_reference_bit_by_bit) {
+    kt_checkpoint *c = NULL;
+    kt_err err = {0};
+
+    cr_assert_eq(kt_checkpoint_open(KT_TEST_DATA "/gguf_blocks", &c, &err), KT_OK, "%s",
+                 err.message);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const kt_format *f = kt_format_find(types[i].id);
+        const kt_tensor *blocks = tensor(c, types[i].name, "blocks");
+        const kt_tensor *values = tensor(c, types[i].name, "values");
+        int64_t n = blocks->shape[0];
+        uint8_t *data = kt_guard_alloc(blocks->bytes, 4, 0);
+        kt_matrix w = {f->id, n, values->shape[1], data, NULL};
+
+        cr_assert_eq(blocks->shape[1], f->block_bytes);
+        memcpy(data, blocks->data, blocks->bytes);
+        for (int64_t row = 0; row < n; row++) {
+            double got[256];
+            f->decode_row(&w, row, got);
+            for (int64_t j = 0; j < w.k; j++) {
+                float want;
+                memcpy(&want, values->data + 4 * (row * w.k + j), 4);
+                cr_assert((float)got[j] == want, "%s block %lld value %lld: %.9g, want %.9g",
+                          types[i].name, (long long)row, (long long)j, got[j], (double)want);
+            }
+        }
+        kt_guard_free(data);
+    }
+    kt_checkpoint_close(c);
+}
+
+/* Value of nibble n under scale d and minimum m (or the zero of Q4_0) by the formulas of the types. */
+static double nibble_value(kt_weight_format id, int n, double d, double m) {
+    static const double t[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                               1,    13,   25,  38,  53,  69,  89,  113};
+    static const double f[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6};
+    if (id == KT_W_Q4_1) return d * n + m;
+    if (id == KT_W_IQ4_NL) return d * t[n];
+    if (id == KT_W_MXFP4) return d * f[n];
+    return d * (n - 8);
+}
+
+Test(formats_gguf, every_code_byte_under_scales_of_either_sign_zero_and_subnormal) {
+    static const struct {
+        kt_weight_format id;
+        int bytes, codes_at, m_at;
+    } forms[] = {{KT_W_Q4_0, 18, 2, -1},
+                 {KT_W_Q4_1, 20, 4, 2},
+                 {KT_W_IQ4_NL, 18, 2, -1},
+                 {KT_W_MXFP4, 17, 1, -1}};
+    static const float scales[] = {1.5f, -1.5f, 0.0f, -0.0f, 0x1p-24f, -0x1.8p-20f, 65504.0f};
+    static const uint8_t exponents[] = {127, 128, 1, 0, 64, 100, 254};
+
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        for (int byte = 0; byte < 256; byte++)
+            for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
+                uint8_t block[20];
+                double got[32], d = scales[s], m = -0.25;
+                uint16_t d_bits = kt_f32_to_f16(scales[s]), m_bits = kt_f32_to_f16(-0.25f);
+                kt_matrix w = {forms[i].id, 1, 32, block, NULL};
+
+                memset(block, byte, sizeof block);
+                if (forms[i].id == KT_W_MXFP4)
+                    block[0] = exponents[s], d = ldexp(1, exponents[s] - 127);
+                else
+                    memcpy(block, &d_bits, 2);
+                if (forms[i].m_at > 0) memcpy(block + forms[i].m_at, &m_bits, 2);
+                kt_format_find(w.format)->decode_row(&w, 0, got);
+                for (int j = 0; j < 32; j++) {
+                    double want = nibble_value(w.format, j < 16 ? byte & 15 : byte >> 4, d, m);
+                    cr_assert(got[j] == want, "%s byte %d value %d: %g, want %g",
+                              kt_weight_format_name(w.format), byte, j, got[j], want);
+                }
+            }
+}
+
+Test(formats_gguf, mxfp4_with_the_exponent_255_is_not_a_number) {
+    uint8_t block[17];
+    double got[32];
+    kt_matrix w = {KT_W_MXFP4, 1, 32, block, NULL};
+
+    memset(block, 0x21, sizeof block);
+    block[0] = 255;
+    kt_format_find(KT_W_MXFP4)->decode_row(&w, 0, got);
+    for (int j = 0; j < 32; j++) cr_assert(isnan(got[j]));
+}
