@@ -45,7 +45,7 @@ static void put(kt_json_writer *w, const char *key, const char *text) {
 }
 
 static void show_variant(const kt_variant *v, const char *reason, kt_json_writer *w) {
-    char formats[96], isa[160], parameters[256];
+    char formats[320], isa[160], parameters[256];
     formats_of(v->weights, formats, sizeof formats);
     parameters_of(v, parameters, sizeof parameters);
     kt_isa_format(v->isa, isa, sizeof isa);
@@ -62,6 +62,9 @@ static void show_variant(const kt_variant *v, const char *reason, kt_json_writer
     } else if (reason) {
         printf("%-8s %-38s not usable: %s\n", kt_op_name(v->op), v->name, reason);
     } else {
+        /* Plain C takes them all: a count reads better than a list over two lines. */
+        if (strlen(formats) > 60)
+            snprintf(formats, sizeof formats, "%d formats", __builtin_popcount(v->weights));
         printf("%-8s %-38s %-14s %s%s%s\n", kt_op_name(v->op), v->name, formats, isa,
                *parameters ? " " : "", parameters);
     }

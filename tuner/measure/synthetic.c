@@ -63,7 +63,47 @@ static void fill_int4(uint8_t *w, size_t bytes, const float *table, picker *p) {
     }
 }
 
-static void fill(kt_synthetic *s, uint64_t seed, size_t data_bytes, size_t scale_bytes) {
+/* Formats that come in blocks or as E4M3: random bytes under scales that make weights of about sigma. */
+static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, size_t scale_bytes,
+                       float sigma, picker *p) {
+    /* Typical |scale * code| of random bytes: codes, and for blocks of 256 small scales, are uniform. */
+    const float code = f->bits < 5.5 ? 4 : f->bits < 8 ? 12 : 64, unit = f->block == 256 ? 32 : 1;
+    uint8_t *bytes = s->data;
+
+    for (size_t i = 0; i < data_bytes; i++) bytes[i] = (uint8_t)pick(p);
+    if (f->block_bytes == 0) { /* E4M3 */
+        for (size_t i = 0; i < data_bytes; i++) bytes[i] ^= (bytes[i] & 0x7f) == 0x7f;
+        for (size_t i = 0; i < scale_bytes / 4; i++) ((float *)s->scales)[i] = sigma / 128;
+        return;
+    }
+    for (size_t b = 0; b < data_bytes; b += (size_t)f->block_bytes) {
+        uint16_t d = kt_f32_to_f16(sigma / (code * unit)), m = kt_f32_to_f16(-sigma / unit);
+        if (f->d_at >= 0) memcpy(bytes + b + f->d_at, &d, 2);
+        if (f->m_at >= 0) memcpy(bytes + b + f->m_at, &m, 2);
+        if (f->id == KT_W_MXFP4) bytes[b] = (uint8_t)(127 + lrintf(log2f(sigma / 2)));
+    }
+}
+
+/* Formats that we encode: rows of normal weights, encoded. */
+static kt_status fill_encoded(const kt_format *f, kt_synthetic *s, float sigma, const float *table,
+                              picker *p, kt_err *err) {
+    const kt_matrix *m = &s->matrix;
+    size_t row_data, row_scales;
+    float *row = malloc(sizeof *row * (size_t)m->k);
+
+    if (!row) return kt_fail(err, KT_E_NOMEM, "synthetic weights: no memory for a row");
+    f->plain_bytes(1, m->k, &row_data, &row_scales);
+    for (int64_t r = 0; r < m->n; r++) {
+        for (int64_t i = 0; i < m->k; i++) row[i] = sigma * table[pick(p)];
+        f->encode_rows(row, 1, m->k, NULL, 0, 1, (char *)s->data + (size_t)r * row_data,
+                       (char *)s->scales + (size_t)r * row_scales, NULL);
+    }
+    free(row);
+    return KT_OK;
+}
+
+static kt_status fill(const kt_format *f, kt_synthetic *s, uint64_t seed, size_t data_bytes,
+                      size_t scale_bytes, kt_err *err) {
     const kt_matrix *m = &s->matrix;
     float table[TABLE], sigma = 1 / sqrtf((float)m->k);
     picker p = {.left = 0};
@@ -81,9 +121,14 @@ static void fill(kt_synthetic *s, uint64_t seed, size_t data_bytes, size_t scale
         for (size_t i = 0; i < scale_bytes / 2; i++)
             ((uint16_t *)s->scales)[i] = kt_f32_to_bf16(sigma * 2.1f / 7);
         break;
-    default:
+    case KT_W_F32:
         for (size_t i = 0; i < data_bytes / 4; i++) ((float *)s->data)[i] = sigma * table[pick(&p)];
+        break;
+    default:
+        if (f->encode_rows) return fill_encoded(f, s, sigma, table, &p, err);
+        fill_bytes(f, s, data_bytes, scale_bytes, sigma, &p);
     }
+    return KT_OK;
 }
 
 kt_status kt_synthetic_create(kt_weight_format format, int64_t n, int64_t k, uint64_t seed,
@@ -91,12 +136,13 @@ kt_status kt_synthetic_create(kt_weight_format format, int64_t n, int64_t k, uin
     const kt_format *f = kt_format_find(format);
     kt_synthetic s = {.matrix = {.format = format, .n = n, .k = k}};
     size_t data_bytes, scale_bytes;
+    kt_status st;
 
     memset(out, 0, sizeof *out);
     if (!f)
         return kt_fail(err, KT_E_UNSUPPORTED, "synthetic weights: format %s",
                        kt_weight_format_name(format));
-    f->plain_bytes(n, k, &data_bytes, &scale_bytes);
+    KT_TRY(kt_format_sizes(f, n, k, &data_bytes, &scale_bytes, err));
     s.data = malloc(data_bytes + 1);
     s.scales = malloc(scale_bytes + 1);
     if (!s.data || !s.scales) {
@@ -105,7 +151,11 @@ kt_status kt_synthetic_create(kt_weight_format format, int64_t n, int64_t k, uin
     }
     s.matrix.data = s.data;
     s.matrix.scales = scale_bytes ? s.scales : NULL;
-    fill(&s, seed, data_bytes, scale_bytes);
+    st = fill(f, &s, seed, data_bytes, scale_bytes, err);
+    if (st != KT_OK) {
+        kt_synthetic_destroy(&s);
+        return st;
+    }
     *out = s;
     return KT_OK;
 }
