@@ -1,6 +1,6 @@
 /* Rotary position embedding, plain C.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kt/variant.h"
+#include "kernels/rope/rope_walk.h"
 
 /* Pairs (i, i + half). */
 static void rotate_halves(float *x, const float *cosine, const float *sine, int64_t half) {
@@ -21,17 +21,7 @@ static void rotate_pairs(float *x, const float *cosine, const float *sine, int64
 }
 
 static void rope(const kt_rope_call *c) {
-    int64_t half = c->rotary_dim / 2;
-    for (int64_t row = c->row_begin; row < c->row_end; row++) {
-        const float *cosine = c->cos_sin + (int64_t)c->positions[row] * c->rotary_dim;
-        for (int64_t head = 0; head < c->heads; head++) {
-            float *x = c->x + row * c->ld + head * c->head_dim;
-            if (c->interleaved)
-                rotate_pairs(x, cosine, cosine + half, half);
-            else
-                rotate_halves(x, cosine, cosine + half, half);
-        }
-    }
+    kt_rope_walk(c, rotate_halves, rotate_pairs);
 }
 
 KT_VARIANT(rotate_heads__scalar) = {
