@@ -5,45 +5,10 @@
 #include "runtime/token/tokenizer.h"
 
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "base/utf8.h"
 #include "runtime/token/tokenizer_impl.h"
 #include "runtime/token/utf8_scan.h"
-
-/* ---- loading ---- */
-
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-kt_status kt_tokenizer_load(const char *path, kt_tokenizer **out, kt_err *err) {
-    char inside[4096];
-    struct stat info;
-    kt_tokenizer *t;
-    kt_status st;
-
-    *out = NULL;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        int n = snprintf(inside, sizeof inside, "%s/tokenizer.json", path);
-        if (n < 0 || (size_t)n >= sizeof inside) {
-            return kt_fail(err, KT_E_INVALID, "%s: the path is too long", path);
-        }
-        path = inside;
-    }
-    t = calloc(1, sizeof *t);
-    if (!t) return kt_fail(err, KT_E_NOMEM, "%s: no memory for the tokenizer", path);
-    kt_bpe_init(&t->bpe);
-    st = ends_with(path, ".gguf") ? kt_tokenizer_read_gguf(t, path, err)
-                                  : kt_tokenizer_read_json(t, path, err);
-    if (st != KT_OK) {
-        kt_tokenizer_destroy(t);
-        return st;
-    }
-    *out = t;
-    return KT_OK;
-}
 
 void kt_tokenizer_destroy(kt_tokenizer *t) {
     if (!t) return;
@@ -52,70 +17,6 @@ void kt_tokenizer_destroy(kt_tokenizer *t) {
     kt_added_deinit(&t->added_normal);
     kt_splitter_deinit(&t->splitter);
     free(t);
-}
-
-/* Characters of the alphabet: printable Latin-1 stands for itself, the other 68 bytes, in ascending
- * order, are U+0100 onward. */
-static int alphabet_byte(uint32_t cp) {
-    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255)) {
-        return (int)cp;
-    }
-    if (cp < 0x100 || cp > 0x143) return -1;
-    cp -= 0x100;
-    if (cp <= 32) return (int)cp;
-    if (cp <= 66) return (int)(cp - 33 + 127);
-    return 173;
-}
-
-kt_status kt_byte_alphabet_read(const char *s, size_t n, kt_text *out, bool *ok, kt_err *err) {
-    size_t i = 0;
-
-    out->size = 0;
-    *ok = false;
-    KT_TRY(kt_text_reserve(out, n, err));
-    while (i < n) {
-        uint32_t cp = 0;
-        int len = kt_utf8_next(s + i, n - i, &cp), byte;
-        if (len <= 0 || (byte = alphabet_byte(cp)) < 0) return KT_OK;
-        out->data[out->size++] = (char)byte;
-        i += (size_t)len;
-    }
-    *ok = true;
-    return KT_OK;
-}
-
-kt_status kt_tokenizer_normalize(const kt_tokenizer *t, const char *s, size_t n, kt_text *out,
-                                 kt_text *tmp, kt_err *err) {
-    out->size = 0;
-    if (t->n_forms == 0) return kt_text_append(out, s, n, err);
-    KT_TRY(kt_normalize(t->forms[0], s, n, out, err));
-    for (int i = 1; i < t->n_forms; i++) {
-        kt_text swap = *tmp;
-        KT_TRY(kt_normalize(t->forms[i], out->data, out->size, &swap, err));
-        *tmp = *out;
-        *out = swap;
-    }
-    return KT_OK;
-}
-
-kt_status kt_tokenizer_add_special(kt_tokenizer *t, int64_t id, const char *content, size_t size,
-                                   kt_added_flags flags, bool normalized, kt_err *err) {
-    const uint32_t bits = KT_TOKEN_ADDED | (flags.special ? KT_TOKEN_SPECIAL : 0u);
-    kt_text normal = {0}, tmp = {0};
-    kt_status st = kt_bpe_add_token(&t->bpe, id, content, size, bits, err);
-
-    if (st == KT_OK && normalized) {
-        st = kt_tokenizer_normalize(t, content, size, &normal, &tmp, err);
-        if (st == KT_OK) {
-            st = kt_added_insert(&t->added_normal, normal.data, normal.size, (int32_t)id, flags,
-                                 err);
-        }
-    } else if (st == KT_OK) {
-        st = kt_added_insert(&t->added_raw, content, size, (int32_t)id, flags, err);
-    }
-    free(normal.data);
-    free(tmp.data);
-    return st;
 }
 
 /* ---- text to ids ---- */
