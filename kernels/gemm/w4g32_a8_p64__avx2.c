@@ -4,8 +4,8 @@
 #include "kernels/simd/p64_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {
-    float tile[KT_AVX2_ROWS * 64] __attribute__((aligned(64)));
-    const kt_walk walk = {.block = KT_AVX2_ROWS, .tile = tile};
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
     kt_p64_gemm(call, kt_tile_w4g32_avx2, &walk);
 }
 
@@ -16,7 +16,7 @@ KT_VARIANT(w4g32_a8_p64__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,

@@ -5,14 +5,14 @@
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gate_up(const kt_moe_call *call) {
-    float tile[KT_AVX2_ROWS * 64] __attribute__((aligned(64)));
-    const kt_walk walk = {.block = KT_AVX2_ROWS, .tile = tile};
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
     kt_p64_gate_up_rows(call, kt_tile_w8c_avx2, kt_swiglu_a8_avx2, &walk);
 }
 
 static void down(const kt_moe_call *call) {
-    float tile[KT_AVX2_ROWS * 64] __attribute__((aligned(64)));
-    const kt_walk walk = {.block = KT_AVX2_ROWS, .tile = tile};
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
     kt_p64_down_rows(call, kt_tile_w8c_avx2, &walk);
 }
 
@@ -23,7 +23,7 @@ KT_VARIANT(w8c_a8_moe64__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,

@@ -1,212 +1,168 @@
 /* Panel kernels for AVX2: rows of encoded activations times one p64 panel (64 output rows).
  *
- * Each function fills one kt_p64_tile. The eight 8-row columns of a
- * panel are one YMM register each (8 rows x 4 bytes), so the layout of the AVX-512 kernels is read
- * as it is. The sums of a row run over k in ascending order whatever `rows` is.
+ * Each function fills one kt_p64_tile. A quarter of the panel's 64 rows, two registers of eight, meets
+ * four activation rows at a time (p64_blocked.h); BF16 is here. The sums of a row run over k in
+ * ascending order whatever `rows` is.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_P64_AVX2_H
 #define KT_SIMD_P64_AVX2_H
 
-#include <immintrin.h>
-#include <string.h>
+#include "kernels/simd/words256.h"
 
-#include "kernels/simd/p64_glue.h"
-
-#define KT_AVX2_ROWS 8 /* rows per tile: the tile (2 KiB) and the rows' groups stay in L1 */
-
-/* Bytes ahead of the stream: hardware prefetch stops at the end of a 4 KiB page. */
-#define KT_AVX2_PREFETCH 2048
-
-static inline __m256i kt_bcast_dword(const int8_t *p) {
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return _mm256_set1_epi32(v);
+/* VPMADDUBSW adds two products of a 4-bit code and an int8: at most 2 * 15 * 127 = 3810, so the 8 steps
+ * of a group fit int16 (30480) and widen once per group. */
+KT_INLINE kt_vi kt_dot_first(kt_vi u, kt_vi q, kt_vi start) {
+    (void)start;
+    return _mm256_maddubs_epi16(u, q);
+}
+KT_INLINE kt_vi kt_dot_next(kt_vi sum, kt_vi u, kt_vi q) {
+    return kt_v_keep(_mm256_add_epi16(sum, _mm256_maddubs_epi16(u, q)));
+}
+KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
+    return _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), start);
 }
 
-static inline __m256 kt_load_bf16_8(const uint8_t *p) {
-    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
+#include "kernels/simd/p64_blocked.h"
 
-/* INT4 in groups of 32. VPMADDUBSW adds two products of a 4-bit code and an int8: at most
- * 2 * 15 * 127 = 3810, so the 8 steps of a group fit int16 (30480) and widen once per group. */
-KT_INLINE void kt_tile_w4g32_avx2(const kt_p64_tile *tile) {
-    const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-
-    const uint8_t *panel = tile->panel;
-    const int64_t k = tile->k;
-
-    memset(tile->tile, 0, sizeof(float) * 64 * (size_t)tile->rows);
-    for (int64_t g = 0; g < k / 32; g++, panel += 1152) {
-        for (int line = 0; line < 1152; line += 64)
-            _mm_prefetch((const char *)panel + KT_AVX2_PREFETCH + line, _MM_HINT_T0);
-        for (int column = 0; column < 8; column++) {
-            const __m256 w_scale = kt_load_bf16_8(panel + 1024 + 16 * column);
-            __m256i w[8];
-            for (int t = 0; t < 4; t++) {
-                __m256i raw = _mm256_load_si256(
-                    (const __m256i *)(const void *)(panel + 256 * t + 32 * column));
-                w[t] = _mm256_and_si256(raw, mask);
-                w[4 + t] = _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask);
-            }
-            for (int i = 0; i < tile->rows; i++) {
-                const int8_t *q = (const int8_t *)tile->a[i] + 32 * g;
-                float *out = tile->tile + 64 * i + 8 * column;
-                __m256i sum = _mm256_maddubs_epi16(w[0], kt_bcast_dword(q));
-                __m256 scale =
-                    _mm256_mul_ps(w_scale, _mm256_set1_ps(kt_a8_scales(tile->a[i], k)[g]));
-                for (int t = 1; t < 8; t++)
-                    sum = _mm256_add_epi16(sum,
-                                           _mm256_maddubs_epi16(w[t], kt_bcast_dword(q + 4 * t)));
-                sum = _mm256_add_epi32(_mm256_madd_epi16(sum, ones),
-                                       _mm256_set1_epi32(kt_a8_comps(tile->a[i], k)[g]));
-                _mm256_storeu_ps(
-                    out, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, _mm256_loadu_ps(out)));
-            }
-        }
-    }
-}
-
-/* INT8 per channel. VPMADDUBSW would saturate on 8-bit codes with full range, so it multiplies |w| by
- * a with w's sign: 2 * 128 * 127 = 32512 fits int16; every step widens to int32. */
-KT_INLINE void kt_tile_w8c_avx2(const kt_p64_tile *tile) {
-    const __m256i flip = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
-    const uint8_t *panel = tile->panel;
-    const int64_t k = tile->k;
-    const float *scales = (const float *)(const void *)(panel + 64 * k);
-
-    memset(tile->tile, 0, sizeof(float) * 64 * (size_t)tile->rows);
-    for (int64_t g = 0; g < k / 32; g++, panel += 2048) {
-        for (int line = 0; line < 2048; line += 64)
-            _mm_prefetch((const char *)panel + KT_AVX2_PREFETCH + line, _MM_HINT_T0);
-        for (int column = 0; column < 8; column++) {
-            __m256i w[8];
-            for (int t = 0; t < 8; t++)
-                w[t] = _mm256_xor_si256(
-                    _mm256_load_si256(
-                        (const __m256i *)(const void *)(panel + 256 * t + 32 * column)),
-                    flip);
-            for (int i = 0; i < tile->rows; i++) {
-                const int8_t *q = (const int8_t *)tile->a[i] + 32 * g;
-                float *out = tile->tile + 64 * i + 8 * column;
-                __m256i sum = _mm256_setzero_si256();
-                for (int t = 0; t < 8; t++) {
-                    __m256i signed_a = _mm256_sign_epi8(kt_bcast_dword(q + 4 * t), w[t]);
-                    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w[t]), signed_a);
-                    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
-                }
-                _mm256_storeu_ps(out,
-                                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                                 _mm256_set1_ps(kt_a8_scales(tile->a[i], k)[g]),
-                                                 _mm256_loadu_ps(out)));
-            }
-        }
-    }
-    for (int i = 0; i < tile->rows; i++)
-        for (int column = 0; column < 8; column++) {
-            __m256 scale = _mm256_loadu_ps(scales + 8 * column);
-            float *out = tile->tile + 64 * i + 8 * column;
-            _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_loadu_ps(out), scale));
-        }
-}
-
-/* BF16. A word pair of weights is two f32 by shift and mask. Rows are widened to f32 a block of k at a
- * time (8 rows take 4 KiB of L1), then ROWS x COLUMNS sums stay in registers over the block:
- * 8 of them hide the latency of FMA. */
-#define KT_AVX2_BF16_BLOCK 128
+/* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of
+ * the panel is widened to f32 once; six rows by two vectors of sums stay in registers over the block. */
+#define KT_BF16_K 64
+#define KT_BF16_ROWS 6
+#define KT_BF16_WIDEN 12 /* rows from which widening weights into L1 pays */
 
 typedef struct kt_bf16_block {
-    const uint8_t *panel; /* at the block's first pair */
-    int64_t pairs;
-    const float (*a)[KT_AVX2_BF16_BLOCK];
-    float *tile;
+    const float *w;              /* [k][16] */
+    const float (*a)[KT_BF16_K]; /* from the first row on */
+    float *out;                  /* the sums, 64 floats from row to row */
+    int k;
 } kt_bf16_block;
 
-KT_INLINE void kt_bf16_block_avx2(const kt_bf16_block *b, const int rows, const int columns) {
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    const uint8_t *panel = b->panel;
-    __m256 sum[2][8];
+KT_INLINE void kt_micro_bf16(const kt_bf16_block *b, const int rows) {
+    const float *w = b->w, (*a)[KT_BF16_K] = b->a;
+    const int k = b->k;
+    __m256 sum[KT_BF16_ROWS][2];
 
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < columns; c++) sum[i][c] = _mm256_loadu_ps(b->tile + 64 * i + 8 * c);
-    for (int64_t pair = 0; pair < b->pairs; pair++, panel += 256)
-        for (int c = 0; c < columns; c++) {
-            const __m256i v = _mm256_load_si256((const __m256i *)(const void *)(panel + 32 * c));
-            const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
-            const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(v, high));
-            for (int i = 0; i < rows; i++) {
-                sum[i][c] = _mm256_fmadd_ps(even, _mm256_set1_ps(b->a[i][2 * pair]), sum[i][c]);
-                sum[i][c] = _mm256_fmadd_ps(odd, _mm256_set1_ps(b->a[i][2 * pair + 1]), sum[i][c]);
-            }
-        }
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < columns; c++) _mm256_storeu_ps(b->tile + 64 * i + 8 * c, sum[i][c]);
-}
-
-/* Four rows by two columns: the weights first, or the eight broadcasts would take the registers. */
-static inline void kt_bf16_block_4x2(const kt_bf16_block *b) {
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    const uint8_t *panel = b->panel;
-    __m256 sum[4][2];
-
-    for (int i = 0; i < 4; i++)
-        for (int c = 0; c < 2; c++) sum[i][c] = _mm256_loadu_ps(b->tile + 64 * i + 8 * c);
-    for (int64_t pair = 0; pair < b->pairs; pair++, panel += 256) {
-        const __m256i v0 = _mm256_load_si256((const __m256i *)(const void *)panel);
-        const __m256i v1 = _mm256_load_si256((const __m256i *)(const void *)(panel + 32));
-        const __m256 even0 = _mm256_castsi256_ps(_mm256_slli_epi32(v0, 16));
-        const __m256 even1 = _mm256_castsi256_ps(_mm256_slli_epi32(v1, 16));
-        const __m256 odd0 = _mm256_castsi256_ps(_mm256_and_si256(v0, high));
-        const __m256 odd1 = _mm256_castsi256_ps(_mm256_and_si256(v1, high));
-        for (int i = 0; i < 4; i++) {
-            const __m256 first = _mm256_set1_ps(b->a[i][2 * pair]);
-            const __m256 second = _mm256_set1_ps(b->a[i][2 * pair + 1]);
-            sum[i][0] = _mm256_fmadd_ps(even0, first, sum[i][0]);
-            sum[i][1] = _mm256_fmadd_ps(even1, first, sum[i][1]);
-            sum[i][0] = _mm256_fmadd_ps(odd0, second, sum[i][0]);
-            sum[i][1] = _mm256_fmadd_ps(odd1, second, sum[i][1]);
+    KT_EACH (r, rows) {
+        sum[r][0] = _mm256_load_ps(b->out + 64 * r);
+        sum[r][1] = _mm256_load_ps(b->out + 64 * r + 8);
+    }
+    for (int j = 0; j < k; j++, w += 16) {
+        const __m256 w0 = _mm256_load_ps(w), w1 = _mm256_load_ps(w + 8);
+        KT_EACH (r, rows) {
+            const __m256 x = _mm256_broadcast_ss(&a[r][j]);
+            sum[r][0] = _mm256_fmadd_ps(w0, x, sum[r][0]);
+            sum[r][1] = _mm256_fmadd_ps(w1, x, sum[r][1]);
         }
     }
-    for (int i = 0; i < 4; i++)
-        for (int c = 0; c < 2; c++) _mm256_storeu_ps(b->tile + 64 * i + 8 * c, sum[i][c]);
+    KT_EACH (r, rows) {
+        _mm256_store_ps(b->out + 64 * r, sum[r][0]);
+        _mm256_store_ps(b->out + 64 * r + 8, sum[r][1]);
+    }
 }
 
-/* The wide ones with constant sizes, so that the loops unroll and the sums are registers. */
-static inline void kt_bf16_block_2x4(const kt_bf16_block *b) {
-    kt_bf16_block_avx2(b, 2, 4);
+/* Constant row counts, so that loops unroll and sums are registers. */
+static inline void kt_rows_bf16(kt_bf16_block b, int rows) {
+    for (; rows >= 6; rows -= 6, b.a += 6, b.out += 6 * 64) kt_micro_bf16(&b, 6);
+    switch (rows) {
+    case 1: kt_micro_bf16(&b, 1); return;
+    case 2: kt_micro_bf16(&b, 2); return;
+    case 3: kt_micro_bf16(&b, 3); return;
+    case 4: kt_micro_bf16(&b, 4); return;
+    case 5: kt_micro_bf16(&b, 5); return;
+    default: return;
+    }
 }
-static inline void kt_bf16_block_1x8(const kt_bf16_block *b) {
-    kt_bf16_block_avx2(b, 1, 8);
+
+/* A pair of weights is two f32 by shift and mask. */
+KT_INLINE void kt_widen_pairs(const uint8_t *panel, int pairs, float *out) {
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+    for (int p = 0; p < pairs; p++, panel += 256, out += 32)
+        for (int c = 0; c < 2; c++) {
+            const __m256i v = kt_v_load(panel + 32 * c);
+            _mm256_store_ps(out + 8 * c, _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)));
+            _mm256_store_ps(out + 16 + 8 * c, _mm256_castsi256_ps(_mm256_and_si256(v, high)));
+        }
 }
 
-KT_INLINE void kt_tile_wbf16_avx2(const kt_p64_tile *tile) {
-    float a[KT_AVX2_ROWS][KT_AVX2_BF16_BLOCK] __attribute__((aligned(32)));
+/* A few rows widen weights as they come: `rows` by `columns` sums over one block of k. */
+KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, const int rows,
+                              const int columns) {
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+    __m256 sum[4][8];
 
-    memset(tile->tile, 0, sizeof(float) * 64 * (size_t)tile->rows);
-    for (int64_t k = 0; k < tile->k; k += KT_AVX2_BF16_BLOCK) {
-        const int64_t left = tile->k - k;
-        const int64_t length = left < KT_AVX2_BF16_BLOCK ? left : KT_AVX2_BF16_BLOCK;
-        int i = 0;
-
-        for (int r = 0; r < tile->rows; r++)
-            for (int64_t j = 0; j < length; j += 8)
-                _mm256_store_ps(&a[r][j],
-                                kt_load_bf16_8((const uint8_t *)tile->a[r] + 2 * (k + j)));
-        while (i < tile->rows) {
-            const int rows = tile->rows - i >= 4 ? 4 : tile->rows - i >= 2 ? 2 : 1;
-            const int columns = 8 / rows;
-            for (int c = 0; c < 8; c += columns) {
-                const kt_bf16_block block = {tile->panel + 128 * k + 32 * c, length / 2,
-                                             (const float(*)[KT_AVX2_BF16_BLOCK]) & a[i],
-                                             tile->tile + 64 * i + 8 * c};
-                if (rows == 4) kt_bf16_block_4x2(&block);
-                if (rows == 2) kt_bf16_block_2x4(&block);
-                if (rows == 1) kt_bf16_block_1x8(&block);
+    KT_EACH (r, rows) {
+        KT_EACH (c, columns) sum[r][c] = _mm256_load_ps(b->out + 64 * r + 8 * c);
+    }
+    for (int j = 0; j < b->k; j += 2, panel += 256) {
+        __m256 x[4];
+        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][j]);
+        KT_EACH (c, columns) {
+            const __m256i even = _mm256_slli_epi32(kt_v_load(panel + 32 * c), 16);
+            KT_EACH (r, rows) {
+                sum[r][c] = _mm256_fmadd_ps(_mm256_castsi256_ps(even), x[r], sum[r][c]);
             }
-            i += rows;
+        }
+        KT_IN_ORDER();
+        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][j + 1]);
+        KT_EACH (c, columns) {
+            const __m256i odd = _mm256_and_si256(kt_v_load(panel + 32 * c), high);
+            KT_EACH (r, rows) {
+                sum[r][c] = _mm256_fmadd_ps(_mm256_castsi256_ps(odd), x[r], sum[r][c]);
+            }
         }
     }
+    KT_EACH (r, rows) {
+        KT_EACH (c, columns) _mm256_store_ps(b->out + 64 * r + 8 * c, sum[r][c]);
+    }
+}
+
+/* All 64 panel rows. Eight sums or more, so that their chains cover the latency of FMA. */
+static inline void kt_few_rows_bf16(kt_bf16_block b, const uint8_t *panel, int rows) {
+    float *out = b.out;
+    for (; rows > 0; rows -= 4, b.a += 4, out += 4 * 64) {
+        const int columns = rows == 1 ? 8 : rows == 2 ? 4 : 2;
+        for (int c = 0; c < 8; c += columns) {
+            b.out = out + 8 * c;
+            switch (rows) {
+            case 1: kt_direct_bf16(&b, panel + 32 * c, 1, 8); break;
+            case 2: kt_direct_bf16(&b, panel + 32 * c, 2, 4); break;
+            case 3: kt_direct_bf16(&b, panel + 32 * c, 3, 2); break;
+            default: kt_direct_bf16(&b, panel + 32 * c, 4, 2); break;
+            }
+        }
+    }
+}
+
+static inline void kt_tile_wbf16_avx2(const kt_p64_tile *t) {
+    _Alignas(64) float a[KT_BLOCK_ROWS][KT_BF16_K], w[KT_BF16_K * 16];
+
+    memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
+    for (int64_t k = 0; k < t->k; k += KT_BF16_K) {
+        const int length = t->k - k < KT_BF16_K ? (int)(t->k - k) : KT_BF16_K;
+        const uint8_t *panel = t->panel + 128 * k;
+        kt_bf16_block block = {w, (const float(*)[KT_BF16_K])a, t->tile, length};
+
+        for (int r = 0; r < t->rows; r++)
+            for (int j = 0; j < length; j += 8)
+                _mm256_store_ps(&a[r][j], kt_v_load_bf16((const uint8_t *)t->a[r] + 2 * (k + j)));
+        if (t->rows < KT_BF16_WIDEN) {
+            kt_few_rows_bf16(block, panel, t->rows);
+            continue;
+        }
+        for (int slice = 0; slice < 4; slice++, block.out += 16) {
+            kt_widen_pairs(panel + 64 * slice, length / 2, w);
+            kt_rows_bf16(block, t->rows);
+        }
+    }
+}
+
+static inline void kt_tile_w4g32_avx2(const kt_p64_tile *t) {
+    kt_tile_w4g32_blocked(t);
+}
+
+static inline void kt_tile_w8c_avx2(const kt_p64_tile *t) {
+    kt_tile_w8c_words(t);
 }
 
 #endif

@@ -1,0 +1,84 @@
+/* 256-bit vectors under the names that p64_blocked.h is written in: eight panel rows at a time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_WORDS256_H
+#define KT_SIMD_WORDS256_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/simd/unroll.h"
+
+#define KT_V_BYTES 32
+#define KT_V_COLUMNS 2 /* vectors side by side: with four rows eight sums, of sixteen registers */
+
+typedef __m256i kt_vi;
+typedef __m256 kt_vf;
+
+KT_INLINE kt_vi kt_v_load(const uint8_t *p) {
+    return _mm256_load_si256((const __m256i *)(const void *)p);
+}
+KT_INLINE void kt_v_store(uint8_t *p, kt_vi v) {
+    _mm256_store_si256((__m256i *)(void *)p, v);
+}
+/* Four bytes at p in every lane. */
+KT_INLINE kt_vi kt_v_each(const void *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+KT_INLINE kt_vi kt_v_low_nibbles(kt_vi v) {
+    return _mm256_and_si256(v, _mm256_set1_epi8(15));
+}
+KT_INLINE kt_vi kt_v_high_nibbles(kt_vi v) {
+    return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+}
+KT_INLINE kt_vi kt_v_even_bytes(kt_vi v) {
+    return _mm256_and_si256(v, _mm256_set1_epi16(255));
+}
+KT_INLINE kt_vi kt_v_odd_bytes(kt_vi v) {
+    return _mm256_srli_epi16(v, 8);
+}
+KT_INLINE kt_vi kt_v_times_16(kt_vi v) {
+    return _mm256_slli_epi32(v, 4);
+}
+/* A sum as it stands: gcc would else reorder a chain of integer additions into a tree, whose leaves it
+ * then keeps in memory. */
+KT_INLINE kt_vi kt_v_keep(kt_vi v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
+KT_INLINE kt_vi kt_v_add32(kt_vi a, kt_vi b) {
+    return kt_v_keep(_mm256_add_epi32(a, b));
+}
+/* Sums of two 16-bit products. */
+KT_INLINE kt_vi kt_v_madd16(kt_vi a, kt_vi b) {
+    return _mm256_madd_epi16(a, b);
+}
+KT_INLINE kt_vf kt_v_to_float(kt_vi v) {
+    return _mm256_cvtepi32_ps(v);
+}
+KT_INLINE kt_vf kt_v_zero(void) {
+    return _mm256_setzero_ps();
+}
+KT_INLINE kt_vf kt_v_each_float(float v) {
+    return _mm256_set1_ps(v);
+}
+KT_INLINE kt_vf kt_v_load_floats(const float *p) {
+    return _mm256_load_ps(p);
+}
+KT_INLINE void kt_v_store_floats(float *p, kt_vf v) {
+    _mm256_store_ps(p, v);
+}
+KT_INLINE kt_vf kt_v_load_bf16(const uint8_t *p) {
+    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+KT_INLINE kt_vf kt_v_mul(kt_vf a, kt_vf b) {
+    return _mm256_mul_ps(a, b);
+}
+KT_INLINE kt_vf kt_v_fma(kt_vf a, kt_vf b, kt_vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+#endif
