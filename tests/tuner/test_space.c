@@ -42,12 +42,10 @@ static void check_cells(const kt_cell_list *list, const char *what) {
         cr_assert(c->weight > 0 && *c->role, "%s", what);
         if (p->op == KT_OP_MOE_FFN) cr_assert(p->topk >= 1 && p->topk <= p->experts);
         sum += c->weight;
-        for (size_t j = 0; j < i; j++) { /* two roles may share a shape, never a name */
-            const kt_tune_cell *d = &list->cells[j];
-            cr_assert(d->threads != c->threads || d->problem.m != p->m ||
-                          strcmp(d->role, c->role) != 0,
-                      "%s: %s twice", what, c->role);
-        }
+        for (size_t j = 0; j < i; j++)
+            cr_assert(list->cells[j].threads != c->threads || list->cells[j].problem.m != p->m ||
+                          !kt_same_weights(&list->cells[j].problem, p),
+                      "%s: %s and %s are one cell", what, list->cells[j].role, c->role);
     }
     cr_assert(fabs(sum - 1) < 1e-9, "%s: weights sum to %g", what, sum);
 }
@@ -141,6 +139,26 @@ Test(space, config_gives_the_matrices_that_are_multiplied) {
                              &s, &err),
                  KT_OK);
     cr_expect_eq(s.native, KT_W_INT4_G32);
+}
+
+/* o and lm_head both [256, 256]: one cell that has the weight of both. */
+Test(space, matrices_of_one_shape_are_one_cell) {
+    static const int one[] = {1};
+    kt_shapes s = {.name = "x", .hidden = 256, .layers = 1, .n_dense = 2};
+    kt_cell_list list = {0};
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(s.dense[i].name, sizeof s.dense[i].name, "%s", i ? "lm_head" : "o");
+        s.dense[i].n = s.dense[i].k = 256;
+        s.dense[i].layers = 1;
+    }
+    cr_assert_eq(kt_cells_of_shapes(&s, KT_SERVE_BF16, KT_PROFILE_FULL, one, 1, &list, NULL),
+                 KT_OK);
+    cr_expect_eq(list.n, (size_t)kt_m_bucket_count);
+    check_cells(&list, "two of a shape");
+    cr_expect_eq(kt_shapes_weight_bytes(&s, KT_SERVE_BF16), 2 * 256 * 256 * 2);
+    cr_expect_eq(kt_shapes_weight_bytes(&s, KT_SERVE_INT8), 2 * 256 * 256);
+    kt_cell_list_deinit(&list);
 }
 
 Test(space, bad_configs_are_refused_by_name) {

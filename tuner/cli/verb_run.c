@@ -48,6 +48,7 @@ static bool stop_asked(void *arg) {
 }
 
 static kt_status parse_threads(const char *text, int usable, int *out, int *n, kt_err *err) {
+    const char *all = text;
     *n = 0;
     if (!text) {
         out[(*n)++] = 1;
@@ -59,7 +60,7 @@ static kt_status parse_threads(const char *text, int usable, int *out, int *n, k
         long v = strtol(text, &end, 10);
         if (end == text || v < 1 || v > 4096 || (*end && *end != ',') || *n == MAX_THREAD_COUNTS)
             return kt_fail(err, KT_E_INVALID,
-                           "--threads '%s': expected up to %d counts such as 1,2", text,
+                           "--threads '%s': expected up to %d counts such as 1,2", all,
                            MAX_THREAD_COUNTS);
         out[(*n)++] = (int)v;
         text = *end ? end + 1 : end;
@@ -95,6 +96,7 @@ static kt_status make_cells(run_state *r, kt_err *err) {
 static kt_status open_session(run_state *r, kt_err *err) {
     const kt_strategy *strategy = kt_strategy_find(r->options.strategy);
     int64_t budget_ns = (int64_t)((r->options.budget_seconds - closing_seconds) * 1e9);
+    int format = kt_serving_format_parse(r->options.format); /* checked by make_cells */
     kt_session_setup setup = {.registry = r->bench.registry,
                               .machine = &r->bench.machine,
                               .cells = &r->cells,
@@ -114,7 +116,8 @@ static kt_status open_session(run_state *r, kt_err *err) {
                        r->options.strategy);
     if (r->options.budget_seconds <= 0) setup.deadline_ns = INT64_MAX;
     setup.rotation_bytes =
-        kt_cold_rotation_bytes(&r->bench.machine.ceilings, r->bench.topology.llc_bytes);
+        kt_cold_rotation_of_model(&r->bench.machine.ceilings, r->bench.topology.llc_bytes,
+                                  kt_shapes_weight_bytes(&r->shapes, (kt_serving_format)format));
     kt_run_command(&r->options, r->shapes.name, r->command, sizeof r->command);
     if (!r->options.dry_run) {
         KT_TRY(kt_ledger_open(r->journal_path, r->options.fresh, &session, &r->ledger, err));

@@ -13,6 +13,7 @@
 #include "tuner/measure/trial.h"
 #include "tuner/search/contest.h"
 #include "tuner/space/candidates.h"
+#include "tuner/space/shapes.h"
 #include "tuner/verify/verdicts.h"
 
 typedef struct verify_state {
@@ -160,6 +161,18 @@ static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *er
     return g->passed ? race(v, row, pair, err) : KT_OK;
 }
 
+/* As much as the run had that made the table, when its model can still be found. */
+static size_t rotation_bytes(const verify_state *v) {
+    const kt_ceilings *c = &v->bench.machine.ceilings;
+    kt_shapes shapes;
+    if (v->table->n_rows == 0 ||
+        kt_shapes_find(v->table->workload, &shapes, NULL, 0, NULL) != KT_OK)
+        return kt_cold_rotation_bytes(c, v->bench.topology.llc_bytes);
+    return kt_cold_rotation_of_model(
+        c, v->bench.topology.llc_bytes,
+        kt_shapes_weight_bytes(&shapes, kt_serving_format_of(v->table->rows[0].problem.weights)));
+}
+
 static kt_status verify_all(verify_state *v, kt_err *err) {
     kt_err why = {0};
     kt_rng rng;
@@ -167,8 +180,7 @@ static kt_status verify_all(verify_state *v, kt_err *err) {
     if (kt_fingerprint_compare(&v->table->fingerprint, &v->bench.machine, &why) == KT_MATCH_OTHER)
         return kt_fail(err, KT_E_MISMATCH, "the table is another machine's: %s", why.message);
     KT_TRY(kt_planner_create(v->bench.registry, NULL, &v->bench.machine, NULL, &v->planner, err));
-    v->banks.rotation_bytes =
-        kt_cold_rotation_bytes(&v->bench.machine.ceilings, v->bench.topology.llc_bytes);
+    v->banks.rotation_bytes = rotation_bytes(v);
     kt_rng_seed(&rng, (uint64_t)v->seed);
     for (size_t i = 0; i < v->table->n_rows; i++) {
         if (*v->context->stop) return kt_fail(err, KT_E_CANCELLED, "verify: stopped");

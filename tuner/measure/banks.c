@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/err.h"
 #include "tuner/measure/synthetic.h"
 
@@ -36,22 +37,36 @@ void kt_banks_new_cell(kt_banks *b) {
     b->cell_start = b->clock;
 }
 
-/* Make a bank; while memory is short, give up older ones. */
+/* Give up older banks until `bytes` more fit into half of the memory that is available. Asked before
+ * the content is made: packing gigabytes only to refuse them would cost seconds. */
+static kt_status make_room(kt_banks *b, double bytes, const kt_variant *v, kt_err *err) {
+    int victim;
+    while (bytes > (double)kt_memory_available_bytes() / 2) {
+        victim = oldest(b, false);
+        if (victim < 0)
+            return kt_fail(err, KT_E_NOMEM,
+                           "%s: %.1f GiB of weights to rotate, half of the available memory is "
+                           "%.1f GiB",
+                           v->name, bytes / 1073741824.0,
+                           (double)kt_memory_available_bytes() / 2147483648.0);
+        drop(b, victim);
+    }
+    return KT_OK;
+}
+
 static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt_variant *v,
                       int64_t min_slots, kt_err *err) {
+    double each = (double)v->packed_bytes(problem);
+    double all = each * (double)(min_slots > 2 ? min_slots : 2);
     void *content;
     size_t bytes;
     kt_status st;
-    int victim;
 
+    if (all < (double)b->rotation_bytes) all = (double)b->rotation_bytes;
+    KT_TRY(make_room(b, all + each, v, err));
     KT_TRY(kt_synthetic_pack(problem, v, 1, &content, &bytes, err));
     st = kt_cold_bank_create(content, bytes, min_slots, b->rotation_bytes, &b->entry[slot].bank,
                              err);
-    while (st == KT_E_NOMEM && (victim = oldest(b, false)) >= 0) {
-        drop(b, victim);
-        st = kt_cold_bank_create(content, bytes, min_slots, b->rotation_bytes, &b->entry[slot].bank,
-                                 err);
-    }
     free(content);
     return st;
 }

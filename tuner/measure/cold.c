@@ -18,6 +18,12 @@ size_t kt_cold_rotation_bytes(const kt_ceilings *ceilings, size_t llc_bytes) {
     return (size_t)want;
 }
 
+size_t kt_cold_rotation_of_model(const kt_ceilings *ceilings, size_t llc_bytes,
+                                 double model_bytes) {
+    size_t cold = kt_cold_rotation_bytes(ceilings, llc_bytes);
+    return model_bytes < (double)cold ? (size_t)model_bytes : cold;
+}
+
 kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
                               size_t rotation_bytes, kt_cold_bank *out, kt_err *err) {
     kt_cold_bank b = {.slot_bytes = slot_bytes};

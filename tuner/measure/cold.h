@@ -17,6 +17,10 @@ typedef struct kt_cold_bank {
  * 256 MiB, at most half of the memory that is available. */
 size_t kt_cold_rotation_bytes(const kt_ceilings *ceilings, size_t llc_bytes);
 
+/* The same for a model whose weights take model_bytes in all: a model that is smaller than the
+ * rotation is served from the caches, so that is where it is timed from. */
+size_t kt_cold_rotation_of_model(const kt_ceilings *ceilings, size_t llc_bytes, double model_bytes);
+
 /* Room for max(min_slots, rotation_bytes / slot) slots, each then a copy of content (slot_bytes).
  * Refuses (KT_E_NOMEM) when that exceeds half of the available memory. */
 kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,

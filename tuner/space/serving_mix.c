@@ -97,6 +97,50 @@ static int list_roles(const kt_shapes *s, kt_weight_format experts, kt_weight_fo
     return n;
 }
 
+static void formats_of(const kt_shapes *s, kt_serving_format format, kt_weight_format *experts,
+                       kt_weight_format *dense) {
+    *experts = s->native;
+    *dense = KT_W_BF16;
+    if (format == KT_SERVE_BF16) *experts = KT_W_BF16;
+    if (format == KT_SERVE_INT8) *experts = *dense = KT_W_INT8_CHANNEL;
+    if (format == KT_SERVE_INT4) {
+        *experts = KT_W_INT4_G32;
+        *dense = KT_W_INT8_CHANNEL;
+    }
+}
+
+kt_serving_format kt_serving_format_of(kt_weight_format weights) {
+    if (weights == KT_W_INT8_CHANNEL) return KT_SERVE_INT8;
+    return weights == KT_W_INT4_G32 ? KT_SERVE_INT4 : KT_SERVE_BF16;
+}
+
+double kt_shapes_weight_bytes(const kt_shapes *s, kt_serving_format format) {
+    kt_weight_format experts, dense;
+    double expert = 3.0 * (double)s->intermediate * (double)s->hidden;
+    double ffn = 3.0 * (double)s->dense_intermediate * (double)s->hidden, bytes;
+
+    formats_of(s, format, &experts, &dense);
+    bytes = expert * (double)s->experts * (double)s->moe_layers * bits_of(experts) / 8;
+    bytes += ffn * (double)s->dense_layers * bits_of(dense) / 8;
+    for (int i = 0; i < s->n_dense; i++)
+        bytes += (double)s->dense[i].n * (double)s->dense[i].k * (double)s->dense[i].layers *
+                 bits_of(dense) / 8;
+    return bytes;
+}
+
+/* Add a cell, or its weight to the one that is the same decision. */
+static kt_status add_or_join(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err) {
+    for (size_t i = 0; i < list->n; i++) {
+        kt_tune_cell *have = &list->cells[i];
+        if (have->threads != cell->threads || have->problem.m != cell->problem.m ||
+            !kt_same_weights(&have->problem, &cell->problem))
+            continue;
+        have->weight += cell->weight;
+        return KT_OK;
+    }
+    return kt_cell_list_add(list, cell, err);
+}
+
 /* The cells of one role on one thread count. share: of the whole serving time. */
 static kt_status add_cells(const role *r, int threads, double share, kt_profile profile,
                            kt_cell_list *out, kt_err *err) {
@@ -112,24 +156,19 @@ static kt_status add_cells(const role *r, int threads, double share, kt_profile 
         cell.problem.m = kt_m_buckets[i];
         cell.weight = share * bands[b].share / in_band[b];
         memcpy(cell.role, r->name, sizeof cell.role);
-        KT_TRY(kt_cell_list_add(out, &cell, err));
+        KT_TRY(add_or_join(out, &cell, err));
     }
     return KT_OK;
 }
 
 kt_status kt_cells_of_shapes(const kt_shapes *s, kt_serving_format format, kt_profile profile,
                              const int *threads, int n_threads, kt_cell_list *out, kt_err *err) {
-    kt_weight_format experts = s->native, dense = KT_W_BF16;
+    kt_weight_format experts, dense;
     role roles[MAX_ROLES];
     double bytes = 0, sum = 0;
     int n;
 
-    if (format == KT_SERVE_BF16) experts = KT_W_BF16;
-    if (format == KT_SERVE_INT8) experts = dense = KT_W_INT8_CHANNEL;
-    if (format == KT_SERVE_INT4) {
-        experts = KT_W_INT4_G32;
-        dense = KT_W_INT8_CHANNEL;
-    }
+    formats_of(s, format, &experts, &dense);
     snprintf(out->workload, sizeof out->workload, "%s", s->name);
     n = list_roles(s, experts, dense, roles);
     for (int i = 0; i < n; i++) bytes += roles[i].bytes;

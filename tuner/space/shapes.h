@@ -47,11 +47,17 @@ typedef enum kt_serving_format {
 } kt_serving_format;
 int kt_serving_format_parse(const char *name);
 
+/* The format in which a matrix with these weights is served. */
+kt_serving_format kt_serving_format_of(kt_weight_format weights);
+
+/* Bytes of all weights of the model in this serving format, without what packing adds. */
+double kt_shapes_weight_bytes(const kt_shapes *shapes, kt_serving_format format);
+
 /* Largest number of m buckets and which ones a budget has time for. */
 typedef enum kt_profile { KT_PROFILE_QUICK, KT_PROFILE_FULL } kt_profile;
 
 /* All cells of the model for this serving format and these thread counts, weighted by a serving mix;
- * weights sum to 1. */
+ * weights sum to 1. Matrices of one shape are one cell, under the role that comes first. */
 kt_status kt_cells_of_shapes(const kt_shapes *shapes, kt_serving_format format, kt_profile profile,
                              const int *threads, int n_threads, kt_cell_list *out, kt_err *err);
 

@@ -1,0 +1,444 @@
+/* Whole tuning sessions on tiny weights with variants of our own: wrong, crashing, hanging, slow and
+ * equal ones. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "tests/support/temp.h"
+#include "tuner/session/session.h"
+
+extern const kt_variant kt_variant_any_any_p64__scalar;
+extern const kt_variant kt_variant_abf16_rows__scalar;
+
+/* --- planted variants: the scalar GEMM with something done to it --- */
+
+static pid_t tuner; /* the process that times; gates run in others */
+static int timed_good, timed_bad;
+
+static void honest(const kt_gemm_call *call) {
+    kt_variant_any_any_p64__scalar.gemm(call);
+}
+
+static void good(const kt_gemm_call *call) {
+    timed_good += getpid() == tuner;
+    honest(call);
+}
+
+static float *last_of(const kt_gemm_call *call) {
+    int64_t width = call->problem->n - 64 * call->panel_begin;
+    return call->c + 64 * call->panel_begin + (width < 64 ? width : 64) - 1;
+}
+
+static void off_by_a_hair(const kt_gemm_call *call) {
+    timed_bad += getpid() == tuner;
+    honest(call);
+    *last_of(call) *= 1.01f;
+}
+
+static void forgets_odd_tails(const kt_gemm_call *call) {
+    kt_gemm_call less = *call;
+    timed_bad += getpid() == tuner;
+    if (less.m % 4 == 3) less.m--;
+    honest(&less);
+}
+
+static void writes_past_its_columns(const kt_gemm_call *call) {
+    timed_bad += getpid() == tuner;
+    honest(call);
+    call->c[call->problem->n] = 0; /* the caller's, when ldc is wider; no man's land otherwise */
+}
+
+static void yields_nan(const kt_gemm_call *call) {
+    timed_bad += getpid() == tuner;
+    honest(call);
+    *last_of(call) = NAN;
+}
+
+static void reads_out_of_bounds(const kt_gemm_call *call) {
+    volatile char byte;
+    timed_bad += getpid() == tuner;
+    honest(call);
+    for (size_t i = 0; i < 1 << 20; i += 4096) byte = ((const char *)call->a)[i];
+    (void)byte;
+}
+
+static void kills_its_process(const kt_gemm_call *call) {
+    timed_bad += getpid() == tuner;
+    (void)call;
+    raise(SIGKILL);
+}
+
+static void never_returns(const kt_gemm_call *call) {
+    timed_bad += getpid() == tuner;
+    (void)call;
+    for (;;) pause();
+}
+
+static void takes_its_time(const kt_gemm_call *call) {
+    static const struct timespec nap = {.tv_nsec = 20000000};
+    if (getpid() == tuner) nanosleep(&nap, NULL);
+    honest(call);
+}
+
+typedef struct planted {
+    const char *name, *outcome;
+    void (*gemm)(const kt_gemm_call *call);
+} planted;
+
+/* Widest instruction set first in the planner's eyes: one of these is the default until the gate. */
+static const planted bad_ones[] = {
+    {"planted_hair__scalar", "wrong", off_by_a_hair},
+    {"planted_tails__scalar", "wrong", forgets_odd_tails},
+    {"planted_past__scalar", "crash", writes_past_its_columns},
+    {"planted_nan__scalar", "wrong", yields_nan},
+    {"planted_read__scalar", "crash", reads_out_of_bounds},
+    {"planted_kill__scalar", "crash", kills_its_process},
+    {"planted_hang__scalar", "timeout", never_returns},
+};
+
+enum { N_BAD = sizeof bad_ones / sizeof *bad_ones, MAX_VARIANTS = 24 };
+
+/* A machine, variants and cells to tune. */
+typedef struct scene {
+    kt_variant made[MAX_VARIANTS];
+    const kt_variant *list[MAX_VARIANTS];
+    size_t n;
+    kt_registry *registry;
+    kt_fingerprint machine;
+    kt_cell_list cells;
+    char folder[256], journal[300];
+} scene;
+
+static void plant(scene *s, const char *name, void (*gemm)(const kt_gemm_call *)) {
+    kt_variant *v = &s->made[s->n];
+    *v = kt_variant_any_any_p64__scalar;
+    v->name = name;
+    v->gemm = gemm;
+    s->list[s->n++] = v;
+}
+
+static void make_scene(scene *s) {
+    memset(s, 0, sizeof *s);
+    tuner = getpid();
+    timed_good = timed_bad = 0;
+    s->list[s->n++] = &kt_variant_abf16_rows__scalar;
+    s->machine = (kt_fingerprint){
+        .vendor = "TestVendor",
+        .microarch = "test",
+        .family = 1,
+        .usable_cores = 2,
+        .numa_nodes = 1,
+        .memory_bytes = (uint64_t)8 << 30,
+        .ceilings = {
+            .stream_gbs_1t = 20, .stream_gbs_all = 30, .peak_scalar_gops = 4, .threads_all = 2}};
+    kt_temp_make(s->folder, sizeof s->folder);
+    snprintf(s->journal, sizeof s->journal, "%s/t.journal.jsonl", s->folder);
+    snprintf(s->cells.workload, sizeof s->cells.workload, "test");
+}
+
+static void add_cell(scene *s, int64_t m, int64_t n, int64_t k, double weight) {
+    kt_tune_cell c = {
+        .problem =
+            {.op = KT_OP_GEMM, .weights = KT_W_BF16, .acts = KT_A_BF16, .m = m, .n = n, .k = k},
+        .threads = 1,
+        .weight = weight,
+        .role = "o"};
+    cr_assert_eq(kt_cell_list_add(&s->cells, &c, NULL), KT_OK);
+}
+
+static void make_registry(scene *s) {
+    kt_err err;
+    cr_assert_eq(kt_registry_create(s->list, s->n, 0, &s->registry, &err), KT_OK, "%s",
+                 err.message);
+}
+
+static void drop_scene(scene *s) {
+    kt_registry_destroy(s->registry);
+    kt_cell_list_deinit(&s->cells);
+    kt_temp_remove(s->folder);
+}
+
+typedef struct run_limits {
+    double seconds;      /* 0 = no budget */
+    int stop_after_asks; /* 0 = never */
+    int asks;
+} run_limits;
+
+static bool stop_asked(void *arg) {
+    run_limits *l = arg;
+    return l->stop_after_asks && ++l->asks > l->stop_after_asks;
+}
+
+/* Run a session to its end; the table and progress come back. Returns the last status. */
+static kt_status tune(scene *s, run_limits *limits, kt_table **table, kt_session_progress *p,
+                      int *n_replayed) {
+    kt_ledger_session about = {.machine = &s->machine,
+                               .workload = "test",
+                               .strategy = "auto",
+                               .command = "kttune run",
+                               .seed = 1};
+    kt_ledger ledger;
+    kt_session_setup setup = {.registry = s->registry,
+                              .machine = &s->machine,
+                              .cells = &s->cells,
+                              .strategy = kt_strategy_find("auto"),
+                              .ledger = &ledger,
+                              .rotation_bytes = 1 << 20,
+                              .deadline_ns = INT64_MAX,
+                              .gate_seconds = 1,
+                              .seed = 1,
+                              .stop = stop_asked,
+                              .stop_arg = limits};
+    kt_session *session;
+    kt_status st = KT_OK;
+    kt_err err;
+
+    if (limits->seconds > 0) setup.deadline_ns = kt_clock_ns() + (int64_t)(limits->seconds * 1e9);
+    cr_assert_eq(kt_ledger_open(s->journal, false, &about, &ledger, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(kt_session_create(&setup, &session, &err), KT_OK, "%s", err.message);
+    while (st == KT_OK) st = kt_session_step(session, &err);
+    cr_assert(st == KT_E_NOT_FOUND || st == KT_E_CANCELLED, "%s", err.message);
+    cr_assert_eq(kt_table_create(table, &err), KT_OK);
+    cr_assert_eq(kt_session_rows(session, *table, &err), KT_OK, "%s", err.message);
+    kt_session_progress_get(session, p);
+    if (n_replayed) *n_replayed = ledger.n_replayed;
+    kt_session_destroy(session);
+    kt_ledger_close(&ledger);
+    return st;
+}
+
+static void expect_absent(const kt_table *t, const char *word) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const kt_table_row *r = &t->rows[i];
+        cr_expect(!strstr(r->variant, word) && !strstr(r->default_variant, word));
+        for (int j = 0; j < r->n_runners; j++) cr_expect(!strstr(r->runner[j].variant, word));
+    }
+}
+
+/* Outcome of a contender in the journal, and whether any sample of it was recorded. */
+static void look_up(const scene *s, const char *name, char outcome[16], bool *was_timed) {
+    kt_journal *j;
+    size_t size = strlen(name);
+
+    outcome[0] = '\0';
+    *was_timed = false;
+    cr_assert_eq(kt_journal_read(s->journal, &j, NULL), KT_OK);
+    for (size_t i = 0; i < kt_journal_count(j); i++) {
+        const kt_json *r = kt_journal_at(j, i), *live = kt_json_get(r, "live");
+        const char *contender = kt_json_string(kt_json_get(r, "contender"), NULL);
+        for (size_t c = 0; c < kt_json_length(live); c++)
+            *was_timed |= strncmp(kt_json_string(kt_json_at(live, c), NULL), name, size) == 0;
+        if (contender && strncmp(contender, name, size) == 0)
+            snprintf(outcome, 16, "%s", kt_json_string(kt_json_get(r, "outcome"), NULL));
+    }
+    kt_journal_close(j);
+}
+
+Test(session, wrong_crashing_and_hanging_variants_are_never_timed, .timeout = 60) {
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    run_limits limits = {0};
+
+    make_scene(&s);
+    for (int i = 0; i < N_BAD; i++) plant(&s, bad_ones[i].name, bad_ones[i].gemm);
+    plant(&s, "zz_good__scalar", good);
+    make_registry(&s);
+    add_cell(&s, 1, 96, 64, 0.6);
+    add_cell(&s, 4, 96, 64, 0.4);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect_eq(p.n_decided, 2);
+    cr_expect_eq(p.n_rejected, N_BAD, "%d rejected", p.n_rejected);
+    cr_expect_eq(timed_bad, 0, "a refused variant ran %d times in the tuner", timed_bad);
+    cr_expect_gt(timed_good, 0);
+    expect_absent(table, "planted");
+    for (int i = 0; i < N_BAD; i++) {
+        char outcome[16];
+        bool was_timed;
+        look_up(&s, bad_ones[i].name, outcome, &was_timed);
+        cr_expect_str_eq(outcome, bad_ones[i].outcome, "%s: %s", bad_ones[i].name, outcome);
+        cr_expect_not(was_timed, "%s", bad_ones[i].name);
+    }
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+Test(session, a_cell_without_a_right_variant_is_skipped, .timeout = 60) {
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    run_limits limits = {0};
+
+    make_scene(&s);
+    plant(&s, bad_ones[0].name, bad_ones[0].gemm);
+    make_registry(&s);
+    add_cell(&s, 1, 96, 64, 1);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect(p.n_decided == 0 && p.n_skipped == 1 && table->n_rows == 0);
+    cr_expect(strstr(p.skipped_why, "gate"), "%s", p.skipped_why);
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+/* Weights of 16 TiB: the others are decided all the same. */
+Test(session, a_cell_over_the_memory_is_skipped, .timeout = 60) {
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    run_limits limits = {0};
+
+    make_scene(&s);
+    plant(&s, "zz_good__scalar", good);
+    make_registry(&s);
+    add_cell(&s, 1, 96, 64, 0.5);
+    add_cell(&s, 1, (int64_t)1 << 26, (int64_t)1 << 17, 0.5);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect(p.n_decided == 1 && p.n_skipped == 1, "%zu %zu", p.n_decided, p.n_skipped);
+    cr_expect(strstr(p.skipped_why, "memory"), "%s", p.skipped_why);
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+/* A/A with the real clock on a machine that does other things: six names of one function. */
+Test(session, a_variant_never_beats_itself, .timeout = 60) {
+    static const char *const names[] = {"twin_a__scalar", "twin_b__scalar", "twin_c__scalar",
+                                        "twin_d__scalar", "twin_e__scalar", "twin_f__scalar"};
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    run_limits limits = {0};
+
+    make_scene(&s);
+    for (int i = 0; i < 6; i++) plant(&s, names[i], honest);
+    make_registry(&s);
+    for (int64_t m = 1; m <= 8; m *= 2) add_cell(&s, m, 256, 128, 0.25);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect_eq(table->n_rows, 4);
+    cr_expect_eq(p.n_tuned, 0, "%zu of 4 cells show a gain over the same function", p.n_tuned);
+    for (size_t i = 0; i < table->n_rows; i++) cr_expect_str_eq(table->rows[i].status, "default");
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+Test(session, a_slow_default_is_replaced, .timeout = 60) {
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    run_limits limits = {0};
+
+    make_scene(&s);
+    plant(&s, "aa_slow__scalar", takes_its_time); /* first by name: the default */
+    plant(&s, "zz_good__scalar", good);
+    make_registry(&s);
+    add_cell(&s, 2, 96, 64, 1);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_assert_eq(table->n_rows, 1);
+    cr_expect_str_eq(table->rows[0].default_variant, "aa_slow__scalar");
+    cr_expect_str_eq(table->rows[0].variant, "zz_good__scalar");
+    cr_expect_str_eq(table->rows[0].status, "tuned");
+    cr_expect(table->rows[0].default_ns > 19e6 && table->rows[0].time_ns < 10e6);
+    cr_expect(table->rows[0].error < 0.01);
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+/* Samples of 20 ms: the end may lie one sample and the clean-up after the budget. */
+Test(session, the_budget_is_hard, .timeout = 60) {
+    for (int tenths = 1; tenths <= 9; tenths += 4) {
+        scene s;
+        kt_table *table;
+        kt_session_progress p;
+        run_limits limits = {.seconds = tenths * 0.1};
+        int64_t start;
+        double over;
+
+        make_scene(&s);
+        plant(&s, "aa_slow__scalar", takes_its_time);
+        plant(&s, "zz_slow__scalar", takes_its_time);
+        make_registry(&s);
+        for (int64_t m = 1; m <= 8; m++) add_cell(&s, m, 96, 64, 0.125);
+        start = kt_clock_ns();
+        cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_CANCELLED);
+        over = (double)(kt_clock_ns() - start) * 1e-9 - limits.seconds;
+        cr_expect_lt(over, 0.5, "%.2f s over a budget of %.1f s", over, limits.seconds);
+        cr_expect_lt(p.n_decided, 8);
+        kt_table_destroy(table);
+        drop_scene(&s);
+    }
+}
+
+/* Stopped at many places, then resumed: what was decided or measured is taken over, nothing twice, and
+ * the table is complete in the end. */
+Test(session, stopping_and_resuming_reaches_the_whole_table, .timeout = 60) {
+    scene s;
+    kt_table *table;
+    kt_session_progress p;
+    size_t decided = 0;
+    int stops = 0, replayed = 0;
+
+    make_scene(&s);
+    plant(&s, "aa_first__scalar", honest);
+    plant(&s, "zz_good__scalar", good);
+    make_registry(&s);
+    for (int64_t m = 1; m <= 6; m++) add_cell(&s, m, 96, 64, 1.0 / 6);
+    for (;;) {
+        run_limits limits = {.stop_after_asks = 37 + 11 * (stops % 5)};
+        int n;
+        kt_status st = tune(&s, &limits, &table, &p, &n);
+        replayed += n;
+        cr_assert(p.n_decided >= decided && p.n_reused >= decided, "%zu of %zu reused", p.n_reused,
+                  decided);
+        cr_assert_eq(table->n_rows, p.n_decided);
+        decided = p.n_decided;
+        if (st == KT_E_NOT_FOUND) break;
+        kt_table_destroy(table);
+        cr_assert_lt(++stops, 200, "no progress");
+    }
+    cr_expect(stops > 3, "%d stops", stops);
+    cr_expect_eq(decided, 6);
+    cr_expect_gt(replayed, 0, "rungs of a broken race are taken over");
+    kt_table_destroy(table);
+
+    run_limits none = {0};
+    int was = timed_good;
+    cr_assert_eq(tune(&s, &none, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect(p.n_reused == 6 && p.rounds == 0 && timed_good == was, "nothing is measured again");
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+/* Most valuable first, and the forecast covers all cells. */
+Test(session, cells_are_ordered_by_value) {
+    scene s;
+    kt_session *session;
+    kt_session_setup setup;
+    double first, second, third;
+
+    make_scene(&s);
+    plant(&s, "zz_good__scalar", good);
+    make_registry(&s);
+    add_cell(&s, 1, 96, 64, 0.1);
+    add_cell(&s, 512, 4096, 4096, 0.3); /* heavier, but slow to measure */
+    add_cell(&s, 2, 96, 64, 0.6);
+    setup = (kt_session_setup){.registry = s.registry,
+                               .machine = &s.machine,
+                               .cells = &s.cells,
+                               .strategy = kt_strategy_find("auto"),
+                               .deadline_ns = INT64_MAX};
+    cr_assert_eq(kt_session_create(&setup, &session, NULL), KT_OK);
+    cr_expect_eq(kt_session_planned(session, 0, &first)->problem.m, 2);
+    cr_expect_eq(kt_session_planned(session, 1, &second)->problem.m, 1);
+    cr_expect_eq(kt_session_planned(session, 2, &third)->problem.m, 512);
+    cr_expect(first > 0 && second > 0 && third > 10 * first);
+    kt_session_destroy(session);
+    drop_scene(&s);
+}
