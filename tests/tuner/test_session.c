@@ -392,7 +392,7 @@ Test(session, stopping_and_resuming_reaches_the_whole_table, .timeout = 60) {
     make_registry(&s);
     for (int64_t m = 1; m <= 6; m++) add_cell(&s, m, 96, 64, 1.0 / 6);
     for (;;) {
-        run_limits limits = {.stop_after_asks = 25 + 15 * stops};
+        run_limits limits = {.stop_after_asks = 12 + 5 * stops};
         int n;
         kt_status st = tune(&s, &limits, &table, &p, &n);
         replayed += n;
