@@ -33,7 +33,6 @@ KT_INLINE __m512 kt_dpbf16_512(__m512 sum, __m512i a, __m512i b) {
 
 KT_INLINE void kt_tile_dpbf16(kt_tile *t, const int rows) {
     const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
-    uintptr_t at = t->ahead.at;
     __m512 sum[KT_TILE_ROWS][4];
 
     KT_EACH (r, rows) {
@@ -41,7 +40,7 @@ KT_INLINE void kt_tile_dpbf16(kt_tile *t, const int rows) {
         KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
-        at = kt_tile_fetch(&t->ahead, at);
+        kt_tile_fetch(t);
         for (int64_t j = i; j < i + KT_TILE_STEP; j += 8, w += 1024) {
             KT_EACH (p, 4) {
                 __m512i u[4];
@@ -54,7 +53,6 @@ KT_INLINE void kt_tile_dpbf16(kt_tile *t, const int rows) {
             }
         }
     }
-    t->ahead.at = at;
     kt_tile_store(t, rows, sum);
 }
 
@@ -73,7 +71,6 @@ static inline void kt_tile_dpbf16_run(kt_tile *t) {
 /* The even product is added before the odd one. */
 KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
     const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
-    uintptr_t at = t->ahead.at;
     __m512 sum[KT_TILE_ROWS][4];
 
     KT_EACH (r, rows) {
@@ -81,7 +78,7 @@ KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
         KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
-        at = kt_tile_fetch(&t->ahead, at);
+        kt_tile_fetch(t);
         for (int64_t j = i; j < i + KT_TILE_STEP; j += 2, w += 256) {
             __m512 x, u[4];
             KT_IN_ORDER();
@@ -98,7 +95,6 @@ KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
             }
         }
     }
-    t->ahead.at = at;
     kt_tile_store(t, rows, sum);
 }
 

@@ -11,6 +11,9 @@
  *   many passes  the whole next panel, spread evenly over the passes, so that memory works while the
  *                multipliers do.
  *
+ * Down also fetches the next expert's rows, which a task meets only once for all its panels (without:
+ * 65 % of the VNNI peak at 32 rows instead of 73 %, Zen 4).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_P64_OPS512_H
 #define KT_KERNELS_P64_OPS512_H
@@ -66,30 +69,39 @@ static inline int64_t kt_walk_row(const kt_walk *w, int64_t b) {
     return w->m * b / w->n_blocks;
 }
 
-/* What to fetch while the current panel is worked on. */
-static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
+static inline kt_tile_ahead kt_ahead_nothing(void) {
+    kt_tile_ahead ahead = {0, UINTPTR_MAX, 0, 0};
+    return ahead;
+}
+
+/* A cursor that fetches [from, from + bytes) in `steps` steps and then stops. */
+static inline kt_tile_ahead kt_ahead_once(uintptr_t from, size_t bytes, int64_t steps) {
+    kt_tile_ahead ahead = {from, from + bytes, 0, 0};
+    if (steps == 0) return kt_ahead_nothing();
+    ahead.pace = (bytes + (size_t)steps - 1) / (size_t)steps;
+    return ahead;
+}
+
+/* Steps that the tiles take over one panel with all rows. */
+static inline int64_t kt_walk_steps(const kt_walk *w) {
     int64_t passes = w->n_blocks * (w->m > w->n_blocks * w->kind->full_rows ? 2 : 1);
-    int64_t steps = passes * (w->k / KT_TILE_STEP);
-    int64_t pairs = (int64_t)w->panel_bytes / (2 * KT_TILE_LINE);
+    return passes * (w->k / KT_TILE_STEP);
+}
+
+/* What to fetch of the weights while the current panel is worked on. */
+static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
+    int64_t steps = kt_walk_steps(w);
+    int is_single_pass = steps == w->k / KT_TILE_STEP;
     uintptr_t panel = (uintptr_t)w->panel, end = (uintptr_t)w->end;
     uintptr_t after = panel + w->panel_bytes < end ? panel + w->panel_bytes : w->next;
-    kt_tile_ahead ahead = {0, UINTPTR_MAX, 0, 0};
 
-    if (passes == 1 && w->prefetch) {
-        ahead.pairs = pairs / steps;
-        ahead.at = panel + (uintptr_t)w->prefetch;
-        ahead.end = end;
-        ahead.then = w->next;
-    } else if (passes == 1 && after == w->next && after) {
-        ahead.pairs = 1;
-        ahead.at = after;
-        ahead.end = after + KT_NEXT_BYTES;
-    } else if (passes > 1 && after) {
-        ahead.pairs = (pairs + steps - 1) / steps;
-        ahead.at = after;
-        ahead.end = after + w->panel_bytes;
+    if (is_single_pass && w->prefetch) {
+        kt_tile_ahead ahead = {panel + (uintptr_t)w->prefetch, end, w->next,
+                               w->panel_bytes / (size_t)steps};
+        return ahead;
     }
-    return ahead;
+    if (!after || (is_single_pass && after != w->next)) return kt_ahead_nothing();
+    return kt_ahead_once(after, is_single_pass ? KT_NEXT_BYTES : w->panel_bytes, steps);
 }
 
 static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind *kind) {
@@ -101,7 +113,11 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
     _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
-        kt_tile t = {.panel = w.panel, .k = q->k, .c = block, .ahead = kt_walk_ahead(&w)};
+        kt_tile t = {.panel = w.panel,
+                     .k = q->k,
+                     .c = block,
+                     .ahead = kt_walk_ahead(&w),
+                     .rows_ahead = kt_ahead_nothing()};
         for (int64_t b = 0; b < w.n_blocks; b++) {
             int64_t row = kt_walk_row(&w, b);
             t.rows = (int)(kt_walk_row(&w, b + 1) - row);
@@ -151,7 +167,11 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
     _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
-        kt_tile t = {.panel = w.panel, .k = q->k, .c = block, .ahead = kt_walk_ahead(&w)};
+        kt_tile t = {.panel = w.panel,
+                     .k = q->k,
+                     .c = block,
+                     .ahead = kt_walk_ahead(&w),
+                     .rows_ahead = kt_ahead_nothing()};
         for (int64_t b = 0; b < w.n_blocks; b++) {
             int64_t row = kt_walk_row(&w, b);
             t.rows = (int)(kt_walk_row(&w, b + 1) - row);
@@ -170,10 +190,19 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
     kt_walk w = kt_walk_make(kind, call->config, q->n, call->m,
                              kt_p64_down(q, call->weights, call->panel_begin),
                              call->panel_end - call->panel_begin, call->next);
+    /* The rows of the next expert come after these. */
+    size_t h_bytes = (size_t)call->m * call->h_stride;
+    kt_tile_ahead rows_ahead =
+        kt_ahead_once((uintptr_t)call->h + h_bytes, h_bytes,
+                      kt_walk_steps(&w) * (call->panel_end - call->panel_begin));
     _Alignas(64) float block[KT_TILE_ROWS * KT_TILE_WIDTH];
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
-        kt_tile t = {.panel = w.panel, .k = q->n, .c = block, .ahead = kt_walk_ahead(&w)};
+        kt_tile t = {.panel = w.panel,
+                     .k = q->n,
+                     .c = block,
+                     .ahead = kt_walk_ahead(&w),
+                     .rows_ahead = rows_ahead};
         for (int64_t b = 0; b < w.n_blocks; b++) {
             int64_t row = kt_walk_row(&w, b);
             t.rows = (int)(kt_walk_row(&w, b + 1) - row);
@@ -194,6 +223,7 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
                 }
             }
         }
+        rows_ahead = t.rows_ahead;
     }
 }
 

@@ -20,11 +20,11 @@
 #define KT_TILE_STEP 32  /* inputs per step of the loop over k */
 #define KT_TILE_WIDTH 64 /* floats from row to row of the result block */
 
-/* Bytes to fetch ahead: a cursor that moves with the computation, some pairs of lines per step. When
- * it reaches `end` it goes on at `then`, or stops if that is 0. */
+/* Bytes to fetch ahead: a cursor that moves with the computation, evenly, so that demand misses find
+ * free miss buffers. When it reaches `end` it goes on at `then`, or stops if that is 0. */
 typedef struct kt_tile_ahead {
     uintptr_t at, end, then;
-    int64_t pairs; /* per step */
+    uintptr_t pace; /* bytes per step */
 } kt_tile_ahead;
 
 typedef struct kt_tile {
@@ -33,24 +33,30 @@ typedef struct kt_tile {
     int rows;
     const uint8_t *a[KT_TILE_ROWS]; /* encoded activation rows */
     float *c;                       /* [rows][KT_TILE_WIDTH], 64-byte aligned; written */
-    kt_tile_ahead ahead;
+    kt_tile_ahead ahead;            /* weights */
+    kt_tile_ahead rows_ahead;       /* activations */
 } kt_tile;
 
 /* Multiply t->rows rows with all 64 rows of the panel. */
 typedef void kt_tile_run(kt_tile *t);
 
 /* The cursor's move of one step. Into L2 only: what comes next need not push out what is in use. */
-KT_INLINE uintptr_t kt_tile_fetch(kt_tile_ahead *ahead, uintptr_t at) {
-    for (int64_t i = 0; i < ahead->pairs; i++, at += 2 * KT_TILE_LINE) {
-        _mm_prefetch((const char *)at, _MM_HINT_T1);
-        _mm_prefetch((const char *)at + KT_TILE_LINE, _MM_HINT_T1);
-    }
+KT_INLINE void kt_tile_move(kt_tile_ahead *ahead) {
+    uintptr_t line = (ahead->at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE;
+    uintptr_t at = ahead->at + ahead->pace;
+
+    for (; line < at; line += KT_TILE_LINE) _mm_prefetch((const char *)line, _MM_HINT_T1);
     if (__builtin_expect(at >= ahead->end, 0)) {
         at = ahead->then + (at - ahead->end);
         ahead->end = UINTPTR_MAX;
-        if (!ahead->then) ahead->pairs = 0;
+        if (!ahead->then) ahead->pace = 0;
     }
-    return at;
+    ahead->at = at;
+}
+
+KT_INLINE void kt_tile_fetch(kt_tile *t) {
+    kt_tile_move(&t->ahead);
+    kt_tile_move(&t->rows_ahead);
 }
 
 KT_INLINE int32_t kt_load_i32(const uint8_t *p) {

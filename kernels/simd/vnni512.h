@@ -33,7 +33,6 @@ KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const i
     const uint8_t *w = t->panel + 64 * col, *scales = t->panel + 1024 + 32 * col;
     const int64_t k = t->k;
     const uint8_t *a[KT_TILE_ROWS];
-    uintptr_t at = t->ahead.at;
     __m512 sum[KT_TILE_ROWS][4];
     __m512i dot[KT_TILE_ROWS][4];
 
@@ -42,7 +41,7 @@ KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const i
         KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < k; i += 32, w += 1152, scales += 1152) {
-        at = kt_tile_fetch(&t->ahead, at);
+        kt_tile_fetch(t);
         KT_EACH (r, rows) {
             __m512i start = _mm512_set1_epi32(kt_load_i32(a[r] + k + k / 8 + i / 8));
             KT_EACH (c, cols) dot[r][c] = start;
@@ -78,7 +77,6 @@ KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const i
             }
         }
     }
-    t->ahead.at = at;
     KT_EACH (r, rows) {
         KT_EACH (c, cols) {
             _mm512_store_ps(t->c + KT_TILE_WIDTH * r + 16 * (col + c), sum[r][c]);
@@ -91,7 +89,6 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
     const uint8_t *w = t->panel + 64 * col;
     const int64_t k = t->k;
     const uint8_t *a[KT_TILE_ROWS];
-    uintptr_t at = t->ahead.at;
     __m512 sum[KT_TILE_ROWS][4];
     __m512i dot[KT_TILE_ROWS][4];
 
@@ -100,7 +97,7 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
         KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < k; i += 32, w += 2048) {
-        at = kt_tile_fetch(&t->ahead, at);
+        kt_tile_fetch(t);
         KT_EACH (r, rows) {
             __m512i comp = _mm512_set1_epi32(kt_load_i32(a[r] + k + k / 8 + i / 8));
             comp = _mm512_slli_epi32(comp, 4); /* stored for code + 8 */
@@ -123,7 +120,6 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
             }
         }
     }
-    t->ahead.at = at;
     KT_EACH (c, cols) {
         __m512 ws =
             _mm512_load_ps((const float *)(const void *)(t->panel + 64 * k) + 16 * (col + c));
