@@ -1,7 +1,7 @@
 /* A fused expert layer under the clock. SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/buffer.h"
 #include "base/err.h"
 #include "kernels/moe_ffn/moe_layer.h"
 #include "tuner/measure/synthetic.h"
@@ -16,23 +16,22 @@ typedef struct moe_state {
     kt_moe_job job;
     kt_choice_map map;
     const void **slots; /* [experts], what layer.experts points to; owned */
+    kt_buffer rows;     /* 2 MiB pages, as serving has them: x, then out */
+    kt_buffer workspace;
     float *x, *out, *route_weight;
     int32_t *expert_id;
     int64_t tokens, active; /* active: experts that move on from call to call; 0 = spread */
-    void *workspace;
-    size_t workspace_bytes;
-    kt_cold_bank *bank; /* of the selected contender */
+    kt_cold_bank *bank;     /* of the selected contender */
 } moe_state;
 
 static void destroy(kt_trial *t) {
     moe_state *s = t->state;
     if (!s) return;
     free((void *)s->slots);
-    free(s->x);
-    free(s->out);
+    kt_buffer_destroy(&s->rows);
+    kt_buffer_destroy(&s->workspace);
     free(s->route_weight);
     free(s->expert_id);
-    free(s->workspace);
     free(s);
     t->state = NULL;
 }
@@ -49,15 +48,16 @@ static void route(moe_state *s, const kt_problem *q) {
 }
 
 static kt_status allocate(moe_state *s, const kt_problem *q, kt_err *err) {
-    size_t tokens = (size_t)s->tokens;
+    size_t tokens = (size_t)s->tokens, floats = (tokens * (size_t)q->k + 15) / 16 * 16;
+
+    KT_TRY(kt_buffer_create(2 * floats * sizeof *s->x, KT_PAGES_ADVISED, -1, &s->rows, err));
+    s->x = s->rows.data;
+    s->out = s->x + floats;
     s->slots = calloc((size_t)q->experts, sizeof *s->slots);
-    s->x = aligned_alloc(64, (tokens * (size_t)q->k * 4 + 63) / 64 * 64);
-    s->out = aligned_alloc(64, (tokens * (size_t)q->k * 4 + 63) / 64 * 64);
     s->route_weight = calloc(tokens * (size_t)q->topk, sizeof *s->route_weight);
     s->expert_id = calloc(tokens * (size_t)q->topk, sizeof *s->expert_id);
-    if (!s->slots || !s->x || !s->out || !s->route_weight || !s->expert_id)
+    if (!s->slots || !s->route_weight || !s->expert_id)
         return kt_fail(err, KT_E_NOMEM, "trial: no memory for %zu tokens", tokens);
-    memset(s->out, 0, tokens * (size_t)q->k * 4);
     kt_synthetic_rows(s->x, tokens * (size_t)q->k, 7);
     return KT_OK;
 }
@@ -68,23 +68,20 @@ static kt_status init_job(kt_trial *t, int contender, kt_err *err) {
     kt_choice_map_single(&s->map, &t->setup.choices[contender]);
     s->bank = t->entry[contender].bank;
     for (int64_t e = 0; e < t->setup.problem.experts; e++) s->slots[e] = kt_cold_bank_next(s->bank);
-    return kt_moe_job_init(&s->job, s->tokens, threads, s->workspace_bytes, err);
+    return kt_moe_job_init(&s->job, s->tokens, threads, s->workspace.bytes, err);
 }
 
 static kt_status make_workspace(kt_trial *t, kt_err *err) {
     moe_state *s = t->state;
     int threads = kt_pool_threads(t->setup.pool);
+    size_t most = 0;
 
     for (int i = 0; i < t->setup.n_choices; i++) {
-        size_t bytes;
         kt_choice_map_single(&s->map, &t->setup.choices[i]);
-        bytes = kt_moe_workspace_bytes(&s->layer, s->tokens, threads);
-        if (bytes > s->workspace_bytes) s->workspace_bytes = bytes;
+        size_t bytes = kt_moe_workspace_bytes(&s->layer, s->tokens, threads);
+        if (bytes > most) most = bytes;
     }
-    s->workspace = aligned_alloc(64, (s->workspace_bytes + 63) / 64 * 64);
-    if (!s->workspace)
-        return kt_fail(err, KT_E_NOMEM, "trial: no memory for %zu bytes of scratch",
-                       s->workspace_bytes);
+    KT_TRY(kt_buffer_create(most, KT_PAGES_ADVISED, -1, &s->workspace, err));
     s->job = (kt_moe_job){.layer = &s->layer,
                           .x = s->x,
                           .ldx = t->setup.problem.k,
@@ -93,7 +90,7 @@ static kt_status make_workspace(kt_trial *t, kt_err *err) {
                           .route_weight = s->route_weight,
                           .out = s->out,
                           .ldo = t->setup.problem.k,
-                          .workspace = s->workspace};
+                          .workspace = s->workspace.data};
     for (int i = 0; i < t->setup.n_choices; i++) KT_TRY(init_job(t, i, err));
     return KT_OK;
 }
