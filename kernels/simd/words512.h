@@ -81,4 +81,38 @@ KT_INLINE kt_vf kt_v_fma(kt_vf a, kt_vf b, kt_vf c) {
     return _mm512_fmadd_ps(a, b, c);
 }
 
+/* One byte of each 16-bit lane must stay clear of the other: shift, then mask. */
+KT_INLINE kt_vi kt_v_shift_right(kt_vi v, int bits) {
+    return _mm512_srli_epi16(v, (unsigned)bits);
+}
+KT_INLINE kt_vi kt_v_shift_left(kt_vi v, int bits) {
+    return _mm512_slli_epi16(v, (unsigned)bits);
+}
+KT_INLINE kt_vi kt_v_mask_bytes(kt_vi v, int mask) {
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)mask));
+}
+KT_INLINE kt_vi kt_v_or(kt_vi a, kt_vi b) {
+    return _mm512_or_si512(a, b);
+}
+/* Bytes of a table of sixteen. */
+KT_INLINE kt_vi kt_v_look_up(const uint8_t table[16], kt_vi v) {
+    const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), v);
+}
+KT_INLINE kt_vf kt_v_load_f16(const uint8_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+KT_INLINE kt_vi kt_v_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+KT_INLINE kt_vi kt_v_load_s8(const uint8_t *p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+/* 2^(e - 128) of bytes e; 2^-128 is a denormal number; 255 is NaN, by infinity minus infinity. */
+KT_INLINE kt_vf kt_v_load_e8m0(const uint8_t *p) {
+    const kt_vi e = _mm512_slli_epi32(kt_v_load_u8(p), 23);
+    const kt_vf f = _mm512_castsi512_ps(_mm512_max_epi32(e, _mm512_set1_epi32(0x00400000)));
+    return _mm512_fmadd_ps(f, _mm512_set1_ps(0.5f), _mm512_sub_ps(f, f));
+}
+
 #endif

@@ -16,6 +16,9 @@
 #endif
 #define KT_DPBUSD256 "vpdpbusd"
 #include "kernels/simd/p64_avxvnni.h"
+
+#define KT_DOT_WIDE 1
+#include "kernels/simd/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm_w4g32(const kt_gemm_call *call) {
@@ -28,6 +31,12 @@ static void gemm_w8c(const kt_gemm_call *call) {
     _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
     const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
     kt_p64_gemm(call, kt_tile_w8c_avxvnni, &walk);
+}
+
+static void gemm_blocks(const kt_gemm_call *call) {
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_p64_gemm(call, kt_tile_blocks, &walk);
 }
 
 static void gate_up_w8c(const kt_moe_call *call) {
@@ -48,7 +57,7 @@ static void down_w8c(const kt_moe_call *call) {
 #endif
 
 extern const kt_variant kt_variant_w4g32_a8_p64__avxvnni, kt_variant_w8c_a8_p64__avxvnni;
-extern const kt_variant kt_variant_w8c_a8_moe64__avxvnni;
+extern const kt_variant kt_variant_w8c_a8_moe64__avxvnni, kt_variant_wblocks_a8_p64__avxvnni;
 
 static void skip_without_vnni(void) {
     if (!(kt_isa_available() & KT_ISA_AVX512VNNI))
@@ -58,6 +67,7 @@ static void skip_without_vnni(void) {
 static void check(const kt_variant *v, kt_weight_format weights) {
     static const int64_t shapes[][2] = {{65, 32}, {64, 96}, {130, 288}, {17, 768}};
     static const int64_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 66};
+    const int64_t multiple = kt_p64_k_multiple(weights);
     const kt_config config = {{0}};
     kt_err err = {0};
 
@@ -71,6 +81,7 @@ static void check(const kt_variant *v, kt_weight_format weights) {
                             .n = shapes[s][0],
                             .k = shapes[s][1]};
             kt_status st;
+            q.k = (q.k + multiple - 1) / multiple * multiple;
             if (v->op == KT_OP_MOE_FFN) q.n = 32 * (q.n / 32 + 1);
             st = v->op == KT_OP_GEMM ? kt_gemm_gate(v, &config, &q, s + 1, NULL, &err)
                                      : kt_moe_gate(v, &config, &q, s + 1, NULL, &err);
@@ -88,6 +99,18 @@ Test(avxvnni_form, gemm_of_int8_channels) {
     kt_variant v = kt_variant_w8c_a8_p64__avxvnni;
     v.gemm = gemm_w8c;
     check(&v, KT_W_INT8_CHANNEL);
+}
+
+Test(avxvnni_form, gemm_of_every_block_format) {
+    kt_variant v = kt_variant_wblocks_a8_p64__avxvnni;
+    int formats = 0;
+    v.gemm = gemm_blocks;
+    for (int w = 1; w < KT_W_COUNT; w++) {
+        if (!(v.weights >> w & 1)) continue;
+        check(&v, (kt_weight_format)w);
+        formats++;
+    }
+    cr_assert_eq(formats, 19);
 }
 
 Test(avxvnni_form, fused_expert_of_int8_channels) {

@@ -1,0 +1,28 @@
+/* Weights in blocks (INT4, INT8, GGUF) x INT8 activations on AVX-512 without VNNI.
+ * The panel kernels are in kernels/simd/p64_units.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/p64_avx512.h"
+
+#define KT_DOT_WIDE 0
+#include "kernels/simd/p64_units.h"
+
+static void gemm(const kt_gemm_call *call) {
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_p64_gemm(call, kt_tile_blocks, &walk);
+}
+
+KT_VARIANT(wblocks_a8_p64__avx512) = {
+    .name = "wblocks_a8_p64__avx512",
+    .op = KT_OP_GEMM,
+    .weights = KT_BLOCK_MASK,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX512,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_gemm_bytes,
+    .pack_gemm = kt_p64_pack_gemm,
+    .gemm = gemm,
+};

@@ -1,0 +1,36 @@
+/* Fused expert: Weights in blocks (INT4, INT8, GGUF) x INT8 activations on AVX2.
+ * The panel kernels are in kernels/simd/p64_units.h, SwiGLU in kernels/simd/swiglu_avx2.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/p64_avx2.h"
+
+#define KT_DOT_WIDE 0
+#include "kernels/simd/p64_units.h"
+#include "kernels/simd/swiglu_avx2.h"
+
+static void gate_up(const kt_moe_call *call) {
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_p64_gate_up_rows(call, kt_tile_blocks, kt_swiglu_a8_avx2, &walk);
+}
+
+static void down(const kt_moe_call *call) {
+    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_p64_down_rows(call, kt_tile_blocks, &walk);
+}
+
+KT_VARIANT(wblocks_a8_moe64__avx2) = {
+    .name = "wblocks_a8_moe64__avx2",
+    .op = KT_OP_MOE_FFN,
+    .weights = KT_BLOCK_MASK,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX2,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};

@@ -1,0 +1,448 @@
+/* Panel kernels of the block formats (formats/p64_spec.h) for vectors of any width.
+ *
+ * The including file has included p64_blocked.h. The including file defines KT_DOT_WIDE too: 1 if the
+ * sums of kt_dot_* are int32 and hold any bytes, 0 if they are int16.
+ *
+ * A chunk of a slice of the panel is taken apart once for all rows of the block, unit by unit of 32
+ * inputs: codes as unsigned bytes, eight steps of four inputs; scales, and minima or zero points, in
+ * f32 and int32. A micro kernel then knows nothing of the format but its kind:
+ *
+ *     y += (scale * a_scale) * (sum u q - offset * S)          S = sum q of the group
+ *     y += minimum * (a_scale * S)                             formats with a minimum
+ *          sum u q - zero * S                                  zero points: 16 bits by 16 bits, exact
+ *
+ * The offset and S depend on the row alone, so both are prepared per row: where a sum starts, and the
+ * factor of the minimum. With groups of 16 a unit is two halves with scales and sums of their own.
+ *
+ * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
+ * 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004); larger ones are multiplied as 16-bit words.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_P64_UNITS_H
+#define KT_SIMD_P64_UNITS_H
+
+#include "kernels/formats/p64_spec.h"
+
+typedef enum kt_unit_extra { KT_NO_EXTRA, KT_EXTRA_MINIMUM, KT_EXTRA_ZERO } kt_unit_extra;
+
+/* What a micro kernel is compiled for. */
+typedef struct kt_unit_kind {
+    int halves; /* groups per unit: 1, or 2 of 16 inputs */
+    int chain;  /* steps of four inputs in one sum; 0 = 16-bit words */
+    kt_unit_extra extra;
+} kt_unit_kind;
+
+#define KT_UNITS KT_CHUNK_GROUPS /* units of a chunk; half as many of words */
+
+typedef struct kt_units {
+    const kt_p64_tile *tile;
+    const uint8_t *codes; /* [unit][8 steps] slices of bytes, or [unit][8][even, odd] of words */
+    const float *scale;   /* [unit][half] slices */
+    const float *minimum; /* likewise */
+    const int32_t *zero;  /* likewise */
+    const int32_t *start; /* [row][2 * KT_UNITS]: -offset * S, or -S for zero points */
+    const float *sums;    /* [row][2 * KT_UNITS]: a_scale * S */
+    const uint8_t *a16;   /* widened rows (kt_widen_rows) */
+    int64_t unit;         /* first unit of the chunk */
+    int units, row, slice;
+} kt_units;
+
+/* --- formats -------------------------------------------------------------------------------- */
+
+/* The largest code as an unsigned byte, and what is subtracted from it. */
+KT_INLINE int kt_unit_largest(const kt_p64_spec s) {
+    if (s.values == KT_P64_IQ4) return 240;
+    if (s.values == KT_P64_E2M1) return 24;
+    return (1 << (s.low + s.high)) - 1;
+}
+KT_INLINE int kt_unit_offset(const kt_p64_spec s) {
+    if (s.values == KT_P64_IQ4) return 127;
+    return s.values == KT_P64_E2M1 ? 12 : s.offset;
+}
+
+KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
+    const int largest = kt_unit_largest(s), halves = s.group < 32 ? 2 : 1;
+    kt_unit_kind kind = {halves, 0, KT_NO_EXTRA};
+
+    if (KT_DOT_WIDE || largest <= 15)
+        kind.chain = 8 / halves;
+    else if (largest <= 31)
+        kind.chain = 4;
+    else if (largest <= 63)
+        kind.chain = 2;
+    if (s.minimum == KT_P64_MIN_ZERO) kind.extra = KT_EXTRA_ZERO;
+    if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE)
+        kind.extra = KT_EXTRA_MINIMUM;
+    return kind;
+}
+
+/* Quad o of the planes as bytes. */
+KT_INLINE kt_vi kt_unit_quad(const kt_p64_spec s, const uint8_t *planes, const int o) {
+    static const uint8_t iq4[16] = {0,   23,  44,  62,  78,  92,  105, 117,
+                                    128, 140, 152, 165, 180, 196, 216, 240};
+    static const uint8_t e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    kt_vi v = kt_v_load(planes + 256 * (o % s.low));
+
+    if (o / s.low) v = kt_v_shift_right(v, s.low * (o / s.low));
+    if (s.low < 8) v = kt_v_mask_bytes(v, (1 << s.low) - 1);
+    if (s.high) {
+        const int high = s.high ? s.high : 1;
+        kt_vi h = kt_v_load(planes + 256 * s.low + 256 * (o % high));
+        if (o / high) h = kt_v_shift_right(h, high * (o / high));
+        h = kt_v_mask_bytes(h, (1 << high) - 1);
+        v = kt_v_or(v, kt_v_shift_left(h, s.low));
+    }
+    if (s.values == KT_P64_IQ4) v = kt_v_look_up(iq4, v);
+    if (s.values == KT_P64_E2M1) v = kt_v_look_up(e2m1, v);
+    return v;
+}
+
+/* Scales of one vector of panel rows, the first of which is `row`. */
+KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const uint8_t *field,
+                              int row) {
+    switch (s.scale) {
+    case KT_P64_BF16: return kt_v_load_bf16(field + 2 * row);
+    case KT_P64_F16: return kt_v_load_f16(field + 2 * row);
+    case KT_P64_E8M0: return kt_v_load_e8m0(field + row);
+    case KT_P64_S8:
+        return kt_v_mul(kt_v_load_f16(head + 2 * row), kt_v_to_float(kt_v_load_s8(field + row)));
+    default:
+        return kt_v_mul(kt_v_load_f16(head + 2 * row),
+                        kt_v_to_float(kt_v_mask_bytes(kt_v_load_u8(field + row), 15)));
+    }
+}
+
+KT_INLINE kt_vf kt_unit_minimum(const kt_p64_spec s, const uint8_t *head, const uint8_t *scales,
+                                const uint8_t *minima, int row) {
+    kt_vf byte;
+    if (s.minimum == KT_P64_MIN_F16) return kt_v_load_f16(minima + 2 * row);
+    if (s.minimum == KT_P64_MIN_U8)
+        byte = kt_v_to_float(kt_v_load_u8(minima + row));
+    else
+        byte = kt_v_to_float(kt_v_mask_bytes(kt_v_shift_right(kt_v_load_u8(scales + row), 4), 15));
+    return kt_v_mul(kt_v_mul(kt_v_load_f16(head + 128 + 2 * row), byte), kt_v_each_float(-1.0f));
+}
+
+/* Where unit i (32 inputs) of a panel has its fields. */
+typedef struct kt_unit_fields {
+    const uint8_t *head, *planes, *scales, *minima;
+} kt_unit_fields;
+
+KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *panel, int64_t i) {
+    const int inputs = kt_p64_run_inputs(s), in_block = (int)(32 * i % s.span);
+    const int in_run = in_block % inputs;
+    kt_unit_fields f;
+
+    f.head = panel + (size_t)(32 * i / s.span) * kt_p64_block_bytes(s);
+    f.planes = f.head + kt_p64_head_bytes(s) + (size_t)(in_block / inputs) * kt_p64_run_bytes(s);
+    f.scales = f.planes + (size_t)(inputs / 32) * kt_p64_plane_bytes(s);
+    f.minima = f.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
+    f.planes += (size_t)(in_run / 32) * kt_p64_plane_bytes(s);
+    return f;
+}
+
+/* Scratch of a slice. */
+typedef struct kt_unit_slice {
+    _Alignas(64) uint8_t codes[KT_UNITS * 8 * KT_SLICE_BYTES];
+    _Alignas(64) float scale[KT_UNITS][2][KT_SLICE_ROWS];
+    _Alignas(64) float minimum[KT_UNITS][2][KT_SLICE_ROWS];
+    _Alignas(64) int32_t zero[KT_UNITS][2][KT_SLICE_ROWS];
+} kt_unit_slice;
+
+KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const uint8_t *planes,
+                             uint8_t *out) {
+    KT_EACH (o, 8) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            const kt_vi v = kt_unit_quad(s, planes + KT_V_BYTES * c, o);
+            if (kind.chain) {
+                kt_v_store(out + KT_SLICE_BYTES * o + KT_V_BYTES * c, v);
+            } else {
+                uint8_t *to = out + 2 * KT_SLICE_BYTES * o + KT_V_BYTES * c;
+                kt_v_store(to, kt_v_even_bytes(v));
+                kt_v_store(to + KT_SLICE_BYTES, kt_v_odd_bytes(v));
+            }
+        }
+    }
+}
+
+/* Take apart unit i of a panel, as unit u of the scratch. */
+KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i, int slice,
+                            kt_unit_slice *x, int u) {
+    const kt_unit_kind kind = kt_unit_kind_of(s);
+    const kt_unit_fields f = kt_unit_fields_of(s, panel, i);
+    const size_t unit_bytes = (size_t)(kind.chain ? 8 : 16) * KT_SLICE_BYTES;
+
+    kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice, x->codes + (size_t)u * unit_bytes);
+    for (int h = 0; h < kind.halves; h++) {
+        const uint8_t *scales = f.scales + (size_t)h * kt_p64_scale_bytes(s);
+        const uint8_t *minima = f.minima + (size_t)h * kt_p64_minimum_bytes(s);
+        for (int j = 0; j < KT_SLICE_ROWS; j += KT_V_BYTES / 4) {
+            const int row = KT_SLICE_ROWS * slice + j;
+            kt_v_store_floats(&x->scale[u][h][j], kt_unit_scale(s, f.head, scales, row));
+            if (kind.extra == KT_EXTRA_MINIMUM)
+                kt_v_store_floats(&x->minimum[u][h][j],
+                                  kt_unit_minimum(s, f.head, scales, minima, row));
+            if (kind.extra == KT_EXTRA_ZERO)
+                kt_v_store((uint8_t *)&x->zero[u][h][j], kt_v_load_u8(minima + row));
+        }
+    }
+}
+
+/* --- rows ----------------------------------------------------------------------------------- */
+
+typedef struct kt_unit_rows {
+    int32_t start[KT_BLOCK_ROWS][2 * KT_UNITS];
+    float sums[KT_BLOCK_ROWS][2 * KT_UNITS];
+    _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_UNITS / 2 * 64];
+} kt_unit_rows;
+
+/* Sums of 16 codes and 16 codes. */
+KT_INLINE void kt_half_sums(const uint8_t *q, int32_t out[2]) {
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)q);
+    v = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), v), _mm256_set1_epi16(1));
+    v = _mm256_add_epi32(v, _mm256_shuffle_epi32(v, 0x4e));
+    v = _mm256_add_epi32(v, _mm256_shuffle_epi32(v, 0xb1));
+    out[0] = _mm256_extract_epi32(v, 0);
+    out[1] = _mm256_extract_epi32(v, 4);
+}
+
+KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int units,
+                                 kt_unit_rows *x) {
+    const kt_unit_kind kind = kt_unit_kind_of(s);
+    const int offset = kind.extra == KT_EXTRA_ZERO ? 1 : kt_unit_offset(s);
+
+    for (int r = 0; r < t->rows; r++)
+        for (int u = 0; u < units; u++) {
+            const float a_scale = kt_a8_scales(t->a[r], t->k)[unit + u];
+            int32_t sum[2] = {kt_a8_comps(t->a[r], t->k)[unit + u] / -8, 0};
+            if (kind.halves == 2) kt_half_sums((const uint8_t *)t->a[r] + 32 * (unit + u), sum);
+            for (int h = 0; h < kind.halves; h++) {
+                x->start[r][2 * u + h] = -offset * sum[h];
+                x->sums[r][2 * u + h] = a_scale * (float)sum[h];
+            }
+        }
+    if (!kind.chain) kt_widen_rows(t, unit, units, x->a16);
+}
+
+/* --- the micro kernel ----------------------------------------------------------------------- */
+
+/* Where the sum of row r and vector c starts in half h of unit u. */
+KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u, int h, int r,
+                              int c) {
+    const kt_vi start = kt_v_each(&x->start[(x->row + r) * 2 * KT_UNITS + 2 * u + h]);
+    if (kind.extra != KT_EXTRA_ZERO) return start;
+    return kt_v_madd16(
+        kt_v_load((const uint8_t *)(x->zero + (2 * u + h) * KT_SLICE_ROWS) + KT_V_BYTES * c),
+        start);
+}
+
+/* Steps [first, first + kind.chain) of unit u join sum; `fresh` if it is to be begun. */
+KT_INLINE void kt_unit_chain(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
+                             int h, const int first, const int fresh,
+                             kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    const uint8_t *w = x->codes + ((size_t)u * 8 + (size_t)first) * KT_SLICE_BYTES;
+    const int64_t at = 32 * (x->unit + u) + 4 * first;
+    kt_vi part[KT_MICRO_ROWS][KT_V_COLUMNS], code[KT_V_COLUMNS];
+
+    KT_EACH (i, kind.chain) {
+        KT_IN_ORDER();
+        KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
+        KT_EACH (r, rows) {
+            const kt_vi q = kt_v_each((const uint8_t *)x->tile->a[x->row + r] + at + 4 * i);
+            KT_EACH (c, KT_V_COLUMNS) {
+                if (i > 0)
+                    part[r][c] = kt_dot_next(part[r][c], code[c], q);
+                else
+                    part[r][c] = kt_dot_first(
+                        code[c], q, fresh ? kt_unit_start(x, kind, u, h, r, c) : sum[r][c]);
+            }
+        }
+    }
+    KT_IN_ORDER();
+    KT_EACH (r, rows) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            sum[r][c] =
+                kt_dot_last(part[r][c], fresh ? kt_unit_start(x, kind, u, h, r, c) : sum[r][c]);
+        }
+    }
+}
+
+KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
+                             kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    const uint8_t *w = x->codes + (size_t)u * 16 * KT_SLICE_BYTES;
+    const uint8_t *a = x->a16 + (x->row * x->units + u) * 64;
+
+    KT_EACH (r, rows) {
+        KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_unit_start(x, kind, u, 0, r, c);
+    }
+    KT_EACH (i, 16) {
+        kt_vi code[KT_V_COLUMNS];
+        KT_IN_ORDER();
+        KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
+        KT_EACH (r, rows) {
+            const kt_vi q = kt_v_each(a + 64 * x->units * r + 32 * (i % 2) + 4 * (i / 2));
+            KT_EACH (c, KT_V_COLUMNS) {
+                sum[r][c] = kt_v_add32(sum[r][c], kt_v_madd16(code[c], q));
+            }
+        }
+    }
+    KT_IN_ORDER();
+}
+
+/* Add the scaled sums of half h of unit u. */
+KT_INLINE void kt_unit_add(const kt_units *x, const int rows, const kt_unit_kind kind, int u, int h,
+                           kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
+
+    KT_EACH (c, KT_V_COLUMNS) {
+        const int field = (2 * u + h) * KT_SLICE_ROWS + KT_V_BYTES / 4 * c;
+        const kt_vf scale = kt_v_load_floats(x->scale + field);
+        KT_EACH (r, rows) {
+            const float *a_scales = kt_a8_scales(x->tile->a[x->row + r], x->tile->k);
+            float *to = out + 64 * r + KT_V_BYTES / 4 * c;
+            kt_vf y = kt_v_load_floats(to);
+            y = kt_v_fma(kt_v_to_float(sum[r][c]),
+                         kt_v_mul(scale, kt_v_each_float(a_scales[x->unit + u])), y);
+            if (kind.extra == KT_EXTRA_MINIMUM)
+                y = kt_v_fma(kt_v_load_floats(x->minimum + field),
+                             kt_v_each_float(x->sums[(x->row + r) * 2 * KT_UNITS + 2 * u + h]), y);
+            kt_v_store_floats(to, y);
+        }
+    }
+}
+
+KT_INLINE void kt_micro_units(const kt_units *x, const int rows, const kt_unit_kind kind) {
+    for (int u = 0; u < x->units; u++) {
+        kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
+        if (!kind.chain) {
+            kt_unit_words(x, rows, kind, u, sum);
+            kt_unit_add(x, rows, kind, u, 0, sum);
+            continue;
+        }
+        KT_EACH (h, kind.halves) {
+            const int steps = 8 / kind.halves;
+            KT_EACH (i, steps / kind.chain) {
+                kt_unit_chain(x, rows, kind, u, h, h * steps + i * kind.chain, i == 0, sum);
+            }
+            kt_unit_add(x, rows, kind, u, h, sum);
+        }
+    }
+}
+
+/* All rows of the block. Chains that widen more than once keep two sums, so two rows at a time. */
+KT_INLINE void kt_rows_units(kt_units *x, const kt_unit_kind kind) {
+    const int most = kind.chain && kind.chain < 8 / kind.halves && KT_V_BYTES == 32 ? 2 : 4;
+
+    for (x->row = 0; x->row + most <= x->tile->rows; x->row += most) kt_micro_units(x, most, kind);
+    switch (x->tile->rows - x->row) {
+    case 1: kt_micro_units(x, 1, kind); return;
+    case 2:
+        if (most > 2) kt_micro_units(x, 2, kind);
+        return;
+    case 3:
+        if (most > 3) kt_micro_units(x, 3, kind);
+        return;
+    default: return;
+    }
+}
+
+/* One copy of the micro kernels for each kind, whatever the number of formats. */
+#define KT_UNITS_OF_KIND(name, halves, chain, extra)                     \
+    static __attribute__((noinline)) void kt_units_##name(kt_units *x) { \
+        const kt_unit_kind kind = {halves, chain, extra};                \
+        kt_rows_units(x, kind);                                          \
+    }
+KT_UNITS_OF_KIND(8, 1, 8, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(8_minimum, 1, 8, KT_EXTRA_MINIMUM)
+KT_UNITS_OF_KIND(8_zero, 1, 8, KT_EXTRA_ZERO)
+KT_UNITS_OF_KIND(4_4, 2, 4, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM)
+#if !KT_DOT_WIDE
+KT_UNITS_OF_KIND(4, 1, 4, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(4_minimum, 1, 4, KT_EXTRA_MINIMUM)
+KT_UNITS_OF_KIND(2_2, 2, 2, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA)
+#endif
+#undef KT_UNITS_OF_KIND
+
+KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
+    const int minimum = kind.extra == KT_EXTRA_MINIMUM;
+#if !KT_DOT_WIDE
+    if (kind.chain == 0) {
+        kt_units_words(x);
+        return;
+    }
+    if (kind.chain == 2) {
+        kt_units_2_2(x);
+        return;
+    }
+    if (kind.chain == 4 && kind.halves == 1) {
+        minimum ? kt_units_4_minimum(x) : kt_units_4(x);
+        return;
+    }
+#endif
+    if (kind.halves == 2)
+        minimum ? kt_units_4_4_minimum(x) : kt_units_4_4(x);
+    else if (kind.extra == KT_EXTRA_ZERO)
+        kt_units_8_zero(x);
+    else
+        minimum ? kt_units_8_minimum(x) : kt_units_8(x);
+}
+
+/* --- a tile --------------------------------------------------------------------------------- */
+
+KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
+    const kt_unit_kind kind = kt_unit_kind_of(s);
+    const int64_t units = t->k / 32;
+    const int most = t->rows < KT_DIRECT_ROWS ? 1 : kind.chain ? KT_UNITS : KT_UNITS / 2;
+    kt_unit_slice slice;
+    kt_unit_rows rows;
+    kt_units x = {.tile = t,
+                  .codes = slice.codes,
+                  .scale = slice.scale[0][0],
+                  .minimum = slice.minimum[0][0],
+                  .zero = slice.zero[0][0],
+                  .start = rows.start[0],
+                  .sums = rows.sums[0],
+                  .a16 = rows.a16};
+
+    memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
+    for (; x.unit < units; x.unit += x.units) {
+        x.units = units - x.unit < most ? (int)(units - x.unit) : most;
+        kt_unit_rows_open(s, t, x.unit, x.units, &rows);
+        if (most == 1)
+            kt_fetch_group(kt_unit_fields_of(s, t->panel, x.unit).planes,
+                           (int)kt_p64_plane_bytes(s));
+        for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
+            for (int u = 0; u < x.units; u++)
+                kt_unit_open(s, t->panel, x.unit + u, x.slice, &slice, u);
+            kt_units_run(&x, kind);
+        }
+    }
+}
+
+#define KT_BLOCK_FORMATS(each)                                                            \
+    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)       \
+        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K) \
+            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4)
+
+/* The formats of kt_tile_blocks. */
+#define KT_BLOCK_BIT(id) | 1u << KT_W_##id
+#define KT_BLOCK_MASK (0u KT_BLOCK_FORMATS(KT_BLOCK_BIT))
+
+#define KT_BLOCK_TILE(id)                                                      \
+    static __attribute__((noinline)) void kt_tile_##id(const kt_p64_tile *t) { \
+        kt_tile_units(t, kt_p64_spec_of(KT_W_##id));                           \
+    }
+KT_BLOCK_FORMATS(KT_BLOCK_TILE)
+
+#define KT_BLOCK_CASE(id) \
+    case KT_W_##id: kt_tile_##id(t); return;
+static inline void kt_tile_blocks(const kt_p64_tile *t) {
+    switch (t->weights) {
+        KT_BLOCK_FORMATS(KT_BLOCK_CASE)
+    default: return; /* accepts() lets no other format through */
+    }
+}
+
+#endif
