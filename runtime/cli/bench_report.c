@@ -73,7 +73,7 @@ static void print_details(const kt_bench_speed *s) {
 }
 
 void kt_bench_print(const kt_bench_speed *s, bool details) {
-    printf("%-8s %10.2f ± %.2f tokens/s", s->name, s->mean, s->deviation);
+    printf("%-12s %10.2f ± %.2f tokens/s", s->name, s->mean, s->deviation);
     if (details) {
         putchar('\n');
         print_details(s);

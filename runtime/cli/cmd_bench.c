@@ -34,7 +34,7 @@ static const kt_usage usage = {
 typedef struct flags {
     kt_engine_flags engine;
     const char *perplexity;
-    int64_t n_prompt, n_generate, repetitions, window;
+    int64_t n_prompt, n_generate, depth, repetitions, window;
     bool json, ops;
 } flags;
 
@@ -50,14 +50,15 @@ typedef struct bench {
     kt_perplexity perplexity; /* windows = 0: not measured */
 } bench;
 
-/* n tokens at once, or one by one. */
-static kt_status run_once(bench *b, int64_t n, int one_by_one, double *seconds, kt_err *err) {
+/* n tokens at once, or one by one, after the first `depth` tokens, which the sequence holds already. */
+static kt_status run_once(bench *b, int64_t depth, int64_t n, int one_by_one, double *seconds,
+                          kt_err *err) {
     int64_t start = kt_clock_ns(), step = one_by_one ? 1 : n;
 
-    kt_sequence_truncate(b->sequence, 0);
+    kt_sequence_truncate(b->sequence, depth);
     for (int64_t done = 0; done < n; done += step) {
-        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + done, step, 1, b->logits, NULL,
-                                 kt_interrupted, NULL, err));
+        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + depth + done, step, 1,
+                                 b->logits, NULL, kt_interrupted, NULL, err));
     }
     *seconds = (double)(kt_clock_ns() - start) * 1e-9;
     return KT_OK;
@@ -84,14 +85,17 @@ static kt_status measure(bench *b, const flags *f, const char *prefix, int64_t n
 
     if (n == 0) return KT_OK;
     snprintf(s->name, sizeof s->name, "%s%lld", prefix, (long long)n);
+    if (f->depth)
+        snprintf(s->name, sizeof s->name, "%s%lld@d%lld", prefix, (long long)n,
+                 (long long)f->depth);
     s->repetitions = f->repetitions;
     s->threads = b->info.n_threads;
     s->is_decode = one_by_one;
-    KT_TRY(run_once(b, n, one_by_one, &seconds, err)); /* warm-up */
+    KT_TRY(run_once(b, f->depth, n, one_by_one, &seconds, err)); /* warm-up */
     kt_engine_profile(b->engine, true);
     for (int64_t i = 0; i < f->repetitions; i++) {
         double rate;
-        KT_TRY(run_once(b, n, one_by_one, &seconds, err));
+        KT_TRY(run_once(b, f->depth, n, one_by_one, &seconds, err));
         rate = (double)n / seconds;
         sum += rate;
         squares += rate * rate;
@@ -135,11 +139,11 @@ static kt_status measure_perplexity(bench *b, const flags *f, kt_err *err) {
 }
 
 static kt_status prepare(bench *b, const flags *f, kt_err *err) {
-    int64_t longest = f->n_prompt > f->n_generate ? f->n_prompt : f->n_generate;
+    int64_t longest = f->depth + (f->n_prompt > f->n_generate ? f->n_prompt : f->n_generate);
     kt_rng rng;
 
     kt_engine_describe(b->engine, &b->info);
-    if (longest == 0) return KT_OK;
+    if (longest == f->depth) return KT_OK;
     KT_TRY(kt_sequence_create(b->engine, longest, &b->sequence, err));
     b->tokens = malloc((size_t)longest * sizeof *b->tokens);
     b->logits = malloc((size_t)b->info.vocab * sizeof *b->logits);
@@ -147,6 +151,9 @@ static kt_status prepare(bench *b, const flags *f, kt_err *err) {
     kt_rng_seed(&rng, 1);
     for (int64_t i = 0; i < longest; i++)
         b->tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)b->info.vocab);
+    if (f->depth)
+        return kt_engine_forward(b->engine, b->sequence, b->tokens, f->depth, 0, NULL, NULL,
+                                 kt_interrupted, NULL, err);
     return KT_OK;
 }
 
@@ -240,6 +247,7 @@ static int run(int argc, char **argv) {
                       "prompt tokens (default 512; 0 = skip)"),
         KT_OPTION_INT("generate", 'n', &f.n_generate, 0, 1 << 24,
                       "generated tokens (default 128; 0 = skip)"),
+        KT_OPTION_INT("depth", 'd', &f.depth, 0, 1 << 24, "tokens in the cache before (default 0)"),
         KT_OPTION_INT("repetitions", 'r', &f.repetitions, 1, 10000, "runs of each (default 3)"),
         KT_OPTION_STRING("perplexity", 0, &f.perplexity, "FILE",
                          "perplexity of a text; skips the other two unless -p or -n is given"),
