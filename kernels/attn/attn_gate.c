@@ -89,11 +89,16 @@ static kt_attn_call call_of(gate *g, const kt_problem *p, const kt_config *confi
                           .scratch = g->scratch};
 }
 
-static void reference(gate *g, const kt_attn_call *c) {
+/* What the numerics class allows a variant to round queries and weights to. */
+static double input_roundoff(const kt_variant *v) {
+    return v->numerics == KT_NUM_BF16_F32 ? 0x1p-8 : 0.0;
+}
+
+static void reference(gate *g, const kt_variant *v, const kt_attn_call *c) {
     int64_t group = c->problem->n / c->problem->kv_heads, d = c->problem->k;
     for (int64_t r = c->row_begin; r < c->row_end; r++)
         for (int64_t h = c->kv_head * group; h < (c->kv_head + 1) * group; h++)
-            kt_attn_ref(c, r, h, g->work, g->want + r * c->ldo + h * d,
+            kt_attn_ref(c, r, h, input_roundoff(v), g->work, g->want + r * c->ldo + h * d,
                         g->bound + r * c->ldo + h * d);
 }
 
@@ -126,7 +131,7 @@ static kt_status check(gate *g, const kt_variant *v, const kt_problem *p, const 
     fill(g, p, seed);
     for (int64_t h = 0; h < p->kv_heads; h++) {
         kt_attn_call c = call_of(g, p, config, h);
-        reference(g, &c);
+        reference(g, v, &c);
         v->attn(&c);
         repeat_last_row(g, v, &c);
     }

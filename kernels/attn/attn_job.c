@@ -56,8 +56,8 @@ kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads,
     job->max_chunks = chunks_of(max_context);
     job->chunks = 1;
     job->split = false;
-    /* 32 queries share each K and V load and leave enough tasks to share out. */
-    job->block_rows = 32 / group > 0 ? 32 / group : 1;
+    /* 64 queries share each K and V load and leave enough tasks to share out. */
+    job->block_rows = 64 / group > 0 ? 64 / group : 1;
     return KT_OK;
 }
 

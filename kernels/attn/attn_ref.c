@@ -8,7 +8,8 @@
 
 /* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with the
  * rounded, scaled query. */
-static double score_keys(const kt_attn_call *c, const float *q, int64_t n, double *work) {
+static double score_keys(const kt_attn_call *c, const float *q, int64_t n, double u_in,
+                         double *work) {
     double top = -INFINITY;
     for (int64_t j = 0; j < n; j++) {
         double sum = 0.0, size = 0.0;
@@ -18,27 +19,27 @@ static double score_keys(const kt_attn_call *c, const float *q, int64_t n, doubl
             size += fabs(product);
         }
         work[j] = sum;
-        work[n + j] = (2.0 * (double)c->problem->k + 2.0) * 0x1p-24 * size;
+        work[n + j] = ((2.0 * (double)c->problem->k + 2.0) * 0x1p-24 + u_in) * size;
         top = fmax(top, sum);
     }
     return top;
 }
 
 /* Weight j is off by the factor exp(delta_j): its score's error, the rounding of score - max, the
- * polynomial (2^-22), and per later block or chunk one more exp and product to rescale. Numerator and
+ * polynomial (2^-22), its own rounding u_in, and per later block or chunk one more exp and product to rescale. Numerator and
  * denominator are sums of n terms in any order, 2 n u of the sum of magnitudes each:
  *   |error| <= sum P |v| (e_j + 2 n u) + |want| (sum P e_j + 2 n u),  e_j = exp(delta_j) - 1,
  * and to second order a little more, hence 1.1. Weights below 2^-126 may vanish. */
-void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, double *work, double *want,
-                 double *bound) {
+void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, double u_in, double *work,
+                 double *want, double *bound) {
     const double u = 0x1p-24;
     int64_t n = (int64_t)c->position[row] + 1, d = c->problem->k;
     const float *q = c->q + row * c->ldq + head * d;
-    double top = score_keys(c, q, n, work), total = 0.0, spread = 0.0;
+    double top = score_keys(c, q, n, u_in, work), total = 0.0, spread = 0.0;
     double steps = 3.0 + (double)(n / KT_ATTN_BLOCK + n / KT_ATTN_CHUNK);
 
     for (int64_t j = 0; j < n; j++) {
-        double delta = work[n + j] + u * (fabs(work[j]) + fabs(top)) + steps * 0x1p-22;
+        double delta = work[n + j] + u * (fabs(work[j]) + fabs(top)) + steps * 0x1p-22 + u_in;
         work[n + j] = expm1(delta) + 2.0 * (double)n * u;
         work[j] = exp(work[j] - top);
         total += work[j];

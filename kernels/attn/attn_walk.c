@@ -15,6 +15,7 @@ typedef struct tile {
     float *total;    /* [queries, 2] of the chunks folded so far */
     float *keep;     /* [queries] */
     float *natural;  /* [padded] one head in its own order */
+    void *keys;      /* a rearranged block */
     int64_t padded;  /* head_dim rounded up to lanes */
     int64_t queries; /* capacity */
     int64_t group;
@@ -30,13 +31,15 @@ static size_t whole_lines(size_t n) {
     return (n + 15) / 16 * 16; /* keeps every array 64-byte aligned */
 }
 
-size_t kt_attn_walk_bytes(const kt_problem *p, const kt_config *config, int64_t lanes) {
-    size_t padded = (size_t)((p->k + lanes - 1) / lanes * lanes);
+size_t kt_attn_walk_bytes(const kt_problem *p, const kt_config *config,
+                          const kt_attn_inner *inner) {
+    size_t padded = (size_t)((p->k + inner->lanes - 1) / inner->lanes * inner->lanes);
     size_t queries = (size_t)(tile_rows_of(p, config) * (p->n / p->kv_heads));
     size_t row = whole_lines(queries * padded);
     return sizeof(float) *
-           (2 * row + whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
-            whole_lines(queries) + whole_lines(padded));
+               (2 * row + whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
+                whole_lines(queries) + whole_lines(padded)) +
+           (inner->load_keys ? inner->keys_bytes(p->k) : 0);
 }
 
 static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
@@ -56,6 +59,7 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
     t.total = t.chunk + whole_lines(2 * queries);
     t.keep = t.total + whole_lines(2 * queries);
     t.natural = t.keep + whole_lines(queries);
+    t.keys = t.natural + whole_lines((size_t)t.padded);
     return t;
 }
 
@@ -63,8 +67,12 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
 static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, int64_t key,
                   int64_t n_keys) {
     float *s = t->s + first * KT_ATTN_LDS;
-    t->inner->scores(t->q + first * t->padded, t->padded, n, c->k + key * c->ldkv, c->ldkv,
-                     c->problem->k, n_keys, s);
+    if (t->inner->load_keys)
+        t->inner->scores_loaded(t->q + first * t->padded, t->padded, n, t->keys, c->problem->k,
+                                n_keys, c->k + (key + KT_ATTN_BLOCK) * c->ldkv, c->ldkv, s);
+    else
+        t->inner->scores(t->q + first * t->padded, t->padded, n, c->k + key * c->ldkv, c->ldkv,
+                         c->problem->k, n_keys, s);
     for (int64_t i = 0; i < n; i++)
         t->keep[first + i] =
             t->inner->soften(s + i * KT_ATTN_LDS, n_keys, t->chunk + 2 * (first + i));
@@ -82,6 +90,8 @@ static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t row
     }
     for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
         int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end, whole = 1;
+        if (t->inner->load_keys)
+            t->inner->load_keys(c->k + key * c->ldkv, c->ldkv, c->problem->k, stop - key, t->keys);
         for (int64_t r = 0; r < rows; r++)
             if (c->position[row + r] < stop - 1) whole = 0;
         if (whole) {

@@ -24,7 +24,16 @@ typedef struct kt_attn_inner {
     /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. */
     void (*scores)(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, float *s);
-    /* s -> exp(s - max), with stats (max, sum) brought up to date; returns the factor for older sums. */
+    /* Instead of scores, for variants that rearrange a block of keys once for all queries of the tile:
+     * size, rearranging, and the same from the rearranged block (64-byte aligned). n_keys of
+     * scores_loaded may be less than was loaded; next is the first row of the block after, which may
+     * not exist: for prefetches. */
+    size_t (*keys_bytes)(int64_t d);
+    void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
+    void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
+                          int64_t d, int64_t n_keys, const uint16_t *next, int64_t ldk, float *s);
+    /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date; returns
+     * the factor for older sums. */
     float (*soften)(float *s, int64_t n_keys, float *stats);
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */
     void (*weigh)(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
@@ -39,6 +48,7 @@ extern const kt_param kt_attn_params[KT_ATTN_N_PARAMS];
 
 /* Descriptor members of a variant: its attn is kt_attn_walk with its own inner functions. */
 void kt_attn_walk(const kt_attn_call *call, const kt_attn_inner *inner);
-size_t kt_attn_walk_bytes(const kt_problem *problem, const kt_config *config, int64_t lanes);
+size_t kt_attn_walk_bytes(const kt_problem *problem, const kt_config *config,
+                          const kt_attn_inner *inner);
 
 #endif

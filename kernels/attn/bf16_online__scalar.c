@@ -57,7 +57,7 @@ static void attn(const kt_attn_call *call) {
 }
 
 static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
-    return kt_attn_walk_bytes(problem, config, inner.lanes);
+    return kt_attn_walk_bytes(problem, config, &inner);
 }
 
 KT_VARIANT(bf16_online__scalar) = {
