@@ -99,3 +99,25 @@ Test(stats, same_seed_gives_the_same_interval) {
     cr_expect(first.low == second.low && first.high == second.high);
     cr_expect(first.low <= first.point && first.point <= first.high);
 }
+
+Test(stats, p_values_of_intervals_are_those_of_the_normal) {
+    kt_interval e = {1.959964, 0, 2 * 1.959964}; /* zero lies on the edge of a 95 % interval */
+    cr_expect(is_near(kt_interval_p(e, 0.95), 0.05, 1e-4));
+    e = (kt_interval){0, -1, 1};
+    cr_expect(is_near(kt_interval_p(e, 0.95), 1, 1e-12));
+    e = (kt_interval){2.575829, 0, 2 * 2.575829};
+    cr_expect(is_near(kt_interval_p(e, 0.99), 0.01, 1e-4));
+    cr_expect_eq(kt_interval_p((kt_interval){1, 1, 1}, 0.95), 0);
+    cr_expect_eq(kt_interval_p((kt_interval){0, 0, 0}, 0.95), 1);
+}
+
+/* The example of Benjamini and Hochberg (1995), section 3.2: 15 p-values, four discoveries at 5 %. */
+Test(stats, false_discoveries_are_bounded_as_in_the_paper) {
+    static const double p[] = {0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344,
+                               0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000};
+    bool marked[15];
+    cr_expect_eq(kt_false_discovery(p, 15, 0.05, marked), 4);
+    for (int i = 0; i < 15; i++) cr_expect_eq(marked[i], i < 4);
+    cr_expect_eq(kt_false_discovery(p + 9, 6, 0.05, marked), 0);
+    cr_expect_not(marked[0]);
+}

@@ -39,6 +39,8 @@ char *kt_run_command(const kt_run_options *o, const char *model_name, char *out,
     append_word(out, bytes, "format", o->format);
     if (o->threads) append_word(out, bytes, "threads", o->threads);
     if (o->cells) append_word(out, bytes, "cells", o->cells);
+    if (o->shard[1] > 0)
+        append(out, bytes, " --shard %lld/%lld", (long long)o->shard[0], (long long)o->shard[1]);
     if (strcmp(o->strategy, "auto") != 0) append_word(out, bytes, "strategy", o->strategy);
     if (o->seed != 1) append(out, bytes, " --seed %lld", (long long)o->seed);
     if (o->budget_seconds > 0) append(out, bytes, " --budget %gs", o->budget_seconds);

@@ -5,6 +5,8 @@
 
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
+#include "tuner/measure/cold.h"
+#include "tuner/space/shapes.h"
 
 kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *model, char *where,
                           size_t where_bytes, kt_table **out, kt_err *err) {
@@ -19,6 +21,18 @@ kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *m
                        "%s`",
                        model, b->class_name, model);
     return kt_table_load(where, out, err);
+}
+
+size_t kt_table_rotation_bytes(const kt_workbench *b, const kt_table *table) {
+    const kt_ceilings *c = &b->machine.ceilings;
+    kt_shapes shapes;
+    kt_serving_format format;
+
+    if (table->n_rows == 0 || kt_shapes_find(table->workload, &shapes, NULL, 0, NULL) != KT_OK)
+        return kt_cold_rotation_bytes(c, b->topology.llc_bytes);
+    format = kt_serving_format_of(table->rows[0].problem.weights);
+    return kt_cold_rotation_of_model(c, b->topology.llc_bytes,
+                                     kt_shapes_weight_bytes(&shapes, format));
 }
 
 int kt_table_verb_fail(const kt_err *err) {

@@ -68,6 +68,20 @@ static kt_status parse_threads(const char *text, int usable, int *out, int *n, k
     return *n > 0 ? KT_OK : kt_fail(err, KT_E_INVALID, "--threads: no count");
 }
 
+/* Shards that share a folder get files of their own: x.shard-1-of-4.kttable.json. */
+static kt_status name_shard(run_state *r, kt_err *err) {
+    static const char table_end[] = ".kttable.json";
+    size_t stem = strlen(r->table_path) - (sizeof table_end - 1);
+    int n;
+
+    if (r->options.shard[1] == 0) return KT_OK;
+    n = snprintf(r->table_path + stem, PATH_BYTES - stem, ".shard-%lld-of-%lld%s",
+                 (long long)r->options.shard[0], (long long)r->options.shard[1], table_end);
+    return n > 0 && (size_t)n < PATH_BYTES - stem
+               ? KT_OK
+               : kt_fail(err, KT_E_INVALID, "%s: path too long", r->table_path);
+}
+
 static kt_status make_cells(run_state *r, kt_err *err) {
     int threads[MAX_THREAD_COUNTS], n_threads;
     int format = kt_serving_format_parse(r->options.format);
@@ -83,12 +97,15 @@ static kt_status make_cells(run_state *r, kt_err *err) {
     KT_TRY(kt_cells_of_shapes(&r->shapes, (kt_serving_format)format, profile, threads, n_threads,
                               &r->cells, err));
     if (r->options.cells) KT_TRY(kt_cells_filter(&r->cells, r->options.cells, err));
+    if (r->options.shard[0] || r->options.shard[1])
+        KT_TRY(kt_cells_shard(&r->cells, r->options.shard[0], r->options.shard[1], err));
     if (r->options.out) {
         if (snprintf(r->table_path, PATH_BYTES, "%s", r->options.out) >= PATH_BYTES)
             return kt_fail(err, KT_E_INVALID, "--out: path too long");
     } else {
         KT_TRY(kt_table_default_path(&r->bench.machine, r->shapes.name, r->table_path, PATH_BYTES,
                                      err));
+        KT_TRY(name_shard(r, err));
     }
     return kt_journal_path_of(r->table_path, r->journal_path, PATH_BYTES, err);
 }
@@ -241,6 +258,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"threads", KT_SWITCH_TEXT, &o->threads, "N,N", "thread counts; default 1 and all cores"},
         {"cells", KT_SWITCH_TEXT, &o->cells, "COND,..",
          "only these: m<=4, m>=64, threads=2, op=gemm, role=experts"},
+        {"shard", KT_SWITCH_SIZE, o->shard, "I/N",
+         "only part I of N, for N machines of one kind; join with `kttune merge`"},
         {"strategy", KT_SWITCH_TEXT, &o->strategy, "NAME",
          "auto, exhaustive, random; default auto"},
         {"seed", KT_SWITCH_COUNT, &o->seed, "N", "orders and resamples; default 1"},

@@ -4,26 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "dispatch/plan/plan.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
-#include "tuner/measure/trial.h"
 #include "tuner/search/contest.h"
+#include "tuner/session/duels.h"
 #include "tuner/space/candidates.h"
-#include "tuner/space/shapes.h"
-#include "tuner/verify/verdicts.h"
 
 typedef struct verify_state {
     const kt_verb_context *context;
     kt_workbench bench;
     kt_table *table;
-    kt_planner *planner;
-    kt_banks banks;
-    kt_pool *pool; /* of the row before; rows of a table come thread count by thread count */
-    kt_verdicts verdicts;
+    kt_duels duels;
     bool gates_only;
     kt_json_writer *json; /* NULL = text */
     double sample;
@@ -67,72 +60,19 @@ static void tell(const verify_state *v, const kt_table_row *row, const char *fin
     kt_json_end_object(v->json);
 }
 
-static kt_status gate(verify_state *v, const kt_table_row *row, const kt_choice *choice,
-                      const kt_gate_result **out, kt_err *err) {
-    kt_gate_limits limits = {.seed = (uint64_t)v->seed,
-                             .deadline_ns = INT64_MAX,
-                             .stop = stop_asked,
-                             .stop_arg = (void *)(uintptr_t)v->context};
-    kt_gate_result result;
-
-    *out = kt_verdicts_find(&v->verdicts, &row->problem, choice);
-    if (*out) return KT_OK;
-    KT_TRY(kt_gate_choices(&row->problem, choice, 1, &limits, &result, err));
-    KT_TRY(kt_verdicts_add(&v->verdicts, &result, err));
-    *out = kt_verdicts_find(&v->verdicts, &row->problem, choice);
-    return KT_OK;
-}
-
-static kt_status get_pool(verify_state *v, int threads, kt_err *err) {
-    kt_pool_options options = {.n_threads = threads};
-    if (v->pool && kt_pool_threads(v->pool) == threads) return KT_OK;
-    kt_pool_destroy(v->pool);
-    v->pool = NULL;
-    return kt_pool_create(&options, &v->pool, err);
-}
-
 /* The holdout once more: is the default faster than the row's winner now? */
 static kt_status race(verify_state *v, const kt_table_row *row, const kt_choice pair[2],
                       kt_err *err) {
-    kt_problem encode = {.op = KT_OP_ENCODE,
-                         .acts = row->problem.acts,
-                         .m = row->problem.m,
-                         .n = 1,
-                         .k = row->problem.k};
-    static const int both[] = {0, 1};
-    kt_trial_setup setup = {
-        .problem = row->problem, .banks = &v->banks, .choices = pair, .n_choices = 2};
-    kt_stopwatch watch;
-    kt_trial *trial = NULL;
-    kt_choice encoder;
-    kt_samples s = {0};
-    kt_interval slower = {0};
-    kt_status st = get_pool(v, row->threads, err);
-    kt_rng rng;
+    kt_duel_result r;
+    char message[160];
 
-    kt_rng_seed(&rng, (uint64_t)v->seed);
-    if (st == KT_OK) st = kt_plan_resolve_simple(v->planner, &encode, row->threads, &encoder, err);
-    if (st == KT_OK) {
-        setup.pool = v->pool;
-        setup.encode = encoder.variant;
-        st = kt_trial_create(&setup, &trial, err);
-    }
-    if (st == KT_OK) st = kt_samples_create(2, &s, err);
-    if (st == KT_OK) {
-        watch = kt_trial_stopwatch(trial);
-        kt_rounds_run(&watch, &s, both, 2, KT_HOLDOUT_ROUNDS, INT64_MAX, &rng);
-        slower = kt_samples_compare(&s, 0, 1, KT_GAIN_CONFIDENCE, &rng);
-    }
-    if (st == KT_OK && slower.low > 0 && slower.point >= log1p(KT_MIN_GAIN)) {
-        char message[160];
-        snprintf(message, sizeof message, "%.1f %% slower than the default %s",
-                 100 * expm1(slower.point), row->default_variant);
-        tell(v, row, "slower", message);
-        v->slower++;
-    }
-    kt_samples_destroy(&s);
-    kt_trial_destroy(trial);
-    return st;
+    KT_TRY(kt_duels_race(&v->duels, &row->problem, row->threads, pair, KT_HOLDOUT_ROUNDS, &r, err));
+    if (r.ratio.low <= 0 || r.ratio.point < log1p(KT_MIN_GAIN)) return KT_OK;
+    snprintf(message, sizeof message, "%.1f %% slower than the default %s",
+             100 * expm1(r.ratio.point), row->default_variant);
+    tell(v, row, "slower", message);
+    v->slower++;
+    return KT_OK;
 }
 
 static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *err) {
@@ -147,7 +87,7 @@ static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *er
         v->outdated++;
         return KT_OK;
     }
-    KT_TRY(gate(v, row, &pair[0], &g, err));
+    KT_TRY(kt_duels_gate(&v->duels, &row->problem, &pair[0], &g, err));
     v->checked++;
     if (!g->passed) {
         tell(v, row, g->outcome, g->message);
@@ -157,20 +97,8 @@ static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *er
     if (v->gates_only || strcmp(row->status, "tuned") != 0 ||
         !row_choice(v, row, row->default_variant, row->default_config, &pair[1]))
         return KT_OK;
-    KT_TRY(gate(v, row, &pair[1], &g, err));
+    KT_TRY(kt_duels_gate(&v->duels, &row->problem, &pair[1], &g, err));
     return g->passed ? race(v, row, pair, err) : KT_OK;
-}
-
-/* As much as the run had that made the table, when its model can still be found. */
-static size_t rotation_bytes(const verify_state *v) {
-    const kt_ceilings *c = &v->bench.machine.ceilings;
-    kt_shapes shapes;
-    if (v->table->n_rows == 0 ||
-        kt_shapes_find(v->table->workload, &shapes, NULL, 0, NULL) != KT_OK)
-        return kt_cold_rotation_bytes(c, v->bench.topology.llc_bytes);
-    return kt_cold_rotation_of_model(
-        c, v->bench.topology.llc_bytes,
-        kt_shapes_weight_bytes(&shapes, kt_serving_format_of(v->table->rows[0].problem.weights)));
 }
 
 static kt_status verify_all(verify_state *v, kt_err *err) {
@@ -179,8 +107,13 @@ static kt_status verify_all(verify_state *v, kt_err *err) {
 
     if (kt_fingerprint_compare(&v->table->fingerprint, &v->bench.machine, &why) == KT_MATCH_OTHER)
         return kt_fail(err, KT_E_MISMATCH, "the table is another machine's: %s", why.message);
-    KT_TRY(kt_planner_create(v->bench.registry, NULL, &v->bench.machine, NULL, &v->planner, err));
-    v->banks.rotation_bytes = rotation_bytes(v);
+    v->duels =
+        (kt_duels){.registry = v->bench.registry,
+                   .machine = &v->bench.machine,
+                   .seed = (uint64_t)v->seed,
+                   .stop = stop_asked,
+                   .stop_arg = (void *)(uintptr_t)v->context,
+                   .banks = {.rotation_bytes = kt_table_rotation_bytes(&v->bench, v->table)}};
     kt_rng_seed(&rng, (uint64_t)v->seed);
     for (size_t i = 0; i < v->table->n_rows; i++) {
         if (*v->context->stop) return kt_fail(err, KT_E_CANCELLED, "verify: stopped");
@@ -258,10 +191,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (st == KT_OK) st = verify_all(&v, &err);
     if (st == KT_OK) print_end(&v, where);
     kt_json_writer_deinit(&w);
-    kt_pool_destroy(v.pool);
-    kt_banks_deinit(&v.banks);
-    kt_planner_destroy(v.planner);
-    kt_verdicts_deinit(&v.verdicts);
+    kt_duels_deinit(&v.duels);
     kt_table_destroy(v.table);
     kt_workbench_deinit(&v.bench);
     if (st != KT_OK) return kt_table_verb_fail(&err);

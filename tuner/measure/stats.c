@@ -68,3 +68,35 @@ kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double 
     for (int i = 0; i < n; i++) ratio[i] = log(a[i] / b[i]);
     return kt_quantile_interval(ratio, n, 0.5, confidence, rng);
 }
+
+/* Quantile of the normal distribution by bisection of erfc: 50 steps are exact to the last digits. */
+static double normal_quantile(double tail) {
+    double low = 0, high = 40;
+    for (int i = 0; i < 50; i++) {
+        double middle = (low + high) / 2;
+        if (0.5 * erfc(middle / sqrt(2)) > tail)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+double kt_interval_p(kt_interval e, double confidence) {
+    double deviation = (e.high - e.low) / 2 / normal_quantile((1 - confidence) / 2);
+    if (!(deviation > 0)) return e.point == 0 ? 1 : 0;
+    return erfc(fabs(e.point) / deviation / sqrt(2));
+}
+
+int kt_false_discovery(const double *p, int n, double rate, bool *marked) {
+    int last = 0;
+    if (n > KT_MAX_DISCOVERIES) n = KT_MAX_DISCOVERIES;
+    /* The largest k with at least k values up to rate * k / n; those values are significant. */
+    for (int k = 1; k <= n; k++) {
+        int within = 0;
+        for (int i = 0; i < n; i++) within += p[i] <= rate * k / n;
+        if (within >= k) last = within;
+    }
+    for (int i = 0; i < n; i++) marked[i] = last > 0 && p[i] <= rate * last / n;
+    return last;
+}

@@ -2,6 +2,8 @@
 #ifndef KT_TUNER_STATS_H
 #define KT_TUNER_STATS_H
 
+#include <stdbool.h>
+
 #include "base/rng.h"
 
 #define KT_MAX_SAMPLES 256       /* kept per contender; more would not change a decision */
@@ -23,5 +25,14 @@ kt_interval kt_quantile_interval(const double *x, int n, double q, double confid
  * Positive: b is faster. n >= 1; all values > 0. */
 kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double confidence,
                                 kt_rng *rng);
+
+/* Two-sided p-value of a normal estimate with a 1 - confidence interval [low, high] around point. Zero
+ * width: 0, or 1 when the point is 0. */
+double kt_interval_p(kt_interval estimate, double confidence);
+
+/* Benjamini and Hochberg: mark those of n p-values that are significant when at most `rate` of the marked
+ * may be false. Returns how many. n <= KT_MAX_DISCOVERIES; more are not marked. */
+#define KT_MAX_DISCOVERIES 8192
+int kt_false_discovery(const double *p, int n, double rate, bool *marked);
 
 #endif

@@ -89,3 +89,17 @@ kt_status kt_cells_filter(kt_cell_list *list, const char *text, kt_err *err) {
     for (size_t i = 0; i < kept && sum > 0; i++) list->cells[i].weight /= sum;
     return KT_OK;
 }
+
+kt_status kt_cells_shard(kt_cell_list *list, int64_t shard, int64_t n, kt_err *err) {
+    size_t kept = 0;
+    if (shard < 1 || shard > n)
+        return kt_fail(err, KT_E_INVALID, "shard %lld/%lld: expected 1/N to N/N", (long long)shard,
+                       (long long)n);
+    if ((size_t)n > list->n)
+        return kt_fail(err, KT_E_INVALID, "shard %lld/%lld: there are only %zu cells",
+                       (long long)shard, (long long)n, list->n);
+    for (size_t i = 0; i < list->n; i++)
+        if ((int64_t)(i % (size_t)n) == shard - 1) list->cells[kept++] = list->cells[i];
+    list->n = kept;
+    return KT_OK;
+}

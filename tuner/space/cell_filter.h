@@ -10,4 +10,8 @@
  * unchanged. */
 kt_status kt_cells_filter(kt_cell_list *list, const char *conditions, kt_err *err);
 
+/* Keep every n-th cell, beginning with the shard-th (from 1): the shards of a list are disjoint and
+ * together the whole. Weights stay those of the whole. KT_E_INVALID unless 1 <= shard <= n. */
+kt_status kt_cells_shard(kt_cell_list *list, int64_t shard, int64_t n, kt_err *err);
+
 #endif

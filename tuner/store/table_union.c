@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/store/table_union.h"
 
+#include <string.h>
+
 #include "base/err.h"
 
 int kt_row_is_current(const kt_table_row *row, const kt_registry *registry) {
@@ -22,5 +24,27 @@ kt_status kt_table_add_missing(kt_table *to, const kt_table *from, const kt_regi
         n++;
     }
     if (n_added) *n_added = n;
+    return KT_OK;
+}
+
+/* Negative: a stays. Equal rows have one value each, so any difference decides and the order is total. */
+static int by_certainty(const kt_table_row *a, const kt_table_row *b) {
+    double x = a->ci_high - a->ci_low, y = b->ci_high - b->ci_low;
+    int names = strcmp(a->variant, b->variant);
+    if (x != y) return x < y ? -1 : 1;
+    if (a->time_ns != b->time_ns) return a->time_ns < b->time_ns ? -1 : 1;
+    return names ? names : strcmp(a->config, b->config);
+}
+
+kt_status kt_table_merge(kt_table *to, const kt_table *from, size_t *n_replaced, kt_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < from->n_rows; i++) {
+        const kt_table_row *row = &from->rows[i];
+        const kt_table_row *have = kt_table_find(to, &row->problem, row->threads);
+        if (have && by_certainty(have, row) <= 0) continue;
+        n += have != NULL;
+        KT_TRY(kt_table_put(to, row, err));
+    }
+    if (n_replaced) *n_replaced = n;
     return KT_OK;
 }

@@ -1,0 +1,40 @@
+/* Two choices against each other, cell after cell, in one process: gated first, then timed in
+ * interleaved rounds. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_DUELS_H
+#define KT_TUNER_DUELS_H
+
+#include "base/pool.h"
+#include "dispatch/plan/plan.h"
+#include "tuner/measure/trial.h"
+#include "tuner/verify/verdicts.h"
+
+typedef struct kt_duels {
+    const kt_registry *registry;   /* borrowed; these five are set by the owner */
+    const kt_fingerprint *machine; /* with ceilings; borrowed */
+    uint64_t seed;
+    bool (*stop)(void *arg); /* may be NULL */
+    void *stop_arg;
+    kt_banks banks;      /* the owner sets banks.rotation_bytes */
+    kt_pool *pool;       /* of the last duel; the rest is made when needed */
+    kt_planner *planner; /* chooses the encoder */
+    kt_verdicts verdicts;
+} kt_duels;
+
+typedef struct kt_duel_result {
+    kt_interval ratio; /* log(time of the first / time of the second), 99 % */
+    double p25_ns[2];
+    int rounds, voided;
+} kt_duel_result;
+
+void kt_duels_deinit(kt_duels *d); /* accepts a zeroed one */
+
+/* The gate's result for a choice on these weights, from memory or measured now; borrowed until the
+ * next call. KT_E_CANCELLED when asked to stop. */
+kt_status kt_duels_gate(kt_duels *d, const kt_problem *problem, const kt_choice *choice,
+                        const kt_gate_result **out, kt_err *err);
+
+/* Time two choices that passed the gate. KT_E_CANCELLED when asked to stop. */
+kt_status kt_duels_race(kt_duels *d, const kt_problem *problem, int threads,
+                        const kt_choice pair[2], int rounds, kt_duel_result *out, kt_err *err);
+
+#endif
