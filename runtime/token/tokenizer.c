@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 
-#include "base/utf8.h"
 #include "runtime/token/tokenizer_impl.h"
 #include "runtime/token/utf8_scan.h"
 
