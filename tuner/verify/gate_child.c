@@ -14,8 +14,9 @@
 #include "kernels/moe_ffn/moe_gate.h"
 #include "tuner/verify/verdicts.h"
 
-/* Row counts of the gate: every bucket up to 48, and one above that is no multiple of a tile. */
-static const int64_t gate_rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72};
+/* Row counts of the gate: all few, then every remainder by the 4 and 6 rows of a tile, full tiles of 16,
+ * and one count above all blocks. */
+static const int64_t gate_rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 17, 27, 32, 48, 72};
 enum { N_GATE_ROWS = sizeof gate_rows / sizeof *gate_rows, MOST_ROWS = 72 };
 
 /* Keep the remainder by 256 (no kernel unrolls further) and a few panels. */

@@ -1,0 +1,87 @@
+/* Gates one variant as kttune does, with every configuration, over a few shapes of every format that it
+ * takes. Exit status: 0 accepted, 1 rejected (the reason on standard output), 2 usage, 3 this machine
+ * lacks its instruction set.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "kernels/formats/gate_inputs.h"
+#include "tuner/verify/verdicts.h"
+
+enum { MAX_CONFIGS = 64 };
+
+/* Odd tails of outputs and of groups, and lengths that unroll. */
+static const int64_t gemm_shapes[][2] = {{131, 96}, {192, 768}, {67, 1056}};
+static const int64_t moe_shapes[][2] = {{96, 224}, {128, 768}, {416, 64}};
+
+static int configs_of(const kt_variant *v, const kt_problem *q, kt_choice *out) {
+    int count = 1, n = 0;
+
+    for (int i = 0; i < v->n_params; i++) count *= v->params[i].count;
+    for (int c = 0; c < count && n < MAX_CONFIGS; c++) {
+        kt_choice choice = {.variant = v};
+        for (int i = 0, left = c; i < v->n_params; left /= v->params[i].count, i++)
+            choice.config.value[i] = v->params[i].values[left % v->params[i].count];
+        if (kt_gate_accepts(v, q, &choice.config, NULL) == KT_OK) out[n++] = choice;
+    }
+    return n;
+}
+
+/* 1 = something was rejected, 0 = nothing, -1 = the gate itself failed. */
+static int gate(const kt_variant *v, const kt_problem *q, int *n_gated) {
+    kt_choice choices[MAX_CONFIGS];
+    kt_gate_result results[MAX_CONFIGS];
+    kt_gate_limits limits = {.seed = 1, .deadline_ns = kt_clock_ns() + 60000000000};
+    kt_err err = {0};
+    int n = configs_of(v, q, choices);
+
+    if (n == 0) return 0;
+    if (kt_gate_choices(q, choices, n, &limits, results, &err) != KT_OK) {
+        printf("%s\n", err.message);
+        return -1;
+    }
+    for (int i = 0; i < n; i++) {
+        ++*n_gated;
+        if (results[i].passed) continue;
+        printf("%s: %s\n", results[i].outcome, results[i].message);
+        return 1;
+    }
+    return 0;
+}
+
+static int gate_all(const kt_variant *v) {
+    int n_gated = 0;
+
+    for (int w = 1; w < KT_W_COUNT; w++)
+        for (int a = 1; a < KT_A_COUNT; a++)
+            for (int s = 0; s < 3; s++) {
+                const int64_t *shape = v->op == KT_OP_GEMM ? gemm_shapes[s] : moe_shapes[s];
+                kt_problem q = {.op = v->op,
+                                .weights = (kt_weight_format)w,
+                                .acts = (kt_act_format)a,
+                                .m = 72,
+                                .n = shape[0],
+                                .k = shape[1],
+                                .experts = v->op == KT_OP_MOE_FFN,
+                                .topk = v->op == KT_OP_MOE_FFN};
+                int found;
+                if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
+                found = gate(v, &q, &n_gated);
+                if (found) return found < 0 ? 2 : 1;
+            }
+    if (n_gated == 0) printf("%s takes none of the shapes\n", v->name);
+    return n_gated > 0 ? 0 : 2;
+}
+
+int main(int argc, char **argv) {
+    for (size_t i = 0; argc == 2 && i < kt_builtin_variant_count; i++) {
+        const kt_variant *v = kt_builtin_variants[i];
+        if (strcmp(v->name, argv[1]) != 0) continue;
+        if (v->op != KT_OP_GEMM && v->op != KT_OP_MOE_FFN) break;
+        return v->isa & ~kt_isa_available() ? 3 : gate_all(v);
+    }
+    fprintf(stderr, "usage: gate_variant NAME, a gemm or moe_ffn variant\n");
+    return 2;
+}
