@@ -61,7 +61,9 @@ static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act
         kt_problem q = {.op = KT_OP_GEMM,
                         .weights = weights,
                         .acts = acts,
-                        .m = first || v->isa != KT_ISA_SCALAR ? MOST_ROWS : 9,
+                        .m = first                     ? MOST_ROWS
+                             : v->isa == KT_ISA_SCALAR ? 9
+                                                       : 17,
                         .n = shape[0],
                         .k = first ? shape[1] : shape[1] * kt_p64_k_multiple(weights)};
         checked += walk(v, &q, 7 * s + 1);

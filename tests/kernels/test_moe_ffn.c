@@ -58,7 +58,9 @@ static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act
         kt_problem q = {.op = KT_OP_MOE_FFN,
                         .weights = weights,
                         .acts = acts,
-                        .m = first || v->isa != KT_ISA_SCALAR ? MOST_ROWS : 5,
+                        .m = first                     ? MOST_ROWS
+                             : v->isa == KT_ISA_SCALAR ? 5
+                                                       : 17,
                         .n = first ? shapes[s][0] : block_shapes[s][0] * multiple,
                         .k = first ? shapes[s][1] : block_shapes[s][1] * multiple,
                         .experts = 1,

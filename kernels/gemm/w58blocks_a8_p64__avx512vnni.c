@@ -1,0 +1,41 @@
+/* 5- and 8-bit block formats (Q5_0, Q5_1, Q8_0 and INT8 in groups of 128) times int8 activations on AVX-512 VNNI.
+ * The tile is explained in kernels/simd/blocks512.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/blocks512.h"
+
+KT_BLOCKS_TILE(Q5_0, q5_0)
+KT_BLOCKS_TILE(Q5_1, q5_1)
+KT_BLOCKS_TILE(Q8_0, q8_0)
+KT_BLOCKS_TILE(INT8_G128, w8g128)
+
+static const kt_tile_kind kinds[] = {
+    KT_BLOCKS_KIND(Q5_0, q5_0),
+    KT_BLOCKS_KIND(Q5_1, q5_1),
+    KT_BLOCKS_KIND(Q8_0, q8_0),
+    KT_BLOCKS_KIND(INT8_G128, w8g128),
+};
+
+static const int32_t rows[] = {3, 6};
+static const int32_t prefetch[] = {0, 2048};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 0}};
+
+static void gemm(const kt_gemm_call *call) {
+    kt_p64_gemm_run(call, kt_kind_of(kinds, sizeof kinds / sizeof *kinds, call->problem->weights));
+}
+
+KT_VARIANT(w58blocks_a8_p64__avx512vnni) = {
+    .name = "w58blocks_a8_p64__avx512vnni",
+    .op = KT_OP_GEMM,
+    .weights = 1u << KT_W_Q5_0 | 1u << KT_W_Q5_1 | 1u << KT_W_Q8_0 | 1u << KT_W_INT8_G128,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX512VNNI,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_gemm_bytes,
+    .pack_gemm = kt_p64_pack_gemm,
+    .gemm = gemm,
+};

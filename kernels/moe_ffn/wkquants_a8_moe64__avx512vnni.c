@@ -1,0 +1,51 @@
+/* Experts in K-quants (Q2_K to Q6_K and IQ4_XS) with int8 activations on AVX-512 VNNI.
+ * The tile is explained in kernels/simd/blocks512.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/blocks512.h"
+
+KT_BLOCKS_TILE(Q2_K, q2_k)
+KT_BLOCKS_TILE(Q3_K, q3_k)
+KT_BLOCKS_TILE(Q4_K, q4_k)
+KT_BLOCKS_TILE(Q5_K, q5_k)
+KT_BLOCKS_TILE(Q6_K, q6_k)
+KT_BLOCKS_TILE(IQ4_XS, iq4_xs)
+
+static const kt_tile_kind kinds[] = {
+    KT_BLOCKS_KIND(Q2_K, q2_k), KT_BLOCKS_KIND(Q3_K, q3_k), KT_BLOCKS_KIND(Q4_K, q4_k),
+    KT_BLOCKS_KIND(Q5_K, q5_k), KT_BLOCKS_KIND(Q6_K, q6_k), KT_BLOCKS_KIND(IQ4_XS, iq4_xs),
+};
+
+static const int32_t rows[] = {3, 6};
+static const int32_t prefetch[] = {0, 2048};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 0}};
+
+static const kt_tile_kind *kind(const kt_moe_call *call) {
+    return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, call->problem->weights);
+}
+
+static void gate_up(const kt_moe_call *call) {
+    kt_p64_gate_up_run(call, kind(call));
+}
+
+static void down(const kt_moe_call *call) {
+    kt_p64_down_run(call, kind(call));
+}
+
+KT_VARIANT(wkquants_a8_moe64__avx512vnni) = {
+    .name = "wkquants_a8_moe64__avx512vnni",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_Q2_K | 1u << KT_W_Q3_K | 1u << KT_W_Q4_K | 1u << KT_W_Q5_K |
+               1u << KT_W_Q6_K | 1u << KT_W_IQ4_XS,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX512VNNI,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
