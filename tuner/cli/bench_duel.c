@@ -30,7 +30,7 @@ static kt_status make_problem(const kt_duel_options *o, kt_problem *p, kt_err *e
     if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN)
         return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm or moe_ffn", o->op);
     if (!format)
-        return kt_fail(err, KT_E_INVALID, "--weights '%s': expected wbf16, w8c or w4g32",
+        return kt_fail(err, KT_E_INVALID, "--weights '%s': expected wbf16, w8c, w4g32, wq4_k ...",
                        o->weights);
     if (o->m < 1 || o->m > 65536 || o->n < 32 || o->n > 1 << 24 || o->k < 32 || o->k > 1 << 24 ||
         o->k % 32 != 0)

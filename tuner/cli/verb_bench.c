@@ -99,7 +99,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"seconds", KT_SWITCH_DURATION, &seconds, "TIME",
          "of timing, without choosing the variants; default 12s"},
         {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn"},
-        {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c or w4g32"},
+        {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c, w4g32, wq4_k ..."},
         {"variant", KT_SWITCH_TEXT, &o.variant, "NAME", "the variant to time"},
         {"set", KT_SWITCH_TEXT, &o.set, "P=V,..", "its parameters; default the initial ones"},
         {"against", KT_SWITCH_TEXT, &o.against, "NAME", "a second one, in alternating rounds"},

@@ -33,8 +33,8 @@ static kt_status find_problem(const explain_options *o, kt_problem *out, kt_err 
         int weights = o->weights ? kt_weight_format_parse(o->weights) : KT_W_BF16;
         const kt_format *f = weights < 0 ? NULL : kt_format_find((kt_weight_format)weights);
         if (!f)
-            return kt_fail(err, KT_E_INVALID, "--weights '%s': expected wbf16, w8c or w4g32",
-                           o->weights);
+            return kt_fail(err, KT_E_INVALID,
+                           "--weights '%s': expected wbf16, w8c, w4g32, wq4_k ...", o->weights);
         *out = (kt_problem){
             .op = (kt_op)op, .weights = f->id, .acts = f->acts, .m = o->m, .n = o->n, .k = o->k};
         if (op == KT_OP_MOE_FFN) {
@@ -207,7 +207,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"role", KT_SWITCH_TEXT, &o.role, "NAME", "experts, qkv, o, lm_head; default the first"},
         {"m", KT_SWITCH_COUNT, &o.m, "N", "rows (per expert); default 1"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default all cores"},
-        {"weights", KT_SWITCH_TEXT, &o.weights, "F", "with --n: wbf16, w8c or w4g32"},
+        {"weights", KT_SWITCH_TEXT, &o.weights, "F", "with --n: wbf16, w8c, w4g32, wq4_k ..."},
         {"n", KT_SWITCH_COUNT, &o.n, "N",
          "outputs (moe_ffn: intermediate size), instead of a role"},
         {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "kernels/gemm/gemm_gate.h"
+#include "kernels/formats/p64_spec.h"
 #include "kernels/moe_ffn/moe_gate.h"
 #include "tuner/verify/verdicts.h"
 
@@ -26,8 +27,9 @@ static int64_t cut(int64_t size, int64_t most) {
 
 kt_problem kt_gate_problem(const kt_problem *problem) {
     kt_problem p = *problem;
-    if (p.op == KT_OP_MOE_FFN) {
-        p.n = p.n <= 256 ? p.n : 128 + p.n % 128;
+    if (p.op == KT_OP_MOE_FFN) { /* n is what down sums over, in whole blocks of the format */
+        const int64_t block = kt_p64_spec_of(p.weights).span > 128 ? 256 : 128;
+        p.n = p.n <= 256 ? p.n : block + p.n % block;
         p.k = cut(p.k, 768);
     } else {
         p.n = p.n <= 256 ? p.n : 128 + p.n % 128;
