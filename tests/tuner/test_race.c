@@ -179,6 +179,45 @@ Test(race, every_strategy_decides_and_keeps_the_default_in) {
     }
 }
 
+/* Slow cells: a third of the rounds, the same rules. */
+Test(race, a_shortened_contest_costs_a_third_and_stays_honest) {
+    int found = 0, samples[2];
+    for (int shorten = 1; shorten <= 3; shorten += 2) {
+        fake f;
+        kt_verdict v;
+        kt_stopwatch watch = watch_of(&f);
+        kt_contest c = {.watch = &watch,
+                        .n = 4,
+                        .warm_index = -1,
+                        .deadline_ns = INT64_MAX,
+                        .seed = 3,
+                        .shorten = shorten};
+        fake_init(&f, 4, 1);
+        f.noise = 0.005;
+        f.spike_chance = 0;
+        f.cost[2] = 0.9e5;
+        cr_assert_eq(kt_contest_decide(&c, kt_strategy_find("auto"), &v, NULL), KT_OK);
+        found += v.is_tuned && v.winner == 2;
+        samples[shorten / 2] = f.samples;
+    }
+    cr_expect_eq(found, 2);
+    cr_expect_leq(samples[1], samples[0] * 0.45, "%d of %d samples", samples[1], samples[0]);
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        fake f;
+        kt_verdict v;
+        kt_stopwatch watch = watch_of(&f);
+        kt_contest c = {.watch = &watch,
+                        .n = 4,
+                        .warm_index = -1,
+                        .deadline_ns = INT64_MAX,
+                        .seed = seed,
+                        .shorten = 3};
+        fake_init(&f, 4, seed);
+        cr_assert_eq(kt_contest_decide(&c, kt_strategy_find("auto"), &v, NULL), KT_OK);
+        cr_expect_not(v.is_tuned, "seed %d", (int)seed);
+    }
+}
+
 Test(race, a_warm_start_is_always_in_the_race) {
     fake f;
     kt_verdict v;

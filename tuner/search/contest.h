@@ -28,6 +28,7 @@ typedef struct kt_contest {
     int default_index;          /* what would run without tuning */
     int warm_index;             /* what won next door, or -1 */
     int64_t deadline_ns;        /* by watch's clock */
+    int shorten;                /* rungs have this many times fewer rounds; 0 = 1 */
     uint64_t seed;              /* decides orders and resamples: the same run twice decides alike */
     int rungs_run;              /* rungs so far, counted by kt_contest_rung */
     int rounds, voided;         /* so far, replayed ones included */
@@ -57,7 +58,8 @@ kt_status kt_contest_decide(kt_contest *c, const struct kt_strategy *strategy, k
 bool kt_challenger_wins(const double *default_ns, const double *challenger_ns, int n, kt_rng *rng,
                         kt_interval *gain);
 
-/* For strategies: run one rung, or take it from the store. */
+/* For strategies: run one rung, or take it from the store. rounds are those of a usual contest; one that
+ * is shortened runs a part of them, at least two. */
 kt_status kt_contest_rung(kt_contest *c, kt_samples *s, const int *live, int n_live, int rounds,
                           kt_err *err);
 

@@ -22,6 +22,8 @@ kt_status kt_contest_rung(kt_contest *c, kt_samples *s, const int *live, int n_l
     kt_status st = KT_OK;
     kt_rng rng;
 
+    if (c->shorten > 1)
+        rounds = rounds < 2 ? rounds : rounds / c->shorten > 2 ? rounds / c->shorten : 2;
     if (c->store && c->store->replay &&
         c->store->replay(c->store->arg, rung, live, n_live, rounds, s)) {
         c->rounds += s->n_rounds - first;

@@ -80,17 +80,29 @@ static kt_status get_default(kt_session *s, const kt_tune_cell *cell, kt_choice 
 
 /* --- order --- */
 
-/* Predicted seconds of a cell: its rounds over the few contenders that stay, from the roofline of the
- * default. Real kernels are slower than the roofline, contenders slower than the default. */
-static double predict_seconds(const kt_session *s, const kt_tune_cell *cell,
-                              const kt_choice *standard) {
+/* Predicted time of one sample, from the roofline of the default. Real kernels are slower than the
+ * roofline, contenders slower than the default. */
+static double predict_sample_ns(const kt_session *s, const kt_tune_cell *cell,
+                                const kt_choice *standard) {
     double bound =
         kt_cost_ns(&cell->problem, standard->variant, &s->setup.machine->ceilings, cell->threads);
     double sample = 2 * bound;
     if (cell->problem.op == KT_OP_MOE_FFN)
         sample *= cell->problem.m >= 64 && cell->problem.topk > 2 ? 2 : (double)cell->problem.topk;
-    if (sample < 2e5) sample = 2e5;
-    return sample * 1e-9 * 4 * USUAL_ROUNDS;
+    return sample < 2e5 ? 2e5 : sample;
+}
+
+/* Long samples average over what disturbs short ones: from 10 ms on a half, from 20 ms on a third of the
+ * rounds decide as well. */
+static int shorten_for(double sample_ns) {
+    return sample_ns < 1e7 ? 1 : sample_ns < 2e7 ? 2 : 3;
+}
+
+/* Predicted seconds of a cell: its rounds over the few contenders that stay. */
+static double predict_seconds(const kt_session *s, const kt_tune_cell *cell,
+                              const kt_choice *standard) {
+    double sample = predict_sample_ns(s, cell, standard);
+    return sample * 1e-9 * 4 * USUAL_ROUNDS / shorten_for(sample);
 }
 
 static kt_status make_order(kt_session *s, kt_err *err) {
@@ -343,13 +355,15 @@ static kt_status race(kt_session *s, size_t i, kt_contenders *c, const kt_choice
                           .disturbances = watch_disturbances,
                           .stop = watch_stop};
     kt_rung_store store = {0};
-    kt_contest contest = {.watch = &watch,
-                          .store = &store,
-                          .n = c->n,
-                          .default_index = c->default_index,
-                          .warm_index = warm ? kt_contenders_find(c, warm) : -1,
-                          .deadline_ns = s->setup.deadline_ns,
-                          .seed = cell_seed(s, cell)};
+    kt_contest contest = {
+        .watch = &watch,
+        .store = &store,
+        .n = c->n,
+        .default_index = c->default_index,
+        .warm_index = warm ? kt_contenders_find(c, warm) : -1,
+        .deadline_ns = s->setup.deadline_ns,
+        .shorten = shorten_for(predict_sample_ns(s, cell, &c->list[c->default_index].choice)),
+        .seed = cell_seed(s, cell)};
     kt_verdict verdict;
     kt_status st;
 

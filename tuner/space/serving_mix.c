@@ -40,10 +40,12 @@ static int band_of(int32_t m) {
 typedef struct role {
     char name[16];
     kt_problem problem;
-    double bytes; /* read per token and model pass: its share of the decode time */
+    double bytes;      /* read per token and model pass: its share of the decode time */
+    int32_t most_rows; /* larger buckets do not occur */
 } role;
 
-enum { MAX_ROLES = KT_MAX_DENSE + 2 };
+/* Logits are wanted of one row per sequence, of a prompt only the last: never of hundreds of rows. */
+enum { MAX_ROLES = KT_MAX_DENSE + 2, LOGIT_ROWS = 64 };
 
 static kt_act_format acts_of(kt_weight_format weights) {
     return weights == KT_W_BF16 ? KT_A_BF16 : KT_A_INT8_G32;
@@ -63,6 +65,7 @@ static void add_role(role *roles, int *n, const char *name, const kt_problem *pr
     r->problem = *problem;
     r->problem.acts = acts_of(problem->weights);
     r->bytes = weights_read * bits_of(problem->weights) / 8;
+    r->most_rows = strcmp(name, "lm_head") == 0 ? LOGIT_ROWS : INT32_MAX;
     ++*n;
 }
 
@@ -152,7 +155,7 @@ static kt_status add_cells(const role *r, int threads, double share, kt_profile 
     for (int i = 0; i < kt_m_bucket_count; i++) {
         int b = band_of(kt_m_buckets[i]);
         kt_tune_cell cell = {.problem = r->problem, .threads = threads};
-        if (!is_wanted(kt_m_buckets[i], profile, b)) continue;
+        if (!is_wanted(kt_m_buckets[i], profile, b) || kt_m_buckets[i] > r->most_rows) continue;
         cell.problem.m = kt_m_buckets[i];
         cell.weight = share * bands[b].share / in_band[b];
         memcpy(cell.role, r->name, sizeof cell.role);
