@@ -26,6 +26,9 @@
 #define KT_DIRECT_ROWS 8  /* from here on unpacking into L1 pays */
 #define KT_CHUNK_GROUPS 8 /* groups of 32 inputs per chunk of INT4; half as many of INT8 */
 
+/* Bytes from row to row of activations widened to 16 bits. */
+#define KT_WORDS_STRIDE (KT_CHUNK_GROUPS / 2 * 64)
+
 /* Bytes ahead of the stream: hardware prefetch stops at the end of a 4 KiB page. */
 #define KT_BLOCK_PREFETCH 2048
 
@@ -43,10 +46,9 @@ typedef enum kt_weights_at {
 /* One call of a micro kernel. */
 typedef struct kt_micro {
     const kt_p64_tile *tile;
-    const uint8_t *w;      /* of the slice at `group` */
-    const uint8_t *scales; /* bfloat16 of the slice, 1152 bytes from group to group */
-    const uint8_t *a16;    /* rows of widened activations (kt_widen_rows) */
-    int64_t a16_stride;
+    const uint8_t *w;       /* of the slice at `group` */
+    const uint8_t *scales;  /* bfloat16 of the slice, 1152 bytes from group to group */
+    const uint8_t *a16;     /* rows of widened activations (kt_widen_rows) */
     int64_t group;          /* first group of the chunk */
     int groups, row, slice; /* their number; first row; slice of the panel */
 } kt_micro;
@@ -63,22 +65,39 @@ KT_INLINE kt_vi kt_weights_of_step(const uint8_t *w, const kt_weights_at at, int
     return kt_v_high_nibbles(kt_v_load(w + 256 * (step - 4) + KT_V_BYTES * c));
 }
 
+/* A row from the first group of the chunk on. Micro kernels read nothing through *x while they store:
+ * what they store could be anything. */
+typedef struct kt_micro_row {
+    const uint8_t *q;
+    const float *scale;
+    const int32_t *comp;
+} kt_micro_row;
+
+KT_INLINE kt_micro_row kt_micro_row_of(const kt_micro *x, int r) {
+    const void *a = x->tile->a[x->row + r];
+    const kt_micro_row row = {(const uint8_t *)a + 32 * x->group,
+                              kt_a8_scales(a, x->tile->k) + x->group,
+                              kt_a8_comps(a, x->tile->k) + x->group};
+    return row;
+}
+
 /* Groups by bytes products: `rows` rows, all formats that kt_dot_* can take. */
 KT_INLINE void kt_micro_bytes(const kt_micro *x, const int rows, const kt_weights_at at,
                               const int has_scales) {
-    const int64_t k = x->tile->k;
-    const uint8_t *a[KT_MICRO_ROWS], *w = x->w, *scales = x->scales;
+    const uint8_t *w = x->w, *scales = x->scales;
+    const int groups = x->groups;
     float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
+    kt_micro_row row[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) a[r] = x->tile->a[x->row + r];
-    for (int64_t g = x->group; g < x->group + x->groups; g++) {
+    KT_EACH (r, rows) row[r] = kt_micro_row_of(x, r);
+    for (int g = 0; g < groups; g++) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
         kt_vi u[KT_V_COLUMNS];
 
         KT_EACH (c, KT_V_COLUMNS) u[c] = kt_weights_of_step(w, at, 0, c);
         KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each(a[r] + 32 * g);
-            kt_vi start = kt_v_each(a[r] + k + k / 8 + 4 * g);
+            const kt_vi q = kt_v_each(row[r].q + 32 * g);
+            kt_vi start = kt_v_each(row[r].comp + g);
             if (!has_scales) start = kt_v_times_16(start);
             KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_first(u[c], q, start);
         }
@@ -86,7 +105,7 @@ KT_INLINE void kt_micro_bytes(const kt_micro *x, const int rows, const kt_weight
             KT_IN_ORDER();
             KT_EACH (c, KT_V_COLUMNS) u[c] = kt_weights_of_step(w, at, i + 1, c);
             KT_EACH (r, rows) {
-                const kt_vi q = kt_v_each(a[r] + 32 * g + 4 * i + 4);
+                const kt_vi q = kt_v_each(row[r].q + 32 * g + 4 * i + 4);
                 KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_next(sum[r][c], u[c], q);
             }
         }
@@ -95,13 +114,11 @@ KT_INLINE void kt_micro_bytes(const kt_micro *x, const int rows, const kt_weight
             kt_vf w_scale = kt_v_zero();
             if (has_scales) w_scale = kt_v_load_bf16(scales + KT_V_BYTES / 2 * c);
             KT_EACH (r, rows) {
-                float a_scale;
-                kt_vi start = kt_v_each(a[r] + k + k / 8 + 4 * g);
+                kt_vi start = kt_v_each(row[r].comp + g);
                 float *to = out + 64 * r + KT_V_BYTES / 4 * c;
                 kt_vf scale;
                 if (!has_scales) start = kt_v_times_16(start);
-                memcpy(&a_scale, a[r] + k + 4 * g, sizeof a_scale);
-                scale = kt_v_each_float(a_scale);
+                scale = kt_v_each_float(row[r].scale[g]);
                 if (has_scales) scale = kt_v_mul(w_scale, scale);
                 kt_v_store_floats(to, kt_v_fma(kt_v_to_float(kt_dot_last(sum[r][c], start)), scale,
                                                kt_v_load_floats(to)));
@@ -196,9 +213,10 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
 /* Where it would saturate (VPMADDUBSW: 2 * 255 * 127 > 32767): products of 16-bit words. The even and
  * the odd bytes of a lane are two pairs of words; activations are widened the same way once per chunk,
  * eight lanes of even, then eight of odd bytes for each group. */
-KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, uint8_t *a16) {
-    for (int r = 0; r < t->rows; r++)
-        for (int g = 0; g < groups; g++, a16 += 64) {
+KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, uint8_t *rows) {
+    for (int r = 0; r < t->rows; r++, rows += KT_WORDS_STRIDE)
+        for (int g = 0; g < groups; g++) {
+            uint8_t *a16 = rows + 64 * g;
             const __m256i q = _mm256_loadu_si256(
                 (const __m256i *)(const void *)((const uint8_t *)t->a[r] + 32 * (group + g)));
             _mm256_store_si256((__m256i *)(void *)a16,
@@ -208,17 +226,17 @@ KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, ui
 }
 
 KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weights_at at) {
-    const int64_t k = x->tile->k;
-    const uint8_t *a[KT_MICRO_ROWS], *w = x->w;
+    const uint8_t *a = x->a16 + KT_WORDS_STRIDE * x->row, *w = x->w;
+    const int groups = x->groups;
     float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
+    kt_micro_row row[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) a[r] = x->a16 + x->a16_stride * (x->row + r);
-    for (int64_t g = x->group; g < x->group + x->groups; g++) {
+    KT_EACH (r, rows) row[r] = kt_micro_row_of(x, r);
+    for (int g = 0; g < groups; g++, a += 64) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
 
         KT_EACH (r, rows) {
-            const uint8_t *row = x->tile->a[x->row + r];
-            const kt_vi start = kt_v_times_16(kt_v_each(row + k + k / 8 + 4 * g));
+            const kt_vi start = kt_v_times_16(kt_v_each(row[r].comp + g));
             KT_EACH (c, KT_V_COLUMNS) sum[r][c] = start;
         }
         KT_EACH (i, 8) {
@@ -234,7 +252,7 @@ KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weight
                     }
                 }
                 KT_EACH (r, rows) {
-                    const kt_vi q = kt_v_each(a[r] + 32 * odd + 4 * i);
+                    const kt_vi q = kt_v_each(a + KT_WORDS_STRIDE * r + 32 * odd + 4 * i);
                     KT_EACH (c, KT_V_COLUMNS) {
                         sum[r][c] = kt_v_add32(sum[r][c], kt_v_madd16(u[c], q));
                     }
@@ -243,15 +261,12 @@ KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weight
         }
         KT_IN_ORDER();
         KT_EACH (r, rows) {
-            const uint8_t *row = x->tile->a[x->row + r];
-            float a_scale;
-            memcpy(&a_scale, row + k + 4 * g, sizeof a_scale);
             KT_EACH (c, KT_V_COLUMNS) {
                 float *to = out + 64 * r + KT_V_BYTES / 4 * c;
-                kt_v_store_floats(to, kt_v_fma(kt_v_to_float(sum[r][c]), kt_v_each_float(a_scale),
-                                               kt_v_load_floats(to)));
+                kt_v_store_floats(to,
+                                  kt_v_fma(kt_v_to_float(sum[r][c]),
+                                           kt_v_each_float(row[r].scale[g]), kt_v_load_floats(to)));
             }
-            a[r] += 64;
         }
         w += at == KT_AT_UNPACKED ? 16 * KT_SLICE_BYTES : 2048;
     }
@@ -280,7 +295,7 @@ static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
     enum { CHUNK = KT_CHUNK_GROUPS / 2 };
     const int64_t groups = t->k / 32;
     _Alignas(64) uint8_t unpacked[CHUNK * 16 * KT_SLICE_BYTES];
-    _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * CHUNK * 64];
+    _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_WORDS_STRIDE];
     const int direct = t->rows < KT_DIRECT_ROWS, most = direct ? 1 : CHUNK;
     kt_micro x = {.tile = t, .a16 = a16};
 
@@ -288,7 +303,6 @@ static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
     for (; x.group < groups; x.group += x.groups) {
         const uint8_t *chunk = t->panel + 2048 * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
-        x.a16_stride = 64 * x.groups;
         kt_widen_rows(t, x.group, x.groups, a16);
         if (direct) kt_fetch_group(chunk, 2048);
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {

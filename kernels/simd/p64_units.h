@@ -23,6 +23,12 @@
 
 #include "kernels/formats/p64_spec.h"
 
+/* A row from the first unit of the chunk on. */
+typedef struct kt_unit_row {
+    const uint8_t *q;
+    const float *a_scale;
+} kt_unit_row;
+
 typedef enum kt_unit_extra { KT_NO_EXTRA, KT_EXTRA_MINIMUM, KT_EXTRA_ZERO } kt_unit_extra;
 
 /* What a micro kernel is compiled for. */
@@ -45,6 +51,7 @@ typedef struct kt_units {
     const uint8_t *a16;   /* widened rows (kt_widen_rows) */
     int64_t unit;         /* first unit of the chunk */
     int units, row, slice;
+    float *out; /* the micro kernel's sums */
 } kt_units;
 
 /* --- formats -------------------------------------------------------------------------------- */
@@ -193,7 +200,7 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
 typedef struct kt_unit_rows {
     int32_t start[KT_BLOCK_ROWS][2 * KT_UNITS];
     float sums[KT_BLOCK_ROWS][2 * KT_UNITS];
-    _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_UNITS / 2 * 64];
+    _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_WORDS_STRIDE];
 } kt_unit_rows;
 
 /* Sums of 16 codes and 16 codes. */
@@ -229,7 +236,7 @@ KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int6
 /* Where the sum of row r and vector c starts in half h of unit u. */
 KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u, int h, int r,
                               int c) {
-    const kt_vi start = kt_v_each(&x->start[(x->row + r) * 2 * KT_UNITS + 2 * u + h]);
+    const kt_vi start = kt_v_each(&x->start[r * 2 * KT_UNITS + 2 * u + h]);
     if (kind.extra != KT_EXTRA_ZERO) return start;
     return kt_v_madd16(
         kt_v_load((const uint8_t *)(x->zero + (2 * u + h) * KT_SLICE_ROWS) + KT_V_BYTES * c),
@@ -237,18 +244,18 @@ KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u,
 }
 
 /* Steps [first, first + kind.chain) of unit u join sum; `fresh` if it is to be begun. */
-KT_INLINE void kt_unit_chain(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
-                             int h, const int first, const int fresh,
-                             kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+KT_INLINE void kt_unit_chain(const kt_units *x, const kt_unit_row *row, const int rows,
+                             const kt_unit_kind kind, int u, int h, const int first,
+                             const int fresh, kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
     const uint8_t *w = x->codes + ((size_t)u * 8 + (size_t)first) * KT_SLICE_BYTES;
-    const int64_t at = 32 * (x->unit + u) + 4 * first;
+    const int at = 32 * u + 4 * first;
     kt_vi part[KT_MICRO_ROWS][KT_V_COLUMNS], code[KT_V_COLUMNS];
 
     KT_EACH (i, kind.chain) {
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
         KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each((const uint8_t *)x->tile->a[x->row + r] + at + 4 * i);
+            const kt_vi q = kt_v_each(row[r].q + at + 4 * i);
             KT_EACH (c, KT_V_COLUMNS) {
                 if (i > 0)
                     part[r][c] = kt_dot_next(part[r][c], code[c], q);
@@ -270,7 +277,7 @@ KT_INLINE void kt_unit_chain(const kt_units *x, const int rows, const kt_unit_ki
 KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
                              kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
     const uint8_t *w = x->codes + (size_t)u * 16 * KT_SLICE_BYTES;
-    const uint8_t *a = x->a16 + (x->row * x->units + u) * 64;
+    const uint8_t *a = x->a16 + u * 64;
 
     KT_EACH (r, rows) {
         KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_unit_start(x, kind, u, 0, r, c);
@@ -280,7 +287,7 @@ KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_ki
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
         KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each(a + 64 * x->units * r + 32 * (i % 2) + 4 * (i / 2));
+            const kt_vi q = kt_v_each(a + KT_WORDS_STRIDE * r + 32 * (i % 2) + 4 * (i / 2));
             KT_EACH (c, KT_V_COLUMNS) {
                 sum[r][c] = kt_v_add32(sum[r][c], kt_v_madd16(code[c], q));
             }
@@ -290,48 +297,59 @@ KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_ki
 }
 
 /* Add the scaled sums of half h of unit u. */
-KT_INLINE void kt_unit_add(const kt_units *x, const int rows, const kt_unit_kind kind, int u, int h,
+KT_INLINE void kt_unit_add(const kt_units *x, const kt_unit_row *row, const int rows,
+                           const kt_unit_kind kind, int u, int h,
                            kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
-    float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
-
     KT_EACH (c, KT_V_COLUMNS) {
         const int field = (2 * u + h) * KT_SLICE_ROWS + KT_V_BYTES / 4 * c;
         const kt_vf scale = kt_v_load_floats(x->scale + field);
         KT_EACH (r, rows) {
-            const float *a_scales = kt_a8_scales(x->tile->a[x->row + r], x->tile->k);
-            float *to = out + 64 * r + KT_V_BYTES / 4 * c;
+            float *to = x->out + 64 * r + KT_V_BYTES / 4 * c;
             kt_vf y = kt_v_load_floats(to);
             y = kt_v_fma(kt_v_to_float(sum[r][c]),
-                         kt_v_mul(scale, kt_v_each_float(a_scales[x->unit + u])), y);
+                         kt_v_mul(scale, kt_v_each_float(row[r].a_scale[u])), y);
             if (kind.extra == KT_EXTRA_MINIMUM)
                 y = kt_v_fma(kt_v_load_floats(x->minimum + field),
-                             kt_v_each_float(x->sums[(x->row + r) * 2 * KT_UNITS + 2 * u + h]), y);
+                             kt_v_each_float(x->sums[r * 2 * KT_UNITS + 2 * u + h]), y);
             kt_v_store_floats(to, y);
         }
     }
 }
 
-KT_INLINE void kt_micro_units(const kt_units *x, const int rows, const kt_unit_kind kind) {
-    for (int u = 0; u < x->units; u++) {
+/* Works on copies: nothing that is stored can then be one of the pointers. */
+KT_INLINE void kt_micro_units(const kt_units *units, const int rows, const kt_unit_kind kind) {
+    const kt_p64_tile *t = units->tile;
+    kt_units x = *units;
+    kt_unit_row row[KT_MICRO_ROWS];
+
+    KT_EACH (r, rows) {
+        row[r].q = (const uint8_t *)t->a[x.row + r] + 32 * x.unit;
+        row[r].a_scale = kt_a8_scales(t->a[x.row + r], t->k) + x.unit;
+    }
+    x.out = t->tile + 64 * x.row + KT_SLICE_ROWS * x.slice;
+    x.start += x.row * 2 * KT_UNITS;
+    x.sums += x.row * 2 * KT_UNITS;
+    x.a16 += x.row * KT_WORDS_STRIDE;
+    for (int u = 0; u < x.units; u++) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
         if (!kind.chain) {
-            kt_unit_words(x, rows, kind, u, sum);
-            kt_unit_add(x, rows, kind, u, 0, sum);
+            kt_unit_words(&x, rows, kind, u, sum);
+            kt_unit_add(&x, row, rows, kind, u, 0, sum);
             continue;
         }
         KT_EACH (h, kind.halves) {
             const int steps = 8 / kind.halves;
             KT_EACH (i, steps / kind.chain) {
-                kt_unit_chain(x, rows, kind, u, h, h * steps + i * kind.chain, i == 0, sum);
+                kt_unit_chain(&x, row, rows, kind, u, h, h * steps + i * kind.chain, i == 0, sum);
             }
-            kt_unit_add(x, rows, kind, u, h, sum);
+            kt_unit_add(&x, row, rows, kind, u, h, sum);
         }
     }
 }
 
 /* All rows of the block. Chains that widen more than once keep two sums, so two rows at a time. */
 KT_INLINE void kt_rows_units(kt_units *x, const kt_unit_kind kind) {
-    const int most = kind.chain && kind.chain < 8 / kind.halves && KT_V_BYTES == 32 ? 2 : 4;
+    const int most = kind.chain && kind.chain < 8 / kind.halves && KT_V_BYTES == 31 ? 2 : 4;
 
     for (x->row = 0; x->row + most <= x->tile->rows; x->row += most) kt_micro_units(x, most, kind);
     switch (x->tile->rows - x->row) {
