@@ -85,8 +85,8 @@ typedef struct kt_amx_sums {
     int32_t value[4][16][16]; /* quarter of the panel, row of the tile, panel row */
 } kt_amx_sums;
 
-KT_INLINE void kt_amx_group(const kt_amx_rows *x, int b, int64_t g, kt_amx_sums *sums) {
-    KT_AMX_LOAD(3, x->base + kt_amx_first(x, b) * x->stride + 32 * g, x->stride);
+KT_INLINE void kt_amx_group(const kt_amx_rows *x, int b, int64_t at, kt_amx_sums *sums) {
+    KT_AMX_LOAD(3, x->base + kt_amx_first(x, b) * x->stride + at, x->stride);
     KT_AMX_ZERO(0);
     KT_AMX_DOT_SU8(0, 3, 4);
     KT_AMX_ZERO(1);
@@ -165,7 +165,7 @@ KT_INLINE void kt_amx_tile_int8(const kt_p64_tile *t, const int has_groups) {
         KT_AMX_LOAD(7, w + 192, 256);
         if (has_groups && g + 1 < groups) kt_amx_unpack(group + 1152, unpacked[(g + 1) & 1]);
         for (int b = 0; b < x.tiles; b++, step++) {
-            kt_amx_group(&x, b, g, &sums[step & 1]);
+            kt_amx_group(&x, b, 32 * g, &sums[step & 1]);
             if (step > 0)
                 kt_amx_add_group(t, &x, done_b, done_g, &sums[(step - 1) & 1],
                                  has_groups ? t->panel + done_g * 1152 + 1024 : NULL);

@@ -1,0 +1,30 @@
+/* Fused expert: Weights in blocks (INT4, INT8, GGUF) x INT8 activations on AMX-INT8 and AVX-512.
+ * The tiles are explained in kernels/simd/amx_units.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/amx_units.h"
+#include "kernels/simd/swiglu_avx2.h"
+
+static void gate_up(const kt_moe_call *call) {
+    kt_amx_gate_up(call, kt_tile_wblocks_amx, kt_swiglu_a8_avx2);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_amx_down(call, kt_tile_wblocks_amx);
+}
+
+KT_VARIANT(wblocks_a8_moe64__amxint8) = {
+    .name = "wblocks_a8_moe64__amxint8",
+    .op = KT_OP_MOE_FFN,
+    .weights = KT_BLOCK_MASK,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AMXINT8,
+    .numerics = KT_NUM_EXACT_INT32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .workspace_bytes = kt_amx_gather_bytes,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
