@@ -19,7 +19,7 @@
 #define KT_SIMD_BLOCKS512_H
 
 #include "kernels/formats/p64_spec.h"
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/simd/kinds512.h"
 #include "kernels/simd/vnni512.h"
 
 /* The part of the tile that stays the same: which rows and columns. */
@@ -262,13 +262,5 @@ KT_INLINE void kt_tile_blocks_run(kt_tile *t, const kt_p64_spec s) {
     }
 #define KT_BLOCKS_KIND(id, word) \
     { run_##word, KT_W_##id, KT_BLOCKS_FULL_ROWS }
-
-/* The kind of a format among `count`; accepts() saw to it that there is one. */
-static inline const kt_tile_kind *kt_kind_of(const kt_tile_kind *kinds, size_t count,
-                                             kt_weight_format weights) {
-    size_t i = 0;
-    while (i + 1 < count && kinds[i].weights != weights) i++;
-    return &kinds[i];
-}
 
 #endif

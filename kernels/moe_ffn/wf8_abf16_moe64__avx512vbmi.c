@@ -1,0 +1,50 @@
+/* Experts: FP8 weights times bfloat16 activations on AVX-512 with VBMI and BF16.
+ * The tile is explained in kernels/simd/fp8x512.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/fp8x512.h"
+
+static void run_f8b128(kt_tile *t) {
+    kt_tile_fp8_bf16_run(t, KT_W_FP8_B128);
+}
+static void run_f8c(kt_tile *t) {
+    kt_tile_fp8_bf16_run(t, KT_W_FP8_CHANNEL);
+}
+
+static const kt_tile_kind kinds[] = {
+    {run_f8b128, KT_W_FP8_B128, 6},
+    {run_f8c, KT_W_FP8_CHANNEL, 6},
+};
+
+static const int32_t rows[] = {3, 6};
+static const int32_t prefetch[] = {0, 2048};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 0}};
+
+static const kt_tile_kind *kind(const kt_moe_call *call) {
+    return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, call->problem->weights);
+}
+
+static void gate_up(const kt_moe_call *call) {
+    kt_p64_gate_up_run(call, kind(call));
+}
+
+static void down(const kt_moe_call *call) {
+    kt_p64_down_run(call, kind(call));
+}
+
+KT_VARIANT(wf8_abf16_moe64__avx512vbmi) = {
+    .name = "wf8_abf16_moe64__avx512vbmi",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL,
+    .acts = 1u << KT_A_BF16,
+    .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
+    .numerics = KT_NUM_BF16_F32,
+    .version = 1,
+    .layout = "p64",
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};

@@ -1,0 +1,294 @@
+/* Tiles of FP8 E4M3 weights (wf8c, wf8b128) and half weights (wf16) with abf16 activations on AVX-512.
+ *
+ * With VBMI and BF16: the seven magnitude bits of a code index two tables of 128 bytes, the high and
+ * the low byte of its value as bfloat16 (exact, subnormals and NaN included); VPERMI2B looks 64 codes up,
+ * ignoring the sign bit, which one VPTERNLOGD carries over. The panel's byte order is such that
+ * unpacking low and high bytes gives pairs of inputs in the order of the 16 rows, as VDPBF16PS wants.
+ *
+ * Without: the code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the
+ * top of words, an arithmetic shift by 1, the doubled sign bit masked out. VCVTPH2PS widens 16 of them,
+ * eight rows with two inputs each, which meet the activations' pair; even and odd inputs are summed
+ * apart and joined at the end of a block. A half weight takes the same way from VCVTPH2PS on.
+ *
+ * A block's scale multiplies the f32 sum over its 128 inputs once; sums over blocks live in the result
+ * tile, so that all registers are accumulators.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_SIMD_FP8X512_H
+#define KT_SIMD_FP8X512_H
+
+#include "kernels/simd/kinds512.h"
+
+/* Inputs that share a scale. */
+KT_INLINE int64_t kt_fp8_block(kt_weight_format format, int64_t k) {
+    return format == KT_W_FP8_B128 ? 128 : k;
+}
+
+/* Scales of panel rows 16c .. 16c + 15 for block b. */
+KT_INLINE __m512 kt_fp8_scale(kt_weight_format format, const uint8_t *scales, int64_t b, int c) {
+    if (format == KT_W_F16) return _mm512_set1_ps(1.0f);
+    if (format == KT_W_FP8_CHANNEL)
+        return _mm512_load_ps((const float *)(const void *)scales + 16 * c);
+    return _mm512_set1_ps(kt_load_f32(scales + 8 * b + c / 2 * 4));
+}
+
+/* result (+)= scale * sum; the first block writes. */
+KT_INLINE void kt_fp8_join(float *c, __m512 sum, __m512 scale, int64_t block) {
+    if (block == 0)
+        _mm512_store_ps(c, _mm512_mul_ps(sum, scale));
+    else
+        _mm512_store_ps(c, _mm512_fmadd_ps(sum, scale, _mm512_load_ps(c)));
+}
+
+#if defined(__AVX512VBMI__)
+
+/* Needs BF16 besides what the file is compiled for: the variant's isa mask says so. */
+KT_INLINE __m512 kt_fp8_dpbf16(__m512 sum, __m512i w, __m512i a) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
+    return sum;
+}
+
+/* bfloat16 of the codes 0x00..0x7f: high and low bytes. Normal codes e, m are the bits of (e + 120) << 7 |
+ * m << 4; subnormal ones m * 2^-9. */
+#define KT_FP8_HIGH_NORMAL(e) (uint8_t)(((e) + 120) >> 1)
+#define KT_FP8_ROW_HIGH(e)                                                                      \
+    KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), \
+        KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e)
+#define KT_FP8_ROW_LOW(e)                                                        \
+    ((e)&1) << 7, ((e)&1) << 7 | 0x10, ((e)&1) << 7 | 0x20, ((e)&1) << 7 | 0x30, \
+        ((e)&1) << 7 | 0x40, ((e)&1) << 7 | 0x50, ((e)&1) << 7 | 0x60, ((e)&1) << 7 | 0x70
+
+static const _Alignas(64) uint8_t kt_fp8_high[128] = {
+    /* 0, 2^-9, 2^-8, 1.5 2^-8, 2^-7, 1.25 2^-7, 1.5 2^-7, 1.75 2^-7 */
+    0x00,
+    0x3b,
+    0x3b,
+    0x3b,
+    0x3c,
+    0x3c,
+    0x3c,
+    0x3c,
+    KT_FP8_ROW_HIGH(1),
+    KT_FP8_ROW_HIGH(2),
+    KT_FP8_ROW_HIGH(3),
+    KT_FP8_ROW_HIGH(4),
+    KT_FP8_ROW_HIGH(5),
+    KT_FP8_ROW_HIGH(6),
+    KT_FP8_ROW_HIGH(7),
+    KT_FP8_ROW_HIGH(8),
+    KT_FP8_ROW_HIGH(9),
+    KT_FP8_ROW_HIGH(10),
+    KT_FP8_ROW_HIGH(11),
+    KT_FP8_ROW_HIGH(12),
+    KT_FP8_ROW_HIGH(13),
+    KT_FP8_ROW_HIGH(14),
+    0x43,
+    0x43,
+    0x43,
+    0x43,
+    0x43,
+    0x43,
+    0x43,
+    0x7f};
+static const _Alignas(64) uint8_t kt_fp8_low[128] = {0x00,
+                                                     0x00,
+                                                     0x80,
+                                                     0xc0,
+                                                     0x00,
+                                                     0x20,
+                                                     0x40,
+                                                     0x60,
+                                                     KT_FP8_ROW_LOW(1),
+                                                     KT_FP8_ROW_LOW(2),
+                                                     KT_FP8_ROW_LOW(3),
+                                                     KT_FP8_ROW_LOW(4),
+                                                     KT_FP8_ROW_LOW(5),
+                                                     KT_FP8_ROW_LOW(6),
+                                                     KT_FP8_ROW_LOW(7),
+                                                     KT_FP8_ROW_LOW(8),
+                                                     KT_FP8_ROW_LOW(9),
+                                                     KT_FP8_ROW_LOW(10),
+                                                     KT_FP8_ROW_LOW(11),
+                                                     KT_FP8_ROW_LOW(12),
+                                                     KT_FP8_ROW_LOW(13),
+                                                     KT_FP8_ROW_LOW(14),
+                                                     0x80,
+                                                     0x90,
+                                                     0xa0,
+                                                     0xb0,
+                                                     0xc0,
+                                                     0xd0,
+                                                     0xe0,
+                                                     0xc0};
+
+/* Four inputs (one line per column) of `rows` rows. */
+KT_INLINE void kt_fp8_quad(const uint8_t *w, const uint8_t *const a[], int64_t i, const int rows,
+                           const __m512i tables[4], __m512 sum[KT_TILE_ROWS][4]) {
+    const __m512i sign = _mm512_set1_epi8(-128);
+
+    KT_EACH (c, 4) {
+        KT_IN_ORDER();
+        const __m512i x = _mm512_load_si512(w + 64 * c);
+        __m512i high = _mm512_permutex2var_epi8(tables[0], x, tables[1]);
+        const __m512i low = _mm512_permutex2var_epi8(tables[2], x, tables[3]);
+        high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8); /* high | (x & sign) */
+        const __m512i first = _mm512_unpacklo_epi8(low, high);
+        const __m512i second = _mm512_unpackhi_epi8(low, high);
+        KT_EACH (r, rows) {
+            sum[r][c] =
+                kt_fp8_dpbf16(sum[r][c], first, _mm512_set1_epi32(kt_load_i32(a[r] + 2 * i)));
+            sum[r][c] =
+                kt_fp8_dpbf16(sum[r][c], second, _mm512_set1_epi32(kt_load_i32(a[r] + 2 * i + 4)));
+        }
+    }
+}
+
+KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const int rows) {
+    const int64_t k = t->k, block = kt_fp8_block(format, k);
+    const __m512i tables[4] = {_mm512_load_si512(kt_fp8_high), _mm512_load_si512(kt_fp8_high + 64),
+                               _mm512_load_si512(kt_fp8_low), _mm512_load_si512(kt_fp8_low + 64)};
+    const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
+
+    KT_EACH (r, rows) a[r] = t->a[r];
+    for (int64_t b = 0; b * block < k; b++) {
+        const int64_t end = (b + 1) * block < k ? (b + 1) * block : k;
+        __m512 sum[KT_TILE_ROWS][4];
+        KT_EACH (r, rows) {
+            KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
+        }
+        for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
+            kt_tile_fetch(t);
+            for (int64_t j = i; j < i + KT_TILE_STEP; j += 16, w += 1024) {
+                KT_EACH (q, 4) kt_fp8_quad(w + 256 * q, a, j + 4 * q, rows, tables, sum);
+            }
+        }
+        KT_EACH (c, 4) {
+            const __m512 scale = kt_fp8_scale(format, t->panel + 64 * k, b, c);
+            KT_EACH (r, rows) {
+                kt_fp8_join(t->c + KT_TILE_WIDTH * r + 16 * c, sum[r][c], scale, b);
+            }
+        }
+    }
+}
+
+KT_INLINE void kt_tile_fp8_bf16_run(kt_tile *t, const kt_weight_format format) {
+    switch (t->rows) {
+    case 1: kt_tile_fp8_bf16(t, format, 1); return;
+    case 2: kt_tile_fp8_bf16(t, format, 2); return;
+    case 3: kt_tile_fp8_bf16(t, format, 3); return;
+    case 4: kt_tile_fp8_bf16(t, format, 4); return;
+    case 5: kt_tile_fp8_bf16(t, format, 5); return;
+    default: kt_tile_fp8_bf16(t, format, 6); return;
+    }
+}
+
+#endif
+
+/* --- halves and FMA -------------------------------------------------------------------------- */
+
+/* Two activations as f32 in every 64-bit lane. */
+KT_INLINE __m512 kt_half_acts(const uint8_t *a) {
+    const __m512i to_upper_halves = _mm512_set1_epi64(0x0302808001008080); /* 80: zero */
+    const __m512i x = _mm512_set1_epi32(kt_load_i32(a));
+    return _mm512_castsi512_ps(_mm512_shuffle_epi8(x, to_upper_halves));
+}
+
+/* Eight rows x two inputs. */
+KT_INLINE __m512 kt_half_widen(__m512i words, const int upper) {
+    return _mm512_cvtph_ps(upper ? _mm512_extracti64x4_epi64(words, 1)
+                                 : _mm512_castsi512_si256(words));
+}
+
+/* E4M3 bytes in the upper halves of words -> halves of 2^-8 the value. */
+KT_INLINE __m512i kt_half_of_fp8(__m512i words) {
+    return _mm512_and_si512(_mm512_srai_epi16(words, 1), _mm512_set1_epi16((short)0xbf80));
+}
+
+/* The pairs of 16 rows' sums -> 16 sums. */
+KT_INLINE __m512 kt_half_join(__m512 first, __m512 second) {
+    const __m512i even =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    return _mm512_add_ps(_mm512_permutex2var_ps(first, even, second),
+                         _mm512_permutex2var_ps(first, odd, second));
+}
+
+/* A pair of inputs of 16 rows from column c: sum[r][2c], sum[r][2c + 1]. */
+KT_INLINE void kt_half_pair(__m512i words, const uint8_t *const a[], int64_t i, const int rows,
+                            const int c, __m512 sum[KT_TILE_ROWS][8]) {
+    const __m512 first = kt_half_widen(words, 0), second = kt_half_widen(words, 1);
+    KT_EACH (r, rows) {
+        const __m512 x = kt_half_acts(a[r] + 2 * i);
+        sum[r][2 * c] = _mm512_fmadd_ps(first, x, sum[r][2 * c]);
+        sum[r][2 * c + 1] = _mm512_fmadd_ps(second, x, sum[r][2 * c + 1]);
+    }
+}
+
+/* Four inputs of the columns [col, col + cols): a line of 16 rows each for E4M3, two for halves. */
+KT_INLINE void kt_half_quad(const kt_weight_format format, const uint8_t *w,
+                            const uint8_t *const a[], int64_t i, const int rows, const int cols,
+                            __m512 sum[KT_TILE_ROWS][8]) {
+    KT_EACH (c, cols) {
+        KT_IN_ORDER();
+        const __m512i x = _mm512_load_si512(w + 64 * c);
+        if (format == KT_W_F16) {
+            kt_half_pair(x, a, i, rows, c, sum);
+            continue;
+        }
+        const __m512i zero = _mm512_setzero_si512();
+        kt_half_pair(kt_half_of_fp8(_mm512_unpacklo_epi8(zero, x)), a, i, rows, c, sum);
+        kt_half_pair(kt_half_of_fp8(_mm512_unpackhi_epi8(zero, x)), a, i + 2, rows, c, sum);
+    }
+    if (format != KT_W_F16) return;
+    KT_EACH (c, cols) {
+        KT_IN_ORDER();
+        kt_half_pair(_mm512_load_si512(w + 256 + 64 * c), a, i + 2, rows, c, sum);
+    }
+}
+
+KT_INLINE void kt_tile_half(kt_tile *t, const kt_weight_format format, const int rows,
+                            const int cols, const int col) {
+    const int64_t k = t->k, block = kt_fp8_block(format, k);
+    const int quad_bytes = format == KT_W_F16 ? 512 : 256;
+    const __m512 power = _mm512_set1_ps(format == KT_W_F16 ? 1.0f : 256.0f);
+    const uint8_t *w = t->panel + 64 * col, *a[KT_TILE_ROWS];
+
+    KT_EACH (r, rows) a[r] = t->a[r];
+    for (int64_t b = 0; b * block < k; b++) {
+        const int64_t end = (b + 1) * block < k ? (b + 1) * block : k;
+        __m512 sum[KT_TILE_ROWS][8];
+        KT_EACH (r, rows) {
+            KT_EACH (c, 2 * cols) sum[r][c] = _mm512_setzero_ps();
+        }
+        for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
+            kt_tile_fetch(t);
+            for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += quad_bytes)
+                kt_half_quad(format, w, a, j, rows, cols, sum);
+        }
+        KT_EACH (c, cols) {
+            const __m512 scale = kt_fp8_scale(format, t->panel + 64 * k, b, col + c);
+            KT_EACH (r, rows) {
+                __m512 joined = kt_half_join(sum[r][2 * c], sum[r][2 * c + 1]);
+                kt_fp8_join(t->c + KT_TILE_WIDTH * r + 16 * (col + c), _mm512_mul_ps(joined, power),
+                            scale, b);
+            }
+        }
+    }
+}
+
+/* Up to three rows read whole lines of the panel; more hold 32 panel rows at a time. */
+KT_INLINE void kt_tile_half_run(kt_tile *t, const kt_weight_format format) {
+    switch (t->rows) {
+    case 1: kt_tile_half(t, format, 1, 4, 0); return;
+    case 2: kt_tile_half(t, format, 2, 4, 0); return;
+    case 3: kt_tile_half(t, format, 3, 4, 0); return;
+    default: break;
+    }
+    for (int col = 0; col < 4; col += 2) {
+        if (t->rows == 4) kt_tile_half(t, format, 4, 2, col);
+        if (t->rows == 5) kt_tile_half(t, format, 5, 2, col);
+        if (t->rows == 6) kt_tile_half(t, format, 6, 2, col);
+    }
+}
+
+#endif
