@@ -19,7 +19,7 @@ static double floor_ns(const kt_profile_kind *k, const kt_roofline *r) {
 typedef struct totals {
     double ns, ops, bytes, floor_ns;
     double of_stream; /* bytes per second of the stream's */
-    double of_peak;   /* time that the operations would take at their peaks, of the time taken */
+    double of_peak;   /* operations per second of the feed-forward's peak */
     double waiting, serial;
 } totals;
 
@@ -33,8 +33,8 @@ static totals sum_up(const kt_bench_speed *s) {
         t.ops += k->ops;
         t.bytes += k->bytes;
         t.floor_ns += floor_ns(k, &s->roofline);
-        t.of_peak += share_of(share_of(k->ops, s->roofline.peak_gops[k->unit]), t.ns);
     }
+    t.of_peak = share_of(share_of(t.ops, t.ns), s->roofline.peak_gops[p->unit]);
     t.of_stream = share_of(share_of(t.bytes, t.ns), s->roofline.stream_gbs);
     t.serial = share_of((double)p->serial_ns, t.ns);
     t.waiting = 1 - share_of((double)(p->busy_ns + p->serial_ns), thread_ns);
@@ -52,6 +52,9 @@ static void print_kind(const kt_profile_kind *k, const kt_roofline *r, double to
     putchar('\n');
 }
 
+static const char *const peak_names[KT_UNIT_COUNT] = {
+    [KT_UNIT_F32] = "f32 peak", [KT_UNIT_BF16] = "bf16 peak", [KT_UNIT_INT8] = "int8 peak"};
+
 static void print_details(const kt_bench_speed *s) {
     const kt_roofline *r = &s->roofline;
     const kt_profile *p = &s->profile;
@@ -63,7 +66,7 @@ static void print_details(const kt_bench_speed *s) {
     if (r->stream_gbs > 0)
         printf("  %5.1f %% of the roofline, %.1f %% of the %s", 100 * share_of(t.floor_ns, t.ns),
                100 * (s->is_decode ? t.of_stream : t.of_peak),
-               s->is_decode ? "stream" : "instructions' peaks");
+               s->is_decode ? "stream" : peak_names[p->unit]);
     printf("\n  threads wait %.1f %% (barriers, tail of phases), one works alone %.1f %%\n",
            100 * t.waiting, 100 * t.serial);
     if (p->moe_layers > 0)

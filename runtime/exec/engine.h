@@ -87,6 +87,7 @@ typedef struct kt_profile_kind {
 /* Since the last kt_engine_profile(e, true). */
 typedef struct kt_profile {
     kt_profile_kind kind[KT_PROFILE_KINDS];
+    kt_unit unit;         /* of the feed-forward, which does most of the work */
     int64_t time_ns;      /* of all steps */
     int64_t busy_ns;      /* in tasks, all threads together */
     int64_t serial_ns;    /* between phases, on one thread */

@@ -81,8 +81,11 @@ void kt_step_profile_reset(kt_step *s) {
     memset(&s->profile, 0, sizeof s->profile);
     memset(s->busy, 0, (size_t)s->n_threads * sizeof *s->busy);
     for (int i = 0; i < KT_STEP_KINDS; i++) s->profile.kind[i].name = names[i];
+    if (s->plan->attn.variant->numerics == KT_NUM_BF16_F32)
+        s->profile.kind[KT_STEP_ATTN].unit = KT_UNIT_BF16;
     s->profile.kind[KT_STEP_QKV].unit = unit_of(s->plan, KT_PART_QKV);
     s->profile.kind[KT_STEP_O].unit = unit_of(s->plan, KT_PART_O);
     s->profile.kind[KT_STEP_FFN].unit = unit_of(s->plan, ffn);
+    s->profile.unit = s->profile.kind[KT_STEP_FFN].unit;
     s->profile.kind[KT_STEP_HEAD].unit = unit_of(s->plan, KT_PART_HEAD);
 }
