@@ -146,7 +146,7 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const duel
                r->operations / r->p25_ns[i], 100 * bound / r->p25_ns[i]);
     }
     if (r->n == 2)
-        printf("A is %+.2f %% faster than B (99 %% interval %+.2f .. %+.2f %%)%s\n",
+        printf("speed of A over B %+.2f %% (99 %% interval %+.2f .. %+.2f %%)%s\n",
                100 * expm1(r->faster.point), 100 * expm1(r->faster.low),
                100 * expm1(r->faster.high),
                r->faster.low <= 0 && r->faster.high >= 0 ? ": no difference shown" : "");
