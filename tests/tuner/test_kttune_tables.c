@@ -1,4 +1,4 @@
-/* Verbs of `kttune` that work on tables: compare, merge with shards. SPDX-License-Identifier: Apache-2.0 */
+/* Verbs of `kttune` that work on tables: compare, merge with shards, export. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -147,5 +147,118 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 60) {
     cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "rows")), 3);
     kt_json_destroy(doc);
     free(out);
+    kt_tune_home_remove(&h);
+}
+
+static size_t count_of(const char *text, const char *word) {
+    size_t n = 0;
+    for (; (text = strstr(text, word)); text += strlen(word)) n++;
+    return n;
+}
+
+/* The text of an export of the tuned table, which must succeed. */
+static char *exported(const char *arguments) {
+    char command[1024], *out;
+    int code;
+    snprintf(command, sizeof command, KTTUNE "export --model mini --to %s", arguments);
+    code = kt_tune_home_run(command, &out);
+    cr_assert_eq(code, 0, "%s: %s", command, out);
+    return out;
+}
+
+Test(kttune_tables, exports_hold_every_row, .timeout = 60) {
+    kt_tune_home h;
+    char path[512], command[2048], *text;
+    kt_json_doc *doc;
+    const kt_json *results;
+    size_t with_samples = 0;
+
+    kt_tune_home_make(&h);
+    snprintf(command, sizeof command, KTTUNE "run %s " FEW, h.model);
+    expect(command, 0, "6 of 6 cells decided");
+
+    text = exported("csv");
+    cr_expect_eq(count_of(text, "\r\n"), 7, "a heading and six rows");
+    cr_expect_eq(count_of(text, "gemm,wbf16,abf16,"), 6);
+    free(text);
+
+    in(&h, "rows.h", path);
+    snprintf(command, sizeof command, "c-header --out %s", path);
+    free(exported(command));
+    snprintf(command, sizeof command,
+             "printf '#include \"%s\"\\nint main(void) { return kt_tuned_rows[5].m < 1 || "
+             "kt_tuned_rows[6].op; }\\n' > %s/m.c && cc -std=c11 -Wall -Werror -o %s/m %s/m.c && "
+             "%s/m",
+             path, h.folder, h.folder, h.folder, h.folder);
+    expect(command, 0, "");
+
+    text = exported("t4");
+    cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, NULL), KT_OK);
+    cr_expect_str_eq(kt_json_string(kt_json_get(kt_json_root(doc), "schema_version"), NULL),
+                     "1.0.0");
+    results = kt_json_get(kt_json_root(doc), "results");
+    cr_expect_gt(kt_json_length(results), 6);
+    for (size_t i = 0; i < kt_json_length(results); i++) {
+        const kt_json *r = kt_json_at(results, i);
+        cr_expect_str_eq(kt_json_string(kt_json_get(r, "invalidity"), NULL), "correct");
+        with_samples += kt_json_length(kt_json_get(kt_json_get(r, "times"), "runtimes")) > 0;
+    }
+    cr_expect_eq(with_samples, kt_json_length(results));
+    kt_json_destroy(doc);
+    free(text);
+
+    text = exported("html");
+    cr_expect(count_of(text, "<svg") == 2 && count_of(text, "</svg>") == 2);
+    cr_expect_eq(count_of(text, "<rect "), 12, "each row in both maps");
+    cr_expect(!strstr(text, "http") && !strstr(text, "<script"), "nothing from elsewhere");
+    cr_expect(strstr(text, "Rejected before any timing") && strstr(text, "</html>"));
+    free(text);
+
+    expect(KTTUNE "export --model mini", 2, "--to is missing");
+    expect(KTTUNE "export --model mini --to parquet", 2, "expected csv, c-header, html or t4");
+    expect(KTTUNE "export --model none --to csv", 3, "no table of 'none'");
+    kt_tune_home_remove(&h);
+}
+
+/* Text from a table is data, also where a browser or a compiler reads it. */
+Test(kttune_tables, exports_escape_what_tables_say, .timeout = 60) {
+    kt_tune_home h;
+    char path[512], command[1024], *text;
+    kt_table *t;
+    kt_table_row row = {
+        .problem =
+            {.op = KT_OP_GEMM, .weights = KT_W_BF16, .acts = KT_A_BF16, .m = 1, .n = 64, .k = 64},
+        .threads = 1,
+        .variant = "a\"b<script>?"
+                   "?/",
+        .version = 1,
+        .time_ns = 10,
+        .ci_low = 1,
+        .ci_high = 1,
+        .default_variant = "x",
+        .default_ns = 10,
+        .status = "default"};
+
+    kt_tune_home_make(&h);
+    in(&h, "evil.kttable.json", path);
+    cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
+    t->fingerprint = h.machine;
+    snprintf(t->workload, sizeof t->workload, "<img src=x>&\"");
+    cr_assert_eq(kt_table_put(t, &row, NULL), KT_OK);
+    cr_assert_eq(kt_table_save(t, path, NULL), KT_OK);
+    kt_table_destroy(t);
+    snprintf(command, sizeof command, KTTUNE "export %s --to html", path);
+    cr_assert_eq(kt_tune_home_run(command, &text), 0, "%s", text);
+    cr_expect(!strstr(text, "<img") && !strstr(text, "<script"));
+    cr_expect(strstr(text, "&lt;img src=x&gt;&amp;&quot;"), "%s", text);
+    free(text);
+    snprintf(command, sizeof command, KTTUNE "export %s --to csv", path);
+    expect(command, 0,
+           "\"a\"\"b<script>?"
+           "?/\"");
+    snprintf(command, sizeof command, KTTUNE "export %s --to c-header", path);
+    expect(command, 0, "\"a\\042b<script>\\077\\077/\"");
+    snprintf(command, sizeof command, KTTUNE "export %s --to t4", path);
+    expect(command, 3, "evil.journal.jsonl");
     kt_tune_home_remove(&h);
 }

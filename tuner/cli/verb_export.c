@@ -1,0 +1,93 @@
+/* kttune export: a table, or the samples behind it, in another format. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "tuner/cli/table_choice.h"
+#include "tuner/cli/tune_options.h"
+#include "tuner/report/export.h"
+
+typedef struct export_options {
+    const char *table, *model, *to, *out;
+} export_options;
+
+/* The whole text first: a file is written at once or not at all. */
+static kt_status write_text(const kt_exporter *exporter, const kt_export_input *in,
+                            const char *path, kt_err *err) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    kt_status st;
+
+    if (!to) return kt_fail(err, KT_E_NOMEM, "export: no memory");
+    st = exporter->write(in, to, err);
+    if (fclose(to) != 0 && st == KT_OK) st = kt_fail(err, KT_E_NOMEM, "export: no memory");
+    if (st == KT_OK && path)
+        st = kt_file_write(path, text, size, err);
+    else if (st == KT_OK && (fwrite(text, 1, size, stdout) != size || fflush(stdout) != 0))
+        st = kt_fail(err, KT_E_IO, "export: standard output: cannot be written");
+    free(text);
+    return st;
+}
+
+static kt_status export_table(const export_options *o, const kt_exporter *exporter,
+                              const kt_workbench *b, kt_err *err) {
+    kt_table *table = NULL;
+    kt_journal *journal = NULL;
+    char where[1024], path[1024];
+    kt_status st = kt_table_choose(b, o->table, o->model, where, sizeof where, &table, err);
+
+    if (st == KT_OK) st = kt_journal_path_of(where, path, sizeof path, err);
+    if (st == KT_OK) {
+        st = kt_journal_read(path, &journal, err);
+        if (st != KT_OK && !exporter->needs_journal) st = KT_OK; /* one section less */
+    }
+    if (st == KT_OK) {
+        kt_export_input in = {.table = table, .journal = journal, .registry = b->registry};
+        st = write_text(exporter, &in, o->out, err);
+    }
+    kt_journal_close(journal);
+    kt_table_destroy(table);
+    return st;
+}
+
+static int run(const kt_verb_context *context, int argc, char **argv) {
+    export_options o = {.model = "tiny-moe"};
+    const kt_switch switches[] = {
+        {"to", KT_SWITCH_TEXT, &o.to, "FORMAT",
+         "csv, c-header, html, or t4 (JSON of the raw samples) (required)"},
+        {"out", KT_SWITCH_TEXT, &o.out, "FILE", "default standard output"},
+        {"model", KT_SWITCH_TEXT, &o.model, "NAME", "without TABLE: the one serving would use"},
+    };
+    const kt_verb_usage usage = {
+        "export", "[TABLE] --to FORMAT ",
+        "Write a table for other programs and people: rows for a spreadsheet (csv) or a C program\n"
+        "(c-header), a page with heat maps (html), the journal's samples in the exchange format "
+        "T4.",
+        "  kttune export --model tiny-moe --to html --out report.html\n"
+        "  kttune export mine.kttable.json --to t4 > mine.t4.json\n"};
+    const kt_exporter *exporter;
+    kt_workbench b = {0};
+    const char *word[1];
+    kt_err err = {0};
+    kt_status st;
+    int n = 0, code = kt_switches_parse(&usage, switches, 3, argc, argv, word, 1, &n);
+
+    (void)context;
+    if (code >= 0) return code;
+    if (n == 1) o.table = word[0];
+    if (!o.to) return kt_switch_fail(&usage, "--to is missing");
+    exporter = kt_exporter_find(o.to);
+    if (!exporter)
+        return kt_switch_fail(&usage, "--to '%s': expected csv, c-header, html or t4", o.to);
+    st = kt_workbench_init(&b, false, &err);
+    if (st == KT_OK) st = export_table(&o, exporter, &b, &err);
+    kt_workbench_deinit(&b);
+    return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);
+}
+
+const kt_verb kt_verb_export = {
+    .name = "export", .summary = "a table as CSV, C header, HTML or T4", .run = run};

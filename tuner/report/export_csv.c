@@ -1,0 +1,55 @@
+/* Rows as comma-separated values (RFC 4180), for spreadsheets; and what exporters share.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "tuner/report/export.h"
+
+const kt_exporter *kt_exporter_find(const char *name) {
+    static const kt_exporter *const all[] = {&kt_export_csv, &kt_export_c_header, &kt_export_t4,
+                                             &kt_export_html};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i]->name, name) == 0) return all[i];
+    return NULL;
+}
+
+double kt_row_gain(const kt_table_row *row) {
+    return row->time_ns > 0 ? row->default_ns / row->time_ns - 1 : 0;
+}
+
+static void put_quoted(FILE *to, const char *text) {
+    fputc('"', to);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', to);
+        fputc(*text, to);
+    }
+    fputc('"', to);
+}
+
+static kt_status write_csv(const kt_export_input *in, FILE *to, kt_err *err) {
+    (void)err;
+    fputs(
+        "op,weights,acts,m,n,k,experts,topk,threads,status,ns,low,high,rounds,gain,variant,config,"
+        "version,default_variant,default_config,default_ns,error\r\n",
+        to);
+    for (size_t i = 0; i < in->table->n_rows; i++) {
+        const kt_table_row *r = &in->table->rows[i];
+        const kt_problem *p = &r->problem;
+        fprintf(to, "%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%d,%s,%.1f,%.4f,%.4f,%d,%.4f,",
+                kt_op_name(p->op), kt_weight_format_name(p->weights), kt_act_format_name(p->acts),
+                (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->experts,
+                (long long)p->topk, r->threads, r->status, r->time_ns, r->ci_low, r->ci_high,
+                r->rounds, kt_row_gain(r));
+        put_quoted(to, r->variant);
+        fputc(',', to);
+        put_quoted(to, r->config);
+        fprintf(to, ",%d,", (int)r->version);
+        put_quoted(to, r->default_variant);
+        fputc(',', to);
+        put_quoted(to, r->default_config);
+        fprintf(to, ",%.1f,%.4g\r\n", r->default_ns, r->error);
+    }
+    return KT_OK;
+}
+
+const kt_exporter kt_export_csv = {
+    .name = "csv", .summary = "one line per row, for spreadsheets", .write = write_csv};

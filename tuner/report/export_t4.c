@@ -1,0 +1,184 @@
+/* The journal's samples in the T4 exchange format of tuning results (FAIR auto-tuning): one result per
+ * contender of each cell, its raw samples as runtimes, rejected contenders with their invalidity.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "tuner/measure/stats.h"
+#include "tuner/report/export.h"
+
+/* Samples of one contender in one cell; names are borrowed from the journal. */
+typedef struct series {
+    const char *cell, *contender;
+    double ns[KT_MAX_SAMPLES];
+    int n;
+} series;
+
+typedef struct series_list {
+    series **list; /* owned */
+    size_t n, capacity;
+} series_list;
+
+static const char *text_of(const kt_json *record, const char *key) {
+    const char *s = kt_json_string(kt_json_get(record, key), NULL);
+    return s ? s : "";
+}
+
+/* Rungs of a cell follow each other, so what is looked for is near the end. */
+static series *get(series_list *all, const char *cell, const char *contender) {
+    for (size_t i = all->n; i-- > 0;)
+        if (strcmp(all->list[i]->contender, contender) == 0 &&
+            strcmp(all->list[i]->cell, cell) == 0)
+            return all->list[i];
+    if (all->n == all->capacity) {
+        size_t capacity = all->capacity ? 2 * all->capacity : 256;
+        series **list = realloc(all->list, capacity * sizeof *list);
+        if (!list) return NULL;
+        all->list = list;
+        all->capacity = capacity;
+    }
+    all->list[all->n] = calloc(1, sizeof **all->list);
+    if (!all->list[all->n]) return NULL;
+    all->list[all->n]->cell = cell;
+    all->list[all->n]->contender = contender;
+    return all->list[all->n++];
+}
+
+static bool is_voided(const kt_json *voided, size_t round) {
+    for (size_t i = 0; i < kt_json_length(voided); i++)
+        if (kt_json_int(kt_json_at(voided, i), -1) == (int64_t)round) return true;
+    return false;
+}
+
+static kt_status add_rung(series_list *all, const kt_json *r, kt_err *err) {
+    const kt_json *live = kt_json_get(r, "live"), *ns = kt_json_get(r, "ns");
+    for (size_t c = 0; c < kt_json_length(live); c++) {
+        const kt_json *own = kt_json_at(ns, c);
+        const char *name = kt_json_string(kt_json_at(live, c), NULL);
+        series *s = get(all, text_of(r, "cell"), name ? name : "");
+        if (!s) return kt_fail(err, KT_E_NOMEM, "export: no memory for the samples");
+        for (size_t i = 0; i < kt_json_length(own) && s->n < KT_MAX_SAMPLES; i++) {
+            double v = kt_json_double(kt_json_at(own, i), 0);
+            if (v > 0 && !is_voided(kt_json_get(r, "void"), i)) s->ns[s->n++] = v;
+        }
+    }
+    return KT_OK;
+}
+
+static void put_text(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, text);
+}
+
+static void put_configuration(kt_json_writer *w, const char *cell, const char *contender) {
+    kt_json_key(w, "configuration");
+    kt_json_begin_object(w);
+    put_text(w, "cell", cell);
+    put_text(w, "contender", contender);
+    kt_json_end_object(w);
+}
+
+/* Readers of the format disagree on the key of the compile time: both are given. */
+static void put_times(kt_json_writer *w, const series *s) {
+    kt_json_key(w, "times");
+    kt_json_begin_object(w);
+    kt_json_key(w, "compilation_time");
+    kt_json_put_int(w, 0);
+    kt_json_key(w, "compilation");
+    kt_json_put_int(w, 0);
+    kt_json_key(w, "runtimes");
+    kt_json_begin_array(w);
+    for (int i = 0; s && i < s->n; i++) kt_json_put_fixed(w, s->ns[i] * 1e-6, 7);
+    kt_json_end_array(w);
+    kt_json_end_object(w);
+}
+
+static void put_result(kt_json_writer *w, const char *cell, const char *contender, const series *s,
+                       const char *invalidity) {
+    bool is_correct = strcmp(invalidity, "correct") == 0;
+    kt_json_begin_object(w);
+    put_configuration(w, cell, contender);
+    put_times(w, s);
+    put_text(w, "invalidity", invalidity);
+    kt_json_key(w, "correctness");
+    kt_json_put_int(w, is_correct);
+    kt_json_key(w, "measurements");
+    kt_json_begin_array(w);
+    if (s && s->n > 0) {
+        kt_json_begin_object(w);
+        put_text(w, "name", "time");
+        kt_json_key(w, "value");
+        kt_json_put_fixed(w, kt_quantile(s->ns, s->n, 0.25) * 1e-6, 7);
+        put_text(w, "unit", "ms");
+        kt_json_end_object(w);
+    }
+    kt_json_end_array(w);
+    kt_json_key(w, "objectives");
+    kt_json_begin_array(w);
+    kt_json_put_string(w, "time");
+    kt_json_end_array(w);
+    kt_json_end_object(w);
+}
+
+/* A gate's outcome in the format's vocabulary; NULL for those that passed. */
+static const char *invalidity_of(const kt_json *record) {
+    const char *outcome = text_of(record, "outcome");
+    if (strcmp(text_of(record, "t"), "gate") != 0 || strcmp(outcome, "passed") == 0) return NULL;
+    if (strcmp(outcome, "timeout") == 0) return "timeout";
+    return strcmp(outcome, "crash") == 0 ? "runtime" : "correctness";
+}
+
+static void put_metadata(kt_json_writer *w, const kt_export_input *in) {
+    char class_name[64];
+    kt_machine_class(&in->table->fingerprint, class_name, sizeof class_name);
+    put_text(w, "schema_version", "1.0.0");
+    kt_json_key(w, "metadata");
+    kt_json_begin_object(w);
+    put_text(w, "timeunit", "milliseconds");
+    put_text(w, "device", class_name);
+    put_text(w, "workload", in->table->workload);
+    put_text(w, "tuner", in->table->build);
+    put_text(w, "date", in->table->created);
+    kt_json_key(w, "fingerprint");
+    kt_fingerprint_write(&in->table->fingerprint, w);
+    kt_json_end_object(w);
+}
+
+static kt_status write_t4(const kt_export_input *in, FILE *to, kt_err *err) {
+    kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
+    series_list all = {0};
+    const char *text = NULL;
+    size_t size = 0;
+    kt_status st = KT_OK;
+
+    for (size_t i = 0; st == KT_OK && i < kt_journal_count(in->journal); i++)
+        if (strcmp(text_of(kt_journal_at(in->journal, i), "t"), "rung") == 0)
+            st = add_rung(&all, kt_journal_at(in->journal, i), err);
+    kt_json_begin_object(&w);
+    put_metadata(&w, in);
+    kt_json_key(&w, "results");
+    kt_json_begin_array(&w);
+    for (size_t i = 0; i < all.n; i++)
+        put_result(&w, all.list[i]->cell, all.list[i]->contender, all.list[i], "correct");
+    for (size_t i = 0; i < kt_journal_count(in->journal); i++) {
+        const kt_json *r = kt_journal_at(in->journal, i);
+        if (invalidity_of(r))
+            put_result(&w, text_of(r, "shape"), text_of(r, "contender"), NULL, invalidity_of(r));
+    }
+    kt_json_end_array(&w);
+    kt_json_end_object(&w);
+    if (st == KT_OK) text = kt_json_writer_text(&w, &size);
+    if (st == KT_OK && !text) st = kt_fail(err, KT_E_NOMEM, "export: no memory for the text");
+    if (text) fprintf(to, "%s\n", text);
+    kt_json_writer_deinit(&w);
+    for (size_t i = 0; i < all.n; i++) free(all.list[i]);
+    free(all.list);
+    return st;
+}
+
+const kt_exporter kt_export_t4 = {.name = "t4",
+                                  .summary = "raw samples of the journal in the T4 format",
+                                  .needs_journal = true,
+                                  .write = write_t4};
