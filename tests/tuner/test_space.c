@@ -78,6 +78,35 @@ Test(space, every_workload_has_cells_in_every_format) {
     globfree(&files);
 }
 
+/* Whatever a shipped workload asks for, some variant of this build takes on any machine. */
+Test(space, every_workload_cell_has_a_variant) {
+    glob_t files;
+    cr_assert_eq(glob(KT_SOURCE_DIR "/datasets/workloads/*.json", 0, NULL, &files), 0);
+    for (size_t f = 0; f < files.gl_pathc; f++) {
+        char name[128], key[KT_CELL_KEY_BYTES];
+        kt_shapes s;
+        snprintf(name, sizeof name, "%s", strrchr(files.gl_pathv[f], '/') + 1);
+        *strstr(name, ".json") = '\0';
+        cr_assert_eq(kt_shapes_find(name, &s, NULL, 0, NULL), KT_OK);
+        for (int format = KT_SERVE_NATIVE; format <= KT_SERVE_INT4; format++) {
+            kt_cell_list list = {0};
+            kt_cells_of_shapes(&s, (kt_serving_format)format, KT_PROFILE_QUICK, both_counts, 2,
+                               &list, NULL);
+            for (size_t i = 0; i < list.n; i++) {
+                const kt_problem *p = &list.cells[i].problem;
+                int takers = 0;
+                for (size_t v = 0; v < kt_builtin_variant_count; v++)
+                    takers += kt_builtin_variants[v]->isa == 0 &&
+                              kt_variant_accepts(kt_builtin_variants[v], p, NULL, NULL) == KT_OK;
+                cr_expect_gt(takers, 0, "%s: %s", name,
+                             kt_cell_key(p, list.cells[i].threads, key, sizeof key));
+            }
+            kt_cell_list_deinit(&list);
+        }
+    }
+    globfree(&files);
+}
+
 /* The bundled model is described twice: by its own config.json and by a workload. Same cells. */
 Test(space, config_and_workload_of_tiny_moe_agree) {
     kt_shapes a, b;

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "dispatch/table/table.h"
+#include "kernels/formats/format.h"
 #include "tuner/space/shapes.h"
 
 int kt_serving_format_parse(const char *name) {
@@ -47,23 +48,20 @@ typedef struct role {
 /* Logits are wanted of one row per sequence, of a prompt only the last: never of hundreds of rows. */
 enum { MAX_ROLES = KT_MAX_DENSE + 2, LOGIT_ROWS = 64 };
 
-static kt_act_format acts_of(kt_weight_format weights) {
-    return weights == KT_W_BF16 ? KT_A_BF16 : KT_A_INT8_G32;
-}
-
 static double bits_of(kt_weight_format weights) {
-    if (weights == KT_W_BF16) return 16;
-    return weights == KT_W_INT8_CHANNEL ? 8 : 4.5;
+    const kt_format *f = kt_format_find(weights);
+    return f ? f->bits : 16;
 }
 
 static void add_role(role *roles, int *n, const char *name, const kt_problem *problem,
                      double weights_read) {
     role *r = &roles[*n];
-    if (weights_read <= 0) return;
+    const kt_format *format = kt_format_find(problem->weights);
+    if (weights_read <= 0 || !format) return;
     memset(r, 0, sizeof *r);
     snprintf(r->name, sizeof r->name, "%s", name);
     r->problem = *problem;
-    r->problem.acts = acts_of(problem->weights);
+    r->problem.acts = format->acts;
     r->bytes = weights_read * bits_of(problem->weights) / 8;
     r->most_rows = strcmp(name, "lm_head") == 0 ? LOGIT_ROWS : INT32_MAX;
     ++*n;
@@ -113,8 +111,9 @@ static void formats_of(const kt_shapes *s, kt_serving_format format, kt_weight_f
 }
 
 kt_serving_format kt_serving_format_of(kt_weight_format weights) {
+    if (weights == KT_W_BF16) return KT_SERVE_BF16;
     if (weights == KT_W_INT8_CHANNEL) return KT_SERVE_INT8;
-    return weights == KT_W_INT4_G32 ? KT_SERVE_INT4 : KT_SERVE_BF16;
+    return weights == KT_W_INT4_G32 ? KT_SERVE_INT4 : KT_SERVE_NATIVE;
 }
 
 double kt_shapes_weight_bytes(const kt_shapes *s, kt_serving_format format) {
