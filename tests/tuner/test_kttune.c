@@ -131,6 +131,8 @@ Test(kttune, every_verb_explains_itself) {
         snprintf(usage, sizeof usage, "  %s ", verbs[i]);
         expect(KTTUNE "--help", 0, usage);
     }
+    expect(KTTUNE "export --help", 0, "usage: kttune export");
+    expect(KTTUNE "new --help", 0, "usage: kttune new");
     expect(KTTUNE "--version", 0, "kttune 0.");
 }
 

@@ -1,0 +1,90 @@
+/* `kttune new`: what it writes compiles, has its format, and passes the gate. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "tests/support/temp.h"
+#include "tests/support/tune_home.h"
+
+#define KTTUNE KT_BUILD_DIR "/kttune "
+#define COMPILE                                                                                    \
+    "cc -std=c11 -O1 -Wall -Wextra -Werror -ffp-contract=off -I" KT_SOURCE_DIR " -I" KT_SOURCE_DIR \
+    "/include "
+
+static void expect(const char *command, int code, const char *words) {
+    char *out;
+    int got = kt_tune_home_run(command, &out);
+    cr_expect_eq(got, code, "%s: exit code %d, expected %d: %s", command, got, code, out);
+    cr_expect(strstr(out, words), "%s: '%s' lacks '%s'", command, out, words);
+    free(out);
+}
+
+/* A program around the new file that runs the gate of its op. */
+static void write_gate_program(const char *folder, const char *op, const char *name) {
+    const char *gate = strcmp(op, "moe_ffn") == 0 ? "moe" : op;
+    char text[2048];
+    int size = snprintf(
+        text, sizeof text,
+        "#include <stdio.h>\n#include \"kernels/%s/%s_gate.h\"\n"
+        "extern const kt_variant kt_variant_%s;\n"
+        "int main(void) {\n"
+        "    const kt_variant *v = &kt_variant_%s;\n"
+        "    kt_problem p = {.op = v->op, .m = 5, .n = 96, .k = 64, .experts = 2, .topk = 1};\n"
+        "    kt_config c = {{0}};\n    kt_err err = {KT_OK, \"\"};\n"
+        "    while (!(v->weights >> p.weights & 1)) p.weights++;\n"
+        "    while (!(v->acts >> p.acts & 1)) p.acts++;\n"
+        "    if (v->op == KT_OP_GEMM) p.experts = p.topk = 0;\n"
+        "    if (kt_%s_gate(v, &c, &p, 1, NULL, &err) != KT_OK) return puts(err.message), 1;\n"
+        "    printf(\"%%s passes, weights %%d\\n\", v->name, (int)p.weights);\n    return 0;\n}\n",
+        op, gate, name, name, gate);
+    kt_temp_write(folder, "main.c", text, (size_t)size);
+}
+
+Test(kttune_new, what_it_writes_compiles_and_is_right, .timeout = 60) {
+    static const struct {
+        const char *op, *name;
+    } news[] = {{"gemm", "w8c_a8_fresh__scalar"},
+                {"moe_ffn", "w4g32_a8_fresh__scalar"},
+                {"gemm", "wbf16_abf16_fresh__scalar"}};
+    char folder[256];
+
+    if (strstr(KT_BUILD_DIR, "asan")) cr_skip_test("the libraries need a sanitizer to link with");
+    kt_temp_make(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof news / sizeof *news; i++) {
+        char command[3000], words[128];
+        snprintf(command, sizeof command, KTTUNE "new %s %s --folder %s", news[i].op, news[i].name,
+                 folder);
+        expect(command, 0, news[i].name);
+        write_gate_program(folder, news[i].op, news[i].name);
+        snprintf(command, sizeof command,
+                 COMPILE "-o %s/gate %s/main.c %s/%s.c " KT_BUILD_DIR
+                         "/libkt_kernels.a " KT_BUILD_DIR "/libkt_base.a -lpthread -lm && %s/gate",
+                 folder, folder, folder, news[i].name, folder);
+        snprintf(words, sizeof words, "%s passes", news[i].name);
+        expect(command, 0, words);
+    }
+    kt_temp_remove(folder);
+}
+
+Test(kttune_new, bad_names_are_refused_with_what_was_expected) {
+    char folder[256], command[1024];
+
+    kt_temp_make(folder, sizeof folder);
+    expect(KTTUNE "new", 2, "expected an operation and a name");
+    expect(KTTUNE "new attn x", 2, "expected gemm or moe_ffn");
+    expect(KTTUNE "new gemm fast", 2, "<weights>_<acts>_<trait>__<isa>");
+    expect(KTTUNE "new gemm ../w8c_a8_x__avx2", 2, "<weights>_<acts>_<trait>__<isa>");
+    expect(KTTUNE "new gemm w8c_a8_x__sse9", 2, "'sse9' is no instruction set");
+    expect(KTTUNE "new gemm w9_a8_x__avx2", 2, "begins with no weight format");
+    expect(KTTUNE "new gemm w8c_abf16_x__avx2", 2, "expected w8c_a8_<trait>__avx2");
+    expect(KTTUNE "new gemm w8c_a8__avx2", 2, "expected w8c_a8_<trait>__avx2");
+    expect(KTTUNE "new gemm w8c_a8_p64__avx2", 2, "already");
+    expect(KTTUNE "new gemm w8c_a8_x__avx2 --folder /nonexistent", 2, "/nonexistent");
+    snprintf(command, sizeof command, KTTUNE "new gemm w8c_a8_x__avx2 --folder %s", folder);
+    expect(command, 0, "wrote");
+    expect(command, 2, "there is such a file already");
+    kt_temp_remove(folder);
+}
