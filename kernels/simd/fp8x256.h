@@ -6,7 +6,7 @@
  * summed apart over 64 inputs, then joined, scaled and added to the tile. Halves take the same way from
  * VCVTPH2PS on. A block's 128 inputs are two such runs with one scale.
  *
- * A few rows decode as they go; more rows decode a slice of 16 panel rows into L1 once. Both add the
+ * One row decodes as it goes; more rows decode a slice of 16 panel rows into L1 once. Both add the
  * same products in the same order, so a row's bits do not depend on the rows beside it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -20,7 +20,6 @@
 
 #define KT_HALF_ROWS 24 /* rows of a tile: their activations of a run take 6 KiB of L1 */
 #define KT_HALF_RUN 64  /* inputs */
-#define KT_HALF_STORE 4 /* rows from which decoding into L1 pays */
 
 /* One pair of inputs of 16 panel rows: four rows to a vector. */
 typedef struct kt_half_pair {
@@ -63,16 +62,30 @@ typedef struct kt_half_run {
     float *out;           /* sums of the slice, 64 floats from row to row */
 } kt_half_run;
 
-KT_INLINE void kt_half_multiply(const kt_half_pair *p, const float *a, const int rows,
-                                __m256 sum[3][4]) {
+/* A pair of inputs at a. Three rows leave one register of sixteen for the weights: they come one vector
+ * at a time. */
+KT_INLINE void kt_half_multiply(const float *w, const float *a, const int rows, __m256 sum[3][4]) {
+    __m256 x[3];
+
     KT_EACH (r, rows) {
-        const __m256 x = _mm256_castpd_ps(
+        x[r] = _mm256_castpd_ps(
             _mm256_broadcast_sd((const double *)(const void *)(a + KT_HALF_RUN * r)));
-        KT_EACH (v, 4) sum[r][v] = _mm256_fmadd_ps(p->w[v], x, sum[r][v]);
+    }
+    KT_EACH (v, 4) {
+        const __m256 w_v = _mm256_load_ps(w + 8 * v);
+        KT_IN_ORDER();
+        KT_EACH (r, rows) sum[r][v] = _mm256_fmadd_ps(w_v, x[r], sum[r][v]);
     }
 }
 
-/* Add the slice's products over the run to out, for up to three rows. */
+/* The same from registers: for one row. */
+KT_INLINE void kt_half_multiply_pair(const kt_half_pair *p, const float *a, __m256 sum[4]) {
+    const __m256 x = _mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)a));
+    KT_EACH (v, 4) sum[v] = _mm256_fmadd_ps(p->w[v], x, sum[v]);
+}
+
+/* Add the slice's products over the run to out: up to three rows of stored weights, or one row that
+ * decodes as it goes. */
 KT_INLINE void kt_half_micro(const kt_half_run *run, const int rows, const int is_stored) {
     const int quad_bytes = run->format == KT_W_F16 ? 512 : 256;
     __m256 sum[3][4];
@@ -81,16 +94,15 @@ KT_INLINE void kt_half_micro(const kt_half_run *run, const int rows, const int i
         KT_EACH (v, 4) sum[r][v] = _mm256_setzero_ps();
     }
     for (int i = 0; i < run->inputs; i += 4) {
-        kt_half_pair pair[2];
         if (is_stored) {
-            KT_EACH (v, 4) pair[0].w[v] = _mm256_load_ps(run->stored + 16 * i + 8 * v);
-            kt_half_multiply(&pair[0], run->a + i, rows, sum);
-            KT_EACH (v, 4) pair[1].w[v] = _mm256_load_ps(run->stored + 16 * i + 32 + 8 * v);
+            kt_half_multiply(run->stored + 16 * i, run->a + i, rows, sum);
+            kt_half_multiply(run->stored + 16 * i + 32, run->a + i + 2, rows, sum);
         } else {
+            kt_half_pair pair[2];
             kt_half_decode(run->format, run->panel + i / 4 * quad_bytes, pair);
-            kt_half_multiply(&pair[0], run->a + i, rows, sum);
+            kt_half_multiply_pair(&pair[0], run->a + i, sum[0]);
+            kt_half_multiply_pair(&pair[1], run->a + i + 2, sum[0]);
         }
-        kt_half_multiply(&pair[1], run->a + i + 2, rows, sum);
     }
     KT_EACH (r, rows) {
         for (int c = 0; c < 2; c++) {
@@ -102,11 +114,11 @@ KT_INLINE void kt_half_micro(const kt_half_run *run, const int rows, const int i
     }
 }
 
-KT_INLINE void kt_half_rows(kt_half_run run, int rows, const int is_stored) {
+static inline void kt_half_rows(kt_half_run run, int rows) {
     for (; rows > 0; rows -= 3, run.a += 3 * KT_HALF_RUN, run.out += 3 * 64) {
-        if (rows >= 3) kt_half_micro(&run, 3, is_stored);
-        if (rows == 2) kt_half_micro(&run, 2, is_stored);
-        if (rows == 1) kt_half_micro(&run, 1, is_stored);
+        if (rows >= 3) kt_half_micro(&run, 3, 1);
+        if (rows == 2) kt_half_micro(&run, 2, 1);
+        if (rows == 1) kt_half_micro(&run, 1, 1);
     }
 }
 
@@ -161,12 +173,12 @@ KT_INLINE void kt_tile_half_avx2(const kt_p64_tile *t, const kt_weight_format fo
             run.panel = t->panel + k * input_bytes + 64 * slice;
             run.out = t->tile + 16 * slice;
             kt_half_scales(&run, t->panel + 64 * t->k, k, slice);
-            if (t->rows < KT_HALF_STORE) {
-                kt_half_rows(run, t->rows, 0);
+            if (t->rows == 1) {
+                kt_half_micro(&run, 1, 0);
                 continue;
             }
             kt_half_store(&run, stored);
-            kt_half_rows(run, t->rows, 1);
+            kt_half_rows(run, t->rows);
         }
     }
 }
