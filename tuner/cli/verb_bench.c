@@ -6,14 +6,14 @@
 #include "base/json.h"
 #include "tuner/cli/bench_duel.h"
 #include "tuner/cli/workbench.h"
-#include "tuner/session/line_suite.h"
+#include "tuner/session/suite.h"
 
 static bool stop_asked(void *arg) {
     const kt_verb_context *context = arg;
     return *context->stop != 0;
 }
 
-static void print_json(const char *machine, const kt_line_row *rows, int n) {
+static void print_json(const char *machine, const kt_suite_row *rows, int n) {
     kt_json_writer w = {.indent = 2};
     const char *text;
     kt_json_begin_object(&w);
@@ -33,6 +33,15 @@ static void print_json(const char *machine, const kt_line_row *rows, int n) {
         kt_json_put_string(&w, rows[i].unit);
         kt_json_key(&w, "ok");
         kt_json_put_bool(&w, rows[i].ok);
+        kt_json_key(&w, "interval");
+        kt_json_begin_array(&w);
+        kt_json_put_fixed(&w, rows[i].spread.low, 4);
+        kt_json_put_fixed(&w, rows[i].spread.high, 4);
+        kt_json_end_array(&w);
+        kt_json_key(&w, "contender");
+        kt_json_put_string(&w, rows[i].contender);
+        kt_json_key(&w, "note");
+        kt_json_put_string(&w, rows[i].note);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
@@ -42,48 +51,48 @@ static void print_json(const char *machine, const kt_line_row *rows, int n) {
     kt_json_writer_deinit(&w);
 }
 
-static void print_text(const kt_workbench *b, const kt_line_row *rows, int n, int64_t threads) {
-    printf("machine %s, %lld thread%s, Qwen3-30B-A3B experts (2048 x 768, 8 of 128), cold weights, "
-           "A/A noise p95 %.1f %%\n",
-           b->class_name, (long long)threads, threads == 1 ? "" : "s",
+static void print_text(const kt_workbench *b, const kt_suite *suite, const kt_suite_row *rows,
+                       int n, int64_t threads) {
+    printf("machine %s, %lld thread%s, %s, A/A noise p95 %.1f %%\n", b->class_name,
+           (long long)threads, threads == 1 ? "" : "s", suite->about,
            100 * b->machine.ceilings.aa_noise_p95);
     for (int i = 0; i < n; i++) {
-        const kt_line_row *r = &rows[i];
-        const char *unit = r->gbs > 0 ? "GB/s" : "Gop/s";
+        const kt_suite_row *r = &rows[i];
         if (*r->note) {
             printf("%-30s  did not run: %s\n", r->name, r->note);
             continue;
         }
         printf("%-30s %.3f %s", r->name, r->measured, r->unit);
         printf("  (%.3f .. %.3f, %d rounds)  %.1f of %.1f %s  ", r->spread.low, r->spread.high,
-               r->rounds, r->gbs > 0 ? r->gbs : r->gops, r->ceiling, unit);
+               r->rounds, r->rate, r->ceiling, r->is_gbs ? "GB/s" : "Gop/s");
         if (r->bar > 0) printf("bar %.2f %s  ", r->bar, r->ok ? "ok" : "MISSED");
         printf("[verified] %s\n", r->contender);
     }
-    printf("repeat: kttune bench --suite line --threads %lld\n", (long long)threads);
+    printf("repeat: kttune bench --suite %s --threads %lld\n", suite->name, (long long)threads);
 }
 
 static int run_suite(const kt_verb_context *context, const char *name, int64_t threads,
                      double seconds, int64_t seed, bool json, const kt_verb_usage *usage) {
-    kt_line_options options = {.threads = (int)threads,
-                               .seconds = seconds,
-                               .seed = (uint64_t)seed,
-                               .stop = stop_asked,
-                               .stop_arg = (void *)(uintptr_t)context};
-    kt_line_row rows[KT_LINE_ROWS];
+    kt_suite_options options = {.threads = (int)threads,
+                                .seconds = seconds,
+                                .seed = (uint64_t)seed,
+                                .stop = stop_asked,
+                                .stop_arg = (void *)(uintptr_t)context};
+    const kt_suite *suite = kt_suite_find(name);
+    kt_suite_row rows[KT_SUITE_ROWS];
     kt_workbench b = {0};
     kt_err err;
     kt_status st;
     int n = 0, code = KT_TUNE_OK;
 
-    if (strcmp(name, "line") != 0)
-        return kt_switch_fail(usage, "--suite '%s': expected line", name);
+    if (!suite) return kt_switch_fail(usage, "--suite '%s': expected line or cpu", name);
     if (threads < 1 || threads > 1024)
         return kt_switch_fail(usage, "--threads: expected 1 to 1024");
     st = kt_workbench_init(&b, true, &err);
-    if (st == KT_OK) st = kt_line_suite(b.registry, &b.machine, &options, rows, &n, &err);
-    if (st == KT_OK && json) print_json(b.class_name, rows, n);
-    if (st == KT_OK && !json) print_text(&b, rows, n, threads);
+    if (st == KT_OK) st = kt_suite_run(suite, b.registry, &b.machine, &options, rows, &n, &err);
+    /* What was measured before a stop is shown too. */
+    if ((st == KT_OK || n > 0) && json) print_json(b.class_name, rows, n);
+    if ((st == KT_OK || n > 0) && !json) print_text(&b, suite, rows, n, threads);
     for (int i = 0; i < n; i++)
         if (!rows[i].ok) code = KT_TUNE_REGRESSION;
     kt_workbench_deinit(&b);
@@ -95,9 +104,10 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     double seconds = 0;
     kt_duel_options o = {.threads = 1, .rounds = 60, .seed = 1};
     const kt_switch switches[] = {
-        {"suite", KT_SWITCH_TEXT, &suite, "NAME", "line: experts as fractions of the ceilings"},
+        {"suite", KT_SWITCH_TEXT, &suite, "NAME",
+         "line or cpu: experts as fractions of the ceilings"},
         {"seconds", KT_SWITCH_DURATION, &seconds, "TIME",
-         "of timing, without choosing the variants; default 12s"},
+         "of timing, without choosing the variants; default 2s a row"},
         {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn"},
         {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c, w4g32, wq4_k ..."},
         {"variant", KT_SWITCH_TEXT, &o.variant, "NAME", "the variant to time"},

@@ -1,0 +1,74 @@
+/* Bench suites: expert kernels as fractions of what the machine can do, measured in the same run. A suite
+ * is a table of rows in a file of its own (line_suite.c, cpu_suite.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_SUITE_H
+#define KT_TUNER_SUITE_H
+
+#include <stdbool.h>
+
+#include "base/pool.h"
+#include "dispatch/registry/registry.h"
+#include "dispatch/topology/topology.h"
+#include "tuner/measure/stats.h"
+
+#define KT_SUITE_ROWS 48
+
+/* What a row is a fraction of. */
+typedef enum kt_suite_ceiling {
+    KT_OF_STREAM, /* packed bytes per time over the read stream */
+    KT_OF_PEAK, /* operations per time over the peak of the best multiply-add for the activations */
+    KT_OF_ROOFLINE /* the larger of both times over the time */
+} kt_suite_ceiling;
+
+/* A fused expert layer of random weights, cold, in 2 MiB pages. */
+typedef struct kt_suite_spec {
+    const char *name;
+    kt_weight_format weights;
+    kt_suite_ceiling of;
+    int64_t hidden, intermediate, experts, topk;
+    int64_t m;             /* rows of each active expert, or */
+    int64_t spread_tokens; /* so many tokens, spread evenly over all experts */
+    double bar;            /* 0 = for information */
+} kt_suite_spec;
+
+typedef struct kt_suite {
+    const char *name;
+    const char *about; /* one line */
+    const kt_suite_spec *specs;
+    int n_specs; /* <= KT_SUITE_ROWS */
+    double seconds_per_row;
+} kt_suite;
+
+extern const kt_suite kt_suite_line, kt_suite_cpu;
+const kt_suite *kt_suite_find(const char *name); /* NULL = unknown */
+
+typedef struct kt_suite_row {
+    char name[40], unit[24];
+    double measured;    /* median of the paired fractions */
+    double bar;         /* 0 = for information */
+    kt_interval spread; /* 95 %, of measured */
+    double rate;        /* of the kernel: GB/s of weights, or Gop/s */
+    double ceiling;     /* in the same unit, in the same rounds */
+    bool is_gbs;        /* which of both */
+    char contender[176];
+    int rounds;
+    bool ok;        /* measured >= bar; rows that could not run are not ok when they have a bar */
+    char note[128]; /* why it did not run; "" = it did */
+} kt_suite_row;
+
+typedef struct kt_suite_options {
+    int threads;
+    double
+        seconds; /* of timing, for all rows; 0 = the suite's. Choosing the variants comes on top */
+    uint64_t seed;
+    bool (*stop)(void *arg); /* may be NULL */
+    void *stop_arg;
+} kt_suite_options;
+
+/* Run the rows in order. For each the fastest correct variant is raced for first; then kernel and
+ * ceilings take turns over the same memory. A row that cannot run says why. */
+kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
+                       const kt_fingerprint *machine, const kt_suite_options *options,
+                       kt_suite_row rows[KT_SUITE_ROWS], int *n_rows, kt_err *err);
+
+#endif
