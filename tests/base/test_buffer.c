@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
+#include "tests/support/temp.h"
 
 Test(buffer, every_page_kind_is_zeroed_aligned_and_writable) {
     for (int want = KT_PAGES_SMALL; want <= KT_PAGES_HUGETLB; want++)
@@ -48,7 +49,7 @@ Test(buffer, refuses_what_would_swap) {
     kt_buffer_destroy(&b);
 }
 
-static char folder[] = "/tmp/kt-test-XXXXXX";
+static char folder[64];
 
 static const char *in_folder(const char *name) {
     static char path[400];
@@ -57,14 +58,11 @@ static const char *in_folder(const char *name) {
 }
 
 static void make_folder(void) {
-    cr_assert_not_null(mkdtemp(folder));
+    kt_temp_make(folder, sizeof folder);
 }
 
 static void remove_folder(void) {
-    DIR *d = opendir(folder);
-    for (struct dirent *e; (e = readdir(d));) unlink(in_folder(e->d_name));
-    closedir(d);
-    rmdir(folder);
+    kt_temp_remove(folder);
 }
 
 static int count_files(void) {

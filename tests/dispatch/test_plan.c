@@ -10,6 +10,7 @@
 
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
+#include "tests/support/temp.h"
 
 static const kt_problem gemm = {
     .op = KT_OP_GEMM, .weights = KT_W_INT8_CHANNEL, .acts = KT_A_INT8_G32, .n = 768, .k = 2048};
@@ -578,15 +579,12 @@ Test(plan, simple_ops_take_a_row_or_the_widest) {
 static char folder[64];
 
 static void make_folder(void) {
-    snprintf(folder, sizeof folder, "/tmp/kt-test-plan-XXXXXX");
-    cr_assert(mkdtemp(folder));
+    kt_temp_make(folder, sizeof folder);
     unsetenv("KT_TABLE");
     setenv("XDG_DATA_HOME", folder, 1);
 }
 static void remove_folder(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    kt_temp_remove(folder);
 }
 TestSuite(table_path, .init = make_folder, .fini = remove_folder);
 

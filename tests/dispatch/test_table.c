@@ -12,18 +12,16 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "dispatch/table/table.h"
+#include "tests/support/temp.h"
 
-static char path[64];
+static char folder[64], path[96];
 
 static void make_path(void) {
-    int fd;
-    snprintf(path, sizeof path, "/tmp/kt-test-table-XXXXXX");
-    fd = mkstemp(path);
-    cr_assert_geq(fd, 0);
-    close(fd);
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/table.json", folder);
 }
 static void remove_path(void) {
-    unlink(path);
+    kt_temp_remove(folder);
 }
 TestSuite(table, .init = make_path, .fini = remove_path, .timeout = 120);
 

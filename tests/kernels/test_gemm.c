@@ -56,7 +56,7 @@ static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act
     const size_t count = first ? sizeof shapes / sizeof *shapes : block_count;
     int64_t checked = 0;
 
-    for (size_t s = 0; s < count; s++) {
+    for (size_t s = (size_t)weights % KT_SHAPE_STEP; s < count; s += KT_SHAPE_STEP) {
         const int64_t *shape = first ? shapes[s] : block_shapes[s];
         kt_problem q = {.op = KT_OP_GEMM,
                         .weights = weights,

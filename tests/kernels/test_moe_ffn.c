@@ -54,7 +54,7 @@ static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act
     const size_t count = first ? sizeof shapes / sizeof *shapes : block_count;
     int64_t checked = 0;
 
-    for (size_t s = 0; s < count; s++) {
+    for (size_t s = (size_t)weights % KT_SHAPE_STEP; s < count; s += KT_SHAPE_STEP) {
         kt_problem q = {.op = KT_OP_MOE_FFN,
                         .weights = weights,
                         .acts = acts,

@@ -9,6 +9,13 @@
 #include "base/cpu.h"
 #include "kt/variant.h"
 
+/* Sanitizers look at code, not at numbers: under them each format meets a part of the shapes. */
+#ifdef __SANITIZE_ADDRESS__
+#define KT_SHAPE_STEP 3
+#else
+#define KT_SHAPE_STEP 1
+#endif
+
 /* Registry indices of an op's variants, in Criterion's memory. */
 static inline size_t *variants_of(kt_op op, size_t *count) {
     size_t *index = cr_malloc(sizeof *index * (kt_builtin_variant_count + 1));
