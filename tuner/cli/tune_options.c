@@ -22,8 +22,7 @@ int kt_switch_fail(const kt_verb_usage *usage, const char *format, ...) {
 }
 
 static int print_help(const kt_verb_usage *usage, const kt_switch *switches, size_t n) {
-    printf("usage: kttune %s %s%s[OPTION]...\n\n%s\n\n", usage->verb, usage->arguments,
-           *usage->arguments ? " " : "", usage->about);
+    printf("usage: kttune %s %s[OPTION]...\n\n%s\n\n", usage->verb, usage->arguments, usage->about);
     for (size_t i = 0; i < n; i++) {
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s", switches[i].name, switches[i].value ? " " : "",

@@ -25,8 +25,8 @@ typedef struct kt_switch {
 } kt_switch;
 
 typedef struct kt_verb_usage {
-    const char *verb, *arguments, *about;
-    const char *examples; /* whole lines */
+    const char *verb, *arguments, *about; /* arguments: "A B " with its last space, or "" */
+    const char *examples;                 /* whole lines */
 } kt_verb_usage;
 
 /* Read argv[1..]; plain words go to words[0 .. *n_words). Returns -1 to go on, or the exit code to
