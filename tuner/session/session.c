@@ -309,9 +309,9 @@ static kt_status skip(kt_session *s, size_t i, const char *why, kt_err *err) {
                            : KT_OK;
 }
 
-static uint64_t cell_seed(const kt_session *s, const kt_tune_cell *cell) {
+uint64_t kt_cell_seed(uint64_t session_seed, const kt_tune_cell *cell) {
     char key[KT_CELL_KEY_BYTES];
-    uint64_t h = s->setup.seed + 0x9e3779b97f4a7c15u;
+    uint64_t h = session_seed + 0x9e3779b97f4a7c15u;
     kt_cell_key(&cell->problem, cell->threads, key, sizeof key);
     for (const char *p = key; *p; p++) h = (h ^ (uint64_t)(unsigned char)*p) * 0x100000001b3u;
     return h;
@@ -363,7 +363,7 @@ static kt_status race(kt_session *s, size_t i, kt_contenders *c, const kt_choice
         .warm_index = warm ? kt_contenders_find(c, warm) : -1,
         .deadline_ns = s->setup.deadline_ns,
         .shorten = shorten_for(predict_sample_ns(s, cell, &c->list[c->default_index].choice)),
-        .seed = cell_seed(s, cell)};
+        .seed = kt_cell_seed(s->setup.seed, cell)};
     kt_verdict verdict;
     kt_status st;
 
