@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
+#include "tuner/cli/list_gaps.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/search/strategy.h"
@@ -84,6 +86,30 @@ static void show_absent(kt_json_writer *w) {
     }
 }
 
+/* Cells of format x instruction set for which nobody wrote a kernel; once if neither op has one. */
+static void show_gaps(kt_json_writer *w) {
+    static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
+    for (int op = 0; op < 2; op++)
+        for (int f = 1; f < KT_W_COUNT; f++)
+            for (int isa = 0; isa < KT_ISA_COUNT; isa++) {
+                const char *reason = kt_cell_gap_reason((kt_weight_format)f, isa);
+                char cell[64];
+                if (kt_cell_is_filled(ops[op], (kt_weight_format)f, isa)) continue;
+                if (op == 1 && !kt_cell_is_filled(ops[0], (kt_weight_format)f, isa)) continue;
+                snprintf(cell, sizeof cell, "%s on %s", kt_weight_format_name((kt_weight_format)f),
+                         kt_isa_name(isa));
+                if (!w) {
+                    printf("%-8s %-38s no kernel: %s\n", kt_op_name(ops[op]), cell, reason);
+                    continue;
+                }
+                kt_json_begin_object(w);
+                put(w, "name", cell);
+                put(w, "op", kt_op_name(ops[op]));
+                put(w, "refused", reason);
+                kt_json_end_object(w);
+            }
+}
+
 static void finish(kt_json_writer *w) {
     const char *text;
     kt_json_end_array(w);
@@ -107,6 +133,7 @@ static int list_variants(const list_options *o) {
         show_variant(v, reason ? reason : "refused", w);
     }
     if (o->why_invalid) show_absent(w);
+    if (o->why_invalid) show_gaps(w);
     if (w)
         finish(w);
     else if (!o->why_invalid)
@@ -282,7 +309,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"model", KT_SWITCH_TEXT, &o.model, "DIR|NAME", "whose cells; default tiny-moe"},
         {"format", KT_SWITCH_TEXT, &o.format, "F", "native, bf16, int8 or int4; default native"},
         {"why-invalid", KT_SWITCH_FLAG, &o.why_invalid, NULL,
-         "also variants that cannot run here, and those not built, with the reason"},
+         "also variants that cannot run here or were not built, and formats without a kernel, with "
+         "the reason"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
     };
     const kt_verb_usage usage = {"list", "variants|cells|models|tables|strategies ",
