@@ -1,8 +1,10 @@
 /* The AVX-VNNI kernels where there is no AVX-VNNI: the same source, with the one instruction that is
  * new in its EVEX form, through the gates of every variant. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "base/cpu.h"
+#include "dispatch/registry/registry.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
 
@@ -118,4 +120,25 @@ Test(avxvnni_form, fused_expert_of_int8_channels) {
     v.moe_gate_up = gate_up_w8c;
     v.moe_down = down_w8c;
     check(&v, KT_W_INT8_CHANNEL);
+}
+
+/* What the gates above cannot show: that the real ones stay away from a CPU without AVX-VNNI. */
+Test(avxvnni_form, cpus_without_it_refuse_every_variant) {
+    kt_registry *r;
+    size_t refused = 0;
+
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    KT_ISA_SCALAR | KT_ISA_AVX2, &r, NULL),
+                 KT_OK);
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (strstr(kt_builtin_variants[i]->name, "__avxvnni"))
+            cr_expect_null(kt_registry_find(r, kt_builtin_variants[i]->name));
+    for (size_t i = 0; i < kt_registry_refused_count(r); i++) {
+        const char *reason;
+        if (!strstr(kt_registry_refused_at(r, i, &reason)->name, "__avxvnni")) continue;
+        cr_expect(strstr(reason, "avxvnni"), "%s", reason);
+        refused++;
+    }
+    cr_expect_geq(refused, 6u, "%zu variants", refused);
+    kt_registry_destroy(r);
 }
