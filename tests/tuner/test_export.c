@@ -42,44 +42,136 @@ static void close_shipped(shipped *s) {
 
 /* --- SQL --- */
 
-/* Of rungs: slices that sort candidates out beforehand and layers under plan cells are not in the database. */
-static int64_t samples_in(const kt_journal *j, double *sum) {
-    int64_t n = 0;
+enum { N_KINDS = 3 };
+static const char *const kinds[N_KINDS] = {"rung", "slice", "plan_rung"};
+
+/* All samples of one kind of record, read without what exports read them with; valid: without those of
+ * voided rounds. */
+typedef struct tally {
+    int64_t n, n_valid;
+    double sum, valid_sum;
+} tally;
+
+static tally tally_of(const kt_journal *j, const char *kind) {
+    tally t = {0};
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *record = kt_journal_at(j, i), *ns = kt_json_get(record, "ns");
-        if (strcmp(kt_json_string(kt_json_get(record, "t"), NULL), "rung") != 0) continue;
+        const kt_json *voided = kt_json_get(record, "void");
+        if (strcmp(kt_json_string(kt_json_get(record, "t"), NULL), kind) != 0) continue;
         for (size_t c = 0; c < kt_json_length(ns); c++)
-            for (size_t k = 0; k < kt_json_length(kt_json_at(ns, c)); k++, n++)
-                *sum += kt_json_double(kt_json_at(kt_json_at(ns, c), k), 0);
+            for (size_t k = 0; k < kt_json_length(kt_json_at(ns, c)); k++) {
+                double v = kt_json_double(kt_json_at(kt_json_at(ns, c), k), 0);
+                bool is_valid = true;
+                for (size_t r = 0; r < kt_json_length(voided); r++)
+                    is_valid &= kt_json_int(kt_json_at(voided, r), -1) != (int64_t)k;
+                t.n++;
+                t.sum += v;
+                t.n_valid += is_valid;
+                t.valid_sum += is_valid ? v : 0;
+            }
     }
+    return t;
+}
+
+static int64_t count_of(const kt_journal *j, const char *kind) {
+    int64_t n = 0;
+    for (size_t i = 0; i < kt_journal_count(j); i++)
+        n += strcmp(kt_json_string(kt_json_get(kt_journal_at(j, i), "t"), NULL), kind) == 0;
     return n;
 }
 
-Test(export, sql_makes_a_database_with_every_row_and_sample, .timeout = 60) {
-    char folder[256], command[1024], *out, *end;
-    double sum = 0;
-    int64_t n;
+/* Numbers that the database answers, in order. */
+static int ask(const char *folder, const char *sql, double *out, int most) {
+    char command[2048], *text, *at, *end;
+    int n = 0;
+
+    snprintf(command, sizeof command, "sqlite3 -separator ' ' %s/t.db \"%s\"", folder, sql);
+    cr_assert_eq(kt_tune_home_run(command, &text), 0, "%s", text);
+    for (at = text; n < most; at = end, n++) {
+        out[n] = strtod(at, &end);
+        if (end == at) break;
+    }
+    free(text);
+    return n;
+}
+
+Test(export, sql_makes_a_database_with_every_row_record_and_sample, .timeout = 60) {
+    char folder[256], command[1024], *out;
+    double got[8];
     shipped s;
 
     if (system("sqlite3 --version >/dev/null 2>&1") != 0) cr_skip_test("sqlite3 is not installed");
     open_shipped(&s);
-    n = samples_in(s.journal, &sum);
     kt_temp_make(folder, sizeof folder);
-    snprintf(command, sizeof command,
-             KTTUNE
-             "export " TABLE " --to sql | sqlite3 -bail %s/t.db && sqlite3 %s/t.db "
-             "'select count(*) from sample; select sum(ns) from sample; select count(*) from "
-             "decision; select count(*) from machine; select count(*) from gate'",
-             folder, folder);
+    snprintf(command, sizeof command, KTTUNE "export " TABLE " --to sql | sqlite3 -bail %s/t.db",
+             folder);
     cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
-    cr_expect_eq(strtoll(out, &end, 10), n, "%s", out);
-    cr_expect_lt(fabs(strtod(end, &end) / sum - 1), 1e-9, "%s", out);
-    cr_expect_eq((size_t)strtoll(end, &end, 10), s.table->n_rows, "%s", out);
-    cr_expect_eq(strtoll(end, &end, 10), 1);
-    cr_expect_gt(strtoll(end, &end, 10), 10);
     free(out);
+    for (int k = 0; k < N_KINDS; k++) {
+        tally want = tally_of(s.journal, kinds[k]);
+        char sql[512];
+        snprintf(sql, sizeof sql,
+                 "select count(*), total(ns), sum(voided = 0), total(case voided when 0 then ns "
+                 "end) from sample where kind = '%s'",
+                 kinds[k]);
+        cr_assert_gt(want.n, 0, "the shipped journal has no %s any more: take another", kinds[k]);
+        cr_assert_eq(ask(folder, sql, got, 4), 4, "%s", kinds[k]);
+        cr_expect(got[0] == (double)want.n && got[2] == (double)want.n_valid, "%s: %.0f of %lld",
+                  kinds[k], got[0], (long long)want.n);
+        cr_expect(fabs(got[1] / want.sum - 1) < 1e-9 && fabs(got[3] / want.valid_sum - 1) < 1e-9,
+                  "%s: sum %g of %g", kinds[k], got[1], want.sum);
+    }
+    cr_assert_eq(ask(folder,
+                     "select (select count(*) from decision), (select count(*) from plan), (select "
+                     "count(*) from machine), (select count(*) from gate), (select count(*) from "
+                     "session), (select count(*) from decided where kind = 'decision'), (select "
+                     "count(*) from decided where kind = 'plan_decision')",
+                     got, 8),
+                 7);
+    cr_expect(got[0] == (double)s.table->n_rows && got[1] == (double)s.table->n_plans, "%g %g",
+              got[0], got[1]);
+    cr_expect_eq(got[2], 1);
+    cr_expect_eq((int64_t)got[3], count_of(s.journal, "gate"));
+    cr_expect_eq((int64_t)got[4], count_of(s.journal, "session"));
+    cr_expect_eq((int64_t)got[5], count_of(s.journal, "decision"));
+    cr_expect_eq((int64_t)got[6], count_of(s.journal, "plan_decision"));
     kt_temp_remove(folder);
     close_shipped(&s);
+}
+
+/* What a reader would ask first: do the parts find each other? */
+Test(export, tables_of_the_database_join, .timeout = 60) {
+    static const struct {
+        const char *sql, *why;
+    } none[] = {
+        {"select count(*) from plan where plan_key not in (select cell from sample where kind = "
+         "'plan_rung')",
+         "plans without samples"},
+        {"select count(*) from plan p where not exists (select 1 from decided d where d.kind = "
+         "'plan_decision' and d.cell = p.plan_key and abs(d.ns - p.ns) < 0.11)",
+         "plans that nothing decided"},
+        {"select count(*) from decision r where not exists (select 1 from decided d where d.kind = "
+         "'decision' and d.cell = r.cell and abs(d.ns - r.ns) < 0.11)",
+         "rows that nothing decided"},
+        {"select count(*) from sample where kind = 'slice' and (outputs is null or cell not in "
+         "(select cell from decided))",
+         "slices of no cell"},
+        {"select count(*) from sample where session not in (select session from session)",
+         "samples of no session"}};
+    char folder[256], command[1024], *out;
+    double got[1];
+
+    if (system("sqlite3 --version >/dev/null 2>&1") != 0) cr_skip_test("sqlite3 is not installed");
+    kt_temp_make(folder, sizeof folder);
+    snprintf(command, sizeof command, KTTUNE "export " TABLE " --to sql | sqlite3 -bail %s/t.db",
+             folder);
+    cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
+    free(out);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        cr_assert_eq(ask(folder, none[i].sql, got, 1), 1);
+        cr_expect_eq(got[0], 0, "%g %s", got[0], none[i].why);
+    }
+    kt_temp_remove(folder);
 }
 
 static char *text_with(const kt_export_input *in, const char *to) {
@@ -89,6 +181,100 @@ static char *text_with(const kt_export_input *in, const char *to) {
     cr_assert_eq(kt_exporter_find(to)->write(in, f, NULL), KT_OK);
     fclose(f);
     return text;
+}
+
+/* --- T4 --- */
+
+/* Valid samples of all kinds, each once: T4 has no rounds, so voided ones are left out. */
+Test(export, t4_holds_every_valid_sample_of_every_kind, .timeout = 60) {
+    static const char *const marks[N_KINDS] = {"", "slice n=", "layer_gain "};
+    double sums[N_KINDS] = {0};
+    int64_t counts[N_KINDS] = {0};
+    kt_json_doc *doc;
+    const kt_json *results;
+    shipped s;
+    char *text;
+
+    open_shipped(&s);
+    text = text_with(&s.in, "t4");
+    cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, NULL), KT_OK);
+    results = kt_json_get(kt_json_root(doc), "results");
+    for (size_t i = 0; i < kt_json_length(results); i++) {
+        const kt_json *configuration = kt_json_get(kt_json_at(results, i), "configuration");
+        const kt_json *times =
+            kt_json_get(kt_json_get(kt_json_at(results, i), "times"), "runtimes");
+        const char *cell = kt_json_string(kt_json_get(configuration, "cell"), NULL);
+        int kind = strncmp(cell, marks[1], strlen(marks[1])) == 0 ? 1 : strstr(cell, " T=") ? 2 : 0;
+        for (size_t k = 0; k < kt_json_length(times); k++, counts[kind]++)
+            sums[kind] += 1e6 * kt_json_double(kt_json_at(times, k), 0);
+        if (strncmp(cell, "layer_gain ", 11) == 0) {
+            cr_expect_str_eq(kt_json_string(kt_json_get(configuration, "variant"), NULL),
+                             "layer_gain");
+            cr_expect(kt_json_string(kt_json_get(configuration, "kernels"), NULL));
+        }
+        if (strncmp(cell, "moe_layer ", 10) == 0)
+            cr_expect_gt(kt_json_int(kt_json_get(configuration, "task_kib"), 0), 0);
+    }
+    for (int k = 0; k < N_KINDS; k++) {
+        tally want = tally_of(s.journal, kinds[k]);
+        cr_expect_eq(counts[k], want.n_valid, "%s: %lld of %lld", kinds[k], (long long)counts[k],
+                     (long long)want.n_valid);
+        cr_expect(fabs(sums[k] / want.valid_sum - 1) < 1e-6, "%s: %g of %g", kinds[k], sums[k],
+                  want.valid_sum);
+    }
+    kt_json_destroy(doc);
+    free(text);
+    close_shipped(&s);
+}
+
+/* --- CSV --- */
+
+/* The fields of a line, in place; commas inside quotes are text. Ends behind the line. */
+static int split(char *line, char **field, int most, char **end) {
+    int n = 0;
+    bool quoted = false;
+
+    field[n++] = line;
+    for (; *line && (quoted || *line != '\r'); line++) {
+        if (*line == '"') quoted = !quoted;
+        if (*line != ',' || quoted) continue;
+        *line = '\0';
+        if (n < most) field[n++] = line + 1;
+    }
+    *end = *line ? line + 2 : line;
+    *line = '\0';
+    return n;
+}
+
+Test(export, csv_gives_back_the_rows_and_plans) {
+    enum { COLUMNS = 26 };
+    char *text, *at, *field[COLUMNS + 1];
+    shipped s;
+
+    open_shipped(&s);
+    text = text_with(&s.in, "csv");
+    cr_assert_eq(split(text, field, COLUMNS + 1, &at), COLUMNS);
+    cr_expect(strcmp(field[3], "m") == 0 && strcmp(field[10], "ns") == 0 &&
+              strcmp(field[22], "plan") == 0);
+    for (size_t i = 0; i < s.table->n_rows + s.table->n_plans; i++) {
+        bool is_plan = i >= s.table->n_rows;
+        const kt_table_plan *p = is_plan ? &s.table->plans[i - s.table->n_rows] : NULL;
+        const kt_table_row *r = p ? &p->row : &s.table->rows[i];
+        char quoted[128];
+        cr_assert_eq(split(at, field, COLUMNS + 1, &at), COLUMNS, "line %zu", i + 2);
+        cr_expect_eq(strtoll(field[3], NULL, 10), r->problem.m);
+        cr_expect_lt(fabs(strtod(field[10], NULL) - r->time_ns), 0.06);
+        cr_expect_lt(fabs(strtod(field[20], NULL) - r->default_ns), 0.06);
+        snprintf(quoted, sizeof quoted, "\"%s\"", r->config);
+        cr_expect_str_eq(field[16], quoted);
+        cr_expect_str_eq(field[22], p ? p->cell : "");
+        snprintf(quoted, sizeof quoted, "\"%s\"", p ? p->routing : "");
+        cr_expect_str_eq(field[23], p ? quoted : "");
+        cr_expect_lt(fabs(strtod(field[25], NULL) - (p ? p->predicted : 0)), 6e-5);
+    }
+    cr_expect_eq(*at, '\0', "more lines than rows: %s", at);
+    free(text);
+    close_shipped(&s);
 }
 
 Test(export, names_cannot_leave_their_literals_or_cells) {

@@ -69,13 +69,10 @@ static void put_number(kt_json_writer *w, const char *key, double v, int decimal
 
 void kt_write_table_plan(const kt_table_plan *p, double noise, kt_json_writer *w) {
     char key[KT_PLAN_KEY_BYTES];
-    kt_plan_cell cell = {.problem = p->row.problem, .threads = p->row.threads, .tokens = p->tokens};
 
-    memcpy(cell.cell, p->cell, sizeof cell.cell);
-    memcpy(cell.routing, p->routing, sizeof cell.routing);
     kt_json_begin_object(w);
     put_text(w, "plan", p->cell);
-    put_text(w, "cell", kt_plan_cell_key(&cell, key, sizeof key));
+    put_text(w, "cell", kt_plan_key(p, key, sizeof key));
     put_text(w, "choice", p->row.config);
     put_text(w, "default", p->row.default_config);
     put_text(w, "status", p->row.status);

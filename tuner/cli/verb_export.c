@@ -76,11 +76,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "Write a table, and the journal beside it, for people and other programs:\n"
         "  html      a self-contained page: roofline, heat maps, races, regret, decisions\n"
         "  markdown  a table to paste into a README or pull request\n"
-        "  csv       one line per row, for spreadsheets\n"
-        "  sql       SQL that makes a database of rows, gates and raw samples (sqlite3, others)\n"
-        "  t4        the raw samples in the exchange format T4 of tuning results\n"
+        "  csv       one line per row and plan cell, for spreadsheets\n"
+        "  sql       SQL that makes a database of all that is known: rows, plans, sessions,\n"
+        "            gates, raw samples, decisions (sqlite3 and others)\n"
+        "  t4        the valid raw samples in the exchange format T4 of tuning results\n"
         "  t1        the parameters and their values in the format T1 of tuning problems\n"
-        "  c-header  rows as a C array",
+        "  c-header  rows as a C array (no plan cells)",
         "  kttune export --model tiny-moe --to html --out report.html\n"
         "  kttune export mine.kttable.json --to sql | sqlite3 mine.db\n"
         "  kttune export results/zen4-2c-24g/tiny-moe.kttable.json --to markdown\n"

@@ -32,31 +32,47 @@ static void put_quoted(FILE *to, const char *text) {
     fputc('"', to);
 }
 
+/* Without the end of the line: plan cells add columns. */
+static void put_row(const kt_table_row *r, FILE *to) {
+    const kt_problem *p = &r->problem;
+
+    fprintf(to, "%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%d,%s,%.1f,%.4f,%.4f,%d,%.4f,",
+            kt_op_name(p->op), kt_weight_format_name(p->weights), kt_act_format_name(p->acts),
+            (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->experts,
+            (long long)p->topk, r->threads, r->status, r->time_ns, r->ci_low, r->ci_high, r->rounds,
+            kt_row_gain(r));
+    put_quoted(to, r->variant);
+    fputc(',', to);
+    put_quoted(to, r->config);
+    fprintf(to, ",%d,", (int)r->version);
+    put_quoted(to, r->default_variant);
+    fputc(',', to);
+    put_quoted(to, r->default_config);
+    fprintf(to, ",%.1f,%.4g", r->default_ns, r->error);
+}
+
+/* Plan cells are rows of their layer's experts, m = tokens of the call; only they fill the last columns. */
 static kt_status write_csv(const kt_export_input *in, FILE *to, kt_err *err) {
     (void)err;
     fputs(
         "op,weights,acts,m,n,k,experts,topk,threads,status,ns,low,high,rounds,gain,variant,config,"
-        "version,default_variant,default_config,default_ns,error\r\n",
+        "version,default_variant,default_config,default_ns,error,plan,routing,imbalance,"
+        "predicted\r\n",
         to);
     for (size_t i = 0; i < in->table->n_rows; i++) {
-        const kt_table_row *r = &in->table->rows[i];
-        const kt_problem *p = &r->problem;
-        fprintf(to, "%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%d,%s,%.1f,%.4f,%.4f,%d,%.4f,",
-                kt_op_name(p->op), kt_weight_format_name(p->weights), kt_act_format_name(p->acts),
-                (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->experts,
-                (long long)p->topk, r->threads, r->status, r->time_ns, r->ci_low, r->ci_high,
-                r->rounds, kt_row_gain(r));
-        put_quoted(to, r->variant);
-        fputc(',', to);
-        put_quoted(to, r->config);
-        fprintf(to, ",%d,", (int)r->version);
-        put_quoted(to, r->default_variant);
-        fputc(',', to);
-        put_quoted(to, r->default_config);
-        fprintf(to, ",%.1f,%.4g\r\n", r->default_ns, r->error);
+        put_row(&in->table->rows[i], to);
+        fputs(",,,,\r\n", to);
+    }
+    for (size_t i = 0; i < in->table->n_plans; i++) {
+        const kt_table_plan *p = &in->table->plans[i];
+        put_row(&p->row, to);
+        fprintf(to, ",%s,", p->cell);
+        put_quoted(to, p->routing);
+        fprintf(to, ",%.4f,%.4f\r\n", p->imbalance, p->predicted);
     }
     return KT_OK;
 }
 
-const kt_exporter kt_export_csv = {
-    .name = "csv", .summary = "one line per row, for spreadsheets", .write = write_csv};
+const kt_exporter kt_export_csv = {.name = "csv",
+                                   .summary = "one line per row and plan cell, for spreadsheets",
+                                   .write = write_csv};

@@ -1,11 +1,13 @@
-/* Rows, gates and raw samples as SQL text that makes a database: standard types, one transaction, no
- * extension of any product. SPDX-License-Identifier: Apache-2.0 */
+/* Rows, plans, and all of the journal - sessions, gates, raw samples, decisions - as SQL text that makes a
+ * database: standard types, one transaction, no extension of any product. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "tuner/report/export.h"
-#include "tuner/space/cell.h"
+#include "tuner/space/layer_list.h"
+#include "tuner/store/row_json.h"
+#include "tuner/store/sample_record.h"
 
 enum { ROWS_PER_INSERT = 200 };
 
@@ -23,14 +25,29 @@ static const char schema[] =
     "default_config VARCHAR(96), default_ns DOUBLE PRECISION, error DOUBLE PRECISION);\n"
     "CREATE TABLE runner_up (cell VARCHAR(160), place INTEGER, variant VARCHAR(64), "
     "config VARCHAR(96), ns DOUBLE PRECISION);\n"
-    "CREATE TABLE plan (cell VARCHAR(16), weights VARCHAR(16), acts VARCHAR(16), n BIGINT, "
+    "CREATE TABLE plan (plan_key VARCHAR(240) PRIMARY KEY, cell VARCHAR(16), weights VARCHAR(16), "
+    "acts VARCHAR(16), n BIGINT, "
     "k BIGINT, experts BIGINT, topk BIGINT, tokens BIGINT, routing VARCHAR(40), "
-    "threads INTEGER, choice VARCHAR(96), default_choice VARCHAR(96), ns DOUBLE PRECISION, "
+    "imbalance DOUBLE PRECISION, threads INTEGER, choice VARCHAR(96), default_choice VARCHAR(96), "
+    "ns DOUBLE PRECISION, "
+    "low DOUBLE PRECISION, high DOUBLE PRECISION, rounds INTEGER, gain DOUBLE PRECISION, "
     "default_ns DOUBLE PRECISION, predicted DOUBLE PRECISION, status VARCHAR(20));\n"
-    "CREATE TABLE gate (shape VARCHAR(160), contender VARCHAR(200), outcome VARCHAR(16), "
+    "CREATE TABLE session (session INTEGER PRIMARY KEY, command VARCHAR(1000), "
+    "version VARCHAR(32), compiler VARCHAR(96), protocol INTEGER, strategy VARCHAR(32), "
+    "seed BIGINT, unix_ms BIGINT);\n"
+    "CREATE TABLE gate (session INTEGER, shape VARCHAR(160), contender VARCHAR(200), outcome "
+    "VARCHAR(16), "
     "rel_rms DOUBLE PRECISION, message VARCHAR(400));\n"
-    "CREATE TABLE sample (cell VARCHAR(160), rung INTEGER, contender VARCHAR(200), "
-    "round INTEGER, voided INTEGER, ns DOUBLE PRECISION);\n";
+    /* kind: 'rung' of a cell's contest, 'slice' of the cell before it (outputs = how many of its n),
+       'plan_rung' of a plan cell (cell = plan_key) */
+    "CREATE TABLE sample (session INTEGER, kind VARCHAR(12), cell VARCHAR(240), outputs BIGINT, "
+    "contest BIGINT, rung INTEGER, contender VARCHAR(200), round INTEGER, voided INTEGER, "
+    "ns DOUBLE PRECISION);\n"
+    /* kind: 'decision', 'oracle' (the decision an exhaustive search was asked about), 'plan_decision'.
+       Later ones of a cell replace earlier ones; the newest are those of the tables decision and plan. */
+    "CREATE TABLE decided (session INTEGER, kind VARCHAR(16), cell VARCHAR(240), contest BIGINT, "
+    "variant VARCHAR(64), config VARCHAR(96), version INTEGER, ns DOUBLE PRECISION, "
+    "default_ns DOUBLE PRECISION, rounds INTEGER, status VARCHAR(20));\n";
 
 static void put_literal(FILE *to, const char *text) {
     fputc('\'', to);
@@ -41,6 +58,7 @@ static void put_literal(FILE *to, const char *text) {
     fputc('\'', to);
 }
 
+/* Each with a comma behind it. */
 static void put_literals(FILE *to, const char *const *texts, int n) {
     for (int i = 0; i < n; i++) {
         put_literal(to, texts[i]);
@@ -107,18 +125,26 @@ static void put_row(const kt_table_row *r, FILE *to) {
 
 static void put_plan(const kt_table_plan *p, FILE *to) {
     const kt_problem *q = &p->row.problem;
+    char key[KT_PLAN_KEY_BYTES];
 
     fputs("INSERT INTO plan VALUES (", to);
     put_literals(to,
-                 (const char *const[]){p->cell, kt_weight_format_name(q->weights),
+                 (const char *const[]){kt_plan_key(p, key, sizeof key), p->cell,
+                                       kt_weight_format_name(q->weights),
                                        kt_act_format_name(q->acts)},
-                 3);
+                 4);
     fprintf(to, "%lld, %lld, %lld, %lld, %lld, ", (long long)q->n, (long long)q->k,
             (long long)q->experts, (long long)q->topk, (long long)p->tokens);
     put_literal(to, p->routing);
-    fprintf(to, ", %d, ", p->row.threads);
+    fputs(", ", to);
+    put_number(to, p->imbalance, ", ");
+    fprintf(to, "%d, ", p->row.threads);
     put_literals(to, (const char *const[]){p->row.config, p->row.default_config}, 2);
     put_number(to, p->row.time_ns, ", ");
+    put_number(to, p->row.ci_low, ", ");
+    put_number(to, p->row.ci_high, ", ");
+    fprintf(to, "%d, ", p->row.rounds);
+    put_number(to, kt_row_gain(&p->row), ", ");
     put_number(to, p->row.default_ns, ", ");
     put_number(to, p->predicted, ", ");
     put_literal(to, p->row.status);
@@ -130,8 +156,20 @@ static const char *text_of(const kt_json *record, const char *key) {
     return s ? s : "";
 }
 
-static void put_gate(const kt_json *r, FILE *to) {
-    fputs("INSERT INTO gate VALUES (", to);
+static void put_session(const kt_json *r, int session, FILE *to) {
+    fprintf(to, "INSERT INTO session VALUES (%d, ", session);
+    put_literals(
+        to,
+        (const char *const[]){text_of(r, "command"), text_of(r, "version"), text_of(r, "compiler")},
+        3);
+    fprintf(to, "%lld, ", (long long)kt_json_int(kt_json_get(r, "protocol"), 0));
+    put_literal(to, text_of(r, "strategy"));
+    fprintf(to, ", %lld, %lld);\n", (long long)kt_json_int(kt_json_get(r, "seed"), 0),
+            (long long)kt_json_int(kt_json_get(r, "unix_ms"), 0));
+}
+
+static void put_gate(const kt_json *r, int session, FILE *to) {
+    fprintf(to, "INSERT INTO gate VALUES (%d, ", session);
     put_literals(
         to,
         (const char *const[]){text_of(r, "shape"), text_of(r, "contender"), text_of(r, "outcome")},
@@ -141,33 +179,65 @@ static void put_gate(const kt_json *r, FILE *to) {
     fputs(");\n", to);
 }
 
-static bool is_voided(const kt_json *voided, size_t round) {
-    for (size_t i = 0; i < kt_json_length(voided); i++)
-        if (kt_json_int(kt_json_at(voided, i), -1) == (int64_t)round) return true;
-    return false;
-}
-
 /* Many rows per statement: a journal holds a hundred thousand samples. */
-static void put_rung(const kt_json *r, FILE *to) {
-    const kt_json *live = kt_json_get(r, "live"), *ns = kt_json_get(r, "ns");
+static void put_samples(const kt_sample_record *r, int session, FILE *to) {
     size_t n = 0;
 
-    for (size_t c = 0; c < kt_json_length(live); c++) {
-        const kt_json *own = kt_json_at(ns, c);
-        const char *name = kt_json_string(kt_json_at(live, c), NULL);
+    for (size_t c = 0; c < kt_json_length(r->live); c++) {
+        const kt_json *own = kt_json_at(r->ns, c);
         for (size_t i = 0; i < kt_json_length(own); i++, n++) {
             fputs(n % ROWS_PER_INSERT ? ",\n("
                   : n                 ? ";\nINSERT INTO sample VALUES\n("
                                       : "INSERT INTO sample VALUES\n(",
                   to);
-            put_literal(to, text_of(r, "cell"));
-            fprintf(to, ", %lld, ", (long long)kt_json_int(kt_json_get(r, "rung"), 0));
-            put_literal(to, name ? name : "");
-            fprintf(to, ", %zu, %d, ", i, is_voided(kt_json_get(r, "void"), i));
+            fprintf(to, "%d, ", session);
+            put_literals(to, (const char *const[]){r->kind, r->cell}, 2);
+            if (r->outputs > 0)
+                fprintf(to, "%lld, ", (long long)r->outputs);
+            else
+                fputs("NULL, ", to);
+            fprintf(to, "%lld, %lld, ", (long long)r->contest, (long long)r->rung);
+            put_literal(to, kt_sample_record_name(r, c));
+            fprintf(to, ", %zu, %d, ", i, kt_sample_record_is_voided(r, i));
             put_number(to, kt_json_double(kt_json_at(own, i), NAN), ")");
         }
     }
     if (n > 0) fputs(";\n", to);
+}
+
+/* Records without a row that makes sense are passed over: tables refuse them too. */
+static void put_decided(const kt_json *r, int session, FILE *to) {
+    const char *kind = text_of(r, "t");
+    const char *cell = text_of(r, strcmp(kind, "plan_decision") == 0 ? "plan" : "cell");
+    kt_table_row row;
+
+    if (kt_row_read(kt_json_get(r, "row"), cell, &row, NULL) != KT_OK) return;
+    fprintf(to, "INSERT INTO decided VALUES (%d, ", session);
+    put_literals(to, (const char *const[]){kind, cell}, 2);
+    fprintf(to, "%lld, ", (long long)kt_json_int(kt_json_get(r, "contest"), -1));
+    put_literals(to, (const char *const[]){row.variant, row.config}, 2);
+    fprintf(to, "%d, ", (int)row.version);
+    put_number(to, row.time_ns, ", ");
+    put_number(to, row.default_ns, ", ");
+    fprintf(to, "%d, ", row.rounds);
+    put_literal(to, row.status);
+    fputs(");\n", to);
+}
+
+static void put_journal(const kt_journal *j, FILE *to) {
+    int session = 0;
+
+    for (size_t i = 0; i < kt_journal_count(j); i++) {
+        const kt_json *r = kt_journal_at(j, i);
+        const char *kind = text_of(r, "t");
+        kt_sample_record samples;
+        if (strcmp(kind, "session") == 0) put_session(r, ++session, to);
+        if (strcmp(kind, "gate") == 0) put_gate(r, session, to);
+        if (kt_sample_record_read(r, &samples)) put_samples(&samples, session, to);
+        if (strcmp(kind, "decision") == 0 || strcmp(kind, "oracle") == 0 ||
+            strcmp(kind, "plan_decision") == 0)
+            put_decided(r, session, to);
+    }
 }
 
 static kt_status write_sql(const kt_export_input *in, FILE *to, kt_err *err) {
@@ -176,11 +246,7 @@ static kt_status write_sql(const kt_export_input *in, FILE *to, kt_err *err) {
     put_machine(in->table, to);
     for (size_t i = 0; i < in->table->n_rows; i++) put_row(&in->table->rows[i], to);
     for (size_t i = 0; i < in->table->n_plans; i++) put_plan(&in->table->plans[i], to);
-    for (size_t i = 0; in->journal && i < kt_journal_count(in->journal); i++) {
-        const kt_json *r = kt_journal_at(in->journal, i);
-        if (strcmp(text_of(r, "t"), "gate") == 0) put_gate(r, to);
-        if (strcmp(text_of(r, "t"), "rung") == 0) put_rung(r, to);
-    }
+    if (in->journal) put_journal(in->journal, to);
     fputs("COMMIT;\n", to);
     return KT_OK;
 }

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "tuner/report/export.h"
 #include "tuner/report/t4_names.h"
+#include "tuner/store/sample_record.h"
 
 enum { MOST_NAMES = 64 };
 
@@ -56,16 +57,16 @@ static void add_value(void *arg, const char *name, const char *value, bool is_nu
         all->failed = true;
 }
 
+/* Slices and plan cells race as well; all who take part are in the first rung. */
 static void collect(const kt_journal *j, parameters *all) {
     for (size_t i = 0; i < kt_journal_count(j); i++) {
-        const kt_json *r = kt_journal_at(j, i), *live = kt_json_get(r, "live");
-        const char *cell = kt_json_string(kt_json_get(r, "cell"), NULL);
-        if (!live || !cell || kt_json_int(kt_json_get(r, "rung"), -1) != 0) continue;
-        add_value(all, "cell", cell, false);
-        for (size_t c = 0; c < kt_json_length(live); c++) {
-            const char *name = kt_json_string(kt_json_at(live, c), NULL);
-            if (name) kt_t4_each_parameter(name, add_value, all);
-        }
+        char cell[KT_SAMPLE_CELL_BYTES], contender[KT_SAMPLE_CONTENDER_BYTES];
+        kt_sample_record r;
+        if (!kt_sample_record_read(kt_journal_at(j, i), &r) || r.rung != 0) continue;
+        add_value(all, "cell", kt_sample_record_cell(&r, cell, sizeof cell), false);
+        for (size_t c = 0; c < kt_json_length(r.live); c++)
+            kt_t4_each_parameter(kt_sample_record_contender(&r, c, contender, sizeof contender),
+                                 add_value, all);
     }
 }
 

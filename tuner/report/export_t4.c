@@ -1,5 +1,7 @@
 /* The journal's samples in the T4 exchange format of tuning results (FAIR auto-tuning): one result per
- * contender of each cell, its raw samples as runtimes, rejected contenders with their invalidity.
+ * contender of each cell, slice and plan cell, its raw samples as runtimes, rejected contenders with their
+ * invalidity. The format knows no rounds, so that voided ones are left out and pairing is lost; decisions
+ * have no place in it, they follow from the samples.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +11,13 @@
 #include "tuner/measure/stats.h"
 #include "tuner/report/export.h"
 #include "tuner/report/t4_names.h"
+#include "tuner/store/sample_record.h"
 
-/* Samples of one contender in one cell; names are borrowed from the journal. */
+/* Samples of one contender in one cell. */
 typedef struct series {
-    const char *cell, *contender;
-    double ns[KT_MAX_SAMPLES];
-    int n;
+    char cell[KT_SAMPLE_CELL_BYTES], contender[KT_SAMPLE_CONTENDER_BYTES];
+    double *ns; /* owned */
+    size_t n, capacity;
 } series;
 
 typedef struct series_list {
@@ -42,30 +45,38 @@ static series *get(series_list *all, const char *cell, const char *contender) {
     }
     all->list[all->n] = calloc(1, sizeof **all->list);
     if (!all->list[all->n]) return NULL;
-    all->list[all->n]->cell = cell;
-    all->list[all->n]->contender = contender;
+    snprintf(all->list[all->n]->cell, KT_SAMPLE_CELL_BYTES, "%s", cell);
+    snprintf(all->list[all->n]->contender, KT_SAMPLE_CONTENDER_BYTES, "%s", contender);
     return all->list[all->n++];
 }
 
-static bool is_voided(const kt_json *voided, size_t round) {
-    for (size_t i = 0; i < kt_json_length(voided); i++)
-        if (kt_json_int(kt_json_at(voided, i), -1) == (int64_t)round) return true;
-    return false;
+static bool add_sample(series *s, double ns) {
+    if (s->n == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        double *more = realloc(s->ns, capacity * sizeof *more);
+        if (!more) return false;
+        s->ns = more;
+        s->capacity = capacity;
+    }
+    s->ns[s->n++] = ns;
+    return true;
 }
 
-static kt_status add_rung(series_list *all, const kt_json *r, kt_err *err) {
-    const kt_json *live = kt_json_get(r, "live"), *ns = kt_json_get(r, "ns");
-    for (size_t c = 0; c < kt_json_length(live); c++) {
-        const kt_json *own = kt_json_at(ns, c);
-        const char *name = kt_json_string(kt_json_at(live, c), NULL);
-        series *s = get(all, text_of(r, "cell"), name ? name : "");
-        if (!s) return kt_fail(err, KT_E_NOMEM, "export: no memory for the samples");
-        for (size_t i = 0; i < kt_json_length(own) && s->n < KT_MAX_SAMPLES; i++) {
+static kt_status add_record(series_list *all, const kt_sample_record *r, kt_err *err) {
+    char cell[KT_SAMPLE_CELL_BYTES], contender[KT_SAMPLE_CONTENDER_BYTES];
+    bool has_room = true;
+
+    kt_sample_record_cell(r, cell, sizeof cell);
+    for (size_t c = 0; has_room && c < kt_json_length(r->live); c++) {
+        const kt_json *own = kt_json_at(r->ns, c);
+        series *s = get(all, cell, kt_sample_record_contender(r, c, contender, sizeof contender));
+        has_room = s != NULL;
+        for (size_t i = 0; has_room && i < kt_json_length(own); i++) {
             double v = kt_json_double(kt_json_at(own, i), 0);
-            if (v > 0 && !is_voided(kt_json_get(r, "void"), i)) s->ns[s->n++] = v;
+            if (v > 0 && !kt_sample_record_is_voided(r, i)) has_room = add_sample(s, v);
         }
     }
-    return KT_OK;
+    return has_room ? KT_OK : kt_fail(err, KT_E_NOMEM, "export: no memory for the samples");
 }
 
 static void put_text(kt_json_writer *w, const char *key, const char *text) {
@@ -100,7 +111,7 @@ static void put_times(kt_json_writer *w, const series *s) {
     kt_json_put_int(w, 0);
     kt_json_key(w, "runtimes");
     kt_json_begin_array(w);
-    for (int i = 0; s && i < s->n; i++) kt_json_put_fixed(w, s->ns[i] * 1e-6, 7);
+    for (size_t i = 0; s && i < s->n; i++) kt_json_put_fixed(w, s->ns[i] * 1e-6, 7);
     kt_json_end_array(w);
     kt_json_end_object(w);
 }
@@ -120,7 +131,7 @@ static void put_result(kt_json_writer *w, const char *cell, const char *contende
         kt_json_begin_object(w);
         put_text(w, "name", "time");
         kt_json_key(w, "value");
-        kt_json_put_fixed(w, kt_quantile(s->ns, s->n, 0.25) * 1e-6, 7);
+        kt_json_put_fixed(w, kt_quantile(s->ns, (int)s->n, 0.25) * 1e-6, 7);
         put_text(w, "unit", "ms");
         kt_json_end_object(w);
     }
@@ -163,9 +174,11 @@ static kt_status write_t4(const kt_export_input *in, FILE *to, kt_err *err) {
     size_t size = 0;
     kt_status st = KT_OK;
 
-    for (size_t i = 0; st == KT_OK && i < kt_journal_count(in->journal); i++)
-        if (strcmp(text_of(kt_journal_at(in->journal, i), "t"), "rung") == 0)
-            st = add_rung(&all, kt_journal_at(in->journal, i), err);
+    for (size_t i = 0; st == KT_OK && i < kt_journal_count(in->journal); i++) {
+        kt_sample_record r;
+        if (kt_sample_record_read(kt_journal_at(in->journal, i), &r))
+            st = add_record(&all, &r, err);
+    }
     kt_json_begin_object(&w);
     put_metadata(&w, in);
     kt_json_key(&w, "results");
@@ -183,7 +196,10 @@ static kt_status write_t4(const kt_export_input *in, FILE *to, kt_err *err) {
     if (st == KT_OK && !text) st = kt_fail(err, KT_E_NOMEM, "export: no memory for the text");
     if (text) fprintf(to, "%s\n", text);
     kt_json_writer_deinit(&w);
-    for (size_t i = 0; i < all.n; i++) free(all.list[i]);
+    for (size_t i = 0; i < all.n; i++) {
+        free(all.list[i]->ns);
+        free(all.list[i]);
+    }
     free(all.list);
     return st;
 }

@@ -62,11 +62,20 @@ void kt_plan_cells_take_encodings(kt_plan_cells *cells, const kt_registry *regis
     }
 }
 
-char *kt_plan_cell_key(const kt_plan_cell *c, char *out, size_t out_bytes) {
-    const kt_problem *p = &c->problem;
-    snprintf(out, out_bytes, "%s %s/%s n=%lld k=%lld E=%lld/%lld t=%d T=%lld %s", c->cell,
+static char *write_key(const char *cell, const kt_problem *p, int threads, int64_t tokens,
+                       const char *routing, char *out, size_t out_bytes) {
+    snprintf(out, out_bytes, "%s %s/%s n=%lld k=%lld E=%lld/%lld t=%d T=%lld %s", cell,
              kt_weight_format_name(p->weights), kt_act_format_name(p->acts), (long long)p->n,
-             (long long)p->k, (long long)p->experts, (long long)p->topk, c->threads,
-             (long long)c->tokens, c->routing);
+             (long long)p->k, (long long)p->experts, (long long)p->topk, threads, (long long)tokens,
+             routing);
     return out;
+}
+
+char *kt_plan_cell_key(const kt_plan_cell *c, char *out, size_t out_bytes) {
+    return write_key(c->cell, &c->problem, c->threads, c->tokens, c->routing, out, out_bytes);
+}
+
+char *kt_plan_key(const kt_table_plan *p, char *out, size_t out_bytes) {
+    return write_key(p->cell, &p->row.problem, p->row.threads, p->tokens, p->routing, out,
+                     out_bytes);
 }

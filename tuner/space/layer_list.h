@@ -3,6 +3,7 @@
 #ifndef KT_TUNER_LAYER_LIST_H
 #define KT_TUNER_LAYER_LIST_H
 
+#include "dispatch/table/table.h"
 #include "tuner/space/workload.h"
 
 #define KT_MAX_PLAN_CELLS 64
@@ -32,5 +33,7 @@ void kt_plan_cells_take_encodings(kt_plan_cells *cells, const kt_registry *regis
 
 /* "moe_layer w4g32/a8 n=768 k=2048 E=128/8 t=2 T=64 zipf:0.6": unique, stable, printable. */
 char *kt_plan_cell_key(const kt_plan_cell *cell, char *out, size_t out_bytes);
+/* The same of a decided one. */
+char *kt_plan_key(const kt_table_plan *plan, char *out, size_t out_bytes);
 
 #endif
