@@ -4,14 +4,43 @@
 #include <math.h>
 
 #include "kernels/formats/acts.h"
-#include "kernels/formats/format.h"
-#include "kernels/formats/p64_spec.h"
+#include "kernels/formats/blocks.h"
+#include "kernels/formats/requant8.h"
+
+/* What requant8 may move the product of row j of w with each row of a: by block, the most that a weight
+ * moves times the sum of |a|. */
+static void add_moves(const kt_matrix *w, int64_t j, const double *a, int64_t m, kt_ref_sum *c) {
+    const kt_p64_spec s = kt_p64_spec_of(w->format);
+
+    for (int64_t first = 0; first < w->k; first += KT_R8_BLOCK) {
+        const int64_t end = first + KT_R8_BLOCK < w->k ? first + KT_R8_BLOCK : w->k;
+        double largest = 0, most;
+        int reach_max = 0;
+        for (int64_t i = first; i < end; i += s.group) {
+            kt_block block;
+            kt_format_find(w->format)->unpack(w, j, i / s.group, &block);
+            const int offset = s.minimum == KT_P64_MIN_ZERO ? block.minimum[0] : s.offset;
+            const int reach = kt_r8_reach(offset);
+            const double scale = s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0])
+                                                        : kt_f16_to_f32(block.scale[0]);
+            largest = fmax(largest, fabs(scale) * reach);
+            reach_max = reach > reach_max ? reach : reach_max;
+        }
+        most = fmax(largest / 127, 0x1p-119) * kt_r8_error(reach_max);
+        for (int64_t i = 0; i < m; i++) {
+            kt_ref_sum *sum = &c[i * w->n + j];
+            double a_sum = 0;
+            for (int64_t l = first; l < end; l++) a_sum += fabs(a[i * w->k + l]);
+            sum->moved += most * a_sum;
+            sum->move_max = fmax(sum->move_max, most);
+        }
+    }
+}
 
 void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c) {
     const kt_format *format = kt_format_find(w->format);
 
     for (int64_t j = 0; j < w->n; j++) {
-        double w_max = 0;
         if (format->terms_row)
             format->terms_row(w, j, w_row);
         else
@@ -19,20 +48,16 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
         for (int64_t i = 0; i < m; i++) {
             double magnitude = 0;
             for (int64_t l = 0; l < w->k; l++) magnitude += fabs(a[i * w->k + l] * w_row[l]);
-            c[i * w->n + j].magnitude = magnitude;
+            c[i * w->n + j] = (kt_ref_sum){.magnitude = magnitude};
         }
         if (format->terms_row) format->decode_row(w, j, w_row);
-        for (int64_t l = 0; l < w->k; l++) w_max = fmax(w_max, fabs(w_row[l]));
         for (int64_t i = 0; i < m; i++) {
             const double *a_row = a + i * w->k;
-            double value = 0, a_sum = 0;
-            for (int64_t l = 0; l < w->k; l++) {
-                value += a_row[l] * w_row[l];
-                a_sum += fabs(a_row[l]);
-            }
+            double value = 0;
+            for (int64_t l = 0; l < w->k; l++) value += a_row[l] * w_row[l];
             c[i * w->n + j].value = value;
-            c[i * w->n + j].spread = a_sum * w_max;
         }
+        if (kt_r8_takes(kt_p64_spec_of(w->format))) add_moves(w, j, a, m, c);
     }
 }
 
@@ -62,8 +87,8 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * bf16. The same, since products of two bf16 are exact (E4M3 is exact in bf16); a kernel that first rounds inputs of another
  * type to bf16 moves each factor by 2^-8 of itself: 2 * 2^-8 S more.
  *
- * Weights rounded once more to 8 bits with one scale per row: each moves by at most half a step of
- * max|w| / 127, times |a_k|.
+ * Weights rounded once more to 8 bits with a step per 256 inputs: what kernels/formats/requant8.h derives,
+ * times |a_k|, and as many roundings of the moved sum as an exact kernel of the same activations has.
  *
  * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each loss
  * is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
@@ -72,11 +97,15 @@ double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum
     int bf16_weights =
         q->weights == KT_W_BF16 || q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL;
     int bf16_inputs = bf16_weights && q->acts == KT_A_BF16;
-    double roundings = 2 * k, extra = 0;
+    const int is_integer = numerics == KT_NUM_EXACT_INT32 || numerics == KT_NUM_REQUANT;
+    double roundings = 2 * k, extra = 0, magnitude = sum->magnitude;
 
-    if (numerics == KT_NUM_EXACT_INT32 && (q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2))
+    if (is_integer && (q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2))
         roundings = integer_roundings(q->weights, kt_a8_group_inputs(q->acts), k);
     if (numerics == KT_NUM_BF16_F32 && !bf16_inputs) extra = 0x1p-7 * sum->magnitude;
-    if (numerics == KT_NUM_REQUANT) extra = sum->spread / 254;
-    return 1.01 * (roundings * u * sum->magnitude + extra) + 0x1p-107 * k;
+    if (numerics == KT_NUM_REQUANT) {
+        extra = sum->moved;
+        magnitude += sum->moved;
+    }
+    return 1.01 * (roundings * u * magnitude + extra) + 0x1p-107 * k;
 }

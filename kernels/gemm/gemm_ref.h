@@ -9,7 +9,9 @@
 typedef struct kt_ref_sum {
     double value;     /* sum_k a_k w_k */
     double magnitude; /* sum_k |a_k w_k|, |w_k| taken over the terms of w_k (kt_format.terms_row) */
-    double spread;    /* sum_k |a_k| * max_k |w_k|: for variants that round weights again */
+    /* For variants that round weights again (kernels/formats/requant8.h; 0 where it is not defined): what
+     * that may move the value by, and the most that it moves one weight. */
+    double moved, move_max;
 } kt_ref_sum;
 
 /* c[i, j] = sum_k a[i, k] * w[j, k], j < w->n, rows of c w->n apart. a holds decoded rows (doubles,

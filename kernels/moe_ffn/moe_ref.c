@@ -65,15 +65,13 @@ kt_ref_value kt_moe_ref_down(const kt_problem *q, kt_numerics numerics, const kt
                              const double *w_row, const kt_ref_value *h) {
     kt_problem product = kt_moe_down_problem(q);
     kt_ref_sum seen = *sum; /* the sums of the h that the variant has, at worst */
-    double carried = 0, h_sum = 0, moved = 0;
+    double carried = 0;
 
     for (int64_t j = 0; j < q->n; j++) {
         carried += fabs(w_row[j]) * h[j].bound;
-        h_sum += fabs(h[j].value);
-        moved += h[j].bound;
+        seen.moved += h[j].bound * sum->move_max;
     }
     seen.magnitude += carried;
-    if (h_sum > 0) seen.spread *= 1 + moved / h_sum;
     return (kt_ref_value){sum->value, carried + kt_gemm_bound(&product, numerics, &seen)};
 }
 
