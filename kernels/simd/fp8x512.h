@@ -1,9 +1,6 @@
 /* Tiles of FP8 E4M3 weights (wf8c, wf8b128) and half weights (wf16) with abf16 activations on AVX-512.
  *
- * With VBMI and BF16: the seven magnitude bits of a code index two tables of 128 bytes, the high and
- * the low byte of its value as bfloat16 (exact, subnormals and NaN included); VPERMI2B looks 64 codes up,
- * ignoring the sign bit, which one VPTERNLOGD carries over. The panel's byte order is such that
- * unpacking low and high bytes gives pairs of inputs in the order of the 16 rows, as VDPBF16PS wants.
+ * With VBMI and BF16: 64 codes become pairs of bfloat16 by table (fp8_table512.h).
  *
  * Without: the code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the
  * top of words, an arithmetic shift by 1, the doubled sign bit masked out. VCVTPH2PS widens 16 of them,
@@ -17,6 +14,7 @@
 #ifndef KT_SIMD_FP8X512_H
 #define KT_SIMD_FP8X512_H
 
+#include "kernels/simd/fp8_table512.h"
 #include "kernels/simd/kinds512.h"
 
 /* Inputs that share a scale. */
@@ -44,98 +42,6 @@ KT_INLINE void kt_fp8_join(float *c, __m512 sum, __m512 scale, int64_t block) {
 KT_INLINE __m512 kt_fp8_dpbf16(__m512 sum, __m512i w, __m512i a) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a));
     return sum;
-}
-
-/* bfloat16 of the codes 0x00..0x7f: high and low bytes. Normal codes e, m are the bits of (e + 120) << 7 |
- * m << 4; subnormal ones m * 2^-9. */
-#define KT_FP8_HIGH_NORMAL(e) (uint8_t)(((e) + 120) >> 1)
-#define KT_FP8_ROW_HIGH(e)                                                                      \
-    KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), \
-        KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e), KT_FP8_HIGH_NORMAL(e)
-#define KT_FP8_ROW_LOW(e)                                                        \
-    ((e)&1) << 7, ((e)&1) << 7 | 0x10, ((e)&1) << 7 | 0x20, ((e)&1) << 7 | 0x30, \
-        ((e)&1) << 7 | 0x40, ((e)&1) << 7 | 0x50, ((e)&1) << 7 | 0x60, ((e)&1) << 7 | 0x70
-
-static const _Alignas(64) uint8_t kt_fp8_high[128] = {
-    /* 0, 2^-9, 2^-8, 1.5 2^-8, 2^-7, 1.25 2^-7, 1.5 2^-7, 1.75 2^-7 */
-    0x00,
-    0x3b,
-    0x3b,
-    0x3b,
-    0x3c,
-    0x3c,
-    0x3c,
-    0x3c,
-    KT_FP8_ROW_HIGH(1),
-    KT_FP8_ROW_HIGH(2),
-    KT_FP8_ROW_HIGH(3),
-    KT_FP8_ROW_HIGH(4),
-    KT_FP8_ROW_HIGH(5),
-    KT_FP8_ROW_HIGH(6),
-    KT_FP8_ROW_HIGH(7),
-    KT_FP8_ROW_HIGH(8),
-    KT_FP8_ROW_HIGH(9),
-    KT_FP8_ROW_HIGH(10),
-    KT_FP8_ROW_HIGH(11),
-    KT_FP8_ROW_HIGH(12),
-    KT_FP8_ROW_HIGH(13),
-    KT_FP8_ROW_HIGH(14),
-    0x43,
-    0x43,
-    0x43,
-    0x43,
-    0x43,
-    0x43,
-    0x43,
-    0x7f};
-static const _Alignas(64) uint8_t kt_fp8_low[128] = {0x00,
-                                                     0x00,
-                                                     0x80,
-                                                     0xc0,
-                                                     0x00,
-                                                     0x20,
-                                                     0x40,
-                                                     0x60,
-                                                     KT_FP8_ROW_LOW(1),
-                                                     KT_FP8_ROW_LOW(2),
-                                                     KT_FP8_ROW_LOW(3),
-                                                     KT_FP8_ROW_LOW(4),
-                                                     KT_FP8_ROW_LOW(5),
-                                                     KT_FP8_ROW_LOW(6),
-                                                     KT_FP8_ROW_LOW(7),
-                                                     KT_FP8_ROW_LOW(8),
-                                                     KT_FP8_ROW_LOW(9),
-                                                     KT_FP8_ROW_LOW(10),
-                                                     KT_FP8_ROW_LOW(11),
-                                                     KT_FP8_ROW_LOW(12),
-                                                     KT_FP8_ROW_LOW(13),
-                                                     KT_FP8_ROW_LOW(14),
-                                                     0x80,
-                                                     0x90,
-                                                     0xa0,
-                                                     0xb0,
-                                                     0xc0,
-                                                     0xd0,
-                                                     0xe0,
-                                                     0xc0};
-
-/* The tables: high bytes, low bytes. */
-KT_INLINE void kt_fp8_tables(__m512i tables[4]) {
-    tables[0] = _mm512_load_si512(kt_fp8_high);
-    tables[1] = _mm512_load_si512(kt_fp8_high + 64);
-    tables[2] = _mm512_load_si512(kt_fp8_low);
-    tables[3] = _mm512_load_si512(kt_fp8_low + 64);
-}
-
-/* A line of codes -> two pairs of inputs of 16 rows. */
-KT_INLINE void kt_fp8_widen(const uint8_t *line, const __m512i tables[4], __m512i pair[2]) {
-    const __m512i sign = _mm512_set1_epi8(-128), x = _mm512_load_si512(line);
-    const __m512i low = _mm512_permutex2var_epi8(tables[2], x, tables[3]);
-    __m512i high = _mm512_permutex2var_epi8(tables[0], x, tables[1]);
-
-    high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8); /* high | (x & sign) */
-    pair[0] = _mm512_unpacklo_epi8(low, high);
-    pair[1] = _mm512_unpackhi_epi8(low, high);
 }
 
 /* Four inputs (one line per column) of `rows` rows. */
