@@ -7,7 +7,7 @@ set(KT_FLAGS_avx512vnni ${KT_FLAGS_avx512} -mavx512vnni)
 set(KT_FLAGS_avx512bf16 ${KT_FLAGS_avx512} -mavx512bf16)
 set(KT_FLAGS_avx512vbmi ${KT_FLAGS_avx512} -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mgfni)
 set(KT_FLAGS_amxint8 ${KT_FLAGS_avx512} -mamx-tile -mamx-int8)
-set(KT_FLAGS_amxbf16 ${KT_FLAGS_avx512} -mamx-tile -mamx-bf16)
+set(KT_FLAGS_amxbf16 ${KT_FLAGS_avx512} -mavx512vbmi -mamx-tile -mamx-bf16)
 set(KT_FLAGS_scalar "")
 set(KT_FLAGS_lib ${KT_FLAGS_avx2}) # for the loops around the calls: every library here asks for AVX2
 

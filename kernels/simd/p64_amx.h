@@ -20,9 +20,11 @@
 
 #define KT_AMX_BLOCK 64 /* rows per call: the sums, 16 KiB, stay in L1 */
 
-/* The bytes of a row that tiles read: its codes or its bfloat16, without scales. */
+/* The bytes of a row that tiles read: bfloat16, or codes without their scales. */
 static inline size_t kt_amx_row_bytes(kt_weight_format weights, int64_t k) {
-    return weights == KT_W_BF16 ? 2 * (size_t)k : (size_t)k;
+    const uint32_t floats =
+        1u << KT_W_BF16 | 1u << KT_W_F16 | 1u << KT_W_FP8_CHANNEL | 1u << KT_W_FP8_B128;
+    return floats >> weights & 1 ? 2 * (size_t)k : (size_t)k;
 }
 
 /* Scratch for rows that do not lie at equal distances. Only gate-and-up meets such rows. */

@@ -1,0 +1,30 @@
+/* Fused expert: FP8 weights x BF16 activations on AMX-BF16.
+ * The tiles are explained in kernels/simd/amx_wide.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/amx_wide.h"
+#include "kernels/simd/swiglu_avx2.h"
+
+static void gate_up(const kt_moe_call *call) {
+    kt_amx_gate_up(call, kt_tile_wf8_amx, kt_swiglu_abf16_avx2);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_amx_down(call, kt_tile_wf8_amx);
+}
+
+KT_VARIANT(wf8_abf16_moe64__amxbf16) = {
+    .name = "wf8_abf16_moe64__amxbf16",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL,
+    .acts = 1u << KT_A_BF16,
+    .isa = KT_ISA_AMXBF16 | KT_ISA_AVX512VBMI,
+    .numerics = KT_NUM_BF16_F32,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .workspace_bytes = kt_amx_gather_bytes,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
