@@ -27,8 +27,8 @@ typedef struct kt_gate_run {
     const char *what; /* "c", "h", "out" */
 } kt_gate_run;
 
-/* Count one element; KT_E_MISMATCH with the full story when |got - want| exceeds bound or got is
- * not finite. */
+/* Count one element; KT_E_MISMATCH with the full story when |got - want| exceeds bound or one of them alone is
+ * not a number. */
 kt_status kt_gate_element(const kt_gate_run *run, int64_t row, int64_t column, double got,
                           double want, double bound, kt_gate_sums *sums, kt_err *err);
 /* The same story for a rule that has no number. */
@@ -48,6 +48,13 @@ typedef struct kt_gate_matrix {
 kt_status kt_gate_matrix_create(kt_weight_format format, int64_t n, int64_t k, uint64_t seed,
                                 kt_gate_matrix *out, kt_err *err);
 void kt_gate_matrix_destroy(kt_gate_matrix *w);
+
+/* For FP8: a NaN code of either sign somewhere in every sixth row, those with heavy tails. Other formats stay
+ * as they are. */
+void kt_gate_matrix_spoil(kt_gate_matrix *w, uint64_t seed);
+
+/* The same bits, or NaN both: which NaN comes out depends on the order of operands of an instruction. */
+int kt_gate_same(const float *x, const float *y);
 
 /* m encoded rows, stride bytes apart, the last one ending at an inaccessible page, and the same rows
  * decoded. Patterns in turn: normal; extremes of either sign; heavy tails; one outlier; zeros; all

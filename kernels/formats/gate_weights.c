@@ -101,7 +101,7 @@ static void fill_int4z(const kt_matrix *w, int64_t row, int64_t group, const row
     }
 }
 
-/* Every code but NaN. A block's scale is drawn by its first row. */
+/* Every code but NaN (kt_gate_matrix_spoil). A block's scale is drawn by its first row. */
 static void fill_fp8(const kt_matrix *w, int64_t row, const row_pattern *p, void *data,
                      void *scales) {
     const int64_t blocks = (w->k + 127) / 128;
@@ -191,6 +191,18 @@ kt_status kt_gate_matrix_create(kt_weight_format format, int64_t n, int64_t k, u
     for (int64_t row = 0; row < n; row++)
         fill_row(f, &out->matrix, row, &rng, out->data.data, out->scales.data);
     return KT_OK;
+}
+
+void kt_gate_matrix_spoil(kt_gate_matrix *w, uint64_t seed) {
+    const kt_matrix *m = &w->matrix;
+    kt_rng rng;
+
+    if (m->format != KT_W_FP8_B128 && m->format != KT_W_FP8_CHANNEL) return;
+    kt_rng_seed(&rng, seed);
+    for (int64_t row = W_HEAVY; row < m->n; row += W_PATTERNS) {
+        const int64_t at = (int64_t)kt_rng_below(&rng, (uint64_t)m->k);
+        ((uint8_t *)w->data.data)[row * m->k + at] = kt_rng_below(&rng, 2) ? 0x7f : 0xff;
+    }
 }
 
 void kt_gate_matrix_destroy(kt_gate_matrix *w) {

@@ -34,6 +34,7 @@ kt_status kt_gemm_case_create(const kt_problem *q, uint64_t seed, kt_gemm_case *
     st = kt_gate_matrix_create(q->weights, q->n, q->k, seed, &c->w, err);
     if (st == KT_OK) st = kt_gate_acts_create(q->acts, q->m, q->k, seed, &c->a, err);
     if (st != KT_OK) goto done;
+    kt_gate_matrix_spoil(&c->w, seed);
     c->want = malloc(sizeof *c->want * (size_t)(q->m * q->n) + 1);
     w_row = malloc(sizeof *w_row * (size_t)q->k);
     if (!c->want || !w_row) {
@@ -161,7 +162,7 @@ static kt_status check_same(const bench *b, const bench *other, int64_t row, int
         for (int64_t j = 0; j < b->run->problem->n; j++) {
             const float *x = (const float *)b->c.data + i * b->ldc + j;
             const float *y = (const float *)other->c.data + i * b->ldc + j;
-            if (memcmp(x, y, sizeof *x) != 0)
+            if (!kt_gate_same(x, y))
                 return kt_gate_refuse(b->run, err, "c[%lld, %lld] = %.9g, but %.9g %s",
                                       (long long)i, (long long)j, *x, *y, how);
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/p64.h"
@@ -31,6 +32,8 @@ struct kt_moe_case {
     double *h_row, *w_row; /* scratch: [n], [max(n, k)] */
     const kt_variant *packed_for;
     kt_guard packed;
+    /* FP8: the same with NaN codes in gate and up, for gate_up alone: all of its outputs are NaN. */
+    kt_moe_case *spoilt;
 };
 
 /* Row i works on token (step * i + 1) mod tokens: every row another token, not in order. */
@@ -69,11 +72,16 @@ static kt_status make_reference(kt_moe_case *c, kt_err *err) {
         return kt_fail(err, KT_E_NOMEM, "moe gate: no memory for the reference");
     kt_gemm_ref(&c->gate.matrix, c->a.decoded, c->tokens, c->w_row, c->want_gate);
     kt_gemm_ref(&c->up.matrix, c->a.decoded, c->tokens, c->w_row, c->want_up);
-    /* down_h is all zero bytes, whose outputs are zero: want_down is valid from the start. */
+    /* down_h is all zero bytes, and want_down valid from the start: what comes of an h of zeros. */
+    memset(c->h_row, 0, n * sizeof *c->h_row);
+    kt_gemm_ref(&c->down.matrix, c->h_row, 1, c->w_row, c->want_down);
+    for (size_t i = 1; i < t; i++)
+        memcpy(c->want_down + i * k, c->want_down, k * sizeof *c->want_down);
     return KT_OK;
 }
 
-kt_status kt_moe_case_create(const kt_problem *q, uint64_t seed, kt_moe_case **out, kt_err *err) {
+static kt_status case_create(const kt_problem *q, uint64_t seed, int spoil, kt_moe_case **out,
+                             kt_err *err) {
     kt_moe_case *c;
     kt_status st;
 
@@ -90,7 +98,12 @@ kt_status kt_moe_case_create(const kt_problem *q, uint64_t seed, kt_moe_case **o
         st = kt_gate_matrix_create(q->weights, q->k, q->n, 3 * seed + 2, &c->down, err);
     if (st == KT_OK) st = kt_gate_acts_create(q->acts, c->tokens, q->k, seed, &c->a, err);
     if (st == KT_OK) st = make_routing(c, err);
-    if (st == KT_OK) st = make_reference(c, err);
+    if (st == KT_OK) {
+        kt_gate_matrix_spoil(&c->down, seed);
+        if (spoil) kt_gate_matrix_spoil(&c->gate, seed + 1);
+        if (spoil) kt_gate_matrix_spoil(&c->up, seed + 2);
+        st = make_reference(c, err);
+    }
     if (st != KT_OK) {
         kt_moe_case_destroy(c);
         return st;
@@ -99,8 +112,21 @@ kt_status kt_moe_case_create(const kt_problem *q, uint64_t seed, kt_moe_case **o
     return KT_OK;
 }
 
+kt_status kt_moe_case_create(const kt_problem *q, uint64_t seed, kt_moe_case **out, kt_err *err) {
+    const int is_fp8 = q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL;
+
+    KT_TRY(case_create(q, seed, 0, out, err));
+    if (!is_fp8) return KT_OK;
+    kt_status st = case_create(q, seed, 1, &(*out)->spoilt, err);
+    if (st == KT_OK) return KT_OK;
+    kt_moe_case_destroy(*out);
+    *out = NULL;
+    return st;
+}
+
 void kt_moe_case_destroy(kt_moe_case *c) {
     if (!c) return;
+    kt_moe_case_destroy(c->spoilt);
     kt_gate_matrix_destroy(&c->gate);
     kt_gate_matrix_destroy(&c->up);
     kt_gate_matrix_destroy(&c->down);
@@ -367,6 +393,20 @@ static kt_status check_out(const bench *b, kt_gate_sums *sums, kt_err *err) {
     return st;
 }
 
+/* The same bytes; of bfloat16 rows, which may hold NaN, the same bits or NaN both. */
+static int same_h(const bench *b, const bench *other, int64_t row) {
+    const size_t at = (size_t)row * b->h_stride;
+    const char *x = (const char *)b->h.data + at, *y = (const char *)other->h.data + at;
+    const uint16_t *p = (const void *)x, *r = (const void *)y;
+
+    if (memcmp(x, y, b->h_stride) == 0) return 1;
+    for (int64_t j = 0; b->run->problem->acts == KT_A_BF16 && j < b->run->problem->n; j++) {
+        const float f = kt_bf16_to_f32(p[j]), g = kt_bf16_to_f32(r[j]);
+        if (!kt_gate_same(&f, &g)) return 0;
+    }
+    return b->run->problem->acts == KT_A_BF16;
+}
+
 /* Rows [row, row + m) of h, and their tokens' outputs, are the same bits in both. */
 static kt_status check_same(const bench *b, const bench *other, stage s, int64_t row, int64_t m,
                             const char *how, kt_err *err) {
@@ -376,11 +416,10 @@ static kt_status check_same(const bench *b, const bench *other, stage s, int64_t
         int64_t t = ((const int32_t *)b->inputs->rows.data)[i];
         const float *x = (const float *)b->out.data + t * b->ldo;
         const float *y = (const float *)other->out.data + t * b->ldo;
-        if (memcmp((const char *)b->h.data + (size_t)i * b->h_stride,
-                   (const char *)other->h.data + (size_t)i * b->h_stride, b->h_stride) != 0)
+        if (!same_h(b, other, i))
             return kt_gate_refuse(b->run, err, "h row %lld has other bits %s", (long long)i, how);
         for (int64_t j = 0; j < q->k && s == DOWN; j++)
-            if (memcmp(&x[j], &y[j], sizeof *x) != 0)
+            if (!kt_gate_same(&x[j], &y[j]))
                 return kt_gate_refuse(b->run, err, "out[%lld, %lld] = %.9g, but %.9g %s",
                                       (long long)t, (long long)j, x[j], y[j], how);
     }
@@ -424,8 +463,9 @@ static kt_status check_stage(const bench *whole, const bench *part, stage s, kt_
     return check_rows_alone(whole, part, s, err);
 }
 
-kt_status kt_moe_case_check(kt_moe_case *c, const kt_variant *v, const kt_config *config, int64_t m,
-                            kt_gate_sums *sums, kt_err *err) {
+/* The first `stages` of the two. */
+static kt_status case_check(kt_moe_case *c, const kt_variant *v, const kt_config *config, int64_t m,
+                            int stages, kt_gate_sums *sums, kt_err *err) {
     kt_gate_sums unused = {0};
     kt_problem q = c->problem;
     kt_gate_run run = {v, config, &q, c->seed, ""};
@@ -442,10 +482,16 @@ kt_status kt_moe_case_check(kt_moe_case *c, const kt_variant *v, const kt_config
     st = bench_init(&whole, &run, c, err);
     if (st == KT_OK) st = bench_init(&part, &run, c, err);
     if (st == KT_OK) st = check_stage(&whole, &part, GATE_UP, sums, err);
-    if (st == KT_OK) st = check_stage(&whole, &part, DOWN, sums, err);
+    if (st == KT_OK && stages > 1) st = check_stage(&whole, &part, DOWN, sums, err);
     bench_deinit(&whole);
     bench_deinit(&part);
     return st;
+}
+
+kt_status kt_moe_case_check(kt_moe_case *c, const kt_variant *v, const kt_config *config, int64_t m,
+                            kt_gate_sums *sums, kt_err *err) {
+    KT_TRY(case_check(c, v, config, m, 2, sums, err));
+    return c->spoilt ? case_check(c->spoilt, v, config, m, 1, sums, err) : KT_OK;
 }
 
 kt_status kt_moe_gate(const kt_variant *v, const kt_config *config, const kt_problem *q,

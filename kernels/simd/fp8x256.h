@@ -1,7 +1,7 @@
 /* Panel kernels for AVX2: FP8 E4M3 (wf8c, wf8b128) and half (wf16) weights with abf16 activations.
  *
  * A code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the top of words,
- * an arithmetic shift by 1, the doubled sign bit masked out. VCVTPH2PS widens eight of them: four
+ * an arithmetic shift by 1, the doubled sign bit masked out, the NaN codes set apart. VCVTPH2PS widens eight of them: four
  * panel rows with a pair of inputs each, which meet the activations' pair. Even and odd inputs are
  * summed apart over 64 inputs, then joined, scaled and added to the tile. Halves take the same way from
  * VCVTPH2PS on. A block's 128 inputs are two such runs with one scale.
@@ -31,8 +31,12 @@ KT_INLINE void kt_half_widen(__m256i words, __m256 *w) {
     w[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1));
 }
 
+/* One step up from the NaN codes bit 14 comes on: it is set for them, and makes halves that are NaN. */
 KT_INLINE __m256i kt_half_of_fp8(__m256i words) {
-    return _mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16((short)0xbf80));
+    const __m256i half =
+        _mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16((short)0xbf80));
+    const __m256i above = _mm256_add_epi16(half, _mm256_set1_epi16(0x80));
+    return _mm256_or_si256(half, _mm256_and_si256(above, _mm256_set1_epi16(0x4000)));
 }
 
 /* Four inputs of the slice at w: two pairs. */

@@ -3,7 +3,7 @@
  * With VBMI and BF16: 64 codes become pairs of bfloat16 by table (fp8_table512.h).
  *
  * Without: the code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the
- * top of words, an arithmetic shift by 1, the doubled sign bit masked out. VCVTPH2PS widens 16 of them,
+ * top of words, an arithmetic shift by 1, the doubled sign bit masked out, the NaN codes set apart. VCVTPH2PS widens 16 of them,
  * eight rows with two inputs each, which meet the activations' pair; even and odd inputs are summed
  * apart and joined at the end of a block. A half weight takes the same way from VCVTPH2PS on.
  *
@@ -254,9 +254,13 @@ KT_INLINE __m512 kt_half_widen(__m512i words, const int upper) {
                                  : _mm512_castsi512_si256(words));
 }
 
-/* E4M3 bytes in the upper halves of words -> halves of 2^-8 the value. */
+/* E4M3 bytes in the upper halves of words -> halves of 2^-8 the value. One step up from the NaN codes bit 14
+ * comes on: it is set for them, and makes halves that are NaN. */
 KT_INLINE __m512i kt_half_of_fp8(__m512i words) {
-    return _mm512_and_si512(_mm512_srai_epi16(words, 1), _mm512_set1_epi16((short)0xbf80));
+    const __m512i half =
+        _mm512_and_si512(_mm512_srai_epi16(words, 1), _mm512_set1_epi16((short)0xbf80));
+    const __m512i above = _mm512_add_epi16(half, _mm512_set1_epi16(0x80));
+    return _mm512_ternarylogic_epi32(half, above, _mm512_set1_epi16(0x4000), 0xf8);
 }
 
 /* The pairs of 16 rows' sums -> 16 sums. */

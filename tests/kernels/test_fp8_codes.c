@@ -1,0 +1,150 @@
+/* Every FP8 variant and all 256 codes: products are exact, NaN codes give NaN.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/numeric.h"
+#include "kernels/formats/acts.h"
+#include "kernels/formats/p64.h"
+#include "tests/kernels/variant_walk.h"
+
+#define CODES 256
+#define INPUTS 160 /* one block of 128 and a part of one */
+#define ROWS 130   /* more than a tile of many rows takes */
+
+static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 48, 64, ROWS};
+
+/* Panel row c has code c at one input and zeros elsewhere. */
+static int64_t place_of(int code) {
+    return (code * 7 + 3) % INPUTS;
+}
+
+static float activation(int64_t row, int64_t i) {
+    return (float)(1 + (row * 13 + i * 5) % 7) * ((row + i) % 2 ? 0.25f : -0.25f);
+}
+
+typedef struct call_memory {
+    uint8_t codes[CODES * INPUTS];
+    float scales[CODES]; /* of rows or, in order of memory, of 2 x 2 blocks */
+    void *packed, *a, *scratch;
+    float *c;
+} call_memory;
+
+static void *lines(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    cr_assert_not_null(p);
+    return p;
+}
+
+static double scale_of(kt_weight_format format, const call_memory *x, int code) {
+    return format == KT_W_FP8_CHANNEL ? x->scales[code]
+                                      : x->scales[code / 128 * 2 + place_of(code) / 128];
+}
+
+static void check(const kt_variant *v, const kt_problem *q, const kt_config *config,
+                  const call_memory *x) {
+    kt_problem of_call = *q;
+    kt_gemm_call call = {.problem = &of_call,
+                         .config = config,
+                         .weights = x->packed,
+                         .a = x->a,
+                         .a_stride = kt_act_row_bytes(q->acts, INPUTS),
+                         .m = q->m,
+                         .panel_end = CODES / 64,
+                         .c = x->c,
+                         .ldc = CODES,
+                         .scratch = x->scratch};
+    of_call.m = 0;
+    v->gemm(&call);
+    for (int64_t i = 0; i < q->m; i++)
+        for (int code = 0; code < CODES; code++) {
+            const double got = x->c[i * CODES + code];
+            const double want = kt_f8e4m3_to_f32((uint8_t)code) * scale_of(q->weights, x, code) *
+                                activation(i, place_of(code));
+            cr_assert(isnan(want) ? isnan(got) : got == want,
+                      "%s %s m=%lld row %lld code %02x: %g, want %g", v->name,
+                      kt_weight_format_name(q->weights), (long long)q->m, (long long)i, code, got,
+                      want);
+        }
+}
+
+static int all_rows(const kt_variant *v, kt_weight_format format, kt_act_format acts,
+                    const kt_config *config, call_memory *x) {
+    int checked = 0;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kt_problem q = {.op = KT_OP_GEMM,
+                        .weights = format,
+                        .acts = acts,
+                        .m = rows[i],
+                        .n = CODES,
+                        .k = INPUTS};
+        const kt_matrix w = {format, CODES, INPUTS, x->codes, x->scales};
+        if (v->accepts && v->accepts(&q, config, NULL) != KT_OK) continue;
+        x->packed = lines(v->packed_bytes(&q));
+        x->scratch = lines(v->workspace_bytes ? v->workspace_bytes(&q, config) : 0);
+        v->pack_gemm(&q, &w, x->packed);
+        check(v, &q, config, x);
+        free(x->packed);
+        free(x->scratch);
+        checked++;
+    }
+    return checked;
+}
+
+static void fill(call_memory *x, kt_act_format acts) {
+    const size_t stride = kt_act_row_bytes(acts, INPUTS);
+
+    memset(x, 0, sizeof *x);
+    for (int code = 0; code < CODES; code++) {
+        x->codes[code * INPUTS + place_of(code)] = (uint8_t)code;
+        x->scales[code] = code % 3 == 0 ? 2.0f : code % 3 == 1 ? -0.5f : 0.125f;
+    }
+    x->a = lines(ROWS * stride);
+    x->c = lines(ROWS * CODES * sizeof(float));
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t j = 0; j < INPUTS; j++) {
+            char *row = (char *)x->a + (size_t)i * stride;
+            if (acts == KT_A_BF16)
+                ((uint16_t *)(void *)row)[j] = kt_f32_to_bf16(activation(i, j));
+            else
+                ((float *)(void *)row)[j] = activation(i, j);
+        }
+}
+
+ParameterizedTestParameters(fp8_codes, every_code_is_exact_and_nan_stays_nan) {
+    size_t count;
+    size_t *index = variants_of(KT_OP_GEMM, &count);
+    return cr_make_param_array(size_t, index, count);
+}
+
+ParameterizedTest(size_t *index, fp8_codes, every_code_is_exact_and_nan_stays_nan, .timeout = 60) {
+    const kt_variant *v = kt_builtin_variants[*index];
+    call_memory *x = malloc(sizeof *x);
+    int checked = 0;
+
+    if (!(v->weights & (1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL))) {
+        free(x);
+        return;
+    }
+    skip_unusable(v);
+    cr_assert_not_null(x);
+    for (int w = 1; w < KT_W_COUNT; w++)
+        for (int a = 1; a < KT_A_COUNT; a++) {
+            if (w != KT_W_FP8_B128 && w != KT_W_FP8_CHANNEL) continue;
+            if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
+            if (a != KT_A_BF16 && a != KT_A_F32) continue;
+            fill(x, (kt_act_format)a);
+            for (int64_t c = 0; c < config_count(v); c++) {
+                const kt_config config = config_at(v, c);
+                checked += all_rows(v, (kt_weight_format)w, (kt_act_format)a, &config, x);
+            }
+            free(x->a);
+            free(x->c);
+        }
+    free(x);
+    cr_assert_gt(checked, 0, "%s accepted no call", v->name);
+}
