@@ -62,6 +62,7 @@ typedef struct kt_matrix {
  * a        encoded rows (problem->acts), a_stride bytes apart, 64-byte aligned.
  * c        f32 rows, ldc elements apart. Written, or added to when accumulate is set. Columns >= n
  *          and rows >= m are not touched.
+ * next     the bytes this thread reads next, or NULL: a prefetch hint only.
  * scratch  workspace_bytes(problem, config) bytes of this thread, 64-byte aligned; may be NULL
  *          when that is zero.
  * The result of a row does not depend on m nor on how panels are shared out.
@@ -77,6 +78,7 @@ typedef struct kt_gemm_call {
     float *c;
     int64_t ldc;
     int accumulate;
+    const void *next;
     void *scratch;
 } kt_gemm_call;
 

@@ -41,8 +41,19 @@ static int64_t prepare(void *arg, int n_threads) {
     return tasks;
 }
 
+/* Weights of the task that comes after `panel_end` in order, which a thread's span follows; of p64 panels,
+ * for others a hint that leads astray without harm. NULL after the last. */
+static const void *weights_after(const kt_gemm_job *job, int64_t row, int64_t panel_end) {
+    const kt_problem *q = job->problem;
+    if (panel_end < kt_p64_panels(q->n))
+        return (const char *)job->weights +
+               (size_t)panel_end * kt_p64_panel_bytes(q->weights, q->k);
+    return row + job->share.row_block < job->m ? job->weights : NULL;
+}
+
 /* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream. */
-static void run_task(const kt_gemm_job *job, int64_t task, void *scratch) {
+static void run_task(const kt_gemm_job *job, int64_t task, const void *next_weights,
+                     void *scratch) {
     const kt_choice *choice = kt_choice_for(job->choices, job->m);
     int64_t panels = kt_p64_panels(job->problem->n);
     int64_t panel = task % job->share.panel_runs * job->share.panels;
@@ -61,6 +72,8 @@ static void run_task(const kt_gemm_job *job, int64_t task, void *scratch) {
                          .ldc = job->ldc,
                          .accumulate = job->accumulate,
                          .scratch = scratch};
+    call.next = weights_after(job, row, call.panel_end);
+    if (!call.next) call.next = next_weights;
     choice->variant->gemm(&call);
 }
 
@@ -72,8 +85,9 @@ static void run(void *arg, int64_t begin, int64_t end, int tid) {
     if (scratch) scratch += (size_t)tid * group->scratch_stride;
     for (int i = 0; i < group->n_jobs && begin < end; i++) {
         int64_t tasks = tasks_of(&group->jobs[i]);
+        const void *next = i + 1 < group->n_jobs ? group->jobs[i + 1].weights : NULL;
         for (; begin < end && begin < first + tasks; begin++)
-            run_task(&group->jobs[i], begin - first, scratch);
+            run_task(&group->jobs[i], begin - first, next, scratch);
         first += tasks;
     }
 }

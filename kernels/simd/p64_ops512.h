@@ -25,6 +25,8 @@
 
 /* Fetched of what is read next when streams are left to the hardware: one small page of lead. */
 #define KT_NEXT_BYTES 4096
+/* Activations of a GEMM that stay in L2 beside a panel and the next: half of a megabyte of it. */
+#define KT_ROWS_IN_L2_BYTES ((size_t)384 << 10)
 
 /* Tunables, in this order: most rows of a tile; bytes to prefetch ahead of a single pass (0 = leave the
  * stream to the hardware and fetch only the start of what follows the call's last panel); rows from which
@@ -112,14 +114,35 @@ static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
     return kt_ahead_once(after, is_single_pass ? KT_NEXT_BYTES : w->panel_bytes, steps);
 }
 
+/* Of the block of rows after b, when all together do not stay in L2 until the next panel: bytes fetched
+ * during one block. */
+static inline kt_tile_ahead kt_gemm_rows_ahead(const kt_gemm_call *call, const kt_walk *w,
+                                               int64_t b, int64_t steps) {
+    int64_t row = kt_walk_row(w, b + 1), rows;
+
+    if ((size_t)w->m * call->a_stride < KT_ROWS_IN_L2_BYTES) return kt_ahead_nothing();
+    if (row == w->m) b = -1, row = 0;
+    rows = kt_walk_row(w, b + 2) - row;
+    return kt_ahead_once((uintptr_t)call->a + (size_t)row * call->a_stride,
+                         (size_t)rows * call->a_stride, steps);
+}
+
+/* What a tile will write, fetched while it multiplies. */
+static inline void kt_gemm_fetch_out(const kt_gemm_call *call, int64_t p, int64_t row, int rows) {
+    const float *to = call->c + row * call->ldc + 64 * p;
+    for (int r = 0; r < rows; r++, to += call->ldc)
+        for (int j = 0; j < 64; j += 16) __builtin_prefetch(to + j, 1);
+}
+
 static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind *kind) {
     const kt_problem *q = call->problem;
     size_t first = (size_t)call->panel_begin * kt_p64_panel_bytes(kind->weights, q->k);
     int64_t n_panels = call->panel_end - call->panel_begin;
     kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
-                             (const uint8_t *)call->weights + first, n_panels, NULL);
+                             (const uint8_t *)call->weights + first, n_panels, call->next);
+    int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block, .rows_ahead = kt_ahead_nothing()};
+    kt_tile t = {.k = q->k, .c = block};
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
         t.panel = w.panel;
@@ -127,6 +150,8 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
         for (int64_t b = 0; b < w.n_blocks; b++) {
             int64_t row = kt_walk_row(&w, b);
             t.rows = (int)(kt_walk_row(&w, b + 1) - row);
+            t.rows_ahead = kt_gemm_rows_ahead(call, &w, b, steps);
+            kt_gemm_fetch_out(call, p, row, t.rows);
             for (int r = 0; r < t.rows; r++)
                 t.a[r] = (const uint8_t *)call->a + (size_t)(row + r) * call->a_stride;
             w.run(&t);

@@ -1,6 +1,7 @@
 /* Dense GEMMs as a phase: the bits of one whole call, however the work is cut.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/formats/gate_inputs.h"
@@ -111,6 +112,46 @@ Test(gemm_job, a_group_gives_the_bits_of_whole_calls_on_any_threads) {
             for (int accumulate = 0; accumulate < 2; accumulate++)
                 check_run(&f, threads[t], rows[i], accumulate);
     fixture_deinit(&f);
+}
+
+/* --- what a task is told of the one after it --- */
+
+static const void *next_seen;
+
+static void note_next(const kt_gemm_call *call) {
+    next_seen = call->next;
+}
+
+Test(gemm_job, a_task_knows_which_weights_come_next) {
+    kt_variant v = kt_variant_any_any_p64__scalar;
+    const kt_problem q = {
+        .op = KT_OP_GEMM, .weights = KT_W_INT8_CHANNEL, .acts = KT_A_INT8_G32, .n = 128, .k = 4096};
+    const size_t panel_bytes = kt_p64_panel_bytes(q.weights, q.k); /* a task each */
+    kt_choice_map map = {.count = 1, .choice = {{.variant = &v}}};
+    char *weights[2] = {malloc(2 * panel_bytes), malloc(2 * panel_bytes)};
+    float *c = malloc(96 * 128 * sizeof *c);
+    kt_gemm_job jobs[2];
+    kt_gemm_group group = {.jobs = jobs, .n_jobs = 2};
+    kt_phase phase = kt_gemm_group_phase(&group);
+
+    v.gemm = note_next;
+    for (int i = 0; i < 2; i++)
+        jobs[i] = (kt_gemm_job){.problem = &q,
+                                .choices = &map,
+                                .weights = weights[i],
+                                .m = i == 0 ? 96 : 1, /* 4 tasks on two threads, then 2 */
+                                .c = c,
+                                .ldc = 128};
+    const void *const want[6] = {weights[0] + panel_bytes, weights[0],
+                                 weights[0] + panel_bytes, weights[1],
+                                 weights[1] + panel_bytes, NULL};
+    cr_assert_eq(phase.prepare(phase.arg, 2), 6);
+    for (int64_t t = 0; t < 6; t++) {
+        phase.run(phase.arg, t, t + 1, 0);
+        cr_assert_eq(next_seen, want[t], "task %lld of 6 expects other weights", (long long)t);
+    }
+    for (int i = 0; i < 2; i++) free(weights[i]);
+    free(c);
 }
 
 static size_t needs_m_lines(const kt_problem *q, const kt_config *config) {
