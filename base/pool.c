@@ -1,10 +1,10 @@
 /* The thread pool.
  *
- * A phase is cut into chunks of `grain` tasks, numbered from 0. Each thread has a span [lo, hi) of
- * chunks in one 64-bit atomic: its owner takes chunks from the front, others take single chunks
- * from the back, both by compare-and-swap. `unfinished` counts the chunks not yet reported as done,
- * and one more for the publishing itself, which the publisher reports with its first chunks: a
- * phase must not end while its spans, if only the empty ones, are still being written.
+ * The tasks of a phase are numbered from 0 in chunks (one task each, unless there are more than a span
+ * can number). Each thread has a span [lo, hi) of chunks in one 64-bit atomic: its owner takes chunks
+ * from the front, others from the back, both by compare-and-swap. `unfinished` counts the chunks not
+ * yet reported as done, and one more for the publishing itself, which the publisher reports with its
+ * first chunks: a phase must not end while its spans, if only the empty ones, are still being written.
  * Whoever brings the count to zero owns the pool: it alone runs the next phase's prepare, writes
  * the description of the phase, then the counter, then the spans, then the sequence number.
  *
@@ -15,10 +15,13 @@
  * the present one again takes a chunk that is really there. Nothing else of a phase is ever read,
  * and spans are filled only by the owner of the pool, hence there is nothing to go stale.
  *
- * Why thieves take one chunk and not half: what a thief takes away must be stored in its own span
- * or be finished by it alone. The first would race with the next phase's initial spans, the second
- * would leave much work in the hands of a thread that the kernel may put aside. One chunk costs
- * one exchange of a cache line, 100-500 ns, against the tens of microseconds a chunk should be.
+ * How much is taken at once: the phase's grain, as work in long runs streams best, but no more than a
+ * quarter of what the span still holds, so that the last pieces are single tasks and threads that
+ * began together end together. A thief does the same and finishes what it took: to store it in its own
+ * span would race with the next phase's initial spans, and more than a quarter would leave much work
+ * in the hands of a thread that the kernel may put aside. Taking costs one exchange of a cache line,
+ * 100-500 ns. The grain is read before a chunk is taken, so it may be another phase's: an atomic, and
+ * no harm done.
  *
  * Memory order: span stores are releases and span exchanges are acquires, which orders the
  * description; exchanges continue the release sequence. Reports are acquire-release, which makes
@@ -68,7 +71,8 @@ struct kt_pool {
     int n_phases, phase;
     void (*run)(void *arg, int64_t begin, int64_t end, int tid);
     void *arg;
-    int64_t n_tasks, grain;
+    int64_t n_tasks, chunk; /* tasks per chunk */
+    _Atomic int64_t most;   /* chunks to take at once */
 
     int n_threads, n_started;
     _Atomic int n_active; /* threads of the present run: the first ones */
@@ -146,16 +150,16 @@ static int64_t advance(kt_pool *pool, int self) {
         const kt_phase *p = &pool->phases[pool->phase];
         int active = atomic_load_explicit(&pool->n_active, memory_order_relaxed);
         int64_t n = p->prepare ? p->prepare(p->arg, active) : p->n_tasks;
-        int64_t grain = p->grain > 0 ? p->grain : 1;
+        int64_t grain = p->grain_at ? *p->grain_at : p->grain;
+        int64_t chunk = n / max_chunks + 1;
 
         if (n <= 0) continue;
-        if (grain > n) grain = n;
-        if (n / grain >= max_chunks) grain = n / max_chunks + 1;
         pool->run = p->run;
         pool->arg = p->arg;
         pool->n_tasks = n;
-        pool->grain = grain;
-        publish(pool, n / grain + (n % grain != 0));
+        pool->chunk = chunk;
+        atomic_store_explicit(&pool->most, grain > chunk ? grain / chunk : 1, memory_order_relaxed);
+        publish(pool, n / chunk + (n % chunk != 0));
         wake_workers(pool, self);
         return 1;
     }
@@ -165,10 +169,15 @@ static int64_t advance(kt_pool *pool, int self) {
     return 0;
 }
 
-static void run_chunk(const kt_pool *pool, int64_t chunk, int tid) {
-    int64_t begin = chunk * pool->grain;
-    int64_t end = pool->n_tasks - begin > pool->grain ? begin + pool->grain : pool->n_tasks;
-    pool->run(pool->arg, begin, end, tid);
+/* Chunks [lo, hi) of a span. */
+typedef struct piece {
+    int64_t lo, hi;
+} piece;
+
+static void run_piece(const kt_pool *pool, piece p, int tid) {
+    int64_t last = pool->n_tasks / pool->chunk; /* whose tasks may be fewer */
+    int64_t end = p.hi > last ? pool->n_tasks : p.hi * pool->chunk;
+    pool->run(pool->arg, p.lo * pool->chunk, end, tid);
 }
 
 /* The last report advances the pool. Returns the reports owed thereafter. */
@@ -177,32 +186,40 @@ static int64_t report(kt_pool *pool, int64_t done, int self) {
     return advance(pool, self);
 }
 
-/* Take the first chunk (from_front) or the last of a span; -1 when it is empty. */
-static int64_t take(_Atomic uint64_t *span, bool from_front) {
+/* How many of `left` chunks to take; all that the grain allows where nobody shares them. */
+static int64_t share_of(const kt_pool *pool, int64_t left) {
+    int64_t most = atomic_load_explicit(&pool->most, memory_order_relaxed);
+    int64_t part = (left + 3) / 4;
+
+    if (atomic_load_explicit(&pool->n_active, memory_order_relaxed) == 1) part = left;
+    return part < most ? part : most;
+}
+
+/* Take the first chunks (from_front) or the last of a span; false when it is empty. */
+static bool take(const kt_pool *pool, _Atomic uint64_t *span, bool from_front, piece *out) {
     uint64_t old = atomic_load_explicit(span, memory_order_relaxed);
 
     while (!is_empty(old)) {
-        int64_t lo = (uint32_t)old, hi = (int64_t)(old >> 32);
-        uint64_t rest = from_front ? make_span(lo + 1, hi) : make_span(lo, hi - 1);
-        if (atomic_compare_exchange_weak_explicit(span, &old, rest, memory_order_acquire,
-                                                  memory_order_relaxed))
-            return from_front ? lo : hi - 1;
+        int64_t lo = (uint32_t)old, hi = (int64_t)(old >> 32), n = share_of(pool, hi - lo);
+        uint64_t rest = from_front ? make_span(lo + n, hi) : make_span(lo, hi - n);
+        if (!atomic_compare_exchange_weak_explicit(span, &old, rest, memory_order_acquire,
+                                                   memory_order_relaxed))
+            continue;
+        *out = from_front ? (piece){lo, lo + n} : (piece){hi - n, hi};
+        return true;
     }
-    return -1;
+    return false;
 }
 
-static int64_t steal(kt_pool *pool, worker *self) {
+static bool steal(kt_pool *pool, worker *self, piece *out) {
     for (int i = 0; i < pool->n_threads; i++) {
         int victim = self->victim + i;
-        int64_t chunk;
         if (victim >= pool->n_threads) victim -= pool->n_threads;
-        if (victim == self->tid) continue;
-        chunk = take(&pool->workers[victim].span, false);
-        if (chunk < 0) continue;
+        if (victim == self->tid || !take(pool, &pool->workers[victim].span, false, out)) continue;
         self->victim = victim;
-        return chunk;
+        return true;
     }
-    return -1;
+    return false;
 }
 
 /* A thread that the limit leaves out neither looks for work nor spins. One that was just stealing when the
@@ -214,19 +231,17 @@ static bool is_active(const kt_pool *pool, const worker *self) {
 /* Do whatever there is to do, also of the phases that begin meanwhile. Own chunks are reported
  * together: nobody can miss them before this thread has run out of them. */
 static void work(kt_pool *pool, worker *self, int64_t owed) {
-    for (;;) {
-        int64_t chunk;
+    piece p;
 
-        while ((chunk = take(&self->span, true)) >= 0) {
-            run_chunk(pool, chunk, self->tid);
-            owed++;
+    for (;;) {
+        while (take(pool, &self->span, true, &p)) {
+            run_piece(pool, p, self->tid);
+            owed += p.hi - p.lo;
         }
         if (owed == 0) {
-            if (!is_active(pool, self)) return;
-            chunk = steal(pool, self);
-            if (chunk < 0) return;
-            run_chunk(pool, chunk, self->tid);
-            owed = 1;
+            if (!is_active(pool, self) || !steal(pool, self, &p)) return;
+            run_piece(pool, p, self->tid);
+            owed = p.hi - p.lo;
         }
         owed = report(pool, owed, self->tid);
     }

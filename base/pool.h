@@ -1,8 +1,8 @@
 /* Pinned thread pool that runs phases of tasks.
  *
  * A step of a model is a list of phases. The tasks of a phase are independent; a phase starts when
- * all tasks of the one before are finished. Each thread owns a contiguous span of the phase's tasks
- * and, when done, steals from the others; nobody waits for a thread that has no task in hand, so a
+ * all tasks of the one before are finished. Each thread owns a contiguous span of the phase's tasks,
+ * walks it in runs that get shorter towards its end and, when done, steals from the others; nobody waits for a thread that has no task in hand, so a
  * worker that the kernel has put aside delays the step by at most the task it holds.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -23,7 +23,8 @@ typedef struct kt_phase {
     void (*run)(void *arg, int64_t begin, int64_t end, int tid);
     void *arg;
     int64_t n_tasks;
-    int64_t grain; /* tasks taken at once; 0 = 1 */
+    int64_t grain; /* tasks that a thread takes at once, at most (fewer towards the end); 0 = 1 */
+    const int64_t *grain_at; /* instead of grain, where prepare leaves it; NULL = grain */
 } kt_phase;
 
 typedef struct kt_pool_options {

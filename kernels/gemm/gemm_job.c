@@ -24,18 +24,21 @@ size_t kt_gemm_scratch_bytes(const kt_problem *problem, const kt_choice_map *cho
 }
 
 static int64_t tasks_of(const kt_gemm_job *job) {
-    return job->m > 0 ? job->share.panel_runs * kt_share_ceil(job->m, job->share.row_block) : 0;
+    const int64_t panels = kt_p64_panels(job->problem->n);
+    return job->m > 0 ? panels * kt_share_ceil(job->m, job->share.row_block) : 0;
 }
 
 static int64_t prepare(void *arg, int n_threads) {
-    const kt_gemm_group *group = arg;
+    kt_gemm_group *group = arg;
     int64_t tasks = 0;
 
+    group->grain = 1;
     for (int i = 0; i < group->n_jobs; i++) {
         kt_gemm_job *job = &group->jobs[i];
         const kt_problem *q = job->problem;
         job->share = kt_share_cut(kt_p64_panels(q->n), kt_p64_panel_bytes(q->weights, q->k), job->m,
                                   1, n_threads);
+        if (job->share.panels > group->grain) group->grain = job->share.panels;
         tasks += tasks_of(job);
     }
     return tasks;
@@ -51,13 +54,14 @@ static const void *weights_after(const kt_gemm_job *job, int64_t row, int64_t pa
     return row + job->share.row_block < job->m ? job->weights : NULL;
 }
 
-/* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream. */
-static void run_task(const kt_gemm_job *job, int64_t task, const void *next_weights,
-                     void *scratch) {
+/* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream. Runs those of
+ * [task, end) that lie in one row block, in one call; returns the first that does not. */
+static int64_t run_tasks(const kt_gemm_job *job, int64_t task, int64_t end,
+                         const void *next_weights, void *scratch) {
     const kt_choice *choice = kt_choice_for(job->choices, job->m);
-    int64_t panels = kt_p64_panels(job->problem->n);
-    int64_t panel = task % job->share.panel_runs * job->share.panels;
-    int64_t row = task / job->share.panel_runs * job->share.row_block;
+    int64_t panels = kt_p64_panels(job->problem->n), panel = task % panels;
+    int64_t count = panels - panel < end - task ? panels - panel : end - task;
+    int64_t row = task / panels * job->share.row_block;
     int64_t rows = job->m - row < job->share.row_block ? job->m - row : job->share.row_block;
     kt_gemm_call call = {.problem = job->problem,
                          .config = &choice->config,
@@ -66,8 +70,7 @@ static void run_task(const kt_gemm_job *job, int64_t task, const void *next_weig
                          .a_stride = job->a_stride,
                          .m = rows,
                          .panel_begin = panel,
-                         .panel_end = panel + job->share.panels < panels ? panel + job->share.panels
-                                                                         : panels,
+                         .panel_end = panel + count,
                          .c = job->c + row * job->ldc,
                          .ldc = job->ldc,
                          .accumulate = job->accumulate,
@@ -75,6 +78,7 @@ static void run_task(const kt_gemm_job *job, int64_t task, const void *next_weig
     call.next = weights_after(job, row, call.panel_end);
     if (!call.next) call.next = next_weights;
     choice->variant->gemm(&call);
+    return task + count;
 }
 
 static void run(void *arg, int64_t begin, int64_t end, int tid) {
@@ -85,13 +89,14 @@ static void run(void *arg, int64_t begin, int64_t end, int tid) {
     if (scratch) scratch += (size_t)tid * group->scratch_stride;
     for (int i = 0; i < group->n_jobs && begin < end; i++) {
         int64_t tasks = tasks_of(&group->jobs[i]);
+        int64_t last = end < first + tasks ? end : first + tasks;
         const void *next = i + 1 < group->n_jobs ? group->jobs[i + 1].weights : NULL;
-        for (; begin < end && begin < first + tasks; begin++)
-            run_task(&group->jobs[i], begin - first, next, scratch);
+        while (begin < last)
+            begin = first + run_tasks(&group->jobs[i], begin - first, last - first, next, scratch);
         first += tasks;
     }
 }
 
 kt_phase kt_gemm_group_phase(kt_gemm_group *group) {
-    return (kt_phase){.prepare = prepare, .run = run, .arg = group};
+    return (kt_phase){.prepare = prepare, .run = run, .arg = group, .grain_at = &group->grain};
 }

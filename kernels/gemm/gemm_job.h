@@ -28,6 +28,7 @@ typedef struct kt_gemm_group {
     int n_jobs;
     void *scratch;
     size_t scratch_stride;
+    int64_t grain; /* set when the phase starts */
 } kt_gemm_group;
 
 /* Scratch per thread that the choices of a map need for up to max_m rows; a multiple of 64. Works

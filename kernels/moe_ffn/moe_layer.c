@@ -1,7 +1,7 @@
 /* The fused MoE layer: three phases, in each of which tasks touch disjoint memory.
  *
  *   encode   Tokens are bucketed by expert (serial, a counting sort) and encoded.
- *   gate_up  A task is (active expert, run of panels, block of its rows) and writes h.
+ *   gate_up  A task is (active expert, panel, block of its rows) and writes h.
  *   down     A task owns output columns of some tokens and walks the active experts in ascending
  *            order, so every output is summed in one order whatever the threads: same bits.
  *
@@ -373,7 +373,7 @@ static int64_t gate_up_prepare(void *arg, int n_threads) {
         int64_t m = rows_of(s, s->order[i]);
         int64_t blocks = m <= s->gate_up.row_block ? 1 : kt_share_ceil(m, s->gate_up.row_block);
         s->task_begin[i] = tasks;
-        tasks += s->gate_up.panel_runs * blocks;
+        tasks += q->n / 32 * blocks;
     }
     s->task_begin[s->n_active] = tasks;
     return tasks;
@@ -392,8 +392,8 @@ static int64_t owner_of(const struct kt_moe_state *s, int64_t task) {
     return low;
 }
 
-/* Tasks of an expert walk its panels, row block by row block; `next` is where the panels of the
- * following task begin. */
+/* Tasks of an expert walk its panels, row block by row block; those of one block that were taken together are
+ * one call. `next` is where the panels of the following task begin. */
 static void gate_up_run(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_moe_job *job = arg;
     const kt_moe_layer *layer = job->layer;
@@ -402,21 +402,19 @@ static void gate_up_run(void *arg, int64_t begin, int64_t end, int tid) {
     kt_moe_call call = call_of(job, tid);
 
     call.problem = &layer->problem;
-    for (int64_t task = begin; task < end; task++) {
+    for (int64_t task = begin; task < end; task += call.panel_end - call.panel_begin) {
         const kt_choice *choice;
-        int64_t run, row, last;
+        int64_t row, last;
         if (task >= s->task_begin[owner + 1]) owner++;
-        run = task - s->task_begin[owner];
         row = s->row_begin[s->order[owner]];
         last = s->row_begin[s->order[owner] + 1];
         choice = kt_choice_for(layer->choices, last - row);
-        for (; run >= s->gate_up.panel_runs; run -= s->gate_up.panel_runs)
-            row += s->gate_up.row_block;
+        row += (task - s->task_begin[owner]) / panels * s->gate_up.row_block;
         set_rows(&call, s, row, least(last, row + s->gate_up.row_block));
         call.config = &choice->config;
         call.weights = layer->experts[s->order[owner]];
-        call.panel_begin = run * s->gate_up.panels;
-        call.panel_end = least(panels, call.panel_begin + s->gate_up.panels);
+        call.panel_begin = (task - s->task_begin[owner]) % panels;
+        call.panel_end = least(panels, call.panel_begin + end - task);
         call.next = NULL;
         if (call.panel_end < panels)
             call.next = kt_p64_gate_up(&layer->problem, call.weights, call.panel_end);
@@ -444,11 +442,9 @@ static int64_t down_prepare(void *arg, int n_threads) {
     /* Wider tasks while threads stay busy. Each reads all of h, which is much with many rows; with one
      * row, an expert's panels are a stream, and every break of it costs (Zen 4, w4g32 at 27 KB a
      * panel: 80 to 87 % of the read ceiling alone, all of it four at a time). */
-    while (s->down.panels < DOWN_PANELS && panels >= 2 * s->down.panels * tasks_at_least) {
+    while (s->down.panels < DOWN_PANELS && panels >= 2 * s->down.panels * tasks_at_least)
         s->down.panels *= 2;
-        s->down.panel_runs = kt_share_ceil(panels, s->down.panels);
-    }
-    return s->down.panel_runs * kt_share_ceil(job->tokens, s->down.row_block);
+    return panels * kt_share_ceil(job->tokens, s->down.row_block);
 }
 
 /* First row in [begin, end) whose token is not below `token`. */
@@ -472,7 +468,8 @@ static void clear_out(const kt_moe_job *job, int64_t token_begin, int64_t token_
         memset(job->out + t * job->ldo + column, 0, sizeof(float) * (size_t)(end - column));
 }
 
-static void down_task(const kt_moe_job *job, int64_t task, int tid) {
+/* Runs those of tasks [task, end) that lie in one block of tokens; returns how many. */
+static int64_t down_tasks(const kt_moe_job *job, int64_t task, int64_t end, int tid) {
     const kt_moe_layer *layer = job->layer;
     const struct kt_moe_state *s = job->state;
     const kt_choice_map *choices = down_choices(layer);
@@ -482,12 +479,11 @@ static void down_task(const kt_moe_job *job, int64_t task, int tid) {
 
     call.problem = &s->down_half;
     if (s->down.row_block < job->tokens) {
-        token = task / s->down.panel_runs * s->down.row_block;
+        token = task / panels * s->down.row_block;
         token_end = least(job->tokens, token + s->down.row_block);
-        task %= s->down.panel_runs;
     }
-    call.panel_begin = task * s->down.panels;
-    call.panel_end = least(panels, call.panel_begin + s->down.panels);
+    call.panel_begin = task % panels;
+    call.panel_end = least(panels, call.panel_begin + end - task);
     if (!job->accumulate) clear_out(job, token, token_end, call.panel_begin, call.panel_end);
     for (int64_t i = 0; i < s->n_active; i++) {
         int64_t row = s->row_begin[s->active[i]], last = s->row_begin[s->active[i] + 1];
@@ -510,16 +506,21 @@ static void down_task(const kt_moe_job *job, int64_t task, int tid) {
                                     call.panel_end);
         choice->variant->moe_down(&call);
     }
+    return call.panel_end - call.panel_begin;
 }
 
 static void down_run(void *arg, int64_t begin, int64_t end, int tid) {
-    for (int64_t task = begin; task < end; task++) down_task(arg, task, tid);
+    while (begin < end) begin += down_tasks(arg, begin, end, tid);
 }
 
 void kt_moe_job_phases(kt_moe_job *job, kt_phase phases[KT_MOE_PHASES]) {
     phases[0] = (kt_phase){.prepare = encode_prepare, .run = encode_run, .arg = job};
-    phases[1] = (kt_phase){.prepare = gate_up_prepare, .run = gate_up_run, .arg = job};
-    phases[2] = (kt_phase){.prepare = down_prepare, .run = down_run, .arg = job};
+    phases[1] = (kt_phase){.prepare = gate_up_prepare,
+                           .run = gate_up_run,
+                           .arg = job,
+                           .grain_at = &job->state->gate_up.panels};
+    phases[2] = (kt_phase){
+        .prepare = down_prepare, .run = down_run, .arg = job, .grain_at = &job->state->down.panels};
 }
 
 void kt_moe_job_load(const kt_moe_job *job, int64_t *active_experts, int64_t *max_rows) {

@@ -160,14 +160,17 @@ static int64_t prepare(void *arg, int n_threads) {
 
     (void)n_threads;
     p->per_thread = 0;
+    p->grain = 1;
     for (int i = 0; i < s->n_nodes; i++) {
+        const kt_phase *part = &s->part[i][p->phase];
         kt_moe_job *job = &s->job[i];
         int64_t each;
         job->x = s->x, job->ldx = s->ldx, job->tokens = s->tokens;
         job->expert_id = s->expert_id, job->route_weight = s->route_weight;
-        p->tasks[i] = s->part[i][p->phase].prepare(job, s->threads[i]);
+        p->tasks[i] = part->prepare(job, s->threads[i]);
         each = (p->tasks[i] + s->threads[i] - 1) / s->threads[i];
         if (each > p->per_thread) p->per_thread = each;
+        if (part->grain_at && *part->grain_at > p->grain) p->grain = *part->grain_at;
     }
     return p->per_thread * s->n_threads;
 }
@@ -176,12 +179,13 @@ static void run(void *arg, int64_t begin, int64_t end, int tid) {
     const struct kt_nodes_phase *p = arg;
     const kt_moe_nodes *s = p->nodes;
 
-    for (int64_t slot = begin; slot < end; slot++) {
+    for (int64_t slot = begin, stop; slot < end; slot = stop) {
         int node = node_of(s, slot / p->per_thread);
         int64_t slots = p->per_thread * s->threads[node], first = 0, task, last;
         for (int i = 0; i < node; i++) first += p->per_thread * s->threads[i];
+        stop = end < first + slots ? end : first + slots;
         task = (slot - first) * p->tasks[node] / slots;
-        last = (slot - first + 1) * p->tasks[node] / slots;
+        last = (stop - first) * p->tasks[node] / slots;
         if (task < last) s->part[node][p->phase].run(s->part[node][p->phase].arg, task, last, tid);
     }
 }
@@ -215,7 +219,8 @@ static void reduce(void *arg, int64_t begin, int64_t end, int tid) {
 void kt_moe_nodes_phases(kt_moe_nodes *s, kt_phase phases[KT_MOE_NODES_PHASES]) {
     for (int i = 0; i < KT_MOE_PHASES; i++) {
         s->phase[i] = (struct kt_nodes_phase){.nodes = s, .phase = i};
-        phases[i] = (kt_phase){.prepare = prepare, .run = run, .arg = &s->phase[i]};
+        phases[i] = (kt_phase){
+            .prepare = prepare, .run = run, .arg = &s->phase[i], .grain_at = &s->phase[i].grain};
     }
     phases[KT_MOE_PHASES] = (kt_phase){.prepare = reduce_prepare, .run = reduce, .arg = s};
 }

@@ -53,6 +53,7 @@ typedef struct kt_moe_nodes {
         int phase;
         int64_t tasks[KT_MOE_MAX_NODES]; /* of each node in this phase */
         int64_t per_thread;              /* tasks of the pool per thread */
+        int64_t grain;                   /* of them, the largest of the nodes */
     } phase[KT_MOE_PHASES];
     int n_threads;
 } kt_moe_nodes;

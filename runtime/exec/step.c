@@ -86,6 +86,7 @@ static kt_step_op *add(writer *w, kt_step_kind kind, int64_t layer, kt_row_work 
 
     if (before && !w->is_few) push(w, KT_STEP_ROWS, layer, 1)->rows = before;
     op = push(w, kind, layer, inner.grain);
+    w->program->phases[w->program->count - 1].grain_at = inner.grain_at;
     if (w->is_few) op->before = before;
     op->bind = bind;
     op->inner = inner;

@@ -194,6 +194,50 @@ static void count_range(void *arg, int64_t begin, int64_t end, int tid) {
     c->sum += end - begin;
 }
 
+typedef struct pieces {
+    _Atomic int64_t sum, longest;
+    int64_t grain;
+} pieces;
+
+static void note_piece(void *arg, int64_t begin, int64_t end, int tid) {
+    pieces *p = arg;
+    int64_t longest = p->longest;
+
+    (void)tid;
+    p->sum += end - begin;
+    while (end - begin > longest &&
+           !atomic_compare_exchange_weak(&p->longest, &longest, end - begin))
+        continue;
+    usleep(100);
+}
+
+static int64_t set_grain(void *arg, int n_threads) {
+    pieces *p = arg;
+
+    (void)n_threads;
+    p->grain = 3;
+    return 96;
+}
+
+/* Long runs at first, single tasks at the end; all at once where one thread is alone. */
+Test(pool, what_is_taken_at_once) {
+    kt_pool *pool = make_pool(2, 0);
+    pieces p = {0};
+    kt_phase phase = {.run = note_piece, .arg = &p, .n_tasks = 96, .grain = 64};
+    kt_phase small = {.prepare = set_grain, .run = note_piece, .arg = &p, .grain_at = &p.grain};
+
+    kt_pool_run(pool, &phase, 1);
+    cr_expect(p.sum == 96 && p.longest == 12, "%d of %d", (int)p.longest, (int)p.sum);
+    p = (pieces){0};
+    kt_pool_run(pool, &small, 1);
+    cr_expect(p.sum == 96 && p.longest == 3, "%d of %d", (int)p.longest, (int)p.sum);
+    p = (pieces){0};
+    kt_pool_limit(pool, 1);
+    kt_pool_run(pool, &phase, 1);
+    cr_expect(p.sum == 96 && p.longest == 64, "%d of %d", (int)p.longest, (int)p.sum);
+    kt_pool_destroy(pool);
+}
+
 /* More tasks than a span can number: the grain must grow, and no task may be lost. */
 Test(pool, huge_task_counts_are_cut_coarser) {
     kt_pool *pool = make_pool(2, 0);
