@@ -49,7 +49,7 @@
 #include "base/err.h"
 
 enum { CACHE_LINE = 128, MAX_THREADS = 1024 }; /* 128: adjacent lines are fetched in pairs */
-enum { PAUSES_PER_LOOK = 16, WAKES_PER_THREAD = 2 };
+enum { PAUSES_PER_LOOK = 4, WAKES_PER_THREAD = 2 };
 
 static const int64_t default_spin_ns = 50000;
 static const int64_t max_chunks = INT32_MAX;

@@ -9,7 +9,7 @@
 
 /* What a thread takes at once streams about this much weight: long enough to hide the cost of taking it (well
  * under a microsecond against ten or more), short enough to balance by stealing. */
-#define KT_SHARE_TASK_BYTES ((int64_t)192 << 10)
+#define KT_SHARE_TASK_BYTES ((int64_t)768 << 10)
 /* Takings per thread below which the cut gets finer. */
 #define KT_SHARE_TASKS_PER_THREAD 4
 /* Rows are cut only when panels are too few, and then into multiples of this: whole row tiles of

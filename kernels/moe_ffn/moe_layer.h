@@ -11,8 +11,8 @@
 
 /* How the work of a call is cut and ordered: the same bits, other times. */
 typedef struct kt_moe_cut {
-    int64_t task_bytes;   /* weights that one task reads, about */
-    int tasks_per_thread; /* at least */
+    int64_t task_bytes;   /* weights that a thread takes at once, about */
+    int tasks_per_thread; /* takings, at least */
     int is_largest_first; /* gate and up of experts with many rows first, instead of by number */
 } kt_moe_cut;
 extern const kt_moe_cut kt_moe_cut_default;

@@ -189,9 +189,9 @@ static kt_layer_way *add_way(field *f, const kt_choice_map *map, const kt_moe_cu
 }
 
 static void cut_field(const kt_layer_session *s, field *f) {
-    static const kt_moe_cut cuts[] = {{192 << 10, 4, 1}, {96 << 10, 4, 0},  {96 << 10, 8, 1},
-                                      {384 << 10, 4, 0}, {384 << 10, 2, 0}, {768 << 10, 2, 0},
-                                      {192 << 10, 8, 1}};
+    static const kt_moe_cut cuts[] = {{768 << 10, 4, 1}, {192 << 10, 4, 0}, {192 << 10, 8, 1},
+                                      {384 << 10, 4, 0}, {768 << 10, 2, 0}, {1536 << 10, 2, 0},
+                                      {96 << 10, 4, 0}};
     char name[NAME_BYTES];
 
     add_way(f, s->tuned, &kt_moe_cut_default,
