@@ -45,7 +45,8 @@ void kt_mapping_close(kt_mapping *mapping);
 
 /* A whole file into malloc'd, NUL-terminated memory (owned by the caller); refuses over max_bytes. */
 kt_status kt_file_read(const char *path, size_t max_bytes, char **out, size_t *size, kt_err *err);
-/* Write a whole file atomically: temporary name in the same folder, fsync, rename. */
+/* Write a whole file atomically: temporary name in the same folder, fsync, rename. A link's target is
+ * replaced, not the link; into pipes and devices the bytes are written as they are. */
 kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err *err);
 
 #endif

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +125,7 @@ static int write_all(int fd, const char *data, size_t size) {
         data += n;
         size -= (size_t)n;
     }
-    return fsync(fd);
+    return fsync(fd) != 0 && errno != EINVAL ? -1 : 0; /* EINVAL: pipes have no disk */
 }
 
 /* Make the rename itself durable. Some file systems refuse fsync of folders; the data is safe. */
@@ -141,7 +142,23 @@ static void sync_folder(const char *path) {
     free(folder);
 }
 
-kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err *err) {
+/* Pipes and devices (/dev/stdout, /dev/null) are written to: replacing one would destroy it. */
+static bool is_special(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+static kt_status write_special(const char *path, const void *data, size_t size, kt_err *err) {
+    kt_status st = KT_OK;
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0) return fail_errno(err, path, "open");
+    if (write_all(fd, data, size) != 0) st = fail_errno(err, path, "write");
+    if (close(fd) != 0 && st == KT_OK) st = fail_errno(err, path, "write");
+    return st;
+}
+
+static kt_status replace_file(const char *path, const void *data, size_t size, kt_err *err) {
     size_t room = strlen(path) + 64;
     char *temporary = malloc(room);
     kt_status st = KT_OK;
@@ -164,5 +181,16 @@ kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err 
     else
         sync_folder(path);
     free(temporary);
+    return st;
+}
+
+kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err *err) {
+    char *target; /* of a link: the link itself stays */
+    kt_status st;
+
+    if (is_special(path)) return write_special(path, data, size, err);
+    target = realpath(path, NULL);
+    st = replace_file(target ? target : path, data, size, err);
+    free(target);
     return st;
 }

@@ -90,7 +90,11 @@ static kt_status make_folders(char *path, kt_err *err) {
         int made;
         *slash = '\0';
         made = mkdir(path, 0777) == 0 || errno == EEXIST;
-        if (!made) return kt_fail(err, KT_E_IO, "%s: cannot make the folder: %m", path);
+        if (!made)
+            return kt_fail(err, KT_E_IO,
+                           "%s: cannot make the folder: %m; XDG_DATA_HOME may name one that can be "
+                           "written",
+                           path);
         *slash = '/';
     }
     return KT_OK;

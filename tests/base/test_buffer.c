@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,35 @@ Test(file, failures_name_the_file_and_leave_nothing) {
     cr_assert_eq(kt_file_write(in_folder("dir"), "x", 1, &err), KT_E_IO);
     rmdir(in_folder("dir"));
     cr_assert_eq(count_files(), 1, "a failed write left its temporary file");
+}
+
+/* Replacing them would destroy them: /dev/null as a regular file breaks a whole system. */
+Test(file, pipes_devices_and_links_stay_what_they_are) {
+    char got[8] = "";
+    struct stat info;
+    kt_err err = {0};
+    int fd;
+
+    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
+    fd = open(in_folder("pipe"), O_RDWR | O_NONBLOCK);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(kt_file_write(in_folder("pipe"), "abc", 3, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(read(fd, got, sizeof got), 3);
+    cr_expect_str_eq(got, "abc");
+    close(fd);
+    cr_assert_eq(lstat(in_folder("pipe"), &info), 0);
+    cr_expect(S_ISFIFO(info.st_mode));
+    cr_expect_eq(kt_file_write("/dev/full", "x", 1, &err), KT_E_IO);
+    cr_expect(strstr(err.message, "/dev/full: cannot write"), "%s", err.message);
+    cr_assert_eq(lstat("/dev/full", &info), 0);
+    cr_expect(S_ISCHR(info.st_mode), "a regular file lies at /dev/full now");
+    cr_assert_eq(symlink("target", in_folder("link")), 0);
+    kt_file_write(in_folder("target"), "old", 3, NULL);
+    cr_assert_eq(kt_file_write(in_folder("link"), "newer", 5, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(lstat(in_folder("link"), &info), 0);
+    cr_expect(S_ISLNK(info.st_mode));
+    cr_assert_eq(stat(in_folder("target"), &info), 0);
+    cr_expect_eq(info.st_size, 5);
 }
 
 Test(file, mapping_shows_the_file_also_after_release) {

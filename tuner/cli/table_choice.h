@@ -15,8 +15,8 @@ kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *m
  * had, when its model can still be found. */
 size_t kt_table_rotation_bytes(const kt_workbench *b, const kt_table *table);
 
-/* Exit code for an error of a verb that needs a table: 3 when it is missing, malformed or another
- * machine's. Prints the message. */
+/* Exit code for an error about the table or journal that a verb reads: 3 when it is missing, malformed or
+ * another machine's. Prints the message. */
 int kt_table_verb_fail(const kt_err *err);
 
 #endif

@@ -21,13 +21,65 @@ int kt_switch_fail(const kt_verb_usage *usage, const char *format, ...) {
     return KT_TUNE_USAGE;
 }
 
+enum { HELP_COLUMNS = 79, HELP_INDENT = 27 };
+
+void kt_print_words(const char *text, size_t size, int at, int indent) {
+    const char *end = text + size;
+    bool is_first = true;
+
+    while (text < end) {
+        size_t word = strcspn(text, " \n");
+        if (text + word > end) word = (size_t)(end - text);
+        if (!is_first && at + 1 + (int)word > HELP_COLUMNS) {
+            printf("\n%*s", indent, "");
+            at = indent;
+        } else if (!is_first) {
+            putchar(' ');
+            at++;
+        }
+        printf("%.*s", (int)word, text);
+        at += (int)word;
+        is_first = false;
+        text += word;
+        while (text < end && (*text == ' ' || *text == '\n')) text++;
+    }
+    putchar('\n');
+}
+
+/* Lines that begin at the margin are one paragraph; indented ones keep their form, and what is too long of
+ * them goes on below their second column. */
+static void print_about(const char *text) {
+    while (*text) {
+        size_t size = 0, lead = strspn(text, " ");
+        if (lead > 0) {
+            size_t word = strcspn(text + lead, " \n");
+            size_t gap = strspn(text + lead + word, " ");
+            int head = (int)(lead + word + gap);
+            size = strcspn(text, "\n");
+            printf("%.*s", head, text);
+            kt_print_words(text + head, size - (size_t)head, head, head);
+        } else {
+            do size += strcspn(text + size, "\n") + 1;
+            while (text[size - 1] && text[size] && text[size] != ' ');
+            size--;
+            kt_print_words(text, size, 0, 0);
+        }
+        text += size + (text[size] == '\n');
+    }
+}
+
 static int print_help(const kt_verb_usage *usage, const kt_switch *switches, size_t n) {
-    printf("usage: kttune %s %s[OPTION]...\n\n%s\n\n", usage->verb, usage->arguments, usage->about);
+    printf("usage: kttune %s %s[OPTION]...\n\n", usage->verb, usage->arguments);
+    print_about(usage->about);
+    putchar('\n');
     for (size_t i = 0; i < n; i++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", switches[i].name, switches[i].value ? " " : "",
-                 switches[i].value ? switches[i].value : "");
-        printf("  %-24s %s\n", left, switches[i].help);
+        int width =
+            snprintf(left, sizeof left, "--%s%s%s", switches[i].name, switches[i].value ? " " : "",
+                     switches[i].value ? switches[i].value : "");
+        printf("  %-24s ", left);
+        kt_print_words(switches[i].help, strlen(switches[i].help),
+                       width > 24 ? width + 3 : HELP_INDENT, HELP_INDENT);
     }
     printf("  %-24s %s\n", "--help", "show this text");
     if (usage->examples) printf("\nExamples:\n%s", usage->examples);

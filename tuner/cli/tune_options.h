@@ -41,4 +41,8 @@ int kt_switch_fail(const kt_verb_usage *usage, const char *format, ...)
 /* Seconds of "60s", "10m", "1.5h", "250ms"; negative when malformed. */
 double kt_duration_parse(const char *text);
 
+/* Print words, broken at column 79: the first line begins at column `at`, the others at `indent`. Ends the
+ * line. */
+void kt_print_words(const char *text, size_t size, int at, int indent);
+
 #endif

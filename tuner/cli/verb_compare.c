@@ -66,10 +66,20 @@ static kt_status race_cell(compare_state *s, kt_compared *x, kt_err *err) {
     return KT_OK;
 }
 
+static kt_status check_machine(const compare_state *s, const kt_table *t, const char *path,
+                               kt_err *err) {
+    kt_err why = {0};
+
+    if (kt_same_tuning_machine(&t->fingerprint, &s->bench.machine)) return KT_OK;
+    kt_fingerprint_compare(&t->fingerprint, &s->bench.machine, &why);
+    return kt_fail(err, KT_E_MISMATCH,
+                   "%s is of another machine (%.300s); --rerun expected tables of this one", path,
+                   why.message);
+}
+
 static kt_status race_all(compare_state *s, kt_err *err) {
-    if (!kt_same_tuning_machine(&s->a->fingerprint, &s->bench.machine) ||
-        !kt_same_tuning_machine(&s->b->fingerprint, &s->bench.machine))
-        return kt_fail(err, KT_E_MISMATCH, "--rerun: both tables must be of this machine");
+    KT_TRY(check_machine(s, s->a, s->path_a, err));
+    KT_TRY(check_machine(s, s->b, s->path_b, err));
     s->duels = (kt_duels){.registry = s->bench.registry,
                           .machine = &s->bench.machine,
                           .seed = 1,

@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/report/export.h"
@@ -13,7 +14,24 @@
 
 typedef struct export_options {
     const char *table, *model, *to, *out, *results;
+    bool json;
 } export_options;
+
+static void print_json(const export_options *o, const char *table) {
+    const char *const pairs[] = {"table",  table,
+                                 "format", o->to ? o->to : "results",
+                                 "wrote",  o->results ? o->results : o->out};
+    kt_json_writer w = {0};
+
+    kt_json_begin_object(&w);
+    for (int i = 0; i < 6; i += 2) {
+        kt_json_key(&w, pairs[i]);
+        kt_json_put_string(&w, pairs[i + 1]);
+    }
+    kt_json_end_object(&w);
+    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
+    kt_json_writer_deinit(&w);
+}
 
 /* The whole text first: a file is written at once or not at all. */
 static kt_status write_text(const kt_exporter *exporter, const kt_export_input *in,
@@ -34,32 +52,34 @@ static kt_status write_text(const kt_exporter *exporter, const kt_export_input *
     return st;
 }
 
-static kt_status export_table(const export_options *o, const kt_exporter *exporter,
-                              const kt_workbench *b, kt_err *err) {
+/* Returns an exit code: what cannot be read is no usable table or journal, what cannot be written a
+ * matter of the disk. */
+static int export_table(const export_options *o, const kt_exporter *exporter,
+                        const kt_workbench *b) {
     kt_table *table = NULL;
     kt_journal *journal = NULL;
     char where[1024], path[1024];
-    kt_status st = kt_table_choose(b, o->table, o->model, where, sizeof where, &table, err);
+    kt_err err = {0};
+    int code = KT_TUNE_OK;
+    kt_status st = kt_table_choose(b, o->table, o->model, where, sizeof where, &table, &err);
 
-    if (st == KT_OK && o->results) {
-        st = kt_journal_path_of(where, path, sizeof path, err);
-        if (st == KT_OK) st = kt_results_write(o->results, where, path, &table->fingerprint, err);
-        kt_table_destroy(table);
-        return st;
-    }
-
-    if (st == KT_OK) st = kt_journal_path_of(where, path, sizeof path, err);
+    if (st == KT_OK) st = kt_journal_path_of(where, path, sizeof path, &err);
     if (st == KT_OK) {
-        st = kt_journal_read(path, &journal, err);
-        if (st != KT_OK && !exporter->needs_journal) st = KT_OK; /* one section less */
+        st = kt_journal_read(path, &journal, &err);
+        if (exporter && !exporter->needs_journal) st = KT_OK; /* one section less */
     }
-    if (st == KT_OK) {
+    if (st != KT_OK) {
+        code = kt_table_verb_fail(&err);
+    } else {
         kt_export_input in = {.table = table, .journal = journal, .registry = b->registry};
-        st = write_text(exporter, &in, o->out, err);
+        st = o->results ? kt_results_write(o->results, where, path, &table->fingerprint, &err)
+                        : write_text(exporter, &in, o->out, &err);
+        if (st != KT_OK) code = kt_verb_fail(&err);
+        if (st == KT_OK && o->json) print_json(o, where);
     }
     kt_journal_close(journal);
     kt_table_destroy(table);
-    return st;
+    return code;
 }
 
 static int run(const kt_verb_context *context, int argc, char **argv) {
@@ -70,6 +90,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"results", KT_SWITCH_TEXT, &o.results, "DIR",
          "instead: file the table, its journal, T1, T4 and checksums under DIR/<machine class>"},
         {"model", KT_SWITCH_TEXT, &o.model, "NAME", "without TABLE: the one serving would use"},
+        {"json", KT_SWITCH_FLAG, &o.json, NULL, "say as a JSON object what was written to --out"},
     };
     const kt_verb_usage usage = {
         "export", "[TABLE] --to FORMAT ",
@@ -77,8 +98,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "  html      a self-contained page: roofline, heat maps, races, regret, decisions\n"
         "  markdown  a table to paste into a README or pull request\n"
         "  csv       one line per row and plan cell, for spreadsheets\n"
-        "  sql       SQL that makes a database of all that is known: rows, plans, sessions,\n"
-        "            gates, raw samples, decisions (sqlite3 and others)\n"
+        "  sql       SQL that makes a database: rows, plans, gates, samples, decisions\n"
         "  t4        the valid raw samples in the exchange format T4 of tuning results\n"
         "  t1        the parameters and their values in the format T1 of tuning problems\n"
         "  c-header  rows as a C array (no plan cells)",
@@ -91,7 +111,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *word[1];
     kt_err err = {0};
     kt_status st;
-    int n = 0, code = kt_switches_parse(&usage, switches, 4, argc, argv, word, 1, &n);
+    int n = 0, code = kt_switches_parse(&usage, switches, 5, argc, argv, word, 1, &n);
 
     (void)context;
     if (code >= 0) return code;
@@ -103,10 +123,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (o.to && !exporter)
         return kt_switch_fail(
             &usage, "--to '%s': expected html, markdown, csv, sql, t4, t1 or c-header", o.to);
+    if (o.json && !o.out && !o.results)
+        return kt_switch_fail(&usage, "--json needs --out or --results: standard output is taken");
     st = kt_workbench_init(&b, false, &err);
-    if (st == KT_OK) st = export_table(&o, exporter, &b, &err);
+    code = st == KT_OK ? export_table(&o, exporter, &b) : kt_verb_fail(&err);
     kt_workbench_deinit(&b);
-    return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);
+    return code;
 }
 
 const kt_verb kt_verb_export = {

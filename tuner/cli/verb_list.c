@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
-#include "tuner/cli/list_gaps.h"
+#include "tuner/cli/list_variants.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/search/strategy.h"
@@ -17,97 +17,13 @@
 
 typedef struct list_options {
     const char *model, *workload, *mix, *routing, *format;
+    kt_variant_filter filter;
     bool why_invalid, json;
 } list_options;
-
-static void formats_of(uint32_t mask, char *out, size_t out_bytes) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int f = 1; f < KT_W_COUNT; f++)
-        if (mask >> f & 1 && used < out_bytes)
-            used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", used ? "," : "",
-                                     kt_weight_format_name((kt_weight_format)f));
-}
-
-static void parameters_of(const kt_variant *v, char *out, size_t out_bytes) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int p = 0; p < v->n_params && used < out_bytes; p++) {
-        const kt_param *q = &v->params[p];
-        used += (size_t)snprintf(out + used, out_bytes - used, " %s=", q->name);
-        for (int i = 0; i < q->count && used < out_bytes; i++)
-            used += (size_t)snprintf(out + used, out_bytes - used, "%s%d", i ? "|" : "",
-                                     (int)q->values[i]);
-    }
-}
 
 static void put(kt_json_writer *w, const char *key, const char *text) {
     kt_json_key(w, key);
     kt_json_put_string(w, text);
-}
-
-static void show_variant(const kt_variant *v, const char *reason, kt_json_writer *w) {
-    char formats[320], isa[160], parameters[256];
-    formats_of(v->weights, formats, sizeof formats);
-    parameters_of(v, parameters, sizeof parameters);
-    kt_isa_format(v->isa, isa, sizeof isa);
-    if (w) {
-        kt_json_begin_object(w);
-        put(w, "name", v->name);
-        put(w, "op", kt_op_name(v->op));
-        put(w, "weights", formats);
-        put(w, "isa", isa);
-        put(w, "layout", v->layout ? v->layout : "");
-        put(w, "parameters", *parameters ? parameters + 1 : "");
-        put(w, "refused", reason ? reason : "");
-        kt_json_end_object(w);
-    } else if (reason) {
-        printf("%-8s %-38s not usable: %s\n", kt_op_name(v->op), v->name, reason);
-    } else {
-        /* Plain C takes them all: a count reads better than a list over two lines. */
-        if (strlen(formats) > 60)
-            snprintf(formats, sizeof formats, "%d formats", __builtin_popcount(v->weights));
-        printf("%-8s %-38s %-14s %s%s%s\n", kt_op_name(v->op), v->name, formats, isa,
-               *parameters ? " " : "", parameters);
-    }
-}
-
-static void show_absent(kt_json_writer *w) {
-    for (size_t i = 0; i < kt_builtin_absent_count; i++) {
-        if (!w) {
-            printf("%-8s %-38s not built: %s\n", "", kt_builtin_absent[i].name,
-                   kt_builtin_absent[i].reason);
-            continue;
-        }
-        kt_json_begin_object(w);
-        put(w, "name", kt_builtin_absent[i].name);
-        put(w, "refused", kt_builtin_absent[i].reason);
-        kt_json_end_object(w);
-    }
-}
-
-/* Cells of format x instruction set for which nobody wrote a kernel; once if neither op has one. */
-static void show_gaps(kt_json_writer *w) {
-    static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
-    for (int op = 0; op < 2; op++)
-        for (int f = 1; f < KT_W_COUNT; f++)
-            for (int isa = 0; isa < KT_ISA_COUNT; isa++) {
-                const char *reason = kt_cell_gap_reason((kt_weight_format)f, isa);
-                char cell[64];
-                if (kt_cell_is_filled(ops[op], (kt_weight_format)f, isa)) continue;
-                if (op == 1 && !kt_cell_is_filled(ops[0], (kt_weight_format)f, isa)) continue;
-                snprintf(cell, sizeof cell, "%s on %s", kt_weight_format_name((kt_weight_format)f),
-                         kt_isa_name(isa));
-                if (!w) {
-                    printf("%-8s %-38s no kernel: %s\n", kt_op_name(ops[op]), cell, reason);
-                    continue;
-                }
-                kt_json_begin_object(w);
-                put(w, "name", cell);
-                put(w, "op", kt_op_name(ops[op]));
-                put(w, "refused", reason);
-                kt_json_end_object(w);
-            }
 }
 
 static void finish(kt_json_writer *w) {
@@ -119,29 +35,14 @@ static void finish(kt_json_writer *w) {
 }
 
 static int list_variants(const list_options *o) {
+    kt_variant_filter filter = o->filter;
     kt_workbench b = {0};
-    kt_json_writer writer = {.indent = 2}, *w = o->json ? &writer : NULL;
     kt_err err;
+    kt_status st = kt_workbench_init(&b, false, &err);
 
-    if (kt_workbench_init(&b, false, &err) != KT_OK) return kt_verb_fail(&err);
-    if (w) kt_json_begin_array(w);
-    for (size_t i = 0; i < kt_registry_count(b.registry); i++)
-        show_variant(kt_registry_at(b.registry, i), NULL, w);
-    for (size_t i = 0; o->why_invalid && i < kt_registry_refused_count(b.registry); i++) {
-        const char *reason = NULL;
-        const kt_variant *v = kt_registry_refused_at(b.registry, i, &reason);
-        show_variant(v, reason ? reason : "refused", w);
-    }
-    if (o->why_invalid) show_absent(w);
-    if (o->why_invalid) show_gaps(w);
-    if (w)
-        finish(w);
-    else if (!o->why_invalid)
-        printf("%zu usable; %zu refused here, %zu not built (--why-invalid shows them)\n",
-               kt_registry_count(b.registry), kt_registry_refused_count(b.registry),
-               kt_builtin_absent_count);
+    if (st == KT_OK) st = kt_list_variants(b.registry, &filter, o->why_invalid, o->json, &err);
     kt_workbench_deinit(&b);
-    return KT_TUNE_OK;
+    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
 }
 
 /* What list cells shows: the list, and where its weights come from. */
@@ -205,7 +106,7 @@ static void show_cell(const cells_state *s, const kt_tune_cell *c, kt_json_write
     kt_cell_key(&c->problem, c->threads, key, sizeof key);
     if (!w) {
         printf("%-12s %-58s weight %.5f", c->role, key, c->weight);
-        if (s->has_mix) printf("  %.5f of it by the mix", c->mix_weight);
+        if (s->has_mix) printf("  %.5f by the mix", c->mix_weight);
         printf("\n");
         return;
     }
@@ -237,8 +138,11 @@ static void show_plan_cells(const list_options *o, const cells_state *s, kt_json
         char key[KT_PLAN_KEY_BYTES];
         kt_plan_cell_key(c, key, sizeof key);
         if (!w) {
-            printf("%-12s %s%s%s\n", "plan", key, c->refused ? ": refused: " : "",
-                   c->refused ? c->refused : "");
+            printf("%-12s %s\n", "plan", key);
+            if (c->refused) {
+                printf("%-15srefused: ", "");
+                kt_print_words(c->refused, strlen(c->refused), 24, 24);
+            }
             continue;
         }
         kt_json_begin_object(w);
@@ -342,7 +246,7 @@ static void show_tables(const char *folder, const kt_workbench *b, kt_json_write
             kt_json_put_int(w, (int64_t)t->n_rows);
             kt_json_end_object(w);
         } else {
-            printf("%-22s %4zu cells  %s  %-17s  %s\n", t->workload, t->n_rows, t->created, match,
+            printf("%-22s %4zu cells  %s  %s\n  %s\n", t->workload, t->n_rows, t->created, match,
                    path);
         }
         kt_table_destroy(t);
@@ -394,6 +298,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"routing", KT_SWITCH_TEXT, &o.routing, "R",
          "uniform, zipf:0.6, dirichlet:0.3 or trace:FILE; default the workload's"},
         {"format", KT_SWITCH_TEXT, &o.format, "F", "native, bf16, int8 or int4; default native"},
+        {"op", KT_SWITCH_TEXT, &o.filter.op, "OP", "variants of one operation: gemm, moe_ffn, ..."},
+        {"weights", KT_SWITCH_TEXT, &o.filter.weights, "W",
+         "variants that take this weight format: w4g32, w8c, ..."},
+        {"isa", KT_SWITCH_TEXT, &o.filter.isa, "ISA",
+         "variants whose highest instruction set is this: scalar, avx2, ..."},
         {"why-invalid", KT_SWITCH_FLAG, &o.why_invalid, NULL,
          "also variants that cannot run here or were not built, and formats without a kernel, with "
          "the reason"},
@@ -402,6 +311,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     const kt_verb_usage usage = {
         "list", "variants|cells|models|tables|strategies ",
         "What there is to tune and to choose from.",
+        "  kttune list variants --op moe_ffn --weights w4g32\n"
         "  kttune list variants --why-invalid\n"
         "  kttune list cells --model Qwen3-30B-A3B --format int4\n"
         "  kttune list cells --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0\n"};
@@ -421,7 +331,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (code >= 0) return code;
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
-    return kt_switch_fail(&usage, "expected variants, cells, models, tables or strategies");
+    return kt_switch_fail(&usage, "%s%s%sexpected variants, cells, models, tables or strategies",
+                          n == 1 ? "'" : "", n == 1 ? word[0] : "", n == 1 ? "': " : "");
 }
 
 const kt_verb kt_verb_list = {

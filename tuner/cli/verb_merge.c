@@ -80,13 +80,17 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     st = kt_table_load(words[0], &t, &err);
     for (int i = 1; st == KT_OK && i < n; i++)
         st = merge_file(t, words[i], words[0], &replaced, &err);
-    if (st == KT_OK) st = kt_table_save(t, out, &err);
+    if (st != KT_OK) {
+        kt_table_destroy(t);
+        return kt_table_verb_fail(&err);
+    }
+    st = kt_table_save(t, out, &err);
     if (st == KT_OK && json) print_json(out, (size_t)n, t, replaced);
     if (st == KT_OK && !json)
         printf("%d tables, %zu cells, %zu of them measured more surely in a later one\nwrote %s\n",
                n, t->n_rows, replaced, out);
     kt_table_destroy(t);
-    return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);
+    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
 }
 
 const kt_verb kt_verb_merge = {

@@ -14,6 +14,7 @@
 #include "base/buffer.h"
 #include "base/cpu.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "kernels/formats/format.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/verb.h"
@@ -246,11 +247,27 @@ static kt_status make_file(int op, const variant_words *w, const char *folder,
     return st;
 }
 
+static void print_json(const char *op, const char *name, const char *path) {
+    const char *const pairs[] = {"op", op, "variant", name, "wrote", path};
+    kt_json_writer j = {0};
+
+    kt_json_begin_object(&j);
+    for (int i = 0; i < 6; i += 2) {
+        kt_json_key(&j, pairs[i]);
+        kt_json_put_string(&j, pairs[i + 1]);
+    }
+    kt_json_end_object(&j);
+    if (kt_json_writer_text(&j, NULL)) puts(kt_json_writer_text(&j, NULL));
+    kt_json_writer_deinit(&j);
+}
+
 static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *folder = NULL, *words[2];
+    bool json = false;
     char path[PATH_BYTES], own[PATH_BYTES];
     const kt_switch switches[] = {
-        {"folder", KT_SWITCH_TEXT, &folder, "DIR", "default kernels/<op> of the source tree"}};
+        {"folder", KT_SWITCH_TEXT, &folder, "DIR", "default kernels/<op> of the source tree"},
+        {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"}};
     const kt_verb_usage usage = {
         "new", "OP NAME ",
         "Write a variant file to start from. It is right from the first build on, and tests, list "
@@ -268,7 +285,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     variant_words w;
     kt_err err = {0};
     kt_status st;
-    int n = 0, op, code = kt_switches_parse(&usage, switches, 1, argc, argv, words, 2, &n);
+    int n = 0, op, code = kt_switches_parse(&usage, switches, 2, argc, argv, words, 2, &n);
 
     (void)context;
     if (code >= 0) return code;
@@ -281,8 +298,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     st = take_apart(op, words[1], &w, &err);
     if (st == KT_OK) st = make_file(op, &w, folder ? folder : own, path, &err);
     if (st != KT_OK) return kt_verb_fail(&err);
-    printf("wrote %s\nnext: cmake --build build/release; build/release/kttune list variants\n",
-           path);
+    if (json)
+        print_json(words[0], words[1], path);
+    else
+        printf("wrote %s\nnext: cmake --build build/release; build/release/kttune list variants\n",
+               path);
     return KT_TUNE_OK;
 }
 

@@ -67,8 +67,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
                                 &registry, &err);
     if (st == KT_OK) st = kt_ceilings_measure(registry, &topology, quick, &report, &err);
     kt_registry_destroy(registry);
-    if (st == KT_OK) st = kt_machine_save(&topology, &report, path, sizeof path, &err);
     if (st != KT_OK) return kt_verb_fail(&err);
+    st = kt_machine_save(&topology, &report, path, sizeof path, &err);
+    if (st != KT_OK) snprintf(path, sizeof path, "nothing");
     if (json) {
         size_t size;
         char *text = kt_machine_text(&topology, &report, &size);
@@ -77,7 +78,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     } else {
         print_report(&topology, &report, path);
     }
-    return KT_TUNE_OK;
+    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
 }
 
 const kt_verb kt_verb_probe = {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 #include "kt/version.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/run_report.h"
+#include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/measure/cold.h"
@@ -39,7 +41,7 @@ typedef struct run_state {
     kt_table *table;
     char table_path[PATH_BYTES], journal_path[PATH_BYTES], command[PATH_BYTES];
     size_t n_kept_rows;
-    bool ended_early;
+    bool ended_early, is_foreign;
     int n_plans_open; /* plan cells that time was too short for */
 } run_state;
 
@@ -160,6 +162,29 @@ static size_t rotation_of(const run_state *r) {
     if (r->workload.cache == KT_CACHE_WARM) return 0;
     if (r->workload.cache == KT_CACHE_COLD) return kt_cold_rotation_bytes(c, llc);
     return kt_cold_rotation_of_model(c, llc, kt_shapes_weight_bytes(&r->workload.shapes, format));
+}
+
+/* The default path has the machine's class in it; a file that was named may be anybody's, and the rows of
+ * another machine are not ours to replace. */
+static kt_status check_out(run_state *r, kt_err *err) {
+    kt_table *old = NULL;
+    kt_err why = {0};
+    kt_status st = KT_OK;
+    struct stat info;
+
+    if (r->options.out && stat(r->table_path, &info) == 0 && !S_ISREG(info.st_mode))
+        return kt_fail(err, KT_E_INVALID, "--out '%s': is no file; expected a file or a new name",
+                       r->table_path);
+    if (!r->options.out || kt_table_load(r->table_path, &old, NULL) != KT_OK) return KT_OK;
+    if (kt_fingerprint_compare(&old->fingerprint, &r->bench.machine, &why) == KT_MATCH_OTHER) {
+        st = kt_fail(err, KT_E_MISMATCH,
+                     "%s holds the rows of another machine (%.300s); expected a new file or one of "
+                     "this machine",
+                     r->table_path, why.message);
+        r->is_foreign = true;
+    }
+    kt_table_destroy(old);
+    return st;
 }
 
 static kt_status open_session(run_state *r, kt_err *err) {
@@ -322,6 +347,7 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
 
     KT_TRY(kt_workbench_init(&r->bench, true, err));
     KT_TRY(make_cells(r, err));
+    KT_TRY(check_out(r, err));
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
         report(r);
@@ -425,7 +451,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     kt_cell_list_deinit(&r.cells);
     kt_workload_deinit(&r.workload);
     kt_workbench_deinit(&r.bench);
-    return st == KT_OK ? result : kt_verb_fail(&err);
+    if (st == KT_OK) return result;
+    return r.is_foreign ? kt_table_verb_fail(&err) : kt_verb_fail(&err);
 }
 
 const kt_verb kt_verb_run = {.name = "run",

@@ -38,7 +38,17 @@ static bool is_wanted(const char *goals, int number) {
 }
 
 static bool is_list(const char *goals) {
-    return !goals || (*goals && strspn(goals, "0123456789,") == strlen(goals));
+    const char *at = goals;
+    while (at) {
+        char *end;
+        long number = strtol(at, &end, 10);
+        bool is_known = false;
+        for (size_t i = 0; i < kt_builtin_goal_count && end != at; i++)
+            is_known |= kt_builtin_goals[i]->number == number;
+        if (!is_known || (*end && *end != ',')) return false;
+        at = *end ? end + 1 : NULL;
+    }
+    return true;
 }
 
 /* As many digits as tell something, whatever the unit. */
@@ -178,7 +188,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "  kttune selfcheck --quick\n  kttune selfcheck --goals 1,4,9 --json\n"};
     code = kt_switches_parse(&usage, switches, 5, argc, argv, words, 0, NULL);
     if (code < 0 && !is_list(s->goals))
-        code = kt_switch_fail(&usage, "--goals '%s': expected 1,4,9", s->goals);
+        code = kt_switch_fail(&usage, "--goals '%s': expected numbers from 1 to 16 such as 1,4,9",
+                              s->goals);
+    if (code < 0 && access(s->results, R_OK | X_OK) != 0)
+        code = kt_switch_fail(&usage, "--results '%s': no such folder; expected one with journals",
+                              s->results);
     if (code < 0) {
         st = check_all(s, &err);
         code = st == KT_OK ? verdict(s) : kt_verb_fail(&err);

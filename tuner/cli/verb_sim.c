@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/verb.h"
 #include "tuner/cli/workbench.h"
@@ -74,7 +75,12 @@ static kt_status simulate(sim_state *s, kt_err *err) {
     KT_TRY(kt_workbench_init(&s->bench, false, err));
     KT_TRY(kt_journal_read(s->path, &s->journal, err));
     KT_TRY(kt_sim_load(s->journal, s->bench.registry, &s->sim, err));
-    if (s->sim.n == 0) return kt_fail(err, KT_E_INVALID, "%s: no decided contest in it", s->path);
+    if (s->sim.n == 0)
+        return kt_fail(
+            err, KT_E_FORMAT,
+            "%s: no decided contest in %zu sound and %zu damaged lines; expected a journal "
+            "of `kttune run`",
+            s->path, kt_journal_count(s->journal), kt_journal_dropped(s->journal));
     kt_json_begin_object(&w);
     kt_json_key(&w, "cells");
     kt_json_put_int(&w, (int64_t)s->sim.n);
@@ -134,7 +140,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     kt_sim_deinit(&s.sim);
     kt_journal_close(s.journal);
     kt_workbench_deinit(&s.bench);
-    return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
+    return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);
 }
 
 const kt_verb kt_verb_sim = {

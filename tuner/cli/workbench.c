@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/cli/workbench.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -10,6 +11,7 @@
 static kt_status find_ceilings(kt_workbench *b, bool measure, kt_ceilings *out, kt_err *err) {
     kt_machine_report report;
     char path[1024];
+    kt_err why;
     kt_status st = kt_machine_load(&b->topology, out, err);
 
     if (st == KT_OK && out->stream_gbs_1t > 0) return KT_OK;
@@ -18,7 +20,10 @@ static kt_status find_ceilings(kt_workbench *b, bool measure, kt_ceilings *out, 
     KT_TRY(kt_ceilings_measure(b->registry, &b->topology, true, &report, err));
     *out = report.ceilings;
     b->probed_now = true;
-    return kt_machine_save(&b->topology, &report, path, sizeof path, err);
+    /* a disk that cannot be written costs the next run its seconds, not this one its result */
+    if (kt_machine_save(&b->topology, &report, path, sizeof path, &why) != KT_OK)
+        fprintf(stderr, "kttune: the probe is not kept: %s\n", why.message);
+    return KT_OK;
 }
 
 kt_status kt_workbench_init(kt_workbench *b, bool measure, kt_err *err) {

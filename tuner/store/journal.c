@@ -114,9 +114,12 @@ static kt_status open_locked(kt_journal *j, bool fresh, kt_err *err) {
     size_t whole = 0;
 
     j->fd = open(j->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (j->fd < 0) return kt_fail(err, KT_E_IO, "%s: %s", j->path, strerror(errno));
+    if (j->fd < 0) return kt_fail(err, KT_E_IO, "%s: cannot open: %s", j->path, strerror(errno));
     if (flock(j->fd, LOCK_EX | LOCK_NB) != 0)
-        return kt_fail(err, KT_E_MISMATCH, "%s: another kttune is writing it", j->path);
+        return kt_fail(err, KT_E_MISMATCH,
+                       "%s: another kttune is writing it; wait for its end, or take a "
+                       "table of its own with --out",
+                       j->path);
     if (!fresh) KT_TRY(read_lines(j, &whole, err));
     if (ftruncate(j->fd, (off_t)whole) != 0)
         return kt_fail(err, KT_E_IO, "%s: %s", j->path, strerror(errno));

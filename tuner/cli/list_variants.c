@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cli/list_variants.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "tuner/cli/list_gaps.h"
+#include "tuner/cli/tune_options.h"
+
+/* What follows a name begins here: most names fit before it. */
+enum { NAME_COLUMNS = 40, WORDS_BYTES = 640 };
+
+typedef struct listing {
+    int op, isa;              /* -1 = any; isa: bit of the highest step, KT_ISA_COUNT = plain C */
+    kt_weight_format weights; /* 0 = any */
+    kt_json_writer *json;     /* NULL = text */
+    int shown;
+} listing;
+
+/* --- the filter --- */
+
+static kt_status parse_op(const char *word, int *out, kt_err *err) {
+    char known[256] = "";
+    size_t used = 0;
+
+    *out = word ? kt_op_parse(word) : -1;
+    if (!word || *out >= 0) return KT_OK;
+    for (int op = 0; op < KT_OP_COUNT && used < sizeof known; op++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "",
+                                 kt_op_name((kt_op)op));
+    return kt_fail(err, KT_E_INVALID, "--op '%s': expected one of %s", word, known);
+}
+
+static kt_status parse_isa(const char *word, int *out, kt_err *err) {
+    char known[256] = "scalar";
+    size_t used = strlen(known);
+
+    *out = -1;
+    if (!word) return KT_OK;
+    if (strcmp(word, "scalar") == 0) *out = KT_ISA_COUNT;
+    for (int bit = 0; bit < KT_ISA_COUNT; bit++) {
+        if (strcmp(word, kt_isa_name(bit)) == 0) *out = bit;
+        if (used < sizeof known)
+            used += (size_t)snprintf(known + used, sizeof known - used, ", %s", kt_isa_name(bit));
+    }
+    if (*out >= 0) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "--isa '%s': expected %s", word, known);
+}
+
+static kt_status parse_weights(const char *word, kt_weight_format *out, kt_err *err) {
+    int format = word ? kt_weight_format_parse(word) : 0;
+    char known[480] = "";
+    size_t used = 0;
+
+    *out = (kt_weight_format)(format > 0 ? format : 0);
+    if (format >= 0 && (!word || format > 0)) return KT_OK;
+    for (int f = 1; f < KT_W_COUNT && used < sizeof known; f++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "",
+                                 kt_weight_format_name((kt_weight_format)f));
+    return kt_fail(err, KT_E_INVALID, "--weights '%s': expected one of %s", word, known);
+}
+
+static int highest_isa(const kt_variant *v) {
+    int highest = KT_ISA_COUNT;
+    for (int bit = 0; bit < KT_ISA_COUNT; bit++)
+        if (v->isa >> bit & 1) highest = bit;
+    return highest;
+}
+
+static bool is_wanted(const listing *l, const kt_variant *v) {
+    return (l->op < 0 || (int)v->op == l->op) && (l->isa < 0 || highest_isa(v) == l->isa) &&
+           (l->weights == 0 || v->weights >> l->weights & 1);
+}
+
+/* --- one variant --- */
+
+static void formats_of(uint32_t mask, char *out, size_t out_bytes) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int f = 1; f < KT_W_COUNT; f++)
+        if (mask >> f & 1 && used < out_bytes)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", used ? "," : "",
+                                     kt_weight_format_name((kt_weight_format)f));
+}
+
+static void parameters_of(const kt_variant *v, char *out, size_t out_bytes) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (int p = 0; p < v->n_params && used < out_bytes; p++) {
+        const kt_param *q = &v->params[p];
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s=", used ? " " : "", q->name);
+        for (int i = 0; i < q->count && used < out_bytes; i++)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%d", i ? "|" : "",
+                                     (int)q->values[i]);
+    }
+}
+
+static void put(kt_json_writer *w, const char *key, const char *text) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, text);
+}
+
+/* "  name          words", the words below each other when there are many. */
+static void print_line(const char *name, const char *words) {
+    int at = printf("  %-*s ", NAME_COLUMNS - 3, name);
+    kt_print_words(words, strlen(words), at, NAME_COLUMNS);
+}
+
+static void show_variant(const kt_variant *v, const char *reason, kt_json_writer *w) {
+    char formats[320], isa[160], parameters[256], words[WORDS_BYTES];
+
+    formats_of(v->weights, formats, sizeof formats);
+    parameters_of(v, parameters, sizeof parameters);
+    kt_isa_format(v->isa, isa, sizeof isa);
+    if (w) {
+        kt_json_begin_object(w);
+        put(w, "name", v->name);
+        put(w, "op", kt_op_name(v->op));
+        put(w, "weights", formats);
+        put(w, "isa", isa);
+        put(w, "layout", v->layout ? v->layout : "");
+        put(w, "parameters", parameters);
+        put(w, "refused", reason ? reason : "");
+        kt_json_end_object(w);
+        return;
+    }
+    if (strlen(formats) > 34) /* plain C takes them all: a count reads better */
+        snprintf(formats, sizeof formats, "%d formats", __builtin_popcount(v->weights));
+    snprintf(words, sizeof words, "%s%s%s", formats, *formats && *parameters ? " " : "",
+             parameters);
+    print_line(v->name, reason ? reason : words);
+}
+
+/* --- groups --- */
+
+static size_t count_wanted(const kt_registry *r, listing *l, bool refused) {
+    size_t n = refused ? kt_registry_refused_count(r) : kt_registry_count(r), wanted = 0;
+    for (size_t i = 0; i < n; i++)
+        wanted += is_wanted(l, refused ? kt_registry_refused_at(r, i, NULL) : kt_registry_at(r, i));
+    return wanted;
+}
+
+static void show_group(const kt_registry *r, kt_op op, listing *l, bool refused) {
+    size_t n = refused ? kt_registry_refused_count(r) : kt_registry_count(r);
+    bool is_first = true;
+
+    for (size_t i = 0; i < n; i++) {
+        const char *reason = NULL;
+        const kt_variant *v =
+            refused ? kt_registry_refused_at(r, i, &reason) : kt_registry_at(r, i);
+        if (v->op != op || !is_wanted(l, v)) continue;
+        if (is_first && !l->json)
+            printf("%s%s%s\n", l->shown ? "\n" : "", kt_op_name(op),
+                   refused ? ", not usable here" : "");
+        is_first = false;
+        l->shown++;
+        show_variant(v, refused && !reason ? "refused" : reason, l->json);
+    }
+}
+
+static void show_absent(listing *l) {
+    if (l->op >= 0 || l->isa >= 0 || l->weights) return; /* nothing is known of them but the name */
+    if (!l->json && kt_builtin_absent_count) printf("\nnot built\n");
+    for (size_t i = 0; i < kt_builtin_absent_count; i++) {
+        if (!l->json) {
+            print_line(kt_builtin_absent[i].name, kt_builtin_absent[i].reason);
+            continue;
+        }
+        kt_json_begin_object(l->json);
+        put(l->json, "name", kt_builtin_absent[i].name);
+        put(l->json, "refused", kt_builtin_absent[i].reason);
+        kt_json_end_object(l->json);
+    }
+}
+
+/* Cells of format x instruction set for which nobody wrote a kernel; once if neither op has one. */
+static void show_gaps(listing *l) {
+    static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
+    bool is_first = true;
+
+    for (int op = 0; op < 2; op++)
+        for (int f = 1; f < KT_W_COUNT; f++)
+            for (int isa = 0; isa < KT_ISA_COUNT; isa++) {
+                kt_weight_format format = (kt_weight_format)f;
+                const char *reason = kt_cell_gap_reason(format, isa);
+                char cell[64];
+                if ((l->op >= 0 && l->op != (int)ops[op]) || (l->isa >= 0 && l->isa != isa) ||
+                    (l->weights && l->weights != format))
+                    continue;
+                if (kt_cell_is_filled(ops[op], format, isa)) continue;
+                if (op == 1 && !kt_cell_is_filled(ops[0], format, isa)) continue;
+                snprintf(cell, sizeof cell, "%s %s on %s", kt_op_name(ops[op]),
+                         kt_weight_format_name(format), kt_isa_name(isa));
+                if (!l->json) {
+                    if (is_first) printf("\nno kernel\n");
+                    is_first = false;
+                    print_line(cell, reason);
+                    continue;
+                }
+                kt_json_begin_object(l->json);
+                put(l->json, "name", strchr(cell, ' ') + 1);
+                put(l->json, "op", kt_op_name(ops[op]));
+                put(l->json, "refused", reason);
+                kt_json_end_object(l->json);
+            }
+}
+
+kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter, bool why_invalid,
+                           bool json, kt_err *err) {
+    kt_json_writer writer = {.indent = 2};
+    listing l = {.json = json ? &writer : NULL};
+
+    KT_TRY(parse_op(filter->op, &l.op, err));
+    KT_TRY(parse_isa(filter->isa, &l.isa, err));
+    KT_TRY(parse_weights(filter->weights, &l.weights, err));
+    if (json) kt_json_begin_array(&writer);
+    for (int refused = 0; refused <= why_invalid; refused++)
+        for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, &l, refused);
+    if (why_invalid) show_absent(&l);
+    if (why_invalid) show_gaps(&l);
+    if (json) {
+        kt_json_end_array(&writer);
+        if (kt_json_writer_text(&writer, NULL)) puts(kt_json_writer_text(&writer, NULL));
+        kt_json_writer_deinit(&writer);
+    } else if (!why_invalid) {
+        printf("\n%zu usable; %zu refused here, %zu not built (--why-invalid shows them)\n",
+               count_wanted(r, &l, false), count_wanted(r, &l, true), kt_builtin_absent_count);
+    }
+    return KT_OK;
+}
