@@ -30,21 +30,41 @@ static void describe(const kt_samples *s, int contender, kt_rng *rng, kt_verdict
     out->rounds = n;
 }
 
+/* A first look at a holdout: is it lost already? */
+static kt_status look(kt_contest *c, const kt_race_rules *rules, const int pair[2],
+                      kt_samples *fresh, int *rounds, kt_rng *rng, bool *is_lost, kt_err *err) {
+    double a[KT_MAX_SAMPLES], b[KT_MAX_SAMPLES];
+    int before = kt_samples_pairs(fresh, pair[0], pair[1], NULL, NULL), n;
+
+    *is_lost = false;
+    if (rules->look_rounds <= 0 || rules->look_rounds >= *rounds) return KT_OK;
+    KT_TRY(kt_contest_rung(c, fresh, pair, 2, rules->look_rounds, err));
+    *rounds -= rules->look_rounds;
+    n = kt_samples_pairs(fresh, pair[0], pair[1], a, b) - before;
+    *is_lost =
+        n > 0 && kt_paired_log_ratio(a + before, b + before, n, rules->stop_confidence, rng).high <
+                     log1p(KT_MIN_GAIN);
+    return KT_OK;
+}
+
 /* Fresh rounds: the race's own samples flatter the one that was lucky in them. One holdout lets an equal
  * pass in 3 of 1000 cells (99 % interval, 1 % at least), and a table has hundreds; so who passes has
  * to pass once more. The figures are those of all its rounds. */
 static kt_status hold_out(kt_contest *c, int challenger, kt_samples *fresh, kt_rng *rng,
                           kt_verdict *out, kt_err *err) {
+    const kt_race_rules *rules = c->rules ? c->rules : &kt_race_rules_now;
     double a[KT_MAX_SAMPLES], b[KT_MAX_SAMPLES];
     int pair[2] = {c->default_index, challenger}, n = 0;
     bool wins = true;
 
     for (int i = 0; i < KT_HOLDOUTS && wins; i++) {
-        int before = n;
-        KT_TRY(kt_contest_rung(c, fresh, pair, 2, KT_HOLDOUT_ROUNDS, err));
+        int before = n, rounds = KT_HOLDOUT_ROUNDS;
+        bool is_lost;
+        KT_TRY(look(c, rules, pair, fresh, &rounds, rng, &is_lost, err));
+        if (!is_lost) KT_TRY(kt_contest_rung(c, fresh, pair, 2, rounds, err));
         n = kt_samples_pairs(fresh, c->default_index, challenger, a, b);
-        wins =
-            n > before && kt_challenger_wins(a + before, b + before, n - before, rng, &out->gain);
+        wins = !is_lost && n > before &&
+               kt_challenger_wins(a + before, b + before, n - before, rng, &out->gain);
     }
     if (wins) out->gain = kt_paired_log_ratio(a, b, n, KT_GAIN_CONFIDENCE, rng);
     out->is_tuned = wins;
@@ -56,6 +76,7 @@ static kt_status hold_out(kt_contest *c, int challenger, kt_samples *fresh, kt_r
 
 static kt_status judge(kt_contest *c, const kt_samples *s, const int *live, int n_live,
                        kt_samples *fresh, kt_verdict *out, kt_err *err) {
+    const kt_race_rules *rules = c->rules ? c->rules : &kt_race_rules_now;
     kt_rng rng;
 
     kt_rng_seed(&rng, c->seed ^ 0xf1a7u);
@@ -66,6 +87,12 @@ static kt_status judge(kt_contest *c, const kt_samples *s, const int *live, int 
         out->default_ns = out->winner_ns;
     } else {
         KT_TRY(hold_out(c, live[0], fresh, &rng, out, err));
+        /* A holdout that was lost at first sight says less about the default than the race does. */
+        if (rules->look_rounds > 0 && !out->is_tuned &&
+            out->rounds < kt_samples_pairs(s, out->winner, out->winner, NULL, NULL)) {
+            describe(s, out->winner, &rng, out);
+            out->default_ns = out->winner_ns;
+        }
     }
     for (int i = 0; i < n_live && out->n_runners < KT_RUNNERS; i++) {
         if (live[i] == out->winner) continue;

@@ -21,7 +21,29 @@ typedef struct kt_rung_store {
                         int first_round, const kt_samples *s, kt_err *err);
 } kt_rung_store;
 
+#define KT_RACE_RUNGS 6
+
+/* How a contest spends its rounds; chosen on recorded samples (`kttune sim --grid`). */
+typedef struct kt_race_rules {
+    int screen_rounds; /* of everybody, before the first rung; who is screen_ratio as slow then goes */
+    double screen_ratio;
+    int n_rungs, rung_rounds[KT_RACE_RUNGS];
+    double drop_confidence; /* slower than the best by the whole of this interval: out */
+    double survivors;       /* at most this share of a rung's contenders goes on, two at least */
+    double tie;             /* over when all rivals are within this of the best .. */
+    double
+        stop_confidence; /* .. or, above 0, when by this interval none can still beat the default by
+                               KT_MIN_GAIN: it stays, without a holdout */
+    int look_rounds;     /* above 0: a holdout ends after so many rounds when by stop_confidence its
+                        challenger cannot gain KT_MIN_GAIN */
+} kt_race_rules;
+
+extern const kt_race_rules kt_race_rules_now;
+/* Contests of a journal were held by the rules of their protocol. */
+const kt_race_rules *kt_race_rules_of(int64_t protocol);
+
 typedef struct kt_contest {
+    const kt_race_rules *rules; /* NULL = kt_race_rules_now */
     const kt_stopwatch *watch;
     const kt_rung_store *store; /* may be NULL */
     int n;                      /* contenders 0 .. n-1, all of them correct */

@@ -6,15 +6,32 @@
 #include "base/err.h"
 #include "tuner/search/contest.h"
 
-#define SCREEN_RATIO 3.0     /* after one round: three times the best is not noise */
-#define DROP_CONFIDENCE 0.98 /* two-sided, that is 1 % of wrongly dropping an equal */
-#define TIE 0.01             /* differences below are not worth a round */
+enum { KEEP_AT_LEAST = 2 };
 
-enum { SCREEN_ROUNDS = 1, N_RUNGS = 4, KEEP_AT_LEAST = 2 };
+/* Short rungs while many live, long ones for the last. Of those that `kttune sim --grid` sweeps these lose
+ * nothing against longer contests and cost a third less (tuner/README.md has the table). */
+const kt_race_rules kt_race_rules_now = {.screen_rounds = 1,
+                                         .screen_ratio = 3,
+                                         .n_rungs = 3,
+                                         .rung_rounds = {4, 4, 8},
+                                         .drop_confidence = 0.98,
+                                         .survivors = 0.34,
+                                         .tie = 0.01,
+                                         .stop_confidence = 0.8,
+                                         .look_rounds = 10};
 
-/* Constants replayed on recorded races (autotuning evidence, section 2.1): short rungs while many
- * live, long ones for the last. */
-static const int rung_rounds[N_RUNGS] = {4, 4, 8, 16};
+/* Up to protocol 4 every contest ran on until contenders were apart or equal, and whole holdouts. */
+static const kt_race_rules first_rules = {.screen_rounds = 1,
+                                          .screen_ratio = 3,
+                                          .n_rungs = 4,
+                                          .rung_rounds = {4, 4, 8, 16},
+                                          .drop_confidence = 0.98,
+                                          .survivors = 0.5,
+                                          .tie = 0.01};
+
+const kt_race_rules *kt_race_rules_of(int64_t protocol) {
+    return protocol <= 4 ? &first_rules : &kt_race_rules_now;
+}
 
 kt_status kt_contest_rung(kt_contest *c, kt_samples *s, const int *live, int n_live, int rounds,
                           kt_err *err) {
@@ -49,56 +66,78 @@ void kt_rank(const kt_samples *s, int *live, int n_live) {
     }
 }
 
-/* Drop what one round shows to be hopeless. */
-static void screen(const kt_contest *c, const kt_samples *s, int *live, int *n_live) {
+/* Drop what the first round shows to be hopeless: noise is not that large. */
+static void screen(const kt_contest *c, const kt_race_rules *rules, const kt_samples *s, int *live,
+                   int *n_live) {
     double best = INFINITY;
     int n = 0;
     for (int i = 0; i < *n_live; i++) best = fmin(best, kt_samples_p25(s, live[i]));
     for (int i = 0; i < *n_live; i++)
-        if (live[i] == c->default_index || kt_samples_p25(s, live[i]) <= SCREEN_RATIO * best)
+        if (live[i] == c->default_index || kt_samples_p25(s, live[i]) <= rules->screen_ratio * best)
             live[n++] = live[i];
     *n_live = n;
 }
 
-/* Drop those that are slower than the best for sure, then the lower half. Keeps the ranking. */
-static void eliminate(const kt_contest *c, const kt_samples *s, int *live, int *n_live,
-                      kt_rng *rng) {
-    int n = 1, half = (*n_live + 1) / 2;
-    if (half < KEEP_AT_LEAST) half = KEEP_AT_LEAST;
+/* Drop those that are slower than the best for sure, then the lower part. Keeps the ranking. */
+static void eliminate(const kt_contest *c, const kt_race_rules *rules, const kt_samples *s,
+                      int *live, int *n_live, kt_rng *rng) {
+    int n = 1, most = (int)ceil(rules->survivors * *n_live);
+    if (most < KEEP_AT_LEAST) most = KEEP_AT_LEAST;
     for (int i = 1; i < *n_live; i++) {
         bool is_default = live[i] == c->default_index;
-        kt_interval slower = kt_samples_compare(s, live[i], live[0], DROP_CONFIDENCE, rng);
-        if (is_default || (n < half && slower.low <= 0)) live[n++] = live[i];
+        kt_interval slower = kt_samples_compare(s, live[i], live[0], rules->drop_confidence, rng);
+        if (is_default || (n < most && slower.low <= 0)) live[n++] = live[i];
     }
     *n_live = n;
 }
 
-/* Nothing left to learn: one contender beside the default, or all equal within TIE. */
-static bool is_over(const kt_contest *c, const kt_samples *s, const int *live, int n_live,
-                    kt_rng *rng) {
+/* Nothing left to learn: one contender beside the default, or all equal within a tie. */
+static bool is_over(const kt_contest *c, const kt_race_rules *rules, const kt_samples *s,
+                    const int *live, int n_live, kt_rng *rng) {
     int rivals = 0;
     for (int i = 1; i < n_live; i++) {
         kt_interval slower = kt_samples_compare(s, live[i], live[0], 0.95, rng);
         if (live[i] == c->default_index && slower.low > 0) continue;
-        if (fabs(slower.low) > TIE || fabs(slower.high) > TIE) rivals++;
+        if (fabs(slower.low) > rules->tie || fabs(slower.high) > rules->tie) rivals++;
     }
     return rivals == 0;
 }
 
+/* Can nobody win by the never-worse rule any more? Then who is in place stays, and comes first. */
+static bool nobody_can_win(const kt_contest *c, const kt_race_rules *rules, const kt_samples *s,
+                           int *live, int n_live, kt_rng *rng) {
+    int in_place = c->has_proven ? c->proven_index : c->default_index, at = -1;
+    if (rules->stop_confidence <= 0) return false;
+    for (int i = 0; i < n_live; i++) {
+        if (live[i] == in_place) {
+            at = i;
+            continue;
+        }
+        kt_interval slower = kt_samples_compare(s, live[i], in_place, rules->stop_confidence, rng);
+        if (slower.low <= -log1p(KT_MIN_GAIN)) return false;
+    }
+    if (at < 0) return false;
+    memmove(live + 1, live, (size_t)at * sizeof *live);
+    live[0] = in_place;
+    return true;
+}
+
 kt_status kt_halving(kt_contest *c, kt_samples *s, int *live, int *n_live, kt_err *err) {
+    const kt_race_rules *rules = c->rules ? c->rules : &kt_race_rules_now;
     kt_rng rng;
 
     kt_rng_seed(&rng, c->seed ^ 0x5eedu);
     if (*n_live > 1) {
-        KT_TRY(kt_contest_rung(c, s, live, *n_live, SCREEN_ROUNDS, err));
-        screen(c, s, live, n_live);
+        KT_TRY(kt_contest_rung(c, s, live, *n_live, rules->screen_rounds, err));
+        screen(c, rules, s, live, n_live);
     }
-    for (int r = 0; r < N_RUNGS; r++) {
-        KT_TRY(kt_contest_rung(c, s, live, *n_live, rung_rounds[r], err));
+    for (int r = 0; r < rules->n_rungs; r++) {
+        KT_TRY(kt_contest_rung(c, s, live, *n_live, rules->rung_rounds[r], err));
         kt_rank(s, live, *n_live);
-        if (r + 1 == N_RUNGS) break;
-        eliminate(c, s, live, n_live, &rng);
-        if (is_over(c, s, live, *n_live, &rng)) break;
+        if (nobody_can_win(c, rules, s, live, *n_live, &rng)) break;
+        if (r + 1 == rules->n_rungs) break;
+        eliminate(c, rules, s, live, n_live, &rng);
+        if (is_over(c, rules, s, live, *n_live, &rng)) break;
     }
     return KT_OK;
 }

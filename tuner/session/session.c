@@ -14,7 +14,7 @@
 
 /* Decode is waited for token by token; the share that serving uses when it chooses layouts. */
 static const double decode_share = 0.7;
-enum { USUAL_ROUNDS = 33 + KT_HOLDOUT_ROUNDS };
+enum { USUAL_ROUNDS = 17 + KT_HOLDOUT_ROUNDS };
 
 /* --- parts that are kept from cell to cell --- */
 

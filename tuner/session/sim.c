@@ -15,7 +15,7 @@ const double kt_sim_seconds[KT_SIM_POINTS] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0
 
 /* A sample lasts so long at least, and the tuner takes this between two. */
 static const double shortest_sample_ns = 1e5, between_samples_ns = 5e3;
-enum { EXHAUSTIVE_ROUNDS = 64 };
+enum { EXHAUSTIVE_ROUNDS = KT_SIM_EXHAUSTIVE_ROUNDS };
 
 /* --- loading --- */
 
@@ -199,6 +199,18 @@ void kt_sim_deinit(kt_sim *s) {
     memset(s, 0, sizeof *s);
 }
 
+kt_status kt_sim_join(kt_sim *to, kt_sim *from, kt_err *err) {
+    kt_sim_cell *all = realloc(to->cells, (to->n + from->n + 1) * sizeof *all);
+    if (!all) return kt_fail(err, KT_E_NOMEM, "sim: no memory");
+    to->cells = all;
+    if (from->n > 0) memcpy(all + to->n, from->cells, from->n * sizeof *all);
+    to->n += from->n;
+    to->n_oracle += from->n_oracle;
+    free(from->cells);
+    memset(from, 0, sizeof *from);
+    return KT_OK;
+}
+
 /* --- one simulated contest --- */
 
 typedef struct world {
@@ -265,13 +277,13 @@ typedef struct outcome {
     int winner;
 } outcome;
 
-static kt_status decide(const kt_sim_cell *c, const kt_strategy *strategy, uint64_t seed,
-                        outcome *out, kt_err *err) {
+static kt_status decide(const kt_sim_cell *c, const kt_strategy *strategy,
+                        const kt_race_rules *rules, uint64_t seed, outcome *out, kt_err *err) {
     int map[KT_REPLAY_CONTENDERS];
     world w = {.cell = c, .map = map, .round = -1, .has_run = calloc((size_t)c->n, 1)};
     kt_stopwatch watch = {.arg = &w, .sample = world_sample, .now_ns = world_now};
     kt_contest contest = {
-        .watch = &watch, .warm_index = -1, .deadline_ns = INT64_MAX, .seed = seed};
+        .watch = &watch, .rules = rules, .warm_index = -1, .deadline_ns = INT64_MAX, .seed = seed};
     kt_verdict v;
     kt_status st;
 
@@ -292,7 +304,7 @@ static kt_status decide(const kt_sim_cell *c, const kt_strategy *strategy, uint6
 kt_status kt_sim_decide(const kt_sim_cell *cell, const kt_strategy *strategy, uint64_t seed,
                         int *winner, kt_err *err) {
     outcome o;
-    KT_TRY(decide(cell, strategy, seed, &o, err));
+    KT_TRY(decide(cell, strategy, NULL, seed, &o, err));
     *winner = o.winner;
     return KT_OK;
 }
@@ -328,6 +340,7 @@ static void summarise(const kt_sim *s, const outcome *all, int trials, double *s
     qsort(seconds, n, sizeof *seconds, by_value);
     out->median_sec = seconds[n / 2];
     out->p90_sec = seconds[n * 9 / 10];
+    out->mean_sec = spent / (double)n;
     for (int p = 0; p < KT_SIM_POINTS; p++) {
         size_t decided = 0;
         for (size_t i = 0; i < n; i++) {
@@ -343,8 +356,8 @@ static void summarise(const kt_sim *s, const outcome *all, int trials, double *s
     }
 }
 
-kt_status kt_sim_run(const kt_sim *s, const kt_strategy *strategy, int trials, uint64_t seed,
-                     kt_sim_result *out, kt_err *err) {
+kt_status kt_sim_run(const kt_sim *s, const kt_strategy *strategy, const kt_race_rules *rules,
+                     int trials, uint64_t seed, kt_sim_result *out, kt_err *err) {
     size_t n = s->n * (size_t)trials;
     outcome *all = calloc(n + 1, sizeof *all);
     double *seconds = calloc(n + 1, sizeof *seconds);
@@ -354,8 +367,8 @@ kt_status kt_sim_run(const kt_sim *s, const kt_strategy *strategy, int trials, u
     memset(out, 0, sizeof *out);
     out->strategy = strategy->name;
     for (size_t i = 0; i < n && st == KT_OK; i++)
-        st = decide(&s->cells[i / (size_t)trials], strategy, seed + 7919 * (uint64_t)i, &all[i],
-                    err);
+        st = decide(&s->cells[i / (size_t)trials], strategy, rules, seed + 7919 * (uint64_t)i,
+                    &all[i], err);
     if (st == KT_OK && n > 0) summarise(s, all, trials, seconds, regrets, out);
     free(all);
     free(seconds);

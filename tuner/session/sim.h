@@ -49,7 +49,11 @@ void kt_sim_deinit(kt_sim *s); /* accepts a zeroed one */
 kt_status kt_sim_decide(const kt_sim_cell *cell, const kt_strategy *strategy, uint64_t seed,
                         int *winner, kt_err *err);
 
-/* What 64 rounds of every contender would take. */
+/* Rounds of a search without racing: paired samples scatter by 3 to 4 %, so that a difference of 1 % needs
+ * about 90 to be seen in 4 of 5 cases. */
+#define KT_SIM_EXHAUSTIVE_ROUNDS 90
+
+/* What an exhaustive search takes: so many rounds of every valid variant in every configuration. */
 double kt_sim_exhaustive_sec(const kt_sim_cell *cell);
 
 #define KT_SIM_POINTS 10
@@ -58,16 +62,33 @@ extern const double kt_sim_seconds[KT_SIM_POINTS];
 typedef struct kt_sim_result {
     const char *strategy;
     kt_regret_summary regret;
-    double median_sec, p90_sec; /* of measuring, per cell */
-    double exhaustive_share;    /* of the time that 64 rounds of everything take */
+    double median_sec, p90_sec, mean_sec; /* of measuring, per cell */
+    double exhaustive_share;              /* of the time that 64 rounds of everything take */
     struct {
         double decided;  /* share of cells */
         double regret;   /* weighted geomean; undecided cells run the default */
     } at[KT_SIM_POINTS]; /* after kt_sim_seconds per cell */
 } kt_sim_result;
 
-/* Decide every cell `trials` times. */
-kt_status kt_sim_run(const kt_sim *s, const kt_strategy *strategy, int trials, uint64_t seed,
-                     kt_sim_result *out, kt_err *err);
+/* Decide every cell `trials` times; rules may be NULL: those of today. */
+kt_status kt_sim_run(const kt_sim *s, const kt_strategy *strategy, const kt_race_rules *rules,
+                     int trials, uint64_t seed, kt_sim_result *out, kt_err *err);
+
+/* Move the cells of `from` into `to`; journals of both must outlive it. */
+kt_status kt_sim_join(kt_sim *to, kt_sim *from, kt_err *err);
+
+/* A sweep of rules over one strategy. */
+#define KT_SIM_GRID 128
+
+typedef struct kt_sim_grid_point {
+    kt_race_rules rules;
+    char name[64];
+    kt_sim_result result;
+    bool is_best; /* no other point has less regret in less time */
+} kt_sim_grid_point;
+
+/* Every combination of the swept values; points receives at most KT_SIM_GRID, quickest first. */
+kt_status kt_sim_grid(const kt_sim *s, const kt_strategy *strategy, int trials, uint64_t seed,
+                      kt_sim_grid_point points[KT_SIM_GRID], int *n, kt_err *err);
 
 #endif

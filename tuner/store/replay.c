@@ -138,7 +138,8 @@ kt_status kt_replay_open(const kt_journal *journal, size_t at, kt_replay *r, kt_
     r->at = r->session = at;
     r->cell = text_of(decision, "cell");
     while (r->session > 0 && !is_kind(kt_journal_at(journal, r->session), "session")) r->session--;
-    is_legacy = kt_json_int(kt_json_get(kt_journal_at(journal, r->session), "protocol"), 0) < 4;
+    r->protocol = kt_json_int(kt_json_get(kt_journal_at(journal, r->session), "protocol"), 0);
+    is_legacy = r->protocol < 4;
     r->contest = is_legacy ? -1 : kt_json_int(kt_json_get(decision, "contest"), -1);
     KT_TRY(kt_row_read(kt_json_get(decision, "row"), r->cell, &r->row, err));
     KT_TRY(find_contest(r, err));
@@ -205,6 +206,7 @@ kt_status kt_replay_decide(kt_replay *r, kt_verdict *out, kt_err *err) {
         return kt_fail(err, KT_E_FORMAT, "%s: strategy '%s' is unknown", r->cell, r->strategy);
     for (int shorten = least; shorten <= most && st == KT_E_CANCELLED; shorten++) {
         kt_contest c = {.watch = &watch,
+                        .rules = kt_race_rules_of(r->protocol),
                         .store = &store,
                         .n = r->n,
                         .default_index = r->default_index,

@@ -19,6 +19,7 @@ typedef struct kt_replay {
     size_t at;                 /* the record that decided it */
     size_t session;            /* the record of its session */
     kt_table_row row;          /* what was decided */
+    int64_t protocol;          /* of the session: tells the rules of the race */
     const char *cell, *strategy;
     int64_t contest; /* -1 = not recorded (journals of protocol 3) */
     const char *names[KT_REPLAY_CONTENDERS];
