@@ -17,6 +17,10 @@ void kt_table_put_row_members(kt_json_writer *w, const kt_table_row *row);
 kt_status kt_table_read_row(const kt_json *object, const char *where, kt_table_row *row,
                             kt_err *err);
 
+/* The same from a line as kt_table_save writes it; false when it is spelled otherwise or makes no sense
+ * (table_scan.c). */
+bool kt_table_scan_row(const char *line, size_t size, kt_table_row *row);
+
 /* One plan as an object, and the array of all of them, which may be absent (table_plans.c). */
 void kt_table_put_plan_value(kt_json_writer *w, const void *plan);
 kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *table, kt_err *err);

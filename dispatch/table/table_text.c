@@ -331,8 +331,9 @@ static kt_status sort_rows(kt_table *t, const char *path, kt_err *err) {
     return KT_OK;
 }
 
-/* The rows' lines, from the first row to the newline before "],". They are parsed one by one: half
- * the time of one large document, whose values would be touched once and thrown away. A file that
+/* The rows' lines, from the first row to the newline before "],". They are read one by one, those of
+ * ours without a document: a fifth of the time of one large one, whose values would be touched once and
+ * thrown away. A file that
  * was laid out anew has lost its checksum anyway. */
 typedef struct row_lines {
     const char *begin, *end;
@@ -380,10 +381,12 @@ static kt_status read_rows(const row_lines *lines, const char *path, kt_table *t
         const char *newline = memchr(line, '\n', (size_t)(lines->end - line));
         size_t size = (size_t)(newline - line);
         bool is_last = i + 1 == lines->n;
-        snprintf(where, sizeof where, "%.200s: row %zu of %zu", path, i + 1, lines->n);
-        if (!is_last && (size == 0 || line[--size] != ','))
-            return kt_fail(err, KT_E_FORMAT, "%s does not end with a comma", where);
-        KT_TRY(read_line(line, size, where, &t->rows[i], err));
+        bool has_comma = is_last || (size > 0 && line[--size] == ',');
+        if (!has_comma || !kt_table_scan_row(line, size, &t->rows[i])) {
+            snprintf(where, sizeof where, "%.200s: row %zu of %zu", path, i + 1, lines->n);
+            if (!has_comma) return kt_fail(err, KT_E_FORMAT, "%s does not end with a comma", where);
+            KT_TRY(read_line(line, size, where, &t->rows[i], err));
+        }
         t->n_rows = i + 1;
         line = newline + 1;
     }
