@@ -50,12 +50,18 @@ Test(plan_cells, are_listed_with_those_that_cannot_be_decided_here) {
 
 typedef struct scene {
     kt_tune_home home;
+    int stop_after; /* asked so often whether to go on; 0 = for ever */
     kt_registry *registry;
     kt_table *table;
     kt_shapes shapes;
     kt_ledger ledger;
     kt_layer_session *session;
 } scene;
+
+static bool asked_enough(void *arg) {
+    scene *s = arg;
+    return s->stop_after > 0 && --s->stop_after == 0;
+}
 
 static void open_scene(scene *s, int threads) {
     kt_ledger_session about = {
@@ -67,7 +73,9 @@ static void open_scene(scene *s, int threads) {
                                     .rotation_bytes = 1 << 20,
                                     .threads = threads,
                                     .deadline_ns = kt_clock_ns() + INT64_C(20000000000),
-                                    .seed = 3};
+                                    .seed = 3,
+                                    .stop = asked_enough,
+                                    .stop_arg = s};
     kt_cpu cpu;
     kt_err err;
 
@@ -128,6 +136,47 @@ Test(layer_cells, are_decided_kept_and_taken_over, .timeout = 60) {
         cr_expect_eq(s.table->n_plans, 4);
         close_scene(&s);
     }
+    kt_tune_home_remove(&s.home);
+}
+
+/* Rungs of this number in the journal. */
+static int count_rungs(const scene *s, int number) {
+    kt_journal *j;
+    int n = 0;
+    cr_assert_eq(kt_journal_read(s->home.journal, &j, NULL), KT_OK);
+    for (size_t i = 0; i < kt_journal_count(j); i++) {
+        const kt_json *r = kt_journal_at(j, i);
+        const char *kind = kt_json_string(kt_json_get(r, "t"), NULL);
+        n += kind && strcmp(kind, "plan_rung") == 0 &&
+             kt_json_int(kt_json_get(r, "rung"), -1) == number;
+    }
+    kt_journal_close(j);
+    return n;
+}
+
+/* Broken off again and again, a contest goes on with the rungs it has; none is measured twice. */
+Test(layer_cells, go_on_where_they_were_broken_off, .timeout = 60) {
+    static scene s;
+    kt_plan_cells cells;
+    kt_table_plan plan;
+    kt_layer_spent spent;
+    kt_status st = KT_E_CANCELLED;
+    int tries = 0;
+    kt_err err;
+
+    kt_tune_home_make(&s.home);
+    for (; st == KT_E_CANCELLED && tries < 5; tries++) {
+        s.stop_after = tries < 2 ? 30 : 0;
+        open_scene(&s, 2);
+        kt_plan_cells_of(&s.shapes, KT_SERVE_INT4, KT_PROFILE_QUICK, 2, &cells);
+        st = kt_layer_session_decide(s.session, find(&cells, "spin", 1), &plan, &err);
+        spent = kt_layer_session_spent(s.session);
+        close_scene(&s);
+    }
+    cr_assert_eq(st, KT_OK, "%s", err.message);
+    cr_expect_eq(tries, 3, "30 samples were enough for everything");
+    cr_expect_gt(spent.n_replayed, 0);
+    for (int rung = 0; rung < 12; rung++) cr_expect_leq(count_rungs(&s, rung), 1, "rung %d", rung);
     kt_tune_home_remove(&s.home);
 }
 

@@ -7,7 +7,8 @@
 #include "base/err.h"
 
 kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells *cells,
-                       kt_table *table, FILE *progress, int *n_decided, kt_err *err) {
+                       kt_table *table, FILE *progress, int *n_decided, kt_layer_spent *spent,
+                       kt_err *err) {
     kt_layer_session *s = NULL;
     kt_status st = kt_layer_session_create(setup, &s, err);
 
@@ -30,6 +31,7 @@ kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells 
         ++*n_decided;
         if (progress) kt_print_table_plan(&plan, setup->machine->ceilings.aa_noise_p95);
     }
+    if (s) *spent = kt_layer_session_spent(s);
     kt_layer_session_destroy(s);
     return st == KT_E_CANCELLED ? KT_OK : st;
 }

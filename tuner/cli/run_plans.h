@@ -11,7 +11,8 @@
  * at the session's deadline without error: *n_decided says how far it came. A cell whose weights do not
  * fit the memory is passed over. */
 kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells *cells,
-                       kt_table *table, FILE *progress, int *n_decided, kt_err *err);
+                       kt_table *table, FILE *progress, int *n_decided, kt_layer_spent *spent,
+                       kt_err *err);
 
 /* One plan cell of a table, as `run` and `show` print it; noise: A/A p95 of the machine. */
 void kt_print_table_plan(const kt_table_plan *plan, double noise);

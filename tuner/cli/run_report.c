@@ -214,12 +214,14 @@ static void print_oracle(const kt_run_report *r, const kt_session_progress *p) {
 }
 
 static void print_profile(const kt_run_report *r, const kt_session_progress *p) {
-    double rest = r->seconds - p->kernel_seconds - p->gate_seconds - p->setup_seconds;
+    double kernels = p->kernel_seconds + r->plan_spent.kernel_seconds;
+    double setup = p->setup_seconds + r->plan_spent.setup_seconds;
+    double rest = r->seconds - kernels - p->gate_seconds - setup;
     printf(
         "time: %.1f %% in kernels, %.1f %% in gates, %.1f %% packing cold weights, %.1f %% in the "
         "tuner itself\n",
-        100 * p->kernel_seconds / r->seconds, 100 * p->gate_seconds / r->seconds,
-        100 * p->setup_seconds / r->seconds, 100 * rest / r->seconds);
+        100 * kernels / r->seconds, 100 * p->gate_seconds / r->seconds, 100 * setup / r->seconds,
+        100 * rest / r->seconds);
 }
 
 void kt_run_print_end(const kt_run_report *r) {

@@ -2,6 +2,7 @@
 #ifndef KT_TUNER_RUN_REPORT_H
 #define KT_TUNER_RUN_REPORT_H
 
+#include "tuner/session/layer_cells.h"
 #include "tuner/session/session.h"
 
 #define KT_RUN_PATH_BYTES 1024
@@ -21,6 +22,7 @@ typedef struct kt_run_report {
     double aa_noise;    /* p95 */
     double seconds;     /* of the whole program */
     size_t n_kept_rows; /* of the table that was there */
+    kt_layer_spent plan_spent;
     bool ended_early;
 } kt_run_report;
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "tuner/measure/layer_trial.h"
 #include "tuner/search/strategy.h"
@@ -30,6 +31,7 @@ struct kt_layer_session {
     kt_choice encoder;
     kt_layer_plan plan; /* what the table says so far; the defaults of later cells */
     int32_t *expert_id;
+    kt_layer_spent spent;
 };
 
 /* Who takes part in a contest. */
@@ -80,6 +82,10 @@ void kt_layer_session_destroy(kt_layer_session *s) {
     free(s->standard);
     free(s->expert_id);
     free(s);
+}
+
+kt_layer_spent kt_layer_session_spent(const kt_layer_session *s) {
+    return s->spent;
 }
 
 /* --- the layer --- */
@@ -245,7 +251,11 @@ typedef struct watch_arg {
 
 static double watch_sample(void *arg, int i) {
     watch_arg *w = arg;
-    return w->trial.sample(w->trial.arg, i);
+    int64_t start = kt_clock_ns();
+    double ns = w->trial.sample(w->trial.arg, i);
+    w->session->spent.n_samples++;
+    w->session->spent.kernel_seconds += (double)(kt_clock_ns() - start) * 1e-9;
+    return ns;
 }
 static double watch_predict(void *arg, int i) {
     watch_arg *w = arg;
@@ -262,6 +272,8 @@ static bool watch_stop(void *arg) {
 
 static kt_status make_trial(kt_layer_session *s, const field *f, int64_t tokens, bool has_gap,
                             kt_layer_trial **trial, kt_err *err) {
+    int64_t start = kt_clock_ns();
+    kt_status st;
     kt_layer_setup setup = {.problem = s->problem,
                             .pool = s->pool,
                             .encode = s->encoder.variant,
@@ -272,7 +284,9 @@ static kt_status make_trial(kt_layer_session *s, const field *f, int64_t tokens,
                             .gap_ns = has_gap ? step_gap_ns : 0,
                             .ways = f->way,
                             .n_ways = f->n};
-    return kt_layer_trial_create(&setup, trial, err);
+    st = kt_layer_trial_create(&setup, trial, err);
+    s->spent.setup_seconds += (double)(kt_clock_ns() - start) * 1e-9;
+    return st;
 }
 
 /* Everything the outcome depends on: ways, their kernels with versions, and who is the default. */
@@ -446,9 +460,11 @@ kt_status kt_layer_session_decide(kt_layer_session *s, const kt_plan_cell *cell,
     fields[kind].make(s, &f);
     records.key = kt_plan_cell_key(cell, key, sizeof key);
     records.id = contest_id(&f);
-    if (!s->setup.is_fresh && kt_plan_contest_decided(&records, out)) return KT_OK;
+    if (s->setup.is_fresh) KT_TRY(kt_plan_contest_forget(&records, err));
+    if (kt_plan_contest_decided(&records, out)) return KT_OK;
     KT_TRY(draw(s, cell->tokens, cell->routing, &imbalance, &predicted, err));
     KT_TRY(hold(s, cell, &f, fields[kind].has_gap, &records, &verdict, err));
+    s->spent.n_replayed += records.n_replayed;
     fill_plan(s, cell, &f, &verdict, out);
     out->imbalance = imbalance;
     if (strcmp(cell->cell, "layer_gain") == 0) out->predicted = predicted;

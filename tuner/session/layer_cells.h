@@ -30,6 +30,14 @@ kt_status kt_layer_session_create(const kt_layer_session_setup *setup, kt_layer_
                                   kt_err *err);
 void kt_layer_session_destroy(kt_layer_session *s);
 
+/* What the session's cells took. */
+typedef struct kt_layer_spent {
+    double kernel_seconds, setup_seconds; /* in samples; packing weights */
+    int n_samples, n_replayed;            /* taken; whole rungs from the journal */
+} kt_layer_spent;
+
+kt_layer_spent kt_layer_session_spent(const kt_layer_session *s);
+
 /* Decide one plan cell: race, holdout against what runs without a decision, row. KT_E_CANCELLED when time
  * or patience ended; KT_E_UNSUPPORTED for a refused one. */
 kt_status kt_layer_session_decide(kt_layer_session *s, const kt_plan_cell *cell, kt_table_plan *out,

@@ -8,6 +8,11 @@
 #include "tuner/store/row_json.h"
 #include "tuner/store/rung_json.h"
 
+static bool is_text(const kt_json *record, const char *key, const char *want) {
+    const char *text = kt_json_string(kt_json_get(record, key), NULL);
+    return text && strcmp(text, want) == 0;
+}
+
 static void begin(const kt_plan_contest *c, kt_json_writer *w, const char *kind) {
     kt_json_begin_object(w);
     kt_json_key(w, "t");
@@ -40,8 +45,45 @@ static kt_status record(void *arg, int rung, const int *live, int n_live, int ro
     return finish(c, &w, err);
 }
 
+/* Is record i of this build and machine, and of this contest? *is_end: what is older was forgotten. */
+static bool is_ours(const kt_plan_contest *c, size_t i, const char *kind, bool *is_end) {
+    const kt_json *r = kt_journal_at(c->ledger->journal, i);
+    *is_end = false;
+    if (!c->ledger->usable[i] || !is_text(r, "plan", c->key)) return false;
+    *is_end = is_text(r, "t", "plan_forget");
+    return !*is_end && is_text(r, "t", kind) &&
+           kt_json_int(kt_json_get(r, "contest"), -1) == (int64_t)c->id;
+}
+
+static bool replay(void *arg, int rung, const int *live, int n_live, int rounds, kt_samples *s) {
+    kt_plan_contest *c = arg;
+    bool is_end = false;
+
+    for (size_t i = kt_journal_count(c->ledger->journal); i-- > 0 && !is_end;) {
+        const kt_json *r = kt_journal_at(c->ledger->journal, i);
+        if (!is_ours(c, i, "plan_rung", &is_end) ||
+            !kt_rung_is(r, rung, c->names, live, n_live, rounds) ||
+            !kt_rung_take(r, live, n_live, s))
+            continue;
+        c->n_replayed++;
+        return true;
+    }
+    return false;
+}
+
 kt_rung_store kt_plan_contest_store(kt_plan_contest *c) {
-    return (kt_rung_store){.arg = c, .record = c->ledger ? record : NULL};
+    if (!c->ledger) return (kt_rung_store){.arg = c};
+    return (kt_rung_store){.arg = c, .replay = replay, .record = record};
+}
+
+kt_status kt_plan_contest_forget(const kt_plan_contest *c, kt_err *err) {
+    kt_json_writer w = {0};
+
+    if (!c->ledger) return KT_OK;
+    for (size_t i = 0; i < kt_journal_count(c->ledger->journal); i++)
+        if (is_text(kt_journal_at(c->ledger->journal, i), "plan", c->key)) c->ledger->usable[i] = 0;
+    begin(c, &w, "plan_forget");
+    return finish(c, &w, err);
 }
 
 kt_status kt_plan_contest_decide(const kt_plan_contest *c, const kt_table_plan *plan, kt_err *err) {
@@ -64,19 +106,13 @@ kt_status kt_plan_contest_decide(const kt_plan_contest *c, const kt_table_plan *
     return finish(c, &w, err);
 }
 
-static bool is_text(const kt_json *record, const char *key, const char *want) {
-    const char *text = kt_json_string(kt_json_get(record, key), NULL);
-    return text && strcmp(text, want) == 0;
-}
-
 bool kt_plan_contest_decided(const kt_plan_contest *c, kt_table_plan *out) {
-    for (size_t i = c->ledger ? kt_journal_count(c->ledger->journal) : 0; i-- > 0;) {
+    bool is_end = false;
+    for (size_t i = c->ledger ? kt_journal_count(c->ledger->journal) : 0; i-- > 0 && !is_end;) {
         const kt_json *r = kt_journal_at(c->ledger->journal, i);
         const char *cell = kt_json_string(kt_json_get(r, "cell"), NULL);
         const char *routing = kt_json_string(kt_json_get(r, "routing"), NULL);
-        if (!c->ledger->usable[i] || !is_text(r, "t", "plan_decision") ||
-            !is_text(r, "plan", c->key) ||
-            kt_json_int(kt_json_get(r, "contest"), -1) != (int64_t)c->id || !cell || !routing ||
+        if (!is_ours(c, i, "plan_decision", &is_end) || !cell || !routing ||
             kt_row_read(kt_json_get(r, "row"), "journal", &out->row, NULL) != KT_OK)
             continue;
         snprintf(out->cell, sizeof out->cell, "%s", cell);
