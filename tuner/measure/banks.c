@@ -70,19 +70,22 @@ static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt
                       int64_t min_slots, kt_err *err) {
     double each = (double)v->packed_bytes(problem);
     double all = each * (double)(min_slots > 1 ? min_slots : 1);
+    kt_cold_bank *bank = &b->entry[slot].bank;
     int64_t start = kt_clock_ns();
-    void *content;
-    size_t bytes;
     kt_status st;
 
     if (all < (double)b->rotation_bytes) all = (double)b->rotation_bytes;
-    KT_TRY(in_time(b, all + each, v, err));
-    KT_TRY(make_room(b, all + each, v, err));
-    KT_TRY(kt_synthetic_pack(problem, v, 1, &content, &bytes, err));
-    st = kt_cold_bank_create(content, bytes, min_slots, b->rotation_bytes, &b->entry[slot].bank,
-                             err);
-    free(content);
-    b->packed += all + each;
+    KT_TRY(in_time(b, all, v, err));
+    KT_TRY(make_room(b, all, v, err));
+    /* Packed where it stays: large matrices would fault in twice their pages. */
+    KT_TRY(kt_cold_bank_create(NULL, v->packed_bytes(problem), min_slots, b->rotation_bytes, bank,
+                               err));
+    st = kt_synthetic_pack_into(problem, v, 1, bank->buffer.data, err);
+    if (st == KT_OK)
+        kt_cold_bank_copy(bank);
+    else
+        kt_cold_bank_destroy(bank);
+    b->packed += all;
     b->pack_ns += (double)(kt_clock_ns() - start);
     return st;
 }

@@ -46,10 +46,16 @@ kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t mi
                        (long long)b.n_slots, b.stride,
                        (unsigned long long)(kt_memory_available_bytes() / 2 / MIB));
     KT_TRY(kt_buffer_create((size_t)total, KT_PAGES_ADVISED, -1, &b.buffer, err));
-    for (int64_t i = 0; i < b.n_slots; i++)
-        memcpy((char *)b.buffer.data + (size_t)i * b.stride, content, slot_bytes);
     *out = b;
+    if (!content) return KT_OK;
+    memcpy(out->buffer.data, content, slot_bytes);
+    kt_cold_bank_copy(out);
     return KT_OK;
+}
+
+void kt_cold_bank_copy(kt_cold_bank *b) {
+    for (int64_t i = 1; i < b->n_slots; i++)
+        memcpy((char *)b->buffer.data + (size_t)i * b->stride, b->buffer.data, b->slot_bytes);
 }
 
 void kt_cold_bank_destroy(kt_cold_bank *bank) {

@@ -21,10 +21,13 @@ size_t kt_cold_rotation_bytes(const kt_ceilings *ceilings, size_t llc_bytes);
  * rotation is served from the caches, so that is where it is timed from. */
 size_t kt_cold_rotation_of_model(const kt_ceilings *ceilings, size_t llc_bytes, double model_bytes);
 
-/* Room for max(min_slots, rotation_bytes / slot) slots, each then a copy of content (slot_bytes).
- * Refuses (KT_E_NOMEM) when that exceeds half of the available memory. */
+/* Room for max(min_slots, rotation_bytes / slot) slots, each then a copy of content (slot_bytes); content
+ * NULL: the caller fills the first one and calls kt_cold_bank_copy. Refuses (KT_E_NOMEM) when that
+ * exceeds half of the available memory. */
 kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
                               size_t rotation_bytes, kt_cold_bank *out, kt_err *err);
+/* Copy the first slot into all others. */
+void kt_cold_bank_copy(kt_cold_bank *bank);
 void kt_cold_bank_destroy(kt_cold_bank *bank); /* accepts a zeroed bank */
 
 /* The next slot, round and round. */

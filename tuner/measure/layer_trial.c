@@ -206,7 +206,7 @@ static double predict(void *arg, int contender) {
 }
 
 static int64_t disturbances(void *arg) {
-    const kt_layer_trial *t = arg;
+    kt_layer_trial *t = arg;
     return kt_disturbance_count(&t->disturbance);
 }
 

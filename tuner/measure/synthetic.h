@@ -25,4 +25,8 @@ void kt_synthetic_rows(float *x, size_t count, uint64_t seed);
 kt_status kt_synthetic_pack(const kt_problem *problem, const kt_variant *variant, uint64_t seed,
                             void **out, size_t *bytes, kt_err *err);
 
+/* The same into dst, which has room for packed_bytes and is aligned to 64 bytes. */
+kt_status kt_synthetic_pack_into(const kt_problem *problem, const kt_variant *variant,
+                                 uint64_t seed, void *dst, kt_err *err);
+
 #endif
