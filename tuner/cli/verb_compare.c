@@ -62,6 +62,7 @@ static kt_status race_cell(compare_state *s, kt_compared *x, kt_err *err) {
     }
     KT_TRY(kt_duels_race(&s->duels, problem, x->a->threads, pair, KT_COMPARE_ROUNDS, &r, err));
     x->ratio = r.ratio;
+    x->confidence = r.confidence;
     s->raced++;
     return KT_OK;
 }
@@ -83,6 +84,7 @@ static kt_status race_all(compare_state *s, kt_err *err) {
     s->duels = (kt_duels){.registry = s->bench.registry,
                           .machine = &s->bench.machine,
                           .seed = 1,
+                          .least_effect = KT_COMPARE_LEAST,
                           .stop = stop_asked,
                           .stop_arg = (void *)(uintptr_t)s->context,
                           .banks = {.rotation_bytes = kt_table_rotation_bytes(&s->bench, s->a)}};

@@ -18,7 +18,7 @@ typedef struct selfcheck_state {
     kt_check check;
     const char *goals, *results;
     int64_t seed;
-    bool quick, json;
+    bool quick, full, json;
     char program[KT_CHECK_PATH_BYTES];
 } selfcheck_state;
 
@@ -101,6 +101,8 @@ static void print_json(const selfcheck_state *s, double seconds) {
     kt_json_put_string(&w, s->bench.class_name);
     kt_json_key(&w, "quick");
     kt_json_put_bool(&w, s->quick);
+    kt_json_key(&w, "full");
+    kt_json_put_bool(&w, s->full);
     kt_json_key(&w, "seconds");
     kt_json_put_fixed(&w, seconds, 1);
     kt_json_key(&w, "rows");
@@ -130,9 +132,10 @@ static kt_status check_all(selfcheck_state *s, kt_err *err) {
                     .program = s->program,
                     .results = s->results,
                     .quick = s->quick,
+                    .full = s->full,
                     .seed = (uint64_t)s->seed,
-                    .stop = stop_asked,
-                    .stop_arg = (void *)(uintptr_t)s->context};
+                    .ask = stop_asked,
+                    .ask_arg = (void *)(uintptr_t)s->context};
     KT_TRY(kt_check_init(c, err));
     for (size_t i = 0; i < kt_builtin_goal_count && !*s->context->stop; i++) {
         int first = c->n_rows;
@@ -173,6 +176,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     const kt_switch switches[] = {
         {"goals", KT_SWITCH_TEXT, &s->goals, "N,N", "only these, 1 to 16; default all"},
         {"quick", KT_SWITCH_FLAG, &s->quick, NULL, "fewer trials and cells: a minute or two"},
+        {"full", KT_SWITCH_FLAG, &s->full, NULL,
+         "as many trials as the promises name, 20 quick profiles among them: over half an hour"},
         {"results", KT_SWITCH_TEXT, &s->results, "DIR",
          "filed journals; default those of the source tree"},
         {"seed", KT_SWITCH_COUNT, &s->seed, "N", "of inputs, kills and resamples; default 1"},
@@ -186,13 +191,15 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "variants, "
         "foreign\ntables, its own overhead, open data. Exit code 5: a bar is missed.",
         "  kttune selfcheck --quick\n  kttune selfcheck --goals 1,4,9 --json\n"};
-    code = kt_switches_parse(&usage, switches, 5, argc, argv, words, 0, NULL);
+    code = kt_switches_parse(&usage, switches, 6, argc, argv, words, 0, NULL);
     if (code < 0 && !is_list(s->goals))
         code = kt_switch_fail(&usage, "--goals '%s': expected numbers from 1 to 16 such as 1,4,9",
                               s->goals);
     if (code < 0 && access(s->results, R_OK | X_OK) != 0)
         code = kt_switch_fail(&usage, "--results '%s': no such folder; expected one with journals",
                               s->results);
+    if (code < 0 && s->quick && s->full)
+        code = kt_switch_fail(&usage, "--quick and --full exclude each other");
     if (code < 0) {
         st = check_all(s, &err);
         code = st == KT_OK ? verdict(s) : kt_verb_fail(&err);

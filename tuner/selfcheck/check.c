@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "tuner/selfcheck/goal.h"
 
@@ -66,11 +67,29 @@ void kt_check_missing(kt_check *c, const char *name, double bar, const char *uni
     va_end(args);
 }
 
+/* A machine that is busy or slow must not keep an unattended check for hours. */
+double kt_check_seconds(const kt_check *c) {
+    return c->full ? 3600 : c->quick ? 60 : 180;
+}
+
+static bool is_time_up(void *arg) {
+    const kt_check *c = arg;
+    return (c->ask && c->ask(c->ask_arg)) || (c->deadline_ns > 0 && kt_clock_ns() > c->deadline_ns);
+}
+
 void kt_check_goal(kt_check *c, const kt_goal *goal) {
     kt_err err = {0};
+    kt_status st;
 
     c->goal = goal->number;
-    if (goal->measure(c, &err) != KT_OK) kt_check_missing(c, goal->title, 0, "", "%s", err.message);
+    c->deadline_ns = kt_clock_ns() + (int64_t)(kt_check_seconds(c) * 1e9);
+    st = goal->measure(c, &err);
+    if (st == KT_E_CANCELLED)
+        kt_check_missing(c, goal->title, 0, "", "not finished within %.0f s: %s",
+                         kt_check_seconds(c), err.message);
+    else if (st != KT_OK)
+        kt_check_missing(c, goal->title, 0, "", "%s", err.message);
+    c->deadline_ns = 0;
 }
 
 /* --- what is filed --- */
@@ -123,7 +142,11 @@ static kt_status make_scratch(kt_check *c, kt_err *err) {
 }
 
 kt_status kt_check_init(kt_check *c, kt_err *err) {
-    kt_status st = make_scratch(c, err);
+    kt_status st;
+
+    c->stop = is_time_up;
+    c->stop_arg = c;
+    st = make_scratch(c, err);
     if (st == KT_OK) st = load_journals(c, c->results, err);
     if (st != KT_OK) kt_check_deinit(c);
     return st;

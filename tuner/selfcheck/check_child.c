@@ -117,6 +117,19 @@ static void become(const kt_check *c, const kt_check_home *home, const char *con
     _exit(98);
 }
 
+/* Its end, or that of the goal's time: then it is killed. */
+static void await(const kt_check *c, pid_t child, int *status) {
+    static const struct timespec nap = {.tv_nsec = 1000000};
+    while (waitpid(child, status, WNOHANG) == 0) {
+        if (kt_check_stopped(c)) {
+            kill(child, SIGKILL);
+            waitpid(child, status, 0);
+            return;
+        }
+        nanosleep(&nap, NULL);
+    }
+}
+
 int kt_check_run(const kt_check *c, const kt_check_home *home, const char *const *arguments,
                  int kill_after_ms, double *seconds) {
     struct timespec nap = {.tv_sec = kill_after_ms / 1000,
@@ -131,7 +144,7 @@ int kt_check_run(const kt_check *c, const kt_check_home *home, const char *const
         nanosleep(&nap, NULL);
         kill(child, SIGKILL);
     }
-    waitpid(child, &status, 0);
+    await(c, child, &status);
     if (seconds) *seconds = (double)(kt_clock_ns() - start) * 1e-9;
     if (!WIFEXITED(status)) return -1;
     return WEXITSTATUS(status) >= 98 ? -2 : WEXITSTATUS(status);

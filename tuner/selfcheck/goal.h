@@ -30,10 +30,14 @@ typedef struct kt_check {
     const char *program;               /* this kttune, to be run as a child */
     const char *results;               /* folder of all classes */
     char scratch[KT_CHECK_PATH_BYTES]; /* an empty folder, removed at the end */
-    bool quick;
+    bool quick, full; /* full: as many trials as the promises name, however long that takes */
     uint64_t seed;
-    bool (*stop)(void *arg); /* may be NULL */
+    bool (*ask)(void *arg); /* the user's wish to stop; may be NULL */
+    void *ask_arg;
+    /* For goals and what they run: the user's wish, or the end of the time that a goal has. */
+    bool (*stop)(void *arg);
     void *stop_arg;
+    int64_t deadline_ns; /* of the goal in hand */
     /* Journals in results/ of this machine class, as simulations. */
     int n_journals;
     kt_journal *journal[KT_CHECK_JOURNALS]; /* owned */
@@ -69,6 +73,9 @@ void kt_check_at_least(kt_check *c, const char *name, double measured, double ba
 /* A row that could not be measured: not ok. */
 void kt_check_missing(kt_check *c, const char *name, double bar, const char *unit, const char *why,
                       ...) __attribute__((format(printf, 5, 6)));
+
+/* Seconds that a goal may take; what is not measured by then is reported as such. */
+double kt_check_seconds(const kt_check *c);
 
 static inline bool kt_check_stopped(const kt_check *c) {
     return c->stop && c->stop(c->stop_arg);

@@ -39,9 +39,9 @@ static kt_status measure(kt_check *c, kt_err *err) {
     if (exhaustive > 0)
         kt_check_at_most(
             c, "share of exhaustive time", 100 * spent / exhaustive, 5, "%",
-            "races of %.0f filed oracle cells against 64 rounds of every contender, %.1f per "
-            "cell: where few are left, rungs and holdout are a large part of so little",
-            cells, contenders / cells);
+            "races of %.0f filed oracle cells against %d rounds of every valid variant in every "
+            "configuration, %.1f per cell",
+            cells, KT_SIM_EXHAUSTIVE_ROUNDS, contenders / cells);
     else
         kt_check_missing(c, "share of exhaustive time", 5, "%",
                          "no filed oracle journal; see goal 1");

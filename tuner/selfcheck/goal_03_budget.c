@@ -37,18 +37,22 @@ static kt_status overshoot(kt_check *c, kt_err *err) {
 
 /* A whole quick profile as a user runs it. */
 static kt_status quick_profile(kt_check *c, kt_err *err) {
-    static const char *const arguments[] = {"run",      "--model",    "Qwen3-30B-A3B",
-                                            "--format", "int4",       "--budget",
-                                            "60s",      "--noisy-ok", NULL};
+    static const char *const arguments[] = {"run",     "--model",  "Qwen3-30B-A3B", "--format",
+                                            "int4",    "--budget", "60s",           "--noisy-ok",
+                                            "--fresh", NULL};
+    int runs = c->full ? 20 : 2;
     kt_check_home home;
-    double seconds, share = 0;
+    double seconds, worst = 0, share = 0;
     kt_journal *j;
     kt_sim sim;
     kt_status st;
-    int code;
+    int code = 0;
 
     KT_TRY(kt_check_home_make(c, "quick", &home, err));
-    code = kt_check_run(c, &home, arguments, -1, &seconds);
+    for (int i = 0; i < runs && !kt_check_stopped(c); i++) {
+        code = kt_check_run(c, &home, arguments, -1, &seconds);
+        worst = fmax(worst, seconds);
+    }
     snprintf(home.journal, sizeof home.journal, "%.900s/Qwen3-30B-A3B.journal.jsonl", home.tables);
     KT_TRY(kt_journal_read(home.journal, &j, err));
     st = kt_sim_load(j, c->registry, &sim, err);
@@ -57,10 +61,10 @@ static kt_status quick_profile(kt_check *c, kt_err *err) {
     kt_journal_close(j);
     if (st != KT_OK) return st;
     kt_check_at_most(
-        c, "quick profile, wall", seconds, 60.5, "s",
-        "kttune run --model Qwen3-30B-A3B --format int4 --budget 60s: exit code %d, decided "
-        "cells stand for %.1f %% of the serving time",
-        code, 100 * share);
+        c, "quick profile, wall", worst, 60, "s",
+        "worst of %d runs (20 with --full) of kttune run --model Qwen3-30B-A3B --format int4 "
+        "--budget 60s: exit code %d, decided cells stand for %.1f %% of the serving time",
+        runs, code, 100 * share);
     return KT_OK;
 }
 

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "tuner/selfcheck/check_duels.h"
 
-enum { CELL_ROUNDS = 60, LAYER_ROUNDS = 20, MOST_RIVALS = 8 };
+enum { LOOK_ROUNDS = 2, CELL_ROUNDS = 60, LAYER_ROUNDS = 20, MOST_RIVALS = 8 };
 
 /* Smaller promises drown in the noise of a layer; larger ones hold for sure. */
 static const double least_gain = 0.04, most_gain = 1.0;
@@ -40,6 +40,8 @@ static kt_status race(kt_check_duels *d, const kt_tune_cell *cell, const kt_choi
     d->duels.spread_tokens = 0;
     KT_TRY(kt_duels_gate(&d->duels, q, &pair[0], &gate, err));
     if (!gate->passed) return KT_OK;
+    KT_TRY(kt_duels_race(&d->duels, q, cell->threads, pair, LOOK_ROUNDS, &in_cell, err));
+    if (in_cell.ratio.point > 2 * log1p(most_gain)) return KT_OK; /* plain code takes seconds */
     KT_TRY(kt_duels_race(&d->duels, q, cell->threads, pair, CELL_ROUNDS, &in_cell, err));
     if (in_cell.ratio.low < log1p(least_gain) || in_cell.ratio.point > log1p(most_gain))
         return KT_OK;

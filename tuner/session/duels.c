@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/session/duels.h"
 
+#include <math.h>
+
 #include "base/clock.h"
 #include "base/err.h"
 #include "tuner/search/contest.h"
@@ -66,9 +68,36 @@ static bool watch_stop(void *arg) {
     return w->duels->stop && w->duels->stop(w->duels->stop_arg);
 }
 
+/* Looking often finds more by chance: early looks ask for this much, four of them spend less than the last. */
+static const double early_confidence = 0.998;
+enum { LOOK_ROUNDS = 48 };
+
+/* Rounds until the question is settled, or all of them. */
+static kt_status run(const kt_duels *d, const kt_stopwatch *watch, kt_samples *s, int rounds,
+                     kt_duel_result *out, kt_rng *rng, kt_err *err) {
+    static const int both[] = {0, 1};
+    kt_status st;
+
+    for (int done = 0; done < rounds;) {
+        bool has_looks = d->least_effect > 0 && rounds - done > LOOK_ROUNDS;
+        int n = has_looks ? LOOK_ROUNDS : rounds - done;
+        st = kt_rounds_run(watch, s, both, 2, n, INT64_MAX, rng);
+        if (st != KT_OK) return kt_fail(err, st, "duel: stopped");
+        done += n;
+        out->confidence = done < rounds ? early_confidence : KT_GAIN_CONFIDENCE;
+        out->ratio = kt_samples_compare(s, 0, 1, out->confidence, rng);
+        if (done == rounds) break;
+        if ((out->ratio.low > 0 || out->ratio.high < 0) &&
+            fabs(out->ratio.point) >= log1p(d->least_effect))
+            break;
+        if (out->ratio.low > -log1p(d->least_effect) && out->ratio.high < log1p(d->least_effect))
+            break;
+    }
+    return KT_OK;
+}
+
 kt_status kt_duels_race(kt_duels *d, const kt_problem *problem, int threads,
                         const kt_choice pair[2], int rounds, kt_duel_result *out, kt_err *err) {
-    static const int both[] = {0, 1};
     kt_trial_setup setup = {.problem = *problem,
                             .banks = &d->banks,
                             .choices = pair,
@@ -93,11 +122,9 @@ kt_status kt_duels_race(kt_duels *d, const kt_problem *problem, int threads,
     if (st == KT_OK) st = kt_samples_create(2, &s, err);
     if (st == KT_OK) {
         arg.trial = kt_trial_stopwatch(trial);
-        st = kt_rounds_run(&watch, &s, both, 2, rounds, INT64_MAX, &rng);
-        if (st != KT_OK) kt_fail(err, st, "duel: stopped");
+        st = run(d, &watch, &s, rounds, out, &rng, err);
     }
     if (st == KT_OK) {
-        out->ratio = kt_samples_compare(&s, 0, 1, KT_GAIN_CONFIDENCE, &rng);
         for (int i = 0; i < 2; i++) out->p25_ns[i] = kt_samples_p25(&s, i);
         out->rounds = s.n_rounds;
         out->voided = s.n_voided;

@@ -10,7 +10,10 @@
 
 /* Rounds that tell a 3 % slowdown from noise in 95 of 100 cases where paired samples scatter by 12 %, as on a
  * busy virtual machine: the interval of the median is then +-2 %. */
-#define KT_COMPARE_ROUNDS 200
+#define KT_COMPARE_ROUNDS 240
+
+/* What a comparison calls a change at all, as the tuner does with a gain. */
+#define KT_COMPARE_LEAST 0.01
 
 typedef struct kt_duels {
     const kt_registry *registry;   /* borrowed; these five are set by the owner */
@@ -21,14 +24,18 @@ typedef struct kt_duels {
     double
         slowdown; /* the second choice spins on for this share of each sample: to test the test */
     int64_t spread_tokens; /* as in kt_trial_setup */
-    kt_banks banks;        /* the owner sets banks.rotation_bytes */
-    kt_pool *pool;         /* of the last duel; the rest is made when needed */
-    kt_planner *planner;   /* chooses the encoder */
+    double
+        least_effect; /* above 0: a race ends early when a difference of this size is beyond doubt, or
+                              ruled out */
+    kt_banks banks;   /* the owner sets banks.rotation_bytes */
+    kt_pool *pool;    /* of the last duel; the rest is made when needed */
+    kt_planner *planner; /* chooses the encoder */
     kt_verdicts verdicts;
 } kt_duels;
 
 typedef struct kt_duel_result {
-    kt_interval ratio; /* log(time of the first / time of the second), 99 % */
+    kt_interval ratio; /* log(time of the first / time of the second) */
+    double confidence; /* of that interval: 99 %, or more when the race ended early */
     double p25_ns[2];
     int rounds, voided;
 } kt_duel_result;
@@ -40,7 +47,7 @@ void kt_duels_deinit(kt_duels *d); /* accepts a zeroed one */
 kt_status kt_duels_gate(kt_duels *d, const kt_problem *problem, const kt_choice *choice,
                         const kt_gate_result **out, kt_err *err);
 
-/* Time two choices that passed the gate. KT_E_CANCELLED when asked to stop. */
+/* Time two choices that passed the gate, in at most so many rounds. KT_E_CANCELLED when asked to stop. */
 kt_status kt_duels_race(kt_duels *d, const kt_problem *problem, int threads,
                         const kt_choice pair[2], int rounds, kt_duel_result *out, kt_err *err);
 
