@@ -51,6 +51,7 @@ static void put_result(kt_json_writer *w, const kt_sim_result *r) {
     put_fixed(w, "regret_p95", r->regret.p95, 5);
     put_fixed(w, "regret_max", r->regret.max, 5);
     put_fixed(w, "within_2", r->regret.within_2, 4);
+    put_fixed(w, "mean_seconds", r->mean_sec, 4);
     put_fixed(w, "median_seconds", r->median_sec, 4);
     put_fixed(w, "p90_seconds", r->p90_sec, 4);
     put_fixed(w, "exhaustive_share", r->exhaustive_share, 4);

@@ -6,7 +6,9 @@
 #include "kt/variant.h"
 #include "tuner/measure/cold.h"
 
-#define KT_MAX_BANKS 8
+/* A model has three or four weight shapes, each in a layout of ours and in some of the libraries': with fewer
+ * they would be packed again for every other cell. Memory is limited apart from this. */
+#define KT_MAX_BANKS 24
 
 typedef struct kt_banks {
     size_t rotation_bytes; /* set by the owner: kt_cold_rotation_bytes */

@@ -73,7 +73,7 @@ static kt_status make_cells(const kt_check *c, const char *filter, kt_cell_list 
 
 /* Only the family's own cells are tuned without it: the contests of the others are what they were, and the
  * second run of everything shows that they are taken over. */
-static kt_status add_family(kt_check *c, const kt_cell_list *own, int which,
+static kt_status add_family(kt_check *c, const kt_cell_list *own, int which, const char *rows,
                             const kt_session_progress *full, kt_err *err) {
     const char *family = families[which].name;
     char journal[2 * KT_CHECK_PATH_BYTES];
@@ -95,9 +95,9 @@ static kt_status add_family(kt_check *c, const kt_cell_list *own, int which,
     kt_check_at_most(
         c, families[which].row, 100 * after.kernel_seconds / full->kernel_seconds, 10, "%",
         "%zu expert cells tuned without %s, then with it: %.2f s in kernels (%.2f s without, %zu "
-        "cells untouched), against %.2f s of all %zu cells of the model up to 16 rows",
+        "cells untouched), against %.2f s of all %zu cells of the model (%s)",
         own->n, family, after.kernel_seconds, before.kernel_seconds, after.n_reused,
-        full->kernel_seconds, full->n_cells);
+        full->kernel_seconds, full->n_cells, rows);
     return KT_OK;
 }
 
@@ -120,7 +120,7 @@ static kt_status measure(kt_check *c, kt_err *err) {
                          100 * again.kernel_seconds / full.kernel_seconds, 0, "%",
                          "%zu of %zu cells taken from the journal, %.2f s instead of %.1f s",
                          again.n_reused, again.n_cells, repeat, whole);
-    for (int i = 0; st == KT_OK && i < 2; i++) st = add_family(c, &own, i, &full, err);
+    for (int i = 0; st == KT_OK && i < 2; i++) st = add_family(c, &own, i, rows, &full, err);
     kt_cell_list_deinit(&all);
     kt_cell_list_deinit(&own);
     return st;

@@ -68,8 +68,8 @@ static bool watch_stop(void *arg) {
     return w->duels->stop && w->duels->stop(w->duels->stop_arg);
 }
 
-/* Looking often finds more by chance: early looks ask for this much, four of them spend less than the last. */
-static const double early_confidence = 0.998;
+/* Looking often finds more by chance: four early looks and the last one together err once in a hundred. */
+static const double early_confidence = 0.999, last_confidence = 0.995;
 enum { LOOK_ROUNDS = 48 };
 
 /* Rounds until the question is settled, or all of them. */
@@ -84,7 +84,9 @@ static kt_status run(const kt_duels *d, const kt_stopwatch *watch, kt_samples *s
         st = kt_rounds_run(watch, s, both, 2, n, INT64_MAX, rng);
         if (st != KT_OK) return kt_fail(err, st, "duel: stopped");
         done += n;
-        out->confidence = done < rounds ? early_confidence : KT_GAIN_CONFIDENCE;
+        out->confidence = d->least_effect <= 0 ? KT_GAIN_CONFIDENCE
+                          : done < rounds      ? early_confidence
+                                               : last_confidence;
         out->ratio = kt_samples_compare(s, 0, 1, out->confidence, rng);
         if (done == rounds) break;
         if ((out->ratio.low > 0 || out->ratio.high < 0) &&
