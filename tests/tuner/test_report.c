@@ -12,6 +12,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/report/export.h"
+#include "tuner/report/plan_words.h"
 
 #define TABLE KT_SOURCE_DIR "/results/zen4-2c-24g/tiny-moe.kttable.json"
 
@@ -192,14 +193,51 @@ Test(report, plans_are_listed) {
     cr_assert_eq(kt_table_put_plan(t, &plan, &err), KT_OK, "%s", err.message);
     page = export_of(t, NULL, "html");
     check_nesting(page);
-    cr_expect(strstr(page, ">Plans<") && strstr(page, "<td>spin_us=50</td>"), "%s", page);
+    cr_expect(strstr(page, ">Plans<") && strstr(page, "<td>spin_us=50</td>") &&
+                  strstr(page, "instead of the default spin_us=20"),
+              "%s", page);
     sql = export_of(t, NULL, "sql");
-    cr_expect(strstr(sql, "INSERT INTO plan VALUES ('spin', 'w8c', 'a8', 64, 64, 8, 2, 4, "
-                          "'zipf:0.6', 1, 'spin_us=50', 'spin_us=20', 1000, 1100, "),
+    cr_expect(strstr(sql,
+                     "INSERT INTO plan VALUES ('spin w8c/a8 n=64 k=64 E=8/2 t=1 T=4 zipf:0.6', "
+                     "'spin', 'w8c', 'a8', 64, 64, 8, 2, 4, 'zipf:0.6', 0, 1, 'spin_us=50', "
+                     "'spin_us=20', 1000, 0.99, 1.01, 30, 0.1, 1100, 0, 'tuned');"),
               "%s", sql);
     free(sql);
     free(page);
     kt_table_destroy(t);
+}
+
+/* What a layer confirms of its cells' promise: told apart by the noise, the bar of 80 % and the interval. */
+Test(report, a_layer_that_gains_less_than_promised_says_so) {
+    static const struct {
+        double predicted, gain;
+        const char *status, *says;
+        bool is_about;
+    } cases[] = {{1.005, 0.2, "tuned", "within the noise", false},
+                 {1.20, 0.19, "tuned", "95 % of the predicted +20.0 % is there", false},
+                 {1.20, 0.08, "tuned",
+                  "only 42 % of the predicted +20.0 % is there: the layer gains "
+                  "for sure, but less",
+                  true},
+                 {1.20, 0.05, "default", "the layer's gain is not sure", true},
+                 {1.20, -0.05, "default", "the layer does not gain", true},
+                 {0, 0.05, "default", "rows are missing", false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_table_plan p = {
+            .cell = "layer_gain", .tokens = 64, .predicted = cases[i].predicted, .imbalance = 6.9};
+        char text[KT_LAYER_WORDS_BYTES];
+        p.row.time_ns = 1000;
+        p.row.default_ns = 1000 * (1 + cases[i].gain);
+        p.row.ci_low = 0.98;
+        p.row.ci_high = 1.03;
+        snprintf(p.row.status, sizeof p.row.status, "%s", cases[i].status);
+        kt_plan_words(&p, 0.01, text, sizeof text);
+        cr_expect(strstr(text, cases[i].says), "%zu: %s", i, text);
+        cr_expect_eq(kt_plan_is_about(&p, 0.01), cases[i].is_about, "%zu", i);
+        cr_expect_eq(strstr(text, "6.9 times the mean") != NULL, strstr(text, "only") != NULL, "%s",
+                     text);
+    }
 }
 
 /* --- in a browser --- */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "tuner/report/plan_words.h"
 
 kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells *cells,
                        kt_table *table, FILE *progress, int *n_decided, kt_layer_spent *spent,
@@ -41,22 +42,16 @@ static double gain_of(const kt_table_plan *p) {
 }
 
 void kt_print_table_plan(const kt_table_plan *p, double noise) {
-    double gain = gain_of(p), realised = kt_realised_gain(p, noise);
-    const char *about = fabs(gain) < 2 * noise ? "\u2248" : "";
+    const char *about = kt_plan_is_about(p, noise) ? "\u2248" : "";
+    char words[KT_LAYER_WORDS_BYTES];
 
-    printf("%-10s %s/%s n=%lld k=%lld t=%d T=%-4lld %-9s %9.1f us %s%+.1f %%  ", p->cell,
+    printf("%-10s %s/%s T=%-4lld %-9s %9.1f us %s%+.1f %%  ", p->cell,
            kt_weight_format_name(p->row.problem.weights), kt_act_format_name(p->row.problem.acts),
-           (long long)p->row.problem.n, (long long)p->row.problem.k, p->row.threads,
-           (long long)p->tokens, p->routing, p->row.time_ns * 1e-3, about, 100 * gain);
-    if (strcmp(p->cell, "layer_gain") != 0) {
-        printf("%s\n", p->row.config);
-        return;
-    }
-    printf("predicted %+.1f %%", 100 * (p->predicted > 0 ? p->predicted - 1 : 0));
-    if (isnan(realised))
-        printf(" (within the noise)\n");
+           (long long)p->tokens, p->routing, p->row.time_ns * 1e-3, about, 100 * gain_of(p));
+    if (strcmp(p->cell, "layer_gain") == 0)
+        printf("%s\n", kt_plan_words(p, noise, words, sizeof words));
     else
-        printf(", %.0f %% of it there\n", 100 * realised);
+        printf("%s\n", p->row.config);
 }
 
 static void put_text(kt_json_writer *w, const char *key, const char *text) {
@@ -70,7 +65,7 @@ static void put_number(kt_json_writer *w, const char *key, double v, int decimal
 }
 
 void kt_write_table_plan(const kt_table_plan *p, double noise, kt_json_writer *w) {
-    char key[KT_PLAN_KEY_BYTES];
+    char key[KT_PLAN_KEY_BYTES], words[KT_LAYER_WORDS_BYTES];
 
     kt_json_begin_object(w);
     put_text(w, "plan", p->cell);
@@ -86,5 +81,6 @@ void kt_write_table_plan(const kt_table_plan *p, double noise, kt_json_writer *w
         put_number(w, "predicted", p->predicted, 4);
         put_number(w, "realised", kt_realised_gain(p, noise), 4); /* null within the noise */
     }
+    put_text(w, "says", kt_plan_words(p, noise, words, sizeof words));
     kt_json_end_object(w);
 }

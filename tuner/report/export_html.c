@@ -6,8 +6,11 @@
 
 #include "base/err.h"
 #include "tuner/report/html.h"
+#include "tuner/report/plan_words.h"
 #include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
+
+enum { MOST_COMMANDS = 16 };
 
 static const char *text_of(const kt_json *record, const char *key) {
     const char *s = kt_json_string(kt_json_get(record, key), NULL);
@@ -106,24 +109,29 @@ static void put_fingerprint(const kt_table *t, FILE *to) {
     fputs("</dl></div>\n", to);
 }
 
-/* The newest session's command repeats the run. */
-static void put_command(const kt_journal *j, FILE *to) {
-    const char *command = "";
-    for (size_t i = 0; i < kt_journal_count(j); i++) {
+/* What was typed, each command once: formats are tuned in sessions of their own. */
+static void put_commands(const kt_journal *j, FILE *to) {
+    const char *known[MOST_COMMANDS];
+    int n = 0;
+
+    for (size_t i = 0; i < kt_journal_count(j) && n < MOST_COMMANDS; i++) {
         const kt_json *r = kt_journal_at(j, i);
-        if (strcmp(text_of(r, "t"), "session") == 0 && *text_of(r, "command"))
-            command = text_of(r, "command");
+        const char *command = text_of(r, "command");
+        int k = 0;
+        if (strcmp(text_of(r, "t"), "session") != 0 || !*command) continue;
+        while (k < n && strcmp(known[k], command) != 0) k++;
+        if (k < n) continue;
+        known[n++] = command;
+        fprintf(to, "<p class=\"soft\">%s <code>", n == 1 ? "Repeat with" : "and");
+        kt_html_text(to, command);
+        fputs("</code></p>\n", to);
     }
-    if (!*command) return;
-    fputs("<p class=\"soft\">Repeat with <code>", to);
-    kt_html_text(to, command);
-    fputs("</code></p>\n", to);
 }
 
 /* --- tables --- */
 
 static void begin_table(FILE *to, const char *const *heads, const char *classes, int n) {
-    fputs("<div class=\"card\"><table><thead><tr>", to);
+    fputs("<div class=\"card long\"><table><thead><tr>", to);
     for (int i = 0; i < n; i++)
         fprintf(to, "<th%s><button type=\"button\">%s</button></th>",
                 classes[i] == 'n' ? " class=\"n\"" : "", heads[i]);
@@ -169,19 +177,20 @@ static void list_rows(const kt_table *t, FILE *to) {
 
 /* Decisions about whole layers: how calls are cut, threads, spinning, and what the rows gained there. */
 static void list_plans(const kt_table *t, FILE *to) {
-    static const char *const heads[] = {"plan cell", "experts", "tokens", "routing", "threads",
-                                        "µs",        "gain",    "choice", "default", "status"};
+    static const char *const heads[] = {"plan cell", "experts", "tokens", "routing",
+                                        "µs",        "gain",    "choice", "what it says"};
     double noise = t->fingerprint.ceilings.aa_noise_p95;
 
     if (t->n_plans == 0) return;
-    fputs(
-        "<h2 id=\"plans\">Plans</h2>\n<p class=\"soft\">Whole expert layers as they are served: "
-        "what was chosen beyond kernels. layer_gain is the tuned rows against the defaults.</p>\n",
-        to);
-    begin_table(to, heads, "  n nnn   ", 10);
+    fputs("<h2 id=\"plans\">Plans</h2>\n<p class=\"soft\">Whole expert layers as they are served: "
+          "what was chosen beyond kernels. layer_gain chooses nothing: it runs the tuned rows "
+          "against "
+          "the defaults, and says how much of what the cells promise is there.</p>\n",
+          to);
+    begin_table(to, heads, "  n nn  ", 8);
     for (size_t i = 0; i < t->n_plans; i++) {
         const kt_table_plan *p = &t->plans[i];
-        char matrix[KT_CELL_KEY_BYTES];
+        char matrix[KT_CELL_KEY_BYTES], text[KT_LAYER_WORDS_BYTES];
         double gain = kt_row_gain(&p->row);
         fputs("<tr>", to);
         put_cell(to, p->cell, false);
@@ -189,13 +198,12 @@ static void list_plans(const kt_table *t, FILE *to) {
         fprintf(to, "<td class=\"n\">%lld</td>", (long long)p->tokens);
         put_cell(to, p->routing, false);
         fprintf(to,
-                "<td class=\"n\">%d</td><td class=\"n\" data-v=\"%.5g\">%.1f</td>"
+                "<td class=\"n\" data-v=\"%.5g\">%.1f</td>"
                 "<td class=\"n\" data-v=\"%.5f\">%s%+.1f %%</td>",
-                p->row.threads, p->row.time_ns, p->row.time_ns / 1e3, gain,
-                fabs(gain) < 2 * noise ? "≈ " : "", 100 * gain);
+                p->row.time_ns, p->row.time_ns / 1e3, gain, kt_plan_is_about(p, noise) ? "≈ " : "",
+                100 * gain);
         put_cell(to, p->row.config, false);
-        put_cell(to, p->row.default_config, false);
-        put_cell(to, p->row.status, false);
+        put_cell(to, kt_plan_words(p, noise, text, sizeof text), true);
         fputs("</tr>\n", to);
     }
     fputs("</tbody></table></div>\n", to);
@@ -245,6 +253,25 @@ static void list_rejected(const kt_journal *j, FILE *to) {
     fputs("</tbody></table></div>\n", to);
 }
 
+static void put_links(const kt_export_input *in, FILE *to) {
+    static const struct {
+        const char *id, *text;
+        bool needs_journal, needs_plans;
+    } links[] = {
+        {"roofline", "roofline", false, false}, {"gain", "gains", false, false},
+        {"nearness", "nearness", false, false}, {"regret", "regret against time", true, false},
+        {"plans", "plans", false, true},        {"decisions", "decisions", false, false},
+        {"races", "races", true, false},        {"rejected", "rejected", true, false},
+        {"machine", "machine", false, false}};
+
+    fputs("<nav>", to);
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        if ((in->journal || !links[i].needs_journal) &&
+            (in->table->n_plans || !links[i].needs_plans))
+            fprintf(to, "<a href=\"#%s\">%s</a>", links[i].id, links[i].text);
+    fputs("</nav>\n", to);
+}
+
 static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     char class_name[64];
 
@@ -257,14 +284,19 @@ static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     kt_html_text(to, class_name);
     fputs("</h1>\n<p class=\"soft\">kttune, ", to);
     kt_html_text(to, in->table->created);
-    fputs("</p>\n", to);
+    fputs(
+        ".</p>\n<p>A <em>cell</em> is one matrix shape with its weight format, a number of rows "
+        "(m) and of threads (t). In each, all kernels that compute right results raced on weights "
+        "from memory; one replaced the default only where it won again on fresh samples.</p>\n",
+        to);
+    put_links(in, to);
     put_tiles(in->table, to);
-    if (in->journal) put_command(in->journal, to);
+    if (in->journal) put_commands(in->journal, to);
     kt_html_roofline(in, to);
     kt_html_heats(in, to);
     if (in->journal) kt_html_regret(in, to);
-    list_rows(in->table, to);
     list_plans(in->table, to);
+    list_rows(in->table, to);
     if (in->journal) kt_html_races(in, to);
     if (in->journal) list_rejected(in->journal, to);
     put_fingerprint(in->table, to);

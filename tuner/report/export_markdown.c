@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "tuner/report/export.h"
+#include "tuner/report/plan_words.h"
 #include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
 
@@ -93,8 +94,8 @@ static void put_matrices(const kt_table *t, int threads, FILE *to) {
         if (r->threads != threads ||
             (i > 0 && r[-1].threads == threads && kt_same_weights(&r[-1].problem, p)))
             continue;
-        fprintf(to, "| %s %s %lld×%lld", kt_op_name(p->op), kt_weight_format_name(p->weights),
-                (long long)p->n, (long long)p->k);
+        fprintf(to, "| %s %s/%s %lld×%lld", kt_op_name(p->op), kt_weight_format_name(p->weights),
+                kt_act_format_name(p->acts), (long long)p->n, (long long)p->k);
         if (p->experts) fprintf(to, ", %lld/%lld", (long long)p->experts, (long long)p->topk);
         fputs(" |", to);
         for (int b = 0; b < N_BANDS; b++) put_band(to, t, r, i, b);
@@ -136,6 +137,28 @@ static kt_status put_largest(const kt_table *t, FILE *to, kt_err *err) {
     return KT_OK;
 }
 
+static void put_plans(const kt_table *t, FILE *to) {
+    double noise = t->fingerprint.ceilings.aa_noise_p95;
+
+    if (t->n_plans == 0) return;
+    fputs("\n| whole layer | tokens | routing | µs | gain | choice | "
+          "|\n|---|--:|---|--:|--:|---|---|\n",
+          to);
+    for (size_t i = 0; i < t->n_plans; i++) {
+        const kt_table_plan *p = &t->plans[i];
+        char words[KT_LAYER_WORDS_BYTES];
+        fprintf(to, "| %s %s/%s | %lld | ", p->cell, kt_weight_format_name(p->row.problem.weights),
+                kt_act_format_name(p->row.problem.acts), (long long)p->tokens);
+        put_text(to, p->routing);
+        fprintf(to, " | %.1f | %s%+.1f %% | ", p->row.time_ns / 1e3,
+                kt_plan_is_about(p, noise) ? "≈ " : "", 100 * kt_row_gain(&p->row));
+        put_text(to, p->row.config);
+        fputs(" | ", to);
+        put_text(to, kt_plan_words(p, noise, words, sizeof words));
+        fputs(" |\n", to);
+    }
+}
+
 static void put_command(const kt_journal *j, FILE *to) {
     const char *command = NULL;
     for (size_t i = 0; i < kt_journal_count(j); i++) {
@@ -151,6 +174,7 @@ static kt_status write_markdown(const kt_export_input *in, FILE *to, kt_err *err
     put_head(in->table, threads, to);
     put_matrices(in->table, threads, to);
     KT_TRY(put_largest(in->table, to, err));
+    put_plans(in->table, to);
     if (in->journal) put_command(in->journal, to);
     return KT_OK;
 }

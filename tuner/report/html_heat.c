@@ -10,7 +10,7 @@
 enum { BOX_W = 42, BOX_H = 24, LEFT = 282, TOP = 46, MAX_LINES = 512, MAX_COLUMNS = 64 };
 
 typedef struct heat {
-    const char *title, *about, *colour;
+    const char *id, *title, *about, *colour;
     double (*value)(const kt_export_input *in, const kt_table_row *row); /* NaN = unknown */
     double full; /* value of the strongest colour */
 } heat;
@@ -29,11 +29,11 @@ static double roofline_value(const kt_export_input *in, const kt_table_row *row)
 }
 
 static const heat heats[] = {
-    {"Gain over the default",
+    {"gain", "Gain over the default",
      "How much faster the winner is than what would run without tuning, in %. A dot: the default "
      "was kept. Gains under twice the A/A noise are marked ≈.",
      "--accent", gain_value, 0.1},
-    {"Nearness to the roofline",
+    {"nearness", "Nearness to the roofline",
      "The lower bound by the measured ceilings over the measured time, in %. Over 100 the weights "
      "came from a cache.",
      "--good", roofline_value, 1.0},
@@ -97,8 +97,9 @@ static void draw_scale(FILE *to, const heat *h) {
         fprintf(to,
                 "<rect x=\"%d\" y=\"4\" width=\"38\" height=\"12\" style=\"fill:var(%s)\" "
                 "fill-opacity=\"%.2f\"/><text class=\"t\" x=\"%d\" y=\"30\" "
-                "text-anchor=\"middle\">%.0f</text>",
-                4 + 40 * i, h->colour, 0.08 + 0.155 * i, 23 + 40 * i, 25.0 * i * h->full);
+                "text-anchor=\"middle\">%.0f%s</text>",
+                4 + 40 * i, h->colour, 0.08 + 0.155 * i, 23 + 40 * i, 25.0 * i * h->full,
+                i == 4 ? " %" : "");
     fputc('\n', to);
 }
 
@@ -120,9 +121,10 @@ static void draw_heat(const kt_export_input *in, FILE *to, const heat *wanted) {
 
     if (h->value == gain_value) own.full = strongest(t, h->full);
     fprintf(to,
-            "<h2>%s</h2>\n<p class=\"soft\">%s</p>\n<div class=\"card\"><svg viewBox=\"0 0 %d %d\" "
+            "<h2 id=\"%s\">%s</h2>\n<p class=\"soft\">%s</p>\n<div class=\"card\"><svg viewBox=\"0 "
+            "0 %d %d\" "
             "role=\"img\" aria-label=\"%s\" style=\"min-width:%dpx;max-width:%dpx\">\n",
-            h->title, h->about, LEFT + n_columns * BOX_W, TOP + n * BOX_H, h->title,
+            h->id, h->title, h->about, LEFT + n_columns * BOX_W, TOP + n * BOX_H, h->title,
             (LEFT + n_columns * BOX_W) * 3 / 4, (LEFT + n_columns * BOX_W) * 6 / 5);
     draw_scale(to, h);
     fprintf(to, "<text x=\"%d\" y=\"16\">rows m</text>", LEFT);

@@ -15,7 +15,7 @@ static const char style[] =
     "*{box-sizing:border-box}"
     "body{margin:0;background:var(--bg);color:var(--fg);"
     "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}"
-    "main{max-width:1180px;margin:0 auto;padding:28px 20px 64px}"
+    "main{max-width:1240px;margin:0 auto;padding:28px 20px 64px}"
     "h1{font-size:26px;line-height:1.2;margin:0 0 4px;overflow-wrap:anywhere}"
     "h2{font-size:19px;margin:44px 0 4px}p{margin:4px 0 12px;max-width:78ch}"
     ".soft{color:var(--soft)}code,.mono{font-family:ui-monospace,Menlo,Consolas,monospace;"
@@ -29,7 +29,10 @@ static const char style[] =
     "tabular-nums}"
     ".tile span{color:var(--soft);font-size:13px}"
     ".card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px;"
-    "overflow-x:auto}"
+    "overflow-x:auto}.long{max-height:38rem;overflow-y:auto;padding-top:0}.long "
+    "th{padding-top:14px}"
+    "nav{display:flex;flex-wrap:wrap;gap:4px 16px;margin:10px 0 0;font-size:14px}"
+    "a{color:var(--accent)}"
     "svg{display:block;width:100%;height:auto;font:12px system-ui,sans-serif}"
     "svg text{fill:var(--fg)}svg .t{fill:var(--soft)}svg .g{stroke:var(--line)}"
     "svg .a{stroke:var(--soft)}"
@@ -37,13 +40,13 @@ static const char style[] =
     "font-size:13px}.key i{display:inline-block;width:11px;height:11px;border-radius:6px;"
     "margin-right:6px}"
     "table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}"
-    "th,td{padding:5px 10px;text-align:left;border-bottom:1px solid var(--line);"
+    "th,td{padding:5px 7px;text-align:left;border-bottom:1px solid var(--line);"
     "vertical-align:top;white-space:nowrap}th{position:sticky;top:0;background:var(--card);white-"
     "space:nowrap}"
     "th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid "
     "var(--accent)}th[aria-sort=ascending] button::after{content:' \\25B2'}"
     "th[aria-sort=descending] button::after{content:' \\25BC'}"
-    "td.n,th.n{text-align:right}td.w{white-space:normal;min-width:26em}"
+    "td.n,th.n{text-align:right}td.w{white-space:normal;min-width:22em}"
     "details{border-bottom:1px solid var(--line)}details:last-child{border:0}"
     "summary{cursor:pointer;padding:7px 2px;font-size:13px}"
     "summary b{font-weight:600;margin-right:10px}summary:focus-visible{outline:2px solid "
@@ -52,8 +55,9 @@ static const char style[] =
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;margin:0;font-size:14px}"
     "dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}"
     "@media(max-width:640px){main{padding:18px 12px 40px}dl{grid-template-columns:1fr}"
-    "dt{margin-top:6px}svg{min-width:860px}}"
-    "@media print{.card{overflow:visible}th{position:static}}";
+    "dt{margin-top:6px}svg{min-width:860px}#roofline+p::after{content:' Pictures and tables '"
+    "'scroll sideways.'}}"
+    "@media print{.card{overflow:visible}.long{max-height:none}th{position:static}}";
 
 /* Sort by data-v where there is one, else by text. */
 static const char script[] =

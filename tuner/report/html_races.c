@@ -86,8 +86,9 @@ static void draw_frame(const race *r, FILE *to) {
     }
     fprintf(to,
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">rounds; every live contender runs "
-            "once in each</text>\n",
-            (LEFT + RIGHT) / 2, HEIGHT - 6);
+            "once in each</text><text class=\"t\" transform=\"translate(12 %d) rotate(-90)\" "
+            "text-anchor=\"middle\">time / winner's</text>\n",
+            (LEFT + RIGHT) / 2, HEIGHT - 6, (TOP + BOTTOM) / 2);
 }
 
 static void draw_contender(const race *r, FILE *to, int c) {
@@ -146,7 +147,8 @@ static void draw_race(const race *r, FILE *to, bool is_open) {
     if (r->replay->default_index != r->replay->winner)
         draw_contender(r, to, r->replay->default_index);
     draw_contender(r, to, r->replay->winner);
-    fputs("</svg><ul class=\"key\"><li><i style=\"background:var(--accent)\"></i>winner ", to);
+    fprintf(to, "</svg><ul class=\"key\"><li><i style=\"background:var(--accent)\"></i>%s ",
+            r->replay->default_index == r->replay->winner ? "winner and default" : "winner");
     kt_html_text(to, r->replay->names[r->replay->winner]);
     fputs("</li>", to);
     if (r->replay->default_index != r->replay->winner) {
@@ -154,6 +156,10 @@ static void draw_race(const race *r, FILE *to, bool is_open) {
         kt_html_text(to, r->replay->names[r->replay->default_index]);
         fputs("</li>", to);
     }
+    if (r->samples.n_contenders > 2)
+        fputs("<li><i style=\"background:var(--soft)\"></i>the others: point at one for its "
+              "name</li>",
+              to);
     fputs("</ul></details>\n", to);
 }
 
@@ -172,8 +178,16 @@ static bool show_race(const kt_export_input *in, const kt_table_row *row, kt_rep
     return shown;
 }
 
+/* The one that is open at first: a race that somebody else than the default won, if there is one. */
+static size_t first_tuned(const kt_table *t) {
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (strcmp(t->rows[i].status, "tuned") == 0) return i;
+    return 0;
+}
+
 void kt_html_races(const kt_export_input *in, FILE *to) {
     kt_replay *replay = malloc(sizeof *replay);
+    size_t shown = first_tuned(in->table);
     int n = 0;
 
     if (!replay || !in->journal) {
@@ -185,7 +199,7 @@ void kt_html_races(const kt_export_input *in, FILE *to) {
           "dropped. Rounds that others disturbed are left out.</p>\n<div class=\"card\">\n",
           to);
     for (size_t i = 0; i < in->table->n_rows && n < MOST_RACES; i++)
-        n += show_race(in, &in->table->rows[i], replay, n == 0, to);
+        n += show_race(in, &in->table->rows[i], replay, i == shown, to);
     if (n == 0) fputs("<p>The journal holds no race of these rows.</p>", to);
     if (n == MOST_RACES)
         fprintf(to, "<p class=\"soft\">The first %d; the journal has the others.</p>", MOST_RACES);

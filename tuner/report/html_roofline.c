@@ -95,12 +95,14 @@ static void draw_roof(FILE *to, const kt_ceilings *c, int threads, const kt_log_
 
     fprintf(to, "<path fill=\"none\" %s d=\"M%.1f %.1fL%.1f %.1fH%d\"/>", look, x0, y0, x1, y1,
             RIGHT);
-    /* at the low end, where few cells lie: over the line, or under it for fewer threads */
-    fprintf(to,
-            "<text class=\"t\" transform=\"translate(%.1f %.1f) rotate(%.1f)\" x=\"14\" "
-            "y=\"%d\">%.1f GB/s, %d thread%s</text>\n",
-            x0, y0, atan2(y1 - y0, x1 - x0) * 180 / 3.14159265358979, is_main ? -7 : 15, stream,
-            threads, threads > 1 ? "s" : "");
+    /* Over the middle of the slope no cell lies; that of fewer threads has cells all around and is
+     * explained below the picture. */
+    if (is_main)
+        fprintf(to,
+                "<text class=\"t\" transform=\"translate(%.1f %.1f) rotate(%.1f)\" y=\"-8\" "
+                "text-anchor=\"middle\">%.1f GB/s, %d thread%s</text>\n",
+                (x0 + x1) / 2, (y0 + y1) / 2, atan2(y1 - y0, x1 - x0) * 180 / 3.14159265358979,
+                stream, threads, threads > 1 ? "s" : "");
 }
 
 /* A ceiling per instruction set, from the slope on. Those of equal peak are one line. */
@@ -166,13 +168,15 @@ void kt_html_roofline(const kt_export_input *in, FILE *to) {
 
     if (t->n_rows == 0 || !(stream_of(c, threads) > 0) || !(best_peak(c) > 0)) return;
     find_axes(t, threads, &x, &y);
-    fprintf(to,
-            "<h2 id=\"roofline\">Roofline</h2>\n<p class=\"soft\">Every cell: what it does per "
-            "second over how much it does with each byte it reads. Left of the bend memory is the "
-            "limit, right of it the multipliers. Points above the slope had weights in a cache."
-            "%s</p>\n<div class=\"card\"><svg viewBox=\"0 0 %d %d\" role=\"img\" "
-            "aria-label=\"Roofline with every cell\">\n",
-            threads > 1 ? " Rings are cells on fewer threads." : "", WIDTH, HEIGHT);
+    fprintf(
+        to,
+        "<h2 id=\"roofline\">Roofline</h2>\n<p class=\"soft\">Every cell: what it does per "
+        "second over how much it does with each byte it reads. Left of the bend memory is the "
+        "limit, right of it the multipliers, whose peak is dashed for each instruction set. Points "
+        "above the slope had weights in a cache. Point at one for its name.%s</p>\n<div "
+        "class=\"card\"><svg viewBox=\"0 0 %d %d\" role=\"img\" "
+        "aria-label=\"Roofline with every cell\">\n",
+        threads > 1 ? " Rings are cells on fewer threads." : "", WIDTH, HEIGHT);
     draw_axes(to, &x, &y);
     if (threads > 1 && has_threads(t, 1)) draw_roof(to, c, 1, &x, &y, false);
     draw_ceilings(to, c, threads, &x, &y);
@@ -189,5 +193,7 @@ void kt_html_roofline(const kt_export_input *in, FILE *to) {
         fprintf(to, "<li><i style=\"background:var(--c%d)\"></i>%s %s</li>", i, kt_op_name(p->op),
                 kt_weight_format_name(p->weights));
     }
+    if (threads > 1 && has_threads(t, 1))
+        fprintf(to, "<li>&#8943; dotted: one thread, %.1f GB/s</li>", stream_of(c, 1));
     fputs("</ul></div>\n", to);
 }

@@ -238,7 +238,7 @@ void kt_plot_heat(const kt_export_input *in, const kt_plot_style *s, FILE *to) {
     size_t first[MAX_LINES];
     int32_t m[MAX_WIDTH];
     int n = lines_of(t, first), n_m = 0, at = 0;
-    int label = s->width > 100 ? 42 : 36, fits = (s->width - label) / 5;
+    int label = s->width > 100 ? 42 : s->width >= 72 ? 39 : 36, fits = (s->width - label) / 5;
 
     for (int b = 0; b < kt_m_bucket_count && n_m < MAX_WIDTH; b++)
         if (row_in(t, 0, t->n_rows, kt_m_buckets[b])) m[n_m++] = kt_m_buckets[b];
@@ -274,7 +274,7 @@ void kt_plot_gains(const kt_export_input *in, const kt_plot_style *s, int most, 
     const kt_table *t = in->table;
     const kt_table_row **rows = calloc(t->n_rows + 1, sizeof *rows);
     double noise = t->fingerprint.ceilings.aa_noise_p95;
-    int n = 0, label = s->width > 100 ? 56 : s->width / 2, bar = s->width - label - 11;
+    int n = 0, label = s->width > 100 ? 56 : s->width * 5 / 8, bar = s->width - label - 11;
 
     for (size_t i = 0; rows && i < t->n_rows; i++)
         if (strcmp(t->rows[i].status, "tuned") == 0) rows[n++] = &t->rows[i];
