@@ -142,7 +142,7 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
                              (const uint8_t *)call->weights + first, n_panels, call->next);
     int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block};
+    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch};
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
         t.panel = w.panel;
@@ -198,7 +198,7 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
                              kt_p64_gate_up(q, call->weights, call->panel_begin),
                              call->panel_end - call->panel_begin, call->next);
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block, .rows_ahead = kt_ahead_nothing()};
+    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch, .rows_ahead = kt_ahead_nothing()};
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
         t.panel = w.panel;
@@ -226,6 +226,7 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
     kt_tile t = {.k = q->n,
                  .c = block,
+                 .scratch = call->scratch,
                  .rows_ahead =
                      kt_ahead_once((uintptr_t)call->h + h_bytes, h_bytes,
                                    kt_walk_steps(&w) * (call->panel_end - call->panel_begin))};

@@ -35,7 +35,10 @@ typedef struct kt_tile {
     const uint8_t *a[KT_MANY_ROWS]; /* encoded activation rows */
     float *c;                       /* [rows][KT_TILE_WIDTH], 64-byte aligned; written */
     const float
-        *out[KT_MANY_ROWS];   /* rows that c will be added to, or NULL: many rows fetch them */
+        *out[KT_MANY_ROWS]; /* rows that c will be added to, or NULL: many rows fetch them */
+    /* Of the call, for tiles that prepare a panel once for all rows, and the panel they prepared last. */
+    uint8_t *scratch;
+    const uint8_t *opened;
     kt_tile_ahead ahead;      /* weights */
     kt_tile_ahead rows_ahead; /* activations */
 } kt_tile;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
 #include "tests/support/temp.h"
@@ -396,6 +397,39 @@ Test(plan, without_a_table_the_widest_instruction_set_is_chosen) {
     cr_assert(strstr(b.source.note, "no dispatch table"), "%s", b.source.note);
     resolve(&b, &gemm, 16, 0.5);
     cr_assert_eq(lines_said(&b), 1, "%s", b.said);
+    close_bench(&b);
+}
+
+/* Without a table too: INT4 is rounded once more where many rows make it pay, never with exact activations
+ * and never for INT8, which has no groups. */
+Test(plan, many_rows_of_int4_share_their_scales) {
+    const kt_fingerprint machine = this_machine();
+    kt_problem q = {.op = KT_OP_MOE_FFN,
+                    .weights = KT_W_INT4_G32,
+                    .acts = KT_A_INT8_G16P2,
+                    .n = 768,
+                    .k = 2048,
+                    .experts = 128,
+                    .topk = 8};
+    bench b;
+
+    if (KT_ISA_AVX512VNNI & ~kt_isa_available()) cr_skip_test("needs AVX-512 VNNI");
+    open_bench(&b);
+    kt_registry_destroy(b.registry);
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    KT_ISA_AVX512VNNI, &b.registry, NULL),
+                 KT_OK);
+    start(&b, NULL, &machine);
+    resolve(&b, &q, KT_M_DENSE, 0.5);
+    expect(&b, 32, "wgroups_a8p_moe64__avx512vnni", 4);
+    expect(&b, 128, "w4groups_a8p_r8_moe64__avx512vnni", 6);
+    q.acts = KT_A_INT8_G32;
+    resolve(&b, &q, KT_M_DENSE, 0.5);
+    expect(&b, 128, "w4g32_a8_moe64__avx512vnni", 6);
+    q.acts = KT_A_INT8_G16P2;
+    q.weights = KT_W_INT8_CHANNEL;
+    resolve(&b, &q, KT_M_DENSE, 0.5);
+    expect(&b, 128, "w8c_a8p_moe64__avx512vnni", 6);
     close_bench(&b);
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
+#include "kernels/formats/acts.h"
 #include "kernels/formats/blocks.h"
 #include "kernels/formats/gate_inputs.h"
 #include "kernels/formats/p64.h"
@@ -166,4 +168,63 @@ Test(requant8, normal_weights_lose_what_the_header_says) {
     free(row);
     kt_guard_free(panel);
     kt_guard_free(out);
+}
+
+/* What a vector kernel widens to is kt_r8_panel bit for bit: rows of activations that hold a single 1 read
+ * the weights out, since one product, its power of two and its step come without rounding. */
+Test(requant8, vector_kernels_write_the_very_bytes) {
+    enum { K = 384, N = 64 };
+    const kt_variant *v = NULL;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (!strcmp(kt_builtin_variants[i]->name, "w4groups_a8p_r8_p64__avx512vnni"))
+            v = kt_builtin_variants[i];
+    if (!v || v->isa & ~kt_isa_available()) cr_skip_test("needs AVX-512 VNNI");
+    for (int f = 0; f < 3; f++) {
+        kt_problem q = {.op = KT_OP_GEMM,
+                        .weights = formats[f],
+                        .acts = KT_A_INT8_G16P2,
+                        .m = K,
+                        .n = N,
+                        .k = K};
+        kt_config config = {{6}};
+        kt_gate_matrix w;
+        kt_err err = {0};
+        const size_t stride = kt_act_row_bytes(q.acts, K);
+        cr_assert_eq(kt_gate_matrix_create(q.weights, N, K, 5, &w, &err), KT_OK);
+        uint8_t *panel = kt_guard_alloc(kt_p64_gemm_bytes(&q), 64, 0);
+        uint8_t *out = kt_guard_alloc(kt_r8_panel_bytes(K), 64, 0);
+        uint8_t *scratch = kt_guard_alloc(v->workspace_bytes(&q, &config), 64, 0xAA);
+        uint8_t *a = kt_guard_alloc(stride * K, 64, 0);
+        float *c = malloc(sizeof *c * K * N), row[K] = {0};
+        for (int i = 0; i < K; i++) {
+            row[i] = 1;
+            for (int g = 0; g < K / 16; g++)
+                kt_a8p_encode_group(row + 16 * g, a + stride * i, K, g);
+            row[i] = 0;
+        }
+        v->pack_gemm(&q, &w.matrix, panel);
+        kt_r8_panel(kt_p64_spec_of(q.weights), panel, K, out);
+        v->gemm(&(kt_gemm_call){.problem = &q,
+                                .config = &config,
+                                .weights = panel,
+                                .a = a,
+                                .a_stride = stride,
+                                .m = K,
+                                .panel_end = 1,
+                                .c = c,
+                                .ldc = N,
+                                .scratch = scratch});
+        for (int i = 0; i < K; i++)
+            for (int r = 0; r < N; r++) {
+                const float want = step_of(out, K, i, r) * (float)value_of(out, i, r);
+                cr_assert(c[i * N + r] == want, "%s row %d input %d: %.9g, want %.9g",
+                          kt_weight_format_name(q.weights), r, i, c[i * N + r], want);
+            }
+        free(c);
+        kt_guard_free(panel);
+        kt_guard_free(out);
+        kt_guard_free(scratch);
+        kt_guard_free(a);
+        kt_gate_matrix_destroy(&w);
+    }
 }

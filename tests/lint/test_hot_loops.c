@@ -36,6 +36,8 @@ static const struct {
     {"moe_ffn/w8c_a8p_moe64__avx512vnni", "vpdpbusd"},
     {"gemm/wgroups_a8p_p64__avx512vnni", "vpdpbusd"},
     {"gemm/w8c_a8p_p64__avx512vnni", "vpdpbusd"},
+    {"moe_ffn/w4groups_a8p_r8_moe64__avx512vnni", "vpdpbusd"},
+    {"gemm/w4groups_a8p_r8_p64__avx512vnni", "vpdpbusd"},
     {"gemm/w4g32_a8_p64__avx512vnni", "vpdpbusd"},
     {"gemm/w8c_a8_p64__avx512vnni", "vpdpbusd"},
     {"gemm/wbf16_abf16_p64__avx512bf16", "vdpbf16ps"},
