@@ -175,6 +175,7 @@ static void print_text(const bench *b, const flags *f) {
            f->engine.weights, (double)b->info.weight_bytes / (1 << 20),
            (long long)b->info.n_threads, KT_VERSION, b->info.table_line,
            kt_kv_line(&b->info, cache, sizeof cache));
+    if (*b->info.node_line) printf("%s\n", b->info.node_line);
     if (f->engine.synthetic) print_synthetic(b);
     if (f->ops)
         printf("ceilings: read stream %.1f GB/s, int8 %.0f, bf16 %.0f, f32 %.0f Gop/s\n",
@@ -203,6 +204,8 @@ static void print_json(const bench *b, const flags *f) {
     kt_json_put_int(&w, (int64_t)b->info.cache_bytes);
     kt_json_key(&w, "threads");
     kt_json_put_int(&w, b->info.n_threads);
+    kt_json_key(&w, "nodes");
+    kt_json_put_int(&w, b->info.n_nodes);
     kt_json_key(&w, "layers");
     kt_json_put_int(&w, b->info.layers);
     kt_json_key(&w, "layers_of_all");

@@ -12,6 +12,7 @@
 #include "runtime/cli/options.h"
 #include "runtime/loader/safetensors.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/node_plan.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define MAX_LINES 32
@@ -50,6 +51,22 @@ static void say(report *r, verdict v, const char *name, const char *format, ...)
     r->n++;
 }
 
+static void look_at_nodes(report *r, const kt_topology *t) {
+    int of_core[1024], n = kt_topology_core_nodes(of_core, 1024);
+    kt_node_plan plan;
+    char line[256];
+
+    if (t->numa_nodes == 1) {
+        say(r, OK, "memory nodes", "one: nothing to cut experts over");
+    } else if (kt_node_plan_make(KT_NUMA_AUTO, of_core, n, n, &plan, NULL) == KT_OK && plan.n > 1) {
+        say(r, OK, "memory nodes", "%s (--numa off: not)",
+            kt_node_plan_format(&plan, line, sizeof line));
+    } else {
+        say(r, WARN, "memory nodes", "%d, %s", t->numa_nodes,
+            *plan.note ? plan.note : "but all usable cores are of one");
+    }
+}
+
 static void look_at_machine(report *r, const kt_topology *t) {
     const kt_cpu *cpu = &t->cpu;
     char isa[160];
@@ -65,13 +82,7 @@ static void look_at_machine(report *r, const kt_topology *t) {
         say(r, WARN, "instruction sets", "KT_DISABLE_ISA hides some that the processor has");
     say(r, OK, "memory", "%.1f GiB, %.1f GiB available", (double)t->memory_bytes / GIB,
         (double)free_bytes / GIB);
-    if (t->numa_nodes == 1)
-        say(r, OK, "memory nodes", "one: nothing to split experts over");
-    else
-        say(r, WARN, "memory nodes",
-            "%d: weights lie on any of them, threads read across; for one model per node: numactl "
-            "--cpunodebind=0 --membind=0 kt serve ...",
-            t->numa_nodes);
+    look_at_nodes(r, t);
     if (strcmp(t->thp, "never") == 0)
         say(r, WARN, "huge pages",
             "transparent huge pages are off; reading weights is slower: echo madvise > "

@@ -49,6 +49,7 @@ static kt_status serve(const serve_flags *f, const char *model_dir, kt_engine *e
         bool v6 = strchr(f->host, ':') != NULL;
         kt_engine_describe(engine, &info);
         printf("%s\n", info.table_line);
+        if (*info.node_line) printf("%s\n", info.node_line);
         printf("%s: context %lld tokens, %s weights %.1f MB, %lld threads\n", app->model_name,
                (long long)info.max_context, f->engine.weights, (double)info.weight_bytes * 1e-6,
                (long long)info.n_threads);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/cli/command.h"
+#include "runtime/model/node_plan.h"
 
 /* The second and later names are those kt-kernel and llama.cpp users bring along. */
 static const struct {
@@ -37,6 +38,16 @@ const char *kt_kv_name(kt_weight_format format) {
     for (size_t i = 0; i < sizeof caches / sizeof *caches; i++)
         if (caches[i].format == format) return caches[i].name;
     return "unknown";
+}
+
+int kt_numa_parse(const char *word) {
+    int n = 0;
+
+    if (strcmp(word, "auto") == 0) return KT_NUMA_AUTO;
+    if (strcmp(word, "off") == 0) return KT_NUMA_OFF;
+    if (strlen(word) > 2 || word[strspn(word, "0123456789")]) return -1;
+    for (; *word; word++) n = 10 * n + (*word - '0');
+    return n >= 2 && n <= KT_MOE_MAX_NODES ? n : -1;
 }
 
 char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes) {
@@ -74,5 +85,9 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
     options.kv = kt_kv_parse(flags->kv);
     if (options.kv == KT_W_NONE)
         return kt_usage_fail(usage, "--kv is '%s', expected bf16, fp8 or int8", flags->kv);
+    options.numa = kt_numa_parse(flags->numa);
+    if (options.numa < 0)
+        return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", flags->numa,
+                             KT_MOE_MAX_NODES);
     return kt_engine_create(&options, out, &err) == KT_OK ? 0 : kt_command_fail(&err);
 }

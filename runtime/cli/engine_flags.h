@@ -7,12 +7,13 @@
 #include "runtime/exec/engine.h"
 
 typedef struct kt_engine_flags {
-    const char *weights, *kv, *table, *synthetic; /* synthetic: instead of a model folder */
+    const char *weights, *kv, *table, *numa, *synthetic; /* synthetic: instead of a model folder */
     int64_t threads, context, chunk, layers;
     bool tokenizer_optional, exact_acts;
 } kt_engine_flags;
 
-#define KT_ENGINE_FLAGS_INITIAL ((kt_engine_flags){.weights = "native", .kv = "bf16"})
+#define KT_ENGINE_FLAGS_INITIAL \
+    ((kt_engine_flags){.weights = "native", .kv = "bf16", .numa = "auto"})
 
 /* To be placed inside a kt_option array; f is a kt_engine_flags. */
 #define KT_ENGINE_OPTIONS(f)                                                                     \
@@ -23,6 +24,9 @@ typedef struct kt_engine_flags {
         KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
                          "dispatch table; \"\" = none (default: this machine's)"),               \
         KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"), \
+        KT_OPTION_STRING("numa", 0, &(f).numa, "NODES",                                          \
+                         "cut each expert over the memory nodes: auto (default: those of the "   \
+                         "threads' cores), off, or 2 to 16 groups of threads"),                  \
         KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
                        "activations in their finest encoding, a little slower in prefill"),      \
         KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
@@ -38,6 +42,9 @@ const char *kt_kv_name(kt_weight_format format);
 
 /* "cache fp8: 12.3 MB for 4096 tokens, 51 % of bf16": one line about an engine's cache. */
 char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes);
+
+/* --numa; -1 when it is none of its words. */
+int kt_numa_parse(const char *word);
 
 /* --weights by name; -1 when there is no such format. */
 int kt_quant_parse(const char *name);

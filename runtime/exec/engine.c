@@ -28,6 +28,7 @@ struct kt_engine {
     kt_table *table;
     char table_path[PATH_MAX], table_line[512];
     kt_pool *pool;
+    kt_node_plan nodes;
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;
@@ -69,20 +70,22 @@ static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
 
 /* ---- the machine ---- */
 
-static kt_status make_pool(kt_engine *e, int wanted, kt_err *err) {
-    int cpus[MAX_CPUS];
+static kt_status make_pool(kt_engine *e, int wanted, int numa, kt_err *err) {
+    int cpus[MAX_CPUS], nodes[MAX_CPUS];
     int n = kt_topology_core_cpus(cpus, MAX_CPUS), threads = wanted ? wanted : kt_usable_cores();
+    int n_nodes = kt_topology_core_nodes(nodes, MAX_CPUS);
     kt_pool_options options = {.n_threads = threads, .cpus = threads <= n ? cpus : NULL};
 
+    KT_TRY(kt_node_plan_make(numa, nodes, n_nodes, threads, &e->nodes, err));
     return kt_pool_create(&options, &e->pool, err);
 }
 
-static kt_status probe_machine(kt_engine *e, int n_threads, kt_err *err) {
+static kt_status probe_machine(kt_engine *e, int n_threads, int numa, kt_err *err) {
     KT_TRY(kt_topology_probe(&e->topology, err));
     kt_fingerprint_make(&e->topology, NULL, &e->machine);
     KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, e->topology.cpu.isa,
                               &e->registry, err));
-    return make_pool(e, n_threads, err);
+    return make_pool(e, n_threads, numa, err);
 }
 
 /* A table that was asked for must load; one that was merely found may be bad, which is said. */
@@ -169,6 +172,7 @@ static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
                                   .plan = &e->plan,
                                   .weights = weights,
                                   .pool = e->pool,
+                                  .nodes = &e->nodes,
                                   .log = &e->log};
     kt_status st = e->is_synthetic ? kt_synthetic_checkpoint(&e->model, 1, &checkpoint, err)
                                    : kt_checkpoint_open(e->model.folder, &checkpoint, err);
@@ -203,17 +207,30 @@ static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err
                    e->model.name, kt_weight_format_name(stored->experts));
 }
 
+/* Experts too small to be cut stay whole, unless the user insists. Over nodes all threads take part in every
+ * step, as each has its node's share. */
+static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
+    kt_err why = {KT_OK, ""};
+    kt_status st = kt_weights_check_nodes(&e->plan, &e->nodes, &why);
+
+    if (st != KT_OK && numa != KT_NUMA_AUTO) return kt_fail(err, st, "%s", why.message);
+    if (st != KT_OK) kt_node_plan_undo(&e->nodes, kt_pool_threads(e->pool), why.message);
+    if (e->nodes.n > 1) e->plan.layer.n_threads = 0;
+    return KT_OK;
+}
+
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
     KT_TRY(check_weights(e, o->weights, err));
     KT_TRY(set_limits(e, o, err));
     KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
-    KT_TRY(probe_machine(e, o->n_threads, err));
+    KT_TRY(probe_machine(e, o->n_threads, o->numa, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o->weights, o->kv ? o->kv : KT_W_BF16, o->exact_acts, err));
+    KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o->weights, err));
-    return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, e->pool, e->max_context,
-                        err);
+    return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, &e->nodes, e->pool,
+                        e->max_context, err);
 }
 
 kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err) {
@@ -256,6 +273,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
                             .max_context = e->max_context,
                             .n_threads = kt_pool_threads(e->pool),
                             .layers_of_all = e->layers_of_all,
+                            .n_nodes = e->nodes.n,
                             .n_eos = e->model.config.n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights),
                             .cache_format = kv.format,
@@ -263,6 +281,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
                             .cache_bytes_bf16 = kt_kv_cache_bytes(&bf16, e->max_context)};
     memcpy(out->eos, e->model.config.eos, sizeof out->eos);
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
+    kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
 }
 
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {

@@ -20,9 +20,10 @@ typedef enum kt_quant { KT_QUANT_NATIVE, KT_QUANT_BF16, KT_QUANT_INT8, KT_QUANT_
 typedef struct kt_engine_options {
     const char *model_dir;
     kt_quant weights;
-    kt_weight_format kv;     /* of the cache (runtime/kv/kv_cache.h); KT_W_NONE = KT_W_BF16 */
-    const char *table_path;  /* NULL = look where kt_table_locate says; "" = none */
-    int n_threads;           /* 0 = one per usable core */
+    kt_weight_format kv;    /* of the cache (runtime/kv/kv_cache.h); KT_W_NONE = KT_W_BF16 */
+    const char *table_path; /* NULL = look where kt_table_locate says; "" = none */
+    int n_threads;          /* 0 = one per usable core */
+    int numa; /* experts over memory nodes (runtime/model/node_plan.h); 0 = as they are */
     int64_t max_context;     /* 0 = the model's */
     int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
@@ -48,6 +49,8 @@ typedef struct kt_engine_info {
     size_t cache_bytes, cache_bytes_bf16; /* of a sequence of max_context tokens; if it were BF16 */
     int64_t
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
+    int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
+    char node_line[256];  /* how, or why not; "" = the machine has one node */
     char table_line[512]; /* which table and how many cells are tuned; printable */
 } kt_engine_info;
 

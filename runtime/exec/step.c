@@ -106,9 +106,10 @@ static void write_attention(writer *w, int64_t l) {
 }
 
 static void write_feed_forward(writer *w, int64_t l) {
-    int is_moe = w->step->config->is_moe[l];
+    int is_moe = w->step->config->is_moe[l], n_phases = KT_MOE_PHASES;
+    kt_step_ffn *ffn = is_moe ? &w->step->moe : &w->step->dense;
     kt_row_work *before = kt_step_ffn_norm;
-    kt_phase phases[KT_MOE_PHASES];
+    kt_phase phases[KT_MOE_NODES_PHASES];
     kt_step_op *op = NULL;
 
     if (is_moe && !w->is_few) {
@@ -123,8 +124,13 @@ static void write_feed_forward(writer *w, int64_t l) {
         op->count = kt_step_count_router;
         before = kt_step_select;
     }
-    kt_moe_job_phases(is_moe ? &w->step->moe : &w->step->dense, phases);
-    for (int i = 0; i < KT_MOE_PHASES; i++)
+    if (ffn->nodes) {
+        kt_moe_nodes_phases(ffn->nodes, phases);
+        n_phases = KT_MOE_NODES_PHASES;
+    } else {
+        kt_moe_job_phases(&ffn->job, phases);
+    }
+    for (int i = 0; i < n_phases; i++)
         op = add(w, KT_STEP_FFN, l, i ? NULL : before, i ? NULL : kt_step_bind_ffn, phases[i]);
     op->count = kt_step_count_ffn;
     op->note = is_moe ? kt_step_note_experts : NULL;
@@ -200,20 +206,48 @@ static size_t lay_out(kt_step *s, uint8_t *base, int64_t max_context) {
     return used;
 }
 
+/* The same call over the memory nodes, each with working memory of its own. */
+static kt_status init_nodes(kt_step *s, const kt_node_plan *plan, const kt_moe_layer *layers,
+                            kt_step_ffn *ffn, kt_err *err) {
+    kt_moe_nodes *n = kt_arena_alloc(&s->arena, sizeof *n, 64);
+
+    if (!n) return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes");
+    memset(n, 0, sizeof *n);
+    n->n_nodes = plan->n;
+    n->x = ffn->job.x, n->ldx = ffn->job.ldx;
+    n->out = ffn->job.out, n->ldo = ffn->job.ldo;
+    n->accumulate = ffn->job.accumulate;
+    n->expert_id = ffn->job.expert_id, n->route_weight = ffn->job.route_weight;
+    for (int i = 0; i < plan->n; i++) {
+        size_t bytes = kt_moe_nodes_bytes(&layers[i], s->max_rows, s->n_threads);
+        n->layer[i] = &layers[i];
+        n->threads[i] = plan->threads[i];
+        KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, plan->memory[i], &ffn->workspace[i], err));
+        n->workspace[i] = ffn->workspace[i].data;
+    }
+    ffn->nodes = n;
+    return kt_moe_nodes_init(n, s->max_rows, err);
+}
+
 /* A feed-forward job: of the MoE layers, or of the dense ones where every row goes to expert 0 with
  * weight 1. */
-static kt_status init_job(kt_step *s, kt_moe_job *job, int is_moe, kt_err *err) {
+static kt_status init_ffn(kt_step *s, const kt_node_plan *nodes, kt_step_ffn *ffn, int is_moe,
+                          kt_err *err) {
+    kt_moe_job *job = &ffn->job;
+    int64_t layer = 0;
     size_t bytes;
 
-    for (int64_t l = 0; l < s->config->layers && !job->layer; l++)
-        if (s->config->is_moe[l] == is_moe) job->layer = &kt_weights_layer(s->weights, l)->ffn;
-    if (!job->layer) return KT_OK;
+    while (layer < s->config->layers && s->config->is_moe[layer] != is_moe) layer++;
+    if (layer == s->config->layers) return KT_OK;
+    job->layer = &kt_weights_layer(s->weights, layer)->ffn;
     job->x = s->normed;
     job->ldx = job->ldo = s->config->hidden;
     job->out = s->x;
     job->accumulate = 1;
     job->expert_id = is_moe ? s->expert_id : s->zeros;
     job->route_weight = is_moe ? s->route_weight : s->ones;
+    if (nodes->n > 1)
+        return init_nodes(s, nodes, kt_weights_layer(s->weights, layer)->node_ffn, ffn, err);
     bytes = kt_moe_workspace_bytes(job->layer, s->max_rows, s->n_threads);
     job->workspace = kt_arena_alloc(&s->arena, bytes, 64);
     if (!job->workspace) return kt_fail(err, KT_E_NOMEM, "no memory for the feed-forward layers");
@@ -268,7 +302,8 @@ static void fill_angles(void *arg, int64_t begin, int64_t end, int tid) {
 }
 
 kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
-                       const kt_weights *weights, kt_pool *pool, int64_t max_context, kt_err *err) {
+                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
+                       int64_t max_context, kt_err *err) {
     angle_task angles = {.step = s, .positions = max_context};
     kt_phase phase = {.run = fill_angles,
                       .arg = &angles,
@@ -293,8 +328,8 @@ kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model
     s->gemm_group.scratch = s->gemm_group.scratch_stride ? s->gemm_scratch : NULL;
     kt_pool_run(pool, &phase, 1);
     KT_TRY(init_attn(s, max_context, err));
-    KT_TRY(init_job(s, &s->moe, 1, err));
-    KT_TRY(init_job(s, &s->dense, 0, err));
+    KT_TRY(init_ffn(s, nodes, &s->moe, 1, err));
+    KT_TRY(init_ffn(s, nodes, &s->dense, 0, err));
     s->busy = kt_arena_alloc(&s->arena, (size_t)s->n_threads * sizeof *s->busy, 64);
     if (!s->busy) return kt_fail(err, KT_E_NOMEM, "no memory for the profile");
     KT_TRY(write_program(s, &s->few, 1, err));
@@ -303,6 +338,10 @@ kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model
 
 void kt_step_deinit(kt_step *s) {
     kt_buffer_destroy(&s->buffer);
+    for (int i = 0; i < KT_MOE_MAX_NODES; i++) {
+        kt_buffer_destroy(&s->moe.workspace[i]);
+        kt_buffer_destroy(&s->dense.workspace[i]);
+    }
     kt_arena_deinit(&s->arena);
 }
 

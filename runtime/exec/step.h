@@ -12,7 +12,7 @@
 #include "base/pool.h"
 #include "kernels/attn/attn_job.h"
 #include "kernels/gemm/gemm_job.h"
-#include "kernels/moe_ffn/moe_layer.h"
+#include "kernels/moe_ffn/moe_nodes.h"
 #include "kernels/router/router_select.h"
 #include "runtime/exec/engine.h"
 #include "runtime/exec/recorder.h"
@@ -56,6 +56,13 @@ typedef struct kt_step_busy {
     _Alignas(64) int64_t ns;
 } kt_step_busy;
 
+/* The feed-forward of MoE layers, or of dense ones. */
+typedef struct kt_step_ffn {
+    kt_moe_job job;
+    kt_moe_nodes *nodes; /* in step->arena; NULL = experts are whole and job runs them */
+    kt_buffer workspace[KT_MOE_MAX_NODES]; /* of the nodes */
+} kt_step_ffn;
+
 typedef struct kt_step_program {
     kt_phase *phases; /* in step->arena */
     int count;
@@ -88,7 +95,7 @@ struct kt_step {
     kt_gemm_job gemm;
     kt_gemm_group gemm_group;
     kt_attn_job attn;
-    kt_moe_job moe, dense;
+    kt_step_ffn moe, dense;
     kt_step_program few, many;
 
     kt_recorder *recorder; /* borrowed; NULL = nothing is recorded */
@@ -102,9 +109,10 @@ struct kt_step {
     kt_step_busy *busy; /* [threads] */
 };
 
-/* Config, plan and weights are borrowed. */
+/* Config, plan, weights and nodes (those that the weights were loaded for) are borrowed. */
 kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
-                       const kt_weights *weights, kt_pool *pool, int64_t max_context, kt_err *err);
+                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
+                       int64_t max_context, kt_err *err);
 void kt_step_deinit(kt_step *s);
 
 /* Run rows tokens at position first_position. cache, n_out, logits, hidden and hidden_stride must be
@@ -125,6 +133,8 @@ kt_row_work kt_step_ffn_norm;       /* (also all that a dense layer needs) */
 kt_phase kt_step_router_phase(kt_step_op *op);
 kt_row_work kt_step_select;
 void kt_step_bind_ffn(kt_step *s, int64_t layer);
+/* What knows the routing of the last run: the job, or a node's. */
+const kt_moe_job *kt_step_ffn_job(const kt_step_ffn *ffn);
 kt_row_work kt_step_final_norm;
 void kt_step_bind_head(kt_step *s, int64_t layer);
 

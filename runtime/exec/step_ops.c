@@ -194,12 +194,20 @@ void kt_step_norm_and_route(const kt_step *s, int64_t layer, int64_t begin, int6
     kt_step_select(s, layer, begin, end);
 }
 
-/* The first phase of the MoE job; the other two find what it left. */
+/* The first phase of the MoE job; the others find what it left. */
 void kt_step_bind_ffn(kt_step *s, int64_t layer) {
-    kt_moe_job *job = s->config->is_moe[layer] ? &s->moe : &s->dense;
+    kt_step_ffn *ffn = s->config->is_moe[layer] ? &s->moe : &s->dense;
+    const kt_layer_weights *w = kt_weights_layer(s->weights, layer);
 
-    job->layer = &kt_weights_layer(s->weights, layer)->ffn;
-    job->tokens = s->rows;
+    ffn->job.layer = &w->ffn;
+    ffn->job.tokens = s->rows;
+    if (!ffn->nodes) return;
+    ffn->nodes->tokens = s->rows;
+    for (int i = 0; i < ffn->nodes->n_nodes; i++) ffn->nodes->job[i].layer = &w->node_ffn[i];
+}
+
+const kt_moe_job *kt_step_ffn_job(const kt_step_ffn *ffn) {
+    return ffn->nodes ? &ffn->nodes->job[0] : &ffn->job;
 }
 
 /* ---- head ---- */

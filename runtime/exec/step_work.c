@@ -59,7 +59,7 @@ void kt_step_count_ffn(kt_step *s, int64_t layer) {
     double rows = (double)(s->rows * p->problem.topk);
     int64_t hit, busiest;
 
-    kt_moe_job_load(is_moe ? &s->moe : &s->dense, &hit, &busiest);
+    kt_moe_job_load(kt_step_ffn_job(is_moe ? &s->moe : &s->dense), &hit, &busiest);
     count(s, KT_STEP_FFN, 2 * rows * size, (double)hit * (double)p->bytes);
     if (!is_moe) return;
     s->profile.moe_layers++;
@@ -72,7 +72,7 @@ void kt_step_note_experts(kt_step *s, int64_t layer) {
     (void)layer;
     kt_recorder_layer(s->recorder);
     for (int64_t e = 0; e < s->config->experts; e++) {
-        int64_t rows = kt_moe_job_rows(&s->moe, e);
+        int64_t rows = kt_moe_job_rows(kt_step_ffn_job(&s->moe), e);
         if (rows > 0) kt_recorder_expert(s->recorder, e, rows);
     }
 }

@@ -26,6 +26,8 @@ struct kt_weights {
     const void *head, *embedding;
     kt_weight_format embedding_format;
     kt_buffer *buffers; /* one per layer, the last for embedding and head */
+    kt_buffer *slices;  /* [layers][nodes] of the experts, when they are split */
+    int n_nodes;
     size_t bytes;
 };
 
@@ -33,7 +35,7 @@ struct kt_weights {
 typedef struct twin {
     const kt_part_plan *part;
     const uint8_t *stored[3];
-    const uint8_t *packed;
+    uint8_t *const *placed;
 } twin;
 
 #define MAX_TWINS 16
@@ -45,8 +47,8 @@ typedef struct loader {
     kt_weights *weights;
     kt_tensor_map map;
     kt_buffer staging;
-    size_t staging_slice;
-    float *scratch; /* [threads][KT_SOURCE_BLOCK * widest k] */
+    size_t staging_slice, staging_expert; /* of a thread; of them for an expert before it is cut */
+    float *scratch;                       /* [threads][KT_SOURCE_BLOCK * widest k] */
     size_t scratch_floats;
     uint8_t *base; /* bump allocation in the current buffer */
     size_t used, limit;
@@ -100,7 +102,7 @@ static kt_status measure_layer(loader *l, int64_t layer, size_t *bytes, kt_err *
     KT_TRY(kt_tensor_map_linear(&l->map, KT_ROLE_O, layer, source, err));
     for (int64_t e = 0; e < ffn->problem.experts; e++)
         KT_TRY(kt_tensor_map_expert(&l->map, layer, e, source, err));
-    *bytes += (size_t)ffn->problem.experts * ffn->bytes;
+    if (l->request->nodes->n == 1) *bytes += (size_t)ffn->problem.experts * ffn->bytes;
     if (!c->is_moe[layer]) return KT_OK;
     KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_ROUTER, layer, 0, &t, err));
     *bytes += stored_bytes(t);
@@ -156,8 +158,11 @@ static kt_status make_staging(loader *l, kt_err *err) {
         }
         widest = p->n > widest ? p->n : widest;
         size = 2 * plain_size(p, p->n, p->k) + plain_size(p, p->k, p->n);
+        if (l->request->nodes->n > 1 && part[i].bytes > l->staging_expert)
+            l->staging_expert = part[i].bytes;
         slice = size > slice ? size : slice;
     }
+    slice += l->staging_expert;
     if (slice * (size_t)threads > whole) whole = slice * (size_t)threads;
     l->staging_slice = slice;
     KT_TRY(kt_buffer_create(whole, KT_PAGES_ADVISED, -1, &l->staging, err));
@@ -221,14 +226,107 @@ static const void *load_dense(loader *l, kt_part part, const kt_matrix_source *s
 
 /* ---- experts: one task each ---- */
 
+/* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every node's memory. */
+typedef struct placing {
+    kt_moe_layer whole;
+    int n;
+    int64_t begin[KT_MOE_MAX_NODES + 1]; /* channels of each node */
+    size_t bytes[KT_MOE_MAX_NODES];      /* of a slice, rounded up to 64 */
+    uint8_t **at;                        /* [n][experts]; in the weights' arena */
+} placing;
+
 typedef struct expert_task {
     loader *loader;
     const kt_part_plan *part;
+    const placing *place;
     kt_matrix_source (*source)[3];
-    const uint8_t **twin; /* [experts] packed before or by the first pass, or NULL */
-    uint8_t *packed;
+    uint8_t *const *
+        *twin; /* [experts] place.at of the same expert, packed before or by the first pass; NULL */
     int is_copying; /* the second pass */
 } expert_task;
+
+static kt_moe_layer layer_of(const kt_part_plan *part, const kt_moe_cuts *cuts) {
+    return (kt_moe_layer){.problem = part->problem,
+                          .choices = &part->choices,
+                          .encode = part->encode.variant,
+                          .cuts = cuts};
+}
+
+static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64_t *begin,
+                     kt_err *err) {
+    double share[KT_MOE_MAX_NODES];
+
+    for (int i = 0; i < nodes->n; i++) share[i] = nodes->threads[i];
+    return kt_moe_cut_channels(whole, share, nodes->n, begin, err);
+}
+
+kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes,
+                                 kt_err *err) {
+    static const kt_part parts[] = {KT_PART_EXPERT, KT_PART_DENSE};
+    int64_t begin[KT_MOE_MAX_NODES + 1];
+
+    for (size_t i = 0; nodes->n > 1 && i < sizeof parts / sizeof *parts; i++) {
+        const kt_part_plan *part = &plan->part[parts[i]];
+        kt_moe_layer layer = layer_of(part, NULL);
+        if (part->is_used) KT_TRY(cut(&layer, nodes, begin, err));
+    }
+    return KT_OK;
+}
+
+/* Memory of a layer's experts, on the nodes that will read it. */
+static kt_status place_experts(loader *l, int64_t layer, const kt_part_plan *part, placing *p,
+                               kt_err *err) {
+    const kt_node_plan *nodes = l->request->nodes;
+    const size_t n = (size_t)part->problem.experts;
+
+    *p = (placing){.n = nodes->n, .bytes = {part->bytes}};
+    p->whole =
+        layer_of(part, l->request->config->is_moe[layer] ? &l->request->plan->layer.cuts : NULL);
+    p->at = kt_arena_alloc(&l->weights->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
+    if (!p->at)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld",
+                       (long long)layer);
+    if (p->n > 1) KT_TRY(cut(&p->whole, nodes, p->begin, err));
+    for (int i = 0; i < p->n; i++) {
+        uint8_t *base;
+        if (p->n > 1) {
+            kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
+            kt_buffer *b = &l->weights->slices[layer * p->n + i];
+            p->bytes[i] = round64(kt_moe_expert_bytes(&slice));
+            KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, nodes->memory[i], b, err));
+            l->weights->bytes += b->bytes;
+            base = b->data;
+        } else {
+            base = take(l, n * part->bytes);
+            if (!base)
+                return kt_fail(err, KT_E_INTERNAL, "layer %lld has no room for its experts",
+                               (long long)layer);
+        }
+        for (size_t e = 0; e < n; e++) p->at[(size_t)i * n + e] = base + e * p->bytes[i];
+    }
+    return KT_OK;
+}
+
+/* The layers as they run. */
+static kt_status finish_layer(loader *l, int64_t layer, const placing *p, kt_err *err) {
+    kt_layer_weights *w = &l->weights->layers[layer];
+    const size_t n = (size_t)p->whole.problem.experts;
+    kt_moe_layer *parts;
+
+    w->ffn = p->whole;
+    if (p->n == 1) {
+        w->ffn.experts = (const void *const *)p->at;
+        return KT_OK;
+    }
+    parts = kt_arena_alloc(&l->weights->arena, sizeof *parts * (size_t)p->n, sizeof(void *));
+    if (!parts)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the nodes of layer %lld", (long long)layer);
+    for (int i = 0; i < p->n; i++)
+        parts[i] = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1],
+                                      (const void *const *)(p->at + (size_t)i * n));
+    w->node_ffn = parts;
+    return KT_OK;
+}
 
 static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
     const kt_tensor *t = s->piece[0].tensor;
@@ -236,15 +334,15 @@ static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
 }
 
 /* An expert of the same stored bytes, if there is one; else this one is remembered. */
-static const uint8_t *find_twin(loader *l, const kt_part_plan *part, const kt_matrix_source s[3],
-                                const uint8_t *packed) {
-    twin me = {.part = part, .packed = packed};
+static uint8_t *const *find_twin(loader *l, const kt_part_plan *part, const kt_matrix_source s[3],
+                                 uint8_t *const *placed) {
+    twin me = {.part = part, .placed = placed};
 
     for (int i = 0; i < 3; i++) me.stored[i] = stored_bytes_of(&s[i]);
     for (int i = 0; i < l->n_twins; i++)
         if (l->twins[i].part == part &&
             memcmp(l->twins[i].stored, me.stored, sizeof me.stored) == 0)
-            return l->twins[i].packed;
+            return l->twins[i].placed;
     if (l->n_twins < MAX_TWINS) l->twins[l->n_twins++] = me;
     return NULL;
 }
@@ -269,67 +367,72 @@ static kt_matrix plain_matrix(loader *l, const kt_matrix_source *source, kt_weig
     return w;
 }
 
-static void pack_experts(void *arg, int64_t begin, int64_t end, int tid) {
-    expert_task *t = arg;
+static void pack_expert(const expert_task *t, int64_t e, int tid) {
     const kt_problem *problem = &t->part->problem;
+    const placing *p = t->place;
+    uint8_t *staging = (uint8_t *)t->loader->staging.data + (size_t)tid * t->loader->staging_slice;
+    uint8_t *packed = p->at[e];
+    kt_matrix w[3];
+
+    if (p->n > 1) {
+        packed = staging;
+        staging += t->loader->staging_expert;
+    }
+    for (int i = 0; i < 3; i++)
+        w[i] = plain_matrix(t->loader, &t->source[e][i], problem->weights, &staging, tid);
+    t->part->choices.choice[0].variant->pack_expert(problem, &w[0], &w[1], &w[2], packed);
+    for (int i = 0; p->n > 1 && i < p->n; i++)
+        kt_moe_slice_pack(&p->whole, packed, p->begin[i], p->begin[i + 1],
+                          p->at[i * problem->experts + e]);
+    for (int i = 0; i < 3; i++)
+        kt_matrix_source_release(&t->source[e][i], t->loader->request->checkpoint);
+}
+
+static void pack_experts(void *arg, int64_t begin, int64_t end, int tid) {
+    const expert_task *t = arg;
+    const int64_t n = t->part->problem.experts;
 
     for (int64_t e = begin; e < end; e++) {
-        uint8_t *staging =
-            (uint8_t *)t->loader->staging.data + (size_t)tid * t->loader->staging_slice;
-        kt_matrix w[3];
-        if (t->is_copying && t->twin[e])
-            memcpy(t->packed + (size_t)e * t->part->bytes, t->twin[e], t->part->bytes);
-        if (t->is_copying || t->twin[e]) continue;
-        for (int i = 0; i < 3; i++)
-            w[i] = plain_matrix(t->loader, &t->source[e][i], problem->weights, &staging, tid);
-        t->part->choices.choice[0].variant->pack_expert(problem, &w[0], &w[1], &w[2],
-                                                        t->packed + (size_t)e * t->part->bytes);
-        for (int i = 0; i < 3; i++)
-            kt_matrix_source_release(&t->source[e][i], t->loader->request->checkpoint);
+        for (int i = 0; t->is_copying && t->twin[e] && i < t->place->n; i++)
+            memcpy(t->place->at[i * n + e], t->twin[e][i * n], t->place->bytes[i]);
+        if (!t->is_copying && !t->twin[e]) pack_expert(t, e, tid);
     }
+}
+
+static kt_status fill_experts(loader *l, int64_t layer, expert_task *task, kt_err *err) {
+    const kt_part_plan *part = task->part;
+    kt_phase phase = {.run = pack_experts, .arg = task, .n_tasks = part->problem.experts};
+
+    for (int64_t e = 0; e < part->problem.experts; e++) {
+        KT_TRY(kt_tensor_map_expert(&l->map, layer, e, task->source[e], err));
+        if (l->request->has_twins)
+            task->twin[e] = find_twin(l, part, task->source[e], task->place->at + e);
+    }
+    kt_pool_run(l->request->pool, &phase, 1);
+    task->is_copying = 1;
+    if (l->request->has_twins) kt_pool_run(l->request->pool, &phase, 1);
+    return KT_OK;
 }
 
 static kt_status load_experts(loader *l, int64_t layer, kt_err *err) {
     const kt_model_config *c = l->request->config;
     const kt_part_plan *part =
         &l->request->plan->part[c->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE];
-    int64_t n = part->problem.experts;
-    kt_moe_layer *ffn = &l->weights->layers[layer].ffn;
-    expert_task task = {.loader = l, .part = part};
-    kt_phase phase = {.run = pack_experts, .arg = &task, .n_tasks = n};
-    const void **experts =
-        kt_arena_alloc(&l->weights->arena, sizeof *experts * (size_t)n, sizeof *experts);
+    size_t n = (size_t)part->problem.experts;
+    placing place;
+    expert_task task = {.loader = l, .part = part, .place = &place};
+    kt_status st;
 
-    task.source = calloc((size_t)n, sizeof *task.source);
-    task.twin = calloc((size_t)n, sizeof *task.twin);
-    task.packed = take(l, (size_t)n * part->bytes);
-    if (!experts || !task.source || !task.twin || !task.packed) {
-        free(task.source);
-        free(task.twin);
-        return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld",
-                       (long long)layer);
-    }
-    for (int64_t e = 0; e < n; e++) {
-        kt_status st = kt_tensor_map_expert(&l->map, layer, e, task.source[e], err);
-        if (st != KT_OK) {
-            free(task.source);
-            free(task.twin);
-            return st;
-        }
-        experts[e] = task.packed + (size_t)e * part->bytes;
-        if (l->request->has_twins) task.twin[e] = find_twin(l, part, task.source[e], experts[e]);
-    }
-    kt_pool_run(l->request->pool, &phase, 1);
-    task.is_copying = 1;
-    if (l->request->has_twins) kt_pool_run(l->request->pool, &phase, 1);
+    KT_TRY(place_experts(l, layer, part, &place, err));
+    task.source = calloc(n, sizeof *task.source);
+    task.twin = calloc(n, sizeof *task.twin);
+    st =
+        task.source && task.twin
+            ? fill_experts(l, layer, &task, err)
+            : kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld", (long long)layer);
     free(task.source);
     free(task.twin);
-    *ffn = (kt_moe_layer){.problem = part->problem,
-                          .experts = experts,
-                          .choices = &part->choices,
-                          .encode = part->encode.variant,
-                          .cuts = c->is_moe[layer] ? &l->request->plan->layer.cuts : NULL};
-    return KT_OK;
+    return st == KT_OK ? finish_layer(l, layer, &place, err) : st;
 }
 
 /* ---- small tensors ---- */
@@ -454,13 +557,20 @@ static kt_status check_memory(size_t bytes, kt_err *err) {
         (double)bytes / GIB, (double)available / GIB);
 }
 
+/* What a layer takes besides its buffer. */
+static size_t split_bytes(const loader *l, int64_t layer) {
+    const kt_part part = l->request->config->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE;
+    const kt_part_plan *p = &l->request->plan->part[part];
+    return l->request->nodes->n > 1 ? (size_t)p->problem.experts * p->bytes : 0;
+}
+
 static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     int64_t layers = l->request->config->layers;
     size_t total = 0;
 
     for (int64_t i = 0; i < layers; i++) {
         KT_TRY(measure_layer(l, i, &bytes[i], err));
-        total += bytes[i];
+        total += bytes[i] + split_bytes(l, i);
     }
     KT_TRY(measure_ends(l, &bytes[layers], err));
     kt_tensor_map_report(&l->map, l->request->log);
@@ -477,14 +587,16 @@ static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     return KT_OK;
 }
 
-static kt_weights *create(const kt_model_config *config) {
+static kt_weights *create(const kt_model_config *config, int n_nodes) {
     kt_weights *w = calloc(1, sizeof *w);
 
     if (!w) return NULL;
     w->config = config;
     w->layers = calloc((size_t)config->layers, sizeof *w->layers);
     w->buffers = calloc((size_t)config->layers + 1, sizeof *w->buffers);
-    if (w->layers && w->buffers) return w;
+    w->slices = calloc((size_t)config->layers * (size_t)n_nodes, sizeof *w->slices);
+    w->n_nodes = n_nodes;
+    if (w->layers && w->buffers && w->slices) return w;
     kt_weights_destroy(w);
     return NULL;
 }
@@ -495,7 +607,7 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
     kt_status st;
 
     *out = NULL;
-    l.weights = create(request->config);
+    l.weights = create(request->config, request->nodes->n);
     st = bytes && l.weights ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the model");
     if (st == KT_OK)
         st = kt_tensor_map_init(&l.map, request->checkpoint, request->family, request->config,
@@ -517,7 +629,10 @@ void kt_weights_destroy(kt_weights *w) {
     if (!w) return;
     for (int64_t i = 0; w->buffers && i <= w->config->layers; i++)
         kt_buffer_destroy(&w->buffers[i]);
+    for (int64_t i = 0; w->slices && i < w->config->layers * w->n_nodes; i++)
+        kt_buffer_destroy(&w->slices[i]);
     kt_arena_deinit(&w->arena);
+    free(w->slices);
     free(w->layers);
     free(w->buffers);
     free(w);

@@ -11,6 +11,7 @@
 #include "runtime/loader/safetensors.h"
 #include "runtime/model/family.h"
 #include "runtime/model/model_plan.h"
+#include "runtime/model/node_plan.h"
 
 /* Everything borrowed from the kt_weights that holds it. */
 typedef struct kt_layer_weights {
@@ -19,7 +20,9 @@ typedef struct kt_layer_weights {
     const float *qkv_bias, *o_bias; /* NULL = none */
     kt_weight_format router_format;
     const void *router; /* [experts, hidden] as stored (BF16) or F32; NULL in a dense layer */
-    kt_moe_layer ffn;   /* a dense layer has one expert */
+    kt_moe_layer
+        ffn; /* a dense layer has one expert; its experts are NULL when the nodes have them */
+    const kt_moe_layer *node_ffn; /* [nodes] each node's slices; NULL = not split */
 } kt_layer_weights;
 
 typedef struct kt_weights kt_weights; /* immutable once loaded */
@@ -32,8 +35,12 @@ typedef struct kt_weights_request {
     kt_quant weights;
     bool has_twins; /* experts may have the same stored bytes: pack one, copy the others */
     kt_pool *pool;  /* used during the call */
+    const kt_node_plan *nodes; /* where experts go */
     const kt_log *log;
 } kt_weights_request;
+
+/* Can the experts of these parts be cut over so many nodes? Says which cannot. */
+kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes, kt_err *err);
 
 /* Find every tensor and check its shape and type, count the bytes and refuse what does not fit, then
  * quantise and pack on all threads, releasing the checkpoint's pages on the way. */

@@ -52,6 +52,8 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "generate " MODEL " -p a -n 0", 2, "--max-tokens is 0, expected 1 to");
     expect(KT "generate " MODEL " -p a --top-p 1.5", 2, "--top-p is 1.5, expected 0 to 1");
     expect(KT "generate " MODEL " -p a --weights q4", 2, "--weights is 'q4'");
+    expect(KT "generate " MODEL " -p a --numa 1", 2, "--numa is '1', expected auto, off or 2 to");
+    expect(KT "generate " MODEL " -p a --numa 2x", 2, "--numa is '2x'");
     expect(KT "generate " MODEL " -p", 2, "--prompt needs a value");
     expect(KT "generate " MODEL " --raw=yes -p a", 2, "--raw takes no value");
     expect(KT "logits " MODEL " --tokens 1", 2, "--out is missing");
