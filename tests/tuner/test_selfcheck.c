@@ -38,7 +38,7 @@ Test(selfcheck, quick_goals_hold_and_say_how, .timeout = 60) {
         0, "%s", out);
     cr_assert_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s", out);
     rows = kt_json_get(kt_json_root(doc), "rows");
-    cr_expect_eq(kt_json_length(rows), 6);
+    cr_expect_eq(kt_json_length(rows), 7);
     for (size_t i = 0; i < kt_json_length(rows); i++) {
         const kt_json *r = kt_json_at(rows, i);
         const char *how = kt_json_string(kt_json_get(r, "how"), NULL);

@@ -36,6 +36,7 @@ typedef struct kt_race_rules {
                                KT_MIN_GAIN: it stays, without a holdout */
     int look_rounds;     /* above 0: a holdout ends after so many rounds when by stop_confidence its
                         challenger cannot gain KT_MIN_GAIN */
+    int extra_rounds;    /* of a holdout that has neither won nor lost by its end */
 } kt_race_rules;
 
 extern const kt_race_rules kt_race_rules_now;

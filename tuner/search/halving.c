@@ -18,7 +18,8 @@ const kt_race_rules kt_race_rules_now = {.screen_rounds = 1,
                                          .survivors = 0.34,
                                          .tie = 0.01,
                                          .stop_confidence = 0.8,
-                                         .look_rounds = 10};
+                                         .look_rounds = 10,
+                                         .extra_rounds = 60};
 
 /* Up to protocol 4 every contest ran on until contenders were apart or equal, and whole holdouts. */
 static const kt_race_rules first_rules = {.screen_rounds = 1,

@@ -85,10 +85,43 @@ static int lost_winners(const char *journal_path, const char *table_path, int *n
     return lost;
 }
 
+static int64_t number_of(const kt_json *record, const char *key) {
+    return kt_json_int(kt_json_get(record, key), -1);
+}
+
+/* Rungs that were in the journal whole, and were measured again all the same. */
+static int repeated_rungs(const char *journal_path, int *n) {
+    kt_journal *j = NULL;
+    int repeated = 0;
+
+    *n = 0;
+    if (kt_journal_read(journal_path, &j, NULL) != KT_OK) return 1;
+    for (size_t i = 0; i < kt_journal_count(j); i++) {
+        const kt_json *r = kt_journal_at(j, i);
+        const char *cell = kt_json_string(kt_json_get(r, "cell"), NULL);
+        if (!has_text(r, "t", "rung")) continue;
+        ++*n;
+        for (size_t k = i; k-- > 0;) {
+            const kt_json *old = kt_journal_at(j, k);
+            if (number_of(old, "contest") != number_of(r, "contest") &&
+                !has_text(old, "t", "forget"))
+                continue;
+            if (!has_text(old, "cell", cell)) continue;
+            if (has_text(old, "t", "forget")) break;
+            if (!has_text(old, "t", "rung") || number_of(old, "rung") != number_of(r, "rung"))
+                continue;
+            repeated++;
+            break;
+        }
+    }
+    kt_journal_close(j);
+    return repeated;
+}
+
 static kt_status measure(kt_check *c, kt_err *err) {
     const char *arguments[] = {"run",        "--model", NULL, "--cells", "m<=16,role=experts",
                                "--noisy-ok", "--fresh", NULL};
-    int kills = c->quick ? 20 : 200, lost, n_decisions, code;
+    int kills = c->quick ? 20 : 200, lost, n_decisions, n_rungs, repeated, code;
     kt_check_home home;
     tally t = {0};
     kt_rng rng;
@@ -107,6 +140,11 @@ static kt_status measure(kt_check *c, kt_err *err) {
     arguments[6] = NULL;
     code = kt_check_run(c, &home, arguments, -1, NULL);
     lost = lost_winners(home.journal, home.table, &n_decisions);
+    repeated = repeated_rungs(home.journal, &n_rungs);
+    kt_check_at_most(c, "rungs measured twice after resuming", repeated, 0, "rungs",
+                     "%d whole rungs in the journal of the killed runs: what a kill costs is the "
+                     "one in hand",
+                     n_rungs);
     kt_check_at_most(
         c, "journals damaged by kill -9", t.damaged, 0, "of kills",
         "%d kills at random moments within %d ms of a small run; a torn last line is allowed",

@@ -63,9 +63,10 @@ static kt_status measure(kt_check *c, kt_err *err) {
     if (c->quick && filed_wall > 0) /* the first seconds of a session are mostly packing */
         kt_check_at_least(
             c, "share of wall in kernels and gates", 100 * share, 85, "%",
-            "%.0f s of filed sessions; here %.1f %% of the first %.0f s; repeat: kttune run .. "
-            "--profile-self",
-            filed_wall, 100 * (p.kernel_seconds + p.gate_seconds) / wall, wall);
+            "%.0f s of filed sessions; here %.1f %% of the first %.0f s, %.1f %% packing; repeat: "
+            "kttune run .. --profile-self",
+            filed_wall, 100 * (p.kernel_seconds + p.gate_seconds) / wall, wall,
+            100 * p.setup_seconds / wall);
     else
         kt_check_at_least(
             c, "share of wall in kernels and gates",
