@@ -37,7 +37,8 @@ typedef enum kt_numerics {
     KT_NUM_EXACT_INT32 = 0, /* integer sums are exact before scaling; f32 afterwards */
     KT_NUM_F32,             /* f32 products and sums */
     KT_NUM_BF16_F32,        /* bfloat16 inputs, f32 sums; denormals may be flushed */
-    KT_NUM_REQUANT          /* rounds weights once more: kernels/formats/requant8.h */
+    KT_NUM_REQUANT,         /* rounds weights once more: kernels/formats/requant8.h */
+    KT_NUM_ACTS16 /* rounds activations once more, to 16 bits; exact integers but for that */
 } kt_numerics;
 
 /* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.

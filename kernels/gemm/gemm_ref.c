@@ -41,6 +41,7 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
     const kt_format *format = kt_format_find(w->format);
 
     for (int64_t j = 0; j < w->n; j++) {
+        double w_sum = 0;
         if (format->terms_row)
             format->terms_row(w, j, w_row);
         else
@@ -51,11 +52,17 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
             c[i * w->n + j] = (kt_ref_sum){.magnitude = magnitude};
         }
         if (format->terms_row) format->decode_row(w, j, w_row);
+        for (int64_t l = 0; l < w->k; l++) w_sum += fabs(w_row[l]);
         for (int64_t i = 0; i < m; i++) {
             const double *a_row = a + i * w->k;
-            double value = 0;
-            for (int64_t l = 0; l < w->k; l++) value += a_row[l] * w_row[l];
+            double value = 0, a_max = 0;
+            for (int64_t l = 0; l < w->k; l++) {
+                value += a_row[l] * w_row[l];
+                a_max = fmax(a_max, fabs(a_row[l]));
+            }
             c[i * w->n + j].value = value;
+            c[i * w->n + j].a_max = a_max;
+            c[i * w->n + j].w_sum = w_sum;
         }
         if (kt_r8_takes(kt_p64_spec_of(w->format))) add_moves(w, j, a, m, c);
     }
@@ -90,6 +97,10 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * Weights rounded once more to 8 bits with a step per 256 inputs: what kernels/formats/requant8.h derives,
  * times |a_k|, and as many roundings of the moved sum as an exact kernel of the same activations has.
  *
+ * Activations rounded once more, to 1/256 of the largest scale s among the codes of a block
+ * (simd/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The weights that
+ * they meet may have moved, too.
+ *
  * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each loss
  * is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
@@ -107,5 +118,7 @@ double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum
         extra = sum->moved;
         magnitude += sum->moved;
     }
+    if (numerics == KT_NUM_ACTS16 || numerics == KT_NUM_REQUANT)
+        extra += sum->a_max / (63.5 * 256) * (sum->w_sum + k * sum->move_max);
     return 1.01 * (roundings * u * magnitude + extra) + 0x1p-107 * k;
 }

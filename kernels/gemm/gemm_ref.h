@@ -12,6 +12,7 @@ typedef struct kt_ref_sum {
     /* For variants that round weights again (kernels/formats/requant8.h; 0 where it is not defined): what
      * that may move the value by, and the most that it moves one weight. */
     double moved, move_max;
+    double a_max, w_sum; /* max_k |a_k|, sum_k |w_k|: for variants that round activations again */
 } kt_ref_sum;
 
 /* c[i, j] = sum_k a[i, k] * w[j, k], j < w->n, rows of c w->n apart. a holds decoded rows (doubles,

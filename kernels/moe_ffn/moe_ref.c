@@ -70,6 +70,7 @@ kt_ref_value kt_moe_ref_down(const kt_problem *q, kt_numerics numerics, const kt
     for (int64_t j = 0; j < q->n; j++) {
         carried += fabs(w_row[j]) * h[j].bound;
         seen.moved += h[j].bound * sum->move_max;
+        seen.a_max = fmax(seen.a_max, fabs(h[j].value) + h[j].bound);
     }
     seen.magnitude += carried;
     return (kt_ref_value){sum->value, carried + kt_gemm_bound(&product, numerics, &seen)};

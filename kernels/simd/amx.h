@@ -40,6 +40,9 @@ typedef struct kt_amx_config {
 /* c += a * b: a signed bytes, b unsigned bytes, c int32. */
 #define KT_AMX_DOT_SU8(c, a, b) \
     __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+/* c += a * b: signed bytes, c int32. */
+#define KT_AMX_DOT_S8(c, a, b) \
+    __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 /* c += a * b: a and b bfloat16 pairs, c f32. */
 #define KT_AMX_DOT_BF16(c, a, b) \
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")

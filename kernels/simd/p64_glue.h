@@ -16,6 +16,7 @@
 typedef struct kt_p64_tile {
     const uint8_t *panel;
     kt_weight_format weights;
+    kt_act_format acts;
     int64_t k;
     const void *a[KT_BLOCK_MAX]; /* encoded rows */
     int rows;                    /* 1 .. block */
@@ -62,8 +63,11 @@ KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const k
     const kt_problem *q = call->problem;
     const size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->k);
     const int64_t panels = call->panel_end - call->panel_begin;
-    kt_p64_tile t = {
-        .weights = q->weights, .k = q->k, .tile = walk->tile, .context = walk->context};
+    kt_p64_tile t = {.weights = q->weights,
+                     .acts = q->acts,
+                     .k = q->k,
+                     .tile = walk->tile,
+                     .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
         const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
@@ -90,8 +94,11 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
                                    const kt_walk *walk) {
     const kt_problem *q = call->problem;
     const int64_t panels = call->panel_end - call->panel_begin;
-    kt_p64_tile t = {
-        .weights = q->weights, .k = q->k, .tile = walk->tile, .context = walk->context};
+    kt_p64_tile t = {.weights = q->weights,
+                     .acts = q->acts,
+                     .k = q->k,
+                     .tile = walk->tile,
+                     .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
         const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
@@ -111,8 +118,11 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
 KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, const kt_walk *walk) {
     const kt_problem *q = call->problem;
     const int64_t panels = call->panel_end - call->panel_begin;
-    kt_p64_tile t = {
-        .weights = q->weights, .k = q->n, .tile = walk->tile, .context = walk->context};
+    kt_p64_tile t = {.weights = q->weights,
+                     .acts = q->acts,
+                     .k = q->n,
+                     .tile = walk->tile,
+                     .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
         const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);

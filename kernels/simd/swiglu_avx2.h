@@ -23,6 +23,13 @@ static inline void kt_swiglu_a8_avx2(const float *tile, void *h, int64_t n, int6
                            kt_a8_comps_mut(h, n) + p);
 }
 
+static inline void kt_swiglu_a8p_avx2(const float *tile, void *h, int64_t n, int64_t p) {
+    float x[32];
+    kt_swiglu_256(tile, x);
+    kt_a8p_store_group_256(_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), h, n, 2 * p);
+    kt_a8p_store_group_256(_mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24), h, n, 2 * p + 1);
+}
+
 static inline void kt_swiglu_abf16_avx2(const float *tile, void *h, int64_t n, int64_t p) {
     float product[32];
     uint16_t *out = (uint16_t *)h + 32 * p;

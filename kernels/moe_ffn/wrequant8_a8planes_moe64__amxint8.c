@@ -1,0 +1,41 @@
+/* Fused expert: Weights in blocks, requantised to INT8, x INT8 activations on a common scale on AMX-INT8 and AVX-512.
+ * The tiles are explained in kernels/simd/amx_planes.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/amx_planes.h"
+#include "kernels/simd/swiglu_avx2.h"
+KT_REQUANT_FORMATS(KT_PLANE_TILE)
+
+static void tile(const kt_p64_tile *t) {
+    switch (t->weights) {
+        KT_REQUANT_FORMATS(KT_PLANE_CASE)
+    default: return; /* accepts() lets no other format through */
+    }
+}
+
+static void gate_up(const kt_moe_call *call) {
+    if (call->problem->acts == KT_A_INT8_G32)
+        kt_amx_gate_up(call, tile, kt_swiglu_a8_avx2);
+    else
+        kt_amx_gate_up(call, tile, kt_swiglu_a8p_avx2);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_amx_down(call, tile);
+}
+
+KT_VARIANT(wrequant8_a8planes_moe64__amxint8) = {
+    .name = "wrequant8_a8planes_moe64__amxint8",
+    .op = KT_OP_MOE_FFN,
+    .weights = 0u KT_REQUANT_FORMATS(KT_PLANE_BIT),
+    .acts = 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
+    .isa = KT_ISA_AMXINT8,
+    .numerics = KT_NUM_REQUANT,
+    .version = 1,
+    .layout = "p64",
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .workspace_bytes = kt_plane_bytes,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
