@@ -7,8 +7,8 @@
 #include "base/cpu.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "tuner/cli/list_gaps.h"
 #include "tuner/cli/tune_options.h"
+#include "tuner/report/kernel_matrix.h"
 
 /* What follows a name begins here: most names fit before it. */
 enum { NAME_COLUMNS = 40, WORDS_BYTES = 640 };
@@ -176,36 +176,63 @@ static void show_absent(listing *l) {
     }
 }
 
-/* Cells of format x instruction set for which nobody wrote a kernel; once if neither op has one. */
-static void show_gaps(listing *l) {
-    static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
-    bool is_first = true;
+static void show_cell(kt_op op, kt_weight_format format, int isa, const char *reason, listing *l) {
+    char cell[64];
 
+    snprintf(cell, sizeof cell, "%s %s on %s", kt_op_name(op), kt_weight_format_name(format),
+             isa == KT_MATRIX_SCALAR ? "scalar" : kt_isa_name(isa));
+    if (!l->json) {
+        print_line(cell, reason);
+        return;
+    }
+    kt_json_begin_object(l->json);
+    put(l->json, "name", strchr(cell, ' ') + 1);
+    put(l->json, "op", kt_op_name(op));
+    put(l->json, "refused", reason);
+    kt_json_end_object(l->json);
+}
+
+/* Cells of format x instruction set without a kernel, once if neither op has one for the same reason; or all
+ * cells. */
+static void show_cells(listing *l, bool all) {
+    static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
+
+    if (!l->json) printf("\nno kernel\n");
     for (int op = 0; op < 2; op++)
         for (int f = 1; f < KT_W_COUNT; f++)
-            for (int isa = 0; isa < KT_ISA_COUNT; isa++) {
-                kt_weight_format format = (kt_weight_format)f;
-                const char *reason = kt_cell_gap_reason(format, isa);
-                char cell[64];
-                if ((l->op >= 0 && l->op != (int)ops[op]) || (l->isa >= 0 && l->isa != isa) ||
-                    (l->weights && l->weights != format))
+            for (int isa = KT_MATRIX_SCALAR; isa < KT_ISA_COUNT; isa++) {
+                const kt_weight_format format = (kt_weight_format)f;
+                const bool is_filled = kt_cell_is_filled(ops[op], format, isa);
+                const char *reason = kt_cell_gap_reason(ops[op], format, isa);
+                if ((l->op >= 0 && l->op != (int)ops[op]) ||
+                    (l->isa >= 0 && l->isa != (isa < 0 ? KT_ISA_COUNT : isa)) ||
+                    (l->weights && l->weights != format) || (is_filled && !all))
                     continue;
-                if (kt_cell_is_filled(ops[op], format, isa)) continue;
-                if (op == 1 && !kt_cell_is_filled(ops[0], format, isa)) continue;
-                snprintf(cell, sizeof cell, "%s %s on %s", kt_op_name(ops[op]),
-                         kt_weight_format_name(format), kt_isa_name(isa));
-                if (!l->json) {
-                    if (is_first) printf("\nno kernel\n");
-                    is_first = false;
-                    print_line(cell, reason);
+                if (op == 1 && !all && l->op < 0 && !kt_cell_is_filled(ops[0], format, isa) &&
+                    reason == kt_cell_gap_reason(ops[0], format, isa))
                     continue;
-                }
-                kt_json_begin_object(l->json);
-                put(l->json, "name", strchr(cell, ' ') + 1);
-                put(l->json, "op", kt_op_name(ops[op]));
-                put(l->json, "refused", reason);
-                kt_json_end_object(l->json);
+                if (is_filled) reason = "";
+                show_cell(ops[op], format, isa, reason ? reason : "no reason given", l);
             }
+}
+
+static void finish_json(kt_json_writer *w) {
+    kt_json_end_array(w);
+    if (kt_json_writer_text(w, NULL)) puts(kt_json_writer_text(w, NULL));
+    kt_json_writer_deinit(w);
+}
+
+void kt_list_matrix(bool json) {
+    kt_json_writer writer = {.indent = 2};
+    listing l = {.op = -1, .isa = -1, .json = &writer};
+
+    if (!json) {
+        kt_matrix_print(stdout);
+        return;
+    }
+    kt_json_begin_array(&writer);
+    show_cells(&l, true);
+    finish_json(&writer);
 }
 
 kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter, bool why_invalid,
@@ -220,11 +247,9 @@ kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter
     for (int refused = 0; refused <= why_invalid; refused++)
         for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, &l, refused);
     if (why_invalid) show_absent(&l);
-    if (why_invalid) show_gaps(&l);
+    if (why_invalid) show_cells(&l, false);
     if (json) {
-        kt_json_end_array(&writer);
-        if (kt_json_writer_text(&writer, NULL)) puts(kt_json_writer_text(&writer, NULL));
-        kt_json_writer_deinit(&writer);
+        finish_json(&writer);
     } else if (!why_invalid) {
         printf("\n%zu usable; %zu refused here, %zu not built (--why-invalid shows them)\n",
                count_wanted(r, &l, false), count_wanted(r, &l, true), kt_builtin_absent_count);

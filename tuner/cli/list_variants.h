@@ -18,4 +18,8 @@ typedef struct kt_variant_filter {
 kt_status kt_list_variants(const kt_registry *registry, const kt_variant_filter *filter,
                            bool why_invalid, bool json, kt_err *err);
 
+/* Which weight format has a kernel on which instruction set, or why none: a Markdown table, or every cell as
+ * JSON ("refused" is empty where there is one). */
+void kt_list_matrix(bool json);
+
 #endif

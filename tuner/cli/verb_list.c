@@ -45,6 +45,11 @@ static int list_variants(const list_options *o) {
     return st == KT_OK ? KT_TUNE_OK : kt_verb_fail(&err);
 }
 
+static int list_matrix(const list_options *o) {
+    kt_list_matrix(o->json);
+    return KT_TUNE_OK;
+}
+
 /* What list cells shows: the list, and where its weights come from. */
 typedef struct cells_state {
     kt_workbench bench;
@@ -309,20 +314,19 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
     };
     const kt_verb_usage usage = {
-        "list", "variants|cells|models|tables|strategies ",
+        "list", "variants|matrix|cells|models|tables|strategies ",
         "What there is to tune and to choose from.",
         "  kttune list variants --op moe_ffn --weights w4g32\n"
         "  kttune list variants --why-invalid\n"
+        "  kttune list matrix\n"
         "  kttune list cells --model Qwen3-30B-A3B --format int4\n"
         "  kttune list cells --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0\n"};
     static const struct {
         const char *name;
         int (*list)(const list_options *);
-    } kinds[] = {{"variants", list_variants},
-                 {"cells", list_cells},
-                 {"models", list_models},
-                 {"tables", list_tables},
-                 {"strategies", list_strategies}};
+    } kinds[] = {{"variants", list_variants}, {"matrix", list_matrix},
+                 {"cells", list_cells},       {"models", list_models},
+                 {"tables", list_tables},     {"strategies", list_strategies}};
     const char *word[1];
     int n = 0, code = kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, argc,
                                         argv, word, 1, &n);
@@ -331,9 +335,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (code >= 0) return code;
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
-    return kt_switch_fail(&usage, "%s%s%sexpected variants, cells, models, tables or strategies",
+    return kt_switch_fail(&usage,
+                          "%s%s%sexpected variants, matrix, cells, models, tables or strategies",
                           n == 1 ? "'" : "", n == 1 ? word[0] : "", n == 1 ? "': " : "");
 }
 
-const kt_verb kt_verb_list = {
-    .name = "list", .summary = "variants, cells, models, tables, strategies", .run = run};
+const kt_verb kt_verb_list = {.name = "list",
+                              .summary =
+                                  "variants, their matrix, cells, models, tables, strategies",
+                              .run = run};

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/report/kernel_matrix.h"
+
+#include <string.h>
+
+#include "base/cpu.h"
+#include "kernels/formats/format.h"
+
+static bool is_library(const kt_variant *v) {
+    const size_t size = strlen(v->name);
+    return size >= 5 && strcmp(v->name + size - 5, "__lib") == 0;
+}
+
+static int highest_step(kt_isa isa) {
+    int bit = KT_MATRIX_SCALAR;
+    while (isa >> (bit + 1)) bit++;
+    return bit;
+}
+
+bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
+    for (size_t i = 0; i < kt_builtin_variant_count; i++) {
+        const kt_variant *v = kt_builtin_variants[i];
+        if (v->op == op && v->weights >> format & 1 && !is_library(v) &&
+            highest_step(v->isa) == isa_bit)
+            return true;
+    }
+    return false;
+}
+
+/* --- reasons ---------------------------------------------------------------------------------- */
+
+#define BIT(format) (1u << KT_W_##format)
+#define F32 BIT(F32)
+#define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128))
+#define FLOATS (BIT(BF16) | BIT(F16) | FP8)
+#define CODES (~(FLOATS | F32))
+#define INTEGER_STEPS (KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8)
+#define GEMM (1u << KT_OP_GEMM)
+#define MOE (1u << KT_OP_MOE_FFN)
+
+/* Rates are multiply-adds per cycle and core; figures of kernels/README.md. */
+static const struct {
+    uint32_t ops, formats;
+    kt_isa steps;
+    bool scalar;
+    const char *reason;
+} gaps[] = {
+    {MOE, F32, ~(kt_isa)0, true, "no model has f32 experts"},
+    {GEMM, F32, ~(kt_isa)0, false,
+     "f32 weights are norms and routers, which are ops of their own; a matrix of them is left to "
+     "plain C "
+     "and to the libraries"},
+    {GEMM | MOE, FLOATS, INTEGER_STEPS, false,
+     "multiplies integers only; these weights are floating and take the steps with FMA or BF16"},
+    {GEMM | MOE, CODES, KT_ISA_AVX512BF16, false,
+     "VDPBF16PS does half of VPDPBUSD's work, every CPU that has it has VNNI, and codes would be "
+     "rounded to "
+     "8 bits of bfloat16"},
+    {GEMM | MOE, CODES, KT_ISA_AMXBF16, false,
+     "TDPBF16PS does half of TDPBUSD's work, every CPU that has it has AMX-INT8, and codes times "
+     "scales would be "
+     "rounded to bfloat16"},
+    {GEMM | MOE, FP8, KT_ISA_AVX512BF16, false,
+     "VDPBF16PS needs E4M3 widened, which VBMI does in five instructions for 64: the kernel is in "
+     "the column "
+     "avx512vbmi; every CPU with BF16 but one (Cooper Lake) has VBMI"},
+    {GEMM | MOE, BIT(F16), KT_ISA_AVX512BF16, false,
+     "a half is not a bfloat16 but the sum of two: twice the VDPBF16PS come to the rate of FMA, "
+     "which needs "
+     "no taking apart"},
+    {GEMM | MOE, CODES, KT_ISA_AVX512VBMI, false,
+     "adds byte permutes to VNNI; these codes unpack with shifts and masks, and their tables with "
+     "VPSHUFB"},
+    {GEMM | MOE, BIT(BF16) | BIT(F16), KT_ISA_AVX512VBMI, false,
+     "adds byte permutes; these weights are multiplied as they are"},
+    {GEMM | MOE, CODES, KT_ISA_AVX512FP16, false,
+     "VFMADDPH does 64 in half precision, VPDPBUSD 128 exactly"},
+    {GEMM | MOE, FLOATS, KT_ISA_AVX512FP16, false,
+     "VFMADDPH does 64, but sums in 11 bits: 32 terms between widenings may lose 1.6 % where f32 "
+     "loses 0.02 % "
+     "over k = 2048, and a half overflows at 65504, which bfloat16 activations do not; decode "
+     "waits for memory "
+     "either way, and every server CPU that has it has AMX-BF16, which does 256 with halves, "
+     "exactly"},
+};
+
+const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit) {
+    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
+        const bool here =
+            isa_bit == KT_MATRIX_SCALAR ? gaps[i].scalar : gaps[i].steps >> isa_bit & 1;
+        if (here && gaps[i].ops >> op & 1 && gaps[i].formats >> format & 1) return gaps[i].reason;
+    }
+    return NULL;
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+static const kt_op matrix_ops[2] = {KT_OP_GEMM, KT_OP_MOE_FFN};
+
+/* The footnote of a reason: its place among the reasons that any cell has, from 1. */
+static int footnote(const char *reason) {
+    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
+        if (gaps[i].reason == reason) return (int)i + 1;
+    return 0;
+}
+
+/* "x" both ops, "gemm" or "moe" one of them, else the footnote; "?" is a gap without a reason. */
+static void print_cell(FILE *out, kt_weight_format format, int isa_bit) {
+    const bool gemm = kt_cell_is_filled(KT_OP_GEMM, format, isa_bit);
+    const bool moe = kt_cell_is_filled(KT_OP_MOE_FFN, format, isa_bit);
+    const char *reason;
+
+    if (gemm && moe) {
+        fputs(" x |", out);
+        return;
+    }
+    reason = kt_cell_gap_reason(matrix_ops[gemm], format, isa_bit);
+    if (gemm || moe) fputs(gemm ? " gemm" : " moe", out);
+    if (reason)
+        fprintf(out, " %d |", footnote(reason));
+    else
+        fputs(" ? |", out);
+}
+
+void kt_matrix_print(FILE *out) {
+    fputs("| weights |", out);
+    for (int isa = KT_MATRIX_SCALAR; isa < KT_ISA_COUNT; isa++)
+        fprintf(out, " %s |", isa == KT_MATRIX_SCALAR ? "scalar" : kt_isa_name(isa));
+    fputs("\n|---|", out);
+    for (int isa = KT_MATRIX_SCALAR; isa < KT_ISA_COUNT; isa++) fputs("---|", out);
+    for (int f = 1; f < KT_W_COUNT; f++) {
+        fprintf(out, "\n| `%s` |", kt_weight_format_name((kt_weight_format)f));
+        for (int isa = KT_MATRIX_SCALAR; isa < KT_ISA_COUNT; isa++)
+            print_cell(out, (kt_weight_format)f, isa);
+    }
+    fputs("\n\nx: kernels of `gemm` and `moe_ffn`. Numbers: none, because\n\n", out);
+    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++)
+        fprintf(out, "%zu. %s\n", i + 1, gaps[i].reason);
+}

@@ -1,0 +1,24 @@
+/* The matrix weight format x instruction set: which cells have a kernel of our own, and why the others do not.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TUNER_KERNEL_MATRIX_H
+#define KT_TUNER_KERNEL_MATRIX_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "kt/problem.h"
+
+#define KT_MATRIX_SCALAR (-1) /* the column of plain C; steps are bits of kt_isa */
+
+/* Has op (GEMM or MOE_FFN) a built-in variant for this format whose highest step is this one? Libraries'
+ * variants do not count. Whether this machine can run it is another question. */
+bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit);
+
+/* Why there is no kernel. Static text; NULL when nobody gave a reason (a test sees to it that a cell has a
+ * kernel or a reason). */
+const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit);
+
+/* The matrix as a Markdown table, with the reasons as footnotes. It stands in kernels/README.md. */
+void kt_matrix_print(FILE *out);
+
+#endif
