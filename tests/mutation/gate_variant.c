@@ -17,6 +17,9 @@ enum { MAX_CONFIGS = 64 };
 /* Odd tails of outputs and of groups, lengths that unroll, and blocks of 256. */
 static const int64_t gemm_shapes[][2] = {{131, 96}, {192, 768}, {67, 1056}};
 static const int64_t moe_shapes[][2] = {{96, 224}, {128, 768}, {416, 64}, {256, 512}};
+/* For emulated tiles, whose products take thousands of cycles. */
+static const int64_t tile_shapes[2][2] = {{67, 544}, {65, 640}};
+static const int64_t moe_tile_shapes[2][2] = {{96, 288}, {128, 384}};
 
 static int configs_of(const kt_variant *v, const kt_problem *q, kt_choice *out) {
     int count = 1, n = 0;
@@ -53,19 +56,23 @@ static int gate(const kt_variant *v, const kt_problem *q, int *n_gated) {
     return 0;
 }
 
-/* Emulated tiles take thousands of cycles a product: fewer rows and shapes for them. */
 static int gate_all(const kt_variant *v) {
-    const bool is_emulated = v->isa & ~kt_isa_available();
-    int n_gated = 0;
+    const bool is_emulated = v->isa & ~kt_isa_available(), is_gemm = v->op == KT_OP_GEMM;
+    const int64_t(*shapes)[2] = is_gemm ? gemm_shapes : moe_shapes;
+    int n_gated = 0, n_shapes = is_gemm ? 3 : 4;
 
+    if (is_emulated) {
+        shapes = is_gemm ? tile_shapes : moe_tile_shapes;
+        n_shapes = 2;
+    }
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++)
-            for (int s = 0; s < (v->op == KT_OP_GEMM ? 3 : 4); s += 1 + is_emulated) {
-                const int64_t *shape = v->op == KT_OP_GEMM ? gemm_shapes[s] : moe_shapes[s];
+            for (int s = 0; s < n_shapes; s++) {
+                const int64_t *shape = shapes[s];
                 kt_problem q = {.op = v->op,
                                 .weights = (kt_weight_format)w,
                                 .acts = (kt_act_format)a,
-                                .m = is_emulated ? 40 : 72,
+                                .m = 72,
                                 .n = shape[0],
                                 .k = shape[1],
                                 .experts = v->op == KT_OP_MOE_FFN,
