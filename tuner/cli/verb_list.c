@@ -314,7 +314,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
     };
     const kt_verb_usage usage = {
-        "list", "variants|matrix|cells|models|tables|strategies ",
+        "list", "variants|cells|models|tables|strategies|matrix ",
         "What there is to tune and to choose from.",
         "  kttune list variants --op moe_ffn --weights w4g32\n"
         "  kttune list variants --why-invalid\n"
@@ -336,7 +336,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
     return kt_switch_fail(&usage,
-                          "%s%s%sexpected variants, matrix, cells, models, tables or strategies",
+                          "%s%s%sexpected variants, cells, models, tables, strategies or matrix",
                           n == 1 ? "'" : "", n == 1 ? word[0] : "", n == 1 ? "': " : "");
 }
 
