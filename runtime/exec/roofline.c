@@ -108,7 +108,7 @@ kt_status kt_roofline_measure(const kt_registry *registry, kt_pool *pool, kt_roo
     static const char *const peaks[KT_UNIT_COUNT][4] = {
         [KT_UNIT_F32] = {"peak_fma", "peak__scalar", NULL},
         [KT_UNIT_BF16] = {"peak_dpbf16", "peak_fma", "peak__scalar", NULL},
-        [KT_UNIT_INT8] = {"peak_dpbusd", "peak_maddubs", "peak__scalar", NULL}};
+        [KT_UNIT_INT8] = {"peak_dpbusd", "peak_maddubs__", "peak__scalar", NULL}};
 
     memset(out, 0, sizeof *out);
     for (int u = 0; u < KT_UNIT_COUNT; u++) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "dispatch/cost/cost.h"
@@ -154,6 +155,19 @@ static kt_status measure(const kt_workbench *b, const kt_problem *p, const kt_du
     return st;
 }
 
+/* A library names the least that it needs and takes the best that there is for its arithmetic. */
+static double roofline_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                          int threads) {
+    kt_variant best = *v;
+    kt_isa with = KT_ISA_AVX2 | KT_ISA_AVX512;
+
+    if (v->numerics == KT_NUM_BF16_F32) with |= KT_ISA_AVX512BF16 | KT_ISA_AMXBF16;
+    if (v->numerics == KT_NUM_EXACT_INT32)
+        with |= KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8;
+    if (strstr(v->name, "__lib")) best.isa |= with & kt_isa_available();
+    return kt_cost_ns(p, &best, c, threads);
+}
+
 static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_duel_result *r,
                        const kt_ceilings *c) {
     char name[2][KT_CONTENDER_NAME_BYTES], key[KT_CELL_KEY_BYTES];
@@ -161,7 +175,7 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_d
     printf("%s, cold weights\n", kt_cell_key(p, (int)o->threads, key, sizeof key));
     for (int i = 0; i < r->n; i++) {
         double half = 50 * (r->spread[i].high - r->spread[i].low) / r->p25_ns[i];
-        double bound = kt_cost_ns(p, r->choice[i].variant, c, (int)o->threads);
+        double bound = roofline_ns(p, r->choice[i].variant, c, (int)o->threads);
         printf("%c  %s  %.1f us +-%.1f %%  min %.1f  %.1f GB/s  %.1f Gop/s  %.0f %% of the "
                "roofline  [verified]\n",
                'A' + i, kt_contender_name(&r->choice[i], name[i], sizeof name[i]),
