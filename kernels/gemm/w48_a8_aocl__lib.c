@@ -15,12 +15,12 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64.h"
 #include "kernels/simd/aocl.h"
+#include "kernels/simd/signed_groups.h"
 
-enum { GROUP = 32 };
+enum { GROUP = KT_SIGNED_GROUP };
 
 static const int32_t blocks[] = {64, 256};
 static const kt_param params[] = {{"block", blocks, 2, 64}};
@@ -40,17 +40,6 @@ static size_t packed_bytes(const kt_problem *q) {
     return (size_t)kt_p64_panels(q->n) * panel_bytes(q->k);
 }
 
-static int8_t code_of(const kt_matrix *w, int64_t row, int64_t l) {
-    const int64_t at = row * w->k + l;
-    if (w->format == KT_W_INT8_CHANNEL) return ((const int8_t *)w->data)[at];
-    return (int8_t)((((const uint8_t *)w->data)[at / 2] >> (l % 2 * 4) & 15) - 8);
-}
-
-static float scale_of(const kt_matrix *w, int64_t row, int64_t group) {
-    if (w->format == KT_W_INT8_CHANNEL) return ((const float *)w->scales)[row];
-    return kt_bf16_to_f32(((const uint16_t *)w->scales)[row * (w->k / GROUP) + group]);
-}
-
 /* packed_bytes was asked first, so the library is there; without memory the panel stays zero and the gate
  * of whoever packs sees it. */
 static void pack_gemm(const kt_problem *q, const kt_matrix *w, void *dst) {
@@ -63,12 +52,7 @@ static void pack_gemm(const kt_problem *q, const kt_matrix *w, void *dst) {
         char *panel = (char *)dst + (size_t)(first / 64) * panel_bytes(q->k);
         float *scales = (float *)(void *)(panel + code_bytes(q->k));
 
-        memset(codes, 0, 64 * (size_t)q->k);
-        for (int64_t r = 0; r < 64 && first + r < q->n; r++) {
-            for (int64_t l = 0; l < q->k; l++) codes[l * 64 + r] = code_of(w, first + r, l);
-            for (int64_t g = 0; g < q->k / GROUP; g++)
-                scales[g * 64 + r] = scale_of(w, first + r, g);
-        }
+        kt_signed_panel(w, first, codes, scales);
         aocl->grouped_reorder('r', 'n', 'B', codes, panel, q->k, 64, 64, &group);
     }
     free(codes);

@@ -55,6 +55,11 @@ static dnnl_status_t describe_rows(descriptor *md, int64_t rows, int64_t columns
     return dnnl_memory_desc_create_with_strides(md, 2, dims, type, strides);
 }
 
+static dnnl_status_t describe_batch(descriptor *md, const dnnl_dims_t dims,
+                                    const dnnl_dims_t strides, dnnl_data_type_t type) {
+    return dnnl_memory_desc_create_with_strides(md, 3, dims, type, strides);
+}
+
 static dnnl_status_t describe_panels(descriptor *md, int64_t k, int64_t columns,
                                      dnnl_data_type_t type, dnnl_format_tag_t tag) {
     const dnnl_dims_t dims = {k, columns};
@@ -82,6 +87,11 @@ static dnnl_status_t describe_rows(descriptor *md, int64_t rows, int64_t columns
     return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
 }
 
+static dnnl_status_t describe_batch(descriptor *md, const dnnl_dims_t dims,
+                                    const dnnl_dims_t strides, dnnl_data_type_t type) {
+    return dnnl_memory_desc_init_by_strides(md, 3, dims, type, strides);
+}
+
 static dnnl_status_t describe_panels(descriptor *md, int64_t k, int64_t columns,
                                      dnnl_data_type_t type, dnnl_format_tag_t tag) {
     const dnnl_dims_t dims = {k, columns};
@@ -103,6 +113,19 @@ static dnnl_status_t prepare(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
     return st == dnnl_success ? dnnl_primitive_desc_create(pd, &matmul, NULL, engine, NULL) : st;
 }
 #endif
+
+static dnnl_status_t describe_batches(const kt_onednn_matmul *x, descriptor md[3]) {
+    const dnnl_dims_t dims[3] = {
+        {x->batch, x->rows, x->k}, {x->batch, x->k, x->columns}, {x->batch, x->rows, x->columns}};
+    const dnnl_dims_t strides[3] = {{x->k, x->a_stride, 1},
+                                    {x->k * x->columns, x->columns, 1},
+                                    {x->rows * x->c_stride, x->c_stride, 1}};
+    dnnl_status_t st = dnnl_success;
+
+    for (int i = 0; i < 3 && st == dnnl_success; i++)
+        st = describe_batch(&md[i], dims[i], strides[i], i == 2 ? dnnl_s32 : dnnl_s8);
+    return st;
+}
 
 static dnnl_status_t describe(const kt_onednn_matmul *call, descriptor md[3]) {
     const dnnl_data_type_t a = call->as_bytes ? dnnl_u8 : dnnl_bf16;
@@ -127,20 +150,21 @@ static dnnl_status_t make(const kt_lib_context *context, const descriptor md[3],
     return st;
 }
 
-/* The primitive for this many rows: one of the two that a walk meets (full and last block). Nothing else
- * of the shape changes while a context is open. */
+/* The primitive for this many rows and batches: one of the two that a walk meets most (full and last block).
+ * Nothing else of the shape changes while a context is open. */
 static dnnl_status_t primitive_for(kt_lib_context *context, const kt_onednn_matmul *call,
                                    const descriptor md[3], dnnl_primitive_t *out) {
-    int i = context->handle[FIRST_PRIMITIVE] && context->rows[0] != call->rows;
+    const int64_t shape = call->rows + (call->batch << 32);
+    int i = context->handle[FIRST_PRIMITIVE] && context->shape[0] != shape;
     void **slot = &context->handle[FIRST_PRIMITIVE + i];
     dnnl_status_t st = dnnl_success;
 
     *out = *slot;
-    if (*slot && context->rows[i] == call->rows) return dnnl_success;
+    if (*slot && context->shape[i] == shape) return dnnl_success;
     if (*slot) (void)dnnl_primitive_destroy(*slot);
     st = make(context, md, out);
     *slot = *out;
-    context->rows[i] = call->rows;
+    context->shape[i] = shape;
     return st;
 }
 
@@ -155,7 +179,7 @@ int kt_onednn_multiply(kt_lib_context *context, const kt_onednn_matmul *call) {
 
     memset(md, 0, sizeof md);
     if (!context->handle[STREAM]) return dnnl_runtime_error;
-    st = describe(call, md);
+    st = call->batch ? describe_batches(call, md) : describe(call, md);
     if (st == dnnl_success) st = primitive_for(context, call, md, &primitive);
     memcpy(&data[0], &call->a, sizeof data[0]); /* the interface has no const */
     memcpy(&data[1], &call->panels, sizeof data[1]);

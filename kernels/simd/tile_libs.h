@@ -11,10 +11,10 @@
 #include "kernels/simd/p64_glue.h"
 
 typedef struct kt_lib_context {
-    void *scratch;   /* kt_<library>_scratch_bytes, 64-byte aligned */
-    void *handle[6]; /* the library's objects */
-    int64_t rows[2]; /* rows that the primitives were made for */
-    int threads;     /* the caller's setting, restored on close */
+    void *scratch;    /* kt_<library>_scratch_bytes, 64-byte aligned */
+    void *handle[6];  /* the library's objects */
+    int64_t shape[2]; /* rows and batch that the primitives were made for */
+    int threads;      /* the caller's setting, restored on close */
 } kt_lib_context;
 
 /* LIBXSMM: BF16 brgemm straight on the panel, which is its VNNI layout. */
@@ -46,9 +46,12 @@ static inline int64_t kt_lib_even_stride(const kt_p64_tile *t, int64_t least) {
 }
 
 /* oneDNN: matmul on panels, which are its BA16a64b2a (BF16) and BA16a64b4a (bytes) layouts of a k x n
- * matrix; rows are evenly spaced (2.6: best without gaps). BF16 x BF16 -> f32, or, as_bytes, uint8 x int8 -> int32. */
+ * matrix; rows are evenly spaced (2.6: best without gaps). BF16 x BF16 -> f32, or, as_bytes, uint8 x int8 -> int32.
+ * With a batch, that many products of signed bytes to int32, side by side in k of the rows, one after the
+ * other in the panels, which are plain [batch][k][columns], and in c [batch][rows][columns]. */
 typedef struct kt_onednn_matmul {
     int as_bytes;
+    int64_t batch; /* 0 = none */
     int64_t rows, columns, k;
     int64_t a_stride, c_stride; /* in elements */
     const void *a, *panels;

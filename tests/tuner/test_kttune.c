@@ -93,6 +93,11 @@ Test(kttune, wrong_command_lines_exit_with_2) {
     expect(KTTUNE "verify --sample 101%", 2, "expected a share");
     expect(KTTUNE "bench", 2, "say --suite or --variant");
     expect(KTTUNE "bench --suite moon", 2, "'moon'");
+    /* Probing alone takes longer; a variant that never returns ends likewise. */
+    expect(KTTUNE
+           "bench --variant any_any_p64__scalar --op gemm --weights w8c --m 64 --n 4096 --k 4096 "
+           "--limit 0.2s",
+           6, "no result within --limit");
     expect(KTTUNE "bench --variant x --op gemm --weights w8c --m 1 --n 64 --k 64", 2,
            "variant 'x': not usable here");
     expect(KTTUNE "bench --variant x --op gemm --weights w8c --m 1 --n 64 --k 65", 2,

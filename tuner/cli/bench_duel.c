@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "tuner/cli/bench_duel.h"
 
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "base/cpu.h"
 #include "base/err.h"
@@ -258,6 +261,23 @@ kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *o, kt_duel_r
     return measure(b, &out->problem, o, out, err);
 }
 
+/* A hanging variant cannot be called back from the thread that it runs on, so the process ends. */
+static void give_up(int signal) {
+    static const char text[] =
+        "kttune: bench: no result within --limit: a variant hangs, or the machine "
+        "is too busy to tell\n";
+    (void)signal;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(KT_TUNE_INTERNAL);
+    _exit(KT_TUNE_UNDECIDED);
+}
+
+static void set_limit(double seconds) {
+    const struct itimerval timer = {
+        .it_value = {(time_t)seconds, (suseconds_t)((seconds - floor(seconds)) * 1e6)}};
+    signal(SIGALRM, give_up);
+    (void)setitimer(ITIMER_REAL, &timer, NULL);
+}
+
 int kt_bench_duel(const kt_verb_context *context, const kt_duel_options *o,
                   const kt_verb_usage *usage) {
     kt_workbench b = {0};
@@ -274,6 +294,7 @@ int kt_bench_duel(const kt_verb_context *context, const kt_duel_options *o,
     if (o->rounds < 5 || o->rounds > KT_MAX_SAMPLES / 2 || o->threads < 1 || o->threads > 1024)
         return kt_switch_fail(usage, "expected 5 to %d rounds, 1 to 1024 threads",
                               KT_MAX_SAMPLES / 2);
+    set_limit(o->limit);
     st = make_problem(o, &r.problem, &err); /* before three seconds of probing */
     if (st == KT_OK) st = kt_workbench_init(&b, true, &err);
     if (st == KT_OK) st = kt_duel_run(&b, o, &r, &err);

@@ -17,6 +17,7 @@ typedef struct kt_duel_options {
     const char *against, *against_set; /* NULL = only the first is timed */
     int64_t m, n, k, experts[2];       /* experts / top-k */
     int64_t threads, rounds, seed;
+    double limit; /* seconds until a duel is given up, because a variant hangs; 0 = never */
     bool json;
     kt_counters *counters; /* NULL, or what counts during the rounds */
 } kt_duel_options;

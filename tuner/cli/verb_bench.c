@@ -129,7 +129,7 @@ static int run_suite(const kt_verb_context *context, const char *name, const cha
 static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *suite = NULL, *rows = NULL;
     double seconds = 0;
-    kt_duel_options o = {.threads = 1, .rounds = 60, .seed = 1};
+    kt_duel_options o = {.threads = 1, .rounds = 60, .seed = 1, .limit = 180};
     const kt_switch switches[] = {
         {"suite", KT_SWITCH_TEXT, &suite, "NAME",
          "line or cpu: kernels as fractions of the ceilings"},
@@ -149,6 +149,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "experts and how many a token uses"},
         {"rounds", KT_SWITCH_COUNT, &o.rounds, "N", "default 60"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default 1"},
+        {"limit", KT_SWITCH_DURATION, &o.limit, "TIME",
+         "until --variant is given up as hanging; default 3m"},
         {"seed", KT_SWITCH_COUNT, &o.seed, "N", "default 1"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
     };
