@@ -199,6 +199,44 @@ Test(plan, between_buckets_the_smaller_interpolated_time_wins) {
     close_bench(&b);
 }
 
+/* Which of two choices runs where nothing was measured: the default, unless it loses at both ends. */
+Test(plan, between_buckets_what_won_at_one_end_only_gives_way_to_the_default) {
+    static const struct {
+        double fast_at_16, standard_at_16;
+        bool is_fast;
+    } cases[] = {{90, 130, true}, {131, 130, false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool is_won = cases[i].fast_at_16 < cases[i].standard_at_16;
+        bench b;
+        char standard[160], config[96];
+        const kt_choice *c;
+
+        open_bench(&b);
+        start_here(&b);
+        resolve(&b, &gemm, 16, 0.5); /* without rows: the defaults */
+        c = kt_choice_for(&b.map, 12);
+        snprintf(standard, sizeof standard, "%s|%s", c->variant->name,
+                 kt_config_format(c->variant, &c->config, config, sizeof config));
+        cr_assert_str_neq(standard, ROWS_8);
+        kt_planner_destroy(b.planner);
+        for (int k = 0; kt_m_buckets[k] < 8; k++)
+            put(&b, row(kt_m_buckets[k], standard, 10.0 * kt_m_buckets[k], NULL, 0));
+        put(&b, row(8, ROWS_8, 50, standard, 110));
+        put(&b, is_won ? row(16, ROWS_8, cases[i].fast_at_16, standard, cases[i].standard_at_16)
+                       : row(16, standard, cases[i].standard_at_16, ROWS_8, cases[i].fast_at_16));
+        start_here(&b);
+        resolve(&b, &gemm, 16, 0.5);
+        expect(&b, 8, "fake_wide__avx512vnni", 8);
+        c = kt_choice_for(&b.map, 12);
+        cr_expect_eq(strcmp(c->variant->name, "fake_wide__avx512vnni") == 0 &&
+                         c->config.value[0] == 8,
+                     cases[i].is_fast, "%zu: %s {%s}", i, c->variant->name,
+                     kt_config_format(c->variant, &c->config, config, sizeof config));
+        close_bench(&b);
+    }
+}
+
 /* m = 12 is missing; the neighbours say rows=1, another matrix has a row for 12 that says rows=8. */
 Test(plan, inside_the_tuned_range_a_sister_with_the_same_m_is_asked) {
     bench b;

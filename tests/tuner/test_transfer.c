@@ -48,6 +48,9 @@ Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 60) {
     cr_expect_leq(t.bucket.geomean, 0.02);
     cr_expect_leq(t.bucket.p95, 0.06);
     cr_expect_leq(t.rows.geomean, 0.02);
+    cr_expect_leq(t.rows.p95, 0.06);
+    /* what neighbours say must be worth more than no table */
+    cr_expect_leq(t.rows.geomean, t.heuristic.geomean + 0.005);
     cr_expect_leq(t.shape.geomean, 0.04);
     cr_expect_leq(t.shape.p95, 0.1);
     cr_expect_leq(t.heuristic.geomean, 0.12);

@@ -19,6 +19,8 @@ static kt_status measure(kt_check *c, kt_err *err) {
         t.bucket.n, t.bucket.unknown);
     kt_check_at_most(c, "unseen m bucket, regret p95", 100 * t.bucket.p95, 6, "%", "worst %s: %s",
                      t.bucket.worst, t.bucket.chosen);
+    kt_check_at_most(c, "rows unseen in all matrices, geomean", 100 * t.rows.geomean, 2, "%",
+                     "%d filed cells, no row of their m anywhere", t.rows.n);
     kt_check_at_most(c, "unseen matrix, regret geomean", 100 * t.shape.geomean, 4, "%",
                      "%d filed cells without a row of their matrix", t.shape.n);
     kt_check_at_most(c, "unseen matrix, regret p95", 100 * t.shape.p95, 10, "%", "worst %s: %s",
