@@ -14,6 +14,7 @@
 #include "tuner/report/export.h"
 #include "tuner/report/sha256.h"
 #include "tuner/report/t4_names.h"
+#include "tuner/store/replay.h"
 
 #define KTTUNE KT_BUILD_DIR "/kttune "
 
@@ -148,30 +149,32 @@ static void check_exchange(const char *table_path, const char *format) {
     free(text);
 }
 
-/* Every line's file has its sum, and everything that the tuner writes has a line. */
+/* Every file has a line with its sum, and nothing else has one. */
 static void check_sums(const char *folder) {
-    static const char *const patterns[] = {"*.kttable.json", "*.journal.jsonl", "*.t?.json",
-                                           "machine.json"};
-    char path[1024], *sums, hex[65];
-    size_t size;
+    char path[1024], *sums, *line, hex[65];
+    size_t size, n_lines = 0;
+    glob_t files;
 
     snprintf(path, sizeof path, "%s/SHA256SUMS", folder);
     sums = read_text(path, &size);
-    for (size_t k = 0; k < sizeof patterns / sizeof *patterns; k++) {
-        glob_t files;
-        snprintf(path, sizeof path, "%s/%s", folder, patterns[k]);
-        cr_assert_eq(glob(path, 0, NULL, &files), 0, "%s: none", path);
-        for (size_t i = 0; i < files.gl_pathc; i++) {
-            char line[512], *text = read_text(files.gl_pathv[i], &size);
-            kt_sha256(text, size, hex);
-            snprintf(line, sizeof line, "%s  %s\n", hex, strrchr(files.gl_pathv[i], '/') + 1);
-            cr_expect(strstr(sums, line),
-                      "%s: SHA256SUMS does not say so; kttune export TABLE --results results",
-                      files.gl_pathv[i]);
-            free(text);
-        }
-        globfree(&files);
+    for (line = sums; (line = strchr(line, '\n')); line++) n_lines++;
+    snprintf(path, sizeof path, "%s/*", folder);
+    cr_assert_eq(glob(path, 0, NULL, &files), 0, "%s: none", path);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        const char *name = strrchr(files.gl_pathv[i], '/') + 1;
+        char wanted[512], *text;
+        if (strcmp(name, "SHA256SUMS") == 0) continue;
+        text = read_text(files.gl_pathv[i], &size);
+        kt_sha256(text, size, hex);
+        snprintf(wanted, sizeof wanted, "%s  %s\n", hex, name);
+        cr_expect(strstr(sums, wanted),
+                  "%s: SHA256SUMS does not say so; kttune export TABLE --results results",
+                  files.gl_pathv[i]);
+        free(text);
     }
+    cr_expect_eq(n_lines + 1, files.gl_pathc, "%s: %zu sums of %zu files", folder, n_lines,
+                 files.gl_pathc - 1);
+    globfree(&files);
     free(sums);
 }
 
@@ -216,6 +219,67 @@ Test(sharing, a_run_and_an_export_file_the_same_things, .timeout = 120) {
     free(out);
     snprintf(command, sizeof command, KTTUNE "export %s --to csv --results x", table);
     cr_expect_eq(kt_tune_home_run(command, &out), 2, "%s", out);
+    free(out);
+    kt_tune_home_remove(&h);
+}
+
+/* Every row follows from the journal beside it. */
+static size_t check_rows(const char *table_path) {
+    static kt_replay r;
+    char journal_path[1024];
+    kt_table *t;
+    kt_journal *j;
+    kt_verdict v;
+    kt_err err;
+    size_t n;
+
+    cr_assert_eq(kt_table_load(table_path, &t, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_journal_path_of(table_path, journal_path, sizeof journal_path, &err), KT_OK);
+    cr_assert_eq(kt_journal_read(journal_path, &j, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_journal_dropped(j), 0);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        cr_assert_eq(kt_replay_of_row(j, &t->rows[i], &r, &err), KT_OK, "%s", err.message);
+        cr_assert_eq(kt_replay_decide(&r, &v, &err), KT_OK, "%s", err.message);
+        cr_expect_eq(v.winner, r.winner, "%s", r.cell);
+    }
+    n = t->n_rows;
+    kt_journal_close(j);
+    kt_table_destroy(t);
+    return n;
+}
+
+/* A second machine of the class (a second home) files into the same folder: nothing of the first is lost,
+ * rows still follow from samples, and filing twice changes nothing. */
+Test(sharing, a_second_machine_of_a_class_adds_to_it, .timeout = 120) {
+    static const char *const steps[] = {
+        KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --results %s/shared",
+        "export XDG_DATA_HOME=%s/second; " KTTUNE
+        "run %s --cells 'm=2,threads=1' --noisy-ok --results %s/shared",
+        "cp -r %s/shared %s/before; XDG_DATA_HOME=%s/second " KTTUNE
+        "export --model mini --results %s/shared && diff -r %s/shared %s/before"};
+    char command[2048], class_name[64], folder[600], table[700], *out;
+    kt_tune_home h;
+    size_t n;
+
+    kt_tune_home_make(&h);
+    kt_machine_class(&h.machine, class_name, sizeof class_name);
+    snprintf(folder, sizeof folder, "%s/shared/%s", h.folder, class_name);
+    snprintf(table, sizeof table, "%s/mini.kttable.json", folder);
+    snprintf(command, sizeof command, steps[0], h.model, h.folder);
+    cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
+    free(out);
+    n = check_rows(table);
+    cr_expect_gt(n, 0);
+    snprintf(command, sizeof command, steps[1], h.folder, h.model, h.folder);
+    cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
+    free(out);
+    cr_expect_eq(check_rows(table), 2 * n, "rows of the first machine are gone");
+    check_exchange(table, "t1");
+    check_exchange(table, "t4");
+    check_sums(folder);
+    snprintf(command, sizeof command, steps[2], h.folder, h.folder, h.folder, h.folder, h.folder,
+             h.folder);
+    cr_expect_eq(kt_tune_home_run(command, &out), 0, "filed twice: %s", out);
     free(out);
     kt_tune_home_remove(&h);
 }

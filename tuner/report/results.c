@@ -13,8 +13,10 @@
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "dispatch/table/table.h"
 #include "tuner/report/export.h"
+#include "tuner/report/results_merge.h"
 #include "tuner/report/sha256.h"
 #include "tuner/store/journal.h"
 #include "tuner/store/machine_file.h"
@@ -98,19 +100,14 @@ static bool ends_with(const char *name, const char *end) {
     return size > tail && strcmp(name + size - tail, end) == 0;
 }
 
-/* What the tuner writes; what people add beside it has its own history. */
-static bool is_summed(const struct dirent *e) {
-    return ends_with(e->d_name, table_end) || ends_with(e->d_name, ".journal.jsonl") ||
-           ends_with(e->d_name, ".t1.json") || ends_with(e->d_name, ".t4.json") ||
-           strcmp(e->d_name, "machine.json") == 0;
+/* Every file but the sums themselves: also what people add beside the tuner's, once they file again. */
+static int summed_only(const struct dirent *e) {
+    return e->d_name[0] != '.' && strcmp(e->d_name, "SHA256SUMS") != 0 &&
+           !ends_with(e->d_name, ".tmp");
 }
 
 static int by_file_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name); /* not by locale: the same everywhere */
-}
-
-static int summed_only(const struct dirent *e) {
-    return is_summed(e);
 }
 
 /* In the form that `sha256sum -c SHA256SUMS` reads. */
@@ -146,24 +143,32 @@ static kt_status write_sums(const char *folder, kt_err *err) {
 
 /* --- README.md --- */
 
-/* The command of the journal's last session into out; "" when there is none. */
-static void command_of(const char *folder, const char *stem, char *out, size_t out_bytes) {
+enum { MOST_COMMANDS = 16 };
+
+/* What made the table: the commands of the journal's sessions, each once. */
+static void put_commands(FILE *to, const char *folder, const char *stem) {
+    const char *known[MOST_COMMANDS];
     char path[PATH_BYTES];
     kt_journal *j = NULL;
+    int n = 0;
 
-    out[0] = '\0';
     if (snprintf(path, sizeof path, "%s/%s.journal.jsonl", folder, stem) >= (int)sizeof path ||
         kt_journal_read(path, &j, NULL) != KT_OK)
         return;
-    for (size_t i = 0; i < kt_journal_count(j); i++) {
+    for (size_t i = 0; i < kt_journal_count(j) && n < MOST_COMMANDS; i++) {
         const char *command = kt_json_string(kt_json_get(kt_journal_at(j, i), "command"), NULL);
-        if (command) snprintf(out, out_bytes, "%s", command);
+        int k = 0;
+        while (command && k < n && strcmp(known[k], command) != 0) k++;
+        if (!command || k < n) continue;
+        known[n++] = command;
+        fprintf(to, "%s%s --fresh --results results\n", n == 1 ? "\n```\n" : "", command);
     }
+    if (n) fputs("```\n", to);
     kt_journal_close(j);
 }
 
 static void describe_table(FILE *to, const char *folder, const char *stem) {
-    char path[PATH_BYTES], command[PATH_BYTES];
+    char path[PATH_BYTES];
     kt_table *t = NULL;
     double log_gain = 0;
     size_t tuned = 0;
@@ -176,7 +181,6 @@ static void describe_table(FILE *to, const char *folder, const char *stem) {
         log_gain += log(t->rows[i].default_ns / t->rows[i].time_ns);
         tuned++;
     }
-    command_of(folder, stem, command, sizeof command);
     fprintf(to,
             "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; the "
             "others kept it.\n`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
@@ -184,7 +188,7 @@ static void describe_table(FILE *to, const char *folder, const char *stem) {
             "the exchange formats T1 and T4.\n",
             t->workload, t->n_rows, t->created, t->build, tuned,
             tuned ? 100 * expm1(log_gain / (double)tuned) : 0, stem, table_end, stem, stem, stem);
-    if (*command) fprintf(to, "\n```\n%s --fresh --results results\n```\n", command);
+    put_commands(to, folder, stem);
     kt_table_destroy(t);
 }
 
@@ -230,15 +234,34 @@ static void describe_machine(FILE *to, const char *folder, const kt_fingerprint 
                 "with `--json`.\n");
 }
 
+/* As machine.json of the folder has it; unchanged when that cannot be read. */
+static void read_machine(const char *folder, kt_fingerprint *f) {
+    char path[PATH_BYTES], *text = NULL;
+    size_t size = 0;
+    kt_json_doc *doc = NULL;
+    kt_fingerprint found;
+
+    if (snprintf(path, sizeof path, "%s/machine.json", folder) < (int)sizeof path &&
+        kt_file_read(path, 1 << 24, &text, &size, NULL) == KT_OK &&
+        kt_json_parse(text, size, NULL, &doc, NULL) == KT_OK &&
+        kt_fingerprint_read(kt_json_get(kt_json_root(doc), "fingerprint"), path, &found, NULL) ==
+            KT_OK)
+        *f = found;
+    kt_json_destroy(doc);
+    free(text);
+}
+
 static kt_status write_readme(const char *folder, const kt_fingerprint *f, kt_err *err) {
     char path[PATH_BYTES], *stems[MAX_TABLES], *text = NULL;
     size_t size = 0, n = find_tables(folder, stems);
     FILE *to = open_memstream(&text, &size);
+    kt_fingerprint described = *f;
     kt_status st;
 
     snprintf(path, sizeof path, "%s/README.md", folder);
     if (to) {
-        describe_machine(to, folder, f);
+        read_machine(folder, &described);
+        describe_machine(to, folder, &described);
         for (size_t i = 0; i < n; i++) describe_table(to, folder, stems[i]);
     }
     st = to && fclose(to) == 0 ? kt_file_write(path, text, size, err)
@@ -255,21 +278,54 @@ static bool has_machine(const char *folder) {
            access(path, R_OK) == 0;
 }
 
+/* Of the noise self-test in a machine.json; infinite where there is none, or nought, which is no measurement. */
+static double noise_of(const char *path) {
+    char *text = NULL;
+    size_t size = 0;
+    kt_json_doc *doc = NULL;
+    double noise = 0;
+
+    if (kt_file_read(path, 1 << 24, &text, &size, NULL) == KT_OK &&
+        kt_json_parse(text, size, NULL, &doc, NULL) == KT_OK)
+        noise = kt_json_double(
+            kt_json_get(kt_json_get(kt_json_get(kt_json_root(doc), "fingerprint"), "ceilings"),
+                        "aa_noise_p95"),
+            0);
+    kt_json_destroy(doc);
+    free(text);
+    return noise > 0 ? noise : INFINITY;
+}
+
+/* Of one class's descriptions the one measured with the least noise says most about it. */
+static bool is_quieter(const char *description, const char *folder) {
+    char path[PATH_BYTES];
+
+    if (access(description, R_OK) != 0 ||
+        snprintf(path, sizeof path, "%s/machine.json", folder) >= (int)sizeof path)
+        return false;
+    return noise_of(description) < noise_of(path);
+}
+
 kt_status kt_results_write(const char *folder, const char *table_path, const char *journal_path,
                            const kt_fingerprint *machine, kt_err *err) {
     char into[PATH_BYTES / 2], description[PATH_BYTES], class_name[64];
+    char table[PATH_BYTES], journal[PATH_BYTES];
 
     kt_machine_class(machine, class_name, sizeof class_name);
     if (snprintf(into, sizeof into, "%s/%s", folder, class_name) >= (int)sizeof into)
         return kt_fail(err, KT_E_INVALID, "%s: path too long", folder);
     KT_TRY(make_folder(folder, err));
     KT_TRY(make_folder(into, err));
-    KT_TRY(copy_into(into, table_path, err));
-    KT_TRY(copy_into(into, journal_path, err));
+    if (snprintf(table, sizeof table, "%s/%s", into, last_part(table_path)) >= (int)sizeof table ||
+        snprintf(journal, sizeof journal, "%s/%s", into, last_part(journal_path)) >=
+            (int)sizeof journal)
+        return kt_fail(err, KT_E_INVALID, "%s: path too long", into);
+    KT_TRY(kt_results_merge_table(table_path, table, err));
+    KT_TRY(kt_results_merge_journal(journal_path, journal, err));
     KT_TRY(kt_machine_path(machine, description, sizeof description, err));
-    if (access(description, R_OK) == 0 || !has_machine(into))
+    if (!has_machine(into) || is_quieter(description, into))
         KT_TRY(copy_into(into, description, err));
-    KT_TRY(write_exchange(into, table_path, journal_path, err));
-    KT_TRY(write_sums(into, err));
-    return write_readme(into, machine, err);
+    KT_TRY(write_exchange(into, table, journal, err));
+    KT_TRY(write_readme(into, machine, err));
+    return write_sums(into, err);
 }
