@@ -77,7 +77,7 @@ static int run(int argc, char **argv) {
                       "requests that may wait; more get status 429 (default: 32)"),
         KT_OPTION_STRING("record-workload", 0, &f.record, "FILE",
                          "record which experts get how many rows, step by step, for kttune run "
-                         "--routing trace:FILE"),
+                         "--workload FILE"),
         KT_OPTION_INT("record-limit", 0, &f.record_mb, 1, 1 << 20,
                       "MiB that the record may take, the latest steps stay (default: 256)"),
         KT_OPTION_INT("ctx", 0, &f.engine.context, 0, 1 << 24, "same as --context"),

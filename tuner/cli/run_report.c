@@ -90,11 +90,43 @@ static void finish(kt_json_writer *w) {
     kt_json_writer_deinit(w);
 }
 
+static void put_trace(kt_json_writer *w, const kt_trace *t) {
+    const kt_trace_load load = kt_trace_load_of(t);
+
+    kt_json_key(w, "trace");
+    kt_json_begin_object(w);
+    put_string(w, "model", t->model);
+    put_int(w, "steps", (int64_t)t->n_steps);
+    put_int(w, "layers", t->layers);
+    put_int(w, "fewest_tokens", load.fewest_tokens);
+    put_int(w, "most_tokens", load.most_tokens);
+    put_fixed(w, "mean_rows", load.mean_rows, 3);
+    put_int(w, "most_rows", load.most_rows);
+    put_fixed(w, "imbalance", load.imbalance, 3);
+    kt_json_end_object(w);
+}
+
+static void print_trace(const kt_trace *t) {
+    kt_trace_load load;
+
+    if (!t) return;
+    load = kt_trace_load_of(t);
+    printf(
+        "recorded load of %s: %zu steps of %lld to %lld tokens, %lld layers; an expert with rows "
+        "has %.1f, at most %lld",
+        t->model, t->n_steps, (long long)load.fewest_tokens, (long long)load.most_tokens,
+        (long long)t->layers, load.mean_rows, (long long)load.most_rows);
+    if (load.imbalance > 0)
+        printf("; the busiest of a layer %.1f times an even share", load.imbalance);
+    printf("\n");
+}
+
 static void begin(kt_json_writer *w, const kt_run_report *r) {
     kt_json_begin_object(w);
     put_string(w, "machine", r->class_name);
     put_string(w, "table", r->table_path);
     put_string(w, "journal", r->journal_path);
+    if (r->trace) put_trace(w, r->trace);
 }
 
 /* --- before --- */
@@ -131,6 +163,7 @@ void kt_run_print_plan(const kt_run_report *r) {
         print_plan_json(r, p.n_cells);
         return;
     }
+    print_trace(r->trace);
     for (size_t i = 0; i < p.n_cells; i++) {
         const kt_tune_cell *c = kt_session_planned(r->session, i, &seconds);
         char key[KT_CELL_KEY_BYTES];
@@ -234,6 +267,7 @@ void kt_run_print_end(const kt_run_report *r) {
         print_end_json(r, &p);
         return;
     }
+    print_trace(r->trace);
     gain = gain_of(&p);
     printf("%zu of %zu cells decided (%zu from the journal), %.1f %% of the serving time: "
            "%zu tuned (%s%+.1f %% geomean), %zu kept the default\n",

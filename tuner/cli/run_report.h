@@ -4,6 +4,7 @@
 
 #include "tuner/session/layer_cells.h"
 #include "tuner/session/session.h"
+#include "tuner/space/trace.h"
 
 #define KT_RUN_PATH_BYTES 1024
 
@@ -18,6 +19,7 @@ typedef struct kt_run_options {
 typedef struct kt_run_report {
     const kt_run_options *options;
     const kt_session *session;
+    const kt_trace *trace; /* the recorded load that weighs the cells, or NULL */
     const char *class_name, *table_path, *journal_path;
     double aa_noise;    /* p95 */
     double seconds;     /* of the whole program */

@@ -329,6 +329,7 @@ static int exit_code(const run_state *r, const kt_session_progress *p) {
 static void report(const run_state *r) {
     kt_run_report report = {.options = &r->options,
                             .session = r->session,
+                            .trace = r->workload.routing.trace,
                             .class_name = r->bench.class_name,
                             .table_path = r->table_path,
                             .journal_path = r->journal_path,
@@ -384,7 +385,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     const kt_switch switches[] = {
         {"model", KT_SWITCH_TEXT, &o->model, "DIR|NAME", "whose shapes to tune"},
         {"workload", KT_SWITCH_TEXT, &o->workload, "NAME|FILE",
-         "weigh cells by its serving mix and routing; its shapes unless --model is given"},
+         "weigh cells by its serving mix and routing; its shapes unless --model is given. FILE may "
+         "be "
+         "what `kt serve --record-workload` wrote"},
         {"mix", KT_SWITCH_TEXT, &o->mix, "NAME",
          "one of the workload's mixes; default its own choice, or all"},
         {"routing", KT_SWITCH_TEXT, &o->routing, "R",
@@ -429,7 +432,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "again on fresh samples. Ctrl-C writes a valid table of what is decided.",
         "  kttune run --model tiny-moe --budget 60s\n"
         "  kttune run --model ~/models/Qwen3-30B-A3B --format int4 --budget 10m --threads 2\n"
-        "  kttune run --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0 --dry-run\n"};
+        "  kttune run --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0 --dry-run\n"
+        "  kttune run --workload recorded.jsonl --budget 5m\n"};
     const char *words[1];
     int n_words = 0, result = KT_TUNE_INTERNAL;
     kt_err err = {0};

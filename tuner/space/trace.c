@@ -153,6 +153,24 @@ static kt_status read_lines(reader *r, const char *path, const char *text, size_
                    path);
 }
 
+bool kt_trace_is(const char *path) {
+    char line[4096];
+    kt_json_doc *doc = NULL;
+    const char *found = NULL;
+    FILE *f = fopen(path, "r");
+    bool is = false;
+
+    if (!f) return false;
+    if (fgets(line, sizeof line, f) &&
+        kt_json_parse(line, strlen(line), NULL, &doc, NULL) == KT_OK) {
+        found = kt_json_string(kt_json_get(kt_json_root(doc), "schema"), NULL);
+        is = found && strncmp(found, "kt-trace-", strlen("kt-trace-")) == 0;
+        kt_json_destroy(doc);
+    }
+    fclose(f);
+    return is;
+}
+
 kt_status kt_trace_read(const char *path, kt_trace *out, kt_err *err) {
     reader r = {0};
     char *text = NULL;
@@ -184,4 +202,34 @@ void kt_trace_counts(const kt_trace *t, size_t step, int64_t layer, int32_t *cou
 
     memset(counts, 0, (size_t)t->experts * sizeof *counts);
     for (size_t i = begin[0]; i < begin[1]; i += 2) counts[t->pairs[i]] = t->pairs[i + 1];
+}
+
+kt_trace_load kt_trace_load_of(const kt_trace *t) {
+    kt_trace_load load = {.fewest_tokens = INT64_MAX};
+    double hit = 0, rows = 0, imbalance = 0, layers = 0;
+
+    for (size_t i = 0; i < t->n_steps; i++) {
+        const kt_trace_step *s = &t->steps[i];
+        if (s->tokens < load.fewest_tokens) load.fewest_tokens = s->tokens;
+        if (s->tokens > load.most_tokens) load.most_tokens = s->tokens;
+        for (int64_t l = 0; l < s->layers; l++) {
+            const size_t *begin = &t->pair_begin[s->pairs_at + (size_t)l];
+            double sum = 0, most = 0;
+            for (size_t p = begin[0]; p < begin[1]; p += 2) {
+                double count = t->pairs[p + 1];
+                sum += count;
+                hit++;
+                if (count > most) most = count;
+            }
+            rows += sum;
+            if ((int64_t)most > load.most_rows) load.most_rows = (int64_t)most;
+            if (s->tokens < 16 || sum <= 0) continue;
+            imbalance += most * (double)t->experts / sum;
+            layers++;
+        }
+    }
+    if (t->n_steps == 0) load.fewest_tokens = 0;
+    load.mean_rows = hit > 0 ? rows / hit : 0;
+    load.imbalance = layers > 0 ? imbalance / layers : 0;
+    return load;
 }

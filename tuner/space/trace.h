@@ -3,6 +3,7 @@
 #ifndef KT_TUNER_TRACE_H
 #define KT_TUNER_TRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,11 +26,22 @@ typedef struct kt_trace {
     int cut;            /* the file ended within a line, which was ignored */
 } kt_trace;
 
+/* Is this file a trace, by its first line? */
+bool kt_trace_is(const char *path);
+
 /* Errors name file, line, key, what was found and what was expected. */
 kt_status kt_trace_read(const char *path, kt_trace *out, kt_err *err);
 void kt_trace_deinit(kt_trace *t); /* accepts a zeroed one */
 
 /* Rows of each expert in one layer of one step, into counts[experts]. */
 void kt_trace_counts(const kt_trace *t, size_t step, int64_t layer, int32_t *counts);
+
+/* What a trace is like: rows of an expert that has some, mean and most; the busiest expert's share of a layer's
+ * rows over an even share, mean over layers and steps of at least 16 tokens (1 = even; 0 = no such step). */
+typedef struct kt_trace_load {
+    int64_t fewest_tokens, most_tokens, most_rows;
+    double mean_rows, imbalance;
+} kt_trace_load;
+kt_trace_load kt_trace_load_of(const kt_trace *t);
 
 #endif

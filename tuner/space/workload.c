@@ -261,11 +261,36 @@ static kt_status read_file(const kt_workload_request *request, kt_workload *w, k
     return st;
 }
 
+/* A recorded load says all of a workload but the matrices, and whose those are. */
+static kt_status read_recorded(const kt_workload_request *request, kt_workload *w, kt_err *err) {
+    if (strlen(request->workload) >= sizeof w->routing.file)
+        return kt_fail(err, KT_E_INVALID, "workload '%.80s...': path too long", request->workload);
+    if (request->routing)
+        return kt_fail(err, KT_E_INVALID,
+                       "workload '%.200s' is a recorded load: it has its routing",
+                       request->workload);
+    w->routing.kind = KT_ROUTING_TRACE;
+    snprintf(w->routing.file, sizeof w->routing.file, "%s", request->workload);
+    if (request->model) return KT_OK;
+    KT_TRY(kt_trace_read(request->workload, &w->trace, err));
+    if (kt_shapes_find(w->trace.model, &w->shapes, NULL, 0, err) != KT_OK)
+        return kt_fail_prefix(err, KT_E_NOT_FOUND,
+                              "workload '%.200s' was recorded of a model that must be named "
+                              "with --model DIR",
+                              request->workload);
+    kt_trace_deinit(&w->trace);
+    return KT_OK;
+}
+
 static kt_status fill(const kt_workload_request *request, kt_workload *w, kt_err *err) {
     const char *workload = request->workload;
 
     w->mix = standard_mix;
     w->routing = standard_routing;
+    if (workload && kt_trace_is(workload)) {
+        KT_TRY(read_recorded(request, w, err));
+        workload = NULL;
+    }
     if (workload) KT_TRY(read_file(request, w, err));
     if (request->model) KT_TRY(kt_shapes_find(request->model, &w->shapes, NULL, 0, err));
     if (!workload && request->mix && strcmp(request->mix, standard_mix.name) != 0)

@@ -43,10 +43,11 @@ typedef struct kt_workload {
 
 /* What a command line may say; NULL = as the workload has it. */
 typedef struct kt_workload_request {
-    const char *workload; /* name of datasets/workloads, or a file */
-    const char *model;    /* whose matrices, when not the workload's own: folder or name */
-    const char *mix;      /* one of its mixes; else its "mix", else all evenly */
-    const char *routing;  /* as kt_routing_parse */
+    const char *
+        workload; /* name of datasets/workloads, a file, or a recorded trace, whose model it names */
+    const char *model;   /* whose matrices, when not the workload's own: folder or name */
+    const char *mix;     /* one of its mixes; else its "mix", else all evenly */
+    const char *routing; /* as kt_routing_parse */
 } kt_workload_request;
 
 /* At least one of workload and model is given. Without a workload: a built-in mix of decode and
