@@ -91,6 +91,35 @@ static double peak_gops(kt_isa isa, const kt_ceilings *c) {
     return c->peak_scalar_gops > 0 ? c->peak_scalar_gops : fallback_scalar_gops;
 }
 
+/* --- tiles --- */
+
+#define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
+#define TILE_ROWS 16
+
+/* What a kernel on tiles can have of their peak (kernels/gemm/README.md): exact products per group of 32 go
+ * half as deep as tiles do and are scaled by vectors, which is what takes the time; INT8 activations in two
+ * planes, and halves as two bfloat16, multiply twice. */
+static double share_of_tiles(kt_numerics numerics) {
+    switch (numerics) {
+    case KT_NUM_EXACT_INT32: return 0.2;
+    case KT_NUM_F32:
+    case KT_NUM_REQUANT:
+    case KT_NUM_ACTS16: return 0.5;
+    case KT_NUM_BF16_F32: break;
+    }
+    return 1;
+}
+
+/* Weights come to tiles 16 rows of activations at a time or not at all: fewer take as long. Where memory is
+ * what takes the time both wait for it, but vectors fetch ahead: a tie goes to them, by a thousandth. */
+static void account_for_tiles(const kt_problem *p, const kt_variant *v, double *read_ns,
+                              double *multiply_ns) {
+    if (p->op != KT_OP_GEMM && p->op != KT_OP_MOE_FFN) return;
+    if (p->m > 0 && p->m < TILE_ROWS) *multiply_ns *= (double)TILE_ROWS / (double)p->m;
+    *multiply_ns /= share_of_tiles(v->numerics);
+    *read_ns *= 1.001;
+}
+
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads) {
     double bytes, operations, read_ns, multiply_ns;
 
@@ -98,5 +127,6 @@ double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c
     kt_problem_work(p, &bytes, &operations);
     read_ns = bytes / stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
     multiply_ns = operations / (peak_gops(v->isa, c) * threads);
+    if (v->isa & TILES) account_for_tiles(p, v, &read_ns, &multiply_ns);
     return read_ns > multiply_ns ? read_ns : multiply_ns;
 }

@@ -11,7 +11,8 @@
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations);
 
 /* Lower bound in ns for one call on `threads` threads: max(bytes / stream, operations / peak of the
- * variant's ISA). Ceilings that were not measured take conservative built-in values. */
+ * variant's ISA). Ceilings that were not measured take conservative built-in values. Tiles count 16 rows at
+ * least, and the part of their peak that the variant's kind of arithmetic can have. */
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads);
 
 #endif

@@ -21,7 +21,13 @@ static const kt_variant own = {.name = "own__avx512vnni",
                                .acts = 1u << KT_A_INT8_G32,
                                .isa = KT_ISA_AVX512VNNI,
                                .layout = "p64"};
-static const kt_variant own_wider = {.name = "own_wider__amxint8",
+static const kt_variant own_wider = {.name = "own_wider__avx512vbmi",
+                                     .op = KT_OP_GEMM,
+                                     .weights = 1u << KT_W_INT8_CHANNEL,
+                                     .acts = 1u << KT_A_INT8_G32,
+                                     .isa = KT_ISA_AVX512VBMI,
+                                     .layout = "p64"};
+static const kt_variant own_tiles = {.name = "own_tiles__amxint8",
                                      .op = KT_OP_GEMM,
                                      .weights = 1u << KT_W_INT8_CHANNEL,
                                      .acts = 1u << KT_A_INT8_G32,
@@ -47,11 +53,14 @@ static kt_act_format chosen(const kt_variant *const *variants, size_t n, kt_isa 
 
 Test(registry, the_faster_encoding_needs_vector_kernels_as_wide_as_the_own) {
     const kt_variant *const all[] = {&plain, &own, &own_wider, &fast};
+    const kt_variant *const tiles[] = {&plain, &own, &own_tiles, &fast};
     const kt_isa vnni = KT_ISA_AVX512VNNI;
 
     cr_expect_eq(chosen(all, 4, vnni, KT_OP_GEMM, KT_W_INT8_CHANNEL), KT_A_INT8_G16P2);
-    cr_expect_eq(chosen(all, 4, vnni | KT_ISA_AMXINT8, KT_OP_GEMM, KT_W_INT8_CHANNEL),
+    cr_expect_eq(chosen(all, 4, vnni | KT_ISA_AVX512VBMI, KT_OP_GEMM, KT_W_INT8_CHANNEL),
                  KT_A_INT8_G32);
+    cr_expect_eq(chosen(tiles, 4, vnni | KT_ISA_AMXINT8, KT_OP_GEMM, KT_W_INT8_CHANNEL),
+                 KT_A_INT8_G16P2, "few rows go to vectors whatever tiles would like");
     cr_expect_eq(chosen(all, 3, vnni, KT_OP_GEMM, KT_W_INT8_CHANNEL), KT_A_INT8_G32);
     cr_expect_eq(chosen(all, 4, 0, KT_OP_GEMM, KT_W_INT8_CHANNEL), KT_A_INT8_G32);
     cr_expect_eq(chosen(all, 4, vnni, KT_OP_MOE_FFN, KT_W_INT8_CHANNEL), KT_A_INT8_G32);
