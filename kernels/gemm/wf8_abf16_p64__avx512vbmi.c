@@ -10,17 +10,19 @@ static void run_f8c(kt_tile *t) {
     kt_tile_fp8_bf16_run(t, KT_W_FP8_CHANNEL);
 }
 
-static __attribute__((noinline)) void micro_f8b128(const kt_fp8_chunk *x, int rows) {
-    kt_fp8_micro_any(x, KT_W_FP8_B128, rows);
+static __attribute__((noinline)) void tiles_f8b128(kt_tile *t, kt_fp8_chunk *x, int row, int count,
+                                                   int rows) {
+    kt_fp8_tiles_any(t, x, KT_W_FP8_B128, row, count, rows);
 }
-static __attribute__((noinline)) void micro_f8c(const kt_fp8_chunk *x, int rows) {
-    kt_fp8_micro_any(x, KT_W_FP8_CHANNEL, rows);
+static __attribute__((noinline)) void tiles_f8c(kt_tile *t, kt_fp8_chunk *x, int row, int count,
+                                                int rows) {
+    kt_fp8_tiles_any(t, x, KT_W_FP8_CHANNEL, row, count, rows);
 }
 static void many_f8b128(kt_tile *t) {
-    kt_tile_fp8_many(t, micro_f8b128);
+    kt_tile_fp8_many(t, KT_W_FP8_B128, tiles_f8b128);
 }
 static void many_f8c(kt_tile *t) {
-    kt_tile_fp8_many(t, micro_f8c);
+    kt_tile_fp8_many(t, KT_W_FP8_CHANNEL, tiles_f8c);
 }
 
 static const kt_tile_kind kinds[] = {

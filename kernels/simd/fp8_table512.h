@@ -96,15 +96,20 @@ KT_INLINE void kt_fp8_tables(__m512i tables[4]) {
     tables[3] = _mm512_load_si512(kt_fp8_low + 64);
 }
 
-/* A line of codes -> two pairs of inputs of 16 rows. */
-KT_INLINE void kt_fp8_widen(const uint8_t *line, const __m512i tables[4], __m512i pair[2]) {
-    const __m512i sign = _mm512_set1_epi8(-128), x = _mm512_load_si512(line);
+/* A line of codes -> two pairs of inputs of 16 rows. sign: 0x80 in every byte. */
+KT_INLINE void kt_fp8_widen_by(const uint8_t *line, const __m512i tables[4], __m512i sign,
+                               __m512i pair[2]) {
+    const __m512i x = _mm512_load_si512(line);
     const __m512i low = _mm512_permutex2var_epi8(tables[2], x, tables[3]);
     __m512i high = _mm512_permutex2var_epi8(tables[0], x, tables[1]);
 
     high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8); /* high | (x & sign) */
     pair[0] = _mm512_unpacklo_epi8(low, high);
     pair[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+KT_INLINE void kt_fp8_widen(const uint8_t *line, const __m512i tables[4], __m512i pair[2]) {
+    kt_fp8_widen_by(line, tables, _mm512_set1_epi8(-128), pair);
 }
 
 #endif

@@ -109,131 +109,171 @@ KT_INLINE void kt_tile_fp8_bf16_run(kt_tile *t, const kt_weight_format format) {
     }
 }
 
-/* Many rows: a chunk is widened to bfloat16 once, in two halves of 32 panel rows that stay in L2 while row
- * tiles pass over them. Six rows and 32 panel rows leave registers for the f32 sums over blocks beside those
- * within one. Sums start and are joined as above. */
-#define KT_FP8_CHUNK 512 /* inputs: a multiple of a block's */
+/* Many rows: a chunk is widened to bfloat16 once, into L1, while row tiles pass over the chunk before it:
+ * widening works on ports that products leave free (all at once, before the tiles, it cost 11 % at 32 rows). Sums
+ * start and are joined as above: between chunks they lie in the result tile. */
+#define KT_FP8_CHUNK 128 /* inputs: a block's, and twice 16 KiB of pairs is what L1 holds */
 
+/* [inputs / 4][column of 16 rows][pairs of inputs][16 rows][2] */
 typedef struct kt_fp8_open {
-    _Alignas(
-        64) uint8_t pairs[2][KT_FP8_CHUNK / 2][128]; /* [halves][pairs of inputs][32 rows][2] */
+    _Alignas(64) uint8_t pairs[KT_FP8_CHUNK / 4][4][2][64];
 } kt_fp8_open;
 
-KT_INLINE void kt_fp8_open_chunk(const uint8_t *w, int inputs, kt_fp8_open *x) {
-    __m512i tables[4];
+/* Lines of codes yet to be widened: two before the products of inputs i .. i + 7 for which i & mask is 0. */
+typedef struct kt_fp8_opening {
+    const uint8_t *from, *end;
+    uint8_t *to;
+    int mask;
+} kt_fp8_opening;
 
-    kt_fp8_tables(tables);
-    KT_ROLLED for (int i = 0; i < inputs; i += 4, w += 256) {
-        KT_EACH (c, 4) {
-            uint8_t *to = x->pairs[c / 2][i / 2] + 64 * (c % 2);
-            __m512i pair[2];
-            kt_fp8_widen(w + 64 * c, tables, pair);
-            _mm512_store_si512(to, pair[0]);
-            _mm512_store_si512(to + 128, pair[1]);
-        }
-    }
-}
-
-/* One chunk of a tile's rows: from input i on; is_last of the row's. */
+/* One chunk of the panel: from input i on; is_last of the row's. */
 typedef struct kt_fp8_chunk {
-    const kt_fp8_open *open;
-    const uint8_t *a[KT_TILE_ROWS], *scales;
+    const uint8_t *pairs, *scales;
     int64_t i;
     int inputs, is_last;
-    float *c;
+    kt_fp8_opening next;
 } kt_fp8_chunk;
 
-/* Inputs [begin, end) of the chunk join sum. */
-KT_INLINE void kt_fp8_products(const uint8_t *w, const uint8_t *const a[], int64_t begin,
-                               int64_t end, const int rows, __m512 sum[KT_TILE_ROWS][2]) {
-    w += 64 * begin;
-    for (int64_t i = begin; i < end; i += 8, w += 512) {
+static const uint32_t kt_fp8_sign = 0x80808080u;
+
+/* One line. Sums have the registers: constants are read where they lie, which the compiler, not knowing
+ * their addresses, cannot do beforehand. */
+KT_INLINE void kt_fp8_open_line(kt_fp8_opening *x) {
+    const uint8_t *high = kt_fp8_high, *low = kt_fp8_low;
+    const uint32_t *sign = &kt_fp8_sign;
+    __m512i tables[4], pair[2];
+
+    __asm__("" : "+r"(high), "+r"(low), "+r"(sign));
+    KT_EACH (i, 2) {
+        tables[i] = _mm512_load_si512(high + 64 * i);
+        tables[2 + i] = _mm512_load_si512(low + 64 * i);
+    }
+    kt_fp8_widen_by(x->from, tables, _mm512_set1_epi32((int)*sign), pair);
+    _mm512_store_si512(x->to, pair[0]);
+    _mm512_store_si512(x->to + 64, pair[1]);
+    x->from += KT_TILE_LINE;
+    x->to += 128;
+}
+
+/* Rows [row, row + rows) of t. */
+KT_INLINE void kt_fp8_micro(const kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format,
+                            int row, const int rows) {
+    const int is_channel = format == KT_W_FP8_CHANNEL;
+    const uint8_t *w = x->pairs, *a[KT_TILE_ROWS];
+    kt_fp8_opening next = x->next;
+    float *to = t->c + KT_TILE_WIDTH * row;
+    __m512 sum[KT_TILE_ROWS][4];
+
+    KT_EACH (r, rows) {
+        a[r] = t->a[row + r] + 2 * x->i;
+        KT_EACH (c, 4)
+            sum[r][c] =
+                is_channel ? _mm512_load_ps(to + KT_TILE_WIDTH * r + 16 * c) : _mm512_setzero_ps();
+    }
+    KT_ROLLED for (int i = 0; i < x->inputs; i += 8, w += 1024) {
         KT_EACH (p, 4) {
-            __m512i u[2];
+            __m512i u[4];
             KT_IN_ORDER();
-            KT_EACH (c, 2) u[c] = _mm512_load_si512(w + 128 * p + 64 * c);
+            KT_EACH (c, 4) u[c] = _mm512_load_si512(w + 512 * (p / 2) + 128 * c + 64 * (p % 2));
             KT_EACH (r, rows) {
                 const __m512i v = _mm512_set1_epi32(kt_load_i32(a[r] + 2 * i + 4 * p));
-                KT_EACH (c, 2) sum[r][c] = kt_fp8_dpbf16(sum[r][c], u[c], v);
+                KT_EACH (c, 4) sum[r][c] = kt_fp8_dpbf16(sum[r][c], u[c], v);
+            }
+        }
+        if ((i & next.mask) == 0 && next.from != next.end) {
+            KT_EACH (l, 2) {
+                KT_IN_ORDER();
+                kt_fp8_open_line(&next);
             }
         }
     }
-}
-
-/* Panel rows from 32 half on. */
-KT_INLINE void kt_fp8_micro(const kt_fp8_chunk *x, const kt_weight_format format, const int rows,
-                            const int half) {
-    const uint8_t *a[KT_TILE_ROWS];
-    float *to = x->c + 32 * half;
-    __m512 sum[KT_TILE_ROWS][2];
-
-    KT_EACH (r, rows) {
-        a[r] = x->a[r] + 2 * x->i;
-        KT_EACH (c, 2)
-            sum[r][c] =
-                x->i ? _mm512_load_ps(to + KT_TILE_WIDTH * r + 16 * c) : _mm512_setzero_ps();
-    }
-    if (format == KT_W_FP8_CHANNEL) {
-        kt_fp8_products(x->open->pairs[half][0], a, 0, x->inputs, rows, sum);
-        if (x->is_last) {
-            KT_EACH (c, 2) {
-                const __m512 scale = kt_fp8_scale(format, x->scales, 0, 2 * half + c);
-                KT_EACH (r, rows)
-                    sum[r][c] = _mm512_fmadd_ps(sum[r][c], scale, _mm512_setzero_ps());
-            }
-        }
-    }
-    for (int i = 0; i < x->inputs && format == KT_W_FP8_B128; i += 128) {
-        const int end = i + 128 < x->inputs ? i + 128 : x->inputs;
-        const __m512 scale = kt_fp8_scale(format, x->scales, (x->i + i) / 128, 2 * half);
-        __m512 block[KT_TILE_ROWS][2];
+    x->next = next;
+    KT_EACH (c, 4) {
+        const __m512 scale = kt_fp8_scale(format, x->scales, x->i / KT_FP8_CHUNK, c);
         KT_EACH (r, rows) {
-            KT_EACH (c, 2) block[r][c] = _mm512_setzero_ps();
+            float *c_r = to + KT_TILE_WIDTH * r + 16 * c;
+            if (is_channel)
+                _mm512_store_ps(c_r, sum[r][c]);
+            else
+                kt_fp8_join(c_r, sum[r][c], scale, x->i);
         }
-        kt_fp8_products(x->open->pairs[half][0], a, i, end, rows, block);
-        KT_EACH (r, rows) {
-            KT_EACH (c, 2) sum[r][c] = _mm512_fmadd_ps(block[r][c], scale, sum[r][c]);
-        }
-    }
-    KT_EACH (r, rows) {
-        KT_EACH (c, 2) _mm512_store_ps(to + KT_TILE_WIDTH * r + 16 * c, sum[r][c]);
     }
 }
 
-/* To be called from a function that is not inlined below: the compiler would keep the tables of
- * kt_fp8_open_chunk in registers meanwhile. */
-KT_INLINE void kt_fp8_micro_any(const kt_fp8_chunk *x, const kt_weight_format format, int rows) {
-    KT_ROLLED for (int half = 0; half < 2; half++) {
-        if (rows == 1) kt_fp8_micro(x, format, 1, half);
-        if (rows == 2) kt_fp8_micro(x, format, 2, half);
-        if (rows == 3) kt_fp8_micro(x, format, 3, half);
-        if (rows == 4) kt_fp8_micro(x, format, 4, half);
-        if (rows == 5) kt_fp8_micro(x, format, 5, half);
-        if (rows == 6) kt_fp8_micro(x, format, 6, half);
+/* `count` tiles of `rows` rows from `row` on. */
+KT_INLINE void kt_fp8_tiles(kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format, int row,
+                            int count, const int rows) {
+    KT_ROLLED for (int end = row + rows * count; row < end; row += rows) {
+        kt_tile_fetch(t);
+        if (x->is_last) kt_tile_fetch_out(t, row, rows);
+        kt_fp8_micro(t, x, format, row, rows);
     }
 }
 
-typedef void kt_fp8_micro_run(const kt_fp8_chunk *x, int rows);
+/* To be called from a function of its own for each format. */
+KT_INLINE void kt_fp8_tiles_any(kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format, int row,
+                                int count, int rows) {
+    switch (rows) {
+    case 1: kt_fp8_tiles(t, x, format, row, count, 1); return;
+    case 2: kt_fp8_tiles(t, x, format, row, count, 2); return;
+    case 3: kt_fp8_tiles(t, x, format, row, count, 3); return;
+    case 4: kt_fp8_tiles(t, x, format, row, count, 4); return;
+    case 5: kt_fp8_tiles(t, x, format, row, count, 5); return;
+    default: kt_fp8_tiles(t, x, format, row, count, 6); return;
+    }
+}
 
-KT_INLINE void kt_tile_fp8_many(kt_tile *t, kt_fp8_micro_run *micro) {
+typedef void kt_fp8_tiles_run(kt_tile *t, kt_fp8_chunk *x, int row, int count, int rows);
+
+/* Inputs of the chunk from i on. */
+KT_INLINE int kt_fp8_chunk_inputs(const kt_tile *t, int64_t i) {
+    return t->k - i < KT_FP8_CHUNK ? (int)(t->k - i) : KT_FP8_CHUNK;
+}
+
+/* The chunk from i on is to be widened into open, evenly while `steps` times eight inputs are multiplied. */
+KT_INLINE kt_fp8_opening kt_fp8_opening_of(const kt_tile *t, int64_t i, int steps,
+                                           kt_fp8_open *open) {
+    const int lines = kt_fp8_chunk_inputs(t, i);
+    return (kt_fp8_opening){.from = t->panel + 64 * i,
+                            .end = t->panel + 64 * (i + lines),
+                            .to = open->pairs[0][0][0],
+                            .mask = steps >= 2 * lines ? 24
+                                    : steps >= lines   ? 8
+                                                       : 0};
+}
+
+/* What is left of it. */
+KT_INLINE void kt_fp8_open_rest(kt_fp8_opening *x) {
+    while (x->from != x->end) kt_fp8_open_line(x);
+}
+
+/* Tiles of one size, then those of one row less: sizes in turn cost a mispredicted branch at every tile. */
+KT_INLINE void kt_tile_fp8_many(kt_tile *t, const kt_weight_format format, kt_fp8_tiles_run *run) {
     const int tiles = (t->rows + KT_TILE_ROWS - 1) / KT_TILE_ROWS;
-    const uintptr_t pace = t->ahead.pace, rows_pace = t->rows_ahead.pace;
-    kt_fp8_open open;
-    kt_fp8_chunk x = {.open = &open, .scales = t->panel + 64 * t->k};
+    const int rows = t->rows / tiles, more = t->rows % tiles;
+    const uintptr_t rows_pace = t->rows_ahead.pace;
+    kt_fp8_open open[2];
+    kt_fp8_chunk x = {.scales = t->panel + 64 * t->k};
+    kt_fp8_opening first = kt_fp8_opening_of(t, 0, 0, &open[0]);
 
-    for (; x.i < t->k; x.i += x.inputs) {
-        x.inputs = t->k - x.i < KT_FP8_CHUNK ? (int)(t->k - x.i) : KT_FP8_CHUNK;
+    kt_tile_set_part(t, KT_FP8_CHUNK / KT_TILE_STEP, tiles, t->ahead.pace, rows_pace);
+    kt_fp8_open_rest(&first);
+    if (format == KT_W_FP8_CHANNEL)
+        memset(t->c, 0, sizeof(float) * KT_TILE_WIDTH * (size_t)t->rows);
+    for (int at = 0; x.i < t->k; x.i += x.inputs, at ^= 1) {
+        x.inputs = kt_fp8_chunk_inputs(t, x.i);
         x.is_last = x.i + x.inputs == t->k;
-        kt_fp8_open_chunk(t->panel + 64 * x.i, x.inputs, &open);
-        for (int b = 0; b < tiles; b++) {
-            const int row = t->rows * b / tiles, rows = t->rows * (b + 1) / tiles - row;
-            kt_tile_fetch_part(t, x.inputs / KT_TILE_STEP, tiles, pace, rows_pace);
-            if (x.is_last) kt_tile_fetch_out(t, row, rows);
-            for (int r = 0; r < rows; r++) x.a[r] = t->a[row + r];
-            x.c = t->c + KT_TILE_WIDTH * row;
-            micro(&x, rows);
-        }
+        x.pairs = open[at].pairs[0][0][0];
+        x.next = kt_fp8_opening_of(t, x.i + x.inputs, tiles * x.inputs / 8, &open[at ^ 1]);
+        if (more) run(t, &x, 0, more, rows + 1);
+        run(t, &x, more * (rows + 1), tiles - more, rows);
+        kt_fp8_open_rest(&x.next);
     }
+    for (int r = 0; r < t->rows && format == KT_W_FP8_CHANNEL; r++)
+        KT_EACH (c, 4) {
+            float *c_r = t->c + KT_TILE_WIDTH * r + 16 * c;
+            kt_fp8_join(c_r, _mm512_load_ps(c_r), kt_fp8_scale(format, x.scales, 0, c), 0);
+        }
     if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
 }
 

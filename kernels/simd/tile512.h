@@ -65,12 +65,19 @@ KT_INLINE void kt_tile_fetch(kt_tile *t) {
     kt_tile_move(&t->rows_ahead);
 }
 
-/* The same where one of `parts` tiles of rows does `steps` steps at a time; paces are of a step. */
-KT_INLINE void kt_tile_fetch_part(kt_tile *t, int steps, int parts, uintptr_t pace,
-                                  uintptr_t rows_pace) {
+/* For calls of kt_tile_fetch where one of `parts` tiles of rows does `steps` steps at a time; paces are of a
+ * step. */
+KT_INLINE void kt_tile_set_part(kt_tile *t, int steps, int parts, uintptr_t pace,
+                                uintptr_t rows_pace) {
     const uintptr_t n = (uintptr_t)steps, part = (uintptr_t)parts;
     if (t->ahead.pace) t->ahead.pace = (pace * n + part - 1) / part;
     if (t->rows_ahead.pace) t->rows_ahead.pace = (rows_pace * n + part - 1) / part;
+}
+
+/* Such a call, the paces being set anew. */
+KT_INLINE void kt_tile_fetch_part(kt_tile *t, int steps, int parts, uintptr_t pace,
+                                  uintptr_t rows_pace) {
+    kt_tile_set_part(t, steps, parts, pace, rows_pace);
     kt_tile_fetch(t);
 }
 
