@@ -78,9 +78,13 @@ typedef struct rows_of_block {
     int64_t ld, ahead;
     const uint16_t *next;           /* keys of the block after, or NULL */
     const float *k_scale, *v_scale; /* NULL = 1 */
+    const uint8_t *k_codes,
+        *v_codes; /* 8-bit rows, c->ldkv apart, for variants that read them; or NULL */
 } rows_of_block;
 
-static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys) {
+static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
+                             int64_t n_queries) {
+    const kt_attn_inner *inner = t->inner;
     const kt_weight_format cache = c->problem->weights;
     const uint16_t *k = c->k, *v = c->v;
     const uint8_t *k_codes = c->k, *v_codes = c->v;
@@ -92,15 +96,19 @@ static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, 
                                .ld = c->ldkv,
                                .ahead = KT_ATTN_AHEAD,
                                .next = k + (key + KT_ATTN_BLOCK) * c->ldkv};
-    t->inner->widen(cache, k_codes + key * c->ldkv, c->ldkv, c->problem->k, n_keys, t->wide,
-                    t->padded);
-    t->inner->widen(cache, v_codes + key * c->ldkv, c->ldkv, c->problem->k, n_keys, wide_v,
-                    t->padded);
-    return (rows_of_block){.k = t->wide,
-                           .v = wide_v,
-                           .ld = t->padded,
-                           .k_scale = c->k_scale + key,
-                           .v_scale = c->v_scale + key};
+    k_codes += key * c->ldkv;
+    v_codes += key * c->ldkv;
+    rows_of_block b = {.k = t->wide,
+                       .v = wide_v,
+                       .ld = t->padded,
+                       .k_scale = c->k_scale + key,
+                       .v_scale = c->v_scale + key,
+                       .k_codes = inner->load_codes ? k_codes : NULL,
+                       .v_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW ? v_codes : NULL};
+    if (!b.k_codes)
+        inner->widen(cache, k_codes, c->ldkv, c->problem->k, n_keys, t->wide, t->padded);
+    if (!b.v_codes) inner->widen(cache, v_codes, c->ldkv, c->problem->k, n_keys, wide_v, t->padded);
+    return b;
 }
 
 /* Queries [first, first + n) of the tile meet the first n_keys keys of the block. */
@@ -118,8 +126,12 @@ static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n
     for (int64_t i = 0; i < n; i++)
         t->keep[first + i] = inner->soften(s + i * KT_ATTN_LDS, n_keys, b->k_scale, b->v_scale,
                                            t->chunk + 2 * (first + i));
-    inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s, b->v, b->ld, d, n_keys,
-                 b->ahead);
+    if (b->v_codes)
+        inner->weigh_codes(c->problem->weights, t->o + first * t->padded, t->padded,
+                           t->keep + first, n, s, b->v_codes, c->ldkv, d, n_keys);
+    else
+        inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s, b->v, b->ld, d,
+                     n_keys, b->ahead);
 }
 
 /* One chunk for rows [row, row + rows) of the call; keys end at `end` or at the row's position. */
@@ -132,8 +144,12 @@ static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t row
     }
     for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
         int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end, whole = 1;
-        rows_of_block b = rows_at(c, t, key, stop - key);
-        if (t->inner->load_keys) t->inner->load_keys(b.k, b.ld, c->problem->k, stop - key, t->keys);
+        rows_of_block b = rows_at(c, t, key, stop - key, rows * t->group);
+        if (b.k_codes)
+            t->inner->load_codes(c->problem->weights, b.k_codes, c->ldkv, c->problem->k, stop - key,
+                                 t->keys);
+        else if (t->inner->load_keys)
+            t->inner->load_keys(b.k, b.ld, c->problem->k, stop - key, t->keys);
         for (int64_t r = 0; r < rows; r++)
             if (c->position[row + r] < stop - 1) whole = 0;
         if (whole) {

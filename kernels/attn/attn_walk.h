@@ -15,6 +15,7 @@
 
 #include "kernels/attn/attn_common.h"
 
+#define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
 /* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in whatever
@@ -38,6 +39,9 @@ typedef struct kt_attn_inner {
     void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
     void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
                           int64_t d, int64_t n_keys, const uint16_t *next, int64_t ldk, float *s);
+    /* load_keys from codes, for variants that need no widened rows in between. NULL = none. */
+    void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
+                       int64_t n_keys, void *keys);
     /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date; returns
      * the factor for older sums. k_scale, v_scale: NULL, or n_keys factors of the scores before and of
      * the weights after. */
@@ -46,6 +50,10 @@ typedef struct kt_attn_inner {
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */
     void (*weigh)(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead);
+    /* weigh from codes, for at most KT_ATTN_FEW queries; its bits. NULL = none. */
+    void (*weigh_codes)(kt_weight_format cache, float *o, int64_t ldo, const float *keep,
+                        int64_t n_queries, const float *s, const uint8_t *v, int64_t ldv, int64_t d,
+                        int64_t n_keys);
     /* Scratch row -> f32 head. */
     void (*store_sums)(const float *o, int64_t d, float *out);
 } kt_attn_inner;

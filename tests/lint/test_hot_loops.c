@@ -45,6 +45,7 @@ static const struct {
     {"moe_ffn/wf8_abf16_moe64__avx512vbmi", "vdpbf16ps"},
     {"moe_ffn/w58blocks_a8_moe64__avx512vnni", "vpdpbusd"},
     {"gemm/wf8_abf16_p64__avx512vbmi", "vdpbf16ps"},
+    {"attn/bf16_dot__avx512vbmi", "vdpbf16ps"},
     {"gemm/w58blocks_a8_p64__avx512vnni", "vpdpbusd"},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
     {"gemm/wbf16_abf16_p64__amxbf16", "tdpbf16ps"},

@@ -1,0 +1,270 @@
+/* Grouped-query attention over a BF16 or 8-bit cache with BF16 products and f32 sums (VDPBF16PS).
+ *
+ * Scores: queries are scaled and rounded to BF16 once. A block of 64 keys is turned round, so that lane j
+ * of a vector holds elements (2i, 2i + 1) of key j: then four queries and 64 keys are an outer product
+ * of broadcasts and loads with 16 accumulators, and scores come out as vectors. Turning 16 x 16 pairs
+ * costs 64 shuffles, against the 45 instructions that adding up the lanes of 16 dot products would cost
+ * for every 16 scores; with eight queries the two are even, with more they are not.
+ *
+ * Values: weights are rounded to BF16, and the rounded ones are also summed, so that they add up to one.
+ * Two keys meet eight queries at a time: interleaving the keys' values makes the pairs, in the order
+ * that the shuffle has (columns 0-3, 8-11, 16-19, 24-27 of 32, then the others), which store_sums undoes.
+ *
+ * A score is one chain of products over i, an output one chain over the keys of a block: neither depends
+ * on the queries around it. Keys past the last enter as weight zero with value zero.
+ *
+ * Any head size: loads of the last 32 elements are masked.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_ATTN_DOT512_H
+#define KT_ATTN_DOT512_H
+
+#include "kernels/attn/attn_walk.h"
+#include "kernels/simd/bf16x512.h"
+#include "kernels/simd/exp512.h"
+
+#define KEYS KT_ATTN_BLOCK
+#define PAIR_ROW ((size_t)4 * KEYS) /* bytes of one pair index of a turned block */
+
+KT_INLINE __mmask32 mask32(int64_t left) {
+    return left >= 32 ? (__mmask32)0xffffffffu : (__mmask32)((1u << left) - 1u);
+}
+KT_INLINE __mmask16 mask16(int64_t left) {
+    return left >= 16 ? (__mmask16)0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1u);
+}
+/* As assembler, since not every including file is compiled for BF16. */
+KT_INLINE __m512i to_bf16(__m512 low, __m512 high) {
+    __m512i pairs;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(high), "v"(low));
+    return pairs;
+}
+KT_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+/* The scratch row begins with the head as BF16, zeros up to a multiple of 32. */
+static void load_query(const float *q, int64_t d, float scale, float *out) {
+    const __m512 s = _mm512_set1_ps(scale);
+    for (int64_t i = 0; i < d; i += 32) {
+        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - i), q + i));
+        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - i - 16), q + i + 16));
+        _mm512_store_si512(out + i / 2, to_bf16(low, high));
+    }
+}
+
+static void store_sums(const float *o, int64_t d, float *out) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    for (int64_t i = 0; i < d; i += 32) {
+        __m512 a = _mm512_load_ps(o + i), b = _mm512_load_ps(o + i + 16);
+        _mm512_mask_storeu_ps(out + i, mask16(d - i), _mm512_permutex2var_ps(a, first, b));
+        _mm512_mask_storeu_ps(out + i + 16, mask16(d - i - 16),
+                              _mm512_permutex2var_ps(a, second, b));
+    }
+}
+
+/* ---- scores ---- */
+
+/* Transpose 16 rows of 16 dwords. */
+KT_INLINE void transpose(__m512i r[16]) {
+    __m512i t[16];
+
+    KT_EACH (i, 8) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    KT_EACH (i, 4) {
+        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+    }
+    KT_EACH (i, 4) { /* r[4 g + i] has dwords 4 l + i of rows 4 g .. 4 g + 3 in lane l */
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    KT_EACH (i, 4) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xdd);
+        r[i + 4] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xdd);
+    }
+}
+
+/* keys[i][j] = pair i of key j. Keys past the last repeat it; their scores are never looked at. */
+static void load_keys(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys) {
+    for (int64_t j = 0; j < n_keys; j += 16)
+        for (int64_t x = 0; x < d; x += 32) {
+            uint8_t *to = (uint8_t *)keys + (size_t)(x / 2) * PAIR_ROW + 4 * (size_t)j;
+            __mmask32 m = mask32(d - x);
+            __m512i r[16];
+            KT_EACH (i, 16)
+                r[i] = _mm512_maskz_loadu_epi16(m, k + (j + i < n_keys ? j + i : n_keys - 1) * ldk +
+                                                       x);
+            transpose(r);
+            KT_EACH (i, 16) _mm512_store_si512(to + (size_t)i * PAIR_ROW, r[i]);
+        }
+}
+
+static size_t keys_bytes(int64_t d) {
+    return (size_t)((d + 31) / 32 * 16) * PAIR_ROW;
+}
+
+/* Which lines of the keys to come a tile asks for: elements first, first + step ... of each row. */
+typedef struct key_lines {
+    const uint16_t *k;
+    int64_t ldk, first, step, d;
+    int64_t rows; /* per step of the loop over pairs; 0 = none */
+} key_lines;
+
+KT_INLINE void fetch(const key_lines *a, int64_t step) {
+    for (int64_t r = step * a->rows; r < (step + 1) * a->rows; r++)
+        for (int64_t x = a->first; x < a->d; x += a->step)
+            _mm_prefetch((const char *)(a->k + r * a->ldk + x), _MM_HINT_T1);
+}
+
+/* nq queries x nv vectors of 16 keys; nq and nv are constants at each call. */
+KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int64_t d, float *s,
+                          const key_lines *next, const int nq, const int nv) {
+    __m512 sum[4][4];
+
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv) sum[r][c] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < (d + 1) / 2; i++, keys += PAIR_ROW) {
+        __m512i u[4];
+        if (next) fetch(next, i);
+        KT_EACH (c, nv) u[c] = _mm512_load_si512(keys + 64 * c);
+        KT_EACH (r, nq) {
+            __m512i x = _mm512_set1_epi32(kt_load_i32((const uint8_t *)(q + r * ldq + i)));
+            KT_EACH (c, nv) sum[r][c] = dot(sum[r][c], u[c], x);
+        }
+    }
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv) _mm512_store_ps(s + r * KT_ATTN_LDS + 16 * c, sum[r][c]);
+    }
+}
+
+KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int64_t d,
+                          int64_t n_keys, float *s, const key_lines *next, const int nq) {
+    if (n_keys > 48) {
+        score_tile(q, ldq, keys, d, s, next, nq, 4);
+        return;
+    }
+    for (int64_t j = 0; j < n_keys; j += 16)
+        score_tile(q, ldq, keys + 4 * j, d, s + j, NULL, nq, 1);
+}
+
+/* The first tiles fetch the block of keys after this one, a share each. */
+static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
+                   int64_t n_keys, const uint16_t *next, int64_t ldk, float *s) {
+    const int64_t tiles = n_queries / 4 > 2 ? 2 : n_queries / 4;
+    key_lines a = {.k = next, .ldk = ldk, .step = 32 * tiles, .d = d};
+    int64_t i = 0;
+
+    a.rows = (2 * KEYS + d - 1) / d;
+    for (; i + 4 <= n_queries; i += 4) {
+        a.first = i / 4 * 32;
+        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS,
+                   next && i / 4 < tiles ? &a : NULL, 4);
+    }
+    for (; i < n_queries; i++)
+        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, NULL, 1);
+}
+
+/* ---- weights: the row of scores becomes 64 BF16 numbers at its beginning ---- */
+
+/* With scales of values the weights are rounded after these multiply them: then the plain ones are summed. */
+static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
+                    float *stats) {
+    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+    __m512 v[4], top4, total = _mm512_setzero_ps();
+    float top, keep;
+
+    KT_EACH (i, 4) v[i] = _mm512_mask_loadu_ps(lowest, mask16(n_keys - 16 * i), s + 16 * i);
+    if (k_scale)
+        KT_EACH (i, 4) {
+            __mmask16 m = mask16(n_keys - 16 * i);
+            v[i] = _mm512_mask_mul_ps(lowest, m, v[i], _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
+        }
+    top4 = _mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3]));
+    top = _mm512_reduce_max_ps(top4);
+    if (stats[0] > top) top = stats[0];
+    KT_EACH (i, 4)
+        v[i] = _mm512_maskz_mov_ps(mask16(n_keys - 16 * i),
+                                   kt_exp_ps512(_mm512_sub_ps(v[i], _mm512_set1_ps(top))));
+    if (v_scale)
+        KT_EACH (i, 4) {
+            total = _mm512_add_ps(total, v[i]);
+            v[i] = _mm512_mul_ps(v[i],
+                                 _mm512_maskz_loadu_ps(mask16(n_keys - 16 * i), v_scale + 16 * i));
+        }
+    KT_EACH (i, 2) {
+        __m512i weights = to_bf16(v[2 * i], v[2 * i + 1]);
+        _mm512_store_si512(s + 16 * i, weights);
+        if (v_scale) continue;
+        total =
+            _mm512_add_ps(total, _mm512_add_ps(kt_bf16_even512(weights), kt_bf16_odd512(weights)));
+    }
+    /* exp(0) is exactly 1; after the first blocks the maximum hardly ever moves */
+    keep = stats[0] == top ? 1.0f : _mm512_cvtss_f32(kt_exp_ps512(_mm512_set1_ps(stats[0] - top)));
+    stats[0] = top;
+    stats[1] = stats[1] * keep + _mm512_reduce_add_ps(total);
+    return keep;
+}
+
+/* ---- values ---- */
+
+/* nq queries x 32 columns from column x on; nq is a constant at each call. */
+KT_INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
+                          const uint16_t *v, int64_t ldv, int64_t d, int64_t x, int64_t n_keys,
+                          int64_t ahead, const int nq) {
+    const __mmask32 m = mask32(d - x);
+    __m512 sum[8][2];
+
+    KT_EACH (r, nq) {
+        KT_EACH (c, 2)
+            sum[r][c] =
+                _mm512_mul_ps(_mm512_set1_ps(keep[r]), _mm512_load_ps(o + r * ldo + x + 16 * c));
+    }
+    for (int64_t j = 0; j < n_keys; j += 2) {
+        const uint16_t *row = v + j * ldv + x;
+        __m512i a = _mm512_maskz_loadu_epi16(m, row), b = _mm512_setzero_si512(), low, high;
+        if (j + 1 < n_keys) b = _mm512_maskz_loadu_epi16(m, row + ldv);
+        kt_attn_fetch(v + j * ldv, ldv, 2, x, x + 32, 32, ahead);
+        low = _mm512_unpacklo_epi16(a, b);
+        high = _mm512_unpackhi_epi16(a, b);
+        KT_EACH (r, nq) {
+            __m512i p =
+                _mm512_set1_epi32(kt_load_i32((const uint8_t *)(s + r * KT_ATTN_LDS + j / 2)));
+            sum[r][0] = dot(sum[r][0], low, p);
+            sum[r][1] = dot(sum[r][1], high, p);
+        }
+    }
+    KT_EACH (r, nq) {
+        KT_EACH (c, 2) _mm512_store_ps(o + r * ldo + x + 16 * c, sum[r][c]);
+    }
+}
+
+KT_INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s,
+                          const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead,
+                          const int nq) {
+    for (int64_t x = 0; x < d; x += 32)
+        weigh_tile(o, ldo, keep, s, v, ldv, d, x, n_keys, ahead, nq);
+}
+
+static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead) {
+    const int64_t lds = KT_ATTN_LDS;
+    int64_t i = 0;
+    for (; i + 8 <= n_queries; i += 8)
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 8);
+    for (; i + 4 <= n_queries; i += 4)
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 4);
+    for (; i < n_queries; i++)
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 1);
+}
+
+#endif
