@@ -78,6 +78,14 @@ kt_status kt_moe_cut_parse(const char *text, kt_moe_cut *out, kt_err *err);
 kt_status kt_plan_number_parse(const char *text, const char *name, int64_t min, int64_t max,
                                int64_t *out, kt_err *err);
 
+/* Of a layer_gain cell: the part of the predicted gain (in logarithms) that was there; NAN where the prediction
+ * is below 1 % or twice the noise, so that the quotient would mean nothing. */
+double kt_layer_realised(const kt_table_plan *gain, double aa_noise_p95);
+
+/* Rows of experts whose layer gains less than 80 % of what they promise, and not surely anything, answer
+ * with their default. From now on they count as they are: for measuring layers again. */
+void kt_planner_trust_rows(kt_planner *p);
+
 /* The encoding of activations for problem->op and problem->weights (the rest is ignored), the same for
  * every m, so that a row's result does not depend on how many rows come with it. When the table knows
  * both (kt_registry_acts names the other one), the one whose rows of equal cells took less time; when it

@@ -105,7 +105,15 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
                           double scale, kt_cell *out) {
     const kt_table_row *row = &p->table->rows[row_id];
     kt_candidate c = {p->row_choice[row_id], row->time_ns * scale};
+    double least_ns = row->time_ns;
+    kt_choice standard = {0};
 
+    if (!p->trusts_rows && kt_layer_denies(p->table, row) &&
+        (standard.variant = kt_registry_find(p->registry, row->default_variant)) &&
+        kt_config_parse(standard.variant, row->default_config, &standard.config, NULL) == KT_OK) {
+        least_ns = row->default_ns;
+        c = (kt_candidate){standard, least_ns * scale};
+    }
     out->m = problem->m;
     out->n = 0;
     if (!c.choice.variant ||
@@ -121,7 +129,7 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
         memset(&c, 0, sizeof c);
         c.choice.variant = kt_registry_find(p->registry, name);
         /* The winner was decided by a holdout race: no other entry of its row overtakes it. */
-        c.time_ns = (time_ns > row->time_ns ? time_ns : row->time_ns * (1 + 2 * same_time)) * scale;
+        c.time_ns = (time_ns > least_ns ? time_ns : least_ns * (1 + 2 * same_time)) * scale;
         if (!c.choice.variant ||
             kt_config_parse(c.choice.variant, config, &c.choice.config, NULL) != KT_OK ||
             kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK ||

@@ -1,4 +1,5 @@
 /* Plan cells of the table as what the runtime obeys. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,49 @@ static int is_of(const kt_table_plan *cell, const kt_problem *q, int threads) {
     return cell->row.threads == threads && p->op == q->op && p->weights == q->weights &&
            p->acts == q->acts && p->n == q->n && p->k == q->k && p->experts == q->experts &&
            p->topk == q->topk;
+}
+
+/* A gain below 1 % is none; of one that is promised this part must be there. */
+static const double least_gain = 0.01, least_realised = 0.8;
+
+double kt_layer_realised(const kt_table_plan *g, double noise) {
+    double least = 2 * noise > least_gain ? 2 * noise : least_gain;
+    if (g->predicted <= 1 + least) return NAN;
+    return log(g->row.default_ns / g->row.time_ns) / log(g->predicted);
+}
+
+/* Rows that an expert of such a layer has on average. */
+static double rows_of(const kt_table_plan *cell) {
+    const kt_problem *q = &cell->row.problem;
+    double rows = q->experts > 0 ? (double)(cell->tokens * q->topk) / (double)q->experts : 1;
+    return rows > 1 ? rows : 1;
+}
+
+int kt_layer_denies(const kt_table *t, const kt_table_row *row) {
+    double noise = t->fingerprint.ceilings.aa_noise_p95, nearest = INFINITY;
+    int denied = 0, confirmed = 0;
+
+    if (row->problem.op != KT_OP_MOE_FFN || strcmp(row->status, "tuned") != 0) return 0;
+    for (size_t i = 0; i < t->n_plans; i++) {
+        const kt_table_plan *cell = &t->plans[i];
+        double realised = kt_layer_realised(cell, noise), far;
+        if (strcmp(cell->cell, "layer_gain") != 0 || !is_of(cell, &row->problem, row->threads))
+            continue;
+        far = fabs(log(rows_of(cell) / (double)row->problem.m));
+        if (far > nearest + 1e-9) continue;
+        if (far < nearest - 1e-9) denied = confirmed = 0;
+        nearest = far;
+        if (isnan(realised)) continue;
+        if (realised >= least_realised || strcmp(cell->row.status, "tuned") == 0)
+            confirmed++;
+        else
+            denied++;
+    }
+    return denied > 0 && confirmed == 0;
+}
+
+void kt_planner_trust_rows(kt_planner *p) {
+    p->trusts_rows = 1;
 }
 
 static kt_status obey_cut(const kt_table_plan *cell, kt_layer_plan *out, kt_err *why) {

@@ -49,7 +49,8 @@ struct kt_planner {
     char command[256];         /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
-    int is_exact; /* no faster encoding of activations than the format's own */
+    int trusts_rows; /* whatever layers say of them */
+    int is_exact;    /* no faster encoding of activations than the format's own */
     kt_plan_totals totals;
 };
 
@@ -61,6 +62,10 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
  * preferred one. layout NULL = any. */
 void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
                          const char *layout, kt_cell *out);
+
+/* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose experts
+ * have rows nearest to the row's m. */
+int kt_layer_denies(const kt_table *table, const kt_table_row *row);
 
 /* Does a come before b where nothing else tells them apart? Exact arithmetic first, then ours
  * before a library's, then the widest instruction set, then the name. */

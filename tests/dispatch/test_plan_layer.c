@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/cpu.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
 #include "tests/support/temp.h"
@@ -198,4 +199,72 @@ Test(layer_plan, cuts_are_read_back) {
                   back.tasks_per_thread == cuts[i].tasks_per_thread &&
                   back.is_largest_first == cuts[i].is_largest_first);
     }
+}
+
+/* Rows whose layers do not gain what the rows promise answer with their default, until they are trusted. */
+Test(plan_layer, rows_that_their_layer_denies_run_the_default) {
+    static const char fast[] = "w4g32_a8_moe64__avx2", plain[] = "any_any_moe64__scalar";
+    static const struct {
+        const char *status; /* of the layer: is its gain sure? */
+        double default_ns;  /* over 1000 */
+        double predicted;
+        const char *also; /* a second routing that confirms */
+        bool is_denied;
+    } cases[] = {{"default", 1010, 1.5, NULL, true},
+                 {"default", 1010, 1.5, "zipf:1", false},
+                 {"tuned", 1100, 1.5, NULL, false},
+                 {"default", 1450, 1.5, NULL, false},
+                 {"default", 1010, 1.005, NULL, false}};
+    kt_registry *registry;
+    kt_cpu cpu;
+    kt_err err;
+
+    kt_cpu_probe(&cpu);
+    cr_assert_eq(
+        kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, cpu.isa, &registry, &err),
+        KT_OK);
+    if (!kt_registry_find(registry, fast)) cr_skip_test("no AVX2");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_table_plan gain = cell("layer_gain", 64, "zipf:0.6", 6.9, "table");
+        kt_choice_map *map = calloc(1, sizeof *map);
+        kt_planner *planner;
+        kt_table *t;
+
+        cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
+        t->fingerprint = (kt_fingerprint){.isa = cpu.isa, .usable_cores = 2, .numa_nodes = 1};
+        gain.predicted = cases[i].predicted;
+        gain.row.default_ns = cases[i].default_ns;
+        snprintf(gain.row.status, sizeof gain.row.status, "%s", cases[i].status);
+        cr_assert_eq(kt_table_put_plan(t, &gain, &err), KT_OK, "%s", err.message);
+        if (cases[i].also) {
+            snprintf(gain.routing, sizeof gain.routing, "%s", cases[i].also);
+            gain.row.default_ns = 1480;
+            cr_assert_eq(kt_table_put_plan(t, &gain, &err), KT_OK, "%s", err.message);
+        }
+        for (int64_t m = 1; m <= 4; m++) {
+            kt_table_row r = gain.row;
+            r.problem.m = m;
+            snprintf(r.variant, sizeof r.variant, "%s", fast);
+            snprintf(r.default_variant, sizeof r.default_variant, "%s", plain);
+            r.config[0] = r.default_config[0] = '\0';
+            r.version = kt_registry_find(registry, fast)->version;
+            r.time_ns = 1000;
+            r.default_ns = 1500;
+            snprintf(r.status, sizeof r.status, "tuned");
+            cr_assert_eq(kt_table_put(t, &r, &err), KT_OK, "%s", err.message);
+        }
+        cr_assert_eq(kt_planner_create(registry, t, &t->fingerprint, NULL, &planner, &err), KT_OK);
+        for (int trusted = 0; trusted <= 1; trusted++) {
+            const char *want = cases[i].is_denied && !trusted ? plain : fast;
+            if (trusted) kt_planner_trust_rows(planner);
+            cr_assert_eq(kt_plan_resolve(planner, &experts, 2, 4, 0.7, map, NULL, &err), KT_OK,
+                         "%s", err.message);
+            cr_expect_str_eq(kt_choice_for(map, 4)->variant->name, want, "case %zu, trusted %d: %s",
+                             i, trusted, kt_choice_for(map, 4)->variant->name);
+        }
+        kt_planner_destroy(planner);
+        kt_table_destroy(t);
+        free(map);
+    }
+    kt_registry_destroy(registry);
 }

@@ -126,6 +126,7 @@ Test(verbs, all_answer_in_json, .timeout = 120) {
          "--against any_any_p64__scalar --seconds 50ms --json",
          5, NULL},
         {"verify $H/good.kttable.json --gates-only --sample 10% --json", 5, "findings"},
+        {"verify $H/good.kttable.json --gates-only --sample 1% --e2e --json", 5, "layers"},
         {"compare $H/good.kttable.json $H/good.kttable.json --json", 0, NULL},
         {"merge $H/good.kttable.json $H/good.kttable.json --out $H/merged.kttable.json --json", 0,
          "cells"},

@@ -6,8 +6,11 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "tuner/cli/run_plans.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
+#include "tuner/cli/verify_layers.h"
+#include "tuner/report/plan_words.h"
 #include "tuner/search/contest.h"
 #include "tuner/session/duels.h"
 #include "tuner/space/candidates.h"
@@ -17,7 +20,9 @@ typedef struct verify_state {
     kt_workbench bench;
     kt_table *table;
     kt_duels duels;
-    bool gates_only;
+    bool gates_only, e2e;
+    const char *model; /* whose layers, for e2e */
+    kt_layers_verdict layers;
     kt_json_writer *json; /* NULL = text */
     double sample;
     int64_t seed;
@@ -126,6 +131,40 @@ static kt_status verify_all(verify_state *v, kt_err *err) {
     return KT_OK;
 }
 
+static void tell_layer(void *arg, const kt_table_plan *plan) {
+    verify_state *v = arg;
+    double noise = v->bench.machine.ceilings.aa_noise_p95;
+
+    if (v->json)
+        kt_write_table_plan(plan, noise, v->json);
+    else
+        kt_print_table_plan(plan, noise);
+}
+
+/* Whole layers, after the rows. */
+static kt_status verify_layers(verify_state *v, kt_err *err) {
+    int threads = v->table->n_rows ? v->table->rows[0].threads : 1;
+    kt_layer_session_setup setup = {.registry = v->bench.registry,
+                                    .machine = &v->bench.machine,
+                                    .table = v->table,
+                                    .rotation_bytes = kt_table_rotation_bytes(&v->bench, v->table),
+                                    .deadline_ns = INT64_MAX,
+                                    .seed = (uint64_t)v->seed,
+                                    .stop = stop_asked,
+                                    .stop_arg = (void *)(uintptr_t)v->context};
+
+    for (size_t i = 0; i < v->table->n_rows; i++)
+        if (v->table->rows[i].threads > threads) threads = v->table->rows[i].threads;
+    setup.threads =
+        threads < v->bench.topology.usable_cores ? threads : v->bench.topology.usable_cores;
+    if (v->json) {
+        kt_json_end_array(v->json);
+        kt_json_key(v->json, "layers");
+        kt_json_begin_array(v->json);
+    }
+    return kt_verify_layers(&setup, v->model, tell_layer, v, &v->layers, err);
+}
+
 static void print_end(const verify_state *v, const char *where) {
     const struct {
         const char *name;
@@ -134,7 +173,14 @@ static void print_end(const verify_state *v, const char *where) {
                   {"not_sampled", v->skipped},
                   {"wrong", v->wrong},
                   {"slower", v->slower},
-                  {"outdated", v->outdated}};
+                  {"outdated", v->outdated},
+                  {"layers_checked", v->layers.checked},
+                  {"layers_unconfirmed", v->layers.unconfirmed},
+                  {"layers_slower", v->layers.slower}};
+    if (!v->json && v->e2e)
+        printf("%d layers: %d gain less than %.0f %% of what their cells promise, %d are slower "
+               "than with the defaults\n",
+               v->layers.checked, v->layers.unconfirmed, 100 * KT_LEAST_REALISED, v->layers.slower);
     if (!v->json) {
         printf("%s: %d rows verified, %d not sampled: %d wrong, %d slower than the default, %d "
                "outdated\n",
@@ -162,10 +208,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     verify_state v = {.context = context, .sample = 1, .seed = 1};
     const char *model = "tiny-moe", *word[1], *path = NULL;
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
-    bool json = false;
+    bool json = false, is_layer_error = false;
     const kt_switch switches[] = {
         {"model", KT_SWITCH_TEXT, &model, "NAME", "without TABLE: the one serving would use"},
         {"gates-only", KT_SWITCH_FLAG, &v.gates_only, NULL, "correctness only, no timing"},
+        {"e2e", KT_SWITCH_FLAG, &v.e2e, NULL,
+         "also run two whole layers of the model: do they gain what the rows promise?"},
         {"sample", KT_SWITCH_SHARE, &v.sample, "SHARE", "of the rows, 10% or 0.1; default all"},
         {"seed", KT_SWITCH_COUNT, &v.seed, "N", "of inputs and sampling; default 1"},
         {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"},
@@ -174,13 +222,17 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "verify", "[TABLE] ",
         "Run the correctness gate on every winner of a table, and the holdout race of each tuned "
         "row\n"
-        "against its default. Exit code 4: a winner computes wrong results; 5: one is slower now.",
-        "  kttune verify --model tiny-moe --gates-only\n  kttune verify mine.kttable.json --sample "
+        "against its default. Exit code 4: a winner computes wrong results; 5: one is slower now, "
+        "or "
+        "a layer (--e2e) does not gain 80 % of what its rows promise.",
+        "  kttune verify --model tiny-moe --gates-only\n"
+        "  kttune verify mine.kttable.json --gates-only --e2e\n"
+        "  kttune verify mine.kttable.json --sample "
         "10%\n"};
     char where[1024];
     kt_err err;
     kt_status st;
-    int n = 0, code = kt_switches_parse(&usage, switches, 5, argc, argv, word, 1, &n);
+    int n = 0, code = kt_switches_parse(&usage, switches, 6, argc, argv, word, 1, &n);
 
     if (code >= 0) return code;
     if (n == 1) path = word[0];
@@ -188,15 +240,22 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (st == KT_OK)
         st = kt_table_choose(&v.bench, path, model, where, sizeof where, &v.table, &err);
     if (json) begin_json(v.json = &w);
+    if (st == KT_OK) v.model = strchr(model, '/') ? model : v.table->workload;
     if (st == KT_OK) st = verify_all(&v, &err);
+    if (st == KT_OK && v.e2e) {
+        st = verify_layers(&v, &err);
+        is_layer_error = st != KT_OK;
+    }
     if (st == KT_OK) print_end(&v, where);
     kt_json_writer_deinit(&w);
     kt_duels_deinit(&v.duels);
     kt_table_destroy(v.table);
     kt_workbench_deinit(&v.bench);
+    if (is_layer_error) return kt_verb_fail(&err);
     if (st != KT_OK) return kt_table_verb_fail(&err);
     if (v.wrong) return KT_TUNE_GATE;
-    return v.slower || v.outdated ? KT_TUNE_REGRESSION : KT_TUNE_OK;
+    return v.slower || v.outdated || v.layers.unconfirmed || v.layers.slower ? KT_TUNE_REGRESSION
+                                                                             : KT_TUNE_OK;
 }
 
 const kt_verb kt_verb_verify = {.name = "verify",

@@ -61,6 +61,7 @@ kt_status kt_layer_session_create(const kt_layer_session_setup *setup, kt_layer_
     if (st == KT_OK)
         st = kt_planner_create(setup->registry, setup->table, setup->machine, NULL, &s->with_table,
                                err);
+    if (st == KT_OK) kt_planner_trust_rows(s->with_table); /* else the tuned ones would not run */
     if (st == KT_OK)
         st = kt_planner_create(setup->registry, NULL, setup->machine, NULL, &s->without, err);
     if (st == KT_OK) st = kt_pool_create(&pool, &s->pool, err);
@@ -564,7 +565,5 @@ kt_status kt_layer_session_skew(kt_layer_session *s, const kt_problem *experts, 
 }
 
 double kt_realised_gain(const kt_table_plan *g, double aa_noise_p95) {
-    double least = 2 * aa_noise_p95 > KT_MIN_GAIN ? 2 * aa_noise_p95 : KT_MIN_GAIN;
-    if (g->predicted <= 1 + least) return NAN;
-    return log(g->row.default_ns / g->row.time_ns) / log(g->predicted);
+    return kt_layer_realised(g, aa_noise_p95);
 }
