@@ -126,10 +126,8 @@ static size_t workspace_bytes(const kt_problem *problem, const kt_config *config
 }
 
 static void gemm(const kt_gemm_call *call) {
-    const int block = call->config->value[0];
-    float *tile = call->scratch;
-    kt_lib_context context = {.scratch = tile + 64 * block};
-    const kt_walk walk = {.block = block, .rows_outermost = 1, .tile = tile, .context = &context};
+    kt_lib_context context;
+    const kt_walk walk = kt_lib_walk(call->config, call->scratch, &context);
     kt_p64_gemm(call, kt_libxsmm_tile, &walk);
 }
 

@@ -12,20 +12,16 @@ static size_t workspace_bytes(const kt_problem *problem, const kt_config *config
 }
 
 static void gate_up(const kt_moe_call *call) {
-    const int block = call->config->value[0];
-    float *tile = call->scratch;
-    kt_lib_context context = {.scratch = tile + 64 * block};
-    const kt_walk walk = {.block = block, .rows_outermost = 1, .tile = tile, .context = &context};
+    kt_lib_context context;
+    const kt_walk walk = kt_lib_walk(call->config, call->scratch, &context);
     kt_p64_gate_up_rows(
         call, kt_blis_tile,
         call->problem->acts == KT_A_BF16 ? kt_swiglu_abf16_scalar : kt_swiglu_a8_scalar, &walk);
 }
 
 static void down(const kt_moe_call *call) {
-    const int block = call->config->value[0];
-    float *tile = call->scratch;
-    kt_lib_context context = {.scratch = tile + 64 * block};
-    const kt_walk walk = {.block = block, .rows_outermost = 1, .tile = tile, .context = &context};
+    kt_lib_context context;
+    const kt_walk walk = kt_lib_walk(call->config, call->scratch, &context);
     kt_p64_down_rows(call, kt_blis_tile, &walk);
 }
 

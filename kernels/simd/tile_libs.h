@@ -17,6 +17,15 @@ typedef struct kt_lib_context {
     int threads;      /* the caller's setting, restored on close */
 } kt_lib_context;
 
+/* The walk of a call with a tunable `block` first: a tile of sums, then the library's scratch. */
+static inline kt_walk kt_lib_walk(const kt_config *config, void *scratch, kt_lib_context *context) {
+    const int block = config->value[0];
+    float *tile = scratch;
+
+    *context = (kt_lib_context){.scratch = tile + 64 * block};
+    return (kt_walk){.block = block, .rows_outermost = 1, .tile = tile, .context = context};
+}
+
 /* LIBXSMM: BF16 brgemm straight on the panel, which is its VNNI layout. */
 kt_status kt_libxsmm_usable(kt_err *why);
 size_t kt_libxsmm_scratch_bytes(int block, int64_t k);
