@@ -85,6 +85,7 @@ static kt_status race_all(compare_state *s, kt_err *err) {
                           .machine = &s->bench.machine,
                           .seed = 1,
                           .least_effect = KT_COMPARE_LEAST,
+                          .repeats = KT_COMPARE_REPEATS,
                           .stop = stop_asked,
                           .stop_arg = (void *)(uintptr_t)s->context,
                           .banks = {.rotation_bytes = kt_table_rotation_bytes(&s->bench, s->a)}};

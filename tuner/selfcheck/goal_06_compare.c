@@ -38,6 +38,7 @@ static kt_status run_trials(kt_check *c, const kt_cell_list *cells, kt_planner *
 
     kt_check_duels_init(c, &d);
     d.duels.least_effect = KT_COMPARE_LEAST;
+    d.duels.repeats = KT_COMPARE_REPEATS;
     for (; st == KT_OK && t->trials < trials && !kt_check_stopped(c); t->trials++) {
         /* Cell after cell, so that its weights are packed once. */
         const kt_tune_cell *cell = &cells->cells[(size_t)t->trials * cells->n / (size_t)trials];

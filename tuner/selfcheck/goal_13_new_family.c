@@ -102,8 +102,8 @@ static kt_status add_family(kt_check *c, const kt_cell_list *own, int which, con
 }
 
 static kt_status measure(kt_check *c, kt_err *err) {
-    const char *rows = c->quick ? "m<=4,threads=1" : "m<=16";
-    const char *own_rows = c->quick ? "m<=4,threads=1,role=experts" : "m<=16,role=experts";
+    const char *rows = c->quick ? "m<=4,threads=1" : "m<=8";
+    const char *own_rows = c->quick ? "m<=4,threads=1,role=experts" : "m<=8,role=experts";
     char journal[2 * KT_CHECK_PATH_BYTES];
     kt_session_progress full, again;
     kt_cell_list all, own = {0};

@@ -15,6 +15,10 @@
 /* What a comparison calls a change at all: half of what it has to find. */
 #define KT_COMPARE_LEAST 0.015
 
+/* Noise only adds time: the fastest of four samples scatters half as much as one, and a model's cells are
+ * compared within a minute all the same. */
+#define KT_COMPARE_REPEATS 4
+
 typedef struct kt_duels {
     const kt_registry *registry;   /* borrowed; these five are set by the owner */
     const kt_fingerprint *machine; /* with ceilings; borrowed */
@@ -24,6 +28,7 @@ typedef struct kt_duels {
     double
         slowdown; /* the second choice spins on for this share of each sample: to test the test */
     int64_t spread_tokens; /* as in kt_trial_setup */
+    int repeats;           /* each side of a round is the fastest of so many samples; 0 = 1 */
     double
         least_effect; /* above 0: a race ends early when a difference of this size is beyond doubt, or
                               ruled out */
