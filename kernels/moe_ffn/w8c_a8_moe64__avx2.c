@@ -4,15 +4,20 @@
 #include "kernels/simd/p64_avx2.h"
 #include "kernels/simd/swiglu_avx2.h"
 
+static const int32_t floats[] = {0, 1};
+static const kt_param params[] = {{"floats", floats, 2, 0}};
+
 static void gate_up(const kt_moe_call *call) {
     _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
-    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_words_how how = {.as_floats = call->config->value[0]};
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile, .context = &how};
     kt_p64_gate_up_rows(call, kt_tile_w8c_avx2, kt_swiglu_a8_avx2, &walk);
 }
 
 static void down(const kt_moe_call *call) {
     _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
-    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    kt_words_how how = {.as_floats = call->config->value[0]};
+    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile, .context = &how};
     kt_p64_down_rows(call, kt_tile_w8c_avx2, &walk);
 }
 
@@ -23,8 +28,10 @@ KT_VARIANT(w8c_a8_moe64__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 2,
+    .version = 3,
     .layout = "p64",
+    .params = params,
+    .n_params = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

@@ -23,6 +23,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
     return _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), start);
 }
 
+#define KT_DOT_APART 1
 #include "kernels/simd/p64_blocked.h"
 
 /* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of

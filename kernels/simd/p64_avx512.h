@@ -22,6 +22,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
     return _mm512_add_epi32(_mm512_madd_epi16(sum, _mm512_set1_epi16(1)), start);
 }
 
+#define KT_DOT_APART 1
 #include "kernels/simd/p64_blocked.h"
 
 static inline void kt_tile_w4g32_avx512(const kt_p64_tile *t) {

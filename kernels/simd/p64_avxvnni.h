@@ -29,6 +29,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
     return sum;
 }
 
+#define KT_DOT_APART 0
 #include "kernels/simd/p64_blocked.h"
 
 static inline void kt_tile_w4g32_avxvnni(const kt_p64_tile *t) {

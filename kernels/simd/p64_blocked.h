@@ -43,14 +43,25 @@ typedef enum kt_weights_at {
     KT_AT_UNPACKED /* KT_SLICE_BYTES per step */
 } kt_weights_at;
 
+/* What a row brings to KT_OPEN_GROUPS groups beside its codes. Copied side by side, for micro kernels
+ * run out of registers for pointers; for several chunks at once, since the rows share few cache sets. */
+#define KT_OPEN_GROUPS 32
+typedef struct kt_row_groups {
+    float scale[KT_OPEN_GROUPS];
+    int32_t start[KT_OPEN_GROUPS]; /* of the sum, or what is added to it at the end */
+} kt_row_groups;
+
 /* One call of a micro kernel. */
 typedef struct kt_micro {
     const kt_p64_tile *tile;
-    const uint8_t *w;       /* of the slice at `group` */
-    const uint8_t *scales;  /* bfloat16 of the slice, 1152 bytes from group to group */
-    const uint8_t *a16;     /* rows of widened activations (kt_widen_rows) */
-    int64_t group;          /* first group of the chunk */
-    int groups, row, slice; /* their number; first row; slice of the panel */
+    const uint8_t *w;          /* of the slice at `group` */
+    const uint8_t *scales;     /* bfloat16 of the slice, 1152 bytes from group to group */
+    const kt_row_groups *rows; /* of the block (kt_open_rows) */
+    int opened;                /* the chunk's first group in rows */
+    const uint8_t *a16;        /* rows of widened activations (kt_widen_rows) */
+    const uint8_t *starts;     /* of float sums: a slice of int32 per group (kt_unpack_words) */
+    int64_t group;             /* first group of the chunk */
+    int groups, row, slice;    /* their number; first row; slice of the panel */
 } kt_micro;
 
 KT_INLINE void kt_fetch_group(const uint8_t *p, int bytes) {
@@ -65,61 +76,98 @@ KT_INLINE kt_vi kt_weights_of_step(const uint8_t *w, const kt_weights_at at, int
     return kt_v_high_nibbles(kt_v_load(w + 256 * (step - 4) + KT_V_BYTES * c));
 }
 
-/* A row from the first group of the chunk on. Micro kernels read nothing through *x while they store:
- * what they store could be anything. */
-typedef struct kt_micro_row {
-    const uint8_t *q;
-    const float *scale;
-    const int32_t *comp;
-} kt_micro_row;
+/* Before each chunk: start = times * comp + more. */
+KT_INLINE void kt_open_rows(kt_micro *x, const int times, const int more,
+                            kt_row_groups *restrict rows) {
+    const kt_p64_tile *t = x->tile;
+    const int64_t left = t->k / 32 - x->group;
+    const int groups = left < KT_OPEN_GROUPS ? (int)left : KT_OPEN_GROUPS;
 
-KT_INLINE kt_micro_row kt_micro_row_of(const kt_micro *x, int r) {
-    const void *a = x->tile->a[x->row + r];
-    const kt_micro_row row = {(const uint8_t *)a + 32 * x->group,
-                              kt_a8_scales(a, x->tile->k) + x->group,
-                              kt_a8_comps(a, x->tile->k) + x->group};
-    return row;
+    x->rows = rows;
+    x->opened = (int)(x->group % KT_OPEN_GROUPS);
+    if (x->opened) return;
+    for (int r = 0; r < t->rows; r++) {
+        const float *scale = kt_a8_scales(t->a[r], t->k) + x->group;
+        const int32_t *comp = kt_a8_comps(t->a[r], t->k) + x->group;
+        for (int g = 0; g < groups; g++) rows[r].scale[g] = scale[g];
+        for (int g = 0; g < groups; g++) rows[r].start[g] = times * comp[g] + more;
+    }
 }
 
-/* Groups by bytes products: `rows` rows, all formats that kt_dot_* can take. */
+/* A chunk of the panel that is worked on next. */
+KT_INLINE void kt_fetch_next(const kt_p64_tile *t, const uint8_t *chunk, int bytes) {
+    if (!t->next) return;
+    for (int line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)t->next + (chunk - t->panel) + line, _MM_HINT_T1);
+}
+
+/* One step of `rows` rows: four inputs at q[r] join sum[r].
+ *
+ * Where products are added apart, two rows (of 256 bits) multiply before any is added: additions may go
+ * to any pipe, and right behind their product they take those that multiply (Zen 4: 1.53 VPMADDUBSW a
+ * cycle of 2, this way 1.63). */
+#define KT_BATCH_ROWS (KT_V_BYTES == 32 ? 2 : 1)
+
+KT_INLINE void kt_dot_step(const uint8_t *const q[KT_MICRO_ROWS], const int at,
+                           const kt_vi u[KT_V_COLUMNS], const int rows,
+                           kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    KT_EACH (r, rows) {
+#if KT_DOT_APART
+        if (r % KT_BATCH_ROWS == 0) {
+            const int batch = rows - r < KT_BATCH_ROWS ? rows - r : KT_BATCH_ROWS;
+            kt_vi part[KT_BATCH_ROWS][KT_V_COLUMNS];
+            KT_EACH (j, batch) {
+                const kt_vi x = kt_v_each_now(q[r + j] + at);
+                KT_EACH (c, KT_V_COLUMNS) part[j][c] = kt_v_maddubs_now(u[c], x);
+            }
+            KT_EACH (j, batch) {
+                KT_EACH (c, KT_V_COLUMNS) {
+                    sum[r + j][c] = kt_v_add16_now(sum[r + j][c], part[j][c]);
+                }
+            }
+        }
+#else
+        const kt_vi x = kt_v_each(q[r] + at);
+        KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_next(sum[r][c], u[c], x);
+#endif
+    }
+}
+
+/* Groups by bytes products: `rows` rows, all formats that kt_dot_* can take. Nothing is read through *x
+ * while results are stored: what is stored could be anything. */
 KT_INLINE void kt_micro_bytes(const kt_micro *x, const int rows, const kt_weights_at at,
                               const int has_scales) {
-    const uint8_t *w = x->w, *scales = x->scales;
-    const int groups = x->groups;
+    const uint8_t *w = x->w, *scales = x->scales, *q[KT_MICRO_ROWS];
+    const kt_row_groups *row = x->rows + x->row;
+    const int groups = x->groups, first = x->opened;
     float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
-    kt_micro_row row[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) row[r] = kt_micro_row_of(x, r);
+    KT_EACH (r, rows) q[r] = (const uint8_t *)x->tile->a[x->row + r] + 32 * x->group;
     for (int g = 0; g < groups; g++) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
         kt_vi u[KT_V_COLUMNS];
+        kt_vf w_scale[KT_V_COLUMNS];
 
         KT_EACH (c, KT_V_COLUMNS) u[c] = kt_weights_of_step(w, at, 0, c);
         KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each(row[r].q + 32 * g);
-            kt_vi start = kt_v_each(row[r].comp + g);
-            if (!has_scales) start = kt_v_times_16(start);
-            KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_first(u[c], q, start);
+            const kt_vi y = kt_v_each(q[r] + 32 * g), start = kt_v_each(&row[r].start[first + g]);
+            KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_first(u[c], y, start);
         }
         KT_EACH (i, 7) {
             KT_IN_ORDER();
             KT_EACH (c, KT_V_COLUMNS) u[c] = kt_weights_of_step(w, at, i + 1, c);
-            KT_EACH (r, rows) {
-                const kt_vi q = kt_v_each(row[r].q + 32 * g + 4 * i + 4);
-                KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_dot_next(sum[r][c], u[c], q);
-            }
+            kt_dot_step(q, 32 * g + 4 * i + 4, u, rows, sum);
         }
         KT_IN_ORDER();
-        KT_EACH (c, KT_V_COLUMNS) {
-            kt_vf w_scale = kt_v_zero();
-            if (has_scales) w_scale = kt_v_load_bf16(scales + KT_V_BYTES / 2 * c);
-            KT_EACH (r, rows) {
-                kt_vi start = kt_v_each(row[r].comp + g);
+        if (has_scales) {
+            KT_EACH (c, KT_V_COLUMNS) w_scale[c] = kt_v_load_bf16(scales + KT_V_BYTES / 2 * c);
+        }
+        KT_EACH (r, rows) {
+            const kt_vi start = kt_v_each(&row[r].start[first + g]);
+            const kt_vf a_scale = kt_v_each_float(row[r].scale[first + g]);
+            KT_EACH (c, KT_V_COLUMNS) {
+                const kt_vf scale = has_scales ? kt_v_mul(w_scale[c], a_scale) : a_scale;
                 float *to = out + 64 * r + KT_V_BYTES / 4 * c;
-                kt_vf scale;
-                if (!has_scales) start = kt_v_times_16(start);
-                scale = kt_v_each_float(row[r].scale[g]);
-                if (has_scales) scale = kt_v_mul(w_scale, scale);
                 kt_v_store_floats(to, kt_v_fma(kt_v_to_float(kt_dot_last(sum[r][c], start)), scale,
                                                kt_v_load_floats(to)));
             }
@@ -157,6 +205,7 @@ static inline void kt_tile_w4g32_blocked(const kt_p64_tile *t) {
     const int64_t groups = t->k / 32;
     _Alignas(64) uint8_t unpacked[KT_CHUNK_GROUPS * 8 * KT_SLICE_BYTES];
     const int direct = t->rows < KT_DIRECT_ROWS, most = direct ? 1 : KT_CHUNK_GROUPS;
+    kt_row_groups rows[KT_BLOCK_ROWS];
     kt_micro x = {.tile = t};
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
@@ -164,6 +213,8 @@ static inline void kt_tile_w4g32_blocked(const kt_p64_tile *t) {
         const uint8_t *chunk = t->panel + 1152 * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
         if (direct) kt_fetch_group(chunk, 1152);
+        kt_fetch_next(t, chunk, 1152 * x.groups);
+        kt_open_rows(&x, 1, 0, rows);
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             const uint8_t *w = chunk + KT_SLICE_BYTES * x.slice;
             x.scales = chunk + 1024 + KT_SLICE_BYTES / 2 * x.slice;
@@ -194,6 +245,7 @@ KT_INLINE void kt_scale_channels(const kt_p64_tile *t) {
 static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
     const int64_t groups = t->k / 32;
     const int most = t->rows < KT_DIRECT_ROWS ? 1 : KT_CHUNK_GROUPS;
+    kt_row_groups rows[KT_BLOCK_ROWS];
     kt_micro x = {.tile = t};
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
@@ -201,6 +253,8 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
         const uint8_t *chunk = t->panel + 2048 * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
         if (most == 1) kt_fetch_group(chunk, 2048);
+        kt_fetch_next(t, chunk, 2048 * x.groups);
+        kt_open_rows(&x, 16, 0, rows);
         x.scales = chunk;
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             x.w = chunk + KT_SLICE_BYTES * x.slice;
@@ -212,111 +266,193 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
 
 /* Where it would saturate (VPMADDUBSW: 2 * 255 * 127 > 32767): products of 16-bit words. The even and
  * the odd bytes of a lane are two pairs of words; activations are widened the same way once per chunk,
- * eight lanes of even, then eight of odd bytes for each group. */
-KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, uint8_t *rows) {
+ * eight lanes of even, then eight of odd bytes for each group.
+ *
+ * Half of the work are additions, and where these go to any pipe they keep multiplications from theirs
+ * (Zen 4: 1.6 VPMADDWD a cycle with as many VPADDD, of 2). Floats are added by other pipes. A float
+ * whose bits are n < 2^24 is n * 2^-149, denormal or of the first binade, and adding two of them adds
+ * n exactly: VADDPS adds integers, as long as none is negative and denormals are numbers
+ * (kt_denormals_on). So activations are taken + 128, and sums start at 128 * (8160 - sum u):
+ *
+ *     sum (w + 128) (q + 128) + 128 * (8160 - sum u) = sum w q + 128 sum q' + 128 * 8160 - 32 * 2^14
+ *                                                    = sum w q - 16 comp + 1044480
+ *
+ * with 8160 = 32 * 255, u = w + 128, q' = q + 128 and comp = -8 sum q; all below 2^22. */
+#define KT_WORDS_BIAS 1044480
+
+/* How a variant wants its words added, behind kt_p64_tile.context. */
+typedef struct kt_words_how {
+    int as_floats;
+} kt_words_how;
+
+/* Denormals are numbers, to the default rounding, until kt_denormals_restore. */
+KT_INLINE unsigned kt_denormals_on(void) {
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    KT_IN_ORDER();
+    return before;
+}
+KT_INLINE void kt_denormals_restore(unsigned before) {
+    KT_IN_ORDER();
+    _mm_setcsr(before);
+}
+
+KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, const int as_floats,
+                             uint8_t *rows) {
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
     for (int r = 0; r < t->rows; r++, rows += KT_WORDS_STRIDE)
         for (int g = 0; g < groups; g++) {
             uint8_t *a16 = rows + 64 * g;
-            const __m256i q = _mm256_loadu_si256(
+            __m256i q = _mm256_loadu_si256(
                 (const __m256i *)(const void *)((const uint8_t *)t->a[r] + 32 * (group + g)));
-            _mm256_store_si256((__m256i *)(void *)a16,
-                               _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
-            _mm256_store_si256((__m256i *)(void *)(a16 + 32), _mm256_srai_epi16(q, 8));
+            __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8);
+            __m256i odd = _mm256_srai_epi16(q, 8);
+            if (as_floats) {
+                q = _mm256_xor_si256(q, sign);
+                even = _mm256_and_si256(q, _mm256_set1_epi16(255));
+                odd = _mm256_srli_epi16(q, 8);
+            }
+            _mm256_store_si256((__m256i *)(void *)a16, even);
+            _mm256_store_si256((__m256i *)(void *)(a16 + 32), odd);
         }
 }
 
-KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weights_at at) {
-    const uint8_t *a = x->a16 + KT_WORDS_STRIDE * x->row, *w = x->w;
-    const int groups = x->groups;
+KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weights_at at,
+                              const int as_floats) {
+    const uint8_t *a = x->a16 + KT_WORDS_STRIDE * x->row, *w = x->w, *starts = x->starts;
+    const kt_row_groups *row = x->rows + x->row;
+    const int groups = x->groups, first = x->opened;
     float *out = x->tile->tile + 64 * x->row + KT_SLICE_ROWS * x->slice;
-    kt_micro_row row[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) row[r] = kt_micro_row_of(x, r);
     for (int g = 0; g < groups; g++, a += 64) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
 
-        KT_EACH (r, rows) {
-            const kt_vi start = kt_v_times_16(kt_v_each(row[r].comp + g));
-            KT_EACH (c, KT_V_COLUMNS) sum[r][c] = start;
-        }
-        KT_EACH (i, 8) {
-            KT_EACH (odd, 2) {
-                kt_vi u[KT_V_COLUMNS];
-                KT_IN_ORDER();
-                KT_EACH (c, KT_V_COLUMNS) {
-                    if (at == KT_AT_UNPACKED) {
-                        u[c] = kt_v_load(w + KT_SLICE_BYTES * (2 * i + odd) + KT_V_BYTES * c);
-                    } else {
-                        u[c] = kt_v_load(w + 256 * i + KT_V_BYTES * c);
-                        u[c] = odd ? kt_v_odd_bytes(u[c]) : kt_v_even_bytes(u[c]);
-                    }
+        KT_EACH (i, 16) { /* words 2 * (i / 2) and the next, of even or odd bytes */
+            kt_vi u[KT_V_COLUMNS];
+            KT_IN_ORDER();
+            KT_EACH (c, KT_V_COLUMNS) {
+                if (at == KT_AT_UNPACKED) {
+                    u[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
+                } else {
+                    u[c] = kt_v_load(w + 256 * (i / 2) + KT_V_BYTES * c);
+                    u[c] = i % 2 ? kt_v_odd_bytes(u[c]) : kt_v_even_bytes(u[c]);
                 }
-                KT_EACH (r, rows) {
-                    const kt_vi q = kt_v_each(a + KT_WORDS_STRIDE * r + 32 * odd + 4 * i);
-                    KT_EACH (c, KT_V_COLUMNS) {
-                        sum[r][c] = kt_v_add32(sum[r][c], kt_v_madd16(u[c], q));
+            }
+            KT_EACH (r, rows) {
+                if (r % KT_BATCH_ROWS == 0) {
+                    const int batch = rows - r < KT_BATCH_ROWS ? rows - r : KT_BATCH_ROWS;
+                    kt_vi part[KT_BATCH_ROWS][KT_V_COLUMNS];
+                    KT_EACH (j, batch) {
+                        const kt_vi q = kt_v_each_now(a + KT_WORDS_STRIDE * (r + j) + 32 * (i % 2) +
+                                                      4 * (i / 2));
+                        KT_EACH (c, KT_V_COLUMNS) part[j][c] = kt_v_madd16_now(u[c], q);
+                    }
+                    KT_EACH (j, batch) {
+                        KT_EACH (c, KT_V_COLUMNS) {
+                            kt_vi *to = &sum[r + j][c];
+                            if (as_floats) {
+                                const kt_vi start = kt_v_load(starts + KT_V_BYTES * c);
+                                *to = kt_v_add_floats_now(i ? *to : start, part[j][c]);
+                            } else if (i) {
+                                *to = kt_v_add32_now(*to, part[j][c]);
+                            } else {
+                                *to = part[j][c];
+                            }
+                        }
                     }
                 }
             }
         }
         KT_IN_ORDER();
         KT_EACH (r, rows) {
+            const kt_vi rest = kt_v_each(&row[r].start[first + g]);
+            const kt_vf scale = kt_v_each_float(row[r].scale[first + g]);
             KT_EACH (c, KT_V_COLUMNS) {
                 float *to = out + 64 * r + KT_V_BYTES / 4 * c;
-                kt_v_store_floats(to,
-                                  kt_v_fma(kt_v_to_float(sum[r][c]),
-                                           kt_v_each_float(row[r].scale[g]), kt_v_load_floats(to)));
+                kt_v_store_floats(to, kt_v_fma(kt_v_to_float(kt_v_add32(sum[r][c], rest)), scale,
+                                               kt_v_load_floats(to)));
             }
         }
         w += at == KT_AT_UNPACKED ? 16 * KT_SLICE_BYTES : 2048;
+        starts += KT_SLICE_BYTES;
     }
 }
 
-KT_INLINE void kt_rows_words(kt_micro *x, const kt_weights_at at) {
-    for (x->row = 0; x->row + 4 <= x->tile->rows; x->row += 4) kt_micro_words(x, 4, at);
+KT_INLINE void kt_rows_words(kt_micro *x, const kt_weights_at at, const int as_floats) {
+    for (x->row = 0; x->row + 4 <= x->tile->rows; x->row += 4) kt_micro_words(x, 4, at, as_floats);
     switch (x->tile->rows - x->row) {
-    case 1: kt_micro_words(x, 1, at); return;
-    case 2: kt_micro_words(x, 2, at); return;
-    case 3: kt_micro_words(x, 3, at); return;
+    case 1: kt_micro_words(x, 1, at, as_floats); return;
+    case 2: kt_micro_words(x, 2, at, as_floats); return;
+    case 3: kt_micro_words(x, 3, at, as_floats); return;
     default: return;
     }
 }
 
-KT_INLINE void kt_unpack_words(const uint8_t *w, int groups, uint8_t *out) {
-    for (int step = 0; step < 8 * groups; step++, w += 256, out += 2 * KT_SLICE_BYTES)
-        for (int c = 0; c < KT_V_COLUMNS; c++) {
-            const kt_vi bytes = kt_v_load(w + KT_V_BYTES * c);
-            kt_v_store(out + KT_V_BYTES * c, kt_v_even_bytes(bytes));
-            kt_v_store(out + KT_SLICE_BYTES + KT_V_BYTES * c, kt_v_odd_bytes(bytes));
+/* Unpack, and note where float sums of each group start. */
+KT_INLINE void kt_unpack_words(const uint8_t *w, int groups, uint8_t *out, uint8_t *starts) {
+    for (int g = 0; g < groups; g++, starts += KT_SLICE_BYTES) {
+        kt_vi all[KT_V_COLUMNS];
+        KT_EACH (i, 8) {
+            KT_EACH (c, KT_V_COLUMNS) {
+                const kt_vi bytes = kt_v_load(w + KT_V_BYTES * c);
+                const kt_vi even = kt_v_even_bytes(bytes), odd = kt_v_odd_bytes(bytes);
+                kt_v_store(out + KT_V_BYTES * c, even);
+                kt_v_store(out + KT_SLICE_BYTES + KT_V_BYTES * c, odd);
+                all[c] = i ? kt_v_add32(all[c], kt_v_add32(even, odd)) : kt_v_add32(even, odd);
+            }
+            w += 256;
+            out += 2 * KT_SLICE_BYTES;
         }
+        /* Words hold up to 4080: their pairs, times -128, fit int32. */
+        KT_EACH (c, KT_V_COLUMNS) {
+            const kt_vi sum = kt_v_madd16(all[c], kt_v_each_int((int)0xff80ff80u));
+            kt_v_store(starts + KT_V_BYTES * c, kt_v_add32(sum, kt_v_each_int(KT_WORDS_BIAS)));
+        }
+    }
 }
 
-static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
+KT_INLINE void kt_tile_w8c_words_how(const kt_p64_tile *t, const int as_floats) {
     enum { CHUNK = KT_CHUNK_GROUPS / 2 };
     const int64_t groups = t->k / 32;
-    _Alignas(64) uint8_t unpacked[CHUNK * 16 * KT_SLICE_BYTES];
+    _Alignas(64) uint8_t unpacked[CHUNK * 16 * KT_SLICE_BYTES], starts[CHUNK * KT_SLICE_BYTES];
     _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_WORDS_STRIDE];
     const int direct = t->rows < KT_DIRECT_ROWS, most = direct ? 1 : CHUNK;
-    kt_micro x = {.tile = t, .a16 = a16};
+    kt_row_groups rows[KT_BLOCK_ROWS];
+    kt_micro x = {.tile = t, .a16 = a16, .starts = starts};
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.group < groups; x.group += x.groups) {
         const uint8_t *chunk = t->panel + 2048 * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
-        kt_widen_rows(t, x.group, x.groups, a16);
+        kt_widen_rows(t, x.group, x.groups, as_floats, a16);
+        kt_fetch_next(t, chunk, 2048 * x.groups);
+        kt_open_rows(&x, 16, as_floats ? -KT_WORDS_BIAS : 0, rows);
         if (direct) kt_fetch_group(chunk, 2048);
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             x.w = chunk + KT_SLICE_BYTES * x.slice;
             if (direct) {
-                kt_rows_words(&x, KT_AT_BYTES);
+                kt_rows_words(&x, KT_AT_BYTES, 0);
                 continue;
             }
-            kt_unpack_words(x.w, x.groups, unpacked);
+            kt_unpack_words(x.w, x.groups, unpacked, starts);
             x.w = unpacked;
-            kt_rows_words(&x, KT_AT_UNPACKED);
+            kt_rows_words(&x, KT_AT_UNPACKED, as_floats);
         }
     }
     kt_scale_channels(t);
+}
+
+static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
+    const kt_words_how *how = t->context;
+    unsigned before;
+
+    if (!how->as_floats || t->rows < KT_DIRECT_ROWS) {
+        kt_tile_w8c_words_how(t, 0);
+        return;
+    }
+    before = kt_denormals_on();
+    kt_tile_w8c_words_how(t, 1);
+    kt_denormals_restore(before);
 }
 
 #endif

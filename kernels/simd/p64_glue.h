@@ -11,6 +11,7 @@
 #include "kernels/simd/unroll.h"
 
 #define KT_BLOCK_MAX 64
+#define KT_FETCH_ROWS 16 /* from here on a panel takes longer than the next needs to arrive */
 
 /* One tile: tile[64 i + r] = panel row r . a[i], for i < rows. */
 typedef struct kt_p64_tile {
@@ -22,6 +23,7 @@ typedef struct kt_p64_tile {
     int rows;                    /* 1 .. block */
     int new_rows;                /* a[] differs from the previous tile of this call */
     float *tile;                 /* f32 [rows][64], 64-byte aligned */
+    const uint8_t *next;         /* panel that is read next, to be fetched meanwhile, or NULL */
     void *context;               /* the variant's own */
 } kt_p64_tile;
 
@@ -59,6 +61,14 @@ KT_INLINE kt_step kt_walk_at(const kt_walk *w, int64_t m, int64_t first_panel, i
     return step;
 }
 
+/* What to fetch during this step: in the last one of a panel the panel after it, or `after` behind the
+ * last. Of little use where a block is the whole panel's only one: then it is a stream already. */
+KT_INLINE const uint8_t *kt_walk_next(const kt_walk *w, const kt_step *at, int64_t m, int64_t end,
+                                      const kt_p64_tile *t, size_t panel_bytes, const void *after) {
+    if (w->rows_outermost || at->row + at->rows < m || m < KT_FETCH_ROWS) return NULL;
+    return at->panel + 1 < end ? t->panel + panel_bytes : after;
+}
+
 KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const kt_walk *walk) {
     const kt_problem *q = call->problem;
     const size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->k);
@@ -78,6 +88,7 @@ KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const k
         t.panel = (const uint8_t *)call->weights + (size_t)at.panel * panel_bytes;
         t.rows = at.rows;
         t.new_rows = at.new_rows;
+        t.next = kt_walk_next(walk, &at, call->m, call->panel_end, &t, panel_bytes, NULL);
         tile_fn(&t);
         for (int r = 0; r < at.rows; r++) {
             float *c = call->c + (at.row + r) * call->ldc + 64 * at.panel;
@@ -108,6 +119,8 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
         t.panel = kt_p64_gate_up(q, call->weights, at.panel);
         t.rows = at.rows;
         t.new_rows = at.new_rows;
+        t.next = kt_walk_next(walk, &at, call->m, call->panel_end, &t,
+                              kt_p64_panel_bytes(q->weights, q->k), call->next);
         tile_fn(&t);
         for (int r = 0; r < at.rows; r++)
             swiglu(walk->tile + 64 * r, (char *)call->h + (size_t)(at.row + r) * call->h_stride,
@@ -133,6 +146,12 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
         t.panel = kt_p64_down(q, call->weights, at.panel);
         t.rows = at.rows;
         t.new_rows = at.new_rows;
+        t.next = kt_walk_next(walk, &at, call->m, call->panel_end, &t,
+                              kt_p64_panel_bytes(q->weights, q->n), call->next);
+        for (int r = 0; r < at.rows; r++) /* lines that no prefetcher foresees */
+            for (int64_t j = 0; j < columns; j += 16)
+                __builtin_prefetch(
+                    call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel + j, 1);
         tile_fn(&t);
         for (int r = 0; r < at.rows; r++) {
             float *out = call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel;

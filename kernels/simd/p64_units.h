@@ -228,7 +228,7 @@ KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int6
                 x->sums[r][2 * u + h] = a_scale * (float)sum[h];
             }
         }
-    if (!kind.chain) kt_widen_rows(t, unit, units, x->a16);
+    if (!kind.chain) kt_widen_rows(t, unit, units, 0, x->a16);
 }
 
 /* --- the micro kernel ----------------------------------------------------------------------- */
@@ -428,6 +428,8 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     for (; x.unit < units; x.unit += x.units) {
         x.units = units - x.unit < most ? (int)(units - x.unit) : most;
         kt_unit_rows_open(s, t, x.unit, x.units, &rows);
+        kt_fetch_next(t, kt_unit_fields_of(s, t->panel, x.unit).planes,
+                      (int)kt_p64_plane_bytes(s) * x.units);
         if (most == 1)
             kt_fetch_group(kt_unit_fields_of(s, t->panel, x.unit).planes,
                            (int)kt_p64_plane_bytes(s));

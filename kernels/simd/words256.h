@@ -55,6 +55,36 @@ KT_INLINE kt_vi kt_v_add32(kt_vi a, kt_vi b) {
 KT_INLINE kt_vi kt_v_madd16(kt_vi a, kt_vi b) {
     return _mm256_madd_epi16(a, b);
 }
+KT_INLINE kt_vi kt_v_each_int(int32_t v) {
+    return _mm256_set1_epi32(v);
+}
+/* The same in the order of the source, which neither compiler's scheduler keeps by itself. */
+KT_INLINE kt_vi kt_v_each_now(const void *p) {
+    kt_vi v;
+    __asm__ volatile("vpbroadcastd %1, %0" : "=x"(v) : "m"(*(const int32_t *)p));
+    return v;
+}
+KT_INLINE kt_vi kt_v_maddubs_now(kt_vi u, kt_vi q) {
+    __asm__ volatile("vpmaddubsw %2, %1, %0" : "=x"(u) : "x"(u), "x"(q));
+    return u;
+}
+KT_INLINE kt_vi kt_v_add16_now(kt_vi a, kt_vi b) {
+    __asm__ volatile("vpaddw %2, %1, %0" : "=x"(a) : "x"(a), "x"(b));
+    return a;
+}
+KT_INLINE kt_vi kt_v_madd16_now(kt_vi a, kt_vi b) {
+    __asm__ volatile("vpmaddwd %2, %1, %0" : "=x"(a) : "x"(a), "x"(b));
+    return a;
+}
+KT_INLINE kt_vi kt_v_add32_now(kt_vi a, kt_vi b) {
+    __asm__ volatile("vpaddd %2, %1, %0" : "=x"(a) : "x"(a), "x"(b));
+    return a;
+}
+/* Of vectors whose bits are floats. */
+KT_INLINE kt_vi kt_v_add_floats_now(kt_vi a, kt_vi b) {
+    __asm__ volatile("vaddps %2, %1, %0" : "=x"(a) : "x"(a), "x"(b));
+    return a;
+}
 KT_INLINE kt_vf kt_v_to_float(kt_vi v) {
     return _mm256_cvtepi32_ps(v);
 }
