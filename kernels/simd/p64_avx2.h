@@ -28,7 +28,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 
 /* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of
  * the panel is widened to f32 once; six rows by two vectors of sums stay in registers over the block. */
-#define KT_BF16_K 64
+#define KT_BF16_K 128 /* inputs of a block: its weights are 16 KiB of L1 */
 #define KT_BF16_ROWS 6
 #define KT_BF16_WIDEN 12 /* rows from which widening weights into L1 pays */
 
@@ -135,6 +135,21 @@ static inline void kt_few_rows_bf16(kt_bf16_block b, const uint8_t *panel, int r
     }
 }
 
+/* A block of k of the rows in f32. */
+KT_INLINE void kt_widen_acts(const kt_p64_tile *t, int64_t k, int length, float (*a)[KT_BF16_K]) {
+    for (int r = 0; r < t->rows; r++)
+        for (int j = 0; j < length; j += 8)
+            _mm256_store_ps(&a[r][j], kt_v_load_bf16((const uint8_t *)t->a[r] + 2 * (k + j)));
+}
+
+/* A quarter of the rows' next block of k, into L1 or nearly: rows lie anywhere in L3. */
+KT_INLINE void kt_fetch_acts(const kt_p64_tile *t, int64_t k, int quarter) {
+    if (k >= t->k) return;
+    for (int r = quarter; r < t->rows; r += 4)
+        for (int j = 0; j < KT_BF16_K; j += 32)
+            _mm_prefetch((const char *)t->a[r] + 2 * (k + j), _MM_HINT_T1);
+}
+
 static inline void kt_tile_wbf16_avx2(const kt_p64_tile *t) {
     _Alignas(64) float a[KT_BLOCK_ROWS][KT_BF16_K], w[KT_BF16_K * 16];
 
@@ -144,14 +159,14 @@ static inline void kt_tile_wbf16_avx2(const kt_p64_tile *t) {
         const uint8_t *panel = t->panel + 128 * k;
         kt_bf16_block block = {w, (const float(*)[KT_BF16_K])a, t->tile, length};
 
-        for (int r = 0; r < t->rows; r++)
-            for (int j = 0; j < length; j += 8)
-                _mm256_store_ps(&a[r][j], kt_v_load_bf16((const uint8_t *)t->a[r] + 2 * (k + j)));
+        kt_fetch_next(t, panel, 128 * length);
+        kt_widen_acts(t, k, length, a);
         if (t->rows < KT_BF16_WIDEN) {
             kt_few_rows_bf16(block, panel, t->rows);
             continue;
         }
         for (int slice = 0; slice < 4; slice++, block.out += 16) {
+            kt_fetch_acts(t, k + KT_BF16_K, slice);
             kt_widen_pairs(panel + 64 * slice, length / 2, w);
             kt_rows_bf16(block, t->rows);
         }
@@ -210,7 +225,7 @@ KT_INLINE void kt_widen_f8(const uint8_t *panel, int quads, float scale, float *
         }
 }
 
-/* Inputs [k, k + length) of a slice. A block of k lies within one scale of FP8 in blocks of 128. */
+/* Inputs [k, k + length) of a slice. At most 128: one scale of FP8 in blocks. */
 KT_INLINE void kt_widen_slice(const kt_p64_tile *t, int64_t k, int length, int slice, float *w) {
     float scale = 1.0f;
     if (t->weights == KT_W_F16) {
@@ -228,13 +243,15 @@ static inline void kt_tile_wfloat_avx2(const kt_p64_tile *t) {
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (int64_t k = 0; k < t->k; k += KT_BF16_K) {
         const int length = t->k - k < KT_BF16_K ? (int)(t->k - k) : KT_BF16_K;
+        const int bytes = t->weights == KT_W_F16 ? 128 : 64;
         kt_bf16_block block = {w, (const float(*)[KT_BF16_K])a, t->tile, length};
 
-        for (int r = 0; r < t->rows; r++)
-            for (int j = 0; j < length; j += 8)
-                _mm256_store_ps(&a[r][j], kt_v_load_bf16((const uint8_t *)t->a[r] + 2 * (k + j)));
+        kt_fetch_next(t, t->panel + bytes * k, bytes * length);
+        kt_widen_acts(t, k, length, a);
         for (int slice = 0; slice < 4; slice++, block.out += 16) {
-            kt_widen_slice(t, k, length, slice, w);
+            kt_fetch_acts(t, k + KT_BF16_K, slice);
+            for (int j = 0; j < length; j += 128)
+                kt_widen_slice(t, k + j, length - j < 128 ? length - j : 128, slice, w + 16 * j);
             kt_rows_bf16(block, t->rows);
         }
     }

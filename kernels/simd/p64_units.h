@@ -250,18 +250,21 @@ KT_INLINE void kt_unit_chain(const kt_units *x, const kt_unit_row *row, const in
     const uint8_t *w = x->codes + ((size_t)u * 8 + (size_t)first) * KT_SLICE_BYTES;
     const int at = 32 * u + 4 * first;
     kt_vi part[KT_MICRO_ROWS][KT_V_COLUMNS], code[KT_V_COLUMNS];
+    const uint8_t *q[KT_MICRO_ROWS];
 
+    KT_EACH (r, rows) q[r] = row[r].q + at;
     KT_EACH (i, kind.chain) {
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
+        if (i > 0) {
+            kt_dot_step(q, 4 * i, code, rows, part);
+            continue;
+        }
         KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each(row[r].q + at + 4 * i);
+            const kt_vi first_q = kt_v_each(q[r]);
             KT_EACH (c, KT_V_COLUMNS) {
-                if (i > 0)
-                    part[r][c] = kt_dot_next(part[r][c], code[c], q);
-                else
-                    part[r][c] = kt_dot_first(
-                        code[c], q, fresh ? kt_unit_start(x, kind, u, h, r, c) : sum[r][c]);
+                part[r][c] = kt_dot_first(code[c], first_q,
+                                          fresh ? kt_unit_start(x, kind, u, h, r, c) : sum[r][c]);
             }
         }
     }

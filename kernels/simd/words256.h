@@ -39,9 +39,6 @@ KT_INLINE kt_vi kt_v_even_bytes(kt_vi v) {
 KT_INLINE kt_vi kt_v_odd_bytes(kt_vi v) {
     return _mm256_srli_epi16(v, 8);
 }
-KT_INLINE kt_vi kt_v_times_16(kt_vi v) {
-    return _mm256_slli_epi32(v, 4);
-}
 /* A sum as it stands: gcc would else reorder a chain of integer additions into a tree, whose leaves it
  * then keeps in memory. */
 KT_INLINE kt_vi kt_v_keep(kt_vi v) {

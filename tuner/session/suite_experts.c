@@ -108,6 +108,15 @@ static kt_status measure(duel *d, const kt_suite_bench *s, double seconds, kt_su
     return st;
 }
 
+/* Sums of VPMADDWD by the faster of two ways to add them (kernels/probe). */
+static const kt_variant *peak_of_words(const kt_registry *registry) {
+    enum { NS = 5000000 };
+    const kt_variant *ints = kt_probe_peak(registry, "peak_maddubs_words__");
+    const kt_variant *floats = kt_probe_peak(registry, "peak_maddubs_words_floats__");
+    if (!ints || !floats) return ints ? ints : floats;
+    return kt_probe_peak_gops(floats, NS) > kt_probe_peak_gops(ints, NS) ? floats : ints;
+}
+
 /* The peak of the best instruction for these operands that the registry has. Without VNNI, 8-bit codes
  * take another than smaller ones (kernels/probe). */
 static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *q) {
@@ -116,7 +125,7 @@ static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *
     const kt_variant *v = NULL;
     if (is_int8) v = kt_probe_peak(registry, "peak_dpbusd");
     if (is_int8 && !v)
-        v = kt_probe_peak(registry, is_wide ? "peak_maddubs_words__" : "peak_maddubs__");
+        v = is_wide ? peak_of_words(registry) : kt_probe_peak(registry, "peak_maddubs__");
     if (q->acts == KT_A_BF16) v = kt_probe_peak(registry, "peak_dpbf16");
     if (!v) v = kt_probe_peak(registry, "peak_fma");
     return v ? v : kt_probe_peak(registry, "peak_");
