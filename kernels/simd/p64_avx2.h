@@ -28,7 +28,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 
 /* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of
  * the panel is widened to f32 once; six rows by two vectors of sums stay in registers over the block. */
-#define KT_BF16_K 128 /* inputs of a block: its weights are 16 KiB of L1 */
+#define KT_BF16_K 128 /* inputs of a block: 8 KiB of weights, and one scale of FP8 in blocks */
 #define KT_BF16_ROWS 6
 #define KT_BF16_WIDEN 12 /* rows from which widening weights into L1 pays */
 
@@ -225,7 +225,7 @@ KT_INLINE void kt_widen_f8(const uint8_t *panel, int quads, float scale, float *
         }
 }
 
-/* Inputs [k, k + length) of a slice. At most 128: one scale of FP8 in blocks. */
+/* Inputs [k, k + length) of a slice. A block lies within one scale of FP8 in blocks of 128. */
 KT_INLINE void kt_widen_slice(const kt_p64_tile *t, int64_t k, int length, int slice, float *w) {
     float scale = 1.0f;
     if (t->weights == KT_W_F16) {
@@ -250,8 +250,7 @@ static inline void kt_tile_wfloat_avx2(const kt_p64_tile *t) {
         kt_widen_acts(t, k, length, a);
         for (int slice = 0; slice < 4; slice++, block.out += 16) {
             kt_fetch_acts(t, k + KT_BF16_K, slice);
-            for (int j = 0; j < length; j += 128)
-                kt_widen_slice(t, k + j, length - j < 128 ? length - j : 128, slice, w + 16 * j);
+            kt_widen_slice(t, k, length, slice, w);
             kt_rows_bf16(block, t->rows);
         }
     }
