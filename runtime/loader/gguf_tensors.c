@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loader/gguf_tensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,4 +196,22 @@ kt_matrix kt_gguf_matrix(const kt_gguf_tensor *t, int64_t index) {
                        .n = t->size[1],
                        .k = t->size[0],
                        .data = t->data + (size_t)index * bytes};
+}
+
+kt_status kt_gguf_experts_find(const kt_gguf_tensor *list, size_t count, int64_t layer,
+                               kt_gguf_experts *out, kt_err *err) {
+    static const char *const roles[] = {"gate", "up", "down"};
+    const kt_gguf_tensor *found[3];
+    char name[64];
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "blk.%lld.ffn_%s_exps.weight", (long long)layer, roles[i]);
+        found[i] = kt_gguf_tensor_find(list, count, name);
+        if (!found[i]) return kt_fail(err, KT_E_NOT_FOUND, "no tensor '%s'", name);
+    }
+    *out = (kt_gguf_experts){found[0], found[1], found[2]};
+    if (out->gate->format == out->up->format) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "'%s' is %s and '%s' is %s, expected one format for both",
+                   out->gate->name, kt_weight_format_name(out->gate->format), out->up->name,
+                   kt_weight_format_name(out->up->format));
 }

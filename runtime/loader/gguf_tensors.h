@@ -30,6 +30,17 @@ kt_status kt_gguf_tensors_read(const kt_gguf_meta *meta, kt_gguf_tensor **out, s
 const kt_gguf_tensor *kt_gguf_tensor_find(const kt_gguf_tensor *list, size_t count,
                                           const char *name);
 
+/* The stacks of a layer's routed experts. */
+typedef struct kt_gguf_experts {
+    const kt_gguf_tensor *gate, *up, *down;
+} kt_gguf_experts;
+
+/* Find blk.LAYER.ffn_{gate,up,down}_exps.weight: KT_E_NOT_FOUND when one is missing. Down may have another
+ * format than the others (kt_moe_layer.down_weights); gate and up, which one kernel reads together, have one, or
+ * it is KT_E_UNSUPPORTED. Errors name the tensors. */
+kt_status kt_gguf_experts_find(const kt_gguf_tensor *list, size_t count, int64_t layer,
+                               kt_gguf_experts *out, kt_err *err);
+
 /* Matrix `index` of a stack of size[2] matrices [size[1], size[0]], as it lies in the file. */
 kt_matrix kt_gguf_matrix(const kt_gguf_tensor *tensor, int64_t index);
 

@@ -6,12 +6,80 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "runtime/loader/gguf_tensors.h"
 #include "runtime/model/model_plan.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
+
+#define MOST_LAYERS 4096
+
+/* Expert layers, and the formats that they mix. */
+static kt_status look_at_experts(const kt_gguf_tensor *list, size_t count, int64_t *layers,
+                                 unsigned *formats, kt_err *err) {
+    *layers = 0;
+    *formats = 0;
+    for (int64_t l = 0; l < MOST_LAYERS; l++) {
+        kt_gguf_experts e;
+        kt_status st = kt_gguf_experts_find(list, count, l, &e, err);
+        if (st == KT_E_NOT_FOUND) continue;
+        KT_TRY(st);
+        *formats |= 1u << e.gate->format | 1u << e.down->format;
+        ++*layers;
+    }
+    return KT_OK;
+}
+
+/* What a GGUF file is, and that it is not the way to a model here. */
+static kt_status refuse_gguf(const char *path, const kt_mapping *file, kt_err *err) {
+    kt_gguf_meta meta;
+    kt_gguf_tensor *list = NULL;
+    const char *family = "";
+    char names[200] = "";
+    size_t count = 0, size = 0, used = 0;
+    int64_t layers = 0;
+    unsigned formats = 0;
+    kt_status st = kt_gguf_meta_init(&meta, file->data, file->bytes, err);
+
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", path);
+    st = kt_gguf_tensors_read(&meta, &list, &count, err);
+    if (st == KT_OK) st = look_at_experts(list, count, &layers, &formats, err);
+    if (st == KT_OK) st = kt_gguf_need_string(&meta, "general.architecture", &family, &size, err);
+    if (st != KT_OK) kt_fail_prefix(err, st, "%.200s", path);
+    for (int f = 0; f < KT_W_COUNT && used < sizeof names - 32; f++)
+        if (formats & 1u << f)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                     kt_weight_format_name((kt_weight_format)f));
+    if (st == KT_OK)
+        st =
+            kt_fail(err, KT_E_UNSUPPORTED,
+                    "%.200s: a GGUF file (%.*s, %lld layers of experts%s%s): expected the folder "
+                    "of a safetensors checkpoint; kernels for these formats exist, loading a whole "
+                    "model from such a file does not",
+                    path, (int)(size < 40 ? size : 40), family, (long long)layers,
+                    *names ? " in " : "", names);
+    free(list);
+    kt_gguf_meta_deinit(&meta);
+    return st;
+}
+
+/* A path that is no folder: people try the file itself. */
+static kt_status refuse_file(const char *path, kt_err *err) {
+    kt_mapping file;
+    kt_status st;
+
+    KT_TRY(kt_mapping_open(path, &file, err));
+    if (file.bytes >= 4 && memcmp(file.data, "GGUF", 4) == 0)
+        st = refuse_gguf(path, &file, err);
+    else
+        st =
+            kt_fail(err, KT_E_INVALID, "%.200s: a file, expected the folder of a checkpoint", path);
+    kt_mapping_close(&file);
+    return st;
+}
 
 /* The last component of the real path, so that "." and "dir/" have a name too. */
 static kt_status find_folder(kt_model_dir *d, const char *folder, kt_err *err) {
@@ -49,10 +117,12 @@ static kt_status read_json(const kt_model_dir *d, const char *file, char path[PA
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
     char path[PATH_MAX];
     kt_json_doc *doc;
+    struct stat info;
     kt_status st;
 
     memset(out, 0, sizeof *out);
     KT_TRY(find_folder(out, folder, err));
+    if (stat(out->folder, &info) == 0 && S_ISREG(info.st_mode)) return refuse_file(folder, err);
     KT_TRY(read_json(out, "config.json", path, &doc, err));
     st = kt_family_find(kt_json_root(doc), path, &out->family, err);
     if (st == KT_OK) st = out->family->configure(kt_json_root(doc), path, &out->config, err);

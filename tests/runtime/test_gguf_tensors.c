@@ -149,3 +149,34 @@ Test(gguf_tensors, survives_damage) {
         cr_assert(i >= (int)good.n || !list, "cut to %d bytes", i);
     }
 }
+
+/* --- experts --- */
+
+static void name_expert(kt_gguf_tensor *t, int layer, const char *role, kt_weight_format format) {
+    memset(t, 0, sizeof *t);
+    snprintf(t->name, sizeof t->name, "blk.%d.ffn_%s_exps.weight", layer, role);
+    t->format = format;
+}
+
+/* Down may differ, gate and up may not. The list is sorted by name, as the reader leaves it. */
+Test(gguf_tensors, experts_of_mixed_formats) {
+    kt_gguf_tensor list[6];
+    kt_gguf_experts e;
+    kt_err err = {0};
+
+    name_expert(&list[0], 0, "down", KT_W_Q6_K);
+    name_expert(&list[1], 0, "gate", KT_W_Q4_K);
+    name_expert(&list[2], 0, "up", KT_W_Q4_K);
+    name_expert(&list[3], 1, "down", KT_W_Q4_K);
+    name_expert(&list[4], 1, "gate", KT_W_Q4_K);
+    name_expert(&list[5], 1, "up", KT_W_Q5_K);
+    cr_expect_eq(kt_gguf_experts_find(list, 6, 0, &e, &err), KT_OK, "%s", err.message);
+    cr_expect(e.down == &list[0] && e.gate == &list[1] && e.up == &list[2]);
+    cr_expect_eq(kt_gguf_experts_find(list, 6, 1, &e, &err), KT_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, "'blk.1.ffn_gate_exps.weight'") &&
+                  strstr(err.message, "'blk.1.ffn_up_exps.weight'"),
+              "%s", err.message);
+    cr_expect_eq(kt_gguf_experts_find(list, 6, 2, &e, &err), KT_E_NOT_FOUND);
+    cr_expect_eq(kt_gguf_experts_find(list, 2, 0, &e, &err), KT_E_NOT_FOUND);
+    cr_expect(strstr(err.message, "blk.0.ffn_up_exps.weight"), "%s", err.message);
+}

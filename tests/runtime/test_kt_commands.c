@@ -75,6 +75,7 @@ Test(kt_commands, failures_exit_with_1_and_name_the_culprit) {
     expect(KT "logits " GOLDEN " --tokens-from /no/file --out /tmp/x", 1, "/no/file");
     expect(KT "logits " GOLDEN " --tokens 1 --table '' --out /no/folder/x", 1, "/no/folder/x");
     expect(KT "doctor /no/such/model", 1, "no such folder");
+    expect(KT "generate " MODEL "/config.json -p a", 1, "a file, expected the folder");
 }
 
 Test(kt_commands, generate_answers_and_stops_at_eos) {
