@@ -122,16 +122,16 @@ static kt_status join(const text_file *ours, const text_file *theirs, const char
     kt_status st;
 
     if (!out) return kt_fail(err, KT_E_NOMEM, "%s: no memory", to);
-    for (size_t i = 0; i < theirs->n; i++) {
-        if (find_chunk(ours, &theirs->list[i])) continue;
-        memcpy(out + used, theirs->list[i].text, theirs->list[i].size);
-        used += theirs->list[i].size;
-    }
-    for (size_t i = 0; i < ours->n; i++) {
-        const chunk *c = &ours->list[i], *same = find_chunk(theirs, c);
+    for (size_t i = 0; i < theirs->n; i++) { /* in their order: what was filed stays where it is */
+        const chunk *c = &theirs->list[i], *same = find_chunk(ours, c);
         if (same && same->size > c->size) c = same;
         memcpy(out + used, c->text, c->size);
         used += c->size;
+    }
+    for (size_t i = 0; i < ours->n; i++) {
+        if (find_chunk(theirs, &ours->list[i])) continue;
+        memcpy(out + used, ours->list[i].text, ours->list[i].size);
+        used += ours->list[i].size;
     }
     st = kt_file_write(to, out, used, err);
     free(out);

@@ -10,8 +10,8 @@
  * table there is of a machine that cannot run ours. */
 kt_status kt_results_merge_table(const char *from, const char *to, kt_err *err);
 
-/* The sessions of both journals, those of `to` that `from` lacks first. Of a session that both have the
- * longer record stays. */
+/* The sessions of both journals: those of `to` in their order, then what only `from` has. Of a session that
+ * both have the longer record counts. */
 kt_status kt_results_merge_journal(const char *from, const char *to, kt_err *err);
 
 #endif
