@@ -19,9 +19,9 @@ static const int64_t even_rows = 64;
 static const double same_time = 1e-6;
 
 /* What a bound by bytes and operations does not see: scales. From about this many rows on, weights that are
- * rounded once more to share their scales gain what they cost (Zen 4, w4g32: even at 64 rows, 5 % at
- * 128); with fewer, and where times are known, nothing is assumed. */
-static const int64_t requant_rows = 96;
+ * rounded once more to share their scales gain what they cost (Zen 4, w4g32: 3 % at 64 rows, 8 %
+ * at 128); with fewer, and where times are known, nothing is assumed. */
+static const int64_t requant_rows = 64;
 static const double requant_time = 0.95;
 
 static int is_library(const kt_variant *v) {

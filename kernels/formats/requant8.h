@@ -22,6 +22,9 @@
  * groups keep such weights apart, this form does not. Products with it are therefore never exact
  * (KT_NUM_REQUANT), and nothing that was asked to be exact may use it.
  *
+ * A kernel may take a larger step for a block whose own is below KT_R8_RANGE of the largest in its row: ratios of
+ * steps then stay where sums can be carried from block to block.
+ *
  * A scale that is not finite makes the step NaN or infinite, and with it every output of the row.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -34,7 +37,8 @@
 #include "base/numeric.h"
 #include "kernels/formats/p64_spec.h"
 
-#define KT_R8_BLOCK 256 /* inputs per step */
+#define KT_R8_BLOCK 256      /* inputs per step */
+#define KT_R8_RANGE 0x1p-32f /* of a row's largest step: smaller ones may be raised to it */
 
 /* What formats this is defined for: linear 4-bit codes with a scale per 32 inputs or more. */
 static inline int kt_r8_takes(kt_p64_spec s) {

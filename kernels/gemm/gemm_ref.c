@@ -7,26 +7,34 @@
 #include "kernels/formats/blocks.h"
 #include "kernels/formats/requant8.h"
 
+/* The largest weight of a block of row j as requant8.h has it, and the largest reach of its groups. */
+static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t end, int *reach) {
+    const kt_p64_spec s = kt_p64_spec_of(w->format);
+    double largest = 0;
+
+    for (int64_t i = first; i < end; i += s.group) {
+        kt_block block;
+        kt_format_find(w->format)->unpack(w, j, i / s.group, &block);
+        const int of_group =
+            kt_r8_reach(s.minimum == KT_P64_MIN_ZERO ? block.minimum[0] : s.offset);
+        const double scale =
+            s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0]) : kt_f16_to_f32(block.scale[0]);
+        largest = fmax(largest, fabs(scale) * of_group);
+        *reach = of_group > *reach ? of_group : *reach;
+    }
+    return largest;
+}
+
 /* What requant8 may move the product of row j of w with each row of a: by block, the most that a weight
  * moves times the sum of |a|. */
 static void add_moves(const kt_matrix *w, int64_t j, const double *a, int64_t m, kt_ref_sum *c) {
-    const kt_p64_spec s = kt_p64_spec_of(w->format);
+    int reach = 0;
+    const double least = fmax(largest_of(w, j, 0, w->k, &reach) * KT_R8_RANGE, 127 * 0x1p-119);
 
     for (int64_t first = 0; first < w->k; first += KT_R8_BLOCK) {
         const int64_t end = first + KT_R8_BLOCK < w->k ? first + KT_R8_BLOCK : w->k;
-        double largest = 0, most;
-        int reach_max = 0;
-        for (int64_t i = first; i < end; i += s.group) {
-            kt_block block;
-            kt_format_find(w->format)->unpack(w, j, i / s.group, &block);
-            const int offset = s.minimum == KT_P64_MIN_ZERO ? block.minimum[0] : s.offset;
-            const int reach = kt_r8_reach(offset);
-            const double scale = s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0])
-                                                        : kt_f16_to_f32(block.scale[0]);
-            largest = fmax(largest, fabs(scale) * reach);
-            reach_max = reach > reach_max ? reach : reach_max;
-        }
-        most = fmax(largest / 127, 0x1p-119) * kt_r8_error(reach_max);
+        const double largest = fmax(largest_of(w, j, first, end, &reach), least);
+        const double most = largest / 127 * kt_r8_error(reach);
         for (int64_t i = 0; i < m; i++) {
             kt_ref_sum *sum = &c[i * w->n + j];
             double a_sum = 0;

@@ -27,7 +27,7 @@ static void gemm(const kt_gemm_call *call) {
 
 static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
     (void)config;
-    return kt_r8_panel_bytes(problem->k); /* one widened panel */
+    return kt_r8_scratch_bytes(problem->k); /* one widened panel */
 }
 
 KT_VARIANT(w4groups_a8p_r8_p64__avx512vnni) = {
@@ -37,7 +37,7 @@ KT_VARIANT(w4groups_a8p_r8_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_REQUANT,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .params = params,
     .n_params = 1,

@@ -36,7 +36,7 @@ static void down(const kt_moe_call *call) {
 /* One widened panel, of either half. */
 static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
     (void)config;
-    return kt_r8_panel_bytes(problem->n > problem->k ? problem->n : problem->k);
+    return kt_r8_scratch_bytes(problem->n > problem->k ? problem->n : problem->k);
 }
 
 KT_VARIANT(w4groups_a8p_r8_moe64__avx512vnni) = {
@@ -46,7 +46,7 @@ KT_VARIANT(w4groups_a8p_r8_moe64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_REQUANT,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .params = params,
     .n_params = 1,
