@@ -80,8 +80,18 @@ static kt_status make_pool(kt_engine *e, int wanted, int numa, kt_err *err) {
     return kt_pool_create(&options, &e->pool, err);
 }
 
+/* A linked library's OpenMP run-time obeys this variable before main begins. */
+static void warn_if_bound(const kt_engine *e) {
+    const char *bind = getenv("OMP_PROC_BIND");
+    if (bind && e->topology.usable_cores == 1 && e->topology.cores > 1)
+        kt_log_write(&e->log, KT_LOG_WARN, "threads",
+                     "OMP_PROC_BIND=%.20s has bound this process to one of %d cores; unset it",
+                     bind, e->topology.cores);
+}
+
 static kt_status probe_machine(kt_engine *e, int n_threads, int numa, kt_err *err) {
     KT_TRY(kt_topology_probe(&e->topology, err));
+    warn_if_bound(e);
     kt_fingerprint_make(&e->topology, NULL, &e->machine);
     KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, e->topology.cpu.isa,
                               &e->registry, err));
