@@ -4,7 +4,7 @@
 #include "kernels/simd/vnni512.h"
 #include "kernels/simd/p64_ops512.h"
 
-static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL};
+static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096};

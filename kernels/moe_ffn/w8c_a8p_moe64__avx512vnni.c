@@ -4,7 +4,7 @@
 #include "kernels/simd/biased512.h"
 
 static const kt_tile_kind kind = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
-                                  KT_BIASED_W8C_FULL_ROWS, NULL};
+                                  KT_BIASED_W8C_FULL_ROWS, NULL, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 2048};

@@ -14,9 +14,9 @@ static void run_f16(kt_tile *t) {
 }
 
 static const kt_tile_kind kinds[] = {
-    {run_f8b128, KT_W_FP8_B128, 3, NULL},
-    {run_f8c, KT_W_FP8_CHANNEL, 3, NULL},
-    {run_f16, KT_W_F16, 3, NULL},
+    {run_f8b128, KT_W_FP8_B128, 3, NULL, 0},
+    {run_f8c, KT_W_FP8_CHANNEL, 3, NULL, 0},
+    {run_f16, KT_W_F16, 3, NULL, 0},
 };
 
 static const int32_t rows[] = {3, 6};

@@ -40,6 +40,8 @@ typedef struct kt_tile_kind {
     int full_rows; /* up to so many rows read a panel once, more read it twice */
     /* Up to KT_MANY_ROWS rows with a panel unpacked once for all of them; the bits of run. NULL = none. */
     kt_tile_run *many;
+    /* Blocks of rows may exceed the `rows` tunable up to this, rather than be one more and uneven; 0 = not. */
+    int most_rows;
 } kt_tile_kind;
 
 /* A walk over the panels [panel, panel + panel_bytes * n_panels) with m rows. */
@@ -52,6 +54,13 @@ typedef struct kt_walk {
     int64_t k, m, n_blocks;
     int64_t prefetch;
 } kt_walk;
+
+/* Blocks that m rows are worked on in. */
+static inline int64_t kt_walk_blocks(const kt_tile_kind *kind, int64_t m, int64_t rows) {
+    const int64_t fewer = m / rows;
+    if (fewer && (m + fewer - 1) / fewer <= kind->most_rows) return fewer;
+    return (m + rows - 1) / rows;
+}
 
 static inline kt_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *config, int64_t k,
                                    int64_t m, const uint8_t *panel, int64_t n_panels,
@@ -68,7 +77,7 @@ static inline kt_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *co
                  .run = is_many ? kind->many : kind->run,
                  .k = k,
                  .m = m,
-                 .n_blocks = (m + rows - 1) / rows,
+                 .n_blocks = kt_walk_blocks(kind, m, rows),
                  .prefetch = config->value[KT_P64_PREFETCH_PARAM]};
     return w;
 }
@@ -91,11 +100,13 @@ static inline kt_tile_ahead kt_ahead_once(uintptr_t from, size_t bytes, int64_t 
     return ahead;
 }
 
-/* Steps that the tiles take over one panel with all rows. */
+/* Steps that the tiles take over one panel with all rows. Blocks have m / n_blocks rows or one more. */
 static inline int64_t kt_walk_steps(const kt_walk *w) {
-    int is_twice = w->run == w->kind->run && w->m > w->n_blocks * w->kind->full_rows;
-    int64_t passes = w->n_blocks * (is_twice ? 2 : 1);
-    return passes * (w->k / KT_TILE_STEP);
+    const int64_t n = w->n_blocks, full = w->kind->full_rows;
+    int64_t twice = 0;
+
+    if (n && w->run == w->kind->run) twice = w->m / n > full ? n : w->m / n == full ? w->m % n : 0;
+    return (n + twice) * (w->k / KT_TILE_STEP);
 }
 
 /* What to fetch of the weights while the current panel is worked on. */

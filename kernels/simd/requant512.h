@@ -192,7 +192,7 @@ static inline void kt_tile_r8_rows(kt_tile *t) {
     }
 /* Two passes for every block of rows, few as they may be. */
 #define KT_R8_KIND(id, word) \
-    { run_##word, KT_W_##id, 0, NULL }
+    { run_##word, KT_W_##id, 0, NULL, 0 }
 
 /* Scratch of a panel: bytes, then two floats for each row and block. */
 static inline size_t kt_r8_scratch_bytes(int64_t k) {
