@@ -232,6 +232,12 @@ static void describe_machine(FILE *to, const char *folder, const kt_fingerprint 
         fprintf(to,
                 "`bench-line.txt` and `bench-line.json`: `kttune bench --suite line` and the same "
                 "with `--json`.\n");
+    if (snprintf(path, sizeof path, "%s/bench-cpu.txt", folder) < (int)sizeof path &&
+        access(path, R_OK) == 0)
+        fprintf(to, "`bench-cpu.txt`: `kttune bench --suite cpu`.\n");
+    if (snprintf(path, sizeof path, "%s/selfcheck.txt", folder) < (int)sizeof path &&
+        access(path, R_OK) == 0)
+        fprintf(to, "`selfcheck.txt`: `kttune selfcheck`.\n");
 }
 
 /* As machine.json of the folder has it; unchanged when that cannot be read. */

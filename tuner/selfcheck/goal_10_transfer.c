@@ -4,21 +4,29 @@
 #include "tuner/session/transfer.h"
 
 static kt_status measure(kt_check *c, kt_err *err) {
-    kt_transfer t;
+    const kt_journal *with_oracle[KT_CHECK_JOURNALS];
+    kt_transfer t, all;
+    int n = 0;
 
-    if (c->n_journals == 0) {
+    for (int i = 0; i < c->n_journals; i++)
+        if (kt_transfer_has_oracle(c->journal[i])) with_oracle[n++] = c->journal[i];
+    if (n == 0) {
         kt_check_missing(c, "unseen m bucket, regret geomean", 2, "%",
-                         "no journal in results/; see goal 1");
+                         "no oracle journal in results/; see goal 1");
         return KT_OK;
     }
+    KT_TRY(kt_transfer_measure(c->registry, with_oracle, n, &t, err));
     KT_TRY(kt_transfer_measure(c->registry, (const kt_journal *const *)c->journal, c->n_journals,
-                               &t, err));
+                               &all, err));
     kt_check_at_most(
         c, "unseen m bucket, regret geomean", 100 * t.bucket.geomean, 2, "%",
         "%d filed cells left out one at a time; %d answered by what was never timed there",
         t.bucket.n, t.bucket.unknown);
     kt_check_at_most(c, "unseen m bucket, regret p95", 100 * t.bucket.p95, 6, "%", "worst %s: %s",
                      t.bucket.worst, t.bucket.chosen);
+    kt_check_at_most(c, "the same with other journals, geomean", 100 * all.bucket.geomean, 2, "%",
+                     "%d cells, also of models without an oracle; p95 %.1f %%, worst %s",
+                     all.bucket.n, 100 * all.bucket.p95, all.bucket.worst);
     kt_check_at_most(c, "rows unseen in all matrices, geomean", 100 * t.rows.geomean, 2, "%",
                      "%d filed cells, no row of their m anywhere", t.rows.n);
     kt_check_at_most(c, "unseen matrix, regret geomean", 100 * t.shape.geomean, 4, "%",
