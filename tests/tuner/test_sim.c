@@ -114,7 +114,8 @@ Test(sim, strategies_are_judged_by_the_recorded_truth, .timeout = 60) {
     }
     for (size_t s = 0; s < kt_builtin_strategy_count; s++) {
         const kt_strategy *strategy = kt_builtin_strategies[s];
-        cr_assert_eq(kt_sim_run(&sim, strategy, NULL, 20, 3, &once, &err), KT_OK, "%s", err.message);
+        cr_assert_eq(kt_sim_run(&sim, strategy, NULL, 20, 3, &once, &err), KT_OK, "%s",
+                     err.message);
         cr_assert_eq(kt_sim_run(&sim, strategy, NULL, 20, 3, &again, &err), KT_OK);
         cr_expect_eq(memcmp(&once, &again, sizeof once), 0, "%s differs from itself",
                      once.strategy);
