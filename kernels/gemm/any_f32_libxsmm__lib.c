@@ -73,7 +73,7 @@ static kt_status usable(kt_err *why) {
     enum { K = 64, ROWS = 5 };
     float panel[64 * K], rows[ROWS * K], got[ROWS * 64] = {0}, want[ROWS * 64];
 
-    libxsmm_init();
+    kt_libxsmm_start();
     for (int i = 0; i < 64 * K; i++) panel[i] = (float)(i * 11 % 13 - 6);
     for (int i = 0; i < ROWS * K; i++) rows[i] = (float)(i * 7 % 15 - 7);
     multiply_plain(panel, rows, ROWS, K, want);

@@ -66,22 +66,19 @@ static size_t workspace_bytes(const kt_problem *q, const kt_config *config) {
 static void multiply(const kt_gemm_call *call, const kt_aocl *aocl, int64_t row, int64_t rows,
                      int64_t p) {
     const kt_problem *q = call->problem;
-    const int64_t left = q->n - 64 * p, columns = left < 64 ? left : 64;
     const char *panel = (const char *)call->weights + (size_t)p * panel_bytes(q->k);
     float *tile = call->scratch, *c = call->c + row * call->ldc + 64 * p;
     const kt_aocl_factors a = {tile + 64 * call->config->value[0], rows, KT_AOCL_F32};
     const kt_aocl_factors b = {panel + code_bytes(q->k), 64, KT_AOCL_F32};
     const kt_aocl_groups groups = {.group = GROUP, .count = 1, .a = &a, .b = &b};
     const kt_aocl_steps steps = {.groups = &groups};
-    const bool is_full = columns == 64;
+    const bool is_full = q->n - 64 * p >= 64;
 
     aocl->grouped('r', 'n', 'n', rows, 64, q->k, 1,
                   (const char *)call->a + (size_t)row * call->a_stride, (int64_t)call->a_stride,
                   'n', panel, 64, 'r', is_full && call->accumulate, is_full ? c : tile,
                   is_full ? call->ldc : 64, &steps);
-    for (int64_t i = 0; i < rows && !is_full; i++, c += call->ldc)
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = call->accumulate ? c[j] + tile[64 * i + j] : tile[64 * i + j];
+    if (!is_full) kt_signed_store(call, row, rows, p, tile);
 }
 
 static void gemm(const kt_gemm_call *call) {
@@ -101,13 +98,6 @@ static void gemm(const kt_gemm_call *call) {
     }
 }
 
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    if (q->acts != KT_A_INT8_G32)
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s activations, expected a8",
-                       kt_act_format_name(q->acts));
-    return kt_p64_accepts(q, config, why);
-}
-
 static kt_status usable(kt_err *why);
 
 KT_VARIANT(w48_a8_aocl__lib) = {
@@ -122,7 +112,7 @@ KT_VARIANT(w48_a8_aocl__lib) = {
     .params = params,
     .n_params = 1,
     .usable = usable,
-    .accepts = accepts,
+    .accepts = kt_signed_accepts,
     .packed_bytes = packed_bytes,
     .pack_gemm = pack_gemm,
     .workspace_bytes = workspace_bytes,

@@ -106,7 +106,7 @@ kt_status kt_libxsmm_int8_usable(kt_err *why) {
     int32_t got[5 * 64] = {0}, want[5 * 64];
     int8_kernel kernel;
 
-    libxsmm_init();
+    kt_libxsmm_start();
     for (int i = 0; i < GROUP_BYTES; i++) codes[i] = (uint8_t)(i % 9 ? i * 37 : 255);
     for (int i = 0; i < 5 * GROUP; i++) rows[i] = (int8_t)(i % 7 ? i * 53 % 255 - 127 : -127);
     multiply_plain(codes, rows, 5, GROUP, want);

@@ -68,9 +68,9 @@ static void add_groups(const kt_gemm_call *call, int64_t row, int64_t rows, int6
 static void multiply(const kt_gemm_call *call, kt_lib_context *context, int64_t row, int64_t rows,
                      int64_t p) {
     const kt_problem *q = call->problem;
-    const int64_t left = q->n - 64 * p, columns = left < 64 ? left : 64, groups = q->k / GROUP;
+    const int64_t groups = q->k / GROUP;
     const char *panel = (const char *)call->weights + (size_t)p * panel_bytes(q->k);
-    float *tile = call->scratch, *c = call->c + row * call->ldc + 64 * p;
+    float *tile = call->scratch;
     int32_t *dots = (int32_t *)(void *)(tile + 64 * call->config->value[0]);
 
     memset(tile, 0, sizeof(float) * 64 * (size_t)rows);
@@ -89,9 +89,7 @@ static void multiply(const kt_gemm_call *call, kt_lib_context *context, int64_t 
         add_groups(call, row, rows, g, product.batch,
                    (const float *)(const void *)(panel + 64 * q->k), dots, tile);
     }
-    for (int64_t i = 0; i < rows; i++, c += call->ldc)
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = call->accumulate ? c[j] + tile[64 * i + j] : tile[64 * i + j];
+    kt_signed_store(call, row, rows, p, tile);
 }
 
 static void gemm(const kt_gemm_call *call) {
@@ -103,13 +101,6 @@ static void gemm(const kt_gemm_call *call) {
         for (int64_t p = call->panel_begin; p < call->panel_end; p++)
             multiply(call, &context, row, call->m - row < block ? call->m - row : block, p);
     kt_onednn_close(&context);
-}
-
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    if (q->acts != KT_A_INT8_G32)
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s activations, expected a8",
-                       kt_act_format_name(q->acts));
-    return kt_p64_accepts(q, config, why);
 }
 
 static kt_status usable(kt_err *why);
@@ -126,7 +117,7 @@ KT_VARIANT(w48_a8_onednn__lib) = {
     .params = params,
     .n_params = 1,
     .usable = usable,
-    .accepts = accepts,
+    .accepts = kt_signed_accepts,
     .packed_bytes = packed_bytes,
     .pack_gemm = pack_gemm,
     .workspace_bytes = workspace_bytes,

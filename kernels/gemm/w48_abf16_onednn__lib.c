@@ -208,13 +208,6 @@ static kt_status check(const kt_variant *v, kt_err *why) {
 
 #endif
 
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    if (q->acts != KT_A_INT8_G32)
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s activations, expected a8",
-                       kt_act_format_name(q->acts));
-    return kt_p64_accepts(q, config, why);
-}
-
 KT_VARIANT(w48_abf16_onednn__lib) = {
     .name = "w48_abf16_onednn__lib",
     .op = KT_OP_GEMM,
@@ -227,7 +220,7 @@ KT_VARIANT(w48_abf16_onednn__lib) = {
     .params = params,
     .n_params = 1,
     .usable = usable,
-    .accepts = accepts,
+    .accepts = kt_signed_accepts,
     .packed_bytes = packed_bytes,
     .pack_gemm = pack_gemm,
     .workspace_bytes = workspace_bytes,

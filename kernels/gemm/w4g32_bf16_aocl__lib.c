@@ -14,6 +14,7 @@
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64.h"
 #include "kernels/simd/aocl.h"
+#include "kernels/simd/signed_groups.h"
 
 enum { GROUP = 32 };
 
@@ -74,7 +75,6 @@ static void expand(const void *row, int64_t k, uint16_t *out) {
 static void multiply(const kt_gemm_call *call, const kt_aocl *aocl, int64_t row, int64_t rows,
                      int64_t p) {
     const kt_problem *q = call->problem;
-    const int64_t left = q->n - 64 * p, columns = left < 64 ? left : 64;
     const char *panel = (const char *)call->weights + (size_t)p * panel_bytes(q->k);
     float *tile = call->scratch;
     const uint16_t *a = (const uint16_t *)(const void *)(tile + 64 * call->config->value[0]);
@@ -84,11 +84,7 @@ static void multiply(const kt_gemm_call *call, const kt_aocl *aocl, int64_t row,
 
     aocl->bf16s4('r', 'n', 'n', rows, 64, q->k, 1.0f, a, q->k, 'n', panel, 64, 'r', 0.0f, tile, 64,
                  &steps);
-    for (int64_t i = 0; i < rows; i++) {
-        float *c = call->c + (row + i) * call->ldc + 64 * p;
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = call->accumulate ? c[j] + tile[64 * i + j] : tile[64 * i + j];
-    }
+    kt_signed_store(call, row, rows, p, tile);
 }
 
 static void gemm(const kt_gemm_call *call) {
@@ -106,13 +102,6 @@ static void gemm(const kt_gemm_call *call) {
     }
 }
 
-static kt_status accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
-    if (q->acts != KT_A_INT8_G32)
-        return kt_fail(why, KT_E_UNSUPPORTED, "%s activations, expected a8",
-                       kt_act_format_name(q->acts));
-    return kt_p64_accepts(q, config, why);
-}
-
 static kt_status usable(kt_err *why);
 
 KT_VARIANT(w4g32_bf16_aocl__lib) = {
@@ -127,7 +116,7 @@ KT_VARIANT(w4g32_bf16_aocl__lib) = {
     .params = params,
     .n_params = 1,
     .usable = usable,
-    .accepts = accepts,
+    .accepts = kt_signed_accepts,
     .packed_bytes = packed_bytes,
     .pack_gemm = pack_gemm,
     .workspace_bytes = workspace_bytes,

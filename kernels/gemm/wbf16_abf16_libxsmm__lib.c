@@ -5,7 +5,10 @@
  * gathered first. Kernels are compiled on first use of a (rows, k, stride).
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE
 #include <libxsmm.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -87,6 +90,12 @@ void kt_libxsmm_tile(const kt_p64_tile *t) {
 
 /* 64 x 5 x 64 against plain C. BF16 products are exact in f32 and 64 of them are added: both results
  * are within 64 * 2^-24 of the sum of magnitudes (each at most 16 here). */
+void kt_libxsmm_start(void) {
+    const bool is_set = getenv("OMP_PROC_BIND") != NULL;
+    libxsmm_init();
+    if (!is_set) unsetenv("OMP_PROC_BIND");
+}
+
 kt_status kt_libxsmm_usable(kt_err *why) {
     static const int64_t k = 64;
     uint16_t panel[64 * 64], rows[5 * 64];
@@ -102,7 +111,7 @@ kt_status kt_libxsmm_usable(kt_err *why) {
                                     .panel = panel,
                                     .c = got};
 
-    libxsmm_init();
+    kt_libxsmm_start();
     for (int i = 0; i < 64 * 64; i++) panel[i] = kt_f32_to_bf16((float)(i * 37 % 61 - 30) / 8.0f);
     for (int i = 0; i < 5 * 64; i++) rows[i] = kt_f32_to_bf16((float)(i * 53 % 47 - 23) / 8.0f);
     for (int i = 0; i < 5; i++) t.a[i] = rows + 64 * i;

@@ -6,8 +6,9 @@
 
 #include <string.h>
 
+#include "base/err.h"
 #include "base/numeric.h"
-#include "kt/variant.h"
+#include "kernels/formats/p64.h"
 
 #define KT_SIGNED_GROUP 32
 
@@ -32,6 +33,26 @@ static inline void kt_signed_panel(const kt_matrix *w, int64_t first, int8_t *co
         for (int64_t g = 0; g < w->k / KT_SIGNED_GROUP; g++)
             scales[g * 64 + r] = kt_signed_scale(w, first + r, g);
     }
+}
+
+/* The columns of panel p that exist, from a tile [rows][64] into c of the call, or added to it. */
+static inline void kt_signed_store(const kt_gemm_call *call, int64_t row, int64_t rows, int64_t p,
+                                   const float *tile) {
+    const int64_t left = call->problem->n - 64 * p, columns = left < 64 ? left : 64;
+    float *c = call->c + row * call->ldc + 64 * p;
+
+    for (int64_t i = 0; i < rows; i++, c += call->ldc)
+        for (int64_t j = 0; j < columns; j++)
+            c[j] = call->accumulate ? c[j] + tile[64 * i + j] : tile[64 * i + j];
+}
+
+/* A scale per 32 inputs is that of a8. */
+static inline kt_status kt_signed_accepts(const kt_problem *q, const kt_config *config,
+                                          kt_err *why) {
+    if (q->acts != KT_A_INT8_G32)
+        return kt_fail(why, KT_E_UNSUPPORTED, "%s activations, expected a8",
+                       kt_act_format_name(q->acts));
+    return kt_p64_accepts(q, config, why);
 }
 
 #endif

@@ -26,6 +26,9 @@ static inline kt_walk kt_lib_walk(const kt_config *config, void *scratch, kt_lib
     return (kt_walk){.block = block, .rows_outermost = 1, .tile = tile, .context = context};
 }
 
+/* Initialise LIBXSMM. It sets OMP_PROC_BIND, which would bind child processes to one core: that is undone. */
+void kt_libxsmm_start(void);
+
 /* LIBXSMM: BF16 brgemm straight on the panel, which is its VNNI layout. */
 kt_status kt_libxsmm_usable(kt_err *why);
 size_t kt_libxsmm_scratch_bytes(int block, int64_t k);

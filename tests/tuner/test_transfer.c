@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "tuner/session/sim.h"
 #include "tuner/session/transfer.h"
 
 enum { MAX_JOURNALS = 16 };
@@ -24,6 +25,7 @@ Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 60) {
     kt_journal *journals[MAX_JOURNALS];
     const kt_journal *list[MAX_JOURNALS];
     kt_transfer t;
+    kt_sim sim = {0};
     kt_cpu cpu;
     glob_t files;
     kt_err err;
@@ -37,7 +39,9 @@ Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 60) {
     for (size_t i = 0; i < files.gl_pathc && n < MAX_JOURNALS; i++, n++) {
         cr_assert_eq(kt_journal_read(files.gl_pathv[i], &journals[n], &err), KT_OK, "%s",
                      err.message);
-        if (kt_transfer_has_oracle(journals[n])) list[n_oracle++] = journals[n];
+        cr_assert_eq(kt_sim_load(journals[n], registry, &sim, &err), KT_OK, "%s", err.message);
+        if (sim.n_oracle > 0) list[n_oracle++] = journals[n];
+        kt_sim_deinit(&sim);
     }
     cr_assert_eq(kt_transfer_measure(registry, (const kt_journal *const *)journals, n, &t, &err),
                  KT_OK, "%s", err.message);

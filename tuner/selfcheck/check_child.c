@@ -112,7 +112,6 @@ static void become(const kt_check *c, const kt_check_home *home, const char *con
         _exit(99);
     setenv("XDG_DATA_HOME", home->folder, 1);
     unsetenv("KT_TABLE");
-    unsetenv("OMP_PROC_BIND"); /* LIBXSMM sets it when it starts: the child would have one core */
     execv(c->program, (char *const *)(uintptr_t)argv);
     _exit(98);
 }

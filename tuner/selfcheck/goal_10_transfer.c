@@ -9,7 +9,7 @@ static kt_status measure(kt_check *c, kt_err *err) {
     int n = 0;
 
     for (int i = 0; i < c->n_journals; i++)
-        if (kt_transfer_has_oracle(c->journal[i])) with_oracle[n++] = c->journal[i];
+        if (c->sim[i].n_oracle > 0) with_oracle[n++] = c->journal[i];
     if (n == 0) {
         kt_check_missing(c, "unseen m bucket, regret geomean", 2, "%",
                          "no oracle journal in results/; see goal 1");

@@ -65,7 +65,6 @@ static kt_status run_program(char *const argv[], char **out, size_t *size, kt_er
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, pipes[1], STDOUT_FILENO);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    unsetenv("OMP_PROC_BIND"); /* LIBXSMM sets it when it starts: the child would have one core */
     rc = posix_spawn(&pid, argv[0], &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(pipes[1]);

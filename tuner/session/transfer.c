@@ -189,14 +189,6 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-bool kt_transfer_has_oracle(const kt_journal *j) {
-    for (size_t i = 0; i < kt_journal_count(j); i++) {
-        const char *kind = kt_json_string(kt_json_get(kt_journal_at(j, i), "t"), NULL);
-        if (kind && strcmp(kind, "oracle") == 0) return true;
-    }
-    return false;
-}
-
 void kt_transfer_figures(double *ratios, int n, kt_transfer_regret *out) {
     double sum = 0;
 

@@ -4,8 +4,6 @@
 #ifndef KT_TUNER_TRANSFER_H
 #define KT_TUNER_TRANSFER_H
 
-#include <stdbool.h>
-
 #include "dispatch/registry/registry.h"
 #include "dispatch/topology/topology.h"
 #include "tuner/space/cell.h"
@@ -36,11 +34,6 @@ typedef struct kt_transfer {
  * out. n = 0 where nothing could be asked (a single shape). */
 kt_status kt_transfer_measure(const kt_registry *registry, const kt_journal *const *journals,
                               int n_journals, kt_transfer *out, kt_err *err);
-
-/* Does it hold an oracle (`kttune run --oracle`), so that its cells are worth judging choices by? The bars of
- * goal 10 are for such journals: where races stop early, and of calls of a few microseconds, the best is
- * known less well than those bars. */
-bool kt_transfer_has_oracle(const kt_journal *j);
 
 /* From ratios of times (at least 1): the figures of kt_transfer_regret but worst and chosen. Sorts the ratios. */
 void kt_transfer_figures(double *ratios, int n, kt_transfer_regret *out);
