@@ -32,36 +32,74 @@ static void in(const kt_tune_home *h, const char *name, char path[512]) {
     snprintf(path, 512, "%s/%s", h->folder, name);
 }
 
-Test(kttune_tables, shards_merge_to_the_whole, .timeout = 60) {
+/* Tunes a shard of the six cells, or all of them where `shard` is empty. */
+static void tune(const kt_tune_home *h, const char *shard, const char *out, const char *words) {
+    char command[2048];
+    snprintf(command, sizeof command, KTTUNE "run %s " FEW " --fresh %s --out %s", h->model, shard,
+             out);
+    expect(command, 0, words);
+}
+
+/* Every row of a shard is in the merged table as it was decided. */
+static void holds(const kt_table *merged, const char *path) {
+    kt_table *shard = load(path);
+    for (size_t i = 0; i < shard->n_rows; i++) {
+        const kt_table_row *row = &shard->rows[i], *got;
+        got = kt_table_find(merged, &row->problem, row->threads);
+        cr_assert(got, "%s: row %zu is lost", path, i);
+        cr_expect_str_eq(got->variant, row->variant, "%s: row %zu", path, i);
+        cr_expect_str_eq(got->config, row->config, "%s: row %zu", path, i);
+    }
+    kt_table_destroy(shard);
+}
+
+/* Is no cell of `merged` slower than the same of `all` by a tenth?  Run where the model's name leads to it:
+ * then weights rotate through as few bytes as when they were tuned. */
+static bool as_fast(const kt_tune_home *h, const char *all, const char *merged) {
+    char command[2048], *out;
+    int code;
+    bool fast;
+    snprintf(command, sizeof command, "cd %s && " KTTUNE "compare %s %s --rerun --fail-above 10%%",
+             h->folder, all, merged);
+    code = kt_tune_home_run(command, &out);
+    fast = strstr(out, ", 0 slower by at least 10.0 %");
+    cr_expect_eq(code, fast ? 0 : 5, "%s: exit code %d: %s", command, code, out);
+    cr_expect(strstr(out, "6 cells in both"), "%s", out);
+    free(out);
+    return fast;
+}
+
+Test(kttune_tables, shards_merge_to_the_whole, .timeout = 120) {
     kt_tune_home h;
     char a[512], b[512], all[512], merged[512], command[3000];
-    kt_table *whole, *joined;
+    bool fast = false;
 
     kt_tune_home_make(&h);
     in(&h, "a.kttable.json", a);
     in(&h, "b.kttable.json", b);
     in(&h, "all.kttable.json", all);
     in(&h, "merged.kttable.json", merged);
-    snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 1/2 --out %s", h.model, a);
-    expect(command, 0, "3 of 3 cells decided");
-    snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 2/2 --out %s", h.model, b);
-    expect(command, 0, "3 of 3 cells decided");
-    snprintf(command, sizeof command, KTTUNE "run %s " FEW " --out %s", h.model, all);
-    expect(command, 0, "6 of 6 cells decided");
-    snprintf(command, sizeof command, KTTUNE "merge %s %s --out %s", b, a, merged);
-    expect(command, 0, "2 tables, 6 cells, 0 of them");
-    whole = load(all);
-    joined = load(merged);
-    cr_assert_eq(whole->n_rows, joined->n_rows);
-    for (size_t i = 0; i < whole->n_rows; i++)
-        cr_expect(kt_table_find(joined, &whole->rows[i].problem, whole->rows[i].threads));
-    kt_table_destroy(whole);
-    kt_table_destroy(joined);
-    /* Which of equals wins is noise; that neither is slower by a tenth is not. Run where the model's name
-     * leads to it: then weights rotate through as few bytes as when they were tuned. */
-    snprintf(command, sizeof command, "cd %s && " KTTUNE "compare %s %s --rerun --fail-above 10%%",
-             h.folder, all, merged);
-    expect(command, 0, "6 cells in both: 0 faster, 0 slower by at least 10.0 %");
+    /* Which of equals wins is noise, and on a busy machine noise may pass for a tenth of a cell of 200 ns; three
+     * tunings in a row that disagree are not noise. */
+    for (int attempt = 0; attempt < 3 && !fast; attempt++) {
+        kt_table *whole, *joined;
+        tune(&h, "--shard 1/2", a, "3 of 3 cells decided");
+        tune(&h, "--shard 2/2", b, "3 of 3 cells decided");
+        tune(&h, "", all, "6 of 6 cells decided");
+        snprintf(command, sizeof command, KTTUNE "merge %s %s --out %s", b, a, merged);
+        expect(command, 0, "2 tables, 6 cells, 0 of them");
+        whole = load(all);
+        joined = load(merged);
+        cr_assert_eq(whole->n_rows, joined->n_rows);
+        for (size_t i = 0; i < whole->n_rows; i++)
+            cr_expect(kt_table_find(joined, &whole->rows[i].problem, whole->rows[i].threads));
+        holds(joined, a);
+        holds(joined, b);
+        kt_table_destroy(whole);
+        kt_table_destroy(joined);
+        fast = as_fast(&h, all, merged);
+    }
+    cr_expect(fast, "merged shards were slower than the whole three times");
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 1/7", h.model);
     expect(command, 2, "only 6 cells");
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 3/2", h.model);
