@@ -2,6 +2,7 @@
 #include "kernels/attn/attn_common.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -22,6 +23,12 @@ static int8_t round_code(float x) {
     return (int8_t)(bits & 0xff);
 }
 
+static bool is_spoilt(const float *x, int64_t d) {
+    bool spoilt = false;
+    for (int64_t i = 0; i < d; i++) spoilt |= x[i] != x[i];
+    return spoilt;
+}
+
 /* Rows below 2^-100 are zeros to any model and keep the division in range. */
 void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row, float *scale) {
     float largest = 0.0f, top = cache == KT_W_INT8_CHANNEL ? 127.0f : 448.0f, up;
@@ -36,6 +43,7 @@ void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row,
     }
     up = largest >= 0x1p-100f ? top / largest : 0.0f;
     *scale = largest >= 0x1p-100f ? largest / top : 0.0f;
+    if (cache == KT_W_INT8_CHANNEL && is_spoilt(x, d)) *scale = NAN;
     if (cache == KT_W_INT8_CHANNEL)
         for (int64_t i = 0; i < d; i++) ((int8_t *)row)[i] = round_code(x[i] * up);
     else

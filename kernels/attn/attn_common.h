@@ -27,7 +27,8 @@ static inline size_t kt_attn_item_bytes(kt_weight_format cache) {
 float kt_attn_item(kt_weight_format cache, const void *rows, int64_t index);
 
 /* Write one row of d floats as a cache holds it; *scale (may be NULL with BF16) gets the row's scale: the
- * largest magnitude becomes the largest code, 127 or 448. Baseline code: the same bits on every machine. */
+ * largest magnitude becomes the largest code, 127 or 448. What is not finite stays visible: NaN is a code of
+ * FP8 and spoils the scale of an INT8 row, infinity spoils the row. Baseline code: the same bits on every machine. */
 void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row, float *scale);
 
 /* Ask for the elements [first, d) of each of n rows, `ahead` rows further on (0 = none, for rows that were

@@ -60,7 +60,7 @@ static void release(gate *g) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* Any code but -128 of INT8 and the NaN of FP8, which nobody writes. */
+/* Any code but -128 of INT8, which nobody writes, and the NaN of FP8, of which spoil puts a few. */
 static uint8_t random_code(kt_weight_format cache, kt_rng *rng) {
     uint8_t code = (uint8_t)kt_rng_below(rng, 256);
     if (cache == KT_W_INT8_CHANNEL) return code == 0x80 ? 0x7f : code;
@@ -90,6 +90,19 @@ static void fill_row(gate *g, const kt_problem *p, int64_t i, kt_rng *rng, float
         i % 17 == 16 ? 0.0f : unit * kt_rng_uniform(rng, 0.5f, 1.0f);
 }
 
+/* NaN of both signs among FP8 values, a column of one kv head each, at keys that early rows do not see; and
+ * with some seeds one in the last key, which takes all of the last row's heads over that kv head. */
+static void spoil(gate *g, const kt_problem *p, uint64_t seed, kt_rng *rng) {
+    for (int i = 0; i < 2 && p->k > 2; i++) {
+        int64_t key = p->context - 1 - (int64_t)kt_rng_below(rng, (uint64_t)p->m);
+        int64_t row = key * p->kv_heads + (int64_t)kt_rng_below(rng, (uint64_t)p->kv_heads);
+        g->v[row * p->k + (int64_t)kt_rng_below(rng, (uint64_t)p->k)] = i ? 0x7f : 0xff;
+    }
+    if (seed % 4 == 0)
+        g->k[(p->context - 1) * p->kv_heads * p->k + (int64_t)kt_rng_below(rng, (uint64_t)p->k)] =
+            seed % 8 ? 0x7f : 0xff;
+}
+
 static void fill(gate *g, const kt_problem *p, uint64_t seed) {
     float size = seed % 2 ? 8.0f : 1.0f;
     kt_rng rng;
@@ -97,6 +110,7 @@ static void fill(gate *g, const kt_problem *p, uint64_t seed) {
     kt_rng_seed(&rng, seed);
     for (int64_t i = 0; i < p->m * p->n * p->k; i++) g->q[i] = kt_rng_normal(&rng) * size;
     for (int64_t i = 0; i < p->context * p->kv_heads; i++) fill_row(g, p, i, &rng, size);
+    if (p->weights == KT_W_FP8_CHANNEL) spoil(g, p, seed, &rng);
     for (int64_t r = 0; r < p->m; r++) g->position[r] = (int32_t)(p->context - p->m + r);
 }
 

@@ -34,38 +34,39 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
         }
 }
 
-/* 16 codes as 8 even and 8 odd values; FP8 codes moved up by 7 are halves with 2^-8 of the value. */
-INLINE void widen16(kt_weight_format cache, const uint8_t *codes, __m256 *evens, __m256 *odds) {
-    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)codes);
-    __m128i halves[2];
-
-    if (cache == KT_W_INT8_CHANNEL) {
-        const __m256i w = _mm256_cvtepi8_epi16(x);
-        *evens = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 16), 16));
-        *odds = _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16));
-        return;
-    }
-    for (int i = 0; i < 2; i++) {
-        const __m128i bytes = i ? _mm_srli_epi16(_mm_and_si128(x, _mm_set1_epi16((short)0xff00)), 8)
-                                : _mm_and_si128(x, _mm_set1_epi16(0x00ff));
-        halves[i] = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(bytes, 8), 1),
-                                  _mm_set1_epi16((short)0xbf80));
-    }
-    *evens = _mm256_mul_ps(_mm256_cvtph_ps(halves[0]), _mm256_set1_ps(256.0f));
-    *odds = _mm256_mul_ps(_mm256_cvtph_ps(halves[1]), _mm256_set1_ps(256.0f));
+/* The upper halves of the floats of even and odd elements, which is all there is of a code. */
+INLINE __m256i join(__m256 evens, __m256 odds) {
+    return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(evens), 16),
+                              _mm256_castps_si256(odds), 0xaa);
 }
 
-/* The codes are exact in BF16, so the upper halves of the floats are all there is. */
+INLINE __m256i widen_int8(__m128i x) {
+    const __m256i w = _mm256_cvtepi8_epi16(x);
+    return join(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 16), 16)),
+                _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16)));
+}
+
+/* FP8 codes moved up by 7 are halves with 2^-8 of the value; NaN comes out as 480, which no other code is. */
+INLINE __m256i widen_fp8(__m128i x) {
+    const __m128i bits = _mm_set1_epi16((short)0xbf80);
+    const __m128i even_halves = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(x, 8), 1), bits);
+    const __m128i odd_halves = _mm_and_si128(_mm_srai_epi16(x, 1), bits);
+    const __m256 up = _mm256_set1_ps(256.0f);
+    const __m256i w = join(_mm256_mul_ps(_mm256_cvtph_ps(even_halves), up),
+                           _mm256_mul_ps(_mm256_cvtph_ps(odd_halves), up));
+    const __m256i size = _mm256_and_si256(w, _mm256_set1_epi16(0x7fff));
+    return _mm256_or_si256(w, _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x43f0)));
+}
+
 static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
                   int64_t n_keys, uint16_t *out, int64_t ldo) {
     for (int64_t j = 0; j < n_keys; j++)
         for (int64_t i = 0; i < d; i += 16) {
-            __m256 a, b;
-            if (i % 64 == 0) __builtin_prefetch(codes + (KT_ATTN_AHEAD + j) * ld + i, 0, 2);
-            widen16(cache, codes + j * ld + i, &a, &b);
+            const uint8_t *at = codes + j * ld + i;
+            const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)at);
+            if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * ld, 0, 2);
             _mm256_storeu_si256((__m256i *)(void *)(out + j * ldo + i),
-                                _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(a), 16),
-                                                   _mm256_castps_si256(b), 0xaa));
+                                cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
         }
 }
 
@@ -254,7 +255,7 @@ KT_VARIANT(bf16_online__avx2) = {
     .weights = KT_ATTN_CACHES,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
-    .version = 1,
+    .version = 2,
     .layout = "",
     .params = kt_attn_params,
     .n_params = KT_ATTN_N_PARAMS,

@@ -15,19 +15,20 @@ static inline __m512i kt_widen_int8(__m256i codes) {
                                    _mm512_castps_si512(odd));
 }
 
-/* E4M3 e, m has the BF16 bits (e + 120) << 7 | m << 4; the subnormal ones, m * 2^-9, are looked up. */
+/* E4M3 e, m has the BF16 bits (e + 120) << 7 | m << 4, but for the subnormal ones, m * 2^-9, and NaN: their
+ * low five bits, 0 to 7 and 31, index a table. Moved to the top of a word and one step on, NaN wraps to 0 and
+ * so the nine are the smallest. */
 static inline __m512i kt_widen_fp8(__m256i codes) {
-    static const uint16_t subnormal[8] = {0,      0x3b00, 0x3b80, 0x3bc0,
-                                          0x3c00, 0x3c20, 0x3c40, 0x3c60};
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)subnormal));
-    const __m512i w = _mm512_cvtepu8_epi16(codes);
-    const __m512i size = _mm512_and_si512(w, _mm512_set1_epi16(0x7f));
-    const __mmask32 small = _mm512_cmplt_epu16_mask(size, _mm512_set1_epi16(8));
-    const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), w), 8);
-    const __m512i normal =
-        _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(120 << 7));
-    return _mm512_or_si512(sign, _mm512_mask_permutexvar_epi16(normal, small, size, table));
+    static const _Alignas(64) uint16_t special[32] = {0,      0x3b00, 0x3b80, 0x3bc0,       0x3c00,
+                                                      0x3c20, 0x3c40, 0x3c60, [31] = 0x7fc0};
+    const __m512i w = _mm512_cvtepi8_epi16(codes), top = _mm512_set1_epi16((short)0x8000);
+    const __m512i next = _mm512_add_epi16(_mm512_slli_epi16(w, 9), _mm512_set1_epi16(1 << 9));
+    const __mmask32 is_special = _mm512_cmple_epu16_mask(next, _mm512_set1_epi16(8 << 9));
+    __m512i size = _mm512_and_si512(_mm512_slli_epi16(w, 4), _mm512_set1_epi16(0x7f0));
+
+    size = _mm512_add_epi16(size, _mm512_set1_epi16(120 << 7));
+    size = _mm512_mask_permutexvar_epi16(size, is_special, w, _mm512_load_si512(special));
+    return _mm512_ternarylogic_epi32(size, w, top, 0xf8); /* size | (w & top) */
 }
 
 /* kt_attn_inner.widen; zeros up to the next multiple of 32. */

@@ -212,6 +212,23 @@ Test(attn, a_stored_row_has_the_value_of_its_codes) {
     }
 }
 
+/* A number that is none does not vanish in a cache: it, or its whole row, comes back as NaN. */
+Test(attn, a_stored_row_does_not_hide_what_is_not_finite) {
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (size_t f = 1; f < 3; f++)
+        for (size_t b = 0; b < 4; b++)
+            for (int64_t at = 0; at < 3; at++)
+                for (int tiny = 0; tiny < 2; tiny++) {
+                    float x[3] = {0.0f, 0.0f, 0.0f}, scale = -1;
+                    uint8_t row[3];
+                    if (!tiny) x[(at + 1) % 3] = 2.0f;
+                    x[at] = bad[b];
+                    kt_attn_store(caches[f], x, 3, row, &scale);
+                    cr_assert(isnan(kt_attn_item(caches[f], row, at) * scale), "%zu %zu %lld", f, b,
+                              (long long)at);
+                }
+}
+
 static void write_one_value(const kt_attn_call *call) {
     int64_t width = call->ldo;
     for (int64_t r = call->row_begin; r < call->row_end; r++)

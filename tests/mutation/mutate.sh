@@ -69,9 +69,10 @@ verdict() {
     (ulimit -c 0; timeout 120 "$@") >"$work/log" 2>&1
 }
 
-mutant() { # how, unit or program, file, before, after
+mutant() { # how, variant or program[:unit], file, before, after
     local how=$1 target=$2 file=$3 unit=$3 program=$2
     rm -rf "$work/overlay"
+    case $target in *:*) program=${target%%:*} unit=${target#*:} ;; esac
     if [ "$how" = gate ]; then
         program=gate_variant
         "$build/tests/gate_variant" "$target" >/dev/null 2>&1
@@ -96,7 +97,7 @@ for name in $(sed -n 's/^gate \([^ ]*\).*/\1/p' "$mutants" | sort -u); do
     *) complain "$name is rejected without a fault: $(tail -n 1 "$work/log")" ;;
     esac
 done
-for name in $(sed -n 's/^test \([^ ]*\).*/\1/p' "$mutants" | sort -u); do
+for name in $(sed -n 's/^test \([^ :]*\).*/\1/p' "$mutants" | sort -u); do
     verdict "$build/tests/$name" || complain "$name fails without a fault"
 done
 
