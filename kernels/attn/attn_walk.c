@@ -76,7 +76,7 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
 typedef struct rows_of_block {
     const uint16_t *k, *v;
     int64_t ld, ahead;
-    const uint16_t *next;           /* keys of the block after, or NULL */
+    kt_attn_next next;              /* keys of the block after */
     const float *k_scale, *v_scale; /* NULL = 1 */
     const uint8_t *k_codes,
         *v_codes; /* 8-bit rows, c->ldkv apart, for variants that read them; or NULL */
@@ -95,7 +95,8 @@ static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, 
                                .v = v + key * c->ldkv,
                                .ld = c->ldkv,
                                .ahead = KT_ATTN_AHEAD,
-                               .next = k + (key + KT_ATTN_BLOCK) * c->ldkv};
+                               .next = {(const uint8_t *)(k + (key + KT_ATTN_BLOCK) * c->ldkv),
+                                        2 * c->ldkv, 2 * c->problem->k}};
     k_codes += key * c->ldkv;
     v_codes += key * c->ldkv;
     rows_of_block b = {.k = t->wide,
@@ -105,6 +106,8 @@ static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, 
                        .v_scale = c->v_scale + key,
                        .k_codes = inner->load_codes ? k_codes : NULL,
                        .v_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW ? v_codes : NULL};
+    if (b.k_codes)
+        b.next = (kt_attn_next){k_codes + KT_ATTN_BLOCK * c->ldkv, c->ldkv, c->problem->k};
     if (!b.k_codes)
         inner->widen(cache, k_codes, c->ldkv, c->problem->k, n_keys, t->wide, t->padded);
     if (!b.v_codes) inner->widen(cache, v_codes, c->ldkv, c->problem->k, n_keys, wide_v, t->padded);
@@ -120,7 +123,7 @@ static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n
     int64_t d = c->problem->k;
 
     if (inner->load_keys)
-        inner->scores_loaded(q, t->padded, n, t->keys, d, n_keys, b->next, b->ld, s);
+        inner->scores_loaded(q, t->padded, n, t->keys, d, n_keys, &b->next, s);
     else
         inner->scores(q, t->padded, n, b->k, b->ld, d, n_keys, b->ahead, s);
     for (int64_t i = 0; i < n; i++)

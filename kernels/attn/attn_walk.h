@@ -18,6 +18,13 @@
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
+/* Rows of keys that will be wanted next, for prefetches: row r begins r * ld bytes after `rows` and has `bytes`.
+ * They may not exist; rows = NULL: nothing to ask for. */
+typedef struct kt_attn_next {
+    const uint8_t *rows;
+    int64_t ld, bytes;
+} kt_attn_next;
+
 /* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in whatever
  * order of elements suits the variant's loads. Each function must treat a query the same way, to the
  * bit, whatever other queries it is called with. d is the head size; n_keys <= KT_ATTN_BLOCK. */
@@ -33,12 +40,11 @@ typedef struct kt_attn_inner {
                    int64_t d, int64_t n_keys, int64_t ahead, float *s);
     /* Instead of scores, for variants that rearrange a block of keys once for all queries of the tile:
      * size, rearranging, and the same from the rearranged block (64-byte aligned). n_keys of
-     * scores_loaded may be less than was loaded; next is the first row of the block after, which may
-     * not exist, or NULL: for prefetches. */
+     * scores_loaded may be less than was loaded; next: the block after. */
     size_t (*keys_bytes)(int64_t d);
     void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
     void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
-                          int64_t d, int64_t n_keys, const uint16_t *next, int64_t ldk, float *s);
+                          int64_t d, int64_t n_keys, const kt_attn_next *next, float *s);
     /* load_keys from codes, for variants that need no widened rows in between. NULL = none. */
     void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
                        int64_t n_keys, void *keys);

@@ -111,7 +111,6 @@ KT_INLINE void keys_of(const kt_weight_format cache, const uint8_t *k, int64_t l
             KT_EACH (i, 16) {
                 const uint8_t *row = k + (j + i < n_keys ? j + i : n_keys - 1) * ldk + x;
                 r[i] = _mm512_maskz_loadu_epi8(m, row);
-                _mm_prefetch((const char *)row + KT_ATTN_AHEAD * ldk, _MM_HINT_T1);
             }
             turn(r);
             store_keys(cache, r, tables, to);
@@ -255,7 +254,7 @@ KT_VARIANT(bf16_dot__avx512vbmi) = {
     .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
     .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
-    .version = 1,
+    .version = 2,
     .layout = "",
     .params = params,
     .n_params = 1,

@@ -112,22 +112,22 @@ static size_t keys_bytes(int64_t d) {
     return (size_t)((d + 31) / 32 * 16) * PAIR_ROW;
 }
 
-/* Which lines of the keys to come a tile asks for: elements first, first + step ... of each row. */
+/* Which lines of the keys to come a tile asks for: bytes first, first + step ... of each row. */
 typedef struct key_lines {
-    const uint16_t *k;
-    int64_t ldk, first, step, d;
-    int64_t rows; /* per step of the loop over pairs; 0 = none */
+    const kt_attn_next *next;
+    int64_t first, step;
+    int64_t rows; /* per step of the loop over pairs */
 } key_lines;
 
 KT_INLINE void fetch(const key_lines *a, int64_t step) {
     for (int64_t r = step * a->rows; r < (step + 1) * a->rows; r++)
-        for (int64_t x = a->first; x < a->d; x += a->step)
-            _mm_prefetch((const char *)(a->k + r * a->ldk + x), _MM_HINT_T1);
+        for (int64_t x = a->first; x < a->next->bytes; x += a->step)
+            _mm_prefetch((const char *)a->next->rows + r * a->next->ld + x, _MM_HINT_T1);
 }
 
 /* nq queries x nv vectors of 16 keys; nq and nv are constants at each call. */
 KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int64_t d, float *s,
-                          const key_lines *next, const int nq, const int nv) {
+                          const key_lines *lines, const int nq, const int nv) {
     __m512 sum[4][4];
 
     KT_EACH (r, nq) {
@@ -135,7 +135,7 @@ KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int6
     }
     for (int64_t i = 0; i < (d + 1) / 2; i++, keys += PAIR_ROW) {
         __m512i u[4];
-        if (next) fetch(next, i);
+        if (lines) fetch(lines, i);
         KT_EACH (c, nv) u[c] = _mm512_load_si512(keys + 64 * c);
         KT_EACH (r, nq) {
             __m512i x = _mm512_set1_epi32(kt_load_i32((const uint8_t *)(q + r * ldq + i)));
@@ -148,30 +148,32 @@ KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int6
 }
 
 KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int64_t d,
-                          int64_t n_keys, float *s, const key_lines *next, const int nq) {
+                          int64_t n_keys, float *s, const key_lines *lines, const int nq) {
     if (n_keys > 48) {
-        score_tile(q, ldq, keys, d, s, next, nq, 4);
+        score_tile(q, ldq, keys, d, s, lines, nq, 4);
         return;
     }
     for (int64_t j = 0; j < n_keys; j += 16)
         score_tile(q, ldq, keys + 4 * j, d, s + j, NULL, nq, 1);
 }
 
-/* The first tiles fetch the block of keys after this one, a share each. */
+/* The first two tiles fetch the block of keys after this one, every other line each. */
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
-                   int64_t n_keys, const uint16_t *next, int64_t ldk, float *s) {
-    const int64_t tiles = n_queries / 4 > 2 ? 2 : n_queries / 4;
-    key_lines a = {.k = next, .ldk = ldk, .step = 32 * tiles, .d = d};
-    int64_t i = 0;
+                   int64_t n_keys, const kt_attn_next *next, float *s) {
+    const int64_t tiles = n_queries / 4 + n_queries % 4, share = tiles > 2 ? 2 : tiles;
+    key_lines a = {.next = next, .step = 64 * share, .rows = (2 * KEYS + d - 1) / d};
 
-    a.rows = (2 * KEYS + d - 1) / d;
-    for (; i + 4 <= n_queries; i += 4) {
-        a.first = i / 4 * 32;
-        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS,
-                   next && i / 4 < tiles ? &a : NULL, 4);
+    for (int64_t t = 0, i = 0; t < tiles; t++, a.first += 64) {
+        const key_lines *lines = next->rows && t < share ? &a : NULL;
+        float *to = s + i * KT_ATTN_LDS;
+        if (i + 4 <= n_queries) {
+            score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 4);
+            i += 4;
+        } else {
+            score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 1);
+            i++;
+        }
     }
-    for (; i < n_queries; i++)
-        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, NULL, 1);
 }
 
 /* ---- weights: the row of scores becomes 64 BF16 numbers at its beginning ---- */
