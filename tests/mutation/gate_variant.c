@@ -17,9 +17,9 @@ enum { MAX_CONFIGS = 64 };
 /* Odd tails of outputs and of groups, lengths that unroll, and blocks of 256. */
 static const int64_t gemm_shapes[][2] = {{131, 96}, {192, 768}, {67, 1056}};
 static const int64_t moe_shapes[][2] = {{96, 224}, {128, 768}, {416, 64}, {256, 512}};
-/* For emulated tiles, whose products take thousands of cycles. */
-static const int64_t tile_shapes[2][2] = {{67, 544}, {65, 640}};
-static const int64_t moe_tile_shapes[2][2] = {{96, 288}, {128, 384}};
+/* For emulated tiles, whose products take thousands of cycles, and for plain C, which takes every format. */
+static const int64_t small_gemm_shapes[2][2] = {{67, 544}, {65, 640}};
+static const int64_t small_moe_shapes[2][2] = {{96, 288}, {128, 384}};
 
 static int configs_of(const kt_variant *v, const kt_problem *q, kt_choice *out) {
     int count = 1, n = 0;
@@ -57,12 +57,12 @@ static int gate(const kt_variant *v, const kt_problem *q, int *n_gated) {
 }
 
 static int gate_all(const kt_variant *v) {
-    const bool is_emulated = v->isa & ~kt_isa_available(), is_gemm = v->op == KT_OP_GEMM;
+    const bool is_slow = !v->isa || (v->isa & ~kt_isa_available()), is_gemm = v->op == KT_OP_GEMM;
     const int64_t(*shapes)[2] = is_gemm ? gemm_shapes : moe_shapes;
     int n_gated = 0, n_shapes = is_gemm ? 3 : 4;
 
-    if (is_emulated) {
-        shapes = is_gemm ? tile_shapes : moe_tile_shapes;
+    if (is_slow) {
+        shapes = is_gemm ? small_gemm_shapes : small_moe_shapes;
         n_shapes = 2;
     }
     for (int w = 1; w < KT_W_COUNT; w++)

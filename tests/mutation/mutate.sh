@@ -1,26 +1,24 @@
 #!/usr/bin/env bash
 # Plants the faults of mutants.txt one at a time and demands that each is rejected.
-# usage: mutate.sh SOURCE_DIR BUILD_DIR [PATTERN [SHARE OF]]
-# PATTERN: only mutants whose line matches; SHARE OF: of these every OFth, from the SHAREth (0 ..) on.
+# usage: mutate.sh SOURCE_DIR BUILD_DIR [PATTERN]      PATTERN: only mutants whose line matches
 #
 # A mutant is compiled alone, from a copy of the faulty file that precedes the tree in the include path, and
-# linked before the libraries, so that nothing else is built and the tree is never touched.
+# linked before the libraries, so that nothing else is built and the tree is never touched.  As many workers as
+# there are cores take the next program, then the next mutant, from one queue: some take 50 times as long as others.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 src=$(cd "$1" && pwd)
 build=$(cd "$2" && pwd)
 pattern=${3:-.}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mutants=$work/mutants.txt
-grep -v -e '^#' -e '^$' "$src/tests/mutation/mutants.txt" |
-    grep -E -e "$pattern" | awk -v share="${4:-0}" -v of="${5:-1}" 'NR % of == share' \
-        >"$mutants"
-rejected=0 skipped=0 wrong=0
+all=$(mktemp -d)
+trap 'rm -rf "$all"' EXIT
+mkdir "$all/sound"
+work=$all # of this worker
 
-complain() {
-    echo "mutate: $*"
-    wrong=$((wrong + 1))
+# say WORD [TEXT]: one outcome (rejected, skipped or wrong) for the count at the end.
+say() {
+    echo "$1" >>"$all/outcomes"
+    [ $# = 1 ] || echo "mutate: $2"
 }
 
 # compile_command FILE: as the build compiles it, without output and source.
@@ -64,50 +62,82 @@ compile() {
     (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
-# verdict PROGRAM ARGUMENTS: 0 accepted, 3 cannot run here, other = rejected.
+# verdict SECONDS PROGRAM ARGUMENTS: 0 accepted, 3 cannot run here, other = rejected.
 verdict() {
-    (ulimit -c 0; timeout 120 "$@") >"$work/log" 2>&1
+    local limit=$1
+    shift
+    (ulimit -c 0; timeout "$limit" "$@") >"$work/log" 2>&1
 }
 
-mutant() { # how, variant or program[:unit], file, before, after
-    local how=$1 target=$2 file=$3 unit=$3 program=$2
-    rm -rf "$work/overlay"
-    case $target in *:*) program=${target%%:*} unit=${target#*:} ;; esac
+# sound "HOW NAME": what a program says without a fault, and how long mutants of it may take.
+sound() {
+    local how=${1% *} name=${1#* } since=$SECONDS code
     if [ "$how" = gate ]; then
+        verdict 600 "$build/tests/gate_variant" "$name"
+    else
+        verdict 600 "$build/tests/$name"
+    fi
+    code=$?
+    case $how$code in
+    gate0 | gate3 | test0) ;;
+    *) say wrong "$1 rejects what has no fault: $(tail -n 1 "$work/log")" ;;
+    esac
+    echo "$code $((60 + 4 * (SECONDS - since)))" >"$all/sound/$name"
+}
+
+# mutant LINE: a line of mutants.txt, "HOW VARIANT|PROGRAM[:UNIT] FILE @@ BEFORE @@ AFTER".
+mutant() {
+    local how target file unit program code limit before after arguments=()
+    read -r how target file <<<"${1%% @@ *}"
+    after=${1#* @@ }
+    before=${after%% @@ *}
+    after=${after#* @@ }
+    case $target in
+    *:*) unit=${target#*:} ;;
+    *) unit=$file ;;
+    esac
+    program=${target%%:*}
+    rm -rf "$work/overlay"
+    read -r code limit <"$all/sound/$program"
+    if [ "$how" = gate ]; then
+        [ "$code" = 3 ] && { say skipped; return; }
         program=gate_variant
-        "$build/tests/gate_variant" "$target" >/dev/null 2>&1
-        [ $? = 3 ] && { skipped=$((skipped + 1)); return; }
+        arguments=("$target")
         case $file in *.h) unit=$(variant_file "$target") ;; esac
     fi
-    plant "$file" "$4" "$5" || { complain "$file does not contain: $4"; return; }
-    compile "$unit" "$file" || { complain "$file: '$5' does not compile"; sed -n 1,3p "$work/log"; return; }
-    link "$program" "$work/unit.o" "$work/mutant" || { complain "$file: '$5' does not link"; sed -n 1,3p "$work/log"; return; }
-    if [ "$how" = gate ]; then verdict "$work/mutant" "$target"; else verdict "$work/mutant"; fi
+    plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
+    compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
+    link "$program" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
+    verdict "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     case $? in
-    0) complain "NOT REJECTED by $how $target: $file: '$4' -> '$5'" ;;
-    *) rejected=$((rejected + 1)) ;;
+    0) say wrong "NOT REJECTED by $how $target: $file: '$before' -> '$after'" ;;
+    *) say rejected ;;
     esac
 }
 
-# The programs accept what is right, or rejecting proves nothing.
-for name in $(sed -n 's/^gate \([^ ]*\).*/\1/p' "$mutants" | sort -u); do
-    verdict "$build/tests/gate_variant" "$name"
-    case $? in
-    0 | 3) ;;
-    *) complain "$name is rejected without a fault: $(tail -n 1 "$work/log")" ;;
-    esac
-done
-for name in $(sed -n 's/^test \([^ :]*\).*/\1/p' "$mutants" | sort -u); do
-    verdict "$build/tests/$name" || complain "$name fails without a fault"
-done
+# each COMMAND FILE: the command with every line of the file, on all cores.
+each() {
+    local id line
+    exec 7<"$2" # one place in the file for all of them
+    for id in $(seq "$(nproc)"); do
+        (
+            work=$all/$id
+            mkdir -p "$work"
+            exec 8<"$all" # a lock of its own
+            while flock 8 && IFS= read -r line <&7; do
+                flock -u 8
+                $1 "$line"
+            done
+        ) &
+    done
+    wait
+}
 
-while IFS= read -r line; do
-    head=${line%% @@ *}
-    rest=${line#* @@ }
-    # shellcheck disable=SC2086
-    set -- $head
-    mutant "$1" "$2" "$3" "${rest%% @@ *}" "${rest#* @@ }"
-done <"$mutants"
+grep -v -e '^#' -e '^$' "$src/tests/mutation/mutants.txt" | grep -E -e "$pattern" >"$all/mutants"
+cut -d ' ' -f 1,2 "$all/mutants" | cut -d : -f 1 | sort -u >"$all/programs"
+each sound "$all/programs" # they accept what is right, or rejecting proves nothing
+each mutant "$all/mutants"
 
-echo "$rejected faults rejected, $skipped not runnable here, $wrong trouble"
-[ "$wrong" = 0 ] && [ "$((rejected + skipped))" -gt 0 ]
+count() { grep -c "^$1" "$all/outcomes"; }
+echo "$(count rejected) faults rejected, $(count skipped) not runnable here, $(count wrong) trouble"
+[ "$(count wrong)" = 0 ] && [ "$(($(count rejected) + $(count skipped)))" -gt 0 ]
