@@ -5,7 +5,9 @@
  *     scales  float [ceil(n / 128), ceil(k / 128)], blocks at the edges may be cut off
  *
  * Scales that a checkpoint stores as BF16 or E8M0 are widened to f32 when loaded, which is exact.
- * We never encode this format.
+ *
+ * Encoding is that of the checkpoints' makers: a block's largest magnitude becomes 448, nearest even. Whoever
+ * encodes some rows of a block looks at all of them in the source, and who has its first row writes the scale.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/fp8_common.h"
 
@@ -28,12 +30,50 @@ static void decode_row(const kt_matrix *w, int64_t row, double *out) {
     }
 }
 
+/* Largest magnitude of the block that holds row `row` and starts at input `begin`. */
+static float block_largest(const float *src, int64_t n, int64_t k, int64_t row, int64_t begin,
+                           int64_t end) {
+    int64_t first = row / BLOCK * BLOCK, last = first + BLOCK < n ? first + BLOCK : n;
+    float a = 0, taint = 0;
+
+    for (int64_t r = first; r < last; r++) {
+        float of_row = kt_fp8_largest(0, src + r * k + begin, end - begin);
+        a = of_row > a ? of_row : a;
+        taint += of_row * 0.0f;
+    }
+    return a + taint;
+}
+
+static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,
+                          int64_t row_begin, int64_t row_end, void *data, void *scales,
+                          double *energy) {
+    double sum = 0, error = 0;
+
+    (void)importance;
+    for (int64_t row = row_begin; row < row_end;) {
+        int64_t stop = (row / BLOCK + 1) * BLOCK < row_end ? (row / BLOCK + 1) * BLOCK : row_end;
+        for (int64_t b = 0; b < blocks(k); b++) {
+            int64_t begin = b * BLOCK, end = begin + BLOCK < k ? begin + BLOCK : k;
+            float scale = kt_fp8_scale(block_largest(src, n, k, row, begin, end));
+            if (row % BLOCK == 0) ((float *)scales)[row / BLOCK * blocks(k) + b] = scale;
+            for (int64_t r = row; r < stop; r++)
+                error += kt_fp8_encode(src + r * k + begin, end - begin, scale,
+                                       (uint8_t *)data + r * k + begin, &sum);
+        }
+        row = stop;
+    }
+    if (energy) *energy += sum;
+    return error;
+}
+
 KT_FORMAT(wf8b128) = {
     .name = "wf8b128",
     .id = KT_W_FP8_B128,
     .acts = KT_A_BF16,
     .group = BLOCK,
+    .scale_rows = BLOCK,
     .bits = 8,
     .plain_bytes = plain_bytes,
     .decode_row = decode_row,
+    .encode_rows = encode_rows,
 };

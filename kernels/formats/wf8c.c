@@ -6,9 +6,6 @@
  *
  * Encoding sends a row's largest magnitude to 448. A search gains little here: steps grow with the
  * value, so another scale only moves the errors about. SPDX-License-Identifier: Apache-2.0 */
-#include <float.h>
-#include <math.h>
-
 #include "kernels/formats/fp8_common.h"
 
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
@@ -20,18 +17,6 @@ static void decode_row(const kt_matrix *w, int64_t row, double *out) {
     kt_fp8_decode(w, row, 0, w->k, ((const float *)w->scales)[row], out);
 }
 
-/* Largest magnitude; NaN when an element is infinite or NaN. */
-static float largest(const float *x, int64_t k) {
-    float a = 0, taint = 0;
-    for (int64_t i = 0; i < k; i++) {
-        a = fabsf(x[i]) > a ? fabsf(x[i]) : a;
-        taint += x[i] * 0.0f;
-    }
-    return a + taint;
-}
-
-/* A row that holds an infinity or NaN becomes zeros, and the error returned is not finite. Rows below
- * 2^-100 are zeros to any model and keep the division in range. */
 static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,
                           int64_t row_begin, int64_t row_end, void *data, void *scales,
                           double *energy) {
@@ -39,17 +24,9 @@ static double encode_rows(const float *src, int64_t n, int64_t k, const float *i
 
     (void)n, (void)importance;
     for (int64_t row = row_begin; row < row_end; row++) {
-        const float *x = src + row * k;
-        uint8_t *out = (uint8_t *)data + row * k;
-        float a = largest(x, k), scale = a >= 0x1p-100f && a <= FLT_MAX ? a / 448.0f : 0;
+        const float *x = src + row * k, scale = kt_fp8_scale(kt_fp8_largest(0, x, k));
         ((float *)scales)[row] = scale;
-        for (int64_t i = 0; i < k; i++) {
-            double lost;
-            out[i] = scale > 0 ? kt_f32_to_f8e4m3(x[i] / scale) : 0;
-            lost = (double)x[i] - (double)kt_f8e4m3_to_f32(out[i]) * scale;
-            error += lost * lost;
-            sum += (double)x[i] * x[i];
-        }
+        error += kt_fp8_encode(x, k, scale, (uint8_t *)data + row * k, &sum);
     }
     if (energy) *energy += sum;
     return error;

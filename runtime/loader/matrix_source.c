@@ -106,6 +106,12 @@ static kt_status encode_piece(const kt_matrix_source *s, int piece, const kt_for
     size_t row_data, row_scales;
     double error = 0;
 
+    if (format->scale_rows)
+        return kt_fail(
+            err, KT_E_UNSUPPORTED,
+            "tensor '%s': asked for as %s, whose scales are shared by %lld rows: expected "
+            "a format that is encoded row by row",
+            t->name, format->name, (long long)format->scale_rows);
     format->plain_bytes(1, s->k, &row_data, &row_scales);
     for (int64_t row = begin; row < end;) {
         int64_t n = end - row < KT_SOURCE_BLOCK ? end - row : KT_SOURCE_BLOCK;

@@ -91,7 +91,7 @@ Test(formats, returned_error_and_energy_are_those_of_the_decoded_values) {
                       e.format->name, shape, e.energy, energy);
             release(&e);
         }
-    cr_assert_eq(checked, 12 * SHAPES); /* w4g*, w4zg*, w8c, w8g128, wf8c, wf16, wbf16, wf32 */
+    cr_assert_eq(checked, 13 * SHAPES); /* w4g*, w4zg*, w8c, w8g128, wf8*, wf16, wbf16, wf32 */
 }
 
 /* Squared error of rounding x[0..count) to codes lo..hi with the scale amax / hi. */
@@ -178,4 +178,92 @@ Test(formats, rows_that_are_not_finite_become_zeros_and_show_in_the_error) {
                 format->decode_row(&w, 0, row);
                 for (int i = 0; i < 32; i++) cr_assert_eq(row[i], 0.0, "%s", format->name);
             }
+}
+
+/* Three blocks of rows by two of inputs, those at the edges cut off: of zeros, of denormals, with an element
+ * that is not finite, and three of numbers. */
+enum { BLOCKS_N = 300, BLOCKS_K = 200 };
+
+static float *blocks_of_all_kinds(void) {
+    float *x = kt_guard_alloc(BLOCKS_N * BLOCKS_K * sizeof *x, 4, 0);
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 21);
+    for (int i = 0; i < BLOCKS_N; i++)
+        for (int j = 0; j < BLOCKS_K; j++) {
+            const int block = i / 128 * 2 + j / 128;
+            float v = kt_rng_normal(&rng) * (block == 4 ? 0x1p60f : 1.0f);
+            x[i * BLOCKS_K + j] = block == 0 ? 0.0f : block == 1 ? v * 0x1p-130f : v;
+        }
+    x[200 * BLOCKS_K + 190] = INFINITY; /* block 3 */
+    return x;
+}
+
+Test(formats, wf8b128_scales_each_block_by_its_largest_and_rounds_to_nearest) {
+    const kt_format *f = kt_format_find(KT_W_FP8_B128);
+    float *x = blocks_of_all_kinds(), scales[6];
+    uint8_t *data = kt_guard_alloc(BLOCKS_N * BLOCKS_K, 4, 0xAA);
+    kt_matrix w = {KT_W_FP8_B128, BLOCKS_N, BLOCKS_K, data, scales};
+    float largest[6] = {0};
+    double row[BLOCKS_K];
+
+    cr_assert_not(
+        isfinite(f->encode_rows(x, BLOCKS_N, BLOCKS_K, NULL, 0, BLOCKS_N, data, scales, NULL)));
+    for (int i = 0; i < BLOCKS_N; i++)
+        for (int j = 0; j < BLOCKS_K; j++)
+            largest[i / 128 * 2 + j / 128] =
+                fmaxf(largest[i / 128 * 2 + j / 128], fabsf(x[i * BLOCKS_K + j]));
+    for (int b = 0; b < 6; b++)
+        cr_assert_eq(scales[b], b == 0 || b == 1 || b == 3 ? 0.0f : largest[b] / 448.0f, "%d", b);
+    for (int i = 0; i < BLOCKS_N; i++) {
+        f->decode_row(&w, i, row);
+        for (int j = 0; j < BLOCKS_K; j++) {
+            const float v = x[i * BLOCKS_K + j], scale = scales[i / 128 * 2 + j / 128];
+            /* half a step: 3 bits after the first, 2^-9 below 2^-6; and what x / scale is rounded by */
+            const double half = fmax(0x1p-10 * scale, 0x1p-4 * fabs(v)) * (1 + 0x1p-20);
+            if (scale == 0)
+                cr_assert_eq(row[j], 0.0, "%d %d", i, j);
+            else
+                cr_assert(fabs(v - row[j]) <= half, "%d %d: %g became %g", i, j, v, row[j]);
+        }
+    }
+    kt_guard_free(x), kt_guard_free(data);
+}
+
+Test(formats, wf8b128_rows_may_be_shared_out_anywhere) {
+    const kt_format *f = kt_format_find(KT_W_FP8_B128);
+    float *x = blocks_of_all_kinds(), scales[2][6];
+    uint8_t *data[2] = {malloc(BLOCKS_N * BLOCKS_K), malloc(BLOCKS_N * BLOCKS_K)};
+
+    f->encode_rows(x, BLOCKS_N, BLOCKS_K, NULL, 0, BLOCKS_N, data[0], scales[0], NULL);
+    for (int step = 1; step < BLOCKS_N; step = step * 3 + 1) {
+        memset(data[1], 0xAA, BLOCKS_N * BLOCKS_K);
+        memset(scales[1], 0xAA, sizeof scales[1]);
+        for (int i = 0; i < BLOCKS_N; i += step)
+            f->encode_rows(x, BLOCKS_N, BLOCKS_K, NULL, i,
+                           i + step < BLOCKS_N ? i + step : BLOCKS_N, data[1], scales[1], NULL);
+        cr_assert_eq(memcmp(data[0], data[1], BLOCKS_N * BLOCKS_K), 0, "%d rows a part", step);
+        cr_assert_eq(memcmp(scales[0], scales[1], sizeof scales[0]), 0, "%d rows a part", step);
+    }
+    kt_guard_free(x), free(data[0]), free(data[1]);
+}
+
+/* Every code but NaN, in a block that has the largest: none is lost, and the error says so. */
+Test(formats, wf8b128_is_exact_on_its_own_values) {
+    const kt_format *f = kt_format_find(KT_W_FP8_B128);
+    enum { N = 2, K = 256 };
+    float x[N * K], scales[2];
+    uint8_t data[N * K];
+
+    for (int i = 0; i < N * K; i++) {
+        uint8_t code = (uint8_t)((i * 37) % 256);
+        if ((code & 0x7f) == 0x7f) code ^= 1;
+        x[i] = kt_f8e4m3_to_f32(code) * (i % K < 128 ? 0.25f : 0x1p-40f);
+    }
+    x[5] = 448 * 0.25f, x[K + 200] = -448 * 0x1p-40f;
+    cr_assert_eq(f->encode_rows(x, N, K, NULL, 0, N, data, scales, NULL), 0.0);
+    cr_assert_eq(scales[0], 0.25f);
+    cr_assert_eq(scales[1], 0x1p-40f);
+    for (int i = 0; i < N * K; i++)
+        cr_assert_eq(kt_f8e4m3_to_f32(data[i]) * scales[i % K / 128], x[i], "%d", i);
 }

@@ -141,7 +141,7 @@ static kt_status fill(const kt_format *f, kt_synthetic *s, uint64_t seed, size_t
         for (size_t i = 0; i < data_bytes / 4; i++) ((float *)s->data)[i] = sigma * table[pick(&p)];
         break;
     default:
-        if (f->encode_rows) return fill_encoded(f, s, sigma, table, &p, err);
+        if (f->encode_rows && !f->scale_rows) return fill_encoded(f, s, sigma, table, &p, err);
         fill_bytes(f, s, data_bytes, scale_bytes, sigma, &p);
     }
     return KT_OK;
