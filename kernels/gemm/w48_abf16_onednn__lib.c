@@ -172,10 +172,12 @@ static void gemm(const kt_gemm_call *call) {
     kt_onednn_open(&context);
     for (int64_t row = 0; row < call->m; row += block) {
         const int64_t rows = call->m - row < block ? call->m - row : block;
-        for (int64_t i = 0; i < rows; i++)
-            expand((const char *)call->a + (size_t)(row + i) * call->a_stride, k, a + i * k);
+        const int64_t least = rows > 1 ? rows : 2; /* one alone twice: as in kt_onednn_tile */
+        for (int64_t i = 0; i < least; i++)
+            expand((const char *)call->a + (size_t)(i < rows ? row + i : row) * call->a_stride, k,
+                   a + i * k);
         for (int64_t p = call->panel_begin; p < call->panel_end; p++) {
-            const product x = {call->problem, rows, a,
+            const product x = {call->problem, least, a,
                                (const char *)call->weights + (size_t)p * panel_bytes(call->problem),
                                tile};
             put_panel(call, row, rows, p, multiply(&context, &x) == dnnl_success);
@@ -215,7 +217,7 @@ KT_VARIANT(w48_abf16_onednn__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
-    .version = 1,
+    .version = 2,
     .layout = "onednn:ab",
     .params = params,
     .n_params = 1,

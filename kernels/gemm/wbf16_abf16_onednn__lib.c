@@ -199,10 +199,13 @@ int kt_onednn_multiply(kt_lib_context *context, const kt_onednn_matmul *call) {
     return (int)st;
 }
 
+/* A row alone goes twice: for a single one 3.x cuts k where it does not for more, and a row's bits would depend
+ * on the rows beside it. A block, its scratch and its tile have room for 32. */
 void kt_onednn_tile(const kt_p64_tile *t) {
     kt_lib_context *context = t->context;
     uint16_t *gathered = context->scratch;
-    const kt_onednn_matmul call = {.rows = t->rows,
+    const int rows = t->rows > 1 ? t->rows : 2;
+    const kt_onednn_matmul call = {.rows = rows,
                                    .columns = 64,
                                    .k = t->k,
                                    .a_stride = t->k,
@@ -212,7 +215,8 @@ void kt_onednn_tile(const kt_p64_tile *t) {
                                    .c = t->tile};
 
     if (t->new_rows)
-        for (int i = 0; i < t->rows; i++) memcpy(gathered + i * t->k, t->a[i], 2 * (size_t)t->k);
+        for (int i = 0; i < rows; i++)
+            memcpy(gathered + i * t->k, t->a[i < t->rows ? i : 0], 2 * (size_t)t->k);
     if (kt_onednn_multiply(context, &call) != 0) kt_tile_wbf16_plain(t);
 }
 
@@ -270,7 +274,7 @@ KT_VARIANT(wbf16_abf16_onednn__lib) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_BF16_F32,
-    .version = 1,
+    .version = 2,
     .layout = "p64",
     .params = params,
     .n_params = 1,
