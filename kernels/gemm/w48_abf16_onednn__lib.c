@@ -105,6 +105,7 @@ static dnnl_status_t make(const product *x, dnnl_engine_t engine, dnnl_memory_de
     if (st == dnnl_success)
         st = dnnl_matmul_primitive_desc_create(&pd, engine, md[SOURCE], md[WEIGHTS], NULL, md[SUMS],
                                                attr);
+    if (st == dnnl_success && kt_onednn_is_plain(pd)) st = dnnl_unimplemented;
     if (st == dnnl_success) st = dnnl_primitive_create(out, pd);
     if (pd) (void)dnnl_primitive_desc_destroy(pd);
     if (attr) (void)dnnl_primitive_attr_destroy(attr);

@@ -139,12 +139,21 @@ static dnnl_status_t describe(const kt_onednn_matmul *call, descriptor md[3]) {
     return st;
 }
 
+int kt_onednn_is_plain(const void *primitive_desc) {
+    const char *name = NULL;
+    const_dnnl_primitive_desc_t pd = primitive_desc;
+
+    if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success) return 1;
+    return !name || strncmp(name, "ref", 3) == 0;
+}
+
 static dnnl_status_t make(const kt_lib_context *context, const descriptor md[3],
                           dnnl_primitive_t *out) {
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t st = prepare(&pd, context->handle[ENGINE], md);
 
     *out = NULL;
+    if (st == dnnl_success && kt_onednn_is_plain(pd)) st = dnnl_unimplemented;
     if (st == dnnl_success) st = dnnl_primitive_create(out, pd);
     if (pd) (void)dnnl_primitive_desc_destroy(pd);
     return st;

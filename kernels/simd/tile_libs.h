@@ -74,6 +74,9 @@ kt_status kt_onednn_usable(kt_err *why);
 void kt_onednn_open(kt_lib_context *context);
 void kt_onednn_close(kt_lib_context *context);
 void kt_onednn_tile(const kt_p64_tile *t);
+/* Is this primitive the library's plain C? Where its compiled kernels do not serve (layouts, ONEDNN_MAX_CPU_ISA), it
+ * falls back without a word to loops of half a second per row of 4096 x 2048: refused instead. */
+int kt_onednn_is_plain(const void *primitive_desc);
 /* 0, or the library's status. */
 int kt_onednn_multiply(kt_lib_context *context, const kt_onednn_matmul *call);
 

@@ -62,12 +62,14 @@ Test(suite, found_by_name) {
 /* --- small runs --- */
 
 static kt_suite_row rows[KT_SUITE_ROWS];
+static double row_limit; /* 0 = the suite's own */
 
 /* Run one row, shortly; the number of rows is returned. */
 static int run(const kt_suite_spec *spec, int n, const char *glob, const char *kt, kt_err *err) {
     const kt_suite suite = {
         .name = "small", .about = "", .specs = spec, .n_specs = n, .seconds_per_row = 0.05};
-    const kt_suite_options options = {.threads = 1, .seed = 1, .rows = glob, .kt = kt};
+    const kt_suite_options options = {
+        .threads = 1, .seed = 1, .row_limit = row_limit, .rows = glob, .kt = kt};
     kt_fingerprint machine = {0};
     kt_registry *registry = NULL;
     kt_status st;
@@ -132,6 +134,21 @@ Test(suite, compares_dense_products_with_libraries, .timeout = 120) {
         cr_expect_not_null(strstr(rows[i].contender, " against dense_"), "%s", rows[i].contender);
         cr_expect_eq(rows[i].ok, rows[i].measured >= 1);
     }
+}
+
+/* Nothing is done in a microsecond: a row of libraries is skipped, another has failed; the suite goes on. */
+Test(suite, a_row_that_hangs_is_given_up, .timeout = 60) {
+    const kt_suite_spec specs[] = {
+        {"dense", KT_W_INT8_CHANNEL, .kind = KT_ROW_DENSE, GEMM_OF(8), .bar = 1},
+        {"experts", KT_W_INT4_G32, KT_OF_STREAM, TINY, .m = 1, .bar = 1}};
+    kt_err err = {0};
+
+    row_limit = 1e-6;
+    cr_assert_eq(run(specs, 2, NULL, NULL, &err), 2, "%s", err.message);
+    for (int i = 0; i < 2; i++)
+        cr_expect_str_eq(rows[i].note, "took longer than 1e-06 s", "%s", rows[i].note);
+    cr_expect(rows[0].skipped && rows[0].ok);
+    cr_expect(!rows[1].skipped && !rows[1].ok);
 }
 
 Test(suite, counts_threads_and_neighbours, .timeout = 120) {

@@ -97,11 +97,12 @@ static void print_text(const kt_workbench *b, const kt_suite *suite, const kt_su
 }
 
 static int run_suite(const kt_verb_context *context, const char *name, const char *pattern,
-                     int64_t threads, double seconds, int64_t seed, bool json,
-                     const kt_verb_usage *usage) {
+                     const kt_duel_options *o, double seconds, const kt_verb_usage *usage) {
+    const int64_t threads = o->threads;
     kt_suite_options options = {.threads = (int)threads,
                                 .seconds = seconds,
-                                .seed = (uint64_t)seed,
+                                .seed = (uint64_t)o->seed,
+                                .row_limit = o->limit,
                                 .rows = pattern,
                                 .stop = stop_asked,
                                 .stop_arg = (void *)(uintptr_t)context};
@@ -118,8 +119,8 @@ static int run_suite(const kt_verb_context *context, const char *name, const cha
     st = kt_workbench_init(&b, true, &err);
     if (st == KT_OK) st = kt_suite_run(suite, b.registry, &b.machine, &options, rows, &n, &err);
     /* What was measured before a stop is shown too. */
-    if ((st == KT_OK || n > 0) && json) print_json(b.class_name, name, threads, rows, n);
-    if ((st == KT_OK || n > 0) && !json) print_text(&b, suite, rows, n, threads);
+    if ((st == KT_OK || n > 0) && o->json) print_json(b.class_name, name, threads, rows, n);
+    if ((st == KT_OK || n > 0) && !o->json) print_text(&b, suite, rows, n, threads);
     for (int i = 0; i < n; i++)
         if (!rows[i].ok) code = KT_TUNE_REGRESSION;
     kt_workbench_deinit(&b);
@@ -150,7 +151,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"rounds", KT_SWITCH_COUNT, &o.rounds, "N", "default 60"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default 1"},
         {"limit", KT_SWITCH_DURATION, &o.limit, "TIME",
-         "until --variant is given up as hanging; default 3m"},
+         "until --variant, or a row of the suite, is given up as hanging; default 3m"},
         {"seed", KT_SWITCH_COUNT, &o.seed, "N", "default 1"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
     };
@@ -167,7 +168,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
                                  NULL, 0, NULL);
 
     if (code >= 0) return code;
-    if (suite) return run_suite(context, suite, rows, o.threads, seconds, o.seed, o.json, &usage);
+    if (suite) return run_suite(context, suite, rows, &o, seconds, &usage);
     if (o.variant) return kt_bench_duel(context, &o, &usage);
     return kt_switch_fail(&usage, "say --suite or --variant");
 }

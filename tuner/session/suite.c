@@ -160,7 +160,8 @@ static void run_row(kt_suite_bench *s, const kt_suite_spec *spec, double seconds
     row->kind = spec->kind;
     row->bar = spec->bar;
     row->at_most = spec->at_most;
-    *st = measure(s, spec, seconds, row, &why);
+    *st = spec->kind == KT_ROW_MODEL ? measure(s, spec, seconds, row, &why) /* a process already */
+                                     : kt_suite_in_child(measure, s, spec, seconds, row, &why);
     if (*st == KT_OK)
         row->ok = row->bar == 0 ||
                   (spec->at_most ? row->measured <= row->bar : row->measured >= row->bar);
@@ -175,7 +176,6 @@ kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
                        const kt_fingerprint *machine, const kt_suite_options *options,
                        kt_suite_row rows[KT_SUITE_ROWS], int *n_rows, kt_err *err) {
     kt_suite_bench s = {.registry = registry, .machine = machine, .options = *options};
-    kt_pool_options pool = {.n_threads = options->threads};
     double seconds = suite->seconds_per_row;
     kt_status st = KT_OK;
     int wanted = 0;
@@ -186,12 +186,10 @@ kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
         return kt_fail(err, KT_E_INVALID, "suite %s: no row matches '%s'", suite->name,
                        options->rows);
     if (options->seconds > 0) seconds = options->seconds / wanted;
-    KT_TRY(kt_pool_create(&pool, &s.pool, err));
     for (int i = 0; i < suite->n_specs && st == KT_OK; i++) {
         if (!is_wanted(options, &suite->specs[i])) continue;
         run_row(&s, &suite->specs[i], seconds, &rows[*n_rows], &st);
         *n_rows += st == KT_OK;
     }
-    kt_pool_destroy(s.pool);
     return st == KT_OK ? KT_OK : kt_fail(err, st, "bench: stopped");
 }

@@ -24,7 +24,7 @@ typedef struct kt_suite_bench {
     const kt_registry *registry;
     const kt_fingerprint *machine;
     kt_suite_options options;
-    kt_pool *pool; /* of options.threads */
+    kt_pool *pool; /* of options.threads; of rows in children only */
     kt_suite_model model[2];
 } kt_suite_bench;
 
@@ -44,6 +44,11 @@ kt_status kt_suite_models(kt_suite_bench *s, const kt_suite_spec *spec, double s
                           kt_suite_row *row, kt_err *err);
 kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                             kt_suite_row *row, kt_err *err);
+
+/* The row in a process of its own, which is ended when it takes longer than options.row_limit:
+ * KT_E_UNSUPPORTED of rows that are about libraries, KT_E_INTERNAL of others. */
+kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
+                            double seconds, kt_suite_row *row, kt_err *err);
 
 /* The fastest correct variant for this problem among those of a registry, by the tuner's own race. */
 kt_status kt_suite_pick(const kt_suite_bench *s, const kt_registry *registry,

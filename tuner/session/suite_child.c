@@ -1,0 +1,102 @@
+/* Rows of a suite in processes of their own.
+ *
+ * Rows race other people's libraries, and a library may take minutes for what should take milliseconds: oneDNN 2.6
+ * falls back to plain loops without a word, 94 s for 512 rows of 4096 x 2048, seven times a row. Nothing stops a
+ * call from outside but the end of its process. What a row leaves behind (threads, pages, JIT buffers) ends too.
+ *
+ * The child is made before this process has threads; it makes its own pool. Its group has its gates and its
+ * busy neighbour in it, so that all end together.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "tuner/session/suite_impl.h"
+
+enum { POLL_MS = 50 };
+static const double default_limit_seconds =
+    120; /* rows take two or three, on a busy machine thirty */
+
+typedef struct report {
+    kt_status status;
+    kt_err why;
+    kt_suite_row row;
+} report;
+
+static void child_main(int fd, kt_suite_measure measure, kt_suite_bench *s,
+                       const kt_suite_spec *spec, double seconds, const kt_suite_row *row) {
+    const kt_pool_options options = {.n_threads = s->options.threads};
+    report r = {.row = *row};
+
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    r.status = kt_pool_create(&options, &s->pool, &r.why);
+    if (r.status == KT_OK) r.status = measure(s, spec, seconds, &r.row, &r.why);
+    _exit(write(fd, &r, sizeof r) == (ssize_t)sizeof r ? 0 : 1);
+}
+
+/* The child's report: 1 = it came, 0 = the child ended without, -1 = too late, -2 = asked to stop. */
+static int await(int fd, const kt_suite_options *o, double limit, report *r) {
+    const int64_t end = kt_clock_ns() + (int64_t)(limit * 1e9);
+
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (o->stop && o->stop(o->stop_arg)) return -2;
+        if (poll(&p, 1, POLL_MS) > 0) return read(fd, r, sizeof *r) == (ssize_t)sizeof *r;
+        if (kt_clock_ns() > end) return -1;
+    }
+}
+
+static void end_group(pid_t child, int *state) {
+    (void)kill(-child, SIGKILL);
+    while (waitpid(child, state, 0) < 0 && errno == EINTR) continue;
+}
+
+kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
+                            double seconds, kt_suite_row *row, kt_err *err) {
+    const double limit = s->options.row_limit > 0 ? s->options.row_limit : default_limit_seconds;
+    int ends[2], came, state = 0;
+    report r;
+    pid_t child;
+
+    if (pipe(ends) != 0) return kt_fail(err, KT_E_IO, "bench: pipe: %s", strerror(errno));
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        child_main(ends[1], measure, s, spec, seconds, row);
+    }
+    close(ends[1]);
+    if (child < 0) {
+        close(ends[0]);
+        return kt_fail(err, KT_E_NOMEM, "bench: fork: %s", strerror(errno));
+    }
+    (void)setpgid(child, child); /* whoever is first */
+    came = await(ends[0], &s->options, limit, &r);
+    close(ends[0]);
+    if (came == 0) /* let it say how it ended */
+        while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
+    else
+        end_group(child, &state);
+    if (came == 1) {
+        *row = r.row;
+        return r.status == KT_OK ? KT_OK : kt_fail(err, r.status, "%s", r.why.message);
+    }
+    if (came == -2) return kt_fail(err, KT_E_CANCELLED, "bench: stopped");
+    if (came ==
+        -1) /* of a row that is about libraries nobody can say more; elsewhere it is a failure */
+        return kt_fail(err, spec->kind == KT_ROW_DENSE ? KT_E_UNSUPPORTED : KT_E_INTERNAL,
+                       "took longer than %g s", limit);
+    return kt_fail(err, KT_E_INTERNAL, "ended its process, %s %d",
+                   WIFSIGNALED(state) ? "signal" : "code",
+                   WIFSIGNALED(state) ? WTERMSIG(state) : WEXITSTATUS(state));
+}
