@@ -7,7 +7,8 @@
 #include "base/numeric.h"
 #include "kernels/formats/p64.h"
 
-#define REDUCE_TASK ((int64_t)4096) /* floats of out per task: some microseconds */
+#define REDUCE_TASK ((int64_t)4096)  /* floats of out per task: some microseconds */
+#define REDUCE_ALONE ((int64_t)8192) /* floats that one thread adds before others would be there */
 
 /* --- cutting -------------------------------------------------------------------------------- */
 
@@ -152,6 +153,12 @@ static int node_of(const kt_moe_nodes *s, int64_t thread) {
     return node;
 }
 
+/* How many threads to cut a node's work for. A node of one thread has neighbours to share with at the end, and
+ * they encode their tokens at the same time: cut for one, the work of all would wait for this thread. */
+static int cut_threads(const kt_moe_nodes *s, int node) {
+    return s->threads[node] == 1 && s->n_nodes > 1 ? 2 : s->threads[node];
+}
+
 /* The pool gives every thread the same number of tasks in a row. So that these are its node's, all threads get as
  * many slots as the busiest needs, and a node's tasks are spread over its threads' slots. */
 static int64_t prepare(void *arg, int n_threads) {
@@ -167,7 +174,7 @@ static int64_t prepare(void *arg, int n_threads) {
         int64_t each;
         job->x = s->x, job->ldx = s->ldx, job->tokens = s->tokens;
         job->expert_id = s->expert_id, job->route_weight = s->route_weight;
-        p->tasks[i] = part->prepare(job, s->threads[i]);
+        p->tasks[i] = part->prepare(job, cut_threads(s, i));
         each = (p->tasks[i] + s->threads[i] - 1) / s->threads[i];
         if (each > p->per_thread) p->per_thread = each;
         if (part->grain_at && *part->grain_at > p->grain) p->grain = *part->grain_at;
@@ -190,14 +197,6 @@ static void run(void *arg, int64_t begin, int64_t end, int tid) {
     }
 }
 
-/* Tasks are runs of REDUCE_TASK elements of out, counted without gaps. */
-static int64_t reduce_prepare(void *arg, int n_threads) {
-    const kt_moe_nodes *s = arg;
-
-    (void)n_threads;
-    return (s->tokens * s->layer[0]->problem.k + REDUCE_TASK - 1) / REDUCE_TASK;
-}
-
 static void reduce(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_moe_nodes *s = arg;
     const int64_t k = s->layer[0]->problem.k, all = s->tokens * k;
@@ -214,6 +213,19 @@ static void reduce(void *arg, int64_t begin, int64_t end, int tid) {
         }
         i += run_length;
     }
+}
+
+/* Tasks are runs of REDUCE_TASK elements of out, counted without gaps. The few of a decode step are added at
+ * once: a phase of their own would cost one more meeting of all threads. */
+static int64_t reduce_prepare(void *arg, int n_threads) {
+    const kt_moe_nodes *s = arg;
+    const int64_t all = s->tokens * s->layer[0]->problem.k;
+    const int64_t tasks = (all + REDUCE_TASK - 1) / REDUCE_TASK;
+
+    (void)n_threads;
+    if (all > REDUCE_ALONE) return tasks;
+    reduce(arg, 0, tasks, 0);
+    return 0;
 }
 
 void kt_moe_nodes_phases(kt_moe_nodes *s, kt_phase phases[KT_MOE_NODES_PHASES]) {
