@@ -116,7 +116,7 @@ ParameterizedTestParameters(hot_loops, keep_their_tiles_in_registers) {
     return cr_make_param_array(size_t, index, n);
 }
 
-ParameterizedTest(size_t *index, hot_loops, keep_their_tiles_in_registers, .timeout = 60) {
+ParameterizedTest(size_t *index, hot_loops, keep_their_tiles_in_registers, .timeout = 180) {
     const char *object = cases[*index].object, *instruction = cases[*index].instruction;
     size_t n_hot = 0, first = 0, last = 0, least;
 

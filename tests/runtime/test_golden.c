@@ -106,7 +106,7 @@ static double error_of(const float *got, const float *want, int64_t count) {
     return error;
 }
 
-Test(golden, bf16_agrees_with_the_published_implementation, .timeout = 60) {
+Test(golden, bf16_agrees_with_the_published_implementation, .timeout = 180) {
     for (size_t i = 0; i < N_CASES; i++) {
         golden g = open_case(cases[i]);
         const kt_tensor *t = need(&g, "hidden");
@@ -157,7 +157,7 @@ static void check_greedy(const golden *g, kt_quant weights) {
     free(logits);
 }
 
-Test(golden, greedy_tokens_are_equal, .timeout = 60) {
+Test(golden, greedy_tokens_are_equal, .timeout = 180) {
     for (size_t i = 0; i < N_CASES; i++) {
         golden g = open_case(cases[i]);
         check_greedy(&g, KT_QUANT_BF16);

@@ -218,7 +218,7 @@ static void remove_folders(void) {
 }
 
 Test(int4_checkpoints, give_the_same_bits_in_every_packing, .init = make_folders,
-     .fini = remove_folders, .timeout = 60) {
+     .fini = remove_folders, .timeout = 180) {
     static float first[N_TOKENS * VOCAB], logits[N_TOKENS * VOCAB];
     int32_t tokens[N_TOKENS];
 
@@ -230,7 +230,7 @@ Test(int4_checkpoints, give_the_same_bits_in_every_packing, .init = make_folders
 }
 
 Test(int4_checkpoints, agree_with_the_decoded_weights_in_double, .init = make_folders,
-     .fini = remove_folders, .timeout = 60) {
+     .fini = remove_folders, .timeout = 180) {
     static float logits[N_TOKENS * VOCAB];
     int32_t tokens[N_TOKENS];
     int64_t decided;

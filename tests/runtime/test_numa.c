@@ -169,7 +169,7 @@ Test(numa, uneven_slices_and_dense_layers, .timeout = 120) {
 
 /* Experts of a synthetic model are few, packed once and copied: slice by slice. Cut or whole, sums differ in
  * their last bits, and the final norm's INT8 inputs by a step here and there: far less than one in all. */
-Test(numa, copied_experts, .timeout = 60) {
+Test(numa, copied_experts, .timeout = 180) {
     kt_engine_options o = {.synthetic = "qwen3-30b",
                            .synthetic_layers = 1,
                            .weights = KT_QUANT_INT4,
@@ -202,7 +202,7 @@ Test(numa, copied_experts, .timeout = 60) {
 }
 
 /* Too small to be cut: left whole where nobody insists. */
-Test(numa, experts_of_one_block, .timeout = 60) {
+Test(numa, experts_of_one_block, .timeout = 180) {
     static const kt_model_shape shape = {.layers = 1,
                                          .hidden = 64,
                                          .vocab = 64,
@@ -237,7 +237,7 @@ Test(numa, experts_of_one_block, .timeout = 60) {
 }
 
 /* A machine of two nodes, as the program finds it. */
-Test(numa, a_described_machine, .timeout = 60) {
+Test(numa, a_described_machine, .timeout = 180) {
     kt_engine *e;
     kt_engine_info info;
 

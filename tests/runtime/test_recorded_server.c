@@ -240,7 +240,7 @@ Test(recorded_server, a_live_load_is_tuned_for, .timeout = 120) {
     check_run();
 }
 
-Test(recorded_server, what_a_recorded_load_does_not_go_with, .timeout = 60) {
+Test(recorded_server, what_a_recorded_load_does_not_go_with, .timeout = 180) {
     static const char text[] =
         "{\"schema\":\"kt-trace-1\",\"model\":\"nobody's\",\"experts\":16,\"topk\":4,"
         "\"moe_layers\":1}\n{\"decode\":1,\"prefill\":0,\"layers\":[[0,1,1,1,2,1,3,1]]}\n";

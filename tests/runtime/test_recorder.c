@@ -145,7 +145,7 @@ Test(recorder, refuses_what_it_cannot_record, .init = make_folder, .fini = remov
 
 /* Every row goes to topk experts in every layer, whatever the chunks; recording changes no logit. */
 Test(recorder, engine_records_its_steps, .init = make_folder, .fini = remove_folder,
-     .timeout = 60) {
+     .timeout = 180) {
     kt_engine_options o = {.model_dir = TINY, .table_path = "", .n_threads = 2};
     kt_engine *e = NULL;
     kt_engine_info info;

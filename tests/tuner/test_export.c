@@ -95,7 +95,7 @@ static int ask(const char *folder, const char *sql, double *out, int most) {
     return n;
 }
 
-Test(export, sql_makes_a_database_with_every_row_record_and_sample, .timeout = 60) {
+Test(export, sql_makes_a_database_with_every_row_record_and_sample, .timeout = 180) {
     char folder[256], command[1024], *out;
     double got[8];
     shipped s;
@@ -140,7 +140,7 @@ Test(export, sql_makes_a_database_with_every_row_record_and_sample, .timeout = 6
 }
 
 /* What a reader would ask first: do the parts find each other? */
-Test(export, tables_of_the_database_join, .timeout = 60) {
+Test(export, tables_of_the_database_join, .timeout = 180) {
     static const struct {
         const char *sql, *why;
     } none[] = {
@@ -186,7 +186,7 @@ static char *text_with(const kt_export_input *in, const char *to) {
 /* --- T4 --- */
 
 /* Valid samples of all kinds, each once: T4 has no rounds, so voided ones are left out. */
-Test(export, t4_holds_every_valid_sample_of_every_kind, .timeout = 60) {
+Test(export, t4_holds_every_valid_sample_of_every_kind, .timeout = 180) {
     static const char *const marks[N_KINDS] = {"", "slice n=", "layer_gain "};
     double sums[N_KINDS] = {0};
     int64_t counts[N_KINDS] = {0};
@@ -375,7 +375,7 @@ static int columns_of(const char *line, size_t size) {
     return n;
 }
 
-Test(plot, pictures_keep_to_the_width_and_the_character_set, .timeout = 60) {
+Test(plot, pictures_keep_to_the_width_and_the_character_set, .timeout = 180) {
     static const int widths[] = {60, 80, 120, 200};
     shipped s;
 
@@ -415,7 +415,7 @@ Test(plot, colours_come_only_when_wanted) {
     close_shipped(&s);
 }
 
-Test(plot, the_program_heeds_locale_colour_and_cells, .timeout = 60) {
+Test(plot, the_program_heeds_locale_colour_and_cells, .timeout = 180) {
     static const struct {
         const char *command;
         int code;

@@ -211,7 +211,7 @@ static int64_t mix_of(const kt_json *loop, const char *code_class) {
 }
 
 /* What the lint of hot loops checks by object file is what inspect shows of the program. */
-Test(inspect, the_vnni_tile_multiplies_in_registers, .timeout = 60) {
+Test(inspect, the_vnni_tile_multiplies_in_registers, .timeout = 120) {
     const kt_json *root, *loop;
     kt_json_doc *doc;
 
@@ -255,7 +255,7 @@ static void expect(const char *command, int code, const char *words) {
     free(out);
 }
 
-Test(inspect, what_is_missing_is_named, .timeout = 60) {
+Test(inspect, what_is_missing_is_named, .timeout = 120) {
     expect(KTTUNE "inspect", 2, "expected the name of a variant");
     expect(KTTUNE "inspect no__such", 2, "'no__such' is no variant");
     expect("PATH=/nonexistent " KTTUNE "inspect rms_rows__avx2", 2, "the package binutils");
@@ -267,7 +267,7 @@ Test(inspect, what_is_missing_is_named, .timeout = 60) {
            0, "llvm-mca: not installed");
 }
 
-Test(inspect, bench_shows_counters_or_says_why_not, .timeout = 60) {
+Test(inspect, bench_shows_counters_or_says_why_not, .timeout = 120) {
     kt_tune_home h;
     char *out;
 
@@ -284,7 +284,7 @@ Test(inspect, bench_shows_counters_or_says_why_not, .timeout = 60) {
     kt_tune_home_remove(&h);
 }
 
-Test(inspect, a_duel_takes_the_encoding_that_is_asked_for, .timeout = 60) {
+Test(inspect, a_duel_takes_the_encoding_that_is_asked_for, .timeout = 120) {
     kt_tune_home h;
 
     kt_tune_home_make(&h);
@@ -300,16 +300,16 @@ Test(inspect, a_duel_takes_the_encoding_that_is_asked_for, .timeout = 60) {
     kt_tune_home_remove(&h);
 }
 
-/* Two minutes of plain code; one signal is enough. */
-Test(inspect, a_duel_ends_when_it_is_told_to, .timeout = 60) {
+/* Minutes of plain code in samples of a second; one signal is enough. */
+Test(inspect, a_duel_ends_when_it_is_told_to, .timeout = 180) {
     kt_tune_home h;
     char *out;
     int code;
 
     kt_tune_home_make(&h);
-    code = kt_tune_home_run("timeout -k 20 2 " KTTUNE
-                            "bench --op gemm --weights w8c --m 64 --n 8192 --k 8192 --variant "
-                            "any_any_p64__scalar --rounds 120",
+    code = kt_tune_home_run("timeout -k 100 2 " KTTUNE
+                            "bench --op gemm --weights w8c --m 64 --n 8192 --k 4096 --variant "
+                            "any_any_p64__scalar --rounds 128",
                             &out);
     cr_expect_eq(code, 124, "%d, expected an end by SIGTERM (137 = it had to be killed): %s", code,
                  out);

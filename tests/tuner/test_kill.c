@@ -15,7 +15,7 @@
 #include "tests/support/tune_home.h"
 #include "tuner/store/journal.h"
 
-enum { KILLS = 54, MOST_MS = 220, MAX_DECISIONS = 256 };
+enum { KILLS = 54, MOST_MS = 220, SLOW_MS = 4000, MAX_DECISIONS = 256 };
 
 #define CELLS "m<=16,threads=1,role=experts" /* eight */
 
@@ -60,7 +60,7 @@ static void run_and_kill(const kt_tune_home *h, int ms, bool with_budget) {
     const char *argv[] = {
         KT_BUILD_DIR "/kttune",          "run",   "--model", h->model, "--cells", CELLS,
         with_budget ? "--budget" : NULL, "150ms", NULL};
-    struct timespec nap = {.tv_nsec = ms * 1000000L};
+    struct timespec nap = {ms / 1000, ms % 1000 * 1000000L};
     pid_t child = fork();
 
     cr_assert_geq(child, 0);
@@ -74,19 +74,19 @@ static void run_and_kill(const kt_tune_home *h, int ms, bool with_budget) {
     waitpid(child, NULL, 0);
 }
 
-Test(kill, killed_runs_lose_nothing_that_was_written, .timeout = 120) {
+Test(kill, killed_runs_lose_nothing_that_was_written, .timeout = 240) {
     static decisions before, after;
     kt_tune_home h;
     kt_rng rng;
     char command[1024], *out;
     kt_table *t;
-    int tables = 0, code;
+    int tables = 0, code, most_ms = MOST_MS;
 
     kt_tune_home_make(&h);
     kt_rng_seed(&rng, 1);
     for (int i = 0; i < KILLS; i++) {
         /* Every third run has a budget that ends about then: kills hit the writing of the table. */
-        run_and_kill(&h, (int)kt_rng_below(&rng, MOST_MS), i % 3 == 2);
+        run_and_kill(&h, (int)kt_rng_below(&rng, (uint64_t)most_ms), i % 3 == 2);
         read_journal(h.journal, &after);
         cr_assert_geq(after.records, before.records, "kill %d: %zu records of %zu", i,
                       after.records, before.records);
@@ -99,6 +99,8 @@ Test(kill, killed_runs_lose_nothing_that_was_written, .timeout = 120) {
             tables++;
         }
         before = after;
+        /* A machine on which nothing is written so soon gets more time. */
+        if (i % 9 == 8 && before.records == 0 && most_ms < SLOW_MS) most_ms *= 2;
     }
     cr_expect_gt(before.records, 0, "no run came to write anything");
 

@@ -69,7 +69,7 @@ static bool as_fast(const kt_tune_home *h, const char *all, const char *merged) 
     return fast;
 }
 
-Test(kttune_tables, shards_merge_to_the_whole, .timeout = 120) {
+Test(kttune_tables, shards_merge_to_the_whole, .timeout = 240) {
     kt_tune_home h;
     char a[512], b[512], all[512], merged[512], command[3000];
     bool fast = false;
@@ -109,7 +109,7 @@ Test(kttune_tables, shards_merge_to_the_whole, .timeout = 120) {
     kt_tune_home_remove(&h);
 }
 
-Test(kttune_tables, merge_refuses_what_does_not_belong_together, .timeout = 60) {
+Test(kttune_tables, merge_refuses_what_does_not_belong_together, .timeout = 180) {
     kt_tune_home h;
     char a[512], b[512], c[512], command[2048];
     kt_table *t;
@@ -146,8 +146,25 @@ Test(kttune_tables, merge_refuses_what_does_not_belong_together, .timeout = 60) 
     kt_tune_home_remove(&h);
 }
 
+/* Does a comparison that runs the variants again end so? The other two cells hold the same, and noise may take
+ * one of them for slower or faster, but hardly three times. */
+static void expect_rerun(const char *a, const char *b, int code, const char *words) {
+    char command[2048], *out = NULL;
+    int got = -1;
+
+    snprintf(command, sizeof command, KTTUNE "compare %s %s --rerun", a, b);
+    for (int attempt = 0; attempt < 3 && !(got == code && strstr(out, words)); attempt++) {
+        free(out);
+        got = kt_tune_home_run(command, &out);
+        cr_assert(got == 0 || got == 5, "%s: exit code %d: %s", command, got, out);
+    }
+    cr_expect(got == code && strstr(out, words), "%s: exit code %d, expected %d and '%s': %s",
+              command, got, code, words, out);
+    free(out);
+}
+
 /* A row that names a much slower winner: compare --rerun finds it, plain compare by its time. */
-Test(kttune_tables, compare_finds_what_got_slower, .timeout = 60) {
+Test(kttune_tables, compare_finds_what_got_slower, .timeout = 180) {
     kt_tune_home h;
     char a[512], b[512], command[2048], *out;
     kt_table *t;
@@ -163,7 +180,10 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 60) {
     expect(command, 0, "3 of 3 cells decided");
     t = load(a);
     row = t->rows[0];
-    if (strstr(row.variant, "__scalar")) cr_skip_test("no vector variant of w8c here");
+    if (strstr(row.variant, "__scalar")) {
+        kt_tune_home_remove(&h);
+        cr_skip_test("no vector variant of w8c here");
+    }
     snprintf(row.variant, sizeof row.variant, "any_any_p64__scalar");
     row.config[0] = '\0';
     row.version = kt_variant_any_any_p64__scalar.version;
@@ -173,10 +193,8 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 60) {
     kt_table_destroy(t);
     snprintf(command, sizeof command, KTTUNE "compare %s %s", a, b);
     expect(command, 5, "1 slower");
-    snprintf(command, sizeof command, KTTUNE "compare %s %s --rerun", a, b);
-    expect(command, 5, "1 slower");
-    snprintf(command, sizeof command, KTTUNE "compare %s %s --rerun", b, a);
-    expect(command, 0, "1 faster");
+    expect_rerun(a, b, 5, "0 faster, 1 slower");
+    expect_rerun(b, a, 0, "1 faster, 0 slower");
     snprintf(command, sizeof command, KTTUNE "compare %s %s --all", a, a);
     expect(command, 0, "0 faster, 0 slower");
     snprintf(command, sizeof command, KTTUNE "compare %s %s --json", a, b);
@@ -205,7 +223,7 @@ static char *exported(const char *arguments) {
     return out;
 }
 
-Test(kttune_tables, exports_hold_every_row, .timeout = 60) {
+Test(kttune_tables, exports_hold_every_row, .timeout = 180) {
     kt_tune_home h;
     char path[512], command[2048], *text;
     kt_json_doc *doc;
@@ -263,7 +281,7 @@ Test(kttune_tables, exports_hold_every_row, .timeout = 60) {
 }
 
 /* Text from a table is data, also where a browser or a compiler reads it. */
-Test(kttune_tables, exports_escape_what_tables_say, .timeout = 60) {
+Test(kttune_tables, exports_escape_what_tables_say, .timeout = 180) {
     kt_tune_home h;
     char path[512], command[1024], *text;
     kt_table *t;

@@ -46,7 +46,7 @@ static size_t derive_all(const kt_tune_home *h, const char *when) {
     return n;
 }
 
-Test(replay, formats_seeds_and_broken_runs_share_a_journal, .timeout = 60) {
+Test(replay, formats_seeds_and_broken_runs_share_a_journal, .timeout = 180) {
     kt_tune_home h;
     size_t n;
 

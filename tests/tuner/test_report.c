@@ -84,7 +84,7 @@ static void check_nesting(const char *page) {
     cr_expect_eq(depth, 0, "<%s> is left open", depth ? stack[depth - 1] : "");
 }
 
-Test(report, the_page_has_every_section_and_needs_nothing_from_elsewhere, .timeout = 60) {
+Test(report, the_page_has_every_section_and_needs_nothing_from_elsewhere, .timeout = 180) {
     static const char *const wanted[] = {">Roofline<",
                                          ">Gain over the default<",
                                          ">Nearness to the roofline<",

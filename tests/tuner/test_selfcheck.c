@@ -22,7 +22,7 @@ Test(selfcheck, every_goal_has_a_measure) {
 }
 
 /* Goals that need neither a quiet machine nor filed journals. */
-Test(selfcheck, quick_goals_hold_and_say_how, .timeout = 60) {
+Test(selfcheck, quick_goals_hold_and_say_how, .timeout = 180) {
     kt_tune_home h;
     kt_json_doc *doc;
     const kt_json *rows;
@@ -54,7 +54,7 @@ Test(selfcheck, quick_goals_hold_and_say_how, .timeout = 60) {
 }
 
 /* What is not filed is not measured, and not called ok. */
-Test(selfcheck, nothing_filed_is_no_success, .timeout = 60) {
+Test(selfcheck, nothing_filed_is_no_success, .timeout = 180) {
     kt_tune_home h;
     char *out;
 

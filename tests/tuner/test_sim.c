@@ -89,7 +89,7 @@ static void record(const char *path) {
     kt_ledger_close(&l);
 }
 
-Test(sim, strategies_are_judged_by_the_recorded_truth, .timeout = 60) {
+Test(sim, strategies_are_judged_by_the_recorded_truth, .timeout = 180) {
     char folder[256], path[300];
     kt_registry *registry;
     kt_sim_result once, again;
@@ -131,7 +131,7 @@ Test(sim, strategies_are_judged_by_the_recorded_truth, .timeout = 60) {
     kt_temp_remove(folder);
 }
 
-Test(sim, replays_the_oracle_of_a_real_run, .timeout = 60) {
+Test(sim, replays_the_oracle_of_a_real_run, .timeout = 180) {
     kt_tune_home h;
     char command[1400], *out;
 

@@ -20,7 +20,7 @@ static void check(const kt_transfer_regret *r, const char *what) {
 
 /* The bars of goal 10. How the three compare depends on the defaults of the day: where they are the winners
  * of most cells, a choice without any table is hard to beat. */
-Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 60) {
+Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 180) {
     kt_registry *registry;
     kt_journal *journals[MAX_JOURNALS];
     const kt_journal *list[MAX_JOURNALS];
