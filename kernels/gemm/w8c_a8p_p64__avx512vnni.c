@@ -3,7 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/biased512.h"
 
-/* Four, eight or sixteen rows go as fours, not as threes and twos (6 to 33 % faster). */
+/* Four, eight or sixteen rows go as fours, not as threes and twos (6 to 33 % faster), six as one block, not as
+ * two of three (15 to 22 %). */
 static const kt_tile_kind kind = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
                                   KT_BIASED_W8C_FULL_ROWS, NULL, KT_TILE_ROWS};
 
@@ -22,7 +23,7 @@ KT_VARIANT(w8c_a8p_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 4,
+    .version = 5,
     .layout = "p64",
     .params = params,
     .n_params = 2,

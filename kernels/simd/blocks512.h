@@ -377,7 +377,7 @@ KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt
         }
     }
     KT_ROLLED for (int u = 0; u < x->units; u++) {
-        if (!is_open) kt_tile_fetch(ahead);
+        if (!is_open) kt_tile_fetch_far(ahead);
         KT_EACH (h, halves) {
             kt_blocks_begin(s, x, u, h, rows, cols, dot);
             if (is_open) kt_blocks_dot_codes(s, x, a, u, h, rows, cols, col, dot);

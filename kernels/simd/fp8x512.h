@@ -77,7 +77,7 @@ KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const
             KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
         }
         for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
-            kt_tile_fetch(t);
+            kt_tile_fetch_far(t);
             /* A stream wants sixteen lines unrolled (four in a loop: 0.78 of the read ceiling instead of 0.94,
              * k = 768), accumulators that fill the registers want a short loop. */
             if (rows > 3) {
@@ -204,7 +204,7 @@ KT_INLINE void kt_fp8_micro(const kt_tile *t, kt_fp8_chunk *x, const kt_weight_f
 KT_INLINE void kt_fp8_tiles(kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format, int row,
                             int count, const int rows) {
     KT_ROLLED for (int end = row + rows * count; row < end; row += rows) {
-        kt_tile_fetch(t);
+        kt_tile_fetch_far(t);
         if (x->is_last) kt_tile_fetch_out(t, row, rows);
         kt_fp8_micro(t, x, format, row, rows);
     }
@@ -360,7 +360,7 @@ KT_INLINE void kt_tile_half(kt_tile *t, const kt_weight_format format, const int
             KT_EACH (c, 2 * cols) sum[r][c] = _mm512_setzero_ps();
         }
         for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
-            kt_tile_fetch(t);
+            kt_tile_fetch_far(t);
             for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += quad_bytes)
                 kt_half_quad(format, w, a, j, rows, cols, sum);
         }
