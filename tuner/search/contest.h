@@ -22,6 +22,7 @@ typedef struct kt_rung_store {
 } kt_rung_store;
 
 #define KT_RACE_RUNGS 6
+#define KT_HOLDOUT_STEPS 8
 
 /* How a contest spends its rounds; chosen on recorded samples (`kttune sim --grid`). */
 typedef struct kt_race_rules {
@@ -37,6 +38,13 @@ typedef struct kt_race_rules {
     int look_rounds;     /* above 0: a holdout ends after so many rounds when by stop_confidence its
                         challenger cannot gain KT_MIN_GAIN */
     int extra_rounds;    /* of a holdout that has neither won nor lost by its end */
+    /* Above 0: a holdout goes by so many steps, each looked at, instead of the three above. See hold_by_steps
+     * in contest.c. */
+    int n_steps, step_rounds[KT_HOLDOUT_STEPS];
+    double each_confidence, both_confidence;
+    int final_rounds; /* of the best two, when both have left the default behind */
+    /* A default that is only ahead by chance meets its best rival in a holdout. */
+    bool settles_doubt;
 } kt_race_rules;
 
 extern const kt_race_rules kt_race_rules_now;

@@ -17,9 +17,25 @@ const kt_race_rules kt_race_rules_now = {.screen_rounds = 1,
                                          .drop_confidence = 0.98,
                                          .survivors = 0.34,
                                          .tie = 0.01,
-                                         .stop_confidence = 0.8,
-                                         .look_rounds = 10,
-                                         .extra_rounds = 60};
+                                         .stop_confidence = 0.9,
+                                         .n_steps = 5,
+                                         .step_rounds = {10, 20, 20, 30, 30},
+                                         .each_confidence = 0.98,
+                                         .both_confidence = 0.99,
+                                         .final_rounds = 24,
+                                         .settles_doubt = true};
+
+/* Protocol 5: a default that came first stayed, and whole holdouts of 30 or 90 rounds. */
+static const kt_race_rules fixed_holdouts = {.screen_rounds = 1,
+                                             .screen_ratio = 3,
+                                             .n_rungs = 3,
+                                             .rung_rounds = {4, 4, 8},
+                                             .drop_confidence = 0.98,
+                                             .survivors = 0.34,
+                                             .tie = 0.01,
+                                             .stop_confidence = 0.8,
+                                             .look_rounds = 10,
+                                             .extra_rounds = 60};
 
 /* Up to protocol 4 every contest ran on until contenders were apart or equal, and whole holdouts. */
 static const kt_race_rules first_rules = {.screen_rounds = 1,
@@ -31,7 +47,7 @@ static const kt_race_rules first_rules = {.screen_rounds = 1,
                                           .tie = 0.01};
 
 const kt_race_rules *kt_race_rules_of(int64_t protocol) {
-    return protocol <= 4 ? &first_rules : &kt_race_rules_now;
+    return protocol <= 4 ? &first_rules : protocol == 5 ? &fixed_holdouts : &kt_race_rules_now;
 }
 
 kt_status kt_contest_rung(kt_contest *c, kt_samples *s, const int *live, int n_live, int rounds,
@@ -123,6 +139,42 @@ static bool nobody_can_win(const kt_contest *c, const kt_race_rules *rules, cons
     return true;
 }
 
+/* The default is ahead, but some rival may yet beat it by KT_MIN_GAIN: the best of these comes first, for
+ * only a holdout can tell. Half of a race's last rounds in a lucky moment of the default once cost 10 %. */
+static void settle_doubt(const kt_contest *c, const kt_race_rules *rules, const kt_samples *s,
+                         int *live, int n_live, kt_rng *rng) {
+    if (!rules->settles_doubt || live[0] != c->default_index ||
+        (c->has_proven && c->proven_index != c->default_index))
+        return;
+    for (int i = 1; i < n_live; i++) {
+        kt_interval slower = kt_samples_compare(s, live[i], live[0], rules->stop_confidence, rng);
+        int rival = live[i];
+        if (slower.low > -log1p(KT_MIN_GAIN)) continue;
+        memmove(live + 1, live, (size_t)i * sizeof *live);
+        live[0] = rival;
+        return;
+    }
+}
+
+/* Who runs instead of the default has to be chosen as well: both of the first two beat it for sure, and the
+ * race was short. */
+static kt_status run_final(kt_contest *c, const kt_race_rules *rules, kt_samples *s, int *live,
+                           int n_live, kt_rng *rng, kt_err *err) {
+    int in_place = c->has_proven ? c->proven_index : c->default_index;
+    if (rules->final_rounds <= 0 || n_live < 2 || live[0] == in_place || live[1] == in_place)
+        return KT_OK;
+    for (int i = 0; i < 2; i++)
+        if (kt_samples_compare(s, in_place, live[i], rules->stop_confidence, rng).low <= 0)
+            return KT_OK;
+    KT_TRY(kt_contest_rung(c, s, live, 2, rules->final_rounds, err));
+    if (kt_samples_compare(s, live[1], live[0], 0.5, rng).point < 0) {
+        int second = live[0];
+        live[0] = live[1];
+        live[1] = second;
+    }
+    return KT_OK;
+}
+
 kt_status kt_halving(kt_contest *c, kt_samples *s, int *live, int *n_live, kt_err *err) {
     const kt_race_rules *rules = c->rules ? c->rules : &kt_race_rules_now;
     kt_rng rng;
@@ -135,10 +187,11 @@ kt_status kt_halving(kt_contest *c, kt_samples *s, int *live, int *n_live, kt_er
     for (int r = 0; r < rules->n_rungs; r++) {
         KT_TRY(kt_contest_rung(c, s, live, *n_live, rules->rung_rounds[r], err));
         kt_rank(s, live, *n_live);
-        if (nobody_can_win(c, rules, s, live, *n_live, &rng)) break;
+        if (nobody_can_win(c, rules, s, live, *n_live, &rng)) return KT_OK;
         if (r + 1 == rules->n_rungs) break;
         eliminate(c, rules, s, live, n_live, &rng);
         if (is_over(c, rules, s, live, *n_live, &rng)) break;
     }
-    return KT_OK;
+    settle_doubt(c, rules, s, live, *n_live, &rng);
+    return run_final(c, rules, s, live, *n_live, &rng, err);
 }

@@ -10,7 +10,7 @@
 #include "tuner/verify/verdicts.h"
 
 /* Bump when samples of older journals must not be mixed with new ones. */
-#define KT_PROTOCOL 5
+#define KT_PROTOCOL 6
 
 typedef struct kt_ledger {
     kt_journal *journal; /* owned */
