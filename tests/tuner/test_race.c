@@ -179,10 +179,11 @@ Test(race, every_strategy_decides_and_keeps_the_default_in) {
     }
 }
 
-/* Slow cells: a third of the rounds, the same rules. */
-Test(race, a_shortened_contest_costs_a_third_and_stays_honest) {
-    int found = 0, samples[2];
-    for (int shorten = 1; shorten <= 3; shorten += 2) {
+/* Slow cells: a third of the race's rounds, the same rules. A holdout takes more steps then, as fewer pairs
+ * show less, so that of the whole a third is saved. */
+Test(race, a_shortened_contest_costs_less_and_stays_honest) {
+    int found[2] = {0}, samples[2] = {0};
+    for (int i = 0; i < 40; i++) {
         fake f;
         kt_verdict v;
         kt_stopwatch watch = watch_of(&f);
@@ -191,17 +192,16 @@ Test(race, a_shortened_contest_costs_a_third_and_stays_honest) {
                         .warm_index = -1,
                         .deadline_ns = INT64_MAX,
                         .seed = 3,
-                        .shorten = shorten};
-        fake_init(&f, 4, 1);
-        f.noise = 0.005;
-        f.spike_chance = 0;
-        f.cost[2] = 0.9e5;
+                        .shorten = i % 2 ? 3 : 1};
+        fake_init(&f, 4, (uint64_t)(i / 2 + 1));
+        f.cost[2] = 0.96e5;
         cr_assert_eq(kt_contest_decide(&c, kt_strategy_find("auto"), &v, NULL), KT_OK);
-        found += v.is_tuned && v.winner == 2;
-        samples[shorten / 2] = f.samples;
+        found[i % 2] += v.is_tuned && v.winner == 2;
+        samples[i % 2] += f.samples;
     }
-    cr_expect_eq(found, 2);
-    cr_expect_leq(samples[1], samples[0] * 0.45, "%d of %d samples", samples[1], samples[0]);
+    cr_expect_geq(found[0], 18, "%d of 20", found[0]);
+    cr_expect_geq(found[1], 10, "%d of 20", found[1]);
+    cr_expect_leq(samples[1], samples[0] * 2 / 3, "%d of %d samples", samples[1], samples[0]);
     for (uint64_t seed = 1; seed <= 200; seed++) {
         fake f;
         kt_verdict v;

@@ -16,8 +16,8 @@ static const struct {
              {"4-4-8", 3, {4, 4, 8}},
              {"8-8-16-32", 4, {8, 8, 16, 32}}};
 static const double survivors[] = {0.5, 0.34};
-static const double stops[] = {0, 0.8, 0.95};
-static const int looks[] = {0, 10};
+static const double stops[] = {0.8, 0.9, 0.95};
+static const bool by_steps[] = {true, false}; /* holdouts: those of now, or of protocol 5 */
 static const double drops[] = {0.98, 0.9};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
@@ -39,8 +39,8 @@ static int by_time(const void *a, const void *b) {
 }
 
 static void make(size_t i, kt_sim_grid_point *p) {
-    size_t look = i % COUNT(looks), stop = i / COUNT(looks) % COUNT(stops);
-    size_t rest = i / COUNT(looks) / COUNT(stops);
+    size_t steps = i % COUNT(by_steps), stop = i / COUNT(by_steps) % COUNT(stops);
+    size_t rest = i / COUNT(by_steps) / COUNT(stops);
     size_t drop = rest % COUNT(drops), share = rest / COUNT(drops) % COUNT(survivors);
     size_t rung = rest / COUNT(drops) / COUNT(survivors);
 
@@ -51,21 +51,24 @@ static void make(size_t i, kt_sim_grid_point *p) {
     p->rules.survivors = survivors[share];
     p->rules.drop_confidence = drops[drop];
     p->rules.stop_confidence = stops[stop];
-    p->rules.look_rounds = stops[stop] > 0 ? looks[look] : 0;
-    snprintf(p->name, sizeof p->name, "%s keep %.2f drop %.2f stop %.2f look %d", rungs[rung].name,
+    if (!by_steps[steps]) {
+        p->rules.n_steps = 0;
+        p->rules.look_rounds = 10;
+        p->rules.extra_rounds = 60;
+    }
+    snprintf(p->name, sizeof p->name, "%s keep %.2f drop %.2f stop %.2f %s", rungs[rung].name,
              p->rules.survivors, p->rules.drop_confidence, p->rules.stop_confidence,
-             p->rules.look_rounds);
+             by_steps[steps] ? "steps" : "fixed");
 }
 
 kt_status kt_sim_grid(const kt_sim *s, const kt_strategy *strategy, int trials, uint64_t seed,
                       kt_sim_grid_point points[KT_SIM_GRID], int *n, kt_err *err) {
-    size_t all = COUNT(rungs) * COUNT(survivors) * COUNT(drops) * COUNT(stops) * COUNT(looks);
+    size_t all = COUNT(rungs) * COUNT(survivors) * COUNT(drops) * COUNT(stops) * COUNT(by_steps);
 
     *n = 0;
     for (size_t i = 0; i < all && *n < KT_SIM_GRID; i++) {
         kt_sim_grid_point *p = &points[*n];
         make(i, p);
-        if (i % COUNT(looks) > 0 && p->rules.look_rounds == 0) continue; /* the same as before */
         KT_TRY(kt_sim_run(s, strategy, &p->rules, trials, seed, &p->result, err));
         ++*n;
     }
