@@ -218,19 +218,22 @@ static void check_plan(void) {
 
 static void check_run(void) {
     char out[800];
-    kt_json_doc *doc;
-    int64_t decided;
+    int64_t decided = 0;
 
-    snprintf(out, sizeof out, "--budget 5s --noisy-ok --plans no --out %s/t.kttable.json",
-             home.folder);
-    doc = run_json(out, -6); /* decided, or as much as five seconds allow */
-    decided = kt_json_int(kt_json_get(kt_json_root(doc), "decided"), 0);
+    /* Decided, or as much as the time allows: on a slow machine it gets more than five seconds. */
+    for (int seconds = 5; seconds <= 45 && decided == 0; seconds *= 3) {
+        kt_json_doc *doc;
+        snprintf(out, sizeof out, "--budget %ds --noisy-ok --plans no --out %s/t.kttable.json",
+                 seconds, home.folder);
+        doc = run_json(out, -6);
+        decided = kt_json_int(kt_json_get(kt_json_root(doc), "decided"), 0);
+        cr_expect(kt_json_get(kt_json_root(doc), "trace"));
+        kt_json_destroy(doc);
+    }
     cr_expect_gt(decided, 0);
-    cr_expect(kt_json_get(kt_json_root(doc), "trace"));
-    kt_json_destroy(doc);
 }
 
-Test(recorded_server, a_live_load_is_tuned_for, .timeout = 120) {
+Test(recorded_server, a_live_load_is_tuned_for, .timeout = 240) {
     char words[4096];
 
     record(words, sizeof words);
