@@ -5,14 +5,14 @@
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gate_up(const kt_moe_call *call) {
-    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
-    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    _Alignas(64) float tile[KT_BF16_BLOCK * 64];
+    const kt_walk walk = {.block = KT_BF16_BLOCK, .tile = tile};
     kt_p64_gate_up_rows(call, kt_tile_wbf16_avx2, kt_swiglu_abf16_avx2, &walk);
 }
 
 static void down(const kt_moe_call *call) {
-    _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
-    const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
+    _Alignas(64) float tile[KT_BF16_BLOCK * 64];
+    const kt_walk walk = {.block = KT_BF16_BLOCK, .tile = tile};
     kt_p64_down_rows(call, kt_tile_wbf16_avx2, &walk);
 }
 
@@ -23,7 +23,7 @@ KT_VARIANT(wbf16_abf16_moe64__avx2) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
-    .version = 3,
+    .version = 4,
     .layout = "p64",
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,

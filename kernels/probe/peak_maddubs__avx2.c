@@ -1,25 +1,17 @@
-/* Ceiling of 8-bit multiply-adds on AVX2: VPMADDUBSW into a 16-bit sum, the cheapest step there is.
- *
- * Products of 4-bit codes and int8 activations fit 8 of these steps before the sum must be widened
- * (15 * 127 * 2 * 8 < 2^15); the widening, one step in eight, is not counted here.
+/* Ceiling of INT4 multiply-adds on AVX2: VPMADDUBSW, summed in 16 bits for as long as these hold, then in 32
+ * (peak_block.h). Until version 2 the widening was left out, which no exact product can do, and each addition
+ * followed its product at once: 375 Gop/s on Zen 4, now 358.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/peak_block.h"
 #include "kt/variant.h"
 
-#define STEP(product, sum)                               \
-    "vpmaddubsw %%ymm15, %%ymm14, %%ymm" #product "\n\t" \
-    "vpaddw %%ymm" #product ", %%ymm" #sum ", %%ymm" #sum "\n\t"
-
-/* 7 products of 32 multiply-adds, each added to a sum of its own. */
 static double probe(const kt_probe_call *call) {
     int64_t blocks = call->repeats * KT_PEAK_BLOCKS;
 
     for (int64_t i = 0; i < blocks; i++)
-        __asm__ volatile(STEP(0, 7) STEP(1, 8) STEP(2, 9) STEP(3, 10) STEP(4, 11) STEP(5, 12)
-                             STEP(6, 13)::
-                                 : KT_PEAK_CLOBBERS);
-    return (double)blocks * (7 * 32 * 2);
+        __asm__ volatile(KT_PEAK_WIDENED("ymm")::: KT_PEAK_CLOBBERS);
+    return (double)blocks * (KT_PEAK_WIDENED_PRODUCTS * 32 * 2);
 }
 
 KT_VARIANT(peak_maddubs__avx2) = {
@@ -27,7 +19,7 @@ KT_VARIANT(peak_maddubs__avx2) = {
     .op = KT_OP_PROBE,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "",
     .probe = probe,
 };

@@ -1,21 +1,16 @@
-/* The ceiling of peak_maddubs__avx2 with 512-bit registers: for AVX-512 without VNNI.
+/* The ceiling of peak_maddubs__avx2 with 512-bit registers: for AVX-512 without VNNI. Until version 2 without the
+ * widening, but each addition right behind its product, which costs more: 330 Gop/s on Zen 4, now 384.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/peak_block.h"
 #include "kt/variant.h"
 
-#define STEP(product, sum)                               \
-    "vpmaddubsw %%zmm15, %%zmm14, %%zmm" #product "\n\t" \
-    "vpaddw %%zmm" #product ", %%zmm" #sum ", %%zmm" #sum "\n\t"
-
-/* 7 products of 64 multiply-adds, each added to a sum of its own. */
 static double probe(const kt_probe_call *call) {
     int64_t blocks = call->repeats * KT_PEAK_BLOCKS;
 
     for (int64_t i = 0; i < blocks; i++)
-        __asm__ volatile(STEP(0, 7) STEP(1, 8) STEP(2, 9) STEP(3, 10) STEP(4, 11) STEP(5, 12)
-                             STEP(6, 13)::
-                                 : KT_PEAK_CLOBBERS);
-    return (double)blocks * (7 * 64 * 2);
+        __asm__ volatile(KT_PEAK_WIDENED("zmm")::: KT_PEAK_CLOBBERS);
+    return (double)blocks * (KT_PEAK_WIDENED_PRODUCTS * 64 * 2);
 }
 
 KT_VARIANT(peak_maddubs__avx512) = {
@@ -23,7 +18,7 @@ KT_VARIANT(peak_maddubs__avx512) = {
     .op = KT_OP_PROBE,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "",
     .probe = probe,
 };

@@ -28,7 +28,8 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 
 /* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of
  * the panel is widened to f32 once; six rows by two vectors of sums stay in registers over the block. */
-#define KT_BF16_K 128 /* inputs of a block: 8 KiB of weights, and one scale of FP8 in blocks */
+#define KT_BF16_K 64      /* inputs of a block: 4 KiB of weights, half of a block of FP8 */
+#define KT_BF16_BLOCK 128 /* rows that widened weights serve */
 #define KT_BF16_ROWS 6
 #define KT_BF16_WIDEN 12 /* rows from which widening weights into L1 pays */
 
@@ -39,6 +40,11 @@ typedef struct kt_bf16_block {
     int k;
 } kt_bf16_block;
 
+/* Where input j of a block lies in a row of f32: of sixteen first the even ones, then the odd ones. */
+KT_INLINE int kt_bf16_at(int j) {
+    return (j & ~15) + j % 16 / 2 + j % 2 * 8;
+}
+
 KT_INLINE void kt_micro_bf16(const kt_bf16_block *b, const int rows) {
     const float *w = b->w, (*a)[KT_BF16_K] = b->a;
     const int k = b->k;
@@ -48,12 +54,15 @@ KT_INLINE void kt_micro_bf16(const kt_bf16_block *b, const int rows) {
         sum[r][0] = _mm256_load_ps(b->out + 64 * r);
         sum[r][1] = _mm256_load_ps(b->out + 64 * r + 8);
     }
-    for (int j = 0; j < k; j++, w += 16) {
-        const __m256 w0 = _mm256_load_ps(w), w1 = _mm256_load_ps(w + 8);
-        KT_EACH (r, rows) {
-            const __m256 x = _mm256_broadcast_ss(&a[r][j]);
-            sum[r][0] = _mm256_fmadd_ps(w0, x, sum[r][0]);
-            sum[r][1] = _mm256_fmadd_ps(w1, x, sum[r][1]);
+    for (int j = 0; j < k; j += 2, w += 32) {
+        const int even = kt_bf16_at(j);
+        KT_EACH (odd, 2) {
+            const __m256 w0 = _mm256_load_ps(w + 16 * odd), w1 = _mm256_load_ps(w + 16 * odd + 8);
+            KT_EACH (r, rows) {
+                const __m256 x = _mm256_broadcast_ss(&a[r][even + 8 * odd]);
+                sum[r][0] = _mm256_fmadd_ps(w0, x, sum[r][0]);
+                sum[r][1] = _mm256_fmadd_ps(w1, x, sum[r][1]);
+            }
         }
     }
     KT_EACH (r, rows) {
@@ -62,16 +71,22 @@ KT_INLINE void kt_micro_bf16(const kt_bf16_block *b, const int rows) {
     }
 }
 
-/* Constant row counts, so that loops unroll and sums are registers. */
+/* Constant row counts, so that loops unroll and sums are registers. The last seven or eight rows go as four
+ * and the rest: fewer than eight sums would wait for each other. */
 static inline void kt_rows_bf16(kt_bf16_block b, int rows) {
-    for (; rows >= 6; rows -= 6, b.a += 6, b.out += 6 * 64) kt_micro_bf16(&b, 6);
-    switch (rows) {
-    case 1: kt_micro_bf16(&b, 1); return;
-    case 2: kt_micro_bf16(&b, 2); return;
-    case 3: kt_micro_bf16(&b, 3); return;
-    case 4: kt_micro_bf16(&b, 4); return;
-    case 5: kt_micro_bf16(&b, 5); return;
-    default: return;
+    while (rows > 0) {
+        const int now = rows > 8 || rows == 6 ? 6 : rows > 6 ? 4 : rows;
+        switch (now) {
+        case 1: kt_micro_bf16(&b, 1); break;
+        case 2: kt_micro_bf16(&b, 2); break;
+        case 3: kt_micro_bf16(&b, 3); break;
+        case 4: kt_micro_bf16(&b, 4); break;
+        case 5: kt_micro_bf16(&b, 5); break;
+        default: kt_micro_bf16(&b, 6); break;
+        }
+        rows -= now;
+        b.a += now;
+        b.out += now * 64;
     }
 }
 
@@ -97,7 +112,8 @@ KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, cons
     }
     for (int j = 0; j < b->k; j += 2, panel += 256) {
         __m256 x[4];
-        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][j]);
+        const int at = kt_bf16_at(j);
+        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][at]);
         KT_EACH (c, columns) {
             const __m256i even = _mm256_slli_epi32(kt_v_load(panel + 32 * c), 16);
             KT_EACH (r, rows) {
@@ -105,7 +121,7 @@ KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, cons
             }
         }
         KT_IN_ORDER();
-        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][j + 1]);
+        KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][at + 8]);
         KT_EACH (c, columns) {
             const __m256i odd = _mm256_and_si256(kt_v_load(panel + 32 * c), high);
             KT_EACH (r, rows) {
@@ -137,9 +153,13 @@ static inline void kt_few_rows_bf16(kt_bf16_block b, const uint8_t *panel, int r
 
 /* A block of k of the rows in f32. */
 KT_INLINE void kt_widen_acts(const kt_p64_tile *t, int64_t k, int length, float (*a)[KT_BF16_K]) {
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
     for (int r = 0; r < t->rows; r++)
-        for (int j = 0; j < length; j += 8)
-            _mm256_store_ps(&a[r][j], kt_v_load_bf16((const uint8_t *)t->a[r] + 2 * (k + j)));
+        for (int j = 0; j < length; j += 16) {
+            const __m256i v = kt_v_load((const uint8_t *)t->a[r] + 2 * (k + j));
+            _mm256_store_ps(&a[r][j], _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)));
+            _mm256_store_ps(&a[r][j + 8], _mm256_castsi256_ps(_mm256_and_si256(v, high)));
+        }
 }
 
 /* A quarter of the rows' next block of k, into L1 or nearly: rows lie anywhere in L3. */
@@ -151,7 +171,7 @@ KT_INLINE void kt_fetch_acts(const kt_p64_tile *t, int64_t k, int quarter) {
 }
 
 static inline void kt_tile_wbf16_avx2(const kt_p64_tile *t) {
-    _Alignas(64) float a[KT_BLOCK_ROWS][KT_BF16_K], w[KT_BF16_K * 16];
+    _Alignas(64) float a[KT_BF16_BLOCK][KT_BF16_K], w[KT_BF16_K * 16];
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (int64_t k = 0; k < t->k; k += KT_BF16_K) {
@@ -238,7 +258,7 @@ KT_INLINE void kt_widen_slice(const kt_p64_tile *t, int64_t k, int length, int s
 }
 
 static inline void kt_tile_wfloat_avx2(const kt_p64_tile *t) {
-    _Alignas(64) float a[KT_BLOCK_ROWS][KT_BF16_K], w[KT_BF16_K * 16];
+    _Alignas(64) float a[KT_BF16_BLOCK][KT_BF16_K], w[KT_BF16_K * 16];
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (int64_t k = 0; k < t->k; k += KT_BF16_K) {

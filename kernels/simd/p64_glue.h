@@ -10,7 +10,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/simd/unroll.h"
 
-#define KT_BLOCK_MAX 64
+#define KT_BLOCK_MAX 128
 #define KT_FETCH_ROWS 16 /* from here on a panel takes longer than the next needs to arrive */
 
 /* One tile: tile[64 i + r] = panel row r . a[i], for i < rows. */
