@@ -98,11 +98,12 @@ static kt_status make_order(kt_session *s, kt_err *err) {
 static kt_status allocate(kt_session *s, kt_err *err) {
     size_t n = s->setup.cells->n + 1;
     s->state = calloc(n, sizeof *s->state);
+    s->is_measured = calloc(n, sizeof *s->is_measured);
     s->rows = calloc(n, sizeof *s->rows);
     s->oracle = calloc(n, sizeof *s->oracle);
     s->order = calloc(n, sizeof *s->order);
     s->seconds = calloc(n, sizeof *s->seconds);
-    if (!s->state || !s->rows || !s->oracle || !s->order || !s->seconds)
+    if (!s->state || !s->is_measured || !s->rows || !s->oracle || !s->order || !s->seconds)
         return kt_fail(err, KT_E_NOMEM, "run: no memory for %zu cells", n);
     return KT_OK;
 }
@@ -137,6 +138,7 @@ void kt_session_destroy(kt_session *s) {
     for (int i = 0; i < s->n_shapes; i++) free(s->shapes[i].map);
     kt_verdicts_deinit(&s->verdicts);
     free(s->state);
+    free(s->is_measured);
     free(s->rows);
     free(s->oracle);
     free(s->hopeless);
@@ -380,6 +382,7 @@ static kt_status decide(kt_session *s, size_t i, const line_up *l, const kt_cell
     spent.rounds = contest.rounds;
     spent.voided = contest.voided;
     KT_TRY(keep_verdict(s, i, l, &verdict, &spent, err));
+    s->is_measured[i] = 1;
     settle(s, i);
     return KT_OK;
 }
@@ -426,12 +429,77 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
     return st;
 }
 
+/* --- second thoughts --- */
+
+/* More rows, or fewer threads, in so much less time? The machine was in a spell then, such as two threads
+ * running slower than one for some seconds: nothing within a contest shows it, and its winner is that of
+ * the spell. Shorter calls are mostly waking threads, where this may well be so. */
+static const double out_of_line = 1.25, least_ns = 5e4;
+enum {
+    FEW_EXPERTS_FROM = 64
+}; /* rows, from which a sample has fewer experts (measure/trial_moe.c) */
+
+static bool bounds(const kt_tune_cell *more, const kt_tune_cell *cell) {
+    const kt_problem *a = &more->problem, *b = &cell->problem;
+    return kt_same_weights(a, b) && (a->m < FEW_EXPERTS_FROM) == (b->m < FEW_EXPERTS_FROM) &&
+           ((more->threads == cell->threads && a->m > b->m) ||
+            (more->threads < cell->threads && a->m >= b->m));
+}
+
+static bool is_out_of_line(const kt_session *s, size_t i) {
+    const kt_cell_list *cells = s->setup.cells;
+    double ns = s->rows[i].time_ns;
+
+    if (s->state[i] != KT_CELL_DECIDED || !s->is_measured[i] || ns < least_ns) return false;
+    for (size_t k = 0; k < cells->n; k++)
+        if (s->state[k] == KT_CELL_DECIDED && bounds(&cells->cells[k], &cells->cells[i]) &&
+            ns > out_of_line * s->rows[k].time_ns)
+            return true;
+    return false;
+}
+
+/* Measure it once more; what the journal says of it is superseded. A stop leaves it as it was. */
+static kt_status decide_again(kt_session *s, size_t i, kt_err *err) {
+    kt_session_progress before = s->progress;
+    kt_table_row row = s->rows[i];
+    kt_status st = KT_OK;
+
+    if (strcmp(row.status, "tuned") == 0) {
+        s->progress.n_tuned--;
+        s->progress.log_gain_sum -= log(row.default_ns / row.time_ns);
+    }
+    s->progress.n_decided--;
+    s->progress.weight_done -= s->setup.cells->cells[i].weight;
+    s->progress.seconds_left += s->seconds[i];
+    s->state[i] = KT_CELL_OPEN;
+    if (s->setup.ledger) st = kt_ledger_forget(s->setup.ledger, &s->setup.cells->cells[i], err);
+    if (st == KT_OK) st = decide_cell(s, i, err);
+    s->is_measured[i] = 0;
+    if (s->state[i] == KT_CELL_DECIDED) {
+        s->progress.n_repeated++;
+        return st;
+    }
+    s->rows[i] = row;
+    s->state[i] = KT_CELL_DECIDED;
+    s->progress.n_decided = before.n_decided;
+    s->progress.n_tuned = before.n_tuned;
+    s->progress.n_skipped = before.n_skipped;
+    s->progress.log_gain_sum = before.log_gain_sum;
+    s->progress.weight_done = before.weight_done;
+    s->progress.seconds_left = before.seconds_left;
+    return st;
+}
+
 kt_status kt_session_step(kt_session *s, kt_err *err) {
     size_t i;
+    if (kt_clock_ns() > s->setup.deadline_ns || stop_asked(s))
+        return s->next == s->setup.cells->n
+                   ? kt_fail(err, KT_E_NOT_FOUND, "run: every cell is decided")
+                   : kt_fail(err, KT_E_CANCELLED, "run: stopped");
+    for (size_t at = 0; s->next == s->setup.cells->n && at < s->next; at++)
+        if (is_out_of_line(s, s->order[at])) return decide_again(s, s->order[at], err);
     if (s->next == s->setup.cells->n)
         return kt_fail(err, KT_E_NOT_FOUND, "run: every cell is decided");
-    if (kt_clock_ns() > s->setup.deadline_ns || stop_asked(s))
-        return kt_fail(err, KT_E_CANCELLED, "run: stopped");
     i = s->order[s->next];
     KT_TRY(decide_cell(s, i, err));
     s->next++;

@@ -34,7 +34,7 @@ typedef struct kt_session kt_session;
 
 /* What a person watches; a snapshot. */
 typedef struct kt_session_progress {
-    size_t n_cells, n_decided, n_tuned, n_reused, n_skipped;
+    size_t n_cells, n_decided, n_tuned, n_reused, n_skipped, n_repeated;
     int n_gated, n_rejected;
     int n_contenders, n_rungs; /* of the cell in hand; rungs so far */
     int64_t rounds, voided;

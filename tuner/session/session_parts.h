@@ -30,6 +30,7 @@ struct kt_session {
     int n_shapes;
     kt_verdicts verdicts;
     uint8_t *state;           /* [cells] kt_cell_state */
+    uint8_t *is_measured;     /* [cells] decided by this run's samples, once */
     kt_table_row *rows;       /* [cells], of the decided ones */
     kt_oracle_result *oracle; /* [cells], of those it was asked about */
     size_t *order;            /* [cells], most valuable first */
