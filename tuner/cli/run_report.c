@@ -211,6 +211,7 @@ static void print_end_json(const kt_run_report *r, const kt_session_progress *p)
     put_int(&w, "cells", (int64_t)p->n_cells);
     put_int(&w, "decided", (int64_t)p->n_decided);
     put_int(&w, "reused", (int64_t)p->n_reused);
+    put_int(&w, "repeated", (int64_t)p->n_repeated);
     put_int(&w, "tuned", (int64_t)p->n_tuned);
     put_int(&w, "skipped", (int64_t)p->n_skipped);
     put_int(&w, "kept_rows", (int64_t)r->n_kept_rows);
@@ -273,6 +274,10 @@ void kt_run_print_end(const kt_run_report *r) {
            "%zu tuned (%s%+.1f %% geomean), %zu kept the default\n",
            p.n_decided, p.n_cells, p.n_reused, 100 * p.weight_done, p.n_tuned,
            gain < 2 * r->aa_noise ? "≈ " : "", 100 * gain, p.n_decided - p.n_tuned);
+    if (p.n_repeated)
+        printf("%zu cells measured again: they had taken longer than with more rows or fewer "
+               "threads\n",
+               p.n_repeated);
     if (p.n_skipped) printf("%zu cells skipped: %s\n", p.n_skipped, p.skipped_why);
     printf("%d contenders gated, %d rejected; %lld rounds, %lld voided; %.1f s\nwrote %s",
            p.n_gated, p.n_rejected, (long long)p.rounds, (long long)p.voided, r->seconds,
