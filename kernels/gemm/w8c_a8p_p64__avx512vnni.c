@@ -4,7 +4,7 @@
 #include "kernels/simd/biased512.h"
 
 /* Four, eight or sixteen rows go as fours, not as threes and twos (6 to 33 % faster), six as one block, not as
- * two of three (15 to 22 %). */
+ * two of three (12 to 14 %). */
 static const kt_tile_kind kind = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
                                   KT_BIASED_W8C_FULL_ROWS, NULL, KT_TILE_ROWS};
 
