@@ -15,8 +15,9 @@ static const int64_t shapes[][2] = {
 };
 /* Formats of more kinds than shapes: outputs, and inputs in blocks of the format. */
 static const int64_t block_shapes[][2] = {{1, 1}, {63, 2}, {65, 3}, {128, 1}, {17, 8}};
-static const int64_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 17, 31, 32, 33, 64, 65};
+static const int64_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 17, 31, 32, 33, 64, 65, 129};
 #define MOST_ROWS 65
+#define MOST_ROWS_BF16 129 /* whose blocks are of up to 128 rows */
 
 ParameterizedTestParameters(gemm, every_variant_matches_the_reference) {
     size_t count;
@@ -61,7 +62,8 @@ static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act
         kt_problem q = {.op = KT_OP_GEMM,
                         .weights = weights,
                         .acts = acts,
-                        .m = first                     ? MOST_ROWS
+                        .m = weights == KT_W_BF16      ? MOST_ROWS_BF16
+                             : first                   ? MOST_ROWS
                              : v->isa == KT_ISA_SCALAR ? 9
                                                        : 17,
                         .n = shape[0],
