@@ -25,7 +25,12 @@
 /* Floats that one thread encodes in about the time that waking another would take. */
 #define ENCODE_ALONE ((int64_t)16384)
 #define ENCODE_TASK ((int64_t)16384) /* floats per task beyond that */
-#define DOWN_PANELS 4                /* output panels per down task at most */
+/* Output panels per down task at most: a few, or as many as have so much output, which the task meets again
+ * with every expert. */
+#define DOWN_PANELS 4
+#define DOWN_OUT_BYTES ((int64_t)128 << 10)
+/* A thread that shares with nobody streams an expert's panels in one go. */
+#define ALONE_TASK_BYTES ((int64_t)1 << 40)
 
 const kt_moe_cut kt_moe_cut_default = {.task_bytes = KT_SHARE_TASK_BYTES,
                                        .tasks_per_thread = KT_SHARE_TASKS_PER_THREAD};
@@ -349,11 +354,15 @@ static void put_in_order(struct kt_moe_state *s) {
 }
 
 /* By what this call turned out to be. */
-static void choose_cut(const kt_moe_job *job) {
+static void choose_cut(const kt_moe_job *job, int n_threads) {
     struct kt_moe_state *s = job->state;
     double mean = (double)s->row_begin[job->layer->problem.experts] / (double)s->n_active;
 
-    s->cut = *kt_moe_cut_for(job->layer->cuts, job->tokens, (double)s->max_rows / mean);
+    const kt_moe_cut *cut =
+        kt_moe_cut_for(job->layer->cuts, job->tokens, (double)s->max_rows / mean);
+
+    s->cut = *cut;
+    if (cut == &kt_moe_cut_default && n_threads == 1) s->cut.task_bytes = ALONE_TASK_BYTES;
     put_in_order(s);
 }
 
@@ -365,7 +374,7 @@ static int64_t gate_up_prepare(void *arg, int n_threads) {
 
     s->cut = kt_moe_cut_default;
     if (!s->n_active) return 0;
-    choose_cut(job);
+    choose_cut(job, n_threads);
     s->gate_up =
         kt_share_cut_by(s->cut.task_bytes, s->cut.tasks_per_thread, q->n / 32,
                         kt_p64_panel_bytes(q->weights, q->k), s->max_rows, s->n_active, n_threads);
@@ -444,6 +453,9 @@ static int64_t down_prepare(void *arg, int n_threads) {
      * panel: 80 to 87 % of the read ceiling alone, all of it four at a time). */
     while (s->down.panels < DOWN_PANELS && panels >= 2 * s->down.panels * tasks_at_least)
         s->down.panels *= 2;
+    while (s->down.panels > DOWN_PANELS &&
+           s->down.panels * job->tokens * (int64_t)sizeof(float) * KT_P64_ROWS > DOWN_OUT_BYTES)
+        s->down.panels = (s->down.panels + 1) / 2;
     return panels * kt_share_ceil(job->tokens, s->down.row_block);
 }
 

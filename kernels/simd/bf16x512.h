@@ -41,6 +41,22 @@ KT_INLINE void kt_tile_dpbf16(kt_tile *t, const int rows) {
     }
     for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
         kt_tile_fetch(t);
+        /* A stream: lines ascend, one load instruction for each column (one row, Zen 4: 0.98 of the read
+         * stream becomes 1.0). Accumulators that fill the registers want longer runs. */
+        if (rows <= 3) {
+            KT_ROLLED for (int64_t j = i; j < i + KT_TILE_STEP; j += 2, w += 256) {
+                __m512i u[4];
+                KT_EACH (c, 4) {
+                    KT_IN_ORDER();
+                    u[c] = _mm512_load_si512(w + 64 * c);
+                }
+                KT_EACH (r, rows) {
+                    __m512i x = _mm512_set1_epi32(kt_load_i32(a[r] + 2 * j));
+                    KT_EACH (c, 4) sum[r][c] = kt_dpbf16_512(sum[r][c], u[c], x);
+                }
+            }
+            continue;
+        }
         for (int64_t j = i; j < i + KT_TILE_STEP; j += 8, w += 1024) {
             KT_EACH (p, 4) {
                 __m512i u[4];

@@ -49,8 +49,12 @@ typedef void kt_tile_run(kt_tile *t);
 
 /* The cursor's move of one step. Into L2, where what comes next does not push out what is in use, or L1. */
 KT_INLINE void kt_tile_move(kt_tile_ahead *ahead, const int is_near) {
-    uintptr_t line = (ahead->at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE;
-    uintptr_t at = ahead->at + ahead->pace;
+    uintptr_t line, at;
+
+    if (!ahead->pace)
+        return; /* most single passes: a step of theirs is only a few dozen instructions */
+    line = (ahead->at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE;
+    at = ahead->at + ahead->pace;
 
     for (; line < at; line += KT_TILE_LINE) {
         if (is_near)

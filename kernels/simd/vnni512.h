@@ -106,7 +106,10 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
         KT_ROLLED for (int j = 0; j < 8; j++) {
             __m512i u[4];
             KT_IN_ORDER();
-            KT_EACH (c, cols) u[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+            KT_EACH (c, cols) {
+                if (cols == 4) KT_IN_ORDER(); /* lines ascend */
+                u[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+            }
             KT_EACH (r, rows) {
                 __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 4 * j));
                 KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
