@@ -9,6 +9,7 @@
 
 #include "base/cpu.h"
 #include "kernels/formats/format.h"
+#include "kt/variant.h"
 #include "tuner/report/kernel_matrix.h"
 
 #define BEGIN "<!-- matrix: kttune list matrix -->\n"
@@ -52,6 +53,44 @@ Test(matrix, every_format_of_experts_runs_on_every_family) {
         cr_expect(f == KT_W_F32 || kt_cell_is_filled(KT_OP_MOE_FFN, (kt_weight_format)f, 7) ||
                       kt_cell_is_filled(KT_OP_MOE_FFN, (kt_weight_format)f, 8),
                   "%s has no tiles", kt_weight_format_name((kt_weight_format)f));
+}
+
+/* "w48_a8_aocl__lib" -> is it a variant of library "aocl"? */
+static int is_of(const kt_variant *v, const char *library) {
+    const size_t size = strlen(v->name), tail = strlen("__lib"), word = strlen(library);
+    return size > tail + word + 1 && strcmp(v->name + size - tail, "__lib") == 0 &&
+           strncmp(v->name + size - tail - word, library, word) == 0 &&
+           v->name[size - tail - word - 1] == '_';
+}
+
+static uint32_t formats_of(const char *library, kt_op op) {
+    uint32_t mask = 0;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (kt_builtin_variants[i]->op == op && is_of(kt_builtin_variants[i], library))
+            mask |= kt_builtin_variants[i]->weights;
+    return mask;
+}
+
+/* A library that multiplies a format in gemm does so in moe_ffn, or it is said why not; and never both. */
+Test(matrix, what_libraries_are_not_asked_for_has_a_reason) {
+    static const char *const libraries[] = {"aocl", "onednn", "libxsmm", "blis"};
+
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+        const uint32_t gemm = formats_of(libraries[i], KT_OP_GEMM);
+        const uint32_t moe = formats_of(libraries[i], KT_OP_MOE_FFN);
+        uint32_t refused = 0;
+        for (size_t g = 0; g < kt_library_gap_count; g++) {
+            const kt_library_gap *gap = &kt_library_gaps[g];
+            cr_expect(strlen(gap->reason) > 20 && gap->weights);
+            if (gap->op == KT_OP_MOE_FFN && strcmp(gap->library, libraries[i]) == 0)
+                refused |= gap->weights;
+        }
+        cr_expect_eq(gemm & ~(moe | refused), 0u, "%s: formats %#x", libraries[i],
+                     gemm & ~(moe | refused));
+        cr_expect_eq(moe & refused, 0u, "%s: formats %#x", libraries[i], moe & refused);
+    }
+    cr_assert_eq(formats_of("aocl", KT_OP_GEMM),
+                 1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT4_G32 | 1u << KT_W_BF16);
 }
 
 static char *read_readme(void) {

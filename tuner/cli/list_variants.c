@@ -216,6 +216,31 @@ static void show_cells(listing *l, bool all) {
             }
 }
 
+/* A library chooses its instructions itself: none of these when asked for one step. */
+static void show_library_gaps(listing *l) {
+    bool is_first = true;
+
+    for (size_t i = 0; i < kt_library_gap_count && l->isa < 0; i++) {
+        const kt_library_gap *g = &kt_library_gaps[i];
+        char name[64];
+        if ((l->op >= 0 && l->op != (int)g->op) || (l->weights && !(g->weights >> l->weights & 1)))
+            continue;
+        snprintf(name, sizeof name, "%s %s", g->library, g->what);
+        if (l->json) {
+            kt_json_begin_object(l->json);
+            put(l->json, "name", name);
+            put(l->json, "op", kt_op_name(g->op));
+            put(l->json, "refused", g->reason);
+            kt_json_end_object(l->json);
+            continue;
+        }
+        if (is_first) printf("\nnot asked of libraries\n");
+        is_first = false;
+        snprintf(name, sizeof name, "%s %s %s", kt_op_name(g->op), g->library, g->what);
+        print_line(name, g->reason);
+    }
+}
+
 static void finish_json(kt_json_writer *w) {
     kt_json_end_array(w);
     if (kt_json_writer_text(w, NULL)) puts(kt_json_writer_text(w, NULL));
@@ -247,6 +272,7 @@ kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter
     for (int refused = 0; refused <= why_invalid; refused++)
         for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, &l, refused);
     if (why_invalid) show_absent(&l);
+    if (why_invalid) show_library_gaps(&l);
     if (why_invalid) show_cells(&l, false);
     if (json) {
         finish_json(&writer);

@@ -54,6 +54,10 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
         kt_json_key(&w, "repeat");
         repeat_line(suite, threads, rows[i].name, repeat);
         kt_json_put_string(&w, repeat);
+        if (*rows[i].detail) {
+            kt_json_key(&w, "detail");
+            kt_json_put_string(&w, rows[i].detail);
+        }
         kt_json_key(&w, "note");
         kt_json_put_string(&w, rows[i].note);
         kt_json_end_object(&w);
@@ -84,6 +88,7 @@ static void print_row(const kt_suite_row *r) {
                r->ok ? "ok" : "MISSED", percent);
     }
     printf("[verified] %s\n", r->contender);
+    if (*r->detail) printf("%-30s m=1, 16, 64, 512 of each: %s\n", "", r->detail);
 }
 
 static void print_text(const kt_workbench *b, const kt_suite *suite, const kt_suite_row *rows,

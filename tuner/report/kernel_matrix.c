@@ -93,6 +93,28 @@ const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit) {
     return NULL;
 }
 
+/* Figures: Zen 4, one thread, Gop/s at 1, 16, 64 and 512 rows; kernels/gemm/README.md. */
+const kt_library_gap kt_library_gaps[] = {
+    {"aocl", "u8s8s32", KT_OP_GEMM, BIT(INT8_CHANNEL) | BIT(INT4_G32),
+     "activations have a scale per 32 inputs, this product none: one call per group, in L2, does "
+     "26, 164, 223, 246 "
+     "Gop/s before any scale is applied, where sym_quant, which races, does 30, 284, 311, 307 with "
+     "them, from memory; "
+     "without scales it is the probe dense_aocl"},
+    {"aocl", "s8s8s32", KT_OP_GEMM, BIT(INT8_CHANNEL) | BIT(INT4_G32),
+     "u8s8s32 after 128 is added to the activations, in every call; its grouped form is sym_quant"},
+    {"aocl", "BF16, INT8, INT4", KT_OP_MOE_FFN, BIT(INT8_CHANNEL) | BIT(INT4_G32) | BIT(BF16),
+     "its panels are a reordering of its own, scales beside them, and the walk over an expert "
+     "steps through p64 "
+     "panels, which gate and up share; as a GEMM it is behind our kernels (INT8, INT4) or level "
+     "with them (BF16)"},
+    {"onednn", "INT8, INT4", KT_OP_MOE_FFN, BIT(INT8_CHANNEL) | BIT(INT4_G32),
+     "its panels are plain [k][64], scales beside them, not p64; as a GEMM weight decompression "
+     "does 7 to 125 Gop/s, "
+     "a third of our kernels at best"},
+};
+const size_t kt_library_gap_count = sizeof kt_library_gaps / sizeof *kt_library_gaps;
+
 /* --- the table -------------------------------------------------------------------------------- */
 
 static const kt_op matrix_ops[2] = {KT_OP_GEMM, KT_OP_MOE_FFN};

@@ -74,6 +74,8 @@ static const kt_suite_spec specs[] = {
     DENSE(bf16, KT_W_BF16, 16),
     DENSE(bf16, KT_W_BF16, 64),
     DENSE(bf16, KT_W_BF16, 512),
+    {"dense_int8_shapes", KT_W_INT8_CHANNEL, .kind = KT_ROW_SHAPES, .bar = 1.0},
+    {"dense_bf16_shapes", KT_W_BF16, .kind = KT_ROW_SHAPES, .bar = 1.0},
     {"int4_g32_decode_2threads", KT_W_INT4_G32, KT_OF_STREAM, QWEN, .m = 1, .threads = 2},
     {"int8_decode_2threads", KT_W_INT8_CHANNEL, KT_OF_STREAM, QWEN, .m = 1, .threads = 2},
     {"int4_g32_prefill_2threads", KT_W_INT4_G32, KT_OF_PEAK, QWEN, .spread_tokens = 512,

@@ -16,9 +16,10 @@
 static const kt_suite *const suites[] = {&kt_suite_line, &kt_suite_cpu};
 
 static const kt_suite_measure measures[KT_ROW_KINDS] = {
-    [KT_ROW_EXPERTS] = kt_suite_experts, [KT_ROW_DENSE] = kt_suite_dense,
-    [KT_ROW_SCALING] = kt_suite_scaling, [KT_ROW_NEIGHBOUR] = kt_suite_neighbour,
-    [KT_ROW_MODEL] = kt_suite_models,    [KT_ROW_ACCURACY] = kt_suite_accuracy,
+    [KT_ROW_EXPERTS] = kt_suite_experts,     [KT_ROW_DENSE] = kt_suite_dense,
+    [KT_ROW_SHAPES] = kt_suite_shapes,       [KT_ROW_SCALING] = kt_suite_scaling,
+    [KT_ROW_NEIGHBOUR] = kt_suite_neighbour, [KT_ROW_MODEL] = kt_suite_models,
+    [KT_ROW_ACCURACY] = kt_suite_accuracy,
 };
 
 /* A race takes two or three; only a very busy machine needs more. */

@@ -17,10 +17,11 @@
 typedef enum kt_suite_kind {
     KT_ROW_EXPERTS = 0, /* an expert layer as a fraction of a ceiling */
     KT_ROW_DENSE,       /* a dense GEMM against the best library */
-    KT_ROW_SCALING,     /* an expert layer on two threads against one */
-    KT_ROW_NEIGHBOUR,   /* an expert layer on all cores while another process is busy */
-    KT_ROW_MODEL,       /* whole layers, by `kt bench --synthetic` in a process of its own */
-    KT_ROW_ACCURACY,    /* the error of a dense GEMM */
+    KT_ROW_SHAPES,    /* the worst of all dense shapes of Qwen3-30B-A3B against the best library */
+    KT_ROW_SCALING,   /* an expert layer on two threads against one */
+    KT_ROW_NEIGHBOUR, /* an expert layer on all cores while another process is busy */
+    KT_ROW_MODEL,     /* whole layers, by `kt bench --synthetic` in a process of its own */
+    KT_ROW_ACCURACY,  /* the error of a dense GEMM */
     KT_ROW_KINDS
 } kt_suite_kind;
 
@@ -80,10 +81,11 @@ typedef struct kt_suite_row {
     bool is_gbs;    /* which of both */
     char contender[176];
     int rounds;
-    bool at_most;   /* the bar is an upper one */
-    bool skipped;   /* this machine or build cannot: no failure */
-    bool ok;        /* the bar is kept; rows that failed to run are not ok when they have a bar */
-    char note[128]; /* why it did not run; "" = it did */
+    bool at_most;     /* the bar is an upper one */
+    bool skipped;     /* this machine or build cannot: no failure */
+    bool ok;          /* the bar is kept; rows that failed to run are not ok when they have a bar */
+    char detail[224]; /* of SHAPES: the figure of every shape and m; else "" */
+    char note[128];   /* why it did not run; "" = it did */
 } kt_suite_row;
 
 typedef struct kt_suite_options {

@@ -24,7 +24,7 @@
 
 enum { POLL_MS = 50 };
 static const double default_limit_seconds =
-    120; /* rows take two or three, on a busy machine thirty */
+    120; /* rows take two or three, with many shapes thirty */
 
 typedef struct report {
     kt_status status;

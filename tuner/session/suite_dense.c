@@ -5,6 +5,7 @@
  * errs in their favour, in speed; in accuracy an INT8 product without group scales is several times worse.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static kt_status add_library(dense *d, const kt_variant *v, const kt_matrix *w, 
     if (!content) return kt_fail(err, KT_E_NOMEM, "bench: no memory for %s", v->name);
     v->pack_gemm(&d->problem, w, content);
     l->probe = v;
-    st = kt_cold_bank_create(content, bytes, 2, KT_SUITE_ROTATION, &l->bank, err);
+    st = kt_cold_bank_create(content, bytes, 1, KT_SUITE_ROTATION, &l->bank, err);
     free(content);
     d->n += st == KT_OK;
     return st;
@@ -168,4 +169,65 @@ kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double se
     free(d.a);
     free(d.c);
     return st;
+}
+
+/* --- all shapes ------------------------------------------------------------------------------- */
+
+/* Queries, keys and values in one matrix; of the head, which makes logits of a few rows only, a quarter: its panels
+ * are all alike, and packing 300 to 600 MB for each library would take a minute. */
+static const struct {
+    const char *name;
+    int64_t n, k, most_m;
+} shapes[] = {{"qkv", 5120, 2048, 512},
+              {"o", 2048, 4096, 512},
+              {"router", 128, 2048, 512},
+              {"lm_head", 38016, 2048, 16}};
+static const int64_t shape_rows[] = {1, 16, 64, 512};
+
+/* Time for finding the worst, of that for measuring it: at least five rounds each in any case. */
+static const double search_share = 0.1;
+
+static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, size_t i, int64_t m,
+                       double seconds, kt_suite_row *cell, kt_err *err) {
+    kt_suite_spec one = *spec;
+    char name[sizeof cell->contender];
+    kt_status st;
+
+    one.kind = KT_ROW_DENSE;
+    one.intermediate = shapes[i].n;
+    one.hidden = shapes[i].k;
+    one.m = m;
+    st = kt_suite_dense(s, &one, seconds, cell, err);
+    memcpy(name, cell->contender, sizeof name);
+    snprintf(cell->contender, sizeof cell->contender, "%s m=%lld: %.140s", shapes[i].name,
+             (long long)m, name);
+    return st;
+}
+
+/* The least of many short measurements is partly bad luck: the worst is measured once more, longer. */
+kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                          kt_suite_row *row, kt_err *err) {
+    char detail[sizeof row->detail] = "";
+    size_t used = 0, worst_shape = 0;
+    double worst = INFINITY;
+    int64_t worst_m = 1;
+
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        used += (size_t)snprintf(detail + used, sizeof detail - used, "%s%s", i ? "; " : "",
+                                 shapes[i].name);
+        for (size_t j = 0; j < sizeof shape_rows / sizeof *shape_rows; j++) {
+            const int64_t m = shape_rows[j];
+            kt_suite_row cell = *row;
+            if (m > shapes[i].most_m) continue;
+            KT_TRY(shape(s, spec, i, m, search_share * seconds, &cell, err));
+            used += (size_t)snprintf(detail + used, sizeof detail - used, " %.2f", cell.measured);
+            if (cell.measured >= worst) continue;
+            worst = cell.measured;
+            worst_shape = i;
+            worst_m = m;
+        }
+    }
+    KT_TRY(shape(s, spec, worst_shape, worst_m, seconds, row, err));
+    memcpy(row->detail, detail, sizeof detail);
+    return KT_OK;
 }

@@ -36,6 +36,8 @@ kt_status kt_suite_experts(kt_suite_bench *s, const kt_suite_spec *spec, double 
                            kt_suite_row *row, kt_err *err);
 kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                          kt_suite_row *row, kt_err *err);
+kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                          kt_suite_row *row, kt_err *err);
 kt_status kt_suite_scaling(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                            kt_suite_row *row, kt_err *err);
 kt_status kt_suite_neighbour(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
