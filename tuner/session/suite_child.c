@@ -64,6 +64,7 @@ static void end_group(pid_t child, int *state) {
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
                             double seconds, kt_suite_row *row, kt_err *err) {
     const double limit = s->options.row_limit > 0 ? s->options.row_limit : default_limit_seconds;
+    const bool is_of_libraries = spec->kind == KT_ROW_DENSE || spec->kind == KT_ROW_SHAPES;
     int ends[2], came, state = 0;
     report r;
     pid_t child;
@@ -94,7 +95,7 @@ kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const k
     if (came == -2) return kt_fail(err, KT_E_CANCELLED, "bench: stopped");
     if (came ==
         -1) /* of a row that is about libraries nobody can say more; elsewhere it is a failure */
-        return kt_fail(err, spec->kind == KT_ROW_DENSE ? KT_E_UNSUPPORTED : KT_E_INTERNAL,
+        return kt_fail(err, is_of_libraries ? KT_E_UNSUPPORTED : KT_E_INTERNAL,
                        "took longer than %g s", limit);
     return kt_fail(err, KT_E_INTERNAL, "ended its process, %s %d",
                    WIFSIGNALED(state) ? "signal" : "code",
