@@ -357,7 +357,6 @@ static void put_in_order(struct kt_moe_state *s) {
 static void choose_cut(const kt_moe_job *job, int n_threads) {
     struct kt_moe_state *s = job->state;
     double mean = (double)s->row_begin[job->layer->problem.experts] / (double)s->n_active;
-
     const kt_moe_cut *cut =
         kt_moe_cut_for(job->layer->cuts, job->tokens, (double)s->max_rows / mean);
 
