@@ -427,8 +427,8 @@ Test(plot, the_program_heeds_locale_colour_and_cells, .timeout = 180) {
         {KTTUNE "show " TABLE " --cells m=4,threads=2", 0, "m=4", "m=6 "},
         {KTTUNE "show " TABLE " --cells m=5", 2, "none of", "m=4"},
         {KTTUNE "show " TABLE " --plot pie", 2, "expected roofline", "█"},
-        /* a terminal: script gives the program one */
-        {"TERM=xterm script -qc '" KTTUNE "show " TABLE " --plot gains' /dev/null", 0, "\033[32m",
+        /* a terminal: script gives the program one; green or grey is for the filed figures to say */
+        {"TERM=xterm script -qc '" KTTUNE "show " TABLE " --plot gains' /dev/null", 0, "\033[",
          "no such"},
         {"NO_COLOR=1 TERM=xterm script -qc '" KTTUNE "show " TABLE " --plot gains' /dev/null", 0,
          "Largest", "\033["}};
