@@ -14,9 +14,8 @@ typedef struct kt_format {
     kt_act_format acts; /* activation encoding its kernels use */
     int64_t group;      /* inputs per scale; 0 = whole row or none */
     int64_t block;      /* k is a multiple of this; 0 = any k */
-    int64_t
-        scale_rows; /* rows that share a scale: parts of them cannot be encoded alone; 0 = one */
-    double bits;    /* stored bits per weight, scales included, k -> infinity */
+    int64_t scale_rows; /* rows that share a scale, not to be encoded alone; 0 = one */
+    double bits;        /* stored bits per weight, scales included, k -> infinity */
 
     /* Bytes of data and of scales of a plain matrix [n, k] (kt_matrix) that kt_format_sizes accepts. */
     void (*plain_bytes)(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes);
@@ -28,9 +27,9 @@ typedef struct kt_format {
     /* Block formats (kernels/formats/p64_spec.h): take block b of row `row` apart. NULL = others. */
     void (*unpack)(const kt_matrix *w, int64_t row, int64_t b, kt_block *out);
     /* Quantise rows [row_begin, row_end) of f32 src [n, k] into data/scales (the whole matrix's
-     * bases). Callers may share rows out in any parts: rows of one scale are looked at in src. importance, NULL or k numbers >= 0:
-     * how much input i's error counts (E[x_i^2] of what the matrix is applied to); formats that search
-     * their scales minimise sum importance_i * error_i^2, others ignore it. Returns the sum of squared
+     * bases). Callers may share rows out in any parts: rows of one scale are looked at in src. importance,
+     * NULL or k numbers >= 0: how much input i's error counts (E[x_i^2] of what the matrix is applied to);
+     * formats that search their scales minimise sum importance_i * error_i^2, others ignore it. Returns the sum of squared
      * errors (importance left out) and adds the sum of squares to *energy (may be NULL). NULL = we
      * never encode this format. */
     double (*encode_rows)(const float *src, int64_t n, int64_t k, const float *importance,

@@ -15,7 +15,7 @@ static inline void kt_fp8_decode(const kt_matrix *w, int64_t row, int64_t begin,
     for (int64_t i = begin; i < end; i++) out[i] = (double)kt_f8e4m3_to_f32(x[i]) * scale;
 }
 
-/* The larger of a and the largest magnitude; NaN when an element is infinite or NaN. */
+/* The larger of a and the largest magnitude; NaN when a is NaN or an element is infinite or NaN. */
 static inline float kt_fp8_largest(float a, const float *x, int64_t count) {
     float taint = 0;
     for (int64_t i = 0; i < count; i++) {

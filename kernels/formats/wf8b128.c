@@ -34,14 +34,10 @@ static void decode_row(const kt_matrix *w, int64_t row, double *out) {
 static float block_largest(const float *src, int64_t n, int64_t k, int64_t row, int64_t begin,
                            int64_t end) {
     int64_t first = row / BLOCK * BLOCK, last = first + BLOCK < n ? first + BLOCK : n;
-    float a = 0, taint = 0;
+    float a = 0;
 
-    for (int64_t r = first; r < last; r++) {
-        float of_row = kt_fp8_largest(0, src + r * k + begin, end - begin);
-        a = of_row > a ? of_row : a;
-        taint += of_row * 0.0f;
-    }
-    return a + taint;
+    for (int64_t r = first; r < last; r++) a = kt_fp8_largest(a, src + r * k + begin, end - begin);
+    return a;
 }
 
 static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,

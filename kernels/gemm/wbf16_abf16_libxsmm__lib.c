@@ -88,14 +88,14 @@ void kt_libxsmm_tile(const kt_p64_tile *t) {
     if (!kt_libxsmm_multiply(&call)) kt_tile_wbf16_plain(t);
 }
 
-/* 64 x 5 x 64 against plain C. BF16 products are exact in f32 and 64 of them are added: both results
- * are within 64 * 2^-24 of the sum of magnitudes (each at most 16 here). */
 void kt_libxsmm_start(void) {
     const bool is_set = getenv("OMP_PROC_BIND") != NULL;
     libxsmm_init();
     if (!is_set) unsetenv("OMP_PROC_BIND");
 }
 
+/* 64 x 5 x 64 against plain C. BF16 products are exact in f32 and 64 of them are added: both results
+ * are within 64 * 2^-24 of the sum of magnitudes (each at most 16 here). */
 kt_status kt_libxsmm_usable(kt_err *why) {
     static const int64_t k = 64;
     uint16_t panel[64 * 64], rows[5 * 64];

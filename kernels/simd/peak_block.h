@@ -32,21 +32,28 @@
  * a 32-bit sum takes the group in. A ninth product would not fit 16 bits (9 * 2 * 15 * 127 > 2^15), so
  * no exact kernel does less. Four products before four additions: additions go to any pipe, and right behind
  * their product they take those that multiply. Registers 0..3 sums of 32 bits, 4..7 of 16, 8..11 products. */
-#define KT_PEAK_WIDENED(vec)                                                                  \
-    KT_PEAK_4("vpmaddubsw", vec, 15, 14, 4, 5, 6, 7)                                          \
-    KT_PEAK_STEP(vec)                                                                         \
-    KT_PEAK_STEP(vec) KT_PEAK_STEP(vec) KT_PEAK_STEP(vec) KT_PEAK_STEP(vec) KT_PEAK_STEP(vec) \
-        KT_PEAK_STEP(vec) KT_PEAK_INTO("vpmaddwd", vec, 13, 4, 8)                             \
-            KT_PEAK_INTO("vpmaddwd", vec, 13, 5, 9) KT_PEAK_INTO("vpmaddwd", vec, 13, 6, 10)  \
-                KT_PEAK_INTO("vpmaddwd", vec, 13, 7, 11) KT_PEAK_ADD("vpaddd", vec, 8, 0)     \
-                    KT_PEAK_ADD("vpaddd", vec, 9, 1) KT_PEAK_ADD("vpaddd", vec, 10, 2)        \
-                        KT_PEAK_ADD("vpaddd", vec, 11, 3)
+#define KT_PEAK_WIDENED(vec)                         \
+    KT_PEAK_4("vpmaddubsw", vec, 15, 14, 4, 5, 6, 7) \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_STEP(vec)                                \
+    KT_PEAK_INTO("vpmaddwd", vec, 13, 4, 8)          \
+    KT_PEAK_INTO("vpmaddwd", vec, 13, 5, 9)          \
+    KT_PEAK_INTO("vpmaddwd", vec, 13, 6, 10)         \
+    KT_PEAK_INTO("vpmaddwd", vec, 13, 7, 11)         \
+    KT_PEAK_ADD("vpaddd", vec, 8, 0)                 \
+    KT_PEAK_ADD("vpaddd", vec, 9, 1)                 \
+    KT_PEAK_ADD("vpaddd", vec, 10, 2) KT_PEAK_ADD("vpaddd", vec, 11, 3)
 #define KT_PEAK_WIDENED_PRODUCTS 32
-#define KT_PEAK_STEP(vec)                                              \
-    KT_PEAK_4("vpmaddubsw", vec, 15, 14, 8, 9, 10, 11)                 \
-    KT_PEAK_ADD("vpaddw", vec, 8, 4)                                   \
-    KT_PEAK_ADD("vpaddw", vec, 9, 5) KT_PEAK_ADD("vpaddw", vec, 10, 6) \
-        KT_PEAK_ADD("vpaddw", vec, 11, 7)
+#define KT_PEAK_STEP(vec)                              \
+    KT_PEAK_4("vpmaddubsw", vec, 15, 14, 8, 9, 10, 11) \
+    KT_PEAK_ADD("vpaddw", vec, 8, 4)                   \
+    KT_PEAK_ADD("vpaddw", vec, 9, 5)                   \
+    KT_PEAK_ADD("vpaddw", vec, 10, 6) KT_PEAK_ADD("vpaddw", vec, 11, 7)
 #define KT_PEAK_4(op, vec, a, b, i, j, k, l) \
     KT_PEAK_INTO(op, vec, a, b, i)           \
     KT_PEAK_INTO(op, vec, a, b, j) KT_PEAK_INTO(op, vec, a, b, k) KT_PEAK_INTO(op, vec, a, b, l)

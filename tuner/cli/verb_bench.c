@@ -88,7 +88,7 @@ static void print_row(const kt_suite_row *r) {
                r->ok ? "ok" : "MISSED", percent);
     }
     printf("[verified] %s\n", r->contender);
-    if (*r->detail) printf("%-30s m=1, 16, 64, 512 of each: %s\n", "", r->detail);
+    if (*r->detail) printf("%-30s %s\n", "", r->detail);
 }
 
 static void print_text(const kt_workbench *b, const kt_suite *suite, const kt_suite_row *rows,

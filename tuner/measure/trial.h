@@ -8,6 +8,9 @@
 #include "tuner/measure/rounds.h"
 
 /* Who is timed, and on what. Everything is borrowed until the trial is destroyed. */
+/* MOE_FFN cells of so many rows and more: a sample has fewer experts than the layer chooses. */
+#define KT_TRIAL_FEW_ROWS 64
+
 typedef struct kt_trial_setup {
     kt_problem problem; /* m = rows of one call (GEMM) or of each active expert (MOE_FFN) */
     kt_pool *pool;

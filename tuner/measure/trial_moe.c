@@ -9,7 +9,7 @@
 
 /* From this many rows per expert on, two active experts are enough: each keeps the threads busy for
  * long, and the time per expert no longer depends on how many there are. */
-enum { FEW_ROWS = 64, FEW_EXPERTS = 2 };
+enum { FEW_EXPERTS = 2 };
 
 typedef struct moe_state {
     kt_moe_layer layer;
@@ -104,7 +104,7 @@ static kt_status create(kt_trial *t, kt_err *err) {
     s->tokens = t->setup.spread_tokens > 0 ? t->setup.spread_tokens : q->m;
     if (t->setup.spread_tokens == 0) {
         s->active = q->topk;
-        if (q->m >= FEW_ROWS && s->active > FEW_EXPERTS) s->active = FEW_EXPERTS;
+        if (q->m >= KT_TRIAL_FEW_ROWS && s->active > FEW_EXPERTS) s->active = FEW_EXPERTS;
         t->units = (double)s->active;
     }
     KT_TRY(allocate(s, q, err));

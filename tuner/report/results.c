@@ -213,9 +213,19 @@ static size_t find_tables(const char *folder, char *stems[MAX_TABLES]) {
     return n;
 }
 
+/* Files that people add to a folder of results. */
+static const struct {
+    const char *file, *what;
+} by_hand[] = {
+    {"bench-line.txt", "`bench-line.txt` and `bench-line.json`: `kttune bench --suite line` and "
+                       "the same with `--json`."},
+    {"bench-cpu.txt", "`bench-cpu.txt`: `kttune bench --suite cpu`."},
+    {"selfcheck.txt", "`selfcheck.txt`: `kttune selfcheck`."},
+};
+
 static void describe_machine(FILE *to, const char *folder, const kt_fingerprint *f) {
     const kt_ceilings *c = &f->ceilings;
-    char path[PATH_BYTES], isa[160];
+    char isa[160];
 
     fprintf(to,
             "# %s\n\nWritten by `kttune run --results`.\n\n"
@@ -227,17 +237,12 @@ static void describe_machine(FILE *to, const char *folder, const kt_fingerprint 
             kt_isa_format(f->isa, isa, sizeof isa), f->usable_cores,
             (double)f->memory_bytes / 1073741824.0, c->stream_gbs_1t, c->stream_gbs_all,
             c->threads_all, c->stream_small_gbs_1t, 100 * c->aa_noise_p95);
-    if (snprintf(path, sizeof path, "%s/bench-line.txt", folder) < (int)sizeof path &&
-        access(path, R_OK) == 0)
-        fprintf(to,
-                "`bench-line.txt` and `bench-line.json`: `kttune bench --suite line` and the same "
-                "with `--json`.\n");
-    if (snprintf(path, sizeof path, "%s/bench-cpu.txt", folder) < (int)sizeof path &&
-        access(path, R_OK) == 0)
-        fprintf(to, "`bench-cpu.txt`: `kttune bench --suite cpu`.\n");
-    if (snprintf(path, sizeof path, "%s/selfcheck.txt", folder) < (int)sizeof path &&
-        access(path, R_OK) == 0)
-        fprintf(to, "`selfcheck.txt`: `kttune selfcheck`.\n");
+    for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+        char path[PATH_BYTES];
+        if (snprintf(path, sizeof path, "%s/%s", folder, by_hand[i].file) < (int)sizeof path &&
+            access(path, R_OK) == 0)
+            fprintf(to, "%s\n", by_hand[i].what);
+    }
 }
 
 /* As machine.json of the folder has it; unchanged when that cannot be read. */

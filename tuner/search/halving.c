@@ -10,13 +10,11 @@ enum { KEEP_AT_LEAST = 2 };
 
 /* Short rungs while many live, long ones for the last. Of those that `kttune sim --grid` sweeps these lose
  * nothing against longer contests and cost a third less (tuner/README.md has the table). */
-const kt_race_rules kt_race_rules_now = {.screen_rounds = 1,
-                                         .screen_ratio = 3,
-                                         .n_rungs = 3,
-                                         .rung_rounds = {4, 4, 8},
-                                         .drop_confidence = 0.98,
-                                         .survivors = 0.34,
-                                         .tie = 0.01,
+#define RUNGS                                                                      \
+    .screen_rounds = 1, .screen_ratio = 3, .n_rungs = 3, .rung_rounds = {4, 4, 8}, \
+    .drop_confidence = 0.98, .survivors = 0.34, .tie = 0.01
+
+const kt_race_rules kt_race_rules_now = {RUNGS,
                                          .stop_confidence = 0.9,
                                          .n_steps = 5,
                                          .step_rounds = {10, 20, 20, 30, 30},
@@ -26,15 +24,7 @@ const kt_race_rules kt_race_rules_now = {.screen_rounds = 1,
                                          .settles_doubt = true};
 
 /* Protocol 5: a default that came first stayed, and whole holdouts of 30 or 90 rounds. */
-static const kt_race_rules fixed_holdouts = {.screen_rounds = 1,
-                                             .screen_ratio = 3,
-                                             .n_rungs = 3,
-                                             .rung_rounds = {4, 4, 8},
-                                             .drop_confidence = 0.98,
-                                             .survivors = 0.34,
-                                             .tie = 0.01,
-                                             .stop_confidence = 0.8,
-                                             .look_rounds = 10,
+static const kt_race_rules fixed_holdouts = {RUNGS, .stop_confidence = 0.8, .look_rounds = 10,
                                              .extra_rounds = 60};
 
 /* Up to protocol 4 every contest ran on until contenders were apart or equal, and whole holdouts. */

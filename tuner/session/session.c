@@ -435,13 +435,10 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
  * running slower than one for some seconds: nothing within a contest shows it, and its winner is that of
  * the spell. Shorter calls are mostly waking threads, where this may well be so. */
 static const double out_of_line = 1.25, least_ns = 5e4;
-enum {
-    FEW_EXPERTS_FROM = 64
-}; /* rows, from which a sample has fewer experts (measure/trial_moe.c) */
 
 static bool bounds(const kt_tune_cell *more, const kt_tune_cell *cell) {
     const kt_problem *a = &more->problem, *b = &cell->problem;
-    return kt_same_weights(a, b) && (a->m < FEW_EXPERTS_FROM) == (b->m < FEW_EXPERTS_FROM) &&
+    return kt_same_weights(a, b) && (a->m < KT_TRIAL_FEW_ROWS) == (b->m < KT_TRIAL_FEW_ROWS) &&
            ((more->threads == cell->threads && a->m > b->m) ||
             (more->threads < cell->threads && a->m >= b->m));
 }

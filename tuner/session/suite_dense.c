@@ -183,6 +183,7 @@ static const struct {
               {"router", 128, 2048, 512},
               {"lm_head", 38016, 2048, 16}};
 static const int64_t shape_rows[] = {1, 16, 64, 512};
+#define SHAPE_ROWS "m=1, 16, 64, 512 of each: "
 
 /* Time for finding the worst, of that for measuring it: at least five rounds each in any case. */
 static const double search_share = 0.1;
@@ -207,8 +208,8 @@ static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, size_t i, i
 /* The least of many short measurements is partly bad luck: the worst is measured once more, longer. */
 kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                           kt_suite_row *row, kt_err *err) {
-    char detail[sizeof row->detail] = "";
-    size_t used = 0, worst_shape = 0;
+    char detail[sizeof row->detail] = SHAPE_ROWS;
+    size_t used = sizeof SHAPE_ROWS - 1, worst_shape = 0;
     double worst = INFINITY;
     int64_t worst_m = 1;
 
