@@ -29,6 +29,7 @@ static const kt_usage usage = {
         "weights: qwen3-30b, deepseek-v3, glm-4.7, minimax-m2, qwen3-next ...",
     .examples = "  kt bench datasets/models/tiny-moe --weights int8\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
+                "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
                 "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
@@ -212,6 +213,10 @@ static void print_json(const bench *b, const flags *f) {
     kt_json_put_int(&w, b->info.layers_of_all);
     kt_json_key(&w, "is_synthetic");
     kt_json_put_bool(&w, f->engine.synthetic != NULL);
+    if (f->engine.synthetic) {
+        kt_json_key(&w, "embedding_deviation");
+        kt_json_put_double(&w, KT_SYNTHETIC_EMBEDDING);
+    }
     kt_json_key(&w, "version");
     kt_json_put_string(&w, KT_VERSION);
     kt_json_key(&w, "table");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/cli/engine_flags.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,15 +13,32 @@ static const struct {
     const char *name;
     kt_quant quant;
 } formats[] = {
-    {"native", KT_QUANT_NATIVE}, {"bf16", KT_QUANT_BF16},     {"int8", KT_QUANT_INT8},
-    {"int4", KT_QUANT_INT4},     {"BF16", KT_QUANT_BF16},     {"AMXINT8", KT_QUANT_INT8},
-    {"AMXINT4", KT_QUANT_INT4},  {"MOE_INT8", KT_QUANT_INT8},
+    {"native", KT_QUANT_NATIVE},
+    {"bf16", KT_QUANT_BF16},
+    {"int8", KT_QUANT_INT8},
+    {"int4", KT_QUANT_INT4},
+    {"BF16", KT_QUANT_BF16},
+    {"AMXINT8", KT_QUANT_INT8},
+    {"AMXINT4", KT_QUANT_INT4},
+    {"MOE_INT8", KT_QUANT_INT8},
+    {"RAWINT4", KT_QUANT_NATIVE},
+    {"fp8", KT_QUANT_FORMAT + KT_W_FP8_B128},
+    {"FP8", KT_QUANT_FORMAT + KT_W_FP8_B128},
+    {"FP8_PERCHANNEL", KT_QUANT_FORMAT + KT_W_FP8_CHANNEL},
 };
 
+/* Any other format by its name, with or without the "w": w4g64, f16, q4_k or Q4_K. */
 int kt_quant_parse(const char *name) {
+    char lower[16] = "w";
+    size_t n = strlen(name);
+    int format;
+
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(formats[i].name, name) == 0) return (int)formats[i].quant;
-    return -1;
+    if (n + 2 > sizeof lower) return -1;
+    for (size_t i = 0; i <= n; i++) lower[1 + i] = (char)tolower((unsigned char)name[i]);
+    format = kt_weight_format_parse(lower[1] == 'w' ? lower + 1 : lower);
+    return format > KT_W_NONE && format != KT_W_F32 ? (int)KT_QUANT_FORMAT + format : -1;
 }
 
 static const struct {
@@ -79,8 +97,12 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
 
     *out = NULL;
     if (quant < 0)
-        return kt_usage_fail(usage, "--weights is '%s', expected bf16, int8, int4 or native",
-                             flags->weights);
+        return kt_usage_fail(
+            usage,
+            "--weights is '%s', expected native, bf16, int8, int4, fp8, f16, "
+            "w4g64, w4g128, w4zg32 to w4zg128, w8g128, wf8c, or with --synthetic q4_0 to q6_k, "
+            "iq4_nl, iq4_xs or mxfp4",
+            flags->weights);
     options.weights = (kt_quant)quant;
     options.kv = kt_kv_parse(flags->kv);
     if (options.kv == KT_W_NONE)

@@ -18,7 +18,8 @@ typedef struct kt_engine_flags {
 /* To be placed inside a kt_option array; f is a kt_engine_flags. */
 #define KT_ENGINE_OPTIONS(f)                                                                     \
     KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                     \
-                     "bf16, int8, int4 or native (as stored, the default)"),                     \
+                     "native (as stored, the default), bf16, int8, int4; fp8, f16, w4g64 ... "   \
+                     "(runtime/README.md)"),                                                     \
         KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
                          "cache of keys and values: bf16 (default), fp8 or int8"),               \
         KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
+#include "kernels/formats/format.h"
 #include "runtime/exec/roofline.h"
 #include "runtime/exec/step.h"
 #include "runtime/model/model_dir.h"
@@ -48,8 +49,8 @@ struct kt_sequence {
 static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     e->is_synthetic = o->synthetic != NULL;
     if (e->is_synthetic)
-        return kt_synthetic_dir(o->synthetic, o->synthetic_layers, &e->model, &e->layers_of_all,
-                                err);
+        return kt_synthetic_dir(o->synthetic, o->synthetic_layers, kt_quant_format(o->weights),
+                                &e->model, &e->layers_of_all, err);
     KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
     e->layers_of_all = e->model.config.layers;
     return KT_OK;
@@ -128,7 +129,8 @@ static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, s
     if (strlen(folder) > 160 || folder[strspn(folder, plain)]) folder = "DIR";
     if (threads != 1 && threads != e->topology.usable_cores)
         snprintf(count, sizeof count, " --threads %d", threads);
-    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder, format[weights], count);
+    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder,
+             weights < KT_QUANT_FORMAT ? format[weights] : "", count);
 }
 
 /* What the table's plan cells say, in a few words. */
@@ -210,8 +212,18 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
 /* Quantising again would only lose. */
 static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err) {
     const kt_stored *stored = &e->model.config.stored;
+    const kt_format *format = kt_format_find(kt_quant_format(weights));
 
-    if (weights == KT_QUANT_NATIVE || stored->experts == KT_W_NONE) return KT_OK;
+    if (weights == KT_QUANT_NATIVE || e->is_synthetic) return KT_OK;
+    if (format && !format->encode_rows)
+        return kt_fail(
+            err, KT_E_UNSUPPORTED,
+            "weights as %s: GGUF blocks are multiplied as they lie in files and never made "
+            "from other weights; expected a format with an encoder, such as w4g64, w4zg32, w8g128, "
+            "fp8 or "
+            "f16",
+            format->name);
+    if (stored->experts == KT_W_NONE) return KT_OK;
     return kt_fail(err, KT_E_UNSUPPORTED,
                    "%.200s is stored as INT4 (%s): use --weights native, or a BF16 checkpoint",
                    e->model.name, kt_weight_format_name(stored->experts));

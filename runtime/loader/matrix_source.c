@@ -7,6 +7,8 @@
 #include "base/err.h"
 #include "base/numeric.h"
 
+#define ROWS_AT_ONCE 16 /* what a cache holds, where rows share no scales */
+
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row,
                           int64_t rows) {
     int i = s->n_pieces++;
@@ -29,6 +31,18 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
     memcpy(s->piece[i].others, others, sizeof s->piece[i].others);
     s->rows += int4->n;
     s->k = int4->k;
+}
+
+void kt_matrix_source_add_blocks(kt_matrix_source *s, kt_weight_format format, const kt_tensor *t,
+                                 int64_t k) {
+    int i = s->n_pieces++;
+
+    s->piece[i].tensor = t;
+    s->piece[i].first_row = 0;
+    s->piece[i].rows = t->shape[0];
+    s->piece[i].blocks = format;
+    s->rows += t->shape[0];
+    s->k = k;
 }
 
 int kt_dtype_is_float(kt_dtype dtype) {
@@ -70,6 +84,11 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     const uint8_t *data;
 
     if (s->n_pieces != 1 || s->piece[0].int4.packed) return 0;
+    if (s->piece[0].blocks != KT_W_NONE) {
+        if (s->piece[0].blocks != format) return 0;
+        *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = t->data};
+        return 1;
+    }
     if (!(format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) &&
         !(format == KT_W_F16 && t->dtype == KT_DTYPE_F16))
         return 0;
@@ -98,31 +117,59 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
     return kt_fail_prefix(err, KT_E_UNSUPPORTED, "tensor '%s'", s->piece[piece].tensor->name);
 }
 
-/* The same for floats. */
-static kt_status encode_piece(const kt_matrix_source *s, int piece, const kt_format *format,
-                              int64_t base, int64_t begin, int64_t end, void *data, void *scales,
-                              float *scratch, kt_err *err) {
-    const kt_tensor *t = s->piece[piece].tensor;
-    size_t row_data, row_scales;
-    double error = 0;
+/* Rows [begin, end) of floats, from whichever pieces have them. */
+static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, int64_t begin,
+                           int64_t end, float *out, kt_err *err) {
+    int64_t base = 0;
 
-    if (format->scale_rows)
-        return kt_fail(
-            err, KT_E_UNSUPPORTED,
-            "tensor '%s': asked for as %s, whose scales are shared by %lld rows: expected "
-            "a format that is encoded row by row",
-            t->name, format->name, (long long)format->scale_rows);
+    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
+        const kt_tensor *t = s->piece[i].tensor;
+        int64_t first = begin > base ? begin - base : 0;
+        int64_t last = end - base < s->piece[i].rows ? end - base : s->piece[i].rows;
+        if (first >= last) continue;
+        if (s->piece[i].blocks != KT_W_NONE || !kt_dtype_is_float(t->dtype))
+            return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
+                           t->name,
+                           s->piece[i].blocks ? kt_weight_format_name(s->piece[i].blocks)
+                                              : kt_dtype_name(t->dtype),
+                           format->name);
+        kt_tensor_read_f32(t, (s->piece[i].first_row + first) * s->k, (last - first) * s->k,
+                           out + (base + first - begin) * s->k);
+    }
+    return KT_OK;
+}
+
+/* The piece of the first row that holds something that is not a number. */
+static kt_status refuse_weight(const kt_matrix_source *s, int64_t begin, int64_t end,
+                               const float *rows, kt_err *err) {
+    int64_t at = 0, base = 0;
+    int i = 0;
+
+    while (at < (end - begin) * s->k - 1 && isfinite(rows[at])) at++;
+    while (i < s->n_pieces - 1 && base + s->piece[i].rows <= begin + at / s->k)
+        base += s->piece[i++].rows;
+    return kt_fail(err, KT_E_FORMAT, "tensor '%s': a weight is not finite",
+                   s->piece[i].tensor->name);
+}
+
+static kt_status encode_floats(const kt_matrix_source *s, const kt_format *format, int64_t begin,
+                               int64_t end, void *data, void *scales, float *scratch, kt_err *err) {
+    const int64_t shared = format->scale_rows ? format->scale_rows : 1;
+    const int64_t step = format->scale_rows ? format->scale_rows : ROWS_AT_ONCE;
+    size_t row_data, row_scales;
+
     format->plain_bytes(1, s->k, &row_data, &row_scales);
     for (int64_t row = begin; row < end;) {
-        int64_t n = end - row < KT_SOURCE_BLOCK ? end - row : KT_SOURCE_BLOCK;
-        size_t at = (size_t)(base + row);
-        kt_tensor_read_f32(t, (s->piece[piece].first_row + row) * s->k, n * s->k, scratch);
-        error += format->encode_rows(scratch, n, s->k, NULL, 0, n, (char *)data + at * row_data,
-                                     scales ? (char *)scales + at * row_scales : NULL, NULL);
+        int64_t n = end - row < step ? end - row : step;
+        double error;
+        KT_TRY(read_rows(s, format, row, row + n, scratch, err));
+        error = format->encode_rows(
+            scratch, n, s->k, NULL, 0, n, (char *)data + row * (int64_t)row_data,
+            scales ? (char *)scales + row / shared * (int64_t)row_scales : NULL, NULL);
+        if (!isfinite(error)) return refuse_weight(s, row, row + n, scratch, err);
         row += n;
     }
-    if (isfinite(error)) return KT_OK;
-    return kt_fail(err, KT_E_FORMAT, "tensor '%s': a weight is not finite", t->name);
+    return KT_OK;
 }
 
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
@@ -130,13 +177,12 @@ kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *fo
                                   float *scratch, kt_err *err) {
     int64_t base = 0;
 
+    if (!s->piece[0].int4.packed)
+        return encode_floats(s, format, row_begin, row_end, data, scales, scratch, err);
     for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
         int64_t begin = row_begin > base ? row_begin - base : 0;
         int64_t end = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
-        if (s->piece[i].int4.packed)
-            KT_TRY(import_piece(s, i, format, base, begin, end, data, scales, err));
-        else
-            KT_TRY(encode_piece(s, i, format, base, begin, end, data, scales, scratch, err));
+        KT_TRY(import_piece(s, i, format, base, begin, end, data, scales, err));
     }
     return KT_OK;
 }
@@ -145,7 +191,7 @@ void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c)
     for (int i = 0; i < s->n_pieces; i++) {
         const kt_tensor *t = s->piece[i].tensor;
         size_t row = (size_t)s->k * kt_dtype_bytes(t->dtype);
-        if (s->piece[i].int4.packed)
+        if (s->piece[i].int4.packed || s->piece[i].blocks != KT_W_NONE)
             kt_checkpoint_release(c, t, 0, t->bytes);
         else
             kt_checkpoint_release(c, t, (size_t)s->piece[i].first_row * row,

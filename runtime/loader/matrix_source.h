@@ -8,7 +8,7 @@
 #include "runtime/loader/safetensors.h"
 
 #define KT_SOURCE_PIECES 3
-#define KT_SOURCE_BLOCK 16 /* rows converted at a time */
+#define KT_SOURCE_BLOCK 128 /* most rows converted at a time: those that share scales */
 
 /* A matrix [rows, k] whose rows come from up to three tensors, one after the other (q, k and v make
  * one projection). A tensor of rank 3 counts as [d0 * d1, d2]. Borrowed from the checkpoint. */
@@ -22,6 +22,8 @@ typedef struct kt_matrix_source {
          * and the rows are all of them. */
         kt_int4_source int4;
         const kt_tensor *others[3]; /* scales, zero points, group index; or NULL */
+        /* Stored in blocks of a format (KT_W_NONE = not): tensor holds their bytes and the rows are all. */
+        kt_weight_format blocks;
     } piece[KT_SOURCE_PIECES];
 } kt_matrix_source;
 
@@ -31,6 +33,10 @@ void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first
 /* Append a matrix stored as INT4. */
 void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
                                const kt_tensor *packed, const kt_tensor *const others[3]);
+
+/* Append a matrix [rows, k] stored in blocks of a format. */
+void kt_matrix_source_add_blocks(kt_matrix_source *s, kt_weight_format format, const kt_tensor *t,
+                                 int64_t k);
 
 /* Can the type be read as floating point: BF16, F16, F32. */
 int kt_dtype_is_float(kt_dtype dtype);
@@ -42,9 +48,10 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
- * scratch holds KT_SOURCE_BLOCK * k floats. Rows stored as INT4 are taken as they are: format is then theirs,
- * row_begin and row_end are multiples of 8 or the last row. Fails when a weight is infinite or NaN, or as
- * kt_int4_import. */
+ * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share scales
+ * (kt_format.scale_rows). Rows stored as INT4 are taken as they are: format is then theirs, row_begin and
+ * row_end are multiples of 8 or the last row. Blocks can only be borrowed. Fails when a weight is infinite or
+ * NaN, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);

@@ -28,7 +28,7 @@
 typedef struct kt_stored {
     kt_weight_format floats; /* KT_W_BF16 or KT_W_F16 */
     kt_weight_format attention,
-        experts; /* w4g* or w4zg*; KT_W_NONE = floats. Dense layers as experts */
+        experts; /* w4g*, w4zg* or GGUF blocks; KT_W_NONE = floats. Dense layers as experts */
     kt_int4_packing packing;
     int64_t group;
     bool has_zeros; /* zero points are stored */

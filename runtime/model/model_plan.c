@@ -18,7 +18,16 @@ static kt_weight_format stored_format(kt_part part, const kt_stored *stored) {
     return format != KT_W_NONE ? format : stored->floats;
 }
 
+/* A format with less than eight bits is for experts, where the bytes are. */
+static kt_weight_format asked_format(kt_part part, kt_weight_format id) {
+    const kt_format *format = kt_format_find(id);
+
+    if (part == KT_PART_EXPERT || part == KT_PART_DENSE) return id;
+    return format && format->encode_rows && format->bits >= 8 ? id : KT_W_INT8_CHANNEL;
+}
+
 kt_weight_format kt_part_format(kt_part part, const kt_model_config *config, kt_quant weights) {
+    if (kt_quant_format(weights) != KT_W_NONE) return asked_format(part, kt_quant_format(weights));
     if (weights == KT_QUANT_INT4 && part == KT_PART_EXPERT) return KT_W_INT4_G32;
     if (weights == KT_QUANT_INT8 || weights == KT_QUANT_INT4) return KT_W_INT8_CHANNEL;
     return weights == KT_QUANT_NATIVE ? stored_format(part, &config->stored) : KT_W_BF16;
@@ -43,6 +52,16 @@ static kt_problem part_problem(const kt_planner *planner, kt_part part, const kt
     return p;
 }
 
+/* Can the part's matrices be of its format? */
+static kt_status check_shape(const kt_problem *p, kt_err *err) {
+    const kt_format *format = kt_format_find(p->weights);
+    size_t data, scales;
+
+    KT_TRY(kt_format_sizes(format, p->n, p->k, &data, &scales, err));
+    if (p->op == KT_OP_GEMM) return KT_OK;
+    return kt_format_sizes(format, p->k, p->n, &data, &scales, err);
+}
+
 static kt_status resolve_part(kt_planner *planner, kt_model_plan *plan, kt_part part,
                               const kt_model_config *config, kt_quant weights, kt_err *err) {
     kt_part_plan *p = &plan->part[part];
@@ -50,6 +69,7 @@ static kt_status resolve_part(kt_planner *planner, kt_model_plan *plan, kt_part 
 
     p->problem = part_problem(planner, part, config, weights);
     p->is_used = 1;
+    KT_TRY(check_shape(&p->problem, err));
     KT_TRY(kt_plan_resolve(planner, &p->problem, plan->threads, plan->max_rows, DECODE_SHARE,
                            &p->choices, &p->source, err));
     encode.acts = p->problem.acts;

@@ -12,11 +12,13 @@
 #include "base/err.h"
 #include "base/numeric.h"
 #include "base/rng.h"
+#include "runtime/model/synthetic_blocks.h"
 
 #define WORKLOADS KT_SOURCE_DIR "/datasets/workloads"
 #define MAX_WORKLOAD_BYTES ((size_t)1 << 20)
 #define DISTINCT_EXPERTS 4
 #define STRIDE 1184 /* elements between the beginnings of different tensors in a pool: 37 lines */
+#define BLOCK_STRIDE 37 /* blocks, likewise */
 
 /* ---- shape ---- */
 
@@ -106,8 +108,9 @@ static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_mo
     return st;
 }
 
-kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_model_dir *out,
-                           int64_t *layers_of_all, kt_err *err) {
+kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format experts,
+                           kt_model_dir *out, int64_t *layers_of_all, kt_err *err) {
+    const kt_format *format = kt_format_find(experts);
     kt_json_doc *doc = NULL;
     char *text = NULL;
     size_t size;
@@ -121,24 +124,26 @@ kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_model_dir *out,
     if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", out->folder);
     st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
     kt_json_destroy(doc);
+    if (st == KT_OK && format && format->block_bytes) out->config.stored.experts = experts;
     return st;
 }
 
 /* ---- tensors ---- */
 
-enum { POOL_OTHER, POOL_ROUTER, POOL_EMBEDDING, POOL_ONES, N_POOLS };
+enum { POOL_OTHER, POOL_ROUTER, POOL_EMBEDDING, POOL_ONES, POOL_BLOCKS, N_POOLS };
 
 static const double deviation[N_POOLS] = {KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTER,
-                                          KT_SYNTHETIC_EMBEDDING, 0};
+                                          KT_SYNTHETIC_EMBEDDING, 0, KT_SYNTHETIC_OTHER};
 
 typedef struct builder {
     const kt_model_dir *dir;
-    kt_arena arena; /* names */
+    const kt_format *blocks; /* of the feed-forward matrices, or NULL */
+    kt_arena arena;          /* names */
     kt_tensor *tensors;
-    size_t *first; /* element of its pool that a tensor begins with */
+    size_t *first; /* byte of its pool that a tensor begins with */
     size_t count, capacity;
     int is_short; /* of memory */
-    size_t pool_elements[N_POOLS];
+    size_t pool_bytes[N_POOLS];
 } builder;
 
 /* Norms are told by their names: every family calls them so. */
@@ -163,10 +168,31 @@ static int has_room(builder *b) {
     return !b->is_short;
 }
 
+/* Bytes of a tensor and where it begins: two for an element, and rows of whole blocks. */
+static void size_floats(kt_tensor *t, kt_role role, int64_t layer, int64_t expert, size_t *first) {
+    size_t elements = 1;
+
+    for (int i = 0; i < t->rank; i++) elements *= (size_t)t->shape[i];
+    *first = STRIDE * (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
+    if (t->file == POOL_ROUTER) *first = STRIDE * (size_t)layer;
+    *first *= sizeof(uint16_t);
+    t->bytes = sizeof(uint16_t) * elements;
+}
+
+static void size_blocks(kt_tensor *t, const kt_format *f, kt_role role, int64_t expert,
+                        size_t *first) {
+    t->dtype = KT_DTYPE_U8;
+    t->file = POOL_BLOCKS;
+    t->shape[1] = t->shape[1] / f->block * f->block_bytes;
+    t->bytes = (size_t)(t->shape[0] * t->shape[1]);
+    *first = (size_t)f->block_bytes * BLOCK_STRIDE *
+             (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
+}
+
 /* Until the pools exist a tensor's `file` holds its pool. */
 static void add(builder *b, kt_role role, int64_t layer, int64_t expert) {
     const kt_model_dir *dir = b->dir;
-    size_t elements = 1, first;
+    size_t first;
     char name[256];
     kt_tensor t = {.dtype = KT_DTYPE_BF16, .file = pool_of(dir->family, role)};
 
@@ -175,11 +201,11 @@ static void add(builder *b, kt_role role, int64_t layer, int64_t expert) {
     t.name = kt_arena_strndup(&b->arena, name, strlen(name));
     b->is_short |= !t.name;
     if (!has_room(b)) return;
-    for (int i = 0; i < t.rank; i++) elements *= (size_t)t.shape[i];
-    first = STRIDE * (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
-    if (t.file == POOL_ROUTER) first = STRIDE * (size_t)layer;
-    t.bytes = sizeof(uint16_t) * elements;
-    if (first + elements > b->pool_elements[t.file]) b->pool_elements[t.file] = first + elements;
+    if (b->blocks && role >= KT_ROLE_GATE && role <= KT_ROLE_EXPERT_DOWN)
+        size_blocks(&t, b->blocks, role, expert, &first);
+    else
+        size_floats(&t, role, layer, expert, &first);
+    if (first + t.bytes > b->pool_bytes[t.file]) b->pool_bytes[t.file] = first + t.bytes;
     b->first[b->count] = first;
     b->tensors[b->count++] = t;
 }
@@ -237,23 +263,27 @@ static kt_status make_pools(builder *b, uint64_t seed, kt_buffer *memory, kt_err
 
     for (int i = 0; i < N_POOLS; i++) {
         begin[i] = bytes;
-        bytes += (sizeof(uint16_t) * b->pool_elements[i] + 63) / 64 * 64;
+        bytes += (b->pool_bytes[i] + 63) / 64 * 64;
     }
     KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, memory, err));
     kt_rng_seed(&rng, seed);
-    for (int i = 0; i < N_POOLS; i++)
-        fill((uint16_t *)(void *)((char *)memory->data + begin[i]), b->pool_elements[i],
-             deviation[i], &rng);
+    for (int i = 0; i < POOL_BLOCKS; i++)
+        fill((uint16_t *)(void *)((char *)memory->data + begin[i]),
+             b->pool_bytes[i] / sizeof(uint16_t), deviation[i], &rng);
+    if (b->blocks)
+        kt_synthetic_blocks(b->blocks, b->pool_bytes[POOL_BLOCKS] / (size_t)b->blocks->block_bytes,
+                            deviation[POOL_BLOCKS], &rng,
+                            (uint8_t *)memory->data + begin[POOL_BLOCKS]);
     for (size_t i = 0; i < b->count; i++) {
         kt_tensor *t = &b->tensors[i];
-        t->data = (const uint8_t *)memory->data + begin[t->file] + sizeof(uint16_t) * b->first[i];
+        t->data = (const uint8_t *)memory->data + begin[t->file] + b->first[i];
     }
     return KT_OK;
 }
 
 kt_status kt_synthetic_checkpoint(const kt_model_dir *dir, uint64_t seed, kt_checkpoint **out,
                                   kt_err *err) {
-    builder b = {.dir = dir};
+    builder b = {.dir = dir, .blocks = kt_format_find(dir->config.stored.experts)};
     kt_buffer memory = {0};
     kt_status st;
 

@@ -14,14 +14,15 @@
 #define KT_SYNTHETIC_OTHER 0.02
 
 /* Shape of a model of datasets/workloads by the beginning of its name in any case ("qwen3-30b"), with
- * `layers` of its layers (0 = all). The vocabulary shrinks with the layers and so does the number of
+ * `layers` of its layers (0 = all). GGUF blocks as `experts` (any other format: no difference) are how its
+ * feed-forward matrices are stored. The vocabulary shrinks with the layers and so does the number of
  * leading dense layers, so that the whole model takes layers_of_all / layers times as long. A family
  * that this build does not have is KT_E_UNSUPPORTED. */
-kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_model_dir *out,
-                           int64_t *layers_of_all, kt_err *err);
+kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format experts,
+                           kt_model_dir *out, int64_t *layers_of_all, kt_err *err);
 
-/* Its checkpoint: BF16 tensors that share one pool of random numbers. A few experts are different, the
- * others have the same bytes as one of those. */
+/* Its checkpoint: tensors in BF16, or in blocks, that share pools of random numbers. A few experts are
+ * different, the others have the same bytes as one of those. */
 kt_status kt_synthetic_checkpoint(const kt_model_dir *dir, uint64_t seed, kt_checkpoint **out,
                                   kt_err *err);
 

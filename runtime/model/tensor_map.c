@@ -47,7 +47,7 @@ static kt_status check_native(const kt_tensor_map *map, const kt_tensor *t, kt_e
                           kt_dtype_name(t->dtype));
 }
 
-/* ---- matrices stored as INT4 ---- */
+/* ---- matrices stored as INT4 or in blocks ---- */
 
 static kt_weight_format stored_format(const kt_tensor_map *map, kt_role role) {
     const kt_stored *stored = &map->config->stored;
@@ -151,10 +151,33 @@ static kt_status add_int4(kt_tensor_map *map, kt_role role, int64_t layer, int64
     return KT_OK;
 }
 
+/* Blocks as they lie in GGUF files: rows of bytes. */
+static kt_status add_blocks(kt_tensor_map *map, const kt_format *format, kt_role role,
+                            int64_t layer, int64_t expert, kt_matrix_source *s, kt_err *err) {
+    const kt_tensor *t;
+    int64_t shape[3], k;
+    char name[160];
+
+    kt_role_shape(role, map->config, shape);
+    k = shape[1];
+    shape[1] = k / format->block * format->block_bytes;
+    kt_family_tensor_name(map->family, role, layer, expert, name, sizeof name);
+    KT_TRY(kt_checkpoint_need(map->checkpoint, name, 2, shape, &t, err));
+    if (t->dtype != KT_DTYPE_U8)
+        return kt_tensor_fail(map->checkpoint, t, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected U8 with blocks of %s", kt_dtype_name(t->dtype),
+                              format->name);
+    map->used[t - kt_checkpoint_at(map->checkpoint, 0)] = 1;
+    kt_matrix_source_add_blocks(s, format->id, t, k);
+    return KT_OK;
+}
+
 static kt_status add(kt_tensor_map *map, kt_role role, int64_t layer, int64_t expert,
                      kt_matrix_source *s, kt_err *err) {
+    const kt_format *format = kt_format_find(stored_format(map, role));
     const kt_tensor *t;
 
+    if (format && format->block_bytes) return add_blocks(map, format, role, layer, expert, s, err);
     if (stored_format(map, role) != KT_W_NONE) return add_int4(map, role, layer, expert, s, err);
     KT_TRY(kt_tensor_map_need(map, role, layer, expert, &t, err));
     KT_TRY(check_native(map, t, err));

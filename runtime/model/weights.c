@@ -13,7 +13,7 @@
 #include "runtime/model/tensor_map.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
-#define ROWS_PER_TASK 64
+#define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
 
 static const kt_role biases[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS, KT_ROLE_O_BIAS};
 enum { N_BIASES = sizeof biases / sizeof *biases };

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "runtime/exec/engine.h"
+#include "runtime/model/synthetic_blocks.h"
 #include "runtime/model/synthetic_model.h"
 
 Test(synthetic, a_shape_is_scaled_with_its_layers) {
@@ -13,7 +14,8 @@ Test(synthetic, a_shape_is_scaled_with_its_layers) {
     int64_t all = 0;
     kt_err err = {KT_OK, ""};
 
-    cr_assert_eq(kt_synthetic_dir("QWEN3-30b", 8, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_synthetic_dir("QWEN3-30b", 8, KT_W_NONE, dir, &all, &err), KT_OK, "%s",
+                 err.message);
     cr_expect_str_eq(dir->name, "Qwen3-30B-A3B");
     cr_expect_eq(all, 48);
     cr_expect_eq(dir->config.layers, 8);
@@ -21,7 +23,8 @@ Test(synthetic, a_shape_is_scaled_with_its_layers) {
     cr_expect_eq(dir->config.hidden, 2048);
     cr_expect_eq(dir->config.experts, 128);
     cr_expect_eq(dir->config.expert_size, 768);
-    cr_assert_eq(kt_synthetic_dir("qwen3-235b", 0, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_synthetic_dir("qwen3-235b", 0, KT_W_NONE, dir, &all, &err), KT_OK, "%s",
+                 err.message);
     cr_expect_eq(dir->config.layers, 94);
     cr_expect_eq(dir->config.vocab, 151936);
     free(dir);
@@ -44,7 +47,7 @@ Test(synthetic, names_that_fit_no_or_several_shapes_are_refused) {
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kt_err err = {KT_OK, ""};
-        cr_expect_eq(kt_synthetic_dir(cases[i].name, cases[i].layers, dir, &all, &err),
+        cr_expect_eq(kt_synthetic_dir(cases[i].name, cases[i].layers, KT_W_NONE, dir, &all, &err),
                      cases[i].status, "%s", cases[i].name);
         cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].name, err.message);
     }
@@ -67,7 +70,8 @@ Test(synthetic, tensors_are_what_they_are_said_to_be) {
     int64_t all;
     kt_err err = {KT_OK, ""};
 
-    cr_assert_eq(kt_synthetic_dir("qwen3-30b", 1, dir, &all, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_synthetic_dir("qwen3-30b", 1, KT_W_NONE, dir, &all, &err), KT_OK, "%s",
+                 err.message);
     cr_assert_eq(kt_synthetic_checkpoint(dir, 1, &c, &err), KT_OK, "%s", err.message);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const kt_tensor *t = kt_checkpoint_find(c, want[i].name);
@@ -96,12 +100,45 @@ Test(synthetic, tensors_are_what_they_are_said_to_be) {
     free(dir);
 }
 
+/* Blocks of every GGUF format decode to weights of mean 0 and the deviation asked for. */
+Test(synthetic, blocks_have_the_spread_of_other_weights) {
+    enum { BLOCKS = 4096 };
+    uint8_t *blocks = malloc(BLOCKS * 256);
+    int n_formats = 0;
+
+    for (size_t f = 0; f < kt_builtin_format_count; f++) {
+        const kt_format *format = kt_builtin_formats[f];
+        kt_matrix w = {.format = format->id, .n = BLOCKS, .k = format->block, .data = blocks};
+        double row[256], sum = 0, squares = 0, n = (double)BLOCKS * (double)format->block,
+                         deviation;
+        kt_rng rng;
+        if (!format->block_bytes) continue;
+        n_formats++;
+        kt_rng_seed(&rng, 7);
+        kt_synthetic_blocks(format, BLOCKS, KT_SYNTHETIC_OTHER, &rng, blocks);
+        for (int64_t b = 0; b < BLOCKS; b++) {
+            format->decode_row(&w, b, row);
+            for (int64_t i = 0; i < format->block; i++) sum += row[i], squares += row[i] * row[i];
+        }
+        deviation = sqrt(squares / n);
+        /* 256 blocks know a deviation of random scales to a few percent; MXFP4 steps by 2 */
+        cr_expect_lt(fabs(sum / n), 0.05 * KT_SYNTHETIC_OTHER, "%s: mean %g", format->name,
+                     sum / n);
+        cr_expect(deviation > 0.7 * KT_SYNTHETIC_OTHER && deviation < 1.42 * KT_SYNTHETIC_OTHER &&
+                      (format->id == KT_W_MXFP4 ||
+                       fabs(deviation - KT_SYNTHETIC_OTHER) < 0.05 * KT_SYNTHETIC_OTHER),
+                  "%s: deviation %g", format->name, deviation);
+    }
+    cr_expect_eq(n_formats, 13);
+    free(blocks);
+}
+
 /* It runs, its logits are numbers, a prompt spreads over the experts, and the profile adds up. */
-Test(synthetic, a_layer_of_the_30b_shape_runs, .timeout = 120) {
+static void run_a_layer(kt_quant weights) {
     enum { N = 64 };
     kt_engine_options o = {.synthetic = "qwen3-30b",
                            .synthetic_layers = 1,
-                           .weights = KT_QUANT_INT4,
+                           .weights = weights,
                            .table_path = "",
                            .n_threads = 2,
                            .max_context = N};
@@ -144,4 +181,14 @@ Test(synthetic, a_layer_of_the_30b_shape_runs, .timeout = 120) {
     kt_sequence_destroy(s);
     kt_engine_destroy(e);
     free(logits);
+}
+
+Test(synthetic, a_layer_of_the_30b_shape_runs, .timeout = 120) {
+    run_a_layer(KT_QUANT_INT4);
+}
+
+Test(synthetic, experts_may_be_gguf_blocks_or_fp8, .timeout = 240) {
+    run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_Q4_K));
+    run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_MXFP4));
+    run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_FP8_B128));
 }
