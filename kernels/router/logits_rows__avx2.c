@@ -24,6 +24,17 @@ static inline float sum8(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
+/* What follows a block of 8 experts, step by step in ascending order: a single row multiplies eight rows of
+ * weights at once, a small page apart from each other, where the hardware prefetchers see no stream (BF16, k =
+ * 2048, Zen 4: 15.7 GB/s without, 21.2 with). One expert after the other, as 512-bit vectors do it, waits for
+ * its chain of additions (14.2). Inlined always: a call that only prefetches is dropped as one without effect. */
+static inline __attribute__((always_inline)) void fetch_next(const kt_router_call *c, int64_t e,
+                                                             int64_t i, int is_bf16) {
+    const int64_t item = is_bf16 ? 2 : 4;
+    const char *next = (const char *)c->w + ((e + 8) * c->problem->k + 8 * i) * item;
+    for (int64_t at = 0; at < 64 * item; at += 64) _mm_prefetch(next + at, _MM_HINT_T1);
+}
+
 /* A block of logits. Every logit has one accumulator of 8 lanes that walks k in order: its bits do
  * not depend on the block it is part of. rows and experts are constants at each call. */
 static inline __attribute__((always_inline)) void
@@ -34,6 +45,7 @@ block(const kt_router_call *c, int64_t row, int64_t e, int rows, int experts, in
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < experts; j++) s[r][j] = _mm256_setzero_ps();
     for (int64_t i = 0; i < whole; i += 8) {
+        if (rows == 1 && experts == 8) fetch_next(c, e, i, is_bf16);
         for (int r = 0; r < rows; r++) x[r] = _mm256_loadu_ps(c->x + (row + r) * c->ldx + i);
         for (int j = 0; j < experts; j++) {
             __m256 w = load_weights(c->w, (e + j) * k + i, is_bf16);
@@ -74,7 +86,7 @@ KT_VARIANT(logits_rows__avx2) = {
     .weights = (1u << KT_W_BF16) | (1u << KT_W_F32),
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
-    .version = 1,
+    .version = 2,
     .layout = "",
     .router = router,
 };
