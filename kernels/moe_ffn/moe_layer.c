@@ -542,3 +542,8 @@ void kt_moe_job_load(const kt_moe_job *job, int64_t *active_experts, int64_t *ma
 int64_t kt_moe_job_rows(const kt_moe_job *job, int64_t expert) {
     return job->state->row_begin[expert + 1] - job->state->row_begin[expert];
 }
+
+const void *kt_moe_job_h(const kt_moe_job *job, int64_t expert, int64_t i) {
+    const struct kt_moe_state *s = job->state;
+    return s->h + (size_t)(s->row_begin[expert] + i) * s->h_stride;
+}

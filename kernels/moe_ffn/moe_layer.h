@@ -98,5 +98,7 @@ void kt_moe_job_phases(kt_moe_job *job, kt_phase phases[KT_MOE_PHASES]);
 void kt_moe_job_load(const kt_moe_job *job, int64_t *active_experts, int64_t *max_rows);
 /* Rows of one expert in the last run. */
 int64_t kt_moe_job_rows(const kt_moe_job *job, int64_t expert);
+/* Row i of them between gate and down: problem.n numbers encoded as problem.acts, until the next run. */
+const void *kt_moe_job_h(const kt_moe_job *job, int64_t expert, int64_t i);
 
 #endif

@@ -84,6 +84,7 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
                          const kt_log *log, kt_engine **out) {
     int quant = kt_quant_parse(flags->weights);
     kt_engine_options options = {.model_dir = model_dir,
+                                 .importance = flags->importance,
                                  .table_path = flags->table,
                                  .n_threads = (int)flags->threads,
                                  .max_context = flags->context,
@@ -97,12 +98,7 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
 
     *out = NULL;
     if (quant < 0)
-        return kt_usage_fail(
-            usage,
-            "--weights is '%s', expected native, bf16, int8, int4, fp8, f16, "
-            "w4g64, w4g128, w4zg32 to w4zg128, w8g128, wf8c, or with --synthetic q4_0 to q6_k, "
-            "iq4_nl, iq4_xs or mxfp4",
-            flags->weights);
+        return kt_usage_fail(usage, "--weights is '%s', expected " KT_QUANT_WORDS, flags->weights);
     options.weights = (kt_quant)quant;
     options.kv = kt_kv_parse(flags->kv);
     if (options.kv == KT_W_NONE)

@@ -7,7 +7,8 @@
 #include "runtime/exec/engine.h"
 
 typedef struct kt_engine_flags {
-    const char *weights, *kv, *table, *numa, *synthetic; /* synthetic: instead of a model folder */
+    const char *weights, *importance, *kv, *table, *numa,
+        *synthetic; /* synthetic: instead of a model folder */
     int64_t threads, context, chunk, layers;
     bool tokenizer_optional, exact_acts;
 } kt_engine_flags;
@@ -20,6 +21,8 @@ typedef struct kt_engine_flags {
     KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                     \
                      "native (as stored, the default), bf16, int8, int4; fp8, f16, w4g64 ... "   \
                      "(runtime/README.md)"),                                                     \
+        KT_OPTION_STRING("importance", 0, &(f).importance, "FILE",                               \
+                         "of `kt importance`: search INT4 and INT8 scales where inputs count"),  \
         KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
                          "cache of keys and values: bf16 (default), fp8 or int8"),               \
         KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
@@ -49,5 +52,8 @@ int kt_numa_parse(const char *word);
 
 /* --weights by name; -1 when there is no such format. */
 int kt_quant_parse(const char *name);
+#define KT_QUANT_WORDS                                                                             \
+    "native, bf16, int8, int4, fp8, f16, w4g64, w4g128, w4zg32 to w4zg128, w8g128, wf8c, or with " \
+    "--synthetic q4_0 to q6_k, iq4_nl, iq4_xs or mxfp4"
 
 #endif

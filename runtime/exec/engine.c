@@ -34,6 +34,7 @@ struct kt_engine {
     kt_tokenizer *tokenizer;
     kt_step step;
     kt_recorder *recorder;
+    kt_importance *importance;
     bool is_synthetic;
     int64_t layers_of_all;
     int64_t max_context, max_chunk, chunk;
@@ -177,22 +178,30 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_weight_format kv, 
 
 /* ---- the model ---- */
 
-static kt_status load_weights(kt_engine *e, kt_quant weights, kt_err *err) {
-    kt_checkpoint *checkpoint = NULL;
-    kt_weights_request request = {.family = e->model.family,
+static kt_status load_checkpoint(kt_engine *e, const kt_engine_options *o,
+                                 const kt_checkpoint *checkpoint, const kt_checkpoint *importance,
+                                 kt_err *err) {
+    kt_weights_request request = {.checkpoint = checkpoint,
+                                  .family = e->model.family,
                                   .config = &e->model.config,
                                   .plan = &e->plan,
-                                  .weights = weights,
+                                  .weights = o->weights,
+                                  .importance = importance,
+                                  .has_twins = e->is_synthetic,
                                   .pool = e->pool,
                                   .nodes = &e->nodes,
                                   .log = &e->log};
+    return kt_weights_load(&request, &e->weights, err);
+}
+
+static kt_status load_weights(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    kt_checkpoint *checkpoint = NULL, *importance = NULL;
     kt_status st = e->is_synthetic ? kt_synthetic_checkpoint(&e->model, 1, &checkpoint, err)
                                    : kt_checkpoint_open(e->model.folder, &checkpoint, err);
 
-    request.has_twins = e->is_synthetic;
-    if (st != KT_OK) return st;
-    request.checkpoint = checkpoint;
-    st = kt_weights_load(&request, &e->weights, err);
+    if (st == KT_OK && o->importance) st = kt_checkpoint_open_file(o->importance, &importance, err);
+    if (st == KT_OK) st = load_checkpoint(e, o, checkpoint, importance, err);
+    kt_checkpoint_close(importance);
     kt_checkpoint_close(checkpoint);
     return st;
 }
@@ -244,13 +253,18 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
     KT_TRY(check_weights(e, o->weights, err));
+    if (o->importance && o->weights <= KT_QUANT_BF16)
+        return kt_fail(err, KT_E_INVALID,
+                       "importance %.200s: these weights are not quantised; expected int8, int4 or "
+                       "another format with searched scales",
+                       o->importance);
     KT_TRY(set_limits(e, o, err));
     KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
     KT_TRY(probe_machine(e, o->n_threads, o->numa, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o->weights, o->kv ? o->kv : KT_W_BF16, o->exact_acts, err));
     KT_TRY(settle_nodes(e, o->numa, err));
-    KT_TRY(load_weights(e, o->weights, err));
+    KT_TRY(load_weights(e, o, err));
     return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, &e->nodes, e->pool,
                         e->max_context, err);
 }
@@ -274,6 +288,7 @@ kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt
 void kt_engine_destroy(kt_engine *e) {
     if (!e) return;
     kt_recorder_close(e->recorder);
+    kt_importance_destroy(e->importance);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);
     kt_pool_destroy(e->pool);
@@ -431,4 +446,23 @@ void kt_engine_recorded(const kt_engine *e, int64_t *steps, int64_t *lost) {
 
 kt_status kt_engine_measure_roofline(kt_engine *e, kt_roofline *out, kt_err *err) {
     return kt_roofline_measure(e->registry, e->pool, out, err);
+}
+
+/* ---- importance ---- */
+
+kt_status kt_engine_observe_inputs(kt_engine *e, kt_err *err) {
+    if (e->nodes.n > 1)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "experts are cut over %d memory nodes, expected whole ones (--numa off)",
+                       e->nodes.n);
+    kt_importance_destroy(e->importance);
+    e->step.importance = e->importance = NULL;
+    KT_TRY(kt_importance_create(e->model.family, &e->model.config, &e->importance, err));
+    e->step.importance = e->importance;
+    return KT_OK;
+}
+
+kt_status kt_engine_write_importance(const kt_engine *e, const char *path, kt_err *err) {
+    if (!e->importance) return kt_fail(err, KT_E_INVALID, "%.200s: no inputs were observed", path);
+    return kt_importance_write(e->importance, path, err);
 }

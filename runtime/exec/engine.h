@@ -34,7 +34,9 @@ static inline kt_weight_format kt_quant_format(kt_quant quant) {
 typedef struct kt_engine_options {
     const char *model_dir;
     kt_quant weights;
-    kt_weight_format kv;    /* of the cache (runtime/kv/kv_cache.h); KT_W_NONE = KT_W_BF16 */
+    const char
+        *importance;     /* file of kt_engine_write_importance, for the search of scales; or NULL */
+    kt_weight_format kv; /* of the cache (runtime/kv/kv_cache.h); KT_W_NONE = KT_W_BF16 */
     const char *table_path; /* NULL = look where kt_table_locate says; "" = none */
     int n_threads;          /* 0 = one per usable core */
     int numa; /* experts over memory nodes (runtime/model/node_plan.h); 0 = as they are */
@@ -92,6 +94,12 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
 /* Rows per prefill step for the next calls, clamped to 1 .. options.max_chunk (for tests and `kt logits
  * --prefill-chunk`). */
 void kt_engine_set_chunk(kt_engine *e, int64_t rows);
+
+/* Add up the squares of what every matrix is applied to, from now on; slow. Refused over memory nodes. */
+kt_status kt_engine_observe_inputs(kt_engine *e, kt_err *err);
+/* Their means so far as a safetensors file: F32 [k] under each matrix's name, zeros for experts that no token
+ * chose. */
+kt_status kt_engine_write_importance(const kt_engine *e, const char *path, kt_err *err);
 
 /* Instructions whose peak bounds a kind of work. */
 typedef enum kt_unit { KT_UNIT_F32, KT_UNIT_BF16, KT_UNIT_INT8, KT_UNIT_COUNT } kt_unit;

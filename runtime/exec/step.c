@@ -39,6 +39,7 @@ static int64_t prepare(void *arg, int n_threads) {
     }
     tasks = start(op, n_threads);
     if (s->recorder && op->note) op->note(s, op->layer);
+    if (s->importance && op->observe) op->observe(s, op->layer);
     if (s->is_profiled) {
         int64_t now = kt_clock_ns();
         s->profile.kind[KT_STEP_ROWS].time_ns += now - s->stamp_ns;
@@ -96,13 +97,17 @@ static kt_step_op *add(writer *w, kt_step_kind kind, int64_t layer, kt_row_work 
 static void write_attention(writer *w, int64_t l) {
     kt_phase gemm = kt_gemm_group_phase(&w->step->gemm_group);
     kt_phase attn[KT_ATTN_PHASES];
+    kt_step_op *op = add(w, KT_STEP_QKV, l, kt_step_attn_norm, kt_step_bind_qkv, gemm);
 
+    op->count = kt_step_count_qkv;
+    op->observe = kt_step_observe_qkv;
     kt_attn_job_phases(&w->step->attn, attn);
-    add(w, KT_STEP_QKV, l, kt_step_attn_norm, kt_step_bind_qkv, gemm)->count = kt_step_count_qkv;
     add(w, KT_STEP_ATTN, l, kt_step_rope_and_cache, kt_step_bind_attn, attn[0])->count =
         kt_step_count_attn;
     if (w->is_few) add(w, KT_STEP_ATTN, l, NULL, NULL, attn[1]); /* many rows are never split */
-    add(w, KT_STEP_O, l, kt_step_encode_attended, kt_step_bind_o, gemm)->count = kt_step_count_o;
+    op = add(w, KT_STEP_O, l, kt_step_encode_attended, kt_step_bind_o, gemm);
+    op->count = kt_step_count_o;
+    op->observe = kt_step_observe_o;
 }
 
 static void write_feed_forward(writer *w, int64_t l) {
@@ -130,8 +135,11 @@ static void write_feed_forward(writer *w, int64_t l) {
     } else {
         kt_moe_job_phases(&ffn->job, phases);
     }
-    for (int i = 0; i < n_phases; i++)
+    for (int i = 0; i < n_phases; i++) {
         op = add(w, KT_STEP_FFN, l, i ? NULL : before, i ? NULL : kt_step_bind_ffn, phases[i]);
+        if (i == 0) op->observe = kt_step_observe_gate_up;
+    }
+    op->observe = kt_step_observe_down;
     op->count = kt_step_count_ffn;
     op->note = is_moe ? kt_step_note_experts : NULL;
 }
@@ -140,6 +148,7 @@ static kt_status write_program(kt_step *s, kt_step_program *program, int is_few,
     int64_t layers = s->config->layers;
     size_t room = (size_t)(layers + 1) * MAX_PHASES_PER_LAYER;
     writer w = {.step = s, .program = program, .is_few = is_few};
+    kt_step_op *op;
 
     w.ops = kt_arena_alloc(&s->arena, room * sizeof *w.ops, sizeof(void *));
     program->phases = kt_arena_alloc(&s->arena, room * sizeof *program->phases, sizeof(void *));
@@ -149,9 +158,10 @@ static kt_status write_program(kt_step *s, kt_step_program *program, int is_few,
         write_attention(&w, l);
         write_feed_forward(&w, l);
     }
-    add(&w, KT_STEP_HEAD, layers, kt_step_final_norm, kt_step_bind_head,
-        kt_gemm_group_phase(&s->gemm_group))
-        ->count = kt_step_count_head;
+    op = add(&w, KT_STEP_HEAD, layers, kt_step_final_norm, kt_step_bind_head,
+             kt_gemm_group_phase(&s->gemm_group));
+    op->count = kt_step_count_head;
+    op->observe = kt_step_observe_head;
     return KT_OK;
 }
 

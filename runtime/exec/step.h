@@ -15,6 +15,7 @@
 #include "kernels/moe_ffn/moe_nodes.h"
 #include "kernels/router/router_select.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
 #include "runtime/kv/kv_cache.h"
 #include "runtime/model/weights.h"
@@ -47,8 +48,9 @@ typedef struct kt_step_op {
     kt_row_work *rows;   /* what the tasks do, when the phase is row work: then no inner */
     void (*bind)(kt_step *s, int64_t layer);
     kt_phase inner;
-    void (*count)(kt_step *s, int64_t layer); /* adds its work to the profile, or NULL */
-    void (*note)(kt_step *s, int64_t layer);  /* what the recorder wants to know, or NULL */
+    void (*count)(kt_step *s, int64_t layer);   /* adds its work to the profile, or NULL */
+    void (*note)(kt_step *s, int64_t layer);    /* what the recorder wants to know, or NULL */
+    void (*observe)(kt_step *s, int64_t layer); /* adds its inputs to the importance, or NULL */
 } kt_step_op;
 
 /* Time of one thread in tasks, on a line of its own. */
@@ -98,8 +100,9 @@ struct kt_step {
     kt_step_ffn moe, dense;
     kt_step_program few, many;
 
-    kt_recorder *recorder; /* borrowed; NULL = nothing is recorded */
-    bool is_decode;        /* these rows continue a sequence one by one */
+    kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
+    kt_importance *importance; /* borrowed; NULL = inputs are not observed */
+    bool is_decode;            /* these rows continue a sequence one by one */
 
     /* When profiled. */
     int is_profiled;
@@ -147,6 +150,12 @@ void kt_step_count_router(kt_step *s, int64_t layer);
 void kt_step_count_ffn(kt_step *s, int64_t layer); /* after its experts are known */
 void kt_step_note_experts(kt_step *s, int64_t layer);
 void kt_step_count_head(kt_step *s, int64_t layer);
+/* The same for what the importance adds up (step_observe.c). */
+void kt_step_observe_qkv(kt_step *s, int64_t layer);
+void kt_step_observe_o(kt_step *s, int64_t layer);
+void kt_step_observe_gate_up(kt_step *s, int64_t layer);
+void kt_step_observe_down(kt_step *s, int64_t layer);
+void kt_step_observe_head(kt_step *s, int64_t layer);
 /* Names and units of the kinds; zero everything else. */
 void kt_step_profile_reset(kt_step *s);
 

@@ -164,10 +164,39 @@ static kt_status encode_floats(const kt_matrix_source *s, const kt_format *forma
         double error;
         KT_TRY(read_rows(s, format, row, row + n, scratch, err));
         error = format->encode_rows(
-            scratch, n, s->k, NULL, 0, n, (char *)data + row * (int64_t)row_data,
+            scratch, n, s->k, s->importance, 0, n, (char *)data + row * (int64_t)row_data,
             scales ? (char *)scales + row / shared * (int64_t)row_scales : NULL, NULL);
         if (!isfinite(error)) return refuse_weight(s, row, row + n, scratch, err);
         row += n;
+    }
+    return KT_OK;
+}
+
+size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k) {
+    size_t data, scales;
+
+    format->plain_bytes(KT_SOURCE_BLOCK, k, &data, &scales);
+    return (data + 63) / 64 * 64 + scales;
+}
+
+kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
+                                int64_t row_begin, int64_t row_end, void *out, float *scratch,
+                                double *row, kt_format_loss *loss, kt_err *err) {
+    kt_matrix w = {.format = format->id, .k = s->k, .data = out};
+    size_t data, scales;
+    void *scales_at;
+
+    format->plain_bytes(KT_SOURCE_BLOCK, s->k, &data, &scales);
+    w.scales = scales_at = scales ? (char *)out + (data + 63) / 64 * 64 : NULL;
+    for (int64_t begin = row_begin; begin < row_end; begin += KT_SOURCE_BLOCK) {
+        int64_t end = row_end - begin < KT_SOURCE_BLOCK ? row_end : begin + KT_SOURCE_BLOCK;
+        double error;
+        w.n = end - begin;
+        KT_TRY(read_rows(s, format, begin, end, scratch, err));
+        error =
+            format->encode_rows(scratch, w.n, s->k, s->importance, 0, w.n, out, scales_at, NULL);
+        if (!isfinite(error)) return refuse_weight(s, begin, end, scratch, err);
+        kt_format_loss_rows(&w, scratch, s->importance, 0, w.n, row, loss);
     }
     return KT_OK;
 }

@@ -14,6 +14,8 @@
  * one projection). A tensor of rank 3 counts as [d0 * d1, d2]. Borrowed from the checkpoint. */
 typedef struct kt_matrix_source {
     int64_t rows, k;
+    const float
+        *importance; /* NULL, or [k]: how much each input's error counts (kt_format.encode_rows) */
     int n_pieces;
     struct {
         const kt_tensor *tensor;
@@ -55,6 +57,14 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);
+
+/* What encoding rows [row_begin, row_end) of floats as format loses, added to *loss; row_begin as above. out
+ * holds KT_SOURCE_BLOCK rows of the format and, behind them at the next multiple of 64, their scales. */
+kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
+                                int64_t row_begin, int64_t row_end, void *out, float *scratch,
+                                double *row, kt_format_loss *loss, kt_err *err);
+/* Bytes of `out` above. */
+size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 
 /* Tell the kernel that the pages behind the source are not needed any more. */
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/tensor_map.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,17 +186,43 @@ static kt_status add(kt_tensor_map *map, kt_role role, int64_t layer, int64_t ex
     return KT_OK;
 }
 
+/* Find the importance of a matrix's inputs; q stands for k and v, which have the same. */
+static kt_status find_importance(const kt_tensor_map *map, kt_role role, int64_t layer,
+                                 int64_t expert, kt_matrix_source *s, kt_err *err) {
+    const int64_t shape[1] = {s->k};
+    const kt_tensor *t;
+    const float *x;
+    char name[160];
+
+    if (!map->importance) return KT_OK;
+    kt_family_tensor_name(map->family, role, layer, expert, name, sizeof name);
+    KT_TRY(kt_checkpoint_need(map->importance, name, 1, shape, &t, err));
+    if (t->dtype != KT_DTYPE_F32 || (uintptr_t)t->data % sizeof(float) != 0)
+        return kt_tensor_fail(map->importance, t, KT_E_FORMAT, err,
+                              "dtype %s, expected F32, aligned", kt_dtype_name(t->dtype));
+    x = (const float *)(const void *)t->data;
+    for (int64_t i = 0; i < s->k; i++)
+        if (!(x[i] >= 0 && isfinite(x[i])))
+            return kt_tensor_fail(map->importance, t, KT_E_FORMAT, err,
+                                  "input %lld has %g, expected a mean of squares", (long long)i,
+                                  x[i]);
+    s->importance = x;
+    return KT_OK;
+}
+
 kt_status kt_tensor_map_linear(kt_tensor_map *map, kt_role role, int64_t layer,
                                kt_matrix_source *out, kt_err *err) {
     memset(out, 0, sizeof *out);
-    return add(map, role, layer, 0, out, err);
+    KT_TRY(add(map, role, layer, 0, out, err));
+    return find_importance(map, role, layer, 0, out, err);
 }
 
 kt_status kt_tensor_map_qkv(kt_tensor_map *map, int64_t layer, kt_matrix_source *out, kt_err *err) {
     memset(out, 0, sizeof *out);
     KT_TRY(add(map, KT_ROLE_Q, layer, 0, out, err));
     KT_TRY(add(map, KT_ROLE_K, layer, 0, out, err));
-    return add(map, KT_ROLE_V, layer, 0, out, err);
+    KT_TRY(add(map, KT_ROLE_V, layer, 0, out, err));
+    return find_importance(map, KT_ROLE_Q, layer, 0, out, err);
 }
 
 static kt_status fused_expert(kt_tensor_map *map, int64_t layer, int64_t expert,
@@ -225,8 +252,11 @@ kt_status kt_tensor_map_expert(kt_tensor_map *map, int64_t layer, int64_t expert
     kt_family_tensor_name(map->family, KT_ROLE_EXPERTS_GATE_UP, layer, 0, name, sizeof name);
     if (is_moe && map->config->stored.experts == KT_W_NONE &&
         kt_checkpoint_find(map->checkpoint, name))
-        return fused_expert(map, layer, expert, out, err);
-    for (int i = 0; i < 3; i++) KT_TRY(add(map, roles[is_moe][i], layer, expert, &out[i], err));
+        KT_TRY(fused_expert(map, layer, expert, out, err));
+    else
+        for (int i = 0; i < 3; i++) KT_TRY(add(map, roles[is_moe][i], layer, expert, &out[i], err));
+    for (int i = 0; i < 3; i++)
+        KT_TRY(find_importance(map, roles[is_moe][i], layer, expert, &out[i], err));
     return KT_OK;
 }
 

@@ -16,6 +16,8 @@ typedef struct kt_tensor_map {
     const kt_model_config *config;
     bool native;   /* linear weights must be stored as BF16 */
     uint8_t *used; /* owned: [tensors] */
+    const kt_checkpoint
+        *importance; /* NULL (as init leaves it), or F32 [k] by the name of each matrix */
 } kt_tensor_map;
 
 kt_status kt_tensor_map_init(kt_tensor_map *map, const kt_checkpoint *checkpoint,
@@ -27,7 +29,7 @@ void kt_tensor_map_deinit(kt_tensor_map *map);
 kt_status kt_tensor_map_need(kt_tensor_map *map, kt_role role, int64_t layer, int64_t expert,
                              const kt_tensor **out, kt_err *err);
 
-/* Sources of the matrices. */
+/* Sources of the matrices, with their importance. */
 kt_status kt_tensor_map_qkv(kt_tensor_map *map, int64_t layer, kt_matrix_source *out, kt_err *err);
 kt_status kt_tensor_map_linear(kt_tensor_map *map, kt_role role, int64_t layer,
                                kt_matrix_source *out, kt_err *err);

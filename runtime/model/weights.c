@@ -612,6 +612,7 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
     if (st == KT_OK)
         st = kt_tensor_map_init(&l.map, request->checkpoint, request->family, request->config,
                                 request->weights == KT_QUANT_NATIVE, err);
+    l.map.importance = request->importance;
     if (st == KT_OK) st = run_load(&l, bytes, err);
     kt_tensor_map_deinit(&l.map);
     kt_buffer_destroy(&l.staging);

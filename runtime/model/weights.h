@@ -33,6 +33,7 @@ typedef struct kt_weights_request {
     const kt_model_config *config;
     const kt_model_plan *plan; /* borrowed for the life of the weights */
     kt_quant weights;
+    const kt_checkpoint *importance; /* of inputs, for formats that search scales; or NULL */
     bool has_twins; /* experts may have the same stored bytes: pack one, copy the others */
     kt_pool *pool;  /* used during the call */
     const kt_node_plan *nodes; /* where experts go */

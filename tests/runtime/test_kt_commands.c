@@ -83,6 +83,40 @@ Test(kt_commands, failures_exit_with_1_and_name_the_culprit) {
     expect(KT "generate " MODEL "/config.json -p a", 1, "a file, expected the folder");
 }
 
+/* The road of a user: which inputs count, what the format then loses, and a model served so. */
+Test(kt_commands, importance_is_written_reported_and_used, .timeout = 60) {
+    char folder[PATH_MAX], command[2 * PATH_MAX];
+
+    expect(KT "quality", 2, "no model folder");
+    expect(KT "quality " MODEL " -w q7", 2, "--weights is 'q7', expected native");
+    expect(KT "quality " MODEL " -w native", 1, "nothing is lost");
+    expect(KT "quality " MODEL " -w q4_k", 1, "never made");
+    expect(KT "quality " MODEL " --importance /no/file", 1, "/no/file");
+    expect(KT "quality " MODEL, 0, "model.layers.3.mlp.experts.*.down_proj.weight");
+    expect(KT "quality " MODEL " --all", 0, "model.layers.3.mlp.experts.15.down_proj.weight");
+    expect(KT "importance " MODEL " --out /tmp/x", 2, "--text is missing");
+    expect(KT "importance " MODEL " --text /no/file --out /tmp/x --table ''", 1, "/no/file");
+    expect(KT "importance " MODEL " --text " MODEL "/sample.txt --out /no/folder/x --max-tokens 600"
+              " --table ''",
+           1, "/no/folder/x");
+    kt_temp_make(folder, sizeof folder);
+    snprintf(command, sizeof command,
+             KT "importance " MODEL " --text " MODEL
+                "/sample.txt --max-tokens 1100 --table '' --out %s/i",
+             folder);
+    expect(command, 0, "2 windows of 512 tokens, perplexity");
+    snprintf(command, sizeof command, KT "quality " MODEL " --importance %s/i", folder);
+    expect(command, 0, "weighted");
+    snprintf(command, sizeof command,
+             KT "generate " MODEL " -p 'In that day' -n 6 -w int4 --table '' --importance %s/i",
+             folder);
+    expect(command, 0, "6 tokens");
+    snprintf(command, sizeof command,
+             KT "generate " MODEL " -p 'In that day' -n 6 --table '' --importance %s/i", folder);
+    expect(command, 1, "not quantised");
+    kt_temp_remove(folder);
+}
+
 Test(kt_commands, generate_answers_and_stops_at_eos) {
     expect(
         "printf '<|im_start|>user\\nWho wrote Hamlet?<|im_end|>\\n<|im_start|>assistant\\n' | " KT
@@ -99,6 +133,7 @@ Test(kt_commands, json_outputs_parse) {
         "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 2 --json --table ''",
         "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 1 --ops --json --table ''",
         KT "doctor " MODEL " --json",
+        KT "quality " MODEL " --weights w4g64 --json",
         KT "version --json"};
 
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
