@@ -11,7 +11,7 @@ static const int32_t prefetch[] = {0, 1024, 2048, 4096};
 static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 4, 0}};
 
 static void gate_up(const kt_moe_call *call) {
-    kt_p64_gate_up_run(call, &kind);
+    kt_p64_gate_up_run(call, &kind, KT_A_BF16);
 }
 
 static void down(const kt_moe_call *call) {

@@ -28,7 +28,7 @@ static const kt_tile_kind *kind(const kt_moe_call *call) {
 }
 
 static void gate_up(const kt_moe_call *call) {
-    kt_p64_gate_up_run(call, kind(call));
+    kt_p64_gate_up_run(call, kind(call), KT_A_BF16);
 }
 
 static void down(const kt_moe_call *call) {

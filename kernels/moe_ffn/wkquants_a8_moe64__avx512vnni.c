@@ -30,7 +30,7 @@ static const kt_tile_kind *kind(const kt_moe_call *call) {
 }
 
 static void gate_up(const kt_moe_call *call) {
-    kt_p64_gate_up_run(call, kind(call));
+    kt_p64_gate_up_run(call, kind(call), KT_A_INT8_G32);
 }
 
 static void down(const kt_moe_call *call) {

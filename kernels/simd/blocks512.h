@@ -225,10 +225,12 @@ KT_INLINE void kt_blocks_touch(const uint8_t *line) {
     __asm__ volatile("" ::"v"(v) : "memory");
 }
 
+/* Many rows: one activation at a time, of which the compiler would load all early and spill sums. */
 KT_INLINE void kt_blocks_multiply(const uint8_t *const a[], int64_t input, const int half,
                                   const int rows, const int cols, const __m512i u[4],
                                   kt_blocks_dots dot) {
     KT_EACH (r, rows) {
+        if (rows >= 3) KT_IN_ORDER();
         const __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + input));
         KT_EACH (c, cols) dot[half][r][c] = kt_dpbusd512(dot[half][r][c], u[c], q);
     }
@@ -254,12 +256,15 @@ KT_INLINE void kt_blocks_dot_planes(const kt_p64_spec s, const kt_blocks_chunk *
         }
         return;
     }
+    /* A line is kept for its other quads; from three rows on sums have the registers, and L1 has the line. */
     KT_EACH (j, s.low) {
         __m512i line[4];
-        KT_IN_ORDER();
-        KT_EACH (c, cols) line[c] = _mm512_load_si512(low + 256 * j + 64 * c);
         KT_EACH (t, 8 / s.low) {
             const int o = j + s.low * t;
+            if (t == 0 || rows >= 3) {
+                KT_IN_ORDER();
+                KT_EACH (c, cols) line[c] = _mm512_load_si512(low + 256 * j + 64 * c);
+            }
             KT_EACH (c, cols) u[c] = kt_blocks_codes(s, line[c], high + 64 * c, o, table);
             kt_blocks_multiply(a, 32 * unit + 4 * o, halves == 2 && o >= 4, rows, cols, u, dot);
         }
@@ -331,6 +336,7 @@ KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *
             else
                 part[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d), _mm512_mul_ps(scale, a_scale),
                                              part[r][c]);
+            if (!is_open) KT_SETTLE(part[r][c]);
         }
     }
     if (!kt_blocks_has_minimum(s)) return;
@@ -342,6 +348,7 @@ KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *
                                                      minima + h * kt_p64_minimum_bytes(s), col + c);
             KT_EACH (r, rows) {
                 low[r][c] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x->rows.sum[r][g]), low[r][c]);
+                KT_SETTLE(low[r][c]);
             }
         }
     }
@@ -378,7 +385,8 @@ KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt
     }
     KT_ROLLED for (int u = 0; u < x->units; u++) {
         if (!is_open) kt_tile_fetch_far(ahead);
-        KT_EACH (h, halves) {
+        KT_EACH (h, 2) { /* not to `halves`: after a single turn clang 14 takes h for a variable */
+            if (h == halves) continue;
             kt_blocks_begin(s, x, u, h, rows, cols, dot);
             if (is_open) kt_blocks_dot_codes(s, x, a, u, h, rows, cols, col, dot);
         }

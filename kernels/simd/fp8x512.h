@@ -44,7 +44,8 @@ KT_INLINE __m512 kt_fp8_dpbf16(__m512 sum, __m512i w, __m512i a) {
     return sum;
 }
 
-/* Four inputs (one line per column) of `rows` rows. */
+/* Four inputs (one line per column) of `rows` rows. Activations row by row: clang 14 would load those of five rows
+ * early, and spill. */
 KT_INLINE void kt_fp8_quad(const uint8_t *w, const uint8_t *const a[], int64_t i, const int rows,
                            const __m512i tables[4], __m512 sum[KT_TILE_ROWS][4]) {
     KT_EACH (c, 4) {
@@ -52,6 +53,7 @@ KT_INLINE void kt_fp8_quad(const uint8_t *w, const uint8_t *const a[], int64_t i
         KT_IN_ORDER();
         kt_fp8_widen(w + 64 * c, tables, pair);
         KT_EACH (r, rows) {
+            KT_IN_ORDER();
             sum[r][c] =
                 kt_fp8_dpbf16(sum[r][c], pair[0], _mm512_set1_epi32(kt_load_i32(a[r] + 2 * i)));
             sum[r][c] =

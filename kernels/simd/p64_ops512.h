@@ -208,7 +208,9 @@ static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t
     }
 }
 
-static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind) {
+/* acts: of the problem, as a constant. */
+static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind,
+                                      const kt_act_format acts) {
     const kt_problem *q = call->problem;
     kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
                              kt_p64_gate_up(q, call->weights, call->panel_begin),
@@ -226,7 +228,7 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
                 t.a[r] = (const uint8_t *)call->a + (size_t)call->rows[row + r] * call->a_stride;
             w.run(&t);
             for (int r = 0; r < t.rows; r++)
-                kt_p64_store_h(q->acts, block + KT_TILE_WIDTH * r,
+                kt_p64_store_h(acts, block + KT_TILE_WIDTH * r,
                                (uint8_t *)call->h + (size_t)(row + r) * call->h_stride, q->n, p);
         }
     }
