@@ -50,6 +50,46 @@ Test(stats, bootstrap_interval_of_a_median_agrees_with_the_binomial_one) {
     }
 }
 
+/* The sign test's interval by hand: of six values P(Binomial(6, 1/2) <= 0) = 1/64, so that all of them miss the median
+ * with 1/32; of nine P(<= 1) = 10/512, so that the outer two of either side's are cut off by one. */
+Test(stats, interval_of_a_median_by_the_sign_test) {
+    static const double x[] = {9, 1, 8, 2, 7, 3, 6, 4, 5};
+    kt_interval i = kt_median_interval(x, 6, 0.95);
+
+    cr_expect(i.low == 1 && i.point == 5 && i.high == 9, "%g %g %g", i.low, i.point, i.high);
+    i = kt_median_interval(x, 6, 0.96); /* 1 - 1/32 = 0.969 */
+    cr_expect(i.low == 1 && i.high == 9);
+    i = kt_median_interval(x, 6, 0.78); /* P(<= 1) = 7/64: 0.781 */
+    cr_expect(i.low == 2 && i.high == 8, "%g %g", i.low, i.high);
+    i = kt_median_interval(x, 9, 0.95);
+    cr_expect(i.low == 2 && i.point == 5 && i.high == 8, "%g %g %g", i.low, i.point, i.high);
+    i = kt_median_interval(x, 1, 0.95);
+    cr_expect(i.low == 9 && i.point == 9 && i.high == 9);
+    i = kt_median_interval(x, 2, 0.95);
+    cr_expect(i.low == 1 && i.point == 5 && i.high == 9);
+    cr_expect_eq(x[0], 9, "the input stays as it was");
+}
+
+/* Placements in two states, as machines have them: 0.8 with probability 0.4, else 1, each with some scatter. The true
+ * median is the quantile (0.5 - 0.4) / 0.6 = 1/6 of the upper state. 31/32 of the intervals hold it: 2000 trials
+ * have a standard error of 0.4 %, and five of these are allowed. A bootstrap of six values would hold it less. */
+Test(stats, interval_of_a_median_holds_it_whatever_the_distribution) {
+    const double truth = 1 + 0.02 * (1.0 / 6 - 0.5);
+    int covered = 0;
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 6);
+    for (int trial = 0; trial < 2000; trial++) {
+        double x[6];
+        for (int i = 0; i < 6; i++)
+            x[i] = (kt_rng_double(&rng) < 0.4 ? 0.8 : 1) + 0.02 * (kt_rng_double(&rng) - 0.5);
+        kt_interval got = kt_median_interval(x, 6, 0.95);
+        covered += got.low <= truth && truth <= got.high;
+    }
+    cr_expect(covered >= 2000 * (31.0 / 32 - 0.02) && covered <= 2000 * (31.0 / 32 + 0.02), "%d",
+              covered);
+}
+
 /* 95 % intervals must cover the truth about 95 times of 100: 400 trials have a standard error of
  * 1.1 %, and the percentile method is known to undercover a little at n = 30. */
 Test(stats, intervals_cover_the_truth_as_often_as_they_say) {

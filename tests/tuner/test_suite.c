@@ -12,7 +12,7 @@
 #include "base/cpu.h"
 #include "kernels/formats/format.h"
 #include "tests/support/temp.h"
-#include "tuner/session/suite.h"
+#include "tuner/session/suite_impl.h"
 
 static void check_layer(const kt_suite_spec *spec) {
     const kt_format *format = kt_format_find(spec->weights);
@@ -59,6 +59,35 @@ Test(suite, found_by_name) {
     cr_assert_null(kt_suite_find("moon"));
 }
 
+/* --- placements --- */
+
+/* One of six in a spell of the machine: the row's figure is that of the others, its interval shows the spell. */
+Test(suite, a_figure_is_the_median_over_its_placements) {
+    static const double fraction[] = {0.95, 0.80, 0.97, 0.96, 0.94, 0.96};
+    kt_suite_tally tally;
+    kt_suite_row row = {.bar = 0.95};
+
+    for (int i = 0; i < 6; i++) {
+        kt_suite_row one = {.measured = fraction[i],
+                            .n_placements = 1,
+                            .rounds = 10 + i,
+                            .rate = 100 * fraction[i],
+                            .ceiling = 100,
+                            .least_ns = {50 - i, 60 + i},
+                            .contender = "same"};
+        kt_suite_add(&tally, &row, &one);
+        cr_assert_eq(row.n_placements, i + 1);
+        cr_expect_eq(row.placement[i], fraction[i], "in order of time");
+    }
+    cr_expect_eq(row.measured, (0.95 + 0.96) / 2);
+    cr_expect(row.spread.low == 0.80 && row.spread.high == 0.97);
+    cr_expect_eq(row.rounds, 10 + 11 + 12 + 13 + 14 + 15);
+    cr_expect_eq(row.rate, 100 * (0.95 + 0.96) / 2);
+    cr_expect_eq(row.ceiling, 100);
+    cr_expect_eq(row.least_times, 45.0 / 60);
+    cr_expect_str_eq(row.contender, "same");
+}
+
 /* --- small runs --- */
 
 static kt_suite_row rows[KT_SUITE_ROWS];
@@ -101,6 +130,17 @@ static void check_row(const kt_suite_row *row, const char *unit) {
     cr_expect(row->rate > 0 && row->ceiling > 0 && row->rounds > 0 && *row->contender);
 }
 
+/* A row that was measured on every placement: the figures beside the figure are its own. */
+static void check_placements(const kt_suite_row *row) {
+    kt_interval i = kt_median_interval(row->placement, KT_SUITE_PLACEMENTS, 0.95);
+
+    cr_expect_eq(row->n_placements, KT_SUITE_PLACEMENTS, "%s: %d", row->name, row->n_placements);
+    cr_expect(row->measured == i.point && row->spread.low == i.low && row->spread.high == i.high);
+    cr_expect(row->rounds >= 2 * KT_SUITE_PLACEMENTS, "%s: %d rounds", row->name, row->rounds);
+    cr_expect(row->least_ns[0] > 0 && row->least_ns[1] > 0);
+    cr_expect_eq(row->least_times, row->least_ns[0] / row->least_ns[1]);
+}
+
 Test(suite, runs_experts_also_with_fewer_instructions, .timeout = 120) {
     const kt_suite_spec specs[] = {
         {"all", KT_W_INT4_G32, KT_OF_STREAM, TINY, .m = 1, .bar = 1e-6},
@@ -111,6 +151,7 @@ Test(suite, runs_experts_also_with_fewer_instructions, .timeout = 120) {
 
     cr_assert_eq(run(specs, 3, NULL, NULL, &err), 3, "%s", err.message);
     check_row(&rows[0], "of read stream");
+    check_placements(&rows[0]);
     cr_expect(rows[0].ok, "a bar of nothing was missed");
     if (kt_isa_available() & KT_ISA_AVX2) {
         check_row(&rows[1], "of peak");
@@ -131,6 +172,7 @@ Test(suite, compares_dense_products_with_libraries, .timeout = 120) {
     for (int i = 0; i < 2; i++) {
         if (rows[i].skipped) continue; /* no library here */
         check_row(&rows[i], "of the best library");
+        check_placements(&rows[i]);
         cr_expect_not_null(strstr(rows[i].contender, " against dense_"), "%s", rows[i].contender);
         cr_expect_eq(rows[i].ok, rows[i].measured >= 1);
     }
@@ -164,7 +206,9 @@ Test(suite, counts_threads_and_neighbours, .timeout = 120) {
         return;
     }
     check_row(&rows[0], "times one thread");
+    check_placements(&rows[0]);
     check_row(&rows[1], "times quiet, per available core");
+    check_placements(&rows[1]);
     cr_expect(rows[1].ok && rows[1].at_most);
 }
 

@@ -45,6 +45,15 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
         kt_json_put_fixed(&w, rows[i].spread.low, 4);
         kt_json_put_fixed(&w, rows[i].spread.high, 4);
         kt_json_end_array(&w);
+        if (rows[i].n_placements > 0) {
+            kt_json_key(&w, "placements");
+            kt_json_begin_array(&w);
+            for (int p = 0; p < rows[i].n_placements; p++)
+                kt_json_put_fixed(&w, rows[i].placement[p], 4);
+            kt_json_end_array(&w);
+            kt_json_key(&w, "least_times");
+            kt_json_put_fixed(&w, rows[i].least_times, 4);
+        }
         kt_json_key(&w, "at_most");
         kt_json_put_bool(&w, rows[i].at_most);
         kt_json_key(&w, "skipped");
@@ -78,9 +87,13 @@ static void print_row(const kt_suite_row *r) {
     if (r->kind == KT_ROW_ACCURACY)
         printf("  (%d variants)  error %.3f %%, the format's %.3f %%  ", r->rounds, r->rate,
                r->ceiling);
+    else if (r->n_placements > 0)
+        printf("  (%.3f .. %.3f, %d placements, %d rounds; least times %.3f)", r->spread.low,
+               r->spread.high, r->n_placements, r->rounds, r->least_times);
     else
-        printf("  (%.3f .. %.3f, %d rounds)  %.1f of %.1f %s  ", r->spread.low, r->spread.high,
-               r->rounds, r->rate, r->ceiling, r->is_gbs ? "GB/s" : "Gop/s");
+        printf("  (%.3f .. %.3f, %d rounds)", r->spread.low, r->spread.high, r->rounds);
+    if (r->kind != KT_ROW_ACCURACY)
+        printf("  %.1f of %.1f %s  ", r->rate, r->ceiling, r->is_gbs ? "GB/s" : "Gop/s");
     if (r->bar > 0) {
         /* Percent of what the bar asks for; above 100 is better either way. */
         double percent = 100 * (r->at_most ? r->bar / r->measured : r->measured / r->bar);
@@ -141,7 +154,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
          "line or cpu: kernels as fractions of the ceilings"},
         {"rows", KT_SWITCH_TEXT, &rows, "GLOB", "only these rows of the suite: 'int4*'"},
         {"seconds", KT_SWITCH_DURATION, &seconds, "TIME",
-         "of timing, without choosing the variants; default 2s a row"},
+         "of timing, without choosing the variants; default 1s (line: 2s) a row"},
         {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn"},
         {"acts", KT_SWITCH_TEXT, &o.acts, "F", "a8, a8p ...; default those that the variant reads"},
         {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c, w4g32, wq4_k ..."},
@@ -164,7 +177,13 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "bench", "(--suite NAME | --op OP --variant NAME) ",
         "Time kernels as they are served: after the correctness gate, in the serving pool, on "
         "cold\n"
-        "weights, in interleaved rounds. Exit code 5 when a bar is missed or A loses against B.",
+        "weights, in interleaved rounds. Exit code 5 when a bar is missed or A loses against B.\n"
+        "A suite measures every row six times, minutes apart, each time in a new process on "
+        "freshly\n"
+        "mapped weights, kernel and ceiling in turns. A figure is the median of the six, its "
+        "interval\n"
+        "their least and largest (97 %); 'least times' is the fraction by the least time of "
+        "either.",
         "  kttune bench --suite line --json\n"
         "  kttune bench --suite cpu --rows 'dense*'\n"
         "  kttune bench --op moe_ffn --weights w4g32 --m 1 --n 768 --k 2048 --experts 128/8 \\\n"

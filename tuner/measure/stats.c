@@ -61,6 +61,21 @@ kt_interval kt_quantile_interval(const double *x, int n, double q, double confid
     return out;
 }
 
+kt_interval kt_median_interval(const double *x, int n, double confidence) {
+    double sorted[KT_MAX_SAMPLES], at_most_k, term;
+    int k = 0;
+
+    n = sort_copy(x, n, sorted);
+    term = at_most_k = pow(0.5, n); /* P(Binomial(n, 1/2) = 0) */
+    for (int next = 1; 2 * next < n; next++) {
+        term *= (double)(n - next + 1) / next;
+        at_most_k += term;
+        if (2 * at_most_k > 1 - confidence) break;
+        k = next;
+    }
+    return (kt_interval){sorted_quantile(sorted, n, 0.5), sorted[k], sorted[n - 1 - k]};
+}
+
 kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double confidence,
                                 kt_rng *rng) {
     double ratio[KT_MAX_SAMPLES];

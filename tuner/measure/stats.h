@@ -21,6 +21,11 @@ double kt_quantile(const double *x, int n, double q);
 /* Bootstrap interval (percentile method) of quantile q of n >= 1 values. */
 kt_interval kt_quantile_interval(const double *x, int n, double q, double confidence, kt_rng *rng);
 
+/* Median of n >= 1 independent values with the interval between two of them that holds the true median at least
+ * with this confidence, whatever the distribution (the sign test): x[k] and x[n-1-k] of the sorted values miss it
+ * with 2 P(Binomial(n, 1/2) <= k). Of fewer than six values all of them, which is 94 % of five. */
+kt_interval kt_median_interval(const double *x, int n, double confidence);
+
 /* Median of log(a[i] / b[i]) over pairs taken in the same round, with its paired bootstrap interval.
  * Positive: b is faster. n >= 1; all values > 0. */
 kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double confidence,

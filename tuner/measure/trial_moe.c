@@ -65,9 +65,13 @@ static kt_status allocate(moe_state *s, const kt_problem *q, kt_err *err) {
 static kt_status init_job(kt_trial *t, int contender, kt_err *err) {
     moe_state *s = t->state;
     int threads = kt_pool_threads(t->setup.pool);
+    int64_t at;
+
     kt_choice_map_single(&s->map, &t->setup.choices[contender]);
     s->bank = t->entry[contender].bank;
+    at = s->bank->at;
     for (int64_t e = 0; e < t->setup.problem.experts; e++) s->slots[e] = kt_cold_bank_next(s->bank);
+    if (s->active > 0) s->bank->at = at; /* calls take the next ones themselves */
     return kt_moe_job_init(&s->job, s->tokens, threads, s->workspace.bytes, err);
 }
 

@@ -25,6 +25,9 @@ static const kt_suite_measure measures[KT_ROW_KINDS] = {
 /* A race takes two or three; only a very busy machine needs more. */
 static const double pick_seconds = 30;
 
+/* A layer of 512 tokens takes 0.1 s; the median of two is their mean. */
+enum { least_rounds = 2 };
+
 /* --- what several kinds of rows need --- */
 
 kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *spec) {
@@ -41,8 +44,8 @@ kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *sp
     return q;
 }
 
-kt_status kt_suite_pick(const kt_suite_bench *s, const kt_registry *registry,
-                        const kt_problem *problem, int threads, kt_choice *out, kt_err *err) {
+kt_status kt_suite_pick(kt_suite_bench *s, const kt_registry *registry, const kt_problem *problem,
+                        int threads, kt_choice *out, kt_err *err) {
     kt_tune_cell cell = {.problem = *problem, .threads = threads, .weight = 1};
     kt_cell_list list = {.cells = &cell, .n = 1};
     kt_session_setup setup = {.registry = registry,
@@ -56,9 +59,11 @@ kt_status kt_suite_pick(const kt_suite_bench *s, const kt_registry *registry,
                               .stop_arg = s->options.stop_arg};
     kt_session *session = NULL;
     kt_table *table = NULL;
-    kt_status st = kt_session_create(&setup, &session, err);
+    kt_status st;
 
-    memset(out, 0, sizeof *out);
+    *out = s->memory->choice;
+    if (s->memory->has_choice) return KT_OK;
+    st = kt_session_create(&setup, &session, err);
     if (st == KT_OK) st = kt_session_step(session, err);
     if (st == KT_OK) st = kt_table_create(&table, err);
     if (st == KT_OK) st = kt_session_rows(session, table, err);
@@ -68,6 +73,8 @@ kt_status kt_suite_pick(const kt_suite_bench *s, const kt_registry *registry,
         out->variant = kt_registry_find(registry, table->rows[0].variant);
         st = kt_config_parse(out->variant, table->rows[0].config, &out->config, err);
     }
+    s->memory->choice = *out;
+    s->memory->has_choice = st == KT_OK;
     kt_table_destroy(table);
     kt_session_destroy(session);
     return st;
@@ -97,26 +104,56 @@ kt_status kt_suite_own(kt_isa isa, const kt_variant ***table, kt_registry **out,
 }
 
 kt_status kt_suite_rounds(const kt_suite_bench *s, const kt_stopwatch *watch, int n, double seconds,
-                          kt_samples *samples, kt_rng *rng, kt_err *err) {
-    int64_t end = kt_clock_ns() + (int64_t)(seconds * 1e9);
+                          kt_samples *samples, kt_err *err) {
     int live[KT_SUITE_ROWS];
+    int64_t end;
+    kt_rng rng;
 
+    kt_rng_seed(&rng, s->options.seed);
     for (int i = 0; i < n; i++) live[i] = i;
     for (int i = 0; i < n; i++) watch->sample(watch->arg, i); /* warm up, untaken */
+    end = kt_clock_ns() + (int64_t)(seconds * 1e9);
     do {
         if (s->options.stop && s->options.stop(s->options.stop_arg))
             return kt_fail(err, KT_E_CANCELLED, "bench: stopped");
-        kt_rounds_run(watch, samples, live, n, 1, INT64_MAX, rng);
+        kt_rounds_run(watch, samples, live, n, 1, INT64_MAX, &rng);
     } while (samples->n_rounds < KT_MAX_SAMPLES - 1 &&
-             (samples->n_rounds < 5 || kt_clock_ns() < end));
+             (samples->n_rounds < least_rounds || kt_clock_ns() < end));
     return KT_OK;
 }
 
-void kt_suite_ratio(const kt_samples *samples, int x, int y, kt_rng *rng, kt_suite_row *row) {
-    kt_interval ratio = kt_samples_compare(samples, x, y, 0.95, rng);
-    row->measured = exp(ratio.point);
-    row->spread = (kt_interval){exp(ratio.point), exp(ratio.low), exp(ratio.high)};
+/* --- a figure --- */
+
+void kt_suite_ratio(const kt_samples *samples, int x, int y, kt_suite_row *row) {
+    double a[KT_MAX_SAMPLES], b[KT_MAX_SAMPLES];
+    const int n = kt_samples_pairs(samples, x, y, a, b);
+
+    row->least_ns[0] = kt_quantile(a, n, 0);
+    row->least_ns[1] = kt_quantile(b, n, 0);
+    for (int r = 0; r < n; r++) a[r] /= b[r];
+    row->measured = kt_quantile(a, n, 0.5);
     row->rounds = samples->n_rounds;
+    row->n_placements = 1;
+}
+
+void kt_suite_add(kt_suite_tally *tally, kt_suite_row *row, const kt_suite_row *one) {
+    const int n = row->n_placements, rounds = row->rounds;
+    kt_suite_row all = *one;
+
+    for (int side = 0; side < 2 && n > 0; side++)
+        all.least_ns[side] = fmin(row->least_ns[side], one->least_ns[side]);
+    memcpy(all.placement, row->placement, sizeof all.placement);
+    all.placement[n] = one->measured;
+    tally->rate[n] = one->rate;
+    tally->ceiling[n] = one->ceiling;
+    all.n_placements = n + 1;
+    all.rounds = n > 0 ? rounds + one->rounds : one->rounds;
+    all.spread = kt_median_interval(all.placement, n + 1, 0.95);
+    all.measured = all.spread.point;
+    all.rate = kt_quantile(tally->rate, n + 1, 0.5);
+    all.ceiling = kt_quantile(tally->ceiling, n + 1, 0.5);
+    all.least_times = all.least_ns[0] / all.least_ns[1];
+    *row = all;
 }
 
 /* --- the run --- */
@@ -150,10 +187,8 @@ static kt_status measure(kt_suite_bench *s, const kt_suite_spec *spec, double se
     return st;
 }
 
-static void run_row(kt_suite_bench *s, const kt_suite_spec *spec, double seconds, kt_suite_row *row,
-                    kt_status *st) {
+static void name_row(const kt_suite_spec *spec, kt_suite_row *row) {
     static const char *const units[] = {"of read stream", "of peak", "of roofline"};
-    kt_err why = {0};
 
     memset(row, 0, sizeof *row);
     snprintf(row->name, sizeof row->name, "%s", spec->name);
@@ -161,16 +196,60 @@ static void run_row(kt_suite_bench *s, const kt_suite_spec *spec, double seconds
     row->kind = spec->kind;
     row->bar = spec->bar;
     row->at_most = spec->at_most;
-    *st = spec->kind == KT_ROW_MODEL ? measure(s, spec, seconds, row, &why) /* a process already */
-                                     : kt_suite_in_child(measure, s, spec, seconds, row, &why);
-    if (*st == KT_OK)
-        row->ok = row->bar == 0 ||
-                  (spec->at_most ? row->measured <= row->bar : row->measured >= row->bar);
-    if (*st == KT_OK || *st == KT_E_CANCELLED) return;
+}
+
+static bool is_kept(const kt_suite_row *row) {
+    return row->bar == 0 || (row->at_most ? row->measured <= row->bar : row->measured >= row->bar);
+}
+
+/* The row on one more placement, or once and for all. */
+static kt_status run_row(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                         kt_suite_tally *tally, kt_suite_row *row) {
+    kt_suite_row one;
+    kt_err why = {0};
+    kt_status st;
+
+    name_row(spec, &one);
+    st = spec->kind == KT_ROW_MODEL ? measure(s, spec, seconds, &one, &why) /* a process already */
+                                    : kt_suite_in_child(measure, s, spec, seconds, &one, &why);
+    if (st == KT_E_CANCELLED) return st;
+    if (st == KT_OK && one.n_placements > 0)
+        kt_suite_add(tally, row, &one);
+    else
+        *row = one;
+    row->ok = st == KT_OK && is_kept(row);
+    if (st == KT_OK) return st;
     snprintf(row->note, sizeof row->note, "%.127s", why.message);
-    row->skipped = *st == KT_E_UNSUPPORTED;
+    row->skipped = st == KT_E_UNSUPPORTED;
     row->ok = row->bar == 0 || row->skipped;
-    *st = KT_OK;
+    return KT_OK;
+}
+
+/* Whether another placement would say more. */
+static bool goes_on(const kt_suite_row *row) {
+    return row->n_placements > 0 && !*row->note;
+}
+
+/* What a run keeps of each row. */
+typedef struct row_state {
+    const kt_suite_spec *spec;
+    kt_suite_memory memory;
+    kt_suite_tally tally;
+} row_state;
+
+/* All rows, then all rows again: a spell of the machine meets one placement of each. */
+static kt_status run_rows(kt_suite_bench *s, row_state *state, int n, double seconds,
+                          kt_suite_row *rows, int *n_rows) {
+    for (int i = 0; i < n; i++) name_row(state[i].spec, &rows[i]);
+    for (int p = 0; p < KT_SUITE_PLACEMENTS; p++)
+        for (int i = 0; i < n; i++) {
+            if (p > 0 && !goes_on(&rows[i])) continue;
+            s->memory = &state[i].memory;
+            KT_TRY(run_row(s, state[i].spec, seconds / KT_SUITE_PLACEMENTS, &state[i].tally,
+                           &rows[i]));
+            if (p == 0) *n_rows = i + 1;
+        }
+    return KT_OK;
 }
 
 kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
@@ -178,19 +257,21 @@ kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
                        kt_suite_row rows[KT_SUITE_ROWS], int *n_rows, kt_err *err) {
     kt_suite_bench s = {.registry = registry, .machine = machine, .options = *options};
     double seconds = suite->seconds_per_row;
-    kt_status st = KT_OK;
-    int wanted = 0;
+    row_state *state = calloc(KT_SUITE_ROWS, sizeof *state);
+    kt_status st;
+    int n = 0;
 
     *n_rows = 0;
-    for (int i = 0; i < suite->n_specs; i++) wanted += is_wanted(options, &suite->specs[i]);
-    if (wanted == 0)
+    if (!state) return kt_fail(err, KT_E_NOMEM, "bench: no memory");
+    for (int i = 0; i < suite->n_specs; i++)
+        if (is_wanted(options, &suite->specs[i])) state[n++].spec = &suite->specs[i];
+    if (n == 0) {
+        free(state);
         return kt_fail(err, KT_E_INVALID, "suite %s: no row matches '%s'", suite->name,
                        options->rows);
-    if (options->seconds > 0) seconds = options->seconds / wanted;
-    for (int i = 0; i < suite->n_specs && st == KT_OK; i++) {
-        if (!is_wanted(options, &suite->specs[i])) continue;
-        run_row(&s, &suite->specs[i], seconds, &rows[*n_rows], &st);
-        *n_rows += st == KT_OK;
     }
+    if (options->seconds > 0) seconds = options->seconds / n;
+    st = run_rows(&s, state, n, seconds, rows, n_rows);
+    free(state);
     return st == KT_OK ? KT_OK : kt_fail(err, st, "bench: stopped");
 }

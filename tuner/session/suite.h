@@ -13,6 +13,12 @@
 
 #define KT_SUITE_ROWS 96
 
+/* A core may have spells, of a tenth of a second to seconds, in which a kernel runs at 0.8 of its speed and the
+ * ceilings do not; and some pages are slower than others. So all rows are measured one after the other, then
+ * all again, each time for a short while in a new process on freshly mapped weights. Six times: the least and the
+ * largest of six enclose their median with 97 %. */
+#define KT_SUITE_PLACEMENTS 6
+
 /* What a row measures. */
 typedef enum kt_suite_kind {
     KT_ROW_EXPERTS = 0, /* an expert layer as a fraction of a ceiling */
@@ -73,9 +79,13 @@ const kt_suite *kt_suite_find(const char *name); /* NULL = unknown */
 typedef struct kt_suite_row {
     char name[40], unit[40];
     kt_suite_kind kind;
-    double measured;    /* median of the paired fractions */
+    double measured;    /* median over the placements, each the median of its paired fractions */
     double bar;         /* 0 = for information */
-    kt_interval spread; /* 95 %, of measured */
+    kt_interval spread; /* 95 %, of measured: what another placement may say */
+    double placement[KT_SUITE_PLACEMENTS]; /* their figures, in order of time */
+    int n_placements;                      /* 0 = a row that is measured once */
+    double least_ns[2]; /* of the ceiling (or the other side) and the kernel, over all rounds */
+    double least_times; /* the figure by these: without whatever disturbs either */
     double rate;    /* of the kernel: GB/s of weights, or Gop/s; of ACCURACY its error, percent */
     double ceiling; /* in the same unit, in the same rounds; of ACCURACY the format's error */
     bool is_gbs;    /* which of both */
@@ -100,9 +110,9 @@ typedef struct kt_suite_options {
     void *stop_arg;
 } kt_suite_options;
 
-/* Run the rows in order. For each expert row the fastest correct variant is raced for first; then kernel and
- * ceilings take turns over the same memory. A row that cannot run says why. Refuses a glob that matches no
- * row. */
+/* Run the rows in order, KT_SUITE_PLACEMENTS times. The first time the fastest correct variant is raced for;
+ * then, and on each further placement, kernel and ceilings take turns over the same memory. A row that cannot run
+ * says why. Refuses a glob that matches no row. After a stop rows hold what they have. */
 kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
                        const kt_fingerprint *machine, const kt_suite_options *options,
                        kt_suite_row rows[KT_SUITE_ROWS], int *n_rows, kt_err *err);

@@ -30,15 +30,17 @@ typedef struct report {
     kt_status status;
     kt_err why;
     kt_suite_row row;
+    kt_suite_memory memory;
 } report;
 
 static void child_main(int fd, kt_suite_measure measure, kt_suite_bench *s,
                        const kt_suite_spec *spec, double seconds, const kt_suite_row *row) {
     const kt_pool_options options = {.n_threads = s->options.threads};
-    report r = {.row = *row};
+    report r = {.row = *row, .memory = *s->memory};
 
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    s->memory = &r.memory;
     r.status = kt_pool_create(&options, &s->pool, &r.why);
     if (r.status == KT_OK) r.status = measure(s, spec, seconds, &r.row, &r.why);
     _exit(write(fd, &r, sizeof r) == (ssize_t)sizeof r ? 0 : 1);
@@ -90,6 +92,7 @@ kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const k
         end_group(child, &state);
     if (came == 1) {
         *row = r.row;
+        *s->memory = r.memory;
         return r.status == KT_OK ? KT_OK : kt_fail(err, r.status, "%s", r.why.message);
     }
     if (came == -2) return kt_fail(err, KT_E_CANCELLED, "bench: stopped");

@@ -104,30 +104,32 @@ static kt_status add_libraries(dense *d, const kt_suite_bench *s, kt_err *err) {
     return st;
 }
 
+static void fill_row(const dense *d, const kt_samples *samples, const kt_choice *ours,
+                     kt_suite_row *row) {
+    const kt_problem *q = &d->problem;
+    const double operations = 2.0 * (double)q->m * (double)q->n * (double)q->k;
+    char name[sizeof row->contender];
+    int best = 1;
+
+    for (int i = 2; i <= d->n; i++)
+        if (kt_samples_p25(samples, i) < kt_samples_p25(samples, best)) best = i;
+    kt_suite_ratio(samples, best, OURS, row);
+    row->rate = operations / kt_samples_p25(samples, OURS);
+    row->ceiling = operations / kt_samples_p25(samples, best);
+    kt_contender_name(ours, name, sizeof name);
+    snprintf(row->contender, sizeof row->contender, "%.110s against %.50s", name,
+             d->library[best - 1].probe->name);
+}
+
 static kt_status compare(dense *d, const kt_suite_bench *s, const kt_choice *ours, double seconds,
                          kt_suite_row *row, kt_err *err) {
     kt_stopwatch watch = {.arg = d, .sample = sample, .disturbances = disturbances};
-    const kt_problem *q = &d->problem;
-    const double operations = 2.0 * (double)q->m * (double)q->n * (double)q->k;
     kt_samples samples;
-    kt_rng rng;
     kt_status st;
-    int best = 1;
 
-    kt_rng_seed(&rng, s->options.seed);
     KT_TRY(kt_samples_create(1 + MAX_LIBRARIES, &samples, err));
-    st = kt_suite_rounds(s, &watch, 1 + d->n, seconds, &samples, &rng, err);
-    if (st == KT_OK) {
-        char name[sizeof row->contender];
-        for (int i = 2; i <= d->n; i++)
-            if (kt_samples_p25(&samples, i) < kt_samples_p25(&samples, best)) best = i;
-        kt_suite_ratio(&samples, best, OURS, &rng, row);
-        row->rate = operations / kt_samples_p25(&samples, OURS);
-        row->ceiling = operations / kt_samples_p25(&samples, best);
-        kt_contender_name(ours, name, sizeof name);
-        snprintf(row->contender, sizeof row->contender, "%.110s against %.50s", name,
-                 d->library[best - 1].probe->name);
-    }
+    st = kt_suite_rounds(s, &watch, 1 + d->n, seconds, &samples, err);
+    if (st == KT_OK) fill_row(d, &samples, ours, row);
     kt_samples_destroy(&samples);
     return st;
 }
@@ -182,13 +184,11 @@ static const struct {
               {"o", 2048, 4096, 512},
               {"router", 128, 2048, 512},
               {"lm_head", 38016, 2048, 16}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 static const int64_t shape_rows[] = {1, 16, 64, 512};
 #define SHAPE_ROWS "m=1, 16, 64, 512 of each: "
 
-/* Time for finding the worst, of that for measuring it: at least five rounds each in any case. */
-static const double search_share = 0.1;
-
-static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, size_t i, int64_t m,
+static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, int i, int64_t m,
                        double seconds, kt_suite_row *cell, kt_err *err) {
     kt_suite_spec one = *spec;
     char name[sizeof cell->contender];
@@ -205,30 +205,39 @@ static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, size_t i, i
     return st;
 }
 
-/* The least of many short measurements is partly bad luck: the worst is measured once more, longer. */
-kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
-                          kt_suite_row *row, kt_err *err) {
-    char detail[sizeof row->detail] = SHAPE_ROWS;
-    size_t used = sizeof SHAPE_ROWS - 1, worst_shape = 0;
-    double worst = INFINITY;
-    int64_t worst_m = 1;
+/* Every shape for a moment; the worst one is kept in mind, with its choice. */
+static kt_status find_worst(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                            const kt_suite_row *row, kt_err *err) {
+    kt_suite_bench cell_bench = *s;
+    kt_suite_memory *worst = s->memory;
+    char detail[sizeof worst->detail] = SHAPE_ROWS;
+    size_t used = sizeof SHAPE_ROWS - 1;
+    double least = INFINITY;
 
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         used += (size_t)snprintf(detail + used, sizeof detail - used, "%s%s", i ? "; " : "",
                                  shapes[i].name);
         for (size_t j = 0; j < sizeof shape_rows / sizeof *shape_rows; j++) {
-            const int64_t m = shape_rows[j];
+            kt_suite_memory memory = {.shape = i + 1, .m = shape_rows[j]};
             kt_suite_row cell = *row;
-            if (m > shapes[i].most_m) continue;
-            KT_TRY(shape(s, spec, i, m, search_share * seconds, &cell, err));
+            if (memory.m > shapes[i].most_m) continue;
+            cell_bench.memory = &memory;
+            KT_TRY(shape(&cell_bench, spec, i, memory.m, seconds, &cell, err));
             used += (size_t)snprintf(detail + used, sizeof detail - used, " %.2f", cell.measured);
-            if (cell.measured >= worst) continue;
-            worst = cell.measured;
-            worst_shape = i;
-            worst_m = m;
+            if (cell.measured >= least) continue;
+            least = cell.measured;
+            *worst = memory;
         }
     }
-    KT_TRY(shape(s, spec, worst_shape, worst_m, seconds, row, err));
-    memcpy(row->detail, detail, sizeof detail);
+    memcpy(worst->detail, detail, sizeof detail);
+    return KT_OK;
+}
+
+/* The least of many short measurements is partly bad luck: the worst is measured once more, on every placement. */
+kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                          kt_suite_row *row, kt_err *err) {
+    if (s->memory->shape == 0) KT_TRY(find_worst(s, spec, seconds / 2, row, err));
+    KT_TRY(shape(s, spec, s->memory->shape - 1, s->memory->m, seconds, row, err));
+    memcpy(row->detail, s->memory->detail, sizeof row->detail);
     return KT_OK;
 }

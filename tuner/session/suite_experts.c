@@ -21,20 +21,26 @@ typedef struct duel {
     kt_pool *pool;
     const kt_variant *probe[N_CONTENDERS]; /* of STREAM and PEAK; NULL = not asked for */
     double work[N_CONTENDERS];             /* of one unit of the kernel: bytes; operations */
-    const char *data;                      /* the bank, for the stream */
-    size_t bytes, at, window;
-    int64_t repeats;           /* of the peak probe, for about 5 ms */
-    double operations;         /* of its last task */
-    int role[N_CONTENDERS], n; /* of the contenders of the rounds */
+    const kt_cold_bank *bank;              /* for the stream */
+    int64_t at, window;                    /* slots it reads next; of one call of the kernel */
+    int64_t repeats;                       /* of the peak probe, for about 5 ms */
+    double operations;                     /* of its last task */
+    int role[N_CONTENDERS], n;             /* of the contenders of the rounds */
 } duel;
+
+/* Bytes of each thread, whole pages. */
+static size_t stream_share(const duel *d) {
+    size_t bytes = (size_t)d->window * d->bank->stride;
+    return bytes / (size_t)kt_pool_threads(d->pool) / 4096 * 4096;
+}
 
 static void stream_task(void *arg, int64_t begin, int64_t end, int tid) {
     duel *d = arg;
-    size_t share = d->window / (size_t)kt_pool_threads(d->pool) / 4096 * 4096;
+    const char *data = (const char *)d->bank->buffer.data + (size_t)d->at * d->bank->stride;
+    size_t share = stream_share(d);
     (void)tid;
     for (int64_t i = begin; i < end; i++) {
-        kt_probe_call call = {
-            .data = d->data + d->at + (size_t)i * share, .bytes = share, .repeats = 1};
+        kt_probe_call call = {.data = data + (size_t)i * share, .bytes = share, .repeats = 1};
         d->probe[STREAM]->probe(&call);
     }
 }
@@ -55,18 +61,16 @@ static double run_ceiling(duel *d, int which) {
     kt_phase phase = {
         .run = which == STREAM ? stream_task : peak_task, .arg = d, .n_tasks = threads};
     int64_t start = kt_clock_ns();
-    double ns, work;
+    double ns;
 
     kt_pool_run(d->pool, &phase, 1);
     ns = (double)(kt_clock_ns() - start);
     if (which == STREAM) {
-        work = (double)(d->window / (size_t)threads / 4096 * 4096 * (size_t)threads);
-        d->at = d->at + 2 * d->window > d->bytes ? 0 : d->at + d->window;
-    } else {
-        work = d->operations * threads;
-        if (ns < 3e6) d->repeats *= 2;
+        d->at = (d->at + d->window) % d->bank->n_slots;
+        return (double)stream_share(d) * threads / ns;
     }
-    return work / ns;
+    if (ns < 3e6) d->repeats *= 2;
+    return d->operations * threads / ns;
 }
 
 /* Of a ceiling: how long it would take for one unit of the kernel. */
@@ -83,29 +87,14 @@ static int64_t duel_disturbances(void *arg) {
 }
 
 /* The fraction: time of the ceiling (the slower of two) over time of the kernel. */
-static kt_status measure(duel *d, const kt_suite_bench *s, double seconds, kt_suite_row *row,
-                         kt_err *err) {
-    kt_stopwatch watch = {.arg = d, .sample = duel_sample, .disturbances = duel_disturbances};
-    kt_samples samples;
-    kt_rng rng;
-    kt_status st;
+static void fill_row(const duel *d, const kt_samples *samples, kt_suite_row *row) {
     int by = 1;
 
-    d->n = 1;
-    for (int c = STREAM; c <= PEAK; c++)
-        if (d->probe[c]) d->role[d->n++] = c;
-    kt_rng_seed(&rng, s->options.seed);
-    KT_TRY(kt_samples_create(N_CONTENDERS, &samples, err));
-    st = kt_suite_rounds(s, &watch, d->n, seconds, &samples, &rng, err);
-    if (st == KT_OK) {
-        if (d->n > 2 && kt_samples_p25(&samples, 2) > kt_samples_p25(&samples, 1)) by = 2;
-        kt_suite_ratio(&samples, by, 0, &rng, row);
-        row->is_gbs = d->role[by] == STREAM;
-        row->ceiling = d->work[d->role[by]] / kt_samples_p25(&samples, by);
-        row->rate = d->work[d->role[by]] / kt_samples_p25(&samples, 0);
-    }
-    kt_samples_destroy(&samples);
-    return st;
+    if (d->n > 2 && kt_samples_p25(samples, 2) > kt_samples_p25(samples, 1)) by = 2;
+    kt_suite_ratio(samples, by, 0, row);
+    row->is_gbs = d->role[by] == STREAM;
+    row->ceiling = d->work[d->role[by]] / kt_samples_p25(samples, by);
+    row->rate = d->work[d->role[by]] / kt_samples_p25(samples, 0);
 }
 
 /* Sums of VPMADDWD by the faster of two ways to add them (kernels/probe). */
@@ -131,52 +120,80 @@ static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *
     return v ? v : kt_probe_peak(registry, "peak_");
 }
 
-static void fill_duel(duel *d, const kt_suite_bench *s, const kt_suite_spec *spec,
-                      const kt_problem *problem, const kt_cold_bank *bank) {
-    double units = kt_trial_units(d->trial);
-    d->kernel = kt_trial_stopwatch(d->trial);
-    d->data = bank->buffer.data;
-    d->bytes = bank->buffer.bytes;
-    d->window = (size_t)spec->topk * bank->stride;
-    d->work[STREAM] = kt_trial_bytes(d->trial, 0) / units;
-    d->work[PEAK] = kt_trial_operations(d->trial) / units;
+static kt_status find_probes(duel *d, const kt_suite_bench *s, const kt_suite_spec *spec,
+                             const kt_problem *problem, kt_err *err) {
+    d->n = 1;
     if (spec->of != KT_OF_PEAK) d->probe[STREAM] = kt_probe_stream(s->registry);
     if (spec->of != KT_OF_STREAM) d->probe[PEAK] = peak_of(s->registry, problem);
+    if ((spec->of != KT_OF_PEAK && !d->probe[STREAM]) ||
+        (spec->of != KT_OF_STREAM && !d->probe[PEAK]))
+        return kt_fail(err, KT_E_NOT_FOUND, "no usable probe variant");
+    for (int c = STREAM; c <= PEAK; c++)
+        if (d->probe[c]) d->role[d->n++] = c;
+    for (int64_t before = 0; d->probe[PEAK] && before != d->repeats;) {
+        before = d->repeats;
+        run_ceiling(d, PEAK);
+    }
+    return KT_OK;
+}
+
+/* Of spread tokens the experts themselves are the rotation, each with its own bytes. Else whole calls fill it: kernel
+ * and stream, which both move on by a call each round, then stay half a rotation apart, cold to each other. */
+static int64_t slots_of(const kt_suite_spec *spec, const kt_problem *q, const kt_variant *v) {
+    const size_t call = (size_t)q->topk * v->packed_bytes(q);
+    int64_t calls = (int64_t)(KT_SUITE_ROTATION / call) + 1;
+    if (spec->spread_tokens > 0) return q->experts;
+    return (calls < 2 ? 2 : calls) * q->topk;
+}
+
+static kt_status compare(duel *d, const kt_suite_bench *s, const kt_trial_setup *setup,
+                         double seconds, kt_suite_row *row, kt_err *err) {
+    kt_stopwatch watch = {.arg = d, .sample = duel_sample, .disturbances = duel_disturbances};
+    kt_samples samples;
+    kt_status st;
+
+    KT_TRY(kt_samples_create(N_CONTENDERS, &samples, err));
+    st = kt_trial_create(setup, &d->trial, err);
+    if (st == KT_OK) {
+        d->kernel = kt_trial_stopwatch(d->trial);
+        d->work[STREAM] = kt_trial_bytes(d->trial, 0) / kt_trial_units(d->trial);
+        d->work[PEAK] = kt_trial_operations(d->trial) / kt_trial_units(d->trial);
+        st = kt_suite_rounds(s, &watch, d->n, seconds, &samples, err);
+    }
+    if (st == KT_OK) fill_row(d, &samples, row);
+    kt_trial_destroy(d->trial);
+    kt_samples_destroy(&samples);
+    return st;
 }
 
 static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err) {
-    kt_problem problem = kt_suite_problem(s->registry, spec);
-    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
+    const kt_problem problem = kt_suite_problem(s->registry, spec);
     const int threads = kt_pool_threads(pool);
+    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
     kt_choice best, encoder;
-    kt_trial_setup setup = {.pool = pool,
+    kt_trial_setup setup = {.problem = problem,
+                            .pool = pool,
                             .banks = &banks,
                             .choices = &best,
                             .n_choices = 1,
                             .spread_tokens = spec->spread_tokens};
     kt_cold_bank *bank;
-    duel d = {.pool = pool, .repeats = 1};
+    duel d = {.pool = pool, .window = problem.topk, .repeats = 1};
     kt_status st;
 
     KT_TRY(kt_suite_pick(s, s->registry, &problem, threads, &best, err));
     kt_contender_name(&best, row->contender, sizeof row->contender);
-    st = kt_suite_encoder(s, s->registry, &problem, threads, &encoder, err);
-    /* The experts themselves are the rotation, each with its own bytes. */
-    if (st == KT_OK) st = kt_banks_get(&banks, &problem, best.variant, spec->experts, &bank, err);
+    KT_TRY(kt_suite_encoder(s, s->registry, &problem, threads, &encoder, err));
+    setup.encode = encoder.variant;
+    KT_TRY(find_probes(&d, s, spec, &problem, err));
+    st = kt_banks_get(&banks, &problem, best.variant, slots_of(spec, &problem, best.variant), &bank,
+                      err);
     if (st == KT_OK) {
-        setup.problem = problem;
-        setup.encode = encoder.variant;
-        st = kt_trial_create(&setup, &d.trial, err);
+        d.bank = bank;
+        d.at = bank->n_slots / d.window / 2 * d.window;
+        st = compare(&d, s, &setup, seconds, row, err);
     }
-    if (st == KT_OK) {
-        fill_duel(&d, s, spec, &problem, bank);
-        if ((spec->of != KT_OF_PEAK && !d.probe[STREAM]) ||
-            (spec->of != KT_OF_STREAM && !d.probe[PEAK]))
-            st = kt_fail(err, KT_E_NOT_FOUND, "no usable probe variant");
-    }
-    if (st == KT_OK) st = measure(&d, s, seconds, row, err);
-    kt_trial_destroy(d.trial);
     kt_banks_deinit(&banks);
     return st;
 }

@@ -19,12 +19,23 @@ typedef struct kt_suite_model {
     int repetitions;
 } kt_suite_model;
 
+/* What the first placement of a row finds out for the others. Plain bytes: variants are constant data, at the same
+ * address in every child. */
+typedef struct kt_suite_memory {
+    bool has_choice;
+    kt_choice choice;
+    int shape; /* of SHAPES: the worst, by its number + 1; 0 = unknown */
+    int64_t m;
+    char detail[224];
+} kt_suite_memory;
+
 /* One run of a suite; rows share it. */
 typedef struct kt_suite_bench {
     const kt_registry *registry;
     const kt_fingerprint *machine;
     kt_suite_options options;
-    kt_pool *pool; /* of options.threads; of rows in children only */
+    kt_pool *pool;           /* of options.threads; of rows in children only */
+    kt_suite_memory *memory; /* of the row in hand */
     kt_suite_model model[2];
 } kt_suite_bench;
 
@@ -52,9 +63,10 @@ kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
                             double seconds, kt_suite_row *row, kt_err *err);
 
-/* The fastest correct variant for this problem among those of a registry, by the tuner's own race. */
-kt_status kt_suite_pick(const kt_suite_bench *s, const kt_registry *registry,
-                        const kt_problem *problem, int threads, kt_choice *out, kt_err *err);
+/* The fastest correct variant for this problem among those of a registry, by the tuner's own race; s->memory's if it
+ * has one. */
+kt_status kt_suite_pick(kt_suite_bench *s, const kt_registry *registry, const kt_problem *problem,
+                        int threads, kt_choice *out, kt_err *err);
 kt_status kt_suite_encoder(const kt_suite_bench *s, const kt_registry *registry,
                            const kt_problem *problem, int threads, kt_choice *out, kt_err *err);
 /* With the activation encoding that a plan with these variants would take. */
@@ -64,11 +76,17 @@ kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *sp
  * destroys the registry, then frees the table. */
 kt_status kt_suite_own(kt_isa isa, const kt_variant ***table, kt_registry **out, kt_err *err);
 
-/* Rounds of contenders 0 .. n-1 until the time is spent, at least five. */
+/* Rounds of contenders 0 .. n-1 until the time is spent, at least two. */
 kt_status kt_suite_rounds(const kt_suite_bench *s, const kt_stopwatch *watch, int n, double seconds,
-                          kt_samples *samples, kt_rng *rng, kt_err *err);
+                          kt_samples *samples, kt_err *err);
 
-/* exp(ratio) of two contenders' times, with its interval, into row->measured. */
-void kt_suite_ratio(const kt_samples *samples, int x, int y, kt_rng *rng, kt_suite_row *row);
+/* The time of x over the time of y on this placement, into row->measured and what stands beside it. */
+void kt_suite_ratio(const kt_samples *samples, int x, int y, kt_suite_row *row);
+
+/* One more placement's figures for a row; the first makes the row. */
+typedef struct kt_suite_tally {
+    double rate[KT_SUITE_PLACEMENTS], ceiling[KT_SUITE_PLACEMENTS];
+} kt_suite_tally;
+void kt_suite_add(kt_suite_tally *tally, kt_suite_row *row, const kt_suite_row *placement);
 
 #endif

@@ -27,7 +27,7 @@ static void pair_deinit(pair *p) {
     kt_banks_deinit(&p->banks);
 }
 
-static kt_status pair_init(pair *p, const kt_suite_bench *s, const kt_suite_spec *spec,
+static kt_status pair_init(pair *p, kt_suite_bench *s, const kt_suite_spec *spec,
                            const int threads[2], kt_suite_row *row, kt_err *err) {
     kt_problem problem = kt_suite_problem(s->registry, spec);
     kt_trial_setup setup = {.banks = &p->banks,
@@ -55,19 +55,15 @@ static kt_status pair_init(pair *p, const kt_suite_bench *s, const kt_suite_spec
 static kt_status run(pair *p, const kt_suite_bench *s, const kt_stopwatch *watch, int over,
                      double seconds, double factor, kt_suite_row *row, kt_err *err) {
     kt_samples samples;
-    kt_rng rng;
     kt_status st;
 
-    kt_rng_seed(&rng, s->options.seed);
     KT_TRY(kt_samples_create(2, &samples, err));
-    st = kt_suite_rounds(s, watch, 2, seconds, &samples, &rng, err);
+    st = kt_suite_rounds(s, watch, 2, seconds, &samples, err);
     if (st == KT_OK) {
         const double operations = kt_trial_operations(p->trial[0]) / kt_trial_units(p->trial[0]);
-        kt_suite_ratio(&samples, over, 1 - over, &rng, row);
+        kt_suite_ratio(&samples, over, 1 - over, row);
         row->measured *= factor;
-        row->spread.point *= factor;
-        row->spread.low *= factor;
-        row->spread.high *= factor;
+        row->least_ns[0] *= factor;
         row->rate = operations / kt_samples_p25(&samples, 1);
         row->ceiling = operations / kt_samples_p25(&samples, 0);
     }
