@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "dispatch/table/table.h"
 #include "tests/support/tune_home.h"
 
@@ -254,7 +255,9 @@ Test(kttune_tables, exports_hold_every_row, .timeout = 180) {
     cr_expect_str_eq(kt_json_string(kt_json_get(kt_json_root(doc), "schema_version"), NULL),
                      "1.0.0");
     results = kt_json_get(kt_json_root(doc), "results");
-    cr_expect_gt(kt_json_length(results), 6);
+    cr_expect_geq(kt_json_length(results), 6);
+    if (kt_isa_available() & KT_ISA_AVX2) /* else plain code is all there is, and nobody lost */
+        cr_expect_gt(kt_json_length(results), 6, "losers as well");
     for (size_t i = 0; i < kt_json_length(results); i++) {
         const kt_json *r = kt_json_at(results, i);
         cr_expect_str_eq(kt_json_string(kt_json_get(r, "invalidity"), NULL), "correct");

@@ -61,6 +61,8 @@ Test(stats, interval_of_a_median_by_the_sign_test) {
     cr_expect(i.low == 1 && i.high == 9);
     i = kt_median_interval(x, 6, 0.78); /* P(<= 1) = 7/64: 0.781 */
     cr_expect(i.low == 2 && i.high == 8, "%g %g", i.low, i.high);
+    i = kt_median_interval(x, 8, 0.95); /* P(<= 1) = 9/256, on both sides 0.07 */
+    cr_expect(i.low == 1 && i.high == 9, "%g %g", i.low, i.high);
     i = kt_median_interval(x, 9, 0.95);
     cr_expect(i.low == 2 && i.point == 5 && i.high == 8, "%g %g %g", i.low, i.point, i.high);
     i = kt_median_interval(x, 1, 0.95);
