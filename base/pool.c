@@ -77,7 +77,6 @@ struct kt_pool {
     int n_threads, n_started;
     _Atomic int n_active; /* threads of the present run: the first ones */
     _Atomic int64_t spin_ns;
-    int64_t wait_ns;    /* tid 0's */
     kt_cpu_set homes;   /* of the workers, without the caller's; empty = nothing to keep clear of */
     int64_t moved_ns;   /* when the caller was last sent home */
     kt_cpu_set callers; /* affinity of the creating thread, when we changed it */
@@ -321,13 +320,10 @@ void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
     owed = advance(pool, 0);
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->sequence, memory_order_acquire);
-        int64_t start;
         work(pool, self, owed);
         owed = 0;
         if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
-        start = kt_clock_ns();
         wait_for_news(pool, self, seen);
-        pool->wait_ns += kt_clock_ns() - start;
     }
 }
 
@@ -436,8 +432,4 @@ void kt_pool_limit(kt_pool *pool, int n) {
 void kt_pool_spin(kt_pool *pool, int64_t spin_ns) {
     atomic_store_explicit(&pool->spin_ns, spin_ns ? spin_ns : default_spin_ns,
                           memory_order_relaxed);
-}
-
-int64_t kt_pool_wait_ns(const kt_pool *pool) {
-    return pool->wait_ns;
 }

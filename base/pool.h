@@ -54,9 +54,6 @@ void kt_pool_spin(kt_pool *pool, int64_t spin_ns);
  * No allocation, no lock. One run at a time per pool; not reentrant from a task. */
 void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases);
 
-/* Wait time spent by tid 0 between phases since the pool was made (for `kt bench`). */
-int64_t kt_pool_wait_ns(const kt_pool *pool);
-
 /* Usable cores: affinity mask and cgroup CPU quota; >= 1. */
 int kt_usable_cores(void);
 

@@ -18,8 +18,7 @@
 #include "kernels/simd/fp8_table512.h"
 #include "kernels/simd/p64_amx.h"
 
-#define KT_WIDE_INPUTS 128 /* a chunk: the inputs of a block of wf8b128 */
-#define KT_WIDE_QUADS (KT_WIDE_INPUTS / 4)
+#define KT_WIDE_INPUTS 128               /* a chunk: the inputs of a block of wf8b128 */
 #define KT_WIDE_ROWS (KT_AMX_BLOCK + 16) /* rows of all tiles, shared ones counted twice */
 
 /* A chunk as wbf16: [planes][pairs of inputs][64 rows][2]. Only wf16 has a second plane. */

@@ -99,13 +99,6 @@ KT_INLINE __m512i kt_blocks_codes(const kt_p64_spec s, __m512i v, const uint8_t 
     return s.values == KT_P64_LINEAR ? v : _mm512_shuffle_epi8(table, v);
 }
 
-/* The same from the planes of 32 inputs. */
-KT_INLINE __m512i kt_blocks_operand(const kt_p64_spec s, const uint8_t *planes, const int o,
-                                    const __m512i table) {
-    const __m512i line = _mm512_load_si512(planes + 256 * s.high + 256 * (o % s.low));
-    return kt_blocks_codes(s, line, planes, o, table);
-}
-
 /* Values + 128 of all 16 codes in each 128-bit lane. */
 KT_INLINE __m512i kt_blocks_table(const kt_p64_spec s) {
     const int8_t *values = s.values == KT_P64_IQ4 ? kt_iq4_values : kt_e2m1_values;

@@ -350,19 +350,14 @@ KT_INLINE void kt_micro_units(const kt_units *units, const int rows, const kt_un
     }
 }
 
-/* All rows of the block. Chains that widen more than once keep two sums, so two rows at a time. */
+/* All rows of the block. */
 KT_INLINE void kt_rows_units(kt_units *x, const kt_unit_kind kind) {
-    const int most = kind.chain && kind.chain < 8 / kind.halves && KT_V_BYTES == 31 ? 2 : 4;
-
-    for (x->row = 0; x->row + most <= x->tile->rows; x->row += most) kt_micro_units(x, most, kind);
+    for (x->row = 0; x->row + KT_MICRO_ROWS <= x->tile->rows; x->row += KT_MICRO_ROWS)
+        kt_micro_units(x, KT_MICRO_ROWS, kind);
     switch (x->tile->rows - x->row) {
     case 1: kt_micro_units(x, 1, kind); return;
-    case 2:
-        if (most > 2) kt_micro_units(x, 2, kind);
-        return;
-    case 3:
-        if (most > 3) kt_micro_units(x, 3, kind);
-        return;
+    case 2: kt_micro_units(x, 2, kind); return;
+    case 3: kt_micro_units(x, 3, kind); return;
     default: return;
     }
 }

@@ -85,9 +85,6 @@ KT_INLINE kt_vi kt_v_add_floats_now(kt_vi a, kt_vi b) {
 KT_INLINE kt_vf kt_v_to_float(kt_vi v) {
     return _mm256_cvtepi32_ps(v);
 }
-KT_INLINE kt_vf kt_v_zero(void) {
-    return _mm256_setzero_ps();
-}
 KT_INLINE kt_vf kt_v_each_float(float v) {
     return _mm256_set1_ps(v);
 }

@@ -32,16 +32,8 @@ bool kt_http_gone(const kt_http_exchange *x) {
     return atomic_load_explicit(&x->gone, memory_order_acquire);
 }
 
-const char *kt_http_path(const kt_http_exchange *x) {
-    return x->head.path;
-}
-
 const char *kt_http_path_rest(const kt_http_exchange *x) {
     return x->rest;
-}
-
-const char *kt_http_get_header(const kt_http_exchange *x, const char *lower_case_name) {
-    return kt_http_find_header(&x->head, lower_case_name);
 }
 
 const char *kt_http_body(const kt_http_exchange *x, size_t *size) {

@@ -262,10 +262,6 @@ int kt_http_server_port(const kt_http_server *s) {
     return s->port;
 }
 
-int kt_http_server_connections(const kt_http_server *s) {
-    return atomic_load(&s->n_conns);
-}
-
 /* Writing to a socket that the other side has closed raises SIGPIPE, which would end the process. It
  * is directed at the writing thread, so blocking it here is enough and nobody else's business. */
 static void block_sigpipe(sigset_t *old) {

@@ -41,7 +41,6 @@ kt_status kt_http_server_create(const kt_http_options *options, kt_http_server *
 /* After run returned and every exchange was released. Accepts NULL. */
 void kt_http_server_destroy(kt_http_server *s);
 int kt_http_server_port(const kt_http_server *s);
-int kt_http_server_connections(const kt_http_server *s); /* open now; any thread */
 
 /* Serve until stopped. */
 kt_status kt_http_server_run(kt_http_server *s, kt_err *err);
@@ -52,11 +51,8 @@ void kt_http_server_stop(kt_http_server *s);
 
 /* ---- the request; the strings live as long as the exchange ---- */
 
-const char *kt_http_path(const kt_http_exchange *x);
 /* What '*' of the route stands for, else "". */
 const char *kt_http_path_rest(const kt_http_exchange *x);
-const char *kt_http_get_header(const kt_http_exchange *x,
-                               const char *lower_case_name); /* or NULL */
 const char *kt_http_body(const kt_http_exchange *x, size_t *size);
 const char *kt_http_request_id(const kt_http_exchange *x); /* 24 hexadecimal digits, unique */
 

@@ -33,7 +33,7 @@ typedef struct kt_bpe {
     uint32_t *vocab; /* open addressing: id + 1 of pieces, by their bytes */
     size_t vocab_mask;
     struct kt_merge *merges; /* open addressing by the pair of ids */
-    size_t merge_mask, n_merges, merge_capacity;
+    size_t merge_mask, n_merges;
     int32_t byte_ids[256]; /* id of each single byte, -1 = absent */
     bool ignore_merges;    /* a whole piece found in the vocabulary is one token */
 } kt_bpe;

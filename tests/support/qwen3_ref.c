@@ -171,10 +171,6 @@ void kt_ref_free(kt_ref_model *m) {
     free(m);
 }
 
-const kt_model_config *kt_ref_config(const kt_ref_model *m) {
-    return &m->dir.config;
-}
-
 /* ---- arithmetic ---- */
 
 static double to_bf16(double x) {

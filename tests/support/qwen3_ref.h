@@ -23,7 +23,6 @@ typedef enum kt_ref_rounding {
  * message in err when it cannot be read. */
 kt_ref_model *kt_ref_load(const char *folder, kt_quant weights, kt_err *err);
 void kt_ref_free(kt_ref_model *m);
-const kt_model_config *kt_ref_config(const kt_ref_model *m);
 
 /* logits [n, vocab]; hidden NULL or [layers + 1, n, hidden]; router NULL or [layers, n, experts] router
  * logits (zero in dense layers). */

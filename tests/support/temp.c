@@ -39,23 +39,3 @@ void kt_temp_write(const char *folder, const char *name, const void *data, size_
     f = fopen(path, "wb");
     if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) fail(path);
 }
-
-void kt_temp_copy(const char *from, const char *folder, const char *name, int link) {
-    char path[PATH_MAX], *data;
-    FILE *f;
-    long size = -1;
-
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (link) {
-        if (symlink(from, path) != 0) fail(path);
-        return;
-    }
-    f = fopen(from, "rb");
-    if (!f || fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) < 0) fail(from);
-    rewind(f);
-    data = malloc((size_t)size + 1);
-    if (!data || fread(data, 1, (size_t)size, f) != (size_t)size) fail(from);
-    fclose(f);
-    kt_temp_write(folder, name, data, (size_t)size);
-    free(data);
-}

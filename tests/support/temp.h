@@ -10,7 +10,5 @@ void kt_temp_make(char *out, size_t out_bytes);
 void kt_temp_remove(const char *folder);
 /* Write a whole file folder/name. */
 void kt_temp_write(const char *folder, const char *name, const void *data, size_t size);
-/* Copy a file; link = make a symbolic link to it instead. */
-void kt_temp_copy(const char *from, const char *folder, const char *name, int link);
 
 #endif

@@ -217,20 +217,3 @@ kt_status kt_synthetic_pack_into(const kt_problem *q, const kt_variant *v, uint6
     return q->op == KT_OP_MOE_FFN ? pack_expert(q, v, seed, dst, err)
                                   : pack_gemm(q, v, seed, dst, err);
 }
-
-kt_status kt_synthetic_pack(const kt_problem *q, const kt_variant *v, uint64_t seed, void **out,
-                            size_t *bytes, kt_err *err) {
-    size_t size = v->packed_bytes(q);
-    void *dst = aligned_alloc(64, (size + 63) / 64 * 64);
-    kt_status st;
-
-    *out = NULL;
-    *bytes = size;
-    if (!dst) return kt_fail(err, KT_E_NOMEM, "%s: no memory to pack %zu bytes", v->name, size);
-    st = kt_synthetic_pack_into(q, v, seed, dst, err);
-    if (st == KT_OK)
-        *out = dst;
-    else
-        free(dst);
-    return st;
-}

@@ -20,12 +20,8 @@ void kt_synthetic_destroy(kt_synthetic *s); /* accepts a zeroed one */
 /* Normal values of variance one. */
 void kt_synthetic_rows(float *x, size_t count, uint64_t seed);
 
-/* Packed bytes of one synthetic matrix (GEMM) or expert (MOE_FFN) for this variant and problem:
- * malloc'd, 64-byte aligned, owned by the caller. */
-kt_status kt_synthetic_pack(const kt_problem *problem, const kt_variant *variant, uint64_t seed,
-                            void **out, size_t *bytes, kt_err *err);
-
-/* The same into dst, which has room for packed_bytes and is aligned to 64 bytes. */
+/* Packed bytes of one synthetic matrix (GEMM) or expert (MOE_FFN) for this variant and problem, into dst,
+ * which has room for packed_bytes and is aligned to 64 bytes. */
 kt_status kt_synthetic_pack_into(const kt_problem *problem, const kt_variant *variant,
                                  uint64_t seed, void *dst, kt_err *err);
 

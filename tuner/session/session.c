@@ -530,10 +530,6 @@ size_t kt_session_pool_bytes(const kt_session *s) {
     return bytes;
 }
 
-const kt_verdicts *kt_session_verdicts(const kt_session *s) {
-    return &s->verdicts;
-}
-
 const kt_tune_cell *kt_session_planned(const kt_session *s, size_t at, double *seconds) {
     *seconds = s->seconds[s->order[at]];
     return &s->setup.cells->cells[s->order[at]];

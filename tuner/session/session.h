@@ -67,9 +67,6 @@ const kt_oracle_result *kt_session_oracle(const kt_session *s, size_t i);
 /* Memory of the cold weights that are held now. */
 size_t kt_session_pool_bytes(const kt_session *s);
 
-/* Gate results so far; borrowed. */
-const kt_verdicts *kt_session_verdicts(const kt_session *s);
-
 /* The cell that comes at place `at` of the order of work, most valuable first, and its predicted
  * seconds: for --dry-run. */
 const kt_tune_cell *kt_session_planned(const kt_session *s, size_t at, double *seconds);

@@ -7,7 +7,6 @@
 #include "tuner/space/shapes.h"
 
 #define KT_MAX_MIX_STEPS 64
-#define KT_MAX_MIXES 8
 #define KT_MAX_THREAD_COUNTS 8
 
 /* One kind of step of a server. share: of the time of the mix. */
