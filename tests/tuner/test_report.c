@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <ctype.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,56 @@ Test(report, tables_without_rows_or_measured_machine_still_give_a_page) {
     check_nesting(page);
     cr_expect(!strstr(page, "nan"));
     cr_expect(!strstr(page, ">Roofline<"));
+    free(page);
+    kt_table_destroy(t);
+}
+
+/* The least distance of a cell's centre in the roofline from the box of the bandwidth's label: 8 to 20 pixels above the
+ * line through its middle, as wide as its letters, of 6 pixels each in the mean. */
+static double room_of_label(const char *page) {
+    const char *svg = strstr(page, "<svg"), *end = strstr(svg, "</svg>");
+    const char *text = strstr(svg, " GB/s, "), *at = text, *circle = svg;
+    double x, y, degrees, cx, cy, least = 1e9;
+
+    cr_assert(text && text < end);
+    while (strncmp(at, "translate(", 10) != 0) at--;
+    cr_assert_eq(sscanf(at, "translate(%lf %lf) rotate(%lf)", &x, &y, &degrees), 3);
+    const double angle = degrees * 3.14159265358979 / 180;
+    const double width = 6 * (double)(strchr(text, '<') - strchr(at, '>') - 1);
+    while ((circle = strstr(circle, "<circle cx=\"")) && circle < end) {
+        cr_assert_eq(sscanf(circle++, "<circle cx=\"%lf\" cy=\"%lf\"", &cx, &cy), 2);
+        const double along = (cx - x) * cos(angle) + (cy - y) * sin(angle);
+        const double above = (cx - x) * sin(angle) - (cy - y) * cos(angle);
+        least = fmin(least, hypot(fmax(fabs(along) - width / 2, 0), fmax(fabs(above - 14) - 6, 0)));
+    }
+    return least;
+}
+
+/* A mark's radius and half its border must fit between: of the filed tables, and of one whose cells lie where the label
+ * would be. */
+Test(report, no_cell_hides_the_label_of_the_slope) {
+    enum { N = 3 };
+    static const double stream = 20, peak = 640, above = 1.15; /* on the label, not the slope */
+    static const double mark = 4.5 + 1.5 / 2;
+    kt_table *t;
+    char *page = shipped_page(TABLE);
+
+    cr_expect_gt(room_of_label(page), mark, "%g", room_of_label(page));
+    free(page);
+    page = shipped_page(KT_SOURCE_DIR "/results/zen4-2c-24g/Qwen3-30B-A3B.kttable.json");
+    cr_expect_gt(room_of_label(page), mark, "%g", room_of_label(page));
+    free(page);
+    cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
+    t->fingerprint.ceilings.stream_gbs_1t = t->fingerprint.ceilings.stream_gbs_all = stream;
+    t->fingerprint.ceilings.peak_scalar_gops = peak;
+    for (int i = 0; i < N; i++) { /* 2, 4 and 8 operations a byte of up to 32 */
+        kt_table_row row = row_of(1 << i, "any_any_p64__scalar");
+        const double operations = 2.0 * (1 << i) * 64 * 64;
+        row.time_ns = operations / ((2 << i) * stream * above);
+        cr_assert_eq(kt_table_put(t, &row, NULL), KT_OK);
+    }
+    page = export_of(t, NULL, "html");
+    cr_expect_gt(room_of_label(page), mark, "%g", room_of_label(page));
     free(page);
     kt_table_destroy(t);
 }

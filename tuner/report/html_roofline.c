@@ -9,6 +9,9 @@
 
 enum { WIDTH = 1100, HEIGHT = 480, LEFT = 68, RIGHT = 1080, TOP = 14, BOTTOM = 430, COLOURS = 6 };
 
+/* Of "123.4 GB/s, 12 threads" in the page's 12 pixels, above the line. */
+enum { LABEL_WIDTH = 130, LABEL_HEIGHT = 12, LABEL_RISE = 8 };
+
 typedef struct point {
     double intensity, gops; /* operations per byte; operations per ns */
 } point;
@@ -95,14 +98,47 @@ static void draw_roof(FILE *to, const kt_ceilings *c, int threads, const kt_log_
 
     fprintf(to, "<path fill=\"none\" %s d=\"M%.1f %.1fL%.1f %.1fH%d\"/>", look, x0, y0, x1, y1,
             RIGHT);
-    /* Over the middle of the slope no cell lies; that of fewer threads has cells all around and is
-     * explained below the picture. */
-    if (is_main)
-        fprintf(to,
-                "<text class=\"t\" transform=\"translate(%.1f %.1f) rotate(%.1f)\" y=\"-8\" "
-                "text-anchor=\"middle\">%.1f GB/s, %d thread%s</text>\n",
-                (x0 + x1) / 2, (y0 + y1) / 2, atan2(y1 - y0, x1 - x0) * 180 / 3.14159265358979,
-                stream, threads, threads > 1 ? "s" : "");
+}
+
+/* How far the nearest cell is from the label: a box above the slope, around (x, y), turned with it. */
+static double clearance(const kt_table *t, const kt_log_axis *to_x, const kt_log_axis *to_y,
+                        double x, double y, double angle) {
+    double least = WIDTH;
+    point p;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (!locate(&t->rows[i], &p)) continue;
+        double dx = kt_log_axis_at(to_x, p.intensity) - x, dy = kt_log_axis_at(to_y, p.gops) - y;
+        double along = fabs(dx * cos(angle) + dy * sin(angle)) - LABEL_WIDTH / 2.0;
+        double above = dx * sin(angle) - dy * cos(angle); /* of the slope */
+        double across = fabs(above - LABEL_RISE - LABEL_HEIGHT / 2.0) - LABEL_HEIGHT / 2.0;
+        least = fmin(least, hypot(fmax(along, 0), fmax(across, 0)));
+    }
+    return least;
+}
+
+/* The bandwidth, where the slope of all threads has the most room; that of fewer has cells all around and is
+ * explained below the picture. */
+static void label_roof(const kt_table *t, FILE *to, int threads, const kt_log_axis *x,
+                       const kt_log_axis *y) {
+    const kt_ceilings *c = &t->fingerprint.ceilings;
+    double stream = stream_of(c, threads), top = best_peak(c) * threads;
+    double from = fmax(x->low, y->low / stream);
+    double x0 = kt_log_axis_at(x, from), y0 = kt_log_axis_at(y, from * stream);
+    double dx = kt_log_axis_at(x, top / stream) - x0, dy = kt_log_axis_at(y, top) - y0;
+    double angle = atan2(dy, dx), best = 0.5, room = -1;
+
+    for (int i = 0; i < 15; i++) { /* the middle first, then further and further to either side */
+        double at = 0.5 + (i % 2 ? -0.05 : 0.05) * ((i + 1) / 2);
+        double r = clearance(t, x, y, x0 + at * dx, y0 + at * dy, angle);
+        if (r <= room + 1) continue;
+        room = r;
+        best = at;
+    }
+    fprintf(to,
+            "<text class=\"t\" transform=\"translate(%.1f %.1f) rotate(%.1f)\" y=\"-%d\" "
+            "text-anchor=\"middle\">%.1f GB/s, %d thread%s</text>\n",
+            x0 + best * dx, y0 + best * dy, angle * 180 / 3.14159265358979, LABEL_RISE, stream,
+            threads, threads > 1 ? "s" : "");
 }
 
 /* A ceiling per instruction set, from the slope on. Those of equal peak are one line. */
@@ -187,6 +223,7 @@ void kt_html_roofline(const kt_export_input *in, FILE *to) {
         draw_point(in, to, i, colour_of(t, i, firsts, &n_colours), t->rows[i].threads == threads,
                    kt_log_axis_at(&x, p.intensity), kt_log_axis_at(&y, p.gops));
     }
+    label_roof(t, to, threads, &x, &y);
     fputs("</svg>\n<ul class=\"key\">", to);
     for (int i = 0; i < n_colours; i++) {
         const kt_problem *p = &t->rows[firsts[i]].problem;
