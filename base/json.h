@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "kt/status.h"
 
@@ -44,7 +45,9 @@ const kt_json *kt_json_get_n(const kt_json *object, const char *key, size_t key_
 /* Member i in source order; key is NUL-terminated, *key_size its length (may hold NULs). */
 const kt_json *kt_json_member(const kt_json *object, size_t i, const char **key, size_t *key_size);
 const char *kt_json_string(const kt_json *value, size_t *size); /* NULL if not a string; UTF-8 */
-const char *kt_json_lexeme(const kt_json *number);              /* the digits as written, or NULL */
+/* The string of a member; "" when it is missing or of another type. */
+const char *kt_json_text(const kt_json *object, const char *key);
+const char *kt_json_lexeme(const kt_json *number); /* the digits as written, or NULL */
 /* The value, not the spelling, decides: 1e3 and 1.0 are integers, 1.5 and 1e30 fit none. */
 bool kt_json_is_integer(const kt_json *value); /* fits int64 without rounding */
 bool kt_json_bool(const kt_json *value, bool fallback);
@@ -96,7 +99,16 @@ void kt_json_put_bool(kt_json_writer *w, bool v);
 void kt_json_put_null(kt_json_writer *w);
 void kt_json_put_raw(kt_json_writer *w, const char *json, size_t size); /* one value, not checked */
 void kt_json_put_value(kt_json_writer *w, const kt_json *value);        /* lexemes and order kept */
+/* A member: key and value. */
+void kt_json_add_string(kt_json_writer *w, const char *key, const char *s);
+void kt_json_add_int(kt_json_writer *w, const char *key, int64_t v);
+void kt_json_add_double(kt_json_writer *w, const char *key, double v);
+void kt_json_add_fixed(kt_json_writer *w, const char *key, double v, int decimals);
+void kt_json_add_bool(kt_json_writer *w, const char *key, bool v);
+void kt_json_add_null(kt_json_writer *w, const char *key);
 /* NUL-terminated text, or NULL after an error; stays owned by the writer. */
 const char *kt_json_writer_text(const kt_json_writer *w, size_t *size);
+/* The text and a line's end to a stream, nothing after an error; then kt_json_writer_deinit. */
+void kt_json_writer_print(kt_json_writer *w, FILE *to);
 
 #endif

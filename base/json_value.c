@@ -79,6 +79,11 @@ const char *kt_json_string(const kt_json *value, size_t *size) {
     return ok ? value->as.text : NULL;
 }
 
+const char *kt_json_text(const kt_json *object, const char *key) {
+    const char *text = kt_json_string(kt_json_get(object, key), NULL);
+    return text ? text : "";
+}
+
 const char *kt_json_lexeme(const kt_json *number) {
     return is(number, KT_JSON_NUMBER) ? number->as.text : NULL;
 }

@@ -331,9 +331,48 @@ void kt_json_put_value(kt_json_writer *w, const kt_json *value) {
     }
 }
 
+/* --- members --- */
+
+void kt_json_add_string(kt_json_writer *w, const char *key, const char *s) {
+    kt_json_key(w, key);
+    kt_json_put_string(w, s);
+}
+
+void kt_json_add_int(kt_json_writer *w, const char *key, int64_t v) {
+    kt_json_key(w, key);
+    kt_json_put_int(w, v);
+}
+
+void kt_json_add_double(kt_json_writer *w, const char *key, double v) {
+    kt_json_key(w, key);
+    kt_json_put_double(w, v);
+}
+
+void kt_json_add_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
+    kt_json_key(w, key);
+    kt_json_put_fixed(w, v, decimals);
+}
+
+void kt_json_add_bool(kt_json_writer *w, const char *key, bool v) {
+    kt_json_key(w, key);
+    kt_json_put_bool(w, v);
+}
+
+void kt_json_add_null(kt_json_writer *w, const char *key) {
+    kt_json_key(w, key);
+    kt_json_put_null(w);
+}
+
+/* --- the text --- */
+
 const char *kt_json_writer_text(const kt_json_writer *w, size_t *size) {
     int ok = !w->failed && w->depth == 0 && !w->after_key && w->size > 0;
 
     if (size) *size = ok ? w->size : 0;
     return ok ? w->text : NULL;
+}
+
+void kt_json_writer_print(kt_json_writer *w, FILE *to) {
+    if (kt_json_writer_text(w, NULL)) fprintf(to, "%s\n", kt_json_writer_text(w, NULL));
+    kt_json_writer_deinit(w);
 }

@@ -32,14 +32,10 @@ static void write_json(FILE *stream, const char *time, const char *level, const 
     const char *line;
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "ts");
-    kt_json_put_string(&w, time);
-    kt_json_key(&w, "level");
-    kt_json_put_string(&w, level);
-    kt_json_key(&w, "area");
-    kt_json_put_string(&w, area);
-    kt_json_key(&w, "msg");
-    kt_json_put_string(&w, message);
+    kt_json_add_string(&w, "ts", time);
+    kt_json_add_string(&w, "level", level);
+    kt_json_add_string(&w, "area", area);
+    kt_json_add_string(&w, "msg", message);
     kt_json_end_object(&w);
     line = kt_json_writer_text(&w, NULL);
     if (line) fprintf(stream, "%s\n", line);

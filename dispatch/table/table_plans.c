@@ -86,18 +86,11 @@ void kt_table_put_plan_value(kt_json_writer *w, const void *value) {
     const kt_table_plan *p = value;
 
     kt_json_begin_object(w);
-    kt_json_key(w, "cell");
-    kt_json_put_string(w, p->cell);
-    kt_json_key(w, "tokens");
-    kt_json_put_int(w, p->tokens);
-    kt_json_key(w, "routing");
-    kt_json_put_string(w, p->routing);
-    kt_json_key(w, "imbalance");
-    kt_json_put_fixed(w, p->imbalance, 4);
-    if (p->predicted > 0) {
-        kt_json_key(w, "predicted");
-        kt_json_put_fixed(w, p->predicted, 4);
-    }
+    kt_json_add_string(w, "cell", p->cell);
+    kt_json_add_int(w, "tokens", p->tokens);
+    kt_json_add_string(w, "routing", p->routing);
+    kt_json_add_fixed(w, "imbalance", p->imbalance, 4);
+    if (p->predicted > 0) kt_json_add_fixed(w, "predicted", p->predicted, 4);
     kt_table_put_row_members(w, &p->row);
     kt_json_end_object(w);
 }

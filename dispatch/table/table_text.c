@@ -42,19 +42,9 @@ static uint64_t checksum(const char *text, size_t size) {
 
 /* --- writing --- */
 
-static void put_named(kt_json_writer *w, const char *key, const char *value) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, value);
-}
-
-static void put_count(kt_json_writer *w, const char *key, int64_t value) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, value);
-}
-
 /* Fields an operation does not use are zero and left out. */
 static void put_optional(kt_json_writer *w, const char *key, int64_t value) {
-    if (value) put_count(w, key, value);
+    if (value) kt_json_add_int(w, key, value);
 }
 
 /* [variant, config, ns] */
@@ -69,38 +59,36 @@ static void put_timed(kt_json_writer *w, const char *variant, const char *config
 void kt_table_put_row_members(kt_json_writer *w, const kt_table_row *row) {
     const kt_problem *p = &row->problem;
 
-    put_named(w, "op", kt_op_name(p->op));
-    put_named(w, "weights", kt_weight_format_name(p->weights));
-    put_named(w, "acts", kt_act_format_name(p->acts));
-    put_count(w, "n", p->n);
-    put_count(w, "k", p->k);
+    kt_json_add_string(w, "op", kt_op_name(p->op));
+    kt_json_add_string(w, "weights", kt_weight_format_name(p->weights));
+    kt_json_add_string(w, "acts", kt_act_format_name(p->acts));
+    kt_json_add_int(w, "n", p->n);
+    kt_json_add_int(w, "k", p->k);
     put_optional(w, "experts", p->experts);
     put_optional(w, "topk", p->topk);
     put_optional(w, "kv_heads", p->kv_heads);
     put_optional(w, "context", p->context);
-    put_count(w, "threads", row->threads);
-    put_count(w, "m", p->m);
-    put_named(w, "variant", row->variant);
-    put_named(w, "config", row->config);
-    put_count(w, "version", row->version);
-    kt_json_key(w, "time_ns");
-    kt_json_put_fixed(w, row->time_ns, 1);
+    kt_json_add_int(w, "threads", row->threads);
+    kt_json_add_int(w, "m", p->m);
+    kt_json_add_string(w, "variant", row->variant);
+    kt_json_add_string(w, "config", row->config);
+    kt_json_add_int(w, "version", row->version);
+    kt_json_add_fixed(w, "time_ns", row->time_ns, 1);
     kt_json_key(w, "ci");
     kt_json_begin_array(w);
     kt_json_put_fixed(w, row->ci_low, 4);
     kt_json_put_fixed(w, row->ci_high, 4);
     kt_json_end_array(w);
-    put_count(w, "rounds", row->rounds);
+    kt_json_add_int(w, "rounds", row->rounds);
     kt_json_key(w, "default");
     put_timed(w, row->default_variant, row->default_config, row->default_ns);
-    put_named(w, "status", row->status);
+    kt_json_add_string(w, "status", row->status);
     kt_json_key(w, "runners");
     kt_json_begin_array(w);
     for (int i = 0; i < row->n_runners; i++)
         put_timed(w, row->runner[i].variant, row->runner[i].config, row->runner[i].time_ns);
     kt_json_end_array(w);
-    kt_json_key(w, "error");
-    kt_json_put_double(w, row->error);
+    kt_json_add_double(w, "error", row->error);
 }
 
 /* One JSON value on a line of its own: `prefix` value `suffix`. */

@@ -47,18 +47,14 @@ static double field(const kt_ceilings *c, size_t i) {
 
 static void write_ceilings(const kt_ceilings *c, kt_json_writer *w) {
     kt_json_begin_object(w);
-    for (size_t i = 0; i < sizeof ceiling_fields / sizeof *ceiling_fields; i++) {
-        kt_json_key(w, ceiling_fields[i].key);
-        kt_json_put_double(w, field(c, i));
-    }
-    kt_json_key(w, "threads_all");
-    kt_json_put_int(w, c->threads_all);
+    for (size_t i = 0; i < sizeof ceiling_fields / sizeof *ceiling_fields; i++)
+        kt_json_add_double(w, ceiling_fields[i].key, field(c, i));
+    kt_json_add_int(w, "threads_all", c->threads_all);
     kt_json_key(w, "peak_gops");
     kt_json_begin_object(w);
     for (int bit = 0; bit < KT_ISA_COUNT; bit++) {
         if (c->peak_gops[bit] == 0) continue;
-        kt_json_key(w, kt_isa_name(bit));
-        kt_json_put_double(w, c->peak_gops[bit]);
+        kt_json_add_double(w, kt_isa_name(bit), c->peak_gops[bit]);
     }
     kt_json_end_object(w);
     kt_json_end_object(w);
@@ -68,24 +64,15 @@ void kt_fingerprint_write(const kt_fingerprint *f, kt_json_writer *w) {
     char isa[160];
 
     kt_json_begin_object(w);
-    kt_json_key(w, "vendor");
-    kt_json_put_string(w, f->vendor);
-    kt_json_key(w, "microarch");
-    kt_json_put_string(w, f->microarch);
-    kt_json_key(w, "family");
-    kt_json_put_int(w, f->family);
-    kt_json_key(w, "model");
-    kt_json_put_int(w, f->model);
-    kt_json_key(w, "stepping");
-    kt_json_put_int(w, f->stepping);
-    kt_json_key(w, "isa");
-    kt_json_put_string(w, kt_isa_format(f->isa, isa, sizeof isa));
-    kt_json_key(w, "usable_cores");
-    kt_json_put_int(w, f->usable_cores);
-    kt_json_key(w, "numa_nodes");
-    kt_json_put_int(w, f->numa_nodes);
-    kt_json_key(w, "memory_bytes");
-    kt_json_put_int(w, (int64_t)f->memory_bytes);
+    kt_json_add_string(w, "vendor", f->vendor);
+    kt_json_add_string(w, "microarch", f->microarch);
+    kt_json_add_int(w, "family", f->family);
+    kt_json_add_int(w, "model", f->model);
+    kt_json_add_int(w, "stepping", f->stepping);
+    kt_json_add_string(w, "isa", kt_isa_format(f->isa, isa, sizeof isa));
+    kt_json_add_int(w, "usable_cores", f->usable_cores);
+    kt_json_add_int(w, "numa_nodes", f->numa_nodes);
+    kt_json_add_int(w, "memory_bytes", (int64_t)f->memory_bytes);
     kt_json_key(w, "ceilings");
     write_ceilings(&f->ceilings, w);
     kt_json_end_object(w);

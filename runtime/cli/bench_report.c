@@ -88,21 +88,16 @@ void kt_bench_print(const kt_bench_speed *s, bool details) {
     putchar('\n');
 }
 
-static void put(kt_json_writer *w, const char *key, double value, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, value, decimals);
-}
-
 static void put_kind(kt_json_writer *w, const kt_profile_kind *k, const kt_roofline *r,
                      double total_ns) {
     double ns = (double)k->time_ns;
 
     kt_json_key(w, k->name);
     kt_json_begin_object(w);
-    put(w, "time_share", share_of(ns, total_ns), 4);
-    put(w, "gops", share_of(k->ops, ns), 2);
-    put(w, "gbs", share_of(k->bytes, ns), 3);
-    if (r->stream_gbs > 0) put(w, "roofline", share_of(floor_ns(k, r), ns), 4);
+    kt_json_add_fixed(w, "time_share", share_of(ns, total_ns), 4);
+    kt_json_add_fixed(w, "gops", share_of(k->ops, ns), 2);
+    kt_json_add_fixed(w, "gbs", share_of(k->bytes, ns), 3);
+    if (r->stream_gbs > 0) kt_json_add_fixed(w, "roofline", share_of(floor_ns(k, r), ns), 4);
     kt_json_end_object(w);
 }
 
@@ -111,26 +106,24 @@ void kt_bench_put(const kt_bench_speed *s, kt_json_writer *w) {
     totals t = sum_up(s);
 
     kt_json_begin_object(w);
-    kt_json_key(w, "test");
-    kt_json_put_string(w, s->name);
-    put(w, "tokens_per_second", s->mean, 3);
-    put(w, "deviation", s->deviation, 3);
-    kt_json_key(w, "repetitions");
-    kt_json_put_int(w, s->repetitions);
-    put(w, "gops", share_of(t.ops, t.ns), 2);
-    put(w, "gbs", share_of(t.bytes, t.ns), 3);
-    put(w, "waiting_share", t.waiting, 4);
-    put(w, "serial_share", t.serial, 4);
+    kt_json_add_string(w, "test", s->name);
+    kt_json_add_fixed(w, "tokens_per_second", s->mean, 3);
+    kt_json_add_fixed(w, "deviation", s->deviation, 3);
+    kt_json_add_int(w, "repetitions", s->repetitions);
+    kt_json_add_fixed(w, "gops", share_of(t.ops, t.ns), 2);
+    kt_json_add_fixed(w, "gbs", share_of(t.bytes, t.ns), 3);
+    kt_json_add_fixed(w, "waiting_share", t.waiting, 4);
+    kt_json_add_fixed(w, "serial_share", t.serial, 4);
     if (r->stream_gbs > 0) {
-        put(w, "roofline", share_of(t.floor_ns, t.ns), 4);
-        put(w, "of_stream", t.of_stream, 4);
-        put(w, "of_peak", t.of_peak, 4);
-        put(w, "stream_gbs", r->stream_gbs, 2);
-        put(w, "peak_int8_gops", r->peak_gops[KT_UNIT_INT8], 1);
-        put(w, "peak_bf16_gops", r->peak_gops[KT_UNIT_BF16], 1);
-        put(w, "peak_f32_gops", r->peak_gops[KT_UNIT_F32], 1);
+        kt_json_add_fixed(w, "roofline", share_of(t.floor_ns, t.ns), 4);
+        kt_json_add_fixed(w, "of_stream", t.of_stream, 4);
+        kt_json_add_fixed(w, "of_peak", t.of_peak, 4);
+        kt_json_add_fixed(w, "stream_gbs", r->stream_gbs, 2);
+        kt_json_add_fixed(w, "peak_int8_gops", r->peak_gops[KT_UNIT_INT8], 1);
+        kt_json_add_fixed(w, "peak_bf16_gops", r->peak_gops[KT_UNIT_BF16], 1);
+        kt_json_add_fixed(w, "peak_f32_gops", r->peak_gops[KT_UNIT_F32], 1);
     }
-    put(w, "experts_hit", share_of(s->profile.experts_hit, s->profile.moe_layers), 2);
+    kt_json_add_fixed(w, "experts_hit", share_of(s->profile.experts_hit, s->profile.moe_layers), 2);
     kt_json_key(w, "ops");
     kt_json_begin_object(w);
     for (int i = 0; i < KT_PROFILE_KINDS; i++) put_kind(w, &s->profile.kind[i], r, t.ns);

@@ -193,51 +193,31 @@ static void print_json(const bench *b, const flags *f) {
     kt_json_writer w = {0};
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "model");
-    kt_json_put_string(&w, b->info.model_name);
-    kt_json_key(&w, "weights");
-    kt_json_put_string(&w, f->engine.weights);
-    kt_json_key(&w, "weight_bytes");
-    kt_json_put_int(&w, (int64_t)b->info.weight_bytes);
-    kt_json_key(&w, "cache");
-    kt_json_put_string(&w, f->engine.kv);
-    kt_json_key(&w, "cache_bytes");
-    kt_json_put_int(&w, (int64_t)b->info.cache_bytes);
-    kt_json_key(&w, "threads");
-    kt_json_put_int(&w, b->info.n_threads);
-    kt_json_key(&w, "nodes");
-    kt_json_put_int(&w, b->info.n_nodes);
-    kt_json_key(&w, "layers");
-    kt_json_put_int(&w, b->info.layers);
-    kt_json_key(&w, "layers_of_all");
-    kt_json_put_int(&w, b->info.layers_of_all);
-    kt_json_key(&w, "is_synthetic");
-    kt_json_put_bool(&w, f->engine.synthetic != NULL);
-    if (f->engine.synthetic) {
-        kt_json_key(&w, "embedding_deviation");
-        kt_json_put_double(&w, KT_SYNTHETIC_EMBEDDING);
-    }
-    kt_json_key(&w, "version");
-    kt_json_put_string(&w, KT_VERSION);
-    kt_json_key(&w, "table");
-    kt_json_put_string(&w, b->info.table_line);
+    kt_json_add_string(&w, "model", b->info.model_name);
+    kt_json_add_string(&w, "weights", f->engine.weights);
+    kt_json_add_int(&w, "weight_bytes", (int64_t)b->info.weight_bytes);
+    kt_json_add_string(&w, "cache", f->engine.kv);
+    kt_json_add_int(&w, "cache_bytes", (int64_t)b->info.cache_bytes);
+    kt_json_add_int(&w, "threads", b->info.n_threads);
+    kt_json_add_int(&w, "nodes", b->info.n_nodes);
+    kt_json_add_int(&w, "layers", b->info.layers);
+    kt_json_add_int(&w, "layers_of_all", b->info.layers_of_all);
+    kt_json_add_bool(&w, "is_synthetic", f->engine.synthetic != NULL);
+    if (f->engine.synthetic) kt_json_add_double(&w, "embedding_deviation", KT_SYNTHETIC_EMBEDDING);
+    kt_json_add_string(&w, "version", KT_VERSION);
+    kt_json_add_string(&w, "table", b->info.table_line);
     kt_json_key(&w, "results");
     kt_json_begin_array(&w);
     for (int i = 0; i < b->n_speeds; i++) kt_bench_put(&b->speeds[i], &w);
     kt_json_end_array(&w);
     if (b->perplexity.windows) {
-        kt_json_key(&w, "perplexity");
-        kt_json_put_double(&w, b->perplexity.perplexity);
-        kt_json_key(&w, "nll");
-        kt_json_put_double(&w, b->perplexity.nll);
-        kt_json_key(&w, "tokens");
-        kt_json_put_int(&w, b->perplexity.tokens);
-        kt_json_key(&w, "windows");
-        kt_json_put_int(&w, b->perplexity.windows);
+        kt_json_add_double(&w, "perplexity", b->perplexity.perplexity);
+        kt_json_add_double(&w, "nll", b->perplexity.nll);
+        kt_json_add_int(&w, "tokens", b->perplexity.tokens);
+        kt_json_add_int(&w, "windows", b->perplexity.windows);
     }
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static kt_status run_all(bench *b, const flags *f, kt_err *err) {

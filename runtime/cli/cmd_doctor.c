@@ -189,12 +189,9 @@ static int print(const report *r, bool json) {
         if (r->line[i].verdict == BAD) code = KT_EXIT_FAILURE;
         if (!json) printf("%-5s %-17s %s\n", word, r->line[i].name, r->line[i].text);
         kt_json_begin_object(&w);
-        kt_json_key(&w, "check");
-        kt_json_put_string(&w, r->line[i].name);
-        kt_json_key(&w, "verdict");
-        kt_json_put_string(&w, word);
-        kt_json_key(&w, "text");
-        kt_json_put_string(&w, r->line[i].text);
+        kt_json_add_string(&w, "check", r->line[i].name);
+        kt_json_add_string(&w, "verdict", word);
+        kt_json_add_string(&w, "text", r->line[i].text);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);

@@ -177,19 +177,13 @@ static void report(const generation *g, const flags *f) {
     kt_json_begin_array(&w);
     for (size_t i = 0; i < g->n_tokens; i++) kt_json_put_int(&w, g->tokens[i]);
     kt_json_end_array(&w);
-    kt_json_key(&w, "stop");
-    kt_json_put_string(&w, g->stop);
-    kt_json_key(&w, "prompt_tokens");
-    kt_json_put_int(&w, (int64_t)g->n_prompt);
-    kt_json_key(&w, "prompt_tokens_per_second");
-    kt_json_put_fixed(&w, per_second(g->n_prompt, g->prefill_ns), 2);
-    kt_json_key(&w, "tokens_per_second");
-    kt_json_put_fixed(&w, per_second(g->n_tokens, g->decode_ns), 2);
-    kt_json_key(&w, "table");
-    kt_json_put_string(&w, g->info.table_line);
+    kt_json_add_string(&w, "stop", g->stop);
+    kt_json_add_int(&w, "prompt_tokens", (int64_t)g->n_prompt);
+    kt_json_add_fixed(&w, "prompt_tokens_per_second", per_second(g->n_prompt, g->prefill_ns), 2);
+    kt_json_add_fixed(&w, "tokens_per_second", per_second(g->n_tokens, g->decode_ns), 2);
+    kt_json_add_string(&w, "table", g->info.table_line);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static int run(int argc, char **argv) {

@@ -92,11 +92,6 @@ static void print_text(const kt_weight_losses *l, const flags *f) {
     print_line(&total, "all", f->weights, f->importance != NULL);
 }
 
-static void put(kt_json_writer *w, const char *key, double v) {
-    kt_json_key(w, key);
-    kt_json_put_double(w, v);
-}
-
 static void print_json(const kt_weight_losses *l, const flags *f) {
     kt_json_writer w = {0};
 
@@ -104,23 +99,19 @@ static void print_json(const kt_weight_losses *l, const flags *f) {
     for (size_t i = 0; i < kt_weight_losses_count(l); i++) {
         const kt_weight_loss *m = kt_weight_losses_at(l, i);
         kt_json_begin_object(&w);
-        kt_json_key(&w, "tensor");
-        kt_json_put_string(&w, m->name);
-        kt_json_key(&w, "format");
-        kt_json_put_string(&w, m->format->name);
-        kt_json_key(&w, "rows");
-        kt_json_put_int(&w, m->rows);
-        kt_json_key(&w, "inputs");
-        kt_json_put_int(&w, m->k);
-        put(&w, "error", kt_format_loss_rms(&m->loss));
-        if (f->importance) put(&w, "weighted_error", kt_format_loss_weighted_rms(&m->loss));
-        put(&w, "largest_error", m->loss.error_max);
-        put(&w, "largest_weight", m->loss.source_max);
+        kt_json_add_string(&w, "tensor", m->name);
+        kt_json_add_string(&w, "format", m->format->name);
+        kt_json_add_int(&w, "rows", m->rows);
+        kt_json_add_int(&w, "inputs", m->k);
+        kt_json_add_double(&w, "error", kt_format_loss_rms(&m->loss));
+        if (f->importance)
+            kt_json_add_double(&w, "weighted_error", kt_format_loss_weighted_rms(&m->loss));
+        kt_json_add_double(&w, "largest_error", m->loss.error_max);
+        kt_json_add_double(&w, "largest_weight", m->loss.source_max);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static kt_status measure(const char *model, const flags *f, kt_quant quant, kt_weight_losses **out,

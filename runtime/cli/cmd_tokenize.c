@@ -39,8 +39,7 @@ static void put_ids(const job *j, kt_json_writer *w, const int32_t *ids, size_t 
         }
         bytes = kt_tokenizer_bytes(j->tokenizer, ids[i], &size, NULL);
         kt_json_begin_object(w);
-        kt_json_key(w, "id");
-        kt_json_put_int(w, ids[i]);
+        kt_json_add_int(w, "id", ids[i]);
         kt_json_key(w, "piece");
         put_piece(w, bytes ? bytes : "", size);
         kt_json_end_object(w);

@@ -48,16 +48,11 @@ static kt_status make_header(kt_recorder *r, const kt_recorder_options *o, kt_er
     size_t size = 0;
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "schema");
-    kt_json_put_string(&w, "kt-trace-1");
-    kt_json_key(&w, "model");
-    kt_json_put_string(&w, o->model);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        kt_json_key(&w, numbers[i].key);
-        kt_json_put_int(&w, numbers[i].value);
-    }
-    kt_json_key(&w, "build");
-    kt_json_put_string(&w, "kt " KT_VERSION);
+    kt_json_add_string(&w, "schema", "kt-trace-1");
+    kt_json_add_string(&w, "model", o->model);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        kt_json_add_int(&w, numbers[i].key, numbers[i].value);
+    kt_json_add_string(&w, "build", "kt " KT_VERSION);
     kt_json_end_object(&w);
     text = kt_json_writer_text(&w, &size);
     r->header = text ? malloc(size + 1) : NULL;

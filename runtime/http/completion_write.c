@@ -84,8 +84,7 @@ static void write_choice(const kt_completion *c, kt_json_writer *w, size_t i) {
     const kt_choice *ch = &c->choices[i];
 
     kt_json_begin_object(w);
-    kt_json_key(w, "index");
-    kt_json_put_int(w, (int64_t)i);
+    kt_json_add_int(w, "index", (int64_t)i);
     kt_json_key(w, "text");
     kt_json_put_string_n(w, ch->text.data ? ch->text.data : "", ch->text.size);
     write_logprobs(c, w, ch);
@@ -102,39 +101,27 @@ static void begin(const kt_completion *c, kt_json_writer *w) {
 
     snprintf(id, sizeof id, "cmpl-%s", kt_http_request_id(c->x));
     kt_json_begin_object(w);
-    kt_json_key(w, "id");
-    kt_json_put_string(w, id);
-    kt_json_key(w, "object");
-    kt_json_put_string(w, "text_completion");
-    kt_json_key(w, "created");
-    kt_json_put_int(w, c->created_s);
-    kt_json_key(w, "model");
-    kt_json_put_string(w, c->app->model_name);
-    kt_json_key(w, "system_fingerprint");
-    kt_json_put_string(w, c->app->backend->fingerprint);
-}
-
-static void put_member(kt_json_writer *w, const char *key, int64_t value) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, value);
+    kt_json_add_string(w, "id", id);
+    kt_json_add_string(w, "object", "text_completion");
+    kt_json_add_int(w, "created", c->created_s);
+    kt_json_add_string(w, "model", c->app->model_name);
+    kt_json_add_string(w, "system_fingerprint", c->app->backend->fingerprint);
 }
 
 static void write_usage(const kt_completion *c, kt_json_writer *w) {
     kt_json_key(w, "usage");
     kt_json_begin_object(w);
-    put_member(w, "prompt_tokens", c->prompt_tokens);
-    put_member(w, "completion_tokens", c->completion_tokens);
-    put_member(w, "total_tokens", c->prompt_tokens + c->completion_tokens);
+    kt_json_add_int(w, "prompt_tokens", c->prompt_tokens);
+    kt_json_add_int(w, "completion_tokens", c->completion_tokens);
+    kt_json_add_int(w, "total_tokens", c->prompt_tokens + c->completion_tokens);
     kt_json_end_object(w);
 }
 
 static void write_rate(kt_json_writer *w, const char *n_key, const char *ms_key,
                        const char *rate_key, int64_t n, int64_t ns) {
-    put_member(w, n_key, n);
-    kt_json_key(w, ms_key);
-    kt_json_put_fixed(w, (double)ns * 1e-6, 3);
-    kt_json_key(w, rate_key);
-    kt_json_put_fixed(w, ns > 0 ? (double)n * 1e9 / (double)ns : 0, 2);
+    kt_json_add_int(w, n_key, n);
+    kt_json_add_fixed(w, ms_key, (double)ns * 1e-6, 3);
+    kt_json_add_fixed(w, rate_key, ns > 0 ? (double)n * 1e9 / (double)ns : 0, 2);
 }
 
 /* Not of OpenAI; names as llama-server has them. */
@@ -178,10 +165,7 @@ void kt_completion_send_chunk(kt_completion *c, size_t i) {
     kt_json_begin_array(&w);
     write_choice(c, &w, i);
     kt_json_end_array(&w);
-    if (c->include_usage) {
-        kt_json_key(&w, "usage");
-        kt_json_put_null(&w);
-    }
+    if (c->include_usage) kt_json_add_null(&w, "usage");
     kt_json_end_object(&w);
     send(c, &w);
     ch->text.size = 0;
@@ -212,14 +196,10 @@ void kt_completion_send_error(kt_completion *c, const char *message) {
     kt_json_begin_object(&w);
     kt_json_key(&w, "error");
     kt_json_begin_object(&w);
-    kt_json_key(&w, "message");
-    kt_json_put_string(&w, message);
-    kt_json_key(&w, "type");
-    kt_json_put_string(&w, "server_error");
-    kt_json_key(&w, "param");
-    kt_json_put_null(&w);
-    kt_json_key(&w, "code");
-    kt_json_put_null(&w);
+    kt_json_add_string(&w, "message", message);
+    kt_json_add_string(&w, "type", "server_error");
+    kt_json_add_null(&w, "param");
+    kt_json_add_null(&w, "code");
     kt_json_end_object(&w);
     kt_json_end_object(&w);
     text = kt_json_writer_text(&w, &size);

@@ -114,8 +114,7 @@ void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char 
     kt_json_begin_object(&w);
     kt_json_key(&w, "error");
     kt_json_begin_object(&w);
-    kt_json_key(&w, "message");
-    kt_json_put_string(&w, message);
+    kt_json_add_string(&w, "message", message);
     put_text_or_null(&w, "type", type);
     put_text_or_null(&w, "param", param);
     put_text_or_null(&w, "code", code);

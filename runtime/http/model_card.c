@@ -3,16 +3,11 @@
 
 void kt_model_card_write(const kt_app *app, kt_json_writer *w) {
     kt_json_begin_object(w);
-    kt_json_key(w, "id");
-    kt_json_put_string(w, app->model_name);
-    kt_json_key(w, "object");
-    kt_json_put_string(w, "model");
-    kt_json_key(w, "created");
-    kt_json_put_int(w, app->created_s);
-    kt_json_key(w, "owned_by");
-    kt_json_put_string(w, "kt");
-    kt_json_key(w, "max_model_len");
-    kt_json_put_int(w, app->backend->max_context);
+    kt_json_add_string(w, "id", app->model_name);
+    kt_json_add_string(w, "object", "model");
+    kt_json_add_int(w, "created", app->created_s);
+    kt_json_add_string(w, "owned_by", "kt");
+    kt_json_add_int(w, "max_model_len", app->backend->max_context);
     kt_json_end_object(w);
 }
 

@@ -31,8 +31,7 @@ static kt_status write_header(kt_json_writer *w, const kt_tensor_out *tensors, s
         KT_TRY(tensor_bytes(&tensors[i], &bytes, err));
         kt_json_key(w, tensors[i].name);
         kt_json_begin_object(w);
-        kt_json_key(w, "dtype");
-        kt_json_put_string(w, kt_dtype_name(tensors[i].dtype));
+        kt_json_add_string(w, "dtype", kt_dtype_name(tensors[i].dtype));
         kt_json_key(w, "shape");
         kt_json_begin_array(w);
         for (int d = 0; d < tensors[i].rank; d++) kt_json_put_int(w, tensors[i].shape[d]);

@@ -4,12 +4,6 @@
 #include "base/json.h"
 #include "runtime/token/tokenizer_impl.h"
 
-/* Text of a member, or "" when it is absent or no string. */
-static const char *text_of(const kt_json *object, const char *key) {
-    const char *s = kt_json_string(kt_json_get(object, key), NULL);
-    return s ? s : "";
-}
-
 static bool flag_of(const kt_json *object, const char *key, bool fallback) {
     return kt_json_bool(kt_json_get(object, key), fallback);
 }
@@ -22,7 +16,7 @@ static bool is_null(const kt_json *value) {
 
 static kt_status read_normalizer(kt_tokenizer *t, const kt_json *n, int depth, kt_err *err) {
     static const char *const names[] = {"", "NFC", "NFD", "NFKC", "NFKD"};
-    const char *type = text_of(n, "type");
+    const char *type = kt_json_text(n, "type");
 
     if (is_null(n)) return KT_OK;
     if (strcmp(type, "Sequence") == 0 && depth < 4) {
@@ -49,7 +43,7 @@ static kt_status behavior_of(const kt_json *p, const char *fallback, kt_split_be
                              kt_err *err) {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
-    const char *name = text_of(p, "behavior");
+    const char *name = kt_json_text(p, "behavior");
 
     if (!*name) name = fallback;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -80,7 +74,7 @@ static kt_status add_regex(kt_tokenizer *t, const char *regex, kt_split_behavior
 
 static kt_status read_pre_tokenizer(kt_tokenizer *t, const kt_json *p, int depth, bool *byte_level,
                                     kt_err *err) {
-    const char *type = text_of(p, "type");
+    const char *type = kt_json_text(p, "type");
     kt_split_behavior behavior = KT_SPLIT_ISOLATED;
 
     if (is_null(p)) return KT_OK;
@@ -119,19 +113,19 @@ static kt_status read_pre_tokenizer(kt_tokenizer *t, const kt_json *p, int depth
 /* ---- decoder ---- */
 
 static bool decodes_bytes(const kt_json *d) {
-    const char *type = text_of(d, "type");
+    const char *type = kt_json_text(d, "type");
     const kt_json *list = kt_json_get(d, "decoders");
 
     if (strcmp(type, "ByteLevel") == 0) return true;
     return strcmp(type, "Sequence") == 0 && kt_json_length(list) == 1 &&
-           strcmp(text_of(kt_json_at(list, 0), "type"), "ByteLevel") == 0;
+           strcmp(kt_json_text(kt_json_at(list, 0), "type"), "ByteLevel") == 0;
 }
 
 /* ---- model ---- */
 
 static kt_status check_model(const kt_json *m, kt_err *err) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const char *type = text_of(m, "type");
+    const char *type = kt_json_text(m, "type");
 
     /* old files name no type; only BPE has merges */
     if (!*type && kt_json_get(m, "merges")) type = "BPE";
@@ -141,9 +135,9 @@ static kt_status check_model(const kt_json *m, kt_err *err) {
                        *type ? type : "unknown");
     }
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++) {
-        if (!*text_of(m, affixes[i])) continue;
+        if (!*kt_json_text(m, affixes[i])) continue;
         return kt_fail(err, KT_E_UNSUPPORTED, "BPE with %s '%s' is not supported", affixes[i],
-                       text_of(m, affixes[i]));
+                       kt_json_text(m, affixes[i]));
     }
     if (kt_json_double(kt_json_get(m, "dropout"), 0) != 0) {
         return kt_fail(err, KT_E_UNSUPPORTED, "BPE with dropout is not supported");

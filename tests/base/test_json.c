@@ -220,6 +220,7 @@ Test(json, accessors_are_neutral_on_other_types_and_null) {
     cr_assert_null(kt_json_at(kt_json_get(root, "a"), 1));
     cr_assert_null(kt_json_member(root, 5, NULL, NULL));
     cr_assert_null(kt_json_string(kt_json_get(root, "n"), NULL));
+    cr_assert_str_eq(kt_json_text(root, "n"), "");
     cr_assert_null(kt_json_lexeme(kt_json_get(root, "s")));
     cr_assert_eq(kt_json_length(kt_json_get(root, "s")), 0);
     cr_assert_eq(kt_json_int(kt_json_get(root, "s"), -3), -3);

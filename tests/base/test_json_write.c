@@ -1,4 +1,5 @@
 /* The JSON writer: layouts, digits, misuse. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* open_memstream */
 #include <criterion/criterion.h>
 
 #include <inttypes.h>
@@ -52,6 +53,31 @@ Test(json_write, layouts) {
         cr_assert_eq(size, strlen(cases[i].want));
         kt_json_writer_deinit(&w);
     }
+}
+
+Test(json_write, members_and_the_text_as_a_line) {
+    kt_json_writer w = {0};
+    char *line = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&line, &size);
+
+    kt_json_begin_object(&w);
+    kt_json_add_string(&w, "s", "x\n");
+    kt_json_add_string(&w, "none", NULL);
+    kt_json_add_int(&w, "i", -3);
+    kt_json_add_double(&w, "d", 0.5);
+    kt_json_add_fixed(&w, "f", 2.0 / 3, 2);
+    kt_json_add_bool(&w, "b", false);
+    kt_json_add_null(&w, "n");
+    kt_json_end_object(&w);
+    kt_json_writer_print(&w, to);
+    kt_json_begin_object(&w); /* is empty again; without its end there is no text */
+    kt_json_writer_print(&w, to);
+    fclose(to);
+    cr_assert_str_eq(line,
+                     "{\"s\":\"x\\n\",\"none\":null,\"i\":-3,\"d\":0.5,\"f\":0.67,\"b\":false,"
+                     "\"n\":null}\n");
+    free(line);
 }
 
 static void expect_double(double v, const char *want) {

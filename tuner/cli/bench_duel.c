@@ -210,24 +210,17 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_d
 static void print_json(const kt_duel_result *r) {
     kt_json_writer w = {.indent = 2};
     char name[KT_CONTENDER_NAME_BYTES];
-    const char *text;
     kt_json_begin_object(&w);
     kt_json_key(&w, "contenders");
     kt_json_begin_array(&w);
     for (int i = 0; i < r->n; i++) {
         kt_json_begin_object(&w);
-        kt_json_key(&w, "name");
-        kt_json_put_string(&w, kt_contender_name(&r->choice[i], name, sizeof name));
-        kt_json_key(&w, "ns");
-        kt_json_put_fixed(&w, r->p25_ns[i], 1);
-        kt_json_key(&w, "low");
-        kt_json_put_fixed(&w, r->spread[i].low, 1);
-        kt_json_key(&w, "high");
-        kt_json_put_fixed(&w, r->spread[i].high, 1);
-        kt_json_key(&w, "gbs");
-        kt_json_put_fixed(&w, r->bytes[i] / r->p25_ns[i], 2);
-        kt_json_key(&w, "gops");
-        kt_json_put_fixed(&w, r->operations / r->p25_ns[i], 2);
+        kt_json_add_string(&w, "name", kt_contender_name(&r->choice[i], name, sizeof name));
+        kt_json_add_fixed(&w, "ns", r->p25_ns[i], 1);
+        kt_json_add_fixed(&w, "low", r->spread[i].low, 1);
+        kt_json_add_fixed(&w, "high", r->spread[i].high, 1);
+        kt_json_add_fixed(&w, "gbs", r->bytes[i] / r->p25_ns[i], 2);
+        kt_json_add_fixed(&w, "gops", r->operations / r->p25_ns[i], 2);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
@@ -239,12 +232,9 @@ static void print_json(const kt_duel_result *r) {
         kt_json_put_fixed(&w, expm1(r->faster.high), 5);
     }
     kt_json_end_array(&w);
-    kt_json_key(&w, "rounds");
-    kt_json_put_int(&w, r->rounds);
+    kt_json_add_int(&w, "rounds", r->rounds);
     kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *o, kt_duel_result *out,

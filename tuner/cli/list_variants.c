@@ -98,11 +98,6 @@ static void parameters_of(const kt_variant *v, char *out, size_t out_bytes) {
     }
 }
 
-static void put(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 /* "  name          words", the words below each other when there are many. */
 static void print_line(const char *name, const char *words) {
     int at = printf("  %-*s ", NAME_COLUMNS - 3, name);
@@ -117,13 +112,13 @@ static void show_variant(const kt_variant *v, const char *reason, kt_json_writer
     kt_isa_format(v->isa, isa, sizeof isa);
     if (w) {
         kt_json_begin_object(w);
-        put(w, "name", v->name);
-        put(w, "op", kt_op_name(v->op));
-        put(w, "weights", formats);
-        put(w, "isa", isa);
-        put(w, "layout", v->layout ? v->layout : "");
-        put(w, "parameters", parameters);
-        put(w, "refused", reason ? reason : "");
+        kt_json_add_string(w, "name", v->name);
+        kt_json_add_string(w, "op", kt_op_name(v->op));
+        kt_json_add_string(w, "weights", formats);
+        kt_json_add_string(w, "isa", isa);
+        kt_json_add_string(w, "layout", v->layout ? v->layout : "");
+        kt_json_add_string(w, "parameters", parameters);
+        kt_json_add_string(w, "refused", reason ? reason : "");
         kt_json_end_object(w);
         return;
     }
@@ -170,8 +165,8 @@ static void show_absent(listing *l) {
             continue;
         }
         kt_json_begin_object(l->json);
-        put(l->json, "name", kt_builtin_absent[i].name);
-        put(l->json, "refused", kt_builtin_absent[i].reason);
+        kt_json_add_string(l->json, "name", kt_builtin_absent[i].name);
+        kt_json_add_string(l->json, "refused", kt_builtin_absent[i].reason);
         kt_json_end_object(l->json);
     }
 }
@@ -186,9 +181,9 @@ static void show_cell(kt_op op, kt_weight_format format, int isa, const char *re
         return;
     }
     kt_json_begin_object(l->json);
-    put(l->json, "name", strchr(cell, ' ') + 1);
-    put(l->json, "op", kt_op_name(op));
-    put(l->json, "refused", reason);
+    kt_json_add_string(l->json, "name", strchr(cell, ' ') + 1);
+    kt_json_add_string(l->json, "op", kt_op_name(op));
+    kt_json_add_string(l->json, "refused", reason);
     kt_json_end_object(l->json);
 }
 
@@ -228,9 +223,9 @@ static void show_library_gaps(listing *l) {
         snprintf(name, sizeof name, "%s %s", g->library, g->what);
         if (l->json) {
             kt_json_begin_object(l->json);
-            put(l->json, "name", name);
-            put(l->json, "op", kt_op_name(g->op));
-            put(l->json, "refused", g->reason);
+            kt_json_add_string(l->json, "name", name);
+            kt_json_add_string(l->json, "op", kt_op_name(g->op));
+            kt_json_add_string(l->json, "refused", g->reason);
             kt_json_end_object(l->json);
             continue;
         }
@@ -243,8 +238,7 @@ static void show_library_gaps(listing *l) {
 
 static void finish_json(kt_json_writer *w) {
     kt_json_end_array(w);
-    if (kt_json_writer_text(w, NULL)) puts(kt_json_writer_text(w, NULL));
-    kt_json_writer_deinit(w);
+    kt_json_writer_print(w, stdout);
 }
 
 void kt_list_matrix(bool json) {

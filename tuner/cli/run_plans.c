@@ -54,33 +54,23 @@ void kt_print_table_plan(const kt_table_plan *p, double noise) {
         printf("%s\n", p->row.config);
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
-static void put_number(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
 void kt_write_table_plan(const kt_table_plan *p, double noise, kt_json_writer *w) {
     char key[KT_PLAN_KEY_BYTES], words[KT_LAYER_WORDS_BYTES];
 
     kt_json_begin_object(w);
-    put_text(w, "plan", p->cell);
-    put_text(w, "cell", kt_plan_key(p, key, sizeof key));
-    put_text(w, "choice", p->row.config);
-    put_text(w, "default", p->row.default_config);
-    put_text(w, "status", p->row.status);
-    put_number(w, "time_ns", p->row.time_ns, 1);
-    put_number(w, "default_ns", p->row.default_ns, 1);
-    put_number(w, "gain", gain_of(p), 4);
-    put_number(w, "imbalance", p->imbalance, 4);
+    kt_json_add_string(w, "plan", p->cell);
+    kt_json_add_string(w, "cell", kt_plan_key(p, key, sizeof key));
+    kt_json_add_string(w, "choice", p->row.config);
+    kt_json_add_string(w, "default", p->row.default_config);
+    kt_json_add_string(w, "status", p->row.status);
+    kt_json_add_fixed(w, "time_ns", p->row.time_ns, 1);
+    kt_json_add_fixed(w, "default_ns", p->row.default_ns, 1);
+    kt_json_add_fixed(w, "gain", gain_of(p), 4);
+    kt_json_add_fixed(w, "imbalance", p->imbalance, 4);
     if (strcmp(p->cell, "layer_gain") == 0) {
-        put_number(w, "predicted", p->predicted, 4);
-        put_number(w, "realised", kt_realised_gain(p, noise), 4); /* null within the noise */
+        kt_json_add_fixed(w, "predicted", p->predicted, 4);
+        kt_json_add_fixed(w, "realised", kt_realised_gain(p, noise), 4); /* null within the noise */
     }
-    put_text(w, "says", kt_plan_words(p, noise, words, sizeof words));
+    kt_json_add_string(w, "says", kt_plan_words(p, noise, words, sizeof words));
     kt_json_end_object(w);
 }

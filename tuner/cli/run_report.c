@@ -67,27 +67,9 @@ char *kt_run_command(const kt_run_options *o, const char *model_name, char *out,
     return out;
 }
 
-static void put_string(kt_json_writer *w, const char *key, const char *v) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, v);
-}
-
-static void put_int(kt_json_writer *w, const char *key, int64_t v) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, v);
-}
-
-static void put_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
 static void finish(kt_json_writer *w) {
-    const char *text;
     kt_json_end_object(w);
-    text = kt_json_writer_text(w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(w);
+    kt_json_writer_print(w, stdout);
 }
 
 static void put_trace(kt_json_writer *w, const kt_trace *t) {
@@ -95,14 +77,14 @@ static void put_trace(kt_json_writer *w, const kt_trace *t) {
 
     kt_json_key(w, "trace");
     kt_json_begin_object(w);
-    put_string(w, "model", t->model);
-    put_int(w, "steps", (int64_t)t->n_steps);
-    put_int(w, "layers", t->layers);
-    put_int(w, "fewest_tokens", load.fewest_tokens);
-    put_int(w, "most_tokens", load.most_tokens);
-    put_fixed(w, "mean_rows", load.mean_rows, 3);
-    put_int(w, "most_rows", load.most_rows);
-    put_fixed(w, "imbalance", load.imbalance, 3);
+    kt_json_add_string(w, "model", t->model);
+    kt_json_add_int(w, "steps", (int64_t)t->n_steps);
+    kt_json_add_int(w, "layers", t->layers);
+    kt_json_add_int(w, "fewest_tokens", load.fewest_tokens);
+    kt_json_add_int(w, "most_tokens", load.most_tokens);
+    kt_json_add_fixed(w, "mean_rows", load.mean_rows, 3);
+    kt_json_add_int(w, "most_rows", load.most_rows);
+    kt_json_add_fixed(w, "imbalance", load.imbalance, 3);
     kt_json_end_object(w);
 }
 
@@ -123,9 +105,9 @@ static void print_trace(const kt_trace *t) {
 
 static void begin(kt_json_writer *w, const kt_run_report *r) {
     kt_json_begin_object(w);
-    put_string(w, "machine", r->class_name);
-    put_string(w, "table", r->table_path);
-    put_string(w, "journal", r->journal_path);
+    kt_json_add_string(w, "machine", r->class_name);
+    kt_json_add_string(w, "table", r->table_path);
+    kt_json_add_string(w, "journal", r->journal_path);
     if (r->trace) put_trace(w, r->trace);
 }
 
@@ -143,14 +125,14 @@ static void print_plan_json(const kt_run_report *r, size_t n) {
         char key[KT_CELL_KEY_BYTES];
         total += seconds;
         kt_json_begin_object(&w);
-        put_string(&w, "role", c->role);
-        put_string(&w, "cell", kt_cell_key(&c->problem, c->threads, key, sizeof key));
-        put_fixed(&w, "weight", c->weight, 6);
-        put_fixed(&w, "seconds", seconds, 3);
+        kt_json_add_string(&w, "role", c->role);
+        kt_json_add_string(&w, "cell", kt_cell_key(&c->problem, c->threads, key, sizeof key));
+        kt_json_add_fixed(&w, "weight", c->weight, 6);
+        kt_json_add_fixed(&w, "seconds", seconds, 3);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
-    put_fixed(&w, "seconds", total, 1);
+    kt_json_add_fixed(&w, "seconds", total, 1);
     finish(&w);
 }
 
@@ -208,33 +190,33 @@ static void print_end_json(const kt_run_report *r, const kt_session_progress *p)
     char command[KT_RUN_PATH_BYTES];
 
     begin(&w, r);
-    put_int(&w, "cells", (int64_t)p->n_cells);
-    put_int(&w, "decided", (int64_t)p->n_decided);
-    put_int(&w, "reused", (int64_t)p->n_reused);
-    put_int(&w, "repeated", (int64_t)p->n_repeated);
-    put_int(&w, "tuned", (int64_t)p->n_tuned);
-    put_int(&w, "skipped", (int64_t)p->n_skipped);
-    put_int(&w, "kept_rows", (int64_t)r->n_kept_rows);
-    put_int(&w, "gated", p->n_gated);
-    put_int(&w, "rejected", p->n_rejected);
-    put_int(&w, "rounds", p->rounds);
-    put_int(&w, "voided", p->voided);
-    put_fixed(&w, "gain_geomean", gain_of(p), 4);
-    put_fixed(&w, "aa_noise_p95", r->aa_noise, 4);
-    put_fixed(&w, "weight_done", p->weight_done, 4);
-    put_fixed(&w, "seconds", r->seconds, 2);
-    put_fixed(&w, "seconds_kernels", p->kernel_seconds, 3);
-    put_fixed(&w, "seconds_gates", p->gate_seconds, 3);
-    put_fixed(&w, "seconds_setup", p->setup_seconds, 3);
+    kt_json_add_int(&w, "cells", (int64_t)p->n_cells);
+    kt_json_add_int(&w, "decided", (int64_t)p->n_decided);
+    kt_json_add_int(&w, "reused", (int64_t)p->n_reused);
+    kt_json_add_int(&w, "repeated", (int64_t)p->n_repeated);
+    kt_json_add_int(&w, "tuned", (int64_t)p->n_tuned);
+    kt_json_add_int(&w, "skipped", (int64_t)p->n_skipped);
+    kt_json_add_int(&w, "kept_rows", (int64_t)r->n_kept_rows);
+    kt_json_add_int(&w, "gated", p->n_gated);
+    kt_json_add_int(&w, "rejected", p->n_rejected);
+    kt_json_add_int(&w, "rounds", p->rounds);
+    kt_json_add_int(&w, "voided", p->voided);
+    kt_json_add_fixed(&w, "gain_geomean", gain_of(p), 4);
+    kt_json_add_fixed(&w, "aa_noise_p95", r->aa_noise, 4);
+    kt_json_add_fixed(&w, "weight_done", p->weight_done, 4);
+    kt_json_add_fixed(&w, "seconds", r->seconds, 2);
+    kt_json_add_fixed(&w, "seconds_kernels", p->kernel_seconds, 3);
+    kt_json_add_fixed(&w, "seconds_gates", p->gate_seconds, 3);
+    kt_json_add_fixed(&w, "seconds_setup", p->setup_seconds, 3);
     if (r->options->oracle) {
         oracle_sums o = sum_oracle(r, p->n_cells);
-        put_int(&w, "oracle_cells", (int64_t)o.regret.n);
-        put_int(&w, "oracle_missed", (int64_t)o.n_missed);
-        put_fixed(&w, "regret_geomean", o.regret.geomean, 5);
-        put_fixed(&w, "regret_p95", o.regret.p95, 5);
-        put_fixed(&w, "regret_max", o.regret.max, 5);
+        kt_json_add_int(&w, "oracle_cells", (int64_t)o.regret.n);
+        kt_json_add_int(&w, "oracle_missed", (int64_t)o.n_missed);
+        kt_json_add_fixed(&w, "regret_geomean", o.regret.geomean, 5);
+        kt_json_add_fixed(&w, "regret_p95", o.regret.p95, 5);
+        kt_json_add_fixed(&w, "regret_max", o.regret.max, 5);
     }
-    put_string(&w, "repeat", kt_run_command(r->options, NULL, command, sizeof command));
+    kt_json_add_string(&w, "repeat", kt_run_command(r->options, NULL, command, sizeof command));
     finish(&w);
 }
 

@@ -21,25 +21,18 @@ static void repeat_line(const char *suite, int64_t threads, const char *row, cha
 static void print_json(const char *machine, const char *suite, int64_t threads,
                        const kt_suite_row *rows, int n) {
     kt_json_writer w = {.indent = 2};
-    const char *text;
     char repeat[160];
     kt_json_begin_object(&w);
-    kt_json_key(&w, "machine");
-    kt_json_put_string(&w, machine);
+    kt_json_add_string(&w, "machine", machine);
     kt_json_key(&w, "rows");
     kt_json_begin_array(&w);
     for (int i = 0; i < n; i++) {
         kt_json_begin_object(&w);
-        kt_json_key(&w, "name");
-        kt_json_put_string(&w, rows[i].name);
-        kt_json_key(&w, "measured");
-        kt_json_put_fixed(&w, rows[i].measured, 4);
-        kt_json_key(&w, "bar");
-        kt_json_put_fixed(&w, rows[i].bar, 2);
-        kt_json_key(&w, "unit");
-        kt_json_put_string(&w, rows[i].unit);
-        kt_json_key(&w, "ok");
-        kt_json_put_bool(&w, rows[i].ok);
+        kt_json_add_string(&w, "name", rows[i].name);
+        kt_json_add_fixed(&w, "measured", rows[i].measured, 4);
+        kt_json_add_fixed(&w, "bar", rows[i].bar, 2);
+        kt_json_add_string(&w, "unit", rows[i].unit);
+        kt_json_add_bool(&w, "ok", rows[i].ok);
         kt_json_key(&w, "interval");
         kt_json_begin_array(&w);
         kt_json_put_fixed(&w, rows[i].spread.low, 4);
@@ -51,31 +44,21 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
             for (int p = 0; p < rows[i].n_placements; p++)
                 kt_json_put_fixed(&w, rows[i].placement[p], 4);
             kt_json_end_array(&w);
-            kt_json_key(&w, "least_times");
-            kt_json_put_fixed(&w, rows[i].least_times, 4);
+            kt_json_add_fixed(&w, "least_times", rows[i].least_times, 4);
         }
-        kt_json_key(&w, "at_most");
-        kt_json_put_bool(&w, rows[i].at_most);
-        kt_json_key(&w, "skipped");
-        kt_json_put_bool(&w, rows[i].skipped);
-        kt_json_key(&w, "contender");
-        kt_json_put_string(&w, rows[i].contender);
+        kt_json_add_bool(&w, "at_most", rows[i].at_most);
+        kt_json_add_bool(&w, "skipped", rows[i].skipped);
+        kt_json_add_string(&w, "contender", rows[i].contender);
         kt_json_key(&w, "repeat");
         repeat_line(suite, threads, rows[i].name, repeat);
         kt_json_put_string(&w, repeat);
-        if (*rows[i].detail) {
-            kt_json_key(&w, "detail");
-            kt_json_put_string(&w, rows[i].detail);
-        }
-        kt_json_key(&w, "note");
-        kt_json_put_string(&w, rows[i].note);
+        if (*rows[i].detail) kt_json_add_string(&w, "detail", rows[i].detail);
+        kt_json_add_string(&w, "note", rows[i].note);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static void print_row(const kt_suite_row *r) {

@@ -117,56 +117,40 @@ static void print_text(const compare_state *s, bool rerun, bool all) {
                c->n - s->raced - s->not_raced - s->wrong, s->not_raced);
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
-static void put_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
-static void put_int(kt_json_writer *w, const char *key, int64_t v) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, v);
-}
-
 static void print_json(const compare_state *s) {
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
     const kt_comparison *c = &s->cells;
 
     kt_json_begin_object(&w);
-    put_text(&w, "note", s->note);
-    put_int(&w, "cells", c->n);
-    put_int(&w, "faster", c->n_faster);
-    put_int(&w, "slower", c->n_slower);
-    put_int(&w, "only_a", (int64_t)c->only_a);
-    put_int(&w, "only_b", (int64_t)c->only_b);
-    put_int(&w, "raced", s->raced);
-    put_fixed(&w, "least_effect", c->least_effect, 4);
-    put_fixed(&w, "time_geomean", c->n ? expm1(c->log_sum / c->n) : 0, 4);
+    kt_json_add_string(&w, "note", s->note);
+    kt_json_add_int(&w, "cells", c->n);
+    kt_json_add_int(&w, "faster", c->n_faster);
+    kt_json_add_int(&w, "slower", c->n_slower);
+    kt_json_add_int(&w, "only_a", (int64_t)c->only_a);
+    kt_json_add_int(&w, "only_b", (int64_t)c->only_b);
+    kt_json_add_int(&w, "raced", s->raced);
+    kt_json_add_fixed(&w, "least_effect", c->least_effect, 4);
+    kt_json_add_fixed(&w, "time_geomean", c->n ? expm1(c->log_sum / c->n) : 0, 4);
     kt_json_key(&w, "rows");
     kt_json_begin_array(&w);
     for (int i = 0; i < c->n; i++) {
         const kt_compared *x = &c->list[i];
         char key[KT_CELL_KEY_BYTES];
         kt_json_begin_object(&w);
-        put_text(&w, "cell", kt_cell_key(&x->a->problem, x->a->threads, key, sizeof key));
-        put_text(&w, "change", change_names[x->change]);
-        put_fixed(&w, "time", expm1(x->ratio.point), 4);
-        put_fixed(&w, "low", expm1(x->ratio.low), 4);
-        put_fixed(&w, "high", expm1(x->ratio.high), 4);
-        put_text(&w, "a", x->a->variant);
-        put_text(&w, "a_config", x->a->config);
-        put_text(&w, "b", x->b->variant);
-        put_text(&w, "b_config", x->b->config);
+        kt_json_add_string(&w, "cell", kt_cell_key(&x->a->problem, x->a->threads, key, sizeof key));
+        kt_json_add_string(&w, "change", change_names[x->change]);
+        kt_json_add_fixed(&w, "time", expm1(x->ratio.point), 4);
+        kt_json_add_fixed(&w, "low", expm1(x->ratio.low), 4);
+        kt_json_add_fixed(&w, "high", expm1(x->ratio.high), 4);
+        kt_json_add_string(&w, "a", x->a->variant);
+        kt_json_add_string(&w, "a_config", x->a->config);
+        kt_json_add_string(&w, "b", x->b->variant);
+        kt_json_add_string(&w, "b_config", x->b->config);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static kt_status compare(compare_state *s, bool rerun, double fail_above, kt_err *err) {

@@ -111,11 +111,6 @@ static void print_roofline(const kt_workbench *b, const kt_problem *p, int threa
     }
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_problem *p, int threads) {
     kt_json_key(w, "bounds");
     kt_json_begin_array(w);
@@ -127,12 +122,10 @@ static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_proble
         if (v->op != p->op || !(v->weights >> p->weights & 1)) continue;
         accepted = kt_variant_accepts(v, p, &c, &why) == KT_OK;
         kt_json_begin_object(w);
-        put_text(w, "variant", v->name);
-        put_text(w, "refused", accepted ? "" : why.message);
-        if (accepted) {
-            kt_json_key(w, "ns");
-            kt_json_put_fixed(w, kt_cost_ns(p, v, &b->machine.ceilings, threads), 1);
-        }
+        kt_json_add_string(w, "variant", v->name);
+        kt_json_add_string(w, "refused", accepted ? "" : why.message);
+        if (accepted)
+            kt_json_add_fixed(w, "ns", kt_cost_ns(p, v, &b->machine.ceilings, threads), 1);
         kt_json_end_object(w);
     }
     kt_json_end_array(w);
@@ -147,15 +140,13 @@ static void print_json(const kt_workbench *b, const kt_table *t, const char *whe
     int n = find_rows(t, p, threads, rows);
 
     kt_json_begin_object(&w);
-    put_text(&w, "problem", kt_cell_key(p, threads, key, sizeof key));
-    put_text(&w, "table", t ? where : "");
-    put_text(&w, "choice", kt_contender_name(choice, name, sizeof name));
-    put_text(&w, "layout", source->layout);
-    put_text(&w, "note", source->note);
-    kt_json_key(&w, "tuned_buckets");
-    kt_json_put_int(&w, source->tuned_cells);
-    kt_json_key(&w, "estimated_buckets");
-    kt_json_put_int(&w, source->untuned_cells);
+    kt_json_add_string(&w, "problem", kt_cell_key(p, threads, key, sizeof key));
+    kt_json_add_string(&w, "table", t ? where : "");
+    kt_json_add_string(&w, "choice", kt_contender_name(choice, name, sizeof name));
+    kt_json_add_string(&w, "layout", source->layout);
+    kt_json_add_string(&w, "note", source->note);
+    kt_json_add_int(&w, "tuned_buckets", source->tuned_cells);
+    kt_json_add_int(&w, "estimated_buckets", source->untuned_cells);
     kt_json_key(&w, "rows");
     kt_json_begin_array(&w);
     for (int i = 0; i < n; i++) kt_row_write(rows[i], &w);
@@ -168,8 +159,7 @@ static void print_json(const kt_workbench *b, const kt_table *t, const char *whe
     kt_json_end_array(&w);
     put_bounds(&w, b, p, threads);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 /* Plan cells of these experts: how a layer of them runs, whatever m. */

@@ -24,13 +24,9 @@ static void print_json(const export_options *o, const char *table) {
     kt_json_writer w = {0};
 
     kt_json_begin_object(&w);
-    for (int i = 0; i < 6; i += 2) {
-        kt_json_key(&w, pairs[i]);
-        kt_json_put_string(&w, pairs[i + 1]);
-    }
+    for (int i = 0; i < 6; i += 2) kt_json_add_string(&w, pairs[i], pairs[i + 1]);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 /* The whole text first: a file is written at once or not at all. */

@@ -196,45 +196,29 @@ static void print_text(const inspection *x, const inspect_options *o) {
 
 /* --- JSON --- */
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
-static void put_int(kt_json_writer *w, const char *key, int64_t v) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, v);
-}
-
-static void put_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
 static void put_loop(kt_json_writer *w, const inspection *x, size_t i) {
     const kt_code_loop *l = &x->loops.list[i];
 
     kt_json_begin_object(w);
-    put_text(w, "function", function_of(x, l));
-    put_int(w, "address", (int64_t)x->code.listing.list[l->member[0]].address);
-    put_int(w, "instructions", (int64_t)l->n);
+    kt_json_add_string(w, "function", function_of(x, l));
+    kt_json_add_int(w, "address", (int64_t)x->code.listing.list[l->member[0]].address);
+    kt_json_add_int(w, "instructions", (int64_t)l->n);
     kt_json_key(w, "mix");
     kt_json_begin_object(w);
     for (int c = 0; c < KT_CODE_CLASSES; c++)
-        put_int(w, kt_code_class_name((kt_code_class)c), l->count[c]);
+        kt_json_add_int(w, kt_code_class_name((kt_code_class)c), l->count[c]);
     kt_json_end_object(w);
-    put_int(w, "memory_reads", l->reads);
-    put_int(w, "memory_writes", l->writes);
-    put_int(w, "stack_reads", l->stack_reads);
-    put_int(w, "stack_writes", l->stack_writes);
-    put_int(w, "vector_spills", l->vector_spills);
-    put_int(w, "vector_bytes", l->vector_bytes);
-    put_int(w, "vector_registers", kt_code_vector_registers(l));
-    put_int(w, "tile_registers", __builtin_popcount(l->tile_registers));
-    put_int(w, "general_registers", l->general_registers);
-    put_int(w, "set_aside", l->n_aside);
-    kt_json_key(w, "calls");
-    kt_json_put_bool(w, l->has_call);
+    kt_json_add_int(w, "memory_reads", l->reads);
+    kt_json_add_int(w, "memory_writes", l->writes);
+    kt_json_add_int(w, "stack_reads", l->stack_reads);
+    kt_json_add_int(w, "stack_writes", l->stack_writes);
+    kt_json_add_int(w, "vector_spills", l->vector_spills);
+    kt_json_add_int(w, "vector_bytes", l->vector_bytes);
+    kt_json_add_int(w, "vector_registers", kt_code_vector_registers(l));
+    kt_json_add_int(w, "tile_registers", __builtin_popcount(l->tile_registers));
+    kt_json_add_int(w, "general_registers", l->general_registers);
+    kt_json_add_int(w, "set_aside", l->n_aside);
+    kt_json_add_bool(w, "calls", l->has_call);
     kt_json_key(w, "cycles");
     if (i < MOST_TIMED_LOOPS && x->cycles[i] > 0)
         kt_json_put_fixed(w, x->cycles[i], 2);
@@ -258,19 +242,20 @@ static void put_bench(kt_json_writer *w, const inspection *x, const kt_duel_opti
         return;
     }
     kt_json_begin_object(w);
-    put_text(w, "cell", kt_cell_key(&r->problem, (int)o->threads, key, sizeof key));
-    put_fixed(w, "ns", r->p25_ns[0], 1);
-    put_fixed(w, "low", r->spread[0].low, 1);
-    put_fixed(w, "high", r->spread[0].high, 1);
-    put_fixed(w, "gbs", r->bytes[0] / r->p25_ns[0], 2);
-    put_fixed(w, "gops", r->operations / r->p25_ns[0], 2);
-    put_fixed(w, "bound_ns", kt_cost_ns(&r->problem, x->variant, &x->ceilings, (int)o->threads), 1);
-    put_fixed(w, "ghz", x->ghz, 3);
+    kt_json_add_string(w, "cell", kt_cell_key(&r->problem, (int)o->threads, key, sizeof key));
+    kt_json_add_fixed(w, "ns", r->p25_ns[0], 1);
+    kt_json_add_fixed(w, "low", r->spread[0].low, 1);
+    kt_json_add_fixed(w, "high", r->spread[0].high, 1);
+    kt_json_add_fixed(w, "gbs", r->bytes[0] / r->p25_ns[0], 2);
+    kt_json_add_fixed(w, "gops", r->operations / r->p25_ns[0], 2);
+    kt_json_add_fixed(w, "bound_ns",
+                      kt_cost_ns(&r->problem, x->variant, &x->ceilings, (int)o->threads), 1);
+    kt_json_add_fixed(w, "ghz", x->ghz, 3);
     kt_json_key(w, "counters");
     kt_json_begin_object(w);
     for (int c = 0; c < KT_COUNTERS; c++)
         if (kt_counters_has(&x->counters, (kt_counter)c))
-            put_fixed(w, kt_counter_name((kt_counter)c), x->counters.value[c], 0);
+            kt_json_add_fixed(w, kt_counter_name((kt_counter)c), x->counters.value[c], 0);
     kt_json_end_object(w);
     kt_json_end_object(w);
 }
@@ -278,26 +263,23 @@ static void put_bench(kt_json_writer *w, const inspection *x, const kt_duel_opti
 static void print_json(const inspection *x, const inspect_options *o) {
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
     char isa[160];
-    const char *text;
 
     kt_json_begin_object(&w);
-    put_text(&w, "variant", x->variant->name);
-    put_text(&w, "op", kt_op_name(x->variant->op));
-    put_text(&w, "isa", kt_isa_format(x->variant->isa, isa, sizeof isa));
-    put_int(&w, "version", x->variant->version);
-    put_int(&w, "functions", (int64_t)x->code.n_functions);
-    put_int(&w, "code_bytes", (int64_t)x->code.bytes);
-    put_text(&w, "disassembler", x->code.tool);
-    put_text(&w, "cycle_model", x->model);
+    kt_json_add_string(&w, "variant", x->variant->name);
+    kt_json_add_string(&w, "op", kt_op_name(x->variant->op));
+    kt_json_add_string(&w, "isa", kt_isa_format(x->variant->isa, isa, sizeof isa));
+    kt_json_add_int(&w, "version", x->variant->version);
+    kt_json_add_int(&w, "functions", (int64_t)x->code.n_functions);
+    kt_json_add_int(&w, "code_bytes", (int64_t)x->code.bytes);
+    kt_json_add_string(&w, "disassembler", x->code.tool);
+    kt_json_add_string(&w, "cycle_model", x->model);
     kt_json_key(&w, "loops");
     kt_json_begin_array(&w);
     for (size_t i = 0; i < x->loops.n; i++) put_loop(&w, x, i);
     kt_json_end_array(&w);
     put_bench(&w, x, &o->duel);
     kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 /* --- bench --- */

@@ -21,17 +21,9 @@ typedef struct list_options {
     bool why_invalid, json;
 } list_options;
 
-static void put(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 static void finish(kt_json_writer *w) {
-    const char *text;
     kt_json_end_array(w);
-    text = kt_json_writer_text(w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(w);
+    kt_json_writer_print(w, stdout);
 }
 
 static int list_variants(const list_options *o) {
@@ -116,18 +108,17 @@ static void show_cell(const cells_state *s, const kt_tune_cell *c, kt_json_write
         return;
     }
     kt_json_begin_object(w);
-    put(w, "role", c->role);
-    put(w, "cell", key);
-    kt_json_key(w, "weight");
-    kt_json_put_fixed(w, c->weight, 6);
+    kt_json_add_string(w, "role", c->role);
+    kt_json_add_string(w, "cell", key);
+    kt_json_add_fixed(w, "weight", c->weight, 6);
     if (s->has_mix) {
-        kt_json_key(w, "mix_weight");
-        kt_json_put_fixed(w, c->mix_weight, 6);
-        put(w, "mix", s->workload.mix.name);
-        put(w, "routing", kt_routing_name(&s->workload.routing, routing, sizeof routing));
+        kt_json_add_fixed(w, "mix_weight", c->mix_weight, 6);
+        kt_json_add_string(w, "mix", s->workload.mix.name);
+        kt_json_add_string(w, "routing",
+                           kt_routing_name(&s->workload.routing, routing, sizeof routing));
     }
-    put(w, "numa", "local");
-    put(w, "cache", kt_cache_state_name(s->workload.cache));
+    kt_json_add_string(w, "numa", "local");
+    kt_json_add_string(w, "cache", kt_cache_state_name(s->workload.cache));
     kt_json_end_object(w);
 }
 
@@ -151,9 +142,9 @@ static void show_plan_cells(const list_options *o, const cells_state *s, kt_json
             continue;
         }
         kt_json_begin_object(w);
-        put(w, "role", "plan");
-        put(w, "cell", key);
-        put(w, "refused", c->refused ? c->refused : "");
+        kt_json_add_string(w, "role", "plan");
+        kt_json_add_string(w, "cell", key);
+        kt_json_add_string(w, "refused", c->refused ? c->refused : "");
         kt_json_end_object(w);
     }
 }
@@ -243,12 +234,11 @@ static void show_tables(const char *folder, const kt_workbench *b, kt_json_write
         match = match_names[kt_fingerprint_compare(&t->fingerprint, &b->machine, NULL)];
         if (w) {
             kt_json_begin_object(w);
-            put(w, "path", path);
-            put(w, "workload", t->workload);
-            put(w, "created", t->created);
-            put(w, "match", match);
-            kt_json_key(w, "cells");
-            kt_json_put_int(w, (int64_t)t->n_rows);
+            kt_json_add_string(w, "path", path);
+            kt_json_add_string(w, "workload", t->workload);
+            kt_json_add_string(w, "created", t->created);
+            kt_json_add_string(w, "match", match);
+            kt_json_add_int(w, "cells", (int64_t)t->n_rows);
             kt_json_end_object(w);
         } else {
             printf("%-22s %4zu cells  %s  %s\n  %s\n", t->workload, t->n_rows, t->created, match,

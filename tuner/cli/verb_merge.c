@@ -40,17 +40,12 @@ static kt_status merge_file(kt_table *t, const char *path, const char *first, si
 static void print_json(const char *out, size_t tables, const kt_table *t, size_t replaced) {
     kt_json_writer w = {0};
     kt_json_begin_object(&w);
-    kt_json_key(&w, "table");
-    kt_json_put_string(&w, out);
-    kt_json_key(&w, "merged");
-    kt_json_put_int(&w, (int64_t)tables);
-    kt_json_key(&w, "cells");
-    kt_json_put_int(&w, (int64_t)t->n_rows);
-    kt_json_key(&w, "replaced");
-    kt_json_put_int(&w, (int64_t)replaced);
+    kt_json_add_string(&w, "table", out);
+    kt_json_add_int(&w, "merged", (int64_t)tables);
+    kt_json_add_int(&w, "cells", (int64_t)t->n_rows);
+    kt_json_add_int(&w, "replaced", (int64_t)replaced);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static int run(const kt_verb_context *context, int argc, char **argv) {

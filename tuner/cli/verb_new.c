@@ -252,13 +252,9 @@ static void print_json(const char *op, const char *name, const char *path) {
     kt_json_writer j = {0};
 
     kt_json_begin_object(&j);
-    for (int i = 0; i < 6; i += 2) {
-        kt_json_key(&j, pairs[i]);
-        kt_json_put_string(&j, pairs[i + 1]);
-    }
+    for (int i = 0; i < 6; i += 2) kt_json_add_string(&j, pairs[i], pairs[i + 1]);
     kt_json_end_object(&j);
-    if (kt_json_writer_text(&j, NULL)) puts(kt_json_writer_text(&j, NULL));
-    kt_json_writer_deinit(&j);
+    kt_json_writer_print(&j, stdout);
 }
 
 static int run(const kt_verb_context *context, int argc, char **argv) {

@@ -71,25 +71,18 @@ static void print_row(const kt_check_row *r) {
 
 static void put_row(kt_json_writer *w, const kt_check_row *r) {
     kt_json_begin_object(w);
-    kt_json_key(w, "goal");
-    kt_json_put_int(w, r->goal);
-    kt_json_key(w, "name");
-    kt_json_put_string(w, r->name);
+    kt_json_add_int(w, "goal", r->goal);
+    kt_json_add_string(w, "name", r->name);
     kt_json_key(w, "measured");
     if (r->is_measured)
         kt_json_put_double(w, r->measured);
     else
         kt_json_put_null(w);
-    kt_json_key(w, "bar");
-    kt_json_put_double(w, r->bar);
-    kt_json_key(w, "at_least");
-    kt_json_put_bool(w, r->at_least);
-    kt_json_key(w, "unit");
-    kt_json_put_string(w, r->unit);
-    kt_json_key(w, "ok");
-    kt_json_put_bool(w, r->ok);
-    kt_json_key(w, "how");
-    kt_json_put_string(w, r->how);
+    kt_json_add_double(w, "bar", r->bar);
+    kt_json_add_bool(w, "at_least", r->at_least);
+    kt_json_add_string(w, "unit", r->unit);
+    kt_json_add_bool(w, "ok", r->ok);
+    kt_json_add_string(w, "how", r->how);
     kt_json_end_object(w);
 }
 
@@ -97,21 +90,16 @@ static void print_json(const selfcheck_state *s, double seconds) {
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "machine");
-    kt_json_put_string(&w, s->bench.class_name);
-    kt_json_key(&w, "quick");
-    kt_json_put_bool(&w, s->quick);
-    kt_json_key(&w, "full");
-    kt_json_put_bool(&w, s->full);
-    kt_json_key(&w, "seconds");
-    kt_json_put_fixed(&w, seconds, 1);
+    kt_json_add_string(&w, "machine", s->bench.class_name);
+    kt_json_add_bool(&w, "quick", s->quick);
+    kt_json_add_bool(&w, "full", s->full);
+    kt_json_add_fixed(&w, "seconds", seconds, 1);
     kt_json_key(&w, "rows");
     kt_json_begin_array(&w);
     for (int i = 0; i < s->check.n_rows; i++) put_row(&w, &s->check.row[i]);
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    if (kt_json_writer_text(&w, NULL)) puts(kt_json_writer_text(&w, NULL));
-    kt_json_writer_deinit(&w);
+    kt_json_writer_print(&w, stdout);
 }
 
 static kt_status find_program(selfcheck_state *s, kt_err *err) {

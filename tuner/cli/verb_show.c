@@ -10,6 +10,7 @@
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/report/plot_text.h"
+#include "tuner/report/refusals.h"
 #include "tuner/space/cell.h"
 #include "tuner/space/cell_filter.h"
 #include "tuner/store/journal.h"
@@ -62,24 +63,18 @@ static void print_table(const kt_table *t, const char *path, const kt_workbench 
                outdated, t->workload);
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 static void print_json(const kt_table *t, const char *path, const kt_workbench *b) {
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
     kt_err why = {0};
     kt_match match = kt_fingerprint_compare(&t->fingerprint, &b->machine, &why);
-    const char *text;
 
     kt_json_begin_object(&w);
-    put_text(&w, "table", path);
-    put_text(&w, "workload", t->workload);
-    put_text(&w, "created", t->created);
-    put_text(&w, "build", t->build);
-    put_text(&w, "match", match_names[match]);
-    put_text(&w, "why", match == KT_MATCH_SAME ? "" : why.message);
+    kt_json_add_string(&w, "table", path);
+    kt_json_add_string(&w, "workload", t->workload);
+    kt_json_add_string(&w, "created", t->created);
+    kt_json_add_string(&w, "build", t->build);
+    kt_json_add_string(&w, "match", match_names[match]);
+    kt_json_add_string(&w, "why", match == KT_MATCH_SAME ? "" : why.message);
     kt_json_key(&w, "outdated");
     kt_json_begin_array(&w);
     for (size_t i = 0; i < t->n_rows; i++)
@@ -97,31 +92,7 @@ static void print_json(const kt_table *t, const char *path, const kt_workbench *
         kt_write_table_plan(&t->plans[i], t->fingerprint.ceilings.aa_noise_p95, &w);
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, NULL);
-    if (text) puts(text);
-    kt_json_writer_deinit(&w);
-}
-
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
-
-static bool is_rejection(const kt_json *r) {
-    return strcmp(text_of(r, "t"), "gate") == 0 && strcmp(text_of(r, "outcome"), "passed") != 0;
-}
-
-/* Was the same contender gated on the same shape again later? Each run gates anew. */
-static bool is_repeated(const kt_journal *j, size_t at) {
-    const kt_json *r = kt_journal_at(j, at);
-    for (size_t i = at + 1; i < kt_journal_count(j); i++) {
-        const kt_json *later = kt_journal_at(j, i);
-        if (strcmp(text_of(later, "t"), "gate") == 0 &&
-            strcmp(text_of(later, "contender"), text_of(r, "contender")) == 0 &&
-            strcmp(text_of(later, "shape"), text_of(r, "shape")) == 0)
-            return true;
-    }
-    return false;
+    kt_json_writer_print(&w, stdout);
 }
 
 /* Contenders that the gate refused, from the journal that lies beside the table. */
@@ -137,23 +108,23 @@ static kt_status print_rejected(const char *table_path, bool json, kt_err *err) 
     if (json) kt_json_begin_array(&w);
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        if (!is_rejection(r) || is_repeated(j, i)) continue;
+        if (!kt_is_refusal(j, i)) continue;
         n++;
         if (json) {
             kt_json_begin_object(&w);
-            for (int k = 0; k < 4; k++) put_text(&w, keys[k], text_of(r, keys[k]));
+            for (int k = 0; k < 4; k++) kt_json_add_string(&w, keys[k], kt_json_text(r, keys[k]));
             kt_json_end_object(&w);
         } else {
-            printf("%-8s %s on %s\n         %s\n", text_of(r, "outcome"), text_of(r, "contender"),
-                   text_of(r, "shape"), text_of(r, "message"));
+            printf("%-8s %s on %s\n         %s\n", kt_json_text(r, "outcome"),
+                   kt_json_text(r, "contender"), kt_json_text(r, "shape"),
+                   kt_json_text(r, "message"));
         }
     }
     if (json) kt_json_end_array(&w);
-    if (json && kt_json_writer_text(&w, NULL))
-        puts(kt_json_writer_text(&w, NULL));
+    if (json)
+        kt_json_writer_print(&w, stdout);
     else
         printf("%zu rejected in %s\n", n, path);
-    kt_json_writer_deinit(&w);
     kt_journal_close(j);
     return KT_OK;
 }

@@ -38,30 +38,24 @@ static void print_text(const kt_sim_result *r) {
     putchar('\n');
 }
 
-static void put_fixed(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
 static void put_result(kt_json_writer *w, const kt_sim_result *r) {
     kt_json_begin_object(w);
-    kt_json_key(w, "strategy");
-    kt_json_put_string(w, r->strategy);
-    put_fixed(w, "regret_geomean", r->regret.geomean, 5);
-    put_fixed(w, "regret_p95", r->regret.p95, 5);
-    put_fixed(w, "regret_max", r->regret.max, 5);
-    put_fixed(w, "within_2", r->regret.within_2, 4);
-    put_fixed(w, "mean_seconds", r->mean_sec, 4);
-    put_fixed(w, "median_seconds", r->median_sec, 4);
-    put_fixed(w, "p90_seconds", r->p90_sec, 4);
-    put_fixed(w, "exhaustive_share", r->exhaustive_share, 4);
+    kt_json_add_string(w, "strategy", r->strategy);
+    kt_json_add_fixed(w, "regret_geomean", r->regret.geomean, 5);
+    kt_json_add_fixed(w, "regret_p95", r->regret.p95, 5);
+    kt_json_add_fixed(w, "regret_max", r->regret.max, 5);
+    kt_json_add_fixed(w, "within_2", r->regret.within_2, 4);
+    kt_json_add_fixed(w, "mean_seconds", r->mean_sec, 4);
+    kt_json_add_fixed(w, "median_seconds", r->median_sec, 4);
+    kt_json_add_fixed(w, "p90_seconds", r->p90_sec, 4);
+    kt_json_add_fixed(w, "exhaustive_share", r->exhaustive_share, 4);
     kt_json_key(w, "curve");
     kt_json_begin_array(w);
     for (int i = 0; i < KT_SIM_POINTS; i++) {
         kt_json_begin_object(w);
-        put_fixed(w, "seconds", kt_sim_seconds[i], 2);
-        put_fixed(w, "decided", r->at[i].decided, 4);
-        put_fixed(w, "regret", r->at[i].regret, 5);
+        kt_json_add_fixed(w, "seconds", kt_sim_seconds[i], 2);
+        kt_json_add_fixed(w, "decided", r->at[i].decided, 4);
+        kt_json_add_fixed(w, "regret", r->at[i].regret, 5);
         kt_json_end_object(w);
     }
     kt_json_end_array(w);
@@ -101,16 +95,14 @@ static void print_point(const kt_sim_grid_point *p) {
 
 static void put_point(kt_json_writer *w, const kt_sim_grid_point *p) {
     kt_json_begin_object(w);
-    kt_json_key(w, "rules");
-    kt_json_put_string(w, p->name);
-    kt_json_key(w, "best");
-    kt_json_put_bool(w, p->is_best);
-    put_fixed(w, "mean_seconds", p->result.mean_sec, 4);
-    put_fixed(w, "median_seconds", p->result.median_sec, 4);
-    put_fixed(w, "p90_seconds", p->result.p90_sec, 4);
-    put_fixed(w, "regret_geomean", p->result.regret.geomean, 5);
-    put_fixed(w, "regret_p95", p->result.regret.p95, 5);
-    put_fixed(w, "regret_max", p->result.regret.max, 5);
+    kt_json_add_string(w, "rules", p->name);
+    kt_json_add_bool(w, "best", p->is_best);
+    kt_json_add_fixed(w, "mean_seconds", p->result.mean_sec, 4);
+    kt_json_add_fixed(w, "median_seconds", p->result.median_sec, 4);
+    kt_json_add_fixed(w, "p90_seconds", p->result.p90_sec, 4);
+    kt_json_add_fixed(w, "regret_geomean", p->result.regret.geomean, 5);
+    kt_json_add_fixed(w, "regret_p95", p->result.regret.p95, 5);
+    kt_json_add_fixed(w, "regret_max", p->result.regret.max, 5);
     kt_json_end_object(w);
 }
 
@@ -142,8 +134,7 @@ static kt_status sweep(sim_state *s, kt_err *err) {
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    if (st == KT_OK && s->json && kt_json_writer_text(&w, NULL))
-        puts(kt_json_writer_text(&w, NULL));
+    if (st == KT_OK && s->json) kt_json_writer_print(&w, stdout);
     kt_json_writer_deinit(&w);
     free(points);
     return st;
@@ -160,12 +151,9 @@ static kt_status simulate(sim_state *s, kt_err *err) {
                        s->strategy);
     KT_TRY(load(s, err));
     kt_json_begin_object(&w);
-    kt_json_key(&w, "cells");
-    kt_json_put_int(&w, (int64_t)s->sim.n);
-    kt_json_key(&w, "oracle_cells");
-    kt_json_put_int(&w, (int64_t)s->sim.n_oracle);
-    kt_json_key(&w, "trials");
-    kt_json_put_int(&w, s->trials);
+    kt_json_add_int(&w, "cells", (int64_t)s->sim.n);
+    kt_json_add_int(&w, "oracle_cells", (int64_t)s->sim.n_oracle);
+    kt_json_add_int(&w, "trials", s->trials);
     kt_json_key(&w, "strategies");
     kt_json_begin_array(&w);
     for (size_t i = 0; i < kt_builtin_strategy_count && st == KT_OK; i++) {
@@ -177,8 +165,7 @@ static kt_status simulate(sim_state *s, kt_err *err) {
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    if (st == KT_OK && s->json && kt_json_writer_text(&w, NULL))
-        puts(kt_json_writer_text(&w, NULL));
+    if (st == KT_OK && s->json) kt_json_writer_print(&w, stdout);
     kt_json_writer_deinit(&w);
     return st;
 }

@@ -58,10 +58,7 @@ static void tell(const verify_state *v, const kt_table_row *row, const char *fin
         return;
     }
     kt_json_begin_object(v->json);
-    for (int i = 0; i < 8; i += 2) {
-        kt_json_key(v->json, pairs[i]);
-        kt_json_put_string(v->json, pairs[i + 1]);
-    }
+    for (int i = 0; i < 8; i += 2) kt_json_add_string(v->json, pairs[i], pairs[i + 1]);
     kt_json_end_object(v->json);
 }
 
@@ -188,12 +185,9 @@ static void print_end(const verify_state *v, const char *where) {
         return;
     }
     kt_json_end_array(v->json);
-    kt_json_key(v->json, "table");
-    kt_json_put_string(v->json, where);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        kt_json_key(v->json, counts[i].name);
-        kt_json_put_int(v->json, counts[i].value);
-    }
+    kt_json_add_string(v->json, "table", where);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        kt_json_add_int(v->json, counts[i].name, counts[i].value);
     kt_json_end_object(v->json);
     if (kt_json_writer_text(v->json, NULL)) puts(kt_json_writer_text(v->json, NULL));
 }

@@ -7,15 +7,11 @@
 #include "base/err.h"
 #include "tuner/report/html.h"
 #include "tuner/report/plan_words.h"
+#include "tuner/report/refusals.h"
 #include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
 
 enum { MOST_COMMANDS = 16 };
-
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
 
 /* --- head --- */
 
@@ -116,9 +112,9 @@ static void put_commands(const kt_journal *j, FILE *to) {
 
     for (size_t i = 0; i < kt_journal_count(j) && n < MOST_COMMANDS; i++) {
         const kt_json *r = kt_journal_at(j, i);
-        const char *command = text_of(r, "command");
+        const char *command = kt_json_text(r, "command");
         int k = 0;
-        if (strcmp(text_of(r, "t"), "session") != 0 || !*command) continue;
+        if (strcmp(kt_json_text(r, "t"), "session") != 0 || !*command) continue;
         while (k < n && strcmp(known[k], command) != 0) k++;
         if (k < n) continue;
         known[n++] = command;
@@ -209,23 +205,6 @@ static void list_plans(const kt_table *t, FILE *to) {
     fputs("</tbody></table></div>\n", to);
 }
 
-static bool is_rejection(const kt_json *r) {
-    return strcmp(text_of(r, "t"), "gate") == 0 && strcmp(text_of(r, "outcome"), "passed") != 0;
-}
-
-/* Each session gates anew: the last verdict on a contender and shape counts. */
-static bool is_repeated(const kt_journal *j, size_t at) {
-    const kt_json *r = kt_journal_at(j, at);
-    for (size_t i = at + 1; i < kt_journal_count(j); i++) {
-        const kt_json *later = kt_journal_at(j, i);
-        if (strcmp(text_of(later, "t"), "gate") == 0 &&
-            strcmp(text_of(later, "contender"), text_of(r, "contender")) == 0 &&
-            strcmp(text_of(later, "shape"), text_of(r, "shape")) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void list_rejected(const kt_journal *j, FILE *to) {
     static const char *const keys[] = {"outcome", "contender", "shape", "message"};
     static const char *const heads[] = {"outcome", "contender", "shape", "first failing element"};
@@ -233,8 +212,8 @@ static void list_rejected(const kt_journal *j, FILE *to) {
 
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        n_gated += strcmp(text_of(r, "t"), "gate") == 0;
-        n += is_rejection(r) && !is_repeated(j, i);
+        n_gated += strcmp(kt_json_text(r, "t"), "gate") == 0;
+        n += kt_is_refusal(j, i);
     }
     fprintf(to,
             "<h2 id=\"rejected\">Rejected before any timing</h2>\n<p class=\"soft\">%zu gates "
@@ -245,9 +224,9 @@ static void list_rejected(const kt_journal *j, FILE *to) {
     begin_table(to, heads, "    ", 4);
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        if (!is_rejection(r) || is_repeated(j, i)) continue;
+        if (!kt_is_refusal(j, i)) continue;
         fputs("<tr>", to);
-        for (int k = 0; k < 4; k++) put_cell(to, text_of(r, keys[k]), k == 3);
+        for (int k = 0; k < 4; k++) put_cell(to, kt_json_text(r, keys[k]), k == 3);
         fputs("</tr>\n", to);
     }
     fputs("</tbody></table></div>\n", to);

@@ -151,31 +151,26 @@ static void put_plan(const kt_table_plan *p, FILE *to) {
     fputs(");\n", to);
 }
 
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
-
 static void put_session(const kt_json *r, int session, FILE *to) {
     fprintf(to, "INSERT INTO session VALUES (%d, ", session);
-    put_literals(
-        to,
-        (const char *const[]){text_of(r, "command"), text_of(r, "version"), text_of(r, "compiler")},
-        3);
+    put_literals(to,
+                 (const char *const[]){kt_json_text(r, "command"), kt_json_text(r, "version"),
+                                       kt_json_text(r, "compiler")},
+                 3);
     fprintf(to, "%lld, ", (long long)kt_json_int(kt_json_get(r, "protocol"), 0));
-    put_literal(to, text_of(r, "strategy"));
+    put_literal(to, kt_json_text(r, "strategy"));
     fprintf(to, ", %lld, %lld);\n", (long long)kt_json_int(kt_json_get(r, "seed"), 0),
             (long long)kt_json_int(kt_json_get(r, "unix_ms"), 0));
 }
 
 static void put_gate(const kt_json *r, int session, FILE *to) {
     fprintf(to, "INSERT INTO gate VALUES (%d, ", session);
-    put_literals(
-        to,
-        (const char *const[]){text_of(r, "shape"), text_of(r, "contender"), text_of(r, "outcome")},
-        3);
+    put_literals(to,
+                 (const char *const[]){kt_json_text(r, "shape"), kt_json_text(r, "contender"),
+                                       kt_json_text(r, "outcome")},
+                 3);
     put_number(to, kt_json_double(kt_json_get(r, "rel_rms"), NAN), ", ");
-    put_literal(to, text_of(r, "message"));
+    put_literal(to, kt_json_text(r, "message"));
     fputs(");\n", to);
 }
 
@@ -207,8 +202,8 @@ static void put_samples(const kt_sample_record *r, int session, FILE *to) {
 
 /* Records without a row that makes sense are passed over: tables refuse them too. */
 static void put_decided(const kt_json *r, int session, FILE *to) {
-    const char *kind = text_of(r, "t");
-    const char *cell = text_of(r, strcmp(kind, "plan_decision") == 0 ? "plan" : "cell");
+    const char *kind = kt_json_text(r, "t");
+    const char *cell = kt_json_text(r, strcmp(kind, "plan_decision") == 0 ? "plan" : "cell");
     kt_table_row row;
 
     if (kt_row_read(kt_json_get(r, "row"), cell, &row, NULL) != KT_OK) return;
@@ -229,7 +224,7 @@ static void put_journal(const kt_journal *j, FILE *to) {
 
     for (size_t i = 0; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        const char *kind = text_of(r, "t");
+        const char *kind = kt_json_text(r, "t");
         kt_sample_record samples;
         if (strcmp(kind, "session") == 0) put_session(r, ++session, to);
         if (strcmp(kind, "gate") == 0) put_gate(r, session, to);

@@ -70,11 +70,6 @@ static void collect(const kt_journal *j, parameters *all) {
     }
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 /* The format wants lists as text, in the syntax that Python, C and JSON share. */
 static kt_status put_values(kt_json_writer *w, const parameter *p, kt_err *err) {
     kt_json_writer list = {0};
@@ -88,7 +83,7 @@ static kt_status put_values(kt_json_writer *w, const parameter *p, kt_err *err) 
             kt_json_put_string(&list, p->values[i]);
     kt_json_end_array(&list);
     text = kt_json_writer_text(&list, NULL);
-    if (text) put_text(w, "Values", text);
+    if (text) kt_json_add_string(w, "Values", text);
     kt_json_writer_deinit(&list);
     return text ? KT_OK : kt_fail(err, KT_E_NOMEM, "export: no memory for the text");
 }
@@ -98,10 +93,9 @@ static kt_status put_problem(kt_json_writer *w, const kt_export_input *in, const
     kt_json_begin_object(w);
     kt_json_key(w, "General");
     kt_json_begin_object(w);
-    kt_json_key(w, "FormatVersion");
-    kt_json_put_int(w, 1);
-    put_text(w, "TimeUnit", "Milliseconds");
-    put_text(w, "OutputFormat", "JSON");
+    kt_json_add_int(w, "FormatVersion", 1);
+    kt_json_add_string(w, "TimeUnit", "Milliseconds");
+    kt_json_add_string(w, "OutputFormat", "JSON");
     kt_json_end_object(w);
     kt_json_key(w, "ConfigurationSpace");
     kt_json_begin_object(w);
@@ -109,8 +103,8 @@ static kt_status put_problem(kt_json_writer *w, const kt_export_input *in, const
     kt_json_begin_array(w);
     for (int i = 0; i < all->n; i++) {
         kt_json_begin_object(w);
-        put_text(w, "Name", all->list[i].name);
-        put_text(w, "Type", all->list[i].is_number ? "int" : "string");
+        kt_json_add_string(w, "Name", all->list[i].name);
+        kt_json_add_string(w, "Type", all->list[i].is_number ? "int" : "string");
         KT_TRY(put_values(w, &all->list[i], err));
         kt_json_end_object(w);
     }
@@ -121,13 +115,13 @@ static kt_status put_problem(kt_json_writer *w, const kt_export_input *in, const
     kt_json_end_object(w);
     kt_json_key(w, "KernelSpecification");
     kt_json_begin_object(w);
-    put_text(w, "Language", "C");
-    put_text(w, "KernelName", in->table->workload);
-    put_text(w, "KernelFile", "kernels/<op>/<variant>.c");
+    kt_json_add_string(w, "Language", "C");
+    kt_json_add_string(w, "KernelName", in->table->workload);
+    kt_json_add_string(w, "KernelFile", "kernels/<op>/<variant>.c");
     for (int i = 0; i < 2; i++) { /* required; a CPU has neither */
         kt_json_key(w, i ? "LocalSize" : "GlobalSize");
         kt_json_begin_object(w);
-        put_text(w, "X", "1");
+        kt_json_add_string(w, "X", "1");
         kt_json_end_object(w);
     }
     kt_json_end_object(w);

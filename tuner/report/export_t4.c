@@ -25,11 +25,6 @@ typedef struct series_list {
     size_t n, capacity;
 } series_list;
 
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
-
 /* Rungs of a cell follow each other, so what is looked for is near the end. */
 static series *get(series_list *all, const char *cell, const char *contender) {
     for (size_t i = all->n; i-- > 0;)
@@ -79,11 +74,6 @@ static kt_status add_record(series_list *all, const kt_sample_record *r, kt_err 
     return has_room ? KT_OK : kt_fail(err, KT_E_NOMEM, "export: no memory for the samples");
 }
 
-static void put_text(kt_json_writer *w, const char *key, const char *text) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, text);
-}
-
 static void put_parameter(void *arg, const char *name, const char *value, bool is_number) {
     kt_json_writer *w = arg;
     kt_json_key(w, name);
@@ -96,7 +86,7 @@ static void put_parameter(void *arg, const char *name, const char *value, bool i
 static void put_configuration(kt_json_writer *w, const char *cell, const char *contender) {
     kt_json_key(w, "configuration");
     kt_json_begin_object(w);
-    put_text(w, "cell", cell);
+    kt_json_add_string(w, "cell", cell);
     kt_t4_each_parameter(contender, put_parameter, w);
     kt_json_end_object(w);
 }
@@ -105,10 +95,8 @@ static void put_configuration(kt_json_writer *w, const char *cell, const char *c
 static void put_times(kt_json_writer *w, const series *s) {
     kt_json_key(w, "times");
     kt_json_begin_object(w);
-    kt_json_key(w, "compilation_time");
-    kt_json_put_int(w, 0);
-    kt_json_key(w, "compilation");
-    kt_json_put_int(w, 0);
+    kt_json_add_int(w, "compilation_time", 0);
+    kt_json_add_int(w, "compilation", 0);
     kt_json_key(w, "runtimes");
     kt_json_begin_array(w);
     for (size_t i = 0; s && i < s->n; i++) kt_json_put_fixed(w, s->ns[i] * 1e-6, 7);
@@ -122,17 +110,15 @@ static void put_result(kt_json_writer *w, const char *cell, const char *contende
     kt_json_begin_object(w);
     put_configuration(w, cell, contender);
     put_times(w, s);
-    put_text(w, "invalidity", invalidity);
-    kt_json_key(w, "correctness");
-    kt_json_put_int(w, is_correct);
+    kt_json_add_string(w, "invalidity", invalidity);
+    kt_json_add_int(w, "correctness", is_correct);
     kt_json_key(w, "measurements");
     kt_json_begin_array(w);
     if (s && s->n > 0) {
         kt_json_begin_object(w);
-        put_text(w, "name", "time");
-        kt_json_key(w, "value");
-        kt_json_put_fixed(w, kt_quantile(s->ns, (int)s->n, 0.25) * 1e-6, 7);
-        put_text(w, "unit", "ms");
+        kt_json_add_string(w, "name", "time");
+        kt_json_add_fixed(w, "value", kt_quantile(s->ns, (int)s->n, 0.25) * 1e-6, 7);
+        kt_json_add_string(w, "unit", "ms");
         kt_json_end_object(w);
     }
     kt_json_end_array(w);
@@ -145,8 +131,9 @@ static void put_result(kt_json_writer *w, const char *cell, const char *contende
 
 /* A gate's outcome in the format's vocabulary; NULL for those that passed. */
 static const char *invalidity_of(const kt_json *record) {
-    const char *outcome = text_of(record, "outcome");
-    if (strcmp(text_of(record, "t"), "gate") != 0 || strcmp(outcome, "passed") == 0) return NULL;
+    const char *outcome = kt_json_text(record, "outcome");
+    if (strcmp(kt_json_text(record, "t"), "gate") != 0 || strcmp(outcome, "passed") == 0)
+        return NULL;
     if (strcmp(outcome, "timeout") == 0) return "timeout";
     return strcmp(outcome, "crash") == 0 ? "runtime" : "correctness";
 }
@@ -154,14 +141,14 @@ static const char *invalidity_of(const kt_json *record) {
 static void put_metadata(kt_json_writer *w, const kt_export_input *in) {
     char class_name[64];
     kt_machine_class(&in->table->fingerprint, class_name, sizeof class_name);
-    put_text(w, "schema_version", "1.0.0");
+    kt_json_add_string(w, "schema_version", "1.0.0");
     kt_json_key(w, "metadata");
     kt_json_begin_object(w);
-    put_text(w, "timeunit", "milliseconds");
-    put_text(w, "device", class_name);
-    put_text(w, "workload", in->table->workload);
-    put_text(w, "tuner", in->table->build);
-    put_text(w, "date", in->table->created);
+    kt_json_add_string(w, "timeunit", "milliseconds");
+    kt_json_add_string(w, "device", class_name);
+    kt_json_add_string(w, "workload", in->table->workload);
+    kt_json_add_string(w, "tuner", in->table->build);
+    kt_json_add_string(w, "date", in->table->created);
     kt_json_key(w, "fingerprint");
     kt_fingerprint_write(&in->table->fingerprint, w);
     kt_json_end_object(w);
@@ -188,7 +175,8 @@ static kt_status write_t4(const kt_export_input *in, FILE *to, kt_err *err) {
     for (size_t i = 0; i < kt_journal_count(in->journal); i++) {
         const kt_json *r = kt_journal_at(in->journal, i);
         if (invalidity_of(r))
-            put_result(&w, text_of(r, "shape"), text_of(r, "contender"), NULL, invalidity_of(r));
+            put_result(&w, kt_json_text(r, "shape"), kt_json_text(r, "contender"), NULL,
+                       invalidity_of(r));
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "dispatch/cost/cost.h"
+#include "tuner/report/heat_lines.h"
 #include "tuner/report/html.h"
 #include "tuner/space/cell.h"
 
-enum { BOX_W = 42, BOX_H = 24, LEFT = 282, TOP = 46, MAX_LINES = 512, MAX_COLUMNS = 64 };
+enum { BOX_W = 42, BOX_H = 24, LEFT = 282, TOP = 46, MAX_COLUMNS = 64 };
 
 typedef struct heat {
     const char *id, *title, *about, *colour;
@@ -38,20 +39,6 @@ static const heat heats[] = {
      "came from a cache.",
      "--good", roofline_value, 1.0},
 };
-
-/* One line per matrix and thread count: the first of its rows in the table, which is sorted so that they
- * follow each other. */
-static int find_lines(const kt_table *t, size_t first[MAX_LINES]) {
-    int n = 0;
-    for (size_t i = 0; i < t->n_rows && n < MAX_LINES; i++) {
-        const kt_table_row *r = &t->rows[i], *before = r - 1;
-        if (i > 0 && r->threads == before->threads &&
-            kt_same_weights(&r->problem, &before->problem))
-            continue;
-        first[n++] = i;
-    }
-    return n;
-}
 
 /* Buckets that occur, ascending. */
 static int find_columns(const kt_table *t, int64_t m[MAX_COLUMNS]) {
@@ -115,9 +102,9 @@ static void draw_heat(const kt_export_input *in, FILE *to, const heat *wanted) {
     const kt_table *t = in->table;
     heat own = *wanted;
     const heat *h = &own;
-    size_t first[MAX_LINES];
+    size_t first[KT_HEAT_LINES];
     int64_t m[MAX_COLUMNS];
-    int n = find_lines(t, first), n_columns = find_columns(t, m);
+    int n = kt_heat_lines(t, first), n_columns = find_columns(t, m);
 
     if (h->value == gain_value) own.full = strongest(t, h->full);
     fprintf(to,

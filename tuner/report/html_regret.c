@@ -16,18 +16,13 @@ typedef struct step {
     char cell[KT_CELL_KEY_BYTES];
 } step;
 
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
-
 /* Seconds that sessions had lasted at this record; the time between sessions does not count. */
 static double seconds_at(const kt_journal *j, size_t at) {
     int64_t begin = 0, last = 0, total = 0;
     for (size_t i = 0; i <= at; i++) {
         const kt_json *r = kt_journal_at(j, i);
         int64_t now = kt_json_int(kt_json_get(r, "unix_ms"), 0);
-        if (strcmp(text_of(r, "t"), "session") == 0) {
+        if (strcmp(kt_json_text(r, "t"), "session") == 0) {
             total += last - begin;
             begin = last = now;
         } else if (now > last) {

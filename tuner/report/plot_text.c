@@ -11,11 +11,12 @@
 #include <unistd.h>
 
 #include "dispatch/cost/cost.h"
+#include "tuner/report/heat_lines.h"
 #include "tuner/report/html.h"
 #include "tuner/space/cell.h"
 #include "tuner/store/replay.h"
 
-enum { MIN_WIDTH = 40, MAX_WIDTH = 240, GRID_H = 20, MAX_LINES = 512 };
+enum { MIN_WIDTH = 40, MAX_WIDTH = 240, GRID_H = 20 };
 
 /* --- style --- */
 
@@ -192,18 +193,6 @@ void kt_plot_roofline(const kt_export_input *in, const kt_plot_style *s, FILE *t
 
 /* --- heat map --- */
 
-static int lines_of(const kt_table *t, size_t first[MAX_LINES]) {
-    int n = 0;
-    for (size_t i = 0; i < t->n_rows && n < MAX_LINES; i++) {
-        const kt_table_row *r = &t->rows[i], *before = r - 1;
-        if (i > 0 && r->threads == before->threads &&
-            kt_same_weights(&r->problem, &before->problem))
-            continue;
-        first[n++] = i;
-    }
-    return n;
-}
-
 static const kt_table_row *row_in(const kt_table *t, size_t begin, size_t end, int32_t m) {
     for (size_t i = begin; i < end; i++)
         if (t->rows[i].problem.m == m) return &t->rows[i];
@@ -235,9 +224,9 @@ static void put_heat(const kt_plot_style *s, FILE *to, const kt_table_row *r, do
 
 void kt_plot_heat(const kt_export_input *in, const kt_plot_style *s, FILE *to) {
     const kt_table *t = in->table;
-    size_t first[MAX_LINES];
+    size_t first[KT_HEAT_LINES];
     int32_t m[MAX_WIDTH];
-    int n = lines_of(t, first), n_m = 0, at = 0;
+    int n = kt_heat_lines(t, first), n_m = 0, at = 0;
     int label = s->width > 100 ? 42 : s->width >= 72 ? 39 : 36, fits = (s->width - label) / 5;
 
     for (int b = 0; b < kt_m_bucket_count && n_m < MAX_WIDTH; b++)

@@ -41,12 +41,9 @@ static kt_status record(kt_session *s, const kt_tune_cell *cell, const kt_proble
         live[i] = i;
     }
     kt_json_begin_object(&w);
-    kt_json_key(&w, "t");
-    kt_json_put_string(&w, "slice");
-    kt_json_key(&w, "of");
-    kt_json_put_string(&w, kt_cell_key(&cell->problem, cell->threads, key, sizeof key));
-    kt_json_key(&w, "n");
-    kt_json_put_int(&w, slice->n);
+    kt_json_add_string(&w, "t", "slice");
+    kt_json_add_string(&w, "of", kt_cell_key(&cell->problem, cell->threads, key, sizeof key));
+    kt_json_add_int(&w, "n", slice->n);
     kt_rung_write(&w, names, live, c->n, 0, samples);
     kt_json_end_object(&w);
     st = kt_journal_append(s->setup.ledger->journal, &w, err);

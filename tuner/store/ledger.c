@@ -12,19 +12,9 @@
 #include "tuner/store/row_json.h"
 #include "tuner/store/rung_json.h"
 
-static void put_string(kt_json_writer *w, const char *key, const char *v) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, v);
-}
-
-static void put_int(kt_json_writer *w, const char *key, int64_t v) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, v);
-}
-
 static void begin(kt_json_writer *w, const char *kind) {
     kt_json_begin_object(w);
-    put_string(w, "t", kind);
+    kt_json_add_string(w, "t", kind);
 }
 
 static kt_status finish(kt_ledger *l, kt_json_writer *w, kt_err *err) {
@@ -78,14 +68,14 @@ static kt_status mark_usable(kt_ledger *l, const kt_fingerprint *machine, kt_err
 static kt_status start_session(kt_ledger *l, const kt_ledger_session *s, kt_err *err) {
     kt_json_writer w = {0};
     begin(&w, "session");
-    put_int(&w, "protocol", KT_PROTOCOL);
-    put_string(&w, "version", KT_VERSION);
-    put_string(&w, "compiler", __VERSION__);
-    put_string(&w, "workload", s->workload);
-    put_string(&w, "strategy", s->strategy);
-    put_string(&w, "command", s->command);
-    put_int(&w, "seed", (int64_t)s->seed);
-    put_int(&w, "unix_ms", kt_clock_unix_ms());
+    kt_json_add_int(&w, "protocol", KT_PROTOCOL);
+    kt_json_add_string(&w, "version", KT_VERSION);
+    kt_json_add_string(&w, "compiler", __VERSION__);
+    kt_json_add_string(&w, "workload", s->workload);
+    kt_json_add_string(&w, "strategy", s->strategy);
+    kt_json_add_string(&w, "command", s->command);
+    kt_json_add_int(&w, "seed", (int64_t)s->seed);
+    kt_json_add_int(&w, "unix_ms", kt_clock_unix_ms());
     kt_json_key(&w, "fingerprint");
     kt_fingerprint_write(s->machine, &w);
     return finish(l, &w, err);
@@ -119,7 +109,7 @@ kt_status kt_ledger_forget(kt_ledger *l, const kt_tune_cell *cell, kt_err *err) 
     for (size_t i = 0; i < kt_journal_count(l->journal); i++)
         if (has_text(kt_journal_at(l->journal, i), "cell", key)) l->usable[i] = 0;
     begin(&w, "forget");
-    put_string(&w, "cell", key);
+    kt_json_add_string(&w, "cell", key);
     return finish(l, &w, err);
 }
 
@@ -127,12 +117,11 @@ kt_status kt_ledger_gate(kt_ledger *l, const kt_gate_result *g, kt_err *err) {
     kt_json_writer w = {0};
     char key[KT_CELL_KEY_BYTES], name[KT_CONTENDER_NAME_BYTES];
     begin(&w, "gate");
-    put_string(&w, "shape", kt_cell_key(&g->problem, 0, key, sizeof key));
-    put_string(&w, "contender", kt_contender_name(&g->choice, name, sizeof name));
-    put_string(&w, "outcome", g->outcome);
-    kt_json_key(&w, "rel_rms");
-    kt_json_put_double(&w, g->rel_rms);
-    if (!g->passed) put_string(&w, "message", g->message);
+    kt_json_add_string(&w, "shape", kt_cell_key(&g->problem, 0, key, sizeof key));
+    kt_json_add_string(&w, "contender", kt_contender_name(&g->choice, name, sizeof name));
+    kt_json_add_string(&w, "outcome", g->outcome);
+    kt_json_add_double(&w, "rel_rms", g->rel_rms);
+    if (!g->passed) kt_json_add_string(&w, "message", g->message);
     return finish(l, &w, err);
 }
 
@@ -144,12 +133,11 @@ static kt_status record_rung(void *arg, int rung, const int *live, int n_live, i
     kt_json_writer w = {0};
     int64_t now = kt_clock_ns();
     begin(&w, "rung");
-    put_string(&w, "cell", l->cell_key);
-    put_int(&w, "contest", l->contest_id);
-    put_int(&w, "rung", rung);
-    put_int(&w, "rounds", rounds);
-    kt_json_key(&w, "ms");
-    kt_json_put_fixed(&w, (double)(now - l->rung_start_ns) * 1e-6, 3);
+    kt_json_add_string(&w, "cell", l->cell_key);
+    kt_json_add_int(&w, "contest", l->contest_id);
+    kt_json_add_int(&w, "rung", rung);
+    kt_json_add_int(&w, "rounds", rounds);
+    kt_json_add_fixed(&w, "ms", (double)(now - l->rung_start_ns) * 1e-6, 3);
     l->rung_start_ns = now;
     kt_rung_write(&w, l->names, live, n_live, first, s);
     return finish(l, &w, err);
@@ -194,18 +182,16 @@ kt_status kt_ledger_contest(kt_ledger *l, const kt_tune_cell *cell, const kt_con
     l->rung_start_ns = kt_clock_ns();
     *store = (kt_rung_store){.arg = l, .replay = replay_rung, .record = record_rung};
     begin(&w, "contest");
-    put_string(&w, "cell", l->cell_key);
-    put_int(&w, "contest", l->contest_id);
-    put_string(&w, "strategy", terms->strategy);
-    put_string(&w, "role", cell->role);
-    put_int(&w, "seed", (int64_t)l->seed);
-    put_int(&w, "shorten", terms->shorten);
-    put_int(&w, "default", contenders->default_index);
-    put_int(&w, "warm", terms->warm_index);
-    kt_json_key(&w, "weight");
-    kt_json_put_fixed(&w, cell->weight, 8);
-    kt_json_key(&w, "units");
-    kt_json_put_double(&w, terms->units);
+    kt_json_add_string(&w, "cell", l->cell_key);
+    kt_json_add_int(&w, "contest", l->contest_id);
+    kt_json_add_string(&w, "strategy", terms->strategy);
+    kt_json_add_string(&w, "role", cell->role);
+    kt_json_add_int(&w, "seed", (int64_t)l->seed);
+    kt_json_add_int(&w, "shorten", terms->shorten);
+    kt_json_add_int(&w, "default", contenders->default_index);
+    kt_json_add_int(&w, "warm", terms->warm_index);
+    kt_json_add_fixed(&w, "weight", cell->weight, 8);
+    kt_json_add_double(&w, "units", terms->units);
     kt_json_key(&w, "contenders");
     kt_json_begin_array(&w);
     for (int i = 0; i < contenders->n; i++) kt_json_put_string(&w, l->names[i]);
@@ -237,13 +223,12 @@ static kt_status put_decision(kt_ledger *l, const char *kind, const kt_table_row
                               const kt_decision_terms *terms, kt_err *err) {
     kt_json_writer w = {0};
     begin(&w, kind);
-    put_string(&w, "cell", l->cell_key);
-    put_int(&w, "contest", l->contest_id);
-    put_int(&w, "rounds", terms->rounds);
-    put_int(&w, "voided", terms->voided);
-    kt_json_key(&w, "gate_ms");
-    kt_json_put_fixed(&w, terms->gate_seconds * 1e3, 3);
-    put_int(&w, "unix_ms", kt_clock_unix_ms());
+    kt_json_add_string(&w, "cell", l->cell_key);
+    kt_json_add_int(&w, "contest", l->contest_id);
+    kt_json_add_int(&w, "rounds", terms->rounds);
+    kt_json_add_int(&w, "voided", terms->voided);
+    kt_json_add_fixed(&w, "gate_ms", terms->gate_seconds * 1e3, 3);
+    kt_json_add_int(&w, "unix_ms", kt_clock_unix_ms());
     kt_json_key(&w, "row");
     kt_row_write(row, &w);
     return finish(l, &w, err);
@@ -364,17 +349,16 @@ kt_status kt_ledger_oracle(kt_ledger *l, const kt_table_row *row, const kt_oracl
     const double regret[3] = {o->regret.low, o->regret.point, o->regret.high};
     kt_json_writer w = {0};
     begin(&w, "oracle");
-    put_string(&w, "cell", l->cell_key);
-    put_int(&w, "contest", l->contest_id);
-    put_int(&w, "contenders", o->n_contenders);
-    put_string(&w, "best", o->best);
-    put_int(&w, "rounds", o->rounds);
+    kt_json_add_string(&w, "cell", l->cell_key);
+    kt_json_add_int(&w, "contest", l->contest_id);
+    kt_json_add_int(&w, "contenders", o->n_contenders);
+    kt_json_add_string(&w, "best", o->best);
+    kt_json_add_int(&w, "rounds", o->rounds);
     kt_json_key(&w, "log_regret"); /* low, middle, high */
     kt_json_begin_array(&w);
     for (int i = 0; i < 3; i++) kt_json_put_fixed(&w, regret[i], 5);
     kt_json_end_array(&w);
-    kt_json_key(&w, "auto_ms");
-    kt_json_put_fixed(&w, o->auto_seconds * 1e3, 3);
+    kt_json_add_fixed(&w, "auto_ms", o->auto_seconds * 1e3, 3);
     kt_json_key(&w, "row");
     kt_row_write(row, &w);
     return finish(l, &w, err);
@@ -417,8 +401,8 @@ kt_status kt_ledger_skip(kt_ledger *l, const kt_tune_cell *cell, const char *why
     kt_json_writer w = {0};
     char key[KT_CELL_KEY_BYTES];
     begin(&w, "skip");
-    put_string(&w, "cell", kt_cell_key(&cell->problem, cell->threads, key, sizeof key));
-    put_string(&w, "message", why);
+    kt_json_add_string(&w, "cell", kt_cell_key(&cell->problem, cell->threads, key, sizeof key));
+    kt_json_add_string(&w, "message", why);
     return finish(l, &w, err);
 }
 
@@ -428,11 +412,8 @@ kt_status kt_ledger_end(kt_ledger *l, const char *reason, const kt_session_times
                               t ? t->setup : 0};
     kt_json_writer w = {0};
     begin(&w, "end");
-    put_string(&w, "reason", reason);
-    for (int i = 0; t && i < 4; i++) {
-        kt_json_key(&w, names[i]);
-        kt_json_put_fixed(&w, seconds[i], 3);
-    }
-    put_int(&w, "unix_ms", kt_clock_unix_ms());
+    kt_json_add_string(&w, "reason", reason);
+    for (int i = 0; t && i < 4; i++) kt_json_add_fixed(&w, names[i], seconds[i], 3);
+    kt_json_add_int(&w, "unix_ms", kt_clock_unix_ms());
     return finish(l, &w, err);
 }

@@ -9,11 +9,6 @@
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
 
-static void put_number(kt_json_writer *w, const char *key, double v, int decimals) {
-    kt_json_key(w, key);
-    kt_json_put_fixed(w, v, decimals);
-}
-
 static const char *pages_name(kt_pages pages) {
     static const char *const names[] = {"4 KiB", "2 MiB advised", "2 MiB reserved"};
     return (size_t)pages < 3 ? names[pages] : "unknown";
@@ -22,24 +17,15 @@ static const char *pages_name(kt_pages pages) {
 static void put_topology(kt_json_writer *w, const kt_topology *t) {
     kt_json_key(w, "topology");
     kt_json_begin_object(w);
-    kt_json_key(w, "cpu");
-    kt_json_put_string(w, t->cpu.brand);
-    kt_json_key(w, "packages");
-    kt_json_put_int(w, t->packages);
-    kt_json_key(w, "cores");
-    kt_json_put_int(w, t->cores);
-    kt_json_key(w, "llc_groups");
-    kt_json_put_int(w, t->llc_groups);
-    kt_json_key(w, "l2_bytes");
-    kt_json_put_int(w, (int64_t)t->l2_bytes);
-    kt_json_key(w, "llc_bytes");
-    kt_json_put_int(w, (int64_t)t->llc_bytes);
-    kt_json_key(w, "hypervisor");
-    kt_json_put_bool(w, t->cpu.hypervisor);
-    kt_json_key(w, "kernel");
-    kt_json_put_string(w, t->kernel);
-    kt_json_key(w, "huge_pages");
-    kt_json_put_string(w, t->thp);
+    kt_json_add_string(w, "cpu", t->cpu.brand);
+    kt_json_add_int(w, "packages", t->packages);
+    kt_json_add_int(w, "cores", t->cores);
+    kt_json_add_int(w, "llc_groups", t->llc_groups);
+    kt_json_add_int(w, "l2_bytes", (int64_t)t->l2_bytes);
+    kt_json_add_int(w, "llc_bytes", (int64_t)t->llc_bytes);
+    kt_json_add_bool(w, "hypervisor", t->cpu.hypervisor);
+    kt_json_add_string(w, "kernel", t->kernel);
+    kt_json_add_string(w, "huge_pages", t->thp);
     kt_json_end_object(w);
 }
 
@@ -52,26 +38,23 @@ char *kt_machine_text(const kt_topology *topology, const kt_machine_report *r, s
     kt_fingerprint_make(topology, &r->ceilings, &f);
     kt_machine_class(&f, class_name, sizeof class_name);
     kt_json_begin_object(&w);
-    kt_json_key(&w, "class");
-    kt_json_put_string(&w, class_name);
+    kt_json_add_string(&w, "class", class_name);
     kt_json_key(&w, "fingerprint");
     kt_fingerprint_write(&f, &w);
     put_topology(&w, topology);
-    kt_json_key(&w, "pages");
-    kt_json_put_string(&w, pages_name(r->pages));
-    put_number(&w, "timer_read_ns", r->timer.read_ns, 1);
-    put_number(&w, "timer_step_ns", r->timer.step_ns, 1);
+    kt_json_add_string(&w, "pages", pages_name(r->pages));
+    kt_json_add_fixed(&w, "timer_read_ns", r->timer.read_ns, 1);
+    kt_json_add_fixed(&w, "timer_step_ns", r->timer.step_ns, 1);
     kt_json_key(&w, "read_curve");
     kt_json_begin_array(&w);
     for (int i = 0; i < r->n_points; i++) {
         kt_json_begin_object(&w);
-        kt_json_key(&w, "bytes");
-        kt_json_put_int(&w, (int64_t)r->curve[i].bytes);
-        put_number(&w, "gbs", r->curve[i].gbs, 2);
+        kt_json_add_int(&w, "bytes", (int64_t)r->curve[i].bytes);
+        kt_json_add_fixed(&w, "gbs", r->curve[i].gbs, 2);
         kt_json_end_object(&w);
     }
     kt_json_end_array(&w);
-    put_number(&w, "seconds", r->seconds, 2);
+    kt_json_add_fixed(&w, "seconds", r->seconds, 2);
     kt_json_end_object(&w);
     text = kt_json_writer_text(&w, size);
     if (text) copy = malloc(*size + 2);

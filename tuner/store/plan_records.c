@@ -15,12 +15,9 @@ static bool is_text(const kt_json *record, const char *key, const char *want) {
 
 static void begin(const kt_plan_contest *c, kt_json_writer *w, const char *kind) {
     kt_json_begin_object(w);
-    kt_json_key(w, "t");
-    kt_json_put_string(w, kind);
-    kt_json_key(w, "plan");
-    kt_json_put_string(w, c->key);
-    kt_json_key(w, "contest");
-    kt_json_put_int(w, c->id);
+    kt_json_add_string(w, "t", kind);
+    kt_json_add_string(w, "plan", c->key);
+    kt_json_add_int(w, "contest", c->id);
 }
 
 static kt_status finish(const kt_plan_contest *c, kt_json_writer *w, kt_err *err) {
@@ -37,10 +34,8 @@ static kt_status record(void *arg, int rung, const int *live, int n_live, int ro
     kt_json_writer w = {0};
 
     begin(c, &w, "plan_rung");
-    kt_json_key(&w, "rung");
-    kt_json_put_int(&w, rung);
-    kt_json_key(&w, "rounds");
-    kt_json_put_int(&w, rounds);
+    kt_json_add_int(&w, "rung", rung);
+    kt_json_add_int(&w, "rounds", rounds);
     kt_rung_write(&w, c->names, live, n_live, first, s);
     return finish(c, &w, err);
 }
@@ -91,16 +86,11 @@ kt_status kt_plan_contest_decide(const kt_plan_contest *c, const kt_table_plan *
 
     if (!c->ledger) return KT_OK;
     begin(c, &w, "plan_decision");
-    kt_json_key(&w, "cell");
-    kt_json_put_string(&w, plan->cell);
-    kt_json_key(&w, "tokens");
-    kt_json_put_int(&w, plan->tokens);
-    kt_json_key(&w, "routing");
-    kt_json_put_string(&w, plan->routing);
-    kt_json_key(&w, "imbalance");
-    kt_json_put_double(&w, plan->imbalance);
-    kt_json_key(&w, "predicted");
-    kt_json_put_double(&w, plan->predicted);
+    kt_json_add_string(&w, "cell", plan->cell);
+    kt_json_add_int(&w, "tokens", plan->tokens);
+    kt_json_add_string(&w, "routing", plan->routing);
+    kt_json_add_double(&w, "imbalance", plan->imbalance);
+    kt_json_add_double(&w, "predicted", plan->predicted);
     kt_json_key(&w, "row");
     kt_row_write(&plan->row, &w);
     return finish(c, &w, err);

@@ -14,13 +14,8 @@
 /* Times are kept to 0.1 ns. */
 static const double same_ns = 0.11;
 
-static const char *text_of(const kt_json *record, const char *key) {
-    const char *s = kt_json_string(kt_json_get(record, key), NULL);
-    return s ? s : "";
-}
-
 static bool is_kind(const kt_json *record, const char *kind) {
-    return strcmp(text_of(record, "t"), kind) == 0;
+    return strcmp(kt_json_text(record, "t"), kind) == 0;
 }
 
 bool kt_session_same_build(const kt_json *a, const kt_json *b) {
@@ -29,7 +24,7 @@ bool kt_session_same_build(const kt_json *a, const kt_json *b) {
 
     if (a == b) return a != NULL;
     for (int i = 0; i < 2; i++)
-        if (strcmp(text_of(a, words[i]), text_of(b, words[i])) != 0) return false;
+        if (strcmp(kt_json_text(a, words[i]), kt_json_text(b, words[i])) != 0) return false;
     return kt_json_int(kt_json_get(a, "protocol"), 0) ==
                kt_json_int(kt_json_get(b, "protocol"), -1) &&
            kt_fingerprint_read(kt_json_get(a, "fingerprint"), "journal", &x, NULL) == KT_OK &&
@@ -46,7 +41,7 @@ static bool older(const kt_replay *r, size_t *i) {
     while ((*i)-- > 0) {
         const kt_json *record = kt_journal_at(r->journal, *i);
         size_t s = *i;
-        if (strcmp(text_of(record, "cell"), r->cell) != 0) continue;
+        if (strcmp(kt_json_text(record, "cell"), r->cell) != 0) continue;
         if (is_kind(record, "forget")) return false;
         if (r->contest >= 0 && kt_json_int(kt_json_get(record, "contest"), -1) != r->contest)
             continue;
@@ -85,14 +80,14 @@ static kt_status find_contest(kt_replay *r, kt_err *err) {
     kt_tune_cell cell = {.problem = r->row.problem, .threads = r->row.threads};
     size_t i = r->at;
 
-    r->strategy = text_of(session, "strategy");
+    r->strategy = kt_json_text(session, "strategy");
     r->warm_index = -1;
     r->units = 1;
     while (older(r, &i)) {
         record = kt_journal_at(r->journal, i);
         if (is_kind(record, "contest")) {
             take_names(r, kt_json_get(record, "contenders"));
-            r->strategy = text_of(record, "strategy");
+            r->strategy = kt_json_text(record, "strategy");
             r->warm_index = (int)kt_json_int(kt_json_get(record, "warm"), -1);
             r->shorten = (int)kt_json_int(kt_json_get(record, "shorten"), 0);
             r->weight = kt_json_double(kt_json_get(record, "weight"), 0);
@@ -136,7 +131,7 @@ kt_status kt_replay_open(const kt_journal *journal, size_t at, kt_replay *r, kt_
         return kt_fail(err, KT_E_NOT_FOUND, "journal: record %zu decides nothing", at);
     r->journal = journal;
     r->at = r->session = at;
-    r->cell = text_of(decision, "cell");
+    r->cell = kt_json_text(decision, "cell");
     while (r->session > 0 && !is_kind(kt_journal_at(journal, r->session), "session")) r->session--;
     r->protocol = kt_json_int(kt_json_get(kt_journal_at(journal, r->session), "protocol"), 0);
     is_legacy = r->protocol < 4;
@@ -161,7 +156,7 @@ kt_status kt_replay_of_row(const kt_journal *journal, const kt_table_row *row, k
     for (size_t i = kt_journal_count(journal); i-- > 0;) {
         const kt_json *r = kt_journal_at(journal, i);
         kt_table_row decided;
-        if (!is_kind(r, "decision") || strcmp(text_of(r, "cell"), cell) != 0 ||
+        if (!is_kind(r, "decision") || strcmp(kt_json_text(r, "cell"), cell) != 0 ||
             kt_row_read(kt_json_get(r, "row"), cell, &decided, NULL) != KT_OK ||
             !is_same_row(&decided, row))
             continue;

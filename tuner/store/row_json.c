@@ -6,55 +6,40 @@
 
 #include "base/err.h"
 
-static void put_int(kt_json_writer *w, const char *key, int64_t v) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, v);
-}
-
-static void put_double(kt_json_writer *w, const char *key, double v) {
-    kt_json_key(w, key);
-    kt_json_put_double(w, v);
-}
-
-static void put_string(kt_json_writer *w, const char *key, const char *v) {
-    kt_json_key(w, key);
-    kt_json_put_string(w, v);
-}
-
 static void put_problem(kt_json_writer *w, const kt_problem *p) {
-    put_string(w, "op", kt_op_name(p->op));
-    put_string(w, "weights", kt_weight_format_name(p->weights));
-    put_string(w, "acts", kt_act_format_name(p->acts));
-    put_int(w, "m", p->m);
-    put_int(w, "n", p->n);
-    put_int(w, "k", p->k);
-    put_int(w, "experts", p->experts);
-    put_int(w, "topk", p->topk);
+    kt_json_add_string(w, "op", kt_op_name(p->op));
+    kt_json_add_string(w, "weights", kt_weight_format_name(p->weights));
+    kt_json_add_string(w, "acts", kt_act_format_name(p->acts));
+    kt_json_add_int(w, "m", p->m);
+    kt_json_add_int(w, "n", p->n);
+    kt_json_add_int(w, "k", p->k);
+    kt_json_add_int(w, "experts", p->experts);
+    kt_json_add_int(w, "topk", p->topk);
 }
 
 void kt_row_write(const kt_table_row *row, kt_json_writer *w) {
     kt_json_begin_object(w);
     put_problem(w, &row->problem);
-    put_int(w, "threads", row->threads);
-    put_string(w, "variant", row->variant);
-    put_string(w, "config", row->config);
-    put_int(w, "version", row->version);
-    put_double(w, "ns", row->time_ns);
-    put_double(w, "low", row->ci_low);
-    put_double(w, "high", row->ci_high);
-    put_int(w, "rounds", row->rounds);
-    put_string(w, "default_variant", row->default_variant);
-    put_string(w, "default_config", row->default_config);
-    put_double(w, "default_ns", row->default_ns);
-    put_string(w, "status", row->status);
-    put_double(w, "error", row->error);
+    kt_json_add_int(w, "threads", row->threads);
+    kt_json_add_string(w, "variant", row->variant);
+    kt_json_add_string(w, "config", row->config);
+    kt_json_add_int(w, "version", row->version);
+    kt_json_add_double(w, "ns", row->time_ns);
+    kt_json_add_double(w, "low", row->ci_low);
+    kt_json_add_double(w, "high", row->ci_high);
+    kt_json_add_int(w, "rounds", row->rounds);
+    kt_json_add_string(w, "default_variant", row->default_variant);
+    kt_json_add_string(w, "default_config", row->default_config);
+    kt_json_add_double(w, "default_ns", row->default_ns);
+    kt_json_add_string(w, "status", row->status);
+    kt_json_add_double(w, "error", row->error);
     kt_json_key(w, "next");
     kt_json_begin_array(w);
     for (int i = 0; i < row->n_runners; i++) {
         kt_json_begin_object(w);
-        put_string(w, "variant", row->runner[i].variant);
-        put_string(w, "config", row->runner[i].config);
-        put_double(w, "ns", row->runner[i].time_ns);
+        kt_json_add_string(w, "variant", row->runner[i].variant);
+        kt_json_add_string(w, "config", row->runner[i].config);
+        kt_json_add_double(w, "ns", row->runner[i].time_ns);
         kt_json_end_object(w);
     }
     kt_json_end_array(w);

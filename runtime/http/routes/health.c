@@ -1,24 +1,18 @@
 /* GET /health: alive, and how busy. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/http/model_card.h"
 
-static void put(kt_json_writer *w, const char *key, int64_t value) {
-    kt_json_key(w, key);
-    kt_json_put_int(w, value);
-}
-
 static void handle(kt_http_exchange *x, void *arg) {
     kt_app *app = arg;
     kt_job_counts counts = kt_job_queue_count(app->engine);
     kt_json_writer w = {0};
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "status");
-    kt_json_put_string(&w, "ok");
-    put(&w, "running", counts.running);
-    put(&w, "waiting", counts.waiting);
-    put(&w, "queue", counts.capacity);
-    put(&w, "finished", atomic_load(&app->n_finished));
-    put(&w, "cancelled", atomic_load(&app->n_cancelled));
+    kt_json_add_string(&w, "status", "ok");
+    kt_json_add_int(&w, "running", counts.running);
+    kt_json_add_int(&w, "waiting", counts.waiting);
+    kt_json_add_int(&w, "queue", counts.capacity);
+    kt_json_add_int(&w, "finished", atomic_load(&app->n_finished));
+    kt_json_add_int(&w, "cancelled", atomic_load(&app->n_cancelled));
     kt_json_end_object(&w);
     kt_http_reply_writer(x, 200, &w);
 }

@@ -5,8 +5,7 @@ static void handle(kt_http_exchange *x, void *app) {
     kt_json_writer w = {0};
 
     kt_json_begin_object(&w);
-    kt_json_key(&w, "object");
-    kt_json_put_string(&w, "list");
+    kt_json_add_string(&w, "object", "list");
     kt_json_key(&w, "data");
     kt_json_begin_array(&w);
     kt_model_card_write(app, &w);
