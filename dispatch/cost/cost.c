@@ -79,10 +79,12 @@ static double stream_gbs(const kt_ceilings *c, int threads) {
     return together < all ? together : all;
 }
 
-/* The best MAC instruction among the ISA steps the variant names. */
+/* The best MAC instruction among the ISA steps the variant names. VBMI beside another step is there for its
+ * shuffles: what multiplies is the other's. */
 static double peak_gops(kt_isa isa, const kt_ceilings *c) {
     double best = 0;
 
+    if (isa & ~KT_ISA_AVX512VBMI) isa &= ~KT_ISA_AVX512VBMI;
     for (int bit = 0; bit < KT_ISA_COUNT; bit++) {
         double peak = c->peak_gops[bit] > 0 ? c->peak_gops[bit] : fallback_peak_gops[bit];
         if ((isa >> bit & 1) && peak > best) best = peak;
@@ -105,6 +107,7 @@ static double share_of_tiles(kt_numerics numerics) {
     case KT_NUM_F32:
     case KT_NUM_REQUANT:
     case KT_NUM_ACTS16: return 0.5;
+    case KT_NUM_ACTS8:
     case KT_NUM_BF16_F32: break;
     }
     return 1;

@@ -135,16 +135,11 @@ static kt_attn_call call_of(gate *g, const kt_problem *p, const kt_config *confi
                           .scratch = g->scratch};
 }
 
-/* What the numerics class allows a variant to round queries and weights to. */
-static double input_roundoff(const kt_variant *v) {
-    return v->numerics == KT_NUM_BF16_F32 ? 0x1p-8 : 0.0;
-}
-
 static void reference(gate *g, const kt_variant *v, const kt_attn_call *c) {
     int64_t group = c->problem->n / c->problem->kv_heads, d = c->problem->k;
     for (int64_t r = c->row_begin; r < c->row_end; r++)
         for (int64_t h = c->kv_head * group; h < (c->kv_head + 1) * group; h++)
-            kt_attn_ref(c, r, h, input_roundoff(v), g->work, g->want + r * c->ldo + h * d,
+            kt_attn_ref(c, r, h, v->numerics, g->work, g->want + r * c->ldo + h * d,
                         g->bound + r * c->ldo + h * d);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/attn/attn_walk.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static const int32_t tile_queries[] = {16, 32, 64};
@@ -45,7 +46,7 @@ size_t kt_attn_walk_bytes(const kt_problem *p, const kt_config *config,
     return sizeof(float) *
                (2 * row + whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
                 whole_lines(queries) + whole_lines(padded)) +
-           (inner->load_keys ? inner->keys_bytes(p->k) : 0) +
+           (inner->keys_bytes ? inner->keys_bytes(p->k) : 0) +
            (kt_attn_has_scales(p->weights) ? 2 * wide_items(padded) * sizeof(uint16_t) : 0);
 }
 
@@ -68,73 +69,86 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
     t.natural = t.keep + whole_lines(queries);
     t.keys = t.natural + whole_lines((size_t)t.padded);
     t.wide = (uint16_t *)t.keys;
-    if (inner->load_keys) t.wide += inner->keys_bytes(c->problem->k) / sizeof *t.wide;
+    if (inner->keys_bytes) t.wide += inner->keys_bytes(c->problem->k) / sizeof *t.wide;
     return t;
 }
 
 /* A block of keys and values as the variant reads them. */
 typedef struct rows_of_block {
-    const uint16_t *k, *v;
-    int64_t ld, ahead;
-    kt_attn_next next;              /* keys of the block after */
-    const float *k_scale, *v_scale; /* NULL = 1 */
-    const uint8_t *k_codes,
-        *v_codes; /* 8-bit rows, c->ldkv apart, for variants that read them; or NULL */
+    const uint16_t *k, *v; /* v: NULL until weighing needs them, then widened to room */
+    uint16_t *room;
+    int64_t n_keys;
+    int64_t ld;
+    kt_attn_next next;                /* the block after */
+    const float *k_scale, *v_scale;   /* NULL = 1 */
+    const uint8_t *k_codes, *v_codes; /* 8-bit rows, c->ldkv apart */
+    bool has_codes;                   /* values are weighed as codes */
 } rows_of_block;
 
+/* A block that all queries of the tile see whole has done with its keys when it widens its values: in their place,
+ * L1 being as small as it is. */
 static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
-                             int64_t n_queries) {
+                             int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;
     const kt_weight_format cache = c->problem->weights;
     const uint16_t *k = c->k, *v = c->v;
     const uint8_t *k_codes = c->k, *v_codes = c->v;
-    uint16_t *wide_v = t->wide + wide_items((size_t)t->padded);
+    uint16_t *used = inner->load_codes ? t->keys : t->wide;
 
     if (!kt_attn_has_scales(cache))
-        return (rows_of_block){.k = k + key * c->ldkv,
-                               .v = v + key * c->ldkv,
-                               .ld = c->ldkv,
-                               .ahead = KT_ATTN_AHEAD,
-                               .next = {(const uint8_t *)(k + (key + KT_ATTN_BLOCK) * c->ldkv),
-                                        2 * c->ldkv, 2 * c->problem->k}};
-    k_codes += key * c->ldkv;
-    v_codes += key * c->ldkv;
+        return (rows_of_block){
+            .k = k + key * c->ldkv,
+            .v = v + key * c->ldkv,
+            .ld = c->ldkv,
+            .next = {.keys = (const uint8_t *)(k + (key + KT_ATTN_BLOCK) * c->ldkv),
+                     .ld = 2 * c->ldkv,
+                     .bytes = 2 * c->problem->k,
+                     .ahead = KT_ATTN_AHEAD}};
     rows_of_block b = {.k = t->wide,
-                       .v = wide_v,
+                       .room = is_whole ? used : t->wide + wide_items((size_t)t->padded),
+                       .n_keys = n_keys,
                        .ld = t->padded,
                        .k_scale = c->k_scale + key,
                        .v_scale = c->v_scale + key,
-                       .k_codes = inner->load_codes ? k_codes : NULL,
-                       .v_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW ? v_codes : NULL};
-    if (b.k_codes)
-        b.next = (kt_attn_next){k_codes + KT_ATTN_BLOCK * c->ldkv, c->ldkv, c->problem->k};
-    if (!b.k_codes)
-        inner->widen(cache, k_codes, c->ldkv, c->problem->k, n_keys, t->wide, t->padded);
-    if (!b.v_codes) inner->widen(cache, v_codes, c->ldkv, c->problem->k, n_keys, wide_v, t->padded);
+                       .k_codes = k_codes + key * c->ldkv,
+                       .v_codes = v_codes + key * c->ldkv,
+                       .has_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW};
+    if (inner->load_codes)
+        b.next = (kt_attn_next){.keys = b.k_codes + KT_ATTN_BLOCK * c->ldkv,
+                                .values = b.v_codes + KT_ATTN_BLOCK * c->ldkv,
+                                .ld = c->ldkv,
+                                .bytes = c->problem->k};
+    else
+        inner->widen(cache, b.k_codes, c->ldkv, c->problem->k, n_keys, t->wide, t->padded);
     return b;
 }
 
 /* Queries [first, first + n) of the tile meet the first n_keys keys of the block. */
-static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n,
-                  const rows_of_block *b, int64_t n_keys) {
+static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, rows_of_block *b,
+                  int64_t n_keys) {
     const kt_attn_inner *inner = t->inner;
     const float *q = t->q + first * t->padded;
     float *s = t->s + first * KT_ATTN_LDS;
     int64_t d = c->problem->k;
 
-    if (inner->load_keys)
+    if (inner->keys_bytes)
         inner->scores_loaded(q, t->padded, n, t->keys, d, n_keys, &b->next, s);
     else
-        inner->scores(q, t->padded, n, b->k, b->ld, d, n_keys, b->ahead, s);
+        inner->scores(q, t->padded, n, b->k, b->ld, d, n_keys, b->next.ahead, s);
     for (int64_t i = 0; i < n; i++)
         t->keep[first + i] = inner->soften(s + i * KT_ATTN_LDS, n_keys, b->k_scale, b->v_scale,
                                            t->chunk + 2 * (first + i));
-    if (b->v_codes)
+    if (b->has_codes) {
         inner->weigh_codes(c->problem->weights, t->o + first * t->padded, t->padded,
                            t->keep + first, n, s, b->v_codes, c->ldkv, d, n_keys);
-    else
-        inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s, b->v, b->ld, d,
-                     n_keys, b->ahead);
+        return;
+    }
+    if (!b->v) {
+        inner->widen(c->problem->weights, b->v_codes, c->ldkv, d, b->n_keys, b->room, t->padded);
+        b->v = b->room;
+    }
+    inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s, b->v, b->ld, d, n_keys,
+                 &b->next);
 }
 
 /* One chunk for rows [row, row + rows) of the call; keys end at `end` or at the row's position. */
@@ -146,16 +160,17 @@ static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t row
         t->chunk[2 * i + 1] = 0.0f;
     }
     for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
-        int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end, whole = 1;
-        rows_of_block b = rows_at(c, t, key, stop - key, rows * t->group);
-        if (b.k_codes)
+        int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end;
+        bool is_whole = true;
+        for (int64_t r = 0; r < rows; r++)
+            if (c->position[row + r] < stop - 1) is_whole = false;
+        rows_of_block b = rows_at(c, t, key, stop - key, rows * t->group, is_whole);
+        if (b.k_codes && t->inner->load_codes)
             t->inner->load_codes(c->problem->weights, b.k_codes, c->ldkv, c->problem->k, stop - key,
                                  t->keys);
-        else if (t->inner->load_keys)
+        else if (t->inner->keys_bytes)
             t->inner->load_keys(b.k, b.ld, c->problem->k, stop - key, t->keys);
-        for (int64_t r = 0; r < rows; r++)
-            if (c->position[row + r] < stop - 1) whole = 0;
-        if (whole) {
+        if (is_whole) {
             block(c, t, 0, rows * t->group, &b, stop - key);
             continue;
         }

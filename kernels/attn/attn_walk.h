@@ -18,11 +18,12 @@
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
-/* Rows of keys that will be wanted next, for prefetches: row r begins r * ld bytes after `rows` and has `bytes`.
- * They may not exist; rows = NULL: nothing to ask for. */
+/* The block after, for prefetches: row r begins r * ld bytes after `keys` and, with 8-bit codes, `values`, and has
+ * `bytes`. Rows may not exist; keys = NULL: nothing to ask for. ahead: at which distance from the rows that are
+ * being read kt_attn_fetch is to ask, or 0. */
 typedef struct kt_attn_next {
-    const uint8_t *rows;
-    int64_t ld, bytes;
+    const uint8_t *keys, *values;
+    int64_t ld, bytes, ahead;
 } kt_attn_next;
 
 /* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in whatever
@@ -32,7 +33,8 @@ typedef struct kt_attn_inner {
     int64_t lanes;
     /* f32 head * scale -> scratch row. */
     void (*load_query)(const float *q, int64_t d, float scale, float *out);
-    /* Codes of n_keys rows -> BF16 rows of ldo >= d rounded up to lanes, zeros past d. */
+    /* Codes of n_keys rows -> BF16 rows of ldo >= d rounded up to lanes, zeros past d. What takes keys as codes
+     * widens values alone, to whatever its weigh reads. */
     void (*widen)(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
                   int64_t n_keys, uint16_t *out, int64_t ldo);
     /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. ahead: rows to prefetch at (kt_attn_fetch). */
@@ -45,7 +47,8 @@ typedef struct kt_attn_inner {
     void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
     void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
                           int64_t d, int64_t n_keys, const kt_attn_next *next, float *s);
-    /* load_keys from codes, for variants that need no widened rows in between. NULL = none. */
+    /* load_keys from codes, for variants that need no widened rows in between; NULL = none. Then keys_bytes is
+     * enough for a widened block too. */
     void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
                        int64_t n_keys, void *keys);
     /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date; returns
@@ -55,7 +58,8 @@ typedef struct kt_attn_inner {
                     float *stats);
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */
     void (*weigh)(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead);
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
+                  const kt_attn_next *next);
     /* weigh from codes, for at most KT_ATTN_FEW queries; its bits. NULL = none. */
     void (*weigh_codes)(kt_weight_format cache, float *o, int64_t ldo, const float *keep,
                         int64_t n_queries, const float *s, const uint8_t *v, int64_t ldv, int64_t d,

@@ -97,25 +97,31 @@ KT_INLINE void store_keys(const kt_weight_format cache, const __m512i r[8], cons
     }
 }
 
-/* Scratch has room for a multiple of 32 elements, zeros past d. */
-KT_INLINE void keys_of(const kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, uint8_t *keys) {
+/* 16 keys from k on, of which there are n: scratch has room for a multiple of 32 elements, zeros past d. */
+KT_INLINE void look_up_keys(const kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
+                            int64_t n, uint8_t *to, const int is_whole) {
     __m512i tables[4];
 
     load_tables(cache, tables);
-    for (int64_t j = 0; j < n_keys; j += 16)
-        for (int64_t x = 0; x < d; x += 64) {
-            const __mmask64 m = mask64(d - x);
-            uint8_t *to = keys + (size_t)(x / 2) * PAIR_ROW + 4 * (size_t)j;
-            __m512i r[16];
-            KT_EACH (i, 16) {
-                const uint8_t *row = k + (j + i < n_keys ? j + i : n_keys - 1) * ldk + x;
-                r[i] = _mm512_maskz_loadu_epi8(m, row);
-            }
-            turn(r);
-            store_keys(cache, r, tables, to);
-            if (x + 32 < d) store_keys(cache, r + 8, tables, to + 16 * PAIR_ROW);
-        }
+    for (int64_t x = 0; x < d; x += 64, to += 32 * PAIR_ROW) {
+        const __mmask64 m = mask64(d - x);
+        __m512i r[16];
+        KT_EACH (i, 16)
+            r[i] = _mm512_maskz_loadu_epi8(m, k + (is_whole || i < n ? i : n - 1) * ldk + x);
+        turn(r);
+        store_keys(cache, r, tables, to);
+        if (x + 32 < d) store_keys(cache, r + 8, tables, to + 16 * PAIR_ROW);
+    }
+}
+
+KT_INLINE void keys_of(const kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
+                       int64_t n_keys, uint8_t *keys) {
+    for (int64_t j = 0; j < n_keys; j += 16) {
+        if (n_keys - j >= 16)
+            look_up_keys(cache, k + j * ldk, ldk, d, 16, keys + 4 * j, 1);
+        else
+            look_up_keys(cache, k + j * ldk, ldk, d, n_keys - j, keys + 4 * j, 0);
+    }
 }
 
 static void load_codes(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
@@ -254,7 +260,7 @@ KT_VARIANT(bf16_dot__avx512vbmi) = {
     .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
     .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
-    .version = 2,
+    .version = 3,
     .layout = "",
     .params = params,
     .n_params = 1,

@@ -209,7 +209,9 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead) {
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
+                  const kt_attn_next *next) {
+    const int64_t ahead = next->ahead;
     const int64_t lds = KT_ATTN_LDS;
     int64_t i = 0, x;
     for (; i + 4 <= n_queries; i += 4)

@@ -43,8 +43,9 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead) {
-    (void)ahead;
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
+                  const kt_attn_next *next) {
+    (void)next;
     for (int64_t i = 0; i < n_queries; i++) {
         for (int64_t x = 0; x < d; x++) o[i * ldo + x] *= keep[i];
         for (int64_t j = 0; j < n_keys; j++)

@@ -18,19 +18,12 @@
 #ifndef KT_ATTN_DOT512_H
 #define KT_ATTN_DOT512_H
 
-#include "kernels/attn/attn_walk.h"
+#include "kernels/attn/turn512.h"
 #include "kernels/simd/bf16x512.h"
 #include "kernels/simd/exp512.h"
 
-#define KEYS KT_ATTN_BLOCK
-#define PAIR_ROW ((size_t)4 * KEYS) /* bytes of one pair index of a turned block */
+#define PAIR_ROW KT_TURNED_ROW /* bytes of one pair index of a turned block */
 
-KT_INLINE __mmask32 mask32(int64_t left) {
-    return left >= 32 ? (__mmask32)0xffffffffu : (__mmask32)((1u << left) - 1u);
-}
-KT_INLINE __mmask16 mask16(int64_t left) {
-    return left >= 16 ? (__mmask16)0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1u);
-}
 /* As assembler, since not every including file is compiled for BF16. */
 KT_INLINE __m512i to_bf16(__m512 low, __m512 high) {
     __m512i pairs;
@@ -65,47 +58,28 @@ static void store_sums(const float *o, int64_t d, float *out) {
 
 /* ---- scores ---- */
 
-/* Transpose 16 rows of 16 dwords. */
-KT_INLINE void transpose(__m512i r[16]) {
-    __m512i t[16];
-
-    KT_EACH (i, 8) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    KT_EACH (i, 4) {
-        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-    KT_EACH (i, 4) { /* r[4 g + i] has dwords 4 l + i of rows 4 g .. 4 g + 3 in lane l */
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    KT_EACH (i, 4) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xdd);
+/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never looked at. */
+KT_INLINE void turn_keys(const uint16_t *k, int64_t ldk, int64_t d, int64_t n, uint8_t *to,
+                         const int is_whole) {
+    for (int64_t x = 0; x < d; x += 32, to += 16 * PAIR_ROW) {
+        const __mmask32 m = mask32(d - x);
+        __m512i r[16];
+        KT_EACH (i, 16)
+            r[i] = _mm512_maskz_loadu_epi16(m, k + (is_whole || i < n ? i : n - 1) * ldk + x);
+        transpose(r);
+        KT_EACH (i, 16) _mm512_store_si512(to + (size_t)i * PAIR_ROW, r[i]);
     }
 }
 
-/* keys[i][j] = pair i of key j. Keys past the last repeat it; their scores are never looked at. */
+/* keys[i][j] = pair i of key j. */
 static void load_keys(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys) {
-    for (int64_t j = 0; j < n_keys; j += 16)
-        for (int64_t x = 0; x < d; x += 32) {
-            uint8_t *to = (uint8_t *)keys + (size_t)(x / 2) * PAIR_ROW + 4 * (size_t)j;
-            __mmask32 m = mask32(d - x);
-            __m512i r[16];
-            KT_EACH (i, 16)
-                r[i] = _mm512_maskz_loadu_epi16(m, k + (j + i < n_keys ? j + i : n_keys - 1) * ldk +
-                                                       x);
-            transpose(r);
-            KT_EACH (i, 16) _mm512_store_si512(to + (size_t)i * PAIR_ROW, r[i]);
-        }
+    for (int64_t j = 0; j < n_keys; j += 16) {
+        uint8_t *to = (uint8_t *)keys + 4 * j;
+        if (n_keys - j >= 16)
+            turn_keys(k + j * ldk, ldk, d, 16, to, 1);
+        else
+            turn_keys(k + j * ldk, ldk, d, n_keys - j, to, 0);
+    }
 }
 
 static size_t keys_bytes(int64_t d) {
@@ -122,7 +96,7 @@ typedef struct key_lines {
 KT_INLINE void fetch(const key_lines *a, int64_t step) {
     for (int64_t r = step * a->rows; r < (step + 1) * a->rows; r++)
         for (int64_t x = a->first; x < a->next->bytes; x += a->step)
-            _mm_prefetch((const char *)a->next->rows + r * a->next->ld + x, _MM_HINT_T1);
+            _mm_prefetch((const char *)a->next->keys + r * a->next->ld + x, _MM_HINT_T1);
 }
 
 /* nq queries x nv vectors of 16 keys; nq and nv are constants at each call. */
@@ -164,7 +138,7 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *k
     key_lines a = {.next = next, .step = 64 * share, .rows = (2 * KEYS + d - 1) / d};
 
     for (int64_t t = 0, i = 0; t < tiles; t++, a.first += 64) {
-        const key_lines *lines = next->rows && t < share ? &a : NULL;
+        const key_lines *lines = next->keys && t < share ? &a : NULL;
         float *to = s + i * KT_ATTN_LDS;
         if (i + 4 <= n_queries) {
             score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 4);
@@ -258,7 +232,9 @@ KT_INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float 
 }
 
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead) {
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
+                  const kt_attn_next *next) {
+    const int64_t ahead = next->ahead;
     const int64_t lds = KT_ATTN_LDS;
     int64_t i = 0;
     for (; i + 8 <= n_queries; i += 8)

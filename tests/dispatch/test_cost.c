@@ -49,6 +49,21 @@ Test(cost, takes_the_higher_roof) {
     cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 0), 2e8 / 400, 1e-6); /* as one thread */
 }
 
+Test(cost, shuffles_are_not_what_multiplies) {
+    const kt_variant bf16 = {.op = KT_OP_ATTN, .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16};
+    const kt_variant int8 = {.op = KT_OP_ATTN, .isa = KT_ISA_AVX512VNNI};
+    const kt_ceilings c = {.stream_gbs_1t = 1000, .peak_gops = {[3] = 470, [4] = 235, [5] = 470}};
+    const kt_problem p = {.op = KT_OP_ATTN,
+                          .weights = KT_W_INT8_CHANNEL,
+                          .m = 1,
+                          .n = 32,
+                          .k = 128,
+                          .kv_heads = 4,
+                          .context = 1000};
+
+    cr_assert_float_eq(kt_cost_ns(&p, &bf16, &c, 1), 2 * kt_cost_ns(&p, &int8, &c, 1), 1e-6);
+}
+
 Test(cost, without_measurements_wider_is_never_slower) {
     const kt_ceilings none = {0};
     const kt_isa order[] = {KT_ISA_SCALAR, KT_ISA_AVX2, KT_ISA_AVX512, KT_ISA_AVX512VNNI,

@@ -46,6 +46,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
             if (s[3] % 16 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED) continue;
             for (uint64_t seed = 1; seed <= 6; seed++) {
                 p.weights = caches[seed / 2 % 3]; /* each with an odd and an even seed */
+                if (!(v->weights & 1u << p.weights)) continue;
                 cr_assert(kt_attn_gate(v, &config, &p, seed, NULL, &err) == KT_OK,
                           "%s queries=%d: %s", kt_weight_format_name(p.weights), config.value[0],
                           err.message);
@@ -132,6 +133,7 @@ ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) 
 
     KT_SKIP_WITHOUT_ISA(v);
     for (int c = 0; c < v->params[0].count * 3; c++) {
+        if (!(v->weights & 1u << caches[c % 3])) continue;
         fixture f = fixture_make(v, (p.weights = caches[c % 3], p));
         kt_guard_free(f.scratch);
         f.config = config_at(v, c / 3);
@@ -170,6 +172,7 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
                             .k = d,
                             .weights = caches[(context + d / 32) % 3],
                             .context = context};
+            if (!(v->weights & 1u << p.weights)) continue;
             fixture f = fixture_make(v, p);
             float canary = f.out[0];
             kt_attn_call call = fixture_call(&f);
@@ -180,6 +183,35 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
                           "%s: d=%lld index %lld", v->name, (long long)d, (long long)i);
             fixture_free(&f);
         }
+}
+
+ParameterizedTestParameters(attn, hands_on_a_scale_that_is_no_number) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+/* How NaN in a row of an INT8 cache stays visible (kt_attn_store): of keys and of values, of either sign. */
+ParameterizedTest(size_t *index, attn, hands_on_a_scale_that_is_no_number) {
+    const kt_variant *v = kt_builtin_variants[*index];
+    const kt_problem p = {.op = KT_OP_ATTN,
+                          .m = 2,
+                          .n = 5,
+                          .kv_heads = 1,
+                          .k = 48,
+                          .weights = KT_W_INT8_CHANNEL,
+                          .context = 90};
+
+    KT_SKIP_WITHOUT_ISA(v);
+    for (int i = 0; i < 4; i++) {
+        if (!(v->weights & 1u << p.weights)) continue;
+        fixture f = fixture_make(v, p);
+        kt_attn_call call = fixture_call(&f);
+        (i % 2 ? f.k_scale : f.v_scale)[89] = i / 2 ? -NAN : NAN;
+        v->attn(&call);
+        for (int64_t x = 0; x < p.m * p.n * p.k; x++)
+            cr_assert((isnan(f.out[x]) != 0) == (x >= p.n * p.k), "%s: %d: index %lld is %g",
+                      v->name, i, (long long)x, f.out[x]);
+        fixture_free(&f);
+    }
 }
 
 /* Every code of a row that has them all comes back as it went in, by every variant's widening. */

@@ -1,0 +1,399 @@
+/* Grouped-query attention over an INT8 cache with integer products (VPDPBUSD): codes are multiplied as they
+ * lie in the cache, by queries and weights rounded to 8 bits in groups of 32, as the model's INT8 products round
+ * their activations.
+ *
+ *   query    signed, step = largest magnitude of the scaled group / 127
+ *   weight   times the value's scale, unsigned, step = largest of the group / 255. With the scale in it, a key of
+ *            great weight and next to no value, as models like to have one, does not set the step. Weights far
+ *            below a step are many and alike: to the nearest they would all be lost. So the threshold of rounding
+ *            goes through 32 values from -1/2 to 1/2 of a step, bits of the key reversed: of any run of keys as
+ *            many are rounded up as keeps its sum. Zero stays zero.
+ *
+ * int32 sums of 32 products are exact, and in f32 (below 2^21). Keys are turned round as dwords of four codes and biased
+ * by 128 on the way, queries being the signed operand; a group's sum begins at -128 times that of its query.
+ *
+ * A block of values is interleaved, four keys to a dword, once for all queries of the tile: as `widen`. Both
+ * products are then the same: broadcast dwords of rows times lines of such dwords.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attn/turn512.h"
+#include "kernels/simd/exp512.h"
+
+#define LINE 64
+#define GROUP 32 /* elements of a query, or keys, that share a step */
+#define QUERY_TOP 127.0f
+#define WEIGHT_TOP 255.0f
+
+/* gcc 12 copies the accumulators of a large tile around its intrinsic. */
+KT_INLINE __m512i dpbusd(__m512i sum, __m512i u8, __m512i s8) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u8), "v"(s8));
+    return sum;
+}
+
+KT_INLINE __mmask64 mask64(int64_t left) {
+    return left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
+}
+
+/* Of numbers that are not negative; NaN counts as the largest. */
+KT_INLINE float largest(__m512i bits) {
+    return _mm_cvtss_f32(
+        _mm_castsi128_ps(_mm_cvtsi32_si128((int32_t)_mm512_reduce_max_epu32(bits))));
+}
+
+static int64_t padded_to(int64_t d) {
+    return (d + LINE - 1) / LINE * LINE;
+}
+
+/* A query in scratch: codes, zeros up to a whole line; per group the step, then per group -128 * sum of codes.
+ * Where those begin, in floats. */
+static int64_t steps_at(int64_t d) {
+    return padded_to(d) / 4;
+}
+static int64_t starts_at(int64_t d) {
+    return steps_at(d) + padded_to(d) / GROUP;
+}
+
+static void load_query(const float *q, int64_t d, float scale, float *out) {
+    uint8_t *codes = (uint8_t *)out;
+    float *steps = out + steps_at(d);
+    int32_t *starts = (int32_t *)(void *)(out + starts_at(d));
+    const __m512 s = _mm512_set1_ps(scale);
+
+    for (int64_t x = 0; x < padded_to(d); x += GROUP) {
+        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - x), q + x));
+        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - x - 16), q + x + 16));
+        float size = largest(_mm512_max_epu32(_mm512_castps_si512(_mm512_abs_ps(low)),
+                                              _mm512_castps_si512(_mm512_abs_ps(high))));
+        __m512 up = _mm512_set1_ps(size < 0x1p-100f ? 0.0f : QUERY_TOP / size);
+        __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(low, up));
+        __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(high, up));
+        _mm_storeu_si128((__m128i *)(void *)(codes + x), _mm512_cvtepi32_epi8(a));
+        _mm_storeu_si128((__m128i *)(void *)(codes + x + 16), _mm512_cvtepi32_epi8(b));
+        steps[x / GROUP] = size < 0x1p-100f ? 0.0f : size / QUERY_TOP;
+        starts[x / GROUP] =
+            (int32_t)(-128u * (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
+    }
+}
+
+/* ---- products ---- */
+
+/* Keys or values of the block after, some rows with every group of products: what is asked for in a burst is
+ * waited for in one (4096 keys, cold: 525 us with all of it among the scores, 418 us like this). */
+typedef struct fetch {
+    const uint8_t *from;
+    int64_t ld, bytes;
+    int64_t row, end, pace;
+} fetch;
+
+/* groups: how many there will be. */
+KT_INLINE fetch fetch_from(const uint8_t *from, const kt_attn_next *next, int64_t groups) {
+    return (fetch){.from = from,
+                   .ld = next->ld,
+                   .bytes = next->bytes,
+                   .end = from ? KEYS : 0,
+                   .pace = (KEYS + groups - 1) / groups};
+}
+
+KT_INLINE void fetch_rows(fetch *f) {
+    for (int64_t n = 0; n < f->pace && f->row < f->end; n++, f->row++)
+        for (int64_t x = 0; x < f->bytes; x += LINE)
+            _mm_prefetch((const char *)f->from + f->row * f->ld + x, _MM_HINT_T1);
+}
+
+/* Rows of codes, a step and a start per group, each `stride` floats after the one before; and lines of dwords of
+ * four codes, `next_line` bytes from one to the next. */
+typedef struct factors {
+    const uint8_t *codes, *lines;
+    const float *steps;
+    const int32_t *starts; /* NULL = 0 */
+    int64_t stride, next_line, groups;
+} factors;
+
+/* total[r][c] += products of row r with vector c of the lines. Constants at each call: nq rows, nv vectors, and
+ * whether the rows are the signed operand. */
+KT_INLINE void add_products(__m512 total[4][2], const factors *f, fetch *ask, const int nq,
+                            const int nv, const int is_signed) {
+    const uint8_t *line = f->lines;
+
+    for (int64_t g = 0; g < f->groups; g++) {
+        __m512i sum[4][2];
+        fetch_rows(ask);
+        KT_EACH (r, nq) {
+            KT_EACH (c, nv)
+                sum[r][c] = is_signed ? _mm512_set1_epi32(f->starts[r * f->stride + g])
+                                      : _mm512_setzero_si512();
+        }
+        KT_EACH (i, GROUP / 4) {
+            __m512i u[2];
+            KT_EACH (c, nv) u[c] = _mm512_load_si512(line + LINE * c);
+            line += f->next_line;
+            KT_EACH (r, nq) {
+                const uint8_t *four = f->codes + 4 * r * f->stride + GROUP * g + 4 * i;
+                __m512i x = _mm512_set1_epi32(kt_load_i32(four));
+                KT_EACH (c, nv)
+                    sum[r][c] = is_signed ? dpbusd(sum[r][c], u[c], x) : dpbusd(sum[r][c], x, u[c]);
+            }
+        }
+        KT_EACH (r, nq) {
+            const __m512 step = _mm512_set1_ps(f->steps[r * f->stride + g]);
+            KT_EACH (c, nv)
+                total[r][c] = _mm512_fmadd_ps(step, _mm512_cvtepi32_ps(sum[r][c]), total[r][c]);
+        }
+    }
+}
+
+/* ---- scores ---- */
+
+static size_t keys_bytes(int64_t d) {
+    return (size_t)padded_to(d) * KEYS;
+}
+
+/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never looked at. */
+KT_INLINE void turn_keys(const uint8_t *k, int64_t ldk, int64_t d, int64_t n, uint8_t *to,
+                         const int is_whole) {
+    const __m512i sign = _mm512_set1_epi8(-128);
+
+    for (int64_t x = 0; x < d; x += LINE, to += 16 * KT_TURNED_ROW) {
+        const __mmask64 m = mask64(d - x);
+        __m512i r[16];
+        KT_EACH (i, 16)
+            r[i] = _mm512_maskz_loadu_epi8(m, k + (is_whole || i < n ? i : n - 1) * ldk + x);
+        transpose(r);
+        KT_EACH (i, 16)
+            _mm512_store_si512(to + (size_t)i * KT_TURNED_ROW, _mm512_xor_si512(r[i], sign));
+    }
+}
+
+static void load_codes(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
+                       int64_t n_keys, void *keys) {
+    (void)cache;
+    for (int64_t j = 0; j < n_keys; j += 16) {
+        uint8_t *to = (uint8_t *)keys + 4 * j;
+        if (n_keys - j >= 16)
+            turn_keys(k + j * ldk, ldk, d, 16, to, 1);
+        else
+            turn_keys(k + j * ldk, ldk, d, n_keys - j, to, 0);
+    }
+}
+
+KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int64_t d, float *s,
+                          fetch *ask, const int nq, const int nv) {
+    const factors f = {.codes = (const uint8_t *)q,
+                       .lines = keys,
+                       .steps = q + steps_at(d),
+                       .starts = (const int32_t *)(const void *)(q + starts_at(d)),
+                       .stride = ldq,
+                       .next_line = KT_TURNED_ROW,
+                       .groups = (d + GROUP - 1) / GROUP};
+    __m512 total[4][2];
+
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv) total[r][c] = _mm512_setzero_ps();
+    }
+    add_products(total, &f, ask, nq, nv, 1);
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv) _mm512_store_ps(s + r * KT_ATTN_LDS + 16 * c, total[r][c]);
+    }
+}
+
+KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int64_t d,
+                          int64_t n_keys, float *s, fetch *ask, const int nq) {
+    int64_t j = 0;
+    for (; n_keys - j > 16; j += 32) score_tile(q, ldq, keys + 4 * j, d, s + j, ask, nq, 2);
+    if (j < n_keys) score_tile(q, ldq, keys + 4 * j, d, s + j, ask, nq, 1);
+}
+
+static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
+                   int64_t n_keys, const kt_attn_next *next, float *s) {
+    const int64_t tiles = (n_queries / 4 + n_queries % 4) * 2, groups = (d + GROUP - 1) / GROUP;
+    fetch ask = fetch_from(next->keys, next, tiles * groups);
+    int64_t i = 0;
+
+    for (; i + 4 <= n_queries; i += 4)
+        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, &ask, 4);
+    for (; i < n_queries; i++)
+        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, &ask, 1);
+}
+
+/* ---- weights: the row of scores becomes 64 codes and two steps ---- */
+
+#define STEPS_AT 16 /* floats into the row */
+
+#define REVERSED(i) \
+    (((i)&1) << 4 | ((i)&2) << 2 | ((i)&4) | ((i)&8) >> 2 | ((i)&16) >> 4) /* of five bits */
+#define THRESHOLD(i) ((float)(2 * REVERSED(i) - 31) * 0x1p-6f)
+#define FOUR(i) THRESHOLD(i), THRESHOLD((i) + 1), THRESHOLD((i) + 2), THRESHOLD((i) + 3)
+static const _Alignas(64) float threshold[GROUP] = {FOUR(0),  FOUR(4),  FOUR(8),  FOUR(12),
+                                                    FOUR(16), FOUR(20), FOUR(24), FOUR(28)};
+
+/* v: four times 16 weights, scaled, none negative. */
+KT_INLINE void store_codes(float *s, const __m512 v[4]) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i n[4];
+
+    KT_EACH (g, 2) {
+        const float size = largest(
+            _mm512_max_epu32(_mm512_castps_si512(v[2 * g]), _mm512_castps_si512(v[2 * g + 1])));
+        const __m512 up = _mm512_set1_ps(size < 0x1p-110f ? 0.0f : WEIGHT_TOP / size);
+        KT_EACH (i, 2)
+            n[2 * g + i] = _mm512_cvtps_epi32(
+                _mm512_fmadd_ps(v[2 * g + i], up, _mm512_load_ps(threshold + 16 * i)));
+        s[STEPS_AT + g] = size < 0x1p-110f ? 0.0f : size / WEIGHT_TOP;
+    }
+    n[0] = _mm512_packus_epi16(_mm512_packus_epi32(n[0], n[1]), _mm512_packus_epi32(n[2], n[3]));
+    _mm512_store_si512(s, _mm512_permutexvar_epi32(order, n[0]));
+}
+
+static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
+                    float *stats) {
+    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+    __m512 v[4], total;
+    float top, keep;
+
+    KT_EACH (i, 4) {
+        __mmask16 m = mask16(n_keys - 16 * i);
+        v[i] = _mm512_mask_mul_ps(lowest, m, _mm512_load_ps(s + 16 * i),
+                                  _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
+    }
+    top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
+    if (stats[0] > top) top = stats[0];
+    KT_EACH (i, 4)
+        v[i] = _mm512_maskz_mov_ps(mask16(n_keys - 16 * i),
+                                   kt_exp_ps512(_mm512_sub_ps(v[i], _mm512_set1_ps(top))));
+    total = _mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3]));
+    KT_EACH (i, 4)
+        v[i] =
+            _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(mask16(n_keys - 16 * i), v_scale + 16 * i));
+    store_codes(s, v);
+    /* exp(0) is exactly 1; after the first blocks the maximum hardly ever moves */
+    keep = stats[0] == top ? 1.0f : _mm512_cvtss_f32(kt_exp_ps512(_mm512_set1_ps(stats[0] - top)));
+    stats[0] = top;
+    stats[1] = stats[1] * keep + _mm512_reduce_add_ps(total);
+    return keep;
+}
+
+/* ---- values ---- */
+
+/* Row g has the dwords of keys 4 g .. 4 g + 3: of 64 columns from x on, lane l of vector t those of columns
+ * x + 16 l + 4 t and the three after. Zeros where there is no key. */
+KT_INLINE void interleave_four(const uint8_t *rows, int64_t ld, int64_t d, int64_t n, uint8_t *to,
+                               const int is_whole) {
+    for (int64_t x = 0; x < d; x += LINE, to += 4 * LINE) {
+        const __mmask64 m = mask64(d - x);
+        __m512i r[4], pair[4];
+        KT_EACH (i, 4) {
+            const uint8_t *row = rows + i * ld + x;
+            r[i] = _mm512_maskz_loadu_epi8(is_whole || i < n ? m : 0, row);
+        }
+        KT_EACH (i, 2) {
+            pair[2 * i] = _mm512_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
+            pair[2 * i + 1] = _mm512_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
+        }
+        KT_EACH (i, 2) {
+            uint8_t *at = to + 2 * LINE * i;
+            _mm512_store_si512(at, _mm512_unpacklo_epi16(pair[i], pair[2 + i]));
+            _mm512_store_si512(at + LINE, _mm512_unpackhi_epi16(pair[i], pair[2 + i]));
+        }
+    }
+}
+
+static void interleave(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
+                       int64_t n_keys, uint16_t *out, int64_t ldo) {
+    (void)cache;
+    for (int64_t j = 0; j < n_keys; j += 4) {
+        uint8_t *to = (uint8_t *)out + j * ldo;
+        if (n_keys - j >= 4)
+            interleave_four(codes + j * ld, ld, d, 4, to, 1);
+        else
+            interleave_four(codes + j * ld, ld, d, n_keys - j, to, 0);
+    }
+}
+
+/* nq queries x 2 vectors; weights past the last key are zeros. */
+KT_INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
+                          const uint8_t *v, int64_t ldv, int64_t n_keys, fetch *ask, const int nq) {
+    const factors f = {.codes = (const uint8_t *)s,
+                       .lines = v,
+                       .steps = s + STEPS_AT,
+                       .stride = KT_ATTN_LDS,
+                       .next_line = 4 * ldv,
+                       .groups = (n_keys + GROUP - 1) / GROUP};
+    __m512 total[4][2];
+
+    KT_EACH (r, nq) {
+        const __m512 factor = _mm512_set1_ps(keep[r]);
+        KT_EACH (c, 2) total[r][c] = _mm512_mul_ps(factor, _mm512_load_ps(o + r * ldo + 16 * c));
+    }
+    add_products(total, &f, ask, nq, 2, 0);
+    KT_EACH (r, nq) {
+        KT_EACH (c, 2) _mm512_store_ps(o + r * ldo + 16 * c, total[r][c]);
+    }
+}
+
+static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
+                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
+                  const kt_attn_next *next) {
+    const int64_t lds = KT_ATTN_LDS, tiles = (n_queries / 4 + n_queries % 4) * padded_to(d) / 32;
+    fetch ask = fetch_from(next->values, next, tiles * 2);
+
+    for (int64_t x = 0; x < padded_to(d); x += 32) {
+        const uint8_t *from = (const uint8_t *)v + 4 * x;
+        int64_t i = 0;
+        for (; i + 4 <= n_queries; i += 4)
+            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, from, ldv, n_keys, &ask, 4);
+        for (; i < n_queries; i++)
+            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, from, ldv, n_keys, &ask, 1);
+    }
+}
+
+/* Lane l of vector t is lane t of vector l. */
+static void store_sums(const float *o, int64_t d, float *out) {
+    for (int64_t x = 0; x < d; x += LINE) {
+        __m512 r[4], t[4];
+        KT_EACH (i, 4) r[i] = _mm512_load_ps(o + x + 16 * i);
+        KT_EACH (i, 2) {
+            t[2 * i] = _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88);
+            t[2 * i + 1] = _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd);
+        }
+        KT_EACH (i, 2) {
+            r[i] = _mm512_shuffle_f32x4(t[i], t[2 + i], 0x88);
+            r[2 + i] = _mm512_shuffle_f32x4(t[i], t[2 + i], 0xdd);
+        }
+        KT_EACH (i, 4) _mm512_mask_storeu_ps(out + x + 16 * i, mask16(d - x - 16 * i), r[i]);
+    }
+}
+
+static const kt_attn_inner inner = {.lanes = LINE,
+                                    .load_query = load_query,
+                                    .widen = interleave,
+                                    .keys_bytes = keys_bytes,
+                                    .load_codes = load_codes,
+                                    .scores_loaded = scores,
+                                    .soften = soften,
+                                    .weigh = weigh,
+                                    .store_sums = store_sums};
+
+static const int32_t tile_queries[] = {16, 32, 64};
+static const kt_param params[] = {{"queries", tile_queries, 3, 64}};
+
+static void attn(const kt_attn_call *call) {
+    kt_attn_walk(call, &inner);
+}
+
+static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
+    return kt_attn_walk_bytes(problem, config, &inner);
+}
+
+KT_VARIANT(int_dot__avx512vnni) = {
+    .name = "int_dot__avx512vnni",
+    .op = KT_OP_ATTN,
+    .weights = 1u << KT_W_INT8_CHANNEL,
+    .isa = KT_ISA_AVX512VNNI,
+    .numerics = KT_NUM_ACTS8,
+    .version = 1,
+    .layout = "",
+    .params = params,
+    .n_params = 1,
+    .accepts = kt_attn_accepts,
+    .workspace_bytes = workspace_bytes,
+    .attn = attn,
+};
