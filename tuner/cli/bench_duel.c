@@ -49,8 +49,8 @@ static kt_status make_problem(const kt_duel_options *o, kt_problem *p, kt_err *e
     if (o->m < 1 || o->m > 65536 || o->n < 32 || o->n > 1 << 24 || o->k < 32 || o->k > 1 << 24 ||
         o->k % 32 != 0)
         return kt_fail(err, KT_E_INVALID,
-                       "--m %lld --n %lld --k %lld: expected m from 1, n from 32, k a multiple of "
-                       "32",
+                       "--m %lld --n %lld --k %lld: expected m 1 to 65536, n 32 to 16777216, k "
+                       "a multiple of 32 to 16777216",
                        (long long)o->m, (long long)o->n, (long long)o->k);
     *p = (kt_problem){.op = (kt_op)op,
                       .weights = (kt_weight_format)weights,

@@ -307,7 +307,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "list", "variants|cells|models|tables|strategies|matrix ",
         "What there is to tune and to choose from.",
         "  kttune list variants --op moe_ffn --weights w4g32\n"
-        "  kttune list variants --why-invalid\n"
+        "  kttune list --why-invalid\n"
         "  kttune list matrix\n"
         "  kttune list cells --model Qwen3-30B-A3B --format int4\n"
         "  kttune list cells --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0\n"};
@@ -323,6 +323,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
 
     (void)context;
     if (code >= 0) return code;
+    if (n == 0 && o.why_invalid) return list_variants(&o);
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
     return kt_switch_fail(&usage,
