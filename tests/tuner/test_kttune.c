@@ -153,12 +153,9 @@ Test(kttune, every_verb_explains_itself) {
 }
 
 Test(kttune, lists_are_json_when_asked) {
-    static const char *const kinds[] = {"variants --why-invalid",
-                                        "--why-invalid",
-                                        "cells --model mini-path",
-                                        "models",
-                                        "tables",
-                                        "strategies"};
+    static const char *const kinds[] = {
+        "variants --why-invalid", "cells --model mini-path", "models", "tables", "strategies",
+        "--why-invalid"};
     kt_tune_home h;
     kt_tune_home_make(&h);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
