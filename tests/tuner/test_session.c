@@ -98,6 +98,13 @@ static void naps_a_little(const kt_gemm_call *call) {
     honest(call);
 }
 
+/* Slow to gate, and to run. */
+static void gated_slowly(const kt_gemm_call *call) {
+    static const struct timespec nap = {.tv_nsec = 1000000};
+    if (getpid() != tuner) nanosleep(&nap, NULL);
+    naps_a_little(call);
+}
+
 typedef struct planted {
     const char *name, *outcome;
     void (*gemm)(const kt_gemm_call *call);
@@ -407,6 +414,44 @@ Test(session, the_budget_is_hard, .timeout = 120) {
         }
         cr_expect_lt(over, 0.5, "three times %.2f s over a budget of 0.%d s", over, tenths);
     }
+}
+
+/* Gates of the eight slow contenders take 0.3 s each (some 300 calls of 1 ms): a budget of 1.5 s decides the cell among
+ * those it came to, the default first. A run with time races the rest as newcomers, and finds the fast one. */
+Test(session, a_tiny_budget_decides_something, .timeout = 180) {
+    const int n_slow = 8;
+    bool is_decided = false;
+
+    for (int attempt = 0; attempt < 3 && !is_decided; attempt++) { /* the machine may be busy */
+        static const char *const names[] = {"aa_1__scalar", "aa_2__scalar", "aa_3__scalar",
+                                            "aa_4__scalar", "aa_5__scalar", "aa_6__scalar",
+                                            "aa_7__scalar", "aa_8__scalar"};
+        run_limits tiny = {.seconds = 1.5}, none = {0};
+        kt_session_progress p;
+        kt_table *table;
+        scene s;
+
+        make_scene(&s);
+        for (int i = 0; i < n_slow; i++) plant(&s, names[i], gated_slowly);
+        plant(&s, "zz_good__scalar", good);
+        make_registry(&s);
+        add_cell(&s, 1, 96, 64, 1);
+        tune(&s, &tiny, &table, &p, NULL);
+        cr_expect(p.n_gated >= 2 * (p.n_decided > 0) && p.n_gated < n_slow, "%d gated", p.n_gated);
+        is_decided = p.n_decided == 1;
+        cr_expect_eq(table->n_rows, p.n_decided);
+        if (is_decided) cr_expect_eq(strncmp(table->rows[0].variant, "aa_", 3), 0);
+        kt_table_destroy(table);
+        if (is_decided) {
+            cr_assert_eq(tune(&s, &none, &table, &p, NULL), KT_E_NOT_FOUND);
+            cr_assert_eq(table->n_rows, 1);
+            cr_expect_str_eq(table->rows[0].variant, "zz_good__scalar");
+            cr_expect_eq(p.n_reused, 0);
+            kt_table_destroy(table);
+        }
+        drop_scene(&s);
+    }
+    cr_expect(is_decided, "three times nothing was decided in 1.5 s");
 }
 
 /* A gigabyte of weights is not begun with a quarter of a second left. */

@@ -58,23 +58,30 @@ static kt_status make_room(kt_banks *b, double bytes, const kt_variant *v, kt_er
 /* Until the first one is measured: making weights, packing them, copying them over new pages. */
 static const double usual_bytes_per_ns = 1;
 
+static double pack_ns(const kt_banks *b, double bytes) {
+    return bytes / (b->packed > 0 ? b->packed / b->pack_ns : usual_bytes_per_ns);
+}
+
 static kt_status in_time(const kt_banks *b, double bytes, const kt_variant *v, kt_err *err) {
-    double rate = b->packed > 0 ? b->packed / b->pack_ns : usual_bytes_per_ns;
-    if (b->deadline_ns == 0 || (double)kt_clock_ns() + bytes / rate <= (double)b->deadline_ns)
+    if (b->deadline_ns == 0 || (double)kt_clock_ns() + pack_ns(b, bytes) <= (double)b->deadline_ns)
         return KT_OK;
     return kt_fail(err, KT_E_CANCELLED, "%s: no time left to pack %.0f MiB of weights", v->name,
                    bytes / 1048576);
 }
 
+static double bank_bytes(const kt_banks *b, const kt_problem *problem, const kt_variant *v,
+                         int64_t min_slots) {
+    double all = (double)v->packed_bytes(problem) * (double)(min_slots > 1 ? min_slots : 1);
+    return all < (double)b->rotation_bytes ? (double)b->rotation_bytes : all;
+}
+
 static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt_variant *v,
                       int64_t min_slots, kt_err *err) {
-    double each = (double)v->packed_bytes(problem);
-    double all = each * (double)(min_slots > 1 ? min_slots : 1);
+    const double all = bank_bytes(b, problem, v, min_slots);
     kt_cold_bank *bank = &b->entry[slot].bank;
     int64_t start = kt_clock_ns();
     kt_status st;
 
-    if (all < (double)b->rotation_bytes) all = (double)b->rotation_bytes;
     KT_TRY(in_time(b, all, v, err));
     KT_TRY(make_room(b, all, v, err));
     /* Packed where it stays: large matrices would fault in twice their pages. */
@@ -90,17 +97,30 @@ static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt
     return st;
 }
 
+/* The entry that serves, or -1. */
+static int find(const kt_banks *b, const kt_problem *problem, const kt_variant *v,
+                int64_t min_slots) {
+    for (int i = 0; i < KT_MAX_BANKS; i++)
+        if (b->entry[i].used != 0 && is_same(&b->entry[i].problem, problem) &&
+            strcmp(b->entry[i].layout, layout_of(v)) == 0 && b->entry[i].bank.n_slots >= min_slots)
+            return i;
+    return -1;
+}
+
+double kt_banks_cost_ns(const kt_banks *b, const kt_problem *problem, const kt_variant *v,
+                        int64_t min_slots) {
+    return find(b, problem, v, min_slots) >= 0 ? 0
+                                               : pack_ns(b, bank_bytes(b, problem, v, min_slots));
+}
+
 kt_status kt_banks_get(kt_banks *b, const kt_problem *problem, const kt_variant *v,
                        int64_t min_slots, kt_cold_bank **out, kt_err *err) {
-    int slot;
+    int slot = find(b, problem, v, min_slots);
 
     *out = NULL;
-    for (int i = 0; i < KT_MAX_BANKS; i++) {
-        if (b->entry[i].used == 0 || !is_same(&b->entry[i].problem, problem) ||
-            strcmp(b->entry[i].layout, layout_of(v)) != 0 || b->entry[i].bank.n_slots < min_slots)
-            continue;
-        b->entry[i].used = ++b->clock;
-        *out = &b->entry[i].bank;
+    if (slot >= 0) {
+        b->entry[slot].used = ++b->clock;
+        *out = &b->entry[slot].bank;
         return KT_OK;
     }
     slot = oldest(b, true);

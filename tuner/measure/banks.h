@@ -28,6 +28,9 @@ typedef struct kt_banks {
  * memory is short), but never taken from those asked for since kt_banks_new_cell. */
 kt_status kt_banks_get(kt_banks *banks, const kt_problem *problem, const kt_variant *variant,
                        int64_t min_slots, kt_cold_bank **out, kt_err *err);
+/* What getting this bank would take: 0 when it is there. */
+double kt_banks_cost_ns(const kt_banks *banks, const kt_problem *problem, const kt_variant *variant,
+                        int64_t min_slots);
 void kt_banks_new_cell(kt_banks *banks);
 void kt_banks_deinit(kt_banks *banks);
 

@@ -12,25 +12,29 @@ static double seconds_since(int64_t start_ns) {
 
 /* --- gates --- */
 
-static kt_status gate_new(kt_session *s, const kt_tune_cell *cell, const kt_contenders *all,
-                          kt_err *err) {
+static kt_status gate_new(kt_session *s, const kt_tune_cell *cell, const kt_choice *near,
+                          int64_t enough_ns, const kt_contenders *all, kt_err *err) {
     kt_gate_limits limits = {.seed = s->setup.seed,
                              .deadline_ns = s->setup.deadline_ns,
                              .stop = s->setup.stop,
                              .stop_arg = s->setup.stop_arg,
-                             .seconds_each = s->setup.gate_seconds};
+                             .seconds_each = s->setup.gate_seconds,
+                             .enough_ns = enough_ns};
+    int *order = calloc((size_t)all->n, sizeof *order);
     kt_choice *choices = calloc((size_t)all->n, sizeof *choices);
     kt_gate_result *results = calloc((size_t)all->n, sizeof *results);
     kt_status st = KT_OK;
     int n = 0;
 
-    if (!choices || !results) st = kt_fail(err, KT_E_NOMEM, "gate: no memory");
-    for (int i = 0; st == KT_OK && i < all->n; i++)
-        if (!kt_verdicts_find(&s->verdicts, &cell->problem, &all->list[i].choice))
-            choices[n++] = all->list[i].choice;
+    if (!choices || !results || !order) st = kt_fail(err, KT_E_NOMEM, "gate: no memory");
+    if (st == KT_OK) kt_session_order(all, near, order);
+    for (int i = 0; st == KT_OK && i < all->n; i++) {
+        const kt_choice *c = &all->list[order[i]].choice;
+        if (!kt_verdicts_find(&s->verdicts, &cell->problem, c)) choices[n++] = *c;
+    }
     if (st == KT_OK && n > 0)
         st = kt_gate_choices(&cell->problem, choices, n, &limits, results, err);
-    for (int i = 0; st == KT_OK && i < n; i++) {
+    for (int i = 0; st == KT_OK && i < n && *results[i].outcome; i++) {
         st = kt_verdicts_add(&s->verdicts, &results[i], err);
         if (st == KT_OK && s->setup.ledger) st = kt_ledger_gate(s->setup.ledger, &results[i], err);
         s->progress.n_gated++;
@@ -38,6 +42,7 @@ static kt_status gate_new(kt_session *s, const kt_tune_cell *cell, const kt_cont
     }
     free(choices);
     free(results);
+    free(order);
     return st;
 }
 
@@ -61,9 +66,10 @@ static void mend_default(kt_contenders *c) {
     c->default_index = best;
 }
 
-kt_status kt_session_gate(kt_session *s, const kt_tune_cell *cell, kt_contenders *c, kt_err *err) {
+kt_status kt_session_gate(kt_session *s, const kt_tune_cell *cell, const kt_choice *near,
+                          int64_t enough_ns, kt_contenders *c, kt_err *err) {
     int64_t start = kt_clock_ns();
-    kt_status st = gate_new(s, cell, c, err);
+    kt_status st = gate_new(s, cell, near, enough_ns, c, err);
 
     s->progress.gate_seconds += seconds_since(start);
     if (st != KT_OK) return st;

@@ -313,12 +313,19 @@ static kt_status line_up_make(kt_session *s, const kt_tune_cell *cell, const kt_
                               &l->all, err));
     l->id = kt_contest_id(&l->all, s->setup.strategy->name);
     KT_TRY(recall(s, cell, l, err));
-    st = kt_session_gate(s, cell, &l->in, err);
+    if (!l->has_row && !l->is_resumed) {
+        const kt_choice *near = l->has_near ? &l->near : NULL;
+        KT_TRY(kt_session_gate(s, cell, near, kt_session_gate_end(s), &l->in, err));
+        KT_TRY(kt_session_afford(s, cell, near, &l->all, &l->in, err));
+        l->id = kt_contest_id(&l->all, s->setup.strategy->name);
+        return KT_OK;
+    }
+    st = kt_session_gate(s, cell, NULL, 0, &l->in, err);
     if (st != KT_OK || !l->has_row || find_winner(s, &l->row, &l->in) >= 0) return st;
     kt_contenders_deinit(&l->in); /* what won then is wrong now: everybody races */
     l->has_row = l->is_resumed = false;
     KT_TRY(copy_some(&l->all, NULL, &l->in, err));
-    return kt_session_gate(s, cell, &l->in, err);
+    return kt_session_gate(s, cell, NULL, 0, &l->in, err);
 }
 
 static void line_up_deinit(line_up *l) {

@@ -108,8 +108,12 @@ static void child_main(int fd, const kt_problem *problem, const kt_choice *choic
     _exit(0);
 }
 
-/* Wait for the next report: 1 = got it, 0 = the child ended, -1 = timeout, -2 = asked to stop. */
-static int next_report(int fd, const kt_gate_limits *limits, report *r) {
+/* Results that are waited for even when time presses: without a pair there is no contest. */
+enum { LEAST_RESULTS = 2 };
+
+/* Wait for the report on choice `index`: 1 = got it, 0 = the child ended, -1 = timeout, -2 = asked to stop,
+ * -3 = enough. */
+static int next_report(int fd, const kt_gate_limits *limits, int index, report *r) {
     double seconds = limits->seconds_each > 0 ? limits->seconds_each : 10;
     int64_t patience = kt_clock_ns() + (int64_t)(seconds * 1e9);
     for (;;) {
@@ -118,6 +122,7 @@ static int next_report(int fd, const kt_gate_limits *limits, report *r) {
         if ((limits->stop && limits->stop(limits->stop_arg)) || now > limits->deadline_ns)
             return -2;
         if (now > patience) return -1;
+        if (limits->enough_ns && index >= LEAST_RESULTS && now > limits->enough_ns) return -3;
         if (poll(&p, 1, 20) <= 0) continue;
         return read(fd, r, sizeof *r) == (ssize_t)sizeof *r;
     }
@@ -158,11 +163,13 @@ static int run_child(const kt_problem *problem, const kt_choice *choices, int fi
         return -(int)kt_fail(err, KT_E_IO, "gate: fork: %s", strerror(errno));
     }
     got = 1;
-    while (first < n && (got = next_report(ends[0], limits, &r)) == 1) store(&r, &out[first++]);
+    while (first < n && (got = next_report(ends[0], limits, first, &r)) == 1)
+        store(&r, &out[first++]);
     if (got < 0) kill(child, SIGKILL);
     waitpid(child, &wait_status, 0);
     close(ends[0]);
     if (got == -2) return -(int)kt_fail(err, KT_E_CANCELLED, "gate: stopped");
+    if (first < n && got == -3) return n; /* nothing is known of the rest */
     if (first < n && got == -1) reject(&out[first++], "timeout", "no result in time, signal", 9);
     if (first < n && got == 0)
         reject(&out[first++], "crash", "ended its process, signal",

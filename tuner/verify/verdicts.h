@@ -23,6 +23,8 @@ typedef struct kt_gate_limits {
     bool (*stop)(void *arg); /* may be NULL */
     void *stop_arg;
     double seconds_each; /* a choice that takes longer is rejected; 0 = 10 */
+    int64_t
+        enough_ns; /* from then on two results are enough: the others' outcomes stay ""; 0 = never */
 } kt_gate_limits;
 
 /* Gate n choices on this problem's shape (m ignored: every row count that kernels treat differently
