@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "kernels/simd/aocl.h"
+#include "kernels/gemm/aocl.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

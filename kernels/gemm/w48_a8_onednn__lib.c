@@ -3,14 +3,14 @@
  * Activations have a scale per group of 32 inputs, which the library's integer product knows nothing of; so the
  * groups are the batch of a batched product, [groups][rows][32] times [groups][32][64] into int32, and the
  * scales are applied here: the numbers are those of our own kernels. Each panel of 64 outputs is a matrix of
- * its own (kernels/simd/signed_groups.h); INT4 codes are stored as bytes.
+ * its own (kernels/gemm/signed_groups.h); INT4 codes are stored as bytes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64.h"
-#include "kernels/simd/aocl.h"
-#include "kernels/simd/signed_groups.h"
+#include "kernels/gemm/aocl.h"
+#include "kernels/gemm/signed_groups.h"
 #include "kernels/simd/tile_libs.h"
 
 /* Groups of one call: their sums, 4 KiB a row, are to stay in L2. */

@@ -17,8 +17,8 @@
 #include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64.h"
-#include "kernels/simd/aocl.h"
-#include "kernels/simd/signed_groups.h"
+#include "kernels/gemm/aocl.h"
+#include "kernels/gemm/signed_groups.h"
 #include "kernels/simd/tile_libs.h"
 
 enum { GROUP = KT_SIGNED_GROUP };

@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "kernels/formats/p64.h"
-#include "kernels/simd/aocl.h"
+#include "kernels/gemm/aocl.h"
 
 static size_t panel_bytes(int64_t k) {
     const kt_aocl *aocl = kt_aocl_find(NULL);

@@ -1,7 +1,7 @@
 /* What AOCL makes of a dense INT8 (u8s8s32os32) or BF16 (bf16bf16f32of32) GEMM: one call over the whole matrix,
  * reordered by the library. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/aocl.h"
-#include "kernels/simd/dense_probe.h"
+#include "kernels/gemm/aocl.h"
+#include "kernels/probe/dense_probe.h"
 
 static size_t packed_bytes(const kt_problem *q) {
     const kt_aocl *aocl = kt_aocl_find(NULL);

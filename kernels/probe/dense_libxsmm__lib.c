@@ -1,7 +1,7 @@
 /* What LIBXSMM makes of a dense INT8 or BF16 GEMM: panels of 64 outputs by blocks of 64 rows, each one call
  * of a JIT-compiled kernel over all of k. The panels are those of p64 without its offset: its VNNI layout.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/dense_probe.h"
+#include "kernels/probe/dense_probe.h"
 #include "kernels/simd/tile_libs.h"
 
 enum { BLOCK = 64 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/simd/dense_probe.h"
+#include "kernels/probe/dense_probe.h"
 #include "kernels/simd/tile_libs.h"
 
 static double probe(const kt_probe_call *call) {

@@ -1,7 +1,7 @@
 /* Ceiling of f32 multiply-adds on plain x86-64: SSE2 multiplies and adds, which is what the compiler
  * makes of the scalar kernels.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 #define STEP(product, sum)                  \

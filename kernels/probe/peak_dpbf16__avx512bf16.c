@@ -1,6 +1,6 @@
 /* Ceiling of bfloat16 multiply-adds: independent 512-bit VDPBF16PS.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 /* 16 instructions of 32 multiply-adds. */

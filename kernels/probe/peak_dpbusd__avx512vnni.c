@@ -1,6 +1,6 @@
 /* Ceiling of 8-bit multiply-adds on AVX-512 VNNI: independent 512-bit VPDPBUSD.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 /* 16 instructions of 64 multiply-adds. */

@@ -1,6 +1,6 @@
 /* Ceiling of 8-bit multiply-adds on AVX-VNNI: independent 256-bit VPDPBUSD in its VEX form.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 /* 12 instructions of 32 multiply-adds. */

@@ -1,6 +1,6 @@
 /* Ceiling of f32 multiply-adds on AVX2: independent 256-bit VFMADD231PS.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 /* 12 instructions of 8 multiply-adds. */

@@ -1,6 +1,6 @@
 /* Ceiling of f32 multiply-adds on AVX-512: independent 512-bit VFMADD231PS.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 /* 16 instructions of 16 multiply-adds. */

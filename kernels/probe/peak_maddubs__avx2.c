@@ -1,9 +1,8 @@
 /* Ceiling of INT4 multiply-adds on AVX2: VPMADDUBSW, summed in 16 bits for as long as these hold, then in 32
- * (peak_block.h). Until version 2 the widening was left out, which no exact product can do, and each addition
- * followed its product at once: 375 Gop/s on Zen 4, now 358.
+ * (peak_block.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 static double probe(const kt_probe_call *call) {

@@ -1,8 +1,7 @@
-/* The ceiling of peak_maddubs__avx2 with 512-bit registers: for AVX-512 without VNNI. Until version 2 without the
- * widening, but each addition right behind its product, which costs more: 330 Gop/s on Zen 4, now 384.
+/* The ceiling of peak_maddubs__avx2 with 512-bit registers: for AVX-512 without VNNI.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 static double probe(const kt_probe_call *call) {

@@ -1,6 +1,6 @@
 /* The ceiling of peak_maddubs_words__avx2 with 512-bit registers: for AVX-512 without VNNI.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/simd/peak_block.h"
+#include "kernels/probe/peak_block.h"
 #include "kt/variant.h"
 
 #define STEP(product, sum)                             \

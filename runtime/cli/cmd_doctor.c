@@ -13,6 +13,7 @@
 #include "runtime/loader/safetensors.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_plan.h"
+#include "runtime/token/tokenizer.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define MAX_LINES 32

@@ -10,26 +10,11 @@
 #include "base/log.h"
 #include "kt/problem.h"
 #include "kt/status.h"
+#include "runtime/model/quant.h"
 #include "runtime/token/tokenizer.h"
 
 typedef struct kt_engine kt_engine;
 typedef struct kt_sequence kt_sequence; /* one conversation's cache; owned by the caller */
-
-/* What a checkpoint's linear layers become: as stored; BF16; INT8 per channel; experts in INT4 and the rest in
- * INT8. KT_QUANT_FORMAT plus a kt_weight_format: feed-forward layers in that format and, if it has eight
- * bits or more and we encode it, the rest too, which is else in INT8. */
-typedef enum kt_quant {
-    KT_QUANT_NATIVE,
-    KT_QUANT_BF16,
-    KT_QUANT_INT8,
-    KT_QUANT_INT4,
-    KT_QUANT_FORMAT
-} kt_quant;
-
-/* The format that a kt_quant names, or KT_W_NONE. */
-static inline kt_weight_format kt_quant_format(kt_quant quant) {
-    return quant > KT_QUANT_FORMAT ? (kt_weight_format)(quant - KT_QUANT_FORMAT) : KT_W_NONE;
-}
 
 typedef struct kt_engine_options {
     const char *model_dir;

@@ -2,7 +2,7 @@
 #ifndef KT_RUNTIME_MODEL_DIR_H
 #define KT_RUNTIME_MODEL_DIR_H
 
-#include "runtime/exec/engine.h"
+#include "runtime/model/quant.h"
 #include "runtime/kv/kv_cache.h"
 #include "runtime/model/family.h"
 

@@ -4,7 +4,7 @@
 #define KT_RUNTIME_MODEL_PLAN_H
 
 #include "dispatch/plan/plan.h"
-#include "runtime/exec/engine.h"
+#include "runtime/model/quant.h"
 #include "runtime/model/family.h"
 
 /* Kinds of weight matrices; all layers share the answer. */

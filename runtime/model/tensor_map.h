@@ -6,7 +6,6 @@
 #include <stdbool.h>
 
 #include "base/log.h"
-#include "runtime/exec/engine.h"
 #include "runtime/loader/matrix_source.h"
 #include "runtime/model/family.h"
 

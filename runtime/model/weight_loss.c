@@ -148,7 +148,7 @@ static int make_desks(const kt_weight_losses *list, int threads, kt_arena *arena
 
 /* Matrices of a layer together, between which one may stop. */
 static kt_status measure_all(kt_weight_losses *list, const kt_checkpoint *checkpoint, kt_pool *pool,
-                             kt_cancel_fn stop, kt_err *err) {
+                             int (*stop)(void *), kt_err *err) {
     measuring w = {.checkpoint = checkpoint};
     kt_arena arena = {0};
     kt_status st = make_desks(list, kt_pool_threads(pool), &arena, &w)
@@ -193,7 +193,7 @@ static kt_status list_all(lister *l, const kt_checkpoint *checkpoint,
 
 kt_status kt_weight_losses_measure(const kt_model_dir *dir, kt_quant weights,
                                    const kt_checkpoint *importance, kt_pool *pool,
-                                   kt_cancel_fn stop, kt_weight_losses **out, kt_err *err) {
+                                   int (*stop)(void *), kt_weight_losses **out, kt_err *err) {
     kt_weight_losses *list = calloc(1, sizeof *list);
     lister l = {.list = list, .dir = dir, .weights = weights};
     kt_checkpoint *checkpoint = NULL;

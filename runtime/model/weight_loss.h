@@ -4,7 +4,7 @@
 
 #include "base/pool.h"
 #include "kernels/formats/format.h"
-#include "runtime/exec/engine.h"
+#include "runtime/model/quant.h"
 #include "runtime/loader/safetensors.h"
 #include "runtime/model/model_dir.h"
 
@@ -27,7 +27,7 @@ typedef struct kt_weight_losses kt_weight_losses;
  * asked between layers (may be NULL; nonzero = KT_E_CANCELLED). */
 kt_status kt_weight_losses_measure(const kt_model_dir *dir, kt_quant weights,
                                    const kt_checkpoint *importance, kt_pool *pool,
-                                   kt_cancel_fn stop, kt_weight_losses **out, kt_err *err);
+                                   int (*stop)(void *), kt_weight_losses **out, kt_err *err);
 void kt_weight_losses_destroy(kt_weight_losses *l); /* accepts NULL */
 
 size_t kt_weight_losses_count(const kt_weight_losses *l);

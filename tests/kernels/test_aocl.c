@@ -8,7 +8,7 @@
 
 #include "base/cpu.h"
 #include "kernels/gemm/gemm_gate.h"
-#include "kernels/simd/aocl.h"
+#include "kernels/gemm/aocl.h"
 #include "tests/kernels/variants_of.h"
 
 extern const kt_variant kt_variant_w48_a8_aocl__lib, kt_variant_wbf16_abf16_aocl__lib,

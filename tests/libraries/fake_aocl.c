@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
-#include "kernels/simd/aocl.h"
+#include "kernels/gemm/aocl.h"
 
 const char *bli_info_get_version_str(void);
 int64_t bli_info_get_int_type_size(void);

@@ -10,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "kernels/formats/format.h"
+#include "runtime/exec/engine.h"
 #include "runtime/loader/safetensors.h"
 #include "tests/support/qwen3_ref.h"
 

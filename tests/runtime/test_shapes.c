@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "runtime/exec/engine.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp.h"

@@ -1,7 +1,7 @@
 /* What library GEMM probes share (kt_probe_call): the plain panels, the count and the self-test.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_SIMD_DENSE_PROBE_H
-#define KT_SIMD_DENSE_PROBE_H
+#ifndef KT_PROBE_DENSE_PROBE_H
+#define KT_PROBE_DENSE_PROBE_H
 
 #include <stdlib.h>
 #include <string.h>

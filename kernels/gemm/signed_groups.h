@@ -1,8 +1,8 @@
 /* Panels of signed codes with a float scale per group, for libraries that multiply signed bytes: 64 outputs,
  * [k][64] codes and [k/32][64] scales (of w8c the same in every group), padded with zeros.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_SIMD_SIGNED_GROUPS_H
-#define KT_SIMD_SIGNED_GROUPS_H
+#ifndef KT_GEMM_SIGNED_GROUPS_H
+#define KT_GEMM_SIGNED_GROUPS_H
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * share their names with those of plain BLIS. $KT_AOCL_LIBRARY (a path) goes before the usual names.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_SIMD_AOCL_H
-#define KT_SIMD_AOCL_H
+#ifndef KT_GEMM_AOCL_H
+#define KT_GEMM_AOCL_H
 
 #include <stddef.h>
 #include <stdint.h>
