@@ -151,7 +151,7 @@ KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const i
     for (; i + KT_R8_BLOCK <= k; steps += 512) {
         KT_EACH (u, KT_R8_BLOCK / 32) {
             kt_tile_fetch_far(tile);
-            kt_biased_32(s, a, k, i, w, rows, cols, 0, sum);
+            kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
             i += 32, w += 2048;
         }
         kt_r8_next_block(steps, rows, cols, sum);
@@ -159,7 +159,7 @@ KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const i
     if (i < k) {
         for (; i < k; i += 32, w += 2048) {
             kt_tile_fetch_far(tile);
-            kt_biased_32(s, a, k, i, w, rows, cols, 0, sum);
+            kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
         }
         kt_r8_next_block(steps, rows, cols, sum);
     }
