@@ -105,6 +105,18 @@ static void gated_slowly(const kt_gemm_call *call) {
     naps_a_little(call);
 }
 
+/* The machine has a spell that lasts until two rows are asked for: one row takes four times as long. */
+static bool is_spell, is_again;
+static void meets_a_spell(const kt_gemm_call *call) {
+    const struct timespec nap = {.tv_nsec = call->m == 1 && is_spell ? 4000000 : 1000000};
+    if (getpid() == tuner) {
+        if (call->m > 1) is_spell = false;
+        is_again |= call->m == 1 && !is_spell;
+        nanosleep(&nap, NULL);
+    }
+    honest(call);
+}
+
 typedef struct planted {
     const char *name, *outcome;
     void (*gemm)(const kt_gemm_call *call);
@@ -189,11 +201,12 @@ typedef struct run_limits {
     int asks;
     double gate_seconds; /* 0 = the tuner's own */
     bool oracle;
+    const bool *stop; /* NULL = none */
 } run_limits;
 
 static bool stop_asked(void *arg) {
     run_limits *l = arg;
-    return l->stop_after_asks && ++l->asks > l->stop_after_asks;
+    return (l->stop && *l->stop) || (l->stop_after_asks && ++l->asks > l->stop_after_asks);
 }
 
 /* Run a session to its end; the table and progress come back. Returns the last status. */
@@ -419,13 +432,13 @@ Test(session, the_budget_is_hard, .timeout = 120) {
 /* Gates of the eight slow contenders take 0.3 s each (some 300 calls of 1 ms): a budget of 1.5 s decides the cell among
  * those it came to, the default first. A run with time races the rest as newcomers, and finds the fast one. */
 Test(session, a_tiny_budget_decides_something, .timeout = 180) {
-    const int n_slow = 8;
+    static const char *const names[] = {"aa_1__scalar", "aa_2__scalar", "aa_3__scalar",
+                                        "aa_4__scalar", "aa_5__scalar", "aa_6__scalar",
+                                        "aa_7__scalar", "aa_8__scalar"};
+    const int n_slow = sizeof names / sizeof *names;
     bool is_decided = false;
 
     for (int attempt = 0; attempt < 3 && !is_decided; attempt++) { /* the machine may be busy */
-        static const char *const names[] = {"aa_1__scalar", "aa_2__scalar", "aa_3__scalar",
-                                            "aa_4__scalar", "aa_5__scalar", "aa_6__scalar",
-                                            "aa_7__scalar", "aa_8__scalar"};
         run_limits tiny = {.seconds = 1.5}, none = {0};
         kt_session_progress p;
         kt_table *table;
@@ -442,13 +455,10 @@ Test(session, a_tiny_budget_decides_something, .timeout = 180) {
         cr_expect_eq(table->n_rows, p.n_decided);
         if (is_decided) cr_expect_eq(strncmp(table->rows[0].variant, "aa_", 3), 0);
         kt_table_destroy(table);
-        if (is_decided) {
-            cr_assert_eq(tune(&s, &none, &table, &p, NULL), KT_E_NOT_FOUND);
-            cr_assert_eq(table->n_rows, 1);
-            cr_expect_str_eq(table->rows[0].variant, "zz_good__scalar");
-            cr_expect_eq(p.n_reused, 0);
-            kt_table_destroy(table);
-        }
+        cr_assert_eq(tune(&s, &none, &table, &p, NULL), KT_E_NOT_FOUND);
+        cr_assert(table->n_rows == 1 && p.n_reused == 0);
+        cr_expect_str_eq(table->rows[0].variant, "zz_good__scalar");
+        kt_table_destroy(table);
         drop_scene(&s);
     }
     cr_expect(is_decided, "three times nothing was decided in 1.5 s");
@@ -518,6 +528,91 @@ static int count_records(const scene *s, const char *kind) {
         n += strcmp(kt_json_string(kt_json_get(kt_journal_at(j, i), "t"), NULL), kind) == 0;
     kt_journal_close(j);
     return n;
+}
+
+static double row_ns(const kt_table *t, int64_t m) {
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (t->rows[i].problem.m == m) return t->rows[i].time_ns;
+    return 0;
+}
+
+static void make_spell_scene(scene *s, bool spell) {
+    make_scene(s);
+    is_spell = spell;
+    is_again = false;
+    plant(s, "aa_spell__scalar", meets_a_spell);
+    plant(s, "zz_spell__scalar", meets_a_spell);
+    make_registry(s);
+    add_cell(s, 1, 96, 64, 0.9); /* comes first */
+    add_cell(s, 2, 96, 64, 0.1);
+}
+
+/* One row cannot take four times as long as two: its cell is decided anew when all are, once, and what the journal
+ * said of it is superseded. */
+Test(session, a_cell_out_of_line_is_decided_anew, .timeout = 180) {
+    run_limits limits = {0};
+    kt_session_progress p;
+    kt_table *table;
+    scene s;
+
+    make_spell_scene(&s, true);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect_eq(p.n_repeated, 1);
+    cr_expect_eq(p.n_decided, 2);
+    cr_expect_float_eq(p.weight_done, 1, 1e-9);
+    cr_assert_eq(table->n_rows, 2);
+    cr_expect(row_ns(table, 1) > 1e6 && row_ns(table, 1) < 3e6, "%g ns", row_ns(table, 1));
+    cr_expect_eq(count_records(&s, "forget"), 1);
+    cr_expect_eq(count_records(&s, "decision"), 3);
+    kt_table_destroy(table);
+
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect(p.n_reused == 2 && p.n_repeated == 0, "the second decision stands");
+    cr_expect_lt(row_ns(table, 1), 3e6);
+    kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+Test(session, cells_in_line_are_decided_once, .timeout = 180) {
+    kt_session_progress p = {.n_repeated = 1};
+
+    for (int attempt = 0; attempt < 3 && p.n_repeated > 0;
+         attempt++) { /* a spell may come unasked */
+        run_limits limits = {0};
+        kt_table *table;
+        scene s;
+
+        make_spell_scene(&s, false);
+        cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
+        cr_expect_eq(p.n_decided, 2);
+        cr_expect_eq(count_records(&s, "forget"), (int)p.n_repeated);
+        kt_table_destroy(table);
+        drop_scene(&s);
+    }
+    cr_expect_eq(p.n_repeated, 0, "three times out of line");
+}
+
+/* Stopped amid the second thoughts: the first decision stays in the table, and the next run makes it anew. */
+Test(session, a_stop_amid_second_thoughts_leaves_the_first_decision, .timeout = 180) {
+    run_limits limits = {.stop = &is_again}, none = {0};
+    kt_session_progress p;
+    kt_table *table;
+    scene s;
+
+    make_spell_scene(&s, true);
+    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_CANCELLED);
+    cr_expect(is_again && p.n_repeated == 0);
+    cr_expect_eq(p.n_decided, 2);
+    cr_expect_float_eq(p.weight_done, 1, 1e-9);
+    cr_assert_eq(table->n_rows, 2);
+    cr_expect_gt(row_ns(table, 1), 4e6);
+    kt_table_destroy(table);
+
+    cr_assert_eq(tune(&s, &none, &table, &p, NULL), KT_E_NOT_FOUND);
+    cr_expect_eq(p.n_reused, 1, "two rows");
+    cr_expect_lt(row_ns(table, 1), 3e6);
+    kt_table_destroy(table);
+    drop_scene(&s);
 }
 
 /* Many rows: the slow ones fall out on a quarter of the matrix; the default and the fastest two meet on the
