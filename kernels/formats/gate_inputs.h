@@ -43,7 +43,7 @@ typedef struct kt_gate_matrix {
 
 /* Rows follow six patterns in turn, so that every panel holds all: random codes with scales of
  * either sign; only extreme codes (-8 and 7, -128 and 127); heavy tails; zero scales under random
- * codes; one group that is not zero; the lowest code throughout. Sizes spread over four decades (sums
+ * codes (in f16 every other one subnormal); one group that is not zero; the lowest code throughout. Sizes spread over four decades (sums
  * land on both sides of SiLU's bend) and stay small enough that a whole expert's output is finite. */
 kt_status kt_gate_matrix_create(kt_weight_format format, int64_t n, int64_t k, uint64_t seed,
                                 kt_gate_matrix *out, kt_err *err);

@@ -34,6 +34,14 @@ static float draw_scale(const row_pattern *p, int64_t g, int64_t groups) {
     return s;
 }
 
+/* The same for scales in f16, where every other zero is a subnormal half instead. */
+static float draw_half_scale(const row_pattern *p, int64_t g, int64_t groups) {
+    float s = draw_scale(p, g, groups);
+    if (p->pattern == W_ZERO_SCALE && g % 2)
+        s = (float)(1 + (int)kt_rng_below(p->rng, 2046) - 1023) * 0x1p-24f;
+    return s;
+}
+
 /* A float weight within the row's size, or a tail of the normal's cube. */
 static float draw_float(const row_pattern *p, int64_t i, int64_t k) {
     float v = kt_rng_uniform(p->rng, -p->size, p->size), tail;
@@ -91,7 +99,7 @@ static void fill_int4z(const kt_matrix *w, int64_t row, int64_t group, const row
     uint8_t *row_scales = (uint8_t *)scales + 3 * row * groups;
 
     for (int64_t g = 0; g < groups; g++) {
-        uint16_t bits = kt_f32_to_f16(draw_scale(p, g, groups));
+        uint16_t bits = kt_f32_to_f16(draw_half_scale(p, g, groups));
         memcpy(row_scales + 2 * g, &bits, 2);
         row_scales[2 * groups + g] = (uint8_t)draw_code(p, 0, 15);
     }
@@ -129,7 +137,8 @@ static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const
                       void *data) {
     static const uint8_t extremes[] = {0x00, 0x0f, 0xf0, 0xff};
     const int64_t blocks = w->k / f->block;
-    const float unit = f->block == 256 ? 1.0f / 64 : 1;
+    const float unit =
+        f->block == 256 && p->pattern != W_ZERO_SCALE ? 1.0f / 64 : 1; /* those are small enough */
 
     for (int64_t b = 0; b < blocks; b++) {
         uint8_t *block = (uint8_t *)data + (row * blocks + b) * f->block_bytes;
@@ -138,8 +147,8 @@ static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const
             if (p->pattern == W_EXTREME) block[i] = extremes[block[i] & 3];
             if (p->pattern == W_LOWEST) block[i] = 0;
         }
-        put_half(block, f->d_at, unit * draw_scale(p, b, blocks));
-        put_half(block, f->m_at, unit * draw_scale(p, b, blocks));
+        put_half(block, f->d_at, unit * draw_half_scale(p, b, blocks));
+        put_half(block, f->m_at, unit * draw_half_scale(p, b, blocks));
         if (f->id == KT_W_MXFP4) /* 2^-20 .. 1, and the smallest there is */
             block[0] = p->pattern == W_ZERO_SCALE ? 0 : (uint8_t)(107 + kt_rng_below(p->rng, 21));
     }

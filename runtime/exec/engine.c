@@ -127,11 +127,14 @@ static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, s
     int threads = kt_pool_threads(e->pool);
     char count[32] = "";
 
+    if (weights > KT_QUANT_FORMAT) {
+        snprintf(out, bytes, "no run does (kttune takes native, bf16, int8 and int4)");
+        return;
+    }
     if (strlen(folder) > 160 || folder[strspn(folder, plain)]) folder = "DIR";
     if (threads != 1 && threads != e->topology.usable_cores)
         snprintf(count, sizeof count, " --threads %d", threads);
-    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder,
-             weights < KT_QUANT_FORMAT ? format[weights] : "", count);
+    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder, format[weights], count);
 }
 
 /* What the table's plan cells say, in a few words. */
