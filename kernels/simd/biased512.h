@@ -75,8 +75,8 @@ KT_INLINE void kt_biased_end(const uint8_t *const a[KT_TILE_ROWS], int64_t k, in
 
 /* Fetching spread over a step of 32 inputs of a 4-bit plane: a line with each of its eight quads and one with its
  * scales. A lone block of three or four rows fetches that much, the next panel during two passes over this one,
- * and lines that are asked for all at once are partly lost: nine at the step's beginning had 0.73 of the
- * read stream where this has 0.77 (w4g32, Zen 4). Into L1 instead of L2: 0.39. */
+ * and lines that are asked for all at once are partly lost: nine at the step's beginning had 0.75 of the
+ * read stream where this has 0.80 (w4g32, Zen 4). Into L1 instead of L2: 0.39. */
 #define KT_BIASED_SPREAD_LINES 9
 
 KT_INLINE void kt_biased_fetch(const char *spread, const int line) {
