@@ -10,7 +10,7 @@ static const kt_tile_kind kind = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 3, 3}, {"prefetch", prefetch, 2, 0}};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 2, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);
@@ -23,7 +23,7 @@ KT_VARIANT(w8c_a8p_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 6,
+    .version = 7,
     .layout = "p64",
     .params = params,
     .n_params = 2,

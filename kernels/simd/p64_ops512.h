@@ -56,6 +56,7 @@ typedef struct kt_walk {
     uintptr_t next; /* what the thread reads after the last panel, or 0 */
     kt_tile_run *run;
     int64_t k, m, n_blocks;
+    int64_t lead; /* rows of the first block, when it is not like the others; else 0 */
     int64_t prefetch;
 } kt_walk;
 
@@ -89,6 +90,7 @@ static inline kt_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *co
 
 /* Rows of block b: [first, first of b + 1). */
 static inline int64_t kt_walk_row(const kt_walk *w, int64_t b) {
+    if (w->lead) return b ? w->lead + (w->m - w->lead) * (b - 1) / (w->n_blocks - 1) : 0;
     return w->m * b / w->n_blocks;
 }
 
@@ -150,6 +152,32 @@ static inline void kt_gemm_fetch_out(const kt_gemm_call *call, int64_t p, int64_
         for (int j = 0; j < 64; j += 16) __builtin_prefetch(to + j, 1);
 }
 
+/* The walk over the call's first panel, which perhaps nothing has fetched: its first block has only as many rows as
+ * read full lines. More rows read every other pair of lines, in which no prefetcher sees a stream
+ * (w8c, six rows of one panel, Zen 4: 16 us instead of 7). */
+static inline kt_walk kt_gemm_first_panel(kt_walk w) {
+    const int64_t lead = w.kind->full_rows,
+                  rows = w.n_blocks ? (w.m + w.n_blocks - 1) / w.n_blocks : 0;
+
+    if (w.run != w.kind->run || !lead || w.m <= lead) return w;
+    w.lead = lead;
+    w.n_blocks = 1 + kt_walk_blocks(w.kind, w.m - lead, rows);
+    return w;
+}
+
+/* What to fetch of the weights from block b of that panel on. The first block waits for memory, so it has memory to
+ * itself; what comes next is fetched behind the others. */
+static inline kt_tile_ahead kt_gemm_first_ahead(const kt_walk *w, int64_t b) {
+    const uintptr_t panel = (uintptr_t)w->panel + w->panel_bytes;
+    const uintptr_t after = panel < (uintptr_t)w->end ? panel : w->next;
+    kt_walk rest = *w;
+
+    if (b == 0 || !after) return kt_ahead_nothing();
+    rest.m -= w->lead;
+    rest.n_blocks--;
+    return kt_ahead_once(after, w->panel_bytes, kt_walk_steps(&rest));
+}
+
 static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind *kind) {
     const kt_problem *q = call->problem;
     size_t first = (size_t)call->panel_begin * kt_p64_panel_bytes(kind->weights, q->k);
@@ -159,13 +187,16 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
     int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
     kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch};
+    kt_walk others = w;
 
-    for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
+    w = kt_gemm_first_panel(w);
+    for (int64_t p = call->panel_begin; p < call->panel_end; p++) {
         t.panel = w.panel;
         t.ahead = kt_walk_ahead(&w);
         for (int64_t b = 0; b < w.n_blocks; b++) {
             int64_t row = kt_walk_row(&w, b);
             t.rows = (int)(kt_walk_row(&w, b + 1) - row);
+            if (w.lead && b < 2) t.ahead = kt_gemm_first_ahead(&w, b);
             t.rows_ahead = kt_gemm_rows_ahead(call, &w, b, steps);
             kt_gemm_fetch_out(call, p, row, t.rows);
             for (int r = 0; r < t.rows; r++)
@@ -182,6 +213,8 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
                 }
             }
         }
+        others.panel += w.panel_bytes;
+        w = others;
     }
 }
 
