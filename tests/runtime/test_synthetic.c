@@ -110,15 +110,21 @@ Test(synthetic, blocks_have_the_spread_of_other_weights) {
         const kt_format *format = kt_builtin_formats[f];
         kt_matrix w = {.format = format->id, .n = BLOCKS, .k = format->block, .data = blocks};
         double row[256], sum = 0, squares = 0, n = (double)BLOCKS * (double)format->block,
-                         deviation;
+                         deviation, shifts = 0;
         kt_rng rng;
         if (!format->block_bytes) continue;
         n_formats++;
         kt_rng_seed(&rng, 7);
         kt_synthetic_blocks(format, BLOCKS, KT_SYNTHETIC_OTHER, &rng, blocks);
         for (int64_t b = 0; b < BLOCKS; b++) {
+            double mean = 0;
             format->decode_row(&w, b, row);
-            for (int64_t i = 0; i < format->block; i++) sum += row[i], squares += row[i] * row[i];
+            for (int64_t i = 0; i < format->block; i++) {
+                mean += row[i] / (double)format->block;
+                squares += row[i] * row[i];
+            }
+            sum += mean * (double)format->block;
+            shifts += mean * mean / BLOCKS;
         }
         deviation = sqrt(squares / n);
         /* 256 blocks know a deviation of random scales to a few percent; MXFP4 steps by 2 */
@@ -128,6 +134,9 @@ Test(synthetic, blocks_have_the_spread_of_other_weights) {
                       (format->id == KT_W_MXFP4 ||
                        fabs(deviation - KT_SYNTHETIC_OTHER) < 0.05 * KT_SYNTHETIC_OTHER),
                   "%s: deviation %g", format->name, deviation);
+        /* without its minimum a block of Q4_1 would lie 0.85 deviations to one side */
+        cr_expect_lt(sqrt(shifts), 0.5 * deviation, "%s: blocks shifted by %g", format->name,
+                     sqrt(shifts));
     }
     cr_expect_eq(n_formats, 13);
     free(blocks);
