@@ -135,9 +135,11 @@ KT_INLINE void kt_r8_next_block(const uint8_t *steps, const int rows, const int 
     }
 }
 
-/* A whole block is unrolled: loops of eight steps that end eight times a row cost 2 %. */
+/* A whole block is unrolled: loops of eight steps that end eight times a row cost 2 %. Not for one or two rows, which
+ * no plan has: of that many accesses to its array of sums clang 14 loses track. */
 KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const int col) {
     const kt_p64_spec s = {.low = 8, .values = KT_P64_LINEAR, .offset = 128};
+    const int inputs = rows >= 3 ? KT_R8_BLOCK : 32; /* of a turn */
     const int64_t k = tile->k;
     const uint8_t *w = tile->scratch + 64 * col, *steps = tile->scratch + 64 * (k + 4 + col);
     const uint8_t *a[KT_TILE_ROWS];
@@ -148,15 +150,17 @@ KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const i
         a[r] = tile->a[r];
         KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
     }
-    for (; i + KT_R8_BLOCK <= k; steps += 512) {
-        KT_EACH (u, KT_R8_BLOCK / 32) {
+    while (i + inputs <= k) {
+        KT_EACH (u, inputs / 32) {
             kt_tile_fetch_far(tile);
             kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
             i += 32, w += 2048;
         }
+        if (inputs < KT_R8_BLOCK && i % KT_R8_BLOCK) continue;
         kt_r8_next_block(steps, rows, cols, sum);
+        steps += 512;
     }
-    if (i < k) {
+    if (k % KT_R8_BLOCK) {
         for (; i < k; i += 32, w += 2048) {
             kt_tile_fetch_far(tile);
             kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
