@@ -241,6 +241,30 @@ static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t
     }
 }
 
+/* The same for `rows` tile rows, their h rows h_stride bytes apart, several at once where that saves time. */
+static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, int rows, uint8_t *h,
+                                       size_t h_stride, int64_t n, int64_t p) {
+    __m512 x[4][2];
+
+    while (rows) {
+        const int at_once = acts != KT_A_INT8_G16P2 || rows == 1 ? 1 : rows < 4 ? 2 : 4;
+        if (at_once == 1) {
+            kt_p64_store_h(acts, sums, h, n, p);
+        } else {
+            for (int r = 0; r < at_once; r++) {
+                const float *gate = sums + KT_TILE_WIDTH * r, *up = gate + 32;
+                x[r][0] = kt_swiglu512(_mm512_load_ps(gate), _mm512_load_ps(up));
+                x[r][1] = kt_swiglu512(_mm512_load_ps(gate + 16), _mm512_load_ps(up + 16));
+            }
+            if (at_once == 2)
+                kt_a8p_store_rows512(x, 2, h, h_stride, n, 2 * p);
+            else
+                kt_a8p_store_rows512(x, 4, h, h_stride, n, 2 * p);
+        }
+        rows -= at_once, sums += KT_TILE_WIDTH * at_once, h += h_stride * (size_t)at_once;
+    }
+}
+
 /* acts: of the problem, as a constant. */
 static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind,
                                       const kt_act_format acts) {
@@ -260,9 +284,9 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
             for (int r = 0; r < t.rows; r++)
                 t.a[r] = (const uint8_t *)call->a + (size_t)call->rows[row + r] * call->a_stride;
             w.run(&t);
-            for (int r = 0; r < t.rows; r++)
-                kt_p64_store_h(acts, block + KT_TILE_WIDTH * r,
-                               (uint8_t *)call->h + (size_t)(row + r) * call->h_stride, q->n, p);
+            kt_p64_store_h_rows(acts, block, t.rows,
+                                (uint8_t *)call->h + (size_t)row * call->h_stride, call->h_stride,
+                                q->n, p);
         }
     }
 }
