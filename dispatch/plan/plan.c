@@ -226,7 +226,8 @@ kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int t
         const kt_problem *have = &p->table->rows[i].problem;
         const kt_choice *c = &p->row_choice[i];
         double d;
-        if (!c->variant || have->op != q.op || have->weights != q.weights || have->acts != q.acts)
+        if (!c->variant || have->op != q.op || have->weights != q.weights || have->acts != q.acts ||
+            kt_planner_refuses(p, c->variant))
             continue;
         d = kt_log_ratio(have->m, q.m) + kt_log_ratio(have->n, q.n) + kt_log_ratio(have->k, q.k) +
             kt_log_ratio(have->context, q.context) +

@@ -91,7 +91,8 @@ void kt_planner_trust_rows(kt_planner *p);
  * both (kt_registry_acts names the other one), the one whose rows of equal cells took less time; when it
  * knows one, that; else the one that kt_registry_acts names. */
 kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem);
-/* From now on kt_plan_acts answers with the format's own encoding, the one that loses least. */
+/* From now on kt_plan_acts answers with the format's own encoding, the one that loses least, and attention is not
+ * given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8). */
 void kt_planner_prefer_exact(kt_planner *p);
 
 /* m buckets over all kt_plan_resolve calls so far, for the status line of `kt serve`. */

@@ -29,8 +29,12 @@ static int is_library(const kt_variant *v) {
     return size >= 5 && strcmp(v->name + size - 5, "__lib") == 0;
 }
 
+static int rounds_once_more(const kt_variant *v) {
+    return v->numerics == KT_NUM_REQUANT || v->numerics == KT_NUM_ACTS8;
+}
+
 int kt_variant_preferred(const kt_variant *a, const kt_variant *b) {
-    int a_rounds = a->numerics == KT_NUM_REQUANT, b_rounds = b->numerics == KT_NUM_REQUANT;
+    int a_rounds = rounds_once_more(a), b_rounds = rounds_once_more(b);
 
     if (a_rounds != b_rounds) return b_rounds;
     if (is_library(a) != is_library(b)) return is_library(b);
@@ -83,6 +87,7 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
         int slot;
 
         if (layout && strcmp(layout, kt_layout_of(v)) != 0) continue;
+        if (kt_planner_refuses(p, v)) continue;
         if (kt_variant_accepts(v, problem, &c.choice.config, NULL) != KT_OK) continue;
         c.time_ns = kt_cost_ns(problem, v, &p->ceilings, threads);
         if (v->numerics == KT_NUM_REQUANT && problem->m >= requant_rows) c.time_ns *= requant_time;

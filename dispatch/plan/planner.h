@@ -50,7 +50,7 @@ struct kt_planner {
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
     int trusts_rows; /* whatever layers say of them */
-    int is_exact;    /* no faster encoding of activations than the format's own */
+    int is_exact;    /* kt_planner_prefer_exact */
     kt_plan_totals totals;
 };
 
@@ -75,6 +75,11 @@ int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
 kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
                        double decode_share, const kt_cells *cells, kt_choice_map *out,
                        const char **layout, kt_err *err);
+
+/* With exact activations attention keeps off kernels that round queries and weights to 8 bits. */
+static inline int kt_planner_refuses(const kt_planner *p, const kt_variant *v) {
+    return p->is_exact && v->numerics == KT_NUM_ACTS8;
+}
 
 /* How far two sizes are apart, as a factor; sizes that are not used count as 1. */
 static inline double kt_log_ratio(int64_t a, int64_t b) {

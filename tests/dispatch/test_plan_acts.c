@@ -1,4 +1,4 @@
-/* Which encoding activations get: by the table's rows, else by the instruction sets.
+/* Which encoding activations get: by the table's rows, else by the instruction sets; what exact ones rule out.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -126,4 +126,61 @@ Test(plan, rows_decide_which_encoding_activations_get) {
     cr_expect_eq(with_rows(slow_second, some, 0), KT_A_INT8_G16P2, "0.9 * 1.3 > 1");
     cr_expect_eq(with_rows(some, only_second, 0), KT_A_INT8_G16P2, "only equal cells count");
     cr_expect_eq(with_rows(none, some, 1), KT_A_INT8_G32, "asked to be exact");
+}
+
+/* --- attention ------------------------------------------------------------------------------- */
+
+static const kt_variant rounding = {.name = "rounding__avx512vnni",
+                                    .op = KT_OP_ATTN,
+                                    .weights = 1u << KT_W_INT8_CHANNEL,
+                                    .isa = KT_ISA_AVX512VNNI,
+                                    .numerics = KT_NUM_ACTS8};
+static const kt_variant finer = {.name = "finer__scalar",
+                                 .op = KT_OP_ATTN,
+                                 .weights = 1u << KT_W_INT8_CHANNEL,
+                                 .numerics = KT_NUM_BF16_F32};
+
+/* With a row that the rounding variant won, or without a table. */
+static const char *attention(int has_row, int is_exact) {
+    const kt_variant *const all[] = {&rounding, &finer};
+    const kt_fingerprint machine = {
+        .vendor = "V", .microarch = "zen4", .isa = KT_FAKE_ISA, .usable_cores = 2};
+    const kt_problem p = {.op = KT_OP_ATTN,
+                          .weights = KT_W_INT8_CHANNEL,
+                          .m = 1,
+                          .n = 32,
+                          .k = 128,
+                          .kv_heads = 4,
+                          .context = 4096};
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_table *table = NULL;
+    kt_table_row r = {.problem = p, .threads = 2, .time_ns = 10, .default_ns = 20};
+    kt_choice choice;
+    kt_err err;
+
+    cr_assert_eq(kt_registry_create(all, 2, KT_FAKE_ISA, &registry, NULL), KT_OK);
+    if (has_row) {
+        cr_assert_eq(kt_table_create(&table, NULL), KT_OK);
+        table->fingerprint = machine;
+        strcpy(r.variant, "rounding__avx512vnni");
+        strcpy(r.default_variant, "finer__scalar");
+        strcpy(r.status, "tuned");
+        r.ci_low = r.ci_high = 1;
+        cr_assert_eq(kt_table_put(table, &r, &err), KT_OK, "%s", err.message);
+    }
+    cr_assert_eq(kt_planner_create(registry, table, &machine, NULL, &planner, &err), KT_OK, "%s",
+                 err.message);
+    if (is_exact) kt_planner_prefer_exact(planner);
+    cr_assert_eq(kt_plan_resolve_simple(planner, &p, 2, &choice, &err), KT_OK, "%s", err.message);
+    kt_planner_destroy(planner);
+    kt_table_destroy(table);
+    kt_registry_destroy(registry);
+    return choice.variant->name;
+}
+
+Test(plan, exact_activations_keep_attention_off_8_bit_queries) {
+    cr_expect_str_eq(attention(1, 0), "rounding__avx512vnni");
+    cr_expect_str_eq(attention(1, 1), "finer__scalar", "whatever the table says");
+    cr_expect_str_eq(attention(0, 1), "finer__scalar");
 }
