@@ -231,7 +231,7 @@ static kt_status ask(const history *h, const decided *d, leave_out what, double 
 }
 
 static kt_status measure(const history *h, leave_out what, kt_transfer_regret *out, kt_err *err) {
-    double *ratios = calloc(h->n + 1, sizeof *ratios), worst = 0;
+    double *ratios = calloc(h->n + 1, sizeof *ratios), worst = 1;
     kt_status st = ratios ? KT_OK : kt_fail(err, KT_E_NOMEM, "transfer: no memory");
     int n = 0;
 

@@ -14,7 +14,7 @@ typedef struct kt_transfer_regret {
     int unknown; /* of them, those whose choice was never timed there: counted as KT_TRANSFER_UNKNOWN */
     double geomean;                /* of time / time of the decided winner, less 1 */
     double p95, max;               /* likewise */
-    char worst[KT_CELL_KEY_BYTES]; /* the cell of max */
+    char worst[KT_CELL_KEY_BYTES]; /* the cell of max; "" where max is 0 */
     char chosen[64];               /* what the plan chose there */
 } kt_transfer_regret;
 
