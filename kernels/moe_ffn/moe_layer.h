@@ -52,7 +52,10 @@ typedef struct kt_moe_job {
     const float *x; /* [tokens, ldx] layer input after the norm */
     int64_t ldx;
     int64_t tokens;
-    const int32_t *expert_id;  /* [tokens, topk]; ids of a token distinct; -1 = slot unused */
+    /* [tokens, topk]; ids of a token distinct; -1 = slot unused. A shared expert of the routed ones' size and format
+     * is one more expert, in every token's list with weight 1 (or its gate); any other is a layer of its own, with
+     * accumulate. */
+    const int32_t *expert_id;
     const float *route_weight; /* [tokens, topk] */
     float *out;                /* [tokens, ldo]; overwritten, or added to when accumulate is set */
     int64_t ldo;

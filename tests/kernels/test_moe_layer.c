@@ -340,6 +340,27 @@ Test(moe_layer, gives_the_bits_of_expert_by_expert_calls_in_any_order_on_any_thr
         }
 }
 
+/* A shared expert is the last one, in every token's list with weight 1, between routed ones that differ. */
+Test(moe_layer, a_shared_expert_is_one_that_every_token_chooses) {
+    static const int64_t tokens[] = {1, 4, 70};
+    fixture f;
+
+    fixture_init(&f, KT_W_INT4_G32, 96, 160, 7, 3);
+    for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++) {
+        batch b = batch_make(&f.layer.problem, tokens[n], 0, 40 + n);
+        for (int64_t t = 0; t < b.tokens; t++) {
+            int32_t *id = b.expert_id + 3 * t;
+            for (int j = 0; j < 2; j++)
+                if (id[j] == 6) id[j] = id[2];
+            id[2] = 6;
+            b.route_weight[3 * t + 2] = 1;
+        }
+        for (int threads = 1; threads <= 4; threads++) check_batch(&f, &b, threads, threads % 2);
+        batch_free(&b);
+    }
+    fixture_deinit(&f);
+}
+
 /* out of one token in double, with the bound of everything between. */
 static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_value *out) {
     const kt_problem *q = &f->layer.problem, half = kt_moe_down_half(&f->layer);
