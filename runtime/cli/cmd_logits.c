@@ -74,12 +74,24 @@ static kt_status read_tokens(const char *path, int32_t **ids, int64_t *count, kt
     return st;
 }
 
+static kt_status write_tensors(const flags *f, const kt_engine_info *info, int64_t n,
+                               const float *logits, const float *hidden, kt_err *err) {
+    kt_tensor_out tensors[2] = {
+        {.name = "logits", .dtype = KT_DTYPE_F32, .rank = 2, .data = logits},
+        {.name = "hidden", .dtype = KT_DTYPE_F32, .rank = 3, .data = hidden}};
+
+    tensors[0].shape[0] = n, tensors[0].shape[1] = info->vocab;
+    tensors[1].shape[0] = info->layers + 1, tensors[1].shape[1] = n;
+    tensors[1].shape[2] = info->hidden;
+    return kt_safetensors_write(f->out, tensors, hidden ? 2 : 1, err);
+}
+
 static kt_status run_and_write(kt_engine *e, const flags *f, const int32_t *ids, int64_t n,
                                kt_err *err) {
     kt_sequence *s = NULL;
     kt_engine_info info;
     float *logits, *hidden = NULL;
-    size_t n_tensors = 1;
+    bool was_run;
     kt_status st;
 
     kt_engine_describe(e, &info);
@@ -91,15 +103,10 @@ static kt_status run_and_write(kt_engine *e, const flags *f, const int32_t *ids,
     else
         st = kt_sequence_create(e, n, &s, err);
     if (st == KT_OK) st = kt_engine_forward(e, s, ids, n, n, logits, hidden, NULL, NULL, err);
-    if (st == KT_OK) {
-        kt_tensor_out tensors[2] = {
-            {.name = "logits", .dtype = KT_DTYPE_F32, .rank = 2, .data = logits},
-            {.name = "hidden", .dtype = KT_DTYPE_F32, .rank = 3, .data = hidden}};
-        tensors[0].shape[0] = n, tensors[0].shape[1] = info.vocab;
-        tensors[1].shape[0] = info.layers + 1, tensors[1].shape[1] = n;
-        tensors[1].shape[2] = info.hidden;
-        if (f->hidden) n_tensors = 2;
-        st = kt_safetensors_write(f->out, tensors, n_tensors, err);
+    was_run = s && kt_sequence_length(s) == n; /* also when logits are not finite */
+    if (st == KT_OK || (f->engine.allow_nonfinite && was_run)) {
+        kt_status written = write_tensors(f, &info, n, logits, hidden, st == KT_OK ? err : NULL);
+        st = st == KT_OK ? written : st;
     }
     kt_sequence_destroy(s);
     free(logits);

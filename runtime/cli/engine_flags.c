@@ -91,6 +91,7 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
                                  .max_chunk = flags->chunk,
                                  .tokenizer_optional = flags->tokenizer_optional,
                                  .exact_acts = flags->exact_acts,
+                                 .allow_nonfinite = flags->allow_nonfinite,
                                  .synthetic = flags->synthetic,
                                  .synthetic_layers = flags->layers,
                                  .log = log};

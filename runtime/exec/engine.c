@@ -3,6 +3,7 @@
 #include "runtime/exec/engine.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "kernels/formats/format.h"
 #include "runtime/exec/roofline.h"
 #include "runtime/exec/step.h"
+#include "runtime/loader/finite.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
 
@@ -190,6 +192,9 @@ static kt_status load_checkpoint(kt_engine *e, const kt_engine_options *o,
                                   .plan = &e->plan,
                                   .weights = o->weights,
                                   .importance = importance,
+                                  .allow_nonfinite = o->allow_nonfinite,
+                                  .cancel = o->cancel,
+                                  .cancel_arg = o->cancel_arg,
                                   .has_twins = e->is_synthetic,
                                   .pool = e->pool,
                                   .nodes = &e->nodes,
@@ -382,6 +387,21 @@ static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const i
     return KT_OK;
 }
 
+/* Finite weights can still make numbers too large for f32. No text that follows would mean anything. */
+static kt_status check_logits(const kt_engine *e, const kt_sequence *s, int64_t n_logits,
+                              const float *logits, kt_err *err) {
+    const int64_t vocab = e->model.config.vocab;
+    const kt_tensor t = {.dtype = KT_DTYPE_F32, .data = (const uint8_t *)logits};
+    int64_t at = n_logits ? kt_tensor_find_nonfinite(&t, 0, n_logits * vocab) : -1;
+
+    if (at < 0) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT,
+                   "%.200s: the logits after token %lld of the sequence are not finite (%s for "
+                   "token id %lld): weights or what they were multiplied by overflowed",
+                   e->model.name, (long long)(s->length - n_logits + at / vocab),
+                   isnan(logits[at]) ? "NaN" : "infinity", (long long)(at % vocab));
+}
+
 kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
                             int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
                             void *cancel_arg, kt_err *err) {
@@ -405,7 +425,7 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
         s->length += rows;
         done += rows;
     }
-    return KT_OK;
+    return check_logits(e, s, n_logits, logits, err);
 }
 
 void kt_engine_set_chunk(kt_engine *e, int64_t rows) {

@@ -28,12 +28,15 @@ typedef struct kt_engine_options {
     int64_t max_context;     /* 0 = the model's */
     int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
+    bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     bool tokenizer_optional; /* no error when tokenizer.json is missing */
     /* Instead of model_dir: random weights of a published shape (runtime/model/synthetic_model.h), with so
      * many of its layers (0 = all). Such a model has no tokenizer, and its experts may be in a format that we
      * never encode (GGUF blocks). */
     const char *synthetic;
     int64_t synthetic_layers;
+    int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
+    void *cancel_arg;
     const kt_log *log;
 } kt_engine_options;
 
@@ -72,6 +75,7 @@ typedef int (*kt_cancel_fn)(void *arg);
 /* Append n tokens to the sequence in chunks of at most the engine's chunk.
  * logits  f32 [n_logits, vocab] of the last n_logits tokens (0 <= n_logits <= n); may be NULL if 0.
  * hidden  NULL or f32 [layers + 1, n, hidden].
+ * Fails with KT_E_FORMAT, all tokens appended and everything written, when a logit is not finite.
  * One call at a time per engine. */
 kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
                             int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "runtime/loader/finite.h"
 
 #define ROWS_AT_ONCE 16 /* what a cache holds, where rows share no scales */
 
@@ -139,17 +140,27 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
     return KT_OK;
 }
 
-/* The piece of the first row that holds something that is not a number. */
-static kt_status refuse_weight(const kt_matrix_source *s, int64_t begin, int64_t end,
-                               const float *rows, kt_err *err) {
-    int64_t at = 0, base = 0;
-    int i = 0;
+/* Encoding rows [begin, end) gave no finite error: because of a weight, or of what became of it. */
+static kt_status refuse_rows(const kt_matrix_source *s, const kt_format *format, int64_t begin,
+                             int64_t end, kt_err *err) {
+    kt_status st = kt_matrix_source_check_finite(NULL, s, begin, end, err);
 
-    while (at < (end - begin) * s->k - 1 && isfinite(rows[at])) at++;
-    while (i < s->n_pieces - 1 && base + s->piece[i].rows <= begin + at / s->k)
-        base += s->piece[i++].rows;
-    return kt_fail(err, KT_E_FORMAT, "tensor '%s': a weight is not finite",
-                   s->piece[i].tensor->name);
+    if (st != KT_OK && s->allows_nonfinite)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "tensor '%.100s': a weight is not finite, which %s cannot hold; expected "
+                       "--weights native or bf16",
+                       s->piece[0].tensor->name, format->name);
+    if (st != KT_OK) return st;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "tensor '%.100s': rows %lld to %lld have weights too large for %s",
+                   s->piece[0].tensor->name, (long long)begin, (long long)end - 1, format->name);
+}
+
+/* Formats of plain floats hold what is not finite; a quantised row would be all wrong. */
+static int is_accepted(const kt_matrix_source *s, const kt_format *format, double error) {
+    const int is_float =
+        format->id == KT_W_BF16 || format->id == KT_W_F16 || format->id == KT_W_F32;
+    return isfinite(error) || (s->allows_nonfinite && is_float);
 }
 
 static kt_status encode_floats(const kt_matrix_source *s, const kt_format *format, int64_t begin,
@@ -166,7 +177,7 @@ static kt_status encode_floats(const kt_matrix_source *s, const kt_format *forma
         error = format->encode_rows(
             scratch, n, s->k, s->importance, 0, n, (char *)data + row * (int64_t)row_data,
             scales ? (char *)scales + row / shared * (int64_t)row_scales : NULL, NULL);
-        if (!isfinite(error)) return refuse_weight(s, row, row + n, scratch, err);
+        if (!is_accepted(s, format, error)) return refuse_rows(s, format, row, row + n, err);
         row += n;
     }
     return KT_OK;
@@ -195,7 +206,7 @@ kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *form
         KT_TRY(read_rows(s, format, begin, end, scratch, err));
         error =
             format->encode_rows(scratch, w.n, s->k, s->importance, 0, w.n, out, scales_at, NULL);
-        if (!isfinite(error)) return refuse_weight(s, begin, end, scratch, err);
+        if (!isfinite(error)) return refuse_rows(s, format, begin, end, err);
         kt_format_loss_rows(&w, scratch, s->importance, 0, w.n, row, loss);
     }
     return KT_OK;

@@ -16,6 +16,7 @@ typedef struct kt_matrix_source {
     int64_t rows, k;
     const float
         *importance; /* NULL, or [k]: how much each input's error counts (kt_format.encode_rows) */
+    int allows_nonfinite; /* floats that stay floats may be NaN or infinite */
     int n_pieces;
     struct {
         const kt_tensor *tensor;
@@ -53,7 +54,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
  * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share scales
  * (kt_format.scale_rows). Rows stored as INT4 are taken as they are: format is then theirs, row_begin and
  * row_end are multiples of 8 or the last row. Blocks can only be borrowed. Fails when a weight is infinite or
- * NaN, or as kt_int4_import. */
+ * NaN (but see allows_nonfinite) or too large for the format, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);

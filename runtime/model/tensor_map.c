@@ -212,13 +212,13 @@ static kt_status find_importance(const kt_tensor_map *map, kt_role role, int64_t
 
 kt_status kt_tensor_map_linear(kt_tensor_map *map, kt_role role, int64_t layer,
                                kt_matrix_source *out, kt_err *err) {
-    memset(out, 0, sizeof *out);
+    *out = (kt_matrix_source){.allows_nonfinite = map->allows_nonfinite};
     KT_TRY(add(map, role, layer, 0, out, err));
     return find_importance(map, role, layer, 0, out, err);
 }
 
 kt_status kt_tensor_map_qkv(kt_tensor_map *map, int64_t layer, kt_matrix_source *out, kt_err *err) {
-    memset(out, 0, sizeof *out);
+    *out = (kt_matrix_source){.allows_nonfinite = map->allows_nonfinite};
     KT_TRY(add(map, KT_ROLE_Q, layer, 0, out, err));
     KT_TRY(add(map, KT_ROLE_K, layer, 0, out, err));
     KT_TRY(add(map, KT_ROLE_V, layer, 0, out, err));
@@ -248,7 +248,8 @@ kt_status kt_tensor_map_expert(kt_tensor_map *map, int64_t layer, int64_t expert
     bool is_moe = map->config->is_moe[layer];
     char name[160];
 
-    memset(out, 0, 3 * sizeof *out);
+    for (int i = 0; i < 3; i++)
+        out[i] = (kt_matrix_source){.allows_nonfinite = map->allows_nonfinite};
     kt_family_tensor_name(map->family, KT_ROLE_EXPERTS_GATE_UP, layer, 0, name, sizeof name);
     if (is_moe && map->config->stored.experts == KT_W_NONE &&
         kt_checkpoint_find(map->checkpoint, name))

@@ -13,8 +13,9 @@ typedef struct kt_tensor_map {
     const kt_checkpoint *checkpoint; /* borrowed, like all below */
     const kt_family *family;
     const kt_model_config *config;
-    bool native;   /* linear weights must be stored as BF16 */
-    uint8_t *used; /* owned: [tensors] */
+    bool native;           /* linear weights must be stored as BF16 */
+    bool allows_nonfinite; /* false (as init leaves it): see kt_matrix_source */
+    uint8_t *used;         /* owned: [tensors] */
     const kt_checkpoint
         *importance; /* NULL (as init leaves it), or F32 [k] by the name of each matrix */
 } kt_tensor_map;

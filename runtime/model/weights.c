@@ -10,10 +10,12 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/err.h"
+#include "runtime/loader/finite.h"
 #include "runtime/model/tensor_map.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
+#define VALUES_PER_TASK (1 << 20)
 
 static const kt_role biases[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS, KT_ROLE_O_BIAS};
 enum { N_BIASES = sizeof biases / sizeof *biases };
@@ -176,12 +178,58 @@ static void note_failure(loader *l, const kt_err *why) {
     if (!atomic_exchange(&l->bad, 1)) l->why = *why;
 }
 
+/* ---- numbers that are not finite ---- */
+
+/* Returns 0, and notes why, when rows [begin, end) of a matrix must not be loaded. They are about to be
+ * packed, so looking at them costs a second pass over what is in a cache. */
+static int rows_are_finite(loader *l, const kt_matrix_source *s, int64_t begin, int64_t end) {
+    kt_err why;
+
+    if (l->request->allow_nonfinite ||
+        kt_matrix_source_check_finite(l->request->checkpoint, s, begin, end, &why) == KT_OK)
+        return 1;
+    note_failure(l, &why);
+    return 0;
+}
+
+typedef struct tensor_check {
+    loader *loader;
+    const kt_tensor *tensor;
+    int64_t count;
+} tensor_check;
+
+static void check_part(void *arg, int64_t begin, int64_t end, int tid) {
+    const tensor_check *t = arg;
+    int64_t first = begin * VALUES_PER_TASK, last = end * VALUES_PER_TASK;
+    kt_err why;
+    (void)tid;
+
+    if (last > t->count) last = t->count;
+    if (kt_tensor_check_finite(t->loader->request->checkpoint, t->tensor, first, last - first,
+                               &why) != KT_OK)
+        note_failure(t->loader, &why);
+}
+
+/* A tensor that is no matrix of a plan: norm, bias, router, embedding. */
+static void check_tensor(loader *l, const kt_tensor *t) {
+    tensor_check check = {l, t, (int64_t)(t->bytes / kt_dtype_bytes(t->dtype))};
+    kt_phase phase = {.run = check_part,
+                      .arg = &check,
+                      .n_tasks = (check.count + VALUES_PER_TASK - 1) / VALUES_PER_TASK};
+
+    if (l->request->allow_nonfinite) return;
+    if (phase.n_tasks > 1)
+        kt_pool_run(l->request->pool, &phase, 1);
+    else
+        check_part(&check, 0, 1, 0);
+}
+
 /* ---- dense matrices: rows shared out, then packed ---- */
 
 typedef struct dense_task {
     loader *loader;
     const kt_matrix_source *source;
-    const kt_format *format;
+    const kt_format *format; /* NULL: the rows are borrowed, look at them only */
     void *data, *scales;
 } dense_task;
 
@@ -191,8 +239,9 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int tid) {
     float *scratch = t->loader->scratch + (size_t)tid * t->loader->scratch_floats;
     kt_err why;
 
-    if (kt_matrix_source_encode(t->source, t->format, begin * ROWS_PER_TASK, last, t->data,
-                                t->scales, scratch, &why) != KT_OK)
+    if (!rows_are_finite(t->loader, t->source, begin * ROWS_PER_TASK, last)) return;
+    if (t->format && kt_matrix_source_encode(t->source, t->format, begin * ROWS_PER_TASK, last,
+                                             t->data, t->scales, scratch, &why) != KT_OK)
         note_failure(t->loader, &why);
 }
 
@@ -200,25 +249,26 @@ static const void *load_dense(loader *l, kt_part part, const kt_matrix_source *s
     const kt_part_plan *p = &l->request->plan->part[part];
     const kt_format *format = kt_format_find(p->problem.weights);
     void *packed = take(l, p->bytes);
+    dense_task task = {.loader = l, .source = source};
+    kt_phase phase = {.run = encode_rows,
+                      .arg = &task,
+                      .n_tasks = (source->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK};
     kt_matrix w;
 
     if (!packed) return NULL;
     if (!kt_matrix_source_borrow(source, p->problem.weights, &w)) {
         size_t data, scales;
-        dense_task task = {.loader = l, .source = source, .format = format};
-        kt_phase phase = {.run = encode_rows,
-                          .arg = &task,
-                          .n_tasks = (source->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK};
         format->plain_bytes(source->rows, source->k, &data, &scales);
+        task.format = format;
         task.data = l->staging.data;
         task.scales = scales ? (uint8_t *)l->staging.data + round64(data) : NULL;
-        kt_pool_run(l->request->pool, &phase, 1);
         w = (kt_matrix){.format = p->problem.weights,
                         .n = source->rows,
                         .k = source->k,
                         .data = task.data,
                         .scales = task.scales};
     }
+    kt_pool_run(l->request->pool, &phase, 1);
     p->choices.choice[0].variant->pack_gemm(&p->problem, &w, packed);
     kt_matrix_source_release(source, l->request->checkpoint);
     return packed;
@@ -374,6 +424,8 @@ static void pack_expert(const expert_task *t, int64_t e, int tid) {
     uint8_t *packed = p->at[e];
     kt_matrix w[3];
 
+    for (int i = 0; i < 3; i++)
+        if (!rows_are_finite(t->loader, &t->source[e][i], 0, t->source[e][i].rows)) return;
     if (p->n > 1) {
         packed = staging;
         staging += t->loader->staging_expert;
@@ -441,6 +493,7 @@ static const float *load_f32(loader *l, const kt_tensor *t) {
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
     float *out = take(l, sizeof *out * (size_t)count);
 
+    check_tensor(l, t);
     if (out) kt_tensor_read_f32(t, 0, count, out);
     return out;
 }
@@ -451,6 +504,7 @@ static const void *load_stored(loader *l, const kt_tensor *t, kt_weight_format *
 
     *format = t->dtype == KT_DTYPE_BF16 ? KT_W_BF16 : KT_W_F32;
     if (*format == KT_W_F32) return load_f32(l, t);
+    check_tensor(l, t);
     out = take(l, t->bytes);
     if (out) memcpy(out, t->data, t->bytes);
     return out;
@@ -466,6 +520,7 @@ static kt_status load_biases(loader *l, int64_t layer, kt_err *err) {
 
     for (int i = 0; i < N_BIASES - 1; i++) {
         KT_TRY(kt_tensor_map_need(&l->map, biases[i], layer, 0, &t, err));
+        check_tensor(l, t);
         if (qkv) kt_tensor_read_f32(t, 0, t->shape[0], qkv + done);
         done += t->shape[0];
     }
@@ -564,6 +619,19 @@ static size_t split_bytes(const loader *l, int64_t layer) {
     return l->request->nodes->n > 1 ? (size_t)p->problem.experts * p->bytes : 0;
 }
 
+/* Between layers: did a thread fail, does the caller still want the model? */
+static kt_status pause_here(const loader *l, kt_err *err) {
+    const kt_weights_request *r = l->request;
+
+    if (atomic_load(&l->bad)) {
+        if (err) *err = l->why;
+        return l->why.status;
+    }
+    if (r->cancel && r->cancel(r->cancel_arg))
+        return kt_fail(err, KT_E_CANCELLED, "loading was interrupted");
+    return KT_OK;
+}
+
 static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     int64_t layers = l->request->config->layers;
     size_t total = 0;
@@ -577,12 +645,10 @@ static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     KT_TRY(check_memory(total + bytes[layers], err));
     KT_TRY(make_staging(l, err));
     KT_TRY(load_ends(l, bytes[layers], err));
+    KT_TRY(pause_here(l, err));
     for (int64_t i = 0; i < layers; i++) {
         KT_TRY(load_layer(l, i, bytes[i], err));
-        if (atomic_load(&l->bad)) {
-            if (err) *err = l->why;
-            return l->why.status;
-        }
+        KT_TRY(pause_here(l, err));
     }
     return KT_OK;
 }
@@ -613,6 +679,7 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
         st = kt_tensor_map_init(&l.map, request->checkpoint, request->family, request->config,
                                 request->weights == KT_QUANT_NATIVE, err);
     l.map.importance = request->importance;
+    l.map.allows_nonfinite = request->allow_nonfinite;
     if (st == KT_OK) st = run_load(&l, bytes, err);
     kt_tensor_map_deinit(&l.map);
     kt_buffer_destroy(&l.staging);

@@ -34,6 +34,9 @@ typedef struct kt_weights_request {
     const kt_model_plan *plan; /* borrowed for the life of the weights */
     kt_quant weights;
     const kt_checkpoint *importance; /* of inputs, for formats that search scales; or NULL */
+    bool allow_nonfinite; /* load NaN and infinite numbers too, where the format can hold them */
+    int (*cancel)(void *arg); /* NULL, or asked between layers: nonzero = stop (KT_E_CANCELLED) */
+    void *cancel_arg;
     bool has_twins; /* experts may have the same stored bytes: pack one, copy the others */
     kt_pool *pool;  /* used during the call */
     const kt_node_plan *nodes; /* where experts go */
@@ -44,7 +47,8 @@ typedef struct kt_weights_request {
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes, kt_err *err);
 
 /* Find every tensor and check its shape and type, count the bytes and refuse what does not fit, then
- * quantise and pack on all threads, releasing the checkpoint's pages on the way. */
+ * quantise and pack on all threads, releasing the checkpoint's pages on the way. A stored number that is not
+ * finite is refused by tensor, position and value. */
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
 void kt_weights_destroy(kt_weights *w);
 

@@ -10,6 +10,7 @@
 #include "base/numeric.h"
 #include "runtime/exec/engine.h"
 #include "runtime/loader/matrix_source.h"
+#include "tests/support/damage.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp.h"
@@ -262,6 +263,29 @@ Test(int4_checkpoints, refuse_act_order_and_second_quantisation, .init = make_fo
     cr_assert_eq(load(packed[0], KT_QUANT_INT8, &e, &err), KT_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "stored as INT4 (w4zg64)"), "%s", err.message);
     cr_assert_null(e);
+}
+
+/* An infinite scale of q, and of an expert, in every packing. */
+Test(int4_checkpoints, refuse_scales_that_are_not_finite, .init = make_folders,
+     .fini = remove_folders) {
+    static const char *const matrices[] = {"model.layers.0.self_attn.q_proj",
+                                           "model.layers.0.mlp.experts.2.down_proj"};
+    const uint16_t infinity = 0x7c00, one = 0x3c00;
+    char name[200], expected[300];
+
+    for (int i = 0; i < N_GOOD; i++)
+        for (int m = 0; m < 2; m++) {
+            kt_engine *e = NULL;
+            kt_err err = {0};
+            snprintf(name, sizeof name, "%s.%s", matrices[m], styles[i].scales);
+            snprintf(expected, sizeof expected, "tensor '%s': element [0, 1] is Inf", name);
+            if (m && styles[i].packing == KT_INT4_ROWS) /* one group */
+                snprintf(expected, sizeof expected, "tensor '%s': element [1, 0] is Inf", name);
+            kt_damage_element(packed[i], name, 1, &infinity);
+            cr_expect_eq(load(packed[i], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s", name);
+            cr_expect(strstr(err.message, expected), "%s lacks %s", err.message, expected);
+            kt_damage_element(packed[i], name, 1, &one);
+        }
 }
 
 /* What quantization_config may say that we do not do. */

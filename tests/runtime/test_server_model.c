@@ -13,7 +13,11 @@
 #include "base/json.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
+#include "tests/support/damage.h"
 #include "tests/support/http_client.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp.h"
+#include "tests/support/tune_home.h"
 
 #define MODEL KT_SOURCE_DIR "/datasets/models/tiny-moe"
 
@@ -32,20 +36,25 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-static void start(void) {
-    kt_engine_options engine = {.model_dir = MODEL, .weights = KT_QUANT_BF16, .table_path = ""};
+static void start_with(const char *model) {
+    kt_engine_options engine = {
+        .model_dir = model, .weights = KT_QUANT_BF16, .table_path = "", .allow_nonfinite = true};
     kt_app_options app = {.backend = &real.backend};
     kt_http_options http = {.routes = kt_builtin_routes, .n_routes = kt_builtin_route_count};
     kt_err err = {0};
 
     cr_assert_eq(kt_engine_create(&engine, &real.engine, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(kt_backend_from_engine(real.engine, MODEL, "bf16", &real.backend, &err), KT_OK,
+    cr_assert_eq(kt_backend_from_engine(real.engine, model, "bf16", &real.backend, &err), KT_OK,
                  "%s", err.message);
     cr_assert_eq(kt_app_create(&app, &real.app, &err), KT_OK, "%s", err.message);
     http.app = real.app;
     cr_assert_eq(kt_http_server_create(&http, &real.server, &err), KT_OK, "%s", err.message);
     real.port = kt_http_server_port(real.server);
     cr_assert_eq(pthread_create(&real.thread, NULL, serve, NULL), 0);
+}
+
+static void start(void) {
+    start_with(MODEL);
 }
 
 static void stop(void) {
@@ -109,6 +118,43 @@ Test(server_model, answers_the_recorded_texts, .timeout = 120) {
     kt_json_destroy(expected);
     free(file);
     stop();
+}
+
+/* A NaN that was let in: an error in JSON, or an error event in a stream that is already open. */
+Test(server_model, logits_that_are_not_finite_end_the_request, .timeout = 120) {
+    const kt_model_shape shape = {.layers = 1,
+                                  .hidden = 64,
+                                  .vocab = 4096, /* that of the tokenizer */
+                                  .heads = 2,
+                                  .kv_heads = 1,
+                                  .head_dim = 32,
+                                  .experts = 4,
+                                  .topk = 2,
+                                  .expert_size = 32,
+                                  .dense_layer = -1,
+                                  .dtype = KT_DTYPE_BF16};
+    static const char words[] = "the logits after token";
+    const uint16_t nan = 0x7fc0;
+    char folder[512], command[1200], *out;
+    kt_reply r;
+
+    kt_temp_make(folder, sizeof folder);
+    kt_random_model(&shape, 1, folder);
+    kt_damage_element(folder, "model.norm.weight", 2, &nan);
+    snprintf(command, sizeof command, "cp " MODEL "/tokenizer.json %s", folder);
+    cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
+    free(out);
+    start_with(folder);
+    r = kt_complete(real.port, "{\"prompt\":\"In that day\",\"max_tokens\":3}");
+    cr_expect_eq(r.status, 500, "%d: %s", r.status, r.body);
+    cr_expect(strstr(r.body, "{\"error\":{\"message\":") && strstr(r.body, words), "%s", r.body);
+    kt_reply_free(&r);
+    r = kt_complete(real.port, "{\"prompt\":\"In that day\",\"max_tokens\":3,\"stream\":true}");
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body, "data: {\"error\":") && strstr(r.body, words), "%s", r.body);
+    kt_reply_free(&r);
+    stop();
+    kt_temp_remove(folder);
 }
 
 Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
