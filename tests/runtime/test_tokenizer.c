@@ -18,6 +18,8 @@
 #include "tests/support/guard.h"
 
 #define TINY KT_SOURCE_DIR "/datasets/models/tiny-moe"
+#define GPT_2 "data/tokenizers/ggml-vocab-gpt-2.gguf"
+#define NOT_SHARED "%s is not in the shared data"
 
 static kt_tokenizer *load(const char *path) {
     kt_tokenizer *t = NULL;
@@ -29,7 +31,7 @@ static kt_tokenizer *load(const char *path) {
 static kt_tokenizer *load_shared(const char *relative) {
     char path[1024];
     if (!kt_shared_path(relative, path, sizeof path)) {
-        cr_skip_test("%s is not in the shared data", relative);
+        cr_skip_test(NOT_SHARED, relative);
     }
     return load(path);
 }
@@ -90,7 +92,7 @@ static void check_vectors(const char *name, const char *vocabulary) {
     int cases = 0, good = 0;
 
     snprintf(relative, sizeof relative, "data/tokenizers/ggml-vocab-%s.gguf.inp", name);
-    if (!kt_shared_path(relative, path, sizeof path)) cr_skip_test("%s is absent", relative);
+    if (!kt_shared_path(relative, path, sizeof path)) cr_skip_test(NOT_SHARED, relative);
     in = read_text(path, &n);
     memcpy(path + strlen(path) - 3, "out", 3);
     out = read_text(path, &n);
@@ -109,7 +111,7 @@ static void check_vectors(const char *name, const char *vocabulary) {
 }
 
 Test(tokenizer, gpt_2_vectors) {
-    check_vectors("gpt-2", "data/tokenizers/ggml-vocab-gpt-2.gguf");
+    check_vectors("gpt-2", GPT_2);
 }
 Test(tokenizer, deepseek_coder_vectors) {
     check_vectors("deepseek-coder", "data/tokenizers/ggml-vocab-deepseek-coder.gguf");
@@ -186,31 +188,20 @@ Test(tokenizer, sha256_is_right) {
     cr_assert_str_eq(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+typedef struct {
+    const char *vocabulary, *prefix, *hash;
+} published_hash;
+
 /* Converters publish the hash of "[1, 2, 3]", the ids that the original tokenizer gives a check text. */
-Test(tokenizer, ids_of_the_check_text_have_the_published_hash) {
-    static const struct {
-        const char *vocabulary, *prefix, *hash;
-    } cases[] = {
-        {"data/tokenizers/ggml-vocab-gpt-2.gguf", "",
-         "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"},
-        {"data/tokenizers/ggml-vocab-deepseek-llm.gguf", "100000, ",
-         "049ecf7629871e3041641907f3de7c733e4dbfdc736f57d882ba0b0845599754"},
-        {"data/tokenizers/ggml-vocab-deepseek-coder.gguf", "32013, ",
-         "347715f544604f9118bb75ed199f68779f423cabb20db6de6f31b908d04d7821"},
-        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "",
-         "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea"},
-        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "151646, ",
-         "b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5"},
-    };
+static void check_hashes(const published_hash *cases, size_t n_cases) {
+    static const char check_text[] = "data/tokenizers/chktxt.txt";
     char path[1024], hex[65];
     size_t n;
     char *text;
 
-    if (!kt_shared_path("data/tokenizers/chktxt.txt", path, sizeof path)) {
-        cr_skip_test("the check text is not in the shared data");
-    }
+    if (!kt_shared_path(check_text, path, sizeof path)) cr_skip_test(NOT_SHARED, check_text);
     text = read_text(path, &n);
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (size_t c = 0; c < n_cases; c++) {
         kt_tokenizer *t = load_shared(cases[c].vocabulary);
         int32_t *ids;
         size_t count = encode(t, text, n, true, &ids), at;
@@ -227,6 +218,27 @@ Test(tokenizer, ids_of_the_check_text_have_the_published_hash) {
         kt_tokenizer_destroy(t);
     }
     free(text);
+}
+
+Test(tokenizer, ids_of_the_check_text_have_the_published_hash) {
+    static const published_hash cases[] = {
+        {GPT_2, "", "3ce83efda5659b07b1ad37ca97ca5797ea4285d9b9ab0dc679e4a720c9da7454"},
+        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "",
+         "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea"},
+        {"data/tokenizers/qwen3-reconstructed/tokenizer.json", "151646, ",
+         "b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5"},
+    };
+    check_hashes(cases, sizeof cases / sizeof *cases);
+}
+
+Test(tokenizer, ids_of_the_check_text_have_the_published_hash_deepseek) {
+    static const published_hash cases[] = {
+        {"data/tokenizers/ggml-vocab-deepseek-llm.gguf", "100000, ",
+         "049ecf7629871e3041641907f3de7c733e4dbfdc736f57d882ba0b0845599754"},
+        {"data/tokenizers/ggml-vocab-deepseek-coder.gguf", "32013, ",
+         "347715f544604f9118bb75ed199f68779f423cabb20db6de6f31b908d04d7821"},
+    };
+    check_hashes(cases, sizeof cases / sizeof *cases);
 }
 
 /* ---- our own model ---- */
@@ -340,28 +352,28 @@ static void check_round_trip(const kt_tokenizer *t, const char *text, size_t n) 
     free(ids);
 }
 
-Test(tokenizer, text_comes_back) {
-    static const char *const files[] = {"data/tokenizers/ggml-vocab-gpt-2.gguf",
-                                        "data/tokenizers/ggml-vocab-deepseek-coder.gguf",
-                                        "data/tokenizers/ggml-vocab-deepseek-llm.gguf"};
-    char path[1024], text[2000];
+/* 200 random texts; destroys the tokenizer. */
+static void check_round_trips(kt_tokenizer *t) {
+    char text[2000];
+    kt_rng rng;
 
-    for (size_t f = 0; f <= sizeof files / sizeof *files; f++) {
-        kt_tokenizer *t;
-        kt_rng rng;
-        if (f == 0)
-            t = load_tiny();
-        else if (kt_shared_path(files[f - 1], path, sizeof path))
-            t = load(path);
-        else
-            continue;
-        kt_rng_seed(&rng, 7);
-        for (int i = 0; i < 200; i++) {
-            size_t n = random_text(&rng, text, kt_rng_below(&rng, sizeof text));
-            check_round_trip(t, text, n);
-        }
-        kt_tokenizer_destroy(t);
+    kt_rng_seed(&rng, 7);
+    for (int i = 0; i < 200; i++) {
+        size_t n = random_text(&rng, text, kt_rng_below(&rng, sizeof text));
+        check_round_trip(t, text, n);
     }
+    kt_tokenizer_destroy(t);
+}
+
+Test(tokenizer, text_comes_back) {
+    check_round_trips(load_tiny());
+    check_round_trips(load_shared(GPT_2));
+    check_round_trips(load_shared("data/tokenizers/ggml-vocab-falcon.gguf"));
+}
+
+Test(tokenizer, text_comes_back_deepseek) {
+    check_round_trips(load_shared("data/tokenizers/ggml-vocab-deepseek-coder.gguf"));
+    check_round_trips(load_shared("data/tokenizers/ggml-vocab-deepseek-llm.gguf"));
 }
 
 /* What a decoder makes of bytes: well-formed characters, and U+FFFD per maximal ill-formed part. */
@@ -636,9 +648,7 @@ Test(tokenizer, survives_damaged_json, .timeout = 300) {
 
 Test(tokenizer, survives_damaged_gguf, .timeout = 300) {
     char path[1024];
-    if (!kt_shared_path("data/tokenizers/ggml-vocab-deepseek-coder.gguf", path, sizeof path)) {
-        cr_skip_test("the gguf vocabulary is not in the shared data");
-    }
+    if (!kt_shared_path(GPT_2, path, sizeof path)) cr_skip_test(NOT_SHARED, GPT_2);
     check_mutants(path, ".gguf", 100, 1500);
 }
 
@@ -676,9 +686,7 @@ Test(gguf_meta, every_truncation_is_refused) {
     char *text;
     kt_gguf_meta meta;
 
-    if (!kt_shared_path("data/tokenizers/ggml-vocab-gpt-2.gguf", path, sizeof path)) {
-        cr_skip_test("the gguf vocabulary is not in the shared data");
-    }
+    if (!kt_shared_path(GPT_2, path, sizeof path)) cr_skip_test(NOT_SHARED, GPT_2);
     text = read_text(path, &n);
     for (size_t size = 0; size < n; size += size < 2000 ? 1 : 100003) {
         uint8_t *end = kt_guard_alloc(size ? size : 1, 1, 0);

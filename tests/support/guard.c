@@ -37,6 +37,8 @@ void kt_guard_free(void *p) {
 
 const char *kt_shared_path(const char *relative, char *out, size_t out_bytes) {
     const char *root = getenv("KT_SHARED");
+    snprintf(out, out_bytes, "%s/tests/%s", KT_BUILD_DIR, relative);
+    if (access(out, R_OK) == 0) return out;
     if (root)
         snprintf(out, out_bytes, "%s/%s", root, relative);
     else

@@ -9,8 +9,9 @@
 void *kt_guard_alloc(size_t size, size_t align, int fill);
 void kt_guard_free(void *p);
 
-/* Path of a file under the shared data folder ($KT_SHARED, default ../shared seen from the source
- * tree) into out; NULL when it does not exist, so that the caller can skip with a message. */
+/* Path of a data file into out: one that travels with the tree (tests/data/packed, unpacked by the build), else
+ * one of the shared data folder ($KT_SHARED, default ../shared seen from the source tree). NULL when neither
+ * has it, so that the caller can skip with a message. `relative` starts with "data/". */
 const char *kt_shared_path(const char *relative, char *out, size_t out_bytes);
 
 #endif
