@@ -1,12 +1,16 @@
-/* Whole layers at the shapes and seeds that kt-kernel's tests use, against the double formula on the very
- * weights and unrounded inputs, and with its measure: mean |out - want| / mean |want|. There the limits are 2 to 5 %
- * (BF16), 10 to 15 % (FP8), 5 % (INT8) and 12 to 35 % (INT4); here 0.5 %, 0.5 %, 1 % of a product, 1.5 % of a layer.
+/* Whole layers at the shapes and seeds that kt-kernel's tests use, against the double formula on
+ * the very weights and unrounded inputs, and with its measure: mean |out - want| / mean |want|.
+ * There the limits are 2 to 5 % (BF16), 10 to 15 % (FP8), 5 % (INT8) and 12 to 35 % (INT4). Here
+ * a layer may lose 0.5 % (BF16, FP8), 1 % (INT8) or 1.5 % (INT4, FP4).
  *
- * Against the weights as they are stored INT8 and INT4 lose the same, since what is rounded are activations. Rows
- * of normal numbers lose 0.53 % (a8) or 0.73 % (a8p), their products 0.87 and 1.00 % (kernels/encode/README.md):
- * gate and up have the first error both, down the second, so that a layer has about hypot(0.53 sqrt 2, 0.87) =
- * 1.15 % or hypot(0.73 sqrt 2, 1.00) = 1.44 %: that many times more is what a8p is allowed. INT8 can therefore keep 1 % in each product, but not in a layer,
- * which is held to what INT4 is. Weights that are rounded once more (KT_NUM_REQUANT) add 0.63 % in each of the three.
+ * Against the weights as they are stored INT8 and INT4 lose the same, since what is rounded are
+ * activations. Rows of normal numbers lose 0.53 % (a8) or 0.73 % (a8p), the products of two of
+ * them between gate and down 0.87 and 1.00 % (kernels/encode/README.md). Gate and up have the
+ * first error both, down the second: a layer has hypot(0.53 sqrt 2, 0.87) = 1.15 % or hypot(0.73
+ * sqrt 2, 1.00) = 1.44 %. An INT8 layer therefore cannot keep its limit. Weights that are
+ * rounded once more (KT_NUM_REQUANT) add 0.63 % in each of the three products, so that INT4
+ * layers miss theirs. These cases are listed below, each with its figure: the test fails when
+ * one gets worse, and when it gets better, which is the time to change the list.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -22,6 +26,9 @@
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
 #include "kernels/moe_ffn/moe_layer.h"
+#include "tests/support/amx_emulator.h"
+
+#define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
 extern const kt_variant kt_variant_a8_rows__scalar, kt_variant_a8p_rows__scalar,
     kt_variant_abf16_rows__scalar;
@@ -40,7 +47,7 @@ typedef struct known {
 } known;
 
 static const known shapes[] = {
-    {"amx int8", KT_W_INT8_CHANNEL, 256, 7168, 2048, 8, 1, 1, 0.01, 0.01, NORMAL, 0.015},
+    {"amx int8", KT_W_INT8_CHANNEL, 256, 7168, 2048, 8, 1, 1, 0.01, 0.01, NORMAL, 0.01},
     {"amx int4", KT_W_INT4_G32, 256, 7168, 2048, 8, 1, 1, 0.01, 0.01, NORMAL, 0.015},
     {"amx int4_1k", KT_W_INT4_G64, 256, 7168, 2048, 8, 1, 1, 0.01, 0.01, NORMAL, 0.015},
     {"avx2 bf16", KT_W_BF16, 8, 256, 512, 2, 5, 1, 0.1, 0.01, NORMAL, 0.005},
@@ -58,10 +65,14 @@ static const known shapes[] = {
     {"fp8 per channel", KT_W_FP8_CHANNEL, 16, 3072, 1536, 8, 100, 42, 0.02, 1, NORMAL, 0.005},
     {"bf16", KT_W_BF16, 128, 2048, 768, 8, 9, 42, 0.02, 1, NORMAL, 0.005},
     {"bf16, again", KT_W_BF16, 128, 2048, 768, 8, 9, 114514, 0.02, 1, NORMAL, 0.005},
-    {"int8, many rows", KT_W_INT8_CHANNEL, 16, 2048, 768, 8, 100, 42, 0.02, 1, NORMAL, 0.015},
-    {"int8 in groups", KT_W_INT8_G128, 16, 2048, 768, 8, 33, 42, 0.02, 1, NORMAL, 0.015},
+    {"int8, many rows", KT_W_INT8_CHANNEL, 16, 2048, 768, 8, 100, 42, 0.02, 1, NORMAL, 0.01},
+    {"int8 in groups", KT_W_INT8_G128, 16, 2048, 768, 8, 33, 42, 0.02, 1, NORMAL, 0.01},
+    {"tiles int8", KT_W_INT8_CHANNEL, 8, 256, 512, 2, 64, 7, 0.1, 0.01, NORMAL, 0.01},
+    {"tiles int4", KT_W_INT4_G32, 8, 256, 512, 2, 64, 7, 0.1, 0.01, NORMAL, 0.015},
+    {"tiles ramp", KT_W_INT4_G32, 8, 256, 512, 2, 64, 7, 0, 1, RAMP, 0.015},
+    {"tiles bf16", KT_W_BF16, 8, 256, 512, 2, 64, 7, 0.1, 0.01, NORMAL, 0.005},
     {"fp4", KT_W_MXFP4, 16, 7168, 2048, 8, 1, 42, 0, 1, RANDOM, 0.015},
-    {"llamafile", KT_W_Q8_0, 8, 2048, 768, 2, 5, 42, 0, 1, RANDOM, 0.015},
+    {"llamafile", KT_W_Q8_0, 8, 2048, 768, 2, 5, 42, 0, 1, RANDOM, 0.01},
 };
 
 enum {
@@ -69,7 +80,9 @@ enum {
     DISTINCT = 2, /* experts */
     ROWS = 256,   /* of a matrix that are different; the others repeat them */
     DRAWS = 4096,
-    MOST_CHECKED = 6
+    MOST_CHECKED = 24, /* tokens of a shape, from as many batches as it takes */
+    MOST_BATCHES = 8,
+    MOST_EMULATED = 1 << 20 /* weights of a matrix, of all experts */
 };
 
 /* ---- weights ---- */
@@ -89,7 +102,8 @@ static double scale_of(int pattern, int64_t g, int64_t groups, kt_rng *rng) {
     return 0.005 + 0.035 * kt_rng_double(rng);
 }
 
-/* Random codes: all bytes of data are; scales as the pattern says, exactly where the format has them. */
+/* Random codes: all bytes of data are; scales as the pattern says, exactly where the format has
+ * them. */
 static void draw_codes(const kt_format *f, const kt_matrix *w, size_t data_bytes, int pattern,
                        kt_rng *rng, uint8_t *data, uint8_t *scales) {
     const int64_t group = f->group ? f->group : w->k, groups = w->k / group;
@@ -141,42 +155,54 @@ static kt_matrix draw(const known *c, int64_t n, int64_t k, kt_rng *rng) {
 
 /* ---- a layer ---- */
 
-/* Experts repeat: expert e has the weights of e % DISTINCT, and one that no token chose has none. */
+/* Tokens that a layer runs at once, and what comes out of those that are compared. */
+typedef struct batch {
+    float *x, *route_weight;
+    int32_t *expert_id;
+    int64_t checked[MOST_CHECKED];
+    int n_checked;
+    double *want; /* [n_checked, hidden] */
+} batch;
+
+/* Experts repeat: expert e has the weights of e % DISTINCT, and one that no token chose has
+ * none. */
 typedef struct layer {
     const known *shape;
     kt_matrix gate[DISTINCT], up[DISTINCT], down[DISTINCT];
     void *packed[DISTINCT];
     const void *experts[256];
-    float *x, *route_weight;
-    int32_t *expert_id;
-    int64_t checked[MOST_CHECKED]; /* tokens that are compared */
+    batch batch[MOST_BATCHES];
+    int n_batches;
+    /* Of the last of DISTINCT experts, for all checked tokens: inputs [hidden], and what is
+     * between gate and down [size]. */
+    double *x, *h;
     int n_checked;
-    double *want; /* [n_checked, hidden] */
-    double *h;    /* [size], between gate and down of a token */
 } layer;
 
-static void draw_batch(layer *l, kt_rng *rng) {
+static void draw_batch(layer *l, batch *b, kt_rng *rng) {
     const known *c = l->shape;
+    const int64_t step =
+        c->tokens > MOST_CHECKED ? (c->tokens + MOST_CHECKED - 1) / MOST_CHECKED : 1;
 
-    l->x = draw_normal(c->tokens * c->hidden, c->input, rng);
-    l->route_weight = malloc(sizeof(float) * (size_t)(c->tokens * c->topk));
-    l->expert_id = malloc(sizeof(int32_t) * (size_t)(c->tokens * c->topk));
+    b->x = draw_normal(c->tokens * c->hidden, c->input, rng);
+    b->route_weight = malloc(sizeof(float) * (size_t)(c->tokens * c->topk));
+    b->expert_id = malloc(sizeof(int32_t) * (size_t)(c->tokens * c->topk));
     if (c->tokens > 3) /* one input far from the others, which are nothing */
         for (int64_t i = 0; i < c->hidden; i++)
-            l->x[c->hidden + i] = i == c->hidden / 3 ? 100 * (float)c->input : 0;
+            b->x[c->hidden + i] = i == c->hidden / 3 ? 100 * (float)c->input : 0;
     for (int64_t t = 0; t < c->tokens; t++)
         for (int64_t j = 0; j < c->topk; j++) {
             int32_t id = (int32_t)kt_rng_below(rng, (uint64_t)c->experts);
             for (int64_t i = 0; i < j; i++)
-                if (l->expert_id[t * c->topk + i] == id)
+                if (b->expert_id[t * c->topk + i] == id)
                     id = (int32_t)((id + 1) % c->experts), i = -1;
-            l->expert_id[t * c->topk + j] = id;
-            l->route_weight[t * c->topk + j] = (float)(1.0 / (double)c->topk);
+            b->expert_id[t * c->topk + j] = id;
+            b->route_weight[t * c->topk + j] = (float)(1.0 / (double)c->topk);
             l->experts[id] = l; /* packed later */
         }
-    for (int64_t t = 0; t < c->tokens && l->n_checked<MOST_CHECKED; t += c->tokens> 20 ? 19 : 1)
-        l->checked[l->n_checked++] = t;
-    if (c->tokens > 20) l->checked[1] = 1; /* the outlier */
+    for (int64_t t = 0; t < c->tokens && b->n_checked < MOST_CHECKED; t += step)
+        b->checked[b->n_checked++] = t;
+    if (step > 1) b->checked[1] = 1; /* the outlier */
 }
 
 /* c = a * w^T in double, each different row once. */
@@ -196,33 +222,32 @@ static void multiply(const kt_matrix *w, const double *a, int64_t lda, int m, do
     free(row);
 }
 
-static void refer(layer *l) {
+/* What the batch's checked tokens should give; appends to the layer's x and h. */
+static void refer(layer *l, batch *b) {
     const known *c = l->shape;
     const int64_t n = c->size, k = c->hidden;
-    double *a = malloc(sizeof *a * (size_t)(MOST_CHECKED * k));
-    double *g = malloc(sizeof *g * (size_t)(MOST_CHECKED * n)),
-           *u = malloc(sizeof *u * (size_t)(MOST_CHECKED * n));
-    double *y = malloc(sizeof *y * (size_t)(MOST_CHECKED * k));
+    double *a = l->x + l->n_checked * k, *g = l->h + l->n_checked * n;
+    double *u = malloc(sizeof *u * (size_t)(b->n_checked * n));
+    double *y = malloc(sizeof *y * (size_t)(b->n_checked * k));
 
-    l->want = calloc((size_t)(MOST_CHECKED * k), sizeof *l->want);
-    for (int t = 0; t < l->n_checked; t++)
-        for (int64_t i = 0; i < k; i++) a[t * k + i] = l->x[l->checked[t] * k + i];
+    b->want = calloc((size_t)(b->n_checked * k), sizeof *b->want);
+    for (int t = 0; t < b->n_checked; t++)
+        for (int64_t i = 0; i < k; i++) a[t * k + i] = b->x[b->checked[t] * k + i];
     for (int d = 0; d < DISTINCT; d++) {
-        multiply(&l->gate[d], a, k, l->n_checked, g, n);
-        multiply(&l->up[d], a, k, l->n_checked, u, n);
-        for (int64_t i = 0; i < l->n_checked * n; i++) g[i] = g[i] / (1 + exp(-g[i])) * u[i];
-        multiply(&l->down[d], g, n, l->n_checked, y, k);
-        for (int t = 0; t < l->n_checked; t++)
+        multiply(&l->gate[d], a, k, b->n_checked, g, n);
+        multiply(&l->up[d], a, k, b->n_checked, u, n);
+        for (int64_t i = 0; i < b->n_checked * n; i++) g[i] = g[i] / (1 + exp(-g[i])) * u[i];
+        multiply(&l->down[d], g, n, b->n_checked, y, k);
+        for (int t = 0; t < b->n_checked; t++)
             for (int64_t j = 0; j < c->topk; j++) {
-                const int64_t s = l->checked[t] * c->topk + j;
-                if (l->expert_id[s] % DISTINCT != d) continue;
+                const int64_t s = b->checked[t] * c->topk + j;
+                if (b->expert_id[s] % DISTINCT != d) continue;
                 for (int64_t i = 0; i < k; i++)
-                    l->want[t * k + i] += (double)l->route_weight[s] * y[t * k + i];
+                    b->want[t * k + i] += (double)b->route_weight[s] * y[t * k + i];
             }
     }
-    l->h = malloc(sizeof *l->h * (size_t)n); /* of the first token, for the test of products */
-    memcpy(l->h, g, sizeof *l->h * (size_t)n);
-    free(a), free(g), free(u), free(y);
+    l->n_checked += b->n_checked;
+    free(u), free(y);
 }
 
 static void layer_make(layer *l, const known *c) {
@@ -236,8 +261,13 @@ static void layer_make(layer *l, const known *c) {
         l->up[d] = draw(c, c->size, c->hidden, &rng);
         l->down[d] = draw(c, c->hidden, c->size, &rng);
     }
-    draw_batch(l, &rng);
-    refer(l);
+    l->x = malloc(sizeof *l->x * (size_t)((MOST_CHECKED + c->tokens) * c->hidden));
+    l->h = malloc(sizeof *l->h * (size_t)((MOST_CHECKED + c->tokens) * c->size));
+    while (l->n_batches < MOST_BATCHES && l->n_batches * c->tokens < MOST_CHECKED) {
+        batch *b = &l->batch[l->n_batches++];
+        draw_batch(l, b, &rng);
+        refer(l, b);
+    }
 }
 
 static void matrix_free(const kt_matrix *w) {
@@ -252,20 +282,24 @@ static void layer_free(layer *l) {
         matrix_free(&l->down[d]);
         free(l->packed[d]);
     }
-    free(l->x), free(l->route_weight), free(l->expert_id), free(l->want), free(l->h);
+    for (int i = 0; i < l->n_batches; i++) {
+        batch *b = &l->batch[i];
+        free(b->x), free(b->route_weight), free(b->expert_id), free(b->want);
+    }
+    free(l->x), free(l->h);
 }
 
 /* ---- running ---- */
 
-static void run(const layer *l, const kt_moe_layer *moe, int threads, float *out) {
+static void run(const layer *l, const batch *b, const kt_moe_layer *moe, int threads, float *out) {
     const known *c = l->shape;
     const size_t bytes = kt_moe_workspace_bytes(moe, c->tokens, threads);
     kt_moe_job job = {.layer = moe,
-                      .x = l->x,
+                      .x = b->x,
                       .ldx = c->hidden,
                       .tokens = c->tokens,
-                      .expert_id = l->expert_id,
-                      .route_weight = l->route_weight,
+                      .expert_id = b->expert_id,
+                      .route_weight = b->route_weight,
                       .out = out,
                       .ldo = c->hidden,
                       .workspace = aligned_alloc(64, (bytes + 63) / 64 * 64)};
@@ -282,24 +316,20 @@ static void run(const layer *l, const kt_moe_layer *moe, int threads, float *out
     free(job.workspace);
 }
 
-static void compare(const layer *l, const kt_moe_layer *moe, const float *out) {
-    const known *c = l->shape;
-    const kt_variant *v = moe->choices->choice[0].variant;
-    const double coarser = moe->problem.acts == KT_A_INT8_G16P2 ? 1.44 / 1.15 : 1;
-    const double limit =
-        hypot(coarser * c->limit, v->numerics == KT_NUM_REQUANT ? 0.0063 * sqrt(3) : 0);
-    double mean = 0; /* of the tokens' errors: the outlier counts as much as the others */
+/* The sum of the errors of a batch's checked tokens: an outlier counts as much as the others. */
+static double errors_of(const layer *l, const batch *b, const float *out) {
+    const int64_t k = l->shape->hidden;
+    double sum = 0;
 
-    for (int t = 0; t < l->n_checked; t++) {
+    for (int t = 0; t < b->n_checked; t++) {
         double lost = 0, size = 0;
-        for (int64_t i = 0; i < c->hidden; i++) {
-            lost += fabs(out[l->checked[t] * c->hidden + i] - l->want[t * c->hidden + i]);
-            size += fabs(l->want[t * c->hidden + i]);
+        for (int64_t i = 0; i < k; i++) {
+            lost += fabs(out[b->checked[t] * k + i] - b->want[t * k + i]);
+            size += fabs(b->want[t * k + i]);
         }
-        mean += lost / size / l->n_checked;
+        sum += lost / size;
     }
-    cr_expect(mean <= limit, "%s, %s, %s: %.3f %%, limit %.3f %%", c->name, v->name,
-              kt_act_format_name(moe->problem.acts), 100 * mean, 100 * limit);
+    return sum;
 }
 
 static const kt_variant *encoder(kt_act_format acts) {
@@ -307,14 +337,33 @@ static const kt_variant *encoder(kt_act_format acts) {
     return acts == KT_A_INT8_G32 ? &kt_variant_a8_rows__scalar : &kt_variant_a8p_rows__scalar;
 }
 
-/* One variant with one encoding of activations; 0 when it does not take the shape. */
-static int run_variant(layer *l, const kt_variant *v, kt_act_format acts) {
+/* Pack the experts, once for all variants; false when this one does not take the shape. */
+static bool prepare(layer *l, kt_moe_layer *moe) {
+    kt_choice *choice = (kt_choice *)(uintptr_t)&moe->choices->choice[0];
+    const kt_variant *v = choice->variant;
+
+    for (int p = 0; p < v->n_params; p++) choice->config.value[p] = v->params[p].initial;
+    if (kt_gate_accepts(v, &moe->problem, &choice->config, NULL) != KT_OK) return false;
+    moe->problem.m = 0;
+    for (int d = 0; d < DISTINCT && !l->packed[d]; d++) { /* one layout for all */
+        l->packed[d] = aligned_alloc(64, (kt_moe_expert_bytes(moe) + 63) / 64 * 64);
+        kt_moe_pack(moe, &l->gate[d], &l->up[d], &l->down[d], l->packed[d]);
+    }
+    for (int64_t e = 0; e < l->shape->experts; e++)
+        if (l->experts[e]) l->experts[e] = l->packed[e % DISTINCT];
+    return true;
+}
+
+/* One variant with one encoding of activations: the mean error of the checked tokens, 0 when it
+ * does not take the shape. Tiles that are emulated run once only. */
+static double run_variant(layer *l, const kt_variant *v, kt_act_format acts, bool is_emulated) {
     const known *c = l->shape;
+    const int64_t m = c->tokens * c->topk / c->experts;
     kt_choice_map map = {.count = 1, .choice = {{.variant = v}}};
     kt_moe_layer moe = {.problem = {.op = KT_OP_MOE_FFN,
                                     .weights = c->weights,
                                     .acts = acts,
-                                    .m = c->tokens * c->topk / c->experts,
+                                    .m = m < 1 ? 1 : m,
                                     .n = c->size,
                                     .k = c->hidden,
                                     .experts = c->experts,
@@ -323,35 +372,113 @@ static int run_variant(layer *l, const kt_variant *v, kt_act_format acts) {
                         .choices = &map,
                         .encode = encoder(acts)};
     const size_t count = (size_t)(c->tokens * c->hidden);
-    float *out, *alone = NULL;
+    float *out, *alone;
+    double sum = 0;
+    int n = 0;
 
-    if (moe.problem.m < 1) moe.problem.m = 1;
-    for (int p = 0; p < v->n_params; p++) map.choice[0].config.value[p] = v->params[p].initial;
-    if (kt_gate_accepts(v, &moe.problem, &map.choice[0].config, NULL) != KT_OK) return 0;
-    moe.problem.m = 0;
-    for (int d = 0; d < DISTINCT && !l->packed[d]; d++) { /* one layout for all */
-        l->packed[d] = aligned_alloc(64, (kt_moe_expert_bytes(&moe) + 63) / 64 * 64);
-        kt_moe_pack(&moe, &l->gate[d], &l->up[d], &l->down[d], l->packed[d]);
-    }
-    for (int64_t e = 0; e < c->experts; e++)
-        if (l->experts[e]) l->experts[e] = l->packed[e % DISTINCT];
+    if (!prepare(l, &moe)) return 0;
     out = malloc(sizeof *out * count);
-    run(l, &moe, 2, out);
-    compare(l, &moe, out);
-    if (c->tokens <= 16) {
-        alone = malloc(sizeof *alone * count);
-        run(l, &moe, 1, alone);
+    alone = malloc(sizeof *alone * count);
+    for (int i = 0; i < l->n_batches; i++) {
+        run(l, &l->batch[i], &moe, is_emulated ? 1 : 2, out);
+        sum += errors_of(l, &l->batch[i], out);
+        n += l->batch[i].n_checked;
+        if (i > 0 || c->tokens > 16 || is_emulated) continue;
+        run(l, &l->batch[i], &moe, 1, alone);
         cr_expect_eq(memcmp(out, alone, sizeof *out * count), 0, "%s, %s: threads change bits",
                      c->name, v->name);
     }
     free(out), free(alone);
-    return 1;
+    return sum / n;
+}
+
+/* A layer over its limit: the error of every variant that rounds weights again, or of every one
+ * that does not. Figures in percent; sums in another order change the fourth digit. */
+typedef struct miss {
+    const char *shape;
+    kt_act_format acts;
+    bool rounds_weights;
+    double percent;
+} miss;
+
+static const miss known_misses[] = {
+    {"amx int8", KT_A_INT8_G32, false, 1.040},
+    {"amx int8", KT_A_INT8_G16P2, false, 1.383},
+    {"int8, many rows", KT_A_INT8_G32, false, 1.153},
+    {"int8, many rows", KT_A_INT8_G16P2, false, 1.409},
+    {"int8 in groups", KT_A_INT8_G32, false, 1.138},
+    {"int8 in groups", KT_A_INT8_G16P2, false, 1.446},
+    {"tiles int8", KT_A_INT8_G32, false, 1.053},
+    {"tiles int8", KT_A_INT8_G16P2, false, 1.385},
+    {"k2, two scales", KT_A_INT8_G16P2, true, 1.689},
+    {"gptq, 16 tokens", KT_A_INT8_G32, true, 1.524},
+    {"gptq, 16 tokens", KT_A_INT8_G16P2, true, 1.704},
+    {"gptq, thrice", KT_A_INT8_G32, true, 1.557},
+    {"gptq, thrice", KT_A_INT8_G16P2, true, 1.808},
+    {"tiles int4", KT_A_INT8_G32, true, 1.561},
+    {"tiles int4", KT_A_INT8_G16P2, true, 1.776},
+    {"tiles ramp", KT_A_INT8_G32, true, 1.575},
+    {"tiles ramp", KT_A_INT8_G16P2, true, 1.821},
+};
+
+enum { N_MISSES = sizeof known_misses / sizeof *known_misses };
+static const double miss_interval = 0.01; /* of its figure, either way */
+
+static const miss *find_miss(const known *c, const kt_variant *v, kt_act_format acts) {
+    for (int i = 0; i < N_MISSES; i++)
+        if (strcmp(known_misses[i].shape, c->name) == 0 && known_misses[i].acts == acts &&
+            known_misses[i].rounds_weights == (v->numerics == KT_NUM_REQUANT))
+            return &known_misses[i];
+    return NULL;
+}
+
+static void judge(const known *c, const kt_variant *v, kt_act_format acts, double error) {
+    const miss *missed = find_miss(c, v, acts);
+    const double percent = 100 * error;
+
+    if (!missed) {
+        cr_expect(error <= c->limit, "%s, %s, %s: %.4f %%, limit %.1f %%", c->name, v->name,
+                  kt_act_format_name(acts), percent, 100 * c->limit);
+        return;
+    }
+    cr_expect(fabs(percent / missed->percent - 1) <= miss_interval,
+              "%s, %s, %s: %.4f %% where a miss of %.3f %% is known (limit %.1f %%): %s", c->name,
+              v->name, kt_act_format_name(acts), percent, missed->percent, 100 * c->limit,
+              error <= c->limit           ? "it keeps the limit now, take it from the list"
+              : percent > missed->percent ? "it got worse"
+                                          : "it got better, list the new figure");
+}
+
+Test(known_shapes, misses_are_of_shapes_here_and_over_their_limits) {
+    for (int i = 0; i < N_MISSES; i++) {
+        const miss *e = &known_misses[i];
+        int s = 0;
+        while (s < N_SHAPES && strcmp(shapes[s].name, e->shape) != 0) s++;
+        cr_assert_lt(s, N_SHAPES, "%s is no shape", e->shape);
+        cr_expect_gt(e->percent, 100 * shapes[s].limit, "%s, %s: %.3f %% is no miss", e->shape,
+                     kt_act_format_name(e->acts), e->percent);
+    }
 }
 
 ParameterizedTestParameters(known_shapes, layers_keep_our_limits) {
     size_t *index = cr_malloc(sizeof *index * N_SHAPES);
     for (size_t i = 0; i < N_SHAPES; i++) index[i] = i;
     return cr_make_param_array(size_t, index, N_SHAPES);
+}
+
+/* Variants that this machine runs, those on tiles also by the emulator where that takes no
+ * minutes. */
+static bool is_run(const kt_variant *v, const known *c, bool *is_emulated) {
+    const kt_isa missing = v->isa & ~kt_isa_available();
+    kt_err err;
+
+    *is_emulated = missing != 0;
+    if (v->op != KT_OP_MOE_FFN || strcmp(v->layout, "p64") != 0) return false;
+    if (missing & ~(kt_isa)AMX) return false;
+    if (missing && c->experts * c->hidden * c->size > MOST_EMULATED) return false;
+    if (v->isa == KT_ISA_SCALAR && c->hidden > 1024) return false; /* seconds */
+    if (missing) return kt_amx_start(&err) == KT_OK;
+    return !v->usable || v->usable(&err) == KT_OK;
 }
 
 ParameterizedTest(size_t *index, known_shapes, layers_keep_our_limits, .timeout = 120) {
@@ -362,58 +489,81 @@ ParameterizedTest(size_t *index, known_shapes, layers_keep_our_limits, .timeout 
     layer_make(l, &shapes[*index]);
     for (size_t i = 0; i < kt_builtin_variant_count; i++) {
         const kt_variant *v = kt_builtin_variants[i];
-        kt_err err;
-        if (v->op != KT_OP_MOE_FFN || (v->isa & ~kt_isa_available()) ||
-            strcmp(v->layout, "p64") != 0)
-            continue;
-        if (v->isa == KT_ISA_SCALAR && shapes[*index].hidden > 1024) continue; /* seconds */
-        if (v->usable && v->usable(&err) != KT_OK) continue;
-        for (size_t a = 0; a < sizeof encodings / sizeof *encodings; a++)
-            n += run_variant(l, v, encodings[a]);
+        bool is_emulated;
+        if (!is_run(v, &shapes[*index], &is_emulated)) continue;
+        for (size_t a = 0; a < sizeof encodings / sizeof *encodings; a++) {
+            const double error = run_variant(l, v, encodings[a], is_emulated);
+            if (error == 0) continue;
+            judge(&shapes[*index], v, encodings[a], error);
+            n++;
+        }
     }
     cr_expect_geq(n, kt_isa_available() & KT_ISA_AVX2 ? 1 : 0);
     layer_free(l);
     free(l);
 }
 
-/* What encoding the activations of one product loses: x for gate, h for down. The gates hold every kernel to the
- * product with the encoded ones. */
-static double product_error(const kt_matrix *w, const double *x, kt_act_format acts) {
-    float *rows = malloc(sizeof *rows * (size_t)w->k);
+/* What encoding the activations of one product loses, mean of m rows: x for gate, h for down.
+ * The gates hold every kernel to the product with the encoded ones. */
+static double product_error(const kt_matrix *w, const double *x, int m, kt_act_format acts) {
+    float *row = malloc(sizeof *row * (size_t)w->k);
     double *want = malloc(sizeof *want * (size_t)w->n), *got = malloc(sizeof *got * (size_t)w->n);
-    double *decoded = malloc(sizeof *decoded * (size_t)w->k), lost = 0, size = 0;
+    double *decoded = malloc(sizeof *decoded * (size_t)w->k), sum = 0;
     void *encoded = aligned_alloc(64, kt_act_row_bytes(acts, w->k));
-    kt_encode_call call = {.x = rows, .ldx = w->k, .k = w->k, .out = encoded, .row_end = 1};
+    kt_encode_call call = {.x = row, .ldx = w->k, .k = w->k, .out = encoded, .row_end = 1};
 
-    for (int64_t i = 0; i < w->k; i++) rows[i] = (float)x[i];
-    encoder(acts)->encode(&call);
-    kt_act_decode_row(acts, encoded, w->k, decoded);
-    multiply(w, x, 0, 1, want, 0);
-    multiply(w, decoded, 0, 1, got, 0);
-    for (int64_t r = 0; r < w->n; r++) lost += fabs(got[r] - want[r]), size += fabs(want[r]);
-    free(rows), free(want), free(got), free(decoded), free(encoded);
-    return lost / size;
+    for (int t = 0; t < m; t++) {
+        double lost = 0, size = 0;
+        for (int64_t i = 0; i < w->k; i++) row[i] = (float)x[t * w->k + i];
+        encoder(acts)->encode(&call);
+        kt_act_decode_row(acts, encoded, w->k, decoded);
+        multiply(w, x + t * w->k, 0, 1, want, 0);
+        multiply(w, decoded, 0, 1, got, 0);
+        for (int64_t r = 0; r < w->n; r++) lost += fabs(got[r] - want[r]), size += fabs(want[r]);
+        sum += lost / size;
+    }
+    free(row), free(want), free(got), free(decoded), free(encoded);
+    return sum / m;
 }
 
+/* Products over 1 %, with their figures, as known_misses. */
+static const miss known_product_misses[] = {
+    {"int8, many rows", KT_A_INT8_G16P2, false, 1.066},
+};
+
+static void judge_product(const known *c, const char *product, kt_act_format acts, double error) {
+    const double percent = 100 * error;
+    const miss *missed = NULL;
+
+    for (size_t i = 0; i < sizeof known_product_misses / sizeof *known_product_misses; i++)
+        if (strcmp(known_product_misses[i].shape, c->name) == 0 && strcmp(product, "down") == 0 &&
+            known_product_misses[i].acts == acts)
+            missed = &known_product_misses[i];
+    if (!missed)
+        cr_expect(error > 0 && percent <= 1, "%s, %s, %s: %.4f %%, limit 1 %%", c->name, product,
+                  kt_act_format_name(acts), percent);
+    else
+        cr_expect(fabs(percent / missed->percent - 1) <= miss_interval,
+                  "%s, %s, %s: %.4f %% where a miss of %.3f %% is known", c->name, product,
+                  kt_act_format_name(acts), percent, missed->percent);
+}
+
+/* Of one expert, with the inputs of the first batch's tokens. */
 Test(known_shapes, products_of_int8_keep_one_percent, .timeout = 60) {
     static const kt_act_format encodings[] = {KT_A_INT8_G32, KT_A_INT8_G16P2};
     layer *l = malloc(sizeof *l);
 
     for (int i = 0; i < N_SHAPES; i++) {
         const known *c = &shapes[i];
-        double *x;
         if (c->weights != KT_W_INT8_CHANNEL && c->weights != KT_W_INT8_G128) continue;
         layer_make(l, c);
-        x = malloc(sizeof *x * (size_t)c->hidden);
-        for (int64_t j = 0; j < c->hidden; j++) x[j] = l->x[j];
         for (int a = 0; a < 2; a++) {
-            double gate = product_error(&l->gate[0], x, encodings[a]);
-            double down = product_error(&l->down[0], l->h, encodings[a]);
-            cr_expect(gate > 0 && down > 0 && (gate + down) / 2 <= 0.01,
-                      "%s, %s: gate %.3f %%, down %.3f %%, limit 1 %% of both", c->name,
-                      kt_act_format_name(encodings[a]), 100 * gate, 100 * down);
+            const kt_act_format acts = encodings[a];
+            const int e = DISTINCT - 1, m = l->n_checked;
+            judge_product(c, "gate", acts, product_error(&l->gate[e], l->x, m, acts));
+            judge_product(c, "up", acts, product_error(&l->up[e], l->x, m, acts));
+            judge_product(c, "down", acts, product_error(&l->down[e], l->h, m, acts));
         }
-        free(x);
         layer_free(l);
     }
     free(l);
