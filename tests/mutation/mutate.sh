@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Plants the faults of mutants.txt one at a time and demands that each is rejected.
-# usage: mutate.sh SOURCE_DIR BUILD_DIR [PATTERN]      PATTERN: only mutants whose line matches
+# usage: mutate.sh SOURCE_DIR BUILD_DIR [PATTERN [LIST]]
+#   PATTERN   only mutants whose line matches
+#   LIST      the mutants, instead of mutants.txt beside this script
 #
 # A mutant is compiled alone, from a copy of the faulty file that precedes the tree in the include path, and
 # linked before the libraries, so that nothing else is built and the tree is never touched.  As many workers as
@@ -10,12 +12,15 @@ set -uo pipefail
 src=$(cd "$1" && pwd)
 build=$(cd "$2" && pwd)
 pattern=${3:-.}
+list=${4:-$src/tests/mutation/mutants.txt}
+least=${KT_MUTANT_SECONDS:-60} # for any mutant; more where the program itself takes long
 all=$(mktemp -d)
 trap 'rm -rf "$all"' EXIT
 mkdir "$all/sound"
 work=$all # of this worker
 
-# say WORD [TEXT]: one outcome (rejected, skipped or wrong) for the count at the end.
+# say WORD [TEXT]: one outcome for the count at the end: rejected, crashed, hung (as expected), skipped (cannot run
+# on this machine), late (a time-out, which proves nothing) or wrong (a survivor, or a mutant that cannot be tried).
 say() {
     echo "$1" >>"$all/outcomes"
     [ $# = 1 ] || echo "mutate: $2"
@@ -62,33 +67,76 @@ compile() {
     (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
-# verdict SECONDS PROGRAM ARGUMENTS: 0 accepted, 3 cannot run here, other = rejected.
+# verdict HOW SECONDS PROGRAM ARGUMENTS: sets `found` to what the program says of the code that it runs:
+#   accepted, rejected (the gate exits with 1; a test's assertion failed), crashed (a signal), late (time ran out),
+#   skipped (the gate lacks an instruction set, every test was skipped), broken (anything else).
 verdict() {
-    local limit=$1
-    shift
-    (ulimit -c 0; timeout "$limit" "$@") >"$work/log" 2>&1
-}
-
-# sound "HOW NAME": what a program says without a fault, and how long mutants of it may take.
-sound() {
-    local how=${1% *} name=${1#* } since=$SECONDS code
-    if [ "$how" = gate ]; then
-        verdict 600 "$build/tests/gate_variant" "$name"
-    else
-        verdict 600 "$build/tests/$name"
-    fi
+    local how=$1 limit=$2 code tested failing crashing hanging
+    shift 2
+    (ulimit -c 0; timeout -k 5 "$limit" "$@") >"$work/log" 2>&1
     code=$?
+    sed -i 's/\x1b\[[^m]*m//g' "$work/log" # colours
+    tested=$(sed -n 's/.*Synthesis: Tested: \([0-9]*\) .*/\1/p' "$work/log")
     case $how$code in
-    gate0 | gate3 | test0) ;;
-    *) say wrong "$1 rejects what has no fault: $(tail -n 1 "$work/log")" ;;
+    *124 | *137) found=late ;;
+    gate0) found=accepted ;;
+    gate1) found=rejected ;;
+    gate3) found=skipped ;;
+    gate12[89] | gate1[3-9]?) found=crashed ;;
+    test0) found=accepted ;;
+    test1) found=rejected ;;
+    *) found=broken ;;
     esac
-    echo "$code $((60 + 4 * (SECONDS - since)))" >"$all/sound/$name"
+    [ "$how" = test ] || return
+    [ "$found$tested" = accepted0 ] && found=skipped
+    [ -n "$tested" ] || { [ $found = late ] || found=broken; }
+    [ $found = rejected ] || return
+    failing=$(sed -n 's/.*| Failing: \([0-9]*\) .*/\1/p' "$work/log") # of which some crashed or ran out of time
+    crashing=$(sed -n 's/.*| Crashing: \([0-9]*\) .*/\1/p' "$work/log")
+    hanging=$(grep -c 'Timed out\.' "$work/log")
+    [ "$failing" -gt $((crashing + hanging)) ] && return
+    found=crashed
+    [ "$crashing" -gt 0 ] || found=late
 }
 
-# mutant LINE: a line of mutants.txt, "HOW VARIANT|PROGRAM[:UNIT] FILE @@ BEFORE @@ AFTER".
+# arguments_of HOW TARGET: sets `program` and `arguments`. A target is VARIANT or PROGRAM[/SUITE.NAME].
+arguments_of() {
+    program=$build/tests/gate_variant
+    arguments=("$2")
+    [ "$1" = test ] || return
+    program=$build/tests/${2%%/*}
+    arguments=()
+    case $2 in */*) arguments=(--filter "$(sed 's:^[^/]*/\([^.]*\)\.:\1/:' <<<"$2")") ;; esac
+}
+
+# has_test TARGET: its program knows the test, or the filter would leave nothing to run.
+has_test() {
+    local name=${1##*.}
+    case $1 in */*) ;; *) return 0 ;; esac
+    [ "$name" = '*' ] || "$build/tests/${1%%/*}" --list | grep -qE "(^| )$name\$"
+}
+
+# sound "HOW TARGET": what a program says without a fault, and how long mutants of it may take.
+sound() {
+    local how=${1% *} target=${1#* } since=$SECONDS program arguments found
+    arguments_of "$how" "$target"
+    verdict "$how" 600 "$program" ${arguments[@]+"${arguments[@]}"}
+    case $found in
+    accepted) ;;
+    skipped) [ "$how" = gate ] || has_test "$target" || say wrong "$target: there is no such test" ;;
+    *) say wrong "$1 rejects what has no fault ($found): $(tail -n 1 "$work/log")" ;;
+    esac
+    echo "$found $((least + 4 * (SECONDS - since)))" >"$all/sound/${target//\//,}"
+}
+
+# mutant LINE: a line of mutants.txt, "HOW TARGET[:UNIT] FILE @@ BEFORE @@ AFTER".
 mutant() {
-    local how target file unit program code limit before after arguments=()
-    read -r how target file <<<"${1%% @@ *}"
+    local how word target file unit program arguments limit before after found
+    read -r word target file <<<"${1%% @@ *}"
+    case $1 in
+    gate\ *' @@ '*' @@ '* | test\ *' @@ '*' @@ '* | hang\ *' @@ '*' @@ '*) ;;
+    *) say wrong "not a mutant: $1"; return ;;
+    esac
     after=${1#* @@ }
     before=${after%% @@ *}
     after=${after#* @@ }
@@ -96,22 +144,24 @@ mutant() {
     *:*) unit=${target#*:} ;;
     *) unit=$file ;;
     esac
-    program=${target%%:*}
+    target=${target%%:*}
+    how=${word/hang/test}
     rm -rf "$work/overlay"
-    read -r code limit <"$all/sound/$program"
-    if [ "$how" = gate ]; then
-        [ "$code" = 3 ] && { say skipped; return; }
-        program=gate_variant
-        arguments=("$target")
-        case $file in *.h) unit=$(variant_file "$target") ;; esac
-    fi
+    read -r found limit <"$all/sound/${target//\//,}"
+    [ "$found" = skipped ] && { say skipped; return; }
+    [ "$word" = hang ] && limit=$((limit - least * 2 / 3))
+    [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "$target") ;; esac
+    arguments_of "$how" "$target"
     plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
     compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
-    link "$program" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
-    verdict "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
-    case $? in
-    0) say wrong "NOT REJECTED by $how $target: $file: '$before' -> '$after'" ;;
-    *) say rejected ;;
+    link "${program##*/}" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
+    verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
+    case $word:$found in
+    hang:late) say hung ;;
+    *:rejected | *:crashed) say "$found" ;;
+    *:late) say late "TIMED OUT, $word $target: $file: '$before' -> '$after'" ;;
+    *:accepted) say wrong "SURVIVED $word $target: $file: '$before' -> '$after'" ;;
+    *) say wrong "could not run ($found), $word $target: $file: '$before' -> '$after': $(tail -n 1 "$work/log")" ;;
     esac
 }
 
@@ -133,11 +183,14 @@ each() {
     wait
 }
 
-grep -v -e '^#' -e '^$' "$src/tests/mutation/mutants.txt" | grep -E -e "$pattern" >"$all/mutants"
-cut -d ' ' -f 1,2 "$all/mutants" | cut -d : -f 1 | sort -u >"$all/programs"
+grep -v -e '^#' -e '^$' "$list" | grep -E -e "$pattern" >"$all/mutants"
+sed -n -e 's/^hang /test /' -e '/^gate \|^test /p' "$all/mutants" | cut -d ' ' -f 1,2 | cut -d : -f 1 | sort -u >"$all/programs"
 each sound "$all/programs" # they accept what is right, or rejecting proves nothing
 each mutant "$all/mutants"
 
-count() { grep -c "^$1" "$all/outcomes"; }
-echo "$(count rejected) faults rejected, $(count skipped) not runnable here, $(count wrong) trouble"
-[ "$(count wrong)" = 0 ] && [ "$(($(count rejected) + $(count skipped)))" -gt 0 ]
+count() { grep -c "^$1\$" "$all/outcomes"; }
+rejected=$(($(count rejected) + $(count crashed) + $(count hung)))
+echo "$rejected faults rejected, $(count crashed) of them by a crash and $(count hung) by the hang that was expected;" \
+    "$(count late) timed out, $(count skipped) not runnable here, $(count wrong) trouble"
+[ "$(wc -l <"$all/outcomes")" -ge "$(wc -l <"$all/mutants")" ] || { echo "mutate: a worker died"; exit 1; }
+[ "$(count wrong)" = 0 ] && [ "$(count late)" = 0 ] && [ "$((rejected + $(count skipped)))" -gt 0 ]
