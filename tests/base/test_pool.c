@@ -252,6 +252,13 @@ Test(pool, huge_task_counts_are_cut_coarser) {
     phase.n_tasks = 3;
     kt_pool_run(pool, &phase, 1);
     cr_assert_eq(c.sum, 3);
+    /* Chunks of four, the last of two; one piece ends where the last chunk begins. */
+    kt_pool_limit(pool, 1);
+    c.sum = 0;
+    phase.n_tasks = 3 * (int64_t)INT32_MAX + 1;
+    phase.grain = phase.n_tasks / 4 * 4;
+    kt_pool_run(pool, &phase, 1);
+    cr_assert_eq(c.sum, phase.n_tasks);
     kt_pool_destroy(pool);
 }
 
@@ -311,26 +318,67 @@ Test(pool, several_pools_work_side_by_side, .timeout = 120) {
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }
 
-/* A worker asleep in a task delays the others by that task only: they take its other chunks. */
+/* A thread that is asleep in a task delays the others by that task only: they take its other chunks. Here the
+ * task sleeps until all others are done, which never comes to pass where nobody else may do them. */
 typedef struct sleeper {
-    _Atomic int done, slept;
+    _Atomic int begun, done;
+    int others_done; /* when the sleeper woke */
 } sleeper;
 
-static void sleep_once(void *arg, int64_t begin, int64_t end, int tid) {
+enum { SLEEPERS_TASKS = 100 };
+
+static void sleep_until_others_are_done(void *arg, int64_t begin, int64_t end, int tid) {
     sleeper *s = arg;
+    int64_t give_up = kt_clock_ns() + 10000000000;
+
     (void)tid;
-    if (atomic_exchange(&s->slept, 1) == 0) usleep(100000);
+    if (atomic_exchange(&s->begun, 1) == 0) {
+        while (s->done < SLEEPERS_TASKS - 1 && kt_clock_ns() < give_up) usleep(100);
+        s->others_done = s->done;
+        usleep(20000); /* who returns before the last task is done, returns now */
+    }
     s->done += (int)(end - begin);
 }
 
 Test(pool, nobody_waits_for_chunks_of_a_stalled_thread, .timeout = 180) {
-    kt_pool *pool = make_pool(2, 0);
-    sleeper s = {0};
-    int64_t start = kt_clock_ns();
-    kt_phase phase = {.run = sleep_once, .arg = &s, .n_tasks = 100};
-    kt_pool_run(pool, &phase, 1);
-    cr_assert_eq(s.done, 100);
-    cr_assert_geq(kt_clock_ns() - start, 90000000, "returned before the last task was done");
+    for (int n_threads = 2; n_threads <= 3; n_threads++) {
+        kt_pool *pool = make_pool(n_threads, 0);
+        sleeper s = {0};
+        kt_phase phase = {.run = sleep_until_others_are_done, .arg = &s, .n_tasks = SLEEPERS_TASKS};
+
+        kt_pool_run(pool, &phase, 1);
+        cr_assert_eq(s.done, SLEEPERS_TASKS, "%d threads: returned after %d of %d tasks", n_threads,
+                     s.done, SLEEPERS_TASKS);
+        cr_assert_eq(s.others_done, SLEEPERS_TASKS - 1,
+                     "%d threads: %d of %d other tasks were done while one thread was asleep",
+                     n_threads, s.others_done, SLEEPERS_TASKS - 1);
+        kt_pool_destroy(pool);
+    }
+}
+
+static _Atomic int handled_on; /* 1 + thread id of the handler's call */
+
+static void note_thread(int number) {
+    (void)number;
+    handled_on = 1 + gettid();
+}
+
+/* Signals belong to the threads of the program: with all of these keeping one back it stays pending. */
+Test(pool, workers_take_no_signals) {
+    kt_pool *pool = make_pool(3, -1);
+    sigset_t one, old, pending;
+
+    signal(SIGUSR1, note_thread);
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &one, &old);
+    kill(getpid(), SIGUSR1);
+    usleep(50000);
+    cr_expect_eq(handled_on, 0, "handled on thread %d, this is %d", handled_on - 1, gettid());
+    sigpending(&pending);
+    cr_expect(sigismember(&pending, SIGUSR1), "the signal has gone elsewhere");
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    cr_expect_eq(handled_on, 1 + gettid());
     kt_pool_destroy(pool);
 }
 
@@ -365,6 +413,30 @@ Test(pool, affinity_mask_limits_cores_and_is_given_back) {
     CPU_SET(cpu, &one);
     sched_setaffinity(0, sizeof one, &one);
     cr_assert_eq(kt_usable_cores(), 1);
+}
+
+/* A caller that finds itself on a worker's core goes to its own, and may be moved again thereafter. */
+Test(pool, a_caller_that_is_sent_home_stays_free) {
+    kt_pool *pool = NULL;
+    counter c = {0};
+    kt_phase phase = {.run = count_range, .arg = &c, .n_tasks = 1};
+    cpu_set_t before, one, after;
+
+    cr_assert_eq(kt_pool_create(NULL, &pool, NULL), KT_OK);
+    sched_getaffinity(0, sizeof before, &before);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &before)) continue;
+        usleep(25000); /* it is not sent again at once */
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        sched_setaffinity(0, sizeof one, &one); /* go there */
+        sched_setaffinity(0, sizeof before, &before);
+        kt_pool_run(pool, &phase, 1);
+        sched_getaffinity(0, sizeof after, &after);
+        cr_assert(CPU_EQUAL(&before, &after), "bound to %d CPUs after a run begun on CPU %d",
+                  CPU_COUNT(&after), cpu);
+    }
+    kt_pool_destroy(pool);
 }
 
 static void burn(void *arg, int64_t begin, int64_t end, int tid) {
