@@ -73,6 +73,7 @@ Test(sampler, draws_follow_the_distribution) {
 /* Shares at temperature 1: tokens 1 and 4 have 0.279 each, 3 has 0.169, 7 has 0.103, 9 has 0.062. */
 Test(sampler, filters_keep_what_they_say) {
     static const int best3[] = {1, 4, 3}, best2[] = {1, 4}, best5[] = {1, 4, 3, 7, 9};
+    static const int best6[] = {1, 4, 3, 7, 9, 6};
     kt_sampling o = KT_SAMPLING_GREEDY;
 
     o.temperature = 1;
@@ -82,8 +83,20 @@ Test(sampler, filters_keep_what_they_say) {
     o.top_p = 0.0f;
     check(&o, 1, best2, 1, "top-p of nothing keeps the best");
     o.top_p = 1;
-    o.min_p = 0.22f;
+    o.min_p = 0.22f; /* relative to the best: token 9 has 0.2231 of it, token 6 0.1353 */
     check(&o, 1, best5, 5, "min-p");
+    o.min_p = 0.225f;
+    check(&o, 1, best5, 4, "min-p just over the fifth");
+    o.min_p = 0.135f;
+    check(&o, 1, best6, 6, "min-p just under the sixth");
+    o.temperature = 2; /* what min-p looks at are the weights that are drawn from */
+    o.min_p = 0.47f;   /* token 9 has 0.4724, token 6 0.3679 */
+    check(&o, 2, best5, 5, "min-p at another temperature");
+    o.temperature = 1;
+    o.top_p = 0.7f;
+    o.min_p = 0.5f;
+    check(&o, 1, best3, 3, "min-p after top-p");
+    o.top_p = 1;
     o.min_p = 0;
     o.top_k = 5;
     o.top_p = 0.6f; /* of the five, tokens 1 and 4 have 0.626 */
@@ -122,17 +135,49 @@ Test(sampler, penalties_count_accepted_tokens) {
     kt_sampler_deinit(&s);
 }
 
+/* A repetition penalty moves positive logits towards zero and negative ones away from it (Keskar et al. 2019). */
+Test(sampler, repetition_penalty_never_favours) {
+    static const float both[4] = {-1.0f, -1.5f, -8.0f, -9.0f}, mixed[3] = {0.5f, 0.3f, -0.1f};
+    kt_sampling o = KT_SAMPLING_GREEDY;
+    kt_sampler s;
+
+    o.repetition_penalty = 2;
+    cr_assert_eq(kt_sampler_init(&s, &o, 4), 0);
+    cr_expect_eq(kt_sampler_pick(&s, both, NULL), 0);
+    kt_sampler_accept(&s, 0);
+    cr_expect_eq(kt_sampler_pick(&s, both, NULL), 1, "-1 * 2 is below -1.5");
+    kt_sampler_accept(&s, 1);
+    cr_expect_eq(kt_sampler_pick(&s, both, NULL), 0, "-2 is over -3");
+    kt_sampler_deinit(&s);
+
+    cr_assert_eq(kt_sampler_init(&s, &o, 3), 0);
+    kt_sampler_accept(&s, 0);
+    cr_expect_eq(kt_sampler_pick(&s, mixed, NULL), 1, "0.5 / 2 is below 0.3");
+    kt_sampler_accept(&s, 0); /* counts once, however often */
+    kt_sampler_accept(&s, 1);
+    cr_expect_eq(kt_sampler_pick(&s, mixed, NULL), 0, "0.25 is over 0.15");
+    kt_sampler_deinit(&s);
+}
+
 Test(sampler, same_seed_same_tokens) {
     kt_sampling o = KT_SAMPLING_GREEDY;
-    kt_sampler a, b;
+    kt_sampler a, b, c;
+    int differing = 0;
 
     o.temperature = 1;
     o.seed = 77;
     o.top_p = 0.95f;
     cr_assert_eq(kt_sampler_init(&a, &o, VOCAB), 0);
     cr_assert_eq(kt_sampler_init(&b, &o, VOCAB), 0);
-    for (int i = 0; i < 200; i++)
-        cr_assert_eq(kt_sampler_pick(&a, logits, NULL), kt_sampler_pick(&b, logits, NULL));
+    o.seed = 78;
+    cr_assert_eq(kt_sampler_init(&c, &o, VOCAB), 0);
+    for (int i = 0; i < 200; i++) {
+        int32_t id = kt_sampler_pick(&a, logits, NULL);
+        cr_assert_eq(kt_sampler_pick(&b, logits, NULL), id);
+        differing += kt_sampler_pick(&c, logits, NULL) != id;
+    }
+    cr_expect_gt(differing, 100, "another seed drew the same %d times of 200", 200 - differing);
+    kt_sampler_deinit(&c);
     kt_sampler_deinit(&a);
     kt_sampler_deinit(&b);
 }
