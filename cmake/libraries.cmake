@@ -29,7 +29,20 @@ if(KT_WITH_LIBRARIES)
     set(KT_HAVE_LIBXSMM TRUE)
     list(APPEND KT_COMPETITOR_DEFINITIONS KT_LIBXSMM_API=${KT_LIBXSMM_API})
     list(APPEND KT_COMPETITOR_INCLUDES ${LIBXSMM_INCLUDE})
-    list(APPEND KT_COMPETITOR_LIBRARIES ${LIBXSMM_LIBRARY} ${LIBXSMM_NOBLAS_LIBRARY} dl rt m)
+    # The static library defines __real_malloc and its like, and with them GNU ld cannot wrap malloc, which
+    # the tests of failing allocations do: it is linked with these names changed.
+    if(LIBXSMM_LIBRARY MATCHES "[.]a$" AND CMAKE_OBJCOPY)
+      set(KT_LIBXSMM_RENAMED ${CMAKE_BINARY_DIR}/libxsmm_renamed.a)
+      set(renames)
+      foreach(function malloc calloc realloc memalign free)
+        list(APPEND renames --redefine-sym __real_${function}=libxsmm_real_${function})
+      endforeach()
+      execute_process(COMMAND ${CMAKE_OBJCOPY} ${renames} ${LIBXSMM_LIBRARY} ${KT_LIBXSMM_RENAMED}
+                      COMMAND_ERROR_IS_FATAL ANY)
+    else()
+      set(KT_LIBXSMM_RENAMED ${LIBXSMM_LIBRARY})
+    endif()
+    list(APPEND KT_COMPETITOR_LIBRARIES ${KT_LIBXSMM_RENAMED} ${LIBXSMM_NOBLAS_LIBRARY} dl rt m)
   endif()
   find_path(BLIS_INCLUDE blis.h PATHS /usr/include/x86_64-linux-gnu PATH_SUFFIXES blis blis-openmp
             blis-pthread blis-serial)
