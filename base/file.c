@@ -190,6 +190,7 @@ kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err 
 
     if (is_special(path)) return write_special(path, data, size, err);
     target = realpath(path, NULL);
+    if (!target && errno != ENOENT) return fail_errno(err, path, "resolve");
     st = replace_file(target ? target : path, data, size, err);
     free(target);
     return st;
