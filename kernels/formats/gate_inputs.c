@@ -109,11 +109,12 @@ kt_status kt_gate_acts_create(kt_act_format format, int64_t m, int64_t k, uint64
     kt_status st;
     kt_rng rng;
 
-    *out = (kt_gate_acts){.stride = kt_act_row_bytes(format, k)};
+    *out = (kt_gate_acts){0};
     if (m < 0 || m > 1 << 16 || k <= 0 || k % 32 != 0 || k > 1 << 20)
         return kt_fail(err, KT_E_INVALID, "gate: no %lld rows of %lld", (long long)m, (long long)k);
-    st = kt_guard_create((size_t)m * out->stride, 64, 0xAA, &out->rows, err);
+    st = kt_guard_create((size_t)m * kt_act_row_bytes(format, k), 64, 0xAA, &out->rows, err);
     if (st != KT_OK) return st;
+    out->stride = kt_act_row_bytes(format, k);
     out->decoded = malloc(sizeof(double) * (size_t)(m * k) + 1);
     if (!out->decoded) {
         kt_gate_acts_destroy(out);
