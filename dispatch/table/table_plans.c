@@ -131,15 +131,18 @@ kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *t
         const char *cell = kt_json_string(kt_json_get(kt_json_at(list, i), "cell"), NULL);
         char where[256];
         kt_table_plan p;
+        kt_status st;
         snprintf(where, sizeof where, "%.200s: plan %zu of %zu", path, i + 1, n);
         if (cell && !is_known(cell)) continue; /* of a later minor version */
         KT_TRY(read_plan(kt_json_at(list, i), where, &p, err));
         if (kt_table_find_plan(t, &p))
             return kt_fail(err, KT_E_FORMAT, "%s: the same cell again", where);
-        if (kt_table_put_plan(t, &p, err) == KT_OK) continue;
-        kt_fail_prefix(err, KT_E_FORMAT, "%s", where);
-        if (err) err->status = KT_E_FORMAT;
-        return KT_E_FORMAT;
+        st = kt_table_put_plan(t, &p, err);
+        if (st == KT_OK) continue;
+        kt_fail_prefix(err, st, "%s", where);
+        if (st == KT_E_INVALID) st = KT_E_FORMAT; /* it is the file that is wrong, not a caller */
+        if (err) err->status = st;
+        return st;
     }
     return KT_OK;
 }
