@@ -74,6 +74,9 @@ void kt_completion_start(kt_app *app, kt_http_exchange *x);
 /* completion_parse.c: fill c from the body. False with *error. */
 bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api_error *error);
 
+/* completion_fields.c: refuse parameters that are not built, and unknown ones, by name. */
+bool kt_completion_check_fields(const kt_json *body, kt_api_error *error);
+
 /* completion_run.c: generate on the engine thread, answer. */
 void kt_completion_run(kt_completion *c);
 

@@ -1,5 +1,5 @@
 /* Body of POST /v1/completions. Every refusal names the parameter, what it is and what it should be. Null
- * means absent; parameters that are not known are ignored, as all servers of this API do.
+ * means absent.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdarg.h>
@@ -338,9 +338,9 @@ bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api
         ok = refuse(error, 400, NULL, "invalid_type", "the body is of type %s, expected an object",
                     kt_json_type_name(kt_json_type_of(root)));
     else
-        ok = parse_model(c, root, error) && parse_shape(c, root, error) &&
-             parse_sampling(c, root, error) && parse_stop(c, root, error) &&
-             parse_prompts(c, root, error);
+        ok = kt_completion_check_fields(root, error) && parse_model(c, root, error) &&
+             parse_shape(c, root, error) && parse_sampling(c, root, error) &&
+             parse_stop(c, root, error) && parse_prompts(c, root, error);
     kt_json_destroy(doc);
     return ok;
 }

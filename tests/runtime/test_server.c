@@ -184,20 +184,67 @@ Test(server, wrong_requests_are_refused_by_name) {
          "logprobs", "echo"},
         {"{\"prompt\":\"a\",\"presence_penalty\":3}", 400, "invalid_value", "presence_penalty",
          "3"},
+        {"{\"prompt\":\"a\",\"foo\":[1]}", 400, "unknown_parameter", "foo", "not a parameter"},
+        {"{\"prompt\":\"a\",\"max_token\":5}", 400, "unknown_parameter", "max_token",
+         "'max_token'"},
+        {"{\"prompt\":\"a\",\"n_predict\":5}", 400, "unsupported_parameter", "n_predict",
+         "expected 'max_tokens'"},
     };
     fake_start(NULL, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fake_check_error(kt_complete(fake.port, cases[i].body), cases[i].status, cases[i].code,
                          cases[i].param, cases[i].says);
     }
-    /* it lives on, and does not mind what it does not know */
+    /* it lives on, and does not mind labels and what is switched off */
     char *text = choice_text(
-        kt_complete(fake.port, "{\"prompt\":\"a\",\"user\":\"u\",\"foo\":[1],"
-                               "\"suffix\":null,\"logit_bias\":{},\"stop\":null,\"seed\":1,"
-                               "\"best_of\":1,\"max_tokens\":0}"),
+        kt_complete(fake.port,
+                    "{\"prompt\":\"a\",\"user\":\"u\",\"foo\":null,\"metadata\":{\"a\":1},"
+                    "\"store\":true,\"response_format\":{\"type\":\"text\"},\"tools\":[],"
+                    "\"tool_choice\":\"none\",\"grammar\":\"\",\"mirostat\":0,"
+                    "\"typical_p\":1.0,\"use_beam_search\":false,"
+                    "\"suffix\":null,\"logit_bias\":{},\"stop\":null,\"seed\":1,"
+                    "\"best_of\":1,\"max_tokens\":0}"),
         NULL);
     cr_assert_str_eq(text, "");
     free(text);
+    fake_stop();
+}
+
+/* What OpenAI's and llama-server's clients send and is not built yet: one that obeyed would answer otherwise. */
+Test(server, what_is_not_built_is_refused_and_never_ignored) {
+    static const struct {
+        const char *name, *value;
+    } cases[] = {{"response_format", "{\"type\":\"json_object\"}"},
+                 {"response_format", "{\"type\":\"json_schema\",\"json_schema\":{}}"},
+                 {"response_format", "\"json\""},
+                 {"response_format", "{}"},
+                 {"grammar", "\"root ::= [0-9]+\""},
+                 {"json_schema", "{\"type\":\"object\"}"},
+                 {"tools", "[{\"type\":\"function\"}]"},
+                 {"tool_choice", "\"required\""},
+                 {"tool_choice", "\"auto\""},
+                 {"functions", "[{}]"},
+                 {"guided_json", "{\"type\":\"object\"}"},
+                 {"mirostat", "2"},
+                 {"typical_p", "0.5"},
+                 {"repeat_penalty", "1.1"},
+                 {"min_tokens", "4"},
+                 {"stop_token_ids", "[5]"},
+                 {"xtc_probability", "0.1"},
+                 {"dry_multiplier", "0.8"},
+                 {"use_beam_search", "true"},
+                 {"messages", "[]"},
+                 {"image_data", "[{\"data\":\"\"}]"},
+                 {"reasoning_effort", "\"high\""}};
+    char body[200], says[80];
+
+    fake_start(NULL, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(body, sizeof body, "{\"prompt\":\"a\",\"%s\":%s}", cases[i].name, cases[i].value);
+        snprintf(says, sizeof says, "'%s' is not supported", cases[i].name);
+        fake_check_error(kt_complete(fake.port, body), 400, "unsupported_parameter", cases[i].name,
+                         says);
+    }
     fake_stop();
 }
 
