@@ -1,11 +1,21 @@
-/* kt serve: an OpenAI-compatible server. SPDX-License-Identifier: Apache-2.0 */
+/* kt serve: an OpenAI-compatible server. The port is taken first, so that one in use is told at once and
+ * clients get 503 instead of a closed port while the model is being loaded.
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "base/err.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
+#include "runtime/exec/recorder.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
+
+enum { DRAIN_S = 5, PATIENCE_MS = 400 };
 
 typedef struct serve_flags {
     kt_engine_flags engine;
@@ -13,6 +23,116 @@ typedef struct serve_flags {
     const char *record;
     int64_t port, queue, record_mb;
 } serve_flags;
+
+/* What the threads of a server share: this one runs the event loop, the app's engine thread loads the model
+ * and then answers. */
+typedef struct serving {
+    kt_job load; /* first: the queue hands back this pointer */
+    const serve_flags *flags;
+    const char *model_dir;
+    kt_engine_options options;
+    atomic_bool is_unwanted; /* loading may stop */
+    kt_status loaded;        /* and why not: once the queue is destroyed */
+    kt_err why;
+    kt_engine *engine;
+    kt_backend backend;
+    kt_app *app;
+    kt_http_server *server;
+} serving;
+
+static int is_unwanted(void *arg) {
+    return atomic_load(&((serving *)arg)->is_unwanted);
+}
+
+/* ---- loading, on the engine thread ---- */
+
+static void print_address(const serving *s, const char *before, const char *after) {
+    const char *host = s->flags->host;
+    bool v6 = strchr(host, ':') != NULL;
+
+    printf("%shttp://%s%s%s:%d%s\n", before, v6 ? "[" : "", host, v6 ? "]" : "",
+           kt_http_server_port(s->server), after);
+    fflush(stdout);
+}
+
+static void print_engine(const serving *s) {
+    kt_engine_info info;
+    char line[160];
+
+    kt_engine_describe(s->engine, &info);
+    printf("%s\n", info.table_line);
+    if (*info.node_line) printf("%s\n", info.node_line);
+    printf("%s: context %lld tokens, %s weights %.1f MB, %lld threads\n", s->app->model_name,
+           (long long)info.max_context, s->flags->engine.weights, (double)info.weight_bytes * 1e-6,
+           (long long)info.n_threads);
+    printf("%s\n", kt_kv_line(&info, line, sizeof line));
+    printf("one request at a time, up to %d wait\n", kt_job_queue_count(s->app->engine).capacity);
+    print_address(s, "listening on ", "");
+}
+
+static kt_status load_model(serving *s, kt_err *err) {
+    const serve_flags *f = s->flags;
+
+    KT_TRY(kt_engine_create(&s->options, &s->engine, err));
+    KT_TRY(kt_backend_from_engine(s->engine, s->model_dir, f->engine.weights, &s->backend, err));
+    return f->record ? kt_engine_record(s->engine, f->record, f->record_mb << 20, err) : KT_OK;
+}
+
+static void run_load(kt_job *job) {
+    serving *s = (serving *)(void *)job;
+
+    s->loaded = load_model(s, &s->why);
+    if (s->loaded != KT_OK) {
+        kt_http_server_stop(s->server);
+        return;
+    }
+    kt_app_ready(s->app, &s->backend);
+    print_engine(s);
+}
+
+static void drop_load(kt_job *job) {
+    serving *s = (serving *)(void *)job;
+    s->loaded = kt_fail(&s->why, KT_E_CANCELLED, "loading was interrupted");
+}
+
+static bool never_abandoned(const kt_job *job) {
+    (void)job;
+    return false;
+}
+
+/* ---- the end ---- */
+
+/* Ctrl-C, or the model did not load: then the error is what matters. */
+static void say_what_it_waits_for(void *arg, int n_requests) {
+    kt_app *app = arg;
+
+    if (!kt_app_why_not(app) && n_requests > 0)
+        fprintf(stderr, "kt: finishing %d request%s, at most %d s; Ctrl-C again to stop now\n",
+                n_requests, n_requests == 1 ? "" : "s", DRAIN_S);
+}
+
+/* Requests whose clients are gone do not count, a load that has not begun does. */
+static bool is_busy(const serving *s) {
+    kt_job_counts counts = kt_job_queue_count(s->app->engine);
+    return counts.running || counts.waiting;
+}
+
+/* The engine looks up between chunks of a prompt and layers of a load, which may be seconds. Whoever asked
+ * twice does not wait for that: there is nothing left to be saved, as records are written line by line. */
+static void wait_for_engine(serving *s) {
+    const struct timespec pause = {0, 10 * 1000 * 1000};
+
+    for (int i = 0; i < PATIENCE_MS / 10 && is_busy(s); i++) nanosleep(&pause, NULL);
+    if (!is_busy(s)) return;
+    if (kt_http_server_stops(s->server) < 2) {
+        fprintf(stderr, "kt: waiting for the %s; Ctrl-C to stop now\n",
+                kt_app_why_not(s->app) ? "layer that is being loaded" : "step in progress");
+        return;
+    }
+    fprintf(stderr, "kt: stopped in the middle of its work\n");
+    fflush(stdout);
+    _exit(KT_EXIT_INTERRUPTED);
+}
 
 static void print_record(const char *path, const kt_engine *engine) {
     int64_t steps, lost;
@@ -23,46 +143,52 @@ static void print_record(const char *path, const kt_engine *engine) {
     printf("\n");
 }
 
-static kt_status serve(const serve_flags *f, const char *model_dir, kt_engine *engine,
-                       const kt_log *log, kt_err *err) {
+/* ---- both ---- */
+
+static kt_status listen_and_serve(serving *s, const kt_log *log, kt_err *err) {
+    const serve_flags *f = s->flags;
+    kt_app_options options = {.model_name = f->model_name, .queue = (int)f->queue, .log = log};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
                             .routes = kt_builtin_routes,
                             .n_routes = kt_builtin_route_count,
                             .api_key = f->api_key,
+                            .why_not = kt_app_why_not,
+                            .on_drain = say_what_it_waits_for,
+                            .drain_ms = DRAIN_S * 1000,
                             .catch_signals = true,
                             .log = log};
-    kt_backend backend;
-    kt_app_options options = {
-        .backend = &backend, .model_name = f->model_name, .queue = (int)f->queue, .log = log};
-    kt_engine_info info;
-    char line[160];
-    kt_app *app = NULL;
-    kt_http_server *server = NULL;
-    kt_status st = kt_backend_from_engine(engine, model_dir, f->engine.weights, &backend, err);
 
-    if (st == KT_OK && f->record) st = kt_engine_record(engine, f->record, f->record_mb << 20, err);
-    if (st == KT_OK) st = kt_app_create(&options, &app, err);
-    http.app = app;
-    if (st == KT_OK) st = kt_http_server_create(&http, &server, err);
-    if (st == KT_OK) {
-        bool v6 = strchr(f->host, ':') != NULL;
-        kt_engine_describe(engine, &info);
-        printf("%s\n", info.table_line);
-        if (*info.node_line) printf("%s\n", info.node_line);
-        printf("%s: context %lld tokens, %s weights %.1f MB, %lld threads\n", app->model_name,
-               (long long)info.max_context, f->engine.weights, (double)info.weight_bytes * 1e-6,
-               (long long)info.n_threads);
-        printf("%s\n", kt_kv_line(&info, line, sizeof line));
-        printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", f->host, v6 ? "]" : "",
-               kt_http_server_port(server));
-        fflush(stdout);
-        st = kt_http_server_run(server, err);
+    if (f->record) KT_TRY(kt_recorder_check(f->record, err));
+    KT_TRY(kt_app_create(&options, &s->app, err));
+    http.app = s->app;
+    KT_TRY(kt_http_server_create(&http, &s->server, err));
+    print_address(s, "loading; ", " answers 503 until then");
+    if (!kt_job_queue_push(s->app->engine, &s->load))
+        return kt_fail(err, KT_E_INTERNAL, "the engine takes no work");
+    KT_TRY(kt_http_server_run(s->server, err));
+    atomic_store(&s->is_unwanted, true);
+    wait_for_engine(s);
+    return KT_OK;
+}
+
+static int serve(serving *s, const kt_log *log) {
+    kt_err err = {KT_OK, ""};
+    kt_status st = listen_and_serve(s, log, &err);
+    bool was_loaded;
+    int code;
+
+    kt_app_destroy(s->app); /* the clients are gone; work in progress notices and ends */
+    was_loaded = s->engine && s->loaded == KT_OK;
+    if (st == KT_OK && s->loaded != KT_OK) {
+        st = s->loaded;
+        err = s->why;
     }
-    if (f->record) print_record(f->record, engine);
-    kt_app_destroy(app); /* the clients are gone; work in progress notices and ends */
-    kt_http_server_destroy(server);
-    return st;
+    code = st == KT_OK ? KT_EXIT_OK : kt_command_fail(&err);
+    if (was_loaded && s->flags->record) print_record(s->flags->record, s->engine);
+    kt_http_server_destroy(s->server);
+    kt_engine_destroy(s->engine);
+    return code;
 }
 
 static int run(int argc, char **argv) {
@@ -96,20 +222,19 @@ static int run(int argc, char **argv) {
             "  kt serve MODEL --record-workload load.jsonl\n"
             "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
     const kt_log log = kt_command_log();
-    const char *model_dir = NULL;
-    kt_engine *engine = NULL;
-    kt_err err = {0};
+    serving s = {.flags = &f,
+                 .load = {.run = run_load, .drop = drop_load, .abandoned = never_abandoned}};
     int n_models = 0;
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
-                                &model_dir, 1, &n_models);
+                                &s.model_dir, 1, &n_models);
 
     if (code >= 0) return code;
     if (n_models != 1) return kt_usage_fail(&usage, "MODEL is missing");
-    code = kt_engine_flags_load(&f.engine, &usage, model_dir, &log, &engine);
+    code = kt_engine_flags_options(&f.engine, &usage, s.model_dir, &log, &s.options);
     if (code != 0) return code;
-    code = serve(&f, model_dir, engine, &log, &err) == KT_OK ? KT_EXIT_OK : kt_command_fail(&err);
-    kt_engine_destroy(engine);
-    return code;
+    s.options.cancel = is_unwanted;
+    s.options.cancel_arg = &s;
+    return serve(&s, &log);
 }
 
 const kt_command kt_command_serve = {

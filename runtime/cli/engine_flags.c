@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/cli/command.h"
+#include "runtime/cli/interrupt.h"
 #include "runtime/model/node_plan.h"
 
 /* The second and later names are those kt-kernel and llama.cpp users bring along. */
@@ -80,33 +81,43 @@ char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes) {
     return out;
 }
 
-int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
-                         const kt_log *log, kt_engine **out) {
+int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
+                            const char *model_dir, const kt_log *log, kt_engine_options *out) {
     int quant = kt_quant_parse(flags->weights);
-    kt_engine_options options = {.model_dir = model_dir,
-                                 .importance = flags->importance,
-                                 .table_path = flags->table,
-                                 .n_threads = (int)flags->threads,
-                                 .max_context = flags->context,
-                                 .max_chunk = flags->chunk,
-                                 .tokenizer_optional = flags->tokenizer_optional,
-                                 .exact_acts = flags->exact_acts,
-                                 .allow_nonfinite = flags->allow_nonfinite,
-                                 .synthetic = flags->synthetic,
-                                 .synthetic_layers = flags->layers,
-                                 .log = log};
-    kt_err err = {KT_OK, ""};
 
-    *out = NULL;
+    *out = (kt_engine_options){.model_dir = model_dir,
+                               .importance = flags->importance,
+                               .table_path = flags->table,
+                               .n_threads = (int)flags->threads,
+                               .max_context = flags->context,
+                               .max_chunk = flags->chunk,
+                               .tokenizer_optional = flags->tokenizer_optional,
+                               .exact_acts = flags->exact_acts,
+                               .allow_nonfinite = flags->allow_nonfinite,
+                               .synthetic = flags->synthetic,
+                               .synthetic_layers = flags->layers,
+                               .log = log};
     if (quant < 0)
         return kt_usage_fail(usage, "--weights is '%s', expected " KT_QUANT_WORDS, flags->weights);
-    options.weights = (kt_quant)quant;
-    options.kv = kt_kv_parse(flags->kv);
-    if (options.kv == KT_W_NONE)
+    out->weights = (kt_quant)quant;
+    out->kv = kt_kv_parse(flags->kv);
+    if (out->kv == KT_W_NONE)
         return kt_usage_fail(usage, "--kv is '%s', expected bf16, fp8 or int8", flags->kv);
-    options.numa = kt_numa_parse(flags->numa);
-    if (options.numa < 0)
+    out->numa = kt_numa_parse(flags->numa);
+    if (out->numa < 0)
         return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", flags->numa,
                              KT_MOE_MAX_NODES);
+    return 0;
+}
+
+int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
+                         const kt_log *log, kt_engine **out) {
+    kt_engine_options options;
+    kt_err err = {KT_OK, ""};
+    int code = kt_engine_flags_options(flags, usage, model_dir, log, &options);
+
+    *out = NULL;
+    if (code != 0) return code;
+    options.cancel = kt_interrupted;
     return kt_engine_create(&options, out, &err) == KT_OK ? 0 : kt_command_fail(&err);
 }

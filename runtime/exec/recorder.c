@@ -139,6 +139,16 @@ kt_status kt_recorder_open(const kt_recorder_options *o, kt_recorder **out, kt_e
     return KT_OK;
 }
 
+kt_status kt_recorder_check(const char *path, kt_err *err) {
+    const int existed = access(path, F_OK) == 0;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+
+    if (fd < 0) return kt_fail(err, KT_E_IO, "%.300s: %s", path, strerror(errno));
+    close(fd);
+    if (!existed) unlink(path);
+    return KT_OK;
+}
+
 void kt_recorder_close(kt_recorder *r) {
     if (!r) return;
     if (r->fd >= 0) close(r->fd);

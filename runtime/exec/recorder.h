@@ -24,6 +24,8 @@ typedef struct kt_recorder_options {
  * line cut. A file that has half of max_bytes becomes path.1 (instead of an older one) and a new one, with a
  * header of its own, begins: the latest steps are always there. */
 kt_status kt_recorder_open(const kt_recorder_options *options, kt_recorder **out, kt_err *err);
+/* Can path be written? Leaves no file behind that was not there. */
+kt_status kt_recorder_check(const char *path, kt_err *err);
 void kt_recorder_close(kt_recorder *r); /* accepts NULL */
 
 /* One step, by the engine's thread: begin, then for each MoE layer in order begin_layer and its experts

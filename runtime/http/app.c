@@ -15,8 +15,8 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
 
     *out = NULL;
     if (!app) return kt_fail(err, KT_E_NOMEM, "no memory for the server");
-    app->backend = options->backend;
-    app->model_name = options->model_name ? options->model_name : options->backend->model_name;
+    app->model_name = options->model_name;
+    if (options->backend) kt_app_ready(app, options->backend);
     app->log = options->log;
     app->created_s = kt_clock_unix_ms() / 1000;
     st = kt_job_queue_create(queue, &app->engine, err);
@@ -28,6 +28,17 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     }
     *out = app;
     return KT_OK;
+}
+
+void kt_app_ready(kt_app *app, const kt_backend *backend) {
+    app->backend = backend;
+    if (!app->model_name) app->model_name = backend->model_name;
+    atomic_store_explicit(&app->is_ready, true, memory_order_release);
+}
+
+const char *kt_app_why_not(void *app) {
+    bool is_ready = atomic_load_explicit(&((kt_app *)app)->is_ready, memory_order_acquire);
+    return is_ready ? NULL : "the model is being loaded";
 }
 
 void kt_app_destroy(kt_app *app) {

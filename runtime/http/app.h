@@ -15,13 +15,14 @@
 #include "runtime/sched/job_queue.h"
 
 typedef struct kt_app_options {
-    const kt_backend *backend; /* borrowed */
+    const kt_backend *backend; /* borrowed; NULL = not loaded yet, see kt_app_ready */
     const char *model_name;    /* as clients call it; NULL = the backend's; borrowed */
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
     const kt_log *log;         /* borrowed; may be NULL */
 } kt_app_options;
 
 typedef struct kt_app {
+    atomic_bool is_ready; /* the next two may be read */
     const kt_backend *backend;
     const char *model_name;
     const kt_log *log;
@@ -31,6 +32,10 @@ typedef struct kt_app {
 } kt_app;
 
 kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err);
+/* From now on there is a model. Once, from any thread, when the app was created without one. */
+void kt_app_ready(kt_app *app, const kt_backend *backend);
+/* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
+const char *kt_app_why_not(void *app);
 /* After the server's run returned, so that every client has left and work in progress stops. */
 void kt_app_destroy(kt_app *app);
 

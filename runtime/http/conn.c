@@ -240,6 +240,7 @@ static bool admit(kt_conn *c) {
     kt_http_exchange *x = c->x;
     const kt_http_head *h = &x->head;
     size_t max = c->server->options.max_body_bytes;
+    const char *why = NULL;
     char message[200];
     int status;
 
@@ -250,11 +251,17 @@ static bool admit(kt_conn *c) {
         return false;
     }
     x->route = kt_http_find_route(c->server, h, &x->rest, &status);
-    if (x->route && (x->route->is_public || kt_http_authorised(c->server, h))) return true;
+    if (x->route && x->route->is_public) return true;
+    if (x->route && kt_http_authorised(c->server, h)) {
+        if (c->server->options.why_not) why = c->server->options.why_not(c->server->options.app);
+        if (!why) return true;
+    }
     if (has_body(h)) c->keep_alive = false; /* the body is not wanted */
     kt_http_keep(x);
     c->state = KT_CONN_WAIT;
-    if (x->route)
+    if (why)
+        kt_http_fail(x, 503, "server_error", NULL, "loading", "%s", why);
+    else if (x->route)
         kt_http_fail(x, 401, "invalid_request_error", NULL, "invalid_api_key",
                      "a valid API key is required: 'Authorization: Bearer KEY'");
     else if (status == 405)

@@ -44,11 +44,20 @@ static void close_all(kt_http_server *s) {
     event_base_loopbreak(s->base);
 }
 
+static int count_requests(const kt_http_server *s) {
+    int n = 0;
+
+    for (const kt_conn *c = s->conns; c; c = c->next)
+        n += c->state == KT_CONN_BODY || c->state == KT_CONN_WAIT || c->state == KT_CONN_STREAM;
+    return n;
+}
+
 static void begin_drain(kt_http_server *s) {
     s->draining = true;
     s->drain_deadline_ns = kt_clock_ns() + (int64_t)s->options.drain_ms * 1000000;
     if (s->listener) evconnlistener_free(s->listener);
     s->listener = NULL;
+    if (s->options.on_drain) s->options.on_drain(s->options.app, count_requests(s));
     for (kt_conn *c = s->conns, *next; c; c = next) {
         next = c->next;
         c->keep_alive = false;
@@ -67,6 +76,10 @@ static void check_stop(kt_http_server *s) {
 void kt_http_server_stop(kt_http_server *s) {
     atomic_fetch_add(&s->stop_requests, 1);
     event_active(s->wake, 0, 0);
+}
+
+int kt_http_server_stops(const kt_http_server *s) {
+    return atomic_load(&s->stop_requests);
 }
 
 /* ---- events ---- */
@@ -291,6 +304,8 @@ kt_status kt_http_server_run(kt_http_server *s, kt_err *err) {
 
     block_sigpipe(&old);
     rc = event_base_dispatch(s->base);
+    for (int i = 0; i < 2; i++)
+        if (s->signals[i]) event_del(s->signals[i]);
     restore_sigpipe(&old);
     return rc >= 0 ? KT_OK : kt_fail(err, KT_E_INTERNAL, "the event loop failed");
 }

@@ -23,7 +23,12 @@ typedef struct kt_http_options {
     int port;                      /* 0 = any free one */
     const kt_route *const *routes; /* borrowed */
     size_t n_routes;
-    void *app;             /* handed to the routes */
+    void *app; /* handed to the routes */
+    /* NULL, or asked with app before a route that is not public is called: a reason not to call it becomes
+     * status 503 with the code "loading". Event thread. */
+    const char *(*why_not)(void *app);
+    /* NULL, or told with app on the first call of stop how many requests are still being answered. */
+    void (*on_drain)(void *app, int n_requests);
     const char *api_key;   /* borrowed; NULL = open to all */
     size_t max_body_bytes; /* 0 = 32 MiB */
     size_t
@@ -42,12 +47,13 @@ kt_status kt_http_server_create(const kt_http_options *options, kt_http_server *
 void kt_http_server_destroy(kt_http_server *s);
 int kt_http_server_port(const kt_http_server *s);
 
-/* Serve until stopped. */
+/* Serve until stopped. When it returns, signals do again what they did before the server was created. */
 kt_status kt_http_server_run(kt_http_server *s, kt_err *err);
 /* Accept nothing more and return from run when the requests in work are answered, at the latest after
  * drain_ms, when they are treated as left by their clients. From any thread, any number of times; the
  * second call ends the wait. */
 void kt_http_server_stop(kt_http_server *s);
+int kt_http_server_stops(const kt_http_server *s); /* how often stop was called, signals included */
 
 /* ---- the request; the strings live as long as the exchange ---- */
 

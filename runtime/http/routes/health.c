@@ -1,11 +1,17 @@
-/* GET /health: alive, and how busy. SPDX-License-Identifier: Apache-2.0 */
+/* GET /health: alive, and how busy; 503 while the model is being loaded. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/http/model_card.h"
 
 static void handle(kt_http_exchange *x, void *arg) {
     kt_app *app = arg;
+    static const char loading[] = "{\"status\":\"loading\"}";
     kt_job_counts counts = kt_job_queue_count(app->engine);
     kt_json_writer w = {0};
 
+    if (kt_app_why_not(app)) {
+        kt_http_reply(x, 503, "Retry-After: 1\r\n", "application/json", loading,
+                      sizeof loading - 1);
+        return;
+    }
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "status", "ok");
     kt_json_add_int(&w, "running", counts.running);
