@@ -327,13 +327,16 @@ void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
     }
 }
 
-/* Workers take no signals: those belong to the threads of the program. */
+/* Workers take no signals that are sent: those belong to the threads of the program. What an instruction of
+ * their own raises stays open, or the process would end without the program's handler. */
 static int start_thread(worker *w) {
-    sigset_t all, old;
+    static const int own[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP};
+    sigset_t mask, old;
     int rc;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    sigfillset(&mask);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&mask, own[i]);
+    pthread_sigmask(SIG_SETMASK, &mask, &old);
     rc = pthread_create(&w->thread, NULL, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;

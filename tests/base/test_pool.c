@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -443,6 +444,39 @@ static void burn(void *arg, int64_t begin, int64_t end, int tid) {
     volatile double x = 1;
     (void)tid;
     for (int64_t i = 0; i < (end - begin) * *(int64_t *)arg; i++) x = x * 1.0000001;
+}
+
+/* Tasks that meet an instruction nobody knows, which the program's own handler steps over. */
+static _Atomic int stepped_over, threads_seen;
+
+static void step_over(int number, siginfo_t *info, void *context) {
+    ucontext_t *u = context;
+
+    (void)number, (void)info;
+    u->uc_mcontext.gregs[REG_RIP] += 2; /* the length of UD2 */
+    stepped_over++;
+}
+
+static void meet_ud2(void *arg, int64_t begin, int64_t end, int tid) {
+    (void)arg;
+    atomic_fetch_or(&threads_seen, 1 << tid);
+    for (int64_t i = begin; i < end; i++) {
+        __asm__ volatile("ud2");
+        usleep(1000); /* so that every thread comes to have some */
+    }
+}
+
+Test(pool, a_signal_that_a_task_raises_reaches_the_programs_handler) {
+    struct sigaction ours = {.sa_sigaction = step_over, .sa_flags = SA_SIGINFO};
+    kt_pool *pool = make_pool(2, 0);
+    const kt_phase phase = {.run = meet_ud2, .n_tasks = 40};
+
+    cr_assert_eq(sigaction(SIGILL, &ours, NULL), 0);
+    kt_pool_run(pool, &phase, 1);
+    kt_pool_destroy(pool);
+    cr_assert_eq(stepped_over, 40);
+    cr_assert_eq(threads_seen, 3, "threads %d had tasks: none of a worker, nothing was tested",
+                 threads_seen);
 }
 
 static double phase_us(kt_pool *pool, kt_phase *phases, int n_phases, int runs) {
