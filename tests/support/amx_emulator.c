@@ -212,8 +212,16 @@ static bool cpu_has_tiles(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 24 & 1;
 }
 
-kt_status kt_amx_start(kt_err *err) {
+static bool install(void) {
     struct sigaction ours = {.sa_sigaction = on_illegal, .sa_flags = SA_SIGINFO};
+    return installed || (installed = sigaction(SIGILL, &ours, NULL) == 0);
+}
+
+void kt_amx_emulate(void) {
+    if (!cpu_has_tiles()) install();
+}
+
+kt_status kt_amx_start(kt_err *err) {
     kt_cpu cpu;
 
     if (installed) return KT_OK;
@@ -222,8 +230,7 @@ kt_status kt_amx_start(kt_err *err) {
     if (!native && cpu_has_tiles())
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "this CPU has AMX, but the kernel does not permit it");
-    if (!native && sigaction(SIGILL, &ours, NULL) != 0)
-        return kt_fail(err, KT_E_INTERNAL, "no handler for SIGILL");
+    if (!native && !install()) return kt_fail(err, KT_E_INTERNAL, "no handler for SIGILL");
     installed = true;
     return KT_OK;
 }

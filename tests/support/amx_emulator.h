@@ -22,6 +22,9 @@
  * has AMX while the kernel does not permit it: the instructions would fault without being illegal. */
 kt_status kt_amx_start(kt_err *err);
 
+/* The same for a program that asks nobody (tests/machine): does nothing where the CPU has tiles. */
+void kt_amx_emulate(void);
+
 /* Do they run on the hardware? */
 bool kt_amx_is_native(void);
 
