@@ -4,9 +4,13 @@
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
+#include "base/json.h"
+#include "tuner/selfcheck/goal.h"
 #include "tuner/store/replay.h"
 
 /* Run the contest of a row again on the recorded samples. */
@@ -64,4 +68,88 @@ Test(results, every_class_has_its_machine_and_readme) {
             cr_expect_eq(access(path, R_OK), 0, "%s is missing", path);
         }
     globfree(&folders);
+}
+
+static const kt_json *row_of(const kt_json *rows, const kt_check_row *want) {
+    for (size_t i = 0; i < kt_json_length(rows); i++) {
+        const kt_json *r = kt_json_at(rows, i);
+        const char *name = kt_json_string(kt_json_get(r, "name"), NULL);
+        if (name && kt_json_int(kt_json_get(r, "goal"), 0) == want->goal &&
+            strcmp(name, want->name) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+/* The rows of selfcheck.json that follow from journals and tables alone, from those beside it; and all its
+ * rows in selfcheck.txt. */
+static void check_selfcheck(const char *path, const kt_registry *registry) {
+    static const int goals[] = {1, 2, 11, 15, 16};
+    char class_name[64], text_path[1024], *text, *json;
+    kt_check *c = calloc(1, sizeof *c);
+    const kt_json *rows;
+    kt_json_doc *doc;
+    size_t size;
+    kt_err err;
+
+    snprintf(text_path, sizeof text_path, "%s", path);
+    *strrchr(text_path, '/') = '\0';
+    snprintf(class_name, sizeof class_name, "%.63s", strrchr(text_path, '/') + 1);
+    snprintf(text_path, sizeof text_path, KT_SOURCE_DIR "/results/%s/selfcheck.txt", class_name);
+    cr_assert_eq(kt_file_read(path, 1 << 24, &json, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_file_read(text_path, 1 << 24, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_json_parse(json, strlen(json), NULL, &doc, &err), KT_OK, "%s", err.message);
+    rows = kt_json_get(kt_json_root(doc), "rows");
+    *c = (kt_check){.registry = registry,
+                    .results = KT_SOURCE_DIR "/results",
+                    .filed_class = class_name,
+                    .seed = 1};
+    cr_assert_eq(kt_check_init(c, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < kt_builtin_goal_count; i++)
+        for (size_t k = 0; k < sizeof goals / sizeof *goals; k++)
+            if (kt_builtin_goals[i]->number == goals[k]) kt_check_goal(c, kt_builtin_goals[i]);
+    cr_expect_geq(c->n_rows, 10, "%s: %d rows", class_name, c->n_rows);
+    for (int i = 0; i < c->n_rows; i++) {
+        const kt_check_row *r = &c->row[i];
+        const kt_json *filed = row_of(rows, r);
+        const double had = kt_json_double(kt_json_get(filed, "measured"), -1);
+        cr_expect(filed && fabs(had - r->measured) <= 1e-6 * fabs(r->measured),
+                  "%s: goal %d, %s: filed %g, the data beside it says %g", path, r->goal, r->name,
+                  had, r->measured);
+    }
+    for (size_t i = 0; i < kt_json_length(rows); i++) {
+        const char *how = kt_json_string(kt_json_get(kt_json_at(rows, i), "how"), NULL);
+        cr_expect(how && strstr(text, how), "%s lacks: %s", text_path, how);
+    }
+    kt_check_deinit(c);
+    kt_json_destroy(doc);
+    free(text), free(json), free(c);
+}
+
+Test(results, selfchecks_are_of_the_data_beside_them, .timeout = 240) {
+    kt_registry *registry;
+    glob_t files;
+    kt_err err;
+
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, ~(kt_isa)0,
+                                    &registry, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/selfcheck.json", 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) check_selfcheck(files.gl_pathv[i], registry);
+    globfree(&files);
+    kt_registry_destroy(registry);
+}
+
+/* No text without the machine-readable result that the test above holds to the data. */
+Test(results, every_selfcheck_is_filed_both_ways) {
+    glob_t files;
+
+    cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/selfcheck.txt", 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        char json[1024];
+        snprintf(json, sizeof json, "%.*s.json", (int)strlen(files.gl_pathv[i]) - 4,
+                 files.gl_pathv[i]);
+        cr_expect_eq(access(json, R_OK), 0, "%s is missing", json);
+    }
+    globfree(&files);
 }

@@ -115,3 +115,26 @@ int kt_false_discovery(const double *p, int n, double rate, bool *marked) {
     for (int i = 0; i < n; i++) marked[i] = last > 0 && p[i] <= rate * last / n;
     return last;
 }
+
+/* P(at most hits of n) at this rate. */
+static double binomial_tail(int hits, int n, double rate) {
+    double sum = 0;
+    for (int k = 0; k <= hits; k++)
+        sum += exp(lgamma(n + 1.0) - lgamma(k + 1.0) - lgamma(n - k + 1.0) + k * log(rate) +
+                   (n - k) * log1p(-rate));
+    return sum;
+}
+
+double kt_rate_upper(int hits, int n, double confidence) {
+    double low = (double)hits / n, high = 1;
+
+    if (hits >= n) return 1;
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (middle > 0 && binomial_tail(hits, n, middle) > 1 - confidence)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}

@@ -26,6 +26,10 @@ kt_interval kt_quantile_interval(const double *x, int n, double q, double confid
  * with 2 P(Binomial(n, 1/2) <= k). Of fewer than six values all of them, which is 94 % of five. */
 kt_interval kt_median_interval(const double *x, int n, double confidence);
 
+/* The largest rate that still gives at most `hits` of n >= 1 trials with probability 1 - confidence: the one-sided
+ * upper bound of Clopper and Pearson (Biometrika 26, 1934). The lower bound is 1 - kt_rate_upper(n - hits, n). */
+double kt_rate_upper(int hits, int n, double confidence);
+
 /* Median of log(a[i] / b[i]) over pairs taken in the same round, with its paired bootstrap interval.
  * Positive: b is faster. n >= 1; all values > 0. */
 kt_interval kt_paired_log_ratio(const double *a, const double *b, int n, double confidence,

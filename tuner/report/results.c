@@ -220,7 +220,9 @@ static const struct {
     {"bench-line.txt", "`bench-line.txt` and `bench-line.json`: `kttune bench --suite line` and "
                        "the same with `--json`."},
     {"bench-cpu.txt", "`bench-cpu.txt`: `kttune bench --suite cpu`."},
+    {"bench-cpu.json", "`bench-cpu.json`: the same run with its samples (`--out`)."},
     {"selfcheck.txt", "`selfcheck.txt`: `kttune selfcheck`."},
+    {"selfcheck.json", "`selfcheck.json`: the same run (`--out`)."},
 };
 
 static void describe_machine(FILE *to, const char *folder, const kt_fingerprint *f) {

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "tuner/measure/stats.h"
 #include "tuner/selfcheck/goal.h"
 
 static const char journal_end[] = ".journal.jsonl";
@@ -25,9 +26,32 @@ static kt_check_row *new_row(kt_check *c, const char *name, double bar, const ch
     memset(r, 0, sizeof *r);
     r->goal = c->goal;
     r->bar = bar;
+    r->bound = NAN;
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->unit, sizeof r->unit, "%s", unit);
     return r;
+}
+
+static bool keeps(const kt_check_row *r, double x) {
+    return r->at_least ? x >= r->bar : x <= r->bar;
+}
+
+static void measure_row(kt_check_row *r, double measured, bool at_least) {
+    r->measured = measured;
+    r->at_least = at_least;
+    r->is_measured = isfinite(measured);
+    if (r->is_measured) r->verdict = keeps(r, measured) ? KT_CHECK_OK : KT_CHECK_MISSED;
+}
+
+const char *kt_check_verdict_name(kt_check_verdict verdict) {
+    static const char *const names[] = {"unmeasured", "ok", "MISSED", "unproven"};
+    return names[verdict];
+}
+
+void kt_check_bound(kt_check *c, double bound) {
+    kt_check_row *r = &c->row[c->n_rows - 1];
+    r->bound = bound;
+    if (r->verdict == KT_CHECK_OK && !keeps(r, bound)) r->verdict = KT_CHECK_UNPROVEN;
 }
 
 void kt_check_at_most(kt_check *c, const char *name, double measured, double bar, const char *unit,
@@ -35,9 +59,7 @@ void kt_check_at_most(kt_check *c, const char *name, double measured, double bar
     kt_check_row *r = new_row(c, name, bar, unit);
     va_list args;
 
-    r->measured = measured;
-    r->is_measured = isfinite(measured);
-    r->ok = r->is_measured && measured <= bar;
+    measure_row(r, measured, false);
     va_start(args, how);
     vsnprintf(r->how, sizeof r->how, how, args);
     va_end(args);
@@ -48,13 +70,24 @@ void kt_check_at_least(kt_check *c, const char *name, double measured, double ba
     kt_check_row *r = new_row(c, name, bar, unit);
     va_list args;
 
-    r->measured = measured;
-    r->at_least = true;
-    r->is_measured = isfinite(measured);
-    r->ok = r->is_measured && measured >= bar;
+    measure_row(r, measured, true);
     va_start(args, how);
     vsnprintf(r->how, sizeof r->how, how, args);
     va_end(args);
+}
+
+void kt_check_rate(kt_check *c, const char *name, int hits, int n, double bar_percent,
+                   bool at_least, const char *how, ...) {
+    kt_check_row *r = new_row(c, name, bar_percent, "%");
+    va_list args;
+
+    va_start(args, how);
+    vsnprintf(r->how, sizeof r->how, how, args);
+    va_end(args);
+    if (n < 1) return;
+    measure_row(r, 100.0 * hits / n, at_least);
+    kt_check_bound(
+        c, 100 * (at_least ? 1 - kt_rate_upper(n - hits, n, 0.95) : kt_rate_upper(hits, n, 0.95)));
 }
 
 void kt_check_missing(kt_check *c, const char *name, double bar, const char *unit, const char *why,
@@ -94,6 +127,13 @@ void kt_check_goal(kt_check *c, const kt_goal *goal) {
 
 /* --- what is filed --- */
 
+void kt_check_class(const kt_check *c, char *out, size_t size) {
+    if (c->filed_class)
+        snprintf(out, size, "%s", c->filed_class);
+    else
+        kt_machine_class(c->machine, out, size);
+}
+
 static kt_status load_journal(kt_check *c, const char *folder, const char *name, kt_err *err) {
     char path[KT_CHECK_PATH_BYTES];
     int i = c->n_journals;
@@ -119,7 +159,7 @@ static kt_status load_journals(kt_check *c, const char *results, kt_err *err) {
     kt_status st = KT_OK;
     int n;
 
-    kt_machine_class(c->machine, class_name, sizeof class_name);
+    kt_check_class(c, class_name, sizeof class_name);
     if (snprintf(folder, sizeof folder, "%s/%s", results, class_name) >= (int)sizeof folder)
         return kt_fail(err, KT_E_INVALID, "%s: path too long", results);
     n = scandir(folder, &names, NULL, alphasort); /* none there: nothing filed */

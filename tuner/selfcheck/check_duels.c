@@ -103,7 +103,7 @@ kt_status kt_check_filed_table(const kt_check *c, const char *model, char *name,
                                kt_table **out) {
     char class_name[64], path[2 * KT_CHECK_PATH_BYTES];
 
-    kt_machine_class(c->machine, class_name, sizeof class_name);
+    kt_check_class(c, class_name, sizeof class_name);
     snprintf(name, name_bytes, "%s/%s", class_name, model);
     snprintf(path, sizeof path, "%s/%s/%s.kttable.json", c->results, class_name, model);
     return kt_table_load(path, out, NULL);

@@ -44,6 +44,7 @@ static kt_status measure(kt_check *c, const kt_table *t, const char *name, kt_er
                          "%lld tokens, %s: its choices by rows against each of them alone; 95 %% "
                          "interval %+.1f to %+.1f %%; best: %s",
                          (long long)tokens, name, 100 * r.low, 100 * r.high, r.best);
+        kt_check_bound(c, 100 * r.high);
     }
     kt_layer_session_destroy(session);
     return st;

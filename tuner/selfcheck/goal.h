@@ -12,23 +12,42 @@
 #define KT_CHECK_ROWS 96
 #define KT_CHECK_JOURNALS 32
 
+/* UNPROVEN: what was measured keeps the bar, but so small a sample cannot show that it does. */
+typedef enum kt_check_verdict {
+    KT_CHECK_UNMEASURED = 0,
+    KT_CHECK_OK,
+    KT_CHECK_MISSED,
+    KT_CHECK_UNPROVEN
+} kt_check_verdict;
+
+/* "ok", "MISSED", .. */
+const char *kt_check_verdict_name(kt_check_verdict verdict);
+
+/* Rows that read filed data begin their name so; all others are measured now. */
+#define KT_CHECK_FILED "filed: "
+
 typedef struct kt_check_row {
     int goal;
     char name[64], unit[16];
     double measured, bar;
     bool at_least;    /* the bar is a floor; else a ceiling */
     bool is_measured; /* false: it could not be measured, `how` says why */
-    bool ok;
+    /* What the sample supports at 95 % (kt_check_bound); NaN where the row is no estimate. */
+    double bound;
+    kt_check_verdict verdict;
     char how[320]; /* on what, and how to repeat it; where a bar is missed, why */
 } kt_check_row;
 
 /* Everything a goal may use. */
 typedef struct kt_check {
-    const kt_registry *registry;       /* borrowed */
-    const kt_topology *topology;       /* borrowed */
-    const kt_fingerprint *machine;     /* with ceilings; borrowed */
-    const char *program;               /* this kttune, to be run as a child */
-    const char *results;               /* folder of all classes */
+    const kt_registry *registry;   /* borrowed */
+    const kt_topology *topology;   /* borrowed */
+    const kt_fingerprint *machine; /* with ceilings; borrowed */
+    const char *program;           /* this kttune, to be run as a child */
+    const char *results;           /* folder of all classes */
+    /* Only rows of filed data, of this machine class; NULL = all rows, data of this machine's class.
+     * With it topology and machine may be NULL. */
+    const char *filed_class;
     char scratch[KT_CHECK_PATH_BYTES]; /* an empty folder, removed at the end */
     bool quick, full; /* full: as many trials as the promises name, however long that takes */
     uint64_t seed;
@@ -53,10 +72,14 @@ typedef struct kt_goal {
     const char *title;
     /* Report rows; an error is reported as a row that was not measured. */
     kt_status (*measure)(kt_check *c, kt_err *err);
+    bool reads_filed; /* it has rows of filed data */
 } kt_goal;
 
 extern const kt_goal *const kt_builtin_goals[];
 extern const size_t kt_builtin_goal_count;
+
+/* The machine class whose filed data is read. */
+void kt_check_class(const kt_check *c, char *out, size_t size);
 
 /* Fill scratch and journals; what is above them is set. */
 kt_status kt_check_init(kt_check *c, kt_err *err);
@@ -70,6 +93,11 @@ void kt_check_at_most(kt_check *c, const char *name, double measured, double bar
                       const char *how, ...) __attribute__((format(printf, 6, 7)));
 void kt_check_at_least(kt_check *c, const char *name, double measured, double bar, const char *unit,
                        const char *how, ...) __attribute__((format(printf, 6, 7)));
+/* What the last row's sample supports at 95 % (or as `how` says): the row is ok only if this keeps the bar too. */
+void kt_check_bound(kt_check *c, double bound);
+/* A row of `hits` in n trials, in percent, with its one-sided 95 % bound. */
+void kt_check_rate(kt_check *c, const char *name, int hits, int n, double bar_percent,
+                   bool at_least, const char *how, ...) __attribute__((format(printf, 7, 8)));
 /* A row that could not be measured: not ok. */
 void kt_check_missing(kt_check *c, const char *name, double bar, const char *unit, const char *why,
                       ...) __attribute__((format(printf, 5, 6)));

@@ -76,4 +76,4 @@ static kt_status measure(kt_check *c, kt_err *err) {
     return KT_OK;
 }
 
-const kt_goal kt_goal_03_budget = {3, "budgets", measure};
+const kt_goal kt_goal_03_budget = {3, "budgets", measure, false};

@@ -146,4 +146,4 @@ static kt_status measure(kt_check *c, kt_err *err) {
     return KT_OK;
 }
 
-const kt_goal kt_goal_07_mutants = {7, "gate rejects faults", measure};
+const kt_goal kt_goal_07_mutants = {7, "gate rejects faults", measure, false};

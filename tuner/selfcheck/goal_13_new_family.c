@@ -115,15 +115,18 @@ static kt_status measure(kt_check *c, kt_err *err) {
     snprintf(journal, sizeof journal, "%s/whole.journal.jsonl", c->scratch);
     if (st == KT_OK) st = tune(c, c->registry, &all, journal, &whole, &full, err);
     if (st == KT_OK) st = tune(c, c->registry, &all, journal, &repeat, &again, err);
-    if (st == KT_OK)
-        kt_check_at_most(c, "time to tune again what has not changed",
-                         100 * again.kernel_seconds / full.kernel_seconds, 0, "%",
-                         "%zu of %zu cells taken from the journal, %.2f s instead of %.1f s",
-                         again.n_reused, again.n_cells, repeat, whole);
+    if (st == KT_OK) {
+        kt_check_at_most(c, "wall time to tune again what has not changed", 100 * repeat / whole, 5,
+                         "%", "%.2f s instead of %.1f s, journal and packing included", repeat,
+                         whole);
+        kt_check_at_most(c, "cells decided again without cause",
+                         (double)(again.n_cells - again.n_reused), 0, "cells",
+                         "%zu of %zu cells taken from the journal", again.n_reused, again.n_cells);
+    }
     for (int i = 0; st == KT_OK && i < 2; i++) st = add_family(c, &own, i, rows, &full, err);
     kt_cell_list_deinit(&all);
     kt_cell_list_deinit(&own);
     return st;
 }
 
-const kt_goal kt_goal_13_new_family = {13, "a new variant family", measure};
+const kt_goal kt_goal_13_new_family = {13, "a new variant family", measure, false};
