@@ -95,8 +95,10 @@ Test(json, refuses_malformed_texts_with_line_and_column) {
         {"\"\\ud800\\u0041\"", "lone surrogate"},
         {"\"\\ud800\\ud800\"", "lone surrogate"},
         {"\"\\ud800x\"", "lone surrogate"},
+        {"\"\\ud800\\ue000\"", "lone surrogate"},
         {"\"a\tb\"", "1:3: control character"},
         {"\"a\nb\"", "1:3: control character"},
+        {"\"a\x1f\"", "1:3: control character"},
         {"[\n \"\xc3\xa4\", x]", "2:7: found 'x'"}, /* the umlaut counts as one column */
         {"[1]\n\n  ]", "3:3: found ']'"},
         {"/* c */ 1", "1:1: found '/'"},
@@ -254,6 +256,7 @@ Test(json, integers_are_exact) {
         {"0e999999999999", 1, 0},
         {"1e18", 1, 1000000000000000000},
         {"1e19", 0, 0},
+        {"2e19", 0, 0}, /* which is positive again modulo 2^64 */
         {"1e999999999999", 0, 0},
         {"0.000000000000000000000000001e27", 1, 1},
         {"1000000000000000000000000000e-27", 1, 1},
@@ -265,6 +268,37 @@ Test(json, integers_are_exact) {
         cr_assert_str_eq(kt_json_lexeme(kt_json_root(doc)), cases[i].text);
         kt_json_destroy(doc);
     }
+}
+
+/* Over 2^53 rounding the digits first and the power after them would round twice. */
+Test(json, long_numbers_are_rounded_once) {
+    static const struct {
+        const char *text;
+        double value;
+    } cases[] = {{"5258986265376043509e-22", 0.0005258986265376043509},
+                 {"4154830492154097476e3", 4154830492154097476000.0},
+                 {"3510339630665747483e-5", 35103396306657.47483},
+                 {"9007199254740993", 9007199254740992.0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_json_doc *doc = parse(cases[i].text);
+        double got = kt_json_double(kt_json_root(doc), 0);
+        cr_expect(got == cases[i].value, "%s: %.17g, expected %.17g", cases[i].text, got,
+                  cases[i].value);
+        kt_json_destroy(doc);
+    }
+}
+
+/* A key is found by all of its bytes, in small objects and in large ones. */
+Test(json, keys_are_compared_whole) {
+    kt_json_doc *doc = parse("{\"ab\":1,\"abc\":2,\"big\":1e999}");
+    const kt_json *root = kt_json_root(doc);
+
+    cr_expect_null(kt_json_get(root, "a"));
+    cr_expect_null(kt_json_get(root, "abcd"));
+    cr_expect_null(kt_json_get(root, ""));
+    cr_expect_eq(kt_json_int(kt_json_get(root, "abc"), 0), 2);
+    cr_expect_eq(kt_json_double(kt_json_get(root, "big"), -1), -1, "no double holds it");
+    kt_json_destroy(doc);
 }
 
 Test(json, typed_lookup_explains) {

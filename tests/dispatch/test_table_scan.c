@@ -98,3 +98,60 @@ Test(table_scan, declines_what_is_spelled_otherwise) {
     cr_expect_gt(n_declined, size);
     kt_json_writer_deinit(&w);
 }
+
+/* A row whose `member` is written as `text` instead: declined, or read as the JSON reader reads it. */
+static bool scans_like_json(const char *member, const char *text) {
+    kt_table_row row, scanned, parsed;
+    kt_json_writer w = {0};
+    kt_json_doc *doc = NULL;
+    char line[2048];
+    const char *at, *end;
+    kt_rng rng;
+    size_t size;
+    bool is_scanned;
+
+    kt_rng_seed(&rng, 3);
+    draw(&rng, &row);
+    write_row(&w, &row);
+    at = strstr(w.text, member);
+    cr_assert_not_null(at, "%s is not in %s", member, w.text);
+    at += strlen(member);
+    end = at + strcspn(at, ",]}");
+    size = (size_t)snprintf(line, sizeof line, "%.*s%s%s", (int)(at - w.text), w.text, text, end);
+    is_scanned = kt_table_scan_row(line, size, &scanned);
+    if (is_scanned) {
+        cr_assert_eq(kt_json_parse(line, size, NULL, &doc, NULL), KT_OK, "%s", line);
+        cr_assert_eq(kt_table_read_row(kt_json_root(doc), "row", &parsed, NULL), KT_OK, "%s", line);
+        cr_expect_eq(memcmp(&scanned, &parsed, sizeof parsed), 0, "%s", line);
+    }
+    kt_json_destroy(doc);
+    kt_json_writer_deinit(&w);
+    return is_scanned;
+}
+
+Test(table_scan, numbers_that_no_double_holds_are_left_to_the_json_reader) {
+    cr_expect(scans_like_json("\"time_ns\":", "9007199254740991"));
+    cr_expect_not(scans_like_json("\"time_ns\":", "9007199254740993"));
+    cr_expect_not(scans_like_json("\"time_ns\":", "900719925474099.25"));
+    cr_expect_not(scans_like_json("\"time_ns\":", "1.0000000000000002"));
+    cr_expect_not(scans_like_json("\"time_ns\":", "18446744073709551617"), "over 64 bits");
+    cr_expect(scans_like_json("\"error\":", "1e-22"));
+    cr_expect(scans_like_json("\"error\":", "3e-9"));
+    cr_expect_not(scans_like_json("\"error\":", "1e-23"));
+    cr_expect_not(scans_like_json("\"error\":", "01"));
+    cr_expect_not(scans_like_json("\"time_ns\":", "-5"));
+}
+
+/* As many characters as there is room for, and one more. */
+Test(table_scan, texts_that_do_not_fit_are_declined) {
+    char text[128];
+
+    memset(text, 'x', sizeof text);
+    text[0] = text[96] = '"';
+    text[97] = '\0';
+    cr_expect(scans_like_json("\"config\":", text), "95 characters");
+    text[96] = 'x';
+    text[97] = '"';
+    text[98] = '\0';
+    cr_expect_not(scans_like_json("\"config\":", text), "96 characters");
+}

@@ -112,6 +112,7 @@ Test(gguf_tensors, refuses_what_does_not_fit) {
         {good.offset, (uint64_t)-64, 8, "offset 18446744073709551552"},
         {8, (uint64_t)1 << 40, 8, "1099511627776 tensors"},
         {good.name - 4, 3, 4, "alignment is 3"},
+        {good.name - 4, 24, 4, "alignment is 24"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

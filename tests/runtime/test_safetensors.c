@@ -79,6 +79,25 @@ Test(safetensors, what_is_written_reads_back) {
     kt_temp_remove(folder);
 }
 
+/* Tensors without elements lie where others begin, whatever their order in the header. */
+Test(safetensors, empty_tensors_overlap_nothing) {
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                                 "\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},"
+                                 "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]},"
+                                 "\"d\":{\"dtype\":\"I64\",\"shape\":[0],\"data_offsets\":[8,8]}}";
+    char folder[PATH_MAX], path[PATH_MAX + 16];
+    kt_checkpoint *c = NULL;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/x.safetensors", folder);
+    make_file(folder, "x.safetensors", header, 12);
+    cr_assert_eq(kt_checkpoint_open_file(path, &c, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_checkpoint_count(c), 4u);
+    kt_checkpoint_close(c);
+    kt_temp_remove(folder);
+}
+
 Test(safetensors, headers_that_lie_are_refused) {
     expect_refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4,
                    KT_E_FORMAT, "truncated");
@@ -128,6 +147,7 @@ Test(safetensors, headers_that_lie_are_refused) {
 Test(safetensors, files_too_short_for_their_header_are_refused) {
     const unsigned char huge[] = {255, 255, 255, 255, 255, 255, 255, 255, '{', '}'};
     const unsigned char long_header[] = {64, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    const unsigned char no_room[] = {4, 0, 0, 0, 0, 0, 0, 0, '{', '}'}, zeros[7] = {0};
     const struct {
         const unsigned char *data;
         size_t size;
@@ -135,6 +155,8 @@ Test(safetensors, files_too_short_for_their_header_are_refused) {
     } cases[] = {{huge, 0, "truncated"},
                  {huge, 5, "truncated"},
                  {huge, sizeof huge, "truncated"},
+                 {zeros, sizeof zeros, "7 bytes are too few"},
+                 {no_room, sizeof no_room, "should have 4 bytes"},
                  {long_header, sizeof long_header, "64 bytes"}};
     char folder[PATH_MAX], path[PATH_MAX + 16];
     kt_checkpoint *c;
@@ -180,6 +202,8 @@ Test(safetensors, an_index_is_checked_against_its_shards) {
                 KT_E_NOT_FOUND, "gone.safetensors");
     check_index("{\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"two.safetensors\"}}",
                 KT_E_MISMATCH, "'a' should be in two.safetensors");
+    check_index("{\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}}",
+                KT_E_MISMATCH, "'a' should be in two.safetensors, is in one.safetensors");
     check_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\"}}",
                 KT_E_MISMATCH, "'b'");
     check_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"again.safetensors\"}}",

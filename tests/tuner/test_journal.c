@@ -362,6 +362,129 @@ Test(ledger, anything_else_is_measured_again) {
     kt_temp_remove(p.folder);
 }
 
+/* Replace `from` by `to` in the first record of the journal, whose checksum is made right again; "" for both
+ * takes the record out. */
+static void edit_first_record(const place *p, const char *from, const char *to) {
+    char *text, *at, *edited, *newline;
+    size_t size, head;
+    FILE *f;
+
+    cr_assert_eq(kt_file_read(p->path, 1 << 20, &text, &size, NULL), KT_OK);
+    newline = memchr(text, '\n', size);
+    edited = malloc(size + 256);
+    cr_assert(newline && edited);
+    head = (size_t)(newline - text) - 18; /* without ,"crc":"5e1f00aa"} */
+    at = memmem(text, head, from, strlen(from));
+    cr_assert(at, "the first record lacks %s", from);
+    head = (size_t)sprintf(edited, "%.*s%s%.*s", (int)(at - text), text, to,
+                           (int)(text + head - at - (ptrdiff_t)strlen(from)), at + strlen(from));
+    f = fopen(p->path, "wb");
+    if (*from) fprintf(f, "%s,\"crc\":\"%08x\"}\n", edited, kt_crc32(edited, head));
+    fwrite(newline + 1, 1, size - (size_t)(newline + 1 - text), f);
+    fclose(f);
+    free(edited);
+    free(text);
+}
+
+/* Whoever compiled otherwise, or measured by other rules, has measured something else. */
+Test(ledger, other_builds_and_protocols_are_measured_again) {
+    static const struct {
+        const char *from, *to, *what;
+        bool is_taken;
+    } edits[] = {{"\"seed\":1", "\"seed\":2", "another seed", true},
+                 {"\"compiler\":\"", "\"compiler\":\"x", "another compiler", false},
+                 {"\"compiler\":", "\"Compiler\":", "no compiler", false},
+                 {"\"version\":\"", "\"version\":\"9", "another version", false},
+                 {"\"protocol\":", "\"protocol\":9", "another protocol", false},
+                 {"\"protocol\":", "\"Protocol\":", "no protocol", false},
+                 {"\"t\":\"session\"", "\"t\":\"sessions\"", "no session", false},
+                 {"", "", "records before any session", false}};
+    static const int live[] = {0, 1, 2};
+    kt_fingerprint f = machine();
+    kt_contender list[N];
+    kt_contenders c;
+    kt_samples s;
+
+    make_contenders(&c, list);
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        place p = make_place();
+        record(&p, &f, 4);
+        edit_first_record(&p, edits[i].from, edits[i].to);
+        cr_assert_eq(kt_samples_create(N, &s, NULL), KT_OK);
+        cr_expect_eq(replays(&p, &f, 4, &c, live, N, ROUNDS, &s), edits[i].is_taken, "%s",
+                     edits[i].what);
+        kt_samples_destroy(&s);
+        kt_temp_remove(p.folder);
+    }
+}
+
+/* Two machines share a folder: what is between a session of the other and the next one is the other's. */
+Test(ledger, sessions_of_two_machines_are_kept_apart) {
+    static const int live[] = {0, 1, 2};
+    place p = make_place();
+    kt_fingerprint f = machine(), other_machine = f, narrower, probed;
+    kt_contender list[N];
+    kt_contenders c;
+    kt_samples s;
+
+    f.isa = KT_ISA_AVX2 | KT_ISA_AVX512;
+    f.ceilings.stream_gbs_1t = 20;
+    narrower = probed = f;
+    narrower.isa = KT_ISA_AVX2;
+    probed.ceilings.stream_gbs_1t = 40;
+    other_machine.family = 26;
+    record(&p, &f, 4);
+    record(&p, &other_machine, 8);
+    make_contenders(&c, list);
+    cr_assert_eq(kt_samples_create(N, &s, NULL), KT_OK);
+    cr_expect_not(replays(&p, &f, 8, &c, live, N, ROUNDS, &s), "the other's");
+    cr_expect_not(replays(&p, &other_machine, 4, &c, live, N, ROUNDS, &s), "the first's");
+    cr_expect_not(replays(&p, &narrower, 4, &c, live, N, ROUNDS, &s), "fewer instructions");
+    cr_expect(replays(&p, &probed, 4, &c, live, N, ROUNDS, &s), "a probe twice as good");
+    kt_samples_destroy(&s);
+    kt_temp_remove(p.folder);
+}
+
+/* The second rung of a contest goes on behind the first; its voided rounds are counted from its own first. */
+Test(ledger, later_rungs_are_replayed_behind_earlier_ones) {
+    static const int live[] = {0, 1, 2};
+    place p = make_place();
+    kt_fingerprint f = machine();
+    kt_tune_cell cell = make_cell(4);
+    kt_contender list[N];
+    kt_contenders c;
+    kt_samples want, got;
+    kt_ledger l = open_ledger(&p, &f);
+    kt_rung_store store;
+
+    make_contenders(&c, list);
+    make_samples(&want, 2 * ROUNDS);
+    want.voided[1] = 0;
+    want.voided[ROUNDS + 2] = 1;
+    store = begin_contest(&l, &cell, &c);
+    want.n_rounds = ROUNDS;
+    cr_assert_eq(store.record(store.arg, 0, live, N, ROUNDS, 0, &want, NULL), KT_OK);
+    want.n_rounds = 2 * ROUNDS;
+    cr_assert_eq(store.record(store.arg, 1, live, N, ROUNDS, ROUNDS, &want, NULL), KT_OK);
+    kt_ledger_close(&l);
+
+    cr_assert_eq(kt_samples_create(N, &got, NULL), KT_OK);
+    l = open_ledger(&p, &f);
+    store = begin_contest(&l, &cell, &c);
+    for (int rung = 0; rung < 2; rung++)
+        cr_assert(store.replay(store.arg, rung, live, N, ROUNDS, &got), "rung %d", rung);
+    cr_expect_eq(got.n_rounds, 2 * ROUNDS);
+    cr_expect_eq(got.n_voided, 1);
+    cr_expect_arr_eq(got.voided, want.voided, 2 * ROUNDS);
+    for (int i = 0; i < N; i++)
+        for (int r = 0; r < 2 * ROUNDS; r++)
+            cr_expect_eq(got.ns[i * KT_MAX_SAMPLES + r], want.ns[i * KT_MAX_SAMPLES + r]);
+    kt_ledger_close(&l);
+    kt_samples_destroy(&want);
+    kt_samples_destroy(&got);
+    kt_temp_remove(p.folder);
+}
+
 /* A run that measures everything again takes nothing over, and neither does a later one from before it;
  * what is recorded of other cells stays in force. */
 Test(ledger, a_forgotten_cell_is_measured_again) {
@@ -479,9 +602,22 @@ Test(ledger, decisions_hold_for_the_same_contest_only) {
     cr_expect_not(kt_ledger_decided(&l, &cell, id + 1, &got));
     cell.threads = 2;
     cr_expect_not(kt_ledger_decided(&l, &cell, id, &got));
+    cell.threads = 1;
+    begin_contest(&l, &cell, &c);
+    row.time_ns = 90;
+    cr_assert_eq(kt_ledger_keep(&l, &row, &terms, NULL), KT_OK);
+    kt_ledger_close(&l);
+    c.default_index = 2; /* as the contest was that the row was kept in */
+    l = open_ledger(&p, &f);
+    cr_assert(kt_ledger_decided(&l, &cell, kt_contest_id(&c, "auto"), &got), "a kept row");
+    cr_expect_eq(got.time_ns, 90);
+    cr_assert_eq(kt_ledger_forget(&l, &cell, NULL), KT_OK);
+    cr_expect_not(kt_ledger_decided(&l, &cell, id, &got), "forgotten");
+    kt_ledger_close(&l);
+    l = open_ledger(&p, &f);
+    cr_expect_not(kt_ledger_decided(&l, &cell, id, &got), "forgotten by the last session");
     kt_ledger_close(&l);
     f.usable_cores = 8;
-    cell.threads = 1;
     l = open_ledger(&p, &f);
     cr_expect_not(kt_ledger_decided(&l, &cell, id, &got), "another machine");
     kt_ledger_close(&l);

@@ -92,6 +92,19 @@ Test(stats, interval_of_a_median_holds_it_whatever_the_distribution) {
               covered);
 }
 
+/* Of two values 0 and 1 a resample has the first quartile 0, 0.25 or 1, with chances of 1/4, 1/2 and 1/4. */
+Test(stats, resampled_quantiles_lie_between_order_statistics) {
+    static const double x[] = {1, 0};
+    kt_interval i;
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 4);
+    i = kt_quantile_interval(x, 2, 0.25, 0.2, &rng);
+    cr_expect(i.low == 0.25 && i.point == 0.25 && i.high == 0.25, "%g %g", i.low, i.high);
+    i = kt_quantile_interval(x, 2, 0.25, 0.9, &rng);
+    cr_expect(i.low == 0 && i.high == 1, "%g %g", i.low, i.high);
+}
+
 /* 95 % intervals must cover the truth about 95 times of 100: 400 trials have a standard error of
  * 1.1 %, and the percentile method is known to undercover a little at n = 30. */
 Test(stats, intervals_cover_the_truth_as_often_as_they_say) {
@@ -162,4 +175,10 @@ Test(stats, false_discoveries_are_bounded_as_in_the_paper) {
     for (int i = 0; i < 15; i++) cr_expect_eq(marked[i], i < 4);
     cr_expect_eq(kt_false_discovery(p + 9, 6, 0.05, marked), 0);
     cr_expect_not(marked[0]);
+    /* A value on the limit itself is one; so are all where only the largest keeps its own. */
+    cr_expect_eq(kt_false_discovery((const double[]){0.05}, 1, 0.05, marked), 1);
+    cr_expect(marked[0]);
+    cr_expect_eq(kt_false_discovery((const double[]){0.05, 0.04}, 2, 0.05, marked), 2);
+    cr_expect(marked[0] && marked[1]);
+    cr_expect_eq(kt_false_discovery((const double[]){0.051, 0.026}, 2, 0.05, marked), 0);
 }
