@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "tests/support/attempts.h"
 
 enum { MAX_PHASES = 12, MAX_TASKS = 400, MAX_TIDS = 16 };
 
@@ -512,10 +513,10 @@ static double times_slower_beside_a_hog(kt_pool *pool) {
  * which may begin between the two measurements, but hardly so three times. */
 Test(pool, a_busy_neighbour_costs_in_proportion, .timeout = 120) {
     kt_pool *pool = make_pool(kt_usable_cores(), 0);
+    kt_attempts tries = {3, 0};
     double times = 10;
 
-    for (int attempt = 0; attempt < 3 && times >= 10; attempt++)
-        times = times_slower_beside_a_hog(pool);
+    while (kt_attempts_next(&tries, times < 10)) times = times_slower_beside_a_hog(pool);
     kt_pool_destroy(pool);
     cr_assert_lt(times, 10, "a busy neighbour makes phases %.1f times slower", times);
 }

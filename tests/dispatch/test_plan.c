@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp.h"
 
 static const kt_problem gemm = {
@@ -451,7 +452,7 @@ Test(plan, many_rows_of_int4_share_their_scales) {
                     .topk = 8};
     bench b;
 
-    if (KT_ISA_AVX512VNNI & ~kt_isa_available()) cr_skip_test("needs AVX-512 VNNI");
+    kt_skip_without_isa(KT_ISA_AVX512VNNI, "tuned rows of AVX-512 VNNI");
     open_bench(&b);
     kt_registry_destroy(b.registry);
     cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,

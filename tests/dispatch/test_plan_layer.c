@@ -9,6 +9,7 @@
 #include "base/cpu.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp.h"
 
 static const kt_problem experts = {.op = KT_OP_MOE_FFN,
@@ -223,7 +224,7 @@ Test(plan_layer, rows_that_their_layer_denies_run_the_default) {
     cr_assert_eq(
         kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, cpu.isa, &registry, &err),
         KT_OK);
-    if (!kt_registry_find(registry, fast)) cr_skip_test("no AVX2");
+    kt_skip_without_isa(KT_ISA_AVX2, fast);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kt_table_plan gain = cell("layer_gain", 64, "zipf:0.6", 6.9, "table");
         kt_choice_map *map = calloc(1, sizeof *map);

@@ -7,6 +7,7 @@
 #include "base/cpu.h"
 #include "dispatch/cost/cost.h"
 #include "dispatch/plan/plan.h"
+#include "tests/support/skip.h"
 
 #define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
@@ -51,8 +52,7 @@ static void open_bench(bench *b) {
     memset(b, 0, sizeof *b);
     b->log.level = KT_LOG_ERROR;
     b->log.stream = stderr;
-    if (!(kt_isa_available() & KT_ISA_AVX512))
-        cr_skip_test("libraries' self-tests of such a machine need AVX-512");
+    kt_skip_without_isa(KT_ISA_AVX512, "self-tests of libraries on such a machine");
     cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, sapphire_rapids,
                                     &b->registry, &err),
                  KT_OK, "%s", err.message);

@@ -19,6 +19,7 @@
 #include "kernels/moe_ffn/moe_gate.h"
 #include "tests/kernels/variant_walk.h"
 #include "tests/support/amx_emulator.h"
+#include "tests/support/skip.h"
 
 #define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
@@ -37,7 +38,7 @@ static size_t *amx_variants(kt_op op, size_t *count) {
 /* Besides tiles the variants use AVX-512, which nobody emulates. */
 static void start(void) {
     kt_err err = {0};
-    if (!(kt_isa_available() & KT_ISA_AVX512)) cr_skip_test("AMX variants also need AVX-512");
+    kt_skip_without_isa(KT_ISA_AVX512, "AMX variants");
     if (kt_amx_start(&err) != KT_OK) cr_skip_test("%s", err.message);
 }
 

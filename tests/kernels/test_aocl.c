@@ -10,6 +10,7 @@
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/gemm/aocl.h"
 #include "tests/kernels/variants_of.h"
+#include "tests/support/skip.h"
 
 extern const kt_variant kt_variant_w48_a8_aocl__lib, kt_variant_wbf16_abf16_aocl__lib,
     kt_variant_w4g32_bf16_aocl__lib, kt_variant_dense_aocl__lib;
@@ -40,15 +41,14 @@ static void expect_refused(const char *kind, kt_status status, const char *words
     }
 }
 
-static bool machine_can(void) {
-    for (int i = 0; i < N_VARIANTS; i++)
-        if (variants[i]->isa & ~kt_isa_available()) return false;
-    return true;
+/* What the library itself needs: AVX-512 VNNI and BF16. */
+static void skip_where_it_cannot_run(void) {
+    for (int i = 0; i < N_VARIANTS; i++) kt_skip_without_isa(variants[i]->isa, variants[i]->name);
 }
 
 Test(aocl, a_right_library_passes_the_gate) {
     static const int64_t shapes[][3] = {{1, 64, 32}, {5, 65, 96}, {70, 130, 64}, {257, 17, 160}};
-    if (!machine_can()) cr_skip_test("needs AVX-512 VNNI and BF16, as the library does");
+    skip_where_it_cannot_run();
     use("right");
     for (int i = 0; i < N_VARIANTS; i++) {
         const kt_variant *v = variants[i];
@@ -70,7 +70,7 @@ Test(aocl, a_right_library_passes_the_gate) {
 }
 
 Test(aocl, a_library_that_is_wrong_is_refused) {
-    if (!machine_can()) cr_skip_test("needs AVX-512 VNNI and BF16, as the library does");
+    skip_where_it_cannot_run();
     expect_refused("wrong", KT_E_MISMATCH, "self-test");
 }
 

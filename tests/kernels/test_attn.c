@@ -9,6 +9,7 @@
 #include "kernels/attn/attn_gate.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 static kt_config config_at(const kt_variant *v, int i) {
     kt_config c = {{0}};
@@ -32,7 +33,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
     const kt_variant *v = kt_builtin_variants[*index];
     kt_err err;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int c = 0; c < v->params[0].count; c++) {
             const int64_t *s = shapes[i];
@@ -131,7 +132,7 @@ ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) 
     size_t bytes = (size_t)(p.m * p.n * p.k) * sizeof(float);
     float *want[3] = {malloc(bytes), malloc(bytes), malloc(bytes)};
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int c = 0; c < v->params[0].count * 3; c++) {
         if (!(v->weights & 1u << caches[c % 3])) continue;
         fixture f = fixture_make(v, (p.weights = caches[c % 3], p));
@@ -162,7 +163,7 @@ ParameterizedTestParameters(attn, reads_no_key_past_the_position_and_stays_insid
 ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_inside) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int64_t context = 1; context <= 140; context += 3)
         for (int64_t d = 16; d <= 112; d += 32) {
             kt_problem p = {.op = KT_OP_ATTN,
@@ -200,7 +201,7 @@ ParameterizedTest(size_t *index, attn, hands_on_a_scale_that_is_no_number) {
                           .weights = KT_W_INT8_CHANNEL,
                           .context = 90};
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int i = 0; i < 4; i++) {
         if (!(v->weights & 1u << p.weights)) continue;
         fixture f = fixture_make(v, p);

@@ -9,6 +9,7 @@
 #include "kernels/attn/attn_job.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 enum { HEADS = 6, KV_HEADS = 2, D = 32, CONTEXT = 2600, MAX_ROWS = 70 };
 
@@ -121,7 +122,7 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
     const kt_variant *v = kt_builtin_variants[*index];
     size_t bytes;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         fixture f;
         fixture_init(&f, v, cache_of(v, t), threads[t]);

@@ -22,6 +22,7 @@
 #define KT_DOT_WIDE 1
 #include "kernels/simd/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
+#include "tests/support/skip.h"
 
 static void gemm_w4g32(const kt_gemm_call *call) {
     _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
@@ -61,9 +62,9 @@ static void down_w8c(const kt_moe_call *call) {
 extern const kt_variant kt_variant_w4g32_a8_p64__avxvnni, kt_variant_w8c_a8_p64__avxvnni;
 extern const kt_variant kt_variant_w8c_a8_moe64__avxvnni, kt_variant_wblocks_a8_p64__avxvnni;
 
+/* AVX-512 VNNI runs VPDPBUSD where the VEX form is absent. */
 static void skip_without_vnni(void) {
-    if (!(kt_isa_available() & KT_ISA_AVX512VNNI))
-        cr_skip_test("neither AVX-VNNI nor AVX-512 VNNI to run VPDPBUSD with");
+    kt_skip_without_isa(KT_ISA_AVX512VNNI, "VPDPBUSD");
 }
 
 static void check(const kt_variant *v, kt_weight_format weights) {

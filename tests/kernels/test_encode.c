@@ -9,6 +9,7 @@
 #include "kernels/formats/acts.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 static kt_act_format acts_of(const kt_variant *v) {
     for (int a = 1; a < KT_A_COUNT; a++)
@@ -26,7 +27,7 @@ ParameterizedTest(size_t *index, encode, every_variant_writes_the_reference_bits
     kt_config config = {{0}};
     kt_err err;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (uint64_t seed = 1; seed <= 5; seed++) {
             kt_problem p = {
@@ -43,7 +44,7 @@ ParameterizedTest(size_t *index, encode, stays_inside_its_rows) {
     const kt_variant *v = kt_builtin_variants[*index];
     kt_act_format acts = acts_of(v);
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int64_t k = 32; k <= 160; k += 32) {
         size_t stride = kt_act_row_bytes(acts, k);
         float *x = kt_guard_alloc((size_t)(3 * k) * sizeof *x, 4, 0);

@@ -29,6 +29,7 @@ static void exp_narrow(const float *x, float *y) {
 #pragma GCC target("avx512f")
 #endif
 #include "kernels/simd/exp512.h"
+#include "tests/support/skip.h"
 
 static void exp_wide(const float *x, float *y) {
     _mm512_storeu_ps(y, kt_exp_ps512(_mm512_loadu_ps(x)));
@@ -91,13 +92,13 @@ Test(exp, its_polynomial_is_as_good_as_stated) {
 }
 
 Test(exp, keeps_its_error_bound_on_avx2, .timeout = 120) {
-    if (!(kt_isa_available() & KT_ISA_AVX2)) cr_skip_test("this machine lacks AVX2");
+    kt_skip_without_isa(KT_ISA_AVX2, "kt_exp_ps256");
     check_range(exp_narrow, "kt_exp_ps256");
     check_edges(exp_narrow, "kt_exp_ps256");
 }
 
 Test(exp, keeps_its_error_bound_on_avx512, .timeout = 120) {
-    if (!(kt_isa_available() & KT_ISA_AVX512)) cr_skip_test("this machine lacks AVX-512");
+    kt_skip_without_isa(KT_ISA_AVX512, "kt_exp_ps512");
     check_range(exp_wide, "kt_exp_ps512");
     check_edges(exp_wide, "kt_exp_ps512");
 }

@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "kernels/formats/gate_inputs.h"
 #include "kernels/formats/p64.h"
+#include "tests/support/skip.h"
 
 extern const kt_variant kt_variant_w8c_a8_p64__avx2, kt_variant_w8c_a8_p64__avx512;
 
@@ -30,7 +31,7 @@ static void same_bits(const kt_variant *v, unsigned mode) {
     kt_err err;
     unsigned before = _mm_getcsr(), after;
 
-    if (v->isa & ~kt_isa_available()) cr_skip_test("%s: this machine lacks its ISA", v->name);
+    kt_skip_without_isa(v->isa, v->name);
     cr_assert_eq(kt_gate_matrix_create(q.weights, N, K, 7, &w, &err), KT_OK);
     cr_assert_eq(kt_gate_acts_create(q.acts, M, K, 7, &a, &err), KT_OK);
     void *packed = aligned_alloc(64, (v->packed_bytes(&q) + 63) / 64 * 64);

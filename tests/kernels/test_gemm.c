@@ -7,6 +7,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "tests/kernels/variant_walk.h"
+#include "tests/support/skip.h"
 
 /* Outputs around the panel of 64, primes; inputs from one group to a real row. */
 static const int64_t shapes[][2] = {
@@ -77,7 +78,7 @@ ParameterizedTest(size_t *index, gemm, every_variant_matches_the_reference, .tim
     const kt_variant *v = kt_builtin_variants[*index];
     int64_t checked = 0;
 
-    skip_unusable(v);
+    kt_skip_without(v);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
             if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;

@@ -7,6 +7,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/moe_ffn/moe_gate.h"
 #include "tests/kernels/variant_walk.h"
+#include "tests/support/skip.h"
 
 /* Intermediate and hidden sizes around the panels of 32 and 64, primes of them, and slices of real
  * layers (hidden 2048 as in Qwen3-30B, intermediate cut). */
@@ -76,7 +77,7 @@ ParameterizedTest(size_t *index, moe_ffn, every_variant_matches_the_reference, .
     const kt_variant *v = kt_builtin_variants[*index];
     int64_t checked = 0;
 
-    skip_unusable(v);
+    kt_skip_without(v);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
             if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;

@@ -2,6 +2,7 @@
 #include "kernels/norm/norm_gate.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 ParameterizedTestParameters(norm, every_variant_is_within_its_bound) {
     return kt_variants_of(KT_OP_NORM);
@@ -13,7 +14,7 @@ ParameterizedTest(size_t *index, norm, every_variant_is_within_its_bound) {
     kt_config config = {{0}};
     kt_err err;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (uint64_t seed = 1; seed <= 3; seed++) {
             kt_problem p = {.op = KT_OP_NORM, .m = 11, .n = 1, .k = lengths[i]};
@@ -28,7 +29,7 @@ ParameterizedTestParameters(norm, stays_inside_its_rows) {
 ParameterizedTest(size_t *index, norm, stays_inside_its_rows) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int64_t k = 1; k <= 140; k++) {
         size_t bytes = (size_t)k * sizeof(float);
         float *x = kt_guard_alloc(3 * bytes, 4, 0x3f), *w = kt_guard_alloc(bytes, 4, 0x3f);

@@ -12,6 +12,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/formats/requant8.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 static const kt_weight_format formats[] = {KT_W_INT4_G32,  KT_W_INT4_G64,  KT_W_INT4_G128,
                                            KT_W_INT4Z_G32, KT_W_INT4Z_G64, KT_W_INT4Z_G128};
@@ -178,7 +179,8 @@ Test(requant8, vector_kernels_write_the_very_bytes) {
     for (size_t i = 0; i < kt_builtin_variant_count; i++)
         if (!strcmp(kt_builtin_variants[i]->name, "w4groups_a8p_r8_p64__avx512vnni"))
             v = kt_builtin_variants[i];
-    if (!v || v->isa & ~kt_isa_available()) cr_skip_test("needs AVX-512 VNNI");
+    cr_assert_not_null(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int f = 0; f < 3; f++) {
         kt_problem q = {.op = KT_OP_GEMM,
                         .weights = formats[f],

@@ -3,6 +3,7 @@
 #include "kernels/rope/rope_table.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 ParameterizedTestParameters(rope, every_variant_is_within_its_bound) {
     return kt_variants_of(KT_OP_ROPE);
@@ -14,7 +15,7 @@ ParameterizedTest(size_t *index, rope, every_variant_is_within_its_bound) {
     kt_config config = {{0}};
     kt_err err;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (uint64_t seed = 1; seed <= 3; seed++) {
             kt_problem p = {.op = KT_OP_ROPE, .m = 7, .n = 3, .k = sizes[i]};
@@ -30,7 +31,7 @@ ParameterizedTest(size_t *index, rope, stays_inside_its_heads) {
     const kt_variant *v = kt_builtin_variants[*index];
     const int32_t positions[3] = {0, 2, 1};
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int64_t d = 2; d <= 80; d += 2)
         for (int interleaved = 0; interleaved < 2; interleaved++) {
             size_t bytes = (size_t)d * sizeof(float);

@@ -5,6 +5,7 @@
 #include "kernels/router/router_select.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 ParameterizedTestParameters(router, every_variant_is_within_its_bound) {
     return kt_variants_of(KT_OP_ROUTER);
@@ -17,7 +18,7 @@ ParameterizedTest(size_t *index, router, every_variant_is_within_its_bound) {
     kt_config config = {{0}};
     kt_err err;
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int w = 0; w < 2; w++) {
             kt_problem p = {.op = KT_OP_ROUTER,
@@ -38,7 +39,7 @@ ParameterizedTestParameters(router, stays_inside_its_buffers) {
 ParameterizedTest(size_t *index, router, stays_inside_its_buffers) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    KT_SKIP_WITHOUT_ISA(v);
+    kt_skip_without_isa(v->isa, v->name);
     for (int64_t k = 1; k <= 70; k++)
         for (int w = 0; w < 2; w++) {
             kt_problem p = {

@@ -25,13 +25,6 @@ static inline size_t *variants_of(kt_op op, size_t *count) {
     return index;
 }
 
-/* Skips the test when this machine cannot run the variant. */
-static inline void skip_unusable(const kt_variant *v) {
-    kt_err err = {0};
-    if (v->isa & ~kt_isa_available()) cr_skip_test("%s: this machine lacks its ISA", v->name);
-    if (v->usable && v->usable(&err) != KT_OK) cr_skip_test("%s: %s", v->name, err.message);
-}
-
 static inline int64_t config_count(const kt_variant *v) {
     int64_t count = 1;
     for (int i = 0; i < v->n_params; i++) count *= v->params[i].count;

@@ -16,7 +16,4 @@ static inline struct criterion_test_params kt_variants_of(kt_op op) {
     return cr_make_param_array(size_t, index, n);
 }
 
-#define KT_SKIP_WITHOUT_ISA(v) \
-    if ((v)->isa & ~kt_isa_available()) cr_skip_test("%s: this machine lacks its ISA", (v)->name)
-
 #endif

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "runtime/token/utf8_scan.h"
 #include "tests/runtime/fake_server.h"
+#include "tests/support/attempts.h"
 
 /* ---- streams ---- */
 
@@ -260,10 +261,10 @@ static double wait_for(int running, int waiting) {
 /* Post, leave, and see the slot free within 100 ms in one of three attempts, since another process may have the
  * processor for as long. Returns the attempts. */
 static int leave(const char *json) {
+    kt_attempts tries = {3, 0};
     double ms = 100;
-    int n = 0;
 
-    for (; n < 3 && ms >= 100; n++) {
+    while (kt_attempts_next(&tries, ms < 100)) {
         int fd = post_and_stay(json);
         wait_for(1, 0);
         fake_sleep(20000);
@@ -271,7 +272,7 @@ static int leave(const char *json) {
         ms = wait_for(0, 0);
     }
     cr_assert_lt(ms, 100, "the slot was free after %.0f ms, three times", ms);
-    return n;
+    return tries.done;
 }
 
 Test(leaving, during_prefill_frees_the_slot_at_once) {

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "dispatch/registry/registry.h"
 #include "dispatch/table/table.h"
+#include "tests/support/attempts.h"
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/store/journal.h"
@@ -404,10 +405,11 @@ static bool duel_of_equals_is_even(void) {
 
 Test(kttune, a_duel_of_equals_shows_no_difference, .timeout = 180) {
     kt_tune_home h;
+    kt_attempts tries = {3, 0};
     bool even = false;
 
     kt_tune_home_make(&h);
-    for (int attempt = 0; attempt < 3 && !even; attempt++) even = duel_of_equals_is_even();
+    while (kt_attempts_next(&tries, even)) even = duel_of_equals_is_even();
     cr_expect(even, "three times a tenth between a variant and itself");
     kt_tune_home_remove(&h);
 }

@@ -7,6 +7,8 @@
 
 #include "base/cpu.h"
 #include "dispatch/table/table.h"
+#include "tests/support/attempts.h"
+#include "tests/support/skip.h"
 #include "tests/support/tune_home.h"
 
 extern const kt_variant kt_variant_any_any_p64__scalar;
@@ -73,6 +75,7 @@ static bool as_fast(const kt_tune_home *h, const char *all, const char *merged) 
 Test(kttune_tables, shards_merge_to_the_whole, .timeout = 240) {
     kt_tune_home h;
     char a[512], b[512], all[512], merged[512], command[3000];
+    kt_attempts tries = {3, 0};
     bool fast = false;
 
     kt_tune_home_make(&h);
@@ -82,7 +85,7 @@ Test(kttune_tables, shards_merge_to_the_whole, .timeout = 240) {
     in(&h, "merged.kttable.json", merged);
     /* Which of equals wins is noise, and on a busy machine noise may pass for a tenth of a cell of 200 ns; three
      * tunings in a row that disagree are not noise. */
-    for (int attempt = 0; attempt < 3 && !fast; attempt++) {
+    while (kt_attempts_next(&tries, fast)) {
         kt_table *whole, *joined;
         tune(&h, "--shard 1/2", a, "3 of 3 cells decided");
         tune(&h, "--shard 2/2", b, "3 of 3 cells decided");
@@ -151,10 +154,11 @@ Test(kttune_tables, merge_refuses_what_does_not_belong_together, .timeout = 180)
  * one of them for slower or faster, but hardly three times. */
 static void expect_rerun(const char *a, const char *b, int code, const char *words) {
     char command[2048], *out = NULL;
+    kt_attempts tries = {3, 0};
     int got = -1;
 
     snprintf(command, sizeof command, KTTUNE "compare %s %s --rerun", a, b);
-    for (int attempt = 0; attempt < 3 && !(got == code && strstr(out, words)); attempt++) {
+    while (kt_attempts_next(&tries, got == code && strstr(out, words))) {
         free(out);
         got = kt_tune_home_run(command, &out);
         cr_assert(got == 0 || got == 5, "%s: exit code %d: %s", command, got, out);
@@ -183,7 +187,8 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 180) {
     row = t->rows[0];
     if (strstr(row.variant, "__scalar")) {
         kt_tune_home_remove(&h);
-        cr_skip_test("no vector variant of w8c here");
+        kt_skip_without_isa(KT_ISA_AVX2, "a vector variant of w8c");
+        cr_assert_fail("plain code won over vectors");
     }
     snprintf(row.variant, sizeof row.variant, "any_any_p64__scalar");
     row.config[0] = '\0';

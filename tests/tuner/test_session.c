@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "tests/support/attempts.h"
 #include "tests/support/temp.h"
 #include "tuner/session/session.h"
 #include "tuner/session/slice.h"
@@ -369,7 +370,7 @@ static size_t false_gains(void) {
 Test(session, a_variant_never_beats_itself, .timeout = 180) {
     size_t n = 1;
 
-    for (int attempt = 0; attempt < 3 && n > 0; attempt++) n = false_gains();
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, n == 0);) n = false_gains();
     cr_expect_eq(n, 0, "three times some of 4 cells show a gain over the same function");
 }
 
@@ -416,7 +417,7 @@ static double over_budget(scene *s, double seconds, size_t n_cells) {
 Test(session, the_budget_is_hard, .timeout = 120) {
     for (int tenths = 1; tenths <= 9; tenths += 4) {
         double over = 1;
-        for (int attempt = 0; attempt < 3 && over >= 0.5; attempt++) {
+        for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, over < 0.5);) {
             scene s;
             make_scene(&s);
             plant(&s, "aa_slow__scalar", takes_its_time);
@@ -438,7 +439,7 @@ Test(session, a_tiny_budget_decides_something, .timeout = 180) {
     const int n_slow = sizeof names / sizeof *names;
     bool is_decided = false;
 
-    for (int attempt = 0; attempt < 3 && !is_decided; attempt++) { /* the machine may be busy */
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, is_decided);) {
         run_limits tiny = {.seconds = 1.5}, none = {0};
         kt_session_progress p;
         kt_table *table;
@@ -468,7 +469,7 @@ Test(session, a_tiny_budget_decides_something, .timeout = 180) {
 Test(session, packing_that_would_not_end_in_time_is_not_begun, .timeout = 120) {
     double over = 1;
 
-    for (int attempt = 0; attempt < 3 && over >= 0.25; attempt++) {
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, over < 0.25);) {
         scene s;
         make_scene(&s);
         plant(&s, "zz_good__scalar", good);
@@ -574,10 +575,9 @@ Test(session, a_cell_out_of_line_is_decided_anew, .timeout = 180) {
 }
 
 Test(session, cells_in_line_are_decided_once, .timeout = 180) {
-    kt_session_progress p = {.n_repeated = 1};
+    kt_session_progress p = {.n_repeated = 1}; /* a spell may come unasked */
 
-    for (int attempt = 0; attempt < 3 && p.n_repeated > 0;
-         attempt++) { /* a spell may come unasked */
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, p.n_repeated == 0);) {
         run_limits limits = {0};
         kt_table *table;
         scene s;
@@ -626,8 +626,8 @@ Test(session, large_cells_race_on_a_slice_first, .timeout = 180) {
     kt_problem slice;
     run_limits limits = {0};
 
-    for (int attempt = 0; attempt < 3 && p.n_contenders != 3; attempt++) {
-        if (attempt) drop_scene(&s);
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, p.n_contenders == 3);) {
+        if (tries.done > 1) drop_scene(&s);
         make_scene(&s);
         plant(&s, "aa_slow__scalar", naps_a_little); /* first by name: the default */
         for (int i = 0; i < 4; i++) plant(&s, slow[i], naps_a_little);
@@ -692,11 +692,11 @@ Test(session, newcomers_race_the_winner_and_the_default, .timeout = 180) {
     static const char *const others[] = {"bb_slow__scalar", "cc_slow__scalar", "dd_slow__scalar"};
     scene s;
     kt_table *table;
-    kt_session_progress first = {.n_tuned = 1}, second, third;
+    kt_session_progress first = {.n_tuned = 1}, second, third; /* a false gain is rare */
     run_limits limits = {0};
 
-    for (int attempt = 0; attempt < 3 && first.n_tuned; attempt++) { /* a false gain is rare */
-        if (attempt) drop_scene(&s);
+    for (kt_attempts tries = {3, 0}; kt_attempts_next(&tries, first.n_tuned == 0);) {
+        if (tries.done > 1) drop_scene(&s);
         make_scene(&s);
         plant(&s, "aa_slow__scalar", takes_its_time); /* the default */
         for (int i = 0; i < 3; i++) plant(&s, others[i], takes_its_time);

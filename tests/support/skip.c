@@ -1,0 +1,18 @@
+/* Tests that some machines cannot run. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/skip.h"
+
+#include <criterion/criterion.h>
+
+#include "base/cpu.h"
+
+void kt_skip_without_isa(kt_isa isa, const char *what) {
+    kt_isa absent = isa & ~kt_isa_available();
+    char names[128];
+    if (absent) cr_skip_test("%s: needs %s", what, kt_isa_format(absent, names, sizeof names));
+}
+
+void kt_skip_without(const kt_variant *v) {
+    kt_err err = {0};
+    kt_skip_without_isa(v->isa, v->name);
+    if (v->usable && v->usable(&err) != KT_OK) cr_skip_test("%s: %s", v->name, err.message);
+}
