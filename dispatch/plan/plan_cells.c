@@ -113,7 +113,7 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
     double least_ns = row->time_ns;
     kt_choice standard = {0};
 
-    if (!p->trusts_rows && kt_layer_denies(p->table, row) &&
+    if (((!p->trusts_rows && kt_layer_denies(p->table, row)) || kt_row_is_doubtful(row)) &&
         (standard.variant = kt_registry_find(p->registry, row->default_variant)) &&
         kt_config_parse(standard.variant, row->default_config, &standard.config, NULL) == KT_OK) {
         least_ns = row->default_ns;

@@ -91,7 +91,8 @@ int kt_layer_denies(const kt_table *t, const kt_table_row *row) {
     for (size_t i = 0; i < t->n_plans; i++) {
         const kt_table_plan *cell = &t->plans[i];
         double realised = kt_layer_realised(cell, noise), far;
-        if (strcmp(cell->cell, "layer_gain") != 0 || !is_of(cell, &row->problem, row->threads))
+        if (strcmp(cell->cell, "layer_gain") != 0 || !is_of(cell, &row->problem, row->threads) ||
+            kt_row_is_undecided(&cell->row))
             continue;
         far = fabs(log(rows_of(cell) / (double)row->problem.m));
         if (far > nearest + 1e-9) continue;
@@ -153,6 +154,14 @@ void kt_plan_layer(const kt_planner *p, const kt_problem *experts, int threads,
     for (size_t i = 0; p->table && i < p->table->n_plans; i++) {
         const kt_table_plan *cell = &p->table->plans[i];
         if (!is_of(cell, experts, threads)) continue;
+        if (kt_row_is_doubtful(&cell->row)) {
+            if (out->n_ignored++ == 0)
+                snprintf(out->note, sizeof out->note,
+                         "%s of %lld tokens is ignored: undecided, its time is known to ±%.0f %%",
+                         cell->cell, (long long)cell->tokens,
+                         100 * kt_row_half_interval(&cell->row));
+            continue;
+        }
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             kt_err why = {KT_OK, ""};
             if (strcmp(kinds[k].cell, cell->cell) != 0) continue;

@@ -150,6 +150,25 @@ kt_status kt_table_check_row(const kt_table_row *row, kt_err *err) {
     return KT_OK;
 }
 
+/* --- what a row says --- */
+
+double kt_row_half_interval(const kt_table_row *row) {
+    return (row->ci_high - row->ci_low) / 2;
+}
+
+bool kt_row_is_undecided(const kt_table_row *row) {
+    return kt_row_half_interval(row) > KT_ROW_WIDE;
+}
+
+const char *kt_row_status(const kt_table_row *row) {
+    return kt_row_is_undecided(row) ? "undecided" : row->status;
+}
+
+bool kt_row_is_doubtful(const kt_table_row *row) {
+    return kt_row_is_undecided(row) && strcmp(row->status, "tuned") == 0 &&
+           row->default_ns <= row->time_ns * row->ci_high;
+}
+
 /* --- put --- */
 
 static double round_to(double v, double steps_per_unit) {

@@ -597,6 +597,23 @@ Test(plan, a_default_that_was_kept_beats_its_faster_looking_runners) {
     close_bench(&b);
 }
 
+/* Times of a busy minute: the winner runs only where its interval leaves the default no chance. */
+Test(plan, an_undecided_winner_runs_where_its_interval_excludes_the_default) {
+    for (int is_clear = 0; is_clear < 2; is_clear++) {
+        bench b;
+        kt_table_row r = row(4, ROWS_4, 1000, NULL, 0);
+        open_bench(&b);
+        r.ci_low = 0.7, r.ci_high = 1.3;
+        r.default_ns = is_clear ? 1400 : 1250;
+        put(&b, r);
+        start_here(&b);
+        resolve(&b, &gemm, 4, 1);
+        cr_expect_str_eq(kt_choice_for(&b.map, 4)->variant->name,
+                         is_clear ? "fake_wide__avx512vnni" : "fake_base__scalar");
+        close_bench(&b);
+    }
+}
+
 Test(plan, a_table_of_another_machine_is_refused_whole) {
     kt_fingerprint other = this_machine();
     bench b;

@@ -295,6 +295,7 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
         .format = format,
         .ledger = &r->ledger,
         .is_fresh = o->fresh,
+        .widest = o->widest,
         .rotation_bytes = rotation_of(r),
         .threads = r->most_threads,
         .deadline_ns = o->budget_seconds > 0 ? r->context->start_ns + budget_ns : INT64_MAX,

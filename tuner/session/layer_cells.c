@@ -169,6 +169,7 @@ static double row_ns(const kt_choice_map *map, const kt_table *t, const kt_probl
         const kt_table_row *row;
         q.m = kt_m_buckets[i];
         row = kt_table_find(t, &q, threads);
+        if (row && kt_row_is_undecided(row)) row = NULL;
         if (row && q.m <= m) low = row;
         if (row && q.m >= m) high = row;
     }
@@ -462,7 +463,12 @@ kt_status kt_layer_session_decide(kt_layer_session *s, const kt_plan_cell *cell,
     records.key = kt_plan_cell_key(cell, key, sizeof key);
     records.id = contest_id(&f);
     if (s->setup.is_fresh) KT_TRY(kt_plan_contest_forget(&records, err));
-    if (kt_plan_contest_decided(&records, out)) return KT_OK;
+    if (kt_plan_contest_decided(&records, out)) {
+        const double widest = s->setup.widest > 0 ? s->setup.widest : KT_ROW_WIDE;
+        if (kt_row_half_interval(&out->row) <= widest) return KT_OK;
+        memset(out, 0, sizeof *out);
+        KT_TRY(kt_plan_contest_forget(&records, err));
+    }
     KT_TRY(draw(s, cell->tokens, cell->routing, &imbalance, &predicted, err));
     KT_TRY(hold(s, cell, &f, fields[kind].has_gap, &records, &verdict, err));
     s->spent.n_replayed += records.n_replayed;

@@ -16,6 +16,7 @@ typedef struct kt_layer_session_setup {
     kt_serving_format format;
     kt_ledger *ledger; /* NULL = nothing is kept */
     bool is_fresh;     /* take over nothing from the ledger */
+    double widest;     /* half interval of a decision that is taken over; 0 = KT_ROW_WIDE */
     size_t rotation_bytes;
     int threads;
     int64_t deadline_ns; /* INT64_MAX = none */

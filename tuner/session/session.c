@@ -15,6 +15,18 @@
 /* Decode is waited for token by token; the share that serving uses when it chooses layouts. */
 static const double decode_share = 0.7;
 enum { USUAL_ROUNDS = 17 + KT_HOLDOUT_ROUNDS };
+/* A machine that disturbs the same cell so often in one run will not do better in this one. */
+enum { MOST_RACES = 4 };
+
+static bool is_wide(const kt_session *s, const kt_table_row *row) {
+    return kt_row_half_interval(row) > (s->setup.widest > 0 ? s->setup.widest : KT_ROW_WIDE);
+}
+
+/* What the journal says of the cell is no decision: the machine was busy then. */
+static bool was_undecided(const kt_session *s, const kt_tune_cell *cell) {
+    kt_table_row row;
+    return s->setup.ledger && kt_ledger_newest(s->setup.ledger, cell, &row) && is_wide(s, &row);
+}
 
 /* --- parts that are kept from cell to cell --- */
 
@@ -71,22 +83,23 @@ static double predict_seconds(const kt_session *s, const kt_tune_cell *cell,
     return sample * 1e-9 * 4 * USUAL_ROUNDS / shorten_for(sample);
 }
 
+/* Weight per second; before all others those that the journal holds undecided. No cell takes a microsecond. */
+static double worth(const kt_session *s, size_t i) {
+    return s->setup.cells->cells[i].weight / s->seconds[i] + (s->is_first[i] ? 1e6 : 0);
+}
+
 static kt_status make_order(kt_session *s, kt_err *err) {
     const kt_cell_list *cells = s->setup.cells;
 
     for (size_t i = 0; i < cells->n; i++) {
         kt_choice standard;
         size_t at = i;
-        double value;
         KT_TRY(get_default(s, &cells->cells[i], &standard, err));
         s->seconds[i] = predict_seconds(s, &cells->cells[i], &standard);
         s->progress.seconds_total += s->seconds[i];
-        value = cells->cells[i].weight / s->seconds[i];
-        for (; at > 0; at--) {
-            size_t other = s->order[at - 1];
-            if (cells->cells[other].weight / s->seconds[other] >= value) break;
-            s->order[at] = other;
-        }
+        s->is_first[i] = was_undecided(s, &cells->cells[i]);
+        for (; at > 0 && worth(s, s->order[at - 1]) < worth(s, i); at--)
+            s->order[at] = s->order[at - 1];
         s->order[at] = i;
     }
     s->progress.seconds_left = s->progress.seconds_total;
@@ -99,11 +112,14 @@ static kt_status allocate(kt_session *s, kt_err *err) {
     size_t n = s->setup.cells->n + 1;
     s->state = calloc(n, sizeof *s->state);
     s->is_measured = calloc(n, sizeof *s->is_measured);
+    s->n_races = calloc(n, sizeof *s->n_races);
+    s->is_first = calloc(n, sizeof *s->is_first);
     s->rows = calloc(n, sizeof *s->rows);
     s->oracle = calloc(n, sizeof *s->oracle);
     s->order = calloc(n, sizeof *s->order);
     s->seconds = calloc(n, sizeof *s->seconds);
-    if (!s->state || !s->is_measured || !s->rows || !s->oracle || !s->order || !s->seconds)
+    if (!s->state || !s->is_measured || !s->n_races || !s->is_first || !s->rows || !s->oracle ||
+        !s->order || !s->seconds)
         return kt_fail(err, KT_E_NOMEM, "run: no memory for %zu cells", n);
     return KT_OK;
 }
@@ -139,6 +155,8 @@ void kt_session_destroy(kt_session *s) {
     kt_verdicts_deinit(&s->verdicts);
     free(s->state);
     free(s->is_measured);
+    free(s->n_races);
+    free(s->is_first);
     free(s->rows);
     free(s->oracle);
     free(s->hopeless);
@@ -209,14 +227,25 @@ static void fill_row(const kt_session *s, const kt_tune_cell *cell, const kt_con
     row->error = g ? g->rel_rms : 0;
 }
 
-static void settle(kt_session *s, size_t i) {
-    s->state[i] = KT_CELL_DECIDED;
-    s->progress.n_decided++;
-    s->progress.weight_done += s->setup.cells->cells[i].weight;
-    s->progress.seconds_left -= s->seconds[i];
+/* Count cell i in (sign 1) or out again (-1), by its state and row. */
+static void count(kt_session *s, size_t i, int sign) {
+    kt_session_progress *p = &s->progress;
+
+    p->seconds_left -= sign * s->seconds[i];
+    if (s->state[i] == KT_CELL_UNDECIDED) {
+        p->n_undecided += (size_t)sign;
+        return;
+    }
+    p->n_decided += (size_t)sign;
+    p->weight_done += sign * s->setup.cells->cells[i].weight;
     if (strcmp(s->rows[i].status, "tuned") != 0) return;
-    s->progress.n_tuned++;
-    s->progress.log_gain_sum += log(s->rows[i].default_ns / s->rows[i].time_ns);
+    p->n_tuned += (size_t)sign;
+    p->log_gain_sum += sign * log(s->rows[i].default_ns / s->rows[i].time_ns);
+}
+
+static void settle(kt_session *s, size_t i) {
+    s->state[i] = is_wide(s, &s->rows[i]) ? KT_CELL_UNDECIDED : KT_CELL_DECIDED;
+    count(s, i, 1);
 }
 
 /* A cell that cannot be decided here does not end the run. */
@@ -275,9 +304,15 @@ static kt_status recall(const kt_session *s, const kt_tune_cell *cell, line_up *
     bool *is_known = calloc((size_t)l->all.n + 1, sizeof *is_known);
     const kt_ledger *ledger = s->setup.ledger;
     int winner = -1;
-    kt_status st;
+    kt_status st = KT_OK;
 
     if (!is_known) return kt_fail(err, KT_E_NOMEM, "run: no memory");
+    /* Its rungs would only say the same again. */
+    if (was_undecided(s, cell)) st = kt_ledger_forget(s->setup.ledger, cell, err);
+    if (st != KT_OK) {
+        free(is_known);
+        return st;
+    }
     if (ledger && kt_ledger_decided(ledger, cell, l->id, &l->row)) {
         for (int i = 0; i < l->all.n; i++) is_known[i] = true;
         winner = find_winner(s, &l->row, &l->all);
@@ -390,6 +425,7 @@ static kt_status decide(kt_session *s, size_t i, const line_up *l, const kt_cell
     spent.voided = contest.voided;
     KT_TRY(keep_verdict(s, i, l, &verdict, &spent, err));
     s->is_measured[i] = 1;
+    s->n_races[i]++;
     settle(s, i);
     return KT_OK;
 }
@@ -464,34 +500,45 @@ static bool is_out_of_line(const kt_session *s, size_t i) {
 
 /* Measure it once more; what the journal says of it is superseded. A stop leaves it as it was. */
 static kt_status decide_again(kt_session *s, size_t i, kt_err *err) {
-    kt_session_progress before = s->progress;
+    const uint8_t state = s->state[i];
+    const size_t n_skipped = s->progress.n_skipped;
     kt_table_row row = s->rows[i];
     kt_status st = KT_OK;
 
-    if (strcmp(row.status, "tuned") == 0) {
-        s->progress.n_tuned--;
-        s->progress.log_gain_sum -= log(row.default_ns / row.time_ns);
-    }
-    s->progress.n_decided--;
-    s->progress.weight_done -= s->setup.cells->cells[i].weight;
-    s->progress.seconds_left += s->seconds[i];
+    count(s, i, -1);
     s->state[i] = KT_CELL_OPEN;
     if (s->setup.ledger) st = kt_ledger_forget(s->setup.ledger, &s->setup.cells->cells[i], err);
     if (st == KT_OK) st = decide_cell(s, i, err);
     s->is_measured[i] = 0;
-    if (s->state[i] == KT_CELL_DECIDED) {
-        s->progress.n_repeated++;
+    if (s->state[i] == KT_CELL_DECIDED || s->state[i] == KT_CELL_UNDECIDED) {
+        s->progress.n_repeated += state == KT_CELL_DECIDED;
+        s->progress.n_again += state == KT_CELL_UNDECIDED;
+        if (s->state[i] == KT_CELL_UNDECIDED && state == KT_CELL_UNDECIDED &&
+            kt_row_half_interval(&row) < kt_row_half_interval(&s->rows[i]))
+            s->rows[i] = row; /* of two that say little, the one that says more */
         return st;
     }
+    if (s->state[i] == KT_CELL_SKIPPED) s->progress.seconds_left += s->seconds[i];
+    s->progress.n_skipped = n_skipped;
     s->rows[i] = row;
-    s->state[i] = KT_CELL_DECIDED;
-    s->progress.n_decided = before.n_decided;
-    s->progress.n_tuned = before.n_tuned;
-    s->progress.n_skipped = before.n_skipped;
-    s->progress.log_gain_sum = before.log_gain_sum;
-    s->progress.weight_done = before.weight_done;
-    s->progress.seconds_left = before.seconds_left;
+    s->state[i] = state;
+    count(s, i, 1);
     return st;
+}
+
+/* The cell that is worth another race when all had theirs: first of all those whose interval is wide. */
+static bool next_repeat(const kt_session *s, size_t *i) {
+    const size_t n = s->setup.cells->n;
+
+    for (size_t at = 0; at < n; at++) {
+        *i = s->order[at];
+        if (s->state[*i] == KT_CELL_UNDECIDED && s->n_races[*i] < MOST_RACES) return true;
+    }
+    for (size_t at = 0; at < n; at++) {
+        *i = s->order[at];
+        if (is_out_of_line(s, *i)) return true;
+    }
+    return false;
 }
 
 kt_status kt_session_step(kt_session *s, kt_err *err) {
@@ -500,8 +547,7 @@ kt_status kt_session_step(kt_session *s, kt_err *err) {
         return s->next == s->setup.cells->n
                    ? kt_fail(err, KT_E_NOT_FOUND, "run: every cell is decided")
                    : kt_fail(err, KT_E_CANCELLED, "run: stopped");
-    for (size_t at = 0; s->next == s->setup.cells->n && at < s->next; at++)
-        if (is_out_of_line(s, s->order[at])) return decide_again(s, s->order[at], err);
+    if (s->next == s->setup.cells->n && next_repeat(s, &i)) return decide_again(s, i, err);
     if (s->next == s->setup.cells->n)
         return kt_fail(err, KT_E_NOT_FOUND, "run: every cell is decided");
     i = s->order[s->next];
@@ -519,7 +565,8 @@ void kt_session_progress_get(const kt_session *s, kt_session_progress *out) {
 
 kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err) {
     for (size_t i = 0; i < s->setup.cells->n; i++)
-        if (s->state[i] == KT_CELL_DECIDED) KT_TRY(kt_table_put(table, &s->rows[i], err));
+        if (s->state[i] == KT_CELL_DECIDED || s->state[i] == KT_CELL_UNDECIDED)
+            KT_TRY(kt_table_put(table, &s->rows[i], err));
     return KT_OK;
 }
 

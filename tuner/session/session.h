@@ -19,6 +19,7 @@ typedef struct kt_session_setup {
     int64_t deadline_ns;           /* kt_clock_ns; INT64_MAX = none */
     bool oracle;                   /* after each decision, look for what it may have missed */
     double gate_seconds;           /* patience with one contender's gate; 0 = 10 */
+    double widest;                 /* half interval of a decision; 0 = KT_ROW_WIDE */
     uint64_t seed;
     bool (*stop)(void *arg); /* asked between samples; may be NULL */
     void *stop_arg;
@@ -27,7 +28,8 @@ typedef struct kt_session_setup {
 typedef enum kt_cell_state {
     KT_CELL_OPEN = 0,
     KT_CELL_DECIDED,
-    KT_CELL_SKIPPED /* no variant passed the gate, or its weights do not fit the memory */
+    KT_CELL_UNDECIDED, /* raced, but its interval is wide */
+    KT_CELL_SKIPPED    /* no variant passed the gate, or its weights do not fit the memory */
 } kt_cell_state;
 
 typedef struct kt_session kt_session;
@@ -35,6 +37,7 @@ typedef struct kt_session kt_session;
 /* What a person watches; a snapshot. */
 typedef struct kt_session_progress {
     size_t n_cells, n_decided, n_tuned, n_reused, n_skipped, n_repeated;
+    size_t n_undecided, n_again; /* wide intervals now; races that these cost so far */
     int n_gated, n_rejected;
     int n_contenders, n_rungs; /* of the cell in hand; rungs so far */
     int64_t rounds, voided;
@@ -50,13 +53,14 @@ typedef struct kt_session_progress {
 kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_err *err);
 void kt_session_destroy(kt_session *s);
 
-/* Decide the next cell. KT_OK = one more is settled or skipped; KT_E_NOT_FOUND = none is left;
+/* Decide the next cell; when all were raced, first those again whose interval is wide (three times at most), then
+ * those that are out of line. KT_OK = one more was raced, settled or skipped; KT_E_NOT_FOUND = none is left;
  * KT_E_CANCELLED = budget or stop. Others are errors that end the run; what is decided stays. */
 kt_status kt_session_step(kt_session *s, kt_err *err);
 
 void kt_session_progress_get(const kt_session *s, kt_session_progress *out);
 
-/* All decided rows into a table (rows of the same key are replaced). */
+/* All rows into a table, those of undecided cells included (rows of the same key are replaced). */
 kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err);
 
 const kt_tune_cell *kt_session_cell(const kt_session *s, size_t i);

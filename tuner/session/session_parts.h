@@ -31,7 +31,9 @@ struct kt_session {
     kt_verdicts verdicts;
     uint8_t *state;           /* [cells] kt_cell_state */
     uint8_t *is_measured;     /* [cells] decided by this run's samples, once */
-    kt_table_row *rows;       /* [cells], of the decided ones */
+    uint8_t *n_races;         /* [cells] by this run */
+    uint8_t *is_first;        /* [cells] the journal holds it undecided */
+    kt_table_row *rows;       /* [cells], of the decided and undecided ones */
     kt_oracle_result *oracle; /* [cells], of those it was asked about */
     size_t *order;            /* [cells], most valuable first */
     double *seconds;          /* [cells] predicted */

@@ -327,19 +327,30 @@ bool kt_ledger_begun(const kt_ledger *l, const kt_tune_cell *cell, const kt_cont
     return false;
 }
 
-bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t contest_id,
-                       kt_table_row *out) {
+/* The newest decision of the cell; contest_id -1 = of any contest. */
+static bool find_decision(const kt_ledger *l, const kt_tune_cell *cell, int64_t contest_id,
+                          kt_table_row *out) {
     char key[KT_CELL_KEY_BYTES];
     kt_cell_key(&cell->problem, cell->threads, key, sizeof key);
     for (size_t i = kt_journal_count(l->journal); i-- > 0;) {
         const kt_json *r = kt_journal_at(l->journal, i);
         if (!l->usable[i] || !has_text(r, "cell", key)) continue;
         if (is_kind(r, "forget")) return false;
-        if (!is_decision(r) || kt_json_int(kt_json_get(r, "contest"), -1) != (int64_t)contest_id)
+        if (!is_decision(r) ||
+            (contest_id >= 0 && kt_json_int(kt_json_get(r, "contest"), -1) != contest_id))
             continue;
         if (kt_row_read(kt_json_get(r, "row"), "journal", out, NULL) == KT_OK) return true;
     }
     return false;
+}
+
+bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t contest_id,
+                       kt_table_row *out) {
+    return find_decision(l, cell, contest_id, out);
+}
+
+bool kt_ledger_newest(const kt_ledger *l, const kt_tune_cell *cell, kt_table_row *out) {
+    return find_decision(l, cell, -1, out);
 }
 
 /* --- the oracle --- */
@@ -414,6 +425,11 @@ kt_status kt_ledger_end(kt_ledger *l, const char *reason, const kt_session_times
     begin(&w, "end");
     kt_json_add_string(&w, "reason", reason);
     for (int i = 0; t && i < 4; i++) kt_json_add_fixed(&w, names[i], seconds[i], 3);
+    if (t) {
+        kt_json_add_int(&w, "cells", (int64_t)t->n_cells);
+        kt_json_add_int(&w, "open", (int64_t)t->n_open);
+        kt_json_add_int(&w, "undecided", (int64_t)t->n_undecided);
+    }
     kt_json_add_int(&w, "unix_ms", kt_clock_unix_ms());
     return finish(l, &w, err);
 }

@@ -81,6 +81,8 @@ bool kt_ledger_begun(const kt_ledger *l, const kt_tune_cell *cell, const kt_cont
 /* An earlier decision of the same contest, newest first; false when there is none. */
 bool kt_ledger_decided(const kt_ledger *l, const kt_tune_cell *cell, uint32_t contest_id,
                        kt_table_row *out);
+/* The newest decision of the cell, of whatever contest; false when there is none. */
+bool kt_ledger_newest(const kt_ledger *l, const kt_tune_cell *cell, kt_table_row *out);
 /* What a search that leaves nothing out found about a decided cell. */
 typedef struct kt_oracle_result {
     int n_contenders;    /* all that pass the gate; 0 = not asked */
@@ -110,6 +112,7 @@ kt_status kt_ledger_skip(kt_ledger *l, const kt_tune_cell *cell, const char *why
 /* Where a session's time went; the rest of the wall is the tuner's own. */
 typedef struct kt_session_times {
     double wall, kernels, gates, setup; /* seconds */
+    size_t n_cells, n_open, n_undecided;
 } kt_session_times;
 
 /* times may be NULL. */

@@ -18,10 +18,12 @@ kt_status kt_table_add_missing(kt_table *to, const kt_table *from, const kt_regi
     size_t n = 0;
     for (size_t i = 0; i < from->n_rows; i++) {
         const kt_table_row *row = &from->rows[i];
-        if (kt_table_find(to, &row->problem, row->threads) || !kt_row_is_current(row, registry))
+        const kt_table_row *have = kt_table_find(to, &row->problem, row->threads);
+        if ((have && (!kt_row_is_undecided(have) || kt_row_is_undecided(row))) ||
+            !kt_row_is_current(row, registry))
             continue;
+        n += have == NULL;
         KT_TRY(kt_table_put(to, row, err));
-        n++;
     }
     for (size_t i = 0; i < from->n_plans; i++)
         if (!kt_table_find_plan(to, &from->plans[i]))
