@@ -39,8 +39,8 @@ static void put_row(const kt_table_row *r, FILE *to) {
     fprintf(to, "%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%d,%s,%.1f,%.4f,%.4f,%d,%.4f,",
             kt_op_name(p->op), kt_weight_format_name(p->weights), kt_act_format_name(p->acts),
             (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->experts,
-            (long long)p->topk, r->threads, r->status, r->time_ns, r->ci_low, r->ci_high, r->rounds,
-            kt_row_gain(r));
+            (long long)p->topk, r->threads, kt_row_status(r), r->time_ns, r->ci_low, r->ci_high,
+            r->rounds, kt_row_gain(r));
     put_quoted(to, r->variant);
     fputc(',', to);
     put_quoted(to, r->config);

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "tuner/report/html.h"
+#include "tuner/report/outcome.h"
 #include "tuner/report/plan_words.h"
 #include "tuner/report/refusals.h"
 #include "tuner/report/token_time.h"
@@ -23,31 +24,59 @@ static void put_tile(FILE *to, const char *value, const char *label) {
     fputs("</span></div>\n", to);
 }
 
-static void put_tiles(const kt_table *t, FILE *to) {
+static void put_token_tiles(const kt_table *t, FILE *to) {
+    kt_serving_format format[KT_SERVING_FORMATS];
+    int threads = kt_table_most_threads(t), n = kt_table_formats(t, format);
+
+    for (int i = 0; i < n; i++) {
+        char value[64], label[96];
+        kt_token_time time;
+        if (!kt_token_time_of(t, format[i], threads, &time)) continue;
+        snprintf(value, sizeof value, "%s%.1f tok/s", time.is_rough ? "≈ " : "", 1 / time.after);
+        snprintf(label, sizeof label,
+                 "%s, one user, matrices only, at most; %.1f with the defaults",
+                 kt_serving_format_name(format[i]), 1 / time.before);
+        put_tile(to, value, label);
+    }
+}
+
+/* What exit codes 6 and 7 say, and how much of the machine's time others had. */
+static void put_certainty(const kt_outcome *o, FILE *to) {
+    char words[KT_OUTCOME_WORDS][KT_OUTCOME_BYTES];
+    int n = kt_outcome_words(o, words);
+
+    if (n == 0) return;
+    fputs("<div class=\"card warn\" role=\"note\">", to);
+    for (int i = 0; i < n; i++) {
+        fputs("<p>", to);
+        kt_html_text(to, words[i]);
+        fputs("</p>", to);
+    }
+    fputs("</div>\n", to);
+}
+
+static void put_tiles(const kt_table *t, const kt_outcome *o, FILE *to) {
     const kt_ceilings *c = &t->fingerprint.ceilings;
     char value[64], label[96];
     size_t tuned = 0;
-    double sum = 0, peak = c->peak_scalar_gops, before, after;
+    double sum = 0, peak = c->peak_scalar_gops;
 
     for (int i = 0; i < KT_ISA_COUNT; i++) peak = fmax(peak, c->peak_gops[i]);
     for (size_t i = 0; i < t->n_rows; i++) {
-        if (strcmp(t->rows[i].status, "tuned") != 0) continue;
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") != 0) continue;
         tuned++;
         sum += log1p(kt_row_gain(&t->rows[i]));
     }
     fputs("<div class=\"tiles\">\n", to);
     snprintf(value, sizeof value, "%zu of %zu", tuned, t->n_rows);
-    put_tile(to, value, "cells tuned; the others kept the default");
+    snprintf(label, sizeof label, "cells tuned; %zu kept the default, %zu undecided",
+             t->n_rows - tuned - o->n_undecided, o->n_undecided);
+    put_tile(to, value, label);
     snprintf(value, sizeof value, "%s%+.1f %%",
              tuned && expm1(sum / (double)tuned) < 2 * c->aa_noise_p95 ? "≈ " : "",
              tuned ? 100 * expm1(sum / (double)tuned) : 0);
     put_tile(to, value, "geometric mean gain of the tuned cells");
-    if (kt_token_seconds(t, kt_table_most_threads(t), &before, &after)) {
-        snprintf(value, sizeof value, "%.1f tok/s", 1 / after);
-        snprintf(label, sizeof label, "one user, matrices only, at most; %.1f with the defaults",
-                 1 / before);
-        put_tile(to, value, label);
-    }
+    put_token_tiles(t, to);
     snprintf(value, sizeof value, "%.1f GB/s", c->stream_gbs_all);
     snprintf(label, sizeof label, "read stream on %d threads; %.1f on one", c->threads_all,
              c->stream_gbs_1t);
@@ -58,6 +87,12 @@ static void put_tiles(const kt_table *t, FILE *to) {
     snprintf(label, sizeof label, "A/A noise (p95); gains under %.1f %% are marked ≈",
              200 * c->aa_noise_p95);
     put_tile(to, value, label);
+    if (o->rounds > 0) {
+        snprintf(value, sizeof value, "%.0f %%", 100 * kt_outcome_voided(o));
+        snprintf(label, sizeof label, "of %lld rounds disturbed by others, and voided",
+                 (long long)o->rounds);
+        put_tile(to, value, label);
+    }
     fputs("</div>\n", to);
 }
 
@@ -146,22 +181,24 @@ static void list_rows(const kt_table *t, FILE *to) {
     double noise = t->fingerprint.ceilings.aa_noise_p95;
 
     fputs("<h2 id=\"decisions\">Decisions</h2>\n<p class=\"soft\">A time is the 25 % quantile of "
-          "one call (of one active expert for moe_ffn); ± is half its 95 % interval. The error is "
-          "relative to a computation in double.</p>\n",
+          "one call (of one active expert for moe_ffn); ± is half its 95 % interval, and a cell "
+          "where it is above 10 % is undecided and grey. ▲: fewer threads take less time. The "
+          "error is relative to a computation in double.</p>\n",
           to);
     begin_table(to, heads, "  nnn  n", 8);
     for (size_t i = 0; i < t->n_rows; i++) {
         const kt_table_row *r = &t->rows[i];
         char key[KT_CELL_KEY_BYTES];
         double gain = kt_row_gain(r);
-        bool is_tuned = strcmp(r->status, "tuned") == 0;
-        fputs("<tr>", to);
+        bool is_wide = kt_row_is_undecided(r), is_tuned = strcmp(kt_row_status(r), "tuned") == 0;
+        fputs(is_wide ? "<tr class=\"wide\">" : "<tr>", to);
         put_cell(to, kt_cell_key(&r->problem, r->threads, key, sizeof key), false);
-        put_cell(to, r->status, false);
+        put_cell(to, kt_row_status(r), false);
         fprintf(to,
-                "<td class=\"n\" data-v=\"%.4g\">%.1f</td><td class=\"n\" data-v=\"%.5f\">%.1f "
+                "<td class=\"n\" data-v=\"%.4g\">%s%.1f</td><td class=\"n\" data-v=\"%.5f\">%.1f "
                 "%%</td><td class=\"n%s\" data-v=\"%.5f\">%s%+.1f %%</td>",
-                r->time_ns, r->time_ns / 1e3, r->ci_high - r->ci_low, 50 * (r->ci_high - r->ci_low),
+                r->time_ns, kt_row_wants_fewer_threads(t, r) ? "▲ " : "", r->time_ns / 1e3,
+                r->ci_high - r->ci_low, 50 * (r->ci_high - r->ci_low),
                 is_tuned && gain >= 2 * noise ? " up" : "", gain,
                 is_tuned && gain < 2 * noise ? "≈ " : "", 100 * gain);
         put_cell(to, r->variant, false);
@@ -253,8 +290,10 @@ static void put_links(const kt_export_input *in, FILE *to) {
 
 static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     char class_name[64];
+    kt_outcome outcome;
 
     (void)err;
+    kt_outcome_of_table(in->table, in->journal, &outcome);
     kt_machine_class(&in->table->fingerprint, class_name, sizeof class_name);
     kt_html_begin(to, in->table->workload);
     fputs("<h1>", to);
@@ -269,7 +308,8 @@ static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
         "from memory; one replaced the default only where it won again on fresh samples.</p>\n",
         to);
     put_links(in, to);
-    put_tiles(in->table, to);
+    put_certainty(&outcome, to);
+    put_tiles(in->table, &outcome, to);
     if (in->journal) put_commands(in->journal, to);
     kt_html_roofline(in, to);
     kt_html_heats(in, to);

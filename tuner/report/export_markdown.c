@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "tuner/report/export.h"
+#include "tuner/report/outcome.h"
 #include "tuner/report/plan_words.h"
 #include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
@@ -30,10 +31,31 @@ static void put_text(FILE *to, const char *text) {
 
 /* --- tables --- */
 
+/* What exit codes 6 and 7 say. */
+static void put_certainty(const kt_export_input *in, FILE *to) {
+    char words[KT_OUTCOME_WORDS][KT_OUTCOME_BYTES];
+    kt_outcome o;
+    int n;
+
+    kt_outcome_of_table(in->table, in->journal, &o);
+    if (o.rounds > 0)
+        fprintf(to, "%.0f %% of %lld rounds were disturbed by others, and voided.\n",
+                100 * kt_outcome_voided(&o), (long long)o.rounds);
+    n = kt_outcome_words(&o, words);
+    for (int i = 0; i < n; i++) fprintf(to, "\n> %s\n", words[i]);
+}
+
+static bool has_slow_threads(const kt_table *t) {
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (kt_row_wants_fewer_threads(t, &t->rows[i])) return true;
+    return false;
+}
+
 static void put_head(const kt_table *t, int threads, FILE *to) {
     const kt_fingerprint *f = &t->fingerprint;
     char class_name[64], isa[160];
-    double before, after;
+    kt_serving_format format[KT_SERVING_FORMATS];
+    int n = kt_table_formats(t, format);
 
     kt_machine_class(f, class_name, sizeof class_name);
     fputs("### ", to);
@@ -51,17 +73,21 @@ static void put_head(const kt_table *t, int threads, FILE *to) {
     fputs("), ", to);
     put_text(to, t->created);
     fputs(".\n", to);
-    if (kt_token_seconds(t, threads, &before, &after))
+    for (int i = 0; i < n; i++) {
+        kt_token_time time;
+        if (!kt_token_time_of(t, format[i], threads, &time)) continue;
         fprintf(to,
-                "One token's matrices: %.2f ms with the defaults, %.2f ms tuned: at most **%.1f "
-                "tokens/s** for one user (attention and norms not counted).\n",
-                before * 1e3, after * 1e3, 1 / after);
+                "%s: one token's matrices take %.2f ms with the defaults, %s%.2f ms tuned: at most "
+                "**%.1f tokens/s** for one user (attention and norms not counted).\n",
+                kt_serving_format_name(format[i]), time.before * 1e3, time.is_rough ? "≈ " : "",
+                time.after * 1e3, 1 / time.after);
+    }
 }
 
 static void put_band(FILE *to, const kt_table *t, const kt_table_row *first, size_t begin,
                      int band) {
     double sum = 0, noise = t->fingerprint.ceilings.aa_noise_p95, gain;
-    int n = 0, tuned = 0;
+    int n = 0, tuned = 0, n_wide = 0;
 
     for (size_t i = begin; i < t->n_rows; i++) {
         const kt_table_row *r = &t->rows[i];
@@ -69,12 +95,15 @@ static void put_band(FILE *to, const kt_table *t, const kt_table_row *first, siz
         if (r->problem.m > bands[band].last_m || (band && r->problem.m <= bands[band - 1].last_m))
             continue;
         sum += log1p(kt_row_gain(r));
-        tuned += strcmp(r->status, "tuned") == 0;
+        tuned += strcmp(kt_row_status(r), "tuned") == 0;
+        n_wide += kt_row_is_undecided(r);
         n++;
     }
     gain = n ? expm1(sum / n) : 0;
     if (n == 0)
         fputs(" |", to);
+    else if (n_wide == n)
+        fputs(" undecided |", to);
     else if (tuned == 0)
         fputs(" default kept |", to);
     else
@@ -115,17 +144,17 @@ static kt_status put_largest(const kt_table *t, FILE *to, kt_err *err) {
 
     if (!rows) return kt_fail(err, KT_E_NOMEM, "export: no memory");
     for (size_t i = 0; i < t->n_rows; i++)
-        if (strcmp(t->rows[i].status, "tuned") == 0) rows[n++] = &t->rows[i];
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") == 0) rows[n++] = &t->rows[i];
     if (n > 0) {
         qsort(rows, n, sizeof *rows, by_gain);
         fputs("\n| largest gains | µs before | µs | gain | winner |\n|---|--:|--:|--:|---|\n", to);
     }
     for (size_t i = 0; i < n && i < MOST_ROWS; i++) {
         char key[KT_CELL_KEY_BYTES];
-        fprintf(to, "| %s | %.1f | %.1f ±%.1f %% | %s%+.1f %% | ",
+        fprintf(to, "| %s%s | %.1f | %.1f ±%.1f %% | %s%+.1f %% | ",
                 kt_cell_key(&rows[i]->problem, rows[i]->threads, key, sizeof key),
-                rows[i]->default_ns / 1e3, rows[i]->time_ns / 1e3,
-                50 * (rows[i]->ci_high - rows[i]->ci_low),
+                kt_row_wants_fewer_threads(t, rows[i]) ? " ▲" : "", rows[i]->default_ns / 1e3,
+                rows[i]->time_ns / 1e3, 50 * (rows[i]->ci_high - rows[i]->ci_low),
                 kt_row_gain(rows[i]) < 2 * t->fingerprint.ceilings.aa_noise_p95 ? "≈ " : "",
                 100 * kt_row_gain(rows[i]));
         put_text(to, rows[i]->variant);
@@ -172,9 +201,13 @@ static kt_status write_markdown(const kt_export_input *in, FILE *to, kt_err *err
     int threads = kt_table_most_threads(in->table);
 
     put_head(in->table, threads, to);
+    put_certainty(in, to);
     put_matrices(in->table, threads, to);
     KT_TRY(put_largest(in->table, to, err));
     put_plans(in->table, to);
+    if (has_slow_threads(in->table))
+        fputs("\n▲: fewer threads take less time in this cell; layers decide threads themselves.\n",
+              to);
     if (in->journal) put_command(in->journal, to);
     return KT_OK;
 }

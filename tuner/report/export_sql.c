@@ -104,7 +104,7 @@ static void put_row(const kt_table_row *r, FILE *to) {
                  4);
     fprintf(to, "%lld, %lld, %lld, %lld, %lld, %d, ", (long long)p->m, (long long)p->n,
             (long long)p->k, (long long)p->experts, (long long)p->topk, r->threads);
-    put_literals(to, (const char *const[]){r->status, r->variant, r->config}, 3);
+    put_literals(to, (const char *const[]){kt_row_status(r), r->variant, r->config}, 3);
     fprintf(to, "%d, ", (int)r->version);
     put_number(to, r->time_ns, ", ");
     put_number(to, r->ci_low, ", ");
@@ -147,7 +147,7 @@ static void put_plan(const kt_table_plan *p, FILE *to) {
     put_number(to, kt_row_gain(&p->row), ", ");
     put_number(to, p->row.default_ns, ", ");
     put_number(to, p->predicted, ", ");
-    put_literal(to, p->row.status);
+    put_literal(to, kt_row_status(&p->row));
     fputs(");\n", to);
 }
 
@@ -215,7 +215,7 @@ static void put_decided(const kt_json *r, int session, FILE *to) {
     put_number(to, row.time_ns, ", ");
     put_number(to, row.default_ns, ", ");
     fprintf(to, "%d, ", row.rounds);
-    put_literal(to, row.status);
+    put_literal(to, kt_row_status(&row));
     fputs(");\n", to);
 }
 

@@ -32,7 +32,7 @@ static double roofline_value(const kt_export_input *in, const kt_table_row *row)
 static const heat heats[] = {
     {"gain", "Gain over the default",
      "How much faster the winner is than what would run without tuning, in %. A dot: the default "
-     "was kept. Gains under twice the A/A noise are marked ≈.",
+     "was kept. A question mark: undecided. Gains under twice the A/A noise are marked ≈.",
      "--accent", gain_value, 0.1},
     {"nearness", "Nearness to the roofline",
      "The lower bound by the measured ceilings over the measured time, in %. Over 100 the weights "
@@ -57,7 +57,8 @@ static void draw_box(const kt_export_input *in, FILE *to, const kt_table_row *r,
     double strength = fmin(fmax(value / h->full, 0), 1);
     double noise = in->table->fingerprint.ceilings.aa_noise_p95;
     int x = LEFT + column * BOX_W, y = TOP + line * BOX_H;
-    bool is_gain = h->value == gain_value, is_kept = is_gain && strcmp(r->status, "tuned") != 0;
+    bool is_gain = h->value == gain_value,
+         is_kept = is_gain && strcmp(kt_row_status(r), "tuned") != 0;
     char key[KT_CELL_KEY_BYTES];
 
     fprintf(to,
@@ -66,7 +67,7 @@ static void draw_box(const kt_export_input *in, FILE *to, const kt_table_row *r,
             x, y, BOX_W - 2, BOX_H - 2, h->colour, is_kept ? 0.05 : 0.08 + 0.62 * strength);
     fprintf(to, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\"", x + BOX_W / 2 - 1, y + 15);
     if (is_kept)
-        fputs(" class=\"t\">·", to);
+        fputs(kt_row_is_undecided(r) ? " class=\"t\">?" : " class=\"t\">·", to);
     else
         fprintf(to, ">%s%.0f", is_gain && value < 2 * noise ? "≈" : "", 100 * value);
     fputs("</text><title>", to);
@@ -94,7 +95,8 @@ static void draw_scale(FILE *to, const heat *h) {
 static double strongest(const kt_table *t, double least) {
     double most = least;
     for (size_t i = 0; i < t->n_rows; i++)
-        if (strcmp(t->rows[i].status, "tuned") == 0) most = fmax(most, kt_row_gain(&t->rows[i]));
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") == 0)
+            most = fmax(most, kt_row_gain(&t->rows[i]));
     return fmin(ceil(most * 5) / 5, 2);
 }
 

@@ -51,6 +51,7 @@ static const char style[] =
     "summary{cursor:pointer;padding:7px 2px;font-size:13px}"
     "summary b{font-weight:600;margin-right:10px}summary:focus-visible{outline:2px solid "
     "var(--accent)}"
+    "tr.wide td{color:var(--soft)}.warn{border-color:var(--bad)}.warn p{margin:4px 0}"
     ".up{color:var(--good)}.bad{color:var(--bad)}"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;margin:0;font-size:14px}"
     "dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}"

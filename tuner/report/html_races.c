@@ -10,13 +10,14 @@
 enum { WIDTH = 1100, HEIGHT = 300, LEFT = 60, RIGHT = 1080, TOP = 18, BOTTOM = 256 };
 enum { MOST_RACES = 240 }; /* about 15 KB each */
 
-/* Slower samples than this times the winner are drawn at the upper edge. */
-static const double most_ratio = 4;
+/* Slower samples than this times the winner are drawn at the upper edge; the axis ends earlier when all are faster. */
+static const double most_ratio = 4, least_ratio = 1.25;
 
 typedef struct race {
     kt_replay *replay;
     kt_samples samples;
     double base_ns;                   /* of the winner */
+    double top;                       /* of the axis, over the winner */
     int ends[KT_MAX_SAMPLES], n_ends; /* rounds after which someone left, ascending */
 } race;
 
@@ -28,9 +29,26 @@ static double x_of(const race *r, double round) {
     return LEFT + (RIGHT - LEFT) * round / r->samples.n_rounds;
 }
 
-static double y_of(double ratio) {
-    const kt_log_axis axis = {0.8, most_ratio * 1.06, BOTTOM, TOP};
-    return kt_log_axis_at(&axis, fmin(fmax(ratio, 0.81), most_ratio));
+static double y_of(const race *r, double ratio) {
+    const kt_log_axis axis = {0.8, r->top * 1.06, BOTTOM, TOP};
+    return kt_log_axis_at(&axis, fmin(fmax(ratio, 0.81), r->top));
+}
+
+/* All but the slowest fiftieth of the samples lie below. */
+static double find_top(const race *r) {
+    static const double tops[] = {1.25, 1.5, 2, 3, 4};
+    size_t above[5] = {0}, n = 0;
+
+    for (int c = 0; c < r->samples.n_contenders; c++)
+        for (int i = 0; i < r->samples.rounds_of[c]; i++) {
+            double ratio = sample_of(r, c, i) / r->base_ns;
+            if (r->samples.voided[i] || !(ratio > 0)) continue;
+            n++;
+            for (int k = 0; k < 5; k++) above[k] += ratio > tops[k];
+        }
+    for (int k = 0; k < 5; k++)
+        if (50 * above[k] <= n) return fmax(tops[k], least_ratio);
+    return most_ratio;
 }
 
 static void find_ends(race *r) {
@@ -58,15 +76,15 @@ static const char *colour_of(const race *r, int contender) {
 }
 
 static void draw_frame(const race *r, FILE *to) {
-    static const double ticks[] = {0.9, 1, 1.2, 1.5, 2, 3, 4};
+    static const double ticks[] = {0.9, 1, 1.1, 1.2, 1.5, 2, 3, 4};
     int live = r->samples.n_contenders;
 
-    for (size_t i = 0; i < sizeof ticks / sizeof *ticks; i++)
+    for (size_t i = 0; i < sizeof ticks / sizeof *ticks && ticks[i] <= r->top; i++)
         fprintf(to,
                 "<line class=\"%s\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
                 "<text class=\"t\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g&#215;</text>\n",
-                ticks[i] == 1 ? "a" : "g", LEFT, RIGHT, y_of(ticks[i]), y_of(ticks[i]), LEFT - 8,
-                y_of(ticks[i]) + 4, ticks[i]);
+                ticks[i] == 1 ? "a" : "g", LEFT, RIGHT, y_of(r, ticks[i]), y_of(r, ticks[i]),
+                LEFT - 8, y_of(r, ticks[i]) + 4, ticks[i]);
     for (int e = 0; e < r->n_ends; e++) {
         int left = 0;
         for (int c = 0; c < r->samples.n_contenders; c++)
@@ -80,7 +98,7 @@ static void draw_frame(const race *r, FILE *to) {
                 x_of(r, r->ends[e]) - 3, BOTTOM + 16, r->ends[e]);
         if (x_of(r, r->ends[e]) - x_of(r, e ? r->ends[e - 1] : 0) > 46)
             fprintf(to,
-                    "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%d live</text>\n",
+                    "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"end\">%d left</text>\n",
                     x_of(r, r->ends[e]) - 4, TOP - 5, live);
         live = left;
     }
@@ -107,7 +125,7 @@ static void draw_contender(const race *r, FILE *to, int c) {
             is_main ? "5" : "3.5", is_main ? "0.6" : "0.28");
     for (int i = 0; i < last; i++)
         if (!r->samples.voided[i] && sample_of(r, c, i) > 0)
-            fprintf(to, "M%.0f %.0fh0", x_of(r, i + 0.5), y_of(sample_of(r, c, i) / r->base_ns));
+            fprintf(to, "M%.0f %.0fh0", x_of(r, i + 0.5), y_of(r, sample_of(r, c, i) / r->base_ns));
     fprintf(to, "\"/><path stroke-width=\"%s\"%s stroke-opacity=\"%s\" d=\"", is_main ? "2" : "1",
             c == r->replay->default_index ? " stroke-dasharray=\"6 4\"" : "",
             is_main ? "1" : "0.55");
@@ -115,29 +133,31 @@ static void draw_contender(const race *r, FILE *to, int c) {
         double p25 = p25_until(r, c, r->ends[e]);
         if (!(p25 > 0)) continue;
         fprintf(to, "%c%.1f %.1f", started++ ? 'L' : 'M', x_of(r, r->ends[e]),
-                y_of(p25 / r->base_ns));
+                y_of(r, p25 / r->base_ns));
     }
     fputs("\"/>", to);
     if (last < r->samples.n_rounds)
         fprintf(to, "<path stroke-width=\"1.5\" d=\"m%.1f %.1fl6 6m0-6l-6 6\"/>", x_of(r, last) - 3,
-                y_of(final / r->base_ns) - 3);
+                y_of(r, final / r->base_ns) - 3);
     fputs("</g>\n", to);
 }
 
 static void draw_race(const race *r, FILE *to, bool is_open) {
     const kt_table_row *row = &r->replay->row;
-    bool is_tuned = strcmp(row->status, "tuned") == 0;
+    bool is_tuned = strcmp(kt_row_status(row), "tuned") == 0;
 
     fprintf(to, "<details%s><summary><b>", is_open ? " open" : "");
     kt_html_text(to, r->replay->cell);
     if (is_tuned)
         fprintf(to, "</b> <span class=\"up\">%+.1f %%</span> ", 100 * kt_row_gain(row));
     else
-        fputs("</b> default kept ", to);
+        fputs(kt_row_is_undecided(row) ? "</b> undecided " : "</b> default kept ", to);
     fprintf(to,
-            "<span class=\"soft\">%d contenders, %d rounds</span></summary>\n<svg viewBox=\"0 0 "
+            "<span class=\"soft\">%d contender%s, %d rounds, %.0f %% "
+            "disturbed</span></summary>\n<svg viewBox=\"0 0 "
             "%d %d\" role=\"img\" aria-label=\"Race of ",
-            r->samples.n_contenders, r->samples.n_rounds, WIDTH, HEIGHT);
+            r->samples.n_contenders, r->samples.n_contenders == 1 ? "" : "s", r->samples.n_rounds,
+            100.0 * r->samples.n_voided / r->samples.n_rounds, WIDTH, HEIGHT);
     kt_html_text(to, r->replay->cell);
     fputs("\">\n", to);
     draw_frame(r, to);
@@ -171,6 +191,7 @@ static bool show_race(const kt_export_input *in, const kt_table_row *row, kt_rep
     if (kt_replay_of_row(in->journal, row, replay, NULL) != KT_OK) return false;
     if (kt_replay_samples(replay, &r.samples, NULL) == KT_OK && r.samples.n_rounds > 0) {
         find_ends(&r);
+        r.top = find_top(&r);
         draw_race(&r, to, is_open);
         shown = true;
     }
@@ -181,7 +202,7 @@ static bool show_race(const kt_export_input *in, const kt_table_row *row, kt_rep
 /* The one that is open at first: a race that somebody else than the default won, if there is one. */
 static size_t first_tuned(const kt_table *t) {
     for (size_t i = 0; i < t->n_rows; i++)
-        if (strcmp(t->rows[i].status, "tuned") == 0) return i;
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") == 0) return i;
     return 0;
 }
 

@@ -202,12 +202,12 @@ static const kt_table_row *row_in(const kt_table *t, size_t begin, size_t end, i
 static void put_heat(const kt_plot_style *s, FILE *to, const kt_table_row *r, double noise) {
     static const char *const shades[] = {"░", "▒", "▓", "█"};
     double gain = r ? kt_row_gain(r) : 0;
-    bool is_tuned = r && strcmp(r->status, "tuned") == 0;
+    bool is_tuned = r && strcmp(kt_row_status(r), "tuned") == 0;
     int level = gain < 0.05 ? 0 : gain < 0.15 ? 1 : gain < 0.4 ? 2 : 3;
     char number[8];
 
     if (!r || !is_tuned) {
-        fprintf(to, "%5s", !r ? "" : ".");
+        fprintf(to, "%5s", !r ? "" : kt_row_is_undecided(r) ? "?" : ".");
         return;
     }
     snprintf(number, sizeof number, "%s%.0f", gain < 2 * noise ? "~" : "", fmin(100 * gain, 999));
@@ -231,8 +231,8 @@ void kt_plot_heat(const kt_export_input *in, const kt_plot_style *s, FILE *to) {
 
     for (int b = 0; b < kt_m_bucket_count && n_m < MAX_WIDTH; b++)
         if (row_in(t, 0, t->n_rows, kt_m_buckets[b])) m[n_m++] = kt_m_buckets[b];
-    fprintf(to,
-            "Gain over the default in %%, by rows (. = default kept, ~ = under twice the noise)\n");
+    fprintf(to, "Gain over the default in %%, by rows (. = default kept, ? = undecided, ~ = under "
+                "twice the noise)\n");
     for (; at < n_m; at += fits) { /* as many columns as the terminal has room for */
         int end = at + fits < n_m ? at + fits : n_m;
         fprintf(to, "%*s", label, "m =");
@@ -266,9 +266,9 @@ void kt_plot_gains(const kt_export_input *in, const kt_plot_style *s, int most, 
     int n = 0, label = s->width > 100 ? 56 : s->width * 5 / 8, bar = s->width - label - 11;
 
     for (size_t i = 0; rows && i < t->n_rows; i++)
-        if (strcmp(t->rows[i].status, "tuned") == 0) rows[n++] = &t->rows[i];
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") == 0) rows[n++] = &t->rows[i];
     if (n > 0) qsort(rows, (size_t)n, sizeof *rows, by_gain);
-    fprintf(to, "Largest gains over the default%s\n", n ? "" : ": none, every default was kept");
+    fprintf(to, "Largest gains over the default%s\n", n ? "" : ": none");
     for (int i = 0; i < n && i < most; i++) {
         char key[KT_CELL_KEY_BYTES];
         double gain = kt_row_gain(rows[i]);
@@ -302,7 +302,8 @@ static void print_race(const kt_replay *r, const kt_samples *samples, const kt_p
     uint8_t *shown = calloc((size_t)samples->n_contenders + 1, 1);
 
     put_text(to, r->cell, (int)strlen(r->cell));
-    fprintf(to, ": %d contenders, %d rounds\n", samples->n_contenders, samples->n_rounds);
+    fprintf(to, ": %d contender%s, %d rounds\n", samples->n_contenders,
+            samples->n_contenders == 1 ? "" : "s", samples->n_rounds);
     for (int k = 0; shown && k < samples->n_contenders && k < MOST_SHOWN; k++) {
         int best = -1;
         double ns;

@@ -171,23 +171,26 @@ static void describe_table(FILE *to, const char *folder, const char *stem) {
     char path[PATH_BYTES];
     kt_table *t = NULL;
     double log_gain = 0;
-    size_t tuned = 0;
+    size_t tuned = 0, undecided = 0;
 
     if (snprintf(path, sizeof path, "%s/%s%s", folder, stem, table_end) >= (int)sizeof path ||
         kt_table_load(path, &t, NULL) != KT_OK)
         return;
     for (size_t i = 0; i < t->n_rows; i++) {
-        if (strcmp(t->rows[i].status, "tuned") != 0) continue;
+        undecided += kt_row_is_undecided(&t->rows[i]);
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") != 0) continue;
         log_gain += log(t->rows[i].default_ns / t->rows[i].time_ns);
         tuned++;
     }
     fprintf(to,
-            "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; the "
-            "others kept it.\n`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
+            "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; "
+            "%zu undecided (half their interval is over %.0f %%); the others kept the default.\n"
+            "`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
             "decision behind it; `%s.t1.json` and `%s.t4.json` are its parameters and samples in "
             "the exchange formats T1 and T4.\n",
             t->workload, t->n_rows, t->created, t->build, tuned,
-            tuned ? 100 * expm1(log_gain / (double)tuned) : 0, stem, table_end, stem, stem, stem);
+            tuned ? 100 * expm1(log_gain / (double)tuned) : 0, undecided, 100 * KT_ROW_WIDE, stem,
+            table_end, stem, stem, stem);
     put_commands(to, folder, stem);
     kt_table_destroy(t);
 }

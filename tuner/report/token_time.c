@@ -20,25 +20,49 @@ static const kt_table_row *row_of(const kt_table *t, const kt_problem *p, int th
     return NULL;
 }
 
-bool kt_token_seconds(const kt_table *t, int threads, double *before, double *after) {
+int kt_table_formats(const kt_table *t, kt_serving_format out[KT_SERVING_FORMATS]) {
+    int n = 0, k;
+
+    for (size_t i = 0; i < t->n_rows; i++) {
+        kt_serving_format f = kt_serving_format_of(t->rows[i].problem.weights);
+        if (t->rows[i].problem.op != KT_OP_MOE_FFN) continue;
+        for (k = 0; k < n && out[k] != f;) k++;
+        if (k == n && n < KT_SERVING_FORMATS) out[n++] = f;
+    }
+    return n;
+}
+
+bool kt_token_time_of(const kt_table *t, kt_serving_format format, int threads,
+                      kt_token_time *out) {
     kt_role roles[KT_MAX_ROLES];
     kt_shapes shapes;
-    kt_serving_format format = KT_SERVE_NATIVE;
     int n;
 
+    *out = (kt_token_time){0};
     if (kt_shapes_find(t->workload, &shapes, NULL, 0, NULL) != KT_OK) return false;
-    for (size_t i = 0; i < t->n_rows; i++)
-        if (t->rows[i].problem.op == KT_OP_MOE_FFN)
-            format = kt_serving_format_of(t->rows[i].problem.weights);
     n = kt_roles_list(&shapes, format, roles);
-    *before = *after = 0;
     for (int i = 0; i < n; i++) {
         const kt_table_row *r = row_of(t, &roles[i].problem, threads);
         double calls = (double)roles[i].times; /* moe rows are per active expert */
         if (!r) return false;
         if (roles[i].problem.op == KT_OP_MOE_FFN) calls *= (double)roles[i].problem.topk;
-        *before += calls * r->default_ns * 1e-9;
-        *after += calls * r->time_ns * 1e-9;
+        out->before += calls * r->default_ns * 1e-9;
+        out->after += calls * r->time_ns * 1e-9;
+        out->is_rough |= kt_row_is_undecided(r);
     }
-    return n > 0 && *after > 0;
+    return n > 0 && out->after > 0;
+}
+
+/* Less is noise. */
+static const double clearly_slower = 1.02;
+
+bool kt_row_wants_fewer_threads(const kt_table *t, const kt_table_row *row) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const kt_table_row *other = &t->rows[i];
+        if (other->threads < row->threads && other->problem.m == row->problem.m &&
+            kt_same_weights(&other->problem, &row->problem) &&
+            row->time_ns > clearly_slower * other->time_ns)
+            return true;
+    }
+    return false;
 }

@@ -5,14 +5,28 @@
 #include <stdbool.h>
 
 #include "dispatch/table/table.h"
+#include "tuner/space/shapes.h"
+
+#define KT_SERVING_FORMATS 4
 
 /* Largest thread count of the table's rows; 1 without rows. */
 int kt_table_most_threads(const kt_table *table);
 
-/* Seconds that all matrices of the table's model take for one token of one user on `threads` threads, with
- * the defaults and tuned: rows of m = 1, times the layers and experts that use them. Attention, norms and
- * what is not a matrix are not counted. False when the model is unknown here (no workload or folder of that
- * name) or a matrix has no row for one token. */
-bool kt_token_seconds(const kt_table *table, int threads, double *with_defaults, double *tuned);
+/* The formats that the table's experts are served in, in the order of its rows; returns how many. */
+int kt_table_formats(const kt_table *table, kt_serving_format out[KT_SERVING_FORMATS]);
+
+typedef struct kt_token_time {
+    double before, after; /* seconds with the defaults, and tuned */
+    bool is_rough;        /* rests on an undecided row */
+} kt_token_time;
+
+/* Time that all matrices of the table's model take for one token of one user on `threads` threads: rows of m = 1,
+ * times the layers and experts that use them. Attention, norms and what is not a matrix are not counted. False when
+ * the model is unknown here (no workload or folder of that name) or a matrix has no row for one token. */
+bool kt_token_time_of(const kt_table *table, kt_serving_format format, int threads,
+                      kt_token_time *out);
+
+/* Does a row of the same matrix and rows on fewer threads take less time (2 % and more)? */
+bool kt_row_wants_fewer_threads(const kt_table *table, const kt_table_row *row);
 
 #endif

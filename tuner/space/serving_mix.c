@@ -7,11 +7,16 @@
 #include "kernels/formats/format.h"
 #include "tuner/space/roles.h"
 
+static const char *const format_names[] = {"native", "bf16", "int8", "int4"};
+
 int kt_serving_format_parse(const char *name) {
-    static const char *const names[] = {"native", "bf16", "int8", "int4"};
     for (int i = 0; i < 4; i++)
-        if (strcmp(names[i], name) == 0) return i;
+        if (strcmp(format_names[i], name) == 0) return i;
     return -1;
+}
+
+const char *kt_serving_format_name(kt_serving_format format) {
+    return format_names[format];
 }
 
 /* Time share of rows per call in a mix of one user chatting (half of the time in decode), a few users

@@ -46,6 +46,7 @@ typedef enum kt_serving_format {
     KT_SERVE_INT4
 } kt_serving_format;
 int kt_serving_format_parse(const char *name);
+const char *kt_serving_format_name(kt_serving_format format);
 
 /* The format in which a matrix with these weights is served. */
 kt_serving_format kt_serving_format_of(kt_weight_format weights);
