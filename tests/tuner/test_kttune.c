@@ -194,7 +194,7 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     cr_expect_neq(access(h.journal, F_OK), 0, "a dry run writes nothing");
 
     snprintf(command, sizeof command,
-             KTTUNE "run --model %s " FEW " --budget 120s --json --noisy-ok", h.model);
+             KTTUNE "run --model %s " FEW " --budget 120s --json --noisy-ok --widest 1", h.model);
     doc = json_of(command, 0);
     cr_expect_eq(int_at(doc, "cells"), 8);
     cr_expect_eq(int_at(doc, "decided"), 8);
@@ -237,10 +237,10 @@ Test(kttune, a_run_keeps_the_rows_of_other_cells, .timeout = 180) {
 
     kt_tune_home_make(&h);
     snprintf(command, sizeof command,
-             KTTUNE "run %s --cells 'm=1,threads=1,role=experts' --noisy-ok", h.model);
+             KTTUNE "run %s --cells 'm=1,threads=1,role=experts' --noisy-ok --widest 1", h.model);
     expect(command, 0, "1 of 1 cells decided");
     snprintf(command, sizeof command,
-             KTTUNE "run %s --format int8 --cells 'm=1,threads=1,role=experts' --noisy-ok",
+             KTTUNE "run %s --format int8 --cells 'm=1,threads=1,role=experts' --noisy-ok --widest 1",
              h.model);
     expect(command, 0, "(1 rows of other cells kept)");
     t = load(h.table);
@@ -264,7 +264,7 @@ Test(kttune, outdated_rows_are_recognised, .timeout = 180) {
 
     kt_tune_home_make(&h);
     snprintf(command, sizeof command,
-             KTTUNE "run %s --cells 'm=1,threads=1,role=experts' --noisy-ok", h.model);
+             KTTUNE "run %s --cells 'm=1,threads=1,role=experts' --noisy-ok --widest 1", h.model);
     expect(command, 0, "1 of 1 cells decided");
     t = load(h.table);
     row = t->rows[0];
@@ -285,7 +285,7 @@ Test(kttune, results_are_complete_and_name_nobody, .timeout = 180) {
 
     kt_tune_home_make(&h);
     snprintf(command, sizeof command,
-             KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --results %s/results", h.model,
+             KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/results", h.model,
              h.folder);
     expect(command, 0, "4 of 4 cells decided");
     kt_machine_class(&h.machine, class_name, sizeof class_name);

@@ -198,7 +198,7 @@ Test(sharing, a_run_and_an_export_file_the_same_things, .timeout = 120) {
     kt_tune_home_make(&h);
     kt_machine_class(&h.machine, class_name, sizeof class_name);
     snprintf(command, sizeof command,
-             KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --results %s/ran && " KTTUNE
+             KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/ran && " KTTUNE
                     "export --model mini --results %s/exported && diff -r %s/ran %s/exported",
              h.model, h.folder, h.folder, h.folder, h.folder);
     cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
@@ -252,9 +252,9 @@ static size_t check_rows(const char *table_path) {
  * rows still follow from samples, and filing twice changes nothing. */
 Test(sharing, a_second_machine_of_a_class_adds_to_it, .timeout = 120) {
     static const char *const steps[] = {
-        KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --results %s/shared",
+        KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/shared",
         "export XDG_DATA_HOME=%s/second; " KTTUNE
-        "run %s --cells 'm=2,threads=1' --noisy-ok --results %s/shared",
+        "run %s --cells 'm=2,threads=1' --noisy-ok --widest 1 --results %s/shared",
         "cp -r %s/shared %s/before; XDG_DATA_HOME=%s/second " KTTUNE
         "export --model mini --results %s/shared && diff -r %s/shared %s/before"};
     char command[2048], class_name[64], folder[600], table[700], *out;

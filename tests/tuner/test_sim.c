@@ -138,7 +138,7 @@ Test(sim, replays_the_oracle_of_a_real_run, .timeout = 180) {
     kt_tune_home_make(&h);
     snprintf(command, sizeof command,
              KT_BUILD_DIR "/kttune run --model %s --cells 'm<=2,threads=1,role=experts' --oracle "
-                          "--profile-self --noisy-ok && " KT_BUILD_DIR
+                          "--profile-self --noisy-ok --widest 1 && " KT_BUILD_DIR
                           "/kttune sim %s --trials 2 --json",
              h.model, h.journal);
     cr_expect_eq(kt_tune_home_run(command, &out), 0, "%s", out);

@@ -118,7 +118,7 @@ Test(verbs, all_answer_in_json, .timeout = 120) {
         {"list models --json", 0, NULL},
         {"list tables --json", 0, NULL},
         {"list strategies --json", 0, NULL},
-        {"run $H/mini --cells m=1,threads=1 --noisy-ok --json", 0, "decided"},
+        {"run $H/mini --cells m=1,threads=1 --noisy-ok --widest 1 --json", 0, "decided"},
         {"run $H/mini --dry-run --json", 0, NULL},
         {"show $H/good.kttable.json --json", 0, "rows"},
         {"explain --table $H/good.kttable.json --m 3 --json", 0, "choice"},
@@ -338,7 +338,7 @@ Test(verbs, a_home_that_cannot_be_written_is_named, .timeout = 180) {
         const char *says;
     } cases[] = {{"probe --quick", 8, "XDG_DATA_HOME"},
                  {"run $M --cells m=1,threads=1", 8, "XDG_DATA_HOME"},
-                 {"run $M --cells m=1,threads=1 --noisy-ok --out $H/x.kttable.json", 0, "wrote"},
+                 {"run $M --cells m=1,threads=1 --noisy-ok --widest 1 --out $H/x.kttable.json", 0, "wrote"},
                  {"list variants", 0, "any_any_p64__scalar"},
                  {"explain --op gemm --m 3", 0, "choice"},
                  {"show --model mini", 3, "kttune run --model mini"}};

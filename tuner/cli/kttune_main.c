@@ -76,8 +76,9 @@ static void print_help(FILE *to) {
         "  kttune bench --suite line\n"
         "\nEnvironment: KT_LOG=debug|info|off, KT_DISABLE_ISA=NAMES, XDG_DATA_HOME\n"
         "Exit codes: 0 ok, 1 internal, 2 usage, 3 no usable table or journal, 4 wrong variant,\n"
-        "  5 slower than it should be, 6 budget ended with cells undecided (table valid),\n"
-        "  7 machine too noisy, 8 memory, file or lock, 130 interrupted (table valid)\n");
+        "  5 slower than it should be, 6 cells undecided or not reached (table valid),\n"
+        "  7 machine too noisy: over 30 %% of the rounds disturbed (table valid), 8 memory, file\n"
+        "  or lock, 130 interrupted (table valid)\n");
 }
 
 static kt_log make_log(void) {

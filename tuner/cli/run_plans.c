@@ -14,6 +14,8 @@ kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells 
     kt_status st = kt_layer_session_create(setup, &s, err);
 
     *n_decided = 0;
+    if (st == KT_OK && progress)
+        fprintf(progress, "deciding how whole layers run (%d decisions at most) ..\n", cells->n);
     for (int i = 0; st == KT_OK && i < cells->n; i++) {
         const kt_plan_cell *cell = &cells->list[i];
         char key[KT_PLAN_KEY_BYTES];
@@ -29,8 +31,7 @@ kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells 
         }
         if (st == KT_OK) st = kt_table_put_plan(table, &plan, err);
         if (st != KT_OK) break;
-        ++*n_decided;
-        if (progress) kt_print_table_plan(&plan, setup->machine->ceilings.aa_noise_p95);
+        *n_decided += !kt_row_is_undecided(&plan.row);
     }
     if (s) *spent = kt_layer_session_spent(s);
     kt_layer_session_destroy(s);

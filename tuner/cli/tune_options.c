@@ -168,6 +168,8 @@ int kt_switches_parse(const kt_verb_usage *usage, const kt_switch *switches, siz
         const kt_switch *s;
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
             return print_help(usage, switches, n_switches);
+        if (strcmp(word, "-v") == 0 && find(switches, n_switches, "verbose", &value))
+            word = "--verbose";
         if (strncmp(word, "--", 2) != 0) {
             if (n == max_words) return kt_switch_fail(usage, "'%s' is one argument too many", word);
             words[n++] = word;

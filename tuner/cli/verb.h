@@ -19,7 +19,7 @@ typedef enum kt_tune_exit {
     KT_TUNE_GATE = 4,     /* a variant computes wrong results */
     KT_TUNE_REGRESSION =
         5,                 /* slower than it should be: a bar missed, a duel lost, a row outdated */
-    KT_TUNE_UNDECIDED = 6, /* the budget ended with cells undecided; the table is valid */
+    KT_TUNE_UNDECIDED = 6, /* cells undecided, or not reached in the budget; the table is valid */
     KT_TUNE_NOISY = 7,     /* too many disturbed rounds; the table is valid */
     KT_TUNE_RESOURCE = 8,  /* memory, a file or the journal's lock could not be had */
     KT_TUNE_INTERRUPTED = 130

@@ -23,8 +23,6 @@
 
 /* Up to this budget the quick selection of cells; time to write the table at the end. */
 static const double quick_budget_seconds = 180, closing_seconds = 0.4;
-/* More voided rounds than this share: the figures mean little. */
-static const double noisy_share = 0.3;
 
 enum { PATH_BYTES = KT_RUN_PATH_BYTES, MAX_THREAD_COUNTS = KT_MAX_THREAD_COUNTS };
 
@@ -197,6 +195,7 @@ static kt_status open_session(run_state *r, kt_err *err) {
                               .strategy = strategy,
                               .deadline_ns = r->context->start_ns + budget_ns,
                               .oracle = r->options.oracle,
+                              .widest = r->options.widest,
                               .seed = (uint64_t)r->options.seed,
                               .stop = stop_asked,
                               .stop_arg = r};
@@ -311,43 +310,57 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
     if (cells.n == 0) return KT_OK;
     kt_plan_cells_take_encodings(&cells, r->bench.registry);
     KT_TRY(
-        kt_run_plans(&setup, &cells, r->table, o->json ? NULL : stdout, &n, &r->plan_spent, err));
+        kt_run_plans(&setup, &cells, r->table, o->json ? NULL : stderr, &n, &r->plan_spent, err));
     for (int i = 0; i < cells.n; i++) r->n_plans_open += cells.list[i].refused == NULL;
     r->n_plans_open -= n;
-    if (r->n_plans_open > 0 && !o->json)
-        printf("%d plan cells are open; the same command goes on with them\n", r->n_plans_open);
-    return n > 0 ? kt_table_save(r->table, r->table_path, err) : KT_OK;
+    return kt_table_save(r->table, r->table_path, err);
 }
 
-static int exit_code(const run_state *r, const kt_session_progress *p) {
+/* Noise comes first: who is told of undecided cells only would run again on a machine that disturbs again. */
+static int exit_code(const run_state *r, const kt_outcome *o) {
+    const bool minds_noise = !r->options.noisy_ok;
+
     if (*r->context->stop) return KT_TUNE_INTERRUPTED;
-    if (p->n_decided + p->n_skipped < p->n_cells) return KT_TUNE_UNDECIDED;
-    if (!r->options.noisy_ok && (double)p->voided > noisy_share * (double)p->rounds)
-        return KT_TUNE_NOISY;
-    return KT_TUNE_OK;
+    if (minds_noise && kt_outcome_is_noisy(o)) return KT_TUNE_NOISY;
+    if (o->n_open > 0) return KT_TUNE_UNDECIDED;
+    return minds_noise && o->n_undecided > 0 ? KT_TUNE_UNDECIDED : KT_TUNE_OK;
 }
 
-static void report(const run_state *r) {
-    kt_run_report report = {.options = &r->options,
-                            .session = r->session,
-                            .trace = r->workload.routing.trace,
-                            .class_name = r->bench.class_name,
-                            .table_path = r->table_path,
-                            .journal_path = r->journal_path,
-                            .aa_noise = r->bench.machine.ceilings.aa_noise_p95,
-                            .seconds = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9,
-                            .n_kept_rows = r->n_kept_rows,
-                            .plan_spent = r->plan_spent,
-                            .ended_early = r->ended_early};
-    if (r->options.dry_run)
-        kt_run_print_plan(&report);
-    else
-        kt_run_print_end(&report);
+static kt_run_report report_of(const run_state *r) {
+    return (kt_run_report){.options = &r->options,
+                           .session = r->session,
+                           .table = r->table,
+                           .trace = r->workload.routing.trace,
+                           .class_name = r->bench.class_name,
+                           .table_path = r->table_path,
+                           .journal_path = r->journal_path,
+                           .aa_noise = r->bench.machine.ceilings.aa_noise_p95,
+                           .seconds = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9,
+                           .n_kept_rows = r->n_kept_rows,
+                           .plan_spent = r->plan_spent,
+                           .n_plans_open = r->n_plans_open,
+                           .ended_early = r->ended_early};
+}
+
+/* Where the session's time went, and what it leaves. */
+static kt_status end_journal(run_state *r, const kt_outcome *o, kt_err *err) {
+    kt_session_progress p;
+    kt_session_times times;
+
+    kt_session_progress_get(r->session, &p);
+    times = (kt_session_times){.wall = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9,
+                               .kernels = p.kernel_seconds + r->plan_spent.kernel_seconds,
+                               .gates = p.gate_seconds,
+                               .setup = p.setup_seconds + r->plan_spent.setup_seconds,
+                               .n_cells = o->n_cells,
+                               .n_open = o->n_open,
+                               .n_undecided = o->n_undecided};
+    return kt_ledger_end(&r->ledger, r->ended_early ? "stopped" : "complete", &times, err);
 }
 
 static kt_status run_all(run_state *r, int *code, kt_err *err) {
-    kt_session_progress p;
-    kt_session_times times;
+    kt_run_report report;
+    kt_outcome outcome;
     kt_status st;
 
     KT_TRY(kt_workbench_init(&r->bench, true, err));
@@ -355,7 +368,8 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
     KT_TRY(check_out(r, err));
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
-        report(r);
+        report = report_of(r);
+        kt_run_print_plan(&report);
         *code = KT_TUNE_OK;
         return KT_OK;
     }
@@ -363,17 +377,14 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
     KT_TRY(write_table(r, st == KT_OK ? err : NULL)); /* what is decided is worth keeping */
     if (st != KT_OK) return st;
     if (!r->ended_early && wants_plans(r)) KT_TRY(decide_plans(r, err));
-    kt_session_progress_get(r->session, &p);
-    times = (kt_session_times){.wall = (double)(kt_clock_ns() - r->context->start_ns) * 1e-9,
-                               .kernels = p.kernel_seconds + r->plan_spent.kernel_seconds,
-                               .gates = p.gate_seconds,
-                               .setup = p.setup_seconds + r->plan_spent.setup_seconds};
-    KT_TRY(kt_ledger_end(&r->ledger, r->ended_early ? "stopped" : "complete", &times, err));
-    report(r);
+    report = report_of(r);
+    outcome = kt_run_outcome(&report);
+    KT_TRY(end_journal(r, &outcome, err));
+    kt_run_print_end(&report);
     if (r->options.results)
         KT_TRY(kt_results_write(r->options.results, r->table_path, r->journal_path,
                                 &r->bench.machine, err));
-    *code = exit_code(r, &p);
+    *code = exit_code(r, &outcome);
     return KT_OK;
 }
 
@@ -420,7 +431,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"seed", KT_SWITCH_COUNT, &o->seed, "N", "orders and resamples; default 1"},
         {"results", KT_SWITCH_TEXT, &o->results, "DIR",
          "also put table, journal, machine and README under DIR/<machine class>/"},
-        {"noisy-ok", KT_SWITCH_FLAG, &o->noisy_ok, NULL, "no exit code 7 on a busy machine"},
+        {"noisy-ok", KT_SWITCH_FLAG, &o->noisy_ok, NULL,
+         "no exit code 7 or, for undecided cells, 6 on a busy machine"},
+        {"widest", KT_SWITCH_SHARE, &o->widest, "SHARE",
+         "half an interval that is wider leaves its cell undecided; default 10%"},
+        {"verbose", KT_SWITCH_FLAG, &o->verbose, NULL,
+         "more figures at the end, and every decision about whole layers (-v)"},
         {"dry-run", KT_SWITCH_FLAG, &o->dry_run, NULL, "print cells, predicted time, file names"},
         {"json", KT_SWITCH_FLAG, &o->json, NULL, "print a JSON summary, no progress"},
     };
