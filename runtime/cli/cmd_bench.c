@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/cli/bench_report.h"
 #include "runtime/cli/command.h"
@@ -58,8 +59,8 @@ static kt_status run_once(bench *b, int64_t depth, int64_t n, int one_by_one, do
 
     kt_sequence_truncate(b->sequence, depth);
     for (int64_t done = 0; done < n; done += step) {
-        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + depth + done, step, 1,
-                                 b->logits, NULL, kt_interrupted, NULL, err));
+        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + depth + done, step,
+                                 KT_SERVED_LOGIT_ROWS, b->logits, NULL, kt_interrupted, NULL, err));
     }
     *seconds = (double)(kt_clock_ns() - start) * 1e-9;
     return KT_OK;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/plan/plan.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/cli/interrupt.h"
@@ -133,8 +134,8 @@ static kt_status decode(generation *g, const flags *f, int64_t most, kt_err *err
         KT_TRY(emit(g, f, piece, size, err));
         if (kt_interrupted(NULL)) return kt_fail(err, KT_E_CANCELLED, "interrupted");
         if ((int64_t)g->n_tokens < most)
-            KT_TRY(kt_engine_forward(g->engine, g->sequence, &token, 1, 1, g->logits, NULL, NULL,
-                                     NULL, err));
+            KT_TRY(kt_engine_forward(g->engine, g->sequence, &token, 1, KT_SERVED_LOGIT_ROWS,
+                                     g->logits, NULL, NULL, NULL, err));
     }
     size = kt_detokenizer_flush(&detokenizer, piece, sizeof piece);
     return emit(g, f, piece, size, err);
@@ -145,8 +146,8 @@ static kt_status generate(generation *g, const flags *f, kt_err *err) {
     kt_status st;
 
     room = g->info.max_context - (int64_t)g->n_prompt;
-    KT_TRY(kt_engine_forward(g->engine, g->sequence, g->prompt, (int64_t)g->n_prompt, 1, g->logits,
-                             NULL, kt_interrupted, NULL, err));
+    KT_TRY(kt_engine_forward(g->engine, g->sequence, g->prompt, (int64_t)g->n_prompt,
+                             KT_SERVED_LOGIT_ROWS, g->logits, NULL, kt_interrupted, NULL, err));
     for (size_t i = 0; i < g->n_prompt; i++) kt_sampler_accept(&g->sampler, g->prompt[i]);
     middle = kt_clock_ns();
     st = decode(g, f, f->max_tokens < room ? f->max_tokens : room, err);

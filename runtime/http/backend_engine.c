@@ -6,6 +6,7 @@
 #include "base/buffer.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/http/backend.h"
 
@@ -28,7 +29,8 @@ static void truncate_sequence(void *self, void *sequence, int64_t length) {
 
 static kt_status forward(void *self, void *sequence, const int32_t *tokens, int64_t n,
                          float *logits, kt_cancel_fn cancel, void *cancel_arg, kt_err *err) {
-    return kt_engine_forward(self, sequence, tokens, n, 1, logits, NULL, cancel, cancel_arg, err);
+    return kt_engine_forward(self, sequence, tokens, n, KT_SERVED_LOGIT_ROWS, logits, NULL, cancel,
+                             cancel_arg, err);
 }
 
 /* generation_config.json; values out of range are left at their defaults. */

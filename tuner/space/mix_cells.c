@@ -68,7 +68,7 @@ static kt_status add_step(const kt_workload *w, const kt_mix_step *step, const k
     memset(t->bucket, 0, (size_t)(n_roles * kt_m_bucket_count) * sizeof *t->bucket);
     t->sum = 0;
     for (int i = 0; i < n_roles; i++) {
-        /* Of a prompt only the last row gets logits. */
+        /* Of a step that is larger than a matrix ever sees (logits) one row counts. */
         int64_t rows = step->tokens <= roles[i].most_rows ? step->tokens : 1;
         if (roles[i].problem.op == KT_OP_MOE_FFN && roles[i].problem.experts > 1)
             KT_TRY(add_experts(w, &roles[i], i, step->tokens, t, err));

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/plan/plan.h"
 #include "dispatch/table/table.h"
 #include "kernels/formats/format.h"
 #include "tuner/space/roles.h"
@@ -43,9 +44,6 @@ static int band_of(int32_t m) {
     return b;
 }
 
-/* Logits are wanted of one row per sequence, of a prompt only the last: never of hundreds of rows. */
-enum { LOGIT_ROWS = 64 };
-
 static double bits_of(kt_weight_format weights) {
     const kt_format *f = kt_format_find(weights);
     return f ? f->bits : 16;
@@ -62,7 +60,7 @@ static void add_role(kt_role *roles, int *n, const char *name, const kt_problem 
     r->problem.acts = format->acts;
     r->bytes = weights_read * bits_of(problem->weights) / 8;
     r->times = times;
-    r->most_rows = strcmp(name, "lm_head") == 0 ? LOGIT_ROWS : INT32_MAX;
+    r->most_rows = strcmp(name, "lm_head") == 0 ? KT_SERVED_LOGIT_ROWS : INT32_MAX;
     ++*n;
 }
 
