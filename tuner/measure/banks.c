@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/measure/banks.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,23 +76,86 @@ static double bank_bytes(const kt_banks *b, const kt_problem *problem, const kt_
     return all < (double)b->rotation_bytes ? (double)b->rotation_bytes : all;
 }
 
-static kt_status fill(kt_banks *b, int slot, const kt_problem *problem, const kt_variant *v,
-                      int64_t min_slots, kt_err *err) {
+/* --- memory of older banks --- */
+
+/* Pages of a virtual machine that nobody touched before may take a second per quarter of a gigabyte, packing and copying a
+ * twentieth of that. So a bank begins in the memory of the one that was not used for longest, as long as packing again
+ * what was given up that way costs less than fresh memory would. */
+static bool is_reuse_cheaper(const kt_banks *b, double bytes) {
+    return b->mapped > 0 && b->again_ns < bytes * b->map_ns / b->mapped;
+}
+
+static void note_given_up(kt_banks *b, int i) {
+    const int at = b->n_given_up++ % KT_MAX_BANKS;
+    b->given_up[at].problem = b->entry[i].problem;
+    memcpy(b->given_up[at].layout, b->entry[i].layout, sizeof b->given_up[at].layout);
+}
+
+/* Was it there before? It is not given up any more then. */
+static bool take_back(kt_banks *b, const kt_problem *problem, const char *layout) {
+    for (int i = 0; i < KT_MAX_BANKS && i < b->n_given_up; i++)
+        if (is_same(&b->given_up[i].problem, problem) &&
+            strcmp(b->given_up[i].layout, layout) == 0) {
+            memset(&b->given_up[i], 0, sizeof b->given_up[i]);
+            return true;
+        }
+    return false;
+}
+
+/* The slot of an older bank, which is gone, with the new one's memory in *out; -1 = none fits, or none is to go. */
+static int reuse(kt_banks *b, const kt_problem *problem, const kt_variant *v, int64_t min_slots,
+                 kt_cold_bank *out) {
+    const int i = oldest(b, false);
+
+    if (i < 0 || !is_reuse_cheaper(b, bank_bytes(b, problem, v, min_slots)) ||
+        kt_cold_bank_create_in(&b->entry[i].bank.buffer, v->packed_bytes(problem), min_slots,
+                               b->rotation_bytes, out, NULL) != KT_OK)
+        return -1;
+    note_given_up(b, i);
+    drop(b, i);
+    b->n_reused++;
+    return i;
+}
+
+/* Fresh memory in an empty slot, or in that of the bank that was not used for longest. */
+static kt_status map(kt_banks *b, const kt_problem *problem, const kt_variant *v, int64_t min_slots,
+                     int *slot, kt_cold_bank *out, kt_err *err) {
     const double all = bank_bytes(b, problem, v, min_slots);
-    kt_cold_bank *bank = &b->entry[slot].bank;
     int64_t start = kt_clock_ns();
-    kt_status st;
+
+    *slot = oldest(b, true);
+    if (*slot < 0)
+        return kt_fail(err, KT_E_NOMEM, "%s: more than %d layouts in one cell", v->name,
+                       KT_MAX_BANKS);
+    drop(b, *slot);
+    KT_TRY(make_room(b, all, v, err));
+    KT_TRY(kt_cold_bank_create(NULL, v->packed_bytes(problem), min_slots, b->rotation_bytes, out,
+                               err));
+    b->mapped += all;
+    b->map_ns += (double)(kt_clock_ns() - start);
+    b->again_ns = 0;
+    return KT_OK;
+}
+
+/* Packed where it stays: large matrices would fault in twice their pages. */
+static kt_status fill(kt_banks *b, const kt_problem *problem, const kt_variant *v,
+                      int64_t min_slots, int *slot, kt_err *err) {
+    const double all = bank_bytes(b, problem, v, min_slots);
+    int64_t start = kt_clock_ns(), packing;
+    kt_cold_bank bank = {0};
+    kt_status st = KT_OK;
 
     KT_TRY(in_time(b, all, v, err));
-    KT_TRY(make_room(b, all, v, err));
-    /* Packed where it stays: large matrices would fault in twice their pages. */
-    KT_TRY(kt_cold_bank_create(NULL, v->packed_bytes(problem), min_slots, b->rotation_bytes, bank,
-                               err));
-    st = kt_synthetic_pack_into(problem, v, 1, bank->buffer.data, err);
+    *slot = reuse(b, problem, v, min_slots, &bank);
+    if (*slot < 0) KT_TRY(map(b, problem, v, min_slots, slot, &bank, err));
+    packing = kt_clock_ns();
+    st = kt_synthetic_pack_into(problem, v, 1, bank.buffer.data, err);
     if (st == KT_OK)
-        kt_cold_bank_copy(bank);
+        kt_cold_bank_copy(&bank);
     else
-        kt_cold_bank_destroy(bank);
+        kt_cold_bank_destroy(&bank);
+    if (take_back(b, problem, layout_of(v))) b->again_ns += (double)(kt_clock_ns() - packing);
+    b->entry[*slot].bank = bank;
     b->packed += all;
     b->pack_ns += (double)(kt_clock_ns() - start);
     return st;
@@ -123,12 +187,7 @@ kt_status kt_banks_get(kt_banks *b, const kt_problem *problem, const kt_variant 
         *out = &b->entry[slot].bank;
         return KT_OK;
     }
-    slot = oldest(b, true);
-    if (slot < 0)
-        return kt_fail(err, KT_E_NOMEM, "%s: more than %d layouts in one cell", v->name,
-                       KT_MAX_BANKS);
-    drop(b, slot);
-    KT_TRY(fill(b, slot, problem, v, min_slots, err));
+    KT_TRY(fill(b, problem, v, min_slots, &slot, err));
     b->entry[slot].problem = *problem;
     strncpy(b->entry[slot].layout, layout_of(v), sizeof b->entry[slot].layout - 1);
     b->entry[slot].used = ++b->clock;

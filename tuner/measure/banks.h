@@ -13,7 +13,10 @@
 typedef struct kt_banks {
     size_t rotation_bytes; /* set by the owner: kt_cold_rotation_bytes */
     int64_t deadline_ns;   /* set by the owner: no bank is begun that would take longer; 0 = none */
-    double packed, pack_ns;    /* bytes so far, and the time they took */
+    double packed, pack_ns; /* bytes so far, and the time they took */
+    double mapped, map_ns;  /* of them in fresh memory, and the time that its pages took */
+    double again_ns; /* packing once more what had been given up, since memory was last taken */
+    int n_reused;    /* banks that were made in an older one's memory */
     int64_t clock, cell_start; /* uses so far; those of the current cell are after cell_start */
     struct {
         kt_problem problem; /* m = 0 */
@@ -21,6 +24,11 @@ typedef struct kt_banks {
         int64_t used; /* clock of the last use; 0 = empty */
         kt_cold_bank bank;
     } entry[KT_MAX_BANKS];
+    struct {
+        kt_problem problem;
+        char layout[32];
+    } given_up[KT_MAX_BANKS]; /* whose memory others have now; a ring */
+    int n_given_up;           /* so far */
 } kt_banks;
 
 /* KT_E_CANCELLED when it would not be ready before the deadline. Else: bank of synthetic weights for the problem in the variant's layout with at least min_slots slots.

@@ -24,22 +24,30 @@ size_t kt_cold_rotation_of_model(const kt_ceilings *ceilings, size_t llc_bytes,
     return model_bytes < (double)cold ? (size_t)model_bytes : cold;
 }
 
-kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
-                              size_t rotation_bytes, kt_cold_bank *out, kt_err *err) {
-    kt_cold_bank b = {.slot_bytes = slot_bytes};
-    uint64_t total;
-
-    memset(out, 0, sizeof *out);
+/* How many slots, how far apart; *total = bytes of all. */
+static kt_status lay_out(size_t slot_bytes, int64_t min_slots, size_t rotation_bytes,
+                         kt_cold_bank *b, uint64_t *total, kt_err *err) {
+    *b = (kt_cold_bank){.slot_bytes = slot_bytes};
     if (slot_bytes == 0 || slot_bytes > SIZE_MAX / 2)
         return kt_fail(err, KT_E_INVALID, "cold pool: slots of %zu bytes", slot_bytes);
-    b.stride = (slot_bytes + PAGE - 1) / PAGE * PAGE;
-    b.n_slots = (int64_t)((rotation_bytes + b.stride - 1) / b.stride);
-    if (b.n_slots < min_slots) b.n_slots = min_slots;
-    if (b.n_slots < 2 && b.stride < rotation_bytes)
-        b.n_slots = 2; /* else one pass is the rotation */
-    if (b.n_slots < 1) b.n_slots = 1;
-    if (kt_mul_overflow((uint64_t)b.n_slots, b.stride, &total) ||
-        total > kt_memory_available_bytes() / 2)
+    b->stride = (slot_bytes + PAGE - 1) / PAGE * PAGE;
+    b->n_slots = (int64_t)((rotation_bytes + b->stride - 1) / b->stride);
+    if (b->n_slots < min_slots) b->n_slots = min_slots;
+    if (b->n_slots < 2 && b->stride < rotation_bytes)
+        b->n_slots = 2; /* else one pass is the rotation */
+    if (b->n_slots < 1) b->n_slots = 1;
+    if (kt_mul_overflow((uint64_t)b->n_slots, b->stride, total)) *total = UINT64_MAX;
+    return KT_OK;
+}
+
+kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
+                              size_t rotation_bytes, kt_cold_bank *out, kt_err *err) {
+    kt_cold_bank b;
+    uint64_t total = 0;
+
+    memset(out, 0, sizeof *out);
+    KT_TRY(lay_out(slot_bytes, min_slots, rotation_bytes, &b, &total, err));
+    if (total > kt_memory_available_bytes() / 2)
         return kt_fail(err, KT_E_NOMEM,
                        "cold pool: %lld slots of %zu bytes exceed half of the available memory "
                        "(%llu MiB)",
@@ -50,6 +58,24 @@ kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t mi
     if (!content) return KT_OK;
     memcpy(out->buffer.data, content, slot_bytes);
     kt_cold_bank_copy(out);
+    return KT_OK;
+}
+
+/* Packing counts on zeroed memory where a layout has gaps. */
+kt_status kt_cold_bank_create_in(kt_buffer *memory, size_t slot_bytes, int64_t min_slots,
+                                 size_t rotation_bytes, kt_cold_bank *out, kt_err *err) {
+    kt_cold_bank b;
+    uint64_t total = 0;
+
+    memset(out, 0, sizeof *out);
+    KT_TRY(lay_out(slot_bytes, min_slots, rotation_bytes, &b, &total, err));
+    if (total > memory->bytes)
+        return kt_fail(err, KT_E_INVALID, "cold pool: %llu bytes do not fit the older bank's %zu",
+                       (unsigned long long)total, memory->bytes);
+    memset(memory->data, 0, b.stride);
+    b.buffer = *memory;
+    memset(memory, 0, sizeof *memory);
+    *out = b;
     return KT_OK;
 }
 

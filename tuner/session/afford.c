@@ -15,6 +15,9 @@
 
 /* Of the time that is left: what remains is for the race and for cells after this one. */
 static const double gate_share = 0.25, pack_share = 0.35;
+/* Of the whole budget: weights of the default's layout are packed in any case, others as long as packing and its like
+ * took less. A layout that is left out is new to a later run, which has more of its time for it. */
+static const double most_packing = 0.12;
 
 static double left_ns(const kt_session *s) {
     return (double)(s->setup.deadline_ns - kt_clock_ns());
@@ -23,6 +26,11 @@ static double left_ns(const kt_session *s) {
 int64_t kt_session_gate_end(const kt_session *s) {
     if (s->setup.deadline_ns == INT64_MAX) return 0;
     return kt_clock_ns() + (int64_t)(gate_share * left_ns(s));
+}
+
+static double packing_left_ns(const kt_session *s) {
+    double budget = (double)(s->setup.deadline_ns - s->start_ns);
+    return most_packing * budget - 1e9 * s->progress.setup_seconds;
 }
 
 static int promise(const kt_contenders *c, const kt_choice *near, int i) {
@@ -62,8 +70,10 @@ static bool shares_weights(const kt_contenders *c, const int *order, int n, cons
 static void find_dear(const kt_session *s, const kt_tune_cell *cell, const kt_contenders *c,
                       const int *order, bool *is_out) {
     const int64_t slots = cell->problem.op == KT_OP_MOE_FFN ? 2 * cell->problem.topk : 1;
-    double left = pack_share * left_ns(s);
+    double left = pack_share * left_ns(s), in_all = packing_left_ns(s);
     int n = 0;
+
+    if (in_all < left) left = in_all;
 
     for (int i = 0; i < c->n; i++) {
         const kt_variant *v = c->list[order[i]].choice.variant;
@@ -74,7 +84,8 @@ static void find_dear(const kt_session *s, const kt_tune_cell *cell, const kt_co
         if (!is_out[order[i]]) left -= ns;
         n += !is_out[order[i]];
     }
-    if (n == 1 && c->n > 1) is_out[order[1]] = false; /* without a pair there is no contest */
+    if (n == 1 && c->n > 1 && in_all > 0)
+        is_out[order[1]] = false; /* without a pair there is no contest */
 }
 
 static void keep(kt_contenders *c, const bool *is_out) {

@@ -131,6 +131,7 @@ kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_
     *out = NULL;
     if (!s) return kt_fail(err, KT_E_NOMEM, "run: no memory");
     s->setup = *setup;
+    s->start_ns = kt_clock_ns();
     s->banks.rotation_bytes = setup->rotation_bytes;
     s->banks.deadline_ns = setup->deadline_ns;
     s->progress.n_cells = setup->cells->n;
@@ -425,6 +426,8 @@ static kt_status decide(kt_session *s, size_t i, const line_up *l, const kt_cell
     spent.voided = contest.voided;
     KT_TRY(keep_verdict(s, i, l, &verdict, &spent, err));
     s->is_measured[i] = 1;
+    s->progress.seconds_raced += s->seconds[i];
+    s->progress.wall_raced += (double)(kt_clock_ns() - s->cell_start_ns) * 1e-9;
     s->n_races[i]++;
     settle(s, i);
     return KT_OK;
@@ -558,9 +561,34 @@ kt_status kt_session_step(kt_session *s, kt_err *err) {
 
 /* --- reports --- */
 
+/* Of the time that a cell is predicted to take at the pace so far, at most this share counts before it is over. */
+static const double most_in_hand = 0.95;
+
+static double pace_of(const kt_session_progress *p) {
+    return p->seconds_raced > 0 ? p->wall_raced / p->seconds_raced : 1;
+}
+
 void kt_session_progress_get(const kt_session *s, kt_session_progress *out) {
+    const double so_far = (double)(kt_clock_ns() - s->cell_start_ns) * 1e-9;
+
     *out = s->progress;
     out->n_rungs = s->contest ? s->contest->rungs_run : 0;
+    if (s->next < s->setup.cells->n && s->progress.cell) {
+        const size_t i = s->order[s->next];
+        double part = so_far / (s->seconds[i] * pace_of(out));
+        if (s->progress.cell == &s->setup.cells->cells[i])
+            out->weight_in_hand =
+                s->progress.cell->weight * (part < most_in_hand ? part : most_in_hand);
+    }
+}
+
+size_t kt_session_beyond(const kt_session *s, double seconds) {
+    size_t n = 0;
+    for (size_t at = s->next; at < s->setup.cells->n; at++) {
+        seconds -= s->seconds[s->order[at]];
+        n += seconds < 0;
+    }
+    return n;
 }
 
 kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err) {

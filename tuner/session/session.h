@@ -41,9 +41,12 @@ typedef struct kt_session_progress {
     int n_gated, n_rejected;
     int n_contenders, n_rungs; /* of the cell in hand; rungs so far */
     int64_t rounds, voided;
-    double log_gain_sum;                 /* over tuned cells: geomean = exp(sum / n_tuned) */
-    double weight_done;                  /* share of the serving time that is decided */
-    double seconds_left, seconds_total;  /* predicted work of the open cells, and of all */
+    double log_gain_sum;                /* over tuned cells: geomean = exp(sum / n_tuned) */
+    double weight_done;                 /* share of the serving time that is decided */
+    double weight_in_hand;              /* the cell in hand: its share, by the time it has had */
+    double seconds_left, seconds_total; /* predicted work of the open cells, and of all */
+    double seconds_raced,
+        wall_raced; /* predicted work of the cells that this run raced; what they took */
     double kernel_seconds, gate_seconds; /* in samples and in gates */
     double setup_seconds;                /* packing weights into cold banks, pools */
     const kt_tune_cell *cell;            /* in hand, or NULL */
@@ -62,6 +65,9 @@ void kt_session_progress_get(const kt_session *s, kt_session_progress *out);
 
 /* All rows into a table, those of undecided cells included (rows of the same key are replaced). */
 kt_status kt_session_rows(const kt_session *s, kt_table *table, kt_err *err);
+
+/* Cells that are not reached when work that is predicted to take `seconds` can still be done. */
+size_t kt_session_beyond(const kt_session *s, double seconds);
 
 const kt_tune_cell *kt_session_cell(const kt_session *s, size_t i);
 

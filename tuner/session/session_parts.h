@@ -42,7 +42,7 @@ struct kt_session {
     size_t n_hopeless, hopeless_capacity;
     kt_session_progress progress;
     const kt_contest *contest; /* under way, or NULL */
-    int64_t cell_start_ns;
+    int64_t cell_start_ns, start_ns;
 };
 
 /* A cell's contenders on cold weights, with the session's wish to stop and its tally of time. */
