@@ -8,8 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tests/support/temp.h"
 #include "tuner/report/outcome.h"
+#include "tuner/report/progress.h"
 #include "tuner/session/session.h"
 #include "tuner/store/replay.h"
 
@@ -181,6 +183,37 @@ Test(undecided, is_raced_again_by_this_run_and_first_of_all_by_the_next, .timeou
     tune(&s, &table, &p, &first);
     cr_expect(p.n_reused == 2 && p.rounds == 0, "%zu reused", p.n_reused);
     kt_table_destroy(table);
+    drop_scene(&s);
+}
+
+/* The line says shares of the serving time, and what the budget will not reach; nothing of rungs. */
+Test(undecided, progress_says_what_the_budget_will_not_reach) {
+    kt_session_setup setup = {.deadline_ns = INT64_MAX, .seed = 1};
+    kt_session *session;
+    kt_progress line;
+    char text[400] = "";
+    FILE *to = tmpfile();
+    scene s;
+    kt_err err;
+
+    make_scene(&s);
+    setup.registry = s.registry;
+    setup.machine = &s.machine;
+    setup.cells = &s.cells;
+    setup.strategy = kt_strategy_find("auto");
+    cr_assert_eq(kt_session_create(&setup, &session, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_session_beyond(session, 0), 2);
+    cr_expect_eq(kt_session_beyond(session, 1e6), 0);
+    kt_progress_init(&line, to, kt_clock_ns(), kt_clock_ns() + 1000000);
+    line.last_ns = 0; /* long ago */
+    kt_progress_show(&line, session);
+    rewind(to);
+    cr_assert(fgets(text, sizeof text, to));
+    cr_expect(strstr(text, "0 % of the serving time"), "%s", text);
+    cr_expect(strstr(text, "2 cells will not be reached"), "%s", text);
+    cr_expect_not(strstr(text, "rung") || strstr(text, "live"), "%s", text);
+    fclose(to);
+    kt_session_destroy(session);
     drop_scene(&s);
 }
 

@@ -7,6 +7,7 @@
 
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/run_report.h"
+#include "tuner/report/progress.h"
 #include "tuner/report/token_time.h"
 #include "tuner/search/regret.h"
 
@@ -16,11 +17,9 @@ static double gain_of(const kt_session_progress *p) {
 
 /* --- how sure --- */
 
-/* The run so far, at its own pace: what the cells that are left would take. */
+/* The run so far, and the cells that are left at its pace. */
 static double needed_seconds(const kt_run_report *r, const kt_session_progress *p) {
-    double done = p->seconds_total - p->seconds_left;
-    if (done < 0.02 * p->seconds_total) return 0;
-    return ceil((r->seconds + p->seconds_left * r->seconds / done) / 5) * 5;
+    return ceil((r->seconds + p->seconds_left * kt_progress_pace(p)) / 5) * 5;
 }
 
 kt_outcome kt_run_outcome(const kt_run_report *r) {
@@ -161,9 +160,10 @@ static void print_winners(const kt_run_report *r, const kt_session_progress *p) 
 static void print_certainty(const kt_run_report *r, const kt_session_progress *p,
                             const kt_outcome *o) {
     printf("%zu of %zu cells decided (%.0f %% of the serving time), %.0f %% of %lld rounds "
-           "disturbed, A/A noise %.1f %%; each winner won two holdouts.\n",
+           "disturbed, A/A noise %.1f %%%s.\n",
            p->n_decided, p->n_cells, 100 * p->weight_done, 100 * kt_outcome_voided(o),
-           (long long)o->rounds, 100 * r->aa_noise);
+           (long long)o->rounds, 100 * r->aa_noise,
+           p->n_tuned ? "; each winner won two holdouts on fresh samples" : "");
 }
 
 static void print_oracle(const kt_run_report *r, const kt_session_progress *p) {
