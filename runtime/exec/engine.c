@@ -38,6 +38,7 @@ struct kt_engine {
     kt_recorder *recorder;
     kt_importance *importance;
     bool is_synthetic;
+    kt_quant quant;
     int64_t layers_of_all;
     int64_t max_context, max_chunk, chunk;
 };
@@ -260,6 +261,7 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
+    e->quant = o->weights;
     KT_TRY(check_weights(e, o->weights, err));
     if (o->importance && o->weights <= KT_QUANT_BF16)
         return kt_fail(err, KT_E_INVALID,
@@ -442,11 +444,25 @@ void kt_engine_profile_read(const kt_engine *e, kt_profile *out) {
     for (int i = 0; i < e->step.n_threads; i++) out->busy_ns += e->step.busy[i].ns;
 }
 
+/* As the command line names them; formats beyond these by their own name. */
+static const char *weights_word(kt_quant quant) {
+    static const char *const words[] = {"native", "bf16", "int8", "int4"};
+    return quant < KT_QUANT_FORMAT ? words[quant] : kt_weight_format_name(kt_quant_format(quant));
+}
+static const char *kv_word(kt_weight_format format) {
+    return format == KT_W_BF16           ? "bf16"
+           : format == KT_W_FP8_CHANNEL  ? "fp8"
+           : format == KT_W_INT8_CHANNEL ? "int8"
+                                         : kt_weight_format_name(format);
+}
+
 kt_status kt_engine_record(kt_engine *e, const char *path, int64_t max_bytes, kt_err *err) {
     const kt_model_config *c = &e->model.config;
     kt_recorder_options options = {.path = path,
                                    .max_bytes = max_bytes,
                                    .model = e->model.name,
+                                   .weights = weights_word(e->quant),
+                                   .kv = kv_word(e->plan.attn_problem.weights),
                                    .experts = c->experts,
                                    .topk = c->topk,
                                    .threads = kt_pool_threads(e->pool),

@@ -50,6 +50,8 @@ static kt_status make_header(kt_recorder *r, const kt_recorder_options *o, kt_er
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "schema", "kt-trace-1");
     kt_json_add_string(&w, "model", o->model);
+    if (o->weights) kt_json_add_string(&w, "weights", o->weights);
+    if (o->kv) kt_json_add_string(&w, "kv", o->kv);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         kt_json_add_int(&w, numbers[i].key, numbers[i].value);
     kt_json_add_string(&w, "build", "kt " KT_VERSION);

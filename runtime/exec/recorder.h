@@ -15,6 +15,7 @@ typedef struct kt_recorder_options {
     const char *path;  /* an existing file is replaced */
     int64_t max_bytes; /* of path and path.1 together; 0 = 256 MiB, at least 1 MiB */
     const char *model;
+    const char *weights, *kv; /* as --weights and --kv name them, or a format's name */
     int64_t experts, topk, moe_layers, threads;
     int64_t max_rows;  /* of a step */
     const kt_log *log; /* one warning when writing fails; borrowed */

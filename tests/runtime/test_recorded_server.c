@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
+#include "dispatch/plan/plan.h"
 #include "tests/support/http_client.h"
 #include "tests/support/json_schema.h"
 #include "tests/support/tune_home.h"
@@ -54,7 +55,7 @@ static process start_server(void) {
         dup2(pipes[1], STDOUT_FILENO);
         close(pipes[0]);
         execl(KT_BUILD_DIR "/kt", "kt", "serve", MODEL, "--port", "0", "--threads", "2",
-              "--record-workload", path, (char *)NULL);
+              "--weights", "int4", "--kv", "fp8", "--record-workload", path, (char *)NULL);
         _exit(127);
     }
     close(pipes[1]);
@@ -162,7 +163,12 @@ static void check_trace(const char *words) {
     cr_assert_eq(kt_trace_read(path, &t, &err), KT_OK, "%s", err.message);
     cr_expect_str_eq(t.model, "tiny-moe");
     cr_expect(t.layers == 4 && t.experts == 16 && t.topk == 4 && !t.cut);
-    for (size_t i = 0; i < t.n_steps; i++) singles += t.steps[i].tokens == 1;
+    cr_expect_str_eq(t.weights, "int4");
+    cr_expect_str_eq(t.kv, "fp8");
+    for (size_t i = 0; i < t.n_steps; i++) {
+        singles += t.steps[i].tokens == 1;
+        cr_expect_leq(t.steps[i].logits, KT_SERVED_LOGIT_ROWS, "the tuner has cells for no more");
+    }
     cr_expect_geq(singles, CLIENTS * (TOKENS - 1));
     load = kt_trace_load_of(&t);
     cr_expect(load.fewest_tokens == 1 && load.most_tokens > 200, "%lld .. %lld",
@@ -210,6 +216,10 @@ static void check_plan(void) {
 
     cr_expect_gt(kt_json_length(cells), 4);
     cr_expect_str_eq(kt_json_string(kt_json_get(trace, "model"), NULL), "tiny-moe");
+    cr_expect_str_eq(kt_json_string(kt_json_get(kt_json_root(doc), "format"), NULL), "int4",
+                     "the recorded format");
+    cr_expect_gt(weight_of(cells, " w4g32/"), 0.1);
+    cr_expect_eq(weight_of(cells, " wbf16/"), 0);
     cr_expect_gt(kt_json_int(kt_json_get(trace, "most_tokens"), 0), 200);
     cr_expect_gt(kt_json_double(kt_json_get(trace, "imbalance"), 0), 1);
     cr_expect_gt(weight_of(cells, " m=1 "), 0.05, "single tokens weigh something");

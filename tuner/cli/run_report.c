@@ -91,11 +91,13 @@ void kt_run_print_trace(const kt_trace *t) {
 
     if (!t) return;
     load = kt_trace_load_of(t);
-    printf(
-        "recorded load of %s: %zu steps of %lld to %lld tokens, %lld layers; an expert with rows "
-        "has %.1f, at most %lld",
-        t->model, t->n_steps, (long long)load.fewest_tokens, (long long)load.most_tokens,
-        (long long)t->layers, load.mean_rows, (long long)load.most_rows);
+    printf("recorded load of %s", t->model);
+    if (*t->weights) printf(", weights %s", t->weights);
+    if (*t->kv) printf(", cache %s", t->kv);
+    printf(": %zu steps of %lld to %lld tokens, %lld layers; an expert with rows "
+           "has %.1f, at most %lld",
+           t->n_steps, (long long)load.fewest_tokens, (long long)load.most_tokens,
+           (long long)t->layers, load.mean_rows, (long long)load.most_rows);
     if (load.imbalance > 0)
         printf("; the busiest of a layer %.1f times an even share", load.imbalance);
     printf("\n");
@@ -104,6 +106,7 @@ void kt_run_print_trace(const kt_trace *t) {
 void kt_run_begin_json(const kt_run_report *r, kt_json_writer *w) {
     kt_json_begin_object(w);
     kt_json_add_string(w, "machine", r->class_name);
+    kt_json_add_string(w, "format", r->options->format);
     kt_json_add_string(w, "table", r->table_path);
     kt_json_add_string(w, "journal", r->journal_path);
     if (r->trace) put_trace(w, r->trace);

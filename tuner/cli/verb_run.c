@@ -118,17 +118,35 @@ static kt_status choose_threads(run_state *r, int *threads, int *n, kt_err *err)
     return KT_OK;
 }
 
+/* The format that was asked for, else the one that was recorded, else the checkpoint's own. */
+static kt_status choose_format(run_state *r, kt_err *err) {
+    kt_run_options *o = &r->options;
+    const bool is_recorded = o->workload && !o->routing && r->workload.routing.trace;
+    const char *recorded = is_recorded ? r->workload.trace.weights : "";
+    const bool is_known = *recorded && kt_serving_format_parse(recorded) >= 0;
+
+    if (!o->format) o->format = is_known ? recorded : "native";
+    if (kt_serving_format_parse(o->format) < 0)
+        return kt_fail(err, KT_E_INVALID, "--format '%s': expected native, bf16, int8 or int4",
+                       o->format);
+    if (*recorded && strcmp(recorded, o->format) != 0)
+        fprintf(stderr, "kttune run: %s was recorded with --weights %s; tuning %s%s\n", o->workload,
+                recorded, o->format, is_known ? "" : ", since no --format is like it");
+    return KT_OK;
+}
+
 static kt_status make_cells(run_state *r, kt_err *err) {
     const kt_run_options *o = &r->options;
-    int threads[MAX_THREAD_COUNTS], n_threads;
-    int format = kt_serving_format_parse(o->format);
+    int threads[MAX_THREAD_COUNTS], n_threads, format;
     kt_profile profile =
         o->budget_seconds <= quick_budget_seconds ? KT_PROFILE_QUICK : KT_PROFILE_FULL;
 
-    if (format < 0)
+    if (o->format && kt_serving_format_parse(o->format) < 0)
         return kt_fail(err, KT_E_INVALID, "--format '%s': expected native, bf16, int8 or int4",
                        o->format);
     KT_TRY(find_workload(r, err));
+    KT_TRY(choose_format(r, err));
+    format = kt_serving_format_parse(o->format);
     KT_TRY(choose_threads(r, threads, &n_threads, err));
     KT_TRY((o->workload || o->mix || o->routing
                 ? kt_cells_of_workload(&r->workload, (kt_serving_format)format, profile, threads,
@@ -389,10 +407,8 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
 }
 
 static int run(const kt_verb_context *context, int argc, char **argv) {
-    run_state r = {
-        .context = context,
-        .options = {
-            .format = "native", .strategy = "auto", .cache = "served", .numa = "local", .seed = 1}};
+    run_state r = {.context = context,
+                   .options = {.strategy = "auto", .cache = "served", .numa = "local", .seed = 1}};
     kt_run_options *o = &r.options;
     const kt_switch switches[] = {
         {"model", KT_SWITCH_TEXT, &o->model, "DIR|NAME", "whose shapes to tune"},
@@ -405,7 +421,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"routing", KT_SWITCH_TEXT, &o->routing, "R",
          "uniform, zipf:0.6, dirichlet:0.3 or trace:FILE; default the workload's"},
         {"format", KT_SWITCH_TEXT, &o->format, "F",
-         "native, bf16, int8 or int4 (experts int4, rest int8); default native"},
+         "native, bf16, int8 or int4 (experts int4, rest int8); default what was recorded, or "
+         "native"},
         {"budget", KT_SWITCH_DURATION, &o->budget_seconds, "TIME",
          "hard limit, 60s or 10m; up to 3m the quick choice of cells; 0s = none (default)"},
         {"out", KT_SWITCH_TEXT, &o->out, "FILE", "the table; default where serving looks for it"},
@@ -453,6 +470,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "  kttune run --workload recorded.jsonl --budget 5m\n"};
     const char *words[1];
     int n_words = 0, result = KT_TUNE_INTERNAL;
+    bool has_journal;
     kt_err err = {0};
     kt_status st;
     int code = kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, argc, argv,
@@ -469,6 +487,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (o->plans && strcmp(o->plans, "yes") != 0 && strcmp(o->plans, "no") != 0)
         return kt_switch_fail(&usage, "--plans '%s': expected yes or no", o->plans);
     st = run_all(&r, &result, &err);
+    has_journal = r.ledger.journal != NULL;
     kt_session_destroy(r.session);
     kt_ledger_close(&r.ledger);
     kt_table_destroy(r.table);
@@ -476,6 +495,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     kt_workload_deinit(&r.workload);
     kt_workbench_deinit(&r.bench);
     if (st == KT_OK) return result;
+    if (st == KT_E_IO && has_journal)
+        fprintf(stderr,
+                "kttune run: nothing that was decided is lost: it lies in %s, and the same command "
+                "goes on from there when files can be written again\n",
+                r.journal_path);
     return r.is_foreign ? kt_table_verb_fail(&err) : kt_verb_fail(&err);
 }
 

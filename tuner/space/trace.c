@@ -39,6 +39,19 @@ static kt_status optional(const kt_json *o, const char *key, int64_t min, int64_
     return kt_json_get(o, key) ? kt_json_need_int(o, key, min, max, where, out, err) : KT_OK;
 }
 
+static kt_status optional_word(const kt_json *o, const char *key, const char *where, char *out,
+                               size_t out_bytes, kt_err *err) {
+    const char *found;
+
+    if (!kt_json_get(o, key)) return KT_OK;
+    KT_TRY(kt_json_need_string(o, key, where, &found, err));
+    if (strlen(found) >= out_bytes)
+        return kt_fail(err, KT_E_FORMAT, "%s: '%s' is '%.40s..', expected a format's name", where,
+                       key, found);
+    snprintf(out, out_bytes, "%s", found);
+    return KT_OK;
+}
+
 static kt_status read_header(const kt_json *o, const char *where, kt_trace *t, kt_err *err) {
     const char *found, *model;
 
@@ -47,6 +60,8 @@ static kt_status read_header(const kt_json *o, const char *where, kt_trace *t, k
         return kt_fail(err, KT_E_FORMAT, "%s: schema '%.80s', expected %s", where, found, schema);
     KT_TRY(kt_json_need_string(o, "model", where, &model, err));
     snprintf(t->model, sizeof t->model, "%s", model);
+    KT_TRY(optional_word(o, "weights", where, t->weights, sizeof t->weights, err));
+    KT_TRY(optional_word(o, "kv", where, t->kv, sizeof t->kv, err));
     KT_TRY(kt_json_need_int(o, "experts", 1, 65536, where, &t->experts, err));
     KT_TRY(kt_json_need_int(o, "topk", 1, t->experts, where, &t->topk, err));
     return kt_json_need_int(o, "moe_layers", 1, most_layers, where, &t->layers, err);

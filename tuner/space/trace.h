@@ -17,7 +17,8 @@ typedef struct kt_trace_step {
 } kt_trace_step;
 
 typedef struct kt_trace {
-    char model[64];
+    char model[64], weights[24],
+        kv[24]; /* what the server served; "" = an older record does not say */
     int64_t experts, topk, layers;
     kt_trace_step *steps; /* owned */
     size_t n_steps;
