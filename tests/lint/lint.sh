@@ -6,7 +6,7 @@ set -u
 root=$1
 build=$2
 shift 2
-[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals
 cd "$root" || exit 2
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -159,6 +159,36 @@ rule_words() {
     files .c .h .cu .sh .cmake CMakeLists.txt | xargs grep -nE \
         '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b|-march=nativ[e]|-ffast-mat[h]|-Ofas[t]|^ *# *if 0( |$)' \
         /dev/null | sed 's/^\([^:]*:[0-9]*\):/\1: words:/'
+}
+
+# From this commit on filed journals are only appended to; before it they were filed anew.
+filed_since=b8810c3
+
+# Is the journal $2 of commit $1 the beginning of what standard input holds?
+begins_with() {
+    git show "$1:$2" >"$work/older" 2>/dev/null || return 0
+    head -c "$(wc -c <"$work/older")" | cmp -s "$work/older" -
+}
+
+# A line of a filed journal never changes: every version of it begins with the one before.
+rule_journals() {
+    if [ "$(git rev-parse --show-toplevel 2>/dev/null)" != "$(pwd -P)" ]; then
+        echo 'lint: journals: skipped: no git history here' >&2
+        return
+    fi
+    since=$filed_since
+    git rev-parse -q --verify "$since^{commit}" >/dev/null || since=$(git rev-list --max-parents=0 HEAD | tail -1)
+    for journal in $(git ls-tree -r --name-only HEAD results | grep '\.journal\.jsonl$'); do
+        if [ ! -f "$journal" ]; then
+            echo "$journal: journals: is filed, and was taken away"
+        elif ! begins_with HEAD "$journal" <"$journal"; then
+            echo "$journal: journals: differs from what is filed in more than lines at its end"
+        fi
+        for commit in $(git log --format=%h "$since..HEAD" -- "$journal"); do
+            git show "$commit:$journal" 2>/dev/null | begins_with "$commit~1" "$journal" ||
+                echo "$journal: journals: commit $commit changes lines that were filed"
+        done
+    done
 }
 
 for rule in "$@"; do "rule_$rule"; done >"$work/violations"

@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -135,6 +135,34 @@ for word in 'TOD''O' 'FIXM''E' '-march=nativ''e' '-ffast-mat''h'; do
 done
 plant base/x.c '#if ''0'
 expect words 'base/x.c:2: words'
+
+commit() {
+    git add -A && git -c user.name=lint -c user.email=lint@localhost commit -qm "$1"
+}
+# A journal of two lines, filed.
+filed() {
+    fresh
+    mkdir -p results/class
+    git init -q . && commit empty
+    printf 'one\ntwo\n' >results/class/m.journal.jsonl
+    commit filed
+}
+if command -v git >/dev/null; then
+    filed
+    printf 'three\n' >>results/class/m.journal.jsonl
+    expect journals ''
+    commit more
+    expect journals ''
+    printf 'one\n2\nthree\n' >results/class/m.journal.jsonl
+    expect journals 'differs from what is filed'
+    commit changed
+    expect journals 'changes lines that were filed'
+    filed
+    rm results/class/m.journal.jsonl
+    expect journals 'was taken away'
+else
+    echo 'lint_selftest: journals: skipped: no git'
+fi
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]
