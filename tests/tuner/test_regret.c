@@ -16,6 +16,9 @@ Test(regret, weights_count_for_the_mean_and_cells_for_the_tail) {
     cr_expect_float_eq(s.p95, 0.018, 1e-12);
     cr_expect(s.geomean > 0.0135 && s.geomean < 0.0145, "%.5f", s.geomean);
     cr_expect_eq(s.within_2, 1);
+    /* half of the weight is in the worst cell: 0.0188 of 0.0094 + 0.0045 */
+    cr_expect(s.weight_beyond_p95 > 0.67 && s.weight_beyond_p95 < 0.69, "%.4f",
+              s.weight_beyond_p95);
 }
 
 /* Noise may say that a choice beats the best it was among. */

@@ -100,6 +100,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "\nkttune: this folder holds no model (no config.json): expected a verb\n");
         return KT_TUNE_USAGE;
     }
+    if (strcmp(name, "help") == 0 && argc == 3) {
+        char help[] = "--help";
+        char *words[] = {argv[2], help, NULL};
+        for (size_t i = 0; i < kt_builtin_verb_count; i++)
+            if (strcmp(kt_builtin_verbs[i]->name, argv[2]) == 0)
+                return end(kt_builtin_verbs[i]->run(&context, 2, words));
+        fprintf(stderr, "kttune help: '%s' is not a verb; see `kttune --help`\n", argv[2]);
+        return KT_TUNE_USAGE;
+    }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
         return end(KT_TUNE_OK);

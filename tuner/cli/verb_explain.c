@@ -88,7 +88,7 @@ static void print_rows(const kt_table *t, const kt_problem *p, int threads) {
     for (int i = 0; i < n; i++) {
         const kt_table_row *r = rows[i];
         printf("row     m=%lld %s: %s {%s} %.1f us, default %s {%s} %.1f us, %d rounds\n",
-               (long long)r->problem.m, r->status, r->variant, r->config, r->time_ns / 1e3,
+               (long long)r->problem.m, kt_row_status(r), r->variant, r->config, r->time_ns / 1e3,
                r->default_variant, r->default_config, r->default_ns / 1e3, r->rounds);
         for (int j = 0; j < r->n_runners; j++)
             printf("        next: %s {%s} %.1f us\n", r->runner[j].variant, r->runner[j].config,
@@ -97,18 +97,71 @@ static void print_rows(const kt_table *t, const kt_problem *p, int threads) {
     if (n == 0) printf("row     none for these weights on %d threads\n", threads);
 }
 
-static void print_roofline(const kt_workbench *b, const kt_problem *p, int threads) {
+/* Why a variant does not run: variants that say the same are one line. */
+typedef struct refusal {
+    char why[KT_ERR_SIZE];
+    const char *first; /* name */
+    int n;
+} refusal;
+
+enum { MOST_REFUSALS = 32 };
+
+/* "w4g32_a8_moe64__avx2: .." says who before why. */
+static const char *without_name(const char *why, const char *name) {
+    size_t size = strlen(name);
+    if (strncmp(why, name, size) == 0 && why[size] == ' ') return why + size + 1;
+    return strncmp(why, name, size) == 0 && why[size] == ':'
+               ? why + size + 1 + (why[size + 1] == ' ')
+               : why;
+}
+
+static void note_refusal(refusal *list, int *n, const char *why, const char *name) {
+    int i = 0;
+    why = without_name(why, name);
+    while (i < *n && strcmp(list[i].why, why) != 0) i++;
+    if (i == MOST_REFUSALS) return;
+    if (i == *n) {
+        snprintf(list[i].why, sizeof list[i].why, "%s", why);
+        list[i].first = name;
+        ++*n;
+    }
+    list[i].n++;
+}
+
+/* Lower bounds of the time by the measured ceilings, for one call (of one active expert for moe_ffn), and how much
+ * of the best row's time they are; then who refuses, by reason. */
+static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_problem *p,
+                           int threads) {
+    const kt_table_row *rows[2], *own = NULL;
+    refusal *refusals = calloc(MOST_REFUSALS, sizeof *refusals);
+    int n = find_rows(t, p, threads, rows), n_refusals = 0;
+
+    for (int i = 0; i < n; i++)
+        if (rows[i]->problem.m == p->m) own = rows[i];
     for (size_t i = 0; i < kt_registry_count(b->registry); i++) {
         const kt_variant *v = kt_registry_at(b->registry, i);
         kt_config c = kt_config_initial(v);
         kt_err why = {0};
+        double ns;
         if (v->op != p->op) continue;
-        if (kt_variant_accepts(v, p, &c, &why) == KT_OK)
-            printf("bound   %-38s at least %.1f us\n", v->name,
-                   kt_cost_ns(p, v, &b->machine.ceilings, threads) / 1e3);
-        else if (v->weights >> p->weights & 1)
-            printf("refuses %-38s %s\n", v->name, why.message);
+        if (kt_variant_accepts(v, p, &c, &why) != KT_OK) {
+            if (refusals && v->weights >> p->weights & 1)
+                note_refusal(refusals, &n_refusals, why.message, v->name);
+            continue;
+        }
+        ns = kt_cost_ns(p, v, &b->machine.ceilings, threads);
+        printf("bound   %-38s at least %.1f us a call%s", v->name, ns / 1e3,
+               p->op == KT_OP_MOE_FFN ? " of one expert" : "");
+        if (own) printf(", %.0f %% of the row's time", 100 * ns / own->time_ns);
+        putchar('\n');
     }
+    for (int i = 0; i < n_refusals; i++)
+        if (refusals[i].n == 1)
+            printf("refuses %-38s %s\n", refusals[i].first, refusals[i].why);
+        else
+            printf("refuse  %d variants, %s and others: %s\n", refusals[i].n, refusals[i].first,
+                   refusals[i].why);
+    free(refusals);
 }
 
 static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_problem *p, int threads) {
@@ -181,7 +234,7 @@ static void print_text(const kt_workbench *b, const kt_table *t, const char *whe
            source->untuned_cells, *source->note ? "\nnote    " : "", source->note);
     if (t) print_rows(t, p, threads);
     if (t) print_plans(t, p, threads);
-    print_roofline(b, p, threads);
+    print_roofline(b, t, p, threads);
 }
 
 /* The command that makes the rows of this problem; a model that a shell would take apart is not written out. */

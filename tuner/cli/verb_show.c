@@ -11,6 +11,7 @@
 #include "tuner/cli/tune_options.h"
 #include "tuner/report/plot_text.h"
 #include "tuner/report/refusals.h"
+#include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
 #include "tuner/space/cell_filter.h"
 #include "tuner/store/journal.h"
@@ -21,46 +22,104 @@ static const char *const match_names[] = {"same", "stale", "another machine's"};
 
 /* A row counts only while its variant is here in the version that was tuned. */
 static const char *status_of(const kt_table_row *r, const kt_workbench *b) {
-    return kt_row_is_current(r, b->registry) ? r->status : "outdated";
+    return kt_row_is_current(r, b->registry) ? kt_row_status(r) : "outdated";
 }
 
-static void print_row(const kt_table_row *r, const char *status) {
+static int widest_key(const kt_table *t) {
+    int widest = (int)strlen("cell");
+    for (size_t i = 0; i < t->n_rows; i++) {
+        char key[KT_CELL_KEY_BYTES];
+        int width =
+            (int)strlen(kt_cell_key(&t->rows[i].problem, t->rows[i].threads, key, sizeof key));
+        if (width > widest) widest = width;
+    }
+    return widest;
+}
+
+/* The mark stands between its neighbours, so that columns hold whatever the character set. */
+static void print_row(const kt_table *t, const kt_table_row *r, const char *status, int width) {
     char key[KT_CELL_KEY_BYTES];
     double gain = r->time_ns > 0 ? 100 * (r->default_ns / r->time_ns - 1) : 0;
-    printf("%-58s %-8s %9.1f us +-%.1f %%  %+6.1f %%  %s%s%s%s\n",
+    printf("%-*s  %-9s %10.1f us ±%5.1f %% %s %+7.1f %%  %s%s%s%s\n", width,
            kt_cell_key(&r->problem, r->threads, key, sizeof key), status, r->time_ns / 1e3,
-           50 * (r->ci_high - r->ci_low), gain, r->variant, *r->config ? " {" : "", r->config,
-           *r->config ? "}" : "");
+           100 * kt_row_half_interval(r), kt_row_wants_fewer_threads(t, r) ? "▲" : " ", gain,
+           r->variant, *r->config ? " {" : "", r->config, *r->config ? "}" : "");
 }
 
-static void print_table(const kt_table *t, const char *path, const kt_workbench *b) {
-    char class_name[64];
-    double sum = 0;
-    size_t tuned = 0, outdated = 0;
+static void print_rows(const kt_table *t, const kt_workbench *b) {
+    const int width = widest_key(t);
+    bool has_mark = false;
+
+    printf("\n%-*s  %-9s %13s  %7s   %9s  %s\n", width, "cell", "status", "time", "half", "gain",
+           "winner");
+    for (size_t i = 0; i < t->n_rows; i++) {
+        print_row(t, &t->rows[i], status_of(&t->rows[i], b), width);
+        has_mark |= kt_row_wants_fewer_threads(t, &t->rows[i]);
+    }
+    if (has_mark) printf("▲ fewer threads take less time here\n");
+    for (size_t i = 0; i < t->n_plans; i++)
+        kt_print_table_plan(&t->plans[i], t->fingerprint.ceilings.aa_noise_p95);
+}
+
+/* Which file it is, whose, and whether this machine uses it. */
+static void print_origin(const kt_table *t, const char *path, const kt_workbench *b) {
+    const bool is_filed =
+        strncmp(path, KT_SOURCE_DIR "/results/", sizeof KT_SOURCE_DIR "/results/" - 1) == 0;
     kt_err why = {0};
     kt_match match = kt_fingerprint_compare(&t->fingerprint, &b->machine, &why);
 
-    kt_machine_class(&t->fingerprint, class_name, sizeof class_name);
-    printf("%s\nmachine %s, workload %s, made %s by %s, A/A noise p95 %.1f %%\n", path, class_name,
-           t->workload, t->created, t->build, 100 * t->fingerprint.ceilings.aa_noise_p95);
-    if (strncmp(path, KT_SOURCE_DIR "/results/", sizeof KT_SOURCE_DIR "/results/" - 1) == 0)
-        printf("offered by results/: this machine has no table of its own yet\n");
+    printf("%s\nmade %s by %s, A/A noise p95 %.1f %%\n", path, t->created, t->build,
+           100 * t->fingerprint.ceilings.aa_noise_p95);
     if (match != KT_MATCH_SAME) printf("%s: %s\n", match_names[match], why.message);
+    if (match == KT_MATCH_OTHER)
+        printf("this machine does not use it\n");
+    else if (is_filed)
+        printf("filed in results/: used here as long as this machine has no table of its own\n");
+}
+
+/* The table in one line. */
+static void print_head(const kt_table *t, const kt_workbench *b) {
+    char class_name[64];
+    size_t tuned = 0, undecided = 0, outdated = 0;
+    double sum = 0;
+
+    kt_machine_class(&t->fingerprint, class_name, sizeof class_name);
     for (size_t i = 0; i < t->n_rows; i++) {
-        print_row(&t->rows[i], status_of(&t->rows[i], b));
-        outdated += !kt_row_is_current(&t->rows[i], b->registry);
-        if (strcmp(t->rows[i].status, "tuned") != 0 || t->rows[i].time_ns <= 0) continue;
+        const char *status = status_of(&t->rows[i], b);
+        outdated += strcmp(status, "outdated") == 0;
+        undecided += strcmp(status, "undecided") == 0;
+        if (strcmp(kt_row_status(&t->rows[i]), "tuned") != 0) continue;
         sum += log(t->rows[i].default_ns / t->rows[i].time_ns);
         tuned++;
     }
-    for (size_t i = 0; i < t->n_plans; i++)
-        kt_print_table_plan(&t->plans[i], t->fingerprint.ceilings.aa_noise_p95);
-    printf("%zu cells, %zu tuned (%+.1f %% geomean), %zu kept the default\n", t->n_rows, tuned,
-           tuned ? 100 * expm1(sum / (double)tuned) : 0, t->n_rows - tuned);
+    printf("%s on %s: %zu cells, %zu tuned (%+.1f %% geomean), %zu undecided, the others kept the "
+           "default\n",
+           t->workload, class_name, t->n_rows, tuned, tuned ? 100 * expm1(sum / (double)tuned) : 0,
+           undecided);
     if (outdated)
         printf("%zu outdated: their variant has changed or cannot run here; they are not used. To "
                "tune again: kttune run --model %s\n",
                outdated, t->workload);
+}
+
+/* A head, where tuning mattered, what it gained; every row only when it is asked for. */
+static void print_table(const kt_table *t, const char *path, const kt_workbench *b,
+                        bool wants_rows) {
+    enum { MOST_GAINS = 8 };
+    kt_export_input in = {.table = t, .registry = b->registry};
+    kt_plot_style style = kt_plot_style_of(stdout);
+
+    print_head(t, b);
+    print_origin(t, path, b);
+    if (wants_rows) {
+        print_rows(t, b);
+        return;
+    }
+    putchar('\n');
+    kt_plot_heat(&in, &style, stdout);
+    putchar('\n');
+    kt_plot_gains(&in, &style, MOST_GAINS, stdout);
+    printf("\nall rows: kttune show %s --rows\n", path);
 }
 
 static void print_json(const kt_table *t, const char *path, const kt_workbench *b) {
@@ -79,6 +138,11 @@ static void print_json(const kt_table *t, const char *path, const kt_workbench *
     kt_json_begin_array(&w);
     for (size_t i = 0; i < t->n_rows; i++)
         if (!kt_row_is_current(&t->rows[i], b->registry)) kt_json_put_int(&w, (int64_t)i);
+    kt_json_end_array(&w);
+    kt_json_key(&w, "undecided");
+    kt_json_begin_array(&w);
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (kt_row_is_undecided(&t->rows[i])) kt_json_put_int(&w, (int64_t)i);
     kt_json_end_array(&w);
     kt_json_key(&w, "fingerprint");
     kt_fingerprint_write(&t->fingerprint, &w);
@@ -186,9 +250,11 @@ static kt_status plot(const kt_table *t, const char *path, const char *what, con
 
 static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *model = "tiny-moe", *word[1], *path = NULL, *cells = NULL, *picture = NULL;
-    bool rejected = false, json = false;
+    bool rejected = false, json = false, rows = false;
     const kt_switch switches[] = {
         {"cells", KT_SWITCH_TEXT, &cells, "COND", "only these, such as 'm<=4,op=gemm,threads=2'"},
+        {"rows", KT_SWITCH_FLAG, &rows, NULL,
+         "every cell's winner, time, interval and gain, instead of the pictures"},
         {"plot", KT_SWITCH_TEXT, &picture, "WHAT",
          "draw it: roofline, heat, gains, race (of the first cells) or all"},
         {"model", KT_SWITCH_TEXT, &model, "NAME", "without TABLE: the one serving would use"},
@@ -198,15 +264,17 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     };
     const kt_verb_usage usage = {
         "show", "[TABLE] ",
-        "Print a dispatch table: winner, time, interval and gain over the default of each cell.",
-        "  kttune show --model tiny-moe --plot all\n  kttune show mine.kttable.json --rejected\n"
+        "Print a dispatch table: what it is, where tuning gained, and with --rows each cell's "
+        "winner,\ntime, interval and gain over the default.",
+        "  kttune show --model tiny-moe --rows\n  kttune show --model tiny-moe --plot all\n  "
+        "kttune show mine.kttable.json --rejected\n"
         "  kttune show mine.kttable.json --cells m=1,op=moe_ffn --plot race\n"};
     kt_workbench b = {0};
     kt_table *t = NULL;
     char where[1024];
     kt_err err;
     kt_status st;
-    int n = 0, code = kt_switches_parse(&usage, switches, 5, argc, argv, word, 1, &n);
+    int n = 0, code = kt_switches_parse(&usage, switches, 6, argc, argv, word, 1, &n);
 
     (void)context;
     if (code >= 0) return code;
@@ -221,7 +289,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     else if (st == KT_OK && json)
         print_json(t, where, &b);
     else if (st == KT_OK)
-        print_table(t, where, &b);
+        print_table(t, where, &b, rows || cells);
     kt_table_destroy(t);
     kt_workbench_deinit(&b);
     return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);

@@ -29,6 +29,11 @@ static void print_text(const kt_sim_result *r) {
            "per cell, %.3f s p90; %.1f %% of an exhaustive search\n",
            r->strategy, 100 * r->regret.geomean, 100 * r->regret.p95, 100 * r->regret.max,
            100 * r->regret.within_2, r->median_sec, r->p90_sec, 100 * r->exhaustive_share);
+    if (r->regret.geomean > r->regret.p95)
+        printf(
+            "  the mean is above the p95 because it is weighted by serving time: %.0f %% of that "
+            "is in cells beyond the p95\n",
+            100 * r->regret.weight_beyond_p95);
     printf("  seconds per cell ");
     for (int i = 0; i < KT_SIM_POINTS; i++) printf("%8.4g", kt_sim_seconds[i]);
     printf("\n  decided, %%       ");

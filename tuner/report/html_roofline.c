@@ -141,20 +141,26 @@ static void label_roof(const kt_table *t, FILE *to, int threads, const kt_log_ax
             threads, threads > 1 ? "s" : "");
 }
 
-/* A ceiling per instruction set, from the slope on. Those of equal peak are one line. */
+/* A ceiling per instruction set, from the slope on. One whose label would print over another's has none. */
 static void draw_ceilings(FILE *to, const kt_ceilings *c, int threads, const kt_log_axis *x,
                           const kt_log_axis *y) {
-    double stream = stream_of(c, threads), top = best_peak(c) * threads, drawn = 0;
+    double stream = stream_of(c, threads), top = best_peak(c) * threads;
+    double taken[KT_ISA_COUNT]; /* heights of the labels so far */
+    int n_taken = 0;
+
     for (int i = KT_ISA_COUNT; i-- > 0;) {
         double peak = c->peak_gops[i] * threads, at;
-        if (peak <= y->low || fabs(peak - drawn) < 0.03 * peak) continue;
-        drawn = peak;
+        bool is_free = true;
+        if (peak <= y->low) continue;
         at = kt_log_axis_at(y, peak);
+        for (int k = 0; k < n_taken; k++) is_free &= fabs(at - taken[k]) >= LABEL_HEIGHT + 2;
         if (peak < top * 0.99)
             fprintf(to,
                     "<line class=\"a\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" "
                     "stroke-dasharray=\"5 4\"/>",
                     kt_log_axis_at(x, fmax(peak / stream, x->low)), at, RIGHT, at);
+        if (!is_free) continue; /* the machine's facts below list every peak */
+        taken[n_taken++] = at;
         fprintf(to, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s %.0f Gop/s</text>\n",
                 RIGHT - 4, at - 6, kt_isa_name(i), peak);
     }
