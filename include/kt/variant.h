@@ -9,6 +9,8 @@
 #ifndef KT_VARIANT_H
 #define KT_VARIANT_H
 
+#include <string.h>
+
 #include "kt/isa.h"
 #include "kt/problem.h"
 #include "kt/status.h"
@@ -42,6 +44,11 @@ typedef enum kt_numerics {
     KT_NUM_ACTS8   /* attention: rounds queries and weights to 8 bits in groups of 32 */
 } kt_numerics;
 
+/* The class of a variant whose rows may take other bits with other rows beside them, or with another number
+ * of them: libraries, which promise nothing of the kind (oneDNN changes its kernel with m where it has AMX).
+ * Only the panels' shares, and with them the threads, must not change its bits. Deterministic plans refuse it. */
+#define KT_BITS_UNSTABLE "unstable"
+
 /* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.
  *
  * data    KT_W_BF16: uint16 [n, k].  KT_W_INT8_CHANNEL: int8 [n, k].  KT_W_F32: float [n, k].
@@ -67,7 +74,7 @@ typedef struct kt_matrix {
  * next     the bytes this thread reads next, or NULL: a prefetch hint only.
  * scratch  workspace_bytes(problem, config) bytes of this thread, 64-byte aligned; may be NULL
  *          when that is zero.
- * The result of a row does not depend on m nor on how panels are shared out.
+ * The result of a row does not depend on m nor on how panels are shared out (kt_variant.bits).
  */
 typedef struct kt_gemm_call {
     const kt_problem *problem;
@@ -227,6 +234,11 @@ typedef struct kt_variant {
     uint32_t acts;    /* bit (1u << kt_act_format) likewise */
     kt_isa isa;
     kt_numerics numerics;
+    /* The name of the variant's bits: encodings, order of sums, roundings. Variants of one op with one
+     * class give the same bits for every row of every problem that both accept, with any configuration,
+     * number of rows, rows beside it and share of panels; which NaN a NaN is does not count. NULL, in
+     * variants from outside the tree, counts as KT_BITS_UNSTABLE. Probes have none. */
+    const char *bits;
     int32_t version;    /* bump when speed or numbers change: tuned rows of other versions lapse */
     const char *layout; /* packed layout id, e.g. "p64"; equal ids = byte-identical packing */
     const kt_param *params;
@@ -265,6 +277,16 @@ typedef struct kt_variant {
 #define KT_VARIANT(stem)                       \
     extern const kt_variant kt_variant_##stem; \
     const kt_variant kt_variant_##stem
+
+/* Does a row's result depend on that row alone? */
+static inline int kt_variant_is_stable(const kt_variant *v) {
+    return v->bits && strcmp(v->bits, KT_BITS_UNSTABLE) != 0;
+}
+
+/* Do both promise the same bits, where both accept a problem? */
+static inline int kt_variant_same_bits(const kt_variant *a, const kt_variant *b) {
+    return kt_variant_is_stable(a) && b->bits && strcmp(a->bits, b->bits) == 0 && a->op == b->op;
+}
 
 /* A variant with its parameter values: the answer of the dispatch. */
 typedef struct kt_choice {

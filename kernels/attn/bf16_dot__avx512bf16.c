@@ -32,6 +32,7 @@ KT_VARIANT(bf16_dot__avx512bf16) = {
     .weights = KT_ATTN_CACHES,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = "dot",
     .version = 3,
     .layout = "",
     .params = params,

@@ -260,6 +260,7 @@ KT_VARIANT(bf16_dot__avx512vbmi) = {
     .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
     .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = "dot-codes",
     .version = 3,
     .layout = "",
     .params = params,

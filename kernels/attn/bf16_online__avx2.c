@@ -257,6 +257,7 @@ KT_VARIANT(bf16_online__avx2) = {
     .weights = KT_ATTN_CACHES,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "online256",
     .version = 2,
     .layout = "",
     .params = kt_attn_params,

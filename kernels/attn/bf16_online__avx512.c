@@ -224,6 +224,7 @@ KT_VARIANT(bf16_online__avx512) = {
     .weights = KT_ATTN_CACHES,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "online512",
     .version = 2,
     .layout = "",
     .params = kt_attn_params,

@@ -80,6 +80,7 @@ KT_VARIANT(bf16_online__scalar) = {
     .weights = KT_ATTN_CACHES,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
+    .bits = "online",
     .version = 1,
     .layout = "",
     .params = kt_attn_params,

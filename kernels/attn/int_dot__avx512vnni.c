@@ -389,6 +389,7 @@ KT_VARIANT(int_dot__avx512vnni) = {
     .weights = 1u << KT_W_INT8_CHANNEL,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_ACTS8,
+    .bits = "dot-int",
     .version = 1,
     .layout = "",
     .params = params,

@@ -20,6 +20,7 @@ KT_VARIANT(a8_rows__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8",
     .version = 1,
     .layout = "",
     .accepts = kt_encode_accepts,

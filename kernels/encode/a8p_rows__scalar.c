@@ -17,6 +17,7 @@ KT_VARIANT(a8p_rows__scalar) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8p",
     .version = 1,
     .layout = "",
     .accepts = kt_encode_accepts,

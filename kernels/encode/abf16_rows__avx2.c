@@ -18,6 +18,7 @@ KT_VARIANT(abf16_rows__avx2) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "abf16",
     .version = 1,
     .layout = "",
     .accepts = kt_encode_accepts,

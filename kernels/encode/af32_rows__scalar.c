@@ -15,6 +15,7 @@ KT_VARIANT(af32_rows__scalar) = {
     .acts = 1u << KT_A_F32,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
+    .bits = "af32",
     .version = 1,
     .layout = "",
     .accepts = kt_encode_accepts,

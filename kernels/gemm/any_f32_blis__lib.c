@@ -102,6 +102,7 @@ KT_VARIANT(any_f32_blis__lib) = {
     .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
     .params = params,

@@ -175,14 +175,15 @@ static void preset(const bench *b) {
             ((float *)b->c.data)[i * b->ldc + j] = (float)(i - j);
 }
 
-/* First, middle and last row by themselves, when the variant takes single rows. */
+/* First, middle and last row by themselves, when the variant takes single rows and promises their bits. */
 static kt_status check_rows_alone(const bench *whole, const bench *part, int64_t panels,
                                   kt_err *err) {
     kt_problem one = *whole->run->problem;
     int64_t m = one.m, rows[3] = {0, m / 2, m - 1};
 
     one.m = 1;
-    if (m < 2 || kt_gate_accepts(whole->run->variant, &one, whole->run->config, NULL) != KT_OK)
+    if (m < 2 || !kt_variant_is_stable(whole->run->variant) ||
+        kt_gate_accepts(whole->run->variant, &one, whole->run->config, NULL) != KT_OK)
         return KT_OK;
     for (int i = 0; i < 3; i++) {
         run_rows(part, rows[i], 1, 0, panels, 0);
@@ -232,6 +233,29 @@ kt_status kt_gemm_case_check(kt_gemm_case *c, const kt_variant *v, const kt_conf
     if (st == KT_OK) st = check_runs(&whole, &part, sums ? sums : &unused, err);
     bench_deinit(&whole);
     bench_deinit(&part);
+    return st;
+}
+
+kt_status kt_gemm_case_rows(kt_gemm_case *c, const kt_variant *v, const kt_config *config,
+                            int64_t m, float *out, kt_err *err) {
+    kt_problem q = c->problem;
+    kt_gate_run run = {v, config, &q, c->seed, "c"};
+    bench b = {0};
+    kt_status st;
+
+    if (m < 0 || m > c->problem.m)
+        return kt_fail(err, KT_E_INVALID, "gemm gate: %lld rows of a case of %lld", (long long)m,
+                       (long long)c->problem.m);
+    q.m = m;
+    KT_TRY(kt_gate_accepts(v, &q, config, err));
+    KT_TRY(pack(c, &run, err));
+    st = bench_init(&b, &run, c, err);
+    if (st == KT_OK) {
+        run_rows(&b, 0, m, 0, kt_p64_panels(q.n), 0);
+        for (int64_t i = 0; i < m; i++)
+            memcpy(out + i * q.n, (const float *)b.c.data + i * b.ldc, (size_t)q.n * sizeof *out);
+    }
+    bench_deinit(&b);
     return st;
 }
 

@@ -9,7 +9,8 @@
  * seed. The caller has checked the variant's ISA. On guarded buffers it runs the whole matrix, each
  * panel by itself, single rows, and accumulating, and demands:
  *   - every output within the computed bound of the double reference (gemm_ref.h);
- *   - the same bits whole or by panels, from a second run, and for a row alone;
+ *   - the same bits whole or by panels, from a second run, and, unless the variant is KT_BITS_UNSTABLE,
+ *     for a row alone;
  *   - no byte touched outside c[0..m-1][0..n-1], none read past the end of any input.
  * KT_E_MISMATCH with a message that repeats the case when a demand fails, KT_E_UNSUPPORTED when the
  * variant refuses the problem. A stray read past an input faults (SIGSEGV): run the gate of untrusted
@@ -28,5 +29,9 @@ kt_status kt_gemm_case_create(const kt_problem *problem, uint64_t seed, kt_gemm_
 void kt_gemm_case_destroy(kt_gemm_case *c);
 kt_status kt_gemm_case_check(kt_gemm_case *c, const kt_variant *variant, const kt_config *config,
                              int64_t m, kt_gate_sums *sums, kt_err *err);
+/* What the variant makes of the first m rows: out f32 [m, n], for comparing variants with each other.
+ * Unchanged on error. */
+kt_status kt_gemm_case_rows(kt_gemm_case *c, const kt_variant *variant, const kt_config *config,
+                            int64_t m, float *out, kt_err *err);
 
 #endif

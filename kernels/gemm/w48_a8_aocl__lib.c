@@ -107,6 +107,7 @@ KT_VARIANT(w48_a8_aocl__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "aocl:s8g32",
     .params = params,

@@ -142,6 +142,7 @@ KT_VARIANT(w48_a8_libxsmm__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
     .params = params,

@@ -112,6 +112,7 @@ KT_VARIANT(w48_a8_onednn__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "s8g32",
     .params = params,

@@ -218,6 +218,7 @@ KT_VARIANT(w48_abf16_onednn__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 2,
     .layout = "onednn:ab",
     .params = params,

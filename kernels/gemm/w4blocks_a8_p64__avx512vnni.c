@@ -38,6 +38,7 @@ KT_VARIANT(w4blocks_a8_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-blocks512",
     .version = 4,
     .layout = "p64",
     .params = params,

@@ -16,6 +16,7 @@ KT_VARIANT(w4g32_a8_p64__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-groups",
     .version = 3,
     .layout = "p64",
     .accepts = kt_p64_accepts,

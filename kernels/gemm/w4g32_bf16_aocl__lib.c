@@ -111,6 +111,7 @@ KT_VARIANT(w4g32_bf16_aocl__lib) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "aocl:s4g32",
     .params = params,

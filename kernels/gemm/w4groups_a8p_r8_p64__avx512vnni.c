@@ -37,6 +37,7 @@ KT_VARIANT(w4groups_a8p_r8_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_REQUANT,
+    .bits = "a8p-requant",
     .version = 3,
     .layout = "p64",
     .params = params,

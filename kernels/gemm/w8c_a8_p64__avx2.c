@@ -20,6 +20,7 @@ KT_VARIANT(w8c_a8_p64__avx2) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-groups",
     .version = 3,
     .layout = "p64",
     .params = params,

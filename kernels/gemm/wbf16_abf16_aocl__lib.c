@@ -49,6 +49,7 @@ KT_VARIANT(wbf16_abf16_aocl__lib) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "aocl:bf16",
     .usable = usable,

@@ -147,6 +147,7 @@ KT_VARIANT(wbf16_abf16_libxsmm__lib) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_BF16_F32,
+    .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
     .params = params,

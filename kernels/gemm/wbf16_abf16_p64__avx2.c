@@ -16,6 +16,7 @@ KT_VARIANT(wbf16_abf16_p64__avx2) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "bf16-fma",
     .version = 4,
     .layout = "p64",
     .accepts = kt_p64_accepts,

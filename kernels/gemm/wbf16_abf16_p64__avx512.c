@@ -21,6 +21,7 @@ KT_VARIANT(wbf16_abf16_p64__avx512) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "bf16-fma",
     .version = 5,
     .layout = "p64",
     .params = params,

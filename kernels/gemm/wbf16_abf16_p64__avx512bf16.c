@@ -21,6 +21,7 @@ KT_VARIANT(wbf16_abf16_p64__avx512bf16) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = "bf16-dot",
     .version = 6,
     .layout = "p64",
     .params = params,

@@ -14,6 +14,7 @@ KT_VARIANT(wblocks_a8_p64__amxint8) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AMXINT8,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-blocks",
     .version = 1,
     .layout = "p64",
     .accepts = kt_p64_accepts,

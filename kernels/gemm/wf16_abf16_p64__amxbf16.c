@@ -14,6 +14,7 @@ KT_VARIANT(wf16_abf16_p64__amxbf16) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AMXBF16 | KT_ISA_AVX512VBMI,
     .numerics = KT_NUM_F32,
+    .bits = "f16-tiles",
     .version = 1,
     .layout = "p64",
     .accepts = kt_p64_accepts,

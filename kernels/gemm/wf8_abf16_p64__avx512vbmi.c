@@ -47,6 +47,7 @@ KT_VARIANT(wf8_abf16_p64__avx512vbmi) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
+    .bits = "fp8-dot",
     .version = 6,
     .layout = "p64",
     .params = params,

@@ -15,6 +15,7 @@ KT_VARIANT(wf8f16_abf16_p64__avx2) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "half-fma256",
     .version = 4,
     .layout = "p64",
     .accepts = kt_p64_accepts,

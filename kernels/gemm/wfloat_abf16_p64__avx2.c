@@ -16,6 +16,7 @@ KT_VARIANT(wfloat_abf16_p64__avx2) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "float-fma",
     .version = 3,
     .layout = "p64",
     .accepts = kt_p64_accepts,

@@ -31,6 +31,7 @@ KT_VARIANT(wgroups_a8p_p64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8p-groups",
     .version = 4,
     .layout = "p64",
     .params = params,

@@ -22,6 +22,7 @@ KT_VARIANT(wrequant8_a8planes_p64__amxint8) = {
     .acts = 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AMXINT8,
     .numerics = KT_NUM_REQUANT,
+    .bits = "planes-requant",
     .version = 1,
     .layout = "p64",
     .accepts = kt_p64_accepts,

@@ -50,6 +50,7 @@ KT_VARIANT(any_any_moe64__scalar) = {
     .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "plain",
     .version = 1,
     .layout = "p64",
     .accepts = kt_p64_accepts,

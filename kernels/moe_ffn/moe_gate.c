@@ -426,13 +426,14 @@ static kt_status check_same(const bench *b, const bench *other, stage s, int64_t
     return KT_OK;
 }
 
-/* First, middle and last row by themselves, when the variant takes single rows. */
+/* First, middle and last row by themselves, when the variant takes single rows and promises their bits. */
 static kt_status check_rows_alone(const bench *whole, const bench *part, stage s, kt_err *err) {
     kt_problem one = *whole->run->problem;
     int64_t m = one.m, panels = panels_of(&one, s), rows[3] = {0, m / 2, m - 1};
 
     one.m = 1;
-    if (m < 3 || kt_gate_accepts(whole->run->variant, &one, whole->run->config, NULL) != KT_OK)
+    if (m < 3 || !kt_variant_is_stable(whole->run->variant) ||
+        kt_gate_accepts(whole->run->variant, &one, whole->run->config, NULL) != KT_OK)
         return KT_OK;
     preset_out(part);
     for (int i = 0; i < 3; i++) {
@@ -492,6 +493,32 @@ kt_status kt_moe_case_check(kt_moe_case *c, const kt_variant *v, const kt_config
                             kt_gate_sums *sums, kt_err *err) {
     KT_TRY(case_check(c, v, config, m, 2, sums, err));
     return c->spoilt ? case_check(c->spoilt, v, config, m, 1, sums, err) : KT_OK;
+}
+
+kt_status kt_moe_case_rows(kt_moe_case *c, const kt_variant *v, const kt_config *config, int64_t m,
+                           float *out, kt_err *err) {
+    kt_problem q = c->problem;
+    kt_gate_run run = {v, config, &q, c->seed, ""};
+    bench b = {0};
+    kt_status st;
+
+    if (m < 1 || m > c->problem.m)
+        return kt_fail(err, KT_E_INVALID, "moe gate: %lld rows of a case of %lld", (long long)m,
+                       (long long)c->problem.m);
+    q.m = m;
+    KT_TRY(kt_gate_accepts(v, &q, config, err));
+    KT_TRY(pack(c, &run, err));
+    st = bench_init(&b, &run, c, err);
+    if (st == KT_OK) {
+        run_rows(&b, GATE_UP, 0, m, 0, panels_of(&q, GATE_UP), NULL);
+        run_rows(&b, DOWN, 0, m, 0, panels_of(&q, DOWN), NULL);
+        for (int64_t i = 0; i < m; i++)
+            memcpy(out + i * q.k,
+                   (const float *)b.out.data + ((const int32_t *)c->rows.data)[i] * b.ldo,
+                   (size_t)q.k * sizeof *out);
+    }
+    bench_deinit(&b);
+    return st;
 }
 
 kt_status kt_moe_gate(const kt_variant *v, const kt_config *config, const kt_problem *q,

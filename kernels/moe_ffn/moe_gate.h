@@ -10,7 +10,8 @@
  *   - h within the bound of silu(gate) * up plus half an encoding step, its groups well-formed (scale
  *     of the largest magnitude, largest code 127, compensation exact);
  *   - out within the bound of old + route_weight * (down . h) for the h that was written;
- *   - the same bits for h and out whole or by panels, from a second run, and for a row alone;
+ *   - the same bits for h and out whole or by panels, from a second run, and, unless the variant is
+ *     KT_BITS_UNSTABLE, for a row alone;
  *   - no byte touched besides these, none read past the end of any input.
  * Errors as kt_gemm_gate. report may be NULL. */
 kt_status kt_moe_gate(const kt_variant *variant, const kt_config *config, const kt_problem *problem,
@@ -25,5 +26,9 @@ kt_status kt_moe_case_create(const kt_problem *problem, uint64_t seed, kt_moe_ca
 void kt_moe_case_destroy(kt_moe_case *c);
 kt_status kt_moe_case_check(kt_moe_case *c, const kt_variant *variant, const kt_config *config,
                             int64_t m, kt_gate_sums *sums, kt_err *err);
+/* What the variant makes of the first m rows, both halves in turn: out f32 [m, k], row i of the call's
+ * row i, for comparing variants with each other. Unchanged on error. */
+kt_status kt_moe_case_rows(kt_moe_case *c, const kt_variant *variant, const kt_config *config,
+                           int64_t m, float *out, kt_err *err);
 
 #endif

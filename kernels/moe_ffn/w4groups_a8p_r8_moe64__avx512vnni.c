@@ -46,6 +46,7 @@ KT_VARIANT(w4groups_a8p_r8_moe64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_REQUANT,
+    .bits = "a8p-requant",
     .version = 4,
     .layout = "p64",
     .params = params,

@@ -25,6 +25,7 @@ KT_VARIANT(w8c_a8_moe64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G32,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-groups",
     .version = 4,
     .layout = "p64",
     .params = params,

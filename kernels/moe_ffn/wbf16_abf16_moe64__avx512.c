@@ -25,6 +25,7 @@ KT_VARIANT(wbf16_abf16_moe64__avx512) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "bf16-fma",
     .version = 4,
     .layout = "p64",
     .params = params,

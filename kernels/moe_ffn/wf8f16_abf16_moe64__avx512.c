@@ -42,6 +42,7 @@ KT_VARIANT(wf8f16_abf16_moe64__avx512) = {
     .acts = 1u << KT_A_BF16,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "half-fma512",
     .version = 2,
     .layout = "p64",
     .params = params,

@@ -39,6 +39,7 @@ KT_VARIANT(wgroups_a8p_moe64__avx512vnni) = {
     .acts = 1u << KT_A_INT8_G16P2,
     .isa = KT_ISA_AVX512VNNI,
     .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8p-groups",
     .version = 5,
     .layout = "p64",
     .params = params,

@@ -45,6 +45,7 @@ KT_VARIANT(rms_rows__avx2) = {
     .op = KT_OP_NORM,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "sums256",
     .version = 1,
     .layout = "",
     .norm = norm,

@@ -45,6 +45,7 @@ KT_VARIANT(rms_rows__avx512) = {
     .op = KT_OP_NORM,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "sums512",
     .version = 1,
     .layout = "",
     .norm = norm,

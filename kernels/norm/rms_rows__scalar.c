@@ -25,6 +25,7 @@ KT_VARIANT(rms_rows__scalar) = {
     .op = KT_OP_NORM,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
+    .bits = "plain",
     .version = 1,
     .layout = "",
     .norm = norm,

@@ -46,6 +46,7 @@ KT_VARIANT(rotate_heads__avx2) = {
     .op = KT_OP_ROPE,
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "fma256",
     .version = 1,
     .layout = "",
     .rope = rope,

@@ -39,6 +39,7 @@ KT_VARIANT(rotate_heads__avx512) = {
     .op = KT_OP_ROPE,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "fma512",
     .version = 1,
     .layout = "",
     .rope = rope,

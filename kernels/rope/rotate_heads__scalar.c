@@ -29,6 +29,7 @@ KT_VARIANT(rotate_heads__scalar) = {
     .op = KT_OP_ROPE,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
+    .bits = "plain",
     .version = 1,
     .layout = "",
     .rope = rope,

@@ -86,6 +86,7 @@ KT_VARIANT(logits_rows__avx2) = {
     .weights = (1u << KT_W_BF16) | (1u << KT_W_F32),
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
+    .bits = "sums256",
     .version = 2,
     .layout = "",
     .router = router,

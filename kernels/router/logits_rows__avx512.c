@@ -73,6 +73,7 @@ KT_VARIANT(logits_rows__avx512) = {
     .weights = (1u << KT_W_BF16) | (1u << KT_W_F32),
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
+    .bits = "sums512",
     .version = 2,
     .layout = "",
     .router = router,

@@ -36,6 +36,7 @@ KT_VARIANT(logits_rows__scalar) = {
     .weights = (1u << KT_W_BF16) | (1u << KT_W_F32),
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
+    .bits = "plain",
     .version = 1,
     .layout = "",
     .router = router,

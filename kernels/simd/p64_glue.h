@@ -156,7 +156,8 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
         for (int r = 0; r < at.rows; r++) {
             float *out = call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel;
             const float weight = call->route_weight[at.row + r], *sum = walk->tile + 64 * r;
-            for (int64_t j = 0; j < columns; j++) out[j] += weight * sum[j];
+            /* one rounding, as in p64_ops512.h: the two walks give the same bits */
+            for (int64_t j = 0; j < columns; j++) out[j] = __builtin_fmaf(weight, sum[j], out[j]);
         }
     }
 }

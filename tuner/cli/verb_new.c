@@ -182,17 +182,21 @@ static kt_status take_apart(int op, const char *name, variant_words *w, kt_err *
 
 /* One line of the plain variant's descriptor, narrowed where the new variant is narrower. */
 static void write_line(FILE *to, const char *line, size_t size, const variant_words *w) {
-    static const char *const keys[] = {
-        "    .name = ", "    .weights = ", "    .acts = ", "    .isa = ", "KT_VARIANT("};
+    enum { N_KEYS = 6 };
+    static const char *const keys[N_KEYS] = {"    .name = ", "    .weights = ", "    .acts = ",
+                                             "    .isa = ",  "KT_VARIANT(",     "    .bits = "};
     int k = 0;
-    while (k < 5 && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;
-    if ((k == 1 || k == 2) && !w->format) k = 5; /* the plain variant's are right */
+    while (k < N_KEYS && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;
+    if ((k == 1 || k == 2) && !w->format) k = N_KEYS; /* the plain variant's are right */
     switch (k) {
     case 0: fprintf(to, "    .name = \"%s\",\n", w->name); return;
     case 1: fprintf(to, "    .weights = 1u << %s,\n", w->format_id); return;
     case 2: fprintf(to, "    .acts = 1u << %s,\n", act_ids[w->acts_id]); return;
     case 3: fprintf(to, "    .isa = %s,\n", w->isa_id); return;
     case 4: fprintf(to, "KT_VARIANT(%s) = {\n", w->name); return;
+    case 5: /* a class of its own; encoders of one encoding all write the same bits */
+        fprintf(to, "    .bits = \"%s\",\n", *w->acts && !w->format ? w->acts : w->name);
+        return;
     default: fprintf(to, "%.*s\n", (int)size, line);
     }
 }
