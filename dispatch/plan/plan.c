@@ -105,6 +105,7 @@ static kt_status judge_table(kt_planner *p, const kt_table *table, const kt_fing
     p->row_choice = calloc(table->n_rows + 1, sizeof *p->row_choice);
     if (!p->row_choice) return kt_fail(err, KT_E_NOMEM, "plan: no memory for the rows");
     p->table = table;
+    if (table->fingerprint.usable_cores > 0) p->usual_threads = table->fingerprint.usable_cores;
     /* A machine that was not probed now has the table's ceilings: it is the same machine. */
     if (p->ceilings.stream_gbs_1t <= 0) p->ceilings = table->fingerprint.ceilings;
     resolve_rows(p);
@@ -127,6 +128,7 @@ kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *tab
     if (!p) return kt_fail(err, KT_E_NOMEM, "plan: no memory");
     p->registry = registry;
     p->ceilings = machine->ceilings;
+    p->usual_threads = machine->usable_cores > 0 ? machine->usable_cores : 1;
     if (log) p->log = *log;
     if (tune_command)
         snprintf(p->command, sizeof p->command, "%s", tune_command);
@@ -184,19 +186,34 @@ static void explain(kt_planner *p, const kt_problem *problem, int threads, const
     if (p->trouble[0]) append(source->note, bytes, "; %s", p->trouble);
 }
 
+/* Cells, layout and map of one class of bits; without one, of all variants. */
+static kt_status resolve_with(kt_planner *p, const char *bits, const kt_problem *problem,
+                              int threads, int64_t max_m, double decode_share, kt_cells *cells,
+                              kt_choice_map *map, const char **layout, kt_err *err) {
+    kt_status st;
+
+    p->bits = bits;
+    st = kt_cells_gather(p, problem, threads, max_m, cells, err);
+    if (st == KT_OK)
+        st = kt_map_build(p, problem, threads, max_m, decode_share, cells, map, layout, err);
+    p->bits = NULL;
+    return st;
+}
+
 kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
                           double decode_share, kt_choice_map *out, kt_plan_source *source,
                           kt_err *err) {
     kt_cells cells;
     kt_choice_map map;
-    const char *layout;
+    const char *layout, *bits = NULL;
 
     if (threads < 1) threads = 1;
     if (max_m < 1) max_m = 1;
     if (!(decode_share >= 0)) decode_share = 0; /* NaN too */
     if (decode_share > 1) decode_share = 1;
-    KT_TRY(kt_cells_gather(p, problem, threads, max_m, &cells, err));
-    KT_TRY(kt_map_build(p, problem, threads, max_m, decode_share, &cells, &map, &layout, err));
+    if (p->keeps_bits) KT_TRY(kt_bits_choose(p, problem, decode_share, &bits, err));
+    KT_TRY(
+        resolve_with(p, bits, problem, threads, max_m, decode_share, &cells, &map, &layout, err));
     *out = map;
     p->totals.tuned += cells.tuned;
     p->totals.between += cells.between;
@@ -206,6 +223,7 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
         source->tuned_cells = cells.tuned;
         source->untuned_cells = cells.untuned;
         snprintf(source->layout, sizeof source->layout, "%s", layout);
+        snprintf(source->bits, sizeof source->bits, "%s", bits ? bits : "");
         explain(p, problem, threads, &cells, source);
     } else {
         kt_plan_source unread = {0};
@@ -221,6 +239,7 @@ kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int t
     kt_choice found = {NULL, {{0}}};
     kt_cell cell;
 
+    threads = kt_planner_threads(p, threads);
     if (q.m < 1) q.m = 1;
     for (size_t i = 0; p->table && i < p->table->n_rows; i++) {
         const kt_problem *have = &p->table->rows[i].problem;
@@ -230,7 +249,7 @@ kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int t
             kt_planner_refuses(p, c->variant))
             continue;
         d = kt_log_ratio(have->m, q.m) + kt_log_ratio(have->n, q.n) + kt_log_ratio(have->k, q.k) +
-            kt_log_ratio(have->context, q.context) +
+            (p->keeps_bits ? 0 : kt_log_ratio(have->context, q.context)) +
             kt_log_ratio(p->table->rows[i].threads, threads);
         if (d >= best || kt_variant_accepts(c->variant, &q, &c->config, NULL) != KT_OK) continue;
         best = d;

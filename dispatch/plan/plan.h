@@ -36,6 +36,7 @@ typedef struct kt_plan_source {
     int tuned_cells;   /* m buckets answered by rows of the table */
     int untuned_cells; /* by the roofline or by the nearest shape */
     char layout[32];
+    char bits[64]; /* the class of a planner that keeps bits, else "" */
     char
         note[KT_ERR_SIZE]; /* why something fell back and the command that fixes it; "" = nothing */
 } kt_plan_source;
@@ -99,6 +100,12 @@ kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem);
 /* From now on kt_plan_acts answers with the format's own encoding, the one that loses least, and attention is not
  * given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8). */
 void kt_planner_prefer_exact(kt_planner *p);
+
+/* From now on a problem's answers keep to one class of bits (kt_variant.bits) for every m, and neither the
+ * number of threads nor max_m changes which: the fastest class that has a usable variant for every m, on as
+ * many threads as the machine has usable cores (those of the table where there is one). Variants that are
+ * KT_BITS_UNSTABLE are not taken. Within the class the fastest variant runs, as ever. */
+void kt_planner_keep_bits(kt_planner *p);
 
 /* m buckets over all kt_plan_resolve calls so far, for the status line of `kt serve`. */
 typedef struct kt_plan_totals {

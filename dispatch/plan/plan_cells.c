@@ -70,9 +70,16 @@ static int cell_has(const kt_cell *cell, const kt_choice *c) {
 
 /* --- roofline --- */
 
-static int layout_slot(const kt_cell *cell, const char *layout) {
+/* The candidate that v competes with: of its layout and, where bits are kept, of its class. */
+static int slot_of(const kt_planner *p, const kt_cell *cell, const kt_variant *v) {
     int i = 0;
-    while (i < cell->n && strcmp(kt_layout_of(cell->candidate[i].choice.variant), layout) != 0) i++;
+
+    for (; i < cell->n; i++) {
+        const kt_variant *u = cell->candidate[i].choice.variant;
+        if (strcmp(kt_layout_of(u), kt_layout_of(v)) == 0 &&
+            (!p->keeps_bits || kt_variant_same_bits(u, v)))
+            break;
+    }
     return i;
 }
 
@@ -91,7 +98,7 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
         if (kt_variant_accepts(v, problem, &c.choice.config, NULL) != KT_OK) continue;
         c.time_ns = kt_cost_ns(problem, v, &p->ceilings, threads);
         if (v->numerics == KT_NUM_REQUANT && problem->m >= requant_rows) c.time_ns *= requant_time;
-        slot = layout_slot(out, kt_layout_of(v));
+        slot = slot_of(p, out, v);
         if (slot < out->n) {
             if (!comes_before(&c, &out->candidate[slot])) continue;
             memmove(&out->candidate[slot], &out->candidate[slot + 1],
@@ -124,7 +131,7 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
     if (!c.choice.variant ||
         kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK)
         return;
-    cell_add(out, &c);
+    if (!kt_planner_refuses(p, c.choice.variant)) cell_add(out, &c);
     for (int i = 0; i <= row->n_runners; i++) {
         int is_default = i == row->n_runners;
         const char *name = is_default ? row->default_variant : row->runner[i].variant;
@@ -135,7 +142,7 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
         c.choice.variant = kt_registry_find(p->registry, name);
         /* The winner was decided by a holdout race: no other entry of its row overtakes it. */
         c.time_ns = (time_ns > least_ns ? time_ns : least_ns * (1 + 2 * same_time)) * scale;
-        if (!c.choice.variant ||
+        if (!c.choice.variant || kt_planner_refuses(p, c.choice.variant) ||
             kt_config_parse(c.choice.variant, config, &c.choice.config, NULL) != KT_OK ||
             kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK ||
             cell_has(out, &c.choice))

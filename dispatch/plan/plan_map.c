@@ -15,7 +15,7 @@ typedef struct builder {
     const kt_problem *problem;
     int threads;
     const kt_cells *cells;
-    const char *layout;
+    const char *layout, *bits; /* bits: of the score alone; NULL = any */
     kt_choice_map *map;
 } builder;
 
@@ -25,6 +25,10 @@ static int same_choice(const kt_choice *a, const kt_choice *b) {
 
 static int has_layout(const kt_choice *c, const char *layout) {
     return strcmp(kt_layout_of(c->variant), layout) == 0;
+}
+
+static int has_bits(const kt_choice *c, const char *bits) {
+    return !bits || (c->variant->bits && strcmp(c->variant->bits, bits) == 0);
 }
 
 static double cost_at(const builder *b, const kt_variant *v, int64_t m) {
@@ -63,7 +67,7 @@ static double layout_time(const builder *b, int i, const char *layout) {
             if (j < 0 || j >= b->cells->n) continue;
             for (int c = 0; c < b->cells->cell[j].n; c++) {
                 const kt_choice *choice = &b->cells->cell[j].candidate[c].choice;
-                if (has_layout(choice, layout)) /* the first is the fastest of its layout */
+                if (has_layout(choice, layout) && has_bits(choice, b->bits)) /* the fastest such */
                     return time_at(b, &b->cells->cell[i], choice, &b->cells->cell[j]);
             }
         }
@@ -87,6 +91,13 @@ static double layout_score(const builder *b, const char *layout, double decode_s
     for (int i = 0; i < 2; i++)
         if (count[i]) score += (count[1 - i] ? weight[i] : 1) * sum[i] / count[i];
     return score;
+}
+
+double kt_map_score(const kt_planner *p, const kt_problem *problem, int threads,
+                    const kt_cells *cells, const char *layout, const char *bits,
+                    double decode_share) {
+    const builder b = {p, problem, threads, cells, "", bits, NULL};
+    return layout_score(&b, layout, decode_share);
 }
 
 /* The layout of least score; at equal scores the one whose first choice is preferred. */
@@ -243,7 +254,7 @@ static kt_status fill(const builder *b, const kt_cell *low, const kt_cell *high,
 kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
                        double decode_share, const kt_cells *cells, kt_choice_map *out,
                        const char **layout, kt_err *err) {
-    builder b = {p, problem, threads, cells, "", out};
+    builder b = {p, problem, threads, cells, "", NULL, out};
     const kt_cell *last = &cells->cell[cells->n - 1];
 
     if (max_m > KT_M_DENSE) max_m = KT_M_DENSE;

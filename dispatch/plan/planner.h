@@ -3,6 +3,7 @@
 #define KT_DISPATCH_PLANNER_H
 
 #include <math.h>
+#include <string.h>
 
 #include "dispatch/plan/plan.h"
 
@@ -49,8 +50,11 @@ struct kt_planner {
     char command[256];         /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
-    int trusts_rows; /* whatever layers say of them */
-    int is_exact;    /* kt_planner_prefer_exact */
+    int trusts_rows;   /* whatever layers say of them */
+    int is_exact;      /* kt_planner_prefer_exact */
+    int keeps_bits;    /* kt_planner_keep_bits */
+    int usual_threads; /* that classes are chosen for, whatever number runs */
+    const char *bits;  /* while a problem is resolved: the only class that counts; NULL = any */
     kt_plan_totals totals;
 };
 
@@ -71,13 +75,29 @@ int kt_layer_denies(const kt_table *table, const kt_table_row *row);
  * before a library's, then the widest instruction set, then the name. */
 int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
 
+/* Mean time over the buckets of what has this layout and this class of bits (NULL = any), relative to the
+ * best of each, decode buckets weighted by decode_share; INFINITY when no cell knows any. */
+double kt_map_score(const kt_planner *p, const kt_problem *problem, int threads,
+                    const kt_cells *cells, const char *layout, const char *bits,
+                    double decode_share);
+
+/* The class for a problem of a planner that keeps bits: the fastest of those that have a variant for every
+ * m, on the usual number of threads and up to the largest m, so that neither changes it. */
+kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
+                         const char **bits, kt_err *err);
+/* The number of threads that decides where several choices differ in their bits. */
+int kt_planner_threads(const kt_planner *p, int threads);
+
 /* Layout and dense map from the cells. */
 kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
                        double decode_share, const kt_cells *cells, kt_choice_map *out,
                        const char **layout, kt_err *err);
 
-/* With exact activations attention keeps off kernels that round queries and weights to 8 bits. */
+/* With exact activations attention keeps off kernels that round queries and weights to 8 bits; a planner that
+ * keeps bits off variants that promise none, and off other classes than the one that was chosen. */
 static inline int kt_planner_refuses(const kt_planner *p, const kt_variant *v) {
+    if (p->keeps_bits && !kt_variant_is_stable(v)) return 1;
+    if (p->bits && strcmp(p->bits, v->bits) != 0) return 1;
     return p->is_exact && v->numerics == KT_NUM_ACTS8;
 }
 

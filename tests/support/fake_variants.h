@@ -4,7 +4,8 @@
 
 #include "kt/variant.h"
 
-/* In no order. GEMM unless said otherwise, every weight and activation format:
+/* In no order. GEMM unless said otherwise, every weight and activation format, each with a class of bits of its
+ * own but the libraries, which are KT_BITS_UNSTABLE:
  *   fake_base__scalar        layout p64, no parameters
  *   fake_wide__avx512vnni    layout p64, rows 1|4|8 (4), prefetch 0|2048 (0), version 3
  *   fake_tile__avx512        layout p64, rows 16, refuses m < 16

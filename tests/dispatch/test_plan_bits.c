@@ -1,0 +1,246 @@
+/* Plans that keep to one class of bits, on fake variants: each of them is a class of its own, libraries are
+ * unstable. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dispatch/plan/plan.h"
+#include "tests/support/fake_variants.h"
+
+static const kt_problem gemm = {
+    .op = KT_OP_GEMM, .weights = KT_W_INT8_CHANNEL, .acts = KT_A_INT8_G32, .n = 768, .k = 2048};
+
+#define BASE "fake_base__scalar"
+#define WIDE "fake_wide__avx512vnni"
+#define TILE "fake_tile__avx512"
+#define LIB "fake_good__lib"
+
+static kt_fingerprint machine(void) {
+    return (kt_fingerprint){.vendor = "AuthenticAMD",
+                            .microarch = "zen4",
+                            .family = 25,
+                            .model = 17,
+                            .isa = KT_FAKE_ISA,
+                            .usable_cores = 2,
+                            .numa_nodes = 1,
+                            .memory_bytes = (uint64_t)24 << 30};
+}
+
+typedef struct bench {
+    kt_registry *registry;
+    kt_table *table;
+} bench;
+
+static bench open_bench(void) {
+    bench b;
+    cr_assert_eq(
+        kt_registry_create(kt_fake_variants, kt_fake_variant_count, KT_FAKE_ISA, &b.registry, NULL),
+        KT_OK);
+    cr_assert_eq(kt_table_create(&b.table, NULL), KT_OK);
+    b.table->fingerprint = machine();
+    return b;
+}
+
+static void close_bench(bench *b) {
+    kt_table_destroy(b->table);
+    kt_registry_destroy(b->registry);
+}
+
+/* "name" with the initial configuration. */
+static void take(const kt_registry *r, const char *name, char variant[64], char config[96],
+                 int32_t *version) {
+    const kt_variant *v = kt_registry_find(r, name);
+    kt_config c;
+
+    cr_assert(v, "%s", name);
+    c = kt_config_initial(v);
+    snprintf(variant, 64, "%s", name);
+    kt_config_format(v, &c, config, 96);
+    if (version) *version = v->version;
+}
+
+/* For m rows of a problem: the winner takes 100 ns a row, a second one (may be NULL) `times` as long. */
+static void put(const bench *b, const kt_problem *p, int64_t m, int threads, const char *winner,
+                const char *second, double times) {
+    kt_table_row r = {.problem = *p,
+                      .threads = threads,
+                      .time_ns = 100.0 * (double)m,
+                      .ci_low = 1,
+                      .ci_high = 1,
+                      .rounds = 8,
+                      .status = "tuned"};
+    kt_err err = {KT_OK, ""};
+
+    r.problem.m = m;
+    take(b->registry, winner, r.variant, r.config, &r.version);
+    take(b->registry, second ? second : winner, r.default_variant, r.default_config, NULL);
+    r.default_ns = r.time_ns * times;
+    cr_assert_eq(kt_table_put(b->table, &r, &err), KT_OK, "%s", err.message);
+}
+
+static void resolve(const bench *b, int is_kept, int threads, int64_t max_m, kt_choice_map *map,
+                    kt_plan_source *source) {
+    const kt_fingerprint here = machine();
+    kt_planner *p;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_planner_create(b->registry, b->table, &here, NULL, &p, &err), KT_OK, "%s",
+                 err.message);
+    if (is_kept) kt_planner_keep_bits(p);
+    cr_assert_eq(kt_plan_resolve(p, &gemm, threads, max_m, 0.7, map, source, &err), KT_OK, "%s",
+                 err.message);
+    kt_planner_destroy(p);
+}
+
+static int classes_of(const kt_choice_map *map) {
+    int n = 0;
+    for (int i = 0; i < map->count; i++) {
+        int is_new = 1;
+        for (int j = 0; j < i; j++)
+            is_new &= !kt_variant_same_bits(map->choice[i].variant, map->choice[j].variant);
+        n += is_new;
+    }
+    return n;
+}
+
+/* Winners change with m and with the threads; the wide one is the faster of the two on two threads, as many
+ * as the machine has. */
+static void put_changing_rows(const bench *b) {
+    for (int i = 0; i < kt_m_bucket_count; i++)
+        for (int threads = 1; threads <= 3; threads++) {
+            const int is_wide = threads == 2 ? i % 3 != 0 : i % 2;
+            put(b, &gemm, kt_m_buckets[i], threads, is_wide ? WIDE : BASE, is_wide ? BASE : WIDE,
+                is_wide ? 2 : 1.1);
+        }
+}
+
+Test(plan_bits, one_class_for_every_m_and_number_of_threads) {
+    static const int threads[] = {1, 2, 3, 8};
+    static const int64_t most[] = {1, 17, 512, 4096};
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    put_changing_rows(&b);
+    for (int t = 0; t < 4; t++)
+        for (int m = 0; m < 4; m++) {
+            resolve(&b, 0, threads[t], most[m], &map, &source);
+            cr_expect_str_eq(source.bits, "");
+            if (most[m] > 1)
+                cr_expect_gt(classes_of(&map), 1, "the rows change no class: nothing is tested");
+            resolve(&b, 1, threads[t], most[m], &map, &source);
+            cr_expect_eq(classes_of(&map), 1, "%d threads, m up to %d", threads[t], (int)most[m]);
+            cr_expect_str_eq(source.bits, "wide", "%d threads, m up to %d: %s", threads[t],
+                             (int)most[m], source.bits);
+            for (int i = 0; i < map.count; i++)
+                cr_expect_str_eq(map.choice[i].variant->bits, source.bits);
+        }
+    close_bench(&b);
+}
+
+/* The other way round the other class wins: it is the times that decide. */
+Test(plan_bits, the_faster_class_is_taken) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    for (int i = 0; i < kt_m_bucket_count; i++)
+        put(&b, &gemm, kt_m_buckets[i], 2, i % 3 ? BASE : WIDE, i % 3 ? WIDE : BASE,
+            i % 3 ? 2 : 1.1);
+    resolve(&b, 1, 1, 4096, &map, &source);
+    cr_expect_str_eq(source.bits, "narrow");
+    close_bench(&b);
+}
+
+Test(plan_bits, unstable_variants_serve_by_default_only) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    for (int i = 0; i < kt_m_bucket_count; i++)
+        put(&b, &gemm, kt_m_buckets[i], 2, LIB, i % 2 ? BASE : NULL, 1.5);
+    resolve(&b, 0, 2, 4096, &map, &source);
+    cr_expect_str_eq(map.choice[0].variant->name, LIB);
+    resolve(&b, 1, 2, 4096, &map, &source);
+    cr_expect_str_eq(source.bits, "narrow", "what the rows know besides the library: %s",
+                     source.bits);
+    close_bench(&b);
+
+    b = open_bench(); /* rows that know nothing else: an estimate answers */
+    put(&b, &gemm, 1, 2, LIB, NULL, 1);
+    resolve(&b, 1, 2, 4096, &map, &source);
+    cr_expect_eq(classes_of(&map), 1);
+    cr_expect(kt_variant_is_stable(map.choice[0].variant), "%s", map.choice[0].variant->name);
+    close_bench(&b);
+}
+
+/* fake_tile refuses fewer than 16 rows: a class of tiles alone serves no single token. */
+Test(plan_bits, a_class_has_a_variant_for_every_m) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        const int is_tile = kt_m_buckets[i] >= 16;
+        put(&b, &gemm, kt_m_buckets[i], 2, is_tile ? TILE : BASE, BASE, 5);
+    }
+    resolve(&b, 0, 2, 4096, &map, &source);
+    cr_expect_str_eq(kt_choice_for(&map, 64)->variant->name, TILE);
+    resolve(&b, 1, 2, 4096, &map, &source);
+    cr_expect_str_eq(source.bits, "narrow");
+    cr_expect_str_eq(kt_choice_for(&map, 64)->variant->name, BASE);
+    close_bench(&b);
+}
+
+/* Of one class configurations still change with m. */
+Test(plan_bits, inside_the_class_the_fastest_runs) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        kt_table_row r = {.problem = gemm,
+                          .threads = 1,
+                          .version = 3,
+                          .time_ns = 100,
+                          .ci_low = 1,
+                          .ci_high = 1,
+                          .rounds = 8,
+                          .default_ns = 900,
+                          .default_variant = BASE,
+                          .status = "tuned",
+                          .variant = WIDE};
+        r.problem.m = kt_m_buckets[i];
+        strcpy(r.config, i % 2 ? "rows=8,prefetch=0" : "rows=1,prefetch=2048");
+        cr_assert_eq(kt_table_put(b.table, &r, NULL), KT_OK);
+    }
+    resolve(&b, 1, 1, 4096, &map, &source);
+    cr_expect_str_eq(source.bits, "wide");
+    cr_expect_eq(kt_choice_for(&map, kt_m_buckets[0])->config.value[0], 1);
+    cr_expect_eq(kt_choice_for(&map, kt_m_buckets[1])->config.value[0], 8);
+    close_bench(&b);
+}
+
+Test(plan_bits, simple_ops_do_not_follow_the_threads) {
+    static const kt_problem norm = {.op = KT_OP_NORM, .n = 1, .k = 2048};
+    const kt_fingerprint here = machine();
+    bench b = open_bench();
+    const char *names[2][2];
+
+    put(&b, &norm, 1, 1, "fake_norm__scalar", NULL, 1);
+    put(&b, &norm, 1, 2, "fake_norm__avx2", NULL, 1);
+    for (int is_kept = 0; is_kept < 2; is_kept++) {
+        kt_planner *p;
+        cr_assert_eq(kt_planner_create(b.registry, b.table, &here, NULL, &p, NULL), KT_OK);
+        if (is_kept) kt_planner_keep_bits(p);
+        for (int threads = 1; threads <= 2; threads++) {
+            kt_choice c;
+            cr_assert_eq(kt_plan_resolve_simple(p, &norm, threads, &c, NULL), KT_OK);
+            names[is_kept][threads - 1] = c.variant->name;
+        }
+        kt_planner_destroy(p);
+    }
+    cr_expect_str_neq(names[0][0], names[0][1]);
+    cr_expect_str_eq(names[1][0], names[1][1]);
+    close_bench(&b);
+}
