@@ -10,7 +10,7 @@ typedef struct kt_engine_flags {
     const char *weights, *importance, *kv, *table, *numa,
         *synthetic; /* synthetic: instead of a model folder */
     int64_t threads, context, chunk, layers;
-    bool tokenizer_optional, exact_acts, allow_nonfinite;
+    bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite;
 } kt_engine_flags;
 
 #define KT_ENGINE_FLAGS_INITIAL \
@@ -33,6 +33,8 @@ typedef struct kt_engine_flags {
                          "threads' cores), off, or 2 to 16 groups of threads"),                  \
         KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
                        "activations in their finest encoding, a little slower in prefill"),      \
+        KT_OPTION_FLAG("deterministic", &(f).deterministic,                                      \
+                       "the same bits in any prefill chunks and on any number of threads"),      \
         KT_OPTION_FLAG("allow-nonfinite", &(f).allow_nonfinite,                                  \
                        "load weights that are NaN or infinite, to look at them"),                \
         KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \

@@ -29,7 +29,7 @@ struct kt_engine {
     kt_fingerprint machine;
     kt_registry *registry;
     kt_table *table;
-    char table_path[PATH_MAX], table_line[512];
+    char table_path[PATH_MAX], table_line[768];
     kt_pool *pool;
     kt_node_plan nodes;
     kt_weights *weights;
@@ -75,13 +75,31 @@ static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
 
 /* ---- the machine ---- */
 
-static kt_status make_pool(kt_engine *e, int wanted, int numa, kt_err *err) {
+/* Where experts are cut changes the order of sums. How many nodes the threads' cores belong to depends on the
+ * number of threads, so a deterministic engine cuts only where it is told to, into equal parts. */
+static kt_status plan_nodes(kt_engine *e, const kt_engine_options *o, const int *nodes, int n_nodes,
+                            int threads, kt_err *err) {
+    const int is_auto = o->numa == KT_NUMA_AUTO;
+    kt_node_plan found;
+
+    KT_TRY(kt_node_plan_make(o->numa, nodes, n_nodes, threads, &e->nodes, err));
+    if (!o->deterministic) return KT_OK;
+    found = e->nodes;
+    e->nodes.has_equal_shares = 1;
+    if (!is_auto || found.n < 2) return KT_OK;
+    kt_node_plan_undo(&e->nodes, threads,
+                      "--deterministic does so only with a number of nodes (--numa)");
+    return KT_OK;
+}
+
+static kt_status make_pool(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    const int wanted = o->n_threads;
     int cpus[MAX_CPUS], nodes[MAX_CPUS];
     int n = kt_topology_core_cpus(cpus, MAX_CPUS), threads = wanted ? wanted : kt_usable_cores();
     int n_nodes = kt_topology_core_nodes(nodes, MAX_CPUS);
     kt_pool_options options = {.n_threads = threads, .cpus = threads <= n ? cpus : NULL};
 
-    KT_TRY(kt_node_plan_make(numa, nodes, n_nodes, threads, &e->nodes, err));
+    KT_TRY(plan_nodes(e, o, nodes, n_nodes, threads, err));
     return kt_pool_create(&options, &e->pool, err);
 }
 
@@ -94,13 +112,13 @@ static void warn_if_bound(const kt_engine *e) {
                      bind, e->topology.cores);
 }
 
-static kt_status probe_machine(kt_engine *e, int n_threads, int numa, kt_err *err) {
+static kt_status probe_machine(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(kt_topology_probe(&e->topology, err));
     warn_if_bound(e);
     kt_fingerprint_make(&e->topology, NULL, &e->machine);
-    KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, e->topology.cpu.isa,
-                              &e->registry, err));
-    return make_pool(e, n_threads, numa, err);
+    KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                              o->isa ? o->isa : e->topology.cpu.isa, &e->registry, err));
+    return make_pool(e, o, err);
 }
 
 /* A table that was asked for must load; one that was merely found may be bad, which is said. */
@@ -153,8 +171,21 @@ static void append_plan(kt_engine *e) {
              p->spin_ns ? "measured" : "default");
 }
 
-static kt_status make_plan(kt_engine *e, kt_quant weights, kt_weight_format kv, bool exact_acts,
-                           kt_err *err) {
+/* What the plan said beside its cells: that bits are kept, and by which classes. */
+static void append_bits(kt_engine *e) {
+    const kt_model_plan *p = &e->plan;
+    const int expert = p->part[KT_PART_EXPERT].is_used ? KT_PART_EXPERT : KT_PART_DENSE;
+    size_t used = strlen(e->table_line);
+
+    snprintf(e->table_line + used, sizeof e->table_line - used,
+             "; deterministic: bits '%s' in experts, '%s' in attention, '%s' in the head",
+             p->part[expert].source.bits, p->part[KT_PART_QKV].source.bits,
+             p->part[KT_PART_HEAD].source.bits);
+}
+
+static kt_status make_plan(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    const kt_quant weights = o->weights;
+    const kt_weight_format kv = o->kv ? o->kv : KT_W_BF16;
     kt_planner *planner = NULL;
     kt_plan_totals cells;
     char command[256];
@@ -164,7 +195,8 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_weight_format kv, 
     st = kt_planner_create_for(e->registry, e->table, &e->machine, command, &e->log, &planner, err);
 
     if (st != KT_OK) return st;
-    if (exact_acts) kt_planner_prefer_exact(planner);
+    if (o->exact_acts) kt_planner_prefer_exact(planner);
+    if (o->deterministic) kt_planner_keep_bits(planner);
     st = kt_model_plan_make(planner, &e->model.config, weights, kv, kt_pool_threads(e->pool),
                             e->max_chunk, e->max_context, &e->plan, err);
     cells = kt_planner_totals(planner);
@@ -179,6 +211,7 @@ static kt_status make_plan(kt_engine *e, kt_quant weights, kt_weight_format kv, 
     if (st != KT_OK) return st;
     kt_pool_spin(e->pool, e->plan.layer.spin_ns);
     append_plan(e);
+    if (o->deterministic) append_bits(e);
     return st;
 }
 
@@ -270,9 +303,9 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
                        o->importance);
     KT_TRY(set_limits(e, o, err));
     KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
-    KT_TRY(probe_machine(e, o->n_threads, o->numa, err));
+    KT_TRY(probe_machine(e, o, err));
     KT_TRY(find_table(e, o->table_path, err));
-    KT_TRY(make_plan(e, o->weights, o->kv ? o->kv : KT_W_BF16, o->exact_acts, err));
+    KT_TRY(make_plan(e, o, err));
     KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o, err));
     return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, &e->nodes, e->pool,

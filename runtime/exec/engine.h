@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/log.h"
+#include "kt/isa.h"
 #include "kt/problem.h"
 #include "kt/status.h"
 #include "runtime/model/quant.h"
@@ -29,6 +30,7 @@ typedef struct kt_engine_options {
     int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
+    bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
     bool tokenizer_optional; /* no error when tokenizer.json is missing */
     /* Instead of model_dir: random weights of a published shape (runtime/model/synthetic_model.h), with so
      * many of its layers (0 = all). Such a model has no tokenizer, and its experts may be in a format that we
@@ -37,6 +39,7 @@ typedef struct kt_engine_options {
     int64_t synthetic_layers;
     int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
+    kt_isa isa; /* instruction sets to use; 0 = this machine's. Tests run tiles by an emulator so */
     const kt_log *log;
 } kt_engine_options;
 
@@ -56,7 +59,7 @@ typedef struct kt_engine_info {
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
     char node_line[256];  /* how, or why not; "" = the machine has one node */
-    char table_line[512]; /* which table and how many cells are tuned; printable */
+    char table_line[768]; /* which table and how many cells are tuned; printable */
 } kt_engine_info;
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);

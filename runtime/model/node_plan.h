@@ -14,7 +14,8 @@ typedef struct kt_node_plan {
     int n;                         /* 1 = experts whole, wherever memory is */
     int threads[KT_MOE_MAX_NODES]; /* the pool's first threads are node 0's, and so on */
     int memory[KT_MOE_MAX_NODES];  /* number for kt_buffer_create; -1 = any */
-    char note[160]; /* why auto leaves a machine of several nodes whole; "" = it does not */
+    int has_equal_shares; /* of experts, whatever the threads: cuts change the order of sums */
+    char note[160];       /* why auto leaves a machine of several nodes whole; "" = it does not */
 } kt_node_plan;
 
 /* core_nodes: the memory node of each of the pool's threads (kt_topology_core_nodes), n_known of them; with

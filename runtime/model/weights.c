@@ -306,7 +306,7 @@ static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64
                      kt_err *err) {
     double share[KT_MOE_MAX_NODES];
 
-    for (int i = 0; i < nodes->n; i++) share[i] = nodes->threads[i];
+    for (int i = 0; i < nodes->n; i++) share[i] = nodes->has_equal_shares ? 1 : nodes->threads[i];
     return kt_moe_cut_channels(whole, share, nodes->n, begin, err);
 }
 

@@ -18,7 +18,8 @@ enum { N = 96 };
 
 /* Run N tokens in chunks and write the importance; hidden as in kt_engine_forward, or NULL. */
 static void observe(const char *path, int threads, int64_t chunk, float *hidden) {
-    kt_engine_options o = {.model_dir = MODEL, .table_path = "", .n_threads = threads};
+    kt_engine_options o = {
+        .model_dir = MODEL, .table_path = "", .n_threads = threads, .deterministic = true};
     kt_engine_info info;
     kt_engine *e;
     kt_sequence *s;

@@ -65,12 +65,14 @@ Test(numa, groups_on_demand) {
 
 /* --- whole models --- */
 
-static kt_engine *load(const char *folder, kt_quant weights, int numa, int n_threads) {
+static kt_engine *load(const char *folder, kt_quant weights, int numa, int n_threads,
+                       bool deterministic) {
     kt_engine_options o = {.model_dir = folder,
                            .weights = weights,
                            .table_path = "",
                            .n_threads = n_threads,
                            .numa = numa,
+                           .deterministic = deterministic,
                            .max_context = 64,
                            .tokenizer_optional = true};
     kt_engine *e;
@@ -97,12 +99,13 @@ static float *forward(kt_engine *e, const int32_t *tokens, int64_t chunk) {
 }
 
 /* Cut in n: as near to the weights in double as whole experts must be (1.5 times what the reference loses when
- * it rounds inputs as engines do; tests/runtime/test_golden.c), and the same bits in any chunks, on any number
- * of threads that shares the channels out alike, and twice. */
+ * it rounds inputs as engines do; tests/runtime/test_golden.c), and, of a deterministic engine, the same bits in
+ * any chunks, on any number of threads, and twice. */
 static void check(const char *folder, kt_quant weights, int n) {
     kt_err err = {KT_OK, ""};
     kt_ref_model *m = kt_ref_load(folder, weights, &err);
-    kt_engine *e = load(folder, weights, n, n), *more = load(folder, weights, n, 2 * n);
+    kt_engine *e = load(folder, weights, n, n, true),
+              *more = load(folder, weights, n, 2 * n + 1, true);
     kt_engine_info info;
     int32_t tokens[TOKENS];
     float *got, *again;
@@ -242,14 +245,19 @@ Test(numa, a_described_machine, .timeout = 180) {
     kt_engine_info info;
 
     setenv("HWLOC_SYNTHETIC", "pack:2 [numa] core:1 pu:1", 1);
-    e = load(TINY, KT_QUANT_INT8, KT_NUMA_AUTO, 2);
+    e = load(TINY, KT_QUANT_INT8, KT_NUMA_AUTO, 2, false);
     kt_engine_describe(e, &info);
     cr_expect_eq(info.n_nodes, 2);
     cr_expect_str_eq(info.node_line,
                      "experts cut over memory nodes: 1 thread on node 0, 1 on node 1");
     kt_engine_destroy(e);
-    e = load(TINY, KT_QUANT_INT8, KT_NUMA_OFF, 2);
+    e = load(TINY, KT_QUANT_INT8, KT_NUMA_OFF, 2, false);
     kt_engine_describe(e, &info);
     cr_expect(info.n_nodes == 1 && !*info.node_line, "%s", info.node_line);
+    kt_engine_destroy(e);
+    /* One thread would find one node there: a deterministic engine asks to be told. */
+    e = load(TINY, KT_QUANT_INT8, KT_NUMA_AUTO, 2, true);
+    kt_engine_describe(e, &info);
+    cr_expect(info.n_nodes == 1 && strstr(info.node_line, "--deterministic"), "%s", info.node_line);
     kt_engine_destroy(e);
 }

@@ -112,10 +112,11 @@ static const kt_model_shape shapes[] = {
 };
 
 static float *run_engine(const char *folder, kt_quant weights, const int32_t *tokens, int64_t vocab,
-                         int64_t chunk, bool exact_acts) {
+                         int64_t chunk, bool exact_acts, bool deterministic) {
     kt_engine_options o = {.model_dir = folder,
                            .weights = weights,
                            .exact_acts = exact_acts,
+                           .deterministic = deterministic,
                            .table_path = "",
                            .n_threads = 2,
                            .tokenizer_optional = true};
@@ -145,7 +146,7 @@ static void check(size_t shape_id, kt_quant weights) {
     for (uint64_t seed = 1; seed <= 4; seed++) {
         kt_rng rng;
         kt_ref_model *m;
-        float *got, *parts;
+        float *got, *whole, *parts;
         int64_t decided;
         double error, rounded;
         const bool exact_acts = seed % 2;
@@ -159,9 +160,10 @@ static void check(size_t shape_id, kt_quant weights) {
         kt_random_model(shape, seed, folder);
         m = kt_ref_load(folder, weights, &err);
         cr_assert(m, "%s", err.message);
-        got = run_engine(folder, weights, tokens, shape->vocab, N_TOKENS, exact_acts);
-        parts = run_engine(folder, weights, tokens, shape->vocab, 5, exact_acts);
-        cr_expect_eq(memcmp(got, parts, (size_t)(N_TOKENS * shape->vocab) * sizeof *got), 0,
+        got = run_engine(folder, weights, tokens, shape->vocab, N_TOKENS, exact_acts, false);
+        whole = run_engine(folder, weights, tokens, shape->vocab, N_TOKENS, exact_acts, true);
+        parts = run_engine(folder, weights, tokens, shape->vocab, 5, exact_acts, true);
+        cr_expect_eq(memcmp(whole, parts, (size_t)(N_TOKENS * shape->vocab) * sizeof *got), 0,
                      "shape %zu, weights %d, seed %d: chunks differ", shape_id, (int)weights,
                      (int)seed);
         error = kt_ref_compare(m, tokens, N_TOKENS, rounding, got, &decided, &rounded);
@@ -172,6 +174,7 @@ static void check(size_t shape_id, kt_quant weights) {
                           shape_id, (int)weights, (int)seed, error, rounded, (int)decided);
         all_decided += decided;
         free(got);
+        free(whole);
         free(parts);
         kt_ref_free(m);
         kt_temp_remove(folder);
