@@ -1,6 +1,7 @@
 /* kt logits. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,18 +14,23 @@
 static const kt_usage usage = {
     .command = "logits",
     .arguments = "MODEL (--tokens 3,17,4 | --tokens-from FILE.safetensors) --out OUT.safetensors",
-    .about = "Write the model's logits for each of the given tokens: tensor `logits` F32 [tokens, "
-             "vocabulary] and, with\n--hidden, `hidden` F32 [layers + 1, tokens, hidden size] "
-             "(embeddings, each layer's output, the last after\nthe final norm). Runs the kernels "
-             "that serving runs.",
+    .about =
+        "Write the model's logits for each of the given tokens: tensor `logits` F32 [tokens, "
+        "vocabulary] and, with\n--hidden, `hidden` F32 [layers + 1, tokens, hidden size] "
+        "(embeddings, each layer's output, the last after\nthe final norm). Runs the kernels "
+        "that serving runs.\n--against FILE says how far these logits are from an earlier run's, "
+        "with another chunk or number of threads.",
     .examples =
         "  kt logits datasets/models/tiny-moe --tokens 897,306,464 --out /tmp/logits.safetensors\n"
         "  kt logits MODEL --tokens-from expected.safetensors --weights int4 --out "
-        "out.safetensors\n"};
+        "out.safetensors\n"
+        "  kt logits MODEL --tokens-from t.safetensors --prefill-chunk 1 -o b.safetensors "
+        "--against "
+        "a.safetensors\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
-    const char *tokens, *tokens_from, *out;
+    const char *tokens, *tokens_from, *out, *against;
     int64_t chunk;
     bool hidden;
 } flags;
@@ -74,6 +80,80 @@ static kt_status read_tokens(const char *path, int32_t **ids, int64_t *count, kt
     return st;
 }
 
+/* Two runs over the same tokens. */
+typedef struct logits_change {
+    double relative;      /* root mean square of the differences over that of the earlier logits */
+    double largest;       /* of the differences, each over the largest magnitude of its row */
+    int64_t argmax;       /* rows whose likeliest token is another one */
+    double perplexity[2]; /* of the given tokens, by the earlier run and by this one */
+} logits_change;
+
+/* -log of the probability that a row of logits gives to a token. */
+static double loss_of(const float *row, int64_t vocab, int32_t token) {
+    double top = row[0], sum = 0;
+
+    for (int64_t v = 1; v < vocab; v++) top = row[v] > top ? row[v] : top;
+    for (int64_t v = 0; v < vocab; v++) sum += exp(row[v] - top);
+    return log(sum) + top - row[token];
+}
+
+static int64_t likeliest(const float *row, int64_t vocab) {
+    int64_t best = 0;
+    for (int64_t v = 1; v < vocab; v++)
+        if (row[v] > row[best]) best = v;
+    return best;
+}
+
+static logits_change compare(const float *before, const float *now, const int32_t *ids, int64_t n,
+                             int64_t vocab) {
+    double error = 0, energy = 0, loss[2] = {0, 0};
+    logits_change d = {0};
+
+    for (int64_t i = 0; i < n; i++) {
+        const float *a = before + i * vocab, *b = now + i * vocab;
+        double size = 0, most = 0;
+        for (int64_t v = 0; v < vocab; v++) {
+            const double off = fabs((double)b[v] - (double)a[v]);
+            error += off * off;
+            energy += (double)a[v] * a[v];
+            size = fmax(size, fabs((double)a[v]));
+            most = fmax(most, off);
+        }
+        if (most > 0) d.largest = fmax(d.largest, most / size);
+        d.argmax += likeliest(a, vocab) != likeliest(b, vocab);
+        if (i + 1 == n) continue;
+        loss[0] += loss_of(a, vocab, ids[i + 1]);
+        loss[1] += loss_of(b, vocab, ids[i + 1]);
+    }
+    d.relative = error > 0 ? sqrt(error / energy) : 0;
+    for (int i = 0; i < 2; i++) d.perplexity[i] = exp(loss[i] / (double)(n > 1 ? n - 1 : 1));
+    return d;
+}
+
+static kt_status print_change(const char *path, const float *logits, const int32_t *ids, int64_t n,
+                              int64_t vocab, kt_err *err) {
+    const int64_t shape[] = {n, vocab};
+    kt_checkpoint *file;
+    const kt_tensor *t;
+    logits_change d;
+    kt_status st;
+
+    KT_TRY(kt_checkpoint_open_file(path, &file, err));
+    st = kt_checkpoint_need(file, "logits", 2, shape, &t, err);
+    if (st == KT_OK && t->dtype != KT_DTYPE_F32)
+        st = kt_tensor_fail(file, t, KT_E_FORMAT, err, "expected F32");
+    if (st == KT_OK) {
+        d = compare((const float *)(const void *)t->data, logits, ids, n, vocab);
+        printf("against %s: off by %.3g of the logits (root mean square), at most by %.3g of a "
+               "token's largest; %lld of %lld tokens have another likeliest successor",
+               path, d.relative, d.largest, (long long)d.argmax, (long long)n);
+        if (n > 1) printf("; perplexity %.6g instead of %.6g", d.perplexity[1], d.perplexity[0]);
+        putchar('\n');
+    }
+    kt_checkpoint_close(file);
+    return st;
+}
+
 static kt_status write_tensors(const flags *f, const kt_engine_info *info, int64_t n,
                                const float *logits, const float *hidden, kt_err *err) {
     kt_tensor_out tensors[2] = {
@@ -103,6 +183,7 @@ static kt_status run_and_write(kt_engine *e, const flags *f, const int32_t *ids,
     else
         st = kt_sequence_create(e, n, &s, err);
     if (st == KT_OK) st = kt_engine_forward(e, s, ids, n, n, logits, hidden, NULL, NULL, err);
+    if (st == KT_OK && f->against) st = print_change(f->against, logits, ids, n, info.vocab, err);
     was_run = s && kt_sequence_length(s) == n; /* also when logits are not finite */
     if (st == KT_OK || (f->engine.allow_nonfinite && was_run)) {
         kt_status written = write_tensors(f, &info, n, logits, hidden, st == KT_OK ? err : NULL);
@@ -121,6 +202,8 @@ static int run(int argc, char **argv) {
         KT_OPTION_STRING("tokens-from", 0, &f.tokens_from, "FILE", "tensor `tokens` I32 of a file"),
         KT_OPTION_STRING("out", 'o', &f.out, "FILE", "safetensors file to write"),
         KT_OPTION_FLAG("hidden", &f.hidden, "write the hidden states too"),
+        KT_OPTION_STRING("against", 0, &f.against, "FILE",
+                         "an earlier --out of the same tokens: print how far off these logits are"),
         KT_OPTION_INT("prefill-chunk", 0, &f.chunk, 1, 1 << 20, "tokens per step (default 512)"),
         KT_ENGINE_OPTIONS(f.engine)};
     const char *model = NULL;

@@ -180,11 +180,24 @@ Test(kt_commands, logits_writes_what_was_asked) {
     free(out);
     whole = read_logits(path, "logits", 2, shape);
     h = read_logits(path, "hidden", 3, hidden);
-    strcat(command, " --prefill-chunk 7 --threads 1");
+    snprintf(command + strlen(command), sizeof command - strlen(command),
+             " --prefill-chunk 7 --threads 1 --against %s", path);
     cr_expect_eq(run(command, &out), 0, "%s", out);
+    cr_expect(strstr(out, "off by 0 of") && strstr(out, "; 0 of 40 tokens"), "%s", out);
     free(out);
     parts = read_logits(path, "logits", 2, shape);
     cr_expect_eq(memcmp(whole, parts, sizeof *whole * 40 * 256), 0);
+    snprintf(command, sizeof command,
+             KT "logits " GOLDEN " --tokens-from " GOLDEN "/expected.safetensors -w int4 -o "
+                "%s.int4 --against %s",
+             path, path);
+    cr_expect_eq(run(command, &out), 0, "%s", out);
+    cr_expect(!strstr(out, "off by 0 of") && strstr(out, "; perplexity"), "%s", out);
+    free(out);
+    snprintf(command, sizeof command,
+             KT "logits " GOLDEN " --tokens 3 -w int8 -o %s.one --against %s", path, path);
+    cr_expect_neq(run(command, &out), 0, "one token against forty: %s", out);
+    free(out);
     snprintf(command, sizeof command, KT "logits " GOLDEN " --tokens 3,17 -w int8 -o %s", path);
     cr_expect_eq(run(command, &out), 0, "%s", out);
     free(out);
