@@ -34,6 +34,9 @@ kt_config kt_config_at(const kt_variant *v, int64_t i);
 kt_status kt_variant_accepts(const kt_variant *v, const kt_problem *p, const kt_config *c,
                              kt_err *why);
 
+/* May a deterministic plan take v (kt_variant.bits)? Else KT_E_UNSUPPORTED with the reason. */
+kt_status kt_variant_keeps_bits(const kt_variant *v, kt_err *why);
+
 /* The activation encoding that weights of this format are multiplied with fastest here: a8p where its
  * vector kernels are of as wide an instruction set as those of the format's own encoding, else the
  * latter (kt_format.acts). Both keep the accuracy of kernels/encode/README.md; the own one loses less. */

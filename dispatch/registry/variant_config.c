@@ -102,6 +102,14 @@ kt_config kt_config_at(const kt_variant *v, int64_t i) {
     return c;
 }
 
+kt_status kt_variant_keeps_bits(const kt_variant *v, kt_err *why) {
+    if (kt_variant_is_stable(v)) return KT_OK;
+    return kt_fail(
+        why, KT_E_UNSUPPORTED,
+        "not in deterministic plans: bits '%s', a row may change with the rows beside it",
+        v->bits ? v->bits : "not named");
+}
+
 kt_status kt_variant_accepts(const kt_variant *v, const kt_problem *p, const kt_config *c,
                              kt_err *why) {
     kt_config initial;

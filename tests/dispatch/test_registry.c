@@ -211,3 +211,19 @@ Test(accepts, checks_op_formats_sizes_then_the_variant) {
     q = p, q.m = 16;
     cr_assert_eq(kt_variant_accepts(kt_fake_variants[6], &q, NULL, NULL), KT_OK);
 }
+
+Test(registry, unstable_variants_are_usable_but_not_for_deterministic_plans) {
+    kt_registry *r = make(KT_FAKE_ISA);
+    const kt_variant *lib = kt_registry_find(r, "fake_good__lib");
+    kt_variant unnamed = {.name = "unnamed", .op = KT_OP_GEMM};
+    kt_err why = {KT_OK, ""};
+
+    cr_assert(lib);
+    cr_expect_eq(kt_variant_keeps_bits(lib, &why), KT_E_UNSUPPORTED);
+    cr_expect(strstr(why.message, "'unstable'") && strstr(why.message, "deterministic"), "%s",
+              why.message);
+    cr_expect_eq(kt_variant_keeps_bits(&unnamed, &why), KT_E_UNSUPPORTED);
+    cr_expect(strstr(why.message, "'not named'"), "%s", why.message);
+    cr_expect_eq(kt_variant_keeps_bits(kt_registry_find(r, "fake_base__scalar"), &why), KT_OK);
+    kt_registry_destroy(r);
+}

@@ -122,6 +122,7 @@ Test(verbs, all_answer_in_json, .timeout = 120) {
         {"run $H/mini --dry-run --json", 0, NULL},
         {"show $H/good.kttable.json --json", 0, "rows"},
         {"explain --table $H/good.kttable.json --m 3 --json", 0, "choice"},
+        {"explain --table $H/good.kttable.json --m 3 --deterministic --json", 0, "bits"},
         {"bench --op gemm --weights w8c --m 1 --n 64 --k 64 --variant any_any_p64__scalar "
          "--against any_any_p64__scalar --seconds 50ms --json",
          5, NULL},

@@ -117,6 +117,7 @@ static void show_variant(const kt_variant *v, const char *reason, kt_json_writer
         kt_json_add_string(w, "weights", formats);
         kt_json_add_string(w, "isa", isa);
         kt_json_add_string(w, "layout", v->layout ? v->layout : "");
+        kt_json_add_string(w, "bits", v->bits ? v->bits : "");
         kt_json_add_string(w, "parameters", parameters);
         kt_json_add_string(w, "refused", reason ? reason : "");
         kt_json_end_object(w);
@@ -153,6 +154,22 @@ static void show_group(const kt_registry *r, kt_op op, listing *l, bool refused)
         is_first = false;
         l->shown++;
         show_variant(v, refused && !reason ? "refused" : reason, l->json);
+    }
+}
+
+/* Usable ones that serve by default only. */
+static void show_unstable(const kt_registry *r, listing *l) {
+    bool is_first = true;
+
+    if (l->json) return; /* there each variant has its bits */
+    for (size_t i = 0; i < kt_registry_count(r); i++) {
+        const kt_variant *v = kt_registry_at(r, i);
+        kt_err why = {KT_OK, ""};
+        if (v->op == KT_OP_PROBE || !is_wanted(l, v) || kt_variant_keeps_bits(v, &why) == KT_OK)
+            continue;
+        if (is_first) printf("\nnot with --deterministic\n");
+        is_first = false;
+        print_line(v->name, why.message);
     }
 }
 
@@ -265,6 +282,7 @@ kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter
     if (json) kt_json_begin_array(&writer);
     for (int refused = 0; refused <= why_invalid; refused++)
         for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, &l, refused);
+    if (why_invalid) show_unstable(r, &l);
     if (why_invalid) show_absent(&l);
     if (why_invalid) show_library_gaps(&l);
     if (why_invalid) show_cells(&l, false);

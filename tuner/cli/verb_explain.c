@@ -17,7 +17,7 @@
 typedef struct explain_options {
     const char *table, *model, *op, *weights, *role, *format;
     int64_t m, n, k, experts[2], threads;
-    bool json;
+    bool deterministic, json;
 } explain_options;
 
 /* The problem from its sizes, or from a model's role. */
@@ -128,10 +128,18 @@ static void note_refusal(refusal *list, int *n, const char *why, const char *nam
     list[i].n++;
 }
 
+/* Without a reason against it in `why`, its estimate counts. */
+static bool is_contender(const kt_variant *v, const kt_problem *p, bool deterministic,
+                         kt_err *why) {
+    kt_config c = kt_config_initial(v);
+    return kt_variant_accepts(v, p, &c, why) == KT_OK &&
+           (!deterministic || kt_variant_keeps_bits(v, why) == KT_OK);
+}
+
 /* Lower bounds of the time by the measured ceilings, for one call (of one active expert for moe_ffn), and how much
  * of the best row's time they are; then who refuses, by reason. */
 static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_problem *p,
-                           int threads) {
+                           int threads, bool deterministic) {
     const kt_table_row *rows[2], *own = NULL;
     refusal *refusals = calloc(MOST_REFUSALS, sizeof *refusals);
     int n = find_rows(t, p, threads, rows), n_refusals = 0;
@@ -140,11 +148,10 @@ static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_pr
         if (rows[i]->problem.m == p->m) own = rows[i];
     for (size_t i = 0; i < kt_registry_count(b->registry); i++) {
         const kt_variant *v = kt_registry_at(b->registry, i);
-        kt_config c = kt_config_initial(v);
         kt_err why = {0};
         double ns;
         if (v->op != p->op) continue;
-        if (kt_variant_accepts(v, p, &c, &why) != KT_OK) {
+        if (!is_contender(v, p, deterministic, &why)) {
             if (refusals && v->weights >> p->weights & 1)
                 note_refusal(refusals, &n_refusals, why.message, v->name);
             continue;
@@ -153,7 +160,7 @@ static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_pr
         printf("bound   %-38s at least %.1f us a call%s", v->name, ns / 1e3,
                p->op == KT_OP_MOE_FFN ? " of one expert" : "");
         if (own) printf(", %.0f %% of the row's time", 100 * ns / own->time_ns);
-        putchar('\n');
+        printf(", bits '%s'\n", v->bits ? v->bits : "");
     }
     for (int i = 0; i < n_refusals; i++)
         if (refusals[i].n == 1)
@@ -164,18 +171,19 @@ static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_pr
     free(refusals);
 }
 
-static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_problem *p, int threads) {
+static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_problem *p, int threads,
+                       bool deterministic) {
     kt_json_key(w, "bounds");
     kt_json_begin_array(w);
     for (size_t i = 0; i < kt_registry_count(b->registry); i++) {
         const kt_variant *v = kt_registry_at(b->registry, i);
-        kt_config c = kt_config_initial(v);
         kt_err why = {0};
         bool accepted;
         if (v->op != p->op || !(v->weights >> p->weights & 1)) continue;
-        accepted = kt_variant_accepts(v, p, &c, &why) == KT_OK;
+        accepted = is_contender(v, p, deterministic, &why);
         kt_json_begin_object(w);
         kt_json_add_string(w, "variant", v->name);
+        kt_json_add_string(w, "bits", v->bits ? v->bits : "");
         kt_json_add_string(w, "refused", accepted ? "" : why.message);
         if (accepted)
             kt_json_add_fixed(w, "ns", kt_cost_ns(p, v, &b->machine.ceilings, threads), 1);
@@ -197,6 +205,8 @@ static void print_json(const kt_workbench *b, const kt_table *t, const char *whe
     kt_json_add_string(&w, "table", t ? where : "");
     kt_json_add_string(&w, "choice", kt_contender_name(choice, name, sizeof name));
     kt_json_add_string(&w, "layout", source->layout);
+    kt_json_add_string(&w, "bits", choice->variant->bits ? choice->variant->bits : "");
+    kt_json_add_bool(&w, "deterministic", *source->bits != '\0');
     kt_json_add_string(&w, "note", source->note);
     kt_json_add_int(&w, "tuned_buckets", source->tuned_cells);
     kt_json_add_int(&w, "estimated_buckets", source->untuned_cells);
@@ -210,7 +220,7 @@ static void print_json(const kt_workbench *b, const kt_table *t, const char *whe
         if (t->plans[i].row.threads == threads && kt_same_weights(&t->plans[i].row.problem, p))
             kt_write_table_plan(&t->plans[i], t->fingerprint.ceilings.aa_noise_p95, &w);
     kt_json_end_array(&w);
-    put_bounds(&w, b, p, threads);
+    put_bounds(&w, b, p, threads, *source->bits != '\0');
     kt_json_end_object(&w);
     kt_json_writer_print(&w, stdout);
 }
@@ -230,11 +240,14 @@ static void print_text(const kt_workbench *b, const kt_table *t, const char *whe
     printf("problem %s\ntable   %s\n", kt_cell_key(p, threads, key, sizeof key),
            t ? where : "none");
     printf("choice  %s, layout %s\n", kt_contender_name(choice, name, sizeof name), source->layout);
+    printf("bits    '%s'%s\n", choice->variant->bits ? choice->variant->bits : "",
+           *source->bits ? ", for every m and any number of threads"
+                         : ", of this m; other m and threads may have others (--deterministic)");
     printf("source  %d buckets from rows, %d estimated%s%s\n", source->tuned_cells,
            source->untuned_cells, *source->note ? "\nnote    " : "", source->note);
     if (t) print_rows(t, p, threads);
     if (t) print_plans(t, p, threads);
-    print_roofline(b, t, p, threads);
+    print_roofline(b, t, p, threads, *source->bits != '\0');
 }
 
 /* The command that makes the rows of this problem; a model that a shell would take apart is not written out. */
@@ -259,6 +272,7 @@ static kt_status explain(const explain_options *o, kt_problem *p, const kt_workb
                                     tune_command(o, command, sizeof command), NULL, &planner, err)
             : kt_fail(err, KT_E_NOMEM, "explain: no memory");
 
+    if (st == KT_OK && o->deterministic) kt_planner_keep_bits(planner);
     if (st == KT_OK) p->acts = kt_plan_acts(planner, p);
     if (st == KT_OK)
         st = kt_plan_resolve(planner, p, (int)o->threads, KT_M_DENSE, 0.7, map, &source, err);
@@ -285,6 +299,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
          "outputs (moe_ffn: intermediate size), instead of a role"},
         {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},
         {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "moe_ffn: experts and how many a token uses"},
+        {"deterministic", KT_SWITCH_FLAG, &o.deterministic, NULL,
+         "as with kt ... --deterministic: one class of bits for every m"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
     };
     const kt_verb_usage usage = {
