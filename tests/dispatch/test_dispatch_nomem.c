@@ -174,7 +174,7 @@ Test(dispatch_nomem, a_table_is_made_saved_and_loaded_whole_or_not) {
 
     c.function = "kt_table_save", c.make = save_table, c.unmake = NULL, c.with = &s;
     c.out_bytes = 0;
-    c.has_optional = true; /* the folder's fsync */
+    c.n_optional = 1; /* the folder's fsync */
     kt_nomem_check(&c);
     cr_assert_eq(kt_file_read(path, 1 << 20, &again, &size_again, NULL), KT_OK);
     cr_assert(size == size_again && memcmp(text, again, size) == 0, "the file has changed");

@@ -16,11 +16,11 @@ typedef struct kt_nomem_case {
     kt_status (*make)(void *out, const void *with, kt_err *err);
     void (*unmake)(void *out); /* after success; NULL = nothing to release */
     const void *with;
-    size_t out_bytes; /* zero before the call, and still zero after it failed */
-    const char *says; /* what every message must hold: the object's name */
-    /* Memory that only makes it better may be missing, so KT_OK is right too. */
-    bool has_optional;
-    int most; /* calls with a failure, at most; 0 = 400 */
+    size_t out_bytes;   /* zero before the call, and still zero after it failed */
+    const char *says;   /* what every message must hold: the object's name */
+    int n_optional;     /* allocations that only make it better: without them KT_OK is right too */
+    bool may_need_none; /* no allocation at all is right too */
+    int most;           /* calls with a failure, at most; 0 = 400 */
 } kt_nomem_case;
 
 /* Once without a failure, then with allocation 1, 2, ... failing, and once more without. Where
@@ -34,6 +34,8 @@ long kt_nomem_check(const kt_nomem_case *c);
 void kt_nomem_after(long n);
 /* Did it fail? Asked after the call; then none does any more. */
 bool kt_nomem_failed(void);
+/* Allocations of the calling thread neither fail nor count from now on. */
+void kt_nomem_spare_me(void);
 /* Everything held now, as one number that is equal when nothing leaked. */
 long kt_nomem_held(void);
 
