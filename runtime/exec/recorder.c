@@ -121,13 +121,13 @@ kt_status kt_recorder_open(const kt_recorder_options *o, kt_recorder **out, kt_e
                        "%.200s has no layers with routed experts: there is nothing to record",
                        o->model);
     r = calloc(1, sizeof *r);
-    if (!r) return kt_fail(err, KT_E_NOMEM, "no memory for a recorder");
+    if (!r) return kt_fail(err, KT_E_NOMEM, "%.200s: no memory for a recorder", o->path);
     r->fd = -1;
     r->log = o->log;
     r->half = (bytes > LEAST_BYTES ? bytes : LEAST_BYTES) / 2;
     r->room = (size_t)o->moe_layers * ((size_t)most * PAIR_BYTES + LAYER_BYTES) + LAYER_BYTES;
     r->layers = malloc(r->room);
-    st = r->layers ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for a recorder");
+    st = r->layers ? KT_OK : kt_fail(err, KT_E_NOMEM, "%.200s: no memory for a recorder", o->path);
     if (st == KT_OK && (snprintf(r->path, sizeof r->path, "%s", o->path) >= PATH_MAX - 2 ||
                         snprintf(r->older, sizeof r->older, "%s.1", o->path) >= PATH_MAX))
         st = kt_fail(err, KT_E_INVALID, "%.200s: path too long", o->path);

@@ -311,15 +311,14 @@ static void fill_angles(void *arg, int64_t begin, int64_t end, int tid) {
                   t->step->cos_sin + first * c->rotary_dim);
 }
 
-kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
-                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
-                       int64_t max_context, kt_err *err) {
+static kt_status set_up(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
+                        const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
+                        int64_t max_context, kt_err *err) {
     angle_task angles = {.step = s, .positions = max_context};
     kt_phase phase = {.run = fill_angles,
                       .arg = &angles,
                       .n_tasks = (max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
 
-    memset(s, 0, sizeof *s);
     s->config = config;
     s->plan = plan;
     s->weights = weights;
@@ -344,6 +343,19 @@ kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model
     if (!s->busy) return kt_fail(err, KT_E_NOMEM, "no memory for the profile");
     KT_TRY(write_program(s, &s->few, 1, err));
     return write_program(s, &s->many, 0, err);
+}
+
+kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
+                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
+                       int64_t max_context, kt_err *err) {
+    kt_status st;
+
+    memset(s, 0, sizeof *s);
+    st = set_up(s, config, plan, weights, nodes, pool, max_context, err);
+    if (st == KT_OK) return KT_OK;
+    kt_step_deinit(s);
+    memset(s, 0, sizeof *s);
+    return st;
 }
 
 void kt_step_deinit(kt_step *s) {

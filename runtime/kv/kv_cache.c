@@ -43,12 +43,14 @@ kt_status kt_kv_cache_init(kt_kv_cache *cache, const kt_kv_shape *shape, int64_t
     size_t bytes = kt_kv_cache_bytes(shape, capacity);
     uint64_t rows;
 
-    *cache = (kt_kv_cache){.shape = *shape, .capacity = capacity};
+    *cache = (kt_kv_cache){0};
     if (!bytes)
         return kt_fail(err, KT_E_INVALID, "a cache of %lld tokens is not possible",
                        (long long)capacity);
     if (kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, &cache->buffer, err) != KT_OK)
         return kt_fail_prefix(err, KT_E_NOMEM, "cache of %lld tokens", (long long)capacity);
+    cache->shape = *shape;
+    cache->capacity = capacity;
     if (kt_attn_has_scales(shape->format) && rows_of(shape, capacity, &rows))
         cache->scales = (float *)(void *)((char *)cache->buffer.data + scales_offset(shape, rows));
     return KT_OK;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/model/model_dir.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +87,8 @@ static kt_status find_folder(kt_model_dir *d, const char *folder, kt_err *err) {
     char *real = folder ? realpath(folder, NULL) : NULL;
     const char *last;
 
+    if (!real && folder && errno == ENOMEM)
+        return kt_fail(err, KT_E_NOMEM, "model '%.300s': no memory for its path", folder);
     if (!real)
         return kt_fail(err, KT_E_NOT_FOUND, "model '%.300s': no such folder", folder ? folder : "");
     if (strlen(real) >= sizeof d->folder) {
@@ -114,13 +117,13 @@ static kt_status read_json(const kt_model_dir *d, const char *file, char path[PA
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
 }
 
-kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
+static kt_status read_dir(const char *folder, kt_model_dir *out, kt_err *err) {
     char path[PATH_MAX];
     kt_json_doc *doc;
     struct stat info;
+    kt_err why;
     kt_status st;
 
-    memset(out, 0, sizeof *out);
     KT_TRY(find_folder(out, folder, err));
     if (stat(out->folder, &info) == 0 && S_ISREG(info.st_mode)) return refuse_file(folder, err);
     KT_TRY(read_json(out, "config.json", path, &doc, err));
@@ -128,11 +131,21 @@ kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) 
     if (st == KT_OK) st = out->family->configure(kt_json_root(doc), path, &out->config, err);
     kt_json_destroy(doc);
     KT_TRY(st);
-    if (read_json(out, "generation_config.json", path, &doc, NULL) == KT_OK) { /* optional */
-        kt_config_read_eos(kt_json_root(doc), &out->config);
-        kt_json_destroy(doc);
-    }
+    st = read_json(out, "generation_config.json", path, &doc, &why); /* optional */
+    if (st == KT_E_NOMEM) return kt_fail(err, st, "%s", why.message);
+    if (st != KT_OK) return KT_OK;
+    kt_config_read_eos(kt_json_root(doc), &out->config);
+    kt_json_destroy(doc);
     return KT_OK;
+}
+
+kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    st = read_dir(folder, out, err);
+    if (st != KT_OK) memset(out, 0, sizeof *out);
+    return st;
 }
 
 kt_kv_shape kt_model_dir_kv(const kt_model_dir *dir, kt_weight_format format) {
@@ -149,6 +162,7 @@ static kt_status plan_needs(const kt_model_dir *dir, kt_planner *planner, kt_mod
         st = kt_model_plan_make(planner, &dir->config, (kt_quant)q, KT_W_BF16, 1, 1, 1, plan, err);
         if (st == KT_OK) out->weight_bytes[q] = kt_model_plan_weight_bytes(plan, &dir->config);
     }
+    if (st != KT_OK) memset(out, 0, sizeof *out);
     free(plan);
     return st;
 }
@@ -161,11 +175,11 @@ kt_status kt_model_dir_needs(const kt_model_dir *dir, kt_model_needs *out, kt_er
     kt_status st;
 
     memset(out, 0, sizeof *out);
-    out->cache_bytes_per_token = kt_kv_cache_bytes(&cache, 1);
     st = kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, kt_isa_available(),
                             &registry, err);
     if (st == KT_OK) st = kt_planner_create(registry, NULL, &machine, NULL, &planner, err);
     if (st == KT_OK) st = plan_needs(dir, planner, out, err);
+    if (st == KT_OK) out->cache_bytes_per_token = kt_kv_cache_bytes(&cache, 1);
     kt_planner_destroy(planner);
     kt_registry_destroy(registry);
     return st;

@@ -108,15 +108,14 @@ static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_mo
     return st;
 }
 
-kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format experts,
-                           kt_model_dir *out, int64_t *layers_of_all, kt_err *err) {
+static kt_status read_shape(const char *name, int64_t layers, kt_weight_format experts,
+                            kt_model_dir *out, int64_t *layers_of_all, kt_err *err) {
     const kt_format *format = kt_format_find(experts);
     kt_json_doc *doc = NULL;
     char *text = NULL;
     size_t size;
     kt_status st;
 
-    memset(out, 0, sizeof *out);
     KT_TRY(find_workload(name, out, err));
     KT_TRY(kt_file_read(out->folder, MAX_WORKLOAD_BYTES, &text, &size, err));
     st = kt_json_parse(text, size, NULL, &doc, err);
@@ -125,6 +124,20 @@ kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format ex
     st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
     kt_json_destroy(doc);
     if (st == KT_OK && format && format->block_bytes) out->config.stored.experts = experts;
+    return st;
+}
+
+kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format experts,
+                           kt_model_dir *out, int64_t *layers_of_all, kt_err *err) {
+    int64_t all = 0;
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    st = read_shape(name, layers, experts, out, &all, err);
+    if (st == KT_OK)
+        *layers_of_all = all;
+    else
+        memset(out, 0, sizeof *out);
     return st;
 }
 

@@ -11,12 +11,16 @@
 kt_status kt_tensor_map_init(kt_tensor_map *map, const kt_checkpoint *checkpoint,
                              const kt_family *family, const kt_model_config *config, bool native,
                              kt_err *err) {
+    uint8_t *used = calloc(kt_checkpoint_count(checkpoint) + 1, 1);
+
+    *map = (kt_tensor_map){0};
+    if (!used) return kt_fail(err, KT_E_NOMEM, "no memory for the tensor map");
     *map = (kt_tensor_map){.checkpoint = checkpoint,
                            .family = family,
                            .config = config,
                            .native = native,
-                           .used = calloc(kt_checkpoint_count(checkpoint) + 1, 1)};
-    return map->used ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the tensor map");
+                           .used = used};
+    return KT_OK;
 }
 
 void kt_tensor_map_deinit(kt_tensor_map *map) {

@@ -123,6 +123,8 @@ static kt_status compile(const char *pattern, size_t size, bool literal, pcre2_c
     pcre2_compile_context_free(context);
     if (!*out) {
         char text[128];
+        if (code == PCRE2_ERROR_HEAP_FAILED)
+            return kt_fail(err, KT_E_NOMEM, "no memory for a pattern of %zu bytes", size);
         pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
         return kt_fail(err, KT_E_FORMAT, "the pattern '%.*s' is wrong at character %zu: %s",
                        size < 200 ? (int)size : 200, pattern, (size_t)where, text);

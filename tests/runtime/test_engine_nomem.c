@@ -1,0 +1,240 @@
+/* Weights, the engine and what it makes, with every allocation failing once.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "dispatch/plan/plan.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/perplexity.h"
+#include "runtime/exec/step.h"
+#include "runtime/http/backend.h"
+#include "runtime/model/weight_loss.h"
+#include "runtime/model/weights.h"
+#include "tests/support/nomem.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp.h"
+
+static const kt_model_shape small = {.layers = 2,
+                                     .hidden = 64,
+                                     .vocab = 128,
+                                     .heads = 2,
+                                     .kv_heads = 1,
+                                     .head_dim = 32,
+                                     .experts = 4,
+                                     .topk = 2,
+                                     .expert_size = 128,
+                                     .dense_size = 128,
+                                     .dense_layer = 0,
+                                     .is_normalised = 1,
+                                     .dtype = KT_DTYPE_BF16};
+
+/* Everything below a model's weights, made once. */
+static struct {
+    char folder[256];
+    kt_model_dir dir;
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_pool *pool;
+    kt_checkpoint *checkpoint;
+    kt_model_plan plan;
+    kt_node_plan nodes;
+} base;
+
+static void make_base(void) {
+    static const kt_pool_options threads = {.n_threads = 2, .no_pin = 1};
+    const kt_fingerprint machine = {.usable_cores = 2, .numa_nodes = 1};
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(base.folder, sizeof base.folder);
+    kt_random_model(&small, 3, base.folder);
+    cr_assert_eq(kt_model_dir_read(base.folder, &base.dir, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    kt_isa_available(), &base.registry, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(kt_planner_create(base.registry, NULL, &machine, NULL, &base.planner, &err), KT_OK,
+                 "%s", err.message);
+    cr_assert_eq(kt_pool_create(&threads, &base.pool, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_checkpoint_open(base.folder, &base.checkpoint, &err), KT_OK, "%s", err.message);
+}
+
+static void remove_base(void) {
+    kt_checkpoint_close(base.checkpoint);
+    kt_pool_destroy(base.pool);
+    kt_planner_destroy(base.planner);
+    kt_registry_destroy(base.registry);
+    kt_temp_remove(base.folder);
+}
+TestSuite(engine_nomem, .init = make_base, .fini = remove_base, .timeout = 240);
+
+static void plan_for(kt_quant weights, int groups) {
+    kt_err err = {KT_OK, ""};
+    cr_assert_eq(kt_model_plan_make(base.planner, &base.dir.config, weights, KT_W_BF16, 2, 16, 64,
+                                    &base.plan, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(kt_node_plan_make(groups, NULL, 0, 2, &base.nodes, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(base.nodes.n, groups > 1 ? groups : 1);
+}
+
+/* ---- weights ---- */
+
+static kt_status load_weights(void *out, const void *with, kt_err *err) {
+    const kt_weights_request request = {.checkpoint = base.checkpoint,
+                                        .family = base.dir.family,
+                                        .config = &base.dir.config,
+                                        .plan = &base.plan,
+                                        .weights = *(const kt_quant *)with,
+                                        .pool = base.pool,
+                                        .nodes = &base.nodes};
+    return kt_weights_load(&request, out, err);
+}
+static void unload_weights(void *out) {
+    kt_weights_destroy(*(kt_weights **)out);
+}
+
+static kt_status make_step(void *out, const void *with, kt_err *err) {
+    return kt_step_init(out, &base.dir.config, &base.plan, with, &base.nodes, base.pool, 64, err);
+}
+static void unmake_step(void *out) {
+    kt_step_deinit(out);
+}
+
+/* Over two groups of threads experts are cut, so that slices and their workspaces are made too. */
+Test(engine_nomem, weights_and_steps_are_whole_or_none) {
+    static const struct {
+        kt_quant weights;
+        int groups;
+    } cases[] = {{KT_QUANT_NATIVE, KT_NUMA_OFF}, {KT_QUANT_INT4, KT_NUMA_OFF}, {KT_QUANT_INT8, 2}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_weights *weights = NULL;
+        kt_err err = {KT_OK, ""};
+        kt_nomem_case c = {.function = "kt_weights_load",
+                           .make = load_weights,
+                           .unmake = unload_weights,
+                           .with = &cases[i].weights,
+                           .out_bytes = sizeof(kt_weights *),
+                           .says = "memory"};
+        plan_for(cases[i].weights, cases[i].groups);
+        kt_nomem_check(&c);
+        cr_assert_eq(load_weights(&weights, &cases[i].weights, &err), KT_OK, "%s", err.message);
+        c.function = "kt_step_init", c.make = make_step, c.unmake = unmake_step;
+        c.with = weights, c.out_bytes = sizeof(kt_step);
+        kt_nomem_check(&c);
+        kt_weights_destroy(weights);
+    }
+}
+
+static int never(void *arg) {
+    (void)arg;
+    return 0;
+}
+
+static kt_status measure_loss(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_weight_losses_measure(&base.dir, KT_QUANT_INT4, NULL, base.pool, never, out, err);
+}
+static void unmeasure_loss(void *out) {
+    kt_weight_losses_destroy(*(kt_weight_losses **)out);
+}
+
+Test(engine_nomem, losses_are_measured_or_not) {
+    const kt_nomem_case c = {.function = "kt_weight_losses_measure",
+                             .make = measure_loss,
+                             .unmake = unmeasure_loss,
+                             .out_bytes = sizeof(kt_weight_losses *),
+                             .says = "memory"};
+    kt_nomem_check(&c);
+}
+
+/* ---- the engine ---- */
+
+static kt_status make_engine(void *out, const void *with, kt_err *err) {
+    return kt_engine_create(with, out, err);
+}
+static void unmake_engine(void *out) {
+    kt_engine_destroy(*(kt_engine **)out);
+}
+
+static kt_status make_sequence(void *out, const void *with, kt_err *err) {
+    return kt_sequence_create(*(kt_engine *const *)with, 16, out, err);
+}
+static void unmake_sequence(void *out) {
+    kt_sequence_destroy(*(kt_sequence **)out);
+}
+
+static kt_status measure_perplexity(void *out, const void *with, kt_err *err) {
+    static const int32_t tokens[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    kt_perplexity result;
+    (void)out;
+    return kt_perplexity_measure(*(kt_engine *const *)with, tokens, 12, 4, NULL, NULL, &result,
+                                 err);
+}
+
+static kt_status record(void *out, const void *with, kt_err *err) {
+    char path[400];
+    (void)out;
+    snprintf(path, sizeof path, "%s/steps.jsonl", base.folder);
+    return kt_engine_record(*(kt_engine *const *)with, path, 0, err);
+}
+
+Test(engine_nomem, an_engine_is_whole_or_none_and_works_afterwards) {
+    const kt_engine_options options = {.model_dir = base.folder,
+                                       .table_path = "",
+                                       .n_threads = 2,
+                                       .max_chunk = 16,
+                                       .tokenizer_optional = true};
+    const int32_t tokens[3] = {1, 2, 3};
+    float *logits = malloc(128 * sizeof *logits);
+    kt_engine *e;
+    kt_sequence *s;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.function = "kt_engine_create",
+                       .make = make_engine,
+                       .unmake = unmake_engine,
+                       .with = &options,
+                       .out_bytes = sizeof(kt_engine *),
+                       .says = "",
+                       .n_optional = 20, /* libraries that cannot be tried are not used */
+                       .most = 120};
+
+    kt_nomem_check(&c);
+    cr_assert_eq(kt_engine_create(&options, &e, &err), KT_OK, "%s", err.message);
+    c = (kt_nomem_case){.with = &e, .says = "memory"};
+    c.function = "kt_sequence_create", c.make = make_sequence, c.unmake = unmake_sequence;
+    c.out_bytes = sizeof(kt_sequence *);
+    kt_nomem_check(&c);
+    c.function = "kt_perplexity_measure", c.make = measure_perplexity, c.unmake = NULL;
+    c.out_bytes = 0;
+    kt_nomem_check(&c);
+
+    /* Nothing of this is needed to go on. */
+    cr_assert_eq(kt_sequence_create(e, 16, &s, &err), KT_OK, "%s", err.message);
+    kt_nomem_after(0);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, 3, 1, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_not(kt_nomem_failed(), "a forward call allocates");
+    for (long i = 0;; i++) {
+        bool did_fail;
+        kt_status st;
+        kt_nomem_after(i);
+        st = record(NULL, &e, &err);
+        did_fail = kt_nomem_failed();
+        cr_assert_eq(st, did_fail ? KT_E_NOMEM : KT_OK, "%s", err.message);
+        cr_assert_eq(kt_engine_forward(e, s, tokens, 1, 0, NULL, NULL, NULL, NULL, &err), KT_OK,
+                     "%s", err.message);
+        if (!did_fail) break;
+    }
+    kt_nomem_after(0);
+    cr_assert_eq(kt_engine_observe_inputs(e, &err), KT_E_NOMEM);
+    cr_assert(kt_nomem_failed());
+    cr_assert_eq(kt_engine_forward(e, s, tokens, 1, 1, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+    free(logits);
+}

@@ -1,0 +1,524 @@
+/* Loaders, tokenizers and model folders with every allocation failing once.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "runtime/exec/importance.h"
+#include "runtime/exec/recorder.h"
+#include "runtime/kv/kv_cache.h"
+#include "runtime/loader/gguf_tensors.h"
+#include "runtime/loader/safetensors.h"
+#include "runtime/model/model_dir.h"
+#include "runtime/model/synthetic_model.h"
+#include "runtime/model/tensor_map.h"
+#include "runtime/sample/sampler.h"
+#include "runtime/token/splitter.h"
+#include "runtime/token/tokenizer_impl.h"
+#include "tests/support/nomem.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp.h"
+
+static const kt_model_shape small = {.layers = 2,
+                                     .hidden = 64,
+                                     .vocab = 128,
+                                     .heads = 2,
+                                     .kv_heads = 1,
+                                     .head_dim = 32,
+                                     .experts = 4,
+                                     .topk = 2,
+                                     .expert_size = 64,
+                                     .dense_size = 128,
+                                     .dense_layer = 0,
+                                     .is_normalised = 1,
+                                     .dtype = KT_DTYPE_BF16};
+
+static char folder[256];
+
+static void make_model(void) {
+    static const char generation[] = "{\"eos_token_id\": [5, 7]}";
+
+    kt_temp_make(folder, sizeof folder);
+    kt_random_model(&small, 3, folder);
+    kt_temp_write(folder, "generation_config.json", generation, sizeof generation - 1);
+}
+static void remove_model(void) {
+    kt_temp_remove(folder);
+}
+TestSuite(runtime_nomem, .init = make_model, .fini = remove_model, .timeout = 120);
+
+static kt_model_dir *read_dir(void) {
+    static kt_model_dir dir;
+    kt_err err = {KT_OK, ""};
+    cr_assert_eq(kt_model_dir_read(folder, &dir, &err), KT_OK, "%s", err.message);
+    return &dir;
+}
+
+/* ---- checkpoints ---- */
+
+static kt_status open_folder(void *out, const void *with, kt_err *err) {
+    return kt_checkpoint_open(with, out, err);
+}
+static kt_status open_file(void *out, const void *with, kt_err *err) {
+    return kt_checkpoint_open_file(with, out, err);
+}
+static void close_checkpoint(void *out) {
+    kt_checkpoint_close(*(kt_checkpoint **)out);
+}
+
+static kt_status open_memory(void *out, const void *with, kt_err *err) {
+    static const kt_tensor tensors[] = {
+        {.name = "a", .dtype = KT_DTYPE_F32, .rank = 1, .shape = {4}, .bytes = 16},
+        {.name = "b", .dtype = KT_DTYPE_F32, .rank = 1, .shape = {4}, .bytes = 16}};
+    kt_tensor list[2] = {tensors[0], tensors[1]};
+    kt_buffer memory;
+    kt_status st = kt_buffer_create(64, KT_PAGES_SMALL, -1, &memory, err);
+
+    (void)with;
+    if (st != KT_OK) return st;
+    for (int i = 0; i < 2; i++) list[i].data = (uint8_t *)memory.data + 16 * i;
+    return kt_checkpoint_of_memory("numbers", list, 2, &memory, out, err);
+}
+
+Test(runtime_nomem, a_checkpoint_is_open_or_closed) {
+    char path[400];
+    kt_nomem_case c = {.out_bytes = sizeof(kt_checkpoint *), .unmake = close_checkpoint};
+
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    c.function = "kt_checkpoint_open_file", c.make = open_file, c.with = path;
+    c.says = "model.safetensors";
+    kt_nomem_check(&c);
+    c.function = "kt_checkpoint_open", c.make = open_folder, c.with = folder;
+    kt_nomem_check(&c);
+    c.with = KT_TEST_DATA "/golden/qwen3_moe-b", c.says = "model"; /* shards and their index */
+    kt_nomem_check(&c);
+    c.function = "kt_checkpoint_of_memory", c.make = open_memory, c.with = NULL;
+    c.says = "memory"; /* the label, or the buffer */
+    kt_nomem_check(&c);
+}
+
+static kt_status write_tensors(void *out, const void *with, kt_err *err) {
+    static const float numbers[4] = {1, 2, 3, 4};
+    static const kt_tensor_out tensors[] = {
+        {.name = "a", .dtype = KT_DTYPE_F32, .rank = 1, .shape = {4}, .data = numbers},
+        {.name = "b", .dtype = KT_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = numbers}};
+    (void)out;
+    return kt_safetensors_write(with, tensors, 2, err);
+}
+
+Test(runtime_nomem, a_checkpoint_is_written_or_left) {
+    char path[400];
+    const kt_nomem_case c = {
+        .function = "kt_safetensors_write", .make = write_tensors, .with = path, .says = path};
+
+    snprintf(path, sizeof path, "%s/new.safetensors", folder);
+    kt_nomem_check(&c);
+}
+
+/* ---- GGUF ---- */
+
+typedef struct gguf {
+    uint8_t bytes[1 << 16];
+    size_t n;
+} gguf;
+
+static void put(gguf *f, uint64_t v, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) f->bytes[f->n++] = (uint8_t)(v >> 8 * i);
+}
+
+static void put_text(gguf *f, const char *s) {
+    put(f, strlen(s), 8);
+    memcpy(f->bytes + f->n, s, strlen(s));
+    f->n += strlen(s);
+}
+
+enum { GGUF_STRING = 8, GGUF_ARRAY = 9, LETTERS = 26 };
+
+static void put_string(gguf *f, const char *key, const char *value) {
+    put_text(f, key);
+    put(f, GGUF_STRING, 4);
+    put_text(f, value);
+}
+
+/* Byte b as the vocabulary files of GPT-2 write it. */
+static const char *letter(int b) {
+    static char text[3];
+    const bool is_plain = (b > 32 && b < 127) || (b > 160 && b != 173);
+    int c = b;
+
+    for (int i = 0, n = 0; !is_plain && i <= b; i++)
+        if (i <= 32 || (i >= 127 && i <= 160) || i == 173) c = 256 + n++;
+    text[0] = (char)(c < 128 ? c : 0xc0 | c >> 6);
+    text[1] = (char)(c < 128 ? 0 : 0x80 | (c & 0x3f));
+    return text;
+}
+
+/* A tokenizer of all bytes, 26 pairs with "a" and their merges, and two tensors. */
+static void make_gguf(gguf *f) {
+    char text[8];
+
+    f->n = 0;
+    memcpy(f->bytes, "GGUF", 4);
+    f->n = 4;
+    put(f, 3, 4), put(f, 2, 8), put(f, 5, 8);
+    put_string(f, "general.architecture", "qwen3moe");
+    put_string(f, "tokenizer.ggml.model", "gpt2");
+    put_string(f, "tokenizer.ggml.pre", "qwen2");
+    put_text(f, "tokenizer.ggml.tokens");
+    put(f, GGUF_ARRAY, 4), put(f, GGUF_STRING, 4), put(f, 256 + LETTERS, 8);
+    for (int b = 0; b < 256; b++) put_text(f, letter(b));
+    for (int i = 0; i < LETTERS; i++)
+        snprintf(text, sizeof text, "%ca", 'a' + i), put_text(f, text);
+    put_text(f, "tokenizer.ggml.merges");
+    put(f, GGUF_ARRAY, 4), put(f, GGUF_STRING, 4), put(f, LETTERS, 8);
+    for (int i = 0; i < LETTERS; i++)
+        snprintf(text, sizeof text, "%c a", 'a' + i), put_text(f, text);
+    for (int i = 0; i < 2; i++) {
+        put_text(f, i ? "v" : "w");
+        put(f, 2, 4), put(f, 64, 8), put(f, 4, 8), put(f, 2, 4), put(f, (uint64_t)(160 * i), 8);
+    }
+    f->n = (f->n + 31) / 32 * 32 + 160 + 144;
+}
+
+static kt_status make_meta(void *out, const void *with, kt_err *err) {
+    const gguf *f = with;
+    return kt_gguf_meta_init(out, f->bytes, f->n, err);
+}
+static void unmake_meta(void *out) {
+    kt_gguf_meta_deinit(out);
+}
+
+typedef struct tensor_list {
+    kt_gguf_tensor *list;
+    size_t count;
+} tensor_list;
+
+static kt_status make_tensors(void *out, const void *with, kt_err *err) {
+    tensor_list *t = out;
+    return kt_gguf_tensors_read(with, &t->list, &t->count, err);
+}
+static void unmake_tensors(void *out) {
+    free(((tensor_list *)out)->list);
+}
+
+static kt_status load_tokenizer(void *out, const void *with, kt_err *err) {
+    return kt_tokenizer_load(with, out, err);
+}
+static void unload_tokenizer(void *out) {
+    kt_tokenizer_destroy(*(kt_tokenizer **)out);
+}
+
+/* kt_tokenizer_load ends in kt_tokenizer_read_gguf or kt_tokenizer_read_json. */
+Test(runtime_nomem, a_gguf_file_is_read_or_refused) {
+    static gguf file;
+    char path[400];
+    kt_gguf_meta meta;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.function = "kt_gguf_meta_init",
+                       .make = make_meta,
+                       .unmake = unmake_meta,
+                       .with = &file,
+                       .out_bytes = sizeof(kt_gguf_meta),
+                       .says = "memory"};
+
+    make_gguf(&file);
+    kt_nomem_check(&c);
+    cr_assert_eq(kt_gguf_meta_init(&meta, file.bytes, file.n, &err), KT_OK, "%s", err.message);
+    c.function = "kt_gguf_tensors_read", c.make = make_tensors, c.unmake = unmake_tensors;
+    c.with = &meta, c.out_bytes = sizeof(tensor_list);
+    kt_nomem_check(&c);
+    kt_gguf_meta_deinit(&meta);
+
+    kt_temp_write(folder, "letters.gguf", file.bytes, file.n);
+    snprintf(path, sizeof path, "%s/letters.gguf", folder);
+    c.function = "kt_tokenizer_load, GGUF", c.make = load_tokenizer, c.unmake = unload_tokenizer;
+    c.with = path, c.says = "letters.gguf", c.out_bytes = sizeof(kt_tokenizer *);
+    kt_nomem_check(&c);
+}
+
+/* ---- tokenizers ---- */
+
+#define TINY KT_SOURCE_DIR "/datasets/models/tiny-moe"
+
+Test(runtime_nomem, a_tokenizer_is_loaded_or_not) {
+    const kt_nomem_case c = {.function = "kt_tokenizer_load, JSON",
+                             .make = load_tokenizer,
+                             .unmake = unload_tokenizer,
+                             .with = TINY,
+                             .out_bytes = sizeof(kt_tokenizer *),
+                             .says = "tokenizer.json"};
+    kt_nomem_check(&c);
+}
+
+typedef struct ids {
+    int32_t *list;
+    size_t count;
+} ids;
+
+typedef struct words {
+    char *text;
+    size_t size;
+} words;
+
+static char long_text[20000];
+
+static kt_status encode(void *out, const void *with, kt_err *err) {
+    ids *i = out;
+    return kt_tokenizer_encode(with, long_text, strlen(long_text), true, &i->list, &i->count, err);
+}
+static void unencode(void *out) {
+    free(((ids *)out)->list);
+}
+
+static kt_status decode(void *out, const void *with, kt_err *err) {
+    static const int32_t tokens[] = {897, 306, 464, 323, 307, 352, 522, 290, 675, 294};
+    words *w = out;
+    return kt_tokenizer_decode(with, tokens, 10, false, &w->text, &w->size, err);
+}
+static void undecode(void *out) {
+    free(((words *)out)->text);
+}
+
+static kt_status make_split_work(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_split_work_create(out, err);
+}
+static void unmake_split_work(void *out) {
+    kt_split_work_destroy(*(kt_split_work **)out);
+}
+
+/* Long pieces without a space take the slow way of merging, which has a heap. */
+Test(runtime_nomem, text_is_encoded_and_decoded_or_not) {
+    kt_tokenizer *t;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.function = "kt_tokenizer_encode",
+                       .make = encode,
+                       .unmake = unencode,
+                       .out_bytes = sizeof(ids),
+                       .says = "memory"};
+
+    for (size_t i = 0; i + 1 < sizeof long_text; i++)
+        long_text[i] = i < 3000 ? (char)('a' + i * i % 26) : " day shall\xc3\xa9<|"[i % 14];
+    cr_assert_eq(kt_tokenizer_load(TINY, &t, &err), KT_OK, "%s", err.message);
+    c.with = t;
+    kt_nomem_check(&c);
+    c.function = "kt_tokenizer_decode", c.make = decode, c.unmake = undecode;
+    c.out_bytes = sizeof(words);
+    kt_nomem_check(&c);
+    kt_tokenizer_destroy(t);
+    c.function = "kt_split_work_create", c.make = make_split_work, c.unmake = unmake_split_work;
+    c.out_bytes = sizeof(kt_split_work *);
+    cr_assert_eq(kt_nomem_check(&c), 3);
+}
+
+static kt_status make_alphabet(void *out, const void *with, kt_err *err) {
+    bool ok;
+    return kt_byte_alphabet_read(with, strlen(with), out, &ok, err);
+}
+static void unmake_text(void *out) {
+    free(((kt_text *)out)->data);
+}
+
+Test(runtime_nomem, bytes_of_the_alphabet_are_read_or_not) {
+    const kt_nomem_case c = {.function = "kt_byte_alphabet_read",
+                             .make = make_alphabet,
+                             .unmake = unmake_text,
+                             .with = "some\xc4\xa0words",
+                             .out_bytes = sizeof(kt_text),
+                             .says = "memory"};
+    kt_nomem_check(&c);
+}
+
+/* ---- model folders ---- */
+
+static kt_status make_dir(void *out, const void *with, kt_err *err) {
+    return kt_model_dir_read(with, out, err);
+}
+
+typedef struct shape {
+    kt_model_dir dir;
+    int64_t layers_of_all;
+} shape;
+
+static kt_status make_synthetic_dir(void *out, const void *with, kt_err *err) {
+    shape *s = out;
+    (void)with;
+    return kt_synthetic_dir("qwen3-30b", 1, KT_W_NONE, &s->dir, &s->layers_of_all, err);
+}
+
+static kt_status make_synthetic(void *out, const void *with, kt_err *err) {
+    return kt_synthetic_checkpoint(with, 1, out, err);
+}
+
+Test(runtime_nomem, a_model_folder_is_read_or_not) {
+    kt_nomem_case c = {.function = "kt_model_dir_read",
+                       .make = make_dir,
+                       .with = folder,
+                       .out_bytes = sizeof(kt_model_dir),
+                       .says = folder};
+    kt_nomem_check(&c); /* the end tokens of generation_config.json must not be lost, either */
+}
+
+Test(runtime_nomem, a_synthetic_model_is_made_or_not) {
+    static shape s;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.function = "kt_synthetic_dir",
+                       .make = make_synthetic_dir,
+                       .out_bytes = sizeof(shape),
+                       .says = "memory"};
+
+    kt_nomem_check(&c);
+    cr_assert_eq(make_synthetic_dir(&s, NULL, &err), KT_OK, "%s", err.message);
+    c.function = "kt_synthetic_checkpoint", c.make = make_synthetic, c.unmake = close_checkpoint;
+    c.with = &s.dir, c.out_bytes = sizeof(kt_checkpoint *), c.most = 40;
+    c.says = "memory";
+    c.n_optional = 1; /* huge pages */
+    kt_nomem_check(&c);
+}
+
+static kt_status make_needs(void *out, const void *with, kt_err *err) {
+    return kt_model_dir_needs(with, out, err);
+}
+
+typedef struct mapped {
+    const kt_model_dir *dir;
+    kt_checkpoint *checkpoint;
+} mapped;
+
+static kt_status make_map(void *out, const void *with, kt_err *err) {
+    const mapped *m = with;
+    return kt_tensor_map_init(out, m->checkpoint, m->dir->family, &m->dir->config, false, err);
+}
+static void unmake_map(void *out) {
+    kt_tensor_map_deinit(out);
+}
+
+static kt_status make_importance(void *out, const void *with, kt_err *err) {
+    const kt_model_dir *dir = with;
+    return kt_importance_create(dir->family, &dir->config, out, err);
+}
+static void unmake_importance(void *out) {
+    kt_importance_destroy(*(kt_importance **)out);
+}
+
+typedef struct importance_file {
+    const kt_importance *importance;
+    const char *path;
+} importance_file;
+
+static kt_status write_importance(void *out, const void *with, kt_err *err) {
+    const importance_file *f = with;
+    (void)out;
+    return kt_importance_write(f->importance, f->path, err);
+}
+
+Test(runtime_nomem, what_hangs_on_a_model_folder_is_made_or_not) {
+    kt_model_dir *dir = read_dir();
+    kt_importance *m;
+    char path[400];
+    importance_file file;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.with = dir, .says = "memory"};
+
+    c.function = "kt_importance_create", c.make = make_importance, c.unmake = unmake_importance;
+    c.out_bytes = sizeof(kt_importance *);
+    kt_nomem_check(&c);
+    c.function = "kt_model_dir_needs", c.make = make_needs, c.unmake = NULL;
+    c.out_bytes = sizeof(kt_model_needs);
+    c.n_optional = 20; /* libraries that cannot be tried are not used */
+    kt_nomem_check(&c);
+    c.n_optional = 0;
+
+    cr_assert_eq(kt_importance_create(dir->family, &dir->config, &m, &err), KT_OK);
+    snprintf(path, sizeof path, "%s/i.safetensors", folder);
+    file = (importance_file){m, path};
+    c.function = "kt_importance_write", c.make = write_importance, c.with = &file;
+    c.unmake = NULL, c.out_bytes = 0;
+    kt_nomem_check(&c);
+    kt_importance_destroy(m);
+}
+
+Test(runtime_nomem, a_tensor_map_is_made_or_not) {
+    mapped m = {.dir = read_dir()};
+    kt_err err = {KT_OK, ""};
+    const kt_nomem_case c = {.function = "kt_tensor_map_init",
+                             .make = make_map,
+                             .unmake = unmake_map,
+                             .with = &m,
+                             .out_bytes = sizeof(kt_tensor_map),
+                             .says = "memory"};
+
+    cr_assert_eq(kt_checkpoint_open(folder, &m.checkpoint, &err), KT_OK, "%s", err.message);
+    kt_nomem_check(&c);
+    kt_checkpoint_close(m.checkpoint);
+}
+
+/* ---- small ones ---- */
+
+static kt_status make_cache(void *out, const void *with, kt_err *err) {
+    return kt_kv_cache_init(out, with, 100, err);
+}
+static void unmake_cache(void *out) {
+    kt_kv_cache_deinit(out);
+}
+
+Test(runtime_nomem, a_cache_is_made_or_not) {
+    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64}, {KT_W_INT8_CHANNEL, 2, 2, 64}};
+
+    for (int i = 0; i < 2; i++) {
+        const kt_nomem_case c = {.function = "kt_kv_cache_init",
+                                 .make = make_cache,
+                                 .unmake = unmake_cache,
+                                 .with = &shapes[i],
+                                 .out_bytes = sizeof(kt_kv_cache),
+                                 .says = "cache"};
+        kt_nomem_check(&c);
+    }
+}
+
+static kt_status make_recorder(void *out, const void *with, kt_err *err) {
+    const kt_recorder_options o = {.path = with,
+                                   .model = "small",
+                                   .experts = 4,
+                                   .topk = 2,
+                                   .moe_layers = 1,
+                                   .threads = 1,
+                                   .max_rows = 16};
+    return kt_recorder_open(&o, out, err);
+}
+static void unmake_recorder(void *out) {
+    kt_recorder_close(*(kt_recorder **)out);
+}
+
+Test(runtime_nomem, a_recorder_is_open_or_closed) {
+    char path[400];
+    const kt_nomem_case c = {.function = "kt_recorder_open",
+                             .make = make_recorder,
+                             .unmake = unmake_recorder,
+                             .with = path,
+                             .out_bytes = sizeof(kt_recorder *),
+                             .says = "steps.jsonl"};
+
+    snprintf(path, sizeof path, "%s/steps.jsonl", folder);
+    kt_nomem_check(&c);
+}
+
+Test(runtime_nomem, a_sampler_has_all_its_memory_or_none) {
+    const kt_sampling options = KT_SAMPLING_GREEDY;
+    const long before = kt_nomem_held();
+
+    for (int i = 0; i < 4; i++) {
+        kt_sampler s;
+        int rc;
+        kt_nomem_after(i);
+        rc = kt_sampler_init(&s, &options, 100);
+        cr_assert_eq(rc == 0, !kt_nomem_failed(), "allocation %d: %d", i, rc);
+        cr_assert_eq(rc, i < 3 ? -1 : 0, "allocation %d: %d", i, rc);
+        kt_sampler_deinit(&s); /* allowed after a failure too */
+        cr_assert_eq(kt_nomem_held(), before, "allocation %d", i);
+    }
+}
