@@ -84,9 +84,9 @@ void kt_completion_run(kt_completion *c);
 /* The whole answer. */
 void kt_completion_write(const kt_completion *c, kt_json_writer *w);
 /* A stream's chunk with what choice i has gathered, which is cleared. */
-void kt_completion_send_chunk(kt_completion *c, size_t i);
+kt_status kt_completion_send_chunk(kt_completion *c, size_t i, kt_err *err);
 /* The last chunks: usage if wanted, [DONE]. */
-void kt_completion_send_end(kt_completion *c);
+kt_status kt_completion_send_end(kt_completion *c, kt_err *err);
 /* An error inside of a stream. */
 void kt_completion_send_error(kt_completion *c, const char *message);
 

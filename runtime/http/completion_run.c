@@ -98,7 +98,8 @@ static kt_status put_text(generation *g, const char *text, size_t n, kt_err *err
     kt_choice *ch = &g->c->choices[g->index];
 
     KT_TRY(kt_stops_push(&g->c->stops, &g->held, text, n, &ch->text, &g->stopped, err));
-    if (g->c->stream && ch->text.size > 0 && !g->stopped) kt_completion_send_chunk(g->c, g->index);
+    if (g->c->stream && ch->text.size > 0 && !g->stopped)
+        return kt_completion_send_chunk(g->c, g->index, err);
     return KT_OK;
 }
 
@@ -174,11 +175,11 @@ static kt_status run_choice(generation *g, const kt_prompt *p, kt_err *err) {
     g->held.size = 0;
     g->stopped = false;
     st = kt_text_append(&ch->text, p->text.data, p->text.size, err); /* empty without echo */
-    if (st == KT_OK && c->stream && ch->text.size) kt_completion_send_chunk(c, g->index);
+    if (st == KT_OK && c->stream && ch->text.size) st = kt_completion_send_chunk(c, g->index, err);
     if (st == KT_OK) st = decode(g, g->b->max_context - (int64_t)p->n_ids, err);
     kt_sampler_deinit(&g->sampler);
     c->decode_ns += kt_clock_ns() - start;
-    if (st == KT_OK && c->stream) kt_completion_send_chunk(c, g->index);
+    if (st == KT_OK && c->stream) st = kt_completion_send_chunk(c, g->index, err);
     return st;
 }
 
@@ -222,22 +223,17 @@ static void answer_error(kt_completion *c, kt_status st, const kt_err *err) {
                      st == KT_E_NOMEM ? "out_of_memory" : NULL, "%s", err->message);
 }
 
-static void answer(kt_completion *c) {
+static kt_status answer(kt_completion *c, kt_err *err) {
     kt_json_writer w = {0};
     const char *text;
     size_t size;
 
-    if (c->stream) {
-        kt_completion_send_end(c);
-        return;
-    }
+    if (c->stream) return kt_completion_send_end(c, err);
     kt_completion_write(c, &w);
     text = kt_json_writer_text(&w, &size);
-    if (text)
-        kt_http_reply_json(c->x, 200, text, size);
-    else
-        kt_http_fail(c->x, 503, "server_error", NULL, "out_of_memory", "no memory for the answer");
+    if (text) kt_http_reply_json(c->x, 200, text, size);
     kt_json_writer_deinit(&w);
+    return text ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the answer");
 }
 
 static double per_second(int64_t n, int64_t ns) {
@@ -256,10 +252,8 @@ void kt_completion_run(kt_completion *c) {
     free(g.logits);
     free(g.prompt_logits);
     free(g.held.data);
-    if (st == KT_OK)
-        answer(c);
-    else
-        answer_error(c, st, &err);
+    if (st == KT_OK) st = answer(c, &err);
+    if (st != KT_OK) answer_error(c, st, &err);
     atomic_fetch_add(st == KT_E_CANCELLED ? &c->app->n_cancelled : &c->app->n_finished, 1);
     kt_log_write(c->app->log, KT_LOG_INFO, "engine",
                  "id=%s prompt %lld tokens %.1f/s, generated %lld tokens %.1f/s%s",

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "runtime/http/completion.h"
 #include "runtime/token/utf8_scan.h"
 
@@ -145,18 +146,16 @@ void kt_completion_write(const kt_completion *c, kt_json_writer *w) {
     kt_json_end_object(w);
 }
 
-static void send(kt_completion *c, kt_json_writer *w) {
+static kt_status send(kt_completion *c, kt_json_writer *w, kt_err *err) {
     size_t size;
     const char *text = kt_json_writer_text(w, &size);
 
-    if (text)
-        kt_http_stream_event(c->x, text, size);
-    else
-        kt_completion_send_error(c, "out of memory");
+    if (text) kt_http_stream_event(c->x, text, size);
     kt_json_writer_deinit(w);
+    return text ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for a part of the answer");
 }
 
-void kt_completion_send_chunk(kt_completion *c, size_t i) {
+kt_status kt_completion_send_chunk(kt_completion *c, size_t i, kt_err *err) {
     kt_choice *ch = &c->choices[i];
     kt_json_writer w = {0};
 
@@ -167,12 +166,13 @@ void kt_completion_send_chunk(kt_completion *c, size_t i) {
     kt_json_end_array(&w);
     if (c->include_usage) kt_json_add_null(&w, "usage");
     kt_json_end_object(&w);
-    send(c, &w);
+    KT_TRY(send(c, &w, err));
     ch->text.size = 0;
     ch->n_logprobs = 0;
+    return KT_OK;
 }
 
-void kt_completion_send_end(kt_completion *c) {
+kt_status kt_completion_send_end(kt_completion *c, kt_err *err) {
     if (c->include_usage) {
         kt_json_writer w = {0};
         begin(c, &w);
@@ -182,13 +182,17 @@ void kt_completion_send_end(kt_completion *c) {
         write_usage(c, &w);
         write_timings(c, &w);
         kt_json_end_object(&w);
-        send(c, &w);
+        KT_TRY(send(c, &w, err));
     }
     kt_http_stream_event(c->x, "[DONE]", 6);
     kt_http_stream_end(c->x);
+    return KT_OK;
 }
 
 void kt_completion_send_error(kt_completion *c, const char *message) {
+    static const char fallback[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+        "\"code\":null}}";
     kt_json_writer w = {0};
     const char *text;
     size_t size;
@@ -203,7 +207,7 @@ void kt_completion_send_error(kt_completion *c, const char *message) {
     kt_json_end_object(&w);
     kt_json_end_object(&w);
     text = kt_json_writer_text(&w, &size);
-    if (text) kt_http_stream_event(c->x, text, size);
+    kt_http_stream_event(c->x, text ? text : fallback, text ? size : sizeof fallback - 1);
     kt_http_stream_event(c->x, "[DONE]", 6);
     kt_http_stream_end(c->x);
     kt_json_writer_deinit(&w);

@@ -55,15 +55,18 @@ static void post(kt_http_exchange *x, kt_post_kind kind, int status, const char 
 
     if (kt_http_gone(x)) return;
     p = calloc(1, sizeof *p + size);
-    if (!p) { /* no memory even to say so: hang up */
+    if (p && headers) p->headers = strdup(headers);
+    if (!p || (headers && !p->headers)) { /* no memory even to say so: hang up */
+        free(p);
         atomic_store(&x->gone, true);
+        atomic_store(&s->must_hang_up, true);
+        event_active(s->wake, 0, 0);
         return;
     }
     p->x = x;
     p->kind = kind;
     p->status = status;
     p->content_type = content_type;
-    p->headers = headers ? strdup(headers) : NULL;
     p->size = size;
     if (size) memcpy(p->data, data, size);
     atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);

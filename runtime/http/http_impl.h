@@ -77,6 +77,7 @@ struct kt_http_server {
     atomic_int n_conns;
     kt_rng rng; /* for request ids */
     atomic_int stop_requests;
+    atomic_bool must_hang_up; /* an exchange is gone and its connection is not */
     bool draining;
     int64_t drain_deadline_ns;
     pthread_mutex_t lock; /* guards the posts */

@@ -82,6 +82,14 @@ int kt_http_server_stops(const kt_http_server *s) {
     return atomic_load(&s->stop_requests);
 }
 
+/* Answers that could not be posted for lack of memory: their clients must not wait for them. */
+static void hang_up(kt_http_server *s) {
+    for (kt_conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        if (c->x && kt_http_gone(c->x)) kt_conn_close(c);
+    }
+}
+
 /* ---- events ---- */
 
 static void on_wake(evutil_socket_t fd, short what, void *arg) {
@@ -95,6 +103,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg) {
         free_post(p);
         p = next;
     }
+    if (atomic_exchange(&s->must_hang_up, false)) hang_up(s);
     check_stop(s);
 }
 
@@ -203,13 +212,13 @@ static kt_status create_events(kt_http_server *s, int fd, kt_err *err) {
     }
     if (!s->listener) close(fd);
     if (!s->listener || !s->wake || !s->tick || event_add(s->tick, &every) != 0) {
-        return kt_fail(err, KT_E_NOMEM, "cannot set up the event loop");
+        return kt_fail(err, KT_E_NOMEM, "server: no memory for the event loop");
     }
     evconnlistener_set_error_cb(s->listener, on_accept_error);
     for (int i = 0; s->options.catch_signals && i < 2; i++) {
         s->signals[i] = evsignal_new(s->base, numbers[i], on_signal, s);
         if (!s->signals[i] || event_add(s->signals[i], NULL) != 0) {
-            return kt_fail(err, KT_E_INTERNAL, "cannot catch signal %d", numbers[i]);
+            return kt_fail(err, KT_E_NOMEM, "server: no memory to catch signal %d", numbers[i]);
         }
     }
     return KT_OK;

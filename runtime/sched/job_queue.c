@@ -89,7 +89,7 @@ kt_status kt_job_queue_create(int capacity, kt_job_queue **out, kt_err *err) {
         pthread_mutex_destroy(&q->lock);
         pthread_cond_destroy(&q->wake);
         free(q);
-        return kt_fail(err, KT_E_NOMEM, "cannot start a thread");
+        return kt_fail(err, KT_E_NOMEM, "queue: cannot start its thread");
     }
     *out = q;
     return KT_OK;

@@ -42,6 +42,7 @@ static inline kt_status fake_open(void *self, int64_t capacity, void **sequence,
         return kt_fail(err, KT_E_NOMEM, "no memory for %lld tokens", (long long)capacity);
     }
     *sequence = calloc(1, sizeof(fake_sequence));
+    if (!*sequence) return kt_fail(err, KT_E_NOMEM, "no memory for a sequence");
     atomic_fetch_add(&f->n_open, 1);
     return KT_OK;
 }

@@ -1,0 +1,162 @@
+/* Queue, application and server with every allocation failing once, and requests to a running
+ * server during such failures. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "tests/runtime/fake_server.h"
+#include "tests/support/nomem.h"
+
+static kt_status make_queue(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_job_queue_create(4, out, err);
+}
+static void unmake_queue(void *out) {
+    kt_job_queue_destroy(*(kt_job_queue **)out);
+}
+
+static kt_status make_app(void *out, const void *with, kt_err *err) {
+    const kt_app_options options = {.backend = with, .queue = 3};
+    return kt_app_create(&options, out, err);
+}
+static void unmake_app(void *out) {
+    kt_app_destroy(*(kt_app **)out);
+}
+
+static kt_status make_server(void *out, const void *with, kt_err *err) {
+    return kt_http_server_create(with, out, err);
+}
+static void unmake_server(void *out) {
+    kt_http_server_destroy(*(kt_http_server **)out);
+}
+
+Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60) {
+    static const kt_backend backend = {.model_name = "none"};
+    const kt_http_options http = {.routes = kt_builtin_routes,
+                                  .n_routes = kt_builtin_route_count,
+                                  .api_key = "a key",
+                                  .catch_signals = true};
+    kt_nomem_case c = {.out_bytes = sizeof(void *)};
+
+    c.function = "kt_job_queue_create", c.make = make_queue, c.unmake = unmake_queue;
+    c.says = "queue";
+    kt_nomem_check(&c);
+    c.function = "kt_app_create", c.make = make_app, c.unmake = unmake_app, c.with = &backend;
+    c.says = ""; /* the application or its queues */
+    kt_nomem_check(&c);
+    c.function = "kt_http_server_create", c.make = make_server, c.unmake = unmake_server;
+    c.with = &http, c.says = "server";
+    kt_nomem_check(&c);
+}
+
+/* ---- requests ---- */
+
+/* What is held while nobody asks: the server puts things away after an answer, so let it rest. */
+static long rest(void) {
+    long held = kt_nomem_held();
+
+    for (int same = 0; same < 200;) {
+        fake_sleep(1000);
+        long now = kt_nomem_held();
+        same = now == held ? same + 1 : 0;
+        held = now;
+    }
+    return held;
+}
+
+/* Is everything put away within ten seconds, so that no more than that is held? */
+static bool is_back_to(long held) {
+    for (int i = 0; i < 10000 && kt_nomem_held() != held; i++) fake_sleep(1000);
+    return kt_nomem_held() == held;
+}
+
+/* The text of choice 0 of an answer, whole or in events, into out; false when it holds an error. */
+static bool take_text(const char *json, size_t size, kt_text *out) {
+    kt_json_doc *doc;
+    const kt_json *root, *choice;
+    kt_err err = {0};
+    const char *text = NULL;
+    bool is_error;
+    size_t n = 0;
+
+    cr_assert_eq(kt_json_parse(json, size, NULL, &doc, &err), KT_OK, "%.*s: %s", (int)size, json,
+                 err.message);
+    root = kt_json_root(doc);
+    is_error = kt_json_get(root, "error") != NULL;
+    choice = kt_json_at(kt_json_get(root, "choices"), 0);
+    if (kt_json_int(kt_json_get(choice, "index"), -1) == 0)
+        text = kt_json_string(kt_json_get(choice, "text"), &n);
+    if (text) cr_assert_eq(kt_text_append(out, text, n, NULL), KT_OK);
+    kt_json_destroy(doc);
+    return !is_error;
+}
+
+/* An answer of status 200 is the whole text, or says that it is not: by an error among its events or
+ * by a connection that ends before the stream does. */
+static void check_answer(const kt_reply *r, bool is_stream, const char *want, long number) {
+    kt_text text = {0};
+    bool is_good = true, is_done = !is_stream;
+
+    if (!is_stream) is_good = take_text(r->body, r->body_size, &text);
+    for (const char *at = r->body; is_stream && (at = strstr(at, "data: "));) {
+        const char *end = strstr(at += 6, "\n\n");
+        if (!end) break;
+        cr_assert_not(is_done, "allocation %ld: an event after the last: %s", number, r->body);
+        if (strncmp(at, "[DONE]", 6) == 0)
+            is_done = true;
+        else
+            is_good &= take_text(at, (size_t)(end - at), &text);
+    }
+    if (is_good && is_done)
+        cr_assert(text.size == strlen(want) && memcmp(text.data, want, text.size) == 0,
+                  "allocation %ld: a part of the answer is missing: %s", number, r->body);
+    free(text.data);
+}
+
+/* One request after the other while the 1st, 2nd, ... allocation of the server fails: a right answer,
+ * one that says what is wrong, or a closed connection. Nobody waits, nothing is kept. */
+static void check_requests(const char *path, const char *body, const char *want, long held) {
+    bool did_fail = true, is_stream = body && strstr(body, "stream");
+    long tried = 0;
+
+    for (long i = -1; did_fail || i < 1; i++) {
+        int64_t start = kt_clock_ns();
+        kt_reply r;
+        kt_nomem_after(i);
+        r = kt_request(fake.port, body ? "POST" : "GET", path, "", body);
+        did_fail = kt_nomem_failed() && i >= 0;
+        cr_assert(r.status == 200 || (did_fail && (r.status == 0 || r.status >= 500)),
+                  "%s, allocation %ld: status %d: %s", path, i, r.status, r.body);
+        cr_assert_lt(kt_clock_ns() - start, INT64_C(20000000000), "%s, allocation %ld: no answer",
+                     path, i);
+        if (r.status == 200 && want) check_answer(&r, is_stream, want, i);
+        kt_reply_free(&r);
+        tried += did_fail;
+        cr_assert(is_back_to(held), "%s, allocation %ld: something is kept", path, i);
+    }
+    cr_assert_gt(tried, 3, "%s: only %ld failures", path, tried);
+}
+
+Test(server_nomem, requests_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
+    static const char prompt[] = "{\"prompt\":\"Hello there\",\"max_tokens\":12,\"n\":2,"
+                                 "\"logprobs\":2,\"stop\":[\"zzz\"]%s}";
+    char body[200], *want;
+    long held;
+    kt_text text = {0};
+    kt_reply r;
+
+    kt_nomem_spare_me();
+    fake_start(NULL, 4);
+    snprintf(body, sizeof body, prompt, "");
+    r = kt_complete(fake.port, body);
+    cr_assert(r.status == 200 && take_text(r.body, r.body_size, &text), "%s", r.body);
+    want = strndup(text.data, text.size);
+    kt_reply_free(&r);
+    held = rest();
+    check_requests("/health", NULL, NULL, held);
+    check_requests("/v1/models", NULL, NULL, held);
+    check_requests("/v1/completions", body, want, held);
+    snprintf(body, sizeof body, prompt, ",\"stream\":true");
+    check_requests("/v1/completions", body, want, held);
+    fake_stop();
+    free(text.data);
+    free(want);
+}
