@@ -25,9 +25,9 @@ kt_status kt_comparison_make(const kt_table *a, const kt_table *b, kt_comparison
     double noise = fmax(a->fingerprint.ceilings.aa_noise_p95, b->fingerprint.ceilings.aa_noise_p95);
 
     memset(out, 0, sizeof *out);
-    out->least_effect = fmax(smallest_effect, 2 * noise);
     out->list = calloc(a->n_rows + 1, sizeof *out->list);
     if (!out->list) return kt_fail(err, KT_E_NOMEM, "compare: no memory");
+    out->least_effect = fmax(smallest_effect, 2 * noise);
     for (size_t i = 0; i < a->n_rows && out->n < KT_MAX_DISCOVERIES; i++) {
         const kt_table_row *x = &a->rows[i], *y = kt_table_find(b, &x->problem, x->threads);
         if (!y) {

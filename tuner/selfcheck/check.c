@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -163,6 +164,8 @@ static kt_status load_journals(kt_check *c, const char *results, kt_err *err) {
     if (snprintf(folder, sizeof folder, "%s/%s", results, class_name) >= (int)sizeof folder)
         return kt_fail(err, KT_E_INVALID, "%s: path too long", results);
     n = scandir(folder, &names, NULL, alphasort); /* none there: nothing filed */
+    if (n < 0 && errno == ENOMEM)
+        return kt_fail(err, KT_E_NOMEM, "%s: no memory to list its files", folder);
     for (int i = 0; i < n; i++) {
         size_t size = strlen(names[i]->d_name), end = sizeof journal_end - 1;
         if (st == KT_OK && size > end && strcmp(names[i]->d_name + size - end, journal_end) == 0)

@@ -111,5 +111,6 @@ kt_status kt_cells_of_workload(const kt_workload *w, kt_serving_format format, k
                            threads[t], out, err);
     }
     free(time.bucket);
+    if (st != KT_OK) kt_cell_list_deinit(out);
     return st;
 }

@@ -177,9 +177,13 @@ kt_status kt_cells_of_shapes(const kt_shapes *s, kt_serving_format format, kt_pr
     for (int i = 0; i < n; i++) bytes += roles[i].bytes;
     for (int t = 0; t < n_threads; t++) {
         double of_threads = kt_thread_share(t, n_threads);
-        for (int i = 0; i < n; i++)
-            KT_TRY(add_cells(&roles[i], threads[t], of_threads * roles[i].bytes / bytes, profile,
-                             out, err));
+        for (int i = 0; i < n; i++) {
+            kt_status st = add_cells(&roles[i], threads[t], of_threads * roles[i].bytes / bytes,
+                                     profile, out, err);
+            if (st == KT_OK) continue;
+            kt_cell_list_deinit(out);
+            return st;
+        }
     }
     for (size_t i = 0; i < out->n; i++) sum += out->cells[i].weight;
     for (size_t i = 0; i < out->n; i++) out->cells[i].weight /= sum;

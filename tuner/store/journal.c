@@ -42,18 +42,24 @@ kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes
     return KT_OK;
 }
 
-/* The checked record of one line (without its newline), or NULL. */
-static kt_json_doc *parse_line(const char *line, size_t size) {
+/* The checked record of one line (without its newline) into *out, NULL when it is damaged. Fails for lack of
+ * memory only. */
+static kt_status parse_line(const char *line, size_t size, kt_json_doc **out) {
     kt_json_doc *doc = NULL;
     char want[TAIL_BYTES + 1];
+    kt_status st;
 
-    if (size <= TAIL_BYTES) return NULL;
+    *out = NULL;
+    if (size <= TAIL_BYTES) return KT_OK;
     snprintf(want, sizeof want, ",\"crc\":\"%08x\"}", kt_crc32(line, size - TAIL_BYTES));
-    if (memcmp(line + size - TAIL_BYTES, want, TAIL_BYTES) != 0) return NULL;
-    if (kt_json_parse(line, size, NULL, &doc, NULL) != KT_OK) return NULL;
-    if (kt_json_type_of(kt_json_root(doc)) == KT_JSON_OBJECT) return doc;
-    kt_json_destroy(doc);
-    return NULL;
+    if (memcmp(line + size - TAIL_BYTES, want, TAIL_BYTES) != 0) return KT_OK;
+    st = kt_json_parse(line, size, NULL, &doc, NULL);
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
+    if (kt_json_type_of(kt_json_root(doc)) == KT_JSON_OBJECT)
+        *out = doc;
+    else
+        kt_json_destroy(doc);
+    return KT_OK;
 }
 
 static kt_status keep(kt_journal *j, kt_json_doc *doc, kt_err *err) {
@@ -85,8 +91,10 @@ static kt_status read_lines(kt_journal *j, size_t *whole, kt_err *err) {
             j->dropped++;
             break;
         }
-        doc = parse_line(text + at, (size_t)(end - text) - at);
-        if (doc)
+        st = parse_line(text + at, (size_t)(end - text) - at, &doc);
+        if (st != KT_OK)
+            kt_fail(err, st, "%s: no memory for its records", j->path);
+        else if (doc)
             st = keep(j, doc, err);
         else
             j->dropped++;
