@@ -6,7 +6,7 @@ set -u
 root=$1
 build=$2
 shift 2
-[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem
 cd "$root" || exit 2
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -189,6 +189,31 @@ rule_journals() {
                 echo "$journal: journals: commit $commit changes lines that were filed"
         done
     done
+}
+
+# Whatever a library creates, loads, opens, reads or sets up runs with failing allocations: in a test
+# file *_nomem.c that names it, or it is an exception with its reason.
+rule_nomem() {
+    files .h | grep -v -e '^tests/' -e '^kernels/simd/' -e '/cli/' | xargs awk '
+    match($0, /^(kt_status|int) kt_[a-z0-9_]+_(create|load|open|init|read)(_[a-z0-9_]+)?\(/) {
+        name = substr($0, RSTART, RLENGTH - 1); sub(/.* /, "", name); print FILENAME, name
+    }' >"$work/makers"
+    find tests -name '*_nomem.c' -exec cat {} + 2>/dev/null | grep -oE '\bkt_[a-z0-9_]+' |
+        sort -u >"$work/tested"
+    grep -v '^#' tests/lint/nomem_exceptions.txt 2>/dev/null >"$work/exceptions"
+    awk '
+    FILENAME ~ /tested$/ { tested[$1] = 1; next }
+    FILENAME ~ /exceptions$/ { if (NF > 1) excepted[$1] = 1; next }
+    { declared[$2] = 1 }
+    !($2 in tested) && !($2 in excepted) {
+        printf "%s: nomem: %s is in no *_nomem.c and no exception with a reason\n", $1, $2
+    }
+    END {
+        for (name in excepted)
+            if (!(name in declared) || name in tested)
+                printf "tests/lint/nomem_exceptions.txt: nomem: %s is %s\n", name,
+                    name in declared ? "tested" : "not declared"
+    }' "$work/tested" "$work/exceptions" "$work/makers"
 }
 
 for rule in "$@"; do "rule_$rule"; done >"$work/violations"

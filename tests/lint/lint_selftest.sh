@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words journals; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals nomem; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -163,6 +163,26 @@ if command -v git >/dev/null; then
 else
     echo 'lint_selftest: journals: skipped: no git'
 fi
+
+# Who may fail for lack of memory is tested so, or an exception with its reason.
+maker='kt_status kt_thing_create(const char *path, kt_thing **out, kt_err *err);'
+plant base/x.h "$maker"
+expect nomem 'base/x.h: nomem: kt_thing_create is in no'
+mkdir -p tests/lint tests/base
+echo 'kt_thing_create();' >tests/base/test_base_nomem.c
+expect nomem ''
+echo 'kt_thing_create works in given memory' >tests/lint/nomem_exceptions.txt
+expect nomem 'kt_thing_create is tested'
+plant base/x.h "$maker"
+mkdir -p tests/lint
+echo 'kt_thing_create works in given memory' >tests/lint/nomem_exceptions.txt
+expect nomem ''
+echo 'kt_thing_create' >tests/lint/nomem_exceptions.txt
+expect nomem 'kt_thing_create is in no'
+echo 'kt_other_load is not there' >>tests/lint/nomem_exceptions.txt
+expect nomem 'kt_other_load is not declared'
+plant base/x.h 'kt_status kt_thing_threads(void);'
+expect nomem ''
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]
