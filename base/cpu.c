@@ -101,59 +101,73 @@ static kt_isa disabled_by_user(void) {
     return mask;
 }
 
-/* Models of one family; the ranges are those of the vendors' revision guides. */
-static const struct {
+/* Instruction sets of parts. */
+#define ISA_AVX2 KT_ISA_AVX2
+#define ISA_VNNI2 (KT_ISA_AVX2 | KT_ISA_AVXVNNI)
+#define ISA_SKX (KT_ISA_AVX2 | KT_ISA_AVX512)
+#define ISA_CLX (ISA_SKX | KT_ISA_AVX512VNNI)
+#define ISA_CPX (ISA_CLX | KT_ISA_AVX512BF16)
+#define ISA_ICX (ISA_CLX | KT_ISA_AVX512VBMI)
+#define ISA_ZEN4 (ISA_ICX | KT_ISA_AVX512BF16)
+#define ISA_ZEN5 (ISA_ZEN4 | KT_ISA_AVXVNNI)
+#define ISA_ADL (ISA_ZEN5 | KT_ISA_AVX512FP16) /* before AVX-512 was fused off */
+#define ISA_SPR (ISA_ADL | KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
+
+/* Models of one family; the ranges are those of the vendors' revision guides. Every part has `has`,
+ * unless something masks it; some have `can`. */
+static const struct part {
     const char *vendor;
     int family, first, last;
     const char *name;
+    kt_isa has, can;
 } parts[] = {
-    {"AuthenticAMD", 23, 0x00, 0x2f, "zen"},
-    {"AuthenticAMD", 23, 0x30, 0xff, "zen2"},
-    {"AuthenticAMD", 25, 0x00, 0x0f, "zen3"},
-    {"AuthenticAMD", 25, 0x10, 0x1f, "zen4"},
-    {"AuthenticAMD", 25, 0x20, 0x5f, "zen3"},
-    {"AuthenticAMD", 25, 0x60, 0x7f, "zen4"},
-    {"AuthenticAMD", 25, 0xa0, 0xaf, "zen4"},
-    {"AuthenticAMD", 26, 0x00, 0x4f, "zen5"},
-    {"AuthenticAMD", 26, 0x60, 0x7f, "zen5"},
-    {"HygonGenuine", 24, 0x00, 0xff, "dhyana"},
-    {"GenuineIntel", 6, 0x3c, 0x3c, "haswell"},
-    {"GenuineIntel", 6, 0x3f, 0x3f, "haswell"},
-    {"GenuineIntel", 6, 0x45, 0x46, "haswell"},
-    {"GenuineIntel", 6, 0x3d, 0x3d, "broadwell"},
-    {"GenuineIntel", 6, 0x47, 0x47, "broadwell"},
-    {"GenuineIntel", 6, 0x4f, 0x4f, "broadwell"},
-    {"GenuineIntel", 6, 0x56, 0x56, "broadwell"},
-    {"GenuineIntel", 6, 0x4e, 0x4e, "skylake"},
-    {"GenuineIntel", 6, 0x5e, 0x5e, "skylake"},
-    {"GenuineIntel", 6, 0x8e, 0x8e, "kabylake"},
-    {"GenuineIntel", 6, 0x9e, 0x9e, "kabylake"},
-    {"GenuineIntel", 6, 0xa5, 0xa6, "cometlake"},
-    {"GenuineIntel", 6, 0x55, 0x55, "skylake-x"}, /* cascadelake, cooperlake: refined below */
-    {"GenuineIntel", 6, 0x6a, 0x6a, "icelake"},
-    {"GenuineIntel", 6, 0x6c, 0x6c, "icelake"},
-    {"GenuineIntel", 6, 0x7d, 0x7e, "icelake-client"},
-    {"GenuineIntel", 6, 0x8c, 0x8d, "tigerlake"},
-    {"GenuineIntel", 6, 0xa7, 0xa7, "rocketlake"},
-    {"GenuineIntel", 6, 0x97, 0x97, "alderlake"},
-    {"GenuineIntel", 6, 0x9a, 0x9a, "alderlake"},
-    {"GenuineIntel", 6, 0xb7, 0xb7, "raptorlake"},
-    {"GenuineIntel", 6, 0xba, 0xba, "raptorlake"},
-    {"GenuineIntel", 6, 0xbf, 0xbf, "raptorlake"},
-    {"GenuineIntel", 6, 0xaa, 0xac, "meteorlake"},
-    {"GenuineIntel", 6, 0xbd, 0xbd, "lunarlake"},
-    {"GenuineIntel", 6, 0xc5, 0xc6, "arrowlake"},
-    {"GenuineIntel", 6, 0xb5, 0xb5, "arrowlake"},
-    {"GenuineIntel", 6, 0x8f, 0x8f, "sapphirerapids"},
-    {"GenuineIntel", 6, 0xcf, 0xcf, "emeraldrapids"},
-    {"GenuineIntel", 6, 0xad, 0xae, "graniterapids"},
-    {"GenuineIntel", 6, 0xaf, 0xaf, "sierraforest"},
+    {"AuthenticAMD", 23, 0x00, 0x2f, "zen", ISA_AVX2, ISA_AVX2},
+    {"AuthenticAMD", 23, 0x30, 0xff, "zen2", ISA_AVX2, ISA_AVX2},
+    {"AuthenticAMD", 25, 0x00, 0x0f, "zen3", ISA_AVX2, ISA_AVX2},
+    {"AuthenticAMD", 25, 0x10, 0x1f, "zen4", ISA_ZEN4, ISA_ZEN4},
+    {"AuthenticAMD", 25, 0x20, 0x5f, "zen3", ISA_AVX2, ISA_AVX2},
+    {"AuthenticAMD", 25, 0x60, 0x7f, "zen4", ISA_ZEN4, ISA_ZEN4},
+    {"AuthenticAMD", 25, 0xa0, 0xaf, "zen4", ISA_ZEN4, ISA_ZEN4},
+    {"AuthenticAMD", 26, 0x00, 0x4f, "zen5", ISA_ZEN5, ISA_ZEN5},
+    {"AuthenticAMD", 26, 0x60, 0x7f, "zen5", ISA_ZEN5, ISA_ZEN5},
+    {"HygonGenuine", 24, 0x00, 0xff, "dhyana", ISA_AVX2, ISA_AVX2},
+    {"GenuineIntel", 6, 0x3c, 0x3c, "haswell", 0, ISA_AVX2}, /* Pentiums have no AVX2 */
+    {"GenuineIntel", 6, 0x3f, 0x3f, "haswell", ISA_AVX2, ISA_AVX2},
+    {"GenuineIntel", 6, 0x45, 0x46, "haswell", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x3d, 0x3d, "broadwell", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x47, 0x47, "broadwell", ISA_AVX2, ISA_AVX2},
+    {"GenuineIntel", 6, 0x4f, 0x4f, "broadwell", ISA_AVX2, ISA_AVX2},
+    {"GenuineIntel", 6, 0x56, 0x56, "broadwell", ISA_AVX2, ISA_AVX2},
+    {"GenuineIntel", 6, 0x4e, 0x4e, "skylake", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x5e, 0x5e, "skylake", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x8e, 0x8e, "kabylake", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x9e, 0x9e, "kabylake", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0xa5, 0xa6, "cometlake", 0, ISA_AVX2},
+    {"GenuineIntel", 6, 0x55, 0x55, "skylake-x", ISA_SKX, ISA_CPX}, /* refined below */
+    {"GenuineIntel", 6, 0x6a, 0x6a, "icelake", ISA_ICX, ISA_ICX},
+    {"GenuineIntel", 6, 0x6c, 0x6c, "icelake", ISA_ICX, ISA_ICX},
+    {"GenuineIntel", 6, 0x7d, 0x7e, "icelake-client", ISA_ICX, ISA_ICX},
+    {"GenuineIntel", 6, 0x8c, 0x8d, "tigerlake", ISA_ICX, ISA_ICX},
+    {"GenuineIntel", 6, 0xa7, 0xa7, "rocketlake", ISA_ICX, ISA_ICX},
+    {"GenuineIntel", 6, 0x97, 0x97, "alderlake", ISA_VNNI2, ISA_ADL},
+    {"GenuineIntel", 6, 0x9a, 0x9a, "alderlake", ISA_VNNI2, ISA_ADL},
+    {"GenuineIntel", 6, 0xb7, 0xb7, "raptorlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xba, 0xba, "raptorlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xbf, 0xbf, "raptorlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xaa, 0xac, "meteorlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xbd, 0xbd, "lunarlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xc5, 0xc6, "arrowlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0xb5, 0xb5, "arrowlake", ISA_VNNI2, ISA_VNNI2},
+    {"GenuineIntel", 6, 0x8f, 0x8f, "sapphirerapids", ISA_SPR, ISA_SPR},
+    {"GenuineIntel", 6, 0xcf, 0xcf, "emeraldrapids", ISA_SPR, ISA_SPR},
+    {"GenuineIntel", 6, 0xad, 0xae, "graniterapids", ISA_SPR, ISA_SPR},
+    {"GenuineIntel", 6, 0xaf, 0xaf, "sierraforest", ISA_VNNI2, ISA_VNNI2},
 };
 
-static const char *part_name(const kt_cpu *cpu) {
+static const struct part *part_of(const kt_cpu_id *id) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (strcmp(parts[i].vendor, cpu->vendor) != 0 || parts[i].family != cpu->family) continue;
-        if (cpu->model >= parts[i].first && cpu->model <= parts[i].last) return parts[i].name;
+        if (strcmp(parts[i].vendor, id->vendor) != 0 || parts[i].family != id->family) continue;
+        if (id->model >= parts[i].first && id->model <= parts[i].last) return &parts[i];
     }
     return NULL;
 }
@@ -163,6 +177,64 @@ static const char *refine(const char *name, kt_isa isa) {
     if (strcmp(name, "skylake-x") != 0) return name;
     if (isa & KT_ISA_AVX512BF16) return "cooperlake";
     return isa & KT_ISA_AVX512VNNI ? "cascadelake" : name;
+}
+
+/* The part that has these instruction sets: of each vendor the first line whose sets are all there.
+ * Granite Rapids has those of Sapphire Rapids, and announces PREFETCHI and AVX10 besides. */
+static const char *name_by_features(const kt_cpu_id *id) {
+    static const struct {
+        kt_isa isa;
+        const char *intel, *amd;
+    } steps_of[] = {{KT_ISA_AMXINT8, "sapphirerapids", NULL},
+                    {KT_ISA_AMXBF16, "sapphirerapids", NULL},
+                    {KT_ISA_AVX512FP16, "sapphirerapids", NULL},
+                    {KT_ISA_AVXVNNI | KT_ISA_AVX512, "sapphirerapids", "zen5"},
+                    {KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16, "sapphirerapids", "zen4"},
+                    {KT_ISA_AVX512BF16, "cooperlake", "zen4"},
+                    {KT_ISA_AVX512VBMI, "icelake", "zen4"},
+                    {KT_ISA_AVX512VNNI, "cascadelake", "zen4"},
+                    {KT_ISA_AVX512, "skylake-x", "zen4"},
+                    {KT_ISA_AVXVNNI, "alderlake", "zen5"},
+                    {KT_ISA_AVX2, "haswell", "zen"}};
+    const bool is_amd =
+        strcmp(id->vendor, "AuthenticAMD") == 0 || strcmp(id->vendor, "HygonGenuine") == 0;
+
+    if (id->isa & (KT_ISA_AMXINT8 | KT_ISA_AMXBF16) && !is_amd &&
+        (id->has_prefetchi || id->has_avx10))
+        return "graniterapids";
+    for (size_t i = 0; i < sizeof steps_of / sizeof *steps_of; i++) {
+        const char *name = is_amd ? steps_of[i].amd : steps_of[i].intel;
+        if (name && (id->isa & steps_of[i].isa) == steps_of[i].isa) return name;
+    }
+    return "x86-64";
+}
+
+void kt_cpu_name(const kt_cpu_id *id, char name[24], char identity[128]) {
+    const struct part *p = part_of(id);
+    const char *v = id->hypervisor ? "-v" : "";
+    char sets[64];
+
+    if (p && !(id->isa & ~p->can)) {
+        const kt_isa masked = id->hypervisor ? p->has & ~id->isa : 0;
+        snprintf(name, 24, "%s%s", refine(p->name, id->isa), masked ? "-v" : "");
+        if (masked)
+            snprintf(identity, 128, "by its numbers; without %s, which the hypervisor masks",
+                     kt_isa_format(masked, sets, sizeof sets));
+        else
+            snprintf(identity, 128, "by its numbers");
+    } else if (p) {
+        snprintf(name, 24, "%s%s", name_by_features(id), v);
+        snprintf(identity, 128, "by its features: family %d model %d is %s, which has no %s",
+                 id->family, id->model, refine(p->name, id->isa),
+                 kt_isa_format(id->isa & ~p->can, sets, sizeof sets));
+    } else if (id->hypervisor) {
+        snprintf(name, 24, "%s%s", name_by_features(id), v);
+        snprintf(identity, 128, "by its features: the hypervisor shows family %d model %d",
+                 id->family, id->model);
+    } else {
+        snprintf(name, 24, "family%d-model%d", id->family, id->model);
+        snprintf(identity, 128, "by its numbers, which this build does not know");
+    }
 }
 
 static void probe_identity(kt_cpu *out) {
@@ -214,7 +286,7 @@ static void probe_caches(kt_cpu *out) {
 }
 
 void kt_cpu_probe(kt_cpu *out) {
-    const char *name;
+    kt_cpu_id id;
 
     memset(out, 0, sizeof *out);
     probe_identity(out);
@@ -222,16 +294,26 @@ void kt_cpu_probe(kt_cpu *out) {
     probe_caches(out);
     out->isa_hardware = probe_isa();
     out->isa = close_downwards(out->isa_hardware & ~disabled_by_user());
-    name = part_name(out);
-    if (name)
-        snprintf(out->microarch, sizeof out->microarch, "%s", refine(name, out->isa_hardware));
-    else
-        snprintf(out->microarch, sizeof out->microarch, "family%d-model%d", out->family,
-                 out->model);
+    id = (kt_cpu_id){.vendor = out->vendor,
+                     .family = out->family,
+                     .model = out->model,
+                     .hypervisor = out->hypervisor,
+                     .has_prefetchi = has(cpuid(7, 1).d, 14),
+                     .has_avx10 = has(cpuid(7, 1).d, 19),
+                     .isa = out->isa_hardware};
+    kt_cpu_name(&id, out->microarch, out->identity);
 }
 
 kt_isa kt_isa_available(void) {
     return close_downwards(probe_isa() & ~disabled_by_user());
+}
+
+kt_isa kt_isa_closure(kt_isa mask) {
+    kt_isa all = mask;
+
+    for (int i = 0; i < KT_ISA_COUNT; i++)
+        if (mask >> i & 1) all |= steps[i].needs; /* which are complete themselves */
+    return all;
 }
 
 const char *kt_isa_name(int bit) {

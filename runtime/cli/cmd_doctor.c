@@ -76,6 +76,7 @@ static void look_at_machine(report *r, const kt_topology *t) {
     say(r, OK, "processor", "%s (%s), %d of %d cores usable, %d LLC groups, %d NUMA nodes%s",
         cpu->brand, cpu->microarch, t->usable_cores, t->cores, t->llc_groups, t->numa_nodes,
         cpu->hypervisor ? ", virtual" : "");
+    say(r, OK, "named", "%s, %s", cpu->microarch, cpu->identity);
     kt_isa_format(cpu->isa, isa, sizeof isa);
     say(r, cpu->isa & KT_ISA_AVX2 ? OK : WARN, "instruction sets", "%s%s", isa,
         cpu->isa & KT_ISA_AVX2 ? "" : ": only scalar kernels run, expect little speed");

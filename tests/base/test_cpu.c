@@ -79,3 +79,76 @@ Test(cpu, names_round_trip) {
     cr_assert_str_eq(kt_isa_format(KT_ISA_AVX2 | KT_ISA_AVX512, text, sizeof text), "avx2+avx512");
     cr_assert_str_eq(kt_isa_format(KT_ISA_AVX2 | KT_ISA_AVX512, text, 7), "avx2+a");
 }
+
+/* --- names ----------------------------------------------------------------------------------- */
+
+#define ZEN4 \
+    (KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI | KT_ISA_AVX512BF16 | KT_ISA_AVX512VBMI)
+#define ZEN5 (ZEN4 | KT_ISA_AVXVNNI)
+#define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
+#define SAPPHIRE (ZEN5 | KT_ISA_AVX512FP16 | TILES)
+#define ICE (ZEN4 & ~KT_ISA_AVX512BF16)
+
+/* Numbers and instruction sets that CPUID may show together, and what such a machine is called. */
+Test(cpu, a_name_is_believed_only_with_the_instruction_sets_of_its_part) {
+    static const struct {
+        kt_cpu_id id;
+        const char *name, *identity;
+    } cases[] = {
+        {{"GenuineIntel", 6, 167, true, true, true, SAPPHIRE},
+         "graniterapids-v",
+         "by its features: family 6 model 167 is rocketlake, which has no"},
+        {{"GenuineIntel", 6, 167, true, false, false, SAPPHIRE}, "sapphirerapids-v", "amxint8"},
+        {{"GenuineIntel", 6, 167, false, false, false, ICE}, "rocketlake", "by its numbers"},
+        {{"GenuineIntel", 6, 173, true, true, true, SAPPHIRE}, "graniterapids", "by its numbers"},
+        {{"GenuineIntel", 6, 173, true, true, true, SAPPHIRE & ~TILES},
+         "graniterapids-v",
+         "without amxint8+amxbf16, which the hypervisor masks"},
+        {{"GenuineIntel", 6, 143, false, false, false, SAPPHIRE},
+         "sapphirerapids",
+         "by its numbers"},
+        {{"GenuineIntel", 6, 143, true, false, false, KT_ISA_AVX2}, "sapphirerapids-v", "masks"},
+        {{"GenuineIntel", 6, 6, true, false, false, ICE},
+         "icelake-v",
+         "by its features: the hypervisor shows family 6 model 6"},
+        {{"GenuineIntel", 6, 6, true, false, false, ICE | KT_ISA_AVX512FP16},
+         "sapphirerapids-v",
+         "by its features"},
+        {{"GenuineIntel", 6, 60, true, false, false, KT_ISA_AVX2 | KT_ISA_AVX512},
+         "skylake-x-v",
+         "is haswell, which has no avx512"},
+        {{"GenuineIntel", 6, 0x55, false, false, false, ICE & ~KT_ISA_AVX512VBMI},
+         "cascadelake",
+         "by its numbers"},
+        {{"GenuineIntel", 6, 0x97, false, false, false, KT_ISA_AVX2 | KT_ISA_AVXVNNI},
+         "alderlake",
+         "by its numbers"},
+        {{"GenuineIntel", 6, 0x97, false, false, false, ZEN5 | KT_ISA_AVX512FP16},
+         "alderlake",
+         "by its numbers"},
+        {{"GenuineIntel", 6, 0x97, true, false, false, SAPPHIRE}, "sapphirerapids-v", "alderlake"},
+        {{"GenuineIntel", 19, 1, false, true, true, SAPPHIRE},
+         "family19-model1",
+         "which this build does not know"},
+        {{"AuthenticAMD", 23, 1, false, false, false, KT_ISA_AVX2}, "zen", "by its numbers"},
+        {{"AuthenticAMD", 23, 49, true, false, false, KT_ISA_AVX2}, "zen2", "by its numbers"},
+        {{"AuthenticAMD", 25, 1, false, false, false, KT_ISA_AVX2}, "zen3", "by its numbers"},
+        {{"AuthenticAMD", 25, 17, true, false, false, ZEN4}, "zen4", "by its numbers"},
+        {{"AuthenticAMD", 25, 17, true, false, false, KT_ISA_AVX2}, "zen4-v", "without avx512"},
+        {{"AuthenticAMD", 26, 2, false, false, false, ZEN5}, "zen5", "by its numbers"},
+        {{"AuthenticAMD", 23, 49, true, false, false, ZEN4}, "zen4-v", "is zen2, which has no"},
+        {{"AuthenticAMD", 23, 49, true, false, false, ZEN5}, "zen5-v", "is zen2, which has no"},
+        {{"AuthenticAMD", 15, 107, true, false, false, KT_ISA_AVX2}, "zen-v", "by its features"},
+        {{"HygonGenuine", 24, 0, false, false, false, KT_ISA_AVX2}, "dhyana", "by its numbers"},
+        {{"KVMKVMKVM", 6, 6, true, false, false, 0}, "x86-64-v", "by its features"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[24], identity[128];
+        kt_cpu_name(&cases[i].id, name, identity);
+        cr_expect_str_eq(name, cases[i].name, "case %zu: %s (%s), expected %s", i, name, identity,
+                         cases[i].name);
+        cr_expect(strstr(identity, cases[i].identity), "case %zu: '%s' lacks '%s'", i, identity,
+                  cases[i].identity);
+        cr_expect(strlen(identity) < sizeof identity - 1, "case %zu: cut: '%s'", i, identity);
+    }
+}
