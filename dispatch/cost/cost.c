@@ -1,12 +1,18 @@
 /* Roofline: the larger of the time to read and the time to multiply. SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/cost/cost.h"
 
+#include <stdbool.h>
+
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 
 /* Used where nothing was measured; on the slow side for every machine that has the ISA, so that an
- * estimate does not promise more than the machine holds. Peaks: the MAC instruction once per cycle
- * at 2 GHz; scalar: one multiply-add per cycle. Stream: one DDR4 channel. */
+ * estimate does not promise more than the machine holds. Stream: one DDR4 channel. Scalar: one
+ * multiply-add per cycle at 2 GHz. Peaks: the multiply-add of 2 operations once per cycle at 2 GHz,
+ * except for two that were measured to be slower beside it (Granite Rapids, kttune probe):
+ * VDPBF16PS does an eighth of VPDPBUSD's work there (on Zen 4 half of it), so without a measurement
+ * it is never preferred to FMA; and tiles with real data do 5.8 (TDPBUSD) and 2.9 times (TDPBF16PS)
+ * VPDPBUSD's. */
 static const double fallback_stream_gbs_1t = 10, fallback_stream_gbs_all = 20;
 static const double fallback_scalar_gops = 4;
 static const double fallback_peak_gops[KT_ISA_COUNT] = {
@@ -14,11 +20,11 @@ static const double fallback_peak_gops[KT_ISA_COUNT] = {
     128,  /* avxvnni: 32 int8 */
     64,   /* avx512: 16 f32 */
     256,  /* avx512vnni: 64 int8 */
-    128,  /* avx512bf16: 32 bf16 */
+    32,   /* avx512bf16: 112 of 894 */
     256,  /* avx512vbmi: multiplies with avx512vnni */
     128,  /* avx512fp16: 32 f16 */
-    4096, /* amxint8: 16 x 16 x 64 int8 in 16 cycles */
-    2048, /* amxbf16: half of it */
+    1500, /* amxint8: 5220 of 894 */
+    730,  /* amxbf16: 2556 of 894 */
 };
 
 /* Plain bytes of one matrix; formats that only we compute with are float. */
@@ -93,43 +99,94 @@ static double peak_gops(kt_isa isa, const kt_ceilings *c) {
     return c->peak_scalar_gops > 0 ? c->peak_scalar_gops : fallback_scalar_gops;
 }
 
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+static double read_ns(double bytes, const kt_ceilings *c, int threads) {
+    return bytes / stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
+}
+
+static bool is_matrix(const kt_problem *p) {
+    return p->op == KT_OP_GEMM || p->op == KT_OP_MOE_FFN;
+}
+
 /* --- tiles --- */
 
 #define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 #define TILE_ROWS 16
 
-/* What a kernel on tiles can have of their peak (kernels/gemm/README.md): exact products per group of 32 go
- * half as deep as tiles do and are scaled by vectors, which is what takes the time; INT8 activations in two
- * planes, and halves as two bfloat16, multiply twice. */
-static double share_of_tiles(kt_numerics numerics) {
-    switch (numerics) {
-    case KT_NUM_EXACT_INT32: return 0.2;
-    case KT_NUM_F32:
-    case KT_NUM_REQUANT:
-    case KT_NUM_ACTS16: return 0.5;
-    case KT_NUM_ACTS8:
-    case KT_NUM_BF16_F32: break;
-    }
-    return 1;
+/* Rows that tiles multiply for so many: a product takes as long with one row of activations as with
+ * 16. */
+static double tile_rows(int64_t m) {
+    return (double)((m + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS);
 }
 
-/* Weights come to tiles 16 rows of activations at a time or not at all: fewer take as long. Where memory is
- * what takes the time both wait for it, but vectors fetch ahead: a tie goes to them, by a thousandth. */
-static void account_for_tiles(const kt_problem *p, const kt_variant *v, double *read_ns,
-                              double *multiply_ns) {
-    if (p->op != KT_OP_GEMM && p->op != KT_OP_MOE_FFN) return;
-    if (p->m > 0 && p->m < TILE_ROWS) *multiply_ns *= (double)TILE_ROWS / (double)p->m;
-    *multiply_ns /= share_of_tiles(v->numerics);
-    *read_ns *= 1.001;
+/* Products per product of the problem: exact ones per group of 32 go half as deep as tiles do; INT8
+ * activations in two planes, and halves as two bfloat16, multiply twice. */
+static double tile_products(kt_numerics numerics) {
+    return numerics == KT_NUM_BF16_F32 || numerics == KT_NUM_ACTS8 ? 1 : 2;
 }
 
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads) {
-    double bytes, operations, read_ns, multiply_ns;
+    double bytes, operations;
 
     if (threads < 1) threads = 1;
     kt_problem_work(p, &bytes, &operations);
-    read_ns = bytes / stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
-    multiply_ns = operations / (peak_gops(v->isa, c) * threads);
-    if (v->isa & TILES) account_for_tiles(p, v, &read_ns, &multiply_ns);
-    return read_ns > multiply_ns ? read_ns : multiply_ns;
+    if (v->isa & TILES && is_matrix(p) && p->m > 0)
+        operations *= tile_rows(p->m) / (double)p->m * tile_products(v->numerics);
+    return larger(read_ns(bytes, c, threads), operations / (peak_gops(v->isa, c) * threads));
+}
+
+/* --- what to expect --- */
+
+/* What today's kernels have of a peak, and what they do once for all rows (opening weights), in
+ * rows. */
+typedef struct habit {
+    double share, opening_rows;
+} habit;
+
+/* Fitted to one core of Granite Rapids with `kttune bench` (experts 2048 x 768, cold, 1 to 512 rows
+ * per expert; peaks 223 FMA, 894 VPDPBUSD, 5220 TDPBUSD, 2556 TDPBF16PS Gop/s). Vectors: BF16 129
+ * Gop/s at 64 rows and 42 at 4; INT8 and INT4 375 to 425 at 64 rows. Tiles: BF16 583 at 512 rows,
+ * 300 at 32; two planes 615 and 397; exact ones 322 to 460 and 281 to 433. Halves on tiles were not
+ * measured: twice the products of BF16. */
+static habit habit_of(const kt_variant *v) {
+    const bool is_float = v->numerics == KT_NUM_BF16_F32 || v->numerics == KT_NUM_F32;
+
+    if (!(v->isa & TILES)) return is_float ? (habit){0.58, 7} : (habit){0.45, 4};
+    switch (v->numerics) {
+    case KT_NUM_EXACT_INT32: return (habit){0.084, 9};
+    case KT_NUM_REQUANT:
+    case KT_NUM_ACTS16: return (habit){0.118, 16};
+    case KT_NUM_F32: return (habit){0.114, 31};
+    case KT_NUM_ACTS8:
+    case KT_NUM_BF16_F32: break;
+    }
+    return (habit){0.228, 31};
+}
+
+double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                           int threads) {
+    const habit h = habit_of(v);
+    double bytes, operations, rows, multiply_ns;
+
+    if (!is_matrix(p) || p->m < 1) return kt_cost_ns(p, v, c, threads);
+    if (threads < 1) threads = 1;
+    kt_problem_work(p, &bytes, &operations);
+    rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
+    multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
+                  (h.share * peak_gops(v->isa, c) * threads);
+    return larger(read_ns(bytes, c, threads), multiply_ns);
+}
+
+const char *kt_cost_excess(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                           int threads, double time_ns) {
+    double bytes, operations;
+
+    if (kt_cost_ns(p, v, c, threads) <= time_ns) return "";
+    kt_problem_work(p, &bytes, &operations);
+    if (read_ns(bytes, c, threads < 1 ? 1 : threads) > time_ns)
+        return " (over 100: weights came from a cache)";
+    return " (over 100: the peak was measured at a lower clock)";
 }

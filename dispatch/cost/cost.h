@@ -11,8 +11,21 @@
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations);
 
 /* Lower bound in ns for one call on `threads` threads: max(bytes / stream, operations / peak of the
- * variant's ISA). Ceilings that were not measured take conservative built-in values. Tiles count 16 rows at
- * least, and the part of their peak that the variant's kind of arithmetic can have. */
+ * variant's ISA). Ceilings that were not measured take conservative built-in values. Tiles multiply
+ * whole tiles of 16 rows, and more than once where the variant's kind of arithmetic takes several
+ * products. */
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads);
+
+/* What the call is expected to take, for choosing where nothing was measured: as the bound, but
+ * multiplying at the share of the peak, and with the work per call, that kernels of this kind were
+ * measured to have. It says from how many rows on tiles are worth it; not how good a kernel could
+ * be. */
+double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                           int threads);
+
+/* Why something ran faster than that bound: to be printed behind "123 % of the roofline". "" when
+ * it did not. */
+const char *kt_cost_excess(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                           int threads, double time_ns);
 
 #endif

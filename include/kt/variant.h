@@ -212,6 +212,7 @@ typedef struct kt_attn_call {
 
 /* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats` thousand
  * blocks of the instruction (peaks); returns operations done (2 per multiply-add) or bytes read.
+ * config holds values of the variant's parameters; NULL = their initial ones.
  *
  * Probes that have pack_gemm multiply with a library, in the form that suits it best: one call over the
  * whole matrix, on dense rows, without the scales that our own formats must apply. c[m, n] = a[m, k] *
@@ -225,6 +226,7 @@ typedef struct kt_probe_call {
     const kt_problem *problem;
     const void *a;
     void *c;
+    const kt_config *config;
 } kt_probe_call;
 
 typedef struct kt_variant {

@@ -4,13 +4,15 @@
 
 #include "kernels/probe/read_walk.h"
 
-static void read_pair(const char *p, const char *q, size_t bytes) {
+static void read_pair(const char *p, const char *q, size_t bytes, size_t ahead) {
     __m512i a = _mm512_setzero_si512(), b = a;
-    for (size_t o = 0; o < bytes; o += KT_READ_STEP)
+    for (size_t o = 0; o < bytes; o += KT_READ_STEP) {
+        if (ahead) kt_read_ask(p + o, q + o, ahead);
         for (size_t i = 0; i < KT_READ_STEP; i += sizeof a) {
             a = _mm512_or_si512(a, _mm512_loadu_si512((const void *)(p + o + i)));
             b = _mm512_or_si512(b, _mm512_loadu_si512((const void *)(q + o + i)));
         }
+    }
     __asm__ volatile("" ::"v"(a), "v"(b));
 }
 
@@ -23,7 +25,9 @@ KT_VARIANT(read_stream__avx512) = {
     .op = KT_OP_PROBE,
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "",
+    .params = kt_read_params,
+    .n_params = 1,
     .probe = probe,
 };

@@ -4,13 +4,15 @@
 
 #include "kernels/probe/read_walk.h"
 
-static void read_pair(const char *p, const char *q, size_t bytes) {
+static void read_pair(const char *p, const char *q, size_t bytes, size_t ahead) {
     __m128i a = _mm_setzero_si128(), b = a;
-    for (size_t o = 0; o < bytes; o += KT_READ_STEP)
+    for (size_t o = 0; o < bytes; o += KT_READ_STEP) {
+        if (ahead) kt_read_ask(p + o, q + o, ahead);
         for (size_t i = 0; i < KT_READ_STEP; i += sizeof a) {
             a = _mm_or_si128(a, _mm_loadu_si128((const void *)(p + o + i)));
             b = _mm_or_si128(b, _mm_loadu_si128((const void *)(q + o + i)));
         }
+    }
     __asm__ volatile("" ::"x"(a), "x"(b));
 }
 
@@ -23,7 +25,9 @@ KT_VARIANT(read_stream__scalar) = {
     .op = KT_OP_PROBE,
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_EXACT_INT32,
-    .version = 1,
+    .version = 2,
     .layout = "",
+    .params = kt_read_params,
+    .n_params = 1,
     .probe = probe,
 };

@@ -35,6 +35,9 @@ typedef struct kt_amx_config {
 /* c += a * b: a signed bytes, b unsigned bytes, c int32. */
 #define KT_AMX_DOT_SU8(c, a, b) \
     __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+/* c += a * b: a unsigned bytes, b signed bytes, c int32. */
+#define KT_AMX_DOT_US8(c, a, b) \
+    __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 /* c += a * b: signed bytes, c int32. */
 #define KT_AMX_DOT_S8(c, a, b) \
     __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")

@@ -15,6 +15,14 @@ static double floor_ns(const kt_profile_kind *k, const kt_roofline *r) {
     return reading > computing ? reading : computing;
 }
 
+/* Why the work was faster than the roofline: "" when it was not. */
+static const char *excess(double bytes, double floor_ns, double ns, const kt_roofline *r) {
+    if (floor_ns <= ns) return "";
+    return share_of(bytes, r->stream_gbs) > ns
+               ? " (over 100: bytes came from a cache)"
+               : " (over 100: the peak was measured at a lower clock)";
+}
+
 /* Sums over the kinds, and the figures that the bars are about. */
 typedef struct totals {
     double ns, ops, bytes, floor_ns;
@@ -48,7 +56,8 @@ static void print_kind(const kt_profile_kind *k, const kt_roofline *r, double to
     if (k->ops > 0)
         printf("  %8.1f Gop/s  %6.2f GB/s", share_of(k->ops, ns), share_of(k->bytes, ns));
     if (k->ops > 0 && r->stream_gbs > 0)
-        printf("  %5.1f %% of its roofline", 100 * share_of(floor_ns(k, r), ns));
+        printf("  %5.1f %% of its roofline%s", 100 * share_of(floor_ns(k, r), ns),
+               excess(k->bytes, floor_ns(k, r), ns, r));
     putchar('\n');
 }
 
@@ -64,9 +73,9 @@ static void print_details(const kt_bench_speed *s) {
     printf("  all                %8.1f Gop/s  %6.2f GB/s", share_of(t.ops, t.ns),
            share_of(t.bytes, t.ns));
     if (r->stream_gbs > 0)
-        printf("  %5.1f %% of the roofline, %.1f %% of the %s", 100 * share_of(t.floor_ns, t.ns),
+        printf("  %5.1f %% of the roofline, %.1f %% of the %s%s", 100 * share_of(t.floor_ns, t.ns),
                100 * (s->is_decode ? t.of_stream : t.of_peak),
-               s->is_decode ? "stream" : peak_names[p->unit]);
+               s->is_decode ? "stream" : peak_names[p->unit], excess(t.bytes, t.floor_ns, t.ns, r));
     printf("\n  threads wait %.1f %% (barriers, tail of phases), one works alone %.1f %%\n",
            100 * t.waiting, 100 * t.serial);
     if (p->moe_layers > 0)
@@ -118,6 +127,7 @@ void kt_bench_put(const kt_bench_speed *s, kt_json_writer *w) {
         kt_json_add_fixed(w, "roofline", share_of(t.floor_ns, t.ns), 4);
         kt_json_add_fixed(w, "of_stream", t.of_stream, 4);
         kt_json_add_fixed(w, "of_peak", t.of_peak, 4);
+        kt_json_add_string(w, "over", excess(t.bytes, t.floor_ns, t.ns, r));
         kt_json_add_fixed(w, "stream_gbs", r->stream_gbs, 2);
         kt_json_add_fixed(w, "peak_int8_gops", r->peak_gops[KT_UNIT_INT8], 1);
         kt_json_add_fixed(w, "peak_bf16_gops", r->peak_gops[KT_UNIT_BF16], 1);

@@ -74,8 +74,10 @@ static kt_status measure_roofline(bench *b, const flags *f, kt_err *err) {
     KT_TRY(kt_engine_measure_roofline(b->engine, &now, err));
     if (now.stream_gbs < b->roofline.stream_gbs) now.stream_gbs = b->roofline.stream_gbs;
     for (int u = 0; u < KT_UNIT_COUNT; u++)
-        if (now.peak_gops[u] < b->roofline.peak_gops[u])
+        if (now.peak_gops[u] < b->roofline.peak_gops[u]) {
             now.peak_gops[u] = b->roofline.peak_gops[u];
+            now.probe[u] = b->roofline.probe[u];
+        }
     b->roofline = now;
     return KT_OK;
 }
@@ -180,9 +182,11 @@ static void print_text(const bench *b, const flags *f) {
     if (*b->info.node_line) printf("%s\n", b->info.node_line);
     if (f->engine.synthetic) print_synthetic(b);
     if (f->ops)
-        printf("ceilings: read stream %.1f GB/s, int8 %.0f, bf16 %.0f, f32 %.0f Gop/s\n",
-               r->stream_gbs, r->peak_gops[KT_UNIT_INT8], r->peak_gops[KT_UNIT_BF16],
-               r->peak_gops[KT_UNIT_F32]);
+        printf("ceilings: read stream %.1f GB/s, int8 %.0f Gop/s (%s), bf16 %.0f (%s), f32 %.0f "
+               "(%s)\n",
+               r->stream_gbs, r->peak_gops[KT_UNIT_INT8], r->probe[KT_UNIT_INT8],
+               r->peak_gops[KT_UNIT_BF16], r->probe[KT_UNIT_BF16], r->peak_gops[KT_UNIT_F32],
+               r->probe[KT_UNIT_F32]);
     for (int i = 0; i < b->n_speeds; i++) kt_bench_print(&b->speeds[i], f->ops);
     if (b->perplexity.windows)
         printf("perplexity %.6f  nll %.6f  tokens %lld  windows %lld  counted %lld\n",

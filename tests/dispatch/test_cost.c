@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "dispatch/cost/cost.h"
 
@@ -91,4 +92,18 @@ Test(cost, grows_with_rows_and_shrinks_with_threads) {
         cr_assert_leq(kt_cost_ns(&p, &v, &none, 4), ns);
         before = ns;
     }
+}
+
+/* More than the roofline is a claim that needs its reason beside it. */
+Test(cost, names_why_something_is_faster_than_its_bound) {
+    const kt_variant v = {.name = "v", .op = KT_OP_GEMM, .isa = KT_ISA_AVX512VNNI};
+    kt_ceilings c = {.stream_gbs_1t = 20, .stream_gbs_all = 30};
+    kt_problem p = {.op = KT_OP_GEMM, .weights = KT_W_BF16, .m = 1, .n = 1000, .k = 1000};
+
+    c.peak_gops[3] = 400;
+    cr_expect_str_eq(kt_cost_excess(&p, &v, &c, 1, 1e5), "");
+    cr_expect_str_eq(kt_cost_excess(&p, &v, &c, 1, 2e5), "");
+    cr_expect_not_null(strstr(kt_cost_excess(&p, &v, &c, 1, 0.99e5), "from a cache"));
+    p.m = 1000;
+    cr_expect_not_null(strstr(kt_cost_excess(&p, &v, &c, 1, 4.9e6), "lower clock"));
 }

@@ -512,7 +512,7 @@ Test(amx, every_broken_rule_faults_with_its_name) {
             cr_assert_not_null(strstr(fault.reason, v.reason), "rule %zu: '%s', want '%s'", i,
                                fault.reason, v.reason);
     }
-    cr_assert_gt(kt_amx_executed(), 20);
+    if (!kt_amx_is_native()) cr_assert_gt(kt_amx_executed(), 20);
 }
 
 static void in_order(void *arg) {

@@ -17,6 +17,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
+#include "kernels/probe/peak_tiles.h"
 #include "tests/kernels/variant_walk.h"
 #include "tests/support/amx_emulator.h"
 #include "tests/support/skip.h"
@@ -259,6 +260,54 @@ Test(amx_gemm, requantised_int4_keeps_the_accuracy_bar) {
         cr_assert(error > 0 && error <= 0.015, "%s: error %.4f", kt_act_format_name(acts[i]),
                   error);
     }
+}
+
+extern const kt_variant kt_variant_peak_tdpbusd__amxint8, kt_variant_peak_tdpbf16__amxbf16;
+
+/* The share of a peak that a kernel has is wrong by whatever a probe counts wrongly. */
+Test(amx_probe, does_the_products_that_it_counts, .timeout = 60) {
+    const struct {
+        const kt_variant *probe;
+        double operations; /* of a product */
+    } cases[] = {{&kt_variant_peak_tdpbusd__amxint8, 16 * 16 * 64 * 2},
+                 {&kt_variant_peak_tdpbf16__amxbf16, 16 * 16 * 32 * 2}};
+
+    start();
+    for (int i = 0; i < 2; i++)
+        for (int64_t repeats = 1; repeats <= 2; repeats++) {
+            const kt_probe_call call = {.repeats = repeats};
+            const int64_t blocks = repeats * KT_PEAK_BLOCKS;
+            const uint64_t before = kt_amx_executed();
+            const double work = cases[i].probe->probe(&call);
+
+            cr_expect_eq(work, (double)blocks * KT_PEAK_PRODUCTS * cases[i].operations, "%s: %g",
+                         cases[i].probe->name, work);
+            /* A configuration, four empty sums, a release. */
+            if (!kt_amx_is_native())
+                cr_expect_eq(kt_amx_executed() - before,
+                             (uint64_t)(blocks * KT_PEAK_INSTRUCTIONS + 6), "%s ran %llu",
+                             cases[i].probe->name,
+                             (unsigned long long)(kt_amx_executed() - before));
+        }
+}
+
+/* Zeros and denormals let the tile unit run faster than any model does. */
+Test(amx_probe, multiplies_many_different_normal_numbers) {
+    static kt_peak_operands o;
+    static bool seen[1 << 16];
+    int n = 0;
+
+    kt_peak_fill(&o, KT_PEAK_BF16_KEEP, KT_PEAK_BF16_SET);
+    for (size_t i = 0; i < KT_PEAK_OPERAND_BYTES / 2; i++)
+        for (int which = 0; which < 2; which++) {
+            uint16_t x;
+            memcpy(&x, (which ? o.b : o.a) + 2 * i, 2);
+            cr_assert((x >> 7 & 255) >= 112 && (x >> 7 & 255) <= 127, "%zu: %04x", i, x);
+            n += !seen[x];
+            seen[x] = true;
+        }
+    /* 8192 draws of 4096 numbers meet all but one in e^2 of them. */
+    cr_expect(n > 3400 && n < 3700, "%d different numbers", n);
 }
 
 Test(amx_variants, are_refused_with_a_reason_where_the_cpu_lacks_tiles) {

@@ -40,6 +40,13 @@ Test(probe, every_usable_probe_does_what_it_counts) {
         cr_expect(r > 0.01 && r < 1e5, "%s: %g per ns", v->name, r);
         if (strncmp(v->name, "read_stream", 11) == 0)
             cr_expect(work1 == 40.0 * (double)bytes, "%s: %g bytes", v->name, work1);
+        for (int32_t c = 0; strncmp(v->name, "read_stream", 11) == 0 && c < v->params[0].count;
+             c++) {
+            const kt_config config = {{v->params[0].values[c]}};
+            kt_probe_call ahead = once; /* prefetches past the end touch the inaccessible page */
+            ahead.config = &config;
+            cr_expect_eq(v->probe(&ahead), work1, "%s prefetch=%d", v->name, (int)config.value[0]);
+        }
         n++;
     }
     cr_assert(n >= 2, "only %d probes are usable", n);

@@ -159,8 +159,7 @@ static kt_status measure(const kt_workbench *b, const kt_problem *p, const kt_du
 }
 
 /* A library names the least that it needs and takes the best that there is for its arithmetic. */
-static double roofline_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
-                          int threads) {
+static kt_variant at_its_best(const kt_variant *v) {
     kt_variant best = *v;
     kt_isa with = KT_ISA_AVX2 | KT_ISA_AVX512;
 
@@ -168,7 +167,7 @@ static double roofline_ns(const kt_problem *p, const kt_variant *v, const kt_cei
     if (v->numerics == KT_NUM_EXACT_INT32)
         with |= KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8;
     if (strstr(v->name, "__lib")) best.isa |= with & kt_isa_available();
-    return kt_cost_ns(p, &best, c, threads);
+    return best;
 }
 
 static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_duel_result *r,
@@ -178,12 +177,14 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_d
     printf("%s, cold weights\n", kt_cell_key(p, (int)o->threads, key, sizeof key));
     for (int i = 0; i < r->n; i++) {
         double half = 50 * (r->spread[i].high - r->spread[i].low) / r->p25_ns[i];
-        double bound = roofline_ns(p, r->choice[i].variant, c, (int)o->threads);
+        kt_variant best = at_its_best(r->choice[i].variant);
+        double bound = kt_cost_ns(p, &best, c, (int)o->threads);
         printf("%c  %s  %.1f us +-%.1f %%  min %.1f  %.1f GB/s  %.1f Gop/s  %.0f %% of the "
-               "roofline  [verified]\n",
+               "roofline%s  [verified]\n",
                'A' + i, kt_contender_name(&r->choice[i], name[i], sizeof name[i]),
                r->p25_ns[i] / 1e3, half, r->least_ns[i] / 1e3, r->bytes[i] / r->p25_ns[i],
-               r->operations / r->p25_ns[i], 100 * bound / r->p25_ns[i]);
+               r->operations / r->p25_ns[i], 100 * bound / r->p25_ns[i],
+               kt_cost_excess(p, &best, c, (int)o->threads, r->p25_ns[i]));
     }
     if (r->n == 2)
         printf("speed of A over B %+.2f %% (99 %% interval %+.2f .. %+.2f %%)%s\n",

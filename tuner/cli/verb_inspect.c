@@ -163,8 +163,9 @@ static void print_bench(const inspection *x, const kt_duel_options *o) {
            kt_cell_key(&r->problem, (int)o->threads, key, sizeof key), ns / 1e3,
            50 * (r->spread[0].high - r->spread[0].low) / ns, r->rounds, r->voided);
     printf("%.1f GB/s of %.1f the machine reads, %.1f Gop/s; roofline bound %.1f us: at %.0f %% "
-           "of the roofline\n",
-           r->bytes[0] / ns, stream, r->operations / ns, bound / 1e3, 100 * bound / ns);
+           "of the roofline%s\n",
+           r->bytes[0] / ns, stream, r->operations / ns, bound / 1e3, 100 * bound / ns,
+           kt_cost_excess(&r->problem, x->variant, &x->ceilings, (int)o->threads, ns));
     print_counters(x);
 }
 

@@ -7,24 +7,11 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/pool.h"
+#include "dispatch/registry/probes.h"
 #include "tuner/measure/rounds.h"
 #include "tuner/measure/stats.h"
 
 enum { MIB = 1 << 20 };
-
-const kt_variant *kt_probe_peak(const kt_registry *registry, const char *prefix) {
-    const kt_variant *best = NULL;
-    for (size_t i = 0; i < kt_registry_count(registry); i++) {
-        const kt_variant *v = kt_registry_at(registry, i);
-        if (v->op != KT_OP_PROBE || strncmp(v->name, prefix, strlen(prefix)) != 0) continue;
-        if (!best || v->isa > best->isa) best = v;
-    }
-    return best;
-}
-
-const kt_variant *kt_probe_stream(const kt_registry *registry) {
-    return kt_probe_peak(registry, "read_stream");
-}
 
 double kt_probe_peak_gops(const kt_variant *v, int64_t ns) {
     kt_probe_call call = {.repeats = 1};
@@ -43,6 +30,7 @@ double kt_probe_peak_gops(const kt_variant *v, int64_t ns) {
 /* Reading windows of a buffer one after the other; one task per thread. */
 typedef struct reader {
     const kt_variant *stream;
+    kt_config config; /* of the stream */
     const char *data;
     size_t bytes, window, at; /* window: bytes per sample, all threads together */
     int n_tasks;
@@ -53,8 +41,10 @@ static void read_task(void *arg, int64_t begin, int64_t end, int tid) {
     size_t share = r->window / (size_t)r->n_tasks / 4096 * 4096;
     (void)tid;
     for (int64_t i = begin; i < end; i++) {
-        kt_probe_call call = {
-            .data = r->data + r->at + (size_t)i * share, .bytes = share, .repeats = 1};
+        kt_probe_call call = {.data = r->data + r->at + (size_t)i * share,
+                              .bytes = share,
+                              .repeats = 1,
+                              .config = &r->config};
         r->stream->probe(&call);
     }
 }
@@ -83,6 +73,33 @@ static double read_gbs(reader *r, kt_pool *pool, int64_t ns) {
     do x[n++] = read_window(r, pool);
     while (n < KT_MAX_SAMPLES && (n < 5 || kt_clock_ns() < end));
     return kt_quantile(x, n, 0.75);
+}
+
+/* Reading with one distance of prefetch for a while. */
+typedef struct distance_trial {
+    reader *r;
+    kt_pool *pool;
+    int64_t ns;
+} distance_trial;
+
+static double rate_of_distance(void *arg, const kt_config *config) {
+    distance_trial *t = arg;
+    double x[KT_MAX_SAMPLES];
+    int n = 0;
+    const int64_t end = kt_clock_ns() + t->ns;
+
+    t->r->config = *config;
+    do x[n++] = read_window(t->r, t->pool);
+    while (n < KT_MAX_SAMPLES && kt_clock_ns() < end);
+    return kt_quantile(x, n, 0.75);
+}
+
+/* The stream is what the best distance gives; which one that is depends on the number of threads.
+ */
+static double read_best_gbs(reader *r, kt_pool *pool, int64_t ns) {
+    distance_trial t = {r, pool, ns / 8};
+    r->config = kt_probe_best_config(r->stream, rate_of_distance, &t);
+    return read_gbs(r, pool, ns);
 }
 
 /* The curve, and the footprint from which reads come from memory: the smallest one whose speed is
@@ -119,17 +136,22 @@ static kt_status measure_streams(reader *r, const kt_topology *topology, bool qu
     memset(buffer.data, 1, large);
     r->data = buffer.data;
     r->n_tasks = 1;
+    r->bytes = large;
+    r->window = 16 * (size_t)MIB;
+    out->ceilings.stream_gbs_1t = read_best_gbs(r, NULL, slice);
+    out->stream_ahead[0] = r->config.value[0];
     measure_curve(r, large, slice / 8, out);
     r->bytes = large;
     r->window = 16 * (size_t)MIB;
     r->at = 0;
-    out->ceilings.stream_gbs_1t = read_gbs(r, NULL, slice);
     out->ceilings.stream_gbs_all = out->ceilings.stream_gbs_1t;
+    out->stream_ahead[1] = out->stream_ahead[0];
     out->ceilings.threads_all = topology->usable_cores;
     if (topology->usable_cores > 1 && kt_pool_create(&options, &pool, err) == KT_OK) {
         r->n_tasks = kt_pool_threads(pool);
         out->ceilings.threads_all = r->n_tasks;
-        out->ceilings.stream_gbs_all = read_gbs(r, pool, slice);
+        out->ceilings.stream_gbs_all = read_best_gbs(r, pool, slice);
+        out->stream_ahead[1] = r->config.value[0];
         kt_pool_destroy(pool);
     }
     kt_buffer_destroy(&buffer);
@@ -139,7 +161,7 @@ static kt_status measure_streams(reader *r, const kt_topology *topology, bool qu
     r->bytes = large / 2;
     r->at = 0;
     r->n_tasks = 1;
-    out->ceilings.stream_small_gbs_1t = read_gbs(r, NULL, slice);
+    out->ceilings.stream_small_gbs_1t = read_best_gbs(r, NULL, slice);
     kt_buffer_destroy(&buffer);
     return KT_OK;
 }
@@ -195,7 +217,11 @@ static kt_status noise_on_new_buffer(reader *r, int64_t ns, kt_ceilings *out, kt
     kt_status st;
     KT_TRY(kt_buffer_create(256 * (size_t)MIB, KT_PAGES_ADVISED, -1, &buffer, err));
     memset(buffer.data, 1, buffer.bytes);
-    *r = (reader){.stream = r->stream, .data = buffer.data, .bytes = buffer.bytes, .n_tasks = 1};
+    *r = (reader){.stream = r->stream,
+                  .config = kt_config_initial(r->stream),
+                  .data = buffer.data,
+                  .bytes = buffer.bytes,
+                  .n_tasks = 1};
     r->window = 4 * (size_t)MIB; /* at 30 GB/s the 150 us of a typical sample */
     st = measure_noise(r, ns, out, err);
     kt_buffer_destroy(&buffer);
@@ -205,7 +231,7 @@ static kt_status noise_on_new_buffer(reader *r, int64_t ns, kt_ceilings *out, kt
 kt_status kt_ceilings_measure(const kt_registry *registry, const kt_topology *topology, bool quick,
                               kt_machine_report *out, kt_err *err) {
     int64_t start = kt_clock_ns();
-    reader r = {.stream = kt_probe_stream(registry)};
+    reader r = {.stream = kt_probe_find(registry, "read_stream", ~(kt_isa)0)};
 
     memset(out, 0, sizeof *out);
     if (!r.stream)

@@ -21,18 +21,13 @@ typedef struct kt_machine_report {
         size_t bytes;
         double gbs;
     } curve[KT_CURVE_POINTS];
-    double seconds; /* the measurement took */
+    int32_t stream_ahead[2]; /* bytes of prefetch with which one thread, all threads read fastest */
+    double seconds;          /* the measurement took */
 } kt_machine_report;
 
 /* Fill out; at most 8 s, 3 s when quick. Uses the registry's KT_OP_PROBE variants. */
 kt_status kt_ceilings_measure(const kt_registry *registry, const kt_topology *topology, bool quick,
                               kt_machine_report *out, kt_err *err);
-
-/* The widest usable read-stream probe, or NULL. */
-const kt_variant *kt_probe_stream(const kt_registry *registry);
-/* Usable peak probe whose name starts with `prefix` ("peak_dpbusd") and has the largest ISA, or
- * NULL. */
-const kt_variant *kt_probe_peak(const kt_registry *registry, const char *prefix);
 
 /* Operations per second / 1e9 of a peak probe over about `ns` of time. */
 double kt_probe_peak_gops(const kt_variant *v, int64_t ns);

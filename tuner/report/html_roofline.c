@@ -182,6 +182,7 @@ static void draw_point(const kt_export_input *in, FILE *to, size_t i, int colour
                        double x, double y) {
     const kt_table_row *r = &in->table->rows[i];
     const kt_variant *v = kt_registry_find(in->registry, r->variant);
+    const kt_ceilings *c = &in->table->fingerprint.ceilings;
     char key[KT_CELL_KEY_BYTES];
     point p = {0, 0};
 
@@ -193,9 +194,9 @@ static void draw_point(const kt_export_input *in, FILE *to, size_t i, int colour
     kt_html_text(to, kt_cell_key(&r->problem, r->threads, key, sizeof key));
     fprintf(to, "\n%.1f us, %.1f Gop/s", r->time_ns / 1e3, p.gops);
     if (v)
-        fprintf(to, ", %.0f %% of the roofline",
-                100 * kt_cost_ns(&r->problem, v, &in->table->fingerprint.ceilings, r->threads) /
-                    r->time_ns);
+        fprintf(to, ", %.0f %% of the roofline%s",
+                100 * kt_cost_ns(&r->problem, v, c, r->threads) / r->time_ns,
+                kt_cost_excess(&r->problem, v, c, r->threads, r->time_ns));
     fputc('\n', to);
     kt_html_text(to, r->variant);
     fputs("</title></circle>\n", to);

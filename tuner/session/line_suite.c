@@ -8,12 +8,11 @@
 /* 512 tokens are 32 rows per expert. */
 static const kt_suite_spec specs[] = {
     {"int4_g32_decode_of_stream", KT_W_INT4_G32, KT_OF_STREAM, QWEN, .m = 1, .bar = 0.85},
-    {"int8_32rows_of_vnni_peak", KT_W_INT8_CHANNEL, KT_OF_PEAK, QWEN, .spread_tokens = 512,
-     .bar = 0.60},
+    {"int8_32rows_of_peak", KT_W_INT8_CHANNEL, KT_OF_PEAK, QWEN, .spread_tokens = 512, .bar = 0.60},
     {"int8_decode_of_stream", KT_W_INT8_CHANNEL, KT_OF_STREAM, QWEN, .m = 1},
     {"bf16_decode_of_stream", KT_W_BF16, KT_OF_STREAM, QWEN, .m = 1},
-    {"int4_g32_32rows_of_vnni_peak", KT_W_INT4_G32, KT_OF_PEAK, QWEN, .spread_tokens = 512},
-    {"bf16_32rows_of_bf16_peak", KT_W_BF16, KT_OF_PEAK, QWEN, .spread_tokens = 512},
+    {"int4_g32_32rows_of_peak", KT_W_INT4_G32, KT_OF_PEAK, QWEN, .spread_tokens = 512},
+    {"bf16_32rows_of_peak", KT_W_BF16, KT_OF_PEAK, QWEN, .spread_tokens = 512},
 };
 
 const kt_suite kt_suite_line = {

@@ -1,10 +1,12 @@
 /* Expert rows of the bench suites: a layer and the ceilings of the machine take turns over the same memory.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "dispatch/registry/probes.h"
 #include "kernels/formats/format.h"
 #include "tuner/measure/ceilings.h"
 #include "tuner/measure/trial.h"
@@ -23,6 +25,7 @@ typedef struct duel {
     double work[N_CONTENDERS];             /* of one unit of the kernel: bytes; operations */
     const kt_cold_bank *bank;              /* for the stream */
     int64_t at, window;                    /* slots it reads next; of one call of the kernel */
+    kt_config ahead;                       /* of the stream: its best distance of prefetch */
     int64_t repeats;                       /* of the peak probe, for about 5 ms */
     double operations;                     /* of its last task */
     int role[N_CONTENDERS], n;             /* of the contenders of the rounds */
@@ -40,7 +43,8 @@ static void stream_task(void *arg, int64_t begin, int64_t end, int tid) {
     size_t share = stream_share(d);
     (void)tid;
     for (int64_t i = begin; i < end; i++) {
-        kt_probe_call call = {.data = data + (size_t)i * share, .bytes = share, .repeats = 1};
+        kt_probe_call call = {
+            .data = data + (size_t)i * share, .bytes = share, .repeats = 1, .config = &d->ahead};
         d->probe[STREAM]->probe(&call);
     }
 }
@@ -98,33 +102,53 @@ static void fill_row(const duel *d, const kt_samples *samples, kt_suite_row *row
 }
 
 /* Sums of VPMADDWD by the faster of two ways to add them (kernels/probe). */
-static const kt_variant *peak_of_words(const kt_registry *registry) {
+static const kt_variant *peak_of_words(const kt_registry *registry, kt_isa isa) {
     enum { NS = 5000000 };
-    const kt_variant *ints = kt_probe_peak(registry, "peak_maddubs_words__");
-    const kt_variant *floats = kt_probe_peak(registry, "peak_maddubs_words_floats__");
+    const kt_variant *ints = kt_probe_find(registry, "peak_maddubs_words__", isa);
+    const kt_variant *floats = kt_probe_find(registry, "peak_maddubs_words_floats__", isa);
     if (!ints || !floats) return ints ? ints : floats;
     return kt_probe_peak_gops(floats, NS) > kt_probe_peak_gops(ints, NS) ? floats : ints;
 }
 
-/* The peak of the best instruction for these operands that the registry has. Without VNNI, 8-bit codes
- * take another than smaller ones (kernels/probe). */
-static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *q) {
+/* The peak of the instruction that the kernel multiplies with: of tiles when it is on tiles, else
+ * the widest within the instruction sets it names. A library names the least that it needs and
+ * takes what it finds, so for it everything counts. Without VNNI, 8-bit codes take another than
+ * smaller ones (kernels/probe). */
+static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *q,
+                                 const kt_variant *kernel) {
     const bool is_int8 = q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2;
     const bool is_wide = kt_format_find(q->weights)->bits >= 8;
+    const kt_isa isa = strstr(kernel->name, "__lib") ? ~(kt_isa)0 : kt_isa_closure(kernel->isa);
     const kt_variant *v = NULL;
-    if (is_int8) v = kt_probe_peak(registry, "peak_dpbusd");
+    if (is_int8) v = kt_probe_find(registry, "peak_tdpbusd", isa);
+    if (is_int8 && !v) v = kt_probe_find(registry, "peak_dpbusd", isa);
     if (is_int8 && !v)
-        v = is_wide ? peak_of_words(registry) : kt_probe_peak(registry, "peak_maddubs__");
-    if (q->acts == KT_A_BF16) v = kt_probe_peak(registry, "peak_dpbf16");
-    if (!v) v = kt_probe_peak(registry, "peak_fma");
-    return v ? v : kt_probe_peak(registry, "peak_");
+        v = is_wide ? peak_of_words(registry, isa) : kt_probe_find(registry, "peak_maddubs__", isa);
+    if (q->acts == KT_A_BF16) v = kt_probe_find(registry, "peak_tdpbf16", isa);
+    if (q->acts == KT_A_BF16 && !v) v = kt_probe_find(registry, "peak_dpbf16", isa);
+    if (!v) v = kt_probe_find(registry, "peak_fma", isa);
+    return v ? v : kt_probe_find(registry, "peak_", isa);
+}
+
+/* Reading the bank with one distance of prefetch for some milliseconds. */
+static double rate_of_distance(void *arg, const kt_config *config) {
+    enum { NS = 2000000 };
+    duel *d = arg;
+    double best = 0;
+    const int64_t end = kt_clock_ns() + NS;
+
+    d->ahead = *config;
+    do best = fmax(best, run_ceiling(d, STREAM));
+    while (kt_clock_ns() < end);
+    return best;
 }
 
 static kt_status find_probes(duel *d, const kt_suite_bench *s, const kt_suite_spec *spec,
-                             const kt_problem *problem, kt_err *err) {
+                             const kt_problem *problem, const kt_variant *kernel, kt_err *err) {
     d->n = 1;
-    if (spec->of != KT_OF_PEAK) d->probe[STREAM] = kt_probe_stream(s->registry);
-    if (spec->of != KT_OF_STREAM) d->probe[PEAK] = peak_of(s->registry, problem);
+    if (spec->of != KT_OF_PEAK)
+        d->probe[STREAM] = kt_probe_find(s->registry, "read_stream", ~(kt_isa)0);
+    if (spec->of != KT_OF_STREAM) d->probe[PEAK] = peak_of(s->registry, problem, kernel);
     if ((spec->of != KT_OF_PEAK && !d->probe[STREAM]) ||
         (spec->of != KT_OF_STREAM && !d->probe[PEAK]))
         return kt_fail(err, KT_E_NOT_FOUND, "no usable probe variant");
@@ -135,6 +159,15 @@ static kt_status find_probes(duel *d, const kt_suite_bench *s, const kt_suite_sp
         run_ceiling(d, PEAK);
     }
     return KT_OK;
+}
+
+/* The kernel and, where its figure is a part of a peak, the instruction that the peak is of. */
+static void name_contender(const duel *d, const kt_choice *best, kt_suite_row *row) {
+    char name[KT_CONTENDER_NAME_BYTES];
+
+    kt_contender_name(best, name, sizeof name);
+    snprintf(row->contender, sizeof row->contender, "%.120s%s%.48s", name,
+             d->probe[PEAK] ? " of " : "", d->probe[PEAK] ? d->probe[PEAK]->name : "");
 }
 
 /* Of spread tokens the experts themselves are the rotation, each with its own bytes. Else whole calls fill it: kernel
@@ -183,14 +216,15 @@ static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *s
     kt_status st;
 
     KT_TRY(kt_suite_pick(s, s->registry, &problem, threads, &best, err));
-    kt_contender_name(&best, row->contender, sizeof row->contender);
     KT_TRY(kt_suite_encoder(s, s->registry, &problem, threads, &encoder, err));
     setup.encode = encoder.variant;
-    KT_TRY(find_probes(&d, s, spec, &problem, err));
+    KT_TRY(find_probes(&d, s, spec, &problem, best.variant, err));
+    name_contender(&d, &best, row);
     st = kt_banks_get(&banks, &problem, best.variant, slots_of(spec, &problem, best.variant), &bank,
                       err);
     if (st == KT_OK) {
         d.bank = bank;
+        if (d.probe[STREAM]) d.ahead = kt_probe_best_config(d.probe[STREAM], rate_of_distance, &d);
         d.at = bank->n_slots / d.window / 2 * d.window;
         st = compare(&d, s, &setup, seconds, row, err);
     }
