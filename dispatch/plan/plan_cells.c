@@ -1,6 +1,7 @@
 /* What is known about each m bucket: rows of the table, else the nearest shape, else the roofline.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -39,7 +40,7 @@ int kt_variant_preferred(const kt_variant *a, const kt_variant *b) {
     if (a_rounds != b_rounds) return b_rounds;
     if (is_library(a) != is_library(b)) return is_library(b);
     if (a->isa != b->isa) return a->isa > b->isa; /* steps are numbered by width */
-    return strcmp(a->name, b->name) < 0;
+    return a->rank > b->rank;
 }
 
 static int comes_before(const kt_candidate *a, const kt_candidate *b) {
@@ -83,20 +84,19 @@ static int slot_of(const kt_planner *p, const kt_cell *cell, const kt_variant *v
     return i;
 }
 
-void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
-                         const char *layout, kt_cell *out) {
-    out->m = problem->m;
-    out->source = KT_CELL_ROOFLINE;
-    out->n = 0;
+/* The variants with a rank, or those without one. */
+static void add_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
+                            const char *layout, bool is_proven, kt_cell *out) {
     for (size_t i = 0; i < kt_registry_count(p->registry); i++) {
         const kt_variant *v = kt_registry_at(p->registry, i);
         kt_candidate c = {{v, kt_config_initial(v)}, 0};
         int slot;
 
+        if ((v->rank > 0) != is_proven) continue;
         if (layout && strcmp(layout, kt_layout_of(v)) != 0) continue;
         if (kt_planner_refuses(p, v)) continue;
         if (kt_variant_accepts(v, problem, &c.choice.config, NULL) != KT_OK) continue;
-        c.time_ns = kt_cost_ns(problem, v, &p->ceilings, threads);
+        c.time_ns = kt_cost_expected_ns(problem, v, &p->ceilings, threads);
         if (v->numerics == KT_NUM_REQUANT && problem->m >= requant_rows) c.time_ns *= requant_time;
         slot = slot_of(p, out, v);
         if (slot < out->n) {
@@ -107,6 +107,15 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
         }
         cell_add(out, &c);
     }
+}
+
+void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
+                         const char *layout, kt_cell *out) {
+    out->m = problem->m;
+    out->source = KT_CELL_ROOFLINE;
+    out->n = 0;
+    add_by_roofline(p, problem, threads, layout, true, out);
+    if (out->n == 0) add_by_roofline(p, problem, threads, layout, false, out);
 }
 
 /* --- rows --- */

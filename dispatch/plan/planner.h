@@ -63,7 +63,7 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
                           int64_t max_m, kt_cells *out, kt_err *err);
 
 /* Candidates by the roofline alone for problem->m: per layout the fastest, at equal times the
- * preferred one. layout NULL = any. */
+ * preferred one; without a rank only where no variant has one. layout NULL = any. */
 void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
                          const char *layout, kt_cell *out);
 
@@ -72,7 +72,7 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
 int kt_layer_denies(const kt_table *table, const kt_table_row *row);
 
 /* Does a come before b where nothing else tells them apart? Exact arithmetic first, then ours
- * before a library's, then the widest instruction set, then the name. */
+ * before a library's, then the widest instruction set, then the higher rank. */
 int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
 
 /* Mean time over the buckets of what has this layout and this class of bits (NULL = any), relative to the

@@ -3,13 +3,13 @@
 #include "kernels/formats/format.h"
 
 /* The widest instruction set among the vector kernels; steps are numbered by width. Tiles do not count: they
- * take few rows to no purpose, and an encoding must suit any number. */
+ * take few rows to no purpose, and an encoding must suit any number. Nor do unproven variants. */
 static kt_isa widest(const kt_registry *r, kt_op op, kt_weight_format weights, kt_act_format acts) {
     kt_isa isa = 0;
 
     for (size_t i = 0; i < kt_registry_count(r); i++) {
         const kt_variant *v = kt_registry_at(r, i);
-        if (v->isa & (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)) continue;
+        if (v->isa & (KT_ISA_AMXINT8 | KT_ISA_AMXBF16) || v->rank == 0) continue;
         if (v->op == op && v->weights & 1u << weights && v->acts & 1u << acts && v->isa > isa)
             isa = v->isa;
     }

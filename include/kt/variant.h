@@ -243,6 +243,10 @@ typedef struct kt_variant {
     const char *bits;
     int32_t version;    /* bump when speed or numbers change: tuned rows of other versions lapse */
     const char *layout; /* packed layout id, e.g. "p64"; equal ids = byte-identical packing */
+    /* Of variants that an estimate takes for equal, the one of higher rank runs where nothing was
+     * measured. 0 = unproven, as `kttune new` writes it: never a default while a variant with a
+     * rank accepts the problem. The tuner races it all the same. */
+    int32_t rank;
     const kt_param *params;
     int32_t n_params;
 

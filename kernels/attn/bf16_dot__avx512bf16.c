@@ -35,6 +35,7 @@ KT_VARIANT(bf16_dot__avx512bf16) = {
     .bits = "dot",
     .version = 3,
     .layout = "",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_attn_accepts,

@@ -263,6 +263,7 @@ KT_VARIANT(bf16_dot__avx512vbmi) = {
     .bits = "dot-codes",
     .version = 3,
     .layout = "",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_attn_accepts,

@@ -260,6 +260,7 @@ KT_VARIANT(bf16_online__avx2) = {
     .bits = "online256",
     .version = 2,
     .layout = "",
+    .rank = 1,
     .params = kt_attn_params,
     .n_params = KT_ATTN_N_PARAMS,
     .accepts = accepts,

@@ -227,6 +227,7 @@ KT_VARIANT(bf16_online__avx512) = {
     .bits = "online512",
     .version = 2,
     .layout = "",
+    .rank = 1,
     .params = kt_attn_params,
     .n_params = KT_ATTN_N_PARAMS,
     .accepts = kt_attn_accepts,

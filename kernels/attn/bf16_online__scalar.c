@@ -83,6 +83,7 @@ KT_VARIANT(bf16_online__scalar) = {
     .bits = "online",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .params = kt_attn_params,
     .n_params = KT_ATTN_N_PARAMS,
     .accepts = kt_attn_accepts,

@@ -392,6 +392,7 @@ KT_VARIANT(int_dot__avx512vnni) = {
     .bits = "dot-int",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_attn_accepts,

@@ -24,6 +24,7 @@ KT_VARIANT(a8_rows__avx512) = {
     .bits = "a8",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .accepts = kt_encode_accepts,
     .encode = encode,
 };

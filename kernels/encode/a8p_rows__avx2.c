@@ -22,6 +22,7 @@ KT_VARIANT(a8p_rows__avx2) = {
     .bits = "a8p",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .accepts = kt_encode_accepts,
     .encode = encode,
 };

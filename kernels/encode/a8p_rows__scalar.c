@@ -20,6 +20,7 @@ KT_VARIANT(a8p_rows__scalar) = {
     .bits = "a8p",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .accepts = kt_encode_accepts,
     .encode = encode,
 };

@@ -21,6 +21,7 @@ KT_VARIANT(abf16_rows__avx512) = {
     .bits = "abf16",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .accepts = kt_encode_accepts,
     .encode = encode,
 };

@@ -18,6 +18,7 @@ KT_VARIANT(af32_rows__scalar) = {
     .bits = "af32",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .accepts = kt_encode_accepts,
     .encode = encode,
 };

@@ -33,6 +33,7 @@ KT_VARIANT(any_any_p64__scalar) = {
     .bits = "plain",
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

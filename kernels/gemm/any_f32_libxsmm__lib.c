@@ -109,6 +109,7 @@ KT_VARIANT(any_f32_libxsmm__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = usable,

@@ -145,6 +145,7 @@ KT_VARIANT(w48_a8_libxsmm__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = kt_libxsmm_int8_usable,

@@ -115,6 +115,7 @@ KT_VARIANT(w48_a8_onednn__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "s8g32",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = usable,

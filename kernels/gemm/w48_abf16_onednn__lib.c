@@ -221,6 +221,7 @@ KT_VARIANT(w48_abf16_onednn__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 2,
     .layout = "onednn:ab",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = usable,

@@ -41,6 +41,7 @@ KT_VARIANT(w4blocks_a8_p64__avx512vnni) = {
     .bits = "a8-blocks512",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -24,6 +24,7 @@ KT_VARIANT(w4g32_a8_p64__avx512vnni) = {
     .bits = "a8-groups",
     .version = 5,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

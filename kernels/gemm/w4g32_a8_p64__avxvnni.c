@@ -19,6 +19,7 @@ KT_VARIANT(w4g32_a8_p64__avxvnni) = {
     .bits = "a8-groups",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

@@ -114,6 +114,7 @@ KT_VARIANT(w4g32_bf16_aocl__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "aocl:s4g32",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = usable,

@@ -40,6 +40,7 @@ KT_VARIANT(w4groups_a8p_r8_p64__avx512vnni) = {
     .bits = "a8p-requant",
     .version = 3,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_r8_accepts,

@@ -17,6 +17,7 @@ KT_VARIANT(w8c_a8_p64__amxint8) = {
     .bits = "a8-groups",
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

@@ -23,6 +23,7 @@ KT_VARIANT(w8c_a8_p64__avx2) = {
     .bits = "a8-groups",
     .version = 3,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_p64_accepts,

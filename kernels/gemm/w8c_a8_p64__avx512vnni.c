@@ -24,6 +24,7 @@ KT_VARIANT(w8c_a8_p64__avx512vnni) = {
     .bits = "a8-groups",
     .version = 6,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -52,6 +52,7 @@ KT_VARIANT(wbf16_abf16_aocl__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "aocl:bf16",
+    .rank = 1,
     .usable = usable,
     .accepts = kt_p64_accepts,
     .packed_bytes = packed_bytes,

@@ -150,6 +150,7 @@ KT_VARIANT(wbf16_abf16_libxsmm__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = kt_libxsmm_usable,

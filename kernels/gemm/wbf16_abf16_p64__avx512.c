@@ -24,6 +24,7 @@ KT_VARIANT(wbf16_abf16_p64__avx512) = {
     .bits = "bf16-fma",
     .version = 5,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

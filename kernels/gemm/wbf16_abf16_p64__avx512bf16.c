@@ -24,6 +24,7 @@ KT_VARIANT(wbf16_abf16_p64__avx512bf16) = {
     .bits = "bf16-dot",
     .version = 6,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

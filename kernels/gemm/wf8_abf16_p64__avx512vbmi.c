@@ -50,6 +50,7 @@ KT_VARIANT(wf8_abf16_p64__avx512vbmi) = {
     .bits = "fp8-dot",
     .version = 6,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 3,
     .accepts = kt_p64_accepts,

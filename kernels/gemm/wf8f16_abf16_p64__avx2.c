@@ -18,6 +18,7 @@ KT_VARIANT(wf8f16_abf16_p64__avx2) = {
     .bits = "half-fma256",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

@@ -19,6 +19,7 @@ KT_VARIANT(wfloat_abf16_p64__avx2) = {
     .bits = "float-fma",
     .version = 3,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

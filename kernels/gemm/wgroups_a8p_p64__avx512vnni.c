@@ -34,6 +34,7 @@ KT_VARIANT(wgroups_a8p_p64__avx512vnni) = {
     .bits = "a8p-groups",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -25,6 +25,7 @@ KT_VARIANT(wrequant8_a8planes_p64__amxint8) = {
     .bits = "planes-requant",
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_gemm_bytes,
     .pack_gemm = kt_p64_pack_gemm,

@@ -53,6 +53,7 @@ KT_VARIANT(any_any_moe64__scalar) = {
     .bits = "plain",
     .version = 1,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

@@ -35,6 +35,7 @@ KT_VARIANT(any_f32_moe64_blis__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = kt_blis_usable,

@@ -34,6 +34,7 @@ KT_VARIANT(w48_a8_moe64_libxsmm__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = kt_libxsmm_int8_usable,

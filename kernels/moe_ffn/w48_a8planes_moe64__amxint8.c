@@ -33,6 +33,7 @@ KT_VARIANT(w48_a8planes_moe64__amxint8) = {
     .bits = "planes",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

@@ -28,6 +28,7 @@ KT_VARIANT(w4g32_a8_moe64__avx512vnni) = {
     .bits = "a8-groups",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -26,6 +26,7 @@ KT_VARIANT(w4g32_a8_moe64__avxvnni) = {
     .bits = "a8-groups",
     .version = 3,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

@@ -31,6 +31,7 @@ KT_VARIANT(w8c_a8_moe64__avx512) = {
     .bits = "a8-groups",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .accepts = kt_p64_accepts,

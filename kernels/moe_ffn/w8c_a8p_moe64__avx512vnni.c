@@ -28,6 +28,7 @@ KT_VARIANT(w8c_a8p_moe64__avx512vnni) = {
     .bits = "a8p-groups",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -26,6 +26,7 @@ KT_VARIANT(wbf16_abf16_moe64__avx2) = {
     .bits = "bf16-fma",
     .version = 5,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

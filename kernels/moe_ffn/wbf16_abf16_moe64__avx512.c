@@ -28,6 +28,7 @@ KT_VARIANT(wbf16_abf16_moe64__avx512) = {
     .bits = "bf16-fma",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -37,6 +37,7 @@ KT_VARIANT(wbf16_abf16_moe64_onednn__lib) = {
     .bits = KT_BITS_UNSTABLE,
     .version = 3,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 1,
     .usable = kt_onednn_usable,

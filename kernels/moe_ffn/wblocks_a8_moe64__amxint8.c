@@ -22,6 +22,7 @@ KT_VARIANT(wblocks_a8_moe64__amxint8) = {
     .bits = "a8-blocks",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

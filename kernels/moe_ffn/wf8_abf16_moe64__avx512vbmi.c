@@ -58,6 +58,7 @@ KT_VARIANT(wf8_abf16_moe64__avx512vbmi) = {
     .bits = "fp8-dot",
     .version = 5,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 3,
     .accepts = kt_p64_accepts,

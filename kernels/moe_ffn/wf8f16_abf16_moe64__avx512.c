@@ -45,6 +45,7 @@ KT_VARIANT(wf8f16_abf16_moe64__avx512) = {
     .bits = "half-fma512",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

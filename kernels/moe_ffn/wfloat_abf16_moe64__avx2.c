@@ -26,6 +26,7 @@ KT_VARIANT(wfloat_abf16_moe64__avx2) = {
     .bits = "float-fma",
     .version = 4,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

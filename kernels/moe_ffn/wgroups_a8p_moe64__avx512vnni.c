@@ -42,6 +42,7 @@ KT_VARIANT(wgroups_a8p_moe64__avx512vnni) = {
     .bits = "a8p-groups",
     .version = 5,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 2,
     .accepts = kt_p64_accepts,

@@ -48,6 +48,7 @@ KT_VARIANT(wkquants_a8_moe64__avx512vnni) = {
     .bits = "a8-blocks512",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .params = params,
     .n_params = 3,
     .accepts = kt_p64_accepts,

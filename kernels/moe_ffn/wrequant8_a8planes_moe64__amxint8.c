@@ -33,6 +33,7 @@ KT_VARIANT(wrequant8_a8planes_moe64__amxint8) = {
     .bits = "planes-requant",
     .version = 2,
     .layout = "p64",
+    .rank = 1,
     .accepts = kt_p64_accepts,
     .packed_bytes = kt_p64_expert_bytes,
     .pack_expert = kt_p64_pack_expert,

@@ -48,5 +48,6 @@ KT_VARIANT(rms_rows__avx2) = {
     .bits = "sums256",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .norm = norm,
 };

@@ -48,5 +48,6 @@ KT_VARIANT(rms_rows__avx512) = {
     .bits = "sums512",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .norm = norm,
 };

@@ -28,5 +28,6 @@ KT_VARIANT(rms_rows__scalar) = {
     .bits = "plain",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .norm = norm,
 };

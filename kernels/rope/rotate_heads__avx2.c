@@ -49,5 +49,6 @@ KT_VARIANT(rotate_heads__avx2) = {
     .bits = "fma256",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .rope = rope,
 };

@@ -42,5 +42,6 @@ KT_VARIANT(rotate_heads__avx512) = {
     .bits = "fma512",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .rope = rope,
 };

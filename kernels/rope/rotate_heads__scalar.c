@@ -32,5 +32,6 @@ KT_VARIANT(rotate_heads__scalar) = {
     .bits = "plain",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .rope = rope,
 };

@@ -89,5 +89,6 @@ KT_VARIANT(logits_rows__avx2) = {
     .bits = "sums256",
     .version = 2,
     .layout = "",
+    .rank = 1,
     .router = router,
 };

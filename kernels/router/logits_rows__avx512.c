@@ -76,5 +76,6 @@ KT_VARIANT(logits_rows__avx512) = {
     .bits = "sums512",
     .version = 2,
     .layout = "",
+    .rank = 1,
     .router = router,
 };

@@ -39,5 +39,6 @@ KT_VARIANT(logits_rows__scalar) = {
     .bits = "plain",
     .version = 1,
     .layout = "",
+    .rank = 1,
     .router = router,
 };

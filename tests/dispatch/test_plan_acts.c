@@ -14,31 +14,36 @@ static const kt_variant plain = {.name = "plain__scalar",
                                  .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_BF16,
                                  .acts =
                                      1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2 | 1u << KT_A_BF16,
-                                 .layout = "p64"};
+                                 .layout = "p64",
+                                 .rank = 1};
 static const kt_variant own = {.name = "own__avx512vnni",
                                .op = KT_OP_GEMM,
                                .weights = 1u << KT_W_INT8_CHANNEL,
                                .acts = 1u << KT_A_INT8_G32,
                                .isa = KT_ISA_AVX512VNNI,
-                               .layout = "p64"};
+                               .layout = "p64",
+                               .rank = 1};
 static const kt_variant own_wider = {.name = "own_wider__avx512vbmi",
                                      .op = KT_OP_GEMM,
                                      .weights = 1u << KT_W_INT8_CHANNEL,
                                      .acts = 1u << KT_A_INT8_G32,
                                      .isa = KT_ISA_AVX512VBMI,
-                                     .layout = "p64"};
+                                     .layout = "p64",
+                                     .rank = 1};
 static const kt_variant own_tiles = {.name = "own_tiles__amxint8",
                                      .op = KT_OP_GEMM,
                                      .weights = 1u << KT_W_INT8_CHANNEL,
                                      .acts = 1u << KT_A_INT8_G32,
                                      .isa = KT_ISA_AMXINT8,
-                                     .layout = "p64"};
+                                     .layout = "p64",
+                                     .rank = 1};
 static const kt_variant fast = {.name = "fast__avx512vnni",
                                 .op = KT_OP_GEMM,
                                 .weights = 1u << KT_W_INT8_CHANNEL,
                                 .acts = 1u << KT_A_INT8_G16P2,
                                 .isa = KT_ISA_AVX512VNNI,
-                                .layout = "p64"};
+                                .layout = "p64",
+                                .rank = 1};
 
 static kt_act_format chosen(const kt_variant *const *variants, size_t n, kt_isa isa, kt_op op,
                             kt_weight_format weights) {

@@ -2,6 +2,7 @@
  * takes the time, tiles from some number of rows on. The machine is forged; nothing is executed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -15,7 +16,7 @@ static const kt_isa sapphire_rapids = KT_ISA_AVX2 | KT_ISA_AVXVNNI | KT_ISA_AVX5
                                       KT_ISA_AVX512VNNI | KT_ISA_AVX512BF16 | KT_ISA_AVX512VBMI |
                                       KT_ISA_AVX512FP16 | TILES;
 
-/* One core of many: figures of the probe in the terms of kt_ceilings; tiles have no probe yet. */
+/* One core of many, whose peaks were not measured. */
 static kt_fingerprint machine(void) {
     kt_fingerprint m = {.vendor = "GenuineIntel",
                         .microarch = "sapphire_rapids",
@@ -27,6 +28,32 @@ static kt_fingerprint machine(void) {
                         .memory_bytes = (uint64_t)256 << 30};
     m.ceilings.stream_gbs_1t = 12;
     m.ceilings.stream_gbs_all = 250;
+    return m;
+}
+
+/* One core of Granite Rapids as measured (peaks with real data, stream with its best prefetch). */
+static kt_fingerprint granite_rapids(void) {
+    kt_fingerprint m = {.vendor = "GenuineIntel",
+                        .microarch = "graniterapids-v",
+                        .family = 6,
+                        .model = 167,
+                        .isa = sapphire_rapids,
+                        .usable_cores = 2,
+                        .numa_nodes = 1,
+                        .memory_bytes = (uint64_t)16 << 30};
+    m.ceilings.stream_gbs_1t = 18.9;
+    m.ceilings.stream_gbs_all = 25.3;
+    m.ceilings.peak_scalar_gops = 7.5;
+    for (int bit = 0; bit < KT_ISA_COUNT; bit++) {
+        static const struct {
+            const char *isa;
+            double gops;
+        } peaks[] = {{"avx2", 111.8},     {"avxvnni", 447},      {"avx512", 223.5},
+                     {"avx512vnni", 894}, {"avx512bf16", 111.8}, {"avx512fp16", 447},
+                     {"amxint8", 5220},   {"amxbf16", 2556}};
+        for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+            if (kt_isa_parse(peaks[i].isa) == bit) m.ceilings.peak_gops[bit] = peaks[i].gops;
+    }
     return m;
 }
 
@@ -45,8 +72,7 @@ typedef struct bench {
     kt_log log;
 } bench;
 
-static void open_bench(bench *b) {
-    const kt_fingerprint m = machine();
+static void open_bench(bench *b, const kt_fingerprint *m) {
     kt_err err = {0};
 
     memset(b, 0, sizeof *b);
@@ -56,7 +82,7 @@ static void open_bench(bench *b) {
     cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, sapphire_rapids,
                                     &b->registry, &err),
                  KT_OK, "%s", err.message);
-    cr_assert_eq(kt_planner_create(b->registry, NULL, &m, &b->log, &b->planner, &err), KT_OK, "%s",
+    cr_assert_eq(kt_planner_create(b->registry, NULL, m, &b->log, &b->planner, &err), KT_OK, "%s",
                  err.message);
 }
 
@@ -79,9 +105,10 @@ static const kt_weight_format formats[] = {
 
 Test(plan_tiles, decode_goes_to_vectors_and_prefill_to_tiles) {
     static const kt_op ops[2] = {KT_OP_GEMM, KT_OP_MOE_FFN};
+    const kt_fingerprint many_cores = machine();
     bench b;
 
-    open_bench(&b);
+    open_bench(&b, &many_cores);
     for (size_t i = 0; i < 2 * sizeof formats / sizeof *formats; i++) {
         kt_problem p = problem_of(ops[i % 2], formats[i / 2], 2048);
         const char *name = kt_weight_format_name(p.weights), *op = kt_op_name(p.op);
@@ -96,10 +123,10 @@ Test(plan_tiles, decode_goes_to_vectors_and_prefill_to_tiles) {
         m = crossover(&map, 2048);
         cr_log_info("%s %s (%s): tiles from m = %lld", op, name, kt_act_format_name(p.acts),
                     (long long)m);
-        for (int64_t few = 1; few <= 4; few++)
+        for (int64_t few = 1; few <= 3; few++)
             cr_expect(kt_choice_for(&map, few)->variant->isa >= KT_ISA_AVX512, "%s %s m=%lld: %s",
                       op, name, (long long)few, kt_choice_for(&map, few)->variant->name);
-        cr_expect(m > 4 && m <= 128, "%s %s: tiles from m = %lld", op, name, (long long)m);
+        cr_expect(m > 3 && m <= 128, "%s %s: tiles from m = %lld", op, name, (long long)m);
         for (int64_t many = m; many <= 2048; many++)
             cr_expect(kt_choice_for(&map, many)->variant->isa & TILES, "%s %s m=%lld: %s", op, name,
                       (long long)many, kt_choice_for(&map, many)->variant->name);
@@ -109,9 +136,10 @@ Test(plan_tiles, decode_goes_to_vectors_and_prefill_to_tiles) {
 
 /* One encoding serves every number of rows: the one of the vector kernels, which tiles must take, too. */
 Test(plan_tiles, encodings_are_those_that_vectors_are_fast_with) {
+    const kt_fingerprint many_cores = machine();
     bench b;
 
-    open_bench(&b);
+    open_bench(&b, &many_cores);
     cr_expect_eq(kt_registry_acts(b.registry, KT_OP_MOE_FFN, KT_W_INT4_G32), KT_A_INT8_G16P2);
     cr_expect_eq(kt_registry_acts(b.registry, KT_OP_MOE_FFN, KT_W_INT8_CHANNEL), KT_A_INT8_G16P2);
     cr_expect_eq(kt_registry_acts(b.registry, KT_OP_MOE_FFN, KT_W_INT4Z_G64), KT_A_INT8_G32);
@@ -120,23 +148,89 @@ Test(plan_tiles, encodings_are_those_that_vectors_are_fast_with) {
     close_bench(&b);
 }
 
-/* Memory gives each of T threads stream / T; vectors keep up to m = peak * bytes per weight / (2 * share). */
-Test(plan_tiles, the_crossover_is_where_vectors_become_slower_than_memory) {
-    const kt_fingerprint m = machine();
-    const kt_variant vector = {.name = "v", .op = KT_OP_GEMM, .isa = KT_ISA_AVX512VNNI};
+/* What `kttune bench` measured on that machine, experts 2048 x 768, one thread: the last row count
+ * that vectors win and the first that tiles do. */
+Test(plan_tiles, the_crossovers_are_those_that_were_measured) {
+    static const struct {
+        kt_weight_format weights;
+        int64_t vectors_at, tiles_at;
+    } cases[] = {{KT_W_BF16, 1, 4},
+                 {KT_W_FP8_B128, 1, 4},
+                 {KT_W_INT8_CHANNEL, 16, 32},
+                 {KT_W_INT4_G32, 16, 32},
+                 {KT_W_Q4_K, 32, 64}};
+    const kt_fingerprint m = granite_rapids();
+    bench b;
+
+    open_bench(&b, &m);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_problem p = problem_of(KT_OP_MOE_FFN, cases[i].weights, 2048);
+        const char *name = kt_weight_format_name(p.weights);
+        kt_choice_map map;
+        kt_err err = {0};
+
+        p.acts = kt_plan_acts(b.planner, &p);
+        cr_assert_eq(kt_plan_resolve(b.planner, &p, 1, 512, 0.5, &map, NULL, &err), KT_OK, "%s: %s",
+                     name, err.message);
+        cr_log_info("%s: tiles from m = %lld", name, (long long)crossover(&map, 512));
+        cr_expect(!(kt_choice_for(&map, cases[i].vectors_at)->variant->isa & TILES),
+                  "%s m=%lld: %s", name, (long long)cases[i].vectors_at,
+                  kt_choice_for(&map, cases[i].vectors_at)->variant->name);
+        for (int64_t many = cases[i].tiles_at; many <= 512; many++)
+            cr_expect(kt_choice_for(&map, many)->variant->isa & TILES, "%s m=%lld: %s", name,
+                      (long long)many, kt_choice_for(&map, many)->variant->name);
+    }
+    close_bench(&b);
+}
+
+/* VDPBF16PS is an eighth of VPDPBUSD there and half of it on Zen 4: FMA runs unless it was measured
+ * to lose. */
+Test(plan_tiles, bfloat16_products_are_preferred_where_they_were_measured_to_be_faster) {
+    static const struct {
+        double fma, bf16;
+        bool is_bf16;
+    } cases[] = {{0, 0, false}, {223.5, 111.8, false}, {118, 235, true}};
+    const kt_isa vectors = sapphire_rapids & ~TILES;
+
+    if (!(kt_isa_available() & KT_ISA_AVX512)) cr_skip_test("the variants' checks need AVX-512");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_fingerprint m = {.vendor = "GenuineIntel", .microarch = "any", .isa = vectors};
+        kt_problem p = problem_of(KT_OP_MOE_FFN, KT_W_BF16, 2048);
+        kt_registry *registry;
+        kt_planner *planner;
+        kt_choice_map map;
+
+        m.ceilings.peak_gops[kt_isa_parse("avx512")] = cases[i].fma;
+        m.ceilings.peak_gops[kt_isa_parse("avx512bf16")] = cases[i].bf16;
+        cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, vectors,
+                                        &registry, NULL),
+                     KT_OK);
+        cr_assert_eq(kt_planner_create(registry, NULL, &m, NULL, &planner, NULL), KT_OK);
+        p.acts = KT_A_BF16;
+        cr_assert_eq(kt_plan_resolve(planner, &p, 1, 512, 0.5, &map, NULL, NULL), KT_OK);
+        for (int64_t rows = 1; rows <= 512; rows *= 2)
+            cr_expect_eq((kt_choice_for(&map, rows)->variant->isa & KT_ISA_AVX512BF16) != 0,
+                         cases[i].is_bf16, "case %zu m=%lld: %s", i, (long long)rows,
+                         kt_choice_for(&map, rows)->variant->name);
+        kt_planner_destroy(planner);
+        kt_registry_destroy(registry);
+    }
+}
+
+/* A product takes 16 cycles whatever its rows are. */
+Test(plan_tiles, tiles_take_as_long_with_one_row_as_with_sixteen) {
+    const kt_fingerprint m = granite_rapids();
     const kt_variant tiles = {
         .name = "t", .op = KT_OP_GEMM, .isa = KT_ISA_AMXINT8, .numerics = KT_NUM_REQUANT};
-    const double peak = 256, bytes = 4.5 / 8; /* what cost.c takes a core without a probe to do */
     kt_problem p = problem_of(KT_OP_GEMM, KT_W_INT4_G32, 2048);
+    double sixteen, expected;
 
-    for (int threads = 1; threads <= 32; threads *= 2) {
-        const double each = threads * 12 < 250 ? 12 : 250.0 / threads;
-        const double limit = peak * bytes / (2 * each);
-        p.m = (int64_t)limit;
-        cr_expect_lt(kt_cost_ns(&p, &vector, &m.ceilings, threads),
-                     kt_cost_ns(&p, &tiles, &m.ceilings, threads), "%d threads", threads);
-        p.m = (int64_t)limit + 2;
-        cr_expect_gt(kt_cost_ns(&p, &vector, &m.ceilings, threads),
-                     kt_cost_ns(&p, &tiles, &m.ceilings, threads), "%d threads", threads);
+    p.m = 16;
+    sixteen = kt_cost_ns(&p, &tiles, &m.ceilings, 1);
+    expected = kt_cost_expected_ns(&p, &tiles, &m.ceilings, 1);
+    cr_expect_gt(expected, sixteen, "what is expected is above the bound");
+    for (p.m = 1; p.m < 16; p.m++) {
+        cr_expect_eq(kt_cost_ns(&p, &tiles, &m.ceilings, 1), sixteen);
+        cr_expect_eq(kt_cost_expected_ns(&p, &tiles, &m.ceilings, 1), expected);
     }
 }

@@ -182,12 +182,13 @@ static kt_status take_apart(int op, const char *name, variant_words *w, kt_err *
 
 /* One line of the plain variant's descriptor, narrowed where the new variant is narrower. */
 static void write_line(FILE *to, const char *line, size_t size, const variant_words *w) {
-    enum { N_KEYS = 6 };
-    static const char *const keys[N_KEYS] = {"    .name = ", "    .weights = ", "    .acts = ",
-                                             "    .isa = ",  "KT_VARIANT(",     "    .bits = "};
+    static const char *const keys[] = {"    .name = ", "    .weights = ", "    .acts = ",
+                                       "    .isa = ",  "KT_VARIANT(",     "    .bits = ",
+                                       "    .rank = "};
+    const int n_keys = sizeof keys / sizeof *keys;
     int k = 0;
-    while (k < N_KEYS && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;
-    if ((k == 1 || k == 2) && !w->format) k = N_KEYS; /* the plain variant's are right */
+    while (k < n_keys && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;
+    if ((k == 1 || k == 2) && !w->format) k = n_keys; /* the plain variant's are right */
     switch (k) {
     case 0: fprintf(to, "    .name = \"%s\",\n", w->name); return;
     case 1: fprintf(to, "    .weights = 1u << %s,\n", w->format_id); return;
@@ -196,6 +197,9 @@ static void write_line(FILE *to, const char *line, size_t size, const variant_wo
     case 4: fprintf(to, "KT_VARIANT(%s) = {\n", w->name); return;
     case 5: /* a class of its own; encoders of one encoding all write the same bits */
         fprintf(to, "    .bits = \"%s\",\n", *w->acts && !w->format ? w->acts : w->name);
+        return;
+    case 6:
+        fputs("    .rank = 0, /* unproven: 1 once it is filed as faster somewhere */\n", to);
         return;
     default: fprintf(to, "%.*s\n", (int)size, line);
     }
