@@ -185,26 +185,35 @@ static int apart(double table, double machine) {
     return table > 0 && machine > 0 && fabs(table - machine) > CEILING_TOLERANCE * machine;
 }
 
+static int same_numbers(const kt_fingerprint *t, const kt_fingerprint *m) {
+    return t->family == m->family && t->model == m->model;
+}
+
+/* Another part. The same numbers with the same instruction sets are the same part, whatever another
+ * build called it; a part without a name is told by its numbers. */
+static int is_other_part(const kt_fingerprint *t, const kt_fingerprint *m) {
+    if (same_numbers(t, m) && t->isa == m->isa) return 0;
+    if (!t->microarch[0] || !m->microarch[0]) return !same_numbers(t, m);
+    return strcmp(t->microarch, m->microarch) != 0;
+}
+
 static kt_match compare_hard(const kt_fingerprint *t, const kt_fingerprint *m, kt_err *why) {
     char lacks[160];
 
-    if (strcmp(t->vendor, m->vendor) != 0) {
-        kt_fail(why, KT_E_MISMATCH, "vendor: table '%s', machine '%s'", t->vendor, m->vendor);
-        return KT_MATCH_OTHER;
-    }
-    if (t->family != m->family) {
-        kt_fail(why, KT_E_MISMATCH, "CPU family: table %d, machine %d", t->family, m->family);
-        return KT_MATCH_OTHER;
-    }
-    if (t->model != m->model) {
-        kt_fail(why, KT_E_MISMATCH, "CPU model: table %d (%s), machine %d (%s)", t->model,
-                t->microarch, m->model, m->microarch);
-        return KT_MATCH_OTHER;
-    }
     if (t->isa & ~m->isa) {
         kt_fail(why, KT_E_MISMATCH,
                 "instruction sets: the table was tuned with %s, not usable here",
                 kt_isa_format(t->isa & ~m->isa, lacks, sizeof lacks));
+        return KT_MATCH_OTHER;
+    }
+    if (strcmp(t->vendor, m->vendor) != 0) {
+        kt_fail(why, KT_E_MISMATCH, "vendor: table '%s', machine '%s'", t->vendor, m->vendor);
+        return KT_MATCH_OTHER;
+    }
+    if (is_other_part(t, m)) {
+        kt_fail(why, KT_E_MISMATCH,
+                "CPU: table '%s' (family %d model %d), machine '%s' (family %d model %d)",
+                t->microarch, t->family, t->model, m->microarch, m->family, m->model);
         return KT_MATCH_OTHER;
     }
     return KT_MATCH_SAME;
@@ -217,8 +226,6 @@ static kt_match compare_machine(const kt_fingerprint *t, const kt_fingerprint *m
     if (m->isa & ~t->isa)
         kt_fail(why, KT_E_MISMATCH, "instruction sets: the table was tuned without %s",
                 kt_isa_format(m->isa & ~t->isa, extra, sizeof extra));
-    else if (t->stepping != m->stepping)
-        kt_fail(why, KT_E_MISMATCH, "CPU stepping: table %d, machine %d", t->stepping, m->stepping);
     else if (t->usable_cores != m->usable_cores)
         kt_fail(why, KT_E_MISMATCH, "usable cores: table %d, machine %d", t->usable_cores,
                 m->usable_cores);
@@ -253,11 +260,25 @@ static kt_match compare_ceilings(const kt_ceilings *t, const kt_ceilings *m, kt_
     return KT_MATCH_SAME;
 }
 
+/* Last: another host of the same kind, or the same guest after a migration, may show other numbers.
+ */
+static kt_match compare_numbers(const kt_fingerprint *t, const kt_fingerprint *m, kt_err *why) {
+    if (!same_numbers(t, m))
+        kt_fail(why, KT_E_MISMATCH, "CPU numbers: table family %d model %d, machine %d %d",
+                t->family, t->model, m->family, m->model);
+    else if (t->stepping != m->stepping)
+        kt_fail(why, KT_E_MISMATCH, "CPU stepping: table %d, machine %d", t->stepping, m->stepping);
+    else
+        return KT_MATCH_SAME;
+    return KT_MATCH_SOFT;
+}
+
 kt_match kt_fingerprint_compare(const kt_fingerprint *table, const kt_fingerprint *machine,
                                 kt_err *why) {
     kt_match match = compare_hard(table, machine, why);
     if (match == KT_MATCH_SAME) match = compare_machine(table, machine, why);
     if (match == KT_MATCH_SAME) match = compare_ceilings(&table->ceilings, &machine->ceilings, why);
+    if (match == KT_MATCH_SAME) match = compare_numbers(table, machine, why);
     return match;
 }
 

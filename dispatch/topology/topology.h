@@ -67,8 +67,9 @@ kt_status kt_fingerprint_read(const kt_json *object, const char *where, kt_finge
 typedef enum kt_match { KT_MATCH_SAME, KT_MATCH_SOFT, KT_MATCH_OTHER } kt_match;
 
 /* Compare a table's fingerprint with this machine's. why receives the first differing field with
- * both values (for KT_MATCH_SOFT and KT_MATCH_OTHER). Vendor, family, model and ISA bits that the
- * machine lacks are hard; stepping, cores, nodes, memory and ceilings (over 15 %) are soft. */
+ * both values (for KT_MATCH_SOFT and KT_MATCH_OTHER). Hard are ISA bits that the machine lacks, the
+ * vendor, and another part (microarch, unless numbers and ISA are equal). Soft are further ISA
+ * bits, cores, nodes, memory, ceilings (over 15 %) and, last of all, family, model and stepping. */
 kt_match kt_fingerprint_compare(const kt_fingerprint *table, const kt_fingerprint *machine,
                                 kt_err *why);
 

@@ -79,19 +79,29 @@ FORGE(peak_not_measured, f->ceilings.peak_gops[3] = 0)
 FORGE(nothing_measured, memset(&f->ceilings, 0, sizeof f->ceilings))
 FORGE(noise, f->ceilings.aa_noise_p95 = 0.5)
 FORGE(microarch_renamed, strcpy(f->microarch, "genoa"))
-FORGE(hard_before_soft, (f->stepping = 7, f->ceilings.stream_gbs_1t = 1, f->family = 6))
+FORGE(another_part, (strcpy(f->microarch, "zen5"), f->family = 26))
+FORGE(another_part_of_these_numbers, (strcpy(f->microarch, "zen3"), f->isa = KT_ISA_AVX2))
+FORGE(unnamed_part, (f->microarch[0] = '\0', f->model = 18))
+FORGE(hard_before_soft, (f->stepping = 7, f->ceilings.stream_gbs_1t = 1, f->vendor[0] = 'a'))
+FORGE(ceilings_before_numbers, (f->model = 18, f->stepping = 7, f->ceilings.stream_gbs_1t = 36))
 
 static const forgery forgeries[] = {
     {"nothing", forge_nothing, KT_MATCH_SAME, ""},
     {"another vendor", forge_vendor_intel, KT_MATCH_OTHER, "vendor: table 'GenuineIntel'"},
     {"no vendor", forge_vendor_empty, KT_MATCH_OTHER, "vendor"},
     {"vendor in lower case", forge_vendor_case, KT_MATCH_OTHER, "vendor"},
-    {"later family", forge_family_up, KT_MATCH_OTHER, "family: table 26, machine 25"},
-    {"earlier family", forge_family_down, KT_MATCH_OTHER, "family"},
-    {"family 0", forge_family_zero, KT_MATCH_OTHER, "family"},
-    {"next model", forge_model_near, KT_MATCH_OTHER, "model: table 18"},
-    {"far model", forge_model_far, KT_MATCH_OTHER, "model"},
-    {"model and stepping", forge_model_and_stepping, KT_MATCH_OTHER, "model"},
+    /* The same part by name and features: a guest that has moved to another host. */
+    {"later family", forge_family_up, KT_MATCH_SOFT, "table family 26 model 17, machine 25 17"},
+    {"earlier family", forge_family_down, KT_MATCH_SOFT, "family"},
+    {"family 0", forge_family_zero, KT_MATCH_SOFT, "family"},
+    {"next model", forge_model_near, KT_MATCH_SOFT, "model 18"},
+    {"far model", forge_model_far, KT_MATCH_SOFT, "model 97"},
+    {"model and stepping", forge_model_and_stepping, KT_MATCH_SOFT, "model 1"},
+    {"another part", forge_another_part, KT_MATCH_OTHER, "table 'zen5' (family 26 model 17)"},
+    {"another part that shows these numbers", forge_another_part_of_these_numbers, KT_MATCH_OTHER,
+     "table 'zen3'"},
+    {"a part without a name", forge_unnamed_part, KT_MATCH_OTHER, "table '' (family 25 model 18)"},
+    {"ceilings and numbers", forge_ceilings_before_numbers, KT_MATCH_SOFT, "stream_gbs_1t"},
     {"AMX INT8", forge_isa_amx, KT_MATCH_OTHER, "amxint8"},
     {"AMX BF16", forge_isa_amx_bf16, KT_MATCH_OTHER, "amxbf16"},
     {"FP16", forge_isa_fp16, KT_MATCH_OTHER, "avx512fp16"},
@@ -121,7 +131,7 @@ static const forgery forgeries[] = {
     {"no ceilings at all", forge_nothing_measured, KT_MATCH_SAME, ""},
     {"noise", forge_noise, KT_MATCH_SAME, ""},
     {"microarchitecture under another name", forge_microarch_renamed, KT_MATCH_SAME, ""},
-    {"soft and hard at once", forge_hard_before_soft, KT_MATCH_OTHER, "family"},
+    {"soft and hard at once", forge_hard_before_soft, KT_MATCH_OTHER, "vendor"},
 };
 
 Test(fingerprint, every_forgery_is_judged_as_specified) {

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "tests/support/tune_home.h"
+#include "tuner/selfcheck/forgeries.h"
 #include "tuner/selfcheck/goal.h"
 
 #define KTTUNE KT_BUILD_DIR "/kttune "
@@ -98,6 +99,75 @@ Test(selfcheck, filed_rows_are_named_so, .timeout = 180) {
     cr_expect(strstr(out, "'none'") && strstr(out, "machine class"), "%s", out);
     free(out);
     kt_tune_home_remove(&h);
+}
+
+/* Whatever the machine is called, a forgery is not its own value and is judged as specified. */
+Test(selfcheck, forgeries_differ_from_every_machine) {
+    static const kt_fingerprint machines[] = {{.vendor = "GenuineIntel",
+                                               .microarch = "graniterapids-v",
+                                               .family = 6,
+                                               .model = 167,
+                                               .isa = 0x1ff,
+                                               .usable_cores = 2,
+                                               .numa_nodes = 1,
+                                               .memory_bytes = (uint64_t)16 << 30},
+                                              {.vendor = "GenuineIntel",
+                                               .microarch = "haswell",
+                                               .family = 6,
+                                               .model = 60,
+                                               .isa = 0,
+                                               .usable_cores = 1,
+                                               .numa_nodes = 1,
+                                               .memory_bytes = (uint64_t)4 << 30},
+                                              {.vendor = "AuthenticAMD",
+                                               .microarch = "zen2",
+                                               .family = 23,
+                                               .model = 49,
+                                               .stepping = 1,
+                                               .isa = KT_ISA_AVX2,
+                                               .usable_cores = 64,
+                                               .numa_nodes = 4,
+                                               .memory_bytes = (uint64_t)512 << 30},
+                                              {.vendor = "AuthenticAMD",
+                                               .microarch = "zen5",
+                                               .family = 26,
+                                               .model = 2,
+                                               .isa = 0x7f,
+                                               .usable_cores = 8,
+                                               .numa_nodes = 1,
+                                               .memory_bytes = (uint64_t)64 << 30},
+                                              {.vendor = "HygonGenuine",
+                                               .microarch = "dhyana",
+                                               .family = 24,
+                                               .isa = KT_ISA_AVX2,
+                                               .usable_cores = 4,
+                                               .numa_nodes = 2,
+                                               .memory_bytes = (uint64_t)32 << 30},
+                                              {.vendor = "",
+                                               .microarch = "x86-64-v",
+                                               .isa = KT_ISA_AVX2,
+                                               .usable_cores = 1,
+                                               .numa_nodes = 1}};
+
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+        for (int probed = 0; probed < 2; probed++) {
+            kt_fingerprint own = machines[i];
+            kt_forgery f;
+            int n = 0, possible = 0;
+
+            if (probed) own.ceilings = (kt_ceilings){.stream_gbs_1t = 20, .aa_noise_p95 = 0.01};
+            for (; kt_forge(&own, n, &f); n++) {
+                kt_err why = {KT_OK, ""};
+                kt_match match = kt_fingerprint_compare(&f.fingerprint, &own, &why);
+                if (!f.is_possible) continue;
+                possible++;
+                cr_expect_neq(memcmp(&f.fingerprint, &own, sizeof own), 0, "%s: %s is its own",
+                              own.microarch, f.what);
+                cr_expect_eq(match, f.want, "%s, %s (%d): judged %d: %s", own.microarch, f.what, n,
+                             (int)match, why.message);
+            }
+            cr_expect(n == 31 && possible >= n - 8, "%s: %d of %d", own.microarch, possible, n);
+        }
 }
 
 /* What is not filed is not measured, and not called ok. */

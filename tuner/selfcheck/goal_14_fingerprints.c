@@ -5,63 +5,8 @@
 
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
+#include "tuner/selfcheck/forgeries.h"
 #include "tuner/selfcheck/goal.h"
-
-/* Each changes one thing of this machine's fingerprint. */
-typedef struct forgery {
-    kt_match want;
-    void (*forge)(kt_fingerprint *f, int variation);
-    int variations;
-} forgery;
-
-static void vendor(kt_fingerprint *f, int v) {
-    static const char *const names[] = {"GenuineIntel", "AuthenticAMd", "", "HygonGenuine",
-                                        "authenticAMD"};
-    snprintf(f->vendor, sizeof f->vendor, "%s", names[v]);
-}
-static void family(kt_fingerprint *f, int v) {
-    static const int steps[] = {1, -1, 100, -1000};
-    f->family += steps[v];
-}
-static void model(kt_fingerprint *f, int v) {
-    static const int steps[] = {1, -1, 16, 80};
-    f->model += steps[v];
-}
-static void isa_more(kt_fingerprint *f, int v) { /* the lowest bits this machine lacks */
-    for (int bit = 0; bit < 64; bit++)
-        if (!(f->isa >> bit & 1) && v-- == 0) f->isa |= (kt_isa)1 << bit;
-}
-static void isa_less(kt_fingerprint *f, int v) {
-    f->isa = v == 0 ? 0 : f->isa & (f->isa - 1);
-}
-static void stepping(kt_fingerprint *f, int v) {
-    f->stepping += v + 1;
-}
-static void cores(kt_fingerprint *f, int v) {
-    f->usable_cores = v == 0 ? f->usable_cores + 1 : f->usable_cores * 16;
-}
-static void nodes(kt_fingerprint *f, int v) {
-    f->numa_nodes += v + 1;
-}
-static void memory(kt_fingerprint *f, int v) {
-    f->memory_bytes = v == 0 ? 2 * f->memory_bytes : f->memory_bytes / 2;
-}
-static void bandwidth(kt_fingerprint *f, int v) {
-    f->ceilings.stream_gbs_1t *= v == 0 ? 1.2 : 0.8;
-}
-static void near_bandwidth(kt_fingerprint *f, int v) {
-    f->ceilings.stream_gbs_1t *= v == 0 ? 1.05 : 0.95;
-}
-static void noise(kt_fingerprint *f, int v) {
-    f->ceilings.aa_noise_p95 += 0.1 * (v + 1);
-}
-
-static const forgery forgeries[] = {
-    {KT_MATCH_OTHER, vendor, 5},   {KT_MATCH_OTHER, family, 4},        {KT_MATCH_OTHER, model, 4},
-    {KT_MATCH_OTHER, isa_more, 4}, {KT_MATCH_SOFT, isa_less, 2},       {KT_MATCH_SOFT, stepping, 2},
-    {KT_MATCH_SOFT, cores, 2},     {KT_MATCH_SOFT, nodes, 1},          {KT_MATCH_SOFT, memory, 2},
-    {KT_MATCH_SOFT, bandwidth, 2}, {KT_MATCH_SAME, near_bandwidth, 2}, {KT_MATCH_SAME, noise, 1},
-};
 
 /* A table whose every row names a variant of the build, usable here or not. */
 static kt_status fill(kt_table *t, kt_err *err) {
@@ -133,18 +78,17 @@ static kt_status plan_everywhere(const kt_check *c, const kt_table *t, int *n, i
 
 static kt_status measure(kt_check *c, kt_err *err) {
     kt_table *t = NULL;
+    kt_forgery forgery;
     int n = 0, right = 0, n_choices = 0, illegal = 0;
     kt_status st;
 
     st = kt_table_create(&t, err);
     if (st == KT_OK) st = fill(t, err);
-    for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++)
-        for (int v = 0; st == KT_OK && v < forgeries[i].variations; v++) {
-            t->fingerprint = *c->machine;
-            forgeries[i].forge(&t->fingerprint, v);
-            right += kt_fingerprint_compare(&t->fingerprint, c->machine, NULL) == forgeries[i].want;
-            n++;
-        }
+    for (int i = 0; st == KT_OK && kt_forge(c->machine, i, &forgery); i++) {
+        if (!forgery.is_possible) continue;
+        right += kt_fingerprint_compare(&forgery.fingerprint, c->machine, NULL) == forgery.want;
+        n++;
+    }
     if (st == KT_OK) {
         t->fingerprint = *c->machine;
         st = plan_everywhere(c, t, &n_choices, &illegal, err);
