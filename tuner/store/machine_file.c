@@ -39,12 +39,15 @@ char *kt_machine_text(const kt_topology *topology, const kt_machine_report *r, s
     kt_machine_class(&f, class_name, sizeof class_name);
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "class", class_name);
+    kt_json_add_string(&w, "identity", topology->cpu.identity);
     kt_json_key(&w, "fingerprint");
     kt_fingerprint_write(&f, &w);
     put_topology(&w, topology);
     kt_json_add_string(&w, "pages", pages_name(r->pages));
     kt_json_add_fixed(&w, "timer_read_ns", r->timer.read_ns, 1);
     kt_json_add_fixed(&w, "timer_step_ns", r->timer.step_ns, 1);
+    kt_json_add_int(&w, "stream_prefetch_1t_bytes", r->stream_ahead[0]);
+    kt_json_add_int(&w, "stream_prefetch_all_bytes", r->stream_ahead[1]);
     kt_json_key(&w, "read_curve");
     kt_json_begin_array(&w);
     for (int i = 0; i < r->n_points; i++) {
@@ -131,4 +134,38 @@ kt_status kt_machine_load(const kt_topology *topology, kt_ceilings *out, kt_err 
     st = read_ceilings(path, text, size, &here, out, err);
     free(text);
     return st;
+}
+
+static int keep_larger(double before, double *now) {
+    if (!(before > *now)) return 0;
+    *now = before;
+    return 1;
+}
+
+int kt_ceilings_keep_best(const kt_ceilings *before, kt_ceilings *now) {
+    const double knee = now->cache_knee_bytes;
+    int n = 0;
+
+    if (before->stream_gbs_1t > now->stream_gbs_1t && before->cache_knee_bytes > 0)
+        now->cache_knee_bytes = before->cache_knee_bytes;
+    n += now->cache_knee_bytes != knee;
+    n += keep_larger(before->stream_gbs_1t, &now->stream_gbs_1t);
+    if (before->threads_all == now->threads_all)
+        n += keep_larger(before->stream_gbs_all, &now->stream_gbs_all);
+    n += keep_larger(before->stream_small_gbs_1t, &now->stream_small_gbs_1t);
+    n += keep_larger(before->peak_scalar_gops, &now->peak_scalar_gops);
+    for (int bit = 0; bit < KT_ISA_COUNT; bit++)
+        n += keep_larger(before->peak_gops[bit], &now->peak_gops[bit]);
+    if (before->aa_noise_p95 > 0 && before->aa_noise_p95 < now->aa_noise_p95) {
+        now->aa_noise_p95 = before->aa_noise_p95;
+        n++;
+    }
+    return n;
+}
+
+int kt_machine_keep_best(const kt_topology *topology, kt_machine_report *report) {
+    kt_ceilings before;
+
+    if (kt_machine_load(topology, &before, NULL) != KT_OK) return 0;
+    return kt_ceilings_keep_best(&before, &report->ceilings);
 }

@@ -16,6 +16,13 @@ kt_status kt_machine_path(const kt_fingerprint *machine, char *out, size_t out_b
 kt_status kt_machine_save(const kt_topology *topology, const kt_machine_report *report, char *path,
                           size_t path_bytes, kt_err *err);
 
+/* Replace what an earlier probe of this machine, kept in its file, found better: other work on the
+ * machine only makes figures worse. Streams and peaks: the larger. Noise: the smaller. The cache
+ * knee: of the probe that read memory faster. Returns how many figures were replaced; 0 where there
+ * is no such file. */
+int kt_machine_keep_best(const kt_topology *topology, kt_machine_report *report);
+int kt_ceilings_keep_best(const kt_ceilings *before, kt_ceilings *now);
+
 /* Ceilings of an earlier probe of this machine. KT_E_NOT_FOUND when there is none; KT_E_MISMATCH when
  * the file was made on another machine. out is zeroed on error. */
 kt_status kt_machine_load(const kt_topology *topology, kt_ceilings *out, kt_err *err);
