@@ -129,6 +129,7 @@ kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *tab
     p->registry = registry;
     p->ceilings = machine->ceilings;
     p->usual_threads = machine->usable_cores > 0 ? machine->usable_cores : 1;
+    memcpy(p->microarch, machine->microarch, sizeof p->microarch);
     if (log) p->log = *log;
     if (tune_command)
         snprintf(p->command, sizeof p->command, "%s", tune_command);

@@ -89,7 +89,7 @@ static void add_by_roofline(const kt_planner *p, const kt_problem *problem, int 
                             const char *layout, bool is_proven, kt_cell *out) {
     for (size_t i = 0; i < kt_registry_count(p->registry); i++) {
         const kt_variant *v = kt_registry_at(p->registry, i);
-        kt_candidate c = {{v, kt_config_initial(v)}, 0};
+        kt_candidate c = {{v, kt_config_default(v, p->microarch)}, 0};
         int slot;
 
         if ((v->rank > 0) != is_proven) continue;

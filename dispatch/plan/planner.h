@@ -46,6 +46,7 @@ struct kt_planner {
     const kt_table *table;       /* borrowed; NULL = none, or refused */
     kt_choice *row_choice;       /* [table->n_rows]; variant NULL = the row is ignored */
     kt_ceilings ceilings;
+    char microarch[24]; /* the machine's */
     kt_log log;
     char command[256];         /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
@@ -66,6 +67,10 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
  * preferred one; without a rank only where no variant has one. layout NULL = any. */
 void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
                          const char *layout, kt_cell *out);
+
+/* A variant's parameters where nothing was measured: the initial ones, but for those that machines
+ * of this microarchitecture were measured to want otherwise (plan_defaults.c). */
+kt_config kt_config_default(const kt_variant *v, const char *microarch);
 
 /* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose experts
  * have rows nearest to the row's m. */

@@ -1,6 +1,8 @@
 /* Where tables are looked for and written. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +66,44 @@ static int is_offer(const char *path, const kt_fingerprint *machine) {
     return fits;
 }
 
+/* The cores that a class name gives behind "<microarch>-", or 0: "zen4-8c-64g" has 8 for zen4. */
+static long cores_of(const char *class_name, const char *microarch) {
+    const size_t size = strlen(microarch);
+    char *end;
+    long cores;
+
+    if (strncmp(class_name, microarch, size) != 0 || class_name[size] != '-' ||
+        class_name[size + 1] < '0' || class_name[size + 1] > '9')
+        return 0;
+    cores = strtol(class_name + size + 1, &end, 10);
+    return strncmp(end, "c-", 2) == 0 ? cores : 0;
+}
+
+void kt_table_of_like_machine(const char *results, const kt_fingerprint *machine,
+                              const char *model_name, char *out, size_t out_bytes) {
+    DIR *folder = machine->microarch[0] ? opendir(results) : NULL;
+    const struct dirent *entry;
+    double nearest = INFINITY;
+    char stem[128], path[PATH_BYTES];
+
+    out[0] = '\0';
+    if (!folder) return;
+    file_stem(model_name, stem, sizeof stem);
+    while ((entry = readdir(folder)) != NULL) {
+        const long cores = cores_of(entry->d_name, machine->microarch);
+        const double far = cores > 0 ? fabs(log((double)cores / machine->usable_cores)) : INFINITY;
+        const int n =
+            snprintf(path, sizeof path, "%s/%s/%s.kttable.json", results, entry->d_name, stem);
+        if (n < 0 || (size_t)n >= sizeof path || (size_t)n >= out_bytes) continue;
+        /* Readdir knows no order: of two as near the first by name. */
+        if (far > nearest || (far == nearest && strcmp(path, out) >= 0)) continue;
+        if (isinf(far) || !is_offer(path, machine)) continue;
+        nearest = far;
+        memcpy(out, path, (size_t)n + 1);
+    }
+    closedir(folder);
+}
+
 void kt_table_locate(const kt_fingerprint *machine, const char *model_name, char *out,
                      size_t out_bytes) {
     const char *named = getenv("KT_TABLE");
@@ -81,7 +121,7 @@ void kt_table_locate(const kt_fingerprint *machine, const char *model_name, char
     if (table_path(KT_SOURCE_DIR "/results", machine, model_name, out, out_bytes) &&
         is_offer(out, machine))
         return;
-    out[0] = '\0';
+    kt_table_of_like_machine(KT_SOURCE_DIR "/results", machine, model_name, out, out_bytes);
 }
 
 /* Make every folder above the last '/' of path. */

@@ -7,8 +7,8 @@
 static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, NULL, 0};
 
 static const int32_t rows[] = {3, 4, 6};
-static const int32_t prefetch[] = {0, 1024, 2048, 4096};
-static const kt_param params[] = {{"rows", rows, 3, 3}, {"prefetch", prefetch, 4, 0}};
+static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};
+static const kt_param params[] = {{"rows", rows, 3, 3}, {"prefetch", prefetch, 6, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);

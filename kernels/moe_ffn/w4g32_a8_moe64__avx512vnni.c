@@ -7,8 +7,8 @@
 static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL, 0};
 
 static const int32_t rows[] = {3, 4, 6};
-static const int32_t prefetch[] = {0, 1024, 2048, 4096};
-static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 4, 0}};
+static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}};
 
 static void gate_up(const kt_moe_call *call) {
     kt_p64_gate_up_run(call, &kind, KT_A_INT8_G32);

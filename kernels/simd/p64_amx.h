@@ -1,12 +1,13 @@
 /* Panel kernels on AMX tiles: blocks of up to 64 activation rows times one p64 panel.
  *
- * A panel is read as it is: 16 of its 64 rows are a tile whose rows lie 256 bytes apart, with k in the
- * order tiles want (formats/p64.h). Activations are the other operand, one token per tile row.
+ * A panel is read as it is: 16 of its 64 rows are a tile whose rows lie 256 bytes apart, with k in
+ * the order tiles want (formats/p64.h). Activations are the other operand, one token per tile row.
  *
- * Rows are cut into tiles of equal height, at most 16. The last tile begins where it still ends with the
- * last row, so that it overlaps the one before rather than reach past the block: the shared rows are
- * computed twice and taken once. So one configuration serves a block, nothing is padded, and the work
- * follows the number of rows (a product takes a cycle per row of activations).
+ * Rows are cut into tiles of equal height, at most 16. The last tile begins where it still ends
+ * with the last row, so that it overlaps the one before rather than reach past the block: the
+ * shared rows are computed twice and taken once. So one configuration serves a block and nothing is
+ * padded. Fewer rows are no faster: a product takes 16 cycles whatever its rows and its depth
+ * (measured: Granite Rapids).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_P64_AMX_H

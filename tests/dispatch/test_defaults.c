@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cpu.h"
 #include "dispatch/plan/plan.h"
 #include "kernels/formats/format.h"
+#include "tests/support/temp.h"
 
 #define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 enum { MOST = 512, MOST_M = 512 };
@@ -161,4 +163,104 @@ Test(defaults, no_choice_is_left_to_names, .timeout = 120) {
         close_bench(&reversed);
     }
     free(c);
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+static int32_t prefetch_of(const kt_choice *c) {
+    for (int32_t i = 0; i < c->variant->n_params; i++)
+        if (strcmp(c->variant->params[i].name, "prefetch") == 0) return c->config.value[i];
+    return -1;
+}
+
+/* One row per expert is one pass over the weights: server cores of Intel want it prefetched. */
+Test(defaults, prefetch_depends_on_the_part) {
+    static const struct {
+        const char *microarch;
+        int32_t prefetch;
+    } cases[] = {{"zen4", 0},
+                 {"graniterapids", 2048},
+                 {"graniterapids-v", 2048},
+                 {"icelake", 2048},
+                 {"icelake-client", 0},
+                 {"alderlake", 0},
+                 {"graniterapids2", 0},
+                 {"", 0}};
+    const kt_isa isa = KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI;
+
+    if (isa & ~kt_isa_available()) cr_skip_test("kernels that prefetch need AVX-512 VNNI");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_fingerprint machine = {.vendor = "V", .isa = isa};
+        kt_problem p = {.op = KT_OP_MOE_FFN, .weights = KT_W_INT8_CHANNEL, .n = 768, .k = 2048};
+        static kt_choice_map map;
+        kt_planner *planner;
+        kt_registry *r;
+
+        p.experts = 128, p.topk = 8;
+        snprintf(machine.microarch, sizeof machine.microarch, "%s", cases[i].microarch);
+        cr_assert_eq(
+            kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, isa, &r, NULL),
+            KT_OK);
+        cr_assert_eq(kt_planner_create(r, NULL, &machine, NULL, &planner, NULL), KT_OK);
+        p.acts = kt_plan_acts(planner, &p);
+        cr_assert_eq(kt_plan_resolve(planner, &p, 1, 64, 0.7, &map, NULL, NULL), KT_OK);
+        cr_expect_eq(prefetch_of(kt_choice_for(&map, 1)), cases[i].prefetch, "%s: %s prefetch=%d",
+                     cases[i].microarch, kt_choice_for(&map, 1)->variant->name,
+                     (int)prefetch_of(kt_choice_for(&map, 1)));
+        kt_planner_destroy(planner);
+        kt_registry_destroy(r);
+    }
+}
+
+/* --- results of like machines ---------------------------------------------------------------- */
+
+static void file_table(const char *results, const char *class_name, const kt_fingerprint *machine) {
+    char folder[512], path[600];
+    kt_table *t;
+    kt_err err;
+
+    snprintf(folder, sizeof folder, "%s/%s", results, class_name);
+    cr_assert_eq(mkdir(folder, 0777), 0);
+    snprintf(path, sizeof path, "%s/Some-Model.kttable.json", folder);
+    cr_assert_eq(kt_table_create(&t, &err), KT_OK);
+    t->fingerprint = *machine;
+    snprintf(t->workload, sizeof t->workload, "Some-Model");
+    cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
+    kt_table_destroy(t);
+}
+
+/* The same part with other cores is like this machine; another part is not, whatever its folder is
+ * called. */
+Test(defaults, results_of_the_nearest_like_machine_are_taken) {
+    kt_fingerprint zen4 = {.vendor = "AuthenticAMD",
+                           .microarch = "zen4",
+                           .family = 25,
+                           .model = 17,
+                           .isa = KT_ISA_AVX2,
+                           .usable_cores = 64,
+                           .numa_nodes = 1};
+    kt_fingerprint here = zen4, zen5 = zen4;
+    char results[256], found[1024];
+
+    strcpy(zen5.microarch, "zen5");
+    zen5.family = 26;
+    here.usable_cores = 12;
+    kt_temp_make(results, sizeof results);
+    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    cr_expect_str_eq(found, "", "nothing is filed");
+    file_table(results, "zen5-12c-64g", &zen5);
+    file_table(results, "zen4-v-12c-64g", &zen4); /* another class: masked */
+    file_table(results, "zen4-12x-64g", &zen4);
+    file_table(results, "zen4-13c-64g", &zen5); /* which lies */
+    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    cr_expect_str_eq(found, "", "%s is no like machine's", found);
+    file_table(results, "zen4-64c-512g", &zen4);
+    kt_table_of_like_machine(results, &here, "org/Some-Model", found, sizeof found);
+    cr_expect_not_null(strstr(found, "/zen4-64c-512g/Some-Model.kttable.json"), "%s", found);
+    file_table(results, "zen4-8c-64g", &zen4);
+    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    cr_expect_not_null(strstr(found, "/zen4-8c-64g/"), "%s", found);
+    kt_table_of_like_machine(results, &here, "Other-Model", found, sizeof found);
+    cr_expect_str_eq(found, "");
+    kt_temp_remove(results);
 }

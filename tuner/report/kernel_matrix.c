@@ -53,21 +53,19 @@ static const struct {
     {GEMM | MOE, FLOATS, INTEGER_STEPS, false,
      "multiplies integers only; these weights are floating and take the steps with FMA or BF16"},
     {GEMM | MOE, CODES, KT_ISA_AVX512BF16, false,
-     "VDPBF16PS does half of VPDPBUSD's work, every CPU that has it has VNNI, and codes would be "
-     "rounded to "
-     "8 bits of bfloat16"},
+     "VDPBF16PS does half of VPDPBUSD's work on Zen 4 and an eighth on Granite Rapids, every CPU "
+     "that has it has VNNI, and codes would be rounded to 8 bits of bfloat16"},
     {GEMM | MOE, CODES, KT_ISA_AMXBF16, false,
      "TDPBF16PS does half of TDPBUSD's work, every CPU that has it has AMX-INT8, and codes times "
      "scales would be "
      "rounded to bfloat16"},
     {GEMM | MOE, FP8, KT_ISA_AVX512BF16, false,
      "VDPBF16PS needs E4M3 widened, which VBMI does in five instructions for 64: the kernel is in "
-     "the column "
-     "avx512vbmi; every CPU with BF16 but one (Cooper Lake) has VBMI"},
+     "the column avx512vbmi; every CPU with BF16 but one (Cooper Lake) has VBMI. Where VDPBF16PS "
+     "does less than FMA (Granite Rapids: half) the column avx512 is the faster one"},
     {GEMM | MOE, BIT(F16), KT_ISA_AVX512BF16, false,
-     "a half is not a bfloat16 but the sum of two: twice the VDPBF16PS come to the rate of FMA, "
-     "which needs "
-     "no taking apart"},
+     "a half is not a bfloat16 but the sum of two: twice the VDPBF16PS come to the rate of FMA on "
+     "Zen 4 and to a quarter of it on Granite Rapids, and FMA needs no taking apart"},
     {GEMM | MOE, CODES, KT_ISA_AVX512VBMI, false,
      "adds byte permutes to VNNI; these codes unpack with shifts and masks, and their tables with "
      "VPSHUFB"},
