@@ -151,8 +151,8 @@ typedef struct habit {
  * Gop/s at 64 rows and 42 at 4; INT8 and INT4 375 to 425 at 64 rows. Tiles: BF16 583 at 512 rows,
  * 300 at 32; two planes 615 and 397; exact ones 322 to 460 and 281 to 433. Halves on tiles were not
  * measured: twice the products of BF16. */
-static habit habit_of(const kt_variant *v) {
-    const bool is_float = v->numerics == KT_NUM_BF16_F32 || v->numerics == KT_NUM_F32;
+static habit habit_of(const kt_problem *p, const kt_variant *v) {
+    const bool is_float = p->acts == KT_A_BF16 || p->acts == KT_A_F32;
 
     if (!(v->isa & TILES)) return is_float ? (habit){0.58, 7} : (habit){0.45, 4};
     switch (v->numerics) {
@@ -168,7 +168,7 @@ static habit habit_of(const kt_variant *v) {
 
 double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
                            int threads) {
-    const habit h = habit_of(v);
+    const habit h = habit_of(p, v);
     double bytes, operations, rows, multiply_ns;
 
     if (!is_matrix(p) || p->m < 1) return kt_cost_ns(p, v, c, threads);

@@ -1,5 +1,5 @@
-/* Parameters that depend on the machine where nothing was tuned. SPDX-License-Identifier:
- * Apache-2.0 */
+/* Parameters that depend on the machine where nothing was tuned.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "dispatch/plan/planner.h"

@@ -1,4 +1,5 @@
 /* What probing finds out about the machine makes sense. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
