@@ -69,6 +69,14 @@ Test(cpu, disabling_a_step_disables_what_builds_on_it) {
     cr_assert_eq(kt_isa_available(), KT_ISA_SCALAR);
 }
 
+Test(cpu, a_closure_has_what_its_steps_build_on) {
+    cr_expect_eq(kt_isa_closure(0), 0);
+    cr_expect_eq(kt_isa_closure(KT_ISA_AVX2), KT_ISA_AVX2);
+    cr_expect_eq(kt_isa_closure(KT_ISA_AMXINT8), KT_ISA_AMXINT8 | KT_ISA_AVX512 | KT_ISA_AVX2);
+    cr_expect_eq(kt_isa_closure(KT_ISA_AVX512VBMI),
+                 KT_ISA_AVX512VBMI | KT_ISA_AVX512VNNI | KT_ISA_AVX512 | KT_ISA_AVX2);
+}
+
 Test(cpu, names_round_trip) {
     char text[128];
     for (int i = 0; i < KT_ISA_COUNT; i++) cr_assert_eq(kt_isa_parse(kt_isa_name(i)), i);
