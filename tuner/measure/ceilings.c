@@ -97,7 +97,7 @@ static double rate_of_distance(void *arg, const kt_config *config) {
 /* The stream is what the best distance gives; which one that is depends on the number of threads.
  */
 static double read_best_gbs(reader *r, kt_pool *pool, int64_t ns) {
-    distance_trial t = {r, pool, ns / 8};
+    distance_trial t = {r, pool, ns / 16};
     r->config = kt_probe_best_config(r->stream, rate_of_distance, &t);
     return read_gbs(r, pool, ns);
 }
