@@ -122,6 +122,7 @@ Test(kttune, a_missing_or_foreign_table_exits_with_3) {
     cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
     t->fingerprint = h.machine;
     t->fingerprint.family++;
+    snprintf(t->fingerprint.microarch, sizeof t->fingerprint.microarch, "another");
     snprintf(command, sizeof command, "%s/foreign.kttable.json", h.folder);
     cr_assert_eq(kt_table_save(t, command, NULL), KT_OK);
     kt_table_destroy(t);

@@ -38,6 +38,7 @@ static void make_home(void) {
     kt_temp_write(home.folder, "torn.journal.jsonl", text, size / 2);
     free(text);
     t->fingerprint.family++;
+    snprintf(t->fingerprint.microarch, sizeof t->fingerprint.microarch, "another");
     snprintf(path, sizeof path, "%s/foreign.kttable.json", home.folder);
     cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
     kt_table_destroy(t);
