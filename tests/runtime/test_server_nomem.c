@@ -89,8 +89,8 @@ static bool take_text(const char *json, size_t size, kt_text *out) {
     return !is_error;
 }
 
-/* An answer of status 200 is the whole text, or says that it is not: by an error among its events or
- * by a connection that ends before the stream does. */
+/* An answer of status 200 is the whole text, or says that it is not: by an error among its events
+ * or by a connection that ends before the stream does. */
 static void check_answer(const kt_reply *r, bool is_stream, const char *want, long number) {
     kt_text text = {0};
     bool is_good = true, is_done = !is_stream;
@@ -111,8 +111,8 @@ static void check_answer(const kt_reply *r, bool is_stream, const char *want, lo
     free(text.data);
 }
 
-/* One request after the other while the 1st, 2nd, ... allocation of the server fails: a right answer,
- * one that says what is wrong, or a closed connection. Nobody waits, nothing is kept. */
+/* One request after the other while the 1st, 2nd, ... allocation of the server fails: a right
+ * answer, one that says what is wrong, or a closed connection. Nobody waits, nothing is kept. */
 static void check_requests(const char *path, const char *body, const char *want, long held) {
     bool did_fail = true, is_stream = body && strstr(body, "stream");
     long tried = 0;

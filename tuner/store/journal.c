@@ -42,8 +42,8 @@ kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes
     return KT_OK;
 }
 
-/* The checked record of one line (without its newline) into *out, NULL when it is damaged. Fails for lack of
- * memory only. */
+/* The checked record of one line (without its newline) into *out, NULL when it is damaged. Fails
+ * for lack of memory only. */
 static kt_status parse_line(const char *line, size_t size, kt_json_doc **out) {
     kt_json_doc *doc = NULL;
     char want[TAIL_BYTES + 1];
