@@ -292,7 +292,6 @@ static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     char class_name[64];
     kt_outcome outcome;
 
-    (void)err;
     kt_outcome_of_table(in->table, in->journal, &outcome);
     kt_machine_class(&in->table->fingerprint, class_name, sizeof class_name);
     kt_html_begin(to, in->table->workload);
@@ -313,10 +312,10 @@ static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     if (in->journal) put_commands(in->journal, to);
     kt_html_roofline(in, to);
     kt_html_heats(in, to);
-    if (in->journal) kt_html_regret(in, to);
+    if (in->journal) KT_TRY(kt_html_regret(in, to, err));
     list_plans(in->table, to);
     list_rows(in->table, to);
-    if (in->journal) kt_html_races(in, to);
+    if (in->journal) KT_TRY(kt_html_races(in, to, err));
     if (in->journal) list_rejected(in->journal, to);
     put_fingerprint(in->table, to);
     kt_html_end(to);

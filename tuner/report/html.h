@@ -28,7 +28,8 @@ char *kt_html_matrix(const kt_table_row *row, char *out, size_t out_bytes);
 
 void kt_html_roofline(const kt_export_input *in, FILE *to);
 void kt_html_heats(const kt_export_input *in, FILE *to);
-void kt_html_races(const kt_export_input *in, FILE *to);  /* needs the journal */
-void kt_html_regret(const kt_export_input *in, FILE *to); /* needs the journal */
+/* These need the journal, and memory. */
+kt_status kt_html_races(const kt_export_input *in, FILE *to, kt_err *err);
+kt_status kt_html_regret(const kt_export_input *in, FILE *to, kt_err *err);
 
 #endif

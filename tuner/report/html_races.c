@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "tuner/report/html.h"
 #include "tuner/store/replay.h"
 
@@ -183,20 +184,20 @@ static void draw_race(const race *r, FILE *to, bool is_open) {
     fputs("</ul></details>\n", to);
 }
 
-static bool show_race(const kt_export_input *in, const kt_table_row *row, kt_replay *replay,
-                      bool is_open, FILE *to) {
+static kt_status show_race(const kt_export_input *in, const kt_table_row *row, kt_replay *replay,
+                           bool is_open, FILE *to, int *n_shown, kt_err *err) {
     race r = {.replay = replay, .base_ns = row->time_ns};
-    bool shown = false;
 
-    if (kt_replay_of_row(in->journal, row, replay, NULL) != KT_OK) return false;
-    if (kt_replay_samples(replay, &r.samples, NULL) == KT_OK && r.samples.n_rounds > 0) {
+    if (kt_replay_of_row(in->journal, row, replay, NULL) != KT_OK) return KT_OK;
+    KT_TRY(kt_replay_samples(replay, &r.samples, err));
+    if (r.samples.n_rounds > 0) {
         find_ends(&r);
         r.top = find_top(&r);
         draw_race(&r, to, is_open);
-        shown = true;
+        ++*n_shown;
     }
     kt_samples_destroy(&r.samples);
-    return shown;
+    return KT_OK;
 }
 
 /* The one that is open at first: a race that somebody else than the default won, if there is one. */
@@ -206,24 +207,23 @@ static size_t first_tuned(const kt_table *t) {
     return 0;
 }
 
-void kt_html_races(const kt_export_input *in, FILE *to) {
+kt_status kt_html_races(const kt_export_input *in, FILE *to, kt_err *err) {
     kt_replay *replay = malloc(sizeof *replay);
     size_t shown = first_tuned(in->table);
+    kt_status st = KT_OK;
     int n = 0;
 
-    if (!replay || !in->journal) {
-        free(replay);
-        return;
-    }
+    if (!replay) return kt_fail(err, KT_E_NOMEM, "races: no memory");
     fputs("<h2 id=\"races\">Races</h2>\n<p class=\"soft\">Times of all contenders over the "
           "winner's, round by round. Lines are the 25 % quantile so far, crosses mark who was "
           "dropped. Rounds that others disturbed are left out.</p>\n<div class=\"card\">\n",
           to);
-    for (size_t i = 0; i < in->table->n_rows && n < MOST_RACES; i++)
-        n += show_race(in, &in->table->rows[i], replay, i == shown, to);
+    for (size_t i = 0; i < in->table->n_rows && n < MOST_RACES && st == KT_OK; i++)
+        st = show_race(in, &in->table->rows[i], replay, i == shown, to, &n, err);
     if (n == 0) fputs("<p>The journal holds no race of these rows.</p>", to);
     if (n == MOST_RACES)
         fprintf(to, "<p class=\"soft\">The first %d; the journal has the others.</p>", MOST_RACES);
     fputs("</div>\n", to);
     free(replay);
+    return st;
 }

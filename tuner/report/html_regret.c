@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "tuner/report/html.h"
 #include "tuner/space/cell.h"
 #include "tuner/store/replay.h"
@@ -45,12 +46,11 @@ static int by_time(const void *a, const void *b) {
 }
 
 /* Weights are shares of serving time; journals of older versions have none, then all cells count alike. */
-static size_t find_steps(const kt_export_input *in, step *steps, bool *has_weights) {
-    kt_replay *r = malloc(sizeof *r);
+static size_t find_steps(const kt_export_input *in, kt_replay *r, step *steps, bool *has_weights) {
     size_t n = 0;
 
     *has_weights = true;
-    for (size_t i = 0; r && i < in->table->n_rows; i++) {
+    for (size_t i = 0; i < in->table->n_rows; i++) {
         const kt_table_row *row = &in->table->rows[i];
         double best = best_of(row);
         if (!(best > 0) || kt_replay_of_row(in->journal, row, r, NULL) != KT_OK) continue;
@@ -62,7 +62,6 @@ static size_t find_steps(const kt_export_input *in, step *steps, bool *has_weigh
         *has_weights &= r->weight > 0;
         n++;
     }
-    free(r);
     for (size_t i = 0; i < n && !*has_weights; i++) steps[i].weight = 1;
     qsort(steps, n, sizeof *steps, by_time);
     return n;
@@ -132,17 +131,19 @@ static void draw_curves(FILE *to, const step *steps, size_t n, double seconds, d
     }
 }
 
-void kt_html_regret(const kt_export_input *in, FILE *to) {
+kt_status kt_html_regret(const kt_export_input *in, FILE *to, kt_err *err) {
     step *steps = calloc(in->table->n_rows + 1, sizeof *steps);
+    kt_replay *r = malloc(sizeof *r);
     bool has_weights;
     size_t n;
     double seconds, top;
 
-    if (!steps || !in->journal) {
+    if (!steps || !r) {
         free(steps);
-        return;
+        free(r);
+        return kt_fail(err, KT_E_NOMEM, "regret: no memory");
     }
-    n = find_steps(in, steps, &has_weights);
+    n = find_steps(in, r, steps, &has_weights);
     seconds = n ? steps[n - 1].seconds : 0;
     top = fmax(1.08 * regret_after(steps, n, 0), 0.01);
     if (n > 1 && seconds > 0) {
@@ -159,4 +160,6 @@ void kt_html_regret(const kt_export_input *in, FILE *to) {
         fputs("</svg></div>\n", to);
     }
     free(steps);
+    free(r);
+    return KT_OK;
 }
