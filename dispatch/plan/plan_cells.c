@@ -251,7 +251,8 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
             continue;
         }
         if (is_inside || is_above) continue;
-        /* A matrix that serving asks for few rows of is tuned for these; its sisters know the others. */
+        /* A matrix that serving asks for few rows of is tuned for these; its sisters know the
+         * others. */
         if (near && first >= 0 && near->threads == threads) {
             out->n++;
             continue;

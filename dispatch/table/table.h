@@ -68,12 +68,13 @@ void kt_table_destroy(kt_table *table);
  * what the file holds: times to 0.1 ns, interval and error to 4 decimals and digits. Refuses a row
  * that makes no sense, naming the field. */
 kt_status kt_table_put(kt_table *table, const kt_table_row *row, kt_err *err);
-/* A time whose half interval is wider than this says little: the machine was busy while it was taken. */
+/* A time whose half interval is wider than this says little: the machine was busy while it was
+ * taken. */
 #define KT_ROW_WIDE 0.10
 /* Half the interval, relative to the time. */
 double kt_row_half_interval(const kt_table_row *row);
-/* Is the interval wide? Such a row is no decision: it is not counted as one and is raced again. It is told by
- * the figures, so that tables and journals of any age are judged alike. */
+/* Is the interval wide? Such a row is no decision: it is not counted as one and is raced again.
+ * It is told by the figures, so that tables and journals of any age are judged alike. */
 bool kt_row_is_undecided(const kt_table_row *row);
 /* "undecided", or the row's own status. */
 const char *kt_row_status(const kt_table_row *row);

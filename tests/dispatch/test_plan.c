@@ -319,8 +319,8 @@ Test(plan, a_decode_only_table_says_nothing_about_prefill) {
     close_bench(&b);
 }
 
-/* The output matrix is tuned for the rows that serving asks for; where a sister has rows for the others there is
- * nothing to warn of. */
+/* The output matrix is tuned for the rows that serving asks for; where a sister has rows for the
+ * others there is nothing to warn of. */
 Test(plan, a_sister_answers_for_rows_that_were_left_out_on_purpose) {
     kt_problem head = gemm;
     bench b;

@@ -1,4 +1,5 @@
-/* Cold banks: shared by layout, in the memory of older ones where that is cheaper, and with the right bytes.
+/* Cold banks: shared by layout, in the memory of older ones where that is cheaper, and with the
+ * right bytes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -68,7 +69,8 @@ Test(banks, begin_in_the_memory_of_older_ones_where_pages_are_dear) {
     kt_banks_deinit(&b);
 }
 
-/* Fresh pages are cheap, or what was saved is spent: every matrix keeps a bank of its own, packed once. */
+/* Fresh pages are cheap, or what was saved is spent: every matrix keeps a bank of its own,
+ * packed once. */
 Test(banks, are_kept_where_pages_are_cheap) {
     kt_banks b = {.rotation_bytes = ROTATION};
     const kt_cold_bank *first = get(&b, 512);

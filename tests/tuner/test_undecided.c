@@ -1,4 +1,5 @@
-/* Cells whose interval is wide: never a decision, raced again first of all, in this run and in the next.
+/* Cells whose interval is wide: never a decision, raced again first of all, in this run and in
+ * the next.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
@@ -140,8 +141,8 @@ static void derive_all(const scene *s, const kt_table *t) {
     kt_journal_close(j);
 }
 
-/* A busy run leaves the cell undecided after four races, and a later run races it before the others, which it takes
- * over; once it is decided it stays so. */
+/* A busy run leaves the cell undecided after four races, and a later run races it before the
+ * others, which it takes over; once it is decided it stays so. */
 Test(undecided, is_raced_again_by_this_run_and_first_of_all_by_the_next, .timeout = 240) {
     kt_session_progress p;
     kt_table *table;
@@ -186,7 +187,8 @@ Test(undecided, is_raced_again_by_this_run_and_first_of_all_by_the_next, .timeou
     drop_scene(&s);
 }
 
-/* The line says shares of the serving time, and what the budget will not reach; nothing of rungs. */
+/* The line says shares of the serving time, and what the budget will not reach; nothing of
+ * rungs. */
 Test(undecided, progress_says_what_the_budget_will_not_reach) {
     kt_session_setup setup = {.deadline_ns = INT64_MAX, .seed = 1};
     kt_session *session;

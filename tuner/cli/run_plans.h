@@ -7,9 +7,10 @@
 
 #include "tuner/session/layer_cells.h"
 
-/* Decide the cells and put their rows into the table; progress (may be NULL) gets a line, and one per cell
- * that is passed over. Stops at the session's deadline without error: *n_decided says how far it came, undecided ones left out. A cell whose weights do not
- * fit the memory is passed over. */
+/* Decide the cells and put their rows into the table; progress (may be NULL) gets a line, and
+ * one per cell that is passed over. Stops at the session's deadline without error: *n_decided
+ * says how far it came, undecided ones left out. A cell whose weights do not fit the memory is
+ * passed over. */
 kt_status kt_run_plans(const kt_layer_session_setup *setup, const kt_plan_cells *cells,
                        kt_table *table, FILE *progress, int *n_decided, kt_layer_spent *spent,
                        kt_err *err);

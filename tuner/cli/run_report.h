@@ -40,7 +40,8 @@ char *kt_run_command(const kt_run_options *o, const char *model_name, char *out,
 /* Cells in the order of work, predicted time, file names. */
 void kt_run_print_plan(const kt_run_report *r);
 
-/* Tokens per second before and after, what won, how sure that is, what to do; figures when they were asked for. */
+/* Tokens per second before and after, what won, how sure that is, what to do; figures when they
+ * were asked for. */
 void kt_run_print_end(const kt_run_report *r);
 
 /* How sure the run is, as exit codes 6 and 7 are about. */

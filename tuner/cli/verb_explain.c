@@ -136,8 +136,8 @@ static bool is_contender(const kt_variant *v, const kt_problem *p, bool determin
            (!deterministic || kt_variant_keeps_bits(v, why) == KT_OK);
 }
 
-/* Lower bounds of the time by the measured ceilings, for one call (of one active expert for moe_ffn), and how much
- * of the best row's time they are; then who refuses, by reason. */
+/* Lower bounds of the time by the measured ceilings, for one call (of one active expert for
+ * moe_ffn), and how much of the best row's time they are; then who refuses, by reason. */
 static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_problem *p,
                            int threads, bool deterministic) {
     const kt_table_row *rows[2], *own = NULL;

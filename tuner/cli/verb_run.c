@@ -334,7 +334,8 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
     return kt_table_save(r->table, r->table_path, err);
 }
 
-/* Noise comes first: who is told of undecided cells only would run again on a machine that disturbs again. */
+/* Noise comes first: who is told of undecided cells only would run again on a machine that
+ * disturbs again. */
 static int exit_code(const run_state *r, const kt_outcome *o) {
     const bool minds_noise = !r->options.noisy_ok;
 

@@ -78,9 +78,10 @@ static double bank_bytes(const kt_banks *b, const kt_problem *problem, const kt_
 
 /* --- memory of older banks --- */
 
-/* Pages of a virtual machine that nobody touched before may take a second per quarter of a gigabyte, packing and copying a
- * twentieth of that. So a bank begins in the memory of the one that was not used for longest, as long as packing again
- * what was given up that way costs less than fresh memory would. */
+/* Pages of a virtual machine that nobody touched before may take a second per quarter of a
+ * gigabyte, packing and copying a twentieth of that. So a bank begins in the memory of the one
+ * that was not used for longest, as long as packing again what was given up that way costs less
+ * than fresh memory would. */
 static bool is_reuse_cheaper(const kt_banks *b, double bytes) {
     return b->mapped > 0 && b->again_ns < bytes * b->map_ns / b->mapped;
 }
@@ -102,7 +103,8 @@ static bool take_back(kt_banks *b, const kt_problem *problem, const char *layout
     return false;
 }
 
-/* The slot of an older bank, which is gone, with the new one's memory in *out; -1 = none fits, or none is to go. */
+/* The slot of an older bank, which is gone, with the new one's memory in *out; -1 = none fits,
+ * or none is to go. */
 static int reuse(kt_banks *b, const kt_problem *problem, const kt_variant *v, int64_t min_slots,
                  kt_cold_bank *out) {
     const int i = oldest(b, false);

@@ -26,8 +26,9 @@ size_t kt_cold_rotation_of_model(const kt_ceilings *ceilings, size_t llc_bytes, 
  * exceeds half of the available memory. */
 kt_status kt_cold_bank_create(const void *content, size_t slot_bytes, int64_t min_slots,
                               size_t rotation_bytes, kt_cold_bank *out, kt_err *err);
-/* The same without content, in memory that an older bank leaves: pages that were touched once are not paid for again.
- * *memory is transferred; KT_E_INVALID, and it stays the caller's, when it is too small. */
+/* The same without content, in memory that an older bank leaves: pages that were touched once
+ * are not paid for again. *memory is transferred; KT_E_INVALID, and it stays the caller's, when
+ * it is too small. */
 kt_status kt_cold_bank_create_in(kt_buffer *memory, size_t slot_bytes, int64_t min_slots,
                                  size_t rotation_bytes, kt_cold_bank *out, kt_err *err);
 /* Copy the first slot into all others. */

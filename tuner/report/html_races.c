@@ -11,7 +11,8 @@
 enum { WIDTH = 1100, HEIGHT = 300, LEFT = 60, RIGHT = 1080, TOP = 18, BOTTOM = 256 };
 enum { MOST_RACES = 240 }; /* about 15 KB each */
 
-/* Slower samples than this times the winner are drawn at the upper edge; the axis ends earlier when all are faster. */
+/* Slower samples than this times the winner are drawn at the upper edge; the axis ends earlier
+ * when all are faster. */
 static const double most_ratio = 4, least_ratio = 1.25;
 
 typedef struct race {

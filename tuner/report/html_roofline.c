@@ -141,7 +141,8 @@ static void label_roof(const kt_table *t, FILE *to, int threads, const kt_log_ax
             threads, threads > 1 ? "s" : "");
 }
 
-/* A ceiling per instruction set, from the slope on. One whose label would print over another's has none. */
+/* A ceiling per instruction set, from the slope on. One whose label would print over another's
+ * has none. */
 static void draw_ceilings(FILE *to, const kt_ceilings *c, int threads, const kt_log_axis *x,
                           const kt_log_axis *y) {
     double stream = stream_of(c, threads), top = best_peak(c) * threads;

@@ -1,4 +1,5 @@
-/* How sure a run or a table is, in words: cells that are undecided or were not reached, rounds that others disturbed.
+/* How sure a run or a table is, in words: cells that are undecided or were not reached, rounds
+ * that others disturbed.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_OUTCOME_H
 #define KT_TUNER_OUTCOME_H
@@ -18,8 +19,8 @@ typedef struct kt_outcome {
         needed_seconds; /* 0 = none; what would have reached all, 0 = not known */
 } kt_outcome;
 
-/* Of a table: rounds are those of the contests that decided its rows, open cells those that the last run left.
- * journal may be NULL: then only intervals are known. */
+/* Of a table: rounds are those of the contests that decided its rows, open cells those that the
+ * last run left. journal may be NULL: then only intervals are known. */
 void kt_outcome_of_table(const kt_table *table, const kt_journal *journal, kt_outcome *out);
 
 bool kt_outcome_is_noisy(const kt_outcome *o);

@@ -12,7 +12,8 @@
 /* Largest thread count of the table's rows; 1 without rows. */
 int kt_table_most_threads(const kt_table *table);
 
-/* The formats that the table's experts are served in, in the order of its rows; returns how many. */
+/* The formats that the table's experts are served in, in the order of its rows; returns how
+ * many. */
 int kt_table_formats(const kt_table *table, kt_serving_format out[KT_SERVING_FORMATS]);
 
 typedef struct kt_token_time {
@@ -20,9 +21,10 @@ typedef struct kt_token_time {
     bool is_rough;        /* rests on an undecided row */
 } kt_token_time;
 
-/* Time that all matrices of the table's model take for one token of one user on `threads` threads: rows of m = 1,
- * times the layers and experts that use them. Attention, norms and what is not a matrix are not counted. False when
- * the model is unknown here (no workload or folder of that name) or a matrix has no row for one token. */
+/* Time that all matrices of the table's model take for one token of one user on `threads`
+ * threads: rows of m = 1, times the layers and experts that use them. Attention, norms and what
+ * is not a matrix are not counted. False when the model is unknown here (no workload or folder
+ * of that name) or a matrix has no row for one token. */
 bool kt_token_time_of(const kt_table *table, kt_serving_format format, int threads,
                       kt_token_time *out);
 

@@ -13,8 +13,8 @@ typedef struct kt_regret_summary {
     double geomean, p95,
         max;         /* 0.01 = 1 % slower; the geomean is weighted, the others count cells */
     double within_2; /* share of cells within 2 % of the best */
-    /* Share of the weighted mean (its logarithm) that lies in cells beyond the p95. A few heavy cells can lift the mean
-     * above the p95, which counts cells. */
+    /* Share of the weighted mean (its logarithm) that lies in cells beyond the p95. A few heavy
+     * cells can lift the mean above the p95, which counts cells. */
     double weight_beyond_p95;
 } kt_regret_summary;
 

@@ -15,8 +15,9 @@
 
 /* Of the time that is left: what remains is for the race and for cells after this one. */
 static const double gate_share = 0.25, pack_share = 0.35;
-/* Of the whole budget: weights of the default's layout are packed in any case, others as long as packing and its like
- * took less. A layout that is left out is new to a later run, which has more of its time for it. */
+/* Of the whole budget: weights of the default's layout are packed in any case, others as long as
+ * packing and its like took less. A layout that is left out is new to a later run, which has
+ * more of its time for it. */
 static const double most_packing = 0.12;
 
 static double left_ns(const kt_session *s) {

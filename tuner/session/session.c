@@ -83,7 +83,8 @@ static double predict_seconds(const kt_session *s, const kt_tune_cell *cell,
     return sample * 1e-9 * 4 * USUAL_ROUNDS / shorten_for(sample);
 }
 
-/* Weight per second; before all others those that the journal holds undecided. No cell takes a microsecond. */
+/* Weight per second; before all others those that the journal holds undecided. No cell takes a
+ * microsecond. */
 static double worth(const kt_session *s, size_t i) {
     return s->setup.cells->cells[i].weight / s->seconds[i] + (s->is_first[i] ? 1e6 : 0);
 }
@@ -529,7 +530,8 @@ static kt_status decide_again(kt_session *s, size_t i, kt_err *err) {
     return st;
 }
 
-/* The cell that is worth another race when all had theirs: first of all those whose interval is wide. */
+/* The cell that is worth another race when all had theirs: first of all those whose interval is
+ * wide. */
 static bool next_repeat(const kt_session *s, size_t *i) {
     const size_t n = s->setup.cells->n;
 
@@ -561,7 +563,8 @@ kt_status kt_session_step(kt_session *s, kt_err *err) {
 
 /* --- reports --- */
 
-/* Of the time that a cell is predicted to take at the pace so far, at most this share counts before it is over. */
+/* Of the time that a cell is predicted to take at the pace so far, at most this share counts
+ * before it is over. */
 static const double most_in_hand = 0.95;
 
 static double pace_of(const kt_session_progress *p) {

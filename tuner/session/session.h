@@ -56,9 +56,10 @@ typedef struct kt_session_progress {
 kt_status kt_session_create(const kt_session_setup *setup, kt_session **out, kt_err *err);
 void kt_session_destroy(kt_session *s);
 
-/* Decide the next cell; when all were raced, first those again whose interval is wide (three times at most), then
- * those that are out of line. KT_OK = one more was raced, settled or skipped; KT_E_NOT_FOUND = none is left;
- * KT_E_CANCELLED = budget or stop. Others are errors that end the run; what is decided stays. */
+/* Decide the next cell; when all were raced, first those again whose interval is wide (three
+ * times at most), then those that are out of line. KT_OK = one more was raced, settled or
+ * skipped; KT_E_NOT_FOUND = none is left; KT_E_CANCELLED = budget or stop. Others are errors
+ * that end the run; what is decided stays. */
 kt_status kt_session_step(kt_session *s, kt_err *err);
 
 void kt_session_progress_get(const kt_session *s, kt_session_progress *out);

@@ -5,9 +5,9 @@
 #include "dispatch/registry/registry.h"
 #include "dispatch/table/table.h"
 
-/* Copy those rows of `from` into `to` whose cell `to` lacks, or holds undecided where `from` has a decision, and
- * whose winner this build still has in the version that was tuned. n_added (rows of cells that `to` lacked) may be
- * NULL. */
+/* Copy those rows of `from` into `to` whose cell `to` lacks, or holds undecided where `from` has
+ * a decision, and whose winner this build still has in the version that was tuned. n_added (rows
+ * of cells that `to` lacked) may be NULL. */
 kt_status kt_table_add_missing(kt_table *to, const kt_table *from, const kt_registry *registry,
                                size_t *n_added, kt_err *err);
 
