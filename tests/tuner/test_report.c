@@ -271,7 +271,8 @@ Test(report, a_layer_that_gains_less_than_promised_says_so) {
                   "for sure, but less",
                   true},
                  {1.20, 0.05, "default", "the layer's gain is not sure", true},
-                 {1.20, -0.05, "default", "the layer does not gain", true},
+                 {1.20, -0.05, "default",
+                  "nothing of the predicted +20.0 % is there: the layer does not gain", true},
                  {0, 0.05, "default", "rows are missing", false}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -286,8 +287,8 @@ Test(report, a_layer_that_gains_less_than_promised_says_so) {
         kt_plan_words(&p, 0.01, text, sizeof text);
         cr_expect(strstr(text, cases[i].says), "%zu: %s", i, text);
         cr_expect_eq(kt_plan_is_about(&p, 0.01), cases[i].is_about, "%zu", i);
-        cr_expect_eq(strstr(text, "6.9 times the mean") != NULL, strstr(text, "only") != NULL, "%s",
-                     text);
+        cr_expect_eq(strstr(text, "6.9 times the mean") != NULL,
+                     strstr(text, "only") || strstr(text, "nothing of"), "%s", text);
     }
 }
 

@@ -33,13 +33,18 @@ static void layer_words(const kt_table_plan *p, double noise, char *out, size_t 
     else if (realised >= KT_LEAST_REALISED)
         snprintf(out, out_bytes, "%.0f %% of the predicted %+.1f %% is there", 100 * realised,
                  promised);
+    else if (gain_of(p) <= 0) /* a negative share would say nothing */
+        snprintf(
+            out, out_bytes,
+            "≈ nothing of the predicted %+.1f %% is there: the layer does not gain (±%.1f %%); "
+            "the fullest expert has %.1f times the mean rows",
+            promised, half, p->imbalance);
     else
         snprintf(out, out_bytes,
                  "≈ only %.0f %% of the predicted %+.1f %% is there: %s (±%.1f %%); the fullest "
                  "expert has %.1f times the mean rows",
                  100 * realised, promised,
                  strcmp(p->row.status, "tuned") == 0 ? "the layer gains for sure, but less"
-                 : gain_of(p) < 0                    ? "the layer does not gain"
                                                      : "the layer's gain is not sure",
                  half, p->imbalance);
 }
