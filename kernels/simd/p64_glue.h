@@ -41,30 +41,31 @@ typedef struct kt_walk {
     void *context;
 } kt_walk;
 
-typedef struct kt_step {
+typedef struct kt_walk_place {
     int64_t panel, row;
     int rows, new_rows;
-} kt_step;
+} kt_walk_place;
 
 KT_INLINE int64_t kt_walk_steps(const kt_walk *w, int64_t m, int64_t panels) {
     return (m + w->block - 1) / w->block * panels;
 }
 
-KT_INLINE kt_step kt_walk_at(const kt_walk *w, int64_t m, int64_t first_panel, int64_t panels,
-                             int64_t i) {
+KT_INLINE kt_walk_place kt_walk_at(const kt_walk *w, int64_t m, int64_t first_panel, int64_t panels,
+                                   int64_t i) {
     const int64_t blocks = (m + w->block - 1) / w->block;
     const int64_t panel = w->rows_outermost ? i % panels : i / blocks;
     const int64_t row = (w->rows_outermost ? i / panels : i % blocks) * w->block;
     const int64_t left = m - row;
-    const kt_step step = {first_panel + panel, row, (int)(left < w->block ? left : w->block),
-                          w->rows_outermost ? panel == 0 : 1};
+    const kt_walk_place step = {first_panel + panel, row, (int)(left < w->block ? left : w->block),
+                                w->rows_outermost ? panel == 0 : 1};
     return step;
 }
 
 /* What to fetch during this step: in the last one of a panel the panel after it, or `after` behind the
  * last. Of little use where a block is the whole panel's only one: then it is a stream already. */
-KT_INLINE const uint8_t *kt_walk_next(const kt_walk *w, const kt_step *at, int64_t m, int64_t end,
-                                      const kt_p64_tile *t, size_t panel_bytes, const void *after) {
+KT_INLINE const uint8_t *kt_walk_next(const kt_walk *w, const kt_walk_place *at, int64_t m,
+                                      int64_t end, const kt_p64_tile *t, size_t panel_bytes,
+                                      const void *after) {
     if (w->rows_outermost || at->row + at->rows < m || m < KT_FETCH_ROWS) return NULL;
     return at->panel + 1 < end ? t->panel + panel_bytes : after;
 }
@@ -80,7 +81,7 @@ KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const k
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
-        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+        const kt_walk_place at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
         const int64_t left = q->n - 64 * at.panel, columns = left < 64 ? left : 64;
 
         for (int r = 0; r < at.rows; r++)
@@ -112,7 +113,7 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
-        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+        const kt_walk_place at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
 
         for (int r = 0; r < at.rows; r++)
             t.a[r] = (const char *)call->a + (size_t)call->rows[at.row + r] * call->a_stride;
@@ -138,7 +139,7 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
-        const kt_step at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
+        const kt_walk_place at = kt_walk_at(walk, call->m, call->panel_begin, panels, s);
         const int64_t left = q->k - 64 * at.panel, columns = left < 64 ? left : 64;
 
         for (int r = 0; r < at.rows; r++)

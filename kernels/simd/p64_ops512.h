@@ -49,7 +49,7 @@ typedef struct kt_tile_kind {
 } kt_tile_kind;
 
 /* A walk over the panels [panel, panel + panel_bytes * n_panels) with m rows. */
-typedef struct kt_walk {
+typedef struct kt_gemm_walk {
     const kt_tile_kind *kind;
     const uint8_t *panel, *end; /* current panel; end of the last */
     size_t panel_bytes;
@@ -58,7 +58,7 @@ typedef struct kt_walk {
     int64_t k, m, n_blocks;
     int64_t lead; /* rows of the first block, when it is not like the others; else 0 */
     int64_t prefetch;
-} kt_walk;
+} kt_gemm_walk;
 
 /* Blocks that m rows are worked on in. */
 static inline int64_t kt_walk_blocks(const kt_tile_kind *kind, int64_t m, int64_t rows) {
@@ -68,28 +68,28 @@ static inline int64_t kt_walk_blocks(const kt_tile_kind *kind, int64_t m, int64_
     return (m + rows - 1) / rows;
 }
 
-static inline kt_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *config, int64_t k,
-                                   int64_t m, const uint8_t *panel, int64_t n_panels,
-                                   const void *next) {
+static inline kt_gemm_walk kt_walk_make(const kt_tile_kind *kind, const kt_config *config,
+                                        int64_t k, int64_t m, const uint8_t *panel,
+                                        int64_t n_panels, const void *next) {
     int many_from = config->value[KT_P64_MANY_PARAM];
     int is_many = kind->many && many_from && m >= many_from;
     int64_t rows = is_many ? KT_MANY_ROWS : config->value[KT_P64_ROWS_PARAM];
     size_t panel_bytes = kt_p64_panel_bytes(kind->weights, k);
-    kt_walk w = {.kind = kind,
-                 .panel = panel,
-                 .end = panel + panel_bytes * (size_t)n_panels,
-                 .panel_bytes = panel_bytes,
-                 .next = (uintptr_t)next,
-                 .run = is_many ? kind->many : kind->run,
-                 .k = k,
-                 .m = m,
-                 .n_blocks = kt_walk_blocks(kind, m, rows),
-                 .prefetch = config->value[KT_P64_PREFETCH_PARAM]};
+    kt_gemm_walk w = {.kind = kind,
+                      .panel = panel,
+                      .end = panel + panel_bytes * (size_t)n_panels,
+                      .panel_bytes = panel_bytes,
+                      .next = (uintptr_t)next,
+                      .run = is_many ? kind->many : kind->run,
+                      .k = k,
+                      .m = m,
+                      .n_blocks = kt_walk_blocks(kind, m, rows),
+                      .prefetch = config->value[KT_P64_PREFETCH_PARAM]};
     return w;
 }
 
 /* Rows of block b: [first, first of b + 1). */
-static inline int64_t kt_walk_row(const kt_walk *w, int64_t b) {
+static inline int64_t kt_walk_row(const kt_gemm_walk *w, int64_t b) {
     if (w->lead) return b ? w->lead + (w->m - w->lead) * (b - 1) / (w->n_blocks - 1) : 0;
     return w->m * b / w->n_blocks;
 }
@@ -108,7 +108,7 @@ static inline kt_tile_ahead kt_ahead_once(uintptr_t from, size_t bytes, int64_t 
 }
 
 /* Steps that the tiles take over one panel with all rows. Blocks have m / n_blocks rows or one more. */
-static inline int64_t kt_walk_steps(const kt_walk *w) {
+static inline int64_t kt_walk_steps(const kt_gemm_walk *w) {
     const int64_t n = w->n_blocks, full = w->kind->full_rows;
     int64_t twice = 0;
 
@@ -117,7 +117,7 @@ static inline int64_t kt_walk_steps(const kt_walk *w) {
 }
 
 /* What to fetch of the weights while the current panel is worked on. */
-static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
+static inline kt_tile_ahead kt_walk_ahead(const kt_gemm_walk *w) {
     int64_t steps = kt_walk_steps(w);
     int is_single_pass = w->run == w->kind->run && steps == w->k / KT_TILE_STEP;
     uintptr_t panel = (uintptr_t)w->panel, end = (uintptr_t)w->end;
@@ -134,7 +134,7 @@ static inline kt_tile_ahead kt_walk_ahead(const kt_walk *w) {
 
 /* Of the block of rows after b, when all together do not stay in L2 until the next panel: bytes fetched
  * during one block. */
-static inline kt_tile_ahead kt_gemm_rows_ahead(const kt_gemm_call *call, const kt_walk *w,
+static inline kt_tile_ahead kt_gemm_rows_ahead(const kt_gemm_call *call, const kt_gemm_walk *w,
                                                int64_t b, int64_t steps) {
     int64_t row = kt_walk_row(w, b + 1), rows;
 
@@ -155,7 +155,7 @@ static inline void kt_gemm_fetch_out(const kt_gemm_call *call, int64_t p, int64_
 /* The walk over the call's first panel, which perhaps nothing has fetched: its first block has only as many rows as
  * read full lines. More rows read every other pair of lines, in which no prefetcher sees a stream
  * (w8c, six rows of one panel, Zen 4: 16 us instead of 7). */
-static inline kt_walk kt_gemm_first_panel(kt_walk w) {
+static inline kt_gemm_walk kt_gemm_first_panel(kt_gemm_walk w) {
     const int64_t lead = w.kind->full_rows,
                   rows = w.n_blocks ? (w.m + w.n_blocks - 1) / w.n_blocks : 0;
 
@@ -167,10 +167,10 @@ static inline kt_walk kt_gemm_first_panel(kt_walk w) {
 
 /* What to fetch of the weights from block b of that panel on. The first block waits for memory, so it has memory to
  * itself; what comes next is fetched behind the others. */
-static inline kt_tile_ahead kt_gemm_first_ahead(const kt_walk *w, int64_t b) {
+static inline kt_tile_ahead kt_gemm_first_ahead(const kt_gemm_walk *w, int64_t b) {
     const uintptr_t panel = (uintptr_t)w->panel + w->panel_bytes;
     const uintptr_t after = panel < (uintptr_t)w->end ? panel : w->next;
-    kt_walk rest = *w;
+    kt_gemm_walk rest = *w;
 
     if (b == 0 || !after) return kt_ahead_nothing();
     rest.m -= w->lead;
@@ -182,12 +182,12 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
     const kt_problem *q = call->problem;
     size_t first = (size_t)call->panel_begin * kt_p64_panel_bytes(kind->weights, q->k);
     int64_t n_panels = call->panel_end - call->panel_begin;
-    kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
-                             (const uint8_t *)call->weights + first, n_panels, call->next);
+    kt_gemm_walk w = kt_walk_make(kind, call->config, q->k, call->m,
+                                  (const uint8_t *)call->weights + first, n_panels, call->next);
     int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
     kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch};
-    kt_walk others = w;
+    kt_gemm_walk others = w;
 
     w = kt_gemm_first_panel(w);
     for (int64_t p = call->panel_begin; p < call->panel_end; p++) {
@@ -269,9 +269,9 @@ static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, in
 static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind,
                                       const kt_act_format acts) {
     const kt_problem *q = call->problem;
-    kt_walk w = kt_walk_make(kind, call->config, q->k, call->m,
-                             kt_p64_gate_up(q, call->weights, call->panel_begin),
-                             call->panel_end - call->panel_begin, call->next);
+    kt_gemm_walk w = kt_walk_make(kind, call->config, q->k, call->m,
+                                  kt_p64_gate_up(q, call->weights, call->panel_begin),
+                                  call->panel_end - call->panel_begin, call->next);
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
     kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch, .rows_ahead = kt_ahead_nothing()};
 
@@ -293,9 +293,9 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
 
 static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *kind) {
     const kt_problem *q = call->problem;
-    kt_walk w = kt_walk_make(kind, call->config, q->n, call->m,
-                             kt_p64_down(q, call->weights, call->panel_begin),
-                             call->panel_end - call->panel_begin, call->next);
+    kt_gemm_walk w = kt_walk_make(kind, call->config, q->n, call->m,
+                                  kt_p64_down(q, call->weights, call->panel_begin),
+                                  call->panel_end - call->panel_begin, call->next);
     /* The rows of the next expert come after these. */
     size_t h_bytes = (size_t)call->m * call->h_stride;
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];

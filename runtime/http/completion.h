@@ -41,13 +41,13 @@ typedef struct kt_logprob {
     int n_top;
 } kt_logprob;
 
-typedef struct kt_choice {
+typedef struct kt_completion_choice {
     kt_text text;         /* not yet sent */
     size_t n_chars;       /* offset of the next token's text */
     kt_logprob *logprobs; /* not yet sent */
     size_t n_logprobs, logprob_capacity;
     const char *finish; /* "stop", "length" or NULL while running */
-} kt_choice;
+} kt_completion_choice;
 
 typedef struct kt_completion {
     kt_job job; /* first: the queues hand back this pointer */
@@ -61,9 +61,9 @@ typedef struct kt_completion {
     kt_sampling sampling;
     kt_stops stops;
     bool stream, include_usage, echo, ignore_eos;
-    int logprobs;       /* alternatives per token, -1 = off */
-    kt_choice *choices; /* [n_prompts * n] */
-    bool streaming;     /* the stream has begun */
+    int logprobs;                  /* alternatives per token, -1 = off */
+    kt_completion_choice *choices; /* [n_prompts * n] */
+    bool streaming;                /* the stream has begun */
     int64_t prompt_tokens, completion_tokens;
     int64_t prefill_ns, decode_ns;
 } kt_completion;

@@ -69,7 +69,7 @@ static void find_top(const float *logits, int64_t vocab, int n_top, double lse, 
 }
 
 static kt_status record_logprob(generation *g, int32_t id, kt_err *err) {
-    kt_choice *ch = &g->c->choices[g->index];
+    kt_completion_choice *ch = &g->c->choices[g->index];
     void *data = ch->logprobs;
     double lse = log_sum_exp(g->logits, g->b->vocab);
     size_t size;
@@ -95,7 +95,7 @@ static kt_status record_logprob(generation *g, int32_t id, kt_err *err) {
 
 /* Text of the model on its way to the client. */
 static kt_status put_text(generation *g, const char *text, size_t n, kt_err *err) {
-    kt_choice *ch = &g->c->choices[g->index];
+    kt_completion_choice *ch = &g->c->choices[g->index];
 
     KT_TRY(kt_stops_push(&g->c->stops, &g->held, text, n, &ch->text, &g->stopped, err));
     if (g->c->stream && ch->text.size > 0 && !g->stopped)
@@ -105,7 +105,7 @@ static kt_status put_text(generation *g, const char *text, size_t n, kt_err *err
 
 /* What is left at the end: half a character, text that did not become a stop string. */
 static kt_status put_rest(generation *g, kt_err *err) {
-    kt_choice *ch = &g->c->choices[g->index];
+    kt_completion_choice *ch = &g->c->choices[g->index];
     char tail[8];
     size_t n = kt_detokenizer_flush(&g->detokenizer, tail, sizeof tail);
 
@@ -131,7 +131,7 @@ static kt_status put_token(generation *g, int32_t id, kt_err *err) {
 
 static kt_status decode(generation *g, int64_t room, kt_err *err) {
     kt_completion *c = g->c;
-    kt_choice *ch = &c->choices[g->index];
+    kt_completion_choice *ch = &c->choices[g->index];
     int64_t limit = c->max_tokens < room ? c->max_tokens : room;
     const char *finish = "length";
 
@@ -161,7 +161,7 @@ static kt_status decode(generation *g, int64_t room, kt_err *err) {
 
 static kt_status run_choice(generation *g, const kt_prompt *p, kt_err *err) {
     kt_completion *c = g->c;
-    kt_choice *ch = &c->choices[g->index];
+    kt_completion_choice *ch = &c->choices[g->index];
     kt_sampling sampling = c->sampling;
     int64_t start = kt_clock_ns();
     kt_status st;

@@ -53,7 +53,8 @@ static void write_top(const kt_completion *c, kt_json_writer *w, const kt_logpro
     kt_json_end_object(w);
 }
 
-static void write_logprobs(const kt_completion *c, kt_json_writer *w, const kt_choice *ch) {
+static void write_logprobs(const kt_completion *c, kt_json_writer *w,
+                           const kt_completion_choice *ch) {
     kt_json_key(w, "logprobs");
     if (c->logprobs < 0) {
         kt_json_put_null(w);
@@ -82,7 +83,7 @@ static void write_logprobs(const kt_completion *c, kt_json_writer *w, const kt_c
 }
 
 static void write_choice(const kt_completion *c, kt_json_writer *w, size_t i) {
-    const kt_choice *ch = &c->choices[i];
+    const kt_completion_choice *ch = &c->choices[i];
 
     kt_json_begin_object(w);
     kt_json_add_int(w, "index", (int64_t)i);
@@ -156,7 +157,7 @@ static kt_status send(kt_completion *c, kt_json_writer *w, kt_err *err) {
 }
 
 kt_status kt_completion_send_chunk(kt_completion *c, size_t i, kt_err *err) {
-    kt_choice *ch = &c->choices[i];
+    kt_completion_choice *ch = &c->choices[i];
     kt_json_writer w = {0};
 
     begin(c, &w);

@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words journals nomem; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -183,6 +183,33 @@ echo 'kt_other_load is not there' >>tests/lint/nomem_exceptions.txt
 expect nomem 'kt_other_load is not declared'
 plant base/x.h 'kt_status kt_thing_threads(void);'
 expect nomem ''
+# A function of N lines, signature and braces included.
+long_function() {
+    awk -v n="$1" 'BEGIN { print "static int kt_f(int a,\n                int b) {"; for (i = 3; i < n; i++) print "    a += b;"; print "}" }'
+}
+plant base/x.c "$(long_function 61)"
+expect functions 'base/x.c:2: functions: 61 lines'
+plant base/x.c "$(long_function 60)"
+expect functions ''
+plant kernels/op/x__avx2.c "$(long_function 61)"
+expect functions ''
+plant base/x.c "struct kt_x {
+$(awk 'BEGIN { for (i = 0; i < 70; i++) print "    int x" i ";" }')
+};"
+expect functions ''
+plant base/x.c "/* $(awk 'BEGIN { for (i = 0; i < 96; i++) printf "x" }') */"
+expect width 'base/x.c:2: width: 102 columns'
+plant base/x.h 'typedef struct kt_twin {
+    int x;
+} kt_twin;'
+printf '%s\nstruct kt_twin {\n    int y;\n};\n' "$spdx" >runtime/http/y.h
+expect types 'runtime/http/y.h:2: types: kt_twin is also in base/x.h'
+# What was there when the rule came is let pass, one more is not.
+mkdir -p tests/lint
+echo 'types 1' >tests/lint/recorded.txt
+expect types ''
+printf '%s\nenum kt_twin {\n    KT_Z\n};\n' "$spdx" >tuner/space/z.h
+expect types 'types: 2 violations, at most 1'
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]

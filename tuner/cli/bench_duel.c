@@ -89,7 +89,8 @@ static void take_encoding(const kt_registry *registry, const char *name, kt_prob
         p->acts = KT_A_INT8_G16P2;
 }
 
-static kt_status gate(const kt_problem *p, const kt_duel_result *r, uint64_t seed, kt_err *err) {
+static kt_status gate(const kt_problem *p, const kt_bench_duel_result *r, uint64_t seed,
+                      kt_err *err) {
     kt_gate_limits limits = {.seed = seed, .deadline_ns = INT64_MAX};
     kt_gate_result results[2];
     KT_TRY(kt_gate_choices(p, r->choice, r->n, &limits, results, err));
@@ -99,7 +100,7 @@ static kt_status gate(const kt_problem *p, const kt_duel_result *r, uint64_t see
     return KT_OK;
 }
 
-static kt_status time_rounds(kt_trial *trial, const kt_duel_options *o, kt_duel_result *r,
+static kt_status time_rounds(kt_trial *trial, const kt_duel_options *o, kt_bench_duel_result *r,
                              kt_err *err) {
     static const int both[] = {0, 1};
     kt_stopwatch watch = kt_trial_stopwatch(trial);
@@ -129,7 +130,7 @@ static kt_status time_rounds(kt_trial *trial, const kt_duel_options *o, kt_duel_
 }
 
 static kt_status measure(const kt_workbench *b, const kt_problem *p, const kt_duel_options *o,
-                         kt_duel_result *r, kt_err *err) {
+                         kt_bench_duel_result *r, kt_err *err) {
     kt_problem encode = {.op = KT_OP_ENCODE, .acts = p->acts, .m = p->m, .n = 1, .k = p->k};
     kt_banks banks = {.rotation_bytes =
                           kt_cold_rotation_bytes(&b->machine.ceilings, b->topology.llc_bytes)};
@@ -170,7 +171,7 @@ static kt_variant at_its_best(const kt_variant *v) {
     return best;
 }
 
-static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_duel_result *r,
+static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_bench_duel_result *r,
                        const kt_ceilings *c) {
     char name[2][KT_CONTENDER_NAME_BYTES], key[KT_CELL_KEY_BYTES];
 
@@ -208,7 +209,7 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_d
     printf(" --threads %lld\n", (long long)o->threads);
 }
 
-static void print_json(const kt_duel_result *r) {
+static void print_json(const kt_bench_duel_result *r) {
     kt_json_writer w = {.indent = 2};
     char name[KT_CONTENDER_NAME_BYTES];
     kt_json_begin_object(&w);
@@ -238,7 +239,7 @@ static void print_json(const kt_duel_result *r) {
     kt_json_writer_print(&w, stdout);
 }
 
-kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *o, kt_duel_result *out,
+kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *o, kt_bench_duel_result *out,
                       kt_err *err) {
     memset(out, 0, sizeof *out);
     out->n = o->against ? 2 : 1;
@@ -272,7 +273,7 @@ static void set_limit(double seconds) {
 int kt_bench_duel(const kt_verb_context *context, const kt_duel_options *o,
                   const kt_verb_usage *usage) {
     kt_workbench b = {0};
-    kt_duel_result r;
+    kt_bench_duel_result r;
     kt_err err = {0};
     kt_status st;
 

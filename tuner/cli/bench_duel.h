@@ -22,7 +22,7 @@ typedef struct kt_duel_options {
     kt_counters *counters; /* NULL, or what counts during the rounds */
 } kt_duel_options;
 
-typedef struct kt_duel_result {
+typedef struct kt_bench_duel_result {
     int n; /* contenders, 1 or 2 */
     kt_problem problem;
     kt_choice choice[2];
@@ -31,11 +31,11 @@ typedef struct kt_duel_result {
     double operations;             /* per unit */
     kt_interval spread[2], faster; /* faster: log(time of B / time of A) */
     int rounds, voided;
-} kt_duel_result;
+} kt_bench_duel_result;
 
 /* Gate what the options name, then time it. KT_E_MISMATCH when one computes wrong results. */
-kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *options, kt_duel_result *out,
-                      kt_err *err);
+kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *options,
+                      kt_bench_duel_result *out, kt_err *err);
 
 /* Gate both, then time them in alternating rounds on cold weights. Returns an exit code: 4 when one
  * computes wrong results, 5 when A is slower than B beyond doubt. */

@@ -25,7 +25,7 @@ typedef struct inspection {
     char model[MODEL_BYTES];         /* whose scheduling model */
     char why[KT_ERR_SIZE];           /* why there are no cycles */
     bool has_bench;
-    kt_duel_result bench;
+    kt_bench_duel_result bench;
     kt_counters counters;
     kt_ceilings ceilings;
     double ghz; /* of the clock, by a chain of multiplications */
@@ -152,7 +152,7 @@ static void print_counters(const inspection *x) {
 }
 
 static void print_bench(const inspection *x, const kt_duel_options *o) {
-    const kt_duel_result *r = &x->bench;
+    const kt_bench_duel_result *r = &x->bench;
     char key[KT_CELL_KEY_BYTES];
     double bytes = 0, ops = 0, ns = r->p25_ns[0];
     double bound = kt_cost_ns(&r->problem, x->variant, &x->ceilings, (int)o->threads);
@@ -234,7 +234,7 @@ static void put_loop(kt_json_writer *w, const inspection *x, size_t i) {
 }
 
 static void put_bench(kt_json_writer *w, const inspection *x, const kt_duel_options *o) {
-    const kt_duel_result *r = &x->bench;
+    const kt_bench_duel_result *r = &x->bench;
     char key[KT_CELL_KEY_BYTES];
 
     kt_json_key(w, "bench");

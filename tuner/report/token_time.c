@@ -34,7 +34,7 @@ int kt_table_formats(const kt_table *t, kt_serving_format out[KT_SERVING_FORMATS
 
 bool kt_token_time_of(const kt_table *t, kt_serving_format format, int threads,
                       kt_token_time *out) {
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     kt_shapes shapes;
     int n;
 

@@ -15,7 +15,7 @@ static kt_status measure(kt_check *c, const kt_table *t, const char *name, kt_er
     static const char *const routings[] = {"zipf:0", "zipf:0.6", "zipf:1"};
     int64_t tokens = c->quick ? 16 : 64;
     kt_shapes shapes;
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     kt_layer_session *session = NULL;
     kt_layer_session_setup setup = {.registry = c->registry,
                                     .machine = c->machine,

@@ -409,7 +409,7 @@ static kt_status hold(kt_layer_session *s, const kt_plan_cell *cell, const field
 /* Nanoseconds of a step's matrices beside the experts on n threads, by the table's rows; negative when
  * one has none. */
 static double matrices_ns(const kt_layer_session *s, int64_t tokens, int n) {
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     int count = kt_roles_list(s->setup.shapes, s->setup.format, roles);
     double sum = 0;
 

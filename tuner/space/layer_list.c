@@ -39,7 +39,7 @@ void kt_plan_cells_of(const kt_shapes *shapes, kt_serving_format format, kt_prof
     static const int64_t tokens[] = {1, 8, 64, 512, 16, 32, 128, 256}, gains[] = {1, 64, 512};
     static const int64_t step_tokens[] = {1, 8, 512};
     size_t n = profile == KT_PROFILE_QUICK ? 4 : sizeof tokens / sizeof *tokens;
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     const kt_problem *p = &roles[0].problem;
 
     out->n = 0;

@@ -45,8 +45,8 @@ static void add_time(step_time *t, int role, int64_t m, double bytes) {
 }
 
 /* The experts of one layer, drawn often enough that few tokens do not decide by chance. */
-static kt_status add_experts(const kt_workload *w, const kt_role *r, int role, int64_t tokens,
-                             step_time *t, kt_err *err) {
+static kt_status add_experts(const kt_workload *w, const kt_serving_role *r, int role,
+                             int64_t tokens, step_time *t, kt_err *err) {
     int64_t experts = r->problem.experts, topk = r->problem.topk;
     int draws = tokens < DRAWN_TOKENS ? (int)(DRAWN_TOKENS / tokens) : 1;
     double expert_bytes = r->bytes / (double)topk;
@@ -63,8 +63,8 @@ static kt_status add_experts(const kt_workload *w, const kt_role *r, int role, i
     return st;
 }
 
-static kt_status add_step(const kt_workload *w, const kt_mix_step *step, const kt_role *roles,
-                          int n_roles, step_time *t, kt_err *err) {
+static kt_status add_step(const kt_workload *w, const kt_mix_step *step,
+                          const kt_serving_role *roles, int n_roles, step_time *t, kt_err *err) {
     memset(t->bucket, 0, (size_t)(n_roles * kt_m_bucket_count) * sizeof *t->bucket);
     t->sum = 0;
     for (int i = 0; i < n_roles; i++) {
@@ -78,8 +78,8 @@ static kt_status add_step(const kt_workload *w, const kt_mix_step *step, const k
     return KT_OK;
 }
 
-static kt_status add_cells(const kt_role *roles, int n_roles, const step_time *t, double share,
-                           int threads, kt_cell_list *out, kt_err *err) {
+static kt_status add_cells(const kt_serving_role *roles, int n_roles, const step_time *t,
+                           double share, int threads, kt_cell_list *out, kt_err *err) {
     for (int i = 0; i < n_roles; i++)
         for (int b = 0; b < kt_m_bucket_count; b++) {
             double time = t->bucket[i * kt_m_bucket_count + b];
@@ -95,7 +95,7 @@ static kt_status add_cells(const kt_role *roles, int n_roles, const step_time *t
 
 kt_status kt_cells_of_workload(const kt_workload *w, kt_serving_format format, kt_profile profile,
                                const int *threads, int n_threads, kt_cell_list *out, kt_err *err) {
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     int n_roles = kt_roles_list(&w->shapes, format, roles);
     step_time time = {.bucket = calloc((size_t)(n_roles * kt_m_bucket_count + 1), sizeof(double))};
     kt_status st = time.bucket ? KT_OK : kt_fail(err, KT_E_NOMEM, "mix: no memory");

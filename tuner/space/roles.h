@@ -7,15 +7,16 @@
 
 #define KT_MAX_ROLES (KT_MAX_DENSE + 2)
 
-typedef struct kt_role {
+typedef struct kt_serving_role {
     char name[16];
     kt_problem problem;
     double bytes;      /* read per token and model pass: its share of the decode time */
     int64_t times;     /* layers that have it */
     int32_t most_rows; /* larger buckets do not occur */
-} kt_role;
+} kt_serving_role;
 
-int kt_roles_list(const kt_shapes *s, kt_serving_format format, kt_role roles[KT_MAX_ROLES]);
+int kt_roles_list(const kt_shapes *s, kt_serving_format format,
+                  kt_serving_role roles[KT_MAX_ROLES]);
 
 /* Add a cell, or its weights to the one that is the same decision. */
 kt_status kt_cells_add_or_join(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err);

@@ -49,9 +49,9 @@ static double bits_of(kt_weight_format weights) {
     return f ? f->bits : 16;
 }
 
-static void add_role(kt_role *roles, int *n, const char *name, const kt_problem *problem,
+static void add_role(kt_serving_role *roles, int *n, const char *name, const kt_problem *problem,
                      double weights_read, int64_t times) {
-    kt_role *r = &roles[*n];
+    kt_serving_role *r = &roles[*n];
     const kt_format *format = kt_format_find(problem->weights);
     if (weights_read <= 0 || !format) return;
     memset(r, 0, sizeof *r);
@@ -64,14 +64,14 @@ static void add_role(kt_role *roles, int *n, const char *name, const kt_problem 
     ++*n;
 }
 
-static void add_gemm(kt_role *roles, int *n, const char *name, kt_weight_format weights,
+static void add_gemm(kt_serving_role *roles, int *n, const char *name, kt_weight_format weights,
                      int64_t n_out, int64_t k, int64_t times) {
     kt_problem p = {.op = KT_OP_GEMM, .weights = weights, .n = n_out, .k = k};
     add_role(roles, n, name, &p, (double)n_out * (double)k * (double)times, times);
 }
 
 /* A dense layer's feed-forward runs as a layer of one expert. */
-static void add_ffn(kt_role *roles, int *n, const char *name, kt_weight_format weights,
+static void add_ffn(kt_serving_role *roles, int *n, const char *name, kt_weight_format weights,
                     const kt_shapes *s, int64_t size, int64_t experts, int64_t topk,
                     int64_t times) {
     kt_problem p = {.op = KT_OP_MOE_FFN,
@@ -96,7 +96,8 @@ static void formats_of(const kt_shapes *s, kt_serving_format format, kt_weight_f
     }
 }
 
-int kt_roles_list(const kt_shapes *s, kt_serving_format format, kt_role roles[KT_MAX_ROLES]) {
+int kt_roles_list(const kt_shapes *s, kt_serving_format format,
+                  kt_serving_role roles[KT_MAX_ROLES]) {
     kt_weight_format experts, dense;
     int n = 0;
 
@@ -143,7 +144,7 @@ kt_status kt_cells_add_or_join(kt_cell_list *list, const kt_tune_cell *cell, kt_
 }
 
 /* The cells of one role on one thread count. share: of the whole serving time. */
-static kt_status add_cells(const kt_role *r, int threads, double share, kt_profile profile,
+static kt_status add_cells(const kt_serving_role *r, int threads, double share, kt_profile profile,
                            kt_cell_list *out, kt_err *err) {
     int in_band[N_BANDS] = {0};
     for (int i = 0; i < kt_m_bucket_count; i++) {
@@ -168,7 +169,7 @@ double kt_thread_share(int i, int n) {
 
 kt_status kt_cells_of_shapes(const kt_shapes *s, kt_serving_format format, kt_profile profile,
                              const int *threads, int n_threads, kt_cell_list *out, kt_err *err) {
-    kt_role roles[KT_MAX_ROLES];
+    kt_serving_role roles[KT_MAX_ROLES];
     double bytes = 0, sum = 0;
     int n;
 
