@@ -1,6 +1,7 @@
 /* kttune list: what there is to choose from. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,11 +180,21 @@ static int list_models(const list_options *o) {
     char *names[256];
     size_t n = 0;
     kt_json_writer w = {.indent = 2};
+    kt_err err;
 
     for (int f = 0; f < 2; f++) {
         DIR *d = opendir(folders[f]);
         struct dirent *e;
-        while (d && (e = readdir(d)) && n < sizeof names / sizeof *names) {
+        if (!d) {
+            kt_fail(
+                &err, KT_E_NOT_FOUND,
+                "%s: %s; bundled models are looked for in the source tree that this program was "
+                "built from: has it moved? --model takes any model's folder",
+                folders[f], strerror(errno));
+            for (size_t i = 0; i < n; i++) free(names[i]);
+            return kt_verb_fail(&err);
+        }
+        while ((e = readdir(d)) && n < sizeof names / sizeof *names) {
             char *dot = strstr(e->d_name, ".json");
             kt_shapes shapes;
             if (e->d_name[0] == '.' || (f == 1 && !dot)) continue;
@@ -192,7 +203,7 @@ static int list_models(const list_options *o) {
                 (names[n] = strdup(e->d_name)))
                 n++;
         }
-        if (d) closedir(d);
+        closedir(d);
     }
     qsort(names, n, sizeof *names, by_name);
     if (o->json) kt_json_begin_array(&w);
