@@ -13,8 +13,8 @@
 #include "kernels/formats/acts.h"
 
 /* Its functions call each other by names that plain BLIS, linked into this program, has too: they must find
- * their own first. AddressSanitizer refuses that; it meets only the tests' libraries, which need no BLIS. */
-#ifdef __SANITIZE_ADDRESS__
+ * their own first. Sanitizers refuse that; they meet only the tests' libraries, which need no BLIS. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL };
 #else
 enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND };
