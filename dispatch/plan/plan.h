@@ -120,15 +120,21 @@ kt_plan_totals kt_planner_totals(const kt_planner *p);
 /* Where a table for this machine is looked for, first hit wins: $KT_TABLE;
  * $XDG_DATA_HOME/kt/<class>/<model>.kttable.json (default ~/.local/share); then
  * <source tree>/results/<class>/<model>.kttable.json as an offer when the fingerprint matches; then
- * that of a like machine. out receives the path, or "" when there is none. */
-void kt_table_locate(const kt_fingerprint *machine, const char *model_name, char *out,
-                     size_t out_bytes);
+ * that of a like machine. out receives the path, or "" when there is none.
+ *
+ * <model> is the name's last part. A name that is no plain file name (Unicode, over 100 bytes) has
+ * a digest of itself behind it. Where a table of the same name is known to be of another shape_id
+ * (kt_model_shape_id; 0 = not known, any), <model> is the name and the shape: models of different
+ * matrices never share a file. */
+void kt_table_locate(const kt_fingerprint *machine, const char *model_name, uint64_t shape_id,
+                     char *out, size_t out_bytes);
 /* Of the classes in folder `results` that differ from this machine's in cores and memory only, the
  * table of the one whose cores are nearest by ratio. */
 void kt_table_of_like_machine(const char *results, const kt_fingerprint *machine,
-                              const char *model_name, char *out, size_t out_bytes);
+                              const char *model_name, uint64_t shape_id, char *out,
+                              size_t out_bytes);
 /* Where the tuner writes by default (folders are made). */
-kt_status kt_table_default_path(const kt_fingerprint *machine, const char *model_name, char *out,
-                                size_t out_bytes, kt_err *err);
+kt_status kt_table_default_path(const kt_fingerprint *machine, const char *model_name,
+                                uint64_t shape_id, char *out, size_t out_bytes, kt_err *err);
 
 #endif

@@ -52,6 +52,7 @@ typedef struct kt_table {
     char build[96];     /* compiler and project version */
     char workload[64];  /* model or workload name the cells came from */
     char created[32];   /* ISO 8601 */
+    uint64_t shape_id;  /* of that model (dispatch/model/resolve.h); 0 = not known */
     kt_table_row *rows; /* owned */
     size_t n_rows, capacity;
     kt_table_plan *plans; /* owned */

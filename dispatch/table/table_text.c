@@ -129,6 +129,7 @@ static kt_status print_table(FILE *f, const kt_table *t, kt_err *err) {
     KT_TRY(print_value(f, "\"build\":", put_text_value, t->build, ",", err));
     KT_TRY(print_value(f, "\"workload\":", put_text_value, t->workload, ",", err));
     KT_TRY(print_value(f, "\"created\":", put_text_value, t->created, ",", err));
+    if (t->shape_id) fprintf(f, "\"shape\":\"%016" PRIx64 "\",\n", t->shape_id);
     KT_TRY(print_value(f, "\"fingerprint\":", put_fingerprint_value, &t->fingerprint, ",", err));
     fputs("\"rows\":[\n", f);
     for (size_t i = 0; i < t->n_rows; i++)
@@ -419,6 +420,19 @@ static kt_status check_checksum(const kt_json *root, const char *text, size_t si
                    path, stored, found);
 }
 
+/* Tables written before there was one have none. */
+static kt_status read_shape(const kt_json *root, const char *path, uint64_t *out, kt_err *err) {
+    const char *text;
+    char *end;
+
+    if (!kt_json_get(root, "shape")) return KT_OK;
+    KT_TRY(kt_json_need_string(root, "shape", path, &text, err));
+    *out = strtoull(text, &end, 16);
+    if (strlen(text) == 16 && !*end && *out) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "%s: 'shape' is '%.40s', expected 16 hexadecimal digits", path,
+                   text);
+}
+
 /* Everything but the rows, which are not in root any more. */
 static kt_status read_head(const kt_json *root, const char *text, size_t size, const char *path,
                            kt_table *t, kt_err *err) {
@@ -430,6 +444,7 @@ static kt_status read_head(const kt_json *root, const char *text, size_t size, c
     KT_TRY(read_text(root, "build", path, t->build, sizeof t->build, err));
     KT_TRY(read_text(root, "workload", path, t->workload, sizeof t->workload, err));
     KT_TRY(read_text(root, "created", path, t->created, sizeof t->created, err));
+    KT_TRY(read_shape(root, path, &t->shape_id, err));
     KT_TRY(kt_fingerprint_read(kt_json_get(root, "fingerprint"), path, &t->fingerprint, err));
     if (kt_json_type_of(kt_json_get(root, "rows")) != KT_JSON_ARRAY)
         return kt_fail(err, KT_E_FORMAT, "%s: 'rows' is %s, expected an array", path,

@@ -107,7 +107,8 @@ static void look_at_registry(report *r, const kt_topology *t) {
     kt_registry_destroy(registry);
 }
 
-static void look_at_table(report *r, const kt_topology *t, const char *model) {
+static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *dir) {
+    const char *model = dir->name;
     kt_fingerprint machine;
     kt_table *table = NULL;
     char class[64], path[4096];
@@ -116,7 +117,7 @@ static void look_at_table(report *r, const kt_topology *t, const char *model) {
     kt_fingerprint_make(t, NULL, &machine);
     kt_machine_class(&machine, class, sizeof class);
     say(r, OK, "machine class", "%s", class);
-    kt_table_locate(&machine, model, path, sizeof path);
+    kt_table_locate(&machine, model, dir->shape_id, path, sizeof path);
     if (!*path)
         say(r, WARN, "dispatch table", "none for %s; make one: kttune run --model %s", class,
             *model ? model : "DIR");
@@ -219,7 +220,7 @@ static int run(int argc, char **argv) {
     look_at_machine(&r, &topology);
     look_at_registry(&r, &topology);
     if (model) look_at_model(&r, model, &dir);
-    look_at_table(&r, &topology, dir.name);
+    look_at_table(&r, &topology, &dir);
     return print(&r, json);
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/exec/recorder.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
+#include "runtime/model/model_dir.h"
 
 enum { DRAIN_S = 5, PATIENCE_MS = 400 };
 
@@ -31,6 +32,7 @@ typedef struct serving {
     const serve_flags *flags;
     const char *model_dir;
     kt_engine_options options;
+    kt_model_dir dir;
     atomic_bool is_unwanted; /* loading may stop */
     kt_status loaded;        /* and why not: once the queue is destroyed */
     kt_err why;
@@ -74,7 +76,7 @@ static kt_status load_model(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
 
     KT_TRY(kt_engine_create(&s->options, &s->engine, err));
-    KT_TRY(kt_backend_from_engine(s->engine, s->model_dir, f->engine.weights, &s->backend, err));
+    KT_TRY(kt_backend_from_engine(s->engine, s->dir.folder, f->engine.weights, &s->backend, err));
     return f->record ? kt_engine_record(s->engine, f->record, f->record_mb << 20, err) : KT_OK;
 }
 
@@ -159,6 +161,7 @@ static kt_status listen_and_serve(serving *s, const kt_log *log, kt_err *err) {
                             .catch_signals = true,
                             .log = log};
 
+    KT_TRY(kt_model_dir_read(s->model_dir, &s->dir, err)); /* what is quickly told is told first */
     if (f->record) KT_TRY(kt_recorder_check(f->record, err));
     KT_TRY(kt_app_create(&options, &s->app, err));
     http.app = s->app;

@@ -130,7 +130,8 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
         snprintf(e->table_path, sizeof e->table_path, "%s", asked);
         return kt_table_load(asked, &e->table, err);
     }
-    kt_table_locate(&e->machine, e->model.name, e->table_path, sizeof e->table_path);
+    kt_table_locate(&e->machine, e->model.name, e->model.shape_id, e->table_path,
+                    sizeof e->table_path);
     if (*e->table_path && kt_table_load(e->table_path, &e->table, &why) != KT_OK) {
         kt_log_write(&e->log, KT_LOG_WARN, "table", "not used: %s", why.message);
         *e->table_path = '\0';

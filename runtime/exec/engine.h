@@ -18,7 +18,7 @@ typedef struct kt_engine kt_engine;
 typedef struct kt_sequence kt_sequence; /* one conversation's cache; owned by the caller */
 
 typedef struct kt_engine_options {
-    const char *model_dir;
+    const char *model_dir; /* or a name (kt_model_resolve) */
     kt_quant weights;
     const char
         *importance;     /* file of kt_engine_write_importance, for the search of scales; or NULL */
@@ -47,7 +47,7 @@ kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt
 void kt_engine_destroy(kt_engine *e);
 
 typedef struct kt_engine_info {
-    const char *model_name; /* folder's last component */
+    const char *model_name; /* readable (kt_model_resolve) */
     const char *family;
     int64_t vocab, hidden, layers, max_context, n_threads;
     int64_t eos[8];

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "dispatch/model/resolve.h"
 #include "runtime/loader/gguf_tensors.h"
 #include "runtime/model/model_plan.h"
 
@@ -82,24 +82,18 @@ static kt_status refuse_file(const char *path, kt_err *err) {
     return st;
 }
 
-/* The last component of the real path, so that "." and "dir/" have a name too. */
-static kt_status find_folder(kt_model_dir *d, const char *folder, kt_err *err) {
-    char *real = folder ? realpath(folder, NULL) : NULL;
-    const char *last;
+static kt_status find_folder(kt_model_dir *d, const char *word, kt_err *err) {
+    kt_model_ref ref;
 
-    if (!real && folder && errno == ENOMEM)
-        return kt_fail(err, KT_E_NOMEM, "model '%.300s': no memory for its path", folder);
-    if (!real)
-        return kt_fail(err, KT_E_NOT_FOUND, "model '%.300s': no such folder", folder ? folder : "");
-    if (strlen(real) >= sizeof d->folder) {
-        free(real);
-        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", folder);
-    }
-    strcpy(d->folder, real);
-    free(real);
-    last = strrchr(d->folder, '/');
-    snprintf(d->name, sizeof d->name, "%.255s", last && last[1] ? last + 1 : d->folder);
-    return KT_OK;
+    KT_TRY(kt_model_resolve(word ? word : "", KT_MODEL_ANY, &ref, err));
+    strcpy(d->folder, ref.path);
+    strcpy(d->name, ref.name);
+    if (ref.kind == KT_MODEL_FILE) return refuse_file(ref.path, err);
+    if (ref.kind == KT_MODEL_FOLDER) return KT_OK;
+    return kt_fail(err, KT_E_NOT_FOUND,
+                   "model '%.100s': %s is bundled as a shape, without weights; expected a folder "
+                   "with its checkpoint (`kt bench --synthetic %s` runs it with random ones)",
+                   word, ref.name, ref.name);
 }
 
 static kt_status read_json(const kt_model_dir *d, const char *file, char path[PATH_MAX],
@@ -120,15 +114,14 @@ static kt_status read_json(const kt_model_dir *d, const char *file, char path[PA
 static kt_status read_dir(const char *folder, kt_model_dir *out, kt_err *err) {
     char path[PATH_MAX];
     kt_json_doc *doc;
-    struct stat info;
     kt_err why;
     kt_status st;
 
     KT_TRY(find_folder(out, folder, err));
-    if (stat(out->folder, &info) == 0 && S_ISREG(info.st_mode)) return refuse_file(folder, err);
     KT_TRY(read_json(out, "config.json", path, &doc, err));
     st = kt_family_find(kt_json_root(doc), path, &out->family, err);
     if (st == KT_OK) st = out->family->configure(kt_json_root(doc), path, &out->config, err);
+    out->shape_id = kt_model_shape_id(kt_json_root(doc));
     kt_json_destroy(doc);
     KT_TRY(st);
     st = read_json(out, "generation_config.json", path, &doc, &why); /* optional */

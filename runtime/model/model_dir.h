@@ -10,12 +10,13 @@
 
 typedef struct kt_model_dir {
     char folder[KT_MODEL_PATH_BYTES]; /* real path */
-    char name[256];                   /* its last component */
+    char name[256];                   /* kt_model_resolve's: readable */
+    uint64_t shape_id;                /* kt_model_shape_id; of the whole model when synthetic */
     const kt_family *family;
     kt_model_config config;
 } kt_model_dir;
 
-/* Read config.json, and generation_config.json when there is one. */
+/* Find the model (kt_model_resolve) and read config.json, and generation_config.json when there is one. */
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err);
 
 /* The cache of one sequence in a format. */

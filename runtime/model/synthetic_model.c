@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "runtime/model/synthetic_model.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/numeric.h"
 #include "base/rng.h"
+#include "dispatch/model/resolve.h"
 #include "runtime/model/synthetic_blocks.h"
 
-#define WORKLOADS KT_SOURCE_DIR "/datasets/workloads"
 #define MAX_WORKLOAD_BYTES ((size_t)1 << 20)
 #define DISTINCT_EXPERTS 4
 #define STRIDE 1184 /* elements between the beginnings of different tensors in a pool: 37 lines */
@@ -22,34 +19,13 @@
 
 /* ---- shape ---- */
 
-/* "qwen3-30b" is the file Qwen3-30B-A3B.json: whole words from the beginning. */
-static int is_named(const char *file, const char *name) {
-    size_t n = strlen(name), stem = strlen(file);
-
-    if (stem < 5 || strcmp(file + stem - 5, ".json") != 0) return 0;
-    stem -= 5;
-    return n > 0 && n <= stem && strncasecmp(file, name, n) == 0 && (n == stem || file[n] == '-');
-}
-
 static kt_status find_workload(const char *name, kt_model_dir *out, kt_err *err) {
-    DIR *folder = opendir(WORKLOADS);
-    const struct dirent *entry;
-    char known[320] = "";
-    int n_found = 0;
+    kt_model_ref ref;
 
-    while (folder && (entry = readdir(folder))) {
-        size_t used = strlen(known), stem = strlen(entry->d_name);
-        if (stem < 6 || strcmp(entry->d_name + stem - 5, ".json") != 0) continue;
-        snprintf(known + used, sizeof known - used, " %.*s", (int)stem - 5, entry->d_name);
-        if (!is_named(entry->d_name, name)) continue;
-        n_found++;
-        snprintf(out->name, sizeof out->name, "%.*s", (int)stem - 5, entry->d_name);
-        snprintf(out->folder, sizeof out->folder, "%s/%s", WORKLOADS, entry->d_name);
-    }
-    if (folder) closedir(folder);
-    if (n_found == 1) return KT_OK;
-    return kt_fail(err, KT_E_NOT_FOUND, "model '%.60s': %s of%s", name,
-                   n_found ? "more than one" : "none", *known ? known : " " WORKLOADS);
+    KT_TRY(kt_model_resolve(name, 1u << KT_MODEL_WORKLOAD, &ref, err));
+    strcpy(out->name, ref.name);
+    strcpy(out->folder, ref.path);
+    return KT_OK;
 }
 
 /* value * part / all, rounded up to a multiple of step. */
@@ -121,6 +97,7 @@ static kt_status read_shape(const char *name, int64_t layers, kt_weight_format e
     st = kt_json_parse(text, size, NULL, &doc, err);
     free(text);
     if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", out->folder);
+    out->shape_id = kt_model_shape_id(kt_json_get(kt_json_root(doc), "config"));
     st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
     kt_json_destroy(doc);
     if (st == KT_OK && format && format->block_bytes) out->config.stored.experts = experts;

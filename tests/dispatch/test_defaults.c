@@ -246,21 +246,21 @@ Test(defaults, results_of_the_nearest_like_machine_are_taken) {
     zen5.family = 26;
     here.usable_cores = 12;
     kt_temp_make(results, sizeof results);
-    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    kt_table_of_like_machine(results, &here, "Some-Model", 0, found, sizeof found);
     cr_expect_str_eq(found, "", "nothing is filed");
     file_table(results, "zen5-12c-64g", &zen5);
     file_table(results, "zen4-v-12c-64g", &zen4); /* another class: masked */
     file_table(results, "zen4-12x-64g", &zen4);
     file_table(results, "zen4-13c-64g", &zen5); /* which lies */
-    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    kt_table_of_like_machine(results, &here, "Some-Model", 0, found, sizeof found);
     cr_expect_str_eq(found, "", "%s is no like machine's", found);
     file_table(results, "zen4-64c-512g", &zen4);
-    kt_table_of_like_machine(results, &here, "org/Some-Model", found, sizeof found);
+    kt_table_of_like_machine(results, &here, "org/Some-Model", 0, found, sizeof found);
     cr_expect_not_null(strstr(found, "/zen4-64c-512g/Some-Model.kttable.json"), "%s", found);
     file_table(results, "zen4-8c-64g", &zen4);
-    kt_table_of_like_machine(results, &here, "Some-Model", found, sizeof found);
+    kt_table_of_like_machine(results, &here, "Some-Model", 0, found, sizeof found);
     cr_expect_not_null(strstr(found, "/zen4-8c-64g/"), "%s", found);
-    kt_table_of_like_machine(results, &here, "Other-Model", found, sizeof found);
+    kt_table_of_like_machine(results, &here, "Other-Model", 0, found, sizeof found);
     cr_expect_str_eq(found, "");
     kt_temp_remove(results);
 }

@@ -727,23 +727,23 @@ Test(table_path, a_written_table_is_found_again) {
     kt_table *t;
     kt_err err;
 
-    kt_table_locate(&machine, "no-such-model", found, sizeof found);
+    kt_table_locate(&machine, "no-such-model", 0, found, sizeof found);
     cr_assert_str_eq(found, "");
     cr_assert_eq(
-        kt_table_default_path(&machine, "org/Some-Model-7B/", written, sizeof written, &err), KT_OK,
-        "%s", err.message);
+        kt_table_default_path(&machine, "org/Some-Model-7B/", 0, written, sizeof written, &err),
+        KT_OK, "%s", err.message);
     snprintf(expected, sizeof expected, "%s/kt/zen4-2c-24g/Some-Model-7B.kttable.json", folder);
     cr_assert_str_eq(written, expected);
     cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
     t->fingerprint = machine;
     cr_assert_eq(kt_table_save(t, written, &err), KT_OK, "%s", err.message);
     kt_table_destroy(t);
-    kt_table_locate(&machine, "Some-Model-7B", found, sizeof found);
+    kt_table_locate(&machine, "Some-Model-7B", 0, found, sizeof found);
     cr_assert_str_eq(found, expected);
     setenv("KT_TABLE", "/elsewhere/mine.json", 1);
-    kt_table_locate(&machine, "Some-Model-7B", found, sizeof found);
+    kt_table_locate(&machine, "Some-Model-7B", 0, found, sizeof found);
     cr_assert_str_eq(found, "/elsewhere/mine.json");
-    kt_table_locate(&machine, "Some-Model-7B", found, 8);
+    kt_table_locate(&machine, "Some-Model-7B", 0, found, 8);
     cr_assert_str_eq(found, "");
 }
 
@@ -754,7 +754,7 @@ Test(table_path, names_cannot_leave_the_folder) {
 
     snprintf(inside, sizeof inside, "%s/kt/zen4-2c-24g/", folder);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        cr_assert_eq(kt_table_default_path(&machine, names[i], out, sizeof out, NULL), KT_OK);
+        cr_assert_eq(kt_table_default_path(&machine, names[i], 0, out, sizeof out, NULL), KT_OK);
         cr_assert_eq(strncmp(out, inside, strlen(inside)), 0, "%s", out);
         cr_assert_null(strchr(out + strlen(inside), '/'), "%s", out);
         cr_assert_neq(out[strlen(inside)], '.', "%s", out);
@@ -768,10 +768,10 @@ Test(table_path, without_a_home_there_is_a_message) {
 
     setenv("XDG_DATA_HOME", "relative", 1);
     unsetenv("HOME");
-    cr_assert_eq(kt_table_default_path(&machine, "m", out, sizeof out, &err), KT_E_NOT_FOUND);
+    cr_assert_eq(kt_table_default_path(&machine, "m", 0, out, sizeof out, &err), KT_E_NOT_FOUND);
     cr_assert(strstr(err.message, "HOME"), "%s", err.message);
     setenv("HOME", folder, 1);
-    cr_assert_eq(kt_table_default_path(&machine, "m", out, sizeof out, &err), KT_OK);
+    cr_assert_eq(kt_table_default_path(&machine, "m", 0, out, sizeof out, &err), KT_OK);
     cr_assert(strstr(out, "/.local/share/kt/zen4-2c-24g/m.kttable.json"), "%s", out);
-    cr_assert_eq(kt_table_default_path(&machine, "m", out, 10, &err), KT_E_INVALID);
+    cr_assert_eq(kt_table_default_path(&machine, "m", 0, out, 10, &err), KT_E_INVALID);
 }

@@ -36,12 +36,13 @@ Test(synthetic, names_that_fit_no_or_several_shapes_are_refused) {
         int64_t layers;
         kt_status status;
         const char *words;
-    } cases[] = {{"parrot-7b", 1, KT_E_NOT_FOUND, "none of"},
-                 {"", 1, KT_E_NOT_FOUND, "none of"},
-                 {"qwen3", 1, KT_E_NOT_FOUND, "more than one of"},
-                 {"qwen3-30", 1, KT_E_NOT_FOUND, "none of"}, /* not a whole word */
-                 {"tiny-moe", 1, KT_E_NOT_FOUND, "no 'config'"},
-                 {"qwen3-30b", 49, KT_E_INVALID, "expected 1 to 48"}};
+    } cases[] = {
+        {"parrot-7b", 1, KT_E_NOT_FOUND, "no bundled model"},
+        {"", 1, KT_E_NOT_FOUND, "no bundled model"},
+        {"qwen3", 1, KT_E_NOT_FOUND, "more than one begins so: Qwen3-235B-A22B, Qwen3-30B"},
+        {"qwen3-31b", 1, KT_E_NOT_FOUND, "did you mean Qwen3-30B-A3B?"},
+        {"tiny-moe", 1, KT_E_NOT_FOUND, "no 'config'"},
+        {"qwen3-30b", 49, KT_E_INVALID, "expected 1 to 48"}};
     kt_model_dir *dir = malloc(sizeof *dir);
     int64_t all;
 

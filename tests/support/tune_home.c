@@ -54,8 +54,8 @@ void kt_tune_home_make(kt_tune_home *h) {
     unsetenv("KT_TABLE");
     cr_assert_eq(kt_topology_probe(&topology, &err), KT_OK, "%s", err.message);
     kt_fingerprint_make(&topology, &ceilings, &h->machine);
-    cr_assert_eq(kt_table_default_path(&h->machine, "mini", h->table, sizeof h->table, &err), KT_OK,
-                 "%s", err.message);
+    cr_assert_eq(kt_table_default_path(&h->machine, "mini", 0, h->table, sizeof h->table, &err),
+                 KT_OK, "%s", err.message);
     snprintf(h->journal, sizeof h->journal, "%.*s.journal.jsonl",
              (int)(strlen(h->table) - strlen(".kttable.json")), h->table);
     write_machine(h);

@@ -86,7 +86,7 @@ Test(kttune, wrong_command_lines_exit_with_2) {
     expect(KTTUNE "run tiny-moe --cells m~4", 2, "'m~4' is no condition");
     expect(KTTUNE "run no-such-model", 2, "kttune list models");
     expect(KTTUNE "list", 2, "expected variants, cells");
-    expect(KTTUNE "list cells --model no-such", 2, "no-such/config.json");
+    expect(KTTUNE "list cells --model no-such", 2, "model 'no-such': no such folder");
     expect(KTTUNE "explain --m 0", 2, "--m: expected 1 or more");
     expect(KTTUNE "explain --op norm", 2, "expected gemm or moe_ffn");
     expect(KTTUNE "explain --role nose", 2, "named nose");
@@ -113,9 +113,12 @@ Test(kttune, a_missing_or_foreign_table_exits_with_3) {
     kt_table *t;
 
     kt_tune_home_make(&h);
-    expect(KTTUNE "show --model mini", 3, "make one with `kttune run --model mini`");
+    expect(KTTUNE "show --model kimi-k2", 3, "make one with `kttune run --model kimi-k2`");
+    snprintf(command, sizeof command, KTTUNE "show --model %s", h.model);
+    expect(command, 3, "make one with `kttune run --model /");
     expect(KTTUNE "show /nonexistent.kttable.json", 3, "/nonexistent.kttable.json");
-    expect(KTTUNE "verify --model mini", 3, "no table of 'mini'");
+    expect(KTTUNE "verify --model nobody", 3, "no table of 'nobody' for machine class ");
+    expect(KTTUNE "verify --model nobody", 3, "model 'nobody': no such folder");
     kt_temp_write(h.folder, "bad.json", "{\"schema\":", 10);
     snprintf(command, sizeof command, KTTUNE "show %s/bad.json", h.folder);
     expect(command, 3, "bad.json");

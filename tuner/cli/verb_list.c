@@ -268,7 +268,7 @@ static int list_tables(const list_options *o) {
     kt_err err;
     kt_status st = kt_workbench_init(&b, false, &err);
 
-    if (st == KT_OK) st = kt_table_default_path(&b.machine, "x", folder, sizeof folder, &err);
+    if (st == KT_OK) st = kt_table_default_path(&b.machine, "x", 0, folder, sizeof folder, &err);
     if (st == KT_OK) {
         if (o->json) kt_json_begin_array(&w);
         *strrchr(folder, '/') = '\0';

@@ -161,8 +161,8 @@ static kt_status make_cells(run_state *r, kt_err *err) {
         if (snprintf(r->table_path, PATH_BYTES, "%s", o->out) >= PATH_BYTES)
             return kt_fail(err, KT_E_INVALID, "--out: path too long");
     } else {
-        KT_TRY(kt_table_default_path(&r->bench.machine, r->workload.shapes.name, r->table_path,
-                                     PATH_BYTES, err));
+        KT_TRY(kt_table_default_path(&r->bench.machine, r->workload.shapes.name,
+                                     r->workload.shapes.shape_id, r->table_path, PATH_BYTES, err));
         KT_TRY(name_shard(r, err));
     }
     for (int i = 0; i < n_threads; i++)
@@ -193,7 +193,15 @@ static kt_status check_out(run_state *r, kt_err *err) {
         return kt_fail(err, KT_E_INVALID, "--out '%s': is no file; expected a file or a new name",
                        r->table_path);
     if (!r->options.out || kt_table_load(r->table_path, &old, NULL) != KT_OK) return KT_OK;
-    if (kt_fingerprint_compare(&old->fingerprint, &r->bench.machine, &why) == KT_MATCH_OTHER) {
+    if (old->shape_id && r->workload.shapes.shape_id &&
+        old->shape_id != r->workload.shapes.shape_id) {
+        st = kt_fail(err, KT_E_MISMATCH,
+                     "%s holds the rows of another model ('%s'), expected a new file or one of "
+                     "'%.60s'; `kttune merge` joins tables",
+                     r->table_path, old->workload, r->workload.shapes.name);
+        r->is_foreign = true;
+    } else if (kt_fingerprint_compare(&old->fingerprint, &r->bench.machine, &why) ==
+               KT_MATCH_OTHER) {
         st = kt_fail(err, KT_E_MISMATCH,
                      "%s holds the rows of another machine (%.300s); expected a new file or one of "
                      "this machine",
@@ -282,6 +290,7 @@ static kt_status write_table(run_state *r, kt_err *err) {
     snprintf(r->table->workload, sizeof r->table->workload, "%s", r->cells.workload);
     if (gmtime_r(&now, &utc))
         strftime(r->table->created, sizeof r->table->created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    r->table->shape_id = r->workload.shapes.shape_id;
     st = kt_session_rows(r->session, r->table, err);
     if (st == KT_OK) st = keep_old_rows(r, err);
     if (st == KT_OK) st = kt_table_save(r->table, r->table_path, err);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/resolve.h"
 #include "kernels/formats/int4_import.h"
 #include "tuner/space/shapes.h"
 
@@ -110,6 +111,7 @@ kt_status kt_shapes_from_config(const kt_json *c, const char *where, kt_shapes *
     KT_TRY(attention(c, where, &s, err));
     add_dense(&s, "lm_head", vocab, s.hidden, 1);
     s.native = native_format(c);
+    s.shape_id = kt_model_shape_id(c);
     *out = s;
     return KT_OK;
 }

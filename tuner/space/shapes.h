@@ -12,6 +12,7 @@
 
 typedef struct kt_shapes {
     char name[64];
+    uint64_t shape_id; /* dispatch/model/resolve.h; 0 = not known */
     int64_t hidden, layers;
     int64_t moe_layers, intermediate, experts, topk; /* routed experts; 0 = none */
     int64_t dense_layers, dense_intermediate;        /* layers with one feed-forward network */
@@ -32,8 +33,7 @@ kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_sha
 kt_status kt_shapes_from_workload(const kt_json *workload, const char *where, kt_shapes *out,
                                   kt_err *err);
 
-/* Find a model: a folder with config.json, a bundled model's name, or a workload's name. path (may be
- * NULL) receives the file that was read. KT_E_NOT_FOUND names the places looked at. */
+/* Find a model as kt_model_resolve does. path (may be NULL) receives the file that was read. */
 kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t path_bytes,
                          kt_err *err);
 

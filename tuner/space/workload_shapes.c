@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/resolve.h"
 #include "tuner/space/shapes.h"
 
 static const int64_t most = (int64_t)1 << 24;
@@ -52,6 +53,7 @@ kt_status kt_shapes_from_workload(const kt_json *w, const char *where, kt_shapes
     KT_TRY(read_dense(kt_json_get(w, "dense"), where, &s, err));
     s.moe_layers = s.experts > 0 ? s.layers - s.dense_layers : 0;
     s.native = native_format(w);
+    s.shape_id = kt_model_shape_id(kt_json_get(w, "config"));
     *out = s;
     return KT_OK;
 }

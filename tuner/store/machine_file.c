@@ -74,7 +74,7 @@ kt_status kt_machine_path(const kt_fingerprint *machine, char *out, size_t out_b
     static const char file[] = "machine.json";
     char *slash;
 
-    KT_TRY(kt_table_default_path(machine, "machine", out, out_bytes, err));
+    KT_TRY(kt_table_default_path(machine, "machine", 0, out, out_bytes, err));
     slash = strrchr(out, '/');
     if (!slash || (size_t)(slash + 1 - out) + sizeof file > out_bytes)
         return kt_fail(err, KT_E_INTERNAL, "%s: no room for the path of %s", out, file);
