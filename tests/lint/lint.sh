@@ -38,7 +38,7 @@ rule_includes() {
         return -1
     }
     function order(p) {
-        if (p ~ /^dispatch\/(topology|cuda)\//) return 1
+        if (p ~ /^dispatch\/(model|topology|cuda)\//) return 1
         if (p ~ /^dispatch\/registry\//) return 2
         if (p ~ /^dispatch\/(table|cost)\//) return 3
         return 4
