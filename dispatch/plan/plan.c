@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/resolve.h"
 #include "dispatch/plan/planner.h"
 
 /* Append to a text of fixed size; what does not fit is cut. */
@@ -24,12 +25,16 @@ static void append(char *text, size_t bytes, const char *format, ...) {
 
 /* --- creation --- */
 
-/* The workload's name is put in a command that people copy: only if it is a plain word. */
+/* The workload's name is put in a command that people copy: only if it is a model's. */
 static void make_command(const kt_table *table, char *out, size_t bytes) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    const char *name = table ? table->workload : "";
+    const unsigned kinds = 1u << KT_MODEL_FOLDER | 1u << KT_MODEL_WORKLOAD;
+    const char *name = "NAME";
+    kt_model_ref ref;
 
-    if (!name[0] || name[0] == '-' || name[strspn(name, plain)]) name = "NAME";
+    if (table && table->workload[0] && !strchr(table->workload, '/') &&
+        kt_model_resolve(table->workload, kinds, &ref, NULL) == KT_OK &&
+        strcmp(ref.name, table->workload) == 0)
+        name = ref.name;
     snprintf(out, bytes, "kttune run --model %s", name);
 }
 
@@ -177,14 +182,14 @@ static void explain(kt_planner *p, const kt_problem *problem, int threads, const
     else
         append(source->note, bytes, "%s",
                cells->tuned ? "answered by their neighbours" : "answered by the roofline");
-    append(source->note, bytes, "; to tune: %s", p->command);
+    if (p->trouble[0]) append(source->note, bytes, "; %s", p->trouble);
+    append(source->note, bytes, "; to tune: %s", p->command); /* last: people copy it */
     if (cells->guessed && !p->has_warned) {
         kt_log_write(&p->log, KT_LOG_WARN, "plan", "%s", source->note);
         p->has_warned = 1;
     } else {
         kt_log_write(&p->log, KT_LOG_DEBUG, "plan", "%s", source->note);
     }
-    if (p->trouble[0]) append(source->note, bytes, "; %s", p->trouble);
 }
 
 /* Cells, layout and map of one class of bits; without one, of all variants. */

@@ -48,7 +48,7 @@ struct kt_planner {
     kt_ceilings ceilings;
     char microarch[24]; /* the machine's */
     kt_log log;
-    char command[256];         /* what a user types to get the missing rows */
+    char command[KT_ERR_SIZE]; /* what a user types to get the missing rows */
     char trouble[KT_ERR_SIZE]; /* what is wrong with the table as a whole; "" = nothing */
     int has_warned;
     int trusts_rows;   /* whatever layers say of them */

@@ -390,8 +390,7 @@ static kt_status check_schema(const kt_json *root, const char *path, kt_err *err
     KT_TRY(kt_json_need_string(root, "schema", path, &schema, err));
     if (strncmp(schema, KT_TABLE_SCHEMA, major) == 0) return KT_OK;
     return kt_fail(err, KT_E_UNSUPPORTED,
-                   "%s: table schema is %s, this build reads %s; tune anew: "
-                   "kttune run --model NAME",
+                   "%s: table schema is %s, this build reads %s; its model has to be tuned anew",
                    path, schema, KT_TABLE_SCHEMA);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/shell_word.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
@@ -102,7 +103,8 @@ static void look_at_registry(report *r, const kt_topology *t) {
         say(r, BAD, "kernels", "%s", err.message);
         return;
     }
-    say(r, OK, "kernels", "%zu usable, %zu refused, %zu not built (`kttune list` says why)",
+    say(r, OK, "kernels",
+        "%zu usable, %zu refused, %zu not built (`kttune list --why-invalid` says why)",
         kt_registry_count(registry), kt_registry_refused_count(registry), kt_builtin_absent_count);
     kt_registry_destroy(registry);
 }
@@ -111,16 +113,21 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
     const char *model = dir->name;
     kt_fingerprint machine;
     kt_table *table = NULL;
-    char class[64], path[4096];
+    char class[64], path[4096], word[KT_SHELL_WORD_BYTES] = "";
+    const char *proposal = "";
     kt_err err = {KT_OK, ""};
 
+    if (!*model)
+        kt_shell_word("tiny-moe", word, sizeof word);
+    else if (dir->family) /* else there is nothing to be tuned for */
+        kt_shell_word(dir->folder, word, sizeof word);
+    if (*word) proposal = "; make one: kttune run --model ";
     kt_fingerprint_make(t, NULL, &machine);
     kt_machine_class(&machine, class, sizeof class);
     say(r, OK, "machine class", "%s", class);
     kt_table_locate(&machine, model, dir->shape_id, path, sizeof path);
     if (!*path)
-        say(r, WARN, "dispatch table", "none for %s; make one: kttune run --model %s", class,
-            *model ? model : "DIR");
+        say(r, WARN, "dispatch table", "none for %s%s%s", class, proposal, word);
     else if (kt_table_load(path, &table, &err) != KT_OK)
         say(r, BAD, "dispatch table", "%s", err.message);
     else {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/shell_word.h"
 #include "dispatch/plan/plan.h"
 #include "kernels/formats/format.h"
 #include "runtime/exec/roofline.h"
@@ -20,6 +21,8 @@
 
 #define DEFAULT_CHUNK 512
 #define MAX_CPUS 1024
+#define MOST_WORD 300 /* of a path in a command: the message has 511 bytes */
+#define GIB (1024.0 * 1024.0 * 1024.0)
 
 struct kt_engine {
     kt_log log;
@@ -139,13 +142,10 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
     return KT_OK;
 }
 
-/* What makes the rows that this engine would look up. People copy it, so a folder that a shell would
- * take apart is not written out. */
+/* What makes the rows that this engine would look up. People copy it. */
 static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, size_t bytes) {
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/";
     static const char *const format[] = {"", " --format bf16", " --format int8", " --format int4"};
-    const char *folder = e->is_synthetic ? e->model.name : e->model.folder;
+    char folder[MOST_WORD + 1];
     int threads = kt_pool_threads(e->pool);
     char count[32] = "";
 
@@ -153,10 +153,10 @@ static void make_tune_command(const kt_engine *e, kt_quant weights, char *out, s
         snprintf(out, bytes, "no run does (kttune takes native, bf16, int8 and int4)");
         return;
     }
-    if (strlen(folder) > 160 || folder[strspn(folder, plain)]) folder = "DIR";
+    kt_shell_word(e->is_synthetic ? e->model.name : e->model.folder, folder, sizeof folder);
     if (threads != 1 && threads != e->topology.usable_cores)
         snprintf(count, sizeof count, " --threads %d", threads);
-    snprintf(out, bytes, "kttune run --model %.160s%s%s", folder, format[weights], count);
+    snprintf(out, bytes, "kttune run --model %s%s%s", folder, format[weights], count);
 }
 
 /* What the table's plan cells say, in a few words. */
@@ -189,7 +189,7 @@ static kt_status make_plan(kt_engine *e, const kt_engine_options *o, kt_err *err
     const kt_weight_format kv = o->kv ? o->kv : KT_W_BF16;
     kt_planner *planner = NULL;
     kt_plan_totals cells;
-    char command[256];
+    char command[KT_ERR_SIZE];
     kt_status st;
 
     make_tune_command(e, weights, command, sizeof command);
@@ -293,6 +293,32 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
     return KT_OK;
 }
 
+/* Whether the weights fit is arithmetic: told before anything is opened, with the formats that would. */
+static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err) {
+    const uint64_t available = kt_memory_available_bytes();
+    const double need = (double)kt_model_plan_weight_bytes(&e->plan, &e->model.config);
+    const char *before = "; try --weights ";
+    char advice[160] = "";
+    kt_model_needs needs;
+    size_t used = 0;
+
+    if (need <= (double)available) return KT_OK;
+    for (int q = KT_QUANT_INT8; q <= KT_QUANT_INT4 && check_weights(e, (kt_quant)q, NULL) == KT_OK;
+         q++) {
+        static const char *const names[] = {[KT_QUANT_INT8] = "int8", [KT_QUANT_INT4] = "int4"};
+        if (q == (int)weights || kt_model_dir_needs(&e->model, &needs, NULL) != KT_OK ||
+            needs.weight_bytes[q] > available)
+            continue;
+        used += (size_t)snprintf(advice + used, sizeof advice - used, "%s%s (%.1f GiB)", before,
+                                 names[q], (double)needs.weight_bytes[q] / GIB);
+        before = " or ";
+    }
+    return kt_fail(err, KT_E_NOMEM,
+                   "%.200s: the packed weights need %.1f GiB, %.1f GiB are available%s",
+                   e->model.name, need / GIB, (double)available / GIB,
+                   *advice ? advice : "; no format is small enough");
+}
+
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
     e->quant = o->weights;
@@ -307,6 +333,7 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(probe_machine(e, o, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
+    KT_TRY(check_memory(e, o->weights, err));
     KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o, err));
     return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, &e->nodes, e->pool,

@@ -605,11 +605,8 @@ static kt_status check_memory(size_t bytes, kt_err *err) {
     uint64_t available = kt_memory_available_bytes();
 
     if (bytes <= available) return KT_OK;
-    return kt_fail(
-        err, KT_E_NOMEM,
-        "the packed weights need %.1f GiB, %.1f GiB are available; try --weights int8 or "
-        "int4, or free memory",
-        (double)bytes / GIB, (double)available / GIB);
+    return kt_fail(err, KT_E_NOMEM, "the packed weights need %.1f GiB, %.1f GiB are available",
+                   (double)bytes / GIB, (double)available / GIB);
 }
 
 /* What a layer takes besides its buffer. */

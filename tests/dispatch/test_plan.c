@@ -48,7 +48,7 @@ static void open_bench(bench *b) {
                  KT_OK);
     cr_assert_eq(kt_table_create(&b->table, NULL), KT_OK);
     b->table->fingerprint = this_machine();
-    strcpy(b->table->workload, "Tiny");
+    strcpy(b->table->workload, "tiny-moe");
     b->log.stream = open_memstream(&b->said, &b->said_bytes);
     b->log.level = KT_LOG_INFO;
 }
@@ -196,7 +196,7 @@ Test(plan, between_buckets_the_smaller_interpolated_time_wins) {
     cr_assert_eq(kt_planner_totals(b.planner).between, 1);
     cr_assert_eq(kt_planner_totals(b.planner).estimated, 0);
     cr_assert(strstr(b.source.note, "1 of 8 m buckets"), "%s", b.source.note);
-    cr_assert(strstr(b.source.note, "kttune run --model Tiny"), "%s", b.source.note);
+    cr_assert(strstr(b.source.note, "kttune run --model tiny-moe"), "%s", b.source.note);
     close_bench(&b);
 }
 
@@ -569,7 +569,7 @@ static void expect_ignored(kt_table_row r, const char *reason) {
     cr_assert(strstr(b.said, reason), "expected '%s' in: %s", reason, b.said);
     cr_assert(strstr(b.said, "row gemm w8c a8 n=768 k=2048 m=1 threads=2"), "%s", b.said);
     cr_assert(strstr(b.said, "1 of 1 rows"), "%s", b.said);
-    cr_assert(strstr(b.said, "kttune run --model Tiny"), "%s", b.said);
+    cr_assert(strstr(b.said, "kttune run --model tiny-moe"), "%s", b.said);
     resolve(&b, &gemm, 4, 0.5);
     cr_assert_eq(b.source.tuned_cells, 0);
     cr_assert(strstr(b.source.note, reason), "%s", b.source.note);

@@ -85,7 +85,8 @@ Test(kttune, wrong_command_lines_exit_with_2) {
     expect(KTTUNE "run tiny-moe --strategy luck", 2, "kttune list strategies");
     expect(KTTUNE "run tiny-moe --cells m~4", 2, "'m~4' is no condition");
     expect(KTTUNE "run no-such-model", 2, "kttune list models");
-    expect(KTTUNE "list", 2, "expected variants, cells");
+    expect(KTTUNE "list", 0, "usage: kttune list");
+    expect(KTTUNE "list parrots", 2, "'parrots': expected variants, cells");
     expect(KTTUNE "list cells --model no-such", 2, "model 'no-such': no such folder");
     expect(KTTUNE "explain --m 0", 2, "--m: expected 1 or more");
     expect(KTTUNE "explain --op norm", 2, "expected gemm or moe_ffn");

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/shell_word.h"
 #include "base/clock.h"
 #include "kt/version.h"
 #include "tuner/cli/verb.h"
@@ -53,9 +54,10 @@ static bool is_model(const char *folder) {
 
 static int run_quick(const kt_verb_context *context, char *folder) {
     char run[] = "run", model[] = "--model", budget[] = "--budget", time[] = "60s";
-    char *argv[] = {run, model, folder, budget, time, NULL};
+    char *argv[] = {run, model, folder, budget, time, NULL}, word[KT_SHELL_WORD_BYTES];
 
-    fprintf(stderr, "kttune run --model %s --budget 60s\n", folder);
+    fprintf(stderr, "kttune run --model %s --budget 60s\n",
+            kt_shell_word(folder, word, sizeof word));
     return run_verb(&kt_verb_run, context, 5, argv);
 }
 
@@ -81,6 +83,12 @@ static void print_help(FILE *to) {
         "  or lock, 130 interrupted (table valid)\n");
 }
 
+static const kt_verb *find_verb(const char *name) {
+    for (size_t i = 0; i < kt_builtin_verb_count; i++)
+        if (strcmp(kt_builtin_verbs[i]->name, name) == 0) return kt_builtin_verbs[i];
+    return NULL;
+}
+
 static kt_log make_log(void) {
     const char *wanted = getenv("KT_LOG");
     kt_log log = {.stream = stderr, .level = KT_LOG_WARN};
@@ -101,12 +109,10 @@ int main(int argc, char **argv) {
         return KT_TUNE_USAGE;
     }
     if (strcmp(name, "help") == 0 && argc == 3) {
-        char help[] = "--help";
-        char *words[] = {argv[2], help, NULL};
-        for (size_t i = 0; i < kt_builtin_verb_count; i++)
-            if (strcmp(kt_builtin_verbs[i]->name, argv[2]) == 0)
-                return end(kt_builtin_verbs[i]->run(&context, 2, words));
-        fprintf(stderr, "kttune help: '%s' is not a verb; see `kttune --help`\n", argv[2]);
+        char help[] = "--help", *words[] = {argv[2], help, NULL};
+        if (find_verb(argv[2])) return run_verb(find_verb(argv[2]), &context, 2, words);
+        fprintf(stderr, "kttune help: '%s' is not a verb; see `kttune --help`
+", argv[2]);
         return KT_TUNE_USAGE;
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
@@ -117,10 +123,7 @@ int main(int argc, char **argv) {
         printf("kttune %s (compiler %s)\n", KT_VERSION, __VERSION__);
         return end(KT_TUNE_OK);
     }
-    for (size_t i = 0; i < kt_builtin_verb_count; i++) {
-        if (strcmp(kt_builtin_verbs[i]->name, name) == 0)
-            return run_verb(kt_builtin_verbs[i], &context, argc - 1, argv + 1);
-    }
+    if (find_verb(name)) return run_verb(find_verb(name), &context, argc - 1, argv + 1);
     if (argc == 2 && is_model(name)) return run_quick(&context, name);
     print_help(stderr);
     fprintf(stderr, "\nkttune: '%s' is not a verb%s\n", name,

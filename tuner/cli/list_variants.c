@@ -2,6 +2,7 @@
 #include "tuner/cli/list_variants.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -11,13 +12,22 @@
 #include "tuner/report/kernel_matrix.h"
 
 /* What follows a name begins here: most names fit before it. */
-enum { NAME_COLUMNS = 40, WORDS_BYTES = 640 };
+enum { NAME_COLUMNS = 40, WORDS_BYTES = 640, GROUP_BYTES = 4096, MOST_GROUPS = 256 };
+
+/* What a reason keeps from being run, one text. Text that does not fit any more is counted only. */
+typedef struct reason_group {
+    const char *reason; /* borrowed for the listing */
+    char names[GROUP_BYTES];
+    int n, n_left_out;
+} reason_group;
 
 typedef struct listing {
     int op, isa;              /* -1 = any; isa: bit of the highest step, KT_ISA_COUNT = plain C */
     kt_weight_format weights; /* 0 = any */
     kt_json_writer *json;     /* NULL = text */
     int shown;
+    reason_group *groups; /* [MOST_GROUPS], of the section being made; with reasons only */
+    int n_groups;
 } listing;
 
 /* --- the filter --- */
@@ -98,14 +108,53 @@ static void parameters_of(const kt_variant *v, char *out, size_t out_bytes) {
     }
 }
 
+/* --- reasons --- */
+
+static reason_group *find_group(listing *l, const char *reason) {
+    for (int i = 0; i < l->n_groups; i++)
+        if (strcmp(l->groups[i].reason, reason) == 0) return &l->groups[i];
+    if (l->n_groups == MOST_GROUPS - 1) reason = "other reasons (--json has them)";
+    if (l->n_groups == MOST_GROUPS) return &l->groups[MOST_GROUPS - 1];
+    l->groups[l->n_groups] = (reason_group){.reason = reason};
+    return &l->groups[l->n_groups++];
+}
+
+static void note(listing *l, const char *name, const char *reason) {
+    reason_group *g = find_group(l, reason);
+    size_t used = strlen(g->names);
+
+    if (used + strlen(name) + 3 > sizeof g->names) {
+        g->n_left_out++;
+        return;
+    }
+    snprintf(g->names + used, sizeof g->names - used, "%s%s", used ? ", " : "", name);
+    g->n++;
+}
+
+/* A section: each reason once, with what it concerns. */
+static void show_reasons(listing *l, const char *title) {
+    if (l->n_groups && !l->json) printf("%s%s\n", l->shown ? "\n" : "", title);
+    for (int i = 0; i < l->n_groups && !l->json; i++) {
+        const reason_group *g = &l->groups[i];
+        int at = printf("  ");
+        kt_print_words(g->reason, strlen(g->reason), at, 2);
+        at = printf("      ");
+        kt_print_words(g->names, strlen(g->names), at, 6);
+        if (g->n_left_out) printf("      and %d more (--json has all)\n", g->n_left_out);
+        l->shown++;
+    }
+    l->n_groups = 0;
+}
+
 /* "  name          words", the words below each other when there are many. */
 static void print_line(const char *name, const char *words) {
     int at = printf("  %-*s ", NAME_COLUMNS - 3, name);
     kt_print_words(words, strlen(words), at, NAME_COLUMNS);
 }
 
-static void show_variant(const kt_variant *v, const char *reason, kt_json_writer *w) {
+static void show_variant(const kt_variant *v, const char *reason, listing *l) {
     char formats[320], isa[160], parameters[256], words[WORDS_BYTES];
+    kt_json_writer *w = l->json;
 
     formats_of(v->weights, formats, sizeof formats);
     parameters_of(v, parameters, sizeof parameters);
@@ -123,11 +172,15 @@ static void show_variant(const kt_variant *v, const char *reason, kt_json_writer
         kt_json_end_object(w);
         return;
     }
+    if (reason) {
+        note(l, v->name, reason);
+        return;
+    }
     if (strlen(formats) > 34) /* plain C takes them all: a count reads better */
         snprintf(formats, sizeof formats, "%d formats", __builtin_popcount(v->weights));
     snprintf(words, sizeof words, "%s%s%s", formats, *formats && *parameters ? " " : "",
              parameters);
-    print_line(v->name, reason ? reason : words);
+    print_line(v->name, words);
 }
 
 /* --- groups --- */
@@ -148,37 +201,28 @@ static void show_group(const kt_registry *r, kt_op op, listing *l, bool refused)
         const kt_variant *v =
             refused ? kt_registry_refused_at(r, i, &reason) : kt_registry_at(r, i);
         if (v->op != op || !is_wanted(l, v)) continue;
-        if (is_first && !l->json)
-            printf("%s%s%s\n", l->shown ? "\n" : "", kt_op_name(op),
-                   refused ? ", not usable here" : "");
+        if (is_first && !l->json && !refused)
+            printf("%s%s\n", l->shown ? "\n" : "", kt_op_name(op));
         is_first = false;
-        l->shown++;
-        show_variant(v, refused && !reason ? "refused" : reason, l->json);
+        l->shown += !refused;
+        show_variant(v, refused && !reason ? "refused" : reason, l);
     }
 }
 
-/* Usable ones that serve by default only. */
+/* Usable ones that serve by default only; as JSON each variant has its bits. */
 static void show_unstable(const kt_registry *r, listing *l) {
-    bool is_first = true;
-
-    if (l->json) return; /* there each variant has its bits */
-    for (size_t i = 0; i < kt_registry_count(r); i++) {
+    for (size_t i = 0; i < kt_registry_count(r) && !l->json; i++) {
         const kt_variant *v = kt_registry_at(r, i);
-        kt_err why = {KT_OK, ""};
-        if (v->op == KT_OP_PROBE || !is_wanted(l, v) || kt_variant_keeps_bits(v, &why) == KT_OK)
-            continue;
-        if (is_first) printf("\nnot with --deterministic\n");
-        is_first = false;
-        print_line(v->name, why.message);
+        if (v->op != KT_OP_PROBE && is_wanted(l, v) && kt_variant_keeps_bits(v, NULL) != KT_OK)
+            note(l, v->name, "bits 'unstable': a row may change with the rows beside it");
     }
 }
 
 static void show_absent(listing *l) {
     if (l->op >= 0 || l->isa >= 0 || l->weights) return; /* nothing is known of them but the name */
-    if (!l->json && kt_builtin_absent_count) printf("\nnot built\n");
     for (size_t i = 0; i < kt_builtin_absent_count; i++) {
         if (!l->json) {
-            print_line(kt_builtin_absent[i].name, kt_builtin_absent[i].reason);
+            note(l, kt_builtin_absent[i].name, kt_builtin_absent[i].reason);
             continue;
         }
         kt_json_begin_object(l->json);
@@ -194,7 +238,7 @@ static void show_cell(kt_op op, kt_weight_format format, int isa, const char *re
     snprintf(cell, sizeof cell, "%s %s on %s", kt_op_name(op), kt_weight_format_name(format),
              isa == KT_MATRIX_SCALAR ? "scalar" : kt_isa_name(isa));
     if (!l->json) {
-        print_line(cell, reason);
+        note(l, cell, reason);
         return;
     }
     kt_json_begin_object(l->json);
@@ -209,7 +253,6 @@ static void show_cell(kt_op op, kt_weight_format format, int isa, const char *re
 static void show_cells(listing *l, bool all) {
     static const kt_op ops[] = {KT_OP_GEMM, KT_OP_MOE_FFN};
 
-    if (!l->json) printf("\nno kernel\n");
     for (int op = 0; op < 2; op++)
         for (int f = 1; f < KT_W_COUNT; f++)
             for (int isa = KT_MATRIX_SCALAR; isa < KT_ISA_COUNT; isa++) {
@@ -230,8 +273,6 @@ static void show_cells(listing *l, bool all) {
 
 /* A library chooses its instructions itself: none of these when asked for one step. */
 static void show_library_gaps(listing *l) {
-    bool is_first = true;
-
     for (size_t i = 0; i < kt_library_gap_count && l->isa < 0; i++) {
         const kt_library_gap *g = &kt_library_gaps[i];
         char name[64];
@@ -246,10 +287,8 @@ static void show_library_gaps(listing *l) {
             kt_json_end_object(l->json);
             continue;
         }
-        if (is_first) printf("\nnot asked of libraries\n");
-        is_first = false;
         snprintf(name, sizeof name, "%s %s %s", kt_op_name(g->op), g->library, g->what);
-        print_line(name, g->reason);
+        note(l, name, g->reason);
     }
 }
 
@@ -271,6 +310,20 @@ void kt_list_matrix(bool json) {
     finish_json(&writer);
 }
 
+/* What this machine lacks comes first, what nobody has last. */
+static void show_invalid(const kt_registry *r, listing *l) {
+    for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, l, true);
+    show_reasons(l, "not usable here");
+    show_unstable(r, l);
+    show_reasons(l, "not with --deterministic");
+    show_absent(l);
+    show_reasons(l, "not built");
+    show_library_gaps(l);
+    show_reasons(l, "not asked of libraries");
+    show_cells(l, false);
+    show_reasons(l, "no kernel");
+}
+
 kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter, bool why_invalid,
                            bool json, kt_err *err) {
     kt_json_writer writer = {.indent = 2};
@@ -279,13 +332,15 @@ kt_status kt_list_variants(const kt_registry *r, const kt_variant_filter *filter
     KT_TRY(parse_op(filter->op, &l.op, err));
     KT_TRY(parse_isa(filter->isa, &l.isa, err));
     KT_TRY(parse_weights(filter->weights, &l.weights, err));
+    if (why_invalid) {
+        l.groups = malloc(MOST_GROUPS * sizeof *l.groups);
+        if (!l.groups) return kt_fail(err, KT_E_NOMEM, "no memory for the reasons");
+    }
     if (json) kt_json_begin_array(&writer);
-    for (int refused = 0; refused <= why_invalid; refused++)
-        for (int op = 0; op < KT_OP_COUNT; op++) show_group(r, (kt_op)op, &l, refused);
-    if (why_invalid) show_unstable(r, &l);
-    if (why_invalid) show_absent(&l);
-    if (why_invalid) show_library_gaps(&l);
-    if (why_invalid) show_cells(&l, false);
+    for (int op = 0; op < KT_OP_COUNT && (json || !why_invalid); op++)
+        show_group(r, (kt_op)op, &l, false);
+    if (why_invalid) show_invalid(r, &l);
+    free(l.groups);
     if (json) {
         finish_json(&writer);
     } else if (!why_invalid) {

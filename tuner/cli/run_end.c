@@ -223,7 +223,7 @@ void kt_run_print_end(const kt_run_report *r) {
     if (r->options->verbose) print_details(r, &p);
     printf("wrote %s", r->table_path);
     if (r->n_kept_rows) printf(" (%zu rows of other cells kept)", r->n_kept_rows);
-    printf("\nto see it: kttune show %s\n", r->table_path);
+    printf("\nto see it: kttune show %s\n", kt_shell_word(r->table_path, word, sizeof word));
     if (r->options->oracle) print_oracle(r, &p);
     if (r->options->profile_self) print_profile(r, &p);
     if (r->ended_early)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/shell_word.h"
 #include "dispatch/cost/cost.h"
 #include "dispatch/plan/plan.h"
 #include "kernels/formats/format.h"
@@ -250,14 +251,12 @@ static void print_text(const kt_workbench *b, const kt_table *t, const char *whe
     print_roofline(b, t, p, threads, *source->bits != '\0');
 }
 
-/* The command that makes the rows of this problem; a model that a shell would take apart is not written out. */
+/* The command that makes the rows of this problem. */
 static char *tune_command(const explain_options *o, char *out, size_t bytes) {
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/";
-    bool is_plain = o->model[0] && strlen(o->model) < 160 && !o->model[strspn(o->model, plain)];
+    char model[300];
 
     snprintf(out, bytes, "kttune run --model %s --format %s --threads %d",
-             is_plain ? o->model : "DIR", o->format, (int)o->threads);
+             kt_shell_word(o->model, model, sizeof model), o->format, (int)o->threads);
     return out;
 }
 
@@ -266,7 +265,7 @@ static kt_status explain(const explain_options *o, kt_problem *p, const kt_workb
     kt_choice_map *map = calloc(1, sizeof *map);
     kt_planner *planner = NULL;
     kt_plan_source source = {0};
-    char command[256];
+    char command[KT_ERR_SIZE];
     kt_status st =
         map ? kt_planner_create_for(b->registry, t, &b->machine,
                                     tune_command(o, command, sizeof command), NULL, &planner, err)

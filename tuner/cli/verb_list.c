@@ -310,8 +310,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"isa", KT_SWITCH_TEXT, &o.filter.isa, "ISA",
          "variants whose highest instruction set is this: scalar, avx2, ..."},
         {"why-invalid", KT_SWITCH_FLAG, &o.why_invalid, NULL,
-         "also variants that cannot run here or were not built, and formats without a kernel, with "
-         "the reason"},
+         "what cannot run here, was not built or has no kernel, by reason"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON array"},
     };
     const kt_verb_usage usage = {
@@ -335,6 +334,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     (void)context;
     if (code >= 0) return code;
     if (n == 0 && o.why_invalid) return list_variants(&o);
+    if (n == 0) {
+        char help[] = "--help", *words[] = {argv[0], help, NULL};
+        return kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, 2, words,
+                                 word, 1, &n);
+    }
     for (size_t i = 0; n == 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, word[0]) == 0) return kinds[i].list(&o);
     return kt_switch_fail(&usage,

@@ -182,9 +182,9 @@ static kt_status take_apart(int op, const char *name, variant_words *w, kt_err *
 
 /* One line of the plain variant's descriptor, narrowed where the new variant is narrower. */
 static void write_line(FILE *to, const char *line, size_t size, const variant_words *w) {
-    static const char *const keys[] = {"    .name = ", "    .weights = ", "    .acts = ",
-                                       "    .isa = ",  "KT_VARIANT(",     "    .bits = ",
-                                       "    .rank = "};
+    static const char *const keys[] = {
+        "    .name = ", "    .weights = ", "    .acts = ", "    .isa = ",
+        "KT_VARIANT(",  "    .bits = ",    "    .rank = "};
     const int n_keys = sizeof keys / sizeof *keys;
     int k = 0;
     while (k < n_keys && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/shell_word.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
@@ -14,6 +15,7 @@
 #include "tuner/report/token_time.h"
 #include "tuner/space/cell.h"
 #include "tuner/space/cell_filter.h"
+#include "tuner/space/shapes.h"
 #include "tuner/store/journal.h"
 #include "tuner/store/row_json.h"
 #include "tuner/store/table_union.h"
@@ -96,10 +98,10 @@ static void print_head(const kt_table *t, const kt_workbench *b) {
            "default\n",
            t->workload, class_name, t->n_rows, tuned, tuned ? 100 * expm1(sum / (double)tuned) : 0,
            undecided);
-    if (outdated)
-        printf("%zu outdated: their variant has changed or cannot run here; they are not used. To "
-               "tune again: kttune run --model %s\n",
-               outdated, t->workload);
+    if (!outdated) return;
+    printf("%zu outdated: their variant has changed or cannot run here; they are not used%s%s\n",
+           outdated, is_known ? "; to tune again: kttune run --model " : "",
+           is_known ? kt_shell_word(t->workload, word, sizeof word) : "");
 }
 
 /* A head, where tuning mattered, what it gained; every row only when it is asked for. */
@@ -119,7 +121,7 @@ static void print_table(const kt_table *t, const char *path, const kt_workbench 
     kt_plot_heat(&in, &style, stdout);
     putchar('\n');
     kt_plot_gains(&in, &style, MOST_GAINS, stdout);
-    printf("\nall rows: kttune show %s --rows\n", path);
+    printf("\nall rows: kttune show %s --rows\n", kt_shell_word(path, word, sizeof word));
 }
 
 static void print_json(const kt_table *t, const char *path, const kt_workbench *b) {

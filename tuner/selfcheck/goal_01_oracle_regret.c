@@ -50,7 +50,7 @@ static kt_status measure(kt_check *c, kt_err *err) {
     kt_check_at_most(
         c, KT_CHECK_FILED "oracle regret, weighted geomean", 100 * r.geomean, 1, "%",
         "%zu filed cells of up to 64 rows, duel of choice and oracle in fresh rounds; %.0f %% "
-        "within 2 %%; repeat: kttune run .. --oracle",
+        "within 2 %%; repeat: kttune selfcheck --goals 1",
         n, 100 * r.within_2);
     kt_check_at_most(c, KT_CHECK_FILED "oracle regret, p95", 100 * r.p95, 3, "%", "the same cells");
     kt_check_at_most(c, KT_CHECK_FILED "oracle regret, max", 100 * r.max, 8, "%", "the same cells");

@@ -77,7 +77,7 @@ static kt_status measure(kt_check *c, kt_err *err) {
             c, "share of wall in kernels and gates",
             100 * (p.kernel_seconds + p.gate_seconds) / wall, 85, "%",
             "%.0f s of INT4 cells: %.1f %% kernels, %.1f %% gates, %.1f %% packing cold weights; "
-            "repeat: kttune run .. --profile-self",
+            "repeat: kttune selfcheck --goals 15",
             wall, 100 * p.kernel_seconds / wall, 100 * p.gate_seconds / wall,
             100 * p.setup_seconds / wall);
     kt_check_at_most(c, "memory beyond the cold pools", resident - pools, 200, "MiB",
