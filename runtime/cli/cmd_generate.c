@@ -98,9 +98,8 @@ static bool is_stop(const generation *g, int32_t token) {
 /* Print a piece of text, or keep it for --json. */
 static kt_status emit(generation *g, const flags *f, const char *text, size_t size, kt_err *err) {
     if (!f->json) {
-        fwrite(text, 1, size, stdout);
-        fflush(stdout);
-        return KT_OK;
+        if (fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0) return KT_OK;
+        return kt_fail(err, KT_E_IO, "standard output: cannot be written");
     }
     if (g->text_bytes + size > g->text_capacity) {
         size_t capacity = 2 * g->text_capacity + size;
@@ -165,6 +164,7 @@ static void report(const generation *g, const flags *f) {
 
     if (!f->json) {
         putchar('\n');
+        fflush(stdout); /* before what goes to standard error */
         if (!f->quiet)
             fprintf(stderr, "%zu prompt tokens (%.1f/s), %zu tokens (%.1f/s), stopped by %s\n",
                     g->n_prompt, per_second(g->n_prompt, g->prefill_ns), g->n_tokens,

@@ -79,6 +79,9 @@ static int run(int argc, char **argv) {
     if (!n_words) return kt_usage_fail(&usage, "no model folder given");
     if (!f.text || !f.out)
         return kt_usage_fail(&usage, "%s is missing", f.text ? "--out" : "--text");
+    if (f.tokens < f.window)
+        return kt_usage_fail(&usage, "--max-tokens is %lld, expected at least a --window (%lld)",
+                             (long long)f.tokens, (long long)f.window);
     kt_interrupt_watch();
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &e);
     if (code != 0) return code;

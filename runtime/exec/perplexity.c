@@ -44,7 +44,8 @@ kt_status kt_perplexity_measure(kt_engine *e, const int32_t *tokens, int64_t n, 
     *out = (kt_perplexity){.tokens = n};
     kt_engine_describe(e, &info);
     if (window < 2 || n < window)
-        return kt_fail(err, KT_E_INVALID, "perplexity: %lld tokens, a window has %lld",
+        return kt_fail(err, KT_E_INVALID,
+                       "the text has %lld tokens, expected at least one window of %lld",
                        (long long)n, (long long)window);
     rows = LOGITS_BYTES / ((int64_t)sizeof *logits * info.vocab);
     rows = rows < 1 ? 1 : rows > window ? window : rows;

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/numeric.h"
+#include "dispatch/model/mistakes.h"
 
 #define MAX_HEADER_BYTES 100000000u /* the format's own limit */
 #define MAX_INDEX_BYTES 100000000u
@@ -210,6 +211,11 @@ static kt_status read_shard(kt_checkpoint *c, int file, kt_err *err) {
                      s->mapping.bytes);
         goto done;
     }
+    if (kt_model_mistake(s->mapping.data, s->mapping.bytes)) {
+        st = kt_fail(err, KT_E_FORMAT, "%s, expected safetensors",
+                     kt_model_mistake(s->mapping.data, s->mapping.bytes));
+        goto done;
+    }
     for (int i = 0; i < 8; i++) header |= (uint64_t)s->mapping.data[i] << (8 * i);
     if (header > MAX_HEADER_BYTES || header > s->mapping.bytes - 8) {
         st = kt_fail(err, KT_E_FORMAT,
@@ -384,7 +390,7 @@ static kt_status open_sharded(const char *folder, const char *index_path, kt_che
     const char **files = NULL;
     char *text = NULL;
     size_t size = 0;
-    int n_files = 0;
+    int n_files = 0, is_shard = 0;
     const kt_json *map;
     kt_status st = kt_file_read(index_path, MAX_INDEX_BYTES, &text, &size, err);
 
@@ -400,19 +406,43 @@ static kt_status open_sharded(const char *folder, const char *index_path, kt_che
     st = files ? list_files(map, files, &n_files, err) : kt_fail(err, KT_E_NOMEM, "no memory");
     if (st != KT_OK) goto done;
     c = create(n_files);
-    st = c ? read_shards(c, folder, files, err) : kt_fail(err, KT_E_NOMEM, "no memory");
+    st = c ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory");
+    is_shard = st == KT_OK; /* whose messages name it */
+    if (st == KT_OK) st = read_shards(c, folder, files, err);
+    is_shard = is_shard && st != KT_OK;
     if (st == KT_OK) st = check_index(c, map, err);
 done:
     if (st == KT_OK)
         *out = c;
     else {
         kt_checkpoint_close(c);
-        st = kt_fail_prefix(err, st, "%.200s", index_path);
+        if (!is_shard) st = kt_fail_prefix(err, st, "%.200s", index_path);
     }
     kt_json_destroy(doc);
     free(files);
     free(text);
     return st;
+}
+
+/* Neither an index nor the one file: what is there instead? */
+static kt_status check_weights(const char *folder, const char *path, kt_err *err) {
+    char name[256];
+    FILE *probe = fopen(path, "rb");
+    int n;
+
+    if (probe) {
+        fclose(probe);
+        return KT_OK;
+    }
+    n = kt_model_count_files(folder, ".safetensors", name, sizeof name);
+    if (n > 0)
+        return kt_fail(err, KT_E_NOT_FOUND,
+                       "%.200s: " INDEX_NAME " is missing, though %d safetensors file%s there "
+                       "(%.80s); download it too",
+                       folder, n, n == 1 ? " is" : "s are", name);
+    n = kt_model_count_files(folder, ".bin", name, sizeof name);
+    return kt_fail(err, KT_E_NOT_FOUND, "%.200s: no weights%s%.80s, expected model.safetensors",
+                   folder, n > 0 ? ", only " : "", name);
 }
 
 kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *err) {
@@ -429,6 +459,7 @@ kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *er
         return open_sharded(folder, path, out, err);
     }
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    KT_TRY(check_weights(folder, path, err));
     return kt_checkpoint_open_file(path, out, err);
 }
 

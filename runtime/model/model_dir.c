@@ -10,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "dispatch/model/mistakes.h"
 #include "dispatch/model/resolve.h"
 #include "runtime/loader/gguf_tensors.h"
 #include "runtime/model/model_plan.h"
@@ -46,6 +47,14 @@ static kt_status refuse_gguf(const char *path, const kt_mapping *file, kt_err *e
     kt_status st = kt_gguf_meta_init(&meta, file->data, file->bytes, err);
 
     if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", path);
+    if (kt_gguf_int(&meta, "split.no", 0) > 0) {
+        st = kt_fail(err, KT_E_UNSUPPORTED,
+                     "%.200s: part %lld of %lld of a GGUF file, give the first", path,
+                     (long long)kt_gguf_int(&meta, "split.no", 0) + 1,
+                     (long long)kt_gguf_int(&meta, "split.count", 0));
+        kt_gguf_meta_deinit(&meta);
+        return st;
+    }
     st = kt_gguf_tensors_read(&meta, &list, &count, err);
     if (st == KT_OK) st = look_at_experts(list, count, &layers, &formats, err);
     if (st == KT_OK) st = kt_gguf_need_string(&meta, "general.architecture", &family, &size, err);
@@ -70,14 +79,16 @@ static kt_status refuse_gguf(const char *path, const kt_mapping *file, kt_err *e
 /* A path that is no folder: people try the file itself. */
 static kt_status refuse_file(const char *path, kt_err *err) {
     kt_mapping file;
+    const char *what;
     kt_status st;
 
     KT_TRY(kt_mapping_open(path, &file, err));
+    what = kt_model_mistake(file.data, file.bytes);
     if (file.bytes >= 4 && memcmp(file.data, "GGUF", 4) == 0)
         st = refuse_gguf(path, &file, err);
     else
-        st =
-            kt_fail(err, KT_E_INVALID, "%.200s: a file, expected the folder of a checkpoint", path);
+        st = kt_fail(err, KT_E_INVALID, "%.200s: %s, expected the folder of a checkpoint", path,
+                     what ? what : "a file");
     kt_mapping_close(&file);
     return st;
 }
@@ -89,7 +100,7 @@ static kt_status find_folder(kt_model_dir *d, const char *word, kt_err *err) {
     strcpy(d->folder, ref.path);
     strcpy(d->name, ref.name);
     if (ref.kind == KT_MODEL_FILE) return refuse_file(ref.path, err);
-    if (ref.kind == KT_MODEL_FOLDER) return KT_OK;
+    if (ref.kind == KT_MODEL_FOLDER) return kt_model_need_config(ref.path, err);
     return kt_fail(err, KT_E_NOT_FOUND,
                    "model '%.100s': %s is bundled as a shape, without weights; expected a folder "
                    "with its checkpoint (`kt bench --synthetic %s` runs it with random ones)",

@@ -2,6 +2,7 @@
  * that is nearly right is worse than none. SPDX-License-Identifier: Apache-2.0 */
 #include "base/buffer.h"
 #include "base/json.h"
+#include "dispatch/model/mistakes.h"
 #include "runtime/token/tokenizer_impl.h"
 
 static bool flag_of(const kt_json *object, const char *key, bool fallback) {
@@ -257,7 +258,9 @@ kt_status kt_tokenizer_read_json(kt_tokenizer *t, const char *path, kt_err *err)
     kt_status st = kt_file_read(path, max_bytes, &text, &size, err);
 
     if (st != KT_OK) return st;
-    st = kt_json_parse(text, size, NULL, &doc, err);
+    st = kt_model_mistake(text, size)
+             ? kt_fail(err, KT_E_FORMAT, "%s, expected JSON", kt_model_mistake(text, size))
+             : kt_json_parse(text, size, NULL, &doc, err);
     free(text);
     if (st == KT_OK) st = read_root(t, kt_json_root(doc), &a, &b, err);
     if (st != KT_OK) st = kt_fail_prefix(err, st, "%s", path);

@@ -96,6 +96,8 @@ Test(kt_commands, importance_is_written_reported_and_used, .timeout = 60) {
     expect(KT "quality " MODEL " --all", 0, "model.layers.3.mlp.experts.15.down_proj.weight");
     expect(KT "importance " MODEL " --out /tmp/x", 2, "--text is missing");
     expect(KT "importance " MODEL " --text /no/file --out /tmp/x --table ''", 1, "/no/file");
+    expect(KT "importance " MODEL " --text /no/file --out /tmp/x --max-tokens 50", 2,
+           "--max-tokens is 50, expected at least a --window (512)");
     expect(KT "importance " MODEL " --text " MODEL "/sample.txt --out /no/folder/x --max-tokens 600"
               " --table ''",
            1, "/no/folder/x");

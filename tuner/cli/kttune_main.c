@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/shell_word.h"
 #include "base/clock.h"
 #include "kt/version.h"
@@ -101,7 +102,12 @@ static kt_log make_log(void) {
 int main(int argc, char **argv) {
     kt_verb_context context = {.stop = &stop_asked, .start_ns = kt_clock_ns(), .log = make_log()};
     char *name = argc > 1 ? argv[1] : NULL, here[] = ".";
+    kt_err err = {KT_OK, ""};
 
+    if (kt_environment_check(&err) != KT_OK) {
+        fprintf(stderr, "kttune: %s\n", err.message);
+        return KT_TUNE_USAGE;
+    }
     if (!name && is_model(here)) return run_quick(&context, here);
     if (!name) {
         print_help(stderr);

@@ -5,6 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/err.h"
+#include "dispatch/model/mistakes.h"
 #include "dispatch/model/resolve.h"
 #include "tuner/space/shapes.h"
 
@@ -43,6 +44,7 @@ kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t p
                        "model '%.300s': a file; expected a folder with a config.json, or a name "
                        "(`kttune list models` shows them)",
                        model);
+    if (!is_workload) KT_TRY(kt_model_need_config(ref.path, err));
     snprintf(file, sizeof file, "%s%s", ref.path, is_workload ? "" : "/config.json");
     KT_TRY(
         read_file(file, is_workload ? kt_shapes_from_workload : kt_shapes_from_config, out, err));

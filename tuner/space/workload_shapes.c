@@ -8,11 +8,32 @@
 
 static const int64_t most = (int64_t)1 << 24;
 
-/* Formats that no kernel here reads yet are served as BF16. */
-static kt_weight_format native_format(const kt_json *workload) {
-    const char *name = kt_json_string(kt_json_get(workload, "native_weights"), NULL);
-    int format = name ? kt_weight_format_parse(name) : -1;
-    return format > 0 ? (kt_weight_format)format : KT_W_BF16;
+static kt_status read_native(const kt_json *workload, const char *where, kt_weight_format *out,
+                             kt_err *err) {
+    char known[320] = "";
+    size_t used = 0;
+    const char *name;
+    int format;
+
+    *out = KT_W_BF16;
+    if (!kt_json_get(workload, "native_weights")) return KT_OK;
+    KT_TRY(kt_json_need_string(workload, "native_weights", where, &name, err));
+    format = kt_weight_format_parse(name);
+    *out = (kt_weight_format)format;
+    if (format > 0) return KT_OK;
+    for (int f = 1; f < KT_W_COUNT && used < sizeof known; f++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "",
+                                 kt_weight_format_name((kt_weight_format)f));
+    return kt_fail(err, KT_E_FORMAT, "%.150s: 'native_weights' is '%.40s', expected one of %s",
+                   where, name, known);
+}
+
+/* As for a config.json: no kernel takes other sizes. */
+static kt_status check_size(const char *where, const char *what, int64_t v, int is_used,
+                            kt_err *err) {
+    if (!is_used || (v >= 32 && v % 32 == 0)) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "%s: '%s' is %lld, expected a multiple of 32", where, what,
+                   (long long)v);
 }
 
 static kt_status read_dense(const kt_json *list, const char *where, kt_shapes *s, kt_err *err) {
@@ -52,7 +73,11 @@ kt_status kt_shapes_from_workload(const kt_json *w, const char *where, kt_shapes
     KT_TRY(kt_json_need_int(w, "dense_intermediate", 0, most, where, &s.dense_intermediate, err));
     KT_TRY(read_dense(kt_json_get(w, "dense"), where, &s, err));
     s.moe_layers = s.experts > 0 ? s.layers - s.dense_layers : 0;
-    s.native = native_format(w);
+    KT_TRY(read_native(w, where, &s.native, err));
+    KT_TRY(check_size(where, "hidden", s.hidden, 1, err));
+    KT_TRY(check_size(where, "intermediate", s.intermediate, s.moe_layers > 0, err));
+    KT_TRY(check_size(where, "dense_intermediate", s.dense_intermediate,
+                      s.dense_layers > 0 && s.dense_intermediate > 0, err));
     s.shape_id = kt_model_shape_id(kt_json_get(w, "config"));
     *out = s;
     return KT_OK;
