@@ -201,7 +201,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("port", 'p', &f.port, 0, 65535, "0 = any free one (default: 8080)"),
         KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY", "wanted from clients (default: none)"),
         KT_OPTION_STRING("model-name", 0, &f.model_name, "NAME",
-                         "as clients call it (default: the folder's name)"),
+                         "as clients call it (default: the folder's or repository's name)"),
         KT_OPTION_INT("queue", 0, &f.queue, 1, 100000,
                       "requests that may wait; more get status 429 (default: 32)"),
         KT_OPTION_STRING("record-workload", 0, &f.record, "FILE",

@@ -81,7 +81,8 @@ Test(advice, of_kt_runs_as_printed) {
     follow("kt doctor", "make one: ", " --dry-run");
     follow("kt generate \"$M\" -p a -n 1", "; to tune: ", " --dry-run");
     follow("kt generate \"$M\" -p a -n 1 --weights int4 --threads 1", "; to tune: ", " --dry-run");
-    follow("kt bench --synthetic qwen3-30b --layers 1 -p 2 -n 1 -r 1", "; to tune: ", " --dry-run");
+    follow("kt bench --synthetic qwen3-30b --layers 1 -p 2 -n 1 -r 1 --table ''",
+           "; to tune: ", " --dry-run");
     follow("kt serve qwen3-30b", "checkpoint (`", " --layers 1 -p 2 -n 1 -r 1");
     follow("kt generate qwen3-31b -p a", "Qwen3-30B-A3B? (`", "");
 }
