@@ -353,3 +353,26 @@ Test(kttune_tables, exports_escape_what_tables_say, .timeout = 180) {
     expect(command, 3, "evil.journal.jsonl");
     kt_tune_home_remove(&h);
 }
+
+/* A run writes the shape of its model; a run of another model does not join its rows to them. */
+Test(kttune_tables, of_another_model_are_left_alone) {
+    kt_tune_home h;
+    char path[512], command[2048];
+    kt_table *t;
+
+    kt_tune_home_make(&h);
+    in(&h, "t.kttable.json", path);
+    snprintf(command, sizeof command,
+             KTTUNE "run --model %s --cells m=1,threads=1 --noisy-ok --out %s", h.model, path);
+    expect(command, 0, "wrote");
+    cr_assert_eq(kt_table_load(path, &t, NULL), KT_OK);
+    cr_expect_neq(t->shape_id, 0);
+    kt_table_destroy(t);
+    snprintf(command, sizeof command,
+             KTTUNE "run --model tiny-moe --cells m=1,threads=1 --noisy-ok --out %s", path);
+    expect(command, 3, "holds the rows of another model ('mini')");
+    snprintf(command, sizeof command,
+             KTTUNE "run --model %s --cells m=2,threads=1 --noisy-ok --out %s", h.model, path);
+    expect(command, 0, "rows of other cells kept");
+    kt_tune_home_remove(&h);
+}
