@@ -4,8 +4,8 @@
 
 #include "kt/status.h"
 
-/* Refuse values of KT_LOG and KT_DISABLE_ISA that nothing would obey, naming those that are known. For programs,
- * before they do anything. */
+/* Refuse values of KT_LOG and KT_DISABLE_ISA that nothing would obey, naming those that are known.
+ * For programs, before they do anything. */
 kt_status kt_environment_check(kt_err *err);
 
 #endif

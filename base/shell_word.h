@@ -6,8 +6,8 @@
 
 #define KT_SHELL_WORD_BYTES 1200
 
-/* The word as a POSIX shell takes it back: as it is when plain, else in single quotes. One that does not fit is
- * cut. out_bytes is at least 8. Returns out. */
+/* The word as a POSIX shell takes it back: as it is when plain, else in single quotes. One that
+ * does not fit is cut. out_bytes is at least 8. Returns out. */
 char *kt_shell_word(const char *word, char *out, size_t out_bytes);
 
 #endif

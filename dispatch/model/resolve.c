@@ -214,7 +214,8 @@ static int distance(const char *a, const char *b) {
     return row[n];
 }
 
-/* " Did you mean X?", when there is something near. A word may lack the end of a name for nothing. */
+/* " Did you mean X?", when there is something near. A word may lack the end of a name
+ * for nothing. */
 static void propose(const name_list *l, const char *word, char *out, size_t bytes) {
     int best = -1, least = (int)strlen(word) / 3 + 1;
 

@@ -1,5 +1,5 @@
-/* kt serve: an OpenAI-compatible server. The port is taken first, so that one in use is told at once and
- * clients get 503 instead of a closed port while the model is being loaded.
+/* kt serve: an OpenAI-compatible server. The port is taken first, so that one in use is told at
+ * once and clients get 503 instead of a closed port while the model is being loaded.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -25,8 +25,8 @@ typedef struct serve_flags {
     int64_t port, queue, record_mb;
 } serve_flags;
 
-/* What the threads of a server share: this one runs the event loop, the app's engine thread loads the model
- * and then answers. */
+/* What the threads of a server share: this one runs the event loop, the app's engine thread loads
+ * the model and then answers. */
 typedef struct serving {
     kt_job load; /* first: the queue hands back this pointer */
     const serve_flags *flags;
@@ -119,8 +119,9 @@ static bool is_busy(const serving *s) {
     return counts.running || counts.waiting;
 }
 
-/* The engine looks up between chunks of a prompt and layers of a load, which may be seconds. Whoever asked
- * twice does not wait for that: there is nothing left to be saved, as records are written line by line. */
+/* The engine looks up between chunks of a prompt and layers of a load, which may be seconds.
+ * Whoever asked twice does not wait for that: there is nothing left to be saved, as records are
+ * written line by line. */
 static void wait_for_engine(serving *s) {
     const struct timespec pause = {0, 10 * 1000 * 1000};
 

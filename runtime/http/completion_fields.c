@@ -1,7 +1,7 @@
-/* Which parameters of a request are known. One that would change the answer and is not built is refused by
- * name: an answer that ignores a grammar is worse than none. So is one that nobody knows, as OpenAI's own
- * service does: it may be a typing error. What only labels a request, or says where to keep it, is accepted
- * and has no effect.
+/* Which parameters of a request are known. One that would change the answer and is not built is
+ * refused by name: an answer that ignores a grammar is worse than none. So is one that nobody
+ * knows, as OpenAI's own service does: it may be a typing error. What only labels a request, or
+ * says where to keep it, is accepted and has no effect.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

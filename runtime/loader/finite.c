@@ -1,6 +1,6 @@
-/* A float is not finite when all bits of its exponent are set. Pieces that fit the first cache are looked at
- * without a branch inside, so that compilers use vectors; only a piece that has such a number is searched.
- * SPDX-License-Identifier: Apache-2.0 */
+/* A float is not finite when all bits of its exponent are set. Pieces that fit the first cache are
+ * looked at without a branch inside, so that compilers use vectors; only a piece that has such a
+ * number is searched. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loader/finite.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Stored numbers that are not finite: found in every type, refused by name in every role, and what happens
- * when they are let in.
+/* Stored numbers that are not finite: found in every type, refused by name in every role, and what
+ * happens when they are let in.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <limits.h>
@@ -199,8 +199,8 @@ static const struct {
              {"model.layers.1.mlp.up_proj.weight", 64, "[1, 0]"},
              {"model.layers.1.mlp.down_proj.weight", 64, "[1, 0]"}};
 
-/* A NaN of each stored type, refused by tensor, position and value as native and as every format that is made
- * from it. */
+/* A NaN of each stored type, refused by tensor, position and value as native and as every format
+ * that is made from it. */
 static void refuse_each_role(kt_dtype dtype, const kt_quant *formats, size_t n_formats) {
     static const uint16_t halves[] = {0xff80, 0xfc00}; /* -Inf as BF16 and F16 */
     static const uint32_t whole = 0xff800000u;

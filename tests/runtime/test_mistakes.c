@@ -1,5 +1,5 @@
-/* What people give to `kt` and `kttune` by mistake, and values that nothing would obey: named as what they are.
- * SPDX-License-Identifier: Apache-2.0 */
+/* What people give to `kt` and `kttune` by mistake, and values that nothing would obey: named as
+ * what they are. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>

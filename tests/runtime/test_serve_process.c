@@ -1,5 +1,6 @@
-/* `kt serve` as a process: what it answers while it loads, and how Ctrl-C ends it. A tokenizer.json that is a
- * named pipe makes a load last as long as a test likes. SPDX-License-Identifier: Apache-2.0 */
+/* `kt serve` as a process: what it answers while it loads, and how Ctrl-C ends it. A tokenizer.json
+ * that is a named pipe makes a load last as long as a test likes.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <fcntl.h>

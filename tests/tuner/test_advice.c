@@ -1,5 +1,5 @@
-/* Commands that messages propose work as they are printed: each is taken out of a real message and run, for a
- * model at a path that a shell would take apart. SPDX-License-Identifier: Apache-2.0 */
+/* Commands that messages propose work as they are printed: each is taken out of a real message and
+ * run, for a model at a path that a shell would take apart. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -119,7 +119,8 @@ static void write_config(int64_t layers, int64_t experts) {
     kt_temp_write(model, "config.json", text, strlen(text));
 }
 
-/* The refusal is arithmetic, so it comes before the checkpoint is looked for; it proposes what fits. */
+/* The refusal is arithmetic, so it comes before the checkpoint is looked for; it proposes what
+ * fits. */
 Test(advice, about_memory_is_counted) {
     const double layer_bytes = 8 * 3 * 4096.0 * 4096.0 * 2;
     const int64_t layers = (int64_t)(1.5 * (double)kt_memory_available_bytes() / layer_bytes) + 1;
