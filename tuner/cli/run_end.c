@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/shell_word.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/run_report.h"
 #include "tuner/report/progress.h"
@@ -202,6 +203,7 @@ static void print_details(const kt_run_report *r, const kt_session_progress *p) 
 
 void kt_run_print_end(const kt_run_report *r) {
     char words[KT_OUTCOME_WORDS][KT_OUTCOME_BYTES], command[2 * KT_RUN_PATH_BYTES];
+    char word[KT_SHELL_WORD_BYTES];
     const kt_outcome o = kt_run_outcome(r);
     kt_session_progress p;
     int n = kt_outcome_words(&o, words);

@@ -81,7 +81,8 @@ static void print_origin(const kt_table *t, const char *path, const kt_workbench
 
 /* The table in one line. */
 static void print_head(const kt_table *t, const kt_workbench *b) {
-    char class_name[64];
+    const bool is_known = kt_shapes_find(t->workload, &(kt_shapes){0}, NULL, 0, NULL) == KT_OK;
+    char class_name[64], word[KT_SHELL_WORD_BYTES];
     size_t tuned = 0, undecided = 0, outdated = 0;
     double sum = 0;
 
@@ -110,6 +111,7 @@ static void print_table(const kt_table *t, const char *path, const kt_workbench 
     enum { MOST_GAINS = 8 };
     kt_export_input in = {.table = t, .registry = b->registry};
     kt_plot_style style = kt_plot_style_of(stdout);
+    char word[KT_SHELL_WORD_BYTES];
 
     print_head(t, b);
     print_origin(t, path, b);
