@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/cpu.h"
 #include "dispatch/plan/plan.h"
+#include "dispatch/plan/planner.h"
 #include "tests/support/fake_variants.h"
 #include "tests/support/skip.h"
 #include "tests/support/temp.h"
@@ -158,12 +159,21 @@ Test(layer_plan, is_what_the_cells_say) {
     cr_expect_eq(kt_layer_plan_threads(&plan, 20, 2), 1);
     cr_expect_eq(kt_layer_plan_threads(&plan, 24, 2), 2);
     cr_expect_eq(kt_layer_plan_threads(&plan, 512, 2), 2);
+    cr_expect_eq(kt_layer_plan_threads(&plan, 512, 1), 1, "no more than there are");
     plan_of(t, &experts, 3, &plan);
     cr_expect(plan.n_cells == 0 && plan.cuts.n == 0 && plan.spin_ns == 0, "another pool");
     cr_expect_eq(kt_layer_plan_threads(&plan, 1, 3), 3);
     other.n = 1024;
     plan_of(t, &other, 2, &plan);
     cr_expect_eq(plan.n_cells, 0, "other experts");
+    other = experts;
+    other.experts = 64;
+    plan_of(t, &other, 2, &plan);
+    cr_expect_eq(plan.n_cells, 0, "another number of experts");
+    other = experts;
+    other.topk = 4;
+    plan_of(t, &other, 2, &plan);
+    cr_expect_eq(plan.n_cells, 0, "fewer experts a token");
     kt_table_destroy(t);
 }
 
@@ -268,4 +278,59 @@ Test(plan_layer, rows_that_their_layer_denies_run_the_default) {
         free(map);
     }
     kt_registry_destroy(registry);
+}
+
+/* A prediction of 2 that turns out to be 1.5 is realised by log 1.5 / log 2. */
+Test(plan_layer, gains_are_compared_in_logarithms) {
+    kt_table_plan gain = cell("layer_gain", 64, "zipf:0.6", 6.9, "table");
+
+    gain.predicted = 2;
+    gain.row.default_ns = 1500;
+    cr_expect_float_eq(kt_layer_realised(&gain, 0), log(1.5) / log(2), 1e-12);
+    gain.row.default_ns = 800;
+    cr_expect_float_eq(kt_layer_realised(&gain, 0), log(0.8) / log(2), 1e-12, "a loss");
+    gain.predicted = 1.0099;
+    cr_expect(isnan(kt_layer_realised(&gain, 0)));
+    gain.predicted = 1.05;
+    cr_expect(!isnan(kt_layer_realised(&gain, 0.02)) && isnan(kt_layer_realised(&gain, 0.03)));
+}
+
+/* The layers whose experts have rows nearest to the row's m are asked; one that confirms is enough. */
+Test(plan_layer, the_nearest_layers_are_asked) {
+    static const struct {
+        struct {
+            int64_t tokens; /* 64 give an expert 4 rows, 256 give it 16 */
+            double default_ns;
+        } gains[3];
+        int64_t m;
+        int is_denied;
+    } cases[] = {{{{64, 1010}, {256, 1480}, {0, 0}}, 4, 1},
+                 {{{64, 1480}, {256, 1010}, {0, 0}}, 4, 0},
+                 {{{64, 1480}, {256, 1010}, {0, 0}}, 16, 1},
+                 {{{64, 1010}, {256, 1480}, {0, 0}}, 16, 0},
+                 {{{64, 1010}, {64, 1020}, {64, 1480}}, 4, 0},
+                 {{{64, 1010}, {64, 1020}, {0, 0}}, 4, 1},
+                 {{{0, 0}, {0, 0}, {0, 0}}, 4, 0}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_table_row row = cell("layer_gain", 4, "uniform", 1, "x").row;
+        kt_table *t;
+        kt_err err;
+
+        cr_assert_eq(kt_table_create(&t, NULL), KT_OK);
+        for (int g = 0; g < 3 && cases[i].gains[g].tokens; g++) {
+            static const char *const routings[] = {"zipf:0", "zipf:0.6", "zipf:1"};
+            kt_table_plan gain =
+                cell("layer_gain", cases[i].gains[g].tokens, routings[g], 2, "table");
+            gain.predicted = 1.5;
+            gain.row.default_ns = cases[i].gains[g].default_ns;
+            snprintf(gain.row.status, sizeof gain.row.status, "default");
+            cr_assert_eq(kt_table_put_plan(t, &gain, &err), KT_OK, "%s", err.message);
+        }
+        row.problem.m = cases[i].m;
+        cr_expect_eq(kt_layer_denies(t, &row), cases[i].is_denied, "case %zu", i);
+        row.problem.op = KT_OP_GEMM;
+        cr_expect_eq(kt_layer_denies(t, &row), 0, "case %zu: not of experts", i);
+        kt_table_destroy(t);
+    }
 }
