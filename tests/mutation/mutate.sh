@@ -149,7 +149,7 @@ mutant() {
     rm -rf "$work/overlay"
     read -r found limit <"$all/sound/${target//\//,}"
     [ "$found" = skipped ] && { say skipped; return; }
-    [ "$word" = hang ] && limit=$((limit - least * 2 / 3))
+    [ "$word" = hang ] && limit=$((limit - least * 5 / 6))
     [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "$target") ;; esac
     arguments_of "$how" "$target"
     plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
