@@ -1,8 +1,10 @@
 /* kttune bench: kernels against the machine's ceilings, or against each other.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/json.h"
 #include "tuner/cli/bench_duel.h"
 #include "tuner/cli/workbench.h"
@@ -18,10 +20,20 @@ static void repeat_line(const char *suite, int64_t threads, const char *row, cha
              (long long)threads, row);
 }
 
-static void print_json(const char *machine, const char *suite, int64_t threads,
+static const char *verdict_of(const kt_suite_row *r) {
+    return r->ok ? "ok" : r->skipped ? "skipped" : *r->note ? "failed" : "missed";
+}
+
+static const char *rate_unit(const kt_suite_row *r) {
+    return r->kind == KT_ROW_ACCURACY ? "percent" : r->is_gbs ? "GB/s" : "Gop/s";
+}
+
+/* The caller frees it; it ends in a newline. */
+static char *json_text(const char *machine, const char *suite, int64_t threads,
                        const kt_suite_row *rows, int n) {
     kt_json_writer w = {.indent = 2};
-    char repeat[160];
+    char repeat[160], *text;
+    size_t size = 0;
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "machine", machine);
     kt_json_key(&w, "rows");
@@ -30,9 +42,14 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
         kt_json_begin_object(&w);
         kt_json_add_string(&w, "name", rows[i].name);
         kt_json_add_fixed(&w, "measured", rows[i].measured, 4);
-        kt_json_add_fixed(&w, "bar", rows[i].bar, 2);
+        kt_json_add_fixed(&w, "bar", rows[i].bar, 4);
         kt_json_add_string(&w, "unit", rows[i].unit);
         kt_json_add_bool(&w, "ok", rows[i].ok);
+        kt_json_add_string(&w, "verdict", verdict_of(&rows[i]));
+        kt_json_add_fixed(&w, "rate", rows[i].rate, 3);
+        kt_json_add_fixed(&w, "ceiling", rows[i].ceiling, 3);
+        kt_json_add_string(&w, "rate_unit", rate_unit(&rows[i]));
+        kt_json_add_int(&w, "rounds", rows[i].rounds);
         kt_json_key(&w, "interval");
         kt_json_begin_array(&w);
         kt_json_put_fixed(&w, rows[i].spread.low, 4);
@@ -43,6 +60,10 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
             kt_json_begin_array(&w);
             for (int p = 0; p < rows[i].n_placements; p++)
                 kt_json_put_fixed(&w, rows[i].placement[p], 4);
+            kt_json_end_array(&w);
+            kt_json_key(&w, "least_ns");
+            kt_json_begin_array(&w);
+            for (int k = 0; k < 2; k++) kt_json_put_fixed(&w, rows[i].least_ns[k], 1);
             kt_json_end_array(&w);
             kt_json_add_fixed(&w, "least_times", rows[i].least_times, 4);
         }
@@ -58,12 +79,15 @@ static void print_json(const char *machine, const char *suite, int64_t threads,
     }
     kt_json_end_array(&w);
     kt_json_end_object(&w);
-    kt_json_writer_print(&w, stdout);
+    text = kt_json_writer_text(&w, &size) ? malloc(size + 2) : NULL;
+    if (text) snprintf(text, size + 2, "%s\n", kt_json_writer_text(&w, NULL));
+    kt_json_writer_deinit(&w);
+    return text;
 }
 
 static void print_row(const kt_suite_row *r) {
     if (*r->note) {
-        printf("%-30s  %s: %s\n", r->name, r->skipped ? "skipped" : "did not run", r->note);
+        printf("%-30s  %s: %s\n", r->name, r->skipped ? "skipped" : "failed", r->note);
         return;
     }
     printf("%-30s %.3f %s", r->name, r->measured, r->unit);
@@ -98,7 +122,8 @@ static void print_text(const kt_workbench *b, const kt_suite *suite, const kt_su
 }
 
 static int run_suite(const kt_verb_context *context, const char *name, const char *pattern,
-                     const kt_duel_options *o, double seconds, const kt_verb_usage *usage) {
+                     const char *out, const kt_duel_options *o, double seconds,
+                     const kt_verb_usage *usage) {
     const int64_t threads = o->threads;
     kt_suite_options options = {.threads = (int)threads,
                                 .seconds = seconds,
@@ -113,6 +138,8 @@ static int run_suite(const kt_verb_context *context, const char *name, const cha
     kt_err err;
     kt_status st;
     int n = 0, code = KT_TUNE_OK;
+    char *text = NULL;
+    kt_err why;
 
     if (!suite) return kt_switch_fail(usage, "--suite '%s': expected line or cpu", name);
     if (threads < 1 || threads > 1024)
@@ -120,16 +147,20 @@ static int run_suite(const kt_verb_context *context, const char *name, const cha
     st = kt_workbench_init(&b, true, &err);
     if (st == KT_OK) st = kt_suite_run(suite, b.registry, &b.machine, &options, rows, &n, &err);
     /* What was measured before a stop is shown too. */
-    if ((st == KT_OK || n > 0) && o->json) print_json(b.class_name, name, threads, rows, n);
+    if (st == KT_OK || n > 0) text = json_text(b.class_name, name, threads, rows, n);
+    if (text && o->json) fputs(text, stdout);
+    if (text && out && kt_file_write(out, text, strlen(text), &why) != KT_OK)
+        code = kt_verb_fail(&why);
+    free(text);
     if ((st == KT_OK || n > 0) && !o->json) print_text(&b, suite, rows, n, threads);
-    for (int i = 0; i < n; i++)
-        if (!rows[i].ok) code = KT_TUNE_REGRESSION;
+    for (int i = 0; i < n && code == KT_TUNE_OK; i++)
+        if (!rows[i].ok && !rows[i].skipped) code = KT_TUNE_REGRESSION;
     kt_workbench_deinit(&b);
     return st == KT_OK ? code : kt_verb_fail(&err);
 }
 
 static int run(const kt_verb_context *context, int argc, char **argv) {
-    const char *suite = NULL, *rows = NULL;
+    const char *suite = NULL, *rows = NULL, *out = NULL;
     double seconds = 0;
     kt_duel_options o = {.threads = 1, .rounds = 60, .seed = 1, .limit = 180};
     const kt_switch switches[] = {
@@ -154,6 +185,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"limit", KT_SWITCH_DURATION, &o.limit, "TIME",
          "until --variant, or a row of the suite, is given up as hanging; default 3m"},
         {"seed", KT_SWITCH_COUNT, &o.seed, "N", "default 1"},
+        {"out", KT_SWITCH_TEXT, &out, "FILE", "also write a suite's JSON object there"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
     };
     const kt_verb_usage usage = {
@@ -175,7 +207,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
                                  NULL, 0, NULL);
 
     if (code >= 0) return code;
-    if (suite) return run_suite(context, suite, rows, &o, seconds, &usage);
+    if (suite) return run_suite(context, suite, rows, out, &o, seconds, &usage);
     if (o.variant) return kt_bench_duel(context, &o, &usage);
     return kt_switch_fail(&usage, "say --suite or --variant");
 }

@@ -213,7 +213,7 @@ static kt_status run_row(kt_suite_bench *s, const kt_suite_spec *spec, double se
     st = spec->kind == KT_ROW_MODEL ? measure(s, spec, seconds, &one, &why) /* a process already */
                                     : kt_suite_in_child(measure, s, spec, seconds, &one, &why);
     if (st == KT_E_CANCELLED) return st;
-    if (st == KT_OK && one.n_placements > 0)
+    if (st == KT_OK && one.n_placements > 0 && spec->kind != KT_ROW_SHAPES) /* adds its own */
         kt_suite_add(tally, row, &one);
     else
         *row = one;
@@ -221,7 +221,7 @@ static kt_status run_row(kt_suite_bench *s, const kt_suite_spec *spec, double se
     if (st == KT_OK) return st;
     snprintf(row->note, sizeof row->note, "%.127s", why.message);
     row->skipped = st == KT_E_UNSUPPORTED;
-    row->ok = row->bar == 0 || row->skipped;
+    row->ok = false;
     return KT_OK;
 }
 

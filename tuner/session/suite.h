@@ -1,5 +1,6 @@
-/* Bench suites: how good the kernels are, as fractions of what the machine and others can do, measured in
- * the same run. A suite is a table of rows in a file of its own (line_suite.c, cpu_suite.c).
+/* Bench suites: how good the kernels are, as fractions of what the machine and others can do,
+ * measured in the same run. A suite is a table of rows in a file of its own (line_suite.c,
+ * cpu_suite.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_SUITE_H
 #define KT_TUNER_SUITE_H
@@ -13,10 +14,11 @@
 
 #define KT_SUITE_ROWS 96
 
-/* A core may have spells, of a tenth of a second to seconds, in which a kernel runs at 0.8 of its speed and the
- * ceilings do not; and some pages are slower than others. So all rows are measured one after the other, then
- * all again, each time for a short while in a new process on freshly mapped weights. Six times: the least and the
- * largest of six enclose their median with 97 %. */
+/* A core may have spells, of a tenth of a second to seconds, in which a kernel runs at 0.8 of
+ * its speed and the ceilings do not; and some pages are slower than others. So all rows are
+ * measured one after the other, then all again, each time for a short while in a new process on
+ * freshly mapped weights. Six times: the least and the largest of six enclose their median with
+ * 97 %. */
 #define KT_SUITE_PLACEMENTS 6
 
 /* What a row measures. */
@@ -45,11 +47,11 @@ typedef enum kt_suite_figure {
     KT_MODEL_PREFILL_SCALING, /* two threads over one */
     KT_MODEL_DECODE_WAITING,  /* share of the threads' time: barriers and tails of phases */
     KT_ERROR_TO_WEIGHTS,      /* with encoded activations, against the dequantised weights */
-    KT_ERROR_OVER_FORMAT      /* against the original weights, over the format's own error */
+    KT_ERROR_OVER_FORMAT /* the same against the original weights, over the error of the dequantised ones */
 } kt_suite_figure;
 
-/* A fused expert layer (or, of DENSE and ACCURACY, a GEMM of `intermediate` outputs and `hidden` inputs) of
- * random weights, cold, in 2 MiB pages. */
+/* A fused expert layer (or, of DENSE and ACCURACY, a GEMM of `intermediate` outputs and `hidden`
+ * inputs) of random weights, cold, in 2 MiB pages. */
 typedef struct kt_suite_spec {
     const char *name;
     kt_weight_format weights;
@@ -91,9 +93,10 @@ typedef struct kt_suite_row {
     bool is_gbs;    /* which of both */
     char contender[176];
     int rounds;
-    bool at_most;     /* the bar is an upper one */
-    bool skipped;     /* this machine or build cannot: no failure */
-    bool ok;          /* the bar is kept; rows that failed to run are not ok when they have a bar */
+    bool at_most; /* the bar is an upper one */
+    /* Three states: ok (it ran and kept its bar, if any), skipped (this machine cannot, or a
+     * library hangs: no failure), and neither: a miss, or a failure of ours with a note. */
+    bool skipped, ok;
     char detail[224]; /* of SHAPES: the figure of every shape and m; else "" */
     char note[128];   /* why it did not run; "" = it did */
 } kt_suite_row;
@@ -110,9 +113,10 @@ typedef struct kt_suite_options {
     void *stop_arg;
 } kt_suite_options;
 
-/* Run the rows in order, KT_SUITE_PLACEMENTS times. The first time the fastest correct variant is raced for;
- * then, and on each further placement, kernel and ceilings take turns over the same memory. A row that cannot run
- * says why. Refuses a glob that matches no row. After a stop rows hold what they have. */
+/* Run the rows in order, KT_SUITE_PLACEMENTS times. The first time the fastest correct variant
+ * is raced for; then, and on each further placement, kernel and ceilings take turns over the
+ * same memory. A row that cannot run says why. Refuses a glob that matches no row. After a stop
+ * rows hold what they have. */
 kt_status kt_suite_run(const kt_suite *suite, const kt_registry *registry,
                        const kt_fingerprint *machine, const kt_suite_options *options,
                        kt_suite_row rows[KT_SUITE_ROWS], int *n_rows, kt_err *err);

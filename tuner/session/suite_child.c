@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,6 +47,19 @@ static void child_main(int fd, kt_suite_measure measure, kt_suite_bench *s,
     _exit(write(fd, &r, sizeof r) == (ssize_t)sizeof r ? 0 : 1);
 }
 
+/* It is larger than what a pipe passes at once for sure. */
+static int read_report(int fd, report *r) {
+    size_t done = 0;
+    ssize_t n = 1;
+
+    while (done < sizeof *r && n > 0) {
+        n = read(fd, (char *)r + done, sizeof *r - done);
+        if (n > 0) done += (size_t)n;
+        if (n < 0 && errno == EINTR) n = 1;
+    }
+    return done == sizeof *r;
+}
+
 /* The child's report: 1 = it came, 0 = the child ended without, -1 = too late, -2 = asked to stop. */
 static int await(int fd, const kt_suite_options *o, double limit, report *r) {
     const int64_t end = kt_clock_ns() + (int64_t)(limit * 1e9);
@@ -56,7 +70,7 @@ static int await(int fd, const kt_suite_options *o, double limit, report *r) {
         const bool is_done = poll(&p, 1, left_ms < POLL_MS ? (int)left_ms + 1 : POLL_MS) > 0;
         if (o->stop && o->stop(o->stop_arg)) return -2;
         if (kt_clock_ns() > end) return -1; /* what comes then does not count, however soon */
-        if (is_done) return read(fd, r, sizeof *r) == (ssize_t)sizeof *r;
+        if (is_done) return read_report(fd, r);
     }
 }
 
@@ -65,15 +79,26 @@ static void end_group(pid_t child, int *state) {
     while (waitpid(child, state, 0) < 0 && errno == EINTR) continue;
 }
 
+static void unmap(kt_suite_bench *s) {
+    (void)munmap((void *)(uintptr_t)s->in_library, sizeof *s->in_library);
+    s->in_library = NULL;
+}
+
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
                             double seconds, kt_suite_row *row, kt_err *err) {
     const double limit = s->options.row_limit > 0 ? s->options.row_limit : default_limit_seconds;
-    const bool is_of_libraries = spec->kind == KT_ROW_DENSE || spec->kind == KT_ROW_SHAPES;
     int ends[2], came, state = 0;
+    bool was_library;
     report r;
     pid_t child;
 
-    if (pipe(ends) != 0) return kt_fail(err, KT_E_IO, "bench: pipe: %s", strerror(errno));
+    s->in_library = mmap(NULL, sizeof *s->in_library, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s->in_library == MAP_FAILED) return kt_fail(err, KT_E_NOMEM, "bench: no shared page");
+    if (pipe(ends) != 0) {
+        unmap(s);
+        return kt_fail(err, KT_E_IO, "bench: pipe: %s", strerror(errno));
+    }
     fflush(NULL);
     child = fork();
     if (child == 0) {
@@ -83,6 +108,7 @@ kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const k
     close(ends[1]);
     if (child < 0) {
         close(ends[0]);
+        unmap(s);
         return kt_fail(err, KT_E_NOMEM, "bench: fork: %s", strerror(errno));
     }
     (void)setpgid(child, child); /* whoever is first */
@@ -92,16 +118,17 @@ kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const k
         while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
     else
         end_group(child, &state);
+    was_library = *s->in_library;
+    unmap(s);
     if (came == 1) {
         *row = r.row;
         *s->memory = r.memory;
         return r.status == KT_OK ? KT_OK : kt_fail(err, r.status, "%s", r.why.message);
     }
     if (came == -2) return kt_fail(err, KT_E_CANCELLED, "bench: stopped");
-    if (came ==
-        -1) /* of a row that is about libraries nobody can say more; elsewhere it is a failure */
-        return kt_fail(err, is_of_libraries ? KT_E_UNSUPPORTED : KT_E_INTERNAL,
-                       "took longer than %g s", limit);
+    if (came == -1)
+        return kt_fail(err, was_library ? KT_E_UNSUPPORTED : KT_E_INTERNAL,
+                       "%s took longer than %g s", was_library ? "a library" : "our side", limit);
     return kt_fail(err, KT_E_INTERNAL, "ended its process, %s %d",
                    WIFSIGNALED(state) ? "signal" : "code",
                    WIFSIGNALED(state) ? WTERMSIG(state) : WEXITSTATUS(state));

@@ -30,6 +30,7 @@ typedef struct dense {
     library library[MAX_LIBRARIES];
     int n;
     void *a, *c;
+    volatile int *in_library; /* while a library is at work */
 } dense;
 
 static double sample(void *arg, int contender) {
@@ -37,13 +38,17 @@ static double sample(void *arg, int contender) {
     library *l;
     kt_probe_call call = {.repeats = 1, .problem = &d->problem, .a = d->a, .c = d->c};
     int64_t start, ns;
+    double done;
 
     if (contender == OURS) return d->ours.sample(d->ours.arg, 0);
     l = &d->library[contender - 1];
     call.data = kt_cold_bank_next(&l->bank);
+    *d->in_library = 1;
     start = kt_clock_ns();
-    if (l->probe->probe(&call) <= 0) return 1e18; /* refused: never the best */
+    done = l->probe->probe(&call);
     ns = kt_clock_ns() - start;
+    *d->in_library = 0;
+    if (done <= 0) return 1e18; /* refused: never the best */
     return ns > 0 ? (double)ns : 1;
 }
 
@@ -72,7 +77,9 @@ static kt_status add_library(dense *d, const kt_variant *v, const kt_matrix *w, 
     kt_status st;
 
     if (!content) return kt_fail(err, KT_E_NOMEM, "bench: no memory for %s", v->name);
+    *d->in_library = 1;
     v->pack_gemm(&d->problem, w, content);
+    *d->in_library = 0;
     l->probe = v;
     st = kt_cold_bank_create(content, bytes, 1, KT_SUITE_ROTATION, &l->bank, err);
     free(content);
@@ -144,7 +151,7 @@ kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double se
     const kt_variant **table = NULL;
     kt_registry *own = NULL;
     kt_trial *trial = NULL;
-    dense d = {.problem = kt_suite_problem(s->registry, spec)};
+    dense d = {.problem = kt_suite_problem(s->registry, spec), .in_library = s->in_library};
     kt_status st = add_libraries(&d, s, err);
 
     snprintf(row->unit, sizeof row->unit, "of the best library");
@@ -205,39 +212,67 @@ static kt_status shape(kt_suite_bench *s, const kt_suite_spec *spec, int i, int6
     return st;
 }
 
-/* Every shape for a moment; the worst one is kept in mind, with its choice. */
+/* Keep it when it is among the least. */
+static void keep_worst(kt_suite_memory *memory, const kt_suite_cell *cell) {
+    int at = memory->n_worst;
+
+    while (at > 0 && memory->worst[at - 1].row.measured > cell->row.measured) at--;
+    if (at == KT_SUITE_WORST) return;
+    if (memory->n_worst < KT_SUITE_WORST) memory->n_worst++;
+    memmove(&memory->worst[at + 1], &memory->worst[at],
+            sizeof *cell * (size_t)(memory->n_worst - 1 - at));
+    memory->worst[at] = *cell;
+}
+
+/* Every shape for a moment; the worst three are kept in mind, with their choices. */
 static kt_status find_worst(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                             const kt_suite_row *row, kt_err *err) {
     kt_suite_bench cell_bench = *s;
-    kt_suite_memory *worst = s->memory;
-    char detail[sizeof worst->detail] = SHAPE_ROWS;
+    char detail[sizeof s->memory->detail] = SHAPE_ROWS;
     size_t used = sizeof SHAPE_ROWS - 1;
-    double least = INFINITY;
 
     for (int i = 0; i < N_SHAPES; i++) {
         used += (size_t)snprintf(detail + used, sizeof detail - used, "%s%s", i ? "; " : "",
                                  shapes[i].name);
         for (size_t j = 0; j < sizeof shape_rows / sizeof *shape_rows; j++) {
-            kt_suite_memory memory = {.shape = i + 1, .m = shape_rows[j]};
-            kt_suite_row cell = *row;
-            if (memory.m > shapes[i].most_m) continue;
+            kt_suite_memory memory = {0};
+            kt_suite_cell cell = {.shape = i, .m = shape_rows[j], .row = *row};
+            if (cell.m > shapes[i].most_m) continue;
             cell_bench.memory = &memory;
-            KT_TRY(shape(&cell_bench, spec, i, memory.m, seconds, &cell, err));
-            used += (size_t)snprintf(detail + used, sizeof detail - used, " %.2f", cell.measured);
-            if (cell.measured >= least) continue;
-            least = cell.measured;
-            *worst = memory;
+            KT_TRY(shape(&cell_bench, spec, i, cell.m, seconds, &cell.row, err));
+            cell.choice = memory.choice;
+            used +=
+                (size_t)snprintf(detail + used, sizeof detail - used, " %.2f", cell.row.measured);
+            keep_worst(s->memory, &cell);
         }
     }
-    memcpy(worst->detail, detail, sizeof detail);
+    for (int i = 0; i < s->memory->n_worst; i++) /* chosen by it, so not counted */
+        s->memory->worst[i].row = *row;
+    memcpy(s->memory->detail, detail, sizeof detail);
     return KT_OK;
 }
 
-/* The least of many short measurements is partly bad luck: the worst is measured once more, on every placement. */
+/* The least of many short measurements is partly bad luck: the three worst are measured on every placement, and
+ * the least of their medians is the row. */
 kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                           kt_suite_row *row, kt_err *err) {
-    if (s->memory->shape == 0) KT_TRY(find_worst(s, spec, seconds / 2, row, err));
-    KT_TRY(shape(s, spec, s->memory->shape - 1, s->memory->m, seconds, row, err));
-    memcpy(row->detail, s->memory->detail, sizeof row->detail);
+    kt_suite_memory *memory = s->memory;
+    kt_suite_bench cell_bench = *s;
+    const kt_suite_cell *least;
+
+    if (memory->n_worst == 0) KT_TRY(find_worst(s, spec, seconds / 2, row, err));
+    for (int i = 0; i < memory->n_worst; i++) {
+        kt_suite_cell *cell = &memory->worst[i];
+        kt_suite_memory chosen = {.has_choice = true, .choice = cell->choice};
+        kt_suite_row one = *row;
+        cell_bench.memory = &chosen;
+        KT_TRY(shape(&cell_bench, spec, cell->shape, cell->m, seconds, &one, err));
+        kt_suite_add(&cell->tally, &cell->row, &one);
+    }
+    least = &memory->worst[0];
+    for (int i = 1; i < memory->n_worst; i++)
+        if (memory->worst[i].row.measured < least->row.measured) least = &memory->worst[i];
+    *row = least->row;
+    memcpy(row->detail, memory->detail, sizeof row->detail);
     return KT_OK;
 }

@@ -19,13 +19,30 @@ typedef struct kt_suite_model {
     int repetitions;
 } kt_suite_model;
 
+/* Figures of a row's placements; the first makes the row. */
+typedef struct kt_suite_tally {
+    double rate[KT_SUITE_PLACEMENTS], ceiling[KT_SUITE_PLACEMENTS];
+} kt_suite_tally;
+
+#define KT_SUITE_WORST 3
+
+/* One cell of a row of SHAPES. */
+typedef struct kt_suite_cell {
+    int shape;
+    int64_t m;
+    kt_choice choice;
+    kt_suite_row row;
+    kt_suite_tally tally;
+} kt_suite_cell;
+
 /* What the first placement of a row finds out for the others. Plain bytes: variants are constant data, at the same
  * address in every child. */
 typedef struct kt_suite_memory {
     bool has_choice;
     kt_choice choice;
-    int shape; /* of SHAPES: the worst, by its number + 1; 0 = unknown */
-    int64_t m;
+    /* Of SHAPES: the cells that looked worst, each with what its placements said so far. */
+    kt_suite_cell worst[KT_SUITE_WORST];
+    int n_worst; /* 0 = unknown */
     char detail[224];
 } kt_suite_memory;
 
@@ -34,8 +51,9 @@ typedef struct kt_suite_bench {
     const kt_registry *registry;
     const kt_fingerprint *machine;
     kt_suite_options options;
-    kt_pool *pool;           /* of options.threads; of rows in children only */
-    kt_suite_memory *memory; /* of the row in hand */
+    kt_pool *pool;            /* of options.threads; of rows in children only */
+    kt_suite_memory *memory;  /* of the row in hand */
+    volatile int *in_library; /* shared with the parent: who is at work when time is up */
     kt_suite_model model[2];
 } kt_suite_bench;
 
@@ -59,7 +77,7 @@ kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double
                             kt_suite_row *row, kt_err *err);
 
 /* The row in a process of its own, which is ended when it takes longer than options.row_limit:
- * KT_E_UNSUPPORTED of rows that are about libraries, KT_E_INTERNAL of others. */
+ * KT_E_UNSUPPORTED when a library was at work then, KT_E_INTERNAL when we were. */
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
                             double seconds, kt_suite_row *row, kt_err *err);
 
@@ -84,9 +102,6 @@ kt_status kt_suite_rounds(const kt_suite_bench *s, const kt_stopwatch *watch, in
 void kt_suite_ratio(const kt_samples *samples, int x, int y, kt_suite_row *row);
 
 /* One more placement's figures for a row; the first makes the row. */
-typedef struct kt_suite_tally {
-    double rate[KT_SUITE_PLACEMENTS], ceiling[KT_SUITE_PLACEMENTS];
-} kt_suite_tally;
 void kt_suite_add(kt_suite_tally *tally, kt_suite_row *row, const kt_suite_row *placement);
 
 #endif

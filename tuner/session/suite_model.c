@@ -32,7 +32,7 @@ static kt_status find_program(const kt_suite_options *o, char *out, size_t bytes
         snprintf(slash ? slash + 1 : out, 3, "kt");
     }
     if (access(out, X_OK) == 0) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED, "%s: no such program (build the target kt)", out);
+    return kt_fail(err, KT_E_NOT_FOUND, "%s: no such program (build the target kt)", out);
 }
 
 static kt_status read_all(int fd, char **out, size_t *size, kt_err *err) {
