@@ -218,7 +218,11 @@ typedef struct kt_attn_call {
  * whole matrix, on dense rows, without the scales that our own formats must apply. c[m, n] = a[m, k] *
  * w[n, k]^T, `repeats` times; data = the bytes of pack_gemm. The problem's weights say which: of
  * KT_W_INT8_CHANNEL the codes are taken, a is bytes 0..127 and c int32; KT_W_BF16 has a of bfloat16 and c
- * of float. a and c are 64-byte aligned. They return 0 when the library refuses the shape. */
+ * of float. a and c are 64-byte aligned. They return 0 when the library refuses the shape.
+ *
+ * session: where a library keeps its engine, stream and primitive between calls of one problem.
+ * NULL = made and ended within each call. Else *session is NULL before the first call, and a call
+ * with repeats 0 ends it. */
 typedef struct kt_probe_call {
     const void *data;
     size_t bytes;
@@ -227,6 +231,7 @@ typedef struct kt_probe_call {
     const void *a;
     void *c;
     const kt_config *config;
+    void **session;
 } kt_probe_call;
 
 typedef struct kt_variant {

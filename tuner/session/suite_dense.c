@@ -1,8 +1,10 @@
-/* Dense rows of the bench suites: our fastest GEMM, as it is served, against each library at its best.
+/* Dense rows of the bench suites: our fastest GEMM, as it is served, against each library at its
+ * best.
  *
- * The libraries multiply the whole matrix in one call, on dense rows, without scales (kt_probe_call): less
- * work than ours, which encodes activations with a scale per group and applies all scales. So the comparison
- * errs in their favour, in speed; in accuracy an INT8 product without group scales is several times worse.
+ * The libraries multiply the whole matrix in one call, on dense rows, without scales
+ * (kt_probe_call): less work than ours, which encodes activations with a scale per group and
+ * applies all scales. So the comparison errs in their favour, in speed; in accuracy an INT8
+ * product without group scales is several times worse.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -22,6 +24,7 @@ enum { OURS, MAX_LIBRARIES = 7 };
 typedef struct library {
     const kt_variant *probe;
     kt_cold_bank bank;
+    void *session; /* the library's objects, made before the clock runs */
 } library;
 
 typedef struct dense {
@@ -43,6 +46,7 @@ static double sample(void *arg, int contender) {
     if (contender == OURS) return d->ours.sample(d->ours.arg, 0);
     l = &d->library[contender - 1];
     call.data = kt_cold_bank_next(&l->bank);
+    call.session = &l->session;
     *d->in_library = 1;
     start = kt_clock_ns();
     done = l->probe->probe(&call);
@@ -111,6 +115,15 @@ static kt_status add_libraries(dense *d, const kt_suite_bench *s, kt_err *err) {
     return st;
 }
 
+/* The first round is a warm-up that is not taken (kt_suite_rounds): sessions are open from then
+ * on. */
+static void end_library(library *l, const kt_problem *problem) {
+    const kt_probe_call end = {.problem = problem, .session = &l->session};
+
+    if (l->session) (void)l->probe->probe(&end);
+    kt_cold_bank_destroy(&l->bank);
+}
+
 static void fill_row(const dense *d, const kt_samples *samples, const kt_choice *ours,
                      kt_suite_row *row) {
     const kt_problem *q = &d->problem;
@@ -174,7 +187,7 @@ kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double se
     kt_banks_deinit(&banks);
     kt_registry_destroy(own);
     free((void *)table);
-    for (int i = 0; i < d.n; i++) kt_cold_bank_destroy(&d.library[i].bank);
+    for (int i = 0; i < d.n; i++) end_library(&d.library[i], &d.problem);
     free(d.a);
     free(d.c);
     return st;
@@ -182,8 +195,9 @@ kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double se
 
 /* --- all shapes ------------------------------------------------------------------------------- */
 
-/* Queries, keys and values in one matrix; of the head, which makes logits of a few rows only, a quarter: its panels
- * are all alike, and packing 300 to 600 MB for each library would take a minute. */
+/* Queries, keys and values in one matrix; of the head, which makes logits of a few rows only, a
+ * quarter: its panels are all alike, and packing 300 to 600 MB for each library would take a
+ * minute. */
 static const struct {
     const char *name;
     int64_t n, k, most_m;
@@ -252,8 +266,8 @@ static kt_status find_worst(kt_suite_bench *s, const kt_suite_spec *spec, double
     return KT_OK;
 }
 
-/* The least of many short measurements is partly bad luck: the three worst are measured on every placement, and
- * the least of their medians is the row. */
+/* The least of many short measurements is partly bad luck: the three worst are measured on every
+ * placement, and the least of their medians is the row. */
 kt_status kt_suite_shapes(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                           kt_suite_row *row, kt_err *err) {
     kt_suite_memory *memory = s->memory;
