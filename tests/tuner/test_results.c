@@ -1,5 +1,5 @@
-/* What lies in results/: complete, of the class its folder says, and every decision follows from the raw
- * samples beside it. SPDX-License-Identifier: Apache-2.0 */
+/* What lies in results/: complete, of the class its folder says, and every decision follows from
+ * the raw samples beside it. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <glob.h>
 #include <math.h>
@@ -81,8 +81,8 @@ static const kt_json *row_of(const kt_json *rows, const kt_check_row *want) {
     return NULL;
 }
 
-/* The rows of selfcheck.json that follow from journals and tables alone, from those beside it; and all its
- * rows in selfcheck.txt. */
+/* The rows of selfcheck.json that follow from journals and tables alone, from those beside it;
+ * and all its rows in selfcheck.txt. */
 static void check_selfcheck(const char *path, const kt_registry *registry) {
     static const int goals[] = {1, 2, 11, 15, 16};
     char class_name[64], text_path[1024], *text, *json;

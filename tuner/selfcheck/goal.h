@@ -45,8 +45,8 @@ typedef struct kt_check {
     const kt_fingerprint *machine; /* with ceilings; borrowed */
     const char *program;           /* this kttune, to be run as a child */
     const char *results;           /* folder of all classes */
-    /* Only rows of filed data, of this machine class; NULL = all rows, data of this machine's class.
-     * With it topology and machine may be NULL. */
+    /* Only rows of filed data, of this machine class; NULL = all rows, data of this machine's
+     * class. With it topology and machine may be NULL. */
     const char *filed_class;
     char scratch[KT_CHECK_PATH_BYTES]; /* an empty folder, removed at the end */
     bool quick, full; /* full: as many trials as the promises name, however long that takes */
@@ -93,7 +93,8 @@ void kt_check_at_most(kt_check *c, const char *name, double measured, double bar
                       const char *how, ...) __attribute__((format(printf, 6, 7)));
 void kt_check_at_least(kt_check *c, const char *name, double measured, double bar, const char *unit,
                        const char *how, ...) __attribute__((format(printf, 6, 7)));
-/* What the last row's sample supports at 95 % (or as `how` says): the row is ok only if this keeps the bar too. */
+/* What the last row's sample supports at 95 % (or as `how` says): the row is ok only if this
+ * keeps the bar too. */
 void kt_check_bound(kt_check *c, double bound);
 /* A row of `hits` in n trials, in percent, with its one-sided 95 % bound. */
 void kt_check_rate(kt_check *c, const char *name, int hits, int n, double bar_percent,
@@ -131,9 +132,9 @@ typedef struct kt_check_home {
 
 kt_status kt_check_home_make(const kt_check *c, const char *name, kt_check_home *out, kt_err *err);
 
-/* Run the program with these arguments (NULL-terminated, after the program's name) in this home, output
- * to nowhere. kill_after_ms >= 0: kill -9 then. Returns the exit code, -1 when a signal ended it, -2 when
- * it could not be started; *seconds (may be NULL) gets the wall time. */
+/* Run the program with these arguments (NULL-terminated, after the program's name) in this home,
+ * output to nowhere. kill_after_ms >= 0: kill -9 then. Returns the exit code, -1 when a signal
+ * ended it, -2 when it could not be started; *seconds (may be NULL) gets the wall time. */
 int kt_check_run(const kt_check *c, const kt_check_home *home, const char *const *arguments,
                  int kill_after_ms, double *seconds);
 

@@ -38,8 +38,8 @@ static kt_status fill(kt_table *t, kt_err *err) {
     return KT_OK;
 }
 
-/* Would serving with this table run what a machine of this instruction set lacks? The registry is made as serving
- * makes it: of all variants of the build. */
+/* Would serving with this table run what a machine of this instruction set lacks? The registry
+ * is made as serving makes it: of all variants of the build. */
 static kt_status plan_all(const kt_check *c, const kt_table *t, kt_isa isa, int *n, int *illegal,
                           kt_err *err) {
     kt_fingerprint machine = *c->machine;

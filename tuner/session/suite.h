@@ -47,7 +47,8 @@ typedef enum kt_suite_figure {
     KT_MODEL_PREFILL_SCALING, /* two threads over one */
     KT_MODEL_DECODE_WAITING,  /* share of the threads' time: barriers and tails of phases */
     KT_ERROR_TO_WEIGHTS,      /* with encoded activations, against the dequantised weights */
-    KT_ERROR_OVER_FORMAT /* the same against the original weights, over the error of the dequantised ones */
+    /* The same against the original weights, over the error of the dequantised ones. */
+    KT_ERROR_OVER_FORMAT
 } kt_suite_figure;
 
 /* A fused expert layer (or, of DENSE and ACCURACY, a GEMM of `intermediate` outputs and `hidden`

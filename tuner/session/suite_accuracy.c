@@ -1,5 +1,6 @@
-/* Accuracy rows of the bench suites: the worst of all usable GEMM variants for a format, on Gaussian weights
- * that our encoder quantised. No clock is involved. SPDX-License-Identifier: Apache-2.0 */
+/* Accuracy rows of the bench suites: the worst of all usable GEMM variants for a format, on
+ * Gaussian weights that our encoder quantised. No clock is involved. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,8 +69,8 @@ static double dot(const double *w, const double *x, int64_t k) {
     return sum;
 }
 
-/* want = dequantised weights, original = source weights, both times the activations before they were encoded:
- * what encoding them loses is part of every error here. */
+/* want = dequantised weights, original = source weights, both times the activations before they
+ * were encoded: what encoding them loses is part of every error here. */
 static kt_status multiply(trial *t, kt_err *err) {
     const kt_problem *q = &t->q;
     const kt_matrix w = weights_of(t);
