@@ -9,8 +9,6 @@
 #ifndef KT_VARIANT_H
 #define KT_VARIANT_H
 
-#include <string.h>
-
 #include "kt/isa.h"
 #include "kt/problem.h"
 #include "kt/status.h"
@@ -289,14 +287,20 @@ typedef struct kt_variant {
     extern const kt_variant kt_variant_##stem; \
     const kt_variant kt_variant_##stem
 
+/* Are two classes of bits the same word? */
+static inline int kt_bits_equal(const char *a, const char *b) {
+    while (*a && *a == *b) a++, b++;
+    return *a == *b;
+}
+
 /* Does a row's result depend on that row alone? */
 static inline int kt_variant_is_stable(const kt_variant *v) {
-    return v->bits && strcmp(v->bits, KT_BITS_UNSTABLE) != 0;
+    return v->bits && !kt_bits_equal(v->bits, KT_BITS_UNSTABLE);
 }
 
 /* Do both promise the same bits, where both accept a problem? */
 static inline int kt_variant_same_bits(const kt_variant *a, const kt_variant *b) {
-    return kt_variant_is_stable(a) && b->bits && strcmp(a->bits, b->bits) == 0 && a->op == b->op;
+    return a->op == b->op && kt_variant_is_stable(a) && b->bits && kt_bits_equal(a->bits, b->bits);
 }
 
 /* A variant with its parameter values: the answer of the dispatch. */

@@ -117,8 +117,7 @@ int main(int argc, char **argv) {
     if (strcmp(name, "help") == 0 && argc == 3) {
         char help[] = "--help", *words[] = {argv[2], help, NULL};
         if (find_verb(argv[2])) return run_verb(find_verb(argv[2]), &context, 2, words);
-        fprintf(stderr, "kttune help: '%s' is not a verb; see `kttune --help`
-", argv[2]);
+        fprintf(stderr, "kttune help: '%s' is not a verb; see `kttune --help`\n", argv[2]);
         return KT_TUNE_USAGE;
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
