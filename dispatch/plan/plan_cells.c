@@ -209,6 +209,51 @@ static int cell_from_table(const kt_planner *p, const kt_problem *problem, int t
     return out->n > 0;
 }
 
+/* The first and the last bucket that have a row, both -1 without any, and one that has none. */
+typedef struct range {
+    int first, last, at;
+} range;
+
+/* What answers for a bucket without a row: nothing, a sister's row, the nearest shape's or the
+ * roofline. */
+static kt_status guess_cell(const kt_planner *p, const kt_problem *q, int threads, range rows,
+                            kt_cells *out, kt_err *err) {
+    const bool has_rows = rows.first >= 0;
+    const bool is_inside = has_rows && rows.at > rows.first && rows.at < rows.last;
+    const bool is_above =
+        has_rows && rows.at > rows.last && kt_m_buckets[rows.last] >= full_tile_rows;
+    kt_cell *cell = &out->cell[out->n];
+    const kt_table_row *near = cell_from_nearest(p, q, threads, cell);
+    const bool is_sister = near && near->threads == threads;
+
+    if (is_inside || is_above) {
+        out->between++;
+        out->guessed += q->m <= even_rows;
+    }
+    /* Inside, a sister that knows this very m tells more than the neighbours' m (kttune selfcheck:
+     * 0.4 % regret against 1.3), on as many threads; above, the last winner is kept. A matrix that
+     * serving asks for few rows of is tuned for these; its sisters know the others. */
+    if (is_sister && has_rows && !is_above) {
+        out->n++;
+        return KT_OK;
+    }
+    if (is_inside || is_above) return KT_OK;
+    if (near)
+        out->nearest = near;
+    else
+        kt_cell_by_roofline(p, q, threads, NULL, cell);
+    if (cell->n == 0)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "no usable variant runs %s with %s weights and %s activations, n=%lld "
+                       "k=%lld m=%lld; 'kttune list variants' says what each one needs",
+                       kt_op_name(q->op), kt_weight_format_name(q->weights),
+                       kt_act_format_name(q->acts), (long long)q->n, (long long)q->k,
+                       (long long)q->m);
+    out->guessed++;
+    out->n++;
+    return KT_OK;
+}
+
 kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int threads,
                           int64_t max_m, kt_cells *out, kt_err *err) {
     kt_cell exact[KT_MAX_CELLS];
@@ -227,49 +272,14 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
     }
     out->untuned = buckets - out->tuned;
     for (int b = 0; b < buckets; b++) {
-        kt_cell *cell = &out->cell[out->n];
+        const range rows = {.first = first, .last = last, .at = b};
         kt_problem q = *problem;
-        const kt_table_row *near = NULL;
-        int is_inside = first >= 0 && b > first && b < last; /* rows below and above */
-        int is_above = first >= 0 && b > last && kt_m_buckets[last] >= full_tile_rows;
 
         q.m = kt_m_buckets[b];
-        if (exact[b].n > 0) {
-            *cell = exact[b];
-            out->n++;
-            continue;
-        }
-        if (is_inside || is_above) {
-            out->between++;
-            out->guessed += kt_m_buckets[b] <= even_rows;
-        }
-        near = cell_from_nearest(p, &q, threads, cell);
-        /* Inside, a sister that knows this very m tells more than the neighbours' m (kttune selfcheck:
-         * 0.4 % regret against 1.3), on as many threads; above, the last winner is kept. */
-        if (is_inside && near && near->threads == threads) {
-            out->n++;
-            continue;
-        }
-        if (is_inside || is_above) continue;
-        /* A matrix that serving asks for few rows of is tuned for these; its sisters know the
-         * others. */
-        if (near && first >= 0 && near->threads == threads) {
-            out->n++;
-            continue;
-        }
-        if (near)
-            out->nearest = near;
+        if (exact[b].n > 0)
+            out->cell[out->n++] = exact[b];
         else
-            kt_cell_by_roofline(p, &q, threads, NULL, cell);
-        if (cell->n == 0)
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "no usable variant runs %s with %s weights and %s activations, n=%lld "
-                           "k=%lld m=%lld; 'kttune list variants' says what each one needs",
-                           kt_op_name(q.op), kt_weight_format_name(q.weights),
-                           kt_act_format_name(q.acts), (long long)q.n, (long long)q.k,
-                           (long long)q.m);
-        out->guessed++;
-        out->n++;
+            KT_TRY(guess_cell(p, &q, threads, rows, out, err));
     }
     return KT_OK;
 }

@@ -109,7 +109,8 @@ static void look_at_registry(report *r, const kt_topology *t) {
     kt_registry_destroy(registry);
 }
 
-static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *dir) {
+/* dir: of the model that was asked for, without a family when that could not be read. */
+static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *dir, bool is_asked) {
     const char *model = dir->name;
     kt_fingerprint machine;
     kt_table *table = NULL;
@@ -117,7 +118,7 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
     const char *proposal = "";
     kt_err err = {KT_OK, ""};
 
-    if (!*model)
+    if (!is_asked)
         kt_shell_word("tiny-moe", word, sizeof word);
     else if (dir->family) /* else there is nothing to be tuned for */
         kt_shell_word(dir->folder, word, sizeof word);
@@ -227,7 +228,7 @@ static int run(int argc, char **argv) {
     look_at_machine(&r, &topology);
     look_at_registry(&r, &topology);
     if (model) look_at_model(&r, model, &dir);
-    look_at_table(&r, &topology, &dir);
+    look_at_table(&r, &topology, &dir, model != NULL);
     return print(&r, json);
 }
 

@@ -209,7 +209,8 @@ Test(dispatch_nomem, a_planner_is_whole_or_none_and_answers_without_memory) {
                        .unmake = unmake_planner,
                        .with = &p,
                        .out_bytes = sizeof(kt_planner *),
-                       .says = "plan: no memory"};
+                       .says = "plan: no memory",
+                       .n_optional = 1}; /* whether the command that is proposed has its model */
     static kt_choice_map map;
     kt_planner *planner = NULL;
     kt_plan_source source;

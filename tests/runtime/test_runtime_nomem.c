@@ -94,7 +94,7 @@ Test(runtime_nomem, a_checkpoint_is_open_or_closed) {
     kt_nomem_check(&c);
     c.function = "kt_checkpoint_open", c.make = open_folder, c.with = folder;
     kt_nomem_check(&c);
-    c.with = KT_TEST_DATA "/golden/qwen3_moe-b", c.says = "model"; /* shards and their index */
+    c.with = KT_TEST_DATA "/golden/qwen3_moe-b", c.says = "qwen3_moe-b"; /* shards, index */
     kt_nomem_check(&c);
     c.function = "kt_checkpoint_of_memory", c.make = open_memory, c.with = NULL;
     c.says = "memory"; /* the label, or the buffer */

@@ -1,5 +1,5 @@
-/* Order statistics and bootstrap intervals of timing samples. SPDX-License-Identifier:
- * Apache-2.0 */
+/* Order statistics and bootstrap intervals of timing samples.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_STATS_H
 #define KT_TUNER_STATS_H
 

@@ -32,7 +32,8 @@ static void put_token_tiles(const kt_table *t, FILE *to) {
         char value[64], label[96];
         kt_token_time time;
         if (!kt_token_time_of(t, format[i], threads, &time)) continue;
-        snprintf(value, sizeof value, "%s%.1f tok/s", time.is_rough ? "≈ " : "", 1 / time.after);
+        snprintf(value, sizeof value, "%s%.*f tok/s", time.is_rough ? "≈ " : "",
+                 1 / time.after < 1000 ? 1 : 0, 1 / time.after);
         snprintf(label, sizeof label,
                  "%s, one user, matrices only, at most; %.1f with the defaults",
                  kt_serving_format_name(format[i]), 1 / time.before);

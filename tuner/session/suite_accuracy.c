@@ -1,6 +1,6 @@
 /* Accuracy rows of the bench suites: the worst of all usable GEMM variants for a format, on
- * Gaussian weights that our encoder quantised. No clock is involved. SPDX-License-Identifier:
- * Apache-2.0 */
+ * Gaussian weights that our encoder quantised. No clock is involved.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
