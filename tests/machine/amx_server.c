@@ -34,16 +34,24 @@ kt_isa __wrap_kt_isa_available(void) {
 }
 
 void __wrap_kt_cpu_probe(kt_cpu *out) {
+    kt_cpu_id id = {.vendor = "GenuineIntel",
+                    .family = 6,
+                    .model = 167,
+                    .hypervisor = true,
+                    .has_prefetchi = true,
+                    .has_avx10 = true};
+
     __real_kt_cpu_probe(out);
     if (out->isa_hardware & KT_ISA_AVX512) out->isa_hardware |= KT_ISA_AMXINT8 | KT_ISA_AMXBF16;
     out->isa = __wrap_kt_isa_available();
-    snprintf(out->vendor, sizeof out->vendor, "GenuineIntel");
+    snprintf(out->vendor, sizeof out->vendor, "%s", id.vendor);
     snprintf(out->brand, sizeof out->brand, "Intel Xeon Processor (pretended, tiles emulated)");
-    out->family = 6;
-    out->model = 167;
+    out->family = id.family;
+    out->model = id.model;
     out->stepping = 4;
-    out->hypervisor = true;
-    snprintf(out->microarch, sizeof out->microarch, "rocketlake");
+    out->hypervisor = id.hypervisor;
+    id.isa = out->isa_hardware;
+    kt_cpu_name(&id, out->microarch, out->identity);
 }
 
 __attribute__((constructor)) static void emulate(void) {

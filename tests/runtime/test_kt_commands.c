@@ -84,7 +84,7 @@ Test(kt_commands, failures_exit_with_1_and_name_the_culprit) {
 }
 
 /* The road of a user: which inputs count, what the format then loses, and a model served so. */
-Test(kt_commands, importance_is_written_reported_and_used, .timeout = 60) {
+Test(kt_commands, importance_is_written_reported_and_used, .timeout = 180) {
     char folder[PATH_MAX], command[2 * PATH_MAX];
 
     expect(KT "quality", 2, "no model folder");
