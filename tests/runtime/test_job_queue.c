@@ -67,9 +67,9 @@ static void check_counts(kt_job_queue *q, int running, int waiting, int capacity
 
 Test(job_queue, runs_in_the_order_of_arrival, .timeout = 60) {
     kt_job_queue *q = make_queue(3);
-    job list[4];
+    job list[5];
 
-    make(list, 4);
+    make(list, 5);
     list[0].holds = true;
     cr_assert(kt_job_queue_push(q, &list[0].base));
     wait_running(q, 1);
@@ -82,7 +82,7 @@ Test(job_queue, runs_in_the_order_of_arrival, .timeout = 60) {
         cr_expect(list[i].ran == i + 1 && !list[i].dropped, "job %d ran as number %d", i,
                   list[i].ran);
     check_counts(q, 0, 0, 3);
-    cr_assert(kt_job_queue_push(q, &(job){.base = {NULL, run, drop, is_gone}}.base));
+    cr_assert(kt_job_queue_push(q, &list[4].base));
     wait_ended(5);
     kt_job_queue_destroy(q);
 }

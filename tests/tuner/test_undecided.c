@@ -248,7 +248,7 @@ Test(undecided, an_outcome_says_what_happened_and_what_to_do) {
     char words[KT_OUTCOME_WORDS][KT_OUTCOME_BYTES];
     kt_outcome o = {.n_cells = 114, .rounds = 1000, .voided = 300};
 
-    cr_expect_eq(kt_outcome_words(&o, words), 0, "30 % are allowed");
+    cr_expect_eq(kt_outcome_words(&o, words), 0, "30 %% are allowed");
     o.voided = 496;
     o.n_undecided = 3;
     o.n_open = 28;
