@@ -14,6 +14,7 @@
 #include "kernels/moe_ffn/moe_gate.h"
 #include "tests/kernels/variant_walk.h"
 #include "tests/support/amx_emulator.h"
+#include "tests/support/skip.h"
 
 #define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
@@ -144,7 +145,7 @@ static void check_class(const kt_variant *v) {
     const int is_plain = v->isa == KT_ISA_SCALAR;
     int checked = 0;
 
-    if (!runs_here(v)) cr_skip_test("%s: this machine lacks its instruction set", v->name);
+    if (!runs_here(v)) kt_skip_without_isa(v->isa, v->name);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
             const kt_variant *first;
