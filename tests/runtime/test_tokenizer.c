@@ -654,7 +654,8 @@ Test(tokenizer, survives_damaged_gguf, .timeout = 300) {
 
 Test(gguf_meta, counts_that_overflow_are_refused) {
     /* magic, version 3, 0 tensors, 1 value: key "k", array of <type> with <count> elements */
-    static const uint32_t element[] = {KT_GGUF_U8, KT_GGUF_F64, KT_GGUF_STRING, KT_GGUF_ARRAY, 13, 99};
+    static const uint32_t element[] = {KT_GGUF_U8,    KT_GGUF_F64, KT_GGUF_STRING,
+                                       KT_GGUF_ARRAY, 13,          99};
     static const uint64_t counts[] = {1, 2, UINT64_MAX, UINT64_MAX / 8 + 1, (uint64_t)1 << 61};
 
     for (size_t e = 0; e < sizeof element / sizeof *element; e++) {

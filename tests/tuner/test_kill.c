@@ -105,7 +105,8 @@ Test(kill, killed_runs_lose_nothing_that_was_written, .timeout = 240) {
     cr_expect_gt(before.records, 0, "no run came to write anything");
 
     snprintf(command, sizeof command,
-             KT_BUILD_DIR "/kttune run --model %s --cells '" CELLS "' --noisy-ok --widest 1", h.model);
+             KT_BUILD_DIR "/kttune run --model %s --cells '" CELLS "' --noisy-ok --widest 1",
+             h.model);
     code = kt_tune_home_run(command, &out);
     cr_assert_eq(code, 0, "exit code %d: %s", code, out);
     cr_assert_eq(kt_table_load(h.table, &t, NULL), KT_OK);

@@ -14,8 +14,9 @@ static void run(const kt_tune_home *h, const char *options, int want) {
     int code;
 
     snprintf(command, sizeof command,
-             KT_BUILD_DIR "/kttune run --model %s --cells 'm<=3,threads=1' --noisy-ok --widest 1 %s", h->model,
-             options);
+             KT_BUILD_DIR
+             "/kttune run --model %s --cells 'm<=3,threads=1' --noisy-ok --widest 1 %s",
+             h->model, options);
     code = kt_tune_home_run(command, &out);
     cr_assert(code == want || (want == 6 && code == 0), "%s: exit code %d: %s", command, code, out);
     free(out);

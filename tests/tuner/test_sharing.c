@@ -198,8 +198,9 @@ Test(sharing, a_run_and_an_export_file_the_same_things, .timeout = 120) {
     kt_tune_home_make(&h);
     kt_machine_class(&h.machine, class_name, sizeof class_name);
     snprintf(command, sizeof command,
-             KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/ran && " KTTUNE
-                    "export --model mini --results %s/exported && diff -r %s/ran %s/exported",
+             KTTUNE
+             "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/ran && " KTTUNE
+             "export --model mini --results %s/exported && diff -r %s/ran %s/exported",
              h.model, h.folder, h.folder, h.folder, h.folder);
     cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
     free(out);

@@ -339,12 +339,13 @@ Test(verbs, a_home_that_cannot_be_written_is_named, .timeout = 180) {
         const char *words;
         int code;
         const char *says;
-    } cases[] = {{"probe --quick", 8, "XDG_DATA_HOME"},
-                 {"run $M --cells m=1,threads=1", 8, "XDG_DATA_HOME"},
-                 {"run $M --cells m=1,threads=1 --noisy-ok --widest 1 --out $H/x.kttable.json", 0, "wrote"},
-                 {"list variants", 0, "any_any_p64__scalar"},
-                 {"explain --op gemm --m 3", 0, "choice"},
-                 {"show --model $M", 3, "kttune run --model /"}};
+    } cases[] = {
+        {"probe --quick", 8, "XDG_DATA_HOME"},
+        {"run $M --cells m=1,threads=1", 8, "XDG_DATA_HOME"},
+        {"run $M --cells m=1,threads=1 --noisy-ok --widest 1 --out $H/x.kttable.json", 0, "wrote"},
+        {"list variants", 0, "any_any_p64__scalar"},
+        {"explain --op gemm --m 3", 0, "choice"},
+        {"show --model $M", 3, "kttune run --model /"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[2048], *out;
