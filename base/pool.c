@@ -327,8 +327,9 @@ void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
     }
 }
 
-/* Workers take no signals that are sent: those belong to the threads of the program. What an instruction of
- * their own raises stays open, or the process would end without the program's handler. */
+/* Workers take no signals that are sent: those belong to the threads of the program. What an
+ * instruction of their own raises stays open, or the process would end without the program's
+ * handler. */
 static int start_thread(worker *w) {
     static const int own[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP};
     sigset_t mask, old;

@@ -102,10 +102,11 @@ kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem);
  * given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8). */
 void kt_planner_prefer_exact(kt_planner *p);
 
-/* From now on a problem's answers keep to one class of bits (kt_variant.bits) for every m, and neither the
- * number of threads nor max_m changes which: the fastest class that has a usable variant for every m, on as
- * many threads as the machine has usable cores (those of the table where there is one). Variants that are
- * KT_BITS_UNSTABLE are not taken. Within the class the fastest variant runs, as ever. */
+/* From now on a problem's answers keep to one class of bits (kt_variant.bits) for every m, and
+ * neither the number of threads nor max_m changes which: the fastest class that has a usable variant
+ * for every m, on as many threads as the machine has usable cores (those of the table where there is
+ * one). Variants that are KT_BITS_UNSTABLE are not taken. Within the class the fastest variant runs,
+ * as ever. */
 void kt_planner_keep_bits(kt_planner *p);
 
 /* m buckets over all kt_plan_resolve calls so far, for the status line of `kt serve`. */
