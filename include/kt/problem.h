@@ -66,12 +66,19 @@ typedef enum kt_act_format {
     KT_A_COUNT
 } kt_act_format;
 
+/* What a feed-forward network does between its matrices. */
+typedef enum kt_ffn_act {
+    KT_FFN_SWIGLU = 0, /* silu(gate) * up */
+    KT_FFN_SWIGLU_CLAMPED,
+    KT_FFN_ACT_COUNT
+} kt_ffn_act;
+
 /* One problem: the dispatch key without thread count. Fields an op does not use are zero.
  *
  *   op        m                    n                   k               others
- *   MOE_FFN   rows of one expert   intermediate size   hidden size     experts, topk
+ *   MOE_FFN   rows of one expert   intermediate size   hidden size     experts, topk, down, act
  *   GEMM      rows                 outputs             inputs
- *   ATTN      query rows           query heads         head size       kv_heads, context
+ *   ATTN      query rows           query heads         head size       kv_heads, context, v, window
  *   NORM      rows                 1                   row length
  *   ROPE      rows                 heads               head size
  *   ROUTER    rows                 experts             hidden size     topk
@@ -84,6 +91,10 @@ typedef struct kt_problem {
     int64_t m, n, k;
     int64_t experts, topk;
     int64_t kv_heads, context;
+    kt_weight_format down; /* format of the down projection; KT_W_NONE = weights */
+    kt_ffn_act act;
+    int64_t v;      /* size of a value head, of which a row begins with; 0 = k */
+    int64_t window; /* keys that a row sees, itself the last; 0 = all before it */
 } kt_problem;
 
 /* Stable lower-case names used in tables, workloads and flags ("moe_ffn", "w4g32", "a8").
