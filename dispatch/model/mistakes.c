@@ -67,3 +67,14 @@ kt_status kt_model_need_config(const char *folder, kt_err *err) {
     return kt_fail(err, KT_E_NOT_FOUND,
                    "%.300s: no config.json, expected the folder of a checkpoint", folder);
 }
+
+int kt_model_is_gguf(const char *path) {
+    char magic[4] = "";
+    FILE *f = fopen(path, "rb");
+    int is_gguf;
+
+    if (!f) return 0;
+    is_gguf = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    fclose(f);
+    return is_gguf;
+}

@@ -18,4 +18,7 @@ kt_status kt_model_need_config(const char *folder, kt_err *err);
  * many. */
 int kt_model_count_files(const char *folder, const char *end, char *name, size_t name_bytes);
 
+/* Is path a file that begins as GGUF files do? */
+int kt_model_is_gguf(const char *path);
+
 #endif

@@ -11,7 +11,7 @@
 #include "kt/version.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/options.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_plan.h"
 #include "runtime/token/tokenizer.h"
@@ -120,7 +120,7 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
 
     if (!is_asked)
         kt_shell_word("tiny-moe", word, sizeof word);
-    else if (dir->family) /* else there is nothing to be tuned for */
+    else if (dir->graph.family) /* else there is nothing to be tuned for */
         kt_shell_word(dir->folder, word, sizeof word);
     if (*word) proposal = "; make one: kttune run --model ";
     kt_fingerprint_make(t, NULL, &machine);
@@ -159,11 +159,11 @@ static void look_at_needs(report *r, const kt_model_dir *dir) {
     }
     if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
     say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld",
-        1000 * (double)needs.cache_bytes_per_token / GIB, (long long)dir->config.max_context);
+        1000 * (double)needs.cache_bytes_per_token / GIB, (long long)dir->graph.numbers.max_context);
 }
 
 static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
-    kt_checkpoint *checkpoint = NULL;
+    kt_model_experts experts;
     kt_tokenizer *tokenizer = NULL;
     char path[KT_MODEL_PATH_BYTES + 32];
     kt_err err = {KT_OK, ""};
@@ -172,15 +172,18 @@ static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
         say(r, BAD, "model", "%s", err.message);
         return;
     }
+    experts = kt_model_count_experts(&dir->graph);
     say(r, OK, "model", "%s: %s, %lld layers, hidden %lld, %lld experts, top %lld", dir->name,
-        dir->family->name, (long long)dir->config.layers, (long long)dir->config.hidden,
-        (long long)dir->config.experts, (long long)dir->config.topk);
-    if (kt_checkpoint_open(dir->folder, &checkpoint, &err) != KT_OK)
-        say(r, BAD, "checkpoint", "%s", err.message);
+        dir->graph.family->name, (long long)dir->graph.numbers.layers,
+        (long long)dir->graph.numbers.hidden, (long long)experts.experts, (long long)experts.topk);
+    if (!dir->checkpoint)
+        say(r, BAD, "checkpoint", "%s", dir->why.message);
     else
-        say(r, OK, "checkpoint", "%zu tensors", kt_checkpoint_count(checkpoint));
-    kt_checkpoint_close(checkpoint);
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir->folder);
+        say(r, OK, "checkpoint", "%zu tensors", kt_checkpoint_count(dir->checkpoint));
+    if (dir->graph.is_gguf)
+        snprintf(path, sizeof path, "%s", kt_checkpoint_file(dir->checkpoint, 0));
+    else
+        snprintf(path, sizeof path, "%s/tokenizer.json", dir->folder);
     if (kt_tokenizer_load(path, &tokenizer, &err) != KT_OK)
         say(r, BAD, "tokenizer", "%s", err.message);
     else
@@ -229,6 +232,7 @@ static int run(int argc, char **argv) {
     look_at_registry(&r, &topology);
     if (model) look_at_model(&r, model, &dir);
     look_at_table(&r, &topology, &dir, model != NULL);
+    kt_model_dir_deinit(&dir);
     return print(&r, json);
 }
 

@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 
 static const kt_usage usage = {
     .command = "logits",

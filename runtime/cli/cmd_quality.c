@@ -65,7 +65,7 @@ static void print_experts(const line *l, const kt_weight_loss *m, int is_weighte
 
 static void print_text(const kt_weight_losses *l, const flags *f) {
     const size_t n = kt_weight_losses_count(l);
-    line experts[KT_ROLE_COUNT] = {{{0}, 0, 0}}, total = {{0}, 0, 0};
+    line experts[3] = {{{0}, 0, 0}}, total = {{0}, 0, 0};
 
     printf("%-58s %-8s %10s %10s  largest error\n", "tensor", "format", "error",
            f->importance ? "weighted" : "");
@@ -78,15 +78,15 @@ static void print_text(const kt_weight_losses *l, const flags *f) {
             print_line(&alone, m->name, m->format->name, f->importance != NULL);
             continue;
         }
-        add(&experts[m->role], m);
+        add(&experts[m->part], m);
         /* The last expert's three matrices end the layer. */
-        if (m->role != KT_ROLE_EXPERT_DOWN ||
+        if (m->part != 2 ||
             (i + 1 < n && kt_weight_losses_at(l, i + 1)->expert >= 0))
             continue;
         for (int j = 2; j >= 0; j--) {
             const kt_weight_loss *last = kt_weight_losses_at(l, i - (size_t)j);
-            print_experts(&experts[last->role], last, f->importance != NULL);
-            experts[last->role] = (line){{0}, 0, 0};
+            print_experts(&experts[last->part], last, f->importance != NULL);
+            experts[last->part] = (line){{0}, 0, 0};
         }
     }
     print_line(&total, "all", f->weights, f->importance != NULL);
@@ -114,20 +114,21 @@ static void print_json(const kt_weight_losses *l, const flags *f) {
     kt_json_writer_print(&w, stdout);
 }
 
-static kt_status measure(const char *model, const flags *f, kt_quant quant, kt_weight_losses **out,
-                         kt_err *err) {
+/* dir is the caller's to end: names of roles are in its memory. */
+static kt_status measure(const char *model, const flags *f, kt_quant quant, kt_model_dir *dir,
+                         kt_weight_losses **out, kt_err *err) {
     kt_pool_options options = {.n_threads = (int)f->threads};
     kt_checkpoint *importance = NULL;
     kt_pool *pool = NULL;
-    kt_model_dir dir;
-    kt_status st = kt_model_dir_read(model, &dir, err);
+    kt_status st = kt_model_dir_read(model, dir, err);
 
     if (st == KT_OK && f->importance) st = kt_checkpoint_open_file(f->importance, &importance, err);
     if (st == KT_OK) st = kt_pool_create(&options, &pool, err);
     if (st == KT_OK)
-        st = kt_weight_losses_measure(&dir, quant, importance, pool, kt_interrupted, out, err);
+        st = kt_weight_losses_measure(dir, quant, importance, pool, kt_interrupted, out, err);
     kt_pool_destroy(pool);
     kt_checkpoint_close(importance);
+    if (st != KT_OK) kt_model_dir_deinit(dir);
     return st;
 }
 
@@ -142,6 +143,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_FLAG("json", &f.json, "print a JSON array with every tensor")};
     const char *model = NULL;
     kt_weight_losses *losses = NULL;
+    kt_model_dir dir = {0};
     kt_err err = {KT_OK, ""};
     int n_words = 0, quant;
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
@@ -153,12 +155,14 @@ static int run(int argc, char **argv) {
     if (quant < 0)
         return kt_usage_fail(&usage, "--weights is '%s', expected " KT_QUANT_WORDS, f.weights);
     kt_interrupt_watch();
-    if (measure(model, &f, (kt_quant)quant, &losses, &err) != KT_OK) return kt_command_fail(&err);
+    if (measure(model, &f, (kt_quant)quant, &dir, &losses, &err) != KT_OK)
+        return kt_command_fail(&err);
     if (f.json)
         print_json(losses, &f);
     else
         print_text(losses, &f);
     kt_weight_losses_destroy(losses);
+    kt_model_dir_deinit(&dir);
     return KT_EXIT_OK;
 }
 

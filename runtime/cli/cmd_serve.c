@@ -192,6 +192,7 @@ static int serve(serving *s, const kt_log *log) {
     if (was_loaded && s->flags->record) print_record(s->flags->record, s->engine);
     kt_http_server_destroy(s->server);
     kt_engine_destroy(s->engine);
+    kt_model_dir_deinit(&s->dir);
     return code;
 }
 

@@ -35,6 +35,7 @@ struct kt_engine {
     char table_path[PATH_MAX], table_line[768];
     kt_pool *pool;
     kt_node_plan nodes;
+    kt_kv_shape kv; /* of a sequence's cache */
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;
@@ -59,7 +60,7 @@ static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *er
         return kt_synthetic_dir(o->synthetic, o->synthetic_layers, kt_quant_format(o->weights),
                                 &e->model, &e->layers_of_all, err);
     KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
-    e->layers_of_all = e->model.config.layers;
+    e->layers_of_all = e->model.graph.numbers.layers;
     return KT_OK;
 }
 
@@ -67,6 +68,8 @@ static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
     char path[PATH_MAX];
 
     if (e->is_synthetic) return KT_OK;
+    if (e->model.graph.is_gguf)
+        return kt_tokenizer_load(kt_checkpoint_file(e->model.checkpoint, 0), &e->tokenizer, err);
     if (snprintf(path, sizeof path, "%s/tokenizer.json", e->model.folder) >= PATH_MAX)
         return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->model.folder);
     if (access(path, F_OK) != 0) {
@@ -174,14 +177,22 @@ static void append_plan(kt_engine *e) {
 
 /* What the plan said beside its cells: that bits are kept, and by which classes. */
 static void append_bits(kt_engine *e) {
-    const kt_model_plan *p = &e->plan;
-    const int expert = p->part[KT_PART_EXPERT].is_used ? KT_PART_EXPERT : KT_PART_DENSE;
+    static const struct {
+        const char *role, *where;
+    } roles[] = {{"experts", "experts"},
+                 {"dense_ffn", "dense layers"},
+                 {"qkv", "attention"},
+                 {"lm_head", "the head"}};
+    const char *before = "; deterministic: bits";
     size_t used = strlen(e->table_line);
 
-    snprintf(e->table_line + used, sizeof e->table_line - used,
-             "; deterministic: bits '%s' in experts, '%s' in attention, '%s' in the head",
-             p->part[expert].source.bits, p->part[KT_PART_QKV].source.bits,
-             p->part[KT_PART_HEAD].source.bits);
+    for (size_t i = 0; i < sizeof roles / sizeof *roles && used < sizeof e->table_line; i++) {
+        const kt_problem_plan *p = kt_model_plan_role(&e->plan, roles[i].role);
+        if (!p) continue;
+        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used,
+                                 "%s '%s' in %s", before, p->source.bits, roles[i].where);
+        before = ",";
+    }
 }
 
 static kt_status make_plan(kt_engine *e, const kt_engine_options *o, kt_err *err) {
@@ -198,7 +209,7 @@ static kt_status make_plan(kt_engine *e, const kt_engine_options *o, kt_err *err
     if (st != KT_OK) return st;
     if (o->exact_acts) kt_planner_prefer_exact(planner);
     if (o->deterministic) kt_planner_keep_bits(planner);
-    st = kt_model_plan_make(planner, &e->model.config, weights, kv, kt_pool_threads(e->pool),
+    st = kt_model_plan_make(planner, &e->model.graph, weights, kv, kt_pool_threads(e->pool),
                             e->max_chunk, e->max_context, &e->plan, err);
     cells = kt_planner_totals(planner);
     kt_planner_destroy(planner);
@@ -222,10 +233,8 @@ static kt_status load_checkpoint(kt_engine *e, const kt_engine_options *o,
                                  const kt_checkpoint *checkpoint, const kt_checkpoint *importance,
                                  kt_err *err) {
     kt_weights_request request = {.checkpoint = checkpoint,
-                                  .family = e->model.family,
-                                  .config = &e->model.config,
+                                  .graph = &e->model.graph,
                                   .plan = &e->plan,
-                                  .weights = o->weights,
                                   .importance = importance,
                                   .allow_nonfinite = o->allow_nonfinite,
                                   .cancel = o->cancel,
@@ -238,23 +247,25 @@ static kt_status load_checkpoint(kt_engine *e, const kt_engine_options *o,
 }
 
 static kt_status load_weights(kt_engine *e, const kt_engine_options *o, kt_err *err) {
-    kt_checkpoint *checkpoint = NULL, *importance = NULL;
-    kt_status st = e->is_synthetic ? kt_synthetic_checkpoint(&e->model, 1, &checkpoint, err)
-                                   : kt_checkpoint_open(e->model.folder, &checkpoint, err);
+    kt_checkpoint *importance = NULL;
+    kt_status st = KT_OK;
 
+    if (e->is_synthetic) st = kt_synthetic_checkpoint(&e->model, 1, &e->model.checkpoint, err);
     if (st == KT_OK && o->importance) st = kt_checkpoint_open_file(o->importance, &importance, err);
-    if (st == KT_OK) st = load_checkpoint(e, o, checkpoint, importance, err);
+    if (st == KT_OK) st = load_checkpoint(e, o, e->model.checkpoint, importance, err);
     kt_checkpoint_close(importance);
-    kt_checkpoint_close(checkpoint);
+    kt_checkpoint_close(e->model.checkpoint); /* what is packed needs it no more */
+    e->model.checkpoint = NULL;
     return st;
 }
 
 static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *err) {
-    e->max_context = o->max_context ? o->max_context : e->model.config.max_context;
-    if (e->max_context < 1 || e->max_context > e->model.config.max_context)
+    const int64_t most = e->model.graph.numbers.max_context;
+
+    e->max_context = o->max_context ? o->max_context : most;
+    if (e->max_context < 1 || e->max_context > most)
         return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
-                       (long long)o->max_context, e->model.name,
-                       (long long)e->model.config.max_context);
+                       (long long)o->max_context, e->model.name, (long long)most);
     e->max_chunk = o->max_chunk > 0 ? o->max_chunk : DEFAULT_CHUNK;
     if (e->max_chunk > e->max_context) e->max_chunk = e->max_context;
     e->chunk = e->max_chunk;
@@ -263,7 +274,7 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
 
 /* Quantising again would only lose. */
 static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err) {
-    const kt_stored *stored = &e->model.config.stored;
+    const kt_graph *g = &e->model.graph;
     const kt_format *format = kt_format_find(kt_quant_format(weights));
 
     if (weights == KT_QUANT_NATIVE || e->is_synthetic) return KT_OK;
@@ -275,10 +286,14 @@ static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err
             "fp8 or "
             "f16",
             format->name);
-    if (stored->experts == KT_W_NONE) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED,
-                   "%.200s is stored as INT4 (%s): use --weights native, or a BF16 checkpoint",
-                   e->model.name, kt_weight_format_name(stored->experts));
+    for (int i = 0; i < g->n_weights; i++)
+        if (kt_weight_is_quantised(&g->weights[i]))
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%.200s is stored in few bits (%s of %s): use --weights native, or a "
+                           "BF16 checkpoint",
+                           e->model.name, kt_weight_format_name(g->weights[i].part[0].stored),
+                           g->weights[i].role);
+    return KT_OK;
 }
 
 /* Experts too small to be cut stay whole, unless the user insists. Over nodes all threads take part in every
@@ -296,7 +311,7 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
 /* Whether the weights fit is arithmetic: told before anything is opened, with the formats that would. */
 static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err) {
     const uint64_t available = kt_memory_available_bytes();
-    const double need = (double)kt_model_plan_weight_bytes(&e->plan, &e->model.config);
+    const double need = (double)kt_model_plan_weight_bytes(&e->plan);
     const char *before = "; try --weights ";
     char advice[160] = "";
     kt_model_needs needs;
@@ -321,7 +336,10 @@ static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err)
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
+    if (!e->is_synthetic && !e->model.checkpoint)
+        return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     e->quant = o->weights;
+    KT_TRY(kt_model_kv_shape(&e->model.graph, o->kv ? o->kv : KT_W_BF16, &e->kv, err));
     KT_TRY(check_weights(e, o->weights, err));
     if (o->importance && o->weights <= KT_QUANT_BF16)
         return kt_fail(err, KT_E_INVALID,
@@ -336,7 +354,7 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(check_memory(e, o->weights, err));
     KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o, err));
-    return kt_step_init(&e->step, &e->model.config, &e->plan, e->weights, &e->nodes, e->pool,
+    return kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
                         e->max_context, err);
 }
 
@@ -362,6 +380,8 @@ void kt_engine_destroy(kt_engine *e) {
     kt_importance_destroy(e->importance);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);
+    kt_model_plan_deinit(&e->plan);
+    kt_model_dir_deinit(&e->model);
     kt_pool_destroy(e->pool);
     kt_table_destroy(e->table);
     kt_registry_destroy(e->registry);
@@ -370,24 +390,25 @@ void kt_engine_destroy(kt_engine *e) {
 }
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
-    kt_kv_shape kv = kt_model_dir_kv(&e->model, e->plan.attn_problem.weights);
-    kt_kv_shape bf16 = kt_model_dir_kv(&e->model, KT_W_BF16);
+    const kt_model_numbers *n = &e->model.graph.numbers;
+    kt_kv_shape bf16 = e->kv;
 
+    bf16.format = KT_W_BF16;
     *out = (kt_engine_info){.model_name = e->model.name,
-                            .family = e->model.family->name,
-                            .vocab = e->model.config.vocab,
-                            .hidden = e->model.config.hidden,
-                            .layers = e->model.config.layers,
+                            .family = e->model.graph.family->name,
+                            .vocab = n->vocab,
+                            .hidden = n->hidden,
+                            .layers = n->layers,
                             .max_context = e->max_context,
                             .n_threads = kt_pool_threads(e->pool),
                             .layers_of_all = e->layers_of_all,
                             .n_nodes = e->nodes.n,
-                            .n_eos = e->model.config.n_eos,
+                            .n_eos = n->n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights),
-                            .cache_format = kv.format,
-                            .cache_bytes = kt_kv_cache_bytes(&kv, e->max_context),
+                            .cache_format = e->kv.format,
+                            .cache_bytes = kt_kv_cache_bytes(&e->kv, e->max_context),
                             .cache_bytes_bf16 = kt_kv_cache_bytes(&bf16, e->max_context)};
-    memcpy(out->eos, e->model.config.eos, sizeof out->eos);
+    memcpy(out->eos, n->eos, sizeof out->eos);
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
 }
@@ -399,7 +420,6 @@ const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
 /* ---- sequences ---- */
 
 kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err) {
-    kt_kv_shape shape = kt_model_dir_kv(&e->model, e->plan.attn_problem.weights);
     kt_sequence *s;
     kt_status st;
 
@@ -409,7 +429,7 @@ kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, 
                        (long long)capacity, (long long)e->max_context);
     s = calloc(1, sizeof *s);
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a sequence");
-    st = kt_kv_cache_init(&s->cache, &shape, capacity, err);
+    st = kt_kv_cache_init(&s->cache, &e->kv, capacity, err);
     if (st != KT_OK) {
         free(s);
         return st;
@@ -444,16 +464,16 @@ static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const i
                        "%lld tokens after %lld do not fit the sequence's %lld tokens", (long long)n,
                        (long long)s->length, (long long)s->cache.capacity);
     for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->model.config.vocab)
+        if (tokens[i] < 0 || tokens[i] >= e->model.graph.numbers.vocab)
             return kt_fail(err, KT_E_INVALID, "token %lld is %d, expected 0 to %lld", (long long)i,
-                           tokens[i], (long long)e->model.config.vocab - 1);
+                           tokens[i], (long long)e->model.graph.numbers.vocab - 1);
     return KT_OK;
 }
 
 /* Finite weights can still make numbers too large for f32. No text that follows would mean anything. */
 static kt_status check_logits(const kt_engine *e, const kt_sequence *s, int64_t n_logits,
                               const float *logits, kt_err *err) {
-    const int64_t vocab = e->model.config.vocab;
+    const int64_t vocab = e->model.graph.numbers.vocab;
     const kt_tensor t = {.dtype = KT_DTYPE_F32, .data = (const uint8_t *)logits};
     int64_t at = n_logits ? kt_tensor_find_nonfinite(&t, 0, n_logits * vocab) : -1;
 
@@ -468,12 +488,13 @@ static kt_status check_logits(const kt_engine *e, const kt_sequence *s, int64_t 
 kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
                             int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
                             void *cancel_arg, kt_err *err) {
+    const kt_model_numbers *m = &e->model.graph.numbers;
     kt_step *step = &e->step;
 
     KT_TRY(check_forward(e, s, tokens, n, n_logits, logits, err));
     step->cache = &s->cache;
     step->is_decode = n == 1 && s->length > 0;
-    step->hidden_stride = n * e->model.config.hidden;
+    step->hidden_stride = n * m->hidden;
     for (int64_t done = 0; done < n;) {
         int64_t rows = n - done < e->chunk ? n - done : e->chunk;
         int64_t first_out = n - n_logits > done ? n - n_logits : done; /* absolute row */
@@ -482,8 +503,8 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
                            (long long)done, (long long)n);
         step->n_out = done + rows > first_out ? done + rows - first_out : 0;
         step->logits =
-            logits ? logits + (first_out - (n - n_logits)) * e->model.config.vocab : NULL;
-        step->hidden = hidden ? hidden + done * e->model.config.hidden : NULL;
+            logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
+        step->hidden = hidden ? hidden + done * m->hidden : NULL;
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;
         done += rows;
@@ -518,19 +539,19 @@ static const char *kv_word(kt_weight_format format) {
 }
 
 kt_status kt_engine_record(kt_engine *e, const char *path, int64_t max_bytes, kt_err *err) {
-    const kt_model_config *c = &e->model.config;
+    const kt_model_experts c = kt_model_count_experts(&e->model.graph);
     kt_recorder_options options = {.path = path,
                                    .max_bytes = max_bytes,
                                    .model = e->model.name,
                                    .weights = weights_word(e->quant),
-                                   .kv = kv_word(e->plan.attn_problem.weights),
-                                   .experts = c->experts,
-                                   .topk = c->topk,
+                                   .kv = kv_word(e->kv.format),
+                                   .experts = c.experts,
+                                   .topk = c.topk,
+                                   .moe_layers = c.layers,
                                    .threads = kt_pool_threads(e->pool),
                                    .max_rows = e->max_chunk,
                                    .log = &e->log};
 
-    for (int64_t l = 0; l < c->layers; l++) options.moe_layers += c->is_moe[l];
     kt_recorder_close(e->recorder);
     e->recorder = e->step.recorder = NULL;
     if (!path) return KT_OK;
@@ -557,7 +578,7 @@ kt_status kt_engine_observe_inputs(kt_engine *e, kt_err *err) {
                        e->nodes.n);
     kt_importance_destroy(e->importance);
     e->step.importance = e->importance = NULL;
-    KT_TRY(kt_importance_create(e->model.family, &e->model.config, &e->importance, err));
+    KT_TRY(kt_importance_create(&e->model.graph, &e->importance, err));
     e->step.importance = e->importance;
     return KT_OK;
 }

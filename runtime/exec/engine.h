@@ -11,7 +11,7 @@
 #include "kt/isa.h"
 #include "kt/problem.h"
 #include "kt/status.h"
-#include "runtime/model/quant.h"
+#include "dispatch/model/quant.h"
 #include "runtime/token/tokenizer.h"
 
 typedef struct kt_engine kt_engine;

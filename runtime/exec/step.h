@@ -1,8 +1,8 @@
-/* One step of a model: a chunk of rows of one sequence through all layers, as phases of the thread
- * pool. Two programs are prepared once: for a few rows (decode) the work between two matrix products
- * is done by one thread in the phase's prepare, which saves half of the synchronisations; for many
- * rows it is a phase of its own. Both call the same functions row by row, so that a row's result is
- * the same bits whatever the chunking.
+/* One step of a model: a chunk of rows of one sequence through the graph's nodes, as phases of the thread pool.
+ * Two programs are compiled once: for a few rows (decode) the work between two matrix products is done by one
+ * thread in the next phase's prepare, which saves half of the synchronisations; for many rows it is a phase of
+ * its own. Both call the same functions row by row, so that a row's result is the same bits whatever the
+ * chunking.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_STEP_H
 #define KT_RUNTIME_STEP_H
@@ -24,9 +24,9 @@
 typedef enum kt_step_kind {
     KT_STEP_ROWS =
         0, /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
-    KT_STEP_QKV,
+    KT_STEP_QKV, /* matrices before attention */
     KT_STEP_ATTN,
-    KT_STEP_O,
+    KT_STEP_O,      /* matrices whose product goes to the residual */
     KT_STEP_ROUTER, /* for many rows with the norm before and the choice after */
     KT_STEP_FFN,
     KT_STEP_HEAD,
@@ -34,23 +34,67 @@ typedef enum kt_step_kind {
 } kt_step_kind;
 
 typedef struct kt_step kt_step;
+typedef struct kt_exec_node kt_exec_node;
 
-/* Work on rows [begin, end) of a layer that needs no other row. */
-typedef void kt_row_work(const kt_step *s, int64_t layer, int64_t begin, int64_t end);
+/* Work on rows [begin, end) that needs no other row. */
+typedef void kt_row_work(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end);
 
-/* One phase. Layers share the jobs of the kernels (one workspace each): `bind` points a job at this
- * layer's weights and this chunk's rows before `inner`, the job's phase, starts. */
+/* A view of a value in memory: row r begins at x + r * ld. */
+typedef struct kt_rows {
+    float *x;
+    int64_t ld, width;
+} kt_rows;
+
+/* A node as it runs. What depends on its kind is in `state`, made by its op. */
+struct kt_exec_node {
+    const kt_node *node;
+    const struct kt_exec_op *op;
+    kt_step *step;
+    kt_rows in, in2, out;
+    const kt_choice *choice;       /* of operations without packed weights */
+    const kt_loaded *weight, *weight2;
+    void *state;                   /* in step->arena */
+};
+
+#define KT_EXEC_PHASES 6
+
+/* One file runtime/exec/ops/<kind>.c defines `const kt_exec_op kt_exec_op_<kind>`; the build writes the table. */
+typedef struct kt_exec_op {
+    kt_node_kind kind;
+    /* Once, when memory is laid out: fill choice and state. NULL = nothing to do. */
+    kt_status (*init)(kt_exec_node *n, kt_err *err);
+    /* Row work of the node, or (with phases) what its phases need done with rows before; NULL = none. */
+    kt_row_work *rows;
+    /* The phases of the few-rows or many-rows program, at most KT_EXEC_PHASES; NULL or 0 = row work only. */
+    int (*phases)(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]);
+    kt_row_work *after; /* row work behind the phases, done with the next node's; NULL = none */
+    /* Point jobs that layers share at this node, on one thread before the first phase. */
+    void (*bind)(kt_exec_node *n);
+    kt_step_kind (*time)(const kt_exec_node *n);
+    void (*count)(kt_exec_node *n);   /* adds the work to the profile, or NULL: when the last phase starts */
+    void (*note)(kt_exec_node *n);    /* what the recorder wants to know, likewise */
+    void (*observe)(kt_exec_node *n); /* adds inputs to the importance, when the first phase starts */
+    void (*observe_last)(kt_exec_node *n); /* likewise when the last one does */
+} kt_exec_op;
+
+extern const kt_exec_op *const kt_builtin_exec_ops[];
+extern const size_t kt_builtin_exec_op_count;
+
+/* Row work that waits for a phase. */
+typedef struct kt_step_work {
+    kt_row_work *run;
+    const kt_exec_node *node;
+} kt_step_work;
+
+/* One phase of a program. */
 typedef struct kt_step_op {
     kt_step *step;
     kt_step_kind kind;
-    int64_t layer;
-    kt_row_work *before; /* NULL, or done for all rows by one thread before the tasks */
-    kt_row_work *rows;   /* what the tasks do, when the phase is row work: then no inner */
-    void (*bind)(kt_step *s, int64_t layer);
+    kt_exec_node *node; /* whose phase this is; of row work one that counts, or NULL */
+    kt_step_work *works; /* before the tasks by one thread; or, when is_rows, what the tasks do */
+    int n_works;
+    int is_rows, is_first, is_last; /* of the node's phases */
     kt_phase inner;
-    void (*count)(kt_step *s, int64_t layer);   /* adds its work to the profile, or NULL */
-    void (*note)(kt_step *s, int64_t layer);    /* what the recorder wants to know, or NULL */
-    void (*observe)(kt_step *s, int64_t layer); /* adds its inputs to the importance, or NULL */
 } kt_step_op;
 
 /* Time of one thread in tasks, on a line of its own. */
@@ -58,12 +102,21 @@ typedef struct kt_step_busy {
     _Alignas(64) int64_t ns;
 } kt_step_busy;
 
-/* The feed-forward of MoE layers, or of dense ones. */
+/* A feed-forward job, shared by the layers whose experts have one problem. */
 typedef struct kt_step_ffn {
+    const kt_problem_plan *plan;
     kt_moe_job job;
     kt_moe_nodes *nodes; /* in step->arena; NULL = experts are whole and job runs them */
     kt_buffer workspace[KT_MOE_MAX_NODES]; /* of the nodes */
 } kt_step_ffn;
+
+/* An attention job, shared likewise. */
+typedef struct kt_step_attn {
+    kt_problem problem;
+    kt_attn_job job;
+} kt_step_attn;
+
+#define KT_STEP_SHARED 8 /* different jobs of one kind */
 
 typedef struct kt_step_program {
     kt_phase *phases; /* in step->arena */
@@ -71,12 +124,12 @@ typedef struct kt_step_program {
 } kt_step_program;
 
 struct kt_step {
-    const kt_model_config *config;
+    const kt_graph *graph;
     const kt_model_plan *plan;
     const kt_weights *weights;
-    kt_router_rule rule;
+    const kt_node_plan *nodes;
     int n_threads;
-    int64_t max_rows;
+    int64_t max_rows, max_context;
 
     /* Of the current chunk. */
     const kt_kv_cache *cache;
@@ -86,18 +139,23 @@ struct kt_step {
     int64_t hidden_stride; /* floats from one layer's rows to the next's */
 
     /* Working memory for max_rows rows, in one buffer. */
-    float *x, *normed, *qkv, *attended, *router_logits, *route_weight, *ones;
+    float *values;      /* each at value_at[i] * max_rows */
+    int64_t *value_at;  /* [values] floats per row; in arena */
+    float *router_logits, *route_weight, *ones;
     int32_t *positions, *expert_id, *zeros;
-    uint8_t *acts; /* encoded rows */
-    float *cos_sin;
-    uint8_t *attn_workspace, *gemm_scratch;
+    uint8_t *acts;      /* encoded rows */
+    float **cos_sin;    /* [rotations] tables of max_context positions; in arena */
+    float *angles;      /* their memory */
+    uint8_t *gemm_scratch;
+    size_t gemm_stride; /* per thread */
+    double *embedding_row;
     kt_buffer buffer;
     kt_arena arena;
 
-    kt_gemm_job gemm;
-    kt_gemm_group gemm_group;
-    kt_attn_job attn;
-    kt_step_ffn moe, dense;
+    kt_exec_node *exec; /* [nodes of the graph]; in arena */
+    kt_step_ffn ffn[KT_STEP_SHARED];
+    kt_step_attn attn[KT_STEP_SHARED];
+    int n_ffn, n_attn;
     kt_step_program few, many;
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
@@ -112,8 +170,8 @@ struct kt_step {
     kt_step_busy *busy; /* [threads] */
 };
 
-/* Config, plan, weights and nodes (those that the weights were loaded for) are borrowed. */
-kt_status kt_step_init(kt_step *s, const kt_model_config *config, const kt_model_plan *plan,
+/* Graph, plan, weights and nodes (those that the weights were loaded for) are borrowed. */
+kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *plan,
                        const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
                        int64_t max_context, kt_err *err);
 void kt_step_deinit(kt_step *s);
@@ -123,40 +181,27 @@ void kt_step_deinit(kt_step *s);
 void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                  int64_t first_position);
 
-/* ---- what a layer does (step_ops.c), in this order ---- */
-
-kt_row_work kt_step_attn_norm;
-void kt_step_bind_qkv(kt_step *s, int64_t layer);
-kt_row_work kt_step_rope_and_cache;
-void kt_step_bind_attn(kt_step *s, int64_t layer);
-kt_row_work kt_step_encode_attended;
-void kt_step_bind_o(kt_step *s, int64_t layer);
-kt_row_work kt_step_norm_and_route; /* for many rows; for few the three below */
-kt_row_work kt_step_ffn_norm;       /* (also all that a dense layer needs) */
-kt_phase kt_step_router_phase(kt_step_op *op);
-kt_row_work kt_step_select;
-void kt_step_bind_ffn(kt_step *s, int64_t layer);
-/* What knows the routing of the last run: the job, or a node's. */
-const kt_moe_job *kt_step_ffn_job(const kt_step_ffn *ffn);
-kt_row_work kt_step_final_norm;
-void kt_step_bind_head(kt_step *s, int64_t layer);
-
-/* ---- what the profile counts (step_work.c): called when the phase starts, on one thread ---- */
-
-void kt_step_count_qkv(kt_step *s, int64_t layer);
-void kt_step_count_attn(kt_step *s, int64_t layer);
-void kt_step_count_o(kt_step *s, int64_t layer);
-void kt_step_count_router(kt_step *s, int64_t layer);
-void kt_step_count_ffn(kt_step *s, int64_t layer); /* after its experts are known */
-void kt_step_note_experts(kt_step *s, int64_t layer);
-void kt_step_count_head(kt_step *s, int64_t layer);
-/* The same for what the importance adds up (step_observe.c). */
-void kt_step_observe_qkv(kt_step *s, int64_t layer);
-void kt_step_observe_o(kt_step *s, int64_t layer);
-void kt_step_observe_gate_up(kt_step *s, int64_t layer);
-void kt_step_observe_down(kt_step *s, int64_t layer);
-void kt_step_observe_head(kt_step *s, int64_t layer);
 /* Names and units of the kinds; zero everything else. */
 void kt_step_profile_reset(kt_step *s);
+
+/* ---- for the ops (exec/ops) and the compiler ---- */
+
+/* The op of a kind, or NULL: this build cannot run it. */
+const kt_exec_op *kt_exec_op_find(kt_node_kind kind);
+
+/* Lay out values, jobs' memory and tables; base NULL only counts. */
+kt_status kt_step_lay_out(kt_step *s, kt_pool *pool, kt_err *err);
+
+/* Compile the graph for few or many rows. */
+kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_err *err);
+
+void kt_step_count(kt_step *s, kt_step_kind kind, double ops, double bytes);
+/* RMSNorm of rows [begin, end), k numbers each. */
+void kt_norm_rows(const kt_choice *choice, const float *x, int64_t ldx, const float *w, float eps,
+                  float *y, int64_t ldy, int64_t k, int64_t begin, int64_t end);
+/* Rows of x to hidden[index], when hidden states are asked for. */
+void kt_step_copy_hidden(const kt_step *s, int64_t index, const kt_rows *x, int64_t begin,
+                         int64_t end);
+void *kt_step_alloc(kt_step *s, size_t bytes); /* zeroed, in the arena; NULL = no memory */
 
 #endif

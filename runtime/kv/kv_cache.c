@@ -9,7 +9,7 @@
 static int rows_of(const kt_kv_shape *s, int64_t capacity, uint64_t *rows) {
     const int64_t factors[] = {s->layers, s->kv_heads, capacity};
 
-    *rows = 2;
+    *rows = s->has_shared_rows ? 1 : 2;
     for (int i = 0; i < 3; i++)
         if (factors[i] < 1 || kt_mul_overflow(*rows, (uint64_t)factors[i], rows)) return 0;
     return 1;
@@ -62,7 +62,9 @@ void kt_kv_cache_deinit(kt_kv_cache *cache) {
 
 /* Rows before this head's. */
 static int64_t first_row(const kt_kv_cache *c, int64_t layer, int which, int64_t kv_head) {
-    return ((layer * 2 + which) * c->shape.kv_heads + kv_head) * c->capacity;
+    const int64_t side = c->shape.has_shared_rows ? layer : layer * 2 + which;
+
+    return (side * c->shape.kv_heads + kv_head) * c->capacity;
 }
 
 static char *row_at(const kt_kv_cache *c, int64_t row) {

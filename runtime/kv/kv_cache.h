@@ -10,9 +10,10 @@
 typedef struct kt_kv_shape {
     kt_weight_format format;
     int64_t layers, kv_heads, head_dim;
+    int has_shared_rows; /* values are the beginning of keys' rows: no rows of their own */
 } kt_kv_shape;
 
-/* Rows of head_dim, contiguous as [layer][k, v][kv_head][position]; then, where the format has them, the
+/* Rows of head_dim, contiguous as [layer][k, v][kv_head][position], where layers are those that keep rows; then, where the format has them, the
  * scales in the same order. Never grows: the capacity is what the caller paid for. */
 typedef struct kt_kv_cache {
     kt_kv_shape shape;

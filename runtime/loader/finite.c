@@ -174,18 +174,22 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
 
     for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
         const kt_tensor *t = s->piece[i].tensor, *scales = s->piece[i].others[0];
+        const int64_t offset = s->piece[i].first_row;
         int64_t first = row_begin > base ? row_begin - base : 0;
         int64_t last = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
         if (first >= last) continue;
-        if (s->piece[i].int4.packed) {
+        if (s->piece[i].fp8_scale) scales = s->piece[i].fp8_scale;
+        if (scales) {
             if (first == 0)
                 KT_TRY(kt_tensor_check_finite(
                     c, scales, 0, (int64_t)(scales->bytes / kt_dtype_bytes(scales->dtype)), err));
-        } else if (s->piece[i].blocks != KT_W_NONE)
-            KT_TRY(check_blocks(c, t, s->piece[i].blocks, s->k, first, last, err));
+        }
+        if (s->piece[i].int4.packed) continue;
+        if (t->blocks != KT_W_NONE)
+            KT_TRY(check_blocks(c, t, t->blocks, s->k, offset + first, offset + last, err));
         else
-            KT_TRY(kt_tensor_check_finite(c, t, (s->piece[i].first_row + first) * s->k,
-                                          (last - first) * s->k, err));
+            KT_TRY(kt_tensor_check_finite(c, t, (offset + first) * s->k, (last - first) * s->k,
+                                          err));
     }
     return KT_OK;
 }

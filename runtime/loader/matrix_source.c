@@ -34,16 +34,13 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
     s->k = int4->k;
 }
 
-void kt_matrix_source_add_blocks(kt_matrix_source *s, kt_weight_format format, const kt_tensor *t,
-                                 int64_t k) {
-    int i = s->n_pieces++;
+void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
+                              int has_blocks) {
+    int i = s->n_pieces;
 
-    s->piece[i].tensor = t;
-    s->piece[i].first_row = 0;
-    s->piece[i].rows = t->shape[0];
-    s->piece[i].blocks = format;
-    s->rows += t->shape[0];
-    s->k = k;
+    kt_matrix_source_add(s, codes, 0, codes->shape[0]);
+    s->piece[i].fp8_scale = scale;
+    s->piece[i].has_fp8_blocks = has_blocks;
 }
 
 int kt_dtype_is_float(kt_dtype dtype) {
@@ -80,14 +77,20 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
     }
 }
 
+static size_t block_row_bytes(kt_weight_format blocks, int64_t k) {
+    const kt_format *f = kt_format_find(blocks);
+    return (size_t)(k / f->block * f->block_bytes);
+}
+
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out) {
     const kt_tensor *t = s->piece[0].tensor;
     const uint8_t *data;
 
-    if (s->n_pieces != 1 || s->piece[0].int4.packed) return 0;
-    if (s->piece[0].blocks != KT_W_NONE) {
-        if (s->piece[0].blocks != format) return 0;
-        *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = t->data};
+    if (s->n_pieces != 1 || s->piece[0].int4.packed || s->piece[0].fp8_scale) return 0;
+    if (t->blocks != KT_W_NONE) {
+        if (t->blocks != format) return 0;
+        data = t->data + (size_t)s->piece[0].first_row * block_row_bytes(format, s->k);
+        *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = data};
         return 1;
     }
     if (!(format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) &&
@@ -118,6 +121,70 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
     return kt_fail_prefix(err, KT_E_UNSUPPORTED, "tensor '%s'", s->piece[piece].tensor->name);
 }
 
+/* What a piece is, when it is not plain floats; KT_W_NONE = it is. */
+static kt_weight_format native_format(const kt_matrix_source *s, int piece) {
+    if (s->piece[piece].int4.packed) return kt_int4_import_format(&s->piece[piece].int4);
+    if (s->piece[piece].fp8_scale)
+        return s->piece[piece].has_fp8_blocks ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+    return s->piece[piece].tensor->blocks;
+}
+
+static float read_scale(const kt_tensor *t, int64_t index) {
+    float scale;
+
+    if (t->dtype == KT_DTYPE_F8_E8M0) return ldexpf(1, t->data[index] - 127);
+    kt_tensor_read_f32(t, index, 1, &scale);
+    return scale;
+}
+
+/* The scale of input k of a row of an FP8 piece. */
+static float fp8_scale(const kt_matrix_source *s, int piece, int64_t row, int64_t k) {
+    const kt_tensor *t = s->piece[piece].fp8_scale;
+    const int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
+
+    if (s->piece[piece].has_fp8_blocks)
+        return read_scale(t, row / 128 * ((s->k + 127) / 128) + k / 128);
+    return read_scale(t, count > 1 ? row : 0);
+}
+
+static void read_fp8(const kt_matrix_source *s, int piece, int64_t row, float *out) {
+    const uint8_t *codes = s->piece[piece].tensor->data + (size_t)(row * s->k);
+    float scale = 0;
+
+    for (int64_t i = 0; i < s->k; i++) {
+        if (i % 128 == 0) scale = fp8_scale(s, piece, row, i);
+        out[i] = kt_f8e4m3_to_f32(codes[i]) * scale;
+    }
+}
+
+/* Rows [begin, end) of an FP8 piece as they are, at row `base` of the matrix. */
+static void copy_fp8(const kt_matrix_source *s, int piece, int64_t base, int64_t begin, int64_t end,
+                     void *data, float *scales) {
+    const uint8_t *codes = s->piece[piece].tensor->data;
+    const int64_t blocks = (s->k + 127) / 128;
+
+    if (begin >= end) return;
+    memcpy((char *)data + (base + begin) * s->k, codes + begin * s->k,
+           (size_t)((end - begin) * s->k));
+    if (!s->piece[piece].has_fp8_blocks) {
+        for (int64_t r = begin; r < end; r++) scales[base + r] = fp8_scale(s, piece, r, 0);
+        return;
+    }
+    for (int64_t r = begin / 128; r * 128 < end; r++)
+        for (int64_t b = 0; b < blocks; b++)
+            scales[(base / 128 + r) * blocks + b] = fp8_scale(s, piece, r * 128, b * 128);
+}
+
+static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
+                        int64_t end, void *data) {
+    const size_t row = block_row_bytes(s->piece[piece].tensor->blocks, s->k);
+
+    if (begin < end)
+        memcpy((char *)data + (size_t)(base + begin) * row,
+               s->piece[piece].tensor->data + (size_t)(s->piece[piece].first_row + begin) * row,
+               (size_t)(end - begin) * row);
+}
+
 /* Rows [begin, end) of floats, from whichever pieces have them. */
 static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, int64_t begin,
                            int64_t end, float *out, kt_err *err) {
@@ -128,11 +195,14 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
         int64_t first = begin > base ? begin - base : 0;
         int64_t last = end - base < s->piece[i].rows ? end - base : s->piece[i].rows;
         if (first >= last) continue;
-        if (s->piece[i].blocks != KT_W_NONE || !kt_dtype_is_float(t->dtype))
+        for (int64_t r = first; s->piece[i].fp8_scale && r < last; r++)
+            read_fp8(s, i, r, out + (base + r - begin) * s->k);
+        if (s->piece[i].fp8_scale) continue;
+        if (native_format(s, i) != KT_W_NONE || !kt_dtype_is_float(t->dtype))
             return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
                            t->name,
-                           s->piece[i].blocks ? kt_weight_format_name(s->piece[i].blocks)
-                                              : kt_dtype_name(t->dtype),
+                           native_format(s, i) ? kt_weight_format_name(native_format(s, i))
+                                               : kt_dtype_name(t->dtype),
                            format->name);
         kt_tensor_read_f32(t, (s->piece[i].first_row + first) * s->k, (last - first) * s->k,
                            out + (base + first - begin) * s->k);
@@ -216,13 +286,21 @@ kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *fo
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err) {
     int64_t base = 0;
+    int n_native = 0;
 
-    if (!s->piece[0].int4.packed)
+    for (int i = 0; i < s->n_pieces; i++)
+        n_native += s->piece[i].int4.packed || native_format(s, i) == format->id;
+    if (n_native < s->n_pieces)
         return encode_floats(s, format, row_begin, row_end, data, scales, scratch, err);
     for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
         int64_t begin = row_begin > base ? row_begin - base : 0;
         int64_t end = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
-        KT_TRY(import_piece(s, i, format, base, begin, end, data, scales, err));
+        if (s->piece[i].int4.packed)
+            KT_TRY(import_piece(s, i, format, base, begin, end, data, scales, err));
+        else if (s->piece[i].fp8_scale)
+            copy_fp8(s, i, base, begin, end, data, scales);
+        else
+            copy_blocks(s, i, base, begin, end, data);
     }
     return KT_OK;
 }
@@ -230,8 +308,9 @@ kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *fo
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {
     for (int i = 0; i < s->n_pieces; i++) {
         const kt_tensor *t = s->piece[i].tensor;
-        size_t row = (size_t)s->k * kt_dtype_bytes(t->dtype);
-        if (s->piece[i].int4.packed || s->piece[i].blocks != KT_W_NONE)
+        size_t row = t->blocks != KT_W_NONE ? block_row_bytes(t->blocks, s->k)
+                                            : (size_t)s->k * kt_dtype_bytes(t->dtype);
+        if (s->piece[i].int4.packed)
             kt_checkpoint_release(c, t, 0, t->bytes);
         else
             kt_checkpoint_release(c, t, (size_t)s->piece[i].first_row * row,

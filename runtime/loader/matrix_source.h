@@ -5,7 +5,7 @@
 
 #include "kernels/formats/format.h"
 #include "kernels/formats/int4_import.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 
 #define KT_SOURCE_PIECES 3
 #define KT_SOURCE_BLOCK 128 /* most rows converted at a time: those that share scales */
@@ -25,21 +25,22 @@ typedef struct kt_matrix_source {
          * and the rows are all of them. */
         kt_int4_source int4;
         const kt_tensor *others[3]; /* scales, zero points, group index; or NULL */
-        /* Stored in blocks of a format (KT_W_NONE = not): tensor holds their bytes and the rows are all. */
-        kt_weight_format blocks;
+        /* Stored as E4M3 codes: their scales, one per 128 x 128 block, or per row, or one for all. NULL = not. */
+        const kt_tensor *fp8_scale;
+        int has_fp8_blocks;
     } piece[KT_SOURCE_PIECES];
 } kt_matrix_source;
 
-/* Append rows [first_row, first_row + rows) of a tensor; all pieces have the same k. */
+/* Append rows [first_row, first_row + rows) of a tensor of floats or GGUF blocks; all pieces have the same k. */
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
 
 /* Append a matrix stored as INT4. */
 void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
                                const kt_tensor *packed, const kt_tensor *const others[3]);
 
-/* Append a matrix [rows, k] stored in blocks of a format. */
-void kt_matrix_source_add_blocks(kt_matrix_source *s, kt_weight_format format, const kt_tensor *t,
-                                 int64_t k);
+/* Append a matrix stored as E4M3 codes with scales (float or E8M0): w = code * scale. */
+void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
+                              int has_blocks);
 
 /* Can the type be read as floating point: BF16, F16, F32. */
 int kt_dtype_is_float(kt_dtype dtype);
@@ -52,8 +53,8 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
 
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
  * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share scales
- * (kt_format.scale_rows). Rows stored as INT4 are taken as they are: format is then theirs, row_begin and
- * row_end are multiples of 8 or the last row. Blocks can only be borrowed. Fails when a weight is infinite or
+ * (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are: format is then theirs, row_begin
+ * and row_end of INT4 are multiples of 8 or the last row. FP8 is taken as it is, or decoded and encoded anew. Fails when a weight is infinite or
  * NaN (but see allows_nonfinite) or too large for the format, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,

@@ -2,79 +2,19 @@
 #define _GNU_SOURCE
 #include "runtime/model/model_dir.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
 #include "dispatch/model/mistakes.h"
 #include "dispatch/model/resolve.h"
-#include "runtime/loader/gguf_tensors.h"
 #include "runtime/model/model_plan.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
-
-#define MOST_LAYERS 4096
-
-/* Expert layers, and the formats that they mix. */
-static kt_status look_at_experts(const kt_gguf_tensor *list, size_t count, int64_t *layers,
-                                 unsigned *formats, kt_err *err) {
-    *layers = 0;
-    *formats = 0;
-    for (int64_t l = 0; l < MOST_LAYERS; l++) {
-        kt_gguf_experts e;
-        kt_status st = kt_gguf_experts_find(list, count, l, &e, err);
-        if (st == KT_E_NOT_FOUND) continue;
-        KT_TRY(st);
-        *formats |= 1u << e.gate->format | 1u << e.down->format;
-        ++*layers;
-    }
-    return KT_OK;
-}
-
-/* What a GGUF file is, and that it is not the way to a model here. */
-static kt_status refuse_gguf(const char *path, const kt_mapping *file, kt_err *err) {
-    kt_gguf_meta meta;
-    kt_gguf_tensor *list = NULL;
-    const char *family = "";
-    char names[200] = "";
-    size_t count = 0, size = 0, used = 0;
-    int64_t layers = 0;
-    unsigned formats = 0;
-    kt_status st = kt_gguf_meta_init(&meta, file->data, file->bytes, err);
-
-    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", path);
-    if (kt_gguf_int(&meta, "split.no", 0) > 0) {
-        st = kt_fail(err, KT_E_UNSUPPORTED,
-                     "%.200s: part %lld of %lld of a GGUF file, give the first", path,
-                     (long long)kt_gguf_int(&meta, "split.no", 0) + 1,
-                     (long long)kt_gguf_int(&meta, "split.count", 0));
-        kt_gguf_meta_deinit(&meta);
-        return st;
-    }
-    st = kt_gguf_tensors_read(&meta, &list, &count, err);
-    if (st == KT_OK) st = look_at_experts(list, count, &layers, &formats, err);
-    if (st == KT_OK) st = kt_gguf_need_string(&meta, "general.architecture", &family, &size, err);
-    if (st != KT_OK) kt_fail_prefix(err, st, "%.200s", path);
-    for (int f = 0; f < KT_W_COUNT && used < sizeof names - 32; f++)
-        if (formats & 1u << f)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                                     kt_weight_format_name((kt_weight_format)f));
-    if (st == KT_OK)
-        st =
-            kt_fail(err, KT_E_UNSUPPORTED,
-                    "%.200s: a GGUF file (%.*s, %lld layers of experts%s%s): expected the folder "
-                    "of a safetensors checkpoint; kernels for these formats exist, loading a whole "
-                    "model from such a file does not",
-                    path, (int)(size < 40 ? size : 40), family, (long long)layers,
-                    *names ? " in " : "", names);
-    free(list);
-    kt_gguf_meta_deinit(&meta);
-    return st;
-}
 
 /* A path that is no folder: people try the file itself. */
 static kt_status refuse_file(const char *path, kt_err *err) {
@@ -84,13 +24,19 @@ static kt_status refuse_file(const char *path, kt_err *err) {
 
     KT_TRY(kt_mapping_open(path, &file, err));
     what = kt_model_mistake(file.data, file.bytes);
-    if (file.bytes >= 4 && memcmp(file.data, "GGUF", 4) == 0)
-        st = refuse_gguf(path, &file, err);
-    else
-        st = kt_fail(err, KT_E_INVALID, "%.200s: %s, expected the folder of a checkpoint", path,
-                     what ? what : "a file");
+    st = kt_fail(err, KT_E_INVALID, "%.200s: %s, expected the folder of a checkpoint", path,
+                 what ? what : "a file");
     kt_mapping_close(&file);
     return st;
+}
+
+/* Is it a GGUF file, or a folder with one and no config.json? */
+static int is_gguf_model(const char *path) {
+    char config[KT_MODEL_PATH_BYTES + 16];
+
+    if (kt_model_is_gguf(path)) return 1;
+    snprintf(config, sizeof config, "%s/config.json", path);
+    return kt_model_count_files(path, ".gguf", NULL, 0) > 0 && access(config, F_OK) != 0;
 }
 
 static kt_status find_folder(kt_model_dir *d, const char *word, kt_err *err) {
@@ -99,8 +45,10 @@ static kt_status find_folder(kt_model_dir *d, const char *word, kt_err *err) {
     KT_TRY(kt_model_resolve(word ? word : "", KT_MODEL_ANY, &ref, err));
     strcpy(d->folder, ref.path);
     strcpy(d->name, ref.name);
-    if (ref.kind == KT_MODEL_FILE) return refuse_file(ref.path, err);
-    if (ref.kind == KT_MODEL_FOLDER) return kt_model_need_config(ref.path, err);
+    if (ref.kind == KT_MODEL_FILE)
+        return kt_model_is_gguf(ref.path) ? KT_OK : refuse_file(ref.path, err);
+    if (ref.kind == KT_MODEL_FOLDER)
+        return is_gguf_model(ref.path) ? KT_OK : kt_model_need_config(ref.path, err);
     return kt_fail(err, KT_E_NOT_FOUND,
                    "model '%.100s': %s is bundled as a shape, without weights; expected a folder "
                    "with its checkpoint (`kt bench --synthetic %s` runs it with random ones)",
@@ -122,25 +70,48 @@ static kt_status read_json(const kt_model_dir *d, const char *file, char path[PA
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
 }
 
-static kt_status read_dir(const char *folder, kt_model_dir *out, kt_err *err) {
+static kt_status read_gguf(kt_model_dir *d, kt_err *err) {
+    char arch[64];
+    const char *text;
+    size_t size;
+    kt_graph_request request = {.checkpoint = d->checkpoint};
+    const kt_gguf_meta *meta = kt_checkpoint_gguf(d->checkpoint);
+
+    if (kt_gguf_need_string(meta, "general.architecture", &text, &size, err) != KT_OK)
+        return kt_fail_prefix(err, KT_E_FORMAT, "%.200s", d->folder);
+    snprintf(arch, sizeof arch, "%.*s", (int)(size < 60 ? size : 60), text);
+    request.source = (kt_config_source){.gguf = meta, .arch = arch, .where = d->folder};
+    return kt_graph_build(&request, &d->graph, err);
+}
+
+static kt_status read_config(kt_model_dir *d, kt_err *err) {
     char path[PATH_MAX];
+    kt_graph_request request = {.checkpoint = d->checkpoint};
     kt_json_doc *doc;
     kt_err why;
     kt_status st;
 
-    KT_TRY(find_folder(out, folder, err));
-    KT_TRY(read_json(out, "config.json", path, &doc, err));
-    st = kt_family_find(kt_json_root(doc), path, &out->family, err);
-    if (st == KT_OK) st = out->family->configure(kt_json_root(doc), path, &out->config, err);
-    out->shape_id = kt_model_shape_id(kt_json_root(doc));
+    KT_TRY(read_json(d, "config.json", path, &doc, err));
+    request.source = (kt_config_source){.json = kt_json_root(doc), .arch = "", .where = path};
+    st = kt_graph_build(&request, &d->graph, err);
+    d->shape_id = kt_model_shape_id(kt_json_root(doc));
     kt_json_destroy(doc);
     KT_TRY(st);
-    st = read_json(out, "generation_config.json", path, &doc, &why); /* optional */
+    st = read_json(d, "generation_config.json", path, &doc, &why); /* optional */
     if (st == KT_E_NOMEM) return kt_fail(err, st, "%s", why.message);
     if (st != KT_OK) return KT_OK;
-    kt_config_read_eos(kt_json_root(doc), &out->config);
+    kt_numbers_read_eos(kt_json_root(doc), &d->graph.numbers);
     kt_json_destroy(doc);
     return KT_OK;
+}
+
+static kt_status read_dir(const char *folder, kt_model_dir *out, kt_err *err) {
+    KT_TRY(find_folder(out, folder, err));
+    if (kt_checkpoint_open(out->folder, &out->checkpoint, &out->why) == KT_E_NOMEM)
+        return kt_fail(err, KT_E_NOMEM, "%s", out->why.message);
+    if (!is_gguf_model(out->folder)) return read_config(out, err);
+    if (out->checkpoint) return read_gguf(out, err);
+    return kt_fail(err, out->why.status, "%s", out->why.message);
 }
 
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
@@ -148,37 +119,75 @@ kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) 
 
     memset(out, 0, sizeof *out);
     st = read_dir(folder, out, err);
-    if (st != KT_OK) memset(out, 0, sizeof *out);
+    if (st != KT_OK) kt_model_dir_deinit(out);
     return st;
 }
 
-kt_kv_shape kt_model_dir_kv(const kt_model_dir *dir, kt_weight_format format) {
-    const kt_model_config *c = &dir->config;
-    return (kt_kv_shape){format, c->layers, c->kv_heads, c->head_dim};
+void kt_model_dir_deinit(kt_model_dir *dir) {
+    kt_checkpoint_close(dir->checkpoint);
+    kt_graph_deinit(&dir->graph);
+    memset(dir, 0, sizeof *dir);
 }
 
+kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_shape *out,
+                            kt_err *err) {
+    *out = (kt_kv_shape){.format = format, .layers = g->n_planes};
+    for (int i = 0; i < g->n_planes; i++) {
+        const kt_plane *p = &g->planes[i], *first = &g->planes[0];
+        if (p->heads != first->heads || p->k != first->k || p->v != first->v ||
+            (p->v && p->v != p->k))
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%s: layer %d keeps %lld heads of %lld and %lld numbers, layer %d keeps "
+                           "%lld of %lld and %lld: caches of one kind are built so far",
+                           g->family->name, p->layer, (long long)p->heads, (long long)p->k,
+                           (long long)p->v, first->layer, (long long)first->heads,
+                           (long long)first->k, (long long)first->v);
+        out->kv_heads = p->heads;
+        out->head_dim = p->k;
+        out->has_shared_rows = p->v == 0;
+    }
+    return KT_OK;
+}
+
+kt_model_experts kt_model_count_experts(const kt_graph *g) {
+    kt_model_experts e = {0};
+
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        if (w->kind != KT_WEIGHT_EXPERTS || w->use != KT_USE_EXPERTS) continue;
+        e.experts = w->count;
+        e.topk = w->topk;
+        e.layers++;
+    }
+    return e;
+}
+
+/* Formats that a stored one cannot become need nothing: 0. */
 static kt_status plan_needs(const kt_model_dir *dir, kt_planner *planner, kt_model_needs *out,
                             kt_err *err) {
-    kt_model_plan *plan = malloc(sizeof *plan);
-    kt_status st = plan ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for a plan");
-
-    for (int q = KT_QUANT_NATIVE; q <= KT_QUANT_INT4 && st == KT_OK; q++) {
-        st = kt_model_plan_make(planner, &dir->config, (kt_quant)q, KT_W_BF16, 1, 1, 1, plan, err);
-        if (st == KT_OK) out->weight_bytes[q] = kt_model_plan_weight_bytes(plan, &dir->config);
+    for (int q = KT_QUANT_NATIVE; q <= KT_QUANT_INT4; q++) {
+        kt_model_plan plan;
+        kt_status st = kt_model_plan_make(planner, &dir->graph, (kt_quant)q, KT_W_BF16, 1, 1, 1,
+                                          &plan, err);
+        if (st != KT_OK) {
+            memset(out, 0, sizeof *out);
+            return st;
+        }
+        out->weight_bytes[q] = kt_model_plan_weight_bytes(&plan);
+        kt_model_plan_deinit(&plan);
     }
-    if (st != KT_OK) memset(out, 0, sizeof *out);
-    free(plan);
-    return st;
+    return KT_OK;
 }
 
 kt_status kt_model_dir_needs(const kt_model_dir *dir, kt_model_needs *out, kt_err *err) {
-    kt_kv_shape cache = kt_model_dir_kv(dir, KT_W_BF16);
+    kt_kv_shape cache;
     kt_registry *registry = NULL;
     kt_planner *planner = NULL;
     kt_fingerprint machine = {0};
     kt_status st;
 
     memset(out, 0, sizeof *out);
+    KT_TRY(kt_model_kv_shape(&dir->graph, KT_W_BF16, &cache, err));
     st = kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, kt_isa_available(),
                             &registry, err);
     if (st == KT_OK) st = kt_planner_create(registry, NULL, &machine, NULL, &planner, err);

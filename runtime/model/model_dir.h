@@ -1,30 +1,43 @@
-/* A model folder: its name, family and config. SPDX-License-Identifier: Apache-2.0 */
+/* A model as people have it: a folder of safetensors or a GGUF file; its name and its graph.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_MODEL_DIR_H
 #define KT_RUNTIME_MODEL_DIR_H
 
-#include "runtime/model/quant.h"
+#include "dispatch/model/family.h"
+#include "dispatch/model/quant.h"
 #include "runtime/kv/kv_cache.h"
-#include "runtime/model/family.h"
 
 #define KT_MODEL_PATH_BYTES 4096
 
 typedef struct kt_model_dir {
-    char folder[KT_MODEL_PATH_BYTES]; /* real path */
+    char folder[KT_MODEL_PATH_BYTES]; /* real path; of a GGUF file the file's */
     char name[256];                   /* kt_model_resolve's: readable */
     uint64_t shape_id;                /* kt_model_shape_id; of the whole model when synthetic */
-    const kt_family *family;
-    kt_model_config config;
+    kt_checkpoint *checkpoint;        /* owned; NULL when there are no weights, see why */
+    kt_err why;                       /* what kt_checkpoint_open said then */
+    kt_graph graph;
 } kt_model_dir;
 
-/* Find the model (kt_model_resolve) and read config.json, and generation_config.json when there is one. */
+/* Find the model (kt_model_resolve), read config.json and generation_config.json or the metadata, open the
+ * checkpoint and describe the model. A folder with a config.json and no weights is a model without checkpoint.
+ * End with kt_model_dir_deinit. */
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err);
+void kt_model_dir_deinit(kt_model_dir *dir); /* accepts a zeroed one */
 
-/* The cache of one sequence in a format. */
-kt_kv_shape kt_model_dir_kv(const kt_model_dir *dir, kt_weight_format format);
+/* The cache of one sequence in a format. Refuses layers that keep rows of different sizes. */
+kt_status kt_model_kv_shape(const kt_graph *graph, kt_weight_format format, kt_kv_shape *out,
+                            kt_err *err);
+
+/* Routed experts of the model, of which one token takes topk, and layers that have them; zeros = none. */
+typedef struct kt_model_experts {
+    int64_t experts, topk, layers;
+} kt_model_experts;
+
+kt_model_experts kt_model_count_experts(const kt_graph *graph);
 
 /* Memory a model needs, by kt_quant, on this machine's kernels. */
 typedef struct kt_model_needs {
-    size_t weight_bytes[KT_QUANT_INT4 + 1];
+    size_t weight_bytes[KT_QUANT_INT4 + 1]; /* 0 = not possible */
     size_t cache_bytes_per_token;
 } kt_model_needs;
 

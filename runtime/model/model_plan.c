@@ -1,142 +1,280 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/model_plan.h"
 
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
+#include "kernels/moe_ffn/moe_layer.h"
 
 /* Decode is what a person waits for token by token; prefill still counts in the choice of layout. */
 #define DECODE_SHARE 0.7
 
-static kt_weight_format stored_format(kt_part part, const kt_stored *stored) {
-    kt_weight_format format = KT_W_NONE;
+typedef struct maker {
+    kt_planner *planner;
+    kt_model_plan *plan;
+    kt_err *err;
+} maker;
 
-    if (part == KT_PART_QKV || part == KT_PART_O) format = stored->attention;
-    if (part == KT_PART_EXPERT || part == KT_PART_DENSE) format = stored->experts;
-    return format != KT_W_NONE ? format : stored->floats;
-}
+/* ---- packed weights ---- */
 
-/* A format with less than eight bits is for experts, where the bytes are. */
-static kt_weight_format asked_format(kt_part part, kt_weight_format id) {
-    const kt_format *format = kt_format_find(id);
-
-    if (part == KT_PART_EXPERT || part == KT_PART_DENSE) return id;
-    return format && format->encode_rows && format->bits >= 8 ? id : KT_W_INT8_CHANNEL;
-}
-
-kt_weight_format kt_part_format(kt_part part, const kt_model_config *config, kt_quant weights) {
-    if (kt_quant_format(weights) != KT_W_NONE) return asked_format(part, kt_quant_format(weights));
-    if (weights == KT_QUANT_INT4 && part == KT_PART_EXPERT) return KT_W_INT4_G32;
-    if (weights == KT_QUANT_INT8 || weights == KT_QUANT_INT4) return KT_W_INT8_CHANNEL;
-    return weights == KT_QUANT_NATIVE ? stored_format(part, &config->stored) : KT_W_BF16;
-}
-
-static kt_problem part_problem(const kt_planner *planner, kt_part part, const kt_model_config *c,
-                               kt_quant weights) {
-    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    kt_problem p = {.op = KT_OP_GEMM, .weights = kt_part_format(part, c, weights)};
-
-    switch (part) {
-    case KT_PART_QKV: p.n = q + 2 * kv, p.k = c->hidden; break;
-    case KT_PART_O: p.n = c->hidden, p.k = q; break;
-    case KT_PART_HEAD: p.n = c->vocab, p.k = c->hidden; break;
-    case KT_PART_EXPERT:
-        p.op = KT_OP_MOE_FFN;
-        p.n = c->expert_size, p.k = c->hidden, p.experts = c->experts, p.topk = c->topk;
-        break;
-    default: p.op = KT_OP_MOE_FFN; p.n = c->dense_size, p.k = c->hidden, p.experts = 1, p.topk = 1;
-    }
-    p.acts = kt_plan_acts(planner, &p);
-    return p;
-}
-
-/* Can the part's matrices be of its format? */
+/* Can the matrices be of their formats? */
 static kt_status check_shape(const kt_problem *p, kt_err *err) {
     const kt_format *format = kt_format_find(p->weights);
+    const kt_format *down = kt_format_find(p->down != KT_W_NONE ? p->down : p->weights);
     size_t data, scales;
 
     KT_TRY(kt_format_sizes(format, p->n, p->k, &data, &scales, err));
     if (p->op == KT_OP_GEMM) return KT_OK;
-    return kt_format_sizes(format, p->k, p->n, &data, &scales, err);
+    return kt_format_sizes(down, p->k, p->n, &data, &scales, err);
 }
 
-static kt_status resolve_part(kt_planner *planner, kt_model_plan *plan, kt_part part,
-                              const kt_model_config *config, kt_quant weights, kt_err *err) {
-    kt_part_plan *p = &plan->part[part];
-    kt_problem encode = {.op = KT_OP_ENCODE, .n = 1};
+/* Gate with up and down are two problems when their formats differ; they meet in one encoding. */
+static kt_status resolve_mixed(maker *m, kt_problem_plan *p) {
+    kt_problem halves[2], whole = p->problem;
+    kt_plan_source source;
 
-    p->problem = part_problem(planner, part, config, weights);
-    p->is_used = 1;
-    KT_TRY(check_shape(&p->problem, err));
-    KT_TRY(kt_plan_resolve(planner, &p->problem, plan->threads, plan->max_rows, DECODE_SHARE,
-                           &p->choices, &p->source, err));
+    p->down_choices = kt_arena_alloc(&m->plan->arena, sizeof *p->down_choices, 64);
+    if (!p->down_choices) return kt_fail(m->err, KT_E_NOMEM, "no memory for a plan");
+    kt_moe_halves(&whole, whole.down, &halves[0], &halves[1]);
+    for (int i = 0; i < 2; i++) halves[i].down = KT_W_NONE;
+    halves[0].acts = kt_plan_acts(m->planner, &halves[0]);
+    halves[1].acts = kt_plan_acts(m->planner, &halves[1]);
+    if (halves[0].acts != halves[1].acts) {
+        const int has_bf16 = halves[0].acts == KT_A_BF16 || halves[1].acts == KT_A_BF16;
+        halves[0].acts = halves[1].acts = has_bf16 ? KT_A_BF16 : KT_A_INT8_G32;
+    }
+    p->problem.acts = halves[0].acts;
+    KT_TRY(kt_plan_resolve(m->planner, &halves[0], m->plan->threads, m->plan->max_rows,
+                           DECODE_SHARE, &p->choices, &p->source, m->err));
+    return kt_plan_resolve(m->planner, &halves[1], m->plan->threads, m->plan->max_rows,
+                           DECODE_SHARE, p->down_choices, &source, m->err);
+}
+
+static kt_moe_layer layer_of(const kt_problem_plan *p) {
+    return (kt_moe_layer){.problem = p->problem,
+                          .choices = &p->choices,
+                          .encode = p->encode.variant,
+                          .down_weights = p->problem.down,
+                          .down_choices = p->down_choices};
+}
+
+static kt_status resolve_run(maker *m, const char *role, const kt_problem *problem, int *index) {
+    kt_model_plan *plan = m->plan;
+    kt_problem_plan *p = plan->problems;
+    kt_problem encode = {.op = KT_OP_ENCODE, .n = 1};
+    kt_moe_layer layer;
+
+    for (*index = 0; *index < plan->n_problems; p++, ++*index)
+        if (kt_need_is_same(&p->problem, problem)) return KT_OK;
+    *p = (kt_problem_plan){.role = role, .problem = *problem};
+    KT_TRY(check_shape(&p->problem, m->err));
+    if (problem->down != KT_W_NONE) {
+        KT_TRY(resolve_mixed(m, p));
+    } else {
+        p->problem.acts = kt_plan_acts(m->planner, problem);
+        KT_TRY(kt_plan_resolve(m->planner, &p->problem, plan->threads, plan->max_rows,
+                               DECODE_SHARE, &p->choices, &p->source, m->err));
+    }
     encode.acts = p->problem.acts;
     encode.k = p->problem.k;
-    KT_TRY(kt_plan_resolve_simple(planner, &encode, plan->threads, &p->encode, err));
-    p->bytes = (p->choices.choice[0].variant->packed_bytes(&p->problem) + 63) / 64 * 64;
+    KT_TRY(kt_plan_resolve_simple(m->planner, &encode, plan->threads, &p->encode, m->err));
+    layer = layer_of(p);
+    p->bytes = problem->op == KT_OP_MOE_FFN
+                   ? kt_moe_expert_bytes(&layer)
+                   : p->choices.choice[0].variant->packed_bytes(&p->problem);
+    p->bytes = (p->bytes + 63) / 64 * 64;
+    plan->n_problems++;
     return KT_OK;
 }
 
-static kt_status resolve_ops(kt_planner *planner, kt_model_plan *plan,
-                             const kt_model_config *config, kt_weight_format kv,
-                             int64_t max_context, kt_err *err) {
-    kt_problem norm = {.op = KT_OP_NORM, .n = 1, .k = config->hidden};
-    kt_problem rope = {.op = KT_OP_ROPE, .n = config->heads, .k = config->head_dim};
-    kt_problem router = {.op = KT_OP_ROUTER,
-                         .weights = KT_W_BF16,
-                         .n = config->experts,
-                         .k = config->hidden,
-                         .topk = config->topk};
+static kt_status resolve_weights(maker *m) {
+    const kt_graph *g = m->plan->graph;
 
-    KT_TRY(kt_plan_resolve_simple(planner, &norm, plan->threads, &plan->norm_hidden, err));
-    norm.k = config->head_dim;
-    KT_TRY(kt_plan_resolve_simple(planner, &norm, plan->threads, &plan->norm_head, err));
-    KT_TRY(kt_plan_resolve_simple(planner, &rope, plan->threads, &plan->rope, err));
-    plan->attn_problem = (kt_problem){.op = KT_OP_ATTN,
-                                      .weights = kv,
-                                      .n = config->heads,
-                                      .k = config->head_dim,
-                                      .kv_heads = config->kv_heads,
-                                      .context = max_context};
-    KT_TRY(kt_plan_resolve_simple(planner, &plan->attn_problem, plan->threads, &plan->attn, err));
-    if (config->experts == 0) return KT_OK;
-    plan->router_problem = router;
-    KT_TRY(kt_plan_resolve_simple(planner, &router, plan->threads, &plan->router_bf16, err));
-    router.weights = KT_W_F32;
-    return kt_plan_resolve_simple(planner, &router, plan->threads, &plan->router_f32, err);
+    for (int i = 0; i < g->n_weights; i++) {
+        kt_run runs[KT_WEIGHT_PARTS];
+        int n = kt_weight_runs(&g->weights[i], m->plan->quant, runs);
+        for (int r = 0; r < n; r++)
+            KT_TRY(resolve_run(m, g->weights[i].role, &runs[r].problem, &m->plan->of_run[i][r]));
+    }
+    return KT_OK;
 }
 
-kt_status kt_model_plan_make(kt_planner *planner, const kt_model_config *config, kt_quant weights,
+/* ---- the rest ---- */
+
+kt_problem kt_norm_problem(int64_t width) {
+    return (kt_problem){.op = KT_OP_NORM, .n = 1, .k = width};
+}
+
+kt_problem kt_rope_problem(int64_t heads, int64_t size) {
+    return (kt_problem){.op = KT_OP_ROPE, .n = heads, .k = size};
+}
+
+kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context) {
+    return (kt_problem){.op = KT_OP_ATTN,
+                        .weights = kv,
+                        .n = a->heads,
+                        .k = a->k,
+                        .kv_heads = a->kv_heads,
+                        .v = a->v == a->k ? 0 : a->v,
+                        .window = a->window,
+                        .context = max_context};
+}
+
+kt_problem kt_router_problem(const kt_weight *router, int64_t topk) {
+    return (kt_problem){.op = KT_OP_ROUTER,
+                        .weights = kt_weight_kept_as(router),
+                        .n = router->n,
+                        .k = router->k,
+                        .topk = topk};
+}
+
+static int is_same_simple(const kt_problem *a, const kt_problem *b) {
+    return a->op == b->op && a->weights == b->weights && a->n == b->n && a->k == b->k &&
+           a->kv_heads == b->kv_heads && a->v == b->v && a->window == b->window &&
+           a->topk == b->topk;
+}
+
+const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem) {
+    for (int i = 0; i < plan->n_simple; i++)
+        if (is_same_simple(&plan->simple[i].problem, problem)) return &plan->simple[i].choice;
+    return NULL;
+}
+
+static kt_status resolve_simple(maker *m, kt_problem problem) {
+    kt_simple_plan *s = &m->plan->simple[m->plan->n_simple];
+
+    if (kt_model_plan_simple(m->plan, &problem)) return KT_OK;
+    s->problem = problem;
+    KT_TRY(kt_plan_resolve_simple(m->planner, &problem, m->plan->threads, &s->choice, m->err));
+    m->plan->n_simple++;
+    return KT_OK;
+}
+
+static kt_status resolve_node(maker *m, const kt_node *n) {
+    const kt_model_plan *p = m->plan;
+
+    switch (n->kind) {
+    case KT_NODE_RMS: return resolve_simple(m, kt_norm_problem(n->in.width));
+    case KT_NODE_HEAD: return resolve_simple(m, kt_norm_problem(n->in.width));
+    case KT_NODE_RMS_HEADS: return resolve_simple(m, kt_norm_problem(n->size));
+    case KT_NODE_ROPE:
+        return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
+    case KT_NODE_ATTEND:
+        return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
+    case KT_NODE_ROUTE:
+        return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));
+    default: return KT_OK;
+    }
+}
+
+static const kt_problem *layer_problem(const kt_model_plan *p) {
+    const kt_problem *any = NULL;
+
+    for (int i = 0; i < p->n_problems; i++) {
+        const kt_problem *q = &p->problems[i].problem;
+        if (q->op != KT_OP_MOE_FFN) continue;
+        if (q->experts > 1) return q;
+        if (!any) any = q;
+    }
+    return any;
+}
+
+static kt_status make(maker *m) {
+    kt_model_plan *p = m->plan;
+    const kt_graph *g = p->graph;
+    const size_t runs = (size_t)g->n_weights * KT_WEIGHT_PARTS;
+    kt_need *needs;
+    int n_needs;
+
+    KT_TRY(kt_graph_needs(g, p->quant, &needs, &n_needs, m->err));
+    free(needs);
+    p->problems = kt_arena_alloc(&p->arena, (size_t)(n_needs + 1) * sizeof *p->problems, 64);
+    p->simple = kt_arena_alloc(&p->arena, (size_t)(g->n_nodes + 1) * sizeof *p->simple, 64);
+    p->of_run = kt_arena_alloc(&p->arena, runs * sizeof(int), sizeof(int));
+    if (!p->problems || !p->simple || !p->of_run)
+        return kt_fail(m->err, KT_E_NOMEM, "no memory for a plan");
+    KT_TRY(resolve_weights(m));
+    if (layer_problem(p)) kt_plan_layer(m->planner, layer_problem(p), p->threads, &p->layer);
+    for (int i = 0; i < g->n_nodes; i++) KT_TRY(resolve_node(m, &g->nodes[i]));
+    return KT_OK;
+}
+
+kt_status kt_model_plan_make(kt_planner *planner, const kt_graph *graph, kt_quant quant,
                              kt_weight_format kv, int threads, int64_t max_rows,
                              int64_t max_context, kt_model_plan *out, kt_err *err) {
-    int64_t n_moe = 0;
+    maker m = {planner, out, err};
+    kt_status st;
 
-    memset(out, 0, sizeof *out);
-    out->threads = threads;
-    out->max_rows = max_rows;
-    for (int64_t l = 0; l < config->layers; l++) n_moe += config->is_moe[l];
-    for (int part = 0; part < KT_PART_COUNT; part++) {
-        if (part == KT_PART_EXPERT && n_moe == 0) continue;
-        if (part == KT_PART_DENSE && n_moe == config->layers) continue;
-        KT_TRY(resolve_part(planner, out, (kt_part)part, config, weights, err));
-    }
-    kt_plan_layer(planner, &out->part[n_moe > 0 ? KT_PART_EXPERT : KT_PART_DENSE].problem, threads,
-                  &out->layer);
-    return resolve_ops(planner, out, config, kv, max_context, err);
+    *out = (kt_model_plan){.graph = graph,
+                           .quant = quant,
+                           .kv = kv,
+                           .threads = threads,
+                           .max_rows = max_rows,
+                           .max_context = max_context};
+    st = make(&m);
+    if (st != KT_OK) kt_model_plan_deinit(out);
+    return st;
 }
 
-size_t kt_model_plan_weight_bytes(const kt_model_plan *plan, const kt_model_config *c) {
-    const kt_part_plan *part = plan->part;
-    size_t total = part[KT_PART_HEAD].bytes + 2 * (size_t)(c->vocab * c->hidden);
+void kt_model_plan_deinit(kt_model_plan *plan) {
+    kt_arena_deinit(&plan->arena);
+    memset(plan, 0, sizeof *plan);
+}
 
-    for (int64_t l = 0; l < c->layers; l++) {
-        total += part[KT_PART_QKV].bytes + part[KT_PART_O].bytes;
-        total += 4 * (size_t)(2 * c->hidden + 2 * c->head_dim);
-        total += c->is_moe[l]
-                     ? (size_t)c->experts * (part[KT_PART_EXPERT].bytes + 2 * (size_t)c->hidden)
-                     : part[KT_PART_DENSE].bytes;
+const kt_problem_plan *kt_model_plan_run(const kt_model_plan *plan, int weight, int run) {
+    return &plan->problems[plan->of_run[weight][run]];
+}
+
+const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char *role) {
+    for (int i = 0; i < plan->graph->n_weights; i++)
+        if (strcmp(plan->graph->weights[i].role, role) == 0)
+            return kt_model_plan_run(plan, i, 0);
+    return NULL;
+}
+
+/* ---- bytes ---- */
+
+static size_t add(size_t a, size_t b) {
+    return a > SIZE_MAX - b ? SIZE_MAX : a + b;
+}
+
+static size_t times(size_t a, int64_t b) {
+    uint64_t product;
+    return kt_mul_overflow(a, (uint64_t)b, &product) ? SIZE_MAX : (size_t)product;
+}
+
+static size_t kept_bytes(const kt_weight *w) {
+    size_t data = 0, scales = 0;
+
+    if (kt_format_sizes(kt_format_find(kt_weight_kept_as(w)), w->n, w->kind == KT_WEIGHT_VECTOR ? 1 : w->k,
+                        &data, &scales, NULL) != KT_OK)
+        return SIZE_MAX;
+    return (data + 63) / 64 * 64;
+}
+
+size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight) {
+    const kt_weight *w = &plan->graph->weights[weight];
+    kt_run runs[KT_WEIGHT_PARTS];
+    int n = kt_weight_runs(w, plan->quant, runs);
+    size_t total = 0;
+
+    if (n == 0) return kept_bytes(w);
+    for (int r = 0; r < n; r++) {
+        const kt_problem_plan *p = kt_model_plan_run(plan, weight, r);
+        total = add(total, times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : w->count));
     }
+    return total;
+}
+
+size_t kt_model_plan_weight_bytes(const kt_model_plan *plan) {
+    size_t total = 0;
+
+    for (int i = 0; i < plan->graph->n_weights; i++)
+        total = add(total, kt_model_plan_bytes(plan, i));
     return total;
 }

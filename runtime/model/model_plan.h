@@ -1,51 +1,65 @@
-/* Which kernels run a model: one answer of the planner per kind of matrix and per simple op.
+/* Which kernel runs every operation of a model: one answer for each distinct problem.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_MODEL_PLAN_H
 #define KT_RUNTIME_MODEL_PLAN_H
 
+#include "dispatch/model/needs.h"
 #include "dispatch/plan/plan.h"
-#include "runtime/model/quant.h"
-#include "runtime/model/family.h"
 
-/* Kinds of weight matrices; all layers share the answer. */
-typedef enum kt_part {
-    KT_PART_QKV = 0,
-    KT_PART_O,
-    KT_PART_EXPERT, /* one routed expert */
-    KT_PART_DENSE,  /* the feed-forward of a dense layer, run as a layer of one expert */
-    KT_PART_HEAD,
-    KT_PART_COUNT
-} kt_part;
-
-typedef struct kt_part_plan {
+/* What multiplies with one packed form of weights. */
+typedef struct kt_problem_plan {
+    const char *role;   /* of the first weight that asked */
     kt_problem problem; /* m = 0 */
     kt_choice_map choices;
-    kt_choice encode; /* of the part's input rows */
+    kt_choice_map *down_choices; /* of experts whose down has another format, or NULL */
+    kt_choice encode;            /* of the input rows */
     kt_plan_source source;
     size_t bytes; /* packed, one matrix or one expert, rounded up to 64 */
-    int is_used;
-} kt_part_plan;
+} kt_problem_plan;
+
+/* An operation without packed weights: norm, rotation, attention, router. */
+typedef struct kt_simple_plan {
+    kt_problem problem;
+    kt_choice choice;
+} kt_simple_plan;
 
 typedef struct kt_model_plan {
-    kt_part_plan part[KT_PART_COUNT];
-    kt_choice norm_hidden, norm_head, rope, attn;
-    kt_choice router_bf16, router_f32;
-    kt_problem attn_problem, router_problem; /* m = 0 */
-    kt_layer_plan layer; /* how expert layers are cut, threads of a step, spin */
-    int64_t max_rows;
+    const kt_graph *graph; /* borrowed */
+    kt_quant quant;
+    kt_weight_format kv;
+    kt_problem_plan *problems;
+    int n_problems;
+    kt_simple_plan *simple;
+    int n_simple;
+    int (*of_run)[KT_WEIGHT_PARTS]; /* [weights]: problems of the runs */
+    kt_layer_plan layer;            /* how expert layers are cut, threads of a step, spin */
+    int64_t max_rows, max_context;
     int threads;
+    kt_arena arena;
 } kt_model_plan;
 
-/* Weight format of a part under --weights. */
-kt_weight_format kt_part_format(kt_part part, const kt_model_config *config, kt_quant weights);
-
-/* Resolve everything for steps of at most max_rows rows and sequences of at most max_context, whose caches
- * are in format kv. */
-kt_status kt_model_plan_make(kt_planner *planner, const kt_model_config *config, kt_quant weights,
+/* Resolve everything for steps of at most max_rows rows and sequences of at most max_context, whose caches are
+ * in format kv. *out is ended with kt_model_plan_deinit, also after an error. */
+kt_status kt_model_plan_make(kt_planner *planner, const kt_graph *graph, kt_quant quant,
                              kt_weight_format kv, int threads, int64_t max_rows,
                              int64_t max_context, kt_model_plan *out, kt_err *err);
+void kt_model_plan_deinit(kt_model_plan *plan); /* accepts a zeroed one */
 
-/* Packed bytes of the whole model (embedding, norms and routers included, as stored types). */
-size_t kt_model_plan_weight_bytes(const kt_model_plan *plan, const kt_model_config *config);
+/* The plan of a run of a weight (kt_weight_runs). */
+const kt_problem_plan *kt_model_plan_run(const kt_model_plan *plan, int weight, int run);
+/* The plan of the first weight with this role, its first run; NULL = there is none. */
+const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char *role);
+/* The choice for an operation that the graph has; problem as the plan asked (kt_simple_problem). */
+const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem);
+
+/* Problems of nodes without packed weights. */
+kt_problem kt_norm_problem(int64_t width);
+kt_problem kt_rope_problem(int64_t heads, int64_t size);
+kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
+kt_problem kt_router_problem(const kt_weight *router, int64_t topk);
+
+/* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it overflows. */
+size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight);
+size_t kt_model_plan_weight_bytes(const kt_model_plan *plan);
 
 #endif

@@ -54,8 +54,17 @@ static void rewrite(const kt_json *config, int64_t layers, int64_t all, kt_json_
 
 static kt_status configure(const kt_json *config, const char *where, kt_model_dir *out,
                            kt_err *err) {
-    KT_TRY(kt_family_find(config, where, &out->family, err));
-    return out->family->configure(config, where, &out->config, err);
+    const kt_graph_request request = {.source = {.json = config, .arch = "", .where = where}};
+    return kt_graph_build(&request, &out->graph, err);
+}
+
+/* Store the feed-forward matrices of all layers in blocks. */
+static void store_blocks(kt_graph *g, kt_weight_format format) {
+    for (int i = 0; i < g->n_weights; i++)
+        for (int p = 0; g->weights[i].kind == KT_WEIGHT_EXPERTS && p < g->weights[i].n_parts; p++) {
+            g->weights[i].part[p].stored = format;
+            g->weights[i].part[p].encoding = KT_STORED_BLOCKS;
+        }
 }
 
 static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_model_dir *out,
@@ -100,7 +109,7 @@ static kt_status read_shape(const char *name, int64_t layers, kt_weight_format e
     out->shape_id = kt_model_shape_id(kt_json_get(kt_json_root(doc), "config"));
     st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
     kt_json_destroy(doc);
-    if (st == KT_OK && format && format->block_bytes) out->config.stored.experts = experts;
+    if (st == KT_OK && format && format->block_bytes) store_blocks(&out->graph, experts);
     return st;
 }
 
@@ -114,7 +123,7 @@ kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format ex
     if (st == KT_OK)
         *layers_of_all = all;
     else
-        memset(out, 0, sizeof *out);
+        kt_model_dir_deinit(out);
     return st;
 }
 
@@ -127,20 +136,21 @@ static const double deviation[N_POOLS] = {KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTE
 
 typedef struct builder {
     const kt_model_dir *dir;
-    const kt_format *blocks; /* of the feed-forward matrices, or NULL */
     kt_arena arena;          /* names */
     kt_tensor *tensors;
     size_t *first; /* byte of its pool that a tensor begins with */
     size_t count, capacity;
-    int is_short; /* of memory */
+    const kt_format *blocks; /* of the feed-forward matrices, or NULL */
+    int is_short;            /* of memory */
     size_t pool_bytes[N_POOLS];
 } builder;
 
-/* Norms are told by their names: every family calls them so. */
-static int pool_of(const kt_family *family, kt_role role) {
-    if (role == KT_ROLE_EMBED) return POOL_EMBEDDING;
-    if (role == KT_ROLE_ROUTER) return POOL_ROUTER;
-    return strstr(family->tensor[role], "norm") ? POOL_ONES : POOL_OTHER;
+static int pool_of(const kt_weight *w, int part) {
+    if (w->kind == KT_WEIGHT_TABLE) return POOL_EMBEDDING;
+    if (w->kind == KT_WEIGHT_ROUTER) return POOL_ROUTER;
+    if (w->part[part].encoding == KT_STORED_BLOCKS) return POOL_BLOCKS;
+    return w->kind == KT_WEIGHT_VECTOR && strstr(w->part[0].name.json, "norm") ? POOL_ONES
+                                                                                : POOL_OTHER;
 }
 
 static int has_room(builder *b) {
@@ -158,76 +168,54 @@ static int has_room(builder *b) {
     return !b->is_short;
 }
 
-/* Bytes of a tensor and where it begins: two for an element, and rows of whole blocks. */
-static void size_floats(kt_tensor *t, kt_role role, int64_t layer, int64_t expert, size_t *first) {
-    size_t elements = 1;
-
-    for (int i = 0; i < t->rank; i++) elements *= (size_t)t->shape[i];
-    *first = STRIDE * (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
-    if (t->file == POOL_ROUTER) *first = STRIDE * (size_t)layer;
-    *first *= sizeof(uint16_t);
-    t->bytes = sizeof(uint16_t) * elements;
-}
-
-static void size_blocks(kt_tensor *t, const kt_format *f, kt_role role, int64_t expert,
-                        size_t *first) {
-    t->dtype = KT_DTYPE_U8;
-    t->file = POOL_BLOCKS;
-    t->shape[1] = t->shape[1] / f->block * f->block_bytes;
-    t->bytes = (size_t)(t->shape[0] * t->shape[1]);
-    *first = (size_t)f->block_bytes * BLOCK_STRIDE *
-             (size_t)(role * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
+/* Where a tensor begins in its pool: kinds of tensors, and a few experts, apart from each other. */
+static size_t first_of(const kt_weight *w, int kind, int64_t expert) {
+    if (w->kind == KT_WEIGHT_ROUTER) return STRIDE * (size_t)w->layer;
+    return STRIDE * (size_t)(kind * DISTINCT_EXPERTS + expert % DISTINCT_EXPERTS);
 }
 
 /* Until the pools exist a tensor's `file` holds its pool. */
-static void add(builder *b, kt_role role, int64_t layer, int64_t expert) {
-    const kt_model_dir *dir = b->dir;
+static void add(builder *b, const kt_weight *w, int part, int64_t expert, int kind) {
+    const kt_weight_part *p = &w->part[part];
+    const kt_format *f = kt_format_find(p->stored);
+    kt_tensor t = {.dtype = KT_DTYPE_BF16, .file = pool_of(w, part), .rank = 2};
     size_t first;
     char name[256];
-    kt_tensor t = {.dtype = KT_DTYPE_BF16, .file = pool_of(dir->family, role)};
 
-    t.rank = kt_role_shape(role, &dir->config, t.shape);
-    kt_family_tensor_name(dir->family, role, layer, expert, name, sizeof name);
+    kt_weight_name(&b->dir->graph, w, part, expert, true, name, sizeof name - 8);
+    if (w->kind != KT_WEIGHT_VECTOR) strcat(name, ".weight");
     t.name = kt_arena_strndup(&b->arena, name, strlen(name));
     b->is_short |= !t.name;
     if (!has_room(b)) return;
-    if (b->blocks && role >= KT_ROLE_GATE && role <= KT_ROLE_EXPERT_DOWN)
-        size_blocks(&t, b->blocks, role, expert, &first);
-    else
-        size_floats(&t, role, layer, expert, &first);
+    t.shape[0] = p->n;
+    t.shape[1] = p->k;
+    if (w->kind == KT_WEIGHT_VECTOR) t.rank = 1;
+    if (t.file == POOL_BLOCKS) {
+        t.dtype = KT_DTYPE_U8;
+        t.blocks = p->stored;
+        t.bytes = (size_t)(p->n * (p->k / f->block) * f->block_bytes);
+        first = first_of(w, kind, expert) / STRIDE * BLOCK_STRIDE * (size_t)f->block_bytes;
+        b->blocks = f;
+    } else {
+        t.bytes = sizeof(uint16_t) * (size_t)(p->n * p->k);
+        first = first_of(w, kind, expert) * sizeof(uint16_t);
+    }
     if (first + t.bytes > b->pool_bytes[t.file]) b->pool_bytes[t.file] = first + t.bytes;
     b->first[b->count] = first;
     b->tensors[b->count++] = t;
 }
 
-/* Does a layer of this kind have the role's tensor? */
-static int has_role(const kt_model_config *c, kt_role role, int is_moe) {
-    switch (role) {
-    case KT_ROLE_EXPERTS_GATE_UP:
-    case KT_ROLE_EXPERTS_DOWN: return 0; /* experts are stored one by one */
-    case KT_ROLE_LM_HEAD: return !c->tied;
-    case KT_ROLE_Q_BIAS:
-    case KT_ROLE_K_BIAS:
-    case KT_ROLE_V_BIAS:
-    case KT_ROLE_O_BIAS: return c->attention_bias;
-    case KT_ROLE_ROUTER: return is_moe;
-    case KT_ROLE_GATE:
-    case KT_ROLE_UP:
-    case KT_ROLE_DOWN: return !is_moe;
-    default: return 1;
-    }
-}
+/* A number for each kind of tensor, the same in all layers: its place among the layer's weights. */
+static void add_all(builder *b) {
+    const kt_graph *g = &b->dir->graph;
+    int kind = 0, layer = -1;
 
-static void add_role(builder *b, kt_role role) {
-    const kt_model_config *c = &b->dir->config;
-    const char *pattern = b->dir->family->tensor[role];
-    int64_t layers = pattern && strstr(pattern, "{l}") ? c->layers : 1;
-
-    for (int64_t l = 0; pattern && l < layers; l++) {
-        int is_of_experts = strstr(pattern, "{e}") != NULL;
-        int64_t experts = !is_of_experts ? 1 : c->is_moe[l] ? c->experts : 0;
-        if (!has_role(c, role, c->is_moe[l])) continue;
-        for (int64_t e = 0; e < experts; e++) add(b, role, l, e);
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        if (w->layer != layer) kind = w->layer < 0 ? 0 : 2;
+        layer = w->layer;
+        for (int part = 0; !w->is_tied && part < w->n_parts; part++, kind++)
+            for (int64_t e = 0; e < w->count; e++) add(b, w, part, e, kind);
     }
 }
 
@@ -273,12 +261,12 @@ static kt_status make_pools(builder *b, uint64_t seed, kt_buffer *memory, kt_err
 
 kt_status kt_synthetic_checkpoint(const kt_model_dir *dir, uint64_t seed, kt_checkpoint **out,
                                   kt_err *err) {
-    builder b = {.dir = dir, .blocks = kt_format_find(dir->config.stored.experts)};
+    builder b = {.dir = dir};
     kt_buffer memory = {0};
     kt_status st;
 
     *out = NULL;
-    for (int role = 0; role < KT_ROLE_COUNT; role++) add_role(&b, (kt_role)role);
+    add_all(&b);
     st = b.is_short ? kt_fail(err, KT_E_NOMEM, "no memory for the tensors of %s", dir->name)
                     : make_pools(&b, seed, &memory, err);
     if (st == KT_OK) st = kt_checkpoint_of_memory(dir->name, b.tensors, b.count, &memory, out, err);

@@ -3,7 +3,7 @@
 #ifndef KT_RUNTIME_SYNTHETIC_MODEL_H
 #define KT_RUNTIME_SYNTHETIC_MODEL_H
 
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "runtime/model/model_dir.h"
 
 /* Standard deviations of the weights. With all of them equal the tokens of a prompt would pick nearly

@@ -7,8 +7,8 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "runtime/model/model_plan.h"
-#include "runtime/model/tensor_map.h"
+#include "dispatch/model/needs.h"
+#include "runtime/model/weight_source.h"
 
 typedef struct matrix {
     kt_weight_loss result;
@@ -25,16 +25,16 @@ struct kt_weight_losses {
 
 typedef struct lister {
     kt_weight_losses *list;
-    kt_tensor_map map;
-    const kt_model_dir *dir;
+    kt_weight_finder finder;
+    const kt_graph *graph;
     kt_quant weights;
 } lister;
 
-static kt_status push(lister *l, kt_part part, kt_role role, int64_t layer, int64_t expert,
+static kt_status push(lister *l, const kt_weight *w, int part, int64_t expert,
                       const kt_matrix_source *source, kt_err *err) {
     kt_weight_losses *list = l->list;
     matrix m = {.source = *source};
-    char name[160];
+    char name[240];
     size_t data, scales;
 
     if (list->count == list->room) {
@@ -44,54 +44,33 @@ static kt_status push(lister *l, kt_part part, kt_role role, int64_t layer, int6
         list->matrices = more;
         list->room = room;
     }
-    kt_family_tensor_name(l->dir->family, role, layer, expert, name, sizeof name);
-    m.result = (kt_weight_loss){
-        .name = kt_arena_strndup(&list->arena, name, strlen(name)),
-        .role = role,
-        .layer = layer,
-        .expert = expert,
-        .format = kt_format_find(kt_part_format(part, &l->dir->config, l->weights)),
-        .rows = source->rows,
-        .k = source->k};
+    kt_weight_name(l->graph, w, part, expert, true, name, sizeof name - 8);
+    strcat(name, ".weight");
+    m.result = (kt_weight_loss){.name = kt_arena_strndup(&list->arena, name, strlen(name)),
+                                .role = w->role,
+                                .part = part,
+                                .layer = w->layer,
+                                .expert = w->use == KT_USE_EXPERTS ? expert : -1,
+                                .format = kt_format_find(kt_weight_becomes(w, part, l->weights)),
+                                .rows = source->rows,
+                                .k = source->k};
     if (!m.result.name) return kt_fail(err, KT_E_NOMEM, "no memory for the names of matrices");
     KT_TRY(kt_format_sizes(m.result.format, source->rows, source->k, &data, &scales, err));
     list->matrices[list->count++] = m;
     return KT_OK;
 }
 
-static kt_status push_linear(lister *l, kt_part part, kt_role role, int64_t layer, kt_err *err) {
+static kt_status list_weight(lister *l, const kt_weight *w, kt_err *err) {
     kt_matrix_source source;
+    kt_run runs[KT_WEIGHT_PARTS];
 
-    KT_TRY(kt_tensor_map_linear(&l->map, role, layer, &source, err));
-    return push(l, part, role, layer, -1, &source, err);
-}
-
-static kt_status list_layer(lister *l, int64_t layer, kt_err *err) {
-    static const kt_role roles[2][3] = {
-        {KT_ROLE_GATE, KT_ROLE_UP, KT_ROLE_DOWN},
-        {KT_ROLE_EXPERT_GATE, KT_ROLE_EXPERT_UP, KT_ROLE_EXPERT_DOWN}};
-    const int is_moe = l->dir->config.is_moe[layer];
-    const kt_part part = is_moe ? KT_PART_EXPERT : KT_PART_DENSE;
-    kt_matrix_source source[3];
-
-    for (int role = KT_ROLE_Q; role <= KT_ROLE_V; role++)
-        KT_TRY(push_linear(l, KT_PART_QKV, (kt_role)role, layer, err));
-    KT_TRY(push_linear(l, KT_PART_O, KT_ROLE_O, layer, err));
-    for (int64_t e = 0; e < (is_moe ? l->dir->config.experts : 1); e++) {
-        KT_TRY(kt_tensor_map_expert(&l->map, layer, e, source, err));
-        for (int i = 0; i < 3; i++)
-            KT_TRY(push(l, part, roles[is_moe][i], layer, is_moe ? e : -1, &source[i], err));
-    }
+    if (kt_weight_runs(w, l->weights, runs) == 0) return KT_OK;
+    for (int64_t e = 0; e < w->count; e++)
+        for (int part = 0; part < w->n_parts; part++) {
+            KT_TRY(kt_weight_source(&l->finder, w, part, 1, e, &source, err));
+            KT_TRY(push(l, w, part, e, &source, err));
+        }
     return KT_OK;
-}
-
-static kt_status list_head(lister *l, kt_err *err) {
-    char name[160];
-    int tied;
-
-    kt_family_tensor_name(l->dir->family, KT_ROLE_LM_HEAD, 0, 0, name, sizeof name);
-    tied = l->dir->config.tied || !kt_checkpoint_find(l->map.checkpoint, name);
-    return push_linear(l, KT_PART_HEAD, tied ? KT_ROLE_EMBED : KT_ROLE_LM_HEAD, -1, err);
 }
 
 /* ---- measuring ---- */
@@ -170,7 +149,8 @@ static kt_status measure_all(kt_weight_losses *list, const kt_checkpoint *checkp
     return st;
 }
 
-static kt_status check(const kt_model_dir *dir, kt_quant weights, kt_err *err) {
+static kt_status check(const kt_model_dir *dir, const kt_graph *graph, kt_quant weights,
+                       kt_err *err) {
     const kt_format *format = kt_format_find(kt_quant_format(weights));
 
     if (weights == KT_QUANT_NATIVE)
@@ -178,34 +158,35 @@ static kt_status check(const kt_model_dir *dir, kt_quant weights, kt_err *err) {
     if (format && !format->encode_rows)
         return kt_fail(err, KT_E_UNSUPPORTED, "%s: GGUF blocks are never made from other weights",
                        format->name);
-    if (dir->config.stored.experts == KT_W_NONE) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s is stored as %s already, expected floats",
-                   dir->name, kt_weight_format_name(dir->config.stored.experts));
+    for (int i = 0; i < graph->n_weights; i++)
+        if (kt_weight_is_quantised(&graph->weights[i]))
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%.200s is stored as %s already, expected floats", dir->name,
+                           kt_weight_format_name(graph->weights[i].part[0].stored));
+    return KT_OK;
 }
 
 static kt_status list_all(lister *l, const kt_checkpoint *checkpoint,
                           const kt_checkpoint *importance, kt_err *err) {
-    KT_TRY(kt_tensor_map_init(&l->map, checkpoint, l->dir->family, &l->dir->config, false, err));
-    l->map.importance = importance;
-    for (int64_t i = 0; i < l->dir->config.layers; i++) KT_TRY(list_layer(l, i, err));
-    return list_head(l, err);
+    KT_TRY(kt_weight_finder_init(&l->finder, checkpoint, l->graph, err));
+    l->finder.importance = importance;
+    for (int i = 0; i < l->graph->n_weights; i++)
+        KT_TRY(list_weight(l, &l->graph->weights[i], err));
+    return KT_OK;
 }
 
 kt_status kt_weight_losses_measure(const kt_model_dir *dir, kt_quant weights,
                                    const kt_checkpoint *importance, kt_pool *pool,
                                    int (*stop)(void *), kt_weight_losses **out, kt_err *err) {
     kt_weight_losses *list = calloc(1, sizeof *list);
-    lister l = {.list = list, .dir = dir, .weights = weights};
-    kt_checkpoint *checkpoint = NULL;
-    kt_status st = list ? check(dir, weights, err)
+    lister l = {.list = list, .graph = &dir->graph, .weights = weights};
+    kt_status st = list ? check(dir, &dir->graph, weights, err)
                         : kt_fail(err, KT_E_NOMEM, "no memory for a list of matrices");
 
     *out = NULL;
-    if (st == KT_OK) st = kt_checkpoint_open(dir->folder, &checkpoint, err);
-    if (st == KT_OK) st = list_all(&l, checkpoint, importance, err);
-    if (st == KT_OK) st = measure_all(list, checkpoint, pool, stop, err);
-    kt_tensor_map_deinit(&l.map);
-    kt_checkpoint_close(checkpoint);
+    if (st == KT_OK) st = list_all(&l, dir->checkpoint, importance, err);
+    if (st == KT_OK) st = measure_all(list, dir->checkpoint, pool, stop, err);
+    kt_weight_finder_deinit(&l.finder);
     if (st != KT_OK) {
         kt_weight_losses_destroy(list);
         return st;

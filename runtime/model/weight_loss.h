@@ -4,15 +4,16 @@
 
 #include "base/pool.h"
 #include "kernels/formats/format.h"
-#include "runtime/model/quant.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
+#include "dispatch/model/quant.h"
 #include "runtime/model/model_dir.h"
 
 /* One matrix; name is in the list's memory. */
 typedef struct kt_weight_loss {
     const char
         *name; /* the tensor's; of an expert in a fused tensor that which it would have alone */
-    kt_role role;
+    const char *role; /* of its weight, in the graph's memory */
+    int part;         /* gate, up or down of experts; q, k or v */
     int64_t layer, expert; /* -1 = outside layers; not an expert's */
     const kt_format *format;
     int64_t rows, k;

@@ -1,5 +1,5 @@
 /* Loading weights: everything that can be wrong with a checkpoint is found before the first byte is
- * packed, so that the packing tasks cannot fail.
+ * packed, so that the packing tasks can fail by single numbers only.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/weights.h"
 
@@ -11,31 +11,25 @@
 #include "base/buffer.h"
 #include "base/err.h"
 #include "runtime/loader/finite.h"
-#include "runtime/model/tensor_map.h"
+#include "runtime/model/weight_source.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
 #define VALUES_PER_TASK (1 << 20)
 
-static const kt_role biases[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS, KT_ROLE_O_BIAS};
-enum { N_BIASES = sizeof biases / sizeof *biases };
-
 struct kt_weights {
-    const kt_model_config *config;
+    const kt_graph *graph;
     kt_arena arena;
-    kt_layer_weights *layers;
-    const float *final_norm;
-    const void *head, *embedding;
-    kt_weight_format embedding_format;
-    kt_buffer *buffers; /* one per layer, the last for embedding and head */
-    kt_buffer *slices;  /* [layers][nodes] of the experts, when they are split */
+    kt_loaded *loaded;
+    kt_buffer *buffers; /* [layers + 1]: one per layer, the last for what is outside */
+    kt_buffer *slices;  /* [weights][nodes] of the experts, when they are split */
     int n_nodes;
     size_t bytes;
 };
 
 /* An expert that is packed, and the stored bytes it was made of. */
 typedef struct twin {
-    const kt_part_plan *part;
+    const kt_problem_plan *part;
     const uint8_t *stored[3];
     uint8_t *const *placed;
 } twin;
@@ -47,7 +41,7 @@ typedef struct twin {
 typedef struct loader {
     const kt_weights_request *request;
     kt_weights *weights;
-    kt_tensor_map map;
+    kt_weight_finder finder;
     kt_buffer staging;
     size_t staging_slice, staging_expert; /* of a thread; of them for an expert before it is cut */
     float *scratch;                       /* [threads][KT_SOURCE_BLOCK * widest k] */
@@ -74,94 +68,51 @@ static void *take(loader *l, size_t bytes) {
 
 /* ---- sizes ---- */
 
-/* Routers and the embedding keep BF16; other float types are widened. */
-static size_t stored_bytes(const kt_tensor *t) {
-    size_t bytes = t->dtype == KT_DTYPE_F16 ? 2 * t->bytes : t->bytes;
-    return round64(bytes);
-}
-
-/* Find and check all tensors of a layer; adds what its buffer must hold. */
-static kt_status measure_layer(loader *l, int64_t layer, size_t *bytes, kt_err *err) {
-    const kt_model_config *c = l->request->config;
-    const kt_model_plan *plan = l->request->plan;
-    static const kt_role norms[] = {KT_ROLE_ATTN_NORM, KT_ROLE_FFN_NORM, KT_ROLE_Q_NORM,
-                                    KT_ROLE_K_NORM};
-    const kt_part_plan *ffn = &plan->part[c->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE];
-    int n_biases = c->attention_bias ? N_BIASES : 0;
-    kt_matrix_source source[3];
+/* Find and check all tensors of a weight. */
+static kt_status check_weight(loader *l, const kt_weight *w, kt_err *err) {
     const kt_tensor *t;
+    kt_matrix_source source;
+    kt_run runs[KT_WEIGHT_PARTS];
+    int n = kt_weight_runs(w, l->request->plan->quant, runs);
 
-    *bytes = plan->part[KT_PART_QKV].bytes + plan->part[KT_PART_O].bytes;
-    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
-        KT_TRY(kt_tensor_map_need(&l->map, norms[i], layer, 0, &t, err));
-        *bytes += round64(sizeof(float) * (size_t)t->shape[0]);
+    if (n == 0) return kt_weight_tensor(&l->finder, w, &t, err);
+    for (int64_t e = 0; e < w->count; e++) {
+        for (int i = 0; w->kind == KT_WEIGHT_EXPERTS && i < w->n_parts; i++)
+            KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &source, err));
+        for (int r = 0; w->kind != KT_WEIGHT_EXPERTS && r < n; r++)
+            KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, e, &source, err));
     }
-    for (int i = 0; i < n_biases; i++) {
-        KT_TRY(kt_tensor_map_need(&l->map, biases[i], layer, 0, &t, err));
-        *bytes += round64(sizeof(float) * (size_t)t->shape[0]);
-    }
-    KT_TRY(kt_tensor_map_qkv(&l->map, layer, source, err));
-    KT_TRY(kt_tensor_map_linear(&l->map, KT_ROLE_O, layer, source, err));
-    for (int64_t e = 0; e < ffn->problem.experts; e++)
-        KT_TRY(kt_tensor_map_expert(&l->map, layer, e, source, err));
-    if (l->request->nodes->n == 1) *bytes += (size_t)ffn->problem.experts * ffn->bytes;
-    if (!c->is_moe[layer]) return KT_OK;
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_ROUTER, layer, 0, &t, err));
-    *bytes += stored_bytes(t);
     return KT_OK;
 }
 
-/* lm_head of its own, or the embedding when tied or absent. */
-static kt_status head_source(loader *l, kt_matrix_source *out, kt_err *err) {
-    char name[160];
-    int tied;
-
-    kt_family_tensor_name(l->request->family, KT_ROLE_LM_HEAD, 0, 0, name, sizeof name);
-    tied = l->request->config->tied || !kt_checkpoint_find(l->request->checkpoint, name);
-    return kt_tensor_map_linear(&l->map, tied ? KT_ROLE_EMBED : KT_ROLE_LM_HEAD, 0, out, err);
-}
-
-static kt_status measure_ends(loader *l, size_t *bytes, kt_err *err) {
-    kt_matrix_source head;
-    const kt_tensor *t;
-
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_FINAL_NORM, 0, 0, &t, err));
-    *bytes = round64(sizeof(float) * (size_t)t->shape[0]);
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_EMBED, 0, 0, &t, err));
-    *bytes += stored_bytes(t);
-    KT_TRY(head_source(l, &head, err));
-    *bytes += l->request->plan->part[KT_PART_HEAD].bytes;
-    return KT_OK;
-}
-
-static size_t plain_size(const kt_problem *p, int64_t n, int64_t k) {
+static size_t plain_size(kt_weight_format format, int64_t n, int64_t k) {
     size_t data, scales;
 
-    kt_format_find(p->weights)->plain_bytes(n, k, &data, &scales);
+    kt_format_find(format)->plain_bytes(n, k, &data, &scales);
     return round64(data) + round64(scales);
 }
 
 /* Staging for the largest dense matrix and for one expert per thread, and conversion scratch. */
 static kt_status make_staging(loader *l, kt_err *err) {
-    const kt_part_plan *part = l->request->plan->part;
+    const kt_model_plan *plan = l->request->plan;
     int threads = kt_pool_threads(l->request->pool);
     size_t whole = 0, slice = 0;
     int64_t widest = 0;
 
-    for (int i = 0; i < KT_PART_COUNT; i++) {
-        const kt_problem *p = &part[i].problem;
+    for (int i = 0; i < plan->n_problems; i++) {
+        const kt_problem *p = &plan->problems[i].problem;
         size_t size;
-        if (!part[i].is_used) continue;
         widest = p->k > widest ? p->k : widest;
         if (p->op == KT_OP_GEMM) {
-            size = plain_size(p, p->n, p->k);
+            size = plain_size(p->weights, p->n, p->k);
             whole = size > whole ? size : whole;
             continue;
         }
         widest = p->n > widest ? p->n : widest;
-        size = 2 * plain_size(p, p->n, p->k) + plain_size(p, p->k, p->n);
-        if (l->request->nodes->n > 1 && part[i].bytes > l->staging_expert)
-            l->staging_expert = part[i].bytes;
+        size = 2 * plain_size(p->weights, p->n, p->k) +
+               plain_size(p->down != KT_W_NONE ? p->down : p->weights, p->k, p->n);
+        if (l->request->nodes->n > 1 && plan->problems[i].bytes > l->staging_expert)
+            l->staging_expert = plan->problems[i].bytes;
         slice = size > slice ? size : slice;
     }
     slice += l->staging_expert;
@@ -245,8 +196,7 @@ static void encode_rows(void *arg, int64_t begin, int64_t end, int tid) {
         note_failure(t->loader, &why);
 }
 
-static const void *load_dense(loader *l, kt_part part, const kt_matrix_source *source) {
-    const kt_part_plan *p = &l->request->plan->part[part];
+static const void *load_dense(loader *l, const kt_problem_plan *p, const kt_matrix_source *source) {
     const kt_format *format = kt_format_find(p->problem.weights);
     void *packed = take(l, p->bytes);
     dense_task task = {.loader = l, .source = source};
@@ -274,6 +224,25 @@ static const void *load_dense(loader *l, kt_part part, const kt_matrix_source *s
     return packed;
 }
 
+static kt_status load_matrix(loader *l, int weight, kt_err *err) {
+    const kt_weight *w = &l->request->graph->weights[weight];
+    kt_loaded *to = &l->weights->loaded[weight];
+    kt_run runs[KT_WEIGHT_PARTS];
+    int n = kt_weight_runs(w, l->request->plan->quant, runs);
+    kt_matrix_source source;
+
+    for (int64_t e = 0; e < w->count; e++)
+        for (int r = 0; r < n; r++) {
+            const kt_problem_plan *p = kt_model_plan_run(l->request->plan, weight, r);
+            const void *packed;
+            KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, e, &source, err));
+            packed = load_dense(l, p, &source);
+            if (e == 0) to->data[r] = packed;
+            to->head_bytes = p->bytes;
+        }
+    return KT_OK;
+}
+
 /* ---- experts: one task each ---- */
 
 /* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every node's memory. */
@@ -287,7 +256,7 @@ typedef struct placing {
 
 typedef struct expert_task {
     loader *loader;
-    const kt_part_plan *part;
+    const kt_problem_plan *part;
     const placing *place;
     kt_matrix_source (*source)[3];
     uint8_t *const *
@@ -295,11 +264,13 @@ typedef struct expert_task {
     int is_copying; /* the second pass */
 } expert_task;
 
-static kt_moe_layer layer_of(const kt_part_plan *part, const kt_moe_cuts *cuts) {
+static kt_moe_layer layer_of(const kt_problem_plan *part, const kt_moe_cuts *cuts) {
     return (kt_moe_layer){.problem = part->problem,
                           .choices = &part->choices,
                           .encode = part->encode.variant,
-                          .cuts = cuts};
+                          .cuts = cuts,
+                          .down_weights = part->problem.down,
+                          .down_choices = part->down_choices};
 }
 
 static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64_t *begin,
@@ -312,36 +283,34 @@ static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64
 
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes,
                                  kt_err *err) {
-    static const kt_part parts[] = {KT_PART_EXPERT, KT_PART_DENSE};
     int64_t begin[KT_MOE_MAX_NODES + 1];
 
-    for (size_t i = 0; nodes->n > 1 && i < sizeof parts / sizeof *parts; i++) {
-        const kt_part_plan *part = &plan->part[parts[i]];
-        kt_moe_layer layer = layer_of(part, NULL);
-        if (part->is_used) KT_TRY(cut(&layer, nodes, begin, err));
+    for (int i = 0; nodes->n > 1 && i < plan->n_problems; i++) {
+        kt_moe_layer layer = layer_of(&plan->problems[i], NULL);
+        if (layer.problem.op == KT_OP_MOE_FFN) KT_TRY(cut(&layer, nodes, begin, err));
     }
     return KT_OK;
 }
 
 /* Memory of a layer's experts, on the nodes that will read it. */
-static kt_status place_experts(loader *l, int64_t layer, const kt_part_plan *part, placing *p,
+static kt_status place_experts(loader *l, int weight, const kt_problem_plan *part, placing *p,
                                kt_err *err) {
+    const kt_weight *of = &l->request->graph->weights[weight];
     const kt_node_plan *nodes = l->request->nodes;
     const size_t n = (size_t)part->problem.experts;
 
     *p = (placing){.n = nodes->n, .bytes = {part->bytes}};
     p->whole =
-        layer_of(part, l->request->config->is_moe[layer] ? &l->request->plan->layer.cuts : NULL);
+        layer_of(part, of->use == KT_USE_EXPERTS ? &l->request->plan->layer.cuts : NULL);
     p->at = kt_arena_alloc(&l->weights->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
     if (!p->at)
-        return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld",
-                       (long long)layer);
+        return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
     if (p->n > 1) KT_TRY(cut(&p->whole, nodes, p->begin, err));
     for (int i = 0; i < p->n; i++) {
         uint8_t *base;
         if (p->n > 1) {
             kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
-            kt_buffer *b = &l->weights->slices[layer * p->n + i];
+            kt_buffer *b = &l->weights->slices[weight * p->n + i];
             p->bytes[i] = round64(kt_moe_expert_bytes(&slice));
             KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, nodes->memory[i], b, err));
             l->weights->bytes += b->bytes;
@@ -349,8 +318,8 @@ static kt_status place_experts(loader *l, int64_t layer, const kt_part_plan *par
         } else {
             base = take(l, n * part->bytes);
             if (!base)
-                return kt_fail(err, KT_E_INTERNAL, "layer %lld has no room for its experts",
-                               (long long)layer);
+                return kt_fail(err, KT_E_INTERNAL, "layer %d has no room for its experts",
+                               of->layer);
         }
         for (size_t e = 0; e < n; e++) p->at[(size_t)i * n + e] = base + e * p->bytes[i];
     }
@@ -358,33 +327,33 @@ static kt_status place_experts(loader *l, int64_t layer, const kt_part_plan *par
 }
 
 /* The layers as they run. */
-static kt_status finish_layer(loader *l, int64_t layer, const placing *p, kt_err *err) {
-    kt_layer_weights *w = &l->weights->layers[layer];
+static kt_status finish_layer(loader *l, int weight, const placing *p, kt_err *err) {
+    kt_loaded *w = &l->weights->loaded[weight];
     const size_t n = (size_t)p->whole.problem.experts;
     kt_moe_layer *parts;
 
-    w->ffn = p->whole;
+    w->experts = p->whole;
     if (p->n == 1) {
-        w->ffn.experts = (const void *const *)p->at;
+        w->experts.experts = (const void *const *)p->at;
         return KT_OK;
     }
     parts = kt_arena_alloc(&l->weights->arena, sizeof *parts * (size_t)p->n, sizeof(void *));
     if (!parts)
-        return kt_fail(err, KT_E_NOMEM, "no memory for the nodes of layer %lld", (long long)layer);
+        return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes of experts");
     for (int i = 0; i < p->n; i++)
         parts[i] = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1],
                                       (const void *const *)(p->at + (size_t)i * n));
-    w->node_ffn = parts;
+    w->node_experts = parts;
     return KT_OK;
 }
 
 static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
     const kt_tensor *t = s->piece[0].tensor;
-    return t->data + (size_t)(s->piece[0].first_row * s->k) * kt_dtype_bytes(t->dtype);
+    return t->data + t->bytes / (size_t)t->shape[0] * (size_t)s->piece[0].first_row;
 }
 
 /* An expert of the same stored bytes, if there is one; else this one is remembered. */
-static uint8_t *const *find_twin(loader *l, const kt_part_plan *part, const kt_matrix_source s[3],
+static uint8_t *const *find_twin(loader *l, const kt_problem_plan *part, const kt_matrix_source s[3],
                                  uint8_t *const *placed) {
     twin me = {.part = part, .placed = placed};
 
@@ -431,8 +400,10 @@ static void pack_expert(const expert_task *t, int64_t e, int tid) {
         staging += t->loader->staging_expert;
     }
     for (int i = 0; i < 3; i++)
-        w[i] = plain_matrix(t->loader, &t->source[e][i], problem->weights, &staging, tid);
-    t->part->choices.choice[0].variant->pack_expert(problem, &w[0], &w[1], &w[2], packed);
+        w[i] = plain_matrix(t->loader, &t->source[e][i],
+                            i == 2 && problem->down != KT_W_NONE ? problem->down : problem->weights,
+                            &staging, tid);
+    kt_moe_pack(&p->whole, &w[0], &w[1], &w[2], packed);
     for (int i = 0; p->n > 1 && i < p->n; i++)
         kt_moe_slice_pack(&p->whole, packed, p->begin[i], p->begin[i + 1],
                           p->at[i * problem->experts + e]);
@@ -451,12 +422,13 @@ static void pack_experts(void *arg, int64_t begin, int64_t end, int tid) {
     }
 }
 
-static kt_status fill_experts(loader *l, int64_t layer, expert_task *task, kt_err *err) {
-    const kt_part_plan *part = task->part;
+static kt_status fill_experts(loader *l, const kt_weight *w, expert_task *task, kt_err *err) {
+    const kt_problem_plan *part = task->part;
     kt_phase phase = {.run = pack_experts, .arg = task, .n_tasks = part->problem.experts};
 
     for (int64_t e = 0; e < part->problem.experts; e++) {
-        KT_TRY(kt_tensor_map_expert(&l->map, layer, e, task->source[e], err));
+        for (int i = 0; i < 3; i++)
+            KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &task->source[e][i], err));
         if (l->request->has_twins)
             task->twin[e] = find_twin(l, part, task->source[e], task->place->at + e);
     }
@@ -466,89 +438,54 @@ static kt_status fill_experts(loader *l, int64_t layer, expert_task *task, kt_er
     return KT_OK;
 }
 
-static kt_status load_experts(loader *l, int64_t layer, kt_err *err) {
-    const kt_model_config *c = l->request->config;
-    const kt_part_plan *part =
-        &l->request->plan->part[c->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE];
+static kt_status load_experts(loader *l, int weight, kt_err *err) {
+    const kt_weight *w = &l->request->graph->weights[weight];
+    const kt_problem_plan *part = kt_model_plan_run(l->request->plan, weight, 0);
     size_t n = (size_t)part->problem.experts;
     placing place;
     expert_task task = {.loader = l, .part = part, .place = &place};
     kt_status st;
 
-    KT_TRY(place_experts(l, layer, part, &place, err));
+    KT_TRY(place_experts(l, weight, part, &place, err));
     task.source = calloc(n, sizeof *task.source);
     task.twin = calloc(n, sizeof *task.twin);
-    st =
-        task.source && task.twin
-            ? fill_experts(l, layer, &task, err)
-            : kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %lld", (long long)layer);
+    st = task.source && task.twin
+             ? fill_experts(l, w, &task, err)
+             : kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", w->layer);
     free(task.source);
     free(task.twin);
-    return st == KT_OK ? finish_layer(l, layer, &place, err) : st;
+    return st == KT_OK ? finish_layer(l, weight, &place, err) : st;
 }
 
-/* ---- small tensors ---- */
+/* ---- vectors, routers, tables ---- */
 
-static const float *load_f32(loader *l, const kt_tensor *t) {
+static void widen(const kt_tensor *t, bool one_plus, float *out) {
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
-    float *out = take(l, sizeof *out * (size_t)count);
 
-    check_tensor(l, t);
-    if (out) kt_tensor_read_f32(t, 0, count, out);
-    return out;
+    kt_tensor_read_f32(t, 0, count, out);
+    for (int64_t i = 0; one_plus && i < count; i++) out[i] += 1;
 }
 
-/* BF16 as it is, other types as f32. */
-static const void *load_stored(loader *l, const kt_tensor *t, kt_weight_format *format) {
+static kt_status load_small(loader *l, int weight, kt_err *err) {
+    const kt_weight *w = &l->request->graph->weights[weight];
+    kt_loaded *to = &l->weights->loaded[weight];
+    const kt_tensor *t;
     void *out;
 
-    *format = t->dtype == KT_DTYPE_BF16 ? KT_W_BF16 : KT_W_F32;
-    if (*format == KT_W_F32) return load_f32(l, t);
+    KT_TRY(kt_weight_tensor(&l->finder, w, &t, err));
+    if (!t) return KT_OK;
+    to->format = kt_weight_kept_as(w);
+    if (w->kind != KT_WEIGHT_VECTOR && t->blocks == KT_W_NONE)
+        to->format = t->dtype == KT_DTYPE_BF16 ? KT_W_BF16 : KT_W_F32;
+    out = take(l, to->format == KT_W_F32 ? sizeof(float) * (size_t)(w->n * (w->kind == KT_WEIGHT_VECTOR ? 1 : w->k)) : t->bytes);
+    to->data[0] = out;
+    if (!out) return KT_OK;
     check_tensor(l, t);
-    out = take(l, t->bytes);
-    if (out) memcpy(out, t->data, t->bytes);
-    return out;
-}
-
-/* Those of q, k and v one after the other, as their rows are in the stacked projection. */
-static kt_status load_biases(loader *l, int64_t layer, kt_err *err) {
-    kt_layer_weights *w = &l->weights->layers[layer];
-    const kt_model_config *c = l->request->config;
-    int64_t count = (c->heads + 2 * c->kv_heads) * c->head_dim, done = 0;
-    float *qkv = take(l, sizeof *qkv * (size_t)count);
-    const kt_tensor *t;
-
-    for (int i = 0; i < N_BIASES - 1; i++) {
-        KT_TRY(kt_tensor_map_need(&l->map, biases[i], layer, 0, &t, err));
-        check_tensor(l, t);
-        if (qkv) kt_tensor_read_f32(t, 0, t->shape[0], qkv + done);
-        done += t->shape[0];
-    }
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_O_BIAS, layer, 0, &t, err));
-    w->qkv_bias = qkv;
-    w->o_bias = load_f32(l, t);
-    return KT_OK;
-}
-
-static kt_status load_small(loader *l, int64_t layer, kt_err *err) {
-    kt_layer_weights *w = &l->weights->layers[layer];
-    const struct {
-        kt_role role;
-        const float **target;
-    } norms[] = {{KT_ROLE_ATTN_NORM, &w->attn_norm},
-                 {KT_ROLE_FFN_NORM, &w->ffn_norm},
-                 {KT_ROLE_Q_NORM, &w->q_norm},
-                 {KT_ROLE_K_NORM, &w->k_norm}};
-    const kt_tensor *t;
-
-    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
-        KT_TRY(kt_tensor_map_need(&l->map, norms[i].role, layer, 0, &t, err));
-        *norms[i].target = load_f32(l, t);
-    }
-    if (l->request->config->attention_bias) KT_TRY(load_biases(l, layer, err));
-    if (!l->request->config->is_moe[layer]) return KT_OK;
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_ROUTER, layer, 0, &t, err));
-    w->router = load_stored(l, t, &w->router_format);
+    if (to->format == KT_W_F32)
+        widen(t, w->one_plus && !l->request->graph->is_gguf, out);
+    else
+        memcpy(out, t->data, t->bytes);
+    if (w->kind == KT_WEIGHT_TABLE) kt_checkpoint_release(l->request->checkpoint, t, 0, t->bytes);
     return KT_OK;
 }
 
@@ -565,40 +502,27 @@ static kt_status start_buffer(loader *l, int64_t index, size_t bytes, kt_err *er
     return KT_OK;
 }
 
-static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err) {
-    kt_layer_weights *w = &l->weights->layers[layer];
-    kt_matrix_source source;
-
-    KT_TRY(start_buffer(l, layer, bytes, err));
-    KT_TRY(load_small(l, layer, err));
-    KT_TRY(kt_tensor_map_qkv(&l->map, layer, &source, err));
-    w->qkv = load_dense(l, KT_PART_QKV, &source);
-    KT_TRY(kt_tensor_map_linear(&l->map, KT_ROLE_O, layer, &source, err));
-    w->o = load_dense(l, KT_PART_O, &source);
-    KT_TRY(load_experts(l, layer, err));
-    if (l->used > l->limit)
-        return kt_fail(err, KT_E_INTERNAL, "layer %lld needs more than the %zu bytes counted",
-                       (long long)layer, bytes);
-    return KT_OK;
+static kt_status load_weight(loader *l, int weight, kt_err *err) {
+    switch (l->request->graph->weights[weight].kind) {
+    case KT_WEIGHT_MATRIX:
+    case KT_WEIGHT_HEADS: return load_matrix(l, weight, err);
+    case KT_WEIGHT_EXPERTS: return load_experts(l, weight, err);
+    default: return load_small(l, weight, err);
+    }
 }
 
-static kt_status load_ends(loader *l, size_t bytes, kt_err *err) {
-    kt_weights *w = l->weights;
-    kt_matrix_source source;
-    const kt_tensor *t;
+/* Weights of one layer (layers = outside), whose buffer has `bytes`. */
+static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err) {
+    const kt_graph *g = l->request->graph;
 
-    KT_TRY(start_buffer(l, l->request->config->layers, bytes, err));
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_FINAL_NORM, 0, 0, &t, err));
-    w->final_norm = load_f32(l, t);
-    KT_TRY(kt_tensor_map_need(&l->map, KT_ROLE_EMBED, 0, 0, &t, err));
-    w->embedding = load_stored(l, t, &w->embedding_format);
-    kt_checkpoint_release(l->request->checkpoint, t, 0, t->bytes);
-    KT_TRY(head_source(l, &source, err));
-    w->head = load_dense(l, KT_PART_HEAD, &source);
-    if (l->used > l->limit)
-        return kt_fail(err, KT_E_INTERNAL,
-                       "embedding and head need more than the %zu bytes counted", bytes);
-    return KT_OK;
+    KT_TRY(start_buffer(l, layer, bytes, err));
+    for (int i = 0; i < g->n_weights; i++) {
+        const int64_t of = g->weights[i].layer < 0 ? g->numbers.layers : g->weights[i].layer;
+        if (of == layer) KT_TRY(load_weight(l, i, err));
+    }
+    if (l->used <= l->limit) return KT_OK;
+    return kt_fail(err, KT_E_INTERNAL, "layer %lld needs more than the %zu bytes counted",
+                   (long long)layer, bytes);
 }
 
 static kt_status check_memory(size_t bytes, kt_err *err) {
@@ -607,13 +531,6 @@ static kt_status check_memory(size_t bytes, kt_err *err) {
     if (bytes <= available) return KT_OK;
     return kt_fail(err, KT_E_NOMEM, "the packed weights need %.1f GiB, %.1f GiB are available",
                    (double)bytes / GIB, (double)available / GIB);
-}
-
-/* What a layer takes besides its buffer. */
-static size_t split_bytes(const loader *l, int64_t layer) {
-    const kt_part part = l->request->config->is_moe[layer] ? KT_PART_EXPERT : KT_PART_DENSE;
-    const kt_part_plan *p = &l->request->plan->part[part];
-    return l->request->nodes->n > 1 ? (size_t)p->problem.experts * p->bytes : 0;
 }
 
 /* Between layers: did a thread fail, does the caller still want the model? */
@@ -630,55 +547,57 @@ static kt_status pause_here(const loader *l, kt_err *err) {
 }
 
 static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
-    int64_t layers = l->request->config->layers;
+    const kt_graph *g = l->request->graph;
+    const int64_t layers = g->numbers.layers;
     size_t total = 0;
 
-    for (int64_t i = 0; i < layers; i++) {
-        KT_TRY(measure_layer(l, i, &bytes[i], err));
-        total += bytes[i] + split_bytes(l, i);
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        const size_t size = kt_model_plan_bytes(l->request->plan, i);
+        KT_TRY(check_weight(l, w, err));
+        total += size;
+        if (w->kind != KT_WEIGHT_EXPERTS || l->request->nodes->n == 1)
+            bytes[w->layer < 0 ? layers : w->layer] += size;
     }
-    KT_TRY(measure_ends(l, &bytes[layers], err));
-    kt_tensor_map_report(&l->map, l->request->log);
-    KT_TRY(check_memory(total + bytes[layers], err));
+    kt_weight_finder_report(&l->finder, l->request->log);
+    KT_TRY(check_memory(total, err));
     KT_TRY(make_staging(l, err));
-    KT_TRY(load_ends(l, bytes[layers], err));
-    KT_TRY(pause_here(l, err));
-    for (int64_t i = 0; i < layers; i++) {
-        KT_TRY(load_layer(l, i, bytes[i], err));
+    for (int64_t i = layers; i >= 0; i--) {
+        const int64_t layer = i == layers ? layers : layers - 1 - i;
+        KT_TRY(load_layer(l, layer, bytes[layer], err));
         KT_TRY(pause_here(l, err));
     }
     return KT_OK;
 }
 
-static kt_weights *create(const kt_model_config *config, int n_nodes) {
+static kt_weights *create(const kt_graph *graph, int n_nodes) {
     kt_weights *w = calloc(1, sizeof *w);
 
     if (!w) return NULL;
-    w->config = config;
-    w->layers = calloc((size_t)config->layers, sizeof *w->layers);
-    w->buffers = calloc((size_t)config->layers + 1, sizeof *w->buffers);
-    w->slices = calloc((size_t)config->layers * (size_t)n_nodes, sizeof *w->slices);
+    w->graph = graph;
+    w->loaded = calloc((size_t)graph->n_weights, sizeof *w->loaded);
+    w->buffers = calloc((size_t)graph->numbers.layers + 1, sizeof *w->buffers);
+    w->slices = calloc((size_t)graph->n_weights * (size_t)n_nodes, sizeof *w->slices);
     w->n_nodes = n_nodes;
-    if (w->layers && w->buffers && w->slices) return w;
+    if (w->loaded && w->buffers && w->slices) return w;
     kt_weights_destroy(w);
     return NULL;
 }
 
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err) {
     loader l = {.request = request};
-    size_t *bytes = calloc((size_t)request->config->layers + 1, sizeof *bytes);
+    size_t *bytes = calloc((size_t)request->graph->numbers.layers + 1, sizeof *bytes);
     kt_status st;
 
     *out = NULL;
-    l.weights = create(request->config, request->nodes->n);
+    l.weights = create(request->graph, request->nodes->n);
     st = bytes && l.weights ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the model");
     if (st == KT_OK)
-        st = kt_tensor_map_init(&l.map, request->checkpoint, request->family, request->config,
-                                request->weights == KT_QUANT_NATIVE, err);
-    l.map.importance = request->importance;
-    l.map.allows_nonfinite = request->allow_nonfinite;
+        st = kt_weight_finder_init(&l.finder, request->checkpoint, request->graph, err);
+    l.finder.importance = request->importance;
+    l.finder.allows_nonfinite = request->allow_nonfinite;
     if (st == KT_OK) st = run_load(&l, bytes, err);
-    kt_tensor_map_deinit(&l.map);
+    kt_weight_finder_deinit(&l.finder);
     kt_buffer_destroy(&l.staging);
     free(l.scratch);
     free(bytes);
@@ -692,33 +611,34 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
 
 void kt_weights_destroy(kt_weights *w) {
     if (!w) return;
-    for (int64_t i = 0; w->buffers && i <= w->config->layers; i++)
+    for (int64_t i = 0; w->buffers && i <= w->graph->numbers.layers; i++)
         kt_buffer_destroy(&w->buffers[i]);
-    for (int64_t i = 0; w->slices && i < w->config->layers * w->n_nodes; i++)
+    for (int i = 0; w->slices && i < w->graph->n_weights * w->n_nodes; i++)
         kt_buffer_destroy(&w->slices[i]);
     kt_arena_deinit(&w->arena);
     free(w->slices);
-    free(w->layers);
+    free(w->loaded);
     free(w->buffers);
     free(w);
 }
 
-const kt_layer_weights *kt_weights_layer(const kt_weights *w, int64_t layer) {
-    return &w->layers[layer];
+const kt_loaded *kt_weights_at(const kt_weights *w, int weight) {
+    return &w->loaded[weight];
 }
 
-const float *kt_weights_final_norm(const kt_weights *w) {
-    return w->final_norm;
-}
+void kt_weights_embed(const kt_weights *w, int32_t token, float *out, double *scratch) {
+    const kt_weight *table = &w->graph->weights[w->graph->embedding];
+    const kt_loaded *at = &w->loaded[w->graph->embedding];
+    kt_matrix rows = {.format = at->format, .n = table->n, .k = table->k, .data = at->data[0]};
+    kt_tensor row = {.dtype = at->format == KT_W_BF16 ? KT_DTYPE_BF16 : KT_DTYPE_F32,
+                     .data = at->data[0]};
 
-const void *kt_weights_head(const kt_weights *w) {
-    return w->head;
-}
-
-void kt_weights_embed(const kt_weights *w, int32_t token, float *out) {
-    kt_tensor row = {.dtype = w->embedding_format == KT_W_BF16 ? KT_DTYPE_BF16 : KT_DTYPE_F32,
-                     .data = w->embedding};
-    kt_tensor_read_f32(&row, token * w->config->hidden, w->config->hidden, out);
+    if (at->format == KT_W_BF16 || at->format == KT_W_F32) {
+        kt_tensor_read_f32(&row, token * table->k, table->k, out);
+        return;
+    }
+    kt_format_find(at->format)->decode_row(&rows, token, scratch);
+    for (int64_t i = 0; i < table->k; i++) out[i] = (float)scratch[i];
 }
 
 size_t kt_weights_bytes(const kt_weights *w) {

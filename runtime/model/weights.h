@@ -8,31 +8,26 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "kernels/moe_ffn/moe_layer.h"
-#include "runtime/loader/safetensors.h"
-#include "runtime/model/family.h"
 #include "runtime/model/model_plan.h"
 #include "runtime/model/node_plan.h"
 
-/* Everything borrowed from the kt_weights that holds it. */
-typedef struct kt_layer_weights {
-    const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
-    const void *qkv, *o;            /* packed */
-    const float *qkv_bias, *o_bias; /* NULL = none */
-    kt_weight_format router_format;
-    const void *router; /* [experts, hidden] as stored (BF16) or F32; NULL in a dense layer */
-    kt_moe_layer
-        ffn; /* a dense layer has one expert; its experts are NULL when the nodes have them */
-    const kt_moe_layer *node_ffn; /* [nodes] each node's slices; NULL = not split */
-} kt_layer_weights;
+/* One weight of the graph. Everything borrowed from the kt_weights that holds it. */
+typedef struct kt_loaded {
+    /* Packed runs (kt_weight_runs); or in [0] the f32 vector, the router or the table. NULL: an optional
+     * vector that is not there. Of HEADS the count packed matrices lie one behind the other, head_bytes apart. */
+    const void *data[KT_WEIGHT_PARTS];
+    size_t head_bytes;
+    kt_weight_format format; /* of a router or table */
+    kt_moe_layer experts;    /* of EXPERTS; its pointers are NULL when the nodes have them */
+    const kt_moe_layer *node_experts; /* [nodes] each node's slices; NULL = not split */
+} kt_loaded;
 
 typedef struct kt_weights kt_weights; /* immutable once loaded */
 
 typedef struct kt_weights_request {
     const kt_checkpoint *checkpoint;
-    const kt_family *family;
-    const kt_model_config *config;
-    const kt_model_plan *plan; /* borrowed for the life of the weights */
-    kt_quant weights;
+    const kt_graph *graph;
+    const kt_model_plan *plan;       /* borrowed, as the graph, for the life of the weights */
     const kt_checkpoint *importance; /* of inputs, for formats that search scales; or NULL */
     bool allow_nonfinite; /* load NaN and infinite numbers too, where the format can hold them */
     int (*cancel)(void *arg); /* NULL, or asked between layers: nonzero = stop (KT_E_CANCELLED) */
@@ -43,7 +38,7 @@ typedef struct kt_weights_request {
     const kt_log *log;
 } kt_weights_request;
 
-/* Can the experts of these parts be cut over so many nodes? Says which cannot. */
+/* Can the experts of this plan be cut over so many nodes? Says which cannot. */
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes, kt_err *err);
 
 /* Find every tensor and check its shape and type, count the bytes and refuse what does not fit, then
@@ -52,11 +47,9 @@ kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
 void kt_weights_destroy(kt_weights *w);
 
-const kt_layer_weights *kt_weights_layer(const kt_weights *w, int64_t layer);
-const float *kt_weights_final_norm(const kt_weights *w);
-const void *kt_weights_head(const kt_weights *w); /* packed */
-/* Embedding of a token: hidden floats into out. */
-void kt_weights_embed(const kt_weights *w, int32_t token, float *out);
+const kt_loaded *kt_weights_at(const kt_weights *w, int weight); /* index in the graph */
+/* Embedding of a token: hidden floats into out. scratch: hidden doubles, used where rows are blocks. */
+void kt_weights_embed(const kt_weights *w, int32_t token, float *out, double *scratch);
 size_t kt_weights_bytes(const kt_weights *w); /* memory held */
 
 #endif

@@ -2,7 +2,7 @@
  * descriptions are here, as the models' own tokenizer.json have them (normal form included, which
  * llama.cpp leaves out). SPDX-License-Identifier: Apache-2.0 */
 #include "base/buffer.h"
-#include "runtime/loader/gguf_meta.h"
+#include "dispatch/model/gguf_meta.h"
 #include "runtime/token/tokenizer_impl.h"
 
 enum { max_patterns = 6, normal = 1, user_defined = 4, control = 3 };

@@ -7,7 +7,7 @@
 
 #include "base/numeric.h"
 #include "kernels/formats/format.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "tests/support/guard.h"
 
 static const struct {

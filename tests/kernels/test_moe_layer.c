@@ -17,7 +17,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/moe_ffn/moe_layer.h"
 #include "kernels/moe_ffn/moe_ref.h"
-#include "runtime/loader/gguf_tensors.h"
+#include "dispatch/model/gguf_tensors.h"
 #include "tests/support/guard.h"
 
 extern const kt_variant kt_variant_any_any_moe64__scalar;

@@ -7,7 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/rng.h"
-#include "runtime/loader/gguf_tensors.h"
+#include "dispatch/model/gguf_tensors.h"
 #include "tests/support/guard.h"
 
 /* A file of one value and two tensors, field by field. */

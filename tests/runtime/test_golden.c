@@ -11,7 +11,7 @@
 #include "base/buffer.h"
 #include "kernels/formats/format.h"
 #include "runtime/exec/engine.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "tests/support/qwen3_ref.h"
 
 static const char *const cases[] = {"qwen3_moe-a", "qwen3_moe-b", "qwen3_moe-c"};

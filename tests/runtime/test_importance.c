@@ -8,7 +8,7 @@
 
 #include "base/buffer.h"
 #include "runtime/exec/engine.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "runtime/model/weight_loss.h"
 #include "tests/support/temp.h"
 

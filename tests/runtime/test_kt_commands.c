@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/json.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "tests/support/temp.h"
 
 #define KT KT_BUILD_DIR "/kt "

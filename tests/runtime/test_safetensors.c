@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "runtime/loader/matrix_source.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 #include "tests/support/temp.h"
 
 /* A file with this header text and data_bytes zero bytes behind it; returns its size. */

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "runtime/loader/gguf_meta.h"
+#include "dispatch/model/gguf_meta.h"
 #include "runtime/token/normalize.h"
 #include "runtime/token/tokenizer.h"
 #include "runtime/token/utf8_scan.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 
 static void give_up(const char *what, const char *why) {
     fprintf(stderr, "cannot damage %s: %s\n", what, why);

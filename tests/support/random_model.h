@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 
 typedef struct kt_model_shape {
     int64_t layers, hidden, vocab, heads, kv_heads, head_dim;

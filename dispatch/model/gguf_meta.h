@@ -1,6 +1,6 @@
 /* Metadata of a GGUF file: typed values by key. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_GGUF_META_H
-#define KT_RUNTIME_GGUF_META_H
+#ifndef KT_DISPATCH_GGUF_META_H
+#define KT_DISPATCH_GGUF_META_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,71 +1,24 @@
 /* Reading safetensors. The file is hostile until proven otherwise: nothing of the header is used as
  * an offset or a size before it was checked against the bytes that are there.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/loader/safetensors.h"
+#define _GNU_SOURCE
+#include "dispatch/model/checkpoint.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "base/arena.h"
-#include "base/buffer.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/numeric.h"
+#include "dispatch/model/checkpoint_impl.h"
 #include "dispatch/model/mistakes.h"
 
 #define MAX_HEADER_BYTES 100000000u /* the format's own limit */
 #define MAX_INDEX_BYTES 100000000u
 #define MAX_PATH_BYTES 4096
 #define INDEX_NAME "model.safetensors.index.json"
-
-typedef struct shard {
-    char *path;
-    kt_mapping mapping;
-} shard;
-
-struct kt_checkpoint {
-    kt_arena arena; /* names and paths */
-    shard *shards;
-    int n_shards;
-    kt_tensor *tensors; /* sorted by name once all shards are read */
-    size_t n_tensors, capacity;
-    kt_buffer memory; /* instead of a shard's mapping */
-};
-
-static const struct {
-    const char *name;
-    size_t bytes;
-} dtypes[KT_DTYPE_COUNT] = {
-    [KT_DTYPE_BOOL] = {"BOOL", 1},       [KT_DTYPE_U8] = {"U8", 1},
-    [KT_DTYPE_I8] = {"I8", 1},           [KT_DTYPE_F8_E4M3] = {"F8_E4M3", 1},
-    [KT_DTYPE_F8_E5M2] = {"F8_E5M2", 1}, [KT_DTYPE_F8_E8M0] = {"F8_E8M0", 1},
-    [KT_DTYPE_I16] = {"I16", 2},         [KT_DTYPE_U16] = {"U16", 2},
-    [KT_DTYPE_F16] = {"F16", 2},         [KT_DTYPE_BF16] = {"BF16", 2},
-    [KT_DTYPE_I32] = {"I32", 4},         [KT_DTYPE_U32] = {"U32", 4},
-    [KT_DTYPE_F32] = {"F32", 4},         [KT_DTYPE_I64] = {"I64", 8},
-    [KT_DTYPE_U64] = {"U64", 8},         [KT_DTYPE_F64] = {"F64", 8},
-};
-
-const char *kt_dtype_name(kt_dtype dtype) {
-    return (unsigned)dtype < KT_DTYPE_COUNT ? dtypes[dtype].name : "unknown";
-}
-
-size_t kt_dtype_bytes(kt_dtype dtype) {
-    return (unsigned)dtype < KT_DTYPE_COUNT ? dtypes[dtype].bytes : 0;
-}
-
-/* "[2, 3]" for messages; long shapes are cut. */
-static char *format_shape(char *text, size_t size, int rank, const int64_t *shape) {
-    size_t used = (size_t)snprintf(text, size, "[");
-
-    for (int i = 0; i < rank && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? ", " : "",
-                                 (long long)shape[i]);
-    if (used < size) snprintf(text + used, size - used, "]");
-    return text;
-}
 
 static kt_status read_shape(const kt_json *array, const char *name, kt_tensor *t,
                             uint64_t *elements, kt_err *err) {
@@ -99,13 +52,13 @@ static kt_status read_tensor(const kt_json *entry, const char *name, uint64_t da
     int known = 0;
 
     if (!dtype) return kt_fail(err, KT_E_FORMAT, "tensor '%.100s': no dtype", name);
-    while (known < KT_DTYPE_COUNT && strcmp(dtypes[known].name, dtype) != 0) known++;
+    while (known < KT_DTYPE_COUNT && strcmp(kt_dtype_name((kt_dtype)known), dtype) != 0) known++;
     if (known == KT_DTYPE_COUNT)
         return kt_fail(err, KT_E_UNSUPPORTED, "tensor '%.100s': dtype '%.20s' is not known", name,
                        dtype);
     t->dtype = (kt_dtype)known;
     KT_TRY(read_shape(kt_json_get(entry, "shape"), name, t, &elements, err));
-    if (kt_mul_overflow(elements, dtypes[known].bytes, &bytes))
+    if (kt_mul_overflow(elements, kt_dtype_bytes((kt_dtype)known), &bytes))
         return kt_fail(err, KT_E_FORMAT, "tensor '%.100s': the shape overflows", name);
     if (kt_json_length(offsets) != 2 || first < 0 || last < first)
         return kt_fail(err, KT_E_FORMAT, "tensor '%.100s': data_offsets are not [begin, end]",
@@ -120,7 +73,7 @@ static kt_status read_tensor(const kt_json *entry, const char *name, uint64_t da
         return kt_fail(
             err, KT_E_FORMAT, "tensor '%.100s': data_offsets span %lld bytes, %s %s needs %llu",
             name, (long long)(last - first), dtype,
-            format_shape(shape, sizeof shape, t->rank, t->shape), (unsigned long long)bytes);
+            kt_shape_format(shape, sizeof shape, t->rank, t->shape), (unsigned long long)bytes);
     }
     t->bytes = (size_t)bytes;
     *begin = (uint64_t)first;
@@ -133,9 +86,6 @@ static int by_address(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones before their neighbour */
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const kt_tensor *)a)->name, ((const kt_tensor *)b)->name);
-}
 
 /* The tensors of one shard must tile its data: no gap, no overlap, no rest. */
 static kt_status check_tiling(kt_tensor *tensors, size_t count, const uint8_t *data,
@@ -159,25 +109,13 @@ static kt_status check_tiling(kt_tensor *tensors, size_t count, const uint8_t *d
     return KT_OK;
 }
 
-static kt_status reserve(kt_checkpoint *c, size_t more, kt_err *err) {
-    size_t wanted = c->n_tensors + more;
-    kt_tensor *grown;
-
-    if (wanted <= c->capacity) return KT_OK;
-    grown = realloc(c->tensors, wanted * sizeof *grown);
-    if (!grown) return kt_fail(err, KT_E_NOMEM, "no memory for %zu tensor entries", wanted);
-    c->tensors = grown;
-    c->capacity = wanted;
-    return KT_OK;
-}
-
 static kt_status read_entries(kt_checkpoint *c, const kt_json *root, int file, const uint8_t *data,
                               uint64_t data_bytes, kt_err *err) {
     size_t first = c->n_tensors;
 
     if (kt_json_type_of(root) != KT_JSON_OBJECT)
         return kt_fail(err, KT_E_FORMAT, "the header is not a JSON object");
-    KT_TRY(reserve(c, kt_json_length(root), err));
+    KT_TRY(kt_checkpoint_reserve(c, kt_json_length(root), err));
     for (size_t i = 0; i < kt_json_length(root); i++) {
         const char *name;
         size_t name_size;
@@ -199,7 +137,7 @@ static kt_status read_entries(kt_checkpoint *c, const kt_json *root, int file, c
 
 /* Map c->shards[file].path and add its tensors. */
 static kt_status read_shard(kt_checkpoint *c, int file, kt_err *err) {
-    shard *s = &c->shards[file];
+    kt_shard *s = &c->shards[file];
     kt_json_limits limits = {.max_bytes = MAX_HEADER_BYTES, .max_depth = 4};
     kt_json_doc *doc = NULL;
     uint64_t header = 0;
@@ -236,80 +174,15 @@ done:
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", s->path);
 }
 
-/* Sort by name and refuse a name that two shards hold (JSON refuses it inside one). */
-static kt_status finish(kt_checkpoint *c, kt_err *err) {
-    if (c->n_tensors) qsort(c->tensors, c->n_tensors, sizeof *c->tensors, by_name);
-    for (size_t i = 1; i < c->n_tensors; i++) {
-        const kt_tensor *a = &c->tensors[i - 1], *b = &c->tensors[i];
-        if (strcmp(a->name, b->name) == 0)
-            return kt_fail(err, KT_E_FORMAT, "tensor '%.100s' is in both %.150s and %.150s",
-                           a->name, c->shards[a->file].path, c->shards[b->file].path);
-    }
-    return KT_OK;
-}
-
-static kt_checkpoint *create(int n_shards) {
-    kt_checkpoint *c = calloc(1, sizeof *c);
-
-    if (!c) return NULL;
-    c->shards = calloc((size_t)n_shards, sizeof *c->shards);
-    if (!c->shards) {
-        free(c);
-        return NULL;
-    }
-    c->n_shards = n_shards;
-    return c;
-}
-
-void kt_checkpoint_close(kt_checkpoint *c) {
-    if (!c) return;
-    for (int i = 0; i < c->n_shards; i++) kt_mapping_close(&c->shards[i].mapping);
-    kt_buffer_destroy(&c->memory);
-    kt_arena_deinit(&c->arena);
-    free(c->shards);
-    free(c->tensors);
-    free(c);
-}
-
-kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
-                                  kt_buffer *memory, kt_checkpoint **out, kt_err *err) {
-    kt_checkpoint *c = create(1);
-    int is_short = !c;
-
-    *out = NULL;
-    if (c) {
-        c->memory = *memory;
-        c->shards[0].path = kt_arena_strndup(&c->arena, label, strlen(label));
-        c->tensors = calloc(count + 1, sizeof *c->tensors);
-        is_short = !c->tensors || !c->shards[0].path;
-    } else {
-        kt_buffer_destroy(memory);
-    }
-    for (size_t i = 0; i < count && !is_short; i++) {
-        c->tensors[i] = tensors[i];
-        c->tensors[i].file = 0;
-        c->tensors[i].name = kt_arena_strndup(&c->arena, tensors[i].name, strlen(tensors[i].name));
-        is_short = !c->tensors[i].name;
-        c->n_tensors++;
-    }
-    if (is_short || finish(c, err) != KT_OK) {
-        kt_checkpoint_close(c);
-        return is_short ? kt_fail(err, KT_E_NOMEM, "%s: no memory for %zu tensors", label, count)
-                        : KT_E_FORMAT;
-    }
-    *out = c;
-    return KT_OK;
-}
-
 kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err) {
-    kt_checkpoint *c = create(1);
+    kt_checkpoint *c = kt_checkpoint_create(1);
     kt_status st = KT_OK;
 
     *out = NULL;
     if (c) c->shards[0].path = kt_arena_strndup(&c->arena, path, strlen(path));
     if (!c || !c->shards[0].path) st = kt_fail(err, KT_E_NOMEM, "%s: no memory", path);
     if (st == KT_OK) st = read_shard(c, 0, err);
-    if (st == KT_OK) st = finish(c, err);
+    if (st == KT_OK) st = kt_checkpoint_finish(c, err);
     if (st != KT_OK) {
         kt_checkpoint_close(c);
         return st;
@@ -367,7 +240,7 @@ static kt_status read_shards(kt_checkpoint *c, const char *folder, const char *c
                                   INDEX_NAME);
         if (st != KT_OK) return st;
     }
-    return finish(c, err);
+    return kt_checkpoint_finish(c, err);
 }
 
 /* Every tensor the index names must be in the shard it names. */
@@ -405,7 +278,7 @@ static kt_status open_sharded(const char *folder, const char *index_path, kt_che
     files = calloc(kt_json_length(map), sizeof *files);
     st = files ? list_files(map, files, &n_files, err) : kt_fail(err, KT_E_NOMEM, "no memory");
     if (st != KT_OK) goto done;
-    c = create(n_files);
+    c = kt_checkpoint_create(n_files);
     st = c ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory");
     is_shard = st == KT_OK; /* whose messages name it */
     if (st == KT_OK) st = read_shards(c, folder, files, err);
@@ -445,6 +318,17 @@ static kt_status check_weights(const char *folder, const char *path, kt_err *err
                    folder, n > 0 ? ", only " : "", name);
 }
 
+/* The file itself, or the only GGUF (or the first of its parts) of a folder without safetensors. */
+static int find_gguf(const char *path, char *out, size_t out_bytes) {
+    char name[256];
+    int n;
+
+    if (kt_model_is_gguf(path)) return snprintf(out, out_bytes, "%s", path) < (int)out_bytes;
+    n = kt_model_count_files(path, ".gguf", name, sizeof name);
+    if (n < 1 || (n > 1 && !strstr(name, "-00001-of-"))) return 0;
+    return snprintf(out, out_bytes, "%s/%s", path, name) < (int)out_bytes;
+}
+
 kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *err) {
     char path[MAX_PATH_BYTES];
     FILE *probe;
@@ -459,63 +343,9 @@ kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *er
         return open_sharded(folder, path, out, err);
     }
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    if (access(path, F_OK) != 0 && find_gguf(folder, path, sizeof path))
+        return kt_checkpoint_open_gguf(path, out, err);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
     KT_TRY(check_weights(folder, path, err));
     return kt_checkpoint_open_file(path, out, err);
-}
-
-size_t kt_checkpoint_count(const kt_checkpoint *c) {
-    return c->n_tensors;
-}
-
-const kt_tensor *kt_checkpoint_at(const kt_checkpoint *c, size_t i) {
-    return i < c->n_tensors ? &c->tensors[i] : NULL;
-}
-
-const kt_tensor *kt_checkpoint_find(const kt_checkpoint *c, const char *name) {
-    kt_tensor key = {.name = name};
-
-    if (!c->n_tensors) return NULL;
-    return bsearch(&key, c->tensors, c->n_tensors, sizeof key, by_name);
-}
-
-const char *kt_checkpoint_file(const kt_checkpoint *c, int file) {
-    return file >= 0 && file < c->n_shards ? c->shards[file].path : "";
-}
-
-kt_status kt_tensor_fail(const kt_checkpoint *c, const kt_tensor *t, kt_status status, kt_err *err,
-                         const char *format, ...) {
-    char message[KT_ERR_SIZE];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
-    return kt_fail(err, status, "%.200s: tensor '%.100s': %s", kt_checkpoint_file(c, t->file),
-                   t->name, message);
-}
-
-kt_status kt_checkpoint_need(const kt_checkpoint *c, const char *name, int rank,
-                             const int64_t *shape, const kt_tensor **out, kt_err *err) {
-    const kt_tensor *t = kt_checkpoint_find(c, name);
-    char found[160], wanted[160];
-
-    *out = NULL;
-    if (!t)
-        return kt_fail(err, KT_E_NOT_FOUND, "%.200s%s: tensor '%.100s' is missing",
-                       kt_checkpoint_file(c, 0), c->n_shards > 1 ? " and its other shards" : "",
-                       name);
-    if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
-        return kt_tensor_fail(c, t, KT_E_MISMATCH, err, "shape %s, config.json asks for %s",
-                              format_shape(found, sizeof found, t->rank, t->shape),
-                              format_shape(wanted, sizeof wanted, rank, shape));
-    *out = t;
-    return KT_OK;
-}
-
-void kt_checkpoint_release(const kt_checkpoint *c, const kt_tensor *t, size_t offset,
-                           size_t bytes) {
-    const kt_mapping *m = &c->shards[t->file].mapping;
-    if (!m->data) return; /* in memory: others may read the same bytes */
-    if (offset <= t->bytes && bytes <= t->bytes - offset)
-        kt_mapping_release(m, (size_t)(t->data - m->data) + offset, bytes);
 }

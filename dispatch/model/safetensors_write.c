@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/numeric.h"
-#include "runtime/loader/safetensors.h"
+#include "dispatch/model/checkpoint.h"
 
 static kt_status tensor_bytes(const kt_tensor_out *t, uint64_t *bytes, kt_err *err) {
     *bytes = kt_dtype_bytes(t->dtype);

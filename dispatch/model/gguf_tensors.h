@@ -1,10 +1,10 @@
 /* The tensors of a GGUF file: names, formats, sizes and where they lie.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_GGUF_TENSORS_H
-#define KT_RUNTIME_GGUF_TENSORS_H
+#ifndef KT_DISPATCH_GGUF_TENSORS_H
+#define KT_DISPATCH_GGUF_TENSORS_H
 
 #include "kt/variant.h"
-#include "runtime/loader/gguf_meta.h"
+#include "dispatch/model/gguf_meta.h"
 
 #define KT_GGUF_NAME 64 /* longest tensor name */
 #define KT_GGUF_RANK 4

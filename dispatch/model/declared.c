@@ -1,9 +1,17 @@
-/* quantization_config: which linear layers a checkpoint stores as INT4, and how.
- * SPDX-License-Identifier: Apache-2.0 */
+/* quantization_config: what a checkpoint says of how its linear layers are stored. It decides only where no
+ * tensors are at hand, and what they do not show (AWQ or GPTQ order). SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/err.h"
-#include "runtime/model/family.h"
+#include "dispatch/model/build_impl.h"
+
+/* What the readers of the methods fill. */
+typedef struct int4_form {
+    kt_int4_packing packing;
+    int64_t group;
+    bool has_zeros;
+    kt_weight_format format; /* instead of INT4: FP8 */
+} int4_form;
 
 static kt_status need_value(const kt_json *q, const char *key, int64_t want, const char *where,
                             kt_err *err) {
@@ -24,7 +32,7 @@ static bool spares_attention(const kt_json *names) {
     return false;
 }
 
-static kt_status read_awq(const kt_json *q, const char *where, kt_stored *out, kt_err *err) {
+static kt_status read_awq(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     const char *version = kt_json_string(kt_json_get(q, "version"), NULL);
 
     KT_TRY(need_value(q, "bits", 4, where, err));
@@ -40,7 +48,7 @@ static kt_status read_awq(const kt_json *q, const char *where, kt_stored *out, k
 }
 
 /* desc_act does not say whether groups really are out of order: g_idx does, when it is read. */
-static kt_status read_gptq(const kt_json *q, const char *where, kt_stored *out, kt_err *err) {
+static kt_status read_gptq(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     const char *form = kt_json_string(kt_json_get(q, "checkpoint_format"), NULL);
 
     KT_TRY(need_value(q, "bits", 4, where, err));
@@ -54,7 +62,7 @@ static kt_status read_gptq(const kt_json *q, const char *where, kt_stored *out, 
     return KT_OK;
 }
 
-static kt_status read_compressed(const kt_json *q, const char *where, kt_stored *out, kt_err *err) {
+static kt_status read_compressed(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     const char *form = kt_json_string(kt_json_get(q, "format"), NULL);
     const kt_json *groups = kt_json_get(q, "config_groups");
     const kt_json *w = kt_json_get(kt_json_member(groups, 0, NULL, NULL), "weights");
@@ -71,30 +79,51 @@ static kt_status read_compressed(const kt_json *q, const char *where, kt_stored 
     return KT_OK;
 }
 
-static const struct {
-    const char *name;
-    kt_status (*read)(const kt_json *q, const char *where, kt_stored *out, kt_err *err);
-    const char *spared; /* key of the list of modules that stay floats */
-} methods[] = {{"awq", read_awq, "modules_to_not_convert"},
-               {"gptq", read_gptq, "modules_to_not_convert"},
-               {"compressed-tensors", read_compressed, "ignore"}};
+/* "weight_block_size": [128, 128], or none for a scale per channel. */
+static kt_status read_fp8(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
+    const kt_json *block = kt_json_get(q, "weight_block_size");
+    const int64_t n = kt_json_int(kt_json_at(block, 0), 0), k = kt_json_int(kt_json_at(block, 1), 0);
 
-static kt_status read_dtype(const kt_json *root, kt_stored *out) {
-    const char *dtype = kt_json_string(kt_json_get(root, "torch_dtype"), NULL);
+    out->format = kt_json_length(block) ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+    if (!kt_json_length(block) || (n == 128 && k == 128)) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "%.200s: weight_block_size [%lld, %lld], expected [128, 128]", where,
+                   (long long)n, (long long)k);
+}
 
-    if (!dtype) dtype = kt_json_string(kt_json_get(root, "dtype"), NULL);
-    out->floats = dtype && strcmp(dtype, "float16") == 0 ? KT_W_F16 : KT_W_BF16;
+static kt_status read_any_compressed(const kt_json *q, const char *where, int4_form *out,
+                                     kt_err *err) {
+    const char *form = kt_json_string(kt_json_get(q, "format"), NULL);
+
+    if (!form || strcmp(form, "float-quantized") != 0) return read_compressed(q, where, out, err);
+    out->format = KT_W_FP8_CHANNEL;
     return KT_OK;
 }
 
-kt_status kt_config_read_stored(const kt_json *root, const char *where, kt_stored *out,
-                                kt_err *err) {
+static const struct {
+    const char *name;
+    kt_status (*read)(const kt_json *q, const char *where, int4_form *out, kt_err *err);
+    const char *spared; /* key of the list of modules that stay floats */
+} methods[] = {{"awq", read_awq, "modules_to_not_convert"},
+               {"gptq", read_gptq, "modules_to_not_convert"},
+               {"compressed-tensors", read_any_compressed, "ignore"},
+               {"fp8", read_fp8, "modules_to_not_convert"}};
+
+static kt_weight_format read_dtype(const kt_json *root) {
+    const char *dtype = kt_json_string(kt_json_get(root, "torch_dtype"), NULL);
+
+    if (!dtype) dtype = kt_json_string(kt_json_get(root, "dtype"), NULL);
+    return dtype && strcmp(dtype, "float16") == 0 ? KT_W_F16 : KT_W_BF16;
+}
+
+kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err) {
     const kt_json *q = kt_json_get(root, "quantization_config");
     const char *method = kt_json_string(kt_json_get(q, "quant_method"), NULL);
+    int4_form form = {0};
     kt_int4_source shape = {0};
     size_t i = 0;
 
-    KT_TRY(read_dtype(root, out));
+    out->floats = out->linear = out->experts = read_dtype(root);
     if (kt_json_type_of(q) == KT_JSON_NULL) return KT_OK;
     while (i < sizeof methods / sizeof *methods &&
            (!method || strcmp(methods[i].name, method) != 0))
@@ -102,18 +131,19 @@ kt_status kt_config_read_stored(const kt_json *root, const char *where, kt_store
     if (i == sizeof methods / sizeof *methods)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "%.200s: quantization_config: quant_method '%.40s', expected awq, gptq or "
-                       "compressed-tensors with 4 bits; or use the BF16 checkpoint",
+                       "compressed-tensors with 4 bits, or fp8; or use the BF16 checkpoint",
                        where, method ? method : "");
-    KT_TRY(methods[i].read(q, where, out, err));
-    shape.group = out->group;
-    shape.packing = out->packing;
+    KT_TRY(methods[i].read(q, where, &form, err));
+    out->packing = form.packing;
+    shape.group = form.group;
+    shape.packing = form.packing;
     shape.scale_type = out->floats;
-    shape.zeros = out->has_zeros ? out : NULL; /* only asked whether there are any */
-    out->experts = kt_int4_import_format(&shape);
+    shape.zeros = form.has_zeros ? out : NULL; /* only asked whether there are any */
+    out->experts = form.format != KT_W_NONE ? form.format : kt_int4_import_format(&shape);
     if (out->experts == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "%.200s: quantization_config: group_size %lld, expected 32, 64 or 128",
-                       where, (long long)out->group);
-    if (!spares_attention(kt_json_get(q, methods[i].spared))) out->attention = out->experts;
+                       where, (long long)form.group);
+    if (!spares_attention(kt_json_get(q, methods[i].spared))) out->linear = out->experts;
     return KT_OK;
 }

@@ -3,7 +3,7 @@
  * The data section starts at the next multiple of general.alignment; offsets count from there.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/loader/gguf_tensors.h"
+#include "dispatch/model/gguf_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

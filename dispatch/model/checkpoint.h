@@ -1,12 +1,14 @@
-/* safetensors: checkpoints in one file or in shards with an index, and writing small ones.
+/* Checkpoints: tensors by name, in safetensors (one file, or shards with an index) or GGUF (one file, or
+ * its parts), and writing small safetensors.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_SAFETENSORS_H
-#define KT_RUNTIME_SAFETENSORS_H
+#ifndef KT_DISPATCH_CHECKPOINT_H
+#define KT_DISPATCH_CHECKPOINT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/buffer.h"
+#include "kt/problem.h"
 #include "kt/status.h"
 
 typedef enum kt_dtype {
@@ -43,7 +45,9 @@ typedef struct kt_tensor {
     int64_t shape[KT_TENSOR_MAX_RANK];
     const uint8_t *data;
     size_t bytes;
-    int file; /* index of the shard */
+    int file;                /* index of the shard */
+    kt_weight_format blocks; /* of a GGUF tensor in blocks: rows of them, shape counts weights, dtype is U8;
+                              * KT_W_NONE = elements of dtype */
 } kt_tensor;
 
 /* Immutable after opening; thread-safe. */
@@ -52,13 +56,17 @@ typedef struct kt_checkpoint kt_checkpoint;
 /* Open one file. Everything in its header is checked: size, JSON, types, shapes, and that the
  * tensors fill the data exactly, without gap or overlap. */
 kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err);
-/* Open folder: the shards of model.safetensors.index.json, or model.safetensors. */
+/* Open a folder: the shards of model.safetensors.index.json, or model.safetensors, or the one GGUF file (or
+ * set of its parts) that lies there. Or a GGUF file itself: the first part finds the others beside it. */
 kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *err);
 /* Tensors that lie in memory instead of a file. The list and the names are copied; the data lies in
  * `memory`, which is transferred also when the call fails. label stands for the file in messages. */
 kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
                                   kt_buffer *memory, kt_checkpoint **out, kt_err *err);
 void kt_checkpoint_close(kt_checkpoint *c);
+
+/* Metadata of a GGUF file; NULL of safetensors. */
+const struct kt_gguf_meta *kt_checkpoint_gguf(const kt_checkpoint *c);
 
 size_t kt_checkpoint_count(const kt_checkpoint *c);
 const kt_tensor *kt_checkpoint_at(const kt_checkpoint *c, size_t i);           /* in name order */

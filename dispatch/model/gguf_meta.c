@@ -5,7 +5,7 @@
  * The cursor never passes the end: each read says first how much it needs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/loader/gguf_meta.h"
+#include "dispatch/model/gguf_meta.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

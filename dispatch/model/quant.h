@@ -1,6 +1,6 @@
 /* What a checkpoint's weights become when it is loaded. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_QUANT_H
-#define KT_RUNTIME_QUANT_H
+#ifndef KT_DISPATCH_QUANT_H
+#define KT_DISPATCH_QUANT_H
 
 #include "kt/problem.h"
 

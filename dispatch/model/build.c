@@ -1,0 +1,302 @@
+/* The verbs. SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch/model/build.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "dispatch/model/build_impl.h"
+
+void kt_build_fail(kt_build *b, kt_status status, const char *format, ...) {
+    char message[KT_ERR_SIZE];
+    va_list args;
+
+    if (b->status != KT_OK) return;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    b->status = kt_fail(b->err, status, "%s", message);
+}
+
+/* Room for one more in a list; the list or NULL. */
+static void *grow(kt_build *b, void *list, int count, int *room, size_t bytes) {
+    int more = 2 * *room + 64;
+    void *grown;
+
+    if (b->status != KT_OK) return NULL;
+    if (count < *room) return list;
+    grown = realloc(list, (size_t)more * bytes);
+    if (!grown) {
+        kt_build_fail(b, KT_E_NOMEM, "no memory for the description of a model");
+        return NULL;
+    }
+    *room = more;
+    return grown;
+}
+
+static int add_weight(kt_build *b, const kt_weight *w) {
+    kt_graph *g = b->graph;
+    kt_weight *list = grow(b, g->weights, g->n_weights, &b->room_weights, sizeof *list);
+
+    if (!list) return -1;
+    g->weights = list;
+    list[g->n_weights] = *w;
+    list[g->n_weights].layer = b->layer;
+    kt_build_detect(b, &list[g->n_weights]);
+    return g->n_weights++;
+}
+
+static void add_node(kt_build *b, const kt_node *n) {
+    kt_graph *g = b->graph;
+    kt_node *list = grow(b, g->nodes, g->n_nodes, &b->room_nodes, sizeof *list);
+
+    if (!list) return;
+    g->nodes = list;
+    list[g->n_nodes] = *n;
+    list[g->n_nodes++].layer = b->layer;
+}
+
+/* Members that a node does not use. */
+static kt_node node_of(kt_node_kind kind, kt_view in, kt_view out) {
+    return (kt_node){
+        .kind = kind, .in = in, .out = out, .weight = -1, .weight2 = -1, .plane = -1, .rotation = -1};
+}
+
+static kt_view add_value(kt_build *b, int64_t width) {
+    kt_graph *g = b->graph;
+    int64_t *list = grow(b, g->width, g->n_values, &b->room_values, sizeof *list);
+
+    if (!list) return (kt_view){.width = width};
+    g->width = list;
+    list[g->n_values] = width;
+    return (kt_view){.value = g->n_values++, .width = width};
+}
+
+static int add_vector(kt_build *b, kt_vec v, bool is_optional) {
+    kt_weight w = {.kind = KT_WEIGHT_VECTOR,
+                   .role = "vector",
+                   .n = v.n,
+                   .count = 1,
+                   .n_parts = 1,
+                   .one_plus = v.one_plus,
+                   .is_optional = is_optional};
+
+    w.part[0] = (kt_weight_part){.name = v.name, .n = v.n, .k = 1};
+    return add_weight(b, &w);
+}
+
+void kt_build_begin(kt_build *b) {
+    const kt_model_numbers *n = &b->graph->numbers;
+    kt_weight table = {
+        .kind = KT_WEIGHT_TABLE, .role = "embedding", .n = n->vocab, .k = n->hidden, .n_parts = 1};
+
+    table.count = 1;
+    table.use = KT_USE_HEAD;
+    table.part[0] = (kt_weight_part){
+        .name = {"model.embed_tokens", "token_embd"}, .n = n->vocab, .k = n->hidden};
+    b->graph->embedding = add_weight(b, &table);
+    add_value(b, n->hidden);
+}
+
+bool kt_is_gguf(const kt_build *b) {
+    return b->graph->is_gguf;
+}
+
+bool kt_has(const kt_build *b, kt_name name) {
+    const kt_weight w = {.layer = b->layer, .part = {{.name = name}}};
+    char full[200];
+
+    if (!b->checkpoint) return false;
+    kt_weight_name(b->graph, &w, 0, 0, false, full, sizeof full);
+    return *full && kt_checkpoint_find(b->checkpoint, full);
+}
+
+kt_view kt_residual(const kt_build *b) {
+    return (kt_view){.width = b->graph->numbers.hidden};
+}
+
+kt_view kt_rms(kt_build *b, kt_view x, kt_vec w, double eps) {
+    kt_node n = node_of(KT_NODE_RMS, x, add_value(b, x.width));
+
+    n.weight = add_vector(b, w, false);
+    n.eps = eps;
+    add_node(b, &n);
+    return n.out;
+}
+
+static int add_matrices(kt_build *b, const char *role, kt_use use, int n, const kt_mat *mats) {
+    kt_weight w = {.kind = KT_WEIGHT_MATRIX, .use = use, .role = role, .count = 1, .n_parts = n};
+
+    w.k = mats[0].k;
+    for (int i = 0; i < n; i++) {
+        w.n += mats[i].n;
+        w.part[i] = (kt_weight_part){.name = mats[i].name, .n = mats[i].n, .k = mats[i].k};
+    }
+    return add_weight(b, &w);
+}
+
+void kt_linear(kt_build *b, const char *role, kt_view x, int n, const kt_mat *mats, kt_view *out) {
+    kt_node node = node_of(KT_NODE_LINEAR, x, (kt_view){0});
+    int64_t width = 0, at = 0;
+
+    for (int i = 0; i < n; i++) width += mats[i].n;
+    node.out = add_value(b, width);
+    node.weight = add_matrices(b, role, KT_USE_LINEAR, n, mats);
+    add_node(b, &node);
+    for (int i = 0; i < n; at += mats[i++].n)
+        out[i] = (kt_view){.value = node.out.value, .at = at, .width = mats[i].n};
+}
+
+void kt_linear_into(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w) {
+    kt_node n = node_of(KT_NODE_LINEAR, x, to);
+
+    n.weight = add_matrices(b, role, KT_USE_LINEAR, 1, &w);
+    n.accumulate = 1;
+    add_node(b, &n);
+}
+
+void kt_bias(kt_build *b, kt_view x, kt_vec w) {
+    kt_node n = node_of(KT_NODE_BIAS, x, x);
+
+    n.weight = add_vector(b, w, false);
+    add_node(b, &n);
+}
+
+void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps) {
+    kt_node n = node_of(KT_NODE_RMS_HEADS, x, x);
+
+    n.weight = add_vector(b, w, false);
+    n.size = size;
+    n.eps = eps;
+    add_node(b, &n);
+}
+
+static bool is_same_rotation(const kt_rotation *a, const kt_rotation *b) {
+    return a->base == b->base && a->dim == b->dim && a->is_interleaved == b->is_interleaved &&
+           a->factor == b->factor && a->original_context == b->original_context &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+           a->attention_factor == b->attention_factor;
+}
+
+static int add_rotation(kt_build *b, const kt_rotation *r) {
+    kt_graph *g = b->graph;
+    kt_rotation *list;
+
+    for (int i = 0; i < g->n_rotations; i++)
+        if (is_same_rotation(&g->rotations[i], r)) return i;
+    list = grow(b, g->rotations, g->n_rotations, &b->room_rotations, sizeof *list);
+    if (!list) return -1;
+    g->rotations = list;
+    list[g->n_rotations] = *r;
+    return g->n_rotations++;
+}
+
+void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rotation *rotation) {
+    kt_node n = node_of(KT_NODE_ROPE, x, x);
+
+    n.size = size;
+    n.rotation = add_rotation(b, rotation);
+    add_node(b, &n);
+}
+
+int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
+    kt_graph *g = b->graph;
+    kt_node n = node_of(KT_NODE_KEEP, k, k);
+    kt_plane *list = grow(b, g->planes, g->n_planes, &b->room_planes, sizeof *list);
+
+    if (!list) return 0;
+    g->planes = list;
+    list[g->n_planes] = (kt_plane){b->layer, heads, k.width / heads, v.width / heads};
+    n.in2 = v;
+    n.plane = g->n_planes++;
+    add_node(b, &n);
+    return n.plane;
+}
+
+kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention) {
+    kt_node n = node_of(KT_NODE_ATTEND, q, add_value(b, attention->heads * attention->v));
+
+    n.plane = plane;
+    n.attention = *attention;
+    add_node(b, &n);
+    return n.out;
+}
+
+void kt_gate(kt_build *b, kt_view x, kt_view g) {
+    kt_node n = node_of(KT_NODE_GATE, g, x);
+
+    add_node(b, &n);
+}
+
+void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_rule *rule) {
+    kt_node n = node_of(KT_NODE_ROUTE, x, x);
+    kt_weight router = {
+        .kind = KT_WEIGHT_ROUTER, .role = "router", .n = w.n, .k = w.k, .count = 1, .n_parts = 1};
+
+    router.part[0] = (kt_weight_part){.name = w.name, .n = w.n, .k = w.k};
+    n.weight = add_weight(b, &router);
+    if (bias.n) n.weight2 = add_vector(b, bias, false);
+    n.routing = *rule;
+    add_node(b, &n);
+}
+
+static int add_experts(kt_build *b, kt_use use, const kt_expert_set *s, int64_t topk) {
+    kt_weight w = {.kind = KT_WEIGHT_EXPERTS,
+                   .use = use,
+                   .role = s->role,
+                   .n = s->n,
+                   .k = s->k,
+                   .count = s->count,
+                   .topk = topk,
+                   .n_parts = 3};
+
+    w.part[0] = (kt_weight_part){.name = s->gate, .n = s->n, .k = s->k};
+    w.part[1] = (kt_weight_part){.name = s->up, .n = s->n, .k = s->k};
+    w.part[2] = (kt_weight_part){.name = s->down, .n = s->k, .k = s->n};
+    w.fused = s->fused_gate_up;
+    w.fused_down = s->fused_down;
+    return add_weight(b, &w);
+}
+
+void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk) {
+    kt_node n = node_of(KT_NODE_EXPERTS, x, to);
+
+    n.weight = add_experts(b, KT_USE_EXPERTS, set, topk);
+    n.is_routed = 1;
+    add_node(b, &n);
+}
+
+void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set) {
+    kt_node n = node_of(KT_NODE_EXPERTS, x, to);
+
+    n.weight = add_experts(b, KT_USE_FFN, set, 1);
+    add_node(b, &n);
+}
+
+/* A head of its own, unless it is tied or missing. */
+void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
+    const kt_model_numbers *m = &b->graph->numbers;
+    const kt_name own = {"lm_head", "output"};
+    const kt_name whole = {"lm_head.weight", "output.weight"};
+    kt_weight w = {.kind = KT_WEIGHT_MATRIX,
+                   .use = KT_USE_HEAD,
+                   .role = "lm_head",
+                   .n = m->vocab,
+                   .k = m->hidden,
+                   .count = 1,
+                   .n_parts = 1};
+    kt_node n = node_of(KT_NODE_HEAD, kt_residual(b), (kt_view){0});
+
+    w.is_tied = is_tied || (b->checkpoint && !kt_has(b, whole));
+    w.part[0] = (kt_weight_part){.name = w.is_tied ? (kt_name){"model.embed_tokens", "token_embd"}
+                                                   : own,
+                                 .n = m->vocab,
+                                 .k = m->hidden};
+    n.out = add_value(b, m->hidden); /* the normed rows */
+    n.weight = add_weight(b, &w);
+    n.weight2 = add_vector(b, norm, false);
+    n.eps = eps;
+    add_node(b, &n);
+}

@@ -1,0 +1,72 @@
+/* The verbs with which a family's file writes a model down, in the order of the paper.
+ *
+ * Names are relative to the layer: "model.layers.{l}." and "blk.{l}." are put before them inside a layer, and
+ * ".weight" behind those of matrices. An error sticks: verbs after it do nothing, and kt_graph_build reports it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_BUILD_H
+#define KT_DISPATCH_BUILD_H
+
+#include "dispatch/model/family.h"
+
+typedef struct kt_mat {
+    kt_name name;
+    int64_t n, k;
+} kt_mat;
+
+typedef struct kt_vec {
+    kt_name name; /* whole: with ".weight" or ".bias" */
+    int64_t n;
+    bool one_plus;
+} kt_vec;
+
+#define KT_MAT(json, gguf, n, k) ((kt_mat){{json, gguf}, n, k})
+#define KT_VEC(json, gguf, n) ((kt_vec){{json, gguf}, n, false})
+/* A norm whose safetensors hold w - 1; GGUF files hold w. */
+#define KT_VEC_PLUS(json, gguf, n) ((kt_vec){{json, gguf}, n, true})
+
+/* Experts [count] of intermediate size n over inputs k; names with {e}, GGUF's are of the stacks. */
+typedef struct kt_expert_set {
+    const char *role;
+    kt_name gate, up, down;
+    const char *fused_gate_up, *fused_down; /* safetensors that hold all experts in one; NULL = none */
+    int64_t count, n, k;
+} kt_expert_set;
+
+/* Is the tensor there? False when no checkpoint is known. */
+bool kt_has(const kt_build *b, kt_name whole_name);
+bool kt_is_gguf(const kt_build *b);
+
+kt_view kt_residual(const kt_build *b);
+
+/* norm(x) * w. */
+kt_view kt_rms(kt_build *b, kt_view x, kt_vec w, double eps);
+
+/* n matrices of one input, side by side in one value; out[n] are their columns. */
+void kt_linear(kt_build *b, const char *role, kt_view x, int n, const kt_mat *mats, kt_view *out);
+/* residual += W x. */
+void kt_linear_into(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w);
+void kt_bias(kt_build *b, kt_view x, kt_vec w);
+/* Norm of each `size` columns of x; size = x.width: of all together. */
+void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps);
+/* Rotate each head of `size` columns. */
+void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rotation *rotation);
+/* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys. Returns the plane. */
+int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
+kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention);
+/* x *= sigmoid(g). */
+void kt_gate(kt_build *b, kt_view x, kt_view g);
+/* bias.n = 0: none. */
+void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_rule *rule);
+/* to += the routed experts of x. */
+void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk);
+/* to += feed-forward of x: one expert that every row goes to. */
+void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set);
+/* The end: norm, and lm_head (the embedding, where there is none). */
+void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied);
+
+/* Refuse the model; the first refusal counts. */
+void kt_build_fail(kt_build *b, kt_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

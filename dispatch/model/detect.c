@@ -1,0 +1,96 @@
+/* How a matrix is stored, told by the tensors that are there (models.md 9): each decides for itself, lists of
+ * module names are not asked. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "dispatch/model/build_impl.h"
+
+enum { NAME_BYTES = 240 };
+
+static const kt_tensor *find(const kt_build *b, const char *name, const char *suffix) {
+    char full[NAME_BYTES];
+
+    snprintf(full, sizeof full, "%.200s%.30s", name, suffix);
+    return kt_checkpoint_find(b->checkpoint, full);
+}
+
+static kt_weight_format float_format(kt_dtype dtype) {
+    return dtype == KT_DTYPE_F16 ? KT_W_F16 : dtype == KT_DTYPE_F32 ? KT_W_F32 : KT_W_BF16;
+}
+
+/* Groups are counted by the scales, zero points by their presence. */
+static void detect_int4(const kt_build *b, const char *name, kt_int4_packing packing,
+                        kt_weight_part *p) {
+    const bool is_rows = packing == KT_INT4_ROWS;
+    const kt_tensor *scales = find(b, name, is_rows ? ".weight_scale" : ".scales");
+    const kt_tensor *zeros = find(b, name, is_rows ? ".weight_zero_point" : ".qzeros");
+    kt_int4_source s = {.packing = packing, .zeros = zeros};
+    const int64_t groups = scales && scales->rank == 2 ? scales->shape[is_rows] : 0;
+
+    p->encoding = KT_STORED_INT4;
+    if (groups > 0 && p->k % groups == 0) s.group = p->k / groups;
+    if (scales) s.scale_type = float_format(scales->dtype);
+    p->stored = kt_int4_import_format(&s); /* KT_W_NONE: the loader says why */
+}
+
+/* One scale per 128 x 128, per channel or (which is the same with equal scales) per tensor. */
+static void detect_fp8(const kt_build *b, const char *name, kt_weight_part *p) {
+    const kt_tensor *scale = find(b, name, ".weight_scale");
+    const bool is_block = find(b, name, ".weight_scale_inv") ||
+                          (scale && scale->rank == 2 && scale->shape[0] > 1 && scale->shape[1] > 1);
+
+    p->encoding = is_block ? KT_STORED_FP8_BLOCK : KT_STORED_FP8_CHANNEL;
+    p->stored = is_block ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+}
+
+static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weight_part *p) {
+    char name[NAME_BYTES];
+    const kt_tensor *t;
+
+    kt_weight_name(b->graph, w, part, 0, false, name, sizeof name - 32);
+    if (find(b, name, ".weight_packed")) {
+        detect_int4(b, name, KT_INT4_ROWS, p);
+        return;
+    }
+    if (find(b, name, ".qweight")) {
+        detect_int4(b, name, b->graph->packing, p);
+        return;
+    }
+    t = find(b, name, ".weight");
+    if (!t) return;
+    p->encoding = t->blocks != KT_W_NONE ? KT_STORED_BLOCKS : KT_STORED_PLAIN;
+    p->stored = t->blocks != KT_W_NONE ? t->blocks : float_format(t->dtype);
+    if (t->dtype == KT_DTYPE_F8_E4M3) detect_fp8(b, name, p);
+}
+
+/* All experts in one tensor, as newer safetensors have them. */
+static void detect_fused(const kt_build *b, kt_weight *w) {
+    kt_weight probe = *w;
+    char name[NAME_BYTES];
+    const kt_tensor *t;
+
+    if (!w->fused || b->graph->is_gguf) return;
+    probe.part[0].name.json = w->fused;
+    kt_weight_name(b->graph, &probe, 0, 0, true, name, sizeof name);
+    t = kt_checkpoint_find(b->checkpoint, name);
+    if (!t) return;
+    w->is_fused = true;
+    for (int i = 0; i < w->n_parts; i++) {
+        w->part[i].encoding = KT_STORED_PLAIN;
+        w->part[i].stored = float_format(t->dtype);
+    }
+}
+
+static kt_weight_format declared(const kt_build *b, const kt_weight *w) {
+    if (w->kind == KT_WEIGHT_ROUTER || w->kind == KT_WEIGHT_TABLE || w->use == KT_USE_HEAD)
+        return b->declared.floats;
+    return w->use == KT_USE_LINEAR ? b->declared.linear : b->declared.experts;
+}
+
+void kt_build_detect(kt_build *b, kt_weight *w) {
+    for (int i = 0; i < w->n_parts; i++) {
+        w->part[i].stored = declared(b, w);
+        if (b->checkpoint && w->kind != KT_WEIGHT_VECTOR) detect_part(b, w, i, &w->part[i]);
+    }
+    if (b->checkpoint && w->kind == KT_WEIGHT_EXPERTS) detect_fused(b, w);
+}

@@ -1,0 +1,44 @@
+/* Model families: one file dispatch/model/families/<name>.c defines `const kt_family kt_family_<name>`; the
+ * build writes the table. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_FAMILY_H
+#define KT_DISPATCH_FAMILY_H
+
+#include "dispatch/model/graph.h"
+#include "dispatch/model/numbers.h"
+
+typedef struct kt_build kt_build;
+
+typedef struct kt_family {
+    const char *name;
+    const char *types; /* config.json "model_type", separated by '|' */
+    const char *archs; /* GGUF general.architecture, likewise; "" = none */
+    /* The family's own numbers: a struct of that size, filled by the table. */
+    size_t numbers_bytes;
+    const kt_number *numbers;
+    size_t n_numbers;
+    /* Check the numbers, fill what depends on others, refuse what is not supported. */
+    kt_status (*settle)(const kt_config_source *source, const kt_model_numbers *model,
+                        void *numbers, kt_err *err);
+    /* Describe one layer, and what comes after the last. */
+    void (*layer)(kt_build *b, const void *numbers, int layer);
+    void (*end)(kt_build *b, const void *numbers);
+} kt_family;
+
+extern const kt_family *const kt_builtin_families[];
+extern const size_t kt_builtin_family_count;
+
+/* What to build a graph of. */
+typedef struct kt_graph_request {
+    kt_config_source source;
+    const kt_checkpoint *checkpoint; /* whose tensors decide how weights are stored; NULL = as the config
+                                      * declares (quantization_config), else BF16 */
+} kt_graph_request;
+
+/* Find the family (the error lists the known ones), read its numbers and describe the model. *out is ended
+ * with kt_graph_deinit. Where a checkpoint is given, every tensor's presence, shape and encoding is checked. */
+kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err *err);
+
+/* eos_token_id of a parsed config, a number or a list, when it has one. */
+void kt_numbers_read_eos(const kt_json *root, kt_model_numbers *out);
+
+#endif

@@ -1,0 +1,184 @@
+/* The one description of a model: its weights, what is computed with them, in which order, and what is kept
+ * between steps. A family's file (dispatch/model/families) builds it with the verbs of build.h; tuner cells,
+ * plan, memory plan, loader, quality, importance, synthetic models and the step's programs are derived from
+ * it, and none of them knows a family or a tensor's name.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_GRAPH_H
+#define KT_DISPATCH_GRAPH_H
+
+#include <stdbool.h>
+
+#include "base/arena.h"
+#include "dispatch/model/checkpoint.h"
+#include "kernels/formats/int4_import.h"
+#include "kernels/router/router_select.h"
+#include "kt/problem.h"
+
+#define KT_MAX_LAYERS 1024
+#define KT_MAX_EOS 8
+#define KT_MAX_TOPK KT_ROUTER_MAX_TOPK
+
+/* What every family has. */
+typedef struct kt_model_numbers {
+    int64_t layers, hidden, vocab, max_context;
+    int64_t eos[KT_MAX_EOS];
+    int n_eos;
+} kt_model_numbers;
+
+/* ---- weights ---- */
+
+typedef enum kt_weight_kind {
+    KT_WEIGHT_VECTOR, /* f32 [n] */
+    KT_WEIGHT_MATRIX, /* parts [n_i, k] of one input, stacked where they become one format */
+    KT_WEIGHT_HEADS,  /* `count` matrices [n, k], one per head; as MATRIX for the rest */
+    KT_WEIGHT_EXPERTS, /* `count` times gate and up [n, k] and down [k, n] */
+    KT_WEIGHT_ROUTER,  /* [n, k], BF16 as stored or f32: never quantised */
+    KT_WEIGHT_TABLE    /* [n, k], rows picked by token; as stored */
+} kt_weight_kind;
+
+/* What a matrix is for: --weights decides by it. */
+typedef enum kt_use { KT_USE_LINEAR, KT_USE_EXPERTS, KT_USE_FFN, KT_USE_HEAD } kt_use;
+
+/* A tensor as each container spells it, without ".weight" where it is a matrix; {e} stands for the expert. NULL
+ * = that container has none. */
+typedef struct kt_name {
+    const char *json, *gguf;
+} kt_name;
+
+/* How the bytes of a matrix lie in a checkpoint (models.md 9). */
+typedef enum kt_encoding {
+    KT_STORED_PLAIN = 0, /* one float tensor X.weight */
+    KT_STORED_BLOCKS,    /* GGUF blocks */
+    KT_STORED_INT4,      /* X.weight_packed or X.qweight with scales */
+    KT_STORED_FP8_BLOCK, /* X.weight F8_E4M3, X.weight_scale_inv [n/128, k/128] */
+    KT_STORED_FP8_CHANNEL
+} kt_encoding;
+
+typedef struct kt_weight_part {
+    kt_name name;
+    int64_t n, k;
+    kt_encoding encoding;
+    kt_weight_format stored; /* what it is when loaded as it lies; F32 = plain floats of that type */
+} kt_weight_part;
+
+#define KT_WEIGHT_PARTS 4
+
+typedef struct kt_weight {
+    kt_weight_kind kind;
+    kt_use use;
+    const char *role; /* "qkv", "o", "experts", ...: cells, reports */
+    int layer;        /* -1 = outside layers */
+    int64_t n, k;     /* outputs of all parts together and inputs; of experts intermediate and hidden size */
+    int64_t count, topk;
+    int n_parts;      /* of experts gate, up, down */
+    kt_weight_part part[KT_WEIGHT_PARTS];
+    /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and [count, k, n]. */
+    const char *fused, *fused_down;
+    bool is_fused;
+    bool one_plus; /* VECTOR: safetensors store w - 1 */
+    bool is_optional; /* VECTOR: absent is all zeros */
+    bool is_tied;     /* the tensor of part 0 is another weight's (a head that is the embedding) */
+} kt_weight;
+
+/* ---- values, planes, nodes ---- */
+
+/* Columns [at, at + width) of a value: f32 [rows, width of the value]. */
+typedef struct kt_view {
+    int value;
+    int64_t at, width;
+} kt_view;
+
+/* What attention keeps of each token: `heads` rows of k elements as keys and, unless v is 0 (values are the
+ * first elements of the key's row), as many of v. */
+typedef struct kt_plane {
+    int layer;
+    int64_t heads, k, v;
+} kt_plane;
+
+/* Rotary embedding of the first `dim` elements of a head. factor > 1: YaRN (models.md 1.3). */
+typedef struct kt_rotation {
+    double base;
+    int64_t dim;
+    bool is_interleaved;
+    double factor, original_context, beta_fast, beta_slow;
+    double attention_factor; /* multiplies cosine and sine; 0 = 1 */
+} kt_rotation;
+
+typedef enum kt_node_kind {
+    KT_NODE_RMS = 0, /* out = norm(in) */
+    KT_NODE_LINEAR,  /* out = W in, or out += W in */
+    KT_NODE_BIAS,    /* out += b */
+    KT_NODE_RMS_HEADS, /* out = norm of each `size` elements of out */
+    KT_NODE_ROPE,
+    KT_NODE_KEEP,    /* rows of in (and in2) go to a plane */
+    KT_NODE_ATTEND,  /* out = attention of in over a plane */
+    KT_NODE_GATE,    /* out *= sigmoid(in) */
+    KT_NODE_ROUTE,   /* experts and their weights of each row of in */
+    KT_NODE_EXPERTS, /* out += weighted experts of in; without routing every row goes to expert 0 */
+    KT_NODE_HEAD,    /* logits = W norm(in) */
+    KT_NODE_LINEAR_HEADS, /* each head of in by a matrix of its own */
+    KT_NODE_CONV,
+    KT_NODE_DELTA,
+    KT_NODE_INDEX,
+    KT_NODE_KINDS
+} kt_node_kind;
+
+typedef struct kt_attention {
+    int64_t heads, kv_heads, k, v; /* v: size of a value head */
+    double scale;
+    int64_t window; /* 0 = all */
+} kt_attention;
+
+typedef struct kt_routing {
+    kt_router_score score;
+    int64_t experts, topk, groups, top_groups;
+    bool is_normalised;
+    double scale;
+} kt_routing_rule;
+
+typedef struct kt_node {
+    kt_node_kind kind;
+    int layer; /* -1 behind the last */
+    kt_view in, in2, out;
+    int weight, weight2; /* -1 = none; RMS of HEAD, bias of ROUTE */
+    int plane, rotation; /* -1 = none */
+    double eps;
+    int64_t size;       /* of a head: RMS_HEADS, ROPE */
+    int accumulate;     /* LINEAR: += */
+    int is_routed;      /* EXPERTS: by the last ROUTE */
+    kt_attention attention;
+    kt_routing_rule routing;
+} kt_node;
+
+struct kt_family;
+
+/* Immutable once built. */
+typedef struct kt_graph {
+    const struct kt_family *family;
+    kt_model_numbers numbers;
+    bool is_gguf;
+    kt_int4_packing packing; /* of X.qweight */
+    kt_weight *weights;
+    kt_node *nodes;
+    kt_plane *planes;
+    kt_rotation *rotations;
+    int64_t *width; /* of values; value 0 is the residual */
+    int n_weights, n_nodes, n_planes, n_rotations, n_values;
+    int embedding;  /* the TABLE */
+    kt_arena arena; /* names, lists */
+} kt_graph;
+
+void kt_graph_deinit(kt_graph *g);
+
+/* Full name of a part's tensor, "{l}" and "{e}" filled in, without ".weight"; as the container of the graph
+ * spells it, or (is_json) as safetensors do. */
+char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t expert, bool is_json,
+                     char *out, size_t out_bytes);
+
+/* The first weight of a role in a layer (-1 = outside), or NULL. */
+const kt_weight *kt_graph_find(const kt_graph *g, const char *role, int layer);
+
+/* Experts that rows of a layer are routed to: its weight, or NULL. */
+const kt_weight *kt_graph_experts(const kt_graph *g, int layer);
+
+#endif

@@ -1,0 +1,104 @@
+/* Attention over what was kept. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/exec/step.h"
+
+static int is_same(const kt_problem *a, const kt_problem *b, const kt_attn_job *job, float scale) {
+    return a->n == b->n && a->k == b->k && a->kv_heads == b->kv_heads && a->v == b->v &&
+           a->window == b->window && job->scale == scale;
+}
+
+/* The job of this problem; the layers that have it share it. */
+static kt_status find_job(kt_exec_node *n, const kt_problem *problem, kt_step_attn **out,
+                          kt_err *err) {
+    kt_step *s = n->step;
+    const float scale = (float)n->node->attention.scale;
+    kt_step_attn *a = s->attn;
+    size_t bytes;
+    void *workspace;
+
+    for (int i = 0; i < s->n_attn; i++, a++)
+        if (is_same(&a->problem, problem, &a->job, scale)) {
+            *out = a;
+            return KT_OK;
+        }
+    if (s->n_attn == KT_STEP_SHARED)
+        return kt_fail(err, KT_E_UNSUPPORTED, "more than %d kinds of attention", KT_STEP_SHARED);
+    bytes = kt_attn_job_bytes(n->choice, problem, s->max_context, s->n_threads);
+    workspace = kt_step_alloc(s, bytes);
+    if (!workspace) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
+    a->problem = *problem;
+    a->job = (kt_attn_job){.choice = n->choice,
+                           .problem = *problem,
+                           .ldkv = n->node->attention.k,
+                           .scale = scale,
+                           .position = s->positions};
+    s->n_attn++;
+    *out = a;
+    return kt_attn_job_init(&a->job, s->max_context, s->n_threads, workspace, bytes, err);
+}
+
+static kt_status init(kt_exec_node *n, kt_err *err) {
+    kt_problem problem =
+        kt_attn_problem(&n->node->attention, n->step->plan->kv, n->step->plan->max_context);
+    kt_step_attn *a = NULL;
+
+    n->choice = kt_model_plan_simple(n->step->plan, &problem);
+    if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for attention");
+    KT_TRY(find_job(n, &problem, &a, err));
+    n->state = a;
+    return KT_OK;
+}
+
+static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
+    kt_step_attn *a = n->state;
+
+    kt_attn_job_phases(&a->job, out);
+    return is_few ? KT_ATTN_PHASES : 1; /* many rows are never split */
+}
+
+static void bind(kt_exec_node *n) {
+    const kt_step *s = n->step;
+    const int plane = n->node->plane, shared = s->cache->shape.has_shared_rows;
+    kt_attn_job *job = &((kt_step_attn *)n->state)->job;
+
+    job->q = n->in.x;
+    job->ldq = n->in.ld;
+    job->out = n->out.x;
+    job->ldo = n->out.ld;
+    job->k = kt_kv_cache_rows(s->cache, plane, 0, 0);
+    job->v = kt_kv_cache_rows(s->cache, plane, !shared, 0);
+    job->k_scale = kt_kv_cache_scales(s->cache, plane, 0, 0);
+    job->v_scale = kt_kv_cache_scales(s->cache, plane, !shared, 0);
+    job->head_stride = s->cache->capacity * s->cache->shape.head_dim;
+    job->scale_stride = s->cache->capacity;
+    job->rows = s->rows;
+}
+
+static kt_step_kind time_of(const kt_exec_node *n) {
+    (void)n;
+    return KT_STEP_ATTN;
+}
+
+#define KEYS 64 /* enough that no padding counts */
+
+/* Row r meets first_position + r + 1 keys, once for the score and once for the value. */
+static void count(kt_exec_node *n) {
+    kt_step *s = n->step;
+    const kt_attention *a = &n->node->attention;
+    double rows = (double)s->rows, last = (double)(s->first_position + s->rows);
+    double pairs = rows * (2 * last - rows + 1) / 2;
+    kt_kv_shape one_layer = s->cache->shape;
+
+    one_layer.layers = 1;
+    kt_step_count(s, KT_STEP_ATTN, 2 * pairs * (double)(a->heads * (a->k + a->v)),
+                  last * (double)kt_kv_cache_bytes(&one_layer, KEYS) / KEYS);
+}
+
+const kt_exec_op kt_exec_op_attend = {.kind = KT_NODE_ATTEND,
+                                      .init = init,
+                                      .phases = phases,
+                                      .bind = bind,
+                                      .time = time_of,
+                                      .count = count};

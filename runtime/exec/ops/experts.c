@@ -1,0 +1,162 @@
+/* Feed-forward: the experts that rows were routed to, or one that all go to. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/exec/step.h"
+
+/* The same call over the memory nodes, each with working memory of its own. */
+static kt_status init_nodes(kt_step *s, const kt_moe_layer *layers, kt_step_ffn *ffn,
+                            kt_err *err) {
+    const kt_node_plan *plan = s->nodes;
+    kt_moe_nodes *n = kt_step_alloc(s, sizeof *n);
+
+    if (!n) return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes");
+    n->n_nodes = plan->n;
+    n->x = ffn->job.x, n->ldx = ffn->job.ldx;
+    n->out = ffn->job.out, n->ldo = ffn->job.ldo;
+    n->accumulate = ffn->job.accumulate;
+    n->expert_id = ffn->job.expert_id, n->route_weight = ffn->job.route_weight;
+    for (int i = 0; i < plan->n; i++) {
+        size_t bytes = kt_moe_nodes_bytes(&layers[i], s->max_rows, s->n_threads);
+        n->layer[i] = &layers[i];
+        n->threads[i] = plan->threads[i];
+        KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, plan->memory[i], &ffn->workspace[i], err));
+        n->workspace[i] = ffn->workspace[i].data;
+    }
+    ffn->nodes = n;
+    return kt_moe_nodes_init(n, s->max_rows, err);
+}
+
+static kt_status make_job(kt_exec_node *n, kt_step_ffn *ffn, kt_err *err) {
+    kt_step *s = n->step;
+    const int is_routed = n->node->is_routed;
+    kt_moe_job *job = &ffn->job;
+    size_t bytes;
+
+    job->layer = &n->weight->experts;
+    job->x = n->in.x, job->ldx = n->in.ld;
+    job->out = n->out.x, job->ldo = n->out.ld;
+    job->accumulate = 1;
+    job->expert_id = is_routed ? s->expert_id : s->zeros;
+    job->route_weight = is_routed ? s->route_weight : s->ones;
+    if (s->nodes->n > 1) return init_nodes(s, n->weight->node_experts, ffn, err);
+    bytes = kt_moe_workspace_bytes(job->layer, s->max_rows, s->n_threads);
+    job->workspace = kt_step_alloc(s, bytes);
+    if (!job->workspace) return kt_fail(err, KT_E_NOMEM, "no memory for the feed-forward layers");
+    return kt_moe_job_init(job, s->max_rows, s->n_threads, bytes, err);
+}
+
+static kt_status init(kt_exec_node *n, kt_err *err) {
+    kt_step *s = n->step;
+    const kt_problem_plan *plan = kt_model_plan_run(s->plan, n->node->weight, 0);
+
+    for (int i = 0; i < s->n_ffn; i++)
+        if (s->ffn[i].plan == plan) n->state = &s->ffn[i];
+    if (n->state) return KT_OK;
+    if (s->n_ffn == KT_STEP_SHARED)
+        return kt_fail(err, KT_E_UNSUPPORTED, "more than %d kinds of feed-forward", KT_STEP_SHARED);
+    n->state = &s->ffn[s->n_ffn];
+    s->ffn[s->n_ffn++].plan = plan;
+    return make_job(n, n->state, err);
+}
+
+/* What knows the routing of the last run: the job, or a node's. */
+static const kt_moe_job *job_of(const kt_exec_node *n) {
+    const kt_step_ffn *ffn = n->state;
+    return ffn->nodes ? &ffn->nodes->job[0] : &ffn->job;
+}
+
+static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
+    kt_step_ffn *ffn = n->state;
+
+    (void)is_few;
+    if (ffn->nodes) {
+        kt_moe_nodes_phases(ffn->nodes, out);
+        return KT_MOE_NODES_PHASES;
+    }
+    kt_moe_job_phases(&ffn->job, out);
+    return KT_MOE_PHASES;
+}
+
+/* The first phase of the job; the others find what it left. */
+static void bind(kt_exec_node *n) {
+    kt_step_ffn *ffn = n->state;
+    const int64_t rows = n->step->rows;
+
+    ffn->job.layer = &n->weight->experts;
+    ffn->job.x = n->in.x, ffn->job.out = n->out.x;
+    ffn->job.ldx = n->in.ld, ffn->job.ldo = n->out.ld;
+    ffn->job.tokens = rows;
+    if (!ffn->nodes) return;
+    ffn->nodes->x = n->in.x, ffn->nodes->out = n->out.x;
+    ffn->nodes->ldx = n->in.ld, ffn->nodes->ldo = n->out.ld;
+    ffn->nodes->tokens = rows;
+    for (int i = 0; i < ffn->nodes->n_nodes; i++)
+        ffn->nodes->job[i].layer = &n->weight->node_experts[i];
+}
+
+static kt_step_kind time_of(const kt_exec_node *n) {
+    (void)n;
+    return KT_STEP_FFN;
+}
+
+/* After its experts are known. */
+static void count(kt_exec_node *n) {
+    kt_step *s = n->step;
+    const kt_problem_plan *p = ((const kt_step_ffn *)n->state)->plan;
+    double size = 3 * (double)p->problem.n * (double)p->problem.k;
+    double rows = (double)(s->rows * p->problem.topk);
+    int64_t hit, busiest;
+
+    kt_moe_job_load(job_of(n), &hit, &busiest);
+    kt_step_count(s, KT_STEP_FFN, 2 * rows * size, (double)hit * (double)p->bytes);
+    if (!n->node->is_routed) return;
+    s->profile.moe_layers++;
+    s->profile.experts_hit += (double)hit;
+    s->profile.expert_rows += rows;
+    if (busiest > s->profile.busiest_rows) s->profile.busiest_rows = busiest;
+}
+
+static void note(kt_exec_node *n) {
+    const int64_t experts = n->weight->experts.problem.experts;
+
+    if (!n->node->is_routed) return;
+    kt_recorder_layer(n->step->recorder);
+    for (int64_t e = 0; e < experts; e++) {
+        int64_t rows = kt_moe_job_rows(job_of(n), e);
+        if (rows > 0) kt_recorder_expert(n->step->recorder, e, rows);
+    }
+}
+
+static void observe(kt_exec_node *n) {
+    const kt_step *s = n->step;
+    const int64_t topk = n->weight->experts.problem.topk;
+
+    for (int64_t i = 0; i < s->rows * topk; i++) {
+        const int64_t expert = n->node->is_routed ? s->expert_id[i] : 0;
+        if (expert >= 0)
+            kt_importance_add(s->importance, n->node->weight, 0, expert,
+                              n->in.x + i / topk * n->in.ld);
+    }
+}
+
+/* What gate and up left is encoded: those numbers are what down is applied to. */
+static void observe_last(kt_exec_node *n) {
+    const kt_moe_job *job = job_of(n);
+    const kt_problem *p = &job->layer->problem;
+
+    for (int64_t e = 0; e < p->experts; e++)
+        for (int64_t i = 0; i < kt_moe_job_rows(job, e); i++)
+            kt_importance_add_encoded(n->step->importance, n->node->weight, e, p->acts,
+                                      kt_moe_job_h(job, e, i));
+}
+
+const kt_exec_op kt_exec_op_experts = {.kind = KT_NODE_EXPERTS,
+                                       .init = init,
+                                       .phases = phases,
+                                       .bind = bind,
+                                       .time = time_of,
+                                       .count = count,
+                                       .note = note,
+                                       .observe = observe,
+                                       .observe_last = observe_last};

@@ -1,0 +1,28 @@
+/* Rotary embedding of heads, in place. SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+#include "runtime/exec/step.h"
+
+static kt_status init(kt_exec_node *n, kt_err *err) {
+    kt_problem problem = kt_rope_problem(n->out.width / n->node->size, n->node->size);
+
+    n->choice = kt_model_plan_simple(n->step->plan, &problem);
+    return n->choice ? KT_OK : kt_fail(err, KT_E_INTERNAL, "no plan for a rotary embedding");
+}
+
+static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
+    const kt_rotation *rotation = &s->graph->rotations[n->node->rotation];
+    kt_rope_call call = {.x = n->out.x,
+                         .ld = n->out.ld,
+                         .heads = n->out.width / n->node->size,
+                         .head_dim = n->node->size,
+                         .rotary_dim = rotation->dim,
+                         .cos_sin = s->cos_sin[n->node->rotation],
+                         .positions = s->positions,
+                         .interleaved = rotation->is_interleaved,
+                         .row_begin = begin,
+                         .row_end = end};
+
+    n->choice->variant->rope(&call);
+}
+
+const kt_exec_op kt_exec_op_rope = {.kind = KT_NODE_ROPE, .init = init, .rows = rows};

@@ -1,0 +1,97 @@
+/* Which experts a row goes to, and with which weights. Few rows share the router's experts over threads, many
+ * rows themselves. SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+#include "runtime/exec/step.h"
+
+#define ROUTER_EXPERTS 16 /* experts of a task when there are few rows */
+
+typedef struct route_state {
+    kt_router_rule rule;
+    kt_problem problem;
+} route_state;
+
+static kt_status init(kt_exec_node *n, kt_err *err) {
+    const kt_routing_rule *r = &n->node->routing;
+    const kt_weight *w = &n->step->graph->weights[n->node->weight];
+    route_state *state = kt_step_alloc(n->step, sizeof *state);
+
+    if (!state) return kt_fail(err, KT_E_NOMEM, "no memory for a router");
+    state->problem = kt_router_problem(w, r->topk);
+    state->rule = (kt_router_rule){.score = r->score,
+                                   .experts = r->experts,
+                                   .topk = r->topk,
+                                   .norm_topk_prob = r->is_normalised};
+    n->state = state;
+    n->choice = kt_model_plan_simple(n->step->plan, &state->problem);
+    if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for a router");
+    return kt_router_rule_check(&state->rule, err);
+}
+
+static void scores(const kt_step *s, const kt_exec_node *n, int64_t row_begin, int64_t row_end,
+                   int64_t expert_begin, int64_t expert_end) {
+    const route_state *state = n->state;
+    kt_problem problem = state->problem;
+    kt_router_call call = {.problem = &problem,
+                           .x = n->in.x,
+                           .ldx = n->in.ld,
+                           .w = n->weight->data[0],
+                           .logits = s->router_logits,
+                           .ldl = state->rule.experts,
+                           .row_begin = row_begin,
+                           .row_end = row_end,
+                           .expert_begin = expert_begin,
+                           .expert_end = expert_end};
+
+    problem.m = s->rows;
+    n->choice->variant->router(&call);
+}
+
+static void choose(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
+    const kt_router_rule *rule = &((const route_state *)n->state)->rule;
+
+    for (int64_t r = begin; r < end; r++)
+        kt_router_select(rule, s->router_logits + r * rule->experts,
+                         s->expert_id + r * rule->topk, s->route_weight + r * rule->topk);
+}
+
+static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
+    scores(s, n, begin, end, 0, n->node->routing.experts);
+    choose(s, n, begin, end);
+}
+
+static void run_few(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    int64_t experts = n->node->routing.experts, last = end * ROUTER_EXPERTS;
+
+    (void)tid;
+    scores(n->step, n, 0, n->step->rows, begin * ROUTER_EXPERTS, last < experts ? last : experts);
+}
+
+static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
+    int64_t experts = n->node->routing.experts;
+
+    if (!is_few) return 0;
+    out[0] = (kt_phase){
+        .run = run_few, .arg = n, .n_tasks = (experts + ROUTER_EXPERTS - 1) / ROUTER_EXPERTS};
+    return 1;
+}
+
+static kt_step_kind time_of(const kt_exec_node *n) {
+    (void)n;
+    return KT_STEP_ROUTER;
+}
+
+static void count(kt_exec_node *n) {
+    const kt_weight *w = &n->step->graph->weights[n->node->weight];
+    double size = (double)w->n * (double)w->k, item = n->weight->format == KT_W_BF16 ? 2 : 4;
+
+    kt_step_count(n->step, KT_STEP_ROUTER, 2 * (double)n->step->rows * size, size * item);
+}
+
+const kt_exec_op kt_exec_op_route = {.kind = KT_NODE_ROUTE,
+                                     .init = init,
+                                     .rows = rows,
+                                     .phases = phases,
+                                     .after = choose,
+                                     .time = time_of,
+                                     .count = count};

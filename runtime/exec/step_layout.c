@@ -1,0 +1,207 @@
+/* Where a step's working memory lies: values by life time, what nodes share, and tables of angles.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "kernels/formats/acts.h"
+#include "kernels/rope/rope_table.h"
+#include "runtime/exec/step.h"
+
+#define POSITIONS_PER_TASK 64
+#define LINE 16 /* floats */
+
+/* ---- values ---- */
+
+/* Nodes [first, last] between which a value must keep its memory. */
+typedef struct life {
+    int first, last;
+} life;
+
+static int has_phases(kt_node_kind kind) {
+    return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
+           kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD;
+}
+
+static void live(life *l, const kt_view *v, int node) {
+    if (l[v->value].first < 0) l[v->value].first = node;
+    l[v->value].last = node;
+}
+
+/* Row work is done together with that of its neighbours, rows in any order: memory is free again only after the
+ * phase that the last use waits for. */
+static void find_lives(const kt_graph *g, life *l) {
+    for (int v = 0; v < g->n_values; v++) l[v] = (life){-1, -1};
+    for (int i = 0; i < g->n_nodes; i++) {
+        live(l, &g->nodes[i].in, i);
+        live(l, &g->nodes[i].in2, i);
+        live(l, &g->nodes[i].out, i);
+    }
+    l[0] = (life){0, g->n_nodes};
+    for (int v = 1; v < g->n_values; v++)
+        while (l[v].last >= 0 && l[v].last + 1 < g->n_nodes && !has_phases(g->nodes[l[v].last].kind))
+            l[v].last++;
+}
+
+static int64_t padded(int64_t width) {
+    return (width + LINE - 1) / LINE * LINE;
+}
+
+static int overlap(const life *a, const life *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The lowest place of `width` floats beside all values before v that live at the same time. Values are in the
+ * order of their making, so only a few of those before can. */
+static int64_t place(const kt_step *s, const life *l, int v) {
+    const kt_graph *g = s->graph;
+    int64_t at = 0;
+    int moved = 1;
+
+    while (moved) {
+        moved = 0;
+        for (int o = v - 1; o >= 0; o--) {
+            int64_t begin = s->value_at[o], end = begin + padded(g->width[o]);
+            if (!overlap(&l[o], &l[v]) || end <= at || begin >= at + padded(g->width[v])) continue;
+            at = end;
+            moved = 1;
+        }
+    }
+    return at;
+}
+
+/* Floats per row of all values. */
+static kt_status place_values(kt_step *s, int64_t *floats, kt_err *err) {
+    const kt_graph *g = s->graph;
+    life *l = malloc((size_t)g->n_values * sizeof *l);
+
+    *floats = 0;
+    s->value_at = kt_step_alloc(s, (size_t)g->n_values * sizeof *s->value_at);
+    if (!l || !s->value_at) {
+        free(l);
+        return kt_fail(err, KT_E_NOMEM, "no memory for the values of a step");
+    }
+    find_lives(g, l);
+    for (int v = 0; v < g->n_values; v++) {
+        s->value_at[v] = place(s, l, v);
+        if (s->value_at[v] + padded(g->width[v]) > *floats)
+            *floats = s->value_at[v] + padded(g->width[v]);
+    }
+    free(l);
+    return KT_OK;
+}
+
+/* ---- what nodes share ---- */
+
+/* Of one row: the encodings that the runs of a node's weight read. */
+static size_t node_act_bytes(const kt_step *s, const kt_node *n) {
+    const kt_weight *w = &s->graph->weights[n->weight];
+    kt_run runs[KT_WEIGHT_PARTS];
+    int count = kt_weight_runs(w, s->plan->quant, runs);
+    size_t bytes = 0;
+
+    for (int r = 0; r < count; r++) {
+        const kt_problem *p = &kt_model_plan_run(s->plan, n->weight, r)->problem;
+        bytes += kt_act_row_bytes(p->acts, p->k) * (size_t)w->count;
+    }
+    return bytes;
+}
+
+static void find_shared(const kt_step *s, size_t *acts, size_t *scratch, int64_t *experts,
+                        int64_t *topk) {
+    *acts = *scratch = 0;
+    *experts = *topk = 0;
+    for (int i = 0; i < s->graph->n_nodes; i++) {
+        const kt_node *n = &s->graph->nodes[i];
+        size_t bytes = 0;
+        if (n->kind == KT_NODE_LINEAR || n->kind == KT_NODE_HEAD || n->kind == KT_NODE_LINEAR_HEADS)
+            bytes = node_act_bytes(s, n);
+        if (bytes > *acts) *acts = bytes;
+        if (n->kind != KT_NODE_ROUTE) continue;
+        if (n->routing.experts > *experts) *experts = n->routing.experts;
+        if (n->routing.topk > *topk) *topk = n->routing.topk;
+    }
+    for (int i = 0; i < s->plan->n_problems; i++) {
+        const kt_problem_plan *p = &s->plan->problems[i];
+        size_t bytes = 0;
+        if (p->problem.op == KT_OP_GEMM)
+            bytes = kt_gemm_scratch_bytes(&p->problem, &p->choices, s->plan->max_rows);
+        if (bytes > *scratch) *scratch = bytes;
+    }
+}
+
+/* Place every array in one buffer; base NULL only counts. */
+static size_t lay_out(kt_step *s, uint8_t *base, int64_t floats) {
+    size_t rows = (size_t)s->max_rows, f32 = sizeof(float), acts, used = 0;
+    int64_t experts, topk, angles = 0;
+
+    find_shared(s, &acts, &s->gemm_stride, &experts, &topk);
+    for (int i = 0; i < s->graph->n_rotations; i++) angles += s->graph->rotations[i].dim;
+    const struct {
+        void *target;
+        size_t bytes;
+    } arrays[] = {
+        {&s->values, rows * (size_t)floats * f32},
+        {&s->router_logits, rows * (size_t)experts * f32},
+        {&s->route_weight, rows * (size_t)topk * f32},
+        {&s->expert_id, rows * (size_t)topk * sizeof *s->expert_id},
+        {&s->ones, rows * f32},
+        {&s->zeros, rows * sizeof *s->zeros},
+        {&s->positions, rows * sizeof *s->positions},
+        {&s->acts, rows * acts + 64 * KT_WEIGHT_PARTS},
+        {&s->angles, (size_t)(s->max_context * angles) * f32},
+        {&s->gemm_scratch, (size_t)s->n_threads * s->gemm_stride},
+    };
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        void *at = base ? base + used : NULL;
+        memcpy(arrays[i].target, &at, sizeof at);
+        used += (arrays[i].bytes + 63) / 64 * 64;
+    }
+    return used;
+}
+
+/* ---- angles ---- */
+
+typedef struct angle_task {
+    const kt_step *step;
+    int rotation;
+} angle_task;
+
+static void fill_angles(void *arg, int64_t begin, int64_t end, int tid) {
+    const angle_task *t = arg;
+    const kt_rotation *r = &t->step->graph->rotations[t->rotation];
+    int64_t first = begin * POSITIONS_PER_TASK, last = end * POSITIONS_PER_TASK;
+
+    (void)tid;
+    if (last > t->step->max_context) last = t->step->max_context;
+    kt_rope_table(r->base, r->dim, first, last - first,
+                  t->step->cos_sin[t->rotation] + first * r->dim);
+}
+
+static kt_status make_angles(kt_step *s, kt_pool *pool, kt_err *err) {
+    float *at = s->angles;
+
+    s->cos_sin = kt_step_alloc(s, (size_t)(s->graph->n_rotations + 1) * sizeof *s->cos_sin);
+    if (!s->cos_sin) return kt_fail(err, KT_E_NOMEM, "no memory for tables of angles");
+    for (int i = 0; i < s->graph->n_rotations; i++) {
+        angle_task task = {s, i};
+        kt_phase phase = {.run = fill_angles,
+                          .arg = &task,
+                          .n_tasks = (s->max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
+        s->cos_sin[i] = at;
+        at += s->max_context * s->graph->rotations[i].dim;
+        kt_pool_run(pool, &phase, 1);
+    }
+    return KT_OK;
+}
+
+kt_status kt_step_lay_out(kt_step *s, kt_pool *pool, kt_err *err) {
+    int64_t floats;
+
+    KT_TRY(place_values(s, &floats, err));
+    KT_TRY(kt_buffer_create(lay_out(s, NULL, floats), KT_PAGES_ADVISED, -1, &s->buffer, err));
+    lay_out(s, s->buffer.data, floats);
+    for (int64_t r = 0; r < s->max_rows; r++) s->ones[r] = 1.0f;
+    return make_angles(s, pool, err);
+}

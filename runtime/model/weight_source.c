@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/model/weight_source.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "dispatch/model/family.h"
+
+enum { NAME_BYTES = 240 };
+
+kt_status kt_weight_finder_init(kt_weight_finder *f, const kt_checkpoint *checkpoint,
+                                const kt_graph *graph, kt_err *err) {
+    uint8_t *used = calloc(kt_checkpoint_count(checkpoint) + 1, 1);
+
+    *f = (kt_weight_finder){0};
+    if (!used) return kt_fail(err, KT_E_NOMEM, "no memory for the list of tensors");
+    *f = (kt_weight_finder){.checkpoint = checkpoint, .graph = graph, .used = used};
+    return KT_OK;
+}
+
+void kt_weight_finder_deinit(kt_weight_finder *f) {
+    free(f->used);
+    f->used = NULL;
+}
+
+/* ---- single tensors ---- */
+
+static kt_status need(kt_weight_finder *f, const char *name, int rank, const int64_t *shape,
+                      const kt_tensor **out, kt_err *err) {
+    KT_TRY(kt_checkpoint_need(f->checkpoint, name, rank, shape, out, err));
+    f->used[*out - kt_checkpoint_at(f->checkpoint, 0)] = 1;
+    return KT_OK;
+}
+
+static kt_status need_float(kt_weight_finder *f, const char *name, int rank, const int64_t *shape,
+                            const kt_tensor **out, kt_err *err) {
+    KT_TRY(need(f, name, rank, shape, out, err));
+    if (kt_dtype_is_float((*out)->dtype)) return KT_OK;
+    return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err,
+                          "dtype %s, expected BF16, F16 or F32", kt_dtype_name((*out)->dtype));
+}
+
+/* The tensor named after the matrix, of a type and size. */
+static kt_status need_part(kt_weight_finder *f, const char *matrix, const char *part, int64_t d0,
+                           int64_t d1, const kt_tensor **out, kt_err *err) {
+    const int64_t shape[2] = {d0, d1};
+    char name[NAME_BYTES];
+
+    snprintf(name, sizeof name, "%.200s.%.30s", matrix, part);
+    return need(f, name, d1 ? 2 : 1, shape, out, err);
+}
+
+static bool has_part(const kt_weight_finder *f, const char *matrix, const char *part) {
+    char name[NAME_BYTES];
+
+    snprintf(name, sizeof name, "%.200s.%.30s", matrix, part);
+    return kt_checkpoint_find(f->checkpoint, name) != NULL;
+}
+
+kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_tensor **out,
+                           kt_err *err) {
+    const bool is_vector = w->kind == KT_WEIGHT_VECTOR;
+    const int64_t shape[2] = {w->n, w->k};
+    char name[NAME_BYTES];
+
+    *out = NULL;
+    kt_weight_name(f->graph, w, 0, 0, false, name, sizeof name - 8);
+    if (!is_vector) strcat(name, ".weight");
+    if (w->is_optional && !kt_checkpoint_find(f->checkpoint, name)) return KT_OK;
+    KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
+    if (kt_dtype_is_float((*out)->dtype) ||
+        (w->kind == KT_WEIGHT_TABLE && (*out)->blocks != KT_W_NONE))
+        return KT_OK;
+    return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err,
+                          "dtype %s, expected BF16, F16 or F32", kt_dtype_name((*out)->dtype));
+}
+
+/* ---- INT4 ---- */
+
+static kt_status need_words(kt_weight_finder *f, const char *matrix, const char *part, int64_t d0,
+                            int64_t d1, const kt_tensor **out, kt_err *err) {
+    KT_TRY(need_part(f, matrix, part, d0, d1, out, err));
+    if ((*out)->dtype == KT_DTYPE_I32) return KT_OK;
+    return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err, "dtype %s, expected I32",
+                          kt_dtype_name((*out)->dtype));
+}
+
+static kt_status need_scales(kt_weight_finder *f, const char *matrix, const char *part, int64_t d0,
+                             int64_t d1, kt_int4_source *s, const kt_tensor **out, kt_err *err) {
+    KT_TRY(need_part(f, matrix, part, d0, d1, out, err));
+    if (!kt_dtype_is_float((*out)->dtype))
+        return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected BF16, F16 or F32", kt_dtype_name((*out)->dtype));
+    s->scale_type = (*out)->dtype == KT_DTYPE_BF16  ? KT_W_BF16
+                    : (*out)->dtype == KT_DTYPE_F16 ? KT_W_F16
+                                                    : KT_W_F32;
+    s->scales = (*out)->data;
+    return KT_OK;
+}
+
+/* compressed-tensors; weight_shape repeats what the config says. */
+static kt_status find_rows(kt_weight_finder *f, const char *matrix, kt_int4_source *s,
+                           const kt_tensor *t[4], kt_err *err) {
+    const int64_t groups = s->k / s->group;
+
+    KT_TRY(need_words(f, matrix, "weight_packed", s->n, s->k / 8, &t[0], err));
+    KT_TRY(need_scales(f, matrix, "weight_scale", s->n, groups, s, &t[1], err));
+    if (has_part(f, matrix, "weight_zero_point"))
+        KT_TRY(need_words(f, matrix, "weight_zero_point", (s->n + 7) / 8, groups, &t[2], err));
+    if (has_part(f, matrix, "weight_shape"))
+        KT_TRY(need_part(f, matrix, "weight_shape", 2, 0, &t[3], err));
+    t[3] = NULL;
+    return KT_OK;
+}
+
+static kt_status find_transposed(kt_weight_finder *f, const char *matrix, kt_int4_source *s,
+                                 const kt_tensor *t[4], kt_err *err) {
+    const int64_t groups = s->k / s->group;
+    const bool is_awq = s->packing == KT_INT4_AWQ;
+
+    KT_TRY(need_words(f, matrix, "qweight", is_awq ? s->k : s->k / 8, is_awq ? s->n / 8 : s->n,
+                      &t[0], err));
+    KT_TRY(need_scales(f, matrix, "scales", groups, s->n, s, &t[1], err));
+    KT_TRY(need_words(f, matrix, "qzeros", groups, s->n / 8, &t[2], err));
+    if (is_awq || !has_part(f, matrix, "g_idx")) return KT_OK;
+    return need_words(f, matrix, "g_idx", s->k, 0, &t[3], err);
+}
+
+/* Inputs per scale, by the shape of the scales; 0 = they do not divide. */
+static int64_t group_of(const kt_weight_finder *f, const char *matrix, bool is_rows, int64_t k) {
+    char name[NAME_BYTES];
+    const kt_tensor *t;
+
+    snprintf(name, sizeof name, "%.200s.%.30s", matrix, is_rows ? "weight_scale" : "scales");
+    t = kt_checkpoint_find(f->checkpoint, name);
+    if (!t || t->rank != 2 || t->shape[is_rows] < 1 || k % t->shape[is_rows]) return 0;
+    return k / t->shape[is_rows];
+}
+
+static kt_status add_int4(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
+                          kt_matrix_source *out, kt_err *err) {
+    const bool is_rows = has_part(f, matrix, "weight_packed");
+    const kt_tensor *t[4] = {NULL};
+    kt_int4_source s = {
+        .n = p->n, .k = p->k, .packing = is_rows ? KT_INT4_ROWS : f->graph->packing};
+
+    s.group = group_of(f, matrix, is_rows, p->k);
+    if (s.group == 0) s.group = p->k; /* the shapes below will be found wrong */
+    if (s.k % s.group || s.n % 8)
+        return kt_fail(err, KT_E_UNSUPPORTED, "'%s': %lld x %lld weights in groups of %lld", matrix,
+                       (long long)s.n, (long long)s.k, (long long)s.group);
+    KT_TRY(is_rows ? find_rows(f, matrix, &s, t, err) : find_transposed(f, matrix, &s, t, err));
+    s.packed = t[0]->data;
+    s.zeros = t[2] ? t[2]->data : NULL;
+    s.group_index = t[3] ? t[3]->data : NULL;
+    if (kt_int4_import_format(&s) == KT_W_NONE)
+        return kt_tensor_fail(f->checkpoint, t[1], KT_E_UNSUPPORTED, err,
+                              "scales of type %s for groups of %lld, expected BF16 or F16 for "
+                              "groups of 32, 64 or 128",
+                              kt_dtype_name(t[1]->dtype), (long long)s.group);
+    if (kt_int4_import_format(&s) != p->stored)
+        return kt_tensor_fail(f->checkpoint, t[1], KT_E_MISMATCH, err,
+                              "%s, but the first expert has %s",
+                              kt_weight_format_name(kt_int4_import_format(&s)),
+                              kt_weight_format_name(p->stored));
+    kt_matrix_source_add_int4(out, &s, t[0], t + 1);
+    return KT_OK;
+}
+
+/* ---- FP8 ---- */
+
+static kt_status add_fp8(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
+                         kt_matrix_source *out, kt_err *err) {
+    const bool is_block = p->encoding == KT_STORED_FP8_BLOCK;
+    const char *end = has_part(f, matrix, "weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
+    const kt_tensor *t, *scale;
+    char name[NAME_BYTES];
+    int64_t want;
+
+    KT_TRY(need_part(f, matrix, "weight", p->n, p->k, &t, err));
+    if (t->dtype != KT_DTYPE_F8_E4M3)
+        return kt_tensor_fail(f->checkpoint, t, KT_E_MISMATCH, err,
+                              "dtype %s, but the first expert has F8_E4M3",
+                              kt_dtype_name(t->dtype));
+    snprintf(name, sizeof name, "%.200s.%.30s", matrix, end);
+    scale = kt_checkpoint_find(f->checkpoint, name);
+    if (!scale)
+        return kt_tensor_fail(f->checkpoint, t, KT_E_NOT_FOUND, err, "F8_E4M3 without '%.100s'",
+                              name);
+    f->used[scale - kt_checkpoint_at(f->checkpoint, 0)] = 1;
+    want = is_block ? (p->n + 127) / 128 * ((p->k + 127) / 128) : p->n;
+    if ((kt_dtype_is_float(scale->dtype) || scale->dtype == KT_DTYPE_F8_E8M0) &&
+        ((int64_t)(scale->bytes / kt_dtype_bytes(scale->dtype)) == want ||
+         (!is_block && scale->bytes == kt_dtype_bytes(scale->dtype)))) {
+        kt_matrix_source_add_fp8(out, t, scale, is_block);
+        return KT_OK;
+    }
+    return kt_tensor_fail(f->checkpoint, scale, KT_E_MISMATCH, err,
+                          "%zu scales of type %s, expected %lld floats for %lld x %lld weights",
+                          scale->bytes / kt_dtype_bytes(scale->dtype), kt_dtype_name(scale->dtype),
+                          (long long)want, (long long)p->n, (long long)p->k);
+}
+
+/* ---- plain floats and blocks ---- */
+
+/* A tensor of its own, or matrix `index` of a stack of `count`. */
+static kt_status add_rows(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
+                          int64_t index, int64_t count, kt_matrix_source *out, kt_err *err) {
+    const int64_t shape[3] = {count, p->n, p->k};
+    const bool is_stack = count > 0;
+    const kt_tensor *t;
+    char name[NAME_BYTES];
+
+    snprintf(name, sizeof name, "%.200s.weight", matrix);
+    KT_TRY(need(f, name, is_stack ? 3 : 2, is_stack ? shape : shape + 1, &t, err));
+    if (t->blocks == KT_W_NONE && !kt_dtype_is_float(t->dtype))
+        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected BF16, F16 or F32", kt_dtype_name(t->dtype));
+    kt_matrix_source_add(out, t, index * p->n, p->n);
+    return KT_OK;
+}
+
+static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
+                              kt_matrix_source *out, kt_err *err) {
+    const int64_t gate_up[3] = {w->count, 2 * w->n, w->k}, down[3] = {w->count, w->k, w->n};
+    kt_weight named = *w;
+    char name[NAME_BYTES];
+    const kt_tensor *t;
+
+    named.part[0].name.json = part < 2 ? w->fused : w->fused_down;
+    kt_weight_name(f->graph, &named, 0, 0, true, name, sizeof name);
+    KT_TRY(need_float(f, name, 3, part < 2 ? gate_up : down, &t, err));
+    kt_matrix_source_add(out, t,
+                         part < 2 ? (2 * expert + part) * w->n : expert * w->k,
+                         part < 2 ? w->n : w->k);
+    return KT_OK;
+}
+
+static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
+                     kt_matrix_source *out, kt_err *err) {
+    const kt_weight_part *p = &w->part[part];
+    const bool is_routed = w->kind == KT_WEIGHT_EXPERTS && w->use == KT_USE_EXPERTS;
+    char matrix[NAME_BYTES];
+
+    if (w->is_fused) return fused_expert(f, w, part, expert, out, err);
+    kt_weight_name(f->graph, w, part, expert, false, matrix, sizeof matrix - 24);
+    switch (p->encoding) {
+    case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);
+    case KT_STORED_FP8_BLOCK:
+    case KT_STORED_FP8_CHANNEL: return add_fp8(f, p, matrix, out, err);
+    default:
+        return is_routed && f->graph->is_gguf
+                   ? add_rows(f, p, matrix, expert, w->count, out, err)
+                   : add_rows(f, p, matrix, 0, 0, out, err);
+    }
+}
+
+/* ---- importance ---- */
+
+/* Of a matrix's inputs; its first part stands for the others, which have the same. */
+static kt_status find_importance(const kt_weight_finder *f, const kt_weight *w, int part,
+                                 int64_t expert, kt_matrix_source *s, kt_err *err) {
+    const int64_t shape[1] = {s->k};
+    const kt_tensor *t;
+    const float *x;
+    char name[NAME_BYTES];
+
+    if (!f->importance) return KT_OK;
+    kt_weight_name(f->graph, w, part, expert, true, name, sizeof name - 8);
+    strcat(name, ".weight");
+    KT_TRY(kt_checkpoint_need(f->importance, name, 1, shape, &t, err));
+    if (t->dtype != KT_DTYPE_F32 || (uintptr_t)t->data % sizeof(float) != 0)
+        return kt_tensor_fail(f->importance, t, KT_E_FORMAT, err,
+                              "dtype %s, expected F32, aligned", kt_dtype_name(t->dtype));
+    x = (const float *)(const void *)t->data;
+    for (int64_t i = 0; i < s->k; i++)
+        if (!(x[i] >= 0 && isfinite(x[i])))
+            return kt_tensor_fail(f->importance, t, KT_E_FORMAT, err,
+                                  "input %lld has %g, expected a mean of squares", (long long)i,
+                                  x[i]);
+    s->importance = x;
+    return KT_OK;
+}
+
+kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, int n,
+                           int64_t expert, kt_matrix_source *out, kt_err *err) {
+    *out = (kt_matrix_source){.allows_nonfinite = f->allows_nonfinite};
+    for (int i = 0; i < n; i++) KT_TRY(add(f, w, first + i, expert, out, err));
+    return find_importance(f, w, first, expert, out, err);
+}
+
+void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log) {
+    size_t n = kt_checkpoint_count(f->checkpoint), unused = 0;
+    const char *first = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        if (f->used[i]) continue;
+        if (!first) first = kt_checkpoint_at(f->checkpoint, i)->name;
+        unused++;
+    }
+    if (unused)
+        kt_log_write(log, KT_LOG_WARN, "loader",
+                     "%zu tensors of the checkpoint are not part of %s and are ignored, first '%s'",
+                     unused, f->graph->family->name, first);
+}
