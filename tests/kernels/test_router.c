@@ -1,4 +1,5 @@
-/* Router logits variants and the choice of experts. SPDX-License-Identifier: Apache-2.0 */
+/* Router logits variants and the choice of experts by softmax.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/router/router_gate.h"
@@ -69,7 +70,7 @@ ParameterizedTest(size_t *index, router, stays_inside_its_buffers) {
 }
 
 Test(router, equal_logits_choose_the_lower_index) {
-    const kt_router_rule rule = {KT_ROUTER_SOFTMAX, 6, 3, true};
+    const kt_router_rule rule = {.experts = 6, .topk = 3, .norm_topk_prob = true};
     const float all_equal[6] = {2, 2, 2, 2, 2, 2}, late[6] = {0, 1, 5, 1, 5, 1};
     int32_t id[3];
     float weight[3];
@@ -85,7 +86,7 @@ Test(router, weights_are_softmax_probabilities) {
     const float logits[5] = {1.0f, -3.0f, 4.0f, 0.5f, 90.0f};
     double sum = 0.0, two = 0.0;
     for (int norm = 0; norm < 2; norm++) {
-        const kt_router_rule rule = {KT_ROUTER_SOFTMAX, 5, 2, norm};
+        const kt_router_rule rule = {.experts = 5, .topk = 2, .norm_topk_prob = norm};
         int32_t id[2];
         float weight[2];
         kt_router_select(&rule, logits, id, weight);
@@ -101,7 +102,7 @@ Test(router, weights_are_softmax_probabilities) {
 }
 
 Test(router, nan_logits_still_give_distinct_experts) {
-    const kt_router_rule rule = {KT_ROUTER_SOFTMAX, 4, 3, true};
+    const kt_router_rule rule = {.experts = 4, .topk = 3, .norm_topk_prob = true};
     const float logits[4] = {NAN, 1.0f, NAN, NAN};
     int32_t id[3];
     float weight[3];
@@ -110,12 +111,10 @@ Test(router, nan_logits_still_give_distinct_experts) {
 }
 
 Test(router, refuses_rules_it_cannot_follow) {
-    kt_router_rule rule = {KT_ROUTER_SOFTMAX, 8, 9, true};
+    kt_router_rule rule = {.experts = 8, .topk = 9, .norm_topk_prob = true};
     cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_E_UNSUPPORTED);
     rule.topk = 0;
     cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_E_UNSUPPORTED);
     rule.topk = 8;
     cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_OK);
-    rule.score = KT_ROUTER_SIGMOID_BIAS;
-    cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_E_UNSUPPORTED);
 }
