@@ -173,16 +173,17 @@ void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps) {
     add_node(b, &n);
 }
 
-static bool is_same_rotation(const kt_rotation *a, const kt_rotation *b) {
-    return a->base == b->base && a->dim == b->dim && a->is_interleaved == b->is_interleaved &&
+static bool is_same_rotation(const kt_rope_rule *a, const kt_rope_rule *b) {
+    return a->base == b->base && a->rotary_dim == b->rotary_dim &&
+           a->interleaved == b->interleaved && a->scaling == b->scaling &&
            a->factor == b->factor && a->original_context == b->original_context &&
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
            a->attention_factor == b->attention_factor;
 }
 
-static int add_rotation(kt_build *b, const kt_rotation *r) {
+static int add_rotation(kt_build *b, const kt_rope_rule *r) {
     kt_graph *g = b->graph;
-    kt_rotation *list;
+    kt_rope_rule *list;
 
     for (int i = 0; i < g->n_rotations; i++)
         if (is_same_rotation(&g->rotations[i], r)) return i;
@@ -193,9 +194,12 @@ static int add_rotation(kt_build *b, const kt_rotation *r) {
     return g->n_rotations++;
 }
 
-void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rotation *rotation) {
+void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation) {
     kt_node n = node_of(KT_NODE_ROPE, x, x);
 
+    kt_err why = {KT_OK, ""};
+
+    if (kt_rope_rule_check(rotation, &why) != KT_OK) kt_build_fail(b, why.status, "%s", why.message);
     n.size = size;
     n.rotation = add_rotation(b, rotation);
     add_node(b, &n);

@@ -50,7 +50,7 @@ void kt_bias(kt_build *b, kt_view x, kt_vec w);
 /* Norm of each `size` columns of x; size = x.width: of all together. */
 void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps);
 /* Rotate each head of `size` columns. */
-void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rotation *rotation);
+void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation);
 /* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys. Returns the plane. */
 int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
 kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention);

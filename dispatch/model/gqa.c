@@ -23,19 +23,20 @@ kt_status kt_need_silu(const kt_config_source *s, kt_err *err) {
 /* ---- rotary embeddings ---- */
 
 /* YaRN; attention_factor as Transformers has it by default (models.md 1.3). */
-static void read_yarn(const kt_json *scaling, int64_t max_context, kt_rotation *out) {
+static void read_yarn(const kt_json *scaling, int64_t max_context, kt_rope_rule *out) {
     const kt_json *attention = kt_json_get(scaling, "attention_factor");
 
+    out->scaling = KT_ROPE_YARN;
     out->factor = kt_json_double(kt_json_get(scaling, "factor"), 1);
     out->original_context = kt_json_double(
         kt_json_get(scaling, "original_max_position_embeddings"), (double)max_context);
     out->beta_fast = kt_json_double(kt_json_get(scaling, "beta_fast"), 32);
     out->beta_slow = kt_json_double(kt_json_get(scaling, "beta_slow"), 1);
-    out->attention_factor = kt_json_double(attention, out->factor > 1 ? 0.1 * log(out->factor) + 1 : 1);
+    out->attention_factor = kt_json_double(attention, kt_yarn_mscale(out->factor, 1));
 }
 
 static kt_status read_scaling(const kt_config_source *s, const kt_json *scaling, int is_parameters,
-                              kt_rotation *out, kt_err *err) {
+                              kt_rope_rule *out, kt_err *err) {
     const char *type = kt_json_string(kt_json_get(scaling, "rope_type"), NULL);
 
     if (kt_json_type_of(scaling) == KT_JSON_NULL) return KT_OK;
@@ -55,7 +56,7 @@ static kt_status read_scaling(const kt_config_source *s, const kt_json *scaling,
 }
 
 /* rope_theta beside rope_scaling, or both inside rope_parameters. */
-static kt_status read_json(const kt_config_source *s, int64_t dim, double factor, kt_rotation *out,
+static kt_status read_json(const kt_config_source *s, int64_t dim, double factor, kt_rope_rule *out,
                            kt_err *err) {
     const kt_json *j = s->json, *scaling = kt_json_get(j, "rope_scaling");
     const kt_json *parameters = kt_json_get(j, "rope_parameters"), *holder = j;
@@ -67,18 +68,18 @@ static kt_status read_json(const kt_config_source *s, int64_t dim, double factor
     KT_TRY(kt_json_need_double(holder, "rope_theta", s->where, &out->base, err));
     factor = kt_json_double(kt_json_get(j, "partial_rotary_factor"), factor);
     factor = kt_json_double(kt_json_get(scaling, "partial_rotary_factor"), factor);
-    out->dim = kt_json_int(kt_json_get(j, "rotary_dim"), (int64_t)(factor * (double)dim));
+    out->rotary_dim = kt_json_int(kt_json_get(j, "rotary_dim"), (int64_t)(factor * (double)dim));
     return read_scaling(s, scaling, has_parameters, out, err);
 }
 
-static kt_status read_gguf(const kt_config_source *s, int64_t dim, double factor, kt_rotation *out,
+static kt_status read_gguf(const kt_config_source *s, int64_t dim, double factor, kt_rope_rule *out,
                            kt_err *err) {
     char key[128];
     const char *type = "";
     size_t size = 0;
 
     out->base = kt_config_gguf_number(s, "rope.freq_base", 10000);
-    out->dim = (int64_t)kt_config_gguf_number(s, "rope.dimension_count", factor * (double)dim);
+    out->rotary_dim = (int64_t)kt_config_gguf_number(s, "rope.dimension_count", factor * (double)dim);
     snprintf(key, sizeof key, "%.60s.rope.scaling.type", s->arch);
     if (!kt_gguf_find(s->gguf, key)) return KT_OK;
     KT_TRY(kt_gguf_need_string(s->gguf, key, &type, &size, err));
@@ -86,26 +87,27 @@ static kt_status read_gguf(const kt_config_source *s, int64_t dim, double factor
     if (size != 4 || memcmp(type, "yarn", 4) != 0)
         return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: rope scaling '%.*s' is not supported",
                        s->where, (int)(size < 40 ? size : 40), type);
+    out->scaling = KT_ROPE_YARN;
     out->factor = kt_config_gguf_number(s, "rope.scaling.factor", 1);
     out->original_context = kt_config_gguf_number(s, "rope.scaling.original_context_length", 4096);
     out->beta_fast = kt_config_gguf_number(s, "rope.scaling.yarn_beta_fast", 32);
     out->beta_slow = kt_config_gguf_number(s, "rope.scaling.yarn_beta_slow", 1);
-    out->attention_factor = out->factor > 1 ? 0.1 * log(out->factor) + 1 : 1;
+    out->attention_factor = kt_yarn_mscale(out->factor, 1);
     return KT_OK;
 }
 
 kt_status kt_rotation_read(const kt_config_source *s, int64_t dim, double default_factor,
-                           kt_rotation *out, kt_err *err) {
-    *out = (kt_rotation){0};
+                           kt_rope_rule *out, kt_err *err) {
+    *out = (kt_rope_rule){0};
     KT_TRY(s->json ? read_json(s, dim, default_factor, out, err)
                    : read_gguf(s, dim, default_factor, out, err));
     if (!(out->base > 0) || !isfinite(out->base))
         return kt_fail(err, KT_E_FORMAT, "%.200s: rope_theta is %g, expected a positive number",
                        s->where, out->base);
-    if (out->dim >= 2 && out->dim <= dim && out->dim % 2 == 0) return KT_OK;
+    if (out->rotary_dim >= 2 && out->rotary_dim <= dim && out->rotary_dim % 2 == 0) return KT_OK;
     return kt_fail(err, KT_E_FORMAT,
                    "%.200s: %lld of %lld elements of a head are rotated, expected an even number",
-                   s->where, (long long)out->dim, (long long)dim);
+                   s->where, (long long)out->rotary_dim, (long long)dim);
 }
 
 /* ---- attention ---- */

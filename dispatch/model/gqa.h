@@ -15,7 +15,7 @@ typedef struct kt_gqa_numbers {
     double eps;
     bool has_bias;      /* q, k and v */
     kt_qk_norm qk_norm; /* set by the family */
-    kt_rotation rotation;
+    kt_rope_rule rotation;
 } kt_gqa_numbers;
 
 #define KT_GQA_NUMBERS(type, member)                                                              \
@@ -38,7 +38,7 @@ kt_status kt_gqa_settle(const kt_config_source *s, const kt_model_numbers *m, kt
 /* Rotary embedding of heads of `dim` elements: base, width (partial_rotary_factor, rotary_dim or
  * rope.dimension_count; else `dim`) and scaling. default_factor: the partial factor when none is given. */
 kt_status kt_rotation_read(const kt_config_source *s, int64_t dim, double default_factor,
-                           kt_rotation *out, kt_err *err);
+                           kt_rope_rule *out, kt_err *err);
 
 /* q, k and v of h with bias and norms, rotated, k and v kept, attention: [heads * dim]. */
 kt_view kt_gqa(kt_build *b, kt_view h, const kt_gqa_numbers *a);

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "dispatch/model/checkpoint.h"
 #include "kernels/formats/int4_import.h"
+#include "kernels/rope/rope_table.h"
 #include "kernels/router/router_select.h"
 #include "kt/problem.h"
 
@@ -95,15 +96,6 @@ typedef struct kt_plane {
     int64_t heads, k, v;
 } kt_plane;
 
-/* Rotary embedding of the first `dim` elements of a head. factor > 1: YaRN (models.md 1.3). */
-typedef struct kt_rotation {
-    double base;
-    int64_t dim;
-    bool is_interleaved;
-    double factor, original_context, beta_fast, beta_slow;
-    double attention_factor; /* multiplies cosine and sine; 0 = 1 */
-} kt_rotation;
-
 typedef enum kt_node_kind {
     KT_NODE_RMS = 0, /* out = norm(in) */
     KT_NODE_LINEAR,  /* out = W in, or out += W in */
@@ -161,7 +153,7 @@ typedef struct kt_graph {
     kt_weight *weights;
     kt_node *nodes;
     kt_plane *planes;
-    kt_rotation *rotations;
+    kt_rope_rule *rotations;
     int64_t *width; /* of values; value 0 is the residual */
     int n_weights, n_nodes, n_planes, n_rotations, n_values;
     int embedding;  /* the TABLE */

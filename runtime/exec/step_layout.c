@@ -136,7 +136,7 @@ static size_t lay_out(kt_step *s, uint8_t *base, int64_t floats) {
     int64_t experts, topk, angles = 0;
 
     find_shared(s, &acts, &s->gemm_stride, &experts, &topk);
-    for (int i = 0; i < s->graph->n_rotations; i++) angles += s->graph->rotations[i].dim;
+    for (int i = 0; i < s->graph->n_rotations; i++) angles += s->graph->rotations[i].rotary_dim;
     const struct {
         void *target;
         size_t bytes;
@@ -170,13 +170,13 @@ typedef struct angle_task {
 
 static void fill_angles(void *arg, int64_t begin, int64_t end, int tid) {
     const angle_task *t = arg;
-    const kt_rotation *r = &t->step->graph->rotations[t->rotation];
+    const kt_rope_rule *r = &t->step->graph->rotations[t->rotation];
     int64_t first = begin * POSITIONS_PER_TASK, last = end * POSITIONS_PER_TASK;
 
     (void)tid;
     if (last > t->step->max_context) last = t->step->max_context;
-    kt_rope_table(r->base, r->dim, first, last - first,
-                  t->step->cos_sin[t->rotation] + first * r->dim);
+    kt_rope_rule_table(r, first, last - first,
+                       t->step->cos_sin[t->rotation] + first * r->rotary_dim);
 }
 
 static kt_status make_angles(kt_step *s, kt_pool *pool, kt_err *err) {
@@ -190,7 +190,7 @@ static kt_status make_angles(kt_step *s, kt_pool *pool, kt_err *err) {
                           .arg = &task,
                           .n_tasks = (s->max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
         s->cos_sin[i] = at;
-        at += s->max_context * s->graph->rotations[i].dim;
+        at += s->max_context * s->graph->rotations[i].rotary_dim;
         kt_pool_run(pool, &phase, 1);
     }
     return KT_OK;

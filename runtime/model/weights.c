@@ -349,7 +349,10 @@ static kt_status finish_layer(loader *l, int weight, const placing *p, kt_err *e
 
 static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
     const kt_tensor *t = s->piece[0].tensor;
-    return t->data + t->bytes / (size_t)t->shape[0] * (size_t)s->piece[0].first_row;
+    size_t rows = 1;
+
+    for (int i = 0; i + 1 < t->rank; i++) rows *= (size_t)t->shape[i];
+    return t->data + t->bytes / rows * (size_t)s->piece[0].first_row;
 }
 
 /* An expert of the same stored bytes, if there is one; else this one is remembered. */

@@ -10,15 +10,15 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
 }
 
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
-    const kt_rotation *rotation = &s->graph->rotations[n->node->rotation];
+    const kt_rope_rule *rotation = &s->graph->rotations[n->node->rotation];
     kt_rope_call call = {.x = n->out.x,
                          .ld = n->out.ld,
                          .heads = n->out.width / n->node->size,
                          .head_dim = n->node->size,
-                         .rotary_dim = rotation->dim,
+                         .rotary_dim = rotation->rotary_dim,
                          .cos_sin = s->cos_sin[n->node->rotation],
                          .positions = s->positions,
-                         .interleaved = rotation->is_interleaved,
+                         .interleaved = rotation->interleaved,
                          .row_begin = begin,
                          .row_end = end};
 

@@ -20,7 +20,13 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     state->rule = (kt_router_rule){.score = r->score,
                                    .experts = r->experts,
                                    .topk = r->topk,
-                                   .norm_topk_prob = r->is_normalised};
+                                   .norm_topk_prob = r->is_normalised,
+                                   .bias = n->weight2 ? n->weight2->data[0] : NULL,
+                                   .scale = (float)r->scale};
+    if (r->score == KT_ROUTER_SIGMOID_GROUP) {
+        state->rule.groups = r->groups;
+        state->rule.top_groups = r->top_groups;
+    }
     n->state = state;
     n->choice = kt_model_plan_simple(n->step->plan, &state->problem);
     if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for a router");
