@@ -196,7 +196,6 @@ static int add_rotation(kt_build *b, const kt_rope_rule *r) {
 
 void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation) {
     kt_node n = node_of(KT_NODE_ROPE, x, x);
-
     kt_err why = {KT_OK, ""};
 
     if (kt_rope_rule_check(rotation, &why) != KT_OK) kt_build_fail(b, why.status, "%s", why.message);
@@ -226,6 +225,27 @@ kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attenti
     n.attention = *attention;
     add_node(b, &n);
     return n.out;
+}
+
+kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *m) {
+    kt_node node = node_of(KT_NODE_LINEAR_HEADS, x, add_value(b, m->heads * (m->n + m->tail)));
+    kt_weight w = {.kind = KT_WEIGHT_HEADS,
+                   .use = KT_USE_LINEAR,
+                   .role = m->role,
+                   .n = m->n,
+                   .k = m->k,
+                   .count = m->heads,
+                   .n_parts = 1,
+                   .head_rows = m->head_rows,
+                   .head_at = m->head_at,
+                   .is_transposed = m->is_transposed};
+
+    w.part[0] = (kt_weight_part){.name = m->name, .n = m->n, .k = m->k};
+    node.weight = add_weight(b, &w);
+    node.size = x.width / m->heads;
+    node.tail = m->tail;
+    add_node(b, &node);
+    return node.out;
 }
 
 void kt_gate(kt_build *b, kt_view x, kt_view g) {

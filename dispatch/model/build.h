@@ -54,6 +54,17 @@ void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation)
 /* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys. Returns the plane. */
 int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
 kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention);
+/* Each head of x (x.width / heads numbers, the first k of them inputs) by a matrix of its own, then `tail`
+ * numbers behind the inputs as they are: heads of n + tail numbers. */
+typedef struct kt_head_mats {
+    const char *role;
+    kt_name name;
+    int64_t heads, n, k, tail;
+    int64_t head_rows, head_at; /* kt_weight */
+    bool is_transposed;
+} kt_head_mats;
+kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *mats);
+
 /* x *= sigmoid(g). */
 void kt_gate(kt_build *b, kt_view x, kt_view g);
 /* bias.n = 0: none. */

@@ -76,6 +76,10 @@ typedef struct kt_weight {
     /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and [count, k, n]. */
     const char *fused, *fused_down;
     bool is_fused;
+    /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0) matrix h of a stack;
+     * transposed: the tensor's rows are the columns of the matrix [n, k]. */
+    int64_t head_rows, head_at;
+    bool is_transposed;
     bool one_plus; /* VECTOR: safetensors store w - 1 */
     bool is_optional; /* VECTOR: absent is all zeros */
     bool is_tied;     /* the tensor of part 0 is another weight's (a head that is the embedding) */
@@ -135,7 +139,8 @@ typedef struct kt_node {
     int weight, weight2; /* -1 = none; RMS of HEAD, bias of ROUTE */
     int plane, rotation; /* -1 = none */
     double eps;
-    int64_t size;       /* of a head: RMS_HEADS, ROPE */
+    int64_t size;       /* of a head: RMS_HEADS, ROPE; of a head of in: LINEAR_HEADS */
+    int64_t tail;       /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
     int accumulate;     /* LINEAR: += */
     int is_routed;      /* EXPERTS: by the last ROUTE */
     kt_attention attention;

@@ -18,6 +18,7 @@ static kt_weight_format asked_format(const kt_weight *w, kt_weight_format id) {
 kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant) {
     const kt_weight_format stored = w->part[part].stored;
 
+    if (w->kind == KT_WEIGHT_HEADS) return KT_W_BF16; /* small, and stored across its columns */
     if (kt_quant_format(quant) != KT_W_NONE) return asked_format(w, kt_quant_format(quant));
     if (quant == KT_QUANT_INT4 && w->use == KT_USE_EXPERTS) return KT_W_INT4_G32;
     if (quant == KT_QUANT_INT8 || quant == KT_QUANT_INT4) return KT_W_INT8_CHANNEL;

@@ -185,6 +185,25 @@ static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int6
                (size_t)(end - begin) * row);
 }
 
+enum { WIDEST_BLOCKS = 16384 };
+
+static kt_status read_blocks(const kt_matrix_source *s, int piece, int64_t row, float *out,
+                             kt_err *err) {
+    const kt_tensor *t = s->piece[piece].tensor;
+    const kt_matrix m = {.format = t->blocks,
+                         .n = s->piece[piece].first_row + s->piece[piece].rows,
+                         .k = s->k,
+                         .data = t->data};
+    double decoded[WIDEST_BLOCKS];
+
+    if (s->k > WIDEST_BLOCKS)
+        return kt_fail(err, KT_E_UNSUPPORTED, "tensor '%s': rows of %lld, expected at most %d",
+                       t->name, (long long)s->k, WIDEST_BLOCKS);
+    kt_format_find(t->blocks)->decode_row(&m, s->piece[piece].first_row + row, decoded);
+    for (int64_t i = 0; i < s->k; i++) out[i] = (float)decoded[i];
+    return KT_OK;
+}
+
 /* Rows [begin, end) of floats, from whichever pieces have them. */
 static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, int64_t begin,
                            int64_t end, float *out, kt_err *err) {
@@ -196,9 +215,11 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
         int64_t last = end - base < s->piece[i].rows ? end - base : s->piece[i].rows;
         if (first >= last) continue;
         for (int64_t r = first; s->piece[i].fp8_scale && r < last; r++)
-            read_fp8(s, i, r, out + (base + r - begin) * s->k);
-        if (s->piece[i].fp8_scale) continue;
-        if (native_format(s, i) != KT_W_NONE || !kt_dtype_is_float(t->dtype))
+            read_fp8(s, i, s->piece[i].first_row + r, out + (base + r - begin) * s->k);
+        for (int64_t r = first; t->blocks != KT_W_NONE && r < last; r++)
+            KT_TRY(read_blocks(s, i, r, out + (base + r - begin) * s->k, err));
+        if (s->piece[i].fp8_scale || t->blocks != KT_W_NONE) continue;
+        if (s->piece[i].int4.packed || !kt_dtype_is_float(t->dtype))
             return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
                            t->name,
                            native_format(s, i) ? kt_weight_format_name(native_format(s, i))

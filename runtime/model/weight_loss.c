@@ -64,7 +64,7 @@ static kt_status list_weight(lister *l, const kt_weight *w, kt_err *err) {
     kt_matrix_source source;
     kt_run runs[KT_WEIGHT_PARTS];
 
-    if (kt_weight_runs(w, l->weights, runs) == 0) return KT_OK;
+    if (w->kind == KT_WEIGHT_HEADS || kt_weight_runs(w, l->weights, runs) == 0) return KT_OK;
     for (int64_t e = 0; e < w->count; e++)
         for (int part = 0; part < w->n_parts; part++) {
             KT_TRY(kt_weight_source(&l->finder, w, part, 1, e, &source, err));

@@ -292,6 +292,26 @@ kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, i
     return find_importance(f, w, first, expert, out, err);
 }
 
+kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t head,
+                                kt_matrix_source *out, kt_err *err) {
+    const int64_t rows = w->is_transposed ? w->k : w->n, k = w->is_transposed ? w->n : w->k;
+    kt_weight_part whole = w->part[0];
+    char matrix[NAME_BYTES];
+
+    *out = (kt_matrix_source){.allows_nonfinite = f->allows_nonfinite};
+    kt_weight_name(f->graph, w, 0, 0, false, matrix, sizeof matrix - 24);
+    whole.n = w->head_rows ? w->count * w->head_rows : rows;
+    whole.k = k;
+    if (!w->head_rows) return add_rows(f, &whole, matrix, head, w->count, out, err);
+    if (whole.encoding == KT_STORED_FP8_BLOCK || whole.encoding == KT_STORED_FP8_CHANNEL)
+        KT_TRY(add_fp8(f, &whole, matrix, out, err));
+    else
+        KT_TRY(add_rows(f, &whole, matrix, 0, 0, out, err));
+    out->piece[0].first_row = head * w->head_rows + w->head_at;
+    out->piece[0].rows = out->rows = rows;
+    return KT_OK;
+}
+
 void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log) {
     size_t n = kt_checkpoint_count(f->checkpoint), unused = 0;
     const char *first = NULL;

@@ -31,6 +31,10 @@ kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_ten
 kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, int n,
                            int64_t expert, kt_matrix_source *out, kt_err *err);
 
+/* The rows of a head of HEADS, as they are stored: [n, k], or [k, n] when transposed. */
+kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t head,
+                                kt_matrix_source *out, kt_err *err);
+
 /* One warning when the checkpoint holds tensors that nobody asked for. */
 void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log);
 

@@ -76,6 +76,9 @@ static kt_status check_weight(loader *l, const kt_weight *w, kt_err *err) {
     int n = kt_weight_runs(w, l->request->plan->quant, runs);
 
     if (n == 0) return kt_weight_tensor(&l->finder, w, &t, err);
+    for (int64_t e = 0; w->kind == KT_WEIGHT_HEADS && e < w->count; e++)
+        KT_TRY(kt_weight_head_source(&l->finder, w, e, &source, err));
+    if (w->kind == KT_WEIGHT_HEADS) return KT_OK;
     for (int64_t e = 0; e < w->count; e++) {
         for (int i = 0; w->kind == KT_WEIGHT_EXPERTS && i < w->n_parts; i++)
             KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &source, err));
@@ -231,16 +234,70 @@ static kt_status load_matrix(loader *l, int weight, kt_err *err) {
     int n = kt_weight_runs(w, l->request->plan->quant, runs);
     kt_matrix_source source;
 
-    for (int64_t e = 0; e < w->count; e++)
-        for (int r = 0; r < n; r++) {
-            const kt_problem_plan *p = kt_model_plan_run(l->request->plan, weight, r);
-            const void *packed;
-            KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, e, &source, err));
-            packed = load_dense(l, p, &source);
-            if (e == 0) to->data[r] = packed;
-            to->head_bytes = p->bytes;
-        }
+    for (int r = 0; r < n; r++) {
+        KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, 0, &source, err));
+        to->data[r] = load_dense(l, kt_model_plan_run(l->request->plan, weight, r), &source);
+    }
     return KT_OK;
+}
+
+/* ---- heads: one task each ---- */
+
+typedef struct head_task {
+    loader *loader;
+    const kt_weight *w;
+    const kt_problem_plan *plan;
+    uint8_t *packed;
+    kt_matrix_source *source; /* [heads] */
+    uint16_t *plain;          /* [threads][2][n * k]: as stored, and turned */
+} head_task;
+
+static void pack_heads(void *arg, int64_t begin, int64_t end, int tid) {
+    const head_task *t = arg;
+    const int64_t n = t->w->n, k = t->w->k;
+    uint16_t *stored = t->plain + 2 * n * k * tid, *turned = stored + n * k;
+    float *scratch = t->loader->scratch + (size_t)tid * t->loader->scratch_floats;
+    kt_err why;
+
+    for (int64_t e = begin; e < end; e++) {
+        const kt_matrix_source *s = &t->source[e];
+        kt_matrix w = {.format = KT_W_BF16, .n = n, .k = k, .data = stored};
+        if (!rows_are_finite(t->loader, s, 0, s->rows)) return;
+        if (kt_matrix_source_encode(s, kt_format_find(KT_W_BF16), 0, s->rows, stored, NULL, scratch,
+                                    &why) != KT_OK) {
+            note_failure(t->loader, &why);
+            return;
+        }
+        for (int64_t r = 0; t->w->is_transposed && r < n; r++)
+            for (int64_t i = 0; i < k; i++) turned[r * k + i] = stored[i * n + r];
+        if (t->w->is_transposed) w.data = turned;
+        t->plan->choices.choice[0].variant->pack_gemm(&t->plan->problem, &w,
+                                                      t->packed + (size_t)e * t->plan->bytes);
+    }
+}
+
+static kt_status load_heads(loader *l, int weight, kt_err *err) {
+    const kt_weight *w = &l->request->graph->weights[weight];
+    kt_loaded *to = &l->weights->loaded[weight];
+    const size_t count = (size_t)w->count;
+    head_task task = {.loader = l, .w = w, .plan = kt_model_plan_run(l->request->plan, weight, 0)};
+    kt_phase phase = {.run = pack_heads, .arg = &task, .n_tasks = w->count};
+    const size_t threads = (size_t)kt_pool_threads(l->request->pool);
+    kt_status st = KT_OK;
+
+    task.packed = take(l, count * task.plan->bytes);
+    task.source = calloc(count, sizeof *task.source);
+    task.plain = malloc(threads * 2 * (size_t)(w->n * w->k) * sizeof *task.plain);
+    if (!task.source || !task.plain || !task.packed)
+        st = kt_fail(err, KT_E_NOMEM, "no memory for the heads of layer %d", w->layer);
+    for (int64_t e = 0; e < w->count && st == KT_OK; e++)
+        st = kt_weight_head_source(&l->finder, w, e, &task.source[e], err);
+    if (st == KT_OK) kt_pool_run(l->request->pool, &phase, 1);
+    to->data[0] = task.packed;
+    to->head_bytes = task.plan->bytes;
+    free(task.source);
+    free(task.plain);
+    return st;
 }
 
 /* ---- experts: one task each ---- */
@@ -507,8 +564,8 @@ static kt_status start_buffer(loader *l, int64_t index, size_t bytes, kt_err *er
 
 static kt_status load_weight(loader *l, int weight, kt_err *err) {
     switch (l->request->graph->weights[weight].kind) {
-    case KT_WEIGHT_MATRIX:
-    case KT_WEIGHT_HEADS: return load_matrix(l, weight, err);
+    case KT_WEIGHT_MATRIX: return load_matrix(l, weight, err);
+    case KT_WEIGHT_HEADS: return load_heads(l, weight, err);
     case KT_WEIGHT_EXPERTS: return load_experts(l, weight, err);
     default: return load_small(l, weight, err);
     }
