@@ -93,7 +93,7 @@ typedef struct kt_problem {
     int64_t kv_heads, context;
     kt_weight_format down; /* format of the down projection; KT_W_NONE = weights */
     kt_ffn_act act;
-    int64_t v;      /* size of a value head, of which a row begins with; 0 = k */
+    int64_t v;      /* size of a value head; 0 = k */
     int64_t window; /* keys that a row sees, itself the last; 0 = all before it */
 } kt_problem;
 

@@ -171,14 +171,16 @@ typedef struct kt_encode_call {
 
 /* Causal grouped-query attention of one kv head for query rows [row_begin, row_end).
  *
- * q        f32 [rows, ldq]; query head j of a row starts at j * head_dim. Heads
+ * q        f32 [rows, ldq]; query head j of a row starts at j * problem->k. Heads
  *          [kv_head * group, (kv_head + 1) * group) are computed, group = n / kv_heads.
- * k, v     this kv head's cache, [context, ldkv] rows of head_dim in problem->weights: BF16 (also
- *          KT_W_NONE), or codes of KT_W_INT8_CHANNEL or KT_W_FP8_CHANNEL. Rows past the largest
- *          position of the call are not read.
+ * k, v     this kv head's cache: rows of problem->k, and of problem->v (0 = k), elements in
+ *          problem->weights, ldkv and ldv (0 = ldkv) apart: BF16 (also KT_W_NONE), or codes of
+ *          KT_W_INT8_CHANNEL or KT_W_FP8_CHANNEL. v may be k, and ldv 0: a key's row then begins with its
+ *          value, as in absorbed latent attention. Rows that no row of the call sees are not read.
  * k_scale, v_scale  the codes' scales, one f32 per row; NULL with BF16.
- * position query row r attends to cache rows 0 .. position[r] inclusive.
- * out      f32 [rows, ldo], same head order as q. Written.
+ * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a window
+ *          max(0, position[r] - problem->window + 1).
+ * out      f32 [rows, ldo]; head j starts at j * (size of a value). Written.
  * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
  * key_begin, key_end  both 0 = every key. Else only keys of that range, which lies in one chunk
  *          (kernels/attn/attn_common.h) and starts where the chunk starts; rows without a key in it are
@@ -195,7 +197,7 @@ typedef struct kt_attn_call {
     int64_t ldq;
     const void *k, *v;
     const float *k_scale, *v_scale;
-    int64_t ldkv;
+    int64_t ldkv, ldv;
     int64_t kv_head;
     float scale;
     const int32_t *position;

@@ -83,5 +83,13 @@ kt_status kt_attn_accepts(const kt_problem *p, const kt_config *config, kt_err *
                        "attention: %lld query heads of size %lld over %lld kv heads: expected a "
                        "whole number of query heads per kv head",
                        (long long)p->n, (long long)p->k, (long long)p->kv_heads);
+    if (p->v < 0)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "attention: value heads of size %lld, expected 0 (as keys) or more",
+                       (long long)p->v);
+    if (p->window < 0)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "attention: window of %lld keys, expected 0 (all) or more",
+                       (long long)p->window);
     return KT_OK;
 }

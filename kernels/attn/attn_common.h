@@ -8,8 +8,23 @@
 #define KT_ATTN_CHUNK 1024 /* keys with a running maximum of their own; a multiple of the block */
 
 /* A row's result is defined as: chunks [0, 1024), [1024, 2048), ... each by online softmax over
- * blocks of 64; then chunks are folded from the first to the last. Whether one call or many threads
- * do that, the operations on a row, and so its bits, are the same. */
+ * blocks [0, 64), [64, 128), ...; then chunks are folded from the first to the last. Whether one call or
+ * many threads do that, the operations on a row, and so its bits, are the same.
+ *
+ * Of a block a row sees a run of keys: up to its position and, with a window, from kt_attn_first_key on. That run
+ * is computed as a block of its own, whose first key is the first of the run: keys before and after it are neither
+ * read, computed nor added. Blocks and chunks without a key that the row sees do not exist for it, so its
+ * first chunk is the one with its first key. */
+
+/* Floats of a head of the result. */
+static inline int64_t kt_attn_value_size(const kt_problem *p) {
+    return p->v ? p->v : p->k;
+}
+
+/* The first key that a row at this position sees. */
+static inline int64_t kt_attn_first_key(const kt_problem *p, int64_t position) {
+    return p->window > 0 && position >= p->window ? position - p->window + 1 : 0;
+}
 
 /* What a cache may hold: BF16, or 8-bit codes with an f32 scale per row (kernels/formats/w8c.c, wf8c.c).
  * KT_W_NONE stands for BF16. */
@@ -52,12 +67,12 @@ void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_s
 /* Divide by the sum of exponentials. */
 void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim);
 
-/* Join the chunks of one head: o[c * ldo ..], stats[c * ldstats], stats[c * ldstats + 1] of chunks
- * 0 .. n_chunks - 1 into out [head_dim]. */
+/* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c * ldstats],
+ * stats[c * ldstats + 1] of c = 0 .. n_chunks - 1 into out [head_dim]. */
 void kt_attn_merge(const float *o, int64_t ldo, const float *stats, int64_t ldstats,
                    int64_t n_chunks, int64_t head_dim, float *out);
 
-/* Descriptor member: refuses query heads that are not a multiple of kv heads. */
+/* Descriptor member: refuses query heads that are not a multiple of kv heads, and negative sizes. */
 kt_status kt_attn_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
 
 #endif

@@ -5,11 +5,27 @@
 
 #include "kernels/attn/attn_common.h"
 
-/* Element i of row j of keys or values. */
-static double stored(const kt_attn_call *c, const void *rows, const float *scale, int64_t j,
-                     int64_t i) {
-    double item = kt_attn_item(c->problem->weights, rows, j * c->ldkv + i);
-    return kt_attn_has_scales(c->problem->weights) ? item * scale[j] : item;
+/* Keys, or values, that a row sees: its first one is number 0. */
+typedef struct seen {
+    kt_weight_format cache;
+    const char *rows;
+    int64_t ld;
+    const float *scale; /* NULL = 1 */
+} seen;
+
+static seen seen_from(const kt_attn_call *c, const void *rows, int64_t ld, const float *scale,
+                      int64_t first) {
+    kt_weight_format cache = c->problem->weights;
+    return (seen){.cache = cache,
+                  .rows = (const char *)rows + (size_t)(first * ld) * kt_attn_item_bytes(cache),
+                  .ld = ld,
+                  .scale = kt_attn_has_scales(cache) ? scale + first : NULL};
+}
+
+/* Element i of row j. */
+static double stored(const seen *x, int64_t j, int64_t i) {
+    double item = kt_attn_item(x->cache, x->rows, j * x->ld + i);
+    return x->scale ? item * x->scale[j] : item;
 }
 
 /* What queries and weights are rounded to: relative to each number, or in steps of its group. Queries go to the
@@ -35,8 +51,8 @@ static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_n
 
 /* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with the
  * rounded, scaled query, and the row's scale. */
-static double score_keys(const kt_attn_call *c, const float *q, int64_t n, kt_numerics numerics,
-                         double *work) {
+static double score_keys(const kt_attn_call *c, const float *q, const seen *keys, int64_t n,
+                         kt_numerics numerics, double *work) {
     const double f32 = (2.0 * (double)c->problem->k + 3.0) * 0x1p-24;
     double top = -INFINITY;
 
@@ -44,7 +60,7 @@ static double score_keys(const kt_attn_call *c, const float *q, int64_t n, kt_nu
     for (int64_t i = 0; i < c->problem->k; i++) {
         double x = (double)q[i] * c->scale, off = query_error(c, q, i, numerics);
         for (int64_t j = 0; j < n; j++) {
-            double key = stored(c, c->k, c->k_scale, j, i);
+            double key = stored(keys, j, i);
             work[j] += x * key;
             work[n + j] += f32 * fabs(x * key) + off * fabs(key);
         }
@@ -53,16 +69,20 @@ static double score_keys(const kt_attn_call *c, const float *q, int64_t n, kt_nu
     return top;
 }
 
-/* What rounding weights in steps of their group adds to column i: up to a step times the code, for all. */
-static double error_of_steps(const kt_attn_call *c, const double *weights, int64_t n, int64_t i) {
+/* What rounding weights in steps of their group adds to column i: up to a step times the code, for all. Groups begin
+ * where blocks do, in the first block at its first key, which is number `first` of the cache. */
+static double error_of_steps(const seen *values, const double *weights, int64_t first, int64_t n,
+                             int64_t i) {
     double error = 0.0;
 
-    for (int64_t begin = 0; begin < n; begin += GROUP) {
-        int64_t end = begin + GROUP < n ? begin + GROUP : n;
+    for (int64_t begin = 0, end; begin < n; begin = end) {
+        int64_t block = KT_ATTN_BLOCK - (first + begin) % KT_ATTN_BLOCK; /* keys to its end */
         double top = 0.0, codes = 0.0;
+        end = begin + (block < GROUP ? block : GROUP);
+        if (end > n) end = n;
         for (int64_t j = begin; j < end; j++) {
-            top = fmax(top, weights[j] * c->v_scale[j]);
-            codes += fabs(kt_attn_item(c->problem->weights, c->v, j * c->ldkv + i));
+            top = fmax(top, weights[j] * values->scale[j]);
+            codes += fabs(kt_attn_item(values->cache, values->rows, j * values->ld + i));
         }
         error += weight_rounding * top * codes;
     }
@@ -73,14 +93,18 @@ static double error_of_steps(const kt_attn_call *c, const double *weights, int64
  * polynomial (2^-22), its own rounding, and per later block or chunk one more exp and product to rescale. Numerator and
  * denominator are sums of n terms (times a value's scale) in any order, 2 n u of the sum of magnitudes each:
  *   |error| <= sum P |v| (e_j + 2 n u) + |want| (sum P e_j + 2 n u),  e_j = exp(delta_j) - 1,
- * and to second order a little more, hence 1.1. Weights below 2^-126 may vanish. */
+ * and to second order a little more, hence 1.1. Weights below 2^-126 may vanish. A window that begins inside a
+ * block and a chunk may have one of each more. */
 void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics numerics,
                  double *work, double *want, double *bound) {
     const double u = 0x1p-24;
-    int64_t n = (int64_t)c->position[row] + 1, d = c->problem->k;
-    const float *q = c->q + row * c->ldq + head * d;
-    double top = score_keys(c, q, n, numerics, work), total = 0.0, spread = 0.0;
-    double steps = 3.0 + (double)(n / KT_ATTN_BLOCK + n / KT_ATTN_CHUNK);
+    int64_t first = kt_attn_first_key(c->problem, c->position[row]);
+    int64_t n = (int64_t)c->position[row] + 1 - first;
+    const float *q = c->q + row * c->ldq + head * c->problem->k;
+    const seen keys = seen_from(c, c->k, c->ldkv, c->k_scale, first);
+    const seen values = seen_from(c, c->v, c->ldv ? c->ldv : c->ldkv, c->v_scale, first);
+    double top = score_keys(c, q, &keys, n, numerics, work), total = 0.0, spread = 0.0;
+    double steps = (first ? 5.0 : 3.0) + (double)(n / KT_ATTN_BLOCK + n / KT_ATTN_CHUNK);
 
     for (int64_t j = 0; j < n; j++) {
         double delta =
@@ -90,15 +114,15 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
         total += work[j];
     }
     for (int64_t j = 0; j < n; j++) spread += work[j] / total * work[n + j];
-    for (int64_t i = 0; i < d; i++) {
+    for (int64_t i = 0; i < kt_attn_value_size(c->problem); i++) {
         double sum = 0.0, error = 0.0, size = 0.0;
         for (int64_t j = 0; j < n; j++) {
-            double v = stored(c, c->v, c->v_scale, j, i), p = work[j] / total;
+            double v = stored(&values, j, i), p = work[j] / total;
             sum += p * v;
             error += p * fabs(v) * work[n + j];
             size += fabs(v);
         }
-        if (numerics == KT_NUM_ACTS8) error += error_of_steps(c, work, n, i) / total;
+        if (numerics == KT_NUM_ACTS8) error += error_of_steps(&values, work, first, n, i) / total;
         want[i] = sum;
         bound[i] = 1.1 * (error + fabs(sum) * spread) + 0x1p-125 * size + 0x1p-126;
     }

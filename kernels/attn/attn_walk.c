@@ -10,16 +10,17 @@ const kt_param kt_attn_params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 
 
 /* Scratch of one thread: arrays over the tile's queries. */
 typedef struct tile {
-    float *q, *o;    /* [queries, padded] */
-    float *s;        /* [queries, KT_ATTN_LDS] */
-    float *chunk;    /* [queries, 2] largest score and sum of the chunk */
-    float *total;    /* [queries, 2] of the chunks folded so far */
-    float *keep;     /* [queries] */
-    float *natural;  /* [padded] one head in its own order */
-    void *keys;      /* a rearranged block */
-    uint16_t *wide;  /* [2][KT_ATTN_BLOCK, padded]: a block of 8-bit keys and values as BF16 */
-    int64_t padded;  /* head_dim rounded up to lanes */
-    int64_t queries; /* capacity */
+    float *q, *o;     /* [queries, ldq], [queries, ldo] */
+    float *s;         /* [queries, KT_ATTN_LDS] */
+    float *chunk;     /* [queries, 2] largest score and sum of the chunk */
+    float *total;     /* [queries, 2] of the chunks folded so far */
+    float *keep;      /* [queries] */
+    float *natural;   /* [ldo] one head in its own order */
+    void *keys;       /* a rearranged block */
+    uint16_t *wide;   /* [2][wide_items]: a block of 8-bit keys and values as BF16 */
+    int64_t ldq, ldo; /* sizes of keys and of values rounded up to lanes */
+    int64_t d, dv;    /* those sizes */
+    int64_t queries;  /* capacity */
     int64_t group;
     const kt_attn_inner *inner;
 } tile;
@@ -29,25 +30,34 @@ static int64_t tile_rows_of(const kt_problem *p, const kt_config *config) {
     return rows < 1 ? 1 : rows;
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t padded(int64_t d, const kt_attn_inner *inner) {
+    return (d + inner->lanes - 1) / inner->lanes * inner->lanes;
+}
+
 static size_t whole_lines(size_t n) {
     return (n + 15) / 16 * 16; /* keeps every array 64-byte aligned */
 }
 
 /* Elements of a block of widened rows, whole lines of them. */
-static size_t wide_items(size_t padded) {
-    return (KT_ATTN_BLOCK * padded + 31) / 32 * 32;
+static size_t wide_items(int64_t width) {
+    return (KT_ATTN_BLOCK * (size_t)width + 31) / 32 * 32;
 }
 
 size_t kt_attn_walk_bytes(const kt_problem *p, const kt_config *config,
                           const kt_attn_inner *inner) {
-    size_t padded = (size_t)((p->k + inner->lanes - 1) / inner->lanes * inner->lanes);
+    int64_t dv = kt_attn_value_size(p), ldq = padded(p->k, inner), ldo = padded(dv, inner);
     size_t queries = (size_t)(tile_rows_of(p, config) * (p->n / p->kv_heads));
-    size_t row = whole_lines(queries * padded);
     return sizeof(float) *
-               (2 * row + whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
-                whole_lines(queries) + whole_lines(padded)) +
-           (inner->keys_bytes ? inner->keys_bytes(p->k) : 0) +
-           (kt_attn_has_scales(p->weights) ? 2 * wide_items(padded) * sizeof(uint16_t) : 0);
+               (whole_lines(queries * (size_t)ldq) + whole_lines(queries * (size_t)ldo) +
+                whole_lines(queries * KT_ATTN_LDS) + 2 * whole_lines(2 * queries) +
+                whole_lines(queries) + whole_lines((size_t)ldo)) +
+           (inner->keys_bytes ? inner->keys_bytes(larger(p->k, dv)) : 0) +
+           (kt_attn_has_scales(p->weights) ? 2 * wide_items(larger(ldq, ldo)) * sizeof(uint16_t)
+                                           : 0);
 }
 
 static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
@@ -57,69 +67,107 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
 
     t.inner = inner;
     t.group = c->problem->n / c->problem->kv_heads;
-    t.padded = (c->problem->k + inner->lanes - 1) / inner->lanes * inner->lanes;
+    t.d = c->problem->k;
+    t.dv = kt_attn_value_size(c->problem);
+    t.ldq = padded(t.d, inner);
+    t.ldo = padded(t.dv, inner);
     t.queries = tile_rows_of(c->problem, c->config) * t.group;
     queries = (size_t)t.queries;
     t.q = at;
-    t.o = t.q + whole_lines(queries * (size_t)t.padded);
-    t.s = t.o + whole_lines(queries * (size_t)t.padded);
+    t.o = t.q + whole_lines(queries * (size_t)t.ldq);
+    t.s = t.o + whole_lines(queries * (size_t)t.ldo);
     t.chunk = t.s + whole_lines(queries * KT_ATTN_LDS);
     t.total = t.chunk + whole_lines(2 * queries);
     t.keep = t.total + whole_lines(2 * queries);
     t.natural = t.keep + whole_lines(queries);
-    t.keys = t.natural + whole_lines((size_t)t.padded);
+    t.keys = t.natural + whole_lines((size_t)t.ldo);
     t.wide = (uint16_t *)t.keys;
-    if (inner->keys_bytes) t.wide += inner->keys_bytes(c->problem->k) / sizeof *t.wide;
+    if (inner->keys_bytes) t.wide += inner->keys_bytes(larger(t.d, t.dv)) / sizeof *t.wide;
     return t;
 }
 
 /* A block of keys and values as the variant reads them. */
 typedef struct rows_of_block {
     const uint16_t *k, *v; /* v: NULL until weighing needs them, then widened to room */
+    int64_t ldk, ldv;
     uint16_t *room;
     int64_t n_keys;
-    int64_t ld;
-    kt_attn_next next;                /* the block after */
+    kt_attn_next next_k, next_v;      /* the block after */
     const float *k_scale, *v_scale;   /* NULL = 1 */
-    const uint8_t *k_codes, *v_codes; /* 8-bit rows, c->ldkv apart */
+    const uint8_t *k_codes, *v_codes; /* 8-bit rows, c->ldkv and c->ldv apart */
     bool has_codes;                   /* values are weighed as codes */
 } rows_of_block;
 
-/* A block that all queries of the tile see whole has done with its keys when it widens its values: in their place,
- * L1 being as small as it is. */
-static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
-                             int64_t n_queries, bool is_whole) {
-    const kt_attn_inner *inner = t->inner;
-    const kt_weight_format cache = c->problem->weights;
-    const uint16_t *k = c->k, *v = c->v;
-    const uint8_t *k_codes = c->k, *v_codes = c->v;
-    uint16_t *used = inner->load_codes ? t->keys : t->wide;
+/* Does a key's row begin with its value? */
+static bool is_shared(const kt_attn_call *c) {
+    return c->v == c->k;
+}
 
-    if (!kt_attn_has_scales(cache))
-        return (rows_of_block){
-            .k = k + key * c->ldkv,
-            .v = v + key * c->ldkv,
-            .ld = c->ldkv,
-            .next = {.keys = (const uint8_t *)(k + (key + KT_ATTN_BLOCK) * c->ldkv),
-                     .ld = 2 * c->ldkv,
-                     .bytes = 2 * c->problem->k,
-                     .ahead = KT_ATTN_AHEAD}};
+static int64_t ldv_of(const kt_attn_call *c) {
+    return c->ldv ? c->ldv : c->ldkv;
+}
+
+static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key) {
+    const uint16_t *k = (const uint16_t *)c->k + key * c->ldkv;
+    const uint16_t *v = (const uint16_t *)c->v + key * ldv_of(c);
+
+    return (rows_of_block){.k = k,
+                           .v = v,
+                           .ldk = c->ldkv,
+                           .ldv = ldv_of(c),
+                           .next_k = {.rows = (const uint8_t *)(k + KT_ATTN_BLOCK * c->ldkv),
+                                      .ld = 2 * c->ldkv,
+                                      .bytes = 2 * t->d,
+                                      .ahead = KT_ATTN_AHEAD},
+                           .next_v = {.ahead = is_shared(c) ? 0 : KT_ATTN_AHEAD}};
+}
+
+/* A block that all its queries see whole has done with its keys when it widens its values: in their place, L1 being
+ * as small as it is. Values that begin the keys' rows are widened with them. */
+static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
+                               int64_t n_queries, bool is_whole) {
+    const kt_attn_inner *inner = t->inner;
+    uint16_t *used = inner->load_codes ? t->keys : t->wide;
     rows_of_block b = {.k = t->wide,
-                       .room = is_whole ? used : t->wide + wide_items((size_t)t->padded),
+                       .ldk = t->ldq,
+                       .ldv = t->ldo,
+                       .room = is_whole ? used : t->wide + wide_items(larger(t->ldq, t->ldo)),
                        .n_keys = n_keys,
-                       .ld = t->padded,
                        .k_scale = c->k_scale + key,
                        .v_scale = c->v_scale + key,
-                       .k_codes = k_codes + key * c->ldkv,
-                       .v_codes = v_codes + key * c->ldkv,
+                       .k_codes = (const uint8_t *)c->k + key * c->ldkv,
+                       .v_codes = (const uint8_t *)c->v + key * ldv_of(c),
                        .has_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW};
-    if (inner->load_codes)
-        b.next = (kt_attn_next){.keys = b.k_codes + KT_ATTN_BLOCK * c->ldkv,
-                                .values = b.v_codes + KT_ATTN_BLOCK * c->ldkv,
-                                .ld = c->ldkv,
-                                .bytes = c->problem->k};
-    else
-        inner->widen(cache, b.k_codes, c->ldkv, c->problem->k, n_keys, t->wide, t->padded);
+
+    if (inner->load_codes) {
+        b.next_k = (kt_attn_next){
+            .rows = b.k_codes + KT_ATTN_BLOCK * c->ldkv, .ld = c->ldkv, .bytes = t->d};
+        if (!is_shared(c))
+            b.next_v = (kt_attn_next){
+                .rows = b.v_codes + KT_ATTN_BLOCK * ldv_of(c), .ld = ldv_of(c), .bytes = t->dv};
+        return b;
+    }
+    inner->widen(c->problem->weights, b.k_codes, c->ldkv, t->d, n_keys, t->wide, t->ldq);
+    if (is_shared(c)) {
+        b.v = b.k;
+        b.ldv = b.ldk;
+    }
+    return b;
+}
+
+/* n_keys keys from `key` on, rearranged too where the variant wants that, for n_queries queries that do or do not
+ * all see them all. */
+static rows_of_block load(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
+                          int64_t n_queries, bool is_whole) {
+    const kt_attn_inner *inner = t->inner;
+    const kt_weight_format cache = c->problem->weights;
+    rows_of_block b = kt_attn_has_scales(cache) ? code_rows(c, t, key, n_keys, n_queries, is_whole)
+                                                : bf16_rows(c, t, key);
+
+    if (b.k_codes && inner->load_codes)
+        inner->load_codes(cache, b.k_codes, c->ldkv, t->d, n_keys, t->keys);
+    else if (inner->keys_bytes)
+        inner->load_keys(b.k, b.ldk, t->d, n_keys, t->keys);
     return b;
 }
 
@@ -127,34 +175,58 @@ static rows_of_block rows_at(const kt_attn_call *c, const tile *t, int64_t key, 
 static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, rows_of_block *b,
                   int64_t n_keys) {
     const kt_attn_inner *inner = t->inner;
-    const float *q = t->q + first * t->padded;
-    float *s = t->s + first * KT_ATTN_LDS;
-    int64_t d = c->problem->k;
+    const float *q = t->q + first * t->ldq;
+    float *s = t->s + first * KT_ATTN_LDS, *o = t->o + first * t->ldo, *keep = t->keep + first;
 
     if (inner->keys_bytes)
-        inner->scores_loaded(q, t->padded, n, t->keys, d, n_keys, &b->next, s);
+        inner->scores_loaded(q, t->ldq, n, t->keys, t->d, n_keys, &b->next_k, s);
     else
-        inner->scores(q, t->padded, n, b->k, b->ld, d, n_keys, b->next.ahead, s);
+        inner->scores(q, t->ldq, n, b->k, b->ldk, t->d, n_keys, b->next_k.ahead, s);
     for (int64_t i = 0; i < n; i++)
-        t->keep[first + i] = inner->soften(s + i * KT_ATTN_LDS, n_keys, b->k_scale, b->v_scale,
-                                           t->chunk + 2 * (first + i));
+        keep[i] = inner->soften(s + i * KT_ATTN_LDS, n_keys, b->k_scale, b->v_scale,
+                                t->chunk + 2 * (first + i));
     if (b->has_codes) {
-        inner->weigh_codes(c->problem->weights, t->o + first * t->padded, t->padded,
-                           t->keep + first, n, s, b->v_codes, c->ldkv, d, n_keys);
+        inner->weigh_codes(c->problem->weights, o, t->ldo, keep, n, s, b->v_codes, ldv_of(c), t->dv,
+                           n_keys);
         return;
     }
     if (!b->v) {
-        inner->widen(c->problem->weights, b->v_codes, c->ldkv, d, b->n_keys, b->room, t->padded);
+        inner->widen(c->problem->weights, b->v_codes, ldv_of(c), t->dv, b->n_keys, b->room, b->ldv);
         b->v = b->room;
     }
-    inner->weigh(t->o + first * t->padded, t->padded, t->keep + first, n, s, b->v, b->ld, d, n_keys,
-                 &b->next);
+    inner->weigh(o, t->ldo, keep, n, s, b->v, b->ldv, t->dv, n_keys, &b->next_v);
 }
 
-/* One chunk for rows [row, row + rows) of the call; keys end at `end` or at the row's position. */
+/* A block of which some row of the tile does not see all: row by row, each with the keys that it sees. Those whose
+ * window begins inside the block have it loaded from their first key on, the others share one load. */
+static void block_by_rows(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows,
+                          int64_t key, int64_t stop) {
+    rows_of_block b = {0};
+    bool is_loaded = false;
+
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = kt_attn_first_key(c->problem, c->position[row + r]);
+        int64_t limit = (int64_t)c->position[row + r] + 1;
+        if (limit > stop) limit = stop;
+        if (first <= key || first >= limit) continue;
+        b = load(c, t, first, limit - first, t->group, true);
+        block(c, t, r * t->group, t->group, &b, limit - first);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = kt_attn_first_key(c->problem, c->position[row + r]);
+        int64_t limit = (int64_t)c->position[row + r] + 1;
+        if (limit > stop) limit = stop;
+        if (first > key || limit <= key) continue;
+        if (!is_loaded) b = load(c, t, key, stop - key, rows * t->group, false);
+        is_loaded = true;
+        block(c, t, r * t->group, t->group, &b, limit - key);
+    }
+}
+
+/* One chunk for rows [row, row + rows) of the call: the blocks of keys [begin, end), as far as rows see them. */
 static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows, int64_t begin,
                   int64_t end) {
-    memset(t->o, 0, (size_t)(rows * t->group * t->padded) * sizeof *t->o);
+    memset(t->o, 0, (size_t)(rows * t->group * t->ldo) * sizeof *t->o);
     for (int64_t i = 0; i < rows * t->group; i++) {
         t->chunk[2 * i] = -INFINITY;
         t->chunk[2 * i + 1] = 0.0f;
@@ -162,22 +234,14 @@ static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t row
     for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
         int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end;
         bool is_whole = true;
-        for (int64_t r = 0; r < rows; r++)
-            if (c->position[row + r] < stop - 1) is_whole = false;
-        rows_of_block b = rows_at(c, t, key, stop - key, rows * t->group, is_whole);
-        if (b.k_codes && t->inner->load_codes)
-            t->inner->load_codes(c->problem->weights, b.k_codes, c->ldkv, c->problem->k, stop - key,
-                                 t->keys);
-        else if (t->inner->keys_bytes)
-            t->inner->load_keys(b.k, b.ld, c->problem->k, stop - key, t->keys);
+        for (int64_t r = row; r < row + rows; r++)
+            if (c->position[r] < stop - 1 || kt_attn_first_key(c->problem, c->position[r]) > key)
+                is_whole = false;
         if (is_whole) {
+            rows_of_block b = load(c, t, key, stop - key, rows * t->group, true);
             block(c, t, 0, rows * t->group, &b, stop - key);
-            continue;
-        }
-        for (int64_t r = 0; r < rows; r++) {
-            int64_t limit = (int64_t)c->position[row + r] + 1;
-            if (limit > stop) limit = stop;
-            if (limit > key) block(c, t, r * t->group, t->group, &b, limit - key);
+        } else {
+            block_by_rows(c, t, row, rows, key, stop);
         }
     }
 }
@@ -187,40 +251,43 @@ static void chunk_done(const kt_attn_call *c, const tile *t, int64_t row, int64_
                        int64_t begin) {
     for (int64_t i = 0; i < rows * t->group; i++) {
         int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
-        float *out = c->out + r * c->ldo + head * c->problem->k;
+        int64_t first = kt_attn_first_key(c->problem, c->position[r]);
+        float *out = c->out + r * c->ldo + head * t->dv;
         float *stats = c->stats ? c->stats + r * c->ldstats + 2 * head : t->total + 2 * i;
 
-        if (c->position[r] < begin) continue;
-        if (c->stats || begin == 0) {
-            t->inner->store_sums(t->o + i * t->padded, c->problem->k, out);
+        if (c->position[r] < begin || first >= begin + KT_ATTN_CHUNK) continue;
+        if (c->stats || first >= begin) {
+            t->inner->store_sums(t->o + i * t->ldo, t->dv, out);
             memcpy(stats, t->chunk + 2 * i, 2 * sizeof *stats);
         } else {
-            t->inner->store_sums(t->o + i * t->padded, c->problem->k, t->natural);
-            kt_attn_fold(out, stats, t->natural, t->chunk + 2 * i, c->problem->k);
+            t->inner->store_sums(t->o + i * t->ldo, t->dv, t->natural);
+            kt_attn_fold(out, stats, t->natural, t->chunk + 2 * i, t->dv);
         }
     }
 }
 
 static void rows_of_tile(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows) {
-    int64_t last = 0, end;
+    int64_t last = 0, first = INT64_MAX, end;
 
     for (int64_t i = 0; i < rows * t->group; i++) {
         int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
-        t->inner->load_query(c->q + r * c->ldq + head * c->problem->k, c->problem->k, c->scale,
-                             t->q + i * t->padded);
+        int64_t low = kt_attn_first_key(c->problem, c->position[r]);
+        t->inner->load_query(c->q + r * c->ldq + head * t->d, t->d, c->scale, t->q + i * t->ldq);
         if (c->position[r] > last) last = c->position[r];
+        if (low < first) first = low;
     }
     end = last + 1;
     if (c->key_end > 0 && c->key_end < end) end = c->key_end;
-    for (int64_t begin = c->key_begin; begin < end; begin += KT_ATTN_CHUNK) {
+    for (int64_t begin = larger(c->key_begin, first / KT_ATTN_CHUNK * KT_ATTN_CHUNK); begin < end;
+         begin += KT_ATTN_CHUNK) {
         int64_t stop = begin + KT_ATTN_CHUNK < end ? begin + KT_ATTN_CHUNK : end;
-        chunk(c, t, row, rows, begin, stop);
+        chunk(c, t, row, rows, larger(begin, first / KT_ATTN_BLOCK * KT_ATTN_BLOCK), stop);
         chunk_done(c, t, row, rows, begin);
     }
     if (c->stats) return;
     for (int64_t i = 0; i < rows * t->group; i++) {
         int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
-        kt_attn_finish(c->out + r * c->ldo + head * c->problem->k, t->total + 2 * i, c->problem->k);
+        kt_attn_finish(c->out + r * c->ldo + head * t->dv, t->total + 2 * i, t->dv);
     }
 }
 

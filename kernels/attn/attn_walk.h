@@ -18,17 +18,18 @@
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
-/* The block after, for prefetches: row r begins r * ld bytes after `keys` and, with 8-bit codes, `values`, and has
- * `bytes`. Rows may not exist; keys = NULL: nothing to ask for. ahead: at which distance from the rows that are
- * being read kt_attn_fetch is to ask, or 0. */
+/* Keys, or values, of the block after, for prefetches: row r begins r * ld bytes after `rows` and has `bytes`.
+ * They may not exist; rows = NULL: nothing to ask for. ahead: at which distance from the rows that are being read
+ * kt_attn_fetch is to ask, or 0. */
 typedef struct kt_attn_next {
-    const uint8_t *keys, *values;
+    const uint8_t *rows;
     int64_t ld, bytes, ahead;
 } kt_attn_next;
 
 /* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in whatever
  * order of elements suits the variant's loads. Each function must treat a query the same way, to the
- * bit, whatever other queries it is called with. d is the head size; n_keys <= KT_ATTN_BLOCK. */
+ * bit, whatever other queries it is called with. d is the size of a key, in weigh, weigh_codes and store_sums
+ * that of a value, in widen either; n_keys <= KT_ATTN_BLOCK. */
 typedef struct kt_attn_inner {
     int64_t lanes;
     /* f32 head * scale -> scratch row. */
@@ -48,7 +49,7 @@ typedef struct kt_attn_inner {
     void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
                           int64_t d, int64_t n_keys, const kt_attn_next *next, float *s);
     /* load_keys from codes, for variants that need no widened rows in between; NULL = none. Then keys_bytes is
-     * enough for a widened block too. */
+     * enough for a widened block of values of the size d too. */
     void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
                        int64_t n_keys, void *keys);
     /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date; returns

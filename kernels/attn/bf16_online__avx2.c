@@ -6,7 +6,7 @@
  * with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of all 8. Past the last key the
  * tile reads the last key again and its scores are ignored.
  *
- * The head size is a multiple of 16.
+ * Sizes of keys and of values are multiples of 16.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
@@ -229,9 +229,9 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
 }
 
 static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
-    if (p->k % 16 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED,
-                       "attention: head size %lld, expected a multiple of 16", (long long)p->k);
+    if (p->k % 16 != 0 || p->v % 16 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED, "attention: %s size %lld, expected a multiple of 16",
+                       p->k % 16 ? "head" : "value", (long long)(p->k % 16 ? p->k : p->v));
     return kt_attn_accepts(p, config, why);
 }
 

@@ -96,7 +96,7 @@ typedef struct key_lines {
 KT_INLINE void fetch(const key_lines *a, int64_t step) {
     for (int64_t r = step * a->rows; r < (step + 1) * a->rows; r++)
         for (int64_t x = a->first; x < a->next->bytes; x += a->step)
-            _mm_prefetch((const char *)a->next->keys + r * a->next->ld + x, _MM_HINT_T1);
+            _mm_prefetch((const char *)a->next->rows + r * a->next->ld + x, _MM_HINT_T1);
 }
 
 /* nq queries x nv vectors of 16 keys; nq and nv are constants at each call. */
@@ -138,7 +138,7 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *k
     key_lines a = {.next = next, .step = 64 * share, .rows = (2 * KEYS + d - 1) / d};
 
     for (int64_t t = 0, i = 0; t < tiles; t++, a.first += 64) {
-        const key_lines *lines = next->keys && t < share ? &a : NULL;
+        const key_lines *lines = next->rows && t < share ? &a : NULL;
         float *to = s + i * KT_ATTN_LDS;
         if (i + 4 <= n_queries) {
             score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 4);

@@ -85,11 +85,11 @@ typedef struct fetch {
 } fetch;
 
 /* groups: how many there will be. */
-KT_INLINE fetch fetch_from(const uint8_t *from, const kt_attn_next *next, int64_t groups) {
-    return (fetch){.from = from,
+KT_INLINE fetch fetch_from(const kt_attn_next *next, int64_t groups) {
+    return (fetch){.from = next->rows,
                    .ld = next->ld,
                    .bytes = next->bytes,
-                   .end = from ? KEYS : 0,
+                   .end = next->rows ? KEYS : 0,
                    .pace = (KEYS + groups - 1) / groups};
 }
 
@@ -205,7 +205,7 @@ KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int6
 static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
                    int64_t n_keys, const kt_attn_next *next, float *s) {
     const int64_t tiles = (n_queries / 4 + n_queries % 4) * 2, groups = (d + GROUP - 1) / GROUP;
-    fetch ask = fetch_from(next->keys, next, tiles * groups);
+    fetch ask = fetch_from(next, tiles * groups);
     int64_t i = 0;
 
     for (; i + 4 <= n_queries; i += 4)
@@ -333,7 +333,7 @@ static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, c
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
                   const kt_attn_next *next) {
     const int64_t lds = KT_ATTN_LDS, tiles = (n_queries / 4 + n_queries % 4) * padded_to(d) / 32;
-    fetch ask = fetch_from(next->values, next, tiles * 2);
+    fetch ask = fetch_from(next, tiles * 2);
 
     for (int64_t x = 0; x < padded_to(d); x += 32) {
         const uint8_t *from = (const uint8_t *)v + 4 * x;

@@ -1,6 +1,7 @@
 /* Attention variants against the double reference; how work is cut does not change a bit.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,12 +25,37 @@ ParameterizedTestParameters(attn, every_variant_is_within_its_bound) {
 }
 
 ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
-    /* rows, heads, kv heads, head size, context */
-    static const int64_t shapes[][5] = {
-        {1, 1, 1, 16, 1},    {1, 4, 1, 32, 63},   {1, 8, 1, 128, 64},  {2, 3, 1, 48, 65},
-        {5, 7, 7, 64, 70},   {9, 6, 2, 80, 131},  {67, 4, 1, 32, 200}, {3, 16, 2, 256, 257},
-        {40, 8, 1, 128, 90}, {1, 5, 1, 32, 1024}, {4, 5, 1, 32, 1026}, {1, 8, 1, 64, 2500},
-        {3, 2, 2, 16, 3100}, {5, 3, 1, 37, 90},   {1, 2, 1, 1, 66}};
+    /* rows, heads, kv heads, head size, context, size of a value, window */
+    static const int64_t shapes[][7] = {{1, 1, 1, 16, 1},
+                                        {1, 4, 1, 32, 63},
+                                        {1, 8, 1, 128, 64},
+                                        {2, 3, 1, 48, 65},
+                                        {5, 7, 7, 64, 70},
+                                        {9, 6, 2, 80, 131},
+                                        {67, 4, 1, 32, 200},
+                                        {3, 16, 2, 256, 257},
+                                        {40, 8, 1, 128, 90},
+                                        {1, 5, 1, 32, 1024},
+                                        {4, 5, 1, 32, 1026},
+                                        {1, 8, 1, 64, 2500},
+                                        {3, 2, 2, 16, 3100},
+                                        {5, 3, 1, 37, 90},
+                                        {1, 2, 1, 1, 66},
+                                        {1, 20, 1, 576, 70, 512},
+                                        {3, 4, 2, 96, 150, 64},
+                                        {4, 6, 2, 40, 131, 24},
+                                        {2, 2, 1, 32, 80, 48},
+                                        {5, 3, 1, 37, 90, 19},
+                                        {3, 5, 1, 64, 90, 64},
+                                        {1, 4, 1, 32, 200, 0, 1},
+                                        {9, 6, 2, 80, 131, 0, 17},
+                                        {67, 4, 1, 32, 200, 0, 64},
+                                        {5, 2, 1, 32, 40, 0, 64},
+                                        {40, 8, 1, 128, 190, 0, 70},
+                                        {3, 2, 2, 16, 3100, 0, 1500},
+                                        {4, 5, 1, 32, 1100, 0, 99},
+                                        {1, 5, 1, 32, 2100, 16, 1030},
+                                        {70, 3, 1, 48, 1090, 32, 65}};
     const kt_variant *v = kt_builtin_variants[*index];
     kt_err err;
 
@@ -43,8 +69,11 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
                             .n = s[1],
                             .kv_heads = s[2],
                             .k = s[3],
-                            .context = s[4]};
-            if (s[3] % 16 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED) continue;
+                            .context = s[4],
+                            .v = s[5],
+                            .window = s[6]};
+            if ((s[3] | s[5]) % 16 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED)
+                continue;
             for (uint64_t seed = 1; seed <= 6; seed++) {
                 p.weights = caches[seed / 2 % 3]; /* each with an odd and an even seed */
                 if (!(v->weights & 1u << p.weights)) continue;
@@ -67,15 +96,16 @@ typedef struct fixture {
 
 static fixture fixture_make(const kt_variant *v, kt_problem p) {
     fixture f = {.p = p, .config = config_at(v, 0)};
-    size_t item = kt_attn_item_bytes(p.weights), row = (size_t)p.k * item;
-    size_t cache = (size_t)p.context * row, width = (size_t)(p.n * p.k) * sizeof *f.q;
+    int64_t d = kt_attn_value_size(&p);
+    size_t item = kt_attn_item_bytes(p.weights), heads = (size_t)(p.m * p.n);
+    size_t row = (size_t)p.k * item, value = (size_t)d * item;
     float x[256];
     kt_rng rng;
 
-    f.q = kt_guard_alloc((size_t)p.m * width, 4, 0);
-    f.out = kt_guard_alloc((size_t)p.m * width, 4, 0x11);
-    f.k = kt_guard_alloc(cache, item, 0);
-    f.v = kt_guard_alloc(cache, item, 0);
+    f.q = kt_guard_alloc(heads * (size_t)p.k * sizeof *f.q, 4, 0);
+    f.out = kt_guard_alloc(heads * (size_t)d * sizeof *f.out, 4, 0x11);
+    f.k = kt_guard_alloc((size_t)p.context * row, item, 0);
+    f.v = kt_guard_alloc((size_t)p.context * value, item, 0);
     f.k_scale = kt_guard_alloc((size_t)p.context * sizeof *f.k_scale, 4, 0);
     f.v_scale = kt_guard_alloc((size_t)p.context * sizeof *f.v_scale, 4, 0);
     f.position = kt_guard_alloc((size_t)p.m * sizeof *f.position, 4, 0);
@@ -85,8 +115,8 @@ static fixture fixture_make(const kt_variant *v, kt_problem p) {
     for (int64_t i = 0; i < p.context; i++) {
         for (int64_t j = 0; j < p.k; j++) x[j] = kt_rng_normal(&rng);
         kt_attn_store(p.weights, x, p.k, f.k + (size_t)i * row, &f.k_scale[i]);
-        for (int64_t j = 0; j < p.k; j++) x[j] = kt_rng_normal(&rng);
-        kt_attn_store(p.weights, x, p.k, f.v + (size_t)i * row, &f.v_scale[i]);
+        for (int64_t j = 0; j < d; j++) x[j] = kt_rng_normal(&rng);
+        kt_attn_store(p.weights, x, d, f.v + (size_t)i * value, &f.v_scale[i]);
     }
     for (int64_t r = 0; r < p.m; r++) f.position[r] = (int32_t)(p.context - p.m + r);
     return f;
@@ -113,26 +143,21 @@ static kt_attn_call fixture_call(const fixture *f) {
                           .k_scale = f->k_scale,
                           .v_scale = f->v_scale,
                           .ldkv = f->p.k,
+                          .ldv = kt_attn_value_size(&f->p),
                           .scale = 0.2f,
                           .position = f->position,
                           .row_begin = 0,
                           .row_end = f->p.m,
                           .out = f->out,
-                          .ldo = f->p.n * f->p.k,
+                          .ldo = f->p.n * kt_attn_value_size(&f->p),
                           .scratch = f->scratch};
 }
 
-ParameterizedTestParameters(attn, rows_in_any_grouping_give_the_same_bits) {
-    return kt_variants_of(KT_OP_ATTN);
-}
-
-ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) {
-    const kt_variant *v = kt_builtin_variants[*index];
-    kt_problem p = {.op = KT_OP_ATTN, .m = 150, .n = 3, .kv_heads = 1, .k = 48, .context = 150};
-    size_t bytes = (size_t)(p.m * p.n * p.k) * sizeof(float);
+/* values in the keys' rows, too */
+static void expect_same_bits(const kt_variant *v, kt_problem p, bool is_shared) {
+    size_t bytes = (size_t)(p.m * p.n * kt_attn_value_size(&p)) * sizeof(float);
     float *want[3] = {malloc(bytes), malloc(bytes), malloc(bytes)};
 
-    kt_skip_without_isa(v->isa, v->name);
     for (int c = 0; c < v->params[0].count * 3; c++) {
         if (!(v->weights & 1u << caches[c % 3])) continue;
         fixture f = fixture_make(v, (p.weights = caches[c % 3], p));
@@ -143,17 +168,42 @@ ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) 
             memset(f.out, 0, bytes);
             for (int64_t row = 0; row < p.m; row += step) {
                 kt_attn_call call = fixture_call(&f);
+                if (is_shared) call.v = call.k, call.v_scale = call.k_scale, call.ldv = 0;
                 call.row_begin = row;
                 call.row_end = row + step < p.m ? row + step : p.m;
                 v->attn(&call);
             }
             if (c < 3 && step == 1) memcpy(want[c], f.out, bytes);
-            cr_assert(memcmp(want[c % 3], f.out, bytes) == 0, "%s: %lld rows at a time, queries=%d",
-                      v->name, (long long)step, f.config.value[0]);
+            cr_assert(memcmp(want[c % 3], f.out, bytes) == 0,
+                      "%s: %lld rows at a time, queries=%d, values %lld, window %lld", v->name,
+                      (long long)step, f.config.value[0], (long long)p.v, (long long)p.window);
         }
         fixture_free(&f);
     }
     for (int i = 0; i < 3; i++) free(want[i]);
+}
+
+ParameterizedTestParameters(attn, rows_in_any_grouping_give_the_same_bits) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) {
+    static const int64_t sizes[][2] = {{0, 0}, {32, 0}, {0, 40}, {32, 100}}; /* values, window */
+    const kt_variant *v = kt_builtin_variants[*index];
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (int i = 0; i < 4; i++) {
+        kt_problem p = {.op = KT_OP_ATTN,
+                        .m = 150,
+                        .n = 3,
+                        .kv_heads = 1,
+                        .k = 48,
+                        .context = 150,
+                        .v = sizes[i][0],
+                        .window = sizes[i][1]};
+        expect_same_bits(v, p, false);
+        if (p.v) expect_same_bits(v, p, true);
+    }
 }
 
 ParameterizedTestParameters(attn, reads_no_key_past_the_position_and_stays_inside) {
@@ -164,7 +214,7 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
     const kt_variant *v = kt_builtin_variants[*index];
 
     kt_skip_without_isa(v->isa, v->name);
-    for (int64_t context = 1; context <= 140; context += 3)
+    for (int64_t context = 1; context <= 140; context += context < 60 ? 3 : 1)
         for (int64_t d = 16; d <= 112; d += 32) {
             kt_problem p = {.op = KT_OP_ATTN,
                             .m = context < 3 ? 1 : 3,
@@ -172,18 +222,129 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
                             .kv_heads = 1,
                             .k = d,
                             .weights = caches[(context + d / 32) % 3],
-                            .context = context};
+                            .context = context,
+                            .v = context % 2 ? 0 : 48};
             if (!(v->weights & 1u << p.weights)) continue;
             fixture f = fixture_make(v, p);
+            int64_t width = p.n * kt_attn_value_size(&p);
             float canary = f.out[0];
             kt_attn_call call = fixture_call(&f);
-            call.row_begin = p.m - 1;
+            call.row_begin = context % 5 ? p.m / 2 : p.m - 1;
             v->attn(&call);
-            for (int64_t i = 0; i < p.m * p.n * d; i++)
-                cr_assert((f.out[i] == canary) == (i < (p.m - 1) * p.n * d),
+            for (int64_t i = 0; i < p.m * width; i++)
+                cr_assert((f.out[i] == canary) == (i < call.row_begin * width),
                           "%s: d=%lld index %lld", v->name, (long long)d, (long long)i);
             fixture_free(&f);
         }
+}
+
+ParameterizedTestParameters(attn, a_window_hides_what_is_before_it) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+/* What stands before the first row's window makes no difference, were it NaN. */
+ParameterizedTest(size_t *index, attn, a_window_hides_what_is_before_it) {
+    const kt_variant *v = kt_builtin_variants[*index];
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (int64_t window = 1; window <= 160; window += 7)
+        for (int i = 0; i < 3; i++) {
+            kt_problem p = {.op = KT_OP_ATTN,
+                            .m = 9,
+                            .n = 3,
+                            .kv_heads = 1,
+                            .k = 32,
+                            .weights = caches[i],
+                            .context = 1130,
+                            .window = window};
+            int64_t hidden = kt_attn_first_key(&p, p.context - p.m), width = p.n * p.k;
+            size_t bytes = (size_t)hidden * (size_t)p.k * kt_attn_item_bytes(p.weights);
+            float want[9 * 3 * 32];
+            if (!(v->weights & 1u << p.weights)) continue;
+            fixture f = fixture_make(v, p);
+            kt_attn_call call = fixture_call(&f);
+            v->attn(&call);
+            memcpy(want, f.out, sizeof want);
+            memset(f.k, 0xff, bytes);
+            memset(f.v, 0xff, bytes);
+            memset(f.k_scale, 0xff, (size_t)hidden * sizeof *f.k_scale);
+            memset(f.v_scale, 0xff, (size_t)hidden * sizeof *f.v_scale);
+            v->attn(&call);
+            cr_assert(memcmp(want, f.out, sizeof want) == 0, "%s: window %lld", v->name,
+                      (long long)window);
+            f.k_scale[hidden] = f.v_scale[hidden] = NAN;
+            memset(f.k + bytes, 0xff, (size_t)p.k * kt_attn_item_bytes(p.weights));
+            v->attn(&call);
+            for (int64_t x = 0; x < p.m * width; x++)
+                cr_assert((isnan(f.out[x]) != 0) == (x < width), "%s: window %lld: index %lld",
+                          v->name, (long long)window, (long long)x);
+            fixture_free(&f);
+        }
+}
+
+/* 64 keys seen through a window are the first 64 keys of a cache: a block that begins at the first key. */
+ParameterizedTestParameters(attn, a_window_begins_a_block) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+ParameterizedTest(size_t *index, attn, a_window_begins_a_block) {
+    const kt_variant *v = kt_builtin_variants[*index];
+    kt_problem p = {.op = KT_OP_ATTN, .m = 1, .n = 3, .kv_heads = 1, .k = 32, .context = 127};
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (int i = 0; i < 3; i++)
+        for (p.window = 1; p.window <= 63; p.window += 2) { /* keys 127 - window .. 126 */
+            float want[3 * 32];
+            p.weights = caches[i];
+            if (!(v->weights & 1u << p.weights)) continue;
+            fixture f = fixture_make(v, p);
+            kt_attn_call call = fixture_call(&f);
+            int64_t first = p.context - p.window, row = first * p.k;
+            v->attn(&call);
+            memcpy(want, f.out, sizeof want);
+            call.k = f.k + (size_t)row * kt_attn_item_bytes(p.weights);
+            call.v = f.v + (size_t)row * kt_attn_item_bytes(p.weights);
+            call.k_scale += first, call.v_scale += first;
+            f.position[0] -= (int32_t)first;
+            v->attn(&call);
+            cr_assert(memcmp(want, f.out, sizeof want) == 0, "%s: window %lld", v->name,
+                      (long long)p.window);
+            fixture_free(&f);
+        }
+}
+
+ParameterizedTestParameters(attn, refuses_negative_sizes_by_name) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+ParameterizedTest(size_t *index, attn, refuses_negative_sizes_by_name) {
+    const kt_variant *v = kt_builtin_variants[*index];
+    const kt_config config = config_at(v, 0);
+    const kt_problem good = {.op = KT_OP_ATTN,
+                             .m = 1,
+                             .n = 4,
+                             .kv_heads = 2,
+                             .k = 32,
+                             .context = 9,
+                             .v = 16,
+                             .window = 5};
+    kt_problem bad = good;
+    kt_err err = {0};
+
+    kt_skip_without_isa(v->isa, v->name);
+    cr_expect_eq(v->accepts(&good, &config, &err), KT_OK, "%s", err.message);
+    bad.v = -16;
+    cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
+    cr_expect_not_null(strstr(err.message, "value heads of size -16"), "%s", err.message);
+    bad = good, bad.window = -1;
+    cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
+    cr_expect_not_null(strstr(err.message, "window of -1"), "%s", err.message);
+    bad = good, bad.n = 3;
+    cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
+    if (v->isa != KT_ISA_AVX2) return;
+    bad = good, bad.v = 24;
+    cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
+    cr_expect_not_null(strstr(err.message, "value size 24"), "%s", err.message);
 }
 
 ParameterizedTestParameters(attn, hands_on_a_scale_that_is_no_number) {
