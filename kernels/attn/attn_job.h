@@ -15,15 +15,16 @@
  *
  * Tasks are kv heads x blocks of rows. Where those leave threads idle (decode with few kv heads), a
  * step of at most KT_ATTN_SPLIT_ROWS rows is cut into chunks of the context instead, joined by the
- * second phase. Either way the results are the same bits, for any number of threads. */
+ * second phase. Where there are few tasks even so and many query heads share a kv head (latent attention), each
+ * task is cut into parts of the heads. Whatever is cut, the results are the same bits, for any number of threads. */
 typedef struct kt_attn_job {
     const kt_choice *choice;
-    kt_problem
-        problem;    /* n heads, k head size, kv_heads, weights; m and context are the job's own */
-    const float *q; /* [rows, ldq] */
+    kt_problem problem; /* n, k, kv_heads, v, window, weights; m and context are the job's own */
+    const float *q;     /* [rows, ldq] */
     int64_t ldq;
     const void *k, *v; /* kv head h's cache starts h * head_stride elements in, rows ldkv apart */
     int64_t head_stride, ldkv;
+    int64_t v_head_stride, ldv;     /* of values; both 0 = as of keys */
     const float *k_scale, *v_scale; /* of 8-bit caches: kv head h's start at h * scale_stride */
     int64_t scale_stride;
     float scale;
@@ -34,8 +35,10 @@ typedef struct kt_attn_job {
 
     void *workspace;      /* set by init */
     size_t scratch_bytes; /* per thread */
-    float *part, *stats;  /* [split rows, chunks, n * k] and [split rows, chunks, 2 n] */
-    int64_t max_chunks, chunks, block_rows;
+    float *part, *stats;  /* [split rows, max_chunks, n * v] and [split rows, max_chunks, 2 n] */
+    int64_t max_chunks, block_rows;
+    int64_t first_chunk, chunks; /* of the current rows: those with a key that one of them sees */
+    int64_t head_parts;
     bool split;
 } kt_attn_job;
 

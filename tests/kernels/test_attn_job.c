@@ -1,6 +1,7 @@
 /* The attention job: however the work is cut, the bits are those of one plain call.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,16 @@
 #include "tests/support/guard.h"
 #include "tests/support/skip.h"
 
-enum { HEADS = 6, KV_HEADS = 2, D = 32, CONTEXT = 2600, MAX_ROWS = 70 };
+enum { CONTEXT = 2600, MAX_ROWS = 70 };
+
+/* Heads over kv heads, sizes of keys and values (0 = of keys, in their rows with 48), window. */
+typedef struct job_shape {
+    int64_t heads, kv_heads, k, v, window;
+} job_shape;
+
+static const job_shape shapes[] = {
+    {6, 2, 32, 0, 0}, {64, 1, 48, 32, 0}, {6, 2, 32, 16, 1200}, {6, 2, 32, 0, 30}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* One after another; INT8, which all variants take, where the variant does not take it. */
 static kt_weight_format cache_of(const kt_variant *v, size_t i) {
@@ -29,46 +39,63 @@ typedef struct fixture {
     void *workspace;
 } fixture;
 
-static void fixture_init(fixture *f, const kt_variant *v, kt_weight_format cache, int n_threads) {
-    kt_problem p = {
-        .op = KT_OP_ATTN, .m = 1, .n = HEADS, .k = D, .kv_heads = KV_HEADS, .context = CONTEXT};
+static void fill_rows(kt_rng *rng, kt_weight_format cache, int64_t rows, int64_t d, uint8_t *out,
+                      float *scale) {
+    float x[48];
+
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < d; j++) x[j] = kt_rng_normal(rng);
+        kt_attn_store(cache, x, d, out + (size_t)(i * d) * kt_attn_item_bytes(cache), &scale[i]);
+    }
+}
+
+static void fixture_init(fixture *f, const kt_variant *v, kt_weight_format cache,
+                         const job_shape *s, int n_threads) {
+    kt_problem p = {.op = KT_OP_ATTN,
+                    .weights = cache,
+                    .m = 1,
+                    .n = s->heads,
+                    .k = s->k,
+                    .kv_heads = s->kv_heads,
+                    .context = CONTEXT,
+                    .v = s->v,
+                    .window = s->window};
+    int64_t rows = s->kv_heads * CONTEXT, dv = kt_attn_value_size(&p);
+    size_t q = (size_t)(MAX_ROWS * s->heads * s->k), out = (size_t)(MAX_ROWS * s->heads * dv);
     size_t bytes, item = kt_attn_item_bytes(cache);
+    bool is_shared = s->k == 48;
     kt_err err;
     kt_rng rng;
-    float x[D];
 
     f->choice = (kt_choice){.variant = v, .config = {{v->params[0].initial}}};
-    f->q = malloc(MAX_ROWS * HEADS * D * sizeof *f->q);
-    f->want = malloc(MAX_ROWS * HEADS * D * sizeof *f->want);
-    f->got = malloc(MAX_ROWS * HEADS * D * sizeof *f->got);
-    p.weights = cache;
-    f->k = malloc(KV_HEADS * CONTEXT * D * item);
-    f->v = malloc(KV_HEADS * CONTEXT * D * item);
-    f->k_scale = malloc(KV_HEADS * CONTEXT * sizeof *f->k_scale);
-    f->v_scale = malloc(KV_HEADS * CONTEXT * sizeof *f->v_scale);
+    f->q = malloc(q * sizeof *f->q);
+    f->want = malloc(out * sizeof *f->want);
+    f->got = malloc(out * sizeof *f->got);
+    f->k = malloc((size_t)(rows * s->k) * item);
+    f->v = malloc((size_t)(rows * dv) * item);
+    f->k_scale = malloc((size_t)rows * sizeof *f->k_scale);
+    f->v_scale = malloc((size_t)rows * sizeof *f->v_scale);
     kt_rng_seed(&rng, 3);
-    for (int i = 0; i < MAX_ROWS * HEADS * D; i++) f->q[i] = kt_rng_normal(&rng);
-    for (int i = 0; i < KV_HEADS * CONTEXT; i++) {
-        for (int j = 0; j < D; j++) x[j] = kt_rng_normal(&rng);
-        kt_attn_store(cache, x, D, f->k + (size_t)i * D * item, &f->k_scale[i]);
-        for (int j = 0; j < D; j++) x[j] = kt_rng_normal(&rng);
-        kt_attn_store(cache, x, D, f->v + (size_t)i * D * item, &f->v_scale[i]);
-    }
+    for (size_t i = 0; i < q; i++) f->q[i] = kt_rng_normal(&rng);
+    fill_rows(&rng, cache, rows, s->k, f->k, f->k_scale);
+    fill_rows(&rng, cache, rows, dv, f->v, f->v_scale);
     f->job = (kt_attn_job){.choice = &f->choice,
                            .problem = p,
                            .q = f->q,
-                           .ldq = HEADS * D,
+                           .ldq = s->heads * s->k,
                            .k = f->k,
-                           .v = f->v,
-                           .head_stride = CONTEXT * D,
+                           .v = is_shared ? f->k : f->v,
+                           .head_stride = CONTEXT * s->k,
+                           .ldkv = s->k,
+                           .v_head_stride = is_shared ? 0 : CONTEXT * dv,
+                           .ldv = is_shared ? 0 : dv,
                            .k_scale = f->k_scale,
-                           .v_scale = f->v_scale,
+                           .v_scale = is_shared ? f->k_scale : f->v_scale,
                            .scale_stride = CONTEXT,
-                           .ldkv = D,
                            .scale = 0.18f,
                            .position = f->position,
                            .out = f->got,
-                           .ldo = HEADS * D};
+                           .ldo = s->heads * dv};
     bytes = kt_attn_job_bytes(&f->choice, &p, CONTEXT, n_threads);
     f->workspace = kt_guard_alloc(bytes, 64, 0xff);
     cr_assert(kt_attn_job_init(&f->job, CONTEXT, n_threads, f->workspace, bytes, &err) == KT_OK,
@@ -87,28 +114,51 @@ static void fixture_deinit(fixture *f) {
 }
 
 static void plain(fixture *f, int64_t rows) {
-    void *scratch = aligned_alloc(64, f->job.scratch_bytes);
-    size_t head_bytes = CONTEXT * D * kt_attn_item_bytes(f->job.problem.weights);
-    for (int64_t h = 0; h < KV_HEADS; h++) {
-        kt_attn_call c = {.problem = &f->job.problem,
+    const kt_attn_job *j = &f->job;
+    size_t item = kt_attn_item_bytes(j->problem.weights);
+    int64_t v_stride = j->ldv ? j->v_head_stride : j->head_stride;
+    void *scratch = aligned_alloc(64, j->scratch_bytes);
+
+    for (int64_t h = 0; h < j->problem.kv_heads; h++) {
+        kt_attn_call c = {.problem = &j->problem,
                           .config = &f->choice.config,
                           .q = f->q,
-                          .ldq = HEADS * D,
-                          .k = f->k + (size_t)h * head_bytes,
-                          .v = f->v + (size_t)h * head_bytes,
-                          .k_scale = f->k_scale + h * CONTEXT,
-                          .v_scale = f->v_scale + h * CONTEXT,
-                          .ldkv = D,
+                          .ldq = j->ldq,
+                          .k = (const char *)j->k + (size_t)(h * j->head_stride) * item,
+                          .v = (const char *)j->v + (size_t)(h * v_stride) * item,
+                          .k_scale = j->k_scale + h * CONTEXT,
+                          .v_scale = j->v_scale + h * CONTEXT,
+                          .ldkv = j->ldkv,
+                          .ldv = j->ldv,
                           .kv_head = h,
                           .scale = 0.18f,
                           .position = f->position,
                           .row_end = rows,
                           .out = f->want,
-                          .ldo = HEADS * D,
+                          .ldo = j->ldo,
                           .scratch = scratch};
         f->choice.variant->attn(&c);
     }
     free(scratch);
+}
+
+/* Does the cut job, its tasks in reverse, give the bits of one call for `rows` rows that end at `end`? */
+static void expect_plain_bits(fixture *f, int64_t rows, int64_t end, int n_threads) {
+    size_t bytes = (size_t)(rows * f->job.ldo) * sizeof *f->got;
+    int64_t tasks;
+
+    for (int64_t r = 0; r < rows; r++) f->position[r] = (int32_t)(end - rows + r);
+    f->job.rows = rows;
+    memset(f->got, 0, bytes);
+    plain(f, rows);
+    tasks = kt_attn_job_prepare(&f->job, n_threads);
+    for (int64_t task = tasks; task-- > 0;)
+        kt_attn_job_run(&f->job, task, task + 1, (int)(task % n_threads));
+    kt_attn_job_merge(&f->job, 0, kt_attn_job_merge_count(&f->job, n_threads), 0);
+    cr_assert(memcmp(f->want, f->got, bytes) == 0,
+              "%s: %lld rows to %lld on %d threads, values %lld, window %lld",
+              f->choice.variant->name, (long long)rows, (long long)end, n_threads,
+              (long long)f->job.problem.v, (long long)f->job.problem.window);
 }
 
 ParameterizedTestParameters(attn_job, repeats_the_bits_of_one_call) {
@@ -120,29 +170,45 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
                                        {3, 1026}, {4, 2050}, {70, 1100}};
     static const int threads[] = {1, 2, 3, 16};
     const kt_variant *v = kt_builtin_variants[*index];
-    size_t bytes;
 
     kt_skip_without_isa(v->isa, v->name);
-    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+    for (size_t t = 0; t < N_SHAPES * sizeof threads / sizeof *threads; t++) {
+        int n_threads = threads[t / N_SHAPES];
         fixture f;
-        fixture_init(&f, v, cache_of(v, t), threads[t]);
+        fixture_init(&f, v, cache_of(v, t / N_SHAPES), &shapes[t % N_SHAPES], n_threads);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            int64_t n = cases[i][0], tasks;
-            bytes = (size_t)(n * HEADS * D) * sizeof *f.got;
-            for (int64_t r = 0; r < n; r++) f.position[r] = (int32_t)(cases[i][1] - n + r);
-            f.job.rows = n;
-            memset(f.got, 0, bytes);
-            plain(&f, n);
-            tasks = kt_attn_job_prepare(&f.job, threads[t]);
-            for (int64_t task = tasks; task-- > 0;)
-                kt_attn_job_run(&f.job, task, task + 1, (int)(task % threads[t]));
-            cr_assert_eq(f.job.split, threads[t] > 2 && n <= 4 && cases[i][1] > 1024);
-            kt_attn_job_merge(&f.job, 0, kt_attn_job_merge_count(&f.job, threads[t]), 0);
-            cr_assert(memcmp(f.want, f.got, bytes) == 0, "%s: case %zu on %d threads", v->name, i,
-                      threads[t]);
+            expect_plain_bits(&f, cases[i][0], cases[i][1], n_threads);
+            if (t % N_SHAPES == 0)
+                cr_assert_eq(f.job.split, n_threads > 2 && cases[i][0] <= 4 && cases[i][1] > 1024);
         }
         fixture_deinit(&f);
     }
+}
+
+/* Shapes 1 and 2: a token over one kv head keeps 16 threads busy, chunks before the window are no tasks. */
+Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {
+    const kt_variant *scalar = kt_builtin_variants[0];
+    fixture f;
+
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (!strcmp(kt_builtin_variants[i]->name, "bf16_online__scalar"))
+            scalar = kt_builtin_variants[i];
+    fixture_init(&f, scalar, KT_W_BF16, &shapes[1], 16);
+    f.job.rows = 1;
+    f.position[0] = 900;
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4); /* 64 heads by 16 */
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 2), 4);
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 1), 1);
+    f.position[0] = 2500;
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 12);
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 1), 1);
+    fixture_deinit(&f);
+    fixture_init(&f, scalar, KT_W_BF16, &shapes[2], 16);
+    f.job.rows = 1;
+    f.position[0] = 2500; /* keys 1301 .. 2500 */
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4);
+    cr_expect_eq(f.job.first_chunk, 1);
+    fixture_deinit(&f);
 }
 
 Test(attn_job, runs_as_phases_of_a_pool) {
@@ -156,14 +222,14 @@ Test(attn_job, runs_as_phases_of_a_pool) {
         const kt_variant *v = kt_builtin_variants[i];
         fixture f;
         if (v->op != KT_OP_ATTN || (v->isa & ~kt_isa_available())) continue;
-        fixture_init(&f, v, cache_of(v, i), 3);
+        fixture_init(&f, v, cache_of(v, i), &shapes[i % N_SHAPES], 3);
         kt_attn_job_phases(&f.job, phases);
         for (int64_t n = 1; n <= MAX_ROWS; n += 23) {
             for (int64_t r = 0; r < n; r++) f.position[r] = (int32_t)(2500 - n + r);
             f.job.rows = n;
             plain(&f, n);
             kt_pool_run(pool, phases, KT_ATTN_PHASES);
-            cr_assert(memcmp(f.want, f.got, (size_t)(n * HEADS * D) * sizeof *f.got) == 0,
+            cr_assert(memcmp(f.want, f.got, (size_t)(n * f.job.ldo) * sizeof *f.got) == 0,
                       "%s: %lld rows", v->name, (long long)n);
         }
         fixture_deinit(&f);
