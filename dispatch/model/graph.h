@@ -125,7 +125,7 @@ typedef struct kt_attention {
     int64_t window; /* 0 = all */
 } kt_attention;
 
-typedef struct kt_routing {
+typedef struct kt_routing_rule {
     kt_router_score score;
     int64_t experts, topk, groups, top_groups;
     bool is_normalised;

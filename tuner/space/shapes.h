@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "base/json.h"
+#include "dispatch/model/graph.h"
 #include "tuner/space/cell.h"
 
 #define KT_MAX_DENSE 12
@@ -28,6 +29,9 @@ typedef struct kt_shapes {
  * that no kernel takes (not a multiple of 32). */
 kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
                                 kt_err *err);
+
+/* From a model that is described already. */
+kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *err);
 
 /* From the object of a shipped workload (datasets/workloads). */
 kt_status kt_shapes_from_workload(const kt_json *workload, const char *where, kt_shapes *out,
