@@ -120,7 +120,16 @@ typedef struct kt_moe_call {
     void *scratch;
 } kt_moe_call;
 
-/* Rows [row_begin, row_end): y = x * w / sqrt(mean(x^2) + eps), one row of k floats each. y may be x. */
+/* What a norm call makes of a row, with r = 1 / sqrt(mean(x^2) + eps), sigmoid(z) = 1 / (1 + e^-z). */
+typedef enum kt_norm_kind {
+    KT_NORM_RMS = 0,  /* y = x * r * w */
+    KT_NORM_RMS_SILU, /* y = x * r * w * z * sigmoid(z) */
+    KT_NORM_SIGMOID,  /* y = x * sigmoid(z); w and eps are not used */
+    KT_NORM_KIND_COUNT
+} kt_norm_kind;
+
+/* Rows [row_begin, row_end) of k floats each. y may be x. z, the gate, is read only by the kinds that
+ * name it, and overlaps y in no case. */
 typedef struct kt_norm_call {
     const float *x;
     int64_t ldx;
@@ -130,6 +139,9 @@ typedef struct kt_norm_call {
     int64_t ldy;
     int64_t k;
     int64_t row_begin, row_end;
+    kt_norm_kind kind;
+    const float *z;
+    int64_t ldz;
 } kt_norm_call;
 
 /* Rows [row_begin, row_end) of x [rows, ld]: rotate `heads` heads of head_dim floats in place.

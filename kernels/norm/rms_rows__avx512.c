@@ -1,18 +1,21 @@
-/* RMSNorm of rows, sixteen lanes; the last lanes are masked, so that any row length is one path.
+/* RMSNorm and gates of rows, sixteen lanes; the last lanes are masked, so that any row length is
+ * one path.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 #include <math.h>
 
+#include "kernels/simd/exp512.h"
+#include "kernels/simd/unroll.h"
 #include "kt/variant.h"
 
 static inline __mmask16 lanes(int64_t left) {
     return left >= 16 ? (__mmask16)0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1u);
 }
 
-static void norm_row(const float *x, const float *w, float eps, float *y, int64_t k) {
+static float inverse_rms(const float *x, float eps, int64_t k) {
     __m512 s[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
                    _mm512_setzero_ps()};
-    __m512 r16, v;
+    __m512 v;
     float total;
     int64_t i = 0;
 
@@ -27,17 +30,43 @@ static void norm_row(const float *x, const float *w, float eps, float *y, int64_
     }
     total =
         _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
-    r16 = _mm512_set1_ps(1.0f / sqrtf(total / (float)k + eps));
-    for (i = 0; i < k; i += 16) {
+    return 1.0f / sqrtf(total / (float)k + eps);
+}
+
+/* kind is a constant at each call. */
+KT_INLINE void row16(const float *x, const float *w, const float *z, float scale, float *y,
+                     int64_t k, kt_norm_kind kind) {
+    const __m512 r = _mm512_set1_ps(scale), one = _mm512_set1_ps(1.0f);
+
+    for (int64_t i = 0; i < k; i += 16) {
         __mmask16 m = lanes(k - i);
-        v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), r16);
-        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, w + i)));
+        __m512 v = _mm512_maskz_loadu_ps(m, x + i);
+        if (kind != KT_NORM_SIGMOID)
+            v = _mm512_mul_ps(_mm512_mul_ps(v, r), _mm512_maskz_loadu_ps(m, w + i));
+        if (kind != KT_NORM_RMS) {
+            __m512 g = _mm512_maskz_loadu_ps(m, z + i);
+            __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
+            __m512 above = kind == KT_NORM_SIGMOID ? one : g;
+            v = _mm512_mul_ps(v, _mm512_div_ps(above, _mm512_add_ps(one, e)));
+        }
+        _mm512_mask_storeu_ps(y + i, m, v);
     }
 }
 
+/* What a kind does not read is x. */
 static void norm(const kt_norm_call *c) {
-    for (int64_t row = c->row_begin; row < c->row_end; row++)
-        norm_row(c->x + row * c->ldx, c->w, c->eps, c->y + row * c->ldy, c->k);
+    for (int64_t row = c->row_begin; row < c->row_end; row++) {
+        const float *x = c->x + row * c->ldx;
+        const float *z = c->kind == KT_NORM_RMS ? x : c->z + row * c->ldz;
+        float *y = c->y + row * c->ldy;
+        float r = c->kind == KT_NORM_SIGMOID ? 1.0f : inverse_rms(x, c->eps, c->k);
+        if (c->kind == KT_NORM_RMS)
+            row16(x, c->w, z, r, y, c->k, KT_NORM_RMS);
+        else if (c->kind == KT_NORM_RMS_SILU)
+            row16(x, c->w, z, r, y, c->k, KT_NORM_RMS_SILU);
+        else
+            row16(x, x, z, r, y, c->k, KT_NORM_SIGMOID);
+    }
 }
 
 KT_VARIANT(rms_rows__avx512) = {
