@@ -13,6 +13,7 @@ enum { max_patterns = 6, normal = 1, user_defined = 4, control = 3 };
                 "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
 #define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+#define NOT_HAN(class) "(?:(?!\\p{Han})[" class "])" /* the class without Han letters */
 #define CJK_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 
 /* DeepSeek-LLM lists the letters with case, as of Unicode 11, instead of naming the class. */
@@ -75,6 +76,12 @@ static const pre_tokenizer pre_tokenizers[] = {
      {"[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+" APOSTROPHES "?"
       "|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER "]*" APOSTROPHES "?"
       "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {"kimi-k2",
+     KT_NORMAL_NONE,
+     true,
+     {"\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "*" NOT_HAN(LOWER) "+" APOSTROPHES "?"
+      "|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "+" NOT_HAN(LOWER) "*" APOSTROPHES "?"
+      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
     {"falcon", KT_NORMAL_NONE, false, {"[\\p{P}$+<=>^~|`]+", KT_GPT2_PATTERN, "[0-9][0-9][0-9]"}},
     {"default",
      KT_NORMAL_NONE,
