@@ -101,17 +101,19 @@ static const kt_tensor *need(const reference *r, const char *name) {
 }
 
 static reference open_reference(const family_case *c) {
-    char relative[PATH_MAX], folder[PATH_MAX], path[PATH_MAX + 32], *text;
+    char relative[160], folder[PATH_MAX - 80], path[PATH_MAX], *text;
     reference r = {.n = 0};
     kt_err err = {KT_OK, ""};
     size_t size;
 
     snprintf(relative, sizeof relative, "data/%s", c->name);
-    if (!kt_shared_path(relative, r.model, sizeof r.model))
+    if (strstr(c->name, ".gguf")) *strrchr(relative, '/') = '\0';
+    strcat(relative, "/expected.safetensors");
+    if (!kt_shared_path(relative, path, sizeof path))
         cr_skip_test("%s is not in the shared data", c->name);
-    strcpy(folder, r.model);
-    if (strstr(folder, ".gguf")) *strrchr(folder, '/') = '\0';
-    snprintf(path, sizeof path, "%s/expected.safetensors", folder);
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    snprintf(r.model, sizeof r.model, "%s%s", folder,
+             strstr(c->name, ".gguf") ? strrchr(c->name, '/') : "");
     cr_assert_eq(kt_checkpoint_open_file(path, &r.file, &err), KT_OK, "%s", err.message);
     snprintf(path, sizeof path, "%s/bounds.json", folder);
     cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
