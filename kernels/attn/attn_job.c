@@ -143,7 +143,8 @@ static kt_attn_call call_of(const kt_attn_job *j, kt_problem *problem, int64_t k
 
 /* Parts of the heads are next to each other: they read the same keys at about the same time. */
 static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
-    int64_t width = j->problem.n * kt_attn_value_size(&j->problem);
+    const kt_problem *p = &j->problem;
+    int64_t width = p->n * kt_attn_value_size(p);
     int64_t part = task % j->head_parts, unit = task / j->head_parts;
     int64_t chunk = j->first_chunk + unit % j->chunks;
     kt_problem problem;
@@ -153,8 +154,8 @@ static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
     c.key_end = c.key_begin + KT_ATTN_CHUNK;
     c.out = j->part + chunk * width;
     c.ldo = j->max_chunks * width;
-    c.stats = j->stats + chunk * 2 * j->problem.n;
-    c.ldstats = j->max_chunks * 2 * j->problem.n;
+    c.stats = j->stats + chunk * 2 * p->n;
+    c.ldstats = j->max_chunks * 2 * p->n;
     j->choice->variant->attn(&c);
 }
 

@@ -127,6 +127,7 @@ static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key
 static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
                                int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;
+    const uint8_t *k_codes = c->k, *v_codes = c->v;
     uint16_t *used = inner->load_codes ? t->keys : t->wide;
     rows_of_block b = {.k = t->wide,
                        .ldk = t->ldq,
@@ -135,8 +136,8 @@ static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key
                        .n_keys = n_keys,
                        .k_scale = c->k_scale + key,
                        .v_scale = c->v_scale + key,
-                       .k_codes = (const uint8_t *)c->k + key * c->ldkv,
-                       .v_codes = (const uint8_t *)c->v + key * ldv_of(c),
+                       .k_codes = k_codes + key * c->ldkv,
+                       .v_codes = v_codes + key * ldv_of(c),
                        .has_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW};
 
     if (inner->load_codes) {
