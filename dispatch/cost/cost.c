@@ -68,6 +68,14 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
         bytes = 4 * m * k + m * (double)kt_act_row_bytes(p->acts, p->k);
         operations_done = 4 * m * k;
         break;
+    case KT_OP_CONV: /* f32 rows in and out */
+        bytes = 8 * m * n;
+        operations_done = 2 * m * n * k;
+        break;
+    case KT_OP_DELTA: /* the state in and out; per row decay, read-out, update and output */
+        bytes = 8 * n * k * (double)p->v;
+        operations_done = 7 * m * n * k * (double)p->v;
+        break;
     case KT_OP_PROBE:
     case KT_OP_COUNT: break;
     }

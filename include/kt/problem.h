@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Operations. One folder of kernels/ each. */
+/* Operations. One folder of kernels/ each but where it says. */
 typedef enum kt_op {
     KT_OP_MOE_FFN = 0, /* fused expert feed-forward: gate, up, SwiGLU, down, weighted sum */
     KT_OP_GEMM,        /* c[m, n] = a[m, k] * w[n, k]^T for dense weights and lm_head */
@@ -21,6 +21,8 @@ typedef enum kt_op {
     KT_OP_ROUTER,      /* router logits of f32 rows */
     KT_OP_ENCODE,      /* f32 rows -> activation encoding */
     KT_OP_PROBE,       /* machine ceilings: read stream, peak of one instruction */
+    KT_OP_CONV,        /* causal depthwise convolution of f32 rows, then SiLU (kernels/linattn) */
+    KT_OP_DELTA,       /* linear attention by the gated delta rule (kernels/linattn) */
     KT_OP_COUNT
 } kt_op;
 
@@ -83,6 +85,8 @@ typedef enum kt_ffn_act {
  *   ROPE      rows                 heads               head size
  *   ROUTER    rows                 experts             hidden size     topk
  *   ENCODE    rows                 1                   row length
+ *   CONV      rows                 channels            taps
+ *   DELTA     rows                 value heads         size of a key   kv_heads (of keys), v
  */
 typedef struct kt_problem {
     kt_op op;

@@ -44,7 +44,8 @@ typedef enum kt_numerics {
 
 /* The class of a variant whose rows may take other bits with other rows beside them, or with another number
  * of them: libraries, which promise nothing of the kind (oneDNN changes its kernel with m where it has AMX).
- * Only the panels' shares, and with them the threads, must not change its bits. Deterministic plans refuse it. */
+ * Only the panels' shares, and with them the threads, must not change its bits. Deterministic plans refuse it.
+ * Of our own kernels those are unstable that sum over rows (kernels/linattn, in chunks). */
 #define KT_BITS_UNSTABLE "unstable"
 
 /* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.
@@ -222,6 +223,64 @@ typedef struct kt_attn_call {
     int64_t ldstats;
 } kt_attn_call;
 
+/* Causal convolution of each channel by itself, then SiLU, for rows of one sequence and channels
+ * [channel_begin, channel_end), which begin and end at multiples of 16 or at problem->n:
+ *   y[r, c] = silu(sum over j < taps of w[j, c] * x[r - (taps - 1) + j, c]),   taps = problem->k
+ *
+ * x, y     f32 [rows, ldx], [rows, ldy]; y may be x.
+ * w        f32 [taps, n]; the last tap meets the row itself.
+ * state    f32 [taps - 1, n], the caller's: the inputs before the first row, oldest first, zeros where a sequence
+ *          begins. Left as the inputs before the row after the last. Each call touches its own channels.
+ * A row's result does not depend on how rows are shared out over calls, nor channels over threads.
+ */
+typedef struct kt_conv_call {
+    const kt_problem *problem;
+    const float *x;
+    int64_t ldx;
+    const float *w;
+    float *state;
+    float *y;
+    int64_t ldy;
+    int64_t rows;
+    int64_t channel_begin, channel_end;
+} kt_conv_call;
+
+/* Gated delta rule for rows of one sequence and value heads [head_begin, head_end). Value head h has key head
+ * h / (n / kv_heads), a state S [k, v] and for each row
+ *   q' = q / sqrt(|q|^2 + 1e-6) / sqrt(k),  k' = k / sqrt(|k|^2 + 1e-6),  beta = sigmoid(b),
+ *   g = decay * softplus(a + dt_bias)
+ *   S <- exp(g) S;  d = beta (v - S^T k');  S <- S + k' d^T;  o = S^T q'
+ *
+ * q, k, v  f32 rows, ld floats apart; key head j at j * problem->k of q and k, value head h at h * problem->v of v.
+ * b, a     f32 rows [n], ldba apart.
+ * decay, dt_bias  f32 [n]; decay = -exp(A_log).
+ * state    f32 [n, k, v], the caller's; zeros where a sequence begins. Read and written.
+ * z        NULL: out is o. Else f32 rows, ldz apart, value head h at h * problem->v, and
+ *          out = norm o / sqrt(mean(o^2) + eps) silu(z); norm f32 [v].
+ * out      f32 rows, ldo apart, value head h at h * problem->v. Not any of the inputs.
+ * position of the first row in its sequence: variants of KT_BITS_UNSTABLE take their chunks by it.
+ * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
+ */
+typedef struct kt_delta_call {
+    const kt_problem *problem;
+    const kt_config *config;
+    const float *q, *k, *v;
+    int64_t ld;
+    const float *b, *a;
+    int64_t ldba;
+    const float *decay, *dt_bias;
+    float *state;
+    const float *z;
+    int64_t ldz;
+    const float *norm;
+    float eps;
+    float *out;
+    int64_t ldo;
+    int64_t position, rows;
+    int64_t head_begin, head_end;
+    void *scratch;
+} kt_delta_call;
+
 /* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats` thousand
  * blocks of the instruction (peaks); returns operations done (2 per multiply-add) or bytes read.
  * config holds values of the variant's parameters; NULL = their initial ones.
@@ -294,6 +353,8 @@ typedef struct kt_variant {
     void (*router)(const kt_router_call *call);
     void (*encode)(const kt_encode_call *call);
     void (*attn)(const kt_attn_call *call);
+    void (*conv)(const kt_conv_call *call);
+    void (*delta)(const kt_delta_call *call);
     double (*probe)(const kt_probe_call *call);
 } kt_variant;
 
