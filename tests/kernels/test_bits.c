@@ -27,8 +27,10 @@ Test(bits, every_variant_names_its_class) {
         const kt_variant *v = kt_builtin_variants[i];
         if (v->op == KT_OP_PROBE) continue;
         cr_expect(v->bits && v->bits[0], "%s names no class of bits", v->name);
-        cr_expect_eq(kt_variant_is_stable(v), !strstr(v->name, "__lib"),
-                     "%s: bits '%s'; libraries promise none, our kernels do", v->name, v->bits);
+        cr_expect_eq(kt_variant_is_stable(v),
+                     !strstr(v->name, "__lib") && strncmp(v->name, "delta_chunks", 12),
+                     "%s: bits '%s'; libraries and sums over rows promise none, other kernels do",
+                     v->name, v->bits);
     }
 }
 

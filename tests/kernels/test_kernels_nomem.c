@@ -11,6 +11,8 @@
 #include "kernels/formats/format.h"
 #include "kernels/gemm/aocl.h"
 #include "kernels/gemm/gemm_gate.h"
+#include "kernels/linattn/conv_gate.h"
+#include "kernels/linattn/delta_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
 #include "kernels/norm/norm_gate.h"
 #include "kernels/rope/rope_gate.h"
@@ -131,6 +133,10 @@ static const gate gates[] = {
     {kt_encode_gate,
      "kt_encode_gate",
      {.op = KT_OP_ENCODE, .acts = KT_A_INT8_G32, .m = 2, .n = 1, .k = 128}},
+    {kt_conv_gate, "kt_conv_gate", {.op = KT_OP_CONV, .m = 2, .n = 16, .k = 4}},
+    {kt_delta_gate,
+     "kt_delta_gate",
+     {.op = KT_OP_DELTA, .m = 2, .n = 2, .k = 16, .kv_heads = 1, .v = 16}},
 };
 
 /* The first plain variant that takes the problem. */

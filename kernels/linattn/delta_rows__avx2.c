@@ -1,0 +1,22 @@
+/* The gated delta rule row by row on AVX2: delta_lanes.h. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/linattn/lanes256.h"
+
+#include "kernels/linattn/delta_lanes.h"
+
+static void delta(const kt_delta_call *call) {
+    walk(call, 0);
+}
+
+KT_VARIANT(delta_rows__avx2) = {
+    .name = "delta_rows__avx2",
+    .op = KT_OP_DELTA,
+    .isa = KT_ISA_AVX2,
+    .numerics = KT_NUM_F32,
+    .bits = "lanes256",
+    .version = 1,
+    .layout = "",
+    .rank = 2,
+    .accepts = accepts,
+    .workspace_bytes = workspace_bytes,
+    .delta = delta,
+};
