@@ -61,7 +61,7 @@ static void add_node(kt_build *b, const kt_node *n) {
 /* Members that a node does not use. */
 static kt_node node_of(kt_node_kind kind, kt_view in, kt_view out) {
     return (kt_node){
-        .kind = kind, .in = in, .out = out, .weight = -1, .weight2 = -1, .plane = -1, .rotation = -1};
+        .kind = kind, .in = in, .out = out, .weight = -1, .weight2 = -1, .weight3 = -1, .plane = -1, .slot = -1, .rotation = -1};
 }
 
 static kt_view add_value(kt_build *b, int64_t width) {
@@ -80,7 +80,9 @@ static int add_vector(kt_build *b, kt_vec v, bool is_optional) {
                    .n = v.n,
                    .count = 1,
                    .n_parts = 1,
+                   .taps = v.taps,
                    .one_plus = v.one_plus,
+                   .negative_exp = v.negative_exp,
                    .is_optional = is_optional};
 
     w.part[0] = (kt_weight_part){.name = v.name, .n = v.n, .k = 1};
@@ -289,6 +291,71 @@ void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, in
 
     n.weight = add_experts(b, KT_USE_EXPERTS, set, topk);
     n.is_routed = 1;
+    add_node(b, &n);
+}
+
+static int add_slot(kt_build *b, int64_t floats) {
+    kt_graph *g = b->graph;
+    int64_t *list = grow(b, g->slots, g->n_slots, &b->room_slots, sizeof *list);
+
+    if (!list) return 0;
+    g->slots = list;
+    list[g->n_slots] = floats;
+    return g->n_slots++;
+}
+
+kt_view kt_dot(kt_build *b, kt_view x, kt_vec w) {
+    kt_node n = node_of(KT_NODE_DOT, x, add_value(b, 1));
+
+    n.weight = add_vector(b, w, false);
+    add_node(b, &n);
+    return n.out;
+}
+
+void kt_regroup(kt_build *b, kt_view x, int64_t groups, int n, const int64_t *widths,
+                kt_view *out) {
+    kt_node node = node_of(KT_NODE_REGROUP, x, add_value(b, x.width));
+    int64_t at = 0;
+
+    node.groups = groups;
+    for (int i = 0; i < n; at += groups * widths[i++]) {
+        node.parts[i] = widths[i];
+        out[i] = (kt_view){.value = node.out.value, .at = at, .width = groups * widths[i]};
+    }
+    add_node(b, &node);
+}
+
+kt_view kt_conv(kt_build *b, kt_view x, kt_vec w) {
+    kt_node n = node_of(KT_NODE_CONV, x, add_value(b, x.width));
+
+    n.weight = add_vector(b, w, false);
+    n.slot = add_slot(b, (w.taps - 1) * x.width);
+    n.size = w.taps;
+    add_node(b, &n);
+    return n.out;
+}
+
+kt_view kt_delta(kt_build *b, kt_view qkv, kt_view ba, kt_view z, const kt_delta_rule *rule,
+                 kt_vec decay, kt_vec dt_bias, kt_vec norm, double eps) {
+    kt_node n = node_of(KT_NODE_DELTA, qkv, add_value(b, rule->heads * rule->v));
+
+    n.in2 = ba;
+    n.in3 = z;
+    n.weight = add_vector(b, decay, false);
+    n.weight2 = add_vector(b, dt_bias, false);
+    n.weight3 = add_vector(b, norm, false);
+    n.slot = add_slot(b, rule->heads * rule->k * rule->v);
+    n.delta = *rule;
+    n.eps = eps;
+    add_node(b, &n);
+    return n.out;
+}
+
+void kt_ffn_gated(kt_build *b, kt_view to, kt_view x, kt_view gate, const kt_expert_set *set) {
+    kt_node n = node_of(KT_NODE_EXPERTS, x, to);
+
+    n.in2 = gate;
+    n.weight = add_experts(b, KT_USE_FFN, set, 1);
     add_node(b, &n);
 }
 

@@ -17,19 +17,21 @@ typedef struct kt_mat {
 typedef struct kt_vec {
     kt_name name; /* whole: with ".weight" or ".bias" */
     int64_t n;
-    bool one_plus;
+    bool one_plus, negative_exp;
+    int64_t taps;
 } kt_vec;
 
 #define KT_MAT(json, gguf, n, k) ((kt_mat){{json, gguf}, n, k})
-#define KT_VEC(json, gguf, n) ((kt_vec){{json, gguf}, n, false})
+#define KT_VEC(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_)})
 /* A norm whose safetensors hold w - 1; GGUF files hold w. */
-#define KT_VEC_PLUS(json, gguf, n) ((kt_vec){{json, gguf}, n, true})
+#define KT_VEC_PLUS(json, gguf, n_) \
+    ((kt_vec){.name = {json, gguf}, .n = (n_), .one_plus = true})
 
 /* Experts [count] of intermediate size n over inputs k; names with {e}, GGUF's are of the stacks. */
 typedef struct kt_expert_set {
     const char *role;
     kt_name gate, up, down;
-    const char *fused_gate_up, *fused_down; /* safetensors that hold all experts in one; NULL = none */
+    kt_name fused_gate_up, fused_down; /* one tensor for all experts; NULL = none (down of GGUF: the stack) */
     int64_t count, n, k;
 } kt_expert_set;
 
@@ -73,6 +75,17 @@ void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_ru
 void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk);
 /* to += feed-forward of x: one expert that every row goes to. */
 void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set);
+/* The same times a number per row (kt_dot). */
+void kt_ffn_gated(kt_build *b, kt_view to, kt_view x, kt_view gate, const kt_expert_set *set);
+/* sigmoid(w . x) of each row. */
+kt_view kt_dot(kt_build *b, kt_view x, kt_vec w);
+/* Columns of x, `groups` groups of n parts each, sorted by part; out[n] are the parts' columns. */
+void kt_regroup(kt_build *b, kt_view x, int64_t groups, int n, const int64_t *widths, kt_view *out);
+/* Causal convolution of each column of x over w.taps rows, then SiLU. */
+kt_view kt_conv(kt_build *b, kt_view x, kt_vec w);
+/* Gated delta rule (models.md 3.3): qkv are the columns of q, k and v, ba those of b and a; normed, gated by z. */
+kt_view kt_delta(kt_build *b, kt_view qkv, kt_view ba, kt_view z, const kt_delta_rule *rule,
+                 kt_vec decay, kt_vec dt_bias, kt_vec norm, double eps);
 /* The end: norm, and lm_head (the embedding, where there is none). */
 void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied);
 

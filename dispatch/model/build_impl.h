@@ -15,7 +15,7 @@ struct kt_build {
     const kt_checkpoint *checkpoint; /* or NULL */
     kt_declared declared;
     int layer;
-    int room_weights, room_nodes, room_values, room_planes, room_rotations;
+    int room_weights, room_nodes, room_values, room_planes, room_slots, room_rotations;
     kt_status status;
     kt_err *err;
 };

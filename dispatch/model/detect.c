@@ -69,15 +69,14 @@ static void detect_fused(const kt_build *b, kt_weight *w) {
     char name[NAME_BYTES];
     const kt_tensor *t;
 
-    if (!w->fused || b->graph->is_gguf) return;
-    probe.part[0].name.json = w->fused;
-    kt_weight_name(b->graph, &probe, 0, 0, true, name, sizeof name);
-    t = kt_checkpoint_find(b->checkpoint, name);
+    probe.part[0].name = w->fused;
+    kt_weight_name(b->graph, &probe, 0, 0, false, name, sizeof name);
+    t = *name ? kt_checkpoint_find(b->checkpoint, name) : NULL;
     if (!t) return;
     w->is_fused = true;
-    for (int i = 0; i < w->n_parts; i++) {
-        w->part[i].encoding = KT_STORED_PLAIN;
-        w->part[i].stored = float_format(t->dtype);
+    for (int i = 0; i < (b->graph->is_gguf ? 2 : w->n_parts); i++) {
+        w->part[i].encoding = t->blocks != KT_W_NONE ? KT_STORED_BLOCKS : KT_STORED_PLAIN;
+        w->part[i].stored = t->blocks != KT_W_NONE ? t->blocks : float_format(t->dtype);
     }
 }
 

@@ -62,7 +62,8 @@ kt_status kt_need_silu(const kt_config_source *s, kt_err *err);
         .role = "experts", .gate = {json ".{e}.gate_proj", "ffn_gate_exps"}, \
         .up = {json ".{e}.up_proj", "ffn_up_exps"},                          \
         .down = {json ".{e}.down_proj", "ffn_down_exps"},                    \
-        .fused_gate_up = json ".gate_up_proj", .fused_down = json ".down_proj", .count = count_, \
+        .fused_gate_up = {json ".gate_up_proj", "ffn_gate_up_exps.weight"},                     \
+        .fused_down = {json ".down_proj", NULL}, .count = count_, \
         .n = n_, .k = k_                                                     \
     }
 

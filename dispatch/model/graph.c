@@ -12,6 +12,7 @@ void kt_graph_deinit(kt_graph *g) {
     free(g->weights);
     free(g->nodes);
     free(g->planes);
+    free(g->slots);
     free(g->rotations);
     free(g->width);
     kt_arena_deinit(&g->arena);

@@ -74,13 +74,15 @@ typedef struct kt_weight {
     int n_parts;      /* of experts gate, up, down */
     kt_weight_part part[KT_WEIGHT_PARTS];
     /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and [count, k, n]. */
-    const char *fused, *fused_down;
+    kt_name fused, fused_down;
     bool is_fused;
     /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0) matrix h of a stack;
      * transposed: the tensor's rows are the columns of the matrix [n, k]. */
     int64_t head_rows, head_at;
     bool is_transposed;
-    bool one_plus; /* VECTOR: safetensors store w - 1 */
+    int64_t taps;      /* VECTOR: a matrix [n / taps, taps] of a convolution; 0 = plain */
+    bool one_plus;     /* VECTOR: safetensors store w - 1 */
+    bool negative_exp; /* VECTOR: safetensors store log(-w) */
     bool is_optional; /* VECTOR: absent is all zeros */
     bool is_tied;     /* the tensor of part 0 is another weight's (a head that is the embedding) */
 } kt_weight;
@@ -113,8 +115,10 @@ typedef enum kt_node_kind {
     KT_NODE_EXPERTS, /* out += weighted experts of in; without routing every row goes to expert 0 */
     KT_NODE_HEAD,    /* logits = W norm(in) */
     KT_NODE_LINEAR_HEADS, /* each head of in by a matrix of its own */
-    KT_NODE_CONV,
-    KT_NODE_DELTA,
+    KT_NODE_REGROUP, /* out = columns of in, sorted by part instead of by group */
+    KT_NODE_DOT,     /* out = sigmoid(w . in), one number per row */
+    KT_NODE_CONV,    /* out = causal convolution of in, channel by channel, with SiLU */
+    KT_NODE_DELTA,   /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
     KT_NODE_INDEX,
     KT_NODE_KINDS
 } kt_node_kind;
@@ -132,12 +136,19 @@ typedef struct kt_routing_rule {
     double scale;
 } kt_routing_rule;
 
+#define KT_REGROUP_PARTS 4
+
+/* Heads of linear attention: value heads of v, key heads of k numbers. */
+typedef struct kt_delta_rule {
+    int64_t heads, key_heads, k, v;
+} kt_delta_rule;
+
 typedef struct kt_node {
     kt_node_kind kind;
     int layer; /* -1 behind the last */
-    kt_view in, in2, out;
-    int weight, weight2; /* -1 = none; RMS of HEAD, bias of ROUTE */
-    int plane, rotation; /* -1 = none */
+    kt_view in, in2, in3, out;
+    int weight, weight2, weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA */
+    int plane, slot, rotation;    /* -1 = none */
     double eps;
     int64_t size;       /* of a head: RMS_HEADS, ROPE; of a head of in: LINEAR_HEADS */
     int64_t tail;       /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
@@ -145,6 +156,8 @@ typedef struct kt_node {
     int is_routed;      /* EXPERTS: by the last ROUTE */
     kt_attention attention;
     kt_routing_rule routing;
+    kt_delta_rule delta;
+    int64_t groups, parts[KT_REGROUP_PARTS]; /* REGROUP: columns of each part in a group */
 } kt_node;
 
 struct kt_family;
@@ -159,8 +172,9 @@ typedef struct kt_graph {
     kt_node *nodes;
     kt_plane *planes;
     kt_rope_rule *rotations;
+    int64_t *slots; /* floats that a sequence keeps for each recurrent node */
     int64_t *width; /* of values; value 0 is the residual */
-    int n_weights, n_nodes, n_planes, n_rotations, n_values;
+    int n_weights, n_nodes, n_planes, n_slots, n_rotations, n_values;
     int embedding;  /* the TABLE */
     kt_arena arena; /* names, lists */
 } kt_graph;

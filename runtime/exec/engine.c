@@ -49,7 +49,9 @@ struct kt_engine {
 
 struct kt_sequence {
     kt_kv_cache cache;
-    int64_t length;
+    kt_buffer state; /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
+    size_t state_bytes;
+    int64_t length, mark;
 };
 
 /* ---- the folder ---- */
@@ -429,9 +431,12 @@ kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, 
                        (long long)capacity, (long long)e->max_context);
     s = calloc(1, sizeof *s);
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a sequence");
+    s->state_bytes = sizeof(float) * (size_t)kt_model_state_floats(&e->model.graph);
     st = kt_kv_cache_init(&s->cache, &e->kv, capacity, err);
+    if (st == KT_OK && s->state_bytes)
+        st = kt_buffer_create(2 * s->state_bytes, KT_PAGES_ADVISED, -1, &s->state, err);
     if (st != KT_OK) {
-        free(s);
+        kt_sequence_destroy(s);
         return st;
     }
     *out = s;
@@ -441,6 +446,7 @@ kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, 
 void kt_sequence_destroy(kt_sequence *s) {
     if (!s) return;
     kt_kv_cache_deinit(&s->cache);
+    kt_buffer_destroy(&s->state);
     free(s);
 }
 
@@ -448,8 +454,16 @@ int64_t kt_sequence_length(const kt_sequence *s) {
     return s->length;
 }
 
-void kt_sequence_truncate(kt_sequence *s, int64_t length) {
-    if (length >= 0 && length < s->length) s->length = length;
+int64_t kt_sequence_truncate(kt_sequence *s, int64_t length) {
+    if (length < 0 || length >= s->length) return s->length;
+    if (s->state_bytes && length == s->mark) {
+        memcpy(s->state.data, (char *)s->state.data + s->state_bytes, s->state_bytes);
+    } else if (s->state_bytes) {
+        memset(s->state.data, 0, s->state_bytes);
+        length = 0;
+    }
+    s->length = length;
+    return length;
 }
 
 /* ---- forward ---- */
@@ -493,6 +507,7 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
 
     KT_TRY(check_forward(e, s, tokens, n, n_logits, logits, err));
     step->cache = &s->cache;
+    step->state = s->state.data;
     step->is_decode = n == 1 && s->length > 0;
     step->hidden_stride = n * m->hidden;
     for (int64_t done = 0; done < n;) {
@@ -508,6 +523,10 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;
         done += rows;
+    }
+    if (s->state_bytes && n > 1) {
+        memcpy((char *)s->state.data + s->state_bytes, s->state.data, s->state_bytes);
+        s->mark = s->length;
     }
     return check_logits(e, s, n_logits, logits, err);
 }

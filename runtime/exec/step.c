@@ -37,10 +37,24 @@ static kt_status init_nodes(kt_step *s, kt_err *err) {
                            g->family->name, (int)n->kind, n->layer);
         e->in = rows_of(s, &n->in);
         e->in2 = rows_of(s, &n->in2);
+        e->in3 = rows_of(s, &n->in3);
         e->out = rows_of(s, &n->out);
         if (n->weight >= 0) e->weight = kt_weights_at(s->weights, n->weight);
         if (n->weight2 >= 0) e->weight2 = kt_weights_at(s->weights, n->weight2);
+        if (n->weight3 >= 0) e->weight3 = kt_weights_at(s->weights, n->weight3);
         if (e->op->init) KT_TRY(e->op->init(e, err));
+    }
+    return KT_OK;
+}
+
+static kt_status place_slots(kt_step *s, kt_err *err) {
+    int64_t at = 0;
+
+    s->slot_at = kt_step_alloc(s, (size_t)(s->graph->n_slots + 1) * sizeof *s->slot_at);
+    if (!s->slot_at) return kt_fail(err, KT_E_NOMEM, "no memory for the states of a step");
+    for (int i = 0; i < s->graph->n_slots; i++) {
+        s->slot_at[i] = at;
+        at += (s->graph->slots[i] + 15) / 16 * 16;
     }
     return KT_OK;
 }
@@ -51,6 +65,7 @@ static kt_status set_up(kt_step *s, kt_pool *pool, kt_err *err) {
     s->embedding_row = kt_step_alloc(s, (size_t)s->graph->numbers.hidden * sizeof(double));
     if (!s->exec || !s->busy || !s->embedding_row)
         return kt_fail(err, KT_E_NOMEM, "no memory for the nodes of a step");
+    KT_TRY(place_slots(s, err));
     KT_TRY(kt_step_lay_out(s, pool, err));
     KT_TRY(init_nodes(s, err));
     KT_TRY(kt_step_compile(s, &s->few, 1, err));

@@ -50,9 +50,9 @@ struct kt_exec_node {
     const kt_node *node;
     const struct kt_exec_op *op;
     kt_step *step;
-    kt_rows in, in2, out;
-    const kt_choice *choice;       /* of operations without packed weights */
-    const kt_loaded *weight, *weight2;
+    kt_rows in, in2, in3, out;
+    const kt_choice *choice, *many; /* of operations without packed weights; many: for many rows, of DELTA */
+    const kt_loaded *weight, *weight2, *weight3;
     void *state;                   /* in step->arena */
 };
 
@@ -133,6 +133,7 @@ struct kt_step {
 
     /* Of the current chunk. */
     const kt_kv_cache *cache;
+    float *state; /* of recurrent nodes, slot i at slot_at[i]; NULL = the model has none */
     int64_t rows, first_position, n_out;
     float *logits;         /* [n_out, vocab] */
     float *hidden;         /* NULL, or this chunk's rows in [layers + 1][.., hidden] */
@@ -141,6 +142,7 @@ struct kt_step {
     /* Working memory for max_rows rows, in one buffer. */
     float *values;      /* each at value_at[i] * max_rows */
     int64_t *value_at;  /* [values] floats per row; in arena */
+    int64_t *slot_at;   /* [slots]; in arena */
     float *router_logits, *route_weight, *ones;
     int32_t *positions, *expert_id, *zeros;
     uint8_t *acts;      /* encoded rows */

@@ -20,7 +20,8 @@ typedef struct life {
 
 static int has_phases(kt_node_kind kind) {
     return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
-           kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD;
+           kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD || kind == KT_NODE_CONV ||
+           kind == KT_NODE_DELTA;
 }
 
 static void live(life *l, const kt_view *v, int node) {
@@ -35,6 +36,7 @@ static void find_lives(const kt_graph *g, life *l) {
     for (int i = 0; i < g->n_nodes; i++) {
         live(l, &g->nodes[i].in, i);
         live(l, &g->nodes[i].in2, i);
+        live(l, &g->nodes[i].in3, i);
         live(l, &g->nodes[i].out, i);
     }
     l[0] = (life){0, g->n_nodes};

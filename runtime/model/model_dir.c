@@ -149,6 +149,13 @@ kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_sh
     return KT_OK;
 }
 
+int64_t kt_model_state_floats(const kt_graph *g) {
+    int64_t floats = 0;
+
+    for (int i = 0; i < g->n_slots; i++) floats += (g->slots[i] + 15) / 16 * 16;
+    return floats;
+}
+
 kt_model_experts kt_model_count_experts(const kt_graph *g) {
     kt_model_experts e = {0};
 

@@ -28,6 +28,9 @@ void kt_model_dir_deinit(kt_model_dir *dir); /* accepts a zeroed one */
 kt_status kt_model_kv_shape(const kt_graph *graph, kt_weight_format format, kt_kv_shape *out,
                             kt_err *err);
 
+/* Floats that a sequence keeps beside its cache: states of recurrent nodes, whole lines each. */
+int64_t kt_model_state_floats(const kt_graph *graph);
+
 /* Routed experts of the model, of which one token takes topk, and layers that have them; zeros = none. */
 typedef struct kt_model_experts {
     int64_t experts, topk, layers;

@@ -133,9 +133,25 @@ kt_problem kt_router_problem(const kt_weight *router, int64_t topk) {
                         .topk = topk};
 }
 
+kt_problem kt_conv_problem(const kt_node *conv) {
+    return (kt_problem){.op = KT_OP_CONV, .n = conv->in.width, .k = conv->size};
+}
+
+/* Few rows and many are run by different variants. */
+kt_problem kt_delta_problem(const kt_node *delta, int64_t rows) {
+    const kt_delta_rule *r = &delta->delta;
+
+    return (kt_problem){.op = KT_OP_DELTA,
+                        .m = rows,
+                        .n = r->heads,
+                        .k = r->k,
+                        .kv_heads = r->key_heads,
+                        .v = r->v};
+}
+
 static int is_same_simple(const kt_problem *a, const kt_problem *b) {
-    return a->op == b->op && a->weights == b->weights && a->n == b->n && a->k == b->k &&
-           a->kv_heads == b->kv_heads && a->v == b->v && a->window == b->window &&
+    return a->op == b->op && a->weights == b->weights && a->m == b->m && a->n == b->n &&
+           a->k == b->k && a->kv_heads == b->kv_heads && a->v == b->v && a->window == b->window &&
            a->topk == b->topk;
 }
 
@@ -168,6 +184,10 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));
+    case KT_NODE_CONV: return resolve_simple(m, kt_conv_problem(n));
+    case KT_NODE_DELTA:
+        KT_TRY(resolve_simple(m, kt_delta_problem(n, 1)));
+        return resolve_simple(m, kt_delta_problem(n, p->max_rows));
     default: return KT_OK;
     }
 }
@@ -194,7 +214,7 @@ static kt_status make(maker *m) {
     KT_TRY(kt_graph_needs(g, p->quant, &needs, &n_needs, m->err));
     free(needs);
     p->problems = kt_arena_alloc(&p->arena, (size_t)(n_needs + 1) * sizeof *p->problems, 64);
-    p->simple = kt_arena_alloc(&p->arena, (size_t)(g->n_nodes + 1) * sizeof *p->simple, 64);
+    p->simple = kt_arena_alloc(&p->arena, (size_t)(2 * g->n_nodes + 1) * sizeof *p->simple, 64);
     p->of_run = kt_arena_alloc(&p->arena, runs * sizeof(int), sizeof(int));
     if (!p->problems || !p->simple || !p->of_run)
         return kt_fail(m->err, KT_E_NOMEM, "no memory for a plan");

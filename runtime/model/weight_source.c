@@ -35,14 +35,6 @@ static kt_status need(kt_weight_finder *f, const char *name, int rank, const int
     return KT_OK;
 }
 
-static kt_status need_float(kt_weight_finder *f, const char *name, int rank, const int64_t *shape,
-                            const kt_tensor **out, kt_err *err) {
-    KT_TRY(need(f, name, rank, shape, out, err));
-    if (kt_dtype_is_float((*out)->dtype)) return KT_OK;
-    return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err,
-                          "dtype %s, expected BF16, F16 or F32", kt_dtype_name((*out)->dtype));
-}
-
 /* The tensor named after the matrix, of a type and size. */
 static kt_status need_part(kt_weight_finder *f, const char *matrix, const char *part, int64_t d0,
                            int64_t d1, const kt_tensor **out, kt_err *err) {
@@ -60,17 +52,31 @@ static bool has_part(const kt_weight_finder *f, const char *matrix, const char *
     return kt_checkpoint_find(f->checkpoint, name) != NULL;
 }
 
+/* [1, n] for [n]; [n / taps, 1, taps] or [n / taps, taps] of a convolution. */
+static bool is_shaped_vector(const kt_weight *w, const kt_tensor *t) {
+    const int64_t *s = t->shape;
+
+    if (!w->taps) return t->rank == 2 && s[0] == 1 && s[1] == w->n;
+    if (t->rank == 3 && s[1] != 1) return false;
+    return t->rank >= 2 && t->rank <= 3 && s[0] == w->n / w->taps && s[t->rank - 1] == w->taps;
+}
+
 kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_tensor **out,
                            kt_err *err) {
     const bool is_vector = w->kind == KT_WEIGHT_VECTOR;
     const int64_t shape[2] = {w->n, w->k};
     char name[NAME_BYTES];
+    const kt_tensor *t;
 
     *out = NULL;
     kt_weight_name(f->graph, w, 0, 0, false, name, sizeof name - 8);
     if (!is_vector) strcat(name, ".weight");
     if (w->is_optional && !kt_checkpoint_find(f->checkpoint, name)) return KT_OK;
-    KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
+    t = is_vector ? kt_checkpoint_find(f->checkpoint, name) : NULL;
+    if (t && is_shaped_vector(w, t))
+        KT_TRY(need(f, name, t->rank, t->shape, out, err));
+    else
+        KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
     if (kt_dtype_is_float((*out)->dtype) ||
         (w->kind == KT_WEIGHT_TABLE && (*out)->blocks != KT_W_NONE))
         return KT_OK;
@@ -230,9 +236,12 @@ static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part,
     char name[NAME_BYTES];
     const kt_tensor *t;
 
-    named.part[0].name.json = part < 2 ? w->fused : w->fused_down;
-    kt_weight_name(f->graph, &named, 0, 0, true, name, sizeof name);
-    KT_TRY(need_float(f, name, 3, part < 2 ? gate_up : down, &t, err));
+    named.part[0].name = part < 2 ? w->fused : w->fused_down;
+    kt_weight_name(f->graph, &named, 0, 0, false, name, sizeof name);
+    KT_TRY(need(f, name, 3, part < 2 ? gate_up : down, &t, err));
+    if (t->blocks == KT_W_NONE && !kt_dtype_is_float(t->dtype))
+        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected BF16, F16 or F32", kt_dtype_name(t->dtype));
     kt_matrix_source_add(out, t,
                          part < 2 ? (2 * expert + part) * w->n : expert * w->k,
                          part < 2 ? w->n : w->k);
@@ -245,7 +254,7 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
     const bool is_routed = w->kind == KT_WEIGHT_EXPERTS && w->use == KT_USE_EXPERTS;
     char matrix[NAME_BYTES];
 
-    if (w->is_fused) return fused_expert(f, w, part, expert, out, err);
+    if (w->is_fused && (part < 2 || !f->graph->is_gguf)) return fused_expert(f, w, part, expert, out, err);
     kt_weight_name(f->graph, w, part, expert, false, matrix, sizeof matrix - 24);
     switch (p->encoding) {
     case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);

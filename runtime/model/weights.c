@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/weights.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -519,11 +520,13 @@ static kt_status load_experts(loader *l, int weight, kt_err *err) {
 
 /* ---- vectors, routers, tables ---- */
 
-static void widen(const kt_tensor *t, bool one_plus, float *out) {
+static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *out) {
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
 
     kt_tensor_read_f32(t, 0, count, out);
-    for (int64_t i = 0; one_plus && i < count; i++) out[i] += 1;
+    if (is_gguf) return; /* converters have done what follows */
+    for (int64_t i = 0; w->one_plus && i < count; i++) out[i] += 1;
+    for (int64_t i = 0; w->negative_exp && i < count; i++) out[i] = -expf(out[i]);
 }
 
 static kt_status load_small(loader *l, int weight, kt_err *err) {
@@ -542,7 +545,7 @@ static kt_status load_small(loader *l, int weight, kt_err *err) {
     if (!out) return KT_OK;
     check_tensor(l, t);
     if (to->format == KT_W_F32)
-        widen(t, w->one_plus && !l->request->graph->is_gguf, out);
+        widen(t, w, l->request->graph->is_gguf, out);
     else
         memcpy(out, t->data, t->bytes);
     if (w->kind == KT_WEIGHT_TABLE) kt_checkpoint_release(l->request->checkpoint, t, 0, t->bytes);

@@ -84,7 +84,7 @@ static void layer(kt_build *b, const void *numbers_, int l) {
         kt_ffn(b, x, h, &KT_DENSE_FFN("dense_ffn", "mlp", "", c->dense, x.width));
         return;
     }
-    kt_route(b, h, KT_MAT("mlp.gate", "ffn_gate_inp", c->experts, x.width), (kt_vec){0},
+    kt_route(b, h, KT_MAT("mlp.gate", "ffn_gate_inp", c->experts, x.width), (kt_vec){.n = 0},
              &(kt_routing_rule){.score = KT_ROUTER_SOFTMAX,
                                 .experts = c->experts,
                                 .topk = c->topk,

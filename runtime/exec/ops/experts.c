@@ -27,6 +27,12 @@ static kt_status init_nodes(kt_step *s, const kt_moe_layer *layers, kt_step_ffn 
     return kt_moe_nodes_init(n, s->max_rows, err);
 }
 
+/* Of the last routing, of a gate, or ones. */
+static const float *weights_of(const kt_exec_node *n) {
+    if (n->node->is_routed) return n->step->route_weight;
+    return n->node->in2.width == 1 ? n->in2.x : n->step->ones;
+}
+
 static kt_status make_job(kt_exec_node *n, kt_step_ffn *ffn, kt_err *err) {
     kt_step *s = n->step;
     const int is_routed = n->node->is_routed;
@@ -38,7 +44,7 @@ static kt_status make_job(kt_exec_node *n, kt_step_ffn *ffn, kt_err *err) {
     job->out = n->out.x, job->ldo = n->out.ld;
     job->accumulate = 1;
     job->expert_id = is_routed ? s->expert_id : s->zeros;
-    job->route_weight = is_routed ? s->route_weight : s->ones;
+    job->route_weight = weights_of(n);
     if (s->nodes->n > 1) return init_nodes(s, n->weight->node_experts, ffn, err);
     bytes = kt_moe_workspace_bytes(job->layer, s->max_rows, s->n_threads);
     job->workspace = kt_step_alloc(s, bytes);
@@ -86,10 +92,12 @@ static void bind(kt_exec_node *n) {
     ffn->job.layer = &n->weight->experts;
     ffn->job.x = n->in.x, ffn->job.out = n->out.x;
     ffn->job.ldx = n->in.ld, ffn->job.ldo = n->out.ld;
+    ffn->job.route_weight = weights_of(n);
     ffn->job.tokens = rows;
     if (!ffn->nodes) return;
     ffn->nodes->x = n->in.x, ffn->nodes->out = n->out.x;
     ffn->nodes->ldx = n->in.ld, ffn->nodes->ldo = n->out.ld;
+    ffn->nodes->route_weight = weights_of(n);
     ffn->nodes->tokens = rows;
     for (int i = 0; i < ffn->nodes->n_nodes; i++)
         ffn->nodes->job[i].layer = &n->weight->node_experts[i];
