@@ -128,9 +128,11 @@ Test(engine, newer_spellings_are_read) {
     kt_random_model(&s, 1, folder);
     kt_temp_write(folder, "generation_config.json", "{\"eos_token_id\":[7,9]}", 22);
     cr_assert_eq(kt_model_dir_read(folder, dir, &err), KT_OK, "%s", err.message);
-    cr_expect_eq(dir->config.rope_theta, 500000.0);
-    cr_expect(dir->config.n_eos == 2 && dir->config.eos[0] == 7 && dir->config.eos[1] == 9);
+    cr_expect_eq(dir->graph.rotations[0].base, 500000.0);
+    cr_expect(dir->graph.numbers.n_eos == 2 && dir->graph.numbers.eos[0] == 7 &&
+              dir->graph.numbers.eos[1] == 9);
     kt_temp_remove(folder);
+    kt_model_dir_deinit(dir);
     free(dir);
 }
 

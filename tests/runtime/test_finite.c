@@ -130,9 +130,9 @@ Test(finite, heads_of_blocks_are_looked_at) {
         n_formats++;
         f->plain_bytes(rows, k, &bytes, &scales);
         data = calloc(1, bytes);
-        t.shape[0] = rows, t.shape[1] = 2 * f->block_bytes;
+        t.shape[0] = rows, t.shape[1] = k, t.blocks = f->id;
         t.data = data, t.bytes = bytes;
-        kt_matrix_source_add_blocks(&s, f->id, &t, k);
+        kt_matrix_source_add(&s, &t, 0, rows);
         last = data + bytes - (size_t)f->block_bytes;
         for (int at = 0; at + 1 < f->block_bytes; at++) {
             const kt_matrix w = {.format = f->id, .n = rows, .k = k, .data = data};

@@ -60,13 +60,14 @@ static const float *values(const kt_checkpoint *c, const char *name, int64_t k) 
 /* The inputs of q are the layer's norm of its hidden state, which can be computed here. */
 static void check_qkv(const kt_checkpoint *file, const kt_checkpoint *model,
                       const kt_model_dir *dir, int64_t layer, const float *hidden) {
-    const int64_t h = dir->config.hidden;
+    const int64_t h = dir->graph.numbers.hidden;
+    const double eps = dir->graph.nodes[0].eps;
     double *want = calloc((size_t)h, sizeof *want);
     const float *got, *x = hidden + layer * N * h;
     const kt_tensor *norm;
     char name[160];
 
-    kt_family_tensor_name(dir->family, KT_ROLE_ATTN_NORM, layer, 0, name, sizeof name);
+    snprintf(name, sizeof name, "model.layers.%lld.input_layernorm.weight", (long long)layer);
     norm = kt_checkpoint_find(model, name);
     cr_assert(norm && norm->dtype == KT_DTYPE_BF16);
     for (int r = 0; r < N; r++) {
@@ -76,11 +77,10 @@ static void check_qkv(const kt_checkpoint *file, const kt_checkpoint *model,
             uint32_t bits = (uint32_t)(norm->data[2 * i] | norm->data[2 * i + 1] << 8) << 16;
             float w;
             memcpy(&w, &bits, sizeof w);
-            want[i] +=
-                x[r * h + i] * (double)x[r * h + i] * w * w / (mean + dir->config.norm_eps) / N;
+            want[i] += x[r * h + i] * (double)x[r * h + i] * w * w / (mean + eps) / N;
         }
     }
-    kt_family_tensor_name(dir->family, KT_ROLE_K, layer, 0, name, sizeof name);
+    snprintf(name, sizeof name, "model.layers.%lld.self_attn.k_proj.weight", (long long)layer);
     got = values(file, name, h);
     for (int64_t i = 0; i < h; i++) /* f32 rows: a handful of roundings, squared */
         cr_assert(fabs(got[i] - want[i]) <= 4e-6 * want[i], "layer %lld, input %lld: %g, not %g",
@@ -91,7 +91,8 @@ static void check_qkv(const kt_checkpoint *file, const kt_checkpoint *model,
 Test(importance, is_the_mean_square_of_inputs, .timeout = 60) {
     char temp[512];
     kt_model_dir *dir = malloc(sizeof *dir);
-    kt_checkpoint *file, *model;
+    const kt_model_numbers *n;
+    kt_checkpoint *file;
     float *hidden;
     char path[600];
     int n_chosen = 0, n_unused = 0;
@@ -100,21 +101,21 @@ Test(importance, is_the_mean_square_of_inputs, .timeout = 60) {
     kt_temp_make(temp, sizeof temp);
     snprintf(path, sizeof path, "%s/i.safetensors", temp);
     cr_assert_eq(kt_model_dir_read(MODEL, dir, &err), KT_OK, "%s", err.message);
-    hidden = malloc(sizeof *hidden * (size_t)((dir->config.layers + 1) * N * dir->config.hidden));
+    n = &dir->graph.numbers;
+    hidden = malloc(sizeof *hidden * (size_t)((n->layers + 1) * N * n->hidden));
     observe(path, 2, 64, hidden);
     file = open_file(path);
-    cr_assert_eq(kt_checkpoint_open(dir->folder, &model, &err), KT_OK, "%s", err.message);
-    for (int64_t l = 0; l < dir->config.layers; l++) {
-        check_qkv(file, model, dir, l, hidden);
-        for (int64_t e = 0; e < dir->config.experts;
-             e++) { /* an expert sees all of a token or none */
+    for (int64_t l = 0; l < n->layers; l++) {
+        const kt_weight *experts = kt_graph_experts(&dir->graph, (int)l);
+        check_qkv(file, dir->checkpoint, dir, l, hidden);
+        for (int64_t e = 0; e < experts->count; e++) { /* an expert sees all of a token or none */
             double sum[2] = {0, 0};
             for (int which = 0; which < 2; which++) {
-                const int64_t k = which ? dir->config.expert_size : dir->config.hidden;
+                const int64_t k = which ? experts->n : experts->k;
                 char name[160];
                 const float *x;
-                kt_family_tensor_name(dir->family, which ? KT_ROLE_EXPERT_DOWN : KT_ROLE_EXPERT_UP,
-                                      l, e, name, sizeof name);
+                snprintf(name, sizeof name, "model.layers.%lld.mlp.experts.%lld.%s_proj.weight",
+                         (long long)l, (long long)e, which ? "down" : "up");
                 x = values(file, name, k);
                 for (int64_t i = 0; i < k; i++) sum[which] += x[i];
             }
@@ -125,8 +126,8 @@ Test(importance, is_the_mean_square_of_inputs, .timeout = 60) {
     }
     cr_expect_gt(n_chosen, n_unused);
     kt_checkpoint_close(file);
-    kt_checkpoint_close(model);
     free(hidden);
+    kt_model_dir_deinit(dir);
     free(dir);
     kt_temp_remove(temp);
 }
@@ -167,6 +168,7 @@ static kt_weight_losses *losses(kt_quant quant, const kt_checkpoint *importance)
     cr_assert_eq(kt_weight_losses_measure(dir, quant, importance, pool, NULL, &out, &err), KT_OK,
                  "%s", err.message);
     kt_pool_destroy(pool);
+    kt_model_dir_deinit(dir);
     free(dir);
     return out;
 }
@@ -263,7 +265,7 @@ Test(importance, files_that_make_no_sense_are_refused, .timeout = 60) {
     kt_temp_make(temp, sizeof temp);
     snprintf(path, sizeof path, "%s/i.safetensors", temp);
     cr_assert_eq(kt_model_dir_read(MODEL, dir, &err), KT_OK, "%s", err.message);
-    h = dir->config.hidden;
+    h = dir->graph.numbers.hidden;
     cr_expect_eq(load_with(path, NAN, h, KT_DTYPE_F32, &err), KT_E_FORMAT);
     cr_expect(strstr(err.message, "input 0 has nan"), "%s", err.message);
     cr_expect_eq(load_with(path, -1, h, KT_DTYPE_F32, &err), KT_E_FORMAT);
@@ -273,6 +275,7 @@ Test(importance, files_that_make_no_sense_are_refused, .timeout = 60) {
     cr_expect_neq(load_with(path, 1, h + 1, KT_DTYPE_F32, &err), KT_OK);
     cr_expect_neq(load_with(path, 1, h, KT_DTYPE_F32, &err), KT_OK); /* the others are missing */
     cr_expect(strstr(err.message, "o_proj") || strstr(err.message, "lm_head"), "%s", err.message);
+    kt_model_dir_deinit(dir);
     free(dir);
     kt_temp_remove(temp);
 }

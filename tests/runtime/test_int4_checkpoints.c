@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
+#include "dispatch/model/build_impl.h"
 #include "runtime/exec/engine.h"
 #include "runtime/loader/matrix_source.h"
 #include "tests/support/damage.h"
@@ -311,12 +312,12 @@ Test(int4_checkpoints, refuse_other_settings_by_name) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
         kt_json_doc *doc = NULL;
-        kt_stored stored = {0};
+        kt_declared declared = {0};
         kt_err err = {0};
 
         snprintf(text, sizeof text, "{\"quantization_config\":%s}", cases[i].config);
         cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, &err), KT_OK);
-        cr_expect_neq(kt_config_read_stored(kt_json_root(doc), "config.json", &stored, &err), KT_OK,
+        cr_expect_neq(kt_declared_read(kt_json_root(doc), "config.json", &declared, &err), KT_OK,
                       "case %zu", i);
         cr_expect(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         kt_json_destroy(doc);

@@ -15,7 +15,7 @@
 #include "dispatch/model/checkpoint.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
-#include "runtime/model/tensor_map.h"
+#include "runtime/model/weight_source.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/token/splitter.h"
 #include "runtime/token/tokenizer_impl.h"
@@ -38,6 +38,7 @@ static const kt_model_shape small = {.layers = 2,
                                      .dtype = KT_DTYPE_BF16};
 
 static char folder[256];
+static kt_model_dir dir; /* of read_dir */
 
 static void make_model(void) {
     static const char generation[] = "{\"eos_token_id\": [5, 7]}";
@@ -47,12 +48,12 @@ static void make_model(void) {
     kt_temp_write(folder, "generation_config.json", generation, sizeof generation - 1);
 }
 static void remove_model(void) {
+    kt_model_dir_deinit(&dir);
     kt_temp_remove(folder);
 }
 TestSuite(runtime_nomem, .init = make_model, .fini = remove_model, .timeout = 120);
 
 static kt_model_dir *read_dir(void) {
-    static kt_model_dir dir;
     kt_err err = {KT_OK, ""};
     cr_assert_eq(kt_model_dir_read(folder, &dir, &err), KT_OK, "%s", err.message);
     return &dir;
@@ -338,6 +339,9 @@ Test(runtime_nomem, bytes_of_the_alphabet_are_read_or_not) {
 static kt_status make_dir(void *out, const void *with, kt_err *err) {
     return kt_model_dir_read(with, out, err);
 }
+static void unmake_dir(void *out) {
+    kt_model_dir_deinit(out);
+}
 
 typedef struct shape {
     kt_model_dir dir;
@@ -349,6 +353,9 @@ static kt_status make_synthetic_dir(void *out, const void *with, kt_err *err) {
     (void)with;
     return kt_synthetic_dir("qwen3-30b", 1, KT_W_NONE, &s->dir, &s->layers_of_all, err);
 }
+static void unmake_synthetic_dir(void *out) {
+    kt_model_dir_deinit(&((shape *)out)->dir);
+}
 
 static kt_status make_synthetic(void *out, const void *with, kt_err *err) {
     return kt_synthetic_checkpoint(with, 1, out, err);
@@ -357,6 +364,7 @@ static kt_status make_synthetic(void *out, const void *with, kt_err *err) {
 Test(runtime_nomem, a_model_folder_is_read_or_not) {
     kt_nomem_case c = {.function = "kt_model_dir_read",
                        .make = make_dir,
+                       .unmake = unmake_dir,
                        .with = folder,
                        .out_bytes = sizeof(kt_model_dir),
                        .says = folder};
@@ -368,6 +376,7 @@ Test(runtime_nomem, a_synthetic_model_is_made_or_not) {
     kt_err err = {KT_OK, ""};
     kt_nomem_case c = {.function = "kt_synthetic_dir",
                        .make = make_synthetic_dir,
+                       .unmake = unmake_synthetic_dir,
                        .out_bytes = sizeof(shape),
                        .says = "memory"};
 
@@ -378,28 +387,24 @@ Test(runtime_nomem, a_synthetic_model_is_made_or_not) {
     c.says = "memory";
     c.n_optional = 1; /* huge pages */
     kt_nomem_check(&c);
+    kt_model_dir_deinit(&s.dir);
 }
 
 static kt_status make_needs(void *out, const void *with, kt_err *err) {
     return kt_model_dir_needs(with, out, err);
 }
 
-typedef struct mapped {
-    const kt_model_dir *dir;
-    kt_checkpoint *checkpoint;
-} mapped;
-
-static kt_status make_map(void *out, const void *with, kt_err *err) {
-    const mapped *m = with;
-    return kt_tensor_map_init(out, m->checkpoint, m->dir->family, &m->dir->config, false, err);
+static kt_status make_finder(void *out, const void *with, kt_err *err) {
+    const kt_model_dir *d = with;
+    return kt_weight_finder_init(out, d->checkpoint, &d->graph, err);
 }
-static void unmake_map(void *out) {
-    kt_tensor_map_deinit(out);
+static void unmake_finder(void *out) {
+    kt_weight_finder_deinit(out);
 }
 
 static kt_status make_importance(void *out, const void *with, kt_err *err) {
-    const kt_model_dir *dir = with;
-    return kt_importance_create(dir->family, &dir->config, out, err);
+    const kt_model_dir *d = with;
+    return kt_importance_create(&d->graph, out, err);
 }
 static void unmake_importance(void *out) {
     kt_importance_destroy(*(kt_importance **)out);
@@ -417,12 +422,12 @@ static kt_status write_importance(void *out, const void *with, kt_err *err) {
 }
 
 Test(runtime_nomem, what_hangs_on_a_model_folder_is_made_or_not) {
-    kt_model_dir *dir = read_dir();
+    kt_model_dir *d = read_dir();
     kt_importance *m;
     char path[400];
     importance_file file;
     kt_err err = {KT_OK, ""};
-    kt_nomem_case c = {.with = dir, .says = "memory"};
+    kt_nomem_case c = {.with = d, .says = "memory"};
 
     c.function = "kt_importance_create", c.make = make_importance, c.unmake = unmake_importance;
     c.out_bytes = sizeof(kt_importance *);
@@ -433,7 +438,7 @@ Test(runtime_nomem, what_hangs_on_a_model_folder_is_made_or_not) {
     kt_nomem_check(&c);
     c.n_optional = 0;
 
-    cr_assert_eq(kt_importance_create(dir->family, &dir->config, &m, &err), KT_OK);
+    cr_assert_eq(kt_importance_create(&d->graph, &m, &err), KT_OK);
     snprintf(path, sizeof path, "%s/i.safetensors", folder);
     file = (importance_file){m, path};
     c.function = "kt_importance_write", c.make = write_importance, c.with = &file;
@@ -442,19 +447,15 @@ Test(runtime_nomem, what_hangs_on_a_model_folder_is_made_or_not) {
     kt_importance_destroy(m);
 }
 
-Test(runtime_nomem, a_tensor_map_is_made_or_not) {
-    mapped m = {.dir = read_dir()};
-    kt_err err = {KT_OK, ""};
-    const kt_nomem_case c = {.function = "kt_tensor_map_init",
-                             .make = make_map,
-                             .unmake = unmake_map,
-                             .with = &m,
-                             .out_bytes = sizeof(kt_tensor_map),
+Test(runtime_nomem, a_finder_of_weights_is_made_or_not) {
+    const kt_nomem_case c = {.function = "kt_weight_finder_init",
+                             .make = make_finder,
+                             .unmake = unmake_finder,
+                             .with = read_dir(),
+                             .out_bytes = sizeof(kt_weight_finder),
                              .says = "memory"};
 
-    cr_assert_eq(kt_checkpoint_open(folder, &m.checkpoint, &err), KT_OK, "%s", err.message);
-    kt_nomem_check(&c);
-    kt_checkpoint_close(m.checkpoint);
+    cr_assert_eq(kt_nomem_check(&c), 1);
 }
 
 /* ---- small ones ---- */
@@ -467,7 +468,7 @@ static void unmake_cache(void *out) {
 }
 
 Test(runtime_nomem, a_cache_is_made_or_not) {
-    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64}, {KT_W_INT8_CHANNEL, 2, 2, 64}};
+    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0}, {KT_W_INT8_CHANNEL, 2, 2, 64, 0}};
 
     for (int i = 0; i < 2; i++) {
         const kt_nomem_case c = {.function = "kt_kv_cache_init",

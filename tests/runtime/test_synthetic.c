@@ -18,15 +18,17 @@ Test(synthetic, a_shape_is_scaled_with_its_layers) {
                  err.message);
     cr_expect_str_eq(dir->name, "Qwen3-30B-A3B");
     cr_expect_eq(all, 48);
-    cr_expect_eq(dir->config.layers, 8);
-    cr_expect_eq(dir->config.vocab, 25344); /* 151936 * 8 / 48 = 25322.7, up to whole panels */
-    cr_expect_eq(dir->config.hidden, 2048);
-    cr_expect_eq(dir->config.experts, 128);
-    cr_expect_eq(dir->config.expert_size, 768);
+    cr_expect_eq(dir->graph.numbers.layers, 8);
+    cr_expect_eq(dir->graph.numbers.vocab, 25344); /* 151936 * 8 / 48 = 25322.7, up to whole panels */
+    cr_expect_eq(dir->graph.numbers.hidden, 2048);
+    cr_expect_eq(kt_graph_experts(&dir->graph, 7)->count, 128);
+    cr_expect_eq(kt_graph_experts(&dir->graph, 7)->n, 768);
+    kt_model_dir_deinit(dir);
     cr_assert_eq(kt_synthetic_dir("qwen3-235b", 0, KT_W_NONE, dir, &all, &err), KT_OK, "%s",
                  err.message);
-    cr_expect_eq(dir->config.layers, 94);
-    cr_expect_eq(dir->config.vocab, 151936);
+    cr_expect_eq(dir->graph.numbers.layers, 94);
+    cr_expect_eq(dir->graph.numbers.vocab, 151936);
+    kt_model_dir_deinit(dir);
     free(dir);
 }
 
@@ -98,6 +100,7 @@ Test(synthetic, tensors_are_what_they_are_said_to_be) {
     cr_expect_neq(kt_checkpoint_find(c, "model.layers.0.mlp.experts.1.up_proj.weight")->data,
                   kt_checkpoint_find(c, "model.layers.0.mlp.experts.2.up_proj.weight")->data);
     kt_checkpoint_close(c);
+    kt_model_dir_deinit(dir);
     free(dir);
 }
 

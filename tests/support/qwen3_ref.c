@@ -2,14 +2,26 @@
 #include "tests/support/qwen3_ref.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/buffer.h"
+#include "base/err.h"
+#include "base/json.h"
 #include "base/numeric.h"
-#include "runtime/loader/matrix_source.h"
-#include "runtime/model/model_plan.h"
-#include "runtime/model/tensor_map.h"
+#include "dispatch/model/needs.h"
+#include "runtime/model/weight_source.h"
+
+/* Read here from config.json, not taken from the graph: the two must agree for results to. */
+typedef struct ref_config {
+    int64_t layers, hidden, vocab, heads, kv_heads, head_dim;
+    int64_t experts, topk, expert_size, dense_size;
+    bool is_moe[KT_MAX_LAYERS];
+    bool normalise_topk, tied, attention_bias;
+    double norm_eps, rope_theta;
+} ref_config;
 
 typedef struct ref_layer {
     double *attn_norm, *ffn_norm, *q_norm, *k_norm, *qkv, *o, *router;
@@ -19,10 +31,59 @@ typedef struct ref_layer {
 
 struct kt_ref_model {
     kt_model_dir dir;
+    ref_config config;
     kt_arena arena;
     double *embedding, *final_norm, *head;
     ref_layer *layers;
 };
+
+/* ---- numbers ---- */
+
+static void read_layer_kinds(const kt_json *root, ref_config *c) {
+    const int64_t step = kt_json_int(kt_json_get(root, "decoder_sparse_step"), 1);
+    const kt_json *only = kt_json_get(root, "mlp_only_layers");
+
+    for (int64_t l = 0; l < c->layers; l++) c->is_moe[l] = c->experts > 0 && (l + 1) % step == 0;
+    for (size_t i = 0; i < kt_json_length(only); i++)
+        c->is_moe[kt_json_int(kt_json_at(only, i), 0)] = false;
+}
+
+static kt_status read_config(const char *folder, ref_config *c, kt_err *err) {
+    char path[KT_MODEL_PATH_BYTES + 16];
+    char *text = NULL;
+    size_t size = 0;
+    kt_json_doc *doc;
+    const kt_json *root, *holder;
+
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    KT_TRY(kt_file_read(path, (size_t)1 << 24, &text, &size, err));
+    if (kt_json_parse(text, size, NULL, &doc, err) != KT_OK) {
+        free(text);
+        return err->status;
+    }
+    root = kt_json_root(doc);
+    c->layers = kt_json_int(kt_json_get(root, "num_hidden_layers"), 0);
+    c->hidden = kt_json_int(kt_json_get(root, "hidden_size"), 0);
+    c->vocab = kt_json_int(kt_json_get(root, "vocab_size"), 0);
+    c->heads = kt_json_int(kt_json_get(root, "num_attention_heads"), 0);
+    c->kv_heads = kt_json_int(kt_json_get(root, "num_key_value_heads"), 0);
+    c->head_dim = kt_json_int(kt_json_get(root, "head_dim"), c->hidden / c->heads);
+    c->experts = kt_json_int(kt_json_get(root, "num_experts"), 0);
+    c->topk = kt_json_int(kt_json_get(root, "num_experts_per_tok"), 0);
+    c->expert_size = kt_json_int(kt_json_get(root, "moe_intermediate_size"), 0);
+    c->dense_size = kt_json_int(kt_json_get(root, "intermediate_size"), 0);
+    c->normalise_topk = kt_json_bool(kt_json_get(root, "norm_topk_prob"), false);
+    c->tied = kt_json_bool(kt_json_get(root, "tie_word_embeddings"), false);
+    c->attention_bias = kt_json_bool(kt_json_get(root, "attention_bias"), false);
+    c->norm_eps = kt_json_double(kt_json_get(root, "rms_norm_eps"), 0);
+    holder = kt_json_get(root, "rope_parameters");
+    c->rope_theta = kt_json_double(kt_json_get(root, "rope_theta"),
+                                   kt_json_double(kt_json_get(holder, "rope_theta"), 0));
+    read_layer_kinds(root, c);
+    kt_json_destroy(doc);
+    free(text);
+    return KT_OK;
+}
 
 /* ---- loading ---- */
 
@@ -30,15 +91,25 @@ static double *allocate(kt_ref_model *m, int64_t count) {
     return kt_arena_alloc(&m->arena, (size_t)count * sizeof(double), 64);
 }
 
-static double *read_all(kt_ref_model *m, const kt_tensor *t) {
-    int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
-    double *out = allocate(m, count);
-    float *f = malloc((size_t)count * sizeof *f + 1);
+/* A float tensor by its published name; layer -1 = none. */
+static kt_status read_tensor(kt_ref_model *m, int64_t layer, const char *name, double **out,
+                             kt_err *err) {
+    char full[200], prefix[40] = "model.";
+    const kt_tensor *t;
+    int64_t count;
+    float *f;
 
+    if (layer >= 0) snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    t = kt_checkpoint_find(m->dir.checkpoint, full);
+    if (!t) return kt_fail(err, KT_E_NOT_FOUND, "reference: no tensor '%s'", full);
+    count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
+    *out = allocate(m, count);
+    f = malloc((size_t)count * sizeof *f + 1);
     kt_tensor_read_f32(t, 0, count, f);
-    for (int64_t i = 0; i < count; i++) out[i] = f[i];
+    for (int64_t i = 0; i < count; i++) (*out)[i] = f[i];
     free(f);
-    return out;
+    return KT_OK;
 }
 
 /* The values that the engine's stored weights stand for. */
@@ -59,107 +130,99 @@ static void decode_into(const kt_matrix_source *s, kt_weight_format id, double *
     free(c);
 }
 
-static double *decode(kt_ref_model *m, const kt_matrix_source *s, kt_weight_format id) {
-    double *out = allocate(m, s->rows * s->k);
-    decode_into(s, id, out);
-    return out;
-}
-
-/* Zeros when the model has none. */
-static kt_status load_biases(kt_ref_model *m, kt_tensor_map *map, int64_t l, kt_err *err) {
-    const kt_model_config *c = &m->dir.config;
-    ref_layer *w = &m->layers[l];
-    const kt_role roles[] = {KT_ROLE_Q_BIAS, KT_ROLE_K_BIAS, KT_ROLE_V_BIAS};
+/* All parts of a weight, one behind the other; each in the format that it becomes. */
+static kt_status read_matrix(kt_ref_model *m, kt_weight_finder *f, const char *role, int64_t layer,
+                             kt_quant weights, double **out, kt_err *err) {
+    const kt_weight *w = kt_graph_find(&m->dir.graph, role, (int)layer);
+    kt_matrix_source s;
     int64_t used = 0;
-    const kt_tensor *t;
 
-    w->qkv_bias = allocate(m, (c->heads + 2 * c->kv_heads) * c->head_dim);
-    w->o_bias = allocate(m, c->hidden);
-    if (!c->attention_bias) return KT_OK;
-    for (int i = 0; i < 3; i++) {
-        kt_status st = kt_tensor_map_need(map, roles[i], l, 0, &t, err);
-        if (st != KT_OK) return st;
-        memcpy(w->qkv_bias + used, read_all(m, t), (size_t)t->shape[0] * sizeof(double));
-        used += t->shape[0];
+    if (!w) return kt_fail(err, KT_E_NOT_FOUND, "reference: the graph has no '%s'", role);
+    *out = allocate(m, w->n * w->k);
+    for (int i = 0; i < w->n_parts; used += w->part[i++].n) {
+        KT_TRY(kt_weight_source(f, w, i, 1, 0, &s, err));
+        decode_into(&s, kt_weight_becomes(w, i, weights), *out + used * w->k);
     }
-    if (kt_tensor_map_need(map, KT_ROLE_O_BIAS, l, 0, &t, err) != KT_OK) return err->status;
-    w->o_bias = read_all(m, t);
     return KT_OK;
 }
 
-static kt_status load_layer(kt_ref_model *m, kt_tensor_map *map, int64_t l, kt_quant weights,
-                            kt_err *err) {
-    const kt_model_config *c = &m->dir.config;
+/* Zeros when the model has none. */
+static kt_status load_biases(kt_ref_model *m, int64_t l, kt_err *err) {
+    const ref_config *c = &m->config;
     ref_layer *w = &m->layers[l];
-    int64_t experts = c->is_moe[l] ? c->experts : 1;
-    int64_t size = (c->is_moe[l] ? c->expert_size : c->dense_size) * c->hidden;
-    kt_part part = c->is_moe[l] ? KT_PART_EXPERT : KT_PART_DENSE;
-    kt_matrix_source s[3];
-    const kt_tensor *t;
-    kt_status st = kt_tensor_map_need(map, KT_ROLE_ATTN_NORM, l, 0, &t, err);
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    double *bias[3];
 
-    if (st == KT_OK) w->attn_norm = read_all(m, t);
-    if (st == KT_OK) st = kt_tensor_map_need(map, KT_ROLE_FFN_NORM, l, 0, &t, err);
-    if (st == KT_OK) w->ffn_norm = read_all(m, t);
-    if (st == KT_OK) st = kt_tensor_map_need(map, KT_ROLE_Q_NORM, l, 0, &t, err);
-    if (st == KT_OK) w->q_norm = read_all(m, t);
-    if (st == KT_OK) st = kt_tensor_map_need(map, KT_ROLE_K_NORM, l, 0, &t, err);
-    if (st == KT_OK) w->k_norm = read_all(m, t);
-    if (st == KT_OK && c->is_moe[l]) st = kt_tensor_map_need(map, KT_ROLE_ROUTER, l, 0, &t, err);
-    if (st == KT_OK && c->is_moe[l]) w->router = read_all(m, t);
-    if (st == KT_OK) st = kt_tensor_map_qkv(map, l, s, err);
-    if (st == KT_OK) w->qkv = decode(m, s, kt_part_format(KT_PART_QKV, &m->dir.config, weights));
-    if (st == KT_OK) st = kt_tensor_map_linear(map, KT_ROLE_O, l, s, err);
-    if (st == KT_OK) w->o = decode(m, s, kt_part_format(KT_PART_O, &m->dir.config, weights));
-    if (st == KT_OK) st = load_biases(m, map, l, err);
-    w->gate = allocate(m, experts * size);
-    w->up = allocate(m, experts * size);
-    w->down = allocate(m, experts * size);
-    for (int64_t e = 0; e < experts && st == KT_OK; e++) {
-        st = kt_tensor_map_expert(map, l, e, s, err);
-        if (st != KT_OK) break;
-        decode_into(&s[0], kt_part_format(part, &m->dir.config, weights), w->gate + e * size);
-        decode_into(&s[1], kt_part_format(part, &m->dir.config, weights), w->up + e * size);
-        decode_into(&s[2], kt_part_format(part, &m->dir.config, weights), w->down + e * size);
-    }
-    return st;
+    w->qkv_bias = allocate(m, q + 2 * kv);
+    w->o_bias = allocate(m, c->hidden);
+    if (!c->attention_bias) return KT_OK;
+    KT_TRY(read_tensor(m, l, "self_attn.q_proj.bias", &bias[0], err));
+    KT_TRY(read_tensor(m, l, "self_attn.k_proj.bias", &bias[1], err));
+    KT_TRY(read_tensor(m, l, "self_attn.v_proj.bias", &bias[2], err));
+    memcpy(w->qkv_bias, bias[0], (size_t)q * sizeof(double));
+    memcpy(w->qkv_bias + q, bias[1], (size_t)kv * sizeof(double));
+    memcpy(w->qkv_bias + q + kv, bias[2], (size_t)kv * sizeof(double));
+    return read_tensor(m, l, "self_attn.o_proj.bias", &w->o_bias, err);
 }
 
-static kt_status load_all(kt_ref_model *m, kt_tensor_map *map, kt_quant weights, kt_err *err) {
-    const kt_model_config *c = &m->dir.config;
-    kt_matrix_source s;
-    const kt_tensor *t;
-    char name[160];
-    kt_role head = KT_ROLE_LM_HEAD;
-    kt_status st = kt_tensor_map_need(map, KT_ROLE_EMBED, 0, 0, &t, err);
+static kt_status load_experts(kt_ref_model *m, kt_weight_finder *f, int64_t l, kt_quant weights,
+                              kt_err *err) {
+    const ref_config *c = &m->config;
+    ref_layer *layer = &m->layers[l];
+    const int64_t experts = c->is_moe[l] ? c->experts : 1;
+    const int64_t size = (c->is_moe[l] ? c->expert_size : c->dense_size) * c->hidden;
+    const kt_weight *w =
+        kt_graph_find(&m->dir.graph, c->is_moe[l] ? "experts" : "dense_ffn", (int)l);
+    double *out[3];
 
-    if (st != KT_OK) return st;
-    m->embedding = read_all(m, t);
-    st = kt_tensor_map_need(map, KT_ROLE_FINAL_NORM, 0, 0, &t, err);
-    if (st != KT_OK) return st;
-    m->final_norm = read_all(m, t);
-    kt_family_tensor_name(m->dir.family, KT_ROLE_LM_HEAD, 0, 0, name, sizeof name);
-    if (c->tied || !kt_checkpoint_find(map->checkpoint, name)) head = KT_ROLE_EMBED;
-    st = kt_tensor_map_linear(map, head, 0, &s, err);
-    if (st != KT_OK) return st;
-    m->head = decode(m, &s, kt_part_format(KT_PART_HEAD, &m->dir.config, weights));
-    m->layers = kt_arena_alloc(&m->arena, (size_t)c->layers * sizeof *m->layers, 64);
-    for (int64_t l = 0; l < c->layers && st == KT_OK; l++) st = load_layer(m, map, l, weights, err);
-    return st;
+    if (!w) return kt_fail(err, KT_E_NOT_FOUND, "reference: layer %lld has no experts", (long long)l);
+    for (int part = 0; part < 3; part++) out[part] = allocate(m, experts * size);
+    for (int64_t e = 0; e < experts; e++)
+        for (int part = 0; part < 3; part++) {
+            kt_matrix_source s;
+            KT_TRY(kt_weight_source(f, w, part, 1, e, &s, err));
+            decode_into(&s, kt_weight_becomes(w, part, weights), out[part] + e * size);
+        }
+    layer->gate = out[0], layer->up = out[1], layer->down = out[2];
+    return KT_OK;
+}
+
+static kt_status load_layer(kt_ref_model *m, kt_weight_finder *f, int64_t l, kt_quant weights,
+                            kt_err *err) {
+    ref_layer *w = &m->layers[l];
+
+    KT_TRY(read_tensor(m, l, "input_layernorm.weight", &w->attn_norm, err));
+    KT_TRY(read_tensor(m, l, "post_attention_layernorm.weight", &w->ffn_norm, err));
+    KT_TRY(read_tensor(m, l, "self_attn.q_norm.weight", &w->q_norm, err));
+    KT_TRY(read_tensor(m, l, "self_attn.k_norm.weight", &w->k_norm, err));
+    if (m->config.is_moe[l]) KT_TRY(read_tensor(m, l, "mlp.gate.weight", &w->router, err));
+    KT_TRY(read_matrix(m, f, "qkv", l, weights, &w->qkv, err));
+    KT_TRY(read_matrix(m, f, "o", l, weights, &w->o, err));
+    KT_TRY(load_biases(m, l, err));
+    return load_experts(m, f, l, weights, err);
+}
+
+static kt_status load_all(kt_ref_model *m, kt_weight_finder *f, kt_quant weights, kt_err *err) {
+    const size_t layers = (size_t)m->config.layers;
+
+    KT_TRY(read_tensor(m, -1, "embed_tokens.weight", &m->embedding, err));
+    KT_TRY(read_tensor(m, -1, "norm.weight", &m->final_norm, err));
+    KT_TRY(read_matrix(m, f, "lm_head", -1, weights, &m->head, err));
+    m->layers = kt_arena_alloc(&m->arena, layers * sizeof *m->layers, 64);
+    for (int64_t l = 0; l < m->config.layers; l++) KT_TRY(load_layer(m, f, l, weights, err));
+    return KT_OK;
 }
 
 kt_ref_model *kt_ref_load(const char *folder, kt_quant weights, kt_err *err) {
     kt_ref_model *m = calloc(1, sizeof *m);
-    kt_checkpoint *checkpoint = NULL;
-    kt_tensor_map map = {0};
+    kt_weight_finder finder = {0};
     kt_status st = kt_model_dir_read(folder, &m->dir, err);
 
-    if (st == KT_OK) st = kt_checkpoint_open(m->dir.folder, &checkpoint, err);
-    if (st == KT_OK)
-        st = kt_tensor_map_init(&map, checkpoint, m->dir.family, &m->dir.config, false, err);
-    if (st == KT_OK) st = load_all(m, &map, weights, err);
-    kt_tensor_map_deinit(&map);
-    kt_checkpoint_close(checkpoint);
+    if (st == KT_OK && !m->dir.checkpoint) st = kt_fail(err, KT_E_NOT_FOUND, "no weights");
+    if (st == KT_OK) st = read_config(m->dir.folder, &m->config, err);
+    if (st == KT_OK) st = kt_weight_finder_init(&finder, m->dir.checkpoint, &m->dir.graph, err);
+    if (st == KT_OK) st = load_all(m, &finder, weights, err);
+    kt_weight_finder_deinit(&finder);
     if (st == KT_OK) return m;
     kt_ref_free(m);
     return NULL;
@@ -167,6 +230,7 @@ kt_ref_model *kt_ref_load(const char *folder, kt_quant weights, kt_err *err) {
 
 void kt_ref_free(kt_ref_model *m) {
     if (!m) return;
+    kt_model_dir_deinit(&m->dir);
     kt_arena_deinit(&m->arena);
     free(m);
 }
@@ -228,7 +292,7 @@ static void rotate(double *x, int64_t d, int64_t position, double base) {
     }
 }
 
-static void attend(const kt_model_config *c, const double *qkv, int64_t t, double *out) {
+static void attend(const ref_config *c, const double *qkv, int64_t t, double *out) {
     int64_t d = c->head_dim, ld = (c->heads + 2 * c->kv_heads) * d;
     double *p = malloc((size_t)(t + 1) * sizeof *p);
 
@@ -256,7 +320,7 @@ static void attend(const kt_model_config *c, const double *qkv, int64_t t, doubl
 
 static void attention(const kt_ref_model *m, const ref_layer *w, double *x, int64_t n,
                       kt_ref_rounding rounding) {
-    const kt_model_config *c = &m->dir.config;
+    const ref_config *c = &m->config;
     int64_t d = c->head_dim, q = c->heads * d, ld = q + 2 * c->kv_heads * d, h = c->hidden;
     double *qkv = malloc((size_t)(n * ld) * sizeof *qkv);
     double *row = malloc((size_t)(h + q) * sizeof *row), *sum = malloc((size_t)h * sizeof *sum);
@@ -282,7 +346,7 @@ static void attention(const kt_ref_model *m, const ref_layer *w, double *x, int6
     free(sum);
 }
 
-static void expert(const kt_model_config *c, const ref_layer *w, int64_t e, int64_t size,
+static void expert(const ref_config *c, const ref_layer *w, int64_t e, int64_t size,
                    const double *x, double weight, kt_ref_rounding rounding, double *out) {
     int64_t h = c->hidden;
     double *g = malloc((size_t)size * sizeof *g), *u = malloc((size_t)size * sizeof *u);
@@ -300,7 +364,7 @@ static void expert(const kt_model_config *c, const ref_layer *w, int64_t e, int6
 
 static void feed_forward(const kt_ref_model *m, int64_t layer, double *x, kt_ref_rounding rounding,
                          double *router) {
-    const kt_model_config *c = &m->dir.config;
+    const ref_config *c = &m->config;
     const ref_layer *w = &m->layers[layer];
     int64_t h = c->hidden;
     double *row = malloc((size_t)h * sizeof *row);
@@ -335,7 +399,7 @@ static void feed_forward(const kt_ref_model *m, int64_t layer, double *x, kt_ref
 
 void kt_ref_forward(const kt_ref_model *m, const int32_t *tokens, int64_t n,
                     kt_ref_rounding rounding, double *logits, double *hidden, double *router) {
-    const kt_model_config *c = &m->dir.config;
+    const ref_config *c = &m->config;
     int64_t h = c->hidden;
     double *x = malloc((size_t)(n * h) * sizeof *x), *row = malloc((size_t)h * sizeof *row);
     double *spare = malloc((size_t)(c->experts + 1) * sizeof *spare);
@@ -360,7 +424,7 @@ void kt_ref_forward(const kt_ref_model *m, const int32_t *tokens, int64_t n,
 }
 
 /* Distance between the last chosen of c's router logits r and the first refused. */
-static double router_gap(const kt_model_config *c, const double *r) {
+static double router_gap(const ref_config *c, const double *r) {
     for (int64_t e = 0; e < c->experts; e++) {
         int64_t above = 0;
         double next = -INFINITY;
@@ -376,7 +440,7 @@ static double router_gap(const kt_model_config *c, const double *r) {
 
 int kt_ref_is_decided(const kt_ref_model *m, const double *router, const double *other, int64_t n,
                       int64_t t) {
-    const kt_model_config *c = &m->dir.config;
+    const ref_config *c = &m->config;
 
     for (int64_t l = 0; l < c->layers; l++) {
         const double *r = router + (l * n + t) * c->experts, *o = other + (l * n + t) * c->experts;
@@ -391,7 +455,7 @@ int kt_ref_is_decided(const kt_ref_model *m, const double *router, const double 
 double kt_ref_compare(const kt_ref_model *m, const int32_t *tokens, int64_t n,
                       kt_ref_rounding rounding, const float *logits, int64_t *n_decided,
                       double *rounded) {
-    const kt_model_config *c = &m->dir.config;
+    const ref_config *c = &m->config;
     int64_t v = c->vocab;
     size_t routes = (size_t)(c->layers * n * c->experts) + 1;
     double *exact = malloc((size_t)(n * v) * sizeof *exact);
