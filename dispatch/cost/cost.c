@@ -174,6 +174,16 @@ static habit habit_of(const kt_problem *p, const kt_variant *v) {
     return (habit){0.228, 31};
 }
 
+/* Without a measurement of all cores together each is taken to have its own rate. What reads slower
+ * than that costs every variant alike; taking memory for slower than it is hides what tiles cost with
+ * one row, and decode would go to them. */
+static double expected_read_ns(double bytes, const kt_ceilings *c, int threads) {
+    kt_ceilings all = *c;
+    if (all.stream_gbs_all <= 0)
+        all.stream_gbs_all = threads * larger(all.stream_gbs_1t, fallback_stream_gbs_1t);
+    return read_ns(bytes, &all, threads);
+}
+
 double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
                            int threads) {
     const habit h = habit_of(p, v);
@@ -185,7 +195,7 @@ double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ce
     rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
     multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
                   (h.share * peak_gops(v->isa, c) * threads);
-    return larger(read_ns(bytes, c, threads), multiply_ns);
+    return larger(expected_read_ns(bytes, c, threads), multiply_ns);
 }
 
 const char *kt_cost_excess(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,

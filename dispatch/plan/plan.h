@@ -33,6 +33,9 @@ void kt_planner_destroy(kt_planner *p);
  * rows run. */
 #define KT_SERVED_LOGIT_ROWS 1
 
+/* Decode is what a person waits for token by token; prefill still counts in the choice of layouts. */
+#define KT_DECODE_SHARE 0.7
+
 typedef struct kt_plan_source {
     int tuned_cells;   /* m buckets answered by rows of the table */
     int untuned_cells; /* by the roofline or by the nearest shape */
@@ -96,8 +99,11 @@ void kt_planner_trust_rows(kt_planner *p);
 /* The encoding of activations for problem->op and problem->weights (the rest is ignored), the same for
  * every m, so that a row's result does not depend on how many rows come with it. When the table knows
  * both (kt_registry_acts names the other one), the one whose rows of equal cells took less time; when it
- * knows one, that; else the one that kt_registry_acts names. */
-kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem);
+ * knows one, that; else the one that kt_registry_acts names.
+ *
+ * A planner that keeps bits needs the sizes too: of the encodings that the table knows equally well it
+ * takes the one whose best class of bits costs less, KT_DECODE_SHARE of it in decode. */
+kt_act_format kt_plan_acts(kt_planner *p, const kt_problem *problem);
 /* From now on kt_plan_acts answers with the format's own encoding, the one that loses least, and attention is not
  * given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8). */
 void kt_planner_prefer_exact(kt_planner *p);

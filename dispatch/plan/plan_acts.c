@@ -34,7 +34,7 @@ static double compare(const kt_planner *p, const kt_problem *problem, kt_act_for
     return sum;
 }
 
-kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem) {
+kt_act_format kt_plan_acts(kt_planner *p, const kt_problem *problem) {
     const kt_format *format = kt_format_find(problem->weights);
     const kt_act_format own = format ? format->acts : KT_A_NONE;
     const kt_act_format fast = kt_registry_acts(p->registry, problem->op, problem->weights);
@@ -43,6 +43,8 @@ kt_act_format kt_plan_acts(const kt_planner *p, const kt_problem *problem) {
     if (fast == own || p->is_exact) return own;
     own_rows = rows_with(p, problem, own);
     fast_rows = rows_with(p, problem, fast);
+    /* An estimate of one is not weighed against the times of the other. */
+    if (p->keeps_bits && !own_rows == !fast_rows) return kt_bits_acts(p, problem, own, fast);
     if (own_rows && fast_rows) return compare(p, problem, own, fast) < 0 ? own : fast;
     return own_rows ? own : fast;
 }

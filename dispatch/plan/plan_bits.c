@@ -17,6 +17,9 @@ int kt_planner_threads(const kt_planner *p, int threads) {
 /* Numbers of rows that a class must take: all that a tile or a block may begin at, then the buckets. */
 enum { EACH_ROW = 64 };
 
+/* Scores closer than this are equal. */
+static const double same_score = 1e-9;
+
 static int takes(const kt_planner *p, const kt_problem *problem, const kt_variant *of, int64_t m) {
     kt_problem q = *problem;
 
@@ -39,47 +42,79 @@ static int takes_every_m(const kt_planner *p, const kt_problem *problem, const k
     return 1;
 }
 
+/* Times at the buckets; of a class, of a whole encoding, of several. */
+typedef struct times {
+    double ns[KT_MAX_CELLS];
+} times;
+
+static times times_of(const kt_planner *p, const kt_problem *problem, const kt_cells *cells,
+                      const char *layout, const char *bits) {
+    times t;
+    for (int i = 0; i < kt_m_bucket_count; i++)
+        t.ns[i] = kt_map_time(p, problem, p->usual_threads, cells, layout, bits, kt_m_buckets[i]);
+    return t;
+}
+
+/* Mean over decode buckets and mean over prefill buckets of time relative to the best, weighted by
+ * decode_share, as layouts are weighed. */
+static double score_of(const times *t, const times *best, double decode_share) {
+    double sum[2] = {0, 0};
+    int count[2] = {0, 0};
+
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        const int is_decode = kt_m_buckets[i] <= KT_DECODE_ROWS;
+        sum[is_decode] += best->ns[i] > 0 ? t->ns[i] / best->ns[i] : 1;
+        count[is_decode]++;
+    }
+    return (1 - decode_share) * sum[0] / count[0] + decode_share * sum[1] / count[1];
+}
+
 /* Among the variants that stay for the problem, the one whose class and layout score best. */
 static const kt_variant *best_class(const kt_planner *p, const kt_problem *problem,
-                                    const kt_cells *cells, double decode_share) {
+                                    const kt_cells *cells, const times *reference,
+                                    double decode_share, double *best_score) {
     const kt_variant *best = NULL;
-    double best_score = INFINITY;
 
+    *best_score = INFINITY;
     for (size_t i = 0; i < kt_registry_count(p->registry); i++) {
         const kt_variant *v = kt_registry_at(p->registry, i);
+        times t;
         double score;
         if (v->op != problem->op || kt_planner_refuses(p, v) || !takes_every_m(p, problem, v))
             continue;
-        score = kt_map_score(p, problem, p->usual_threads, cells, kt_layout_of(v), v->bits,
-                             decode_share);
-        if (score == INFINITY) continue;
-        if (!best || score < best_score * (1 - 1e-9) ||
-            (score <= best_score * (1 + 1e-9) && kt_variant_preferred(v, best))) {
+        t = times_of(p, problem, cells, kt_layout_of(v), v->bits);
+        score = score_of(&t, reference, decode_share);
+        if (!(score < INFINITY)) continue;
+        if (!best || score < *best_score * (1 - same_score) ||
+            (score <= *best_score * (1 + same_score) && kt_variant_preferred(v, best))) {
             best = v;
-            best_score = score;
+            *best_score = score;
         }
     }
     return best;
 }
 
+/* --- the class --- */
+
 kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
                          const char **bits, kt_err *err) {
     const kt_table *table = p->table;
-    const kt_variant *best;
+    const kt_variant *best = NULL;
     kt_cells cells;
-    kt_status st;
+    kt_status st = KT_OK;
+    double score;
 
     *bits = NULL;
-    st = kt_cells_gather(p, problem, p->usual_threads, KT_M_DENSE, &cells, err);
-    if (st != KT_OK) return st;
-    best = best_class(p, problem, &cells, decode_share);
-    if (!best && table) { /* rows that name no class which takes every m: as if there were none */
-        p->table = NULL;
+    /* Rows may name no class that takes every m: then as if there were none. */
+    for (int i = 0; i < 2 && st == KT_OK && !best; i++) {
+        if (i > 0) p->table = NULL;
         st = kt_cells_gather(p, problem, p->usual_threads, KT_M_DENSE, &cells, err);
-        if (st == KT_OK) best = best_class(p, problem, &cells, decode_share);
-        p->table = table;
-        if (st != KT_OK) return st;
+        if (st != KT_OK) break;
+        const times any = times_of(p, problem, &cells, NULL, NULL);
+        best = best_class(p, problem, &cells, &any, decode_share, &score);
     }
+    p->table = table;
+    if (st != KT_OK) return st;
     if (!best)
         return kt_fail(
             err, KT_E_UNSUPPORTED,
@@ -90,4 +125,26 @@ kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode
             kt_act_format_name(problem->acts), (long long)problem->n, (long long)problem->k);
     *bits = best->bits;
     return KT_OK;
+}
+
+/* --- the encoding of activations --- */
+
+kt_act_format kt_bits_acts(kt_planner *p, const kt_problem *problem, kt_act_format a,
+                           kt_act_format b) {
+    const kt_act_format acts[2] = {a, b};
+    kt_problem q[2] = {*problem, *problem};
+    times any[2], reference;
+    double score[2] = {INFINITY, INFINITY};
+    kt_cells cells[2];
+
+    for (int i = 0; i < 2; i++) {
+        q[i].acts = acts[i];
+        if (kt_cells_gather(p, &q[i], p->usual_threads, KT_M_DENSE, &cells[i], NULL) != KT_OK)
+            return acts[1 - i];
+        any[i] = times_of(p, &q[i], &cells[i], NULL, NULL);
+    }
+    for (int m = 0; m < kt_m_bucket_count; m++) reference.ns[m] = fmin(any[0].ns[m], any[1].ns[m]);
+    for (int i = 0; i < 2; i++)
+        best_class(p, &q[i], &cells[i], &reference, KT_DECODE_SHARE, &score[i]);
+    return score[0] < score[1] * (1 - same_score) ? a : b;
 }

@@ -6,16 +6,12 @@
 #include "dispatch/cost/cost.h"
 #include "dispatch/plan/planner.h"
 
-/* Buckets up to this many rows are decoding, the rest is prefill: eight sequences that choose the
- * same expert, or a dense layer for eight users. */
-static const int64_t decode_rows = 8;
-
 typedef struct builder {
     const kt_planner *planner;
     const kt_problem *problem;
     int threads;
     const kt_cells *cells;
-    const char *layout, *bits; /* bits: of the score alone; NULL = any */
+    const char *layout, *bits; /* bits: of kt_map_time alone; NULL = any */
     kt_choice_map *map;
 } builder;
 
@@ -24,7 +20,7 @@ static int same_choice(const kt_choice *a, const kt_choice *b) {
 }
 
 static int has_layout(const kt_choice *c, const char *layout) {
-    return strcmp(kt_layout_of(c->variant), layout) == 0;
+    return !layout || strcmp(kt_layout_of(c->variant), layout) == 0;
 }
 
 static int has_bits(const kt_choice *c, const char *bits) {
@@ -59,6 +55,21 @@ static double time_at(const builder *b, const kt_cell *cell, const kt_choice *c,
 
 /* --- layout --- */
 
+/* Where classes are weighed, one that a bucket does not list may be much slower there than all that are:
+ * tiles win with many rows and are never listed with one. Then what is expected of both tells more. */
+static double unlisted_time(const builder *b, const kt_cell *cell, const kt_choice *c,
+                            const kt_cell *other) {
+    const kt_candidate *best = &cell->candidate[0];
+    double t = time_at(b, cell, c, other), of_best, of_choice;
+    kt_problem q = *b->problem;
+
+    if (!b->bits || time_in(cell, c) >= 0) return t;
+    q.m = cell->m;
+    of_best = kt_cost_expected_ns(&q, best->choice.variant, &b->planner->ceilings, b->threads);
+    of_choice = kt_cost_expected_ns(&q, c->variant, &b->planner->ceilings, b->threads);
+    return of_best > 0 ? fmax(t, best->time_ns * of_choice / of_best) : t;
+}
+
 /* Best time of a layout at cell i: listed there, or moved from the nearest cell that lists it. */
 static double layout_time(const builder *b, int i, const char *layout) {
     for (int step = 0; step < b->cells->n; step++) {
@@ -68,7 +79,7 @@ static double layout_time(const builder *b, int i, const char *layout) {
             for (int c = 0; c < b->cells->cell[j].n; c++) {
                 const kt_choice *choice = &b->cells->cell[j].candidate[c].choice;
                 if (has_layout(choice, layout) && has_bits(choice, b->bits)) /* the fastest such */
-                    return time_at(b, &b->cells->cell[i], choice, &b->cells->cell[j]);
+                    return unlisted_time(b, &b->cells->cell[i], choice, &b->cells->cell[j]);
             }
         }
     }
@@ -83,7 +94,7 @@ static double layout_score(const builder *b, const char *layout, double decode_s
 
     for (int i = 0; i < b->cells->n; i++) {
         const kt_cell *cell = &b->cells->cell[i];
-        int is_decode = cell->m <= decode_rows;
+        int is_decode = cell->m <= KT_DECODE_ROWS;
         double best = cell->candidate[0].time_ns;
         sum[is_decode] += best > 0 ? layout_time(b, i, layout) / best : 1;
         count[is_decode]++;
@@ -93,11 +104,20 @@ static double layout_score(const builder *b, const char *layout, double decode_s
     return score;
 }
 
-double kt_map_score(const kt_planner *p, const kt_problem *problem, int threads,
-                    const kt_cells *cells, const char *layout, const char *bits,
-                    double decode_share) {
+double kt_map_time(const kt_planner *p, const kt_problem *problem, int threads,
+                   const kt_cells *cells, const char *layout, const char *bits, int64_t m) {
     const builder b = {p, problem, threads, cells, "", bits, NULL};
-    return layout_score(&b, layout, decode_share);
+    const kt_cell *cell = cells->cell;
+    int high = 0;
+    double low_ns, high_ns;
+
+    while (high < cells->n - 1 && cell[high].m < m) high++;
+    high_ns = layout_time(&b, high, layout);
+    if (cell[high].m <= m) return high_ns * (double)m / (double)cell[high].m;
+    low_ns = layout_time(&b, high - 1, layout); /* the first cell is of one row */
+    if (high_ns == INFINITY || low_ns == INFINITY) return INFINITY;
+    return low_ns + (high_ns - low_ns) * (double)(m - cell[high - 1].m) /
+                        (double)(cell[high].m - cell[high - 1].m);
 }
 
 /* The layout of least score; at equal scores the one whose first choice is preferred. */

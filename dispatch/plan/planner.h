@@ -80,16 +80,23 @@ int kt_layer_denies(const kt_table *table, const kt_table_row *row);
  * before a library's, then the widest instruction set, then the higher rank. */
 int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
 
-/* Mean time over the buckets of what has this layout and this class of bits (NULL = any), relative to the
- * best of each, decode buckets weighted by decode_share; INFINITY when no cell knows any. */
-double kt_map_score(const kt_planner *p, const kt_problem *problem, int threads,
-                    const kt_cells *cells, const char *layout, const char *bits,
-                    double decode_share);
+/* Buckets up to this many rows are decoding, the rest is prefill: eight sequences that choose the
+ * same expert, or a dense layer for eight users. */
+#define KT_DECODE_ROWS 8
+
+/* Time of m rows by the fastest of what has this layout and this class of bits, NULL = any: listed at m, or
+ * moved from the nearest cell that lists it, or on the line between two cells; INFINITY when no cell knows any. */
+double kt_map_time(const kt_planner *p, const kt_problem *problem, int threads,
+                   const kt_cells *cells, const char *layout, const char *bits, int64_t m);
 
 /* The class for a problem of a planner that keeps bits: the fastest of those that have a variant for every
  * m, on the usual number of threads and up to the largest m, so that neither changes it. */
 kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
                          const char **bits, kt_err *err);
+/* Of two encodings of activations the one whose best class takes less time; b when they are equal, or
+ * when neither has a class. */
+kt_act_format kt_bits_acts(kt_planner *p, const kt_problem *problem, kt_act_format a,
+                           kt_act_format b);
 /* The number of threads that decides where several choices differ in their bits. */
 int kt_planner_threads(const kt_planner *p, int threads);
 

@@ -11,8 +11,6 @@
 #include "kernels/formats/format.h"
 #include "kernels/moe_ffn/moe_layer.h"
 
-/* Decode is what a person waits for token by token; prefill still counts in the choice of layout. */
-#define DECODE_SHARE 0.7
 
 typedef struct maker {
     kt_planner *planner;
@@ -50,9 +48,9 @@ static kt_status resolve_mixed(maker *m, kt_problem_plan *p) {
     }
     p->problem.acts = halves[0].acts;
     KT_TRY(kt_plan_resolve(m->planner, &halves[0], m->plan->threads, m->plan->max_rows,
-                           DECODE_SHARE, &p->choices, &p->source, m->err));
+                           KT_DECODE_SHARE, &p->choices, &p->source, m->err));
     return kt_plan_resolve(m->planner, &halves[1], m->plan->threads, m->plan->max_rows,
-                           DECODE_SHARE, p->down_choices, &source, m->err);
+                           KT_DECODE_SHARE, p->down_choices, &source, m->err);
 }
 
 static kt_moe_layer layer_of(const kt_problem_plan *p) {
@@ -78,7 +76,7 @@ static kt_status resolve_run(maker *m, const char *role, const kt_problem *probl
     } else {
         p->problem.acts = kt_plan_acts(m->planner, problem);
         KT_TRY(kt_plan_resolve(m->planner, &p->problem, plan->threads, plan->max_rows,
-                               DECODE_SHARE, &p->choices, &p->source, m->err));
+                               KT_DECODE_SHARE, &p->choices, &p->source, m->err));
     }
     encode.acts = p->problem.acts;
     encode.k = p->problem.k;

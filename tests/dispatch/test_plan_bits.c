@@ -1,9 +1,11 @@
 /* Plans that keep to one class of bits, on fake variants: each of them is a class of its own, libraries are
  * unstable. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "dispatch/cost/cost.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
 
@@ -152,6 +154,20 @@ Test(plan_bits, the_faster_class_is_taken) {
     close_bench(&b);
 }
 
+/* Tables have rows for some buckets: a class that no row knows is not taken for what lies between. */
+Test(plan_bits, a_class_without_a_time_is_never_taken) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+
+    for (int i = 0; i < kt_m_bucket_count; i += 3)
+        put(&b, &gemm, kt_m_buckets[i], 2, BASE, NULL, 1);
+    resolve(&b, 1, 2, 4096, &map, &source);
+    cr_expect_str_eq(source.bits, "narrow");
+    cr_expect_eq(classes_of(&map), 1);
+    close_bench(&b);
+}
+
 Test(plan_bits, unstable_variants_serve_by_default_only) {
     bench b = open_bench();
     kt_choice_map map;
@@ -243,4 +259,138 @@ Test(plan_bits, simple_ops_do_not_follow_the_threads) {
     cr_expect_str_neq(names[0][0], names[0][1]);
     cr_expect_str_eq(names[1][0], names[1][1]);
     close_bench(&b);
+}
+
+/* --- encodings of activations and classes, weighed together --------------------------------- */
+
+#define OWN 1u << KT_A_INT8_G32
+#define FAST 1u << KT_A_INT8_G16P2
+#define A_KERNEL(stem, ISA, ACTS, BITS, NUMERICS)                                                \
+    {                                                                                            \
+        .name = stem, .op = KT_OP_GEMM, .weights = 1u << KT_W_INT8_CHANNEL, .acts = (ACTS),      \
+        .isa = ISA, .bits = BITS, .numerics = NUMERICS, .layout = "p64", .rank = 1, .version = 1 \
+    }
+
+/* As INT4 has them on a server with tiles: vectors and exact tiles of one class with the own encoding; with the
+ * faster one vectors alone; and tiles that are best at many rows, with both, a class of their own. */
+static const kt_variant kernels[] = {
+    A_KERNEL("own__avx512vnni", KT_ISA_AVX512VNNI, OWN, "groups", KT_NUM_EXACT_INT32),
+    A_KERNEL("fast__avx512vnni", KT_ISA_AVX512VNNI, FAST, "p-groups", KT_NUM_EXACT_INT32),
+    A_KERNEL("planes__amxint8", KT_ISA_AMXINT8, OWN | FAST, "planes", KT_NUM_REQUANT),
+    A_KERNEL("tiles__amxint8", KT_ISA_AMXINT8, OWN, "groups", KT_NUM_EXACT_INT32),
+};
+
+typedef struct server {
+    kt_fingerprint machine;
+    kt_registry *registry;
+    kt_table *table;
+} server;
+
+/* Of 16 cores without measured ceilings, as `kt` finds them without a table, with the first n kernels. */
+static server open_server(int n) {
+    static const kt_variant *list[4] = {&kernels[0], &kernels[1], &kernels[2], &kernels[3]};
+    server s = {.machine = machine()};
+
+    s.machine.isa = KT_ISA_AVX512VNNI | KT_ISA_AMXINT8;
+    s.machine.usable_cores = 16;
+    cr_assert_eq(kt_registry_create(list, (size_t)n, s.machine.isa, &s.registry, NULL), KT_OK);
+    cr_assert_eq(kt_table_create(&s.table, NULL), KT_OK);
+    s.table->fingerprint = s.machine;
+    return s;
+}
+
+static void close_server(server *s) {
+    kt_table_destroy(s->table);
+    kt_registry_destroy(s->registry);
+}
+
+/* The encoding and the map of the problem. */
+static kt_problem plan_on(const server *s, int is_kept, kt_choice_map *map,
+                          kt_plan_source *source) {
+    kt_problem p = gemm;
+    kt_planner *planner;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_planner_create(s->registry, s->table->n_rows ? s->table : NULL, &s->machine,
+                                   NULL, &planner, &err),
+                 KT_OK, "%s", err.message);
+    if (is_kept) kt_planner_keep_bits(planner);
+    p.acts = KT_A_NONE;
+    p.acts = kt_plan_acts(planner, &p);
+    cr_assert_eq(kt_plan_resolve(planner, &p, 16, KT_M_DENSE, KT_DECODE_SHARE, map, source, &err),
+                 KT_OK, "%s", err.message);
+    kt_planner_destroy(planner);
+    return p;
+}
+
+static double expected_ns(const server *s, const kt_choice_map *map, kt_problem p, int64_t m) {
+    p.m = m;
+    return kt_cost_expected_ns(&p, kt_choice_for(map, m)->variant, &s->machine.ceilings, 16);
+}
+
+Test(plan_bits, decode_costs_nothing_where_an_encoding_has_a_class_that_decodes_as_fast) {
+    server s = open_server(4);
+    kt_choice_map fastest, kept;
+    kt_plan_source source;
+    const kt_problem p = plan_on(&s, 0, &fastest, NULL), q = plan_on(&s, 1, &kept, &source);
+
+    cr_assert_eq(p.acts, KT_A_INT8_G16P2);
+    cr_assert_str_eq(kt_choice_for(&fastest, 1)->variant->name, "fast__avx512vnni");
+    cr_assert_str_eq(kt_choice_for(&fastest, 512)->variant->name, "planes__amxint8");
+    cr_expect_eq(q.acts, KT_A_INT8_G32, "the pair that has tiles without giving up vectors");
+    cr_expect_str_eq(source.bits, "groups");
+    cr_expect_str_eq(kt_choice_for(&kept, 1)->variant->name, "own__avx512vnni");
+    cr_expect_str_eq(kt_choice_for(&kept, 512)->variant->name, "tiles__amxint8");
+    for (int i = 0; kt_m_buckets[i] <= 8; i++)
+        cr_expect_leq(expected_ns(&s, &kept, q, kt_m_buckets[i]),
+                      expected_ns(&s, &fastest, p, kt_m_buckets[i]) * (1 + 1e-9), "m=%d",
+                      (int)kt_m_buckets[i]);
+    close_server(&s);
+}
+
+/* Without exact tiles the choice is between decode on tiles and prefill on vectors: decode counts more. */
+Test(plan_bits, tiles_do_not_decode_where_vectors_can) {
+    server s = open_server(3);
+    kt_choice_map fastest, kept;
+    kt_plan_source source;
+
+    plan_on(&s, 0, &fastest, NULL);
+    cr_assert_str_eq(kt_choice_for(&fastest, 512)->variant->name, "planes__amxint8");
+    cr_expect_eq(plan_on(&s, 1, &kept, &source).acts, KT_A_INT8_G16P2, "equal: the faster one");
+    cr_expect_str_eq(source.bits, "p-groups");
+    close_server(&s);
+}
+
+/* A row that `variant` won in `ns`, all m alike. */
+static void put_won(const server *s, kt_act_format acts, const char *variant, double ns) {
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        kt_table_row r = {.problem = gemm,
+                          .threads = 16,
+                          .version = 1,
+                          .ci_low = 1,
+                          .ci_high = 1,
+                          .rounds = 8,
+                          .status = "default"};
+        r.problem.acts = acts;
+        r.problem.m = kt_m_buckets[i];
+        r.time_ns = r.default_ns = ns * (double)kt_m_buckets[i];
+        snprintf(r.variant, sizeof r.variant, "%s", variant);
+        snprintf(r.default_variant, sizeof r.default_variant, "%s", variant);
+        cr_assert_eq(kt_table_put(s->table, &r, NULL), KT_OK);
+    }
+}
+
+Test(plan_bits, times_of_one_encoding_are_not_weighed_against_an_estimate_of_the_other) {
+    server s = open_server(4);
+    kt_choice_map kept;
+    kt_plan_source source;
+
+    put_won(&s, KT_A_INT8_G16P2, "fast__avx512vnni", 1e6);
+    cr_expect_eq(plan_on(&s, 1, &kept, &source).acts, KT_A_INT8_G16P2);
+    cr_expect_str_eq(source.bits, "p-groups");
+    put_won(&s, KT_A_INT8_G32, "own__avx512vnni", 0.9e6);
+    cr_expect_eq(plan_on(&s, 1, &kept, &source).acts, KT_A_INT8_G32, "measured to be faster");
+    put_won(&s, KT_A_INT8_G32, "own__avx512vnni", 1.1e6);
+    cr_expect_eq(plan_on(&s, 1, &kept, &source).acts, KT_A_INT8_G16P2, "measured to be slower");
+    close_server(&s);
 }

@@ -234,3 +234,39 @@ Test(plan_tiles, tiles_take_as_long_with_one_row_as_with_sixteen) {
         cr_expect_eq(kt_cost_expected_ns(&p, &tiles, &m.ceilings, 1), expected);
     }
 }
+
+/* A server whose memory was not measured: as if it read one stream whatever its cores, nothing else would show
+ * what tiles cost with one row. Deterministic plans decode on vectors all the same, as default ones do. */
+Test(plan_tiles, decode_stays_on_vectors_where_memory_was_not_measured) {
+    kt_fingerprint m = machine();
+    bench b, kept;
+
+    memset(&m.ceilings, 0, sizeof m.ceilings);
+    m.usable_cores = 16;
+    open_bench(&b, &m);
+    open_bench(&kept, &m);
+    kt_planner_keep_bits(kept.planner);
+    for (int i = 0; i < 2; i++) {
+        static const kt_weight_format weights[2] = {KT_W_INT4_G32, KT_W_INT8_CHANNEL};
+        kt_problem p = problem_of(KT_OP_MOE_FFN, weights[i], 2048), q = p;
+        const char *name = kt_weight_format_name(p.weights);
+        static kt_choice_map fastest, one_class;
+        kt_plan_source source;
+
+        p.acts = kt_plan_acts(b.planner, &p);
+        q.acts = kt_plan_acts(kept.planner, &q);
+        cr_assert_eq(kt_plan_resolve(b.planner, &p, 16, 512, 0.7, &fastest, NULL, NULL), KT_OK);
+        cr_assert_eq(kt_plan_resolve(kept.planner, &q, 16, 512, 0.7, &one_class, &source, NULL),
+                     KT_OK);
+        for (int64_t few = 1; few <= 8; few++) {
+            cr_expect_eq(kt_choice_for(&fastest, few)->variant->isa & TILES, 0, "%s m=%lld: %s",
+                         name, (long long)few, kt_choice_for(&fastest, few)->variant->name);
+            cr_expect_eq(kt_choice_for(&one_class, few)->variant->isa & TILES, 0, "%s m=%lld: %s",
+                         name, (long long)few, kt_choice_for(&one_class, few)->variant->name);
+        }
+        cr_expect_str_eq(source.bits, "a8-groups", "%s: of vectors and exact tiles", name);
+        cr_expect(kt_choice_for(&one_class, 512)->variant->isa & TILES, "%s", name);
+    }
+    close_bench(&kept);
+    close_bench(&b);
+}

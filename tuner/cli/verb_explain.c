@@ -274,7 +274,8 @@ static kt_status explain(const explain_options *o, kt_problem *p, const kt_workb
     if (st == KT_OK && o->deterministic) kt_planner_keep_bits(planner);
     if (st == KT_OK) p->acts = kt_plan_acts(planner, p);
     if (st == KT_OK)
-        st = kt_plan_resolve(planner, p, (int)o->threads, KT_M_DENSE, 0.7, map, &source, err);
+        st = kt_plan_resolve(planner, p, (int)o->threads, KT_M_DENSE, KT_DECODE_SHARE, map, &source,
+                             err);
     if (st == KT_OK)
         (o->json ? print_json : print_text)(b, t, where, p, (int)o->threads,
                                             kt_choice_for(map, p->m), &source);

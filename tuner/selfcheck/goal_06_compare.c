@@ -25,8 +25,8 @@ typedef struct tally {
 static kt_status default_of(const kt_tune_cell *cell, kt_planner *planner, kt_choice_map *map,
                             kt_choice *out, kt_err *err) {
     kt_plan_source source;
-    KT_TRY(kt_plan_resolve(planner, &cell->problem, cell->threads, KT_M_DENSE, 0.7, map, &source,
-                           err));
+    KT_TRY(kt_plan_resolve(planner, &cell->problem, cell->threads, KT_M_DENSE, KT_DECODE_SHARE, map,
+                           &source, err));
     *out = *kt_choice_for(map, cell->problem.m);
     return KT_OK;
 }

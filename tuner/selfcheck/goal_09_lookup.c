@@ -73,7 +73,8 @@ static kt_status time_lookups(kt_check *c, const kt_table *t, double *ns, kt_err
     kt_rng_seed(&rng, c->seed);
     for (int i = 0; m && i < SIZES; i++) m[i] = (int16_t)(1 + kt_rng_below(&rng, 512));
     if (st == KT_OK) st = kt_planner_create(c->registry, t, c->machine, NULL, &planner, err);
-    if (st == KT_OK) st = kt_plan_resolve(planner, &q, 1, KT_M_DENSE, 0.7, map, &source, err);
+    if (st == KT_OK)
+        st = kt_plan_resolve(planner, &q, 1, KT_M_DENSE, KT_DECODE_SHARE, map, &source, err);
     if (st == KT_OK) {
         *ns = INFINITY;
         for (int pass = 0; pass < PASSES; pass++) {

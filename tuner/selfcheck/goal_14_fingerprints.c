@@ -54,7 +54,8 @@ static kt_status plan_all(const kt_check *c, const kt_table *t, kt_isa isa, int 
     if (st == KT_OK) st = kt_planner_create(registry, t, &machine, NULL, &planner, err);
     for (size_t i = 0; st == KT_OK && i < t->n_rows; i++) {
         kt_plan_source source;
-        if (kt_plan_resolve(planner, &t->rows[i].problem, 1, 64, 0.7, map, &source, NULL) != KT_OK)
+        if (kt_plan_resolve(planner, &t->rows[i].problem, 1, 64, KT_DECODE_SHARE, map, &source,
+                            NULL) != KT_OK)
             continue; /* refused: nothing runs */
         for (int k = 0; k < map->count; k++, ++*n)
             *illegal += (map->choice[k].variant->isa & ~isa) != 0;

@@ -15,8 +15,6 @@
 #include "tuner/store/crc32.h"
 #include "tuner/store/plan_records.h"
 
-/* As serving weighs decode when it chooses a layout. */
-static const double decode_share = 0.7;
 /* A server's own work between two decode steps: choosing a token, text, a write to the network. */
 static const int64_t step_gap_ns = 100000;
 enum { NAME_BYTES = KT_CONTENDER_NAME_BYTES, SKEW_ROUNDS = 12 };
@@ -96,9 +94,9 @@ static kt_status resolve(kt_layer_session *s, const kt_problem *experts, kt_err 
     kt_problem encode = {
         .op = KT_OP_ENCODE, .acts = experts->acts, .m = experts->m, .n = 1, .k = experts->k};
 
-    KT_TRY(kt_plan_resolve(s->with_table, experts, threads, KT_M_DENSE, decode_share, s->tuned,
+    KT_TRY(kt_plan_resolve(s->with_table, experts, threads, KT_M_DENSE, KT_DECODE_SHARE, s->tuned,
                            NULL, err));
-    KT_TRY(kt_plan_resolve(s->without, experts, threads, KT_M_DENSE, decode_share, s->standard,
+    KT_TRY(kt_plan_resolve(s->without, experts, threads, KT_M_DENSE, KT_DECODE_SHARE, s->standard,
                            NULL, err));
     s->problem = *experts;
     kt_plan_layer(s->with_table, experts, threads, &s->plan);

@@ -12,8 +12,6 @@
 #include "tuner/session/session_parts.h"
 #include "tuner/session/slice.h"
 
-/* Decode is waited for token by token; the share that serving uses when it chooses layouts. */
-static const double decode_share = 0.7;
 enum { USUAL_ROUNDS = 17 + KT_HOLDOUT_ROUNDS };
 /* A machine that disturbs the same cell so often in one run will not do better in this one. */
 enum { MOST_RACES = 4 };
@@ -45,7 +43,7 @@ static kt_status get_default(kt_session *s, const kt_tune_cell *cell, kt_choice 
     *d = (kt_shape_default){.problem = cell->problem, .threads = cell->threads};
     d->map = calloc(1, sizeof *d->map);
     if (!d->map) return kt_fail(err, KT_E_NOMEM, "run: no memory");
-    st = kt_plan_resolve(s->planner, &cell->problem, cell->threads, KT_M_DENSE, decode_share,
+    st = kt_plan_resolve(s->planner, &cell->problem, cell->threads, KT_M_DENSE, KT_DECODE_SHARE,
                          d->map, &source, err);
     if (st != KT_OK) {
         free(d->map);

@@ -11,8 +11,6 @@
 #include "tuner/space/candidates.h"
 #include "tuner/store/replay.h"
 
-/* As serving weighs decode when it chooses a layout. */
-static const double decode_share = 0.7;
 enum { MAX_VARIANTS = 512 };
 
 /* One decided cell with the time of every contender relative to the winner's. */
@@ -160,7 +158,7 @@ static kt_status choose(const history *h, const kt_table *t, const kt_table_row 
             most = h->cells[i].row.problem.m;
     if (st == KT_OK) st = kt_planner_create(h->registry, t, &h->machine, NULL, &planner, err);
     if (st == KT_OK)
-        st = kt_plan_resolve(planner, &asked->problem, asked->threads, most, decode_share, map,
+        st = kt_plan_resolve(planner, &asked->problem, asked->threads, most, KT_DECODE_SHARE, map,
                              NULL, err);
     if (st == KT_OK) *out = *kt_choice_for(map, asked->problem.m);
     kt_planner_destroy(planner);
