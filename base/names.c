@@ -11,6 +11,7 @@ static const char *const weight_names[KT_W_COUNT] = {
     "wq8_0",  "wq2_k",   "wq3_k",  "wq4_k",   "wq5_k", "wq6_k", "wiq4_nl", "wiq4_xs", "wmxfp4"};
 _Static_assert(KT_W_COUNT < 32, "variants hold weight formats as bits of a uint32_t");
 static const char *const act_names[KT_A_COUNT] = {"none", "abf16", "a8", "af32", "a8p"};
+static const char *const ffn_act_names[KT_FFN_ACT_COUNT] = {"swiglu", "swiglu_clamped"};
 
 static const char *name_of(const char *const *names, size_t count, size_t i) {
     return i < count ? names[i] : "unknown";
@@ -39,4 +40,10 @@ const char *kt_act_format_name(kt_act_format format) {
 }
 int kt_act_format_parse(const char *name) {
     return parse(act_names, KT_A_COUNT, name);
+}
+const char *kt_ffn_act_name(kt_ffn_act act) {
+    return name_of(ffn_act_names, KT_FFN_ACT_COUNT, (size_t)act);
+}
+int kt_ffn_act_parse(const char *name) {
+    return parse(ffn_act_names, KT_FFN_ACT_COUNT, name);
 }

@@ -61,10 +61,7 @@ kt_status kt_moe_cut_parse(const char *text, kt_moe_cut *out, kt_err *err) {
 /* --- cells --- */
 
 static int is_of(const kt_table_plan *cell, const kt_problem *q, int threads) {
-    const kt_problem *p = &cell->row.problem;
-    return cell->row.threads == threads && p->op == q->op && p->weights == q->weights &&
-           p->acts == q->acts && p->n == q->n && p->k == q->k && p->experts == q->experts &&
-           p->topk == q->topk;
+    return cell->row.threads == threads && kt_same_weights(&cell->row.problem, q);
 }
 
 /* A gain below 1 % is none; of one that is promised this part must be there. */

@@ -33,14 +33,35 @@ void kt_table_destroy(kt_table *table) {
     free(table);
 }
 
+kt_weight_format kt_problem_down(const kt_problem *p) {
+    return p->down != KT_W_NONE ? p->down : p->weights;
+}
+
+/* Only what is not implied has a place of its own in the order: rows of older files keep theirs. */
+static int64_t own_down(const kt_problem *p) {
+    return p->down == p->weights ? KT_W_NONE : p->down;
+}
+
+static int64_t own_v(const kt_problem *p) {
+    return p->v == p->k ? 0 : p->v;
+}
+
 int kt_table_key_order(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads) {
-    const int64_t left[] = {a->op,   a->weights,  a->acts,    a->n,      a->k, a->experts,
-                            a->topk, a->kv_heads, a->context, a_threads, a->m};
-    const int64_t right[] = {b->op,   b->weights,  b->acts,    b->n,      b->k, b->experts,
-                             b->topk, b->kv_heads, b->context, b_threads, b->m};
+    const int64_t left[] = {a->op,      a->weights, a->acts,     a->n,       a->k,
+                            a->experts, a->topk,    a->kv_heads, a->context, own_down(a),
+                            a->act,     own_v(a),   a->window,   a_threads,  a->m};
+    const int64_t right[] = {b->op,      b->weights, b->acts,     b->n,       b->k,
+                             b->experts, b->topk,    b->kv_heads, b->context, own_down(b),
+                             b->act,     own_v(b),   b->window,   b_threads,  b->m};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         if (left[i] != right[i]) return left[i] < right[i] ? -1 : 1;
     return 0;
+}
+
+bool kt_same_weights(const kt_problem *a, const kt_problem *b) {
+    kt_problem x = *a;
+    x.m = b->m;
+    return kt_table_key_order(&x, 1, b, 1) == 0;
 }
 
 /* Index of the first row that is not before the key. */
@@ -101,13 +122,19 @@ static kt_status check_problem(const kt_problem *p, kt_err *err) {
                        (int)p->weights);
     if ((unsigned)p->acts >= KT_A_COUNT)
         return kt_fail(err, KT_E_INVALID, "'acts' is number %d, which is unknown", (int)p->acts);
+    if ((unsigned)p->down >= KT_W_COUNT)
+        return kt_fail(err, KT_E_INVALID, "'down' is number %d, which is unknown", (int)p->down);
+    if ((unsigned)p->act >= KT_FFN_ACT_COUNT)
+        return kt_fail(err, KT_E_INVALID, "'act' is number %d, which is unknown", (int)p->act);
     KT_TRY(check_dimension(p->m, 1, "m", err));
     KT_TRY(check_dimension(p->n, 1, "n", err));
     KT_TRY(check_dimension(p->k, 1, "k", err));
     KT_TRY(check_dimension(p->experts, 0, "experts", err));
     KT_TRY(check_dimension(p->topk, 0, "topk", err));
     KT_TRY(check_dimension(p->kv_heads, 0, "kv_heads", err));
-    return check_dimension(p->context, 0, "context", err);
+    KT_TRY(check_dimension(p->context, 0, "context", err));
+    KT_TRY(check_dimension(p->v, 0, "v", err));
+    return check_dimension(p->window, 0, "window", err);
 }
 
 static kt_status check_status(const char *status, kt_err *err) {
@@ -116,6 +143,44 @@ static kt_status check_status(const char *status, kt_err *err) {
         if (strcmp(status, known[i]) == 0) return KT_OK;
     return kt_fail(err, KT_E_INVALID, "'status' is '%s', expected tuned, default or imported",
                    status);
+}
+
+static kt_status check_runners(const kt_table_row *row, kt_err *err) {
+    if (row->n_runners < 0 || row->n_runners > KT_TABLE_RUNNERS)
+        return kt_fail(err, KT_E_INVALID, "'runners' has %d entries, expected at most %d",
+                       row->n_runners, KT_TABLE_RUNNERS);
+    for (int i = 0; i < row->n_runners; i++) {
+        KT_TRY(
+            check_text(row->runner[i].variant, sizeof row->runner[i].variant, 0, "runners", err));
+        KT_TRY(check_text(row->runner[i].config, sizeof row->runner[i].config, 1, "runners", err));
+        KT_TRY(check_time(row->runner[i].time_ns, "runners", err));
+    }
+    return KT_OK;
+}
+
+/* Of each class one, and none of the row's own. */
+static kt_status check_others(const kt_table_row *row, kt_err *err) {
+    KT_TRY(check_text(row->bits, sizeof row->bits, 1, "bits", err));
+    if (row->n_others < 0 || row->n_others > KT_TABLE_OTHERS)
+        return kt_fail(err, KT_E_INVALID, "'others' has %d entries, expected at most %d",
+                       row->n_others, KT_TABLE_OTHERS);
+    if (row->n_others > 0 && !row->bits[0])
+        return kt_fail(err, KT_E_INVALID, "'others' without 'bits', whose others they are");
+    for (int i = 0; i < row->n_others; i++) {
+        const char *bits = row->other[i].bits;
+        KT_TRY(check_text(bits, sizeof row->other[i].bits, 0, "others", err));
+        KT_TRY(check_text(row->other[i].variant, sizeof row->other[i].variant, 0, "others", err));
+        KT_TRY(check_text(row->other[i].config, sizeof row->other[i].config, 1, "others", err));
+        KT_TRY(check_time(row->other[i].time_ns, "others", err));
+        if (row->other[i].version < 0)
+            return kt_fail(err, KT_E_INVALID, "'others' has version %d, expected at least 0",
+                           (int)row->other[i].version);
+        for (int j = -1; j < i; j++)
+            if (strcmp(bits, j < 0 ? row->bits : row->other[j].bits) == 0)
+                return kt_fail(err, KT_E_INVALID, "'others' has bits '%s', which are there already",
+                               bits);
+    }
+    return KT_OK;
 }
 
 kt_status kt_table_check_row(const kt_table_row *row, kt_err *err) {
@@ -136,15 +201,8 @@ kt_status kt_table_check_row(const kt_table_row *row, kt_err *err) {
     KT_TRY(check_time(row->default_ns, "default", err));
     KT_TRY(check_text(row->status, sizeof row->status, 0, "status", err));
     KT_TRY(check_status(row->status, err));
-    if (row->n_runners < 0 || row->n_runners > KT_TABLE_RUNNERS)
-        return kt_fail(err, KT_E_INVALID, "'runners' has %d entries, expected at most %d",
-                       row->n_runners, KT_TABLE_RUNNERS);
-    for (int i = 0; i < row->n_runners; i++) {
-        KT_TRY(
-            check_text(row->runner[i].variant, sizeof row->runner[i].variant, 0, "runners", err));
-        KT_TRY(check_text(row->runner[i].config, sizeof row->runner[i].config, 1, "runners", err));
-        KT_TRY(check_time(row->runner[i].time_ns, "runners", err));
-    }
+    KT_TRY(check_runners(row, err));
+    KT_TRY(check_others(row, err));
     if (!(row->error >= 0) || !isfinite(row->error))
         return kt_fail(err, KT_E_INVALID, "'error' is %g, expected a number >= 0", row->error);
     return KT_OK;
@@ -189,6 +247,8 @@ void kt_table_round_row(kt_table_row *row) {
     row->error = round_digits(row->error);
     for (int i = 0; i < row->n_runners; i++)
         row->runner[i].time_ns = round_to(row->runner[i].time_ns, 10);
+    for (int i = 0; i < row->n_others; i++)
+        row->other[i].time_ns = round_to(row->other[i].time_ns, 10);
 }
 
 kt_status kt_table_reserve(kt_table *table, size_t n_rows, kt_err *err) {

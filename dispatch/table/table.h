@@ -9,8 +9,13 @@
 #include "kt/problem.h"
 #include "kt/variant.h"
 
-#define KT_TABLE_SCHEMA "1.0"
+/* 2: problems have members (down, act, v, window) that a reader of 1 would take for nothing, and rows
+ * of two problems for rows of one; rows say their class of bits and the best of the others. Files of 1
+ * are read as rows without any of these. */
+#define KT_TABLE_SCHEMA "2.0"
 #define KT_TABLE_RUNNERS 3
+#define KT_TABLE_OTHERS 6
+#define KT_BITS_BYTES 32
 
 /* One decision: for this problem (m = the bucket's rows) on this many threads, this variant. */
 typedef struct kt_table_row {
@@ -28,7 +33,14 @@ typedef struct kt_table_row {
         char variant[64], config[96];
         double time_ns;
     } runner[KT_TABLE_RUNNERS];
-    double error; /* relative RMS against the double reference at the gate */
+    double error;             /* relative RMS against the double reference at the gate */
+    char bits[KT_BITS_BYTES]; /* class of the variant (kt_variant.bits); "" = not known */
+    int n_others;             /* classes that took part in the race besides, fastest first */
+    struct {
+        char bits[KT_BITS_BYTES], variant[64], config[96]; /* the class and its fastest contender */
+        int32_t version;
+        double time_ns; /* beside the winner's in the same race */
+    } other[KT_TABLE_OTHERS];
 } kt_table_row;
 
 /* A plan cell: a decision about a whole expert layer instead of one kernel. */
@@ -89,8 +101,13 @@ const kt_table_row *kt_table_find(const kt_table *table, const kt_problem *probl
 kt_status kt_table_put_plan(kt_table *table, const kt_table_plan *plan, kt_err *err);
 const kt_table_plan *kt_table_find_plan(const kt_table *table, const kt_table_plan *key);
 
-/* Order of rows: problem without m, then threads, then m. Zero = same key. */
+/* Order of rows: problem without m, then threads, then m. Zero = same key. A down format that is the
+ * weights' own counts as none (kt_problem.down), a value size that is the head's as 0 (kt_problem.v). */
 int kt_table_key_order(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads);
+/* Do both have the same weights, so that they share packed bytes? (All but m.) */
+bool kt_same_weights(const kt_problem *a, const kt_problem *b);
+/* The format of the down projection, whether it is spelled out or not. */
+kt_weight_format kt_problem_down(const kt_problem *p);
 
 /* The m buckets of autotuning cells: ascending, last = 4096. */
 extern const int32_t kt_m_buckets[];

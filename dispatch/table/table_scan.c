@@ -92,6 +92,16 @@ static bool timed(scanner *s, char variant[64], char config[96], double *ns) {
            SKIP(s, ",") && number(s, ns) && SKIP(s, "]");
 }
 
+static bool down_and_act(scanner *s, kt_problem *p) {
+    int down = KT_W_NONE, act = KT_FFN_SWIGLU;
+
+    if (SKIP(s, ",\"down\":") && !name(s, kt_weight_format_parse, &down)) return false;
+    if (SKIP(s, ",\"act\":") && !name(s, kt_ffn_act_parse, &act)) return false;
+    p->down = (kt_weight_format)down;
+    p->act = (kt_ffn_act)act;
+    return true;
+}
+
 static bool problem(scanner *s, kt_problem *p) {
     int op, weights, acts;
 
@@ -106,7 +116,9 @@ static bool problem(scanner *s, kt_problem *p) {
     return (!SKIP(s, ",\"experts\":") || integer(s, 0, INT64_MAX, &p->experts)) &&
            (!SKIP(s, ",\"topk\":") || integer(s, 0, INT64_MAX, &p->topk)) &&
            (!SKIP(s, ",\"kv_heads\":") || integer(s, 0, INT64_MAX, &p->kv_heads)) &&
-           (!SKIP(s, ",\"context\":") || integer(s, 0, INT64_MAX, &p->context));
+           (!SKIP(s, ",\"context\":") || integer(s, 0, INT64_MAX, &p->context)) &&
+           down_and_act(s, p) && (!SKIP(s, ",\"v\":") || integer(s, 0, INT64_MAX, &p->v)) &&
+           (!SKIP(s, ",\"window\":") || integer(s, 0, INT64_MAX, &p->window));
 }
 
 static bool runners(scanner *s, kt_table_row *row) {
@@ -121,6 +133,25 @@ static bool runners(scanner *s, kt_table_row *row) {
     return true;
 }
 
+/* [bits, variant, version, config, ns] */
+static bool others(scanner *s, kt_table_row *row) {
+    if (!SKIP(s, ",\"others\":[")) return true;
+    while (!SKIP(s, "]")) {
+        int i = row->n_others;
+        int64_t version;
+        if (i == KT_TABLE_OTHERS || (i > 0 && !SKIP(s, ",")) || !SKIP(s, "[") ||
+            !text(s, row->other[i].bits, sizeof row->other[i].bits) || !SKIP(s, ",") ||
+            !text(s, row->other[i].variant, sizeof row->other[i].variant) || !SKIP(s, ",") ||
+            !integer(s, 0, INT32_MAX, &version) || !SKIP(s, ",") ||
+            !text(s, row->other[i].config, sizeof row->other[i].config) || !SKIP(s, ",") ||
+            !number(s, &row->other[i].time_ns) || !SKIP(s, "]"))
+            return false;
+        row->other[i].version = (int32_t)version;
+        row->n_others++;
+    }
+    return true;
+}
+
 bool kt_table_scan_row(const char *line, size_t size, kt_table_row *row) {
     scanner s = {line, line + size};
     int64_t threads, version, rounds;
@@ -131,14 +162,16 @@ bool kt_table_scan_row(const char *line, size_t size, kt_table_row *row) {
         !integer(&s, 1, INT64_MAX, &row->problem.m) || !SKIP(&s, ",\"variant\":") ||
         !text(&s, row->variant, sizeof row->variant) || !SKIP(&s, ",\"config\":") ||
         !text(&s, row->config, sizeof row->config) || !SKIP(&s, ",\"version\":") ||
-        !integer(&s, 0, INT32_MAX, &version) || !SKIP(&s, ",\"time_ns\":") ||
-        !number(&s, &row->time_ns) || !SKIP(&s, ",\"ci\":[") || !number(&s, &row->ci_low) ||
-        !SKIP(&s, ",") || !number(&s, &row->ci_high) || !SKIP(&s, "],\"rounds\":") ||
-        !integer(&s, 0, INT32_MAX, &rounds) || !SKIP(&s, ",\"default\":") ||
+        !integer(&s, 0, INT32_MAX, &version) ||
+        (SKIP(&s, ",\"bits\":") && !text(&s, row->bits, sizeof row->bits)) ||
+        !SKIP(&s, ",\"time_ns\":") || !number(&s, &row->time_ns) || !SKIP(&s, ",\"ci\":[") ||
+        !number(&s, &row->ci_low) || !SKIP(&s, ",") || !number(&s, &row->ci_high) ||
+        !SKIP(&s, "],\"rounds\":") || !integer(&s, 0, INT32_MAX, &rounds) ||
+        !SKIP(&s, ",\"default\":") ||
         !timed(&s, row->default_variant, row->default_config, &row->default_ns) ||
         !SKIP(&s, ",\"status\":") || !text(&s, row->status, sizeof row->status) ||
-        !runners(&s, row) || !SKIP(&s, ",\"error\":") || !number(&s, &row->error) ||
-        !SKIP(&s, "}") || s.at != s.end)
+        !runners(&s, row) || !others(&s, row) || !SKIP(&s, ",\"error\":") ||
+        !number(&s, &row->error) || !SKIP(&s, "}") || s.at != s.end)
         return false;
     row->threads = (int)threads;
     row->version = (int32_t)version;

@@ -56,6 +56,23 @@ static void put_timed(kt_json_writer *w, const char *variant, const char *config
     kt_json_end_array(w);
 }
 
+/* [bits, variant, version, config, ns] */
+static void put_others(kt_json_writer *w, const kt_table_row *row) {
+    if (row->n_others == 0) return;
+    kt_json_key(w, "others");
+    kt_json_begin_array(w);
+    for (int i = 0; i < row->n_others; i++) {
+        kt_json_begin_array(w);
+        kt_json_put_string(w, row->other[i].bits);
+        kt_json_put_string(w, row->other[i].variant);
+        kt_json_put_int(w, row->other[i].version);
+        kt_json_put_string(w, row->other[i].config);
+        kt_json_put_fixed(w, row->other[i].time_ns, 1);
+        kt_json_end_array(w);
+    }
+    kt_json_end_array(w);
+}
+
 void kt_table_put_row_members(kt_json_writer *w, const kt_table_row *row) {
     const kt_problem *p = &row->problem;
 
@@ -68,11 +85,16 @@ void kt_table_put_row_members(kt_json_writer *w, const kt_table_row *row) {
     put_optional(w, "topk", p->topk);
     put_optional(w, "kv_heads", p->kv_heads);
     put_optional(w, "context", p->context);
+    if (p->down != KT_W_NONE) kt_json_add_string(w, "down", kt_weight_format_name(p->down));
+    if (p->act != KT_FFN_SWIGLU) kt_json_add_string(w, "act", kt_ffn_act_name(p->act));
+    put_optional(w, "v", p->v);
+    put_optional(w, "window", p->window);
     kt_json_add_int(w, "threads", row->threads);
     kt_json_add_int(w, "m", p->m);
     kt_json_add_string(w, "variant", row->variant);
     kt_json_add_string(w, "config", row->config);
     kt_json_add_int(w, "version", row->version);
+    if (*row->bits) kt_json_add_string(w, "bits", row->bits);
     kt_json_add_fixed(w, "time_ns", row->time_ns, 1);
     kt_json_key(w, "ci");
     kt_json_begin_array(w);
@@ -88,6 +110,7 @@ void kt_table_put_row_members(kt_json_writer *w, const kt_table_row *row) {
     for (int i = 0; i < row->n_runners; i++)
         put_timed(w, row->runner[i].variant, row->runner[i].config, row->runner[i].time_ns);
     kt_json_end_array(w);
+    put_others(w, row);
     kt_json_add_double(w, "error", row->error);
 }
 
@@ -192,6 +215,14 @@ static kt_status read_name(const kt_json *object, const char *key, int (*parse)(
                    s);
 }
 
+/* The number of a word that may be missing: then 0. */
+static kt_status read_optional_name(const kt_json *object, const char *key,
+                                    int (*parse)(const char *), const char *where, int *out,
+                                    kt_err *err) {
+    *out = 0;
+    return kt_json_get(object, key) ? read_name(object, key, parse, where, out, err) : KT_OK;
+}
+
 static kt_status read_int(const kt_json *object, const char *key, int64_t min, const char *where,
                           int *out, kt_err *err) {
     int64_t v;
@@ -208,7 +239,7 @@ static kt_status read_optional(const kt_json *object, const char *key, const cha
 }
 
 static kt_status read_problem(const kt_json *row, const char *where, kt_problem *p, kt_err *err) {
-    int op, weights, acts;
+    int op, weights, acts, down, act;
 
     KT_TRY(read_name(row, "op", kt_op_parse, where, &op, err));
     KT_TRY(read_name(row, "weights", kt_weight_format_parse, where, &weights, err));
@@ -222,7 +253,13 @@ static kt_status read_problem(const kt_json *row, const char *where, kt_problem 
     KT_TRY(read_optional(row, "experts", where, &p->experts, err));
     KT_TRY(read_optional(row, "topk", where, &p->topk, err));
     KT_TRY(read_optional(row, "kv_heads", where, &p->kv_heads, err));
-    return read_optional(row, "context", where, &p->context, err);
+    KT_TRY(read_optional(row, "context", where, &p->context, err));
+    KT_TRY(read_optional_name(row, "down", kt_weight_format_parse, where, &down, err));
+    KT_TRY(read_optional_name(row, "act", kt_ffn_act_parse, where, &act, err));
+    p->down = (kt_weight_format)down;
+    p->act = (kt_ffn_act)act;
+    KT_TRY(read_optional(row, "v", where, &p->v, err));
+    return read_optional(row, "window", where, &p->window, err);
 }
 
 static const char *kind_of(const kt_json *v) {
@@ -258,6 +295,37 @@ static kt_status read_runners(const kt_json *runners, const char *where, kt_tabl
     return KT_OK;
 }
 
+/* [bits, variant, version, config, ns] each; files of schema 1 have none. */
+static kt_status read_others(const kt_json *others, const char *where, kt_table_row *row,
+                             kt_err *err) {
+    size_t n = kt_json_length(others);
+
+    if (!others) return KT_OK;
+    if (kt_json_type_of(others) != KT_JSON_ARRAY || n > KT_TABLE_OTHERS)
+        return kt_fail(err, KT_E_FORMAT, "%s: 'others' is %s of %zu, expected an array of 0 to %d",
+                       where, kind_of(others), n, KT_TABLE_OTHERS);
+    for (size_t i = 0; i < n; i++) {
+        const kt_json *o = kt_json_at(others, i);
+        const int64_t version = kt_json_int(kt_json_at(o, 2), -1);
+        const char *text[3];
+        for (size_t k = 0; k < 3; k++) text[k] = kt_json_string(kt_json_at(o, k < 2 ? k : 3), NULL);
+        if (kt_json_length(o) != 5 || !text[0] || !text[1] || !text[2] || version < 0 ||
+            version > INT32_MAX || kt_json_type_of(kt_json_at(o, 4)) != KT_JSON_NUMBER)
+            return kt_fail(err, KT_E_FORMAT,
+                           "%s: 'others' is not of [bits, variant, version, config, ns]", where);
+        KT_TRY(copy_text(text[0], "others", where, row->other[i].bits, sizeof row->other[i].bits,
+                         err));
+        KT_TRY(copy_text(text[1], "others", where, row->other[i].variant,
+                         sizeof row->other[i].variant, err));
+        KT_TRY(copy_text(text[2], "others", where, row->other[i].config,
+                         sizeof row->other[i].config, err));
+        row->other[i].version = (int32_t)version;
+        row->other[i].time_ns = kt_json_double(kt_json_at(o, 4), 0);
+    }
+    row->n_others = (int)n;
+    return KT_OK;
+}
+
 static kt_status read_interval(const kt_json *ci, const char *where, kt_table_row *row,
                                kt_err *err) {
     if (kt_json_length(ci) != 2 || kt_json_type_of(kt_json_at(ci, 0)) != KT_JSON_NUMBER ||
@@ -281,6 +349,8 @@ kt_status kt_table_read_row(const kt_json *object, const char *where, kt_table_r
     KT_TRY(read_text(object, "config", where, row->config, sizeof row->config, err));
     KT_TRY(read_int(object, "version", 0, where, &version, err));
     row->version = version;
+    if (kt_json_get(object, "bits"))
+        KT_TRY(read_text(object, "bits", where, row->bits, sizeof row->bits, err));
     KT_TRY(kt_json_need_double(object, "time_ns", where, &row->time_ns, err));
     KT_TRY(read_interval(kt_json_get(object, "ci"), where, row, err));
     KT_TRY(read_int(object, "rounds", 0, where, &row->rounds, err));
@@ -289,6 +359,7 @@ kt_status kt_table_read_row(const kt_json *object, const char *where, kt_table_r
                       &row->default_ns, err));
     KT_TRY(read_text(object, "status", where, row->status, sizeof row->status, err));
     KT_TRY(read_runners(kt_json_get(object, "runners"), where, row, err));
+    KT_TRY(read_others(kt_json_get(object, "others"), where, row, err));
     KT_TRY(kt_json_need_double(object, "error", where, &row->error, err));
     if (kt_table_check_row(row, err) == KT_OK) return KT_OK;
     kt_fail_prefix(err, KT_E_FORMAT, "%s", where);
@@ -382,6 +453,9 @@ static kt_status read_rows(const row_lines *lines, const char *path, kt_table *t
     return sort_rows(t, path, err);
 }
 
+/* Files of the first schema lack what came with the second, and mean what they meant. */
+static const char first_schema[] = "1.";
+
 /* "major.minor": another major means other meanings, a later minor only more fields. */
 static kt_status check_schema(const kt_json *root, const char *path, kt_err *err) {
     const char *schema;
@@ -389,6 +463,7 @@ static kt_status check_schema(const kt_json *root, const char *path, kt_err *err
 
     KT_TRY(kt_json_need_string(root, "schema", path, &schema, err));
     if (strncmp(schema, KT_TABLE_SCHEMA, major) == 0) return KT_OK;
+    if (strncmp(schema, first_schema, strlen(first_schema)) == 0) return KT_OK;
     return kt_fail(err, KT_E_UNSUPPORTED,
                    "%s: table schema is %s, this build reads %s; its model has to be tuned anew",
                    path, schema, KT_TABLE_SCHEMA);

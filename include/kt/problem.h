@@ -109,6 +109,8 @@ const char *kt_weight_format_name(kt_weight_format format);
 int kt_weight_format_parse(const char *name);
 const char *kt_act_format_name(kt_act_format format);
 int kt_act_format_parse(const char *name);
+const char *kt_ffn_act_name(kt_ffn_act act); /* "swiglu", "swiglu_clamped" */
+int kt_ffn_act_parse(const char *name);
 
 #ifdef __cplusplus
 }

@@ -229,6 +229,9 @@ Test(table, refuses_rows_without_sense) {
         {make_row(1), "'runners' has"}, {make_row(1), "'variant'"}, {make_row(1), "'config'"},
         {make_row(1), "'error'"},       {make_row(1), "'default'"}, {make_row(3), "'runners'"},
         {make_row(1), "'n'"},           {make_row(1), "'experts'"}, {make_row(1), "'variant'"},
+        {make_row(1), "'down'"},        {make_row(1), "'act'"},     {make_row(1), "'v'"},
+        {make_row(1), "'window'"},      {make_row(1), "'others'"},  {make_row(1), "'others'"},
+        {make_row(1), "'others'"},      {make_row(1), "'others'"},  {make_row(1), "'bits'"},
     };
     bad[0].row.problem.op = KT_OP_COUNT;
     bad[1].row.problem.weights = (kt_weight_format)-1;
@@ -248,6 +251,24 @@ Test(table, refuses_rows_without_sense) {
     bad[15].row.problem.n = INT64_MAX;
     bad[16].row.problem.experts = -1;
     strcpy(bad[17].row.variant, "tab\there");
+    bad[18].row.problem.down = KT_W_COUNT;
+    bad[19].row.problem.act = KT_FFN_ACT_COUNT;
+    bad[20].row.problem.v = -1;
+    bad[21].row.problem.window = INT64_MAX;
+    for (int i = 22; i < 27; i++) { /* as good as any, but for one thing each */
+        strcpy(bad[i].row.bits, "own");
+        bad[i].row.n_others = 2;
+        for (int k = 0; k < 2; k++) {
+            strcpy(bad[i].row.other[k].bits, k ? "second" : "first");
+            strcpy(bad[i].row.other[k].variant, "v__avx2");
+            bad[i].row.other[k].time_ns = 7;
+        }
+    }
+    strcpy(bad[22].row.other[1].bits, "first");
+    strcpy(bad[23].row.other[0].bits, "own");
+    bad[24].row.other[1].time_ns = NAN;
+    bad[25].row.other[1].version = -1;
+    strcpy(bad[26].row.bits, "tab\there");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kt_err err;
         cr_assert_eq(kt_table_put(t, &bad[i].row, &err), KT_E_INVALID, "case %zu was taken", i);
@@ -286,9 +307,11 @@ Test(table, says_what_is_wrong_with_a_file) {
         kt_status status;
         const char *message;
     } edits[] = {
-        {"\"schema\":\"1.0\"", "\"schema\":\"2.0\"", KT_E_UNSUPPORTED, "schema is 2.0"},
-        {"\"schema\":\"1.0\"", "\"schema\":\"10.0\"", KT_E_UNSUPPORTED, "schema is 10.0"},
-        {"\"schema\":\"1.0\"", "\"schema\":1", KT_E_FORMAT, "schema"},
+        {"\"schema\":\"2.0\"", "\"schema\":\"3.0\"", KT_E_UNSUPPORTED, "schema is 3.0"},
+        {"\"schema\":\"2.0\"", "\"schema\":\"0.9\"", KT_E_UNSUPPORTED, "schema is 0.9"},
+        {"\"schema\":\"2.0\"", "\"schema\":\"20.0\"", KT_E_UNSUPPORTED, "schema is 20.0"},
+        {"\"schema\":\"2.0\"", "\"schema\":\"10.0\"", KT_E_UNSUPPORTED, "schema is 10.0"},
+        {"\"schema\":\"2.0\"", "\"schema\":1", KT_E_FORMAT, "schema"},
         {"\"op\":\"gemm\"", "\"op\":\"gemn\"", KT_E_FORMAT, "row 3 of 4: 'op' is 'gemn'"},
         {"\"weights\":\"w4g32\"", "\"weights\":\"w3\"", KT_E_FORMAT, "'weights' is 'w3'"},
         {"\"acts\":\"a8\"", "\"acts\":\"a9\"", KT_E_FORMAT, "'acts' is 'a9'"},
@@ -305,6 +328,21 @@ Test(table, says_what_is_wrong_with_a_file) {
         {"\"ci\":[0.9951,", "\"ci\":[\"0\",", KT_E_FORMAT, "'ci'"},
         {"\"runners\":[", "\"runners\":[1,", KT_E_FORMAT, "'runners'"},
         {"\"default\":[", "\"default\":[0,", KT_E_FORMAT, "'default'"},
+        {"\"k\":2048", "\"k\":2048,\"down\":\"w3\"", KT_E_FORMAT, "'down' is 'w3'"},
+        {"\"k\":2048", "\"k\":2048,\"down\":7", KT_E_FORMAT, "'down'"},
+        {"\"k\":2048", "\"k\":2048,\"act\":\"gelu\"", KT_E_FORMAT, "'act' is 'gelu'"},
+        {"\"k\":2048", "\"k\":2048,\"v\":-1", KT_E_FORMAT, "'v'"},
+        {"\"k\":2048", "\"k\":2048,\"window\":999999999999", KT_E_FORMAT, "'window'"},
+        {"\"version\":2", "\"version\":2,\"bits\":7", KT_E_FORMAT, "'bits'"},
+        {"\"version\":2", "\"version\":2,\"bits\":\"01234567890123456789012345678901\"",
+         KT_E_FORMAT, "'bits' has 32 characters"},
+        {"\"runners\":", "\"others\":7,\"runners\":", KT_E_FORMAT, "'others' is number"},
+        {"\"runners\":", "\"others\":[[\"a\",\"v\",1,\"\"]],\"runners\":", KT_E_FORMAT,
+         "'others' is not of [bits, variant, version, config, ns]"},
+        {"\"runners\":", "\"others\":[[\"a\",\"v\",4294967297,\"\",7]],\"runners\":", KT_E_FORMAT,
+         "'others' is not of"},
+        {"\"runners\":", "\"others\":[[\"a\",\"v\",1,\"\",7]],\"runners\":", KT_E_FORMAT,
+         "'others' without 'bits'"},
         {"\"variant\":\"w4g32_a8_p64",
          "\"variant\":\"01234567890123456789012345678901234567890123456789012", KT_E_FORMAT,
          "'variant' has 65 characters"},
@@ -323,7 +361,7 @@ Test(table, says_what_is_wrong_with_a_file) {
         {"\"usable_cores\":2", "\"usable_cores\":0", KT_E_FORMAT, "usable_cores"},
         {"\"stream_gbs_1t\":29.25", "\"stream_gbs_1t\":-29.25", KT_E_FORMAT, "stream_gbs_1t"},
         {"\"fingerprint\":{", "\"fingerprint\":[],\"x\":{", KT_E_FORMAT, "fingerprint"},
-        {"\"schema\":\"1.0\",", "", KT_E_FORMAT, "schema"},
+        {"\"schema\":\"2.0\",", "", KT_E_FORMAT, "schema"},
     };
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         kt_err err = {KT_OK, ""};
@@ -335,6 +373,102 @@ Test(table, says_what_is_wrong_with_a_file) {
         cr_assert(strstr(err.message, path), "%s", err.message);
         cr_assert_eq(err.status, st);
     }
+}
+
+/* Files of the first schema lack what came with the second. */
+Test(table, files_of_the_first_schema_are_read) {
+    kt_table *t = make_table(4), *back;
+    kt_err err = {KT_OK, ""};
+    size_t size;
+    char *text, *at;
+
+    cr_expect_eq(load_edited("\"schema\":\"2.0\"", "\"schema\":\"1.0\"", &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(kt_table_save(t, path, NULL), KT_OK);
+    text = read_all(&size);
+    cr_expect_not(strstr(text, "\"bits\"") || strstr(text, "\"others\"") ||
+                      strstr(text, "\"down\"") || strstr(text, "\"window\""),
+                  "what is not known or not used is not written");
+    at = strstr(text, "\"2.0\"");
+    at[1] = '1';
+    write_sealed(text, size);
+    cr_assert_eq(kt_table_load(path, &back, &err), KT_OK, "%s", err.message);
+    cr_assert_arr_eq(back->rows, t->rows, t->n_rows * sizeof *t->rows);
+    kt_table_destroy(back);
+    free(text);
+    kt_table_destroy(t);
+    cr_assert_eq(
+        kt_table_load(KT_SOURCE_DIR "/results/zen4-2c-24g/tiny-moe.kttable.json", &back, &err),
+        KT_OK, "%s", err.message);
+    cr_expect_gt(back->n_rows, 0);
+    kt_table_destroy(back);
+}
+
+/* A row that says what version 2 can say. */
+static kt_table_row make_classed_row(int i) {
+    kt_table_row r = make_row(1);
+
+    r.problem.down = i & 1 ? KT_W_INT8_CHANNEL : KT_W_NONE;
+    r.problem.act = i & 2 ? KT_FFN_SWIGLU_CLAMPED : KT_FFN_SWIGLU;
+    r.problem.v = i & 4 ? 64 : 0;
+    r.problem.window = i & 8 ? 4096 : 0;
+    strcpy(r.bits, "a8-groups");
+    r.n_others = i % (KT_TABLE_OTHERS + 1);
+    for (int k = 0; k < r.n_others; k++) {
+        snprintf(r.other[k].bits, sizeof r.other[k].bits, "class-%d", k);
+        strcpy(r.other[k].variant, "w4g32_a8planes_p64__amxint8");
+        strcpy(r.other[k].config, "rows=16");
+        r.other[k].version = k;
+        r.other[k].time_ns = 50000.25 + k;
+    }
+    return r;
+}
+
+/* All sixteen differ in one word at least: as rows of 1.0 they were one. */
+Test(table, problems_that_differ_in_any_member_have_rows_of_their_own) {
+    kt_table *t = make_table(0), *back;
+    kt_err err = {KT_OK, ""};
+
+    for (int i = 15; i >= 0; i--) {
+        kt_table_row r = make_classed_row(i);
+        cr_assert_eq(kt_table_put(t, &r, &err), KT_OK, "%s", err.message);
+    }
+    cr_assert_eq(t->n_rows, 16);
+    cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_table_load(path, &back, &err), KT_OK, "%s", err.message);
+    cr_assert_arr_eq(back->rows, t->rows, 16 * sizeof *t->rows);
+    for (int i = 0; i < 16; i++) {
+        const kt_table_row r = make_classed_row(i);
+        const kt_table_row *found = kt_table_find(back, &r.problem, r.threads);
+        cr_assert(found, "row %d", i);
+        cr_expect_eq(found->n_others, r.n_others);
+        cr_expect_str_eq(found->bits, "a8-groups");
+        for (int k = 0; k < r.n_others; k++) {
+            cr_expect_str_eq(found->other[k].bits, r.other[k].bits);
+            cr_expect_eq(found->other[k].version, k);
+            cr_expect_float_eq(found->other[k].time_ns, 50000.3 + k, 1e-6);
+        }
+        for (int k = 0; k < 16; k++) {
+            const kt_table_row other = make_classed_row(k);
+            cr_expect_eq(kt_same_weights(&r.problem, &other.problem), i == k, "%d and %d", i, k);
+        }
+    }
+    kt_table_destroy(back);
+    kt_table_destroy(t);
+}
+
+Test(table, what_is_implied_is_the_same_spelled_out) {
+    kt_table_row r = make_row(1), s = r;
+
+    s.problem.down = s.problem.weights;
+    s.problem.v = s.problem.k;
+    s.problem.m++;
+    cr_expect(kt_same_weights(&r.problem, &s.problem));
+    cr_expect_eq(kt_problem_down(&r.problem), KT_W_INT4_G32);
+    cr_expect_eq(kt_problem_down(&s.problem), KT_W_INT4_G32);
+    s.problem.down = KT_W_INT8_CHANNEL;
+    cr_expect_not(kt_same_weights(&r.problem, &s.problem));
+    cr_expect_eq(kt_problem_down(&s.problem), KT_W_INT8_CHANNEL);
 }
 
 /* A file merged by hand has its rows in any order; they are found all the same. */
@@ -369,7 +503,7 @@ Test(table, rows_in_any_order_are_put_in_order) {
 Test(table, ignores_fields_of_a_later_minor_version) {
     kt_err err = {KT_OK, ""};
 
-    cr_assert_eq(load_edited("\"schema\":\"1.0\"", "\"schema\":\"1.7\",\"gpu\":{\"sm\":120}", &err),
+    cr_assert_eq(load_edited("\"schema\":\"2.0\"", "\"schema\":\"2.7\",\"gpu\":{\"sm\":120}", &err),
                  KT_OK, "%s", err.message);
     cr_assert_eq(load_edited("\"rounds\":32", "\"rounds\":32,\"joules\":[1,2]", &err), KT_OK, "%s",
                  err.message);
@@ -379,7 +513,7 @@ Test(table, ignores_fields_of_a_later_minor_version) {
 
 Test(table, refuses_what_is_no_table) {
     static const char *const texts[] = {
-        "", "{}", "[]", "not json", "{\"schema\":\"1.0\"}", "\xff", "{\"schema\"", "42"};
+        "", "{}", "[]", "not json", "{\"schema\":\"2.0\"}", "\xff", "{\"schema\"", "42"};
     kt_table *t;
     kt_err err;
 

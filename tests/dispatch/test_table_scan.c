@@ -23,6 +23,10 @@ static void draw(kt_rng *rng, kt_table_row *row) {
                                 .n = 1 + (int64_t)kt_rng_below(rng, 1 << 20),
                                 .k = 1 + (int64_t)kt_rng_below(rng, 1 << 20)};
     if (row->problem.op == KT_OP_MOE_FFN) row->problem.experts = row->problem.topk = 8;
+    if (kt_rng_below(rng, 2)) row->problem.down = KT_W_INT8_CHANNEL;
+    if (kt_rng_below(rng, 2)) row->problem.act = KT_FFN_SWIGLU_CLAMPED;
+    if (kt_rng_below(rng, 2)) row->problem.v = 1 + (int64_t)kt_rng_below(rng, 512);
+    if (kt_rng_below(rng, 2)) row->problem.window = 1 + (int64_t)kt_rng_below(rng, 1 << 20);
     row->threads = 1 + (int)kt_rng_below(rng, 64);
     row->version = (int32_t)kt_rng_below(rng, 9);
     row->rounds = (int)kt_rng_below(rng, 99);
@@ -39,6 +43,14 @@ static void draw(kt_rng *rng, kt_table_row *row) {
     for (int i = 0; i < row->n_runners; i++) {
         snprintf(row->runner[i].variant, sizeof row->runner[i].variant, "x%d__avx2", i);
         row->runner[i].time_ns = row->time_ns + i;
+    }
+    if (kt_rng_below(rng, 2)) snprintf(row->bits, sizeof row->bits, "own");
+    if (*row->bits) row->n_others = (int)kt_rng_below(rng, KT_TABLE_OTHERS + 1);
+    for (int i = 0; i < row->n_others; i++) {
+        snprintf(row->other[i].bits, sizeof row->other[i].bits, "class %d", i);
+        snprintf(row->other[i].variant, sizeof row->other[i].variant, "y%d__avx2", i);
+        row->other[i].version = i;
+        row->other[i].time_ns = row->time_ns + 2 * i;
     }
     kt_table_round_row(row);
 }

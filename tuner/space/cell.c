@@ -32,20 +32,34 @@ void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry) {
     }
 }
 
+/* " name=value" behind what is there; nothing for what a problem does not have. */
+static void add_word(char *out, size_t out_bytes, const char *name, const char *value) {
+    size_t used = strlen(out);
+    snprintf(out + used, out_bytes - used, " %s=%s", name, value);
+}
+
+static void add_number(char *out, size_t out_bytes, const char *name, int64_t value) {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)value);
+    if (value) add_word(out, out_bytes, name, digits);
+}
+
 char *kt_cell_key(const kt_problem *p, int threads, char *out, size_t out_bytes) {
-    char experts[64] = "";
+    char experts[64] = "", more[128] = "";
     if (p->op == KT_OP_MOE_FFN)
         snprintf(experts, sizeof experts, " E=%lld/%lld", (long long)p->experts,
                  (long long)p->topk);
-    snprintf(out, out_bytes, "%s %s/%s m=%lld n=%lld k=%lld%s t=%d", kt_op_name(p->op),
+    if (kt_problem_down(p) != p->weights)
+        add_word(more, sizeof more, "down", kt_weight_format_name(p->down));
+    if (p->act != KT_FFN_SWIGLU) add_word(more, sizeof more, "act", kt_ffn_act_name(p->act));
+    add_number(more, sizeof more, "kv", p->kv_heads);
+    add_number(more, sizeof more, "context", p->context);
+    if (p->v != p->k) add_number(more, sizeof more, "v", p->v);
+    add_number(more, sizeof more, "window", p->window);
+    snprintf(out, out_bytes, "%s %s/%s m=%lld n=%lld k=%lld%s%s t=%d", kt_op_name(p->op),
              kt_weight_format_name(p->weights), kt_act_format_name(p->acts), (long long)p->m,
-             (long long)p->n, (long long)p->k, experts, threads);
+             (long long)p->n, (long long)p->k, experts, more, threads);
     return out;
-}
-
-int kt_same_weights(const kt_problem *a, const kt_problem *b) {
-    return a->op == b->op && a->weights == b->weights && a->acts == b->acts && a->n == b->n &&
-           a->k == b->k && a->experts == b->experts && a->topk == b->topk;
 }
 
 uint64_t kt_cell_seed(uint64_t session_seed, const kt_tune_cell *cell) {

@@ -4,10 +4,11 @@
 #define KT_TUNER_CELL_H
 
 #include "dispatch/registry/registry.h"
+#include "dispatch/table/table.h"
 #include "kt/problem.h"
 #include "kt/status.h"
 
-#define KT_CELL_KEY_BYTES 160
+#define KT_CELL_KEY_BYTES 256
 
 typedef struct kt_tune_cell {
     kt_problem problem; /* as the runtime asks for it; m = bucket */
@@ -32,14 +33,12 @@ kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err 
  * machine with these variants. The makers of cells take the formats' own. */
 void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry);
 
-/* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. */
+/* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. What other
+ * problems have comes before the threads: down=w8c act=swiglu_clamped kv=8 context=4096 v=64
+ * window=128. */
 char *kt_cell_key(const kt_problem *problem, int threads, char *out, size_t out_bytes);
 
 /* Seed of a cell's contest in a session with this seed: with it a decision can be derived again from the
  * journal's samples. */
 uint64_t kt_cell_seed(uint64_t session_seed, const kt_tune_cell *cell);
-
-/* Do both have the same weights, so that they share packed bytes? (All but m.) */
-int kt_same_weights(const kt_problem *a, const kt_problem *b);
-
 #endif

@@ -6,6 +6,11 @@
 
 #include "base/err.h"
 
+/* Members that few problems have. */
+static void put_optional(kt_json_writer *w, const char *key, int64_t value) {
+    if (value) kt_json_add_int(w, key, value);
+}
+
 static void put_problem(kt_json_writer *w, const kt_problem *p) {
     kt_json_add_string(w, "op", kt_op_name(p->op));
     kt_json_add_string(w, "weights", kt_weight_format_name(p->weights));
@@ -15,6 +20,30 @@ static void put_problem(kt_json_writer *w, const kt_problem *p) {
     kt_json_add_int(w, "k", p->k);
     kt_json_add_int(w, "experts", p->experts);
     kt_json_add_int(w, "topk", p->topk);
+    put_optional(w, "kv_heads", p->kv_heads);
+    put_optional(w, "context", p->context);
+    if (p->down != KT_W_NONE) kt_json_add_string(w, "down", kt_weight_format_name(p->down));
+    if (p->act != KT_FFN_SWIGLU) kt_json_add_string(w, "act", kt_ffn_act_name(p->act));
+    put_optional(w, "v", p->v);
+    put_optional(w, "window", p->window);
+}
+
+/* Nothing for rows that do not know their class: journals of before there were any. */
+static void put_classes(kt_json_writer *w, const kt_table_row *row) {
+    if (!*row->bits) return;
+    kt_json_add_string(w, "bits", row->bits);
+    kt_json_key(w, "others");
+    kt_json_begin_array(w);
+    for (int i = 0; i < row->n_others; i++) {
+        kt_json_begin_object(w);
+        kt_json_add_string(w, "bits", row->other[i].bits);
+        kt_json_add_string(w, "variant", row->other[i].variant);
+        kt_json_add_int(w, "version", row->other[i].version);
+        kt_json_add_string(w, "config", row->other[i].config);
+        kt_json_add_double(w, "ns", row->other[i].time_ns);
+        kt_json_end_object(w);
+    }
+    kt_json_end_array(w);
 }
 
 void kt_row_write(const kt_table_row *row, kt_json_writer *w) {
@@ -43,6 +72,7 @@ void kt_row_write(const kt_table_row *row, kt_json_writer *w) {
         kt_json_end_object(w);
     }
     kt_json_end_array(w);
+    put_classes(w, row);
     kt_json_end_object(w);
 }
 
@@ -67,6 +97,26 @@ static kt_status need_word(const kt_json *o, const char *key, int (*parse)(const
     return KT_OK;
 }
 
+/* What journals of simpler problems leave out; missing is 0. */
+static kt_status read_optional(const kt_json *o, const char *where, kt_problem *p, kt_err *err) {
+    const struct {
+        const char *key;
+        int64_t *out;
+    } numbers[] = {
+        {"kv_heads", &p->kv_heads}, {"context", &p->context}, {"v", &p->v}, {"window", &p->window}};
+    int down = KT_W_NONE, act = KT_FFN_SWIGLU;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (kt_json_get(o, numbers[i].key))
+            KT_TRY(kt_json_need_int(o, numbers[i].key, 0, 1 << 28, where, numbers[i].out, err));
+    if (kt_json_get(o, "down"))
+        KT_TRY(need_word(o, "down", kt_weight_format_parse, where, &down, err));
+    if (kt_json_get(o, "act")) KT_TRY(need_word(o, "act", kt_ffn_act_parse, where, &act, err));
+    p->down = (kt_weight_format)down;
+    p->act = (kt_ffn_act)act;
+    return KT_OK;
+}
+
 static kt_status read_problem(const kt_json *o, const char *where, kt_problem *p, kt_err *err) {
     int op, weights, acts;
     KT_TRY(need_word(o, "op", kt_op_parse, where, &op, err));
@@ -79,7 +129,8 @@ static kt_status read_problem(const kt_json *o, const char *where, kt_problem *p
     KT_TRY(kt_json_need_int(o, "n", 1, 1 << 28, where, &p->n, err));
     KT_TRY(kt_json_need_int(o, "k", 1, 1 << 28, where, &p->k, err));
     KT_TRY(kt_json_need_int(o, "experts", 0, 1 << 20, where, &p->experts, err));
-    return kt_json_need_int(o, "topk", 0, 1 << 20, where, &p->topk, err);
+    KT_TRY(kt_json_need_int(o, "topk", 0, 1 << 20, where, &p->topk, err));
+    return read_optional(o, where, p, err);
 }
 
 static kt_status read_runners(const kt_json *list, const char *where, kt_table_row *out,
@@ -93,6 +144,25 @@ static kt_status read_runners(const kt_json *list, const char *where, kt_table_r
                          err));
         KT_TRY(kt_json_need_double(o, "ns", where, &out->runner[i].time_ns, err));
         out->n_runners++;
+    }
+    return KT_OK;
+}
+
+static kt_status read_others(const kt_json *list, const char *where, kt_table_row *out,
+                             kt_err *err) {
+    size_t n = kt_json_length(list);
+    for (size_t i = 0; i < n && i < KT_TABLE_OTHERS; i++) {
+        const kt_json *o = kt_json_at(list, i);
+        int64_t version;
+        KT_TRY(need_text(o, "bits", where, out->other[i].bits, sizeof out->other[i].bits, err));
+        KT_TRY(need_text(o, "variant", where, out->other[i].variant, sizeof out->other[i].variant,
+                         err));
+        KT_TRY(kt_json_need_int(o, "version", 0, 1 << 30, where, &version, err));
+        KT_TRY(
+            need_text(o, "config", where, out->other[i].config, sizeof out->other[i].config, err));
+        KT_TRY(kt_json_need_double(o, "ns", where, &out->other[i].time_ns, err));
+        out->other[i].version = (int32_t)version;
+        out->n_others++;
     }
     return KT_OK;
 }
@@ -119,6 +189,8 @@ kt_status kt_row_read(const kt_json *o, const char *where, kt_table_row *out, kt
     KT_TRY(need_text(o, "status", where, row.status, sizeof row.status, err));
     KT_TRY(kt_json_need_double(o, "error", where, &row.error, err));
     KT_TRY(read_runners(kt_json_get(o, "next"), where, &row, err));
+    if (kt_json_get(o, "bits")) KT_TRY(need_text(o, "bits", where, row.bits, sizeof row.bits, err));
+    KT_TRY(read_others(kt_json_get(o, "others"), where, &row, err));
     row.threads = (int)threads;
     row.version = (int32_t)version;
     row.rounds = (int)rounds;
