@@ -61,6 +61,10 @@ static kt_status resolve_row(const kt_registry *registry, const kt_table_row *ro
         return kt_fail(why, KT_E_MISMATCH,
                        "variant '%s' was tuned at version %d, this build has %d", row->variant,
                        (int)row->version, (int)v->version);
+    if (*row->bits && strcmp(row->bits, v->bits ? v->bits : KT_BITS_UNSTABLE) != 0)
+        return kt_fail(why, KT_E_MISMATCH,
+                       "variant '%s' had bits '%s' when it was tuned, this build has '%s'",
+                       row->variant, row->bits, v->bits ? v->bits : KT_BITS_UNSTABLE);
     KT_TRY(kt_config_parse(v, row->config, &c.config, why));
     KT_TRY(kt_variant_accepts(v, &row->problem, &c.config, why));
     *out = c;

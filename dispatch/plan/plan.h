@@ -115,6 +115,21 @@ void kt_planner_prefer_exact(kt_planner *p);
  * as ever. */
 void kt_planner_keep_bits(kt_planner *p);
 
+/* A class of bits that a deterministic plan could keep, and what it costs against the fastest variant of any
+ * class, unstable ones included: mean over the decode and over the prefill buckets (0.1 = 10 % longer). */
+typedef struct kt_class_cost {
+    const char *bits, *layout; /* the variants' */
+    double decode, prefill;
+    int n_measured; /* buckets with a row that lists the class; elsewhere it is estimated */
+} kt_class_cost;
+
+#define KT_MAX_CLASSES 8
+
+/* The classes that have a usable variant for every m, those that no row knows left out: first the one that
+ * a deterministic plan keeps, then by what they cost. Whether the planner keeps bits does not matter. */
+kt_status kt_plan_classes(kt_planner *p, const kt_problem *problem, double decode_share,
+                          kt_class_cost out[KT_MAX_CLASSES], int *n, kt_err *err);
+
 /* m buckets over all kt_plan_resolve calls so far, for the status line of `kt serve`. */
 typedef struct kt_plan_totals {
     int tuned;     /* answered by a row of their own */

@@ -96,35 +96,121 @@ static const kt_variant *best_class(const kt_planner *p, const kt_problem *probl
 
 /* --- the class --- */
 
-kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
-                         const char **bits, kt_err *err) {
+/* The best class and the cells it is chosen from. Rows may name no class that takes every m: then those
+ * without a table, and *has_rows is 0. */
+static kt_status find_class(kt_planner *p, const kt_problem *problem, double decode_share,
+                            kt_cells *cells, const kt_variant **best, int *has_rows, kt_err *err) {
     const kt_table *table = p->table;
-    const kt_variant *best = NULL;
-    kt_cells cells;
     kt_status st = KT_OK;
     double score;
 
-    *bits = NULL;
-    /* Rows may name no class that takes every m: then as if there were none. */
-    for (int i = 0; i < 2 && st == KT_OK && !best; i++) {
-        if (i > 0) p->table = NULL;
-        st = kt_cells_gather(p, problem, p->usual_threads, KT_M_DENSE, &cells, err);
-        if (st != KT_OK) break;
-        const times any = times_of(p, problem, &cells, NULL, NULL);
-        best = best_class(p, problem, &cells, &any, decode_share, &score);
+    *best = NULL;
+    for (int i = 0; i < 2 && st == KT_OK && !*best; i++) {
+        p->table = i == 0 ? table : NULL;
+        st = kt_cells_gather(p, problem, p->usual_threads, KT_M_DENSE, cells, err);
+        if (st == KT_OK) {
+            const times any = times_of(p, problem, cells, NULL, NULL);
+            *best = best_class(p, problem, cells, &any, decode_share, &score);
+            *has_rows = p->table != NULL;
+        }
     }
     p->table = table;
-    if (st != KT_OK) return st;
-    if (!best)
-        return kt_fail(
-            err, KT_E_UNSUPPORTED,
-            "deterministic: no class of bits has a usable variant of %s with %s weights "
-            "and %s activations, n=%lld k=%lld, for every m; 'kttune list variants' says "
-            "what each one needs",
-            kt_op_name(problem->op), kt_weight_format_name(problem->weights),
-            kt_act_format_name(problem->acts), (long long)problem->n, (long long)problem->k);
+    if (st != KT_OK || *best) return st;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "deterministic: no class of bits has a usable variant of %s with %s weights "
+                   "and %s activations, n=%lld k=%lld, for every m; 'kttune list variants' says "
+                   "what each one needs",
+                   kt_op_name(problem->op), kt_weight_format_name(problem->weights),
+                   kt_act_format_name(problem->acts), (long long)problem->n, (long long)problem->k);
+}
+
+kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
+                         const char **bits, kt_err *err) {
+    const kt_variant *best;
+    kt_cells cells;
+    int has_rows;
+
+    *bits = NULL;
+    KT_TRY(find_class(p, problem, decode_share, &cells, &best, &has_rows, err));
     *bits = best->bits;
     return KT_OK;
+}
+
+/* --- all classes --- */
+
+/* Means over decode and prefill buckets, less one: by how much it takes longer. */
+static kt_class_cost cost_of(const kt_planner *p, const kt_problem *problem, const kt_cells *cells,
+                             const times *fastest, const kt_variant *v) {
+    const times t = times_of(p, problem, cells, kt_layout_of(v), v->bits);
+    kt_class_cost c = {.bits = v->bits, .layout = kt_layout_of(v)};
+
+    c.decode = score_of(&t, fastest, 1) - 1;
+    c.prefill = score_of(&t, fastest, 0) - 1;
+    for (int i = 0; i < cells->n; i++) {
+        const kt_cell *cell = &cells->cell[i];
+        int is_listed = 0;
+        for (int k = 0; k < cell->n; k++)
+            is_listed |= kt_variant_same_bits(cell->candidate[k].choice.variant, v);
+        c.n_measured += is_listed && cell->source == KT_CELL_EXACT;
+    }
+    return c;
+}
+
+static double whole_cost(const kt_class_cost *c, double decode_share) {
+    return decode_share * c->decode + (1 - decode_share) * c->prefill;
+}
+
+static int is_in(const kt_class_cost *list, int n, const kt_variant *v) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(list[i].bits, v->bits) == 0 && strcmp(list[i].layout, kt_layout_of(v)) == 0)
+            return 1;
+    return 0;
+}
+
+/* Behind the first, which was chosen, by what they cost. */
+static void insert(kt_class_cost *list, int *n, const kt_class_cost *c, double decode_share) {
+    int at = *n;
+
+    while (at > 1 && whole_cost(&list[at - 1], decode_share) > whole_cost(c, decode_share)) at--;
+    if (at == KT_MAX_CLASSES) return;
+    if (*n < KT_MAX_CLASSES) ++*n;
+    memmove(&list[at + 1], &list[at], (size_t)(*n - at - 1) * sizeof *list);
+    list[at] = *c;
+}
+
+kt_status kt_plan_classes(kt_planner *p, const kt_problem *problem, double decode_share,
+                          kt_class_cost out[KT_MAX_CLASSES], int *n, kt_err *err) {
+    const int keeps_bits = p->keeps_bits;
+    const kt_table *table = p->table;
+    const kt_variant *best;
+    kt_cells cells, all;
+    times fastest;
+    kt_status st;
+    int has_rows;
+
+    *n = 0;
+    p->keeps_bits = 1;
+    st = find_class(p, problem, decode_share, &cells, &best, &has_rows, err);
+    p->keeps_bits = 0; /* the fastest of any class, and of none */
+    if (!has_rows) p->table = NULL;
+    if (st == KT_OK) st = kt_cells_gather(p, problem, p->usual_threads, KT_M_DENSE, &all, err);
+    if (st == KT_OK) {
+        fastest = times_of(p, problem, &all, NULL, NULL);
+        out[(*n)++] = cost_of(p, problem, &cells, &fastest, best);
+    }
+    p->keeps_bits = 1;
+    for (size_t i = 0; st == KT_OK && i < kt_registry_count(p->registry); i++) {
+        const kt_variant *v = kt_registry_at(p->registry, i);
+        kt_class_cost c;
+        if (v->op != problem->op || kt_planner_refuses(p, v) || is_in(out, *n, v) ||
+            !takes_every_m(p, problem, v))
+            continue;
+        c = cost_of(p, problem, &cells, &fastest, v);
+        if (isfinite(c.decode) && isfinite(c.prefill)) insert(out, n, &c, decode_share);
+    }
+    p->keeps_bits = keeps_bits;
+    p->table = table;
+    return st;
 }
 
 /* --- the encoding of activations --- */

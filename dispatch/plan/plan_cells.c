@@ -120,8 +120,36 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
 
 /* --- rows --- */
 
+/* What a row knows beside its winner. */
+typedef struct entry {
+    const char *variant, *config;
+    double time_ns;
+} entry;
+
+static void add_entry(const kt_planner *p, const kt_problem *problem, entry e, double least_ns,
+                      double scale, kt_cell *out) {
+    kt_candidate c = {{kt_registry_find(p->registry, e.variant), {{0}}}, 0};
+
+    /* The winner was decided by a holdout race: no other entry of its row overtakes it. */
+    c.time_ns = (e.time_ns > least_ns ? e.time_ns : least_ns * (1 + 2 * same_time)) * scale;
+    if (!c.choice.variant || kt_planner_refuses(p, c.choice.variant) ||
+        kt_config_parse(c.choice.variant, e.config, &c.choice.config, NULL) != KT_OK ||
+        kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK ||
+        cell_has(out, &c.choice))
+        return;
+    cell_add(out, &c);
+}
+
+/* Is the best of another class still what was measured, in version and class? */
+static bool is_current(const kt_planner *p, const kt_table_row *row, int i) {
+    const kt_variant *v = kt_registry_find(p->registry, row->other[i].variant);
+    return v && v->version == row->other[i].version && v->bits &&
+           strcmp(v->bits, row->other[i].bits) == 0;
+}
+
 /* Fill the cell from a row, times multiplied by `scale`. Empty when the row's winner cannot run
- * this problem here: runners-up alone would not be what the row stands for. */
+ * this problem here: runners-up alone would not be what the row stands for. Where bits are kept the
+ * best of the other classes count too; without, they would only lose to the winner. */
 static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *problem,
                           double scale, kt_cell *out) {
     const kt_table_row *row = &p->table->rows[row_id];
@@ -141,23 +169,25 @@ static void cell_from_row(const kt_planner *p, size_t row_id, const kt_problem *
         kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK)
         return;
     if (!kt_planner_refuses(p, c.choice.variant)) cell_add(out, &c);
-    for (int i = 0; i <= row->n_runners; i++) {
-        int is_default = i == row->n_runners;
-        const char *name = is_default ? row->default_variant : row->runner[i].variant;
-        const char *config = is_default ? row->default_config : row->runner[i].config;
-        double time_ns = is_default ? row->default_ns : row->runner[i].time_ns;
+    for (int i = 0; i < row->n_runners; i++)
+        add_entry(p, problem,
+                  (entry){row->runner[i].variant, row->runner[i].config, row->runner[i].time_ns},
+                  least_ns, scale, out);
+    add_entry(p, problem, (entry){row->default_variant, row->default_config, row->default_ns},
+              least_ns, scale, out);
+    for (int i = 0; p->keeps_bits && i < row->n_others; i++)
+        if (is_current(p, row, i))
+            add_entry(p, problem,
+                      (entry){row->other[i].variant, row->other[i].config, row->other[i].time_ns},
+                      least_ns, scale, out);
+}
 
-        memset(&c, 0, sizeof c);
-        c.choice.variant = kt_registry_find(p->registry, name);
-        /* The winner was decided by a holdout race: no other entry of its row overtakes it. */
-        c.time_ns = (time_ns > least_ns ? time_ns : least_ns * (1 + 2 * same_time)) * scale;
-        if (!c.choice.variant || kt_planner_refuses(p, c.choice.variant) ||
-            kt_config_parse(c.choice.variant, config, &c.choice.config, NULL) != KT_OK ||
-            kt_variant_accepts(c.choice.variant, problem, &c.choice.config, NULL) != KT_OK ||
-            cell_has(out, &c.choice))
-            continue;
-        cell_add(out, &c);
-    }
+static int64_t value_size(const kt_problem *p) {
+    return p->v > 0 ? p->v : p->k;
+}
+
+static int64_t keys_seen(const kt_problem *p) {
+    return p->window > 0 && p->window < p->context ? p->window : p->context;
 }
 
 /* Distance between two shapes of the same op and formats; thread counts count like a dimension. */
@@ -165,7 +195,9 @@ static double distance(const kt_problem *a, int a_threads, const kt_problem *b, 
     return kt_log_ratio(a->n, b->n) + kt_log_ratio(a->k, b->k) +
            kt_log_ratio(a_threads, b_threads) +
            0.25 * (kt_log_ratio(a->experts, b->experts) + kt_log_ratio(a->topk, b->topk) +
-                   kt_log_ratio(a->kv_heads, b->kv_heads) + kt_log_ratio(a->context, b->context));
+                   kt_log_ratio(a->kv_heads, b->kv_heads) + kt_log_ratio(a->context, b->context) +
+                   kt_log_ratio(value_size(a), value_size(b)) +
+                   kt_log_ratio(keys_seen(a), keys_seen(b)) + (a->act != b->act));
 }
 
 /* The cell of the nearest shape that has a row for this m and whose winner runs our problem. */
@@ -183,7 +215,8 @@ static const kt_table_row *cell_from_nearest(const kt_planner *p, const kt_probl
         kt_cell cell;
 
         if (!v || q->op != problem->op || q->weights != problem->weights ||
-            q->acts != problem->acts || q->m != problem->m)
+            kt_problem_down(q) != kt_problem_down(problem) || q->acts != problem->acts ||
+            q->m != problem->m)
             continue;
         d = distance(problem, threads, q, row->threads);
         if (d >= best_distance) continue;

@@ -394,3 +394,118 @@ Test(plan_bits, times_of_one_encoding_are_not_weighed_against_an_estimate_of_the
     cr_expect_eq(plan_on(&s, 1, &kept, &source).acts, KT_A_INT8_G16P2, "measured to be slower");
     close_server(&s);
 }
+
+/* --- rows that know the best of other classes ------------------------------------------------ */
+
+typedef struct other {
+    const char *bits, *variant;
+    int version;
+    double times; /* of the winner's time */
+} other;
+
+/* Rows that a library won, unstable and of no class; two others ran beside it. */
+static void put_with_others(const bench *b, const other *list) {
+    for (int i = 0; i < kt_m_bucket_count; i++) {
+        kt_table_row r = {.problem = gemm,
+                          .threads = 2,
+                          .version = 1,
+                          .time_ns = 100.0 * kt_m_buckets[i],
+                          .ci_low = 1,
+                          .ci_high = 1,
+                          .rounds = 8,
+                          .status = "default",
+                          .variant = LIB,
+                          .default_variant = LIB,
+                          .bits = KT_BITS_UNSTABLE,
+                          .n_others = 2};
+        kt_err err = {KT_OK, ""};
+        r.default_ns = r.time_ns;
+        r.problem.m = kt_m_buckets[i];
+        for (int k = 0; k < 2; k++) {
+            char variant[64];
+            take(b->registry, list[k].variant, variant, r.other[k].config, NULL);
+            snprintf(r.other[k].variant, sizeof r.other[k].variant, "%s", variant);
+            snprintf(r.other[k].bits, sizeof r.other[k].bits, "%s", list[k].bits);
+            r.other[k].version = list[k].version;
+            r.other[k].time_ns = list[k].times * r.time_ns;
+        }
+        cr_assert_eq(kt_table_put(b->table, &r, &err), KT_OK, "%s", err.message);
+    }
+}
+
+Test(plan_bits, what_was_measured_of_other_classes_decides) {
+    static const struct {
+        other list[2];
+        const char *kept;
+        int tuned;
+    } cases[] = {
+        {{{"narrow", BASE, 1, 1.2}, {"wide", WIDE, 3, 1.5}}, "narrow", 23},
+        {{{"narrow", BASE, 1, 1.5}, {"wide", WIDE, 3, 1.2}}, "wide", 23},
+        {{{"narrow", BASE, 2, 1.2}, {"wide", WIDE, 3, 1.5}}, "wide", 23}, /* another version */
+        {{{"thin", BASE, 1, 1.2}, {"wide", WIDE, 3, 1.5}}, "wide", 23},   /* another class */
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = open_bench();
+        kt_choice_map map;
+        kt_plan_source source;
+
+        put_with_others(&b, cases[i].list);
+        resolve(&b, 1, 2, 4096, &map, &source);
+        cr_expect_str_eq(source.bits, cases[i].kept, "case %zu: %s", i, source.bits);
+        cr_expect_eq(source.tuned_cells, cases[i].tuned, "case %zu: %d", i, source.tuned_cells);
+        cr_expect_eq(classes_of(&map), 1);
+        resolve(&b, 0, 2, 4096, &map, &source);
+        cr_expect_eq(map.count, 1, "by default they change nothing");
+        cr_expect_str_eq(map.choice[0].variant->name, LIB);
+        close_bench(&b);
+    }
+}
+
+Test(plan_bits, costs_of_classes_are_against_the_fastest_of_all) {
+    static const other list[2] = {{"narrow", BASE, 1, 1.2}, {"wide", WIDE, 3, 1.5}};
+    const kt_fingerprint here = machine();
+    bench b = open_bench();
+    kt_class_cost cost[KT_MAX_CLASSES];
+    kt_planner *p;
+    kt_choice_map map;
+    kt_err err = {KT_OK, ""};
+    int n;
+
+    put_with_others(&b, list);
+    cr_assert_eq(kt_planner_create(b.registry, b.table, &here, NULL, &p, NULL), KT_OK);
+    cr_assert_eq(kt_plan_classes(p, &gemm, KT_DECODE_SHARE, cost, &n, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(n, 2, "%d: tiles take no single row, and nothing knows 'other'", n);
+    for (int i = 0; i < 2; i++) {
+        cr_expect_str_eq(cost[i].bits, list[i].bits);
+        cr_expect_float_eq(cost[i].decode, list[i].times - 1, 1e-3, "%g", cost[i].decode);
+        cr_expect_float_eq(cost[i].prefill, list[i].times - 1, 1e-3, "%g", cost[i].prefill);
+        cr_expect_eq(cost[i].n_measured, kt_m_bucket_count);
+    }
+    cr_assert_eq(kt_plan_resolve(p, &gemm, 2, 4096, KT_DECODE_SHARE, &map, NULL, NULL), KT_OK);
+    cr_expect_str_eq(map.choice[0].variant->name, LIB, "it leaves the planner as it was");
+    kt_planner_destroy(p);
+    close_bench(&b);
+}
+
+/* What was tuned had other bits than what this build would run. */
+Test(plan_bits, rows_of_a_class_that_has_changed_lapse) {
+    bench b = open_bench();
+    kt_choice_map map;
+    kt_plan_source source;
+    kt_table_row r;
+
+    put(&b, &gemm, 1, 2, WIDE, NULL, 1);
+    r = b.table->rows[0];
+    snprintf(r.bits, sizeof r.bits, "wide");
+    cr_assert_eq(kt_table_put(b.table, &r, NULL), KT_OK);
+    resolve(&b, 0, 2, 1, &map, &source);
+    cr_expect_eq(source.tuned_cells, 1);
+    snprintf(r.bits, sizeof r.bits, "wider");
+    cr_assert_eq(kt_table_put(b.table, &r, NULL), KT_OK);
+    resolve(&b, 0, 2, 1, &map, &source);
+    cr_expect_eq(source.tuned_cells, 0);
+    cr_expect(strstr(source.note, "had bits 'wider' when it was tuned"), "%s", source.note);
+    close_bench(&b);
+}

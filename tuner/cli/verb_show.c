@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/shell_word.h"
+#include "tuner/cli/class_list.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
@@ -126,7 +127,9 @@ static void print_table(const kt_table *t, const char *path, const kt_workbench 
     printf("\nall rows: kttune show %s --rows\n", kt_shell_word(path, word, sizeof word));
 }
 
-static void print_json(const kt_table *t, const char *path, const kt_workbench *b) {
+static kt_status print_json(const kt_table *t, const char *path, const kt_workbench *b,
+                            bool deterministic, kt_err *err) {
+    kt_status st = KT_OK;
     kt_json_writer w = {.indent = 1, .line_at_depth = 1 << 2};
     kt_err why = {0};
     kt_match match = kt_fingerprint_compare(&t->fingerprint, &b->machine, &why);
@@ -159,8 +162,13 @@ static void print_json(const kt_table *t, const char *path, const kt_workbench *
     for (size_t i = 0; i < t->n_plans; i++)
         kt_write_table_plan(&t->plans[i], t->fingerprint.ceilings.aa_noise_p95, &w);
     kt_json_end_array(&w);
+    if (deterministic) st = kt_write_classes(b, t, &w, err);
     kt_json_end_object(&w);
-    kt_json_writer_print(&w, stdout);
+    if (st == KT_OK)
+        kt_json_writer_print(&w, stdout);
+    else
+        kt_json_writer_deinit(&w);
+    return st;
 }
 
 /* Contenders that the gate refused, from the journal that lies beside the table. */
@@ -254,7 +262,7 @@ static kt_status plot(const kt_table *t, const char *path, const char *what, con
 
 static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *model = "tiny-moe", *word[1], *path = NULL, *cells = NULL, *picture = NULL;
-    bool rejected = false, json = false, rows = false;
+    bool rejected = false, json = false, rows = false, deterministic = false;
     const kt_switch switches[] = {
         {"cells", KT_SWITCH_TEXT, &cells, "COND", "only these, such as 'm<=4,op=gemm,threads=2'"},
         {"rows", KT_SWITCH_FLAG, &rows, NULL,
@@ -264,6 +272,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"model", KT_SWITCH_TEXT, &model, "NAME", "without TABLE: the one serving would use"},
         {"rejected", KT_SWITCH_FLAG, &rejected, NULL,
          "variants the gate refused, from the journal"},
+        {"deterministic", KT_SWITCH_FLAG, &deterministic, NULL,
+         "which class of bits each matrix keeps with kt ... --deterministic, and what that costs "
+         "against the fastest, from the rows"},
         {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"},
     };
     const kt_verb_usage usage = {
@@ -272,13 +283,15 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "winner,\ntime, interval and gain over the default.",
         "  kttune show --model tiny-moe --rows\n  kttune show --model tiny-moe --plot all\n  "
         "kttune show mine.kttable.json --rejected\n"
-        "  kttune show mine.kttable.json --cells m=1,op=moe_ffn --plot race\n"};
+        "  kttune show mine.kttable.json --cells m=1,op=moe_ffn --plot race\n"
+        "  kttune show --model tiny-moe --deterministic\n"};
     kt_workbench b = {0};
     kt_table *t = NULL;
     char where[1024];
     kt_err err;
     kt_status st;
-    int n = 0, code = kt_switches_parse(&usage, switches, 6, argc, argv, word, 1, &n);
+    int n = 0, code = kt_switches_parse(&usage, switches, sizeof switches / sizeof *switches, argc,
+                                        argv, word, 1, &n);
 
     (void)context;
     if (code >= 0) return code;
@@ -291,7 +304,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     } else if (st == KT_OK && rejected)
         st = print_rejected(where, json, &err);
     else if (st == KT_OK && json)
-        print_json(t, where, &b);
+        st = print_json(t, where, &b, deterministic, &err);
+    else if (st == KT_OK && deterministic)
+        st = kt_print_classes(&b, t, &err);
     else if (st == KT_OK)
         print_table(t, where, &b, rows || cells);
     kt_table_destroy(t);

@@ -369,13 +369,16 @@ static void line_up_deinit(line_up *l) {
 }
 
 static kt_status keep_verdict(kt_session *s, size_t i, const line_up *l, const kt_verdict *v,
-                              const kt_decision_terms *spent, kt_err *err) {
+                              const double *ratio, const kt_decision_terms *spent, kt_err *err) {
     const kt_tune_cell *cell = &s->setup.cells->cells[i];
 
-    if (v->is_kept)
+    if (v->is_kept) {
         s->rows[i] = l->row;
-    else
+        kt_session_name_class(s->setup.registry, &s->rows[i]);
+    } else {
         fill_row(s, cell, &l->in, v, &s->rows[i]);
+        kt_session_note_classes(&l->in, ratio, v->winner, &s->rows[i]);
+    }
     if (!s->setup.ledger) return KT_OK;
     return v->is_kept ? kt_ledger_keep(s->setup.ledger, &s->rows[i], spent, err)
                       : kt_ledger_decide(s->setup.ledger, &s->rows[i], spent, err);
@@ -419,11 +422,11 @@ static kt_status decide(kt_session *s, size_t i, const line_up *l, const kt_cell
     s->contest = NULL;
     s->progress.rounds += contest.rounds;
     s->progress.voided += contest.voided;
-    free(ratio);
-    if (st != KT_OK) return st;
     spent.rounds = contest.rounds;
     spent.voided = contest.voided;
-    KT_TRY(keep_verdict(s, i, l, &verdict, &spent, err));
+    if (st == KT_OK) st = keep_verdict(s, i, l, &verdict, ratio, &spent, err);
+    free(ratio);
+    if (st != KT_OK) return st;
     s->is_measured[i] = 1;
     s->progress.seconds_raced += s->seconds[i];
     s->progress.wall_raced += (double)(kt_clock_ns() - s->cell_start_ns) * 1e-9;
@@ -457,6 +460,7 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
         st = skip(s, i, "no variant passed the gate (`kttune show --rejected` says why)", &why);
     } else if (st == KT_OK && l.has_row && l.n_new == 0) {
         s->rows[i] = l.row;
+        kt_session_name_class(s->setup.registry, &s->rows[i]);
         s->progress.n_reused++;
         settle(s, i);
     } else if (st == KT_OK) {

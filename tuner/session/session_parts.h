@@ -83,6 +83,13 @@ kt_status kt_session_note_hopeless(kt_session *s, const kt_tune_cell *cell, cons
                                    const double *ratio, kt_err *err);
 bool kt_session_is_hopeless(const kt_session *s, const kt_tune_cell *cell, const kt_choice *choice);
 
+/* The row's class, and the best of each other class that ran in the race; ratio[i]: time of contender i over
+ * the fastest one's, INFINITY = it never ran. */
+void kt_session_note_classes(const kt_contenders *c, const double *ratio, int winner,
+                             kt_table_row *row);
+/* The class of a row that knows none, as those of older journals: its variant's. */
+void kt_session_name_class(const kt_registry *registry, kt_table_row *row);
+
 /* Measure every contender of a decided cell until the best one is known, then both against each other in
  * fresh rounds. */
 kt_status kt_session_ask_oracle(kt_session *s, size_t i, const kt_choice *standard, kt_err *err);
