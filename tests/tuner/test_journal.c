@@ -12,6 +12,7 @@
 #include "tests/support/temp.h"
 #include "tuner/store/crc32.h"
 #include "tuner/store/ledger.h"
+#include "tuner/store/row_json.h"
 
 enum { PATH = 512, RECORDS = 20 };
 
@@ -557,6 +558,86 @@ Test(ledger, hostile_rungs_are_not_taken) {
         kt_samples_destroy(&s);
     }
     kt_temp_remove(p.folder);
+}
+
+/* `row` as JSON, with the first `from` of the text replaced by `to`, read again. */
+static kt_status read_edited(const kt_table_row *row, const char *from, const char *to,
+                             kt_table_row *out, kt_err *err) {
+    kt_json_writer w = {0};
+    kt_json_doc *doc;
+    char text[4096];
+    const char *at;
+    kt_status st;
+
+    kt_row_write(row, &w);
+    at = strstr(w.text, from);
+    cr_assert(at, "'%s' is not in %s", from, w.text);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - w.text), w.text, to, at + strlen(from));
+    cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, err), KT_OK, "%s", text);
+    st = kt_row_read(kt_json_root(doc), "here", out, err);
+    kt_json_destroy(doc);
+    kt_json_writer_deinit(&w);
+    return st;
+}
+
+Test(ledger, rows_keep_their_classes_and_every_member_of_their_problem) {
+    static const kt_table_row row = {
+        .problem = {.op = KT_OP_MOE_FFN,
+                    .weights = KT_W_INT4_G32,
+                    .acts = KT_A_INT8_G32,
+                    .m = 4,
+                    .n = 64,
+                    .k = 32,
+                    .experts = 8,
+                    .topk = 2,
+                    .kv_heads = 3,
+                    .context = 5,
+                    .down = KT_W_INT8_CHANNEL,
+                    .act = KT_FFN_SWIGLU_CLAMPED,
+                    .v = 7,
+                    .window = 9},
+        .threads = 1,
+        .variant = "fast__scalar",
+        .version = 2,
+        .time_ns = 100,
+        .ci_low = 1,
+        .ci_high = 1,
+        .default_variant = "slow__scalar",
+        .default_ns = 200,
+        .status = "tuned",
+        .bits = "own",
+        .n_others = 1,
+        .other = {{.bits = "b", .variant = "v", .config = "rows=2", .version = 3, .time_ns = 7}}};
+    static const struct {
+        const char *from, *to, *message;
+    } bad[] = {{"\"down\":\"w8c\"", "\"down\":\"w3\"", "here: unknown down 'w3'"},
+               {"\"swiglu_clamped\"", "\"gelu\"", "here: unknown act 'gelu'"},
+               {"\"window\":9", "\"window\":-9", "window"},
+               {"\"bits\":\"own\"", "\"bits\":1", "bits"},
+               {"\"bits\":\"b\",", "", "bits"},
+               {"\"version\":3", "\"version\":-3", "version"}};
+    kt_table_row got, plain = row;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(read_edited(&row, "", "", &got, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_table_key_order(&row.problem, 1, &got.problem, 1), 0);
+    cr_expect_str_eq(got.bits, "own");
+    cr_assert_eq(got.n_others, 1);
+    cr_expect_str_eq(got.other[0].bits, "b");
+    cr_expect_str_eq(got.other[0].variant, "v");
+    cr_expect_str_eq(got.other[0].config, "rows=2");
+    cr_expect_eq(got.other[0].version, 3);
+    cr_expect_eq(got.other[0].time_ns, 7);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_expect_eq(read_edited(&row, bad[i].from, bad[i].to, &got, &err), KT_E_FORMAT, "%s",
+                     bad[i].to);
+        cr_expect(strstr(err.message, bad[i].message), "%s: %s", bad[i].to, err.message);
+    }
+    plain.bits[0] = '\0'; /* as journals of before */
+    plain.n_others = 0;
+    cr_assert_eq(read_edited(&plain, "", "", &got, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(got.n_others, 0);
+    cr_expect_str_eq(got.bits, "");
 }
 
 Test(ledger, decisions_hold_for_the_same_contest_only) {

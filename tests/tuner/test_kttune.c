@@ -227,6 +227,11 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     cr_expect_str_eq(kt_json_string(kt_json_get(kt_json_root(doc), "match"), NULL), "same");
     kt_json_destroy(doc);
     expect(KTTUNE "show --model mini --rejected", 0, "0 rejected in ");
+    expect(KTTUNE "show --model mini --deterministic", 0, "  keeps ");
+    doc = json_of(KTTUNE "show --model mini --deterministic --json", 0);
+    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "deterministic")), 4,
+                 "one per matrix");
+    kt_json_destroy(doc);
     expect(KTTUNE "list tables", 0, h.table);
     snprintf(command, sizeof command, KTTUNE "explain --model %s --m 2 --threads 1 --json",
              h.model);
@@ -237,6 +242,41 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     cr_expect_eq(int_at(doc, "verified"), (int64_t)rows);
     cr_expect_eq(int_at(doc, "wrong"), 0);
     kt_json_destroy(doc);
+    kt_tune_home_remove(&h);
+}
+
+/* Every row of such a run knows its class, and FMA's although its bound is twice that of dot products. */
+Test(kttune, a_deterministic_run_measures_every_class, .timeout = 180) {
+    kt_tune_home h;
+    char command[2048];
+    kt_table *t;
+    kt_json_doc *doc;
+
+    kt_tune_home_make(&h);
+    snprintf(command, sizeof command,
+             KTTUNE
+             "run --model %s --format bf16 --cells 'm=512,threads=1,op=gemm' --deterministic "
+             "--budget 120s --json --noisy-ok --widest 1",
+             h.model);
+    doc = json_of(command, 0);
+    cr_expect_geq(kt_json_length(kt_json_get(kt_json_root(doc), "deterministic")), 1);
+    cr_expect(
+        strstr(kt_json_string(kt_json_get(kt_json_root(doc), "repeat"), NULL), " --deterministic"));
+    kt_json_destroy(doc);
+    t = load(h.table);
+    cr_assert_gt(t->n_rows, 0);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const kt_table_row *r = &t->rows[i];
+        int has_fma = strcmp(r->bits, "bf16-fma") == 0;
+        cr_expect(*r->bits, "row %zu", i);
+        for (int k = 0; k < r->n_others; k++) {
+            cr_expect_str_neq(r->other[k].bits, r->bits);
+            cr_expect_gt(r->other[k].time_ns, 0);
+            has_fma |= strcmp(r->other[k].bits, "bf16-fma") == 0;
+        }
+        cr_expect(has_fma || !(kt_isa_available() & KT_ISA_AVX2), "row %zu: %s alone", i, r->bits);
+    }
+    kt_table_destroy(t);
     kt_tune_home_remove(&h);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/shell_word.h"
+#include "tuner/cli/class_list.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/run_report.h"
 #include "tuner/report/progress.h"
@@ -108,6 +109,7 @@ static void print_json(const kt_run_report *r, const kt_session_progress *p) {
         kt_json_add_fixed(&w, "regret_max", o.regret.max, 5);
     }
     put_warnings(r, &w);
+    if (r->options->deterministic) kt_write_classes(r->bench, r->table, &w, NULL);
     kt_json_add_string(&w, "repeat", kt_run_command(r->options, NULL, command, sizeof command));
     kt_run_end_json(&w);
 }
@@ -226,6 +228,7 @@ void kt_run_print_end(const kt_run_report *r) {
     printf("wrote %s", r->table_path);
     if (r->n_kept_rows) printf(" (%zu rows of other cells kept)", r->n_kept_rows);
     printf("\nto see it: kttune show %s\n", kt_shell_word(r->table_path, word, sizeof word));
+    if (r->options->deterministic) kt_print_classes(r->bench, r->table, NULL);
     if (r->options->oracle) print_oracle(r, &p);
     if (r->options->profile_self) print_profile(r, &p);
     if (r->ended_early)

@@ -57,6 +57,7 @@ char *kt_run_command(const kt_run_options *o, const char *model_name, char *out,
         append(out, bytes, " --shard %lld/%lld", (long long)o->shard[0], (long long)o->shard[1]);
     if (strcmp(o->strategy, "auto") != 0) append_word(out, bytes, "strategy", o->strategy);
     if (o->seed != 1) append(out, bytes, " --seed %lld", (long long)o->seed);
+    if (o->deterministic) append(out, bytes, " --deterministic");
     if (o->oracle) append(out, bytes, " --oracle");
     if (o->widest > 0) append(out, bytes, " --widest %g", o->widest);
     if (o->budget_seconds > 0) append(out, bytes, " --budget %gs", o->budget_seconds);

@@ -3,6 +3,7 @@
 #define KT_TUNER_RUN_REPORT_H
 
 #include "base/json.h"
+#include "tuner/cli/workbench.h"
 #include "tuner/report/outcome.h"
 #include "tuner/session/layer_cells.h"
 #include "tuner/session/session.h"
@@ -16,12 +17,13 @@ typedef struct kt_run_options {
     double budget_seconds;  /* 0 = none */
     int64_t seed, shard[2]; /* shard i of n; 0/0 = all */
     double widest;          /* half interval of a decision; 0 = KT_ROW_WIDE */
-    bool resume, fresh, dry_run, json, noisy_ok, oracle, profile_self, verbose;
+    bool resume, fresh, dry_run, json, noisy_ok, oracle, profile_self, verbose, deterministic;
 } kt_run_options;
 
 typedef struct kt_run_report {
     const kt_run_options *options;
     const kt_session *session;
+    const kt_workbench *bench;
     const kt_table *table; /* as it was written; NULL before */
     const kt_trace *trace; /* the recorded load that weighs the cells, or NULL */
     const char *class_name, *table_path, *journal_path;

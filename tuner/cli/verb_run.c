@@ -135,6 +135,33 @@ static kt_status choose_format(run_state *r, kt_err *err) {
     return KT_OK;
 }
 
+/* Encodings of activations: those that serving asks for without a table, in its mode. */
+static kt_status take_encodings(run_state *r, kt_err *err) {
+    kt_planner *planner = NULL;
+
+    kt_cells_take_encodings(&r->cells, r->bench.registry);
+    if (!r->options.deterministic) return KT_OK;
+    KT_TRY(kt_planner_create(r->bench.registry, NULL, &r->bench.machine, NULL, &planner, err));
+    kt_planner_keep_bits(planner);
+    for (size_t i = 0; i < r->cells.n; i++) {
+        kt_problem *p = &r->cells.cells[i].problem;
+        p->acts = kt_plan_acts(planner, p);
+    }
+    kt_planner_destroy(planner);
+    return KT_OK;
+}
+
+/* Experts of plan cells as those of the cells. */
+static void take_same_encodings(const kt_cell_list *cells, kt_plan_cells *plans) {
+    for (int i = 0; i < plans->n; i++)
+        for (size_t k = 0; k < cells->n; k++) {
+            kt_problem as = plans->list[i].problem;
+            as.acts = cells->cells[k].problem.acts;
+            if (kt_same_weights(&as, &cells->cells[k].problem))
+                plans->list[i].problem.acts = as.acts;
+        }
+}
+
 static kt_status make_cells(run_state *r, kt_err *err) {
     const kt_run_options *o = &r->options;
     int threads[MAX_THREAD_COUNTS], n_threads, format;
@@ -153,7 +180,7 @@ static kt_status make_cells(run_state *r, kt_err *err) {
                                        n_threads, &r->cells, err)
                 : kt_cells_of_shapes(&r->workload.shapes, (kt_serving_format)format, profile,
                                      threads, n_threads, &r->cells, err)));
-    kt_cells_take_encodings(&r->cells, r->bench.registry);
+    KT_TRY(take_encodings(r, err));
     if (o->cells) KT_TRY(kt_cells_filter(&r->cells, o->cells, err));
     if (o->shard[0] || o->shard[1])
         KT_TRY(kt_cells_shard(&r->cells, o->shard[0], o->shard[1], err));
@@ -220,6 +247,7 @@ static kt_status open_session(run_state *r, kt_err *err) {
                               .cells = &r->cells,
                               .strategy = strategy,
                               .deadline_ns = r->context->start_ns + budget_ns,
+                              .keeps_classes = r->options.deterministic,
                               .oracle = r->options.oracle,
                               .widest = r->options.widest,
                               .seed = (uint64_t)r->options.seed,
@@ -336,6 +364,7 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
                      setup.threads, &cells);
     if (cells.n == 0) return KT_OK;
     kt_plan_cells_take_encodings(&cells, r->bench.registry);
+    if (o->deterministic) take_same_encodings(&r->cells, &cells);
     KT_TRY(
         kt_run_plans(&setup, &cells, r->table, o->json ? NULL : stderr, &n, &r->plan_spent, err));
     for (int i = 0; i < cells.n; i++) r->n_plans_open += cells.list[i].refused == NULL;
@@ -357,6 +386,7 @@ static int exit_code(const run_state *r, const kt_outcome *o) {
 static kt_run_report report_of(const run_state *r) {
     return (kt_run_report){.options = &r->options,
                            .session = r->session,
+                           .bench = &r->bench,
                            .table = r->table,
                            .trace = r->workload.routing.trace,
                            .class_name = r->bench.class_name,
@@ -451,6 +481,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
          "only part I of N, for N machines of one kind; join with `kttune merge`"},
         {"strategy", KT_SWITCH_TEXT, &o->strategy, "NAME",
          "auto, exhaustive, random; default auto"},
+        {"deterministic", KT_SWITCH_FLAG, &o->deterministic, NULL,
+         "for serving with kt ... --deterministic: its encoding of activations, and every race has "
+         "the best of each class of bits; says at the end what each matrix keeps"},
         {"oracle", KT_SWITCH_FLAG, &o->oracle, NULL,
          "after each decision measure every contender: what did the strategy miss?"},
         {"profile-self", KT_SWITCH_FLAG, &o->profile_self, NULL,

@@ -130,7 +130,7 @@ kt_status kt_session_ask_oracle(kt_session *s, size_t i, const kt_choice *standa
     int choice;
 
     KT_TRY(kt_contenders_make(s->setup.registry, cell, &s->setup.machine->ceilings, standard, NULL,
-                              0, &all, err));
+                              (kt_prune){0}, &all, err));
     st = kt_session_gate(s, cell, NULL, 0, &all, err);
     choice = st == KT_OK ? find_choice(s, &s->rows[i], &all) : -1;
     if (st == KT_OK && choice >= 0 && all.n <= KT_ORACLE_CONTENDERS) {

@@ -12,6 +12,9 @@
 #include "tuner/session/session_parts.h"
 #include "tuner/session/slice.h"
 
+/* A class of bits is measured although it cannot win, up to this bound over the best one's: a
+ * deterministic plan may keep it for other m. Tiles have 11 times the peak of FMA. */
+static const double class_ratio = 16;
 enum { USUAL_ROUNDS = 17 + KT_HOLDOUT_ROUNDS };
 /* A machine that disturbs the same cell so often in one run will not do better in this one. */
 enum { MOST_RACES = 4 };
@@ -339,13 +342,14 @@ static kt_status recall(const kt_session *s, const kt_tune_cell *cell, line_up *
 
 static kt_status line_up_make(kt_session *s, const kt_tune_cell *cell, const kt_choice *standard,
                               line_up *l, kt_err *err) {
+    const kt_prune rule = {s->setup.strategy->prune_ratio,
+                           s->setup.keeps_classes ? class_ratio : 0};
     kt_status st;
 
     memset(l, 0, sizeof *l);
     l->has_near = neighbour_choice(s, cell, &l->near);
     KT_TRY(kt_contenders_make(s->setup.registry, cell, &s->setup.machine->ceilings, standard,
-                              l->has_near ? &l->near : NULL, s->setup.strategy->prune_ratio,
-                              &l->all, err));
+                              l->has_near ? &l->near : NULL, rule, &l->all, err));
     l->id = kt_contest_id(&l->all, s->setup.strategy->name);
     KT_TRY(recall(s, cell, l, err));
     if (!l->has_row && !l->is_resumed) {
@@ -465,7 +469,8 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
         settle(s, i);
     } else if (st == KT_OK) {
         /* Strategies that prune may also leave out those that lose on a slice. */
-        if (!l.has_row && !l.is_resumed && s->setup.strategy->prune_ratio > 0)
+        if (!l.has_row && !l.is_resumed && s->setup.strategy->prune_ratio > 0 &&
+            !s->setup.keeps_classes)
             st = kt_slice_narrow(s, cell, l.has_near ? &l.near : NULL, &l.in, &why);
         s->progress.n_contenders = l.in.n;
         if (st == KT_OK) st = set_up_and_decide(s, i, &l, &why);

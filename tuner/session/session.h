@@ -17,9 +17,10 @@ typedef struct kt_session_setup {
     kt_ledger *ledger;             /* borrowed; NULL = nothing is kept */
     size_t rotation_bytes;         /* of the cold pool */
     int64_t deadline_ns;           /* kt_clock_ns; INT64_MAX = none */
-    bool oracle;                   /* after each decision, look for what it may have missed */
-    double gate_seconds;           /* patience with one contender's gate; 0 = 10 */
-    double widest;                 /* half interval of a decision; 0 = KT_ROW_WIDE */
+    bool keeps_classes;  /* race the best of every class of bits, for deterministic plans */
+    bool oracle;         /* after each decision, look for what it may have missed */
+    double gate_seconds; /* patience with one contender's gate; 0 = 10 */
+    double widest;       /* half interval of a decision; 0 = KT_ROW_WIDE */
     uint64_t seed;
     bool (*stop)(void *arg); /* asked between samples; may be NULL */
     void *stop_arg;

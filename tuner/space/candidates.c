@@ -65,24 +65,49 @@ static bool is_library(const kt_variant *v) {
     return size > 5 && strcmp(v->name + size - 5, "__lib") == 0;
 }
 
-static void prune(kt_contenders *c, const kt_choice *standard, const kt_choice *keep,
-                  double ratio) {
+/* Of those with the bits of contender i, is its variant the one with the least bound, and stable? Plain C
+ * is nobody's choice while there is anything else, and 200 times slower than its bound lets hope. */
+static bool leads_class(const kt_contenders *c, int i) {
+    const kt_contender *k = &c->list[i];
+
+    if (!kt_variant_is_stable(k->choice.variant) || k->choice.variant->isa == KT_ISA_SCALAR)
+        return false;
+    for (int j = 0; j < c->n; j++) {
+        const kt_contender *o = &c->list[j];
+        if (!kt_variant_same_bits(o->choice.variant, k->choice.variant)) continue;
+        if (o->bound_ns < k->bound_ns) return false;
+        if (o->bound_ns == k->bound_ns && j < i && o->choice.variant != k->choice.variant)
+            return false;
+    }
+    return true;
+}
+
+static kt_status prune(kt_contenders *c, const kt_choice *standard, const kt_choice *keep,
+                       kt_prune rule, kt_err *err) {
+    bool *stays = calloc((size_t)c->n, sizeof *stays);
     double best = INFINITY;
     int n = 0;
+
+    if (!stays) return kt_fail(err, KT_E_NOMEM, "contenders: no memory for %d", c->n);
     for (int i = 0; i < c->n; i++) best = fmin(best, c->list[i].bound_ns);
     for (int i = 0; i < c->n; i++) {
         const kt_contender *k = &c->list[i];
-        if (k->bound_ns <= ratio * best || is_library(k->choice.variant) ||
-            kt_choice_equal(&k->choice, standard) || (keep && kt_choice_equal(&k->choice, keep)))
-            c->list[n++] = *k;
+        stays[i] = k->bound_ns <= rule.ratio * best || is_library(k->choice.variant) ||
+                   kt_choice_equal(&k->choice, standard) ||
+                   (keep && kt_choice_equal(&k->choice, keep)) ||
+                   (k->bound_ns <= rule.class_ratio * best && leads_class(c, i));
     }
+    for (int i = 0; i < c->n; i++)
+        if (stays[i]) c->list[n++] = c->list[i];
     c->n_pruned = c->n - n;
     c->n = n;
+    free(stays);
+    return KT_OK;
 }
 
 kt_status kt_contenders_make(const kt_registry *registry, const kt_tune_cell *cell,
                              const kt_ceilings *ceilings, const kt_choice *standard,
-                             const kt_choice *keep, double prune_ratio, kt_contenders *out,
+                             const kt_choice *keep, kt_prune rule, kt_contenders *out,
                              kt_err *err) {
     char key[KT_CELL_KEY_BYTES];
     kt_status st = KT_OK;
@@ -90,7 +115,7 @@ kt_status kt_contenders_make(const kt_registry *registry, const kt_tune_cell *ce
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < kt_registry_count(registry) && st == KT_OK; i++)
         st = add_configs(kt_registry_at(registry, i), cell, ceilings, out, err);
-    if (st == KT_OK && prune_ratio > 0 && out->n > 0) prune(out, standard, keep, prune_ratio);
+    if (st == KT_OK && rule.ratio > 0 && out->n > 0) st = prune(out, standard, keep, rule, err);
     out->default_index = kt_contenders_find(out, standard);
     if (st == KT_OK && out->default_index < 0)
         st = kt_fail(err, KT_E_UNSUPPORTED, "%s: no usable variant accepts it",

@@ -22,14 +22,19 @@ typedef struct kt_contenders {
     int default_index; /* what runs without tuning */
 } kt_contenders;
 
-/* Every usable variant and configuration that accepts the cell. prune_ratio > 0 drops those whose
- * bound exceeds the best one's by that factor; the default and libraries (whose instructions are not
- * known from their descriptor) stay. standard is the default, keep (may be NULL) another one to
- * spare. KT_E_UNSUPPORTED when nothing accepts the cell. */
+/* Who is not worth a race. */
+typedef struct kt_prune {
+    double ratio;       /* > 0: whose bound exceeds the best one's by this factor goes */
+    double class_ratio; /* > 0: the best variant of each class of bits that deterministic plans may
+                           keep stays up to this factor */
+} kt_prune;
+
+/* Every usable variant and configuration that accepts the cell but those that are pruned; the default
+ * and libraries (whose instructions are not known from their descriptor) stay. standard is the
+ * default, keep (may be NULL) another one to spare. KT_E_UNSUPPORTED when nothing accepts the cell. */
 kt_status kt_contenders_make(const kt_registry *registry, const kt_tune_cell *cell,
                              const kt_ceilings *ceilings, const kt_choice *standard,
-                             const kt_choice *keep, double prune_ratio, kt_contenders *out,
-                             kt_err *err);
+                             const kt_choice *keep, kt_prune rule, kt_contenders *out, kt_err *err);
 void kt_contenders_deinit(kt_contenders *c); /* accepts a zeroed one */
 
 /* Index of a choice, or -1. */

@@ -44,21 +44,27 @@ static void add_number(char *out, size_t out_bytes, const char *name, int64_t va
     if (value) add_word(out, out_bytes, name, digits);
 }
 
+char *kt_cell_more(const kt_problem *p, char *out, size_t out_bytes) {
+    out[0] = '\0';
+    if (kt_problem_down(p) != p->weights)
+        add_word(out, out_bytes, "down", kt_weight_format_name(p->down));
+    if (p->act != KT_FFN_SWIGLU) add_word(out, out_bytes, "act", kt_ffn_act_name(p->act));
+    add_number(out, out_bytes, "kv", p->kv_heads);
+    add_number(out, out_bytes, "context", p->context);
+    if (p->v != p->k) add_number(out, out_bytes, "v", p->v);
+    add_number(out, out_bytes, "window", p->window);
+    return out;
+}
+
 char *kt_cell_key(const kt_problem *p, int threads, char *out, size_t out_bytes) {
-    char experts[64] = "", more[128] = "";
+    char experts[64] = "", more[KT_CELL_MORE_BYTES];
     if (p->op == KT_OP_MOE_FFN)
         snprintf(experts, sizeof experts, " E=%lld/%lld", (long long)p->experts,
                  (long long)p->topk);
-    if (kt_problem_down(p) != p->weights)
-        add_word(more, sizeof more, "down", kt_weight_format_name(p->down));
-    if (p->act != KT_FFN_SWIGLU) add_word(more, sizeof more, "act", kt_ffn_act_name(p->act));
-    add_number(more, sizeof more, "kv", p->kv_heads);
-    add_number(more, sizeof more, "context", p->context);
-    if (p->v != p->k) add_number(more, sizeof more, "v", p->v);
-    add_number(more, sizeof more, "window", p->window);
     snprintf(out, out_bytes, "%s %s/%s m=%lld n=%lld k=%lld%s%s t=%d", kt_op_name(p->op),
              kt_weight_format_name(p->weights), kt_act_format_name(p->acts), (long long)p->m,
-             (long long)p->n, (long long)p->k, experts, more, threads);
+             (long long)p->n, (long long)p->k, experts, kt_cell_more(p, more, sizeof more),
+             threads);
     return out;
 }
 

@@ -38,6 +38,10 @@ void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry);
  * window=128. */
 char *kt_cell_key(const kt_problem *problem, int threads, char *out, size_t out_bytes);
 
+/* What a problem has beside formats, rows, sizes and experts, each word after a space; "" for most. */
+#define KT_CELL_MORE_BYTES 128
+char *kt_cell_more(const kt_problem *problem, char *out, size_t out_bytes);
+
 /* Seed of a cell's contest in a session with this seed: with it a decision can be derived again from the
  * journal's samples. */
 uint64_t kt_cell_seed(uint64_t session_seed, const kt_tune_cell *cell);

@@ -64,10 +64,12 @@ void kt_plan_cells_take_encodings(kt_plan_cells *cells, const kt_registry *regis
 
 static char *write_key(const char *cell, const kt_problem *p, int threads, int64_t tokens,
                        const char *routing, char *out, size_t out_bytes) {
-    snprintf(out, out_bytes, "%s %s/%s n=%lld k=%lld E=%lld/%lld t=%d T=%lld %s", cell,
+    char more[KT_CELL_MORE_BYTES];
+
+    snprintf(out, out_bytes, "%s %s/%s n=%lld k=%lld E=%lld/%lld%s t=%d T=%lld %s", cell,
              kt_weight_format_name(p->weights), kt_act_format_name(p->acts), (long long)p->n,
-             (long long)p->k, (long long)p->experts, (long long)p->topk, threads, (long long)tokens,
-             routing);
+             (long long)p->k, (long long)p->experts, (long long)p->topk,
+             kt_cell_more(p, more, sizeof more), threads, (long long)tokens, routing);
     return out;
 }
 

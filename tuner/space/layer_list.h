@@ -7,7 +7,7 @@
 #include "tuner/space/workload.h"
 
 #define KT_MAX_PLAN_CELLS 64
-#define KT_PLAN_KEY_BYTES 240
+#define KT_PLAN_KEY_BYTES 320
 
 typedef struct kt_plan_cell {
     char cell[16];      /* as kt_table_plan.cell, or one that is refused */
