@@ -129,6 +129,22 @@ static kt_status probe_machine(kt_engine *e, const kt_engine_options *o, kt_err 
     return make_pool(e, o, err);
 }
 
+/* Whose rows are they? Those of other matrices serve by their likeness only, which is worth knowing. */
+static void warn_of_other_model(const kt_engine *e) {
+    const kt_table *t = e->table;
+
+    if (!t || !e->model.shape_id || t->shape_id == e->model.shape_id) return;
+    if (t->shape_id)
+        kt_log_write(&e->log, KT_LOG_WARN, "table",
+                     "%.400s was made for another model, '%s', whose matrices differ from those of "
+                     "'%s': few of its rows count here",
+                     e->table_path, t->workload, e->model.name);
+    else
+        kt_log_write(&e->log, KT_LOG_WARN, "table",
+                     "%.400s has no shape digest; made for '%s' by name only", e->table_path,
+                     t->workload);
+}
+
 /* A table that was asked for must load; one that was merely found may be bad, which is said. */
 static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
     kt_err why = {KT_OK, ""};
@@ -136,7 +152,9 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
     if (asked) {
         if (!*asked) return KT_OK;
         snprintf(e->table_path, sizeof e->table_path, "%s", asked);
-        return kt_table_load(asked, &e->table, err);
+        KT_TRY(kt_table_load(asked, &e->table, err));
+        warn_of_other_model(e);
+        return KT_OK;
     }
     kt_table_locate(&e->machine, e->model.name, e->model.shape_id, e->table_path,
                     sizeof e->table_path);
@@ -144,6 +162,7 @@ static kt_status find_table(kt_engine *e, const char *asked, kt_err *err) {
         kt_log_write(&e->log, KT_LOG_WARN, "table", "not used: %s", why.message);
         *e->table_path = '\0';
     }
+    warn_of_other_model(e);
     return KT_OK;
 }
 

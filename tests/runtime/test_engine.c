@@ -8,6 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
+#include "base/json.h"
+#include "dispatch/model/resolve.h"
 #include "dispatch/plan/plan.h"
 #include "runtime/exec/engine.h"
 #include "runtime/model/model_dir.h"
@@ -202,8 +205,24 @@ Test(engine, tensors_of_nobody_are_reported_once) {
 
 /* ---- tables ---- */
 
-static void save_table(const char *folder, int is_other, const char *variant, char *path,
-                       size_t bytes) {
+/* Of the model in the folder. */
+static uint64_t own_shape(const char *folder) {
+    char path[PATH_MAX + 32], *text;
+    kt_json_doc *doc;
+    uint64_t shape;
+    size_t size;
+
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, NULL), KT_OK);
+    cr_assert_eq(kt_json_parse(text, size, NULL, &doc, NULL), KT_OK);
+    shape = kt_model_shape_id(kt_json_root(doc));
+    kt_json_destroy(doc);
+    free(text);
+    return shape;
+}
+
+static void save_table(const char *folder, int is_other, uint64_t shape, const char *variant,
+                       char *path, size_t bytes) {
     kt_topology topology;
     kt_table *t;
     kt_table_row row = {
@@ -226,6 +245,7 @@ static void save_table(const char *folder, int is_other, const char *variant, ch
         t->fingerprint.model += 1;
         snprintf(t->fingerprint.microarch, sizeof t->fingerprint.microarch, "another");
     }
+    t->shape_id = shape;
     snprintf(t->build, sizeof t->build, "test");
     snprintf(t->workload, sizeof t->workload, "small");
     snprintf(t->created, sizeof t->created, "2025-01-01T00:00:00Z");
@@ -237,8 +257,9 @@ static void save_table(const char *folder, int is_other, const char *variant, ch
     kt_table_destroy(t);
 }
 
-/* The engine runs on without the rows and says why in one line. */
-static void check_table(int is_other, const char *variant, const char *words) {
+/* The engine runs on without the rows and says why in one line. The table has the shape of the model, plus
+ * something; below none it has no shape. */
+static void check_table(int is_other, int64_t plus, const char *variant, const char *words) {
     char folder[PATH_MAX], path[PATH_MAX + 32];
     capture c;
     kt_engine *e;
@@ -248,7 +269,8 @@ static void check_table(int is_other, const char *variant, const char *words) {
 
     kt_temp_make(folder, sizeof folder);
     kt_random_model(&small, 1, folder);
-    save_table(folder, is_other, variant, path, sizeof path);
+    save_table(folder, is_other, plus < 0 ? 0 : own_shape(folder) + (uint64_t)plus, variant, path,
+               sizeof path);
     capture_open(&c);
     cr_assert_eq(create(folder, path, &c.log, &e, &err), KT_OK, "%s", err.message);
     kt_engine_describe(e, &info);
@@ -256,18 +278,24 @@ static void check_table(int is_other, const char *variant, const char *words) {
     cr_expect(strstr(info.table_line, "cells tuned"), "%s", info.table_line);
     kt_engine_destroy(e);
     warnings = capture_warnings(&c);
-    cr_expect_eq(warnings, 1, "%d warnings: %s", warnings, c.text);
+    cr_expect_eq(warnings, 1 + (plus != 0), "%d warnings: %s", warnings, c.text);
     cr_expect(strstr(c.text, words), "'%s' lacks '%s'", c.text, words);
     free(c.text);
     kt_temp_remove(folder);
 }
 
 Test(engine, a_table_of_another_machine_is_said_once) {
-    check_table(1, "any_any_p64__scalar", "another machine's");
+    check_table(1, 0, "any_any_p64__scalar", "another machine's");
 }
 
 Test(engine, a_table_with_an_unknown_variant_is_said_once) {
-    check_table(0, "w9_a9__scalar", "w9_a9__scalar");
+    check_table(0, 0, "w9_a9__scalar", "w9_a9__scalar");
+}
+
+/* Beside the line about rows that are missing or not used. */
+Test(engine, a_table_of_another_model_is_said_once) {
+    check_table(1, 1, "any_any_p64__scalar", "was made for another model, 'small'");
+    check_table(1, -1, "any_any_p64__scalar", "has no shape digest; made for 'small' by name only");
 }
 
 Test(engine, a_broken_table_that_was_asked_for_is_an_error) {
