@@ -247,7 +247,7 @@ static int split(char *line, char **field, int most, char **end) {
 }
 
 Test(export, csv_gives_back_the_rows_and_plans) {
-    enum { COLUMNS = 26 };
+    enum { COLUMNS = 33 };
     char *text, *at, *field[COLUMNS + 1];
     shipped s;
 
@@ -255,7 +255,8 @@ Test(export, csv_gives_back_the_rows_and_plans) {
     text = text_with(&s.in, "csv");
     cr_assert_eq(split(text, field, COLUMNS + 1, &at), COLUMNS);
     cr_expect(strcmp(field[3], "m") == 0 && strcmp(field[10], "ns") == 0 &&
-              strcmp(field[22], "plan") == 0);
+              strcmp(field[22], "plan") == 0 && strcmp(field[28], "down") == 0 &&
+              strcmp(field[32], "bits") == 0);
     for (size_t i = 0; i < s.table->n_rows + s.table->n_plans; i++) {
         bool is_plan = i >= s.table->n_rows;
         const kt_table_plan *p = is_plan ? &s.table->plans[i - s.table->n_rows] : NULL;
@@ -271,6 +272,11 @@ Test(export, csv_gives_back_the_rows_and_plans) {
         snprintf(quoted, sizeof quoted, "\"%s\"", p ? p->routing : "");
         cr_expect_str_eq(field[23], p ? quoted : "");
         cr_expect_lt(fabs(strtod(field[25], NULL) - (p ? p->predicted : 0)), 6e-5);
+        cr_expect_str_eq(field[28], kt_weight_format_name(r->problem.down));
+        cr_expect_str_eq(field[29], kt_ffn_act_name(r->problem.act));
+        cr_expect_eq(strtoll(field[31], NULL, 10), r->problem.window);
+        snprintf(quoted, sizeof quoted, "\"%s\"", r->bits);
+        cr_expect_str_eq(field[32], quoted);
     }
     cr_expect_eq(*at, '\0', "more lines than rows: %s", at);
     free(text);

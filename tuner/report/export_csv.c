@@ -51,24 +51,37 @@ static void put_row(const kt_table_row *r, FILE *to) {
     fprintf(to, ",%.1f,%.4g", r->default_ns, r->error);
 }
 
+/* The columns that came last: what few problems have, and the class of bits. */
+static void put_more(const kt_table_row *r, FILE *to) {
+    const kt_problem *p = &r->problem;
+
+    fprintf(to, ",%lld,%lld,%s,%s,%lld,%lld,", (long long)p->kv_heads, (long long)p->context,
+            kt_weight_format_name(p->down), kt_ffn_act_name(p->act), (long long)p->v,
+            (long long)p->window);
+    put_quoted(to, r->bits);
+    fputs("\r\n", to);
+}
+
 /* Plan cells are rows of their layer's experts, m = tokens of the call; only they fill the last columns. */
 static kt_status write_csv(const kt_export_input *in, FILE *to, kt_err *err) {
     (void)err;
     fputs(
         "op,weights,acts,m,n,k,experts,topk,threads,status,ns,low,high,rounds,gain,variant,config,"
         "version,default_variant,default_config,default_ns,error,plan,routing,imbalance,"
-        "predicted\r\n",
+        "predicted,kv_heads,context,down,act,v,window,bits\r\n",
         to);
     for (size_t i = 0; i < in->table->n_rows; i++) {
         put_row(&in->table->rows[i], to);
-        fputs(",,,,\r\n", to);
+        fputs(",,,,", to);
+        put_more(&in->table->rows[i], to);
     }
     for (size_t i = 0; i < in->table->n_plans; i++) {
         const kt_table_plan *p = &in->table->plans[i];
         put_row(&p->row, to);
         fprintf(to, ",%s,", p->cell);
         put_quoted(to, p->routing);
-        fprintf(to, ",%.4f,%.4f\r\n", p->imbalance, p->predicted);
+        fprintf(to, ",%.4f,%.4f", p->imbalance, p->predicted);
+        put_more(&p->row, to);
     }
     return KT_OK;
 }

@@ -120,13 +120,14 @@ static void put_matrices(const kt_table *t, int threads, FILE *to) {
     for (size_t i = 0; i < t->n_rows; i++) {
         const kt_table_row *r = &t->rows[i];
         const kt_problem *p = &r->problem;
+        char more[KT_CELL_MORE_BYTES];
         if (r->threads != threads ||
             (i > 0 && r[-1].threads == threads && kt_same_weights(&r[-1].problem, p)))
             continue;
         fprintf(to, "| %s %s/%s %lld×%lld", kt_op_name(p->op), kt_weight_format_name(p->weights),
                 kt_act_format_name(p->acts), (long long)p->n, (long long)p->k);
         if (p->experts) fprintf(to, ", %lld/%lld", (long long)p->experts, (long long)p->topk);
-        fputs(" |", to);
+        fprintf(to, "%s |", kt_cell_more(p, more, sizeof more));
         for (int b = 0; b < N_BANDS; b++) put_band(to, t, r, i, b);
         fputc('\n', to);
     }

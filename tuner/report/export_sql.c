@@ -17,15 +17,20 @@ static const char schema[] =
     "memory_bytes BIGINT, stream_gbs_1t DOUBLE PRECISION, stream_gbs_all DOUBLE PRECISION, "
     "aa_noise_p95 DOUBLE PRECISION, workload VARCHAR(64), created VARCHAR(32), "
     "build VARCHAR(96));\n"
-    "CREATE TABLE decision (cell VARCHAR(160) PRIMARY KEY, op VARCHAR(16), weights VARCHAR(16), "
+    "CREATE TABLE decision (cell VARCHAR(256) PRIMARY KEY, op VARCHAR(16), weights VARCHAR(16), "
     "acts VARCHAR(16), m BIGINT, n BIGINT, k BIGINT, experts BIGINT, topk BIGINT, "
     "threads INTEGER, status VARCHAR(20), variant VARCHAR(64), config VARCHAR(96), "
     "version INTEGER, ns DOUBLE PRECISION, low DOUBLE PRECISION, high DOUBLE PRECISION, "
     "rounds INTEGER, gain DOUBLE PRECISION, default_variant VARCHAR(64), "
-    "default_config VARCHAR(96), default_ns DOUBLE PRECISION, error DOUBLE PRECISION);\n"
-    "CREATE TABLE runner_up (cell VARCHAR(160), place INTEGER, variant VARCHAR(64), "
+    "default_config VARCHAR(96), default_ns DOUBLE PRECISION, error DOUBLE PRECISION, "
+    "kv_heads BIGINT, context BIGINT, down VARCHAR(16), act VARCHAR(16), v BIGINT, "
+    "keys_seen BIGINT, bits VARCHAR(32));\n"
+    "CREATE TABLE runner_up (cell VARCHAR(256), place INTEGER, variant VARCHAR(64), "
     "config VARCHAR(96), ns DOUBLE PRECISION);\n"
-    "CREATE TABLE plan (plan_key VARCHAR(240) PRIMARY KEY, cell VARCHAR(16), weights VARCHAR(16), "
+    /* The best contender of each class of bits that is not the winner's. */
+    "CREATE TABLE other_class (cell VARCHAR(256), bits VARCHAR(32), variant VARCHAR(64), "
+    "version INTEGER, config VARCHAR(96), ns DOUBLE PRECISION);\n"
+    "CREATE TABLE plan (plan_key VARCHAR(320) PRIMARY KEY, cell VARCHAR(16), weights VARCHAR(16), "
     "acts VARCHAR(16), n BIGINT, "
     "k BIGINT, experts BIGINT, topk BIGINT, tokens BIGINT, routing VARCHAR(40), "
     "imbalance DOUBLE PRECISION, threads INTEGER, choice VARCHAR(96), default_choice VARCHAR(96), "
@@ -35,17 +40,17 @@ static const char schema[] =
     "CREATE TABLE session (session INTEGER PRIMARY KEY, command VARCHAR(1000), "
     "version VARCHAR(32), compiler VARCHAR(96), protocol INTEGER, strategy VARCHAR(32), "
     "seed BIGINT, unix_ms BIGINT);\n"
-    "CREATE TABLE gate (session INTEGER, shape VARCHAR(160), contender VARCHAR(200), outcome "
+    "CREATE TABLE gate (session INTEGER, shape VARCHAR(256), contender VARCHAR(200), outcome "
     "VARCHAR(16), "
     "rel_rms DOUBLE PRECISION, message VARCHAR(400));\n"
     /* kind: 'rung' of a cell's contest, 'slice' of the cell before it (outputs = how many of its n),
        'plan_rung' of a plan cell (cell = plan_key) */
-    "CREATE TABLE sample (session INTEGER, kind VARCHAR(12), cell VARCHAR(240), outputs BIGINT, "
+    "CREATE TABLE sample (session INTEGER, kind VARCHAR(12), cell VARCHAR(320), outputs BIGINT, "
     "contest BIGINT, rung INTEGER, contender VARCHAR(200), round INTEGER, voided INTEGER, "
     "ns DOUBLE PRECISION);\n"
     /* kind: 'decision', 'oracle' (the decision an exhaustive search was asked about), 'plan_decision'.
        Later ones of a cell replace earlier ones; the newest are those of the tables decision and plan. */
-    "CREATE TABLE decided (session INTEGER, kind VARCHAR(16), cell VARCHAR(240), contest BIGINT, "
+    "CREATE TABLE decided (session INTEGER, kind VARCHAR(16), cell VARCHAR(320), contest BIGINT, "
     "variant VARCHAR(64), config VARCHAR(96), version INTEGER, ns DOUBLE PRECISION, "
     "default_ns DOUBLE PRECISION, rounds INTEGER, status VARCHAR(20));\n";
 
@@ -92,6 +97,18 @@ static void put_machine(const kt_table *t, FILE *to) {
     fputs(");\n", to);
 }
 
+/* What few problems have, and the class of bits: the last columns of a decision. */
+static void put_more(const kt_table_row *r, FILE *to) {
+    const kt_problem *p = &r->problem;
+
+    fprintf(to, "%lld, %lld, ", (long long)p->kv_heads, (long long)p->context);
+    put_literals(to, (const char *const[]){kt_weight_format_name(p->down), kt_ffn_act_name(p->act)},
+                 2);
+    fprintf(to, "%lld, %lld, ", (long long)p->v, (long long)p->window);
+    put_literal(to, r->bits);
+    fputs(");\n", to);
+}
+
 static void put_row(const kt_table_row *r, FILE *to) {
     const kt_problem *p = &r->problem;
     char key[KT_CELL_KEY_BYTES];
@@ -113,13 +130,21 @@ static void put_row(const kt_table_row *r, FILE *to) {
     put_number(to, kt_row_gain(r), ", ");
     put_literals(to, (const char *const[]){r->default_variant, r->default_config}, 2);
     put_number(to, r->default_ns, ", ");
-    put_number(to, r->error, ");\n");
+    put_number(to, r->error, ", ");
+    put_more(r, to);
     for (int i = 0; i < r->n_runners; i++) {
         fputs("INSERT INTO runner_up VALUES (", to);
         put_literal(to, key);
         fprintf(to, ", %d, ", i + 2);
         put_literals(to, (const char *const[]){r->runner[i].variant, r->runner[i].config}, 2);
         put_number(to, r->runner[i].time_ns, ");\n");
+    }
+    for (int i = 0; i < r->n_others; i++) {
+        fputs("INSERT INTO other_class VALUES (", to);
+        put_literals(to, (const char *const[]){key, r->other[i].bits, r->other[i].variant}, 3);
+        fprintf(to, "%d, ", (int)r->other[i].version);
+        put_literals(to, (const char *const[]){r->other[i].config}, 1);
+        put_number(to, r->other[i].time_ns, ");\n");
     }
 }
 

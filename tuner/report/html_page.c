@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tuner/report/html.h"
+#include "tuner/space/cell.h"
 
 /* Hues of Okabe and Ito, which the colour-blind can tell apart; darker on light, lighter on dark. */
 static const char style[] =
@@ -113,6 +114,7 @@ double kt_log_axis_tick(double value) {
 
 char *kt_html_matrix(const kt_table_row *row, char *out, size_t out_bytes) {
     const kt_problem *p = &row->problem;
+    char more[KT_CELL_MORE_BYTES];
     int n = snprintf(out, out_bytes, "%s %s/%s %lldx%lld", kt_op_name(p->op),
                      kt_weight_format_name(p->weights), kt_act_format_name(p->acts),
                      (long long)p->n, (long long)p->k);
@@ -120,6 +122,7 @@ char *kt_html_matrix(const kt_table_row *row, char *out, size_t out_bytes) {
         n += snprintf(out + n, out_bytes - (size_t)n, " %lld/%lld", (long long)p->experts,
                       (long long)p->topk);
     if (n > 0 && (size_t)n < out_bytes)
-        snprintf(out + n, out_bytes - (size_t)n, " t=%d", row->threads);
+        snprintf(out + n, out_bytes - (size_t)n, "%s t=%d", kt_cell_more(p, more, sizeof more),
+                 row->threads);
     return out;
 }
