@@ -90,12 +90,6 @@ static void takes_its_time(const kt_gemm_call *call) {
     honest(call);
 }
 
-static void takes_longer(const kt_gemm_call *call) {
-    static const struct timespec nap = {.tv_nsec = 20000000};
-    if (getpid() == tuner) nanosleep(&nap, NULL);
-    takes_its_time(call);
-}
-
 static void naps_a_little(const kt_gemm_call *call) {
     static const struct timespec nap = {.tv_nsec = 1000000};
     if (getpid() == tuner) {
@@ -399,43 +393,6 @@ Test(session, a_slow_default_is_replaced, .timeout = 180) {
     cr_expect_str_eq(table->rows[0].status, "tuned");
     cr_expect(table->rows[0].default_ns > 19e6 && table->rows[0].time_ns < 10e6);
     cr_expect(table->rows[0].error < 0.01);
-    kt_table_destroy(table);
-    drop_scene(&s);
-}
-
-/* The row has the winner's class, and of every other the fastest, beside it in time. */
-Test(session, a_race_notes_the_best_of_each_class, .timeout = 180) {
-    static const char *const bits[4] = {"own", "slow", "slow", NULL};
-    scene s;
-    kt_table *table;
-    kt_session_progress p;
-    run_limits limits = {0};
-    const kt_table_row *row;
-
-    make_scene(&s);
-    plant(&s, "aa_own__scalar", good);
-    plant(&s, "bb_slow__scalar", takes_its_time);
-    plant(&s, "cc_slower__scalar", takes_longer);
-    plant(&s, "dd_lib__scalar", takes_its_time);
-    for (int i = 0; i < 4; i++) s.made[i + 1].bits = bits[i]; /* without: it promises nothing */
-    make_registry(&s);
-    add_cell(&s, 2, 96, 64, 1);
-    cr_assert_eq(tune(&s, &limits, &table, &p, NULL), KT_E_NOT_FOUND);
-    cr_assert_eq(table->n_rows, 1);
-    row = &table->rows[0];
-    cr_expect_str_eq(row->variant, "aa_own__scalar");
-    cr_expect_str_eq(row->bits, "own");
-    cr_expect_eq(p.n_rejected, 0);
-    cr_assert_eq(row->n_others, 2, "%d", row->n_others);
-    for (int i = 0; i < 2; i++) {
-        const int is_lib = strcmp(row->other[i].bits, KT_BITS_UNSTABLE) == 0;
-        cr_expect_str_eq(row->other[i].variant, is_lib ? "dd_lib__scalar" : "bb_slow__scalar");
-        cr_expect(is_lib || strcmp(row->other[i].bits, "slow") == 0, "%s", row->other[i].bits);
-        cr_expect_eq(row->other[i].version, kt_variant_any_any_p64__scalar.version);
-        cr_expect(row->other[i].time_ns > 19e6 && row->other[i].time_ns < 200e6, "%g",
-                  row->other[i].time_ns);
-    }
-    cr_expect_leq(row->other[0].time_ns, row->other[1].time_ns, "fastest first");
     kt_table_destroy(table);
     drop_scene(&s);
 }
