@@ -37,13 +37,18 @@ static double matrix_bytes(kt_weight_format id, int64_t n, int64_t k) {
     return (double)data + (double)scales;
 }
 
+int64_t kt_problem_keys(const kt_problem *p) {
+    return p->window > 0 && p->window < p->context ? p->window : p->context;
+}
+
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k;
     double bytes = 0, operations_done = 0;
 
     switch (p->op) {
     case KT_OP_MOE_FFN:
-        bytes = 2 * matrix_bytes(p->weights, p->n, p->k) + matrix_bytes(p->weights, p->k, p->n);
+        bytes = 2 * matrix_bytes(p->weights, p->n, p->k) +
+                matrix_bytes(p->down == KT_W_NONE ? p->weights : p->down, p->k, p->n);
         operations_done = 6 * m * n * k;
         break;
     case KT_OP_GEMM:
@@ -53,8 +58,8 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
         break;
     case KT_OP_ATTN: /* the cache is what is streamed: keys and values */
         bytes = 2 * matrix_bytes(p->weights == KT_W_NONE ? KT_W_BF16 : p->weights,
-                                 p->context * p->kv_heads, p->k);
-        operations_done = 4 * m * n * k * (double)p->context;
+                                 kt_problem_keys(p) * p->kv_heads, p->k);
+        operations_done = 4 * m * n * k * (double)kt_problem_keys(p);
         break;
     case KT_OP_NORM: /* f32 rows in and out; square, sum, two products */
         bytes = 8 * m * k;

@@ -186,10 +186,6 @@ static int64_t value_size(const kt_problem *p) {
     return p->v > 0 ? p->v : p->k;
 }
 
-static int64_t keys_seen(const kt_problem *p) {
-    return p->window > 0 && p->window < p->context ? p->window : p->context;
-}
-
 /* Distance between two shapes of the same op and formats; thread counts count like a dimension. */
 static double distance(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads) {
     return kt_log_ratio(a->n, b->n) + kt_log_ratio(a->k, b->k) +
@@ -197,7 +193,7 @@ static double distance(const kt_problem *a, int a_threads, const kt_problem *b, 
            0.25 * (kt_log_ratio(a->experts, b->experts) + kt_log_ratio(a->topk, b->topk) +
                    kt_log_ratio(a->kv_heads, b->kv_heads) + kt_log_ratio(a->context, b->context) +
                    kt_log_ratio(value_size(a), value_size(b)) +
-                   kt_log_ratio(keys_seen(a), keys_seen(b)) + (a->act != b->act));
+                   kt_log_ratio(kt_problem_keys(a), kt_problem_keys(b)) + (a->act != b->act));
 }
 
 /* The cell of the nearest shape that has a row for this m and whose winner runs our problem. */

@@ -36,6 +36,25 @@ Test(cost, counts_bytes_and_operations) {
                 2.0 * 5 * 64 * 4);
     expect_work((kt_problem){.op = KT_OP_DELTA, .m = 5, .n = 4, .k = 64, .kv_heads = 2, .v = 32},
                 8.0 * 4 * 64 * 32, 7.0 * 5 * 4 * 64 * 32);
+    for (int64_t window = 10; window <= 2000;
+         window += 1990) /* one that is wider changes nothing */
+        expect_work((kt_problem){.op = KT_OP_ATTN,
+                                 .m = 1,
+                                 .n = 32,
+                                 .k = 128,
+                                 .kv_heads = 4,
+                                 .context = 1000,
+                                 .window = window},
+                    2.0 * 2 * (window < 1000 ? 10 : 1000) * 4 * 128,
+                    2.0 * 2 * 32 * 128 * (window < 1000 ? 10 : 1000));
+    /* Down projections of 8 bits beside gate and up of 16. */
+    expect_work((kt_problem){.op = KT_OP_MOE_FFN,
+                             .weights = KT_W_BF16,
+                             .down = KT_W_INT8_CHANNEL,
+                             .m = 1,
+                             .n = 64,
+                             .k = 96},
+                2.0 * 2 * 64 * 96 + 64 * 96 + 4 * 96, 6.0 * 64 * 96);
     expect_work((kt_problem){.op = KT_OP_NORM, .m = 5, .n = 1, .k = 64}, 8.0 * 5 * 64,
                 4.0 * 5 * 64);
 }

@@ -376,13 +376,12 @@ static kt_status keep_verdict(kt_session *s, size_t i, const line_up *l, const k
                               const double *ratio, const kt_decision_terms *spent, kt_err *err) {
     const kt_tune_cell *cell = &s->setup.cells->cells[i];
 
-    if (v->is_kept) {
+    if (v->is_kept)
         s->rows[i] = l->row;
-        kt_session_name_class(s->setup.registry, &s->rows[i]);
-    } else {
+    else
         fill_row(s, cell, &l->in, v, &s->rows[i]);
+    if (s->rows[i].n_others == 0) /* a kept row may have been decided before there were any */
         kt_session_note_classes(&l->in, ratio, v->winner, &s->rows[i]);
-    }
     if (!s->setup.ledger) return KT_OK;
     return v->is_kept ? kt_ledger_keep(s->setup.ledger, &s->rows[i], spent, err)
                       : kt_ledger_decide(s->setup.ledger, &s->rows[i], spent, err);
