@@ -11,7 +11,6 @@
 #include "kernels/formats/format.h"
 #include "kernels/moe_ffn/moe_layer.h"
 
-
 typedef struct maker {
     kt_planner *planner;
     kt_model_plan *plan;
