@@ -5,34 +5,31 @@
 
 #include "base/numeric.h"
 
-/* scale * value + minimum of every input of a group. */
-typedef struct group_terms {
-    double scale, minimum;
-} group_terms;
-
 static double scale_of(const kt_p64_spec *s, const kt_block *b, int g) {
     switch (s->scale) {
-    case KT_P64_BF16: return kt_bf16_to_f32(b->scale[g]);
-    case KT_P64_F16: return kt_f16_to_f32(b->scale[g]);
-    case KT_P64_E8M0: return b->scale[g] == 255 ? (double)NAN : ldexp(1.0, b->scale[g] - 128);
+    case KT_P64_BF16: return kt_bf16_to_f32((uint16_t)b->scale[g]);
+    case KT_P64_F16: return kt_f16_to_f32((uint16_t)b->scale[g]);
+    case KT_P64_F32: return kt_f32_from_bits(b->scale[g]);
+    case KT_P64_E8M0: return b->scale[g] == 255 ? (double)NAN : ldexp(1.0, (int)b->scale[g] - 128);
     case KT_P64_S8: return (double)kt_f16_to_f32(b->d) * (int8_t)b->scale[g];
     default: return (double)kt_f16_to_f32(b->d) * (b->scale[g] & 15);
     }
 }
 
-static group_terms terms_of(const kt_p64_spec *s, const kt_block *b, int g) {
-    group_terms t = {scale_of(s, b, g), 0};
-    if (s->minimum == KT_P64_MIN_F16) t.minimum = kt_f16_to_f32(b->minimum[g]);
+kt_group_terms kt_block_terms(const kt_p64_spec *s, const kt_block *b, int g) {
+    kt_group_terms t = {scale_of(s, b, g), 0};
+    if (s->minimum == KT_P64_MIN_F16) t.minimum = kt_f16_to_f32((uint16_t)b->minimum[g]);
+    if (s->minimum == KT_P64_MIN_F32) t.minimum = kt_f32_from_bits(b->minimum[g]);
     if (s->minimum == KT_P64_MIN_U8) t.minimum = -(double)kt_f16_to_f32(b->dmin) * b->minimum[g];
     if (s->minimum == KT_P64_MIN_NIBBLE)
         t.minimum = -(double)kt_f16_to_f32(b->dmin) * (b->scale[g] >> 4);
     return t;
 }
 
-static int value_of(const kt_p64_spec *s, const kt_block *b, int i) {
+int kt_block_value(const kt_p64_spec *s, const kt_block *b, int i) {
     if (s->values == KT_P64_IQ4) return kt_iq4_values[b->code[i]];
     if (s->values == KT_P64_E2M1) return kt_e2m1_values[b->code[i]];
-    if (s->minimum == KT_P64_MIN_ZERO) return b->code[i] - b->minimum[i / s->group];
+    if (s->minimum == KT_P64_MIN_ZERO) return b->code[i] - (int)b->minimum[i / s->group];
     return b->code[i] - s->offset;
 }
 
@@ -44,8 +41,8 @@ void kt_blocks_decode_row(const kt_matrix *w, int64_t row, double *out) {
     for (int64_t b = 0; b < w->k / s.span; b++, out += s.span) {
         format->unpack(w, row, b, &block);
         for (int i = 0; i < s.span; i++) {
-            group_terms t = terms_of(&s, &block, i / s.group);
-            out[i] = t.scale * value_of(&s, &block, i) + t.minimum;
+            kt_group_terms t = kt_block_terms(&s, &block, i / s.group);
+            out[i] = t.scale * kt_block_value(&s, &block, i) + t.minimum;
         }
     }
 }
@@ -58,8 +55,8 @@ void kt_blocks_terms_row(const kt_matrix *w, int64_t row, double *out) {
     for (int64_t b = 0; b < w->k / s.span; b++, out += s.span) {
         format->unpack(w, row, b, &block);
         for (int i = 0; i < s.span; i++) {
-            group_terms t = terms_of(&s, &block, i / s.group);
-            out[i] = fabs(t.scale * value_of(&s, &block, i)) + fabs(t.minimum);
+            kt_group_terms t = kt_block_terms(&s, &block, i / s.group);
+            out[i] = fabs(t.scale * kt_block_value(&s, &block, i)) + fabs(t.minimum);
         }
     }
 }
@@ -82,14 +79,10 @@ static uint8_t *pack_plane(const uint8_t code[32], int shift, int bits, uint8_t 
     return to;
 }
 
-static uint8_t *pack_half(uint16_t bits, uint8_t *to, int r) {
-    memcpy(to + 2 * r, &bits, 2);
-    return to + 128;
-}
-
-static uint8_t *pack_field(uint16_t bits, size_t field_bytes, uint8_t *to, int r) {
-    if (field_bytes == 128) return pack_half(bits, to, r);
-    if (field_bytes == 64) to[r] = (uint8_t)bits;
+/* 64 items of 4, 2, 1 or no bytes: the low ones of `bits`. */
+static uint8_t *pack_field(uint32_t bits, size_t field_bytes, uint8_t *to, int r) {
+    const size_t item_bytes = field_bytes / 64;
+    memcpy(to + item_bytes * (size_t)r, &bits, item_bytes);
     return to + field_bytes;
 }
 
@@ -97,8 +90,8 @@ static uint8_t *pack_block(const kt_p64_spec *s, const kt_block *b, uint8_t *to,
     const int inputs = kt_p64_run_inputs(*s), groups = inputs / s->group;
     const size_t head_bytes = kt_p64_head_bytes(*s);
 
-    if (head_bytes >= 128) to = pack_half(b->d, to, r);
-    if (head_bytes == 256) to = pack_half(b->dmin, to, r);
+    if (head_bytes >= 128) to = pack_field(b->d, 128, to, r);
+    if (head_bytes == 256) to = pack_field(b->dmin, 128, to, r);
     for (int run = 0; run < s->span / inputs; run++) {
         const int first = run * groups;
         for (int i = 0; i < inputs; i += 32) {

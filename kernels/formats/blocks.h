@@ -10,12 +10,21 @@
 #include "kernels/formats/p64_spec.h"
 
 /* One block (spec.span inputs) of one row, taken apart. Fields that a spec does not have are not
- * looked at. scale and minimum hold the bits that a packed panel holds: 16-bit floats, or bytes. */
+ * looked at. scale and minimum hold the bits that a packed panel holds: floats of 32 or 16 bits, or bytes. */
 struct kt_block {
     uint8_t code[256];
     uint16_t d, dmin; /* f16 bits */
-    uint16_t scale[16], minimum[16];
+    uint32_t scale[16], minimum[16];
 };
+
+/* A weight of a group is scale * value + minimum. */
+typedef struct kt_group_terms {
+    double scale, minimum;
+} kt_group_terms;
+
+/* The terms of group g of a block and the value of its input i, a small integer: all exact. */
+kt_group_terms kt_block_terms(const kt_p64_spec *s, const kt_block *b, int g);
+int kt_block_value(const kt_p64_spec *s, const kt_block *b, int i);
 
 /* kt_format members of every block format. */
 void kt_blocks_decode_row(const kt_matrix *w, int64_t row, double *out);

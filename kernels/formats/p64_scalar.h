@@ -85,12 +85,19 @@ static inline float kt_p64_load_half(const uint8_t *field, int r, int bf16) {
     return bf16 ? kt_bf16_to_f32(bits) : kt_f16_to_f32(bits);
 }
 
+static inline float kt_p64_load_single(const uint8_t *field, int r) {
+    float v;
+    memcpy(&v, field + 4 * r, sizeof v);
+    return v;
+}
+
 /* The scale of row r in a field of scales; d is the block's head. */
 static inline float kt_p64_scale_of(const kt_p64_spec *s, const uint8_t *head, const uint8_t *field,
                                     int r) {
     switch (s->scale) {
     case KT_P64_BF16: return kt_p64_load_half(field, r, 1);
     case KT_P64_F16: return kt_p64_load_half(field, r, 0);
+    case KT_P64_F32: return kt_p64_load_single(field, r);
     case KT_P64_E8M0: /* 2^(e - 128) = 2^(e - 127) / 2; e = 0 has no f32 exponent of its own */
         if (field[r] == 255) return kt_f32_from_bits(0x7fc00000u);
         return 0.5f * kt_f32_from_bits(field[r] ? (uint32_t)field[r] << 23 : 0x00400000u);
@@ -102,6 +109,7 @@ static inline float kt_p64_scale_of(const kt_p64_spec *s, const uint8_t *head, c
 static inline float kt_p64_minimum_of(const kt_p64_spec *s, const uint8_t *head,
                                       const uint8_t *scales, const uint8_t *minima, int r) {
     if (s->minimum == KT_P64_MIN_F16) return kt_p64_load_half(minima, r, 0);
+    if (s->minimum == KT_P64_MIN_F32) return kt_p64_load_single(minima, r);
     if (s->minimum == KT_P64_MIN_U8)
         return -(kt_p64_load_half(head + 128, r, 0) * (float)minima[r]);
     if (s->minimum == KT_P64_MIN_NIBBLE)

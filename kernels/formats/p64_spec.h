@@ -36,6 +36,7 @@ typedef enum kt_p64_scale {
     KT_P64_E8M0,    /* byte e: 2^(e - 128); 255 = NaN. Half the OCP value: codes are doubled */
     KT_P64_S8,      /* signed byte times the block's d: exact in f32 (11 + 7 bits) */
     KT_P64_NIBBLES, /* byte: low half times d is the scale, high half belongs to the minimum */
+    KT_P64_F32,
 } kt_p64_scale;
 
 typedef enum kt_p64_minimum {
@@ -44,6 +45,7 @@ typedef enum kt_p64_minimum {
     KT_P64_MIN_U8,     /* - dmin * byte */
     KT_P64_MIN_NIBBLE, /* - dmin * high half of the scale's byte */
     KT_P64_MIN_ZERO,   /* zero point, a byte: scale * (code - zero) */
+    KT_P64_MIN_F32,    /* + m */
 } kt_p64_minimum;
 
 typedef enum kt_p64_values { KT_P64_LINEAR, KT_P64_IQ4, KT_P64_E2M1 } kt_p64_values;
@@ -112,9 +114,11 @@ static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both p
     return 256 * (size_t)(s.low + s.high);
 }
 static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
+    if (s.scale == KT_P64_F32) return 256;
     return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
 }
 static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {
+    if (s.minimum == KT_P64_MIN_F32) return 256;
     if (s.minimum == KT_P64_MIN_F16) return 128;
     return s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_ZERO ? 64 : 0;
 }

@@ -15,10 +15,10 @@ static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t e
     for (int64_t i = first; i < end; i += s.group) {
         kt_block block;
         kt_format_find(w->format)->unpack(w, j, i / s.group, &block);
+        const uint16_t bits = (uint16_t)block.scale[0];
         const int of_group =
-            kt_r8_reach(s.minimum == KT_P64_MIN_ZERO ? block.minimum[0] : s.offset);
-        const double scale =
-            s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0]) : kt_f16_to_f32(block.scale[0]);
+            kt_r8_reach(s.minimum == KT_P64_MIN_ZERO ? (int)block.minimum[0] : s.offset);
+        const double scale = s.scale == KT_P64_BF16 ? kt_bf16_to_f32(bits) : kt_f16_to_f32(bits);
         largest = fmax(largest, fabs(scale) * of_group);
         *reach = of_group > *reach ? of_group : *reach;
     }

@@ -36,7 +36,7 @@ static double plain_step(const kt_matrix *w, int64_t row, int64_t i, int *reach)
     for (int64_t j = first; j < first + KT_R8_BLOCK && j < w->k; j += s.group) {
         kt_block block;
         kt_format_find(w->format)->unpack(w, row, j / s.group, &block);
-        const int offset = s.minimum == KT_P64_MIN_ZERO ? block.minimum[0] : s.offset;
+        const int offset = s.minimum == KT_P64_MIN_ZERO ? (int)block.minimum[0] : s.offset;
         const double scale =
             s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0]) : kt_f16_to_f32(block.scale[0]);
         largest = fmax(largest, fabs(scale) * fmax(offset, 15 - offset));
