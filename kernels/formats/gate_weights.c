@@ -81,6 +81,22 @@ static void fill_int8(const kt_matrix *w, int64_t row, const row_pattern *p, voi
     }
 }
 
+/* Groups of 16 with minima of either sign: any beside the scale, alone, and such that the lowest codes cancel. */
+static void fill_int8m(const kt_matrix *w, int64_t row, const row_pattern *p, void *data,
+                       void *scales) {
+    const int64_t groups = w->k / 16;
+    float *terms = (float *)scales + 2 * row * groups;
+
+    for (int64_t g = 0; g < groups; g++) {
+        terms[2 * g] = draw_scale(p, g, groups);
+        terms[2 * g + 1] = 128 * draw_scale(p, g, groups);
+        if (p->pattern == W_ZERO_SCALE && g % 2) terms[2 * g + 1] = p->size;
+        if (p->pattern == W_LOWEST && g % 2) terms[2 * g + 1] = 128 * terms[2 * g];
+    }
+    for (int64_t i = 0; i < w->k; i++)
+        ((int8_t *)data)[row * w->k + i] = (int8_t)draw_code(p, -128, 127);
+}
+
 static void fill_int4(const kt_matrix *w, int64_t row, int64_t group, const row_pattern *p,
                       void *data, void *scales) {
     const int64_t groups = w->k / group;
@@ -165,6 +181,7 @@ static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng
     case KT_W_F16: fill_floats(w, row, &p, data); break;
     case KT_W_INT8_CHANNEL:
     case KT_W_INT8_G128: fill_int8(w, row, &p, data, scales); break;
+    case KT_W_INT8_G16M: fill_int8m(w, row, &p, data, scales); break;
     case KT_W_INT4_G32:
     case KT_W_INT4_G64:
     case KT_W_INT4_G128: fill_int4(w, row, f->group, &p, data, scales); break;

@@ -93,6 +93,7 @@ static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weigh
         SPEC(IQ4_NL, 4, 0, 32, 32, F16, NONE, IQ4, 0)
         SPEC(IQ4_XS, 4, 0, 256, 32, S8, NONE, IQ4, 0)
         SPEC(MXFP4, 4, 0, 32, 32, E8M0, NONE, E2M1, 0)
+        SPEC(INT8_G16M, 8, 0, 32, 16, F32, F32, LINEAR, 128)
 #undef SPEC
     default: break;
     }

@@ -16,6 +16,7 @@
  *                   at the end of the block  sum += d * part
  *     wide groups   part += a_scale * dot; at the end of the group  sum += scale * part
  *     others        sum += (scale * a_scale) * dot
+ *     float halves  groups of 16 with f32 scales: as `others`, each half with its minimum
  *     minima        their sums run beside and join likewise: with dmin at the block's end, or at once
  *
  * No sum wraps: |dot| <= 32 * 255 * 127 < 2^21; |scale code * dot| of a unit <= 2^24 for each K-quant (Q6_K:
@@ -52,6 +53,10 @@ KT_INLINE int kt_blocks_has_factor(const kt_p64_spec s) {
 }
 KT_INLINE int kt_blocks_halves(const kt_p64_spec s) {
     return s.group == 16 ? 2 : 1;
+}
+/* Halves that do not join before they become floats. */
+KT_INLINE int kt_blocks_is_apart(const kt_p64_spec s) {
+    return s.group == 16 && !kt_blocks_is_integer(s);
 }
 KT_INLINE int kt_blocks_has_minimum(const kt_p64_spec s) {
     return s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
@@ -122,12 +127,17 @@ KT_INLINE __m512i kt_blocks_integer_scale(const kt_p64_spec s, const uint8_t *sc
     return _mm512_and_si512(kt_load_u8x16(scales + 16 * c), _mm512_set1_epi32(15));
 }
 
+KT_INLINE __m512 kt_load_f32x16(const uint8_t *p) {
+    return _mm512_load_ps((const float *)(const void *)p);
+}
+
 /* f32 scales of 16 rows. */
 KT_INLINE __m512 kt_blocks_float_scale(const kt_p64_spec s, const uint8_t *scales, int c) {
     __m512i e;
 
     if (s.scale == KT_P64_BF16) return kt_load_bf16x16(scales + 32 * c);
     if (s.scale == KT_P64_F16) return kt_load_f16x16(scales + 32 * c);
+    if (s.scale == KT_P64_F32) return kt_load_f32x16(scales + 64 * c);
     /* E8M0: 2^(e - 127) / 2; e = 0 has no f32 exponent, e = 255 is NaN */
     e = kt_load_u8x16(scales + 16 * c);
     const __mmask16 nan = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
@@ -136,10 +146,11 @@ KT_INLINE __m512 kt_blocks_float_scale(const kt_p64_spec s, const uint8_t *scale
     return _mm512_mul_ps(_mm512_castsi512_ps(e), _mm512_set1_ps(0.5f));
 }
 
-/* Minima of 16 rows: to be multiplied by minus dmin unless they are f16. */
+/* Minima of 16 rows: to be multiplied by minus dmin unless they are f16 or f32. */
 KT_INLINE __m512 kt_blocks_minimum(const kt_p64_spec s, const uint8_t *scales,
                                    const uint8_t *minima, int c) {
     if (s.minimum == KT_P64_MIN_F16) return kt_load_f16x16(minima + 32 * c);
+    if (s.minimum == KT_P64_MIN_F32) return kt_load_f32x16(minima + 64 * c);
     if (s.minimum == KT_P64_MIN_U8) return _mm512_cvtepi32_ps(kt_load_u8x16(minima + 16 * c));
     return _mm512_cvtepi32_ps(_mm512_srli_epi32(kt_load_u8x16(scales + 16 * c), 4));
 }
@@ -152,14 +163,21 @@ typedef struct kt_blocks_rows {
     float sum[KT_TILE_ROWS][2 * KT_CHUNK_UNITS];     /* a_scale * sum q, for minima */
 } kt_blocks_rows;
 
-/* Sums of the 16 times 16 codes at q. */
-KT_INLINE __m512i kt_blocks_half_sums(const uint8_t *q) {
-    const __m512i one = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+/* Sums of the 16 times 16 codes at q, of which only the first `units` times 32 are there. */
+KT_INLINE __m512i kt_blocks_half_sums(const uint8_t *q, int units) {
+    const __m512i one = _mm512_set1_epi8(1), one16 = _mm512_set1_epi16(1);
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     __m512i v[4], even, odd;
 
     /* Each lane of v[i] holds four codes, each 128 bits a group; transposed by 4 x 4 while adding. */
-    KT_EACH (i, 4) v[i] = kt_dpbusd512(zero, one, _mm512_loadu_si512(q + 64 * i));
+    KT_EACH (i, 4) {
+        __m512i codes = _mm512_setzero_si512();
+        if (units >= 2 * i + 2)
+            codes = _mm512_loadu_si512(q + 64 * i);
+        else if (units == 2 * i + 1)
+            codes = _mm512_maskz_loadu_epi8(UINT32_MAX, q + 64 * i);
+        v[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(one, codes), one16);
+    }
     even = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
     odd = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
     v[0] = _mm512_add_epi32(_mm512_unpacklo_epi64(even, odd), _mm512_unpackhi_epi64(even, odd));
@@ -178,7 +196,7 @@ KT_INLINE void kt_blocks_row_open(const kt_p64_spec s, const uint8_t *a, int64_t
     if (s.group == 16) {
         const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
         const __m512 scales = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(scale));
-        const __m512i q = kt_blocks_half_sums(a + i);
+        const __m512i q = kt_blocks_half_sums(a + i, s.span == 256 ? KT_CHUNK_UNITS : units);
         _mm512_storeu_si512(start, _mm512_mullo_epi32(q, _mm512_set1_epi32(-offset)));
         if (kt_blocks_has_minimum(s))
             _mm512_storeu_ps(sum, _mm512_mul_ps(scales, _mm512_cvtepi32_ps(q)));
@@ -347,6 +365,77 @@ KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *
     }
 }
 
+/* --- float halves --- */
+
+/* Integer sums of half h of unit u, 8-bit codes, into sum. */
+KT_INLINE void kt_blocks_dot_half(const kt_p64_spec s, const kt_blocks_chunk *x,
+                                  const uint8_t *const a[], int unit, const int half,
+                                  const int rows, const int cols, const int col, kt_blocks_dots dot,
+                                  const int to) {
+    const uint8_t *w = x->w + kt_blocks_planes_at(s, unit) + 1024 * half + 64 * col;
+
+    KT_EACH (r, rows) {
+        const __m512i start = _mm512_set1_epi32(x->rows.start[r][2 * unit + half]);
+        KT_EACH (c, cols) dot[to][r][c] = start;
+    }
+    KT_ROLLED for (int j = 0; j < 4; j++) {
+        __m512i u[4];
+        KT_IN_ORDER();
+        KT_EACH (c, cols) {
+            if (cols == 4) KT_IN_ORDER(); /* lines ascend */
+            u[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+        }
+        kt_blocks_multiply(a, 32 * unit + 16 * half + 4 * j, to, rows, cols, u, dot);
+    }
+}
+
+/* They join part, scaled, and their minimum does. */
+KT_INLINE void kt_blocks_scale_half(const kt_p64_spec s, const kt_blocks_chunk *x,
+                                    const uint8_t *const a[], int unit, const int half,
+                                    const int rows, const int cols, const int col,
+                                    kt_blocks_dots dot, const int from,
+                                    __m512 part[KT_TILE_ROWS][4]) {
+    const uint8_t *scales = x->w + kt_blocks_scales_at(s, unit) + half * kt_p64_scale_bytes(s);
+    const uint8_t *minima = x->w + kt_blocks_minima_at(s, unit) + half * kt_p64_minimum_bytes(s);
+    const int64_t a_scales = x->k - x->i + x->i / 8 + 4 * unit;
+
+    KT_EACH (c, cols) {
+        KT_IN_ORDER();
+        const __m512 scale = kt_blocks_float_scale(s, scales, col + c);
+        const __m512 minimum = kt_blocks_minimum(s, scales, minima, col + c);
+        KT_EACH (r, rows) {
+            const __m512 a_scale = _mm512_set1_ps(kt_load_f32(a[r] + a_scales));
+            const __m512 sum = _mm512_set1_ps(x->rows.sum[r][2 * unit + half]);
+            part[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[from][r][c]),
+                                         _mm512_mul_ps(scale, a_scale), part[r][c]);
+            part[r][c] = _mm512_fmadd_ps(minimum, sum, part[r][c]);
+            KT_SETTLE(part[r][c]);
+        }
+    }
+}
+
+/* Unit u. A few rows have registers for the sums of both halves and read the unit as one ascending stream; for
+ * more rows it is in L2, and one half is finished before the other begins. */
+KT_INLINE void kt_blocks_add_halves(const kt_p64_spec s, const kt_blocks_chunk *x,
+                                    const uint8_t *const a[], int unit, const int rows,
+                                    const int cols, const int col, __m512 part[KT_TILE_ROWS][4]) {
+    const int is_stream = cols == 4;
+    const uint8_t *fields = x->w + kt_blocks_scales_at(s, unit);
+    kt_blocks_dots dot;
+
+    if (!is_stream) {
+        KT_EACH (h, 2) {
+            kt_blocks_dot_half(s, x, a, unit, h, rows, cols, col, dot, 0);
+            kt_blocks_scale_half(s, x, a, unit, h, rows, cols, col, dot, 0, part);
+        }
+        return;
+    }
+    KT_EACH (h, 2) kt_blocks_dot_half(s, x, a, unit, h, rows, cols, col, dot, h);
+    KT_ROLLED for (size_t at = 0; at < 2 * (kt_p64_scale_bytes(s) + kt_p64_minimum_bytes(s));
+                   at += 64) kt_blocks_touch(fields + at);
+    KT_EACH (h, 2) kt_blocks_scale_half(s, x, a, unit, h, rows, cols, col, dot, h, part);
+}
+
 /* Factors of a chunk's parts: d or the scale of a wide group; dmin. */
 KT_INLINE __m512 kt_blocks_factor(const kt_p64_spec s, const uint8_t *w, int c) {
     if (kt_blocks_is_wide(s)) return kt_blocks_float_scale(s, w + kt_blocks_scales_at(s, 0), c);
@@ -378,6 +467,10 @@ KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt
     }
     KT_ROLLED for (int u = 0; u < x->units; u++) {
         if (!is_open) kt_tile_fetch_far(ahead);
+        if (kt_blocks_is_apart(s)) {
+            kt_blocks_add_halves(s, x, a, u, rows, cols, col, part);
+            continue;
+        }
         KT_EACH (h, 2) { /* not to `halves`: after a single turn clang 14 takes h for a variable */
             if (h == halves) continue;
             kt_blocks_begin(s, x, u, h, rows, cols, dot);

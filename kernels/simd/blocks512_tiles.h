@@ -34,13 +34,14 @@ KT_INLINE void kt_tile_blocks(kt_tile *tile, const kt_p64_spec s, const int rows
 
 /* Integer sums, halves of them, f32 sums and sums of minima of a row and column: registers. */
 KT_INLINE int kt_blocks_registers(const kt_p64_spec s) {
+    if (kt_blocks_is_apart(s)) return 2; /* from three rows on; see kt_blocks_add_halves */
     return kt_blocks_halves(s) + 1 + (kt_blocks_is_integer(s) && kt_blocks_has_minimum(s));
 }
 
 /* Up to so many rows hold all 64 panel rows in registers and read them in one pass of full lines; more
  * hold 32 at a time. */
 KT_INLINE int kt_blocks_full_rows(const kt_p64_spec s) {
-    return kt_blocks_registers(s) <= 2 ? 3 : 2;
+    return kt_blocks_registers(s) <= 2 && !kt_blocks_is_apart(s) ? 3 : 2;
 }
 
 KT_INLINE void kt_tile_blocks_rows(kt_tile *t, const kt_p64_spec s, const int rows) {

@@ -78,7 +78,8 @@ KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
     else if (largest <= 63)
         kind.chain = 2;
     if (s.minimum == KT_P64_MIN_ZERO) kind.extra = KT_EXTRA_ZERO;
-    if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE)
+    if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 ||
+        s.minimum == KT_P64_MIN_NIBBLE || s.minimum == KT_P64_MIN_F32)
         kind.extra = KT_EXTRA_MINIMUM;
     return kind;
 }
@@ -110,6 +111,7 @@ KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const ui
     switch (s.scale) {
     case KT_P64_BF16: return kt_v_load_bf16(field + 2 * row);
     case KT_P64_F16: return kt_v_load_f16(field + 2 * row);
+    case KT_P64_F32: return kt_v_load_floats((const float *)(const void *)field + row);
     case KT_P64_E8M0: return kt_v_load_e8m0(field + row);
     case KT_P64_S8:
         return kt_v_mul(kt_v_load_f16(head + 2 * row), kt_v_to_float(kt_v_load_s8(field + row)));
@@ -123,6 +125,8 @@ KT_INLINE kt_vf kt_unit_minimum(const kt_p64_spec s, const uint8_t *head, const 
                                 const uint8_t *minima, int row) {
     kt_vf byte;
     if (s.minimum == KT_P64_MIN_F16) return kt_v_load_f16(minima + 2 * row);
+    if (s.minimum == KT_P64_MIN_F32)
+        return kt_v_load_floats((const float *)(const void *)minima + row);
     if (s.minimum == KT_P64_MIN_U8)
         byte = kt_v_to_float(kt_v_load_u8(minima + row));
     else
@@ -146,6 +150,11 @@ KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *p
     f.minima = f.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
     f.planes += (size_t)(in_run / 32) * kt_p64_plane_bytes(s);
     return f;
+}
+
+/* Bytes of a unit to fetch ahead: its planes; f32 scales and minima behind them, which are a third. */
+KT_INLINE int kt_unit_fetched(const kt_p64_spec s) {
+    return (int)(s.scale == KT_P64_F32 ? kt_p64_run_bytes(s) : kt_p64_plane_bytes(s));
 }
 
 /* Scratch of a slice. */
@@ -277,15 +286,17 @@ KT_INLINE void kt_unit_chain(const kt_units *x, const kt_unit_row *row, const in
     }
 }
 
+/* All steps of half h of unit u, as words: of four inputs first the even ones, then the odd ones. */
 KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
-                             kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
-    const uint8_t *w = x->codes + (size_t)u * 16 * KT_SLICE_BYTES;
-    const uint8_t *a = x->a16 + u * 64;
+                             const int h, kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    const int steps = 16 / kind.halves;
+    const uint8_t *w = x->codes + ((size_t)u * 16 + (size_t)(steps * h)) * KT_SLICE_BYTES;
+    const uint8_t *a = x->a16 + u * 64 + 2 * steps * h;
 
     KT_EACH (r, rows) {
-        KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_unit_start(x, kind, u, 0, r, c);
+        KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_unit_start(x, kind, u, h, r, c);
     }
-    KT_EACH (i, 16) {
+    KT_EACH (i, steps) {
         kt_vi code[KT_V_COLUMNS];
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
@@ -336,8 +347,10 @@ KT_INLINE void kt_micro_units(const kt_units *units, const int rows, const kt_un
     for (int u = 0; u < x.units; u++) {
         kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS];
         if (!kind.chain) {
-            kt_unit_words(&x, rows, kind, u, sum);
-            kt_unit_add(&x, row, rows, kind, u, 0, sum);
+            KT_EACH (h, kind.halves) {
+                kt_unit_words(&x, rows, kind, u, h, sum);
+                kt_unit_add(&x, row, rows, kind, u, h, sum);
+            }
             continue;
         }
         KT_EACH (h, kind.halves) {
@@ -378,6 +391,7 @@ KT_UNITS_OF_KIND(4, 1, 4, KT_NO_EXTRA)
 KT_UNITS_OF_KIND(4_minimum, 1, 4, KT_EXTRA_MINIMUM)
 KT_UNITS_OF_KIND(2_2, 2, 2, KT_NO_EXTRA)
 KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM)
 #endif
 #undef KT_UNITS_OF_KIND
 
@@ -385,7 +399,7 @@ KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
     const int minimum = kind.extra == KT_EXTRA_MINIMUM;
 #if !KT_DOT_WIDE
     if (kind.chain == 0) {
-        kt_units_words(x);
+        minimum ? kt_units_words_2_minimum(x) : kt_units_words(x);
         return;
     }
     if (kind.chain == 2) {
@@ -427,10 +441,9 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
         x.units = units - x.unit < most ? (int)(units - x.unit) : most;
         kt_unit_rows_open(s, t, x.unit, x.units, &rows);
         kt_fetch_next(t, kt_unit_fields_of(s, t->panel, x.unit).planes,
-                      (int)kt_p64_plane_bytes(s) * x.units);
+                      kt_unit_fetched(s) * x.units);
         if (most == 1)
-            kt_fetch_group(kt_unit_fields_of(s, t->panel, x.unit).planes,
-                           (int)kt_p64_plane_bytes(s));
+            kt_fetch_group(kt_unit_fields_of(s, t->panel, x.unit).planes, kt_unit_fetched(s));
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             for (int u = 0; u < x.units; u++)
                 kt_unit_open(s, t->panel, x.unit + u, x.slice, &slice, u);
@@ -439,10 +452,11 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     }
 }
 
-#define KT_BLOCK_FORMATS(each)                                                            \
-    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)       \
-        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K) \
-            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4)
+#define KT_BLOCK_FORMATS(each)                                                                \
+    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)           \
+        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)     \
+            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4) \
+                each(INT8_G16M)
 
 /* The formats of kt_tile_blocks. */
 #define KT_BLOCK_BIT(id) | 1u << KT_W_##id

@@ -113,7 +113,7 @@ Test(avxvnni_form, gemm_of_every_block_format) {
         check(&v, (kt_weight_format)w);
         formats++;
     }
-    cr_assert_eq(formats, 19);
+    cr_assert_eq(formats, 20);
 }
 
 Test(avxvnni_form, fused_expert_of_int8_channels) {

@@ -37,8 +37,11 @@ static double packed_block_value(kt_weight_format format, const uint8_t *panel, 
     static const double e2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12};
     const kt_p64_spec s = kt_p64_spec_of(format);
     const int run_inputs = s.group > 32 ? s.group : 32, groups = run_inputs / s.group;
-    const int scale_bytes = s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
-    const int min_bytes = s.minimum == KT_P64_MIN_F16                                  ? 128
+    const int scale_bytes = s.scale == KT_P64_F32                             ? 256
+                            : s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128
+                                                                              : 64;
+    const int min_bytes = s.minimum == KT_P64_MIN_F32                                  ? 256
+                          : s.minimum == KT_P64_MIN_F16                                ? 128
                           : s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_ZERO ? 64
                                                                                        : 0;
     const int head = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES
@@ -62,10 +65,12 @@ static double packed_block_value(kt_weight_format format, const uint8_t *panel, 
                                       : code - s.offset;
     if (s.scale == KT_P64_BF16) d = half_at(scale + 2 * row, 1);
     if (s.scale == KT_P64_F16) d = half_at(scale + 2 * row, 0);
+    if (s.scale == KT_P64_F32) d = single_at(scale + 4 * row);
     if (s.scale == KT_P64_E8M0) d = ldexp(1, scale[row] - 128);
     if (s.scale == KT_P64_S8) d = half_at(block + 2 * row, 0) * (int8_t)scale[row];
     if (s.scale == KT_P64_NIBBLES) d = half_at(block + 2 * row, 0) * (scale[row] & 15);
     if (s.minimum == KT_P64_MIN_F16) minimum = half_at(min + 2 * row, 0);
+    if (s.minimum == KT_P64_MIN_F32) minimum = single_at(min + 4 * row);
     if (s.minimum == KT_P64_MIN_U8) minimum = -half_at(block + 128 + 2 * row, 0) * min[row];
     if (s.minimum == KT_P64_MIN_NIBBLE)
         minimum = -half_at(block + 128 + 2 * row, 0) * (scale[row] >> 4);

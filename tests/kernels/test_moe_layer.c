@@ -453,6 +453,8 @@ Test(moe_layer, takes_down_projections_in_another_format) {
                  {KT_W_Q4_K, KT_W_Q5_0, 64, 256},
                  {KT_W_IQ4_XS, KT_W_Q5_K, 256, 256},
                  {KT_W_MXFP4, KT_W_Q8_0, 96, 160},
+                 {KT_W_INT8_G16M, KT_W_Q6_K, 256, 288},
+                 {KT_W_Q3_K, KT_W_INT8_G16M, 96, 256},
                  {KT_W_INT4_G32, KT_W_INT8_CHANNEL, 96, 160},
                  {KT_W_BF16, KT_W_F16, 32, 96}};
     static const int64_t tokens[] = {1, 5, 40};

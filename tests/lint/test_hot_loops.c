@@ -48,6 +48,8 @@ static const struct {
     {"attn/bf16_dot__avx512vbmi", "vdpbf16ps"},
     {"attn/int_dot__avx512vnni", "vpdpbusd"},
     {"gemm/w58blocks_a8_p64__avx512vnni", "vpdpbusd"},
+    {"gemm/w8g16m_a8_p64__avx512vnni", "vpdpbusd"},
+    {"moe_ffn/w8g16m_a8_moe64__avx512vnni", "vpdpbusd"},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
     {"gemm/wbf16_abf16_p64__amxbf16", "tdpbf16ps"},
     {"gemm/wf8_abf16_p64__amxbf16", "tdpbf16ps"},

@@ -1,0 +1,40 @@
+/* Experts in w8g16m (INT8 with f32 scales and minima per 16 inputs) with int8 activations on AVX-512 VNNI.
+ * The tile is explained in kernels/simd/blocks512.h and blocks512_tiles.h, the order of work in p64_ops512.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simd/blocks512_tiles.h"
+
+KT_BLOCKS_TILE(INT8_G16M, w8g16m)
+
+static const kt_tile_kind kind = KT_BLOCKS_KIND(INT8_G16M, w8g16m, 2);
+
+static const int32_t rows[] = {3, 6};
+static const int32_t prefetch[] = {0, 2048};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 2048}};
+
+static void gate_up(const kt_moe_call *call) {
+    kt_p64_gate_up_run(call, &kind, KT_A_INT8_G32);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_p64_down_run(call, &kind);
+}
+
+KT_VARIANT(w8g16m_a8_moe64__avx512vnni) = {
+    .name = "w8g16m_a8_moe64__avx512vnni",
+    .op = KT_OP_MOE_FFN,
+    .weights = 1u << KT_W_INT8_G16M,
+    .acts = 1u << KT_A_INT8_G32,
+    .isa = KT_ISA_AVX512VNNI,
+    .numerics = KT_NUM_EXACT_INT32,
+    .bits = "a8-blocks512",
+    .version = 1,
+    .layout = "p64",
+    .rank = 1,
+    .params = params,
+    .n_params = 2,
+    .accepts = kt_p64_accepts,
+    .packed_bytes = kt_p64_expert_bytes,
+    .pack_expert = kt_p64_pack_expert,
+    .moe_gate_up = gate_up,
+    .moe_down = down,
+};
