@@ -87,7 +87,7 @@ static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, s
     uint8_t *bytes = s->data;
 
     for (size_t i = 0; i < data_bytes; i++) bytes[i] = (uint8_t)pick(p);
-    if (f->block_bytes == 0) { /* E4M3 */
+    if (f->block_bytes == 0) { /* E4M3; int8 with minima */
         for (size_t i = 0; i < data_bytes; i++) bytes[i] ^= (bytes[i] & 0x7f) == 0x7f;
         for (size_t i = 0; i < scale_bytes / 4; i++) ((float *)s->scales)[i] = sigma / 128;
         return;

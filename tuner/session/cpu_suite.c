@@ -50,6 +50,7 @@ static const kt_suite_spec specs[] = {
     DECODE(iq4_nl, KT_W_IQ4_NL, 0.85),
     DECODE(iq4_xs, KT_W_IQ4_XS, 0.85),
     DECODE(mxfp4, KT_W_MXFP4, 0.85),
+    DECODE(int8_g16m, KT_W_INT8_G16M, 0.80),
     {"int4_g32_4rows", KT_W_INT4_G32, KT_OF_ROOFLINE, QWEN, .spread_tokens = 64, .bar = 0.75},
     {"int4_g32_32rows", KT_W_INT4_G32, KT_OF_PEAK, QWEN, .spread_tokens = 512, .bar = 0.78},
     {"int8_32rows", KT_W_INT8_CHANNEL, KT_OF_PEAK, QWEN, .spread_tokens = 512, .bar = 0.85},
