@@ -194,6 +194,7 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     if (st == KT_OK && s->json) st = kt_declared_read(s->json, s->where, &b.declared, err);
     out->packing = b.declared.packing;
     if (st == KT_OK) st = describe(&b, request, err);
+    if (st == KT_E_NOMEM) kt_fail_prefix(err, st, "%.200s", s->where);
     if (st != KT_OK) kt_graph_deinit(out);
     return st;
 }

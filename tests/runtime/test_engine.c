@@ -84,8 +84,6 @@ Test(engine, bad_checkpoints_are_named) {
     expect_refused(&s, KT_E_UNSUPPORTED, "k_proj.weight': dtype I64, expected");
     s = small, s.odd_name = "model.layers.0.mlp.gate.weight", s.odd_dtype = KT_DTYPE_I64;
     expect_refused(&s, KT_E_UNSUPPORTED, "gate.weight': dtype I64");
-    s = small, s.odd_name = "lm_head.weight", s.odd_dtype = KT_DTYPE_F32;
-    expect_refused(&s, KT_E_UNSUPPORTED, "use --weights bf16"); /* native */
     s = small, s.has_bias = 1, s.left_out = "model.layers.1.self_attn.v_proj.bias";
     expect_refused(&s, KT_E_NOT_FOUND, "v_proj.bias' is missing");
     s = small, s.extra = ",\"vocab_size\":51"; /* a key twice is bad JSON */
@@ -99,11 +97,15 @@ Test(engine, configs_that_cannot_be_run_are_named) {
         const char *words;
     } cases[] = {
         {",\"use_sliding_window\":true", KT_E_UNSUPPORTED, "use_sliding_window"},
-        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}", KT_E_UNSUPPORTED, "'yarn'"},
+        {",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}", KT_E_UNSUPPORTED, "'dynamic'"},
+        {",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", KT_E_FORMAT,
+         "yarn with factor 0.5"},
         {",\"rope_parameters\":{\"rope_theta\":1e4,\"rope_type\":\"linear\"}", KT_E_UNSUPPORTED,
          "'linear'"},
-        {",\"quantization_config\":{\"quant_method\":\"fp8\"}", KT_E_UNSUPPORTED,
+        {",\"quantization_config\":{\"quant_method\":\"bitsandbytes\"}", KT_E_UNSUPPORTED,
          "quantization_config"},
+        {",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[64,64]}",
+         KT_E_UNSUPPORTED, "weight_block_size [64, 64], expected [128, 128]"},
     };
     kt_model_shape s = small;
 
@@ -117,6 +119,45 @@ Test(engine, configs_that_cannot_be_run_are_named) {
     expect_refused(&s, KT_E_UNSUPPORTED, "hidden_size is 48, expected a multiple of 32");
     s = small, s.topk = 5;
     expect_refused(&s, KT_E_FORMAT, "num_experts_per_tok 5 of 4 experts");
+}
+
+/* Logits behind three tokens of a random model. */
+static void run_shape(const kt_model_shape *shape, float *logits) {
+    static const int32_t tokens[] = {1, 2, 3};
+    char folder[PATH_MAX];
+    kt_engine *e;
+    kt_sequence *q;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    kt_random_model(shape, 1, folder);
+    cr_assert_eq(create(folder, "", NULL, &e, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_sequence_create(e, 3, &q, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, q, tokens, 3, 1, logits, NULL, NULL, NULL, &err), KT_OK,
+                 "%s", err.message);
+    kt_sequence_destroy(q);
+    kt_engine_destroy(e);
+    kt_temp_remove(folder);
+}
+
+/* Each tensor is read in its own type: matrices stored as F32 become BF16, which holds these values. The
+ * declaration of a quantisation that no tensor shows changes nothing. */
+Test(engine, single_tensors_may_be_stored_otherwise) {
+    static const char *const odd[] = {"lm_head.weight", "model.layers.0.self_attn.k_proj.weight",
+                                      "model.layers.1.mlp.experts.3.up_proj.weight"};
+    float *want = calloc(2 * (size_t)small.vocab, sizeof *want), *got = want + small.vocab;
+    kt_model_shape s = small;
+
+    run_shape(&s, want);
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        s = small, s.odd_name = odd[i], s.odd_dtype = KT_DTYPE_F32;
+        run_shape(&s, got);
+        cr_expect_eq(memcmp(got, want, (size_t)small.vocab * sizeof *got), 0, "%s", odd[i]);
+    }
+    s = small, s.extra = ",\"quantization_config\":{\"quant_method\":\"fp8\"}";
+    run_shape(&s, got);
+    cr_expect_eq(memcmp(got, want, (size_t)small.vocab * sizeof *got), 0);
+    free(want);
 }
 
 /* rope_parameters is the newer spelling of rope_theta. */
