@@ -329,7 +329,7 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
     return KT_OK;
 }
 
-/* Whether the weights fit is arithmetic: told before anything is opened, with the formats that would. */
+/* Whether the weights fit is arithmetic: told before they are asked for, with the formats that would. */
 static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err) {
     const uint64_t available = kt_memory_available_bytes();
     const double need = (double)kt_model_plan_weight_bytes(&e->plan);
@@ -357,8 +357,6 @@ static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err)
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
-    if (!e->is_synthetic && !e->model.checkpoint)
-        return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     e->quant = o->weights;
     KT_TRY(kt_model_kv_shape(&e->model.graph, o->kv ? o->kv : KT_W_BF16, &e->kv, err));
     KT_TRY(check_weights(e, o->weights, err));
@@ -373,6 +371,8 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
     KT_TRY(check_memory(e, o->weights, err));
+    if (!e->is_synthetic && !e->model.checkpoint)
+        return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o, err));
     return kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,

@@ -65,15 +65,15 @@ Test(mistakes, pointers_and_pages_instead_of_weights) {
     static const char page[] = "<!DOCTYPE html><html><body>404</body></html>";
     char says[600];
 
-    kt_temp_write(folder, "tokenizer.json", lfs, sizeof lfs - 1);
-    expect(KT "generate $F -p a", 1, "tokenizer.json: a Git LFS pointer");
-    expect(KT "generate $F/tokenizer.json -p a", 1, "a Git LFS pointer instead of the file");
     kt_temp_write(folder, "model-00002-of-00002.safetensors", lfs, sizeof lfs - 1);
     snprintf(says, sizeof says, "kt: %s/model-00002-of-00002.safetensors: a Git LFS pointer",
              folder);
     expect(KT "generate $F -p a", 1, says);
     kt_temp_write(folder, "model-00002-of-00002.safetensors", page, sizeof page - 1);
     expect(KT "generate $F -p a", 1, "an HTML page; the download failed, expected safetensors");
+    kt_temp_write(folder, "tokenizer.json", lfs, sizeof lfs - 1);
+    expect(KT "generate $F -p a", 1, "tokenizer.json: a Git LFS pointer");
+    expect(KT "generate $F/tokenizer.json -p a", 1, "a Git LFS pointer instead of the file");
 }
 
 Test(mistakes, folders_that_lack_something) {

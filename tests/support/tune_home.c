@@ -13,9 +13,10 @@
 #include "tests/support/temp.h"
 
 static const char config[] =
-    "{\"hidden_size\":64,\"num_hidden_layers\":2,\"vocab_size\":96,\"num_attention_heads\":2,"
-    "\"num_key_value_heads\":1,\"head_dim\":32,\"num_experts\":4,\"num_experts_per_tok\":2,"
-    "\"moe_intermediate_size\":32}";
+    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"num_hidden_layers\":2,\"vocab_size\":96,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":32,\"num_experts\":4,"
+    "\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"max_position_embeddings\":64,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0}";
 
 /* machine.json as `kttune probe` keeps it, as far as it is read again. */
 static void write_machine(const kt_tune_home *h) {

@@ -139,10 +139,14 @@ Test(space, config_and_workload_of_tiny_moe_agree) {
     free(text);
 }
 
-#define QWEN                                                                                     \
-    "\"hidden_size\":256,\"num_hidden_layers\":4,\"vocab_size\":1000,\"num_attention_heads\":8," \
-    "\"num_key_value_heads\":2,\"head_dim\":64,\"num_experts\":16,\"num_experts_per_tok\":4,"    \
-    "\"moe_intermediate_size\":128"
+/* What every config has; the sizes come behind it. */
+#define TYPE                                                                                \
+    "\"model_type\":\"qwen3_moe\",\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,"    \
+    "\"rope_theta\":10000.0"
+#define QWEN                                                                                \
+    TYPE ",\"hidden_size\":256,\"num_hidden_layers\":4,\"vocab_size\":1000,"                \
+         "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"             \
+         "\"num_experts\":16,\"num_experts_per_tok\":4,\"moe_intermediate_size\":128"
 
 Test(space, config_gives_the_matrices_that_are_multiplied) {
     kt_shapes s;
@@ -163,7 +167,8 @@ Test(space, config_gives_the_matrices_that_are_multiplied) {
         from_config("{" QWEN ",\"decoder_sparse_step\":2,\"intermediate_size\":512}", &s, &err),
         KT_OK);
     cr_expect_eq(s.moe_layers, 2);
-    cr_assert_eq(from_config("{" QWEN ",\"quantization_config\":{\"config_groups\":{\"group_0\":"
+    cr_assert_eq(from_config("{" QWEN ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+                             "\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":"
                              "{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}}",
                              &s, &err),
                  KT_OK);
@@ -190,28 +195,33 @@ Test(space, matrices_of_one_shape_are_one_cell) {
     kt_cell_list_deinit(&list);
 }
 
+#define LAYERS ",\"num_hidden_layers\":1,\"vocab_size\":8"
+#define HEADS(kv) ",\"hidden_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":" kv
+#define EXPERTS(topk, size)                                                                 \
+    ",\"num_experts\":4,\"num_experts_per_tok\":" topk ",\"moe_intermediate_size\":" size
+
 Test(space, bad_configs_are_refused_by_name) {
     static const struct {
         const char *text, *word;
         kt_status status;
     } bad[] = {
-        {"{}", "hidden_size", KT_E_FORMAT},
-        {"{\"hidden_size\":\"x\"}", "hidden_size", KT_E_FORMAT},
-        {"{\"hidden_size\":100,\"num_hidden_layers\":1,\"vocab_size\":8}", "multiple of 32",
+        {"{}", "model_type", KT_E_FORMAT},
+        {"{\"model_type\":\"parrot\"}", "model_type 'parrot' is not supported (known: ",
          KT_E_UNSUPPORTED},
-        {"{\"hidden_size\":-32,\"num_hidden_layers\":1,\"vocab_size\":8}", "hidden_size",
+        {"{" TYPE "}", "num_hidden_layers", KT_E_FORMAT},
+        {"{" TYPE LAYERS "}", "hidden_size", KT_E_FORMAT},
+        {"{" TYPE LAYERS ",\"hidden_size\":\"x\"}", "hidden_size", KT_E_FORMAT},
+        {"{" TYPE LAYERS ",\"hidden_size\":100}", "hidden_size is 100, expected a multiple of 32",
+         KT_E_UNSUPPORTED},
+        {"{" TYPE LAYERS ",\"hidden_size\":-32}", "hidden_size", KT_E_FORMAT},
+        {"{" TYPE LAYERS HEADS("1") EXPERTS("5", "32") "}", "num_experts_per_tok 5 of 4 experts",
          KT_E_FORMAT},
-        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"num_experts\":4,"
-         "\"num_experts_per_tok\":5,\"moe_intermediate_size\":32,\"num_attention_heads\":2}",
-         "5 experts per token of 4", KT_E_FORMAT},
-        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"num_experts\":4,"
-         "\"num_experts_per_tok\":2,\"moe_intermediate_size\":33,\"num_attention_heads\":2}",
-         "moe_intermediate_size = 33", KT_E_UNSUPPORTED},
-        {"{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":8,\"intermediate_size\":64,"
-         "\"num_attention_heads\":2,\"num_key_value_heads\":3}",
-         "3 key heads", KT_E_FORMAT},
-        {"{\"hidden_size\":64,\"num_hidden_layers\":9999999,\"vocab_size\":8}", "num_hidden_layers",
-         KT_E_FORMAT},
+        {"{" TYPE LAYERS HEADS("1") EXPERTS("2", "33") "}", "moe_intermediate_size is 33",
+         KT_E_UNSUPPORTED},
+        {"{" TYPE LAYERS HEADS("3") EXPERTS("2", "32") "}",
+         "num_attention_heads 2 is not a multiple of num_key_value_heads 3", KT_E_FORMAT},
+        {"{" TYPE ",\"hidden_size\":64,\"num_hidden_layers\":9999999,\"vocab_size\":8}",
+         "num_hidden_layers", KT_E_FORMAT},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kt_shapes s;

@@ -40,16 +40,16 @@ static kt_status add_need(kt_shapes *s, const kt_need *need, kt_err *err) {
 }
 
 kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *err) {
+    kt_shapes s = {.hidden = graph->numbers.hidden,
+                   .layers = graph->numbers.layers,
+                   .native = KT_W_BF16};
     kt_need *needs = NULL;
     int n = 0;
-    kt_status st;
+    kt_status st = kt_graph_needs(graph, KT_QUANT_NATIVE, &needs, &n, err);
 
-    *out = (kt_shapes){.hidden = graph->numbers.hidden, .layers = graph->numbers.layers};
-    out->native = KT_W_BF16;
-    KT_TRY(kt_graph_needs(graph, KT_QUANT_NATIVE, &needs, &n, err));
-    st = KT_OK;
-    for (int i = 0; i < n && st == KT_OK; i++) st = add_need(out, &needs[i], err);
+    for (int i = 0; i < n && st == KT_OK; i++) st = add_need(&s, &needs[i], err);
     free(needs);
+    if (st == KT_OK) *out = s;
     return st;
 }
 
@@ -61,7 +61,7 @@ kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_sha
 
     if (st != KT_OK) return st;
     st = kt_shapes_from_graph(&graph, out, err);
-    out->shape_id = kt_model_shape_id(config);
+    if (st == KT_OK) out->shape_id = kt_model_shape_id(config);
     kt_graph_deinit(&graph);
     return st;
 }
