@@ -147,12 +147,17 @@ static const kt_number model_numbers[] = {
 
 static kt_status read_numbers(const kt_config_source *s, kt_model_numbers *n, kt_err *err) {
     const kt_gguf_value *tokens;
+    double aside;
 
     KT_TRY(kt_numbers_read(s, model_numbers, sizeof model_numbers / sizeof *model_numbers, n, err));
     if (s->json) {
         kt_numbers_read_eos(s->json, n);
     } else {
-        n->layers -= (int64_t)kt_config_gguf_number(s, "nextn_predict_layers", 0);
+        aside = kt_config_gguf_number(s, "nextn_predict_layers", 0);
+        if (!(aside >= 0 && aside < (double)n->layers))
+            return kt_fail(err, KT_E_FORMAT, "%.200s: nextn_predict_layers is %g of %lld layers",
+                           s->where, aside, (long long)n->layers);
+        n->layers -= (int64_t)aside;
         tokens = kt_gguf_find(s->gguf, "tokenizer.ggml.tokens");
         if (n->vocab == 0 && tokens) n->vocab = (int64_t)tokens->count;
         read_gguf_eos(s->gguf, n);
