@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/w8g16m.h"
 
 /* A format with less than eight bits is for feed-forward layers, where the bytes are. */
 static kt_weight_format asked_format(const kt_weight *w, kt_weight_format id) {
@@ -15,10 +16,19 @@ static kt_weight_format asked_format(const kt_weight *w, kt_weight_format id) {
     return format && format->encode_rows && format->bits >= 8 ? id : KT_W_INT8_CHANNEL;
 }
 
+/* Gate and up are read together, by kernels of one format. */
+static bool is_mixed_pair(const kt_weight *w) {
+    const kt_weight_format gate = w->part[0].stored, up = w->part[1].stored;
+
+    return w->kind == KT_WEIGHT_EXPERTS && gate != up && kt_w8g16m_takes(gate) &&
+           kt_w8g16m_takes(up);
+}
+
 kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant) {
     const kt_weight_format stored = w->part[part].stored;
 
     if (w->kind == KT_WEIGHT_HEADS) return KT_W_BF16; /* small, and stored across its columns */
+    if (quant == KT_QUANT_NATIVE && part < 2 && is_mixed_pair(w)) return KT_W_INT8_G16M;
     if (kt_quant_format(quant) != KT_W_NONE) return asked_format(w, kt_quant_format(quant));
     if (quant == KT_QUANT_INT4 && w->use == KT_USE_EXPERTS) return KT_W_INT4_G32;
     if (quant == KT_QUANT_INT8 || quant == KT_QUANT_INT4) return KT_W_INT8_CHANNEL;

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "kernels/formats/w8g16m.h"
 #include "runtime/loader/finite.h"
 
 #define ROWS_AT_ONCE 16 /* what a cache holds, where rows share no scales */
@@ -303,12 +304,27 @@ kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *form
     return KT_OK;
 }
 
+/* Blocks of any format as the one that holds them all; of one piece, as gate and up are. */
+static kt_status widen_blocks(const kt_matrix_source *s, int64_t begin, int64_t end, void *data,
+                              void *scales, kt_err *err) {
+    const kt_tensor *t = s->piece[0].tensor;
+    const kt_matrix w = {.format = t->blocks,
+                         .n = s->rows,
+                         .k = s->k,
+                         .data = t->data + (size_t)s->piece[0].first_row *
+                                               block_row_bytes(t->blocks, s->k)};
+
+    return kt_w8g16m_from(&w, begin, end, data, scales, err);
+}
+
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err) {
     int64_t base = 0;
     int n_native = 0;
 
+    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
+        return widen_blocks(s, row_begin, row_end, data, scales, err);
     for (int i = 0; i < s->n_pieces; i++)
         n_native += s->piece[i].int4.packed || native_format(s, i) == format->id;
     if (n_native < s->n_pieces)

@@ -609,6 +609,37 @@ static kt_status pause_here(const loader *l, kt_err *err) {
     return KT_OK;
 }
 
+/* What is not loaded as it lies although nobody asked for another format: said once for each reason. */
+static void tell_changes(const loader *l) {
+    const kt_graph *g = l->request->graph;
+    double widened = 0, stored = 0;
+    int n_pairs = 0, n_floats = 0;
+
+    if (l->request->plan->quant != KT_QUANT_NATIVE) return;
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        const bool is_pair = w->kind == KT_WEIGHT_EXPERTS &&
+                             kt_weight_becomes(w, 0, KT_QUANT_NATIVE) == KT_W_INT8_G16M;
+        const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
+        n_floats += is_matrix && w->part[0].stored == KT_W_F32;
+        if (!is_pair || w->part[0].stored == KT_W_INT8_G16M) continue;
+        n_pairs++;
+        for (int p = 0; p < 2; p++) {
+            const double weights = (double)(w->count * w->n * w->k) / 8;
+            stored += weights * kt_format_find(w->part[p].stored)->bits;
+            widened += weights * kt_format_find(KT_W_INT8_G16M)->bits;
+        }
+    }
+    if (n_pairs)
+        kt_log_write(l->request->log, KT_LOG_WARN, "loader",
+                     "gate and up of %d layers are stored in two formats, which no kernel reads "
+                     "together: loaded exactly as w8g16m, %.2f GiB instead of %.2f",
+                     n_pairs, widened / GIB, stored / GIB);
+    if (n_floats)
+        kt_log_write(l->request->log, KT_LOG_WARN, "loader",
+                     "%d matrices are stored as F32 and become BF16", n_floats);
+}
+
 static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
     const int64_t layers = g->numbers.layers;
@@ -623,6 +654,7 @@ static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
             bytes[w->layer < 0 ? layers : w->layer] += size;
     }
     kt_weight_finder_report(&l->finder, l->request->log);
+    tell_changes(l);
     KT_TRY(check_memory(total, err));
     KT_TRY(make_staging(l, err));
     for (int64_t i = layers; i >= 0; i--) {
