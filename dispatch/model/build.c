@@ -213,7 +213,8 @@ int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
 
     if (!list) return 0;
     g->planes = list;
-    list[g->n_planes] = (kt_plane){b->layer, heads, k.width / heads, v.width / heads};
+    list[g->n_planes] = (kt_plane){
+        .layer = b->layer, .heads = heads, .k = k.width / heads, .v = v.width / heads};
     n.in2 = v;
     n.plane = g->n_planes++;
     add_node(b, &n);
@@ -248,6 +249,32 @@ kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *m) {
     node.tail = m->tail;
     add_node(b, &node);
     return node.out;
+}
+
+void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps) {
+    kt_node n = node_of(KT_NODE_LAYER_NORM, x, x);
+
+    n.weight = add_vector(b, w, false);
+    n.weight2 = add_vector(b, bias, false);
+    n.eps = eps;
+    add_node(b, &n);
+}
+
+kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index) {
+    kt_node keep = node_of(KT_NODE_KEEP_INDEX, index->keys, index->keys), n;
+
+    if (b->status == KT_OK) b->graph->planes[plane].index = index->dim;
+    keep.plane = plane;
+    add_node(b, &keep);
+    n = node_of(KT_NODE_ATTEND_SPARSE, q, add_value(b, attention->heads * attention->v));
+    n.in2 = index->queries;
+    n.in3 = index->weights;
+    n.plane = plane;
+    n.attention = *attention;
+    n.index = *index;
+    add_node(b, &n);
+    return n.out;
 }
 
 void kt_gate(kt_build *b, kt_view x, kt_view g) {

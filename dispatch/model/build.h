@@ -67,6 +67,12 @@ typedef struct kt_head_mats {
 } kt_head_mats;
 kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *mats);
 
+/* LayerNorm of x in place. */
+void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps);
+/* Attention over the keys that the index picks; its keys are kept beside the plane's rows. */
+kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index);
+
 /* x *= sigmoid(g). */
 void kt_gate(kt_build *b, kt_view x, kt_view g);
 /* bias.n = 0: none. */

@@ -100,6 +100,7 @@ typedef struct kt_view {
 typedef struct kt_plane {
     int layer;
     int64_t heads, k, v;
+    int64_t index; /* numbers of an index key; 0 = none */
 } kt_plane;
 
 typedef enum kt_node_kind {
@@ -119,7 +120,9 @@ typedef enum kt_node_kind {
     KT_NODE_DOT,     /* out = sigmoid(w . in), one number per row */
     KT_NODE_CONV,    /* out = causal convolution of in, channel by channel, with SiLU */
     KT_NODE_DELTA,   /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
-    KT_NODE_INDEX,
+    KT_NODE_LAYER_NORM, /* out = LayerNorm of out */
+    KT_NODE_KEEP_INDEX, /* rows of in go to a plane's index keys */
+    KT_NODE_ATTEND_SPARSE, /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick */
     KT_NODE_KINDS
 } kt_node_kind;
 
@@ -137,6 +140,12 @@ typedef struct kt_routing_rule {
 } kt_routing_rule;
 
 #define KT_REGROUP_PARTS 4
+
+/* The lightning indexer: score(key) = sum over heads of weight * max(0, query . index key); topk keys are met. */
+typedef struct kt_index_rule {
+    kt_view keys, queries, weights;
+    int64_t heads, dim, topk;
+} kt_index_rule;
 
 /* Heads of linear attention: value heads of v, key heads of k numbers. */
 typedef struct kt_delta_rule {
@@ -157,6 +166,7 @@ typedef struct kt_node {
     kt_attention attention;
     kt_routing_rule routing;
     kt_delta_rule delta;
+    kt_index_rule index;
     int64_t groups, parts[KT_REGROUP_PARTS]; /* REGROUP: columns of each part in a group */
 } kt_node;
 

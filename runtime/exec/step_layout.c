@@ -21,7 +21,7 @@ typedef struct life {
 static int has_phases(kt_node_kind kind) {
     return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
            kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD || kind == KT_NODE_CONV ||
-           kind == KT_NODE_DELTA;
+           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE;
 }
 
 static void live(life *l, const kt_view *v, int node) {

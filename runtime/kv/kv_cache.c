@@ -25,15 +25,27 @@ static size_t scales_offset(const kt_kv_shape *s, uint64_t rows) {
     return ((size_t)bytes + 63) / 64 * 64;
 }
 
+/* Where index keys would begin, behind rows and scales. */
+static size_t index_offset(const kt_kv_shape *s, uint64_t rows) {
+    const size_t data = scales_offset(s, rows);
+    uint64_t total;
+
+    if (data == 0 || !kt_attn_has_scales(s->format)) return data;
+    if (kt_mul_overflow(rows, sizeof(float), &total) || kt_add_overflow(total, data, &total) ||
+        total > SIZE_MAX / 2)
+        return 0;
+    return s->index_dim ? ((size_t)total + 63) / 64 * 64 : (size_t)total;
+}
+
 size_t kt_kv_cache_bytes(const kt_kv_shape *s, int64_t capacity) {
     uint64_t rows, total;
     size_t data;
 
     if (!rows_of(s, capacity, &rows)) return 0;
-    data = scales_offset(s, rows);
-    if (data == 0 || !kt_attn_has_scales(s->format)) return data;
-    if (kt_mul_overflow(rows, sizeof(float), &total) || kt_add_overflow(total, data, &total) ||
-        total > SIZE_MAX)
+    data = index_offset(s, rows);
+    if (data == 0 || s->index_dim == 0) return data;
+    if (kt_mul_overflow((uint64_t)(s->layers * s->index_dim), 2 * (uint64_t)capacity, &total) ||
+        kt_add_overflow(total, data, &total) || total > SIZE_MAX)
         return 0;
     return (size_t)total;
 }
@@ -51,6 +63,9 @@ kt_status kt_kv_cache_init(kt_kv_cache *cache, const kt_kv_shape *shape, int64_t
         return kt_fail_prefix(err, KT_E_NOMEM, "cache of %lld tokens", (long long)capacity);
     cache->shape = *shape;
     cache->capacity = capacity;
+    if (shape->index_dim && rows_of(shape, capacity, &rows))
+        cache->index_keys =
+            (uint16_t *)(void *)((char *)cache->buffer.data + index_offset(shape, rows));
     if (kt_attn_has_scales(shape->format) && rows_of(shape, capacity, &rows))
         cache->scales = (float *)(void *)((char *)cache->buffer.data + scales_offset(shape, rows));
     return KT_OK;

@@ -11,6 +11,7 @@ typedef struct kt_kv_shape {
     kt_weight_format format;
     int64_t layers, kv_heads, head_dim;
     int has_shared_rows; /* values are the beginning of keys' rows: no rows of their own */
+    int64_t index_dim;   /* of index keys: one BF16 row per layer and position; 0 = none */
 } kt_kv_shape;
 
 /* Rows of head_dim, contiguous as [layer][k, v][kv_head][position], where layers are those that keep rows; then, where the format has them, the
@@ -20,6 +21,7 @@ typedef struct kt_kv_cache {
     int64_t capacity;
     kt_buffer buffer;
     float *scales; /* inside buffer, or NULL */
+    uint16_t *index_keys; /* behind them, or NULL: [layer][position][index_dim] */
 } kt_kv_cache;
 
 /* Bytes of a cache of this shape; 0 when the product overflows. */

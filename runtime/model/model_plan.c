@@ -178,6 +178,7 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     case KT_NODE_ROPE:
         return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
     case KT_NODE_ATTEND:
+    case KT_NODE_ATTEND_SPARSE:
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));

@@ -1,0 +1,245 @@
+/* Source: the published DeepseekV3ForCausalLM and, for the indexer, DeepseekV32ForCausalLM.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch/model/mla.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "dispatch/model/gqa.h"
+
+#define LATENT_EPS 1e-6 /* of q_a and kv_a norms, whatever rms_norm_eps is (models.md 4.3) */
+
+const kt_number kt_mla_numbers[KT_MLA_NUMBERS] = {
+    {offsetof(kt_mla, heads), KT_NUMBER_INT, "num_attention_heads", "attention.head_count",
+     KT_NUMBER_NEEDED, 1, 4096},
+    {offsetof(kt_mla, q_lora), KT_NUMBER_INT, "q_lora_rank", "attention.q_lora_rank", 0, 0,
+     1 << 20},
+    {offsetof(kt_mla, kv_lora), KT_NUMBER_INT, "kv_lora_rank", "attention.kv_lora_rank",
+     KT_NUMBER_NEEDED, 32, 1 << 20},
+    {offsetof(kt_mla, nope), KT_NUMBER_INT, "qk_nope_head_dim", NULL, KT_NUMBER_NEEDED, 32, 4096},
+    {offsetof(kt_mla, rope), KT_NUMBER_INT, "qk_rope_head_dim", "rope.dimension_count",
+     KT_NUMBER_NEEDED, 2, 4096},
+    {offsetof(kt_mla, v), KT_NUMBER_INT, "v_head_dim", NULL, KT_NUMBER_NEEDED, 32, 4096},
+    {offsetof(kt_mla, eps), KT_NUMBER_DOUBLE, "rms_norm_eps", "attention.layer_norm_rms_epsilon",
+     KT_NUMBER_NEEDED, 0, 1},
+    {offsetof(kt_mla, experts), KT_NUMBER_INT, "n_routed_experts", "expert_count",
+     KT_NUMBER_NEEDED, 1, 65536},
+    {offsetof(kt_mla, topk), KT_NUMBER_INT, "num_experts_per_tok", "expert_used_count",
+     KT_NUMBER_NEEDED, 1, KT_MAX_TOPK},
+    {offsetof(kt_mla, inner), KT_NUMBER_INT, "moe_intermediate_size",
+     "expert_feed_forward_length", KT_NUMBER_NEEDED, 32, 1 << 20},
+    {offsetof(kt_mla, dense), KT_NUMBER_INT, "intermediate_size", "feed_forward_length", 0, 0,
+     1 << 20},
+    {offsetof(kt_mla, first_dense), KT_NUMBER_INT, "first_k_dense_replace",
+     "leading_dense_block_count", 0, 0, KT_MAX_LAYERS},
+    {offsetof(kt_mla, shared), KT_NUMBER_INT, "n_shared_experts", "expert_shared_count", 0, 0,
+     64},
+    {offsetof(kt_mla, groups), KT_NUMBER_INT, "n_group", "expert_group_count", 0, 0, 1024},
+    {offsetof(kt_mla, top_groups), KT_NUMBER_INT, "topk_group", "expert_group_used_count", 0, 0,
+     1024},
+    {offsetof(kt_mla, factor), KT_NUMBER_DOUBLE, "routed_scaling_factor", "expert_weights_scale",
+     1, 0, 1e6},
+    {offsetof(kt_mla, is_normalised), KT_NUMBER_BOOL, "norm_topk_prob", NULL, 1, 0, 1},
+    {offsetof(kt_mla, index_heads), KT_NUMBER_INT, "index_n_heads",
+     "attention.indexer.head_count", 0, 0, 4096},
+    {offsetof(kt_mla, index_dim), KT_NUMBER_INT, "index_head_dim",
+     "attention.indexer.key_length", 0, 0, 4096},
+    {offsetof(kt_mla, index_topk), KT_NUMBER_INT, "index_topk", "attention.indexer.top_k", 0, 0,
+     1 << 24},
+    {offsetof(kt_mla, is_tied), KT_NUMBER_BOOL, "tie_word_embeddings", NULL, 0, 0, 1}};
+
+/* Head sizes by the keys of the new layout, or of the old one where a head's own sizes stand there. */
+static void read_gguf_sizes(const kt_config_source *s, kt_mla *c) {
+    const double key = kt_config_gguf_number(s, "attention.key_length", 0);
+    const double value = kt_config_gguf_number(s, "attention.value_length", 0);
+
+    c->nope = (int64_t)kt_config_gguf_number(s, "attention.key_length_mla", key) - c->rope;
+    c->v = (int64_t)kt_config_gguf_number(s, "attention.value_length_mla", value);
+    if (c->groups == 0 && c->experts == 256) c->groups = 8, c->top_groups = 4; /* files of old */
+}
+
+/* YaRN with mscale: the softmax's scale grows by its square, cosine and sine by the quotient. */
+static void read_mscale(const kt_config_source *s, kt_mla *c) {
+    const kt_json *scaling = kt_json_get(s->json, "rope_scaling");
+    double of_all, of_angles = 1, log_multiplier, mscale;
+
+    c->scale = 1 / sqrt((double)(c->nope + c->rope));
+    if (c->rotation.scaling != KT_ROPE_YARN) return;
+    if (!scaling) scaling = kt_json_get(s->json, "rope_parameters");
+    if (s->json) {
+        of_all = kt_json_double(kt_json_get(scaling, "mscale_all_dim"), 0);
+        of_angles = kt_json_double(kt_json_get(scaling, "mscale"), 1);
+        mscale = of_all ? kt_yarn_mscale(c->rotation.factor, of_all) : 1;
+        c->rotation.attention_factor = kt_yarn_mscale(c->rotation.factor, of_angles) / mscale;
+    } else {
+        log_multiplier = kt_config_gguf_number(s, "rope.scaling.yarn_log_multiplier", 0.1);
+        mscale = 1 + log_multiplier * log(c->rotation.factor);
+        c->rotation.attention_factor = 1;
+    }
+    c->scale *= mscale * mscale;
+}
+
+kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, void *numbers_,
+                        kt_err *err) {
+    kt_mla *c = numbers_;
+
+    (void)m;
+    if (s->gguf) read_gguf_sizes(s, c);
+    if (c->groups < 1) c->groups = c->top_groups = 1;
+    if (c->index_topk && (c->index_heads < 1 || c->index_dim < c->rope || !c->q_lora))
+        return kt_fail(err, KT_E_FORMAT,
+                       "%.200s: an indexer of %lld heads of %lld, expected at least one of %lld or "
+                       "more, and q_lora_rank",
+                       s->where, (long long)c->index_heads, (long long)c->index_dim,
+                       (long long)c->rope);
+    KT_TRY(kt_need_multiple(s, "qk_nope_head_dim", c->nope, err));
+    KT_TRY(kt_need_multiple(s, "v_head_dim", c->v, err));
+    KT_TRY(kt_need_multiple(s, "kv_lora_rank", c->kv_lora, err));
+    if (c->q_lora) KT_TRY(kt_need_multiple(s, "q_lora_rank", c->q_lora, err));
+    KT_TRY(kt_need_multiple(s, "moe_intermediate_size", c->inner, err));
+    if (c->first_dense) KT_TRY(kt_need_multiple(s, "intermediate_size", c->dense, err));
+    if (c->topk > c->experts)
+        return kt_fail(err, KT_E_FORMAT, "%.200s: num_experts_per_tok %lld of %lld experts",
+                       s->where, (long long)c->topk, (long long)c->experts);
+    KT_TRY(kt_rotation_read(s, c->rope, 1, &c->rotation, err));
+    c->rotation.interleaved = true;
+    read_mscale(s, c);
+    return kt_need_silu(s, err);
+}
+
+/* Queries: through a small bottleneck, where there is one; latent and shared key beside it. */
+static void project(kt_build *b, const kt_mla *c, kt_view h, kt_view *q, kt_view *kv,
+                    kt_view *index_q) {
+    const int64_t q_width = c->heads * (c->nope + c->rope), kv_width = c->kv_lora + c->rope;
+    const kt_mat latent = KT_MAT("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", kv_width, h.width);
+    kt_mat mats[2] = {KT_MAT("self_attn.q_a_proj", "attn_q_a", c->q_lora, h.width), latent};
+    kt_view out[2], cq;
+
+    if (!c->q_lora) mats[0] = KT_MAT("self_attn.q_proj", "attn_q", q_width, h.width);
+    kt_linear(b, "qkv", h, 2, mats, out);
+    *kv = out[1];
+    *q = out[0];
+    if (!c->q_lora) return;
+    cq = kt_rms(b, out[0],
+                KT_VEC("self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", c->q_lora),
+                LATENT_EPS);
+    mats[0] = KT_MAT("self_attn.q_b_proj", "attn_q_b", q_width, c->q_lora);
+    mats[1] = KT_MAT("self_attn.indexer.wq_b", "indexer.attn_q_b", c->index_heads * c->index_dim,
+                     c->q_lora);
+    kt_linear(b, "q_b", cq, c->index_topk ? 2 : 1, mats, out);
+    *q = out[0];
+    *index_q = out[1];
+}
+
+/* Halves of kv_b: keys (turned) and values. GGUF has them apart, or (old files) together too. */
+static kt_head_mats half(const kt_build *b, const kt_mla *c, int is_value) {
+    const kt_name old = {NULL, "attn_kv_b.weight"};
+    const bool is_joined = !kt_is_gguf(b) || kt_has(b, old);
+    kt_head_mats m = {.role = is_value ? "v_b" : "k_b",
+                      .name = {"self_attn.kv_b_proj", is_joined ? "attn_kv_b"
+                                                      : is_value ? "attn_v_b"
+                                                                 : "attn_k_b"},
+                      .heads = c->heads,
+                      .n = is_value ? c->v : c->kv_lora,
+                      .k = is_value ? c->kv_lora : c->nope,
+                      .tail = is_value ? 0 : c->rope};
+
+    if (!is_joined) return m;
+    m.head_rows = c->nope + c->v;
+    m.head_at = is_value ? c->nope : 0;
+    m.is_transposed = !is_value;
+    return m;
+}
+
+/* The lightning indexer: one small key per token, scored by every head of its own queries. */
+static kt_index_rule index_keys(kt_build *b, const kt_mla *c, kt_view h, kt_view q) {
+    const kt_mat mats[2] = {
+        KT_MAT("self_attn.indexer.wk", "indexer.attn_k", c->index_dim, h.width),
+        KT_MAT("self_attn.indexer.weights_proj", "indexer.proj", c->index_heads, h.width)};
+    kt_rope_rule halves = c->rotation;
+    kt_view out[2];
+
+    halves.interleaved = false;
+    kt_linear(b, "indexer", h, 2, mats, out);
+    kt_layer_norm(b, out[0],
+                  KT_VEC("self_attn.indexer.k_norm.weight", "indexer.k_norm.weight", c->index_dim),
+                  KT_VEC("self_attn.indexer.k_norm.bias", "indexer.k_norm.bias", c->index_dim),
+                  LATENT_EPS);
+    kt_rope(b, out[0], c->index_dim, &halves);
+    kt_rope(b, q, c->index_dim, &halves);
+    return (kt_index_rule){.keys = out[0],
+                           .queries = q,
+                           .weights = out[1],
+                           .heads = c->index_heads,
+                           .dim = c->index_dim,
+                           .topk = c->index_topk};
+}
+
+static kt_view attend(kt_build *b, const kt_mla *c, kt_view h) {
+    const kt_head_mats keys = half(b, c, 0), values = half(b, c, 1);
+    const kt_attention attention = {.heads = c->heads,
+                                    .kv_heads = 1,
+                                    .k = c->kv_lora + c->rope,
+                                    .v = c->kv_lora,
+                                    .scale = c->scale};
+    kt_view q, kv, latent, k_rope, q_rope, index_q = {0}, o;
+    kt_index_rule index;
+    int plane;
+
+    project(b, c, h, &q, &kv, &index_q);
+    latent = (kt_view){kv.value, kv.at, c->kv_lora};
+    k_rope = (kt_view){kv.value, kv.at + c->kv_lora, c->rope};
+    q_rope = (kt_view){q.value, q.at + c->nope, q.width};
+    kt_rms_heads(b, latent, c->kv_lora,
+                 KT_VEC("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", c->kv_lora),
+                 LATENT_EPS);
+    kt_rope(b, k_rope, c->rope, &c->rotation);
+    kt_rope(b, q_rope, c->nope + c->rope, &c->rotation);
+    plane = kt_keep(b, kv, (kt_view){0}, 1);
+    q = kt_linear_heads(b, q, &keys);
+    if (c->index_topk) {
+        index = index_keys(b, c, h, index_q);
+        o = kt_attend_sparse(b, q, plane, &attention, &index);
+    } else {
+        o = kt_attend(b, q, plane, &attention);
+    }
+    return kt_linear_heads(b, o, &values);
+}
+
+void kt_mla_layer(kt_build *b, const void *numbers_, int l) {
+    const kt_mla *c = numbers_;
+    kt_view x = kt_residual(b), h, o;
+
+    h = kt_rms(b, x, KT_VEC("input_layernorm.weight", "attn_norm.weight", x.width), c->eps);
+    o = attend(b, c, h);
+    kt_linear_into(b, "o", x, o, KT_MAT("self_attn.o_proj", "attn_output", x.width, o.width));
+    h = kt_rms(b, x, KT_VEC("post_attention_layernorm.weight", "ffn_norm.weight", x.width), c->eps);
+    if (l < c->first_dense) {
+        kt_ffn(b, x, h, &KT_DENSE_FFN("dense_ffn", "mlp", "", c->dense, x.width));
+        return;
+    }
+    kt_route(b, h, KT_MAT("mlp.gate", "ffn_gate_inp", c->experts, x.width),
+             KT_VEC("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", c->experts),
+             &(kt_routing_rule){.score = c->groups > 1 ? KT_ROUTER_SIGMOID_GROUP
+                                                       : KT_ROUTER_SIGMOID_BIAS,
+                                .experts = c->experts,
+                                .topk = c->topk,
+                                .groups = c->groups,
+                                .top_groups = c->top_groups,
+                                .is_normalised = c->is_normalised,
+                                .scale = c->factor});
+    kt_experts(b, x, h, &KT_EXPERTS("mlp.experts", c->experts, c->inner, x.width), c->topk);
+    if (c->shared)
+        kt_ffn(b, x, h,
+               &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner,
+                             x.width));
+}
+
+void kt_mla_end(kt_build *b, const void *numbers_) {
+    const kt_mla *c = numbers_;
+
+    kt_head(b, KT_VEC("model.norm.weight", "output_norm.weight", kt_residual(b).width), c->eps,
+            c->is_tied);
+}
+

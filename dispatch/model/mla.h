@@ -1,0 +1,28 @@
+/* What families with multi-head latent attention share: DeepSeek-V3, its sparse successor, Kimi-K2.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_MLA_H
+#define KT_DISPATCH_MLA_H
+
+#include "dispatch/model/build.h"
+
+/* Numbers of these families (a kt_family's numbers are this struct). */
+typedef struct kt_mla {
+    int64_t heads, q_lora, kv_lora, nope, rope, v;
+    int64_t experts, topk, inner, dense, first_dense, shared, groups, top_groups;
+    int64_t index_heads, index_dim, index_topk; /* lightning indexer; 0 = none */
+    double eps, factor, scale;
+    bool is_normalised, is_tied;
+    kt_rope_rule rotation;
+} kt_mla;
+
+#define KT_MLA_NUMBERS 21
+extern const kt_number kt_mla_numbers[KT_MLA_NUMBERS];
+
+/* Members of kt_family: attention in its absorbed form (one key of kv_lora + rope numbers for all heads, whose
+ * first kv_lora are the value), dense layers first, then a sigmoid router in groups beside a shared expert. */
+kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, void *numbers,
+                        kt_err *err);
+void kt_mla_layer(kt_build *b, const void *numbers, int l);
+void kt_mla_end(kt_build *b, const void *numbers);
+
+#endif
