@@ -60,8 +60,15 @@ static void add_node(kt_build *b, const kt_node *n) {
 
 /* Members that a node does not use. */
 static kt_node node_of(kt_node_kind kind, kt_view in, kt_view out) {
-    return (kt_node){
-        .kind = kind, .in = in, .out = out, .weight = -1, .weight2 = -1, .weight3 = -1, .plane = -1, .slot = -1, .rotation = -1};
+    return (kt_node){.kind = kind,
+                     .in = in,
+                     .out = out,
+                     .weight = -1,
+                     .weight2 = -1,
+                     .weight3 = -1,
+                     .plane = -1,
+                     .slot = -1,
+                     .rotation = -1};
 }
 
 static kt_view add_value(kt_build *b, int64_t width) {
@@ -177,10 +184,9 @@ void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps) {
 
 static bool is_same_rotation(const kt_rope_rule *a, const kt_rope_rule *b) {
     return a->base == b->base && a->rotary_dim == b->rotary_dim &&
-           a->interleaved == b->interleaved && a->scaling == b->scaling &&
-           a->factor == b->factor && a->original_context == b->original_context &&
-           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-           a->attention_factor == b->attention_factor;
+           a->interleaved == b->interleaved && a->scaling == b->scaling && a->factor == b->factor &&
+           a->original_context == b->original_context && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor;
 }
 
 static int add_rotation(kt_build *b, const kt_rope_rule *r) {
@@ -200,7 +206,8 @@ void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation)
     kt_node n = node_of(KT_NODE_ROPE, x, x);
     kt_err why = {KT_OK, ""};
 
-    if (kt_rope_rule_check(rotation, &why) != KT_OK) kt_build_fail(b, why.status, "%s", why.message);
+    if (kt_rope_rule_check(rotation, &why) != KT_OK)
+        kt_build_fail(b, why.status, "%s", why.message);
     n.size = size;
     n.rotation = add_rotation(b, rotation);
     add_node(b, &n);
@@ -213,8 +220,8 @@ int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
 
     if (!list) return 0;
     g->planes = list;
-    list[g->n_planes] = (kt_plane){
-        .layer = b->layer, .heads = heads, .k = k.width / heads, .v = v.width / heads};
+    list[g->n_planes] =
+        (kt_plane){.layer = b->layer, .heads = heads, .k = k.width / heads, .v = v.width / heads};
     n.in2 = v;
     n.plane = g->n_planes++;
     add_node(b, &n);
@@ -408,10 +415,10 @@ void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     kt_node n = node_of(KT_NODE_HEAD, kt_residual(b), (kt_view){0});
 
     w.is_tied = is_tied || (b->checkpoint && !kt_has(b, whole));
-    w.part[0] = (kt_weight_part){.name = w.is_tied ? (kt_name){"model.embed_tokens", "token_embd"}
-                                                   : own,
-                                 .n = m->vocab,
-                                 .k = m->hidden};
+    w.part[0] =
+        (kt_weight_part){.name = w.is_tied ? (kt_name){"model.embed_tokens", "token_embd"} : own,
+                         .n = m->vocab,
+                         .k = m->hidden};
     n.out = add_value(b, m->hidden); /* the normed rows */
     n.weight = add_weight(b, &w);
     n.weight2 = add_vector(b, norm, false);

@@ -24,14 +24,14 @@ typedef struct kt_vec {
 #define KT_MAT(json, gguf, n, k) ((kt_mat){{json, gguf}, n, k})
 #define KT_VEC(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_)})
 /* A norm whose safetensors hold w - 1; GGUF files hold w. */
-#define KT_VEC_PLUS(json, gguf, n_) \
-    ((kt_vec){.name = {json, gguf}, .n = (n_), .one_plus = true})
+#define KT_VEC_PLUS(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_), .one_plus = true})
 
 /* Experts [count] of intermediate size n over inputs k; names with {e}, GGUF's are of the stacks. */
 typedef struct kt_expert_set {
     const char *role;
     kt_name gate, up, down;
-    kt_name fused_gate_up, fused_down; /* one tensor for all experts; NULL = none (down of GGUF: the stack) */
+    kt_name fused_gate_up,
+        fused_down; /* one tensor for all experts; NULL = none (down of GGUF: the stack) */
     int64_t count, n, k;
 } kt_expert_set;
 

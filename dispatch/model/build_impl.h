@@ -6,7 +6,8 @@
 
 /* What quantization_config declares, for when no checkpoint is at hand. */
 typedef struct kt_declared {
-    kt_weight_format floats, linear, experts; /* of embedding and head; of attention; of feed-forward */
+    kt_weight_format floats, linear,
+        experts; /* of embedding and head; of attention; of feed-forward */
     kt_int4_packing packing;
 } kt_declared;
 

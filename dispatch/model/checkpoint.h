@@ -45,8 +45,9 @@ typedef struct kt_tensor {
     int64_t shape[KT_TENSOR_MAX_RANK];
     const uint8_t *data;
     size_t bytes;
-    int file;                /* index of the shard */
-    kt_weight_format blocks; /* of a GGUF tensor in blocks: rows of them, shape counts weights, dtype is U8;
+    int file; /* index of the shard */
+    kt_weight_format
+        blocks; /* of a GGUF tensor in blocks: rows of them, shape counts weights, dtype is U8;
                               * KT_W_NONE = elements of dtype */
 } kt_tensor;
 

@@ -19,8 +19,8 @@ struct kt_checkpoint {
     int n_shards;
     kt_tensor *tensors; /* sorted by name once all shards are read */
     size_t n_tensors, capacity;
-    kt_buffer memory;   /* instead of a shard's mapping */
-    kt_gguf_meta meta;  /* of the first part of a GGUF file */
+    kt_buffer memory;  /* instead of a shard's mapping */
+    kt_gguf_meta meta; /* of the first part of a GGUF file */
     bool is_gguf;
 };
 

@@ -82,7 +82,8 @@ static kt_status read_compressed(const kt_json *q, const char *where, int4_form 
 /* "weight_block_size": [128, 128], or none for a scale per channel. */
 static kt_status read_fp8(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     const kt_json *block = kt_json_get(q, "weight_block_size");
-    const int64_t n = kt_json_int(kt_json_at(block, 0), 0), k = kt_json_int(kt_json_at(block, 1), 0);
+    const int64_t n = kt_json_int(kt_json_at(block, 0), 0),
+                  k = kt_json_int(kt_json_at(block, 1), 0);
 
     out->format = kt_json_length(block) ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
     if (!kt_json_length(block) || (n == 128 && k == 128)) return KT_OK;

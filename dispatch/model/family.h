@@ -30,7 +30,8 @@ extern const size_t kt_builtin_family_count;
 /* What to build a graph of. */
 typedef struct kt_graph_request {
     kt_config_source source;
-    const kt_checkpoint *checkpoint; /* whose tensors decide how weights are stored; NULL = as the config
+    const kt_checkpoint
+        *checkpoint; /* whose tensors decide how weights are stored; NULL = as the config
                                       * declares (quantization_config), else BF16 */
 } kt_graph_request;
 

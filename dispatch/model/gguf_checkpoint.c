@@ -103,7 +103,8 @@ static kt_status read_others(kt_checkpoint *c, int64_t parts, kt_err *err) {
         KT_TRY(st);
     }
     if (expected < 0 || (size_t)expected == c->n_tensors) return KT_OK;
-    return kt_fail(err, KT_E_FORMAT, "%.200s: %zu tensors in %lld parts, split.tensors.count is %lld",
+    return kt_fail(err, KT_E_FORMAT,
+                   "%.200s: %zu tensors in %lld parts, split.tensors.count is %lld",
                    c->shards[0].path, c->n_tensors, (long long)parts, (long long)expected);
 }
 

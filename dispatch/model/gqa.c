@@ -28,8 +28,8 @@ static void read_yarn(const kt_json *scaling, int64_t max_context, kt_rope_rule 
 
     out->scaling = KT_ROPE_YARN;
     out->factor = kt_json_double(kt_json_get(scaling, "factor"), 1);
-    out->original_context = kt_json_double(
-        kt_json_get(scaling, "original_max_position_embeddings"), (double)max_context);
+    out->original_context = kt_json_double(kt_json_get(scaling, "original_max_position_embeddings"),
+                                           (double)max_context);
     out->beta_fast = kt_json_double(kt_json_get(scaling, "beta_fast"), 32);
     out->beta_slow = kt_json_double(kt_json_get(scaling, "beta_slow"), 1);
     out->attention_factor = kt_json_double(attention, kt_yarn_mscale(out->factor, 1));
@@ -42,8 +42,7 @@ static kt_status read_scaling(const kt_config_source *s, const kt_json *scaling,
     if (kt_json_type_of(scaling) == KT_JSON_NULL) return KT_OK;
     if (!type) type = kt_json_string(kt_json_get(scaling, "type"), NULL);
     if (type && strcmp(type, "yarn") == 0) {
-        read_yarn(scaling,
-                  kt_json_int(kt_json_get(s->json, "max_position_embeddings"), 4096), out);
+        read_yarn(scaling, kt_json_int(kt_json_get(s->json, "max_position_embeddings"), 4096), out);
         if (out->factor >= 1 && out->original_context > 0) return KT_OK;
         return kt_fail(err, KT_E_FORMAT, "%.200s: yarn with factor %g of a context of %g", s->where,
                        out->factor, out->original_context);
@@ -79,7 +78,8 @@ static kt_status read_gguf(const kt_config_source *s, int64_t dim, double factor
     size_t size = 0;
 
     out->base = kt_config_gguf_number(s, "rope.freq_base", 10000);
-    out->rotary_dim = (int64_t)kt_config_gguf_number(s, "rope.dimension_count", factor * (double)dim);
+    out->rotary_dim =
+        (int64_t)kt_config_gguf_number(s, "rope.dimension_count", factor * (double)dim);
     snprintf(key, sizeof key, "%.60s.rope.scaling.type", s->arch);
     if (!kt_gguf_find(s->gguf, key)) return KT_OK;
     KT_TRY(kt_gguf_need_string(s->gguf, key, &type, &size, err));

@@ -18,17 +18,31 @@ typedef struct kt_gqa_numbers {
     kt_rope_rule rotation;
 } kt_gqa_numbers;
 
-#define KT_GQA_NUMBERS(type, member)                                                              \
-    {offsetof(type, member.heads), KT_NUMBER_INT, "num_attention_heads", "attention.head_count", \
-     KT_NUMBER_NEEDED, 1, 4096},                                                                  \
-        {offsetof(type, member.kv_heads), KT_NUMBER_INT, "num_key_value_heads",                   \
-         "attention.head_count_kv", KT_NUMBER_NEEDED, 1, 4096},                                   \
-        {offsetof(type, member.dim), KT_NUMBER_INT, "head_dim", "attention.key_length", 0, 2,     \
-         4096},                                                                                   \
-        {offsetof(type, member.eps), KT_NUMBER_DOUBLE, "rms_norm_eps",                            \
-         "attention.layer_norm_rms_epsilon", KT_NUMBER_NEEDED, 0, 1},                             \
-    {                                                                                             \
-        offsetof(type, member.has_bias), KT_NUMBER_BOOL, "attention_bias", NULL, 0, 0, 1          \
+#define KT_GQA_NUMBERS(type, member)                                                                 \
+    {offsetof(type, member.heads),                                                                   \
+     KT_NUMBER_INT,                                                                                  \
+     "num_attention_heads",                                                                          \
+     "attention.head_count",                                                                         \
+     KT_NUMBER_NEEDED,                                                                               \
+     1,                                                                                              \
+     4096},                                                                                          \
+        {offsetof(type, member.kv_heads),                                                            \
+         KT_NUMBER_INT,                                                                              \
+         "num_key_value_heads",                                                                      \
+         "attention.head_count_kv",                                                                  \
+         KT_NUMBER_NEEDED,                                                                           \
+         1,                                                                                          \
+         4096},                                                                                      \
+        {offsetof(type, member.dim), KT_NUMBER_INT, "head_dim", "attention.key_length", 0, 2, 4096}, \
+        {offsetof(type, member.eps),                                                                 \
+         KT_NUMBER_DOUBLE,                                                                           \
+         "rms_norm_eps",                                                                             \
+         "attention.layer_norm_rms_epsilon",                                                         \
+         KT_NUMBER_NEEDED,                                                                           \
+         0,                                                                                          \
+         1},                                                                                         \
+    {                                                                                                \
+        offsetof(type, member.has_bias), KT_NUMBER_BOOL, "attention_bias", NULL, 0, 0, 1             \
     }
 
 /* Defaults, divisibility and the rotary embedding (kt_rotation_read with the whole head). */
@@ -49,22 +63,21 @@ kt_status kt_need_silu(const kt_config_source *s, kt_err *err);
 
 /* Dense or shared feed-forward under two prefixes: "mlp" and "ffn" with the GGUF names' ending ("" or
  * "_shexp"). */
-#define KT_DENSE_FFN(role_, json, end, n_, k_)                               \
-    (kt_expert_set) {                                                        \
-        .role = role_, .gate = {json ".gate_proj", "ffn_gate" end},          \
-        .up = {json ".up_proj", "ffn_up" end},                               \
-        .down = {json ".down_proj", "ffn_down" end}, .count = 1, .n = n_, .k = k_ \
+#define KT_DENSE_FFN(role_, json, end, n_, k_)                                              \
+    (kt_expert_set) {                                                                       \
+        .role = role_, .gate = {json ".gate_proj", "ffn_gate" end},                         \
+        .up = {json ".up_proj", "ffn_up" end}, .down = {json ".down_proj", "ffn_down" end}, \
+        .count = 1, .n = n_, .k = k_                                                        \
     }
 
 /* Routed experts, one by one or fused under json, stacked in GGUF. */
-#define KT_EXPERTS(json, count_, n_, k_)                                     \
-    (kt_expert_set) {                                                        \
-        .role = "experts", .gate = {json ".{e}.gate_proj", "ffn_gate_exps"}, \
-        .up = {json ".{e}.up_proj", "ffn_up_exps"},                          \
-        .down = {json ".{e}.down_proj", "ffn_down_exps"},                    \
-        .fused_gate_up = {json ".gate_up_proj", "ffn_gate_up_exps.weight"},                     \
-        .fused_down = {json ".down_proj", NULL}, .count = count_, \
-        .n = n_, .k = k_                                                     \
+#define KT_EXPERTS(json, count_, n_, k_)                                           \
+    (kt_expert_set) {                                                              \
+        .role = "experts", .gate = {json ".{e}.gate_proj", "ffn_gate_exps"},       \
+        .up = {json ".{e}.up_proj", "ffn_up_exps"},                                \
+        .down = {json ".{e}.down_proj", "ffn_down_exps"},                          \
+        .fused_gate_up = {json ".gate_up_proj", "ffn_gate_up_exps.weight"},        \
+        .fused_down = {json ".down_proj", NULL}, .count = count_, .n = n_, .k = k_ \
     }
 
 #endif

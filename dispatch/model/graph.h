@@ -29,9 +29,9 @@ typedef struct kt_model_numbers {
 /* ---- weights ---- */
 
 typedef enum kt_weight_kind {
-    KT_WEIGHT_VECTOR, /* f32 [n] */
-    KT_WEIGHT_MATRIX, /* parts [n_i, k] of one input, stacked where they become one format */
-    KT_WEIGHT_HEADS,  /* `count` matrices [n, k], one per head; as MATRIX for the rest */
+    KT_WEIGHT_VECTOR,  /* f32 [n] */
+    KT_WEIGHT_MATRIX,  /* parts [n_i, k] of one input, stacked where they become one format */
+    KT_WEIGHT_HEADS,   /* `count` matrices [n, k], one per head; as MATRIX for the rest */
     KT_WEIGHT_EXPERTS, /* `count` times gate and up [n, k] and down [k, n] */
     KT_WEIGHT_ROUTER,  /* [n, k], BF16 as stored or f32: never quantised */
     KT_WEIGHT_TABLE    /* [n, k], rows picked by token; as stored */
@@ -59,7 +59,8 @@ typedef struct kt_weight_part {
     kt_name name;
     int64_t n, k;
     kt_encoding encoding;
-    kt_weight_format stored; /* what it is when loaded as it lies; F32 = plain floats of that type */
+    kt_weight_format
+        stored; /* what it is when loaded as it lies; F32 = plain floats of that type */
 } kt_weight_part;
 
 #define KT_WEIGHT_PARTS 4
@@ -69,9 +70,10 @@ typedef struct kt_weight {
     kt_use use;
     const char *role; /* "qkv", "o", "experts", ...: cells, reports */
     int layer;        /* -1 = outside layers */
-    int64_t n, k;     /* outputs of all parts together and inputs; of experts intermediate and hidden size */
+    int64_t n,
+        k; /* outputs of all parts together and inputs; of experts intermediate and hidden size */
     int64_t count, topk;
-    int n_parts;      /* of experts gate, up, down */
+    int n_parts; /* of experts gate, up, down */
     kt_weight_part part[KT_WEIGHT_PARTS];
     /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and [count, k, n]. */
     kt_name fused, fused_down;
@@ -80,11 +82,11 @@ typedef struct kt_weight {
      * transposed: the tensor's rows are the columns of the matrix [n, k]. */
     int64_t head_rows, head_at;
     bool is_transposed;
-    int64_t taps;      /* VECTOR: a matrix [n / taps, taps] of a convolution; 0 = plain */
-    bool one_plus;     /* VECTOR: safetensors store w - 1 */
+    int64_t taps;  /* VECTOR: stored as [n / taps, taps], loaded as [taps, n / taps]; 0 = plain */
+    bool one_plus; /* VECTOR: safetensors store w - 1 */
     bool negative_exp; /* VECTOR: safetensors store log(-w) */
-    bool is_optional; /* VECTOR: absent is all zeros */
-    bool is_tied;     /* the tensor of part 0 is another weight's (a head that is the embedding) */
+    bool is_optional;  /* VECTOR: absent is all zeros */
+    bool is_tied;      /* the tensor of part 0 is another weight's (a head that is the embedding) */
 } kt_weight;
 
 /* ---- values, planes, nodes ---- */
@@ -104,9 +106,9 @@ typedef struct kt_plane {
 } kt_plane;
 
 typedef enum kt_node_kind {
-    KT_NODE_RMS = 0, /* out = norm(in) */
-    KT_NODE_LINEAR,  /* out = W in, or out += W in */
-    KT_NODE_BIAS,    /* out += b */
+    KT_NODE_RMS = 0,   /* out = norm(in) */
+    KT_NODE_LINEAR,    /* out = W in, or out += W in */
+    KT_NODE_BIAS,      /* out += b */
     KT_NODE_RMS_HEADS, /* out = norm of each `size` elements of out */
     KT_NODE_ROPE,
     KT_NODE_KEEP,    /* rows of in (and in2) go to a plane */
@@ -116,12 +118,12 @@ typedef enum kt_node_kind {
     KT_NODE_EXPERTS, /* out += weighted experts of in; without routing every row goes to expert 0 */
     KT_NODE_HEAD,    /* logits = W norm(in) */
     KT_NODE_LINEAR_HEADS, /* each head of in by a matrix of its own */
-    KT_NODE_REGROUP, /* out = columns of in, sorted by part instead of by group */
-    KT_NODE_DOT,     /* out = sigmoid(w . in), one number per row */
-    KT_NODE_CONV,    /* out = causal convolution of in, channel by channel, with SiLU */
-    KT_NODE_DELTA,   /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
-    KT_NODE_LAYER_NORM, /* out = LayerNorm of out */
-    KT_NODE_KEEP_INDEX, /* rows of in go to a plane's index keys */
+    KT_NODE_REGROUP,      /* out = columns of in, sorted by part instead of by group */
+    KT_NODE_DOT,          /* out = sigmoid(w . in), one number per row */
+    KT_NODE_CONV,         /* out = causal convolution of in, channel by channel, with SiLU */
+    KT_NODE_DELTA,        /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
+    KT_NODE_LAYER_NORM,   /* out = LayerNorm of out */
+    KT_NODE_KEEP_INDEX,   /* rows of in go to a plane's index keys */
     KT_NODE_ATTEND_SPARSE, /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick */
     KT_NODE_KINDS
 } kt_node_kind;
@@ -156,13 +158,15 @@ typedef struct kt_node {
     kt_node_kind kind;
     int layer; /* -1 behind the last */
     kt_view in, in2, in3, out;
-    int weight, weight2, weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA */
-    int plane, slot, rotation;    /* -1 = none */
+    int weight, weight2,
+        weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA */
+    int plane, slot, rotation; /* -1 = none */
     double eps;
-    int64_t size;       /* of a head: RMS_HEADS, ROPE; of a head of in: LINEAR_HEADS */
-    int64_t tail;       /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
-    int accumulate;     /* LINEAR: += */
-    int is_routed;      /* EXPERTS: by the last ROUTE */
+    int64_t size; /* of a head: RMS_HEADS, ROPE; of a head of in: LINEAR_HEADS */
+    int64_t
+        tail; /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
+    int accumulate; /* LINEAR: += */
+    int is_routed;  /* EXPERTS: by the last ROUTE */
     kt_attention attention;
     kt_routing_rule routing;
     kt_delta_rule delta;

@@ -23,28 +23,27 @@ const kt_number kt_mla_numbers[KT_MLA_NUMBERS] = {
     {offsetof(kt_mla, v), KT_NUMBER_INT, "v_head_dim", NULL, KT_NUMBER_NEEDED, 32, 4096},
     {offsetof(kt_mla, eps), KT_NUMBER_DOUBLE, "rms_norm_eps", "attention.layer_norm_rms_epsilon",
      KT_NUMBER_NEEDED, 0, 1},
-    {offsetof(kt_mla, experts), KT_NUMBER_INT, "n_routed_experts", "expert_count",
-     KT_NUMBER_NEEDED, 1, 65536},
+    {offsetof(kt_mla, experts), KT_NUMBER_INT, "n_routed_experts", "expert_count", KT_NUMBER_NEEDED,
+     1, 65536},
     {offsetof(kt_mla, topk), KT_NUMBER_INT, "num_experts_per_tok", "expert_used_count",
      KT_NUMBER_NEEDED, 1, KT_MAX_TOPK},
-    {offsetof(kt_mla, inner), KT_NUMBER_INT, "moe_intermediate_size",
-     "expert_feed_forward_length", KT_NUMBER_NEEDED, 32, 1 << 20},
+    {offsetof(kt_mla, inner), KT_NUMBER_INT, "moe_intermediate_size", "expert_feed_forward_length",
+     KT_NUMBER_NEEDED, 32, 1 << 20},
     {offsetof(kt_mla, dense), KT_NUMBER_INT, "intermediate_size", "feed_forward_length", 0, 0,
      1 << 20},
     {offsetof(kt_mla, first_dense), KT_NUMBER_INT, "first_k_dense_replace",
      "leading_dense_block_count", 0, 0, KT_MAX_LAYERS},
-    {offsetof(kt_mla, shared), KT_NUMBER_INT, "n_shared_experts", "expert_shared_count", 0, 0,
-     64},
+    {offsetof(kt_mla, shared), KT_NUMBER_INT, "n_shared_experts", "expert_shared_count", 0, 0, 64},
     {offsetof(kt_mla, groups), KT_NUMBER_INT, "n_group", "expert_group_count", 0, 0, 1024},
     {offsetof(kt_mla, top_groups), KT_NUMBER_INT, "topk_group", "expert_group_used_count", 0, 0,
      1024},
-    {offsetof(kt_mla, factor), KT_NUMBER_DOUBLE, "routed_scaling_factor", "expert_weights_scale",
-     1, 0, 1e6},
+    {offsetof(kt_mla, factor), KT_NUMBER_DOUBLE, "routed_scaling_factor", "expert_weights_scale", 1,
+     0, 1e6},
     {offsetof(kt_mla, is_normalised), KT_NUMBER_BOOL, "norm_topk_prob", NULL, 1, 0, 1},
-    {offsetof(kt_mla, index_heads), KT_NUMBER_INT, "index_n_heads",
-     "attention.indexer.head_count", 0, 0, 4096},
-    {offsetof(kt_mla, index_dim), KT_NUMBER_INT, "index_head_dim",
-     "attention.indexer.key_length", 0, 0, 4096},
+    {offsetof(kt_mla, index_heads), KT_NUMBER_INT, "index_n_heads", "attention.indexer.head_count",
+     0, 0, 4096},
+    {offsetof(kt_mla, index_dim), KT_NUMBER_INT, "index_head_dim", "attention.indexer.key_length",
+     0, 0, 4096},
     {offsetof(kt_mla, index_topk), KT_NUMBER_INT, "index_topk", "attention.indexer.top_k", 0, 0,
      1 << 24},
     {offsetof(kt_mla, is_tied), KT_NUMBER_BOOL, "tie_word_embeddings", NULL, 0, 0, 1}};
@@ -112,7 +111,8 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
 static void project(kt_build *b, const kt_mla *c, kt_view h, kt_view *q, kt_view *kv,
                     kt_view *index_q) {
     const int64_t q_width = c->heads * (c->nope + c->rope), kv_width = c->kv_lora + c->rope;
-    const kt_mat latent = KT_MAT("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", kv_width, h.width);
+    const kt_mat latent =
+        KT_MAT("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", kv_width, h.width);
     kt_mat mats[2] = {KT_MAT("self_attn.q_a_proj", "attn_q_a", c->q_lora, h.width), latent};
     kt_view out[2], cq;
 
@@ -137,7 +137,7 @@ static kt_head_mats half(const kt_build *b, const kt_mla *c, int is_value) {
     const kt_name old = {NULL, "attn_kv_b.weight"};
     const bool is_joined = !kt_is_gguf(b) || kt_has(b, old);
     kt_head_mats m = {.role = is_value ? "v_b" : "k_b",
-                      .name = {"self_attn.kv_b_proj", is_joined ? "attn_kv_b"
+                      .name = {"self_attn.kv_b_proj", is_joined  ? "attn_kv_b"
                                                       : is_value ? "attn_v_b"
                                                                  : "attn_k_b"},
                       .heads = c->heads,
@@ -162,10 +162,9 @@ static kt_index_rule index_keys(kt_build *b, const kt_mla *c, kt_view h, kt_view
 
     halves.interleaved = false;
     kt_linear(b, "indexer", h, 2, mats, out);
-    kt_layer_norm(b, out[0],
-                  KT_VEC("self_attn.indexer.k_norm.weight", "indexer.k_norm.weight", c->index_dim),
-                  KT_VEC("self_attn.indexer.k_norm.bias", "indexer.k_norm.bias", c->index_dim),
-                  LATENT_EPS);
+    kt_layer_norm(
+        b, out[0], KT_VEC("self_attn.indexer.k_norm.weight", "indexer.k_norm.weight", c->index_dim),
+        KT_VEC("self_attn.indexer.k_norm.bias", "indexer.k_norm.bias", c->index_dim), LATENT_EPS);
     kt_rope(b, out[0], c->index_dim, &halves);
     kt_rope(b, q, c->index_dim, &halves);
     return (kt_index_rule){.keys = out[0],
@@ -231,9 +230,9 @@ void kt_mla_layer(kt_build *b, const void *numbers_, int l) {
                                 .scale = c->factor});
     kt_experts(b, x, h, &KT_EXPERTS("mlp.experts", c->experts, c->inner, x.width), c->topk);
     if (c->shared)
-        kt_ffn(b, x, h,
-               &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner,
-                             x.width));
+        kt_ffn(
+            b, x, h,
+            &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner, x.width));
 }
 
 void kt_mla_end(kt_build *b, const void *numbers_) {
@@ -242,4 +241,3 @@ void kt_mla_end(kt_build *b, const void *numbers_) {
     kt_head(b, KT_VEC("model.norm.weight", "output_norm.weight", kt_residual(b).width), c->eps,
             c->is_tied);
 }
-

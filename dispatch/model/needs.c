@@ -89,8 +89,7 @@ int kt_weight_runs(const kt_weight *w, kt_quant quant, kt_run runs[KT_WEIGHT_PAR
             .first = i,
             .n = 1,
             .at = at,
-            .problem = {
-                .op = KT_OP_GEMM, .weights = format, .n = w->part[i].n, .k = w->part[i].k}};
+            .problem = {.op = KT_OP_GEMM, .weights = format, .n = w->part[i].n, .k = w->part[i].k}};
     }
     return n;
 }
@@ -112,7 +111,8 @@ kt_status kt_graph_needs(const kt_graph *g, kt_quant quant, kt_need **out, int *
         kt_run runs[KT_WEIGHT_PARTS];
         int n_runs = kt_weight_runs(&g->weights[i], quant, runs), j;
         for (int r = 0; r < n_runs; r++) {
-            for (j = 0; j < n && !kt_need_is_same(&list[j].problem, &runs[r].problem); j++) continue;
+            for (j = 0; j < n && !kt_need_is_same(&list[j].problem, &runs[r].problem); j++)
+                continue;
             if (j == n) list[n++] = (kt_need){g->weights[i].role, runs[r].problem, 0};
             list[j].times += g->weights[i].kind == KT_WEIGHT_HEADS ? g->weights[i].count : 1;
         }

@@ -86,7 +86,6 @@ static int by_address(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones before their neighbour */
 }
 
-
 /* The tensors of one shard must tile its data: no gap, no overlap, no rest. */
 static kt_status check_tiling(kt_tensor *tensors, size_t count, const uint8_t *data,
                               const uint8_t *end, kt_err *err) {

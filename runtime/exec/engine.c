@@ -49,7 +49,8 @@ struct kt_engine {
 
 struct kt_sequence {
     kt_kv_cache cache;
-    kt_buffer state; /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
+    kt_buffer
+        state; /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
     size_t state_bytes;
     int64_t length, mark;
 };
@@ -210,8 +211,8 @@ static void append_bits(kt_engine *e) {
     for (size_t i = 0; i < sizeof roles / sizeof *roles && used < sizeof e->table_line; i++) {
         const kt_problem_plan *p = kt_model_plan_role(&e->plan, roles[i].role);
         if (!p) continue;
-        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used,
-                                 "%s '%s' in %s", before, p->source.bits, roles[i].where);
+        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used, "%s '%s' in %s",
+                                 before, p->source.bits, roles[i].where);
         before = ",";
     }
 }
@@ -536,8 +537,7 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
             return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
                            (long long)done, (long long)n);
         step->n_out = done + rows > first_out ? done + rows - first_out : 0;
-        step->logits =
-            logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
+        step->logits = logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
         step->hidden = hidden ? hidden + done * m->hidden : NULL;
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;

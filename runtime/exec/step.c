@@ -119,8 +119,7 @@ void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
     s->first_position = first_position;
     for (int64_t r = 0; r < rows; r++) {
         s->positions[r] = (int32_t)(first_position + r);
-        kt_weights_embed(s->weights, tokens[r], x + r * s->graph->numbers.hidden,
-                         s->embedding_row);
+        kt_weights_embed(s->weights, tokens[r], x + r * s->graph->numbers.hidden, s->embedding_row);
     }
     s->last_kind = KT_STEP_ROWS;
     s->stamp_ns = begin;

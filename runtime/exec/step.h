@@ -23,7 +23,7 @@
 /* What `kt bench` reports time by. */
 typedef enum kt_step_kind {
     KT_STEP_ROWS =
-        0, /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
+        0,       /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
     KT_STEP_QKV, /* matrices before attention */
     KT_STEP_ATTN,
     KT_STEP_O,      /* matrices whose product goes to the residual */
@@ -51,9 +51,10 @@ struct kt_exec_node {
     const struct kt_exec_op *op;
     kt_step *step;
     kt_rows in, in2, in3, out;
-    const kt_choice *choice, *many; /* of operations without packed weights; many: for many rows, of DELTA */
+    const kt_choice *choice,
+        *many; /* of operations without packed weights; many: for many rows, of DELTA */
     const kt_loaded *weight, *weight2, *weight3;
-    void *state;                   /* in step->arena */
+    void *state; /* in step->arena */
 };
 
 #define KT_EXEC_PHASES 6
@@ -71,9 +72,11 @@ typedef struct kt_exec_op {
     /* Point jobs that layers share at this node, on one thread before the first phase. */
     void (*bind)(kt_exec_node *n);
     kt_step_kind (*time)(const kt_exec_node *n);
-    void (*count)(kt_exec_node *n);   /* adds the work to the profile, or NULL: when the last phase starts */
-    void (*note)(kt_exec_node *n);    /* what the recorder wants to know, likewise */
-    void (*observe)(kt_exec_node *n); /* adds inputs to the importance, when the first phase starts */
+    void (*count)(
+        kt_exec_node *n); /* adds the work to the profile, or NULL: when the last phase starts */
+    void (*note)(kt_exec_node *n); /* what the recorder wants to know, likewise */
+    void (*observe)(
+        kt_exec_node *n); /* adds inputs to the importance, when the first phase starts */
     void (*observe_last)(kt_exec_node *n); /* likewise when the last one does */
 } kt_exec_op;
 
@@ -90,7 +93,7 @@ typedef struct kt_step_work {
 typedef struct kt_step_op {
     kt_step *step;
     kt_step_kind kind;
-    kt_exec_node *node; /* whose phase this is; of row work one that counts, or NULL */
+    kt_exec_node *node;  /* whose phase this is; of row work one that counts, or NULL */
     kt_step_work *works; /* before the tasks by one thread; or, when is_rows, what the tasks do */
     int n_works;
     int is_rows, is_first, is_last; /* of the node's phases */
@@ -140,14 +143,14 @@ struct kt_step {
     int64_t hidden_stride; /* floats from one layer's rows to the next's */
 
     /* Working memory for max_rows rows, in one buffer. */
-    float *values;      /* each at value_at[i] * max_rows */
-    int64_t *value_at;  /* [values] floats per row; in arena */
-    int64_t *slot_at;   /* [slots]; in arena */
+    float *values;     /* each at value_at[i] * max_rows */
+    int64_t *value_at; /* [values] floats per row; in arena */
+    int64_t *slot_at;  /* [slots]; in arena */
     float *router_logits, *route_weight, *ones;
     int32_t *positions, *expert_id, *zeros;
-    uint8_t *acts;      /* encoded rows */
-    float **cos_sin;    /* [rotations] tables of max_context positions; in arena */
-    float *angles;      /* their memory */
+    uint8_t *acts;   /* encoded rows */
+    float **cos_sin; /* [rotations] tables of max_context positions; in arena */
+    float *angles;   /* their memory */
     uint8_t *gemm_scratch;
     size_t gemm_stride; /* per thread */
     double *embedding_row;

@@ -11,8 +11,7 @@
 /* ---- running a phase ---- */
 
 static void run_works(const kt_step_op *op, int64_t begin, int64_t end) {
-    for (int i = 0; i < op->n_works; i++)
-        op->works[i].run(op->step, op->works[i].node, begin, end);
+    for (int i = 0; i < op->n_works; i++) op->works[i].run(op->step, op->works[i].node, begin, end);
 }
 
 /* Serial row work and the number of tasks. */
@@ -91,11 +90,12 @@ static kt_step_op *push(writer *w, kt_step_kind kind, kt_exec_node *n, const kt_
 
     *op = (kt_step_op){.step = w->step, .kind = kind, .node = n};
     if (inner) op->inner = *inner;
-    w->program->phases[w->program->count++] = (kt_phase){.prepare = prepare,
-                                                         .run = run,
-                                                         .arg = op,
-                                                         .grain = inner ? inner->grain : 1,
-                                                         .grain_at = inner ? inner->grain_at : NULL};
+    w->program->phases[w->program->count++] =
+        (kt_phase){.prepare = prepare,
+                   .run = run,
+                   .arg = op,
+                   .grain = inner ? inner->grain : 1,
+                   .grain_at = inner ? inner->grain_at : NULL};
     return op;
 }
 

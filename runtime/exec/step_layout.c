@@ -41,7 +41,8 @@ static void find_lives(const kt_graph *g, life *l) {
     }
     l[0] = (life){0, g->n_nodes};
     for (int v = 1; v < g->n_values; v++)
-        while (l[v].last >= 0 && l[v].last + 1 < g->n_nodes && !has_phases(g->nodes[l[v].last].kind))
+        while (l[v].last >= 0 && l[v].last + 1 < g->n_nodes &&
+               !has_phases(g->nodes[l[v].last].kind))
             l[v].last++;
 }
 
@@ -190,7 +191,8 @@ static kt_status make_angles(kt_step *s, kt_pool *pool, kt_err *err) {
         angle_task task = {s, i};
         kt_phase phase = {.run = fill_angles,
                           .arg = &task,
-                          .n_tasks = (s->max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
+                          .n_tasks =
+                              (s->max_context + POSITIONS_PER_TASK - 1) / POSITIONS_PER_TASK};
         s->cos_sin[i] = at;
         at += s->max_context * s->graph->rotations[i].rotary_dim;
         kt_pool_run(pool, &phase, 1);

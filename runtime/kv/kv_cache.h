@@ -20,7 +20,7 @@ typedef struct kt_kv_cache {
     kt_kv_shape shape;
     int64_t capacity;
     kt_buffer buffer;
-    float *scales; /* inside buffer, or NULL */
+    float *scales;        /* inside buffer, or NULL */
     uint16_t *index_keys; /* behind them, or NULL: [layer][position][index_dim] */
 } kt_kv_cache;
 

@@ -188,8 +188,8 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
         if (t->blocks != KT_W_NONE)
             KT_TRY(check_blocks(c, t, t->blocks, s->k, offset + first, offset + last, err));
         else
-            KT_TRY(kt_tensor_check_finite(c, t, (offset + first) * s->k, (last - first) * s->k,
-                                          err));
+            KT_TRY(
+                kt_tensor_check_finite(c, t, (offset + first) * s->k, (last - first) * s->k, err));
     }
     return KT_OK;
 }

@@ -311,8 +311,8 @@ static kt_status widen_blocks(const kt_matrix_source *s, int64_t begin, int64_t 
     const kt_matrix w = {.format = t->blocks,
                          .n = s->rows,
                          .k = s->k,
-                         .data = t->data + (size_t)s->piece[0].first_row *
-                                               block_row_bytes(t->blocks, s->k)};
+                         .data = t->data +
+                                 (size_t)s->piece[0].first_row * block_row_bytes(t->blocks, s->k)};
 
     return kt_w8g16m_from(&w, begin, end, data, scales, err);
 }

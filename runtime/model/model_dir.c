@@ -175,8 +175,8 @@ static kt_status plan_needs(const kt_model_dir *dir, kt_planner *planner, kt_mod
                             kt_err *err) {
     for (int q = KT_QUANT_NATIVE; q <= KT_QUANT_INT4; q++) {
         kt_model_plan plan;
-        kt_status st = kt_model_plan_make(planner, &dir->graph, (kt_quant)q, KT_W_BF16, 1, 1, 1,
-                                          &plan, err);
+        kt_status st =
+            kt_model_plan_make(planner, &dir->graph, (kt_quant)q, KT_W_BF16, 1, 1, 1, &plan, err);
         if (st != KT_OK) {
             memset(out, 0, sizeof *out);
             return st;

@@ -175,8 +175,7 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     case KT_NODE_RMS: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_HEAD: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_RMS_HEADS: return resolve_simple(m, kt_norm_problem(n->size));
-    case KT_NODE_ROPE:
-        return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
+    case KT_NODE_ROPE: return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
     case KT_NODE_ATTEND:
     case KT_NODE_ATTEND_SPARSE:
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
@@ -250,8 +249,7 @@ const kt_problem_plan *kt_model_plan_run(const kt_model_plan *plan, int weight, 
 
 const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char *role) {
     for (int i = 0; i < plan->graph->n_weights; i++)
-        if (strcmp(plan->graph->weights[i].role, role) == 0)
-            return kt_model_plan_run(plan, i, 0);
+        if (strcmp(plan->graph->weights[i].role, role) == 0) return kt_model_plan_run(plan, i, 0);
     return NULL;
 }
 
@@ -269,8 +267,8 @@ static size_t times(size_t a, int64_t b) {
 static size_t kept_bytes(const kt_weight *w) {
     size_t data = 0, scales = 0;
 
-    if (kt_format_sizes(kt_format_find(kt_weight_kept_as(w)), w->n, w->kind == KT_WEIGHT_VECTOR ? 1 : w->k,
-                        &data, &scales, NULL) != KT_OK)
+    if (kt_format_sizes(kt_format_find(kt_weight_kept_as(w)), w->n,
+                        w->kind == KT_WEIGHT_VECTOR ? 1 : w->k, &data, &scales, NULL) != KT_OK)
         return SIZE_MAX;
     return (data + 63) / 64 * 64;
 }

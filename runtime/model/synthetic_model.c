@@ -136,7 +136,7 @@ static const double deviation[N_POOLS] = {KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTE
 
 typedef struct builder {
     const kt_model_dir *dir;
-    kt_arena arena;          /* names */
+    kt_arena arena; /* names */
     kt_tensor *tensors;
     size_t *first; /* byte of its pool that a tensor begins with */
     size_t count, capacity;
@@ -150,7 +150,7 @@ static int pool_of(const kt_weight *w, int part) {
     if (w->kind == KT_WEIGHT_ROUTER) return POOL_ROUTER;
     if (w->part[part].encoding == KT_STORED_BLOCKS) return POOL_BLOCKS;
     return w->kind == KT_WEIGHT_VECTOR && strstr(w->part[0].name.json, "norm") ? POOL_ONES
-                                                                                : POOL_OTHER;
+                                                                               : POOL_OTHER;
 }
 
 static int has_room(builder *b) {

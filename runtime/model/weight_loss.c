@@ -160,9 +160,8 @@ static kt_status check(const kt_model_dir *dir, const kt_graph *graph, kt_quant 
                        format->name);
     for (int i = 0; i < graph->n_weights; i++)
         if (kt_weight_is_quantised(&graph->weights[i]))
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s is stored as %s already, expected floats", dir->name,
-                           kt_weight_format_name(graph->weights[i].part[0].stored));
+            return kt_fail(err, KT_E_UNSUPPORTED, "%.200s is stored as %s already, expected floats",
+                           dir->name, kt_weight_format_name(graph->weights[i].part[0].stored));
     return KT_OK;
 }
 

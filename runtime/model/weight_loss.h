@@ -12,8 +12,8 @@
 typedef struct kt_weight_loss {
     const char
         *name; /* the tensor's; of an expert in a fused tensor that which it would have alone */
-    const char *role; /* of its weight, in the graph's memory */
-    int part;         /* gate, up or down of experts; q, k or v */
+    const char *role;      /* of its weight, in the graph's memory */
+    int part;              /* gate, up or down of experts; q, k or v */
     int64_t layer, expert; /* -1 = outside layers; not an expert's */
     const kt_format *format;
     int64_t rows, k;

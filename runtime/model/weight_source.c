@@ -168,10 +168,9 @@ static kt_status add_int4(kt_weight_finder *f, const kt_weight_part *p, const ch
                               "groups of 32, 64 or 128",
                               kt_dtype_name(t[1]->dtype), (long long)s.group);
     if (kt_int4_import_format(&s) != p->stored)
-        return kt_tensor_fail(f->checkpoint, t[1], KT_E_MISMATCH, err,
-                              "%s, but the first expert has %s",
-                              kt_weight_format_name(kt_int4_import_format(&s)),
-                              kt_weight_format_name(p->stored));
+        return kt_tensor_fail(
+            f->checkpoint, t[1], KT_E_MISMATCH, err, "%s, but the first expert has %s",
+            kt_weight_format_name(kt_int4_import_format(&s)), kt_weight_format_name(p->stored));
     kt_matrix_source_add_int4(out, &s, t[0], t + 1);
     return KT_OK;
 }
@@ -242,8 +241,7 @@ static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part,
     if (t->blocks == KT_W_NONE && !kt_dtype_is_float(t->dtype))
         return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
                               "dtype %s, expected BF16, F16 or F32", kt_dtype_name(t->dtype));
-    kt_matrix_source_add(out, t,
-                         part < 2 ? (2 * expert + part) * w->n : expert * w->k,
+    kt_matrix_source_add(out, t, part < 2 ? (2 * expert + part) * w->n : expert * w->k,
                          part < 2 ? w->n : w->k);
     return KT_OK;
 }
@@ -254,16 +252,16 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
     const bool is_routed = w->kind == KT_WEIGHT_EXPERTS && w->use == KT_USE_EXPERTS;
     char matrix[NAME_BYTES];
 
-    if (w->is_fused && (part < 2 || !f->graph->is_gguf)) return fused_expert(f, w, part, expert, out, err);
+    if (w->is_fused && (part < 2 || !f->graph->is_gguf))
+        return fused_expert(f, w, part, expert, out, err);
     kt_weight_name(f->graph, w, part, expert, false, matrix, sizeof matrix - 24);
     switch (p->encoding) {
     case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);
     case KT_STORED_FP8_BLOCK:
     case KT_STORED_FP8_CHANNEL: return add_fp8(f, p, matrix, out, err);
     default:
-        return is_routed && f->graph->is_gguf
-                   ? add_rows(f, p, matrix, expert, w->count, out, err)
-                   : add_rows(f, p, matrix, 0, 0, out, err);
+        return is_routed && f->graph->is_gguf ? add_rows(f, p, matrix, expert, w->count, out, err)
+                                              : add_rows(f, p, matrix, 0, 0, out, err);
     }
 }
 
@@ -282,8 +280,8 @@ static kt_status find_importance(const kt_weight_finder *f, const kt_weight *w, 
     strcat(name, ".weight");
     KT_TRY(kt_checkpoint_need(f->importance, name, 1, shape, &t, err));
     if (t->dtype != KT_DTYPE_F32 || (uintptr_t)t->data % sizeof(float) != 0)
-        return kt_tensor_fail(f->importance, t, KT_E_FORMAT, err,
-                              "dtype %s, expected F32, aligned", kt_dtype_name(t->dtype));
+        return kt_tensor_fail(f->importance, t, KT_E_FORMAT, err, "dtype %s, expected F32, aligned",
+                              kt_dtype_name(t->dtype));
     x = (const float *)(const void *)t->data;
     for (int64_t i = 0; i < s->k; i++)
         if (!(x[i] >= 0 && isfinite(x[i])))

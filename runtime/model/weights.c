@@ -358,11 +358,9 @@ static kt_status place_experts(loader *l, int weight, const kt_problem_plan *par
     const size_t n = (size_t)part->problem.experts;
 
     *p = (placing){.n = nodes->n, .bytes = {part->bytes}};
-    p->whole =
-        layer_of(part, of->use == KT_USE_EXPERTS ? &l->request->plan->layer.cuts : NULL);
+    p->whole = layer_of(part, of->use == KT_USE_EXPERTS ? &l->request->plan->layer.cuts : NULL);
     p->at = kt_arena_alloc(&l->weights->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
-    if (!p->at)
-        return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
+    if (!p->at) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
     if (p->n > 1) KT_TRY(cut(&p->whole, nodes, p->begin, err));
     for (int i = 0; i < p->n; i++) {
         uint8_t *base;
@@ -396,8 +394,7 @@ static kt_status finish_layer(loader *l, int weight, const placing *p, kt_err *e
         return KT_OK;
     }
     parts = kt_arena_alloc(&l->weights->arena, sizeof *parts * (size_t)p->n, sizeof(void *));
-    if (!parts)
-        return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes of experts");
+    if (!parts) return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes of experts");
     for (int i = 0; i < p->n; i++)
         parts[i] = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1],
                                       (const void *const *)(p->at + (size_t)i * n));
@@ -414,8 +411,8 @@ static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
 }
 
 /* An expert of the same stored bytes, if there is one; else this one is remembered. */
-static uint8_t *const *find_twin(loader *l, const kt_problem_plan *part, const kt_matrix_source s[3],
-                                 uint8_t *const *placed) {
+static uint8_t *const *find_twin(loader *l, const kt_problem_plan *part,
+                                 const kt_matrix_source s[3], uint8_t *const *placed) {
     twin me = {.part = part, .placed = placed};
 
     for (int i = 0; i < 3; i++) me.stored[i] = stored_bytes_of(&s[i]);
@@ -524,6 +521,8 @@ static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *o
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
 
     kt_tensor_read_f32(t, 0, count, out);
+    for (int64_t i = 0; w->taps && i < count; i++) /* [channels, taps] turned */
+        kt_tensor_read_f32(t, i, 1, &out[i % w->taps * (count / w->taps) + i / w->taps]);
     if (is_gguf) return; /* converters have done what follows */
     for (int64_t i = 0; w->one_plus && i < count; i++) out[i] += 1;
     for (int64_t i = 0; w->negative_exp && i < count; i++) out[i] = -expf(out[i]);
@@ -540,7 +539,9 @@ static kt_status load_small(loader *l, int weight, kt_err *err) {
     to->format = kt_weight_kept_as(w);
     if (w->kind != KT_WEIGHT_VECTOR && t->blocks == KT_W_NONE)
         to->format = t->dtype == KT_DTYPE_BF16 ? KT_W_BF16 : KT_W_F32;
-    out = take(l, to->format == KT_W_F32 ? sizeof(float) * (size_t)(w->n * (w->kind == KT_WEIGHT_VECTOR ? 1 : w->k)) : t->bytes);
+    out = take(l, to->format == KT_W_F32
+                      ? sizeof(float) * (size_t)(w->n * (w->kind == KT_WEIGHT_VECTOR ? 1 : w->k))
+                      : t->bytes);
     to->data[0] = out;
     if (!out) return KT_OK;
     check_tensor(l, t);

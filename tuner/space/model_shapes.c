@@ -40,9 +40,8 @@ static kt_status add_need(kt_shapes *s, const kt_need *need, kt_err *err) {
 }
 
 kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *err) {
-    kt_shapes s = {.hidden = graph->numbers.hidden,
-                   .layers = graph->numbers.layers,
-                   .native = KT_W_BF16};
+    kt_shapes s = {
+        .hidden = graph->numbers.hidden, .layers = graph->numbers.layers, .native = KT_W_BF16};
     kt_need *needs = NULL;
     int n = 0;
     kt_status st = kt_graph_needs(graph, KT_QUANT_NATIVE, &needs, &n, err);

@@ -81,9 +81,9 @@ static void layer(kt_build *b, const void *numbers_, int l) {
                                 .scale = c->factor});
     kt_experts(b, x, h, &KT_EXPERTS("mlp.experts", c->experts, c->inner, x.width), c->topk);
     if (c->shared)
-        kt_ffn(b, x, h,
-               &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner,
-                             x.width));
+        kt_ffn(
+            b, x, h,
+            &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner, x.width));
 }
 
 static void end(kt_build *b, const void *numbers_) {

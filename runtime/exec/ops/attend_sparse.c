@@ -11,11 +11,11 @@
 
 /* Of one thread. */
 typedef struct sparse_scratch {
-    float *score;   /* [max_context] of every key */
-    float *order;   /* [max_context] to find the smallest score that is picked */
-    uint8_t *keys;  /* [topk] rows of the cache */
-    float *scales;  /* [topk] */
-    uint8_t *attn;  /* of the attention variant */
+    float *score;  /* [max_context] of every key */
+    float *order;  /* [max_context] to find the smallest score that is picked */
+    uint8_t *keys; /* [topk] rows of the cache */
+    float *scales; /* [topk] */
+    uint8_t *attn; /* of the attention variant */
 } sparse_scratch;
 
 typedef struct sparse_state {

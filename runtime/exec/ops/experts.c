@@ -5,8 +5,7 @@
 #include "runtime/exec/step.h"
 
 /* The same call over the memory nodes, each with working memory of its own. */
-static kt_status init_nodes(kt_step *s, const kt_moe_layer *layers, kt_step_ffn *ffn,
-                            kt_err *err) {
+static kt_status init_nodes(kt_step *s, const kt_moe_layer *layers, kt_step_ffn *ffn, kt_err *err) {
     const kt_node_plan *plan = s->nodes;
     kt_moe_nodes *n = kt_step_alloc(s, sizeof *n);
 

@@ -56,8 +56,8 @@ static void choose(const kt_step *s, const kt_exec_node *n, int64_t begin, int64
     const kt_router_rule *rule = &((const route_state *)n->state)->rule;
 
     for (int64_t r = begin; r < end; r++)
-        kt_router_select(rule, s->router_logits + r * rule->experts,
-                         s->expert_id + r * rule->topk, s->route_weight + r * rule->topk);
+        kt_router_select(rule, s->router_logits + r * rule->experts, s->expert_id + r * rule->topk,
+                         s->route_weight + r * rule->topk);
 }
 
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
