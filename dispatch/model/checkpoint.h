@@ -1,6 +1,5 @@
-/* Checkpoints: tensors by name, in safetensors (one file, or shards with an index) or GGUF (one file, or
- * its parts), and writing small safetensors.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: tensors by name, in safetensors (one file, or shards with an index) or GGUF (one
+ * file, or its parts), and writing small safetensors. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_CHECKPOINT_H
 #define KT_DISPATCH_CHECKPOINT_H
 
@@ -57,11 +56,13 @@ typedef struct kt_checkpoint kt_checkpoint;
 /* Open one file. Everything in its header is checked: size, JSON, types, shapes, and that the
  * tensors fill the data exactly, without gap or overlap. */
 kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err);
-/* Open a folder: the shards of model.safetensors.index.json, or model.safetensors, or the one GGUF file (or
- * set of its parts) that lies there. Or a GGUF file itself: the first part finds the others beside it. */
+/* Open a folder: the shards of model.safetensors.index.json, or model.safetensors, or the one
+ * GGUF file (or set of its parts) that lies there. Or a GGUF file itself: the first part finds
+ * the others beside it. */
 kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *err);
-/* Tensors that lie in memory instead of a file. The list and the names are copied; the data lies in
- * `memory`, which is transferred also when the call fails. label stands for the file in messages. */
+/* Tensors that lie in memory instead of a file. The list and the names are copied; the data lies
+ * in `memory`, which is transferred also when the call fails. label stands for the file in
+ * messages. */
 kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
                                   kt_buffer *memory, kt_checkpoint **out, kt_err *err);
 void kt_checkpoint_close(kt_checkpoint *c);

@@ -1,5 +1,6 @@
-/* quantization_config: what a checkpoint says of how its linear layers are stored. It decides only where no
- * tensors are at hand, and what they do not show (AWQ or GPTQ order). SPDX-License-Identifier: Apache-2.0 */
+/* quantization_config: what a checkpoint says of how its linear layers are stored. It decides
+ * only where no tensors are at hand, and what they do not show (AWQ or GPTQ order).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/err.h"

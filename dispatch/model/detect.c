@@ -1,5 +1,5 @@
-/* How a matrix is stored, told by the tensors that are there (models.md 9): each decides for itself, lists of
- * module names are not asked. SPDX-License-Identifier: Apache-2.0 */
+/* How a matrix is stored, told by the tensors that are there (models.md 9): each decides for
+ * itself, lists of module names are not asked. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Model families: one file dispatch/model/families/<name>.c defines `const kt_family kt_family_<name>`; the
- * build writes the table. SPDX-License-Identifier: Apache-2.0 */
+/* Model families: one file dispatch/model/families/<name>.c defines `const kt_family
+ * kt_family_<name>`; the build writes the table. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_FAMILY_H
 #define KT_DISPATCH_FAMILY_H
 
@@ -35,8 +35,9 @@ typedef struct kt_graph_request {
                                       * declares (quantization_config), else BF16 */
 } kt_graph_request;
 
-/* Find the family (the error lists the known ones), read its numbers and describe the model. *out is ended
- * with kt_graph_deinit. Where a checkpoint is given, every tensor's presence, shape and encoding is checked. */
+/* Find the family (the error lists the known ones), read its numbers and describe the model.
+ * *out is ended with kt_graph_deinit. Where a checkpoint is given, every tensor's presence,
+ * shape and encoding is checked. */
 kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err *err);
 
 /* eos_token_id of a parsed config, a number or a list, when it has one. */

@@ -1,5 +1,5 @@
-/* GGUF files as checkpoints: the tensors of all parts by name, shapes in the order of safetensors (the
- * contiguous dimension last). SPDX-License-Identifier: Apache-2.0 */
+/* GGUF files as checkpoints: the tensors of all parts by name, shapes in the order of
+ * safetensors (the contiguous dimension last). SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -54,7 +54,8 @@ const char *kt_gguf_type_name(kt_gguf_type type);
 /* The value of a key, or NULL. */
 const kt_gguf_value *kt_gguf_find(const kt_gguf_meta *meta, const char *key);
 
-/* A value of that type (element_type of an array), or an error that names key, found and expected. */
+/* A value of that type (element_type of an array), or an error that names key, found and
+ * expected. */
 kt_status kt_gguf_need_string(const kt_gguf_meta *meta, const char *key, const char **out,
                               size_t *size, kt_err *err);
 kt_status kt_gguf_need_array(const kt_gguf_meta *meta, const char *key, kt_gguf_type element_type,

@@ -9,8 +9,8 @@
 #define KT_GGUF_NAME 64 /* longest tensor name */
 #define KT_GGUF_RANK 4
 
-/* One tensor. size[0] is the contiguous dimension: a matrix [n, k] has sizes {k, n}, a stack of experts
- * {k, n, experts}; unused sizes are 1. Rows are rows of the format's blocks. */
+/* One tensor. size[0] is the contiguous dimension: a matrix [n, k] has sizes {k, n}, a stack of
+ * experts {k, n, experts}; unused sizes are 1. Rows are rows of the format's blocks. */
 typedef struct kt_gguf_tensor {
     char name[KT_GGUF_NAME + 1];
     kt_weight_format format;
@@ -20,9 +20,9 @@ typedef struct kt_gguf_tensor {
     size_t bytes;
 } kt_gguf_tensor;
 
-/* The list of the file behind meta, sorted by name; *out is the caller's to free. Checked: names, that each
- * format is one of ours (the error names the others), whole blocks, and that all data lies in the file.
- * A part of a split file lists its own tensors. */
+/* The list of the file behind meta, sorted by name; *out is the caller's to free. Checked:
+ * names, that each format is one of ours (the error names the others), whole blocks, and that
+ * all data lies in the file. A part of a split file lists its own tensors. */
 kt_status kt_gguf_tensors_read(const kt_gguf_meta *meta, kt_gguf_tensor **out, size_t *count,
                                kt_err *err);
 
@@ -35,9 +35,9 @@ typedef struct kt_gguf_experts {
     const kt_gguf_tensor *gate, *up, *down;
 } kt_gguf_experts;
 
-/* Find blk.LAYER.ffn_{gate,up,down}_exps.weight: KT_E_NOT_FOUND when one is missing. Down may have another
- * format than the others (kt_moe_layer.down_weights); gate and up, which one kernel reads together, have one, or
- * it is KT_E_UNSUPPORTED. Errors name the tensors. */
+/* Find blk.LAYER.ffn_{gate,up,down}_exps.weight: KT_E_NOT_FOUND when one is missing. Down may
+ * have another format than the others (kt_moe_layer.down_weights); gate and up, which one kernel
+ * reads together, have one, or it is KT_E_UNSUPPORTED. Errors name the tensors. */
 kt_status kt_gguf_experts_find(const kt_gguf_tensor *list, size_t count, int64_t layer,
                                kt_gguf_experts *out, kt_err *err);
 

@@ -1,5 +1,6 @@
-/* What a model asks of kernels: which problems, how often, in which formats. Cells of the tuner, the plan, the
- * loader and every count of bytes come from here. SPDX-License-Identifier: Apache-2.0 */
+/* What a model asks of kernels: which problems, how often, in which formats. Cells of the tuner,
+ * the plan, the loader and every count of bytes come from here.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_NEEDS_H
 #define KT_DISPATCH_NEEDS_H
 
@@ -9,20 +10,23 @@
 /* The format that a part of a matrix becomes under --weights. */
 kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant);
 
-/* Parts [first, first + n) of a weight that are packed as one: neighbours of one format, or an expert's three. */
+/* Parts [first, first + n) of a weight that are packed as one: neighbours of one format, or an
+ * expert's three. */
 typedef struct kt_run {
     int first, n;
     int64_t at;         /* first output */
     kt_problem problem; /* m = 0, acts none */
 } kt_run;
 
-/* The runs of a weight that kernels multiply with, at most KT_WEIGHT_PARTS; 0 for the other kinds. */
+/* The runs of a weight that kernels multiply with, at most KT_WEIGHT_PARTS; 0 for the other
+ * kinds. */
 int kt_weight_runs(const kt_weight *w, kt_quant quant, kt_run runs[KT_WEIGHT_PARTS]);
 
 /* Is a matrix stored in fewer bits already, so that quantising it again would only lose? */
 bool kt_weight_is_quantised(const kt_weight *w);
 
-/* Bytes as floats are stored: tables and routers keep BF16, what is in other float types is widened to f32. */
+/* Bytes as floats are stored: tables and routers keep BF16, what is in other float types is
+ * widened to f32. */
 kt_weight_format kt_weight_kept_as(const kt_weight *w);
 
 /* One distinct problem of a model. */

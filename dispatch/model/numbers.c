@@ -84,7 +84,8 @@ double kt_config_gguf_number(const kt_config_source *s, const char *name, double
     char key[MAX_KEY];
     const kt_gguf_value *v = find_gguf(s, name, key);
 
-    /* An array holds one number per layer; the first stands for all (families look at the others). */
+    /* An array holds one number per layer; the first stands for all (families look at the
+     * others). */
     if (v && v->type == KT_GGUF_ARRAY && v->count > 0 &&
         (v->element_type == KT_GGUF_I32 || v->element_type == KT_GGUF_U32))
         return kt_gguf_i32(v, 0);

@@ -20,7 +20,8 @@ typedef enum kt_number_type { KT_NUMBER_INT, KT_NUMBER_DOUBLE, KT_NUMBER_BOOL } 
 
 #define KT_NUMBER_NEEDED (-1e300) /* fallback: absent is an error */
 
-/* One number: where it goes (int64_t, double or bool), its keys, what it is when absent, its range. */
+/* One number: where it goes (int64_t, double or bool), its keys, what it is when absent, its
+ * range. */
 typedef struct kt_number {
     size_t at;
     kt_number_type type;
@@ -30,7 +31,8 @@ typedef struct kt_number {
     double least, most;
 } kt_number;
 
-/* Read all into `out`, which has a member at each `at`. Errors name file, key, found and expected. */
+/* Read all into `out`, which has a member at each `at`. Errors name file, key, found and
+ * expected. */
 kt_status kt_numbers_read(const kt_config_source *source, const kt_number *table, size_t count,
                           void *out, kt_err *err);
 

@@ -4,9 +4,10 @@
 
 #include "kt/problem.h"
 
-/* What a checkpoint's linear layers become: as stored; BF16; INT8 per channel; experts in INT4 and the rest in
- * INT8. KT_QUANT_FORMAT plus a kt_weight_format: feed-forward layers in that format and, if it has eight
- * bits or more and we encode it, the rest too, which is else in INT8. */
+/* What a checkpoint's linear layers become: as stored; BF16; INT8 per channel; experts in INT4
+ * and the rest in INT8. KT_QUANT_FORMAT plus a kt_weight_format: feed-forward layers in that
+ * format and, if it has eight bits or more and we encode it, the rest too, which is else in
+ * INT8. */
 typedef enum kt_quant {
     KT_QUANT_NATIVE,
     KT_QUANT_BF16,

@@ -200,7 +200,8 @@ static int by_string(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The distinct file names of the index's weight_map, sorted, into files (room for one per entry). */
+/* The distinct file names of the index's weight_map, sorted, into files (room for one per
+ * entry). */
 static kt_status list_files(const kt_json *map, const char **files, int *n_files, kt_err *err) {
     size_t n = kt_json_length(map);
     int kept = 0;

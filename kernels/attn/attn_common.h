@@ -8,13 +8,14 @@
 #define KT_ATTN_CHUNK 1024 /* keys with a running maximum of their own; a multiple of the block */
 
 /* A row's result is defined as: chunks [0, 1024), [1024, 2048), ... each by online softmax over
- * blocks [0, 64), [64, 128), ...; then chunks are folded from the first to the last. Whether one call or
- * many threads do that, the operations on a row, and so its bits, are the same.
+ * blocks [0, 64), [64, 128), ...; then chunks are folded from the first to the last. Whether one
+ * call or many threads do that, the operations on a row, and so its bits, are the same.
  *
- * Of a block a row sees a run of keys: up to its position and, with a window, from kt_attn_first_key on. That run
- * is computed as a block of its own, whose first key is the first of the run: keys before and after it are neither
- * read, computed nor added. Blocks and chunks without a key that the row sees do not exist for it, so its
- * first chunk is the one with its first key. */
+ * Of a block a row sees a run of keys: up to its position and, with a window, from
+ * kt_attn_first_key on. That run is computed as a block of its own, whose first key is the first
+ * of the run: keys before and after it are neither read, computed nor added. Blocks and chunks
+ * without a key that the row sees do not exist for it, so its first chunk is the one with its
+ * first key. */
 
 /* Floats of a head of the result. */
 static inline int64_t kt_attn_value_size(const kt_problem *p) {
@@ -26,8 +27,8 @@ static inline int64_t kt_attn_first_key(const kt_problem *p, int64_t position) {
     return p->window > 0 && position >= p->window ? position - p->window + 1 : 0;
 }
 
-/* What a cache may hold: BF16, or 8-bit codes with an f32 scale per row (kernels/formats/w8c.c, wf8c.c).
- * KT_W_NONE stands for BF16. */
+/* What a cache may hold: BF16, or 8-bit codes with an f32 scale per row (kernels/formats/w8c.c,
+ * wf8c.c). KT_W_NONE stands for BF16. */
 #define KT_ATTN_CACHES \
     (1u << KT_W_NONE | 1u << KT_W_BF16 | 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL)
 
@@ -41,16 +42,17 @@ static inline size_t kt_attn_item_bytes(kt_weight_format cache) {
 }
 float kt_attn_item(kt_weight_format cache, const void *rows, int64_t index);
 
-/* Write one row of d floats as a cache holds it; *scale (may be NULL with BF16) gets the row's scale: the
- * largest magnitude becomes the largest code, 127 or 448. What is not finite stays visible: NaN is a code of
- * FP8 and spoils the scale of an INT8 row, infinity spoils the row. Baseline code: the same bits on every machine. */
+/* Write one row of d floats as a cache holds it; *scale (may be NULL with BF16) gets the row's
+ * scale: the largest magnitude becomes the largest code, 127 or 448. What is not finite stays
+ * visible: NaN is a code of FP8 and spoils the scale of an INT8 row, infinity spoils the row.
+ * Baseline code: the same bits on every machine. */
 void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row, float *scale);
 
-/* Ask for the elements [first, d) of each of n rows, `ahead` rows further on (0 = none, for rows that were
- * just made); 64-byte lines first,
- * first + step, ... Into L2: loads that miss L1 are limited by its few miss buffers to about 12 GB/s on
- * Zen 4 (64 B x 24 per 130 ns), which the hint for L2 is not. Measured there for 32 heads over 4, 2048
- * keys, cold: 563 us with the L1 hint, 373 us with this. Addresses past the cache do no harm. */
+/* Ask for the elements [first, d) of each of n rows, `ahead` rows further on (0 = none, for rows
+ * that were just made); 64-byte lines first, first + step, ... Into L2: loads that miss L1 are
+ * limited by its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the
+ * hint for L2 is not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1
+ * hint, 373 us with this. Addresses past the cache do no harm. */
 #define KT_ATTN_AHEAD 128
 static inline void kt_attn_fetch(const uint16_t *row, int64_t ld, int64_t n, int64_t first,
                                  int64_t d, int64_t step, int64_t ahead) {
@@ -67,12 +69,13 @@ void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_s
 /* Divide by the sum of exponentials. */
 void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim);
 
-/* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c * ldstats],
- * stats[c * ldstats + 1] of c = 0 .. n_chunks - 1 into out [head_dim]. */
+/* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c *
+ * ldstats], stats[c * ldstats + 1] of c = 0 .. n_chunks - 1 into out [head_dim]. */
 void kt_attn_merge(const float *o, int64_t ldo, const float *stats, int64_t ldstats,
                    int64_t n_chunks, int64_t head_dim, float *out);
 
-/* Descriptor member: refuses query heads that are not a multiple of kv heads, and negative sizes. */
+/* Descriptor member: refuses query heads that are not a multiple of kv heads, and negative
+ * sizes. */
 kt_status kt_attn_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
 
 #endif

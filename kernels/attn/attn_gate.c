@@ -77,7 +77,8 @@ static uint8_t random_code(kt_weight_format cache, kt_rng *rng) {
     return (code & 0x7f) == 0x7f ? code ^ 1 : code;
 }
 
-/* Row i of d keys or values. With scales the codes are drawn, all of them sooner or later, not made from numbers. */
+/* Row i of d keys or values. With scales the codes are drawn, all of them sooner or later, not
+ * made from numbers. */
 static void fill_row(uint8_t *rows, const kt_problem *p, int64_t i, int64_t d, float size,
                      kt_rng *rng) {
     uint8_t *to = rows + (size_t)(i * d) * kt_attn_item_bytes(p->weights);
@@ -91,7 +92,8 @@ static void fill_row(uint8_t *rows, const kt_problem *p, int64_t i, int64_t d, f
     }
 }
 
-/* One scale per position and kv head, heads apart: scores keep the size of BF16's by them. Some are zero. */
+/* One scale per position and kv head, heads apart: scores keep the size of BF16's by them. Some
+ * are zero. */
 static void fill_scales(gate *g, const kt_problem *p, float size, kt_rng *rng) {
     float unit = p->weights == KT_W_INT8_CHANNEL ? 0x1p-6f : 0x1p-7f;
 
@@ -102,8 +104,9 @@ static void fill_scales(gate *g, const kt_problem *p, float size, kt_rng *rng) {
     }
 }
 
-/* NaN of both signs among FP8 values, a column of one kv head each, at keys that early rows do not see; and
- * with some seeds one in the last key, which takes all of the last row's heads over that kv head. */
+/* NaN of both signs among FP8 values, a column of one kv head each, at keys that early rows do
+ * not see; and with some seeds one in the last key, which takes all of the last row's heads over
+ * that kv head. */
 static void spoil(gate *g, const kt_problem *p, uint64_t seed, kt_rng *rng) {
     int64_t dv = kt_attn_value_size(p);
     for (int i = 0; i < 2 && dv > 2 && !g->is_shared; i++) {

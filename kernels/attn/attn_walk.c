@@ -122,8 +122,9 @@ static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key
                            .next_v = {.ahead = is_shared(c) ? 0 : KT_ATTN_AHEAD}};
 }
 
-/* A block that all its queries see whole has done with its keys when it widens its values: in their place, L1 being
- * as small as it is. Values that begin the keys' rows are widened with them. */
+/* A block that all its queries see whole has done with its keys when it widens its values: in
+ * their place, L1 being as small as it is. Values that begin the keys' rows are widened with
+ * them. */
 static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
                                int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;
@@ -156,8 +157,8 @@ static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key
     return b;
 }
 
-/* n_keys keys from `key` on, rearranged too where the variant wants that, for n_queries queries that do or do not
- * all see them all. */
+/* n_keys keys from `key` on, rearranged too where the variant wants that, for n_queries queries
+ * that do or do not all see them all. */
 static rows_of_block load(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
                           int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;
@@ -198,8 +199,9 @@ static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n
     inner->weigh(o, t->ldo, keep, n, s, b->v, b->ldv, t->dv, n_keys, &b->next_v);
 }
 
-/* A block of which some row of the tile does not see all: row by row, each with the keys that it sees. Those whose
- * window begins inside the block have it loaded from their first key on, the others share one load. */
+/* A block of which some row of the tile does not see all: row by row, each with the keys that it
+ * sees. Those whose window begins inside the block have it loaded from their first key on, the
+ * others share one load. */
 static void block_by_rows(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows,
                           int64_t key, int64_t stop) {
     rows_of_block b = {0};
@@ -224,7 +226,8 @@ static void block_by_rows(const kt_attn_call *c, const tile *t, int64_t row, int
     }
 }
 
-/* One chunk for rows [row, row + rows) of the call: the blocks of keys [begin, end), as far as rows see them. */
+/* One chunk for rows [row, row + rows) of the call: the blocks of keys [begin, end), as far as
+ * rows see them. */
 static void chunk(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows, int64_t begin,
                   int64_t end) {
     memset(t->o, 0, (size_t)(rows * t->group * t->ldo) * sizeof *t->o);

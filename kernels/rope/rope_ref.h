@@ -4,8 +4,8 @@
 
 #include "kt/variant.h"
 
-/* Row `row` of the call, not in place: heads * head_dim results and, for each, how far an f32 kernel
- * may be off. call->x is only read. */
+/* Row `row` of the call, not in place: heads * head_dim results and, for each, how far an f32
+ * kernel may be off. call->x is only read. */
 void kt_rope_ref_row(const kt_rope_call *call, int64_t row, double *want, double *bound);
 
 #endif

@@ -1,4 +1,5 @@
-/* The walk over rows and heads that all rotary embeddings share. SPDX-License-Identifier: Apache-2.0 */
+/* The walk over rows and heads that all rotary embeddings share.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_ROPE_WALK_H
 #define KT_KERNELS_ROPE_WALK_H
 

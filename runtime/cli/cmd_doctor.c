@@ -159,7 +159,8 @@ static void look_at_needs(report *r, const kt_model_dir *dir) {
     }
     if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
     say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld",
-        1000 * (double)needs.cache_bytes_per_token / GIB, (long long)dir->graph.numbers.max_context);
+        1000 * (double)needs.cache_bytes_per_token / GIB,
+        (long long)dir->graph.numbers.max_context);
 }
 
 static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {

@@ -80,9 +80,7 @@ static void print_text(const kt_weight_losses *l, const flags *f) {
         }
         add(&experts[m->part], m);
         /* The last expert's three matrices end the layer. */
-        if (m->part != 2 ||
-            (i + 1 < n && kt_weight_losses_at(l, i + 1)->expert >= 0))
-            continue;
+        if (m->part != 2 || (i + 1 < n && kt_weight_losses_at(l, i + 1)->expert >= 0)) continue;
         for (int j = 2; j >= 0; j--) {
             const kt_weight_loss *last = kt_weight_losses_at(l, i - (size_t)j);
             print_experts(&experts[last->part], last, f->importance != NULL);

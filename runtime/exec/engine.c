@@ -84,8 +84,9 @@ static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
 
 /* ---- the machine ---- */
 
-/* Where experts are cut changes the order of sums. How many nodes the threads' cores belong to depends on the
- * number of threads, so a deterministic engine cuts only where it is told to, into equal parts. */
+/* Where experts are cut changes the order of sums. How many nodes the threads' cores belong to
+ * depends on the number of threads, so a deterministic engine cuts only where it is told to,
+ * into equal parts. */
 static kt_status plan_nodes(kt_engine *e, const kt_engine_options *o, const int *nodes, int n_nodes,
                             int threads, kt_err *err) {
     const int is_auto = o->numa == KT_NUMA_AUTO;
@@ -318,8 +319,8 @@ static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err
     return KT_OK;
 }
 
-/* Experts too small to be cut stay whole, unless the user insists. Over nodes all threads take part in every
- * step, as each has its node's share. */
+/* Experts too small to be cut stay whole, unless the user insists. Over nodes all threads take
+ * part in every step, as each has its node's share. */
 static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
     kt_err why = {KT_OK, ""};
     kt_status st = kt_weights_check_nodes(&e->plan, &e->nodes, &why);
@@ -330,7 +331,8 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
     return KT_OK;
 }
 
-/* Whether the weights fit is arithmetic: told before they are asked for, with the formats that would. */
+/* Whether the weights fit is arithmetic: told before they are asked for, with the formats that
+ * would. */
 static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err) {
     const uint64_t available = kt_memory_available_bytes();
     const double need = (double)kt_model_plan_weight_bytes(&e->plan);
@@ -504,7 +506,8 @@ static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const i
     return KT_OK;
 }
 
-/* Finite weights can still make numbers too large for f32. No text that follows would mean anything. */
+/* Finite weights can still make numbers too large for f32. No text that follows would mean
+ * anything. */
 static kt_status check_logits(const kt_engine *e, const kt_sequence *s, int64_t n_logits,
                               const float *logits, kt_err *err) {
     const int64_t vocab = e->model.graph.numbers.vocab;

@@ -32,9 +32,9 @@ typedef struct kt_engine_options {
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
     bool tokenizer_optional; /* no error when tokenizer.json is missing */
-    /* Instead of model_dir: random weights of a published shape (runtime/model/synthetic_model.h), with so
-     * many of its layers (0 = all). Such a model has no tokenizer, and its experts may be in a format that we
-     * never encode (GGUF blocks). */
+    /* Instead of model_dir: random weights of a published shape
+     * (runtime/model/synthetic_model.h), with so many of its layers (0 = all). Such a model has
+     * no tokenizer, and its experts may be in a format that we never encode (GGUF blocks). */
     const char *synthetic;
     int64_t synthetic_layers;
     int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
@@ -85,14 +85,15 @@ typedef int (*kt_cancel_fn)(void *arg);
 kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
                             int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
                             void *cancel_arg, kt_err *err);
-/* Rows per prefill step for the next calls, clamped to 1 .. options.max_chunk (for tests and `kt logits
- * --prefill-chunk`). */
+/* Rows per prefill step for the next calls, clamped to 1 .. options.max_chunk (for tests and `kt
+ * logits --prefill-chunk`). */
 void kt_engine_set_chunk(kt_engine *e, int64_t rows);
 
-/* Add up the squares of what every matrix is applied to, from now on; slow. Refused over memory nodes. */
+/* Add up the squares of what every matrix is applied to, from now on; slow. Refused over memory
+ * nodes. */
 kt_status kt_engine_observe_inputs(kt_engine *e, kt_err *err);
-/* Their means so far as a safetensors file: F32 [k] under each matrix's name, zeros for experts that no token
- * chose. */
+/* Their means so far as a safetensors file: F32 [k] under each matrix's name, zeros for experts
+ * that no token chose. */
 kt_status kt_engine_write_importance(const kt_engine *e, const char *path, kt_err *err);
 
 /* Instructions whose peak bounds a kind of work. */
@@ -122,19 +123,19 @@ typedef struct kt_profile {
     int64_t busiest_rows; /* most rows of one expert */
 } kt_profile;
 
-/* Where the time of forward calls goes, from now on (false = stop). Costs a clock read per phase and two
- * per task. */
+/* Where the time of forward calls goes, from now on (false = stop). Costs a clock read per phase
+ * and two per task. */
 void kt_engine_profile(kt_engine *e, bool is_on);
 void kt_engine_profile_read(const kt_engine *e, kt_profile *out);
 
-/* Record what steps route to which expert into a file (runtime/exec/recorder.h), from now on; path NULL ends
- * it. max_bytes 0 = the recorder's default. Costs some microseconds a step. */
+/* Record what steps route to which expert into a file (runtime/exec/recorder.h), from now on;
+ * path NULL ends it. max_bytes 0 = the recorder's default. Costs some microseconds a step. */
 kt_status kt_engine_record(kt_engine *e, const char *path, int64_t max_bytes, kt_err *err);
 /* Steps recorded and lost so far. */
 void kt_engine_recorded(const kt_engine *e, int64_t *steps, int64_t *lost);
 
-/* What the engine's threads reach together on this machine right now: the ceilings of the profile. Takes
- * half a second. */
+/* What the engine's threads reach together on this machine right now: the ceilings of the
+ * profile. Takes half a second. */
 typedef struct kt_roofline {
     double stream_gbs;                /* reading memory, 2 MiB pages */
     double peak_gops[KT_UNIT_COUNT];  /* 0 = no probe */

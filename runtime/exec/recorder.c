@@ -1,5 +1,5 @@
-/* The line of a step is built backwards in time: its layers come while it runs, its head when it is over. So the
- * layers' text is kept apart from the head, and both are written with one call.
+/* The line of a step is built backwards in time: its layers come while it runs, its head when it
+ * is over. So the layers' text is kept apart from the head, and both are written with one call.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "runtime/exec/recorder.h"

@@ -1,5 +1,5 @@
-/* Recording what a server's steps route to which expert: kt-trace-1 of datasets/workloads/README.md. Numbers
- * only; see there what they may still tell.
+/* Recording what a server's steps route to which expert: kt-trace-1 of
+ * datasets/workloads/README.md. Numbers only; see there what they may still tell.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_RECORDER_H
 #define KT_RUNTIME_RECORDER_H
@@ -21,16 +21,16 @@ typedef struct kt_recorder_options {
     const kt_log *log; /* one warning when writing fails; borrowed */
 } kt_recorder_options;
 
-/* Start the file. Each step is one write of one whole line, so that a killed server leaves at most one
- * line cut. A file that has half of max_bytes becomes path.1 (instead of an older one) and a new one, with a
- * header of its own, begins: the latest steps are always there. */
+/* Start the file. Each step is one write of one whole line, so that a killed server leaves at
+ * most one line cut. A file that has half of max_bytes becomes path.1 (instead of an older one)
+ * and a new one, with a header of its own, begins: the latest steps are always there. */
 kt_status kt_recorder_open(const kt_recorder_options *options, kt_recorder **out, kt_err *err);
 /* Can path be written? Leaves no file behind that was not there. */
 kt_status kt_recorder_check(const char *path, kt_err *err);
 void kt_recorder_close(kt_recorder *r); /* accepts NULL */
 
-/* One step, by the engine's thread: begin, then for each MoE layer in order begin_layer and its experts
- * with rows, ascending; then end. Nothing allocates. */
+/* One step, by the engine's thread: begin, then for each MoE layer in order begin_layer and its
+ * experts with rows, ascending; then end. Nothing allocates. */
 void kt_recorder_begin(kt_recorder *r);
 void kt_recorder_layer(kt_recorder *r);
 void kt_recorder_expert(kt_recorder *r, int64_t expert, int64_t rows);

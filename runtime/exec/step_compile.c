@@ -1,5 +1,5 @@
-/* From nodes to phases: row work waits for the next node with phases. For few rows that node's prepare does it,
- * for many it is a phase of its own. SPDX-License-Identifier: Apache-2.0 */
+/* From nodes to phases: row work waits for the next node with phases. For few rows that node's
+ * prepare does it, for many it is a phase of its own. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"

@@ -29,8 +29,8 @@ static void live(life *l, const kt_view *v, int node) {
     l[v->value].last = node;
 }
 
-/* Row work is done together with that of its neighbours, rows in any order: memory is free again only after the
- * phase that the last use waits for. */
+/* Row work is done together with that of its neighbours, rows in any order: memory is free again
+ * only after the phase that the last use waits for. */
 static void find_lives(const kt_graph *g, life *l) {
     for (int v = 0; v < g->n_values; v++) l[v] = (life){-1, -1};
     for (int i = 0; i < g->n_nodes; i++) {
@@ -54,8 +54,8 @@ static int overlap(const life *a, const life *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest place of `width` floats beside all values before v that live at the same time. Values are in the
- * order of their making, so only a few of those before can. */
+/* The lowest place of `width` floats beside all values before v that live at the same time.
+ * Values are in the order of their making, so only a few of those before can. */
 static int64_t place(const kt_step *s, const life *l, int v) {
     const kt_graph *g = s->graph;
     int64_t at = 0;

@@ -21,17 +21,19 @@ typedef struct kt_matrix_source {
     struct {
         const kt_tensor *tensor;
         int64_t first_row, rows;
-        /* Stored as INT4 (int4.packed not NULL): then tensor holds the words, others what belongs to them,
-         * and the rows are all of them. */
+        /* Stored as INT4 (int4.packed not NULL): then tensor holds the words, others what
+         * belongs to them, and the rows are all of them. */
         kt_int4_source int4;
         const kt_tensor *others[3]; /* scales, zero points, group index; or NULL */
-        /* Stored as E4M3 codes: their scales, one per 128 x 128 block, or per row, or one for all. NULL = not. */
+        /* Stored as E4M3 codes: their scales, one per 128 x 128 block, or per row, or one for
+         * all. NULL = not. */
         const kt_tensor *fp8_scale;
         int has_fp8_blocks;
     } piece[KT_SOURCE_PIECES];
 } kt_matrix_source;
 
-/* Append rows [first_row, first_row + rows) of a tensor of floats or GGUF blocks; all pieces have the same k. */
+/* Append rows [first_row, first_row + rows) of a tensor of floats or GGUF blocks; all pieces
+ * have the same k. */
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
 
 /* Append a matrix stored as INT4. */
@@ -52,16 +54,18 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
- * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share scales
- * (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are: format is then theirs, row_begin
- * and row_end of INT4 are multiples of 8 or the last row. FP8 is taken as it is, or decoded and encoded anew. Fails when a weight is infinite or
- * NaN (but see allows_nonfinite) or too large for the format, or as kt_int4_import. */
+ * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share
+ * scales (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are: format
+ * is then theirs, row_begin and row_end of INT4 are multiples of 8 or the last row. FP8 is taken
+ * as it is, or decoded and encoded anew. Fails when a weight is infinite or NaN (but see
+ * allows_nonfinite) or too large for the format, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);
 
-/* What encoding rows [row_begin, row_end) of floats as format loses, added to *loss; row_begin as above. out
- * holds KT_SOURCE_BLOCK rows of the format and, behind them at the next multiple of 64, their scales. */
+/* What encoding rows [row_begin, row_end) of floats as format loses, added to *loss; row_begin
+ * as above. out holds KT_SOURCE_BLOCK rows of the format and, behind them at the next multiple
+ * of 64, their scales. */
 kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
                                 int64_t row_begin, int64_t row_end, void *out, float *scratch,
                                 double *row, kt_format_loss *loss, kt_err *err);

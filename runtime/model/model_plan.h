@@ -38,8 +38,8 @@ typedef struct kt_model_plan {
     kt_arena arena;
 } kt_model_plan;
 
-/* Resolve everything for steps of at most max_rows rows and sequences of at most max_context, whose caches are
- * in format kv. *out is ended with kt_model_plan_deinit, also after an error. */
+/* Resolve everything for steps of at most max_rows rows and sequences of at most max_context,
+ * whose caches are in format kv. *out is ended with kt_model_plan_deinit, also after an error. */
 kt_status kt_model_plan_make(kt_planner *planner, const kt_graph *graph, kt_quant quant,
                              kt_weight_format kv, int threads, int64_t max_rows,
                              int64_t max_context, kt_model_plan *out, kt_err *err);
@@ -60,7 +60,8 @@ kt_problem kt_conv_problem(const kt_node *conv);
 kt_problem kt_delta_problem(const kt_node *delta, int64_t rows);
 kt_problem kt_router_problem(const kt_weight *router, int64_t topk);
 
-/* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it overflows. */
+/* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it
+ * overflows. */
 size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight);
 size_t kt_model_plan_weight_bytes(const kt_model_plan *plan);
 

@@ -5,8 +5,8 @@
 #include "kernels/moe_ffn/moe_nodes.h"
 #include "kt/status.h"
 
-/* --numa: over the nodes that the threads' cores belong to, not at all, or (n > 1) over so many groups of
- * threads, for machines that hide their nodes and for tests. */
+/* --numa: over the nodes that the threads' cores belong to, not at all, or (n > 1) over so many
+ * groups of threads, for machines that hide their nodes and for tests. */
 #define KT_NUMA_AUTO 0
 #define KT_NUMA_OFF 1
 
@@ -18,9 +18,9 @@ typedef struct kt_node_plan {
     char note[160];       /* why auto leaves a machine of several nodes whole; "" = it does not */
 } kt_node_plan;
 
-/* core_nodes: the memory node of each of the pool's threads (kt_topology_core_nodes), n_known of them; with
- * fewer than n_threads, threads share cores and auto does not split. Refuses more groups than threads or than
- * KT_MOE_MAX_NODES. */
+/* core_nodes: the memory node of each of the pool's threads (kt_topology_core_nodes), n_known of
+ * them; with fewer than n_threads, threads share cores and auto does not split. Refuses more
+ * groups than threads or than KT_MOE_MAX_NODES. */
 kt_status kt_node_plan_make(int numa, const int *core_nodes, int n_known, int n_threads,
                             kt_node_plan *out, kt_err *err);
 

@@ -22,10 +22,11 @@ typedef struct kt_weight_loss {
 
 typedef struct kt_weight_losses kt_weight_losses;
 
-/* Encode every linear layer of a folder as `weights` says, one matrix per task, and compare. importance: NULL or
- * an open file of kt_engine_write_importance; then scales are searched with it and loss has the weighted sums
- * too. Refuses weights that are not encoded (native), and checkpoints that are quantised already. stop is
- * asked between layers (may be NULL; nonzero = KT_E_CANCELLED). */
+/* Encode every linear layer of a folder as `weights` says, one matrix per task, and compare.
+ * importance: NULL or an open file of kt_engine_write_importance; then scales are searched with
+ * it and loss has the weighted sums too. Refuses weights that are not encoded (native), and
+ * checkpoints that are quantised already. stop is asked between layers (may be NULL; nonzero =
+ * KT_E_CANCELLED). */
 kt_status kt_weight_losses_measure(const kt_model_dir *dir, kt_quant weights,
                                    const kt_checkpoint *importance, kt_pool *pool,
                                    int (*stop)(void *), kt_weight_losses **out, kt_err *err);

@@ -1,4 +1,5 @@
-/* From the weights that a model asks for to the tensors that hold them. SPDX-License-Identifier: Apache-2.0 */
+/* From the weights that a model asks for to the tensors that hold them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_WEIGHT_SOURCE_H
 #define KT_RUNTIME_WEIGHT_SOURCE_H
 
@@ -21,13 +22,13 @@ kt_status kt_weight_finder_init(kt_weight_finder *f, const kt_checkpoint *checkp
                                 const kt_graph *graph, kt_err *err);
 void kt_weight_finder_deinit(kt_weight_finder *f);
 
-/* The tensor of a vector, router or table, with the shape that the graph asks for and a type that can be read;
- * NULL for an optional vector that is not there. */
+/* The tensor of a vector, router or table, with the shape that the graph asks for and a type
+ * that can be read; NULL for an optional vector that is not there. */
 kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_tensor **out,
                            kt_err *err);
 
-/* Parts [first, first + n) of a matrix, one behind the other, or (experts, n = 1) one matrix of one expert; with
- * importance. */
+/* Parts [first, first + n) of a matrix, one behind the other, or (experts, n = 1) one matrix of
+ * one expert; with importance. */
 kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, int n,
                            int64_t expert, kt_matrix_source *out, kt_err *err);
 

@@ -135,8 +135,8 @@ static void note_failure(loader *l, const kt_err *why) {
 
 /* ---- numbers that are not finite ---- */
 
-/* Returns 0, and notes why, when rows [begin, end) of a matrix must not be loaded. They are about to be
- * packed, so looking at them costs a second pass over what is in a cache. */
+/* Returns 0, and notes why, when rows [begin, end) of a matrix must not be loaded. They are
+ * about to be packed, so looking at them costs a second pass over what is in a cache. */
 static int rows_are_finite(loader *l, const kt_matrix_source *s, int64_t begin, int64_t end) {
     kt_err why;
 
@@ -303,7 +303,8 @@ static kt_status load_heads(loader *l, int weight, kt_err *err) {
 
 /* ---- experts: one task each ---- */
 
-/* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every node's memory. */
+/* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every
+ * node's memory. */
 typedef struct placing {
     kt_moe_layer whole;
     int n;

@@ -13,8 +13,9 @@
 
 /* One weight of the graph. Everything borrowed from the kt_weights that holds it. */
 typedef struct kt_loaded {
-    /* Packed runs (kt_weight_runs); or in [0] the f32 vector, the router or the table. NULL: an optional
-     * vector that is not there. Of HEADS the count packed matrices lie one behind the other, head_bytes apart. */
+    /* Packed runs (kt_weight_runs); or in [0] the f32 vector, the router or the table. NULL: an
+     * optional vector that is not there. Of HEADS the count packed matrices lie one behind the
+     * other, head_bytes apart. */
     const void *data[KT_WEIGHT_PARTS];
     size_t head_bytes;
     kt_weight_format format; /* of a router or table */
@@ -41,14 +42,15 @@ typedef struct kt_weights_request {
 /* Can the experts of this plan be cut over so many nodes? Says which cannot. */
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes, kt_err *err);
 
-/* Find every tensor and check its shape and type, count the bytes and refuse what does not fit, then
- * quantise and pack on all threads, releasing the checkpoint's pages on the way. A stored number that is not
- * finite is refused by tensor, position and value. */
+/* Find every tensor and check its shape and type, count the bytes and refuse what does not fit,
+ * then quantise and pack on all threads, releasing the checkpoint's pages on the way. A stored
+ * number that is not finite is refused by tensor, position and value. */
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
 void kt_weights_destroy(kt_weights *w);
 
 const kt_loaded *kt_weights_at(const kt_weights *w, int weight); /* index in the graph */
-/* Embedding of a token: hidden floats into out. scratch: hidden doubles, used where rows are blocks. */
+/* Embedding of a token: hidden floats into out. scratch: hidden doubles, used where rows are
+ * blocks. */
 void kt_weights_embed(const kt_weights *w, int32_t token, float *out, double *scratch);
 size_t kt_weights_bytes(const kt_weights *w); /* memory held */
 

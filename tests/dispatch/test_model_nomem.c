@@ -1,5 +1,5 @@
-/* Checkpoints in GGUF files, descriptions of models and what hangs on them, with every allocation failing once.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints in GGUF files, descriptions of models and what hangs on them, with every
+ * allocation failing once. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include <stdio.h>
@@ -17,7 +17,8 @@
 static const char config[] =
     "{\"model_type\":\"deepseek_v3\",\"num_hidden_layers\":2,\"hidden_size\":64,\"vocab_size\":64,"
     "\"num_attention_heads\":2,\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":32,"
-    "\"qk_rope_head_dim\":32,\"v_head_dim\":32,\"first_k_dense_replace\":1,\"intermediate_size\":64,"
+    "\"qk_rope_head_dim\":32,\"v_head_dim\":32,\"first_k_dense_replace\":1,\"intermediate_size\":"
+    "64,"
     "\"n_routed_experts\":4,\"n_shared_experts\":1,\"num_experts_per_tok\":2,"
     "\"moe_intermediate_size\":32,\"rope_theta\":10000.0,\"max_position_embeddings\":128,"
     "\"rms_norm_eps\":1e-6}";

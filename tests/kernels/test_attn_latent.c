@@ -1,6 +1,6 @@
-/* Latent attention: keys and values of every head made from one row of the cache, or heads' queries taken into that
- * row's space. The second is grouped-query attention over one kv head whose rows begin with their values.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Latent attention: keys and values of every head made from one row of the cache, or heads'
+ * queries taken into that row's space. The second is grouped-query attention over one kv head
+ * whose rows begin with their values. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 
@@ -113,8 +113,8 @@ ParameterizedTestParameters(attn_latent, absorbed_equals_expanded) {
     return kt_variants_of(KT_OP_ATTN);
 }
 
-/* Relative to the size of the result. Kernels that round queries and weights differ by that rounding: the gate's
- * matter. */
+/* Relative to the size of the result. Kernels that round queries and weights differ by that
+ * rounding: the gate's matter. */
 ParameterizedTest(size_t *index, attn_latent, absorbed_equals_expanded) {
     const kt_variant *v = kt_builtin_variants[*index];
 

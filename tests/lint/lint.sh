@@ -38,6 +38,7 @@ rule_includes() {
         return -1
     }
     function order(p) {
+        if (p ~ /^dispatch\/model\/families\//) return 2
         if (p ~ /^dispatch\/(model|topology|cuda)\//) return 1
         if (p ~ /^dispatch\/registry\//) return 2
         if (p ~ /^dispatch\/(table|cost)\//) return 3

@@ -133,8 +133,8 @@ static void run_shape(const kt_model_shape *shape, float *logits) {
     kt_random_model(shape, 1, folder);
     cr_assert_eq(create(folder, "", NULL, &e, &err), KT_OK, "%s", err.message);
     cr_assert_eq(kt_sequence_create(e, 3, &q, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(kt_engine_forward(e, q, tokens, 3, 1, logits, NULL, NULL, NULL, &err), KT_OK,
-                 "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, q, tokens, 3, 1, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
     kt_sequence_destroy(q);
     kt_engine_destroy(e);
     kt_temp_remove(folder);

@@ -19,7 +19,8 @@ Test(synthetic, a_shape_is_scaled_with_its_layers) {
     cr_expect_str_eq(dir->name, "Qwen3-30B-A3B");
     cr_expect_eq(all, 48);
     cr_expect_eq(dir->graph.numbers.layers, 8);
-    cr_expect_eq(dir->graph.numbers.vocab, 25344); /* 151936 * 8 / 48 = 25322.7, up to whole panels */
+    cr_expect_eq(dir->graph.numbers.vocab,
+                 25344); /* 151936 * 8 / 48 = 25322.7, up to whole panels */
     cr_expect_eq(dir->graph.numbers.hidden, 2048);
     cr_expect_eq(kt_graph_experts(&dir->graph, 7)->count, 128);
     cr_expect_eq(kt_graph_experts(&dir->graph, 7)->n, 768);

@@ -175,7 +175,8 @@ static kt_status load_experts(kt_ref_model *m, kt_weight_finder *f, int64_t l, k
         kt_graph_find(&m->dir.graph, c->is_moe[l] ? "experts" : "dense_ffn", (int)l);
     double *out[3];
 
-    if (!w) return kt_fail(err, KT_E_NOT_FOUND, "reference: layer %lld has no experts", (long long)l);
+    if (!w)
+        return kt_fail(err, KT_E_NOT_FOUND, "reference: layer %lld has no experts", (long long)l);
     for (int part = 0; part < 3; part++) out[part] = allocate(m, experts * size);
     for (int64_t e = 0; e < experts; e++)
         for (int part = 0; part < 3; part++) {

@@ -93,16 +93,11 @@ void kt_tiny_gguf_qwen3(kt_tiny_gguf *f) {
     static const struct {
         const char *key;
         int32_t value;
-    } numbers[] = {{"block_count", 1},
-                   {"embedding_length", 64},
-                   {"vocab_size", 64},
-                   {"context_length", 128},
-                   {"attention.head_count", 2},
-                   {"attention.head_count_kv", 1},
-                   {"attention.key_length", 32},
-                   {"expert_count", 4},
-                   {"expert_used_count", 2},
-                   {"expert_feed_forward_length", 32}};
+    } numbers[] = {{"block_count", 1},           {"embedding_length", 64},
+                   {"vocab_size", 64},           {"context_length", 128},
+                   {"attention.head_count", 2},  {"attention.head_count_kv", 1},
+                   {"attention.key_length", 32}, {"expert_count", 4},
+                   {"expert_used_count", 2},     {"expert_feed_forward_length", 32}};
     char key[80];
 
     kt_tiny_gguf_text(f, "general.architecture", "qwen3moe");

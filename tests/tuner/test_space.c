@@ -140,12 +140,12 @@ Test(space, config_and_workload_of_tiny_moe_agree) {
 }
 
 /* What every config has; the sizes come behind it. */
-#define TYPE                                                                                \
-    "\"model_type\":\"qwen3_moe\",\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,"    \
+#define TYPE                                                                             \
+    "\"model_type\":\"qwen3_moe\",\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6," \
     "\"rope_theta\":10000.0"
-#define QWEN                                                                                \
-    TYPE ",\"hidden_size\":256,\"num_hidden_layers\":4,\"vocab_size\":1000,"                \
-         "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64,"             \
+#define QWEN                                                                    \
+    TYPE ",\"hidden_size\":256,\"num_hidden_layers\":4,\"vocab_size\":1000,"    \
+         "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":64," \
          "\"num_experts\":16,\"num_experts_per_tok\":4,\"moe_intermediate_size\":128"
 
 Test(space, config_gives_the_matrices_that_are_multiplied) {
@@ -167,7 +167,8 @@ Test(space, config_gives_the_matrices_that_are_multiplied) {
         from_config("{" QWEN ",\"decoder_sparse_step\":2,\"intermediate_size\":512}", &s, &err),
         KT_OK);
     cr_expect_eq(s.moe_layers, 2);
-    cr_assert_eq(from_config("{" QWEN ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+    cr_assert_eq(from_config("{" QWEN
+                             ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
                              "\"format\":\"pack-quantized\",\"config_groups\":{\"group_0\":"
                              "{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}}",
                              &s, &err),
@@ -197,7 +198,7 @@ Test(space, matrices_of_one_shape_are_one_cell) {
 
 #define LAYERS ",\"num_hidden_layers\":1,\"vocab_size\":8"
 #define HEADS(kv) ",\"hidden_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":" kv
-#define EXPERTS(topk, size)                                                                 \
+#define EXPERTS(topk, size) \
     ",\"num_experts\":4,\"num_experts_per_tok\":" topk ",\"moe_intermediate_size\":" size
 
 Test(space, bad_configs_are_refused_by_name) {
@@ -206,8 +207,8 @@ Test(space, bad_configs_are_refused_by_name) {
         kt_status status;
     } bad[] = {
         {"{}", "model_type", KT_E_FORMAT},
-        {"{\"model_type\":\"parrot\"}", "model_type 'parrot' is not supported (known: ",
-         KT_E_UNSUPPORTED},
+        {"{\"model_type\":\"parrot\"}",
+         "model_type 'parrot' is not supported (known: ", KT_E_UNSUPPORTED},
         {"{" TYPE "}", "num_hidden_layers", KT_E_FORMAT},
         {"{" TYPE LAYERS "}", "hidden_size", KT_E_FORMAT},
         {"{" TYPE LAYERS ",\"hidden_size\":\"x\"}", "hidden_size", KT_E_FORMAT},

@@ -1,4 +1,5 @@
-/* Shapes of a model from its description: what is tuned is what runs. SPDX-License-Identifier: Apache-2.0 */
+/* Shapes of a model from its description: what is tuned is what runs.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,5 +63,5 @@ kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_sha
     st = kt_shapes_from_graph(&graph, out, err);
     if (st == KT_OK) out->shape_id = kt_model_shape_id(config);
     kt_graph_deinit(&graph);
-    return st;
+    return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", where);
 }

@@ -1,6 +1,6 @@
-/* GLM-4.5, 4.6 and 4.7: grouped-query attention with biases, optional norm of q and k, half of each head
- * rotated; dense layers first, then a sigmoid router over experts beside a shared one. Source: the published
- * Glm4MoeForCausalLM. SPDX-License-Identifier: Apache-2.0 */
+/* GLM-4.5, 4.6 and 4.7: grouped-query attention with biases, optional norm of q and k, half of
+ * each head rotated; dense layers first, then a sigmoid router over experts beside a shared one.
+ * Source: the published Glm4MoeForCausalLM. SPDX-License-Identifier: Apache-2.0 */
 #include <stddef.h>
 
 #include "base/err.h"

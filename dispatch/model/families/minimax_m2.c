@@ -1,6 +1,7 @@
-/* MiniMax-M2 and M2.1: grouped-query attention whose q and k are normalised over all heads of a row together,
- * half of each head rotated, sigmoid router with a bias that chooses but does not weigh, no shared expert.
- * Source: the published configuration and modelling code. SPDX-License-Identifier: Apache-2.0 */
+/* MiniMax-M2 and M2.1: grouped-query attention whose q and k are normalised over all heads of a
+ * row together, half of each head rotated, sigmoid router with a bias that chooses but does not
+ * weigh, no shared expert. Source: the published configuration and modelling code.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stddef.h>
 
 #include "base/err.h"

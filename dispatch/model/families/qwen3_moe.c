@@ -1,7 +1,7 @@
-/* Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B and relatives): grouped-query attention with per-head RMSNorm of
- * q and k, half-split RoPE, softmax router over SwiGLU experts, dense layers in between where the config asks
- * for them. Source of names and formulas: the published Qwen3MoeForCausalLM.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B and relatives): grouped-query attention with
+ * per-head RMSNorm of q and k, half-split RoPE, softmax router over SwiGLU experts, dense layers
+ * in between where the config asks for them. Source of names and formulas: the published
+ * Qwen3MoeForCausalLM. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stddef.h>
 

@@ -1,4 +1,5 @@
-/* Feed-forward: the experts that rows were routed to, or one that all go to. SPDX-License-Identifier: Apache-2.0 */
+/* Feed-forward: the experts that rows were routed to, or one that all go to.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/err.h"

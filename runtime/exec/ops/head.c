@@ -1,4 +1,5 @@
-/* The end: norm and lm_head of the rows whose logits are asked for. SPDX-License-Identifier: Apache-2.0 */
+/* The end: norm and lm_head of the rows whose logits are asked for.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/exec/ops/linear.h"
 

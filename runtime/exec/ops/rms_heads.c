@@ -1,4 +1,5 @@
-/* RMSNorm of each head of a row, in place; or of all of them together. SPDX-License-Identifier: Apache-2.0 */
+/* RMSNorm of each head of a row, in place; or of all of them together.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/exec/step.h"
 

@@ -1,5 +1,5 @@
-/* Which experts a row goes to, and with which weights. Few rows share the router's experts over threads, many
- * rows themselves. SPDX-License-Identifier: Apache-2.0 */
+/* Which experts a row goes to, and with which weights. Few rows share the router's experts over
+ * threads, many rows themselves. SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/exec/step.h"
 

@@ -14,4 +14,4 @@ static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t
                 1.0f / (1.0f + expf(-n->in.x[r * n->in.ld + (is_scalar ? 0 : i)]));
 }
 
-const kt_exec_op kt_exec_op_gate = {.kind = KT_NODE_GATE, .rows = rows};
+const kt_exec_op kt_exec_op_sigmoid_gate = {.kind = KT_NODE_GATE, .rows = rows};
