@@ -49,13 +49,21 @@ const kt_number kt_mla_numbers[KT_MLA_NUMBERS] = {
     {offsetof(kt_mla, is_tied), KT_NUMBER_BOOL, "tie_word_embeddings", NULL, 0, 0, 1}};
 
 /* Head sizes by the keys of the new layout, or of the old one where a head's own sizes stand there. */
-static void read_gguf_sizes(const kt_config_source *s, kt_mla *c) {
-    const double key = kt_config_gguf_number(s, "attention.key_length", 0);
-    const double value = kt_config_gguf_number(s, "attention.value_length", 0);
+static kt_status read_gguf_sizes(const kt_config_source *s, kt_mla *c, kt_err *err) {
+    double key = kt_config_gguf_number(s, "attention.key_length", 0);
+    double value = kt_config_gguf_number(s, "attention.value_length", 0);
 
-    c->nope = (int64_t)kt_config_gguf_number(s, "attention.key_length_mla", key) - c->rope;
-    c->v = (int64_t)kt_config_gguf_number(s, "attention.value_length_mla", value);
+    key = kt_config_gguf_number(s, "attention.key_length_mla", key);
+    value = kt_config_gguf_number(s, "attention.value_length_mla", value);
+    if (!(key >= 32 && key <= 8192 && value >= 32 && value <= 4096))
+        return kt_fail(err, KT_E_FORMAT,
+                       "%.200s: heads with keys of %g numbers and values of %g, expected 32 to "
+                       "8192 and 32 to 4096",
+                       s->where, key, value);
+    c->nope = (int64_t)key - c->rope;
+    c->v = (int64_t)value;
     if (c->groups == 0 && c->experts == 256) c->groups = 8, c->top_groups = 4; /* files of old */
+    return KT_OK;
 }
 
 /* YaRN with mscale: the softmax's scale grows by its square, cosine and sine by the quotient. */
@@ -84,7 +92,7 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
     kt_mla *c = numbers_;
 
     (void)m;
-    if (s->gguf) read_gguf_sizes(s, c);
+    if (s->gguf) KT_TRY(read_gguf_sizes(s, c, err));
     if (c->groups < 1) c->groups = c->top_groups = 1;
     if (c->index_topk && (c->index_heads < 1 || c->index_dim < c->rope || !c->q_lora))
         return kt_fail(err, KT_E_FORMAT,

@@ -25,7 +25,8 @@ void kt_tiny_gguf_tensor(kt_tiny_gguf *f, const char *name, int type, int64_t d0
 /* Put the file together; returns its bytes. */
 size_t kt_tiny_gguf_end(kt_tiny_gguf *f);
 
-/* Metadata of a Qwen3-MoE of one layer: hidden 64, 64 tokens, 2 heads of 32 over 1, experts 4 of 32, top 2. */
+/* Metadata of a Qwen3-MoE of one layer: hidden 64, 64 tokens, 2 heads of 32 over 1, experts 4 of
+ * 32, top 2. */
 void kt_tiny_gguf_qwen3(kt_tiny_gguf *f);
 /* Its tensors in Q8_0: [0] outside layers and attention, [1] the feed-forward. */
 void kt_tiny_gguf_qwen3_tensors(kt_tiny_gguf *f, int half);
