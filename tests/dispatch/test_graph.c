@@ -500,6 +500,9 @@ Test(graph, fused_experts_are_found) {
 /* Without tensors the declaration decides: attention that is spared stays float. */
 Test(graph, declarations_stand_for_missing_tensors) {
 #define FP8 "\"quant_method\":\"fp8\""
+#define PACKED(symmetric)                                                                       \
+    "\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{" \
+    "\"group_0\":{\"weights\":{\"num_bits\":4,\"group_size\":32,\"symmetric\":" symmetric "}}}"
     static const struct {
         const char *config;
         kt_weight_format linear, experts;
@@ -513,6 +516,9 @@ Test(graph, declarations_stand_for_missing_tensors) {
         {CONFIG_WITH("\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
                      "\"format\":\"float-quantized\"}"),
          KT_W_FP8_CHANNEL, KT_W_FP8_CHANNEL},
+        {CONFIG_WITH("\"quantization_config\":{" PACKED("false") "}"), KT_W_INT4Z_G32,
+         KT_W_INT4Z_G32},
+        {CONFIG_WITH("\"quantization_config\":{" PACKED("true") "}"), KT_W_INT4_G32, KT_W_INT4_G32},
         {CONFIG_WITH("\"dtype\":\"float16\""), KT_W_F16, KT_W_F16}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
