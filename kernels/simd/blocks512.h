@@ -163,7 +163,8 @@ typedef struct kt_blocks_rows {
     float sum[KT_TILE_ROWS][2 * KT_CHUNK_UNITS];     /* a_scale * sum q, for minima */
 } kt_blocks_rows;
 
-/* Sums of the 16 times 16 codes at q, of which only the first `units` times 32 are there. */
+/* Sums of the 16 times 16 codes at q, of which only the first `units` times 32 are there; a row is padded to
+ * whole lines, and what is beyond the codes yields sums that nobody reads. */
 KT_INLINE __m512i kt_blocks_half_sums(const uint8_t *q, int units) {
     const __m512i one = _mm512_set1_epi8(1), one16 = _mm512_set1_epi16(1);
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
@@ -172,10 +173,7 @@ KT_INLINE __m512i kt_blocks_half_sums(const uint8_t *q, int units) {
     /* Each lane of v[i] holds four codes, each 128 bits a group; transposed by 4 x 4 while adding. */
     KT_EACH (i, 4) {
         __m512i codes = _mm512_setzero_si512();
-        if (units >= 2 * i + 2)
-            codes = _mm512_loadu_si512(q + 64 * i);
-        else if (units == 2 * i + 1)
-            codes = _mm512_maskz_loadu_epi8(UINT32_MAX, q + 64 * i);
+        if (units > 2 * i) codes = _mm512_loadu_si512(q + 64 * i);
         v[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(one, codes), one16);
     }
     even = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
