@@ -38,6 +38,7 @@ ParameterizedTestParameters(families, logits) {
         {"golden/glm4_moe-fp8", ACTS_BF16, -1},
         {"golden/deepseek_v3", ACTS_BF16, 18}, /* groups of 1.4129 and 1.4190 in its last layer */
         {"golden/deepseek_v3-fp8", ACTS_BF16, -1},
+        {"golden/deepseek_v32", ACTS_BF16, -1},
         {"golden/kimi_k2-int4", ACTS_INT8, -1},
         {"golden/qwen3_next", ACTS_BF16, -1},
         {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", ACTS_BF16, -1},
@@ -70,6 +71,7 @@ ParameterizedTestParameters(families, logits) {
         {"gguf/deepseek2-mxfp4/model.gguf", ACTS_INT8, -1},
         {"gguf/deepseek2-old-q5_0/model.gguf", ACTS_INT8, -1},
         {"gguf/deepseek2-q4_k_m/model.gguf", ACTS_INT8, -1},
+        {"gguf/deepseek32-bf16/model.gguf", ACTS_BF16, -1},
     };
 
     return cr_make_param_array(family_case, cases, sizeof cases / sizeof *cases);

@@ -16,7 +16,7 @@ Test(kv_cache, has_the_bytes_of_its_rows_and_scales) {
     } cases[] = {{KT_W_BF16, 960}, {KT_W_INT8_CHANNEL, 512 + 240}, {KT_W_FP8_CHANNEL, 512 + 240}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        kt_kv_shape s = {cases[i].format, 2, 3, 8, 0};
+        kt_kv_shape s = {cases[i].format, 2, 3, 8, 0, 0};
         size_t got = kt_kv_cache_bytes(&s, 5);
         cr_expect_eq(got, cases[i].bytes, "%s: %zu bytes", kt_weight_format_name(s.format), got);
     }
@@ -26,15 +26,15 @@ Test(kv_cache, refuses_what_cannot_be) {
     static const struct {
         kt_kv_shape shape;
         int64_t capacity;
-    } bad[] = {{{KT_W_BF16, 2, 3, 8, 0}, 0},
-               {{KT_W_BF16, 2, 3, 8, 0}, -1},
-               {{KT_W_BF16, 0, 3, 8, 0}, 5},
-               {{KT_W_BF16, 2, 0, 8, 0}, 5},
-               {{KT_W_BF16, 2, 3, 0, 0}, 5},
-               {{KT_W_BF16, 2, 3, 8, 0}, INT64_MAX},
-               {{KT_W_BF16, (int64_t)1 << 31, (int64_t)1 << 31, 8, 0}, 5},
-               {{KT_W_INT8_CHANNEL, 2, 3, 8, 0}, INT64_MAX / 8},
-               {{KT_W_INT8_CHANNEL, 1, 1, (int64_t)1 << 40, 0}, (int64_t)1 << 30}};
+    } bad[] = {{{KT_W_BF16, 2, 3, 8, 0, 0}, 0},
+               {{KT_W_BF16, 2, 3, 8, 0, 0}, -1},
+               {{KT_W_BF16, 0, 3, 8, 0, 0}, 5},
+               {{KT_W_BF16, 2, 0, 8, 0, 0}, 5},
+               {{KT_W_BF16, 2, 3, 0, 0, 0}, 5},
+               {{KT_W_BF16, 2, 3, 8, 0, 0}, INT64_MAX},
+               {{KT_W_BF16, (int64_t)1 << 31, (int64_t)1 << 31, 8, 0, 0}, 5},
+               {{KT_W_INT8_CHANNEL, 2, 3, 8, 0, 0}, INT64_MAX / 8},
+               {{KT_W_INT8_CHANNEL, 1, 1, (int64_t)1 << 40, 0, 0}, (int64_t)1 << 30}};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kt_kv_cache c;
@@ -67,7 +67,7 @@ Test(kv_cache, rows_and_scales_do_not_overlap) {
     enum { LAYERS = 2, HEADS = 3, DIM = 8, CAPACITY = 5 };
 
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
-        kt_kv_shape shape = {formats[f], LAYERS, HEADS, DIM, 0};
+        kt_kv_shape shape = {formats[f], LAYERS, HEADS, DIM, 0, 0};
         const char *name = kt_weight_format_name(formats[f]);
         kt_kv_cache c;
         kt_err err = {0};
@@ -95,6 +95,30 @@ Test(kv_cache, rows_and_scales_do_not_overlap) {
                     name, (int)layer, "kv"[which], (int)head, (int)at, (double)got, (double)want);
             }
         }
+        kt_kv_cache_deinit(&c);
+    }
+}
+
+/* Keys of values' rows and index keys: shared rows are half of the bytes, index keys lie behind rows and scales. */
+Test(kv_cache, shared_rows_and_index_keys_have_their_bytes) {
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+        const kt_kv_shape shape = {formats[f], 2, 1, 64, 1, 32};
+        kt_kv_shape plain = shape, apart = shape;
+        kt_kv_cache c;
+        const uint8_t *end;
+
+        plain.index_dim = 0;
+        apart.index_dim = 0, apart.has_shared_rows = 0;
+        cr_expect_eq(2 * kt_kv_cache_bytes(&plain, 64), kt_kv_cache_bytes(&apart, 64));
+        cr_expect_eq(kt_kv_cache_bytes(&shape, 64),
+                     kt_kv_cache_bytes(&plain, 64) + 2 * 64 * 32 * sizeof(uint16_t));
+        cr_assert_eq(kt_kv_cache_init(&c, &shape, 64, NULL), KT_OK);
+        end = (const uint8_t *)kt_kv_cache_rows(&c, 1, 0, 0) +
+              (size_t)(64 * 64) * kt_attn_item_bytes(formats[f]);
+        if (c.scales) end = (const uint8_t *)(kt_kv_cache_scales(&c, 1, 0, 0) + 64);
+        cr_expect((const uint8_t *)c.index_keys >= end);
+        cr_expect((const uint8_t *)(c.index_keys + 2 * 64 * 32) <=
+                  (const uint8_t *)c.buffer.data + c.buffer.bytes);
         kt_kv_cache_deinit(&c);
     }
 }

@@ -468,8 +468,8 @@ static void unmake_cache(void *out) {
 }
 
 Test(runtime_nomem, a_cache_is_made_or_not) {
-    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0},
-                                         {KT_W_INT8_CHANNEL, 2, 2, 64, 0}};
+    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0, 0},
+                                         {KT_W_INT8_CHANNEL, 2, 2, 64, 0, 0}};
 
     for (int i = 0; i < 2; i++) {
         const kt_nomem_case c = {.function = "kt_kv_cache_init",
