@@ -44,8 +44,9 @@ typedef enum kt_numerics {
 
 /* The class of a variant whose rows may take other bits with other rows beside them, or with another number
  * of them: libraries, which promise nothing of the kind (oneDNN changes its kernel with m where it has AMX).
- * Only the panels' shares, and with them the threads, must not change its bits. Deterministic plans refuse it.
- * Of our own kernels those are unstable that sum over rows (kernels/linattn, in chunks). */
+ * Only the panels' shares, and with them the threads, must not change its bits. Deterministic
+ * plans refuse it. Of our own kernels those are unstable that sum over rows (kernels/linattn, in
+ * chunks). */
 #define KT_BITS_UNSTABLE "unstable"
 
 /* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.
@@ -188,11 +189,12 @@ typedef struct kt_encode_call {
  *          [kv_head * group, (kv_head + 1) * group) are computed, group = n / kv_heads.
  * k, v     this kv head's cache: rows of problem->k, and of problem->v (0 = k), elements in
  *          problem->weights, ldkv and ldv (0 = ldkv) apart: BF16 (also KT_W_NONE), or codes of
- *          KT_W_INT8_CHANNEL or KT_W_FP8_CHANNEL. v may be k, and ldv 0: a key's row then begins with its
- *          value, as in absorbed latent attention. Rows that no row of the call sees are not read.
+ *          KT_W_INT8_CHANNEL or KT_W_FP8_CHANNEL. v may be k, and ldv 0: a key's row then begins
+ *          with its value, as in absorbed latent attention. Rows that no row of the call sees are
+ *          not read.
  * k_scale, v_scale  the codes' scales, one f32 per row; NULL with BF16.
- * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a window
- *          max(0, position[r] - problem->window + 1).
+ * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a
+ *          window max(0, position[r] - problem->window + 1).
  * out      f32 [rows, ldo]; head j starts at j * (size of a value). Written.
  * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
  * key_begin, key_end  both 0 = every key. Else only keys of that range, which lies in one chunk
@@ -229,8 +231,9 @@ typedef struct kt_attn_call {
  *
  * x, y     f32 [rows, ldx], [rows, ldy]; y may be x.
  * w        f32 [taps, n]; the last tap meets the row itself.
- * state    f32 [taps - 1, n], the caller's: the inputs before the first row, oldest first, zeros where a sequence
- *          begins. Left as the inputs before the row after the last. Each call touches its own channels.
+ * state    f32 [taps - 1, n], the caller's: the inputs before the first row, oldest first, zeros
+ *          where a sequence begins. Left as the inputs before the row after the last. Each call
+ *          touches its own channels.
  * A row's result does not depend on how rows are shared out over calls, nor channels over threads.
  */
 typedef struct kt_conv_call {
@@ -245,13 +248,14 @@ typedef struct kt_conv_call {
     int64_t channel_begin, channel_end;
 } kt_conv_call;
 
-/* Gated delta rule for rows of one sequence and value heads [head_begin, head_end). Value head h has key head
- * h / (n / kv_heads), a state S [k, v] and for each row
+/* Gated delta rule for rows of one sequence and value heads [head_begin, head_end). Value head h
+ * has key head h / (n / kv_heads), a state S [k, v] and for each row
  *   q' = q / sqrt(|q|^2 + 1e-6) / sqrt(k),  k' = k / sqrt(|k|^2 + 1e-6),  beta = sigmoid(b),
  *   g = decay * softplus(a + dt_bias)
  *   S <- exp(g) S;  d = beta (v - S^T k');  S <- S + k' d^T;  o = S^T q'
  *
- * q, k, v  f32 rows, ld floats apart; key head j at j * problem->k of q and k, value head h at h * problem->v of v.
+ * q, k, v  f32 rows, ld floats apart; key head j at j * problem->k of q and k, value head h at h *
+ *          problem->v of v.
  * b, a     f32 rows [n], ldba apart.
  * decay, dt_bias  f32 [n]; decay = -exp(A_log).
  * state    f32 [n, k, v], the caller's; zeros where a sequence begins. Read and written.

@@ -6,8 +6,8 @@
 #include "kernels/attn/attn_common.h"
 
 /* Queries of the smallest part of a kv head's heads. Each part loads the keys for itself: 16
- * queries of 576 and 512 cost up to a sixth more each than 128 (int_dot__avx512vnni; less with
- * the others). */
+ * queries of 576 and 512 cost up to a sixth more each than 128 (int_dot__avx512vnni; less with the
+ * others). */
 #define PART_QUERIES 16
 
 /* The problem of tasks that do one of `parts` of each kv head's query heads. */
@@ -161,8 +161,7 @@ static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
     j->choice->variant->attn(&c);
 }
 
-/* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are
- * short. */
+/* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are short. */
 static void run_block(const kt_attn_job *j, int64_t task, int tid) {
     int64_t part = task % j->head_parts, unit = task / j->head_parts;
     int64_t n = blocks(j), block = n - 1 - unit % n;

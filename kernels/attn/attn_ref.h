@@ -4,8 +4,8 @@
 
 #include "kt/variant.h"
 
-/* Head `head` (of all query heads; its kv head must be call->kv_head) of row `row`: a value's
- * size of results and, for each, how far a kernel may be off that rounds queries and weights as
+/* Head `head` (of all query heads; its kv head must be call->kv_head) of row `row`: a value's size
+ * of results and, for each, how far a kernel may be off that rounds queries and weights as
  * `numerics` says. work has room for 2 * (position[row] + 1) doubles. call->out, scratch and the
  * key range are not used. */
 void kt_attn_ref(const kt_attn_call *call, int64_t row, int64_t head, kt_numerics numerics,

@@ -123,8 +123,8 @@ static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key
 }
 
 /* A block that all its queries see whole has done with its keys when it widens its values: in
- * their place, L1 being as small as it is. Values that begin the keys' rows are widened with
- * them. */
+ * their place, L1 being as small as it is. Values that begin the keys' rows are widened with them.
+ */
 static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
                                int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;

@@ -1,9 +1,10 @@
-/* The causal convolution, once for all widths; include a lanes header before. A vector is as many channels: the rows
- * pass through its last taps, which stay in registers. The order of the sum is that of the taps.
+/* The causal convolution, once for all widths. A vector is as many channels: the rows pass through
+ * its last taps, which stay in registers. The order of the sum is that of the taps.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_LINATTN_CONV_LANES_H
 #define KT_LINATTN_CONV_LANES_H
 
+#include "kernels/linattn/lanes.h"
 #include "kernels/linattn/linattn_common.h"
 
 /* Channels [at, at + LANES). taps: a constant where it is worth it. */

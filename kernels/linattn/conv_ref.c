@@ -8,8 +8,8 @@ static double input(const kt_conv_call *c, int64_t channel, int64_t row) {
     return c->state[(c->problem->k - 1 + row) * c->problem->n + channel];
 }
 
-/* taps products and sums: off by d = 2 taps u of their magnitudes. |silu'| <= 1.1; its own exponential (2^-22), sum and
- * quotient add 2^-21. What is below 2^-126 may vanish. */
+/* taps products and sums: off by d = 2 taps u of their magnitudes. |silu'| <= 1.1; its own
+ * exponential (2^-22), sum and quotient add 2^-21. What is below 2^-126 may vanish. */
 void kt_conv_ref(const kt_conv_call *c, int64_t channel, int64_t step, double *want,
                  double *bound) {
     const double u = 0x1p-24;

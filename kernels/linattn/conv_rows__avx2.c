@@ -1,6 +1,4 @@
 /* Causal convolution and SiLU on AVX2: conv_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/lanes256.h"
-
 #include "kernels/linattn/conv_lanes.h"
 
 KT_VARIANT(conv_rows__avx2) = {

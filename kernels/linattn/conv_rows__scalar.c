@@ -1,6 +1,4 @@
 /* Causal convolution and SiLU on plain C: conv_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/lanes_scalar.h"
-
 #include "kernels/linattn/conv_lanes.h"
 
 KT_VARIANT(conv_rows__scalar) = {

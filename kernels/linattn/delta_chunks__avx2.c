@@ -1,6 +1,5 @@
-/* The gated delta rule in chunks of rows on AVX2: delta_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/lanes256.h"
-
+/* The gated delta rule in chunks of rows on AVX2: delta_lanes.h.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/linattn/delta_lanes.h"
 
 static const int32_t sizes[] = {16, 32, 64};

@@ -1,6 +1,5 @@
-/* The gated delta rule in chunks of rows on plain C: delta_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/lanes_scalar.h"
-
+/* The gated delta rule in chunks of rows on plain C: delta_lanes.h.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/linattn/delta_lanes.h"
 
 static const int32_t sizes[] = {16, 32, 64};

@@ -1,16 +1,19 @@
-/* The gated delta rule, once for all widths and in both forms; include a lanes header before.
+/* The gated delta rule, once for all widths and in both forms.
  *
- * Rows of keys and queries are brought to unit length once for all value heads of their key head. Then
+ * Rows of keys and queries are brought to unit length once for all value heads of their key head.
  *
- * Recurrence: columns of the state are independent of each other. LANES * WIDTH of them stay in L1 while all rows
- * pass: per row one pass over them for S^T k and S^T q, one for the update. o is exp(g) S^T q + (k . q) d.
+ * Recurrence: columns of the state are independent of each other. LANES * WIDTH of them stay in L1
+ * while all rows pass: per row one pass over them for S^T k and S^T q, one for the update. o is
+ * exp(g) S^T q + (k . q) d.
  *
  * Chunks of C rows, with S0 the state before them, G_i = g_1 + ... + g_i, and all exponents <= 0:
- *   A_ij = beta_i exp(G_i - G_j) (k_i . k_j) for j < i,   P_ij = exp(G_i - G_j) (q_i . k_j) for j <= i
+ *   A_ij = beta_i exp(G_i - G_j) (k_i . k_j) for j < i
+ *   P_ij = exp(G_i - G_j) (q_i . k_j) for j <= i
  *   (I + A) D = diag(beta) (V - diag(exp G) K S0)         forward substitution
  *   O = diag(exp G) Q S0 + P D,   S = exp(G_C) S0 + sum_i exp(G_C - G_i) k_i d_i^T
- * which are products of matrices but for the four rows at a time that depend on each other. G is summed in double, so
- * that the difference of two large sums is as good as the g between them. No row meets a number of a later one.
+ * which are products of matrices but for the four rows at a time that depend on each other. G is
+ * summed in double, so that the difference of two large sums is as good as the g between them. No
+ * row meets a number of a later one.
  *
  * Formulas: Yang, Kautz, Hatamizadeh, Gated Delta Networks (2024), section 3.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -19,6 +22,7 @@
 
 #include <string.h>
 
+#include "kernels/linattn/lanes.h"
 #include "kernels/linattn/linattn_common.h"
 
 #define ROWS KT_DELTA_ROWS
@@ -115,7 +119,8 @@ KT_INLINE void gate_row(const kt_delta_call *c, const float *z, float *o) {
 
 /* ---- recurrence ---- */
 
-/* n rows of `rows` meet nv vectors of columns; nv is a constant at each call. v, s and o begin at the first one. */
+/* n rows of `rows` meet nv vectors of columns; nv is a constant at each call. v, s and o begin at
+ * the first one. */
 KT_INLINE void recur_columns(const delta_room *r, int64_t n, int64_t k, const float *v, int64_t ldv,
                              float *s, int64_t lds, float *o, int64_t ldo, const int nv) {
     for (int64_t t = 0; t < n; t++, v += ldv, o += ldo) {
@@ -148,7 +153,8 @@ KT_INLINE void recur_columns(const delta_room *r, int64_t n, int64_t k, const fl
     }
 }
 
-/* Columns of the state lie 4 v bytes apart, in an eighth of L1's sets with v = 128: worth a copy when it is used again. */
+/* Columns of the state lie 4 v bytes apart, in an eighth of L1's sets with v = 128: worth a copy
+ * when it is used again. */
 #define COPIED (LANES == 16 ? 2 : WIDTH)
 #define ROWS_FOR_COPY 4
 
@@ -234,8 +240,8 @@ static void multiply(const matrices *m, int64_t rows, int64_t width) {
     }
 }
 
-/* Rows of to += rows of a times the rows of b before them: `self` = 1 takes b's row of the same number in. b may be to:
- * four rows take all before them at once, then each other's in order. */
+/* Rows of to += rows of a times the rows of b before them: `self` = 1 takes b's row of the same
+ * number in. b may be to: four rows take all before them at once, then each other's in order. */
 static void multiply_below(const matrices *m, int64_t rows, int64_t width, int64_t self) {
     for (int64_t row = 0; row < rows; row += 4) {
         const int64_t n = rows - row < 4 ? rows - row : 4;
@@ -381,8 +387,8 @@ static void rows_of_heads(const kt_delta_call *c, const delta_room *r, int64_t f
     }
 }
 
-/* size: of a chunk, or 0 = recurrence alone. Chunks begin where the position is a multiple of their size; rows that do
- * not fill one go by the recurrence. */
+/* size: of a chunk, or 0 = recurrence alone. Chunks begin where the position is a multiple of
+ * their size; rows that do not fill one go by the recurrence. */
 static void walk(const kt_delta_call *c, int64_t size) {
     const int64_t group = c->problem->n / c->problem->kv_heads;
     const delta_room r = room_at(c->problem, c->scratch);

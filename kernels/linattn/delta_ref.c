@@ -14,12 +14,14 @@ typedef struct exact_row {
     double k_off, q_off, alpha_off, beta_off;
 } exact_row;
 
-/* Per column of the state. A kernel's own state of a moment is the sum of what its updates d left, by exact weights; how
- * far that is off is e, in the norm of the column. The step I - beta k k^T makes no vector longer (|k| <= 1, beta <= 1),
- * so that e only grows by what a step adds: the error of d and of its rounding.
+/* Per column of the state. A kernel's own state of a moment is the sum of what its updates d left,
+ * by exact weights; how far that is off is e, in the norm of the column. The step I - beta k k^T
+ * makes no vector longer (|k| <= 1, beta <= 1), so that e only grows by what a step adds: the
+ * error of d and of its rounding.
  *
- * d comes from sums whose terms are the first state and all updates since, with weights that are products of alpha:
- * m bounds the sum of their magnitudes, far the error that the weights bring into it. */
+ * d comes from sums whose terms are the first state and all updates since, with weights that are
+ * products of alpha: m bounds the sum of their magnitudes, far the error that the weights bring
+ * into it. */
 typedef struct column {
     double m, far, e;
 } column;
@@ -28,7 +30,8 @@ size_t kt_delta_ref_doubles(const kt_problem *p) {
     return (size_t)(2 * p->k + 3 * p->v);
 }
 
-/* Sum of k squares (k u), root and quotient, the 1e-6 (exact in double to u of itself), two products. */
+/* Sum of k squares (k u), root and quotient, the 1e-6 (exact in double to u of itself), two
+ * products. */
 static double unit(const float *x, int64_t n, double scale, double *out) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
@@ -36,8 +39,9 @@ static double unit(const float *x, int64_t n, double scale, double *out) {
     return (((double)n + 3.0) / 2.0 + 5.0) * u;
 }
 
-/* softplus(x), x = a + dt_bias: the sum is off by u |x|, its slope is at most 1; an exponential, a logarithm and a sum
- * add 6 u of the result. alpha_off is the error of g plus, in chunks, of its share in a difference of sums. */
+/* softplus(x), x = a + dt_bias: the sum is off by u |x|, its slope is at most 1; an exponential, a
+ * logarithm and a sum add 6 u of the result. alpha_off is the error of g plus, in chunks, of its
+ * share in a difference of sums. */
 static void load_row(const kt_delta_call *c, int64_t head, int64_t row, exact_row *r) {
     const kt_problem *p = c->problem;
     const int64_t key = head / (p->n / p->kv_heads), at = row * c->ld + key * p->k;
@@ -81,13 +85,15 @@ static void step_error(const exact_row *r, const kt_problem *p, double value, do
     c->far = far;
 }
 
-/* What a column of the state, or with |q| its product with a query, is off by; 1.1: to second order. */
+/* What a column of the state, or with |q| its product with a query, is off by; 1.1: to second
+ * order. */
 static double column_off(const exact_row *r, const kt_problem *p, const column *c) {
     return 1.1 * (c->e + c->far + (sum_off(p) + r->k_off + r->q_off) * c->m) + 0x1p-120;
 }
 
-/* out = norm o r silu(z), r = 1 / sqrt(mean(o^2) + eps): the norm of o is off by at most that of its bounds; the sum
- * of squares, root and quotient by ((v + 3) / 2 + 4) u; three products and a silu (2^-21) follow. */
+/* out = norm o r silu(z), r = 1 / sqrt(mean(o^2) + eps): the norm of o is off by at most that of
+ * its bounds; the sum of squares, root and quotient by ((v + 3) / 2 + 4) u; three products and a
+ * silu (2^-21) follow. */
 static void gate(const kt_delta_call *c, const float *z, double *o, double *off) {
     const int64_t v = c->problem->v;
     double square = 0.0, wrong = 0.0, r, most, least, relative;

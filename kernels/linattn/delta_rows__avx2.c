@@ -1,6 +1,4 @@
 /* The gated delta rule row by row on AVX2: delta_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/lanes256.h"
-
 #include "kernels/linattn/delta_lanes.h"
 
 static void delta(const kt_delta_call *call) {

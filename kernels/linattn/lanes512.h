@@ -1,4 +1,5 @@
-/* Sixteen floats, for loops that are written once for all widths: lanes_scalar.h. SPDX-License-Identifier: Apache-2.0 */
+/* Sixteen floats, for loops that are written once for all widths: lanes_scalar.h.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_LINATTN_LANES512_H
 #define KT_LINATTN_LANES512_H
 

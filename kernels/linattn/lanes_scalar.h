@@ -1,4 +1,5 @@
-/* One float as a vector, for loops that are written once for all widths. SPDX-License-Identifier: Apache-2.0 */
+/* One float as a vector, for loops that are written once for all widths.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_LINATTN_LANES_SCALAR_H
 #define KT_LINATTN_LANES_SCALAR_H
 

@@ -8,8 +8,8 @@
 #define KT_DELTA_ROWS 64 /* rows that are prepared together, and of a chunk at most */
 #define KT_DELTA_EPS 1e-6f
 
-/* One value head's rates of one row: beta, and g whose exponential the state is multiplied with. Compiled once, for the
- * baseline: every variant has these bits. */
+/* One value head's rates of one row: beta, and g whose exponential the state is multiplied with.
+ * Compiled once, for the baseline: every variant has these bits. */
 void kt_delta_rates(const kt_delta_call *call, int64_t head, int64_t row, float *beta, float *g);
 
 /* Refuse, by name, what loops over `lanes` channels or columns cannot do. */

@@ -282,7 +282,8 @@ ParameterizedTest(size_t *index, attn, a_window_hides_what_is_before_it) {
         }
 }
 
-/* 64 keys seen through a window are the first 64 keys of a cache: a block that begins at the first key. */
+/* 64 keys seen through a window are the first 64 keys of a cache: a block that begins at the first
+ * key. */
 ParameterizedTestParameters(attn, a_window_begins_a_block) {
     return kt_variants_of(KT_OP_ATTN);
 }

@@ -142,7 +142,8 @@ static void plain(fixture *f, int64_t rows) {
     free(scratch);
 }
 
-/* Does the cut job, its tasks in reverse, give the bits of one call for `rows` rows that end at `end`? */
+/* Does the cut job, its tasks in reverse, give the bits of one call for `rows` rows that end at
+ * `end`? */
 static void expect_plain_bits(fixture *f, int64_t rows, int64_t end, int n_threads) {
     size_t bytes = (size_t)(rows * f->job.ldo) * sizeof *f->got;
     int64_t tasks;
@@ -185,7 +186,8 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
     }
 }
 
-/* Shapes 1 and 2: a token over one kv head keeps 16 threads busy, chunks before the window are no tasks. */
+/* Shapes 1 and 2: a token over one kv head keeps 16 threads busy, chunks before the window are no
+ * tasks. */
 Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {
     const kt_variant *scalar = kt_builtin_variants[0];
     fixture f;

@@ -1,5 +1,5 @@
-/* Linear attention: convolution and delta rule against their double references; chunks against the recurrence.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Linear attention: convolution and delta rule against their double references; chunks against the
+ * recurrence. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,7 +214,8 @@ ParameterizedTestParameters(delta, chunks_equal_the_recurrence) {
     return kt_variants_of(KT_OP_DELTA);
 }
 
-/* Chunks of 1, 3 and 64 rows after a state that is not zero, and rows that do not fill the last one. */
+/* Chunks of 1, 3 and 64 rows after a state that is not zero, and rows that do not fill the last
+ * one. */
 ParameterizedTest(size_t *index, delta, chunks_equal_the_recurrence) {
     static const int32_t sizes[] = {1, 3, 64};
     static const int64_t rows[] = {1, 2, 64, 100, MOST};
