@@ -230,6 +230,7 @@ Test(graph, unknown_families_are_told_the_known_ones) {
                   strstr(err.message, "qwen3_moe") && strstr(err.message, "kimi_k2") &&
                   !strstr(err.message, "deepseek2"),
               "%s", err.message);
+    cr_expect_eq(build_json("{\"model_type\":\"qwen3_moe2\"}", NULL, &g, &err), KT_E_UNSUPPORTED);
     open_gguf(&c, "llama");
     cr_expect_eq(build_gguf(&c, &g, &err), KT_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "general.architecture 'llama' is not supported") &&
@@ -338,6 +339,7 @@ Test(graph, published_models_route_rotate_and_attend_as_they_do) {
     describe("DeepSeek-V3", &g);
     n = node_of(&g, KT_NODE_ROUTE, 3);
     cr_expect(n && !node_of(&g, KT_NODE_ROUTE, 2));
+    cr_expect(kt_graph_experts(&g, 3) && !kt_graph_experts(&g, 2), "a dense layer routes nothing");
     cr_expect(n->routing.score == KT_ROUTER_SIGMOID_GROUP && n->routing.groups == 8 &&
               n->routing.top_groups == 4 && n->routing.scale == 2.5 && n->weight2 >= 0);
     n = node_of(&g, KT_NODE_ATTEND, 0);
@@ -579,6 +581,38 @@ Test(graph, experts_are_one_run_with_a_format_of_down) {
     w.part[2].stored = KT_W_Q4_K;
     kt_weight_runs(&w, KT_QUANT_NATIVE, run);
     cr_expect_eq(run[0].problem.down, KT_W_NONE);
+}
+
+/* Every number that packing or a kernel depends on tells two problems apart; rows do not. */
+Test(graph, needs_are_the_same_when_all_their_numbers_are) {
+    const kt_problem p = {.op = KT_OP_MOE_FFN,
+                          .weights = KT_W_BF16,
+                          .m = 1,
+                          .n = 32,
+                          .k = 64,
+                          .experts = 4,
+                          .topk = 2};
+    kt_problem other[7] = {p, p, p, p, p, p, p}, rows = p;
+
+    other[0].op = KT_OP_GEMM, other[1].weights = KT_W_F16, other[2].down = KT_W_F16;
+    other[3].n = 64, other[4].k = 32, other[5].experts = 5, other[6].topk = 3;
+    for (int i = 0; i < 7; i++) cr_expect_not(kt_need_is_same(&p, &other[i]), "number %d", i);
+    rows.m = 2;
+    cr_expect(kt_need_is_same(&p, &rows));
+}
+
+/* Layer i of Qwen3 has experts when (i + 1) is a multiple of the step. */
+Test(graph, sparse_steps_count_from_one) {
+    kt_graph g;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(build_json(CONFIG_WITH("\"decoder_sparse_step\":2,\"intermediate_size\":96"), NULL,
+                            &g, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect_null(kt_graph_experts(&g, 0));
+    cr_assert(kt_graph_find(&g, "dense_ffn", 0));
+    cr_expect_eq(kt_graph_find(&g, "dense_ffn", 0)->n, 96);
+    kt_graph_deinit(&g);
 }
 
 Test(graph, weights_become_what_is_asked_by_their_use) {
