@@ -109,6 +109,21 @@ static const kt_model_shape shapes[] = {
      .dense_layer = -1,
      .is_fused = 1,
      .dtype = KT_DTYPE_F16},
+    /* q and v in one format, k between them in another */
+    {.layers = 2,
+     .hidden = 64,
+     .vocab = 64,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 32,
+     .experts = 4,
+     .topk = 2,
+     .expert_size = 64,
+     .dense_layer = -1,
+     .is_normalised = 1,
+     .dtype = KT_DTYPE_BF16,
+     .odd_name = "model.layers.0.self_attn.k_proj.weight",
+     .odd_dtype = KT_DTYPE_F16},
 };
 
 static float *run_engine(const char *folder, kt_quant weights, const int32_t *tokens, int64_t vocab,
