@@ -165,7 +165,7 @@ static void check(size_t shape_id, kt_quant weights) {
         int64_t decided;
         double error, rounded;
         const bool exact_acts = seed % 2;
-        const kt_ref_rounding rounding = weights == KT_QUANT_BF16 ? KT_REF_BF16
+        const kt_ref_rounding rounding = weights <= KT_QUANT_BF16 ? KT_REF_BF16
                                          : exact_acts             ? KT_REF_INT8
                                                                   : KT_REF_INT8_POWERS;
         kt_rng_seed(&rng, seed);
@@ -225,4 +225,9 @@ ParameterizedTestParameters(shapes, int4_agrees_with_the_reference) {
 
 ParameterizedTest(size_t *index, shapes, int4_agrees_with_the_reference, .timeout = 120) {
     check(*index, KT_QUANT_INT4);
+}
+
+/* As stored, where one product has parts of two formats. */
+Test(shapes, parts_of_two_formats_agree_with_the_reference, .timeout = 120) {
+    check(sizeof shapes / sizeof *shapes - 1, KT_QUANT_NATIVE);
 }
