@@ -166,7 +166,6 @@ static void look_at_needs(report *r, const kt_model_dir *dir) {
 static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
     kt_model_experts experts;
     kt_tokenizer *tokenizer = NULL;
-    char path[KT_MODEL_PATH_BYTES + 32];
     kt_err err = {KT_OK, ""};
 
     if (kt_model_dir_read(folder, dir, &err) != KT_OK) {
@@ -181,11 +180,8 @@ static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
         say(r, BAD, "checkpoint", "%s", dir->why.message);
     else
         say(r, OK, "checkpoint", "%zu tensors", kt_checkpoint_count(dir->checkpoint));
-    if (dir->graph.is_gguf)
-        snprintf(path, sizeof path, "%s", kt_checkpoint_file(dir->checkpoint, 0));
-    else
-        snprintf(path, sizeof path, "%s/tokenizer.json", dir->folder);
-    if (kt_tokenizer_load(path, &tokenizer, &err) != KT_OK)
+    if (kt_tokenizer_load(dir->graph.is_gguf ? kt_checkpoint_file(dir->checkpoint, 0) : dir->folder,
+                          &tokenizer, &err) != KT_OK)
         say(r, BAD, "tokenizer", "%s", err.message);
     else
         say(r, OK, "tokenizer", "%d tokens", kt_tokenizer_size(tokenizer));

@@ -142,7 +142,8 @@ static int run(int argc, char **argv) {
         .command = "tokenize",
         .arguments = "MODEL < TEXT",
         .about = "Print the token ids of standard input as a JSON array. MODEL is a folder, a\n"
-                 "tokenizer.json or a .gguf file. Special tokens in the text are recognised, none "
+                 "tokenizer.json, a tiktoken.model or a .gguf file. Special tokens in the text are "
+                 "recognised, none "
                  "are added.",
         .examples = "  printf 'In that day' | kt tokenize datasets/models/tiny-moe\n"
                     "  kt tokenize --jsonl tokenizer.json < texts.jsonl > ids.jsonl\n"};

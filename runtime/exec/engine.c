@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/shell_word.h"
@@ -68,18 +67,13 @@ static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *er
 }
 
 static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
-    char path[PATH_MAX];
+    const kt_model_dir *m = &e->model;
+    kt_status st;
 
     if (e->is_synthetic) return KT_OK;
-    if (e->model.graph.is_gguf)
-        return kt_tokenizer_load(kt_checkpoint_file(e->model.checkpoint, 0), &e->tokenizer, err);
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", e->model.folder) >= PATH_MAX)
-        return kt_fail(err, KT_E_INVALID, "%.200s: path too long", e->model.folder);
-    if (access(path, F_OK) != 0) {
-        if (is_optional) return KT_OK;
-        return kt_fail(err, KT_E_NOT_FOUND, "%.300s: missing; a model needs its tokenizer", path);
-    }
-    return kt_tokenizer_load(path, &e->tokenizer, err);
+    st = kt_tokenizer_load(m->graph.is_gguf ? kt_checkpoint_file(m->checkpoint, 0) : m->folder,
+                           &e->tokenizer, err);
+    return st == KT_E_NOT_FOUND && is_optional ? KT_OK : st;
 }
 
 /* ---- the machine ---- */

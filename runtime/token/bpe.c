@@ -13,7 +13,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/token/bpe.h"
 
-enum { short_piece = 48 }; /* bytes; above, the heap wins (measured near 40 to 60) */
+enum {
+    short_piece = 48, /* bytes; above, the heap wins (measured near 40 to 60) */
+    max_merged =
+        1024 /* bytes of a token that merges make; bounds the time of a hostile vocabulary */
+};
 
 static const uint32_t no_rank = UINT32_MAX;
 
@@ -182,13 +186,22 @@ static kt_status grow_merges(kt_bpe *b, kt_err *err) {
     return KT_OK;
 }
 
-kt_status kt_bpe_add_merge(kt_bpe *b, const char *left, size_t n_left, const char *right,
-                           size_t n_right, kt_err *err) {
-    char joined[1024];
-    int32_t ids[3];
+/* A pair given twice keeps its first rank. */
+static kt_status put_merge(kt_bpe *b, kt_merge merge, kt_err *err) {
     kt_merge *m;
 
     if (!b->merges || b->n_merges * 2 > b->merge_mask) KT_TRY(grow_merges(b, err));
+    m = merge_slot(b->merges, b->merge_mask, merge.left, merge.right);
+    if (m->left < 0) *m = merge;
+    b->n_merges++;
+    return KT_OK;
+}
+
+kt_status kt_bpe_add_merge(kt_bpe *b, const char *left, size_t n_left, const char *right,
+                           size_t n_right, kt_err *err) {
+    char joined[max_merged];
+    int32_t ids[3];
+
     if (n_left == 0 || n_right == 0) {
         return kt_fail(err, KT_E_FORMAT, "merge %zu has an empty part", b->n_merges);
     }
@@ -207,9 +220,29 @@ kt_status kt_bpe_add_merge(kt_bpe *b, const char *left, size_t n_left, const cha
         return kt_fail(err, KT_E_FORMAT, "the %s of merge %zu is not in the vocabulary", what[i],
                        b->n_merges);
     }
-    m = merge_slot(b->merges, b->merge_mask, ids[0], ids[1]);
-    if (m->left < 0) *m = (kt_merge){ids[0], ids[1], (uint32_t)b->n_merges, ids[2]};
-    b->n_merges++;
+    return put_merge(b, (kt_merge){ids[0], ids[1], (uint32_t)b->n_merges, ids[2]}, err);
+}
+
+/* tiktoken has no list of merges: any two neighbours merge whose joined bytes are a token, the lowest id first.
+ * So each way to cut a token into two is a merge with that token's id as its rank. Several merges share a rank
+ * then, which the heap bears: at one position an equal rank means the same bytes. */
+static kt_status add_merges_of_ranks(kt_bpe *b, kt_err *err) {
+    for (int32_t id = 0; id < b->n_tokens; id++) {
+        const kt_token *t = &b->tokens[id];
+        const char *bytes = b->bytes.data + t->offset;
+        if (!(t->flags & KT_TOKEN_PIECE)) continue;
+        if (t->size > max_merged) {
+            return kt_fail(err, KT_E_FORMAT, "token %d has %u bytes, expected at most %d", id,
+                           t->size, max_merged);
+        }
+        for (uint32_t cut = 1; cut < t->size; cut++) {
+            int32_t left = kt_bpe_find(b, bytes, cut), right;
+            if (left < 0) continue;
+            right = kt_bpe_find(b, bytes + cut, t->size - cut);
+            if (right < 0) continue;
+            KT_TRY(put_merge(b, (kt_merge){left, right, (uint32_t)id, id}, err));
+        }
+    }
     return KT_OK;
 }
 
@@ -384,6 +417,7 @@ kt_status kt_bpe_finish(kt_bpe *b, kt_err *err) {
     kt_ids ids = {0};
     kt_status st = check_bytes(b, err);
 
+    if (st == KT_OK && b->by_rank && !b->merges) st = add_merges_of_ranks(b, err);
     if (st == KT_OK && !b->merges) st = grow_merges(b, err);
     for (int32_t id = 0; st == KT_OK && id < b->n_tokens; id++) {
         kt_token *t = &b->tokens[id];

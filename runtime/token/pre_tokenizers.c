@@ -13,6 +13,10 @@ enum { max_patterns = 6 };
 #define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
 #define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
 #define NOT_HAN(class) "(?:(?!\\p{Han})[" class "])" /* the class without Han letters */
+#define O200K                                                         \
+    "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+" APOSTROPHES "?"  \
+    "|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER "]*" APOSTROPHES "?" \
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CJK_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 
 /* DeepSeek-LLM lists the letters with case, as of Unicode 11, instead of naming the class. */
@@ -36,58 +40,65 @@ enum { max_patterns = 6 };
     "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"  \
     "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
+typedef enum merging {
+    LISTED,      /* by the file's list */
+    WHOLE_FIRST, /* the same, but a piece that is a token is that token (ignore_merges) */
+    RANKS        /* the same, of a vocabulary made for tiktoken: without a list, by rank */
+} merging;
+
 typedef struct pre_tokenizer {
     const char *name;
     kt_normal_form form;
-    bool ignore_merges;
+    merging merging;
     const char *patterns[max_patterns]; /* each Isolated, in order */
 } pre_tokenizer;
 
 static const pre_tokenizer pre_tokenizers[] = {
-    {"gpt-2", KT_NORMAL_NONE, false, {KT_GPT2_PATTERN}},
-    {"mpt", KT_NORMAL_NFC, false, {KT_GPT2_PATTERN}},
-    {"qwen2", KT_NORMAL_NFC, false, {WORDS_THEN("\\p{N}")}},
-    {"deepseek-r1-qwen", KT_NORMAL_NFC, false, {WORDS_THEN("\\p{N}")}},
-    {"llama-bpe", KT_NORMAL_NONE, true, {WORDS_THEN("\\p{N}{1,3}")}},
-    {"llama3", KT_NORMAL_NONE, true, {WORDS_THEN("\\p{N}{1,3}")}},
-    {"glm4", KT_NORMAL_NONE, false, {WORDS_THEN("\\p{N}{1,3}")}},
-    {"chatglm-bpe", KT_NORMAL_NONE, false, {WORDS_THEN("\\p{N}{1,3}")}},
+    {"gpt-2", KT_NORMAL_NONE, LISTED, {KT_GPT2_PATTERN}},
+    {"mpt", KT_NORMAL_NFC, LISTED, {KT_GPT2_PATTERN}},
+    {"qwen2", KT_NORMAL_NFC, LISTED, {WORDS_THEN("\\p{N}")}},
+    {"qwen35",
+     KT_NORMAL_NFC,
+     LISTED,
+     {APOSTROPHES "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+                  "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {"deepseek-r1-qwen", KT_NORMAL_NFC, LISTED, {WORDS_THEN("\\p{N}")}},
+    {"llama-bpe", KT_NORMAL_NONE, WHOLE_FIRST, {WORDS_THEN("\\p{N}{1,3}")}},
+    {"llama3", KT_NORMAL_NONE, WHOLE_FIRST, {WORDS_THEN("\\p{N}{1,3}")}},
+    {"glm4", KT_NORMAL_NONE, LISTED, {WORDS_THEN("\\p{N}{1,3}")}},
+    {"chatglm-bpe", KT_NORMAL_NONE, LISTED, {WORDS_THEN("\\p{N}{1,3}")}},
     {"deepseek-v3",
      KT_NORMAL_NONE,
-     false,
+     LISTED,
      {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"
       "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+"
       "|\\s+(?!\\S)|\\s+"}},
     {"deepseek-llm",
      KT_NORMAL_NONE,
-     false,
+     LISTED,
      {"[\\r\\n]", "\\s?[" CASED "]+",
       "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",
       "\\s+$", CJK_HANGUL, "\\p{N}"}},
     {"deepseek-coder",
      KT_NORMAL_NONE,
-     false,
+     LISTED,
      {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CJK_HANGUL, "\\p{N}"}},
-    {"minimax-m2",
-     KT_NORMAL_NONE,
-     false,
-     {"[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+" APOSTROPHES "?"
-      "|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER "]*" APOSTROPHES "?"
-      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {"minimax-m2", KT_NORMAL_NONE, LISTED, {O200K}},
+    {"gpt-4o", KT_NORMAL_NONE, LISTED, {O200K}},
     {"kimi-k2",
      KT_NORMAL_NONE,
-     true,
+     RANKS,
      {"\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "*" NOT_HAN(
          LOWER) "+" APOSTROPHES "?"
                 "|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "+" NOT_HAN(
                     LOWER) "*" APOSTROPHES "?"
                            "|\\p{N}{1,3}| "
                            "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-    {"falcon", KT_NORMAL_NONE, false, {"[\\p{P}$+<=>^~|`]+", KT_GPT2_PATTERN, "[0-9][0-9][0-9]"}},
+    {"falcon", KT_NORMAL_NONE, LISTED, {"[\\p{P}$+<=>^~|`]+", KT_GPT2_PATTERN, "[0-9][0-9][0-9]"}},
     {"default",
      KT_NORMAL_NONE,
-     false,
+     LISTED,
      {"[\\p{P}$+<=>^~|]+", KT_GPT2_PATTERN, "\\p{N}+", "[0-9][0-9][0-9]"}}};
 
 kt_status kt_tokenizer_set_pre(kt_tokenizer *t, const char *name, size_t n, kt_err *err) {
@@ -95,7 +106,8 @@ kt_status kt_tokenizer_set_pre(kt_tokenizer *t, const char *name, size_t n, kt_e
         const pre_tokenizer *p = &pre_tokenizers[i];
         if (strlen(p->name) != n || memcmp(p->name, name, n) != 0) continue;
         if (p->form != KT_NORMAL_NONE) t->forms[t->n_forms++] = p->form;
-        t->bpe.ignore_merges = p->ignore_merges;
+        t->bpe.ignore_merges = p->merging != LISTED;
+        t->bpe.by_rank = p->merging == RANKS;
         for (int k = 0; k < max_patterns && p->patterns[k]; k++) {
             KT_TRY(kt_splitter_add(&t->splitter, p->patterns[k], strlen(p->patterns[k]), false,
                                    KT_SPLIT_ISOLATED, false, err));

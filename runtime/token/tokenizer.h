@@ -10,8 +10,9 @@
 
 typedef struct kt_tokenizer kt_tokenizer; /* immutable after load; thread-safe */
 
-/* Load `path`: a tokenizer.json, a .gguf file (its metadata), or a folder with a tokenizer.json. Kinds
- * other than byte-level BPE are refused by name (KT_E_UNSUPPORTED). */
+/* Load `path`: a tokenizer.json, a .gguf file (its metadata), a tiktoken.model (with tokenizer_config.json
+ * beside it), or a folder with a tokenizer.json or else a tiktoken.model; a folder with neither is
+ * KT_E_NOT_FOUND. Kinds other than byte-level BPE are refused by name (KT_E_UNSUPPORTED). */
 kt_status kt_tokenizer_load(const char *path, kt_tokenizer **out, kt_err *err);
 void kt_tokenizer_destroy(kt_tokenizer *t);
 

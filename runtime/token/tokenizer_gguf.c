@@ -87,7 +87,8 @@ static kt_status read_all(kt_tokenizer *t, const kt_gguf_meta *m, kt_text *a, kt
     KT_TRY(read_pre(t, m, err));
     KT_TRY(read_tokens(t, m, a, err));
     KT_TRY(kt_bpe_index(&t->bpe, err));
-    KT_TRY(read_merges(t, m, a, b, err));
+    if (!t->bpe.by_rank || kt_gguf_find(m, "tokenizer.ggml.merges"))
+        KT_TRY(read_merges(t, m, a, b, err));
     return kt_bpe_finish(&t->bpe, err);
 }
 

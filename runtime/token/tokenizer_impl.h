@@ -35,11 +35,16 @@ kt_status kt_tokenizer_add_special(kt_tokenizer *t, int64_t id, const char *cont
 #define KT_GPT2_PATTERN \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* The pre-tokenizer of that name (tokenizer.ggml.pre): normal form, patterns, ignore_merges. */
+/* The pre-tokenizer of that name (tokenizer.ggml.pre): normal form, patterns, how pieces merge. */
 kt_status kt_tokenizer_set_pre(kt_tokenizer *t, const char *name, size_t n, kt_err *err);
 
 /* Fill an empty tokenizer. On error the caller destroys it. */
 kt_status kt_tokenizer_read_json(kt_tokenizer *t, const char *path, kt_err *err);
 kt_status kt_tokenizer_read_gguf(kt_tokenizer *t, const char *path, kt_err *err);
+kt_status kt_tokenizer_read_tiktoken(kt_tokenizer *t, const char *path, kt_err *err);
+
+/* Add the tokens of a tiktoken vocabulary: lines of base64, a space and the rank, which is the id. Ranks are 0 to
+ * n - 1, in any order. */
+kt_status kt_tiktoken_parse(kt_tokenizer *t, const char *text, size_t size, kt_err *err);
 
 #endif
