@@ -255,6 +255,28 @@ Test(runtime_nomem, a_tokenizer_is_loaded_or_not) {
     kt_nomem_check(&c);
 }
 
+/* All bytes by rank, and two pairs of them. */
+Test(runtime_nomem, a_tiktoken_vocabulary_is_loaded_or_not) {
+    static const char config[] = "{\"added_tokens_decoder\":{\"258\":{\"content\":\"[BOS]\"}}}";
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char path[320], lines[4096];
+    kt_nomem_case c = {.function = "kt_tokenizer_load, tiktoken",
+                       .make = load_tokenizer,
+                       .unmake = unload_tokenizer,
+                       .with = path,
+                       .out_bytes = sizeof(kt_tokenizer *),
+                       .says = "memory"};
+    size_t n = 0;
+
+    for (int i = 0; i < 256; i++)
+        n += (size_t)sprintf(lines + n, "%c%c== %d\n", digits[i >> 2], digits[(i & 3) << 4], i);
+    n += (size_t)sprintf(lines + n, "YWI= 256\nYWJh 257\n"); /* ab, aba */
+    kt_temp_write(folder, "tiktoken.model", lines, n);
+    kt_temp_write(folder, "tokenizer_config.json", config, sizeof config - 1);
+    snprintf(path, sizeof path, "%s/tiktoken.model", folder);
+    kt_nomem_check(&c);
+}
+
 typedef struct ids {
     int32_t *list;
     size_t count;
