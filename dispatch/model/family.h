@@ -8,8 +8,17 @@
 
 typedef struct kt_build kt_build;
 
+/* A token that a published vocabulary has: in models with that vocab_size, `text` is this id. Tokenizers of other
+ * sizes are somebody's own. */
+typedef struct kt_known_token {
+    int64_t vocab;
+    const char *text; /* NULL: the id is some added token */
+    int32_t id;
+} kt_known_token;
+
 typedef struct kt_family {
     const char *name;
+    const char *models; /* published ones, for people */
     const char *types; /* config.json "model_type", separated by '|' */
     const char *archs; /* GGUF general.architecture, likewise; "" = none */
     /* The family's own numbers: a struct of that size, filled by the table. */
@@ -22,6 +31,8 @@ typedef struct kt_family {
     /* Describe one layer, and what comes after the last. */
     void (*layer)(kt_build *b, const void *numbers, int layer);
     void (*end)(kt_build *b, const void *numbers);
+    const kt_known_token *tokens; /* NULL = none; what `kt` holds a model's tokenizer against */
+    size_t n_tokens;
 } kt_family;
 
 extern const kt_family *const kt_builtin_families[];

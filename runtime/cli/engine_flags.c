@@ -95,6 +95,7 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
                                .exact_acts = flags->exact_acts,
                                .deterministic = flags->deterministic,
                                .allow_nonfinite = flags->allow_nonfinite,
+                               .strict_tokenizer = flags->strict_tokenizer,
                                .synthetic = flags->synthetic,
                                .synthetic_layers = flags->layers,
                                .log = log};

@@ -10,7 +10,7 @@ typedef struct kt_engine_flags {
     const char *weights, *importance, *kv, *table, *numa,
         *synthetic; /* synthetic: instead of a model folder */
     int64_t threads, context, chunk, layers;
-    bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite;
+    bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite, strict_tokenizer;
 } kt_engine_flags;
 
 #define KT_ENGINE_FLAGS_INITIAL \
@@ -37,6 +37,8 @@ typedef struct kt_engine_flags {
                        "the same bits in any prefill chunks and on any number of threads"),      \
         KT_OPTION_FLAG("allow-nonfinite", &(f).allow_nonfinite,                                  \
                        "load weights that are NaN or infinite, to look at them"),                \
+        KT_OPTION_FLAG("strict-tokenizer", &(f).strict_tokenizer,                                \
+                       "refuse a tokenizer that is not the published model's (default: warn)"),  \
         KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
                       "longest sequence in tokens (default: the model's)")
 

@@ -17,6 +17,7 @@
 #include "runtime/loader/finite.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
+#include "runtime/token/known_tokens.h"
 
 #define DEFAULT_CHUNK 512
 #define MAX_CPUS 1024
@@ -66,14 +67,30 @@ static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *er
     return KT_OK;
 }
 
-static kt_status read_tokenizer(kt_engine *e, bool is_optional, kt_err *err) {
+/* A tokenizer that is not the published one may still be meant (somebody's own tokens): a warning, unless asked. */
+static kt_status check_tokenizer(const kt_engine *e, bool is_strict, kt_err *err) {
+    const kt_model_dir *m = &e->model;
+    const int64_t vocab = m->graph.numbers.vocab;
+    kt_err why = {KT_OK, ""};
+    kt_status st = kt_tokenizer_fits(e->tokenizer, vocab, err);
+
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", m->folder);
+    st = kt_tokenizer_check(e->tokenizer, m->graph.family, vocab, &why);
+    if (st == KT_OK) return KT_OK;
+    if (is_strict) return kt_fail(err, st, "%.200s: %s", m->folder, why.message);
+    kt_log_write(&e->log, KT_LOG_WARN, "tokenizer", "%.200s: %s", m->folder, why.message);
+    return KT_OK;
+}
+
+static kt_status read_tokenizer(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     const kt_model_dir *m = &e->model;
     kt_status st;
 
     if (e->is_synthetic) return KT_OK;
     st = kt_tokenizer_load(m->graph.is_gguf ? kt_checkpoint_file(m->checkpoint, 0) : m->folder,
                            &e->tokenizer, err);
-    return st == KT_E_NOT_FOUND && is_optional ? KT_OK : st;
+    if (st == KT_E_NOT_FOUND && o->tokenizer_optional) return KT_OK;
+    return st == KT_OK ? check_tokenizer(e, o->strict_tokenizer, err) : st;
 }
 
 /* ---- the machine ---- */
@@ -206,8 +223,8 @@ static void append_bits(kt_engine *e) {
     for (size_t i = 0; i < sizeof roles / sizeof *roles && used < sizeof e->table_line; i++) {
         const kt_problem_plan *p = kt_model_plan_role(&e->plan, roles[i].role);
         if (!p) continue;
-        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used, "%s '%s' in %s",
-                                 before, p->source.bits, roles[i].where);
+        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used,
+                                 "%s '%s' in %s", before, p->source.bits, roles[i].where);
         before = ",";
     }
 }
@@ -363,7 +380,7 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
                        "another format with searched scales",
                        o->importance);
     KT_TRY(set_limits(e, o, err));
-    KT_TRY(read_tokenizer(e, o->tokenizer_optional, err));
+    KT_TRY(read_tokenizer(e, o, err));
     KT_TRY(probe_machine(e, o, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
@@ -534,7 +551,8 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
             return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
                            (long long)done, (long long)n);
         step->n_out = done + rows > first_out ? done + rows - first_out : 0;
-        step->logits = logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
+        step->logits =
+            logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
         step->hidden = hidden ? hidden + done * m->hidden : NULL;
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;

@@ -32,6 +32,7 @@ typedef struct kt_engine_options {
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
     bool tokenizer_optional; /* no error when the tokenizer's file is missing */
+    bool strict_tokenizer;   /* refuse what else is a warning (token/known_tokens.h) */
     /* Instead of model_dir: random weights of a published shape
      * (runtime/model/synthetic_model.h), with so many of its layers (0 = all). Such a model has
      * no tokenizer, and its experts may be in a format that we never encode (GGUF blocks). */

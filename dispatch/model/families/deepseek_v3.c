@@ -10,12 +10,24 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
     return kt_mla_settle(s, m, numbers, err);
 }
 
-const kt_family kt_family_deepseek_v3 = {.name = "deepseek_v3",
-                                         .types = "deepseek_v3|kimi_k2",
-                                         .archs = "deepseek2",
-                                         .numbers_bytes = sizeof(kt_mla),
-                                         .numbers = kt_mla_numbers,
-                                         .n_numbers = KT_MLA_NUMBERS,
-                                         .settle = settle,
-                                         .layer = kt_mla_layer,
-                                         .end = kt_mla_end};
+/* Of Kimi-K2 the ids are certain, which text has which is not. */
+static const kt_known_token tokens[] = {{129280, "<｜begin▁of▁sentence｜>", 0},
+                                        {129280, "<｜end▁of▁sentence｜>", 1},
+                                        {163840, NULL, 163584},
+                                        {163840, NULL, 163586},
+                                        {163840, NULL, 163601},
+                                        {163840, NULL, 163839}};
+
+const kt_family kt_family_deepseek_v3 = {
+    .name = "deepseek_v3",
+    .models = "DeepSeek-V3, V3-0324, V3.1, R1, Kimi-K2-Instruct, Kimi-K2-Thinking",
+    .types = "deepseek_v3|kimi_k2",
+    .archs = "deepseek2",
+    .numbers_bytes = sizeof(kt_mla),
+    .numbers = kt_mla_numbers,
+    .n_numbers = KT_MLA_NUMBERS,
+    .settle = settle,
+    .layer = kt_mla_layer,
+    .end = kt_mla_end,
+    .tokens = tokens,
+    .n_tokens = sizeof tokens / sizeof *tokens};

@@ -11,7 +11,11 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
     return kt_mla_settle(s, m, numbers, err);
 }
 
+static const kt_known_token tokens[] = {{129280, "<｜begin▁of▁sentence｜>", 0},
+                                        {129280, "<｜end▁of▁sentence｜>", 1}};
+
 const kt_family kt_family_deepseek_v32 = {.name = "deepseek_v32",
+                                          .models = "DeepSeek-V3.2-Exp, V3.2",
                                           .types = "deepseek_v32",
                                           .archs = "deepseek32",
                                           .numbers_bytes = sizeof(kt_mla),
@@ -19,4 +23,6 @@ const kt_family kt_family_deepseek_v32 = {.name = "deepseek_v32",
                                           .n_numbers = KT_MLA_NUMBERS,
                                           .settle = settle,
                                           .layer = kt_mla_layer,
-                                          .end = kt_mla_end};
+                                          .end = kt_mla_end,
+                                          .tokens = tokens,
+                                          .n_tokens = sizeof tokens / sizeof *tokens};

@@ -93,7 +93,12 @@ static void end(kt_build *b, const void *numbers_) {
             c->attention.eps, c->is_tied);
 }
 
+static const kt_known_token tokens[] = {{151552, "<|endoftext|>", 151329},
+                                        {151552, "<|user|>", 151336},
+                                        {151552, "<|observation|>", 151338}};
+
 const kt_family kt_family_glm4_moe = {.name = "glm4_moe",
+                                      .models = "GLM-4.5, GLM-4.6, GLM-4.7",
                                       .types = "glm4_moe",
                                       .archs = "glm4moe",
                                       .numbers_bytes = sizeof(glm4),
@@ -101,4 +106,6 @@ const kt_family kt_family_glm4_moe = {.name = "glm4_moe",
                                       .n_numbers = sizeof numbers / sizeof *numbers,
                                       .settle = settle,
                                       .layer = layer,
-                                      .end = end};
+                                      .end = end,
+                                      .tokens = tokens,
+                                      .n_tokens = sizeof tokens / sizeof *tokens};

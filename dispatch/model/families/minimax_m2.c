@@ -77,7 +77,10 @@ static void end(kt_build *b, const void *numbers_) {
             c->attention.eps, c->is_tied);
 }
 
+static const kt_known_token tokens[] = {{200064, "[e~[", 200020}, {200064, "]~!b[", 200034}};
+
 const kt_family kt_family_minimax_m2 = {.name = "minimax_m2",
+                                        .models = "MiniMax-M2, M2.1, M2.5",
                                         .types = "minimax_m2|minimax",
                                         .archs = "minimax-m2",
                                         .numbers_bytes = sizeof(minimax),
@@ -85,4 +88,6 @@ const kt_family kt_family_minimax_m2 = {.name = "minimax_m2",
                                         .n_numbers = sizeof numbers / sizeof *numbers,
                                         .settle = settle,
                                         .layer = layer,
-                                        .end = end};
+                                        .end = end,
+                                        .tokens = tokens,
+                                        .n_tokens = sizeof tokens / sizeof *tokens};

@@ -99,7 +99,12 @@ static void end(kt_build *b, const void *numbers_) {
             c->attention.eps, c->is_tied);
 }
 
+static const kt_known_token tokens[] = {{151936, "<|endoftext|>", 151643},
+                                        {151936, "<|im_start|>", 151644},
+                                        {151936, "<|im_end|>", 151645}};
+
 const kt_family kt_family_qwen3_moe = {.name = "qwen3_moe",
+                                       .models = "Qwen3-30B-A3B, Qwen3-235B-A22B",
                                        .types = "qwen3_moe",
                                        .archs = "qwen3moe",
                                        .numbers_bytes = sizeof(qwen3),
@@ -107,4 +112,6 @@ const kt_family kt_family_qwen3_moe = {.name = "qwen3_moe",
                                        .n_numbers = sizeof numbers / sizeof *numbers,
                                        .settle = settle,
                                        .layer = layer,
-                                       .end = end};
+                                       .end = end,
+                                       .tokens = tokens,
+                                       .n_tokens = sizeof tokens / sizeof *tokens};

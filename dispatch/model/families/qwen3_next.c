@@ -182,7 +182,12 @@ static void end(kt_build *b, const void *numbers_) {
             c->attention.eps, c->is_tied);
 }
 
+static const kt_known_token tokens[] = {{151936, "<|endoftext|>", 151643},
+                                        {151936, "<|im_start|>", 151644},
+                                        {151936, "<|im_end|>", 151645}};
+
 const kt_family kt_family_qwen3_next = {.name = "qwen3_next",
+                                        .models = "Qwen3-Next-80B-A3B",
                                         .types = "qwen3_next",
                                         .archs = "qwen3next",
                                         .numbers_bytes = sizeof(next),
@@ -190,4 +195,6 @@ const kt_family kt_family_qwen3_next = {.name = "qwen3_next",
                                         .n_numbers = sizeof numbers / sizeof *numbers,
                                         .settle = settle,
                                         .layer = layer,
-                                        .end = end};
+                                        .end = end,
+                                        .tokens = tokens,
+                                        .n_tokens = sizeof tokens / sizeof *tokens};
