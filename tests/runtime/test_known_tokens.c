@@ -81,7 +81,8 @@ Test(known_tokens, both_digests_and_the_first_difference_are_named) {
          "token '<start>' is 303, expected 301"},
         {ADDED(301, "<end>") "," ADDED(300, "<start>") "," ADDED(302, "<other>"),
          "token '<end>' is 301, expected 300"},
-        {ADDED(300, "<end>") "," ADDED(301, "<start>"), "token '(added)' is missing, expected 302"},
+        {ADDED(300, "<end>") "," ADDED(301, "<start>") "," ADDED(303, "<other>"),
+         "token '(added)' is missing, expected 302"},
         {"", "token '<end>' is missing, expected 300"},
     };
     char found[4][17], expected[4][17];
@@ -149,12 +150,14 @@ static const kt_model_shape model = {.layers = 1,
                                      .dense_layer = -1,
                                      .dtype = KT_DTYPE_BF16};
 
-#define GOOD                                                                                       \
-    ADDED(151643, "<|endoftext|>") "," ADDED(151644, "<|im_start|>") "," ADDED(151645, "<|im_end|" \
-                                                                                       ">")
-#define SWAPPED                                                                                    \
-    ADDED(151643, "<|endoftext|>") "," ADDED(151645, "<|im_start|>") "," ADDED(151644, "<|im_end|" \
-                                                                                       ">")
+#define GOOD                                                        \
+    ADDED(151643, "<|endoftext|>")                                  \
+    "," ADDED(151644, "<|im_start|>") "," ADDED(151645, "<|im_end|" \
+                                                        ">")
+#define SWAPPED                                                     \
+    ADDED(151643, "<|endoftext|>")                                  \
+    "," ADDED(151645, "<|im_start|>") "," ADDED(151644, "<|im_end|" \
+                                                        ">")
 #define TOO_LARGE GOOD "," ADDED(151936, "<more>")
 
 /* Make an engine; *log gets what it logged (malloc'd). */

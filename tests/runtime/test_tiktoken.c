@@ -133,7 +133,7 @@ static const char *const words[] = {
     "an",       "ing",          "12",           "123",
     "\xe6\xbc", "\xe6\xbc\xa2", "\xe5\xad\x97", "\xe6\xbc\xa2\xe5\xad\x97",
     "  ",       "\n\n",         "ab",           "bc",
-    "cd",       "abcd"};
+    "cd",       "abcd",         "zyzyz"};
 
 enum { N_RANKS = 300, N_WORDS = sizeof words / sizeof *words };
 
@@ -231,6 +231,8 @@ Test(tiktoken, a_folder_is_read_as_kimi_reads_it) {
     EXPECT_IDS(t, "abcd", false, 277);            /* a piece that is a token */
     EXPECT_IDS(t, "xabcd", false, 'x', 277);
     EXPECT_IDS(t, "xbcd", false, 'x', 275, 'd');
+    EXPECT_IDS(t, "zyzyz", false, 278); /* no merges lead there */
+    EXPECT_IDS(t, "zyzyzz", false, 'z', 'y', 'z', 'y', 'z', 'z');
     EXPECT_IDS(t, "\xe6\xbc\xa2\xe5\xad\x97", false, 271);
     EXPECT_IDS(t, "an\xe6\xbc\xa2", false, 264, 269); /* Han letters are pieces of their own */
     EXPECT_IDS(t, "in\n\n", false, 256, 273);
@@ -315,7 +317,8 @@ Test(tiktoken, lines_that_are_wrong_are_named) {
     } cases[] = {
         {"AA== 0\nAQ==\n", "line 2: 'AQ==', expected base64, a space and a rank"},
         {"AA== 0\nA!== 1\n", "line 2"},
-        {"AA= 0\n", "line 1"},
+        {"AA= 0\n", "line 1: 'AA= 0', expected base64"},
+        {"AAAAA 0\n", "line 1: 'AAAAA 0', expected base64"},
         {"A=A= 0\n", "line 1"},
         {"==== 0\n", "line 1"},
         {" 0\n", "line 1"},
