@@ -84,13 +84,15 @@ static kt_status check_tokenizer(const kt_engine *e, bool is_strict, kt_err *err
 
 static kt_status read_tokenizer(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     const kt_model_dir *m = &e->model;
+    kt_err why = {KT_OK, ""};
     kt_status st;
 
     if (e->is_synthetic) return KT_OK;
     st = kt_tokenizer_load(m->graph.is_gguf ? kt_checkpoint_file(m->checkpoint, 0) : m->folder,
-                           &e->tokenizer, err);
+                           &e->tokenizer, &why);
     if (st == KT_E_NOT_FOUND && o->tokenizer_optional) return KT_OK;
-    return st == KT_OK ? check_tokenizer(e, o->strict_tokenizer, err) : st;
+    if (st != KT_OK) return kt_fail(err, st, "%s", why.message);
+    return check_tokenizer(e, o->strict_tokenizer, err);
 }
 
 /* ---- the machine ---- */

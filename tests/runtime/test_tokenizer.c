@@ -73,9 +73,9 @@ static bool one_case(const kt_tokenizer *t, const char *name, int number, const 
     }
     same = same && i == count;
     if (!same) {
-        fprintf(stderr, "%s case %d: want %.*s\n got", name, number, (int)(end - *want_line),
-                *want_line);
-        for (i = 0; i < count; i++) fprintf(stderr, " %d", ids[i]);
+        fprintf(stderr, "%s case %d: want %.*s\n got", name, number,
+                end - *want_line < 80 ? (int)(end - *want_line) : 80, *want_line);
+        for (i = 0; i < count && i < 12; i++) fprintf(stderr, " %d", ids[i]);
         fprintf(stderr, "\n");
     }
     *want_line = *end ? end + 1 : end;
