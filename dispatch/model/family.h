@@ -8,8 +8,8 @@
 
 typedef struct kt_build kt_build;
 
-/* A token that a published vocabulary has: in models with that vocab_size, `text` is this id. Tokenizers of other
- * sizes are somebody's own. */
+/* A token that a published vocabulary has: in models with that vocab_size, `text` is this id.
+ * Tokenizers of other sizes are somebody's own. */
 typedef struct kt_known_token {
     int64_t vocab;
     const char *text; /* NULL: the id is some added token */
@@ -19,8 +19,8 @@ typedef struct kt_known_token {
 typedef struct kt_family {
     const char *name;
     const char *models; /* published ones, for people */
-    const char *types; /* config.json "model_type", separated by '|' */
-    const char *archs; /* GGUF general.architecture, likewise; "" = none */
+    const char *types;  /* config.json "model_type", separated by '|' */
+    const char *archs;  /* GGUF general.architecture, likewise; "" = none */
     /* The family's own numbers: a struct of that size, filled by the table. */
     size_t numbers_bytes;
     const kt_number *numbers;

@@ -1,5 +1,5 @@
-/* What can be read, as tables for people: containers, and how matrices may lie in them (detect.c tells these
- * apart). SPDX-License-Identifier: Apache-2.0 */
+/* What can be read, as tables for people: containers, and how matrices may lie in them (detect.c
+ * tells these apart). SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_STORED_KINDS_H
 #define KT_DISPATCH_STORED_KINDS_H
 
@@ -22,7 +22,8 @@ typedef struct kt_stored_kind {
         formats[KT_STORED_FORMATS]; /* that detect.c may find in it; KT_W_NONE ends them */
 } kt_stored_kind;
 
-/* All but the block types of GGUF, which are the formats with block_bytes (kernels/formats/format.h). */
+/* All but the block types of GGUF, which are the formats with block_bytes
+ * (kernels/formats/format.h). */
 extern const kt_stored_kind kt_stored_kinds[];
 extern const size_t kt_stored_kind_count;
 

@@ -72,7 +72,8 @@ static bool has_kernel(kt_op op, kt_weight_format format, const char *isa) {
     return false;
 }
 
-/* Instruction sets with kernels, for experts and for the rest, that read all formats of e: "avx2 avx512". */
+/* Instruction sets with kernels, for experts and for the rest, that read all formats of e: "avx2
+ * avx512". */
 static char *isa_words(const encoding *e, char out[WORDS]) {
     size_t used = 0;
 
@@ -191,7 +192,8 @@ static void print_json(void) {
     kt_json_writer_print(&w, stdout);
 }
 
-/* Names of the encodings with these tensors and that status, in one line; GGUF's block types share a row so. */
+/* Names of the encodings with these tensors and that status, in one line; GGUF's block types
+ * share a row so. */
 static void print_row(size_t first, const encoding *like) {
     encoding e;
 

@@ -67,7 +67,8 @@ static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *er
     return KT_OK;
 }
 
-/* A tokenizer that is not the published one may still be meant (somebody's own tokens): a warning, unless asked. */
+/* A tokenizer that is not the published one may still be meant (somebody's own tokens): a
+ * warning, unless asked. */
 static kt_status check_tokenizer(const kt_engine *e, bool is_strict, kt_err *err) {
     const kt_model_dir *m = &e->model;
     const int64_t vocab = m->graph.numbers.vocab;
@@ -144,7 +145,8 @@ static kt_status probe_machine(kt_engine *e, const kt_engine_options *o, kt_err 
     return make_pool(e, o, err);
 }
 
-/* Whose rows are they? Those of other matrices serve by their likeness only, which is worth knowing. */
+/* Whose rows are they? Those of other matrices serve by their likeness only, which is worth
+ * knowing. */
 static void warn_of_other_model(const kt_engine *e) {
     const kt_table *t = e->table;
 
@@ -225,8 +227,8 @@ static void append_bits(kt_engine *e) {
     for (size_t i = 0; i < sizeof roles / sizeof *roles && used < sizeof e->table_line; i++) {
         const kt_problem_plan *p = kt_model_plan_role(&e->plan, roles[i].role);
         if (!p) continue;
-        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used,
-                                 "%s '%s' in %s", before, p->source.bits, roles[i].where);
+        used += (size_t)snprintf(e->table_line + used, sizeof e->table_line - used, "%s '%s' in %s",
+                                 before, p->source.bits, roles[i].where);
         before = ",";
     }
 }
@@ -553,8 +555,7 @@ kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens,
             return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
                            (long long)done, (long long)n);
         step->n_out = done + rows > first_out ? done + rows - first_out : 0;
-        step->logits =
-            logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
+        step->logits = logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
         step->hidden = hidden ? hidden + done * m->hidden : NULL;
         kt_step_run(step, e->pool, tokens + done, rows, s->length);
         s->length += rows;

@@ -1,11 +1,11 @@
 /* The merge loop and its tables.
  *
- * The textbook loop looks for the lowest rank again after each merge, which is quadratic: a megabyte
- * without a space would take hours. Short pieces, nearly all of real text, still use it, since
- * scanning a handful of ranks beats any structure; longer ones use a heap of (rank, position) over a
- * linked list of symbols. Heap entries are never removed when a neighbour's merge makes them stale: each
- * symbol remembers the rank of the pair that starts at it, and an entry that disagrees is dropped.
- * Ranks are unique per pair, so agreeing means being the same pair.
+ * The textbook loop looks for the lowest rank again after each merge, which is quadratic: a
+ * megabyte without a space would take hours. Short pieces, nearly all of real text, still use it,
+ * since scanning a handful of ranks beats any structure; longer ones use a heap of (rank, position)
+ * over a linked list of symbols. Heap entries are never removed when a neighbour's merge makes them
+ * stale: each symbol remembers the rank of the pair that starts at it, and an entry that disagrees
+ * is dropped. Ranks are unique per pair, so agreeing means being the same pair.
  *
  * Before any merging the piece is looked up as a whole. That is exact for the tokens that the
  * merges lead to from their own bytes, which kt_bpe_finish finds out once.
@@ -223,9 +223,10 @@ kt_status kt_bpe_add_merge(kt_bpe *b, const char *left, size_t n_left, const cha
     return put_merge(b, (kt_merge){ids[0], ids[1], (uint32_t)b->n_merges, ids[2]}, err);
 }
 
-/* tiktoken has no list of merges: any two neighbours merge whose joined bytes are a token, the lowest id first.
- * So each way to cut a token into two is a merge with that token's id as its rank. Several merges share a rank
- * then, which the heap bears: at one position an equal rank means the same bytes. */
+/* tiktoken has no list of merges: any two neighbours merge whose joined bytes are a token, the
+ * lowest id first. So each way to cut a token into two is a merge with that token's id as its
+ * rank. Several merges share a rank then, which the heap bears: at one position an equal rank
+ * means the same bytes. */
 static kt_status add_merges_of_ranks(kt_bpe *b, kt_err *err) {
     for (int32_t id = 0; id < b->n_tokens; id++) {
         const kt_token *t = &b->tokens[id];
@@ -401,8 +402,8 @@ kt_status kt_bpe_encode(const kt_bpe *b, kt_bpe_work *work, const char *piece, s
     return merge_piece(b, work, piece, size, out, err);
 }
 
-/* Printable ASCII and continuation bytes must be tokens, or this is another kind of vocabulary. Some
- * byte-level vocabularies lack control characters; those vanish, as with the reference. */
+/* Printable ASCII and continuation bytes must be tokens, or this is another kind of vocabulary.
+ * Some byte-level vocabularies lack control characters; those vanish, as with the reference. */
 static kt_status check_bytes(const kt_bpe *b, kt_err *err) {
     for (int byte = 0x20; byte < 0xc0; byte++) {
         if (byte == 0x7f || b->byte_ids[byte] >= 0) continue;

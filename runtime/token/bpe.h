@@ -36,8 +36,7 @@ typedef struct kt_bpe {
     size_t merge_mask, n_merges;
     int32_t byte_ids[256]; /* id of each single byte, -1 = absent */
     bool ignore_merges;    /* a whole piece found in the vocabulary is one token */
-    bool
-        by_rank; /* without merges: two symbols merge when their joined bytes are a piece, by its id */
+    bool by_rank; /* without merges, neighbours merge whose bytes together are a piece, by its id */
 } kt_bpe;
 
 /* Scratch of one encoding thread. Zero-initialise; kt_bpe_work_deinit. */
@@ -52,11 +51,11 @@ void kt_bpe_init(kt_bpe *b);
 void kt_bpe_deinit(kt_bpe *b);
 void kt_bpe_work_deinit(kt_bpe_work *work);
 
-/* Building, in this order: every token, then index, then every merge by ascending rank (or none, with
- * by_rank), then finish.
+/* Building, in this order: every token, then index, then every merge by ascending rank (or none,
+ * with by_rank), then finish.
  *
- * add_token copies the bytes and refuses an id that is out of range or taken; an added token may take
- * over the id of a piece, as tokenizer.json lists most of them in both places. */
+ * add_token copies the bytes and refuses an id that is out of range or taken; an added token may
+ * take over the id of a piece, as tokenizer.json lists most of them in both places. */
 kt_status kt_bpe_add_token(kt_bpe *b, int64_t id, const char *bytes, size_t size, uint32_t flags,
                            kt_err *err);
 kt_status kt_bpe_index(kt_bpe *b, kt_err *err);

@@ -15,7 +15,8 @@ kt_status kt_tokenizer_fits(const kt_tokenizer *t, int64_t vocab, kt_err *err) {
                    kt_tokenizer_size(t) - 1, (long long)vocab);
 }
 
-/* The id that the tokenizer has for a known token, -1 = none. Without a text: the id itself, if it is added. */
+/* The id that the tokenizer has for a known token, -1 = none. Without a text: the id itself, if
+ * it is added. */
 static int32_t id_of(const kt_tokenizer *t, const kt_known_token *known) {
     if (known->text) return kt_tokenizer_find(t, known->text);
     if (known->id >= t->bpe.n_tokens) return -1;

@@ -5,13 +5,14 @@
 #include "dispatch/model/family.h"
 #include "runtime/token/tokenizer.h"
 
-/* A model with `vocab` rows in its embedding can read every id of the tokenizer; else KT_E_MISMATCH. A smaller
- * tokenizer is usual: models pad their vocabulary. */
+/* A model with `vocab` rows in its embedding can read every id of the tokenizer; else
+ * KT_E_MISMATCH. A smaller tokenizer is usual: models pad their vocabulary. */
 kt_status kt_tokenizer_fits(const kt_tokenizer *t, int64_t vocab, kt_err *err);
 
-/* Files carry no hash of their own, so vocabulary size and ids of the family's known tokens are made into one, and
- * compared with what they should be. KT_E_MISMATCH names both digests and the first token that differs. KT_OK where
- * no token of a vocabulary of that size is known: that model is somebody's own. */
+/* Files carry no hash of their own, so vocabulary size and ids of the family's known tokens are
+ * made into one, and compared with what they should be. KT_E_MISMATCH names both digests and the
+ * first token that differs. KT_OK where no token of a vocabulary of that size is known: that
+ * model is somebody's own. */
 kt_status kt_tokenizer_check(const kt_tokenizer *t, const kt_family *family, int64_t vocab,
                              kt_err *err);
 

@@ -1,5 +1,5 @@
-/* Pre-tokenizers that files only name, as the models' own tokenizer.json describe them (normal form included,
- * which llama.cpp leaves out). SPDX-License-Identifier: Apache-2.0 */
+/* Pre-tokenizers that files only name, as the models' own tokenizer.json describe them (normal
+ * form included, which llama.cpp leaves out). SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "runtime/token/tokenizer_impl.h"

@@ -10,17 +10,18 @@
 
 typedef struct kt_tokenizer kt_tokenizer; /* immutable after load; thread-safe */
 
-/* Load `path`: a tokenizer.json, a .gguf file (its metadata), a tiktoken.model (with tokenizer_config.json
- * beside it), or a folder with a tokenizer.json or else a tiktoken.model; a folder with neither is
- * KT_E_NOT_FOUND. Kinds other than byte-level BPE are refused by name (KT_E_UNSUPPORTED). */
+/* Load `path`: a tokenizer.json, a .gguf file (its metadata), a tiktoken.model (with
+ * tokenizer_config.json beside it), or a folder with a tokenizer.json or else a tiktoken.model;
+ * a folder with neither is KT_E_NOT_FOUND. Kinds other than byte-level BPE are refused by name
+ * (KT_E_UNSUPPORTED). */
 kt_status kt_tokenizer_load(const char *path, kt_tokenizer **out, kt_err *err);
 void kt_tokenizer_destroy(kt_tokenizer *t);
 
 int32_t kt_tokenizer_size(const kt_tokenizer *t); /* largest id + 1 */
 
 /* Encode size bytes of UTF-8 (invalid sequences become U+FFFD). Special tokens in the text are
- * recognised when parse_special, other added tokens always; none are added. *ids is malloc'd, owned by
- * the caller. */
+ * recognised when parse_special, other added tokens always; none are added. *ids is malloc'd,
+ * owned by the caller. */
 kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
                               bool parse_special, int32_t **ids, size_t *count, kt_err *err);
 

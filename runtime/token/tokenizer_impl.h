@@ -43,8 +43,8 @@ kt_status kt_tokenizer_read_json(kt_tokenizer *t, const char *path, kt_err *err)
 kt_status kt_tokenizer_read_gguf(kt_tokenizer *t, const char *path, kt_err *err);
 kt_status kt_tokenizer_read_tiktoken(kt_tokenizer *t, const char *path, kt_err *err);
 
-/* Add the tokens of a tiktoken vocabulary: lines of base64, a space and the rank, which is the id. Ranks are 0 to
- * n - 1, in any order. */
+/* Add the tokens of a tiktoken vocabulary: lines of base64, a space and the rank, which is the
+ * id. Ranks are 0 to n - 1, in any order. */
 kt_status kt_tiktoken_parse(kt_tokenizer *t, const char *text, size_t size, kt_err *err);
 
 #endif

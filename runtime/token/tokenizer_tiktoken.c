@@ -1,9 +1,9 @@
-/* tiktoken.model, the vocabulary that Kimi-K2 is published with, and tokenizer_config.json beside it, which names
- * the special tokens. The pre-tokenizer's pattern stands in neither (it is Python code beside them), so only the
- * class that is known is accepted.
+/* tiktoken.model, the vocabulary that Kimi-K2 is published with, and tokenizer_config.json beside
+ * it, which names the special tokens. The pre-tokenizer's pattern stands in neither (it is Python
+ * code beside them), so only the class that is known is accepted.
  *
- * Behind the n ranks come 256 special ids, n to n + 255; those without a name in added_tokens_decoder are called
- * "<|reserved_token_ID|>".
+ * Behind the n ranks come 256 special ids, n to n + 255; those without a name in
+ * added_tokens_decoder are called "<|reserved_token_ID|>".
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>

@@ -42,7 +42,8 @@ static const kt_known_token known[] = {
     {1000, "<end>", 300}, {1000, "<start>", 301}, {1000, NULL, 302}, {2000, "<end>", 900}};
 static const kt_family family = {.name = "parrot", .tokens = known, .n_tokens = 4};
 
-/* Check a tokenizer with these added tokens for a model of that vocabulary; the message goes to err. */
+/* Check a tokenizer with these added tokens for a model of that vocabulary; the message goes to
+ * err. */
 static kt_status check(const char *added, int64_t vocab, kt_err *err) {
     char folder[PATH_MAX];
     kt_tokenizer *t = NULL;
@@ -117,7 +118,8 @@ Test(known_tokens, an_id_that_the_model_lacks_is_refused) {
     kt_temp_remove(folder);
 }
 
-/* Every family's list: ids within its vocabulary, no text twice, and texts that a message can hold. */
+/* Every family's list: ids within its vocabulary, no text twice, and texts that a message can
+ * hold. */
 Test(known_tokens, families_list_what_can_be) {
     int listed = 0;
 

@@ -1,4 +1,5 @@
-/* `kt models` says what the tables say, and the tables know all that is read. SPDX-License-Identifier: Apache-2.0 */
+/* `kt models` says what the tables say, and the tables know all that is read.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -255,7 +255,8 @@ Test(runtime_nomem, a_tokenizer_is_loaded_or_not) {
     kt_nomem_check(&c);
 }
 
-/* All bytes by rank, and two pairs of them: kt_tokenizer_load ends in kt_tokenizer_read_tiktoken. */
+/* All bytes by rank, and two pairs of them: kt_tokenizer_load ends in
+ * kt_tokenizer_read_tiktoken. */
 Test(runtime_nomem, a_tiktoken_vocabulary_is_loaded_or_not) {
     static const char config[] = "{\"added_tokens_decoder\":{\"258\":{\"content\":\"[BOS]\"}}}";
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

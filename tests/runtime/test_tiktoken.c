@@ -1,4 +1,5 @@
-/* tiktoken.model with tokenizer_config.json, and merging by rank. SPDX-License-Identifier: Apache-2.0 */
+/* tiktoken.model with tokenizer_config.json, and merging by rank.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -54,7 +55,8 @@ static int rank_of(const ranks *r, const char *text, size_t n) {
     return IDS;
 }
 
-/* The definition: join the neighbours whose bytes together are the token of lowest rank, leftmost first. */
+/* The definition: join the neighbours whose bytes together are the token of lowest rank,
+ * leftmost first. */
 static size_t merge_by_definition(const ranks *r, const char *text, size_t n, int32_t *ids) {
     size_t at[200], parts = n;
 
@@ -219,8 +221,9 @@ static void expect_ids(const kt_tokenizer *t, const char *text, bool special, co
         expect_ids(t, text, special, want_, sizeof want_ / sizeof *want_); \
     } while (0)
 
-/* Ranks: in 256, he 257, th 258, the 259, er 260, on 261, " t" 262, " the" 263, an 264, ing 265, 12 266, 123 267,
- * half of a letter 268, 269, 270, both letters 271, two spaces 272, two line ends 273, ab 274, bc, cd, abcd 277. */
+/* Ranks: in 256, he 257, th 258, the 259, er 260, on 261, " t" 262, " the" 263, an 264, ing 265,
+ * 12 266, 123 267, half of a letter 268, 269, 270, both letters 271, two spaces 272, two line
+ * ends 273, ab 274, bc, cd, abcd 277. */
 Test(tiktoken, a_folder_is_read_as_kimi_reads_it) {
     kt_tokenizer *t = load_good();
 

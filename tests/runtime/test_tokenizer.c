@@ -162,7 +162,8 @@ Test(tokenizer, qwen2_vectors_by_rank) {
     check_vectors_of(load_ranks("qwen2"), "qwen2", 47, 47);
 }
 
-/* The file has llama.cpp's ids, which leaves the normal form out: three texts of decomposed letters differ. */
+/* The file has llama.cpp's ids, which leaves the normal form out: three texts of decomposed
+ * letters differ. */
 Test(tokenizer, qwen35_vectors_by_rank) {
     kt_tokenizer *t = load_ranks("qwen35");
     t->n_forms = 0;
@@ -197,7 +198,8 @@ static uint32_t rotate(uint32_t x, int n) {
     return x >> n | x << (32 - n);
 }
 
-/* SHA-256 (FIPS 180-4) of one padded block after another; the constants are computed, not listed. */
+/* SHA-256 (FIPS 180-4) of one padded block after another; the constants are computed, not
+ * listed. */
 static void sha256(const char *text, size_t n, char hex[65]) {
     uint32_t h[8], k[64];
     size_t blocks = (n + 8) / 64 + 1;
@@ -251,7 +253,8 @@ typedef struct {
     const char *vocabulary, *prefix, *hash, *suffix;
 } published_hash;
 
-/* Converters publish the hash of "[1, 2, 3]", the ids that the original tokenizer gives a check text. */
+/* Converters publish the hash of "[1, 2, 3]", the ids that the original tokenizer gives a check
+ * text. */
 static void check_hashes(const published_hash *cases, size_t n_cases) {
     static const char check_text[] = "data/tokenizers/chktxt.txt";
     char path[1024], hex[65];
