@@ -132,6 +132,8 @@ void kt_model_dir_deinit(kt_model_dir *dir) {
 kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_shape *out,
                             kt_err *err) {
     *out = (kt_kv_shape){.format = format, .layers = g->n_planes};
+    if (g->n_planes == 0) /* only states are kept: the least cache there is */
+        *out = (kt_kv_shape){.format = format, .layers = 1, .kv_heads = 1, .head_dim = 1};
     for (int i = 0; i < g->n_planes; i++) {
         const kt_plane *p = &g->planes[i], *first = &g->planes[0];
         if (p->heads != first->heads || p->k != first->k || p->v != first->v ||

@@ -205,6 +205,16 @@ static void add(builder *b, const kt_weight *w, int part, int64_t expert, int ki
     b->tensors[b->count++] = t;
 }
 
+/* All heads are rows of one tensor, which the halves of a head have in common. */
+static void add_heads(builder *b, const kt_weight *w, int kind) {
+    kt_weight whole = *w;
+
+    if (w->head_at > 0) return;
+    whole.part[0].n = w->count * w->head_rows;
+    whole.part[0].k = w->is_transposed ? w->n : w->k;
+    add(b, &whole, 0, 0, kind);
+}
+
 /* A number for each kind of tensor, the same in all layers: its place among the layer's weights. */
 static void add_all(builder *b) {
     const kt_graph *g = &b->dir->graph;
@@ -214,6 +224,10 @@ static void add_all(builder *b) {
         const kt_weight *w = &g->weights[i];
         if (w->layer != layer) kind = w->layer < 0 ? 0 : 2;
         layer = w->layer;
+        if (w->kind == KT_WEIGHT_HEADS) {
+            add_heads(b, w, kind++);
+            continue;
+        }
         for (int part = 0; !w->is_tied && part < w->n_parts; part++, kind++)
             for (int64_t e = 0; e < w->count; e++) add(b, w, part, e, kind);
     }

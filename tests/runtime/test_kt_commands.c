@@ -55,7 +55,6 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "generate " MODEL " -p a --weights wf32", 2, "--weights is 'wf32', expected native");
     expect(KT "generate " MODEL " -p a --weights w4g32w4g32w4g32w4g32", 2, "--weights is");
     expect(KT "generate " MODEL " -p a --weights Q4_K", 1, "wq4_k: GGUF blocks are multiplied as");
-    expect(KT "bench --synthetic qwen3-next --layers 1 --weights q4_k", 1, "not supported");
     expect(KT "bench --synthetic qwen3-30b --layers 49", 1, "expected 1 to 48");
     expect(KT "generate " MODEL " -p a --numa 1", 2, "--numa is '1', expected auto, off or 2 to");
     expect(KT "generate " MODEL " -p a --numa 2x", 2, "--numa is '2x'");
