@@ -1,4 +1,5 @@
-/* Roofline: the larger of the time to read and the time to multiply. SPDX-License-Identifier: Apache-2.0 */
+/* Roofline: the larger of the time to read and the time to multiply.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/cost/cost.h"
 
 #include <stdbool.h>
@@ -98,8 +99,8 @@ static double stream_gbs(const kt_ceilings *c, int threads) {
     return together < all ? together : all;
 }
 
-/* The best MAC instruction among the ISA steps the variant names. VBMI beside another step is there for its
- * shuffles: what multiplies is the other's. */
+/* The best MAC instruction among the ISA steps the variant names. VBMI beside another step is
+ * there for its shuffles: what multiplies is the other's. */
 static double peak_gops(kt_isa isa, const kt_ceilings *c) {
     double best = 0;
 
@@ -179,9 +180,9 @@ static habit habit_of(const kt_problem *p, const kt_variant *v) {
     return (habit){0.228, 31};
 }
 
-/* Without a measurement of all cores together each is taken to have its own rate. What reads slower
- * than that costs every variant alike; taking memory for slower than it is hides what tiles cost with
- * one row, and decode would go to them. */
+/* Without a measurement of all cores together each is taken to have its own rate. What reads
+ * slower than that costs every variant alike; taking memory for slower than it is hides what
+ * tiles cost with one row, and decode would go to them. */
 static double expected_read_ns(double bytes, const kt_ceilings *c, int threads) {
     kt_ceilings all = *c;
     if (all.stream_gbs_all <= 0)

@@ -8,9 +8,9 @@
 /* Keys that a row of an attention problem sees at most: its context or, if smaller, its window. */
 int64_t kt_problem_keys(const kt_problem *p);
 
-/* Bytes streamed from memory and operations (2 per multiply-add) of one problem: a GEMM of m rows, or
- * one expert with m rows (gate, up, down). What is streamed is the weights; for ATTN the cache; for
- * ops with neither the rows. */
+/* Bytes streamed from memory and operations (2 per multiply-add) of one problem: a GEMM of m
+ * rows, or one expert with m rows (gate, up, down). What is streamed is the weights; for ATTN
+ * the cache; for ops with neither the rows. */
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations);
 
 /* Lower bound in ns for one call on `threads` threads: max(bytes / stream, operations / peak of the

@@ -1,7 +1,8 @@
 /* The verbs with which a family's file writes a model down, in the order of the paper.
  *
- * Names are relative to the layer: "model.layers.{l}." and "blk.{l}." are put before them inside a layer, and
- * ".weight" behind those of matrices. An error sticks: verbs after it do nothing, and kt_graph_build reports it.
+ * Names are relative to the layer: "model.layers.{l}." and "blk.{l}." are put before them inside
+ * a layer, and ".weight" behind those of matrices. An error sticks: verbs after it do nothing,
+ * and kt_graph_build reports it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_BUILD_H
@@ -26,7 +27,8 @@ typedef struct kt_vec {
 /* A norm whose safetensors hold w - 1; GGUF files hold w. */
 #define KT_VEC_PLUS(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_), .one_plus = true})
 
-/* Experts [count] of intermediate size n over inputs k; names with {e}, GGUF's are of the stacks. */
+/* Experts [count] of intermediate size n over inputs k; names with {e}, GGUF's are of the
+ * stacks. */
 typedef struct kt_expert_set {
     const char *role;
     kt_name gate, up, down;
@@ -53,11 +55,12 @@ void kt_bias(kt_build *b, kt_view x, kt_vec w);
 void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps);
 /* Rotate each head of `size` columns. */
 void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation);
-/* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys. Returns the plane. */
+/* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys.
+ * Returns the plane. */
 int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
 kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention);
-/* Each head of x (x.width / heads numbers, the first k of them inputs) by a matrix of its own, then `tail`
- * numbers behind the inputs as they are: heads of n + tail numbers. */
+/* Each head of x (x.width / heads numbers, the first k of them inputs) by a matrix of its own,
+ * then `tail` numbers behind the inputs as they are: heads of n + tail numbers. */
 typedef struct kt_head_mats {
     const char *role;
     kt_name name;
@@ -89,7 +92,8 @@ kt_view kt_dot(kt_build *b, kt_view x, kt_vec w);
 void kt_regroup(kt_build *b, kt_view x, int64_t groups, int n, const int64_t *widths, kt_view *out);
 /* Causal convolution of each column of x over w.taps rows, then SiLU. */
 kt_view kt_conv(kt_build *b, kt_view x, kt_vec w);
-/* Gated delta rule (models.md 3.3): qkv are the columns of q, k and v, ba those of b and a; normed, gated by z. */
+/* Gated delta rule (models.md 3.3): qkv are the columns of q, k and v, ba those of b and a;
+ * normed, gated by z. */
 kt_view kt_delta(kt_build *b, kt_view qkv, kt_view ba, kt_view z, const kt_delta_rule *rule,
                  kt_vec decay, kt_vec dt_bias, kt_vec norm, double eps);
 /* The end: norm, and lm_head (the embedding, where there is none). */

@@ -50,7 +50,8 @@ kt_status kt_gqa_settle(const kt_config_source *s, const kt_model_numbers *m, kt
                         kt_err *err);
 
 /* Rotary embedding of heads of `dim` elements: base, width (partial_rotary_factor, rotary_dim or
- * rope.dimension_count; else `dim`) and scaling. default_factor: the partial factor when none is given. */
+ * rope.dimension_count; else `dim`) and scaling. default_factor: the partial factor when none is
+ * given. */
 kt_status kt_rotation_read(const kt_config_source *s, int64_t dim, double default_factor,
                            kt_rope_rule *out, kt_err *err);
 
@@ -61,8 +62,8 @@ kt_status kt_need_multiple(const kt_config_source *s, const char *key, int64_t v
 /* hidden_act, where it is given. */
 kt_status kt_need_silu(const kt_config_source *s, kt_err *err);
 
-/* Dense or shared feed-forward under two prefixes: "mlp" and "ffn" with the GGUF names' ending ("" or
- * "_shexp"). */
+/* Dense or shared feed-forward under two prefixes: "mlp" and "ffn" with the GGUF names' ending
+ * ("" or "_shexp"). */
 #define KT_DENSE_FFN(role_, json, end, n_, k_)                                              \
     (kt_expert_set) {                                                                       \
         .role = role_, .gate = {json ".gate_proj", "ffn_gate" end},                         \

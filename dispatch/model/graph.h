@@ -1,7 +1,7 @@
-/* The one description of a model: its weights, what is computed with them, in which order, and what is kept
- * between steps. A family's file (dispatch/model/families) builds it with the verbs of build.h; tuner cells,
- * plan, memory plan, loader, quality, importance, synthetic models and the step's programs are derived from
- * it, and none of them knows a family or a tensor's name.
+/* The one description of a model: its weights, what is computed with them, in which order, and
+ * what is kept between steps. A family's file (dispatch/model/families) builds it with the verbs
+ * of build.h; tuner cells, plan, memory plan, loader, quality, importance, synthetic models and
+ * the step's programs are derived from it, and none of them knows a family or a tensor's name.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_GRAPH_H
 #define KT_DISPATCH_GRAPH_H
@@ -40,8 +40,8 @@ typedef enum kt_weight_kind {
 /* What a matrix is for: --weights decides by it. */
 typedef enum kt_use { KT_USE_LINEAR, KT_USE_EXPERTS, KT_USE_FFN, KT_USE_HEAD } kt_use;
 
-/* A tensor as each container spells it, without ".weight" where it is a matrix; {e} stands for the expert. NULL
- * = that container has none. */
+/* A tensor as each container spells it, without ".weight" where it is a matrix; {e} stands for
+ * the expert. NULL = that container has none. */
 typedef struct kt_name {
     const char *json, *gguf;
 } kt_name;
@@ -76,11 +76,12 @@ typedef struct kt_weight {
     int64_t count, topk;
     int n_parts; /* of experts gate, up, down */
     kt_weight_part part[KT_WEIGHT_PARTS];
-    /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and [count, k, n]. */
+    /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and
+     * [count, k, n]. */
     kt_name fused, fused_down;
     bool is_fused;
-    /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0) matrix h of a stack;
-     * transposed: the tensor's rows are the columns of the matrix [n, k]. */
+    /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0)
+     * matrix h of a stack; transposed: the tensor's rows are the columns of the matrix [n, k]. */
     int64_t head_rows, head_at;
     bool is_transposed;
     int64_t taps;  /* VECTOR: stored as [n / taps, taps], loaded as [taps, n / taps]; 0 = plain */
@@ -98,8 +99,8 @@ typedef struct kt_view {
     int64_t at, width;
 } kt_view;
 
-/* What attention keeps of each token: `heads` rows of k elements as keys and, unless v is 0 (values are the
- * first elements of the key's row), as many of v. */
+/* What attention keeps of each token: `heads` rows of k elements as keys and, unless v is 0
+ * (values are the first elements of the key's row), as many of v. */
 typedef struct kt_plane {
     int layer;
     int64_t heads, k, v;
@@ -125,7 +126,8 @@ typedef enum kt_node_kind {
     KT_NODE_DELTA,        /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
     KT_NODE_LAYER_NORM,   /* out = LayerNorm of out */
     KT_NODE_KEEP_INDEX,   /* rows of in go to a plane's index keys */
-    KT_NODE_ATTEND_SPARSE, /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick */
+    /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick */
+    KT_NODE_ATTEND_SPARSE,
     KT_NODE_KINDS
 } kt_node_kind;
 
@@ -144,7 +146,8 @@ typedef struct kt_routing_rule {
 
 #define KT_REGROUP_PARTS 4
 
-/* The lightning indexer: score(key) = sum over heads of weight * max(0, query . index key); topk keys are met. */
+/* The lightning indexer: score(key) = sum over heads of weight * max(0, query . index key); topk
+ * keys are met. */
 typedef struct kt_index_rule {
     kt_view keys, queries, weights;
     int64_t heads, dim, topk;
@@ -196,8 +199,8 @@ typedef struct kt_graph {
 
 void kt_graph_deinit(kt_graph *g);
 
-/* Full name of a part's tensor, "{l}" and "{e}" filled in, without ".weight"; as the container of the graph
- * spells it, or (is_json) as safetensors do. */
+/* Full name of a part's tensor, "{l}" and "{e}" filled in, without ".weight"; as the container
+ * of the graph spells it, or (is_json) as safetensors do. */
 char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t expert, bool is_json,
                      char *out, size_t out_bytes);
 

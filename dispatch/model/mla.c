@@ -48,7 +48,8 @@ const kt_number kt_mla_numbers[KT_MLA_NUMBERS] = {
      1 << 24},
     {offsetof(kt_mla, is_tied), KT_NUMBER_BOOL, "tie_word_embeddings", NULL, 0, 0, 1}};
 
-/* Head sizes by the keys of the new layout, or of the old one where a head's own sizes stand there. */
+/* Head sizes by the keys of the new layout, or of the old one where a head's own sizes stand
+ * there. */
 static kt_status read_gguf_sizes(const kt_config_source *s, kt_mla *c, kt_err *err) {
     double key = kt_config_gguf_number(s, "attention.key_length", 0);
     double value = kt_config_gguf_number(s, "attention.value_length", 0);

@@ -18,8 +18,9 @@ typedef struct kt_mla {
 #define KT_MLA_NUMBERS 21
 extern const kt_number kt_mla_numbers[KT_MLA_NUMBERS];
 
-/* Members of kt_family: attention in its absorbed form (one key of kv_lora + rope numbers for all heads, whose
- * first kv_lora are the value), dense layers first, then a sigmoid router in groups beside a shared expert. */
+/* Members of kt_family: attention in its absorbed form (one key of kv_lora + rope numbers for
+ * all heads, whose first kv_lora are the value), dense layers first, then a sigmoid router in
+ * groups beside a shared expert. */
 kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, void *numbers,
                         kt_err *err);
 void kt_mla_layer(kt_build *b, const void *numbers, int l);

@@ -1,4 +1,5 @@
-/* The planner: which rows of the table count, and the answers. SPDX-License-Identifier: Apache-2.0 */
+/* The planner: which rows of the table count, and the answers.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/plan/plan.h"
 
 #include <math.h>

@@ -14,7 +14,8 @@ int kt_planner_threads(const kt_planner *p, int threads) {
     return p->keeps_bits ? p->usual_threads : threads;
 }
 
-/* Numbers of rows that a class must take: all that a tile or a block may begin at, then the buckets. */
+/* Numbers of rows that a class must take: all that a tile or a block may begin at, then the
+ * buckets. */
 enum { EACH_ROW = 64 };
 
 /* Scores closer than this are equal. */
@@ -96,8 +97,8 @@ static const kt_variant *best_class(const kt_planner *p, const kt_problem *probl
 
 /* --- the class --- */
 
-/* The best class and the cells it is chosen from. Rows may name no class that takes every m: then those
- * without a table, and *has_rows is 0. */
+/* The best class and the cells it is chosen from. Rows may name no class that takes every m:
+ * then those without a table, and *has_rows is 0. */
 static kt_status find_class(kt_planner *p, const kt_problem *problem, double decode_share,
                             kt_cells *cells, const kt_variant **best, int *has_rows, kt_err *err) {
     const kt_table *table = p->table;

@@ -12,16 +12,16 @@
  * table that ends earlier says nothing about large m: there the fallback chain answers. */
 static const int64_t full_tile_rows = 16;
 
-/* From here on kernels are bound by compute and times grow evenly: buckets between rows lose nothing
- * by interpolation, and the tuner's quick profile leaves them out on purpose. */
+/* From here on kernels are bound by compute and times grow evenly: buckets between rows lose
+ * nothing by interpolation, and the tuner's quick profile leaves them out on purpose. */
 static const int64_t even_rows = 64;
 
 /* Times closer than this are equal to an estimate. */
 static const double same_time = 1e-6;
 
-/* What a bound by bytes and operations does not see: scales. From about this many rows on, weights that are
- * rounded once more to share their scales gain what they cost (Zen 4, w4g32: 3 % at 64 rows, 8 %
- * at 128); with fewer, and where times are known, nothing is assumed. */
+/* What a bound by bytes and operations does not see: scales. From about this many rows on,
+ * weights that are rounded once more to share their scales gain what they cost (Zen 4, w4g32: 3
+ * % at 64 rows, 8 % at 128); with fewer, and where times are known, nothing is assumed. */
 static const int64_t requant_rows = 64;
 static const double requant_time = 0.95;
 

@@ -55,8 +55,9 @@ static double time_at(const builder *b, const kt_cell *cell, const kt_choice *c,
 
 /* --- layout --- */
 
-/* Where classes are weighed, one that a bucket does not list may be much slower there than all that are:
- * tiles win with many rows and are never listed with one. Then what is expected of both tells more. */
+/* Where classes are weighed, one that a bucket does not list may be much slower there than all
+ * that are: tiles win with many rows and are never listed with one. Then what is expected of
+ * both tells more. */
 static double unlisted_time(const builder *b, const kt_cell *cell, const kt_choice *c,
                             const kt_cell *other) {
     const kt_candidate *best = &cell->candidate[0];
@@ -165,8 +166,9 @@ typedef struct contender {
     int64_t low_m, high_m;
 } contender;
 
-/* Linear in m. Kernels run the rows that do not fill their tile in a smaller one, so times grow by the row;
- * a staircase in passes over the weights predicts worse (kttune selfcheck: 3.0 % regret against 1.3). */
+/* Linear in m. Kernels run the rows that do not fill their tile in a smaller one, so times grow
+ * by the row; a staircase in passes over the weights predicts worse (kttune selfcheck: 3.0 %
+ * regret against 1.3). */
 static double contender_time(const contender *c, int64_t m) {
     if (c->high_m <= c->low_m) return c->high_ns;
     return c->low_ns +
@@ -194,10 +196,10 @@ static int collect(const builder *b, const kt_cell *low, const kt_cell *high, co
     return n;
 }
 
-/* Between two cells nothing was measured. What beats the default at one end only won there by something
- * that belongs to that m; left to the line through both ends it does worse than no table at all (replay of
- * results/, all rows of an m left out: 0.48 % regret by the line, 0.32 % by the roofline, 0.29 % so). A mask
- * of those contenders; 0 when the default is not among them. */
+/* Between two cells nothing was measured. What beats the default at one end only won there by
+ * something that belongs to that m; left to the line through both ends it does worse than no
+ * table at all (replay of results/, all rows of an m left out: 0.48 % regret by the line, 0.32 %
+ * by the roofline, 0.29 % so). A mask of those contenders; 0 when the default is not among them. */
 static uint32_t doubtful(const builder *b, const contender *list, int n, int64_t m) {
     uint32_t mask = 0;
     kt_problem q = *b->problem;
@@ -280,7 +282,8 @@ kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threa
     if (max_m > KT_M_DENSE) max_m = KT_M_DENSE;
     memset(out, 0, sizeof *out);
     b.layout = *layout = choose_layout(&b, decode_share);
-    /* The first cell is always m = 1. The buckets first: their winners take the places of the map before anything between them. */
+    /* The first cell is always m = 1. The buckets first: their winners take the places of the
+     * map before anything between them. */
     for (int i = 0; i < cells->n; i++) {
         const kt_cell *cell = &cells->cell[i];
         if (cell->m <= max_m) KT_TRY(fill(&b, cell, cell, cell->m, cell->m, err));

@@ -72,8 +72,8 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
  * of this microarchitecture were measured to want otherwise (plan_defaults.c). */
 kt_config kt_config_default(const kt_variant *v, const char *microarch);
 
-/* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose experts
- * have rows nearest to the row's m. */
+/* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose
+ * experts have rows nearest to the row's m. */
 int kt_layer_denies(const kt_table *table, const kt_table_row *row);
 
 /* Does a come before b where nothing else tells them apart? Exact arithmetic first, then ours
@@ -84,17 +84,19 @@ int kt_variant_preferred(const kt_variant *a, const kt_variant *b);
  * same expert, or a dense layer for eight users. */
 #define KT_DECODE_ROWS 8
 
-/* Time of m rows by the fastest of what has this layout and this class of bits, NULL = any: listed at m, or
- * moved from the nearest cell that lists it, or on the line between two cells; INFINITY when no cell knows any. */
+/* Time of m rows by the fastest of what has this layout and this class of bits, NULL = any:
+ * listed at m, or moved from the nearest cell that lists it, or on the line between two cells;
+ * INFINITY when no cell knows any. */
 double kt_map_time(const kt_planner *p, const kt_problem *problem, int threads,
                    const kt_cells *cells, const char *layout, const char *bits, int64_t m);
 
-/* The class for a problem of a planner that keeps bits: the fastest of those that have a variant for every
- * m, on the usual number of threads and up to the largest m, so that neither changes it. */
+/* The class for a problem of a planner that keeps bits: the fastest of those that have a variant
+ * for every m, on the usual number of threads and up to the largest m, so that neither changes
+ * it. */
 kt_status kt_bits_choose(kt_planner *p, const kt_problem *problem, double decode_share,
                          const char **bits, kt_err *err);
-/* Of two encodings of activations the one whose best class takes less time; b when they are equal, or
- * when neither has a class. */
+/* Of two encodings of activations the one whose best class takes less time; b when they are
+ * equal, or when neither has a class. */
 kt_act_format kt_bits_acts(kt_planner *p, const kt_problem *problem, kt_act_format a,
                            kt_act_format b);
 /* The number of threads that decides where several choices differ in their bits. */
@@ -105,8 +107,9 @@ kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threa
                        double decode_share, const kt_cells *cells, kt_choice_map *out,
                        const char **layout, kt_err *err);
 
-/* With exact activations attention keeps off kernels that round queries and weights to 8 bits; a planner that
- * keeps bits off variants that promise none, and off other classes than the one that was chosen. */
+/* With exact activations attention keeps off kernels that round queries and weights to 8 bits; a
+ * planner that keeps bits off variants that promise none, and off other classes than the one
+ * that was chosen. */
 static inline int kt_planner_refuses(const kt_planner *p, const kt_variant *v) {
     if (p->keeps_bits && !kt_variant_is_stable(v)) return 1;
     if (p->bits && strcmp(p->bits, v->bits) != 0) return 1;

@@ -9,9 +9,9 @@
 #include "kt/problem.h"
 #include "kt/variant.h"
 
-/* 2: problems have members (down, act, v, window) that a reader of 1 would take for nothing, and rows
- * of two problems for rows of one; rows say their class of bits and the best of the others. Files of 1
- * are read as rows without any of these. */
+/* 2: problems have members (down, act, v, window) that a reader of 1 would take for nothing, and
+ * rows of two problems for rows of one; rows say their class of bits and the best of the others.
+ * Files of 1 are read as rows without any of these. */
 #define KT_TABLE_SCHEMA "2.0"
 #define KT_TABLE_RUNNERS 3
 #define KT_TABLE_OTHERS 6
@@ -57,8 +57,8 @@ typedef struct kt_table_plan {
                          as text, variant and default_variant repeat the cell, version 0 */
 } kt_table_plan;
 
-/* Rows are kept in the order of kt_table_key_order and change through kt_table_put only; plans in the order
- * of cell, the row's key and routing, through kt_table_put_plan. */
+/* Rows are kept in the order of kt_table_key_order and change through kt_table_put only; plans
+ * in the order of cell, the row's key and routing, through kt_table_put_plan. */
 typedef struct kt_table {
     kt_fingerprint fingerprint;
     char build[96];     /* compiler and project version */
@@ -97,12 +97,14 @@ bool kt_row_is_doubtful(const kt_table_row *row);
 /* Row of exactly this key, or NULL. */
 const kt_table_row *kt_table_find(const kt_table *table, const kt_problem *problem, int threads);
 
-/* The same for plan cells: of one key are those of one cell, problem, threads, tokens and routing. */
+/* The same for plan cells: of one key are those of one cell, problem, threads, tokens and
+ * routing. */
 kt_status kt_table_put_plan(kt_table *table, const kt_table_plan *plan, kt_err *err);
 const kt_table_plan *kt_table_find_plan(const kt_table *table, const kt_table_plan *key);
 
-/* Order of rows: problem without m, then threads, then m. Zero = same key. A down format that is the
- * weights' own counts as none (kt_problem.down), a value size that is the head's as 0 (kt_problem.v). */
+/* Order of rows: problem without m, then threads, then m. Zero = same key. A down format that is
+ * the weights' own counts as none (kt_problem.down), a value size that is the head's as 0
+ * (kt_problem.v). */
 int kt_table_key_order(const kt_problem *a, int a_threads, const kt_problem *b, int b_threads);
 /* Do both have the same weights, so that they share packed bytes? (All but m.) */
 bool kt_same_weights(const kt_problem *a, const kt_problem *b);

@@ -1,8 +1,8 @@
 /* Rows as kt_table_save writes them, read without a document in between.
  *
- * A server waits for its table, and a row of ours is always spelled the same way: these members in this order,
- * no spaces, no escapes. Whatever is spelled otherwise is left to the JSON reader, which also knows how to
- * complain; so nothing here fails, it only declines.
+ * A server waits for its table, and a row of ours is always spelled the same way: these members
+ * in this order, no spaces, no escapes. Whatever is spelled otherwise is left to the JSON
+ * reader, which also knows how to complain; so nothing here fails, it only declines.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

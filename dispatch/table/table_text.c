@@ -391,10 +391,9 @@ static kt_status sort_rows(kt_table *t, const char *path, kt_err *err) {
     return KT_OK;
 }
 
-/* The rows' lines, from the first row to the newline before "],". They are read one by one, those of
- * ours without a document: a fifth of the time of one large one, whose values would be touched once and
- * thrown away. A file that
- * was laid out anew has lost its checksum anyway. */
+/* The rows' lines, from the first row to the newline before "],". They are read one by one,
+ * those of ours without a document: a fifth of the time of one large one, whose values would be
+ * touched once and thrown away. A file that was laid out anew has lost its checksum anyway. */
 typedef struct row_lines {
     const char *begin, *end;
     size_t n;

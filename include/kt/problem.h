@@ -55,8 +55,9 @@ typedef enum kt_weight_format {
     KT_W_IQ4_NL,
     KT_W_IQ4_XS,
     KT_W_MXFP4,
-    KT_W_INT8_G16M, /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
-    KT_W_COUNT      /* below 32: variants hold formats as bits of a uint32 */
+    /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
+    KT_W_INT8_G16M,
+    KT_W_COUNT /* below 32: variants hold formats as bits of a uint32 */
 } kt_weight_format;
 
 /* How activation rows are stored when a GEMM reads them (kernels/encode). */

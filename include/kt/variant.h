@@ -42,11 +42,11 @@ typedef enum kt_numerics {
     KT_NUM_ACTS8   /* attention: rounds queries and weights to 8 bits in groups of 32 */
 } kt_numerics;
 
-/* The class of a variant whose rows may take other bits with other rows beside them, or with another number
- * of them: libraries, which promise nothing of the kind (oneDNN changes its kernel with m where it has AMX).
- * Only the panels' shares, and with them the threads, must not change its bits. Deterministic
- * plans refuse it. Of our own kernels those are unstable that sum over rows (kernels/linattn, in
- * chunks). */
+/* The class of a variant whose rows may take other bits with other rows beside them, or with
+ * another number of them: libraries, which promise nothing of the kind (oneDNN changes its
+ * kernel with m where it has AMX). Only the panels' shares, and with them the threads, must not
+ * change its bits. Deterministic plans refuse it. Of our own kernels those are unstable that sum
+ * over rows (kernels/linattn, in chunks). */
 #define KT_BITS_UNSTABLE "unstable"
 
 /* Weights of one matrix [n, k] in the plain form of its format (kernels/formats), before packing.
@@ -96,14 +96,14 @@ typedef struct kt_gemm_call {
  *
  * gate_up  for panels p in [panel_begin, panel_end) of 32 intermediate channels:
  *          h[i, 32p..32p+31] = encode(silu(gate . a[rows[i]]) * (up . a[rows[i]])), i < m.
- * down     for panels p of 64 output channels: out[rows[i], 64p..] += route_weight[i] * (down . h[i]).
+ * down     for panels p of 64 output channels: out[rows[i], 64p..] += route_weight[i] * (down .
+ * h[i]).
  *          Columns >= problem->k are not touched. rows[] holds each token at most once.
- * weights  the bytes of this half of the expert, written by pack_expert; 64-byte aligned; borrowed.
- * a        encoded token rows (problem->acts, length hidden), a_stride apart; row rows[i] is read.
- * h        encoded rows (problem->acts, length intermediate), h_stride apart, slot i for rows[i].
- * next     the bytes this thread reads next, or NULL: a prefetch hint only.
- * scratch  as in kt_gemm_call.
- */
+ * weights  the bytes of this half of the expert, written by pack_expert; 64-byte aligned;
+ * borrowed. a        encoded token rows (problem->acts, length hidden), a_stride apart; row
+ * rows[i] is read. h        encoded rows (problem->acts, length intermediate), h_stride apart,
+ * slot i for rows[i]. next     the bytes this thread reads next, or NULL: a prefetch hint only.
+ * scratch  as in kt_gemm_call. */
 typedef struct kt_moe_call {
     const kt_problem *problem;
     const kt_config *config;
@@ -122,7 +122,8 @@ typedef struct kt_moe_call {
     void *scratch;
 } kt_moe_call;
 
-/* What a norm call makes of a row, with r = 1 / sqrt(mean(x^2) + eps), sigmoid(z) = 1 / (1 + e^-z). */
+/* What a norm call makes of a row, with r = 1 / sqrt(mean(x^2) + eps), sigmoid(z) = 1 / (1 +
+ * e^-z). */
 typedef enum kt_norm_kind {
     KT_NORM_RMS = 0,  /* y = x * r * w */
     KT_NORM_RMS_SILU, /* y = x * r * w * z * sigmoid(z) */
@@ -130,8 +131,8 @@ typedef enum kt_norm_kind {
     KT_NORM_KIND_COUNT
 } kt_norm_kind;
 
-/* Rows [row_begin, row_end) of k floats each. y may be x. z, the gate, is read only by the kinds that
- * name it, and overlaps y in no case. */
+/* Rows [row_begin, row_end) of k floats each. y may be x. z, the gate, is read only by the kinds
+ * that name it, and overlaps y in no case. */
 typedef struct kt_norm_call {
     const float *x;
     int64_t ldx;
@@ -172,8 +173,8 @@ typedef struct kt_router_call {
     int64_t expert_begin, expert_end;
 } kt_router_call;
 
-/* Encode rows [row_begin, row_end) of k floats into problem->acts (layouts: kernels/formats/acts.h).
- * All variants of one encoding write the same bits. */
+/* Encode rows [row_begin, row_end) of k floats into problem->acts (layouts:
+ * kernels/formats/acts.h). All variants of one encoding write the same bits. */
 typedef struct kt_encode_call {
     const float *x;
     int64_t ldx;
@@ -285,19 +286,20 @@ typedef struct kt_delta_call {
     void *scratch;
 } kt_delta_call;
 
-/* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats` thousand
- * blocks of the instruction (peaks); returns operations done (2 per multiply-add) or bytes read.
- * config holds values of the variant's parameters; NULL = their initial ones.
+/* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats`
+ * thousand blocks of the instruction (peaks); returns operations done (2 per multiply-add) or
+ * bytes read. config holds values of the variant's parameters; NULL = their initial ones.
  *
- * Probes that have pack_gemm multiply with a library, in the form that suits it best: one call over the
- * whole matrix, on dense rows, without the scales that our own formats must apply. c[m, n] = a[m, k] *
- * w[n, k]^T, `repeats` times; data = the bytes of pack_gemm. The problem's weights say which: of
- * KT_W_INT8_CHANNEL the codes are taken, a is bytes 0..127 and c int32; KT_W_BF16 has a of bfloat16 and c
- * of float. a and c are 64-byte aligned. They return 0 when the library refuses the shape.
+ * Probes that have pack_gemm multiply with a library, in the form that suits it best: one call
+ * over the whole matrix, on dense rows, without the scales that our own formats must apply. c[m,
+ * n] = a[m, k] * w[n, k]^T, `repeats` times; data = the bytes of pack_gemm. The problem's
+ * weights say which: of KT_W_INT8_CHANNEL the codes are taken, a is bytes 0..127 and c int32;
+ * KT_W_BF16 has a of bfloat16 and c of float. a and c are 64-byte aligned. They return 0 when
+ * the library refuses the shape.
  *
  * session: where a library keeps its engine, stream and primitive between calls of one problem.
- * NULL = made and ended within each call. Else *session is NULL before the first call, and a call
- * with repeats 0 ends it. */
+ * NULL = made and ended within each call. Else *session is NULL before the first call, and a
+ * call with repeats 0 ends it. */
 typedef struct kt_probe_call {
     const void *data;
     size_t bytes;
@@ -316,10 +318,11 @@ typedef struct kt_variant {
     uint32_t acts;    /* bit (1u << kt_act_format) likewise */
     kt_isa isa;
     kt_numerics numerics;
-    /* The name of the variant's bits: encodings, order of sums, roundings. Variants of one op with one
-     * class give the same bits for every row of every problem that both accept, with any configuration,
-     * number of rows, rows beside it and share of panels; which NaN a NaN is does not count. NULL, in
-     * variants from outside the tree, counts as KT_BITS_UNSTABLE. Probes have none. */
+    /* The name of the variant's bits: encodings, order of sums, roundings. Variants of one op
+     * with one class give the same bits for every row of every problem that both accept, with
+     * any configuration, number of rows, rows beside it and share of panels; which NaN a NaN is
+     * does not count. NULL, in variants from outside the tree, counts as KT_BITS_UNSTABLE.
+     * Probes have none. */
     const char *bits;
     int32_t version;    /* bump when speed or numbers change: tuned rows of other versions lapse */
     const char *layout; /* packed layout id, e.g. "p64"; equal ids = byte-identical packing */
@@ -337,9 +340,10 @@ typedef struct kt_variant {
     /* Refuse, with a reason a user can act on, what run cannot do. NULL = accepts all. */
     kt_status (*accepts)(const kt_problem *problem, const kt_config *config, kt_err *why);
 
-    /* Packed size of one dense matrix (GEMM) or one expert (MOE_FFN); pack writes exactly that many
-     * bytes to dst, 64-byte aligned. Never fail for an accepted problem. An expert is two halves, gate
-     * with up and then down; gate and up NULL, or down NULL, packs the other half alone to dst. */
+    /* Packed size of one dense matrix (GEMM) or one expert (MOE_FFN); pack writes exactly that
+     * many bytes to dst, 64-byte aligned. Never fail for an accepted problem. An expert is two
+     * halves, gate with up and then down; gate and up NULL, or down NULL, packs the other half
+     * alone to dst. */
     size_t (*packed_bytes)(const kt_problem *problem);
     void (*pack_gemm)(const kt_problem *problem, const kt_matrix *w, void *dst);
     void (*pack_expert)(const kt_problem *problem, const kt_matrix *gate, const kt_matrix *up,

@@ -27,8 +27,8 @@ static inline int64_t kt_attn_first_key(const kt_problem *p, int64_t position) {
     return p->window > 0 && position >= p->window ? position - p->window + 1 : 0;
 }
 
-/* What a cache may hold: BF16, or 8-bit codes with an f32 scale per row (kernels/formats/w8c.c, wf8c.c).
- * KT_W_NONE stands for BF16. */
+/* What a cache may hold: BF16, or 8-bit codes with an f32 scale per row (kernels/formats/w8c.c,
+ * wf8c.c). KT_W_NONE stands for BF16. */
 #define KT_ATTN_CACHES \
     (1u << KT_W_NONE | 1u << KT_W_BF16 | 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL)
 
@@ -42,16 +42,17 @@ static inline size_t kt_attn_item_bytes(kt_weight_format cache) {
 }
 float kt_attn_item(kt_weight_format cache, const void *rows, int64_t index);
 
-/* Write one row of d floats as a cache holds it; *scale (may be NULL with BF16) gets the row's scale: the
- * largest magnitude becomes the largest code, 127 or 448. What is not finite stays visible: NaN is a code of
- * FP8 and spoils the scale of an INT8 row, infinity spoils the row. Baseline code: the same bits on every machine. */
+/* Write one row of d floats as a cache holds it; *scale (may be NULL with BF16) gets the row's
+ * scale: the largest magnitude becomes the largest code, 127 or 448. What is not finite stays
+ * visible: NaN is a code of FP8 and spoils the scale of an INT8 row, infinity spoils the row.
+ * Baseline code: the same bits on every machine. */
 void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row, float *scale);
 
-/* Ask for the elements [first, d) of each of n rows, `ahead` rows further on (0 = none, for rows that were
- * just made); 64-byte lines first,
- * first + step, ... Into L2: loads that miss L1 are limited by its few miss buffers to about 12 GB/s on
- * Zen 4 (64 B x 24 per 130 ns), which the hint for L2 is not. Measured there for 32 heads over 4, 2048
- * keys, cold: 563 us with the L1 hint, 373 us with this. Addresses past the cache do no harm. */
+/* Ask for the elements [first, d) of each of n rows, `ahead` rows further on (0 = none, for rows
+ * that were just made); 64-byte lines first, first + step, ... Into L2: loads that miss L1 are
+ * limited by its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the
+ * hint for L2 is not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1
+ * hint, 373 us with this. Addresses past the cache do no harm. */
 #define KT_ATTN_AHEAD 128
 static inline void kt_attn_fetch(const uint16_t *row, int64_t ld, int64_t n, int64_t first,
                                  int64_t d, int64_t step, int64_t ahead) {

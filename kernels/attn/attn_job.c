@@ -161,7 +161,8 @@ static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
     j->choice->variant->attn(&c);
 }
 
-/* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are short. */
+/* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are
+ * short. */
 static void run_block(const kt_attn_job *j, int64_t task, int tid) {
     int64_t part = task % j->head_parts, unit = task / j->head_parts;
     int64_t n = blocks(j), block = n - 1 - unit % n;

@@ -10,14 +10,14 @@
 #define KT_ATTN_PHASES 2
 #define KT_ATTN_SPLIT_ROWS 4 /* steps of at most so many rows may have their context shared out */
 
-/* One layer's attention over one sequence. Set the members down to `ldo`, then kt_attn_job_init; they
- * may change between runs within the limits given there. All pointers are borrowed.
+/* One layer's attention over one sequence. Set the members down to `ldo`, then kt_attn_job_init;
+ * they may change between runs within the limits given there. All pointers are borrowed.
  *
- * Tasks are kv heads x blocks of rows. Where those leave threads idle (decode with few kv heads), a
- * step of at most KT_ATTN_SPLIT_ROWS rows is cut into chunks of the context instead, joined by the
- * second phase. Where there are few tasks even so and many query heads share a kv head (latent
- * attention), each task is cut into parts of the heads. Whatever is cut, the results are the same
- * bits, for any number of threads. */
+ * Tasks are kv heads x blocks of rows. Where those leave threads idle (decode with few kv
+ * heads), a step of at most KT_ATTN_SPLIT_ROWS rows is cut into chunks of the context instead,
+ * joined by the second phase. Where there are few tasks even so and many query heads share a kv
+ * head (latent attention), each task is cut into parts of the heads. Whatever is cut, the
+ * results are the same bits, for any number of threads. */
 typedef struct kt_attn_job {
     const kt_choice *choice;
     kt_problem problem; /* n, k, kv_heads, v, window, weights; m and context are the job's own */

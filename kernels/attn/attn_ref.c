@@ -28,8 +28,9 @@ static double stored(const seen *x, int64_t j, int64_t i) {
     return x->scale ? item * x->scale[j] : item;
 }
 
-/* What queries and weights are rounded to: relative to each number, or in steps of its group. Queries go to the
- * nearest, weights to one of the two neighbours; a little more, since the quotient is rounded before. */
+/* What queries and weights are rounded to: relative to each number, or in steps of its group.
+ * Queries go to the nearest, weights to one of the two neighbours; a little more, since the
+ * quotient is rounded before. */
 #define GROUP 32
 static const double query_rounding = 0.501 / 127.0, weight_rounding = 1.001 / 255.0;
 
@@ -49,8 +50,8 @@ static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_n
     return query_rounding * top;
 }
 
-/* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with the
- * rounded, scaled query, and the row's scale. */
+/* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with
+ * the rounded, scaled query, and the row's scale. */
 static double score_keys(const kt_attn_call *c, const float *q, const seen *keys, int64_t n,
                          kt_numerics numerics, double *work) {
     const double f32 = (2.0 * (double)c->problem->k + 3.0) * 0x1p-24;
@@ -90,9 +91,10 @@ static double error_of_steps(const seen *values, const double *weights, int64_t 
     return error;
 }
 
-/* Weight j is off by the factor exp(delta_j): its score's error, the rounding of score - max, the
- * polynomial (2^-22), its own rounding, and per later block or chunk one more exp and product to rescale. Numerator and
- * denominator are sums of n terms (times a value's scale) in any order, 2 n u of the sum of magnitudes each:
+/* Weight j is off by the factor exp(delta_j): its score's error, the rounding of score - max,
+ * the polynomial (2^-22), its own rounding, and per later block or chunk one more exp and
+ * product to rescale. Numerator and denominator are sums of n terms (times a value's scale) in
+ * any order, 2 n u of the sum of magnitudes each:
  *   |error| <= sum P |v| (e_j + 2 n u) + |want| (sum P e_j + 2 n u),  e_j = exp(delta_j) - 1,
  * and to second order a little more, hence 1.1. Weights below 2^-126 may vanish. A window that
  * begins inside a block and a chunk may have one of each more. */

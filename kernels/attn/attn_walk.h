@@ -1,13 +1,14 @@
 /* The walk over rows, chunks and blocks that all attention variants share.
  *
- * A tile is a few query rows times all heads of the group, "queries" below: they share every K and V
- * load. Per block of keys a tile computes scores, turns them into weights with a running maximum, and
- * adds weighted values. Blocks that end before every row's position are done for the whole tile at
- * once; the others row by row, each with its own number of keys, so that no masked key is ever
- * computed, read or added.
+ * A tile is a few query rows times all heads of the group, "queries" below: they share every K
+ * and V load. Per block of keys a tile computes scores, turns them into weights with a running
+ * maximum, and adds weighted values. Blocks that end before every row's position are done for
+ * the whole tile at once; the others row by row, each with its own number of keys, so that no
+ * masked key is ever computed, read or added.
  *
- * Variants know BF16 rows. A cache of 8-bit codes is widened block by block, once per tile, to BF16, which
- * holds every code exactly; the scales of keys multiply the scores, those of values the weights.
+ * Variants know BF16 rows. A cache of 8-bit codes is widened block by block, once per tile, to
+ * BF16, which holds every code exactly; the scales of keys multiply the scores, those of values
+ * the weights.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_ATTN_WALK_H
@@ -26,35 +27,35 @@ typedef struct kt_attn_next {
     int64_t ld, bytes, ahead;
 } kt_attn_next;
 
-/* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in whatever
- * order of elements suits the variant's loads. Each function must treat a query the same way, to the
- * bit, whatever other queries it is called with. d is the size of a key, in weigh, weigh_codes and
- * store_sums that of a value, in widen either; n_keys <= KT_ATTN_BLOCK. */
+/* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in
+ * whatever order of elements suits the variant's loads. Each function must treat a query the
+ * same way, to the bit, whatever other queries it is called with. d is the size of a key, in
+ * weigh, weigh_codes and store_sums that of a value, in widen either; n_keys <= KT_ATTN_BLOCK. */
 typedef struct kt_attn_inner {
     int64_t lanes;
     /* f32 head * scale -> scratch row. */
     void (*load_query)(const float *q, int64_t d, float scale, float *out);
-    /* Codes of n_keys rows -> BF16 rows of ldo >= d rounded up to lanes, zeros past d. What takes keys as codes
-     * widens values alone, to whatever its weigh reads. */
+    /* Codes of n_keys rows -> BF16 rows of ldo >= d rounded up to lanes, zeros past d. What
+     * takes keys as codes widens values alone, to whatever its weigh reads. */
     void (*widen)(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
                   int64_t n_keys, uint16_t *out, int64_t ldo);
     /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. ahead: rows to prefetch at (kt_attn_fetch). */
     void (*scores)(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, int64_t ahead, float *s);
-    /* Instead of scores, for variants that rearrange a block of keys once for all queries of the tile:
-     * size, rearranging, and the same from the rearranged block (64-byte aligned). n_keys of
-     * scores_loaded may be less than was loaded; next: the block after. */
+    /* Instead of scores, for variants that rearrange a block of keys once for all queries of the
+     * tile: size, rearranging, and the same from the rearranged block (64-byte aligned). n_keys
+     * of scores_loaded may be less than was loaded; next: the block after. */
     size_t (*keys_bytes)(int64_t d);
     void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
     void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
                           int64_t d, int64_t n_keys, const kt_attn_next *next, float *s);
-    /* load_keys from codes, for variants that need no widened rows in between; NULL = none. Then keys_bytes is
-     * enough for a widened block of values of the size d too. */
+    /* load_keys from codes, for variants that need no widened rows in between; NULL = none. Then
+     * keys_bytes is enough for a widened block of values of the size d too. */
     void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
                        int64_t n_keys, void *keys);
-    /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date; returns
-     * the factor for older sums. k_scale, v_scale: NULL, or n_keys factors of the scores before and of
-     * the weights after. */
+    /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date;
+     * returns the factor for older sums. k_scale, v_scale: NULL, or n_keys factors of the scores
+     * before and of the weights after. */
     float (*soften)(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
                     float *stats);
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */

@@ -1,13 +1,13 @@
-/* Grouped-query attention over a BF16 or 8-bit cache with f32 arithmetic on AVX2, decode and prefill alike.
+/* Grouped-query attention over a BF16 or 8-bit cache with f32 arithmetic on AVX2, decode and
+ * prefill alike.
  *
- * The scheme of bf16_online__avx512.c at half the width: 16 bfloat16 are loaded as 8 dwords, a left
- * shift by 16 gives the even elements and a mask the odd ones; queries and sums are kept in that order
- * (8 even, 8 odd, per 16). Scores come 8 dot products at a time, as 4 queries x 2 keys, 2 x 4 or 1 x 8,
- * with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of all 8. Past the last key the
- * tile reads the last key again and its scores are ignored.
+ * The scheme of bf16_online__avx512.c at half the width: 16 bfloat16 are loaded as 8 dwords, a
+ * left shift by 16 gives the even elements and a mask the odd ones; queries and sums are kept in
+ * that order (8 even, 8 odd, per 16). Scores come 8 dot products at a time, as 4 queries x 2
+ * keys, 2 x 4 or 1 x 8, with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of
+ * all 8. Past the last key the tile reads the last key again and its scores are ignored.
  *
- * Sizes of keys and of values are multiples of 16.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Sizes of keys and of values are multiples of 16. SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
 #include "base/err.h"
@@ -46,7 +46,8 @@ INLINE __m256i widen_int8(__m128i x) {
                 _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16)));
 }
 
-/* FP8 codes moved up by 7 are halves with 2^-8 of the value; NaN comes out as 480, which no other code is. */
+/* FP8 codes moved up by 7 are halves with 2^-8 of the value; NaN comes out as 480, which no
+ * other code is. */
 INLINE __m256i widen_fp8(__m128i x) {
     const __m128i bits = _mm_set1_epi16((short)0xbf80);
     const __m128i even_halves = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(x, 8), 1), bits);

@@ -1,20 +1,22 @@
-/* Grouped-query attention over a BF16 or 8-bit cache with BF16 products and f32 sums (VDPBF16PS).
+/* Grouped-query attention over a BF16 or 8-bit cache with BF16 products and f32 sums
+ * (VDPBF16PS).
  *
- * Scores: queries are scaled and rounded to BF16 once. A block of 64 keys is turned round, so that lane j
- * of a vector holds elements (2i, 2i + 1) of key j: then four queries and 64 keys are an outer product
- * of broadcasts and loads with 16 accumulators, and scores come out as vectors. Turning 16 x 16 pairs
- * costs 64 shuffles, against the 45 instructions that adding up the lanes of 16 dot products would cost
- * for every 16 scores; with eight queries the two are even, with more they are not.
+ * Scores: queries are scaled and rounded to BF16 once. A block of 64 keys is turned round, so
+ * that lane j of a vector holds elements (2i, 2i + 1) of key j: then four queries and 64 keys
+ * are an outer product of broadcasts and loads with 16 accumulators, and scores come out as
+ * vectors. Turning 16 x 16 pairs costs 64 shuffles, against the 45 instructions that adding up
+ * the lanes of 16 dot products would cost for every 16 scores; with eight queries the two are
+ * even, with more they are not.
  *
- * Values: weights are rounded to BF16, and the rounded ones are also summed, so that they add up to one.
- * Two keys meet eight queries at a time: interleaving the keys' values makes the pairs, in the order
- * that the shuffle has (columns 0-3, 8-11, 16-19, 24-27 of 32, then the others), which store_sums undoes.
+ * Values: weights are rounded to BF16, and the rounded ones are also summed, so that they add up
+ * to one. Two keys meet eight queries at a time: interleaving the keys' values makes the pairs,
+ * in the order that the shuffle has (columns 0-3, 8-11, 16-19, 24-27 of 32, then the others),
+ * which store_sums undoes.
  *
- * A score is one chain of products over i, an output one chain over the keys of a block: neither depends
- * on the queries around it. Keys past the last enter as weight zero with value zero.
+ * A score is one chain of products over i, an output one chain over the keys of a block: neither
+ * depends on the queries around it. Keys past the last enter as weight zero with value zero.
  *
- * Any head size: loads of the last 32 elements are masked.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Any head size: loads of the last 32 elements are masked. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_DOT512_H
 #define KT_ATTN_DOT512_H
 
@@ -58,7 +60,8 @@ static void store_sums(const float *o, int64_t d, float *out) {
 
 /* ---- scores ---- */
 
-/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never looked at. */
+/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never
+ * looked at. */
 KT_INLINE void turn_keys(const uint16_t *k, int64_t ldk, int64_t d, int64_t n, uint8_t *to,
                          const int is_whole) {
     for (int64_t x = 0; x < d; x += 32, to += 16 * PAIR_ROW) {
@@ -152,7 +155,8 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *k
 
 /* ---- weights: the row of scores becomes 64 BF16 numbers at its beginning ---- */
 
-/* With scales of values the weights are rounded after these multiply them: then the plain ones are summed. */
+/* With scales of values the weights are rounded after these multiply them: then the plain ones
+ * are summed. */
 static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
                     float *stats) {
     const __m512 lowest = _mm512_set1_ps(-__builtin_inff());

@@ -43,8 +43,8 @@ static int64_t padded_to(int64_t d) {
     return (d + LINE - 1) / LINE * LINE;
 }
 
-/* A query in scratch: codes, zeros up to a whole line; per group the step, then per group -128 * sum of codes.
- * Where those begin, in floats. */
+/* A query in scratch: codes, zeros up to a whole line; per group the step, then per group -128 *
+ * sum of codes. Where those begin, in floats. */
 static int64_t steps_at(int64_t d) {
     return padded_to(d) / 4;
 }
@@ -76,8 +76,9 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
 
 /* ---- products ---- */
 
-/* Keys or values of the block after, some rows with every group of products: what is asked for in a burst is
- * waited for in one (4096 keys, cold: 525 us with all of it among the scores, 418 us like this). */
+/* Keys or values of the block after, some rows with every group of products: what is asked for
+ * in a burst is waited for in one (4096 keys, cold: 525 us with all of it among the scores, 418
+ * us like this). */
 typedef struct fetch {
     const uint8_t *from;
     int64_t ld, bytes;
@@ -99,8 +100,8 @@ KT_INLINE void fetch_rows(fetch *f) {
             _mm_prefetch((const char *)f->from + f->row * f->ld + x, _MM_HINT_T1);
 }
 
-/* Rows of codes, a step and a start per group, each `stride` floats after the one before; and lines of dwords of
- * four codes, `next_line` bytes from one to the next. */
+/* Rows of codes, a step and a start per group, each `stride` floats after the one before; and
+ * lines of dwords of four codes, `next_line` bytes from one to the next. */
 typedef struct factors {
     const uint8_t *codes, *lines;
     const float *steps;
@@ -108,8 +109,8 @@ typedef struct factors {
     int64_t stride, next_line, groups;
 } factors;
 
-/* total[r][c] += products of row r with vector c of the lines. Constants at each call: nq rows, nv vectors, and
- * whether the rows are the signed operand. */
+/* total[r][c] += products of row r with vector c of the lines. Constants at each call: nq rows,
+ * nv vectors, and whether the rows are the signed operand. */
 KT_INLINE void add_products(__m512 total[4][2], const factors *f, fetch *ask, const int nq,
                             const int nv, const int is_signed) {
     const uint8_t *line = f->lines;
@@ -147,7 +148,8 @@ static size_t keys_bytes(int64_t d) {
     return (size_t)padded_to(d) * KEYS;
 }
 
-/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never looked at. */
+/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never
+ * looked at. */
 KT_INLINE void turn_keys(const uint8_t *k, int64_t ldk, int64_t d, int64_t n, uint8_t *to,
                          const int is_whole) {
     const __m512i sign = _mm512_set1_epi8(-128);
@@ -273,8 +275,8 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
 
 /* ---- values ---- */
 
-/* Row g has the dwords of keys 4 g .. 4 g + 3: of 64 columns from x on, lane l of vector t those of columns
- * x + 16 l + 4 t and the three after. Zeros where there is no key. */
+/* Row g has the dwords of keys 4 g .. 4 g + 3: of 64 columns from x on, lane l of vector t those
+ * of columns x + 16 l + 4 t and the three after. Zeros where there is no key. */
 KT_INLINE void interleave_four(const uint8_t *rows, int64_t ld, int64_t d, int64_t n, uint8_t *to,
                                const int is_whole) {
     for (int64_t x = 0; x < d; x += LINE, to += 4 * LINE) {

@@ -10,7 +10,8 @@
 #include "kernels/formats/p64_spec.h"
 
 /* One block (spec.span inputs) of one row, taken apart. Fields that a spec does not have are not
- * looked at. scale and minimum hold the bits that a packed panel holds: floats of 32 or 16 bits, or bytes. */
+ * looked at. scale and minimum hold the bits that a packed panel holds: floats of 32 or 16 bits,
+ * or bytes. */
 struct kt_block {
     uint8_t code[256];
     uint16_t d, dmin; /* f16 bits */

@@ -81,7 +81,8 @@ static void fill_int8(const kt_matrix *w, int64_t row, const row_pattern *p, voi
     }
 }
 
-/* Groups of 16 with minima of either sign: any beside the scale, alone, and such that the lowest codes cancel. */
+/* Groups of 16 with minima of either sign: any beside the scale, alone, and such that the lowest
+ * codes cancel. */
 static void fill_int8m(const kt_matrix *w, int64_t row, const row_pattern *p, void *data,
                        void *scales) {
     const int64_t groups = w->k / 16;
@@ -147,8 +148,9 @@ static void put_half(uint8_t *block, int at, float v) {
     if (at >= 0) memcpy(block + at, &bits, 2);
 }
 
-/* GGUF blocks: any bytes are codes and small scales; the f16 members are drawn. Their products with
- * small scales and codes reach thousands, so that they are drawn smaller, down to subnormal halves. */
+/* GGUF blocks: any bytes are codes and small scales; the f16 members are drawn. Their products
+ * with small scales and codes reach thousands, so that they are drawn smaller, down to subnormal
+ * halves. */
 static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const row_pattern *p,
                       void *data) {
     static const uint8_t extremes[] = {0x00, 0x0f, 0xf0, 0xff};

@@ -1,5 +1,5 @@
-/* One encoded row times one p64 panel in plain C: what the scalar variants of gemm and moe_ffn share,
- * and the shortest exact statement of what a vector kernel computes.
+/* One encoded row times one p64 panel in plain C: what the scalar variants of gemm and moe_ffn
+ * share, and the shortest exact statement of what a vector kernel computes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_P64_SCALAR_H
 #define KT_KERNELS_P64_SCALAR_H
@@ -31,8 +31,8 @@ static inline void kt_p64_row_w8c(const uint8_t *panel, int64_t k, kt_act_format
     for (int r = 0; r < KT_P64_ROWS; r++) y[r] *= scale[r];
 }
 
-/* Sums of a w4g32 panel; codes are stored + 8 and the compensation takes that out. The low nibbles are
- * the first 16 inputs of a group, the high ones the others. */
+/* Sums of a w4g32 panel; codes are stored + 8 and the compensation takes that out. The low
+ * nibbles are the first 16 inputs of a group, the high ones the others. */
 static inline void kt_p64_row_w4g32(const uint8_t *panel, int64_t k, kt_act_format acts,
                                     const void *a, float y[64]) {
     const int group = kt_a8_group_inputs(acts);

@@ -45,8 +45,9 @@ int kt_w8g16m_takes(kt_weight_format format) {
     return format == KT_W_INT8_CHANNEL || kt_p64_spec_of(format).low > 0;
 }
 
-/* Inputs [first, first + 16) of a block. Of a zero point beyond 128, whose code - zero no byte holds, the rest
- * is a minimum: scale * (code - zero) = scale * (code - 128) - scale * (zero - 128). */
+/* Inputs [first, first + 16) of a block. Of a zero point beyond 128, whose code - zero no byte
+ * holds, the rest is a minimum: scale * (code - zero) = scale * (code - 128) - scale * (zero -
+ * 128). */
 static void from_group(const kt_p64_spec *s, const kt_block *block, int first, int8_t *code,
                        float terms[2]) {
     const int g = first / s->group;

@@ -7,7 +7,8 @@
 #include "kernels/formats/blocks.h"
 #include "kernels/formats/requant8.h"
 
-/* The largest weight of a block of row j as requant8.h has it, and the largest reach of its groups. */
+/* The largest weight of a block of row j as requant8.h has it, and the largest reach of its
+ * groups. */
 static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t end, int *reach) {
     const kt_p64_spec s = kt_p64_spec_of(w->format);
     double largest = 0;
@@ -25,8 +26,8 @@ static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t e
     return largest;
 }
 
-/* What requant8 may move the product of row j of w with each row of a: by block, the most that a weight
- * moves times the sum of |a|. */
+/* What requant8 may move the product of row j of w with each row of a: by block, the most that a
+ * weight moves times the sum of |a|. */
 static void add_moves(const kt_matrix *w, int64_t j, const double *a, int64_t m, kt_ref_sum *c) {
     int reach = 0;
     const double least = fmax(largest_of(w, j, 0, w->k, &reach) * KT_R8_RANGE, 127 * 0x1p-119);
@@ -76,9 +77,10 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
     }
 }
 
-/* Float terms of an integer kernel: G products of scales and integer sums, or twice as many where each
- * group adds a minimum times a sum of activations; a scale over more inputs than an activation's multiplies the sum
- * of its parts once more. Each term sees three roundings of its own at most, and so does the sum. */
+/* Float terms of an integer kernel: G products of scales and integer sums, or twice as many
+ * where each group adds a minimum times a sum of activations; a scale over more inputs than an
+ * activation's multiplies the sum of its parts once more. Each term sees three roundings of its
+ * own at most, and so does the sum. */
 static double integer_roundings(kt_weight_format weights, int a_group, double k) {
     const kt_p64_spec s = kt_p64_spec_of(weights);
     const int has_minimum = s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
@@ -88,29 +90,33 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
            (s.group > a_group ? k / s.group : 0) + 4;
 }
 
-/* With u = 2^-24 and S = sum |a_k w_k| (|w_k| of the terms that w_k is made of: kt_format.terms_row), to
- * first order in u (k u < 0.01 for any real k; the factor 1.01 pays for the rest):
+/* With u = 2^-24 and S = sum |a_k w_k| (|w_k| of the terms that w_k is made of:
+ * kt_format.terms_row), to first order in u (k u < 0.01 for any real k; the factor 1.01 pays for
+ * the rest):
  *
- * Exact integers. The sum is over G = k / 32 groups of terms t_g = s_a s_w d_g; d_g is an integer
- * below 32 * 128 * 127 < 2^24, so exact in f32 too. A term sees at most two roundings of its own
- * (a factor times a factor times d_g), then at most G additions in whatever order, then perhaps one
- * multiplication by a scale common to the row: |error| <= (G + 3) u sum |t_g| <= (G + 3) u S. Formats
- * with more terms than that: integer_roundings. With a8p G = k / 16, and s_a d_g comes without rounding.
+ * Exact integers. The sum is over G = k / 32 groups of terms t_g = s_a s_w d_g; d_g is an
+ * integer below 32 * 128 * 127 < 2^24, so exact in f32 too. A term sees at most two roundings of
+ * its own (a factor times a factor times d_g), then at most G additions in whatever order, then
+ * perhaps one multiplication by a scale common to the row: |error| <= (G + 3) u sum |t_g| <= (G
+ * + 3) u S. Formats with more terms than that: integer_roundings. With a8p G = k / 16, and s_a
+ * d_g comes without rounding.
  *
  * f32. Each of k products rounds once and passes at most k additions: (k + 1) u S <= 2 k u S.
  *
- * bf16. The same, since products of two bf16 are exact (E4M3 is exact in bf16); a kernel that first rounds inputs of another
- * type to bf16 moves each factor by 2^-8 of itself: 2 * 2^-8 S more.
+ * bf16. The same, since products of two bf16 are exact (E4M3 is exact in bf16); a kernel that
+ * first rounds inputs of another type to bf16 moves each factor by 2^-8 of itself: 2 * 2^-8 S
+ * more.
  *
- * Weights rounded once more to 8 bits with a step per 256 inputs: what kernels/formats/requant8.h derives,
- * times |a_k|, and as many roundings of the moved sum as an exact kernel of the same activations has.
+ * Weights rounded once more to 8 bits with a step per 256 inputs: what
+ * kernels/formats/requant8.h derives, times |a_k|, and as many roundings of the moved sum as an
+ * exact kernel of the same activations has.
  *
  * Activations rounded once more, to 1/256 of the largest scale s among the codes of a block
- * (simd/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The weights that
- * they meet may have moved, too.
+ * (simd/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The
+ * weights that they meet may have moved, too.
  *
- * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each loss
- * is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
+ * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each
+ * loss is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
     const double u = 0x1p-24, k = (double)q->k;
     int bf16_weights =

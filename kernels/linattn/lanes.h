@@ -1,5 +1,5 @@
-/* Vectors of f32 as wide as the including file's instruction set has them, for loops that are written
- * once for all widths. SPDX-License-Identifier: Apache-2.0 */
+/* Vectors of f32 as wide as the including file's instruction set has them, for loops that are
+ * written once for all widths. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_LINATTN_LANES_H
 #define KT_LINATTN_LANES_H
 

@@ -5,9 +5,10 @@
 
 static const double u = 0x1p-24;
 
-/* The sum of k squares has relative error (k + 1) u at most, all terms being positive; the mean, eps,
- * root and reciprocal add four roundings, and the root halves what is below it; two products follow.
- * Squares below the normal range lose at most 2^-149 each, which counts against mean + eps. */
+/* The sum of k squares has relative error (k + 1) u at most, all terms being positive; the mean,
+ * eps, root and reciprocal add four roundings, and the root halves what is below it; two
+ * products follow. Squares below the normal range lose at most 2^-149 each, which counts against
+ * mean + eps. */
 static void normed(const kt_norm_call *call, const float *x, double *want, double *bound) {
     double sum = 0.0, mean, r, relative;
 

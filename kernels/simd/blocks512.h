@@ -163,14 +163,15 @@ typedef struct kt_blocks_rows {
     float sum[KT_TILE_ROWS][2 * KT_CHUNK_UNITS];     /* a_scale * sum q, for minima */
 } kt_blocks_rows;
 
-/* Sums of the 16 times 16 codes at q, of which only the first `units` times 32 are there; a row is padded to
- * whole lines, and what is beyond the codes yields sums that nobody reads. */
+/* Sums of the 16 times 16 codes at q, of which only the first `units` times 32 are there; a row
+ * is padded to whole lines, and what is beyond the codes yields sums that nobody reads. */
 KT_INLINE __m512i kt_blocks_half_sums(const uint8_t *q, int units) {
     const __m512i one = _mm512_set1_epi8(1), one16 = _mm512_set1_epi16(1);
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     __m512i v[4], even, odd;
 
-    /* Each lane of v[i] holds four codes, each 128 bits a group; transposed by 4 x 4 while adding. */
+    /* Each lane of v[i] holds four codes, each 128 bits a group; transposed by 4 x 4 while
+     * adding. */
     KT_EACH (i, 4) {
         __m512i codes = _mm512_setzero_si512();
         if (units > 2 * i) codes = _mm512_loadu_si512(q + 64 * i);
@@ -234,7 +235,8 @@ KT_INLINE void kt_blocks_touch(const uint8_t *line) {
     __asm__ volatile("" ::"v"(v) : "memory");
 }
 
-/* Many rows: one activation at a time, of which the compiler would load all early and spill sums. */
+/* Many rows: one activation at a time, of which the compiler would load all early and spill
+ * sums. */
 KT_INLINE void kt_blocks_multiply(const uint8_t *const a[], int64_t input, const int half,
                                   const int rows, const int cols, const __m512i u[4],
                                   kt_blocks_dots dot) {
@@ -265,7 +267,8 @@ KT_INLINE void kt_blocks_dot_planes(const kt_p64_spec s, const kt_blocks_chunk *
         }
         return;
     }
-    /* A line is kept for its other quads; from three rows on sums have the registers, and L1 has the line. */
+    /* A line is kept for its other quads; from three rows on sums have the registers, and L1 has
+     * the line. */
     KT_EACH (j, s.low) {
         __m512i line[4];
         KT_EACH (t, 8 / s.low) {
@@ -412,8 +415,8 @@ KT_INLINE void kt_blocks_scale_half(const kt_p64_spec s, const kt_blocks_chunk *
     }
 }
 
-/* Unit u. A few rows have registers for the sums of both halves and read the unit as one ascending stream; for
- * more rows it is in L2, and one half is finished before the other begins. */
+/* Unit u. A few rows have registers for the sums of both halves and read the unit as one
+ * ascending stream; for more rows it is in L2, and one half is finished before the other begins. */
 KT_INLINE void kt_blocks_add_halves(const kt_p64_spec s, const kt_blocks_chunk *x,
                                     const uint8_t *const a[], int unit, const int rows,
                                     const int cols, const int col, __m512 part[KT_TILE_ROWS][4]) {

@@ -1,5 +1,5 @@
-/* Tiles over whole panels of block formats, from the chunks of blocks512.h: a few rows straight from the
- * planes; Q6_K and Q3_K for many rows from chunks opened in L1.
+/* Tiles over whole panels of block formats, from the chunks of blocks512.h: a few rows straight
+ * from the planes; Q6_K and Q3_K for many rows from chunks opened in L1.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_BLOCKS512_TILES_H
@@ -38,8 +38,8 @@ KT_INLINE int kt_blocks_registers(const kt_p64_spec s) {
     return kt_blocks_halves(s) + 1 + (kt_blocks_is_integer(s) && kt_blocks_has_minimum(s));
 }
 
-/* Up to so many rows hold all 64 panel rows in registers and read them in one pass of full lines; more
- * hold 32 at a time. */
+/* Up to so many rows hold all 64 panel rows in registers and read them in one pass of full
+ * lines; more hold 32 at a time. */
 KT_INLINE int kt_blocks_full_rows(const kt_p64_spec s) {
     return kt_blocks_registers(s) <= 2 && !kt_blocks_is_apart(s) ? 3 : 2;
 }
@@ -94,7 +94,8 @@ KT_INLINE void kt_blocks_open_chunk(const kt_p64_spec s, const uint8_t *w, kt_bl
     }
 }
 
-/* Rows of a tile over an opened chunk, 32 panel rows at a time: sums of two halves and of floats. */
+/* Rows of a tile over an opened chunk, 32 panel rows at a time: sums of two halves and of
+ * floats. */
 #define KT_BLOCKS_OPEN_ROWS 4
 
 typedef void kt_blocks_micro_run(const kt_blocks_chunk *x, int rows);
@@ -140,8 +141,8 @@ KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_mi
 #define KT_BLOCKS_KIND(id, word, full_rows) \
     { run_##word, KT_W_##id, full_rows, NULL, 0 }
 
-/* KT_BLOCKS_MANY(Q3_K, q3_k, q6_k) defines many_q3_k, which opens chunks for micro_q6_k: one loop over opened
- * chunks, KT_BLOCKS_MICRO(Q6_K, q6_k), serves all formats of a kind. */
+/* KT_BLOCKS_MANY(Q3_K, q3_k, q6_k) defines many_q3_k, which opens chunks for micro_q6_k: one
+ * loop over opened chunks, KT_BLOCKS_MICRO(Q6_K, q6_k), serves all formats of a kind. */
 #define KT_BLOCKS_MICRO(id, word)                                                            \
     static __attribute__((noinline)) void micro_##word(const kt_blocks_chunk *x, int rows) { \
         kt_blocks_micro_any(kt_p64_spec_of(KT_W_##id), x, rows);                             \

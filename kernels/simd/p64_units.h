@@ -152,7 +152,8 @@ KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *p
     return f;
 }
 
-/* Bytes of a unit to fetch ahead: its planes; f32 scales and minima behind them, which are a third. */
+/* Bytes of a unit to fetch ahead: its planes; f32 scales and minima behind them, which are a
+ * third. */
 KT_INLINE int kt_unit_fetched(const kt_p64_spec s) {
     return (int)(s.scale == KT_P64_F32 ? kt_p64_run_bytes(s) : kt_p64_plane_bytes(s));
 }
@@ -286,7 +287,8 @@ KT_INLINE void kt_unit_chain(const kt_units *x, const kt_unit_row *row, const in
     }
 }
 
-/* All steps of half h of unit u, as words: of four inputs first the even ones, then the odd ones. */
+/* All steps of half h of unit u, as words: of four inputs first the even ones, then the odd
+ * ones. */
 KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_kind kind, int u,
                              const int h, kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
     const int steps = 16 / kind.halves;

@@ -1,4 +1,5 @@
-/* kt tokenize: text on standard input, token ids on standard output. SPDX-License-Identifier: Apache-2.0 */
+/* kt tokenize: text on standard input, token ids on standard output.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

@@ -42,12 +42,13 @@ typedef struct kt_engine_flags {
         KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
                       "longest sequence in tokens (default: the model's)")
 
-/* What these flags ask for, into *out; nothing is loaded. Prints what is wrong with them; 0 or the exit code
- * to leave with. */
+/* What these flags ask for, into *out; nothing is loaded. Prints what is wrong with them; 0 or
+ * the exit code to leave with. */
 int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
                             const char *model_dir, const kt_log *log, kt_engine_options *out);
 
-/* Load the model with these flags; Ctrl-C, if it is watched (interrupt.h), ends that. Prints what went wrong; 0 or the exit code to leave with. */
+/* Load the model with these flags; Ctrl-C, if it is watched (interrupt.h), ends that. Prints
+ * what went wrong; 0 or the exit code to leave with. */
 int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
                          const kt_log *log, kt_engine **out);
 

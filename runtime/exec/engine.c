@@ -50,7 +50,8 @@ struct kt_engine {
 struct kt_sequence {
     kt_kv_cache cache;
     kt_buffer
-        state; /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
+        /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
+        state;
     size_t state_bytes;
     int64_t length, mark;
 };

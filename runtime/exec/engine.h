@@ -70,8 +70,9 @@ const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e); /* NULL when it was
 kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err);
 void kt_sequence_destroy(kt_sequence *s);
 int64_t kt_sequence_length(const kt_sequence *s);
-/* Forget tokens past length; returns the length that it has then. States of recurrent models can go back to the end
- * of the last prompt (a forward of several tokens) or to the beginning: other lengths become 0. */
+/* Forget tokens past length; returns the length that it has then. States of recurrent models can
+ * go back to the end of the last prompt (a forward of several tokens) or to the beginning: other
+ * lengths become 0. */
 int64_t kt_sequence_truncate(kt_sequence *s, int64_t length);
 
 /* Asked between chunks of a prefill; nonzero = stop (KT_E_CANCELLED, sequence stays at the last

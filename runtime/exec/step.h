@@ -1,8 +1,8 @@
-/* One step of a model: a chunk of rows of one sequence through the graph's nodes, as phases of the thread pool.
- * Two programs are compiled once: for a few rows (decode) the work between two matrix products is done by one
- * thread in the next phase's prepare, which saves half of the synchronisations; for many rows it is a phase of
- * its own. Both call the same functions row by row, so that a row's result is the same bits whatever the
- * chunking.
+/* One step of a model: a chunk of rows of one sequence through the graph's nodes, as phases of
+ * the thread pool. Two programs are compiled once: for a few rows (decode) the work between two
+ * matrix products is done by one thread in the next phase's prepare, which saves half of the
+ * synchronisations; for many rows it is a phase of its own. Both call the same functions row by
+ * row, so that a row's result is the same bits whatever the chunking.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_STEP_H
 #define KT_RUNTIME_STEP_H
@@ -59,14 +59,17 @@ struct kt_exec_node {
 
 #define KT_EXEC_PHASES 6
 
-/* One file runtime/exec/ops/<kind>.c defines `const kt_exec_op kt_exec_op_<kind>`; the build writes the table. */
+/* One file runtime/exec/ops/<kind>.c defines `const kt_exec_op kt_exec_op_<kind>`; the build
+ * writes the table. */
 typedef struct kt_exec_op {
     kt_node_kind kind;
     /* Once, when memory is laid out: fill choice and state. NULL = nothing to do. */
     kt_status (*init)(kt_exec_node *n, kt_err *err);
-    /* Row work of the node, or (with phases) what its phases need done with rows before; NULL = none. */
+    /* Row work of the node, or (with phases) what its phases need done with rows before; NULL =
+     * none. */
     kt_row_work *rows;
-    /* The phases of the few-rows or many-rows program, at most KT_EXEC_PHASES; NULL or 0 = row work only. */
+    /* The phases of the few-rows or many-rows program, at most KT_EXEC_PHASES; NULL or 0 = row
+     * work only. */
     int (*phases)(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]);
     kt_row_work *after; /* row work behind the phases, done with the next node's; NULL = none */
     /* Point jobs that layers share at this node, on one thread before the first phase. */
@@ -181,8 +184,8 @@ kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *p
                        int64_t max_context, kt_err *err);
 void kt_step_deinit(kt_step *s);
 
-/* Run rows tokens at position first_position. cache, n_out, logits, hidden and hidden_stride must be
- * set. Allocates nothing. */
+/* Run rows tokens at position first_position. cache, n_out, logits, hidden and hidden_stride
+ * must be set. Allocates nothing. */
 void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                  int64_t first_position);
 

@@ -18,9 +18,9 @@ typedef struct kt_model_dir {
     kt_graph graph;
 } kt_model_dir;
 
-/* Find the model (kt_model_resolve), read config.json and generation_config.json or the metadata, open the
- * checkpoint and describe the model. A folder with a config.json and no weights is a model without checkpoint.
- * End with kt_model_dir_deinit. */
+/* Find the model (kt_model_resolve), read config.json and generation_config.json or the
+ * metadata, open the checkpoint and describe the model. A folder with a config.json and no
+ * weights is a model without checkpoint. End with kt_model_dir_deinit. */
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err);
 void kt_model_dir_deinit(kt_model_dir *dir); /* accepts a zeroed one */
 
@@ -31,7 +31,8 @@ kt_status kt_model_kv_shape(const kt_graph *graph, kt_weight_format format, kt_k
 /* Floats that a sequence keeps beside its cache: states of recurrent nodes, whole lines each. */
 int64_t kt_model_state_floats(const kt_graph *graph);
 
-/* Routed experts of the model, of which one token takes topk, and layers that have them; zeros = none. */
+/* Routed experts of the model, of which one token takes topk, and layers that have them; zeros =
+ * none. */
 typedef struct kt_model_experts {
     int64_t experts, topk, layers;
 } kt_model_experts;

@@ -611,7 +611,8 @@ static kt_status pause_here(const loader *l, kt_err *err) {
     return KT_OK;
 }
 
-/* What is not loaded as it lies although nobody asked for another format: said once for each reason. */
+/* What is not loaded as it lies although nobody asked for another format: said once for each
+ * reason. */
 static void tell_changes(const loader *l) {
     const kt_graph *g = l->request->graph;
     double widened = 0, stored = 0;

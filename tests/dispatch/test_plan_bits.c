@@ -1,5 +1,5 @@
-/* Plans that keep to one class of bits, on fake variants: each of them is a class of its own, libraries are
- * unstable. SPDX-License-Identifier: Apache-2.0 */
+/* Plans that keep to one class of bits, on fake variants: each of them is a class of its own,
+ * libraries are unstable. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -61,7 +61,8 @@ static void take(const kt_registry *r, const char *name, char variant[64], char 
     if (version) *version = v->version;
 }
 
-/* For m rows of a problem: the winner takes 100 ns a row, a second one (may be NULL) `times` as long. */
+/* For m rows of a problem: the winner takes 100 ns a row, a second one (may be NULL) `times` as
+ * long. */
 static void put(const bench *b, const kt_problem *p, int64_t m, int threads, const char *winner,
                 const char *second, double times) {
     kt_table_row r = {.problem = *p,
@@ -105,8 +106,8 @@ static int classes_of(const kt_choice_map *map) {
     return n;
 }
 
-/* Winners change with m and with the threads; the wide one is the faster of the two on two threads, as many
- * as the machine has. */
+/* Winners change with m and with the threads; the wide one is the faster of the two on two
+ * threads, as many as the machine has. */
 static void put_changing_rows(const bench *b) {
     for (int i = 0; i < kt_m_bucket_count; i++)
         for (int threads = 1; threads <= 3; threads++) {
@@ -154,7 +155,8 @@ Test(plan_bits, the_faster_class_is_taken) {
     close_bench(&b);
 }
 
-/* Tables have rows for some buckets: a class that no row knows is not taken for what lies between. */
+/* Tables have rows for some buckets: a class that no row knows is not taken for what lies
+ * between. */
 Test(plan_bits, a_class_without_a_time_is_never_taken) {
     bench b = open_bench();
     kt_choice_map map;
@@ -271,8 +273,9 @@ Test(plan_bits, simple_ops_do_not_follow_the_threads) {
         .isa = ISA, .bits = BITS, .numerics = NUMERICS, .layout = "p64", .rank = 1, .version = 1 \
     }
 
-/* As INT4 has them on a server with tiles: vectors and exact tiles of one class with the own encoding; with the
- * faster one vectors alone; and tiles that are best at many rows, with both, a class of their own. */
+/* As INT4 has them on a server with tiles: vectors and exact tiles of one class with the own
+ * encoding; with the faster one vectors alone; and tiles that are best at many rows, with both,
+ * a class of their own. */
 static const kt_variant kernels[] = {
     A_KERNEL("own__avx512vnni", KT_ISA_AVX512VNNI, OWN, "groups", KT_NUM_EXACT_INT32),
     A_KERNEL("fast__avx512vnni", KT_ISA_AVX512VNNI, FAST, "p-groups", KT_NUM_EXACT_INT32),
@@ -286,7 +289,8 @@ typedef struct server {
     kt_table *table;
 } server;
 
-/* Of 16 cores without measured ceilings, as `kt` finds them without a table, with the first n kernels. */
+/* Of 16 cores without measured ceilings, as `kt` finds them without a table, with the first n
+ * kernels. */
 static server open_server(int n) {
     static const kt_variant *list[4] = {&kernels[0], &kernels[1], &kernels[2], &kernels[3]};
     server s = {.machine = machine()};
@@ -348,7 +352,8 @@ Test(plan_bits, decode_costs_nothing_where_an_encoding_has_a_class_that_decodes_
     close_server(&s);
 }
 
-/* Without exact tiles the choice is between decode on tiles and prefill on vectors: decode counts more. */
+/* Without exact tiles the choice is between decode on tiles and prefill on vectors: decode
+ * counts more. */
 Test(plan_bits, tiles_do_not_decode_where_vectors_can) {
     server s = open_server(3);
     kt_choice_map fastest, kept;
@@ -489,8 +494,8 @@ Test(plan_bits, costs_of_classes_are_against_the_fastest_of_all) {
     close_bench(&b);
 }
 
-/* One row and the most: between them both take their time by the line, the library 100 ns a row, the class 150 ns
- * with one row and as long as the library with 4096: 50 ns more with few. */
+/* One row and the most: between them both take their time by the line, the library 100 ns a row,
+ * the class 150 ns with one row and as long as the library with 4096: 50 ns more with few. */
 Test(plan_bits, costs_between_rows_lie_on_the_line) {
     static const other list[2] = {{"narrow", BASE, 1, 1.5}, {"wide", WIDE, 3, 9}};
     const kt_fingerprint here = machine();

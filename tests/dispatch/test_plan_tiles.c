@@ -1,6 +1,6 @@
-/* What a machine with tiles would run, by the registry and the roofline alone: vectors while memory is what
- * takes the time, tiles from some number of rows on. The machine is forged; nothing is executed.
- * SPDX-License-Identifier: Apache-2.0 */
+/* What a machine with tiles would run, by the registry and the roofline alone: vectors while
+ * memory is what takes the time, tiles from some number of rows on. The machine is forged;
+ * nothing is executed. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdbool.h>
 #include <string.h>
@@ -134,7 +134,8 @@ Test(plan_tiles, decode_goes_to_vectors_and_prefill_to_tiles) {
     close_bench(&b);
 }
 
-/* One encoding serves every number of rows: the one of the vector kernels, which tiles must take, too. */
+/* One encoding serves every number of rows: the one of the vector kernels, which tiles must
+ * take, too. */
 Test(plan_tiles, encodings_are_those_that_vectors_are_fast_with) {
     const kt_fingerprint many_cores = machine();
     bench b;
@@ -235,8 +236,9 @@ Test(plan_tiles, tiles_take_as_long_with_one_row_as_with_sixteen) {
     }
 }
 
-/* A server whose memory was not measured: as if it read one stream whatever its cores, nothing else would show
- * what tiles cost with one row. Deterministic plans decode on vectors all the same, as default ones do. */
+/* A server whose memory was not measured: as if it read one stream whatever its cores, nothing
+ * else would show what tiles cost with one row. Deterministic plans decode on vectors all the
+ * same, as default ones do. */
 Test(plan_tiles, decode_stays_on_vectors_where_memory_was_not_measured) {
     kt_fingerprint m = machine();
     bench b, kept;

@@ -111,7 +111,8 @@ Test(table_scan, declines_what_is_spelled_otherwise) {
     kt_json_writer_deinit(&w);
 }
 
-/* A row whose `member` is written as `text` instead: declined, or read as the JSON reader reads it. */
+/* A row whose `member` is written as `text` instead: declined, or read as the JSON reader reads
+ * it. */
 static bool scans_like_json(const char *member, const char *text) {
     kt_table_row row, scanned, parsed;
     kt_json_writer w = {0};

@@ -352,7 +352,8 @@ ParameterizedTestParameters(attn, hands_on_a_scale_that_is_no_number) {
     return kt_variants_of(KT_OP_ATTN);
 }
 
-/* How NaN in a row of an INT8 cache stays visible (kt_attn_store): of keys and of values, of either sign. */
+/* How NaN in a row of an INT8 cache stays visible (kt_attn_store): of keys and of values, of
+ * either sign. */
 ParameterizedTest(size_t *index, attn, hands_on_a_scale_that_is_no_number) {
     const kt_variant *v = kt_builtin_variants[*index];
     const kt_problem p = {.op = KT_OP_ATTN,

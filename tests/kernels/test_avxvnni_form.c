@@ -1,5 +1,6 @@
-/* The AVX-VNNI kernels where there is no AVX-VNNI: the same source, with the one instruction that is
- * new in its EVEX form, through the gates of every variant. SPDX-License-Identifier: Apache-2.0 */
+/* The AVX-VNNI kernels where there is no AVX-VNNI: the same source, with the one instruction
+ * that is new in its EVEX form, through the gates of every variant.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <string.h>
 

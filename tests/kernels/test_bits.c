@@ -1,5 +1,5 @@
-/* Classes of bits (kt_variant.bits): variants of one class agree bit for bit, with every configuration and
- * number of rows. Tiles run on the hardware or by the emulator.
+/* Classes of bits (kt_variant.bits): variants of one class agree bit for bit, with every
+ * configuration and number of rows. Tiles run on the hardware or by the emulator.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -18,7 +18,8 @@
 
 #define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
-/* Around tiles of 16 and blocks of 64; with BF16, whose blocks are of up to 128 rows, around those. */
+/* Around tiles of 16 and blocks of 64; with BF16, whose blocks are of up to 128 rows, around
+ * those. */
 static const int64_t rows[] = {1, 2, 3, 7, 16, 17, 64, 65, 129};
 enum { N_ROWS = sizeof rows / sizeof *rows, MOST_ROWS = 129 };
 
@@ -83,7 +84,8 @@ static int run(const inputs *in, const kt_variant *v, const kt_config *config, i
     return st == KT_OK;
 }
 
-/* Does b, with every configuration and number of rows, give the rows of a? On a difference `where` tells it. */
+/* Does b, with every configuration and number of rows, give the rows of a? On a difference
+ * `where` tells it. */
 static int same(const inputs *in, const kt_variant *a, const kt_variant *b, char where[200]) {
     const int64_t most = in->problem.m;
     const kt_config first = config_at(a, 0);
@@ -141,8 +143,8 @@ static struct criterion_test_params stable_variants(kt_op op) {
     return cr_make_param_array(size_t, index, n);
 }
 
-/* Variants of many formats have one loop for all: one shape of each. Plain C is compared with itself, slowly:
- * the formats of its own loops will do. */
+/* Variants of many formats have one loop for all: one shape of each. Plain C is compared with
+ * itself, slowly: the formats of its own loops will do. */
 static void check_class(const kt_variant *v) {
     const int is_plain = v->isa == KT_ISA_SCALAR;
     int checked = 0;

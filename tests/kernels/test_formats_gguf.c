@@ -60,7 +60,8 @@ Test(formats_gguf, blocks_have_the_values_of_the_reference_bit_by_bit) {
     kt_checkpoint_close(c);
 }
 
-/* Value of nibble n under scale d and minimum m (or the zero of Q4_0) by the formulas of the types. */
+/* Value of nibble n under scale d and minimum m (or the zero of Q4_0) by the formulas of the
+ * types. */
 static double nibble_value(kt_weight_format id, int n, double d, double m) {
     static const double t[] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                1,    13,   25,  38,  53,  69,  89,  113};

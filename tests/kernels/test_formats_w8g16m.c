@@ -62,9 +62,9 @@ Test(w8g16m, is_scale_times_code_plus_minimum_of_sixteen_inputs) {
     landed_free(&l);
 }
 
-/* Equal numbers, or both not a number. decode_row's sums are exact in double where there is a minimum: a half
- * times up to 11 bits (Q5_K: 6 and 5; zero points: 8) is a multiple of 2^-24 below 2^27, the sum of two such has
- * 52 bits at most. */
+/* Equal numbers, or both not a number. decode_row's sums are exact in double where there is a
+ * minimum: a half times up to 11 bits (Q5_K: 6 and 5; zero points: 8) is a multiple of 2^-24
+ * below 2^27, the sum of two such has 52 bits at most. */
 static void check_equal(const kt_matrix *w, const landed *l) {
     double *want = malloc(sizeof *want * (size_t)w->k), *got = malloc(sizeof *got * (size_t)w->k);
 
@@ -195,7 +195,8 @@ Test(w8g16m, holds_every_zero_point) {
             }
 }
 
-/* What is stored is the block's own step and minimum, not only numbers that happen to give its values. */
+/* What is stored is the block's own step and minimum, not only numbers that happen to give its
+ * values. */
 Test(w8g16m, keeps_the_scale_minimum_and_code_of_a_block) {
     uint8_t block[144] = {0};
     const uint16_t d = kt_f32_to_f16(0x1.554p-5f), dmin = kt_f32_to_f16(0x1.ffcp-9f);

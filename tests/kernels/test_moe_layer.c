@@ -37,8 +37,8 @@ typedef struct fixture {
     const void *experts[MAX_EXPERTS];
 } fixture;
 
-/* Every usable variant of the layout takes part: which one depends on the rows of an expert. Unstable ones
- * only where bits are not compared. */
+/* Every usable variant of the layout takes part: which one depends on the rows of an expert.
+ * Unstable ones only where bits are not compared. */
 static void fill_map(kt_choice_map *map, const kt_problem *q, int with_unstable) {
     for (size_t i = 0; i < kt_builtin_variant_count; i++) {
         const kt_variant *b = kt_builtin_variants[i];
@@ -125,7 +125,8 @@ typedef struct batch {
     int32_t *expert_id;
 } batch;
 
-/* how 0: random; 1: every token to the same experts; 2: some slots unused, some tokens without any. */
+/* how 0: random; 1: every token to the same experts; 2: some slots unused, some tokens without
+ * any. */
 static batch batch_make(const kt_problem *q, int64_t tokens, int how, uint64_t seed) {
     batch b = {.tokens = tokens};
     kt_rng rng;
@@ -342,7 +343,8 @@ Test(moe_layer, gives_the_bits_of_expert_by_expert_calls_in_any_order_on_any_thr
         }
 }
 
-/* A shared expert is the last one, in every token's list with weight 1, between routed ones that differ. */
+/* A shared expert is the last one, in every token's list with weight 1, between routed ones that
+ * differ. */
 Test(moe_layer, a_shared_expert_is_one_that_every_token_chooses) {
     static const int64_t tokens[] = {1, 4, 70};
     fixture f;
@@ -443,8 +445,8 @@ Test(moe_layer, stays_within_the_bound_of_the_double_reference) {
     }
 }
 
-/* Gate and up in one format, down in another, as GGUF files mix them; variants of both halves change with
- * the rows. */
+/* Gate and up in one format, down in another, as GGUF files mix them; variants of both halves
+ * change with the rows. */
 Test(moe_layer, takes_down_projections_in_another_format) {
     static const struct {
         kt_weight_format gate_up, down;
@@ -540,8 +542,8 @@ static void check_stored_file(const stored_file *stored) {
     cr_expect_eq(mixed, stored->mixed, "%s: %d layers of two formats", stored->name, mixed);
 }
 
-/* Mixes as quantisation programs write them: routed experts, and shared experts in formats of their own,
- * layer by layer. The first two files travel with the tree. */
+/* Mixes as quantisation programs write them: routed experts, and shared experts in formats of
+ * their own, layer by layer. The first two files travel with the tree. */
 Test(moe_layer, runs_the_mixed_experts_of_gguf_files, .timeout = 120) {
     static const stored_file files[] = {{"qwen3moe-q2_k", 1, 1}, {"qwen3moe-q3_k_m", 2, 2}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) check_stored_file(&files[i]);

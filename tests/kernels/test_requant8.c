@@ -126,8 +126,9 @@ Test(requant8, scales_that_are_zero_or_no_numbers) {
     }
 }
 
-/* Weights of a normal distribution, encoded as we encode them: the error is that of rounding evenly
- * within a step (a twelfth of its square, and a hundredth more for the ratios), the step a few deviations / 127. */
+/* Weights of a normal distribution, encoded as we encode them: the error is that of rounding
+ * evenly within a step (a twelfth of its square, and a hundredth more for the ratios), the step
+ * a few deviations / 127. */
 Test(requant8, normal_weights_lose_what_the_header_says) {
     enum { N = 64, K = 2048 };
     const kt_format *format = kt_format_find(KT_W_INT4_G32);
@@ -171,8 +172,8 @@ Test(requant8, normal_weights_lose_what_the_header_says) {
     kt_guard_free(out);
 }
 
-/* What a vector kernel widens to is kt_r8_panel bit for bit: rows of activations that hold a single 1 read
- * the weights out, but for the rounding of their steps. */
+/* What a vector kernel widens to is kt_r8_panel bit for bit: rows of activations that hold a
+ * single 1 read the weights out, but for the rounding of their steps. */
 Test(requant8, vector_kernels_write_the_very_bytes) {
     enum { K = 384, N = 64 };
     const kt_variant *v = NULL;

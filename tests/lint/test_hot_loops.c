@@ -1,9 +1,9 @@
 /* The compiler kept the tiles in registers: the hot loops of the main variants multiply with the
  * instruction meant, and move no 512-bit register from or to the stack.
  *
- * A hot loop is the shortest backward jump's range that holds the instruction. One spilled accumulator
- * costs a few percent; what this guards against (an array left in memory, gcc's copies around its
- * VPDPBUSD intrinsic) costs half.
+ * A hot loop is the shortest backward jump's range that holds the instruction. One spilled
+ * accumulator costs a few percent; what this guards against (an array left in memory, gcc's
+ * copies around its VPDPBUSD intrinsic) costs half.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -136,8 +136,8 @@ ParameterizedTest(size_t *index, hot_loops, keep_their_tiles_in_registers, .time
                       object, l.lines[j].address, l.lines[first].address, l.lines[last].address,
                       instruction);
     }
-    /* each accumulator of each tile is in a loop: the smallest set is (1 + 2 + 3) * 4 + (4 + 5 + 6) * 2;
-     * an AMX step has four sums */
+    /* each accumulator of each tile is in a loop: the smallest set is (1 + 2 + 3) * 4 + (4 + 5 +
+     * 6) * 2; an AMX step has four sums */
     least = instruction[0] == 't' ? 8 : 54;
     cr_assert(n_hot >= least, "%s: %zu %s in loops, expected %zu or more", object, n_hot,
               instruction, least);

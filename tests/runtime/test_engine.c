@@ -140,8 +140,8 @@ static void run_shape(const kt_model_shape *shape, float *logits) {
     kt_temp_remove(folder);
 }
 
-/* Each tensor is read in its own type: matrices stored as F32 become BF16, which holds these values. The
- * declaration of a quantisation that no tensor shows changes nothing. */
+/* Each tensor is read in its own type: matrices stored as F32 become BF16, which holds these
+ * values. The declaration of a quantisation that no tensor shows changes nothing. */
 Test(engine, single_tensors_may_be_stored_otherwise) {
     static const char *const odd[] = {"lm_head.weight", "model.layers.0.self_attn.k_proj.weight",
                                       "model.layers.1.mlp.experts.3.up_proj.weight"};
@@ -298,8 +298,8 @@ static void save_table(const char *folder, int is_other, uint64_t shape, const c
     kt_table_destroy(t);
 }
 
-/* The engine runs on without the rows and says why in one line. The table has the shape of the model, plus
- * something; below none it has no shape. */
+/* The engine runs on without the rows and says why in one line. The table has the shape of the
+ * model, plus something; below none it has no shape. */
 static void check_table(int is_other, int64_t plus, const char *variant, const char *words) {
     char folder[PATH_MAX], path[PATH_MAX + 32];
     capture c;
@@ -393,8 +393,8 @@ Test(engine, requests_out_of_range_are_refused) {
     kt_temp_remove(folder);
 }
 
-/* A cancelled prefill stops between chunks and can go on; a truncated one can be redone: both end in
- * the bits of an undisturbed run. */
+/* A cancelled prefill stops between chunks and can go on; a truncated one can be redone: both
+ * end in the bits of an undisturbed run. */
 Test(engine, cancelled_and_truncated_sequences_go_on) {
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     char folder[PATH_MAX];

@@ -1,5 +1,5 @@
-/* Every family and every container against logits of the reference implementation: the shared data's golden
- * checkpoints (safetensors) and GGUF files. The bounds are those of their READMEs.
+/* Every family and every container against logits of the reference implementation: the shared
+ * data's golden checkpoints (safetensors) and GGUF files. The bounds are those of their READMEs.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -15,14 +15,15 @@
 #include "runtime/exec/engine.h"
 #include "tests/support/guard.h"
 
-/* What the arithmetic loses: of stored weights with BF16 activations, or with INT8 ones in groups. */
+/* What the arithmetic loses: of stored weights with BF16 activations, or with INT8 ones in
+ * groups. */
 typedef enum arithmetic { ACTS_BF16, ACTS_INT8 } arithmetic;
 
 typedef struct family_case {
     char name[64]; /* "golden/x" (a folder), or "gguf/x/model.gguf" */
     arithmetic acts;
-    /* A position at which two groups of experts are nearer to each other than BF16 can tell, so that the
-     * reference's choice is one of two; -1 = none. */
+    /* A position at which two groups of experts are nearer to each other than BF16 can tell, so
+     * that the reference's choice is one of two; -1 = none. */
     int tie;
 } family_case;
 
@@ -227,7 +228,8 @@ static void check_tokenizer(const reference *r, const kt_engine *e) {
     }
 }
 
-/* The published forward, and the same bits in any chunks and on any number of threads where that was asked for. */
+/* The published forward, and the same bits in any chunks and on any number of threads where that
+ * was asked for. */
 ParameterizedTest(family_case *c, families, logits, .timeout = 240) {
     static const int64_t chunks[] = {1, 7};
     reference r = open_reference(c);

@@ -1,5 +1,5 @@
-/* The engine against logits of the reference implementation (tests/data/golden; the bounds are those
- * of its README) and against our own double reference on re-quantised weights.
+/* The engine against logits of the reference implementation (tests/data/golden; the bounds are
+ * those of its README) and against our own double reference on re-quantised weights.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <limits.h>
@@ -179,8 +179,8 @@ Test(golden, greedy_tokens_are_equal, .timeout = 180) {
     }
 }
 
-/* Without that promise the kernels change with the rows of a chunk: each chunking alone is as near to the
- * published logits as the whole must be. */
+/* Without that promise the kernels change with the rows of a chunk: each chunking alone is as
+ * near to the published logits as the whole must be. */
 Test(golden, any_chunks_agree_with_the_published_implementation, .timeout = 120) {
     static const int64_t chunks[] = {1, 3, 17};
 
@@ -227,9 +227,10 @@ Test(golden, chunks_and_threads_do_not_change_a_bit, .timeout = 120) {
         }
 }
 
-/* A cached row is off by half a step of its largest magnitude, 1 / 254 with INT8, or by 2^-5 of each value
- * with FP8. The published 8-bit run (activations in groups of 32, steps of 1 / 254 as well, in every product)
- * bounds the first; sixteen times as coarse a step in two products of nine the second. */
+/* A cached row is off by half a step of its largest magnitude, 1 / 254 with INT8, or by 2^-5 of
+ * each value with FP8. The published 8-bit run (activations in groups of 32, steps of 1 / 254 as
+ * well, in every product) bounds the first; sixteen times as coarse a step in two products of
+ * nine the second. */
 Test(golden, eight_bit_caches_stay_near_the_published_logits, .timeout = 120) {
     static const kt_weight_format caches[] = {KT_W_INT8_CHANNEL, KT_W_FP8_CHANNEL};
 
@@ -299,8 +300,8 @@ static void check_quantised(const char *name, kt_quant quant, bool exact_acts) {
     kt_checkpoint_close(g.file);
 }
 
-/* With the finest activations the error that the published model has with such; as engines take them, 1.5
- * times what the reference loses when it rounds the same way. */
+/* With the finest activations the error that the published model has with such; as engines take
+ * them, 1.5 times what the reference loses when it rounds the same way. */
 Test(golden, quantised_weights_agree_with_the_same_weights_in_double, .timeout = 240) {
     for (size_t i = 0; i < N_CASES; i++)
         for (int exact = 0; exact < 2; exact++) {
@@ -309,8 +310,8 @@ Test(golden, quantised_weights_agree_with_the_same_weights_in_double, .timeout =
         }
 }
 
-/* --weights may name any format that has an encoder; a model whose sizes are no multiple of its groups is
- * refused, naming the size. */
+/* --weights may name any format that has an encoder; a model whose sizes are no multiple of its
+ * groups is refused, naming the size. */
 Test(golden, every_encoded_format_agrees_with_the_same_weights_in_double, .timeout = 240) {
     int n_loaded = 0, n_refused = 0;
 

@@ -132,7 +132,8 @@ Test(importance, is_the_mean_square_of_inputs, .timeout = 60) {
     kt_temp_remove(temp);
 }
 
-/* Row by row in the order of the text: the same bytes in any chunks, few rows or many, on any threads. */
+/* Row by row in the order of the text: the same bytes in any chunks, few rows or many, on any
+ * threads. */
 Test(importance, does_not_depend_on_chunks_or_threads, .timeout = 60) {
     static const struct {
         int threads;
@@ -199,7 +200,8 @@ Test(importance, losses_of_a_model_are_those_of_its_formats, .timeout = 60) {
     }
 }
 
-/* The weighted error of nearly every tensor falls, the plain one rises; and an engine loads with it. */
+/* The weighted error of nearly every tensor falls, the plain one rises; and an engine loads with
+ * it. */
 Test(importance, moves_errors_to_where_inputs_are_small, .timeout = 60) {
     char temp[512];
     kt_format_loss with = {0}, ones = {0};

@@ -1,6 +1,6 @@
-/* Checkpoints of AWQ, GPTQ and compressed-tensors: made here out of one random model, packed as their programs pack,
- * loaded as they are. The same codes give the same bits whatever the packing, and the logits of the double
- * reference on the decoded weights.
+/* Checkpoints of AWQ, GPTQ and compressed-tensors: made here out of one random model, packed as
+ * their programs pack, loaded as they are. The same codes give the same bits whatever the
+ * packing, and the logits of the double reference on the decoded weights.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -96,7 +96,8 @@ static void put_nibble(const style *s, uint32_t *words, bool is_zero, int64_t n,
     words[word] |= value << 4 * place;
 }
 
-/* One linear layer: quantised by our own encoder, then packed in the style. Zero points stay 1 .. 15. */
+/* One linear layer: quantised by our own encoder, then packed in the style. Zero points stay 1
+ * .. 15. */
 static void put_quantised(writer *w, const char *matrix, const kt_tensor *t) {
     const style *s = w->style;
     const int64_t n = t->shape[0], k = t->shape[1], groups = k / GROUP;

@@ -1,4 +1,5 @@
-/* The `kt` program as a user meets it: exit codes, messages, files. SPDX-License-Identifier: Apache-2.0 */
+/* The `kt` program as a user meets it: exit codes, messages, files.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <limits.h>
@@ -164,8 +165,8 @@ static float *read_logits(const char *path, const char *name, int rank, const in
     return copy;
 }
 
-/* The published tokens through the program: same shapes as expected.safetensors; with --deterministic neither
- * chunks nor threads change a bit of the file. */
+/* The published tokens through the program: same shapes as expected.safetensors; with
+ * --deterministic neither chunks nor threads change a bit of the file. */
 Test(kt_commands, logits_writes_what_was_asked) {
     const int64_t shape[] = {40, 256}, hidden[] = {5, 40, 64}, two[] = {2, 256};
     char folder[PATH_MAX], command[3 * PATH_MAX], path[PATH_MAX + 32], *out;

@@ -56,13 +56,15 @@ static float element(const kt_kv_cache *c, int64_t layer, int which, int64_t hea
     return scales ? x * scales[at] : x;
 }
 
-/* A number of its own for every row, exact in each format: a power of two times a small whole number. */
+/* A number of its own for every row, exact in each format: a power of two times a small whole
+ * number. */
 static float value_of(int64_t layer, int which, int64_t head, int64_t at) {
     return (float)(1 + which + 2 * (head % 2)) * (float)(1 << (layer * 6 + head * 2 + at % 2)) *
            (at >= 2 ? 0.25f : 1);
 }
 
-/* Every row is written once; none disturbs another, and scales lie behind all rows on a line of their own. */
+/* Every row is written once; none disturbs another, and scales lie behind all rows on a line of
+ * their own. */
 Test(kv_cache, rows_and_scales_do_not_overlap) {
     enum { LAYERS = 2, HEADS = 3, DIM = 8, CAPACITY = 5 };
 
@@ -99,7 +101,8 @@ Test(kv_cache, rows_and_scales_do_not_overlap) {
     }
 }
 
-/* Keys of values' rows and index keys: shared rows are half of the bytes, index keys lie behind rows and scales. */
+/* Keys of values' rows and index keys: shared rows are half of the bytes, index keys lie behind
+ * rows and scales. */
 Test(kv_cache, shared_rows_and_index_keys_have_their_bytes) {
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
         const kt_kv_shape shape = {formats[f], 2, 1, 64, 1, 32};

@@ -1,8 +1,8 @@
-/* Other shapes of the family than the published ones: odd head counts, one key/value head, sizes that
- * are any multiple of 32, any number of experts, dense layers in between, fused experts, tied
- * embeddings, biases, other stored types. Yardstick: the double reference on the same weights; bound: 1.5 times
- * what the reference itself loses when it rounds where the engine does.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Other shapes of the family than the published ones: odd head counts, one key/value head, sizes
+ * that are any multiple of 32, any number of experts, dense layers in between, fused experts,
+ * tied embeddings, biases, other stored types. Yardstick: the double reference on the same
+ * weights; bound: 1.5 times what the reference itself loses when it rounds where the engine
+ * does. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <limits.h>

@@ -59,7 +59,8 @@ Test(classes, the_slowest_classes_find_no_room) {
     for (int i = 0; i < KT_TABLE_OTHERS; i++) cr_expect_str_eq(row.other[i].bits, bits[7 - i]);
 }
 
-/* A class whose name is too long for a row, and a winner without a time of its own: nothing is made up. */
+/* A class whose name is too long for a row, and a winner without a time of its own: nothing is
+ * made up. */
 Test(classes, what_cannot_be_said_is_left_out) {
     static race r;
     kt_table_row row = {.time_ns = 100, .bits = "old", .n_others = 3};

@@ -1,4 +1,5 @@
-/* Exports as SQL and Markdown, and pictures for the terminal. SPDX-License-Identifier: Apache-2.0 */
+/* Exports as SQL and Markdown, and pictures for the terminal.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <math.h>
@@ -45,8 +46,8 @@ static void close_shipped(shipped *s) {
 enum { N_KINDS = 3 };
 static const char *const kinds[N_KINDS] = {"rung", "slice", "plan_rung"};
 
-/* All samples of one kind of record, read without what exports read them with; valid: without those of
- * voided rounds. */
+/* All samples of one kind of record, read without what exports read them with; valid: without
+ * those of voided rounds. */
 typedef struct tally {
     int64_t n, n_valid;
     double sum, valid_sum;
@@ -439,7 +440,8 @@ Test(plot, the_program_heeds_locale_colour_and_cells, .timeout = 180) {
         {KTTUNE "show " TABLE " --cells m=4,threads=2", 0, "m=4", "m=6 "},
         {KTTUNE "show " TABLE " --cells m=5", 2, "none of", "m=4"},
         {KTTUNE "show " TABLE " --plot pie", 2, "expected roofline", "█"},
-        /* a terminal: script gives the program one; green or grey is for the filed figures to say */
+        /* a terminal: script gives the program one; green or grey is for the filed figures to
+         * say */
         {"TERM=xterm script -qc '" KTTUNE "show " TABLE " --plot gains' /dev/null", 0, "\033[",
          "no such"},
         {"NO_COLOR=1 TERM=xterm script -qc '" KTTUNE "show " TABLE " --plot gains' /dev/null", 0,

@@ -124,8 +124,8 @@ Test(journal, cut_at_any_byte_loses_only_the_torn_line) {
     kt_temp_remove(p.folder);
 }
 
-/* One byte changed anywhere costs one line, or two where it was the end of a line; no damaged record is
- * believed. */
+/* One byte changed anywhere costs one line, or two where it was the end of a line; no damaged
+ * record is believed. */
 Test(journal, every_damaged_byte_is_noticed) {
     place p = make_place();
     char *text;
@@ -363,8 +363,8 @@ Test(ledger, anything_else_is_measured_again) {
     kt_temp_remove(p.folder);
 }
 
-/* Replace `from` by `to` in the first record of the journal, whose checksum is made right again; "" for both
- * takes the record out. */
+/* Replace `from` by `to` in the first record of the journal, whose checksum is made right again;
+ * "" for both takes the record out. */
 static void edit_first_record(const place *p, const char *from, const char *to) {
     char *text, *at, *edited, *newline;
     size_t size, head;
@@ -419,7 +419,8 @@ Test(ledger, other_builds_and_protocols_are_measured_again) {
     }
 }
 
-/* Two machines share a folder: what is between a session of the other and the next one is the other's. */
+/* Two machines share a folder: what is between a session of the other and the next one is the
+ * other's. */
 Test(ledger, sessions_of_two_machines_are_kept_apart) {
     static const int live[] = {0, 1, 2};
     place p = make_place();
@@ -446,7 +447,8 @@ Test(ledger, sessions_of_two_machines_are_kept_apart) {
     kt_temp_remove(p.folder);
 }
 
-/* The second rung of a contest goes on behind the first; its voided rounds are counted from its own first. */
+/* The second rung of a contest goes on behind the first; its voided rounds are counted from its
+ * own first. */
 Test(ledger, later_rungs_are_replayed_behind_earlier_ones) {
     static const int live[] = {0, 1, 2};
     place p = make_place();
@@ -486,8 +488,8 @@ Test(ledger, later_rungs_are_replayed_behind_earlier_ones) {
     kt_temp_remove(p.folder);
 }
 
-/* A run that measures everything again takes nothing over, and neither does a later one from before it;
- * what is recorded of other cells stays in force. */
+/* A run that measures everything again takes nothing over, and neither does a later one from
+ * before it; what is recorded of other cells stays in force. */
 Test(ledger, a_forgotten_cell_is_measured_again) {
     static const int live[] = {0, 1, 2};
     place p = make_place();

@@ -245,7 +245,8 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     kt_tune_home_remove(&h);
 }
 
-/* Every row of such a run knows its class, and FMA's although its bound is twice that of dot products. */
+/* Every row of such a run knows its class, and FMA's although its bound is twice that of dot
+ * products. */
 Test(kttune, a_deterministic_run_measures_every_class, .timeout = 180) {
     kt_tune_home h;
     char command[2048];
@@ -419,7 +420,8 @@ static void interrupt_with(int signal_number) {
     kill(child, signal_number);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x", (unsigned)status);
-    /* A sample and the writing of two small files; that it did not run on to its end says the code. */
+    /* A sample and the writing of two small files; that it did not run on to its end says the
+     * code. */
     cr_expect_lt((double)(kt_clock_ns() - asked) * 1e-9, 15, "it took too long to end");
     t = load(h.table);
     cr_expect_geq(t->n_rows, 1);

@@ -1,4 +1,5 @@
-/* Cells of every workload and of config files; filters; contenders. SPDX-License-Identifier: Apache-2.0 */
+/* Cells of every workload and of config files; filters; contenders.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <glob.h>
 #include <math.h>
@@ -373,8 +374,8 @@ Test(space, contenders_are_all_configurations_that_are_accepted) {
     drop_scene(&s);
 }
 
-/* At 512 rows the scalar bound is 200 times the VNNI one; it goes unless it is the default or what a
- * neighbour won with. Libraries stay: nobody knows what they run. */
+/* At 512 rows the scalar bound is 200 times the VNNI one; it goes unless it is the default or
+ * what a neighbour won with. Libraries stay: nobody knows what they run. */
 Test(space, pruning_spares_the_default_the_neighbour_and_libraries) {
     scene s;
     kt_contenders c;
@@ -407,8 +408,9 @@ Test(space, pruning_spares_the_default_the_neighbour_and_libraries) {
     drop_scene(&s);
 }
 
-/* For deterministic plans the best variant of a class stays however far it is behind, up to the limit:
- * "tiles" of AVX-512 have a quarter of VNNI's peak, "other" an eighth; "narrow" is plain C. */
+/* For deterministic plans the best variant of a class stays however far it is behind, up to the
+ * limit: "tiles" of AVX-512 have a quarter of VNNI's peak, "other" an eighth; "narrow" is plain
+ * C. */
 Test(space, pruning_spares_the_best_of_each_class_when_asked) {
     static const struct {
         double class_ratio;

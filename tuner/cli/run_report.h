@@ -1,4 +1,5 @@
-/* What `kttune run` says: before, at the end, and how to go on. SPDX-License-Identifier: Apache-2.0 */
+/* What `kttune run` says: before, at the end, and how to go on.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_RUN_REPORT_H
 #define KT_TUNER_RUN_REPORT_H
 
@@ -35,8 +36,8 @@ typedef struct kt_run_report {
     bool ended_early;
 } kt_run_report;
 
-/* The command that does the run again: as it was given (model_name NULL), or for a stranger, with the
- * model's bare name and no paths. Cut when it does not fit. */
+/* The command that does the run again: as it was given (model_name NULL), or for a stranger,
+ * with the model's bare name and no paths. Cut when it does not fit. */
 char *kt_run_command(const kt_run_options *o, const char *model_name, char *out, size_t out_bytes);
 
 /* Cells in the order of work, predicted time, file names. */

@@ -1,4 +1,5 @@
-/* kttune run: measure a model's cells and write the dispatch table. SPDX-License-Identifier: Apache-2.0 */
+/* kttune run: measure a model's cells and write the dispatch table.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,8 +209,8 @@ static size_t rotation_of(const run_state *r) {
     return kt_cold_rotation_of_model(c, llc, kt_shapes_weight_bytes(&r->workload.shapes, format));
 }
 
-/* The default path has the machine's class in it; a file that was named may be anybody's, and the rows of
- * another machine are not ours to replace. */
+/* The default path has the machine's class in it; a file that was named may be anybody's, and
+ * the rows of another machine are not ours to replace. */
 static kt_status check_out(run_state *r, kt_err *err) {
     kt_table *old = NULL;
     kt_err why = {0};

@@ -40,8 +40,8 @@ static int clamp_code(float x, int limit) {
     return v > limit ? limit : v < -limit ? -limit : v;
 }
 
-/* Timing asks for the histogram, not for bytes that never come again; drawing them would take most of a run's
- * packing. No row is as long as this, nor a divisor of it. */
+/* Timing asks for the histogram, not for bytes that never come again; drawing them would take
+ * most of a run's packing. No row is as long as this, nor a divisor of it. */
 enum { DRAWN = 1000034 };
 
 static void repeat(void *data, size_t bytes) {
@@ -79,10 +79,12 @@ static void fill_int4(uint8_t *w, size_t bytes, const float *table, picker *p) {
     repeat(w, bytes);
 }
 
-/* Formats that come in blocks or as E4M3: random bytes under scales that make weights of about sigma. */
+/* Formats that come in blocks or as E4M3: random bytes under scales that make weights of about
+ * sigma. */
 static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, size_t scale_bytes,
                        float sigma, picker *p) {
-    /* Typical |scale * code| of random bytes: codes, and for blocks of 256 small scales, are uniform. */
+    /* Typical |scale * code| of random bytes: codes, and for blocks of 256 small scales, are
+     * uniform. */
     const float code = f->bits < 5.5 ? 4 : f->bits < 8 ? 12 : 64, unit = f->block == 256 ? 32 : 1;
     uint8_t *bytes = s->data;
 

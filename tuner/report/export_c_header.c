@@ -1,4 +1,5 @@
-/* Rows as a C array, for programs that want decisions compiled in. SPDX-License-Identifier: Apache-2.0 */
+/* Rows as a C array, for programs that want decisions compiled in.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/report/export.h"
 
 /* Names come from files: only what a C string literal holds as it is. */

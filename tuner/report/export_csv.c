@@ -62,7 +62,8 @@ static void put_more(const kt_table_row *r, FILE *to) {
     fputs("\r\n", to);
 }
 
-/* Plan cells are rows of their layer's experts, m = tokens of the call; only they fill the last columns. */
+/* Plan cells are rows of their layer's experts, m = tokens of the call; only they fill the last
+ * columns. */
 static kt_status write_csv(const kt_export_input *in, FILE *to, kt_err *err) {
     (void)err;
     fputs(

@@ -1,5 +1,5 @@
-/* A fragment for a README or a pull request: the machine, the gains by matrix and rows, and what they
- * mean for tokens per second. SPDX-License-Identifier: Apache-2.0 */
+/* A fragment for a README or a pull request: the machine, the gains by matrix and rows, and what
+ * they mean for tokens per second. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Rows, plans, and all of the journal - sessions, gates, raw samples, decisions - as SQL text that makes a
- * database: standard types, one transaction, no extension of any product. SPDX-License-Identifier: Apache-2.0 */
+/* Rows, plans, and all of the journal - sessions, gates, raw samples, decisions - as SQL text
+ * that makes a database: standard types, one transaction, no extension of any product.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
@@ -43,13 +44,14 @@ static const char schema[] =
     "CREATE TABLE gate (session INTEGER, shape VARCHAR(256), contender VARCHAR(200), outcome "
     "VARCHAR(16), "
     "rel_rms DOUBLE PRECISION, message VARCHAR(400));\n"
-    /* kind: 'rung' of a cell's contest, 'slice' of the cell before it (outputs = how many of its n),
-       'plan_rung' of a plan cell (cell = plan_key) */
+    /* kind: 'rung' of a cell's contest, 'slice' of the cell before it (outputs = how many of its
+     * n), 'plan_rung' of a plan cell (cell = plan_key) */
     "CREATE TABLE sample (session INTEGER, kind VARCHAR(12), cell VARCHAR(320), outputs BIGINT, "
     "contest BIGINT, rung INTEGER, contender VARCHAR(200), round INTEGER, voided INTEGER, "
     "ns DOUBLE PRECISION);\n"
-    /* kind: 'decision', 'oracle' (the decision an exhaustive search was asked about), 'plan_decision'.
-       Later ones of a cell replace earlier ones; the newest are those of the tables decision and plan. */
+    /* kind: 'decision', 'oracle' (the decision an exhaustive search was asked about),
+     * 'plan_decision'. Later ones of a cell replace earlier ones; the newest are those of the
+     * tables decision and plan. */
     "CREATE TABLE decided (session INTEGER, kind VARCHAR(16), cell VARCHAR(320), contest BIGINT, "
     "variant VARCHAR(64), config VARCHAR(96), version INTEGER, ns DOUBLE PRECISION, "
     "default_ns DOUBLE PRECISION, rounds INTEGER, status VARCHAR(20));\n";

@@ -5,7 +5,8 @@
 #include "tuner/report/html.h"
 #include "tuner/space/cell.h"
 
-/* Hues of Okabe and Ito, which the colour-blind can tell apart; darker on light, lighter on dark. */
+/* Hues of Okabe and Ito, which the colour-blind can tell apart; darker on light, lighter on
+ * dark. */
 static const char style[] =
     ":root{color-scheme:light dark;--bg:#fcfcfd;--card:#fff;--fg:#1b1f24;--soft:#5b6570;"
     "--line:#dfe3e8;--accent:#0b5fa5;--good:#00745a;--bad:#b3400a;--c0:#0b5fa5;--c1:#b35900;"

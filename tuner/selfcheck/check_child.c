@@ -61,7 +61,8 @@ static const char mini_config[] =
     "\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"max_position_embeddings\":64,"
     "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0}";
 
-/* machine.json as `kttune probe` keeps it, as far as it is read again; the rotation is kept small. */
+/* machine.json as `kttune probe` keeps it, as far as it is read again; the rotation is kept
+ * small. */
 static kt_status write_machine(const kt_check *c, const char *folder, kt_err *err) {
     char path[2 * KT_CHECK_PATH_BYTES];
     kt_json_writer w = {0};

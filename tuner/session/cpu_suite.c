@@ -1,6 +1,6 @@
-/* The suite "cpu": expert layers of every format, from one row per expert to 512; older instruction sets;
- * dense products against libraries; threads; whole layers; accuracy. With the bars that this project sets
- * itself. SPDX-License-Identifier: Apache-2.0 */
+/* The suite "cpu": expert layers of every format, from one row per expert to 512; older
+ * instruction sets; dense products against libraries; threads; whole layers; accuracy. With the
+ * bars that this project sets itself. SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/session/suite.h"
 
 /* Qwen3-30B-A3B; and DeepSeek-V3's experts, of which 32 are enough to keep every call cold. */

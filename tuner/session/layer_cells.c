@@ -103,8 +103,8 @@ static kt_status resolve(kt_layer_session *s, const kt_problem *experts, kt_err 
     return kt_plan_resolve_simple(s->with_table, &encode, threads, &s->encoder, err);
 }
 
-/* Small steps take several layers, so that few tokens do not decide by chance; not more, because long
- * samples of a busy machine are all disturbed. */
+/* Small steps take several layers, so that few tokens do not decide by chance; not more, because
+ * long samples of a busy machine are all disturbed. */
 static int layers_for(int64_t tokens) {
     return tokens <= 4 ? 4 : tokens <= 16 ? 2 : 1;
 }
@@ -123,7 +123,8 @@ static double imbalance_of(const int32_t *counts, int64_t experts) {
 static double row_ns(const kt_choice_map *map, const kt_table *t, const kt_problem *experts,
                      int threads, int64_t m, bool is_default);
 
-/* Draw the layers' experts; imbalance and predicted gain (default over tuned, by the rows) are means. */
+/* Draw the layers' experts; imbalance and predicted gain (default over tuned, by the rows) are
+ * means. */
 static kt_status draw(kt_layer_session *s, int64_t tokens, const char *routing, double *imbalance,
                       double *predicted, kt_err *err) {
     const kt_problem *q = &s->problem;
@@ -154,8 +155,8 @@ static kt_status draw(kt_layer_session *s, int64_t tokens, const char *routing, 
     return st;
 }
 
-/* Time of an expert with m rows by the table's rows, linear between buckets; of the decision, or of the
- * default that it replaced. 0 where there is no row. */
+/* Time of an expert with m rows by the table's rows, linear between buckets; of the decision, or
+ * of the default that it replaced. 0 where there is no row. */
 static double row_ns(const kt_choice_map *map, const kt_table *t, const kt_problem *experts,
                      int threads, int64_t m, bool is_default) {
     const kt_table_row *low = NULL, *high = NULL;
@@ -404,8 +405,8 @@ static kt_status hold(kt_layer_session *s, const kt_plan_cell *cell, const field
 
 /* --- threads of a whole step --- */
 
-/* Nanoseconds of a step's matrices beside the experts on n threads, by the table's rows; negative when
- * one has none. */
+/* Nanoseconds of a step's matrices beside the experts on n threads, by the table's rows;
+ * negative when one has none. */
 static double matrices_ns(const kt_layer_session *s, int64_t tokens, int n) {
     kt_serving_role roles[KT_MAX_ROLES];
     int count = kt_roles_list(s->setup.shapes, s->setup.format, roles);
@@ -420,8 +421,8 @@ static double matrices_ns(const kt_layer_session *s, int64_t tokens, int n) {
     return sum;
 }
 
-/* Fewer threads win a step only when they win it with all its matrices: the layer's own verdict is not
- * enough. Times become those of a step. */
+/* Fewer threads win a step only when they win it with all its matrices: the layer's own verdict
+ * is not enough. Times become those of a step. */
 static kt_status judge_step(const kt_layer_session *s, const field *f, kt_verdict *v,
                             kt_table_plan *out) {
     double layers = (double)s->setup.shapes->moe_layers;

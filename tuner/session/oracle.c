@@ -1,8 +1,9 @@
 /* The oracle: what would a search that leaves nothing out have chosen?
  *
- * After a cell is decided every contender that passes the gate is measured, those too that the roofline
- * pruned, until the best one is known. It is a lucky draw as well, so both meet in fresh rounds: the regret
- * of the decision is what these say, and nothing where both are the same.
+ * After a cell is decided every contender that passes the gate is measured, those too that the
+ * roofline pruned, until the best one is known. It is a lucky draw as well, so both meet in
+ * fresh rounds: the regret of the decision is what these say, and nothing where both are the
+ * same.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -12,7 +13,8 @@
 #include "base/err.h"
 #include "tuner/session/session_parts.h"
 
-/* Neither noise nor drift: three times as slow in the first rounds, by a quarter after some more. */
+/* Neither noise nor drift: three times as slow in the first rounds, by a quarter after some
+ * more. */
 static const double hopeless = 3, out_of_reach = 1.25;
 static const double drop_confidence = 0.998;
 static const char strategy_name[] = "oracle";

@@ -71,8 +71,8 @@ static double predict_sample_ns(const kt_session *s, const kt_tune_cell *cell,
     return sample < 2e5 ? 2e5 : sample;
 }
 
-/* Long samples average over what disturbs short ones: from 10 ms on a half, from 20 ms on a third of the
- * rounds decide as well. */
+/* Long samples average over what disturbs short ones: from 10 ms on a half, from 20 ms on a
+ * third of the rounds decide as well. */
 static int shorten_for(double sample_ns) {
     return sample_ns < 1e7 ? 1 : sample_ns < 2e7 ? 2 : 3;
 }
@@ -301,8 +301,8 @@ static int find_winner(const kt_session *s, const kt_table_row *row, const kt_co
     return kt_contenders_find(c, &choice);
 }
 
-/* What the journal knows: of contenders that lost on this machine and build only the winner and the default
- * run again, beside those that are new. */
+/* What the journal knows: of contenders that lost on this machine and build only the winner and
+ * the default run again, beside those that are new. */
 static kt_status recall(const kt_session *s, const kt_tune_cell *cell, line_up *l, kt_err *err) {
     bool *is_known = calloc((size_t)l->all.n + 1, sizeof *is_known);
     const kt_ledger *ledger = s->setup.ledger;
@@ -484,9 +484,10 @@ static kt_status decide_cell(kt_session *s, size_t i, kt_err *err) {
 
 /* --- second thoughts --- */
 
-/* More rows, or fewer threads, in so much less time? The machine was in a spell then, such as two threads
- * running slower than one for some seconds: nothing within a contest shows it, and its winner is that of
- * the spell. Shorter calls are mostly waking threads, where this may well be so. */
+/* More rows, or fewer threads, in so much less time? The machine was in a spell then, such as
+ * two threads running slower than one for some seconds: nothing within a contest shows it, and
+ * its winner is that of the spell. Shorter calls are mostly waking threads, where this may well
+ * be so. */
 static const double out_of_line = 1.25, least_ns = 5e4;
 
 static bool bounds(const kt_tune_cell *more, const kt_tune_cell *cell) {

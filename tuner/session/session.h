@@ -1,5 +1,5 @@
-/* A tuning run: cells in the order of their value, each gated, raced, held out, journalled, until all
- * are decided or the budget ends. SPDX-License-Identifier: Apache-2.0 */
+/* A tuning run: cells in the order of their value, each gated, raced, held out, journalled,
+ * until all are decided or the budget ends. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_SESSION_H
 #define KT_TUNER_SESSION_H
 

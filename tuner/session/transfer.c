@@ -138,7 +138,8 @@ static bool is_left_out(const kt_table_row *row, const kt_table_row *asked, leav
     return what == LEAVE_ROWS || (same && row->threads == asked->threads);
 }
 
-/* Rows count whatever version their variant has today: it is the rule that is tried, not the kernels. */
+/* Rows count whatever version their variant has today: it is the rule that is tried, not the
+ * kernels. */
 static kt_status put_row(const history *h, kt_table *t, const kt_table_row *row, kt_err *err) {
     kt_table_row copy = *row;
     copy.version = kt_registry_find(h->registry, row->variant)->version;
@@ -166,7 +167,8 @@ static kt_status choose(const history *h, const kt_table *t, const kt_table_row 
     return st;
 }
 
-/* Time of the choice relative to the winner; NAN when it was never timed. Versions do not matter. */
+/* Time of the choice relative to the winner; NAN when it was never timed. Versions do not
+ * matter. */
 static double ratio_of(const decided *d, const kt_choice *choice) {
     char name[KT_CONTENDER_NAME_BYTES];
     const char *config;

@@ -65,8 +65,9 @@ static bool is_library(const kt_variant *v) {
     return size > 5 && strcmp(v->name + size - 5, "__lib") == 0;
 }
 
-/* Of those with the bits of contender i, is its variant the one with the least bound, and stable? Plain C
- * is nobody's choice while there is anything else, and 200 times slower than its bound lets hope. */
+/* Of those with the bits of contender i, is its variant the one with the least bound, and
+ * stable? Plain C is nobody's choice while there is anything else, and 200 times slower than its
+ * bound lets hope. */
 static bool leads_class(const kt_contenders *c, int i) {
     const kt_contender *k = &c->list[i];
 

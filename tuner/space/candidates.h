@@ -29,9 +29,10 @@ typedef struct kt_prune {
                            keep stays up to this factor */
 } kt_prune;
 
-/* Every usable variant and configuration that accepts the cell but those that are pruned; the default
- * and libraries (whose instructions are not known from their descriptor) stay. standard is the
- * default, keep (may be NULL) another one to spare. KT_E_UNSUPPORTED when nothing accepts the cell. */
+/* Every usable variant and configuration that accepts the cell but those that are pruned; the
+ * default and libraries (whose instructions are not known from their descriptor) stay. standard
+ * is the default, keep (may be NULL) another one to spare. KT_E_UNSUPPORTED when nothing accepts
+ * the cell. */
 kt_status kt_contenders_make(const kt_registry *registry, const kt_tune_cell *cell,
                              const kt_ceilings *ceilings, const kt_choice *standard,
                              const kt_choice *keep, kt_prune rule, kt_contenders *out, kt_err *err);

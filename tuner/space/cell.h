@@ -29,20 +29,21 @@ typedef struct kt_cell_list {
 void kt_cell_list_deinit(kt_cell_list *list); /* accepts a zeroed list */
 kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err);
 
-/* Give every cell the encoding of activations that kt_registry_acts names: what serving asks for on a
- * machine with these variants. The makers of cells take the formats' own. */
+/* Give every cell the encoding of activations that kt_registry_acts names: what serving asks for
+ * on a machine with these variants. The makers of cells take the formats' own. */
 void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry);
 
-/* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. What other
- * problems have comes before the threads: down=w8c act=swiglu_clamped kv=8 context=4096 v=64
- * window=128. */
+/* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. What
+ * other problems have comes before the threads: down=w8c act=swiglu_clamped kv=8 context=4096
+ * v=64 window=128. */
 char *kt_cell_key(const kt_problem *problem, int threads, char *out, size_t out_bytes);
 
-/* What a problem has beside formats, rows, sizes and experts, each word after a space; "" for most. */
+/* What a problem has beside formats, rows, sizes and experts, each word after a space; "" for
+ * most. */
 #define KT_CELL_MORE_BYTES 128
 char *kt_cell_more(const kt_problem *problem, char *out, size_t out_bytes);
 
-/* Seed of a cell's contest in a session with this seed: with it a decision can be derived again from the
- * journal's samples. */
+/* Seed of a cell's contest in a session with this seed: with it a decision can be derived again
+ * from the journal's samples. */
 uint64_t kt_cell_seed(uint64_t session_seed, const kt_tune_cell *cell);
 #endif

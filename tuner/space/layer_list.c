@@ -6,7 +6,8 @@
 
 #include "tuner/space/roles.h"
 
-/* Evenness decides how calls with several rows per expert are best cut; one token has one row anyway. */
+/* Evenness decides how calls with several rows per expert are best cut; one token has one row
+ * anyway. */
 static const char *const skews[] = {"zipf:0", "zipf:0.6", "zipf:1"};
 static const char usual_skew[] = "zipf:0.6";
 

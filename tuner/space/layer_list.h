@@ -23,8 +23,8 @@ typedef struct kt_plan_cells {
     kt_plan_cell list[KT_MAX_PLAN_CELLS];
 } kt_plan_cells;
 
-/* All plan cells of the model on `threads` threads, those that confirm the rows first. A model without
- * routed experts has none. quick: fewer token counts. */
+/* All plan cells of the model on `threads` threads, those that confirm the rows first. A model
+ * without routed experts has none. quick: fewer token counts. */
 void kt_plan_cells_of(const kt_shapes *shapes, kt_serving_format format, kt_profile profile,
                       int threads, kt_plan_cells *out);
 

@@ -41,8 +41,8 @@ kt_status kt_shapes_from_workload(const kt_json *workload, const char *where, kt
 kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t path_bytes,
                          kt_err *err);
 
-/* How weights are asked for when serving: native, everything BF16, INT8, or experts INT4 and the rest
- * INT8. -1 = unknown name. */
+/* How weights are asked for when serving: native, everything BF16, INT8, or experts INT4 and the
+ * rest INT8. -1 = unknown name. */
 typedef enum kt_serving_format {
     KT_SERVE_NATIVE,
     KT_SERVE_BF16,
@@ -61,8 +61,8 @@ double kt_shapes_weight_bytes(const kt_shapes *shapes, kt_serving_format format)
 /* Largest number of m buckets and which ones a budget has time for. */
 typedef enum kt_profile { KT_PROFILE_QUICK, KT_PROFILE_FULL } kt_profile;
 
-/* All cells of the model for this serving format and these thread counts, weighted by a serving mix;
- * weights sum to 1. Matrices of one shape are one cell, under the role that comes first. */
+/* All cells of the model for this serving format and these thread counts, weighted by a serving
+ * mix; weights sum to 1. Matrices of one shape are one cell, under the role that comes first. */
 kt_status kt_cells_of_shapes(const kt_shapes *shapes, kt_serving_format format, kt_profile profile,
                              const int *threads, int n_threads, kt_cell_list *out, kt_err *err);
 

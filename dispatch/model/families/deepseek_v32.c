@@ -1,5 +1,5 @@
-/* DeepSeek-V3.2: DeepSeek-V3 whose attention meets only the keys that a small indexer picks (dispatch/model/mla.h).
- * SPDX-License-Identifier: Apache-2.0 */
+/* DeepSeek-V3.2: DeepSeek-V3 whose attention meets only the keys that a small indexer picks
+ * (dispatch/model/mla.h). SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "dispatch/model/mla.h"
 

@@ -1,6 +1,6 @@
-/* Qwen3-Next: three of four layers are gated DeltaNet (linear attention with a state), the fourth is gated
- * grouped-query attention; softmax router over small experts beside a gated shared one. Source: the published
- * Qwen3NextForCausalLM. SPDX-License-Identifier: Apache-2.0 */
+/* Qwen3-Next: three of four layers are gated DeltaNet (linear attention with a state), the
+ * fourth is gated grouped-query attention; softmax router over small experts beside a gated
+ * shared one. Source: the published Qwen3NextForCausalLM. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -100,7 +100,8 @@ static kt_view full_attention(kt_build *b, const next *c, kt_view h) {
     return o;
 }
 
-/* q, k, v side by side, and z: grouped by key head in safetensors and old GGUF files (ssm_in), sorted in new ones. */
+/* q, k, v side by side, and z: grouped by key head in safetensors and old GGUF files (ssm_in),
+ * sorted in new ones. */
 static void project(kt_build *b, const next *c, kt_view h, kt_view *qkv, kt_view *z) {
     const kt_delta_rule *d = &c->delta;
     const int64_t keys = d->key_heads * d->k, values = d->heads * d->v;

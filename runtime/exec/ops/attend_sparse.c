@@ -1,6 +1,6 @@
-/* Attention over the keys that an indexer picks: one row at a time, all of it by one thread, so that neither chunks nor
- * threads change a bit. Rows that see no more keys than may be picked meet them all.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Attention over the keys that an indexer picks: one row at a time, all of it by one thread, so
+ * that neither chunks nor threads change a bit. Rows that see no more keys than may be picked
+ * meet them all. SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +94,8 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* Copy the rows of the topk best keys, lower positions first among equals, in the order of positions. */
+/* Copy the rows of the topk best keys, lower positions first among equals, in the order of
+ * positions. */
 static void gather(const kt_exec_node *n, int64_t n_keys, int64_t picked, sparse_scratch *t) {
     const kt_step *s = n->step;
     const size_t row = (size_t)n->node->attention.k * kt_attn_item_bytes(s->plan->kv);

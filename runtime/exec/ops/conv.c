@@ -1,4 +1,5 @@
-/* Causal convolution of each channel, whose last inputs a sequence keeps. SPDX-License-Identifier: Apache-2.0 */
+/* Causal convolution of each channel, whose last inputs a sequence keeps.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/exec/step.h"
 

@@ -1,4 +1,5 @@
-/* The gate of a shared expert: sigmoid of one product per row. SPDX-License-Identifier: Apache-2.0 */
+/* The gate of a shared expert: sigmoid of one product per row.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "runtime/exec/step.h"

@@ -18,4 +18,4 @@ static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t
     kt_layer_norm_rows(&call, n->weight2->data[0]);
 }
 
-const kt_exec_op kt_exec_op_layer_norm = {.kind = KT_NODE_LAYER_NORM, .rows = rows};
+const kt_exec_op kt_exec_op_layer_norm_rows = {.kind = KT_NODE_LAYER_NORM, .rows = rows};
