@@ -90,7 +90,7 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
 }
 
 /* One core streams at most its own rate, all together at most what the memory gives. */
-static double stream_gbs(const kt_ceilings *c, int threads) {
+double kt_stream_gbs(const kt_ceilings *c, int threads) {
     double one = c->stream_gbs_1t > 0 ? c->stream_gbs_1t : fallback_stream_gbs_1t;
     double all = c->stream_gbs_all > 0 ? c->stream_gbs_all : fallback_stream_gbs_all;
     double together = one * threads;
@@ -101,7 +101,7 @@ static double stream_gbs(const kt_ceilings *c, int threads) {
 
 /* The best MAC instruction among the ISA steps the variant names. VBMI beside another step is
  * there for its shuffles: what multiplies is the other's. */
-static double peak_gops(kt_isa isa, const kt_ceilings *c) {
+double kt_peak_gops(kt_isa isa, const kt_ceilings *c) {
     double best = 0;
 
     if (isa & ~KT_ISA_AVX512VBMI) isa &= ~KT_ISA_AVX512VBMI;
@@ -118,7 +118,7 @@ static double larger(double a, double b) {
 }
 
 static double read_ns(double bytes, const kt_ceilings *c, int threads) {
-    return bytes / stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
+    return bytes / kt_stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
 }
 
 static bool is_matrix(const kt_problem *p) {
@@ -149,7 +149,7 @@ double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c
     kt_problem_work(p, &bytes, &operations);
     if (v->isa & TILES && is_matrix(p) && p->m > 0)
         operations *= tile_rows(p->m) / (double)p->m * tile_products(v->numerics);
-    return larger(read_ns(bytes, c, threads), operations / (peak_gops(v->isa, c) * threads));
+    return larger(read_ns(bytes, c, threads), operations / (kt_peak_gops(v->isa, c) * threads));
 }
 
 /* --- what to expect --- */
@@ -200,7 +200,7 @@ double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ce
     kt_problem_work(p, &bytes, &operations);
     rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
     multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
-                  (h.share * peak_gops(v->isa, c) * threads);
+                  (h.share * kt_peak_gops(v->isa, c) * threads);
     return larger(expected_read_ns(bytes, c, threads), multiply_ns);
 }
 

@@ -13,6 +13,11 @@ int64_t kt_problem_keys(const kt_problem *p);
  * the cache; for ops with neither the rows. */
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations);
 
+/* Bytes per ns that so many threads read from memory, and operations per ns of one thread's best
+ * instruction of these sets: as measured, or conservative built-in values. */
+double kt_stream_gbs(const kt_ceilings *c, int threads);
+double kt_peak_gops(kt_isa isa, const kt_ceilings *c);
+
 /* Lower bound in ns for one call on `threads` threads: max(bytes / stream, operations / peak of the
  * variant's ISA). Ceilings that were not measured take conservative built-in values. Tiles multiply
  * whole tiles of 16 rows, and more than once where the variant's kind of arithmetic takes several

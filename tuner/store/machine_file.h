@@ -3,14 +3,12 @@
 #ifndef KT_TUNER_MACHINE_FILE_H
 #define KT_TUNER_MACHINE_FILE_H
 
+#include "dispatch/plan/machine_ceilings.h"
 #include "tuner/measure/ceilings.h"
 
 /* The text of machine.json: class, fingerprint with ceilings, timer, pages, bandwidth curve, topology.
  * No host or user names. Returns malloc'd text (owned by the caller) or NULL when memory is short. */
 char *kt_machine_text(const kt_topology *topology, const kt_machine_report *report, size_t *size);
-
-/* Where this machine's file lies ("<tables>/<class>/machine.json"); folders are made. */
-kt_status kt_machine_path(const kt_fingerprint *machine, char *out, size_t out_bytes, kt_err *err);
 
 /* Write the file atomically into that place. */
 kt_status kt_machine_save(const kt_topology *topology, const kt_machine_report *report, char *path,
@@ -22,9 +20,5 @@ kt_status kt_machine_save(const kt_topology *topology, const kt_machine_report *
  * is no such file. */
 int kt_machine_keep_best(const kt_topology *topology, kt_machine_report *report);
 int kt_ceilings_keep_best(const kt_ceilings *before, kt_ceilings *now);
-
-/* Ceilings of an earlier probe of this machine. KT_E_NOT_FOUND when there is none; KT_E_MISMATCH when
- * the file was made on another machine. out is zeroed on error. */
-kt_status kt_machine_load(const kt_topology *topology, kt_ceilings *out, kt_err *err);
 
 #endif
