@@ -9,8 +9,6 @@
 #include "kernels/formats/w8g16m.h"
 #include "runtime/loader/finite.h"
 
-#define ROWS_AT_ONCE 16 /* what a cache holds, where rows share no scales */
-
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row,
                           int64_t rows) {
     int i = s->n_pieces++;
@@ -116,8 +114,8 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
                        s->piece[piece].tensor->name,
                        kt_weight_format_name(kt_int4_import_format(int4)), format->name);
     format->plain_bytes(1, s->k, &row_data, &row_scales);
-    if (kt_int4_import(int4, begin, end, (char *)data + (size_t)base * row_data,
-                       (char *)scales + (size_t)base * row_scales, err) == KT_OK)
+    if (kt_int4_import(int4, begin, end, (char *)data + base * (int64_t)row_data,
+                       (char *)scales + base * (int64_t)row_scales, err) == KT_OK)
         return KT_OK;
     return kt_fail_prefix(err, KT_E_UNSUPPORTED, "tensor '%s'", s->piece[piece].tensor->name);
 }
@@ -181,7 +179,7 @@ static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int6
     const size_t row = block_row_bytes(s->piece[piece].tensor->blocks, s->k);
 
     if (begin < end)
-        memcpy((char *)data + (size_t)(base + begin) * row,
+        memcpy((char *)data + (base + begin) * (int64_t)row,
                s->piece[piece].tensor->data + (size_t)(s->piece[piece].first_row + begin) * row,
                (size_t)(end - begin) * row);
 }
@@ -255,10 +253,16 @@ static int is_accepted(const kt_matrix_source *s, const kt_format *format, doubl
     return isfinite(error) || (s->allows_nonfinite && is_float);
 }
 
-static kt_status encode_floats(const kt_matrix_source *s, const kt_format *format, int64_t begin,
-                               int64_t end, void *data, void *scales, float *scratch, kt_err *err) {
+int64_t kt_matrix_source_rows(const kt_format *format) {
+    return format->scale_rows ? format->scale_rows : KT_SOURCE_FEW;
+}
+
+/* data and scales begin with row `first`. */
+static kt_status encode_floats(const kt_matrix_source *s, const kt_format *format, int64_t first,
+                               int64_t begin, int64_t end, void *data, void *scales, float *scratch,
+                               kt_err *err) {
     const int64_t shared = format->scale_rows ? format->scale_rows : 1;
-    const int64_t step = format->scale_rows ? format->scale_rows : ROWS_AT_ONCE;
+    const int64_t step = kt_matrix_source_rows(format);
     size_t row_data, row_scales;
 
     format->plain_bytes(1, s->k, &row_data, &row_scales);
@@ -267,8 +271,8 @@ static kt_status encode_floats(const kt_matrix_source *s, const kt_format *forma
         double error;
         KT_TRY(read_rows(s, format, row, row + n, scratch, err));
         error = format->encode_rows(
-            scratch, n, s->k, s->importance, 0, n, (char *)data + row * (int64_t)row_data,
-            scales ? (char *)scales + row / shared * (int64_t)row_scales : NULL, NULL);
+            scratch, n, s->k, s->importance, 0, n, (char *)data + (row - first) * (int64_t)row_data,
+            scales ? (char *)scales + (row - first) / shared * (int64_t)row_scales : NULL, NULL);
         if (!is_accepted(s, format, error)) return refuse_rows(s, format, row, row + n, err);
         row += n;
     }
@@ -305,41 +309,53 @@ kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *form
 }
 
 /* Blocks of any format as the one that holds them all; of one piece, as gate and up are. */
-static kt_status widen_blocks(const kt_matrix_source *s, int64_t begin, int64_t end, void *data,
-                              void *scales, kt_err *err) {
+static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
+                              void *data, void *scales, kt_err *err) {
     const kt_tensor *t = s->piece[0].tensor;
     const kt_matrix w = {.format = t->blocks,
-                         .n = s->rows,
+                         .n = s->rows - first,
                          .k = s->k,
-                         .data = t->data +
-                                 (size_t)s->piece[0].first_row * block_row_bytes(t->blocks, s->k)};
+                         .data = t->data + (size_t)(s->piece[0].first_row + first) *
+                                               block_row_bytes(t->blocks, s->k)};
 
-    return kt_w8g16m_from(&w, begin, end, data, scales, err);
+    return kt_w8g16m_from(&w, begin - first, end - first, data, scales, err);
+}
+
+static kt_status encode_from(const kt_matrix_source *s, const kt_format *format, int64_t first,
+                             int64_t row_begin, int64_t row_end, void *data, void *scales,
+                             float *scratch, kt_err *err) {
+    int64_t base = 0;
+    int n_native = 0;
+
+    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
+        return widen_blocks(s, first, row_begin, row_end, data, scales, err);
+    for (int i = 0; i < s->n_pieces; i++)
+        n_native += s->piece[i].int4.packed || native_format(s, i) == format->id;
+    if (n_native < s->n_pieces)
+        return encode_floats(s, format, first, row_begin, row_end, data, scales, scratch, err);
+    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
+        int64_t begin = row_begin > base ? row_begin - base : 0;
+        int64_t end = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
+        if (s->piece[i].int4.packed)
+            KT_TRY(import_piece(s, i, format, base - first, begin, end, data, scales, err));
+        else if (s->piece[i].fp8_scale)
+            copy_fp8(s, i, base - first, begin, end, data, scales);
+        else
+            copy_blocks(s, i, base - first, begin, end, data);
+    }
+    return KT_OK;
 }
 
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err) {
-    int64_t base = 0;
-    int n_native = 0;
+    return encode_from(s, format, 0, row_begin, row_end, data, scales, scratch, err);
+}
 
-    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
-        return widen_blocks(s, row_begin, row_end, data, scales, err);
-    for (int i = 0; i < s->n_pieces; i++)
-        n_native += s->piece[i].int4.packed || native_format(s, i) == format->id;
-    if (n_native < s->n_pieces)
-        return encode_floats(s, format, row_begin, row_end, data, scales, scratch, err);
-    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
-        int64_t begin = row_begin > base ? row_begin - base : 0;
-        int64_t end = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
-        if (s->piece[i].int4.packed)
-            KT_TRY(import_piece(s, i, format, base, begin, end, data, scales, err));
-        else if (s->piece[i].fp8_scale)
-            copy_fp8(s, i, base, begin, end, data, scales);
-        else
-            copy_blocks(s, i, base, begin, end, data);
-    }
-    return KT_OK;
+kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_format *format,
+                                       int64_t row_begin, int64_t row_end, void *data, void *scales,
+                                       float *scratch, kt_err *err) {
+    return encode_from(s, format, row_begin, row_begin, row_end, data, scales, scratch, err);
 }
 
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {

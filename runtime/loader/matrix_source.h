@@ -9,6 +9,7 @@
 
 #define KT_SOURCE_PIECES 3
 #define KT_SOURCE_BLOCK 128 /* most rows converted at a time: those that share scales */
+#define KT_SOURCE_FEW 16    /* what a cache holds, where rows share no scales */
 
 /* A matrix [rows, k] whose rows come from up to three tensors, one after the other (q, k and v make
  * one projection). A tensor of rank 3 counts as [d0 * d1, d2]. Borrowed from the checkpoint. */
@@ -53,15 +54,23 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
  * format and aligned. Returns 0 when they cannot be used as they are. */
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
+/* Rows converted at a time into that format. */
+int64_t kt_matrix_source_rows(const kt_format *format);
+
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
- * scratch holds KT_SOURCE_BLOCK * k floats. row_begin is a multiple of 128 where rows share
- * scales (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are: format
- * is then theirs, row_begin and row_end of INT4 are multiples of 8 or the last row. FP8 is taken
- * as it is, or decoded and encoded anew. Fails when a weight is infinite or NaN (but see
+ * scratch holds kt_matrix_source_rows(format) * k floats. row_begin is a multiple of 128 where rows
+ * share scales (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are:
+ * format is then theirs, row_begin and row_end of INT4 are multiples of 8 or the last row. FP8 is
+ * taken as it is, or decoded and encoded anew. Fails when a weight is infinite or NaN (but see
  * allows_nonfinite) or too large for the format, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);
+
+/* Likewise, with data and scales that begin with row row_begin. */
+kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_format *format,
+                                       int64_t row_begin, int64_t row_end, void *data, void *scales,
+                                       float *scratch, kt_err *err);
 
 /* What encoding rows [row_begin, row_end) of floats as format loses, added to *loss; row_begin
  * as above. out holds KT_SOURCE_BLOCK rows of the format and, behind them at the next multiple

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 #include "kernels/moe_ffn/moe_layer.h"
+#include "runtime/model/bytes.h"
 
 typedef struct maker {
     kt_planner *planner;
@@ -52,7 +52,7 @@ static kt_status resolve_mixed(maker *m, kt_problem_plan *p) {
                            KT_DECODE_SHARE, p->down_choices, &source, m->err);
 }
 
-static kt_moe_layer layer_of(const kt_problem_plan *p) {
+kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *p) {
     return (kt_moe_layer){.problem = p->problem,
                           .choices = &p->choices,
                           .encode = p->encode.variant,
@@ -80,7 +80,7 @@ static kt_status resolve_run(maker *m, const char *role, const kt_problem *probl
     encode.acts = p->problem.acts;
     encode.k = p->problem.k;
     KT_TRY(kt_plan_resolve_simple(m->planner, &encode, plan->threads, &p->encode, m->err));
-    layer = layer_of(p);
+    layer = kt_problem_plan_layer(p);
     p->bytes = problem->op == KT_OP_MOE_FFN
                    ? kt_moe_expert_bytes(&layer)
                    : p->choices.choice[0].variant->packed_bytes(&p->problem);
@@ -255,22 +255,13 @@ const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char 
 
 /* ---- bytes ---- */
 
-static size_t add(size_t a, size_t b) {
-    return a > SIZE_MAX - b ? SIZE_MAX : a + b;
-}
-
-static size_t times(size_t a, int64_t b) {
-    uint64_t product;
-    return kt_mul_overflow(a, (uint64_t)b, &product) ? SIZE_MAX : (size_t)product;
-}
-
 static size_t kept_bytes(const kt_weight *w) {
     size_t data = 0, scales = 0;
 
     if (kt_format_sizes(kt_format_find(kt_weight_kept_as(w)), w->n,
                         w->kind == KT_WEIGHT_VECTOR ? 1 : w->k, &data, &scales, NULL) != KT_OK)
         return SIZE_MAX;
-    return (data + 63) / 64 * 64;
+    return kt_bytes_round(data);
 }
 
 size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight) {
@@ -282,7 +273,8 @@ size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight) {
     if (n == 0) return kept_bytes(w);
     for (int r = 0; r < n; r++) {
         const kt_problem_plan *p = kt_model_plan_run(plan, weight, r);
-        total = add(total, times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : w->count));
+        total = kt_bytes_add(
+            total, kt_bytes_times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : w->count));
     }
     return total;
 }
@@ -291,6 +283,6 @@ size_t kt_model_plan_weight_bytes(const kt_model_plan *plan) {
     size_t total = 0;
 
     for (int i = 0; i < plan->graph->n_weights; i++)
-        total = add(total, kt_model_plan_bytes(plan, i));
+        total = kt_bytes_add(total, kt_model_plan_bytes(plan, i));
     return total;
 }

@@ -49,6 +49,8 @@ void kt_model_plan_deinit(kt_model_plan *plan); /* accepts a zeroed one */
 const kt_problem_plan *kt_model_plan_run(const kt_model_plan *plan, int weight, int run);
 /* The plan of the first weight with this role, its first run; NULL = there is none. */
 const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char *role);
+/* Of experts: their layer as it runs, without cuts and weights. */
+kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *plan);
 /* The choice for an operation that the graph has; problem as the plan asked (kt_simple_problem). */
 const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem);
 

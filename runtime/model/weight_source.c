@@ -333,3 +333,34 @@ void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log) {
                      "%zu tensors of the checkpoint are not part of %s and are ignored, first '%s'",
                      unused, f->graph->family->name, first);
 }
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *log) {
+    double widened = 0, stored = 0;
+    int n_pairs = 0, n_floats = 0;
+
+    if (quant != KT_QUANT_NATIVE) return;
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        const bool is_pair = w->kind == KT_WEIGHT_EXPERTS &&
+                             kt_weight_becomes(w, 0, KT_QUANT_NATIVE) == KT_W_INT8_G16M;
+        const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
+        n_floats += is_matrix && w->part[0].stored == KT_W_F32;
+        if (!is_pair || w->part[0].stored == KT_W_INT8_G16M) continue;
+        n_pairs++;
+        for (int p = 0; p < 2; p++) {
+            const double weights = (double)(w->count * w->n * w->k) / 8;
+            stored += weights * kt_format_find(w->part[p].stored)->bits;
+            widened += weights * kt_format_find(KT_W_INT8_G16M)->bits;
+        }
+    }
+    if (n_pairs)
+        kt_log_write(log, KT_LOG_WARN, "loader",
+                     "gate and up of %d layers are stored in two formats, which no kernel reads "
+                     "together: loaded exactly as w8g16m, %.2f GiB instead of %.2f",
+                     n_pairs, widened / GIB, stored / GIB);
+    if (n_floats)
+        kt_log_write(log, KT_LOG_WARN, "loader", "%d matrices are stored as F32 and become BF16",
+                     n_floats);
+}

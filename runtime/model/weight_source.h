@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "base/log.h"
-#include "dispatch/model/graph.h"
+#include "dispatch/model/needs.h"
 #include "runtime/loader/matrix_source.h"
 
 typedef struct kt_weight_finder {
@@ -38,5 +38,9 @@ kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t
 
 /* One warning when the checkpoint holds tensors that nobody asked for. */
 void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log);
+
+/* What is not loaded as it lies although nobody asked for another format: said once for each
+ * reason. */
+void kt_weights_tell_changes(const kt_graph *graph, kt_quant quant, const kt_log *log);
 
 #endif

@@ -11,10 +11,12 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/err.h"
+#include "kernels/formats/p64.h"
 #include "runtime/loader/finite.h"
+#include "runtime/model/bytes.h"
+#include "runtime/model/staging.h"
 #include "runtime/model/weight_source.h"
 
-#define GIB (1024.0 * 1024.0 * 1024.0)
 #define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
 #define VALUES_PER_TASK (1 << 20)
 
@@ -37,17 +39,14 @@ typedef struct twin {
 
 #define MAX_TWINS 16
 
-/* State of one load. staging holds one plain matrix for all threads, or a slice per thread for the
- * three matrices of an expert. */
+/* State of one load. staging holds a slice per lane, or one plain matrix for all threads. */
 typedef struct loader {
     const kt_weights_request *request;
     kt_weights *weights;
     kt_weight_finder finder;
     kt_buffer staging;
-    size_t staging_slice, staging_expert; /* of a thread; of them for an expert before it is cut */
-    float *scratch;                       /* [threads][KT_SOURCE_BLOCK * widest k] */
-    size_t scratch_floats;
-    uint8_t *base; /* bump allocation in the current buffer */
+    kt_staging plain; /* how staging is shared out */
+    uint8_t *base;    /* bump allocation in the current buffer */
     size_t used, limit;
     atomic_int bad; /* a row could not be taken */
     kt_err why;     /* of the first that could not */
@@ -55,15 +54,11 @@ typedef struct loader {
     int n_twins;
 } loader;
 
-static size_t round64(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
-
 /* NULL when the buffer is full; the caller compares `used` with `limit` at the end. */
 static void *take(loader *l, size_t bytes) {
     size_t begin = l->used;
 
-    l->used += round64(bytes);
+    l->used += kt_bytes_round(bytes);
     return l->used <= l->limit ? l->base + begin : NULL;
 }
 
@@ -89,43 +84,41 @@ static kt_status check_weight(loader *l, const kt_weight *w, kt_err *err) {
     return KT_OK;
 }
 
-static size_t plain_size(kt_weight_format format, int64_t n, int64_t k) {
-    size_t data, scales;
-
-    kt_format_find(format)->plain_bytes(n, k, &data, &scales);
-    return round64(data) + round64(scales);
+/* A lane's slice of the staging. */
+static uint8_t *lane_packed(const loader *l, int64_t lane) {
+    return (uint8_t *)l->staging.data + (size_t)lane * l->plain.slice;
 }
 
-/* Staging for the largest dense matrix and for one expert per thread, and conversion scratch. */
-static kt_status make_staging(loader *l, kt_err *err) {
-    const kt_model_plan *plan = l->request->plan;
-    int threads = kt_pool_threads(l->request->pool);
-    size_t whole = 0, slice = 0;
-    int64_t widest = 0;
+static float *lane_scratch(const loader *l, int64_t lane) {
+    return (float *)(void *)(lane_packed(l, lane) + l->plain.packed);
+}
 
-    for (int i = 0; i < plan->n_problems; i++) {
-        const kt_problem *p = &plan->problems[i].problem;
-        size_t size;
-        widest = p->k > widest ? p->k : widest;
-        if (p->op == KT_OP_GEMM) {
-            size = plain_size(p->weights, p->n, p->k);
-            whole = size > whole ? size : whole;
-            continue;
-        }
-        widest = p->n > widest ? p->n : widest;
-        size = 2 * plain_size(p->weights, p->n, p->k) +
-               plain_size(p->down != KT_W_NONE ? p->down : p->weights, p->k, p->n);
-        if (l->request->nodes->n > 1 && plan->problems[i].bytes > l->staging_expert)
-            l->staging_expert = plan->problems[i].bytes;
-        slice = size > slice ? size : slice;
-    }
-    slice += l->staging_expert;
-    if (slice * (size_t)threads > whole) whole = slice * (size_t)threads;
-    l->staging_slice = slice;
-    KT_TRY(kt_buffer_create(whole, KT_PAGES_ADVISED, -1, &l->staging, err));
-    l->scratch_floats = (size_t)(KT_SOURCE_BLOCK * widest);
-    l->scratch = malloc(sizeof *l->scratch * l->scratch_floats * (size_t)threads);
-    return l->scratch ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for conversion");
+static uint8_t *lane_plain(const loader *l, int64_t lane) {
+    return lane_packed(l, lane) + l->plain.packed + l->plain.scratch;
+}
+
+/* Items [0, n), each by a lane that is free. */
+typedef struct shared_work {
+    int64_t n;
+    void (*run)(void *task, int64_t item, int64_t lane);
+    void *task;
+    atomic_llong next; /* item that no lane has taken */
+} shared_work;
+
+static void run_lane(void *arg, int64_t begin, int64_t end, int tid) {
+    shared_work *w = arg;
+    (void)tid;
+
+    for (int64_t lane = begin; lane < end; lane++)
+        for (int64_t i = atomic_fetch_add(&w->next, 1); i < w->n; i = atomic_fetch_add(&w->next, 1))
+            w->run(w->task, i, lane);
+}
+
+static void share_out(loader *l, int64_t n, void (*run)(void *, int64_t, int64_t), void *task) {
+    shared_work work = {.n = n, .run = run, .task = task};
+    kt_phase phase = {.run = run_lane, .arg = &work, .n_tasks = l->plain.n_slices};
+
+    kt_pool_run(l->request->pool, &phase, 1);
 }
 
 /* The first failure of any thread is the one that is told. */
@@ -179,51 +172,115 @@ static void check_tensor(loader *l, const kt_tensor *t) {
         check_part(&check, 0, 1, 0);
 }
 
-/* ---- dense matrices: rows shared out, then packed ---- */
+/* ---- dense matrices: blocks of rows shared out; some layouts are packed as a whole ---- */
+
+/* Rows [begin, end) in plain form: where they lie, or converted at *staging, which moves on. */
+static kt_matrix plain_rows(loader *l, const kt_matrix_source *source, kt_weight_format id,
+                            int64_t begin, int64_t end, uint8_t **staging, float *scratch) {
+    const kt_format *format = kt_format_find(id);
+    kt_matrix w;
+    size_t data, scales;
+    kt_err why;
+
+    if (kt_matrix_source_borrow(source, id, &w)) { /* which has no scales apart */
+        format->plain_bytes(1, source->k, &data, &scales);
+        w.data = (const uint8_t *)w.data + (size_t)begin * data;
+        w.n = end - begin;
+        return w;
+    }
+    format->plain_bytes(end - begin, source->k, &data, &scales);
+    w = (kt_matrix){.format = id, .n = end - begin, .k = source->k, .data = *staging};
+    w.scales = scales ? *staging + kt_bytes_round(data) : NULL;
+    if (kt_matrix_source_encode_rows(source, format, begin, end, *staging,
+                                     scales ? *staging + kt_bytes_round(data) : NULL, scratch,
+                                     &why) != KT_OK)
+        note_failure(l, &why);
+    *staging += kt_bytes_round(data) + kt_bytes_round(scales);
+    return w;
+}
 
 typedef struct dense_task {
     loader *loader;
     const kt_matrix_source *source;
-    const kt_format *format; /* NULL: the rows are borrowed, look at them only */
-    void *data, *scales;
+    const kt_problem_plan *plan;
+    uint8_t *packed;
+    int64_t rows; /* of a block */
 } dense_task;
 
-static void encode_rows(void *arg, int64_t begin, int64_t end, int tid) {
-    dense_task *t = arg;
-    int64_t last = end * ROWS_PER_TASK < t->source->rows ? end * ROWS_PER_TASK : t->source->rows;
-    float *scratch = t->loader->scratch + (size_t)tid * t->loader->scratch_floats;
+static void pack_dense_block(void *task, int64_t block_id, int64_t lane) {
+    const dense_task *t = task;
+    const int64_t begin = block_id * t->rows;
+    const kt_matrix_source *s = t->source;
+    const int64_t end = begin + t->rows < s->rows ? begin + t->rows : s->rows;
+    uint8_t *staging = lane_plain(t->loader, lane);
+    kt_problem block = t->plan->problem;
+    kt_matrix w;
+
+    if (!rows_are_finite(t->loader, s, begin, end)) return;
+    w = plain_rows(t->loader, s, block.weights, begin, end, &staging,
+                   lane_scratch(t->loader, lane));
+    block.n = end - begin;
+    t->plan->choices.choice[0].variant->pack_gemm(
+        &block, &w,
+        t->packed + (size_t)(begin / KT_P64_ROWS) * kt_p64_panel_bytes(block.weights, s->k));
+}
+
+typedef struct whole_task {
+    loader *loader;
+    const kt_matrix_source *source;
+    const kt_format *format; /* NULL: the rows are borrowed, look at them only */
+    void *data, *scales;
+} whole_task;
+
+static void encode_rows(void *task, int64_t block_id, int64_t lane) {
+    const whole_task *t = task;
+    const int64_t begin = block_id * ROWS_PER_TASK;
+    const kt_matrix_source *s = t->source;
+    const int64_t end = begin + ROWS_PER_TASK < s->rows ? begin + ROWS_PER_TASK : s->rows;
     kt_err why;
 
-    if (!rows_are_finite(t->loader, t->source, begin * ROWS_PER_TASK, last)) return;
-    if (t->format && kt_matrix_source_encode(t->source, t->format, begin * ROWS_PER_TASK, last,
-                                             t->data, t->scales, scratch, &why) != KT_OK)
+    if (!rows_are_finite(t->loader, s, begin, end)) return;
+    if (t->format && kt_matrix_source_encode(s, t->format, begin, end, t->data, t->scales,
+                                             lane_scratch(t->loader, lane), &why) != KT_OK)
         note_failure(t->loader, &why);
 }
 
-static const void *load_dense(loader *l, const kt_problem_plan *p, const kt_matrix_source *source) {
+static void pack_whole(loader *l, const kt_problem_plan *p, const kt_matrix_source *source,
+                       uint8_t *packed) {
     const kt_format *format = kt_format_find(p->problem.weights);
-    void *packed = take(l, p->bytes);
-    dense_task task = {.loader = l, .source = source};
-    kt_phase phase = {.run = encode_rows,
-                      .arg = &task,
-                      .n_tasks = (source->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK};
+    whole_task task = {.loader = l, .source = source};
+    uint8_t *plain = lane_packed(l, l->plain.n_slices); /* behind the slices */
     kt_matrix w;
 
-    if (!packed) return NULL;
     if (!kt_matrix_source_borrow(source, p->problem.weights, &w)) {
         size_t data, scales;
         format->plain_bytes(source->rows, source->k, &data, &scales);
         task.format = format;
-        task.data = l->staging.data;
-        task.scales = scales ? (uint8_t *)l->staging.data + round64(data) : NULL;
+        task.data = plain;
+        task.scales = scales ? plain + kt_bytes_round(data) : NULL;
         w = (kt_matrix){.format = p->problem.weights,
                         .n = source->rows,
                         .k = source->k,
                         .data = task.data,
                         .scales = task.scales};
     }
-    kt_pool_run(l->request->pool, &phase, 1);
+    share_out(l, (source->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, encode_rows, &task);
     p->choices.choice[0].variant->pack_gemm(&p->problem, &w, packed);
+}
+
+static const void *load_dense(loader *l, const kt_problem_plan *p, const kt_matrix_source *source) {
+    uint8_t *packed = take(l, p->bytes);
+    dense_task task = {.loader = l,
+                       .source = source,
+                       .plan = p,
+                       .packed = packed,
+                       .rows = kt_staging_rows(p->problem.weights)};
+
+    if (!packed) return NULL;
+    if (kt_staging_has_blocks(p))
+        share_out(l, (source->rows + task.rows - 1) / task.rows, pack_dense_block, &task);
+    else
+        pack_whole(l, p, source, packed);
     kt_matrix_source_release(source, l->request->checkpoint);
     return packed;
 }
@@ -242,7 +299,7 @@ static kt_status load_matrix(loader *l, int weight, kt_err *err) {
     return KT_OK;
 }
 
-/* ---- heads: one task each ---- */
+/* ---- heads ---- */
 
 typedef struct head_task {
     loader *loader;
@@ -250,31 +307,28 @@ typedef struct head_task {
     const kt_problem_plan *plan;
     uint8_t *packed;
     kt_matrix_source *source; /* [heads] */
-    uint16_t *plain;          /* [threads][2][n * k]: as stored, and turned */
 } head_task;
 
-static void pack_heads(void *arg, int64_t begin, int64_t end, int tid) {
-    const head_task *t = arg;
+/* As stored and, behind that, turned. */
+static void pack_head(void *task, int64_t e, int64_t lane) {
+    const head_task *t = task;
     const int64_t n = t->w->n, k = t->w->k;
-    uint16_t *stored = t->plain + 2 * n * k * tid, *turned = stored + n * k;
-    float *scratch = t->loader->scratch + (size_t)tid * t->loader->scratch_floats;
+    const kt_matrix_source *s = &t->source[e];
+    uint16_t *stored = (uint16_t *)(void *)lane_plain(t->loader, lane), *turned = stored + n * k;
+    kt_matrix w = {.format = KT_W_BF16, .n = n, .k = k, .data = stored};
     kt_err why;
 
-    for (int64_t e = begin; e < end; e++) {
-        const kt_matrix_source *s = &t->source[e];
-        kt_matrix w = {.format = KT_W_BF16, .n = n, .k = k, .data = stored};
-        if (!rows_are_finite(t->loader, s, 0, s->rows)) return;
-        if (kt_matrix_source_encode(s, kt_format_find(KT_W_BF16), 0, s->rows, stored, NULL, scratch,
-                                    &why) != KT_OK) {
-            note_failure(t->loader, &why);
-            return;
-        }
-        for (int64_t r = 0; t->w->is_transposed && r < n; r++)
-            for (int64_t i = 0; i < k; i++) turned[r * k + i] = stored[i * n + r];
-        if (t->w->is_transposed) w.data = turned;
-        t->plan->choices.choice[0].variant->pack_gemm(&t->plan->problem, &w,
-                                                      t->packed + (size_t)e * t->plan->bytes);
+    if (!rows_are_finite(t->loader, s, 0, s->rows)) return;
+    if (kt_matrix_source_encode(s, kt_format_find(KT_W_BF16), 0, s->rows, stored, NULL,
+                                lane_scratch(t->loader, lane), &why) != KT_OK) {
+        note_failure(t->loader, &why);
+        return;
     }
+    for (int64_t r = 0; t->w->is_transposed && r < n; r++)
+        for (int64_t i = 0; i < k; i++) turned[r * k + i] = stored[i * n + r];
+    if (t->w->is_transposed) w.data = turned;
+    t->plan->choices.choice[0].variant->pack_gemm(&t->plan->problem, &w,
+                                                  t->packed + (size_t)e * t->plan->bytes);
 }
 
 static kt_status load_heads(loader *l, int weight, kt_err *err) {
@@ -282,26 +336,22 @@ static kt_status load_heads(loader *l, int weight, kt_err *err) {
     kt_loaded *to = &l->weights->loaded[weight];
     const size_t count = (size_t)w->count;
     head_task task = {.loader = l, .w = w, .plan = kt_model_plan_run(l->request->plan, weight, 0)};
-    kt_phase phase = {.run = pack_heads, .arg = &task, .n_tasks = w->count};
-    const size_t threads = (size_t)kt_pool_threads(l->request->pool);
     kt_status st = KT_OK;
 
     task.packed = take(l, count * task.plan->bytes);
     task.source = calloc(count, sizeof *task.source);
-    task.plain = malloc(threads * 2 * (size_t)(w->n * w->k) * sizeof *task.plain);
-    if (!task.source || !task.plain || !task.packed)
+    if (!task.source || !task.packed)
         st = kt_fail(err, KT_E_NOMEM, "no memory for the heads of layer %d", w->layer);
     for (int64_t e = 0; e < w->count && st == KT_OK; e++)
         st = kt_weight_head_source(&l->finder, w, e, &task.source[e], err);
-    if (st == KT_OK) kt_pool_run(l->request->pool, &phase, 1);
+    if (st == KT_OK) share_out(l, w->count, pack_head, &task);
     to->data[0] = task.packed;
     to->head_bytes = task.plan->bytes;
     free(task.source);
-    free(task.plain);
     return st;
 }
 
-/* ---- experts: one task each ---- */
+/* ---- experts: blocks of rows, too ---- */
 
 /* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every
  * node's memory. */
@@ -320,16 +370,15 @@ typedef struct expert_task {
     kt_matrix_source (*source)[3];
     uint8_t *const *
         *twin; /* [experts] place.at of the same expert, packed before or by the first pass; NULL */
-    int is_copying; /* the second pass */
+    int64_t blocks;   /* of an expert that are shared out one by one */
+    atomic_int *left; /* [experts] blocks to do */
 } expert_task;
 
 static kt_moe_layer layer_of(const kt_problem_plan *part, const kt_moe_cuts *cuts) {
-    return (kt_moe_layer){.problem = part->problem,
-                          .choices = &part->choices,
-                          .encode = part->encode.variant,
-                          .cuts = cuts,
-                          .down_weights = part->problem.down,
-                          .down_choices = part->down_choices};
+    kt_moe_layer layer = kt_problem_plan_layer(part);
+
+    layer.cuts = cuts;
+    return layer;
 }
 
 static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64_t *begin,
@@ -368,7 +417,7 @@ static kt_status place_experts(loader *l, int weight, const kt_problem_plan *par
         if (p->n > 1) {
             kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
             kt_buffer *b = &l->weights->slices[weight * p->n + i];
-            p->bytes[i] = round64(kt_moe_expert_bytes(&slice));
+            p->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&slice));
             KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, nodes->memory[i], b, err));
             l->weights->bytes += b->bytes;
             base = b->data;
@@ -425,75 +474,119 @@ static uint8_t *const *find_twin(loader *l, const kt_problem_plan *part,
     return NULL;
 }
 
-/* Plain form of one matrix: borrowed, or converted at *staging which moves on. */
-static kt_matrix plain_matrix(loader *l, const kt_matrix_source *source, kt_weight_format id,
-                              uint8_t **staging, int tid) {
-    const kt_format *format = kt_format_find(id);
-    float *scratch = l->scratch + (size_t)tid * l->scratch_floats;
-    kt_matrix w;
-    size_t data, scales;
-    kt_err why;
-
-    if (kt_matrix_source_borrow(source, id, &w)) return w;
-    format->plain_bytes(source->rows, source->k, &data, &scales);
-    w = (kt_matrix){.format = id, .n = source->rows, .k = source->k, .data = *staging};
-    w.scales = scales ? *staging + round64(data) : NULL;
-    if (kt_matrix_source_encode(source, format, 0, source->rows, *staging,
-                                scales ? *staging + round64(data) : NULL, scratch, &why) != KT_OK)
-        note_failure(l, &why);
-    *staging += round64(data) + round64(scales);
-    return w;
+/* Blocks of rows of gate and up together; rows of those of down; both of an expert. */
+static int64_t gate_blocks(const kt_problem *p) {
+    return (p->n + kt_staging_rows(p->weights) - 1) / kt_staging_rows(p->weights);
 }
 
-static void pack_expert(const expert_task *t, int64_t e, int tid) {
-    const kt_problem *problem = &t->part->problem;
-    const placing *p = t->place;
-    uint8_t *staging = (uint8_t *)t->loader->staging.data + (size_t)tid * t->loader->staging_slice;
-    uint8_t *packed = p->at[e];
-    kt_matrix w[3];
+static int64_t down_rows(const kt_problem *p) {
+    return kt_staging_rows(p->down != KT_W_NONE ? p->down : p->weights);
+}
 
-    for (int i = 0; i < 3; i++)
-        if (!rows_are_finite(t->loader, &t->source[e][i], 0, t->source[e][i].rows)) return;
-    if (p->n > 1) {
-        packed = staging;
-        staging += t->loader->staging_expert;
+static int64_t expert_blocks(const kt_problem *p) {
+    return gate_blocks(p) + (p->k + down_rows(p) - 1) / down_rows(p);
+}
+
+static void pack_gate_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
+                            int64_t lane) {
+    kt_problem p = t->part->problem;
+    const int64_t rows = kt_staging_rows(p.weights), begin = block * rows;
+    const int64_t end = begin + rows < p.n ? begin + rows : p.n;
+    uint8_t *staging = lane_plain(t->loader, lane);
+    kt_matrix w[2];
+
+    for (int i = 0; i < 2; i++) {
+        if (!rows_are_finite(t->loader, &t->source[e][i], begin, end)) return;
+        w[i] = plain_rows(t->loader, &t->source[e][i], p.weights, begin, end, &staging,
+                          lane_scratch(t->loader, lane));
     }
-    for (int i = 0; i < 3; i++)
-        w[i] = plain_matrix(t->loader, &t->source[e][i],
-                            i == 2 && problem->down != KT_W_NONE ? problem->down : problem->weights,
-                            &staging, tid);
-    kt_moe_pack(&p->whole, &w[0], &w[1], &w[2], packed);
-    for (int i = 0; p->n > 1 && i < p->n; i++)
-        kt_moe_slice_pack(&p->whole, packed, p->begin[i], p->begin[i + 1],
-                          p->at[i * problem->experts + e]);
+    p.n = end - begin;
+    t->part->choices.choice[0].variant->pack_expert(
+        &p, &w[0], &w[1], NULL,
+        packed + (size_t)(begin / (KT_P64_ROWS / 2)) * kt_p64_panel_bytes(p.weights, p.k));
+}
+
+static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
+                            int64_t lane) {
+    const kt_moe_layer *layer = &t->place->whole;
+    const kt_choice_map *choices = layer->down_choices ? layer->down_choices : layer->choices;
+    kt_problem p = kt_moe_down_half(layer);
+    const int64_t rows = down_rows(&t->part->problem), begin = block * rows;
+    const int64_t end = begin + rows < p.k ? begin + rows : p.k;
+    uint8_t *staging = lane_plain(t->loader, lane);
+    kt_matrix w;
+
+    if (!rows_are_finite(t->loader, &t->source[e][2], begin, end)) return;
+    w = plain_rows(t->loader, &t->source[e][2], p.weights, begin, end, &staging,
+                   lane_scratch(t->loader, lane));
+    p.k = end - begin;
+    choices->choice[0].variant->pack_expert(&p, NULL, NULL, &w,
+                                            packed + kt_moe_down_offset(layer) +
+                                                (size_t)(begin / KT_P64_ROWS) *
+                                                    kt_p64_panel_bytes(p.weights, p.n));
+}
+
+static void pack_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
+                       int64_t lane) {
+    const int64_t gates = gate_blocks(&t->part->problem);
+
+    if (block < gates)
+        pack_gate_block(t, e, block, packed, lane);
+    else
+        pack_down_block(t, e, block - gates, packed, lane);
+    if (atomic_fetch_sub(&t->left[e], 1) > 1) return;
     for (int i = 0; i < 3; i++)
         kt_matrix_source_release(&t->source[e][i], t->loader->request->checkpoint);
 }
 
-static void pack_experts(void *arg, int64_t begin, int64_t end, int tid) {
+/* A whole expert in the lane's slice, from where each node gets its part. */
+static void pack_cut_expert(const expert_task *t, int64_t e, int64_t lane) {
+    const placing *p = t->place;
+    const int64_t blocks = expert_blocks(&t->part->problem);
+    uint8_t *packed = lane_packed(t->loader, lane);
+
+    for (int64_t b = 0; b < blocks; b++) pack_block(t, e, b, packed, lane);
+    for (int i = 0; i < p->n; i++)
+        kt_moe_slice_pack(&p->whole, packed, p->begin[i], p->begin[i + 1],
+                          p->at[i * t->part->problem.experts + e]);
+}
+
+/* A block of an expert, or a whole one that is cut. */
+static void pack_item(void *task, int64_t item, int64_t lane) {
+    const expert_task *t = task;
+    const int64_t e = item / t->blocks;
+
+    if (t->twin[e]) return;
+    if (t->place->n > 1)
+        pack_cut_expert(t, e, lane);
+    else
+        pack_block(t, e, item % t->blocks, t->place->at[e], lane);
+}
+
+static void copy_twins(void *arg, int64_t begin, int64_t end, int tid) {
     const expert_task *t = arg;
     const int64_t n = t->part->problem.experts;
+    (void)tid;
 
-    for (int64_t e = begin; e < end; e++) {
-        for (int i = 0; t->is_copying && t->twin[e] && i < t->place->n; i++)
+    for (int64_t e = begin; e < end; e++)
+        for (int i = 0; t->twin[e] && i < t->place->n; i++)
             memcpy(t->place->at[i * n + e], t->twin[e][i * n], t->place->bytes[i]);
-        if (!t->is_copying && !t->twin[e]) pack_expert(t, e, tid);
-    }
 }
 
 static kt_status fill_experts(loader *l, const kt_weight *w, expert_task *task, kt_err *err) {
     const kt_problem_plan *part = task->part;
-    kt_phase phase = {.run = pack_experts, .arg = task, .n_tasks = part->problem.experts};
+    kt_phase copying = {.run = copy_twins, .arg = task, .n_tasks = part->problem.experts};
 
     for (int64_t e = 0; e < part->problem.experts; e++) {
+        atomic_init(&task->left[e], (int)expert_blocks(&part->problem));
         for (int i = 0; i < 3; i++)
             KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &task->source[e][i], err));
         if (l->request->has_twins)
             task->twin[e] = find_twin(l, part, task->source[e], task->place->at + e);
     }
-    kt_pool_run(l->request->pool, &phase, 1);
-    task->is_copying = 1;
-    if (l->request->has_twins) kt_pool_run(l->request->pool, &phase, 1);
+    task->blocks = task->place->n > 1 ? 1 : expert_blocks(&part->problem);
+    share_out(l, part->problem.experts * task->blocks, pack_item, task);
+    if (l->request->has_twins) kt_pool_run(l->request->pool, &copying, 1);
     return KT_OK;
 }
 
@@ -508,11 +601,13 @@ static kt_status load_experts(loader *l, int weight, kt_err *err) {
     KT_TRY(place_experts(l, weight, part, &place, err));
     task.source = calloc(n, sizeof *task.source);
     task.twin = calloc(n, sizeof *task.twin);
-    st = task.source && task.twin
+    task.left = calloc(n, sizeof *task.left);
+    st = task.source && task.twin && task.left
              ? fill_experts(l, w, &task, err)
              : kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", w->layer);
     free(task.source);
     free(task.twin);
+    free(task.left);
     return st == KT_OK ? finish_layer(l, weight, &place, err) : st;
 }
 
@@ -590,14 +685,6 @@ static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err)
                    (long long)layer, bytes);
 }
 
-static kt_status check_memory(size_t bytes, kt_err *err) {
-    uint64_t available = kt_memory_available_bytes();
-
-    if (bytes <= available) return KT_OK;
-    return kt_fail(err, KT_E_NOMEM, "the packed weights need %.1f GiB, %.1f GiB are available",
-                   (double)bytes / GIB, (double)available / GIB);
-}
-
 /* Between layers: did a thread fail, does the caller still want the model? */
 static kt_status pause_here(const loader *l, kt_err *err) {
     const kt_weights_request *r = l->request;
@@ -611,55 +698,22 @@ static kt_status pause_here(const loader *l, kt_err *err) {
     return KT_OK;
 }
 
-/* What is not loaded as it lies although nobody asked for another format: said once for each
- * reason. */
-static void tell_changes(const loader *l) {
-    const kt_graph *g = l->request->graph;
-    double widened = 0, stored = 0;
-    int n_pairs = 0, n_floats = 0;
-
-    if (l->request->plan->quant != KT_QUANT_NATIVE) return;
-    for (int i = 0; i < g->n_weights; i++) {
-        const kt_weight *w = &g->weights[i];
-        const bool is_pair = w->kind == KT_WEIGHT_EXPERTS &&
-                             kt_weight_becomes(w, 0, KT_QUANT_NATIVE) == KT_W_INT8_G16M;
-        const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
-        n_floats += is_matrix && w->part[0].stored == KT_W_F32;
-        if (!is_pair || w->part[0].stored == KT_W_INT8_G16M) continue;
-        n_pairs++;
-        for (int p = 0; p < 2; p++) {
-            const double weights = (double)(w->count * w->n * w->k) / 8;
-            stored += weights * kt_format_find(w->part[p].stored)->bits;
-            widened += weights * kt_format_find(KT_W_INT8_G16M)->bits;
-        }
-    }
-    if (n_pairs)
-        kt_log_write(l->request->log, KT_LOG_WARN, "loader",
-                     "gate and up of %d layers are stored in two formats, which no kernel reads "
-                     "together: loaded exactly as w8g16m, %.2f GiB instead of %.2f",
-                     n_pairs, widened / GIB, stored / GIB);
-    if (n_floats)
-        kt_log_write(l->request->log, KT_LOG_WARN, "loader",
-                     "%d matrices are stored as F32 and become BF16", n_floats);
-}
-
 static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
     const int64_t layers = g->numbers.layers;
-    size_t total = 0;
 
     for (int i = 0; i < g->n_weights; i++) {
         const kt_weight *w = &g->weights[i];
         const size_t size = kt_model_plan_bytes(l->request->plan, i);
         KT_TRY(check_weight(l, w, err));
-        total += size;
         if (w->kind != KT_WEIGHT_EXPERTS || l->request->nodes->n == 1)
             bytes[w->layer < 0 ? layers : w->layer] += size;
     }
     kt_weight_finder_report(&l->finder, l->request->log);
-    tell_changes(l);
-    KT_TRY(check_memory(total, err));
-    KT_TRY(make_staging(l, err));
+    kt_weights_tell_changes(g, l->request->plan->quant, l->request->log);
+    kt_staging_count(l->request->plan, l->request->nodes->n, kt_pool_threads(l->request->pool),
+                     &l->plain);
+    KT_TRY(kt_buffer_create(l->plain.total, KT_PAGES_ADVISED, -1, &l->staging, err));
     for (int64_t i = layers; i >= 0; i--) {
         const int64_t layer = i == layers ? layers : layers - 1 - i;
         KT_TRY(load_layer(l, layer, bytes[layer], err));
@@ -697,7 +751,6 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
     if (st == KT_OK) st = run_load(&l, bytes, err);
     kt_weight_finder_deinit(&l.finder);
     kt_buffer_destroy(&l.staging);
-    free(l.scratch);
     free(bytes);
     if (st != KT_OK) {
         kt_weights_destroy(l.weights);

@@ -42,9 +42,9 @@ typedef struct kt_weights_request {
 /* Can the experts of this plan be cut over so many nodes? Says which cannot. */
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes, kt_err *err);
 
-/* Find every tensor and check its shape and type, count the bytes and refuse what does not fit,
- * then quantise and pack on all threads, releasing the checkpoint's pages on the way. A stored
- * number that is not finite is refused by tensor, position and value. */
+/* Find every tensor and check its shape and type, then quantise and pack on all threads (that there
+ * is memory for it is memory_plan.h's question), releasing the checkpoint's pages on the way. A
+ * stored number that is not finite is refused by tensor, position and value. */
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
 void kt_weights_destroy(kt_weights *w);
 
