@@ -12,6 +12,8 @@
 #include "runtime/cli/command.h"
 #include "runtime/cli/options.h"
 #include "dispatch/model/checkpoint.h"
+#include "runtime/exec/engine.h"
+#include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_plan.h"
 #include "runtime/token/tokenizer.h"
@@ -140,30 +142,70 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
     kt_table_destroy(table);
 }
 
-static void look_at_needs(report *r, const kt_model_dir *dir) {
-    static const char *const names[] = {"native", "bf16", "int8", "int4"};
-    uint64_t available = kt_memory_available_bytes();
-    kt_model_needs needs;
-    kt_err err = {KT_OK, ""};
-    int fits = 0;
+/* With the context that `kt serve` would take when none is asked for. */
+static void survey(const kt_model_dir *dir, kt_planner *planner, kt_memory_choice *choices,
+                   kt_err *err) {
+    const int64_t most = dir->graph.numbers.max_context;
+    const int64_t rows = most < KT_DEFAULT_CHUNK ? most : KT_DEFAULT_CHUNK;
+    kt_model_plan plan;
+    kt_memory_request request = {
+        .plan = &plan, .n_nodes = 1, .context = rows, .available = kt_memory_available_bytes()};
 
-    if (kt_model_dir_needs(dir, &needs, &err) != KT_OK) {
+    if (kt_model_plan_make(planner, &dir->graph, KT_QUANT_NATIVE, KT_W_BF16, kt_usable_cores(),
+                           rows, most, &plan, err) != KT_OK)
+        return;
+    kt_memory_survey(&request, choices, err);
+    kt_model_plan_deinit(&plan);
+}
+
+static void look_at_choices(report *r, const kt_memory_choice *choices) {
+    bool fits = false;
+
+    for (int q = KT_QUANT_NATIVE; q < KT_MEMORY_CHOICES; q++) {
+        const kt_memory_plan *p = &choices[q].plan;
+        const char *name = kt_quant_word((kt_quant)q);
+        if (choices[q].why.status != KT_OK) {
+            say(r, OK, name, "not possible: %.200s", choices[q].why.message);
+            continue;
+        }
+        fits |= kt_memory_fits(p);
+        if (kt_memory_fits(p))
+            say(r, OK, name, "%.3f GiB of weights, context up to %lld tokens",
+                (double)p->weights / GIB, (long long)p->longest);
+        else
+            say(r, WARN, name, "%.3f GiB of weights, %.3f GiB needed: more than is available",
+                (double)p->weights / GIB, (double)p->needed / GIB);
+    }
+    if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
+}
+
+static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology *t) {
+    kt_memory_choice choices[KT_MEMORY_CHOICES];
+    kt_registry *registry = NULL;
+    kt_planner *planner = NULL;
+    kt_fingerprint machine;
+    kt_kv_shape cache;
+    kt_err err = {KT_OK, ""};
+
+    kt_fingerprint_make(t, NULL, &machine);
+    if (kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, t->cpu.isa, &registry,
+                           &err) == KT_OK &&
+        kt_planner_create(registry, NULL, &machine, NULL, &planner, &err) == KT_OK)
+        survey(dir, planner, choices, &err);
+    kt_planner_destroy(planner);
+    kt_registry_destroy(registry);
+    if (err.status != KT_OK) {
         say(r, BAD, "kernels", "%s", err.message);
         return;
     }
-    for (int q = KT_QUANT_BF16; q <= KT_QUANT_INT4; q++) {
-        int is_enough = needs.weight_bytes[q] <= available;
-        fits |= is_enough;
-        say(r, is_enough ? OK : WARN, names[q], "%.3f GiB of weights%s",
-            (double)needs.weight_bytes[q] / GIB, is_enough ? "" : ": more than is available");
-    }
-    if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
-    say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld",
-        1000 * (double)needs.cache_bytes_per_token / GIB,
-        (long long)dir->graph.numbers.max_context);
+    look_at_choices(r, choices);
+    if (kt_model_kv_shape(&dir->graph, KT_W_BF16, &cache, &err) == KT_OK)
+        say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld (`kt plan` counts the rest)",
+            (double)kt_kv_cache_bytes(&cache, 1000) / GIB,
+            (long long)dir->graph.numbers.max_context);
 }
 
-static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
+static void look_at_model(report *r, const char *folder, const kt_topology *t, kt_model_dir *dir) {
     kt_model_experts experts;
     kt_tokenizer *tokenizer = NULL;
     kt_err err = {KT_OK, ""};
@@ -186,7 +228,7 @@ static void look_at_model(report *r, const char *folder, kt_model_dir *dir) {
     else
         say(r, OK, "tokenizer", "%d tokens", kt_tokenizer_size(tokenizer));
     kt_tokenizer_destroy(tokenizer);
-    look_at_needs(r, dir);
+    look_at_needs(r, dir, t);
 }
 
 static int print(const report *r, bool json) {
@@ -227,7 +269,7 @@ static int run(int argc, char **argv) {
     say(&r, OK, "kt", "%s", KT_VERSION);
     look_at_machine(&r, &topology);
     look_at_registry(&r, &topology);
-    if (model) look_at_model(&r, model, &dir);
+    if (model) look_at_model(&r, model, &topology, &dir);
     look_at_table(&r, &topology, &dir, model != NULL);
     kt_model_dir_deinit(&dir);
     return print(&r, json);

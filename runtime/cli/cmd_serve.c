@@ -68,6 +68,7 @@ static void print_engine(const serving *s) {
            (long long)info.max_context, s->flags->engine.weights, (double)info.weight_bytes * 1e-6,
            (long long)info.n_threads);
     printf("%s\n", kt_kv_line(&info, line, sizeof line));
+    printf("%s\n", info.memory_line);
     printf("one request at a time, up to %d wait\n", kt_job_queue_count(s->app->engine).capacity);
     print_address(s, "listening on ", "");
 }

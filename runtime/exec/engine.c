@@ -15,14 +15,13 @@
 #include "runtime/exec/roofline.h"
 #include "runtime/exec/step.h"
 #include "runtime/loader/finite.h"
+#include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
 #include "runtime/token/known_tokens.h"
 
-#define DEFAULT_CHUNK 512
 #define MAX_CPUS 1024
 #define MOST_WORD 300 /* of a path in a command: the message has 511 bytes */
-#define GIB (1024.0 * 1024.0 * 1024.0)
 
 struct kt_engine {
     kt_log log;
@@ -36,6 +35,7 @@ struct kt_engine {
     kt_pool *pool;
     kt_node_plan nodes;
     kt_kv_shape kv; /* of a sequence's cache */
+    kt_memory_plan memory;
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;
@@ -305,7 +305,7 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
     if (e->max_context < 1 || e->max_context > most)
         return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
                        (long long)o->max_context, e->model.name, (long long)most);
-    e->max_chunk = o->max_chunk > 0 ? o->max_chunk : DEFAULT_CHUNK;
+    e->max_chunk = o->max_chunk > 0 ? o->max_chunk : KT_DEFAULT_CHUNK;
     if (e->max_chunk > e->max_context) e->max_chunk = e->max_context;
     e->chunk = e->max_chunk;
     return KT_OK;
@@ -347,31 +347,23 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
     return KT_OK;
 }
 
-/* Whether the weights fit is arithmetic: told before they are asked for, with the formats that
- * would. */
-static kt_status check_memory(const kt_engine *e, kt_quant weights, kt_err *err) {
-    const uint64_t available = kt_memory_available_bytes();
-    const double need = (double)kt_model_plan_weight_bytes(&e->plan);
-    const char *before = "; try --weights ";
-    char advice[160] = "";
-    kt_model_needs needs;
-    size_t used = 0;
+/* Whether the model fits is arithmetic: told before anything is opened, with what would. A context
+ * that nobody asked for is cut to what fits. */
+static kt_status check_memory(kt_engine *e, int64_t asked, kt_err *err) {
+    kt_memory_request request = {.plan = &e->plan,
+                                 .n_nodes = e->nodes.n,
+                                 .context = e->max_context,
+                                 .available = kt_memory_available_bytes()};
 
-    if (need <= (double)available) return KT_OK;
-    for (int q = KT_QUANT_INT8; q <= KT_QUANT_INT4 && check_weights(e, (kt_quant)q, NULL) == KT_OK;
-         q++) {
-        static const char *const names[] = {[KT_QUANT_INT8] = "int8", [KT_QUANT_INT4] = "int4"};
-        if (q == (int)weights || kt_model_dir_needs(&e->model, &needs, NULL) != KT_OK ||
-            needs.weight_bytes[q] > available)
-            continue;
-        used += (size_t)snprintf(advice + used, sizeof advice - used, "%s%s (%.1f GiB)", before,
-                                 names[q], (double)needs.weight_bytes[q] / GIB);
-        before = " or ";
-    }
-    return kt_fail(err, KT_E_NOMEM,
-                   "%.200s: the packed weights need %.1f GiB, %.1f GiB are available%s",
-                   e->model.name, need / GIB, (double)available / GIB,
-                   *advice ? advice : "; no format is small enough");
+    KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
+    if (kt_memory_fits(&e->memory)) return KT_OK;
+    if (asked || e->memory.longest < e->max_chunk)
+        return kt_memory_check(&request, e->model.name, err);
+    kt_log_write(&e->log, KT_LOG_WARN, "memory",
+                 "a context of %lld tokens does not fit, %lld do (--context)",
+                 (long long)e->max_context, (long long)e->memory.longest);
+    e->max_context = request.context = e->memory.longest;
+    return kt_memory_plan_make(&request, &e->memory, err);
 }
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
@@ -389,10 +381,10 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(probe_machine(e, o, err));
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
-    KT_TRY(check_memory(e, o->weights, err));
+    KT_TRY(settle_nodes(e, o->numa, err));
+    KT_TRY(check_memory(e, o->max_context, err));
     if (!e->is_synthetic && !e->model.checkpoint)
         return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
-    KT_TRY(settle_nodes(e, o->numa, err));
     KT_TRY(load_weights(e, o, err));
     return kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
                         e->max_context, err);
@@ -451,6 +443,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
     memcpy(out->eos, n->eos, sizeof out->eos);
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
+    kt_memory_line(&e->memory, out->memory_line, sizeof out->memory_line);
 }
 
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {

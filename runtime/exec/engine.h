@@ -17,6 +17,8 @@
 typedef struct kt_engine kt_engine;
 typedef struct kt_sequence kt_sequence; /* one conversation's cache; owned by the caller */
 
+#define KT_DEFAULT_CHUNK 512 /* rows of a step */
+
 typedef struct kt_engine_options {
     const char *model_dir; /* or a name (kt_model_resolve) */
     kt_quant weights;
@@ -26,7 +28,7 @@ typedef struct kt_engine_options {
     const char *table_path; /* NULL = look where kt_table_locate says; "" = none */
     int n_threads;          /* 0 = one per usable core */
     int numa; /* experts over memory nodes (runtime/model/node_plan.h); 0 = as they are */
-    int64_t max_context;     /* 0 = the model's */
+    int64_t max_context;     /* 0 = the model's, or what fits of it */
     int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
@@ -59,6 +61,7 @@ typedef struct kt_engine_info {
     int64_t
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
+    char memory_line[160]; /* what was counted (kt_memory_line) */
     char node_line[256];  /* how, or why not; "" = the machine has one node */
     char table_line[768]; /* which table and how many cells are tuned; printable */
 } kt_engine_info;

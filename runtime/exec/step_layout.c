@@ -7,6 +7,8 @@
 #include "kernels/formats/acts.h"
 #include "kernels/rope/rope_table.h"
 #include "runtime/exec/step.h"
+#include "runtime/exec/step_bytes.h"
+#include "runtime/model/bytes.h"
 
 #define POSITIONS_PER_TASK 64
 #define LINE 16 /* floats */
@@ -144,24 +146,94 @@ static size_t lay_out(kt_step *s, uint8_t *base, int64_t floats) {
         void *target;
         size_t bytes;
     } arrays[] = {
-        {&s->values, rows * (size_t)floats * f32},
-        {&s->router_logits, rows * (size_t)experts * f32},
-        {&s->route_weight, rows * (size_t)topk * f32},
-        {&s->expert_id, rows * (size_t)topk * sizeof *s->expert_id},
+        {&s->values, kt_bytes_times(rows * f32, floats)},
+        {&s->router_logits, kt_bytes_times(rows * f32, experts)},
+        {&s->route_weight, kt_bytes_times(rows * f32, topk)},
+        {&s->expert_id, kt_bytes_times(rows * sizeof *s->expert_id, topk)},
         {&s->ones, rows * f32},
         {&s->zeros, rows * sizeof *s->zeros},
         {&s->positions, rows * sizeof *s->positions},
-        {&s->acts, rows * acts + 64 * KT_WEIGHT_PARTS},
-        {&s->angles, (size_t)(s->max_context * angles) * f32},
-        {&s->gemm_scratch, (size_t)s->n_threads * s->gemm_stride},
+        {&s->acts, kt_bytes_add(kt_bytes_times(acts, s->max_rows), 64 * KT_WEIGHT_PARTS)},
+        {&s->angles, kt_bytes_times(kt_bytes_times(f32, s->max_context), angles)},
+        {&s->gemm_scratch, kt_bytes_times(s->gemm_stride, s->n_threads)},
     };
 
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         void *at = base ? base + used : NULL;
         memcpy(arrays[i].target, &at, sizeof at);
-        used += (arrays[i].bytes + 63) / 64 * 64;
+        used = kt_bytes_add(used, kt_bytes_round(arrays[i].bytes));
     }
     return used;
+}
+
+/* ---- bytes ---- */
+
+/* Workspaces of the jobs that ops make when they are set up (exec/ops/experts.c, attend.c). A
+ * node's slice of an expert needs no more than the whole. */
+static size_t job_bytes(const kt_step *s, int n_nodes) {
+    const kt_model_plan *p = s->plan;
+    size_t total = 0;
+
+    for (int i = 0; i < p->n_problems; i++) {
+        const kt_moe_layer layer = kt_problem_plan_layer(&p->problems[i]);
+        size_t bytes;
+        if (layer.problem.op != KT_OP_MOE_FFN) continue;
+        bytes = n_nodes > 1 ? kt_moe_nodes_bytes(&layer, s->max_rows, s->n_threads)
+                            : kt_moe_workspace_bytes(&layer, s->max_rows, s->n_threads);
+        total = kt_bytes_add(total, kt_bytes_times(bytes, n_nodes));
+    }
+    for (int i = 0; i < p->n_simple; i++) {
+        const kt_simple_plan *a = &p->simple[i];
+        size_t bytes;
+        if (a->problem.op != KT_OP_ATTN) continue;
+        bytes = kt_attn_job_bytes(&a->choice, &a->problem, s->max_context, s->n_threads);
+        total = kt_bytes_add(total, bytes ? bytes : SIZE_MAX);
+    }
+    return total;
+}
+
+static size_t workspace_bytes(const kt_step *s, const kt_problem *problem) {
+    const kt_choice *c = kt_model_plan_simple(s->plan, problem);
+
+    return c && c->variant->workspace_bytes ? c->variant->workspace_bytes(problem, &c->config) : 0;
+}
+
+/* Scratch of recurrent nodes, each its own, and of sparse attention, which layers share
+ * (exec/ops/delta.c, attend_sparse.c): scores and order of all keys, rows of those that are picked.
+ */
+static size_t scratch_bytes(const kt_step *s) {
+    size_t total = 0, sparse = 0;
+
+    for (int i = 0; i < s->graph->n_nodes; i++) {
+        const kt_node *n = &s->graph->nodes[i];
+        const kt_problem few = kt_delta_problem(n, 1), many = kt_delta_problem(n, s->max_rows);
+        if (n->kind == KT_NODE_DELTA) {
+            const size_t a = workspace_bytes(s, &few), b = workspace_bytes(s, &many);
+            total = kt_bytes_add(total, kt_bytes_times(a > b ? a : b, s->n_threads));
+        }
+        if (n->kind == KT_NODE_ATTEND_SPARSE)
+            sparse = kt_bytes_add(
+                kt_bytes_times(2 * sizeof(float), s->max_context),
+                kt_bytes_times(2 * (size_t)n->attention.k + sizeof(float), n->index.topk));
+    }
+    return kt_bytes_add(total, kt_bytes_times(sparse, s->n_threads));
+}
+
+kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_context, size_t *bytes,
+                        kt_err *err) {
+    kt_step s = {.graph = plan->graph,
+                 .plan = plan,
+                 .n_threads = plan->threads,
+                 .max_rows = plan->max_rows,
+                 .max_context = max_context};
+    int64_t floats;
+    kt_status st = place_values(&s, &floats, err);
+
+    *bytes = 0;
+    if (st == KT_OK) *bytes = kt_bytes_add(lay_out(&s, NULL, floats), job_bytes(&s, n_nodes));
+    if (st == KT_OK) *bytes = kt_bytes_add(*bytes, scratch_bytes(&s));
+    kt_arena_deinit(&s.arena);
+    return st;
 }
 
 /* ---- angles ---- */

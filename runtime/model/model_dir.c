@@ -12,7 +12,6 @@
 #include "base/err.h"
 #include "dispatch/model/mistakes.h"
 #include "dispatch/model/resolve.h"
-#include "runtime/model/model_plan.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
 
@@ -170,40 +169,4 @@ kt_model_experts kt_model_count_experts(const kt_graph *g) {
         e.layers++;
     }
     return e;
-}
-
-/* Formats that a stored one cannot become need nothing: 0. */
-static kt_status plan_needs(const kt_model_dir *dir, kt_planner *planner, kt_model_needs *out,
-                            kt_err *err) {
-    for (int q = KT_QUANT_NATIVE; q <= KT_QUANT_INT4; q++) {
-        kt_model_plan plan;
-        kt_status st =
-            kt_model_plan_make(planner, &dir->graph, (kt_quant)q, KT_W_BF16, 1, 1, 1, &plan, err);
-        if (st != KT_OK) {
-            memset(out, 0, sizeof *out);
-            return st;
-        }
-        out->weight_bytes[q] = kt_model_plan_weight_bytes(&plan);
-        kt_model_plan_deinit(&plan);
-    }
-    return KT_OK;
-}
-
-kt_status kt_model_dir_needs(const kt_model_dir *dir, kt_model_needs *out, kt_err *err) {
-    kt_kv_shape cache;
-    kt_registry *registry = NULL;
-    kt_planner *planner = NULL;
-    kt_fingerprint machine = {0};
-    kt_status st;
-
-    memset(out, 0, sizeof *out);
-    KT_TRY(kt_model_kv_shape(&dir->graph, KT_W_BF16, &cache, err));
-    st = kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, kt_isa_available(),
-                            &registry, err);
-    if (st == KT_OK) st = kt_planner_create(registry, NULL, &machine, NULL, &planner, err);
-    if (st == KT_OK) st = plan_needs(dir, planner, out, err);
-    if (st == KT_OK) out->cache_bytes_per_token = kt_kv_cache_bytes(&cache, 1);
-    kt_planner_destroy(planner);
-    kt_registry_destroy(registry);
-    return st;
 }

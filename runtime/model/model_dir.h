@@ -39,12 +39,4 @@ typedef struct kt_model_experts {
 
 kt_model_experts kt_model_count_experts(const kt_graph *graph);
 
-/* Memory a model needs, by kt_quant, on this machine's kernels. */
-typedef struct kt_model_needs {
-    size_t weight_bytes[KT_QUANT_INT4 + 1]; /* 0 = not possible */
-    size_t cache_bytes_per_token;
-} kt_model_needs;
-
-kt_status kt_model_dir_needs(const kt_model_dir *dir, kt_model_needs *out, kt_err *err);
-
 #endif
