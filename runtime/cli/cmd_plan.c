@@ -1,0 +1,294 @@
+/* kt plan: the memory a model needs, what of it fits, and how fast it can be at most, before
+ * anything is loaded. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "dispatch/model/resolve.h"
+#include "dispatch/plan/machine_ceilings.h"
+#include "runtime/cli/command.h"
+#include "runtime/cli/engine_flags.h"
+#include "runtime/model/memory_plan.h"
+#include "runtime/model/model_dir.h"
+#include "runtime/model/speed_bound.h"
+#include "runtime/model/synthetic_model.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+/* What was asked, and what it is asked of. */
+typedef struct asked {
+    const char *model, *weights, *kv;
+    int64_t context, threads;
+    bool json;
+    kt_weight_format cache;
+    kt_model_dir dir;
+    kt_topology topology;
+    kt_ceilings ceilings; /* of `kttune probe` */
+    bool is_probed;
+    uint64_t available;
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_json_writer w;
+    bool fits; /* some weights that were asked for */
+} asked;
+
+/* ---- finding out ---- */
+
+/* A bundled shape has no checkpoint, and need not have one to be counted. */
+static kt_status read_model(asked *a, kt_err *err) {
+    kt_model_ref ref;
+    int64_t layers;
+
+    KT_TRY(kt_model_resolve(a->model, KT_MODEL_ANY, &ref, err));
+    if (ref.kind == KT_MODEL_WORKLOAD)
+        return kt_synthetic_dir(a->model, 0, KT_W_NONE, &a->dir, &layers, err);
+    return kt_model_dir_read(a->model, &a->dir, err);
+}
+
+static kt_status look_around(asked *a, kt_err *err) {
+    const kt_fingerprint unknown = {0}; /* kernels as kt_memory_survey chooses them */
+
+    KT_TRY(read_model(a, err));
+    if (a->context > a->dir.graph.numbers.max_context)
+        return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
+                       (long long)a->context, a->dir.name,
+                       (long long)a->dir.graph.numbers.max_context);
+    if (!a->context) a->context = a->dir.graph.numbers.max_context;
+    KT_TRY(kt_topology_probe(&a->topology, err));
+    if (!a->threads) a->threads = a->topology.usable_cores;
+    a->is_probed =
+        kt_machine_load(&a->topology, &a->ceilings, NULL) == KT_OK && a->ceilings.stream_gbs_1t > 0;
+    a->available = kt_memory_available_bytes();
+    KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, a->topology.cpu.isa,
+                              &a->registry, err));
+    return kt_planner_create(a->registry, NULL, &unknown, NULL, &a->planner, err);
+}
+
+static kt_memory_request request_of(const asked *a, const kt_model_plan *plan) {
+    return (kt_memory_request){
+        .plan = plan, .n_nodes = 1, .context = a->context, .available = a->available};
+}
+
+/* ---- text ---- */
+
+static void print_bytes(const char *name, double bytes) {
+    printf("  %-22s %10.2f GiB\n", name, bytes / GIB);
+}
+
+static void print_memory(const asked *a, const char *weights, const kt_memory_plan *p) {
+    const double left = (double)p->available - (double)p->needed;
+
+    printf("%s, --weights %s: context %lld tokens, cache %s, %lld threads\n", a->dir.name, weights,
+           (long long)p->context, kt_kv_name(a->cache), (long long)a->threads);
+    for (int i = 0; i < KT_MEMORY_PARTS; i++) {
+        if (i == KT_MEMORY_STAGING) print_bytes("weights together", (double)p->weights);
+        if (p->bytes[i]) print_bytes(kt_memory_part_name((kt_memory_part)i), (double)p->bytes[i]);
+    }
+    print_bytes("needed at most", (double)p->needed);
+    print_bytes("available", (double)p->available);
+    print_bytes(left < 0 ? "missing" : "would remain", left < 0 ? -left : left);
+}
+
+static void print_speed(const asked *a, const kt_speed_bound *s) {
+    if (!a->is_probed) {
+        printf("  speed: not known, as this machine was not measured: run `kttune probe`\n");
+        return;
+    }
+    printf("  speed, upper bound from the roofline: decode %.1f tokens/s (%.2f GB read for each), "
+           "prefill %.1f tokens/s\n",
+           s->decode_tps, s->decode_bytes * 1e-9, s->prefill_tps);
+}
+
+static void print_choices(const kt_memory_choice *c) {
+    printf("%-10s %12s %12s  %-5s %s\n", "--weights", "weights GiB", "needed GiB", "fits",
+           "longest context");
+    for (int q = 0; q < KT_MEMORY_CHOICES; q++) {
+        const kt_memory_plan *p = &c[q].plan;
+        if (c[q].why.status != KT_OK)
+            printf("%-10s %s\n", kt_quant_word((kt_quant)q), c[q].why.message);
+        else
+            printf("%-10s %12.2f %12.2f  %-5s %lld\n", kt_quant_word((kt_quant)q),
+                   (double)p->weights / GIB, (double)p->needed / GIB,
+                   kt_memory_fits(p) ? "yes" : "no", (long long)p->longest);
+    }
+}
+
+/* ---- JSON ---- */
+
+static void put_totals(kt_json_writer *w, const kt_memory_plan *p) {
+    kt_json_add_int(w, "weight_bytes", (int64_t)p->weights);
+    kt_json_add_int(w, "needed_bytes", (int64_t)p->needed);
+    kt_json_add_bool(w, "fits", kt_memory_fits(p));
+    kt_json_add_int(w, "longest_context", p->longest);
+}
+
+static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
+                     const kt_speed_bound *s) {
+    kt_json_begin_object(&a->w);
+    kt_json_add_string(&a->w, "weights", weights);
+    put_totals(&a->w, p);
+    kt_json_key(&a->w, "bytes");
+    kt_json_begin_object(&a->w);
+    for (int i = 0; i < KT_MEMORY_PARTS; i++)
+        kt_json_add_int(&a->w, kt_memory_part_name((kt_memory_part)i), (int64_t)p->bytes[i]);
+    kt_json_end_object(&a->w);
+    if (a->is_probed) {
+        kt_json_add_double(&a->w, "decode_tokens_per_second_at_most", s->decode_tps);
+        kt_json_add_double(&a->w, "prefill_tokens_per_second_at_most", s->prefill_tps);
+    }
+    kt_json_end_object(&a->w);
+}
+
+static void put_head(asked *a) {
+    kt_json_begin_object(&a->w);
+    kt_json_add_string(&a->w, "model", a->dir.name);
+    kt_json_add_string(&a->w, "family", a->dir.graph.family->name);
+    kt_json_add_int(&a->w, "context", a->context);
+    kt_json_add_string(&a->w, "cache", kt_kv_name(a->cache));
+    kt_json_add_int(&a->w, "threads", a->threads);
+    kt_json_add_int(&a->w, "available_bytes", (int64_t)a->available);
+    kt_json_key(&a->w, "plans");
+    kt_json_begin_array(&a->w);
+}
+
+static void put_choices(asked *a, const kt_memory_choice *c) {
+    kt_json_end_array(&a->w);
+    kt_json_key(&a->w, "choices");
+    kt_json_begin_array(&a->w);
+    for (int q = 0; q < KT_MEMORY_CHOICES; q++) {
+        kt_json_begin_object(&a->w);
+        kt_json_add_string(&a->w, "weights", kt_quant_word((kt_quant)q));
+        if (c[q].why.status != KT_OK)
+            kt_json_add_string(&a->w, "why_not", c[q].why.message);
+        else
+            put_totals(&a->w, &c[q].plan);
+        kt_json_end_object(&a->w);
+    }
+    kt_json_end_array(&a->w);
+    kt_json_end_object(&a->w);
+}
+
+/* ---- both ---- */
+
+static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *plan, kt_err *err) {
+    const kt_memory_request request = request_of(a, plan);
+    kt_memory_plan memory;
+    kt_speed_bound speed = {0};
+
+    KT_TRY(kt_memory_plan_make(&request, &memory, err));
+    if (a->is_probed) KT_TRY(kt_speed_bound_count(plan, a->context, &a->ceilings, &speed, err));
+    a->fits |= kt_memory_fits(&memory);
+    if (a->json) {
+        put_plan(a, weights, &memory, &speed);
+        return KT_OK;
+    }
+    print_memory(a, weights, &memory);
+    print_speed(a, &speed);
+    return KT_OK;
+}
+
+static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_err *err) {
+    const kt_model_numbers *n = &a->dir.graph.numbers;
+    const int64_t rows = a->context < KT_DEFAULT_CHUNK ? a->context : KT_DEFAULT_CHUNK;
+    kt_model_plan plan;
+    kt_status st;
+
+    KT_TRY(kt_model_plan_make(a->planner, &a->dir.graph, quant, a->cache, (int)a->threads, rows,
+                              n->max_context, &plan, err));
+    st = tell_plan(a, weights, &plan, err);
+    kt_model_plan_deinit(&plan);
+    return st;
+}
+
+/* The four choices. */
+static kt_status survey(asked *a, kt_memory_choice *choices, kt_err *err) {
+    const int64_t rows = a->context < KT_DEFAULT_CHUNK ? a->context : KT_DEFAULT_CHUNK;
+    kt_model_plan plan;
+    kt_memory_request request;
+    kt_status st;
+
+    KT_TRY(kt_model_plan_make(a->planner, &a->dir.graph, KT_QUANT_NATIVE, a->cache, (int)a->threads,
+                              rows, a->dir.graph.numbers.max_context, &plan, err));
+    request = request_of(a, &plan);
+    st = kt_memory_survey(&request, choices, err);
+    kt_model_plan_deinit(&plan);
+    return st;
+}
+
+static kt_status tell(asked *a, int quant, kt_err *err) {
+    kt_memory_choice choices[KT_MEMORY_CHOICES];
+    const bool is_all = quant < 0;
+
+    KT_TRY(look_around(a, err));
+    KT_TRY(survey(a, choices, err));
+    if (!is_all && quant < KT_MEMORY_CHOICES && choices[quant].why.status != KT_OK)
+        return kt_fail(err, choices[quant].why.status, "%.100s, --weights %s: %.300s", a->dir.name,
+                       a->weights, choices[quant].why.message);
+    if (a->json) put_head(a);
+    for (int q = 0; is_all && q < KT_MEMORY_CHOICES; q++)
+        if (choices[q].why.status == KT_OK)
+            KT_TRY(tell_weights(a, kt_quant_word((kt_quant)q), (kt_quant)q, err));
+    if (!is_all) KT_TRY(tell_weights(a, a->weights, (kt_quant)quant, err));
+    if (a->json)
+        put_choices(a, choices);
+    else
+        print_choices(choices);
+    return KT_OK;
+}
+
+static int answer(asked *a, int quant) {
+    kt_err err = {KT_OK, ""};
+    const kt_status st = tell(a, quant, &err);
+    const char *text = a->json && st == KT_OK ? kt_json_writer_text(&a->w, NULL) : NULL;
+
+    if (text) puts(text);
+    kt_json_writer_deinit(&a->w);
+    kt_planner_destroy(a->planner);
+    kt_registry_destroy(a->registry);
+    kt_model_dir_deinit(&a->dir);
+    if (st != KT_OK) return kt_command_fail(&err);
+    return a->fits ? KT_EXIT_OK : KT_EXIT_RESOURCE;
+}
+
+static int run(int argc, char **argv) {
+    asked a = {.weights = "native", .kv = "bf16"};
+    const kt_option options[] = {
+        KT_OPTION_STRING("weights", 'w', &a.weights, "FORMAT",
+                         "native (default), bf16, int8, int4 and others, or all"),
+        KT_OPTION_INT("context", 'c', &a.context, 0, 1 << 24,
+                      "tokens of the sequence (default: the model's)"),
+        KT_OPTION_STRING("kv", 0, &a.kv, "FORMAT", "cache: bf16 (default), fp8 or int8"),
+        KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
+        KT_OPTION_FLAG("json", &a.json, "print a JSON object")};
+    const kt_usage usage = {
+        .command = "plan",
+        .arguments = "MODEL",
+        .about =
+            "Count the memory a model needs before it is loaded, what of it fits this machine, and "
+            "how\nfast it can be at most. MODEL: a folder (its config.json is enough), a GGUF "
+            "file, or the\nname of a bundled shape, whose native weights count as BF16. Exits "
+            "with 8 when it does not fit.",
+        .examples = "  kt plan datasets/models/tiny-moe --weights all\n"
+                    "  kt plan DeepSeek-V3 --weights int4 --context 32768 --kv fp8 --json\n"};
+    int n_models = 0, quant = -1;
+    int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
+                                &a.model, 1, &n_models);
+
+    if (code >= 0) return code;
+    if (n_models != 1) return kt_usage_fail(&usage, "MODEL is missing");
+    a.cache = kt_kv_parse(a.kv);
+    if (a.cache == KT_W_NONE)
+        return kt_usage_fail(&usage, "--kv is '%s', expected bf16, fp8 or int8", a.kv);
+    if (strcmp(a.weights, "all") != 0) {
+        quant = kt_quant_parse(a.weights);
+        if (quant < 0)
+            return kt_usage_fail(&usage, "--weights is '%s', expected all, " KT_QUANT_WORDS,
+                                 a.weights);
+    }
+    return answer(&a, quant);
+}
+
+const kt_command kt_command_plan = {
+    .name = "plan", .summary = "memory a model needs, what fits, how fast at most", .run = run};
