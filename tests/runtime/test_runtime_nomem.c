@@ -13,6 +13,7 @@
 #include "runtime/kv/kv_cache.h"
 #include "dispatch/model/gguf_tensors.h"
 #include "dispatch/model/checkpoint.h"
+#include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
 #include "runtime/model/weight_source.h"
@@ -413,8 +414,44 @@ Test(runtime_nomem, a_synthetic_model_is_made_or_not) {
     kt_model_dir_deinit(&s.dir);
 }
 
-static kt_status make_needs(void *out, const void *with, kt_err *err) {
-    return kt_model_dir_needs(with, out, err);
+typedef struct survey {
+    kt_memory_choice choice[KT_MEMORY_CHOICES];
+} survey;
+
+static kt_status make_survey(void *out, const void *with, kt_err *err) {
+    return kt_memory_survey(with, ((survey *)out)->choice, err);
+}
+
+static kt_status make_memory_plan(void *out, const void *with, kt_err *err) {
+    return kt_memory_plan_make(with, out, err);
+}
+
+Test(runtime_nomem, memory_is_counted_or_not) {
+    kt_model_dir *d = read_dir();
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_model_plan plan;
+    const kt_fingerprint machine = {0};
+    kt_memory_request r = {.plan = &plan, .n_nodes = 1, .context = 10, .available = UINT64_MAX};
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.with = &r, .says = "memory"};
+
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    kt_isa_available(), &registry, &err),
+                 KT_OK);
+    cr_assert_eq(kt_planner_create(registry, NULL, &machine, NULL, &planner, &err), KT_OK);
+    cr_assert_eq(kt_model_plan_make(planner, &d->graph, KT_QUANT_INT8, KT_W_BF16, 2, 8,
+                                    d->graph.numbers.max_context, &plan, &err),
+                 KT_OK, "%s", err.message);
+    c.function = "kt_memory_plan_make", c.make = make_memory_plan;
+    c.out_bytes = sizeof(kt_memory_plan);
+    kt_nomem_check(&c);
+    c.function = "kt_memory_survey", c.make = make_survey, c.out_bytes = sizeof(survey);
+    c.n_optional = 20; /* libraries that cannot be tried are not used */
+    kt_nomem_check(&c);
+    kt_model_plan_deinit(&plan);
+    kt_planner_destroy(planner);
+    kt_registry_destroy(registry);
 }
 
 static kt_status make_finder(void *out, const void *with, kt_err *err) {
@@ -455,12 +492,6 @@ Test(runtime_nomem, what_hangs_on_a_model_folder_is_made_or_not) {
     c.function = "kt_importance_create", c.make = make_importance, c.unmake = unmake_importance;
     c.out_bytes = sizeof(kt_importance *);
     kt_nomem_check(&c);
-    c.function = "kt_model_dir_needs", c.make = make_needs, c.unmake = NULL;
-    c.out_bytes = sizeof(kt_model_needs);
-    c.n_optional = 20; /* libraries that cannot be tried are not used */
-    kt_nomem_check(&c);
-    c.n_optional = 0;
-
     cr_assert_eq(kt_importance_create(&d->graph, &m, &err), KT_OK);
     snprintf(path, sizeof path, "%s/i.safetensors", folder);
     file = (importance_file){m, path};
