@@ -174,7 +174,7 @@ Test(serve_process, a_load_that_fails_ends_it_with_the_error) {
 
     cr_assert_eq(unlink(pipe_path), 0);
     p = start(folder, "0", NULL);
-    expect_line(&p, "tokenizer.json: missing");
+    expect_line(&p, "neither tokenizer.json nor tiktoken.model");
     wait_for_end(&p, kt_clock_ns(), &state);
     cr_expect(WIFEXITED(state) && WEXITSTATUS(state) == 1, "state %#x", (unsigned)state);
 }
