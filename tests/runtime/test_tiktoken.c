@@ -153,7 +153,7 @@ static void put_base64(FILE *f, const unsigned char *s, size_t n) {
 
 /* The text of a tiktoken.model; malloc'd. */
 static char *make_model(size_t *size) {
-    char *text, word[8];
+    char *text, word[16];
     FILE *f = open_memstream(&text, size);
 
     for (int rank = 0; rank < N_RANKS; rank++) {
