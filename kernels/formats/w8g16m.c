@@ -4,14 +4,16 @@
  *     data    int8 [n, k]
  *     scales  float [n, k/16, 2]: scale, minimum
  *
- * 12 bits a weight: nobody should choose it, so there is no encoder. It is where matrices of different block
- * formats meet (kernels/formats/w8g16m.h), since it holds each of them exactly:
+ * 12 bits a weight: nobody should choose it, so there is no encoder. It is where matrices of
+ * different block formats meet (kernels/formats/w8g16m.h), since it holds each of them exactly:
  *
- *     code     an integer of 8 bits in every block format: 2 to 6 bits less an offset, int8, the values of
- *              IQ4 (-127..113) and of E2M1 doubled (-12..12), code - zero with a zero point up to 128
- *     scale    an f16, a bfloat16 or 2^(e - 128) as it is; d (f16, 11 bits) times a sub-scale of 4 to 8 bits: 19
- *              bits at most, multiples of 2^-24 up to 2^24, so f32 has room
- *     minimum  0, an f16, or dmin (f16) times 6 bits; what a zero point over 128 leaves times an f16 scale
+ *     code     an integer of 8 bits in every block format: 2 to 6 bits less an offset, int8, the
+ *              values of IQ4 (-127..113) and of E2M1 doubled (-12..12), code - zero with a zero
+ *              point up to 128
+ *     scale    an f16, a bfloat16 or 2^(e - 128) as it is; d (f16, 11 bits) times a sub-scale of
+ *              4 to 8 bits: 19 bits at most, multiples of 2^-24 up to 2^24, so f32 has room
+ *     minimum  0, an f16, or dmin (f16) times 6 bits; what a zero point over 128 leaves times an
+ *              f16 scale
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/w8g16m.h"

@@ -62,8 +62,8 @@ typedef struct kt_engine_info {
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
     char memory_line[160]; /* what was counted (kt_memory_line) */
-    char node_line[256];  /* how, or why not; "" = the machine has one node */
-    char table_line[768]; /* which table and how many cells are tuned; printable */
+    char node_line[256];   /* how, or why not; "" = the machine has one node */
+    char table_line[768];  /* which table and how many cells are tuned; printable */
 } kt_engine_info;
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);
