@@ -47,8 +47,8 @@ typedef struct kt_graph_request {
 } kt_graph_request;
 
 /* Find the family (the error lists the known ones), read its numbers and describe the model.
- * *out is ended with kt_graph_deinit. Where a checkpoint is given, every tensor's presence,
- * shape and encoding is checked. */
+ * *out is ended with kt_graph_deinit. Where a checkpoint is given, its tensors tell how each
+ * matrix is stored; whether all are there and have their shapes is checked at load. */
 kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err *err);
 
 /* eos_token_id of a parsed config, a number or a list, when it has one. */
