@@ -23,23 +23,7 @@ const kt_number kt_mla_numbers[KT_MLA_NUMBERS] = {
     {offsetof(kt_mla, v), KT_NUMBER_INT, "v_head_dim", NULL, KT_NUMBER_NEEDED, 32, 4096},
     {offsetof(kt_mla, eps), KT_NUMBER_DOUBLE, "rms_norm_eps", "attention.layer_norm_rms_epsilon",
      KT_NUMBER_NEEDED, 0, 1},
-    {offsetof(kt_mla, experts), KT_NUMBER_INT, "n_routed_experts", "expert_count", KT_NUMBER_NEEDED,
-     1, 65536},
-    {offsetof(kt_mla, topk), KT_NUMBER_INT, "num_experts_per_tok", "expert_used_count",
-     KT_NUMBER_NEEDED, 1, KT_MAX_TOPK},
-    {offsetof(kt_mla, inner), KT_NUMBER_INT, "moe_intermediate_size", "expert_feed_forward_length",
-     KT_NUMBER_NEEDED, 32, 1 << 20},
-    {offsetof(kt_mla, dense), KT_NUMBER_INT, "intermediate_size", "feed_forward_length", 0, 0,
-     1 << 20},
-    {offsetof(kt_mla, first_dense), KT_NUMBER_INT, "first_k_dense_replace",
-     "leading_dense_block_count", 0, 0, KT_MAX_LAYERS},
-    {offsetof(kt_mla, shared), KT_NUMBER_INT, "n_shared_experts", "expert_shared_count", 0, 0, 64},
-    {offsetof(kt_mla, groups), KT_NUMBER_INT, "n_group", "expert_group_count", 0, 0, 1024},
-    {offsetof(kt_mla, top_groups), KT_NUMBER_INT, "topk_group", "expert_group_used_count", 0, 0,
-     1024},
-    {offsetof(kt_mla, factor), KT_NUMBER_DOUBLE, "routed_scaling_factor", "expert_weights_scale", 1,
-     0, 1e6},
-    {offsetof(kt_mla, is_normalised), KT_NUMBER_BOOL, "norm_topk_prob", NULL, 1, 0, 1},
+    KT_MOE_NUMBERS(kt_mla, moe),
     {offsetof(kt_mla, index_heads), KT_NUMBER_INT, "index_n_heads", "attention.indexer.head_count",
      0, 0, 4096},
     {offsetof(kt_mla, index_dim), KT_NUMBER_INT, "index_head_dim", "attention.indexer.key_length",
@@ -63,7 +47,8 @@ static kt_status read_gguf_sizes(const kt_config_source *s, kt_mla *c, kt_err *e
                        s->where, key, value);
     c->nope = (int64_t)key - c->rope;
     c->v = (int64_t)value;
-    if (c->groups == 0 && c->experts == 256) c->groups = 8, c->top_groups = 4; /* files of old */
+    if (c->moe.groups == 0 && c->moe.experts == 256)
+        c->moe.groups = 8, c->moe.top_groups = 4; /* files of old */
     return KT_OK;
 }
 
@@ -94,7 +79,6 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
 
     (void)m;
     if (s->gguf) KT_TRY(read_gguf_sizes(s, c, err));
-    if (c->groups < 1) c->groups = c->top_groups = 1;
     if (c->index_topk && (c->index_heads < 1 || c->index_dim < c->rope || !c->q_lora))
         return kt_fail(err, KT_E_FORMAT,
                        "%.200s: an indexer of %lld heads of %lld, expected at least one of %lld or "
@@ -105,11 +89,7 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(kt_need_multiple(s, "v_head_dim", c->v, err));
     KT_TRY(kt_need_multiple(s, "kv_lora_rank", c->kv_lora, err));
     if (c->q_lora) KT_TRY(kt_need_multiple(s, "q_lora_rank", c->q_lora, err));
-    KT_TRY(kt_need_multiple(s, "moe_intermediate_size", c->inner, err));
-    if (c->first_dense) KT_TRY(kt_need_multiple(s, "intermediate_size", c->dense, err));
-    if (c->topk > c->experts)
-        return kt_fail(err, KT_E_FORMAT, "%.200s: num_experts_per_tok %lld of %lld experts",
-                       s->where, (long long)c->topk, (long long)c->experts);
+    KT_TRY(kt_moe_settle(s, &c->moe, err));
     KT_TRY(kt_rotation_read(s, c->rope, 1, &c->rotation, err));
     c->rotation.interleaved = true;
     read_mscale(s, c);
@@ -223,25 +203,7 @@ void kt_mla_layer(kt_build *b, const void *numbers_, int l) {
     o = attend(b, c, h);
     kt_linear_into(b, "o", x, o, KT_MAT("self_attn.o_proj", "attn_output", x.width, o.width));
     h = kt_rms(b, x, KT_VEC("post_attention_layernorm.weight", "ffn_norm.weight", x.width), c->eps);
-    if (l < c->first_dense) {
-        kt_ffn(b, x, h, &KT_DENSE_FFN("dense_ffn", "mlp", "", c->dense, x.width));
-        return;
-    }
-    kt_route(b, h, KT_MAT("mlp.gate", "ffn_gate_inp", c->experts, x.width),
-             KT_VEC("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", c->experts),
-             &(kt_routing_rule){.score = c->groups > 1 ? KT_ROUTER_SIGMOID_GROUP
-                                                       : KT_ROUTER_SIGMOID_BIAS,
-                                .experts = c->experts,
-                                .topk = c->topk,
-                                .groups = c->groups,
-                                .top_groups = c->top_groups,
-                                .is_normalised = c->is_normalised,
-                                .scale = c->factor});
-    kt_experts(b, x, h, &KT_EXPERTS("mlp.experts", c->experts, c->inner, x.width), c->topk);
-    if (c->shared)
-        kt_ffn(
-            b, x, h,
-            &KT_DENSE_FFN("shared", "mlp.shared_experts", "_shexp", c->shared * c->inner, x.width));
+    kt_moe_half(b, x, h, &c->moe, l);
 }
 
 void kt_mla_end(kt_build *b, const void *numbers_) {

@@ -3,15 +3,15 @@
 #ifndef KT_DISPATCH_MLA_H
 #define KT_DISPATCH_MLA_H
 
-#include "dispatch/model/build.h"
+#include "dispatch/model/moe.h"
 
 /* Numbers of these families (a kt_family's numbers are this struct). */
 typedef struct kt_mla {
     int64_t heads, q_lora, kv_lora, nope, rope, v;
-    int64_t experts, topk, inner, dense, first_dense, shared, groups, top_groups;
+    kt_moe_numbers moe;
     int64_t index_heads, index_dim, index_topk; /* lightning indexer; 0 = none */
-    double eps, factor, scale;
-    bool is_normalised, is_tied;
+    double eps, scale;
+    bool is_tied;
     kt_rope_rule rotation;
 } kt_mla;
 
