@@ -1,0 +1,165 @@
+/* Every seed family in odd sizes against its formulas in double (tests/support/plain_model.h),
+ * which share no code with the engine. Bound: 1.5 times what those formulas lose when they round
+ * where the engine does. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "runtime/exec/engine.h"
+#include "tests/support/plain_model.h"
+#include "tests/support/temp.h"
+
+#define N_TOKENS 12
+#define SEEDS 60    /* tried until no decision is close */
+#define MODELS 2    /* compared per shape */
+#define DISTURBED 3 /* runs that must choose the same */
+
+static const kt_plain_shape shapes[] = {
+    {KT_PLAIN_MINIMAX_M2, .layers = 2, .hidden = 160, .vocab = 67, .heads = 3, .kv_heads = 1,
+     .head_dim = 32, .rotary = 16, .experts = 5, .topk = 2, .expert_size = 96, .theta = 5e6},
+    {KT_PLAIN_MINIMAX_M2, .layers = 3, .hidden = 96, .vocab = 40, .heads = 5, .kv_heads = 5,
+     .head_dim = 64, .rotary = 64, .experts = 7, .topk = 3, .expert_size = 32, .theta = 1e4},
+    {KT_PLAIN_GLM4_MOE, .layers = 3, .hidden = 96, .vocab = 33, .heads = 7, .kv_heads = 1,
+     .head_dim = 96, .rotary = 48, .experts = 5, .topk = 2, .expert_size = 64, .shared_size = 128,
+     .dense_size = 224, .dense_layers = 1, .groups = 1, .top_groups = 1, .scaling = 2.5,
+     .theta = 1e6, .has_qk_norm = true},
+    {KT_PLAIN_GLM4_MOE, .layers = 2, .hidden = 224, .vocab = 50, .heads = 6, .kv_heads = 3,
+     .head_dim = 32, .rotary = 32, .experts = 6, .topk = 1, .expert_size = 160, .groups = 1,
+     .top_groups = 1, .scaling = 1, .theta = 1e4, .is_tied = true},
+    {KT_PLAIN_DEEPSEEK_V3,
+     .layers = 3,
+     .hidden = 160,
+     .vocab = 61,
+     .heads = 3,
+     .q_lora = 96,
+     .kv_lora = 160,
+     .nope = 64,
+     .rope = 32,
+     .v = 96,
+     .experts = 9,
+     .topk = 3,
+     .expert_size = 96,
+     .shared_size = 96,
+     .dense_size = 96,
+     .dense_layers = 1,
+     .groups = 3,
+     .top_groups = 2,
+     .scaling = 2.5,
+     .theta = 1e4,
+     .yarn = 8},
+    {KT_PLAIN_DEEPSEEK_V3, .layers = 2, .hidden = 96, .vocab = 35, .heads = 5, .kv_lora = 64,
+     .nope = 32, .rope = 16, .v = 32, .experts = 4, .topk = 2, .expert_size = 64,
+     .shared_size = 128, .groups = 2, .top_groups = 1, .scaling = 1, .theta = 1e4},
+    {KT_PLAIN_KIMI_K2,  .layers = 2,   .hidden = 128,     .vocab = 70,       .heads = 7,
+     .q_lora = 32,      .kv_lora = 96, .nope = 96,        .rope = 64,        .v = 32,
+     .experts = 11,     .topk = 4,     .expert_size = 32, .shared_size = 32, .dense_size = 160,
+     .dense_layers = 1, .groups = 1,   .top_groups = 1,   .scaling = 2.827,  .theta = 5e4,
+     .yarn = 32},
+    {KT_PLAIN_DEEPSEEK_V32, .layers = 2,       .hidden = 96,     .vocab = 45,       .heads = 3,
+     .q_lora = 64,          .kv_lora = 96,     .nope = 32,       .rope = 32,        .v = 64,
+     .index_heads = 3,      .index_dim = 64,   .index_topk = 5,  .experts = 6,      .topk = 2,
+     .expert_size = 96,     .shared_size = 96, .dense_size = 64, .dense_layers = 1, .groups = 3,
+     .top_groups = 2,       .scaling = 2.5,    .theta = 1e4,     .yarn = 40},
+    {KT_PLAIN_QWEN3_NEXT, .layers = 4, .hidden = 160, .vocab = 53, .heads = 3, .kv_heads = 1,
+     .head_dim = 64, .rotary = 16, .key_heads = 3, .value_heads = 6, .key_dim = 32, .value_dim = 64,
+     .full_every = 2, .experts = 5, .topk = 2, .expert_size = 96, .shared_size = 32, .theta = 1e7},
+    {KT_PLAIN_QWEN3_NEXT, .layers = 3, .hidden = 96, .vocab = 34, .heads = 4, .kv_heads = 4,
+     .head_dim = 32, .rotary = 32, .key_heads = 1, .value_heads = 3, .key_dim = 64, .value_dim = 32,
+     .full_every = 3, .experts = 7, .topk = 5, .expert_size = 32, .shared_size = 32, .theta = 1e4}};
+
+static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk, float *logits) {
+    kt_engine_options o = {.model_dir = folder,
+                           .weights = KT_QUANT_NATIVE,
+                           .exact_acts = true,
+                           .table_path = "",
+                           .n_threads = 2,
+                           .tokenizer_optional = true};
+    kt_engine *e;
+    kt_sequence *s;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_set_chunk(e, chunk);
+    cr_assert_eq(kt_sequence_create(e, N_TOKENS, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(
+        kt_engine_forward(e, s, tokens, N_TOKENS, N_TOKENS, logits, NULL, NULL, NULL, &err), KT_OK,
+        "%s", err.message);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+}
+
+/* Do the rounded run and several coarser ones choose what the exact one does? */
+static bool is_decided(const kt_plain_model *m, const int32_t *tokens, double *exact,
+                       double *rounded, double *spare) {
+    uint64_t choices[N_TOKENS], other[N_TOKENS];
+    bool is_same;
+
+    kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_EXACT, 0, exact, choices);
+    kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_BF16, 0, rounded, other);
+    is_same = memcmp(choices, other, sizeof choices) == 0;
+    for (uint64_t i = 1; is_same && i <= DISTURBED; i++) {
+        kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_COARSE, i, spare, other);
+        is_same = memcmp(choices, other, sizeof choices) == 0;
+    }
+    return is_same;
+}
+
+static double distance(const double *a, const double *b, int64_t count) {
+    double difference = 0, norm = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        norm += b[i] * b[i];
+    }
+    return sqrt(difference / norm);
+}
+
+/* Returns whether the seed gave a model without close decisions. */
+static bool check(size_t id, uint64_t seed) {
+    const kt_plain_shape *s = &shapes[id];
+    const int64_t count = N_TOKENS * s->vocab, chunks[] = {N_TOKENS, 5, 1};
+    const size_t bytes = (size_t)count * sizeof(double);
+    double *exact = malloc(bytes), *rounded = malloc(bytes), *got = malloc(bytes);
+    float *logits = malloc((size_t)count * sizeof *logits);
+    char folder[PATH_MAX];
+    int32_t tokens[N_TOKENS];
+    kt_rng rng;
+    kt_plain_model *m;
+    bool decided;
+
+    kt_rng_seed(&rng, seed);
+    for (int i = 0; i < N_TOKENS; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)s->vocab);
+    kt_temp_make(folder, sizeof folder);
+    m = kt_plain_create(s, seed, folder);
+    decided = is_decided(m, tokens, exact, rounded, got);
+    for (size_t c = 0; decided && c < sizeof chunks / sizeof *chunks; c++) {
+        run_engine(folder, tokens, chunks[c], logits);
+        for (int64_t i = 0; i < count; i++) got[i] = logits[i];
+        cr_expect_leq(distance(got, exact, count), 1.5 * distance(rounded, exact, count),
+                      "shape %zu, seed %d, chunks of %d: off by %g, rounding alone by %g", id,
+                      (int)seed, (int)chunks[c], distance(got, exact, count),
+                      distance(rounded, exact, count));
+    }
+    kt_plain_destroy(m);
+    kt_temp_remove(folder);
+    free(exact), free(rounded), free(got), free(logits);
+    return decided;
+}
+
+ParameterizedTestParameters(plain_families, agree_with_their_formulas) {
+    size_t n = sizeof shapes / sizeof *shapes, *index = cr_malloc(sizeof *index * n);
+    for (size_t i = 0; i < n; i++) index[i] = i;
+    return cr_make_param_array(size_t, index, n);
+}
+
+ParameterizedTest(size_t *index, plain_families, agree_with_their_formulas, .timeout = 120) {
+    int compared = 0;
+
+    for (uint64_t seed = 1; seed <= SEEDS && compared < MODELS; seed++)
+        compared += check(*index, seed);
+    cr_expect_eq(compared, MODELS, "shape %zu: too few models are clear in their choices", *index);
+}

@@ -1,0 +1,30 @@
+/* Between plain_model.c and plain_forward.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TESTS_PLAIN_IMPL_H
+#define KT_TESTS_PLAIN_IMPL_H
+
+#include "dispatch/model/checkpoint.h"
+#include "tests/support/plain_model.h"
+
+#define KT_PLAIN_TENSORS 1024
+
+typedef struct plain_tensor {
+    char name[200];
+    int64_t rows, k; /* rows 0: a vector */
+    kt_dtype dtype;
+    double *value;
+} plain_tensor;
+
+struct kt_plain_model {
+    kt_plain_shape shape;
+    plain_tensor tensor[KT_PLAIN_TENSORS];
+    int count;
+};
+
+/* Its numbers; aborts when there is none of that name. */
+const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Is layer l of a hybrid model a DeltaNet layer? */
+bool kt_plain_is_delta(const kt_plain_shape *s, int64_t l);
+
+#endif
