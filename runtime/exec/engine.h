@@ -12,10 +12,8 @@
 #include "kt/problem.h"
 #include "kt/status.h"
 #include "dispatch/model/quant.h"
+#include "runtime/exec/batch.h"
 #include "runtime/token/tokenizer.h"
-
-typedef struct kt_engine kt_engine;
-typedef struct kt_sequence kt_sequence; /* one conversation's cache; owned by the caller */
 
 #define KT_DEFAULT_CHUNK 512 /* rows of a step */
 
@@ -29,7 +27,8 @@ typedef struct kt_engine_options {
     int n_threads;          /* 0 = one per usable core */
     int numa; /* experts over memory nodes (runtime/model/node_plan.h); 0 = as they are */
     int64_t max_context;     /* 0 = the model's, or what fits of it */
-    int64_t max_chunk;       /* prefill rows per step, 0 = default (512) */
+    int64_t max_chunk;       /* rows per step, 0 = default (512) */
+    size_t kv_memory;        /* bytes of pages and states, 0 = a context's and more where free */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
@@ -68,15 +67,6 @@ typedef struct kt_engine_info {
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e); /* NULL when it was missing */
-
-/* A sequence with room for `capacity` tokens; its cache memory is taken here. */
-kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err);
-void kt_sequence_destroy(kt_sequence *s);
-int64_t kt_sequence_length(const kt_sequence *s);
-/* Forget tokens past length; returns the length that it has then. States of recurrent models can
- * go back to the end of the last prompt (a forward of several tokens) or to the beginning: other
- * lengths become 0. */
-int64_t kt_sequence_truncate(kt_sequence *s, int64_t length);
 
 /* Asked between chunks of a prefill; nonzero = stop (KT_E_CANCELLED, sequence stays at the last
  * complete chunk). */
