@@ -36,7 +36,7 @@ typedef struct kt_batch {
     int64_t rows;         /* 1 to kt_engine_max_rows */
     const int32_t *token; /* [rows] */
     int n_spans;
-    const kt_span *span; /* in the order of rows, which they cover without gaps; no sequence twice */
+    const kt_span *spans; /* in the order of rows, all of which they cover; no sequence twice */
     int64_t n_out;
     const int32_t *out_row; /* [n_out] ascending: rows that get logits */
 } kt_batch;
