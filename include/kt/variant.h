@@ -194,6 +194,10 @@ typedef struct kt_encode_call {
  *          with its value, as in absorbed latent attention. Rows that no row of the call sees are
  *          not read.
  * k_scale, v_scale  the codes' scales, one f32 per row; NULL with BF16.
+ * page     NULL: cache row j lies behind row j - 1. Else rows lie in pages of 64: row j is row j % 64
+ *          of page number page[j / 64], which begins that many times page_stride elements behind k
+ *          and v, and scale_page_stride floats behind k_scale and v_scale. Entries of pages with a row
+ *          that some row of the call may see are read, up to that of the last position.
  * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a
  *          window max(0, position[r] - problem->window + 1).
  * out      f32 [rows, ldo]; head j starts at j * (size of a value). Written.
@@ -213,6 +217,8 @@ typedef struct kt_attn_call {
     int64_t ldq;
     const void *k, *v;
     const float *k_scale, *v_scale;
+    const uint32_t *page;
+    int64_t page_stride, scale_page_stride;
     int64_t ldkv, ldv;
     int64_t kv_head;
     float scale;

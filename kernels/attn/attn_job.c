@@ -78,18 +78,51 @@ kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads,
     job->scratch_bytes = scratch_bytes(job->choice, &job->problem);
     job->part = (float *)(void *)((char *)workspace + job->scratch_bytes * (size_t)n_threads);
     job->stats = (float *)(void *)((char *)job->part + sums);
-    job->max_chunks = chunks_of(max_context);
-    job->first_chunk = 0;
-    job->chunks = 1;
+    job->max_cells = KT_ATTN_SPLIT_ROWS * chunks_of(max_context);
     job->head_parts = 1;
-    job->split = false;
+    job->joined = 0;
     /* 64 queries share each K and V load and leave enough tasks to share out. */
     job->block_rows = 64 / group > 0 ? 64 / group : 1;
     return KT_OK;
 }
 
-static int64_t blocks(const kt_attn_job *j) {
-    return (j->rows + j->block_rows - 1) / j->block_rows;
+static kt_attn_span *spans_of(kt_attn_job *j, int64_t *n) {
+    *n = j->spans ? j->n_spans : 1;
+    if (j->spans) return j->spans;
+    j->whole.rows = j->rows;
+    return &j->whole;
+}
+
+static int64_t blocks(const kt_attn_job *j, const kt_attn_span *s) {
+    return (s->rows + j->block_rows - 1) / j->block_rows;
+}
+
+/* Chunks with a key that one of the span's rows sees. */
+static void find_chunks(const kt_attn_job *j, kt_attn_span *s) {
+    int64_t first = INT64_MAX, last = 0;
+
+    for (int64_t r = s->first_row; r < s->first_row + s->rows; r++) {
+        int64_t low = kt_attn_first_key(&j->problem, j->position[r]);
+        if (j->position[r] > last) last = j->position[r];
+        if (low < first) first = low;
+    }
+    s->first_chunk = s->rows ? first / KT_ATTN_CHUNK : 0;
+    s->chunks = chunks_of(last + 1) - s->first_chunk;
+}
+
+/* Would cutting contexts even out what threads have to do, and is there room for the sums? Equal spans
+ * that share out evenly need none. */
+static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, int64_t tasks,
+                        int n_threads) {
+    int64_t cells = 0, most = 1;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (s[i].rows > KT_ATTN_SPLIT_ROWS || s[i].chunks < 2) continue;
+        cells += s[i].rows * s[i].chunks;
+        if (s[i].chunks > most) most = s[i].chunks;
+    }
+    return most > 1 && cells <= j->max_cells && n_threads > 1 && tasks < 4 * (int64_t)n_threads &&
+           (n > 1 || tasks % n_threads != 0);
 }
 
 /* Cut the context where heads and blocks of rows would leave some threads idle at the end; then
@@ -97,18 +130,26 @@ static int64_t blocks(const kt_attn_job *j) {
 int64_t kt_attn_job_prepare(void *job, int n_threads) {
     kt_attn_job *j = job;
     const kt_problem *p = &j->problem;
-    int64_t tasks = p->kv_heads * blocks(j), first = INT64_MAX, last = 0;
+    int64_t n, tasks = 0, cells = 0;
+    kt_attn_span *s = spans_of(j, &n);
+    bool split;
 
-    for (int64_t r = 0; r < j->rows; r++) {
-        int64_t low = kt_attn_first_key(p, j->position[r]);
-        if (j->position[r] > last) last = j->position[r];
-        if (low < first) first = low;
+    for (int64_t i = 0; i < n; i++) {
+        find_chunks(j, &s[i]);
+        tasks += p->kv_heads * blocks(j, &s[i]);
     }
-    j->first_chunk = j->rows ? first / KT_ATTN_CHUNK : 0;
-    j->chunks = chunks_of(last + 1) - j->first_chunk;
-    j->split = j->rows <= KT_ATTN_SPLIT_ROWS && j->chunks > 1 && tasks < 4 * (int64_t)n_threads &&
-               tasks % n_threads != 0;
-    if (j->split) tasks = p->kv_heads * j->chunks;
+    split = wants_split(j, s, n, tasks, n_threads);
+    tasks = j->joined = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s[i].split = split && s[i].rows <= KT_ATTN_SPLIT_ROWS && s[i].chunks > 1;
+        s[i].first_task = tasks;
+        s[i].first_joined = j->joined;
+        s[i].first_cell = cells;
+        tasks += p->kv_heads * (s[i].split ? s[i].chunks : blocks(j, &s[i]));
+        if (!s[i].split) continue;
+        cells += s[i].rows * s[i].chunks;
+        j->joined += s[i].rows;
+    }
     j->head_parts = 1;
     while (n_threads > 1 && tasks * j->head_parts < 2 * (int64_t)n_threads &&
            can_halve(p, j->head_parts))
@@ -116,9 +157,10 @@ int64_t kt_attn_job_prepare(void *job, int n_threads) {
     return tasks * j->head_parts;
 }
 
-/* Part `part` of a kv head's query heads; *problem must live as long as the call. */
-static kt_attn_call call_of(const kt_attn_job *j, kt_problem *problem, int64_t kv_head,
-                            int64_t part, int tid) {
+/* Part `part` of a kv head's query heads, all rows of the span; *problem must live as long as the
+ * call. Rows of the call are numbered from the span's first. */
+static kt_attn_call call_of(const kt_attn_job *j, const kt_attn_span *s, kt_problem *problem,
+                            int64_t kv_head, int64_t part, int tid) {
     size_t item = kt_attn_item_bytes(j->problem.weights);
     int64_t v_stride = j->ldv ? j->v_head_stride : j->head_stride;
     bool scaled = kt_attn_has_scales(j->problem.weights);
@@ -126,68 +168,89 @@ static kt_attn_call call_of(const kt_attn_job *j, kt_problem *problem, int64_t k
     *problem = problem_of_parts(&j->problem, j->head_parts);
     return (kt_attn_call){.problem = problem,
                           .config = &j->choice->config,
-                          .q = j->q,
+                          .q = j->q + s->first_row * j->ldq,
                           .ldq = j->ldq,
                           .k = (const char *)j->k + (size_t)(kv_head * j->head_stride) * item,
                           .v = (const char *)j->v + (size_t)(kv_head * v_stride) * item,
                           .k_scale = scaled ? j->k_scale + kv_head * j->scale_stride : NULL,
                           .v_scale = scaled ? j->v_scale + kv_head * j->scale_stride : NULL,
+                          .page = s->page,
+                          .page_stride = j->page_stride,
+                          .scale_page_stride = j->scale_page_stride,
                           .ldkv = j->ldkv,
                           .ldv = j->ldv,
                           .kv_head = kv_head * j->head_parts + part,
                           .scale = j->scale,
-                          .position = j->position,
-                          .row_end = j->rows,
-                          .out = j->out,
+                          .position = j->position + s->first_row,
+                          .row_end = s->rows,
+                          .out = j->out + s->first_row * j->ldo,
                           .ldo = j->ldo,
                           .scratch = (char *)j->workspace + j->scratch_bytes * (size_t)tid};
 }
 
-/* Parts of the heads are next to each other: they read the same keys at about the same time. */
-static void run_chunk(const kt_attn_job *j, int64_t task, int tid) {
+/* Parts of the heads are next to each other: they read the same keys at about the same time. unit:
+ * of the span. */
+static void run_chunk(const kt_attn_job *j, const kt_attn_span *s, int64_t unit, int64_t part,
+                      int tid) {
     const kt_problem *p = &j->problem;
-    int64_t width = p->n * kt_attn_value_size(p);
-    int64_t part = task % j->head_parts, unit = task / j->head_parts;
-    int64_t chunk = j->first_chunk + unit % j->chunks;
+    int64_t width = p->n * kt_attn_value_size(p), cell = s->first_cell + unit % s->chunks;
     kt_problem problem;
-    kt_attn_call c = call_of(j, &problem, unit / j->chunks, part, tid);
+    kt_attn_call c = call_of(j, s, &problem, unit / s->chunks, part, tid);
 
-    c.key_begin = chunk * KT_ATTN_CHUNK;
+    c.key_begin = (s->first_chunk + unit % s->chunks) * KT_ATTN_CHUNK;
     c.key_end = c.key_begin + KT_ATTN_CHUNK;
-    c.out = j->part + chunk * width;
-    c.ldo = j->max_chunks * width;
-    c.stats = j->stats + chunk * 2 * p->n;
-    c.ldstats = j->max_chunks * 2 * p->n;
+    c.out = j->part + cell * width;
+    c.ldo = s->chunks * width;
+    c.stats = j->stats + cell * 2 * p->n;
+    c.ldstats = s->chunks * 2 * p->n;
     j->choice->variant->attn(&c);
 }
 
 /* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are
  * short. */
-static void run_block(const kt_attn_job *j, int64_t task, int tid) {
-    int64_t part = task % j->head_parts, unit = task / j->head_parts;
-    int64_t n = blocks(j), block = n - 1 - unit % n;
+static void run_block(const kt_attn_job *j, const kt_attn_span *s, int64_t unit, int64_t part,
+                      int tid) {
+    int64_t n = blocks(j, s), block = n - 1 - unit % n;
     kt_problem problem;
-    kt_attn_call c = call_of(j, &problem, unit / n, part, tid);
+    kt_attn_call c = call_of(j, s, &problem, unit / n, part, tid);
 
     c.row_begin = block * j->block_rows;
-    if (c.row_begin + j->block_rows < j->rows) c.row_end = c.row_begin + j->block_rows;
+    if (c.row_begin + j->block_rows < s->rows) c.row_end = c.row_begin + j->block_rows;
     j->choice->variant->attn(&c);
+}
+
+/* The span of a task, or of a row to join: the last one that does not begin behind it. Those without
+ * rows to join begin where the next one does. */
+static const kt_attn_span *span_at(const kt_attn_job *j, int64_t at, bool is_joined) {
+    const kt_attn_span *s = j->spans ? j->spans : &j->whole;
+    int64_t low = 0, high = j->spans ? j->n_spans : 1;
+
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if ((is_joined ? s[middle].first_joined : s[middle].first_task) <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return s + low;
 }
 
 void kt_attn_job_run(void *job, int64_t begin, int64_t end, int tid) {
     const kt_attn_job *j = job;
     for (int64_t task = begin; task < end; task++) {
-        if (j->split)
-            run_chunk(j, task, tid);
+        const kt_attn_span *s = span_at(j, task / j->head_parts, false);
+        int64_t unit = task / j->head_parts - s->first_task, part = task % j->head_parts;
+        if (s->split)
+            run_chunk(j, s, unit, part, tid);
         else
-            run_block(j, task, tid);
+            run_block(j, s, unit, part, tid);
     }
 }
 
 int64_t kt_attn_job_merge_count(void *job, int n_threads) {
     const kt_attn_job *j = job;
     (void)n_threads;
-    return j->split ? j->rows * j->problem.n : 0;
+    return j->joined * j->problem.n;
 }
 
 void kt_attn_job_merge(void *job, int64_t begin, int64_t end, int tid) {
@@ -197,12 +260,13 @@ void kt_attn_job_merge(void *job, int64_t begin, int64_t end, int tid) {
 
     (void)tid;
     for (int64_t i = begin; i < end; i++) {
-        int64_t row = i / p->n, head = i % p->n;
+        const kt_attn_span *s = span_at(j, i / p->n, true);
+        int64_t in_span = i / p->n - s->first_joined, head = i % p->n;
+        int64_t row = s->first_row + in_span;
         int64_t chunk = kt_attn_first_key(p, j->position[row]) / KT_ATTN_CHUNK;
-        int64_t first = row * j->max_chunks + chunk;
-        kt_attn_merge(j->part + first * width + head * d, width,
-                      j->stats + (first * p->n + head) * 2, 2 * p->n,
-                      chunks_of((int64_t)j->position[row] + 1) - chunk, d,
+        int64_t cell = s->first_cell + in_span * s->chunks + chunk - s->first_chunk;
+        kt_attn_merge(j->part + cell * width + head * d, width, j->stats + (cell * p->n + head) * 2,
+                      2 * p->n, chunks_of((int64_t)j->position[row] + 1) - chunk, d,
                       j->out + row * j->ldo + head * d);
     }
 }

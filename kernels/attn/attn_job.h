@@ -8,13 +8,24 @@
 #include "kt/variant.h"
 
 #define KT_ATTN_PHASES 2
-#define KT_ATTN_SPLIT_ROWS 4 /* steps of at most so many rows may have their context shared out */
+#define KT_ATTN_SPLIT_ROWS 4 /* spans of at most so many rows may have their context shared out */
 
-/* One layer's attention over one sequence. Set the members down to `ldo`, then kt_attn_job_init;
- * they may change between runs within the limits given there. All pointers are borrowed.
+/* Rows of one sequence. */
+typedef struct kt_attn_span {
+    const uint32_t *page; /* numbers of its pages of 64 keys (kt_attn_call), or NULL: no pages */
+    int64_t first_row, rows;
+    /* Set by kt_attn_job_prepare, for the job that runs: tasks and joined rows of the spans before,
+     * chunks with a key that one of the rows sees, and where the first row's first chunk is kept. */
+    int64_t first_task, first_joined, first_chunk, chunks, first_cell;
+    bool split;
+} kt_attn_span;
+
+/* One layer's attention over rows of many sequences. Set the members down to `ldo`, then
+ * kt_attn_job_init; they may change between runs within the limits given there. All pointers are
+ * borrowed.
  *
- * Tasks are kv heads x blocks of rows. Where those leave threads idle (decode with few kv
- * heads), a step of at most KT_ATTN_SPLIT_ROWS rows is cut into chunks of the context instead,
+ * Tasks are spans x kv heads x blocks of rows. Where those leave threads idle (decode with few kv
+ * heads), spans of at most KT_ATTN_SPLIT_ROWS rows are cut into chunks of the context instead,
  * joined by the second phase. Where there are few tasks even so and many query heads share a kv
  * head (latent attention), each task is cut into parts of the heads. Whatever is cut, the
  * results are the same bits, for any number of threads. */
@@ -24,6 +35,7 @@ typedef struct kt_attn_job {
     const float *q;     /* [rows, ldq] */
     int64_t ldq;
     const void *k, *v; /* kv head h's cache starts h * head_stride elements in, rows ldkv apart */
+    int64_t page_stride, scale_page_stride; /* of spans with pages (kt_attn_call) */
     int64_t head_stride, ldkv;
     int64_t v_head_stride, ldv;     /* of values; both 0 = as of keys */
     const float *k_scale, *v_scale; /* of 8-bit caches: kv head h's start at h * scale_stride */
@@ -31,16 +43,17 @@ typedef struct kt_attn_job {
     float scale;
     const int32_t *position; /* [rows], below max_context of init */
     int64_t rows;
+    kt_attn_span *spans; /* [n_spans] that cover the rows in order; NULL = one, without pages */
+    int64_t n_spans;
     float *out; /* [rows, ldo] */
     int64_t ldo;
 
     void *workspace;      /* set by init */
     size_t scratch_bytes; /* per thread */
-    float *part, *stats;  /* [split rows, max_chunks, n * v] and [split rows, max_chunks, 2 n] */
-    int64_t max_chunks, block_rows;
-    int64_t first_chunk, chunks; /* of the current rows: those with a key that one of them sees */
-    int64_t head_parts;
-    bool split;
+    float *part, *stats;  /* [cells, n * v] and [cells, 2 n]; a cell is a chunk of a split row */
+    int64_t max_cells, block_rows;
+    int64_t head_parts, joined; /* joined: rows of split spans */
+    kt_attn_span whole;         /* when there are no spans */
 } kt_attn_job;
 
 /* Workspace for contexts up to max_context on n_threads threads; 0 when that overflows size_t. */

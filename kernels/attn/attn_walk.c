@@ -22,6 +22,7 @@ typedef struct tile {
     int64_t d, dv;    /* those sizes */
     int64_t queries;  /* capacity */
     int64_t group;
+    int64_t n_keys; /* that some row of the tile sees, and all before them */
     const kt_attn_inner *inner;
 } tile;
 
@@ -66,6 +67,7 @@ static tile tile_of(const kt_attn_call *c, const kt_attn_inner *inner) {
     size_t queries;
 
     t.inner = inner;
+    t.n_keys = 0;
     t.group = c->problem->n / c->problem->kv_heads;
     t.d = c->problem->k;
     t.dv = kt_attn_value_size(c->problem);
@@ -107,19 +109,44 @@ static int64_t ldv_of(const kt_attn_call *c) {
     return c->ldv ? c->ldv : c->ldkv;
 }
 
-static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key) {
-    const uint16_t *k = (const uint16_t *)c->k + key * c->ldkv;
-    const uint16_t *v = (const uint16_t *)c->v + key * ldv_of(c);
+/* Where a key lies: the one place that knows of pages. Elements behind the first row of the cache, rows
+ * being ld apart; of a block from its first key on up to the page's end. */
+static int64_t place_of(const kt_attn_call *c, int64_t key, int64_t ld, int64_t page_stride) {
+    if (!c->page) return key * ld;
+    return (int64_t)c->page[key / KT_ATTN_BLOCK] * page_stride + key % KT_ATTN_BLOCK * ld;
+}
 
-    return (rows_of_block){.k = k,
-                           .v = v,
-                           .ldk = c->ldkv,
-                           .ldv = ldv_of(c),
-                           .next_k = {.rows = (const uint8_t *)(k + KT_ATTN_BLOCK * c->ldkv),
-                                      .ld = 2 * c->ldkv,
-                                      .bytes = 2 * t->d,
-                                      .ahead = KT_ATTN_AHEAD},
-                           .next_v = {.ahead = is_shared(c) ? 0 : KT_ATTN_AHEAD}};
+/* Elements from the row of `key`, at `place`, to the one KT_ATTN_AHEAD keys on; 0 = there is none. */
+static int64_t ahead_of(const kt_attn_call *c, const tile *t, int64_t key, int64_t ld,
+                        int64_t place) {
+    if (key + KT_ATTN_AHEAD >= t->n_keys) return 0;
+    return place_of(c, key + KT_ATTN_AHEAD, ld, c->page_stride) - place;
+}
+
+/* Rows of the block after, from `first` on, rows being ld elements of `item` bytes apart. */
+static kt_attn_next block_after(const kt_attn_call *c, const tile *t, const void *first,
+                                int64_t key, int64_t ld, int64_t item, int64_t bytes) {
+    const int64_t next = key + KT_ATTN_BLOCK;
+
+    if (next >= t->n_keys) return (kt_attn_next){0};
+    return (kt_attn_next){.rows =
+                              (const uint8_t *)first + item * place_of(c, next, ld, c->page_stride),
+                          .ld = item * ld,
+                          .bytes = bytes};
+}
+
+static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key) {
+    const int64_t ldv = ldv_of(c), k = place_of(c, key, c->ldkv, c->page_stride),
+                  v = place_of(c, key, ldv, c->page_stride);
+    rows_of_block b = {.k = (const uint16_t *)c->k + k,
+                       .v = (const uint16_t *)c->v + v,
+                       .ldk = c->ldkv,
+                       .ldv = ldv,
+                       .next_k = block_after(c, t, c->k, key, c->ldkv, 2, 2 * t->d)};
+
+    b.next_k.ahead = ahead_of(c, t, key, c->ldkv, k);
+    b.next_v.ahead = is_shared(c) ? 0 : ahead_of(c, t, key, ldv, v);
+    return b;
 }
 
 /* A block that all its queries see whole has done with its keys when it widens its values: in
@@ -128,25 +155,22 @@ static rows_of_block bf16_rows(const kt_attn_call *c, const tile *t, int64_t key
 static rows_of_block code_rows(const kt_attn_call *c, const tile *t, int64_t key, int64_t n_keys,
                                int64_t n_queries, bool is_whole) {
     const kt_attn_inner *inner = t->inner;
-    const uint8_t *k_codes = c->k, *v_codes = c->v;
+    const int64_t scale = place_of(c, key, 1, c->scale_page_stride), ldv = ldv_of(c);
     uint16_t *used = inner->load_codes ? t->keys : t->wide;
     rows_of_block b = {.k = t->wide,
                        .ldk = t->ldq,
                        .ldv = t->ldo,
                        .room = is_whole ? used : t->wide + wide_items(larger(t->ldq, t->ldo)),
                        .n_keys = n_keys,
-                       .k_scale = c->k_scale + key,
-                       .v_scale = c->v_scale + key,
-                       .k_codes = k_codes + key * c->ldkv,
-                       .v_codes = v_codes + key * ldv_of(c),
+                       .k_scale = c->k_scale + scale,
+                       .v_scale = c->v_scale + scale,
+                       .k_codes = (const uint8_t *)c->k + place_of(c, key, c->ldkv, c->page_stride),
+                       .v_codes = (const uint8_t *)c->v + place_of(c, key, ldv, c->page_stride),
                        .has_codes = inner->weigh_codes && n_queries <= KT_ATTN_FEW};
 
     if (inner->load_codes) {
-        b.next_k = (kt_attn_next){
-            .rows = b.k_codes + KT_ATTN_BLOCK * c->ldkv, .ld = c->ldkv, .bytes = t->d};
-        if (!is_shared(c))
-            b.next_v = (kt_attn_next){
-                .rows = b.v_codes + KT_ATTN_BLOCK * ldv_of(c), .ld = ldv_of(c), .bytes = t->dv};
+        b.next_k = block_after(c, t, c->k, key, c->ldkv, 1, t->d);
+        if (!is_shared(c)) b.next_v = block_after(c, t, c->v, key, ldv, 1, t->dv);
         return b;
     }
     inner->widen(c->problem->weights, b.k_codes, c->ldkv, t->d, n_keys, t->wide, t->ldq);
@@ -270,7 +294,7 @@ static void chunk_done(const kt_attn_call *c, const tile *t, int64_t row, int64_
     }
 }
 
-static void rows_of_tile(const kt_attn_call *c, const tile *t, int64_t row, int64_t rows) {
+static void rows_of_tile(const kt_attn_call *c, tile *t, int64_t row, int64_t rows) {
     int64_t last = 0, first = INT64_MAX, end;
 
     for (int64_t i = 0; i < rows * t->group; i++) {
@@ -280,7 +304,7 @@ static void rows_of_tile(const kt_attn_call *c, const tile *t, int64_t row, int6
         if (c->position[r] > last) last = c->position[r];
         if (low < first) first = low;
     }
-    end = last + 1;
+    t->n_keys = end = last + 1;
     if (c->key_end > 0 && c->key_end < end) end = c->key_end;
     for (int64_t begin = larger(c->key_begin, first / KT_ATTN_CHUNK * KT_ATTN_CHUNK); begin < end;
          begin += KT_ATTN_CHUNK) {

@@ -20,8 +20,8 @@
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
 /* Keys, or values, of the block after, for prefetches: row r begins r * ld bytes after `rows` and
- * has `bytes`. They may not exist; rows = NULL: nothing to ask for. ahead: at which distance from
- * the rows that are being read kt_attn_fetch is to ask, or 0. */
+ * has `bytes`. rows = NULL: nothing to ask for. ahead: how many elements behind the rows that are
+ * being read kt_attn_fetch is to ask, or 0. */
 typedef struct kt_attn_next {
     const uint8_t *rows;
     int64_t ld, bytes, ahead;
@@ -39,7 +39,7 @@ typedef struct kt_attn_inner {
      * takes keys as codes widens values alone, to whatever its weigh reads. */
     void (*widen)(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
                   int64_t n_keys, uint16_t *out, int64_t ldo);
-    /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. ahead: rows to prefetch at (kt_attn_fetch). */
+    /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. ahead: as in kt_attn_fetch. */
     void (*scores)(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
                    int64_t d, int64_t n_keys, int64_t ahead, float *s);
     /* Instead of scores, for variants that rearrange a block of keys once for all queries of the

@@ -180,8 +180,126 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             expect_plain_bits(&f, cases[i][0], cases[i][1], n_threads);
             if (t % N_SHAPES == 0)
-                cr_assert_eq(f.job.split, n_threads > 2 && cases[i][0] <= 4 && cases[i][1] > 1024);
+                cr_assert_eq(f.job.whole.split,
+                             n_threads > 2 && cases[i][0] <= 4 && cases[i][1] > 1024);
         }
+        fixture_deinit(&f);
+    }
+}
+
+/* ---- pages ---- */
+
+enum { PAGES = (CONTEXT + KT_ATTN_BLOCK - 1) / KT_ATTN_BLOCK, COPIES = 2 };
+
+/* The fixture's cache twice over, in pages that are dealt like cards. */
+typedef struct paged {
+    uint8_t *rows;
+    float *scales;
+    uint32_t table[COPIES][PAGES];
+} paged;
+
+static void copy_page(const fixture *f, paged *p, int64_t key, uint32_t number) {
+    const kt_attn_job *j = &f->job;
+    const size_t item = kt_attn_item_bytes(j->problem.weights);
+    const int64_t heads = j->problem.kv_heads, k = j->problem.k, v = j->ldv;
+    const int64_t n = CONTEXT - key < KT_ATTN_BLOCK ? CONTEXT - key : KT_ATTN_BLOCK;
+    uint8_t *to = p->rows + (size_t)(number * heads * KT_ATTN_BLOCK * (k + v)) * item;
+    float *scales = p->scales + number * 2 * heads * KT_ATTN_BLOCK;
+
+    for (int64_t h = 0; h < heads; h++) {
+        memcpy(to + (size_t)(h * KT_ATTN_BLOCK * k) * item,
+               f->k + (size_t)((h * CONTEXT + key) * k) * item, (size_t)(n * k) * item);
+        memcpy(to + (size_t)((heads * k + h * v) * KT_ATTN_BLOCK) * item,
+               f->v + (size_t)((h * CONTEXT + key) * v) * item, (size_t)(n * v) * item);
+        memcpy(scales + h * KT_ATTN_BLOCK, f->k_scale + h * CONTEXT + key, (size_t)n * 4);
+        memcpy(scales + (heads + h) * KT_ATTN_BLOCK, f->v_scale + h * CONTEXT + key, (size_t)n * 4);
+    }
+}
+
+static void paged_init(paged *p, const fixture *f) {
+    const kt_attn_job *j = &f->job;
+    const size_t rows = (size_t)(COPIES * PAGES * KT_ATTN_BLOCK * j->problem.kv_heads);
+    uint32_t deck[COPIES * PAGES];
+    kt_rng rng;
+
+    p->rows = kt_guard_alloc(
+        rows * (size_t)(j->problem.k + j->ldv) * kt_attn_item_bytes(j->problem.weights), 64, 0x7f);
+    p->scales = kt_guard_alloc(rows * 2 * sizeof *p->scales, 64, 0xff);
+    kt_rng_seed(&rng, 9);
+    for (uint32_t i = 0; i < COPIES * PAGES; i++) deck[i] = i;
+    for (uint32_t i = COPIES * PAGES - 1; i > 0; i--) {
+        uint32_t other = (uint32_t)kt_rng_below(&rng, i + 1), was = deck[i];
+        deck[i] = deck[other];
+        deck[other] = was;
+    }
+    for (int64_t i = 0; i < COPIES * PAGES; i++) {
+        p->table[i / PAGES][i % PAGES] = deck[i];
+        copy_page(f, p, i % PAGES * KT_ATTN_BLOCK, deck[i]);
+    }
+}
+
+static void use_pages(kt_attn_job *j, const paged *p, kt_attn_span *spans, int64_t n) {
+    const int64_t heads = j->problem.kv_heads, k = j->problem.k;
+
+    j->spans = spans;
+    j->n_spans = n;
+    j->k = p->rows;
+    j->v = j->ldv ? p->rows +
+                        (size_t)(heads * KT_ATTN_BLOCK * k) * kt_attn_item_bytes(j->problem.weights)
+                  : p->rows;
+    j->head_stride = KT_ATTN_BLOCK * k;
+    j->v_head_stride = KT_ATTN_BLOCK * j->ldv;
+    j->page_stride = heads * KT_ATTN_BLOCK * (k + j->ldv);
+    j->k_scale = p->scales;
+    j->v_scale = j->ldv ? p->scales + heads * KT_ATTN_BLOCK : p->scales;
+    j->scale_stride = KT_ATTN_BLOCK;
+    j->scale_page_stride = 2 * heads * KT_ATTN_BLOCK;
+}
+
+ParameterizedTestParameters(attn_job, spans_in_pages_have_the_bits_of_one_call) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+/* A long and a short decode row, a chunk of a prompt, few rows that are split, and a first row; all
+ * together have the bits of each alone in one piece. */
+ParameterizedTest(size_t *index, attn_job, spans_in_pages_have_the_bits_of_one_call) {
+    static const int64_t span_rows[] = {1, 1, 47, 3, 2, 1}, end[] = {2600, 70, 1100, 2050, 128, 1};
+    enum { N = sizeof end / sizeof *end };
+    static const int threads[] = {1, 3, 16};
+    const kt_variant *v = kt_builtin_variants[*index];
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (size_t t = 0; t < 3 * N_SHAPES; t++) {
+        const int n_threads = threads[t % 3];
+        kt_attn_span spans[N] = {{0}};
+        kt_attn_job was;
+        fixture f;
+        paged p;
+        int64_t rows = 0, tasks, n_split = 0;
+        fixture_init(&f, v, cache_of(v, t), &shapes[t / 3], n_threads);
+        paged_init(&p, &f);
+        for (int64_t i = 0; i < N; i++) {
+            spans[i] = (kt_attn_span){
+                .page = p.table[i % COPIES], .first_row = rows, .rows = span_rows[i]};
+            for (int64_t r = 0; r < span_rows[i]; r++)
+                f.position[rows++] = (int32_t)(end[i] - span_rows[i] + r);
+        }
+        plain(&f, rows);
+        was = f.job;
+        use_pages(&f.job, &p, spans, N);
+        f.job.rows = rows;
+        tasks = kt_attn_job_prepare(&f.job, n_threads);
+        for (int64_t task = tasks; task-- > 0;)
+            kt_attn_job_run(&f.job, task, task + 1, (int)(task % n_threads));
+        kt_attn_job_merge(&f.job, 0, kt_attn_job_merge_count(&f.job, n_threads), 0);
+        for (int64_t i = 0; i < N; i++) n_split += spans[i].split;
+        cr_expect(n_threads < 16 || n_split > 0, "contexts are cut for idle threads");
+        cr_expect(memcmp(f.want, f.got, (size_t)(rows * f.job.ldo) * sizeof *f.got) == 0,
+                  "%s: shape %zu, %d threads, %lld split", v->name, t / 3, n_threads,
+                  (long long)n_split);
+        f.job = was;
+        kt_guard_free(p.rows);
+        kt_guard_free(p.scales);
         fixture_deinit(&f);
     }
 }
@@ -209,7 +327,7 @@ Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {
     f.job.rows = 1;
     f.position[0] = 2500; /* keys 1301 .. 2500 */
     cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4);
-    cr_expect_eq(f.job.first_chunk, 1);
+    cr_expect_eq(f.job.whole.first_chunk, 1);
     fixture_deinit(&f);
 }
 
