@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -67,7 +68,7 @@ static int map_hugetlb(kt_buffer *b, size_t bytes, int node) {
 }
 
 /* Ordinary memory, at the alignment of the page size that is hoped for. */
-static int map_ordinary(kt_buffer *b, size_t bytes, kt_pages pages, int node) {
+static int map_ordinary(kt_buffer *b, size_t bytes, kt_pages pages, int node, bool is_lazy) {
     size_t page = pages == KT_PAGES_SMALL ? small_page : huge_page;
     size_t size = (bytes + page - 1) & ~(page - 1);
     size_t mapped = size + page - small_page;
@@ -85,7 +86,7 @@ static int map_ordinary(kt_buffer *b, size_t bytes, kt_pages pages, int node) {
     else if (madvise(p, size, MADV_HUGEPAGE) != 0)
         pages = KT_PAGES_SMALL;
     prefer_node(p, size, node);
-    if (populate(p, size, small_page) != 0) {
+    if (!is_lazy && populate(p, size, small_page) != 0) {
         munmap(p, size);
         return -1;
     }
@@ -93,7 +94,8 @@ static int map_ordinary(kt_buffer *b, size_t bytes, kt_pages pages, int node) {
     return 0;
 }
 
-kt_status kt_buffer_create(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err) {
+static kt_status create(size_t bytes, kt_pages want, int node, bool is_lazy, kt_buffer *out,
+                        kt_err *err) {
     uint64_t available;
 
     memset(out, 0, sizeof *out);
@@ -108,9 +110,17 @@ kt_status kt_buffer_create(size_t bytes, kt_pages want, int node, kt_buffer *out
                        bytes >> 20, (unsigned long long)available >> 20);
     if (want != KT_PAGES_SMALL && transparent_is_off()) want = KT_PAGES_SMALL;
     if (want == KT_PAGES_HUGETLB) want = KT_PAGES_ADVISED;
-    if (map_ordinary(out, bytes, want, node) != 0)
+    if (map_ordinary(out, bytes, want, node, is_lazy) != 0)
         return kt_fail(err, KT_E_NOMEM, "buffer of %zu MiB: %s", bytes >> 20, strerror(errno));
     return KT_OK;
+}
+
+kt_status kt_buffer_create(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err) {
+    return create(bytes, want, node, false, out, err);
+}
+
+kt_status kt_buffer_reserve(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err) {
+    return create(bytes, want, node, true, out, err);
 }
 
 void kt_buffer_destroy(kt_buffer *buffer) {

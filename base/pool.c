@@ -69,6 +69,8 @@ struct kt_pool {
     /* The description of the running phase; see above for who may touch it when. */
     const kt_phase *phases;
     int n_phases, phase;
+    const atomic_bool *stop_run; /* the caller's; NULL = never */
+    bool was_stopped;
     void (*run)(void *arg, int64_t begin, int64_t end, int tid);
     void *arg;
     int64_t n_tasks, chunk; /* tasks per chunk */
@@ -141,6 +143,12 @@ static void publish(kt_pool *pool, int64_t n) {
     atomic_fetch_add(&pool->sequence, 1);
 }
 
+static bool is_stopped(kt_pool *pool) {
+    if (pool->stop_run && atomic_load_explicit(pool->stop_run, memory_order_relaxed))
+        pool->was_stopped = true;
+    return pool->was_stopped;
+}
+
 /* Called by the one thread that owns the pool: start the next phase that has tasks, or end the
  * run. After either, the pool is no longer ours to read. Returns the reports owed: 1 for the phase
  * just published, 0 at the end. */
@@ -148,7 +156,7 @@ static int64_t advance(kt_pool *pool, int self) {
     while (++pool->phase < pool->n_phases) {
         const kt_phase *p = &pool->phases[pool->phase];
         int active = atomic_load_explicit(&pool->n_active, memory_order_relaxed);
-        int64_t n = p->prepare ? p->prepare(p->arg, active) : p->n_tasks;
+        int64_t n = is_stopped(pool) ? 0 : p->prepare ? p->prepare(p->arg, active) : p->n_tasks;
         int64_t grain = p->grain_at ? *p->grain_at : p->grain;
         int64_t chunk = n / max_chunks + 1;
 
@@ -308,7 +316,8 @@ static void leave_worker_core(kt_pool *pool) {
     go_home(pool->workers[0].cpu);
 }
 
-void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
+bool kt_pool_run_until(kt_pool *pool, const kt_phase *phases, int n_phases,
+                       const atomic_bool *stop) {
     worker *self = &pool->workers[0];
     int64_t owed;
 
@@ -316,15 +325,21 @@ void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
     pool->phases = phases;
     pool->n_phases = n_phases;
     pool->phase = -1;
+    pool->stop_run = stop;
+    pool->was_stopped = false;
     atomic_store_explicit(&pool->finished, false, memory_order_relaxed);
     owed = advance(pool, 0);
     for (;;) {
         uint32_t seen = atomic_load_explicit(&pool->sequence, memory_order_acquire);
         work(pool, self, owed);
         owed = 0;
-        if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return;
+        if (atomic_load_explicit(&pool->finished, memory_order_acquire)) return !pool->was_stopped;
         wait_for_news(pool, self, seen);
     }
+}
+
+void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases) {
+    kt_pool_run_until(pool, phases, n_phases, NULL);
 }
 
 /* Workers take no signals that are sent: those belong to the threads of the program. What an

@@ -9,6 +9,8 @@
 #ifndef KT_BASE_POOL_H
 #define KT_BASE_POOL_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kt/status.h"
@@ -53,6 +55,11 @@ void kt_pool_spin(kt_pool *pool, int64_t spin_ns);
 /* Run the phases in order; the caller takes part as tid 0 and returns when the last is complete.
  * No allocation, no lock. One run at a time per pool; not reentrant from a task. */
 void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases);
+/* The same, unless *stop (which others may write meanwhile) is found true before a phase: then that
+ * phase and those after it are left out, the prepare of each too, and the result is false. One load a
+ * phase. stop may be NULL. */
+bool kt_pool_run_until(kt_pool *pool, const kt_phase *phases, int n_phases,
+                       const atomic_bool *stop);
 
 /* Usable cores: affinity mask and cgroup CPU quota; >= 1. */
 int kt_usable_cores(void);
