@@ -201,7 +201,7 @@ static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology 
     look_at_choices(r, choices);
     if (kt_model_kv_shape(&dir->graph, KT_W_BF16, &cache, &err) == KT_OK)
         say(r, OK, "cache", "%.3f GiB per 1000 tokens, context %lld (`kt plan` counts the rest)",
-            (double)kt_kv_cache_bytes(&cache, 1000) / GIB,
+            (double)kt_kv_page_bytes(&cache) / KT_PAGE_TOKENS * 1000 / GIB,
             (long long)dir->graph.numbers.max_context);
 }
 

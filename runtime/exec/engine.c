@@ -10,51 +10,16 @@
 
 #include "base/err.h"
 #include "base/shell_word.h"
-#include "dispatch/plan/plan.h"
 #include "kernels/formats/format.h"
+#include "runtime/exec/engine_impl.h"
 #include "runtime/exec/roofline.h"
-#include "runtime/exec/step.h"
-#include "runtime/loader/finite.h"
-#include "runtime/model/memory_plan.h"
-#include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
 #include "runtime/token/known_tokens.h"
 
 #define MAX_CPUS 1024
+#define MOST_SEQUENCES 16 /* of the whole context, in a cache whose size nobody asked for */
+#define GIB (1024.0 * 1024.0 * 1024.0)
 #define MOST_WORD 300 /* of a path in a command: the message has 511 bytes */
-
-struct kt_engine {
-    kt_log log;
-    kt_model_dir model;
-    kt_model_plan plan;
-    kt_topology topology;
-    kt_fingerprint machine;
-    kt_registry *registry;
-    kt_table *table;
-    char table_path[PATH_MAX], table_line[768];
-    kt_pool *pool;
-    kt_node_plan nodes;
-    kt_kv_shape kv; /* of a sequence's cache */
-    kt_memory_plan memory;
-    kt_weights *weights;
-    kt_tokenizer *tokenizer;
-    kt_step step;
-    kt_recorder *recorder;
-    kt_importance *importance;
-    bool is_synthetic;
-    kt_quant quant;
-    int64_t layers_of_all;
-    int64_t max_context, max_chunk, chunk;
-};
-
-struct kt_sequence {
-    kt_kv_cache cache;
-    kt_buffer
-        /* of recurrent nodes: as it is, and as it was at `mark`; empty = the model has none */
-        state;
-    size_t state_bytes;
-    int64_t length, mark;
-};
 
 /* ---- the folder ---- */
 
@@ -348,15 +313,24 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
 }
 
 /* Whether the model fits is arithmetic: told before anything is opened, with what would. A context
- * that nobody asked for is cut to what fits. */
-static kt_status check_memory(kt_engine *e, int64_t asked, kt_err *err) {
+ * that nobody asked for is cut to what fits, in memory and in the pages that were asked for. */
+static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    const int64_t asked = o->max_context;
     kt_memory_request request = {.plan = &e->plan,
                                  .n_nodes = e->nodes.n,
                                  .context = e->max_context,
+                                 .kv_memory = o->kv_memory,
                                  .available = kt_memory_available_bytes()};
 
     KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
-    if (kt_memory_fits(&e->memory)) return KT_OK;
+    if (e->memory.cached < (asked ? asked : e->max_chunk))
+        return kt_fail(
+            err, KT_E_NOMEM,
+            "%.200s: %.3f GiB of keys and values hold %lld tokens, expected room for %lld "
+            "(--kv-memory, --context)",
+            e->model.name, (double)o->kv_memory / GIB, (long long)e->memory.cached,
+            (long long)(asked ? asked : e->max_chunk));
+    if (kt_memory_fits(&e->memory) && e->memory.cached >= e->max_context) return KT_OK;
     if (asked || e->memory.longest < e->max_chunk)
         return kt_memory_check(&request, e->model.name, err);
     kt_log_write(&e->log, KT_LOG_WARN, "memory",
@@ -364,6 +338,37 @@ static kt_status check_memory(kt_engine *e, int64_t asked, kt_err *err) {
                  (long long)e->max_context, (long long)e->memory.longest);
     e->max_context = request.context = e->memory.longest;
     return kt_memory_plan_make(&request, &e->memory, err);
+}
+
+/* Pages and slots: what was asked for; else one sequence of the whole context, and of what then
+ * remains half for more, up to so many sequences. */
+static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
+    const int64_t floats = kt_model_state_floats(&e->model.graph);
+    const size_t rows = (size_t)e->max_chunk;
+    kt_kv_plan kv;
+
+    if (!kt_kv_plan_least(&e->kv, floats, e->max_context, &kv))
+        return kt_fail(err, KT_E_INVALID, "a cache of %lld tokens is not possible",
+                       (long long)e->max_context);
+    if (asked) {
+        kt_kv_plan_within(&e->kv, floats, asked, &kv);
+    } else {
+        const uint64_t available = kt_memory_available_bytes();
+        const uint64_t half = available > kv.bytes ? (available - kv.bytes) / 2 : 0;
+        const uint64_t most = (MOST_SEQUENCES - 1) * (uint64_t)kv.bytes;
+        kt_kv_plan more;
+        kt_kv_plan_within(&e->kv, floats, kv.bytes + (size_t)(half < most ? half : most), &more);
+        if (more.pages >= kv.pages) kv = more;
+    }
+    e->state_floats = floats;
+    e->out_row = malloc(rows * sizeof *e->out_row);
+    e->next_state = malloc(rows * sizeof *e->next_state);
+    if (!e->out_row || !e->next_state)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the rows of a step");
+    if (floats) KT_TRY(kt_states_init(&e->states, kv.slots, floats, kv.pages, err));
+    KT_TRY(kt_pages_init(&e->pages, &e->kv, kv.pages, floats ? &e->states : NULL, err));
+    e->step.pages = &e->pages;
+    return KT_OK;
 }
 
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
@@ -382,12 +387,13 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
     KT_TRY(settle_nodes(e, o->numa, err));
-    KT_TRY(check_memory(e, o->max_context, err));
+    KT_TRY(check_memory(e, o, err));
     if (!e->is_synthetic && !e->model.checkpoint)
         return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     KT_TRY(load_weights(e, o, err));
-    return kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
-                        e->max_context, err);
+    KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
+                        e->max_context, err));
+    return make_cache(e, o->kv_memory, err);
 }
 
 kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err) {
@@ -410,6 +416,10 @@ void kt_engine_destroy(kt_engine *e) {
     if (!e) return;
     kt_recorder_close(e->recorder);
     kt_importance_destroy(e->importance);
+    kt_pages_deinit(&e->pages);
+    kt_states_deinit(&e->states);
+    free(e->out_row);
+    free(e->next_state);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);
     kt_model_plan_deinit(&e->plan);
@@ -438,8 +448,8 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
                             .n_eos = n->n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights),
                             .cache_format = e->kv.format,
-                            .cache_bytes = kt_kv_cache_bytes(&e->kv, e->max_context),
-                            .cache_bytes_bf16 = kt_kv_cache_bytes(&bf16, e->max_context)};
+                            .cache_bytes = kt_kv_bytes(&e->kv, e->max_context),
+                            .cache_bytes_bf16 = kt_kv_bytes(&bf16, e->max_context)};
     memcpy(out->eos, n->eos, sizeof out->eos);
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
@@ -448,118 +458,6 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
 
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
     return e->tokenizer;
-}
-
-/* ---- sequences ---- */
-
-kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err) {
-    kt_sequence *s;
-    kt_status st;
-
-    *out = NULL;
-    if (capacity < 1 || capacity > e->max_context)
-        return kt_fail(err, KT_E_INVALID, "sequence of %lld tokens: the context is %lld",
-                       (long long)capacity, (long long)e->max_context);
-    s = calloc(1, sizeof *s);
-    if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a sequence");
-    s->state_bytes = sizeof(float) * (size_t)kt_model_state_floats(&e->model.graph);
-    st = kt_kv_cache_init(&s->cache, &e->kv, capacity, err);
-    if (st == KT_OK && s->state_bytes)
-        st = kt_buffer_create(2 * s->state_bytes, KT_PAGES_ADVISED, -1, &s->state, err);
-    if (st != KT_OK) {
-        kt_sequence_destroy(s);
-        return st;
-    }
-    *out = s;
-    return KT_OK;
-}
-
-void kt_sequence_destroy(kt_sequence *s) {
-    if (!s) return;
-    kt_kv_cache_deinit(&s->cache);
-    kt_buffer_destroy(&s->state);
-    free(s);
-}
-
-int64_t kt_sequence_length(const kt_sequence *s) {
-    return s->length;
-}
-
-int64_t kt_sequence_truncate(kt_sequence *s, int64_t length) {
-    if (length < 0 || length >= s->length) return s->length;
-    if (s->state_bytes && length == s->mark) {
-        memcpy(s->state.data, (char *)s->state.data + s->state_bytes, s->state_bytes);
-    } else if (s->state_bytes) {
-        memset(s->state.data, 0, s->state_bytes);
-        length = 0;
-    }
-    s->length = length;
-    return length;
-}
-
-/* ---- forward ---- */
-
-static kt_status check_forward(const kt_engine *e, const kt_sequence *s, const int32_t *tokens,
-                               int64_t n, int64_t n_logits, const float *logits, kt_err *err) {
-    if (n < 1 || n_logits < 0 || n_logits > n || (n_logits && !logits))
-        return kt_fail(err, KT_E_INVALID, "forward of %lld tokens with logits of %lld",
-                       (long long)n, (long long)n_logits);
-    if (n > s->cache.capacity - s->length)
-        return kt_fail(err, KT_E_INVALID,
-                       "%lld tokens after %lld do not fit the sequence's %lld tokens", (long long)n,
-                       (long long)s->length, (long long)s->cache.capacity);
-    for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->model.graph.numbers.vocab)
-            return kt_fail(err, KT_E_INVALID, "token %lld is %d, expected 0 to %lld", (long long)i,
-                           tokens[i], (long long)e->model.graph.numbers.vocab - 1);
-    return KT_OK;
-}
-
-/* Finite weights can still make numbers too large for f32. No text that follows would mean
- * anything. */
-static kt_status check_logits(const kt_engine *e, const kt_sequence *s, int64_t n_logits,
-                              const float *logits, kt_err *err) {
-    const int64_t vocab = e->model.graph.numbers.vocab;
-    const kt_tensor t = {.dtype = KT_DTYPE_F32, .data = (const uint8_t *)logits};
-    int64_t at = n_logits ? kt_tensor_find_nonfinite(&t, 0, n_logits * vocab) : -1;
-
-    if (at < 0) return KT_OK;
-    return kt_fail(err, KT_E_FORMAT,
-                   "%.200s: the logits after token %lld of the sequence are not finite (%s for "
-                   "token id %lld): weights or what they were multiplied by overflowed",
-                   e->model.name, (long long)(s->length - n_logits + at / vocab),
-                   isnan(logits[at]) ? "NaN" : "infinity", (long long)(at % vocab));
-}
-
-kt_status kt_engine_forward(kt_engine *e, kt_sequence *s, const int32_t *tokens, int64_t n,
-                            int64_t n_logits, float *logits, float *hidden, kt_cancel_fn cancel,
-                            void *cancel_arg, kt_err *err) {
-    const kt_model_numbers *m = &e->model.graph.numbers;
-    kt_step *step = &e->step;
-
-    KT_TRY(check_forward(e, s, tokens, n, n_logits, logits, err));
-    step->cache = &s->cache;
-    step->state = s->state.data;
-    step->is_decode = n == 1 && s->length > 0;
-    step->hidden_stride = n * m->hidden;
-    for (int64_t done = 0; done < n;) {
-        int64_t rows = n - done < e->chunk ? n - done : e->chunk;
-        int64_t first_out = n - n_logits > done ? n - n_logits : done; /* absolute row */
-        if (cancel && cancel(cancel_arg))
-            return kt_fail(err, KT_E_CANCELLED, "stopped after %lld of %lld tokens",
-                           (long long)done, (long long)n);
-        step->n_out = done + rows > first_out ? done + rows - first_out : 0;
-        step->logits = logits ? logits + (first_out - (n - n_logits)) * m->vocab : NULL;
-        step->hidden = hidden ? hidden + done * m->hidden : NULL;
-        kt_step_run(step, e->pool, tokens + done, rows, s->length);
-        s->length += rows;
-        done += rows;
-    }
-    if (s->state_bytes && n > 1) {
-        memcpy((char *)s->state.data + s->state_bytes, s->state.data, s->state_bytes);
-        s->mark = s->length;
-    }
-    return check_logits(e, s, n_logits, logits, err);
 }
 
 void kt_engine_set_chunk(kt_engine *e, int64_t rows) {

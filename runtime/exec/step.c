@@ -59,12 +59,24 @@ static kt_status place_slots(kt_step *s, kt_err *err) {
     return KT_OK;
 }
 
+static kt_status make_spans(kt_step *s, kt_err *err) {
+    const size_t rows = (size_t)s->max_rows;
+
+    s->spans = kt_step_alloc(s, rows * sizeof *s->spans);
+    s->attn_spans = kt_step_alloc(s, rows * sizeof *s->attn_spans);
+    s->span_of = kt_step_alloc(s, rows * sizeof *s->span_of);
+    s->out_of = kt_step_alloc(s, rows * sizeof *s->out_of);
+    if (s->spans && s->attn_spans && s->span_of && s->out_of) return KT_OK;
+    return kt_fail(err, KT_E_NOMEM, "no memory for the spans of a step");
+}
+
 static kt_status set_up(kt_step *s, kt_pool *pool, kt_err *err) {
     s->exec = kt_step_alloc(s, (size_t)s->graph->n_nodes * sizeof *s->exec);
     s->busy = kt_step_alloc(s, (size_t)s->n_threads * sizeof *s->busy);
     s->embedding_row = kt_step_alloc(s, (size_t)s->graph->numbers.hidden * sizeof(double));
     if (!s->exec || !s->busy || !s->embedding_row)
         return kt_fail(err, KT_E_NOMEM, "no memory for the nodes of a step");
+    KT_TRY(make_spans(s, err));
     KT_TRY(place_slots(s, err));
     KT_TRY(kt_step_lay_out(s, pool, err));
     KT_TRY(init_nodes(s, err));
@@ -101,39 +113,66 @@ void kt_step_deinit(kt_step *s) {
 
 /* A row at position p attends to p + 1 tokens. */
 static void record(const kt_step *s, int64_t time_ns) {
-    kt_recorded_step step = {.decode = s->is_decode ? s->rows : 0,
-                             .prefill = s->is_decode ? 0 : s->rows,
-                             .logits = s->n_out,
-                             .context = s->first_position + (s->rows + 1) / 2,
-                             .time_ns = time_ns};
+    kt_recorded_step step = {.logits = s->n_out, .time_ns = time_ns};
+    int64_t context = 0;
+
+    for (int i = 0; i < s->n_spans; i++) {
+        const kt_step_span *p = &s->spans[i];
+        if (p->rows == 1 && p->position > 0) step.decode++;
+        context += p->rows * (p->position + (p->rows + 1) / 2);
+    }
+    step.prefill = s->rows - step.decode;
+    step.context = context / s->rows;
     kt_recorder_end(s->recorder, &step);
 }
 
-void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
-                 int64_t first_position) {
+/* What ops look up by row. */
+static void number_rows(kt_step *s) {
+    for (int i = 0; i < s->n_spans; i++) {
+        const kt_step_span *p = &s->spans[i];
+        s->attn_spans[i] = (kt_attn_span){p->page, p->first_row, p->rows, 0, 0, 0, 0, 0, false};
+        for (int64_t r = 0; r < p->rows; r++) {
+            s->positions[p->first_row + r] = (int32_t)(p->position + r);
+            s->span_of[p->first_row + r] = i;
+        }
+    }
+    for (int64_t r = 0; r < s->rows; r++) s->out_of[r] = -1;
+    for (int64_t i = 0; i < s->n_out; i++) s->out_of[s->out_row[i]] = (int32_t)i;
+}
+
+bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                 const atomic_bool *stop) {
     const kt_step_program *program = rows <= FEW_ROWS ? &s->few : &s->many;
     int64_t begin = s->is_profiled || s->recorder ? kt_clock_ns() : 0;
     float *x = s->values + s->value_at[0] * s->max_rows;
+    bool is_complete;
 
     s->rows = rows;
-    s->first_position = first_position;
-    for (int64_t r = 0; r < rows; r++) {
-        s->positions[r] = (int32_t)(first_position + r);
+    number_rows(s);
+    for (int64_t r = 0; r < rows; r++)
         kt_weights_embed(s->weights, tokens[r], x + r * s->graph->numbers.hidden, s->embedding_row);
-    }
     s->last_kind = KT_STEP_ROWS;
     s->stamp_ns = begin;
     if (s->recorder) kt_recorder_begin(s->recorder);
     kt_pool_limit(pool, kt_layer_plan_threads(&s->plan->layer, rows, s->n_threads));
-    kt_pool_run(pool, program->phases, program->count);
+    is_complete = kt_pool_run_until(pool, program->phases, program->count, stop);
     kt_pool_limit(pool, s->n_threads);
-    if (s->recorder) record(s, kt_clock_ns() - begin);
-    if (!s->is_profiled) return;
+    if (s->recorder && is_complete) record(s, kt_clock_ns() - begin);
+    if (!s->is_profiled) return is_complete;
     s->profile.kind[s->last_kind].time_ns += kt_clock_ns() - s->stamp_ns;
     s->profile.time_ns += kt_clock_ns() - begin;
+    return is_complete;
 }
 
 /* ---- what ops share ---- */
+
+void kt_step_bring_state(const kt_step *s, const kt_step_span *span, int slot, int64_t at,
+                         int64_t count) {
+    const int64_t first = s->slot_at[slot] + at;
+
+    if (span->from != span->to)
+        memcpy(span->to + first, span->from + first, (size_t)count * sizeof *span->to);
+}
 
 void kt_step_count(kt_step *s, kt_step_kind kind, double ops, double bytes) {
     s->profile.kind[kind].ops += ops;

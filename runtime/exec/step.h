@@ -1,4 +1,4 @@
-/* One step of a model: a chunk of rows of one sequence through the graph's nodes, as phases of
+/* One step of a model: rows of some sequences through the graph's nodes, as phases of
  * the thread pool. Two programs are compiled once: for a few rows (decode) the work between two
  * matrix products is done by one thread in the next phase's prepare, which saves half of the
  * synchronisations; for many rows it is a phase of its own. Both call the same functions row by
@@ -17,7 +17,7 @@
 #include "runtime/exec/engine.h"
 #include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
-#include "runtime/kv/kv_cache.h"
+#include "runtime/kv/pages.h"
 #include "runtime/model/weights.h"
 
 /* What `kt bench` reports time by. */
@@ -103,6 +103,17 @@ typedef struct kt_step_op {
     kt_phase inner;
 } kt_step_op;
 
+/* Rows of one sequence in the current step. */
+typedef struct kt_step_span {
+    const uint32_t *page; /* numbers of its pages, with room for its new rows */
+    int64_t first_row, rows;
+    int64_t position; /* of the first row */
+    /* States of recurrent nodes, slot i at slot_at[i]: before the step and after it, which may be the
+     * same memory; NULL = the model has none. */
+    const float *from;
+    float *to;
+} kt_step_span;
+
 /* Time of one thread in tasks, on a line of its own. */
 typedef struct kt_step_busy {
     _Alignas(64) int64_t ns;
@@ -137,13 +148,18 @@ struct kt_step {
     int n_threads;
     int64_t max_rows, max_context;
 
-    /* Of the current chunk. */
-    const kt_kv_cache *cache;
-    float *state; /* of recurrent nodes, slot i at slot_at[i]; NULL = the model has none */
-    int64_t rows, first_position, n_out;
-    float *logits;         /* [n_out, vocab] */
-    float *hidden;         /* NULL, or this chunk's rows in [layers + 1][.., hidden] */
-    int64_t hidden_stride; /* floats from one layer's rows to the next's */
+    /* Of the current step; kt_step_run tells what its caller sets. */
+    const kt_page_pool *pages;
+    kt_step_span *spans; /* [n_spans of at most max_rows]; in arena, as what follows */
+    kt_attn_span *attn_spans;
+    int n_spans;
+    int32_t *span_of; /* [rows] index of a row's span */
+    int64_t rows, n_out;
+    const int32_t *out_row; /* [n_out] ascending */
+    int32_t *out_of;        /* [rows] index of a row's logits, or -1 */
+    float *logits;          /* [n_out, vocab] */
+    float *hidden;          /* NULL, or this step's rows in [layers + 1][.., hidden] */
+    int64_t hidden_stride;  /* floats from one layer's rows to the next's */
 
     /* Working memory for max_rows rows, in one buffer. */
     float *values;     /* each at value_at[i] * max_rows */
@@ -168,7 +184,6 @@ struct kt_step {
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
     kt_importance *importance; /* borrowed; NULL = inputs are not observed */
-    bool is_decode;            /* these rows continue a sequence one by one */
 
     /* When profiled. */
     int is_profiled;
@@ -184,10 +199,11 @@ kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *p
                        int64_t max_context, kt_err *err);
 void kt_step_deinit(kt_step *s);
 
-/* Run rows tokens at position first_position. cache, n_out, logits, hidden and hidden_stride
- * must be set. Allocates nothing. */
-void kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
-                 int64_t first_position);
+/* Run rows tokens. pages, the members of spans, n_spans, n_out, out_row, logits, hidden and
+ * hidden_stride must be set. Allocates nothing. false = stop (NULL, or read before each phase) was
+ * seen: pages behind the spans' positions and the states they write are spoilt, nothing else. */
+bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                 const atomic_bool *stop);
 
 /* Names and units of the kinds; zero everything else. */
 void kt_step_profile_reset(kt_step *s);
@@ -203,6 +219,19 @@ kt_status kt_step_lay_out(kt_step *s, kt_pool *pool, kt_err *err);
 /* Compile the graph for few or many rows. */
 kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_err *err);
 
+/* The span of a row, and where its own key is: page and place in it. */
+static inline const kt_step_span *kt_step_span_of(const kt_step *s, int64_t row) {
+    return &s->spans[s->span_of[row]];
+}
+static inline uint32_t kt_step_page_of(const kt_step *s, int64_t row, int64_t *at) {
+    *at = s->positions[row] % KT_PAGE_TOKENS;
+    return kt_step_span_of(s, row)->page[s->positions[row] / KT_PAGE_TOKENS];
+}
+
+/* Bring `count` floats, from `at` on, of a span's states of a slot to where they are to be written,
+ * unless they are there. */
+void kt_step_bring_state(const kt_step *s, const kt_step_span *span, int slot, int64_t at,
+                         int64_t count);
 void kt_step_count(kt_step *s, kt_step_kind kind, double ops, double bytes);
 /* RMSNorm of rows [begin, end), k numbers each. */
 void kt_norm_rows(const kt_choice *choice, const float *x, int64_t ldx, const float *w, float eps,

@@ -7,6 +7,8 @@
 #include "base/err.h"
 #include "dispatch/topology/topology.h"
 #include "runtime/exec/step_bytes.h"
+#include "runtime/exec/batch.h"
+#include "runtime/kv/kv_plan.h"
 #include "runtime/model/bytes.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/staging.h"
@@ -72,15 +74,16 @@ static kt_status count_running(const kt_memory_request *r, int64_t context, kt_m
                                size_t *sum, kt_err *err) {
     const kt_graph *g = r->plan->graph;
     kt_kv_shape shape;
+    kt_kv_plan kv;
 
     KT_TRY(kt_model_kv_shape(g, r->plan->kv, &shape, err));
     KT_TRY(kt_step_bytes(r->plan, r->n_nodes, context, &out->bytes[KT_MEMORY_STEP], err));
-    out->bytes[KT_MEMORY_CACHE] = kt_kv_cache_bytes(&shape, context);
-    if (out->bytes[KT_MEMORY_CACHE] == 0 && shape.layers > 0)
-        out->bytes[KT_MEMORY_CACHE] = SIZE_MAX;
-    /* Recurrent layers keep their state twice: now, and at the end of the last prompt. */
-    out->bytes[KT_MEMORY_CACHE] = kt_bytes_add(
-        out->bytes[KT_MEMORY_CACHE], kt_bytes_times(2 * sizeof(float), kt_model_state_floats(g)));
+    if (r->kv_memory)
+        kt_kv_plan_within(&shape, kt_model_state_floats(g), r->kv_memory, &kv);
+    else if (!kt_kv_plan_least(&shape, kt_model_state_floats(g), context, &kv))
+        kv.bytes = SIZE_MAX;
+    out->bytes[KT_MEMORY_CACHE] = kv.bytes;
+    out->cached = kv.pages * KT_PAGE_TOKENS;
     out->bytes[KT_MEMORY_LOGITS] =
         kt_bytes_times(KT_SERVED_LOGIT_ROWS * sizeof(float), g->numbers.vocab);
     *sum = kt_bytes_add(out->bytes[KT_MEMORY_STEP], out->bytes[KT_MEMORY_CACHE]);
@@ -98,7 +101,7 @@ static kt_status find_longest(const kt_memory_request *r, kt_memory_plan *out, k
         kt_memory_plan with = {0};
         size_t running;
         KT_TRY(count_running(r, middle, &with, &running, err));
-        if (kt_bytes_add(out->weights, running) <= r->available)
+        if (kt_bytes_add(out->weights, running) <= r->available && middle <= with.cached)
             fits = middle;
         else
             too_long = middle;

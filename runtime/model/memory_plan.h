@@ -19,7 +19,7 @@ typedef enum kt_memory_part {
     KT_MEMORY_ROUNDING, /* each layer's memory ends with a huge page */
     KT_MEMORY_STAGING,  /* while loading; given back before what follows is taken */
     KT_MEMORY_STEP,     /* working memory of a step */
-    KT_MEMORY_CACHE,    /* of one sequence */
+    KT_MEMORY_CACHE,    /* pages and states: of one sequence, or as asked */
     KT_MEMORY_LOGITS,
     KT_MEMORY_PARTS
 } kt_memory_part;
@@ -29,7 +29,8 @@ const char *kt_memory_part_name(kt_memory_part part);
 typedef struct kt_memory_request {
     const kt_model_plan *plan; /* borrowed: formats of weights and cache, threads, rows of a step */
     int n_nodes;               /* memory nodes that experts are cut over; 1 = whole */
-    int64_t context;           /* tokens of the sequence */
+    int64_t context;           /* tokens of a sequence */
+    size_t kv_memory;          /* of pages and states; 0 = the least for that context */
     uint64_t available;        /* bytes to take: kt_memory_available_bytes, or any machine's */
 } kt_memory_request;
 
@@ -40,6 +41,7 @@ typedef struct kt_memory_plan {
                       rest */
     uint64_t available;
     int64_t context;
+    int64_t cached;  /* tokens that the cache's pages hold */
     int64_t longest; /* context that would fit, at most the model's; 0 = none */
 } kt_memory_plan;
 

@@ -5,7 +5,7 @@
 
 #include "dispatch/model/family.h"
 #include "dispatch/model/quant.h"
-#include "runtime/kv/kv_cache.h"
+#include "runtime/kv/pages.h"
 
 #define KT_MODEL_PATH_BYTES 4096
 

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "dispatch/cost/cost.h"
+#include "runtime/exec/batch.h"
 #include "runtime/model/model_dir.h"
 
 typedef struct counter {
@@ -66,7 +67,7 @@ kt_status kt_speed_bound_count(const kt_model_plan *plan, int64_t context,
 
     *out = (kt_speed_bound){0};
     KT_TRY(kt_model_kv_shape(plan->graph, plan->kv, &shape, err));
-    cache = (double)kt_kv_cache_bytes(&shape, context);
+    cache = (double)kt_kv_page_bytes(&shape) / KT_PAGE_TOKENS * (double)context;
     for (int i = 0; i < plan->graph->n_weights; i++) count_weight(&c, i);
     for (int i = 0; i < plan->graph->n_nodes; i++)
         if (plan->graph->nodes[i].kind == KT_NODE_ATTEND)

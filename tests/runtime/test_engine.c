@@ -371,7 +371,7 @@ Test(engine, requests_out_of_range_are_refused) {
     kt_temp_make(folder, sizeof folder);
     kt_random_model(&small, 1, folder);
     cr_assert_eq(create(folder, "", NULL, &e, &err), KT_OK, "%s", err.message);
-    cr_expect_eq(kt_sequence_create(e, 0, &s, &err), KT_E_INVALID);
+    cr_expect_eq(kt_sequence_create(e, -1, &s, &err), KT_E_INVALID);
     cr_expect_eq(kt_sequence_create(e, 257, &s, &err), KT_E_INVALID);
     cr_expect(strstr(err.message, "256"), "%s", err.message);
     cr_assert_eq(kt_sequence_create(e, 5, &s, &err), KT_OK, "%s", err.message);

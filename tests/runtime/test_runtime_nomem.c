@@ -10,7 +10,7 @@
 #include "base/buffer.h"
 #include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
-#include "runtime/kv/kv_cache.h"
+#include "runtime/kv/pages.h"
 #include "dispatch/model/gguf_tensors.h"
 #include "dispatch/model/checkpoint.h"
 #include "runtime/model/memory_plan.h"
@@ -514,26 +514,43 @@ Test(runtime_nomem, a_finder_of_weights_is_made_or_not) {
 
 /* ---- small ones ---- */
 
-static kt_status make_cache(void *out, const void *with, kt_err *err) {
-    return kt_kv_cache_init(out, with, 100, err);
+static kt_status make_pages(void *out, const void *with, kt_err *err) {
+    return kt_pages_init(out, with, 3, NULL, err);
 }
-static void unmake_cache(void *out) {
-    kt_kv_cache_deinit(out);
+static void unmake_pages(void *out) {
+    kt_pages_deinit(out);
 }
 
-Test(runtime_nomem, a_cache_is_made_or_not) {
+Test(runtime_nomem, pages_are_made_or_not) {
     static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0, 0},
                                          {KT_W_INT8_CHANNEL, 2, 2, 64, 0, 0}};
 
     for (int i = 0; i < 2; i++) {
-        const kt_nomem_case c = {.function = "kt_kv_cache_init",
-                                 .make = make_cache,
-                                 .unmake = unmake_cache,
+        const kt_nomem_case c = {.function = "kt_pages_init",
+                                 .make = make_pages,
+                                 .unmake = unmake_pages,
                                  .with = &shapes[i],
-                                 .out_bytes = sizeof(kt_kv_cache),
-                                 .says = "cache"};
+                                 .out_bytes = sizeof(kt_page_pool),
+                                 .says = "memory"};
         kt_nomem_check(&c);
     }
+}
+
+static kt_status make_states(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_states_init(out, 3, 100, 5, err);
+}
+static void unmake_states(void *out) {
+    kt_states_deinit(out);
+}
+
+Test(runtime_nomem, states_are_made_or_not) {
+    const kt_nomem_case c = {.function = "kt_states_init",
+                             .make = make_states,
+                             .unmake = unmake_states,
+                             .out_bytes = sizeof(kt_states),
+                             .says = "memory"};
+    kt_nomem_check(&c);
 }
 
 static kt_status make_recorder(void *out, const void *with, kt_err *err) {

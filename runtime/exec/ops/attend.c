@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "kernels/attn/attn_common.h"
 #include "runtime/exec/step.h"
 
 static int is_same(const kt_problem *a, const kt_problem *b, const kt_attn_job *job, float scale) {
@@ -55,25 +56,31 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     kt_step_attn *a = n->state;
 
     kt_attn_job_phases(&a->job, out);
-    return is_few ? KT_ATTN_PHASES : 1; /* many rows are never split */
+    (void)is_few;
+    return KT_ATTN_PHASES;
 }
 
 static void bind(kt_exec_node *n) {
     const kt_step *s = n->step;
-    const int plane = n->node->plane, shared = s->cache->shape.has_shared_rows;
+    const kt_page_pool *p = s->pages;
+    const int plane = n->node->plane, shared = p->shape.has_shared_rows;
     kt_attn_job *job = &((kt_step_attn *)n->state)->job;
 
     job->q = n->in.x;
     job->ldq = n->in.ld;
     job->out = n->out.x;
     job->ldo = n->out.ld;
-    job->k = kt_kv_cache_rows(s->cache, plane, 0, 0);
-    job->v = kt_kv_cache_rows(s->cache, plane, !shared, 0);
-    job->k_scale = kt_kv_cache_scales(s->cache, plane, 0, 0);
-    job->v_scale = kt_kv_cache_scales(s->cache, plane, !shared, 0);
-    job->head_stride = s->cache->capacity * s->cache->shape.head_dim;
-    job->scale_stride = s->cache->capacity;
+    job->k = kt_pages_rows(p, plane, 0, 0);
+    job->v = kt_pages_rows(p, plane, !shared, 0);
+    job->k_scale = kt_pages_scales(p, plane, 0, 0);
+    job->v_scale = kt_pages_scales(p, plane, !shared, 0);
+    job->head_stride = KT_PAGE_TOKENS * p->shape.head_dim;
+    job->page_stride = (int64_t)(p->page_bytes / kt_attn_item_bytes(p->shape.format));
+    job->scale_stride = KT_PAGE_TOKENS;
+    job->scale_page_stride = p->page_scales;
     job->rows = s->rows;
+    job->spans = s->attn_spans;
+    job->n_spans = s->n_spans;
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -81,19 +88,22 @@ static kt_step_kind time_of(const kt_exec_node *n) {
     return KT_STEP_ATTN;
 }
 
-#define KEYS 64 /* enough that no padding counts */
-
-/* Row r meets first_position + r + 1 keys, once for the score and once for the value. */
+/* Row r of a span meets position + r + 1 keys, once for the score and once for the value. */
 static void count(kt_exec_node *n) {
     kt_step *s = n->step;
     const kt_attention *a = &n->node->attention;
-    double rows = (double)s->rows, last = (double)(s->first_position + s->rows);
-    double pairs = rows * (2 * last - rows + 1) / 2;
-    kt_kv_shape one_layer = s->cache->shape;
+    double pairs = 0, keys = 0;
+    kt_kv_shape one_layer = s->pages->shape;
 
+    for (int i = 0; i < s->n_spans; i++) {
+        const kt_step_span *p = &s->spans[i];
+        double rows = (double)p->rows, last = (double)(p->position + p->rows);
+        pairs += rows * (2 * last - rows + 1) / 2;
+        keys += last;
+    }
     one_layer.layers = 1;
     kt_step_count(s, KT_STEP_ATTN, 2 * pairs * (double)(a->heads * (a->k + a->v)),
-                  last * (double)kt_kv_cache_bytes(&one_layer, KEYS) / KEYS);
+                  keys * (double)kt_kv_page_bytes(&one_layer) / KT_PAGE_TOKENS);
 }
 
 const kt_exec_op kt_exec_op_attend = {.kind = KT_NODE_ATTEND,

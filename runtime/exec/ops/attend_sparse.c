@@ -71,12 +71,14 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
 static void score_keys(const kt_exec_node *n, int64_t row, int64_t n_keys, float *score) {
     const kt_step *s = n->step;
     const int64_t dim = n->node->index.dim, heads = n->node->index.heads;
-    const uint16_t *keys = s->cache->index_keys + n->node->plane * s->cache->capacity * dim;
+    const uint32_t *page = kt_step_span_of(s, row)->page;
     const float *query = n->in2.x + row * n->in2.ld, *weight = n->in3.x + row * n->in3.ld;
 
     for (int64_t i = 0; i < n_keys; i++) {
         float key[4096], sum = 0;
-        for (int64_t d = 0; d < dim; d++) key[d] = kt_bf16_to_f32(keys[i * dim + d]);
+        const uint16_t *keys = kt_pages_index(s->pages, n->node->plane, page[i / KT_PAGE_TOKENS]) +
+                               i % KT_PAGE_TOKENS * dim;
+        for (int64_t d = 0; d < dim; d++) key[d] = kt_bf16_to_f32(keys[d]);
         for (int64_t h = 0; h < heads; h++) {
             float part[8] = {0}, product = 0;
             for (int64_t d = 0; d + 8 <= dim; d += 8)
@@ -96,11 +98,12 @@ static int descending(const void *a, const void *b) {
 
 /* Copy the rows of the topk best keys, lower positions first among equals, in the order of
  * positions. */
-static void gather(const kt_exec_node *n, int64_t n_keys, int64_t picked, sparse_scratch *t) {
+static void gather(const kt_exec_node *n, const uint32_t *page, int64_t n_keys, int64_t picked,
+                   sparse_scratch *t) {
     const kt_step *s = n->step;
     const size_t row = (size_t)n->node->attention.k * kt_attn_item_bytes(s->plan->kv);
-    const uint8_t *rows = kt_kv_cache_rows(s->cache, n->node->plane, 0, 0);
-    const float *scales = kt_kv_cache_scales(s->cache, n->node->plane, 0, 0);
+    const uint8_t *rows = kt_pages_rows(s->pages, n->node->plane, 0, 0);
+    const float *scales = kt_pages_scales(s->pages, n->node->plane, 0, 0);
     int64_t equals = picked, at = 0;
     float least;
 
@@ -109,9 +112,14 @@ static void gather(const kt_exec_node *n, int64_t n_keys, int64_t picked, sparse
     least = t->order[picked - 1];
     for (int64_t i = 0; i < n_keys; i++) equals -= t->score[i] > least;
     for (int64_t i = 0; i < n_keys && at < picked; i++) {
+        uint32_t number;
+        int64_t place;
         if (t->score[i] < least || (t->score[i] == least && equals-- <= 0)) continue;
-        memcpy(t->keys + (size_t)at * row, rows + (size_t)i * row, row);
-        if (scales) t->scales[at] = scales[i];
+        number = page[i / KT_PAGE_TOKENS];
+        place = i % KT_PAGE_TOKENS;
+        memcpy(t->keys + (size_t)at * row,
+               rows + number * s->pages->page_bytes + (size_t)place * row, row);
+        if (scales) t->scales[at] = scales[number * s->pages->page_scales + place];
         at++;
     }
 }
@@ -124,12 +132,17 @@ static void run_row(const kt_exec_node *n, int64_t row, sparse_scratch *t) {
     const int64_t n_keys = s->positions[row] + 1, topk = n->node->index.topk;
     const int64_t picked = n_keys < topk ? n_keys : topk;
     const int32_t last = (int32_t)(picked - 1);
-    const float *scales = kt_kv_cache_scales(s->cache, n->node->plane, 0, 0);
+    const kt_page_pool *p = s->pages;
+    const float *scales = kt_pages_scales(p, n->node->plane, 0, 0);
     kt_attn_call call = {.problem = &state->problem,
                          .config = &n->choice->config,
                          .q = n->in.x + row * n->in.ld,
                          .ldq = n->in.ld,
-                         .k = kt_kv_cache_rows(s->cache, n->node->plane, 0, 0),
+                         .k = kt_pages_rows(p, n->node->plane, 0, 0),
+                         .page = kt_step_span_of(s, row)->page,
+                         .page_stride =
+                             (int64_t)(p->page_bytes / kt_attn_item_bytes(p->shape.format)),
+                         .scale_page_stride = p->page_scales,
                          .ldkv = n->node->attention.k,
                          .ldv = n->node->attention.k,
                          .scale = (float)n->node->attention.scale,
@@ -142,7 +155,8 @@ static void run_row(const kt_exec_node *n, int64_t row, sparse_scratch *t) {
     call.k_scale = scales;
     if (n_keys > topk) {
         score_keys(n, row, n_keys, t->score);
-        gather(n, n_keys, picked, t);
+        gather(n, call.page, n_keys, picked, t);
+        call.page = NULL;
         call.k = t->keys;
         call.k_scale = scales ? t->scales : NULL;
     }

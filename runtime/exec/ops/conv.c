@@ -12,29 +12,55 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return n->choice ? KT_OK : kt_fail(err, KT_E_INTERNAL, "no plan for a convolution");
 }
 
-static void run(void *arg, int64_t begin, int64_t end, int tid) {
-    const kt_exec_node *n = arg;
+static int64_t blocks(const kt_exec_node *n) {
+    return (n->in.width + CHANNELS - 1) / CHANNELS;
+}
+
+/* The state is [taps - 1][channels]. */
+static void run_span(const kt_exec_node *n, const kt_step_span *span, int64_t begin, int64_t end) {
     const kt_step *s = n->step;
     kt_problem problem = kt_conv_problem(n->node);
     kt_conv_call call = {.problem = &problem,
-                         .x = n->in.x,
+                         .x = n->in.x + span->first_row * n->in.ld,
                          .ldx = n->in.ld,
                          .w = n->weight->data[0],
-                         .state = s->state + s->slot_at[n->node->slot],
-                         .y = n->out.x,
+                         .state = span->to + s->slot_at[n->node->slot],
+                         .y = n->out.x + span->first_row * n->out.ld,
                          .ldy = n->out.ld,
-                         .rows = s->rows,
+                         .rows = span->rows,
                          .channel_begin = begin * CHANNELS,
                          .channel_end = end * CHANNELS};
 
-    (void)tid;
     if (call.channel_end > n->in.width) call.channel_end = n->in.width;
+    for (int64_t tap = 0; tap + 1 < problem.k; tap++)
+        kt_step_bring_state(s, span, n->node->slot, tap * problem.n + call.channel_begin,
+                            call.channel_end - call.channel_begin);
     n->choice->variant->conv(&call);
+}
+
+/* Tasks are spans x blocks of channels. */
+static void run(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const int64_t each = blocks(n);
+
+    (void)tid;
+    for (int64_t task = begin; task < end;) {
+        int64_t first = task % each, last = each - first < end - task ? each : first + end - task;
+        run_span(n, &n->step->spans[task / each], first, last);
+        task += last - first;
+    }
+}
+
+static int64_t count_tasks(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+
+    (void)n_threads;
+    return n->step->n_spans * blocks(n);
 }
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     (void)is_few;
-    out[0] = (kt_phase){.run = run, .arg = n, .n_tasks = (n->in.width + CHANNELS - 1) / CHANNELS};
+    out[0] = (kt_phase){.prepare = count_tasks, .run = run, .arg = n};
     return 1;
 }
 

@@ -5,11 +5,12 @@
 #include "base/err.h"
 #include "runtime/exec/step.h"
 
+#define MANY_ROWS 8 /* of a span, from which on chunks pay */
+
 typedef struct delta_state {
     kt_problem problem;
-    const kt_choice *choice; /* of the program that runs */
-    uint8_t *scratch;        /* [threads] */
-    size_t scratch_bytes;    /* of a thread */
+    uint8_t *scratch;     /* [threads] */
+    size_t scratch_bytes; /* of a thread */
 } delta_state;
 
 static size_t scratch_of(const kt_choice *c, const kt_problem *p) {
@@ -37,50 +38,69 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return d->scratch ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for linear attention");
 }
 
-static void run(void *arg, int64_t begin, int64_t end, int tid) {
-    const kt_exec_node *n = arg;
+/* A row's bits follow from its own sequence: the choice does from the span alone. */
+static void run_span(const kt_exec_node *n, const kt_step_span *span, int64_t begin, int64_t end,
+                     int tid) {
     const kt_step *s = n->step;
     const delta_state *d = n->state;
+    const kt_choice *choice = span->rows < MANY_ROWS ? n->choice : n->many;
     const kt_delta_rule *r = &n->node->delta;
     const int64_t keys = r->key_heads * r->k;
-    kt_delta_call call = {.problem = &d->problem,
-                          .config = &d->choice->config,
-                          .q = n->in.x,
-                          .k = n->in.x + keys,
-                          .v = n->in.x + 2 * keys,
+    const int64_t row = span->first_row, of_head = r->k * r->v;
+    const float *q = n->in.x + row * n->in.ld, *b = n->in2.x + row * n->in2.ld;
+    kt_problem problem = d->problem;
+    kt_delta_call call = {.problem = &problem,
+                          .config = &choice->config,
+                          .q = q,
+                          .k = q + keys,
+                          .v = q + 2 * keys,
                           .ld = n->in.ld,
-                          .b = n->in2.x,
-                          .a = n->in2.x + r->heads,
+                          .b = b,
+                          .a = b + r->heads,
                           .ldba = n->in2.ld,
                           .decay = n->weight->data[0],
                           .dt_bias = n->weight2->data[0],
-                          .state = s->state + s->slot_at[n->node->slot],
-                          .z = n->in3.x,
+                          .state = span->to + s->slot_at[n->node->slot],
+                          .z = n->in3.x + row * n->in3.ld,
                           .ldz = n->in3.ld,
                           .norm = n->weight3->data[0],
                           .eps = (float)n->node->eps,
-                          .out = n->out.x,
+                          .out = n->out.x + row * n->out.ld,
                           .ldo = n->out.ld,
-                          .position = s->first_position,
-                          .rows = s->rows,
+                          .position = span->position,
+                          .rows = span->rows,
                           .head_begin = begin,
                           .head_end = end,
                           .scratch = d->scratch + (size_t)tid * d->scratch_bytes};
 
-    d->choice->variant->delta(&call);
+    problem.m = span->rows;
+    kt_step_bring_state(s, span, n->node->slot, begin * of_head, (end - begin) * of_head);
+    choice->variant->delta(&call);
+}
+
+/* Tasks are spans x heads. */
+static void run(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const int64_t each = n->node->delta.heads;
+
+    for (int64_t task = begin; task < end;) {
+        int64_t first = task % each, last = each - first < end - task ? each : first + end - task;
+        run_span(n, &n->step->spans[task / each], first, last, tid);
+        task += last - first;
+    }
+}
+
+static int64_t count_tasks(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+
+    (void)n_threads;
+    return n->step->n_spans * n->node->delta.heads;
 }
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     (void)is_few;
-    out[0] = (kt_phase){.run = run, .arg = n, .n_tasks = n->node->delta.heads};
+    out[0] = (kt_phase){.prepare = count_tasks, .run = run, .arg = n};
     return 1;
-}
-
-static void bind(kt_exec_node *n) {
-    delta_state *d = n->state;
-
-    d->choice = n->step->rows < 8 ? n->choice : n->many;
-    d->problem.m = n->step->rows;
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -93,12 +113,9 @@ static void count(kt_exec_node *n) {
     const kt_delta_rule *r = &n->node->delta;
     const double size = (double)(r->heads * r->k * r->v);
 
-    kt_step_count(n->step, KT_STEP_ATTN, 7 * (double)n->step->rows * size, 8 * size);
+    kt_step_count(n->step, KT_STEP_ATTN, 7 * (double)n->step->rows * size,
+                  8 * (double)n->step->n_spans * size);
 }
 
-const kt_exec_op kt_exec_op_delta = {.kind = KT_NODE_DELTA,
-                                     .init = init,
-                                     .phases = phases,
-                                     .bind = bind,
-                                     .time = time_of,
-                                     .count = count};
+const kt_exec_op kt_exec_op_delta = {
+    .kind = KT_NODE_DELTA, .init = init, .phases = phases, .time = time_of, .count = count};

@@ -11,16 +11,23 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return kt_exec_linear_init(n, err);
 }
 
-/* Rows without logits are skipped, unless their hidden state is asked for. */
-static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
-    int64_t first = s->hidden ? 0 : s->rows - s->n_out;
-
-    if (begin < first) begin = first;
-    if (begin >= end) return;
+static void norm(const kt_exec_node *n, int64_t begin, int64_t end) {
     kt_norm_rows(n->choice, n->in.x, n->in.ld, n->weight2->data[0], (float)n->node->eps, n->out.x,
                  n->out.ld, n->in.width, begin, end);
+}
+
+/* Rows without logits are skipped, unless their hidden state is asked for. Those with logits are
+ * encoded one behind the other, a run of them at once. */
+static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
+    if (s->hidden) norm(n, begin, end);
     kt_step_copy_hidden(s, s->graph->numbers.layers, &n->out, begin, end);
-    kt_exec_linear_encode(n->state, &n->out, begin, end);
+    for (int64_t r = begin, last; r < end; r = last) {
+        last = r + 1;
+        if (s->out_of[r] < 0) continue;
+        while (last < end && s->out_of[last] >= 0) last++;
+        if (!s->hidden) norm(n, r, last);
+        kt_exec_linear_encode(n->state, &n->out, r, last, s->out_of[r] - r);
+    }
 }
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
@@ -34,9 +41,7 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
 static void bind(kt_exec_node *n) {
     const kt_step *s = n->step;
     kt_exec_linear *l = n->state;
-    const size_t stride = l->encoding[0].stride;
 
-    l->job[0].a = l->encoding[0].rows + (size_t)(s->rows - s->n_out) * stride;
     l->job[0].m = s->n_out;
     l->job[0].c = s->logits;
     l->job[0].ldc = s->graph->numbers.vocab;
@@ -52,8 +57,9 @@ static void count(kt_exec_node *n) {
 }
 
 static void observe(kt_exec_node *n) {
-    for (int64_t r = n->step->rows - n->step->n_out; r < n->step->rows; r++)
-        kt_importance_add(n->step->importance, n->node->weight, 0, 0, n->out.x + r * n->out.ld);
+    for (int64_t i = 0; i < n->step->n_out; i++)
+        kt_importance_add(n->step->importance, n->node->weight, 0, 0,
+                          n->out.x + n->step->out_row[i] * n->out.ld);
 }
 
 const kt_exec_op kt_exec_op_head = {.kind = KT_NODE_HEAD,

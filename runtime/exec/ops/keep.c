@@ -6,10 +6,13 @@ static void put(const kt_step *s, const kt_exec_node *n, int which, const kt_row
     const kt_plane *plane = &s->graph->planes[n->node->plane];
     const int64_t size = from->width / plane->heads;
 
-    for (int64_t head = 0; head < plane->heads; head++)
-        for (int64_t r = begin; r < end; r++)
-            kt_kv_cache_put(s->cache, n->node->plane, which, head, s->first_position + r,
-                            from->x + r * from->ld + head * size);
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at;
+        const uint32_t page = kt_step_page_of(s, r, &at);
+        for (int64_t head = 0; head < plane->heads; head++)
+            kt_pages_put(s->pages, n->node->plane, which, head, page, at,
+                         from->x + r * from->ld + head * size);
+    }
 }
 
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {

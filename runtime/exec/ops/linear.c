@@ -54,15 +54,16 @@ kt_status kt_exec_linear_init(kt_exec_node *n, kt_err *err) {
     return KT_OK;
 }
 
-void kt_exec_linear_encode(const kt_exec_linear *l, const kt_rows *x, int64_t begin, int64_t end) {
+void kt_exec_linear_encode(const kt_exec_linear *l, const kt_rows *x, int64_t begin, int64_t end,
+                           int64_t shift) {
     for (int i = 0; i < l->n_encodings; i++) {
-        kt_encode_call call = {.x = x->x,
+        kt_encode_call call = {.x = x->x - shift * x->ld,
                                .ldx = x->ld,
                                .k = x->width,
                                .out = l->encoding[i].rows,
                                .out_stride = l->encoding[i].stride,
-                               .row_begin = begin,
-                               .row_end = end};
+                               .row_begin = begin + shift,
+                               .row_end = end + shift};
         l->encoding[i].variant->encode(&call);
     }
 }
@@ -79,7 +80,7 @@ void kt_exec_linear_count(kt_exec_node *n, kt_step_kind kind, int64_t rows) {
 
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
     (void)s;
-    kt_exec_linear_encode(n->state, &n->in, begin, end);
+    kt_exec_linear_encode(n->state, &n->in, begin, end, 0);
 }
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {

@@ -23,8 +23,9 @@ typedef struct kt_exec_linear {
 
 /* State of a node whose weight is a matrix and whose out is where the product goes. */
 kt_status kt_exec_linear_init(kt_exec_node *n, kt_err *err);
-/* Encode rows of the input for all runs. */
-void kt_exec_linear_encode(const kt_exec_linear *l, const kt_rows *x, int64_t begin, int64_t end);
+/* Encode rows of the input for all runs; row r as row r + shift. */
+void kt_exec_linear_encode(const kt_exec_linear *l, const kt_rows *x, int64_t begin, int64_t end,
+                           int64_t shift);
 void kt_exec_linear_count(kt_exec_node *n, kt_step_kind kind, int64_t rows);
 
 #endif

@@ -1,0 +1,25 @@
+/* How many pages and slots memory of a size holds. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_KV_PLAN_H
+#define KT_RUNTIME_KV_PLAN_H
+
+#include "runtime/kv/pages.h"
+
+/* Of recurrent models: a sequence's own state, the one that a step writes, and two snapshots. */
+#define KT_LEAST_SLOTS 4
+#define KT_MOST_SLOTS 64
+
+typedef struct kt_kv_plan {
+    int64_t pages, slots; /* slots: 0 without recurrent layers */
+    size_t bytes;
+} kt_kv_plan;
+
+/* Pages for one sequence of `context` tokens and KT_LEAST_SLOTS slots of state_floats. false = too
+ * large to count. */
+bool kt_kv_plan_least(const kt_kv_shape *shape, int64_t state_floats, int64_t context,
+                      kt_kv_plan *out);
+/* What `bytes` hold: of recurrent models at most half of them for slots beyond the least. pages may be
+ * 0. */
+void kt_kv_plan_within(const kt_kv_shape *shape, int64_t state_floats, size_t bytes,
+                       kt_kv_plan *out);
+
+#endif

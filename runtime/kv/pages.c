@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/kv/pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/numeric.h"
+#include "kernels/attn/attn_common.h"
+
+#define TOKENS KT_ATTN_BLOCK /* of a page */
+
+_Static_assert(TOKENS == KT_PREFIX_TOKENS, "what is known is whole pages");
+
+/* Rows of keys and values of a page in one layer. */
+static int64_t rows_of(const kt_kv_shape *s) {
+    return (s->has_shared_rows ? 1 : 2) * s->kv_heads * TOKENS;
+}
+
+static size_t row_bytes(const kt_kv_shape *s) {
+    return (size_t)s->head_dim * kt_attn_item_bytes(s->format);
+}
+
+/* Bytes of a page in one layer; 0 when that overflows. */
+static size_t layer_bytes(const kt_kv_shape *s) {
+    const size_t scale = kt_attn_has_scales(s->format) ? sizeof(float) : 0;
+    uint64_t rows, total, index;
+
+    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->index_dim < 0) return 0;
+    if (kt_mul_overflow(2 * TOKENS, (uint64_t)s->kv_heads, &rows) ||
+        kt_mul_overflow(rows, 2 * (uint64_t)s->head_dim + sizeof(float), &total) ||
+        kt_mul_overflow(2 * TOKENS, (uint64_t)s->index_dim, &index) || total > SIZE_MAX / 4 ||
+        index > SIZE_MAX / 4)
+        return 0;
+    return (size_t)rows_of(s) * (row_bytes(s) + scale) + (size_t)index;
+}
+
+size_t kt_kv_page_bytes(const kt_kv_shape *s) {
+    uint64_t bytes;
+
+    if (kt_mul_overflow(layer_bytes(s), (uint64_t)s->layers, &bytes) || bytes > SIZE_MAX / 2)
+        return 0;
+    return (size_t)bytes;
+}
+
+int64_t kt_kv_pages_for(int64_t tokens) {
+    return tokens / TOKENS + (tokens % TOKENS != 0);
+}
+
+size_t kt_kv_bytes(const kt_kv_shape *s, int64_t tokens) {
+    uint64_t bytes;
+
+    if (tokens < 1 ||
+        kt_mul_overflow(kt_kv_page_bytes(s), (uint64_t)kt_kv_pages_for(tokens), &bytes) ||
+        bytes > SIZE_MAX / 2)
+        return 0;
+    return (size_t)bytes;
+}
+
+/* ---- memory ---- */
+
+/* Runs of memory: rows, scales and index keys of all layers, each on a line of its own. */
+static size_t lay_out(kt_page_pool *p, uint8_t *base) {
+    const size_t all = (size_t)(p->n * p->shape.layers), rows = all * p->page_bytes;
+    const size_t scales = (rows + 63) / 64 * 64;
+    const size_t index = (scales + all * (size_t)p->page_scales * sizeof(float) + 63) / 64 * 64;
+    const size_t index_bytes = all * TOKENS * (size_t)p->shape.index_dim * sizeof *p->index;
+
+    if (base) {
+        p->rows = base;
+        p->scales = p->page_scales ? (float *)(void *)(base + scales) : NULL;
+        p->index = index_bytes ? (uint16_t *)(void *)(base + index) : NULL;
+    }
+    return index + index_bytes;
+}
+
+static kt_status allocate(kt_page_pool *p, kt_err *err) {
+    const uint64_t seed = (uint64_t)p->shape.format;
+
+    p->free = malloc((size_t)p->n * sizeof *p->free);
+    p->refs = calloc((size_t)p->n, sizeof *p->refs);
+    if (!p->free || !p->refs)
+        return kt_fail(err, KT_E_NOMEM, "no memory for %lld pages of the cache", (long long)p->n);
+    KT_TRY(kt_prefix_create(p->n, seed, 64, &p->prefix, err));
+    if (kt_buffer_reserve(lay_out(p, NULL), KT_PAGES_ADVISED, -1, &p->buffer, err) != KT_OK)
+        return kt_fail_prefix(err, KT_E_NOMEM, "cache of %lld pages of %d tokens", (long long)p->n,
+                              TOKENS);
+    lay_out(p, p->buffer.data);
+    return KT_OK;
+}
+
+kt_status kt_pages_init(kt_page_pool *p, const kt_kv_shape *shape, int64_t n, kt_states *states,
+                        kt_err *err) {
+    kt_status st;
+
+    *p = (kt_page_pool){.shape = *shape, .n = n, .states = states};
+    if (n < 1 || n > INT32_MAX || !kt_kv_bytes(shape, n * TOKENS))
+        return kt_fail(err, KT_E_INVALID, "a cache of %lld pages of %d tokens is not possible",
+                       (long long)n, TOKENS);
+    p->page_bytes = (size_t)rows_of(shape) * row_bytes(shape);
+    p->page_scales = kt_attn_has_scales(shape->format) ? rows_of(shape) : 0;
+    st = allocate(p, err);
+    if (st != KT_OK) {
+        kt_pages_deinit(p);
+        return st;
+    }
+    for (int64_t i = 0; i < n; i++) p->free[i] = (uint32_t)(n - 1 - i);
+    p->n_free = n;
+    return KT_OK;
+}
+
+void kt_pages_deinit(kt_page_pool *p) {
+    kt_buffer_destroy(&p->buffer);
+    kt_prefix_destroy(p->prefix);
+    free(p->free);
+    free(p->refs);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- who has which ---- */
+
+int64_t kt_pages_room(const kt_page_pool *p) {
+    return p->n_free + kt_prefix_idle(p->prefix);
+}
+
+static void forget_oldest(kt_page_pool *p) {
+    const uint32_t page = (uint32_t)kt_prefix_oldest(p->prefix);
+
+    if (p->states) kt_states_drop(p->states, page);
+    kt_prefix_remove(p->prefix, page);
+    p->free[p->n_free++] = page;
+}
+
+int64_t kt_pages_take(kt_page_pool *p) {
+    uint32_t page;
+
+    if (p->n_free == 0 && kt_prefix_idle(p->prefix) > 0) forget_oldest(p);
+    if (p->n_free == 0) return -1;
+    page = p->free[--p->n_free];
+    p->refs[page] = 1;
+    return page;
+}
+
+void kt_pages_share(kt_page_pool *p, uint32_t page) {
+    if (p->refs[page]++ == 0) kt_prefix_set_idle(p->prefix, page, false);
+}
+
+void kt_pages_give(kt_page_pool *p, uint32_t page) {
+    if (--p->refs[page] > 0) return;
+    if (kt_prefix_has(p->prefix, page))
+        kt_prefix_set_idle(p->prefix, page, true);
+    else
+        p->free[p->n_free++] = page;
+}
+
+void kt_pages_drop(kt_page_pool *p) {
+    while (kt_prefix_idle(p->prefix) > 0) forget_oldest(p);
+}
+
+/* ---- rows ---- */
+
+/* Heads before this one in a page. */
+static int64_t heads_before(const kt_page_pool *p, int which, int64_t kv_head) {
+    return (p->shape.has_shared_rows ? 0 : which) * p->shape.kv_heads + kv_head;
+}
+
+void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head) {
+    return p->rows + (size_t)(layer * p->n) * p->page_bytes +
+           (size_t)(heads_before(p, which, kv_head) * TOKENS) * row_bytes(&p->shape);
+}
+
+float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head) {
+    if (!p->scales) return NULL;
+    return p->scales + layer * p->n * p->page_scales + heads_before(p, which, kv_head) * TOKENS;
+}
+
+uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page) {
+    return p->index + (layer * p->n + page) * TOKENS * p->shape.index_dim;
+}
+
+void kt_pages_put(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head, uint32_t page,
+                  int64_t at, const float *x) {
+    uint8_t *rows = (uint8_t *)kt_pages_rows(p, layer, which, kv_head) + page * p->page_bytes;
+    float *scales = kt_pages_scales(p, layer, which, kv_head);
+
+    kt_attn_store(p->shape.format, x, p->shape.head_dim, rows + (size_t)at * row_bytes(&p->shape),
+                  scales ? scales + page * p->page_scales + at : NULL);
+}
+
+void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n) {
+    const int64_t heads = (p->shape.has_shared_rows ? 1 : 2) * p->shape.kv_heads;
+    const size_t row = row_bytes(&p->shape), rows = (size_t)n * row;
+
+    for (int64_t layer = 0; layer < p->shape.layers; layer++) {
+        uint8_t *page = kt_pages_rows(p, layer, 0, 0);
+        float *scales = kt_pages_scales(p, layer, 0, 0);
+        for (int64_t h = 0; h < heads; h++) {
+            const size_t at = (size_t)(h * TOKENS) * row;
+            memcpy(page + to * p->page_bytes + at, page + from * p->page_bytes + at, rows);
+            if (scales)
+                memcpy(scales + to * p->page_scales + h * TOKENS,
+                       scales + from * p->page_scales + h * TOKENS, (size_t)n * sizeof *scales);
+        }
+        if (p->index)
+            memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
+                   (size_t)(n * p->shape.index_dim) * sizeof *p->index);
+    }
+}
