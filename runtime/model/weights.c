@@ -1,24 +1,16 @@
 /* Loading weights: everything that can be wrong with a checkpoint is found before the first byte is
- * packed, so that the packing tasks can fail by single numbers only.
+ * packed (packer.h); then a buffer for each layer.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/weights.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/err.h"
-#include "kernels/formats/p64.h"
-#include "runtime/loader/finite.h"
 #include "runtime/model/bytes.h"
-#include "runtime/model/staging.h"
-#include "runtime/model/weight_source.h"
-
-#define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
-#define VALUES_PER_TASK (1 << 20)
+#include "runtime/model/packer.h"
 
 struct kt_weights {
     const kt_graph *graph;
@@ -30,28 +22,13 @@ struct kt_weights {
     size_t bytes;
 };
 
-/* An expert that is packed, and the stored bytes it was made of. */
-typedef struct twin {
-    const kt_problem_plan *part;
-    const uint8_t *stored[3];
-    uint8_t *const *placed;
-} twin;
-
-#define MAX_TWINS 16
-
-/* State of one load. staging holds a slice per lane, or one plain matrix for all threads. */
+/* State of one load. */
 typedef struct loader {
     const kt_weights_request *request;
     kt_weights *weights;
-    kt_weight_finder finder;
-    kt_buffer staging;
-    kt_staging plain; /* how staging is shared out */
-    uint8_t *base;    /* bump allocation in the current buffer */
+    kt_packer packer;
+    uint8_t *base; /* bump allocation in the current buffer */
     size_t used, limit;
-    atomic_int bad; /* a row could not be taken */
-    kt_err why;     /* of the first that could not */
-    twin twins[MAX_TWINS];
-    int n_twins;
 } loader;
 
 /* NULL when the buffer is full; the caller compares `used` with `limit` at the end. */
@@ -62,228 +39,7 @@ static void *take(loader *l, size_t bytes) {
     return l->used <= l->limit ? l->base + begin : NULL;
 }
 
-/* ---- sizes ---- */
-
-/* Find and check all tensors of a weight. */
-static kt_status check_weight(loader *l, const kt_weight *w, kt_err *err) {
-    const kt_tensor *t;
-    kt_matrix_source source;
-    kt_run runs[KT_WEIGHT_PARTS];
-    int n = kt_weight_runs(w, l->request->plan->quant, runs);
-
-    if (n == 0) return kt_weight_tensor(&l->finder, w, &t, err);
-    for (int64_t e = 0; w->kind == KT_WEIGHT_HEADS && e < w->count; e++)
-        KT_TRY(kt_weight_head_source(&l->finder, w, e, &source, err));
-    if (w->kind == KT_WEIGHT_HEADS) return KT_OK;
-    for (int64_t e = 0; e < w->count; e++) {
-        for (int i = 0; w->kind == KT_WEIGHT_EXPERTS && i < w->n_parts; i++)
-            KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &source, err));
-        for (int r = 0; w->kind != KT_WEIGHT_EXPERTS && r < n; r++)
-            KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, e, &source, err));
-    }
-    return KT_OK;
-}
-
-/* A lane's slice of the staging. */
-static uint8_t *lane_packed(const loader *l, int64_t lane) {
-    return (uint8_t *)l->staging.data + (size_t)lane * l->plain.slice;
-}
-
-static float *lane_scratch(const loader *l, int64_t lane) {
-    return (float *)(void *)(lane_packed(l, lane) + l->plain.packed);
-}
-
-static uint8_t *lane_plain(const loader *l, int64_t lane) {
-    return lane_packed(l, lane) + l->plain.packed + l->plain.scratch;
-}
-
-/* Items [0, n), each by a lane that is free. */
-typedef struct shared_work {
-    int64_t n;
-    void (*run)(void *task, int64_t item, int64_t lane);
-    void *task;
-    atomic_llong next; /* item that no lane has taken */
-} shared_work;
-
-static void run_lane(void *arg, int64_t begin, int64_t end, int tid) {
-    shared_work *w = arg;
-    (void)tid;
-
-    for (int64_t lane = begin; lane < end; lane++)
-        for (int64_t i = atomic_fetch_add(&w->next, 1); i < w->n; i = atomic_fetch_add(&w->next, 1))
-            w->run(w->task, i, lane);
-}
-
-static void share_out(loader *l, int64_t n, void (*run)(void *, int64_t, int64_t), void *task) {
-    shared_work work = {.n = n, .run = run, .task = task};
-    kt_phase phase = {.run = run_lane, .arg = &work, .n_tasks = l->plain.n_slices};
-
-    kt_pool_run(l->request->pool, &phase, 1);
-}
-
-/* The first failure of any thread is the one that is told. */
-static void note_failure(loader *l, const kt_err *why) {
-    if (!atomic_exchange(&l->bad, 1)) l->why = *why;
-}
-
-/* ---- numbers that are not finite ---- */
-
-/* Returns 0, and notes why, when rows [begin, end) of a matrix must not be loaded. They are
- * about to be packed, so looking at them costs a second pass over what is in a cache. */
-static int rows_are_finite(loader *l, const kt_matrix_source *s, int64_t begin, int64_t end) {
-    kt_err why;
-
-    if (l->request->allow_nonfinite ||
-        kt_matrix_source_check_finite(l->request->checkpoint, s, begin, end, &why) == KT_OK)
-        return 1;
-    note_failure(l, &why);
-    return 0;
-}
-
-typedef struct tensor_check {
-    loader *loader;
-    const kt_tensor *tensor;
-    int64_t count;
-} tensor_check;
-
-static void check_part(void *arg, int64_t begin, int64_t end, int tid) {
-    const tensor_check *t = arg;
-    int64_t first = begin * VALUES_PER_TASK, last = end * VALUES_PER_TASK;
-    kt_err why;
-    (void)tid;
-
-    if (last > t->count) last = t->count;
-    if (kt_tensor_check_finite(t->loader->request->checkpoint, t->tensor, first, last - first,
-                               &why) != KT_OK)
-        note_failure(t->loader, &why);
-}
-
-/* A tensor that is no matrix of a plan: norm, bias, router, embedding. */
-static void check_tensor(loader *l, const kt_tensor *t) {
-    tensor_check check = {l, t, (int64_t)(t->bytes / kt_dtype_bytes(t->dtype))};
-    kt_phase phase = {.run = check_part,
-                      .arg = &check,
-                      .n_tasks = (check.count + VALUES_PER_TASK - 1) / VALUES_PER_TASK};
-
-    if (l->request->allow_nonfinite) return;
-    if (phase.n_tasks > 1)
-        kt_pool_run(l->request->pool, &phase, 1);
-    else
-        check_part(&check, 0, 1, 0);
-}
-
-/* ---- dense matrices: blocks of rows shared out; some layouts are packed as a whole ---- */
-
-/* Rows [begin, end) in plain form: where they lie, or converted at *staging, which moves on. */
-static kt_matrix plain_rows(loader *l, const kt_matrix_source *source, kt_weight_format id,
-                            int64_t begin, int64_t end, uint8_t **staging, float *scratch) {
-    const kt_format *format = kt_format_find(id);
-    kt_matrix w;
-    size_t data, scales;
-    kt_err why;
-
-    if (kt_matrix_source_borrow(source, id, &w)) { /* which has no scales apart */
-        format->plain_bytes(1, source->k, &data, &scales);
-        w.data = (const uint8_t *)w.data + (size_t)begin * data;
-        w.n = end - begin;
-        return w;
-    }
-    format->plain_bytes(end - begin, source->k, &data, &scales);
-    w = (kt_matrix){.format = id, .n = end - begin, .k = source->k, .data = *staging};
-    w.scales = scales ? *staging + kt_bytes_round(data) : NULL;
-    if (kt_matrix_source_encode_rows(source, format, begin, end, *staging,
-                                     scales ? *staging + kt_bytes_round(data) : NULL, scratch,
-                                     &why) != KT_OK)
-        note_failure(l, &why);
-    *staging += kt_bytes_round(data) + kt_bytes_round(scales);
-    return w;
-}
-
-typedef struct dense_task {
-    loader *loader;
-    const kt_matrix_source *source;
-    const kt_problem_plan *plan;
-    uint8_t *packed;
-    int64_t rows; /* of a block */
-} dense_task;
-
-static void pack_dense_block(void *task, int64_t block_id, int64_t lane) {
-    const dense_task *t = task;
-    const int64_t begin = block_id * t->rows;
-    const kt_matrix_source *s = t->source;
-    const int64_t end = begin + t->rows < s->rows ? begin + t->rows : s->rows;
-    uint8_t *staging = lane_plain(t->loader, lane);
-    kt_problem block = t->plan->problem;
-    kt_matrix w;
-
-    if (!rows_are_finite(t->loader, s, begin, end)) return;
-    w = plain_rows(t->loader, s, block.weights, begin, end, &staging,
-                   lane_scratch(t->loader, lane));
-    block.n = end - begin;
-    t->plan->choices.choice[0].variant->pack_gemm(
-        &block, &w,
-        t->packed + (size_t)(begin / KT_P64_ROWS) * kt_p64_panel_bytes(block.weights, s->k));
-}
-
-typedef struct whole_task {
-    loader *loader;
-    const kt_matrix_source *source;
-    const kt_format *format; /* NULL: the rows are borrowed, look at them only */
-    void *data, *scales;
-} whole_task;
-
-static void encode_rows(void *task, int64_t block_id, int64_t lane) {
-    const whole_task *t = task;
-    const int64_t begin = block_id * ROWS_PER_TASK;
-    const kt_matrix_source *s = t->source;
-    const int64_t end = begin + ROWS_PER_TASK < s->rows ? begin + ROWS_PER_TASK : s->rows;
-    kt_err why;
-
-    if (!rows_are_finite(t->loader, s, begin, end)) return;
-    if (t->format && kt_matrix_source_encode(s, t->format, begin, end, t->data, t->scales,
-                                             lane_scratch(t->loader, lane), &why) != KT_OK)
-        note_failure(t->loader, &why);
-}
-
-static void pack_whole(loader *l, const kt_problem_plan *p, const kt_matrix_source *source,
-                       uint8_t *packed) {
-    const kt_format *format = kt_format_find(p->problem.weights);
-    whole_task task = {.loader = l, .source = source};
-    uint8_t *plain = lane_packed(l, l->plain.n_slices); /* behind the slices */
-    kt_matrix w;
-
-    if (!kt_matrix_source_borrow(source, p->problem.weights, &w)) {
-        size_t data, scales;
-        format->plain_bytes(source->rows, source->k, &data, &scales);
-        task.format = format;
-        task.data = plain;
-        task.scales = scales ? plain + kt_bytes_round(data) : NULL;
-        w = (kt_matrix){.format = p->problem.weights,
-                        .n = source->rows,
-                        .k = source->k,
-                        .data = task.data,
-                        .scales = task.scales};
-    }
-    share_out(l, (source->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, encode_rows, &task);
-    p->choices.choice[0].variant->pack_gemm(&p->problem, &w, packed);
-}
-
-static const void *load_dense(loader *l, const kt_problem_plan *p, const kt_matrix_source *source) {
-    uint8_t *packed = take(l, p->bytes);
-    dense_task task = {.loader = l,
-                       .source = source,
-                       .plan = p,
-                       .packed = packed,
-                       .rows = kt_staging_rows(p->problem.weights)};
-
-    if (!packed) return NULL;
-    if (kt_staging_has_blocks(p))
-        share_out(l, (source->rows + task.rows - 1) / task.rows, pack_dense_block, &task);
-    else
-        pack_whole(l, p, source, packed);
-    kt_matrix_source_release(source, l->request->checkpoint);
-    return packed;
-}
+/* ---- matrices ---- */
 
 static kt_status load_matrix(loader *l, int weight, kt_err *err) {
     const kt_weight *w = &l->request->graph->weights[weight];
@@ -293,86 +49,27 @@ static kt_status load_matrix(loader *l, int weight, kt_err *err) {
     kt_matrix_source source;
 
     for (int r = 0; r < n; r++) {
-        KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, 0, &source, err));
-        to->data[r] = load_dense(l, kt_model_plan_run(l->request->plan, weight, r), &source);
+        const kt_problem_plan *p = kt_model_plan_run(l->request->plan, weight, r);
+        uint8_t *packed = take(l, p->bytes);
+        KT_TRY(kt_weight_source(&l->packer.finder, w, runs[r].first, runs[r].n, 0, &source, err));
+        if (packed) kt_packer_dense(&l->packer, p, &source, packed);
+        to->data[r] = packed;
     }
     return KT_OK;
-}
-
-/* ---- heads ---- */
-
-typedef struct head_task {
-    loader *loader;
-    const kt_weight *w;
-    const kt_problem_plan *plan;
-    uint8_t *packed;
-    kt_matrix_source *source; /* [heads] */
-} head_task;
-
-/* As stored and, behind that, turned. */
-static void pack_head(void *task, int64_t e, int64_t lane) {
-    const head_task *t = task;
-    const int64_t n = t->w->n, k = t->w->k;
-    const kt_matrix_source *s = &t->source[e];
-    uint16_t *stored = (uint16_t *)(void *)lane_plain(t->loader, lane), *turned = stored + n * k;
-    kt_matrix w = {.format = KT_W_BF16, .n = n, .k = k, .data = stored};
-    kt_err why;
-
-    if (!rows_are_finite(t->loader, s, 0, s->rows)) return;
-    if (kt_matrix_source_encode(s, kt_format_find(KT_W_BF16), 0, s->rows, stored, NULL,
-                                lane_scratch(t->loader, lane), &why) != KT_OK) {
-        note_failure(t->loader, &why);
-        return;
-    }
-    for (int64_t r = 0; t->w->is_transposed && r < n; r++)
-        for (int64_t i = 0; i < k; i++) turned[r * k + i] = stored[i * n + r];
-    if (t->w->is_transposed) w.data = turned;
-    t->plan->choices.choice[0].variant->pack_gemm(&t->plan->problem, &w,
-                                                  t->packed + (size_t)e * t->plan->bytes);
 }
 
 static kt_status load_heads(loader *l, int weight, kt_err *err) {
     const kt_weight *w = &l->request->graph->weights[weight];
     kt_loaded *to = &l->weights->loaded[weight];
-    const size_t count = (size_t)w->count;
-    head_task task = {.loader = l, .w = w, .plan = kt_model_plan_run(l->request->plan, weight, 0)};
-    kt_status st = KT_OK;
+    const size_t bytes = kt_model_plan_run(l->request->plan, weight, 0)->bytes;
+    uint8_t *packed = take(l, (size_t)w->count * bytes);
 
-    task.packed = take(l, count * task.plan->bytes);
-    task.source = calloc(count, sizeof *task.source);
-    if (!task.source || !task.packed)
-        st = kt_fail(err, KT_E_NOMEM, "no memory for the heads of layer %d", w->layer);
-    for (int64_t e = 0; e < w->count && st == KT_OK; e++)
-        st = kt_weight_head_source(&l->finder, w, e, &task.source[e], err);
-    if (st == KT_OK) share_out(l, w->count, pack_head, &task);
-    to->data[0] = task.packed;
-    to->head_bytes = task.plan->bytes;
-    free(task.source);
-    return st;
+    to->data[0] = packed;
+    to->head_bytes = bytes;
+    return packed ? kt_packer_heads(&l->packer, weight, packed, err) : KT_OK;
 }
 
-/* ---- experts: blocks of rows, too ---- */
-
-/* Where the experts of a layer go: whole into the layer's buffer, or a slice of each into every
- * node's memory. */
-typedef struct placing {
-    kt_moe_layer whole;
-    int n;
-    int64_t begin[KT_MOE_MAX_NODES + 1]; /* channels of each node */
-    size_t bytes[KT_MOE_MAX_NODES];      /* of a slice, rounded up to 64 */
-    uint8_t **at;                        /* [n][experts]; in the weights' arena */
-} placing;
-
-typedef struct expert_task {
-    loader *loader;
-    const kt_problem_plan *part;
-    const placing *place;
-    kt_matrix_source (*source)[3];
-    uint8_t *const *
-        *twin; /* [experts] place.at of the same expert, packed before or by the first pass; NULL */
-    int64_t blocks;   /* of an expert that are shared out one by one */
-    atomic_int *left; /* [experts] blocks to do */
-} expert_task;
+/* ---- experts ---- */
 
 static kt_moe_layer layer_of(const kt_problem_plan *part, const kt_moe_cuts *cuts) {
     kt_moe_layer layer = kt_problem_plan_layer(part);
@@ -401,13 +98,13 @@ kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *
 }
 
 /* Memory of a layer's experts, on the nodes that will read it. */
-static kt_status place_experts(loader *l, int weight, const kt_problem_plan *part, placing *p,
+static kt_status place_experts(loader *l, int weight, const kt_problem_plan *part, kt_placing *p,
                                kt_err *err) {
     const kt_weight *of = &l->request->graph->weights[weight];
     const kt_node_plan *nodes = l->request->nodes;
     const size_t n = (size_t)part->problem.experts;
 
-    *p = (placing){.n = nodes->n, .bytes = {part->bytes}};
+    *p = (kt_placing){.n = nodes->n, .count = part->problem.experts, .bytes = {part->bytes}};
     p->whole = layer_of(part, of->use == KT_USE_EXPERTS ? &l->request->plan->layer.cuts : NULL);
     p->at = kt_arena_alloc(&l->weights->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
     if (!p->at) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
@@ -433,7 +130,7 @@ static kt_status place_experts(loader *l, int weight, const kt_problem_plan *par
 }
 
 /* The layers as they run. */
-static kt_status finish_layer(loader *l, int weight, const placing *p, kt_err *err) {
+static kt_status finish_layer(loader *l, int weight, const kt_placing *p, kt_err *err) {
     kt_loaded *w = &l->weights->loaded[weight];
     const size_t n = (size_t)p->whole.problem.experts;
     kt_moe_layer *parts;
@@ -452,200 +149,27 @@ static kt_status finish_layer(loader *l, int weight, const placing *p, kt_err *e
     return KT_OK;
 }
 
-static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
-    const kt_tensor *t = s->piece[0].tensor;
-    size_t rows = 1;
-
-    for (int i = 0; i + 1 < t->rank; i++) rows *= (size_t)t->shape[i];
-    return t->data + t->bytes / rows * (size_t)s->piece[0].first_row;
-}
-
-/* An expert of the same stored bytes, if there is one; else this one is remembered. */
-static uint8_t *const *find_twin(loader *l, const kt_problem_plan *part,
-                                 const kt_matrix_source s[3], uint8_t *const *placed) {
-    twin me = {.part = part, .placed = placed};
-
-    for (int i = 0; i < 3; i++) me.stored[i] = stored_bytes_of(&s[i]);
-    for (int i = 0; i < l->n_twins; i++)
-        if (l->twins[i].part == part &&
-            memcmp(l->twins[i].stored, me.stored, sizeof me.stored) == 0)
-            return l->twins[i].placed;
-    if (l->n_twins < MAX_TWINS) l->twins[l->n_twins++] = me;
-    return NULL;
-}
-
-/* Blocks of rows of gate and up together; rows of those of down; both of an expert. */
-static int64_t gate_blocks(const kt_problem *p) {
-    return (p->n + kt_staging_rows(p->weights) - 1) / kt_staging_rows(p->weights);
-}
-
-static int64_t down_rows(const kt_problem *p) {
-    return kt_staging_rows(p->down != KT_W_NONE ? p->down : p->weights);
-}
-
-static int64_t expert_blocks(const kt_problem *p) {
-    return gate_blocks(p) + (p->k + down_rows(p) - 1) / down_rows(p);
-}
-
-static void pack_gate_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
-                            int64_t lane) {
-    kt_problem p = t->part->problem;
-    const int64_t rows = kt_staging_rows(p.weights), begin = block * rows;
-    const int64_t end = begin + rows < p.n ? begin + rows : p.n;
-    uint8_t *staging = lane_plain(t->loader, lane);
-    kt_matrix w[2];
-
-    for (int i = 0; i < 2; i++) {
-        if (!rows_are_finite(t->loader, &t->source[e][i], begin, end)) return;
-        w[i] = plain_rows(t->loader, &t->source[e][i], p.weights, begin, end, &staging,
-                          lane_scratch(t->loader, lane));
-    }
-    p.n = end - begin;
-    t->part->choices.choice[0].variant->pack_expert(
-        &p, &w[0], &w[1], NULL,
-        packed + (size_t)(begin / (KT_P64_ROWS / 2)) * kt_p64_panel_bytes(p.weights, p.k));
-}
-
-static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
-                            int64_t lane) {
-    const kt_moe_layer *layer = &t->place->whole;
-    const kt_choice_map *choices = layer->down_choices ? layer->down_choices : layer->choices;
-    kt_problem p = kt_moe_down_half(layer);
-    const int64_t rows = down_rows(&t->part->problem), begin = block * rows;
-    const int64_t end = begin + rows < p.k ? begin + rows : p.k;
-    uint8_t *staging = lane_plain(t->loader, lane);
-    kt_matrix w;
-
-    if (!rows_are_finite(t->loader, &t->source[e][2], begin, end)) return;
-    w = plain_rows(t->loader, &t->source[e][2], p.weights, begin, end, &staging,
-                   lane_scratch(t->loader, lane));
-    p.k = end - begin;
-    choices->choice[0].variant->pack_expert(&p, NULL, NULL, &w,
-                                            packed + kt_moe_down_offset(layer) +
-                                                (size_t)(begin / KT_P64_ROWS) *
-                                                    kt_p64_panel_bytes(p.weights, p.n));
-}
-
-static void pack_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
-                       int64_t lane) {
-    const int64_t gates = gate_blocks(&t->part->problem);
-
-    if (block < gates)
-        pack_gate_block(t, e, block, packed, lane);
-    else
-        pack_down_block(t, e, block - gates, packed, lane);
-    if (atomic_fetch_sub(&t->left[e], 1) > 1) return;
-    for (int i = 0; i < 3; i++)
-        kt_matrix_source_release(&t->source[e][i], t->loader->request->checkpoint);
-}
-
-/* A whole expert in the lane's slice, from where each node gets its part. */
-static void pack_cut_expert(const expert_task *t, int64_t e, int64_t lane) {
-    const placing *p = t->place;
-    const int64_t blocks = expert_blocks(&t->part->problem);
-    uint8_t *packed = lane_packed(t->loader, lane);
-
-    for (int64_t b = 0; b < blocks; b++) pack_block(t, e, b, packed, lane);
-    for (int i = 0; i < p->n; i++)
-        kt_moe_slice_pack(&p->whole, packed, p->begin[i], p->begin[i + 1],
-                          p->at[i * t->part->problem.experts + e]);
-}
-
-/* A block of an expert, or a whole one that is cut. */
-static void pack_item(void *task, int64_t item, int64_t lane) {
-    const expert_task *t = task;
-    const int64_t e = item / t->blocks;
-
-    if (t->twin[e]) return;
-    if (t->place->n > 1)
-        pack_cut_expert(t, e, lane);
-    else
-        pack_block(t, e, item % t->blocks, t->place->at[e], lane);
-}
-
-static void copy_twins(void *arg, int64_t begin, int64_t end, int tid) {
-    const expert_task *t = arg;
-    const int64_t n = t->part->problem.experts;
-    (void)tid;
-
-    for (int64_t e = begin; e < end; e++)
-        for (int i = 0; t->twin[e] && i < t->place->n; i++)
-            memcpy(t->place->at[i * n + e], t->twin[e][i * n], t->place->bytes[i]);
-}
-
-static kt_status fill_experts(loader *l, const kt_weight *w, expert_task *task, kt_err *err) {
-    const kt_problem_plan *part = task->part;
-    kt_phase copying = {.run = copy_twins, .arg = task, .n_tasks = part->problem.experts};
-
-    for (int64_t e = 0; e < part->problem.experts; e++) {
-        atomic_init(&task->left[e], (int)expert_blocks(&part->problem));
-        for (int i = 0; i < 3; i++)
-            KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &task->source[e][i], err));
-        if (l->request->has_twins)
-            task->twin[e] = find_twin(l, part, task->source[e], task->place->at + e);
-    }
-    task->blocks = task->place->n > 1 ? 1 : expert_blocks(&part->problem);
-    share_out(l, part->problem.experts * task->blocks, pack_item, task);
-    if (l->request->has_twins) kt_pool_run(l->request->pool, &copying, 1);
-    return KT_OK;
-}
-
 static kt_status load_experts(loader *l, int weight, kt_err *err) {
-    const kt_weight *w = &l->request->graph->weights[weight];
-    const kt_problem_plan *part = kt_model_plan_run(l->request->plan, weight, 0);
-    size_t n = (size_t)part->problem.experts;
-    placing place;
-    expert_task task = {.loader = l, .part = part, .place = &place};
-    kt_status st;
+    kt_placing place;
 
-    KT_TRY(place_experts(l, weight, part, &place, err));
-    task.source = calloc(n, sizeof *task.source);
-    task.twin = calloc(n, sizeof *task.twin);
-    task.left = calloc(n, sizeof *task.left);
-    st = task.source && task.twin && task.left
-             ? fill_experts(l, w, &task, err)
-             : kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", w->layer);
-    free(task.source);
-    free(task.twin);
-    free(task.left);
-    return st == KT_OK ? finish_layer(l, weight, &place, err) : st;
+    KT_TRY(place_experts(l, weight, kt_model_plan_run(l->request->plan, weight, 0), &place, err));
+    KT_TRY(kt_packer_experts(&l->packer, weight, 0, &place, err));
+    return finish_layer(l, weight, &place, err);
 }
 
 /* ---- vectors, routers, tables ---- */
 
-static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *out) {
-    int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
-
-    kt_tensor_read_f32(t, 0, count, out);
-    for (int64_t i = 0; w->taps && i < count; i++) /* [channels, taps] turned */
-        kt_tensor_read_f32(t, i, 1, &out[i % w->taps * (count / w->taps) + i / w->taps]);
-    if (is_gguf) return; /* converters have done what follows */
-    for (int64_t i = 0; w->one_plus && i < count; i++) out[i] += 1;
-    for (int64_t i = 0; w->negative_exp && i < count; i++) out[i] = -expf(out[i]);
-}
-
 static kt_status load_small(loader *l, int weight, kt_err *err) {
-    const kt_weight *w = &l->request->graph->weights[weight];
     kt_loaded *to = &l->weights->loaded[weight];
     const kt_tensor *t;
-    void *out;
+    uint8_t *out;
+    size_t bytes;
 
-    KT_TRY(kt_weight_tensor(&l->finder, w, &t, err));
+    KT_TRY(kt_packer_find_small(&l->packer, weight, &t, &bytes, err));
     if (!t) return KT_OK;
-    to->format = kt_weight_kept_as(w);
-    if (w->kind != KT_WEIGHT_VECTOR && t->blocks == KT_W_NONE)
-        to->format = t->dtype == KT_DTYPE_BF16 ? KT_W_BF16 : KT_W_F32;
-    out = take(l, to->format == KT_W_F32
-                      ? sizeof(float) * (size_t)(w->n * (w->kind == KT_WEIGHT_VECTOR ? 1 : w->k))
-                      : t->bytes);
-    to->data[0] = out;
-    if (!out) return KT_OK;
-    check_tensor(l, t);
-    if (to->format == KT_W_F32)
-        widen(t, w, l->request->graph->is_gguf, out);
-    else
-        memcpy(out, t->data, t->bytes);
-    if (w->kind == KT_WEIGHT_TABLE) kt_checkpoint_release(l->request->checkpoint, t, 0, t->bytes);
+    to->format = kt_weight_kept_as(&l->request->graph->weights[weight]);
+    to->data[0] = out = take(l, bytes);
+    if (out) kt_packer_small(&l->packer, weight, t, out);
     return KT_OK;
 }
 
@@ -689,10 +213,7 @@ static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err)
 static kt_status pause_here(const loader *l, kt_err *err) {
     const kt_weights_request *r = l->request;
 
-    if (atomic_load(&l->bad)) {
-        if (err) *err = l->why;
-        return l->why.status;
-    }
+    KT_TRY(kt_packer_failure(&l->packer, err));
     if (r->cancel && r->cancel(r->cancel_arg))
         return kt_fail(err, KT_E_CANCELLED, "loading was interrupted");
     return KT_OK;
@@ -702,18 +223,14 @@ static kt_status run_load(loader *l, size_t *bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
     const int64_t layers = g->numbers.layers;
 
+    KT_TRY(kt_packer_check(&l->packer, err));
     for (int i = 0; i < g->n_weights; i++) {
         const kt_weight *w = &g->weights[i];
         const size_t size = kt_model_plan_bytes(l->request->plan, i);
-        KT_TRY(check_weight(l, w, err));
         if (w->kind != KT_WEIGHT_EXPERTS || l->request->nodes->n == 1)
             bytes[w->layer < 0 ? layers : w->layer] += size;
     }
-    kt_weight_finder_report(&l->finder, l->request->log);
-    kt_weights_tell_changes(g, l->request->plan->quant, l->request->log);
-    kt_staging_count(l->request->plan, l->request->nodes->n, kt_pool_threads(l->request->pool),
-                     &l->plain);
-    KT_TRY(kt_buffer_create(l->plain.total, KT_PAGES_ADVISED, -1, &l->staging, err));
+    KT_TRY(kt_packer_start(&l->packer, err));
     for (int64_t i = layers; i >= 0; i--) {
         const int64_t layer = i == layers ? layers : layers - 1 - i;
         KT_TRY(load_layer(l, layer, bytes[layer], err));
@@ -738,19 +255,24 @@ static kt_weights *create(const kt_graph *graph, int n_nodes) {
 
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err) {
     loader l = {.request = request};
+    const kt_packer_request packing = {.checkpoint = request->checkpoint,
+                                       .graph = request->graph,
+                                       .plan = request->plan,
+                                       .importance = request->importance,
+                                       .allow_nonfinite = request->allow_nonfinite,
+                                       .has_twins = request->has_twins,
+                                       .n_nodes = request->nodes->n,
+                                       .pool = request->pool,
+                                       .log = request->log};
     size_t *bytes = calloc((size_t)request->graph->numbers.layers + 1, sizeof *bytes);
     kt_status st;
 
     *out = NULL;
     l.weights = create(request->graph, request->nodes->n);
     st = bytes && l.weights ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the model");
-    if (st == KT_OK)
-        st = kt_weight_finder_init(&l.finder, request->checkpoint, request->graph, err);
-    l.finder.importance = request->importance;
-    l.finder.allows_nonfinite = request->allow_nonfinite;
+    if (st == KT_OK) st = kt_packer_init(&l.packer, &packing, err);
     if (st == KT_OK) st = run_load(&l, bytes, err);
-    kt_weight_finder_deinit(&l.finder);
-    kt_buffer_destroy(&l.staging);
+    kt_packer_deinit(&l.packer);
     free(bytes);
     if (st != KT_OK) {
         kt_weights_destroy(l.weights);
