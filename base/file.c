@@ -57,6 +57,20 @@ void kt_mapping_release(const kt_mapping *mapping, size_t offset, size_t bytes) 
     madvise((void *)begin, (uintptr_t)mapping->data + offset + bytes - begin, MADV_DONTNEED);
 }
 
+/* Kernels before 5.14 refuse; then the first reader faults. */
+void kt_mapping_populate(const kt_mapping *mapping, size_t offset, size_t bytes) {
+    enum { POPULATE_READ = 22 }; /* the system's headers may lack it */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin, end;
+
+    if (!mapping->data || offset >= mapping->bytes) return;
+    if (bytes > mapping->bytes - offset) bytes = mapping->bytes - offset;
+    begin = ((uintptr_t)mapping->data + offset) & ~(uintptr_t)(page - 1);
+    end = (uintptr_t)mapping->data + offset + bytes;
+    madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    madvise((void *)begin, end - begin, POPULATE_READ);
+}
+
 void kt_mapping_close(kt_mapping *mapping) {
     if (mapping->data) munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
     memset(mapping, 0, sizeof *mapping);

@@ -84,8 +84,12 @@ kt_checkpoint *kt_checkpoint_create(int n_shards) {
 }
 
 void kt_checkpoint_close(kt_checkpoint *c) {
-    if (!c) return;
-    for (int i = 0; i < c->n_shards; i++) kt_mapping_close(&c->shards[i].mapping);
+    if (!c || atomic_fetch_sub(&c->references, 1) > 0) return;
+    for (int i = 0; i < c->n_shards; i++) {
+        kt_mapping_close(&c->shards[i].mapping);
+        kt_json_destroy(c->shards[i].header);
+    }
+    kt_checkpoint_close(c->panels);
     kt_buffer_destroy(&c->memory);
     kt_gguf_meta_deinit(&c->meta);
     kt_arena_deinit(&c->arena);
@@ -122,6 +126,24 @@ kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, s
     }
     *out = c;
     return KT_OK;
+}
+
+kt_checkpoint *kt_checkpoint_panels(const kt_checkpoint *c) {
+    return c->panels;
+}
+
+kt_quant kt_checkpoint_packed_as(const kt_checkpoint *c) {
+    return c->packed_as;
+}
+
+void kt_checkpoint_retain(kt_checkpoint *c) {
+    atomic_fetch_add(&c->references, 1);
+}
+
+const char *kt_checkpoint_metadata(const kt_checkpoint *c, const kt_tensor *t) {
+    const kt_json *root = kt_json_root(c->shards[t->file].header);
+
+    return kt_json_string(kt_json_get(kt_json_get(root, "__metadata__"), t->name), NULL);
 }
 
 const kt_gguf_meta *kt_checkpoint_gguf(const kt_checkpoint *c) {
@@ -184,4 +206,11 @@ void kt_checkpoint_release(const kt_checkpoint *c, const kt_tensor *t, size_t of
     if (!m->data) return; /* in memory: others may read the same bytes */
     if (offset <= t->bytes && bytes <= t->bytes - offset)
         kt_mapping_release(m, (size_t)(t->data - m->data) + offset, bytes);
+}
+
+void kt_checkpoint_populate(const kt_checkpoint *c, const kt_tensor *t, size_t offset,
+                            size_t bytes) {
+    const kt_mapping *m = &c->shards[t->file].mapping;
+    if (m->data && offset <= t->bytes && bytes <= t->bytes - offset)
+        kt_mapping_populate(m, (size_t)(t->data - m->data) + offset, bytes);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/buffer.h"
+#include "dispatch/model/quant.h"
 #include "kt/problem.h"
 #include "kt/status.h"
 
@@ -66,6 +67,20 @@ kt_status kt_checkpoint_open(const char *folder, kt_checkpoint **out, kt_err *er
 kt_status kt_checkpoint_of_memory(const char *label, const kt_tensor *tensors, size_t count,
                                   kt_buffer *memory, kt_checkpoint **out, kt_err *err);
 void kt_checkpoint_close(kt_checkpoint *c);
+
+/* Of a folder that `kt convert` wrote (packed.h): its panels, borrowed, and what the source's
+ * weights became; NULL of any other. Such a checkpoint's own tensors have no data. */
+kt_checkpoint *kt_checkpoint_panels(const kt_checkpoint *c);
+kt_quant kt_checkpoint_packed_as(const kt_checkpoint *c);
+/* Another owner: kt_checkpoint_close ends it when the last one calls. */
+void kt_checkpoint_retain(kt_checkpoint *c);
+/* Open one file of panels by itself. */
+kt_status kt_checkpoint_open_panels(const char *path, kt_checkpoint **out, kt_err *err);
+/* What a tensor's shard says of it in its __metadata__, of panels only; or NULL. */
+const char *kt_checkpoint_metadata(const kt_checkpoint *c, const kt_tensor *t);
+/* Have a part of a tensor in memory before it is read. */
+void kt_checkpoint_populate(const kt_checkpoint *c, const kt_tensor *t, size_t offset,
+                            size_t bytes);
 
 /* Metadata of a GGUF file; NULL of safetensors. */
 const struct kt_gguf_meta *kt_checkpoint_gguf(const kt_checkpoint *c);

@@ -2,15 +2,19 @@
 #ifndef KT_DISPATCH_CHECKPOINT_IMPL_H
 #define KT_DISPATCH_CHECKPOINT_IMPL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/arena.h"
+#include "base/json.h"
 #include "dispatch/model/checkpoint.h"
 #include "dispatch/model/gguf_meta.h"
+#include "dispatch/model/quant.h"
 
 typedef struct kt_shard {
     char *path;
     kt_mapping mapping;
+    kt_json_doc *header; /* of panels, for their metadata; else NULL */
 } kt_shard;
 
 struct kt_checkpoint {
@@ -22,6 +26,11 @@ struct kt_checkpoint {
     kt_buffer memory;  /* instead of a shard's mapping */
     kt_gguf_meta meta; /* of the first part of a GGUF file */
     bool is_gguf;
+    bool keeps_headers; /* of shards, while they are read */
+    /* Of a folder of packed panels: tensors are the source's and have no data. */
+    struct kt_checkpoint *panels; /* owned by reference; NULL = tensors are what they say */
+    kt_quant packed_as;
+    atomic_int references; /* beside the first owner's */
 };
 
 /* An empty checkpoint of so many files, or NULL; kt_checkpoint_close takes it back. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch/model/packed.h"
 #include "dispatch/model/graph.h"
 
 #include <stdio.h>
@@ -199,6 +200,8 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     if (st == KT_OK && s->json) st = kt_declared_read(s->json, s->where, &b.declared, err);
     out->packing = b.declared.packing;
     if (st == KT_OK) st = describe(&b, request, err);
+    if (st == KT_OK && b.checkpoint && kt_checkpoint_panels(b.checkpoint))
+        kt_packed_settle(out, kt_checkpoint_packed_as(b.checkpoint));
     if (st == KT_E_NOMEM) kt_fail_prefix(err, st, "%.200s", s->where);
     if (st != KT_OK) kt_graph_deinit(out);
     return st;

@@ -53,6 +53,7 @@ typedef enum kt_encoding {
     KT_STORED_INT4,      /* X.weight_packed or X.qweight with scales */
     KT_STORED_FP8_BLOCK, /* X.weight F8_E4M3, X.weight_scale_inv [n/128, k/128] */
     KT_STORED_FP8_CHANNEL,
+    KT_STORED_PACKED,   /* panels that `kt convert` wrote (packed.h) */
     KT_STORED_ENCODINGS /* how many; people read of them in stored_kinds.h */
 } kt_encoding;
 

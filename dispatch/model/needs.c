@@ -40,7 +40,8 @@ bool kt_weight_is_quantised(const kt_weight *w) {
     for (int i = 0; i < w->n_parts; i++) {
         const kt_format *format =
             kt_format_find(w->part[i].stored); /* also what is only declared */
-        if (w->part[i].encoding == KT_STORED_INT4 || w->part[i].encoding == KT_STORED_BLOCKS ||
+        if (w->part[i].encoding == KT_STORED_PACKED || w->part[i].encoding == KT_STORED_INT4 ||
+            w->part[i].encoding == KT_STORED_BLOCKS ||
             (w->kind != KT_WEIGHT_VECTOR && format && format->bits < 8))
             return true;
     }

@@ -14,6 +14,7 @@
 #include "base/numeric.h"
 #include "dispatch/model/checkpoint_impl.h"
 #include "dispatch/model/mistakes.h"
+#include "dispatch/model/packed.h"
 
 #define MAX_HEADER_BYTES 100000000u /* the format's own limit */
 #define MAX_INDEX_BYTES 100000000u
@@ -168,16 +169,21 @@ static kt_status read_shard(kt_checkpoint *c, int file, kt_err *err) {
     }
     st = read_entries(c, kt_json_root(doc), file, s->mapping.data + 8 + header,
                       s->mapping.bytes - 8 - header, err);
+    if (st == KT_OK && c->keeps_headers) {
+        s->header = doc;
+        return KT_OK;
+    }
 done:
     kt_json_destroy(doc);
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", s->path);
 }
 
-kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err) {
+static kt_status open_file(const char *path, bool keeps_headers, kt_checkpoint **out, kt_err *err) {
     kt_checkpoint *c = kt_checkpoint_create(1);
     kt_status st = KT_OK;
 
     *out = NULL;
+    if (c) c->keeps_headers = keeps_headers;
     if (c) c->shards[0].path = kt_arena_strndup(&c->arena, path, strlen(path));
     if (!c || !c->shards[0].path) st = kt_fail(err, KT_E_NOMEM, "%s: no memory", path);
     if (st == KT_OK) st = read_shard(c, 0, err);
@@ -188,6 +194,14 @@ kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err 
     }
     *out = c;
     return KT_OK;
+}
+
+kt_status kt_checkpoint_open_file(const char *path, kt_checkpoint **out, kt_err *err) {
+    return open_file(path, false, out, err);
+}
+
+kt_status kt_checkpoint_open_panels(const char *path, kt_checkpoint **out, kt_err *err) {
+    return open_file(path, true, out, err);
 }
 
 /* The index comes from outside too: only plain file names of its own folder are followed. */
@@ -264,13 +278,14 @@ static kt_status open_sharded(const char *folder, const char *index_path, kt_che
     char *text = NULL;
     size_t size = 0;
     int n_files = 0, is_shard = 0;
-    const kt_json *map;
+    const kt_json *map, *packed;
     kt_status st = kt_file_read(index_path, MAX_INDEX_BYTES, &text, &size, err);
 
     if (st != KT_OK) return st;
     st = kt_json_parse(text, size, NULL, &doc, err);
     if (st != KT_OK) goto done;
     map = kt_json_get(kt_json_root(doc), "weight_map");
+    packed = kt_json_get(kt_json_get(kt_json_root(doc), "metadata"), "kt_packed");
     if (kt_json_type_of(map) != KT_JSON_OBJECT || kt_json_length(map) == 0) {
         st = kt_fail(err, KT_E_FORMAT, "no weight_map");
         goto done;
@@ -281,9 +296,15 @@ static kt_status open_sharded(const char *folder, const char *index_path, kt_che
     c = kt_checkpoint_create(n_files);
     st = c ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory");
     is_shard = st == KT_OK; /* whose messages name it */
+    if (c) c->keeps_headers = packed != NULL;
     if (st == KT_OK) st = read_shards(c, folder, files, err);
     is_shard = is_shard && st != KT_OK;
     if (st == KT_OK) st = check_index(c, map, err);
+    if (st == KT_OK && packed) {
+        kt_checkpoint *panels = c;
+        c = NULL;
+        st = kt_packed_open(folder, index_path, packed, panels, &c, err);
+    }
 done:
     if (st == KT_OK)
         *out = c;

@@ -25,6 +25,7 @@
 #ifndef KT_KERNELS_P64_H
 #define KT_KERNELS_P64_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,8 @@
 #include "kt/variant.h"
 
 #define KT_P64_ROWS 64
+/* Of the bytes: files hold them (dispatch/model/packed.h). Change a byte, add one. */
+#define KT_P64_VERSION 1
 
 static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
     const kt_p64_spec spec = kt_p64_spec_of(format);
@@ -62,6 +65,13 @@ void kt_p64_pack_gemm(const kt_problem *problem, const kt_matrix *w, void *dst);
 size_t kt_p64_expert_bytes(const kt_problem *problem);
 void kt_p64_pack_expert(const kt_problem *problem, const kt_matrix *gate, const kt_matrix *up,
                         const kt_matrix *down, void *dst);
+
+/* Back from panels: rows [row_begin, row_end) of a dense matrix into the bases of a plain one
+ * (kt_matrix), exactly what was packed. Of formats that kernels read in other layouts too:
+ * kt_p64_can_unpack. Thread-safe. */
+bool kt_p64_can_unpack(kt_weight_format format);
+void kt_p64_unpack_rows(kt_weight_format format, int64_t k, const void *panels, int64_t row_begin,
+                        int64_t row_end, void *data, void *scales);
 
 /* The halves of a packed expert: bytes of the gate-and-up half, behind which the down half begins, and
  * the address of panel p inside either. */

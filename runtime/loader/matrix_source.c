@@ -308,6 +308,38 @@ kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *form
     return KT_OK;
 }
 
+int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_format format) {
+    const kt_tensor *t = s->piece[piece].tensor;
+
+    if (native_format(s, piece) != KT_W_NONE)
+        return native_format(s, piece) == format ||
+               (format == KT_W_INT8_G16M && t->blocks != KT_W_NONE);
+    return (format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) ||
+           (format == KT_W_F16 && t->dtype == KT_DTYPE_F16);
+}
+
+kt_status kt_matrix_source_compare(const kt_matrix_source *s, const kt_matrix *w, int64_t first,
+                                   int64_t row_begin, int64_t row_end, float *scratch, double *row,
+                                   kt_format_loss *loss, kt_err *err) {
+    const kt_format *format = kt_format_find(w->format);
+    const int64_t step = kt_matrix_source_rows(format);
+    const int64_t shared = format->scale_rows ? format->scale_rows : 1;
+    size_t row_data, row_scales;
+
+    format->plain_bytes(1, s->k, &row_data, &row_scales);
+    for (int64_t at = row_begin; at < row_end; at += step) {
+        const int64_t n = row_end - at < step ? row_end - at : step;
+        kt_matrix part = *w;
+        part.n = n;
+        part.data = (const char *)w->data + (at - first) * (int64_t)row_data;
+        if (w->scales)
+            part.scales = (const char *)w->scales + (at - first) / shared * (int64_t)row_scales;
+        KT_TRY(read_rows(s, format, at, at + n, scratch, err));
+        kt_format_loss_rows(&part, scratch, s->importance, 0, n, row, loss);
+    }
+    return KT_OK;
+}
+
 /* Blocks of any format as the one that holds them all; of one piece, as gate and up are. */
 static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
                               void *data, void *scales, kt_err *err) {

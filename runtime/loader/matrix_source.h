@@ -78,6 +78,14 @@ kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_forma
 kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
                                 int64_t row_begin, int64_t row_end, void *out, float *scratch,
                                 double *row, kt_format_loss *loss, kt_err *err);
+/* What rows [row_begin, row_end) lost that were encoded as w, which begins with row `first` of the
+ * matrix; added to *loss. scratch holds kt_matrix_source_rows floats times k, row k doubles. Rows
+ * that share scales begin together, as above. */
+kt_status kt_matrix_source_compare(const kt_matrix_source *s, const kt_matrix *w, int64_t first,
+                                   int64_t row_begin, int64_t row_end, float *scratch, double *row,
+                                   kt_format_loss *loss, kt_err *err);
+/* Is a piece taken as it is stored, when the matrix becomes that format? */
+int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_format format);
 /* Bytes of `out` above. */
 size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 

@@ -130,6 +130,47 @@ static kt_matrix plain_rows(kt_packer *l, const kt_matrix_source *source, kt_wei
     return w;
 }
 
+/* ---- what encoding loses ---- */
+
+/* Widest rows are those of k inputs of any problem, or of n of an expert's down. */
+static void count_desk(const kt_packer_request *r, kt_packer_losses *out) {
+    size_t widest = 0;
+    int64_t rows = KT_SOURCE_FEW;
+
+    for (int i = 0; i < r->plan->n_problems; i++) {
+        const kt_problem *p = &r->plan->problems[i].problem;
+        const int64_t wide = p->op == KT_OP_MOE_FFN && p->n > p->k ? p->n : p->k;
+        const kt_weight_format down = p->down != KT_W_NONE ? p->down : p->weights;
+        const int64_t first = kt_matrix_source_rows(kt_format_find(p->weights));
+        const int64_t second = kt_matrix_source_rows(kt_format_find(down));
+        if ((size_t)wide > widest) widest = (size_t)wide;
+        if (first > rows) rows = first;
+        if (second > rows) rows = second;
+    }
+    out->floats_bytes =
+        kt_bytes_round(kt_bytes_times(sizeof(float) * (size_t)rows, (int64_t)widest));
+    out->desk_bytes = kt_bytes_add(out->floats_bytes,
+                                   kt_bytes_round(kt_bytes_times(sizeof(double), (int64_t)widest)));
+}
+
+/* Rows [begin, end) that became w: each part of the run apart. */
+static void measure(kt_packer *l, const kt_matrix_source *s, const kt_matrix *w, int64_t begin,
+                    int64_t end, int64_t lane, kt_format_loss *loss) {
+    uint8_t *desk = (uint8_t *)l->losses.desks.data + (size_t)lane * l->losses.desk_bytes;
+    double *row = (double *)(void *)(desk + l->losses.floats_bytes);
+    int64_t base = 0;
+    kt_err why;
+
+    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
+        const int64_t first = begin > base ? begin : base;
+        const int64_t last = end < base + s->piece[i].rows ? end : base + s->piece[i].rows;
+        if (first >= last || kt_matrix_source_is_exact(s, i, w->format)) continue;
+        if (kt_matrix_source_compare(s, w, begin, first, last, (float *)(void *)desk, row, &loss[i],
+                                     &why) != KT_OK)
+            note_failure(l, &why);
+    }
+}
+
 typedef struct dense_task {
     kt_packer *loader;
     const kt_matrix_source *source;
@@ -150,6 +191,8 @@ static void pack_dense_block(void *task, int64_t block_id, int64_t lane) {
     if (!rows_are_finite(t->loader, s, begin, end)) return;
     w = plain_rows(t->loader, s, block.weights, begin, end, &staging,
                    lane_scratch(t->loader, lane));
+    if (t->loader->losses.block)
+        measure(t->loader, s, &w, begin, end, lane, t->loader->losses.block[block_id]);
     block.n = end - begin;
     t->plan->choices.choice[0].variant->pack_gemm(
         &block, &w,
@@ -327,6 +370,9 @@ static void pack_gate_block(const expert_task *t, int64_t e, int64_t block, uint
         w[i] = plain_rows(t->loader, &t->source[e][i], p.weights, begin, end, &staging,
                           lane_scratch(t->loader, lane));
     }
+    for (int i = 0; t->loader->losses.block && i < 2; i++)
+        measure(t->loader, &t->source[e][i], &w[i], begin, end, lane,
+                &t->loader->losses.block[e * expert_blocks(&t->part->problem) + block][i]);
     p.n = end - begin;
     t->part->choices.choice[0].variant->pack_expert(
         &p, &w[0], &w[1], NULL,
@@ -346,6 +392,10 @@ static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint
     if (!rows_are_finite(t->loader, &t->source[e][2], begin, end)) return;
     w = plain_rows(t->loader, &t->source[e][2], p.weights, begin, end, &staging,
                    lane_scratch(t->loader, lane));
+    if (t->loader->losses.block)
+        measure(t->loader, &t->source[e][2], &w, begin, end, lane,
+                &t->loader->losses.block[e * expert_blocks(&t->part->problem) +
+                                         gate_blocks(&t->part->problem) + block][2]);
     p.k = end - begin;
     choices->choice[0].variant->pack_expert(&p, NULL, NULL, &w,
                                             packed + kt_moe_down_offset(layer) +
@@ -524,9 +574,32 @@ kt_status kt_packer_start(kt_packer *l, kt_err *err) {
     return kt_buffer_create(l->plain.total, KT_PAGES_ADVISED, -1, &l->staging, err);
 }
 
+kt_status kt_packer_measure(kt_packer *l, kt_err *err) {
+    count_desk(&l->request, &l->losses);
+    return kt_buffer_create(kt_bytes_times(l->losses.desk_bytes, l->plain.n_slices),
+                            KT_PAGES_ADVISED, -1, &l->losses.desks, err);
+}
+
+int64_t kt_packer_blocks(const kt_problem_plan *plan, int64_t rows) {
+    const int64_t at_once = kt_staging_rows(plan->problem.weights);
+
+    return plan->problem.op == KT_OP_MOE_FFN ? expert_blocks(&plan->problem)
+                                             : (rows + at_once - 1) / at_once;
+}
+
+size_t kt_packer_bytes(const kt_packer_request *request) {
+    kt_packer_losses losses;
+    kt_staging staging;
+
+    kt_staging_count(request->plan, request->n_nodes, kt_pool_threads(request->pool), &staging);
+    count_desk(request, &losses);
+    return kt_bytes_add(staging.total, kt_bytes_times(losses.desk_bytes, staging.n_slices));
+}
+
 void kt_packer_deinit(kt_packer *l) {
     kt_weight_finder_deinit(&l->finder);
     kt_buffer_destroy(&l->staging);
+    kt_buffer_destroy(&l->losses.desks);
 }
 
 kt_status kt_packer_failure(const kt_packer *l, kt_err *err) {

@@ -46,6 +46,17 @@ typedef struct kt_packer_twin {
 
 #define KT_PACKER_TWINS 16
 
+/* What encoding loses, when somebody wants to know. Set `block` before each call that packs; blocks
+ * are kt_packer_blocks of a matrix or expert, times the experts of the call. A part whose stored
+ * numbers are taken as they are has zeros. */
+typedef struct kt_packer_losses {
+    kt_format_loss (*block)[KT_WEIGHT_PARTS]; /* borrowed; [blocks][parts of the run, or an
+                                                 expert's gate, up and down]; NULL = do not ask */
+    size_t desk_bytes;                        /* of each lane: floats, then a row of doubles */
+    kt_buffer desks;
+    size_t floats_bytes;
+} kt_packer_losses;
+
 typedef struct kt_packer {
     kt_packer_request request;
     kt_weight_finder finder;
@@ -55,6 +66,7 @@ typedef struct kt_packer {
     kt_err why;        /* of the first that could not */
     kt_packer_twin twins[KT_PACKER_TWINS];
     int n_twins;
+    kt_packer_losses losses;
 } kt_packer;
 
 /* The caller's struct, ended by kt_packer_deinit also after an error. Used by one thread, which
@@ -67,6 +79,12 @@ kt_status kt_packer_check(kt_packer *p, kt_err *err);
 
 /* Take the staging. Before any of what follows. */
 kt_status kt_packer_start(kt_packer *p, kt_err *err);
+
+/* Measure what packing loses: memory for it. After kt_packer_start. */
+kt_status kt_packer_measure(kt_packer *p, kt_err *err);
+int64_t kt_packer_blocks(const kt_problem_plan *plan, int64_t rows);
+/* Memory that a packer takes when it starts and measures. */
+size_t kt_packer_bytes(const kt_packer_request *request);
 
 /* A run of a matrix, plan->bytes to packed (64-byte aligned, as below); then its pages of the
  * checkpoint are given back. Numbers that cannot be taken are told by kt_packer_failure. */

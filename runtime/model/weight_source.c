@@ -16,6 +16,13 @@ kt_status kt_weight_finder_init(kt_weight_finder *f, const kt_checkpoint *checkp
     uint8_t *used = calloc(kt_checkpoint_count(checkpoint) + 1, 1);
 
     *f = (kt_weight_finder){0};
+    if (kt_checkpoint_panels(checkpoint)) {
+        free(used);
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "%.200s: holds packed weights, which are run as they are; expected the "
+                       "checkpoint that they were converted from",
+                       kt_checkpoint_file(checkpoint, 0));
+    }
     if (!used) return kt_fail(err, KT_E_NOMEM, "no memory for the list of tensors");
     *f = (kt_weight_finder){.checkpoint = checkpoint, .graph = graph, .used = used};
     return KT_OK;

@@ -6,21 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
-#include "base/buffer.h"
 #include "base/err.h"
 #include "runtime/model/bytes.h"
-#include "runtime/model/packer.h"
-
-struct kt_weights {
-    const kt_graph *graph;
-    kt_arena arena;
-    kt_loaded *loaded;
-    kt_buffer *buffers; /* [layers + 1]: one per layer, the last for what is outside */
-    kt_buffer *slices;  /* [weights][nodes] of the experts, when they are split */
-    int n_nodes;
-    size_t bytes;
-};
+#include "runtime/model/weights_impl.h"
 
 /* State of one load. */
 typedef struct loader {
@@ -97,42 +85,42 @@ kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *
     return KT_OK;
 }
 
-/* Memory of a layer's experts, on the nodes that will read it. */
-static kt_status place_experts(loader *l, int weight, const kt_problem_plan *part, kt_placing *p,
-                               kt_err *err) {
-    const kt_weight *of = &l->request->graph->weights[weight];
-    const kt_node_plan *nodes = l->request->nodes;
-    const size_t n = (size_t)part->problem.experts;
+static kt_status place_slices(kt_weights *w, const kt_weights_request *r, int weight, kt_placing *p,
+                              kt_err *err) {
+    const size_t n = (size_t)p->count;
 
-    *p = (kt_placing){.n = nodes->n, .count = part->problem.experts, .bytes = {part->bytes}};
-    p->whole = layer_of(part, of->use == KT_USE_EXPERTS ? &l->request->plan->layer.cuts : NULL);
-    p->at = kt_arena_alloc(&l->weights->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
-    if (!p->at) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
-    if (p->n > 1) KT_TRY(cut(&p->whole, nodes, p->begin, err));
+    KT_TRY(cut(&p->whole, r->nodes, p->begin, err));
     for (int i = 0; i < p->n; i++) {
-        uint8_t *base;
-        if (p->n > 1) {
-            kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
-            kt_buffer *b = &l->weights->slices[weight * p->n + i];
-            p->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&slice));
-            KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, nodes->memory[i], b, err));
-            l->weights->bytes += b->bytes;
-            base = b->data;
-        } else {
-            base = take(l, n * part->bytes);
-            if (!base)
-                return kt_fail(err, KT_E_INTERNAL, "layer %d has no room for its experts",
-                               of->layer);
-        }
-        for (size_t e = 0; e < n; e++) p->at[(size_t)i * n + e] = base + e * p->bytes[i];
+        kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
+        kt_buffer *b = &w->slices[weight * p->n + i];
+        p->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&slice));
+        KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, r->nodes->memory[i], b, err));
+        w->bytes += b->bytes;
+        for (size_t e = 0; e < n; e++)
+            p->at[(size_t)i * n + e] = (uint8_t *)b->data + e * p->bytes[i];
     }
     return KT_OK;
 }
 
-/* The layers as they run. */
-static kt_status finish_layer(loader *l, int weight, const kt_placing *p, kt_err *err) {
-    kt_loaded *w = &l->weights->loaded[weight];
-    const size_t n = (size_t)p->whole.problem.experts;
+kt_status kt_weights_place(kt_weights *w, const kt_weights_request *r, int weight, uint8_t *base,
+                           kt_placing *p, kt_err *err) {
+    const kt_weight *of = &r->graph->weights[weight];
+    const kt_problem_plan *part = kt_model_plan_run(r->plan, weight, 0);
+    const size_t n = (size_t)part->problem.experts;
+
+    *p = (kt_placing){.n = r->nodes->n, .count = part->problem.experts, .bytes = {part->bytes}};
+    p->whole = layer_of(part, of->use == KT_USE_EXPERTS ? &r->plan->layer.cuts : NULL);
+    p->at = kt_arena_alloc(&w->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
+    if (!p->at) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
+    if (p->n > 1) return place_slices(w, r, weight, p, err);
+    for (size_t e = 0; e < n; e++) p->at[e] = base + e * part->bytes;
+    return KT_OK;
+}
+
+kt_status kt_weights_finish_experts(kt_weights *weights, int weight, const kt_placing *p,
+                                    kt_err *err) {
+    kt_loaded *w = &weights->loaded[weight];
+    const size_t n = (size_t)p->count;
     kt_moe_layer *parts;
 
     w->experts = p->whole;
@@ -140,7 +128,7 @@ static kt_status finish_layer(loader *l, int weight, const kt_placing *p, kt_err
         w->experts.experts = (const void *const *)p->at;
         return KT_OK;
     }
-    parts = kt_arena_alloc(&l->weights->arena, sizeof *parts * (size_t)p->n, sizeof(void *));
+    parts = kt_arena_alloc(&weights->arena, sizeof *parts * (size_t)p->n, sizeof(void *));
     if (!parts) return kt_fail(err, KT_E_NOMEM, "no memory for the memory nodes of experts");
     for (int i = 0; i < p->n; i++)
         parts[i] = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1],
@@ -150,11 +138,17 @@ static kt_status finish_layer(loader *l, int weight, const kt_placing *p, kt_err
 }
 
 static kt_status load_experts(loader *l, int weight, kt_err *err) {
+    const kt_problem_plan *part = kt_model_plan_run(l->request->plan, weight, 0);
+    uint8_t *base = NULL;
     kt_placing place;
 
-    KT_TRY(place_experts(l, weight, kt_model_plan_run(l->request->plan, weight, 0), &place, err));
+    if (l->request->nodes->n == 1) {
+        base = take(l, (size_t)part->problem.experts * part->bytes);
+        if (!base) return KT_OK; /* told at the layer's end */
+    }
+    KT_TRY(kt_weights_place(l->weights, l->request, weight, base, &place, err));
     KT_TRY(kt_packer_experts(&l->packer, weight, 0, &place, err));
-    return finish_layer(l, weight, &place, err);
+    return kt_weights_finish_experts(l->weights, weight, &place, err);
 }
 
 /* ---- vectors, routers, tables ---- */
@@ -175,14 +169,11 @@ static kt_status load_small(loader *l, int weight, kt_err *err) {
 
 /* ---- the whole ---- */
 
-static kt_status start_buffer(loader *l, int64_t index, size_t bytes, kt_err *err) {
-    kt_buffer *b = &l->weights->buffers[index];
+kt_status kt_weights_take_layer(kt_weights *w, int64_t layer, size_t bytes, kt_err *err) {
+    kt_buffer *b = &w->buffers[layer];
 
     KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, b, err));
-    l->base = b->data;
-    l->used = 0;
-    l->limit = bytes;
-    l->weights->bytes += b->bytes;
+    w->bytes += b->bytes;
     return KT_OK;
 }
 
@@ -199,7 +190,10 @@ static kt_status load_weight(loader *l, int weight, kt_err *err) {
 static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
 
-    KT_TRY(start_buffer(l, layer, bytes, err));
+    KT_TRY(kt_weights_take_layer(l->weights, layer, bytes, err));
+    l->base = l->weights->buffers[layer].data;
+    l->used = 0;
+    l->limit = bytes;
     for (int i = 0; i < g->n_weights; i++) {
         const int64_t of = g->weights[i].layer < 0 ? g->numbers.layers : g->weights[i].layer;
         if (of == layer) KT_TRY(load_weight(l, i, err));
@@ -253,8 +247,8 @@ static kt_weights *create(const kt_graph *graph, int n_nodes) {
     return NULL;
 }
 
-kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err) {
-    loader l = {.request = request};
+static kt_status pack(kt_weights *w, const kt_weights_request *request, kt_err *err) {
+    loader l = {.request = request, .weights = w};
     const kt_packer_request packing = {.checkpoint = request->checkpoint,
                                        .graph = request->graph,
                                        .plan = request->plan,
@@ -265,20 +259,28 @@ kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, k
                                        .pool = request->pool,
                                        .log = request->log};
     size_t *bytes = calloc((size_t)request->graph->numbers.layers + 1, sizeof *bytes);
-    kt_status st;
+    kt_status st = bytes ? kt_packer_init(&l.packer, &packing, err)
+                         : kt_fail(err, KT_E_NOMEM, "no memory for the model");
 
-    *out = NULL;
-    l.weights = create(request->graph, request->nodes->n);
-    st = bytes && l.weights ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for the model");
-    if (st == KT_OK) st = kt_packer_init(&l.packer, &packing, err);
     if (st == KT_OK) st = run_load(&l, bytes, err);
     kt_packer_deinit(&l.packer);
     free(bytes);
+    return st;
+}
+
+kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err) {
+    kt_weights *w = create(request->graph, request->nodes->n);
+    kt_status st;
+
+    *out = NULL;
+    if (!w) return kt_fail(err, KT_E_NOMEM, "no memory for the model");
+    st = kt_checkpoint_panels(request->checkpoint) ? kt_weights_map_panels(w, request, err)
+                                                   : pack(w, request, err);
     if (st != KT_OK) {
-        kt_weights_destroy(l.weights);
+        kt_weights_destroy(w);
         return st;
     }
-    *out = l.weights;
+    *out = w;
     return KT_OK;
 }
 
@@ -288,6 +290,7 @@ void kt_weights_destroy(kt_weights *w) {
         kt_buffer_destroy(&w->buffers[i]);
     for (int i = 0; w->slices && i < w->graph->n_weights * w->n_nodes; i++)
         kt_buffer_destroy(&w->slices[i]);
+    kt_checkpoint_close(w->panels);
     kt_arena_deinit(&w->arena);
     free(w->slices);
     free(w->loaded);

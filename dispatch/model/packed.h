@@ -1,0 +1,71 @@
+/* Folders that `kt convert` writes: safetensors whose tensors are the bytes that kernels read. A
+ * shard per layer and one for what is outside; model.safetensors.index.json is written last and has
+ * in its metadata "kt_packed":
+ *
+ *   version  KT_PACKED_VERSION
+ *   weights  what --to said: "native", "int4", "w4g64" ...
+ *   gguf     name of a GGUF file in the folder that holds the metadata of the source; or absent,
+ *            then config.json is the source's
+ *   source   [name, dtype or block format, shape] of the source's tensors, so that the model is
+ *            described as its source is; of experts in tensors of their own only the first's
+ *
+ * A tensor is U8 [count, bytes]: count matrices or experts, each a multiple of 64 bytes; or a
+ * vector, router or table in one. Its shard's __metadata__ has under its name the text of
+ * kt_packed_text and the checksum. Data begin at a multiple of 4096 in the file.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_PACKED_H
+#define KT_DISPATCH_PACKED_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "dispatch/model/graph.h"
+#include "dispatch/model/quant.h"
+
+#define KT_PACKED_VERSION 1
+#define KT_PACKED_ALIGN 4096 /* of a shard's data */
+#define KT_PACKED_NAME 96
+#define KT_PACKED_TEXT 256
+#define KT_PACKED_CHUNK ((size_t)1 << 20) /* bytes of a matrix or expert with one checksum */
+
+/* One tensor of such a folder. */
+typedef struct kt_packed_piece {
+    char name[KT_PACKED_NAME]; /* "layers.3.experts", "lm_head" */
+    bool is_panels;            /* p64; else rows as they are kept */
+    kt_weight_format format, down;
+    int64_t n, k, count;
+    size_t bytes; /* of one, a multiple of 64; SIZE_MAX when too large to count */
+} kt_packed_piece;
+
+/* Pieces of a weight: its runs, or itself. */
+int kt_packed_count(const kt_graph *g, int weight, kt_quant quant);
+void kt_packed_piece_of(const kt_graph *g, int weight, int run, kt_quant quant,
+                        kt_packed_piece *out);
+
+/* "layout=p64 version=1 format=w4g32 down=w4g32 n=768 k=2048 count=128" */
+char *kt_packed_text(const kt_packed_piece *p, char *out, size_t out_bytes);
+
+/* The checksum of a piece, made of those of its chunks: KT_PACKED_CHUNK bytes of a matrix or expert
+ * each, its last one shorter. */
+static inline size_t kt_packed_chunks(size_t bytes) {
+    return (bytes + KT_PACKED_CHUNK - 1) / KT_PACKED_CHUNK;
+}
+
+/* The words of --to and of "weights". quant_parse: -1 for an unknown word. */
+const char *kt_packed_quant_word(kt_quant quant);
+int kt_packed_quant_parse(const char *word);
+
+/* Does the source's tensor belong into "source"? Not those of experts behind the first. */
+kt_status kt_packed_list_source(const kt_graph *g, const kt_checkpoint *c, uint8_t *is_listed,
+                                kt_err *err);
+void kt_packed_put_source(kt_json_writer *w, const kt_checkpoint *c, const uint8_t *is_listed);
+
+/* A graph described by the source's tensors becomes one whose matrices are stored as packed. */
+void kt_packed_settle(kt_graph *g, kt_quant quant);
+
+/* The checkpoint that such a folder is: the source's tensors without data, and the panels, which
+ * are transferred also when the call fails. packed = the index's "kt_packed". */
+kt_status kt_packed_open(const char *folder, const char *index, const kt_json *packed,
+                         kt_checkpoint *panels, kt_checkpoint **out, kt_err *err);
+
+#endif
