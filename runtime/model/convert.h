@@ -1,0 +1,52 @@
+/* `kt convert`: a model in any form becomes a folder of packed panels (dispatch/model/packed.h) that
+ * the next start maps and uses in place. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_CONVERT_H
+#define KT_RUNTIME_CONVERT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "dispatch/model/quant.h"
+#include "kt/status.h"
+
+/* In the output folder: the journal of the work, and at the end the report. */
+#define KT_CONVERT_JOURNAL "conversion.jsonl"
+
+typedef struct kt_convert_progress {
+    size_t bytes_done, bytes_total; /* of the output */
+    int shards_done, shards;
+} kt_convert_progress;
+
+typedef struct kt_convert_request {
+    const char *model, *out; /* a folder, GGUF file or name (kt_model_resolve); the new folder */
+    kt_quant quant;
+    const char *importance; /* file of `kt importance`, or NULL */
+    size_t max_ram;         /* of buffers and staging; 0 = 2 GiB, or more where a matrix needs it */
+    int n_threads;          /* 0 = one per usable core */
+    int (*cancel)(void *arg); /* NULL, or asked often: nonzero = stop (KT_E_CANCELLED) */
+    void (*progress)(void *arg, const kt_convert_progress *now); /* or NULL */
+    void *progress_arg;
+    const kt_log *log; /* or NULL */
+} kt_convert_request;
+
+typedef struct kt_convert_result {
+    int shards, resumed;   /* all, and those that an earlier run had finished */
+    bool was_complete;     /* nothing was left to do */
+    size_t bytes;          /* of all shards */
+    int64_t tensors;       /* that were encoded anew */
+    double error;          /* relative root mean square of all those together */
+    double weighted_error; /* the same by importance; 0 without */
+    double worst;          /* of one tensor */
+    char worst_name[200];
+} kt_convert_result;
+
+/* Convert. An unfinished conversion of the same source in the same way goes on behind its last whole
+ * shard, whatever ended it; the bytes are the same as of one that was never ended. Source files are
+ * only read. Refused: an output folder that holds anything else, is the source's, or whose disk has
+ * too little room; weights that are in few bits already, unless quant is native; max_ram below
+ * what the largest matrix needs. A folder without model.safetensors.index.json is not whole. */
+kt_status kt_convert(const kt_convert_request *request, kt_convert_result *out, kt_err *err);
+
+#endif
