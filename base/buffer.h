@@ -44,8 +44,9 @@ typedef struct kt_mapping {
 kt_status kt_mapping_open(const char *path, kt_mapping *out, kt_err *err);
 /* Tell the kernel that [offset, offset+bytes) will not be read again. */
 void kt_mapping_release(const kt_mapping *mapping, size_t offset, size_t bytes);
-/* Read [offset, offset+bytes) into memory now, in large pages where the file system has them: what
- * is used for long faults no more. */
+/* Map in large pages where the file system keeps files in such. Before anything is read. */
+void kt_mapping_prefer_large(const kt_mapping *mapping);
+/* Read [offset, offset+bytes) into memory now: what is used for long faults no more. */
 void kt_mapping_populate(const kt_mapping *mapping, size_t offset, size_t bytes);
 void kt_mapping_close(kt_mapping *mapping);
 

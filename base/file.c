@@ -67,8 +67,13 @@ void kt_mapping_populate(const kt_mapping *mapping, size_t offset, size_t bytes)
     if (bytes > mapping->bytes - offset) bytes = mapping->bytes - offset;
     begin = ((uintptr_t)mapping->data + offset) & ~(uintptr_t)(page - 1);
     end = (uintptr_t)mapping->data + offset + bytes;
-    madvise((void *)begin, end - begin, MADV_HUGEPAGE);
     madvise((void *)begin, end - begin, POPULATE_READ);
+}
+
+/* For all of it: advice about a part would cut the mapping there, and a large page that lies across
+ * the cut could not be mapped as one. */
+void kt_mapping_prefer_large(const kt_mapping *mapping) {
+    if (mapping->data) madvise((void *)(uintptr_t)mapping->data, mapping->bytes, MADV_HUGEPAGE);
 }
 
 void kt_mapping_close(kt_mapping *mapping) {

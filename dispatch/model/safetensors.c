@@ -144,6 +144,7 @@ static kt_status read_shard(kt_checkpoint *c, int file, kt_err *err) {
     kt_status st = kt_mapping_open(s->path, &s->mapping, err);
 
     if (st != KT_OK) return st;
+    if (c->keeps_headers) kt_mapping_prefer_large(&s->mapping);
     if (s->mapping.bytes < 8) {
         st = kt_fail(err, KT_E_FORMAT, "%zu bytes are too few for a safetensors file (truncated?)",
                      s->mapping.bytes);
