@@ -52,6 +52,7 @@ static totals sum_up(const kt_bench_speed *s) {
 static void print_kind(const kt_profile_kind *k, const kt_roofline *r, double total_ns) {
     double ns = (double)k->time_ns;
 
+    if (k->time_ns == 0) return; /* the model has no such work */
     printf("  %-10s %5.1f %%", k->name, 100 * share_of(ns, total_ns));
     if (k->ops > 0)
         printf("  %8.1f Gop/s  %6.2f GB/s", share_of(k->ops, ns), share_of(k->bytes, ns));
@@ -92,8 +93,9 @@ void kt_bench_print(const kt_bench_speed *s, bool details) {
         return;
     }
     for (int i = 0; i < KT_PROFILE_KINDS; i++)
-        printf("%s %s %.0f%%", i ? "" : "  ", s->profile.kind[i].name,
-               100 * share_of((double)s->profile.kind[i].time_ns, (double)s->profile.time_ns));
+        if (s->profile.kind[i].time_ns)
+            printf("%s %s %.0f%%", i ? "" : "  ", s->profile.kind[i].name,
+                   100 * share_of((double)s->profile.kind[i].time_ns, (double)s->profile.time_ns));
     putchar('\n');
 }
 

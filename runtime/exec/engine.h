@@ -103,7 +103,7 @@ typedef struct kt_profile_kind {
     kt_unit unit;
 } kt_profile_kind;
 
-#define KT_PROFILE_KINDS 7
+#define KT_PROFILE_KINDS 11
 
 /* Since the last kt_engine_profile(e, true). */
 typedef struct kt_profile {

@@ -212,8 +212,11 @@ static kt_unit unit_of(const kt_model_plan *plan, const char *role) {
 }
 
 void kt_step_profile_reset(kt_step *s) {
-    static const char *const names[KT_STEP_KINDS] = {"rows",   "qkv", "attention", "o",
-                                                     "router", "ffn", "lm_head"};
+    static const char *const names[KT_STEP_KINDS] = {
+        [KT_STEP_ROWS] = "rows",      [KT_STEP_QKV] = "qkv",     [KT_STEP_HEADS] = "heads",
+        [KT_STEP_CONV] = "conv",      [KT_STEP_DELTA] = "delta", [KT_STEP_INDEX] = "index",
+        [KT_STEP_ATTN] = "attention", [KT_STEP_O] = "o",         [KT_STEP_ROUTER] = "router",
+        [KT_STEP_FFN] = "ffn",        [KT_STEP_HEAD] = "lm_head"};
     const char *ffn = kt_model_plan_role(s->plan, "experts") ? "experts" : "dense_ffn";
 
     _Static_assert((int)KT_STEP_KINDS == KT_PROFILE_KINDS, "the profile has every kind");
@@ -223,6 +226,7 @@ void kt_step_profile_reset(kt_step *s) {
     if (s->n_attn && s->attn[0].job.choice->variant->numerics == KT_NUM_BF16_F32)
         s->profile.kind[KT_STEP_ATTN].unit = KT_UNIT_BF16;
     s->profile.kind[KT_STEP_QKV].unit = unit_of(s->plan, "qkv");
+    s->profile.kind[KT_STEP_HEADS].unit = unit_of(s->plan, "k_b");
     s->profile.kind[KT_STEP_O].unit = unit_of(s->plan, "o");
     s->profile.kind[KT_STEP_FFN].unit = unit_of(s->plan, ffn);
     s->profile.unit = s->profile.kind[KT_STEP_FFN].unit;

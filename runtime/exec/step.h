@@ -23,8 +23,12 @@
 /* What `kt bench` reports time by. */
 typedef enum kt_step_kind {
     KT_STEP_ROWS =
-        0,       /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
-    KT_STEP_QKV, /* matrices before attention */
+        0,         /* norms, encoding, rotary embedding, cache writes; what one thread prepares */
+    KT_STEP_QKV,   /* matrices before attention */
+    KT_STEP_HEADS, /* matrices of single heads: the halves of absorbed latent attention */
+    KT_STEP_CONV,
+    KT_STEP_DELTA, /* linear attention */
+    KT_STEP_INDEX, /* scores of the indexer, and which keys they pick */
     KT_STEP_ATTN,
     KT_STEP_O,      /* matrices whose product goes to the residual */
     KT_STEP_ROUTER, /* for many rows with the norm before and the choice after */

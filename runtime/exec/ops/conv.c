@@ -66,8 +66,16 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
 
 static kt_step_kind time_of(const kt_exec_node *n) {
     (void)n;
-    return KT_STEP_ATTN;
+    return KT_STEP_CONV;
+}
+
+/* Inputs and outputs are in a cache; taps and state are not. */
+static void count(kt_exec_node *n) {
+    const double taps = (double)n->node->size, width = (double)n->in.width;
+
+    kt_step_count(n->step, KT_STEP_CONV, 2 * taps * width * (double)n->step->rows,
+                  4 * width * (3 * taps - 2));
 }
 
 const kt_exec_op kt_exec_op_conv = {
-    .kind = KT_NODE_CONV, .init = init, .phases = phases, .time = time_of};
+    .kind = KT_NODE_CONV, .init = init, .phases = phases, .time = time_of, .count = count};

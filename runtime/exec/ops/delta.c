@@ -105,7 +105,7 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
 
 static kt_step_kind time_of(const kt_exec_node *n) {
     (void)n;
-    return KT_STEP_ATTN;
+    return KT_STEP_DELTA;
 }
 
 /* Decay, read-out, update and output: four passes over the state. */
@@ -113,7 +113,7 @@ static void count(kt_exec_node *n) {
     const kt_delta_rule *r = &n->node->delta;
     const double size = (double)(r->heads * r->k * r->v);
 
-    kt_step_count(n->step, KT_STEP_ATTN, 7 * (double)n->step->rows * size,
+    kt_step_count(n->step, KT_STEP_DELTA, 7 * (double)n->step->rows * size,
                   8 * (double)n->step->n_spans * size);
 }
 

@@ -76,14 +76,14 @@ static void bind(kt_exec_node *n) {
 
 static kt_step_kind time_of(const kt_exec_node *n) {
     (void)n;
-    return KT_STEP_QKV;
+    return KT_STEP_HEADS;
 }
 
 static void count(kt_exec_node *n) {
     const heads_state *h = n->state;
     const kt_problem *p = &h->plan->problem;
 
-    kt_step_count(n->step, KT_STEP_QKV,
+    kt_step_count(n->step, KT_STEP_HEADS,
                   2 * (double)(n->step->rows * h->count) * (double)p->n * (double)p->k,
                   (double)h->count * (double)h->plan->bytes);
 }
