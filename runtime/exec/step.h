@@ -123,9 +123,10 @@ typedef struct kt_step_busy {
     _Alignas(64) int64_t ns;
 } kt_step_busy;
 
-/* A feed-forward job, shared by the layers whose experts have one problem. */
+/* A feed-forward job, shared by the layers whose experts have one problem and number. */
 typedef struct kt_step_ffn {
     const kt_problem_plan *plan;
+    int64_t experts; /* with a shared one that runs with them (joined.h) */
     kt_moe_job job;
     kt_moe_nodes *nodes; /* in step->arena; NULL = experts are whole and job runs them */
     kt_buffer workspace[KT_MOE_MAX_NODES]; /* of the nodes */

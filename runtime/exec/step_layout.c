@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "kernels/formats/acts.h"
 #include "kernels/rope/rope_table.h"
+#include "runtime/exec/joined.h"
 #include "runtime/exec/step.h"
 #include "runtime/exec/step_bytes.h"
 #include "runtime/model/bytes.h"
@@ -124,7 +125,7 @@ static void find_shared(const kt_step *s, size_t *acts, size_t *scratch, int64_t
         if (bytes > *acts) *acts = bytes;
         if (n->kind != KT_NODE_ROUTE) continue;
         if (n->routing.experts > *experts) *experts = n->routing.experts;
-        if (n->routing.topk > *topk) *topk = n->routing.topk;
+        if (n->routing.topk >= *topk) *topk = n->routing.topk + 1; /* and a shared expert */
     }
     for (int i = 0; i < s->plan->n_problems; i++) {
         const kt_problem_plan *p = &s->plan->problems[i];
@@ -168,20 +169,41 @@ static size_t lay_out(kt_step *s, uint8_t *base, int64_t floats) {
 
 /* ---- bytes ---- */
 
+static size_t expert_bytes(const kt_step *s, const kt_moe_layer *layer, int n_nodes) {
+    const size_t bytes = n_nodes > 1 ? kt_moe_nodes_bytes(layer, s->max_rows, s->n_threads)
+                                     : kt_moe_workspace_bytes(layer, s->max_rows, s->n_threads);
+
+    return kt_bytes_times(bytes, n_nodes);
+}
+
+/* Workspaces of the experts' jobs: one for each problem, with and without a shared expert. */
+static size_t expert_job_bytes(const kt_step *s, const kt_problem_plan *p, int n_nodes) {
+    const kt_graph *g = s->graph;
+    kt_moe_layer layer = kt_problem_plan_layer(p);
+    size_t apart = 0, joined = 0;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        if (n->kind != KT_NODE_EXPERTS || kt_model_plan_run(s->plan, n->weight, 0) != p) continue;
+        layer.problem = n->is_routed ? kt_joined_problem(s->plan, n) : p->problem;
+        if (layer.problem.experts > p->problem.experts && !joined)
+            joined = expert_bytes(s, &layer, n_nodes);
+        else if (layer.problem.experts == p->problem.experts && !apart &&
+                 (n->is_routed || !kt_joined_routed(s->plan, n)))
+            apart = expert_bytes(s, &layer, n_nodes);
+    }
+    return kt_bytes_add(apart, joined);
+}
+
 /* Workspaces of the jobs that ops make when they are set up (exec/ops/experts.c, attend.c). A
  * node's slice of an expert needs no more than the whole. */
 static size_t job_bytes(const kt_step *s, int n_nodes) {
     const kt_model_plan *p = s->plan;
     size_t total = 0;
 
-    for (int i = 0; i < p->n_problems; i++) {
-        const kt_moe_layer layer = kt_problem_plan_layer(&p->problems[i]);
-        size_t bytes;
-        if (layer.problem.op != KT_OP_MOE_FFN) continue;
-        bytes = n_nodes > 1 ? kt_moe_nodes_bytes(&layer, s->max_rows, s->n_threads)
-                            : kt_moe_workspace_bytes(&layer, s->max_rows, s->n_threads);
-        total = kt_bytes_add(total, kt_bytes_times(bytes, n_nodes));
-    }
+    for (int i = 0; i < p->n_problems; i++)
+        if (p->problems[i].problem.op == KT_OP_MOE_FFN)
+            total = kt_bytes_add(total, expert_job_bytes(s, &p->problems[i], n_nodes));
     for (int i = 0; i < p->n_simple; i++) {
         const kt_simple_plan *a = &p->simple[i];
         size_t bytes;

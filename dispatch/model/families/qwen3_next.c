@@ -148,7 +148,7 @@ static kt_view linear_attention(kt_build *b, const next *c, kt_view h) {
 static void layer(kt_build *b, const void *numbers_, int l) {
     const next *c = numbers_;
     const double eps = c->attention.eps;
-    kt_view x = kt_residual(b), h, o;
+    kt_view x = kt_residual(b), h, o, gate = {0};
 
     h = kt_rms(b, x, KT_VEC_PLUS("input_layernorm.weight", "attn_norm.weight", x.width), eps);
     if (c->is_full[l]) {
@@ -162,6 +162,9 @@ static void layer(kt_build *b, const void *numbers_, int l) {
     h = kt_rms(
         b, x, KT_VEC_PLUS("post_attention_layernorm.weight", "post_attention_norm.weight", x.width),
         eps);
+    if (c->shared) /* before the routing, which gives the shared expert its weight */
+        gate = kt_dot(
+            b, h, KT_VEC("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", x.width));
     kt_route(b, h, KT_MAT("mlp.gate", "ffn_gate_inp", c->experts, x.width), (kt_vec){.n = 0},
              &(kt_routing_rule){.score = KT_ROUTER_SOFTMAX,
                                 .experts = c->experts,
@@ -169,11 +172,8 @@ static void layer(kt_build *b, const void *numbers_, int l) {
                                 .is_normalised = c->is_normalised});
     kt_experts(b, x, h, &KT_EXPERTS("mlp.experts", c->experts, c->inner, x.width), c->topk);
     if (c->shared)
-        kt_ffn_gated(
-            b, x, h,
-            kt_dot(b, h,
-                   KT_VEC("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", x.width)),
-            &KT_DENSE_FFN("shared", "mlp.shared_expert", "_shexp", c->shared, x.width));
+        kt_ffn_gated(b, x, h, gate,
+                     &KT_DENSE_FFN("shared", "mlp.shared_expert", "_shexp", c->shared, x.width));
 }
 
 static void end(kt_build *b, const void *numbers_) {

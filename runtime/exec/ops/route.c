@@ -1,6 +1,7 @@
 /* Which experts a row goes to, and with which weights. Few rows share the router's experts over
  * threads, many rows themselves. SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
+#include "runtime/exec/joined.h"
 #include "runtime/exec/step.h"
 
 #define ROUTER_EXPERTS 16 /* experts of a task when there are few rows */
@@ -8,7 +9,20 @@
 typedef struct route_state {
     kt_router_rule rule;
     kt_problem problem;
+    int64_t slots;         /* of a row: topk, and one for a shared expert that runs with them */
+    const kt_node *shared; /* that one, or NULL */
 } route_state;
+
+/* What else runs with the experts that are chosen. */
+static void find_shared(kt_exec_node *n) {
+    const kt_step *s = n->step;
+    const kt_node *experts = kt_joined_experts_of(s->graph, n->node);
+    route_state *state = n->state;
+
+    state->slots = state->rule.topk;
+    state->shared = experts ? kt_joined_shared(s->plan, experts) : NULL;
+    if (state->shared) state->slots++;
+}
 
 static kt_status init(kt_exec_node *n, kt_err *err) {
     const kt_routing_rule *r = &n->node->routing;
@@ -28,6 +42,7 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
         state->rule.top_groups = r->top_groups;
     }
     n->state = state;
+    find_shared(n);
     n->choice = kt_model_plan_simple(n->step->plan, &state->problem);
     if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for a router");
     return kt_router_rule_check(&state->rule, err);
@@ -52,12 +67,22 @@ static void scores(const kt_step *s, const kt_exec_node *n, int64_t row_begin, i
     n->choice->variant->router(&call);
 }
 
+/* A shared expert stands behind the chosen ones, with its gate as its weight. */
 static void choose(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
-    const kt_router_rule *rule = &((const route_state *)n->state)->rule;
+    const route_state *state = n->state;
+    const kt_router_rule *rule = &state->rule;
+    const kt_node *shared = state->shared;
+    const kt_rows *gate =
+        shared && shared->in2.width == 1 ? &s->exec[shared - s->graph->nodes].in2 : NULL;
 
-    for (int64_t r = begin; r < end; r++)
-        kt_router_select(rule, s->router_logits + r * rule->experts, s->expert_id + r * rule->topk,
-                         s->route_weight + r * rule->topk);
+    for (int64_t r = begin; r < end; r++) {
+        int32_t *id = s->expert_id + r * state->slots;
+        float *weight = s->route_weight + r * state->slots;
+        kt_router_select(rule, s->router_logits + r * rule->experts, id, weight);
+        if (!shared) continue;
+        id[rule->topk] = (int32_t)rule->experts;
+        weight[rule->topk] = gate ? gate->x[r * gate->ld] : 1.0f;
+    }
 }
 
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
