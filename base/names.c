@@ -3,8 +3,9 @@
 
 #include "kt/problem.h"
 
-static const char *const op_names[KT_OP_COUNT] = {"moe_ffn", "gemm",   "attn",  "norm", "rope",
-                                                  "router",  "encode", "probe", "conv", "delta"};
+static const char *const op_names[KT_OP_COUNT] = {"moe_ffn", "gemm",   "attn",   "norm",
+                                                  "rope",    "router", "encode", "probe",
+                                                  "conv",    "delta",  "index"};
 static const char *const weight_names[KT_W_COUNT] = {
     "none",   "wbf16",  "w8c",    "w4g32",   "wf32",    "wf16",    "w4g64",
     "w4g128", "w4zg32", "w4zg64", "w4zg128", "w8g128",  "wf8b128", "wf8c",

@@ -82,6 +82,10 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
         bytes = 8 * n * k * (double)p->v;
         operations_done = 7 * m * n * k * (double)p->v;
         break;
+    case KT_OP_INDEX: /* a BF16 key of each token */
+        bytes = 2 * k * (double)p->context;
+        operations_done = 2 * m * n * k * (double)p->context;
+        break;
     case KT_OP_PROBE:
     case KT_OP_COUNT: break;
     }

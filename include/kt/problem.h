@@ -23,6 +23,7 @@ typedef enum kt_op {
     KT_OP_PROBE,       /* machine ceilings: read stream, peak of one instruction */
     KT_OP_CONV,        /* causal depthwise convolution of f32 rows, then SiLU (kernels/linattn) */
     KT_OP_DELTA,       /* linear attention by the gated delta rule (kernels/linattn) */
+    KT_OP_INDEX,       /* scores of keys, by which sparse attention picks (kernels/indexer) */
     KT_OP_COUNT
 } kt_op;
 
@@ -89,6 +90,7 @@ typedef enum kt_ffn_act {
  *   ENCODE    rows                 1                   row length
  *   CONV      rows                 channels            taps
  *   DELTA     rows                 value heads         size of a key   kv_heads (of keys), v
+ *   INDEX     rows                 heads               size of a key   context
  */
 typedef struct kt_problem {
     kt_op op;

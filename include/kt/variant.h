@@ -292,6 +292,30 @@ typedef struct kt_delta_call {
     void *scratch;
 } kt_delta_call;
 
+/* Scores of keys for rows [row_begin, row_end) of sparse attention:
+ *   score[r, i] = sum over heads h of w[r, h] * max(0, q[r, h] . key[i])
+ *
+ * q, w     f32 rows, ldq and ldw apart: head h of a query at h * problem->k; w has problem->n weights.
+ * keys     BF16 rows of problem->k numbers, ldk apart; n_keys of them.
+ * score    f32 rows, lds apart; n_keys are written.
+ * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
+ * NaN of a product counts as 0. A score depends neither on the rows nor on the keys beside it.
+ */
+typedef struct kt_index_call {
+    const kt_problem *problem;
+    const kt_config *config;
+    const float *q;
+    int64_t ldq;
+    const float *w;
+    int64_t ldw;
+    const uint16_t *keys;
+    int64_t ldk, n_keys;
+    int64_t row_begin, row_end;
+    float *score;
+    int64_t lds;
+    void *scratch;
+} kt_index_call;
+
 /* A ceiling probe: do `repeats` passes over `bytes` bytes at data (streams) or `repeats`
  * thousand blocks of the instruction (peaks); returns operations done (2 per multiply-add) or
  * bytes read. config holds values of the variant's parameters; NULL = their initial ones.
@@ -369,6 +393,7 @@ typedef struct kt_variant {
     void (*attn)(const kt_attn_call *call);
     void (*conv)(const kt_conv_call *call);
     void (*delta)(const kt_delta_call *call);
+    void (*index)(const kt_index_call *call);
     double (*probe)(const kt_probe_call *call);
 } kt_variant;
 

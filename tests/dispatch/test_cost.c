@@ -36,6 +36,8 @@ Test(cost, counts_bytes_and_operations) {
                 2.0 * 5 * 64 * 4);
     expect_work((kt_problem){.op = KT_OP_DELTA, .m = 5, .n = 4, .k = 64, .kv_heads = 2, .v = 32},
                 8.0 * 4 * 64 * 32, 7.0 * 5 * 4 * 64 * 32);
+    expect_work((kt_problem){.op = KT_OP_INDEX, .m = 5, .n = 4, .k = 64, .context = 100},
+                2.0 * 64 * 100, 2.0 * 5 * 4 * 64 * 100);
     for (int64_t window = 10; window <= 2000;
          window += 1990) /* one that is wider changes nothing */
         expect_work((kt_problem){.op = KT_OP_ATTN,

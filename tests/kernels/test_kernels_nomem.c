@@ -11,6 +11,7 @@
 #include "kernels/formats/format.h"
 #include "kernels/gemm/aocl.h"
 #include "kernels/gemm/gemm_gate.h"
+#include "kernels/indexer/indexer_gate.h"
 #include "kernels/linattn/conv_gate.h"
 #include "kernels/linattn/delta_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
@@ -134,6 +135,7 @@ static const gate gates[] = {
      "kt_encode_gate",
      {.op = KT_OP_ENCODE, .acts = KT_A_INT8_G32, .m = 2, .n = 1, .k = 128}},
     {kt_conv_gate, "kt_conv_gate", {.op = KT_OP_CONV, .m = 2, .n = 16, .k = 4}},
+    {kt_index_gate, "kt_index_gate", {.op = KT_OP_INDEX, .m = 2, .n = 2, .k = 32, .context = 3}},
     {kt_delta_gate,
      "kt_delta_gate",
      {.op = KT_OP_DELTA, .m = 2, .n = 2, .k = 16, .kv_heads = 1, .v = 16}},

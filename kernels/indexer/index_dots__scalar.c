@@ -1,0 +1,41 @@
+/* Scores of the indexer, key by key: products and sums in the order of the numbers and heads.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/numeric.h"
+#include "kernels/indexer/indexer_common.h"
+
+static float score(const kt_index_call *c, const float *q, const float *w, const uint16_t *key) {
+    const int64_t heads = c->problem->n, dim = c->problem->k;
+    float sum = 0;
+
+    for (int64_t h = 0; h < heads; h++, q += dim) {
+        float product = 0;
+        for (int64_t i = 0; i < dim; i++) product += q[i] * kt_bf16_to_f32(key[i]);
+        if (product > 0) sum += w[h] * product;
+    }
+    return sum;
+}
+
+static void index_dots(const kt_index_call *c) {
+    for (int64_t r = c->row_begin; r < c->row_end; r++)
+        for (int64_t i = 0; i < c->n_keys; i++)
+            c->score[r * c->lds + i] =
+                score(c, c->q + r * c->ldq, c->w + r * c->ldw, c->keys + i * c->ldk);
+}
+
+static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
+    (void)config;
+    return kt_index_accepts(p, 1, why);
+}
+
+KT_VARIANT(index_dots__scalar) = {
+    .name = "index_dots__scalar",
+    .op = KT_OP_INDEX,
+    .weights = 1u << KT_W_BF16 | 1u << KT_W_NONE,
+    .numerics = KT_NUM_F32,
+    .bits = "index-plain",
+    .version = 1,
+    .layout = "",
+    .rank = 1,
+    .accepts = accepts,
+    .index = index_dots,
+};

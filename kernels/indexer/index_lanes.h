@@ -1,0 +1,103 @@
+/* Scores of the indexer with a key in each lane, once for both vector widths.
+ *
+ * A block of 64 keys is turned round and widened once for all rows of the call: [dim][64] floats in
+ * scratch. A tile of HEADS heads times VECS vectors of keys then stays in registers while the
+ * numbers of the keys pass; each number of a query is broadcast from memory. Per key the products
+ * are one chain of fused multiply-adds in the order of the numbers, the heads another in their
+ * order: the same bits with any width, any cut of keys and rows.
+ *
+ * The including file defines LANES, VEC, VECS, the functions vec_*, and turn_tile: LANES keys of
+ * 2 * LANES numbers to 2 * LANES vectors.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_INDEXER_LANES_H
+#define KT_INDEXER_LANES_H
+
+#include <string.h>
+
+#include "kernels/indexer/indexer_common.h"
+#include "kernels/simd/unroll.h"
+
+#define KEYS KT_INDEX_BLOCK
+#define HEADS 4
+
+static size_t workspace_bytes(const kt_problem *p, const kt_config *config) {
+    (void)config;
+    return (size_t)p->k * KEYS * sizeof(float);
+}
+
+/* n <= KEYS keys; what is missing of a vector's last lanes counts as zeros, and nothing past the
+ * last key is read. */
+static void turn_block(const uint16_t *keys, int64_t ldk, int64_t n, int64_t dim, float *out) {
+    uint16_t part[LANES * 2 * LANES];
+
+    for (int64_t j = 0; j < n; j += LANES)
+        for (int64_t i = 0; i < dim; i += 2 * LANES) {
+            const uint16_t *from = keys + j * ldk + i;
+            int64_t ld = ldk;
+            if (j + LANES > n) {
+                memset(part, 0, sizeof part);
+                for (int64_t x = j; x < n; x++)
+                    memcpy(part + (x - j) * 2 * LANES, keys + x * ldk + i, 4 * LANES);
+                from = part;
+                ld = 2 * LANES;
+            }
+            turn_tile(from, ld, out + i * KEYS + j);
+        }
+}
+
+/* Keys [0, VECS * LANES) of `turned` under nh heads, a constant at each call. */
+KT_INLINE void score_tile(const float *q, const float *w, const float *turned, int64_t dim,
+                          float *sum, const int nh) {
+    VEC p[HEADS][VECS];
+
+    KT_EACH (h, nh) {
+        KT_EACH (v, VECS) p[h][v] = vec_zero();
+    }
+    for (int64_t i = 0; i < dim; i++) {
+        VEC x[VECS];
+        KT_EACH (v, VECS) x[v] = vec_load(turned + i * KEYS + v * LANES);
+        KT_EACH (h, nh) {
+            const VEC y = vec_set(q[h * dim + i]);
+            KT_EACH (v, VECS) p[h][v] = vec_fma(y, x[v], p[h][v]);
+        }
+    }
+    KT_EACH (v, VECS) {
+        VEC s = vec_load(sum + v * LANES);
+        KT_EACH (h, nh) s = vec_fma(vec_set(w[h]), vec_positive(p[h][v]), s);
+        vec_store(sum + v * LANES, s);
+    }
+}
+
+static void score_block(const kt_index_call *c, int64_t row, const float *turned, int64_t n,
+                        float *out) {
+    const int64_t heads = c->problem->n, dim = c->problem->k;
+    const float *q = c->q + row * c->ldq, *w = c->w + row * c->ldw;
+    float sum[KEYS];
+
+    for (int64_t at = 0; at < n; at += VECS * LANES) {
+        int64_t h = 0;
+        KT_EACH (v, VECS) vec_store(sum + at + v * LANES, vec_zero());
+        for (; h + HEADS <= heads; h += HEADS)
+            score_tile(q + h * dim, w + h, turned + at, dim, sum + at, HEADS);
+        for (; h < heads; h++) score_tile(q + h * dim, w + h, turned + at, dim, sum + at, 1);
+    }
+    memcpy(out, sum, (size_t)n * sizeof *out);
+}
+
+static void index_dots(const kt_index_call *c) {
+    float *turned = c->scratch;
+
+    for (int64_t i = 0; i < c->n_keys; i += KEYS) {
+        const int64_t n = c->n_keys - i < KEYS ? c->n_keys - i : KEYS;
+        turn_block(c->keys + i * c->ldk, c->ldk, n, c->problem->k, turned);
+        for (int64_t r = c->row_begin; r < c->row_end; r++)
+            score_block(c, r, turned, n, c->score + r * c->lds + i);
+    }
+}
+
+static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
+    (void)config;
+    return kt_index_accepts(p, 2 * LANES, why);
+}
+
+#endif
