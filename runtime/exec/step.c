@@ -7,8 +7,6 @@
 #include "base/err.h"
 #include "dispatch/model/family.h"
 
-#define FEW_ROWS 4 /* up to here serial row work costs less than another synchronisation */
-
 const kt_exec_op *kt_exec_op_find(kt_node_kind kind) {
     for (size_t i = 0; i < kt_builtin_exec_op_count; i++)
         if (kt_builtin_exec_ops[i]->kind == kind) return kt_builtin_exec_ops[i];
@@ -142,7 +140,7 @@ static void number_rows(kt_step *s) {
 
 bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                  const atomic_bool *stop) {
-    const kt_step_program *program = rows <= FEW_ROWS ? &s->few : &s->many;
+    const kt_step_program *program = rows <= KT_STEP_FEW_ROWS ? &s->few : &s->many;
     int64_t begin = s->is_profiled || s->recorder ? kt_clock_ns() : 0;
     float *x = s->values + s->value_at[0] * s->max_rows;
     bool is_complete;
@@ -223,8 +221,10 @@ void kt_step_profile_reset(kt_step *s) {
     memset(&s->profile, 0, sizeof s->profile);
     memset(s->busy, 0, (size_t)s->n_threads * sizeof *s->busy);
     for (int i = 0; i < KT_STEP_KINDS; i++) s->profile.kind[i].name = names[i];
-    if (s->n_attn && s->attn[0].job.choice->variant->numerics == KT_NUM_BF16_F32)
-        s->profile.kind[KT_STEP_ATTN].unit = KT_UNIT_BF16;
+    for (int i = 0; i < s->plan->n_simple; i++)
+        if (s->plan->simple[i].problem.op == KT_OP_ATTN &&
+            s->plan->simple[i].choice.variant->numerics == KT_NUM_BF16_F32)
+            s->profile.kind[KT_STEP_ATTN].unit = KT_UNIT_BF16;
     s->profile.kind[KT_STEP_QKV].unit = unit_of(s->plan, "qkv");
     s->profile.kind[KT_STEP_HEADS].unit = unit_of(s->plan, "k_b");
     s->profile.kind[KT_STEP_O].unit = unit_of(s->plan, "o");

@@ -37,6 +37,9 @@ typedef enum kt_step_kind {
     KT_STEP_KINDS
 } kt_step_kind;
 
+/* Up to here serial row work costs less than another synchronisation: the program for few rows. */
+#define KT_STEP_FEW_ROWS 4
+
 typedef struct kt_step kt_step;
 typedef struct kt_exec_node kt_exec_node;
 
@@ -79,6 +82,8 @@ typedef struct kt_exec_op {
     /* Point jobs that layers share at this node, on one thread before the first phase. */
     void (*bind)(kt_exec_node *n);
     kt_step_kind (*time)(const kt_exec_node *n);
+    /* Of all phases but the last, where that is another kind; or NULL. */
+    kt_step_kind (*time_before)(const kt_exec_node *n);
     void (*count)(
         kt_exec_node *n); /* adds the work to the profile, or NULL: when the last phase starts */
     void (*note)(kt_exec_node *n); /* what the recorder wants to know, likewise */

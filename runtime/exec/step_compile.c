@@ -125,7 +125,8 @@ static void write_phases(writer *w, kt_exec_node *n, int count, const kt_phase *
     for (int i = 0; i < count; i++) {
         kt_step_op *op;
         if (i == 0 && !w->is_few) flush_rows(w);
-        op = push(w, n->op->time(n), n, &phases[i]);
+        op = push(w, i + 1 < count && n->op->time_before ? n->op->time_before(n) : n->op->time(n),
+                  n, &phases[i]);
         op->is_first = i == 0;
         op->is_last = i + 1 == count;
         if (i == 0) take_pending(w, op);

@@ -220,9 +220,21 @@ static size_t workspace_bytes(const kt_step *s, const kt_problem *problem) {
     return c && c->variant->workspace_bytes ? c->variant->workspace_bytes(problem, &c->config) : 0;
 }
 
-/* Scratch of recurrent nodes, each its own, and of sparse attention, which layers share
- * (exec/ops/delta.c, attend_sparse.c): scores and order of all keys, rows of those that are picked.
- */
+/* Of sparse attention, which layers share (exec/ops/attend_sparse.c): for each thread, or of a few
+ * rows each, scores of all keys and the rows of those that are picked; their numbers; scratch. */
+static size_t sparse_bytes(const kt_step *s, const kt_node *n) {
+    const kt_problem index = kt_index_problem(&n->index, s->max_context);
+    const int rooms = s->n_threads > KT_STEP_FEW_ROWS ? s->n_threads : KT_STEP_FEW_ROWS;
+    const int64_t topk = n->index.topk < s->max_context ? n->index.topk : s->max_context;
+    const size_t keys = kt_bytes_times(2 * (size_t)n->attention.k + sizeof(float), topk);
+    const size_t room = kt_bytes_add(kt_bytes_times(sizeof(float), s->max_context), keys);
+    size_t total = kt_bytes_times(kt_bytes_add(room, 4096), rooms);
+
+    total = kt_bytes_add(total, kt_bytes_times(workspace_bytes(s, &index), s->n_threads));
+    return kt_bytes_add(total, kt_bytes_times(kt_bytes_times(sizeof(int32_t), topk), s->max_rows));
+}
+
+/* Scratch of recurrent nodes, each its own (exec/ops/delta.c), and of sparse attention. */
 static size_t scratch_bytes(const kt_step *s) {
     size_t total = 0, sparse = 0;
 
@@ -233,12 +245,9 @@ static size_t scratch_bytes(const kt_step *s) {
             const size_t a = workspace_bytes(s, &few), b = workspace_bytes(s, &many);
             total = kt_bytes_add(total, kt_bytes_times(a > b ? a : b, s->n_threads));
         }
-        if (n->kind == KT_NODE_ATTEND_SPARSE)
-            sparse = kt_bytes_add(
-                kt_bytes_times(2 * sizeof(float), s->max_context),
-                kt_bytes_times(2 * (size_t)n->attention.k + sizeof(float), n->index.topk));
+        if (n->kind == KT_NODE_ATTEND_SPARSE) sparse = sparse_bytes(s, n);
     }
-    return kt_bytes_add(total, kt_bytes_times(sparse, s->n_threads));
+    return kt_bytes_add(total, sparse);
 }
 
 kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_context, size_t *bytes,

@@ -130,6 +130,14 @@ kt_problem kt_router_problem(const kt_weight *router, int64_t topk) {
                         .topk = topk};
 }
 
+kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context) {
+    return (kt_problem){.op = KT_OP_INDEX,
+                        .weights = KT_W_BF16,
+                        .n = rule->heads,
+                        .k = rule->dim,
+                        .context = max_context};
+}
+
 kt_problem kt_conv_problem(const kt_node *conv) {
     return (kt_problem){.op = KT_OP_CONV, .n = conv->in.width, .k = conv->size};
 }
@@ -176,8 +184,10 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     case KT_NODE_HEAD: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_RMS_HEADS: return resolve_simple(m, kt_norm_problem(n->size));
     case KT_NODE_ROPE: return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
-    case KT_NODE_ATTEND:
     case KT_NODE_ATTEND_SPARSE:
+        KT_TRY(resolve_simple(m, kt_index_problem(&n->index, p->max_context)));
+        return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
+    case KT_NODE_ATTEND:
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));

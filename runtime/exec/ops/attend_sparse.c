@@ -1,186 +1,342 @@
-/* Attention over the keys that an indexer picks: one row at a time, all of it by one thread, so
- * that neither chunks nor threads change a bit. Rows that see no more keys than may be picked
- * meet them all. SPDX-License-Identifier: Apache-2.0 */
+/* Attention over the keys that an indexer picks. A row's scores, its picked keys and its result
+ * depend on nothing but its own sequence: neither chunks nor threads change a bit. Rows that see no
+ * more keys than may be picked meet them all.
+ *
+ * Many rows are shared out whole, scored and picked in one phase, gathered and met in the next. Of
+ * a few rows the phases share out keys (scores), pieces of the picked ones (gathering), and heads
+ * (attention). SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/numeric.h"
 #include "kernels/attn/attn_common.h"
+#include "kernels/indexer/index_pick.h"
 #include "runtime/exec/step.h"
 
-/* Of one thread. */
-typedef struct sparse_scratch {
+#define SCORED 256     /* keys of a task; a multiple of a page */
+#define GATHERED 64    /* picked keys of a task */
+#define LEAST_HEADS 16 /* of a task: each loads the keys for itself (attn_job.c) */
+
+/* Of a thread while there are many rows, of a row while there are few. */
+typedef struct sparse_room {
     float *score;  /* [max_context] of every key */
-    float *order;  /* [max_context] to find the smallest score that is picked */
     uint8_t *keys; /* [topk] rows of the cache */
     float *scales; /* [topk] */
-    uint8_t *attn; /* of the attention variant */
-} sparse_scratch;
+} sparse_room;
 
-typedef struct sparse_state {
-    kt_problem problem;
-    sparse_scratch *scratch; /* [threads] */
-} sparse_state;
+/* What all such layers share: they are of one kind (kt_model_kv_shape), one runs after the other. */
+typedef struct sparse_shared {
+    kt_problem problem, index_problem;
+    const kt_choice *index;
+    sparse_room *room;    /* [threads, at least KT_STEP_FEW_ROWS] */
+    int32_t *picked;      /* [max_rows][topk] */
+    uint8_t *attn, *dots; /* [threads] scratch of the variants */
+    size_t attn_bytes, dots_bytes;
+    int64_t parts; /* of a few rows' heads */
+} sparse_shared;
+
+/* ---- setting up ---- */
 
 static int64_t most_picked(const kt_exec_node *n) {
     const int64_t topk = n->node->index.topk, context = n->step->max_context;
     return topk < context ? topk : context;
 }
 
-static int make_scratch(kt_exec_node *n, sparse_scratch *t) {
-    kt_step *s = n->step;
-    const sparse_state *state = n->state;
-    const kt_attention *a = &n->node->attention;
-    const size_t context = (size_t)s->max_context, picked = (size_t)most_picked(n);
-    const kt_variant *v = n->choice->variant;
+static size_t scratch_of(const kt_choice *c, const kt_problem *p) {
+    const size_t bytes =
+        c->variant->workspace_bytes ? c->variant->workspace_bytes(p, &c->config) : 0;
 
-    t->score = kt_step_alloc(s, context * sizeof(float));
-    t->order = kt_step_alloc(s, context * sizeof(float));
-    t->keys = kt_step_alloc(s, picked * (size_t)a->k * 2 + 4096);
-    t->scales = kt_step_alloc(s, picked * sizeof(float));
-    t->attn = kt_step_alloc(s, v->workspace_bytes(&state->problem, &n->choice->config) + 64);
-    return t->score && t->order && t->keys && t->scales && t->attn;
+    return (bytes + 64) / 64 * 64;
+}
+
+/* Query heads as `parts` kv heads: tasks of a row that share its keys. */
+static kt_problem problem_of_parts(const kt_problem *p, int64_t parts) {
+    kt_problem part = *p;
+    part.kv_heads *= parts;
+    return part;
+}
+
+static bool can_halve(const kt_problem *p, int64_t parts) {
+    const int64_t heads = p->n / parts;
+    return heads % 2 == 0 && heads / 2 >= LEAST_HEADS;
+}
+
+static int make_room(kt_exec_node *n, sparse_room *r) {
+    kt_step *s = n->step;
+    const size_t picked = (size_t)most_picked(n);
+
+    r->score = kt_step_alloc(s, (size_t)s->max_context * sizeof(float));
+    r->keys = kt_step_alloc(s, picked * (size_t)n->node->attention.k * 2 + 4096);
+    r->scales = kt_step_alloc(s, picked * sizeof(float));
+    return r->score && r->keys && r->scales;
+}
+
+static int make_shared(kt_exec_node *n, sparse_shared *h) {
+    kt_step *s = n->step;
+    const int rooms = s->n_threads > KT_STEP_FEW_ROWS ? s->n_threads : KT_STEP_FEW_ROWS;
+    const size_t threads = (size_t)s->n_threads;
+
+    for (int64_t parts = 1;; parts *= 2) {
+        const kt_problem p = problem_of_parts(&h->problem, parts);
+        const size_t bytes = scratch_of(n->choice, &p);
+        if (bytes > h->attn_bytes) h->attn_bytes = bytes;
+        if (!can_halve(&h->problem, parts)) break;
+    }
+    h->dots_bytes = scratch_of(h->index, &h->index_problem);
+    h->attn = kt_step_alloc(s, threads * h->attn_bytes);
+    h->dots = kt_step_alloc(s, threads * h->dots_bytes);
+    h->picked = kt_step_alloc(s, (size_t)(s->max_rows * most_picked(n)) * sizeof *h->picked);
+    h->room = kt_step_alloc(s, (size_t)rooms * sizeof *h->room);
+    for (int t = 0; h->room && t < rooms; t++)
+        if (!make_room(n, &h->room[t])) return 0;
+    return h->attn && h->dots && h->picked && h->room;
 }
 
 static kt_status init(kt_exec_node *n, kt_err *err) {
     kt_step *s = n->step;
-    sparse_state *state = kt_step_alloc(s, sizeof *state);
-    kt_exec_node *first = NULL;
+    const kt_problem problem =
+        kt_attn_problem(&n->node->attention, s->plan->kv, s->plan->max_context);
+    const kt_problem index = kt_index_problem(&n->node->index, s->plan->max_context);
+    sparse_shared *h;
 
-    if (!state) return kt_fail(err, KT_E_NOMEM, "no memory for sparse attention");
-    state->problem = kt_attn_problem(&n->node->attention, s->plan->kv, s->plan->max_context);
-    n->choice = kt_model_plan_simple(s->plan, &state->problem);
-    if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for attention");
-    n->state = state;
-    for (kt_exec_node *e = s->exec; e < n && !first; e++)
-        if (e->node->kind == KT_NODE_ATTEND_SPARSE) first = e;
-    if (first) { /* all layers are of one kind (kt_model_kv_shape) and run one after the other */
-        state->scratch = ((const sparse_state *)first->state)->scratch;
-        return KT_OK;
-    }
-    state->scratch = kt_step_alloc(s, (size_t)s->n_threads * sizeof *state->scratch);
-    for (int t = 0; state->scratch && t < s->n_threads; t++)
-        if (!make_scratch(n, &state->scratch[t])) state->scratch = NULL;
-    return state->scratch ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for sparse attention");
+    n->choice = kt_model_plan_simple(s->plan, &problem);
+    n->many = kt_model_plan_simple(s->plan, &index);
+    if (!n->choice || !n->many) return kt_fail(err, KT_E_INTERNAL, "no plan for sparse attention");
+    for (kt_exec_node *e = s->exec; e < n && !n->state; e++)
+        if (e->node->kind == KT_NODE_ATTEND_SPARSE) n->state = e->state;
+    if (n->state) return KT_OK;
+    h = kt_step_alloc(s, sizeof *h);
+    n->state = h;
+    if (h) *h = (sparse_shared){.problem = problem, .index_problem = index, .index = n->many};
+    return h && make_shared(n, h) ? KT_OK
+                                  : kt_fail(err, KT_E_NOMEM, "no memory for sparse attention");
 }
 
-/* ---- which keys ---- */
+/* ---- where a row's keys lie ---- */
 
-/* score(key) = sum over heads of weight * max(0, query . key). */
-static void score_keys(const kt_exec_node *n, int64_t row, int64_t n_keys, float *score) {
+static int64_t keys_of(const kt_exec_node *n, int64_t row) {
+    return n->step->positions[row] + 1;
+}
+
+static bool is_picky(const kt_exec_node *n, int64_t row) {
+    return keys_of(n, row) > n->node->index.topk;
+}
+
+static const uint32_t *pages_of(const kt_exec_node *n, int64_t row) {
+    return kt_step_span_of(n->step, row)->page;
+}
+
+/* Keys from `key` on, at most to `end`, whose pages follow each other in memory. */
+static int64_t end_of_run(const uint32_t *page, int64_t key, int64_t end) {
+    int64_t i = key / KT_PAGE_TOKENS;
+
+    while ((i + 1) * KT_PAGE_TOKENS < end && page[i + 1] == page[i] + 1) i++;
+    return (i + 1) * KT_PAGE_TOKENS < end ? (i + 1) * KT_PAGE_TOKENS : end;
+}
+
+/* Copy picked keys [begin, end) of a row. */
+static void gather(const kt_exec_node *n, int64_t row, int64_t begin, int64_t end,
+                   const sparse_room *to) {
     const kt_step *s = n->step;
-    const int64_t dim = n->node->index.dim, heads = n->node->index.heads;
-    const uint32_t *page = kt_step_span_of(s, row)->page;
-    const float *query = n->in2.x + row * n->in2.ld, *weight = n->in3.x + row * n->in3.ld;
+    const sparse_shared *h = n->state;
+    const kt_page_pool *p = s->pages;
+    const size_t bytes = (size_t)n->node->attention.k * kt_attn_item_bytes(s->plan->kv);
+    const uint8_t *rows = kt_pages_rows(p, n->node->plane, 0, 0);
+    const float *scales = kt_pages_scales(p, n->node->plane, 0, 0);
+    const int32_t *picked = h->picked + row * most_picked(n);
+    const uint32_t *page = pages_of(n, row);
 
-    for (int64_t i = 0; i < n_keys; i++) {
-        float key[4096], sum = 0;
-        const uint16_t *keys = kt_pages_index(s->pages, n->node->plane, page[i / KT_PAGE_TOKENS]) +
-                               i % KT_PAGE_TOKENS * dim;
-        for (int64_t d = 0; d < dim; d++) key[d] = kt_bf16_to_f32(keys[d]);
-        for (int64_t h = 0; h < heads; h++) {
-            float part[8] = {0}, product = 0;
-            for (int64_t d = 0; d + 8 <= dim; d += 8)
-                for (int j = 0; j < 8; j++) part[j] += query[h * dim + d + j] * key[d + j];
-            for (int64_t d = dim / 8 * 8; d < dim; d++) product += query[h * dim + d] * key[d];
-            for (int j = 0; j < 8; j++) product += part[j];
-            if (product > 0) sum += weight[h] * product;
-        }
-        score[i] = sum;
-    }
-}
-
-static int descending(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return x > y ? -1 : x < y;
-}
-
-/* Copy the rows of the topk best keys, lower positions first among equals, in the order of
- * positions. */
-static void gather(const kt_exec_node *n, const uint32_t *page, int64_t n_keys, int64_t picked,
-                   sparse_scratch *t) {
-    const kt_step *s = n->step;
-    const size_t row = (size_t)n->node->attention.k * kt_attn_item_bytes(s->plan->kv);
-    const uint8_t *rows = kt_pages_rows(s->pages, n->node->plane, 0, 0);
-    const float *scales = kt_pages_scales(s->pages, n->node->plane, 0, 0);
-    int64_t equals = picked, at = 0;
-    float least;
-
-    memcpy(t->order, t->score, (size_t)n_keys * sizeof *t->order);
-    qsort(t->order, (size_t)n_keys, sizeof *t->order, descending);
-    least = t->order[picked - 1];
-    for (int64_t i = 0; i < n_keys; i++) equals -= t->score[i] > least;
-    for (int64_t i = 0; i < n_keys && at < picked; i++) {
-        uint32_t number;
-        int64_t place;
-        if (t->score[i] < least || (t->score[i] == least && equals-- <= 0)) continue;
-        number = page[i / KT_PAGE_TOKENS];
-        place = i % KT_PAGE_TOKENS;
-        memcpy(t->keys + (size_t)at * row,
-               rows + number * s->pages->page_bytes + (size_t)place * row, row);
-        if (scales) t->scales[at] = scales[number * s->pages->page_scales + place];
-        at++;
+    for (int64_t i = begin; i < end; i++) {
+        const uint32_t number = page[picked[i] / KT_PAGE_TOKENS];
+        const int64_t place = picked[i] % KT_PAGE_TOKENS;
+        memcpy(to->keys + (size_t)i * bytes, rows + number * p->page_bytes + (size_t)place * bytes,
+               bytes);
+        if (scales) to->scales[i] = scales[number * p->page_scales + place];
     }
 }
 
-/* ---- the phase ---- */
+/* ---- what the phases do ---- */
 
-static void run_row(const kt_exec_node *n, int64_t row, sparse_scratch *t) {
+static void score(const kt_exec_node *n, int64_t row, int64_t begin, int64_t end, float *out,
+                  int tid) {
+    const sparse_shared *h = n->state;
+    const int64_t dim = n->node->index.dim;
+    const uint32_t *page = pages_of(n, row);
+
+    if (end > keys_of(n, row)) end = keys_of(n, row);
+    for (int64_t key = begin, next; key < end; key = next) {
+        const uint16_t *keys =
+            kt_pages_index(n->step->pages, n->node->plane, page[key / KT_PAGE_TOKENS]);
+        next = end_of_run(page, key, end);
+        h->index->variant->index(
+            &(kt_index_call){.problem = &h->index_problem,
+                             .config = &h->index->config,
+                             .q = n->in2.x + row * n->in2.ld,
+                             .ldq = n->in2.ld,
+                             .w = n->in3.x + row * n->in3.ld,
+                             .ldw = n->in3.ld,
+                             .keys = keys + key % KT_PAGE_TOKENS * dim,
+                             .ldk = dim,
+                             .n_keys = next - key,
+                             .row_end = 1,
+                             .score = out + key,
+                             .scratch = h->dots + (size_t)tid * h->dots_bytes});
+    }
+}
+
+static void pick(const kt_exec_node *n, int64_t row, const float *scores) {
+    const sparse_shared *h = n->state;
+
+    kt_index_pick(scores, keys_of(n, row), n->node->index.topk, h->picked + row * most_picked(n));
+}
+
+/* Part `part` of the row's heads over its keys, gathered in `from` where they were picked. */
+static void attend(const kt_exec_node *n, int64_t row, int64_t part, int64_t parts,
+                   const sparse_room *from, int tid) {
     const kt_step *s = n->step;
-    const sparse_state *state = n->state;
-    const int64_t n_keys = s->positions[row] + 1, topk = n->node->index.topk;
-    const int64_t picked = n_keys < topk ? n_keys : topk;
-    const int32_t last = (int32_t)(picked - 1);
+    const sparse_shared *h = n->state;
+    const kt_problem problem = problem_of_parts(&h->problem, parts);
+    const int64_t topk = n->node->index.topk;
+    const int32_t last = (int32_t)((is_picky(n, row) ? topk : keys_of(n, row)) - 1);
     const kt_page_pool *p = s->pages;
     const float *scales = kt_pages_scales(p, n->node->plane, 0, 0);
-    kt_attn_call call = {.problem = &state->problem,
+    kt_attn_call call = {.problem = &problem,
                          .config = &n->choice->config,
                          .q = n->in.x + row * n->in.ld,
                          .ldq = n->in.ld,
                          .k = kt_pages_rows(p, n->node->plane, 0, 0),
-                         .page = kt_step_span_of(s, row)->page,
+                         .k_scale = scales,
+                         .page = pages_of(n, row),
                          .page_stride =
                              (int64_t)(p->page_bytes / kt_attn_item_bytes(p->shape.format)),
                          .scale_page_stride = p->page_scales,
                          .ldkv = n->node->attention.k,
                          .ldv = n->node->attention.k,
+                         .kv_head = part,
                          .scale = (float)n->node->attention.scale,
                          .position = &last,
                          .row_end = 1,
                          .out = n->out.x + row * n->out.ld,
                          .ldo = n->out.ld,
-                         .scratch = t->attn};
+                         .scratch = h->attn + (size_t)tid * h->attn_bytes};
 
-    call.k_scale = scales;
-    if (n_keys > topk) {
-        score_keys(n, row, n_keys, t->score);
-        gather(n, call.page, n_keys, picked, t);
+    if (is_picky(n, row)) {
         call.page = NULL;
-        call.k = t->keys;
-        call.k_scale = scales ? t->scales : NULL;
+        call.k = from->keys;
+        call.k_scale = scales ? from->scales : NULL;
     }
     call.v = call.k;
     call.v_scale = call.k_scale;
     n->choice->variant->attn(&call);
 }
 
-static void run(void *arg, int64_t begin, int64_t end, int tid) {
-    const kt_exec_node *n = arg;
-
-    for (int64_t r = begin; r < end; r++)
-        run_row(n, r, &((const sparse_state *)n->state)->scratch[tid]);
-}
+/* ---- many rows ---- */
 
 static int64_t count_rows(void *arg, int n_threads) {
     (void)n_threads;
     return ((const kt_exec_node *)arg)->step->rows;
 }
 
+static void pick_rows(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+
+    for (int64_t r = begin; r < end; r++) {
+        if (!is_picky(n, r)) continue;
+        score(n, r, 0, keys_of(n, r), h->room[tid].score, tid);
+        pick(n, r, h->room[tid].score);
+    }
+}
+
+static void attend_rows(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+
+    for (int64_t r = begin; r < end; r++) {
+        if (is_picky(n, r)) gather(n, r, 0, n->node->index.topk, &h->room[tid]);
+        attend(n, r, 0, 1, &h->room[tid], tid);
+    }
+}
+
+/* ---- few rows ---- */
+
+/* Tasks of `size` of the keys that the longest row sees, if it picks. */
+static int64_t count_scored(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+    int64_t most = 0;
+
+    (void)n_threads;
+    for (int64_t r = 0; r < n->step->rows; r++)
+        if (is_picky(n, r) && keys_of(n, r) > most) most = keys_of(n, r);
+    return (most + SCORED - 1) / SCORED;
+}
+
+static void score_some(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+
+    for (int64_t r = 0; r < n->step->rows; r++)
+        if (is_picky(n, r)) score(n, r, begin * SCORED, end * SCORED, h->room[r].score, tid);
+}
+
+/* Picks on one thread: microseconds. */
+static int64_t count_gathered(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+    int64_t n_picky = 0;
+
+    (void)n_threads;
+    for (int64_t r = 0; r < n->step->rows; r++)
+        if (is_picky(n, r)) {
+            pick(n, r, h->room[r].score);
+            n_picky++;
+        }
+    return n_picky ? (n->node->index.topk + GATHERED - 1) / GATHERED : 0;
+}
+
+static void gather_some(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+    const int64_t topk = n->node->index.topk;
+    const int64_t last = end * GATHERED < topk ? end * GATHERED : topk;
+
+    (void)tid;
+    for (int64_t r = 0; r < n->step->rows; r++)
+        if (is_picky(n, r)) gather(n, r, begin * GATHERED, last, &h->room[r]);
+}
+
+static int64_t count_heads(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+    sparse_shared *h = n->state;
+
+    h->parts = 1;
+    while (n_threads > 1 && n->step->rows * h->parts < 2 * (int64_t)n_threads &&
+           can_halve(&h->problem, h->parts))
+        h->parts *= 2;
+    return n->step->rows * h->parts;
+}
+
+static void attend_heads(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    const sparse_shared *h = n->state;
+
+    for (int64_t i = begin; i < end; i++)
+        attend(n, i / h->parts, i % h->parts, h->parts, &h->room[i / h->parts], tid);
+}
+
+/* ---- the op ---- */
+
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
-    (void)is_few;
-    out[0] = (kt_phase){.prepare = count_rows, .run = run, .arg = n, .grain = 1};
-    return 1;
+    if (!is_few) {
+        out[0] = (kt_phase){.prepare = count_rows, .run = pick_rows, .arg = n, .grain = 1};
+        out[1] = (kt_phase){.prepare = count_rows, .run = attend_rows, .arg = n, .grain = 1};
+        return 2;
+    }
+    out[0] = (kt_phase){.prepare = count_scored, .run = score_some, .arg = n, .grain = 1};
+    out[1] = (kt_phase){.prepare = count_gathered, .run = gather_some, .arg = n, .grain = 1};
+    out[2] = (kt_phase){.prepare = count_heads, .run = attend_heads, .arg = n, .grain = 1};
+    return 3;
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -188,5 +344,34 @@ static kt_step_kind time_of(const kt_exec_node *n) {
     return KT_STEP_ATTN;
 }
 
-const kt_exec_op kt_exec_op_attend_sparse = {
-    .kind = KT_NODE_ATTEND_SPARSE, .init = init, .phases = phases, .time = time_of};
+static kt_step_kind time_before(const kt_exec_node *n) {
+    (void)n;
+    return KT_STEP_INDEX;
+}
+
+/* Index keys are read by every row for itself only where there are few; picked keys always. */
+static void count(kt_exec_node *n) {
+    const kt_index_rule *index = &n->node->index;
+    const kt_attention *a = &n->node->attention;
+    const double row_bytes = (double)a->k * (double)kt_attn_item_bytes(n->step->plan->kv);
+    double scored = 0, met = 0, longest = 0;
+
+    for (int64_t r = 0; r < n->step->rows; r++) {
+        const double keys = (double)keys_of(n, r);
+        met += is_picky(n, r) ? (double)index->topk : keys;
+        if (!is_picky(n, r)) continue;
+        scored += keys;
+        if (keys > longest) longest = keys;
+    }
+    kt_step_count(n->step, KT_STEP_INDEX, 2 * scored * (double)(index->heads * index->dim),
+                  2 * longest * (double)index->dim);
+    kt_step_count(n->step, KT_STEP_ATTN, 2 * met * (double)(a->heads * (a->k + a->v)),
+                  met * row_bytes);
+}
+
+const kt_exec_op kt_exec_op_attend_sparse = {.kind = KT_NODE_ATTEND_SPARSE,
+                                             .init = init,
+                                             .phases = phases,
+                                             .time = time_of,
+                                             .time_before = time_before,
+                                             .count = count};
