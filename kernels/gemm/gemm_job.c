@@ -30,14 +30,17 @@ static int64_t tasks_of(const kt_gemm_job *job) {
 
 static int64_t prepare(void *arg, int n_threads) {
     kt_gemm_group *group = arg;
+    const int is_alike =
+        group->n_jobs > 0 && group->jobs[0].problem == group->jobs[group->n_jobs - 1].problem;
     int64_t tasks = 0;
 
     group->grain = 1;
     for (int i = 0; i < group->n_jobs; i++) {
         kt_gemm_job *job = &group->jobs[i];
         const kt_problem *q = job->problem;
+        /* Of one problem (heads) they share the threads; others may be of very different sizes. */
         job->share = kt_share_cut(kt_p64_panels(q->n), kt_p64_panel_bytes(q->weights, q->k), job->m,
-                                  1, n_threads);
+                                  is_alike ? group->n_jobs : 1, n_threads);
         if (job->share.panels > group->grain) group->grain = job->share.panels;
         tasks += tasks_of(job);
     }

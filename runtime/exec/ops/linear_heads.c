@@ -34,25 +34,27 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
                                 .choices = &h->plan->choices,
                                 .weights = (const uint8_t *)n->weight->data[0] +
                                            (size_t)i * n->weight->head_bytes,
-                                .a = s->acts + (size_t)i * h->stride,
-                                .a_stride = (size_t)w->count * h->stride,
+                                .a = s->acts + (size_t)(i * s->max_rows) * h->stride,
+                                .a_stride = h->stride,
                                 .c = n->out.x + i * h->out_size,
                                 .ldc = n->out.ld};
     n->state = h;
     return KT_OK;
 }
 
-/* Heads of a row lie side by side, in and encoded: they are rows of their own. */
+/* Encoded, the rows of a head lie together: side by side the heads of a row would be a power of two
+ * apart, and all rows of a tile in one set of the caches. */
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
     const heads_state *h = n->state;
     const int64_t k = h->plan->problem.k, outputs = h->plan->problem.n;
-    kt_encode_call call = {.k = k, .out_stride = h->stride, .row_end = h->count};
+    kt_encode_call call = {
+        .k = k, .out_stride = (size_t)s->max_rows * h->stride, .row_end = h->count};
 
     for (int64_t r = begin; r < end; r++) {
         const float *x = n->in.x + r * n->in.ld;
         call.x = x;
         call.ldx = h->size;
-        call.out = s->acts + (size_t)(r * h->count) * h->stride;
+        call.out = s->acts + (size_t)r * h->stride;
         h->plan->encode.variant->encode(&call);
         for (int64_t i = 0; n->node->tail && i < h->count; i++)
             memcpy(n->out.x + r * n->out.ld + i * h->out_size + outputs, x + i * h->size + k,
