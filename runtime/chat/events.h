@@ -28,7 +28,7 @@ typedef enum kt_finish {
 
 typedef struct kt_event_call {
     const char *id; /* BEGIN: NUL-terminated, the OpenAI call id */
-    bool is_cut;    /* END: the model did not finish this call. Its arguments were completed to valid
+    bool is_cut; /* END: the model did not finish this call. Its arguments were completed to valid
                        JSON, but nobody should execute them unseen */
 } kt_event_call;
 

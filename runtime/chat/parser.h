@@ -22,7 +22,7 @@ typedef struct kt_parser_choice {
 
 /* What is known about a model. All members may be NULL. */
 typedef struct kt_parser_evidence {
-    const char *tool_parser;      /* --tool-parser: a name that vLLM, SGLang or we use; "none" = off */
+    const char *tool_parser; /* --tool-parser: a name that vLLM, SGLang or we use; "none" = off */
     const char *reasoning_parser; /* --reasoning-parser, likewise; NULL or "auto" = choose */
     const char *family;           /* model family ("qwen3_moe"), for models without a template */
     const char *template_text;    /* the chat template's source */
@@ -83,15 +83,5 @@ kt_status kt_parser_finish(kt_parser *p, kt_event_sink *sink, void *arg, kt_err 
 bool kt_parser_in_reasoning(const kt_parser *p);
 bool kt_parser_in_call(const kt_parser *p);
 int kt_parser_calls(const kt_parser *p, int *n_whole);
-
-/* A GBNF grammar that forces calls in this model's notation, for tool_choice "required" (named ==
- * NULL) or one function (its name). parallel: several calls may follow each other. after_reasoning:
- * the answer starts inside reasoning, which the grammar lets pass up to its end mark. Arguments follow the
- * functions' JSON schemas as far as GBNF rules say it here (types, properties, required, enum,
- * items); anything else is any JSON. *text is malloc'd, the caller's. KT_E_INVALID: no such
- * function, no tools; KT_E_UNSUPPORTED: the model has no notation for calls. */
-kt_status kt_parser_tool_grammar(const kt_parser_choice *choice, const kt_json *tools,
-                                 const char *named, bool parallel, bool after_reasoning, char **text,
-                                 size_t *size, kt_err *err);
 
 #endif

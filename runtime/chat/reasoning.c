@@ -1,0 +1,39 @@
+/* The ways of marking reasoning, the most telling evidence first.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/chat/reasoning.h"
+
+static const char *const seed_names[] = {"seed-oss", 0};
+static const char *const mistral_names[] = {"magistral", 0};
+static const char *const think_names[] = {
+    "qwen3",      "qwen3-thinking", "deepseek-r1", "deepseek-v3", "deepseek-v31", "deepseek-v4",
+    "glm45",      "glm47",          "glm",         "kimi-k2",     "minimax",      "minimax-m2",
+    "minimax-m1", "nano-v3",        "step3",       "granite",     "smollm3",      0};
+static const char *const append_names[] = {"minimax-m2-append-think", 0};
+static const char *const think_families[] = {
+    "qwen3_moe", "qwen3_next", "deepseek_v3", "deepseek_v32",
+    "glm4_moe",  "minimax_m2", "kimi_k2",     0};
+
+const kt_reasoning kt_reasonings[] = {
+    {.name = "seed_oss",
+     .aliases = seed_names,
+     .evidence = "<seed:think>",
+     .begin = "<seed:think>",
+     .end = "</seed:think>"},
+    {.name = "mistral",
+     .aliases = mistral_names,
+     .evidence = "[THINK]",
+     .begin = "[THINK]",
+     .end = "[/THINK]"},
+    {.name = "think",
+     .aliases = think_names,
+     .families = think_families,
+     .evidence = "</think>",
+     .begin = "<think>",
+     .end = "</think>"},
+    {.name = "minimax-append-think",
+     .aliases = append_names,
+     .begin = "<think>",
+     .end = "</think>",
+     .stays_in_text = true},
+};
+const size_t kt_reasoning_count = sizeof kt_reasonings / sizeof *kt_reasonings;
