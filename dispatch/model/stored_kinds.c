@@ -4,6 +4,8 @@
 const kt_container_kind kt_container_kinds[] = {
     {"safetensors", "config.json, model.safetensors"},
     {"safetensors, sharded", "config.json, model.safetensors.index.json and its shards"},
+    {"packed by kt convert",
+     "config.json or metadata.gguf, model.safetensors.index.json and its shards"},
     {"GGUF", "one .gguf file, version 2 or 3"},
     {"GGUF, split", "NAME-00001-of-0000N.gguf and the other parts beside it"}};
 

@@ -296,11 +296,12 @@ kt_status kt_convert(const kt_convert_request *request, kt_convert_result *out, 
     kt_status st;
 
     *out = (kt_convert_result){0};
-    if (!w) return kt_fail(err, KT_E_NOMEM, "no memory for a conversion");
+    if (!w) return kt_fail(err, KT_E_NOMEM, "converting %.200s: no memory", request->model);
     w->request = request;
     w->journal.fd = -1;
     st = convert(w, err);
     if (st == KT_OK) *out = w->result;
+    if (st == KT_E_NOMEM) st = kt_fail_prefix(err, st, "converting %.200s", request->model);
     end_work(w);
     return st;
 }

@@ -24,6 +24,10 @@ const char *kt_convert_path(kt_convert_work *w, const char *name, const char *en
     return w->path;
 }
 
+static kt_status status_of_errno(void) {
+    return errno == ENOMEM ? KT_E_NOMEM : KT_E_IO;
+}
+
 /* ---- whose folder ---- */
 
 /* The folder that the source lies in: a GGUF file's, too. */
@@ -43,7 +47,7 @@ static kt_status check_empty(const kt_convert_work *w, kt_err *err) {
     bool is_ours = false;
 
     if (!list)
-        return kt_fail(err, KT_E_IO, "%.300s: cannot read the folder: %s", w->folder,
+        return kt_fail(err, status_of_errno(), "%.300s: cannot read the folder: %s", w->folder,
                        strerror(errno));
     while ((entry = readdir(list))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
@@ -67,9 +71,11 @@ kt_status kt_convert_take_folder(kt_convert_work *w, kt_err *err) {
                        strerror(errno));
     real = realpath(asked, NULL);
     if (!real || strlen(real) >= sizeof w->folder) {
+        const kt_status st = real ? KT_E_IO : status_of_errno();
+        kt_fail(err, st, "%.300s: cannot find the folder: %s", asked,
+                real ? "path too long" : strerror(errno));
         free(real);
-        return kt_fail(err, KT_E_IO, "%.300s: cannot find the folder: %s", asked,
-                       real ? "path too long" : strerror(errno));
+        return st;
     }
     strcpy(w->folder, real);
     free(real);
@@ -131,8 +137,8 @@ static kt_status copy_all(kt_convert_work *w, kt_err *err) {
     kt_status st = KT_OK;
 
     if (!list)
-        return kt_fail(err, KT_E_IO, "%.300s: cannot read the folder: %s", w->model.folder,
-                       strerror(errno));
+        return kt_fail(err, status_of_errno(), "%.300s: cannot read the folder: %s",
+                       w->model.folder, strerror(errno));
     while (st == KT_OK && (entry = readdir(list)))
         if (is_copied(entry->d_name)) st = copy_file(w, entry->d_name, err);
     closedir(list);

@@ -94,7 +94,7 @@ kt_status kt_convert_sum_up(kt_convert_work *w, kt_err *err);
 kt_status kt_convert_measure_shard(const kt_convert_work *w, kt_convert_shard *s, kt_err *err);
 /* Pack and write one, under another name until it is whole. */
 kt_status kt_convert_write_shard(kt_convert_work *w, int shard, kt_err *err);
-/* Is it there, whole and undamaged? */
-bool kt_convert_has_shard(kt_convert_work *w, int shard);
+/* Is it there, whole and undamaged? Fails for lack of memory only. */
+kt_status kt_convert_find_shard(kt_convert_work *w, int shard, bool *is_whole, kt_err *err);
 
 #endif

@@ -149,9 +149,10 @@ kt_status kt_convert_end_shard(kt_convert_work *w, int shard, const char *lines,
 
 /* ---- reading ---- */
 
-/* Walk the whole lines; at each the callback, false = stop. Returns the bytes of those before. */
-static size_t walk(const char *text, size_t size,
-                   bool (*each)(void *arg, const kt_json *line, size_t end), void *arg) {
+/* Walk the whole lines; at each the callback, false = stop. Fails for lack of memory only. */
+static kt_status walk(const char *text, size_t size,
+                      bool (*each)(void *arg, const kt_json *line, size_t end), void *arg,
+                      kt_err *err) {
     size_t at = 0;
 
     while (at < size) {
@@ -161,18 +162,24 @@ static size_t walk(const char *text, size_t size,
         const char *line = end ? open_line(text + at, length, &inside) : NULL;
         kt_json_doc *doc;
         bool goes_on;
-        if (!line || kt_json_parse(line, inside, NULL, &doc, NULL) != KT_OK) break;
+        kt_status st;
+        if (!line) break;
+        st = kt_json_parse(line, inside, NULL, &doc, err);
+        if (st == KT_E_NOMEM) return st;
+        if (st != KT_OK) break;
         goes_on = each(arg, kt_json_root(doc), at + length + 1);
         kt_json_destroy(doc);
         if (!goes_on) break;
         at += length + 1;
     }
-    return at;
+    return KT_OK;
 }
 
 typedef struct former_run {
     kt_convert_work *work;
     bool has_begun, is_other;
+    kt_status status; /* of looking at a shard */
+    kt_err *err;
     char model[200], weights[32];
     int done;        /* shards */
     size_t good_end; /* behind the last whole one, or behind the beginning */
@@ -181,6 +188,7 @@ typedef struct former_run {
 static bool see_line(void *arg, const kt_json *line, size_t end) {
     former_run *f = arg;
     kt_convert_work *w = f->work;
+    bool is_whole = false;
 
     if (!f->has_begun) {
         f->has_begun = true;
@@ -193,9 +201,10 @@ static bool see_line(void *arg, const kt_json *line, size_t end) {
         return !f->is_other;
     }
     if (!kt_json_get(line, "shard")) return true;
-    if (f->done >= w->n_shards || kt_json_int(kt_json_get(line, "number"), -1) != f->done ||
-        !kt_convert_has_shard(w, f->done))
+    if (f->done >= w->n_shards || kt_json_int(kt_json_get(line, "number"), -1) != f->done)
         return false;
+    f->status = kt_convert_find_shard(w, f->done, &is_whole, f->err);
+    if (!is_whole) return false;
     f->done++;
     f->good_end = end;
     return true;
@@ -203,13 +212,15 @@ static bool see_line(void *arg, const kt_json *line, size_t end) {
 
 static kt_status read_former(kt_convert_work *w, int *done, kt_err *err) {
     kt_convert_journal *j = &w->journal;
-    former_run f = {.work = w};
+    former_run f = {.work = w, .err = err};
     char *text;
     size_t size;
+    kt_status st;
 
     KT_TRY(kt_file_read(j->path, MOST_BYTES, &text, &size, err));
-    walk(text, size, see_line, &f);
+    st = walk(text, size, see_line, &f, err);
     free(text);
+    KT_TRY(st == KT_OK ? f.status : st);
     if (f.is_other)
         return kt_fail(err, KT_E_INVALID,
                        "%.200s: holds another conversion, of '%.100s' to %s, or of a source or "
@@ -272,10 +283,12 @@ kt_status kt_convert_sum_up(kt_convert_work *w, kt_err *err) {
     summary s = {.result = &w->result};
     char *text;
     size_t size;
+    kt_status st;
 
     KT_TRY(kt_file_read(w->journal.path, MOST_BYTES, &text, &size, err));
-    walk(text, size, add_line, &s);
+    st = walk(text, size, add_line, &s, err);
     free(text);
+    KT_TRY(st);
     if (s.all > 0) w->result.error = sqrt(s.error / s.all);
     if (s.weighted_all > 0) w->result.weighted_error = sqrt(s.weighted / s.weighted_all);
     return KT_OK;

@@ -312,14 +312,15 @@ static bool is_piece(const kt_checkpoint *c, const kt_convert_work *w, const kt_
            kt_checksum(w->sums, (size_t)phase.n_tasks * sizeof *w->sums);
 }
 
-bool kt_convert_has_shard(kt_convert_work *w, int shard) {
+kt_status kt_convert_find_shard(kt_convert_work *w, int shard, bool *is_whole, kt_err *err) {
     const kt_convert_shard *s = &w->shards[shard];
     kt_checkpoint *c;
-    bool is_whole = true;
+    kt_status st = kt_checkpoint_open_panels(kt_convert_path(w, s->name, ""), &c, err);
 
-    if (kt_checkpoint_open_panels(kt_convert_path(w, s->name, ""), &c, NULL) != KT_OK) return false;
-    for (int i = s->first; i < s->first + s->n && is_whole; i++)
-        is_whole = is_piece(c, w, &w->pieces[i].piece);
+    *is_whole = st == KT_OK;
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
+    for (int i = s->first; i < s->first + s->n && *is_whole; i++)
+        *is_whole = is_piece(c, w, &w->pieces[i].piece);
     kt_checkpoint_close(c);
-    return is_whole;
+    return KT_OK;
 }

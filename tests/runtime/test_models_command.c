@@ -102,16 +102,17 @@ Test(models_command, every_encoding_has_its_row) {
     }
     cr_expect_eq(kt_json_length(list), n);
     cr_expect(holds(kt_json_get(named(list, "F32"), "loaded_as"), "wbf16"), "F32 becomes BF16");
-    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "containers")), 4);
+    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "containers")), 5);
     kt_json_destroy(doc);
 }
 
-/* What detect.c can answer stands in the table. */
+/* What detect.c can answer stands in the table; blocks are named by their formats, and packed is a
+ * container. */
 Test(models_command, the_table_of_encodings_is_complete) {
     static const int64_t groups[] = {32, 64, 128};
     static const kt_weight_format scales[] = {KT_W_BF16, KT_W_F16, KT_W_F32};
     static const uint32_t zeros = 0;
-    unsigned seen = 1u << KT_STORED_BLOCKS, packings = 0;
+    unsigned seen = 1u << KT_STORED_BLOCKS | 1u << KT_STORED_PACKED, packings = 0;
 
     for (size_t i = 0; i < kt_stored_kind_count; i++) {
         const kt_stored_kind *kind = &kt_stored_kinds[i];
