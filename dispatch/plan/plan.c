@@ -146,6 +146,7 @@ kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *tab
     else
         make_command(table, p->command, sizeof p->command);
     st = judge_table(p, table, machine, err);
+    kt_ceilings_default(&p->ceilings, p->microarch);
     if (st != KT_OK) {
         kt_planner_destroy(p);
         return st;

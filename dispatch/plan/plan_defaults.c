@@ -1,4 +1,4 @@
-/* Parameters that depend on the machine where nothing was tuned.
+/* Parameters and peaks that depend on the machine where nothing was tuned or probed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -44,4 +44,20 @@ kt_config kt_config_default(const kt_variant *v, const char *microarch) {
                 c.value[i] = defaults[d].value;
     }
     return c;
+}
+
+/* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (Zen 4, kttune probe:
+ * 236 and 473 Gop/s of one core; FMA 118). Without it BF16 matrices would run by FMA. */
+static const struct {
+    const char *part;
+    kt_isa isa;
+    double gops;
+} peaks[] = {{"zen4", KT_ISA_AVX512BF16, 128}};
+
+void kt_ceilings_default(kt_ceilings *c, const char *microarch) {
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        for (int bit = 0; bit < KT_ISA_COUNT; bit++)
+            if (is_part(microarch, peaks[i].part) && peaks[i].isa == (kt_isa)1 << bit &&
+                c->peak_gops[bit] <= 0)
+                c->peak_gops[bit] = peaks[i].gops;
 }

@@ -72,6 +72,10 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
  * of this microarchitecture were measured to want otherwise (plan_defaults.c). */
 kt_config kt_config_default(const kt_variant *v, const char *microarch);
 
+/* Peaks of a machine that was not probed, as far as they were measured on another of this
+ * microarchitecture and differ from the general estimate (dispatch/cost/cost.c); known ones stay. */
+void kt_ceilings_default(kt_ceilings *c, const char *microarch);
+
 /* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose
  * experts have rows nearest to the row's m. */
 int kt_layer_denies(const kt_table *table, const kt_table_row *row);

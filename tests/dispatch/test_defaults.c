@@ -212,6 +212,37 @@ Test(defaults, prefetch_depends_on_the_part) {
     }
 }
 
+/* VDPBF16PS is worth taking unmeasured where it was measured to be fast. */
+Test(defaults, bf16_products_depend_on_the_part) {
+    static const struct {
+        const char *microarch;
+        bool is_fast;
+    } cases[] = {{"zen4", true}, {"zen4-v", true}, {"graniterapids", false}, {"", false}};
+    const kt_isa isa = KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI | KT_ISA_AVX512BF16;
+    const kt_problem p = {
+        .op = KT_OP_GEMM, .weights = KT_W_BF16, .acts = KT_A_BF16, .n = 512, .k = 128};
+
+    if (isa & ~kt_isa_available()) cr_skip_test("BF16 products need AVX-512 BF16");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_fingerprint machine = {.vendor = "V", .isa = isa};
+        static kt_choice_map map;
+        kt_planner *planner;
+        kt_registry *r;
+
+        snprintf(machine.microarch, sizeof machine.microarch, "%s", cases[i].microarch);
+        cr_assert_eq(
+            kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, isa, &r, NULL),
+            KT_OK);
+        cr_assert_eq(kt_planner_create(r, NULL, &machine, NULL, &planner, NULL), KT_OK);
+        cr_assert_eq(kt_plan_resolve(planner, &p, 1, MOST_M, 0.7, &map, NULL, NULL), KT_OK);
+        cr_expect_eq((kt_choice_for(&map, MOST_M)->variant->isa & KT_ISA_AVX512BF16) != 0,
+                     cases[i].is_fast, "'%s': %s", cases[i].microarch,
+                     kt_choice_for(&map, MOST_M)->variant->name);
+        kt_planner_destroy(planner);
+        kt_registry_destroy(r);
+    }
+}
+
 /* --- results of like machines ---------------------------------------------------------------- */
 
 static void file_table(const char *results, const char *class_name, const kt_fingerprint *machine) {
