@@ -41,9 +41,11 @@ typedef struct kt_calls {
     const char *name_end;
     const char *arguments_end;                                   /* KT_CALL_ARGUMENTS */
     const char *param_begin, *key_end, *value_begin, *value_end; /* KT_CALL_PARAMETERS */
-    const char *part; /* a special token inside the marks above, or NULL */
+    const char *between; /* what the family writes between two calls, or NULL */
+    const char *part;    /* a special token inside the marks above, or NULL */
 
     bool quoted;           /* NAME and KEY stand in "quotes", which may be missing */
+    bool one_call;         /* a section holds one call, so several calls are several sections */
     bool bare_calls;       /* a call may come without its section */
     bool ends_reasoning;   /* a call inside reasoning ends it */
     bool trims_newline;    /* one newline at each end of VALUE is not part of it */

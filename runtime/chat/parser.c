@@ -296,9 +296,9 @@ static kt_mark match(const kt_parser *p, bool *partial) {
     uint32_t m = active(p, false) & p->first[(unsigned char)p->pending[0]];
 
     *partial = false;
-    for (int i = 0; i < KT_MARKS; i++) {
+    for (int i = 0; m; i++, m >>= 1) {
         size_t size = p->mark[i].size, common = size < p->n_pending ? size : p->n_pending;
-        if (!(m >> i & 1) || memcmp(p->mark[i].text, p->pending, common) != 0) continue;
+        if (!(m & 1) || memcmp(p->mark[i].text, p->pending, common) != 0) continue;
         if (common == size) return (kt_mark)i;
         *partial = true;
     }

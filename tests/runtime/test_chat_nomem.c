@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/chat/parser.h"
+#include "runtime/chat/tool_grammar.h"
 #include "tests/support/nomem.h"
 
 static kt_status create(void *out, const void *with, kt_err *err) {
@@ -66,5 +67,34 @@ Test(chat_nomem, a_push_that_finds_no_memory) {
         cr_assert_eq(kt_nomem_held(), held);
     }
     cr_assert_gt(failures, 2);
+    kt_json_destroy(doc);
+}
+
+static kt_status make_grammar(void *out, const void *with, kt_err *err) {
+    return kt_tool_grammar_create(with, out, err);
+}
+
+static void unmake_grammar(void *out) {
+    kt_tool_grammar_destroy(out);
+}
+
+Test(chat_nomem, a_grammar_of_tools) {
+    static const char tools[] =
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
+        "{\"a\": {\"type\": \"array\"}, \"b\": {\"type\": \"integer\"}}}}}]";
+    kt_parser_evidence e = {.tool_parser = "glm45", .reasoning_parser = "glm45"};
+    kt_tool_grammar_options o = {0};
+    kt_nomem_case c = {.function = "kt_tool_grammar_create",
+                       .make = make_grammar,
+                       .unmake = unmake_grammar,
+                       .with = &o,
+                       .out_bytes = sizeof(kt_tool_grammar),
+                       .says = "grammar"};
+    kt_json_doc *doc;
+
+    cr_assert_eq(kt_json_parse(tools, strlen(tools), NULL, &doc, NULL), KT_OK);
+    cr_assert_eq(kt_parser_choose(&e, &o.choice, NULL), KT_OK);
+    o.tools = kt_json_root(doc);
+    kt_nomem_check(&c);
     kt_json_destroy(doc);
 }

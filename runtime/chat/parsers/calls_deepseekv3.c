@@ -20,6 +20,7 @@ const kt_calls kt_calls_deepseekv3 = {
     .name_end = "\n```json\n",
     .arguments_end = "\n```",
     .call_end = "<｜tool▁call▁end｜>",
+    .between = "\n",
     .bare_calls = true,
     .ends_reasoning = true,
 };

@@ -16,4 +16,5 @@ const kt_calls kt_calls_hermes = {
     .body = KT_CALL_OBJECT,
     .call_begin = "<tool_call>\n",
     .call_end = "\n</tool_call>",
+    .between = "\n",
 };

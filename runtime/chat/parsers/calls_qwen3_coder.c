@@ -15,6 +15,8 @@ const kt_calls kt_calls_qwen3_coder = {
     .call_begin = "<function=",
     .name_end = ">\n",
     .call_end = "</function>",
+    .between = "\n",
+    .one_call = true,
     .param_begin = "<parameter=",
     .key_end = ">\n",
     .value_end = "\n</parameter>\n",

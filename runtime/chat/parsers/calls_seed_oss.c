@@ -14,6 +14,8 @@ const kt_calls kt_calls_seed_oss = {
     .call_begin = "<function=",
     .name_end = ">\n",
     .call_end = "</function>",
+    .between = "\n",
+    .one_call = true,
     .param_begin = "<parameter=",
     .key_end = ">",
     .value_end = "</parameter>\n",
