@@ -1,0 +1,245 @@
+/* Masks: the vocabulary's trie walked in step with the automaton.
+ *
+ * A place's tokens are those of each of its stacks. A stack's tokens are decided, as far as the frame on
+ * top of the kernel goes, whatever lies below: these answers are kept by the frame's state, for all
+ * strings in all properties are in the same state. Where the walk leaves the frame, the stack below is
+ * asked about what goes on from there, which after a string's closing quote is little. Where nothing
+ * below a node holds a byte that would lead away from the place, all its tokens are taken at once.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/serve/grammar/grammar_impl.h"
+
+/* Masks kept: at 151,936 tokens 19 KB each, so 2.4 and 4.9 MB at most. */
+enum { PLACES_KEPT = 128, STATES_KEPT = 256 };
+/* A place of more stacks than this is walked as a whole. */
+enum { FEW_STACKS = 4 };
+/* Frames above the unknown stack; a deeper walk, or one near the limit, knows its stacks. */
+enum { LOCAL_DEPTH = 100 };
+
+static void clear_entry(kt_mask_entry *e) {
+    free(e->bits);
+    free(e->leave);
+    *e = (kt_mask_entry){.used = 0};
+}
+
+void kt_mask_cache_clear(kt_mask_cache *c) {
+    for (int i = 0; i < c->n; i++) clear_entry(&c->entry[i]);
+    free(c->entry);
+    *c = (kt_mask_cache){.entry = NULL};
+}
+
+static kt_mask_entry *find(kt_mask_cache *c, uint32_t key) {
+    for (int i = 0; i < c->n; i++)
+        if (c->entry[i].key == key && c->entry[i].used) {
+            c->entry[i].used = ++c->clock;
+            return &c->entry[i];
+        }
+    return NULL;
+}
+
+/* Move an entry into the cache, in place of the one that was not asked for longest when it is full.
+ * Without memory the entry is not kept. Returns where it is, or NULL. */
+static kt_mask_entry *keep(kt_mask_cache *c, kt_mask_entry *e, int most) {
+    kt_mask_entry *to;
+
+    if (c->n == c->room && c->room < most) {
+        int room = c->room ? c->room * 2 : 8;
+        kt_mask_entry *larger = realloc(c->entry, (size_t)room * sizeof *larger);
+        if (larger) {
+            c->entry = larger;
+            c->room = room;
+        }
+    }
+    if (c->n == 0 && c->room == 0) return NULL;
+    to = &c->entry[0];
+    if (c->n < c->room) {
+        to = &c->entry[c->n++];
+    } else {
+        for (int i = 1; i < c->n; i++)
+            if (c->entry[i].used < to->used) to = &c->entry[i];
+        clear_entry(to);
+    }
+    *to = *e;
+    to->used = ++c->clock;
+    return to;
+}
+
+static void set_ranks(const kt_vocabulary *v, uint64_t *bits, uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end; i++)
+        bits[v->order[i] / 64] |= (uint64_t)1 << v->order[i] % 64;
+}
+
+/* Does each of these bytes lead from the place to itself? */
+static bool stays(kt_grammar *g, uint32_t place, const kt_byte_set *set) {
+    uint32_t to;
+
+    for (int word = 0; word < 4; word++)
+        for (uint64_t left = set->bits[word]; left; left &= left - 1) {
+            uint8_t byte = (uint8_t)(word * 64 + __builtin_ctzll(left));
+            if (kt_stacks_step(&g->stacks, place, byte, &to, NULL) != KT_OK || to != place)
+                return false;
+        }
+    return true;
+}
+
+static kt_status note_leave(kt_mask_entry *local, uint32_t node, kt_err *err) {
+    size_t room = local->leave_room ? local->leave_room * 2 : 64;
+    uint32_t *larger;
+
+    if (local->n_leave == local->leave_room) {
+        larger = realloc(local->leave, room * sizeof *larger);
+        if (!larger) return kt_fail(err, KT_E_NOMEM, "grammar: no memory for a mask");
+        local->leave = larger;
+        local->leave_room = room;
+    }
+    local->leave[local->n_leave++] = node;
+    return KT_OK;
+}
+
+/* Set the bits of all tokens in nodes [begin, end) that go on from the place, which is where the text is
+ * at depth `depth` of the trie. With `local`, the place is above an unknown stack. */
+static kt_status walk(kt_grammar *g, uint32_t begin, uint32_t end, uint32_t place, uint32_t depth,
+                      uint64_t *bits, kt_mask_entry *local, kt_err *err) {
+    const kt_vocabulary *v = g->vocabulary;
+    uint32_t *trail = g->trail;
+
+    trail[depth] = place;
+    for (uint32_t i = begin; i < end;) {
+        const kt_trie_node *node = &v->node[i];
+        uint32_t to;
+        KT_TRY(kt_stacks_step(&g->stacks, trail[node->depth - 1], node->byte, &to, err));
+        if (to == KT_PLACE_DEAD) {
+            i = node->end;
+            continue;
+        }
+        trail[node->depth] = to;
+        if (local) local->deep |= g->stacks.place[to].depth > LOCAL_DEPTH;
+        if (local && (g->stacks.place[to].flags & KT_PLACE_LEAVES)) {
+            if (node->end > i + 1) KT_TRY(note_leave(local, i, err));
+        } else if (node->seen && to == trail[node->depth - 1] &&
+                   stays(g, to, &v->seen[node->seen - 1])) {
+            set_ranks(v, bits, node->rank, v->node[node->end].rank);
+            i = node->end;
+            continue;
+        }
+        set_ranks(v, bits, node->rank, v->node[i + 1].rank);
+        i++;
+    }
+    return KT_OK;
+}
+
+/* What is known of a state of the automaton below any stack: kept, or worked out into *scratch. */
+static kt_status local_mask(kt_grammar *g, int32_t state, kt_mask_entry *scratch,
+                            const kt_mask_entry **out, kt_err *err) {
+    uint32_t stack, place;
+    kt_mask_entry *kept = find(&g->by_state, (uint32_t)state);
+    kt_status st;
+
+    *out = kept;
+    if (kept) return KT_OK;
+    *scratch = (kt_mask_entry){.key = (uint32_t)state};
+    scratch->bits = calloc(kt_vocabulary_words(g->vocabulary), sizeof *scratch->bits);
+    if (!scratch->bits) return kt_fail(err, KT_E_NOMEM, "grammar: no memory for a mask");
+    st = kt_stacks_push(&g->stacks, state, KT_STACK_UNKNOWN, &stack, err);
+    if (st == KT_OK) st = kt_stacks_place(&g->stacks, stack, &place, err);
+    if (st == KT_OK) {
+        scratch->whole = g->stacks.place[place].flags & KT_PLACE_LEAVES;
+        st = walk(g, 0, g->vocabulary->n_nodes, place, 0, scratch->bits, scratch, err);
+    }
+    if (st != KT_OK) return st;
+    *out = keep(&g->by_state, scratch, STATES_KEPT);
+    if (*out)
+        *scratch = (kt_mask_entry){.used = 0}; /* it is the cache's */
+    else
+        *out = scratch;
+    return KT_OK;
+}
+
+/* Walk from a stack, all of it known. */
+static kt_status walk_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_err *err) {
+    uint32_t place;
+
+    KT_TRY(kt_stacks_place(&g->stacks, stack, &place, err));
+    return walk(g, 0, g->vocabulary->n_nodes, place, 0, bits, NULL, err);
+}
+
+/* Where the walk left the frame, the stack below goes on. */
+static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t below,
+                           uint64_t *bits, kt_err *err) {
+    const kt_trie_node *node = g->vocabulary->node;
+    uint32_t place;
+
+    if (below == KT_STACK_DONE || local->n_leave == 0) return KT_OK;
+    KT_TRY(kt_stacks_place(&g->stacks, below, &place, err));
+    if (place == KT_PLACE_DEAD) return KT_OK;
+    for (size_t i = 0; i < local->n_leave; i++) {
+        uint32_t at = local->leave[i];
+        KT_TRY(walk(g, at + 1, node[at].end, place, node[at].depth, bits, NULL, err));
+    }
+    return KT_OK;
+}
+
+/* The tokens of one stack of a kernel. A frame that can be left at once adds those of the stack below. */
+static kt_status mask_of_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_err *err) {
+    size_t words = kt_vocabulary_words(g->vocabulary);
+
+    while (stack != KT_STACK_DONE) {
+        kt_frame top = g->stacks.frame[stack];
+        kt_mask_entry scratch = {.used = 0};
+        const kt_mask_entry *local;
+        bool whole;
+        kt_status st;
+
+        if (top.depth + LOCAL_DEPTH > KT_STACK_DEPTH) return walk_stack(g, stack, bits, err);
+        st = local_mask(g, top.state, &scratch, &local, err);
+        if (st == KT_OK && local->deep) {
+            clear_entry(&scratch);
+            return walk_stack(g, stack, bits, err);
+        }
+        whole = st == KT_OK && local->whole;
+        for (size_t i = 0; st == KT_OK && i < words; i++) bits[i] |= local->bits[i];
+        if (st == KT_OK) st = walk_left(g, local, top.below, bits, err);
+        clear_entry(&scratch);
+        if (st != KT_OK || !whole) return st;
+        stack = top.below;
+    }
+    return KT_OK;
+}
+
+static kt_status work_out(kt_grammar *g, uint32_t place, uint64_t *bits, kt_err *err) {
+    const kt_vocabulary *v = g->vocabulary;
+    kt_place p = g->stacks.place[place];
+
+    memset(bits, 0, kt_vocabulary_words(v) * sizeof *bits);
+    if (p.n_kernel > FEW_STACKS)
+        KT_TRY(walk(g, 0, v->n_nodes, place, 0, bits, NULL, err));
+    else
+        for (uint32_t i = 0; i < p.n_kernel; i++)
+            KT_TRY(mask_of_stack(g, g->stacks.pool[p.at + i], bits, err));
+    for (size_t i = 0; i < v->n_ends; i++) {
+        uint64_t bit = (uint64_t)1 << v->ends[i] % 64;
+        if (p.flags & KT_PLACE_COMPLETE) bits[v->ends[i] / 64] |= bit;
+    }
+    return KT_OK;
+}
+
+kt_status kt_grammar_mask_of(kt_grammar *g, uint32_t place, uint64_t *bits, kt_err *err) {
+    size_t bytes = kt_vocabulary_words(g->vocabulary) * sizeof *bits;
+    const kt_mask_entry *kept = find(&g->by_place, place);
+    kt_mask_entry fresh = {.key = place};
+
+    if (kept) {
+        memcpy(bits, kept->bits, bytes);
+        return KT_OK;
+    }
+    KT_TRY(work_out(g, place, bits, err));
+    fresh.bits = malloc(bytes);
+    if (!fresh.bits) return KT_OK; /* a copy less to keep */
+    memcpy(fresh.bits, bits, bytes);
+    if (!keep(&g->by_place, &fresh, PLACES_KEPT)) free(fresh.bits);
+    return KT_OK;
+}

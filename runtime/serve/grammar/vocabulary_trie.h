@@ -1,0 +1,42 @@
+/* Inside of a vocabulary, for masks. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_VOCABULARY_TRIE_H
+#define KT_RUNTIME_VOCABULARY_TRIE_H
+
+#include "runtime/serve/grammar/vocabulary.h"
+
+/* A prefix of tokens. Nodes are in the order of their bytes, each before what goes on from it, so a walk
+ * reads memory from front to back and skips what is refused. Tokens are in the same order: those of a
+ * node and below are rank ... the rank of node `end`. */
+typedef struct kt_trie_node {
+    uint32_t end;  /* the first node that does not go on from this one */
+    uint32_t rank; /* tokens before this node's own */
+    uint32_t seen; /* 1 + index of the set of bytes below, or 0 where few nodes are */
+    uint16_t depth; /* 1 for the first byte */
+    uint8_t byte;
+} kt_trie_node;
+
+typedef struct kt_byte_set {
+    uint64_t bits[4];
+} kt_byte_set;
+
+struct kt_vocabulary {
+    int32_t n_tokens;
+    kt_trie_node *node; /* [n_nodes + 1]: the last one ends ranks */
+    uint32_t n_nodes, most_depth;
+    int32_t *order;    /* [ranked tokens]: their ids in the order of the trie */
+    kt_byte_set *seen; /* bytes of all nodes below one, itself excluded */
+    uint32_t n_seen;
+    int32_t *ends;
+    size_t n_ends;
+    /* Bytes of each token in the form that grammars read; where special, the four of KT_TOKEN_BYTE. */
+    char *text;
+    size_t *text_begin; /* [n_tokens + 1] */
+    uint64_t *special;  /* bits: a token known by its id */
+    size_t *name_begin; /* [n_tokens + 1] into name: the text of special tokens, for <name> in GBNF */
+    char *name;
+};
+
+/* Id of the special token of this text, or -1. */
+int32_t kt_vocabulary_find_special(const kt_vocabulary *v, const char *text, size_t size);
+
+#endif
