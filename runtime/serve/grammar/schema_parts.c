@@ -121,6 +121,12 @@ typedef struct led_by {
     int depth;
 } led_by;
 
+static kt_status refuse_circle(const kt_schema *s) {
+    return kt_schema_refuse(s, KT_E_INVALID,
+                            "'$ref', 'allOf', 'anyOf' or 'oneOf' comes back to itself without a "
+                            "value between");
+}
+
 static kt_status add_part(const kt_schema *s, kt_conjunction *c, const kt_json *schema,
                           const led_by *before) {
     const kt_json *reference = kt_json_get(schema, "$ref"), *all = kt_json_get(schema, "allOf");
@@ -131,11 +137,9 @@ static kt_status add_part(const kt_schema *s, kt_conjunction *c, const kt_json *
         return kt_schema_refuse(s, KT_E_INVALID, "a schema is a %s, expected an object",
                                 kt_json_type_name(type));
     for (const led_by *b = before; b; b = b->before)
-        if (b->schema == schema || here.depth > MOST_REFERENCES)
-            return kt_schema_refuse(
-                s, KT_E_INVALID, "'$ref' or 'allOf' comes back to itself without a value between");
+        if (b->schema == schema || here.depth > MOST_REFERENCES) return refuse_circle(s);
     for (int i = 0; i < c->n; i++)
-        if (c->part[i].schema == schema && c->part[i].split == 0) return KT_OK;
+        if (c->part[i].schema == schema) return c->part[i].split ? refuse_circle(s) : KT_OK;
     if (c->n == KT_SCHEMA_PARTS)
         return kt_schema_refuse(s, KT_E_UNSUPPORTED, "over %d schemas hold at once",
                                 (int)KT_SCHEMA_PARTS);

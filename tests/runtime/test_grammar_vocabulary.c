@@ -1,0 +1,128 @@
+/* Masks over a real vocabulary, of 151,669 tokens where the shared data is there, else of the bundled model:
+ * what they hold, and how long they take.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <criterion/logging.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "runtime/serve/grammar/grammar.h"
+#include "tests/support/guard.h"
+
+#define LARGE "data/tokenizers/qwen3-reconstructed"
+#define BUNDLED KT_SOURCE_DIR "/datasets/models/tiny-moe"
+
+static kt_tokenizer *tokenizer;
+static kt_vocabulary *vocabulary;
+static uint64_t *mask;
+
+static void load(void) {
+    char path[4096];
+    kt_err err = {KT_OK, ""};
+    const char *from = kt_shared_path(LARGE, path, sizeof path) ? path : BUNDLED;
+    int32_t end;
+
+    cr_assert_eq(kt_tokenizer_load(from, &tokenizer, &err), KT_OK, "%s", err.message);
+    end = kt_tokenizer_size(tokenizer) - 1;
+    cr_assert_eq(kt_vocabulary_from_tokenizer(tokenizer, &end, 1, &vocabulary, &err), KT_OK, "%s",
+                 err.message);
+    mask = malloc(kt_vocabulary_words(vocabulary) * sizeof *mask);
+}
+
+static void unload(void) {
+    free(mask);
+    kt_vocabulary_destroy(vocabulary);
+    kt_tokenizer_destroy(tokenizer);
+}
+TestSuite(grammar_vocabulary, .init = load, .fini = unload, .timeout = 300);
+
+static double seconds(void) {
+    return (double)kt_clock_ns() * 1e-9;
+}
+
+/* The mask of a state, and of all tokens what trying each says. Returns how many are allowed. */
+static int32_t check_state(kt_grammar_state *s, const char *where) {
+    int32_t allowed = 0, wrong = 0;
+
+    cr_assert_eq(kt_grammar_state_mask(s, mask, NULL), KT_OK);
+    for (int32_t id = 0; id < kt_vocabulary_size(vocabulary); id++) {
+        kt_grammar_state tried;
+        bool ok, says = mask[id / 64] >> id % 64 & 1;
+        cr_assert_eq(kt_grammar_state_copy(s, &tried, NULL), KT_OK);
+        ok = kt_grammar_state_accept_token(&tried, id, NULL) == KT_OK;
+        kt_grammar_state_deinit(&tried);
+        wrong += ok != says;
+        allowed += ok;
+    }
+    cr_expect_eq(wrong, 0, "%s: the mask is wrong for %d tokens", where, wrong);
+    return allowed;
+}
+
+static kt_grammar *from_schema(const char *schema) {
+    kt_json_doc *doc;
+    kt_grammar *g = NULL;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_json_parse(schema, strlen(schema), NULL, &doc, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_grammar_from_schema(vocabulary, kt_json_root(doc), &g, &err), KT_OK, "%s",
+                 err.message);
+    kt_json_destroy(doc);
+    return g;
+}
+
+static const char person[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\","
+    "\"minimum\":0},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":200}},"
+    "\"kind\":{\"enum\":[\"red\",\"green\"]},\"more\":{}},\"required\":[\"name\",\"age\",\"tags\"]}";
+static const char text[] = "{\"name\": \"Anne-Marie é 中文 ok\", \"age\": 42, \"tags\": [\"one\", "
+                           "\"two\"], \"kind\": \"red\", \"more\": {\"x\": [1.5e3, \"s\", null]}}";
+
+Test(grammar_vocabulary, masks_are_what_trying_every_token_gives) {
+    kt_grammar *g;
+    kt_grammar_state s;
+    int32_t most = 0;
+
+    g = from_schema(person);
+    cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+    for (size_t i = 0; i + 1 < sizeof text; i++) {
+        int32_t allowed = i % 5 ? 0 : check_state(&s, text + i);
+        if (allowed > most) most = allowed;
+        cr_assert_eq(kt_grammar_state_accept(&s, text + i, 1, NULL), KT_OK, "at %s", text + i);
+    }
+    cr_expect_eq(check_state(&s, "the end"), 1); /* nothing but the end */
+    cr_expect(most > kt_vocabulary_size(vocabulary) / 2, "a string allows %d tokens", most);
+    kt_grammar_state_deinit(&s);
+    kt_grammar_destroy(g);
+}
+
+/* Times go to the log (--verbose); the bounds here are ten times what is aimed at. */
+Test(grammar_vocabulary, masks_are_fast) {
+    double slowest = 0, again = 0, sum = 0;
+    kt_grammar *g;
+    kt_grammar_state s;
+    int n = 0;
+
+    g = from_schema(person);
+    cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+    for (size_t i = 0; i + 1 < sizeof text; i++, n++) {
+        double began = seconds(), first, second;
+        cr_assert_eq(kt_grammar_state_mask(&s, mask, NULL), KT_OK);
+        first = seconds();
+        cr_assert_eq(kt_grammar_state_mask(&s, mask, NULL), KT_OK);
+        second = seconds() - first;
+        first -= began;
+        sum += first;
+        if (first > slowest) slowest = first;
+        if (second > again) again = second;
+        cr_log_info("%6.0f us, again %4.1f us: %.20s", first * 1e6, second * 1e6, text + i);
+        cr_assert_eq(kt_grammar_state_accept(&s, text + i, 1, NULL), KT_OK);
+    }
+    cr_log_info("first %.0f us at most, %.0f us on average; again %.1f us at most", slowest * 1e6,
+                sum / n * 1e6, again * 1e6);
+    cr_expect(slowest < 0.1 && again < 1e-4, "first %.0f us, again %.1f us", slowest * 1e6,
+              again * 1e6);
+    kt_grammar_state_deinit(&s);
+    kt_grammar_destroy(g);
+}
