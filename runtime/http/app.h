@@ -1,7 +1,7 @@
 /* The application behind the routes: one model, its two queues, its counters.
  *
- * A request goes through three threads: the event thread reads it, the prepare thread parses and tokenises
- * it, the engine thread answers it. None waits for another.
+ * A request goes through three threads: the event thread reads it, the prepare thread parses and
+ * tokenises it, the engine thread answers it. None waits for another.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_APP_H

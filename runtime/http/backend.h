@@ -1,5 +1,5 @@
-/* What the server needs of an engine. The real one is kt_backend_from_engine; tests bring their own.
- * SPDX-License-Identifier: Apache-2.0 */
+/* What the server needs of an engine. The real one is kt_backend_from_engine; tests bring their
+ * own. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_BACKEND_H
 #define KT_RUNTIME_BACKEND_H
 

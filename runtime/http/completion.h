@@ -1,4 +1,5 @@
-/* One /v1/completions request on its way through the threads. SPDX-License-Identifier: Apache-2.0 */
+/* One /v1/completions request on its way through the threads. SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef KT_RUNTIME_COMPLETION_H
 #define KT_RUNTIME_COMPLETION_H
 

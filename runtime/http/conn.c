@@ -1,24 +1,28 @@
 /* One connection: a state machine driven by bytes, answers and time.
  *
- * libevent's bufferevents do the reading and writing; the protocol is here and not evhttp's, because
- * evhttp answers an oversized or malformed request itself, in HTML, and has no hook to refuse a
- * body before it is read.
+ * libevent's bufferevents do the reading and writing; the protocol is here and not evhttp's,
+ * because evhttp answers an oversized or malformed request itself, in HTML, and has no hook to
+ * refuse a body before it is read.
  *
- * Reading stays enabled while an answer is awaited: that is how a client that leaves during a silent
- * prefill is noticed at once. What a client sends ahead is bounded by the read watermark.
+ * Reading stays enabled while an answer is awaited: that is how a client that leaves during a
+ * silent prefill is noticed at once. Of what a client sends ahead 64 KiB are kept for the next
+ * request; if more comes, all is thrown away and the connection closed behind the answer.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "runtime/http/http_impl.h"
 
 enum {
     read_ahead_bytes = 64 * 1024,
-    linger_ms = 10 * 1000 /* how long a refused body is thrown away for its sender to read why */
+    linger_ms = 10 * 1000, /* how long a refused body is thrown away for its sender to read why */
+    body_bytes_per_s = 64 * 1024 /* the least rate at which a body must come */
 };
 
 static int64_t ms_to_ns(int ms) {
@@ -54,7 +58,7 @@ void kt_conn_close(kt_conn *c) {
     bufferevent_free(c->bev);
     free(c);
     atomic_fetch_sub(&s->n_conns, 1);
-    if (s->listener) evconnlistener_enable(s->listener);
+    kt_http_update_listeners(s);
     if (s->draining && !s->conns) event_base_loopbreak(s->base);
 }
 
@@ -77,14 +81,31 @@ static void shut_down_when_flushed(kt_conn *c) {
 
 /* ---- writing answers ---- */
 
+/* The form that RFC 9110 wants, in no locale. */
+static void write_date(struct evbuffer *out) {
+    static const char days[] = "SunMonTueWedThuFriSat";
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    time_t now = (time_t)(kt_clock_unix_ms() / 1000);
+    struct tm t;
+
+    gmtime_r(&now, &t);
+    evbuffer_add_printf(out, "Date: %.3s, %02d %.3s %04d %02d:%02d:%02d GMT\r\n",
+                        days + 3 * t.tm_wday, t.tm_mday, months + 3 * t.tm_mon, t.tm_year + 1900,
+                        t.tm_hour, t.tm_min, t.tm_sec);
+}
+
 static void write_head(kt_conn *c, int status, const char *content_type, const char *headers,
                        const char *framing) {
     struct evbuffer *out = bufferevent_get_output(c->bev);
 
-    evbuffer_add_printf(out,
-                        "HTTP/1.1 %d %s\r\nServer: kt\r\nAccess-Control-Allow-Origin: *\r\n"
-                        "Access-Control-Expose-Headers: X-Request-Id\r\n",
-                        status, kt_http_reason(status));
+    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nServer: kt\r\nVary: Origin\r\n", status,
+                        kt_http_reason(status));
+    write_date(out);
+    if (c->x && c->x->origin)
+        evbuffer_add_printf(out,
+                            "Access-Control-Allow-Origin: %s\r\n"
+                            "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n",
+                            c->x->origin);
     if (c->x) evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->x->id);
     if (content_type) evbuffer_add_printf(out, "Content-Type: %s\r\n", content_type);
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers ? headers : "", framing,
@@ -147,10 +168,29 @@ static void begin_stream(kt_conn *c) {
     c->last_write_ns = kt_clock_ns();
 }
 
+static void end_stream(kt_conn *c) {
+    log_answer(c, 200);
+    if (c->chunked_answer) bufferevent_write(c->bev, "0\r\n\r\n", 5);
+    finish(c);
+}
+
+static size_t backlog(const kt_conn *c) {
+    return evbuffer_get_length(bufferevent_get_output(c->bev));
+}
+
+/* A whole answer may be of any size: it was bounded at admission, and the time-out of writing
+ * judges its reader. Of a stream only counts what was unread before this part came. */
 void kt_conn_deliver(kt_post *p) {
     kt_conn *c = p->x->conn;
 
+    atomic_fetch_sub_explicit(&p->x->posted, p->size, memory_order_relaxed);
     if (!c) return;
+    if (p->kind == KT_POST_EVENT && backlog(c) > c->server->options.max_unsent_bytes) {
+        kt_log_write(c->server->options.log, KT_LOG_WARN, "http",
+                     "id=%s: a client that does not read its answer was dropped", p->x->id);
+        kt_conn_close(c);
+        return;
+    }
     switch (p->kind) {
     case KT_POST_REPLY:
         log_answer(c, p->status);
@@ -158,36 +198,65 @@ void kt_conn_deliver(kt_post *p) {
         finish(c);
         break;
     case KT_POST_BEGIN: begin_stream(c); break;
-    case KT_POST_EVENT: write_chunk(c, "data: ", p->data, p->size, "\n\n"); break;
-    case KT_POST_END:
-        log_answer(c, 200);
-        if (c->chunked_answer) bufferevent_write(c->bev, "0\r\n\r\n", 5);
-        finish(c);
-        break;
-    }
-    if (evbuffer_get_length(bufferevent_get_output(c->bev)) > c->server->options.max_unsent_bytes) {
-        kt_log_write(c->server->options.log, KT_LOG_WARN, "http",
-                     "a client that does not read its answer was dropped");
-        kt_conn_close(c);
-        return;
+    case KT_POST_EVENT: write_chunk(c, "", p->data, p->size, "\n\n"); break;
+    case KT_POST_END: end_stream(c); break;
     }
     if (c->state == KT_CONN_HEAD) serve_input(c); /* the next request may be here already */
 }
 
 /* ---- reading requests ---- */
 
-/* Answer an error of the protocol, for which no route is asked, and close. */
-static void refuse(kt_conn *c, int status, const char *code, const char *message) {
+static void write_error(kt_conn *c, int status, const char *code, const char *message) {
     char body[512];
-    int n = snprintf(body, sizeof body,
-                     "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\","
-                     "\"param\":null,\"code\":\"%s\"}}",
-                     message, code);
+    const char *type = status >= 500 ? "server_error" : "invalid_request_error";
+    int n =
+        snprintf(body, sizeof body,
+                 "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
+                 message, type, code);
 
     c->keep_alive = false;
-    write_reply(c, status, NULL, "application/json", body, (size_t)n);
+    write_reply(c, status, status == 503 ? "Retry-After: 1\r\n" : NULL, "application/json", body,
+                (size_t)n);
+}
+
+/* Answer an error of the protocol, for which no route is asked, and close. The texts are ours and
+ * need no escapes. */
+static void refuse(kt_conn *c, int status, const char *code, const char *message) {
+    write_error(c, status, code, message);
     begin_close(c);
     shut_down_when_flushed(c);
+}
+
+static void cut_stream(kt_conn *c) {
+    static const char event[] =
+        "{\"error\":{\"message\":\"the server is shutting down\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":\"shutting_down\"}}";
+
+    write_chunk(c, "data: ", event, sizeof event - 1, "\n\n");
+    write_chunk(c, "data: ", "[DONE]", 6, "\n\n");
+    c->keep_alive = false;
+    end_stream(c);
+}
+
+void kt_conn_cut(kt_conn *c) {
+    switch (c->state) {
+    case KT_CONN_BODY:
+    case KT_CONN_WAIT:
+        log_answer(c, 503);
+        refuse(c, 503, "shutting_down", "the server is shutting down");
+        break;
+    case KT_CONN_STREAM: cut_stream(c); break;
+    case KT_CONN_HEAD: kt_conn_end_idle(c); break;
+    case KT_CONN_CLOSE: break;
+    }
+}
+
+void kt_conn_end_idle(kt_conn *c) {
+    if (backlog(c) == 0) {
+        kt_conn_close(c);
+        return;
+    }
+    begin_close(c);
 }
 
 static void call_route(kt_conn *c) {
@@ -223,12 +292,38 @@ static kt_http_exchange *new_exchange(kt_conn *c, size_t head_size) {
 }
 
 static void preflight(kt_conn *c) {
-    write_reply(c, 204,
-                "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
-                "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, *\r\n"
-                "Access-Control-Max-Age: 86400\r\nAllow: GET, HEAD, POST, OPTIONS\r\n",
-                NULL, NULL, 0);
+    char methods[96], headers[400];
+
+    kt_http_list_methods(c->server, c->x->head.path, methods, sizeof methods);
+    snprintf(headers, sizeof headers,
+             "Access-Control-Allow-Methods: %s\r\n"
+             "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, *\r\n"
+             "Access-Control-Max-Age: 86400\r\nAllow: %s\r\n",
+             methods, methods);
+    write_reply(c, 204, headers, NULL, NULL, 0);
     finish(c);
+}
+
+/* Whether the request comes from where requests may come from. */
+static bool check_source(kt_conn *c) {
+    const kt_access *a = c->server->access;
+    const kt_http_head *h = &c->x->head;
+    const char *origin = kt_http_find_header(h, "origin");
+
+    if (h->host && !kt_access_host(a, h->host)) { /* a browser always names one */
+        refuse(
+            c, 403, "host_not_allowed",
+            "this server has no API key, so it answers only to loopback names such as localhost; "
+            "start it with --api-key or --allowed-hosts to use it by this Host");
+        return false;
+    }
+    if (origin && !kt_access_origin(a, origin, h->host)) {
+        refuse(c, 403, "origin_not_allowed",
+               "web pages of this Origin may not use the server; see --cors-origins");
+        return false;
+    }
+    c->x->origin = origin;
+    return true;
 }
 
 static bool has_body(const kt_http_head *h) {
@@ -252,7 +347,7 @@ static bool admit(kt_conn *c) {
     }
     x->route = kt_http_find_route(c->server, h, &x->rest, &status);
     if (x->route && x->route->is_public) return true;
-    if (x->route && kt_http_authorised(c->server, h)) {
+    if (x->route && kt_access_has_key(c->server->access, h)) {
         if (c->server->options.why_not) why = c->server->options.why_not(c->server->options.app);
         if (!why) return true;
     }
@@ -274,6 +369,16 @@ static bool admit(kt_conn *c) {
     return false;
 }
 
+/* A body may take the usual time-out, and a second more for each 64 KiB that were announced or,
+ * when none were, have come: a byte now and then holds no place for long. */
+static void set_body_deadline(kt_conn *c) {
+    const kt_http_head *h = &c->x->head;
+    uint64_t bytes = h->chunked ? c->x->body_size : h->content_length;
+
+    c->deadline_ns = c->body_begin_ns + ms_to_ns(c->server->options.read_timeout_ms) +
+                     (int64_t)(bytes * 1000 / body_bytes_per_s) * 1000000;
+}
+
 /* Take a head off the input. True when there may be more to do with what is left. */
 static bool read_head(kt_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
@@ -281,7 +386,7 @@ static bool read_head(kt_conn *c) {
     const char *why, *text;
     int status;
 
-    if (n == 0) return false;
+    if (n == 0 || backlog(c) > read_ahead_bytes) return false; /* answers are to be read first */
     if (!c->deadline_ns) {
         c->deadline_ns = kt_clock_ns() + ms_to_ns(c->server->options.read_timeout_ms);
     }
@@ -305,6 +410,7 @@ static bool read_head(kt_conn *c) {
         return false;
     }
     c->keep_alive = c->x->head.keep_alive && !c->server->draining;
+    if (!check_source(c)) return false;
     if (strcmp(c->x->head.method, "OPTIONS") == 0 && !has_body(&c->x->head)) {
         preflight(c);
         return true;
@@ -312,7 +418,8 @@ static bool read_head(kt_conn *c) {
     if (!admit(c)) return false;
     memset(&c->chunks, 0, sizeof c->chunks);
     c->state = KT_CONN_BODY;
-    c->deadline_ns = 0;
+    c->body_begin_ns = kt_clock_ns();
+    set_body_deadline(c);
     if (c->x->head.expect_continue && evbuffer_get_length(in) == 0) {
         static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
         bufferevent_write(c->bev, go_on, sizeof go_on - 1);
@@ -320,15 +427,28 @@ static bool read_head(kt_conn *c) {
     return true;
 }
 
-/* Room for n more bytes of body and a NUL. Grows with what arrives, not with what is announced. */
-static bool grow_body(kt_http_exchange *x, size_t n) {
-    size_t want = x->body_capacity ? x->body_capacity : 4096;
+/* Room for n more bytes of body and a NUL. Grows with what arrives, not with what is announced, and
+ * within what all requests together may have. False after a refusal. */
+static bool grow_body(kt_conn *c, size_t n) {
+    kt_http_exchange *x = c->x;
+    kt_http_server *s = c->server;
+    size_t want = x->body_capacity ? x->body_capacity : 4096, more;
     char *grown;
 
     while (want - x->body_size <= n) want *= 2;
-    if (want == x->body_capacity) return true;
+    more = want - x->body_capacity;
+    if (more == 0) return true;
+    if (atomic_fetch_add(&s->body_bytes, more) + more > s->options.max_bodies_bytes) {
+        atomic_fetch_sub(&s->body_bytes, more);
+        refuse(c, 503, "overloaded", "the requests in work hold all the memory for bodies");
+        return false;
+    }
     grown = realloc(x->body, want);
-    if (!grown) return false;
+    if (!grown) {
+        atomic_fetch_sub(&s->body_bytes, more);
+        refuse(c, 503, "out_of_memory", "no memory for the body of the request");
+        return false;
+    }
     x->body = grown;
     x->body_capacity = want;
     return true;
@@ -343,10 +463,7 @@ static bool read_body(kt_conn *c) {
     if (!x->head.chunked && x->head.content_length - x->body_size < n) {
         n = (size_t)(x->head.content_length - x->body_size);
     }
-    if (n > 0 && !grow_body(x, n)) {
-        refuse(c, 503, "out_of_memory", "no memory for the request's body");
-        return false;
-    }
+    if (n > 0 && !grow_body(c, n)) return false;
     if (!x->head.chunked) {
         if (n) bufferevent_read(c->bev, x->body + x->body_size, n);
         x->body_size += n;
@@ -365,6 +482,7 @@ static bool read_body(kt_conn *c) {
             refuse(c, 413, "request_too_large", "the body is larger than what is accepted");
             return false;
         }
+        set_body_deadline(c);
         if (!c->chunks.done) return false;
     }
     if (x->body) x->body[x->body_size] = '\0';
@@ -390,10 +508,17 @@ static void serve_input(kt_conn *c) {
 
 static void on_read(struct bufferevent *bev, void *arg) {
     kt_conn *c = arg;
+    struct evbuffer *in = bufferevent_get_input(bev);
+    size_t n = evbuffer_get_length(in);
 
-    if (c->state == KT_CONN_CLOSE) {
-        struct evbuffer *in = bufferevent_get_input(bev);
-        evbuffer_drain(in, evbuffer_get_length(in));
+    /* More than is kept must be thrown away, else the end of the connection behind it would not be
+     * seen. */
+    if ((c->state == KT_CONN_WAIT || c->state == KT_CONN_STREAM) && n >= read_ahead_bytes) {
+        c->is_deaf = true;
+        c->keep_alive = false;
+    }
+    if (c->state == KT_CONN_CLOSE || c->is_deaf) {
+        evbuffer_drain(in, n);
         return;
     }
     serve_input(c);
@@ -403,6 +528,7 @@ static void on_write(struct bufferevent *bev, void *arg) {
     kt_conn *c = arg;
     (void)bev;
 
+    if (c->state == KT_CONN_HEAD) serve_input(c); /* what waited for this answer to be taken */
     if (c->state != KT_CONN_CLOSE) return;
     if (c->peer_done)
         kt_conn_close(c);
@@ -410,8 +536,8 @@ static void on_write(struct bufferevent *bev, void *arg) {
         shut_down_when_flushed(c);
 }
 
-/* A client that closes its half while an answer is awaited has left: nothing tells that apart from one
- * that still listens. A finished answer is delivered to either. */
+/* A client that closes its half while an answer is awaited has left: nothing tells that apart from
+ * one that still listens. A finished answer is delivered to either. */
 static void on_event(struct bufferevent *bev, short what, void *arg) {
     kt_conn *c = arg;
     bool unsent = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
@@ -435,6 +561,8 @@ void kt_conn_tick(kt_conn *c, int64_t now_ns) {
     if (c->deadline_ns && now_ns > c->deadline_ns) {
         if (c->state == KT_CONN_HEAD)
             refuse(c, 408, "timeout", "the request's head did not come in time");
+        else if (c->state == KT_CONN_BODY)
+            refuse(c, 408, "timeout", "the request's body did not come in time");
         else
             kt_conn_close(c);
         return;
@@ -445,22 +573,32 @@ void kt_conn_tick(kt_conn *c, int64_t now_ns) {
     }
 }
 
+/* Keeps count of what the client has not taken, for who makes the stream. */
+static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg) {
+    kt_conn *c = arg;
+    (void)info;
+
+    if (c->x) atomic_store_explicit(&c->x->unsent, evbuffer_get_length(out), memory_order_relaxed);
+}
+
 void kt_conn_accept(kt_http_server *s, evutil_socket_t fd) {
     kt_conn *c = calloc(1, sizeof *c);
 
     if (c) c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
-    if (!c || !c->bev) {
+    if (!c || !c->bev || !evbuffer_add_cb(bufferevent_get_output(c->bev), on_output, c)) {
+        if (c && c->bev)
+            bufferevent_free(c->bev);
+        else
+            evutil_closesocket(fd);
         free(c);
-        evutil_closesocket(fd);
         return;
     }
     c->server = s;
     c->next = s->conns;
     if (s->conns) s->conns->prev = c;
     s->conns = c;
-    if (atomic_fetch_add(&s->n_conns, 1) + 1 >= s->options.max_connections) {
-        evconnlistener_disable(s->listener);
-    }
+    atomic_fetch_add(&s->n_conns, 1);
+    kt_http_update_listeners(s);
     bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
     bufferevent_setwatermark(c->bev, EV_READ, 0, read_ahead_bytes);
     set_read_timeout(c, s->options.read_timeout_ms);

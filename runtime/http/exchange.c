@@ -10,9 +10,16 @@
 
 void kt_exchange_unref(kt_http_exchange *x) {
     if (atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
+    kt_http_drop_body(x);
     free(x->head_text);
-    free(x->body);
     free(x);
+}
+
+void kt_http_drop_body(kt_http_exchange *x) {
+    atomic_fetch_sub(&x->server->body_bytes, x->body_capacity);
+    free(x->body);
+    x->body = NULL;
+    x->body_size = x->body_capacity = 0;
 }
 
 void kt_http_keep(kt_http_exchange *x) {
@@ -21,15 +28,23 @@ void kt_http_keep(kt_http_exchange *x) {
 }
 
 void kt_http_release(kt_http_exchange *x) {
-    if (atomic_fetch_sub_explicit(&x->holders, 1, memory_order_acq_rel) == 1 &&
-        !atomic_load_explicit(&x->answered, memory_order_acquire)) {
-        kt_http_fail(x, 500, "server_error", NULL, NULL, "the request was dropped");
+    if (atomic_fetch_sub_explicit(&x->holders, 1, memory_order_acq_rel) == 1) {
+        int answer = atomic_load_explicit(&x->answer, memory_order_acquire);
+        if (answer == KT_ANSWER_NONE)
+            kt_http_fail(x, 500, "server_error", NULL, NULL, "the request was dropped");
+        else if (answer == KT_ANSWER_STREAM)
+            kt_http_stream_fail(x, "the request was dropped");
     }
     kt_exchange_unref(x);
 }
 
 bool kt_http_gone(const kt_http_exchange *x) {
     return atomic_load_explicit(&x->gone, memory_order_acquire);
+}
+
+size_t kt_http_unsent(const kt_http_exchange *x) {
+    return atomic_load_explicit(&x->posted, memory_order_relaxed) +
+           atomic_load_explicit(&x->unsent, memory_order_relaxed);
 }
 
 const char *kt_http_path_rest(const kt_http_exchange *x) {
@@ -47,14 +62,16 @@ const char *kt_http_request_id(const kt_http_exchange *x) {
 
 /* ---- answers ---- */
 
+/* prefix: put before the data, or NULL. */
 static void post(kt_http_exchange *x, kt_post_kind kind, int status, const char *headers,
-                 const char *content_type, const char *data, size_t size) {
+                 const char *content_type, const char *prefix, const char *data, size_t size) {
+    const size_t before = prefix ? strlen(prefix) : 0;
     kt_http_server *s = x->server;
     kt_post *p;
     bool was_empty;
 
     if (kt_http_gone(x)) return;
-    p = calloc(1, sizeof *p + size);
+    p = calloc(1, sizeof *p + before + size);
     if (p && headers) p->headers = strdup(headers);
     if (!p || (headers && !p->headers)) { /* no memory even to say so: hang up */
         free(p);
@@ -67,9 +84,11 @@ static void post(kt_http_exchange *x, kt_post_kind kind, int status, const char 
     p->kind = kind;
     p->status = status;
     p->content_type = content_type;
-    p->size = size;
-    if (size) memcpy(p->data, data, size);
+    p->size = before + size;
+    if (before) memcpy(p->data, prefix, before);
+    if (size) memcpy(p->data + before, data, size);
     atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->posted, p->size, memory_order_relaxed);
 
     pthread_mutex_lock(&s->lock);
     was_empty = !s->first;
@@ -82,10 +101,15 @@ static void post(kt_http_exchange *x, kt_post_kind kind, int status, const char 
     if (was_empty) event_active(s->wake, 0, 0);
 }
 
+/* From one state of the answer to the next; false when it is in another. */
+static bool advance(kt_http_exchange *x, int from, int to) {
+    return atomic_compare_exchange_strong(&x->answer, &from, to);
+}
+
 void kt_http_reply(kt_http_exchange *x, int status, const char *headers, const char *content_type,
                    const char *body, size_t size) {
-    if (atomic_exchange(&x->answered, true)) return;
-    post(x, KT_POST_REPLY, status, headers, content_type, body, size);
+    if (!advance(x, KT_ANSWER_NONE, KT_ANSWER_DONE)) return;
+    post(x, KT_POST_REPLY, status, headers, content_type, NULL, body, size);
 }
 
 void kt_http_reply_json(kt_http_exchange *x, int status, const char *json, size_t size) {
@@ -100,52 +124,85 @@ static void put_text_or_null(kt_json_writer *w, const char *key, const char *tex
         kt_json_put_null(w);
 }
 
-void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
-                  const char *code, const char *format, ...) {
+/* The error object of the API into w; its text, or a fixed one when memory is short. */
+static const char *write_error(kt_json_writer *w, const char *message, const char *type,
+                               const char *param, const char *code, size_t *size) {
     static const char fallback[] =
         "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
         "\"code\":null}}";
+    const char *text;
+
+    kt_json_begin_object(w);
+    kt_json_key(w, "error");
+    kt_json_begin_object(w);
+    kt_json_add_string(w, "message", message);
+    put_text_or_null(w, "type", type);
+    put_text_or_null(w, "param", param);
+    put_text_or_null(w, "code", code);
+    kt_json_end_object(w);
+    kt_json_end_object(w);
+    text = kt_json_writer_text(w, size);
+    if (text) return text;
+    *size = sizeof fallback - 1;
+    return fallback;
+}
+
+void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
+                  const char *code, const char *format, ...) {
     const char *headers = NULL, *text;
     kt_json_writer w = {0};
-    char message[1024];
+    char message[1024], allow[128], methods[96];
     size_t size = 0;
     va_list args;
 
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    kt_json_begin_object(&w);
-    kt_json_key(&w, "error");
-    kt_json_begin_object(&w);
-    kt_json_add_string(&w, "message", message);
-    put_text_or_null(&w, "type", type);
-    put_text_or_null(&w, "param", param);
-    put_text_or_null(&w, "code", code);
-    kt_json_end_object(&w);
-    kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, &size);
-    if (!text) {
-        text = fallback;
-        size = sizeof fallback - 1;
-    }
+    text = write_error(&w, message, type, param, code, &size);
     if (status == 429 || status == 503) headers = "Retry-After: 1\r\n";
     if (status == 401) headers = "WWW-Authenticate: Bearer\r\n";
-    if (status == 405) headers = "Allow: GET, HEAD, POST, OPTIONS\r\n";
+    if (status == 405) {
+        kt_http_list_methods(x->server, x->head.path, methods, sizeof methods);
+        snprintf(allow, sizeof allow, "Allow: %s\r\n", methods);
+        headers = allow;
+    }
     kt_http_reply(x, status, headers, "application/json", text, size);
     kt_json_writer_deinit(&w);
 }
 
 void kt_http_stream_begin(kt_http_exchange *x) {
-    if (atomic_exchange(&x->answered, true)) return;
-    post(x, KT_POST_BEGIN, 200, NULL, "text/event-stream", NULL, 0);
+    if (!advance(x, KT_ANSWER_NONE, KT_ANSWER_STREAM)) return;
+    post(x, KT_POST_BEGIN, 200, NULL, "text/event-stream", NULL, NULL, 0);
 }
 
 void kt_http_stream_event(kt_http_exchange *x, const char *data, size_t size) {
-    post(x, KT_POST_EVENT, 0, NULL, NULL, data, size);
+    if (atomic_load(&x->answer) != KT_ANSWER_STREAM) return;
+    post(x, KT_POST_EVENT, 0, NULL, NULL, "data: ", data, size);
+}
+
+void kt_http_stream_named_event(kt_http_exchange *x, const char *name, const char *data,
+                                size_t size) {
+    char prefix[96];
+
+    if (atomic_load(&x->answer) != KT_ANSWER_STREAM) return;
+    snprintf(prefix, sizeof prefix, "event: %.70s\ndata: ", name);
+    post(x, KT_POST_EVENT, 0, NULL, NULL, prefix, data, size);
 }
 
 void kt_http_stream_end(kt_http_exchange *x) {
-    post(x, KT_POST_END, 0, NULL, NULL, NULL, 0);
+    if (!advance(x, KT_ANSWER_STREAM, KT_ANSWER_DONE)) return;
+    post(x, KT_POST_END, 0, NULL, NULL, NULL, NULL, 0);
+}
+
+void kt_http_stream_fail(kt_http_exchange *x, const char *message) {
+    kt_json_writer w = {0};
+    size_t size;
+    const char *text = write_error(&w, message, "server_error", NULL, NULL, &size);
+
+    kt_http_stream_event(x, text, size);
+    kt_http_stream_event(x, "[DONE]", 6);
+    kt_http_stream_end(x);
+    kt_json_writer_deinit(&w);
 }
 
 /* ---- rules that need no connection ---- */
@@ -158,10 +215,12 @@ const char *kt_http_reason(int status) {
                    {204, "No Content"},
                    {400, "Bad Request"},
                    {401, "Unauthorized"},
+                   {403, "Forbidden"},
                    {404, "Not Found"},
                    {405, "Method Not Allowed"},
                    {408, "Request Timeout"},
                    {413, "Content Too Large"},
+                   {417, "Expectation Failed"},
                    {429, "Too Many Requests"},
                    {431, "Request Header Fields Too Large"},
                    {500, "Internal Server Error"},
@@ -175,27 +234,6 @@ const char *kt_http_reason(int status) {
     return "Unknown";
 }
 
-/* Compare in a time that depends on the length of `given` only. */
-static bool same_secret(const char *given, const char *secret) {
-    size_t n = strlen(given), m = strlen(secret);
-    unsigned differ = n != m;
-
-    for (size_t i = 0; i < n; i++)
-        differ |= (unsigned char)given[i] ^ (unsigned char)secret[m ? i % m : 0];
-    return differ == 0;
-}
-
-bool kt_http_authorised(const kt_http_server *s, const kt_http_head *head) {
-    const char *bearer = kt_http_find_header(head, "authorization");
-    const char *key = kt_http_find_header(head, "x-api-key");
-
-    if (!s->api_key) return true;
-    if (bearer && strncmp(bearer, "Bearer ", 7) == 0 && same_secret(bearer + 7, s->api_key)) {
-        return true;
-    }
-    return key && same_secret(key, s->api_key);
-}
-
 static bool path_matches(const char *pattern, const char *path, const char **rest) {
     size_t n = strlen(pattern);
 
@@ -206,6 +244,11 @@ static bool path_matches(const char *pattern, const char *path, const char **res
     return true;
 }
 
+/* "/v1/x" and "/x" are the same path, in routes and in requests. */
+static const char *bare(const char *path) {
+    return strncmp(path, "/v1/", 4) == 0 ? path + 3 : path;
+}
+
 const kt_route *kt_http_find_route(const kt_http_server *s, const kt_http_head *head,
                                    const char **rest, int *status) {
     bool get = strcmp(head->method, "GET") == 0 || strcmp(head->method, "HEAD") == 0;
@@ -213,10 +256,22 @@ const kt_route *kt_http_find_route(const kt_http_server *s, const kt_http_head *
     *status = 404;
     for (size_t i = 0; i < s->options.n_routes; i++) {
         const kt_route *r = s->options.routes[i];
-        bool bare = strncmp(r->path, "/v1/", 4) == 0 && path_matches(r->path + 3, head->path, rest);
-        if (!bare && !path_matches(r->path, head->path, rest)) continue;
+        if (!path_matches(bare(r->path), bare(head->path), rest)) continue;
         if (strcmp(r->method, get ? "GET" : head->method) == 0) return r;
         *status = 405;
     }
     return NULL;
+}
+
+void kt_http_list_methods(const kt_http_server *s, const char *path, char *out, size_t out_bytes) {
+    size_t n = 0;
+    const char *rest;
+
+    for (size_t i = 0; i < s->options.n_routes && n < out_bytes; i++) {
+        const kt_route *r = s->options.routes[i];
+        if (!path_matches(bare(r->path), bare(path), &rest)) continue;
+        n += (size_t)snprintf(out + n, out_bytes - n, "%s%s, ", r->method,
+                              strcmp(r->method, "GET") == 0 ? ", HEAD" : "");
+    }
+    if (n < out_bytes) snprintf(out + n, out_bytes - n, "OPTIONS");
 }

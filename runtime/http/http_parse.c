@@ -1,5 +1,5 @@
-/* The grammar of RFC 9112, minus what only serves request smuggling: no folded lines, no space before
- * a colon, no bare CR, no second Content-Length, no Content-Length beside Transfer-Encoding.
+/* The grammar of RFC 9112, minus what only serves request smuggling: no folded lines, no space
+ * before a colon, no bare CR, no second Content-Length, no Content-Length beside Transfer-Encoding.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/http/http_parse.h"
 
@@ -34,14 +34,14 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Cut the next line off *at, NUL-terminated and without its end. NULL when it holds a NUL or a CR
- * elsewhere than at its end. */
+/* Cut the next line off *at, NUL-terminated and without its end, which is CR LF. NULL when it ends
+ * otherwise or holds control characters. */
 static char *next_line(char **at, char *end) {
     char *line = *at, *nl = memchr(line, '\n', (size_t)(end - line)), *stop;
 
-    if (!nl) return NULL;
+    if (!nl || nl == line || nl[-1] != '\r') return NULL;
     *at = nl + 1;
-    stop = nl > line && nl[-1] == '\r' ? nl - 1 : nl;
+    stop = nl - 1;
     *stop = '\0';
     for (const char *p = line; p < stop; p++) {
         if ((unsigned char)*p < 32 && *p != '\t') return NULL;
@@ -88,8 +88,12 @@ static int parse_request_line(char *line, kt_http_head *out, const char **why) {
     }
     out->minor = version[7] - '0';
     if (strncmp(target, "http://", 7) == 0) { /* the form sent to proxies */
-        target = strchr(target + 7, '/');
-        if (!target) return 400;
+        char *path = strchr(target + 7, '/');
+        if (!path || path == target + 7) return 400;
+        memmove(target + 6, target + 7, (size_t)(path - target) - 7); /* room for its end */
+        path[-1] = '\0';
+        out->host = target + 6;
+        target = path;
     }
     if (target[0] == '*' && target[1] == '\0' && strcmp(out->method, "OPTIONS") == 0) {
         out->path = target;
@@ -164,7 +168,7 @@ static bool parse_length(const char *s, uint64_t *out) {
 static int parse_framing(kt_http_head *out, const char **why) {
     const char *connection = kt_http_find_header(out, "connection");
     const char *expect = kt_http_find_header(out, "expect");
-    int lengths = 0, encodings = 0;
+    int lengths = 0, encodings = 0, hosts = 0;
 
     for (int i = 0; i < out->n_headers; i++) {
         const kt_http_header *h = &out->headers[i];
@@ -177,7 +181,19 @@ static int parse_framing(kt_http_head *out, const char **why) {
                 return 501;
             }
             out->chunked = true;
+        } else if (strcmp(h->name, "host") == 0) {
+            *why = "the Host header is given twice";
+            if (++hosts > 1) return 400;
+            if (!out->host) out->host = h->value;
         }
+    }
+    if (!hosts && out->minor == 1) {
+        *why = "the Host header is missing";
+        return 400;
+    }
+    if (encodings && out->minor == 0) {
+        *why = "Transfer-Encoding in HTTP/1.0";
+        return 400;
     }
     if (lengths && encodings) {
         *why = "Content-Length beside Transfer-Encoding";
@@ -186,6 +202,10 @@ static int parse_framing(kt_http_head *out, const char **why) {
     out->keep_alive =
         out->minor == 1 ? !has_word(connection, "close") : has_word(connection, "keep-alive");
     out->expect_continue = out->minor == 1 && has_word(expect, "100-continue");
+    if (expect && out->minor == 1 && (strlen(expect) != 12 || !out->expect_continue)) {
+        *why = "only 'Expect: 100-continue' is supported";
+        return 417;
+    }
     return 0;
 }
 
@@ -194,12 +214,12 @@ int kt_http_parse_head(char *text, size_t n, kt_http_head *out, const char **why
     int status;
 
     memset(out, 0, sizeof *out);
-    *why = "the request holds control characters";
+    *why = "a line of the request does not end with CR LF, or holds control characters";
     line = next_line(&at, end);
     if (!line) return 400;
     status = parse_request_line(line, out, why);
     while (status == 0) {
-        *why = "a header holds control characters";
+        *why = "a header does not end with CR LF, or holds control characters";
         line = next_line(&at, end);
         if (!line) return 400;
         if (!*line) return parse_framing(out, why);

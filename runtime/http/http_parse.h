@@ -17,7 +17,8 @@ typedef struct kt_http_head {
     const char *method; /* upper case */
     const char *path;   /* percent-decoded, without the query; starts with '/' */
     const char *query;  /* behind '?', "" if none */
-    int minor;          /* HTTP/1.minor */
+    const char *host; /* of the target or, there being none, of the Host header; NULL in HTTP/1.0 */
+    int minor;        /* HTTP/1.minor */
     kt_http_header headers[KT_HTTP_MAX_HEADERS];
     int n_headers;
     bool chunked;
@@ -30,8 +31,8 @@ typedef struct kt_http_head {
  * front of a request are part of it. */
 size_t kt_http_head_size(const char *text, size_t n);
 
-/* Parse a complete head. text is changed (names lowered, NULs written) and must live as long as *out.
- * Returns 0, or the status to answer with and *why a static sentence. */
+/* Parse a complete head. text is changed (names lowered, NULs written) and must live as long as
+ * *out. Returns 0, or the status to answer with and *why a static sentence. */
 int kt_http_parse_head(char *text, size_t n, kt_http_head *out, const char **why);
 
 /* Value of a header (name in lower case), or NULL. */

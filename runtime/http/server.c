@@ -39,6 +39,13 @@ static kt_post *take_posts(kt_http_server *s) {
 
 /* ---- stopping ---- */
 
+enum {
+    FLUSH_MS = 1000,        /* how long clients have to take an error after the drain */
+    HASTY_FLUSH_MS = 300,   /* the same when stop was called twice */
+    SHORTAGE_MS = 1000,     /* no accepting after descriptors ran out */
+    VANISHED_MS = 30 * 1000 /* without a sign of life from the client's system */
+};
+
 static void close_all(kt_http_server *s) {
     while (s->conns) kt_conn_close(s->conns);
     event_base_loopbreak(s->base);
@@ -53,24 +60,45 @@ static int count_requests(const kt_http_server *s) {
 }
 
 static void begin_drain(kt_http_server *s) {
+    const struct timeval every = {0, 50 * 1000}; /* ends are counted in tenths of seconds */
+    int64_t drain_ms = s->options.drain_ms > 0 ? s->options.drain_ms : 0;
+
     s->draining = true;
-    s->drain_deadline_ns = kt_clock_ns() + (int64_t)s->options.drain_ms * 1000000;
-    if (s->listener) evconnlistener_free(s->listener);
-    s->listener = NULL;
+    event_add(s->tick, &every);
+    s->drain_deadline_ns = kt_clock_ns() + drain_ms * 1000000;
+    for (int i = 0; i < s->n_listeners; i++) evconnlistener_free(s->listeners[i]);
+    s->n_listeners = 0;
     if (s->options.on_drain) s->options.on_drain(s->options.app, count_requests(s));
     for (kt_conn *c = s->conns, *next; c; c = next) {
         next = c->next;
         c->keep_alive = false;
-        if (c->state == KT_CONN_HEAD) kt_conn_close(c);
+        if (c->state == KT_CONN_HEAD) kt_conn_end_idle(c);
+    }
+    if (!s->conns) event_base_loopbreak(s->base);
+}
+
+/* Nobody is left without a word: what is not answered by now gets an error. */
+static void cut(kt_http_server *s, int flush_ms) {
+    s->is_cut = true;
+    s->close_deadline_ns = kt_clock_ns() + (int64_t)flush_ms * 1000000;
+    for (kt_conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        kt_conn_cut(c);
     }
     if (!s->conns) event_base_loopbreak(s->base);
 }
 
 static void check_stop(kt_http_server *s) {
     int requests = atomic_load(&s->stop_requests);
+    int64_t now = kt_clock_ns();
 
     if (requests > 0 && !s->draining) begin_drain(s);
-    if (requests > 1 || (s->draining && kt_clock_ns() > s->drain_deadline_ns)) close_all(s);
+    if (!s->draining) return;
+    if (!s->is_cut && (requests > 1 || now >= s->drain_deadline_ns))
+        cut(s, requests > 1 ? HASTY_FLUSH_MS : FLUSH_MS);
+    if (requests > 1 && s->close_deadline_ns > now + (int64_t)HASTY_FLUSH_MS * 1000000)
+        s->close_deadline_ns = now + (int64_t)HASTY_FLUSH_MS * 1000000;
+    if (requests > 2 || (s->is_cut && now >= s->close_deadline_ns)) close_all(s);
 }
 
 void kt_http_server_stop(kt_http_server *s) {
@@ -116,7 +144,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg) {
         next = c->next;
         kt_conn_tick(c, now);
     }
-    if (s->listener) evconnlistener_enable(s->listener); /* after a shortage of descriptors */
+    kt_http_update_listeners(s);
     check_stop(s);
 }
 
@@ -125,57 +153,49 @@ static void on_signal(evutil_socket_t fd, short what, void *arg) {
     kt_http_server_stop(arg);
 }
 
+void kt_http_update_listeners(kt_http_server *s) {
+    bool wanted = atomic_load(&s->n_conns) < s->options.max_connections;
+
+    if (s->accept_again_ns && kt_clock_ns() >= s->accept_again_ns) s->accept_again_ns = 0;
+    wanted = wanted && !s->accept_again_ns;
+    for (int i = 0; i < s->n_listeners; i++) {
+        if (wanted)
+            evconnlistener_enable(s->listeners[i]);
+        else
+            evconnlistener_disable(s->listeners[i]);
+    }
+}
+
+/* Tokens are small and urgent; a client that vanished without a word must be noticed. */
+static void set_socket_options(evutil_socket_t fd) {
+    const int on = 1, idle_s = 15, interval_s = 5;
+    const unsigned vanished_ms = VANISHED_MS;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &vanished_ms, sizeof vanished_ms);
+}
+
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *addr, int size,
                       void *arg) {
-    const int on = 1;
     (void)l, (void)addr, (void)size;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* tokens are small and urgent */
+    set_socket_options(fd);
     kt_conn_accept(arg, fd);
 }
 
 static void on_accept_error(struct evconnlistener *l, void *arg) {
     kt_http_server *s = arg;
+    (void)l;
 
     kt_log_write(s->options.log, KT_LOG_WARN, "http", "cannot accept: %s",
                  evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
-    evconnlistener_disable(l); /* until the next tick */
+    s->accept_again_ns = kt_clock_ns() + (int64_t)SHORTAGE_MS * 1000000;
+    kt_http_update_listeners(s);
 }
 
 /* ---- creation ---- */
-
-static kt_status open_socket(const char *host, int port, int *out, kt_err *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                             .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE},
-                    *list = NULL;
-    char service[16];
-    int rc, fd = -1, error = 0;
-    const int on = 1;
-
-    *out = -1;
-    snprintf(service, sizeof service, "%d", port);
-    rc = getaddrinfo(host, service, &hints, &list);
-    if (rc != 0) return kt_fail(err, KT_E_INVALID, "host '%s': %s", host, gai_strerror(rc));
-    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-        if (fd < 0) {
-            error = errno;
-            continue;
-        }
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 128) == 0) break;
-        error = errno;
-        close(fd);
-        fd = -1;
-    }
-    freeaddrinfo(list);
-    *out = fd;
-    if (fd >= 0) return KT_OK;
-    if (error == EADDRINUSE) {
-        return kt_fail(err, KT_E_IO, "port %d on %s is in use by another program", port, host);
-    }
-    return kt_fail(err, KT_E_IO, "cannot listen on %s port %d: %s", host, port, strerror(error));
-}
 
 static int bound_port(int fd) {
     struct sockaddr_storage a;
@@ -186,9 +206,102 @@ static int bound_port(int fd) {
     return ntohs(((struct sockaddr_in *)(void *)&a)->sin_port);
 }
 
+static void set_port(struct sockaddr *a, int port) {
+    if (a->sa_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
+}
+
+/* A listening socket, or -1 with errno. alone: the only address, so that "::" may mean both
+ * families. */
+static int open_socket(const struct addrinfo *a, bool alone) {
+    const int on = 1;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    int error;
+
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!alone && a->ai_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 128) == 0) return fd;
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static kt_status add_listener(kt_http_server *s, int fd, kt_err *err) {
+    struct evconnlistener *l =
+        evconnlistener_new(s->base, on_accept, s, LEV_OPT_CLOSE_ON_FREE, 0, fd);
+
+    if (!l) {
+        close(fd);
+        return kt_fail(err, KT_E_NOMEM, "server: no memory for the event loop");
+    }
+    evconnlistener_set_error_cb(l, on_accept_error);
+    s->listeners[s->n_listeners++] = l;
+    return KT_OK;
+}
+
+static const void *address_of(const struct addrinfo *a, size_t *size) {
+    if (a->ai_family == AF_INET6) {
+        *size = sizeof(struct in6_addr);
+        return &((const struct sockaddr_in6 *)(const void *)a->ai_addr)->sin6_addr;
+    }
+    *size = sizeof(struct in_addr);
+    return &((const struct sockaddr_in *)(const void *)a->ai_addr)->sin_addr;
+}
+
+/* Some resolvers name an address of "localhost" twice. */
+static bool is_repeated(const struct addrinfo *list, const struct addrinfo *a) {
+    for (const struct addrinfo *b = list; b != a; b = b->ai_next) {
+        size_t n, m;
+        const void *x = address_of(a, &n), *y = address_of(b, &m);
+        if (n == m && memcmp(x, y, n) == 0) return true;
+    }
+    return false;
+}
+
+/* All addresses of the host, on one port. An address family that the machine lacks is left out; a
+ * port that another program has on one of the addresses is an error, as its clients would be
+ * answered by the wrong one. */
+static kt_status listen_on(kt_http_server *s, kt_err *err) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE},
+                    *list = NULL;
+    int rc = getaddrinfo(s->host, NULL, &hints, &list), error = 0;
+    kt_status st = KT_OK;
+
+    if (rc != 0) return kt_fail(err, KT_E_INVALID, "host '%s': %s", s->host, gai_strerror(rc));
+    s->port = s->options.port;
+    for (const struct addrinfo *a = list; a && st == KT_OK && s->n_listeners < KT_MAX_LISTENERS;
+         a = a->ai_next) {
+        int fd;
+        if (is_repeated(list, a)) continue;
+        set_port(a->ai_addr, s->port);
+        fd = open_socket(a, !list->ai_next);
+        if (fd < 0) error = errno;
+        if (fd < 0 && error == EADDRINUSE) break;
+        if (fd < 0) continue;
+        if (!s->port) s->port = bound_port(fd);
+        st = add_listener(s, fd, err);
+    }
+    freeaddrinfo(list);
+    if (st != KT_OK) return st;
+    if (error == EADDRINUSE)
+        return kt_fail(err, KT_E_IO, "port %d on %s is in use by another program", s->port,
+                       s->host);
+    if (s->n_listeners > 0) return KT_OK;
+    return kt_fail(err, KT_E_IO, "cannot listen on %s port %d: %s", s->host, s->port,
+                   strerror(error));
+}
+
 static void fill_defaults(kt_http_options *o) {
     if (!o->host) o->host = "127.0.0.1";
     if (!o->max_body_bytes) o->max_body_bytes = (size_t)32 << 20;
+    if (!o->max_bodies_bytes) o->max_bodies_bytes = (size_t)256 << 20;
     if (!o->max_unsent_bytes) o->max_unsent_bytes = (size_t)8 << 20;
     if (!o->max_connections) o->max_connections = 512;
     if (!o->read_timeout_ms) o->read_timeout_ms = 60 * 1000;
@@ -196,25 +309,22 @@ static void fill_defaults(kt_http_options *o) {
     if (!o->drain_ms) o->drain_ms = 5 * 1000;
 }
 
-static kt_status create_events(kt_http_server *s, int fd, kt_err *err) {
+static kt_status create_events(kt_http_server *s, kt_err *err) {
     static const int numbers[] = {SIGINT, SIGTERM};
     int tick_ms = s->options.ping_ms < 1000 ? s->options.ping_ms : 1000;
     struct timeval every;
 
     if (s->options.read_timeout_ms < tick_ms) tick_ms = s->options.read_timeout_ms;
-    if (s->options.drain_ms < tick_ms) tick_ms = s->options.drain_ms;
+    if (s->options.drain_ms > 0 && s->options.drain_ms < tick_ms) tick_ms = s->options.drain_ms;
     every = (struct timeval){tick_ms / 1000, tick_ms % 1000 * 1000};
     s->base = event_base_new();
     if (s->base) {
         s->wake = event_new(s->base, -1, EV_PERSIST, on_wake, s);
         s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
-        s->listener = evconnlistener_new(s->base, on_accept, s, LEV_OPT_CLOSE_ON_FREE, 0, fd);
     }
-    if (!s->listener) close(fd);
-    if (!s->listener || !s->wake || !s->tick || event_add(s->tick, &every) != 0) {
+    if (!s->wake || !s->tick || event_add(s->tick, &every) != 0) {
         return kt_fail(err, KT_E_NOMEM, "server: no memory for the event loop");
     }
-    evconnlistener_set_error_cb(s->listener, on_accept_error);
     for (int i = 0; s->options.catch_signals && i < 2; i++) {
         s->signals[i] = evsignal_new(s->base, numbers[i], on_signal, s);
         if (!s->signals[i] || event_add(s->signals[i], NULL) != 0) {
@@ -227,7 +337,6 @@ static kt_status create_events(kt_http_server *s, int fd, kt_err *err) {
 kt_status kt_http_server_create(const kt_http_options *options, kt_http_server **out, kt_err *err) {
     uint64_t seed = 0;
     kt_http_server *s;
-    int fd = -1;
     kt_status st;
 
     *out = NULL;
@@ -240,15 +349,11 @@ kt_status kt_http_server_create(const kt_http_options *options, kt_http_server *
     if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)kt_clock_ns();
     kt_rng_seed(&s->rng, seed);
     s->host = strdup(s->options.host);
-    s->api_key = options->api_key ? strdup(options->api_key) : NULL;
-    if (!s->host || (options->api_key && !s->api_key))
-        st = kt_fail(err, KT_E_NOMEM, "no memory for the server");
-    else
-        st = open_socket(s->host, s->options.port, &fd, err);
-    if (st == KT_OK) {
-        s->port = bound_port(fd);
-        st = create_events(s, fd, err);
-    }
+    st = s->host ? kt_access_create(options->api_key, options->allowed_hosts, options->cors_origins,
+                                    &s->access, err)
+                 : kt_fail(err, KT_E_NOMEM, "no memory for the server");
+    if (st == KT_OK) st = create_events(s, err);
+    if (st == KT_OK) st = listen_on(s, err);
     if (st != KT_OK) {
         kt_http_server_destroy(s);
         return st;
@@ -267,7 +372,7 @@ void kt_http_server_destroy(kt_http_server *s) {
         free_post(p);
         p = next;
     }
-    if (s->listener) evconnlistener_free(s->listener);
+    for (int i = 0; i < s->n_listeners; i++) evconnlistener_free(s->listeners[i]);
     for (int i = 0; i < 2; i++) {
         if (s->signals[i]) event_free(s->signals[i]);
     }
@@ -276,7 +381,7 @@ void kt_http_server_destroy(kt_http_server *s) {
     if (s->base) event_base_free(s->base);
     pthread_mutex_destroy(&s->lock);
     free(s->host);
-    free(s->api_key);
+    kt_access_destroy(s->access);
     free(s);
 }
 
@@ -284,8 +389,9 @@ int kt_http_server_port(const kt_http_server *s) {
     return s->port;
 }
 
-/* Writing to a socket that the other side has closed raises SIGPIPE, which would end the process. It
- * is directed at the writing thread, so blocking it here is enough and nobody else's business. */
+/* Writing to a socket that the other side has closed raises SIGPIPE, which would end the process.
+ * It is directed at the writing thread, so blocking it here is enough and nobody else's business.
+ */
 static void block_sigpipe(sigset_t *old) {
     sigset_t set;
 

@@ -1,4 +1,5 @@
-/* Heads and bodies of requests: what is read, what is refused and why. SPDX-License-Identifier: Apache-2.0 */
+/* Heads and bodies of requests: what is read, what is refused and why.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include <stdio.h>
@@ -24,8 +25,8 @@ static kt_http_head accept(const char *request) {
     return head;
 }
 
-#define GET "GET /x HTTP/1.1\r\n"
-#define POST "POST /v1/completions HTTP/1.1\r\n"
+#define GET "GET /x HTTP/1.1\r\nHost: x\r\n"
+#define POST "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 
 Test(http_parse, malformed_heads_are_refused_with_a_reason) {
     static const struct {
@@ -49,7 +50,16 @@ Test(http_parse, malformed_heads_are_refused_with_a_reason) {
         {"GET /x\x7f HTTP/1.1\r\n\r\n", 400, "control"},
         {GET "a: b\x7f\r\n\r\n", 400, "control"}, /* DEL, the control character above 32 */
         {GET "a: \x1f\r\n\r\n", 400, "control"},
-        {GET "a: b\rc: d\r\n\r\n", 400, "control"}, /* a CR alone ends no line */
+        {GET "a: b\rc: d\r\n\r\n", 400, "control"},         /* a CR alone ends no line */
+        {"GET /x HTTP/1.1\nHost: x\r\n\r\n", 400, "CR LF"}, /* nor does an LF */
+        {GET "a: b\n\r\n", 400, "CR LF"},
+        {GET "a: b\r\n\n", 400, "CR LF"},
+        {"GET /x HTTP/1.1\r\n\r\n", 400, "Host header is missing"},
+        {GET "Host: y\r\n\r\n", 400, "Host header is given twice"},
+        {"GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n", 400, "METHOD PATH"},
+        {"POST /x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "HTTP/1.0"},
+        {POST "Expect: 200-ok\r\n\r\n", 417, "100-continue"},
+        {POST "Expect: 100-continue, x\r\n\r\n", 417, "100-continue"},
         {GET "a : b\r\n\r\n", 400, "NAME: VALUE"},
         {GET "a b: c\r\n\r\n", 400, "NAME: VALUE"},
         {GET ": c\r\n\r\n", 400, "NAME: VALUE"},
@@ -94,10 +104,14 @@ Test(http_parse, heads_are_read_as_they_stand) {
     cr_expect_null(kt_http_find_header(&h, "x"));
     cr_expect(!h.chunked && h.content_length == 0 && !h.expect_continue);
 
-    h = accept("OPTIONS * HTTP/1.1\n\n"); /* lines may end in LF alone */
+    cr_expect_str_eq(h.host, "x");
+    h = accept("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n");
     cr_expect_str_eq(h.path, "*");
-    h = accept("GET http://host:8/a?b HTTP/1.1\r\n\r\n");
+    h = accept("GET /x HTTP/1.0\r\n\r\n");
+    cr_expect_null(h.host);
+    h = accept("GET http://host:8/a?b HTTP/1.1\r\nHost: localhost\r\n\r\n");
     cr_expect_str_eq(h.path, "/a");
+    cr_expect_str_eq(h.host, "host:8"); /* the target's counts */
     cr_expect_str_eq(h.query, "b");
     h = accept(POST "Content-Length: 18446744073709551609\r\n\r\n");
     cr_expect_eq(h.content_length, UINT64_MAX - 6);
@@ -110,11 +124,11 @@ Test(http_parse, connections_stay_as_the_version_and_the_client_say) {
         const char *text;
         bool keeps;
     } cases[] = {
-        {"GET / HTTP/1.1\r\n\r\n", true},
-        {"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", false},
-        {"GET / HTTP/1.1\r\nConnection: Upgrade, CLOSE\r\n\r\n", false},
-        {"GET / HTTP/1.1\r\nConnection: closed\r\n\r\n", true},
-        {"GET / HTTP/1.1\r\nConnection: clos\r\n\r\n", true},
+        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", true},
+        {"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", false},
+        {"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, CLOSE\r\n\r\n", false},
+        {"GET / HTTP/1.1\r\nHost: x\r\nConnection: closed\r\n\r\n", true},
+        {"GET / HTTP/1.1\r\nHost: x\r\nConnection: clos\r\n\r\n", true},
         {"GET / HTTP/1.0\r\n\r\n", false},
         {"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true},
     };
@@ -124,14 +138,14 @@ Test(http_parse, connections_stay_as_the_version_and_the_client_say) {
     cr_expect(!accept("POST / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expect_continue);
 }
 
-/* `n` headers of one line each. */
+/* `n` headers of one line each, Host being one. */
 static int parse_headers(int n) {
     kt_http_head head;
     const char *why;
     char request[20000];
     size_t at = (size_t)sprintf(request, GET);
 
-    for (int i = 0; i < n; i++) at += (size_t)sprintf(request + at, "h%d: v\r\n", i);
+    for (int i = 1; i < n; i++) at += (size_t)sprintf(request + at, "h%d: v\r\n", i);
     sprintf(request + at, "\r\n");
     return parse(request, &head, &why);
 }

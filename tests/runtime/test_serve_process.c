@@ -220,7 +220,7 @@ Test(serve_process, ctrl_c_finishes_requests_and_twice_ends_at_once) {
     expect_port(&p, "listening on http://127.0.0.1:");
     fd = kt_dial(p.port);
     snprintf(head, sizeof head,
-             "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n",
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
              sizeof body - 1);
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));
     do {

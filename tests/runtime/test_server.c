@@ -1,4 +1,5 @@
-/* The server over plain sockets, with an engine that says a fixed text. SPDX-License-Identifier: Apache-2.0 */
+/* The server over plain sockets, with an engine that says a fixed text.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -45,7 +46,8 @@ Test(server, answers_in_the_form_of_the_api) {
     cr_assert_eq(r.status, 200, "%s", r.body);
     cr_assert_not_null(strcasestr(r.headers, "content-type: application/json"));
     cr_assert_not_null(strcasestr(r.headers, "x-request-id:"));
-    cr_assert_not_null(strcasestr(r.headers, "access-control-allow-origin: *"));
+    cr_assert_null(strcasestr(r.headers, "access-control-allow-origin")); /* no page asked */
+    cr_assert_not_null(strcasestr(r.headers, "\r\ndate: "));
     root = fake_parse(&r, &doc);
     cr_assert_str_eq(fake_text_at(root, "object"), "text_completion");
     cr_assert_str_eq(fake_text_at(root, "model"), "fake");
@@ -117,9 +119,12 @@ Test(server, health_head_and_options) {
     cr_assert_eq(r.status, 200);
     cr_assert_eq(r.body_size, 0);
     kt_reply_free(&r);
-    r = kt_request(fake.port, "OPTIONS", "/v1/completions", "Origin: http://x\r\n", NULL);
+    r = kt_request(fake.port, "OPTIONS", "/v1/completions", "Origin: http://localhost:3000\r\n",
+                   NULL);
     cr_assert_eq(r.status, 204);
-    cr_assert_not_null(strcasestr(r.headers, "access-control-allow-methods"));
+    cr_assert_not_null(strcasestr(r.headers, "access-control-allow-methods: POST, OPTIONS\r\n"));
+    cr_assert_not_null(
+        strcasestr(r.headers, "access-control-allow-origin: http://localhost:3000\r\n"));
     cr_assert_not_null(strcasestr(r.headers, "authorization"));
     kt_reply_free(&r);
     fake_stop();
@@ -210,7 +215,8 @@ Test(server, wrong_requests_are_refused_by_name) {
     fake_stop();
 }
 
-/* What OpenAI's and llama-server's clients send and is not built yet: one that obeyed would answer otherwise. */
+/* What OpenAI's and llama-server's clients send and is not built yet: one that obeyed would answer
+ * otherwise. */
 Test(server, what_is_not_built_is_refused_and_never_ignored) {
     static const struct {
         const char *name, *value;
@@ -290,25 +296,35 @@ Test(server, malformed_http_is_refused_and_survived) {
         {"nonsense\r\n\r\n", 400},
         {"GET\r\n\r\n", 400},
         {"GET /health\r\n\r\n", 400},
-        {"GET health HTTP/1.1\r\n\r\n", 400},
+        {"GET health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
         {"GET /health HTTP/2.0\r\n\r\n", 505},
-        {"GET /%zz HTTP/1.1\r\n\r\n", 400},
-        {"GET /%00 HTTP/1.1\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\nno colon\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\nname : value\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\n folded: x\r\n\r\n", 400},
-        {"GET /health HTTP/1.1\r\na: \x01\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nContent-Length: 1x\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400},
-        {"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: "
+        {"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nname : value\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n", 400},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\na: \x01\r\n\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1x\r\n\r\n", 400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+         "99999999999999999999999\r\n\r\n",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: "
+         "3\r\n\r\n{}",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+         "2\r\nTransfer-Encoding: "
          "chunked\r\n\r\n{}",
          400},
-        {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
-        {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400},
-        {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x", 400},
-        {"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: "
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+         501},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+         "chunked\r\n\r\nxyz\r\n",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n2\r\n{}x",
+         400},
+        {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
          "chunked\r\n\r\nffffffffffffffffff\r\n",
          400},
     };
@@ -322,7 +338,7 @@ Test(server, malformed_http_is_refused_and_survived) {
         kt_reply_free(&r);
     }
     memset(huge, 'a', 200000);
-    memcpy(huge, "GET /health HTTP/1.1\r\nx: ", 25);
+    memcpy(huge, "GET /health HTTP/1.1\r\nHost: localhost\r\nx: ", 25);
     fake_check_error(kt_raw(fake.port, huge, 200000, false), 431, "headers_too_large", "",
                      "headers");
     free(huge);
@@ -351,10 +367,14 @@ Test(server, a_hundred_megabytes_are_refused_without_being_kept, .timeout = 180)
         int fd = kt_dial(fake.port);
         if (chunked) {
             sprintf(head,
-                    "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n",
+                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                    "chunked\r\n\r\n%zx\r\n",
                     total);
         } else {
-            sprintf(head, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", total);
+            sprintf(
+                head,
+                "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+                total);
         }
         kt_send_all(fd, head, strlen(head));
         for (size_t sent = 0; sent < total; sent += step) {
@@ -376,8 +396,9 @@ Test(server, a_hundred_megabytes_are_refused_without_being_kept, .timeout = 180)
 }
 
 Test(server, expect_continue_is_answered) {
-    static const char head[] = "POST /v1/completions HTTP/1.1\r\nContent-Length: 30\r\n"
-                               "Expect: 100-continue\r\nConnection: close\r\n\r\n";
+    static const char head[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n"
+        "Expect: 100-continue\r\nConnection: close\r\n\r\n";
     static const char body[] = "{\"prompt\":\"a\",\"max_tokens\": 1}";
     char interim[26] = "";
     int fd;
@@ -398,7 +419,7 @@ Test(server, expect_continue_is_answered) {
 }
 
 Test(server, wants_its_key) {
-    kt_http_options options = {.api_key = "secret"};
+    kt_http_options options = {.api_key = "other\n secret \n\n"};
     kt_reply r;
 
     fake_start(&options, 0);
@@ -419,6 +440,9 @@ Test(server, wants_its_key) {
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
     r = kt_request(fake.port, "GET", "/v1/models", "X-API-Key: secret\r\n", NULL);
+    cr_assert_eq(r.status, 200);
+    kt_reply_free(&r);
+    r = kt_request(fake.port, "GET", "/v1/models", "Authorization: bearer other\r\n", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
     fake_stop();

@@ -233,7 +233,7 @@ Test(choices, log_probabilities_are_those_of_the_softmax) {
 /* The same request is answered with one length; with two it could be read as two different ones by a proxy
  * in front, so it is refused although its body is right either way. */
 Test(choices, requests_with_two_lengths_are_refused) {
-    static const char head[] = "POST /v1/completions HTTP/1.1\r\n%s"
+    static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%s"
                                "Transfer-Encoding: chunked\r\n\r\n"
                                "1e\r\n{\"prompt\":\"a\",\"max_tokens\": 1}\r\n0\r\n\r\n";
     char request[256];

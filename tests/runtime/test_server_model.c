@@ -165,7 +165,7 @@ Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
     int fd;
 
     start();
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n",
+    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
              sizeof body - 1);
     fd = kt_dial(real.port);
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));

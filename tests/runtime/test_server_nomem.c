@@ -2,6 +2,7 @@
  * server during such failures. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "base/clock.h"
+#include "runtime/http/access.h"
 #include "tests/runtime/fake_server.h"
 #include "tests/support/nomem.h"
 
@@ -28,11 +29,21 @@ static void unmake_server(void *out) {
     kt_http_server_destroy(*(kt_http_server **)out);
 }
 
+static kt_status make_access(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_access_create("a\nb", "c,d", "http://e,https://f", out, err);
+}
+static void unmake_access(void *out) {
+    kt_access_destroy(*(kt_access **)out);
+}
+
 Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60) {
     static const kt_backend backend = {.model_name = "none"};
     const kt_http_options http = {.routes = kt_builtin_routes,
                                   .n_routes = kt_builtin_route_count,
                                   .api_key = "a key",
+                                  .allowed_hosts = "a.example",
+                                  .cors_origins = "https://a.example",
                                   .catch_signals = true};
     kt_nomem_case c = {.out_bytes = sizeof(void *)};
 
@@ -41,6 +52,9 @@ Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60
     kt_nomem_check(&c);
     c.function = "kt_app_create", c.make = make_app, c.unmake = unmake_app, c.with = &backend;
     c.says = ""; /* the application or its queues */
+    kt_nomem_check(&c);
+    c.function = "kt_access_create", c.make = make_access, c.unmake = unmake_access;
+    c.says = "server";
     kt_nomem_check(&c);
     c.function = "kt_http_server_create", c.make = make_server, c.unmake = unmake_server;
     c.with = &http, c.says = "server";

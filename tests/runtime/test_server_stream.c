@@ -240,7 +240,7 @@ Test(stream, an_engine_without_memory_is_an_answer) {
 static int post_and_stay(const char *json) {
     char head[256];
     int fd = kt_dial(fake.port);
-    sprintf(head, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", strlen(json));
+    sprintf(head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", strlen(json));
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, json, strlen(json)));
     return fd;
 }
@@ -349,14 +349,14 @@ Test(clients, sixteen_at_once_are_all_answered) {
 
 Test(clients, may_pipeline_requests) {
     static const char requests[] =
-        "GET /health HTTP/1.1\r\n\r\n"
-        "POST /v1/completions HTTP/1.1\r\nContent-Length: "
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
         "29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":2}"
-        "OPTIONS /v1/models HTTP/1.1\r\n\r\n"
-        "\r\nPOST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        "\r\nPOST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         "5;x=y\r\n{\"pro\r\n12\r\nmpt\":\"a\",\"n\":1   }\r\n0\r\nTrailer: x\r\n\r\n"
-        "GET /nothing HTTP/1.1\r\n\r\n"
-        "GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n";
+        "GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     static const int expect[] = {200, 200, 204, 200, 404, 200};
     char *leftover = NULL;
     size_t n = 0;
@@ -378,7 +378,7 @@ Test(clients, may_pipeline_requests) {
 
 Test(clients, may_be_slow) {
     static const char request[] =
-        "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         "5\r\n{\"pro\r\n9\r\nmpt\":\"a\"}\r\n0\r\n\r\n";
     kt_reply r;
     int fd;
@@ -397,7 +397,7 @@ Test(clients, may_be_slow) {
 }
 
 Test(clients, that_never_finish_a_request_are_closed) {
-    static const char cut_off[] = "POST /v1/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\n{";
+    static const char cut_off[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{";
     kt_http_options options = {.read_timeout_ms = 100};
     char byte;
     int fd;
@@ -475,7 +475,7 @@ Test(clients, that_do_not_read_are_dropped) {
 
 Test(noise, mutated_requests_leave_the_server_alive, .timeout = 120) {
     static const char good[] =
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
         "74\r\n\r\n"
         "{\"prompt\":\"In that day\",\"max_tokens\":4,\"stop\":[\"x\"],\"temperature\":0,\"n\":1}";
     kt_http_options options = {.read_timeout_ms = 50};
