@@ -75,6 +75,37 @@ void kt_affinity_choose(const kt_cpu_set *allowed, int n, int *out) {
     for (int i = filled; i < n; i++) out[i] = filled ? out[i % filled] : -1;
 }
 
+static bool shares_core(int cpu, const kt_cpu_set *with) {
+    kt_cpu_set siblings;
+    char path[96];
+
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    if (!read_list(path, &siblings)) return kt_cpu_set_has(with, cpu);
+    for (int i = 0; i < KT_MAX_CPUS / 64; i++)
+        if (siblings.word[i] & with->word[i]) return true;
+    return false;
+}
+
+void kt_affinity_spare(const kt_cpu_set *allowed, int n, kt_cpu_set *out) {
+    kt_cpu_set taken = {{0}}, threads = {{0}};
+    int cpus[1024];
+    bool any_core = false, any_thread = false;
+
+    memset(out, 0, sizeof *out);
+    if (n > (int)(sizeof cpus / sizeof *cpus)) n = (int)(sizeof cpus / sizeof *cpus);
+    kt_affinity_choose(allowed, n, cpus);
+    for (int i = 0; i < n; i++) kt_cpu_set_add(&taken, cpus[i]);
+    for (int cpu = 0; cpu < KT_MAX_CPUS; cpu++) {
+        if (!kt_cpu_set_has(allowed, cpu) || kt_cpu_set_has(&taken, cpu)) continue;
+        any_thread = true;
+        kt_cpu_set_add(&threads, cpu);
+        if (shares_core(cpu, &taken)) continue;
+        any_core = true;
+        kt_cpu_set_add(out, cpu);
+    }
+    if (!any_core) *out = any_thread ? threads : *allowed;
+}
+
 /* Whole CPUs that one group's quota allows; INT32_MAX = no quota. */
 static int quota_of(const kt_cgroup *group) {
     char path[KT_CGROUP_PATH_BYTES + 32];

@@ -27,4 +27,9 @@ void kt_affinity_set(const kt_cpu_set *set);
  * start again; out[n]. An empty set yields -1s (leave the thread alone). */
 void kt_affinity_choose(const kt_cpu_set *allowed, int n, int *out);
 
+/* What is left of `allowed` for threads that should not disturb a pool of n threads on the CPUs of
+ * kt_affinity_choose: cores that it leaves alone, or else other hardware threads of its cores, or
+ * else all. */
+void kt_affinity_spare(const kt_cpu_set *allowed, int n, kt_cpu_set *out);
+
 #endif

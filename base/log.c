@@ -9,7 +9,10 @@
 #include "base/clock.h"
 #include "base/json.h"
 
-enum { MESSAGE_BYTES = 4096 }; /* longer messages end in "..." */
+enum {
+    MESSAGE_BYTES = 4096,                /* longer messages end in "..." */
+    LINE_BYTES = 6 * MESSAGE_BYTES + 512 /* each byte an escape */
+};
 
 static const char *level_name(kt_log_level level) {
     static const char *const names[] = {"debug", "info", "warn", "error"};
@@ -26,10 +29,12 @@ static void format_time(int64_t unix_ms, char *text, size_t size) {
     snprintf(text + n, size - n, ".%03dZ", (int)(unix_ms % 1000));
 }
 
-static void write_json(FILE *stream, const char *time, const char *level, const char *area,
-                       const char *message) {
+/* A line of at most `size` bytes with its end; its length. */
+static size_t format_json(char *out, size_t size, const char *time, const char *level,
+                          const char *area, const char *message) {
     kt_json_writer w = {0};
     const char *line;
+    size_t n = 0;
 
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "ts", time);
@@ -37,9 +42,14 @@ static void write_json(FILE *stream, const char *time, const char *level, const 
     kt_json_add_string(&w, "area", area);
     kt_json_add_string(&w, "msg", message);
     kt_json_end_object(&w);
-    line = kt_json_writer_text(&w, NULL);
-    if (line) fprintf(stream, "%s\n", line);
+    line = kt_json_writer_text(&w, &n);
+    if (!line || n + 1 >= size) n = 0;
+    if (n) {
+        memcpy(out, line, n);
+        out[n++] = '\n';
+    }
     kt_json_writer_deinit(&w);
+    return n;
 }
 
 /* One message is one line: a name from a request must not be able to forge another. */
@@ -51,11 +61,12 @@ static void flatten(char *message) {
 void kt_log_write(const kt_log *log, kt_log_level level, const char *area, const char *format,
                   ...) {
     char message[MESSAGE_BYTES];
-    char time[40];
+    char line[LINE_BYTES], time[40];
+    size_t size;
     va_list args;
     int n;
 
-    if (!log || !log->stream || level < log->level) return;
+    if (!log || (!log->stream && !log->writer) || level < log->level) return;
     va_start(args, format);
     n = vsnprintf(message, sizeof message, format, args);
     va_end(args);
@@ -63,10 +74,17 @@ void kt_log_write(const kt_log *log, kt_log_level level, const char *area, const
     if ((size_t)n >= sizeof message) memcpy(message + sizeof message - 4, "...", 4);
     format_time(kt_clock_unix_ms(), time, sizeof time);
     if (log->json) {
-        write_json(log->stream, time, level_name(level), area, message);
+        size = format_json(line, sizeof line, time, level_name(level), area, message);
     } else {
         flatten(message);
-        fprintf(log->stream, "%s %-5s %s: %s\n", time, level_name(level), area, message);
+        n = snprintf(line, sizeof line, "%s %-5s %.80s: %s\n", time, level_name(level), area,
+                     message);
+        size = n > 0 ? (size_t)n : 0;
     }
+    if (log->writer) {
+        kt_log_writer_put(log->writer, line, size);
+        return;
+    }
+    fwrite(line, 1, size, log->stream);
     fflush(log->stream);
 }

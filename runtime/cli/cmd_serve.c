@@ -2,13 +2,19 @@
  * once and clients get 503 instead of a closed port while the model is being loaded.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/affinity.h"
+#include "base/buffer.h"
 #include "base/err.h"
+#include "base/pool.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/exec/recorder.h"
@@ -16,13 +22,13 @@
 #include "runtime/http/server.h"
 #include "runtime/model/model_dir.h"
 
-enum { DRAIN_S = 5, PATIENCE_MS = 400 };
+enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20 };
 
 typedef struct serve_flags {
     kt_engine_flags engine;
-    const char *host, *api_key, *model_name;
+    const char *host, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
     const char *record;
-    int64_t port, queue, record_mb;
+    int64_t port, queue, record_mb, drain_s;
 } serve_flags;
 
 /* What the threads of a server share: this one runs the event loop, the app's engine thread loads
@@ -40,7 +46,25 @@ typedef struct serving {
     kt_backend backend;
     kt_app *app;
     kt_http_server *server;
+    char *keys; /* owned: one a line; NULL = none */
+    kt_log log;
+    kt_log_writer *writer; /* of stderr: nobody waits for its reader */
+    kt_cpu_set allowed;    /* CPUs of the engine; the other threads keep off the pool's */
 } serving;
+
+/* A line for the person at the terminal; never waits. */
+static void say(const serving *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(const serving *s, const char *format, ...) {
+    char line[600];
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n > 0) kt_log_writer_put(s->writer, line, strlen(line));
+}
 
 static int is_unwanted(void *arg) {
     return atomic_load(&((serving *)arg)->is_unwanted);
@@ -84,6 +108,7 @@ static kt_status load_model(serving *s, kt_err *err) {
 static void run_load(kt_job *job) {
     serving *s = (serving *)(void *)job;
 
+    kt_affinity_set(&s->allowed); /* this is the thread that the pool belongs to */
     s->loaded = load_model(s, &s->why);
     if (s->loaded != KT_OK) {
         kt_http_server_stop(s->server);
@@ -106,12 +131,12 @@ static bool never_abandoned(const kt_job *job) {
 /* ---- the end ---- */
 
 /* Ctrl-C, or the model did not load: then the error is what matters. */
-static void say_what_it_waits_for(void *arg, int n_requests) {
-    kt_app *app = arg;
+static void say_what_it_waits_for(void *app, int n_requests) {
+    const serving *s = ((kt_app *)app)->owner;
 
     if (!kt_app_why_not(app) && n_requests > 0)
-        fprintf(stderr, "kt: finishing %d request%s, at most %d s; Ctrl-C again to stop now\n",
-                n_requests, n_requests == 1 ? "" : "s", DRAIN_S);
+        say(s, "kt: finishing %d request%s, at most %lld s; Ctrl-C again to stop now\n", n_requests,
+            n_requests == 1 ? "" : "s", (long long)s->flags->drain_s);
 }
 
 /* Requests whose clients are gone do not count, a load that has not begun does. */
@@ -129,11 +154,12 @@ static void wait_for_engine(serving *s) {
     for (int i = 0; i < PATIENCE_MS / 10 && is_busy(s); i++) nanosleep(&pause, NULL);
     if (!is_busy(s)) return;
     if (kt_http_server_stops(s->server) < 2) {
-        fprintf(stderr, "kt: waiting for the %s; Ctrl-C to stop now\n",
-                kt_app_why_not(s->app) ? "layer that is being loaded" : "step in progress");
+        say(s, "kt: waiting for the %s; Ctrl-C to stop now\n",
+            kt_app_why_not(s->app) ? "layer that is being loaded" : "step in progress");
         return;
     }
-    fprintf(stderr, "kt: stopped in the middle of its work\n");
+    say(s, "kt: stopped in the middle of its work\n");
+    kt_log_writer_destroy(s->writer);
     fflush(stdout);
     _exit(KT_EXIT_INTERRUPTED);
 }
@@ -149,25 +175,85 @@ static void print_record(const char *path, const kt_engine *engine) {
 
 /* ---- both ---- */
 
-static kt_status listen_and_serve(serving *s, const kt_log *log, kt_err *err) {
+/* --api-key A,B and the lines of --api-key-file, one a line. */
+static kt_status gather_keys(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
-    kt_app_options options = {.model_name = f->model_name, .queue = (int)f->queue, .log = log};
+    char *text = NULL;
+    size_t size = 0, given = f->api_key ? strlen(f->api_key) : 0;
+
+    if (f->api_key_file) KT_TRY(kt_file_read(f->api_key_file, MAX_KEY_FILE, &text, &size, err));
+    if (f->api_key_file && strspn(text, " \t\r\n") == strlen(text)) {
+        free(text);
+        return kt_fail(err, KT_E_INVALID, "%s: no API key in it", f->api_key_file);
+    }
+    if (!f->api_key && !text) return KT_OK;
+    s->keys = malloc(given + size + 2);
+    if (!s->keys) {
+        free(text);
+        return kt_fail(err, KT_E_NOMEM, "no memory for the API keys");
+    }
+    snprintf(s->keys, given + size + 2, "%s\n%s", given ? f->api_key : "", text ? text : "");
+    for (size_t i = 0; i < given; i++)
+        if (s->keys[i] == ',') s->keys[i] = '\n';
+    free(text);
+    return KT_OK;
+}
+
+/* The event loop and the threads made from here on leave the pool's cores alone where there are
+ * others. */
+static void keep_off_the_pool(serving *s) {
+    int n = (int)s->flags->engine.threads;
+    kt_cpu_set spare;
+
+    kt_affinity_get(&s->allowed);
+    kt_affinity_spare(&s->allowed, n ? n : kt_usable_cores(), &spare);
+    kt_affinity_set(&spare);
+}
+
+static kt_status start_log(serving *s, kt_err *err) {
+    KT_TRY(kt_log_writer_create(STDERR_FILENO, &s->writer, err));
+    if (s->log.stream) s->log.writer = s->writer;
+    return KT_OK;
+}
+
+static void warn_if_unreachable(const serving *s) {
+    const serve_flags *f = s->flags;
+    bool is_local = strncmp(f->host, "127.", 4) == 0 || strcmp(f->host, "::1") == 0 ||
+                    strcmp(f->host, "localhost") == 0;
+
+    if (!is_local && !s->keys && !f->allowed_hosts)
+        say(s,
+            "kt: without --api-key or --allowed-hosts only requests to localhost are answered, "
+            "also on %s\n",
+            f->host);
+}
+
+static kt_status listen_and_serve(serving *s, kt_err *err) {
+    const serve_flags *f = s->flags;
+    kt_app_options options = {
+        .model_name = f->model_name, .queue = (int)f->queue, .log = &s->log, .owner = s};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
                             .routes = kt_builtin_routes,
                             .n_routes = kt_builtin_route_count,
-                            .api_key = f->api_key,
+                            .allowed_hosts = f->allowed_hosts,
+                            .cors_origins = f->cors_origins,
                             .why_not = kt_app_why_not,
                             .on_drain = say_what_it_waits_for,
-                            .drain_ms = DRAIN_S * 1000,
+                            .drain_ms = f->drain_s ? (int)f->drain_s * 1000 : -1,
                             .catch_signals = true,
-                            .log = log};
+                            .log = &s->log};
 
     KT_TRY(kt_model_dir_read(s->model_dir, &s->dir, err)); /* what is quickly told is told first */
     if (f->record) KT_TRY(kt_recorder_check(f->record, err));
+    KT_TRY(gather_keys(s, err));
+    http.api_key = s->keys;
+    keep_off_the_pool(s);
+    KT_TRY(start_log(s, err));
     KT_TRY(kt_app_create(&options, &s->app, err));
     http.app = s->app;
     KT_TRY(kt_http_server_create(&http, &s->server, err));
+    warn_if_unreachable(s);
     print_address(s, "loading; ", " answers 503 until then");
     if (!kt_job_queue_push(s->app->engine, &s->load))
         return kt_fail(err, KT_E_INTERNAL, "the engine takes no work");
@@ -177,9 +263,9 @@ static kt_status listen_and_serve(serving *s, const kt_log *log, kt_err *err) {
     return KT_OK;
 }
 
-static int serve(serving *s, const kt_log *log) {
+static int serve(serving *s) {
     kt_err err = {KT_OK, ""};
-    kt_status st = listen_and_serve(s, log, &err);
+    kt_status st = listen_and_serve(s, &err);
     bool was_loaded;
     int code;
 
@@ -189,24 +275,36 @@ static int serve(serving *s, const kt_log *log) {
         st = s->loaded;
         err = s->why;
     }
+    kt_http_server_destroy(s->server);
+    kt_log_writer_destroy(s->writer);
+    s->log.writer = NULL;
     code = st == KT_OK ? KT_EXIT_OK : kt_command_fail(&err);
     if (was_loaded && s->flags->record) print_record(s->flags->record, s->engine);
-    kt_http_server_destroy(s->server);
     kt_engine_destroy(s->engine);
     kt_model_dir_deinit(&s->dir);
+    free(s->keys);
     return code;
 }
 
 static int run(int argc, char **argv) {
-    serve_flags f = {.engine = KT_ENGINE_FLAGS_INITIAL, .host = "127.0.0.1", .port = 8080};
+    serve_flags f = {
+        .engine = KT_ENGINE_FLAGS_INITIAL, .host = "127.0.0.1", .port = 8080, .drain_s = 5};
     const kt_option options[] = {
         KT_OPTION_STRING("host", 0, &f.host, "ADDRESS", "where to listen (default: 127.0.0.1)"),
         KT_OPTION_INT("port", 'p', &f.port, 0, 65535, "0 = any free one (default: 8080)"),
-        KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY", "wanted from clients (default: none)"),
+        KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY[,KEY...]",
+                         "wanted from clients (default: none, and only localhost is answered)"),
+        KT_OPTION_STRING("api-key-file", 0, &f.api_key_file, "FILE", "keys, one a line"),
+        KT_OPTION_STRING("allowed-hosts", 0, &f.allowed_hosts, "NAME,...",
+                         "without a key: names and addresses it is used by, * for all"),
+        KT_OPTION_STRING("cors-origins", 0, &f.cors_origins, "ORIGIN,...",
+                         "web pages that may use it besides local ones, * for all"),
         KT_OPTION_STRING("model-name", 0, &f.model_name, "NAME",
                          "as clients call it (default: the folder's or repository's name)"),
         KT_OPTION_INT("queue", 0, &f.queue, 1, 100000,
                       "requests that may wait; more get status 429 (default: 32)"),
+        KT_OPTION_INT("drain-timeout", 0, &f.drain_s, 0, 86400,
+                      "seconds that requests have to finish after Ctrl-C (default: 5)"),
         KT_OPTION_STRING("record-workload", 0, &f.record, "FILE",
                          "record which experts get how many rows, step by step, for kttune run "
                          "--workload FILE"),
@@ -221,14 +319,15 @@ static int run(int argc, char **argv) {
         .about =
             "Serve a model to OpenAI clients: /v1/completions, /v1/models, /health. Ctrl-C lets "
             "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
-            "logs each request.",
+            "logs each request.\nWithout a key only requests to localhost, and pages from there, "
+            "are answered.",
         .examples =
             "  kt serve datasets/models/tiny-moe\n"
             "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
             "  kt serve MODEL --record-workload load.jsonl\n"
             "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
-    const kt_log log = kt_command_log();
     serving s = {.flags = &f,
+                 .log = kt_command_log(),
                  .load = {.run = run_load, .drop = drop_load, .abandoned = never_abandoned}};
     int n_models = 0;
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
@@ -236,11 +335,12 @@ static int run(int argc, char **argv) {
 
     if (code >= 0) return code;
     if (n_models != 1) return kt_usage_fail(&usage, "MODEL is missing");
-    code = kt_engine_flags_options(&f.engine, &usage, s.model_dir, &log, &s.options);
+    signal(SIGPIPE, SIG_IGN); /* readers of answers, logs and output may leave when they like */
+    code = kt_engine_flags_options(&f.engine, &usage, s.model_dir, &s.log, &s.options);
     if (code != 0) return code;
     s.options.cancel = is_unwanted;
     s.options.cancel_arg = &s;
-    return serve(&s, &log);
+    return serve(&s);
 }
 
 const kt_command kt_command_serve = {

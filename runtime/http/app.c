@@ -18,6 +18,7 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     app->model_name = options->model_name;
     if (options->backend) kt_app_ready(app, options->backend);
     app->log = options->log;
+    app->owner = options->owner;
     app->created_s = kt_clock_unix_ms() / 1000;
     st = kt_job_queue_create(queue, &app->engine, err);
     /* Preparing is quick; a request is refused for the engine's queue, not for this one. */

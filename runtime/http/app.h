@@ -19,6 +19,7 @@ typedef struct kt_app_options {
     const char *model_name;    /* as clients call it; NULL = the backend's; borrowed */
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
     const kt_log *log;         /* borrowed; may be NULL */
+    void *owner;               /* borrowed; the program's, not looked at */
 } kt_app_options;
 
 typedef struct kt_app {
@@ -26,6 +27,7 @@ typedef struct kt_app {
     const kt_backend *backend;
     const char *model_name;
     const kt_log *log;
+    void *owner;
     int64_t created_s; /* Unix time */
     kt_job_queue *prepare, *engine;
     atomic_llong n_finished, n_cancelled;

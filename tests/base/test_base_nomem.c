@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/guard_page.h"
+#include "base/log_writer.h"
 #include "base/pool.h"
 #include "tests/support/nomem.h"
 #include "tests/support/temp.h"
@@ -37,6 +38,24 @@ Test(base_nomem, a_pool_without_memory_or_threads_is_none) {
     cr_assert_eq(kt_nomem_check(&c), 6, "two blocks and four threads were expected");
     c.with = &bound;
     kt_nomem_check(&c);
+}
+
+static kt_status make_log_writer(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_log_writer_create(2, out, err);
+}
+static void unmake_log_writer(void *out) {
+    kt_log_writer_destroy(*(kt_log_writer **)out);
+}
+
+Test(base_nomem, a_writer_of_the_log_is_whole_or_none) {
+    kt_nomem_case c = {.function = "kt_log_writer_create",
+                       .make = make_log_writer,
+                       .unmake = unmake_log_writer,
+                       .out_bytes = sizeof(kt_log_writer *),
+                       .says = "log"};
+
+    cr_assert_eq(kt_nomem_check(&c), 2, "a block and a thread were expected");
 }
 
 static kt_status make_buffer(void *out, const void *with, kt_err *err) {
