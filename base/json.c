@@ -34,6 +34,7 @@ typedef struct parser {
     size_t n_slots, slot_capacity;
     frame *frames;
     size_t depth, frame_capacity, max_depth;
+    size_t n_values, max_values;
     uint64_t seed;
     kt_err *err;
 } parser;
@@ -62,6 +63,15 @@ static kt_status fail_expected(const parser *p, const char *expected) {
         snprintf(what, sizeof what, "found '%c', expected %s", *p->at, expected);
     else
         snprintf(what, sizeof what, "found byte 0x%02x, expected %s", *p->at, expected);
+    return fail_at(p, p->at, what);
+}
+
+/* One more key or value; a container's are counted before they are made. */
+static kt_status count_value(parser *p) {
+    char what[60];
+
+    if (p->n_values++ < p->max_values) return KT_OK;
+    snprintf(what, sizeof what, "more than %zu values", p->max_values);
     return fail_at(p, p->at, what);
 }
 
@@ -343,6 +353,7 @@ static kt_status read_key(parser *p) {
 
     skip_space(p);
     if (p->at == p->end || *p->at != '"') return fail_expected(p, "a key in quotes");
+    KT_TRY(count_value(p));
     slot = push_slot(p);
     if (!slot) return fail_memory(p);
     KT_TRY(read_string(p, &slot->key, &slot->key_size));
@@ -381,6 +392,7 @@ static kt_status read_value(parser *p, bool *complete) {
     int c;
 
     skip_space(p);
+    if (!inside_object(p)) KT_TRY(count_value(p));
     slot = inside_object(p) ? &p->slots[p->n_slots - 1] : push_slot(p);
     if (!slot) return fail_memory(p);
     *complete = true;
@@ -432,6 +444,7 @@ kt_status kt_json_parse(const char *text, size_t size, const kt_json_limits *lim
     *out = NULL;
     if (size > max_bytes)
         return kt_fail(err, KT_E_FORMAT, "JSON of %zu bytes, limit %zu", size, max_bytes);
+    p.max_values = limits && limits->max_values ? limits->max_values : SIZE_MAX;
     p.begin = p.at = (const unsigned char *)(text ? text : "");
     p.end = p.begin + size;
     doc = calloc(1, sizeof *doc);

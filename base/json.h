@@ -23,8 +23,10 @@ typedef struct kt_json kt_json;         /* one value; lives as long as its docum
 typedef struct kt_json_doc kt_json_doc; /* owns all values of one text */
 
 typedef struct kt_json_limits {
-    size_t max_bytes; /* 0 = 1 GiB */
-    int max_depth;    /* 0 = 256 */
+    size_t max_bytes;  /* 0 = 1 GiB */
+    int max_depth;     /* 0 = 256 */
+    size_t max_values; /* and members together; 0 = as many as max_bytes holds. A value takes some
+                          72 bytes, so "0,0,0" is 36 times as large in memory */
 } kt_json_limits;
 
 /* Parse size bytes of text (need not be NUL-terminated; is not kept). Refuses: trailing text, bad
@@ -92,7 +94,8 @@ void kt_json_put_string(kt_json_writer *w, const char *s); /* NULL writes null *
 void kt_json_put_string_n(kt_json_writer *w, const char *s, size_t size);
 void kt_json_put_int(kt_json_writer *w, int64_t v);
 /* The shortest digits that read back equal, in the form of Python's repr ("1.0", "1e-05"); JSON has
- * no NaN or infinity: they are written as null. put_fixed is printf's %.*f (0 <= decimals <= 20). */
+ * no NaN or infinity: they are written as null. put_fixed is printf's %.*f (0 <= decimals <= 20).
+ */
 void kt_json_put_double(kt_json_writer *w, double v);
 void kt_json_put_fixed(kt_json_writer *w, double v, int decimals);
 void kt_json_put_bool(kt_json_writer *w, bool v);

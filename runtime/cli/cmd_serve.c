@@ -175,6 +175,23 @@ static void print_record(const char *path, const kt_engine *engine) {
 
 /* ---- both ---- */
 
+/* What /props says of the engine; asked for only once there is one. */
+static void write_props(void *owner, kt_json_writer *w) {
+    const serving *s = owner;
+    kt_engine_info info;
+    char line[160];
+
+    kt_engine_describe(s->engine, &info);
+    kt_json_add_string(w, "model_path", s->model_dir);
+    kt_json_add_string(w, "weights", s->flags->engine.weights);
+    kt_json_add_int(w, "weight_bytes", info.weight_bytes);
+    kt_json_add_int(w, "threads", info.n_threads);
+    kt_json_add_string(w, "table", info.table_line);
+    kt_json_add_string(w, "nodes", info.node_line);
+    kt_json_add_string(w, "memory", info.memory_line);
+    kt_json_add_string(w, "cache", kt_kv_line(&info, line, sizeof line));
+}
+
 /* --api-key A,B and the lines of --api-key-file, one a line. */
 static kt_status gather_keys(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
@@ -230,8 +247,11 @@ static void warn_if_unreachable(const serving *s) {
 
 static kt_status listen_and_serve(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
-    kt_app_options options = {
-        .model_name = f->model_name, .queue = (int)f->queue, .log = &s->log, .owner = s};
+    kt_app_options options = {.model_name = f->model_name,
+                              .queue = (int)f->queue,
+                              .log = &s->log,
+                              .owner = s,
+                              .write_props = write_props};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
                             .routes = kt_builtin_routes,

@@ -19,6 +19,8 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     if (options->backend) kt_app_ready(app, options->backend);
     app->log = options->log;
     app->owner = options->owner;
+    app->write_props = options->write_props;
+    kt_stats_init(&app->stats);
     app->created_s = kt_clock_unix_ms() / 1000;
     st = kt_job_queue_create(queue, &app->engine, err);
     /* Preparing is quick; a request is refused for the engine's queue, not for this one. */
@@ -42,9 +44,15 @@ const char *kt_app_why_not(void *app) {
     return is_ready ? NULL : "the model is being loaded";
 }
 
+kt_app_gauges kt_app_read_gauges(const kt_app *app) {
+    kt_job_counts c = kt_job_queue_count(app->engine);
+    return (kt_app_gauges){c.running, c.waiting, c.capacity};
+}
+
 void kt_app_destroy(kt_app *app) {
     if (!app) return;
     kt_job_queue_destroy(app->prepare); /* it feeds the other */
     kt_job_queue_destroy(app->engine);
+    kt_stats_deinit(&app->stats);
     free(app);
 }

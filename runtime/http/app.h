@@ -10,8 +10,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "runtime/http/backend.h"
+#include "runtime/http/http_stats.h"
 #include "runtime/sched/job_queue.h"
 
 typedef struct kt_app_options {
@@ -20,6 +22,9 @@ typedef struct kt_app_options {
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
     const kt_log *log;         /* borrowed; may be NULL */
     void *owner;               /* borrowed; the program's, not looked at */
+    /* NULL, or adds members about model, machine and kernels to the object of /props. Event thread.
+     */
+    void (*write_props)(void *owner, kt_json_writer *w);
 } kt_app_options;
 
 typedef struct kt_app {
@@ -28,6 +33,8 @@ typedef struct kt_app {
     const char *model_name;
     const kt_log *log;
     void *owner;
+    void (*write_props)(void *owner, kt_json_writer *w);
+    kt_stats stats;
     int64_t created_s; /* Unix time */
     kt_job_queue *prepare, *engine;
     atomic_llong n_finished, n_cancelled;
@@ -38,6 +45,13 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
 void kt_app_ready(kt_app *app, const kt_backend *backend);
 /* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
 const char *kt_app_why_not(void *app);
+
+/* How busy the engine is, now. Any thread. */
+typedef struct kt_app_gauges {
+    int running, waiting, queue; /* requests; queue: how many may wait */
+} kt_app_gauges;
+kt_app_gauges kt_app_read_gauges(const kt_app *app);
+
 /* After the server's run returned, so that every client has left and work in progress stops. */
 void kt_app_destroy(kt_app *app);
 

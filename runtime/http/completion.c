@@ -6,6 +6,7 @@
 #include "base/clock.h"
 
 static void destroy(kt_completion *c) {
+    kt_stats_end(&c->app->stats, &c->activity, c->outcome);
     kt_http_release(c->x);
     for (size_t i = 0; i < c->n_prompts; i++) {
         free(c->prompts[i].ids);
@@ -30,6 +31,7 @@ static void drop(kt_job *job) {
     kt_completion *c = (kt_completion *)(void *)job;
 
     atomic_fetch_add(&c->app->n_cancelled, 1);
+    c->outcome = KT_ENDING_ABORT;
     kt_http_fail(c->x, 503, "server_error", NULL, "shutting_down", "the server is shutting down");
     destroy(c);
 }
@@ -58,6 +60,7 @@ static void run_prepare(kt_job *job) {
         destroy(c);
         return;
     }
+    kt_http_drop_body(c->x);
     c->job.run = run_engine;
     if (kt_job_queue_push(c->app->engine, &c->job)) return;
     fail_full(c, c->app->engine);
@@ -75,6 +78,8 @@ void kt_completion_start(kt_app *app, kt_http_exchange *x) {
     c->app = app;
     c->x = x;
     c->n = 1;
+    c->outcome = KT_ENDING_ERROR;
+    kt_stats_begin(&app->stats, &c->activity, "completions", kt_http_request_id(x), false);
     c->created_s = kt_clock_unix_ms() / 1000;
     c->job.run = run_prepare;
     c->job.drop = drop;

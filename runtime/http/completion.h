@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "runtime/http/api/fields.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
 #include "runtime/http/stop_match.h"
@@ -17,14 +18,6 @@ enum {
     KT_MAX_CHOICES = 128, /* prompts * n of one request */
     KT_MAX_TOP_LOGPROBS = 20
 };
-
-/* Why a request is refused; message is complete, status != 0. */
-typedef struct kt_api_error {
-    int status;
-    const char *type, *code; /* static; code may be NULL */
-    char param[64];          /* "" = none */
-    char message[512];
-} kt_api_error;
 
 typedef struct kt_prompt {
     int32_t *ids;
@@ -54,6 +47,8 @@ typedef struct kt_completion {
     kt_job job; /* first: the queues hand back this pointer */
     kt_app *app;
     kt_http_exchange *x; /* kept */
+    kt_activity activity;
+    kt_ending outcome;
     int64_t created_s;
     kt_prompt *prompts;
     size_t n_prompts;

@@ -320,7 +320,7 @@ static bool parse_prompts(kt_completion *c, const kt_json *body, kt_api_error *e
 }
 
 bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api_error *error) {
-    const kt_json_limits limits = {.max_depth = 64};
+    const kt_json_limits limits = {.max_depth = 64, .max_values = KT_MAX_BODY_VALUES};
     const kt_json *root;
     kt_json_doc *doc;
     kt_err err = {0};

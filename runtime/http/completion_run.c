@@ -141,6 +141,7 @@ static kt_status decode(generation *g, int64_t room, kt_err *err) {
         id = kt_sampler_pick(&g->sampler, g->logits, NULL);
         kt_sampler_accept(&g->sampler, id);
         c->completion_tokens++;
+        kt_stats_tokens(&c->app->stats, &c->activity, 1);
         if (is_end(c, id)) {
             finish = "stop";
             break;
@@ -240,10 +241,24 @@ static double per_second(int64_t n, int64_t ns) {
     return ns > 0 ? (double)n * 1e9 / (double)ns : 0;
 }
 
+static kt_ending outcome_of(const kt_completion *c, kt_status st) {
+    if (st != KT_OK) return st == KT_E_CANCELLED ? KT_ENDING_ABORT : KT_ENDING_ERROR;
+    return strcmp(c->choices[0].finish, "stop") == 0 ? KT_ENDING_STOP : KT_ENDING_LENGTH;
+}
+
+static int64_t count_prompts(const kt_completion *c) {
+    int64_t n = 0;
+
+    for (size_t i = 0; i < c->n_prompts; i++) n += (int64_t)c->prompts[i].n_ids;
+    return n;
+}
+
 void kt_completion_run(kt_completion *c) {
     generation g = {.c = c, .b = c->app->backend};
     kt_err err = {0};
     kt_status st = KT_OK;
+
+    kt_stats_start(&c->app->stats, &c->activity, count_prompts(c), 0, c->max_tokens);
 
     g.logits = malloc((size_t)g.b->vocab * sizeof *g.logits);
     g.prompt_logits = malloc((size_t)g.b->vocab * sizeof *g.prompt_logits);
@@ -254,6 +269,7 @@ void kt_completion_run(kt_completion *c) {
     free(g.held.data);
     if (st == KT_OK) st = answer(c, &err);
     if (st != KT_OK) answer_error(c, st, &err);
+    c->outcome = outcome_of(c, st);
     atomic_fetch_add(st == KT_E_CANCELLED ? &c->app->n_cancelled : &c->app->n_finished, 1);
     kt_log_write(c->app->log, KT_LOG_INFO, "engine",
                  "id=%s prompt %lld tokens %.1f/s, generated %lld tokens %.1f/s%s",

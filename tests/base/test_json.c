@@ -1,4 +1,5 @@
-/* JSON: what RFC 8259 accepts and refuses, exactness, size, damage. SPDX-License-Identifier: Apache-2.0 */
+/* JSON: what RFC 8259 accepts and refuses, exactness, size, damage.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include <inttypes.h>
@@ -462,4 +463,25 @@ Test(json, damaged_texts_are_refused_or_read_consistently) {
     }
     cr_assert(accepted > 100 && accepted < 19000, "%zu of 20000 accepted: the damage is one-sided",
               accepted);
+}
+
+/* Members count once, keys and values together. */
+Test(json, the_number_of_values_is_limited) {
+    static const struct {
+        const char *text;
+        size_t values;
+    } cases[] = {{"0", 1}, {"[]", 1}, {"[0,0,0]", 4}, {"{\"a\":1,\"b\":[2,3]}", 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = cases[i].text;
+        kt_json_limits limits = {.max_values = cases[i].values};
+        kt_json_doc *doc;
+        kt_err err = {0};
+        cr_assert_eq(kt_json_parse(text, strlen(text), &limits, &doc, &err), KT_OK, "%s: %s", text,
+                     err.message);
+        kt_json_destroy(doc);
+        if (--limits.max_values == 0) continue; /* which means no limit */
+        cr_assert_eq(kt_json_parse(text, strlen(text), &limits, &doc, &err), KT_E_FORMAT, "%s",
+                     text);
+        cr_expect_not_null(strstr(err.message, "more than"), "%s", err.message);
+    }
 }

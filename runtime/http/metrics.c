@@ -1,0 +1,193 @@
+/* The text format of Prometheus 0.0.4: our own series, the set that vLLM's dashboards read, and
+ * llama-server's names. SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/http/metrics.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kt/version.h"
+
+/* A text that grows; out of memory sticks. */
+typedef struct page {
+    kt_text text;
+    char model[300]; /* the label model_name="...", with escapes */
+    bool failed;
+} page;
+
+static void put(page *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(page *p, const char *format, ...) {
+    char line[800];
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n < 0 || (size_t)n >= sizeof line ||
+        kt_text_append(&p->text, line, (size_t)n, NULL) != KT_OK)
+        p->failed = true;
+}
+
+/* A number in no locale, with six decimals where it has any. */
+static const char *number(double v, char *out, size_t size) {
+    double whole = floor(v);
+    long long millionths = llround((v - whole) * 1e6);
+
+    if (millionths == 1000000) {
+        whole++;
+        millionths = 0;
+    }
+    if (millionths)
+        snprintf(out, size, "%lld.%06lld", (long long)whole, millionths);
+    else
+        snprintf(out, size, "%lld", (long long)whole);
+    return out;
+}
+
+static void begin(page *p, const char *name, const char *type, const char *help) {
+    put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void single(page *p, const char *name, const char *type, double v, const char *help) {
+    char text[48];
+
+    begin(p, name, type, help);
+    put(p, "%s{%s} %s\n", name, p->model, number(v, text, sizeof text));
+}
+
+/* llama-server's have no labels. */
+static void bare(page *p, const char *name, const char *type, double v, const char *help) {
+    char full[80], text[48];
+
+    snprintf(full, sizeof full, "llamacpp:%s", name);
+    begin(p, full, type, help);
+    put(p, "%s %s\n", full, number(v, text, sizeof text));
+}
+
+static void histogram(page *p, const char *name, const kt_histogram *h, const char *help) {
+    int64_t total = 0;
+    char text[48];
+
+    begin(p, name, "histogram", help);
+    for (int i = 0; i < h->n_bounds; i++) {
+        total += h->count[i];
+        put(p, "%s_bucket{%s,le=\"%s\"} %lld\n", name, p->model,
+            number(h->bound[i], text, sizeof text), (long long)total);
+    }
+    total += h->count[h->n_bounds];
+    put(p, "%s_bucket{%s,le=\"+Inf\"} %lld\n", name, p->model, (long long)total);
+    put(p, "%s_sum{%s} %s\n", name, p->model, number(h->sum, text, sizeof text));
+    put(p, "%s_count{%s} %lld\n", name, p->model, (long long)total);
+}
+
+static void by_outcome(page *p, const char *name, const char *label, const kt_stats *s) {
+    begin(p, name, "counter", "Requests that ended, by how.");
+    for (int i = 0; i < KT_N_ENDINGS; i++)
+        put(p, "%s{%s,%s=\"%s\"} %lld\n", name, p->model, label, kt_ending_name((kt_ending)i),
+            (long long)s->finished[i]);
+}
+
+static void write_own(page *p, const kt_app *app, const kt_stats *s, kt_app_gauges g) {
+    begin(p, "kt_build_info", "gauge", "Version; always 1.");
+    put(p, "kt_build_info{%s,version=\"%s\",fingerprint=\"%.40s\"} 1\n", p->model, KT_VERSION,
+        app->backend->fingerprint);
+    single(p, "kt_start_time_seconds", "gauge", (double)app->created_s, "Start, in Unix time.");
+    single(p, "kt_requests_running", "gauge", g.running, "Requests that the engine works on.");
+    single(p, "kt_requests_waiting", "gauge", g.waiting, "Requests that wait for the engine.");
+    single(p, "kt_queue_capacity", "gauge", g.queue, "Requests that may wait.");
+    by_outcome(p, "kt_requests_total", "outcome", s);
+    single(p, "kt_prompt_tokens_total", "counter", (double)s->prompt_tokens,
+           "Tokens of prompts, those taken from the cache included.");
+    single(p, "kt_cached_tokens_total", "counter", (double)s->cached_tokens,
+           "Tokens of prompts that needed no computing.");
+    single(p, "kt_generated_tokens_total", "counter", (double)s->generated_tokens,
+           "Tokens that were generated.");
+    histogram(p, "kt_time_to_first_token_seconds", &s->to_first_token,
+              "From a request's arrival to its first token.");
+    histogram(p, "kt_inter_token_seconds", &s->between_tokens, "Between tokens of a request.");
+    histogram(p, "kt_request_seconds", &s->whole, "From a request's arrival to its end.");
+    histogram(p, "kt_queue_seconds", &s->in_queue, "From a request's arrival to its begin.");
+}
+
+static void write_vllm(page *p, const kt_stats *s, kt_app_gauges g) {
+    single(p, "vllm:num_requests_running", "gauge", g.running, "Requests in the batch.");
+    single(p, "vllm:num_requests_waiting", "gauge", g.waiting, "Requests in the queue.");
+    single(p, "vllm:prompt_tokens_total", "counter", (double)s->prompt_tokens, "Prompt tokens.");
+    single(p, "vllm:generation_tokens_total", "counter", (double)s->generated_tokens,
+           "Generated tokens.");
+    single(p, "vllm:prefix_cache_queries_total", "counter", (double)s->prompt_tokens,
+           "Tokens asked of the prefix cache.");
+    single(p, "vllm:prefix_cache_hits_total", "counter", (double)s->cached_tokens,
+           "Tokens found in the prefix cache.");
+    by_outcome(p, "vllm:request_success_total", "finished_reason", s);
+    histogram(p, "vllm:time_to_first_token_seconds", &s->to_first_token, "Time to first token.");
+    histogram(p, "vllm:inter_token_latency_seconds", &s->between_tokens, "Between tokens.");
+    histogram(p, "vllm:time_per_output_token_seconds", &s->between_tokens, "Between tokens.");
+    histogram(p, "vllm:e2e_request_latency_seconds", &s->whole, "Whole requests.");
+    histogram(p, "vllm:request_queue_time_seconds", &s->in_queue, "In the queue.");
+    histogram(p, "vllm:request_prefill_time_seconds", &s->prompt_s_each, "Prompts.");
+    histogram(p, "vllm:request_decode_time_seconds", &s->generated_s_each, "Generation.");
+    histogram(p, "vllm:request_prompt_tokens", &s->prompt_tokens_each, "Tokens of prompts.");
+    histogram(p, "vllm:request_generation_tokens", &s->generated_tokens_each, "Tokens of answers.");
+}
+
+static double rate(double n, double s) {
+    return s > 0 ? n / s : 0;
+}
+
+static void write_llama(page *p, const kt_stats *s, kt_app_gauges g) {
+    double computed = (double)(s->prompt_tokens - s->cached_tokens);
+
+    bare(p, "prompt_tokens_total", "counter", computed, "Prompt tokens that were computed.");
+    bare(p, "prompt_tokens_cached_total", "counter", (double)s->cached_tokens,
+         "Prompt tokens from the cache.");
+    bare(p, "prompt_seconds_total", "counter", s->prompt_s, "Time in prompts.");
+    bare(p, "tokens_predicted_total", "counter", (double)s->generated_tokens, "Generated tokens.");
+    bare(p, "tokens_predicted_seconds_total", "counter", s->generated_s, "Time in generation.");
+    bare(p, "prompt_tokens_seconds", "gauge", rate(computed, s->prompt_s),
+         "Prompt tokens a second, on average.");
+    bare(p, "predicted_tokens_seconds", "gauge", rate((double)s->generated_tokens, s->generated_s),
+         "Generated tokens a second, on average.");
+    bare(p, "requests_processing", "gauge", g.running, "Requests in work.");
+    bare(p, "requests_deferred", "gauge", g.waiting, "Requests that wait.");
+}
+
+static void set_model(page *p, const char *name) {
+    size_t n = (size_t)snprintf(p->model, sizeof p->model, "model_name=\"");
+
+    for (; *name && n + 4 < sizeof p->model; name++) {
+        if (*name == '"' || *name == '\\') p->model[n++] = '\\';
+        p->model[n++] = *name == '\n' ? ' ' : *name;
+    }
+    p->model[n++] = '"';
+    p->model[n] = '\0';
+}
+
+kt_status kt_metrics_write(kt_app *app, kt_text *out, kt_err *err) {
+    page p = {.failed = false};
+    kt_app_gauges g = kt_app_read_gauges(app);
+    kt_stats s;
+
+    pthread_mutex_lock(&app->stats.lock);
+    s = app->stats;
+    for (const kt_activity *a = s.first; a; a = a->next) { /* counters go on while requests run */
+        s.prompt_tokens += a->prompt_tokens;
+        s.cached_tokens += a->cached_tokens;
+        s.generated_tokens += a->generated_tokens;
+    }
+    pthread_mutex_unlock(&app->stats.lock);
+    set_model(&p, app->model_name);
+    write_own(&p, app, &s, g);
+    write_vllm(&p, &s, g);
+    write_llama(&p, &s, g);
+    if (p.failed) {
+        free(p.text.data);
+        return kt_fail(err, KT_E_NOMEM, "no memory for the metrics");
+    }
+    *out = p.text;
+    return KT_OK;
+}
