@@ -57,7 +57,7 @@ kt_status kt_schema_add(kt_schema *s, kt_conjunction *c, const kt_json *schema);
 kt_status kt_schema_call(kt_schema *s, const kt_conjunction *c, const char *path, kt_expr *out);
 
 /* Types that are allowed, as KT_TYPE_*. */
-kt_status kt_schema_types(kt_schema *s, const kt_conjunction *c, int *types);
+kt_status kt_schema_type_mask(kt_schema *s, const kt_conjunction *c, int *types);
 int kt_schema_part_types(const kt_json *schema); /* of one part; well-formed, without what it refers to */
 
 /* The text of an object or array that obeys c. */

@@ -241,7 +241,7 @@ static kt_status check_format(const kt_schema *s, const kt_json *schema, int typ
                             format);
 }
 
-kt_status kt_schema_types(kt_schema *s, const kt_conjunction *c, int *types) {
+kt_status kt_schema_type_mask(kt_schema *s, const kt_conjunction *c, int *types) {
     *types = KT_TYPE_ANY;
     for (int i = 0; i < c->n; i++) {
         KT_TRY(check_types(s, c->part[i].schema));

@@ -376,7 +376,7 @@ static kt_status write_job(kt_schema *s, const kt_conjunction *c, kt_expr *out) 
         if (kt_json_get(schema, "oneOf") && !(c->part[i].split & KT_SPLIT_ONE_OF))
             return branch_text(s, c, i, KT_SPLIT_ONE_OF, out);
     }
-    KT_TRY(kt_schema_types(s, c, &types));
+    KT_TRY(kt_schema_type_mask(s, c, &types));
     if (values >= 0) return constant_text(s, c, values, types, out);
     if (is_unlimited(c)) {
         *out = kt_rules_call(s->json.rules, s->json.value);
