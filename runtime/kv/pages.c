@@ -59,16 +59,17 @@ size_t kt_kv_bytes(const kt_kv_shape *s, int64_t tokens) {
 
 /* ---- memory ---- */
 
-/* Runs of memory: rows, scales and index keys of all layers, each on a line of its own. */
+/* Rows, scales and index keys, each on a line of its own. */
 static size_t lay_out(kt_page_pool *p, uint8_t *base) {
-    const size_t all = (size_t)(p->n * p->shape.layers), rows = all * p->page_bytes;
-    const size_t scales = (rows + 63) / 64 * 64;
-    const size_t index = (scales + all * (size_t)p->page_scales * sizeof(float) + 63) / 64 * 64;
-    const size_t index_bytes = all * TOKENS * (size_t)p->shape.index_dim * sizeof *p->index;
+    const size_t heads = (size_t)(p->n * p->shape.layers * (rows_of(&p->shape) / TOKENS));
+    const size_t scale = kt_attn_has_scales(p->shape.format) ? TOKENS * sizeof *p->scales : 0;
+    const size_t scales = heads * p->page_bytes, index = scales + heads * scale;
+    const size_t index_bytes =
+        (size_t)(p->n * p->shape.layers * TOKENS * p->shape.index_dim) * sizeof *p->index;
 
     if (base) {
         p->rows = base;
-        p->scales = p->page_scales ? (float *)(void *)(base + scales) : NULL;
+        p->scales = scale ? (float *)(void *)(base + scales) : NULL;
         p->index = index_bytes ? (uint16_t *)(void *)(base + index) : NULL;
     }
     return index + index_bytes;
@@ -97,8 +98,7 @@ kt_status kt_pages_init(kt_page_pool *p, const kt_kv_shape *shape, int64_t n, kt
     if (n < 1 || n > INT32_MAX || !kt_kv_bytes(shape, n * TOKENS))
         return kt_fail(err, KT_E_INVALID, "a cache of %lld pages of %d tokens is not possible",
                        (long long)n, TOKENS);
-    p->page_bytes = (size_t)rows_of(shape) * row_bytes(shape);
-    p->page_scales = kt_attn_has_scales(shape->format) ? rows_of(shape) : 0;
+    p->page_bytes = TOKENS * row_bytes(shape); /* whole lines */
     st = allocate(p, err);
     if (st != KT_OK) {
         kt_pages_deinit(p);
@@ -159,19 +159,19 @@ void kt_pages_drop(kt_page_pool *p) {
 
 /* ---- rows ---- */
 
-/* Heads before this one in a page. */
-static int64_t heads_before(const kt_page_pool *p, int which, int64_t kv_head) {
-    return (p->shape.has_shared_rows ? 0 : which) * p->shape.kv_heads + kv_head;
+/* Pages before the first one of a head. */
+static int64_t pages_before(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head) {
+    const int64_t side = p->shape.has_shared_rows ? layer : layer * 2 + which;
+
+    return (side * p->shape.kv_heads + kv_head) * p->n;
 }
 
 void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head) {
-    return p->rows + (size_t)(layer * p->n) * p->page_bytes +
-           (size_t)(heads_before(p, which, kv_head) * TOKENS) * row_bytes(&p->shape);
+    return p->rows + (size_t)pages_before(p, layer, which, kv_head) * p->page_bytes;
 }
 
 float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head) {
-    if (!p->scales) return NULL;
-    return p->scales + layer * p->n * p->page_scales + heads_before(p, which, kv_head) * TOKENS;
+    return p->scales ? p->scales + pages_before(p, layer, which, kv_head) * TOKENS : NULL;
 }
 
 uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page) {
@@ -184,23 +184,26 @@ void kt_pages_put(const kt_page_pool *p, int64_t layer, int which, int64_t kv_he
     float *scales = kt_pages_scales(p, layer, which, kv_head);
 
     kt_attn_store(p->shape.format, x, p->shape.head_dim, rows + (size_t)at * row_bytes(&p->shape),
-                  scales ? scales + page * p->page_scales + at : NULL);
+                  scales ? scales + (int64_t)page * TOKENS + at : NULL);
+}
+
+static void copy_head(const kt_page_pool *p, int64_t layer, int which, int64_t head, uint32_t from,
+                      uint32_t to, int64_t n) {
+    uint8_t *rows = kt_pages_rows(p, layer, which, head);
+    float *scales = kt_pages_scales(p, layer, which, head);
+
+    memcpy(rows + to * p->page_bytes, rows + from * p->page_bytes,
+           (size_t)n * row_bytes(&p->shape));
+    if (scales)
+        memcpy(scales + (int64_t)to * TOKENS, scales + (int64_t)from * TOKENS,
+               (size_t)n * sizeof *scales);
 }
 
 void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n) {
-    const int64_t heads = (p->shape.has_shared_rows ? 1 : 2) * p->shape.kv_heads;
-    const size_t row = row_bytes(&p->shape), rows = (size_t)n * row;
-
     for (int64_t layer = 0; layer < p->shape.layers; layer++) {
-        uint8_t *page = kt_pages_rows(p, layer, 0, 0);
-        float *scales = kt_pages_scales(p, layer, 0, 0);
-        for (int64_t h = 0; h < heads; h++) {
-            const size_t at = (size_t)(h * TOKENS) * row;
-            memcpy(page + to * p->page_bytes + at, page + from * p->page_bytes + at, rows);
-            if (scales)
-                memcpy(scales + to * p->page_scales + h * TOKENS,
-                       scales + from * p->page_scales + h * TOKENS, (size_t)n * sizeof *scales);
-        }
+        for (int which = 0; which < (p->shape.has_shared_rows ? 1 : 2); which++)
+            for (int64_t h = 0; h < p->shape.kv_heads; h++)
+                copy_head(p, layer, which, h, from, to, n);
         if (p->index)
             memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
                    (size_t)(n * p->shape.index_dim) * sizeof *p->index);

@@ -23,17 +23,17 @@ size_t kt_kv_page_bytes(const kt_kv_shape *shape);
 size_t kt_kv_bytes(const kt_kv_shape *shape, int64_t tokens);
 int64_t kt_kv_pages_for(int64_t tokens); /* rounded up */
 
-/* Page p of a layer is [keys, values][kv_head][64][head_dim], in one run of memory per layer, so that
- * long contexts of few sequences lie together; scales [keys, values][kv_head][64] and index keys
- * [64][index_dim] are in runs of their own. Plain struct so that hot paths read it directly.
+/* Rows lie as [layer][keys, values][kv_head][page][64][head_dim], scales as the same without
+ * head_dim, index keys as [layer][page][64][index_dim]: a sequence whose pages follow each other, as
+ * those of a fresh pool do, is read as one piece by each head. Plain struct so that hot paths read it
+ * directly.
  *
  * A page is free, or has users (refs), or is kept for reuse alone (`prefix` holds it and refs is
  * 0). Not thread-safe. */
 typedef struct kt_page_pool {
     kt_kv_shape shape;
     int64_t n;
-    size_t page_bytes;   /* of rows, one layer */
-    int64_t page_scales; /* floats, one layer */
+    size_t page_bytes; /* of a page's rows of one head */
     kt_buffer buffer;
     uint8_t *rows;
     float *scales;   /* NULL = none */
@@ -64,7 +64,8 @@ void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n)
 void kt_pages_drop(kt_page_pool *p);
 
 /* Page 0 of a head's keys (which = 0) or values (which = 1), and its scales (NULL = none). Page i
- * begins i * page_bytes bytes, or i * page_scales floats, behind. Shared rows have keys only. */
+ * begins i * page_bytes bytes, or i * 64 floats, behind; the next head n pages. Shared rows have
+ * keys only. */
 void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
 float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
 /* Index keys of a page. */

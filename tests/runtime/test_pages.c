@@ -65,7 +65,7 @@ static float element(const kt_page_pool *p, int64_t layer, int which, int64_t he
     const float *scales = kt_pages_scales(p, layer, which, head);
     const uint8_t *rows = (uint8_t *)kt_pages_rows(p, layer, which, head) + page * p->page_bytes;
     float x = kt_attn_item(p->shape.format, rows, at * p->shape.head_dim + i);
-    return scales ? x * scales[page * p->page_scales + at] : x;
+    return scales ? x * scales[(int64_t)page * TOKENS + at] : x;
 }
 
 enum { LAYERS = 2, HEADS = 3, DIM = 8, PAGES = 3 };

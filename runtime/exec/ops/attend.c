@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/attn/attn_common.h"
 #include "runtime/exec/step.h"
 
 static int is_same(const kt_problem *a, const kt_problem *b, const kt_attn_job *job, float scale) {
@@ -74,10 +73,10 @@ static void bind(kt_exec_node *n) {
     job->v = kt_pages_rows(p, plane, !shared, 0);
     job->k_scale = kt_pages_scales(p, plane, 0, 0);
     job->v_scale = kt_pages_scales(p, plane, !shared, 0);
-    job->head_stride = KT_PAGE_TOKENS * p->shape.head_dim;
-    job->page_stride = (int64_t)(p->page_bytes / kt_attn_item_bytes(p->shape.format));
-    job->scale_stride = KT_PAGE_TOKENS;
-    job->scale_page_stride = p->page_scales;
+    job->page_stride = KT_PAGE_TOKENS * p->shape.head_dim;
+    job->head_stride = p->n * job->page_stride;
+    job->scale_page_stride = KT_PAGE_TOKENS;
+    job->scale_stride = p->n * KT_PAGE_TOKENS;
     job->rows = s->rows;
     job->spans = s->attn_spans;
     job->n_spans = s->n_spans;

@@ -152,7 +152,7 @@ static void gather(const kt_exec_node *n, int64_t row, int64_t begin, int64_t en
         const int64_t place = picked[i] % KT_PAGE_TOKENS;
         memcpy(to->keys + (size_t)i * bytes, rows + number * p->page_bytes + (size_t)place * bytes,
                bytes);
-        if (scales) to->scales[i] = scales[number * p->page_scales + place];
+        if (scales) to->scales[i] = scales[(int64_t)number * KT_PAGE_TOKENS + place];
     }
 }
 
@@ -208,9 +208,8 @@ static void attend(const kt_exec_node *n, int64_t row, int64_t part, int64_t par
                          .k = kt_pages_rows(p, n->node->plane, 0, 0),
                          .k_scale = scales,
                          .page = pages_of(n, row),
-                         .page_stride =
-                             (int64_t)(p->page_bytes / kt_attn_item_bytes(p->shape.format)),
-                         .scale_page_stride = p->page_scales,
+                         .page_stride = KT_PAGE_TOKENS * p->shape.head_dim,
+                         .scale_page_stride = KT_PAGE_TOKENS,
                          .ldkv = n->node->attention.k,
                          .ldv = n->node->attention.k,
                          .kv_head = part,
