@@ -35,6 +35,33 @@ Test(buffer, every_page_kind_is_zeroed_aligned_and_writable) {
         }
 }
 
+/* Pages of this process in memory. */
+static long resident(void) {
+    FILE *f = fopen("/proc/self/statm", "re");
+    long size = 0, pages = 0;
+
+    cr_assert(f && fscanf(f, "%ld %ld", &size, &pages) == 2);
+    fclose(f);
+    return pages;
+}
+
+Test(buffer, reserved_memory_is_taken_when_it_is_touched) {
+    const size_t bytes = (size_t)256 << 20;
+    const long before = resident();
+    kt_buffer b;
+    kt_err err = {0};
+    unsigned char *p;
+
+    cr_assert_eq(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, -1, &b, &err), KT_OK, "%s",
+                 err.message);
+    cr_expect_lt(resident() - before, 1 << 12, "less than 16 MiB");
+    p = b.data;
+    for (size_t i = 0; i < bytes; i += (size_t)32 << 20) cr_expect_eq(p[i + 77]++, 0);
+    cr_expect_lt(resident() - before, 1 << 14);
+    kt_buffer_destroy(&b);
+    cr_expect_eq(kt_buffer_reserve(SIZE_MAX / 4, KT_PAGES_ADVISED, -1, &b, &err), KT_E_NOMEM);
+}
+
 Test(buffer, refuses_what_would_swap) {
     uint64_t available = kt_memory_available_bytes();
     kt_buffer b;

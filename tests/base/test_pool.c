@@ -277,6 +277,51 @@ Test(pool, no_phases_and_empty_phases_return) {
     kt_pool_destroy(NULL);
 }
 
+/* Of five phases of which the third one's tasks raise the flag: it is completed, the others are left out,
+ * and the pool runs the next time as if nothing had been. */
+typedef struct stop_state {
+    counter c;
+    atomic_bool stop;
+    _Atomic int prepared;
+} stop_state;
+
+static int64_t prepare_stoppable(void *arg, int n_threads) {
+    stop_state *s = arg;
+
+    (void)n_threads;
+    s->prepared++;
+    return 100;
+}
+static void run_stoppable(void *arg, int64_t begin, int64_t end, int tid) {
+    stop_state *s = arg;
+
+    count_range(&s->c, begin, end, tid);
+    if (s->prepared == 3) atomic_store(&s->stop, true);
+}
+
+Test(pool, a_run_stops_between_phases) {
+    kt_pool *pool = make_pool(3, 0);
+
+    for (int round = 0; round < 50; round++) {
+        stop_state s = {.prepared = 0};
+        kt_phase phases[5];
+        for (int i = 0; i < 5; i++)
+            phases[i] = (kt_phase){.prepare = prepare_stoppable, .run = run_stoppable, .arg = &s};
+        cr_assert_not(kt_pool_run_until(pool, phases, 5, &s.stop));
+        cr_assert_eq(s.prepared, 3);
+        cr_assert_eq(s.c.sum, 300);
+        cr_assert_not(kt_pool_run_until(pool, phases, 5, &s.stop), "it is still raised");
+        cr_assert_eq(s.prepared, 3);
+        cr_assert(kt_pool_run_until(pool, phases, 5, NULL));
+        cr_assert_eq(s.prepared, 8);
+        s.prepared = -5;
+        atomic_store(&s.stop, false);
+        cr_assert(kt_pool_run_until(pool, phases, 5, &s.stop));
+        cr_assert_eq(s.c.sum, 1300);
+    }
+    kt_pool_destroy(pool);
+}
+
 /* With far more threads than cores the publisher of a phase is often put aside half-way through the
  * spans; the next phase must not begin before it is through. */
 Test(pool, phases_wait_for_their_own_publication, .timeout = 180) {
