@@ -21,6 +21,7 @@
 typedef struct asked {
     const char *model, *weights, *kv;
     int64_t context, threads;
+    size_t kv_memory; /* 0 = what the context takes */
     bool json;
     kt_weight_format cache;
     kt_model_dir dir;
@@ -67,8 +68,11 @@ static kt_status look_around(asked *a, kt_err *err) {
 }
 
 static kt_memory_request request_of(const asked *a, const kt_model_plan *plan) {
-    return (kt_memory_request){
-        .plan = plan, .n_nodes = 1, .context = a->context, .available = a->available};
+    return (kt_memory_request){.plan = plan,
+                               .n_nodes = 1,
+                               .context = a->context,
+                               .kv_memory = a->kv_memory,
+                               .available = a->available};
 }
 
 /* ---- text ---- */
@@ -86,6 +90,9 @@ static void print_memory(const asked *a, const char *weights, const kt_memory_pl
         if (i == KT_MEMORY_STAGING) print_bytes("weights together", (double)p->weights);
         if (p->bytes[i]) print_bytes(kt_memory_part_name((kt_memory_part)i), (double)p->bytes[i]);
     }
+    if (p->cached < p->context)
+        printf("  the cache holds %lld tokens, fewer than the context (--kv-memory)\n",
+               (long long)p->cached);
     print_bytes("needed at most", (double)p->needed);
     print_bytes("available", (double)p->available);
     print_bytes(left < 0 ? "missing" : "would remain", left < 0 ? -left : left);
@@ -122,6 +129,7 @@ static void put_totals(kt_json_writer *w, const kt_memory_plan *p) {
     kt_json_add_int(w, "needed_bytes", (int64_t)p->needed);
     kt_json_add_bool(w, "fits", kt_memory_fits(p));
     kt_json_add_int(w, "longest_context", p->longest);
+    kt_json_add_int(w, "cached_tokens", p->cached);
 }
 
 static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
@@ -254,12 +262,14 @@ static int answer(asked *a, int quant) {
 
 static int run(int argc, char **argv) {
     asked a = {.weights = "native", .kv = "bf16"};
+    const char *memory = NULL;
     const kt_option options[] = {
         KT_OPTION_STRING("weights", 'w', &a.weights, "FORMAT",
                          "native (default), bf16, int8, int4 and others, or all"),
         KT_OPTION_INT("context", 'c', &a.context, 0, 1 << 24,
                       "tokens of the sequence (default: the model's)"),
         KT_OPTION_STRING("kv", 0, &a.kv, "FORMAT", "cache: bf16 (default), fp8 or int8"),
+        KT_OPTION_STRING("kv-memory", 0, &memory, "SIZE", KT_KV_MEMORY_HELP),
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
         KT_OPTION_FLAG("json", &a.json, "print a JSON object")};
     const kt_usage usage = {
@@ -281,6 +291,9 @@ static int run(int argc, char **argv) {
     a.cache = kt_kv_parse(a.kv);
     if (a.cache == KT_W_NONE)
         return kt_usage_fail(&usage, "--kv is '%s', expected bf16, fp8 or int8", a.kv);
+    if (memory && kt_size_parse(memory, &a.kv_memory) != 0)
+        return kt_usage_fail(&usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
+                             memory);
     if (strcmp(a.weights, "all") != 0) {
         quant = kt_quant_parse(a.weights);
         if (quant < 0)

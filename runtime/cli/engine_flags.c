@@ -2,7 +2,9 @@
 #include "runtime/cli/engine_flags.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/cli/command.h"
@@ -69,6 +71,24 @@ int kt_numa_parse(const char *word) {
     return n >= 2 && n <= KT_MOE_MAX_NODES ? n : -1;
 }
 
+int kt_size_parse(const char *text, size_t *out) {
+    static const char units[] = "KMGT";
+    const char *unit;
+    char *end;
+    double bytes;
+
+    errno = 0;
+    bytes = strtod(text, &end);
+    unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (errno || end == text || !unit || !isdigit((unsigned char)*text)) return -1;
+    end++;
+    if (strcmp(end, "") != 0 && strcmp(end, "B") != 0 && strcmp(end, "iB") != 0) return -1;
+    for (const char *u = units; u <= unit; u++) bytes *= 1024;
+    if (!(bytes >= 1 && bytes < 0x1p62)) return -1;
+    *out = (size_t)bytes;
+    return 0;
+}
+
 char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes) {
     snprintf(out, out_bytes, "cache %s: %.1f MB for %lld tokens", kt_kv_name(info->cache_format),
              (double)info->cache_bytes * 1e-6, (long long)info->max_context);
@@ -105,6 +125,9 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
     out->kv = kt_kv_parse(flags->kv);
     if (out->kv == KT_W_NONE)
         return kt_usage_fail(usage, "--kv is '%s', expected bf16, fp8 or int8", flags->kv);
+    if (flags->kv_memory && kt_size_parse(flags->kv_memory, &out->kv_memory) != 0)
+        return kt_usage_fail(usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
+                             flags->kv_memory);
     out->numa = kt_numa_parse(flags->numa);
     if (out->numa < 0)
         return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", flags->numa,

@@ -7,7 +7,7 @@
 #include "runtime/exec/engine.h"
 
 typedef struct kt_engine_flags {
-    const char *weights, *importance, *kv, *table, *numa,
+    const char *weights, *importance, *kv, *kv_memory, *table, *numa,
         *synthetic; /* synthetic: instead of a model folder */
     int64_t threads, context, chunk, layers;
     bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite, strict_tokenizer;
@@ -15,6 +15,11 @@ typedef struct kt_engine_flags {
 
 #define KT_ENGINE_FLAGS_INITIAL \
     ((kt_engine_flags){.weights = "native", .kv = "bf16", .numa = "auto"})
+
+#define KT_KV_MEMORY_HELP                                                                    \
+    "memory for the cache of all sequences, such as 512M or 24G (default: what one context " \
+    "takes, "                                                                                \
+    "and more where memory is free)"
 
 /* To be placed inside a kt_option array; f is a kt_engine_flags. */
 #define KT_ENGINE_OPTIONS(f)                                                                     \
@@ -25,6 +30,7 @@ typedef struct kt_engine_flags {
                          "of `kt importance`: search INT4 and INT8 scales where inputs count"),  \
         KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
                          "cache of keys and values: bf16 (default), fp8 or int8"),               \
+        KT_OPTION_STRING("kv-memory", 0, &(f).kv_memory, "SIZE", KT_KV_MEMORY_HELP),             \
         KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
                          "dispatch table; \"\" = none (default: this machine's)"),               \
         KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"), \
@@ -55,6 +61,10 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
 /* --kv by name; KT_W_NONE when there is no such format. */
 kt_weight_format kt_kv_parse(const char *name);
 const char *kt_kv_name(kt_weight_format format);
+
+/* A number of bytes with its unit, K, M, G or T (powers of 1024, also as MiB or MB), into *out. 0, or
+ * -1 when it is none or does not fit. */
+int kt_size_parse(const char *text, size_t *out);
 
 /* "cache fp8: 12.3 MB for 4096 tokens, 51 % of bf16": one line about an engine's cache. */
 char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes);

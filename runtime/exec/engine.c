@@ -330,7 +330,7 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
             "(--kv-memory, --context)",
             e->model.name, (double)o->kv_memory / GIB, (long long)e->memory.cached,
             (long long)(asked ? asked : e->max_chunk));
-    if (kt_memory_fits(&e->memory) && e->memory.cached >= e->max_context) return KT_OK;
+    if (kt_memory_fits(&e->memory)) return KT_OK;
     if (asked || e->memory.longest < e->max_chunk)
         return kt_memory_check(&request, e->model.name, err);
     kt_log_write(&e->log, KT_LOG_WARN, "memory",

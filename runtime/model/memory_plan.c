@@ -83,7 +83,7 @@ static kt_status count_running(const kt_memory_request *r, int64_t context, kt_m
     else if (!kt_kv_plan_least(&shape, kt_model_state_floats(g), context, &kv))
         kv.bytes = SIZE_MAX;
     out->bytes[KT_MEMORY_CACHE] = kv.bytes;
-    out->cached = kv.pages * KT_PAGE_TOKENS;
+    out->cached = r->kv_memory ? kv.pages * KT_PAGE_TOKENS : context;
     out->bytes[KT_MEMORY_LOGITS] =
         kt_bytes_times(KT_SERVED_LOGIT_ROWS * sizeof(float), g->numbers.vocab);
     *sum = kt_bytes_add(out->bytes[KT_MEMORY_STEP], out->bytes[KT_MEMORY_CACHE]);
@@ -236,7 +236,7 @@ char *kt_memory_line(const kt_memory_plan *p, char *out, size_t out_bytes) {
         out, out_bytes,
         "memory: %.2f GiB (weights %.2f, working memory %.2f, cache of %lld tokens %.2f); %.2f "
         "of %.2f GiB remain",
-        gib(p->needed), gib(p->weights), gib(p->bytes[KT_MEMORY_STEP]), (long long)p->context,
+        gib(p->needed), gib(p->weights), gib(p->bytes[KT_MEMORY_STEP]), (long long)p->cached,
         gib(p->bytes[KT_MEMORY_CACHE]), available - gib(p->needed), available);
     return out;
 }

@@ -41,15 +41,16 @@ typedef struct kt_memory_plan {
                       rest */
     uint64_t available;
     int64_t context;
-    int64_t cached;  /* tokens that the cache's pages hold */
+    int64_t cached;  /* tokens that the cache holds: the context, or what was asked for */
     int64_t longest; /* context that would fit, at most the model's; 0 = none */
 } kt_memory_plan;
 
 /* Count. "too large to count" (KT_E_UNSUPPORTED) where a sum or product overflows. */
 kt_status kt_memory_plan_make(const kt_memory_request *request, kt_memory_plan *out, kt_err *err);
 
+/* Is the memory there, and does the cache hold the context? */
 static inline bool kt_memory_fits(const kt_memory_plan *p) {
-    return p->needed <= p->available;
+    return p->needed <= p->available && p->cached >= p->context;
 }
 
 /* The same model with other weights. */

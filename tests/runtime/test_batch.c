@@ -8,6 +8,7 @@
 
 #include "runtime/exec/engine_impl.h"
 #include "tests/support/batches.h"
+#include "tests/support/temp.h"
 
 /* ---- every family, every format of the cache ---- */
 
@@ -366,6 +367,86 @@ Test(batch, slots_for_states_are_shared_out, .timeout = 60) {
     cr_expect_eq(kt_sequence_reuse(s[2], b.text[0], 130), 128);
     for (int i = 0; i < 3; i++) kt_sequence_destroy(s[i]);
     kt_batches_deinit(&b);
+}
+
+/* ---- what is told about steps ---- */
+
+/* Two decode rows and six of a prompt: the record and the profile count spans. */
+Test(batch, records_and_profiles_see_batches, .timeout = 60) {
+    int32_t token[8];
+    char folder[300], path[330], *text;
+    size_t size;
+    kt_batches b;
+    kt_sequence *s[3];
+    kt_profile profile;
+    double alone = 0;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/steps.jsonl", folder);
+    kt_batches_init(&b, "tiny-moe", KT_W_BF16, 2, 0);
+    for (int t = 0; t < 3; t++) {
+        s[t] = kt_batches_sequence(&b, 100);
+        if (t < 2) kt_batches_continue(&b, s[t], t, 70);
+    }
+    memcpy(token, (int32_t[]){b.text[0][70], b.text[1][70]}, 2 * sizeof *token);
+    memcpy(token + 2, b.text[2], 6 * sizeof *token);
+    cr_assert_eq(kt_engine_record(b.e, path, 0, &err), KT_OK, "%s", err.message);
+    kt_engine_profile(b.e, true);
+    {
+        const kt_span spans[] = {{s[0], 0, 1, false}, {s[1], 1, 1, false}, {s[2], 2, 6, false}};
+        const kt_batch batch = {8, token, 3, spans, 0, NULL};
+        cr_assert_eq(kt_engine_step(b.e, &batch, NULL, NULL, &err), KT_OK, "%s", err.message);
+    }
+    kt_engine_profile_read(b.e, &profile);
+    for (int i = 0; i < KT_PROFILE_KINDS; i++)
+        if (strcmp(profile.kind[i].name, "attention") == 0) alone = profile.kind[i].ops;
+    /* 71 + 71 + (1 + ... + 6) keys; the engine has layers of 4 operations per query element. */
+    cr_expect_eq((int64_t)alone % (71 + 71 + 21), 0, "%.0f operations", alone);
+    cr_expect_gt(alone, 0);
+    cr_assert_eq(kt_engine_record(b.e, NULL, 0, &err), KT_OK);
+    cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_expect(strstr(text, "{\"decode\":2,\"prefill\":6,\"logits\":0,\"context\":20,"), "%s", text);
+    free(text);
+    for (int t = 0; t < 3; t++) kt_sequence_destroy(s[t]);
+    kt_batches_deinit(&b);
+    kt_temp_remove(folder);
+}
+
+/* ---- memory that is asked for ---- */
+
+Test(batch, memory_for_the_cache_bounds_the_context, .timeout = 60) {
+    kt_engine_options o = {.model_dir = KT_SOURCE_DIR "/datasets/models/tiny-moe",
+                           .table_path = "",
+                           .max_chunk = 64,
+                           .n_threads = 1};
+    kt_engine_info info;
+    kt_kv_usage u;
+    size_t page;
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_describe(e, &info);
+    kt_engine_kv_usage(e, &u);
+    page = kt_kv_page_bytes(&e->kv);
+    cr_expect_geq(u.pages, 2048 / KT_PAGE_TOKENS, "at least one whole context");
+    cr_expect_leq(u.pages, 16 * 2048 / KT_PAGE_TOKENS);
+    kt_engine_destroy(e);
+    o.kv_memory = 3 * page + page / 2;
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_describe(e, &info);
+    kt_engine_kv_usage(e, &u);
+    cr_expect_eq(u.pages, 3);
+    cr_expect_eq(info.max_context, 192, "cut to what the pages hold");
+    kt_engine_destroy(e);
+    o.max_context = 193;
+    cr_expect_eq(kt_engine_create(&o, &e, &err), KT_E_NOMEM);
+    cr_expect(strstr(err.message, "hold 192 tokens, expected room for 193"), "%s", err.message);
+    o.max_context = 0;
+    o.kv_memory = page - 1;
+    cr_expect_eq(kt_engine_create(&o, &e, &err), KT_E_NOMEM);
+    cr_expect(strstr(err.message, "hold 0 tokens"), "%s", err.message);
 }
 
 /* ---- what is refused ---- */

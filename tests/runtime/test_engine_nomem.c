@@ -183,6 +183,47 @@ static void unmake_sequence(void *out) {
     kt_sequence_destroy(*(kt_sequence **)out);
 }
 
+static kt_status fork_sequence(void *out, const void *with, kt_err *err) {
+    return kt_sequence_fork(*(kt_sequence *const *)with, out, err);
+}
+
+/* Reserving, reusing and running: a sequence stays as it was where memory fails. */
+static void check_sequence(kt_engine *e) {
+    int32_t tokens[70];
+    kt_sequence *s = NULL;
+    kt_err err = {KT_OK, ""};
+    long held;
+    kt_nomem_case c = {.function = "kt_sequence_fork",
+                       .make = fork_sequence,
+                       .unmake = unmake_sequence,
+                       .with = &s,
+                       .out_bytes = sizeof(kt_sequence *),
+                       .says = "memory"};
+
+    for (int i = 0; i < 70; i++) tokens[i] = i % 9;
+    cr_assert_eq(kt_sequence_create(e, 70, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, 66, 0, NULL, NULL, NULL, NULL, &err), KT_OK);
+    kt_nomem_check(&c);
+    held = kt_nomem_held();
+    for (int i = 0; i < 2; i++) {
+        kt_nomem_after(i);
+        cr_assert_eq(kt_sequence_reserve(s, 200, &err), KT_E_NOMEM);
+        cr_assert(kt_nomem_failed());
+        cr_assert_eq(kt_sequence_length(s), 66);
+    }
+    cr_expect_geq(kt_nomem_held(), held);
+    kt_nomem_after(0);
+    cr_assert_eq(kt_engine_forward(e, s, tokens + 66, 4, 0, NULL, NULL, NULL, NULL, &err), KT_OK);
+    cr_assert_not(kt_nomem_failed(), "a step allocates");
+    kt_sequence_destroy(s);
+    cr_assert_eq(kt_sequence_create(e, 0, &s, &err), KT_OK, "%s", err.message);
+    kt_nomem_after(0);
+    cr_assert_eq(kt_sequence_reuse(s, tokens, 70), 0, "without tables nothing is reused");
+    cr_assert(kt_nomem_failed());
+    cr_assert_eq(kt_sequence_reuse(s, tokens, 70), 64);
+    kt_sequence_destroy(s);
+}
+
 static kt_status measure_perplexity(void *out, const void *with, kt_err *err) {
     static const int32_t tokens[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     kt_perplexity result;
@@ -224,6 +265,7 @@ Test(engine_nomem, an_engine_is_whole_or_none_and_works_afterwards) {
     c.function = "kt_sequence_create", c.make = make_sequence, c.unmake = unmake_sequence;
     c.out_bytes = sizeof(kt_sequence *);
     kt_nomem_check(&c);
+    check_sequence(e);
     c.function = "kt_perplexity_measure", c.make = measure_perplexity, c.unmake = NULL;
     c.out_bytes = 0;
     kt_nomem_check(&c);

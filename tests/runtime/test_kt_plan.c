@@ -40,6 +40,10 @@ Test(kt_plan, wrong_command_lines_exit_with_2) {
     expect(KT "plan " MODEL "--weights q7", 2, "--weights is 'q7', expected all, native");
     expect(KT "plan " MODEL "--kv f32", 2, "--kv is 'f32', expected bf16, fp8 or int8");
     expect(KT "plan nobody", 1, "nobody");
+    expect(KT "plan " MODEL "--kv-memory 5", 2, "--kv-memory is '5', expected a size such as 512M");
+    expect(KT "plan " MODEL "--kv-memory 5Mb", 2, "--kv-memory is '5Mb'");
+    expect(KT "plan " MODEL "--kv-memory -5G", 2, "--kv-memory is '-5G'");
+    expect(KT "plan " MODEL "--kv-memory 5e30T", 2, "--kv-memory is '5e30T'");
     expect(KT "plan " MODEL "--context 5000", 1,
            "context of 5000 tokens: tiny-moe allows 1 to 2048");
 }
@@ -56,6 +60,14 @@ Test(kt_plan, tells_what_is_needed_and_what_fits) {
     expect(KT "plan deepseek-v3 -w int4 -t 128 -c 8192", 8, "int4             360.");
     expect(KT "plan deepseek-v3 -w int4 -t 128 -c 8192", 8, "missing");
     expect(KT "plan " KT_TEST_DATA "/golden/qwen3_moe-c", 0, "qwen3_moe-c, --weights native");
+}
+
+/* A page of tiny-moe is 64 tokens of each of its layers. */
+Test(kt_plan, memory_for_the_cache_is_counted) {
+    expect(KT "plan " MODEL "--kv-memory 1.5GiB", 0, "  cache                        1.50 GiB");
+    expect(KT "plan " MODEL "--kv-memory 1M", 8, "tokens, fewer than the context (--kv-memory)");
+    expect(KT "plan " MODEL "--kv-memory 1M --context 100", 0, "would remain");
+    expect(KT "plan " MODEL "--kv-memory 99T", 8, "missing");
 }
 
 Test(kt_plan, speed_is_a_bound_or_not_known) {

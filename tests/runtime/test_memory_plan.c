@@ -508,7 +508,8 @@ Test(memory_plan, says_it_in_a_line) {
         .weights = (size_t)10 << 30,
         .needed = (size_t)12 << 30,
         .available = (size_t)20 << 30,
-        .context = 4096};
+        .context = 40960,
+        .cached = 4096};
     char line[200];
 
     cr_expect_str_eq(kt_memory_line(&p, line, sizeof line),
