@@ -123,6 +123,14 @@ kt_status kt_buffer_reserve(size_t bytes, kt_pages want, int node, kt_buffer *ou
     return create(bytes, want, node, true, out, err);
 }
 
+/* Reserved huge pages have their memory already. */
+kt_status kt_buffer_populate(const kt_buffer *b, size_t offset, size_t bytes, kt_err *err) {
+    if (b->pages == KT_PAGES_HUGETLB || offset >= b->mapped_bytes) return KT_OK;
+    if (bytes > b->mapped_bytes - offset) bytes = b->mapped_bytes - offset;
+    if (populate((char *)b->data + offset, bytes, small_page) == 0) return KT_OK;
+    return kt_fail(err, KT_E_NOMEM, "buffer of %zu MiB: %s", b->bytes >> 20, strerror(errno));
+}
+
 void kt_buffer_destroy(kt_buffer *buffer) {
     if (buffer->mapped) munmap(buffer->mapped, buffer->mapped_bytes);
     memset(buffer, 0, sizeof *buffer);

@@ -16,7 +16,7 @@ enum { PATH_BYTES = 4096 };
 /* ---- names ---- */
 
 /* Role and layer; the second of that role in a layer is ".2", the second run ":2". */
-static void name_piece(const kt_graph *g, int weight, int run, char *out, size_t out_bytes) {
+static void name_piece(const kt_graph *g, int weight, int run, char out[KT_PACKED_NAME]) {
     const kt_weight *w = &g->weights[weight];
     char layer[32] = "", number[16] = "", part[16] = "";
     int same = 1;
@@ -26,7 +26,7 @@ static void name_piece(const kt_graph *g, int weight, int run, char *out, size_t
     if (w->layer >= 0) snprintf(layer, sizeof layer, "layers.%d.", w->layer);
     if (same > 1) snprintf(number, sizeof number, ".%d", same);
     if (run > 0) snprintf(part, sizeof part, ":%d", run + 1);
-    snprintf(out, out_bytes, "%s%.40s%s%s", layer, w->role, number, part);
+    snprintf(out, KT_PACKED_NAME, "%s%.20s%s%s", layer, w->role, number, part);
 }
 
 /* ---- pieces ---- */
@@ -58,7 +58,7 @@ void kt_packed_piece_of(const kt_graph *g, int weight, int run, kt_quant quant,
     kt_problem down;
 
     *out = (kt_packed_piece){.is_panels = n_runs > 0, .count = 1};
-    name_piece(g, weight, run, out->name, sizeof out->name);
+    name_piece(g, weight, run, out->name);
     if (n_runs == 0) {
         out->format = kt_weight_kept_as(w);
         out->n = w->n;

@@ -292,7 +292,8 @@ static kt_status map_layer(mapper *m, int64_t layer, kt_err *err) {
 
     KT_TRY(count_repacked(m, layer, &bytes, err));
     if (bytes) {
-        KT_TRY(kt_weights_take_layer(m->weights, layer, bytes, err));
+        KT_TRY(kt_weights_take(m->weights, m->request->pool, bytes, -1, &m->weights->buffers[layer],
+                               err));
         memory = m->weights->buffers[layer].data;
     }
     for (int i = 0; i < g->n_weights; i++) {

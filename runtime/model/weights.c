@@ -10,6 +10,8 @@
 #include "runtime/model/bytes.h"
 #include "runtime/model/weights_impl.h"
 
+#define BYTES_PER_GIFT ((size_t)16 << 20)
+
 /* State of one load. */
 typedef struct loader {
     const kt_weights_request *request;
@@ -25,6 +27,40 @@ static void *take(loader *l, size_t bytes) {
 
     l->used += kt_bytes_round(bytes);
     return l->used <= l->limit ? l->base + begin : NULL;
+}
+
+/* ---- memory ---- */
+
+typedef struct giving {
+    const kt_buffer *buffer;
+    atomic_int bad;
+    kt_err why;
+} giving;
+
+static void give_pages(void *arg, int64_t begin, int64_t end, int tid) {
+    giving *g = arg;
+    kt_err why;
+    (void)tid;
+
+    for (int64_t i = begin; i < end; i++)
+        if (kt_buffer_populate(g->buffer, (size_t)i * BYTES_PER_GIFT, BYTES_PER_GIFT, &why) !=
+                KT_OK &&
+            !atomic_exchange(&g->bad, 1))
+            g->why = why;
+}
+
+kt_status kt_weights_take(kt_weights *w, kt_pool *pool, size_t bytes, int node, kt_buffer *out,
+                          kt_err *err) {
+    giving g = {.buffer = out};
+    kt_phase phase = {.run = give_pages, .arg = &g};
+
+    KT_TRY(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, node, out, err));
+    w->bytes += out->bytes;
+    phase.n_tasks = (int64_t)((out->mapped_bytes + BYTES_PER_GIFT - 1) / BYTES_PER_GIFT);
+    kt_pool_run(pool, &phase, 1);
+    if (!atomic_load(&g.bad)) return KT_OK;
+    if (err) *err = g.why;
+    return g.why.status;
 }
 
 /* ---- matrices ---- */
@@ -94,8 +130,7 @@ static kt_status place_slices(kt_weights *w, const kt_weights_request *r, int we
         kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
         kt_buffer *b = &w->slices[weight * p->n + i];
         p->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&slice));
-        KT_TRY(kt_buffer_create(n * p->bytes[i], KT_PAGES_ADVISED, r->nodes->memory[i], b, err));
-        w->bytes += b->bytes;
+        KT_TRY(kt_weights_take(w, r->pool, n * p->bytes[i], r->nodes->memory[i], b, err));
         for (size_t e = 0; e < n; e++)
             p->at[(size_t)i * n + e] = (uint8_t *)b->data + e * p->bytes[i];
     }
@@ -169,14 +204,6 @@ static kt_status load_small(loader *l, int weight, kt_err *err) {
 
 /* ---- the whole ---- */
 
-kt_status kt_weights_take_layer(kt_weights *w, int64_t layer, size_t bytes, kt_err *err) {
-    kt_buffer *b = &w->buffers[layer];
-
-    KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, b, err));
-    w->bytes += b->bytes;
-    return KT_OK;
-}
-
 static kt_status load_weight(loader *l, int weight, kt_err *err) {
     switch (l->request->graph->weights[weight].kind) {
     case KT_WEIGHT_MATRIX: return load_matrix(l, weight, err);
@@ -190,7 +217,8 @@ static kt_status load_weight(loader *l, int weight, kt_err *err) {
 static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
 
-    KT_TRY(kt_weights_take_layer(l->weights, layer, bytes, err));
+    KT_TRY(
+        kt_weights_take(l->weights, l->request->pool, bytes, -1, &l->weights->buffers[layer], err));
     l->base = l->weights->buffers[layer].data;
     l->used = 0;
     l->limit = bytes;

@@ -28,8 +28,9 @@ kt_status kt_weights_place(kt_weights *w, const kt_weights_request *request, int
 kt_status kt_weights_finish_experts(kt_weights *w, int weight, const kt_placing *place,
                                     kt_err *err);
 
-/* A buffer for a layer (layers = outside). */
-kt_status kt_weights_take_layer(kt_weights *w, int64_t layer, size_t bytes, kt_err *err);
+/* Memory that all threads of the pool give its pages. */
+kt_status kt_weights_take(kt_weights *w, kt_pool *pool, size_t bytes, int node, kt_buffer *out,
+                          kt_err *err);
 
 /* Fill w from the panels of request->checkpoint: in place where the plan's kernels read p64, else
  * repacked. */
