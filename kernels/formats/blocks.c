@@ -63,8 +63,10 @@ void kt_blocks_terms_row(const kt_matrix *w, int64_t row, double *out) {
 
 /* --- packing -------------------------------------------------------------------------------- */
 
-/* Bits [shift, shift + bits) of 32 codes into one plane, as words of four inputs. */
-static uint8_t *pack_plane(const uint8_t code[32], int shift, int bits, uint8_t *to, int r) {
+/* Bits [shift, shift + bits) of 32 codes into one plane, as words of four inputs. A loop of its own
+ * for each number of bits: it is unrolled then. */
+static inline __attribute__((always_inline)) uint8_t *pack_bits(const uint8_t code[32], int shift,
+                                                                int bits, uint8_t *to, int r) {
     const uint32_t mask = 0x01010101u * ((1u << bits) - 1u);
 
     for (int line = 0; line < bits; line++, to += 256) {
@@ -79,10 +81,22 @@ static uint8_t *pack_plane(const uint8_t code[32], int shift, int bits, uint8_t 
     return to;
 }
 
+static uint8_t *pack_plane(const uint8_t code[32], int shift, int bits, uint8_t *to, int r) {
+    switch (bits) {
+    case 1: return pack_bits(code, shift, 1, to, r);
+    case 2: return pack_bits(code, shift, 2, to, r);
+    case 4: return pack_bits(code, shift, 4, to, r);
+    default: return pack_bits(code, shift, 8, to, r);
+    }
+}
+
 /* 64 items of 4, 2, 1 or no bytes: the low ones of `bits`. */
 static uint8_t *pack_field(uint32_t bits, size_t field_bytes, uint8_t *to, int r) {
-    const size_t item_bytes = field_bytes / 64;
-    memcpy(to + item_bytes * (size_t)r, &bits, item_bytes);
+    const uint16_t half = (uint16_t)bits;
+
+    if (field_bytes == 256) memcpy(to + 4 * r, &bits, 4);
+    if (field_bytes == 128) memcpy(to + 2 * r, &half, 2);
+    if (field_bytes == 64) to[r] = (uint8_t)bits;
     return to + field_bytes;
 }
 

@@ -54,6 +54,27 @@ static inline void kt_split_halves(const uint8_t *qs, uint8_t code[32]) {
     }
 }
 
+/* Bits (from >> shift) & mask of 32 bytes as 32 codes; and, moved up by `up`, beside what the codes
+ * hold. */
+static inline void kt_take_bits(const uint8_t *from, int shift, int mask, uint8_t code[32]) {
+    for (int i = 0; i < 32; i++) code[i] = (uint8_t)(from[i] >> shift & mask);
+}
+static inline void kt_add_bits(const uint8_t *from, int shift, int mask, int up, uint8_t code[32]) {
+    for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((from[i] >> shift & mask) << up);
+}
+
+/* Bit i of 32 is the fifth bit of code i. Eight at a time: bit i of a byte that is repeated is kept in
+ * byte i, 127 carries it to that byte's top, and from there it goes to its place. */
+static inline void kt_add_fifth_bits(const uint8_t *bits, uint8_t code[32]) {
+    for (int i = 0; i < 4; i++) {
+        uint64_t eight, x = bits[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+        x = (x + UINT64_C(0x7f7f7f7f7f7f7f7f)) & UINT64_C(0x8080808080808080);
+        memcpy(&eight, code + 8 * i, 8);
+        eight |= x >> 3;
+        memcpy(code + 8 * i, &eight, 8);
+    }
+}
+
 /* k / 2 bytes of nibbles in the order of the inputs, even input low. */
 static inline void kt_split_pairs(const uint8_t *qs, int count, uint8_t *code) {
     for (int i = 0; i < count / 2; i++) {

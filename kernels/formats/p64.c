@@ -91,8 +91,12 @@ static void pack_row_fp8(plain_row row, int64_t k, uint8_t *panel, int r) {
     const uint8_t *x = row.data;
     uint8_t *to = panel + r / 4 * 16 + r % 4 * 2;
 
-    for (int64_t i = 0; i < k / 4; i++, to += 4 * KT_P64_ROWS)
-        for (int j = 0; j < 4; j++) to[j / 2 * 8 + j % 2] = x ? x[4 * i + j] : 0;
+    for (int64_t i = 0; i < k / 4; i++, to += 4 * KT_P64_ROWS) {
+        uint16_t pair[2] = {0, 0};
+        if (x) memcpy(pair, x + 4 * i, 4);
+        memcpy(to, &pair[0], 2);
+        memcpy(to + 8, &pair[1], 2);
+    }
 }
 
 /* Block scales: one for each half of the panel. Every row of a half has the same, and padding none. */

@@ -8,8 +8,8 @@ static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 80);
     out->dmin = kt_load_u16(p + 82);
     for (int g = 0; g < 16; g++) out->scale[g] = p[g];
-    for (int i = 0; i < 256; i++)
-        out->code[i] = p[16 + 32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
+    for (int t = 0; t < 8; t++)
+        kt_take_bits(p + 16 + 32 * (t / 4), 2 * (t % 4), 3, out->code + 32 * t);
 }
 
 KT_GGUF_MEMBERS(256, 84)

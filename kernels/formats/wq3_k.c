@@ -12,10 +12,9 @@ static void take_apart(const uint8_t *p, kt_block *out) {
         int low = p[96 + t % 8] >> 4 * (t / 8) & 15, high = p[104 + t % 4] >> 2 * (t / 4) & 3;
         out->scale[t] = (uint8_t)((low | high << 4) - 32);
     }
-    for (int i = 0; i < 256; i++) {
-        int h = i / 128, j = i % 128 / 32, l = i % 32;
-        out->code[i] =
-            (uint8_t)((p[32 + 32 * h + l] >> 2 * j & 3) | (p[l] >> (4 * h + j) & 1) << 2);
+    for (int t = 0; t < 8; t++) { /* t = 4h + j */
+        kt_take_bits(p + 32 + 32 * (t / 4), 2 * (t % 4), 3, out->code + 32 * t);
+        kt_add_bits(p, t, 1, 2, out->code + 32 * t);
     }
 }
 

@@ -8,8 +8,8 @@ static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p);
     out->dmin = kt_load_u16(p + 2);
     kt_k_scales(p + 4, out);
-    for (int i = 0; i < 256; i++)
-        out->code[i] = p[16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
+    for (int t = 0; t < 8; t++)
+        kt_take_bits(p + 16 + 32 * (t / 2), 4 * (t % 2), 15, out->code + 32 * t);
 }
 
 KT_GGUF_MEMBERS(256, 144)

@@ -6,7 +6,7 @@
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     kt_split_halves(p + 6, out->code);
-    for (int i = 0; i < 32; i++) out->code[i] |= (uint8_t)((p[2 + i / 8] >> i % 8 & 1) << 4);
+    kt_add_fifth_bits(p + 2, out->code);
 }
 
 KT_GGUF_MEMBERS(32, 22)

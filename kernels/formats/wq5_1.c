@@ -7,7 +7,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     out->minimum[0] = kt_load_u16(p + 2);
     kt_split_halves(p + 8, out->code);
-    for (int i = 0; i < 32; i++) out->code[i] |= (uint8_t)((p[4 + i / 8] >> i % 8 & 1) << 4);
+    kt_add_fifth_bits(p + 4, out->code);
 }
 
 KT_GGUF_MEMBERS(32, 24)

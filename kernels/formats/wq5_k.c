@@ -8,9 +8,9 @@ static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p);
     out->dmin = kt_load_u16(p + 2);
     kt_k_scales(p + 4, out);
-    for (int i = 0; i < 256; i++) {
-        int low = p[48 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
-        out->code[i] = (uint8_t)(low | (p[16 + i % 32] >> i / 32 & 1) << 4);
+    for (int t = 0; t < 8; t++) {
+        kt_take_bits(p + 48 + 32 * (t / 2), 4 * (t % 2), 15, out->code + 32 * t);
+        kt_add_bits(p + 16, t, 1, 4, out->code + 32 * t);
     }
 }
 

@@ -8,10 +8,10 @@
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 208);
     for (int g = 0; g < 16; g++) out->scale[g] = p[192 + g];
-    for (int i = 0; i < 256; i++) {
-        int h = i / 128, j = i % 128 / 32, l = i % 32;
-        int low = p[64 * h + 32 * (j % 2) + l] >> 4 * (j / 2) & 15;
-        out->code[i] = (uint8_t)(low | (p[128 + 32 * h + l] >> 2 * j & 3) << 4);
+    for (int t = 0; t < 8; t++) {
+        const int h = t / 4, j = t % 4;
+        kt_take_bits(p + 64 * h + 32 * (j % 2), 4 * (j / 2), 15, out->code + 32 * t);
+        kt_add_bits(p + 128 + 32 * h, 2 * j, 3, 4, out->code + 32 * t);
     }
 }
 
