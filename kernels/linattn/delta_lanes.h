@@ -3,8 +3,8 @@
  * Rows of keys and queries are brought to unit length once for all value heads of their key head.
  *
  * Recurrence: columns of the state are independent of each other. LANES * WIDTH of them stay in L1
- * while all rows pass: per row one pass over them for S^T k and S^T q, one for the update. o is
- * exp(g) S^T q + (k . q) d.
+ * while all rows pass: per row one pass over them, which writes the update and reads what comes of it
+ * for S^T k and S^T q of the row after. o is exp(g) S^T q + (k . q) d.
  *
  * Chunks of C rows, with S0 the state before them, G_i = g_1 + ... + g_i, and all exponents <= 0:
  *   A_ij = beta_i exp(G_i - G_j) (k_i . k_j) for j < i
@@ -27,6 +27,8 @@
 
 #define ROWS KT_DELTA_ROWS
 #define WIDTH 4 /* vectors of columns of the state, or of a product, at a time */
+/* Columns of a single row, whose state is read once from memory: 512 bytes in one run. */
+#define WIDEST (LANES == 16 ? 8 : WIDTH)
 
 /* Scratch: of the rows that are prepared, then, for chunks, of one value head. */
 typedef struct delta_room {
@@ -119,37 +121,70 @@ KT_INLINE void gate_row(const kt_delta_call *c, const float *z, float *o) {
 
 /* ---- recurrence ---- */
 
+/* S^T k and S^T q of a row over nv vectors of columns. */
+KT_INLINE void read_columns(const float *key, const float *query, int64_t k, const float *s,
+                            int64_t lds, LANES_VEC *m, LANES_VEC *out, const int nv) {
+    KT_EACH (c, nv) m[c] = out[c] = lanes_set(0.0f);
+    for (int64_t i = 0; i < k; i++) {
+        const LANES_VEC x = lanes_set(key[i]), y = lanes_set(query[i]);
+        KT_EACH (c, nv) {
+            const LANES_VEC state = lanes_load(s + i * lds + c * LANES);
+            m[c] = lanes_fma(x, state, m[c]);
+            out[c] = lanes_fma(y, state, out[c]);
+        }
+    }
+}
+
+/* S <- decay S + k d^T. */
+KT_INLINE void write_columns(const float *key, LANES_VEC decay, const LANES_VEC *d, int64_t k,
+                             float *s, int64_t lds, const int nv) {
+    for (int64_t i = 0; i < k; i++) {
+        const LANES_VEC x = lanes_set(key[i]);
+        KT_EACH (c, nv) {
+            float *at = s + i * lds + c * LANES;
+            lanes_store(at, lanes_fma(x, d[c], lanes_mul(decay, lanes_load(at))));
+        }
+    }
+}
+
+/* Both in one pass, the second for one row and the first for the next: the operations of two. */
+KT_INLINE void pass_columns(const delta_room *r, int64_t t, LANES_VEC decay, const LANES_VEC *d,
+                            int64_t k, float *s, int64_t lds, LANES_VEC *m, LANES_VEC *out,
+                            const int nv) {
+    const float *key = r->k + t * r->ldk, *next = key + r->ldk, *query = r->q + (t + 1) * r->ldk;
+
+    KT_EACH (c, nv) m[c] = out[c] = lanes_set(0.0f);
+    for (int64_t i = 0; i < k; i++) {
+        const LANES_VEC x = lanes_set(key[i]), y = lanes_set(next[i]), z = lanes_set(query[i]);
+        KT_EACH (c, nv) {
+            float *at = s + i * lds + c * LANES;
+            const LANES_VEC state = lanes_fma(x, d[c], lanes_mul(decay, lanes_load(at)));
+            lanes_store(at, state);
+            m[c] = lanes_fma(y, state, m[c]);
+            out[c] = lanes_fma(z, state, out[c]);
+        }
+    }
+}
+
 /* n rows of `rows` meet nv vectors of columns; nv is a constant at each call. v, s and o begin at
  * the first one. */
 KT_INLINE void recur_columns(const delta_room *r, int64_t n, int64_t k, const float *v, int64_t ldv,
                              float *s, int64_t lds, float *o, int64_t ldo, const int nv) {
-    for (int64_t t = 0; t < n; t++, v += ldv, o += ldo) {
-        const float *key = r->k + t * r->ldk, *query = r->q + t * r->ldk;
-        const LANES_VEC decay = lanes_set(r->decay[t]);
-        LANES_VEC m[WIDTH], out[WIDTH], d[WIDTH];
+    LANES_VEC m[WIDEST], out[WIDEST], d[WIDEST];
 
-        KT_EACH (c, nv) m[c] = out[c] = lanes_set(0.0f);
-        for (int64_t i = 0; i < k; i++) {
-            const LANES_VEC x = lanes_set(key[i]), y = lanes_set(query[i]);
-            KT_EACH (c, nv) {
-                const LANES_VEC state = lanes_load(s + i * lds + c * LANES);
-                m[c] = lanes_fma(x, state, m[c]);
-                out[c] = lanes_fma(y, state, out[c]);
-            }
-        }
+    read_columns(r->k, r->q, k, s, lds, m, out, nv);
+    for (int64_t t = 0; t < n; t++, v += ldv, o += ldo) {
+        const LANES_VEC decay = lanes_set(r->decay[t]);
         KT_EACH (c, nv) {
             d[c] = lanes_mul(lanes_set(r->beta[t]),
                              lanes_fnma(decay, m[c], lanes_load(v + c * LANES)));
             out[c] = lanes_fma(lanes_set(r->dot[t]), d[c], lanes_mul(decay, out[c]));
             lanes_store(o + c * LANES, out[c]);
         }
-        for (int64_t i = 0; i < k; i++) {
-            const LANES_VEC x = lanes_set(key[i]);
-            KT_EACH (c, nv) {
-                float *at = s + i * lds + c * LANES;
-                lanes_store(at, lanes_fma(x, d[c], lanes_mul(decay, lanes_load(at))));
-            }
-        }
+        if (t + 1 < n)
+            pass_columns(r, t, decay, d, k, s, lds, m, out, nv);
+        else
+            write_columns(r->k + t * r->ldk, decay, d, k, s, lds, nv);
     }
 }
 
@@ -182,6 +217,8 @@ static void recur(const kt_delta_call *c, const delta_room *r, int64_t head, int
         recur_columns(r, n, k, values + x, c->ld, copy, COPIED * LANES, o + x, c->ldo, COPIED);
         copy_rows(s + x, v, copy, COPIED * LANES, k);
     }
+    for (; n == 1 && x + WIDEST * LANES <= v; x += WIDEST * LANES)
+        recur_columns(r, n, k, values + x, c->ld, s + x, v, o + x, c->ldo, WIDEST);
     for (; x + WIDTH * LANES <= v; x += WIDTH * LANES)
         recur_columns(r, n, k, values + x, c->ld, s + x, v, o + x, c->ldo, WIDTH);
     for (; x < v; x += LANES) recur_columns(r, n, k, values + x, c->ld, s + x, v, o + x, c->ldo, 1);
