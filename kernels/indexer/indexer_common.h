@@ -7,7 +7,7 @@
 
 #define KT_INDEX_BLOCK 64 /* keys that are turned round together; a page of a cache */
 
-/* Descriptor member: refuses caches that are not BF16, and keys of no multiple of `step` numbers. */
+/* For accepts: refuses caches that are not BF16, and keys of no multiple of `step` numbers. */
 kt_status kt_index_accepts(const kt_problem *problem, int step, kt_err *why);
 
 #endif

@@ -10,9 +10,11 @@
 #include "base/buffer.h"
 #include "dispatch/plan/plan.h"
 #include "tests/support/fake_variants.h"
+#include "tests/support/guard.h"
 #include "tests/support/temp.h"
 #include "tuner/space/candidates.h"
 #include "tuner/space/cell_filter.h"
+#include "tuner/space/roles.h"
 #include "tuner/space/shapes.h"
 
 static const int both_counts[] = {1, 2};
@@ -175,6 +177,79 @@ Test(space, config_gives_the_matrices_that_are_multiplied) {
                              &s, &err),
                  KT_OK);
     cr_expect_eq(s.native, KT_W_INT4_G32);
+}
+
+/* The role of this name, weights and outputs, or NULL. */
+static const kt_serving_role *role_of(const kt_serving_role *roles, int n, const char *name,
+                                      kt_weight_format weights, int64_t n_out) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(roles[i].name, name) == 0 && roles[i].problem.weights == weights &&
+            roles[i].problem.n == n_out)
+            return &roles[i];
+    return NULL;
+}
+
+/* What the graph multiplies, not what the file lists: q_a and kv_a as one product, heads' matrices
+ * as BF16, a shared expert by itself only where it does not run as one of the routed ones. */
+Test(space, workloads_are_tuned_as_their_models_run) {
+    kt_serving_role r[KT_MAX_ROLES];
+    kt_shapes s;
+    int n;
+
+    cr_assert_eq(kt_shapes_find("DeepSeek-V3", &s, NULL, 0, NULL), KT_OK);
+    n = kt_roles_list(&s, KT_SERVE_INT8, r);
+    cr_expect_str_eq(r[0].name, "experts");
+    cr_expect(r[0].shared == 1 && r[0].problem.topk == 8 && r[0].times == 58);
+    cr_expect_eq(r[0].bytes, 3.0 * 2048 * 7168 * 9 * 58);
+    cr_expect(role_of(r, n, "qkv", KT_W_INT8_CHANNEL, 1536 + 512 + 64));
+    cr_expect(role_of(r, n, "k_b", KT_W_BF16, 512) && role_of(r, n, "v_b", KT_W_BF16, 128));
+    cr_expect_eq(role_of(r, n, "v_b", KT_W_BF16, 128)->times, 61 * 128);
+    cr_expect_not(role_of(r, n, "shared", KT_W_INT8_CHANNEL, 2048));
+    cr_expect_not(role_of(r, n, "kv_b", KT_W_INT8_CHANNEL, 32768));
+    n = kt_roles_list(&s, KT_SERVE_INT4, r);
+    cr_expect(r[0].shared == 0 && r[0].problem.weights == KT_W_INT4_G32);
+    cr_expect(role_of(r, n, "shared", KT_W_INT8_CHANNEL, 2048),
+              "of another format than the others");
+    n = kt_roles_list(&s, KT_SERVE_NATIVE, r);
+    cr_expect(r[0].shared == 1 && r[0].problem.weights == KT_W_FP8_B128);
+    cr_expect(role_of(r, n, "o", KT_W_FP8_B128, 7168));
+    cr_expect(role_of(r, n, "dense_ffn", KT_W_FP8_B128, 18432));
+    cr_expect(role_of(r, n, "lm_head", KT_W_BF16, 129280), "the head is not FP8");
+    cr_assert_eq(kt_shapes_find("Qwen3-Next-80B-A3B", &s, NULL, 0, NULL), KT_OK);
+    n = kt_roles_list(&s, KT_SERVE_BF16, r);
+    cr_expect(role_of(r, n, "linear_qkvz", KT_W_BF16, 12288) && r[0].shared == 1);
+}
+
+/* A GGUF file has a format of its own for every tensor: q, k and v apart, gate and up of two formats
+ * as codes that both have, halves where down has another. */
+Test(space, a_gguf_file_gives_the_formats_of_its_tensors) {
+    kt_serving_role r[KT_MAX_ROLES];
+    char path[4096];
+    kt_shapes s;
+    kt_err err;
+    int n;
+
+    if (!kt_shared_path("data/gguf/glm4moe-mixed/model.gguf", path, sizeof path))
+        cr_skip_test("the shared glm4moe-mixed is absent");
+    cr_assert_eq(kt_shapes_find(path, &s, NULL, 0, &err), KT_OK, "%s", err.message);
+    n = kt_roles_list(&s, KT_SERVE_NATIVE, r);
+    cr_expect(r[0].problem.experts == 3 && r[0].problem.topk == 2);
+    cr_expect(role_of(r, n, "experts", KT_W_INT8_G16M, 256));
+    cr_expect(role_of(r, n, "experts", KT_W_Q4_K, 256));
+    cr_expect(role_of(r, n, "qkv", KT_W_Q4_K, 512) && role_of(r, n, "qkv", KT_W_Q5_K, 128) &&
+              role_of(r, n, "qkv", KT_W_Q8_0, 128));
+    cr_expect(role_of(r, n, "o", KT_W_F16, 256));
+    n = kt_roles_list(&s, KT_SERVE_INT8, r);
+    cr_expect(role_of(r, n, "qkv", KT_W_INT8_CHANNEL, 768), "of one format they are one product");
+    cr_expect_not(role_of(r, n, "qkv", KT_W_INT8_CHANNEL, 128));
+    for (int format = KT_SERVE_NATIVE; format <= KT_SERVE_INT4; format++) {
+        kt_cell_list list = {0};
+        cr_assert_eq(kt_cells_of_shapes(&s, (kt_serving_format)format, KT_PROFILE_QUICK,
+                                        both_counts, 2, &list, &err),
+                     KT_OK, "%s", err.message);
+        check_cells(&list, "a GGUF file");
+        kt_cell_list_deinit(&list);
+    }
 }
 
 /* o and lm_head both [256, 256]: one cell that has the weight of both. */

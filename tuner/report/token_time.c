@@ -45,7 +45,8 @@ bool kt_token_time_of(const kt_table *t, kt_serving_format format, int threads,
         const kt_table_row *r = row_of(t, &roles[i].problem, threads);
         double calls = (double)roles[i].times; /* moe rows are per active expert */
         if (!r) return false;
-        if (roles[i].problem.op == KT_OP_MOE_FFN) calls *= (double)roles[i].problem.topk;
+        if (roles[i].problem.op == KT_OP_MOE_FFN)
+            calls *= (double)(roles[i].problem.topk + roles[i].shared);
         out->before += calls * r->default_ns * 1e-9;
         out->after += calls * r->time_ns * 1e-9;
         out->is_rough |= kt_row_is_undecided(r);

@@ -414,7 +414,9 @@ static double matrices_ns(const kt_layer_session *s, int64_t tokens, int n) {
 
     for (int i = 1; i < count; i++) {
         int64_t m = tokens <= roles[i].most_rows ? tokens : 1;
-        double ns = row_ns(NULL, s->setup.table, &roles[i].problem, n, m, false);
+        double ns;
+        if (roles[i].problem.experts > 1) continue; /* of some layers, in another format */
+        ns = row_ns(NULL, s->setup.table, &roles[i].problem, n, m, false);
         if (ns <= 0) return -1;
         sum += ns * (double)roles[i].times;
     }

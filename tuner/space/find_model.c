@@ -1,7 +1,9 @@
 /* Names of models and workloads become shapes. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
@@ -31,6 +33,16 @@ static kt_status read_file(const char *path, shape_reader reader, kt_shapes *out
     return st;
 }
 
+/* A GGUF file, or a folder with one and no config.json. */
+static bool is_gguf_model(const kt_model_ref *ref) {
+    char config[sizeof ref->path + 16];
+
+    if (ref->kind == KT_MODEL_FILE) return kt_model_is_gguf(ref->path);
+    if (ref->kind != KT_MODEL_FOLDER) return false;
+    snprintf(config, sizeof config, "%s/config.json", ref->path);
+    return access(config, F_OK) != 0 && kt_model_count_files(ref->path, ".gguf", NULL, 0) > 0;
+}
+
 kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t path_bytes,
                          kt_err *err) {
     kt_model_ref ref;
@@ -39,11 +51,17 @@ kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t p
 
     KT_TRY(kt_model_resolve(model, KT_MODEL_ANY, &ref, err));
     is_workload = ref.kind == KT_MODEL_WORKLOAD;
-    if (ref.kind == KT_MODEL_FILE)
+    if (ref.kind == KT_MODEL_FILE && !kt_model_is_gguf(ref.path))
         return kt_fail(err, KT_E_UNSUPPORTED,
-                       "model '%.300s': a file; expected a folder with a config.json, or a name "
-                       "(`kttune list models` shows them)",
+                       "model '%.300s': a file; expected a GGUF file, a folder with a config.json, "
+                       "or a name (`kttune list models` shows them)",
                        model);
+    if (is_gguf_model(&ref)) {
+        KT_TRY(kt_shapes_from_gguf(ref.path, out, err));
+        snprintf(out->name, sizeof out->name, "%s", ref.name);
+        if (path) snprintf(path, path_bytes, "%s", ref.path);
+        return KT_OK;
+    }
     if (!is_workload) KT_TRY(kt_model_need_config(ref.path, err));
     snprintf(file, sizeof file, "%s%s", ref.path, is_workload ? "" : "/config.json");
     KT_TRY(

@@ -49,11 +49,12 @@ static kt_status add_experts(const kt_workload *w, const kt_serving_role *r, int
                              int64_t tokens, step_time *t, kt_err *err) {
     int64_t experts = r->problem.experts, topk = r->problem.topk;
     int draws = tokens < DRAWN_TOKENS ? (int)(DRAWN_TOKENS / tokens) : 1;
-    double expert_bytes = r->bytes / (double)topk;
+    double expert_bytes = r->bytes / (double)(topk + r->shared);
     int32_t *counts = calloc((size_t)experts, sizeof *counts);
     kt_status st = counts ? KT_OK : kt_fail(err, KT_E_NOMEM, "mix: no memory");
 
     if (draws > MAX_DRAWS) draws = MAX_DRAWS;
+    if (r->shared) add_time(t, role, tokens, expert_bytes * (double)r->shared);
     for (int d = 0; st == KT_OK && d < draws; d++) {
         st = kt_routing_counts(&w->routing, experts, topk, tokens, (uint64_t)d, counts, err);
         for (int64_t e = 0; st == KT_OK && e < experts; e++)

@@ -70,43 +70,83 @@ static void add_gemm(kt_serving_role *roles, int *n, const char *name, kt_weight
     add_role(roles, n, name, &p, (double)n_out * (double)k * (double)times, times);
 }
 
-/* A dense layer's feed-forward runs as a layer of one expert. */
-static void add_ffn(kt_serving_role *roles, int *n, const char *name, kt_weight_format weights,
-                    const kt_shapes *s, int64_t size, int64_t experts, int64_t topk,
-                    int64_t times) {
-    kt_problem p = {.op = KT_OP_MOE_FFN,
-                    .weights = weights,
-                    .n = size,
-                    .k = s->hidden,
-                    .experts = experts,
-                    .topk = topk};
-    add_role(roles, n, name, &p, 3.0 * (double)size * (double)s->hidden * (double)(topk * times),
-             times);
+/* A dense layer's feed-forward runs as a layer of one expert. `matrices`: over all layers. */
+static void add_ffn(kt_serving_role *roles, int *n, const kt_ffn_shape *f, int64_t shared) {
+    const kt_problem p = {.op = KT_OP_MOE_FFN,
+                          .weights = f->weights,
+                          .n = f->n,
+                          .k = f->k,
+                          .experts = f->experts,
+                          .topk = f->topk};
+    const int64_t met = (f->topk + shared) * f->matrices;
+    const int before = *n;
+
+    add_role(roles, n, f->name, &p, (double)f->n * (double)f->k * (double)met,
+             (f->matrices + 2) / 3);
+    if (*n > before) roles[before].shared = shared;
 }
 
-static void formats_of(const kt_shapes *s, kt_serving_format format, kt_weight_format *experts,
-                       kt_weight_format *dense) {
-    *experts = s->native;
-    *dense = KT_W_BF16;
-    if (format == KT_SERVE_BF16) *experts = KT_W_BF16;
-    if (format == KT_SERVE_INT8) *experts = *dense = KT_W_INT8_CHANNEL;
-    if (format == KT_SERVE_INT4) {
-        *experts = KT_W_INT4_G32;
-        *dense = KT_W_INT8_CHANNEL;
+/* The format that a matrix has when one is asked for (dispatch/model/needs.h). */
+static kt_weight_format asked(kt_serving_format format, bool is_routed) {
+    if (format == KT_SERVE_BF16) return KT_W_BF16;
+    return format == KT_SERVE_INT4 && is_routed ? KT_W_INT4_G32 : KT_W_INT8_CHANNEL;
+}
+
+static kt_weight_format dense_format(const kt_shapes *s, int i, kt_serving_format format) {
+    const kt_weight_format native = s->dense[i].native;
+
+    if (s->dense[i].is_bf16) return KT_W_BF16;
+    if (format != KT_SERVE_NATIVE) return asked(format, false);
+    return native == KT_W_NONE ? KT_W_BF16 : native;
+}
+
+static bool is_asked_for(const kt_shapes *s, int i, kt_serving_format format) {
+    return s->dense[i].form == KT_DENSE_ALWAYS ||
+           (s->dense[i].form == KT_DENSE_NATIVE) == (format == KT_SERVE_NATIVE);
+}
+
+/* All feed-forward kinds in a serving format, experts first; returns how many. */
+static int list_ffn(const kt_shapes *s, kt_serving_format format, kt_ffn_shape out[KT_MAX_FFN]) {
+    const kt_ffn_shape kinds[] = {{"experts", asked(format, true), s->intermediate, s->hidden,
+                                   s->experts, s->topk, 3 * s->moe_layers},
+                                  {"dense_ffn", asked(format, false), s->dense_intermediate,
+                                   s->hidden, 1, 1, 3 * s->dense_layers},
+                                  {"shared", asked(format, false), s->shared_intermediate,
+                                   s->hidden, 1, 1, 3 * s->shared_layers}};
+    int n = 0;
+
+    if (format == KT_SERVE_NATIVE && s->n_ffn) {
+        memcpy(out, s->ffn, (size_t)s->n_ffn * sizeof *out);
+        return s->n_ffn;
     }
+    for (int i = 0; i < 3; i++)
+        if (kinds[i].n > 0 && kinds[i].matrices > 0) out[n++] = kinds[i];
+    for (int i = 0; format == KT_SERVE_NATIVE && i < n; i++)
+        out[i].weights = out[i].experts > 1 ? s->native : KT_W_BF16;
+    return n;
+}
+
+/* Does the shared expert run as one of the routed ones (runtime/exec/joined.h)? */
+static bool joins(const kt_ffn_shape *experts, const kt_ffn_shape *f) {
+    return strcmp(f->name, "shared") == 0 && experts->experts > 1 &&
+           f->weights == experts->weights && f->n == experts->n && f->k == experts->k &&
+           f->matrices == experts->matrices;
 }
 
 int kt_roles_list(const kt_shapes *s, kt_serving_format format,
                   kt_serving_role roles[KT_MAX_ROLES]) {
-    kt_weight_format experts, dense;
+    kt_ffn_shape ffn[KT_MAX_FFN];
+    const int n_ffn = list_ffn(s, format, ffn);
+    int64_t shared = 0;
     int n = 0;
 
-    formats_of(s, format, &experts, &dense);
-    add_ffn(roles, &n, "experts", experts, s, s->intermediate, s->experts, s->topk, s->moe_layers);
-    add_ffn(roles, &n, "dense_ffn", dense, s, s->dense_intermediate, 1, 1, s->dense_layers);
+    for (int i = 1; i < n_ffn; i++) shared += joins(&ffn[0], &ffn[i]);
+    for (int i = 0; i < n_ffn; i++)
+        if (i == 0 || !joins(&ffn[0], &ffn[i])) add_ffn(roles, &n, &ffn[i], i == 0 ? shared : 0);
     for (int i = 0; i < s->n_dense; i++)
-        add_gemm(roles, &n, s->dense[i].name, dense, s->dense[i].n, s->dense[i].k,
-                 s->dense[i].layers);
+        if (is_asked_for(s, i, format))
+            add_gemm(roles, &n, s->dense[i].name, dense_format(s, i, format), s->dense[i].n,
+                     s->dense[i].k, s->dense[i].layers);
     return n;
 }
 
@@ -117,16 +157,17 @@ kt_serving_format kt_serving_format_of(kt_weight_format weights) {
 }
 
 double kt_shapes_weight_bytes(const kt_shapes *s, kt_serving_format format) {
-    kt_weight_format experts, dense;
-    double expert = 3.0 * (double)s->intermediate * (double)s->hidden;
-    double ffn = 3.0 * (double)s->dense_intermediate * (double)s->hidden, bytes;
+    kt_ffn_shape ffn[KT_MAX_FFN];
+    const int n = list_ffn(s, format, ffn);
+    double bytes = 0;
 
-    formats_of(s, format, &experts, &dense);
-    bytes = expert * (double)s->experts * (double)s->moe_layers * bits_of(experts) / 8;
-    bytes += ffn * (double)s->dense_layers * bits_of(dense) / 8;
+    for (int i = 0; i < n; i++)
+        bytes += (double)ffn[i].n * (double)ffn[i].k * (double)(ffn[i].experts * ffn[i].matrices) *
+                 bits_of(ffn[i].weights) / 8;
     for (int i = 0; i < s->n_dense; i++)
-        bytes += (double)s->dense[i].n * (double)s->dense[i].k * (double)s->dense[i].layers *
-                 bits_of(dense) / 8;
+        if (is_asked_for(s, i, format))
+            bytes += (double)s->dense[i].n * (double)s->dense[i].k * (double)s->dense[i].layers *
+                     bits_of(dense_format(s, i, format)) / 8;
     return bytes;
 }
 

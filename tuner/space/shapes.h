@@ -9,7 +9,20 @@
 #include "dispatch/model/graph.h"
 #include "tuner/space/cell.h"
 
-#define KT_MAX_DENSE 12
+#define KT_MAX_DENSE 40
+#define KT_MAX_FFN 12
+
+/* Under which weights a matrix is asked for in this size: parts that are stored in different
+ * formats are multiplied apart, and together once they are of one. */
+typedef enum kt_dense_form { KT_DENSE_ALWAYS = 0, KT_DENSE_NATIVE, KT_DENSE_ASKED } kt_dense_form;
+
+/* Feed-forward as stored: matrices of one format and size, of experts or (experts = 1) of a layer's
+ * only one. matrices: over all layers, gate, up and down counted apart. */
+typedef struct kt_ffn_shape {
+    char name[16];
+    kt_weight_format weights;
+    int64_t n, k, experts, topk, matrices;
+} kt_ffn_shape;
 
 typedef struct kt_shapes {
     char name[64];
@@ -17,12 +30,18 @@ typedef struct kt_shapes {
     int64_t hidden, layers;
     int64_t moe_layers, intermediate, experts, topk; /* routed experts; 0 = none */
     int64_t dense_layers, dense_intermediate;        /* layers with one feed-forward network */
+    int64_t shared_layers, shared_intermediate;      /* with one beside the routed experts */
     kt_weight_format native;                         /* of the experts in the checkpoint */
     int n_dense;
     struct {
         char name[16];
-        int64_t n, k, layers; /* outputs, inputs, in how many layers */
-    } dense[KT_MAX_DENSE];    /* plain matrices as they are multiplied: q, k and v as one */
+        int64_t n, k, layers; /* outputs, inputs, in how many layers (heads: of all layers) */
+        kt_dense_form form;
+        kt_weight_format native;  /* in the checkpoint; KT_W_NONE = BF16 */
+        bool is_bf16;             /* whatever is asked for: matrices of single heads */
+    } dense[KT_MAX_DENSE];        /* plain matrices as they are multiplied: q, k and v as one */
+    int n_ffn;                    /* 0 = only the sizes above are known, in `native` */
+    kt_ffn_shape ffn[KT_MAX_FFN]; /* the routed experts with the most matrices first */
 } kt_shapes;
 
 /* From the object of config.json. Accepts the key aliases of the supported families; refuses sizes
@@ -30,14 +49,19 @@ typedef struct kt_shapes {
 kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
                                 kt_err *err);
 
+/* From a GGUF file, or the first of its parts, with the formats that its tensors have. */
+kt_status kt_shapes_from_gguf(const char *path, kt_shapes *out, kt_err *err);
+
 /* From a model that is described already. */
 kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *err);
 
-/* From the object of a shipped workload (datasets/workloads). */
+/* From the object of a shipped workload (datasets/workloads): by its "config", where this build has
+ * that family, else by its list of matrices. */
 kt_status kt_shapes_from_workload(const kt_json *workload, const char *where, kt_shapes *out,
                                   kt_err *err);
 
-/* Find a model as kt_model_resolve does. path (may be NULL) receives the file that was read. */
+/* Find a model as kt_model_resolve does: a folder, a GGUF file, a name. path (may be NULL) receives
+ * the file that was read. */
 kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t path_bytes,
                          kt_err *err);
 

@@ -55,6 +55,34 @@ static kt_status read_dense(const kt_json *list, const char *where, kt_shapes *s
     return KT_OK;
 }
 
+/* FP8 checkpoints hold every matrix of a layer so, the head as BF16. */
+static void take_native(kt_shapes *s, kt_weight_format native) {
+    const bool is_fp8 = native == KT_W_FP8_B128 || native == KT_W_FP8_CHANNEL;
+
+    s->native = native;
+    for (int i = 0; i < s->n_ffn; i++)
+        if (is_fp8 || s->ffn[i].experts > 1) s->ffn[i].weights = native;
+    for (int i = 0; i < s->n_dense; i++)
+        if (is_fp8 && !s->dense[i].is_bf16 && strcmp(s->dense[i].name, "lm_head") != 0)
+            s->dense[i].native = native;
+}
+
+/* What a model of the published config multiplies, which is what runs: the list in the file says
+ * what is stored. */
+static kt_status describe(const kt_json *config, const char *where, kt_shapes *s, kt_err *err) {
+    kt_shapes known;
+    kt_err why = {KT_OK, ""};
+    kt_status st;
+
+    if (!config) return KT_OK;
+    st = kt_shapes_from_config(config, where, &known, &why);
+    if (st == KT_E_UNSUPPORTED) return KT_OK; /* a family of other builds: by the list */
+    if (st != KT_OK) return kt_fail(err, st, "%s", why.message);
+    take_native(&known, s->native);
+    *s = known;
+    return KT_OK;
+}
+
 kt_status kt_shapes_from_workload(const kt_json *w, const char *where, kt_shapes *out,
                                   kt_err *err) {
     static const char schema[] = "kt-workload-1";
@@ -78,6 +106,7 @@ kt_status kt_shapes_from_workload(const kt_json *w, const char *where, kt_shapes
     KT_TRY(check_size(where, "intermediate", s.intermediate, s.moe_layers > 0, err));
     KT_TRY(check_size(where, "dense_intermediate", s.dense_intermediate,
                       s.dense_layers > 0 && s.dense_intermediate > 0, err));
+    KT_TRY(describe(kt_json_get(w, "config"), where, &s, err));
     s.shape_id = kt_model_shape_id(kt_json_get(w, "config"));
     *out = s;
     return KT_OK;
