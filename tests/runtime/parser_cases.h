@@ -213,7 +213,9 @@ static const parser_case parser_cases[] = {
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{\"a\": {\"b\": "
      "[",
      "C(now)A({\"a\": {\"b\": []}})X"},
-    {"deepseekv31", "none", false, "<｜tool▁calls▁begin｜>none today<｜tool▁calls▁end｜>",
+    {"deepseekv31", "none", false,
+     "<｜tool▁calls▁begin｜>none"
+     " today<｜tool▁calls▁end｜>",
      "T(<｜tool▁calls▁begin｜>none today<｜tool▁calls▁end｜>)"},
     {"deepseekv31", "none", false,
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁cal"
