@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/buffer.h"
@@ -12,6 +13,7 @@
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/cli/bench_report.h"
+#include "runtime/cli/bench_serve.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/cli/interrupt.h"
@@ -22,12 +24,13 @@
 
 static const kt_usage usage = {
     .command = "bench",
-    .arguments = "(MODEL | --synthetic NAME)",
+    .arguments = "(MODEL | --synthetic NAME | serve URL | compare URL_A URL_B)",
     .about =
         "Measure prompt processing (pp) and text generation (tg) in tokens per second, mean and "
         "standard deviation over\nrepetitions after one warm-up, as llama-bench does; or the "
         "perplexity of a text. --synthetic measures a model of\na published shape with random "
-        "weights: qwen3-30b, deepseek-v3, glm-4.7, minimax-m2, qwen3-next ...",
+        "weights: qwen3-30b, deepseek-v3, glm-4.7, minimax-m2, qwen3-next ...\nbench serve loads a "
+        "running server, bench compare two of them; both have a --help of their own.",
     .examples = "  kt bench datasets/models/tiny-moe --weights int8\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
@@ -235,7 +238,7 @@ static kt_status run_all(bench *b, const flags *f, kt_err *err) {
     return measure_perplexity(b, f, err);
 }
 
-static int run(int argc, char **argv) {
+static int run_engine(int argc, char **argv) {
     flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
                .n_prompt = -1,
                .n_generate = -1,
@@ -294,6 +297,12 @@ static int run(int argc, char **argv) {
     free(b.tokens);
     free(b.logits);
     return code;
+}
+
+static int run(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) return kt_bench_serve(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "compare") == 0) return kt_bench_compare(argc - 1, argv + 1);
+    return run_engine(argc, argv);
 }
 
 const kt_command kt_command_bench = {
