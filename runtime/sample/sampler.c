@@ -1,6 +1,7 @@
-/* Sampling: penalties, temperature, then top-k, top-p and min-p in that order, each on what the one
- * before left. Candidates are taken from a heap in descending order, so that a vocabulary of 150,000
- * is not sorted for the sake of the twenty tokens that matter.
+/* Sampling. The maxima of blocks of 64 logits say where the likely tokens are: the k-th largest
+ * maximum is a bound that at least k tokens reach, and every token that reaches it lies in a block
+ * whose maximum does. So top-k reads the vocabulary once and then some k blocks. Top-p alone needs
+ * the sum of all exponentials besides, and takes more tokens until the share is there.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sample/sampler.h"
 
@@ -8,158 +9,456 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kt_sampler_init(kt_sampler *s, const kt_sampling *options, int64_t vocab) {
-    size_t n = (size_t)vocab;
+#include "runtime/sample/logit_scan.h"
 
+enum { BLOCK = KT_LOGIT_BLOCK, FIRST_WANTED = 64, BULK_SORTED = 2048 };
+
+/* Bias that forbids a token, as the API has it. */
+static const float forbidding = -100;
+
+/* ---- what a sampler remembers ---- */
+
+static int by_id(const void *a, const void *b) {
+    const int32_t x = ((const kt_token_bias *)a)->id, y = ((const kt_token_bias *)b)->id;
+    return (x > y) - (x < y);
+}
+
+static int copy_bias(kt_sampler *s, const kt_token_bias *bias, size_t n) {
+    size_t kept = 0;
+
+    if (n == 0) return 0;
+    s->bias = malloc(n * sizeof *s->bias);
+    if (!s->bias) return -1;
+    for (size_t i = 0; i < n; i++)
+        if (bias[i].id >= 0 && bias[i].id < s->vocab) s->bias[kept++] = bias[i];
+    qsort(s->bias, kept, sizeof *s->bias, by_id);
+    for (size_t i = 0; i < kept; i++) {
+        kt_token_bias *last = s->n_bias ? &s->bias[s->n_bias - 1] : NULL;
+        if (last && last->id == s->bias[i].id)
+            last->bias += s->bias[i].bias;
+        else
+            s->bias[s->n_bias++] = s->bias[i];
+    }
+    return 0;
+}
+
+int kt_sampler_init(kt_sampler *s, const kt_sampling *options, const kt_token_bias *bias,
+                    size_t n_bias, int64_t vocab) {
     memset(s, 0, sizeof *s);
     s->options = *options;
     s->vocab = vocab;
     kt_rng_seed(&s->rng, options->seed);
-    s->scratch = malloc(n * sizeof *s->scratch);
-    s->order = malloc(n * sizeof *s->order);
-    s->counts = calloc(n, sizeof *s->counts);
-    if (s->scratch && s->order && s->counts) return 0;
-    kt_sampler_deinit(s);
-    return -1;
+    return copy_bias(s, bias, n_bias);
 }
 
 void kt_sampler_deinit(kt_sampler *s) {
-    free(s->scratch);
-    free(s->order);
     free(s->counts);
+    free(s->bias);
     memset(s, 0, sizeof *s);
 }
 
-void kt_sampler_accept(kt_sampler *s, int32_t token) {
-    if (token >= 0 && token < s->vocab && s->counts[token] < INT32_MAX) s->counts[token]++;
+void kt_sampler_scratch_deinit(kt_sampler_scratch *w) {
+    free(w->memory);
+    free(w->candidates);
+    free(w->touched);
+    memset(w, 0, sizeof *w);
 }
 
-/* Logits after penalties into scratch; NaN counts as impossible. */
-static void penalise(kt_sampler *s, const float *logits) {
+static int reserve_counts(kt_sampler *s, size_t more) {
+    size_t want = s->counts_capacity ? s->counts_capacity : 64;
+    kt_token_count *grown;
+
+    while (want - s->n_counts < more) want *= 2;
+    if (want == s->counts_capacity) return 0;
+    grown = realloc(s->counts, want * sizeof *grown);
+    if (!grown) return -1;
+    s->counts = grown;
+    s->counts_capacity = want;
+    return 0;
+}
+
+static int count_order(const void *a, const void *b) {
+    const int32_t x = ((const kt_token_count *)a)->id, y = ((const kt_token_count *)b)->id;
+    return (x > y) - (x < y);
+}
+
+int kt_sampler_accept_prompt(kt_sampler *s, const int32_t *ids, size_t n) {
+    size_t kept = 0;
+
+    if (s->options.repetition_penalty == 1) return 0;
+    if (reserve_counts(s, n) != 0) return -1;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0 && ids[i] < s->vocab) s->counts[s->n_counts++] = (kt_token_count){ids[i], 0};
+    qsort(s->counts, s->n_counts, sizeof *s->counts, count_order);
+    for (size_t i = 0; i < s->n_counts; i++) {
+        if (kept && s->counts[kept - 1].id == s->counts[i].id)
+            s->counts[kept - 1].generated += s->counts[i].generated;
+        else
+            s->counts[kept++] = s->counts[i];
+    }
+    s->n_counts = kept;
+    return 0;
+}
+
+int kt_sampler_accept(kt_sampler *s, int32_t token) {
     const kt_sampling *o = &s->options;
+    size_t low = 0, high = s->n_counts;
 
-    for (int64_t i = 0; i < s->vocab; i++) {
-        float l = isnan(logits[i]) ? -INFINITY : logits[i];
-        if (s->counts[i]) {
-            l = l > 0 ? l / o->repetition_penalty : l * o->repetition_penalty;
-            l -= o->presence_penalty + o->frequency_penalty * (float)s->counts[i];
+    if (o->repetition_penalty == 1 && o->presence_penalty == 0 && o->frequency_penalty == 0)
+        return 0;
+    if (token < 0 || token >= s->vocab) return 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->counts[middle].id < token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == s->n_counts || s->counts[low].id != token) {
+        if (reserve_counts(s, 1) != 0) return -1;
+        memmove(s->counts + low + 1, s->counts + low, (s->n_counts - low) * sizeof *s->counts);
+        s->counts[low] = (kt_token_count){token, 0};
+        s->n_counts++;
+    }
+    if (s->counts[low].generated < INT32_MAX) s->counts[low].generated++;
+    return 0;
+}
+
+/* ---- working memory ---- */
+
+/* Parts of the scratch memory: for each block a maximum, a sum, a float of work. */
+static float *block_maxima(kt_sampler_scratch *w, int64_t n_blocks) {
+    return (float *)((double *)w->memory + n_blocks);
+}
+static double *block_sums(kt_sampler_scratch *w) {
+    return w->memory;
+}
+static float *block_work(kt_sampler_scratch *w, int64_t n_blocks) {
+    return block_maxima(w, n_blocks) + n_blocks;
+}
+/* Exponentials of the whole vocabulary, for flat distributions alone. */
+static float *all_weights(kt_sampler_scratch *w, int64_t n_blocks) {
+    return block_work(w, n_blocks) + n_blocks;
+}
+
+static int reserve(void **memory, size_t *have, size_t want, size_t item) {
+    void *fresh;
+
+    if (want <= *have) return 0;
+    fresh = malloc(want * item);
+    if (!fresh) return -1;
+    free(*memory);
+    *memory = fresh;
+    *have = want;
+    return 0;
+}
+
+static int reserve_blocks(kt_sampler_scratch *w, int64_t n_blocks, int with_weights) {
+    const size_t of_block = sizeof(double) + 2 * sizeof(float) + (with_weights ? BLOCK * 4u : 0);
+    return reserve(&w->memory, &w->bytes, (size_t)n_blocks * of_block, 1);
+}
+
+static kt_logit_view view_of(const float *logits, int64_t vocab, const uint64_t *mask,
+                             kt_sampler_scratch *w) {
+    const int64_t n_blocks = (vocab + BLOCK - 1) / BLOCK;
+    return (kt_logit_view){.logits = logits,
+                           .n = vocab,
+                           .n_blocks = n_blocks,
+                           .mask = mask,
+                           .block_max = block_maxima(w, n_blocks)};
+}
+
+/* ---- penalties and biases ---- */
+
+static float penalised(const kt_sampling *o, float l, int32_t generated) {
+    l = l > 0 ? l / o->repetition_penalty : l * o->repetition_penalty;
+    if (generated) l -= o->presence_penalty + o->frequency_penalty * (float)generated;
+    return l;
+}
+
+/* Logits of all tokens that the sampler touches: a merge of two ascending lists. */
+static int touch(const kt_sampler *s, const float *logits, kt_sampler_scratch *w,
+                 kt_logit_view *v) {
+    size_t i = 0, k = 0, n = 0;
+    kt_token_logit *out;
+
+    if (s->n_bias + s->n_counts == 0) return 0;
+    if (reserve(&w->touched, &w->n_touched, s->n_bias + s->n_counts, sizeof *out) != 0) return -1;
+    out = w->touched;
+    while (i < s->n_bias || k < s->n_counts) {
+        const int32_t a = i < s->n_bias ? s->bias[i].id : INT32_MAX;
+        const int32_t b = k < s->n_counts ? s->counts[k].id : INT32_MAX;
+        const int32_t id = a < b ? a : b;
+        float l = isnan(logits[id]) ? -INFINITY : logits[id];
+        if (a == id) {
+            l = s->bias[i].bias <= forbidding ? -INFINITY : l + s->bias[i].bias;
+            i++;
         }
-        s->scratch[i] = l;
+        if (b == id) l = penalised(&s->options, l, s->counts[k++].generated);
+        out[n++] = (kt_token_logit){id, l};
     }
-}
-
-static int32_t largest(const float *x, int64_t n) {
-    int32_t best = 0;
-
-    for (int64_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = (int32_t)i;
-    return best;
-}
-
-static float log_probability(const float *logits, int64_t n, int32_t token) {
-    double top = logits[largest(logits, n)], sum = 0;
-
-    for (int64_t i = 0; i < n; i++) sum += exp((double)logits[i] - top);
-    return (float)((double)logits[token] - top - log(sum));
-}
-
-/* ---- a max-heap of token ids by logit, lower id first among equals ---- */
-
-static int goes_first(const float *x, int32_t a, int32_t b) {
-    return x[a] > x[b] || (x[a] == x[b] && a < b);
-}
-
-static void sift_down(const float *x, int32_t *heap, int64_t n, int64_t at) {
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        int32_t held = heap[at];
-        if (child >= n) return;
-        if (child + 1 < n && goes_first(x, heap[child + 1], heap[child])) child++;
-        if (!goes_first(x, heap[child], held)) return;
-        heap[at] = heap[child];
-        heap[child] = held;
-        at = child;
-    }
-}
-
-/* Move the first of the heap's n ids behind the others. */
-static int32_t pop(const float *x, int32_t *heap, int64_t n) {
-    int32_t first = heap[0];
-
-    heap[0] = heap[n - 1];
-    heap[n - 1] = first;
-    sift_down(x, heap, n - 1, 0);
-    return first;
+    v->touched = out;
+    v->n_touched = n;
+    return 0;
 }
 
 /* ---- drawing ---- */
 
-static double weight(const kt_sampler *s, int32_t token, double top) {
-    return exp(((double)s->scratch[token] - top) / s->options.temperature);
+/* What a draw works with. */
+typedef struct draw {
+    kt_sampler *s;
+    kt_sampler_scratch *w;
+    kt_logit_view v;
+    float top;
+    int32_t best;
+} draw;
+
+static double weight(const draw *d, float logit) {
+    return exp(((double)logit - d->top) / d->s->options.temperature);
 }
 
-static int32_t draw_from_all(kt_sampler *s, int32_t best) {
-    double top = s->scratch[best], sum = 0, at, passed = 0;
-    int32_t last = best;
-
-    for (int64_t i = 0; i < s->vocab; i++) sum += weight(s, (int32_t)i, top);
-    at = kt_rng_double(&s->rng) * sum;
-    for (int64_t i = 0; i < s->vocab; i++) {
-        double w = weight(s, (int32_t)i, top);
-        if (w <= 0) continue;
-        last = (int32_t)i;
-        passed += w;
-        if (passed > at) break;
-    }
-    return last;
+/* Larger logit first, lower id first among equals. */
+static int goes_first(const void *a, const void *b) {
+    const kt_token_logit *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Number of candidates kept, at the end of order in descending order from its end; *kept is the sum
- * of their weights. */
-static int64_t keep_best(kt_sampler *s, int32_t best, double *kept) {
-    const kt_sampling *o = &s->options;
-    int64_t n = s->vocab, most = o->top_k > 0 && o->top_k < n ? o->top_k : n, count = 0;
-    double top = s->scratch[best], total = 0, limit;
+/* Tokens that reach the bound, in the scratch's candidates; -1 when memory is short. */
+static int64_t gather(kt_sampler_scratch *w, const kt_logit_view *v, float bound) {
+    if (reserve(&w->candidates, &w->n_candidates, kt_logit_room(v, bound),
+                sizeof(kt_token_logit)) != 0)
+        return -1;
+    return (int64_t)kt_logit_gather(v, bound, w->candidates);
+}
 
-    for (int64_t i = 0; i < n; i++) s->order[i] = (int32_t)i;
-    for (int64_t i = n / 2; i-- > 0;) sift_down(s->scratch, s->order, n, i);
-    if (most == n)
-        for (int64_t i = 0; i < n; i++) total += weight(s, (int32_t)i, top);
-    else
-        for (; count < most; count++) total += weight(s, pop(s->scratch, s->order, n - count), top);
-    limit = (double)o->top_p * total;
+/* The k best tokens in descending order, or all there are; -1 when memory is short. */
+static int64_t gather_best(kt_sampler_scratch *w, const kt_logit_view *v, int64_t k) {
+    const float bound = kt_logit_bound(v, k, block_work(w, v->n_blocks));
+    const int64_t n = gather(w, v, bound);
+
+    if (n > 1) qsort(w->candidates, (size_t)n, sizeof(kt_token_logit), goes_first);
+    return n < k ? n : k;
+}
+
+/* How many of the n descending candidates top-p (kept share: limit) and min-p leave; *kept is the
+ * sum of their weights, *is_enough says that no further candidate could belong to them. */
+static int64_t filter(const draw *d, int64_t n, double limit, double *kept, int *is_enough) {
+    const kt_token_logit *c = d->w->candidates;
+
     *kept = 0;
-    for (int64_t i = 0; i < most; i++) {
-        int32_t token = i < count ? s->order[n - 1 - i] : pop(s->scratch, s->order, n - i);
-        double w = weight(s, token, top);
-        if (i > 0 && (*kept >= limit || w < o->min_p || w <= 0)) return i;
+    *is_enough = 1;
+    for (int64_t i = 0; i < n; i++) {
+        const double w = weight(d, c[i].logit);
+        if (i > 0 && (*kept >= limit || w < d->s->options.min_p || w <= 0)) return i;
         *kept += w;
     }
-    return most;
+    *is_enough = *kept >= limit;
+    return n;
 }
 
-static int32_t draw_from_best(kt_sampler *s, int32_t best) {
-    double kept, at;
-    int64_t n = keep_best(s, best, &kept), i = 0;
+static int32_t draw_candidate(draw *d, int64_t n, double kept) {
+    const kt_token_logit *c = d->w->candidates;
+    double at = kt_rng_double(&d->s->rng) * kept;
+    int64_t i = 0;
 
-    at = kt_rng_double(&s->rng) * kept;
     for (; i + 1 < n; i++) {
-        at -= weight(s, s->order[s->vocab - 1 - i], s->scratch[best]);
+        at -= weight(d, c[i].logit);
         if (at < 0) break;
     }
-    return s->order[s->vocab - 1 - i];
+    return c[i].id;
 }
 
-int32_t kt_sampler_pick(kt_sampler *s, const float *logits, float *logprob) {
-    const kt_sampling *o = &s->options;
-    int32_t token;
+static int32_t draw_top_k(draw *d, int64_t k) {
+    const kt_token_logit *c;
+    double total = 0, kept;
+    int is_enough;
+    int64_t n = gather_best(d->w, &d->v, k);
 
-    penalise(s, logits);
-    token = largest(s->scratch, s->vocab);
-    if (o->temperature > 0 && isfinite(s->scratch[token])) {
-        int is_filtered = o->top_k > 0 || o->top_p < 1 || o->min_p > 0;
-        token = is_filtered ? draw_from_best(s, token) : draw_from_all(s, token);
+    if (n < 0) return -2;
+    c = d->w->candidates;
+    for (int64_t i = 0; i < n; i++) total += weight(d, c[i].logit);
+    n = filter(d, n, (double)d->s->options.top_p * total, &kept, &is_enough);
+    return draw_candidate(d, n, kept);
+}
+
+/* Tokens with at least min_p of the best one's probability. Their order does not matter. */
+static int32_t draw_min_p(draw *d) {
+    const kt_sampling *o = &d->s->options;
+    const float slack = 1e-4f; /* of the bound, in f32; the exact comparison follows */
+    kt_token_logit *c;
+    int64_t n, kept = 0;
+    double sum = 0;
+
+    n = gather(d->w, &d->v, d->top + o->temperature * (logf(o->min_p) - slack) - slack);
+    if (n < 0) return -2;
+    c = d->w->candidates;
+    for (int64_t i = 0; i < n; i++) {
+        const double w = weight(d, c[i].logit);
+        if (w < o->min_p && c[i].id != d->best) continue;
+        c[kept++] = c[i];
+        sum += w;
     }
-    if (logprob) *logprob = log_probability(logits, s->vocab, token);
-    return token;
+    return draw_candidate(d, kept, sum);
+}
+
+/* The token at which the running sum of weights [64 * n_blocks] from a bound on passes `at`. */
+static int32_t find_passed(const draw *d, const double *sums, const float *weights, float bound,
+                           double at) {
+    const float scale = 1 / d->s->options.temperature;
+    float x[BLOCK], tmp[BLOCK];
+    int64_t b = 0, last = 0;
+    int32_t found = d->best;
+
+    for (; b < d->v.n_blocks; b++) {
+        if (sums[b] <= 0) continue;
+        last = b;
+        if (at < sums[b]) break;
+        at -= sums[b];
+    }
+    b = last;
+    if (weights)
+        memcpy(x, weights + b * BLOCK, sizeof x);
+    else
+        kt_logit_exp(kt_logit_block(&d->v, b, tmp), d->top, scale, x);
+    for (int i = 0; i < BLOCK; i++) {
+        if (x[i] < bound || x[i] <= 0) continue;
+        found = (int32_t)(b * BLOCK + i);
+        at -= x[i];
+        if (at < 0) break;
+    }
+    return found;
+}
+
+static int32_t draw_plain(draw *d) {
+    double *sums = block_sums(d->w);
+    const double total =
+        kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, sums, NULL);
+
+    return find_passed(d, sums, NULL, 0, kt_rng_double(&d->s->rng) * total);
+}
+
+static float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint32_t bits_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Top-p of a flat distribution, where thousands of tokens make up the share: nothing is sorted but
+ * what lies about the cut, which is found by halving the range of weights. Positive floats are
+ * ordered as their bits are. */
+static int32_t draw_bulk(draw *d, double limit) {
+    const kt_sampling *o = &d->s->options;
+    const int64_t n_blocks = d->v.n_blocks;
+    uint32_t low = bits_of_float(o->min_p > 0 ? o->min_p : 1.2e-38f), high = bits_of_float(1) + 1;
+    int64_t n_low, n_high = 0, n = 0, taken = 0;
+    double sum_high = 0, sum_low, extra = 0, at, *sums;
+    kt_token_logit *c;
+    float *weights;
+
+    if (reserve_blocks(d->w, n_blocks, 1) != 0) return -2;
+    sums = block_sums(d->w);
+    weights = all_weights(d->w, n_blocks);
+    kt_logit_exp_sum(&d->v, d->top, 1 / o->temperature, sums, weights);
+    sum_low = kt_logit_sum_from(weights, n_blocks, float_of_bits(low), &n_low, sums);
+    if (sum_low <= limit) high = low, n_high = n_low, sum_high = sum_low; /* min-p leaves less */
+    while (high - low > 1 && n_low - n_high > BULK_SORTED) {
+        const uint32_t middle = low + (high - low) / 2;
+        int64_t count;
+        const double sum =
+            kt_logit_sum_from(weights, n_blocks, float_of_bits(middle), &count, sums);
+        if (sum >= limit)
+            low = middle, n_low = count;
+        else
+            high = middle, n_high = count, sum_high = sum;
+    }
+    /* All from `high` on belong to the share, and the first of those between the two. */
+    if (reserve(&d->w->candidates, &d->w->n_candidates, (size_t)(n_low - n_high) + 1, sizeof *c))
+        return -2;
+    c = d->w->candidates;
+    for (int64_t i = 0; i < d->v.n && n < n_low - n_high; i++) {
+        const uint32_t bits = bits_of_float(weights[i]);
+        if (bits >= low && bits < high) c[n++] = (kt_token_logit){(int32_t)i, weights[i]};
+    }
+    if (n > 1) qsort(c, (size_t)n, sizeof *c, goes_first);
+    while (taken < n && sum_high + extra < limit) extra += (double)c[taken++].logit;
+    at = kt_rng_double(&d->s->rng) * (sum_high + extra);
+    for (int64_t i = 0; i < taken; i++) {
+        at -= (double)c[i].logit;
+        if (at < 0) return c[i].id;
+    }
+    kt_logit_sum_from(weights, n_blocks, float_of_bits(high), &n_high, sums);
+    return find_passed(d, sums, weights, float_of_bits(high), at);
+}
+
+static int32_t draw_top_p(draw *d) {
+    const double limit =
+        (double)d->s->options.top_p *
+        kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, NULL, NULL);
+
+    for (int64_t want = FIRST_WANTED; want <= 16 * FIRST_WANTED; want *= 4) {
+        const float bound = kt_logit_bound(&d->v, want, block_work(d->w, d->v.n_blocks));
+        double kept;
+        int is_enough;
+        int64_t n = gather(d->w, &d->v, bound);
+        if (n < 0) return -2;
+        qsort(d->w->candidates, (size_t)n, sizeof(kt_token_logit), goes_first);
+        n = filter(d, n, limit, &kept, &is_enough);
+        if (is_enough || bound == -INFINITY) return draw_candidate(d, n, kept);
+    }
+    return draw_bulk(d, limit);
+}
+
+/* The lowest token that is allowed, where no logit says anything; -1 when there is none. */
+static int32_t first_allowed(const uint64_t *mask, int64_t vocab) {
+    if (!mask) return 0;
+    for (int64_t i = 0; i < vocab; i++)
+        if (mask[i / 64] >> (i % 64) & 1) return (int32_t)i;
+    return -1;
+}
+
+int32_t kt_sampler_pick(kt_sampler *s, const float *logits, const uint64_t *mask,
+                        kt_sampler_scratch *w) {
+    const kt_sampling *o = &s->options;
+    draw d = {.s = s, .w = w};
+
+    if (reserve_blocks(w, (s->vocab + BLOCK - 1) / BLOCK, 0) != 0) return -2;
+    d.v = view_of(logits, s->vocab, mask, w);
+    if (touch(s, logits, w, &d.v) != 0) return -2;
+    d.top = kt_logit_maxima(&d.v);
+    if (d.top == -INFINITY) return first_allowed(mask, s->vocab);
+    d.best = kt_logit_find(&d.v, d.top);
+    if (o->temperature <= 0 || !isfinite(d.top)) return d.best;
+    if (o->top_k > 0 && o->top_k < s->vocab) return draw_top_k(&d, o->top_k);
+    if (o->top_p < 1) return draw_top_p(&d);
+    return o->min_p > 0 ? draw_min_p(&d) : draw_plain(&d);
+}
+
+int kt_sampler_logprobs(const float *logits, int64_t vocab, int32_t id, int n, float *own,
+                        int32_t *ids, float *logprobs, kt_sampler_scratch *w) {
+    const kt_token_logit *c;
+    kt_logit_view v;
+    double log_sum;
+    int64_t found = 0;
+    float top;
+
+    if (reserve_blocks(w, (vocab + BLOCK - 1) / BLOCK, 0) != 0) return -1;
+    v = view_of(logits, vocab, NULL, w);
+    top = kt_logit_maxima(&v);
+    log_sum = (double)top + log(kt_logit_exp_sum(&v, top, 1, NULL, NULL));
+    *own = (float)((double)logits[id] - log_sum);
+    if (n > 0) found = gather_best(w, &v, n < vocab ? n : vocab);
+    if (found < 0) return -1;
+    c = w->candidates;
+    for (int64_t i = 0; i < found; i++) {
+        ids[i] = c[i].id;
+        logprobs[i] = (float)((double)c[i].logit - log_sum);
+    }
+    return (int)found;
 }
