@@ -12,7 +12,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "runtime/http/backend.h"
+#include "runtime/sched/backend.h"
 #include "runtime/http/http_stats.h"
 #include "runtime/sched/job_queue.h"
 

@@ -11,7 +11,7 @@
 #include "runtime/http/api/fields.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
-#include "runtime/http/stop_match.h"
+#include "runtime/serve/stop_match.h"
 #include "runtime/token/text.h"
 
 enum {

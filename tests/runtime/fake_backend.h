@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "base/err.h"
-#include "runtime/http/backend.h"
+#include "runtime/sched/backend.h"
 
 #define FAKE_TEXT \
     "To be, or not to be: that is the question \xf0\x9f\xa6\x99 \xe6\x88\x91\xc3\xa9 done."

@@ -10,7 +10,7 @@
 #include "runtime/http/app.h"
 #include "runtime/http/http_parse.h"
 #include "runtime/http/server.h"
-#include "runtime/http/stop_match.h"
+#include "runtime/serve/stop_match.h"
 #include "tests/runtime/fake_backend.h"
 #include "tests/support/http_client.h"
 

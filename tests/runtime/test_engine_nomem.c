@@ -11,7 +11,7 @@
 #include "runtime/exec/engine.h"
 #include "runtime/exec/perplexity.h"
 #include "runtime/exec/step.h"
-#include "runtime/http/backend.h"
+#include "runtime/sched/backend.h"
 #include "runtime/model/weight_loss.h"
 #include "runtime/model/weights.h"
 #include "tests/support/nomem.h"

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
-#include "runtime/http/backend.h"
+#include "runtime/sched/backend.h"
 
 static kt_status open_sequence(void *self, int64_t capacity, void **sequence, kt_err *err) {
     kt_sequence *s = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "runtime/http/stop_match.h"
+#include "runtime/serve/stop_match.h"
 
 #include <string.h>
 

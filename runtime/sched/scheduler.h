@@ -1,0 +1,69 @@
+/* The scheduler: many requests, one engine. It owns the loop queue -> running set -> batch -> step ->
+ * tokens -> events.
+ *
+ * A step takes a row of every choice that is generating, then rows of prompts: as many as the measured
+ * time of steps allows within the inter-token latency that was asked for, but at least 32. The oldest
+ * prompt gets half of them, the shortest the rest, so that a short prompt waits for one step at most and
+ * the oldest always goes on. Within a priority first come is first served. A choice starts when pages
+ * for its prompt and 256 tokens (or max_tokens) are there; if they run out later the latest one gives
+ * up its pages and is computed again. A request whose client does not read rests until it does.
+ *
+ * Threads: functions may be called from any thread unless they say otherwise. The scheduler's own thread
+ * calls the engine and most of a client's functions; it is the pool's thread 0 if the engine was made on
+ * it (kt_scheduler_call). A second one sleeps but for steps, and looks for clients that leave.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_SCHEDULER_H
+#define KT_RUNTIME_SCHEDULER_H
+
+#include "runtime/sched/backend.h"
+#include "runtime/sched/job_queue.h"
+#include "runtime/serve/request.h"
+
+typedef struct kt_scheduler kt_scheduler;
+
+typedef struct kt_scheduler_options {
+    const kt_backend *backend; /* borrowed; NULL = later, kt_scheduler_ready */
+    int queue;                 /* requests that may wait; 0 = 32 */
+    int max_running;           /* choices computed side by side; 0 = 64 */
+    int64_t itl_ns;            /* longest step beside a choice that is generating; 0 = 200 ms */
+    bool is_manual;            /* no thread of its own: the caller calls kt_scheduler_step */
+} kt_scheduler_options;
+
+kt_status kt_scheduler_create(const kt_scheduler_options *options, kt_scheduler **out, kt_err *err);
+/* End: what waits or runs is done with KT_E_CANCELLED. Accepts NULL. */
+void kt_scheduler_destroy(kt_scheduler *s);
+
+/* Run a job on the scheduler's thread, between steps: to load the model there. Once; false when the
+ * scheduler ends, then drop was not called. */
+bool kt_scheduler_call(kt_scheduler *s, kt_job *job);
+/* From now on there is a backend. Once, on the scheduler's thread (or before anything else). */
+kt_status kt_scheduler_ready(kt_scheduler *s, const kt_backend *backend, kt_err *err);
+
+typedef enum kt_submission {
+    KT_SUBMIT_TAKEN,   /* done will be called */
+    KT_SUBMIT_FULL,    /* the queue is full of requests that somebody waits for */
+    KT_SUBMIT_NOMEM,
+    KT_SUBMIT_ENDING   /* there is no model yet, or no more */
+} kt_submission;
+
+/* Hand over a request, which must stay where it is until done is called. Anything but TAKEN leaves it
+ * with the caller, and done is not called. */
+kt_submission kt_scheduler_submit(kt_scheduler *s, kt_request *r);
+
+/* Manual mode only, one thread: one step. False when there was nothing to do. */
+bool kt_scheduler_step(kt_scheduler *s);
+
+typedef struct kt_scheduler_counts {
+    int running, waiting, capacity; /* requests; those that nobody waits for are not waiting */
+    int choices, resting;           /* being computed; of these, how many are not read */
+    bool is_called;                 /* a job of kt_scheduler_call waits or runs */
+    int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
+    int64_t finished, cancelled; /* requests */
+    int64_t last_rows, last_step_ns;
+    kt_kv_usage kv; /* after the last step */
+} kt_scheduler_counts;
+
+/* Counted after the last step, but for waiting. Never waits for a step. */
+kt_scheduler_counts kt_scheduler_count(kt_scheduler *s);
+
+#endif
