@@ -11,7 +11,8 @@
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/cli/interrupt.h"
-#include "runtime/sample/sampler.h"
+#include "runtime/model/model_dir.h"
+#include "runtime/sched/scheduler.h"
 
 #define MAX_PROMPT_BYTES ((size_t)64 << 20)
 
@@ -36,154 +37,140 @@ typedef struct flags {
 
 /* One generation: what it needs and what it found. */
 typedef struct generation {
+    const flags *flags;
     kt_engine *engine;
     kt_engine_info info;
-    const kt_tokenizer *tokenizer;
-    kt_sequence *sequence;
-    kt_sampler sampler;
-    float *logits;
-    int32_t *prompt, *tokens;
-    size_t n_prompt, n_tokens;
+    kt_backend backend;
+    kt_scheduler *scheduler;
+    kt_request request;
+    kt_text text; /* all output, for --json */
+    bool is_done;
     const char *stop; /* "eos", "length" */
-    int64_t prefill_ns, decode_ns;
-    char *text; /* all output, for --json */
-    size_t text_bytes, text_capacity;
+    kt_status status; /* of the request, or of its output */
+    kt_err why;
 } generation;
 
-static kt_status read_prompt(const flags *f, generation *g, kt_err *err) {
+static kt_status read_prompt(generation *g, kt_err *err) {
+    const flags *f = g->flags;
+    kt_prompt *p = calloc(1, sizeof *p);
     char *file = NULL;
     size_t size;
     kt_status st;
 
+    if (!p) return kt_fail(err, KT_E_NOMEM, "no memory for the prompt");
+    g->request.prompts = p;
+    g->request.n_prompts = 1;
     if (f->prompt_file) KT_TRY(kt_file_read(f->prompt_file, MAX_PROMPT_BYTES, &file, &size, err));
     if (!f->prompt_file) size = strlen(f->prompt);
-    st = kt_tokenizer_encode(g->tokenizer, file ? file : f->prompt, size, !f->raw, &g->prompt,
-                             &g->n_prompt, err);
+    st = kt_tokenizer_encode(g->backend.tokenizer, file ? file : f->prompt, size, !f->raw, &p->ids,
+                             &p->n_ids, err);
     free(file);
-    if (st == KT_OK && g->n_prompt == 0) st = kt_fail(err, KT_E_INVALID, "the prompt is empty");
+    if (st == KT_OK && p->n_ids == 0) st = kt_fail(err, KT_E_INVALID, "the prompt is empty");
+    if (st == KT_OK && (int64_t)p->n_ids >= g->info.max_context)
+        st = kt_fail(err, KT_E_INVALID, "the prompt has %zu tokens, the context %lld", p->n_ids,
+                     (long long)g->info.max_context);
     return st;
 }
 
-static kt_status prepare(const flags *f, generation *g, kt_err *err) {
-    kt_sampling sampling = KT_SAMPLING_GREEDY;
-    int64_t room;
-
-    kt_engine_describe(g->engine, &g->info);
-    g->tokenizer = kt_engine_tokenizer(g->engine);
-    KT_TRY(read_prompt(f, g, err));
-    room = g->info.max_context - (int64_t)g->n_prompt;
-    if (room < 1)
-        return kt_fail(err, KT_E_INVALID, "the prompt has %zu tokens, the context %lld",
-                       g->n_prompt, (long long)g->info.max_context);
-    if (f->max_tokens < room) room = f->max_tokens;
-    sampling.temperature = (float)f->temperature;
-    sampling.top_k = (int32_t)f->top_k;
-    sampling.top_p = (float)f->top_p;
-    sampling.min_p = (float)f->min_p;
-    sampling.repetition_penalty = (float)f->repetition_penalty;
-    sampling.seed = (uint64_t)f->seed;
-    g->tokens = malloc((size_t)room * sizeof *g->tokens);
-    g->logits = malloc((size_t)g->info.vocab * sizeof *g->logits);
-    if (!g->tokens || !g->logits || kt_sampler_init(&g->sampler, &sampling, g->info.vocab) != 0)
-        return kt_fail(err, KT_E_NOMEM, "no memory for the sampler");
-    return kt_sequence_create(g->engine, (int64_t)g->n_prompt + room, &g->sequence, err);
-}
-
-static bool is_stop(const generation *g, int32_t token) {
-    for (int i = 0; i < g->info.n_eos; i++)
-        if (g->info.eos[i] == token) return true;
-    return false;
-}
+/* ---- the request's client ---- */
 
 /* Print a piece of text, or keep it for --json. */
-static kt_status emit(generation *g, const flags *f, const char *text, size_t size, kt_err *err) {
-    if (!f->json) {
-        if (fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0) return KT_OK;
-        return kt_fail(err, KT_E_IO, "standard output: cannot be written");
-    }
-    if (g->text_bytes + size > g->text_capacity) {
-        size_t capacity = 2 * g->text_capacity + size;
-        char *grown = realloc(g->text, capacity);
-        if (!grown) return kt_fail(err, KT_E_NOMEM, "no memory for the text");
-        g->text = grown;
-        g->text_capacity = capacity;
-    }
-    memcpy(g->text + g->text_bytes, text, size);
-    g->text_bytes += size;
-    return KT_OK;
+static kt_status emit(generation *g, const char *text, size_t size, kt_err *err) {
+    if (g->flags->json) return kt_text_append(&g->text, text, size, err);
+    if (fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0) return KT_OK;
+    return kt_fail(err, KT_E_IO, "standard output: cannot be written");
 }
 
-static kt_status decode(generation *g, const flags *f, int64_t most, kt_err *err) {
-    kt_detokenizer detokenizer = {0};
-    char piece[4096];
-    size_t size;
+static void take_event(void *arg, const kt_event *e) {
+    generation *g = arg;
 
-    g->stop = "length";
-    while ((int64_t)g->n_tokens < most) {
-        int32_t token = kt_sampler_pick(&g->sampler, g->logits, NULL);
-        kt_sampler_accept(&g->sampler, token);
-        g->tokens[g->n_tokens++] = token;
-        if (is_stop(g, token)) {
-            g->stop = "eos";
-            break;
-        }
-        if (kt_detokenizer_push(g->tokenizer, &detokenizer, token, !f->raw, piece, sizeof piece,
-                                &size) != KT_OK)
-            return kt_fail(err, KT_E_INTERNAL, "token %d is not in the tokenizer", token);
-        KT_TRY(emit(g, f, piece, size, err));
-        if (kt_interrupted(NULL)) return kt_fail(err, KT_E_CANCELLED, "interrupted");
-        if ((int64_t)g->n_tokens < most)
-            KT_TRY(kt_engine_forward(g->engine, g->sequence, &token, 1, KT_SERVED_LOGIT_ROWS,
-                                     g->logits, NULL, NULL, NULL, err));
-    }
-    size = kt_detokenizer_flush(&detokenizer, piece, sizeof piece);
-    return emit(g, f, piece, size, err);
+    if (g->status != KT_OK) return;
+    if (e->kind == KT_EVENT_TEXT) g->status = emit(g, e->text, e->size, &g->why);
+    if (e->kind == KT_EVENT_FINISH)
+        g->stop = e->as.finish.reason == KT_FINISH_STOP ? "eos" : "length";
 }
 
-static kt_status generate(generation *g, const flags *f, kt_err *err) {
-    int64_t start = kt_clock_ns(), middle, room;
-    kt_status st;
-
-    room = g->info.max_context - (int64_t)g->n_prompt;
-    KT_TRY(kt_engine_forward(g->engine, g->sequence, g->prompt, (int64_t)g->n_prompt,
-                             KT_SERVED_LOGIT_ROWS, g->logits, NULL, kt_interrupted, NULL, err));
-    for (size_t i = 0; i < g->n_prompt; i++) kt_sampler_accept(&g->sampler, g->prompt[i]);
-    middle = kt_clock_ns();
-    st = decode(g, f, f->max_tokens < room ? f->max_tokens : room, err);
-    g->prefill_ns = middle - start;
-    g->decode_ns = kt_clock_ns() - middle;
-    return st;
+static bool is_gone(void *arg) {
+    (void)arg;
+    return kt_interrupted(NULL);
 }
 
-static double per_second(size_t n, int64_t ns) {
+static void take_end(void *arg, kt_status st, const kt_err *why) {
+    generation *g = arg;
+
+    g->is_done = true;
+    if (g->status != KT_OK || st == KT_OK) return;
+    g->status = st;
+    g->why = *why;
+    if (st == KT_E_CANCELLED) kt_fail(&g->why, st, "interrupted");
+}
+
+/* ---- */
+
+static kt_status prepare(generation *g, const char *model, kt_err *err) {
+    const flags *f = g->flags;
+    kt_request *r = &g->request;
+    kt_scheduler_options options = {.backend = &g->backend, .max_running = 1, .is_manual = true};
+
+    kt_request_init(r);
+    kt_engine_describe(g->engine, &g->info);
+    KT_TRY(kt_backend_from_engine(g->engine, model, f->engine.weights, &g->backend, err));
+    KT_TRY(read_prompt(g, err));
+    r->max_tokens = f->max_tokens;
+    r->sampling.temperature = (float)f->temperature;
+    r->sampling.top_k = (int32_t)f->top_k;
+    r->sampling.top_p = (float)f->top_p;
+    r->sampling.min_p = (float)f->min_p;
+    r->sampling.repetition_penalty = (float)f->repetition_penalty;
+    r->sampling.seed = (uint64_t)f->seed;
+    r->show_special = f->raw;
+    r->client =
+        (kt_request_client){.arg = g, .event = take_event, .is_gone = is_gone, .done = take_end};
+    return kt_scheduler_create(&options, &g->scheduler, err);
+}
+
+static kt_status generate(generation *g, kt_err *err) {
+    if (kt_scheduler_submit(g->scheduler, &g->request) != KT_SUBMIT_TAKEN)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the request");
+    while (!g->is_done && g->status == KT_OK) kt_scheduler_step(g->scheduler);
+    if (g->status == KT_OK) return KT_OK;
+    return kt_fail(err, g->status, "%s", g->why.message);
+}
+
+static double per_second(int64_t n, int64_t ns) {
     return ns > 0 ? (double)n * 1e9 / (double)ns : 0;
 }
 
-static void report(const generation *g, const flags *f) {
+static void report(const generation *g) {
+    const kt_request *r = &g->request;
+    const double prompt = per_second(r->prompt_tokens, r->prompt_ns - r->start_ns);
+    const double tokens = per_second(r->completion_tokens, r->end_ns - r->prompt_ns);
     kt_json_writer w = {0};
+    const int32_t *ids;
+    size_t n;
 
-    if (!f->json) {
+    if (!g->flags->json) {
         putchar('\n');
         fflush(stdout); /* before what goes to standard error */
-        if (!f->quiet)
-            fprintf(stderr, "%zu prompt tokens (%.1f/s), %zu tokens (%.1f/s), stopped by %s\n",
-                    g->n_prompt, per_second(g->n_prompt, g->prefill_ns), g->n_tokens,
-                    per_second(g->n_tokens, g->decode_ns), g->stop);
+        if (!g->flags->quiet)
+            fprintf(stderr, "%lld prompt tokens (%.1f/s), %lld tokens (%.1f/s), stopped by %s\n",
+                    (long long)r->prompt_tokens, prompt, (long long)r->completion_tokens, tokens,
+                    g->stop);
         return;
     }
+    ids = kt_request_tokens(r, 0, &n);
     kt_json_begin_object(&w);
     kt_json_key(&w, "text");
-    kt_json_put_string_n(&w, g->text ? g->text : "", g->text_bytes);
+    kt_json_put_string_n(&w, g->text.data ? g->text.data : "", g->text.size);
     kt_json_key(&w, "tokens");
     kt_json_begin_array(&w);
-    for (size_t i = 0; i < g->n_tokens; i++) kt_json_put_int(&w, g->tokens[i]);
+    for (size_t i = 0; i < n; i++) kt_json_put_int(&w, ids[i]);
     kt_json_end_array(&w);
     kt_json_add_string(&w, "stop", g->stop);
-    kt_json_add_int(&w, "prompt_tokens", (int64_t)g->n_prompt);
-    kt_json_add_fixed(&w, "prompt_tokens_per_second", per_second(g->n_prompt, g->prefill_ns), 2);
-    kt_json_add_fixed(&w, "tokens_per_second", per_second(g->n_tokens, g->decode_ns), 2);
+    kt_json_add_int(&w, "prompt_tokens", r->prompt_tokens);
+    kt_json_add_fixed(&w, "prompt_tokens_per_second", prompt, 2);
+    kt_json_add_fixed(&w, "tokens_per_second", tokens, 2);
     kt_json_add_string(&w, "table", g->info.table_line);
-    kt_json_end_object(&w);
     kt_json_writer_print(&w, stdout);
 }
 
@@ -205,7 +192,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_FLAG("json", &f.json, "print one JSON object at the end"),
         KT_OPTION_FLAG("quiet", &f.quiet, "nothing on standard error but errors"),
         KT_ENGINE_OPTIONS(f.engine)};
-    generation g = {0};
+    generation g = {.flags = &f};
     const char *model = NULL;
     int n_words = 0;
     kt_log log = kt_command_log();
@@ -221,22 +208,19 @@ static int run(int argc, char **argv) {
     if (f.quiet) log.stream = NULL;
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &g.engine);
     if (code != 0) return code;
-    if (prepare(&f, &g, &err) != KT_OK)
+    if (prepare(&g, model, &err) != KT_OK)
         code = kt_command_fail(&err);
     else {
         if (!f.quiet && !f.json) fprintf(stderr, "%s\n", g.info.table_line);
-        if (generate(&g, &f, &err) != KT_OK)
+        if (generate(&g, &err) != KT_OK)
             code = kt_command_fail(&err);
         else
-            report(&g, &f);
+            report(&g);
     }
-    kt_sampler_deinit(&g.sampler);
-    kt_sequence_destroy(g.sequence);
+    kt_scheduler_destroy(g.scheduler);
+    kt_request_deinit(&g.request);
     kt_engine_destroy(g.engine);
-    free(g.prompt);
-    free(g.tokens);
-    free(g.logits);
-    free(g.text);
+    free(g.text.data);
     return code;
 }
 

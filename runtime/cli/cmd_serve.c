@@ -28,10 +28,10 @@ typedef struct serve_flags {
     kt_engine_flags engine;
     const char *host, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
     const char *record;
-    int64_t port, queue, record_mb, drain_s;
+    int64_t port, queue, parallel, itl_ms, record_mb, drain_s;
 } serve_flags;
 
-/* What the threads of a server share: this one runs the event loop, the app's engine thread loads
+/* What the threads of a server share: this one runs the event loop, the scheduler's thread loads
  * the model and then answers. */
 typedef struct serving {
     kt_job load; /* first: the queue hands back this pointer */
@@ -70,7 +70,7 @@ static int is_unwanted(void *arg) {
     return atomic_load(&((serving *)arg)->is_unwanted);
 }
 
-/* ---- loading, on the engine thread ---- */
+/* ---- loading, on the scheduler's thread ---- */
 
 static void print_address(const serving *s, const char *before, const char *after) {
     const char *host = s->flags->host;
@@ -93,7 +93,8 @@ static void print_engine(const serving *s) {
            (long long)info.n_threads);
     printf("%s\n", kt_kv_line(&info, line, sizeof line));
     printf("%s\n", info.memory_line);
-    printf("one request at a time, up to %d wait\n", kt_job_queue_count(s->app->engine).capacity);
+    printf("up to %lld answers side by side, up to %d requests wait\n",
+           (long long)s->flags->parallel, kt_scheduler_count(s->app->scheduler).capacity);
     print_address(s, "listening on ", "");
 }
 
@@ -110,11 +111,11 @@ static void run_load(kt_job *job) {
 
     kt_affinity_set(&s->allowed); /* this is the thread that the pool belongs to */
     s->loaded = load_model(s, &s->why);
+    if (s->loaded == KT_OK) s->loaded = kt_app_ready(s->app, &s->backend, &s->why);
     if (s->loaded != KT_OK) {
         kt_http_server_stop(s->server);
         return;
     }
-    kt_app_ready(s->app, &s->backend);
     print_engine(s);
 }
 
@@ -141,8 +142,8 @@ static void say_what_it_waits_for(void *app, int n_requests) {
 
 /* Requests whose clients are gone do not count, a load that has not begun does. */
 static bool is_busy(const serving *s) {
-    kt_job_counts counts = kt_job_queue_count(s->app->engine);
-    return counts.running || counts.waiting;
+    kt_scheduler_counts counts = kt_scheduler_count(s->app->scheduler);
+    return counts.running || counts.waiting || counts.is_called;
 }
 
 /* The engine looks up between chunks of a prompt and layers of a load, which may be seconds.
@@ -249,6 +250,8 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
     kt_app_options options = {.model_name = f->model_name,
                               .queue = (int)f->queue,
+                              .max_running = (int)f->parallel,
+                              .itl_ns = f->itl_ms * 1000000,
                               .log = &s->log,
                               .owner = s,
                               .write_props = write_props};
@@ -275,7 +278,7 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
     KT_TRY(kt_http_server_create(&http, &s->server, err));
     warn_if_unreachable(s);
     print_address(s, "loading; ", " answers 503 until then");
-    if (!kt_job_queue_push(s->app->engine, &s->load))
+    if (!kt_scheduler_call(s->app->scheduler, &s->load))
         return kt_fail(err, KT_E_INTERNAL, "the engine takes no work");
     KT_TRY(kt_http_server_run(s->server, err));
     atomic_store(&s->is_unwanted, true);
@@ -307,8 +310,12 @@ static int serve(serving *s) {
 }
 
 static int run(int argc, char **argv) {
-    serve_flags f = {
-        .engine = KT_ENGINE_FLAGS_INITIAL, .host = "127.0.0.1", .port = 8080, .drain_s = 5};
+    serve_flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
+                     .host = "127.0.0.1",
+                     .port = 8080,
+                     .parallel = 64,
+                     .itl_ms = 200,
+                     .drain_s = 5};
     const kt_option options[] = {
         KT_OPTION_STRING("host", 0, &f.host, "ADDRESS", "where to listen (default: 127.0.0.1)"),
         KT_OPTION_INT("port", 'p', &f.port, 0, 65535, "0 = any free one (default: 8080)"),
@@ -323,6 +330,10 @@ static int run(int argc, char **argv) {
                          "as clients call it (default: the folder's or repository's name)"),
         KT_OPTION_INT("queue", 0, &f.queue, 1, 100000,
                       "requests that may wait; more get status 429 (default: 32)"),
+        KT_OPTION_INT("parallel", 0, &f.parallel, 1, 256,
+                      "answers computed side by side (default: 64)"),
+        KT_OPTION_INT("itl", 0, &f.itl_ms, 1, 60000,
+                      "ms between tokens while prompts of others are computed (default: 200)"),
         KT_OPTION_INT("drain-timeout", 0, &f.drain_s, 0, 86400,
                       "seconds that requests have to finish after Ctrl-C (default: 5)"),
         KT_OPTION_STRING("record-workload", 0, &f.record, "FILE",

@@ -460,6 +460,10 @@ const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
     return e->tokenizer;
 }
 
+struct kt_pool *kt_engine_pool(const kt_engine *e) {
+    return e->pool;
+}
+
 void kt_engine_set_chunk(kt_engine *e, int64_t rows) {
     e->chunk = rows < 1 ? 1 : rows > e->max_chunk ? e->max_chunk : rows;
 }

@@ -67,6 +67,7 @@ typedef struct kt_engine_info {
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e); /* NULL when it was missing */
+struct kt_pool *kt_engine_pool(const kt_engine *e); /* borrowed: for other work between steps */
 
 /* Asked between chunks of a prefill; nonzero = stop (KT_E_CANCELLED, sequence stays at the last
  * complete chunk). */

@@ -8,22 +8,32 @@
 
 enum { default_queue = 32, prepare_surplus = 64 };
 
+static void show_backend(kt_app *app, const kt_backend *backend) {
+    app->backend = backend;
+    if (!app->model_name) app->model_name = backend->model_name;
+    atomic_store_explicit(&app->is_ready, true, memory_order_release);
+}
+
 kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err) {
     kt_app *app = calloc(1, sizeof *app);
     int queue = options->queue ? options->queue : default_queue;
+    const kt_scheduler_options scheduler = {.backend = options->backend,
+                                            .queue = queue,
+                                            .max_running = options->max_running,
+                                            .itl_ns = options->itl_ns};
     kt_status st;
 
     *out = NULL;
     if (!app) return kt_fail(err, KT_E_NOMEM, "no memory for the server");
     app->model_name = options->model_name;
-    if (options->backend) kt_app_ready(app, options->backend);
     app->log = options->log;
     app->owner = options->owner;
     app->write_props = options->write_props;
     kt_stats_init(&app->stats);
     app->created_s = kt_clock_unix_ms() / 1000;
-    st = kt_job_queue_create(queue, &app->engine, err);
-    /* Preparing is quick; a request is refused for the engine's queue, not for this one. */
+    st = kt_scheduler_create(&scheduler, &app->scheduler, err);
+    if (st == KT_OK && options->backend) show_backend(app, options->backend);
+    /* Preparing is quick; a request is refused for the scheduler's queue, not for this one. */
     if (st == KT_OK) st = kt_job_queue_create(queue + prepare_surplus, &app->prepare, err);
     if (st != KT_OK) {
         kt_app_destroy(app);
@@ -33,10 +43,10 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     return KT_OK;
 }
 
-void kt_app_ready(kt_app *app, const kt_backend *backend) {
-    app->backend = backend;
-    if (!app->model_name) app->model_name = backend->model_name;
-    atomic_store_explicit(&app->is_ready, true, memory_order_release);
+kt_status kt_app_ready(kt_app *app, const kt_backend *backend, kt_err *err) {
+    KT_TRY(kt_scheduler_ready(app->scheduler, backend, err));
+    show_backend(app, backend);
+    return KT_OK;
 }
 
 const char *kt_app_why_not(void *app) {
@@ -45,14 +55,14 @@ const char *kt_app_why_not(void *app) {
 }
 
 kt_app_gauges kt_app_read_gauges(const kt_app *app) {
-    kt_job_counts c = kt_job_queue_count(app->engine);
+    kt_scheduler_counts c = kt_scheduler_count(app->scheduler);
     return (kt_app_gauges){c.running, c.waiting, c.capacity};
 }
 
 void kt_app_destroy(kt_app *app) {
     if (!app) return;
     kt_job_queue_destroy(app->prepare); /* it feeds the other */
-    kt_job_queue_destroy(app->engine);
+    kt_scheduler_destroy(app->scheduler);
     kt_stats_deinit(&app->stats);
     free(app);
 }

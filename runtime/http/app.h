@@ -1,7 +1,7 @@
-/* The application behind the routes: one model, its two queues, its counters.
+/* The application behind the routes: one model, its queue and its scheduler, its counters.
  *
  * A request goes through three threads: the event thread reads it, the prepare thread parses and
- * tokenises it, the engine thread answers it. None waits for another.
+ * tokenises it, the scheduler's thread computes and answers it. None waits for another.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_APP_H
@@ -15,11 +15,14 @@
 #include "runtime/sched/backend.h"
 #include "runtime/http/http_stats.h"
 #include "runtime/sched/job_queue.h"
+#include "runtime/sched/scheduler.h"
 
 typedef struct kt_app_options {
     const kt_backend *backend; /* borrowed; NULL = not loaded yet, see kt_app_ready */
     const char *model_name;    /* as clients call it; NULL = the backend's; borrowed */
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
+    int max_running;           /* choices computed side by side; 0 = 64 */
+    int64_t itl_ns;            /* longest step beside a choice that is generating; 0 = 200 ms */
     const kt_log *log;         /* borrowed; may be NULL */
     void *owner;               /* borrowed; the program's, not looked at */
     /* NULL, or adds members about model, machine and kernels to the object of /props. Event thread.
@@ -36,13 +39,15 @@ typedef struct kt_app {
     void (*write_props)(void *owner, kt_json_writer *w);
     kt_stats stats;
     int64_t created_s; /* Unix time */
-    kt_job_queue *prepare, *engine;
+    kt_job_queue *prepare;
+    kt_scheduler *scheduler;
     atomic_llong n_finished, n_cancelled;
 } kt_app;
 
 kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err);
-/* From now on there is a model. Once, from any thread, when the app was created without one. */
-void kt_app_ready(kt_app *app, const kt_backend *backend);
+/* From now on there is a model. Once, on the scheduler's thread (kt_scheduler_call), when the app was
+ * created without one. */
+kt_status kt_app_ready(kt_app *app, const kt_backend *backend, kt_err *err);
 /* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
 const char *kt_app_why_not(void *app);
 

@@ -5,20 +5,17 @@
 
 #include "base/clock.h"
 
-static void destroy(kt_completion *c) {
+void kt_completion_destroy(kt_completion *c) {
     kt_stats_end(&c->app->stats, &c->activity, c->outcome);
     kt_http_release(c->x);
-    for (size_t i = 0; i < c->n_prompts; i++) {
-        free(c->prompts[i].ids);
-        free(c->prompts[i].text.data);
-    }
-    for (size_t i = 0; c->choices && i < c->n_prompts * (size_t)c->n; i++) {
+    for (size_t i = 0; c->echoed && i < c->request.n_prompts; i++) free(c->echoed[i].data);
+    for (size_t i = 0; c->choices && i < kt_request_choices(&c->request); i++) {
         free(c->choices[i].text.data);
         free(c->choices[i].logprobs);
     }
-    free(c->prompts);
+    free(c->echoed);
     free(c->choices);
-    kt_stops_deinit(&c->stops);
+    kt_request_deinit(&c->request);
     free(c);
 }
 
@@ -33,19 +30,7 @@ static void drop(kt_job *job) {
     atomic_fetch_add(&c->app->n_cancelled, 1);
     c->outcome = KT_ENDING_ABORT;
     kt_http_fail(c->x, 503, "server_error", NULL, "shutting_down", "the server is shutting down");
-    destroy(c);
-}
-
-static void fail_full(kt_completion *c, kt_job_queue *q) {
-    kt_http_fail(c->x, 429, "rate_limit_error", NULL, "queue_full",
-                 "the queue is full: %d requests are waiting", kt_job_queue_count(q).capacity);
-}
-
-static void run_engine(kt_job *job) {
-    kt_completion *c = (kt_completion *)(void *)job;
-
-    kt_completion_run(c);
-    destroy(c);
+    kt_completion_destroy(c);
 }
 
 static void run_prepare(kt_job *job) {
@@ -57,14 +42,11 @@ static void run_prepare(kt_job *job) {
     if (!kt_completion_parse(c, body, size, &error)) {
         kt_http_fail(c->x, error.status, error.type, error.param[0] ? error.param : NULL,
                      error.code, "%s", error.message);
-        destroy(c);
+        kt_completion_destroy(c);
         return;
     }
     kt_http_drop_body(c->x);
-    c->job.run = run_engine;
-    if (kt_job_queue_push(c->app->engine, &c->job)) return;
-    fail_full(c, c->app->engine);
-    destroy(c);
+    if (!kt_completion_submit(c)) kt_completion_destroy(c);
 }
 
 void kt_completion_start(kt_app *app, kt_http_exchange *x) {
@@ -77,7 +59,7 @@ void kt_completion_start(kt_app *app, kt_http_exchange *x) {
     kt_http_keep(x);
     c->app = app;
     c->x = x;
-    c->n = 1;
+    kt_request_init(&c->request);
     c->outcome = KT_ENDING_ERROR;
     kt_stats_begin(&app->stats, &c->activity, "completions", kt_http_request_id(x), false);
     c->created_s = kt_clock_unix_ms() / 1000;
@@ -85,6 +67,8 @@ void kt_completion_start(kt_app *app, kt_http_exchange *x) {
     c->job.drop = drop;
     c->job.abandoned = abandoned;
     if (kt_job_queue_push(app->prepare, &c->job)) return;
-    fail_full(c, app->prepare);
-    destroy(c);
+    kt_http_fail(x, 429, "rate_limit_error", NULL, "queue_full",
+                 "the queue is full: %d requests are waiting",
+                 kt_job_queue_count(app->prepare).capacity);
+    kt_completion_destroy(c);
 }

@@ -11,23 +11,15 @@
 #include "runtime/http/api/fields.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
-#include "runtime/serve/stop_match.h"
+#include "runtime/serve/request.h"
 #include "runtime/token/text.h"
 
-enum {
-    KT_MAX_CHOICES = 128, /* prompts * n of one request */
-    KT_MAX_TOP_LOGPROBS = 20
-};
+enum { KT_MAX_CHOICES = 128 }; /* prompts * n of one request */
 
-typedef struct kt_prompt {
-    int32_t *ids;
-    size_t n_ids;
-    kt_text text; /* kept for echo */
-} kt_prompt;
-
-/* A generated token with its alternatives. */
+/* A token with its alternatives. */
 typedef struct kt_logprob {
     int32_t id;
+    bool is_known; /* the first token of a prompt has no probability */
     float logprob;
     size_t offset; /* of its text, in characters */
     int32_t top_ids[KT_MAX_TOP_LOGPROBS];
@@ -41,27 +33,24 @@ typedef struct kt_completion_choice {
     kt_logprob *logprobs; /* not yet sent */
     size_t n_logprobs, logprob_capacity;
     const char *finish; /* "stop", "length" or NULL while running */
+    bool has_begun;
 } kt_completion_choice;
 
 typedef struct kt_completion {
-    kt_job job; /* first: the queues hand back this pointer */
+    kt_job job; /* first: the prepare queue hands back this pointer */
     kt_app *app;
     kt_http_exchange *x; /* kept */
     kt_activity activity;
     kt_ending outcome;
     int64_t created_s;
-    kt_prompt *prompts;
-    size_t n_prompts;
-    int n; /* choices per prompt */
-    int64_t max_tokens;
-    kt_sampling sampling;
-    kt_stops stops;
-    bool stream, include_usage, echo, ignore_eos;
-    int logprobs;                  /* alternatives per token, -1 = off */
+    kt_request request;
+    kt_text *echoed; /* [n_prompts]: text of each prompt, with echo */
+    bool stream, include_usage, echo;
     kt_completion_choice *choices; /* [n_prompts * n] */
-    bool streaming;                /* the stream has begun */
-    int64_t prompt_tokens, completion_tokens;
-    int64_t prefill_ns, decode_ns;
+    bool has_started;              /* its prompts are being computed */
+    bool is_streaming;             /* the stream has begun */
+    atomic_bool has_failed;        /* there was no memory for a part of the answer */
+    int64_t n_counted;             /* tokens that the stats know */
 } kt_completion;
 
 /* Called by the route: queue the request, or refuse it. */
@@ -73,8 +62,11 @@ bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api
 /* completion_fields.c: refuse parameters that are not built, and unknown ones, by name. */
 bool kt_completion_check_fields(const kt_json *body, kt_api_error *error);
 
-/* completion_run.c: generate on the engine thread, answer. */
-void kt_completion_run(kt_completion *c);
+/* completion_events.c: give the parsed request to the scheduler; false when it was not taken, which
+ * is answered. */
+bool kt_completion_submit(kt_completion *c);
+/* completion.c: when everything is answered. */
+void kt_completion_destroy(kt_completion *c);
 
 /* completion_write.c */
 /* The whole answer. */
@@ -83,7 +75,5 @@ void kt_completion_write(const kt_completion *c, kt_json_writer *w);
 kt_status kt_completion_send_chunk(kt_completion *c, size_t i, kt_err *err);
 /* The last chunks: usage if wanted, [DONE]. */
 kt_status kt_completion_send_end(kt_completion *c, kt_err *err);
-/* An error inside of a stream. */
-void kt_completion_send_error(kt_completion *c, const char *message);
 
 #endif

@@ -93,7 +93,7 @@ static bool get_bool(const kt_json *body, const char *param, bool *out, kt_api_e
 /* ---- sampling ---- */
 
 static bool parse_sampling(kt_completion *c, const kt_json *body, kt_api_error *e) {
-    kt_sampling *s = &c->sampling;
+    kt_sampling *s = &c->request.sampling;
     int64_t top_k = s->top_k, seed = 0;
 
     if (!get_number(body, "temperature", 0, 2, &s->temperature, e) ||
@@ -117,7 +117,7 @@ static bool parse_sampling(kt_completion *c, const kt_json *body, kt_api_error *
 }
 
 static bool add_stop(kt_completion *c, const kt_json *v, const char *param, kt_api_error *e) {
-    kt_stops *s = &c->stops;
+    kt_stops *s = &c->request.stops;
     size_t size = 0;
     const char *text = kt_json_string(v, &size);
 
@@ -126,9 +126,10 @@ static bool add_stop(kt_completion *c, const kt_json *v, const char *param, kt_a
         return refuse(e, 400, param, "invalid_value", "'%s' has %zu bytes, expected 1 to %d", param,
                       size, KT_MAX_STOP_BYTES);
     }
-    s->text[s->n] = malloc(size);
+    s->text[s->n] = malloc(size + 1);
     if (!s->text[s->n]) return no_memory(e);
     memcpy(s->text[s->n], text, size);
+    s->text[s->n][size] = '\0';
     s->size[s->n++] = size;
     return true;
 }
@@ -154,6 +155,68 @@ static bool parse_stop(kt_completion *c, const kt_json *body, kt_api_error *e) {
     return true;
 }
 
+/* ---- tokens by id ---- */
+
+/* {"15043": -100}: a number for each token id. */
+static bool parse_bias(kt_completion *c, const kt_json *body, kt_api_error *e) {
+    const kt_json *v = get(body, "logit_bias");
+    kt_request *r = &c->request;
+    const size_t n = kt_json_length(v);
+    char param[64];
+
+    if (!v) return true;
+    if (kt_json_type_of(v) != KT_JSON_OBJECT)
+        return wrong_type(e, "logit_bias", v, "an object of token ids");
+    r->bias = malloc((n + 1) * sizeof *r->bias);
+    if (!r->bias) return no_memory(e);
+    for (size_t i = 0; i < n; i++) {
+        const char *key;
+        size_t size;
+        const kt_json *value = kt_json_member(v, i, &key, &size);
+        const double bias = kt_json_double(value, NAN);
+        char *end;
+        const long long id = strtoll(key, &end, 10);
+        snprintf(param, sizeof param, "logit_bias[%.40s]", key);
+        if (size == 0 || end != key + size || id < 0 || id >= c->app->backend->vocab)
+            return refuse(e, 400, "logit_bias", "invalid_value",
+                          "'%s': expected a token id from 0 to %lld", param,
+                          (long long)c->app->backend->vocab - 1);
+        if (kt_json_type_of(value) != KT_JSON_NUMBER)
+            return wrong_type(e, param, value, "a number from -100 to 100");
+        if (!(bias >= -100 && bias <= 100))
+            return refuse(e, 400, "logit_bias", "invalid_value",
+                          "'%s' is %.40s, expected a number from -100 to 100", param,
+                          kt_json_lexeme(value));
+        r->bias[r->n_bias++] = (kt_token_bias){(int32_t)id, (float)bias};
+    }
+    return true;
+}
+
+static bool parse_stop_ids(kt_completion *c, const kt_json *body, kt_api_error *e) {
+    const kt_json *v = get(body, "stop_token_ids");
+    kt_request *r = &c->request;
+    const size_t n = kt_json_length(v);
+    char param[64];
+
+    if (!v) return true;
+    if (kt_json_type_of(v) != KT_JSON_ARRAY)
+        return wrong_type(e, "stop_token_ids", v, "an array of token ids");
+    r->stop_ids = malloc((n + 1) * sizeof *r->stop_ids);
+    if (!r->stop_ids) return no_memory(e);
+    for (size_t i = 0; i < n; i++) {
+        const kt_json *id = kt_json_at(v, i);
+        const int64_t value = kt_json_int(id, -1);
+        snprintf(param, sizeof param, "stop_token_ids[%zu]", i);
+        if (kt_json_type_of(id) != KT_JSON_NUMBER) return wrong_type(e, param, id, "a token id");
+        if (!kt_json_is_integer(id) || value < 0 || value >= c->app->backend->vocab)
+            return refuse(e, 400, "stop_token_ids", "invalid_value",
+                          "'%s' is %.40s, expected a token id from 0 to %lld", param,
+                          kt_json_lexeme(id), (long long)c->app->backend->vocab - 1);
+        r->stop_ids[r->n_stop_ids++] = (int32_t)value;
+    }
+    return true;
+}
+
 /* ---- what is asked for ---- */
 
 static bool parse_refused(const kt_json *body, int64_t n, kt_api_error *e) {
@@ -165,34 +228,52 @@ static bool parse_refused(const kt_json *body, int64_t n, kt_api_error *e) {
     if (suffix && (kt_json_type_of(suffix) != KT_JSON_STRING || size > 0)) {
         return refuse(e, 400, "suffix", "unsupported_parameter", "'suffix' is not supported");
     }
-    if (kt_json_length(get(body, "logit_bias")) > 0) {
-        return refuse(e, 400, "logit_bias", "unsupported_parameter",
-                      "'logit_bias' is not supported");
-    }
     if (!get_integer(body, "best_of", 1, KT_MAX_CHOICES, &best_of, e)) return false;
     if (best_of == n) return true;
     return refuse(e, 400, "best_of", "unsupported_parameter",
                   "'best_of' is not supported other than equal to 'n'");
 }
 
+/* How many tokens; max_completion_tokens is the newer name. */
+static bool parse_lengths(kt_completion *c, const kt_json *body, kt_api_error *e) {
+    kt_request *r = &c->request;
+    int64_t newer;
+
+    if (!get_integer(body, "max_tokens", 0, INT32_MAX, &r->max_tokens, e)) return false;
+    newer = r->max_tokens;
+    if (!get_integer(body, "max_completion_tokens", 0, INT32_MAX, &newer, e) ||
+        !get_integer(body, "min_tokens", 0, INT32_MAX, &r->min_tokens, e))
+        return false;
+    if (get(body, "max_tokens") && newer != r->max_tokens)
+        return refuse(e, 400, "max_completion_tokens", "invalid_value",
+                      "'max_completion_tokens' is %lld and 'max_tokens' %lld, expected one of them",
+                      (long long)newer, (long long)r->max_tokens);
+    r->max_tokens = newer;
+    if (r->min_tokens <= r->max_tokens) return true;
+    return refuse(e, 400, "min_tokens", "invalid_value",
+                  "'min_tokens' is %lld, expected at most the %lld of 'max_tokens'",
+                  (long long)r->min_tokens, (long long)r->max_tokens);
+}
+
 static bool parse_shape(kt_completion *c, const kt_json *body, kt_api_error *e) {
     const kt_json *options = get(body, "stream_options");
-    int64_t n = 1, logprobs = -1;
+    int64_t n = 1, logprobs = -1, priority = 0;
+    kt_request *r = &c->request;
+    bool skip_special = true;
 
-    c->max_tokens = 16; /* the API's default */
-    if (!get_integer(body, "max_tokens", 0, INT32_MAX, &c->max_tokens, e) ||
-        !get_integer(body, "n", 1, KT_MAX_CHOICES, &n, e) ||
+    if (!parse_lengths(c, body, e) || !get_integer(body, "n", 1, KT_MAX_CHOICES, &n, e) ||
         !get_integer(body, "logprobs", 0, KT_MAX_TOP_LOGPROBS, &logprobs, e) ||
+        !get_integer(body, "priority", -1000000, 1000000, &priority, e) ||
         !get_bool(body, "stream", &c->stream, e) || !get_bool(body, "echo", &c->echo, e) ||
-        !get_bool(body, "ignore_eos", &c->ignore_eos, e) || !parse_refused(body, n, e)) {
+        !get_bool(body, "skip_special_tokens", &skip_special, e) ||
+        !get_bool(body, "ignore_eos", &r->ignore_eos, e) || !parse_refused(body, n, e)) {
         return false;
     }
-    c->n = (int)n;
-    c->logprobs = (int)logprobs;
-    if (c->echo && c->logprobs >= 0) {
-        return refuse(e, 400, "logprobs", "unsupported_parameter",
-                      "'logprobs' of an echoed prompt are not supported");
-    }
+    r->n = (int)n;
+    r->logprobs = (int)logprobs;
+    r->priority = (int)priority;
+    r->show_special = !skip_special;
+    r->prompt_logprobs = c->echo && logprobs >= 0;
     if (options && kt_json_type_of(options) != KT_JSON_OBJECT) {
         return wrong_type(e, "stream_options", options, "an object");
     }
@@ -217,7 +298,7 @@ static bool parse_model(const kt_completion *c, const kt_json *body, kt_api_erro
 /* ---- prompts ---- */
 
 static bool encode_prompt(kt_completion *c, const kt_json *v, const char *param, kt_prompt *p,
-                          kt_api_error *e) {
+                          kt_text *echoed, kt_api_error *e) {
     size_t size;
     const char *text = kt_json_string(v, &size);
     kt_err err = {0};
@@ -231,12 +312,12 @@ static bool encode_prompt(kt_completion *c, const kt_json *v, const char *param,
         return refuse(e, 500, param, NULL, "the tokenizer made token %d, the model has %lld",
                       p->ids[i], (long long)c->app->backend->vocab);
     }
-    if (c->echo && kt_text_append(&p->text, text, size, NULL) != KT_OK) return no_memory(e);
+    if (c->echo && kt_text_append(echoed, text, size, NULL) != KT_OK) return no_memory(e);
     return true;
 }
 
 static bool read_ids(kt_completion *c, const kt_json *v, const char *param, kt_prompt *p,
-                     kt_api_error *e) {
+                     kt_text *echoed, kt_api_error *e) {
     size_t n = kt_json_length(v);
     int64_t vocab = c->app->backend->vocab;
     char *text;
@@ -264,21 +345,22 @@ static bool read_ids(kt_completion *c, const kt_json *v, const char *param, kt_p
         KT_OK) {
         return no_memory(e);
     }
-    p->text.data = text;
-    p->text.size = p->text.capacity = size;
+    echoed->data = text;
+    echoed->size = echoed->capacity = size;
     return true;
 }
 
 static bool read_prompt(kt_completion *c, const kt_json *v, const char *param, kt_api_error *e) {
     static const char expected[] = "a string, an array of token ids, or an array of these";
     int64_t limit = c->app->backend->max_context;
-    kt_prompt *p = &c->prompts[c->n_prompts++];
+    kt_text *echoed = &c->echoed[c->request.n_prompts];
+    kt_prompt *p = &c->request.prompts[c->request.n_prompts++];
     bool ok;
 
     if (kt_json_type_of(v) == KT_JSON_STRING)
-        ok = encode_prompt(c, v, param, p, e);
+        ok = encode_prompt(c, v, param, p, echoed, e);
     else if (kt_json_type_of(v) == KT_JSON_ARRAY)
-        ok = read_ids(c, v, param, p, e);
+        ok = read_ids(c, v, param, p, echoed, e);
     else
         ok = wrong_type(e, param, v, expected);
     if (!ok) return false;
@@ -303,14 +385,15 @@ static bool parse_prompts(kt_completion *c, const kt_json *body, kt_api_error *e
     size_t n = several ? kt_json_length(v) : 1;
     char param[32];
 
-    if (n > (size_t)(KT_MAX_CHOICES / c->n)) {
+    if (n > (size_t)(KT_MAX_CHOICES / c->request.n)) {
         return refuse(e, 400, "prompt", "invalid_value",
-                      "%zu prompts with n=%d are too many, at most %d choices are made", n, c->n,
-                      KT_MAX_CHOICES);
+                      "%zu prompts with n=%d are too many, at most %d choices are made", n,
+                      c->request.n, KT_MAX_CHOICES);
     }
-    c->prompts = calloc(n, sizeof *c->prompts);
-    c->choices = calloc(n * (size_t)c->n, sizeof *c->choices);
-    if (!c->prompts || !c->choices) return no_memory(e);
+    c->request.prompts = calloc(n, sizeof *c->request.prompts);
+    c->echoed = calloc(n, sizeof *c->echoed);
+    c->choices = calloc(n * (size_t)c->request.n, sizeof *c->choices);
+    if (!c->request.prompts || !c->echoed || !c->choices) return no_memory(e);
     if (!several) return read_prompt(c, v, "prompt", e);
     for (size_t i = 0; i < n; i++) {
         snprintf(param, sizeof param, "prompt[%zu]", i);
@@ -333,14 +416,15 @@ bool kt_completion_parse(kt_completion *c, const char *body, size_t size, kt_api
                       err.message);
     }
     root = kt_json_root(doc);
-    c->sampling = c->app->backend->defaults;
+    c->request.sampling = c->app->backend->defaults;
     if (kt_json_type_of(root) != KT_JSON_OBJECT)
         ok = refuse(error, 400, NULL, "invalid_type", "the body is of type %s, expected an object",
                     kt_json_type_name(kt_json_type_of(root)));
     else
         ok = kt_completion_check_fields(root, error) && parse_model(c, root, error) &&
              parse_shape(c, root, error) && parse_sampling(c, root, error) &&
-             parse_stop(c, root, error) && parse_prompts(c, root, error);
+             parse_stop(c, root, error) && parse_bias(c, root, error) &&
+             parse_stop_ids(c, root, error) && parse_prompts(c, root, error);
     kt_json_destroy(doc);
     return ok;
 }

@@ -42,6 +42,10 @@ static void put_logprob(kt_json_writer *w, float logprob) {
 }
 
 static void write_top(const kt_completion *c, kt_json_writer *w, const kt_logprob *p) {
+    if (!p->is_known) {
+        kt_json_put_null(w);
+        return;
+    }
     kt_json_begin_object(w);
     for (int k = 0; k < p->n_top; k++) {
         bool seen = false; /* ids without text, padding of the vocabulary, would repeat a key */
@@ -56,7 +60,7 @@ static void write_top(const kt_completion *c, kt_json_writer *w, const kt_logpro
 static void write_logprobs(const kt_completion *c, kt_json_writer *w,
                            const kt_completion_choice *ch) {
     kt_json_key(w, "logprobs");
-    if (c->logprobs < 0) {
+    if (c->request.logprobs < 0) {
         kt_json_put_null(w);
         return;
     }
@@ -68,7 +72,10 @@ static void write_logprobs(const kt_completion *c, kt_json_writer *w,
     kt_json_key(w, "token_logprobs");
     kt_json_begin_array(w);
     for (size_t i = 0; i < ch->n_logprobs; i++) {
-        put_logprob(w, ch->logprobs[i].logprob);
+        if (ch->logprobs[i].is_known)
+            put_logprob(w, ch->logprobs[i].logprob);
+        else
+            kt_json_put_null(w);
     }
     kt_json_end_array(w);
     kt_json_key(w, "top_logprobs");
@@ -111,11 +118,17 @@ static void begin(const kt_completion *c, kt_json_writer *w) {
 }
 
 static void write_usage(const kt_completion *c, kt_json_writer *w) {
+    const kt_request *r = &c->request;
+
     kt_json_key(w, "usage");
     kt_json_begin_object(w);
-    kt_json_add_int(w, "prompt_tokens", c->prompt_tokens);
-    kt_json_add_int(w, "completion_tokens", c->completion_tokens);
-    kt_json_add_int(w, "total_tokens", c->prompt_tokens + c->completion_tokens);
+    kt_json_add_int(w, "prompt_tokens", r->prompt_tokens);
+    kt_json_add_int(w, "completion_tokens", r->completion_tokens);
+    kt_json_add_int(w, "total_tokens", r->prompt_tokens + r->completion_tokens);
+    kt_json_key(w, "prompt_tokens_details");
+    kt_json_begin_object(w);
+    kt_json_add_int(w, "cached_tokens", r->cached_tokens);
+    kt_json_end_object(w);
     kt_json_end_object(w);
 }
 
@@ -126,13 +139,18 @@ static void write_rate(kt_json_writer *w, const char *n_key, const char *ms_key,
     kt_json_add_fixed(w, rate_key, ns > 0 ? (double)n * 1e9 / (double)ns : 0, 2);
 }
 
-/* Not of OpenAI; names as llama-server has them. */
+/* Not of OpenAI; names as llama-server has them. What was taken from the cache was not computed. */
 static void write_timings(const kt_completion *c, kt_json_writer *w) {
+    const kt_request *r = &c->request;
+
     kt_json_key(w, "timings");
     kt_json_begin_object(w);
-    write_rate(w, "prompt_n", "prompt_ms", "prompt_per_second", c->prompt_tokens, c->prefill_ns);
-    write_rate(w, "predicted_n", "predicted_ms", "predicted_per_second", c->completion_tokens,
-               c->decode_ns);
+    kt_json_add_int(w, "cache_n", r->cached_tokens);
+    write_rate(w, "prompt_n", "prompt_ms", "prompt_per_second", r->prompt_tokens - r->cached_tokens,
+               r->prompt_ns - r->start_ns);
+    write_rate(w, "predicted_n", "predicted_ms", "predicted_per_second", r->completion_tokens,
+               r->end_ns - r->prompt_ns);
+    kt_json_add_fixed(w, "queue_ms", (double)(r->start_ns - r->queued_ns) * 1e-6, 3);
     kt_json_end_object(w);
 }
 
@@ -140,7 +158,7 @@ void kt_completion_write(const kt_completion *c, kt_json_writer *w) {
     begin(c, w);
     kt_json_key(w, "choices");
     kt_json_begin_array(w);
-    for (size_t i = 0; i < c->n_prompts * (size_t)c->n; i++) write_choice(c, w, i);
+    for (size_t i = 0; i < kt_request_choices(&c->request); i++) write_choice(c, w, i);
     kt_json_end_array(w);
     write_usage(c, w);
     write_timings(c, w);
@@ -188,28 +206,4 @@ kt_status kt_completion_send_end(kt_completion *c, kt_err *err) {
     kt_http_stream_event(c->x, "[DONE]", 6);
     kt_http_stream_end(c->x);
     return KT_OK;
-}
-
-void kt_completion_send_error(kt_completion *c, const char *message) {
-    static const char fallback[] =
-        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
-        "\"code\":null}}";
-    kt_json_writer w = {0};
-    const char *text;
-    size_t size;
-
-    kt_json_begin_object(&w);
-    kt_json_key(&w, "error");
-    kt_json_begin_object(&w);
-    kt_json_add_string(&w, "message", message);
-    kt_json_add_string(&w, "type", "server_error");
-    kt_json_add_null(&w, "param");
-    kt_json_add_null(&w, "code");
-    kt_json_end_object(&w);
-    kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, &size);
-    kt_http_stream_event(c->x, text ? text : fallback, text ? size : sizeof fallback - 1);
-    kt_http_stream_event(c->x, "[DONE]", 6);
-    kt_http_stream_end(c->x);
-    kt_json_writer_deinit(&w);
 }

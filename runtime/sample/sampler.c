@@ -88,7 +88,8 @@ int kt_sampler_accept_prompt(kt_sampler *s, const int32_t *ids, size_t n) {
     if (s->options.repetition_penalty == 1) return 0;
     if (reserve_counts(s, n) != 0) return -1;
     for (size_t i = 0; i < n; i++)
-        if (ids[i] >= 0 && ids[i] < s->vocab) s->counts[s->n_counts++] = (kt_token_count){ids[i], 0};
+        if (ids[i] >= 0 && ids[i] < s->vocab)
+            s->counts[s->n_counts++] = (kt_token_count){ids[i], 0};
     qsort(s->counts, s->n_counts, sizeof *s->counts, count_order);
     for (size_t i = 0; i < s->n_counts; i++) {
         if (kept && s->counts[kept - 1].id == s->counts[i].id)
@@ -332,8 +333,7 @@ static int32_t find_passed(const draw *d, const double *sums, const float *weigh
 
 static int32_t draw_plain(draw *d) {
     double *sums = block_sums(d->w);
-    const double total =
-        kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, sums, NULL);
+    const double total = kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, sums, NULL);
 
     return find_passed(d, sums, NULL, 0, kt_rng_double(&d->s->rng) * total);
 }
@@ -398,9 +398,8 @@ static int32_t draw_bulk(draw *d, double limit) {
 }
 
 static int32_t draw_top_p(draw *d) {
-    const double limit =
-        (double)d->s->options.top_p *
-        kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, NULL, NULL);
+    const double limit = (double)d->s->options.top_p *
+                         kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, NULL, NULL);
 
     for (int64_t want = FIRST_WANTED; want <= 16 * FIRST_WANTED; want *= 4) {
         const float bound = kt_logit_bound(&d->v, want, block_work(d->w, d->v.n_blocks));

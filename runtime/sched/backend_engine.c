@@ -10,27 +10,47 @@
 #include "kt/version.h"
 #include "runtime/sched/backend.h"
 
-static kt_status open_sequence(void *self, int64_t capacity, void **sequence, kt_err *err) {
-    kt_sequence *s = NULL;
-    kt_status st = kt_sequence_create(self, capacity, &s, err);
-    *sequence = s;
-    return st;
+static kt_status open_sequence(void *self, kt_sequence **out, kt_err *err) {
+    return kt_sequence_create(self, 0, out, err);
 }
 
-static void close_sequence(void *self, void *sequence) {
+static void close_sequence(void *self, kt_sequence *s) {
     (void)self;
-    kt_sequence_destroy(sequence);
+    kt_sequence_destroy(s);
 }
 
-static void truncate_sequence(void *self, void *sequence, int64_t length) {
+static kt_status reserve(void *self, kt_sequence *s, int64_t tokens, kt_err *err) {
     (void)self;
-    kt_sequence_truncate(sequence, length);
+    return kt_sequence_reserve(s, tokens, err);
 }
 
-static kt_status forward(void *self, void *sequence, const int32_t *tokens, int64_t n,
-                         float *logits, kt_cancel_fn cancel, void *cancel_arg, kt_err *err) {
-    return kt_engine_forward(self, sequence, tokens, n, KT_SERVED_LOGIT_ROWS, logits, NULL, cancel,
-                             cancel_arg, err);
+static int64_t reuse(void *self, kt_sequence *s, const int32_t *tokens, int64_t n) {
+    (void)self;
+    return kt_sequence_reuse(s, tokens, n);
+}
+
+static int64_t chunk(void *self, const kt_sequence *s, int64_t left) {
+    (void)self;
+    return kt_sequence_chunk(s, left);
+}
+
+static kt_status fork_sequence(void *self, const kt_sequence *s, kt_sequence **out, kt_err *err) {
+    (void)self;
+    return kt_sequence_fork(s, out, err);
+}
+
+static int64_t length(void *self, const kt_sequence *s) {
+    (void)self;
+    return kt_sequence_length(s);
+}
+
+static kt_status step(void *self, const kt_batch *batch, float *logits, const atomic_bool *stop,
+                      kt_err *err) {
+    return kt_engine_step(self, batch, logits, stop, err);
+}
+
+static void usage(void *self, kt_kv_usage *out) {
+    kt_engine_kv_usage(self, out);
 }
 
 /* generation_config.json; values out of range are left at their defaults. */
@@ -92,9 +112,16 @@ kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const
     h = hash_text(hash_text(hash_text(h, KT_VERSION), info.model_name), weights);
     h = hash_text(hash_text(h, kt_weight_format_name(info.cache_format)), info.table_line);
     snprintf(out->fingerprint, sizeof out->fingerprint, "fp_kt_%016llx", (unsigned long long)h);
+    out->max_rows = kt_engine_max_rows(engine);
+    out->pool = kt_engine_pool(engine);
     out->open = open_sequence;
     out->close = close_sequence;
-    out->truncate = truncate_sequence;
-    out->forward = forward;
+    out->reserve = reserve;
+    out->reuse = reuse;
+    out->chunk = chunk;
+    out->fork = fork_sequence;
+    out->length = length;
+    out->step = step;
+    out->usage = usage;
     return read_defaults(model_dir, &out->defaults, err);
 }

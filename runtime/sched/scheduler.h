@@ -40,10 +40,10 @@ bool kt_scheduler_call(kt_scheduler *s, kt_job *job);
 kt_status kt_scheduler_ready(kt_scheduler *s, const kt_backend *backend, kt_err *err);
 
 typedef enum kt_submission {
-    KT_SUBMIT_TAKEN,   /* done will be called */
-    KT_SUBMIT_FULL,    /* the queue is full of requests that somebody waits for */
+    KT_SUBMIT_TAKEN, /* done will be called */
+    KT_SUBMIT_FULL,  /* the queue is full of requests that somebody waits for */
     KT_SUBMIT_NOMEM,
-    KT_SUBMIT_ENDING   /* there is no model yet, or no more */
+    KT_SUBMIT_ENDING /* there is no model yet, or no more */
 } kt_submission;
 
 /* Hand over a request, which must stay where it is until done is called. Anything but TAKEN leaves it

@@ -37,10 +37,10 @@ typedef struct kt_constraint {
 typedef struct kt_output {
     void *arg; /* borrowed */
     kt_status (*open)(void *arg, int choice, void **state, kt_err *err);
-    void (*close)(void *state);            /* accepts NULL */
+    void (*close)(void *state);             /* accepts NULL */
     bool (*wants)(void *state, int32_t id); /* should this special token be pushed? */
-    kt_status (*push)(void *state, int32_t id, const char *bytes, size_t size,
-                      kt_event_sink *sink, void *sink_arg, kt_err *err);
+    kt_status (*push)(void *state, int32_t id, const char *bytes, size_t size, kt_event_sink *sink,
+                      void *sink_arg, kt_err *err);
     kt_status (*finish)(void *state, kt_event_sink *sink, void *sink_arg, kt_err *err);
     bool (*in_reasoning)(void *state);
     int (*whole_calls)(void *state);
@@ -51,8 +51,9 @@ typedef struct kt_output {
 typedef struct kt_request_client {
     void *arg;
     kt_event_sink *event;
-    bool (*is_gone)(void *arg);   /* nobody waits for the answer any more; NULL = never */
-    bool (*is_behind)(void *arg); /* what was sent is not read: make no more for now; NULL = never */
+    bool (*is_gone)(void *arg); /* nobody waits for the answer any more; NULL = never */
+    bool (*is_behind)(
+        void *arg); /* what was sent is not read: make no more for now; NULL = never */
     /* Exactly once, the last call: KT_OK after a FINISH event of every choice; KT_E_CANCELLED when the
      * client is gone or the scheduler ends, else what went wrong. The request is the client's again. */
     void (*done)(void *arg, kt_status status, const kt_err *why);
@@ -66,18 +67,19 @@ typedef struct kt_request {
     kt_prompt *prompts; /* owned */
     size_t n_prompts;
     int n; /* choices of each prompt; choice i belongs to prompt i / n */
-    int64_t max_tokens, min_tokens; /* of each choice; max_tokens is cut to what the context holds */
-    kt_sampling sampling;           /* choice i draws with seed + i */
-    kt_stops stops;                 /* owned */
-    int32_t *stop_ids;              /* owned: end the text like end tokens, even with ignore_eos */
+    int64_t max_tokens,
+        min_tokens;       /* of each choice; max_tokens is cut to what the context holds */
+    kt_sampling sampling; /* choice i draws with seed + i */
+    kt_stops stops;       /* owned */
+    int32_t *stop_ids;    /* owned: end the text like end tokens, even with ignore_eos */
     size_t n_stop_ids;
     kt_token_bias *bias; /* owned */
     size_t n_bias;
-    int logprobs;         /* alternatives of each token, at most KT_MAX_TOP_LOGPROBS; -1 = no logprobs */
+    int logprobs; /* alternatives of each token, at most KT_MAX_TOP_LOGPROBS; -1 = no logprobs */
     bool prompt_logprobs; /* LOGPROB events of the prompt's tokens from the second on, too */
     bool ignore_eos, show_special;
-    bool progress; /* PROGRESS events while prompts are computed */
-    int priority;  /* lower goes first; first come within one */
+    bool progress;                   /* PROGRESS events while prompts are computed */
+    int priority;                    /* lower goes first; first come within one */
     const kt_constraint *constraint; /* borrowed; NULL = none */
     const kt_output *output;         /* borrowed; NULL = all is text */
     kt_request_client client;
@@ -91,7 +93,9 @@ typedef struct kt_request {
     struct kt_request *next;
     struct kt_lane *lanes; /* owned */
     int64_t number;
-    int n_open; /* choices that are not finished */
+    int n_open;       /* choices that are not finished */
+    kt_status failed; /* why it will end, else KT_OK */
+    kt_err why;
 } kt_request;
 
 /* What a model says about its tokens. */

@@ -22,6 +22,7 @@ static struct {
     kt_http_server *server;
     pthread_t thread;
     int port;
+    int max_running; /* to be set before; 0 = the usual */
 } fake;
 
 static inline void *fake_serve(void *arg) {
@@ -31,7 +32,8 @@ static inline void *fake_serve(void *arg) {
 }
 
 static inline void fake_start(const kt_http_options *options, int queue) {
-    kt_app_options app = {.backend = &fake.backend, .queue = queue};
+    kt_app_options app = {
+        .backend = &fake.backend, .queue = queue, .max_running = fake.max_running};
     kt_http_options http = options ? *options : (kt_http_options){0};
     kt_err err = {0};
 

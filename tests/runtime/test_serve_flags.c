@@ -69,7 +69,7 @@ static void stop(process *p) {
 }
 
 static int health(const process *p, const char *headers) {
-    kt_reply r = kt_request(p->port, "GET", "/v1/models", headers, NULL);
+    kt_reply r = kt_send_request(p->port, "GET", "/v1/models", headers, NULL);
     int status = r.status;
 
     kt_reply_free(&r);

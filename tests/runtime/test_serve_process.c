@@ -129,17 +129,17 @@ Test(serve_process, answers_503_until_the_model_is_loaded) {
     int state;
 
     expect_port(&p, "loading; http://127.0.0.1:");
-    expect_reply(kt_request(p.port, "GET", "/health", "", NULL), 503, "{\"status\":\"loading\"}",
+    expect_reply(kt_send_request(p.port, "GET", "/health", "", NULL), 503, "{\"status\":\"loading\"}",
                  "Retry-After: ");
-    expect_reply(kt_request(p.port, "GET", "/v1/models", "", NULL), 503, "\"code\":\"loading\"",
+    expect_reply(kt_send_request(p.port, "GET", "/v1/models", "", NULL), 503, "\"code\":\"loading\"",
                  "Retry-After: ");
     expect_reply(kt_complete(p.port, "{\"prompt\":\"a\"}"), 503, "\"code\":\"loading\"",
                  "Retry-After: ");
-    expect_reply(kt_request(p.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "");
+    expect_reply(kt_send_request(p.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "");
     write_tokenizer();
     expect_line(&p, "one request at a time, up to 32 wait");
     expect_line(&p, "listening on http://127.0.0.1:");
-    expect_reply(kt_request(p.port, "GET", "/health", "", NULL), 200, "\"status\":\"ok\"", "");
+    expect_reply(kt_send_request(p.port, "GET", "/health", "", NULL), 200, "\"status\":\"ok\"", "");
     expect_reply(kt_complete(p.port, "{\"prompt\":\"a\",\"max_tokens\":2}"), 200, "\"text\"", "");
     kill(p.pid, SIGINT);
     wait_for_end(&p, kt_clock_ns(), &state);
@@ -224,7 +224,7 @@ Test(serve_process, ctrl_c_finishes_requests_and_twice_ends_at_once) {
              sizeof body - 1);
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));
     do {
-        r = kt_request(p.port, "GET", "/health", "", NULL);
+        r = kt_send_request(p.port, "GET", "/health", "", NULL);
         state = strstr(r.body, "\"running\":1") != NULL;
         kt_reply_free(&r);
     } while (!state);

@@ -90,19 +90,19 @@ Test(server, lists_its_model) {
 
     fake_start(NULL, 0);
     for (int bare = 0; bare < 2; bare++) {
-        r = kt_request(fake.port, "GET", bare ? "/models" : "/v1/models", "", NULL);
+        r = kt_send_request(fake.port, "GET", bare ? "/models" : "/v1/models", "", NULL);
         model = kt_json_at(kt_json_get(fake_parse(&r, &doc), "data"), 0);
         cr_assert_str_eq(fake_text_at(model, "id"), "fake");
         cr_assert_str_eq(fake_text_at(model, "object"), "model");
         kt_json_destroy(doc);
         kt_reply_free(&r);
     }
-    r = kt_request(fake.port, "GET", "/v1/models/fake", "", NULL);
+    r = kt_send_request(fake.port, "GET", "/v1/models/fake", "", NULL);
     cr_assert_eq(r.status, 200);
     cr_assert_str_eq(fake_text_at(fake_parse(&r, &doc), "id"), "fake");
     kt_json_destroy(doc);
     kt_reply_free(&r);
-    fake_check_error(kt_request(fake.port, "GET", "/v1/models/other", "", NULL), 404,
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models/other", "", NULL), 404,
                      "model_not_found", "model", "other");
     fake_stop();
 }
@@ -111,15 +111,15 @@ Test(server, health_head_and_options) {
     kt_reply r;
 
     fake_start(NULL, 0);
-    r = kt_request(fake.port, "GET", "/health", "", NULL);
+    r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     cr_assert_not_null(strstr(r.body, "\"status\":\"ok\""), "%s", r.body);
     kt_reply_free(&r);
-    r = kt_request(fake.port, "HEAD", "/health", "", NULL);
+    r = kt_send_request(fake.port, "HEAD", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     cr_assert_eq(r.body_size, 0);
     kt_reply_free(&r);
-    r = kt_request(fake.port, "OPTIONS", "/v1/completions", "Origin: http://localhost:3000\r\n",
+    r = kt_send_request(fake.port, "OPTIONS", "/v1/completions", "Origin: http://localhost:3000\r\n",
                    NULL);
     cr_assert_eq(r.status, 204);
     cr_assert_not_null(strcasestr(r.headers, "access-control-allow-methods: POST, OPTIONS\r\n"));
@@ -181,12 +181,20 @@ Test(server, wrong_requests_are_refused_by_name) {
         {"{\"prompt\":\"a\",\"n\":0}", 400, "invalid_value", "n", "0"},
         {"{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "invalid_value", "prompt", "too many"},
         {"{\"prompt\":\"a\",\"best_of\":3}", 400, "unsupported_parameter", "best_of", "best_of"},
-        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-100}}", 400, "unsupported_parameter",
-         "logit_bias", "logit_bias"},
+        {"{\"prompt\":\"a\",\"logit_bias\":[5]}", 400, "invalid_type", "logit_bias", "an array"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-101}}", 400, "invalid_value", "logit_bias", "-101"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"4096\":1}}", 400, "invalid_value", "logit_bias",
+         "expected a token id from 0 to 4095"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "invalid_value", "logit_bias", "[x]"},
+        {"{\"prompt\":\"a\",\"stop_token_ids\":5}", 400, "invalid_type", "stop_token_ids",
+         "a number"},
+        {"{\"prompt\":\"a\",\"stop_token_ids\":[5,4096]}", 400, "invalid_value", "stop_token_ids",
+         "[1]' is 4096"},
+        {"{\"prompt\":\"a\",\"min_tokens\":17}", 400, "invalid_value", "min_tokens", "16"},
+        {"{\"prompt\":\"a\",\"max_tokens\":3,\"max_completion_tokens\":4}", 400, "invalid_value",
+         "max_completion_tokens", "3"},
         {"{\"prompt\":\"a\",\"suffix\":\"x\"}", 400, "unsupported_parameter", "suffix", "suffix"},
         {"{\"prompt\":\"a\",\"logprobs\":99}", 400, "invalid_value", "logprobs", "99"},
-        {"{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", 400, "unsupported_parameter",
-         "logprobs", "echo"},
         {"{\"prompt\":\"a\",\"presence_penalty\":3}", 400, "invalid_value", "presence_penalty",
          "3"},
         {"{\"prompt\":\"a\",\"foo\":[1]}", 400, "unknown_parameter", "foo", "not a parameter"},
@@ -234,8 +242,6 @@ Test(server, what_is_not_built_is_refused_and_never_ignored) {
                  {"mirostat", "2"},
                  {"typical_p", "0.5"},
                  {"repeat_penalty", "1.1"},
-                 {"min_tokens", "4"},
-                 {"stop_token_ids", "[5]"},
                  {"xtc_probability", "0.1"},
                  {"dry_multiplier", "0.8"},
                  {"use_beam_search", "true"},
@@ -276,14 +282,14 @@ Test(server, over_long_prompts_are_refused_with_numbers) {
 
 Test(server, unknown_urls_and_methods) {
     fake_start(NULL, 0);
-    fake_check_error(kt_request(fake.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "",
+    fake_check_error(kt_send_request(fake.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "",
                      "/nothing");
-    fake_check_error(kt_request(fake.port, "GET", "/", "", NULL), 404, "unknown_url", "", "/");
-    fake_check_error(kt_request(fake.port, "GET", "/v1/completions", "", NULL), 405,
+    fake_check_error(kt_send_request(fake.port, "GET", "/", "", NULL), 404, "unknown_url", "", "/");
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/completions", "", NULL), 405,
                      "method_not_allowed", "", "GET");
-    fake_check_error(kt_request(fake.port, "DELETE", "/v1/models", "", NULL), 405,
+    fake_check_error(kt_send_request(fake.port, "DELETE", "/v1/models", "", NULL), 405,
                      "method_not_allowed", "", "DELETE");
-    fake_check_error(kt_request(fake.port, "POST", "/nothing", "", "{}"), 404, "unknown_url", "",
+    fake_check_error(kt_send_request(fake.port, "POST", "/nothing", "", "{}"), 404, "unknown_url", "",
                      "POST");
     fake_stop();
 }
@@ -342,7 +348,7 @@ Test(server, malformed_http_is_refused_and_survived) {
     fake_check_error(kt_raw(fake.port, huge, 200000, false), 431, "headers_too_large", "",
                      "headers");
     free(huge);
-    kt_reply r = kt_request(fake.port, "GET", "/health", "", NULL);
+    kt_reply r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
     fake_stop();
@@ -423,26 +429,26 @@ Test(server, wants_its_key) {
     kt_reply r;
 
     fake_start(&options, 0);
-    r = kt_request(fake.port, "GET", "/health", "", NULL);
+    r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
-    fake_check_error(kt_request(fake.port, "GET", "/v1/models", "", NULL), 401, "invalid_api_key",
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "", NULL), 401, "invalid_api_key",
                      "", "key");
     fake_check_error(
-        kt_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL), 401,
+        kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL), 401,
         "invalid_api_key", "", "key");
     fake_check_error(
-        kt_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secretsecret\r\n", NULL),
+        kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secretsecret\r\n", NULL),
         401, "invalid_api_key", "", "key");
-    fake_check_error(kt_request(fake.port, "GET", "/v1/models", "X-Api-Key: \r\n", NULL), 401,
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "X-Api-Key: \r\n", NULL), 401,
                      "invalid_api_key", "", "key");
-    r = kt_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secret\r\n", NULL);
+    r = kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secret\r\n", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
-    r = kt_request(fake.port, "GET", "/v1/models", "X-API-Key: secret\r\n", NULL);
+    r = kt_send_request(fake.port, "GET", "/v1/models", "X-API-Key: secret\r\n", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
-    r = kt_request(fake.port, "GET", "/v1/models", "Authorization: bearer other\r\n", NULL);
+    r = kt_send_request(fake.port, "GET", "/v1/models", "Authorization: bearer other\r\n", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
     fake_stop();

@@ -11,19 +11,16 @@
 #include "tests/runtime/fake_server.h"
 
 /* An engine that holds every token for equally likely. */
-static kt_status forward_flat(void *self, void *sequence, const int32_t *tokens, int64_t n,
-                              float *logits, kt_cancel_fn cancel, void *arg, kt_err *err) {
-    (void)self, (void)sequence, (void)tokens, (void)n, (void)cancel, (void)arg, (void)err;
+static void flat(fake_engine *f, const int32_t *tokens, int64_t n, float *logits) {
+    (void)f, (void)tokens, (void)n;
     for (int i = 0; i < 4096; i++) logits[i] = i == 4095 ? -100.0f : 0;
-    return KT_OK;
 }
 
-/* The fixed text, of whose every token the engine is half sure: it is as likely as all 4,095 others. */
-static kt_status forward_half_sure(void *self, void *sequence, const int32_t *tokens, int64_t n,
-                                   float *logits, kt_cancel_fn cancel, void *arg, kt_err *err) {
-    kt_status st = fake_forward(self, sequence, tokens, n, logits, cancel, arg, err);
-    for (int i = 0; i < 4096; i++) logits[i] = logits[i] > 1 ? logf(4095) : 0;
-    return st;
+/* An engine that is half sure of one token, which is as likely as all 4,095 others. */
+static void half_sure(fake_engine *f, const int32_t *tokens, int64_t n, float *logits) {
+    (void)tokens;
+    for (int i = 0; i < 4096; i++) logits[i] = 0;
+    logits[f->script[(size_t)n % 8]] = logf(4095);
 }
 
 /* The texts of all choices, each followed by a bar; owned. */
@@ -53,7 +50,7 @@ Test(choices, of_one_request_differ_and_can_be_repeated) {
     char *two, *again, *one, *bar;
 
     fake_start(NULL, 0);
-    fake.backend.forward = forward_flat;
+    fake.engine.logits = flat;
     two = texts("{" DRAWN ",\"n\":2}");
     again = texts("{" DRAWN ",\"n\":2}");
     one = texts("{" DRAWN ",\"n\":1}");
@@ -207,7 +204,7 @@ Test(choices, log_probabilities_are_those_of_the_softmax) {
     kt_reply r;
 
     fake_start(NULL, 0);
-    fake.backend.forward = forward_half_sure;
+    fake.engine.logits = half_sure;
     r = kt_complete(fake.port, "{\"prompt\":\"a\",\"max_tokens\":3,\"logprobs\":3}");
     logprobs = kt_json_get(kt_json_at(kt_json_get(fake_parse(&r, &doc), "choices"), 0), "logprobs");
     for (size_t i = 0; i < 3; i++) {

@@ -169,10 +169,10 @@ Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
              sizeof body - 1);
     fd = kt_dial(real.port);
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));
-    while (kt_job_queue_count(real.app->engine).running == 0) usleep(200);
+    while (kt_scheduler_count(real.app->scheduler).running == 0) usleep(200);
     close(fd);
     since = kt_clock_ns();
-    while (kt_job_queue_count(real.app->engine).running) {
+    while (kt_scheduler_count(real.app->scheduler).running) {
         cr_assert_lt(kt_clock_ns() - since, INT64_C(20000000000), "still running after 20 s");
         usleep(200);
     }

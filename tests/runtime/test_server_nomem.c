@@ -135,7 +135,7 @@ static void check_requests(const char *path, const char *body, const char *want,
         int64_t start = kt_clock_ns();
         kt_reply r;
         kt_nomem_after(i);
-        r = kt_request(fake.port, body ? "POST" : "GET", path, "", body);
+        r = kt_send_request(fake.port, body ? "POST" : "GET", path, "", body);
         did_fail = kt_nomem_failed() && i >= 0;
         cr_assert(r.status == 200 || (did_fail && (r.status == 0 || r.status >= 500)),
                   "%s, allocation %ld: status %d: %s", path, i, r.status, r.body);

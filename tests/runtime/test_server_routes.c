@@ -11,7 +11,7 @@
 
 /* The body of a POST that succeeds, or of a GET when json is NULL; the caller frees it. */
 static char *ask(const char *path, const char *json) {
-    kt_reply r = kt_request(fake.port, json ? "POST" : "GET", path, "", json);
+    kt_reply r = kt_send_request(fake.port, json ? "POST" : "GET", path, "", json);
     char *body;
 
     cr_assert_eq(r.status, 200, "%s: %d %s", path, r.status, r.body);
@@ -110,9 +110,9 @@ Test(routes, wrong_bodies_are_refused_by_name) {
     };
     fake_start(NULL, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        fake_check_error(kt_request(fake.port, "POST", cases[i].path, "", cases[i].body), 400,
+        fake_check_error(kt_send_request(fake.port, "POST", cases[i].path, "", cases[i].body), 400,
                          cases[i].code, cases[i].param, cases[i].says);
-    fake_check_error(kt_request(fake.port, "POST", "/v1/embeddings", "", "{\"input\":\"a\"}"), 501,
+    fake_check_error(kt_send_request(fake.port, "POST", "/v1/embeddings", "", "{\"input\":\"a\"}"), 501,
                      "not_supported", "", "embeddings");
     fake_stop();
 }
@@ -128,7 +128,7 @@ Test(routes, a_body_of_too_many_values_is_refused) {
     }
     strcpy(at, "]}");
     fake_start(NULL, 0);
-    fake_check_error(kt_request(fake.port, "POST", "/detokenize", "", body), 400, "invalid_json",
+    fake_check_error(kt_send_request(fake.port, "POST", "/detokenize", "", body), 400, "invalid_json",
                      "", "more than 2097152 values");
     fake_check_error(kt_complete(fake.port, body), 400, "invalid_json", "", "more than");
     free(body);
@@ -164,7 +164,7 @@ Test(routes, metrics_count_what_was_done) {
     r = kt_complete(fake.port, "{\"prompt\":1}");
     kt_reply_free(&r);
     fake_sleep(100 * 1000);
-    r = kt_request(fake.port, "GET", "/metrics", "", NULL);
+    r = kt_send_request(fake.port, "GET", "/metrics", "", NULL);
     cr_expect_not_null(strstr(r.headers, "Content-Type: text/plain; version=0.0.4"));
     cr_expect_not_null(strstr(r.headers, "Process-Start-Time-Unix: "));
     page = r.body;

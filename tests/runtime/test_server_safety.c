@@ -108,7 +108,7 @@ Test(safety, a_reading_client_gets_twenty_mib) {
 
     big_bytes = (size_t)20 << 20;
     start((kt_http_options){.max_unsent_bytes = 1 << 16});
-    r = kt_request(port, "GET", "/big", "", NULL);
+    r = kt_send_request(port, "GET", "/big", "", NULL);
     cr_assert_eq(r.status, 200);
     cr_assert_eq(r.body_size, big_bytes, "%zu bytes came", r.body_size);
     kt_reply_free(&r);
@@ -275,13 +275,13 @@ Test(safety, with_a_key_listed_origins_are_the_only_ones) {
 
     big_bytes = 5;
     start((kt_http_options){.api_key = "k", .cors_origins = "https://app.example"});
-    r = kt_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://app.example\r\n", NULL);
+    r = kt_send_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://app.example\r\n", NULL);
     cr_expect_eq(r.status, 200);
     kt_reply_free(&r);
-    r = kt_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://b.example\r\n", NULL);
+    r = kt_send_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://b.example\r\n", NULL);
     cr_expect_eq(r.status, 403);
     kt_reply_free(&r);
-    r = kt_request(port, "OPTIONS", "/big", "Origin: https://b.example\r\n", NULL);
+    r = kt_send_request(port, "OPTIONS", "/big", "Origin: https://b.example\r\n", NULL);
     cr_expect_eq(r.status, 403);
     cr_expect_null(strstr(r.headers, "Allow-Origin"));
     kt_reply_free(&r);
@@ -358,7 +358,7 @@ Test(safety, all_bodies_share_one_budget, .timeout = 60) {
         kt_send_all(fd[i], body, size);
         wait_until_parked(i + 1);
     }
-    r = kt_request(port, "POST", "/park", "", body);
+    r = kt_send_request(port, "POST", "/park", "", body);
     cr_expect_eq(r.status, 503, "%d", r.status);
     cr_expect_not_null(strstr(r.body, "\"code\":\"overloaded\""), "%s", r.body);
     cr_expect_not_null(strstr(r.headers, "Retry-After: "));
@@ -423,15 +423,15 @@ Test(safety, allow_lists_what_a_path_has) {
     kt_reply r;
 
     start((kt_http_options){0});
-    r = kt_request(port, "POST", "/big", "", "{}");
+    r = kt_send_request(port, "POST", "/big", "", "{}");
     cr_expect_eq(r.status, 405);
     cr_expect_not_null(strstr(r.headers, "Allow: GET, HEAD, OPTIONS\r\n"), "%s", r.headers);
     kt_reply_free(&r);
-    r = kt_request(port, "GET", "/v1/park", "", NULL); /* with and without /v1 */
+    r = kt_send_request(port, "GET", "/v1/park", "", NULL); /* with and without /v1 */
     cr_expect_eq(r.status, 405);
     cr_expect_not_null(strstr(r.headers, "Allow: POST, OPTIONS\r\n"), "%s", r.headers);
     kt_reply_free(&r);
-    r = kt_request(port, "POST", "/big", "Expect: miracles\r\n", "{}");
+    r = kt_send_request(port, "POST", "/big", "Expect: miracles\r\n", "{}");
     cr_expect_eq(r.status, 417);
     kt_reply_free(&r);
     stop();
@@ -445,7 +445,7 @@ Test(safety, the_date_is_of_the_form_of_rfc_9110) {
 
     big_bytes = 1;
     start((kt_http_options){0});
-    r = kt_request(port, "GET", "/big", "", NULL);
+    r = kt_send_request(port, "GET", "/big", "", NULL);
     at = strstr(r.headers, "\r\nDate: ");
     cr_assert_not_null(at);
     cr_expect_eq(sscanf(at, "\r\nDate: %3s, %2d %3s %4d %2d:%2d:%2d %3s", day, &d, month, &y, &h,

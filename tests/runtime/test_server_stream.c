@@ -249,7 +249,7 @@ static int post_and_stay(const char *json) {
 static double wait_for(int running, int waiting) {
     int64_t start = kt_clock_ns();
     for (;;) {
-        kt_job_counts c = kt_job_queue_count(fake.app->engine);
+        kt_scheduler_counts c = kt_scheduler_count(fake.app->scheduler);
         double ms = (double)(kt_clock_ns() - start) * 1e-6;
         if (c.running == running && c.waiting == waiting) return ms;
         cr_assert_lt(ms, 30000, "running %d, waiting %d; expected %d, %d", c.running, c.waiting,
@@ -296,6 +296,7 @@ Test(leaving, during_decode_frees_the_slot_at_once) {
 Test(leaving, the_queue_makes_room) {
     int fd[4];
 
+    fake.max_running = 1;
     fake_start(NULL, 2);
     atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
     for (int i = 0; i < 3; i++) {
@@ -503,7 +504,7 @@ Test(noise, mutated_requests_leave_the_server_alive, .timeout = 120) {
         if (r.status >= 400) cr_assert_not_null(strstr(r.body, "\"error\""), "%s", r.body);
         kt_reply_free(&r);
     }
-    r = kt_request(fake.port, "GET", "/health", "", NULL);
+    r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
     fake_stop();
@@ -566,6 +567,7 @@ Test(stopping, does_not_wait_for_ever) {
     int64_t start;
     int fd;
 
+    fake.max_running = 1;
     fake_start(&options, 0);
     atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
     fd = post_and_stay("{\"prompt\":\"a\"}");

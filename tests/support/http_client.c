@@ -154,7 +154,7 @@ kt_reply kt_raw(int port, const char *bytes, size_t n, bool half_close) {
     return r;
 }
 
-kt_reply kt_request(int port, const char *method, const char *path, const char *headers,
+kt_reply kt_send_request(int port, const char *method, const char *path, const char *headers,
                     const char *body) {
     char *text = NULL;
     kt_reply r;
@@ -174,5 +174,5 @@ kt_reply kt_request(int port, const char *method, const char *path, const char *
 }
 
 kt_reply kt_complete(int port, const char *json) {
-    return kt_request(port, "POST", "/v1/completions", "", json);
+    return kt_send_request(port, "POST", "/v1/completions", "", json);
 }

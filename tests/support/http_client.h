@@ -21,7 +21,7 @@ kt_reply kt_read_reply(int fd, char **leftover, size_t *n_leftover, bool head_on
 void kt_reply_free(kt_reply *r);
 
 /* One request on its own connection. body may be NULL; headers are whole lines or "". */
-kt_reply kt_request(int port, const char *method, const char *path, const char *headers,
+kt_reply kt_send_request(int port, const char *method, const char *path, const char *headers,
                     const char *body);
 /* POST /v1/completions with this JSON. */
 kt_reply kt_complete(int port, const char *json);

@@ -4,7 +4,7 @@
 static void handle(kt_http_exchange *x, void *arg) {
     kt_app *app = arg;
     static const char loading[] = "{\"status\":\"loading\"}";
-    kt_job_counts counts = kt_job_queue_count(app->engine);
+    kt_scheduler_counts counts = kt_scheduler_count(app->scheduler);
     kt_json_writer w = {0};
 
     if (kt_app_why_not(app)) {

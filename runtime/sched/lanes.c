@@ -1,0 +1,161 @@
+/* Lanes: choices with their sequences. SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "runtime/sched/sched_impl.h"
+
+static int64_t n_made(const kt_lane *l) {
+    size_t n;
+    kt_request_tokens(l->request, l->index, &n);
+    return (int64_t)n;
+}
+
+int64_t kt_lane_known(const kt_lane *l) {
+    return (int64_t)l->prompt->n_ids + n_made(l);
+}
+
+int64_t kt_lane_left(const kt_lane *l) {
+    return kt_lane_known(l) - l->length;
+}
+
+int32_t kt_lane_token(const kt_lane *l, int64_t at) {
+    size_t n;
+    const int32_t *made = kt_request_tokens(l->request, l->index, &n);
+    const int64_t n_prompt = (int64_t)l->prompt->n_ids;
+
+    return at < n_prompt ? l->prompt->ids[at] : made[at - n_prompt];
+}
+
+bool kt_lane_rests(const kt_lane *l) {
+    const kt_request_client *c = &l->request->client;
+    return c->is_behind && c->is_behind(c->arg);
+}
+
+kt_status kt_lanes_create(kt_request *r, kt_err *err) {
+    const size_t n = kt_request_choices(r);
+
+    r->lanes = calloc(n, sizeof *r->lanes);
+    if (!r->lanes) return kt_fail(err, KT_E_NOMEM, "no memory for %zu choices", n);
+    for (size_t i = 0; i < n; i++)
+        r->lanes[i] = (kt_lane){.request = r,
+                                .index = i,
+                                .prompt = &r->prompts[i / (size_t)r->n],
+                                .state = i % (size_t)r->n ? KT_LANE_SIBLING : KT_LANE_WAITING};
+    return KT_OK;
+}
+
+/* ---- starting ---- */
+
+/* Tokens that a lane may come to have in all. */
+static int64_t most_tokens(const kt_lane *l) {
+    return (int64_t)l->prompt->n_ids + kt_request_limit(l->request, l->prompt);
+}
+
+static int64_t at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+void kt_lane_report(const kt_lane *l) {
+    const kt_request *r = l->request;
+    kt_event e = {.kind = KT_EVENT_PROGRESS, .choice = (int)l->index, .tool = -1};
+
+    if (!r->progress) return;
+    e.as.progress = (kt_event_progress){(int64_t)l->prompt->n_ids, r->cached_tokens, l->length};
+    r->client.event(r->client.arg, &e);
+}
+
+kt_status kt_lane_start(kt_scheduler *s, kt_lane *l, kt_err *err) {
+    const kt_backend *b = s->backend;
+    const int64_t want = at_most(kt_lane_known(l) + KT_ADMITTED_TOKENS, most_tokens(l));
+    int64_t reused = 0;
+    kt_status st;
+
+    KT_TRY(b->open(b->self, &l->seq, err));
+    /* Logits of reused tokens are not there to be reported. */
+    if (!l->request->prompt_logprobs)
+        reused = b->reuse(b->self, l->seq, l->prompt->ids, (int64_t)l->prompt->n_ids);
+    st = b->reserve(b->self, l->seq, want, err);
+    if (st != KT_OK) {
+        b->close(b->self, l->seq);
+        l->seq = NULL;
+        return st;
+    }
+    if (n_made(l) == 0) { /* else it is a lane that was preempted */
+        l->request->cached_tokens += reused;
+        s->n_cached += reused;
+    }
+    if (!l->request->start_ns) l->request->start_ns = kt_clock_ns();
+    l->length = reused;
+    l->reserved = want;
+    l->state = KT_LANE_RUNNING;
+    s->n_running++;
+    if (n_made(l) == 0) kt_lane_report(l);
+    return KT_OK;
+}
+
+void kt_lane_stop(kt_scheduler *s, kt_lane *l, kt_lane_state state) {
+    if (l->state == KT_LANE_RUNNING) {
+        s->backend->close(s->backend->self, l->seq);
+        s->n_running--;
+    }
+    l->seq = NULL;
+    l->length = l->reserved = 0;
+    l->state = state;
+}
+
+bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from) {
+    if (s->n_running >= s->options.max_running ||
+        s->backend->fork(s->backend->self, from->seq, &l->seq, NULL) != KT_OK) {
+        l->state = KT_LANE_WAITING;
+        return false;
+    }
+    l->length = from->length;
+    l->reserved = from->reserved;
+    l->n_reported = from->n_reported;
+    l->state = KT_LANE_RUNNING;
+    s->n_running++;
+    return true;
+}
+
+/* ---- growing ---- */
+
+/* Who gives up its pages: the latest that rests, else the latest. */
+static kt_lane *find_victim(kt_scheduler *s) {
+    kt_lane *latest = NULL, *resting = NULL;
+
+    for (kt_request *r = s->active; r; r = r->next)
+        for (size_t i = 0; i < kt_request_choices(r); i++) {
+            if (r->lanes[i].state != KT_LANE_RUNNING) continue;
+            latest = &r->lanes[i];
+            if (kt_lane_rests(latest)) resting = latest;
+        }
+    return resting ? resting : latest;
+}
+
+/* Pages for one more row. False when the lane gave up its own. */
+static bool grow(kt_scheduler *s, kt_lane *l) {
+    const kt_backend *b = s->backend;
+    const int64_t want = at_most(l->length + KT_GROWTH_TOKENS, most_tokens(l));
+
+    while (b->reserve(b->self, l->seq, want, NULL) != KT_OK) {
+        kt_lane *victim = find_victim(s);
+        if (b->reserve(b->self, l->seq, l->length + 1, NULL) == KT_OK) {
+            l->reserved = l->length + 1;
+            return true;
+        }
+        kt_lane_stop(s, victim, KT_LANE_WAITING);
+        s->n_preempted++;
+        if (victim == l) return false;
+    }
+    l->reserved = want;
+    return true;
+}
+
+void kt_lanes_grow(kt_scheduler *s) {
+    for (kt_request *r = s->active; r; r = r->next)
+        for (size_t i = 0; i < kt_request_choices(r); i++) {
+            kt_lane *l = &r->lanes[i];
+            if (l->state == KT_LANE_RUNNING && kt_lane_known(l) > l->reserved) grow(s, l);
+        }
+}

@@ -1,0 +1,120 @@
+/* Inside of the scheduler: what its files share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_SCHED_IMPL_H
+#define KT_RUNTIME_SCHED_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/sched/scheduler.h"
+#include "runtime/sched/step_cost.h"
+
+enum {
+    KT_LEAST_PROMPT_ROWS = 32, /* of a step, so that no prompt starves */
+    KT_ADMITTED_TOKENS = 256,  /* beyond the prompt that must fit when a choice starts */
+    KT_GROWTH_TOKENS = 64,     /* pages taken at a time later */
+    KT_LEAST_LOGIT_ROWS = 64
+};
+
+typedef enum kt_lane_state {
+    KT_LANE_SIBLING, /* waits for the first choice to compute their prompt */
+    KT_LANE_WAITING, /* waits for pages */
+    KT_LANE_RUNNING,
+    KT_LANE_OVER
+} kt_lane_state;
+
+/* One choice being computed: a sequence that follows prompt and tokens of the choice. */
+typedef struct kt_lane {
+    kt_request *request;
+    size_t index; /* of the choice */
+    const kt_prompt *prompt;
+    kt_lane_state state;
+    kt_sequence *seq;         /* owned while running */
+    int64_t length;           /* tokens in it */
+    int64_t reserved;         /* tokens that it has pages for */
+    int64_t n_reported;       /* log probabilities of the prompt that were reported */
+    int64_t rows;             /* of the step being made */
+    int64_t n_out, first_out; /* rows with logits in it, from which row of logits */
+    bool is_mark;
+} kt_lane;
+
+/* The requests that a step is about, for whoever looks for clients that leave. */
+typedef struct kt_watch {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool is_on, is_ending;
+    int64_t end_ns;             /* when the step should be over; 0 = nobody knows */
+    bool is_protected;          /* the step before was stopped: only if nobody wants this one */
+    const kt_request **request; /* [n] */
+    int n;
+} kt_watch;
+
+struct kt_scheduler {
+    kt_scheduler_options options;
+    const kt_backend *backend;
+    kt_request_model model;
+    pthread_t thread, watcher;
+    bool has_thread;
+
+    pthread_mutex_t lock; /* guards the queue, the job and the counts */
+    pthread_cond_t wake;
+    kt_request *first; /* waiting, in the order in which they start */
+    int n_waiting;
+    kt_job *job;
+    bool is_ready, is_ending;
+    int64_t n_submitted;
+    kt_scheduler_counts counts;
+
+    /* The scheduler's thread alone. */
+    kt_request *active; /* oldest first */
+    int n_running;      /* lanes */
+    kt_step_cost cost;
+    bool was_stopped;              /* the last step */
+    int64_t n_cached, n_preempted; /* published after each step */
+    atomic_bool stop;
+    kt_watch watch;
+
+    /* Made when there is a backend. */
+    int64_t max_out;
+    int32_t *token, *out_row;    /* [max_rows], [max_out] */
+    kt_span *spans;              /* [max_running] */
+    kt_lane **in_step;           /* [max_running], of the spans */
+    kt_lane **picked;            /* [max_running] */
+    int64_t *picked_row;         /* [max_running] rows of logits */
+    float *logits;               /* [max_out, vocab] */
+    kt_sampler_scratch *scratch; /* [n_scratch], by thread */
+    int n_scratch;
+};
+
+/* lanes.c: starting, growing and giving up sequences. */
+/* Tokens that a lane knows: its prompt and what was made. */
+int64_t kt_lane_known(const kt_lane *l);
+int64_t kt_lane_left(const kt_lane *l); /* of them that are not computed */
+int32_t kt_lane_token(const kt_lane *l, int64_t at);
+/* Make the lanes of a request whose choices are open. */
+kt_status kt_lanes_create(kt_request *r, kt_err *err);
+/* Start a waiting lane; KT_E_NOMEM when there are no pages. */
+kt_status kt_lane_start(kt_scheduler *s, kt_lane *l, kt_err *err);
+/* A PROGRESS event of a lane's prompt, if they are wanted. */
+void kt_lane_report(const kt_lane *l);
+void kt_lane_stop(kt_scheduler *s, kt_lane *l, kt_lane_state state);
+/* A sibling takes over the prompt that `from` has computed, if there is room. */
+bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from);
+/* Pages for the rows that generating lanes need, taken from the latest if there are none. */
+void kt_lanes_grow(kt_scheduler *s);
+/* Does its client leave unread what was sent? */
+bool kt_lane_rests(const kt_lane *l);
+
+/* batch_plan.c: which lanes take how many rows; sets kt_lane.rows of all running ones. */
+void kt_batch_plan(kt_scheduler *s);
+
+/* step_run.c */
+/* One step; false when there was nothing to compute. */
+bool kt_scheduler_run_step(kt_scheduler *s);
+
+/* watch.c */
+kt_status kt_watch_start(kt_scheduler *s, kt_err *err);
+void kt_watch_end(kt_scheduler *s);
+void kt_watch_on(kt_scheduler *s, int n_lanes, int64_t rows);
+void kt_watch_off(kt_scheduler *s);
+
+#endif

@@ -1,0 +1,368 @@
+/* One step: start what can start, compute, choose tokens, hand them out.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "runtime/sched/sched_impl.h"
+
+/* ---- the end of a request ---- */
+
+static void end(kt_scheduler *s, kt_request *r, kt_status status, const kt_err *why) {
+    kt_request **at = &s->active;
+
+    while (*at && *at != r) at = &(*at)->next;
+    if (*at) *at = r->next;
+    for (size_t i = 0; i < kt_request_choices(r); i++) kt_lane_stop(s, &r->lanes[i], KT_LANE_OVER);
+    r->end_ns = kt_clock_ns();
+    pthread_mutex_lock(&s->lock);
+    *(status == KT_E_CANCELLED ? &s->counts.cancelled : &s->counts.finished) += 1;
+    if (s->counts.running > 0) s->counts.running--;
+    pthread_mutex_unlock(&s->lock);
+    r->client.done(r->client.arg, status, why);
+}
+
+/* The same after a step that it is part of: its lanes stop now, sweep does the rest. */
+static void fail(kt_scheduler *s, kt_request *r, kt_status status, const kt_err *why) {
+    if (r->failed != KT_OK) return;
+    for (size_t i = 0; i < kt_request_choices(r); i++) kt_lane_stop(s, &r->lanes[i], KT_LANE_OVER);
+    r->failed = status;
+    r->why = *why;
+}
+
+static void end_gone(kt_scheduler *s, kt_request *r) {
+    kt_err why;
+
+    kt_fail(&why, KT_E_CANCELLED, "the client left");
+    end(s, r, KT_E_CANCELLED, &why);
+}
+
+/* Finish those that are over or that nobody waits for. */
+static void sweep(kt_scheduler *s) {
+    for (kt_request *r = s->active, *next; r; r = next) {
+        next = r->next;
+        if (r->failed != KT_OK) {
+            kt_err why = r->why;
+            end(s, r, r->failed, &why);
+        } else if (r->n_open == 0)
+            end(s, r, KT_OK, NULL);
+        else if (kt_request_gone(r))
+            end_gone(s, r);
+    }
+}
+
+/* ---- starting ---- */
+
+/* Waiting choices of a request. KT_E_NOMEM when there are no pages for the next one. */
+static kt_status start_lanes(kt_scheduler *s, kt_request *r, kt_err *err) {
+    for (size_t i = 0; i < kt_request_choices(r); i++) {
+        kt_lane *l = &r->lanes[i];
+        if (l->state != KT_LANE_WAITING) continue;
+        if (s->n_running >= s->options.max_running) return KT_OK;
+        KT_TRY(kt_lane_start(s, l, err));
+    }
+    return KT_OK;
+}
+
+/* The first of the queue becomes active; NULL when there is none that somebody waits for. */
+static kt_request *take_first(kt_scheduler *s) {
+    kt_request *r, **end = &s->active;
+
+    pthread_mutex_lock(&s->lock);
+    r = s->first;
+    if (r) {
+        s->first = r->next;
+        s->n_waiting--;
+        s->counts.running++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!r) return NULL;
+    r->next = NULL;
+    while (*end) end = &(*end)->next;
+    *end = r;
+    return r;
+}
+
+static void put_back(kt_scheduler *s, kt_request *r) {
+    kt_request **at = &s->active;
+
+    while (*at != r) at = &(*at)->next;
+    *at = NULL; /* it was the last */
+    pthread_mutex_lock(&s->lock);
+    r->next = s->first;
+    s->first = r;
+    s->n_waiting++;
+    s->counts.running--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Nothing to compute: no token is wanted, nor the prompt's log probabilities. */
+static bool finish_empty(kt_scheduler *s, kt_request *r) {
+    kt_err why;
+
+    if (r->max_tokens > 0 || r->prompt_logprobs) return false;
+    r->start_ns = r->prompt_ns = kt_clock_ns();
+    for (size_t i = 0; i < kt_request_choices(r); i++) {
+        const kt_status st = kt_request_finish(r, i, KT_FINISH_LENGTH, &why);
+        if (st == KT_OK) continue;
+        end(s, r, st, &why);
+        return true;
+    }
+    end(s, r, KT_OK, NULL);
+    return true;
+}
+
+static bool has_started(const kt_request *r) {
+    for (size_t i = 0; i < kt_request_choices(r); i++)
+        if (r->lanes[i].state == KT_LANE_RUNNING) return true;
+    return false;
+}
+
+/* Older ones first: those that gave up their pages before those that have not begun. One that finds no
+ * room though nothing else runs never will. */
+static void admit(kt_scheduler *s) {
+    kt_err why;
+    kt_request *r;
+    kt_status st;
+
+    for (kt_request *next, *at = s->active; at; at = next) {
+        next = at->next;
+        st = start_lanes(s, at, &why);
+        if (st == KT_OK) continue;
+        if (s->n_running > 0 && st == KT_E_NOMEM) return;
+        end(s, at, st, &why);
+    }
+    while (s->n_running < s->options.max_running && (r = take_first(s))) {
+        if (kt_request_gone(r)) {
+            end_gone(s, r);
+            continue;
+        }
+        if (finish_empty(s, r)) continue;
+        st = start_lanes(s, r, &why);
+        if (st == KT_OK || has_started(r)) continue;
+        if (s->n_running > 0 && st == KT_E_NOMEM) {
+            put_back(s, r);
+            return;
+        }
+        end(s, r, st, &why);
+    }
+}
+
+/* ---- the batch ---- */
+
+static void add_lane(kt_scheduler *s, kt_batch *b, kt_lane *l) {
+    l->first_out = b->n_out;
+    for (int64_t i = 0; i < l->rows; i++) s->token[b->rows + i] = kt_lane_token(l, l->length + i);
+    for (int64_t i = l->rows - l->n_out; i < l->rows; i++)
+        s->out_row[b->n_out++] = (int32_t)(b->rows + i);
+    s->spans[b->n_spans] = (kt_span){l->seq, b->rows, l->rows, l->is_mark};
+    s->in_step[b->n_spans++] = l;
+    b->rows += l->rows;
+}
+
+static kt_batch make_batch(kt_scheduler *s) {
+    kt_batch b = {.token = s->token, .spans = s->spans, .out_row = s->out_row};
+
+    kt_batch_plan(s);
+    for (kt_request *r = s->active; r; r = r->next)
+        for (size_t i = 0; i < kt_request_choices(r); i++)
+            if (r->lanes[i].state == KT_LANE_RUNNING && r->lanes[i].rows > 0)
+                add_lane(s, &b, &r->lanes[i]);
+    return b;
+}
+
+/* ---- what came of it ---- */
+
+/* Log probabilities of the prompt's tokens, for all choices that share it. */
+static kt_status report_prompt(kt_scheduler *s, kt_lane *l, int64_t first, kt_err *err) {
+    kt_request *r = l->request;
+    const int64_t n_prompt = (int64_t)l->prompt->n_ids;
+
+    if (!r->prompt_logprobs) return KT_OK;
+    for (int64_t i = 0; i < l->n_out; i++) {
+        const int64_t at =
+            first + l->rows - l->n_out + i + 1; /* the token that these logits are about */
+        const float *logits = s->logits + (l->first_out + i) * s->model.vocab;
+        if (at >= n_prompt || at <= l->n_reported) continue;
+        for (size_t k = l->index; k < kt_request_choices(r) && r->lanes[k].prompt == l->prompt;
+             k++) {
+            if (k > l->index && r->lanes[k].state != KT_LANE_SIBLING) continue;
+            KT_TRY(kt_request_prompt_logprob(r, k, (size_t)at, logits, &s->scratch[0], err));
+        }
+        l->n_reported = at;
+    }
+    return KT_OK;
+}
+
+static bool is_finite(const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
+}
+
+/* A pick of a lane from a row of logits. */
+static void want_pick(kt_scheduler *s, kt_lane *l, int64_t row, int *n) {
+    s->picked[*n] = l;
+    s->picked_row[(*n)++] = row;
+}
+
+/* A lane whose last known token was computed. The first of several choices hands its prompt on, before
+ * its own token is added to it. */
+static kt_status at_end(kt_scheduler *s, kt_lane *l, int *n, kt_err *err) {
+    kt_request *r = l->request;
+    const int64_t row = l->first_out + l->n_out - 1;
+    const bool is_leader = l->index % (size_t)r->n == 0;
+
+    if (!r->prompt_ns) r->prompt_ns = kt_clock_ns();
+    for (size_t k = l->index; k < l->index + (size_t)r->n && (k == l->index || is_leader); k++) {
+        kt_lane *each = &r->lanes[k];
+        if (k > l->index && each->state != KT_LANE_SIBLING) continue;
+        if (kt_request_limit(r, l->prompt) == 0) {
+            KT_TRY(kt_request_finish(r, k, KT_FINISH_LENGTH, err));
+            kt_lane_stop(s, each, KT_LANE_OVER);
+        } else if (k == l->index || kt_lane_fork(s, each, l)) {
+            want_pick(s, each, row, n);
+        }
+    }
+    return KT_OK;
+}
+
+/* The rows of a step were computed: lengths, reports, and who gets a token. */
+static void settle(kt_scheduler *s, int n_spans, kt_status st, const kt_err *why, int *n_picks) {
+    for (int i = 0; i < n_spans; i++) {
+        kt_lane *l = s->in_step[i];
+        const int64_t first = l->length, vocab = s->model.vocab;
+        kt_err err = {KT_OK, ""};
+        kt_status own = KT_OK;
+        if (l->state != KT_LANE_RUNNING) continue; /* its request has failed above */
+        l->length += l->rows;
+        if (st == KT_E_FORMAT && !is_finite(s->logits + l->first_out * vocab, l->n_out * vocab)) {
+            fail(s, l->request, st, why);
+            continue;
+        }
+        if (l->length <= (int64_t)l->prompt->n_ids && l->rows > 0) kt_lane_report(l);
+        own = report_prompt(s, l, first, &err);
+        if (own == KT_OK && l->n_out > 0 && kt_lane_left(l) == 0) own = at_end(s, l, n_picks, &err);
+        if (own != KT_OK) fail(s, l->request, own, &err);
+    }
+}
+
+static void pick(void *arg, int64_t begin, int64_t end, int tid) {
+    kt_scheduler *s = arg;
+
+    for (int64_t i = begin; i < end; i++)
+        kt_request_pick(s->picked[i]->request, s->picked[i]->index,
+                        s->logits + s->picked_row[i] * s->model.vocab, &s->scratch[tid]);
+}
+
+static void pick_all(kt_scheduler *s, int n) {
+    const kt_phase phase = {.run = pick, .arg = s, .n_tasks = n};
+
+    if (n > 1 && s->backend->pool)
+        kt_pool_run(s->backend->pool, &phase, 1);
+    else
+        pick(s, 0, n, 0);
+}
+
+static void hand_out(kt_scheduler *s, int n) {
+    for (int i = 0; i < n; i++) {
+        kt_lane *l = s->picked[i];
+        kt_err err = {KT_OK, ""};
+        bool is_over;
+        kt_status st;
+        if (l->state != KT_LANE_RUNNING) continue;
+        st = kt_request_accept(l->request, l->index, &is_over, &err);
+        if (st == KT_OK && !is_over) continue;
+        if (st == KT_OK) {
+            kt_lane_stop(s, l, KT_LANE_OVER);
+            continue;
+        }
+        fail(s, l->request, st, &err);
+    }
+}
+
+static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_stopped) {
+    int64_t generating = 0;
+    kt_kv_usage kv = {0};
+    int resting = 0;
+
+    for (int i = 0; i < b->n_spans; i++) generating += b->spans[i].rows == 1;
+    for (kt_request *r = s->active; r; r = r->next)
+        for (size_t i = 0; i < kt_request_choices(r); i++)
+            resting += r->lanes[i].state == KT_LANE_RUNNING && kt_lane_rests(&r->lanes[i]);
+    s->backend->usage(s->backend->self, &kv);
+    pthread_mutex_lock(&s->lock);
+    s->counts.choices = s->n_running;
+    s->counts.resting = resting;
+    s->counts.kv = kv;
+    s->counts.cached_tokens = s->n_cached;
+    s->counts.preemptions = s->n_preempted;
+    if (b->rows > 0) {
+        s->counts.steps++;
+        s->counts.stopped_steps += was_stopped;
+        s->counts.last_rows = b->rows;
+        s->counts.last_step_ns = ns;
+        if (!was_stopped) s->counts.decode_rows += generating;
+        if (!was_stopped) s->counts.prompt_rows += b->rows - generating;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void fail_all(kt_scheduler *s, int n_spans, kt_status st, const kt_err *why) {
+    for (int i = 0; i < n_spans; i++) fail(s, s->in_step[i]->request, st, why);
+}
+
+/* A copy of a shared page found no room: the latest gives up its own, unless it is alone. */
+static bool make_room(kt_scheduler *s, int n_spans) {
+    if (n_spans < 2) return false;
+    kt_lane_stop(s, s->in_step[n_spans - 1], KT_LANE_WAITING);
+    s->n_preempted++;
+    return true;
+}
+
+/* The flag is lowered before the question, and raised after the answer is settled: no end is missed. */
+static bool is_ending(kt_scheduler *s) {
+    bool ending;
+
+    atomic_store(&s->stop, false);
+    pthread_mutex_lock(&s->lock);
+    ending = s->is_ending;
+    pthread_mutex_unlock(&s->lock);
+    return ending;
+}
+
+bool kt_scheduler_run_step(kt_scheduler *s) {
+    kt_err why = {KT_OK, ""};
+    kt_batch b;
+    int64_t since, ns;
+    int n_picks = 0;
+    kt_status st;
+
+    sweep(s);
+    admit(s);
+    kt_lanes_grow(s);
+    b = make_batch(s);
+    if (b.rows == 0) {
+        publish(s, &b, 0, false);
+        return false;
+    }
+    if (is_ending(s)) return false;
+    kt_watch_on(s, b.n_spans, b.rows);
+    since = kt_clock_ns();
+    st = s->backend->step(s->backend->self, &b, s->logits, &s->stop, &why);
+    ns = kt_clock_ns() - since;
+    kt_watch_off(s);
+    s->was_stopped = st == KT_E_CANCELLED;
+    if (st == KT_OK || st == KT_E_FORMAT) {
+        kt_step_cost_add(&s->cost, b.rows, ns);
+        settle(s, b.n_spans, st, &why, &n_picks);
+        pick_all(s, n_picks);
+        hand_out(s, n_picks);
+    } else if (st != KT_E_CANCELLED && !(st == KT_E_NOMEM && make_room(s, b.n_spans))) {
+        fail_all(s, b.n_spans, st, &why);
+    }
+    publish(s, &b, ns, s->was_stopped);
+    sweep(s);
+    return true;
+}
