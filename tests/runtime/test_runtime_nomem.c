@@ -580,18 +580,35 @@ Test(runtime_nomem, a_recorder_is_open_or_closed) {
     kt_nomem_check(&c);
 }
 
-Test(runtime_nomem, a_sampler_has_all_its_memory_or_none) {
-    const kt_sampling options = KT_SAMPLING_GREEDY;
-    const long before = kt_nomem_held();
+/* A sampler, the tokens it counts and what a pick works with: each allocation fails once. */
+static int use_sampler(kt_sampler *s, kt_sampler_scratch *w) {
+    static const kt_token_bias bias[] = {{3, 1.0f}, {5, -1.0f}};
+    static const int32_t prompt[] = {1, 2, 3};
+    kt_sampling options = {.temperature = 1, .top_p = 0.5f, .repetition_penalty = 1.1f};
+    float logits[100] = {0};
 
-    for (int i = 0; i < 4; i++) {
+    if (kt_sampler_init(s, &options, bias, 2, 100) != 0) return -1;
+    if (kt_sampler_accept_prompt(s, prompt, 3) != 0 || kt_sampler_accept(s, 7) != 0) return -1;
+    return kt_sampler_pick(s, logits, NULL, w) == -2 ? -1 : 0;
+}
+
+Test(runtime_nomem, a_sampler_says_when_memory_is_short) {
+    const long before = kt_nomem_held();
+    int n_failed = 0;
+
+    for (int i = 0; i < 12; i++) {
+        kt_sampler_scratch w = {0};
         kt_sampler s;
         int rc;
+        bool did_fail;
         kt_nomem_after(i);
-        rc = kt_sampler_init(&s, &options, 100);
-        cr_assert_eq(rc == 0, !kt_nomem_failed(), "allocation %d: %d", i, rc);
-        cr_assert_eq(rc, i < 3 ? -1 : 0, "allocation %d: %d", i, rc);
+        rc = use_sampler(&s, &w);
+        did_fail = kt_nomem_failed();
+        cr_assert_eq(rc, did_fail ? -1 : 0, "allocation %d: %d", i, rc);
+        n_failed += did_fail;
         kt_sampler_deinit(&s); /* allowed after a failure too */
+        kt_sampler_scratch_deinit(&w);
         cr_assert_eq(kt_nomem_held(), before, "allocation %d", i);
     }
+    cr_assert_geq(n_failed, 5, "%d", n_failed);
 }

@@ -22,6 +22,15 @@ static void unmake_app(void *out) {
     kt_app_destroy(*(kt_app **)out);
 }
 
+/* With a backend: kt_scheduler_ready is a part of it. */
+static kt_status make_scheduler(void *out, const void *with, kt_err *err) {
+    const kt_scheduler_options options = {.backend = with, .max_running = 4};
+    return kt_scheduler_create(&options, out, err);
+}
+static void unmake_scheduler(void *out) {
+    kt_scheduler_destroy(*(kt_scheduler **)out);
+}
+
 static kt_status make_server(void *out, const void *with, kt_err *err) {
     return kt_http_server_create(with, out, err);
 }
@@ -38,7 +47,12 @@ static void unmake_access(void *out) {
 }
 
 Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60) {
-    static const kt_backend backend = {.model_name = "none"};
+    static fake_engine engine;
+    static const kt_backend backend = {.self = &engine,
+                                       .model_name = "none",
+                                       .vocab = 100,
+                                       .max_rows = 64,
+                                       .usage = fake_usage};
     const kt_http_options http = {.routes = kt_builtin_routes,
                                   .n_routes = kt_builtin_route_count,
                                   .api_key = "a key",
@@ -51,7 +65,9 @@ Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60
     c.says = "queue";
     kt_nomem_check(&c);
     c.function = "kt_app_create", c.make = make_app, c.unmake = unmake_app, c.with = &backend;
-    c.says = ""; /* the application or its queues */
+    c.says = ""; /* the application, its queue or its scheduler */
+    kt_nomem_check(&c);
+    c.function = "kt_scheduler_create", c.make = make_scheduler, c.unmake = unmake_scheduler;
     kt_nomem_check(&c);
     c.function = "kt_access_create", c.make = make_access, c.unmake = unmake_access;
     c.says = "server";
