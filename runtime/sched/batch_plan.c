@@ -41,11 +41,10 @@ static kt_lane *shortest(kt_lane *const *lane, int n) {
 /* Half of the rows to the oldest, whose turn it is, the rest to the shortest: a short prompt does
  * not wait behind a long one. What is left then goes by age. */
 static void share_prompt_rows(const kt_scheduler *s, kt_lane *const *lane, int n, int64_t rows) {
-    int64_t half = rows / 2 > KT_LEAST_PROMPT_ROWS ? rows / 2 : KT_LEAST_PROMPT_ROWS;
     kt_lane *next;
 
     if (n == 0) return;
-    give(s, lane[0], n > 1 ? half : rows, &rows);
+    give(s, lane[0], n > 1 ? (rows + 1) / 2 : rows, &rows);
     while (rows > 0 && (next = shortest(lane, n))) give(s, next, rows, &rows);
     for (int i = 0; i < n && rows > 0; i++) give(s, lane[i], rows, &rows);
 }

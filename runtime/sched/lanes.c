@@ -112,7 +112,6 @@ bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from) {
     }
     l->length = from->length;
     l->reserved = from->reserved;
-    l->n_reported = from->n_reported;
     l->state = KT_LANE_RUNNING;
     s->n_running++;
     return true;

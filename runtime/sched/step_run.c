@@ -177,20 +177,20 @@ static kt_batch make_batch(kt_scheduler *s) {
 /* Log probabilities of the prompt's tokens, for all choices that share it. */
 static kt_status report_prompt(kt_scheduler *s, kt_lane *l, int64_t first, kt_err *err) {
     kt_request *r = l->request;
-    const int64_t n_prompt = (int64_t)l->prompt->n_ids;
+    const size_t end = (l->index / (size_t)r->n + 1) * (size_t)r->n;
 
     if (!r->prompt_logprobs) return KT_OK;
     for (int64_t i = 0; i < l->n_out; i++) {
-        const int64_t at =
-            first + l->rows - l->n_out + i + 1; /* the token that these logits are about */
+        const int64_t at = first + l->rows - l->n_out + i + 1; /* the token they are about */
         const float *logits = s->logits + (l->first_out + i) * s->model.vocab;
-        if (at >= n_prompt || at <= l->n_reported) continue;
-        for (size_t k = l->index; k < kt_request_choices(r) && r->lanes[k].prompt == l->prompt;
-             k++) {
-            if (k > l->index && r->lanes[k].state != KT_LANE_SIBLING) continue;
+        if (at >= (int64_t)l->prompt->n_ids) break;
+        for (size_t k = l->index; k < end; k++) {
+            kt_lane *each = &r->lanes[k];
+            if (at <= each->n_reported || (k > l->index && each->state != KT_LANE_SIBLING))
+                continue;
             KT_TRY(kt_request_prompt_logprob(r, k, (size_t)at, logits, &s->scratch[0], err));
+            each->n_reported = at;
         }
-        l->n_reported = at;
     }
     return KT_OK;
 }
