@@ -309,6 +309,18 @@ static int serve(serving *s) {
     return code;
 }
 
+static const kt_usage usage = {
+    .command = "serve",
+    .arguments = "MODEL",
+    .about = "Serve a model to OpenAI clients: /v1/completions, /v1/models, /health. Ctrl-C lets "
+             "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
+             "logs each request.\nWithout a key only requests to localhost, and pages from there, "
+             "are answered.",
+    .examples = "  kt serve datasets/models/tiny-moe\n"
+                "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
+                "  kt serve MODEL --record-workload load.jsonl\n"
+                "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
+
 static int run(int argc, char **argv) {
     serve_flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
                      .host = "127.0.0.1",
@@ -344,19 +356,6 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("ctx", 0, &f.engine.context, 0, 1 << 24, "same as --context"),
         KT_ENGINE_OPTIONS(f.engine),
     };
-    const kt_usage usage = {
-        .command = "serve",
-        .arguments = "MODEL",
-        .about =
-            "Serve a model to OpenAI clients: /v1/completions, /v1/models, /health. Ctrl-C lets "
-            "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
-            "logs each request.\nWithout a key only requests to localhost, and pages from there, "
-            "are answered.",
-        .examples =
-            "  kt serve datasets/models/tiny-moe\n"
-            "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
-            "  kt serve MODEL --record-workload load.jsonl\n"
-            "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
     serving s = {.flags = &f,
                  .log = kt_command_log(),
                  .load = {.run = run_load, .drop = drop_load, .abandoned = never_abandoned}};

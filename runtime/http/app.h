@@ -45,8 +45,8 @@ typedef struct kt_app {
 } kt_app;
 
 kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err);
-/* From now on there is a model. Once, on the scheduler's thread (kt_scheduler_call), when the app was
- * created without one. */
+/* From now on there is a model. Once, on the scheduler's thread (kt_scheduler_call), when the app
+ * was created without one. */
 kt_status kt_app_ready(kt_app *app, const kt_backend *backend, kt_err *err);
 /* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
 const char *kt_app_why_not(void *app);

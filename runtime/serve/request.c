@@ -1,4 +1,4 @@
-/* Requests: what they own, and choosing tokens. choice.c takes the tokens over.
+/* Requests: what they own, and choosing tokens. answer.c takes the tokens over.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/request.h"
 
@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "runtime/serve/choice.h"
+#include "runtime/serve/answer.h"
 
 void kt_request_init(kt_request *r) {
     *r = (kt_request){.n = 1, .max_tokens = 16, .sampling = KT_SAMPLING_GREEDY, .logprobs = -1};
 }
 
-static void close_choice(kt_choice *ch) {
+static void close_choice(kt_answer *ch) {
     const kt_request *r = ch->request;
 
     if (!r) return;
@@ -64,7 +64,7 @@ bool kt_request_gone(const kt_request *r) {
 
 /* ---- making the choices ---- */
 
-static kt_status open_choice(kt_request *r, kt_choice *ch, const kt_request_model *model,
+static kt_status open_choice(kt_request *r, kt_answer *ch, const kt_request_model *model,
                              kt_err *err) {
     kt_sampling sampling = r->sampling;
 
@@ -106,12 +106,12 @@ kt_status kt_request_open(kt_request *r, const kt_request_model *model, kt_err *
 
 /* ---- choosing ---- */
 
-static void forbid(kt_choice *ch, int64_t id) {
+static void forbid(kt_answer *ch, int64_t id) {
     if (id >= 0 && id < ch->model->vocab) ch->mask[id / 64] &= ~(UINT64_C(1) << (id % 64));
 }
 
 /* What may come next, into *mask; NULL = everything. */
-static kt_status make_mask(kt_choice *ch, const uint64_t **mask, kt_err *err) {
+static kt_status make_mask(kt_answer *ch, const uint64_t **mask, kt_err *err) {
     const kt_request *r = ch->request;
     const bool is_short = (int64_t)ch->tokens.size < r->min_tokens;
 
@@ -128,7 +128,7 @@ static kt_status make_mask(kt_choice *ch, const uint64_t **mask, kt_err *err) {
 }
 
 /* min_tokens and a grammar that is at its end contradict each other: the grammar wins. */
-static kt_status pick_token(kt_choice *ch, const float *logits, kt_sampler_scratch *w,
+static kt_status pick_token(kt_answer *ch, const float *logits, kt_sampler_scratch *w,
                             kt_err *err) {
     const kt_request *r = ch->request;
     kt_pick *p = &ch->pick;
@@ -152,7 +152,7 @@ static kt_status pick_token(kt_choice *ch, const float *logits, kt_sampler_scrat
 }
 
 void kt_request_pick(kt_request *r, size_t i, const float *logits, kt_sampler_scratch *w) {
-    kt_choice *ch = &r->choices[i];
+    kt_answer *ch = &r->choices[i];
 
     ch->pick.n_top = 0;
     ch->pick.status = pick_token(ch, logits, w, &ch->pick.why);
@@ -160,7 +160,7 @@ void kt_request_pick(kt_request *r, size_t i, const float *logits, kt_sampler_sc
 
 kt_status kt_request_prompt_logprob(kt_request *r, size_t i, size_t at, const float *logits,
                                     kt_sampler_scratch *w, kt_err *err) {
-    const kt_choice *ch = &r->choices[i];
+    const kt_answer *ch = &r->choices[i];
     int32_t top_ids[KT_MAX_TOP_LOGPROBS];
     float top[KT_MAX_TOP_LOGPROBS];
     kt_event e = {.kind = KT_EVENT_LOGPROB, .choice = (int)i, .tool = -1};

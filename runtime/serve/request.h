@@ -59,7 +59,7 @@ typedef struct kt_request_client {
     void (*done)(void *arg, kt_status status, const kt_err *why);
 } kt_request_client;
 
-typedef struct kt_choice kt_choice; /* one answer: runtime/serve/choice.h */
+typedef struct kt_answer kt_answer; /* one answer: runtime/serve/answer.h */
 struct kt_lane;                     /* the scheduler's */
 
 typedef struct kt_request {
@@ -87,7 +87,7 @@ typedef struct kt_request {
     /* What became of it; complete when done is called. */
     int64_t prompt_tokens, cached_tokens, completion_tokens; /* prompts once, whatever n */
     int64_t queued_ns, start_ns, prompt_ns, end_ns; /* times of kt_clock_ns; 0 = did not happen */
-    kt_choice *choices;                             /* owned: [n_prompts * n] */
+    kt_answer *choices;                             /* owned: [n_prompts * n] */
 
     /* The scheduler's. */
     struct kt_request *next;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "runtime/http/access.h"
+#include "runtime/sched/sched_impl.h"
 #include "tests/runtime/fake_server.h"
 #include "tests/support/nomem.h"
 
@@ -31,6 +32,32 @@ static void unmake_scheduler(void *out) {
     kt_scheduler_destroy(*(kt_scheduler **)out);
 }
 
+/* A request's answers and lanes, as kt_scheduler_submit makes them. */
+static kt_status open_request(void *out, const void *with, kt_err *err) {
+    const kt_token_bias bias[] = {{3, 1.0f}};
+    kt_request *r = out;
+    kt_status st;
+
+    kt_request_init(r);
+    r->prompts = calloc(1, sizeof *r->prompts);
+    if (r->prompts) r->prompts[0].ids = calloc(4, sizeof(int32_t));
+    r->bias = malloc(sizeof bias);
+    st = r->prompts && r->prompts[0].ids && r->bias ? KT_OK : KT_E_NOMEM;
+    if (st != KT_OK) kt_fail(err, st, "no memory for the case itself");
+    if (r->bias) memcpy(r->bias, bias, sizeof bias), r->n_bias = 1;
+    if (r->prompts) r->n_prompts = 1, r->prompts[0].n_ids = 4;
+    r->n = 2;
+    r->min_tokens = 1;
+    r->sampling.repetition_penalty = 1.2f;
+    if (st == KT_OK) st = kt_request_open(r, with, err);
+    if (st == KT_OK) st = kt_lanes_create(r, err);
+    if (st != KT_OK) kt_request_deinit(r);
+    return st;
+}
+static void close_request(void *out) {
+    kt_request_deinit(out);
+}
+
 static kt_status make_server(void *out, const void *with, kt_err *err) {
     return kt_http_server_create(with, out, err);
 }
@@ -48,11 +75,8 @@ static void unmake_access(void *out) {
 
 Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60) {
     static fake_engine engine;
-    static const kt_backend backend = {.self = &engine,
-                                       .model_name = "none",
-                                       .vocab = 100,
-                                       .max_rows = 64,
-                                       .usage = fake_usage};
+    static const kt_backend backend = {
+        .self = &engine, .model_name = "none", .vocab = 100, .max_rows = 64, .usage = fake_usage};
     const kt_http_options http = {.routes = kt_builtin_routes,
                                   .n_routes = kt_builtin_route_count,
                                   .api_key = "a key",
@@ -74,6 +98,17 @@ Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60
     kt_nomem_check(&c);
     c.function = "kt_http_server_create", c.make = make_server, c.unmake = unmake_server;
     c.with = &http, c.says = "server";
+    kt_nomem_check(&c);
+}
+
+Test(server_nomem, a_request_is_open_or_closed, .timeout = 60) {
+    const kt_request_model model = {.vocab = 100, .max_context = 64};
+    const kt_nomem_case c = {.function = "kt_request_open",
+                             .make = open_request,
+                             .unmake = close_request,
+                             .with = &model,
+                             .out_bytes = sizeof(kt_request),
+                             .says = "no memory"};
     kt_nomem_check(&c);
 }
 

@@ -1,5 +1,5 @@
 /* From tokens to events: end tokens, characters, stop strings. SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/serve/choice.h"
+#include "runtime/serve/answer.h"
 
 #include <string.h>
 
@@ -7,13 +7,13 @@
 
 /* ---- events ---- */
 
-static void emit(kt_choice *ch, kt_event *e) {
+static void emit(kt_answer *ch, kt_event *e) {
     e->choice = ch->index;
     ch->request->client.event(ch->request->client.arg, e);
 }
 
 /* What is ready to be shown. Text of an event ends with a NUL behind it. */
-static kt_status emit_shown(kt_choice *ch, kt_err *err) {
+static kt_status emit_shown(kt_answer *ch, kt_err *err) {
     kt_event e = {.kind = KT_EVENT_TEXT, .tool = -1};
 
     if (ch->shown.size == 0) return KT_OK;
@@ -25,7 +25,7 @@ static kt_status emit_shown(kt_choice *ch, kt_err *err) {
     return KT_OK;
 }
 
-static void emit_logprob(kt_choice *ch) {
+static void emit_logprob(kt_answer *ch) {
     const kt_pick *p = &ch->pick;
     kt_event e = {.kind = KT_EVENT_LOGPROB, .tool = -1};
 
@@ -40,7 +40,7 @@ static void emit_logprob(kt_choice *ch) {
 /* ---- text ---- */
 
 /* Which stop string the held text begins with. */
-static const char *find_match(const kt_choice *ch) {
+static const char *find_match(const kt_answer *ch) {
     const kt_stops *s = &ch->request->stops;
 
     for (int i = 0; i < s->n; i++)
@@ -50,7 +50,7 @@ static const char *find_match(const kt_choice *ch) {
 }
 
 /* Whole characters of the answer on their way out. */
-static kt_status put_text(kt_choice *ch, const char *text, size_t n, kt_err *err) {
+static kt_status put_text(kt_answer *ch, const char *text, size_t n, kt_err *err) {
     bool stopped = false;
 
     if (ch->matched || n == 0) return KT_OK;
@@ -61,7 +61,7 @@ static kt_status put_text(kt_choice *ch, const char *text, size_t n, kt_err *err
 
 /* What a parser made of the tokens: its text is searched for stop strings, the rest passes. */
 static void take_parsed(void *arg, const kt_event *event) {
-    kt_choice *ch = arg;
+    kt_answer *ch = arg;
     kt_event e = *event;
 
     if (ch->matched || ch->sink_status != KT_OK) return;
@@ -71,13 +71,13 @@ static void take_parsed(void *arg, const kt_event *event) {
         emit(ch, &e);
 }
 
-static kt_status parsed(kt_choice *ch, kt_status st, kt_err *err) {
+static kt_status parsed(kt_answer *ch, kt_status st, kt_err *err) {
     if (st != KT_OK) return st;
     if (ch->sink_status == KT_OK) return KT_OK;
     return kt_fail(err, ch->sink_status, "no memory for the text");
 }
 
-static kt_status put_token(kt_choice *ch, int32_t id, kt_err *err) {
+static kt_status put_token(kt_answer *ch, int32_t id, kt_err *err) {
     const kt_request *r = ch->request;
     const kt_tokenizer *t = ch->model->tokenizer;
     bool is_special = false;
@@ -102,7 +102,7 @@ static kt_status put_token(kt_choice *ch, int32_t id, kt_err *err) {
 /* ---- the end ---- */
 
 /* Half a character, what a parser holds, text that did not become a stop string. */
-static kt_status put_rest(kt_choice *ch, kt_err *err) {
+static kt_status put_rest(kt_answer *ch, kt_err *err) {
     const kt_request *r = ch->request;
     char tail[64];
 
@@ -117,7 +117,7 @@ static kt_status put_rest(kt_choice *ch, kt_err *err) {
 }
 
 kt_status kt_request_finish(kt_request *r, size_t i, kt_finish finish, kt_err *err) {
-    kt_choice *ch = &r->choices[i];
+    kt_answer *ch = &r->choices[i];
     kt_event e = {.kind = KT_EVENT_FINISH, .tool = -1};
 
     if (ch->is_over) return KT_OK;
@@ -138,7 +138,7 @@ kt_status kt_request_finish(kt_request *r, size_t i, kt_finish finish, kt_err *e
     return KT_OK;
 }
 
-static bool is_end(const kt_choice *ch, int32_t id) {
+static bool is_end(const kt_answer *ch, int32_t id) {
     const kt_request *r = ch->request;
 
     for (int i = 0; i < ch->model->n_eos && !r->ignore_eos; i++)
@@ -149,7 +149,7 @@ static bool is_end(const kt_choice *ch, int32_t id) {
 }
 
 kt_status kt_request_accept(kt_request *r, size_t i, bool *is_over, kt_err *err) {
-    kt_choice *ch = &r->choices[i];
+    kt_answer *ch = &r->choices[i];
     const kt_pick *p = &ch->pick;
     bool ends;
 

@@ -1,6 +1,6 @@
 /* Inside of a request: one of its choices. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_CHOICE_H
-#define KT_RUNTIME_CHOICE_H
+#ifndef KT_RUNTIME_ANSWER_H
+#define KT_RUNTIME_ANSWER_H
 
 #include "runtime/serve/request.h"
 
@@ -15,7 +15,7 @@ typedef struct kt_pick {
     float top[KT_MAX_TOP_LOGPROBS];
 } kt_pick;
 
-struct kt_choice {
+struct kt_answer {
     kt_request *request;
     const kt_request_model *model;
     const kt_prompt *prompt;
