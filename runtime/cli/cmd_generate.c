@@ -171,6 +171,7 @@ static void report(const generation *g) {
     kt_json_add_fixed(&w, "prompt_tokens_per_second", prompt, 2);
     kt_json_add_fixed(&w, "tokens_per_second", tokens, 2);
     kt_json_add_string(&w, "table", g->info.table_line);
+    kt_json_end_object(&w);
     kt_json_writer_print(&w, stdout);
 }
 

@@ -137,7 +137,7 @@ Test(serve_process, answers_503_until_the_model_is_loaded) {
                  "Retry-After: ");
     expect_reply(kt_send_request(p.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "");
     write_tokenizer();
-    expect_line(&p, "one request at a time, up to 32 wait");
+    expect_line(&p, "up to 64 answers side by side, up to 32 requests wait");
     expect_line(&p, "listening on http://127.0.0.1:");
     expect_reply(kt_send_request(p.port, "GET", "/health", "", NULL), 200, "\"status\":\"ok\"", "");
     expect_reply(kt_complete(p.port, "{\"prompt\":\"a\",\"max_tokens\":2}"), 200, "\"text\"", "");
