@@ -248,3 +248,65 @@ Test(choices, requests_with_two_lengths_are_refused) {
     kt_reply_free(&r);
     fake_stop();
 }
+
+/* What lm-evaluation-harness asks for: the prompt's own log probabilities, and none generated. */
+Test(choices, echo_reports_the_prompt) {
+    static const char *const lengths[] = {"0", "1"};
+
+    fake_start(NULL, 0);
+    fake.engine.logits = half_sure;
+    for (int i = 0; i < 2; i++) {
+        char body[200];
+        kt_json_doc *doc;
+        const kt_json *choice, *logprobs, *top;
+        int64_t at = 0;
+        size_t n;
+        kt_reply r;
+        snprintf(body, sizeof body,
+                 "{\"prompt\":\"In that day shall\",\"max_tokens\":%s,\"echo\":true,"
+                 "\"logprobs\":2}",
+                 lengths[i]);
+        r = kt_complete(fake.port, body);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        choice = kt_json_at(kt_json_get(fake_parse(&r, &doc), "choices"), 0);
+        logprobs = kt_json_get(choice, "logprobs");
+        n = kt_json_length(kt_json_get(logprobs, "tokens"));
+        cr_assert_eq(n, 4 + (size_t)i, "%s", r.body);
+        cr_expect_eq(strncmp(fake_text_at(choice, "text"), "In that day shall", 17), 0);
+        top = kt_json_at(kt_json_get(logprobs, "token_logprobs"), 0);
+        cr_expect_eq(kt_json_type_of(top), KT_JSON_NULL, "nothing comes before the first token");
+        for (size_t k = 1; k < n; k++) {
+            const double p =
+                kt_json_double(kt_json_at(kt_json_get(logprobs, "token_logprobs"), k), 1);
+            cr_expect(p < 0 && p > -10, "token %zu: %g", k, p);
+            top = kt_json_at(kt_json_get(logprobs, "top_logprobs"), k);
+            cr_expect_eq(kt_json_length(top), 2);
+        }
+        check_offsets(logprobs, &at);
+        kt_json_destroy(doc);
+        kt_reply_free(&r);
+    }
+    fake_stop();
+}
+
+Test(choices, tokens_by_id_are_obeyed) {
+    char body[200], *all;
+
+    fake_start(NULL, 0);
+    snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":50,\"stop_token_ids\":[%d]}",
+             fake.engine.script[2]);
+    all = texts(body);
+    cr_expect(strlen(all) < 12 && strncmp(all, "To", 2) == 0, "'%s'", all);
+    free(all);
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"a\",\"max_completion_tokens\":1,\"logit_bias\":{\"%d\":-100}}",
+             fake.engine.script[0]);
+    all = texts(body);
+    cr_expect_neq(strncmp(all, "To", 2), 0, "'%s'", all);
+    free(all);
+    snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":90,\"min_tokens\":80}");
+    all = texts(body);
+    cr_expect_gt(strlen(all), strlen(FAKE_TEXT) + 5, "'%s'", all);
+    free(all);
+    fake_stop();
+}
