@@ -37,8 +37,11 @@ static void *serve(void *arg) {
 }
 
 static void start_with(const char *model) {
-    kt_engine_options engine = {
-        .model_dir = model, .weights = KT_QUANT_BF16, .table_path = "", .allow_nonfinite = true};
+    kt_engine_options engine = {.model_dir = model,
+                                .weights = KT_QUANT_BF16,
+                                .table_path = "",
+                                .allow_nonfinite = true,
+                                .deterministic = true};
     kt_app_options app = {.backend = &real.backend};
     kt_http_options http = {.routes = kt_builtin_routes, .n_routes = kt_builtin_route_count};
     kt_err err = {0};
@@ -165,7 +168,8 @@ Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
     int fd;
 
     start();
-    snprintf(head, sizeof head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+    snprintf(head, sizeof head,
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
              sizeof body - 1);
     fd = kt_dial(real.port);
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, sizeof body - 1));
@@ -177,5 +181,99 @@ Test(server_model, a_client_that_leaves_frees_the_engine, .timeout = 180) {
         usleep(200);
     }
     cr_assert_eq(atomic_load(&real.app->n_cancelled), 1, "it ran to its end");
+    stop();
+}
+
+/* ---- many at once ---- */
+
+enum { MANY = 16 };
+
+static kt_reply many_replies[MANY];
+
+static char *many_body(int i) {
+    static const char *const words[] = {"In that day", "And God said", "Blessed", "The king of",
+                                        "Now therefore"};
+    char *body;
+    cr_assert_geq(asprintf(&body,
+                           "{\"prompt\":\"%s %d\",\"max_tokens\":%d,\"temperature\":%d,\"seed\":%d,"
+                           "\"top_k\":20,\"ignore_eos\":true,\"repetition_penalty\":1.1}",
+                           words[i % 5], i, 20 + 3 * i, i % 2, i),
+                  0);
+    return body;
+}
+
+static void *one_of_many(void *arg) {
+    const int i = *(int *)arg;
+    char *body = many_body(i);
+
+    many_replies[i] = kt_complete(real.port, body);
+    free(body);
+    return NULL;
+}
+
+static char *text_of(kt_reply *r) {
+    kt_json_doc *doc;
+    char *text;
+
+    cr_assert_eq(r->status, 200, "%d: %s", r->status, r->body);
+    cr_assert_eq(kt_json_parse(r->body, r->body_size, NULL, &doc, NULL), KT_OK);
+    text = strdup(kt_json_string(
+        kt_json_get(kt_json_at(kt_json_get(kt_json_root(doc), "choices"), 0), "text"), NULL));
+    kt_json_destroy(doc);
+    kt_reply_free(r);
+    return text;
+}
+
+Test(server_model, sixteen_clients_get_what_each_gets_alone, .timeout = 120) {
+    pthread_t threads[MANY];
+    int number[MANY];
+    kt_scheduler_counts counts;
+
+    start();
+    for (int i = 0; i < MANY; i++) {
+        number[i] = i;
+        cr_assert_eq(pthread_create(&threads[i], NULL, one_of_many, &number[i]), 0);
+    }
+    for (int i = 0; i < MANY; i++) pthread_join(threads[i], NULL);
+    counts = kt_scheduler_count(real.app->scheduler);
+    cr_expect_lt(counts.steps, counts.decode_rows, "%lld steps for %lld rows: nothing was shared",
+                 (long long)counts.steps, (long long)counts.decode_rows);
+    for (int i = 0; i < MANY; i++) {
+        char *body = many_body(i), *alone, *among = text_of(&many_replies[i]);
+        kt_reply r = kt_complete(real.port, body);
+        alone = text_of(&r);
+        cr_expect_str_eq(among, alone, "client %d", i);
+        free(body), free(alone), free(among);
+    }
+    stop();
+}
+
+/* A prompt that was computed is not computed again, and choices share theirs. */
+Test(server_model, a_known_prompt_is_taken_from_the_cache, .timeout = 120) {
+    char body[2000], words[1600] = "", *first, *again;
+    kt_scheduler_counts counts;
+    kt_reply r;
+
+    start();
+    for (int i = 0; i < 100; i++)
+        snprintf(words + strlen(words), sizeof words - strlen(words), "and %d men ", i);
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"max_tokens\":12,\"temperature\":0}", words);
+    r = kt_complete(real.port, body);
+    cr_expect_not_null(strstr(r.body, "\"cached_tokens\":0"), "%s", r.body);
+    first = text_of(&r);
+    r = kt_complete(real.port, body);
+    counts = kt_scheduler_count(real.app->scheduler);
+    cr_expect(counts.cached_tokens >= 256 && counts.cached_tokens % 64 == 0, "%lld tokens",
+              (long long)counts.cached_tokens);
+    cr_expect_null(strstr(r.body, "\"cached_tokens\":0"), "%s", r.body);
+    again = text_of(&r);
+    cr_expect_str_eq(first, again);
+    free(first), free(again);
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"In that day\",\"max_tokens\":9,\"n\":3,\"temperature\":0}");
+    r = kt_complete(real.port, body);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_expect_eq(kt_scheduler_count(real.app->scheduler).kv.pages_used, 0, "pages are still held");
+    kt_reply_free(&r);
     stop();
 }
