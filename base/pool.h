@@ -56,8 +56,8 @@ void kt_pool_spin(kt_pool *pool, int64_t spin_ns);
  * No allocation, no lock. One run at a time per pool; not reentrant from a task. */
 void kt_pool_run(kt_pool *pool, const kt_phase *phases, int n_phases);
 /* The same, unless *stop (which others may write meanwhile) is found true before a phase: then that
- * phase and those after it are left out, the prepare of each too, and the result is false. One load a
- * phase. stop may be NULL. */
+ * phase and those after it are left out, the prepare of each too, and the result is false. One load
+ * a phase. stop may be NULL. */
 bool kt_pool_run_until(kt_pool *pool, const kt_phase *phases, int n_phases,
                        const atomic_bool *stop);
 

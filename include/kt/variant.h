@@ -194,10 +194,10 @@ typedef struct kt_encode_call {
  *          with its value, as in absorbed latent attention. Rows that no row of the call sees are
  *          not read.
  * k_scale, v_scale  the codes' scales, one f32 per row; NULL with BF16.
- * page     NULL: cache row j lies behind row j - 1. Else rows lie in pages of 64: row j is row j % 64
- *          of page number page[j / 64], which begins that many times page_stride elements behind k
- *          and v, and scale_page_stride floats behind k_scale and v_scale. Entries of pages with a row
- *          that some row of the call may see are read, up to that of the last position.
+ * page     NULL: cache row j lies behind row j - 1. Else rows lie in pages of 64: row j is row j mod
+ *          64 of page number page[j / 64], which begins that many times page_stride elements behind
+ *          k and v, and scale_page_stride floats behind k_scale and v_scale. Entries are read up to
+ *          that of the last row's position.
  * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a
  *          window max(0, position[r] - problem->window + 1).
  * out      f32 [rows, ldo]; head j starts at j * (size of a value). Written.

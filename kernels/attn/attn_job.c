@@ -110,8 +110,8 @@ static void find_chunks(const kt_attn_job *j, kt_attn_span *s) {
     s->chunks = chunks_of(last + 1) - s->first_chunk;
 }
 
-/* Would cutting contexts even out what threads have to do, and is there room for the sums? Equal spans
- * that share out evenly need none. */
+/* Would cutting contexts even out what threads have to do, and is there room for the sums? Equal
+ * spans that share out evenly need none. */
 static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, int64_t tasks,
                         int n_threads) {
     int64_t cells = 0, most = 1;
@@ -219,8 +219,8 @@ static void run_block(const kt_attn_job *j, const kt_attn_span *s, int64_t unit,
     j->choice->variant->attn(&c);
 }
 
-/* The span of a task, or of a row to join: the last one that does not begin behind it. Those without
- * rows to join begin where the next one does. */
+/* The span of a task, or of a row to join: the last one that does not begin behind it. Those
+ * without rows to join begin where the next one does. */
 static const kt_attn_span *span_at(const kt_attn_job *j, int64_t at, bool is_joined) {
     const kt_attn_span *s = j->spans ? j->spans : &j->whole;
     int64_t low = 0, high = j->spans ? j->n_spans : 1;

@@ -15,7 +15,8 @@ typedef struct kt_attn_span {
     const uint32_t *page; /* numbers of its pages of 64 keys (kt_attn_call), or NULL: no pages */
     int64_t first_row, rows;
     /* Set by kt_attn_job_prepare, for the job that runs: tasks and joined rows of the spans before,
-     * chunks with a key that one of the rows sees, and where the first row's first chunk is kept. */
+     * chunks with a key that one of the rows sees, and where the first row's first chunk is kept.
+     */
     int64_t first_task, first_joined, first_chunk, chunks, first_cell;
     bool split;
 } kt_attn_span;

@@ -109,14 +109,15 @@ static int64_t ldv_of(const kt_attn_call *c) {
     return c->ldv ? c->ldv : c->ldkv;
 }
 
-/* Where a key lies: the one place that knows of pages. Elements behind the first row of the cache, rows
- * being ld apart; of a block from its first key on up to the page's end. */
+/* Where a key lies: the one place that knows of pages. Elements behind the first row of the cache,
+ * rows being ld apart; of a block from its first key on up to the page's end. */
 static int64_t place_of(const kt_attn_call *c, int64_t key, int64_t ld, int64_t page_stride) {
     if (!c->page) return key * ld;
     return (int64_t)c->page[key / KT_ATTN_BLOCK] * page_stride + key % KT_ATTN_BLOCK * ld;
 }
 
-/* Elements from the row of `key`, at `place`, to the one KT_ATTN_AHEAD keys on; 0 = there is none. */
+/* Elements from the row of `key`, at `place`, to the one KT_ATTN_AHEAD keys on; 0 = there is none.
+ */
 static int64_t ahead_of(const kt_attn_call *c, const tile *t, int64_t key, int64_t ld,
                         int64_t place) {
     if (key + KT_ATTN_AHEAD >= t->n_keys) return 0;

@@ -62,8 +62,8 @@ int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, co
 kt_weight_format kt_kv_parse(const char *name);
 const char *kt_kv_name(kt_weight_format format);
 
-/* A number of bytes with its unit, K, M, G or T (powers of 1024, also as MiB or MB), into *out. 0, or
- * -1 when it is none or does not fit. */
+/* A number of bytes with its unit, K, M, G or T (powers of 1024, also as MiB or MB), into *out. 0,
+ * or -1 when it is none or does not fit. */
 int kt_size_parse(const char *text, size_t *out);
 
 /* "cache fp8: 12.3 MB for 4096 tokens, 51 % of bf16": one line about an engine's cache. */

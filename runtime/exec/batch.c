@@ -91,8 +91,8 @@ static kt_status fail_logits(const kt_engine *e, const float *logits, int64_t ba
 
 /* ---- one step ---- */
 
-/* Slots for the states after the step, so that those before it survive a stop. false = there are too
- * few: the step writes over them and cannot be stopped. */
+/* Slots for the states after the step, so that those before it survive a stop. false = there are
+ * too few: the step writes over them and cannot be stopped. */
 static bool take_states(kt_engine *e, const kt_batch *b) {
     if (!e->state_floats) return true;
     if (kt_states_room(&e->states) < b->n_spans) return false;

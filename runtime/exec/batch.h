@@ -1,8 +1,8 @@
 /* Steps over rows of many sequences, and the sequences themselves: pages of keys and values, states
  * of recurrent layers, reuse of what earlier sequences have computed.
  *
- * A row's logits are the same bits alone or in a batch, computed or reused, forked or not, as far as
- * they are the same in any chunks (kt_engine_options.deterministic).
+ * A row's logits are the same bits alone or in a batch, computed or reused, forked or not, as far
+ * as they are the same in any chunks (kt_engine_options.deterministic).
  *
  * Threads: an engine, its sequences and its counters belong to one thread at a time; only the stop
  * flag of a step may be written by others meanwhile.
@@ -45,11 +45,12 @@ typedef struct kt_batch {
  *
  * logits  f32 [n_out, vocab], written; may be NULL when n_out is 0.
  * stop    NULL, or a flag that is read before each phase of the step (a layer has about eight).
+ *         Where slots for states of recurrent layers are short, it is not read.
  *
- * Errors, each with all sequences as they were: KT_E_INVALID for a batch that breaks the rules above,
- * unknown tokens and spans over a sequence's reserved tokens; KT_E_NOMEM when a shared page that would
- * be written or a state needs a copy and there is no room for it; KT_E_CANCELLED when stop was seen.
- * KT_E_FORMAT, all tokens appended and all logits written, when a logit is not finite. */
+ * Errors, each with all sequences as they were: KT_E_INVALID for a batch that breaks the rules
+ * above, unknown tokens and spans over a sequence's reserved tokens; KT_E_CANCELLED when stop was
+ * seen. KT_E_FORMAT, all tokens appended and all logits written, when a logit is not finite.
+ * Allocates nothing. */
 kt_status kt_engine_step(kt_engine *e, const kt_batch *batch, float *logits,
                          const atomic_bool *stop, kt_err *err);
 int64_t kt_engine_max_rows(const kt_engine *e); /* of a step: options.max_chunk */
@@ -80,8 +81,11 @@ int64_t kt_sequence_chunk(const kt_sequence *s, int64_t left);
 kt_status kt_sequence_fork(const kt_sequence *s, kt_sequence **out, kt_err *err);
 
 /* Forget tokens past length; returns the length that it has then. States of recurrent layers go
- * back to the last kept one at or before it: the end of the last kt_engine_forward of several tokens,
- * of a span with is_mark, or the beginning. Reserved pages remain reserved. */
+ * back to the last kept one at or before it: the end of the last kt_engine_forward of several
+ * tokens, of a span with is_mark, or the beginning. Reserved pages remain reserved, but for those
+ * that another sequence has too where the pool has none instead: then fewer tokens are reserved,
+ * and where such a page is the one that length ends in, the sequence goes back to that page's
+ * beginning. */
 int64_t kt_sequence_truncate(kt_sequence *s, int64_t length);
 
 /* How full the pools are. used + cached + free = all: used belongs to sequences, cached is kept for

@@ -1,5 +1,5 @@
-/* What the files of the engine share: engine.c makes it, sequence.c keeps tokens and pages, batch.c runs
- * steps. SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the engine share: engine.c makes it, sequence.c keeps tokens and pages, batch.c
+ * runs steps. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_ENGINE_IMPL_H
 #define KT_RUNTIME_ENGINE_IMPL_H
 

@@ -105,7 +105,8 @@ kt_status kt_sequence_reserve(kt_sequence *s, int64_t tokens, kt_err *err) {
 
 /* ---- appending ---- */
 
-/* Page i is full. Where the same tokens are known already, their page is used and ours given back. */
+/* Page i is full. Where the same tokens are known already, their page is used and ours given back.
+ */
 static void learn(kt_sequence *s, int64_t i) {
     kt_page_pool *p = &s->engine->pages;
     const int64_t before = i ? (int64_t)s->page[i - 1] : KT_PREFIX_NONE;
@@ -312,8 +313,8 @@ static void own_pages_behind(kt_sequence *s, int64_t length) {
     }
 }
 
-/* The page that `length` ends in, if it does so within one, becomes the sequence's own. false = others
- * have it and there is none for a copy. */
+/* The page that `length` ends in, if it does so within one, becomes the sequence's own. false =
+ * others have it and there is none for a copy. */
 static bool own_last_page(kt_sequence *s, int64_t length) {
     kt_page_pool *p = &s->engine->pages;
     const int64_t i = length / KT_PAGE_TOKENS, rest = length % KT_PAGE_TOKENS;

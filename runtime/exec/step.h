@@ -117,8 +117,8 @@ typedef struct kt_step_span {
     const uint32_t *page; /* numbers of its pages, with room for its new rows */
     int64_t first_row, rows;
     int64_t position; /* of the first row */
-    /* States of recurrent nodes, slot i at slot_at[i]: before the step and after it, which may be the
-     * same memory; NULL = the model has none. */
+    /* States of recurrent nodes, slot i at slot_at[i]: before the step and after it, which may be
+     * the same memory; NULL = the model has none. */
     const float *from;
     float *to;
 } kt_step_span;

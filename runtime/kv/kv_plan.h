@@ -17,8 +17,8 @@ typedef struct kt_kv_plan {
  * large to count. */
 bool kt_kv_plan_least(const kt_kv_shape *shape, int64_t state_floats, int64_t context,
                       kt_kv_plan *out);
-/* What `bytes` hold: of recurrent models at most half of them for slots beyond the least. pages may be
- * 0. */
+/* What `bytes` hold: of recurrent models at most half of them for slots beyond the least. pages may
+ * be 0. */
 void kt_kv_plan_within(const kt_kv_shape *shape, int64_t state_floats, size_t bytes,
                        kt_kv_plan *out);
 

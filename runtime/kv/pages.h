@@ -1,5 +1,5 @@
-/* Keys and values in pages of 64 tokens: one pool for all sequences, one page number for all layers.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Keys and values in pages of 64 tokens: one pool for all sequences, one page number for all
+ * layers. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_KV_PAGES_H
 #define KT_RUNTIME_KV_PAGES_H
 
@@ -24,9 +24,9 @@ size_t kt_kv_bytes(const kt_kv_shape *shape, int64_t tokens);
 int64_t kt_kv_pages_for(int64_t tokens); /* rounded up */
 
 /* Rows lie as [layer][keys, values][kv_head][page][64][head_dim], scales as the same without
- * head_dim, index keys as [layer][page][64][index_dim]: a sequence whose pages follow each other, as
- * those of a fresh pool do, is read as one piece by each head. Plain struct so that hot paths read it
- * directly.
+ * head_dim, index keys as [layer][page][64][index_dim]: a sequence whose pages follow each other,
+ * as those of a fresh pool do, is read as one piece by each head. Plain struct so that hot paths
+ * read it directly.
  *
  * A page is free, or has users (refs), or is kept for reuse alone (`prefix` holds it and refs is
  * 0). Not thread-safe. */

@@ -1,5 +1,5 @@
-/* Slots for the states of recurrent layers: those of running sequences, and snapshots that belong to
- * the end of a page, where later sequences may begin. SPDX-License-Identifier: Apache-2.0 */
+/* Slots for the states of recurrent layers: those of running sequences, and snapshots that belong
+ * to the end of a page, where later sequences may begin. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_KV_STATE_H
 #define KT_RUNTIME_KV_STATE_H
 
@@ -21,7 +21,8 @@ typedef struct kt_states {
     int32_t oldest, youngest;
 } kt_states;
 
-/* n slots of so many floats, snapshots of pages below n_pages. Memory is taken when it is written. */
+/* n slots of so many floats, snapshots of pages below n_pages. Memory is taken when it is written.
+ */
 kt_status kt_states_init(kt_states *s, int64_t n, int64_t floats, int64_t n_pages, kt_err *err);
 void kt_states_deinit(kt_states *s); /* accepts a zeroed one */
 

@@ -277,8 +277,8 @@ Test(pool, no_phases_and_empty_phases_return) {
     kt_pool_destroy(NULL);
 }
 
-/* Of five phases of which the third one's tasks raise the flag: it is completed, the others are left out,
- * and the pool runs the next time as if nothing had been. */
+/* Of five phases of which the third one's tasks raise the flag: it is completed, the others are
+ * left out, and the pool runs the next time as if nothing had been. */
 typedef struct stop_state {
     counter c;
     atomic_bool stop;

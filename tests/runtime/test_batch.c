@@ -1,5 +1,5 @@
-/* Batches: whatever rows stand beside it, wherever its pages lie, whether computed, reused, forked or
- * computed again, a sequence's logits are the same bits. SPDX-License-Identifier: Apache-2.0 */
+/* Batches: whatever rows stand beside it, wherever its pages lie, whether computed, reused, forked
+ * or computed again, a sequence's logits are the same bits. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ static model_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* One step: rows of each text, those of the first one first; every row but each third has logits. */
+/* One step: rows of each text, those of the first one first; every row but each third has logits.
+ */
 static void run_together(kt_batches *b, kt_sequence *const s[KT_TEXTS],
                          const int64_t rows[KT_TEXTS], int step) {
     int32_t token[KT_BATCH_ROWS], out_row[KT_BATCH_ROWS];
@@ -70,8 +71,8 @@ static void run_together(kt_batches *b, kt_sequence *const s[KT_TEXTS],
     free(logits);
 }
 
-/* Prompts in chunks of unequal size beside rows that are decoded, then all decoded together: few rows
- * and many, pages that fill up at different times. */
+/* Prompts in chunks of unequal size beside rows that are decoded, then all decoded together: few
+ * rows and many, pages that fill up at different times. */
 static void check_together(kt_batches *b) {
     static const int64_t steps[][KT_TEXTS] = {{100, 7, 0}, {1, 57, 1}, {27, 1, 70}, {1, 1, 1},
                                               {1, 1, 1},   {1, 60, 0}, {2, 1, 1},   {1, 0, 120},
@@ -199,8 +200,8 @@ static void run_inner(void *arg, int64_t begin, int64_t end, int tid) {
     s->inner.run(s->inner.arg, begin, end, tid);
 }
 
-/* Stop when phase `at` has begun; false when the step was complete all the same, as it is from the last
- * phase on. */
+/* Stop when phase `at` has begun; false when the step was complete all the same, as it is from the
+ * last phase on. */
 static bool stops_at(kt_batches *b, const kt_batch *batch, float *logits, int at) {
     kt_step_program *program = batch->rows <= 4 ? &b->e->step.few : &b->e->step.many;
     atomic_bool stop = false;

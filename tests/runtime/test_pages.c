@@ -1,5 +1,5 @@
-/* Pages: where keys, values and their scales lie, who has which page, and which beginnings of texts are
- * found again. SPDX-License-Identifier: Apache-2.0 */
+/* Pages: where keys, values and their scales lie, who has which page, and which beginnings of texts
+ * are found again. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include <stdint.h>
@@ -94,8 +94,8 @@ static void expect_rows(const kt_page_pool *p, uint32_t page, uint32_t as, int64
     }
 }
 
-/* Every row is written once; none disturbs another, index keys neither; a copy has the rows that were
- * asked for and no more. */
+/* Every row is written once; none disturbs another, index keys neither; a copy has the rows that
+ * were asked for and no more. */
 Test(pages, rows_scales_and_index_keys_do_not_overlap) {
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
         kt_kv_shape shape = {formats[f], LAYERS, HEADS, DIM, 0, 16};
@@ -201,8 +201,8 @@ static uint32_t learn(kt_page_pool *p, int64_t before, int32_t first) {
     return (uint32_t)page;
 }
 
-/* Of unused pages those go first that were unused for longest, the end of a text before its beginning;
- * pages with a user stay. A snapshot goes with its page. */
+/* Of unused pages those go first that were unused for longest, the end of a text before its
+ * beginning; pages with a user stay. A snapshot goes with its page. */
 Test(pages, the_longest_unused_is_given_up_first) {
     const kt_kv_shape shape = {KT_W_BF16, 1, 1, 8, 0, 0};
     kt_page_pool p;

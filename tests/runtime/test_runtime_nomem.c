@@ -536,6 +536,23 @@ Test(runtime_nomem, pages_are_made_or_not) {
     }
 }
 
+static kt_status make_prefix(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_prefix_create(100, 0, 64, out, err);
+}
+static void unmake_prefix(void *out) {
+    kt_prefix_destroy(*(kt_prefix **)out);
+}
+
+Test(runtime_nomem, an_index_of_prefixes_is_made_or_not) {
+    const kt_nomem_case c = {.function = "kt_prefix_create",
+                             .make = make_prefix,
+                             .unmake = unmake_prefix,
+                             .out_bytes = sizeof(kt_prefix *),
+                             .says = "prefixes"};
+    kt_nomem_check(&c);
+}
+
 static kt_status make_states(void *out, const void *with, kt_err *err) {
     (void)with;
     return kt_states_init(out, 3, 100, 5, err);

@@ -6,8 +6,8 @@
 
 enum { KT_TEXTS = 3, KT_TEXT_TOKENS = 200, KT_BATCH_ROWS = 128 };
 
-/* A deterministic engine, three texts that differ from the first token on, and what their logits are
- * when each is computed alone in one piece of pages. */
+/* A deterministic engine, three texts that differ from the first token on, and what their logits
+ * are when each is computed alone in one piece of pages. */
 typedef struct kt_batches {
     kt_engine *e;
     int64_t vocab;
@@ -15,8 +15,8 @@ typedef struct kt_batches {
     float *want[KT_TEXTS]; /* [KT_TEXT_TOKENS, vocab] */
 } kt_batches;
 
-/* model: a folder under datasets/models, or "golden/x" of the shared data (skips the test where that
- * is absent). pages: of the pool with its slots; 0 = the default. */
+/* model: a folder under datasets/models, or "golden/x" of the shared data (skips the test where
+ * that is absent). pages: of the pool with its slots; 0 = the default. */
 void kt_batches_init(kt_batches *b, const char *model, kt_weight_format kv, int threads,
                      int64_t pages);
 void kt_batches_deinit(kt_batches *b);
