@@ -2,7 +2,6 @@
 #include "tests/support/batches.h"
 
 #include <criterion/criterion.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +30,7 @@ static void shuffle_pages(kt_batches *b) {
 
 void kt_batches_init(kt_batches *b, const char *model, kt_weight_format kv, int threads,
                      int64_t pages) {
-    char path[PATH_MAX];
+    char path[KT_MODEL_PATH_BYTES];
     kt_engine_options o = {.table_path = "",
                            .kv = kv,
                            .tokenizer_optional = true,
