@@ -10,6 +10,7 @@
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/cli/command.h"
+#include "runtime/cli/engine_flags.h"
 #include "runtime/cli/options.h"
 #include "dispatch/model/checkpoint.h"
 #include "runtime/exec/engine.h"
@@ -143,13 +144,16 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
 }
 
 /* With the context that `kt serve` would take when none is asked for. */
-static void survey(const kt_model_dir *dir, kt_planner *planner, kt_memory_choice *choices,
-                   kt_err *err) {
+static void survey(const kt_model_dir *dir, kt_planner *planner, size_t kv_memory,
+                   kt_memory_choice *choices, kt_err *err) {
     const int64_t most = dir->graph.numbers.max_context;
     const int64_t rows = most < KT_DEFAULT_CHUNK ? most : KT_DEFAULT_CHUNK;
     kt_model_plan plan;
-    kt_memory_request request = {
-        .plan = &plan, .n_nodes = 1, .context = rows, .available = kt_memory_available_bytes()};
+    kt_memory_request request = {.plan = &plan,
+                                 .n_nodes = 1,
+                                 .context = rows,
+                                 .kv_memory = kv_memory,
+                                 .available = kt_memory_available_bytes()};
 
     if (kt_model_plan_make(planner, &dir->graph, KT_QUANT_NATIVE, KT_W_BF16, kt_usable_cores(),
                            rows, most, &plan, err) != KT_OK)
@@ -172,6 +176,9 @@ static void look_at_choices(report *r, const kt_memory_choice *choices) {
         if (kt_memory_fits(p))
             say(r, OK, name, "%.3f GiB of weights, context up to %lld tokens",
                 (double)p->weights / GIB, (long long)p->longest);
+        else if (p->cached < p->context)
+            say(r, WARN, name, "the cache holds %lld tokens, expected %lld (--kv-memory)",
+                (long long)p->cached, (long long)p->context);
         else
             say(r, WARN, name, "%.3f GiB of weights, %.3f GiB needed: more than is available",
                 (double)p->weights / GIB, (double)p->needed / GIB);
@@ -179,7 +186,8 @@ static void look_at_choices(report *r, const kt_memory_choice *choices) {
     if (!fits) say(r, BAD, "memory", "the model does not fit in any format");
 }
 
-static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology *t) {
+static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology *t,
+                          size_t kv_memory) {
     kt_memory_choice choices[KT_MEMORY_CHOICES];
     kt_registry *registry = NULL;
     kt_planner *planner = NULL;
@@ -191,7 +199,7 @@ static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology 
     if (kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, t->cpu.isa, &registry,
                            &err) == KT_OK &&
         kt_planner_create(registry, NULL, &machine, NULL, &planner, &err) == KT_OK)
-        survey(dir, planner, choices, &err);
+        survey(dir, planner, kv_memory, choices, &err);
     kt_planner_destroy(planner);
     kt_registry_destroy(registry);
     if (err.status != KT_OK) {
@@ -205,7 +213,8 @@ static void look_at_needs(report *r, const kt_model_dir *dir, const kt_topology 
             (long long)dir->graph.numbers.max_context);
 }
 
-static void look_at_model(report *r, const char *folder, const kt_topology *t, kt_model_dir *dir) {
+static void look_at_model(report *r, const char *folder, const kt_topology *t, size_t kv_memory,
+                          kt_model_dir *dir) {
     kt_model_experts experts;
     kt_tokenizer *tokenizer = NULL;
     kt_err err = {KT_OK, ""};
@@ -228,7 +237,7 @@ static void look_at_model(report *r, const char *folder, const kt_topology *t, k
     else
         say(r, OK, "tokenizer", "%d tokens", kt_tokenizer_size(tokenizer));
     kt_tokenizer_destroy(tokenizer);
-    look_at_needs(r, dir, t);
+    look_at_needs(r, dir, t, kv_memory);
 }
 
 static int print(const report *r, bool json) {
@@ -255,21 +264,27 @@ static int print(const report *r, bool json) {
 
 static int run(int argc, char **argv) {
     bool json = false;
-    const kt_option options[] = {KT_OPTION_FLAG("json", &json, "print a JSON array")};
-    const char *model = NULL;
+    const char *model = NULL, *memory = NULL;
+    const kt_option options[] = {
+        KT_OPTION_STRING("kv-memory", 0, &memory, "SIZE", KT_KV_MEMORY_HELP),
+        KT_OPTION_FLAG("json", &json, "print a JSON array")};
+    size_t kv_memory = 0;
     int n_words = 0, code;
     kt_model_dir dir = {0};
     kt_topology topology;
     report r = {0};
     kt_err err = {KT_OK, ""};
 
-    code = kt_options_parse(&usage, options, 1, argc, argv, &model, 1, &n_words);
+    code = kt_options_parse(&usage, options, 2, argc, argv, &model, 1, &n_words);
     if (code >= 0) return code;
+    if (memory && kt_size_parse(memory, &kv_memory) != 0)
+        return kt_usage_fail(&usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
+                             memory);
     if (kt_topology_probe(&topology, &err) != KT_OK) return kt_command_fail(&err);
     say(&r, OK, "kt", "%s", KT_VERSION);
     look_at_machine(&r, &topology);
     look_at_registry(&r, &topology);
-    if (model) look_at_model(&r, model, &topology, &dir);
+    if (model) look_at_model(&r, model, &topology, kv_memory, &dir);
     look_at_table(&r, &topology, &dir, model != NULL);
     kt_model_dir_deinit(&dir);
     return print(&r, json);

@@ -144,6 +144,8 @@ Test(kt_plan, engine_and_doctor_say_the_same) {
     FILE *f;
 
     expect(KT "doctor " MODEL, 0, " GiB of weights, context up to 2048 tokens");
+    expect(KT "doctor " MODEL "--kv-memory 300K", 1, "tokens, expected 512 (--kv-memory)");
+    expect(KT "doctor " MODEL "--kv-memory much", 2, "--kv-memory is 'much'");
     f = popen(
         "sed 's/\"num_hidden_layers\": *[0-9]*/\"num_hidden_layers\": 1000/; "
         "s/\"moe_intermediate_size\": *[0-9]*/\"moe_intermediate_size\": 1048576/; "
