@@ -144,15 +144,25 @@ static kt_status compare(const mapper *m, kt_err *err) {
     return KT_OK;
 }
 
+static size_t bytes_in_place(const mapper *m) {
+    size_t total = 0;
+
+    for (size_t i = 0; i < m->n_panels; i++)
+        if (m->panels[i].tensor) total += m->panels[i].tensor->bytes;
+    return total;
+}
+
 static kt_status check_panels(const mapper *m, kt_err *err) {
     const kt_weights_request *r = m->request;
 
+    /* What is mapped counts as available, as long as nobody else takes it. */
     for (size_t first = 0; first < m->n_chunks; first += CHUNKS_AT_ONCE) {
         checking c = {m, first};
         const size_t left = m->n_chunks - first;
         kt_phase phase = {.run = check_chunks,
                           .arg = &c,
                           .n_tasks = (int64_t)(left < CHUNKS_AT_ONCE ? left : CHUNKS_AT_ONCE)};
+        KT_TRY(kt_weights_watch(r, bytes_in_place(m), "packed weights", err));
         kt_pool_run(r->pool, &phase, 1);
         if (r->cancel && r->cancel(r->cancel_arg))
             return kt_fail(err, KT_E_CANCELLED, "loading was interrupted");
@@ -310,14 +320,6 @@ static kt_status map_layer(mapper *m, int64_t layer, kt_err *err) {
         }
     }
     return KT_OK;
-}
-
-static size_t bytes_in_place(const mapper *m) {
-    size_t total = 0;
-
-    for (size_t i = 0; i < m->n_panels; i++)
-        if (m->panels[i].tensor) total += m->panels[i].tensor->bytes;
-    return total;
 }
 
 static kt_status run(mapper *m, kt_err *err) {

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,8 @@
 #include "runtime/model/bytes.h"
 #include "runtime/model/weights_impl.h"
 
+#define RESERVE ((size_t)64 << 20) /* for everything that is not weights */
+#define GIB (1024.0 * 1024.0 * 1024.0)
 #define BYTES_PER_GIFT ((size_t)16 << 20)
 
 /* State of one load. */
@@ -30,6 +33,33 @@ static void *take(loader *l, size_t bytes) {
 }
 
 /* ---- memory ---- */
+
+kt_status kt_weights_watch(const kt_weights_request *r, size_t bytes, const char *what,
+                           kt_err *err) {
+    const uint64_t left =
+        r->available ? r->available(r->available_arg) : kt_memory_available_bytes();
+
+    if (left >= bytes && left - bytes >= RESERVE) return KT_OK;
+    return kt_fail(
+        err, KT_E_NOMEM,
+        "loading was stopped at %s: it takes %.2f GiB of memory and %.2f are left; other "
+        "programs have taken some since loading began",
+        what, (double)bytes / GIB, (double)left / GIB);
+}
+
+static kt_status watch_layer(const loader *l, int64_t layer, kt_err *err) {
+    const kt_graph *g = l->request->graph;
+    char what[64] = "what is outside of layers";
+    size_t bytes = 0;
+
+    for (int i = 0; i < g->n_weights; i++)
+        if ((g->weights[i].layer < 0 ? g->numbers.layers : g->weights[i].layer) == layer)
+            bytes = kt_bytes_add(bytes, kt_model_plan_bytes(l->request->plan, i));
+    if (layer < g->numbers.layers)
+        snprintf(what, sizeof what, "layer %lld of %lld", (long long)layer + 1,
+                 (long long)g->numbers.layers);
+    return kt_weights_watch(l->request, bytes, what, err);
+}
 
 typedef struct giving {
     const kt_buffer *buffer;
@@ -217,6 +247,7 @@ static kt_status load_weight(loader *l, int weight, kt_err *err) {
 static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err) {
     const kt_graph *g = l->request->graph;
 
+    KT_TRY(watch_layer(l, layer, err));
     KT_TRY(
         kt_weights_take(l->weights, l->request->pool, bytes, -1, &l->weights->buffers[layer], err));
     l->base = l->weights->buffers[layer].data;

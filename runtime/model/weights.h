@@ -36,6 +36,10 @@ typedef struct kt_weights_request {
     bool has_twins; /* experts may have the same stored bytes: pack one, copy the others */
     kt_pool *pool;  /* used during the call */
     const kt_node_plan *nodes; /* where experts go */
+    /* Bytes that may be taken without swapping, asked before each layer, since other programs
+     * take memory too; NULL = kt_memory_available_bytes. */
+    uint64_t (*available)(void *arg);
+    void *available_arg;
     const kt_log *log;
 } kt_weights_request;
 
@@ -44,7 +48,8 @@ kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *
 
 /* Find every tensor and check its shape and type, then quantise and pack on all threads (that there
  * is memory for it is memory_plan.h's question), releasing the checkpoint's pages on the way. A
- * stored number that is not finite is refused by tensor, position and value. */
+ * stored number that is not finite is refused by tensor, position and value. Stops with KT_E_NOMEM,
+ * holding nothing, when memory that was there at the beginning is gone. */
 kt_status kt_weights_load(const kt_weights_request *request, kt_weights **out, kt_err *err);
 void kt_weights_destroy(kt_weights *w);
 

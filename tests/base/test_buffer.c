@@ -62,6 +62,19 @@ Test(buffer, reserved_memory_is_taken_when_it_is_touched) {
     cr_expect_eq(kt_buffer_reserve(SIZE_MAX / 4, KT_PAGES_ADVISED, -1, &b, &err), KT_E_NOMEM);
 }
 
+Test(buffer, reserved_memory_is_given_in_parts) {
+    const size_t part = 2u << 20, bytes = 3 * part + 5;
+    kt_err err = {0};
+    kt_buffer b;
+
+    cr_assert_eq(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, -1, &b, &err), KT_OK);
+    for (size_t at = 4 * part; at > 0; at -= part)
+        cr_assert_eq(kt_buffer_populate(&b, at - part, part, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_buffer_populate(&b, 100 * part, part, &err), KT_OK); /* nothing is there */
+    for (size_t i = 0; i < bytes; i += 4095) cr_assert_eq(((unsigned char *)b.data)[i], 0);
+    kt_buffer_destroy(&b);
+}
+
 Test(buffer, refuses_what_would_swap) {
     uint64_t available = kt_memory_available_bytes();
     kt_buffer b;

@@ -324,6 +324,75 @@ Test(convert, panels_are_packed_anew_for_kernels_of_another_layout, .timeout = 6
     kt_temp_remove(model);
 }
 
+/* ---- memory that goes while loading ---- */
+
+/* Plenty for the first questions, then next to nothing: another program begins. */
+static uint64_t shrinking(void *arg) {
+    int *left = arg;
+    return (*left)-- > 0 ? UINT64_MAX : 65u << 20;
+}
+
+static void expect_stopped(const char *model, int questions, const char *words) {
+    const kt_fingerprint machine = {.usable_cores = 2, .numa_nodes = 1};
+    const kt_pool_options threads = {.n_threads = 2, .no_pin = 1};
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_model_dir dir;
+    kt_model_plan plan;
+    kt_node_plan nodes;
+    kt_pool *pool;
+    kt_weights *weights;
+    kt_err err = {KT_OK, ""};
+    kt_weights_request request = {.graph = &dir.graph,
+                                  .plan = &plan,
+                                  .nodes = &nodes,
+                                  .available = shrinking,
+                                  .available_arg = &questions};
+
+    cr_assert_eq(kt_model_dir_read(model, &dir, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    kt_isa_available(), &registry, &err),
+                 KT_OK);
+    cr_assert_eq(kt_planner_create(registry, NULL, &machine, NULL, &planner, &err), KT_OK);
+    cr_assert_eq(kt_pool_create(&threads, &pool, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_node_plan_make(KT_NUMA_OFF, NULL, 0, 2, &nodes, &err), KT_OK);
+    cr_assert_eq(
+        kt_model_plan_make(planner, &dir.graph, KT_QUANT_NATIVE, KT_W_BF16, 2, 16, 64, &plan, &err),
+        KT_OK);
+    request.checkpoint = dir.checkpoint;
+    request.pool = pool;
+    cr_expect_eq(kt_weights_load(&request, &weights, &err), KT_E_NOMEM, "%s", err.message);
+    cr_expect_null(weights);
+    cr_expect(strstr(err.message, words), "'%s' lacks '%s'", err.message, words);
+    kt_model_plan_deinit(&plan);
+    kt_model_dir_deinit(&dir);
+    kt_pool_destroy(pool);
+    kt_planner_destroy(planner);
+    kt_registry_destroy(registry);
+}
+
+Test(convert, loading_stops_when_memory_goes, .timeout = 60) {
+    kt_model_shape shape = small;
+    char model[256], out[256];
+    kt_err err = {KT_OK, ""};
+
+    shape.vocab = 4000;
+    shape.hidden = 256; /* layers and what is outside take more than the reserve leaves */
+    shape.experts = 16;
+    shape.dense_layer = -1;
+    shape.expert_size = 128;
+    kt_temp_make(model, sizeof model);
+    kt_temp_make(out, sizeof out);
+    kt_random_model(&shape, 3, model);
+    expect_stopped(model, 0, "stopped at what is outside of layers: it takes 0.00 GiB of memory");
+    expect_stopped(model, 1, "stopped at layer 1 of 2");
+    expect_stopped(model, 2, "stopped at layer 2 of 2: it takes 0.00 GiB of memory and 0.06");
+    cr_assert_eq(convert(model, out, KT_QUANT_INT8, &err), KT_OK, "%s", err.message);
+    expect_stopped(out, 0, "stopped at packed weights");
+    kt_temp_remove(model);
+    kt_temp_remove(out);
+}
+
 /* ---- what is wrong with a packed folder ---- */
 
 static void expect_refused(const char *folder, const char *first, const char *second) {
