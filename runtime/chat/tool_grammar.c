@@ -55,19 +55,44 @@ static int32_t special_id(const writer *w, const char *text, size_t n) {
     return w->o->special_token(w->o->special_arg, exact);
 }
 
-/* A mark with its white space, as a token where it is one. lead: with the white space before it. */
+/* The family's special token inside a mark, or NULL: it has to be a token there as well. */
+static const char *find_part(const writer *w, const char *text, size_t n, int32_t *id) {
+    const char *part = w->c->part;
+
+    *id = part ? special_id(w, part, strlen(part)) : -1;
+    return *id >= 0 ? memmem(text, n, part, strlen(part)) : NULL;
+}
+
+/* A mark without white space: as a token where it is one, else as text around the one inside. */
+static void put_core(writer *w, const char *text, size_t n) {
+    int32_t id = special_id(w, text, n);
+    const char *part;
+    size_t before;
+
+    if (id >= 0) {
+        fprintf(w->to, " <[%d]>", (int)id);
+        return;
+    }
+    part = find_part(w, text, n, &id);
+    if (!part) {
+        put_literal(w, text, n);
+        return;
+    }
+    before = (size_t)(part - text);
+    put_literal(w, text, before);
+    fprintf(w->to, " <[%d]>", (int)id);
+    before += strlen(w->c->part);
+    put_literal(w, text + before, n - before);
+}
+
+/* A mark with its white space. lead: also with the white space before it. */
 static void put_mark(writer *w, const char *text, bool lead) {
     size_t n = text ? strlen(text) : 0, from = 0, to = n;
-    int32_t id;
 
     while (from < to && is_space(text[from])) from++;
     while (to > from && is_space(text[to - 1])) to--;
-    id = special_id(w, text + from, to - from);
     if (lead) put_literal(w, text, from);
-    if (id >= 0)
-        fprintf(w->to, " <[%d]>", (int)id);
-    else
-        put_literal(w, text + from, to - from);
+    put_core(w, text + from, to - from);
     put_literal(w, text + to, n - to);
 }
 
@@ -84,8 +109,10 @@ static void put_until(writer *w, FILE *rules, int k, const char *mark, size_t n)
     if (w->has_until[k]) return;
     w->has_until[k] = true;
     w->to = rules;
-    if (id >= 0) {
-        fprintf(rules, "until-%d-0 ::= [^\\x00]* <[%d]>\n", k, (int)id);
+    if (id >= 0 || find_part(w, mark, n, &id)) { /* text cannot spell it */
+        fprintf(rules, "until-%d-0 ::= [^\\x00]*", k);
+        put_core(w, mark, n);
+        fputc('\n', rules);
         w->to = to;
         return;
     }

@@ -103,6 +103,154 @@ Test(tool_grammar, marked_parameters_follow_the_schema) {
     unmake();
 }
 
+/* ---- with the grammar engine ---- */
+
+static kt_grammar *compile(const kt_vocabulary *v) {
+    kt_grammar *g;
+    kt_err err = {0};
+    kt_status st = kt_grammar_from_gbnf(v, grammar.text, grammar.size, grammar.symbols,
+                                        grammar.n_symbols, &g, &err);
+
+    cr_assert_eq(st, KT_OK, "%s\n%s", err.message, grammar.text);
+    return g;
+}
+
+typedef struct said {
+    const char *parser, *reasoning;
+    bool inside, good;
+    const char *text;
+} said;
+
+/* What the models say when they call as they should, and things that the schema or notation
+ * forbids. */
+static const said texts[] = {
+    {"hermes", "none", false, true,
+     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n"
+     "</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"},
+    {"hermes", "none", false, false,
+     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"days\": 2}}\n</tool_call>"},
+    {"hermes", "none", false, false,
+     "<tool_call>\n{\"name\": \"fly\", \"arguments\": {}}\n</tool_call>"},
+    {"hermes", "none", false, false, "I'd rather not."},
+    {"hermes", "qwen3", false, true,
+     "<think>\nHm </thin </think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n"
+     "</tool_call>"},
+    {"hermes", "qwen3", true, true,
+     "Hm\n</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"},
+    {"qwen3_coder", "none", false, true,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nA <b>\n\n</parameter>\n"
+     "<parameter=days>\n3\n</parameter>\n<parameter=unit>\nF\n</parameter>\n</function>\n"
+     "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>"},
+    {"qwen3_coder", "none", false, false,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nA\n</parameter>\n<parameter=days>\n"
+     "many\n</parameter>\n</function>\n</tool_call>"},
+    {"seed_oss", "none", false, true,
+     "<seed:tool_call>\n<function=write_file>\n<parameter=path>a</parameter>\n</function>\n"
+     "</seed:tool_call>"},
+    {"deepseekv3", "none", false, true,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+     "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"deepseekv31", "none", false, true,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+     "<｜tool▁calls▁end｜>"},
+    {"deepseekv32", "deepseek-v3", true, true,
+     "A</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke "
+     "name=\"get_weather\">\n<｜DSML｜parameter "
+     "name=\"city\" string=\"true\">x</y>\xc3\xa9</｜DSML｜parameter>\n<｜DSML｜parameter "
+     "name=\"days\" "
+     "string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+    {"deepseekv4", "none", false, true,
+     "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n"
+     "</｜DSML｜tool_calls>"},
+    {"glm45", "none", false, true,
+     "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+     "</tool_call>\n<tool_call>now\n</tool_call>"},
+    {"glm47", "glm45", true, true,
+     "Hm</think><tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
+     "<arg_key>tags</arg_key><arg_value>[\"a\"]</arg_value></tool_call>"},
+    {"kimi_k2", "none", false, true,
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:12"
+     "<|tool_call_argument_begin|>{\"city\": \"Oslo\"}<|tool_call_end|><|tool_calls_section_end|>"},
+    {"minimax_m2", "minimax-m2", true, true,
+     "Hm\n</think>\n\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter "
+     "name=\"city\">A"
+     "</parameter>\n<parameter name=\"detail\">true</parameter>\n</invoke>\n<invoke "
+     "name=\"now\">\n</invoke>\n</minimax:tool_call>"},
+};
+
+/* The whole way: what the grammar lets through, the parser reads as whole calls. */
+static void check_parsed(const said *t) {
+    parser_feed f = parser_open(t->parser, t->reasoning, t->inside, PARSER_TOOLS);
+    int whole = 0;
+
+    parser_push(&f, -1, t->text, strlen(t->text));
+    parser_end(&f);
+    cr_assert(kt_parser_calls(f.p, &whole) > 0 && whole == f.n_calls, "%s", f.said);
+    cr_assert_null(strstr(f.said, "T("), "%s", f.said);
+    parser_close(&f);
+}
+
+Test(tool_grammar, lets_right_calls_through_and_no_others, .timeout = 60) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const said *t = &texts[i];
+        kt_grammar_state s;
+        kt_grammar *g;
+        kt_status st;
+        make_as(t->parser, t->reasoning,
+                (kt_tool_grammar_options){.parallel = true, .starts_in_reasoning = t->inside});
+        g = compile(NULL);
+        cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+        st = kt_grammar_state_accept(&s, t->text, strlen(t->text), NULL);
+        cr_assert_eq(st == KT_OK && kt_grammar_state_is_complete(&s), t->good, "%s: %s\n%s",
+                     t->parser, t->text, grammar.text);
+        if (t->good) check_parsed(t);
+        kt_grammar_state_deinit(&s);
+        kt_grammar_destroy(g);
+        unmake();
+    }
+}
+
+static const char *const tokens[] = {
+    "<",  "</",  "｜DSML｜", "function_calls>", "invoke name=",       "invoke>", "\n",
+    "\"", "now", ">",        "parameter>",      "<|tool_call_begin|>"};
+enum { N_TOKENS = sizeof tokens / sizeof *tokens, DSML = 2, KIMI = N_TOKENS - 1 };
+
+static int32_t token_id(const void *arg, const char *text) {
+    (void)arg;
+    return strcmp(text, tokens[DSML]) == 0 ? DSML : strcmp(text, tokens[KIMI]) == 0 ? KIMI : -1;
+}
+
+/* The special token inside DSML's marks has to come as that token. */
+Test(tool_grammar, parts_of_marks_are_tokens) {
+    static const int32_t call[] = {0, DSML, 3, 6,    0, DSML, 4, 7,    8, 7,
+                                   9, 6,    1, DSML, 5, 6,    1, DSML, 3};
+    kt_vocabulary_token list[N_TOKENS];
+    kt_vocabulary *v;
+    kt_grammar_state s;
+    kt_grammar *g;
+
+    for (int i = 0; i < N_TOKENS; i++)
+        list[i] = (kt_vocabulary_token){tokens[i], strlen(tokens[i]), i == DSML || i == KIMI};
+    cr_assert_eq(kt_vocabulary_create(list, N_TOKENS, NULL, 0, &v, NULL), KT_OK);
+    make_as("deepseekv32", "none",
+            (kt_tool_grammar_options){.named = "now", .special_token = token_id});
+    g = compile(v);
+    cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+    for (size_t i = 0; i < sizeof call / sizeof *call; i++) {
+        uint64_t bits[1];
+        cr_assert_eq(kt_grammar_state_mask(&s, bits, NULL), KT_OK);
+        cr_assert(bits[0] >> call[i] & 1, "token %zu, mask %llx", i, (unsigned long long)bits[0]);
+        cr_assert_not(bits[0] >> KIMI & 1);
+        cr_assert_eq(kt_grammar_state_accept_token(&s, call[i], NULL), KT_OK, "token %zu", i);
+    }
+    cr_assert(kt_grammar_state_is_complete(&s));
+    kt_grammar_state_deinit(&s);
+    kt_grammar_destroy(g);
+    kt_vocabulary_destroy(v);
+    unmake();
+}
+
 Test(tool_grammar, says_what_is_missing) {
     kt_tool_grammar_options o = {.named = "fly"};
     kt_parser_evidence e = {.tool_parser = "hermes"};
