@@ -146,6 +146,7 @@ static inline void parser_check_json(const parser_feed *f) {
  * */
 static inline size_t parser_damage(kt_rng *rng, const parser_case *cases, int n_cases, int which,
                                    char *out, size_t out_bytes) {
+    static const char signs[] = "<>{}[]\",:\\\n/ 0-e|";
     const char *text = cases[which].output, *other;
     size_t size = strlen(text), faults = 1 + kt_rng_below(rng, 4);
 
@@ -158,7 +159,7 @@ static inline size_t parser_damage(kt_rng *rng, const parser_case *cases, int n_
             if (at < size) out[at] = (char)kt_rng_below(rng, 256);
             break;
         case 1:
-            if (at < size) out[at] = "<>{}[]\",:\\\n/ 0-e|"[kt_rng_below(rng, 19)];
+            if (at < size) out[at] = signs[kt_rng_below(rng, sizeof signs - 1)];
             break;
         case 2: /* cut out */
             if (n > size - at) n = size - at;

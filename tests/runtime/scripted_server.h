@@ -74,6 +74,8 @@ static inline size_t scripted_tail(const scripted_server *s, char *out, size_t b
 
 static inline void scripted_answer(const scripted_visit *v) {
     const scripted_server *s = v->server;
+    static const char error[] =
+        "data: {\"error\":{\"message\":\"out of luck\"}}\n\ndata: [DONE]\n\n";
     static const char cut[] = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
     char text[512], head[256];
     size_t total = 0;
@@ -92,9 +94,7 @@ static inline void scripted_answer(const scripted_visit *v) {
     send(v->fd, head, strlen(head), MSG_NOSIGNAL);
     if (s->kind == SCRIPTED_CUT || s->kind == SCRIPTED_EVENT_ERROR) {
         scripted_put(v, cut, sizeof cut - 1);
-        if (s->kind == SCRIPTED_EVENT_ERROR)
-            scripted_put(v, "data: {\"error\":{\"message\":\"out of luck\"}}\n\ndata: [DONE]\n\n",
-                         61);
+        if (s->kind == SCRIPTED_EVENT_ERROR) scripted_put(v, error, sizeof error - 1);
         return;
     }
     for (int i = 0; i < s->n_pieces; i++) {

@@ -148,11 +148,14 @@ static const said texts[] = {
      "<seed:tool_call>\n<function=write_file>\n<parameter=path>a</parameter>\n</function>\n"
      "</seed:tool_call>"},
     {"deepseekv3", "none", false, true,
-     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
-     "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```jso"
+     "n\n{}\n```"
+     "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json"
+     "\n{}\n```"
      "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
     {"deepseekv31", "none", false, true,
-     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁cal"
+     "l▁end｜>"
      "<｜tool▁calls▁end｜>"},
     {"deepseekv32", "deepseek-v3", true, true,
      "A</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke "
