@@ -171,7 +171,7 @@ static kt_status read_header(cursor *c, kt_gguf_meta *m, uint64_t *n_values, kt_
 }
 
 kt_status kt_gguf_meta_init(kt_gguf_meta *out, const uint8_t *bytes, size_t n_bytes, kt_err *err) {
-    cursor c = {bytes, bytes, bytes + n_bytes};
+    cursor c = {bytes, bytes, n_bytes ? bytes + n_bytes : bytes}; /* an empty file is NULL */
     kt_gguf_meta m = {.bytes = bytes, .n_bytes = n_bytes};
     uint64_t n_values = 0;
     kt_status st;
