@@ -116,10 +116,22 @@ static size_t take_piece(const corpus *c, kt_rng *rng, uint8_t *out, size_t most
 }
 
 static void put_number(input *in, kt_rng *rng) {
-    static const uint64_t numbers[] = {0,          1,          0x7f,           0x80,
-                                       0xff,       0x7fff,     0xffff,         0x7fffffff,
-                                       0x80000000, 0xffffffff, (uint64_t)1 << 62, (uint64_t)1 << 63,
-                                       UINT64_MAX, 64,         4096,           (uint64_t)1 << 40};
+    static const uint64_t numbers[] = {0,
+                                       1,
+                                       0x7f,
+                                       0x80,
+                                       0xff,
+                                       0x7fff,
+                                       0xffff,
+                                       0x7fffffff,
+                                       0x80000000,
+                                       0xffffffff,
+                                       (uint64_t)1 << 62,
+                                       (uint64_t)1 << 63,
+                                       UINT64_MAX,
+                                       64,
+                                       4096,
+                                       (uint64_t)1 << 40};
     uint64_t v = numbers[kt_rng_below(rng, sizeof numbers / sizeof *numbers)];
     size_t n = (size_t)1 << kt_rng_below(rng, 4), at;
 

@@ -23,7 +23,8 @@ static void check_head(const kt_http_head *h, const char *text, size_t size) {
     if (h->n_headers < 0 || h->n_headers > KT_HTTP_MAX_HEADERS) abort();
     for (int i = 0; i < h->n_headers; i++) {
         const kt_http_header *x = &h->headers[i];
-        if (x->name < text || x->value < text || x->value + strlen(x->value) >= text + size) abort();
+        if (x->name < text || x->value < text || x->value + strlen(x->value) >= text + size)
+            abort();
         total += strlen(x->name) + strlen(x->value);
         if (!kt_http_find_header(h, x->name)) abort();
     }

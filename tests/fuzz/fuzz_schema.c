@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     n = kt_target_walk(g, data, size, text, sizeof text, &done);
     /* A name may come twice in an object of any names. */
-    if (done && kt_json_parse(text, n, NULL, &value, &err) != KT_OK && !strstr(err.message, "two members"))
+    if (done && kt_json_parse(text, n, NULL, &value, &err) != KT_OK &&
+        !strstr(err.message, "two members"))
         abort();
     kt_json_destroy(value);
     kt_grammar_destroy(g);

@@ -11,7 +11,7 @@
 enum { KT_TARGET_TOKENS = 255 + 13, KT_TARGET_CALL = KT_TARGET_TOKENS - 2, KT_TARGET_END };
 
 static inline const kt_vocabulary *kt_target_vocabulary(void) {
-    static const char *const words[] = {"\",\"", "\":", "{\"", "}]", "true", "null", "123",
+    static const char *const words[] = {"\",\"", "\":", "{\"", "}]",       "true",    "null", "123",
                                         "ab",    "\\u", "é",   "<|call|>", "<|end|>", ""};
     static kt_vocabulary *v;
     static char bytes[255];
@@ -67,8 +67,8 @@ static inline size_t kt_target_walk(kt_grammar *g, const uint8_t *data, size_t n
         if (id < 255) {
             text[used++] = (char)id;
         } else if (id < KT_TARGET_CALL) {
-            static const char *const words[] = {"\",\"", "\":",  "{\"", "}]", "true", "null",
-                                                "123",   "ab",   "\\u", "é",  "<|call|>"};
+            static const char *const words[] = {"\",\"", "\":", "{\"", "}]", "true",    "null",
+                                                "123",   "ab",  "\\u", "é",  "<|call|>"};
             memcpy(text + used, words[id - 255], strlen(words[id - 255]));
             used += strlen(words[id - 255]);
         }

@@ -26,28 +26,36 @@ static const language languages[] = {
     {"root ::= \"a\"{0} \"b\"", {"b"}, {"ab"}},
     {"root ::= [ab]{9,12}", {"ababababa", "abababababab"}, {"abababab", "ababababababa"}},
     {"root ::= (\"ab\" | \"c\"){10}", {"abcabcabcabcabc", "cccccccccc"}, {"ccccccccc", "abab"}},
-    {"root ::= item (\",\" item)*\nitem ::= [0-9]+ # digits\n", {"1", "1,22,333"}, {"", ",1", "1,"}},
+    {"root ::= item (\",\" item)*\nitem ::= [0-9]+ # digits\n",
+     {"1", "1,22,333"},
+     {"", ",1", "1,"}},
     {"# first\nroot ::=\n  \"a\" |\n  \"b\"\n  | \"c\"\n\n", {"a", "b", "c"}, {"", "ab"}},
     {"root ::= (\n \"a\"\n \"b\" # in a group\n)+", {"ab", "abab"}, {"a", "aba"}},
     {"root ::= \"\\x41\\u00e9\\U0001f642\\t\\\\\\\"\"", {"Aé🙂\t\\\""}, {"A", "Ae🙂\t\\\""}},
     {"root ::= [\\]\\x30-\\x39\\u00e0-\\u00ff-]+", {"]", "0-9", "àÿ"}, {"[", "ß\n", "a"}},
     {"root ::= . .", {"ab", "é🙂", "\n\n"}, {"a", "abc"}},
-    {"root ::= [^\\x00-\\x7f]", {"é", "€", "🙂", "\xed\x9f\xbf", "\xee\x80\x80"},
+    {"root ::= [^\\x00-\\x7f]",
+     {"é", "€", "🙂", "\xed\x9f\xbf", "\xee\x80\x80"},
      {"a", "\x80", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\x80", "\xff"}},
-    {"root ::= [\\u0800-\\uffff]", {"\xe0\xa0\x80", "\xef\xbf\xbf"}, {"\xdf\xbf", "\xf0\x90\x80\x80"}},
-    {"root ::= [\\U00010000-\\U0010ffff]", {"\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"},
+    {"root ::= [\\u0800-\\uffff]",
+     {"\xe0\xa0\x80", "\xef\xbf\xbf"},
+     {"\xdf\xbf", "\xf0\x90\x80\x80"}},
+    {"root ::= [\\U00010000-\\U0010ffff]",
+     {"\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"},
      {"\xef\xbf\xbf", "\xf4\x90\x80\x80"}},
     {"root ::= [ç-ρ]", {"ç", "ÿ", "Ā", "ρ"}, {"æ", "ς"}},
     /* Recursion in the middle, on the right, through others, and through what may be empty. */
     {"root ::= \"(\" root \")\" | \"\"", {"", "()", "((()))"}, {"(", ")", "(()", "())"}},
     {"root ::= \"a\" root | \"b\"", {"b", "aaab"}, {"a", "ba", ""}},
-    {"root ::= x \"!\"\nx ::= \"a\" y | \"\"\ny ::= \"b\" x | \"c\"", {"!", "ac!", "abac!", "ab!"},
+    {"root ::= x \"!\"\nx ::= \"a\" y | \"\"\ny ::= \"b\" x | \"c\"",
+     {"!", "ac!", "abac!", "ab!"},
      {"a!", "acb!", "ac"}},
     {"root ::= (e e)* \"x\"\ne ::= \"\" | \"a\"", {"x", "ax", "aax", "aaaaax"}, {"", "xa", "b"}},
     {"root ::= n* m\nn ::= k*\nk ::= \"k\"\nm ::= \"m\"", {"m", "kkm"}, {"k", "mm"}},
     {"root ::= ((\"a\"*)*)*", {"", "aaa"}, {"b", "ab"}},
     /* The same text in several ways. */
-    {"root ::= a | b\na ::= \"x\" a \"1\" | \"\"\nb ::= \"x\" b \"2\" | \"\"", {"", "xx11", "xx22"},
+    {"root ::= a | b\na ::= \"x\" a \"1\" | \"\"\nb ::= \"x\" b \"2\" | \"\"",
+     {"", "xx11", "xx22"},
      {"xx12", "x", "1"}},
     {"root ::= s\ns ::= \"x\" s \"a\" | \"x\" s \"b\" | \"\"", {"", "xxxabb", "xa"}, {"xxa", "a"}},
     {"root ::= p p p\np ::= \"a\"{1,3}", {"aaa", "aaaaaa", "aaaaaaaaa"}, {"aa", "aaaaaaaaaa"}},
@@ -177,9 +185,9 @@ Test(grammar, tokens_are_themselves_and_not_their_text) {
     cr_expect_eq(kt_grammar_state_accept_token(&s, kt_vocabulary_size(v), NULL), KT_E_INVALID);
     kt_grammar_state_deinit(&s);
     kt_grammar_destroy(g);
-    for (const char *const *bad = (const char *const[]){"root ::= <|none|>", "root ::= <[0]>",
-                                                        "root ::= <[9999999]>", "root ::= <[x]>",
-                                                        "root ::= <|call|", NULL};
+    for (const char *const *bad =
+             (const char *const[]){"root ::= <|none|>", "root ::= <[0]>", "root ::= <[9999999]>",
+                                   "root ::= <[x]>", "root ::= <|call|", NULL};
          *bad; bad++)
         cr_expect_eq(kt_grammar_from_gbnf(v, *bad, strlen(*bad), NULL, 0, &g, &err), KT_E_INVALID,
                      "%s", *bad);

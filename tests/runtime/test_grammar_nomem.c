@@ -45,10 +45,12 @@ static void unmake_grammar(void *out) {
 }
 
 Test(grammar_nomem, a_grammar_is_made_or_not) {
-    static const char gbnf[] = "root ::= \"a\" b{0,20} | [a-z\\u00e9] \"\\n\" <|call|>\nb ::= (root)? \"x\"";
+    static const char gbnf[] =
+        "root ::= \"a\" b{0,20} | [a-z\\u00e9] \"\\n\" <|call|>\nb ::= (root)? \"x\"";
     static const char schema[] =
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-c]+$\"},"
-        "\"b\":{\"anyOf\":[{\"type\":\"integer\",\"minimum\":3},{\"enum\":[\"x\",[1]]}]},\"c\":{\"items\":{}}},"
+        "\"b\":{\"anyOf\":[{\"type\":\"integer\",\"minimum\":3},{\"enum\":[\"x\",[1]]}]},\"c\":{"
+        "\"items\":{}}},"
         "\"additionalProperties\":{\"$ref\":\"#\"}}";
     kt_json_doc *doc;
     kt_nomem_case c = {.function = "kt_grammar_from_gbnf",

@@ -56,7 +56,8 @@ static const schema_case cases[] = {
     {"{\"type\":\"string\",\"maxLength\":0}", {"\"\""}, {"\"a\""}},
     {"{\"minLength\":1000}", {NULL}, {"\"a\"", "5"}},
     /* Patterns. */
-    {"{\"type\":\"string\",\"pattern\":\"^[a-z]{2}\\\\d+$\"}", {"\"ab1\"", "\"zz123\""},
+    {"{\"type\":\"string\",\"pattern\":\"^[a-z]{2}\\\\d+$\"}",
+     {"\"ab1\"", "\"zz123\""},
      {"\"ab\"", "\"abc1\"", "\"ab1 \"", "\"AB1\""}},
     {"{\"pattern\":\"b+c\"}", {"\"bc\"", "\"abbbcd\""}, {"\"b\"", "\"c\"", "\"cb\""}},
     {"{\"pattern\":\"^(a|b)*$|^x\"}", {"\"\"", "\"abba\"", "\"xyz\""}, {"\"c\"", "\"abx\""}},
@@ -64,110 +65,158 @@ static const schema_case cases[] = {
      {"\"a x.éA\"", "\"_\\tx.éAd\"", "\"a x.éA\\\\\""},
      {"\"- x.éA\"", "\"a 1.éA\"", "\"a x.éAa\"", "\"a x.éA\\\"\""}},
     {"{\"pattern\":\"^\\\"\\\\n$\"}", {"\"\\\"\\n\""}, {"\"\"\n\"", "\"n\""}},
-    {"{\"pattern\":\"^.{2}(?:ab)?\?(?<n>c)$\"}", {"\"éxc\"", "\"xxabc\""}, {"\"xc\"", "\"\\n\\nc\""}},
+    {"{\"pattern\":\"^.{2}(?:ab)?\?(?<n>c)$\"}",
+     {"\"éxc\"", "\"xxabc\""},
+     {"\"xc\"", "\"\\n\\nc\""}},
     /* Formats. */
     {"{\"type\":\"string\",\"format\":\"date\"}",
      {"\"2024-02-29\"", "\"1999-12-31\"", "\"2000-02-29\"", "\"2023-04-30\""},
      {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-13-01\"", "\"2024-04-31\"", "\"24-01-01\"",
       "\"2024-00-10\"", "\"2024-1-1\""}},
-    {"{\"type\":\"string\",\"format\":\"time\"}", {"\"00:00:00Z\"", "\"23:59:59.123+02:00\""},
+    {"{\"type\":\"string\",\"format\":\"time\"}",
+     {"\"00:00:00Z\"", "\"23:59:59.123+02:00\""},
      {"\"24:00:00Z\"", "\"12:00Z\"", "\"12:60:00Z\"", "\"12:00:00\""}},
-    {"{\"type\":\"string\",\"format\":\"date-time\"}", {"\"2024-01-31T10:00:00Z\""},
+    {"{\"type\":\"string\",\"format\":\"date-time\"}",
+     {"\"2024-01-31T10:00:00Z\""},
      {"\"2024-01-31\"", "\"2024-01-31 10:00:00Z\""}},
-    {"{\"type\":\"string\",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-A456-426614174000\""},
+    {"{\"type\":\"string\",\"format\":\"uuid\"}",
+     {"\"123e4567-e89b-12d3-A456-426614174000\""},
      {"\"123e4567e89b12d3a456426614174000\"", "\"g23e4567-e89b-12d3-a456-426614174000\""}},
     {"{\"format\":\"ipv4\"}", {"\"127.0.0.1\"", "\"255.249.9.0\""}, {"\"256.0.0.1\"", "\"1.2.3\""}},
-    {"{\"format\":\"ipv6\"}", {"\"::1\"", "\"::\"", "\"2001:db8::8:800:200c:417a\"", "\"1:2:3:4:5:6:7:8\""},
+    {"{\"format\":\"ipv6\"}",
+     {"\"::1\"", "\"::\"", "\"2001:db8::8:800:200c:417a\"", "\"1:2:3:4:5:6:7:8\""},
      {"\"1:2\"", "\":::\"", "\"1::2::3\"", "\"12345::\""}},
     {"{\"format\":\"email\"}", {"\"a.b+c@example.org\""}, {"\"a@b\"", "\"@b.c\"", "\"a b@c.d\""}},
-    {"{\"format\":\"duration\"}", {"\"P1Y2M3DT4H\"", "\"PT5S\"", "\"P2W\""}, {"\"P\"", "\"PT\"", "\"1D\""}},
+    {"{\"format\":\"duration\"}",
+     {"\"P1Y2M3DT4H\"", "\"PT5S\"", "\"P2W\""},
+     {"\"P\"", "\"PT\"", "\"1D\""}},
     /* Bounds of numbers. */
     {"{\"type\":\"integer\",\"minimum\":0}", {"0", "7", "123456"}, {"-1", "-0"}},
     {"{\"type\":\"integer\",\"minimum\":-3,\"maximum\":12}",
-     {"-3", "-1", "0", "9", "10", "12"}, {"-4", "13", "20", "100", "-10"}},
+     {"-3", "-1", "0", "9", "10", "12"},
+     {"-4", "13", "20", "100", "-10"}},
     {"{\"type\":\"integer\",\"minimum\":123,\"maximum\":4567}",
-     {"123", "200", "999", "1000", "4567", "4499"}, {"122", "99", "4568", "5000", "12345"}},
-    {"{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":11}", {"10"}, {"9", "11", "1"}},
+     {"123", "200", "999", "1000", "4567", "4499"},
+     {"122", "99", "4568", "5000", "12345"}},
+    {"{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":11}",
+     {"10"},
+     {"9", "11", "1"}},
     {"{\"type\":\"integer\",\"maximum\":-5}", {"-5", "-6", "-100"}, {"-4", "0", "5"}},
     {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", {"2", "3"}, {"1", "4"}},
     {"{\"type\":\"integer\",\"minimum\":1e2,\"maximum\":1.2E+2}", {"100", "120"}, {"99", "121"}},
-    {"{\"type\":\"integer\",\"format\":\"int32\"}", {"2147483647", "-2147483648", "0"},
+    {"{\"type\":\"integer\",\"format\":\"int32\"}",
+     {"2147483647", "-2147483648", "0"},
      {"2147483648", "-2147483649"}},
     {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
-     {"0", "1", "0.5", "0.999", "1.0", "0.0"}, {"1.1", "1.01", "-0.5", "2"}},
-    {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", {"0.5", "0.001", "0.90"},
+     {"0", "1", "0.5", "0.999", "1.0", "0.0"},
+     {"1.1", "1.01", "-0.5", "2"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}",
+     {"0.5", "0.001", "0.90"},
      {"0", "0.0", "1", "1.0"}},
     {"{\"type\":\"number\",\"minimum\":-1.25,\"maximum\":10.5}",
      {"-1.25", "-1.2", "-0.1", "10.5", "10.49", "10", "9.99", "-1.250"},
      {"-1.26", "-1.251", "10.51", "10.6", "11", "-2"}},
-    {"{\"type\":\"number\",\"minimum\":0.05}", {"0.05", "0.1", "3", "0.051"}, {"0.04", "0", "0.049"}},
+    {"{\"type\":\"number\",\"minimum\":0.05}",
+     {"0.05", "0.1", "3", "0.051"},
+     {"0.04", "0", "0.049"}},
     /* Arrays. */
-    {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}", {"[]", "[true]", "[true, false]", "[ ]"},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}",
+     {"[]", "[true]", "[true, false]", "[ ]"},
      {"[1]", "[true,]", "[,true]", "true"}},
     {"{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"minItems\":2,\"maxItems\":3}",
-     {"[null,null]", "[null,null,null]"}, {"[]", "[null]", "[null,null,null,null]"}},
+     {"[null,null]", "[null,null,null]"},
+     {"[]", "[null]", "[null,null,null,null]"}},
     {"{\"items\":{\"type\":\"null\"},\"maxItems\":0}", {"[]"}, {"[null]"}},
     {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false}",
-     {"[]", "[1]", "[1,\"a\"]"}, {"[\"a\"]", "[1,2]", "[1,\"a\",1]"}},
+     {"[]", "[1]", "[1,\"a\"]"},
+     {"[\"a\"]", "[1,2]", "[1,\"a\",1]"}},
     {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"string\"},\"minItems\":2}",
-     {"[1,\"a\"]", "[1,\"a\",\"b\"]"}, {"[1]", "[1,2]", "[]"}},
+     {"[1,\"a\"]", "[1,\"a\",\"b\"]"},
+     {"[1]", "[1,2]", "[]"}},
     {"{\"items\":[{\"type\":\"integer\"}]}", {"[]", "[4]"}, {"[4,4]", "[null]"}},
     {"{\"prefixItems\":[{\"type\":\"integer\"},false]}", {"[]", "[4]"}, {"[4,4]"}},
     /* Objects. */
-    {"{\"type\":\"object\"}", {"{}", "{\"a\":1}", "{\"a\": 1, \"b\": []}"}, {"[]", "{a:1}", "{\"a\"}"}},
-    {OBJECT("\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"}") ",\"required\":[\"a\",\"b\"]}",
+    {"{\"type\":\"object\"}",
+     {"{}", "{\"a\":1}", "{\"a\": 1, \"b\": []}"},
+     {"[]", "{a:1}", "{\"a\"}"}},
+    {OBJECT(
+         "\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"}") ",\"required\":[\"a\",\"b\"]}",
      {"{\"a\":1,\"b\":null}", "{ \"a\": 1, \"b\": null }", "{\n  \"a\": 1,\n  \"b\": null\n}"},
      {"{}", "{\"a\":1}", "{\"b\":null,\"a\":1}", "{\"a\":1,\"b\":null,\"c\":1}"}},
     {OBJECT("\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}") "}",
      {"{}", "{\"a\":null}", "{\"b\":null}", "{\"c\":null}", "{\"a\":null,\"c\":null}",
       "{\"a\":null,\"b\":null,\"c\":null}"},
      {"{\"b\":null,\"a\":null}", "{,\"a\":null}", "{\"a\":null,}", "{\"d\":null}"}},
-    {OBJECT("\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}")
-         ",\"required\":[\"b\"]}",
+    {OBJECT(
+         "\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}") ",\"requi"
+                                                                                          "red\":["
+                                                                                          "\"b\"]}",
      {"{\"b\":null}", "{\"a\":null,\"b\":null}", "{\"b\":null,\"c\":null}"},
      {"{}", "{\"a\":null}", "{\"c\":null}", "{\"a\":null,\"c\":null}"}},
     {OBJECT("\"a\":{\"type\":\"null\"}") ",\"required\":[\"z\"]}",
-     {"{\"z\":[]}", "{\"a\":null,\"z\":1}"}, {"{}", "{\"a\":null}"}},
-    {OBJECT("\"a\":{\"type\":\"null\"},\"ab\":{\"type\":\"null\"}")
-         ",\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{\"z\":[]}", "{\"a\":null,\"z\":1}"},
+     {"{}", "{\"a\":null}"}},
+    {OBJECT("\"a\":{\"type\":\"null\"},\"ab\":{\"type\":\"null\"}") ",\"additionalProperties\":{"
+                                                                    "\"type\":\"integer\"}}",
      {"{}", "{\"a\":null}", "{\"x\":1}", "{\"a\":null,\"x\":1,\"abc\":2}", "{\"\":1,\"é\":2}"},
      {"{\"a\":1}", "{\"x\":null}", "{\"x\":1,\"a\":null}", "{\"ab\":1}"}},
-    {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}", {"{}", "{\"x\":1,\"y\":2}"},
+    {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{}", "{\"x\":1,\"y\":2}"},
      {"{\"x\":null}"}},
     {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}", "{ }"}, {"{\"x\":1}"}},
     {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}",
-     {"{\"a\":1}", "{\"a\":1,\"b\":2}"}, {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
-    {OBJECT("\"q\\\"\\n\":{\"type\":\"null\"},\"no\":false") "}", {"{\"q\\\"\\n\":null}", "{}"}, {"{\"no\":1}"}},
+     {"{\"a\":1}", "{\"a\":1,\"b\":2}"},
+     {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+    {OBJECT("\"q\\\"\\n\":{\"type\":\"null\"},\"no\":false") "}",
+     {"{\"q\\\"\\n\":null}", "{}"},
+     {"{\"no\":1}"}},
     /* Combinations. */
-    {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1}]}", {"1", "\"a\""},
+    {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1}]}",
+     {"1", "\"a\""},
      {"\"ab\"", "null"}},
-    {"{\"type\":\"integer\",\"anyOf\":[{\"minimum\":5},{\"maximum\":2}]}", {"5", "2", "-7"}, {"3", "4"}},
+    {"{\"type\":\"integer\",\"anyOf\":[{\"minimum\":5},{\"maximum\":2}]}",
+     {"5", "2", "-7"},
+     {"3", "4"}},
     {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}", {"1", "\"a\""}, {"null"}},
-    {"{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"},\"x\":{\"type\":\"null\"}},\"required\":[\"t\"]},"
+    {"{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"},\"x\":{\"type\":\"null\"}},\"required\":"
+     "[\"t\"]},"
      "{\"properties\":{\"t\":{\"const\":\"b\"},\"y\":{\"type\":\"null\"}},\"required\":[\"t\"]}]}",
      {"{\"t\":\"a\",\"x\":null}", "{\"t\":\"b\",\"y\":null}"},
      {"{\"t\":\"a\",\"y\":null}", "{\"t\":\"c\"}"}},
     {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},"
      "{\"properties\":{\"b\":{\"type\":\"null\"}}}]}",
-     {"{\"a\":1}", "{\"a\":1,\"b\":null}"}, {"{}", "{\"b\":null}"}},
-    {"{\"allOf\":[{\"minimum\":3},{\"type\":\"integer\",\"maximum\":9},{\"minimum\":5}]}", {"5", "9"},
+     {"{\"a\":1}", "{\"a\":1,\"b\":null}"},
+     {"{}", "{\"b\":null}"}},
+    {"{\"allOf\":[{\"minimum\":3},{\"type\":\"integer\",\"maximum\":9},{\"minimum\":5}]}",
+     {"5", "9"},
      {"4", "10", "6.5"}},
-    {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"type\":\"integer\"}", {"2", "3"}, {"1", "4"}},
-    {"{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":2}}},{\"properties\":{\"a\":{\"type\":\"integer\"}}}]}",
-     {"{\"a\":2}", "{}"}, {"{\"a\":1}", "{\"a\":2.5}"}},
+    {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"type\":\"integer\"}",
+     {"2", "3"},
+     {"1", "4"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":2}}},{\"properties\":{\"a\":{\"type\":"
+     "\"integer\"}}}]}",
+     {"{\"a\":2}", "{}"},
+     {"{\"a\":1}", "{\"a\":2.5}"}},
     {"{\"allOf\":[{\"anyOf\":[{\"minimum\":0},{\"maximum\":-10}]},{\"anyOf\":[{\"minimum\":5},"
      "{\"maximum\":-20}]}],\"type\":\"integer\"}",
-     {"5", "-20"}, {"3", "-15"}},
+     {"5", "-20"},
+     {"3", "-15"}},
     /* References. */
     {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"integer\"}}}", {"1"}, {"null"}},
-    {"{\"$ref\":\"#/definitions/x%20y/0\",\"definitions\":{\"x y\":[{\"type\":\"null\"}]}}", {"null"}, {"1"}},
-    {"{\"$ref\":\"#/$defs/p\",\"maximum\":5,\"$defs\":{\"p\":{\"type\":\"integer\",\"minimum\":1}}}",
-     {"1", "5"}, {"0", "6"}},
+    {"{\"$ref\":\"#/definitions/x%20y/0\",\"definitions\":{\"x y\":[{\"type\":\"null\"}]}}",
+     {"null"},
+     {"1"}},
+    {"{\"$ref\":\"#/$defs/"
+     "p\",\"maximum\":5,\"$defs\":{\"p\":{\"type\":\"integer\",\"minimum\":1}}}",
+     {"1", "5"},
+     {"0", "6"}},
     {OBJECT("\"v\":{\"type\":\"integer\"},\"next\":{\"$ref\":\"#\"}") ",\"required\":[\"v\"]}",
-     {"{\"v\":1}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3}}}"}, {"{\"v\":1,\"next\":{}}", "{}"}},
+     {"{\"v\":1}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3}}}"},
+     {"{\"v\":1,\"next\":{}}", "{}"}},
     {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\","
      "\"items\":{\"$ref\":\"#/$defs/t\"}}]}}}",
-     {"null", "[null,[[],null]]"}, {"[1]", ""}},
+     {"null", "[null,[[],null]]"},
+     {"[1]", ""}},
 };
 
 Test(grammar_schema, texts_are_accepted_and_refused) {
@@ -293,7 +342,8 @@ static bool obeys_object(const kt_json *root, const kt_json *schema, const kt_js
 }
 
 static bool obeys_array(const kt_json *root, const kt_json *schema, const kt_json *value) {
-    const kt_json *prefix = kt_json_get(schema, "prefixItems"), *items = kt_json_get(schema, "items");
+    const kt_json *prefix = kt_json_get(schema, "prefixItems"),
+                  *items = kt_json_get(schema, "items");
     size_t n = kt_json_length(value);
 
     if ((int64_t)n < kt_json_int(kt_json_get(schema, "minItems"), 0)) return false;
@@ -546,7 +596,8 @@ Test(grammar_schema, any_object_is_json) {
 /* An envelope in GBNF around schemas, as a call of a tool is. */
 Test(grammar_schema, gbnf_may_call_schemas) {
     static const char text[] = "root ::= \"<call>\" (\"f \" f | \"g \" g) \"</call>\"";
-    static const char schema[] = "{\"properties\":{\"x\":{\"type\":\"integer\"}},\"required\":[\"x\"]}";
+    static const char schema[] =
+        "{\"properties\":{\"x\":{\"type\":\"integer\"}},\"required\":[\"x\"]}";
     kt_json_doc *one = NULL, *two = NULL;
     kt_grammar_symbol symbols[3] = {{"f", NULL}, {"g", NULL}, {"root", NULL}};
     kt_err err = {KT_OK, ""};

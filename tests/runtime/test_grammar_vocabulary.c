@@ -72,10 +72,12 @@ static kt_grammar *from_schema(const char *schema) {
     return g;
 }
 
-static const char person[] =
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\","
-    "\"minimum\":0},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":200}},"
-    "\"kind\":{\"enum\":[\"red\",\"green\"]},\"more\":{}},\"required\":[\"name\",\"age\",\"tags\"]}";
+static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"
+                             "\"age\":{\"type\":\"integer\","
+                             "\"minimum\":0},\"tags\":{\"type\":\"array\",\"items\":{\"type\":"
+                             "\"string\",\"maxLength\":200}},"
+                             "\"kind\":{\"enum\":[\"red\",\"green\"]},\"more\":{}},\"required\":["
+                             "\"name\",\"age\",\"tags\"]}";
 static const char text[] = "{\"name\": \"Anne-Marie é 中文 ok\", \"age\": 42, \"tags\": [\"one\", "
                            "\"two\"], \"kind\": \"red\", \"more\": {\"x\": [1.5e3, \"s\", null]}}";
 

@@ -110,8 +110,7 @@ static kt_status find_rule(gbnf *g, const char *name, size_t size, int32_t *rule
     size_t at;
 
     while (g->rules->n_rules * 2 + 2 >= g->table_size)
-        if (!grow_names(g))
-            return kt_fail(g->err, KT_E_NOMEM, "grammar: no memory for its rules");
+        if (!grow_names(g)) return kt_fail(g->err, KT_E_NOMEM, "grammar: no memory for its rules");
     at = hash_name(name, size) & (g->table_size - 1);
     for (; g->table[at] >= 0; at = (at + 1) & (g->table_size - 1)) {
         const named_rule *n = &g->named[g->table[at]];
@@ -175,8 +174,10 @@ static kt_status read_escape(gbnf *g, uint32_t *out) {
     case 'x': return read_hex(g, 2, out);
     case 'u': return read_hex(g, 4, out);
     case 'U': return read_hex(g, 8, out);
-    default: return refuse(g, g->at - 2, "unknown escape; there are \\x \\u \\U \\t \\r \\n \\\\ "
-                                         "\\\" \\[ \\] \\- \\^");
+    default:
+        return refuse(g, g->at - 2,
+                      "unknown escape; there are \\x \\u \\U \\t \\r \\n \\\\ "
+                      "\\\" \\[ \\] \\- \\^");
     }
 }
 
@@ -450,7 +451,8 @@ static kt_status read_rule(gbnf *g) {
     g->at += 3;
     KT_TRY(find_rule(g, name, size, &rule));
     if (g->named[rule].is_symbol)
-        return refuse_name(g, name, "rule", name, size, "is given from outside and cannot be defined");
+        return refuse_name(g, name, "rule", name, size,
+                           "is given from outside and cannot be defined");
     if (g->rules->rule[rule].is_defined)
         return refuse_name(g, name, "rule", name, size, "is defined a second time");
     skip_space(g, true);
@@ -478,8 +480,8 @@ static kt_status add_symbols(gbnf *g, const kt_grammar_symbol *symbols, size_t n
         int32_t rule;
         KT_TRY(find_rule(g, symbols[i].name, size, &rule));
         if (rule == 0 || g->named[rule].is_symbol)
-            return kt_fail(g->err, KT_E_INVALID, "grammar: symbol '%.80s' is given twice, or 'root'",
-                           symbols[i].name);
+            return kt_fail(g->err, KT_E_INVALID,
+                           "grammar: symbol '%.80s' is given twice, or 'root'", symbols[i].name);
         g->named[rule].is_symbol = true;
         KT_TRY(kt_schema_rules(g->rules, rule, symbols[i].schema, g->err));
     }
@@ -487,8 +489,8 @@ static kt_status add_symbols(gbnf *g, const kt_grammar_symbol *symbols, size_t n
 }
 
 kt_status kt_grammar_from_gbnf(const kt_vocabulary *vocabulary, const char *text, size_t size,
-                               const kt_grammar_symbol *symbols, size_t n_symbols,
-                               kt_grammar **out, kt_err *err) {
+                               const kt_grammar_symbol *symbols, size_t n_symbols, kt_grammar **out,
+                               kt_err *err) {
     kt_rules rules = {.failed = KT_OK};
     gbnf g = {.begin = text,
               .at = text,

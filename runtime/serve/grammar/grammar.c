@@ -92,6 +92,7 @@ static kt_status make_room(kt_grammar *g, kt_err *err) {
         for (uint32_t i = 0; i < g->n_slots; i++)
             if (g->place[i] != KT_PLACE_UNKNOWN) g->place[i] = kept[n++];
         kt_mask_cache_clear(&g->by_place);
+        g->stay_at = KT_PLACE_UNKNOWN;
         g->keep_at = 2 * kt_stacks_bytes(&g->stacks);
         if (g->keep_at < least_keep) g->keep_at = least_keep;
     }

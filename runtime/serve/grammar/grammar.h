@@ -32,8 +32,8 @@ typedef struct kt_grammar_symbol {
  * json_object  any JSON object.
  * KT_E_UNSUPPORTED as well when the grammar needs more states than the limits allow. *out is NULL then. */
 kt_status kt_grammar_from_gbnf(const kt_vocabulary *vocabulary, const char *text, size_t size,
-                               const kt_grammar_symbol *symbols, size_t n_symbols,
-                               kt_grammar **out, kt_err *err);
+                               const kt_grammar_symbol *symbols, size_t n_symbols, kt_grammar **out,
+                               kt_err *err);
 kt_status kt_grammar_from_schema(const kt_vocabulary *vocabulary, const kt_json *schema,
                                  kt_grammar **out, kt_err *err);
 kt_status kt_grammar_json_object(const kt_vocabulary *vocabulary, kt_grammar **out, kt_err *err);

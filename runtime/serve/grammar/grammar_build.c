@@ -25,6 +25,7 @@ typedef struct dfa_writer {
     int32_t *table; /* hash of the rule's sets: state or -1 */
     size_t table_size;
     int32_t rule_begin; /* the rule's first state */
+    int32_t rule_end;   /* where its text ends: a nondeterministic state */
     uint32_t *mark;     /* [nfa states]: round in which a state was put into the set */
     uint32_t round;
     int32_t *stack; /* [nfa states] */
@@ -74,7 +75,7 @@ static void find_classes(const kt_nfa *n, kt_auto *a) {
     }
     for (int byte = 0; byte < 256; byte++) {
         class += begins[byte];
-        a->class_of[byte] = (uint8_t)class;
+        a->class_of[byte] = (uint8_t) class;
     }
     a->n_classes = class + 1;
 }
@@ -88,7 +89,8 @@ static void begin_set(dfa_writer *w) {
     }
 }
 
-/* Put a state and what is reached from it by empty edges into the set at the pool's end. */
+/* Put a state and what is reached from it by empty edges into the set at the pool's end. States that have
+ * nothing but empty edges are left out, so that sets which go on alike are the same set. */
 static void add_to_set(dfa_writer *w, int32_t state) {
     size_t n = 0;
 
@@ -97,16 +99,19 @@ static void add_to_set(dfa_writer *w, int32_t state) {
     w->stack[n++] = state;
     while (n > 0) {
         int32_t s = w->stack[--n];
-        if (!grow(w, (void **)&w->pool, w->n_pool, &w->pool_room, sizeof *w->pool, most_table * 4))
-            return;
-        w->pool[w->n_pool++] = s;
+        bool matters = s == w->rule_end;
         for (int32_t e = w->nfa->first[s]; e >= 0; e = w->nfa->edge[e].after) {
             int32_t to = w->nfa->edge[e].to;
             w->work++;
+            matters |= w->nfa->edge[e].kind != KT_NFA_EMPTY;
             if (w->nfa->edge[e].kind != KT_NFA_EMPTY || w->mark[to] == w->round) continue;
             w->mark[to] = w->round;
             w->stack[n++] = to;
         }
+        if (!matters) continue;
+        if (!grow(w, (void **)&w->pool, w->n_pool, &w->pool_room, sizeof *w->pool, most_table * 4))
+            return;
+        w->pool[w->n_pool++] = s;
     }
 }
 
@@ -246,6 +251,7 @@ static void write_rule(dfa_writer *w, int32_t rule, int32_t *start) {
     kt_auto *a = w->out;
 
     w->rule_begin = a->n_states;
+    w->rule_end = w->nfa->end[rule];
     w->n_pool = 0;
     if (w->table) memset(w->table, 0xff, w->table_size * sizeof *w->table);
     begin_set(w);
@@ -253,7 +259,7 @@ static void write_rule(dfa_writer *w, int32_t rule, int32_t *start) {
     start[rule] = state_of_set(w, 0);
     for (int32_t s = w->rule_begin; s < a->n_states && w->failed == KT_OK; s++) {
         for (int32_t i = w->set_begin[s]; i < w->set_begin[s + 1]; i++)
-            if (w->pool[i] == w->nfa->end[rule]) a->flags[s] = KT_AUTO_ACCEPTS;
+            if (w->pool[i] == w->rule_end) a->flags[s] = KT_AUTO_ACCEPTS;
         a->call_begin[s] = (int32_t)w->n_calls;
         write_bytes(w, s);
         write_calls(w, s);

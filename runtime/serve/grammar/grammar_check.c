@@ -49,7 +49,8 @@ static bool find_users(const kt_auto *a, users *u) {
     for (int32_t s = 0; s <= a->n_states; s++) u->begin[s + 1] += u->begin[s];
     u->user = malloc(((size_t)u->begin[a->n_states] + 1) * sizeof *u->user);
     if (!u->user) return false;
-    each_dependence(a, u, put_user); /* moves each begin to its end, which is the next one's begin */
+    each_dependence(a, u,
+                    put_user); /* moves each begin to its end, which is the next one's begin */
     memmove(u->begin + 1, u->begin, (size_t)a->n_states * sizeof *u->begin);
     u->begin[0] = 0;
     return true;

@@ -34,10 +34,12 @@ struct kt_grammar {
     uint32_t first;  /* the place before the text */
     uint32_t *place; /* [n_slots]: where each state is; KT_PLACE_UNKNOWN = the slot is free */
     uint32_t n_slots, free_hint;
-    size_t keep_at;          /* bytes of stacks from which on to forget unused places */
-    kt_mask_cache by_place;  /* the mask of a place */
-    kt_mask_cache by_state;  /* the mask of a state of the automaton, below any stack */
-    uint32_t *trail;         /* [deepest token + 1]: places on the way to a node */
+    size_t keep_at;         /* bytes of stacks from which on to forget unused places */
+    kt_mask_cache by_place; /* the mask of a place */
+    kt_mask_cache by_state; /* the mask of a state of the automaton, below any stack */
+    uint32_t stay_at;       /* the place that `stay` is of */
+    kt_byte_set stay;       /* bytes that lead from it to itself */
+    uint32_t *trail;        /* [deepest token + 1]: places on the way to a node */
 };
 
 /* From rules, whose rule 0 is the whole text. */

@@ -73,17 +73,21 @@ static void set_ranks(const kt_vocabulary *v, uint64_t *bits, uint32_t begin, ui
         bits[v->order[i] / 64] |= (uint64_t)1 << v->order[i] % 64;
 }
 
-/* Does each of these bytes lead from the place to itself? */
+/* Does each of these bytes lead from the place to itself? Which do is kept for the place asked last. */
 static bool stays(kt_grammar *g, uint32_t place, const kt_byte_set *set) {
-    uint32_t to;
+    const kt_byte_set *stay = &g->stay;
 
-    for (int word = 0; word < 4; word++)
-        for (uint64_t left = set->bits[word]; left; left &= left - 1) {
-            uint8_t byte = (uint8_t)(word * 64 + __builtin_ctzll(left));
-            if (kt_stacks_step(&g->stacks, place, byte, &to, NULL) != KT_OK || to != place)
-                return false;
+    if (g->stay_at != place) {
+        memset(&g->stay, 0, sizeof g->stay);
+        g->stay_at = place;
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t to;
+            kt_status st = kt_stacks_step(&g->stacks, place, (uint8_t)byte, &to, NULL);
+            if (st == KT_OK && to == place) g->stay.bits[byte / 64] |= (uint64_t)1 << byte % 64;
         }
-    return true;
+    }
+    return !(set->bits[0] & ~stay->bits[0]) && !(set->bits[1] & ~stay->bits[1]) &&
+           !(set->bits[2] & ~stay->bits[2]) && !(set->bits[3] & ~stay->bits[3]);
 }
 
 static kt_status note_leave(kt_mask_entry *local, uint32_t node, kt_err *err) {

@@ -108,7 +108,7 @@ static bool reserve(kt_rules *r, void **items, size_t used, size_t *room, size_t
     return true;
 }
 
-#define RESERVE(r, array, used, room, more)                                                       \
+#define RESERVE(r, array, used, room, more) \
     reserve(r, (void **)&(r)->array, (r)->used, &(r)->room, more, sizeof *(r)->array)
 
 static kt_expr add_node(kt_rules *r, kt_expr_node node) {
@@ -195,8 +195,8 @@ kt_expr kt_rules_never(kt_rules *r) {
 kt_expr kt_rules_repeat(kt_rules *r, kt_expr body, int32_t min, int32_t max) {
     if (max == 0 || (body == 0 && r->failed == KT_OK)) return 0;
     if (min == 1 && max == 1) return body;
-    return add_node(
-        r, (kt_expr_node){.kind = KT_EXPR_REPEAT, .first = body, .min = min, .max = max});
+    return add_node(r,
+                    (kt_expr_node){.kind = KT_EXPR_REPEAT, .first = body, .min = min, .max = max});
 }
 
 kt_expr kt_rules_optional(kt_rules *r, kt_expr body) {

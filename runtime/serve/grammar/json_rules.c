@@ -55,8 +55,7 @@ kt_expr kt_json_char(kt_json_rules *j) {
         kt_char_set_add(&names, (unsigned char)*p, (unsigned char)*p);
     kt_char_set_sort(&names);
     escaped = kt_rules_either(r, kt_rules_chars(r, &names), unicode_escape(r));
-    return kt_rules_either(r, plain_char(r),
-                           kt_rules_pair(r, kt_rules_literal(r, "\\"), escaped));
+    return kt_rules_either(r, plain_char(r), kt_rules_pair(r, kt_rules_literal(r, "\\"), escaped));
 }
 
 kt_expr kt_json_char_of(kt_json_rules *j, const kt_char_set *sorted) {
@@ -172,8 +171,7 @@ static kt_expr other_rest(kt_json_rules *j, const kt_json_name *names, size_t n,
         kt_char_set_add(&others, c, c);
         if (c <= 0x1f || c == '"' || c == '\\') continue; /* such keys are not written at all */
         e = other_rest(j, names + i, end - i, at + size, any, depth + 1);
-        kt_expr_list_add(r, &all,
-                         kt_rules_pair(r, kt_rules_text(r, names[i].text + at, size), e));
+        kt_expr_list_add(r, &all, kt_rules_pair(r, kt_rules_text(r, names[i].text + at, size), e));
     }
     kt_char_set_sort(&others);
     kt_char_set_negate(&others);
@@ -246,9 +244,8 @@ void kt_json_rules_define(kt_json_rules *j, kt_rules *r) {
     kt_rules_define(r, j->string, join(r, quote, string, quote));
     kt_rules_define(r, j->number, any_number(r));
     kt_rules_define(r, j->integer, whole_number(r, 17));
-    kt_rules_define(
-        r, j->boolean,
-        kt_rules_either(r, kt_rules_literal(r, "true"), kt_rules_literal(r, "false")));
+    kt_rules_define(r, j->boolean,
+                    kt_rules_either(r, kt_rules_literal(r, "true"), kt_rules_literal(r, "false")));
     kinds[0] = kt_rules_call(r, j->object);
     kinds[1] = kt_rules_call(r, j->array);
     kinds[2] = kt_rules_call(r, j->string);

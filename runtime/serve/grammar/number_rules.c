@@ -11,11 +11,11 @@
 #include "runtime/serve/grammar/json_rules.h"
 
 enum {
-    MOST_DIGITS = 40,     /* of a bound, on each side of its point */
-    FREE_FRACTION = 16,   /* digits behind the point beyond those of the bounds */
-    FREE_INTEGER = 18,    /* digits of an integer without a bound, */
-    FREE_NUMBER = 16,     /* and of a number in front of its point */
-    ZEROS = 4             /* that may follow a number which is equal to its upper bound */
+    MOST_DIGITS = 40,   /* of a bound, on each side of its point */
+    FREE_FRACTION = 16, /* digits behind the point beyond those of the bounds */
+    FREE_INTEGER = 18,  /* digits of an integer without a bound, */
+    FREE_NUMBER = 16,   /* and of a number in front of its point */
+    ZEROS = 4           /* that may follow a number which is equal to its upper bound */
 };
 
 typedef struct decimal {
@@ -127,11 +127,10 @@ static kt_expr more_fraction(const span_rules *s, int at, bool at_low, bool at_h
     }
     if (low > high) return kt_rules_never(r);
     if (low == high || at_low)
-        all[n++] = kt_rules_pair(
-            r, digit(r, low, low), rest_of_fraction(s, at + 1, at_low, at_high && low == high));
+        all[n++] = kt_rules_pair(r, digit(r, low, low),
+                                 rest_of_fraction(s, at + 1, at_low, at_high && low == high));
     if (low < high && at_high)
-        all[n++] =
-            kt_rules_pair(r, digit(r, high, high), rest_of_fraction(s, at + 1, false, true));
+        all[n++] = kt_rules_pair(r, digit(r, high, high), rest_of_fraction(s, at + 1, false, true));
     low += at_low;
     high -= at_high;
     if (low <= high)
@@ -146,8 +145,7 @@ static kt_expr after_whole(const span_rules *s, bool at_low, bool at_high) {
     kt_expr fraction;
 
     if (s->is_integer) return ends ? 0 : kt_rules_never(r);
-    fraction =
-        kt_rules_pair(r, kt_rules_literal(r, "."), more_fraction(s, 0, at_low, at_high));
+    fraction = kt_rules_pair(r, kt_rules_literal(r, "."), more_fraction(s, 0, at_low, at_high));
     return ends ? kt_rules_optional(r, fraction) : fraction;
 }
 
@@ -188,9 +186,9 @@ static kt_expr span_of(span_rules s) {
     if (most < s.low->n_whole + 1) most = s.low->n_whole + 1;
     if (s.high) most = s.high->n_whole;
     for (s.n_whole = s.low->n_whole; s.n_whole <= most; s.n_whole++)
-        kt_expr_list_add(s.r, &all,
-                         whole_part(&s, 0, s.n_whole == s.low->n_whole,
-                                    s.high && s.n_whole == s.high->n_whole));
+        kt_expr_list_add(
+            s.r, &all,
+            whole_part(&s, 0, s.n_whole == s.low->n_whole, s.high && s.n_whole == s.high->n_whole));
     e = kt_rules_choice(s.r, all.item, all.n);
     free(all.item);
     return e;
@@ -208,8 +206,8 @@ kt_status kt_json_number_range(kt_json_rules *j, const kt_number_range *range, k
         return kt_fail(err, KT_E_UNSUPPORTED, "bounds of over %d digits are not supported",
                        (int)MOST_DIGITS);
     if (!range->max || !max.negative) {
-        span_rules s = {r, &zero, range->max ? &max : NULL, false, range->max_excluded,
-                        range->is_integer, 0};
+        span_rules s = {
+            r, &zero, range->max ? &max : NULL, false, range->max_excluded, range->is_integer, 0};
         if (range->min && !min.negative) {
             s.low = &min;
             s.low_excluded = range->min_excluded;
@@ -217,8 +215,8 @@ kt_status kt_json_number_range(kt_json_rules *j, const kt_number_range *range, k
         if (!s.high || compare_size(s.low, s.high) <= 0) positive = span_of(s);
     }
     if (!range->min || min.negative) {
-        span_rules s = {r, &zero, range->min ? &min : NULL, true, range->min_excluded,
-                        range->is_integer, 0};
+        span_rules s = {
+            r, &zero, range->min ? &min : NULL, true, range->min_excluded, range->is_integer, 0};
         if (range->max && max.negative) {
             s.low = &max;
             s.low_excluded = range->max_excluded;

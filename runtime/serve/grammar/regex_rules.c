@@ -36,10 +36,9 @@ static void add_words(kt_char_set *s) {
 }
 
 static void add_spaces(kt_char_set *s) {
-    static const kt_char_range spaces[] = {{9, 13},           {' ', ' '},       {0xa0, 0xa0},
-                                           {0x1680, 0x1680},  {0x2000, 0x200a}, {0x2028, 0x2029},
-                                           {0x202f, 0x202f},  {0x205f, 0x205f}, {0x3000, 0x3000},
-                                           {0xfeff, 0xfeff}};
+    static const kt_char_range spaces[] = {
+        {9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
         kt_char_set_add(s, spaces[i].first, spaces[i].last);
 }
@@ -83,8 +82,7 @@ static kt_status read_unicode(regex *x, uint32_t *out) {
     if (x->at < x->end && *x->at == '{') {
         x->at++;
         close = memchr(x->at, '}', (size_t)(x->end - x->at));
-        ok = close && close > x->at && close - x->at <= 6 &&
-             read_hex(x, (int)(close - x->at), out);
+        ok = close && close > x->at && close - x->at <= 6 && read_hex(x, (int)(close - x->at), out);
         x->at += ok;
     } else {
         ok = read_hex(x, 4, out);
@@ -331,7 +329,7 @@ kt_status kt_json_pattern(kt_json_rules *j, const char *pattern, size_t size, kt
 
 /* ---- formats ---- */
 
-#define MONTH_DAY \
+#define MONTH_DAY                                                               \
     "((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|" \
     "02-(0[1-9]|1\\d|2[0-8]))"
 #define LEAP_DAY "((\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
@@ -354,10 +352,9 @@ static const struct {
                  ")(" HOURS ")?|" HOURS ")$"},
     {"uuid", "^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"},
     {"ipv4", "^(" BYTE "\\.){3}" BYTE "$"},
-    {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,7}:|(" H16 ":){1,6}:" H16 "|(" H16
-             ":){1,5}(:" H16 "){1,2}|(" H16 ":){1,4}(:" H16 "){1,3}|(" H16 ":){1,3}(:" H16
-             "){1,4}|(" H16 ":){1,2}(:" H16 "){1,5}|" H16 ":(:" H16 "){1,6}|:(:" H16
-             "){1,7}|::)$"},
+    {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,7}:|(" H16 ":){1,6}:" H16 "|(" H16 ":){1,5}(:" H16
+             "){1,2}|(" H16 ":){1,4}(:" H16 "){1,3}|(" H16 ":){1,3}(:" H16 "){1,4}|(" H16
+             ":){1,2}(:" H16 "){1,5}|" H16 ":(:" H16 "){1,6}|:(:" H16 "){1,7}|::)$"},
     {"hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
     {"email", "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,31}){0,2}@" LABEL "(\\." LABEL "){1,2}$"},
     {"uri", "^[A-Za-z][A-Za-z0-9+.-]{0,15}:[A-Za-z0-9._~:/?#@!$&'()*+,;=-]+$"},

@@ -249,9 +249,8 @@ kt_status kt_schema_object(kt_schema *s, const kt_conjunction *c, kt_expr *out) 
         needed = rest_of_members(s, &p, 0, other, &members);
     } else if (other && max != 0) {
         needed = min > 0;
-        members = max >= 0 && max < min
-                      ? kt_rules_never(r)
-                      : kt_json_items(&s->json, other, min > 1 ? min : 1, max);
+        members = max >= 0 && max < min ? kt_rules_never(r)
+                                        : kt_json_items(&s->json, other, min > 1 ? min : 1, max);
     } else if (min > 0) {
         needed = true;
         members = kt_rules_never(r);

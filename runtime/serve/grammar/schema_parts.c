@@ -22,16 +22,51 @@ kt_status kt_schema_refuse(const kt_schema *s, kt_status status, const char *for
 /* ---- keywords ---- */
 
 /* Those that are held to, and those that say nothing about which values are valid. */
-static const char *const known[] = {
-    "type",        "enum",        "const",         "properties",      "required",
-    "items",       "prefixItems", "minItems",      "maxItems",        "additionalProperties",
-    "minLength",   "maxLength",   "pattern",       "format",          "minimum",
-    "maximum",     "anyOf",       "oneOf",         "allOf",           "exclusiveMinimum",
-    "$ref",        "$defs",       "definitions",   "minProperties",   "exclusiveMaximum",
-    "$schema",     "$id",         "id",            "$comment",        "maxProperties",
-    "title",       "description", "default",       "examples",        "example",
-    "deprecated",  "readOnly",    "writeOnly",     "discriminator",   "externalDocs",
-    "nullable",    "$anchor",     "contentSchema", "contentEncoding", "contentMediaType"};
+static const char *const known[] = {"type",
+                                    "enum",
+                                    "const",
+                                    "properties",
+                                    "required",
+                                    "items",
+                                    "prefixItems",
+                                    "minItems",
+                                    "maxItems",
+                                    "additionalProperties",
+                                    "minLength",
+                                    "maxLength",
+                                    "pattern",
+                                    "format",
+                                    "minimum",
+                                    "maximum",
+                                    "anyOf",
+                                    "oneOf",
+                                    "allOf",
+                                    "exclusiveMinimum",
+                                    "$ref",
+                                    "$defs",
+                                    "definitions",
+                                    "minProperties",
+                                    "exclusiveMaximum",
+                                    "$schema",
+                                    "$id",
+                                    "id",
+                                    "$comment",
+                                    "maxProperties",
+                                    "title",
+                                    "description",
+                                    "default",
+                                    "examples",
+                                    "example",
+                                    "deprecated",
+                                    "readOnly",
+                                    "writeOnly",
+                                    "discriminator",
+                                    "externalDocs",
+                                    "nullable",
+                                    "$anchor",
+                                    "contentSchema",
+                                    "contentEncoding",
+                                    "contentMediaType"};
 
 static bool is_empty_object(const kt_json *v) {
     return kt_json_type_of(v) == KT_JSON_OBJECT && kt_json_length(v) == 0;
@@ -167,9 +202,9 @@ static int type_named(const char *name) {
     static const struct {
         const char *name;
         int types;
-    } types[] = {{"null", KT_TYPE_NULL},       {"boolean", KT_TYPE_BOOLEAN},
-                 {"object", KT_TYPE_OBJECT},   {"array", KT_TYPE_ARRAY},
-                 {"number", KT_TYPE_NUMBER},   {"integer", KT_TYPE_INTEGER},
+    } types[] = {{"null", KT_TYPE_NULL},     {"boolean", KT_TYPE_BOOLEAN},
+                 {"object", KT_TYPE_OBJECT}, {"array", KT_TYPE_ARRAY},
+                 {"number", KT_TYPE_NUMBER}, {"integer", KT_TYPE_INTEGER},
                  {"string", KT_TYPE_STRING}};
     for (size_t i = 0; name && i < sizeof types / sizeof *types; i++)
         if (strcmp(types[i].name, name) == 0) return types[i].types;

@@ -106,8 +106,7 @@ kt_status kt_schema_call(kt_schema *s, const kt_conjunction *c, const char *path
 
 /* ---- simple types ---- */
 
-static kt_status number_text(kt_schema *s, const kt_conjunction *c, bool is_integer,
-                             kt_expr *out) {
+static kt_status number_text(kt_schema *s, const kt_conjunction *c, bool is_integer, kt_expr *out) {
     kt_number_range range = {.is_integer = is_integer};
     double min = -2147483648.0, max = 2147483647.0;
 
@@ -242,8 +241,7 @@ static int type_of(const kt_json *value) {
     switch (kt_json_type_of(value)) {
     case KT_JSON_NULL: return KT_TYPE_NULL;
     case KT_JSON_BOOL: return KT_TYPE_BOOLEAN;
-    case KT_JSON_NUMBER:
-        return kt_json_is_integer(value) ? KT_TYPE_INTEGER : KT_TYPE_FRACTION;
+    case KT_JSON_NUMBER: return kt_json_is_integer(value) ? KT_TYPE_INTEGER : KT_TYPE_FRACTION;
     case KT_JSON_STRING: return KT_TYPE_STRING;
     case KT_JSON_ARRAY: return KT_TYPE_ARRAY;
     case KT_JSON_OBJECT: return KT_TYPE_OBJECT;
@@ -252,11 +250,23 @@ static int type_of(const kt_json *value) {
 }
 
 static kt_status refuse_beside_values(kt_schema *s, const kt_conjunction *c) {
-    static const char *const words[] = {
-        "minimum",   "maximum",   "exclusiveMinimum",     "exclusiveMaximum", "minLength",
-        "maxLength", "pattern",   "format",               "properties",       "required",
-        "items",     "minItems",  "additionalProperties", "prefixItems",      "maxItems",
-        "minProperties", "maxProperties"};
+    static const char *const words[] = {"minimum",
+                                        "maximum",
+                                        "exclusiveMinimum",
+                                        "exclusiveMaximum",
+                                        "minLength",
+                                        "maxLength",
+                                        "pattern",
+                                        "format",
+                                        "properties",
+                                        "required",
+                                        "items",
+                                        "minItems",
+                                        "additionalProperties",
+                                        "prefixItems",
+                                        "maxItems",
+                                        "minProperties",
+                                        "maxProperties"};
 
     for (int i = 0; i < c->n; i++)
         for (size_t k = 0; k < sizeof words / sizeof *words; k++)
@@ -331,12 +341,25 @@ static bool is_unlimited(const kt_conjunction *c) {
         const kt_json *schema = c->part[i].schema;
         if (kt_json_type_of(schema) == KT_JSON_BOOL && !kt_json_bool(schema, true)) return false;
         for (size_t k = 0; k < kt_json_length(schema); k++) {
-            static const char *const limits[] = {"type", "properties", "required", "items",
-                                                 "minimum", "maximum", "minLength", "maxLength",
-                                                 "pattern", "format", "additionalProperties",
-                                                 "exclusiveMinimum", "exclusiveMaximum",
-                                                 "prefixItems", "minItems", "maxItems",
-                                                 "minProperties", "maxProperties", "nullable"};
+            static const char *const limits[] = {"type",
+                                                 "properties",
+                                                 "required",
+                                                 "items",
+                                                 "minimum",
+                                                 "maximum",
+                                                 "minLength",
+                                                 "maxLength",
+                                                 "pattern",
+                                                 "format",
+                                                 "additionalProperties",
+                                                 "exclusiveMinimum",
+                                                 "exclusiveMaximum",
+                                                 "prefixItems",
+                                                 "minItems",
+                                                 "maxItems",
+                                                 "minProperties",
+                                                 "maxProperties",
+                                                 "nullable"};
             const char *key;
             kt_json_member(schema, k, &key, NULL);
             for (size_t l = 0; l < sizeof limits / sizeof *limits; l++)
@@ -354,8 +377,7 @@ static kt_status typed_text(kt_schema *s, const kt_conjunction *c, int types, kt
     if (types & KT_TYPE_OBJECT) KT_TRY(kt_schema_object(s, c, &all[n++]));
     if (types & KT_TYPE_ARRAY) KT_TRY(kt_schema_array(s, c, &all[n++]));
     if (types & KT_TYPE_STRING) KT_TRY(string_text(s, c, &all[n++]));
-    if (types & KT_TYPE_NUMBER)
-        KT_TRY(number_text(s, c, !(types & KT_TYPE_FRACTION), &all[n++]));
+    if (types & KT_TYPE_NUMBER) KT_TRY(number_text(s, c, !(types & KT_TYPE_FRACTION), &all[n++]));
     if (types & KT_TYPE_BOOLEAN) all[n++] = kt_rules_call(r, s->json.boolean);
     if (types & KT_TYPE_NULL) all[n++] = kt_rules_literal(r, "null");
     *out = kt_rules_choice(r, all, n);

@@ -8,7 +8,7 @@
 #include "runtime/serve/grammar/grammar_build.h"
 
 /* From so many nodes below on, a node knows which bytes they hold. */
-enum { KNOWN_FROM = 24, MOST_TOKEN_BYTES = 60000 };
+enum { KNOWN_FROM = 3, MOST_TOKEN_BYTES = 60000 };
 
 void kt_vocabulary_destroy(kt_vocabulary *v) {
     if (!v) return;

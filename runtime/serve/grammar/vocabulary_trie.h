@@ -8,9 +8,9 @@
  * reads memory from front to back and skips what is refused. Tokens are in the same order: those of a
  * node and below are rank ... the rank of node `end`. */
 typedef struct kt_trie_node {
-    uint32_t end;  /* the first node that does not go on from this one */
-    uint32_t rank; /* tokens before this node's own */
-    uint32_t seen; /* 1 + index of the set of bytes below, or 0 where few nodes are */
+    uint32_t end;   /* the first node that does not go on from this one */
+    uint32_t rank;  /* tokens before this node's own */
+    uint32_t seen;  /* 1 + index of the set of bytes below, or 0 where few nodes are */
     uint16_t depth; /* 1 for the first byte */
     uint8_t byte;
 } kt_trie_node;
@@ -32,7 +32,8 @@ struct kt_vocabulary {
     char *text;
     size_t *text_begin; /* [n_tokens + 1] */
     uint64_t *special;  /* bits: a token known by its id */
-    size_t *name_begin; /* [n_tokens + 1] into name: the text of special tokens, for <name> in GBNF */
+    size_t
+        *name_begin; /* [n_tokens + 1] into name: the text of special tokens, for <name> in GBNF */
     char *name;
 };
 
