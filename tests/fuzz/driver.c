@@ -1,8 +1,9 @@
-/* Runs a target of libFuzzer without libFuzzer: every file of its corpus, then mutations of them, always the
- * same ones, until the seconds are over. So each build tests the targets, whatever compiled it.
+/* Runs a target of libFuzzer without libFuzzer: every file of its corpus, then mutations of them,
+ * always the same ones, until the seconds are over. So each build tests the targets, whatever
+ * compiled it.
  *
- *   try_fuzz_NAME CORPUS SECONDS       the input that runs lies in try_fuzz_NAME.last; it stays after a crash
- *   try_fuzz_NAME FILE...              these files, once (a last argument that is no number)
+ *   try_fuzz_NAME CORPUS SECONDS   the running input lies in try_fuzz_NAME.last, also after a crash
+ *   try_fuzz_NAME FILE...          these files, once (a last argument that is no number)
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE

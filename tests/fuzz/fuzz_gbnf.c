@@ -1,5 +1,6 @@
-/* GBNF: a grammar, a zero byte, and a text for it; the bytes of the text also choose among the tokens of
- * masks, which must hold what trying each token says. SPDX-License-Identifier: Apache-2.0 */
+/* GBNF: a grammar, a zero byte, and a text for it; the bytes of the text also choose among the
+ * tokens of masks, which must hold what trying each token says.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/grammar_target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

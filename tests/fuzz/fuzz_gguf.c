@@ -1,5 +1,5 @@
-/* GGUF: tensors that claim no bytes outside of the file, a tokenizer that encodes, a model that is described,
- * or a message. SPDX-License-Identifier: Apache-2.0 */
+/* GGUF: tensors that claim no bytes outside of the file, a tokenizer that encodes, a model that is
+ * described, or a message. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "dispatch/model/checkpoint.h"
 #include "runtime/model/model_dir.h"

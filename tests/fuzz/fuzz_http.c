@@ -1,4 +1,5 @@
-/* HTTP: a head, then its body in chunks, whole and byte by byte. SPDX-License-Identifier: Apache-2.0 */
+/* HTTP: a head, then its body in chunks, whole and byte by byte.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* JSON: what is read and written reads back as the same text. SPDX-License-Identifier: Apache-2.0 */
+/* JSON: what is read and written reads back as the same text.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* A folder for loaders that want files; it goes when the program ends. SPDX-License-Identifier: Apache-2.0 */
+/* A folder for loaders that want files; it goes when the program ends.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_FUZZ_SCRATCH_H
 #define KT_TESTS_FUZZ_SCRATCH_H
 

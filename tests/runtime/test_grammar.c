@@ -1,5 +1,5 @@
-/* Grammars in GBNF: which texts they accept, what is refused with which words, and masks that say of every
- * token what trying it says. SPDX-License-Identifier: Apache-2.0 */
+/* Grammars in GBNF: which texts they accept, what is refused with which words, and masks that say
+ * of every token what trying it says. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +138,8 @@ Test(grammar, mistakes_are_named_with_line_and_column) {
     }
 }
 
-/* Every state on random ways through each grammar: the mask holds exactly the tokens that are accepted. */
+/* Every state on random ways through each grammar: the mask holds exactly the tokens that are
+ * accepted. */
 Test(grammar, masks_are_what_trying_every_token_gives, .timeout = 120) {
     kt_vocabulary *v = kt_small_vocabulary();
 

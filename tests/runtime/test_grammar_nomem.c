@@ -110,7 +110,8 @@ Test(grammar_nomem, states_begin_or_not) {
     kt_nomem_check(&c);
 }
 
-/* Accepting and masks with allocation n failing: an error or the right answer, and then all is as it was. */
+/* Accepting and masks with allocation n failing: an error or the right answer, and then all is as
+ * it was. */
 Test(grammar_nomem, masks_survive_failures) {
     static const char text[] = "{\"a\": [\"x\", 1";
     const size_t bytes = 64 * sizeof(uint64_t);

@@ -1,5 +1,5 @@
-/* JSON Schema: which texts obey, what is refused by name, and texts drawn from masks, which a validator
- * written apart has to find valid. SPDX-License-Identifier: Apache-2.0 */
+/* JSON Schema: which texts obey, what is refused by name, and texts drawn from masks, which a
+ * validator written apart has to find valid. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

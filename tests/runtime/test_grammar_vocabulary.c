@@ -1,5 +1,5 @@
-/* Masks over a real vocabulary, of 151,669 tokens where the shared data is there, else of the bundled model:
- * what they hold, and how long they take.
+/* Masks over a real vocabulary, of 151,669 tokens where the shared data is there, else of the
+ * bundled model: what they hold, and how long they take.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
@@ -78,8 +78,9 @@ static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"t
                              "\"string\",\"maxLength\":200}},"
                              "\"kind\":{\"enum\":[\"red\",\"green\"]},\"more\":{}},\"required\":["
                              "\"name\",\"age\",\"tags\"]}";
-static const char text[] = "{\"name\": \"Anne-Marie é 中文 ok\", \"age\": 42, \"tags\": [\"one\", "
-                           "\"two\"], \"kind\": \"red\", \"more\": {\"x\": [1.5e3, \"s\", null]}}";
+static const char text[] =
+    "{\"name\": \"Anne-Marie é 中文 ok\", \"age\": 42, \"tags\": [\"one\", \"two\"], "
+    "\"kind\": \"red\", \"more\": {\"x\": [1.5e3, \"s\", null]}}";
 
 Test(grammar_vocabulary, masks_are_what_trying_every_token_gives) {
     kt_grammar *g;

@@ -1,6 +1,7 @@
-/* Subset construction, rule by rule, with calls as letters of the alphabet: two ways into the same rule from
- * one state become one call, which keeps ambiguous grammars from having a stack per way. What follows
- * (grammar_check.c) cuts away states that lead nowhere. SPDX-License-Identifier: Apache-2.0 */
+/* Subset construction, rule by rule, with calls as letters of the alphabet: two ways into the same
+ * rule from one state become one call, which keeps ambiguous grammars from having a stack per way.
+ * What follows (grammar_trim.c) cuts away states that lead nowhere.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/grammar_build.h"
 
 #include <stdbool.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "runtime/serve/grammar/grammar_check.h"
+#include "runtime/serve/grammar/grammar_trim.h"
 #include "runtime/serve/grammar/grammar_nfa.h"
 
 static const size_t most_table = (size_t)64 << 20; /* bytes of kt_auto.next */
@@ -89,8 +90,9 @@ static void begin_set(dfa_writer *w) {
     }
 }
 
-/* Put a state and what is reached from it by empty edges into the set at the pool's end. States that have
- * nothing but empty edges are left out, so that sets which go on alike are the same set. */
+/* Put a state and what is reached from it by empty edges into the set at the pool's end. States
+ * that have nothing but empty edges are left out, so that sets which go on alike are the same
+ * set. */
 static void add_to_set(dfa_writer *w, int32_t state) {
     size_t n = 0;
 

@@ -22,8 +22,8 @@ enum {
     KT_AUTO_ENDS = 2     /* it can only end here */
 };
 
-/* Bytes that no rule tells apart are one class. Every state can reach an end: what cannot has been cut
- * away. No rule calls itself before it has read a byte. Immutable. */
+/* Bytes that no rule tells apart are one class. Every state can reach an end: what cannot has been
+ * cut away. No rule calls itself before it has read a byte. Immutable. */
 typedef struct kt_auto {
     uint8_t class_of[256];
     int32_t n_classes, n_states, start;
@@ -33,9 +33,9 @@ typedef struct kt_auto {
     kt_auto_call *call;
 } kt_auto;
 
-/* Rule 0 is the whole text. The rules may gain helper rules. KT_E_INVALID with the name of a rule that
- * is undefined, calls itself first, or can never end; KT_E_UNSUPPORTED beyond the limits. On error
- * *out is empty. */
+/* Rule 0 is the whole text. The rules may gain helper rules. KT_E_INVALID with the name of a rule
+ * that is undefined, calls itself first, or can never end; KT_E_UNSUPPORTED beyond the limits. On
+ * error *out is empty. */
 kt_status kt_auto_build(kt_rules *r, kt_auto *out, kt_err *err);
 void kt_auto_deinit(kt_auto *a);
 

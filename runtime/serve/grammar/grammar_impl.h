@@ -13,8 +13,8 @@ typedef struct kt_mask_entry {
     uint32_t key;
     uint64_t used;  /* when it was asked for last; 0 = empty */
     uint64_t *bits; /* [words] */
-    /* Of masks below any stack: nodes of the trie where the frame is left, from which the stack below
-     * decides. `whole`: it can be left at once. `deep`: not known, since it went too deep. */
+    /* Of masks below any stack: nodes of the trie where the frame is left, from which the stack
+     * below decides. `whole`: it can be left at once. `deep`: not known, since it went too deep. */
     uint32_t *leave;
     size_t n_leave, leave_room;
     bool whole, deep;

@@ -1,10 +1,11 @@
 /* Masks: the vocabulary's trie walked in step with the automaton.
  *
- * A place's tokens are those of each of its stacks. A stack's tokens are decided, as far as the frame on
- * top of the kernel goes, whatever lies below: these answers are kept by the frame's state, for all
- * strings in all properties are in the same state. Where the walk leaves the frame, the stack below is
- * asked about what goes on from there, which after a string's closing quote is little. Where nothing
- * below a node holds a byte that would lead away from the place, all its tokens are taken at once.
+ * A place's tokens are those of each of its stacks. A stack's tokens are decided, as far as the
+ * frame on top of the kernel goes, whatever lies below: these answers are kept by the frame's
+ * state, for all strings in all properties are in the same state. Where the walk leaves the frame,
+ * the stack below is asked about what goes on from there, which after a string's closing quote is
+ * little. Where nothing below a node holds a byte that would lead away from the place, all its
+ * tokens are taken at once.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -73,7 +74,8 @@ static void set_ranks(const kt_vocabulary *v, uint64_t *bits, uint32_t begin, ui
         bits[v->order[i] / 64] |= (uint64_t)1 << v->order[i] % 64;
 }
 
-/* Does each of these bytes lead from the place to itself? Which do is kept for the place asked last. */
+/* Does each of these bytes lead from the place to itself? Which do is kept for the place asked
+ * last. */
 static bool stays(kt_grammar *g, uint32_t place, const kt_byte_set *set) {
     const kt_byte_set *stay = &g->stay;
 
@@ -104,8 +106,8 @@ static kt_status note_leave(kt_mask_entry *local, uint32_t node, kt_err *err) {
     return KT_OK;
 }
 
-/* Set the bits of all tokens in nodes [begin, end) that go on from the place, which is where the text is
- * at depth `depth` of the trie. With `local`, the place is above an unknown stack. */
+/* Set the bits of all tokens in nodes [begin, end) that go on from the place, which is where the
+ * text is at depth `depth` of the trie. With `local`, the place is above an unknown stack. */
 static kt_status walk(kt_grammar *g, uint32_t begin, uint32_t end, uint32_t place, uint32_t depth,
                       uint64_t *bits, kt_mask_entry *local, kt_err *err) {
     const kt_vocabulary *v = g->vocabulary;
@@ -187,7 +189,8 @@ static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t b
     return KT_OK;
 }
 
-/* The tokens of one stack of a kernel. A frame that can be left at once adds those of the stack below. */
+/* The tokens of one stack of a kernel. A frame that can be left at once adds those of the stack
+ * below. */
 static kt_status mask_of_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_err *err) {
     size_t words = kt_vocabulary_words(g->vocabulary);
 

@@ -1,6 +1,6 @@
-/* Thompson's construction. A repetition is written out; a long one of anything bigger than a call first
- * gets a rule of its own for its body, so that a string of up to 10,000 characters costs one state per
- * character and not twenty. SPDX-License-Identifier: Apache-2.0 */
+/* Thompson's construction. A repetition is written out; a long one of anything bigger than a call
+ * first gets a rule of its own for its body, so that a string of up to 10,000 characters costs one
+ * state per character and not twenty. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/grammar_nfa.h"
 
 #include <stdlib.h>
@@ -91,8 +91,9 @@ static int32_t tail(nfa_writer *w, tails *t, int left) {
     return t->state[left];
 }
 
-/* Characters whose UTF-8 forms have the same length n; bytes before `at` are equal and were written.
- * A range is cut into a ragged beginning, whole blocks of the first byte, and a ragged end. */
+/* Characters whose UTF-8 forms have the same length n; bytes before `at` are equal and were
+ * written. A range is cut into a ragged beginning, whole blocks of the first byte, and a ragged
+ * end. */
 static void add_range(nfa_writer *w, int32_t from, tails *t, const uint8_t *low,
                       const uint8_t *high, int at, int n) {
     int first = low[at], last = high[at];

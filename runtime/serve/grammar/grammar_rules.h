@@ -55,7 +55,8 @@ typedef struct kt_rule {
     bool is_defined;
 } kt_rule;
 
-/* Growing arrays; errors stick in `failed` and show when the automaton is built. Zero-initialise. */
+/* Growing arrays; errors stick in `failed` and show when the automaton is built.
+ * Zero-initialise. */
 typedef struct kt_rules {
     kt_expr_node *node;
     kt_expr *child;
@@ -86,7 +87,8 @@ kt_expr kt_rules_optional(kt_rules *r, kt_expr body);
 kt_expr kt_rules_call(kt_rules *r, int32_t rule);
 kt_expr kt_rules_token(kt_rules *r, int32_t id);
 
-/* A list of expressions, for sequences and choices of unknown length. Zero-initialise, free(item). */
+/* A list of expressions, for sequences and choices of unknown length. Zero-initialise,
+ * free(item). */
 typedef struct kt_expr_list {
     kt_expr *item;
     size_t n, room;

@@ -1,9 +1,10 @@
-/* Places are found once and then are the states of a deterministic automaton that is built as texts need it.
+/* Places are found once and then are the states of a deterministic automaton that is built as texts
+ * need it.
  *
- * Stacks are trees of frames seen from their tops, hash-consed, so that a copy is a number. A call whose
- * return can only end is not put on the stack: right recursion needs no memory. Left recursion was
- * refused, so calls before the next byte end; a nullable rule in a loop comes to a stack that has been
- * visited. SPDX-License-Identifier: Apache-2.0 */
+ * Stacks are trees of frames seen from their tops, hash-consed, so that a copy is a number. A call
+ * whose return can only end is not put on the stack: right recursion needs no memory. Left
+ * recursion was refused, so calls before the next byte end; a nullable rule in a loop comes to a
+ * stack that has been visited. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/grammar_stacks.h"
 
 #include <stdlib.h>
@@ -232,7 +233,8 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The place whose kernel lies at the pool's end from `begin` on; the pool keeps it only when new. */
+/* The place whose kernel lies at the pool's end from `begin` on; the pool keeps it only when
+ * new. */
 static kt_status place_of_kernel(kt_stacks *s, size_t begin, uint32_t *out, kt_err *err) {
     kt_place p = {.at = (uint32_t)begin};
     uint32_t *kernel = s->pool + begin, n = 0, at;

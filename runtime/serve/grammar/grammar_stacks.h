@@ -1,5 +1,5 @@
-/* Where a text may be in a grammar: sets of stacks of automaton states, each set and stack kept once.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Where a text may be in a grammar: sets of stacks of automaton states, each set and stack kept
+ * once. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_GRAMMAR_STACKS_H
 #define KT_RUNTIME_GRAMMAR_STACKS_H
 
@@ -27,8 +27,9 @@ enum {
     KT_PLACE_LEAVES = 2    /* the unknown stack may go on from here */
 };
 
-/* A place is a set of stacks, and stands for all ways to read the text so far. `kernel` are the stacks
- * as the last byte left them, `active` what calls and returns make of them: states that read a byte. */
+/* A place is a set of stacks, and stands for all ways to read the text so far. `kernel` are the
+ * stacks as the last byte left them, `active` what calls and returns make of them: states that read
+ * a byte. */
 typedef struct kt_place {
     uint32_t at; /* pool[at ...]: kernel, then active */
     uint32_t n_kernel, n_active;
@@ -57,8 +58,8 @@ typedef struct kt_stacks {
     size_t work_room;
 } kt_stacks;
 
-/* Errors of all: KT_E_NOMEM; KT_E_UNSUPPORTED when the grammar is too ambiguous (over 1024 stacks in one
- * place) or the tables have grown over 128 MiB. The tables are valid after an error. */
+/* Errors of all: KT_E_NOMEM; KT_E_UNSUPPORTED when the grammar is too ambiguous (over 1024 stacks
+ * in one place) or the tables have grown over 128 MiB. The tables are valid after an error. */
 kt_status kt_stacks_init(kt_stacks *s, const kt_auto *automaton, kt_err *err);
 void kt_stacks_deinit(kt_stacks *s);
 

@@ -150,8 +150,8 @@ static uint32_t char_at(const char *text, size_t at) {
     return c;
 }
 
-/* What may follow the first `at` bytes, which the n names share, up to the closing quote: a rule for each
- * such beginning, so that long names do not nest. */
+/* What may follow the first `at` bytes, which the n names share, up to the closing quote: a rule
+ * for each such beginning, so that long names do not nest. */
 static kt_expr other_rest(kt_json_rules *j, const kt_json_name *names, size_t n, size_t at,
                           kt_expr any, int depth) {
     kt_rules *r = j->rules;

@@ -5,9 +5,9 @@
 #include "base/json.h"
 #include "runtime/serve/grammar/grammar_rules.h"
 
-/* Rules for JSON texts of one kt_rules. Numbers have at most 16 digits before and after the point and an
- * exponent of at most 2, integers at most 18: what doubles and 64 bits hold. White space is bounded: a
- * space, or a new line with up to 20 of indentation, where JSON writers put any. */
+/* Rules for JSON texts of one kt_rules. Numbers have at most 16 digits before and after the point
+ * and an exponent of at most 2, integers at most 18: what doubles and 64 bits hold. White space is
+ * bounded: a space, or a new line with up to 20 of indentation, where JSON writers put any. */
 typedef struct kt_json_rules {
     kt_rules *rules;
     int32_t space, string, number, integer, boolean, value, object, array;
@@ -15,16 +15,16 @@ typedef struct kt_json_rules {
 
 void kt_json_rules_define(kt_json_rules *j, kt_rules *r);
 
-/* A character of a string, in any of its spellings; or one of the set, as it is or, where it must be,
- * escaped. */
+/* A character of a string, in any of its spellings; or one of the set, as it is or, where it must
+ * be, escaped. */
 kt_expr kt_json_char(kt_json_rules *j);
 kt_expr kt_json_char_of(kt_json_rules *j, const kt_char_set *sorted);
 
 /* The one text of a value as a writer without spaces makes it. */
 kt_expr kt_json_constant(kt_json_rules *j, const kt_json *value);
 
-/* open item, item ... close with commas: first, then min - 1 to max - 1 (max < 0: any number) more of
- * `rest`, where first and rest may be the same; min = 0 allows none at all. */
+/* open item, item ... close with commas: first, then min - 1 to max - 1 (max < 0: any number) more
+ * of `rest`, where first and rest may be the same; min = 0 allows none at all. */
 kt_expr kt_json_list(kt_json_rules *j, const char *open, kt_expr items, const char *close,
                      bool may_be_empty);
 kt_expr kt_json_comma(kt_json_rules *j, kt_expr item); /* ',' and the item */
@@ -49,8 +49,8 @@ typedef struct kt_number_range {
 kt_status kt_json_number_range(kt_json_rules *j, const kt_number_range *range, kt_expr *out,
                                kt_err *err);
 
-/* The inside of strings that a regular expression (ECMA-262, without look-around, back references and word
- * borders) is found in. Errors name the construct and its place in the pattern. */
+/* The inside of strings that a regular expression (ECMA-262, without look-around, back references
+ * and word borders) is found in. Errors name the construct and its place in the pattern. */
 kt_status kt_json_pattern(kt_json_rules *j, const char *pattern, size_t size, kt_expr *out,
                           kt_err *err);
 /* The pattern of a string format of JSON Schema, or NULL. */

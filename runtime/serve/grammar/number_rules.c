@@ -1,9 +1,9 @@
 /* Decimal numbers between two bounds, digit by digit.
  *
- * While the digits so far equal those of a bound the text is "at" it, and the next digit may not cross it;
- * once it differs the rest is free. Both bounds split after the first digit in which they differ, so the
- * expression grows with the number of their digits, not with their values. No exponents are written.
- * SPDX-License-Identifier: Apache-2.0 */
+ * While the digits so far equal those of a bound the text is "at" it, and the next digit may not
+ * cross it; once it differs the rest is free. Both bounds split after the first digit in which they
+ * differ, so the expression grows with the number of their digits, not with their values. No
+ * exponents are written. SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,8 @@ static bool add_digit(char *digits, int *n, char c) {
     return true;
 }
 
-/* Digits, point and exponent of a JSON number to whole and fraction; false when they are too many. */
+/* Digits, point and exponent of a JSON number to whole and fraction; false when they are too
+ * many. */
 static bool read_decimal(const char *text, decimal *out) {
     char digits[2 * MOST_DIGITS];
     int n = 0, point = 0, first = 0;

@@ -58,7 +58,8 @@ static bool requires(const kt_conjunction *c, const char *name, size_t size) {
 
 static kt_status disjoint(kt_schema *s, const kt_json *a, const kt_json *b, int depth, bool *out);
 
-/* Is there a property that one has to have and the other, if it has it, with a value that differs? */
+/* Is there a property that one has to have and the other, if it has it, with a value that
+ * differs? */
 static kt_status properties_differ(kt_schema *s, const kt_conjunction *x, const kt_conjunction *y,
                                    int depth, bool *out) {
     for (int i = 0; i < x->n && !*out; i++) {

@@ -5,8 +5,9 @@
 #include "runtime/serve/grammar/json_rules.h"
 #include "runtime/serve/grammar/schema_rules.h"
 
-/* A schema is handled as a conjunction: the schemas that a value has to obey at once, gathered from $ref,
- * allOf and the branch taken of each anyOf. What a keyword asks for is worked out over all of them. */
+/* A schema is handled as a conjunction: the schemas that a value has to obey at once, gathered from
+ * $ref, allOf and the branch taken of each anyOf. What a keyword asks for is worked out over all of
+ * them. */
 enum { KT_SCHEMA_PARTS = 48, KT_SCHEMA_PATH = 200 };
 
 enum { KT_SPLIT_ANY_OF = 1, KT_SPLIT_ONE_OF = 2 }; /* whose branch is another part already */
@@ -64,8 +65,8 @@ int kt_schema_part_types(const kt_json *schema); /* of one part; well-formed, wi
 kt_status kt_schema_object(kt_schema *s, const kt_conjunction *c, kt_expr *out);
 kt_status kt_schema_array(kt_schema *s, const kt_conjunction *c, kt_expr *out);
 
-/* A count such as maxItems over all parts: the most of the least, or the least of the most. *out keeps
- * its value where no part has the keyword. */
+/* A count such as maxItems over all parts: the most of the least, or the least of the most. *out
+ * keeps its value where no part has the keyword. */
 kt_status kt_schema_count(kt_schema *s, const kt_conjunction *c, const char *keyword, bool is_most,
                           int32_t *out);
 

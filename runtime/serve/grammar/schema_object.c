@@ -89,8 +89,8 @@ static kt_status gather_names(kt_schema *s, const kt_conjunction *c, properties 
     return KT_OK;
 }
 
-/* What a property has to obey: its schema in each part, or what the part says of others. *allowed is
- * false when some part forbids it. */
+/* What a property has to obey: its schema in each part, or what the part says of others. *allowed
+ * is false when some part forbids it. */
 static kt_status gather_property(kt_schema *s, const kt_conjunction *c, const property *p,
                                  kt_conjunction *out, bool *allowed) {
     out->n = 0;
@@ -140,7 +140,8 @@ static kt_status write_pairs(kt_schema *s, const kt_conjunction *c, properties *
     return KT_OK;
 }
 
-/* Others may follow where a part asks for them, or where no part names any; never where one forbids. */
+/* Others may follow where a part asks for them, or where no part names any; never where one
+ * forbids. */
 static kt_status gather_others(kt_schema *s, const kt_conjunction *c, properties *p) {
     bool asked = false, named = false;
 
@@ -179,8 +180,8 @@ static kt_status other_pair(kt_schema *s, properties *p, kt_expr *out) {
     return st;
 }
 
-/* Properties from item i on when something stands before them: each with its comma, in rules that end in
- * a call of the next, which costs no stack. */
+/* Properties from item i on when something stands before them: each with its comma, in rules that
+ * end in a call of the next, which costs no stack. */
 static kt_expr rest_of_members(kt_schema *s, const properties *p, size_t from, kt_expr other,
                                kt_expr *first) {
     kt_rules *r = s->json.rules;
@@ -326,7 +327,8 @@ static kt_status gather_elements(kt_schema *s, const kt_conjunction *c, elements
     return KT_OK;
 }
 
-/* Elements from number i on, of which the first has no comma; at least min and at most max in all. */
+/* Elements from number i on, of which the first has no comma; at least min and at most max in
+ * all. */
 static kt_expr elements_text(kt_schema *s, const elements *e, int32_t min, int32_t max) {
     kt_rules *r = s->json.rules;
     int32_t n = (int32_t)e->n_prefix, most;

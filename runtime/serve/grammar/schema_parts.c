@@ -211,7 +211,8 @@ static int type_named(const char *name) {
     return 0;
 }
 
-/* Without `type`, keywords of a type mean that type: the usual intention, and a part of what is valid. */
+/* Without `type`, keywords of a type mean that type: the usual intention, and a part of what is
+ * valid. */
 static int implied_types(const kt_json *schema) {
     static const struct {
         const char *keyword;

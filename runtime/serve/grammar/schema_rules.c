@@ -1,5 +1,5 @@
-/* Conjunctions become rules one by one from a list, so that neither deep nor recursive schemas recurse here.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Conjunctions become rules one by one from a list, so that neither deep nor recursive schemas
+ * recurse here. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/schema_rules.h"
 
 #include <stdio.h>

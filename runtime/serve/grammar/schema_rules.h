@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "runtime/serve/grammar/grammar_rules.h"
 
-/* Give `rule` of r the JSON texts that obey the schema as its body. Errors as kt_grammar_from_schema;
- * running out of memory may stick in r instead. */
+/* Give `rule` of r the JSON texts that obey the schema as its body. Errors as
+ * kt_grammar_from_schema; running out of memory may stick in r instead. */
 kt_status kt_schema_rules(kt_rules *r, int32_t rule, const kt_json *schema, kt_err *err);
 
 #endif

@@ -152,7 +152,8 @@ static kt_status sort_tokens(kt_vocabulary *v, kt_err *err) {
     return st;
 }
 
-/* Which bytes lie below: children come after their node, so that from the back each is done before. */
+/* Which bytes lie below: children come after their node, so that from the back each is done
+ * before. */
 static kt_status find_seen(kt_vocabulary *v, kt_err *err) {
     uint32_t n = 0;
 

@@ -4,9 +4,9 @@
 
 #include "runtime/serve/grammar/vocabulary.h"
 
-/* A prefix of tokens. Nodes are in the order of their bytes, each before what goes on from it, so a walk
- * reads memory from front to back and skips what is refused. Tokens are in the same order: those of a
- * node and below are rank ... the rank of node `end`. */
+/* A prefix of tokens. Nodes are in the order of their bytes, each before what goes on from it, so a
+ * walk reads memory from front to back and skips what is refused. Tokens are in the same order:
+ * those of a node and below are rank ... the rank of node `end`. */
 typedef struct kt_trie_node {
     uint32_t end;   /* the first node that does not go on from this one */
     uint32_t rank;  /* tokens before this node's own */
@@ -28,7 +28,8 @@ struct kt_vocabulary {
     uint32_t n_seen;
     int32_t *ends;
     size_t n_ends;
-    /* Bytes of each token in the form that grammars read; where special, the four of KT_TOKEN_BYTE. */
+    /* Bytes of each token in the form that grammars read; where special, the four of
+     * KT_TOKEN_BYTE. */
     char *text;
     size_t *text_begin; /* [n_tokens + 1] */
     uint64_t *special;  /* bits: a token known by its id */

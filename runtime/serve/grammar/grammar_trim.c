@@ -1,6 +1,6 @@
-/* Two least fixed points over the states, found with a work list, and a topological order of the rules.
- * SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/serve/grammar/grammar_check.h"
+/* Two least fixed points over the states, found with a work list, and a topological order of the
+ * rules. SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/serve/grammar/grammar_trim.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -91,7 +91,8 @@ static void find_reaching(const kt_auto *a, const users *u, uint8_t *holds, int3
 
 /* ---- left recursion ---- */
 
-/* The rules that a rule calls before it has read anything, one by one: f(arg, rule's first state). */
+/* The rules that a rule calls before it has read anything, one by one: f(arg, rule's first
+ * state). */
 typedef void leftmost_fn(void *arg, int32_t start);
 
 typedef struct leftmost {
@@ -141,8 +142,8 @@ static void note_caller(void *arg, int32_t start) {
     c->caller[c->rule_of[start]] = c->current;
 }
 
-/* Take away, again and again, a rule that no remaining rule calls first: what remains are cycles and
- * what they call. From one of these, callers lead back into a cycle. A rule of it, or -1. */
+/* Take away, again and again, a rule that no remaining rule calls first: what remains are cycles
+ * and what they call. From one of these, callers lead back into a cycle. A rule of it, or -1. */
 static int32_t find_cycle(leftmost *l, callers *c, const int32_t *start, int32_t n_rules) {
     int32_t done = 0;
 
