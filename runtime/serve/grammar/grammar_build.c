@@ -274,7 +274,9 @@ static void write_rules(dfa_writer *w, int32_t *start) {
 
     w->mark = calloc(nfa->n_states, sizeof *w->mark);
     w->stack = malloc(nfa->n_states * sizeof *w->stack);
-    if (!w->mark || !w->stack) fail(w, KT_E_NOMEM);
+    w->pool_room = 64; /* so that empty sets lie somewhere, too */
+    w->pool = malloc(w->pool_room * sizeof *w->pool);
+    if (!w->mark || !w->stack || !w->pool) fail(w, KT_E_NOMEM);
     for (int32_t i = 0; i < nfa->n_rules && w->failed == KT_OK; i++) write_rule(w, i, start);
     if (w->failed == KT_OK) {
         a->call_begin[a->n_states] = (int32_t)w->n_calls;
