@@ -120,6 +120,7 @@ static const mistake mistakes[] = {
     {"root ::= \"b\" | x\nx ::= y*\ny ::= z\nz ::= \"\" y", "left recursion: rule", KT_E_INVALID},
     {"root ::= \"a\" root", "rule 'root' never ends", KT_E_INVALID},
     {"root ::= x\nx ::= \"a\" y\ny ::= \"b\" x", "never ends", KT_E_INVALID},
+    {"root ::= [ab]* \"a\" [ab]{40}", "too large", KT_E_UNSUPPORTED},
     {"root ::= (((((((\"a\"{8}){8}){8}){8}){8}){8}){8}){8}", "too large", KT_E_UNSUPPORTED},
 };
 

@@ -14,7 +14,9 @@
 
 static const size_t most_table = (size_t)64 << 20; /* bytes of kt_auto.next */
 static const size_t most_calls = (size_t)1 << 22;
-static const size_t most_work = (size_t)1 << 28; /* edges looked at: about a second */
+static const size_t most_pool = (size_t)64 << 20; /* bytes of sets of one rule */
+static const int32_t most_states = 1 << 18;
+static const size_t most_work = (size_t)1 << 26; /* edges looked at: some tenths of a second */
 
 typedef struct dfa_writer {
     const kt_nfa *nfa;
@@ -111,7 +113,7 @@ static void add_to_set(dfa_writer *w, int32_t state) {
             w->stack[n++] = to;
         }
         if (!matters) continue;
-        if (!grow(w, (void **)&w->pool, w->n_pool, &w->pool_room, sizeof *w->pool, most_table * 4))
+        if (!grow(w, (void **)&w->pool, w->n_pool, &w->pool_room, sizeof *w->pool, most_pool))
             return;
         w->pool[w->n_pool++] = s;
     }
@@ -151,6 +153,7 @@ static bool add_state(dfa_writer *w) {
     size_t room = w->state_room, width = (size_t)a->n_classes * sizeof *a->next;
     size_t begins = room, flags = room, calls = room;
 
+    if (a->n_states >= most_states) return fail(w, KT_E_UNSUPPORTED);
     if (!grow(w, (void **)&a->flags, (size_t)a->n_states, &flags, 1, most_table) ||
         !grow(w, (void **)&w->set_begin, (size_t)a->n_states + 2, &begins, sizeof *w->set_begin,
               most_table) ||
@@ -314,8 +317,10 @@ kt_status kt_auto_build(kt_rules *r, kt_auto *out, kt_err *err) {
     st = start ? w.failed : KT_E_NOMEM;
     if (st == KT_E_NOMEM) kt_fail(err, st, "grammar: no memory to build it");
     if (st == KT_E_UNSUPPORTED)
-        kt_fail(err, st, "grammar: too large: its automaton needs over %zu MiB or too much work",
-                most_table >> 20);
+        kt_fail(err, st,
+                "grammar: too large: its automaton has over %d states, needs over %zu MiB or too "
+                "much work",
+                (int)most_states, most_table >> 20);
     if (st == KT_OK) st = kt_auto_check(out, r, start, err);
     if (st != KT_OK) kt_auto_deinit(out);
     free(start);

@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 
-enum { MOST_STACKS = 1024 };
+enum { MOST_STACKS = 4096 };
 static const size_t most_bytes = (size_t)128 << 20;
 
 static kt_status no_memory(kt_err *err) {

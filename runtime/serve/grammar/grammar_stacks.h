@@ -58,7 +58,7 @@ typedef struct kt_stacks {
     size_t work_room;
 } kt_stacks;
 
-/* Errors of all: KT_E_NOMEM; KT_E_UNSUPPORTED when the grammar is too ambiguous (over 1024 stacks
+/* Errors of all: KT_E_NOMEM; KT_E_UNSUPPORTED when the grammar is too ambiguous (over 4096 stacks
  * in one place) or the tables have grown over 128 MiB. The tables are valid after an error. */
 kt_status kt_stacks_init(kt_stacks *s, const kt_auto *automaton, kt_err *err);
 void kt_stacks_deinit(kt_stacks *s);
