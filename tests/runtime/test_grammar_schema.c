@@ -305,6 +305,37 @@ Test(grammar_schema, what_cannot_be_held_to_is_refused_by_name) {
     }
 }
 
+/* Long lists whose comparison would take minutes. */
+Test(grammar_schema, work_has_limits) {
+    static const struct {
+        const char *keyword, *item;
+        int n;
+        kt_status status;
+    } lists[] = {{"oneOf", "{\"const\":%d}", 100, KT_OK},
+                 {"oneOf", "{\"const\":%d}", 2000, KT_E_UNSUPPORTED},
+                 {"enum", "%d", 30000, KT_OK}};
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        size_t room = 64 + (size_t)lists[i].n * 32, n = 0;
+        char *text = malloc(room);
+        kt_err err = {KT_OK, ""};
+        kt_grammar *g;
+        kt_status st;
+        n += (size_t)snprintf(text, room, "{\"%s\":[", lists[i].keyword);
+        for (int k = 0; k < lists[i].n; k++) {
+            if (k) text[n++] = ',';
+            n += (size_t)snprintf(text + n, room - n, lists[i].item, k);
+        }
+        snprintf(text + n, room - n, "]}");
+        g = make(NULL, text, &st, &err);
+        cr_expect_eq(st, lists[i].status, "%s of %d: %s", lists[i].keyword, lists[i].n,
+                     err.message);
+        if (g) cr_expect(kt_grammar_takes(g, "99", 2));
+        kt_grammar_destroy(g);
+        free(text);
+    }
+}
+
 /* ---- a validator of its own, for the keywords that random schemas have ---- */
 
 static bool obeys(const kt_json *root, const kt_json *schema, const kt_json *value);

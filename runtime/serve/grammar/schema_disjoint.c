@@ -12,6 +12,11 @@ static const kt_json *only_value(const kt_json *schema, size_t i) {
     return list ? kt_json_at(list, i) : i == 0 ? kt_json_get(schema, "const") : NULL;
 }
 
+static size_t count_values(const kt_json *schema) {
+    const kt_json *list = kt_json_get(schema, "enum");
+    return list ? kt_json_length(list) : 1;
+}
+
 static bool values_differ(const kt_json *a, const kt_json *b) {
     if (!only_value(a, 0) || !only_value(b, 0)) return false;
     for (size_t i = 0; only_value(a, i); i++)
@@ -85,13 +90,18 @@ static kt_status disjoint(kt_schema *s, const kt_json *a, const kt_json *b, int 
 
     *out = false;
     if (depth > MOST_DEPTH) return KT_OK;
+    KT_TRY(kt_schema_spend(s, 10)); /* as much work as so many comparisons of values */
     KT_TRY(kt_schema_add(s, &x, a));
     KT_TRY(kt_schema_add(s, &y, b));
     both = types_of(&x) & types_of(&y);
     *out = both == 0;
     for (int i = 0; i < x.n && !*out; i++)
-        for (int k = 0; k < y.n && !*out; k++)
-            *out = values_differ(x.part[i].schema, y.part[k].schema);
+        for (int k = 0; k < y.n && !*out; k++) {
+            const kt_json *mine = x.part[i].schema, *theirs = y.part[k].schema;
+            size_t n = count_values(theirs);
+            for (size_t all = count_values(mine); all > 0; all--) KT_TRY(kt_schema_spend(s, n));
+            *out = values_differ(mine, theirs);
+        }
     if (!*out && (both & ~KT_TYPE_OBJECT) == 0) return properties_differ(s, &x, &y, depth, out);
     return KT_OK;
 }

@@ -43,6 +43,7 @@ typedef struct kt_schema {
     size_t n_jobs, job_room;
     uint32_t *table; /* hash of jobs: index + 1 */
     size_t table_size;
+    size_t spent;              /* comparisons of values and schemas */
     char path[KT_SCHEMA_PATH]; /* JSON pointer of what is translated, for messages */
     kt_err *err;
 } kt_schema;
@@ -50,6 +51,9 @@ typedef struct kt_schema {
 /* "schema: <path>: ..."; the status is INVALID or UNSUPPORTED. */
 kt_status kt_schema_refuse(const kt_schema *s, kt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Count work that grows with the square of the schema; refused beyond a million. */
+kt_status kt_schema_spend(kt_schema *s, size_t comparisons);
 
 /* Add a schema and all that it refers to and joins; what is not supported is refused. */
 kt_status kt_schema_add(kt_schema *s, kt_conjunction *c, const kt_json *schema);

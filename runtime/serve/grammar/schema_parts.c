@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "runtime/serve/grammar/schema_impl.h"
 
-enum { MOST_REFERENCES = 64 };
+enum { MOST_REFERENCES = 64, MOST_COMPARISONS = 1000000 };
 
 kt_status kt_schema_refuse(const kt_schema *s, kt_status status, const char *format, ...) {
     char what[KT_ERR_SIZE / 2];
@@ -17,6 +17,16 @@ kt_status kt_schema_refuse(const kt_schema *s, kt_status status, const char *for
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     return kt_fail(s->err, status, "schema: %s: %s", s->path, what);
+}
+
+kt_status kt_schema_spend(kt_schema *s, size_t comparisons) {
+    if (comparisons <= MOST_COMPARISONS - s->spent) {
+        s->spent += comparisons;
+        return KT_OK;
+    }
+    return kt_schema_refuse(s, KT_E_UNSUPPORTED,
+                            "'enum' or 'oneOf' is too long: over %d comparisons of its values",
+                            (int)MOST_COMPARISONS);
 }
 
 /* ---- keywords ---- */

@@ -283,20 +283,26 @@ static kt_status constant_text(kt_schema *s, const kt_conjunction *c, int part, 
     kt_rules *r = s->json.rules;
     kt_expr_list all = {NULL, 0, 0};
     size_t n = list ? kt_json_length(list) : 1;
+    kt_status st = KT_OK;
 
     if (list && (kt_json_type_of(list) != KT_JSON_ARRAY || n == 0))
         return kt_schema_refuse(s, KT_E_INVALID, "'enum' is no array of one value or more");
     KT_TRY(refuse_beside_values(s, c));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && st == KT_OK; i++) {
         const kt_json *value = list ? kt_json_at(list, i) : one;
         bool fits = type_of(value) & types;
-        for (int k = part; fits && k >= 0; k = find_values(c, k + 1))
-            fits = is_listed(c->part[k].schema, value);
+        /* Only the first part is known to hold it. */
+        for (int k = find_values(c, list && one ? part : part + 1); fits && k >= 0;
+             k = find_values(c, k + 1)) {
+            size_t others = kt_json_length(kt_json_get(c->part[k].schema, "enum"));
+            st = kt_schema_spend(s, others + 1);
+            fits = st == KT_OK && is_listed(c->part[k].schema, value);
+        }
         if (fits) kt_expr_list_add(r, &all, kt_json_constant(&s->json, value));
     }
     *out = kt_rules_choice(r, all.item, all.n);
     free(all.item);
-    return KT_OK;
+    return st;
 }
 
 /* ---- one conjunction ---- */
