@@ -25,6 +25,20 @@ int32_t kt_tokenizer_size(const kt_tokenizer *t); /* largest id + 1 */
 kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
                               bool parse_special, int32_t **ids, size_t *count, kt_err *err);
 
+/* Bytes [begin, end) of a text that may hold control tokens: a template wrote them, not a user. */
+typedef struct kt_trusted_span {
+    size_t begin, end;
+} kt_trusted_span;
+
+/* Encode a prompt of which only the spans (ascending, apart) are trusted. Added tokens, special or
+ * not, are recognised where their text lies inside one span; anywhere only those that are nothing
+ * but white space. Normal form, pieces and merges see the whole text, so that a text without
+ * control tokens of its own gets the ids of kt_tokenizer_encode. One difference: where an added
+ * token is matched after normalisation, the text is normalised from span to span. */
+kt_status kt_tokenizer_encode_spans(const kt_tokenizer *t, const char *text, size_t size,
+                                    const kt_trusted_span *spans, size_t n_spans, int32_t **ids,
+                                    size_t *count, kt_err *err);
+
 /* Raw bytes of one token (borrowed); NULL for an id outside the vocabulary. May be an incomplete
  * UTF-8 sequence. *special is set for added special tokens; may be NULL. */
 const char *kt_tokenizer_bytes(const kt_tokenizer *t, int32_t id, size_t *size, bool *special);
