@@ -1,5 +1,5 @@
-/* Inside of the template engine: values, strings that know where their bytes came from, and the state
- * of one rendering. `template.h` is what everyone else uses.
+/* Inside of the template engine: values, strings that know where their bytes came from, and the
+ * state of one rendering. `template.h` is what everyone else uses.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_JINJA_H
 #define KT_RUNTIME_JINJA_H
@@ -26,7 +26,7 @@ typedef enum kt_jinja_type {
     KT_JINJA_NONE,
     KT_JINJA_BOOL,
     KT_JINJA_INT,
-    KT_JINJA_BIG, /* an integer beyond 64 bits: its digits; can be printed and compared for equality */
+    KT_JINJA_BIG, /* an integer beyond 64 bits: its digits; only printed and compared for equality */
     KT_JINJA_FLOAT,
     KT_JINJA_STRING,
     KT_JINJA_LIST,

@@ -207,6 +207,7 @@ static kt_status gather(kt_jinja_run *r, gathered *g, const kt_jinja_node *a) {
 /* Evaluate the arguments of a call, filter or test. `extra`, when given, is one more named one. */
 static kt_status arguments(kt_jinja_run *r, const kt_jinja_node *first,
                            const kt_jinja_value *caller, kt_jinja_args *out) {
+    const kt_jinja_string caller_name = *KT_JINJA_LITERAL("caller");
     gathered g;
     kt_jinja_string *names;
     void *memory;
@@ -217,7 +218,7 @@ static kt_status arguments(kt_jinja_run *r, const kt_jinja_node *first,
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g.names));
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g.named));
     for (const kt_jinja_node *a = first; a; a = a->next) KT_TRY(gather(r, &g, a));
-    if (caller) KT_TRY(gather_named(r, &g, KT_JINJA_LITERAL("caller"), caller));
+    if (caller) KT_TRY(gather_named(r, &g, &caller_name, caller));
     out->n_positional = g.values.as.list->size;
     out->n_named = g.named.as.list->size;
     KT_TRY(kt_jinja_alloc(r, out->n_named + 1, sizeof *names, &memory));

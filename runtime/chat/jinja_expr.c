@@ -497,7 +497,7 @@ typedef struct level {
     } ops[8];
 } level;
 
-/* Operators of one strength; each level's operands are of the level below, the last one's are unary. */
+/* Operators of one strength; the operands of each level are of the next one, at last unary. */
 static const level levels[] = {
     {KT_NODE_CHAIN, {{"+", KT_OP_ADD}, {"-", KT_OP_SUB}}},
     {KT_NODE_CONCAT, {{"~", KT_OP_NONE}}},

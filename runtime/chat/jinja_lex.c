@@ -1,6 +1,6 @@
-/* From the text of a template to tokens. White space around tags is settled here: "-" strips, a line
- * end behind a block tag goes (trim_blocks), and so do blanks between a line's beginning and a block
- * tag (lstrip_blocks), unless "+" keeps them. SPDX-License-Identifier: Apache-2.0 */
+/* From the text of a template to tokens. White space around tags is settled here: "-" strips, a
+ * line end behind a block tag goes (trim_blocks), and so do blanks between a line's beginning and a
+ * block tag (lstrip_blocks), unless "+" keeps them. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/utf8.h"

@@ -180,71 +180,89 @@ kt_status kt_jinja_binary(kt_jinja_run *r, int op, const kt_jinja_value *a, cons
     return refuse(r, op, a, b);
 }
 
-/* "%s and %d" % values, where values are a tuple, a dictionary for "%(name)s", or one value. */
+/* ---- "%s and %d" % values ---- */
+
+typedef struct formatter {
+    kt_jinja_run *r;
+    kt_jinja_builder b;
+    const kt_jinja_string *format;
+    const kt_jinja_value *values; /* a tuple, a dictionary for "%(name)s", or one value */
+    bool many;                    /* a tuple */
+    size_t next, n;
+} formatter;
+
+/* "(name)" at *at: the member of that name, or NULL. */
+static const kt_jinja_value *format_named(formatter *f, size_t *at) {
+    const kt_jinja_string *s = f->format;
+    const kt_jinja_entry *e = NULL;
+    size_t close;
+
+    if (*at >= s->size || s->data[*at] != '(' || f->values->type != KT_JINJA_DICT) return NULL;
+    close = kt_jinja_find(s, *at, ")", 1);
+    if (close != SIZE_MAX)
+        e = kt_jinja_get_text(f->values->as.dict, s->data + *at + 1, close - *at - 1);
+    *at = close == SIZE_MAX ? s->size : close + 1;
+    f->next = f->n = 1;
+    return e ? &e->value : NULL;
+}
+
+/* One value, as the flags, width and precision in `flags` and the letter say. */
+static kt_status format_value(formatter *f, const char *flags, size_t n, char letter,
+                              const kt_jinja_value *v) {
+    char spec[24], text[512];
+
+    if (letter == 's' && n == 0) return kt_jinja_put_str(f->r, &f->b, v);
+    if (letter == 'r' && n == 0) return kt_jinja_put_repr(f->r, &f->b, v);
+    if (kt_jinja_is_number(v) && letter && strchr("dix", letter)) {
+        snprintf(spec, sizeof spec, "%%%.*s%s", (int)n, flags, letter == 'x' ? "llx" : "lld");
+        snprintf(text, sizeof text, spec,
+                 is_int(v) ? (long long)integer(v) : (long long)v->as.real);
+    } else if (kt_jinja_is_number(v) && letter && strchr("feg", letter)) {
+        snprintf(spec, sizeof spec, "%%%.*s%c", (int)n, flags, letter);
+        snprintf(text, sizeof text, spec, kt_jinja_number(v));
+    } else {
+        return kt_jinja_fail(f->r, KT_E_INVALID, "format '%%%.*s%c' does not fit a %s", (int)n,
+                             flags, letter, kt_jinja_type_name(v));
+    }
+    return kt_jinja_put(f->r, &f->b, text, strlen(text), true);
+}
+
+/* The conversion behind the '%' in front of *at. */
+static kt_status format_one(formatter *f, size_t *at) {
+    const kt_jinja_string *s = f->format;
+    const kt_jinja_value *v = format_named(f, at);
+    size_t flags = *at;
+
+    while (*at < s->size && s->data[*at] && strchr("-+ #0123456789.", s->data[*at])) ++*at;
+    if (*at >= s->size || *at - flags > 12)
+        return kt_jinja_fail(f->r, KT_E_INVALID, "incomplete format");
+    ++*at;
+    if (s->data[*at - 1] == '%') return kt_jinja_put_part(f->r, &f->b, s, *at - 1, *at);
+    if (!v && f->next < f->n)
+        v = f->many ? &f->values->as.list->items[f->next++] : (f->next++, f->values);
+    if (!v) return kt_jinja_fail(f->r, KT_E_INVALID, "not enough arguments for format string");
+    return format_value(f, s->data + flags, *at - 1 - flags, s->data[*at - 1], v);
+}
+
 kt_status kt_jinja_format(kt_jinja_run *r, const kt_jinja_string *format,
                           const kt_jinja_value *values, kt_jinja_value *out) {
-    bool many = values->type == KT_JINJA_LIST && values->as.list->flavour == KT_JINJA_TUPLE;
-    size_t n = many ? values->as.list->size : 1, next = 0, at = 0;
-    kt_jinja_builder b = {0};
+    formatter f = {.r = r, .format = format, .values = values, .n = 1};
+    size_t at = 0;
     kt_status st = KT_OK;
 
-    while (st == KT_OK) {
-        size_t found = kt_jinja_find(format, at, "%", 1), i;
-        const kt_jinja_value *v = NULL;
-        char spec[24], text[512];
-        st = kt_jinja_put_part(r, &b, format, at, found == SIZE_MAX ? format->size : found);
-        if (found == SIZE_MAX || st != KT_OK) break;
-        i = found + 1;
-        if (i < format->size && format->data[i] == '(' && values->type == KT_JINJA_DICT) {
-            size_t close = kt_jinja_find(format, i, ")", 1);
-            const kt_jinja_entry *e =
-                close == SIZE_MAX
-                    ? NULL
-                    : kt_jinja_get_text(values->as.dict, format->data + i + 1, close - i - 1);
-            if (e) v = &e->value;
-            i = close == SIZE_MAX ? format->size : close + 1;
-            next = n = 1;
-        }
-        found = i;
-        while (i < format->size && strchr("-+ #0123456789.", format->data[i]) && format->data[i])
-            i++;
-        if (i < format->size && format->data[i] == '%') {
-            st = kt_jinja_put_part(r, &b, format, i, i + 1);
-            at = i + 1;
-            continue;
-        }
-        if (!v && next < n) v = many ? &values->as.list->items[next++] : (next++, values);
-        if (!v || i >= format->size || i - found > 12) {
-            st = kt_jinja_fail(r, KT_E_INVALID, "%s",
-                               i >= format->size || i - found > 12
-                                   ? "incomplete format"
-                                   : "not enough arguments for format string");
-            break;
-        }
-        snprintf(spec, sizeof spec, "%%%.*s", (int)(i - found), format->data + found);
-        at = i + 1;
-        if (format->data[i] == 's' && i == found) {
-            st = kt_jinja_put_str(r, &b, v);
-        } else if (format->data[i] == 'r' && i == found) {
-            st = kt_jinja_put_repr(r, &b, v);
-        } else if (strchr("dix", format->data[i]) && kt_jinja_is_number(v)) {
-            strcat(spec, format->data[i] == 'x' ? "llx" : "lld");
-            snprintf(text, sizeof text, spec,
-                     is_int(v) ? (long long)integer(v) : (long long)v->as.real);
-            st = kt_jinja_put(r, &b, text, strlen(text), true);
-        } else if (strchr("feg", format->data[i]) && kt_jinja_is_number(v)) {
-            strncat(spec, &format->data[i], 1);
-            snprintf(text, sizeof text, spec, kt_jinja_number(v));
-            st = kt_jinja_put(r, &b, text, strlen(text), true);
-        } else {
-            st = kt_jinja_fail(r, KT_E_INVALID, "format '%%%c' does not fit a %s", format->data[i],
-                               kt_jinja_type_name(v));
-        }
+    f.many = values->type == KT_JINJA_LIST && values->as.list->flavour == KT_JINJA_TUPLE;
+    if (f.many) f.n = values->as.list->size;
+    while (st == KT_OK && at < format->size) {
+        size_t found = kt_jinja_find(format, at, "%", 1);
+        if (found == SIZE_MAX) found = format->size;
+        st = kt_jinja_put_part(r, &f.b, format, at, found);
+        at = found + 1;
+        if (st == KT_OK && found < format->size) st = format_one(&f, &at);
     }
-    if (st == KT_OK && many && next < n)
+    if (st == KT_OK && f.many && f.next < f.n)
         st = kt_jinja_fail(r, KT_E_INVALID, "not all arguments converted during string formatting");
-    if (st == KT_OK) st = kt_jinja_build(r, &b, format->is_markup, out);
-    kt_jinja_builder_deinit(&b);
+    if (st == KT_OK) st = kt_jinja_build(r, &f.b, format->is_markup, out);
+    kt_jinja_builder_deinit(&f.b);
     return st;
 }
 

@@ -308,7 +308,7 @@ FILTER(wordcount) {
     return KT_OK;
 }
 
-/* The first `length` characters with `end` inside of them, when s is longer than length + leeway. */
+/* The first `length` characters, `end` being the last of them, of what is longer by the leeway. */
 FILTER(truncate) {
     const kt_jinja_string *s, *end = KT_JINJA_LITERAL("...");
     int64_t length = 255, leeway = 5, n;

@@ -24,8 +24,8 @@ typedef struct kt_chat_source {
 } kt_chat_source;
 
 /* Find and compile the template: template_file, or in a folder chat_template.jinja, then
- * chat_template.json, then tokenizer_config.json's chat_template (text, or a list of named ones), or
- * a GGUF file's tokenizer.chat_template. A DeepSeek-V3.2 without one gets the encoder that is built
+ * chat_template.json, then tokenizer_config.json's chat_template (text, or a list of named ones),
+ * or a GGUF file's tokenizer.chat_template. A DeepSeek-V3.2 without one gets the encoder that is built
  * in. Without any: KT_E_NOT_FOUND, and the message says how to give one. */
 kt_status kt_chat_format_load(const kt_chat_source *source, kt_chat_format **out, kt_err *err);
 /* The same from text, with special tokens as an object {"bos_token": "...", ...}, or NULL. */
@@ -68,8 +68,8 @@ typedef struct kt_chat_request {
 kt_status kt_chat_context(const kt_chat_format *f, const kt_chat_request *request,
                           kt_json_doc **out, kt_err *err);
 
-/* Context, rendering; with continue_final_message cut after the last message. Errors of the template
- * are KT_E_INVALID. */
+/* Context, rendering; with continue_final_message cut after the last message. Errors of the
+ * template are KT_E_INVALID. */
 kt_status kt_chat_render(const kt_chat_format *f, const kt_chat_request *request, kt_rendered *out,
                          kt_err *err);
 
@@ -78,8 +78,7 @@ typedef struct kt_chat_prompt {
     kt_rendered rendered;
     int32_t *ids; /* owned */
     size_t n_ids;
-    bool
-        starts_in_reasoning; /* the prompt ends inside an open <think>: output begins as reasoning */
+    bool starts_in_reasoning; /* the prompt ends inside an open <think> */
 } kt_chat_prompt;
 
 void kt_chat_prompt_deinit(kt_chat_prompt *p);

@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 
 #include "runtime/token/text.h"
+#include "runtime/token/tokenizer.h"
 #include "runtime/token/utf8_scan.h"
 
 typedef struct kt_added_node {
@@ -12,6 +13,7 @@ typedef struct kt_added_node {
     int32_t id;              /* -1 = no text ends here */
     kt_added_flags flags;
     unsigned char byte;
+    bool is_blank; /* nothing but white space up to here */
 } kt_added_node;
 
 void kt_added_deinit(kt_added *a) {
@@ -51,6 +53,8 @@ kt_status kt_added_insert(kt_added *a, const char *text, size_t size, int32_t id
         uint32_t c = child_of(a, at, byte);
         if (!c) {
             KT_TRY(new_node(a, byte, &c, err));
+            a->nodes[c].is_blank =
+                (at == 0 || a->nodes[at].is_blank) && (byte == ' ' || (byte >= 9 && byte <= 13));
             a->nodes[c].sibling = a->nodes[at].child;
             a->nodes[at].child = c;
             if (at == 0) a->first[byte] = c;
@@ -73,9 +77,9 @@ int32_t kt_added_find(const kt_added *a, const char *text, size_t size) {
     return a->nodes[at].id;
 }
 
-/* Length and node of the longest text at s, 0 = none. */
-static size_t longest(const kt_added *a, const char *s, size_t n, bool parse_special,
-                      const kt_added_node **out) {
+/* Length and node of the longest text at s, 0 = none. Behind `trusted` bytes only blank ones. */
+static size_t longest(const kt_added *a, const char *s, size_t n, size_t trusted,
+                      bool parse_special, const kt_added_node **out) {
     size_t found = 0;
     uint32_t at = 0;
 
@@ -85,6 +89,7 @@ static size_t longest(const kt_added *a, const char *s, size_t n, bool parse_spe
         if (!at) break;
         node = &a->nodes[at];
         if (node->id < 0 || (node->flags.special && !parse_special)) continue;
+        if (i >= trusted && !node->is_blank) continue;
         found = i + 1;
         *out = node;
     }
@@ -135,8 +140,16 @@ static bool stands_alone(const char *text, size_t size, size_t begin, size_t end
     return !is_word(cp);
 }
 
+/* How many bytes from i on belong to one trusted span. */
+static size_t trusted_from(kt_added_places *p, size_t i, size_t size) {
+    if (!p) return size - i;
+    while (p->next < p->n_spans && p->spans[p->next].end <= i) p->next++;
+    if (p->next == p->n_spans || p->spans[p->next].begin > i) return 0;
+    return (p->spans[p->next].end < size ? p->spans[p->next].end : size) - i;
+}
+
 bool kt_added_next(const kt_added *a, const char *text, size_t size, size_t from,
-                   bool parse_special, kt_added_match *out) {
+                   bool parse_special, kt_added_places *places, kt_added_match *out) {
     if (a->n_nodes == 0) return false;
     for (size_t i = from; i < size; i++) {
         const kt_added_node *node = NULL;
@@ -144,7 +157,8 @@ bool kt_added_next(const kt_added *a, const char *text, size_t size, size_t from
         uint32_t cp;
 
         if (!a->first[(unsigned char)text[i]]) continue;
-        end = i + longest(a, text + i, size - i, parse_special, &node);
+        end =
+            i + longest(a, text + i, size - i, trusted_from(places, i, size), parse_special, &node);
         if (end == i) continue;
         if (node->flags.single_word && !stands_alone(text, size, begin, end)) {
             i = end - 1;

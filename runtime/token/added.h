@@ -34,9 +34,18 @@ typedef struct kt_added_match {
     int32_t id;
 } kt_added_match;
 
-/* The next match in text[from, size): leftmost, then longest. False when there is none. */
+/* Where texts may be found: in these spans (ascending, apart), and anywhere those that are nothing
+ * but white space. */
+typedef struct kt_added_places {
+    const struct kt_trusted_span *spans;
+    size_t n_spans, next; /* next: of the span to look at, moves on */
+} kt_added_places;
+
+/* The next match in text[from, size): leftmost, then longest. False when there is none. With
+ * `places` (NULL = everywhere) a match lies inside of one of them before lstrip and rstrip; calls
+ * for one text go from its beginning to its end. */
 bool kt_added_next(const kt_added *a, const char *text, size_t size, size_t from,
-                   bool parse_special, kt_added_match *out);
+                   bool parse_special, kt_added_places *places, kt_added_match *out);
 
 /* Id of exactly this text, or -1. */
 int32_t kt_added_find(const kt_added *a, const char *text, size_t size);

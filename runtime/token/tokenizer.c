@@ -24,6 +24,11 @@ void kt_tokenizer_destroy(kt_tokenizer *t) {
 typedef struct encoding {
     const kt_tokenizer *t;
     bool parse_special;
+    bool has_spans; /* added tokens only inside of them */
+    const kt_trusted_span *spans;
+    size_t n_spans;
+    size_t next_span; /* of the text as it came */
+    const char *text; /* as it came: what spans count in */
     kt_bpe_work bpe;
     kt_split_work *split;
     kt_text clean, normal, tmp;
@@ -37,17 +42,33 @@ static kt_status encode_piece(void *arg, const char *piece, size_t size, kt_err 
 
 typedef kt_status (*section_fn)(encoding *e, const char *s, size_t n, kt_err *err);
 
+/* Trusted spans as they lie in some text. Zero-initialise; free(data). */
+typedef struct span_list {
+    kt_trusted_span *data;
+    size_t size, capacity;
+} span_list;
+
+static kt_status add_span(span_list *l, size_t begin, size_t end, kt_err *err) {
+    void *data = l->data;
+    kt_status st = kt_grow(&data, l->size, &l->capacity, 1, sizeof *l->data, err);
+
+    l->data = data;
+    if (st != KT_OK) return st;
+    l->data[l->size++] = (kt_trusted_span){begin, end};
+    return KT_OK;
+}
+
 static kt_status encode_pieces(encoding *e, const char *s, size_t n, kt_err *err) {
     return kt_splitter_run(&e->t->splitter, e->split, s, n, encode_piece, e, err);
 }
 
 /* Append the ids of the added tokens in s, and what lies between them through `between`. */
 static kt_status cut_added(encoding *e, const kt_added *added, const char *s, size_t n,
-                           section_fn between, kt_err *err) {
+                           kt_added_places *places, section_fn between, kt_err *err) {
     kt_added_match m;
     size_t at = 0;
 
-    while (kt_added_next(added, s, n, at, e->parse_special, &m)) {
+    while (kt_added_next(added, s, n, at, e->parse_special, places, &m)) {
         if (m.begin > at) KT_TRY(between(e, s + at, m.begin - at, err));
         KT_TRY(kt_ids_append(&e->ids, m.id, err));
         at = m.end;
@@ -55,17 +76,72 @@ static kt_status cut_added(encoding *e, const kt_added *added, const char *s, si
     return at < n ? between(e, s + at, n - at, err) : KT_OK;
 }
 
-static kt_status encode_section(encoding *e, const char *s, size_t n, kt_err *err) {
-    const kt_tokenizer *t = e->t;
+static bool is_plain(const kt_tokenizer *t, const char *s, size_t n) {
     bool plain = true;
 
     for (int i = 0; i < t->n_forms; i++) plain = plain && kt_normalize_is_plain(t->forms[i], s, n);
-    if (!plain) {
+    return plain;
+}
+
+/* Normalise s[begin, end) behind what `whole` has. */
+static kt_status normalize_part(encoding *e, const char *s, size_t begin, size_t end,
+                                kt_text *whole, kt_err *err) {
+    if (begin == end) return KT_OK;
+    KT_TRY(kt_tokenizer_normalize(e->t, s + begin, end - begin, &e->normal, &e->tmp, err));
+    return kt_text_append(whole, e->normal.data, e->normal.size, err);
+}
+
+/* The spans of section s[0, n) of the text, normalised apart when `whole` is given, and where they
+ * then lie. */
+static kt_status spans_of_section(encoding *e, const char *s, size_t n, kt_text *whole,
+                                  span_list *out, kt_err *err) {
+    size_t offset = (size_t)(s - e->text), at = 0;
+
+    while (e->next_span < e->n_spans && e->spans[e->next_span].end <= offset) e->next_span++;
+    for (size_t i = e->next_span; i < e->n_spans && e->spans[i].begin < offset + n; i++) {
+        size_t begin = e->spans[i].begin > offset ? e->spans[i].begin - offset : 0;
+        size_t end = e->spans[i].end < offset + n ? e->spans[i].end - offset : n;
+        if (!whole) {
+            KT_TRY(add_span(out, begin, end, err));
+            continue;
+        }
+        KT_TRY(normalize_part(e, s, at, begin, whole, err));
+        at = whole->size;
+        KT_TRY(normalize_part(e, s, begin, end, whole, err));
+        KT_TRY(add_span(out, at, whole->size, err));
+        at = end;
+    }
+    return whole ? normalize_part(e, s, at, n, whole, err) : KT_OK;
+}
+
+/* A section in whose normal form added tokens are looked for inside of spans. */
+static kt_status encode_spanned(encoding *e, const char *s, size_t n, kt_err *err) {
+    bool plain = is_plain(e->t, s, n);
+    kt_text whole = {0};
+    span_list spans = {0};
+    kt_added_places places = {0};
+    kt_status st = spans_of_section(e, s, n, plain ? NULL : &whole, &spans, err);
+
+    places.spans = spans.data;
+    places.n_spans = spans.size;
+    if (st == KT_OK)
+        st = cut_added(e, &e->t->added_normal, plain ? s : whole.data, plain ? n : whole.size,
+                       &places, encode_pieces, err);
+    free(whole.data);
+    free(spans.data);
+    return st;
+}
+
+static kt_status encode_section(encoding *e, const char *s, size_t n, kt_err *err) {
+    const kt_tokenizer *t = e->t;
+
+    if (e->has_spans && t->added_normal.n_nodes) return encode_spanned(e, s, n, err);
+    if (!is_plain(t, s, n)) {
         KT_TRY(kt_tokenizer_normalize(t, s, n, &e->normal, &e->tmp, err));
         s = e->normal.data;
         n = e->normal.size;
     }
-    return cut_added(e, &t->added_normal, s, n, encode_pieces, err);
+    return cut_added(e, &t->added_normal, s, n, NULL, encode_pieces, err);
 }
 
 /* Copy s into out with one U+FFFD for each maximal ill-formed part. */
@@ -86,33 +162,77 @@ static kt_status clean_utf8(const char *s, size_t n, kt_text *out, kt_err *err) 
     return KT_OK;
 }
 
-kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
-                              bool parse_special, int32_t **ids, size_t *count, kt_err *err) {
-    encoding e = {.t = t, .parse_special = parse_special};
+/* Clean text for e, and its spans, which count in the text as it came, moved along with it. */
+static kt_status clean_spans(encoding *e, const char *text, size_t size, span_list *out,
+                             kt_err *err) {
+    size_t at = 0;
+
+    for (size_t i = 0; i < e->n_spans; i++) {
+        size_t begin;
+        KT_TRY(clean_utf8(text + at, e->spans[i].begin - at, &e->clean, err));
+        begin = e->clean.size;
+        at = e->spans[i].end;
+        KT_TRY(clean_utf8(text + e->spans[i].begin, at - e->spans[i].begin, &e->clean, err));
+        KT_TRY(add_span(out, begin, e->clean.size, err));
+    }
+    KT_TRY(clean_utf8(text + at, size - at, &e->clean, err));
+    e->spans = out->data;
+    return KT_OK;
+}
+
+static kt_status encode(encoding *e, const char *text, size_t size, int32_t **ids, size_t *count,
+                        kt_err *err) {
+    span_list moved = {0};
+    kt_added_places places;
     kt_status st;
 
     *ids = NULL;
     *count = 0;
-    st = kt_split_work_create(&e.split, err);
+    st = kt_split_work_create(&e->split, err);
     if (st == KT_OK && kt_utf8_valid_prefix(text, size) != size) {
-        st = clean_utf8(text, size, &e.clean, err);
-        text = e.clean.data;
-        size = e.clean.size;
+        st = clean_spans(e, text, size, &moved, err);
+        text = e->clean.data;
+        size = e->clean.size;
     }
-    if (st == KT_OK) st = kt_ids_reserve(&e.ids, size / 4 + 1, err);
-    if (st == KT_OK) st = cut_added(&e, &t->added_raw, text, size, encode_section, err);
+    e->text = text;
+    places = (kt_added_places){e->spans, e->n_spans, 0};
+    if (st == KT_OK) st = kt_ids_reserve(&e->ids, size / 4 + 1, err);
+    if (st == KT_OK)
+        st = cut_added(e, &e->t->added_raw, text, size, e->has_spans ? &places : NULL,
+                       encode_section, err);
     if (st == KT_OK) {
-        *ids = e.ids.data;
-        *count = e.ids.size;
-        e.ids.data = NULL;
+        *ids = e->ids.data;
+        *count = e->ids.size;
+        e->ids.data = NULL;
     }
-    kt_split_work_destroy(e.split);
-    kt_bpe_work_deinit(&e.bpe);
-    free(e.clean.data);
-    free(e.normal.data);
-    free(e.tmp.data);
-    free(e.ids.data);
+    kt_split_work_destroy(e->split);
+    kt_bpe_work_deinit(&e->bpe);
+    free(moved.data);
+    free(e->clean.data);
+    free(e->normal.data);
+    free(e->tmp.data);
+    free(e->ids.data);
     return st;
+}
+
+kt_status kt_tokenizer_encode(const kt_tokenizer *t, const char *text, size_t size,
+                              bool parse_special, int32_t **ids, size_t *count, kt_err *err) {
+    encoding e = {.t = t, .parse_special = parse_special};
+    return encode(&e, text, size, ids, count, err);
+}
+
+kt_status kt_tokenizer_encode_spans(const kt_tokenizer *t, const char *text, size_t size,
+                                    const kt_trusted_span *spans, size_t n_spans, int32_t **ids,
+                                    size_t *count, kt_err *err) {
+    encoding e = {
+        .t = t, .parse_special = true, .has_spans = true, .spans = spans, .n_spans = n_spans};
+
+    for (size_t i = 0, end = 0; i < n_spans; end = spans[i++].end)
+        if (spans[i].begin < end || spans[i].end < spans[i].begin || spans[i].end > size)
+            return kt_fail(err, KT_E_INVALID,
+                           "trusted span %zu is [%zu, %zu), expected ascending ones in %zu bytes",
+                           i, spans[i].begin, spans[i].end, size);
+    return encode(&e, text, size, ids, count, err);
 }
 
 /* ---- ids to text ---- */

@@ -120,7 +120,7 @@ static const char *matches(const kt_added *a, const char *text, bool special) {
     size_t at = 0, n = 0;
 
     out[0] = '\0';
-    while (kt_added_next(a, text, strlen(text), at, special, &m)) {
+    while (kt_added_next(a, text, strlen(text), at, special, NULL, &m)) {
         n += (size_t)snprintf(out + n, sizeof out - n, "%zu-%zu=%d ", m.begin, m.end, m.id);
         at = m.end;
     }
