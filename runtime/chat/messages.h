@@ -73,6 +73,12 @@ kt_status kt_chat_context(const kt_chat_format *f, const kt_chat_request *reques
 kt_status kt_chat_render(const kt_chat_format *f, const kt_chat_request *request, kt_rendered *out,
                          kt_err *err);
 
+/* Render with `variables`, an object, as they are; special tokens are added where it has none of that
+ * name. For whoever ports a template. */
+kt_status kt_chat_render_variables(const kt_chat_format *f, const kt_json *variables,
+                                   const kt_template_options *options, kt_rendered *out,
+                                   kt_err *err);
+
 /* The prompt of a conversation. Zero-initialise; kt_chat_prompt_deinit. */
 typedef struct kt_chat_prompt {
     kt_rendered rendered;

@@ -1,0 +1,344 @@
+/* From a request's messages to a template's variables. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "runtime/chat/messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/chat/chat_format.h"
+
+typedef struct context {
+    const kt_chat_format *f;
+    const kt_chat_request *request;
+    kt_json_writer w;
+    kt_err *err;
+} context;
+
+static bool is_key(const char *key, size_t n, const char *name) {
+    return strlen(name) == n && memcmp(key, name, n) == 0;
+}
+
+static kt_status refuse(const context *c, const char *where, const char *what) {
+    return kt_fail(c->err, KT_E_INVALID, "%.200s: %s", where, what);
+}
+
+/* ---- content ---- */
+
+/* The text of part i, or an error that names its type. */
+static kt_status part_text(const context *c, const kt_json *parts, size_t i, const char *where,
+                           const char **text, size_t *size) {
+    const kt_json *part = kt_json_at(parts, i);
+    const char *type = kt_json_text(part, "type");
+
+    *text = kt_json_string(kt_json_get(part, "text"), size);
+    if (*text && (strcmp(type, "text") == 0 || !*type)) return KT_OK;
+    return kt_fail(c->err, KT_E_INVALID,
+                   "%.200s[%zu]: a part of type '%.60s', expected one of type 'text' with a string "
+                   "'text': this model reads text only",
+                   where, i, type);
+}
+
+/* Parts as one string with a line's end between, as other servers do. */
+static kt_status put_joined(context *c, const kt_json *parts, const char *where) {
+    char *all = NULL;
+    size_t size = 0, n;
+    FILE *to = open_memstream(&all, &size);
+    const char *text;
+    kt_status st = KT_OK;
+
+    if (!to) return kt_fail(c->err, KT_E_NOMEM, "%.200s: no memory for the text", where);
+    for (size_t i = 0; st == KT_OK && i < kt_json_length(parts); i++) {
+        st = part_text(c, parts, i, where, &text, &n);
+        if (st == KT_OK && i) fputc('\n', to);
+        if (st == KT_OK) fwrite(text, 1, n, to);
+    }
+    if (fclose(to) != 0 && st == KT_OK)
+        st = kt_fail(c->err, KT_E_NOMEM, "%.200s: no memory for the text", where);
+    if (st == KT_OK) kt_json_put_string_n(&c->w, all, size);
+    free(all);
+    return st;
+}
+
+static kt_status put_content(context *c, const kt_json *content, bool has_calls,
+                             const char *where) {
+    const char *text;
+    size_t size;
+
+    switch (kt_json_type_of(content)) {
+    case KT_JSON_STRING: kt_json_put_value(&c->w, content); return KT_OK;
+    case KT_JSON_NULL:
+        if (has_calls && c->f->null_content)
+            kt_json_put_null(&c->w);
+        else
+            kt_json_put_string(&c->w, "");
+        return KT_OK;
+    case KT_JSON_ARRAY: break;
+    default:
+        return kt_fail(c->err, KT_E_INVALID, "%.200s: a %s, expected a string or a list of parts",
+                       where, kt_json_type_name(kt_json_type_of(content)));
+    }
+    if (!c->f->part_list) return put_joined(c, content, where);
+    for (size_t i = 0; i < kt_json_length(content); i++)
+        KT_TRY(part_text(c, content, i, where, &text, &size));
+    kt_json_put_value(&c->w, content);
+    return KT_OK;
+}
+
+/* ---- tool calls ---- */
+
+/* Arguments as the template wants them: an object, or its text. */
+static kt_status put_arguments(context *c, const kt_json *arguments, const char *where) {
+    size_t size;
+    const char *text = kt_json_string(arguments, &size);
+    kt_json_writer inner = {0};
+    kt_json_doc *doc;
+    kt_err why = {KT_OK, ""};
+
+    if (text && c->f->object_arguments) {
+        if (strspn(text, " \t\r\n") == size) text = "{}", size = 2;
+        if (kt_json_parse(text, size, NULL, &doc, &why) != KT_OK)
+            return kt_fail(c->err, KT_E_INVALID, "%.200s: not JSON: %s", where, why.message);
+        if (kt_json_type_of(kt_json_root(doc)) != KT_JSON_OBJECT) {
+            kt_json_destroy(doc);
+            return refuse(c, where, "expected the text of a JSON object");
+        }
+        kt_json_put_value(&c->w, kt_json_root(doc));
+        kt_json_destroy(doc);
+        return KT_OK;
+    }
+    if (text || c->f->object_arguments || kt_json_type_of(arguments) != KT_JSON_OBJECT) {
+        kt_json_put_value(&c->w, arguments);
+        return KT_OK;
+    }
+    kt_json_put_value(&inner, arguments);
+    text = kt_json_writer_text(&inner, &size);
+    if (text) kt_json_put_string_n(&c->w, text, size);
+    kt_json_writer_deinit(&inner);
+    return text ? KT_OK : kt_fail(c->err, KT_E_NOMEM, "%.200s: no memory for the text", where);
+}
+
+static kt_status put_function(context *c, const kt_json *function, const char *where) {
+    char inside[160];
+
+    if (kt_json_type_of(function) != KT_JSON_OBJECT || !*kt_json_text(function, "name"))
+        return refuse(c, where, "expected an object with a name");
+    kt_json_begin_object(&c->w);
+    for (size_t i = 0; i < kt_json_length(function); i++) {
+        const char *key;
+        size_t n;
+        const kt_json *member = kt_json_member(function, i, &key, &n);
+        kt_json_key_n(&c->w, key, n);
+        snprintf(inside, sizeof inside, "%s.arguments", where);
+        if (is_key(key, n, "arguments"))
+            KT_TRY(put_arguments(c, member, inside));
+        else
+            kt_json_put_value(&c->w, member);
+    }
+    if (!kt_json_get(function, "arguments")) {
+        kt_json_key(&c->w, "arguments");
+        if (c->f->object_arguments) {
+            kt_json_begin_object(&c->w);
+            kt_json_end_object(&c->w);
+        } else {
+            kt_json_put_string(&c->w, "{}");
+        }
+    }
+    kt_json_end_object(&c->w);
+    return KT_OK;
+}
+
+static kt_status put_calls(context *c, const kt_json *calls, const char *where) {
+    char inside[128];
+
+    if (kt_json_type_of(calls) != KT_JSON_ARRAY) return refuse(c, where, "expected an array");
+    kt_json_begin_array(&c->w);
+    for (size_t i = 0; i < kt_json_length(calls); i++) {
+        const kt_json *call = kt_json_at(calls, i);
+        snprintf(inside, sizeof inside, "%s[%zu].function", where, i);
+        if (kt_json_type_of(kt_json_get(call, "function")) != KT_JSON_OBJECT)
+            return refuse(c, inside, "is missing, expected an object with name and arguments");
+        kt_json_begin_object(&c->w);
+        for (size_t k = 0; k < kt_json_length(call); k++) {
+            const char *key;
+            size_t n;
+            const kt_json *member = kt_json_member(call, k, &key, &n);
+            kt_json_key_n(&c->w, key, n);
+            if (is_key(key, n, "function"))
+                KT_TRY(put_function(c, member, inside));
+            else
+                kt_json_put_value(&c->w, member);
+        }
+        kt_json_end_object(&c->w);
+    }
+    kt_json_end_array(&c->w);
+    return KT_OK;
+}
+
+/* ---- messages ---- */
+
+static const kt_json *reasoning_of(const kt_json *message) {
+    const kt_json *a = kt_json_get(message, "reasoning_content");
+    const kt_json *b = kt_json_get(message, "reasoning");
+
+    if (kt_json_type_of(a) == KT_JSON_STRING) return a;
+    return kt_json_type_of(b) == KT_JSON_STRING ? b : NULL;
+}
+
+static kt_status put_members(context *c, const kt_json *message, const char *where) {
+    bool has_calls = kt_json_length(kt_json_get(message, "tool_calls")) > 0;
+    char inside[96];
+
+    for (size_t i = 0; i < kt_json_length(message); i++) {
+        const char *key;
+        size_t n;
+        const kt_json *member = kt_json_member(message, i, &key, &n);
+        if (is_key(key, n, "role") || is_key(key, n, "content") || is_key(key, n, "reasoning") ||
+            is_key(key, n, "reasoning_content"))
+            continue;
+        if (is_key(key, n, "tool_calls") && !has_calls) continue; /* null or empty: none */
+        kt_json_key_n(&c->w, key, n);
+        snprintf(inside, sizeof inside, "%s.tool_calls", where);
+        if (is_key(key, n, "tool_calls"))
+            KT_TRY(put_calls(c, member, inside));
+        else
+            kt_json_put_value(&c->w, member);
+    }
+    return KT_OK;
+}
+
+static kt_status put_message(context *c, const kt_json *message, size_t i) {
+    const kt_json *reasoning = reasoning_of(message), *calls = kt_json_get(message, "tool_calls");
+    const char *role = kt_json_text(message, "role");
+    char where[48], inside[64];
+
+    snprintf(where, sizeof where, "messages[%zu]", i);
+    if (kt_json_type_of(message) != KT_JSON_OBJECT) return refuse(c, where, "expected an object");
+    if (!*role) return refuse(c, where, "'role' is missing, expected a string");
+    if (strcmp(role, "developer") == 0 && !c->f->knows_developer) role = "system";
+    kt_json_begin_object(&c->w);
+    kt_json_add_string(&c->w, "role", role);
+    kt_json_key(&c->w, "content");
+    snprintf(inside, sizeof inside, "%s.content", where);
+    KT_TRY(put_content(c, kt_json_get(message, "content"), kt_json_length(calls) > 0, inside));
+    if (reasoning) {
+        kt_json_key(&c->w, "reasoning_content");
+        kt_json_put_value(&c->w, reasoning);
+        kt_json_key(&c->w, "reasoning");
+        kt_json_put_value(&c->w, reasoning);
+    }
+    KT_TRY(put_members(c, message, where));
+    kt_json_end_object(&c->w);
+    return KT_OK;
+}
+
+static kt_status put_messages(context *c) {
+    const kt_json *messages = c->request->messages;
+
+    if (kt_json_type_of(messages) != KT_JSON_ARRAY || kt_json_length(messages) == 0)
+        return refuse(c, "messages", "expected an array of at least one message");
+    kt_json_key(&c->w, "messages");
+    kt_json_begin_array(&c->w);
+    for (size_t i = 0; i < kt_json_length(messages); i++)
+        KT_TRY(put_message(c, kt_json_at(messages, i), i));
+    kt_json_end_array(&c->w);
+    return KT_OK;
+}
+
+/* ---- the other variables ---- */
+
+static void put_member(context *c, const char *key, const kt_json *value) {
+    if (!value || kt_json_type_of(value) == KT_JSON_NULL) return;
+    kt_json_key(&c->w, key);
+    kt_json_put_value(&c->w, value);
+}
+
+/* What the request itself sets; special tokens are only the program's. */
+static bool is_reserved(const char *key, size_t n) {
+    static const char *const names[] = {"messages", "tools", "documents", "response_format",
+                                        "add_generation_prompt"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (is_key(key, n, names[i])) return true;
+    return n >= 6 && memcmp(key + n - 6, "_token", 6) == 0;
+}
+
+static kt_status put_kwargs(context *c) {
+    const kt_json *kwargs = c->request->kwargs;
+
+    if (!kwargs || kt_json_type_of(kwargs) == KT_JSON_NULL) return KT_OK;
+    if (kt_json_type_of(kwargs) != KT_JSON_OBJECT)
+        return refuse(c, "chat_template_kwargs", "expected an object");
+    for (size_t i = 0; i < kt_json_length(kwargs); i++) {
+        const char *key;
+        size_t n;
+        const kt_json *member = kt_json_member(kwargs, i, &key, &n);
+        if (is_reserved(key, n))
+            return kt_fail(c->err, KT_E_INVALID,
+                           "chat_template_kwargs: '%.60s' is set by the request itself", key);
+        kt_json_key_n(&c->w, key, n);
+        kt_json_put_value(&c->w, member);
+    }
+    return KT_OK;
+}
+
+static void put_flag(context *c, const char *key, bool value) {
+    if (!kt_json_get(c->request->kwargs, key)) kt_json_add_bool(&c->w, key, value);
+}
+
+static void put_thinking(context *c) {
+    const char *effort = c->request->reasoning_effort;
+    int thinking = c->request->enable_thinking;
+    const kt_json *given = kt_json_get(c->request->kwargs, "enable_thinking");
+
+    if (thinking == 0 && effort && strcmp(effort, "none") == 0) thinking = -1;
+    if (kt_json_type_of(given) == KT_JSON_BOOL) thinking = kt_json_bool(given, false) ? 1 : -1;
+    if (thinking) put_flag(c, "enable_thinking", thinking > 0);
+    if (thinking) put_flag(c, "thinking", thinking > 0);
+    if (effort && !kt_json_get(c->request->kwargs, "reasoning_effort"))
+        kt_json_add_string(&c->w, "reasoning_effort", effort);
+}
+
+static kt_status put_all(context *c) {
+    const kt_chat_request *r = c->request;
+    const kt_json *tokens = kt_json_root(c->f->tokens);
+
+    if (r->tools && kt_json_type_of(r->tools) != KT_JSON_ARRAY &&
+        kt_json_type_of(r->tools) != KT_JSON_NULL)
+        return refuse(c, "tools", "expected an array");
+    kt_json_begin_object(&c->w);
+    KT_TRY(put_messages(c));
+    if (kt_json_length(r->tools)) put_member(c, "tools", r->tools);
+    put_member(c, "documents", r->documents);
+    put_member(c, "response_format", r->response_format);
+    kt_json_add_bool(&c->w, "add_generation_prompt",
+                     !r->no_generation_prompt && !r->continue_final_message);
+    for (size_t i = 0; i < kt_json_length(tokens); i++) {
+        const char *key;
+        size_t n;
+        const kt_json *value = kt_json_member(tokens, i, &key, &n);
+        kt_json_key_n(&c->w, key, n);
+        kt_json_put_value(&c->w, value);
+    }
+    KT_TRY(put_kwargs(c));
+    put_thinking(c);
+    kt_json_end_object(&c->w);
+    return KT_OK;
+}
+
+kt_status kt_chat_context(const kt_chat_format *f, const kt_chat_request *request,
+                          kt_json_doc **out, kt_err *err) {
+    context c = {.f = f, .request = request, .err = err};
+    const char *text;
+    size_t size;
+    kt_status st = put_all(&c);
+
+    *out = NULL;
+    text = kt_json_writer_text(&c.w, &size);
+    if (st == KT_OK)
+        st = text ? kt_json_parse(text, size, NULL, out, err)
+                  : kt_fail(err, KT_E_NOMEM, "messages: no memory for the template's variables");
+    kt_json_writer_deinit(&c.w);
+    return st;
+}
