@@ -207,8 +207,10 @@ struct kt_jinja_run {
     const kt_jinja_node *at;   /* what runs, for messages */
     kt_jinja_value *variables; /* by symbol: of the context, else global functions */
     kt_jinja_scope *scope;
-    kt_jinja_builder *out; /* where statements write */
-    kt_jinja_value body;   /* the text that a block's filters work on */
+    uint64_t closures;       /* macros made: they keep their scope */
+    kt_jinja_binding *spare; /* of scopes that nothing keeps */
+    kt_jinja_builder *out;   /* where statements write */
+    kt_jinja_value body;     /* the text that a block's filters work on */
     kt_err *err;
 };
 

@@ -378,6 +378,7 @@ static kt_status evaluate(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_v
         KT_TRY(kt_jinja_alloc(r, 1, sizeof macro, &memory));
         memcpy(memory, &macro, sizeof macro);
         caller.as.macro = memory;
+        r->closures++;
         return call(r, node->children, &caller, out);
     }
     case KT_NODE_FILTER:

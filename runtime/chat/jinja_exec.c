@@ -19,7 +19,11 @@ kt_status kt_jinja_define(kt_jinja_run *r, uint32_t symbol, const kt_jinja_value
             b->value = *value;
             return KT_OK;
         }
-    KT_TRY(kt_jinja_alloc(r, 1, sizeof *b, &memory));
+    memory = r->spare;
+    if (r->spare)
+        r->spare = r->spare->next;
+    else
+        KT_TRY(kt_jinja_alloc(r, 1, sizeof *b, &memory));
     b = memory;
     *b = (kt_jinja_binding){r->scope->bindings, symbol, *value};
     r->scope->bindings = b;
@@ -33,6 +37,23 @@ static kt_status open_scope(kt_jinja_run *r) {
     KT_TRY(kt_jinja_alloc(r, 1, sizeof *r->scope, &memory));
     ((kt_jinja_scope *)memory)->outer = r->scope;
     r->scope = memory;
+    return KT_OK;
+}
+
+/* The innermost scope anew for the next turn of a loop. Unless a macro keeps it, its memory serves
+ * again, so that loops of any length need no more of it. */
+static kt_status renew_scope(kt_jinja_run *r, kt_jinja_scope *outer, uint64_t closures) {
+    kt_jinja_binding *last = r->scope->bindings;
+
+    if (r->closures != closures) {
+        r->scope = outer;
+        return open_scope(r);
+    }
+    if (!last) return KT_OK;
+    while (last->next) last = last->next;
+    last->next = r->spare;
+    r->spare = r->scope->bindings;
+    r->scope->bindings = NULL;
     return KT_OK;
 }
 
@@ -173,6 +194,7 @@ static kt_status define_macro(kt_jinja_run *r, const kt_jinja_node *node) {
     KT_TRY(kt_jinja_alloc(r, 1, sizeof *v.as.macro, &memory));
     v.as.macro = memory;
     *v.as.macro = (kt_jinja_macro){node, r->scope};
+    r->closures++;
     return kt_jinja_define(r, node->symbol, &v);
 }
 
@@ -220,15 +242,17 @@ static kt_status loop_over(kt_jinja_run *r, const kt_jinja_node *node, const kt_
                                     .depth = depth,
                                     .node = node->is_recursive ? node : NULL,
                                     .scope = scope};
+    KT_TRY(open_scope(r));
     for (size_t i = 0; how != BY_BREAK && i < items.size; i++) {
+        const uint64_t closures = r->closures;
         KT_TRY(kt_jinja_spend(r, 1));
-        KT_TRY(open_scope(r));
         loop.as.loop->index = i;
         KT_TRY(kt_jinja_define(r, node->symbol, &loop));
         KT_TRY(assign(r, target, &items.items[i]));
         KT_TRY(run_list(r, node->body, &how));
-        r->scope = scope;
+        KT_TRY(renew_scope(r, scope, closures));
     }
+    r->scope = scope;
     return KT_OK;
 }
 

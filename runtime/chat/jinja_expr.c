@@ -113,7 +113,7 @@ static kt_status down(kt_jinja_parser *p) {
 /* A node of one child. */
 static kt_status wrap(kt_jinja_parser *p, kt_jinja_kind kind, const kt_jinja_token *at,
                       kt_jinja_node *child, kt_jinja_node **out, kt_jinja_node ***last) {
-    kt_jinja_node *n;
+    kt_jinja_node *n = NULL;
 
     KT_TRY(kt_jinja_node_new(p, kind, at, &n));
     *last = &n->children;
@@ -471,7 +471,7 @@ static kt_status filters_and_tests(kt_jinja_parser *p, kt_jinja_node *node, kt_j
 
 static kt_status unary(kt_jinja_parser *p, bool with_filters, kt_jinja_node **out) {
     const kt_jinja_token *at = p->at;
-    kt_jinja_node *node, **last;
+    kt_jinja_node *node = NULL, **last;
 
     KT_TRY(down(p));
     if (kt_jinja_is_op(at, "-") || kt_jinja_is_op(at, "+")) {

@@ -12,7 +12,7 @@
                                   kt_jinja_value *out)
 
 GLOBAL(raise_exception) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
 
     (void)self, (void)args, (void)out;
     KT_TRY(kt_jinja_to_str(r, &arg[0], &s));

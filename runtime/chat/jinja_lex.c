@@ -25,6 +25,10 @@ typedef struct lexer {
 } lexer;
 
 static void locate(lexer *x, size_t offset) {
+    if (offset < x->counted) {
+        x->counted = 0;
+        x->line = x->column = 1;
+    }
     for (; x->counted < offset; x->counted++) {
         if (x->s[x->counted] == '\n') {
             x->line++;

@@ -66,7 +66,7 @@ static bool has_end(const kt_jinja_string *s, const kt_jinja_string *what, bool 
 static kt_status ends(kt_jinja_run *r, const kt_jinja_value *self, const kt_jinja_value *arg,
                       bool at_end, kt_jinja_value *out) {
     const kt_jinja_value *first = arg;
-    const kt_jinja_string *what;
+    const kt_jinja_string *what = NULL;
     size_t n = 1;
 
     if (arg->type == KT_JINJA_LIST && arg->as.list->flavour == KT_JINJA_TUPLE) {
@@ -92,7 +92,7 @@ METHOD(endswith) {
 }
 
 METHOD(removeprefix) {
-    const kt_jinja_string *s = self->as.string, *what;
+    const kt_jinja_string *s = self->as.string, *what = NULL;
 
     (void)args;
     KT_TRY(text_of(r, &arg[0], &what));
@@ -100,7 +100,7 @@ METHOD(removeprefix) {
 }
 
 METHOD(removesuffix) {
-    const kt_jinja_string *s = self->as.string, *what;
+    const kt_jinja_string *s = self->as.string, *what = NULL;
 
     (void)args;
     KT_TRY(text_of(r, &arg[0], &what));
@@ -171,7 +171,7 @@ static void reverse_list(kt_jinja_list *l) {
 
 static kt_status split_by(kt_jinja_run *r, const kt_jinja_value *self, const kt_jinja_value *arg,
                           bool from_right, kt_jinja_value *out) {
-    const kt_jinja_string *s = self->as.string, *by;
+    const kt_jinja_string *s = self->as.string, *by = NULL;
     size_t begin = 0, end = s->size;
     int64_t most;
 
@@ -233,7 +233,7 @@ METHOD(splitlines) {
 
 static kt_status partition_at(kt_jinja_run *r, const kt_jinja_value *self,
                               const kt_jinja_value *arg, bool from_right, kt_jinja_value *out) {
-    const kt_jinja_string *s = self->as.string, *by;
+    const kt_jinja_string *s = self->as.string, *by = NULL;
     size_t found, behind;
 
     KT_TRY(text_of(r, &arg[0], &by));
@@ -258,7 +258,7 @@ METHOD(rpartition) {
 }
 
 METHOD(replace) {
-    const kt_jinja_string *old, *with;
+    const kt_jinja_string *old = NULL, *with = NULL;
     int64_t count;
 
     (void)args;
@@ -276,7 +276,7 @@ METHOD(join) {
     (void)args;
     KT_TRY(kt_jinja_iterate(r, &arg[0], &items));
     for (size_t i = 0; st == KT_OK && i < items.size; i++) {
-        const kt_jinja_string *s;
+        const kt_jinja_string *s = NULL;
         if (i) st = kt_jinja_put_string(r, &b, self->as.string);
         if (st == KT_OK) st = text_of(r, &items.items[i], &s);
         if (st == KT_OK) st = kt_jinja_put_string(r, &b, s);
@@ -290,7 +290,7 @@ METHOD(join) {
 
 static kt_status place(kt_jinja_run *r, const kt_jinja_value *self, const kt_jinja_value *arg,
                        bool from_right, bool must, kt_jinja_value *out) {
-    const kt_jinja_string *s = self->as.string, *what;
+    const kt_jinja_string *s = self->as.string, *what = NULL;
     int64_t n = (int64_t)kt_jinja_char_count(s->data, s->size), from, to;
     kt_jinja_string part = *s;
     size_t begin, found;
@@ -336,7 +336,7 @@ METHOD(rindex_of) {
 }
 
 METHOD(count) {
-    const kt_jinja_string *s = self->as.string, *what;
+    const kt_jinja_string *s = self->as.string, *what = NULL;
     int64_t n = 0;
 
     (void)args;

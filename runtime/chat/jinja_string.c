@@ -224,6 +224,7 @@ static kt_status new_buffer(kt_jinja_run *r, const kt_jinja_string *a, const kt_
     bool may_grow = n >= IN_PLACE_BYTES;
     void *memory;
 
+    KT_TRY(kt_jinja_spend(r, a->size / 64));
     KT_TRY(kt_jinja_alloc(r, 1, sizeof **out, &memory));
     *out = memory;
     (*out)->capacity = may_grow ? 2 * n : n;
@@ -241,7 +242,7 @@ kt_status kt_jinja_join2(kt_jinja_run *r, const kt_jinja_string *a, const kt_jin
     kt_jinja_buffer *buffer = a->buffer;
     kt_jinja_string *s;
 
-    KT_TRY(kt_jinja_spend(r, (a->size + b->size) / 64));
+    KT_TRY(kt_jinja_spend(r, b->size / 64));
     KT_TRY(new_string(r, &s, out));
     if (a->size == 0 || b->size == 0) {
         *s = a->size == 0 ? *b : *a;

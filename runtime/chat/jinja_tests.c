@@ -83,7 +83,7 @@ TEST(divisibleby) {
 
 /* Letters of one case, and at least one. */
 static kt_status cased(kt_jinja_run *r, const kt_jinja_value *v, bool upper, kt_jinja_value *out) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     bool any = false;
     uint32_t c;
 

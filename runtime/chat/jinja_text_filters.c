@@ -103,7 +103,7 @@ static kt_status own_texts(kt_jinja_run *r, kt_jinja_value *v) {
 
 FILTER(from_json) {
     const kt_json_limits limits = {.max_depth = 100};
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     kt_json_doc *doc;
     kt_err why = {KT_OK, ""};
     kt_status st;
@@ -122,7 +122,7 @@ FILTER(from_json) {
 /* ---- text ---- */
 
 FILTER(string) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
 
     (void)arg, (void)args;
     KT_TRY(kt_jinja_to_str(r, v, &s));
@@ -132,7 +132,7 @@ FILTER(string) {
 
 static kt_status marked(kt_jinja_run *r, const kt_jinja_value *v, bool escape, bool again,
                         kt_jinja_value *out) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     kt_jinja_string plain;
     kt_jinja_builder b = {0};
     kt_status st;
@@ -162,7 +162,7 @@ FILTER(forceescape) {
 }
 
 FILTER(trim) {
-    const kt_jinja_string *s, *set = NULL;
+    const kt_jinja_string *s = NULL, *set = NULL;
 
     (void)args;
     KT_TRY(kt_jinja_to_str(r, v, &s));
@@ -175,7 +175,7 @@ static kt_status by_method(kt_jinja_run *r, const kt_jinja_value *v, const char 
                            const kt_jinja_args *args, kt_jinja_value *out) {
     const kt_jinja_builtin *method =
         kt_jinja_find_builtin(kt_jinja_string_methods, name, strlen(name));
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     kt_jinja_value text;
 
     KT_TRY(kt_jinja_to_str(r, v, &s));
@@ -199,7 +199,7 @@ FILTER(capitalize) {
 }
 
 FILTER(replace) {
-    const kt_jinja_string *s, *old, *with;
+    const kt_jinja_string *s = NULL, *old = NULL, *with = NULL;
     int64_t count = -1;
 
     (void)args;
@@ -212,7 +212,7 @@ FILTER(replace) {
 
 /* Words begin behind white space and brackets; the rest of each is lower case. */
 FILTER(title) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     kt_jinja_builder b = {0};
     bool begins = true;
     kt_status st;
@@ -238,7 +238,7 @@ FILTER(title) {
 /* Lines but the first (unless `first`) get the indent; empty ones (unless `blank`) do not. */
 FILTER(indent) {
     kt_jinja_string spaces = {.all_trusted = true};
-    const kt_jinja_string *s, *pad = &spaces;
+    const kt_jinja_string *s = NULL, *pad = &spaces;
     bool first = kt_jinja_truth(&arg[1]), blank = kt_jinja_truth(&arg[2]);
     kt_jinja_builder b = {0};
     char text[256];
@@ -272,7 +272,7 @@ FILTER(indent) {
 }
 
 FILTER(format) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     kt_jinja_value values;
 
     (void)arg;
@@ -289,7 +289,7 @@ FILTER(format) {
 }
 
 FILTER(wordcount) {
-    const kt_jinja_string *s;
+    const kt_jinja_string *s = NULL;
     int64_t words = 0;
     bool inside = false;
 
@@ -310,7 +310,7 @@ FILTER(wordcount) {
 
 /* The first `length` characters, `end` being the last of them, of what is longer by the leeway. */
 FILTER(truncate) {
-    const kt_jinja_string *s, *end = KT_JINJA_LITERAL("...");
+    const kt_jinja_string *s = NULL, *end = KT_JINJA_LITERAL("...");
     int64_t length = 255, leeway = 5, n;
     bool killwords = kt_jinja_truth(&arg[1]);
     kt_jinja_value head;
@@ -461,7 +461,7 @@ FILTER(length) {
 }
 
 FILTER(attr) {
-    const kt_jinja_string *name;
+    const kt_jinja_string *name = NULL;
 
     (void)args;
     KT_TRY(need_string(r, &arg[0], "the attribute's name", &name));
