@@ -160,6 +160,13 @@ void kt_parser_end_call(kt_parser *p, bool is_cut) {
 size_t kt_parser_run_body(kt_parser *p, const char *bytes, size_t n) {
     (void)n;
     if (is_space(*bytes) && kt_parser_keep(p, &p->held, bytes, 1, KT_PARSER_HELD)) return 1;
+    if (*bytes == '"') {
+        memset(&p->other, 0, sizeof p->other);
+        p->value.size = 0;
+        p->place = KT_OBJECT_STRING;
+        p->state = KT_AT_OBJECT;
+        return 0;
+    }
     if (*bytes != '{') {
         kt_parser_spoil(p);
         return 0;

@@ -1,5 +1,6 @@
 /* Calls that are one JSON object, {"name": ..., "arguments": {...}}, with its members in any order.
- * Arguments that come before the name are kept until it is known.
+ * Arguments that come before the name are kept until it is known. Also arguments that are a string
+ * of JSON, in either notation: models do that where their history showed it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -82,6 +83,8 @@ static bool string_done(kt_parser *p) {
     p->value.size = 0;
     p->place = KT_OBJECT_AFTER;
     while (n && is_space(*text)) text++, n--;
+    if (!p->begun && p->calls->body == KT_CALL_ARGUMENTS && (n == 0 || *text == '{'))
+        kt_parser_begin_call(p);
     if (n == 0) {
         good = true; /* no arguments */
     } else if (*text == '{') {
@@ -89,6 +92,10 @@ static bool string_done(kt_parser *p) {
         good = push_arguments(p, text, n, &last);
     }
     kt_json_destroy(doc);
+    if (good && p->calls->body == KT_CALL_ARGUMENTS) {
+        kt_parser_end_call(p, last != KT_JSON_WHOLE && n > 0);
+        p->state = KT_AT_END;
+    }
     return good;
 }
 
@@ -189,7 +196,7 @@ size_t kt_parser_run_object(kt_parser *p, const char *bytes, size_t n) {
             kt_parser_spoil(p);
             return i;
         }
-        if (taken && !was_begun && !p->begun &&
+        if (taken && !was_begun && !p->begun && p->state == KT_AT_OBJECT &&
             !kt_parser_keep(p, &p->held, bytes + i, 1, KT_PARSER_HELD)) {
             kt_parser_spoil(p);
             return i;

@@ -69,6 +69,7 @@ static void put_core(writer *w, const char *text, size_t n) {
     const char *part;
     size_t before;
 
+    if (n == 0) return;
     if (id >= 0) {
         fprintf(w->to, " <[%d]>", (int)id);
         return;

@@ -223,6 +223,16 @@ static const parser_case parser_cases[] = {
      "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls"
      "▁end｜>!",
      "C(now)A({})ET( between)C(now)A({})ET(!)"},
+    {"deepseekv31", "none", false,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>\"{\\\"a\\\": \\"
+     "\"\\u00e9\\\"}\""
+     "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>\"\"<｜tool▁call"
+     "▁end｜>",
+     "C(now)A({\"a\": \"\xc3\xa9\"})EC(now)A({})E"},
+    {"deepseekv31", "none", false, "<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"no\"x",
+     "T(<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"no\"x)"},
+    {"deepseekv31", "none", false, "<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"{\\\"a\\\": [\"y",
+     "C(now)A({\"a\": []})XT(y)"},
     /* ---- DeepSeek V3.2, V4 ---- */
     {"deepseekv32", "deepseek-v3", true,
      "A</think>B\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke "
