@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "runtime/serve/grammar/grammar.h"
+#include "runtime/serve/grammar/grammar_impl.h"
 #include "tests/support/grammar_check.h"
 
 typedef struct language {
@@ -239,29 +239,41 @@ Test(grammar, a_copy_goes_its_own_way_and_a_refused_text_changes_nothing) {
     kt_grammar_destroy(g);
 }
 
-/* Texts of ever new depth: what no state needs is forgotten, and states stay where they are. */
+/* Texts that nest in ever new ways: what no state needs is forgotten, and states stay where they are. */
 Test(grammar, long_texts_do_not_fill_memory, .timeout = 120) {
-    static const char text[] = "root ::= v\nv ::= \"[\" (v (\",\" v)*)? \"]\" | [a-z]+";
-    enum { STATES = 40 };
+    static const char text[] = "root ::= v\nv ::= \"[\" list? \"]\" | \"{\" list? \"}\" | [a-z]+\n"
+                               "list ::= v (\",\" v)*";
+    enum { STATES = 40, DEEPEST = 400, STEPS = 400000, MOST_BYTES = 64 << 20 };
+    static char closing[STATES][DEEPEST + 1];
     kt_grammar_state s[STATES];
     int depth[STATES] = {0};
+    size_t most = 0;
     kt_grammar *g;
     kt_rng rng;
 
     kt_rng_seed(&rng, 5);
     cr_assert_eq(kt_grammar_from_gbnf(NULL, text, strlen(text), NULL, 0, &g, NULL), KT_OK);
     for (int i = 0; i < STATES; i++) cr_assert_eq(kt_grammar_state_init(&s[i], g, NULL), KT_OK);
-    for (int step = 0; step < 400000; step++) {
-        int i = (int)kt_rng_below(&rng, STATES);
-        bool opens = depth[i] == 0 || (depth[i] < 900 && kt_rng_below(&rng, 5) < 3);
-        const char *next = depth[i] == 0 ? "[[" : opens ? "ab,[[" : "e],cd]";
-        if (depth[i] == 2 && !opens) continue;
-        cr_assert_eq(kt_grammar_state_accept(&s[i], next, strlen(next), NULL), KT_OK, "%d: %s",
-                     depth[i], next);
-        depth[i] += opens ? 2 : -2;
-        /* Behind what was closed comes a comma, behind what was opened anything. */
-        if (!opens) cr_assert_eq(kt_grammar_state_accept(&s[i], ",", 1, NULL), KT_OK);
+    for (int step = 0; step < STEPS; step++) {
+        int i = (int)kt_rng_below(&rng, STATES), *d = &depth[i];
+        bool opens = *d < 2 || (*d < DEEPEST && kt_rng_below(&rng, 5) < 3);
+        bool curly = kt_rng_below(&rng, 2);
+        char next[8] = "ab,", wrong;
+        if (opens) { /* a list begins: in a list, behind an element */
+            snprintf(next + (*d ? 3 : 0), 2, "%c", curly ? '{' : '[');
+            closing[i][++*d] = curly ? '}' : ']';
+        } else { /* its last element and its end; the list around it goes on */
+            wrong = closing[i][*d] == ']' ? '}' : ']';
+            snprintf(next, sizeof next, "e%c,", wrong);
+            cr_assert_eq(kt_grammar_state_accept(&s[i], next, 3, NULL), KT_E_MISMATCH);
+            snprintf(next, sizeof next, "e%c,", closing[i][(*d)--]);
+        }
+        cr_assert_eq(kt_grammar_state_accept(&s[i], next, strlen(next), NULL), KT_OK, "%d: %s", *d,
+                     next);
+        if (kt_stacks_bytes(&g->stacks) > most) most = kt_stacks_bytes(&g->stacks);
     }
+    cr_expect(most > 16 << 20 && most < MOST_BYTES, "%zu bytes at most", most);
+    cr_expect(kt_stacks_bytes(&g->stacks) < most, "nothing was ever forgotten");
     for (int i = 0; i < STATES; i++) kt_grammar_state_deinit(&s[i]);
     kt_grammar_destroy(g);
 }
