@@ -1,6 +1,7 @@
 /* Grammars in GBNF: which texts they accept, what is refused with which words, and masks that say
  * of every token what trying it says. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,6 +238,62 @@ Test(grammar, a_copy_goes_its_own_way_and_a_refused_text_changes_nothing) {
     kt_grammar_state_deinit(&one);
     kt_grammar_state_deinit(&one);
     kt_grammar_destroy(g);
+}
+
+/* One of several threads, each with a state of its own; wrong counts what differs from `want`. */
+typedef struct reader {
+    kt_grammar *grammar;
+    const uint64_t *want; /* [steps, words] */
+    size_t words;
+    int wrong;
+} reader;
+
+static const char read_text[] = "(()((a)a)b)((((a))))";
+
+static void *read_along(void *arg) {
+    reader *r = arg;
+    uint64_t bits[64];
+
+    for (int round = 0; round < 50; round++) {
+        kt_grammar_state s;
+        r->wrong += kt_grammar_state_init(&s, r->grammar, NULL) != KT_OK;
+        for (size_t i = 0; i + 1 < sizeof read_text; i++) {
+            r->wrong += kt_grammar_state_mask(&s, bits, NULL) != KT_OK ||
+                        memcmp(bits, r->want + i * r->words, r->words * sizeof *bits) != 0;
+            r->wrong += kt_grammar_state_accept(&s, read_text + i, 1, NULL) != KT_OK;
+        }
+        kt_grammar_state_deinit(&s);
+    }
+    return NULL;
+}
+
+Test(grammar, threads_share_a_grammar) {
+    static const char text[] = "root ::= e*\ne ::= \"(\" e* \")\" | [a-z]";
+    static uint64_t want[sizeof read_text * 64];
+    kt_vocabulary *v = kt_small_vocabulary();
+    size_t words = kt_vocabulary_words(v);
+    pthread_t thread[4];
+    reader r[4];
+    kt_grammar_state s;
+    kt_grammar *g;
+
+    cr_assert_eq(kt_grammar_from_gbnf(v, text, strlen(text), NULL, 0, &g, NULL), KT_OK);
+    cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+    for (size_t i = 0; i + 1 < sizeof read_text; i++) {
+        cr_assert_eq(kt_grammar_state_mask(&s, want + i * words, NULL), KT_OK);
+        cr_assert_eq(kt_grammar_state_accept(&s, read_text + i, 1, NULL), KT_OK);
+    }
+    kt_grammar_state_deinit(&s);
+    kt_grammar_destroy(g);
+    cr_assert_eq(kt_grammar_from_gbnf(v, text, strlen(text), NULL, 0, &g, NULL), KT_OK);
+    for (int i = 0; i < 4; i++) {
+        r[i] = (reader){g, want, words, 0};
+        cr_assert_eq(pthread_create(&thread[i], NULL, read_along, &r[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < 4; i++) cr_expect_eq(r[i].wrong, 0, "thread %d: %d", i, r[i].wrong);
+    kt_grammar_destroy(g);
+    kt_vocabulary_destroy(v);
 }
 
 /* Texts that nest in ever new ways: what no state needs is forgotten, and states stay where they are. */
