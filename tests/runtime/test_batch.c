@@ -100,6 +100,10 @@ static void check_reuse(kt_batches *b) {
         if (i == 0) kt_sequence_destroy(first);
     }
     kt_batches_continue(b, s[0], 0, 71);
+    s[2] = kt_batches_sequence(b, 0);
+    cr_expect_eq(kt_sequence_reuse(s[2], b->text[0], 200), b->e->state_floats ? 128 : 192,
+                 "no state was kept at 192");
+    kt_sequence_destroy(s[2]);
     memcpy(other, b->text[0], sizeof other);
     other[127]++; /* differs at the end of the second page */
     s[2] = kt_batches_sequence(b, 0);
