@@ -394,6 +394,11 @@ Test(sampler, the_prompt_is_not_what_was_said) {
     cr_assert_eq(kt_sampler_accept_prompt(&s, prompt, 3), 0);
     cr_expect_eq(pick(&s, logits), 1);
     kt_sampler_deinit(&s);
+    o.repetition_penalty = 1.01f; /* 2.97 is over 2.5 */
+    cr_assert_eq(kt_sampler_init(&s, &o, NULL, 0, VOCAB), 0);
+    cr_assert_eq(kt_sampler_accept_prompt(&s, prompt, 3), 0);
+    cr_expect_eq(pick(&s, logits), 1);
+    kt_sampler_deinit(&s);
     o.presence_penalty = o.frequency_penalty = 0, o.repetition_penalty = 2;
     cr_assert_eq(kt_sampler_init(&s, &o, NULL, 0, VOCAB), 0);
     cr_assert_eq(kt_sampler_accept_prompt(&s, prompt, 3), 0);
