@@ -31,6 +31,7 @@ KT_VARIANT(index_dots__scalar) = {
     .name = "index_dots__scalar",
     .op = KT_OP_INDEX,
     .weights = 1u << KT_W_BF16 | 1u << KT_W_NONE,
+    .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
     .bits = "index-plain",
     .version = 1,

@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "kernels/indexer/index_pick.h"
-#include "kernels/indexer/indexer_gate.h"
+#include "kernels/indexer/index_gate.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
 #include "tests/support/skip.h"

@@ -11,7 +11,7 @@
 #include "kernels/formats/format.h"
 #include "kernels/gemm/aocl.h"
 #include "kernels/gemm/gemm_gate.h"
-#include "kernels/indexer/indexer_gate.h"
+#include "kernels/indexer/index_gate.h"
 #include "kernels/linattn/conv_gate.h"
 #include "kernels/linattn/delta_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"

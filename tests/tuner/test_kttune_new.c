@@ -25,19 +25,25 @@ static void expect(const char *command, int code, const char *words) {
 /* A problem that every op has a meaning for, small enough for a gate in milliseconds. */
 static const struct {
     const char *op, *name, *gate, *problem;
+    const char *folder; /* NULL: the op's name */
 } news[] = {
-    {"gemm", "w8c_a8_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64"},
-    {"gemm", "wbf16_abf16_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64"},
-    {"gemm", "w8c_a8p_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64"},
+    {"gemm", "w8c_a8_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
+    {"gemm", "wbf16_abf16_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
+    {"gemm", "w8c_a8p_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
     {"moe_ffn", "w4g32_a8_fresh__scalar", "moe",
-     ".m = 5, .n = 96, .k = 64, .experts = 2, .topk = 1"},
-    {"attn", "bf16_fresh__scalar", "attn", ".m = 3, .n = 4, .k = 32, .kv_heads = 2, .context = 9"},
-    {"norm", "rms_fresh__scalar", "norm", ".m = 5, .n = 1, .k = 96"},
-    {"rope", "rotate_fresh__scalar", "rope", ".m = 5, .n = 3, .k = 32"},
-    {"router", "logits_fresh__scalar", "router", ".m = 5, .n = 7, .k = 96"},
-    {"encode", "a8_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96"},
-    {"encode", "a8p_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96"},
-    {"encode", "abf16_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96"}};
+     ".m = 5, .n = 96, .k = 64, .experts = 2, .topk = 1", NULL},
+    {"attn", "bf16_fresh__scalar", "attn", ".m = 3, .n = 4, .k = 32, .kv_heads = 2, .context = 9",
+     NULL},
+    {"norm", "rms_fresh__scalar", "norm", ".m = 5, .n = 1, .k = 96", NULL},
+    {"rope", "rotate_fresh__scalar", "rope", ".m = 5, .n = 3, .k = 32", NULL},
+    {"router", "logits_fresh__scalar", "router", ".m = 5, .n = 7, .k = 96", NULL},
+    {"conv", "conv_fresh__scalar", "conv", ".m = 5, .n = 16, .k = 4", "linattn"},
+    {"delta", "delta_fresh__scalar", "delta", ".m = 5, .n = 2, .k = 16, .v = 16, .kv_heads = 1",
+     "linattn"},
+    {"index", "index_fresh__scalar", "index", ".m = 3, .n = 2, .k = 32, .context = 9", "indexer"},
+    {"encode", "a8_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL},
+    {"encode", "a8p_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL},
+    {"encode", "abf16_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL}};
 
 /* A program around the new file that runs the gate of its op. */
 static void write_gate_program(const char *folder, const char *op, const char *name,
@@ -73,7 +79,8 @@ Test(kttune_new, what_it_writes_compiles_and_is_right, .timeout = 120) {
         snprintf(command, sizeof command, KTTUNE "new %s %s --folder %s", news[i].op, news[i].name,
                  folder);
         expect(command, 0, news[i].name);
-        write_gate_program(folder, news[i].op, news[i].name, news[i].gate, news[i].problem);
+        write_gate_program(folder, news[i].folder ? news[i].folder : news[i].op, news[i].name,
+                           news[i].gate, news[i].problem);
         snprintf(command, sizeof command,
                  COMPILE "-o %s/gate %s/main.c %s/%s.c " KT_BUILD_DIR
                          "/libkt_kernels.a " KT_BUILD_DIR "/libkt_base.a -lpthread -lm && %s/gate",

@@ -37,19 +37,26 @@ static const struct {
     const char *op, *prefix; /* NULL: <weights>_<acts> */
     const char *plain;       /* NULL: <acts>_rows__scalar */
     const char *example, *work;
-} ops[] = {{"gemm", NULL, "any_any_p64__scalar", "w8c_a8_mine__avx2",
-            "the sums of one row and panel are kt_p64_row: replace it, several rows at a time"},
-           {"moe_ffn", NULL, "any_any_moe64__scalar", "w4g32_a8_mine__avx2",
-            "the sums of one row and panel are kt_p64_row: replace it, several rows at a time"},
-           {"attn", "bf16", "bf16_online__scalar", "bf16_mine__avx2",
-            "the walk over the cache is kt_attn_walk; the functions it is given are the work"},
-           {"norm", "rms", "rms_rows__scalar", "rms_mine__avx2", "norm_row is the work"},
-           {"rope", "rotate", "rotate_heads__scalar", "rotate_mine__avx2",
-            "rotate_halves and rotate_pairs are the work"},
-           {"router", "logits", "logits_rows__scalar", "logits_mine__avx2",
-            "dot_bf16 and dot_f32 are the work"},
-           {"encode", "", NULL, "a8_mine__avx2",
-            "the loop over a row is the work; all variants of an encoding write the same bits"}};
+    const char *folder; /* of kernels; NULL: the op's name */
+} ops[] = {
+    {"gemm", NULL, "any_any_p64__scalar", "w8c_a8_mine__avx2",
+     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", NULL},
+    {"moe_ffn", NULL, "any_any_moe64__scalar", "w4g32_a8_mine__avx2",
+     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", NULL},
+    {"attn", "bf16", "bf16_online__scalar", "bf16_mine__avx2",
+     "the walk over the cache is kt_attn_walk; the functions it is given are the work", NULL},
+    {"norm", "rms", "rms_rows__scalar", "rms_mine__avx2", "norm_row is the work", NULL},
+    {"rope", "rotate", "rotate_heads__scalar", "rotate_mine__avx2",
+     "rotate_halves and rotate_pairs are the work", NULL},
+    {"router", "logits", "logits_rows__scalar", "logits_mine__avx2",
+     "dot_bf16 and dot_f32 are the work", NULL},
+    {"conv", "conv", "conv_rows__scalar", "conv_mine__avx2",
+     "conv_columns of conv_lanes.h is the work", "linattn"},
+    {"delta", "delta", "delta_rows__scalar", "delta_mine__avx2",
+     "recur_columns of delta_lanes.h is the work", "linattn"},
+    {"index", "index", "index_dots__scalar", "index_mine__avx2", "score is the work", "indexer"},
+    {"encode", "", NULL, "a8_mine__avx2",
+     "the loop over a row is the work; all variants of an encoding write the same bits", NULL}};
 
 enum { N_OPS = sizeof ops / sizeof *ops };
 
@@ -57,6 +64,10 @@ static int find_op(const char *op) {
     for (int i = 0; i < N_OPS; i++)
         if (strcmp(ops[i].op, op) == 0) return i;
     return -1;
+}
+
+static const char *folder_of(int op) {
+    return ops[op].folder ? ops[op].folder : ops[op].op;
 }
 
 static bool is_plain_word(const char *name) {
@@ -244,7 +255,8 @@ static kt_status make_file(int op, const variant_words *w, const char *folder,
         if (strcmp(kt_builtin_variants[i]->name, w->name) == 0)
             return kt_fail(err, KT_E_INVALID, "%s: there is a variant of that name already",
                            w->name);
-    snprintf(plain_path, sizeof plain_path, KT_SOURCE_DIR "/kernels/%s/%s.c", w->op, w->plain);
+    snprintf(plain_path, sizeof plain_path, KT_SOURCE_DIR "/kernels/%s/%s.c", folder_of(op),
+             w->plain);
     KT_TRY(kt_file_read(plain_path, MAX_FILE_BYTES, &plain, &plain_size, err));
     to = open_memstream(&text, &size);
     if (to) write_variant(to, plain, op, w);
@@ -282,7 +294,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "  attn            bf16_<trait>__<isa>\n"
         "  norm            rms_<trait>__<isa>\n"
         "  rope            rotate_<trait>__<isa>\n"
-        "  router          logits_<trait>__<isa>",
+        "  router          logits_<trait>__<isa>\n"
+        "  conv, delta     conv_<trait>__<isa>, delta_<trait>__<isa>\n"
+        "  index           index_<trait>__<isa>",
         "  kttune new gemm w8c_a8_mine__avx2\n"
         "  cmake --build build/release && build/release/kttune bench --op gemm --weights w8c \\\n"
         "      --m 4 --n 768 --k 2048 --variant w8c_a8_mine__avx2 --against w8c_a8_p64__avx2\n"};
@@ -297,8 +311,11 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     op = find_op(words[0]);
     if (op < 0)
         return kt_switch_fail(
-            &usage, "'%s': expected gemm, moe_ffn, attn, norm, rope, router or encode", words[0]);
-    snprintf(own, sizeof own, KT_SOURCE_DIR "/kernels/%s", words[0]);
+            &usage,
+            "'%s': expected gemm, moe_ffn, attn, norm, rope, router, conv, delta, index or "
+            "encode",
+            words[0]);
+    snprintf(own, sizeof own, KT_SOURCE_DIR "/kernels/%s", folder_of(op));
     st = take_apart(op, words[1], &w, &err);
     if (st == KT_OK) st = make_file(op, &w, folder ? folder : own, path, &err);
     if (st != KT_OK) return kt_verb_fail(&err);

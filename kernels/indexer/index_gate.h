@@ -1,6 +1,6 @@
 /* Correctness gate of the indexer's scores. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_KERNELS_INDEXER_GATE_H
-#define KT_KERNELS_INDEXER_GATE_H
+#ifndef KT_KERNELS_INDEX_GATE_H
+#define KT_KERNELS_INDEX_GATE_H
 
 #include "kernels/formats/gate.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/indexer/indexer_gate.h"
+#include "kernels/indexer/index_gate.h"
 
 #include <stdlib.h>
 #include <string.h>
