@@ -298,7 +298,9 @@ static kt_mark match(const kt_parser *p, bool *partial) {
     *partial = false;
     for (int i = 0; m; i++, m >>= 1) {
         size_t size = p->mark[i].size, common = size < p->n_pending ? size : p->n_pending;
-        if (!(m & 1) || memcmp(p->mark[i].text, p->pending, common) != 0) continue;
+        const char *text = p->mark[i].text;
+        if (!(m & 1) || (common > 1 && text[1] != p->pending[1])) continue; /* the first is equal */
+        if (common > 2 && memcmp(text + 2, p->pending + 2, common - 2) != 0) continue;
         if (common == size) return (kt_mark)i;
         *partial = true;
     }

@@ -164,7 +164,7 @@ static kt_status run_loop(load *l, kt_err *err) {
 }
 
 void kt_load_result_deinit(kt_load_result *r) {
-    for (size_t i = 0; i < r->n; i++) kt_answer_deinit(&r->answers[i]);
+    for (size_t i = 0; i < r->n; i++) kt_sse_answer_deinit(&r->answers[i]);
     free(r->answers);
     memset(r, 0, sizeof *r);
 }

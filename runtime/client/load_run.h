@@ -29,7 +29,7 @@ typedef struct kt_load_options {
 } kt_load_options;
 
 typedef struct kt_load_result {
-    kt_answer *answers; /* owned; [n], in the order of the prompts */
+    kt_sse_answer *answers; /* owned; [n], in the order of the prompts */
     size_t n;
     double duration_s; /* first request to last end */
 } kt_load_result;

@@ -66,7 +66,7 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     return KT_OK;
 }
 
-void kt_answer_deinit(kt_answer *a) {
+void kt_sse_answer_deinit(kt_sse_answer *a) {
     free(a->gap_ms);
     a->gap_ms = NULL;
 }
@@ -85,7 +85,7 @@ void kt_sse_abort(kt_sse_stream *s, const char *why) {
 }
 
 void kt_sse_start(kt_sse_stream *s, const kt_target *target, const char *request, size_t size,
-                  kt_answer *answer) {
+                  kt_sse_answer *answer) {
     const int on = 1;
 
     memset(s, 0, sizeof *s);
@@ -110,7 +110,7 @@ void kt_sse_start(kt_sse_stream *s, const kt_target *target, const char *request
 
 /* ---- events ---- */
 
-static void note_piece(kt_answer *a, int64_t now) {
+static void note_piece(kt_sse_answer *a, int64_t now) {
     if (a->n_pieces++ == 0)
         a->first_ns = now;
     else {
@@ -143,7 +143,7 @@ static bool brings_text(const kt_json *choice) {
            kt_json_length(kt_json_get(delta, "tool_calls")) > 0;
 }
 
-static void read_error(kt_answer *a, const kt_json *error) {
+static void read_error(kt_sse_answer *a, const kt_json *error) {
     const char *text = kt_json_text(error, "message");
 
     if (!*text) text = kt_json_string(error, NULL);
@@ -151,7 +151,7 @@ static void read_error(kt_answer *a, const kt_json *error) {
 }
 
 /* False after the last event. */
-static bool read_event(kt_answer *a, const char *text, size_t n, int64_t now) {
+static bool read_event(kt_sse_answer *a, const char *text, size_t n, int64_t now) {
     kt_json_doc *doc = NULL;
     const kt_json *root, *usage;
 
@@ -256,7 +256,7 @@ static bool take_bytes(kt_sse_stream *s, size_t n, int64_t now) {
 
 /* The end of the body: is what came an answer? */
 static void conclude(kt_sse_stream *s) {
-    kt_answer *a = s->answer;
+    kt_sse_answer *a = s->answer;
     kt_json_doc *doc = NULL;
 
     if (!*a->error && !s->has_head)

@@ -24,7 +24,7 @@ typedef struct kt_target {
 kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err);
 
 /* What was measured. Times are of kt_clock_ns(); an answer without an error has all of them. */
-typedef struct kt_answer {
+typedef struct kt_sse_answer {
     char error[200];                             /* "" = the answer came whole */
     int status;                                  /* of HTTP; 0 = none came */
     int64_t start_ns, first_ns, last_ns, end_ns; /* request, first and last piece of text, end */
@@ -33,8 +33,8 @@ typedef struct kt_answer {
     int64_t n_pieces;
     float *gap_ms; /* owned: time between pieces, n_pieces - 1 of them */
     size_t gap_capacity;
-} kt_answer;
-void kt_answer_deinit(kt_answer *a);
+} kt_sse_answer;
+void kt_sse_answer_deinit(kt_sse_answer *a);
 
 /* One connection for one answer, never blocking. The caller polls fd: for writing while is_sending,
  * else for reading, and calls advance then. */
@@ -48,13 +48,13 @@ typedef struct kt_sse_stream {
     bool has_head, is_chunked, is_over;
     kt_http_chunks chunks;
     int64_t left; /* of a body of known length; -1 = up to the end */
-    kt_answer *answer;
+    kt_sse_answer *answer;
 } kt_sse_stream;
 
 /* Start sending a whole request. Errors show in the answer, also later ones; the answer is
  * borrowed. */
 void kt_sse_start(kt_sse_stream *s, const kt_target *target, const char *request, size_t size,
-                  kt_answer *answer);
+                  kt_sse_answer *answer);
 /* Go on as far as the socket allows; true when the answer is complete or has failed. */
 bool kt_sse_advance(kt_sse_stream *s);
 /* Break off with an error text. */

@@ -231,7 +231,9 @@ static const parser_case parser_cases[] = {
      "C(now)A({\"a\": \"\xc3\xa9\"})EC(now)A({})E"},
     {"deepseekv31", "none", false, "<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"no\"x",
      "T(<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"no\"x)"},
-    {"deepseekv31", "none", false, "<｜tool▁call▁begin｜>now<｜tool▁sep｜>\"{\\\"a\\\": [\"y",
+    {"deepseekv31", "none", false,
+     "<｜tool▁call▁begin｜>now"
+     "<｜tool▁sep｜>\"{\\\"a\\\": [\"y",
      "C(now)A({\"a\": []})XT(y)"},
     /* ---- DeepSeek V3.2, V4 ---- */
     {"deepseekv32", "deepseek-v3", true,
