@@ -120,12 +120,13 @@ Test(chat, arguments_have_the_form_that_the_template_writes) {
 }
 
 Test(chat, null_content_is_what_the_template_bears) {
-    check(
-        "{% for m in messages %}<{{ m.content }}>{{ m.tool_calls[0].function.arguments | tojson }}"
-        "{% endfor %}",
-        CALLS("{}"), "<>{}");
-    check("{% for m in messages %}{{ m.content is none }}{{ m.tool_calls[0].function.arguments | "
-          "tojson }}{% endfor %}",
+    check("{% for m in messages %}<{{ m.content }}>"
+          "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+          "{% endfor %}",
+          CALLS("{}"), "<>{}");
+    check("{% for m in messages %}{{ m.content is none }}"
+          "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+          "{% endfor %}",
           CALLS("{}"), "True{}");
 }
 

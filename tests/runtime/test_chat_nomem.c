@@ -1,100 +1,98 @@
-/* Output parsers with every allocation failing once. SPDX-License-Identifier: Apache-2.0 */
+/* Chat templates with every allocation failing once. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "runtime/chat/parser.h"
-#include "runtime/chat/tool_grammar.h"
+#include "runtime/chat/messages.h"
 #include "tests/support/nomem.h"
 
-static kt_status create(void *out, const void *with, kt_err *err) {
-    return kt_parser_create(with, out, err);
+#define TINY KT_SOURCE_DIR "/datasets/models/tiny-moe"
+
+static const char source[] =
+    "{% macro m(x) %}{{ x | tojson }}{% endmacro %}{% set ns = namespace(t='') %}"
+    "{% for k in messages %}{% set ns.t = ns.t + k.content | upper %}{{ m([k.role, 1.5]) }}"
+    "{% endfor %}{{ ns.t.split('A') | join('-') }}";
+
+TestSuite(chat_nomem, .timeout = 120);
+
+static kt_status create_template(void *out, const void *with, kt_err *err) {
+    return kt_template_create(with, strlen(with), "t.jinja", out, err);
 }
 
-static void destroy(void *out) {
-    kt_parser_destroy(*(kt_parser **)out);
+static void destroy_template(void *out) {
+    kt_template_destroy(*(kt_template **)out);
 }
 
-Test(chat_nomem, an_output_parser) {
-    const kt_parser_options options = {0};
-    kt_nomem_case c = {.function = "kt_parser_create",
-                       .make = create,
-                       .unmake = destroy,
-                       .with = &options,
-                       .out_bytes = sizeof(kt_parser *),
-                       .says = "parser"};
-
+Test(chat_nomem, a_template_is_compiled_or_says_why_not) {
+    const kt_nomem_case c = {.function = "kt_template_create",
+                             .make = create_template,
+                             .unmake = destroy_template,
+                             .with = source,
+                             .out_bytes = sizeof(kt_template *),
+                             .says = "t.jinja"};
     kt_nomem_check(&c);
 }
 
-static void drop(void *arg, const kt_event *event) {
-    (void)arg;
-    (void)event;
+typedef struct rendering {
+    const kt_template *t;
+    const kt_json *context;
+} rendering;
+
+static kt_status render(void *out, const void *with, kt_err *err) {
+    const rendering *r = with;
+    return kt_template_render(r->t, r->context, NULL, out, err);
 }
 
-/* Whatever pushing needs may be missing: it is said, and nothing leaks. */
-Test(chat_nomem, a_push_that_finds_no_memory) {
-    static const char tools[] =
-        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
-        "{\"a\": {\"type\": \"array\"}}}}}]";
-    static const char output[] = "<tool_call>\n<function=f>\n<parameter=a>\n[1, 'b']\n"
-                                 "</parameter>\nx\n</function>\n</tool_call>";
-    kt_parser_evidence e = {.tool_parser = "qwen3_coder"};
-    kt_parser_options o = {0};
-    kt_json_doc *doc;
-    int failures = 0;
-
-    cr_assert_eq(kt_json_parse(tools, strlen(tools), NULL, &doc, NULL), KT_OK);
-    cr_assert_eq(kt_parser_choose(&e, &o.choice, NULL), KT_OK);
-    o.tools = kt_json_root(doc);
-    for (long n = 0;; n++) {
-        long held = kt_nomem_held();
-        kt_err err = {0};
-        kt_parser *p;
-        kt_status st;
-        cr_assert_eq(kt_parser_create(&o, &p, NULL), KT_OK);
-        kt_nomem_after(n);
-        st = kt_parser_push(p, -1, output, sizeof output - 1, drop, NULL, &err);
-        if (!kt_nomem_failed()) {
-            cr_assert_eq(st, KT_OK, "%s", err.message);
-            kt_parser_destroy(p);
-            break;
-        }
-        cr_assert_eq(st, KT_E_NOMEM, "allocation %ld", n);
-        cr_assert_not_null(strstr(err.message, "parse"), "%s", err.message);
-        failures++;
-        kt_parser_destroy(p);
-        cr_assert_eq(kt_nomem_held(), held);
-    }
-    cr_assert_gt(failures, 2);
-    kt_json_destroy(doc);
+static void forget_rendering(void *out) {
+    kt_rendered_deinit(out);
 }
 
-static kt_status make_grammar(void *out, const void *with, kt_err *err) {
-    return kt_tool_grammar_create(with, out, err);
-}
+Test(chat_nomem, a_template_is_rendered_or_says_why_not) {
+    static const char context[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"banana\"}]}";
+    kt_json_doc *doc = NULL;
+    kt_template *t = NULL;
+    rendering r;
+    const kt_nomem_case c = {.function = "kt_template_render",
+                             .make = render,
+                             .unmake = forget_rendering,
+                             .with = &r,
+                             .out_bytes = sizeof(kt_rendered),
+                             .says = "t.jinja"};
 
-static void unmake_grammar(void *out) {
-    kt_tool_grammar_destroy(out);
-}
-
-Test(chat_nomem, a_grammar_of_tools) {
-    static const char tools[] =
-        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
-        "{\"a\": {\"type\": \"array\"}, \"b\": {\"type\": \"integer\"}}}}}]";
-    kt_parser_evidence e = {.tool_parser = "glm45", .reasoning_parser = "glm45"};
-    kt_tool_grammar_options o = {0};
-    kt_nomem_case c = {.function = "kt_tool_grammar_create",
-                       .make = make_grammar,
-                       .unmake = unmake_grammar,
-                       .with = &o,
-                       .out_bytes = sizeof(kt_tool_grammar),
-                       .says = "grammar"};
-    kt_json_doc *doc;
-
-    cr_assert_eq(kt_json_parse(tools, strlen(tools), NULL, &doc, NULL), KT_OK);
-    cr_assert_eq(kt_parser_choose(&e, &o.choice, NULL), KT_OK);
-    o.tools = kt_json_root(doc);
+    cr_assert_eq(kt_json_parse(context, sizeof context - 1, NULL, &doc, NULL), KT_OK);
+    cr_assert_eq(kt_template_create(source, sizeof source - 1, "t.jinja", &t, NULL), KT_OK);
+    r = (rendering){t, kt_json_root(doc)};
     kt_nomem_check(&c);
+    kt_template_destroy(t);
     kt_json_destroy(doc);
+}
+
+static kt_status load_format(void *out, const void *with, kt_err *err) {
+    return kt_chat_format_load(&(kt_chat_source){.model = with}, out, err);
+}
+
+static kt_status create_format(void *out, const void *with, kt_err *err) {
+    return kt_chat_format_create(with, strlen(with), "t.jinja", NULL, out, err);
+}
+
+static void destroy_format(void *out) {
+    kt_chat_format_destroy(*(kt_chat_format **)out);
+}
+
+Test(chat_nomem, a_format_is_loaded_or_says_why_not) {
+    kt_nomem_case c = {.function = "kt_chat_format_load",
+                       .make = load_format,
+                       .unmake = destroy_format,
+                       .with = TINY,
+                       .out_bytes = sizeof(kt_chat_format *),
+                       .says = "",
+                       .most = 200};
+
+    kt_nomem_check(&c);
+    c.function = "kt_chat_format_create";
+    c.make = create_format;
+    c.with = source;
+    kt_nomem_check(&c);
 }
