@@ -167,6 +167,7 @@ kt_status kt_request_accept(kt_request *r, size_t i, bool *is_over, kt_err *err)
         if (r->logprobs >= 0) emit_logprob(ch);
         KT_TRY(put_token(ch, p->id, err));
     }
+    ends |= r->output && r->output->is_done && r->output->is_done(ch->output);
     *is_over = ends || ch->matched || (int64_t)ch->tokens.size >= kt_request_limit(r, ch->prompt);
     if (!*is_over) return KT_OK;
     return kt_request_finish(r, i, ends || ch->matched ? KT_FINISH_STOP : KT_FINISH_LENGTH, err);

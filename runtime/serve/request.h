@@ -44,6 +44,7 @@ typedef struct kt_output {
     kt_status (*finish)(void *state, kt_event_sink *sink, void *sink_arg, kt_err *err);
     bool (*in_reasoning)(void *state);
     int (*whole_calls)(void *state);
+    bool (*is_done)(void *state); /* the answer is complete and needs no end token; NULL = never */
 } kt_output;
 
 /* Who asked. event and done are called on the scheduler's thread (done also on one that submits or
