@@ -111,7 +111,7 @@ static void run_load(kt_job *job) {
 
     kt_affinity_set(&s->allowed); /* this is the thread that the pool belongs to */
     s->loaded = load_model(s, &s->why);
-    if (s->loaded == KT_OK) s->loaded = kt_app_ready(s->app, &s->backend, &s->why);
+    if (s->loaded == KT_OK) s->loaded = kt_app_ready(s->app, &s->backend, NULL, &s->why);
     if (s->loaded != KT_OK) {
         kt_http_server_stop(s->server);
         return;

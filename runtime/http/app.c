@@ -8,8 +8,9 @@
 
 enum { default_queue = 32, prepare_surplus = 64 };
 
-static void show_backend(kt_app *app, const kt_backend *backend) {
+static void show_backend(kt_app *app, const kt_backend *backend, const kt_chat_model *chat) {
     app->backend = backend;
+    app->chat = chat;
     if (!app->model_name) app->model_name = backend->model_name;
     atomic_store_explicit(&app->is_ready, true, memory_order_release);
 }
@@ -32,7 +33,7 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     kt_stats_init(&app->stats);
     app->created_s = kt_clock_unix_ms() / 1000;
     st = kt_scheduler_create(&scheduler, &app->scheduler, err);
-    if (st == KT_OK && options->backend) show_backend(app, options->backend);
+    if (st == KT_OK && options->backend) show_backend(app, options->backend, options->chat);
     /* Preparing is quick; a request is refused for the scheduler's queue, not for this one. */
     if (st == KT_OK) st = kt_job_queue_create(queue + prepare_surplus, &app->prepare, err);
     if (st != KT_OK) {
@@ -43,9 +44,10 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     return KT_OK;
 }
 
-kt_status kt_app_ready(kt_app *app, const kt_backend *backend, kt_err *err) {
+kt_status kt_app_ready(kt_app *app, const kt_backend *backend, const kt_chat_model *chat,
+                       kt_err *err) {
     KT_TRY(kt_scheduler_ready(app->scheduler, backend, err));
-    show_backend(app, backend);
+    show_backend(app, backend, chat);
     return KT_OK;
 }
 

@@ -12,13 +12,15 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "runtime/sched/backend.h"
+#include "runtime/http/api/chat_model.h"
 #include "runtime/http/http_stats.h"
+#include "runtime/sched/backend.h"
 #include "runtime/sched/job_queue.h"
 #include "runtime/sched/scheduler.h"
 
 typedef struct kt_app_options {
     const kt_backend *backend; /* borrowed; NULL = not loaded yet, see kt_app_ready */
+    const kt_chat_model *chat; /* borrowed; NULL = no chat, or see kt_app_ready */
     const char *model_name;    /* as clients call it; NULL = the backend's; borrowed */
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
     int max_running;           /* choices computed side by side; 0 = 64 */
@@ -33,6 +35,7 @@ typedef struct kt_app_options {
 typedef struct kt_app {
     atomic_bool is_ready; /* the next two may be read */
     const kt_backend *backend;
+    const kt_chat_model *chat; /* NULL: the model has no way to write conversations */
     const char *model_name;
     const kt_log *log;
     void *owner;
@@ -45,9 +48,10 @@ typedef struct kt_app {
 } kt_app;
 
 kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err);
-/* From now on there is a model. Once, on the scheduler's thread (kt_scheduler_call), when the app
- * was created without one. */
-kt_status kt_app_ready(kt_app *app, const kt_backend *backend, kt_err *err);
+/* From now on there is a model, and, unless NULL, chat (both borrowed). Once, on the scheduler's
+ * thread (kt_scheduler_call), when the app was created without one. */
+kt_status kt_app_ready(kt_app *app, const kt_backend *backend, const kt_chat_model *chat,
+                       kt_err *err);
 /* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
 const char *kt_app_why_not(void *app);
 

@@ -61,7 +61,7 @@ void kt_completion_start(kt_app *app, kt_http_exchange *x) {
     c->x = x;
     kt_request_init(&c->request);
     c->outcome = KT_ENDING_ERROR;
-    kt_stats_begin(&app->stats, &c->activity, "completions", kt_http_request_id(x), false);
+    kt_stats_begin(&app->stats, &c->activity, "completions", kt_http_request_id(x));
     c->created_s = kt_clock_unix_ms() / 1000;
     c->job.run = run_prepare;
     c->job.drop = drop;

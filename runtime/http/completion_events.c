@@ -77,7 +77,7 @@ static void take_start(kt_completion *c) {
     if (c->has_started) return;
     c->has_started = true;
     kt_stats_start(&c->app->stats, &c->activity, c->request.prompt_tokens, c->request.cached_tokens,
-                   c->request.max_tokens);
+                   c->request.max_tokens, c->stream);
     begin_stream(c);
 }
 

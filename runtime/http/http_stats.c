@@ -46,12 +46,10 @@ void kt_stats_deinit(kt_stats *s) {
     pthread_mutex_destroy(&s->lock);
 }
 
-void kt_stats_begin(kt_stats *s, kt_activity *a, const char *route, const char *id,
-                    bool is_stream) {
+void kt_stats_begin(kt_stats *s, kt_activity *a, const char *route, const char *id) {
     memset(a, 0, sizeof *a);
     a->route = route;
     snprintf(a->id, sizeof a->id, "%s", id);
-    a->is_stream = is_stream;
     a->begin_ns = kt_clock_ns();
     pthread_mutex_lock(&s->lock);
     a->number = ++s->n_begun;
@@ -62,12 +60,13 @@ void kt_stats_begin(kt_stats *s, kt_activity *a, const char *route, const char *
 }
 
 void kt_stats_start(kt_stats *s, kt_activity *a, int64_t prompt_tokens, int64_t cached_tokens,
-                    int64_t max_tokens) {
+                    int64_t max_tokens, bool is_stream) {
     pthread_mutex_lock(&s->lock);
     a->start_ns = kt_clock_ns();
     a->prompt_tokens = prompt_tokens;
     a->cached_tokens = cached_tokens;
     a->max_tokens = max_tokens;
+    a->is_stream = is_stream;
     observe(&s->in_queue, (double)(a->start_ns - a->begin_ns) * 1e-9);
     pthread_mutex_unlock(&s->lock);
 }

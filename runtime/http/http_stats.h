@@ -58,10 +58,10 @@ void kt_stats_init(kt_stats *s);
 void kt_stats_deinit(kt_stats *s);
 
 /* A request was accepted. id and route as in kt_activity; max_tokens 0 = unknown. */
-void kt_stats_begin(kt_stats *s, kt_activity *a, const char *route, const char *id, bool is_stream);
+void kt_stats_begin(kt_stats *s, kt_activity *a, const char *route, const char *id);
 /* It left the queue; its prompt has so many tokens, of which cached need no computing. */
 void kt_stats_start(kt_stats *s, kt_activity *a, int64_t prompt_tokens, int64_t cached_tokens,
-                    int64_t max_tokens);
+                    int64_t max_tokens, bool is_stream);
 /* n more tokens came at once. */
 void kt_stats_tokens(kt_stats *s, kt_activity *a, int64_t n);
 /* It is over; a may be released. */

@@ -16,9 +16,12 @@
 #define FAKE_TEXT \
     "To be, or not to be: that is the question \xf0\x9f\xa6\x99 \xe6\x88\x91\xc3\xa9 done."
 
+/* What it says; to be set before fake_init. */
+static const char *fake_says = FAKE_TEXT;
+
 typedef struct fake_engine {
     kt_tokenizer *tokenizer;
-    int32_t *script; /* the tokens of FAKE_TEXT, then the end token, then again */
+    int32_t *script; /* the tokens of fake_says, then the end token, then again */
     size_t n_script;
     atomic_int prefill_us; /* per row of a prompt, in slices that look at the stop flag */
     atomic_int decode_us;  /* per step with generated tokens only */
@@ -174,7 +177,7 @@ static inline bool fake_init(fake_engine *f, kt_backend *b, const char *tokenize
     memset(f, 0, sizeof *f);
     memset(b, 0, sizeof *b);
     if (kt_tokenizer_load(tokenizer_path, &f->tokenizer, &err) != KT_OK) return false;
-    if (kt_tokenizer_encode(f->tokenizer, FAKE_TEXT, strlen(FAKE_TEXT), true, &f->script, &n,
+    if (kt_tokenizer_encode(f->tokenizer, fake_says, strlen(fake_says), true, &f->script, &n,
                             &err) != KT_OK) {
         return false;
     }

@@ -18,6 +18,7 @@
 static struct {
     fake_engine engine;
     kt_backend backend;
+    const kt_chat_model *chat; /* NULL = none; to be set before fake_start */
     kt_app *app;
     kt_http_server *server;
     pthread_t thread;
@@ -32,8 +33,10 @@ static inline void *fake_serve(void *arg) {
 }
 
 static inline void fake_start(const kt_http_options *options, int queue) {
-    kt_app_options app = {
-        .backend = &fake.backend, .queue = queue, .max_running = fake.max_running};
+    kt_app_options app = {.backend = &fake.backend,
+                          .chat = fake.chat,
+                          .queue = queue,
+                          .max_running = fake.max_running};
     kt_http_options http = options ? *options : (kt_http_options){0};
     kt_err err = {0};
 

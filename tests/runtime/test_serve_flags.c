@@ -58,14 +58,18 @@ static process start(const char *const *words) {
     return p;
 }
 
-static void stop(process *p) {
+static void wait_for_end(process *p) {
     int state;
 
-    kill(p->pid, SIGINT);
     cr_assert_eq(waitpid(p->pid, &state, 0), p->pid);
     cr_expect(WIFEXITED(state) && WEXITSTATUS(state) == 0, "state %#x", (unsigned)state);
     fclose(p->out);
     if (p->log >= 0) close(p->log);
+}
+
+static void stop(process *p) {
+    kill(p->pid, SIGINT);
+    wait_for_end(p);
 }
 
 static int health(const process *p, const char *headers) {
@@ -202,6 +206,6 @@ Test(serve_flags, what_is_cut_gets_an_answer) {
     kt_reply_free(&r);
     close(fd);
     cr_expect_gt(kt_clock_ns() - since, 900000000);
-    stop(&p);
+    wait_for_end(&p);
     cr_expect_lt(kt_clock_ns() - since, 10000000000);
 }

@@ -1,0 +1,81 @@
+/* A way to write conversations for tests of chat routes: "role: content" lines, tools as their
+ * JSON. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_TESTS_FAKE_CHAT_H
+#define KT_TESTS_FAKE_CHAT_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/runtime/fake_server.h"
+
+static struct {
+    kt_chat_model model;
+    kt_vocabulary *vocabulary;
+    bool starts_in_reasoning;
+} fake_chat;
+
+static inline void fake_chat_line(kt_text *t, const char *name, const char *text, size_t size) {
+    kt_text_append(t, name, strlen(name), NULL);
+    kt_text_append(t, ": ", 2, NULL);
+    kt_text_append(t, text, size, NULL);
+    kt_text_append(t, "\n", 1, NULL);
+}
+
+static inline kt_status fake_chat_prompt(const void *self, const kt_chat_request *r, bool with_ids,
+                                         kt_model_prompt *out, kt_err *err) {
+    kt_text t = {0};
+    kt_json_writer w = {0};
+    size_t size;
+    (void)self;
+
+    for (size_t i = 0; i < kt_json_length(r->messages); i++) {
+        const kt_json *m = kt_json_at(r->messages, i);
+        const char *text = kt_json_string(kt_json_get(m, "content"), &size);
+        if (!text) {
+            free(t.data);
+            return kt_fail(err, KT_E_INVALID, "messages[%zu].content: no string", i);
+        }
+        fake_chat_line(&t, kt_json_text(m, "role"), text, size);
+    }
+    if (r->tools) {
+        kt_json_put_value(&w, r->tools);
+        fake_chat_line(&t, "tools", kt_json_writer_text(&w, &size), size);
+        kt_json_writer_deinit(&w);
+    }
+    if (r->enable_thinking) fake_chat_line(&t, "thinking", r->enable_thinking > 0 ? "1" : "0", 1);
+    if (!r->no_generation_prompt) kt_text_append(&t, "assistant:", 10, NULL);
+    kt_text_append(&t, "", 1, NULL);
+    *out = (kt_model_prompt){
+        .text = t.data, .size = t.size - 1, .starts_in_reasoning = fake_chat.starts_in_reasoning};
+    if (!with_ids) return KT_OK;
+    return kt_tokenizer_encode(fake.engine.tokenizer, out->text, out->size, false, &out->ids,
+                               &out->n_ids, err);
+}
+
+/* Before fake_start: what the model says, and in which notations. */
+static inline void fake_chat_init(const char *says, const char *calls, const char *reasoning) {
+    const kt_parser_evidence evidence = {.tool_parser = calls, .reasoning_parser = reasoning};
+    kt_tokenizer *t;
+    kt_err err = {0};
+
+    fake_says = says;
+    fake_chat.model = (kt_chat_model){.make_prompt = fake_chat_prompt, .template_text = "fake"};
+    cr_assert_eq(kt_parser_choose(&evidence, &fake_chat.model.parsers, &err), KT_OK, "%s",
+                 err.message);
+    cr_assert_eq(
+        kt_tokenizer_load(KT_SOURCE_DIR "/datasets/models/tiny-moe/tokenizer.json", &t, &err),
+        KT_OK, "%s", err.message);
+    cr_assert_eq(kt_vocabulary_from_tokenizer(t, (int32_t[]){4095}, 1, &fake_chat.vocabulary, &err),
+                 KT_OK, "%s", err.message);
+    kt_tokenizer_destroy(t);
+    fake_chat.model.vocabulary = fake_chat.vocabulary;
+    fake.chat = &fake_chat.model;
+}
+
+static inline void fake_chat_stop(void) {
+    fake_stop();
+    kt_vocabulary_destroy(fake_chat.vocabulary);
+}
+
+#endif
