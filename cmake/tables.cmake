@@ -35,3 +35,15 @@ function(kt_file_table what)
                  TYPE kt_${what} PREFIX kt_${what}_ ARRAY ${T_ARRAY}
                  COUNT kt_builtin_${what}_count STEMS ${stems})
 endfunction()
+
+# kt_embed(<file> SYMBOL <name>): generated/<name>.c with the file's bytes as `const char <name>[]` and their
+# number as `const size_t <name>_size`; made again when the file changes.
+function(kt_embed file)
+  cmake_parse_arguments(T "" "SYMBOL" "" ${ARGN})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  file(READ "${file}" bytes HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+  string(REPLACE "'\\x0a'," "'\\x0a',\n" bytes "${bytes}")
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/generated/${T_SYMBOL}.c" @ONLY CONTENT
+       "/* Written by the build from ${file}. */\n#include <stddef.h>\n\nextern const char ${T_SYMBOL}[];\nextern const size_t ${T_SYMBOL}_size;\nconst char ${T_SYMBOL}[] = {\n${bytes}};\nconst size_t ${T_SYMBOL}_size = sizeof ${T_SYMBOL};\n")
+endfunction()

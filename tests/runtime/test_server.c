@@ -284,7 +284,8 @@ Test(server, unknown_urls_and_methods) {
     fake_start(NULL, 0);
     fake_check_error(kt_send_request(fake.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "",
                      "/nothing");
-    fake_check_error(kt_send_request(fake.port, "GET", "/", "", NULL), 404, "unknown_url", "", "/");
+    fake_check_error(kt_send_request(fake.port, "GET", "/v2/", "", NULL), 404, "unknown_url", "",
+                     "/v2/");
     fake_check_error(kt_send_request(fake.port, "GET", "/v1/completions", "", NULL), 405,
                      "method_not_allowed", "", "GET");
     fake_check_error(kt_send_request(fake.port, "DELETE", "/v1/models", "", NULL), 405,

@@ -264,3 +264,28 @@ Test(routes, slots_show_who_is_served) {
     close(fd[1]);
     fake_stop();
 }
+
+/* One page, nothing foreign in it, and only its own script runs. */
+Test(routes, the_page_is_built_in) {
+    const kt_http_options options = {.api_key = "secret"};
+    char nonce[64] = "", marked[100];
+    const char *at;
+    kt_reply r;
+
+    fake_start(&options, 0);
+    r = kt_request(fake.port, "GET", "/", "", NULL); /* itself without a key */
+    cr_assert_eq(r.status, 200);
+    cr_expect_not_null(strstr(r.headers, "Content-Type: text/html; charset=utf-8"));
+    at = strstr(r.headers, "Content-Security-Policy: default-src 'none'; ");
+    cr_assert_not_null(at, "%s", r.headers);
+    cr_assert_eq(sscanf(strstr(at, "script-src"), "script-src 'nonce-%24[0-9a-f]'", nonce), 1);
+    snprintf(marked, sizeof marked, "<script nonce=\"%s\">", nonce);
+    cr_expect_not_null(strstr(r.body, marked));
+    cr_expect_null(strstr(r.body, "@NONCE@"));
+    cr_expect_null(strstr(r.body, "//")); /* no address of another host, no comment of that kind */
+    cr_expect_null(strstr(r.body, "innerHTML"));
+    cr_expect_lt(r.body_size, 40 * 1024);
+    cr_expect_eq(strcmp(r.body + r.body_size - 8, "</html>\n"), 0);
+    kt_reply_free(&r);
+    fake_stop();
+}
