@@ -32,6 +32,7 @@ static const kt_usage usage = {
 typedef struct chat_flags {
     kt_engine_flags engine;
     const char *system, *prompt, *api_key;
+    const char *chat_template, *reasoning_parser; /* kt serve's */
     double temperature;
     int64_t max_tokens, seed;
 } chat_flags;
@@ -460,6 +461,10 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("max-tokens", 'n', &f.max_tokens, 0, 1 << 24,
                       "most tokens of an answer (default: what the context holds)"),
         KT_OPTION_INT("seed", 0, &f.seed, 0, INT64_C(1) << 53, "of the sampler (default: random)"),
+        KT_OPTION_STRING("chat-template", 0, &f.chat_template, "FILE",
+                         "how conversations are written (default: the model's)"),
+        KT_OPTION_STRING("reasoning-parser", 0, &f.reasoning_parser, "NAME",
+                         "how reasoning is marked (default: chosen)"),
         KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY", "of the server at URL"),
         KT_ENGINE_OPTIONS(f.engine)};
     struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART: getline returns */

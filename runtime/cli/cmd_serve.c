@@ -18,6 +18,7 @@
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/exec/recorder.h"
+#include "runtime/http/api/chat_load.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
 #include "runtime/model/model_dir.h"
@@ -27,6 +28,7 @@ enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20 };
 typedef struct serve_flags {
     kt_engine_flags engine;
     const char *host, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
+    const char *chat_template, *tool_parser, *reasoning_parser;
     const char *record;
     int64_t port, queue, parallel, itl_ms, record_mb, drain_s;
 } serve_flags;
@@ -44,6 +46,7 @@ typedef struct serving {
     kt_err why;
     kt_engine *engine;
     kt_backend backend;
+    kt_loaded_chat *chat; /* NULL: the model has no template */
     kt_app *app;
     kt_http_server *server;
     char *keys; /* owned: one a line; NULL = none */
@@ -83,7 +86,7 @@ static void print_address(const serving *s, const char *before, const char *afte
 
 static void print_engine(const serving *s) {
     kt_engine_info info;
-    char line[160];
+    char line[160], chat[4400];
 
     kt_engine_describe(s->engine, &info);
     printf("%s\n", info.table_line);
@@ -93,9 +96,33 @@ static void print_engine(const serving *s) {
            (long long)info.n_threads);
     printf("%s\n", kt_kv_line(&info, line, sizeof line));
     printf("%s\n", info.memory_line);
+    if (s->chat) printf("%s\n", kt_loaded_chat_line(s->chat, chat, sizeof chat));
     printf("up to %lld answers side by side, up to %d requests wait\n",
            (long long)s->flags->parallel, kt_scheduler_count(s->app->scheduler).capacity);
     print_address(s, "listening on ", "");
+}
+
+/* A model without a template completes texts all the same; a template that was named must be there.
+ */
+static kt_status load_chat(serving *s, kt_err *err) {
+    const serve_flags *f = s->flags;
+    const kt_chat_source source = {.model = s->dir.folder, .template_file = f->chat_template};
+    kt_engine_info info;
+    kt_parser_evidence evidence = {.tool_parser = f->tool_parser,
+                                   .reasoning_parser = f->reasoning_parser};
+    kt_err why = {KT_OK, ""};
+    kt_status st;
+
+    kt_engine_describe(s->engine, &info);
+    evidence.family = info.family;
+    st = kt_loaded_chat_create(&source, &evidence, &s->backend, &s->chat, &why);
+    if (st == KT_OK) return KT_OK;
+    if (f->chat_template || st == KT_E_NOMEM || (st == KT_E_INVALID && f->tool_parser)) {
+        *err = why;
+        return st;
+    }
+    say(s, "kt: no chat: %s\n", why.message);
+    return KT_OK;
 }
 
 static kt_status load_model(serving *s, kt_err *err) {
@@ -103,6 +130,7 @@ static kt_status load_model(serving *s, kt_err *err) {
 
     KT_TRY(kt_engine_create(&s->options, &s->engine, err));
     KT_TRY(kt_backend_from_engine(s->engine, s->dir.folder, f->engine.weights, &s->backend, err));
+    KT_TRY(load_chat(s, err));
     return f->record ? kt_engine_record(s->engine, f->record, f->record_mb << 20, err) : KT_OK;
 }
 
@@ -111,7 +139,9 @@ static void run_load(kt_job *job) {
 
     kt_affinity_set(&s->allowed); /* this is the thread that the pool belongs to */
     s->loaded = load_model(s, &s->why);
-    if (s->loaded == KT_OK) s->loaded = kt_app_ready(s->app, &s->backend, NULL, &s->why);
+    if (s->loaded == KT_OK)
+        s->loaded = kt_app_ready(s->app, &s->backend,
+                                 s->chat ? kt_loaded_chat_model(s->chat) : NULL, &s->why);
     if (s->loaded != KT_OK) {
         kt_http_server_stop(s->server);
         return;
@@ -303,6 +333,7 @@ static int serve(serving *s) {
     s->log.writer = NULL;
     code = st == KT_OK ? KT_EXIT_OK : kt_command_fail(&err);
     if (was_loaded && s->flags->record) print_record(s->flags->record, s->engine);
+    kt_loaded_chat_destroy(s->chat);
     kt_engine_destroy(s->engine);
     kt_model_dir_deinit(&s->dir);
     free(s->keys);
@@ -312,7 +343,8 @@ static int serve(serving *s) {
 static const kt_usage usage = {
     .command = "serve",
     .arguments = "MODEL",
-    .about = "Serve a model to OpenAI clients: /v1/completions, /v1/models, /health. Ctrl-C lets "
+    .about = "Serve a model to OpenAI clients: /v1/chat/completions, /v1/completions; a page at /. "
+             "Ctrl-C lets "
              "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
              "logs each request.\nWithout a key only requests to localhost, and pages from there, "
              "are answered.",
@@ -334,6 +366,12 @@ static int run(int argc, char **argv) {
         KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY[,KEY...]",
                          "wanted from clients (default: none, and only localhost is answered)"),
         KT_OPTION_STRING("api-key-file", 0, &f.api_key_file, "FILE", "keys, one a line"),
+        KT_OPTION_STRING("chat-template", 0, &f.chat_template, "FILE",
+                         "how conversations are written (default: the model's)"),
+        KT_OPTION_STRING("tool-parser", 0, &f.tool_parser, "NAME",
+                         "how tool calls are written; none = they are text (default: chosen)"),
+        KT_OPTION_STRING("reasoning-parser", 0, &f.reasoning_parser, "NAME",
+                         "how reasoning is marked; none = it is text (default: chosen)"),
         KT_OPTION_STRING("allowed-hosts", 0, &f.allowed_hosts, "NAME,...",
                          "without a key: names and addresses it is used by, * for all"),
         KT_OPTION_STRING("cors-origins", 0, &f.cors_origins, "ORIGIN,...",

@@ -72,16 +72,17 @@ void kt_stats_start(kt_stats *s, kt_activity *a, int64_t prompt_tokens, int64_t 
 }
 
 void kt_stats_tokens(kt_stats *s, kt_activity *a, int64_t n) {
-    int64_t now = kt_clock_ns();
+    int64_t now = kt_clock_ns(), gaps = n;
 
     if (n <= 0) return;
     pthread_mutex_lock(&s->lock);
     if (!a->first_ns) {
-        a->first_ns = now;
+        a->first_ns = a->last_ns = now;
         observe(&s->to_first_token, (double)(now - a->begin_ns) * 1e-9);
-    } else {
-        observe(&s->between_tokens, (double)(now - a->last_ns) * 1e-9);
+        gaps--;
     }
+    for (int64_t i = 0; i < gaps; i++) /* tokens that came at once share the time since the last */
+        observe(&s->between_tokens, (double)(now - a->last_ns) * 1e-9 / (double)gaps);
     a->last_ns = now;
     a->generated_tokens += n;
     pthread_mutex_unlock(&s->lock);

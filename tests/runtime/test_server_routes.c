@@ -273,7 +273,7 @@ Test(routes, the_page_is_built_in) {
     kt_reply r;
 
     fake_start(&options, 0);
-    r = kt_request(fake.port, "GET", "/", "", NULL); /* itself without a key */
+    r = kt_send_request(fake.port, "GET", "/", "", NULL); /* itself without a key */
     cr_assert_eq(r.status, 200);
     cr_expect_not_null(strstr(r.headers, "Content-Type: text/html; charset=utf-8"));
     at = strstr(r.headers, "Content-Security-Policy: default-src 'none'; ");

@@ -86,7 +86,7 @@ void kt_chat_start(kt_app *app, kt_http_exchange *x);
 bool kt_chat_parse(kt_chat_call *c, const kt_json *body, kt_api_error *e);
 /* The part of it that makes the prompt. */
 bool kt_chat_parse_conversation(kt_chat_call *c, const kt_json *body, kt_api_error *e);
-/* chat_format.c: grammars of response_format, grammar and tool_choice; after the prompt was made.
+/* chat_grammar.c: grammars of response_format, grammar and tool_choice; after the prompt was made.
  */
 bool kt_chat_make_grammar(kt_chat_call *c, kt_api_error *e);
 /* chat_tools.c */
