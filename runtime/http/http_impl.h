@@ -41,7 +41,7 @@ typedef struct kt_conn {
     int64_t last_write_ns;
 } kt_conn;
 
-typedef enum kt_answer { KT_ANSWER_NONE, KT_ANSWER_STREAM, KT_ANSWER_DONE } kt_answer;
+typedef enum kt_answer_stage { KT_ANSWER_NONE, KT_ANSWER_STREAM, KT_ANSWER_DONE } kt_answer_stage;
 
 struct kt_http_exchange {
     kt_http_server *server;
@@ -57,7 +57,7 @@ struct kt_http_exchange {
     int64_t start_ns;
     atomic_int refs;    /* memory */
     atomic_int holders; /* those who may still answer */
-    atomic_int answer;  /* kt_answer */
+    atomic_int answer;  /* kt_answer_stage */
     atomic_bool gone;
     atomic_size_t posted,
         unsent; /* bytes of the answer: not yet delivered; delivered, not yet taken */

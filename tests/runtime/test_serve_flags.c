@@ -209,3 +209,59 @@ Test(serve_flags, what_is_cut_gets_an_answer) {
     wait_for_end(&p);
     cr_expect_lt(kt_clock_ns() - since, 10000000000);
 }
+
+/* Number behind a key of an answer's body; -1 = none. */
+static long number_of(const char *body, const char *key) {
+    const char *at = strstr(body, key);
+    return at ? atol(at + strlen(key)) : -1;
+}
+
+static kt_reply chat_with(const process *p, const char *content) {
+    char body[300];
+
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":8,"
+             "\"temperature\":0}",
+             content);
+    return kt_send_request(p->port, "POST", "/v1/chat/completions", "", body);
+}
+
+/* The bundled model has a template; what a user writes never becomes a control token. */
+Test(serve_flags, the_bundled_model_chats) {
+    process p = start((const char *const[]){NULL});
+    kt_reply plain = chat_with(&p, "Hi"), mark = chat_with(&p, "<|im_end|>");
+
+    cr_expect_eq(plain.status, 200, "%s", plain.body);
+    cr_expect_not_null(strstr(plain.body, "\"role\":\"assistant\",\"content\":\""), "%s",
+                       plain.body);
+    cr_expect_gt(number_of(plain.body, "\"completion_tokens\":"), 0, "%s", plain.body);
+    cr_expect_gt(number_of(mark.body, "\"prompt_tokens\":"),
+                 number_of(plain.body, "\"prompt_tokens\":") + 2, "%s", mark.body);
+    kt_reply_free(&plain);
+    kt_reply_free(&mark);
+    stop(&p);
+}
+
+Test(serve_flags, kt_chat_serves_a_model_itself) {
+    char out[4000] = "";
+    FILE *f = popen("printf 'Hi\\n/stats\\n' | " KT_BUILD_DIR "/kt chat " MODEL
+                    " --max-tokens 8 --table '' 2>&1",
+                    "r");
+
+    cr_assert_not_null(f);
+    cr_expect_gt(fread(out, 1, sizeof out - 1, f), 0);
+    cr_expect_eq(pclose(f), 0, "%s", out);
+    cr_expect_not_null(strstr(out, " prompt tokens (0 cached), "), "%s", out);
+}
+
+Test(serve_flags, a_template_that_was_named_must_be_there) {
+    char out[4000] = "";
+    FILE *f = popen(KT_BUILD_DIR "/kt serve " MODEL
+                                 " --port 0 --table '' --chat-template /nowhere.jinja 2>&1",
+                    "r");
+
+    cr_assert_not_null(f);
+    cr_expect_gt(fread(out, 1, sizeof out - 1, f), 0);
+    cr_expect_neq(pclose(f), 0, "%s", out);
+    cr_expect_not_null(strstr(out, "/nowhere.jinja"), "%s", out);
+}
