@@ -47,5 +47,6 @@ kt_output kt_output_of_parser(const kt_parser_options *options) {
                        push,
                        finish,
                        in_reasoning,
-                       whole_calls};
+                       whole_calls,
+                       NULL};
 }
