@@ -335,7 +335,8 @@ static void attention(const kt_ref_model *m, const ref_layer *w, double *x, int6
             rms_norm(y + i * d, i < c->heads ? w->q_norm : w->k_norm, d, c->norm_eps, y + i * d);
             rotate(y + i * d, d, t, c->rope_theta);
         }
-        for (int64_t i = q; i < ld && rounding != KT_REF_EXACT; i++) y[i] = to_bf16(y[i]);
+        for (int64_t i = rounding == KT_REF_BF16 ? 0 : q; i < ld && rounding != KT_REF_EXACT; i++)
+            y[i] = to_bf16(y[i]);
     }
     for (int64_t t = 0; t < n; t++) {
         attend(c, qkv, t, row);

@@ -11,7 +11,7 @@ typedef struct kt_ref_model kt_ref_model;
 
 /* What is rounded on the way, as the engine does: inputs of linear layers to BF16 or to INT8 in groups
  * of 32 (exact_acts) or in groups of 16 with powers of two (what engines take where it is faster); keys
- * and values to BF16. */
+ * and values to BF16, and queries with them where inputs are BF16 (kernels that multiply in BF16). */
 typedef enum kt_ref_rounding {
     KT_REF_EXACT,
     KT_REF_BF16,
