@@ -20,11 +20,13 @@ static void free_choice(kt_chat_choice *ch) {
 }
 
 void kt_chat_destroy(kt_chat_call *c) {
+    const int n = c->run.n;
+
     kt_stats_end(&c->app->stats, &c->activity, c->ending);
     kt_http_release(c->x);
-    for (int i = 0; c->choices && i < c->run.n; i++) free_choice(&c->choices[i]);
+    kt_request_deinit(&c->run); /* ends parsers, which the choices hold */
+    for (int i = 0; c->choices && i < n; i++) free_choice(&c->choices[i]);
     free(c->choices);
-    kt_request_deinit(&c->run);
     kt_grammar_destroy(c->grammar);
     kt_model_prompt_deinit(&c->prompt);
     kt_json_destroy(c->body);
