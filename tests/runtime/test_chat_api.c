@@ -502,8 +502,8 @@ Test(chat_api, an_answer_that_could_be_too_large_is_refused) {
 Test(chat_api, without_a_template_there_is_none) {
     fake_start(NULL, 0);
     fake_check_error(chat("{" MESSAGES "}"), 400, "no_chat_template", "", "--chat-template");
-    fake_check_error(kt_send_request(fake.port, "POST", "/apply-template", "", "{" MESSAGES "}"), 400,
-                     "no_chat_template", "", "--chat-template");
+    fake_check_error(kt_send_request(fake.port, "POST", "/apply-template", "", "{" MESSAGES "}"),
+                     400, "no_chat_template", "", "--chat-template");
     fake_stop();
 }
 

@@ -119,8 +119,8 @@ Test(server, health_head_and_options) {
     cr_assert_eq(r.status, 200);
     cr_assert_eq(r.body_size, 0);
     kt_reply_free(&r);
-    r = kt_send_request(fake.port, "OPTIONS", "/v1/completions", "Origin: http://localhost:3000\r\n",
-                   NULL);
+    r = kt_send_request(fake.port, "OPTIONS", "/v1/completions",
+                        "Origin: http://localhost:3000\r\n", NULL);
     cr_assert_eq(r.status, 204);
     cr_assert_not_null(strcasestr(r.headers, "access-control-allow-methods: POST, OPTIONS\r\n"));
     cr_assert_not_null(
@@ -182,7 +182,8 @@ Test(server, wrong_requests_are_refused_by_name) {
         {"{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "invalid_value", "prompt", "too many"},
         {"{\"prompt\":\"a\",\"best_of\":3}", 400, "unsupported_parameter", "best_of", "best_of"},
         {"{\"prompt\":\"a\",\"logit_bias\":[5]}", 400, "invalid_type", "logit_bias", "an array"},
-        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-101}}", 400, "invalid_value", "logit_bias", "-101"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-101}}", 400, "invalid_value", "logit_bias",
+         "-101"},
         {"{\"prompt\":\"a\",\"logit_bias\":{\"4096\":1}}", 400, "invalid_value", "logit_bias",
          "expected a token id from 0 to 4095"},
         {"{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "invalid_value", "logit_bias", "[x]"},
@@ -282,16 +283,16 @@ Test(server, over_long_prompts_are_refused_with_numbers) {
 
 Test(server, unknown_urls_and_methods) {
     fake_start(NULL, 0);
-    fake_check_error(kt_send_request(fake.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "",
-                     "/nothing");
+    fake_check_error(kt_send_request(fake.port, "GET", "/nothing", "", NULL), 404, "unknown_url",
+                     "", "/nothing");
     fake_check_error(kt_send_request(fake.port, "GET", "/v2/", "", NULL), 404, "unknown_url", "",
                      "/v2/");
     fake_check_error(kt_send_request(fake.port, "GET", "/v1/completions", "", NULL), 405,
                      "method_not_allowed", "", "GET");
     fake_check_error(kt_send_request(fake.port, "DELETE", "/v1/models", "", NULL), 405,
                      "method_not_allowed", "", "DELETE");
-    fake_check_error(kt_send_request(fake.port, "POST", "/nothing", "", "{}"), 404, "unknown_url", "",
-                     "POST");
+    fake_check_error(kt_send_request(fake.port, "POST", "/nothing", "", "{}"), 404, "unknown_url",
+                     "", "POST");
     fake_stop();
 }
 
@@ -433,14 +434,14 @@ Test(server, wants_its_key) {
     r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
-    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "", NULL), 401, "invalid_api_key",
-                     "", "key");
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "", NULL), 401,
+                     "invalid_api_key", "", "key");
     fake_check_error(
-        kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL), 401,
-        "invalid_api_key", "", "key");
-    fake_check_error(
-        kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secretsecret\r\n", NULL),
+        kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL),
         401, "invalid_api_key", "", "key");
+    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models",
+                                     "Authorization: Bearer secretsecret\r\n", NULL),
+                     401, "invalid_api_key", "", "key");
     fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "X-Api-Key: \r\n", NULL), 401,
                      "invalid_api_key", "", "key");
     r = kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secret\r\n", NULL);
