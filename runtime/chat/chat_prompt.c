@@ -9,7 +9,7 @@
 
 /* ---- what a template can do ---- */
 
-/* One rendering of the messages, with a tool. KT_OK also when the template fails: then text is NULL. */
+/* One rendering of the messages, with a tool. KT_OK also when the template fails, without text. */
 static kt_status try_out(const kt_chat_format *f, const char *messages, kt_rendered *out,
                          kt_err *err) {
     static const char tools[] =

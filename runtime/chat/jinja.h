@@ -26,7 +26,7 @@ typedef enum kt_jinja_type {
     KT_JINJA_NONE,
     KT_JINJA_BOOL,
     KT_JINJA_INT,
-    KT_JINJA_BIG, /* an integer beyond 64 bits: its digits; only printed and compared for equality */
+    KT_JINJA_BIG, /* an integer beyond 64 bits: its digits, only printed and compared */
     KT_JINJA_FLOAT,
     KT_JINJA_STRING,
     KT_JINJA_LIST,

@@ -1,9 +1,10 @@
 /* Chat templates: text in the Jinja language of Hugging Face models -> the text of a prompt.
  *
  * What is rendered is byte-equal to Jinja2 set up as Hugging Face does it: trim_blocks,
- * lstrip_blocks, break and continue, `{% generation %}`, tojson as Python's json.dumps, raise_exception,
- * strftime_now. Unlike there, append, pop and the like work on lists and dictionaries, `{% do %}`
- * and the filters from_json and fromjson exist. Nothing outside of the context can be reached.
+ * lstrip_blocks, break and continue, `{% generation %}`, tojson as Python's json.dumps,
+ * raise_exception, strftime_now. Unlike there, append, pop and the like work on lists and
+ * dictionaries, `{% do %}` and the filters from_json and fromjson exist. Nothing outside of the
+ * context can be reached. Integers have 64 bits; beyond them arithmetic is an error.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_TEMPLATE_H
 #define KT_RUNTIME_TEMPLATE_H
@@ -18,7 +19,7 @@
 
 typedef struct kt_template kt_template; /* immutable; several threads may render it at once */
 
-/* What one rendering may use; 0 = the value in brackets. Beyond: KT_E_UNSUPPORTED, with the place. */
+/* What one rendering may use; 0 = the value in brackets. Beyond: KT_E_UNSUPPORTED with the place. */
 typedef struct kt_template_limits {
     int64_t steps; /* nodes evaluated, items visited, and one per 64 bytes made (50 million) */
     size_t memory_bytes; /* values and intermediate text (1 GiB) */
@@ -33,9 +34,9 @@ typedef struct kt_template_options {
 } kt_template_options;
 
 /* A rendering: text, and where it came from. `trusted` are the ranges, ascending and apart, that
- * the template's own literals wrote, and the values of the context that only the program sets: strings
- * of top-level variables whose name ends in _token, and the usual names of roles. All other bytes
- * are the user's. Zero-initialise; kt_rendered_deinit. */
+ * the template's own literals wrote, and the values of the context that only the program sets:
+ * strings of top-level variables whose name ends in _token, and the usual names of roles. All other
+ * bytes are the user's. Zero-initialise; kt_rendered_deinit. */
 typedef struct kt_rendered {
     char *text; /* owned, NUL-terminated UTF-8; may hold NULs */
     size_t size;

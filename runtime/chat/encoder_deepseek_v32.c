@@ -1,5 +1,5 @@
-/* DeepSeek-V3.2 publishes a program instead of a template. This is what it writes, in the language of
- * templates, so that limits, trusted spans and errors are those of all others:
+/* DeepSeek-V3.2 publishes a program instead of a template. This is what it writes, in the language
+ * of templates, so that limits, trusted spans and errors are those of all others:
  *
  * - a tool block follows the first system message (or stands alone in front), one schema a line;
  * - reasoning is written only behind the last message of a user or developer;
