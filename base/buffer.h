@@ -28,11 +28,10 @@ typedef struct kt_buffer {
  * exceeds what the kernel calls available (MemAvailable, cgroup limit), so that nothing swaps. */
 kt_status kt_buffer_create(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err);
 /* The same, but pages get their memory when they are first touched: for pools of which only a part
- * may ever be used. Whoever does so has counted it, since nothing is taken off what is available.
- */
+ * may ever be used. Whoever does so has counted it: nothing is taken off what is available. */
 kt_status kt_buffer_reserve(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err);
-/* Memory for [offset, offset + bytes) of a reserved buffer, both multiples of 2 MiB; several threads
- * may ask for several parts. Zeroing large memory takes as long as filling it, so all should. */
+/* Memory for [offset, offset + bytes) of a reserved buffer, both multiples of 2 MiB; several
+ * threads may ask for several parts. Zeroing large memory takes as long as filling it: all should. */
 kt_status kt_buffer_populate(const kt_buffer *buffer, size_t offset, size_t bytes, kt_err *err);
 void kt_buffer_destroy(kt_buffer *buffer); /* accepts a zeroed buffer */
 

@@ -1,7 +1,7 @@
 /* The journal of a conversion, which stays as its report: what was begun, what each tensor lost,
  * which shards are whole. A line is {"sum":"<16 digits>","line":{...}}; the checksum is that of the
- * text behind "line":. Lines behind the last whole shard are those of a run that was ended: they are
- * cut off. SPDX-License-Identifier: Apache-2.0 */
+ * text behind "line":. Lines behind the last whole shard are those of a run that was ended: they
+ * are cut off. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

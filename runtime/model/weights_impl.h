@@ -28,8 +28,8 @@ kt_status kt_weights_place(kt_weights *w, const kt_weights_request *request, int
 kt_status kt_weights_finish_experts(kt_weights *w, int weight, const kt_placing *place,
                                     kt_err *err);
 
-/* Are `bytes` and a reserve for everything else still there? The error says for what they are: "layer 3
- * of 48". */
+/* Are `bytes` and a reserve for everything else still there? The error says for what they are:
+ * "layer 3 of 48". */
 kt_status kt_weights_watch(const kt_weights_request *request, size_t bytes, const char *what,
                            kt_err *err);
 
