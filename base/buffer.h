@@ -31,7 +31,8 @@ kt_status kt_buffer_create(size_t bytes, kt_pages want, int node, kt_buffer *out
  * may ever be used. Whoever does so has counted it: nothing is taken off what is available. */
 kt_status kt_buffer_reserve(size_t bytes, kt_pages want, int node, kt_buffer *out, kt_err *err);
 /* Memory for [offset, offset + bytes) of a reserved buffer, both multiples of 2 MiB; several
- * threads may ask for several parts. Zeroing large memory takes as long as filling it: all should. */
+ * threads may ask for several parts. Zeroing large memory takes as long as filling it: all should.
+ */
 kt_status kt_buffer_populate(const kt_buffer *buffer, size_t offset, size_t bytes, kt_err *err);
 void kt_buffer_destroy(kt_buffer *buffer); /* accepts a zeroed buffer */
 
@@ -53,10 +54,11 @@ void kt_mapping_prefer_large(const kt_mapping *mapping);
 void kt_mapping_populate(const kt_mapping *mapping, size_t offset, size_t bytes);
 void kt_mapping_close(kt_mapping *mapping);
 
-/* A whole file into malloc'd, NUL-terminated memory (owned by the caller); refuses over max_bytes. */
+/* A whole file into malloc'd, NUL-terminated memory (owned by the caller); refuses over max_bytes.
+ */
 kt_status kt_file_read(const char *path, size_t max_bytes, char **out, size_t *size, kt_err *err);
-/* Write a whole file atomically: temporary name in the same folder, fsync, rename. A link's target is
- * replaced, not the link; into pipes and devices the bytes are written as they are. */
+/* Write a whole file atomically: temporary name in the same folder, fsync, rename. A link's target
+ * is replaced, not the link; into pipes and devices the bytes are written as they are. */
 kt_status kt_file_write(const char *path, const void *data, size_t size, kt_err *err);
 
 #endif

@@ -1,12 +1,13 @@
 /* The thread pool.
  *
- * The tasks of a phase are numbered from 0 in chunks (one task each, unless there are more than a span
- * can number). Each thread has a span [lo, hi) of chunks in one 64-bit atomic: its owner takes chunks
- * from the front, others from the back, both by compare-and-swap. `unfinished` counts the chunks not
- * yet reported as done, and one more for the publishing itself, which the publisher reports with its
- * first chunks: a phase must not end while its spans, if only the empty ones, are still being written.
- * Whoever brings the count to zero owns the pool: it alone runs the next phase's prepare, writes
- * the description of the phase, then the counter, then the spans, then the sequence number.
+ * The tasks of a phase are numbered from 0 in chunks (one task each, unless there are more than a
+ * span can number). Each thread has a span [lo, hi) of chunks in one 64-bit atomic: its owner takes
+ * chunks from the front, others from the back, both by compare-and-swap. `unfinished` counts the
+ * chunks not yet reported as done, and one more for the publishing itself, which the publisher
+ * reports with its first chunks: a phase must not end while its spans, if only the empty ones, are
+ * still being written. Whoever brings the count to zero owns the pool: it alone runs the next
+ * phase's prepare, writes the description of the phase, then the counter, then the spans, then the
+ * sequence number.
  *
  * Why late and stalled threads do no harm: a span that is not empty always belongs to the phase
  * that runs now, because a phase ends only when all its chunks are taken and done. A thread reads
@@ -15,13 +16,13 @@
  * the present one again takes a chunk that is really there. Nothing else of a phase is ever read,
  * and spans are filled only by the owner of the pool, hence there is nothing to go stale.
  *
- * How much is taken at once: the phase's grain, as work in long runs streams best, but no more than a
- * quarter of what the span still holds, so that the last pieces are single tasks and threads that
- * began together end together. A thief does the same and finishes what it took: to store it in its own
- * span would race with the next phase's initial spans, and more than a quarter would leave much work
- * in the hands of a thread that the kernel may put aside. Taking costs one exchange of a cache line,
- * 100-500 ns. The grain is read before a chunk is taken, so it may be another phase's: an atomic, and
- * no harm done.
+ * How much is taken at once: the phase's grain, as work in long runs streams best, but no more than
+ * a quarter of what the span still holds, so that the last pieces are single tasks and threads that
+ * began together end together. A thief does the same and finishes what it took: to store it in its
+ * own span would race with the next phase's initial spans, and more than a quarter would leave much
+ * work in the hands of a thread that the kernel may put aside. Taking costs one exchange of a cache
+ * line, 100-500 ns. The grain is read before a chunk is taken, so it may be another phase's: an
+ * atomic, and no harm done.
  *
  * Memory order: span stores are releases and span exchanges are acquires, which orders the
  * description; exchanges continue the release sequence. Reports are acquire-release, which makes
@@ -229,8 +230,9 @@ static bool steal(kt_pool *pool, worker *self, piece *out) {
     return false;
 }
 
-/* A thread that the limit leaves out neither looks for work nor spins. One that was just stealing when the
- * limit fell may find a chunk of the next run; it is a thread like the others, so no harm is done. */
+/* A thread that the limit leaves out neither looks for work nor spins. One that was just stealing
+ * when the limit fell may find a chunk of the next run; it is a thread like the others, so no harm
+ * is done. */
 static bool is_active(const kt_pool *pool, const worker *self) {
     return self->tid < atomic_load_explicit(&pool->n_active, memory_order_relaxed);
 }

@@ -73,7 +73,8 @@ void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int thr
 kt_config kt_config_default(const kt_variant *v, const char *microarch);
 
 /* Peaks of a machine that was not probed, as far as they were measured on another of this
- * microarchitecture and differ from the general estimate (dispatch/cost/cost.c); known ones stay. */
+ * microarchitecture and differ from the general estimate (dispatch/cost/cost.c); known ones stay.
+ */
 void kt_ceilings_default(kt_ceilings *c, const char *microarch);
 
 /* Did the layers deny this row what it promises (kt_planner_trust_rows)? Asked are those whose

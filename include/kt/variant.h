@@ -194,21 +194,19 @@ typedef struct kt_encode_call {
  *          with its value, as in absorbed latent attention. Rows that no row of the call sees are
  *          not read.
  * k_scale, v_scale  the codes' scales, one f32 per row; NULL with BF16.
- * page     NULL: cache row j lies behind row j - 1. Else rows lie in pages of 64: row j is row j mod
- *          64 of page number page[j / 64], which begins that many times page_stride elements behind
- *          k and v, and scale_page_stride floats behind k_scale and v_scale. Entries are read up to
- *          that of the last row's position.
- * position query row r attends to cache rows first .. position[r] inclusive: first is 0, or with a
- *          window max(0, position[r] - problem->window + 1).
- * out      f32 [rows, ldo]; head j starts at j * (size of a value). Written.
- * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
- * key_begin, key_end  both 0 = every key. Else only keys of that range, which lies in one chunk
- *          (kernels/attn/attn_common.h) and starts where the chunk starts; rows without a key in it are
- *          not written, and stats must be set.
- * stats    NULL, or f32 [rows, ldstats]: out gets sums that are not yet divided, and head j's largest
- *          score and sum of exponentials go to 2 * j and 2 * j + 1. kt_attn_merge joins chunks.
- * A row's result depends neither on the other rows of the call nor on the thread count nor on
- * splitting by chunks: the cache is walked in blocks and chunks that start at multiples of constants.
+ * page     NULL: cache row j lies behind row j - 1. Else rows lie in pages of 64: row j is row j
+ * mod 64 of page number page[j / 64], which begins that many times page_stride elements behind k
+ * and v, and scale_page_stride floats behind k_scale and v_scale. Entries are read up to that of
+ * the last row's position. position query row r attends to cache rows first .. position[r]
+ * inclusive: first is 0, or with a window max(0, position[r] - problem->window + 1). out      f32
+ * [rows, ldo]; head j starts at j * (size of a value). Written. scratch  workspace_bytes bytes of
+ * this thread, 64-byte aligned. key_begin, key_end  both 0 = every key. Else only keys of that
+ * range, which lies in one chunk (kernels/attn/attn_common.h) and starts where the chunk starts;
+ * rows without a key in it are not written, and stats must be set. stats    NULL, or f32 [rows,
+ * ldstats]: out gets sums that are not yet divided, and head j's largest score and sum of
+ * exponentials go to 2 * j and 2 * j + 1. kt_attn_merge joins chunks. A row's result depends
+ * neither on the other rows of the call nor on the thread count nor on splitting by chunks: the
+ * cache is walked in blocks and chunks that start at multiples of constants.
  */
 typedef struct kt_attn_call {
     const kt_problem *problem;
@@ -295,10 +293,9 @@ typedef struct kt_delta_call {
 /* Scores of keys for rows [row_begin, row_end) of sparse attention:
  *   score[r, i] = sum over heads h of w[r, h] * max(0, q[r, h] . key[i])
  *
- * q, w     f32 rows, ldq and ldw apart: head h of a query at h * problem->k; w has problem->n weights.
- * keys     BF16 rows of problem->k numbers, ldk apart; n_keys of them.
- * score    f32 rows, lds apart; n_keys are written.
- * scratch  workspace_bytes bytes of this thread, 64-byte aligned.
+ * q, w     f32 rows, ldq and ldw apart: head h of a query at h * problem->k; w has problem->n
+ * weights. keys     BF16 rows of problem->k numbers, ldk apart; n_keys of them. score    f32 rows,
+ * lds apart; n_keys are written. scratch  workspace_bytes bytes of this thread, 64-byte aligned.
  * NaN of a product counts as 0. A score depends neither on the rows nor on the keys beside it.
  */
 typedef struct kt_index_call {

@@ -63,8 +63,8 @@ static inline void kt_add_bits(const uint8_t *from, int shift, int mask, int up,
     for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((from[i] >> shift & mask) << up);
 }
 
-/* Bit i of 32 is the fifth bit of code i. Eight at a time: bit i of a byte that is repeated is kept in
- * byte i, 127 carries it to that byte's top, and from there it goes to its place. */
+/* Bit i of 32 is the fifth bit of code i. Eight at a time: bit i of a byte that is repeated is kept
+ * in byte i, 127 carries it to that byte's top, and from there it goes to its place. */
 static inline void kt_add_fifth_bits(const uint8_t *bits, uint8_t code[32]) {
     for (int i = 0; i < 4; i++) {
         uint64_t eight, x = bits[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);

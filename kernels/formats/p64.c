@@ -99,7 +99,8 @@ static void pack_row_fp8(plain_row row, int64_t k, uint8_t *panel, int r) {
     }
 }
 
-/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none. */
+/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none.
+ */
 static void pack_row_f8b128(plain_row row, int64_t k, uint8_t *panel, int r) {
     const int64_t blocks = (k + 127) / 128;
     uint8_t *scales = panel + 64 * k;

@@ -1,7 +1,7 @@
 /* wq4_k: GGUF Q4_K, 144 bytes for 256 inputs as they lie in the file:
  * d@0, dmin@2 (f16), scales[12]@4, qs[128]@16. Inputs of group t = i / 32 are nibble t % 2 of
- * qs[32 (t / 2) + i % 32]; w = d * sc[t] * code - dmin * mn[t], the 6-bit sc and mn as kt_k_scales has them.
- * SPDX-License-Identifier: Apache-2.0 */
+ * qs[32 (t / 2) + i % 32]; w = d * sc[t] * code - dmin * mn[t], the 6-bit sc and mn as kt_k_scales
+ * has them. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {

@@ -47,8 +47,8 @@ static int64_t prepare(void *arg, int n_threads) {
     return tasks;
 }
 
-/* Weights of the task that comes after `panel_end` in order, which a thread's span follows; of p64 panels,
- * for others a hint that leads astray without harm. NULL after the last. */
+/* Weights of the task that comes after `panel_end` in order, which a thread's span follows; of p64
+ * panels, for others a hint that leads astray without harm. NULL after the last. */
 static const void *weights_after(const kt_gemm_job *job, int64_t row, int64_t panel_end) {
     const kt_problem *q = job->problem;
     if (panel_end < kt_p64_panels(q->n))
@@ -57,8 +57,9 @@ static const void *weights_after(const kt_gemm_job *job, int64_t row, int64_t pa
     return row + job->share.row_block < job->m ? job->weights : NULL;
 }
 
-/* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream. Runs those of
- * [task, end) that lie in one row block, in one call; returns the first that does not. */
+/* Tasks of a job walk the panels inside a row block: the rows stay in cache, the weights stream.
+ * Runs those of [task, end) that lie in one row block, in one call; returns the first that does
+ * not. */
 static int64_t run_tasks(const kt_gemm_job *job, int64_t task, int64_t end,
                          const void *next_weights, void *scratch) {
     const kt_choice *choice = kt_choice_for(job->choices, job->m);

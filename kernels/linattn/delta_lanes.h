@@ -3,8 +3,8 @@
  * Rows of keys and queries are brought to unit length once for all value heads of their key head.
  *
  * Recurrence: columns of the state are independent of each other. LANES * WIDTH of them stay in L1
- * while all rows pass: per row one pass over them, which writes the update and reads what comes of it
- * for S^T k and S^T q of the row after. o is exp(g) S^T q + (k . q) d.
+ * while all rows pass: per row one pass over them, which writes the update and reads what comes of
+ * it for S^T k and S^T q of the row after. o is exp(g) S^T q + (k . q) d.
  *
  * Chunks of C rows, with S0 the state before them, G_i = g_1 + ... + g_i, and all exponents <= 0:
  *   A_ij = beta_i exp(G_i - G_j) (k_i . k_j) for j < i

@@ -19,7 +19,8 @@
 
 typedef struct kt_template kt_template; /* immutable; several threads may render it at once */
 
-/* What one rendering may use; 0 = the value in brackets. Beyond: KT_E_UNSUPPORTED with the place. */
+/* What one rendering may use; 0 = the value in brackets. Beyond: KT_E_UNSUPPORTED with the place.
+ */
 typedef struct kt_template_limits {
     int64_t steps; /* nodes evaluated, items visited, and one per 64 bytes made (50 million) */
     size_t memory_bytes; /* values and intermediate text (1 GiB) */

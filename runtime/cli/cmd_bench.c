@@ -55,7 +55,8 @@ typedef struct bench {
     kt_perplexity perplexity; /* windows = 0: not measured */
 } bench;
 
-/* n tokens at once, or one by one, after the first `depth` tokens, which the sequence holds already. */
+/* n tokens at once, or one by one, after the first `depth` tokens, which the sequence holds
+ * already. */
 static kt_status run_once(bench *b, int64_t depth, int64_t n, int one_by_one, double *seconds,
                           kt_err *err) {
     int64_t start = kt_clock_ns(), step = one_by_one ? 1 : n;

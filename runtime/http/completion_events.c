@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "runtime/http/completion.h"
 
-/* Unread bytes at which a stream's request rests until its client has read some. Under what makes the
- * server drop the client (kt_http_options.max_unsent_bytes). */
+/* Unread bytes at which a stream's request rests until its client has read some. Under what makes
+ * the server drop the client (kt_http_options.max_unsent_bytes). */
 enum { BEHIND_BYTES = 256 * 1024 };
 
 static void lose(kt_completion *c, kt_status st) {

@@ -1,6 +1,5 @@
-/* Body of POST /v1/completions. Every refusal names the parameter, what it is and what it should be. Null
- * means absent.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Body of POST /v1/completions. Every refusal names the parameter, what it is and what it should
+ * be. Null means absent. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -30,8 +30,8 @@ typedef struct kt_token_count {
     int32_t id, generated;
 } kt_token_count;
 
-/* The choices of one sequence: options, random numbers, and the few tokens that penalties and biases
- * touch. One thread at a time. */
+/* The choices of one sequence: options, random numbers, and the few tokens that penalties and
+ * biases touch. One thread at a time. */
 typedef struct kt_sampler {
     kt_sampling options;
     kt_rng rng;
@@ -42,7 +42,8 @@ typedef struct kt_sampler {
     size_t n_bias;
 } kt_sampler;
 
-/* Working memory of a pick, for one thread at a time; any number of samplers share one. Zero-initialise. */
+/* Working memory of a pick, for one thread at a time; any number of samplers share one.
+ * Zero-initialise. */
 typedef struct kt_sampler_scratch {
     int64_t vocab;
     void *memory; /* owned */
@@ -55,8 +56,9 @@ typedef struct kt_sampler_scratch {
 
 void kt_sampler_scratch_deinit(kt_sampler_scratch *w);
 
-/* Takes no memory yet. 0 on success; -1 when memory is short for the biases (bias may be NULL, ids in
- * any order; of an id that stands twice the sum counts; ids outside the vocabulary are left out). */
+/* Takes no memory yet. 0 on success; -1 when memory is short for the biases (bias may be NULL, ids
+ * in any order; of an id that stands twice the sum counts; ids outside the vocabulary are left
+ * out). */
 int kt_sampler_init(kt_sampler *s, const kt_sampling *options, const kt_token_bias *bias,
                     size_t n_bias, int64_t vocab);
 void kt_sampler_deinit(kt_sampler *s);
@@ -69,13 +71,14 @@ int kt_sampler_accept(kt_sampler *s, int32_t token);
  * allowed. Order: mask, bias, penalties, temperature, then top-k, top-p and min-p, each on what the
  * one before left. Ties: lowest id. NaN is impossible. Returns -1 when the mask allows nothing, -2
  * when memory is short.
- * Deterministic: the same sampler, logits and mask give the same token on every machine of one kind. */
+ * Deterministic: the same sampler, logits and mask give the same token on every machine of one
+ * kind. */
 int32_t kt_sampler_pick(kt_sampler *s, const float *logits, const uint64_t *mask,
                         kt_sampler_scratch *w);
 
-/* Natural logs of probabilities under the plain softmax of logits [vocab]: of id into *own, and the n
- * likeliest tokens in descending order (ties: lowest id) into ids and logprobs [n]. Returns how many
- * there are, or -1 when memory is short. */
+/* Natural logs of probabilities under the plain softmax of logits [vocab]: of id into *own, and the
+ * n likeliest tokens in descending order (ties: lowest id) into ids and logprobs [n]. Returns how
+ * many there are, or -1 when memory is short. */
 int kt_sampler_logprobs(const float *logits, int64_t vocab, int32_t id, int n, float *own,
                         int32_t *ids, float *logprobs, kt_sampler_scratch *w);
 

@@ -1,17 +1,18 @@
-/* The scheduler: many requests, one engine. It owns the loop queue -> running set -> batch -> step ->
- * tokens -> events.
+/* The scheduler: many requests, one engine. It owns the loop queue -> running set -> batch -> step
+ * -> tokens -> events.
  *
- * A step takes a row of every choice that is generating, then rows of prompts: as many as the measured
- * time of steps allows within the inter-token latency that was asked for, but at least 32. The oldest
- * prompt gets half of them, the shortest the rest, so that a short prompt waits for one step at most and
- * the oldest always goes on. Within a priority first come is first served. A choice starts when pages
- * for its prompt and 256 tokens (or max_tokens) are there; if they run out later the latest one gives
- * up its pages and is computed again. A request whose client does not read rests until it does.
+ * A step takes a row of every choice that is generating, then rows of prompts: as many as the
+ * measured time of steps allows within the inter-token latency that was asked for, but at least 32.
+ * The oldest prompt gets half of them, the shortest the rest, so that a short prompt waits for one
+ * step at most and the oldest always goes on. Within a priority first come is first served. A
+ * choice starts when pages for its prompt and 256 tokens (or max_tokens) are there; if they run out
+ * later the latest one gives up its pages and is computed again. A request whose client does not
+ * read rests until it does.
  *
- * Threads: functions may be called from any thread unless they say otherwise. The scheduler's own thread
- * calls the engine and most of a client's functions; it is the pool's thread 0 if the engine was made on
- * it (kt_scheduler_call). A second one sleeps but for steps, and looks for clients that leave.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Threads: functions may be called from any thread unless they say otherwise. The scheduler's own
+ * thread calls the engine and most of a client's functions; it is the pool's thread 0 if the engine
+ * was made on it (kt_scheduler_call). A second one sleeps but for steps, and looks for clients that
+ * leave. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_SCHEDULER_H
 #define KT_RUNTIME_SCHEDULER_H
 
@@ -46,8 +47,8 @@ typedef enum kt_submission {
     KT_SUBMIT_ENDING /* there is no model yet, or no more */
 } kt_submission;
 
-/* Hand over a request, which must stay where it is until done is called. Anything but TAKEN leaves it
- * with the caller, and done is not called. */
+/* Hand over a request, which must stay where it is until done is called. Anything but TAKEN leaves
+ * it with the caller, and done is not called. */
 kt_submission kt_scheduler_submit(kt_scheduler *s, kt_request *r);
 
 /* Manual mode only, one thread: one step. False when there was nothing to do. */

@@ -119,8 +119,8 @@ static bool has_started(const kt_request *r) {
     return false;
 }
 
-/* Older ones first: those that gave up their pages before those that have not begun. One that finds no
- * room though nothing else runs never will. */
+/* Older ones first: those that gave up their pages before those that have not begun. One that finds
+ * no room though nothing else runs never will. */
 static void admit(kt_scheduler *s) {
     kt_err why;
     kt_request *r;
@@ -207,8 +207,8 @@ static void want_pick(kt_scheduler *s, kt_lane *l, int64_t row, int *n) {
     s->picked_row[(*n)++] = row;
 }
 
-/* A lane whose last known token was computed. The first of several choices hands its prompt on, before
- * its own token is added to it. */
+/* A lane whose last known token was computed. The first of several choices hands its prompt on,
+ * before its own token is added to it. */
 static kt_status at_end(kt_scheduler *s, kt_lane *l, int *n, kt_err *err) {
     kt_request *r = l->request;
     const int64_t row = l->first_out + l->n_out - 1;
@@ -321,7 +321,8 @@ static bool make_room(kt_scheduler *s, int n_spans) {
     return true;
 }
 
-/* The flag is lowered before the question, and raised after the answer is settled: no end is missed. */
+/* The flag is lowered before the question, and raised after the answer is settled: no end is
+ * missed. */
 static bool is_ending(kt_scheduler *s) {
     bool ending;
 

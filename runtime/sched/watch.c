@@ -1,7 +1,7 @@
-/* Clients that leave while a step runs. A thread looks at the step's requests every few milliseconds:
- * a flag that somebody sets would have to know the step that it is about. It stops the step when
- * somebody left and most of it is still to come, but never two in a row for some of its requests, so
- * that those who stay get on however often others come and go.
+/* Clients that leave while a step runs. A thread looks at the step's requests every few
+ * milliseconds: a flag that somebody sets would have to know the step that it is about. It stops
+ * the step when somebody left and most of it is still to come, but never two in a row for some of
+ * its requests, so that those who stay get on however often others come and go.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>

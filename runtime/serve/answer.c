@@ -1,4 +1,5 @@
-/* From tokens to events: end tokens, characters, stop strings. SPDX-License-Identifier: Apache-2.0 */
+/* From tokens to events: end tokens, characters, stop strings. SPDX-License-Identifier: Apache-2.0
+ */
 #include "runtime/serve/answer.h"
 
 #include <string.h>

@@ -8,8 +8,8 @@
 
 /* The grammar is borrowed and outlives the request. */
 kt_constraint kt_constraint_of_grammar(kt_grammar *grammar);
-/* Options and what they point to are borrowed and outlive the request; each choice gets a seed of its
- * own. */
+/* Options and what they point to are borrowed and outlive the request; each choice gets a seed of
+ * its own. */
 kt_output kt_output_of_parser(const kt_parser_options *options);
 
 #endif

@@ -1,6 +1,6 @@
-/* A request: prompts and wishes in, events out (runtime/chat/events.h). A state machine that is given
- * logits and knows no HTTP, no JSON and no engine; the scheduler (runtime/sched/scheduler.h) drives it.
- * SPDX-License-Identifier: Apache-2.0 */
+/* A request: prompts and wishes in, events out (runtime/chat/events.h). A state machine that is
+ * given logits and knows no HTTP, no JSON and no engine; the scheduler (runtime/sched/scheduler.h)
+ * drives it. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_REQUEST_H
 #define KT_RUNTIME_REQUEST_H
 
@@ -22,8 +22,8 @@ typedef struct kt_prompt {
     size_t n_ids; /* at least 1, fewer than the context */
 } kt_prompt;
 
-/* What limits the next token: a grammar (kt_constraint_of_grammar). One state for each choice. Functions
- * may be called from several threads, for one state by one at a time. */
+/* What limits the next token: a grammar (kt_constraint_of_grammar). One state for each choice.
+ * Functions may be called from several threads, for one state by one at a time. */
 typedef struct kt_constraint {
     void *arg; /* borrowed */
     kt_status (*open)(void *arg, void **state, kt_err *err);
@@ -55,8 +55,9 @@ typedef struct kt_request_client {
     bool (*is_gone)(void *arg); /* nobody waits for the answer any more; NULL = never */
     bool (*is_behind)(
         void *arg); /* what was sent is not read: make no more for now; NULL = never */
-    /* Exactly once, the last call: KT_OK after a FINISH event of every choice; KT_E_CANCELLED when the
-     * client is gone or the scheduler ends, else what went wrong. The request is the client's again. */
+    /* Exactly once, the last call: KT_OK after a FINISH event of every choice; KT_E_CANCELLED when
+     * the client is gone or the scheduler ends, else what went wrong. The request is the client's
+     * again. */
     void (*done)(void *arg, kt_status status, const kt_err *why);
 } kt_request_client;
 
@@ -64,7 +65,8 @@ typedef struct kt_answer kt_answer; /* one answer: runtime/serve/answer.h */
 struct kt_lane;                     /* the scheduler's */
 
 typedef struct kt_request {
-    /* What is asked for; read-only once submitted. kt_request_init sets what is not 0 by default. */
+    /* What is asked for; read-only once submitted. kt_request_init sets what is not 0 by default.
+     */
     kt_prompt *prompts; /* owned */
     size_t n_prompts;
     int n; /* choices of each prompt; choice i belongs to prompt i / n */
@@ -123,8 +125,9 @@ const int32_t *kt_request_tokens(const kt_request *r, size_t i, size_t *n);
 
 /* ---- for the scheduler ---- */
 
-/* Choose the next token of choice i from logits f32 [vocab]. Touches nothing but the choice, so that
- * many choices are picked side by side; w belongs to the thread. Errors are kept for accept. */
+/* Choose the next token of choice i from logits f32 [vocab]. Touches nothing but the choice, so
+ * that many choices are picked side by side; w belongs to the thread. Errors are kept for accept.
+ */
 void kt_request_pick(kt_request *r, size_t i, const float *logits, kt_sampler_scratch *w);
 /* Take the token over: events, and whether choice i is at its end now (*is_over, after its FINISH
  * event). */

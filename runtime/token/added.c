@@ -1,5 +1,5 @@
-/* Trie over bytes. A walk from each start costs at most the longest added text, so the whole search is
- * linear in the text. SPDX-License-Identifier: Apache-2.0 */
+/* Trie over bytes. A walk from each start costs at most the longest added text, so the whole search
+ * is linear in the text. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/token/added.h"
 
 #include <utf8proc.h>

@@ -1,5 +1,5 @@
-/* From text to ids and back. The order is that of the reference tokenizers: added tokens that are not
- * normalised, normal form, added tokens that are, pieces, merges.
+/* From text to ids and back. The order is that of the reference tokenizers: added tokens that are
+ * not normalised, normal form, added tokens that are, pieces, merges.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "runtime/token/tokenizer.h"

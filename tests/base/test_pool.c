@@ -1,4 +1,5 @@
-/* The thread pool: every task once, phases in order, no damage by stalls. SPDX-License-Identifier: Apache-2.0 */
+/* The thread pool: every task once, phases in order, no damage by stalls.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 
@@ -145,7 +146,8 @@ Test(pool, every_task_runs_once_in_random_jobs, .timeout = 120) {
         }
 }
 
-/* Within the limit, and between limits that change; the others sleep, and wake when they are wanted. */
+/* Within the limit, and between limits that change; the others sleep, and wake when they are
+ * wanted. */
 Test(pool, a_limit_leaves_threads_out, .timeout = 180) {
     static const int64_t spins[] = {0, -1, 2000000};
 
@@ -365,8 +367,9 @@ Test(pool, several_pools_work_side_by_side, .timeout = 120) {
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }
 
-/* A thread that is asleep in a task delays the others by that task only: they take its other chunks. Here the
- * task sleeps until all others are done, which never comes to pass where nobody else may do them. */
+/* A thread that is asleep in a task delays the others by that task only: they take its other
+ * chunks. Here the task sleeps until all others are done, which never comes to pass where nobody
+ * else may do them. */
 typedef struct sleeper {
     _Atomic int begun, done;
     int others_done; /* when the sleeper woke */
@@ -410,7 +413,8 @@ static void note_thread(int number) {
     handled_on = 1 + gettid();
 }
 
-/* Signals belong to the threads of the program: with all of these keeping one back it stays pending. */
+/* Signals belong to the threads of the program: with all of these keeping one back it stays
+ * pending. */
 Test(pool, workers_take_no_signals) {
     kt_pool *pool = make_pool(3, -1);
     sigset_t one, old, pending;
@@ -462,7 +466,8 @@ Test(pool, affinity_mask_limits_cores_and_is_given_back) {
     cr_assert_eq(kt_usable_cores(), 1);
 }
 
-/* A caller that finds itself on a worker's core goes to its own, and may be moved again thereafter. */
+/* A caller that finds itself on a worker's core goes to its own, and may be moved again thereafter.
+ */
 Test(pool, a_caller_that_is_sent_home_stays_free) {
     kt_pool *pool = NULL;
     counter c = {0};

@@ -1,6 +1,6 @@
 /* libFuzzer: any bytes as a model's output. The first byte chooses the notation, the second whether
- * it starts in reasoning and how the rest is cut. Whole and in pieces the events must be the same and
- * arguments must be JSON. SPDX-License-Identifier: Apache-2.0 */
+ * it starts in reasoning and how the rest is cut. Whole and in pieces the events must be the same
+ * and arguments must be JSON. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

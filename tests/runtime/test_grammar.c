@@ -296,7 +296,8 @@ Test(grammar, threads_share_a_grammar) {
     kt_vocabulary_destroy(v);
 }
 
-/* Texts that nest in ever new ways: what no state needs is forgotten, and states stay where they are. */
+/* Texts that nest in ever new ways: what no state needs is forgotten, and states stay where they
+ * are. */
 Test(grammar, long_texts_do_not_fill_memory, .timeout = 120) {
     static const char text[] = "root ::= v\nv ::= \"[\" list? \"]\" | \"{\" list? \"}\" | [a-z]+\n"
                                "list ::= v (\",\" v)*";

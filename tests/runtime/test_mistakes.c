@@ -91,7 +91,7 @@ Test(mistakes, folders_that_lack_something) {
            "config.json is missing beside x.safetensors");
     kt_temp_write(folder, "big.gguf", "GGUF", 4);
     expect(KT "generate $F -p a", 1, "big.gguf: the version at byte 4 needs 4 bytes");
-    expect(KTTUNE "run --model $F --dry-run", 2, "a folder with a GGUF file (big.gguf)");
+    expect(KTTUNE "run --model $F --dry-run", 2, "big.gguf: the version at byte 4 needs 4 bytes");
 }
 
 /* Version 3, no tensors, "split.no" = 1 and "split.count" = 2 as 16-bit numbers. */

@@ -1,5 +1,5 @@
-/* From a live server to a tuned table: `kt serve --record-workload F` under concurrent requests, then
- * `kttune run --workload F`. SPDX-License-Identifier: Apache-2.0 */
+/* From a live server to a tuned table: `kt serve --record-workload F` under concurrent requests,
+ * then `kttune run --workload F`. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -152,7 +152,8 @@ static void check_schema(void) {
     free(text);
 }
 
-/* Every token of an answer has its row of logits; how many share a step is the scheduler's affair. */
+/* Every token of an answer has its row of logits; how many share a step is the scheduler's affair.
+ */
 static void check_trace(const char *words) {
     kt_trace t;
     kt_trace_load load;

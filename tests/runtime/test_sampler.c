@@ -88,7 +88,8 @@ Test(sampler, draws_follow_the_distribution) {
     check(&o, 2.5, all, VOCAB, "top-k over the vocabulary");
 }
 
-/* Shares at temperature 1: tokens 1 and 4 have 0.279 each, 3 has 0.169, 7 has 0.103, 9 has 0.062. */
+/* Shares at temperature 1: tokens 1 and 4 have 0.279 each, 3 has 0.169, 7 has 0.103, 9 has 0.062.
+ */
 Test(sampler, filters_keep_what_they_say) {
     static const int best3[] = {1, 4, 3}, best2[] = {1, 4}, best5[] = {1, 4, 3, 7, 9};
     static const int best6[] = {1, 4, 3, 7, 9, 6};
@@ -153,7 +154,8 @@ Test(sampler, penalties_count_accepted_tokens) {
     kt_sampler_deinit(&s);
 }
 
-/* A repetition penalty moves positive logits towards zero and negative ones away from it (Keskar et al. 2019). */
+/* A repetition penalty moves positive logits towards zero and negative ones away from it (Keskar et
+ * al. 2019). */
 Test(sampler, repetition_penalty_never_favours) {
     static const float both[4] = {-1.0f, -1.5f, -8.0f, -9.0f}, mixed[3] = {0.5f, 0.3f, -0.1f};
     kt_sampling o = KT_SAMPLING_GREEDY;
@@ -406,8 +408,8 @@ Test(sampler, the_prompt_is_not_what_was_said) {
     kt_sampler_deinit(&s);
 }
 
-/* What a token costs at Qwen3's vocabulary; KT_MEASURE=1 prints. It proves no time: other processes run
- * beside tests. */
+/* What a token costs at Qwen3's vocabulary; KT_MEASURE=1 prints. It proves no time: other processes
+ * run beside tests. */
 Test(sampler, cost_of_a_token, .timeout = 60) {
     static const struct {
         const char *name;

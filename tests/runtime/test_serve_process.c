@@ -129,10 +129,10 @@ Test(serve_process, answers_503_until_the_model_is_loaded) {
     int state;
 
     expect_port(&p, "loading; http://127.0.0.1:");
-    expect_reply(kt_send_request(p.port, "GET", "/health", "", NULL), 503, "{\"status\":\"loading\"}",
-                 "Retry-After: ");
-    expect_reply(kt_send_request(p.port, "GET", "/v1/models", "", NULL), 503, "\"code\":\"loading\"",
-                 "Retry-After: ");
+    expect_reply(kt_send_request(p.port, "GET", "/health", "", NULL), 503,
+                 "{\"status\":\"loading\"}", "Retry-After: ");
+    expect_reply(kt_send_request(p.port, "GET", "/v1/models", "", NULL), 503,
+                 "\"code\":\"loading\"", "Retry-After: ");
     expect_reply(kt_complete(p.port, "{\"prompt\":\"a\"}"), 503, "\"code\":\"loading\"",
                  "Retry-After: ");
     expect_reply(kt_send_request(p.port, "GET", "/nothing", "", NULL), 404, "unknown_url", "");

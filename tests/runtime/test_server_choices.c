@@ -74,7 +74,8 @@ Test(choices, begin_where_the_prompt_ends) {
     all = texts("{\"prompt\":[\"a b\",\"c\"],\"n\":2,\"max_tokens\":200,\"stop\":\"done. no\"}");
     cr_expect_str_eq(all, FAKE_TEXT "|" FAKE_TEXT "|" FAKE_TEXT "|" FAKE_TEXT "|");
     free(all);
-    /* No token twice: with what the first choice has said counted against it, another text would come. */
+    /* No token twice: with what the first choice has said counted against it, another text would
+     * come. */
     all = texts("{\"prompt\":\"a\",\"n\":3,\"max_tokens\":4,\"presence_penalty\":2}");
     cr_expect_eq(strncmp(all, FAKE_TEXT, 2), 0, "'%s'", all);
     cr_expect_eq(strncmp(strchr(all, '|') + 1, FAKE_TEXT, 2), 0, "'%s'", all);
@@ -136,7 +137,8 @@ static int64_t chars_in(const char *text) {
     return chars;
 }
 
-/* Characters that begin in a token, which is written "bytes:\xe6\x88" where it holds parts of characters. */
+/* Characters that begin in a token, which is written "bytes:\xe6\x88" where it holds parts of
+ * characters. */
 static int64_t chars_of(const char *token) {
     int64_t chars = 0;
 
@@ -227,8 +229,8 @@ Test(choices, log_probabilities_are_those_of_the_softmax) {
     fake_stop();
 }
 
-/* The same request is answered with one length; with two it could be read as two different ones by a proxy
- * in front, so it is refused although its body is right either way. */
+/* The same request is answered with one length; with two it could be read as two different ones by
+ * a proxy in front, so it is refused although its body is right either way. */
 Test(choices, requests_with_two_lengths_are_refused) {
     static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%s"
                                "Transfer-Encoding: chunked\r\n\r\n"

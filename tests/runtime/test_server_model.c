@@ -1,5 +1,5 @@
-/* The server on the real engine with the bundled model: the recorded greedy texts, and a client that
- * leaves. SPDX-License-Identifier: Apache-2.0 */
+/* The server on the real engine with the bundled model: the recorded greedy texts, and a client
+ * that leaves. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <pthread.h>

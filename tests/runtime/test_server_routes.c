@@ -112,8 +112,8 @@ Test(routes, wrong_bodies_are_refused_by_name) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         fake_check_error(kt_send_request(fake.port, "POST", cases[i].path, "", cases[i].body), 400,
                          cases[i].code, cases[i].param, cases[i].says);
-    fake_check_error(kt_send_request(fake.port, "POST", "/v1/embeddings", "", "{\"input\":\"a\"}"), 501,
-                     "not_supported", "", "embeddings");
+    fake_check_error(kt_send_request(fake.port, "POST", "/v1/embeddings", "", "{\"input\":\"a\"}"),
+                     501, "not_supported", "", "embeddings");
     fake_stop();
 }
 
@@ -128,8 +128,8 @@ Test(routes, a_body_of_too_many_values_is_refused) {
     }
     strcpy(at, "]}");
     fake_start(NULL, 0);
-    fake_check_error(kt_send_request(fake.port, "POST", "/detokenize", "", body), 400, "invalid_json",
-                     "", "more than 2097152 values");
+    fake_check_error(kt_send_request(fake.port, "POST", "/detokenize", "", body), 400,
+                     "invalid_json", "", "more than 2097152 values");
     fake_check_error(kt_complete(fake.port, body), 400, "invalid_json", "", "more than");
     free(body);
     fake_stop();

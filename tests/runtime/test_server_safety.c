@@ -275,7 +275,8 @@ Test(safety, with_a_key_listed_origins_are_the_only_ones) {
 
     big_bytes = 5;
     start((kt_http_options){.api_key = "k", .cors_origins = "https://app.example"});
-    r = kt_send_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://app.example\r\n", NULL);
+    r = kt_send_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://app.example\r\n",
+                        NULL);
     cr_expect_eq(r.status, 200);
     kt_reply_free(&r);
     r = kt_send_request(port, "GET", "/big", "X-Api-Key: k\r\nOrigin: https://b.example\r\n", NULL);

@@ -240,7 +240,8 @@ Test(stream, an_engine_without_memory_is_an_answer) {
 static int post_and_stay(const char *json) {
     char head[256];
     int fd = kt_dial(fake.port);
-    sprintf(head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", strlen(json));
+    sprintf(head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+            strlen(json));
     cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, json, strlen(json)));
     return fd;
 }
@@ -258,8 +259,8 @@ static double wait_for(int running, int waiting) {
     }
 }
 
-/* Post, leave, and see the slot free within 100 ms in one of three attempts, since another process may have the
- * processor for as long. Returns the attempts. */
+/* Post, leave, and see the slot free within 100 ms in one of three attempts, since another process
+ * may have the processor for as long. Returns the attempts. */
 static int leave(const char *json) {
     kt_attempts tries = {3, 0};
     double ms = 100;
@@ -398,7 +399,8 @@ Test(clients, may_be_slow) {
 }
 
 Test(clients, that_never_finish_a_request_are_closed) {
-    static const char cut_off[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{";
+    static const char cut_off[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{";
     kt_http_options options = {.read_timeout_ms = 100};
     char byte;
     int fd;

@@ -1,4 +1,5 @@
-/* The parts of a tokenizer one by one, with vocabularies made here. SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a tokenizer one by one, with vocabularies made here.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include <stdio.h>
@@ -31,7 +32,8 @@ Test(token_parts, every_character_is_read_and_every_cut_of_it_is_noticed) {
     }
 }
 
-/* Table 3-7 of the Unicode standard: at each border of a second byte, the last outside and the first inside. */
+/* Table 3-7 of the Unicode standard: at each border of a second byte, the last outside and the
+ * first inside. */
 Test(token_parts, ill_formed_beginnings_are_as_long_as_unicode_says) {
     static const struct {
         const char *text;
@@ -310,7 +312,8 @@ Test(token_parts, merges_are_those_of_the_definition, .timeout = 60) {
 
 /* ---- tokenizer.json ---- */
 
-/* Write the byte as GPT-2's alphabet does: printable ones of Latin-1 as themselves, the others from U+0100 on. */
+/* Write the byte as GPT-2's alphabet does: printable ones of Latin-1 as themselves, the others from
+ * U+0100 on. */
 static size_t put_byte(char *out, int byte) {
     uint32_t next = 0x100;
 
@@ -322,7 +325,8 @@ static size_t put_byte(char *out, int byte) {
     return 0;
 }
 
-/* Load a file whose tokens are the 256 bytes (id = byte), "12" = 256 and " a" = 257, with further members. */
+/* Load a file whose tokens are the 256 bytes (id = byte), "12" = 256 and " a" = 257, with further
+ * members. */
 static kt_status load_json(const char *members, const char *merges, kt_tokenizer **t, kt_err *err) {
     char folder[64], path[96], *json = malloc(16384);
     size_t n = (size_t)sprintf(json, "{%s,\"model\":{\"type\":\"BPE\",\"vocab\":{", members);
@@ -379,7 +383,8 @@ Test(token_parts, files_say_how_text_is_cut) {
               "12", "256 ");
 }
 
-/* Unless a file says otherwise, added tokens are looked for in the normalised text, special ones in the raw. */
+/* Unless a file says otherwise, added tokens are looked for in the normalised text, special ones in
+ * the raw. */
 Test(token_parts, added_tokens_meet_the_text_they_were_written_for) {
 #define NFC_WITH_ADDED(flags)                                                   \
     DECODER ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" PLAIN_BYTES \

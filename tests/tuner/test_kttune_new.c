@@ -1,4 +1,5 @@
-/* `kttune new`: what it writes compiles, has its format, and passes the gate. SPDX-License-Identifier: Apache-2.0 */
+/* `kttune new`: what it writes compiles, has its format, and passes the gate.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -220,8 +220,8 @@ Test(space, workloads_are_tuned_as_their_models_run) {
     cr_expect(role_of(r, n, "linear_qkvz", KT_W_BF16, 12288) && r[0].shared == 1);
 }
 
-/* A GGUF file has a format of its own for every tensor: q, k and v apart, gate and up of two formats
- * as codes that both have, halves where down has another. */
+/* A GGUF file has a format of its own for every tensor: q, k and v apart, gate and up of two
+ * formats as codes that both have, halves where down has another. */
 Test(space, a_gguf_file_gives_the_formats_of_its_tensors) {
     kt_serving_role r[KT_MAX_ROLES];
     char path[4096];

@@ -1,8 +1,8 @@
 /* kttune new: a variant file to start from, right from the first build on.
  *
  * It is the plain variant of the op, narrowed to one instruction set and, where the op multiplies
- * matrices, to one weight format and one encoding. Everything comes from the source tree itself (the plain variant's file, the format's file), so
- * what is written follows the tree as it changes.
+ * matrices, to one weight format and one encoding. Everything comes from the source tree itself
+ * (the plain variant's file, the format's file), so what is written follows the tree as it changes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE

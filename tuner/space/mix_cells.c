@@ -1,5 +1,6 @@
-/* Cells weighted by what a serving mix does: the time of its steps goes to the matrices they multiply, and
- * of the experts' part to the row counts that the routing gives them. SPDX-License-Identifier: Apache-2.0 */
+/* Cells weighted by what a serving mix does: the time of its steps goes to the matrices they
+ * multiply, and of the experts' part to the row counts that the routing gives them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,8 @@
 #include "tuner/space/roles.h"
 #include "tuner/space/workload.h"
 
-/* Rows that take as long to multiply as their weights to read: a round figure between int4 and bf16 on
- * machines of today. It only orders cells and weighs them against each other. */
+/* Rows that take as long to multiply as their weights to read: a round figure between int4 and bf16
+ * on machines of today. It only orders cells and weighs them against each other. */
 static const double balance_rows = 8;
 
 /* Small steps are drawn more often, until about this many tokens were. */

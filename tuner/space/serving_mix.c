@@ -20,9 +20,9 @@ const char *kt_serving_format_name(kt_serving_format format) {
     return format_names[format];
 }
 
-/* Time share of rows per call in a mix of one user chatting (half of the time in decode), a few users
- * at once, and prompts. Buckets of one band share its time evenly. `quick` tells which buckets a
- * minute has time for. */
+/* Time share of rows per call in a mix of one user chatting (half of the time in decode), a few
+ * users at once, and prompts. Buckets of one band share its time evenly. `quick` tells which
+ * buckets a minute has time for. */
 static const struct {
     int32_t last_m;
     double share;
@@ -31,7 +31,8 @@ static const struct {
 
 enum { N_BANDS = sizeof bands / sizeof *bands };
 
-/* Above 64 rows quick takes powers of two: kernels are bound by compute there and interpolate well. */
+/* Above 64 rows quick takes powers of two: kernels are bound by compute there and interpolate well.
+ */
 static int is_wanted(int32_t m, kt_profile profile, int band) {
     if (profile == KT_PROFILE_FULL) return 1;
     if (m > bands[band].quick_last) return 0;

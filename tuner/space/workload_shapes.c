@@ -1,4 +1,5 @@
-/* Shapes from a shipped workload (datasets/workloads/README.md). SPDX-License-Identifier: Apache-2.0 */
+/* Shapes from a shipped workload (datasets/workloads/README.md).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 

@@ -25,7 +25,8 @@ typedef struct sparse_room {
     float *scales; /* [topk] */
 } sparse_room;
 
-/* What all such layers share: they are of one kind (kt_model_kv_shape), one runs after the other. */
+/* What all such layers share: they are of one kind (kt_model_kv_shape), one runs after the other.
+ */
 typedef struct sparse_shared {
     kt_problem problem, index_problem;
     const kt_choice *index;

@@ -63,7 +63,8 @@ kt_status kt_schema_call(kt_schema *s, const kt_conjunction *c, const char *path
 
 /* Types that are allowed, as KT_TYPE_*. */
 kt_status kt_schema_type_mask(kt_schema *s, const kt_conjunction *c, int *types);
-int kt_schema_part_types(const kt_json *schema); /* of one part; well-formed, without what it refers to */
+int kt_schema_part_types(
+    const kt_json *schema); /* of one part; well-formed, without what it refers to */
 
 /* The text of an object or array that obeys c. */
 kt_status kt_schema_object(kt_schema *s, const kt_conjunction *c, kt_expr *out);
