@@ -2,8 +2,8 @@
  * hmask[32]@0, qs[64]@32, scales[12]@96, d@108 (f16). With h = i / 128, j = i % 128 / 32,
  * l = i % 32: code = bits 2j of qs[32h + l], plus 4 if bit 4h + j of hmask[l] is set; w = d * s *
  * (code - 4). The scale s + 32 of group t = i / 16 has its low four bits in nibble t / 8 of
- * scales[t % 8] and its high two in bits 2 (t / 4) of scales[8 + t % 4]. SPDX-License-Identifier:
- * Apache-2.0 */
+ * scales[t % 8] and its high two in bits 2 (t / 4) of scales[8 + t % 4].
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {

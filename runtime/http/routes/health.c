@@ -1,5 +1,5 @@
-/* GET /health: alive, and how busy; 503 while the model is being loaded. SPDX-License-Identifier:
- * Apache-2.0 */
+/* GET /health: alive, and how busy; 503 while the model is being loaded.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/http/model_card.h"
 
 static void handle(kt_http_exchange *x, void *arg) {
