@@ -55,7 +55,8 @@ static process start_server(void) {
         dup2(pipes[1], STDOUT_FILENO);
         close(pipes[0]);
         execl(KT_BUILD_DIR "/kt", "kt", "serve", MODEL, "--port", "0", "--threads", "2",
-              "--weights", "int4", "--kv", "fp8", "--record-workload", path, (char *)NULL);
+              "--weights", "int4", "--kv", "fp8", "--itl", "60000", /* steps as long as prompts */
+              "--record-workload", path, (char *)NULL);
         _exit(127);
     }
     close(pipes[1]);
