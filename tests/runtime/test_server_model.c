@@ -69,7 +69,7 @@ static void stop(void) {
 }
 
 /* Each prompt of expected.json, as text and as ids, gives the text that the reference gave. */
-Test(server_model, answers_the_recorded_texts, .timeout = 120) {
+Test(server_model, answers_the_recorded_texts, .timeout = 400) {
     kt_json_doc *expected;
     const kt_json *cases;
     kt_err err = {0};
@@ -224,7 +224,7 @@ static char *text_of(kt_reply *r) {
     return text;
 }
 
-Test(server_model, sixteen_clients_get_what_each_gets_alone, .timeout = 120) {
+Test(server_model, sixteen_clients_get_what_each_gets_alone, .timeout = 400) {
     pthread_t threads[MANY];
     int number[MANY];
     kt_scheduler_counts counts;
