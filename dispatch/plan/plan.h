@@ -27,10 +27,9 @@ kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *tab
                                 const kt_log *log, kt_planner **out, kt_err *err);
 void kt_planner_destroy(kt_planner *p);
 
-/* Rows of one step whose logits are asked for in serving: an engine runs one sequence at a time,
- * and of a prompt only the last row is sampled from. Calls of the servers and cells of the tuner
- * go by this; perplexity and `kt logits` ask for more, and run what other matrices of as many
- * rows run. */
+/* Rows of one step whose logits are tuned for: one, of the only client. The scheduler asks for one
+ * row of each client that generates; steps of several, perplexity and `kt logits` run what other
+ * matrices of as many rows run. */
 #define KT_SERVED_LOGIT_ROWS 1
 
 /* Decode is what a person waits for token by token; prefill still counts in the choice of

@@ -125,7 +125,7 @@ static void check_calls(const golden *g, const taken *t) {
 
 Test(parser_goldens, calls_that_templates_write_are_read_back) {
     if (!getenv("KT_SHARED")) setenv("KT_SHARED", KT_SOURCE_DIR "/../shared", 0);
-    if (!parser_has_shared()) cr_skip_test("no shared data (KT_SHARED)");
+    if (!parser_has_shared()) cr_skip_test("the shared data is absent");
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
         const golden *g = &goldens[i];
         const bool is_seed = strcmp(g->calls, "seed_oss") == 0;

@@ -304,8 +304,8 @@ static int one_call(void *state) {
 
 Test(request, an_output_parser_gets_every_token) {
     int state = 0;
-    const kt_output output = {&state,       open_thought,   close_even,  wants_none,
-                              push_thought, finish_thought, is_thinking, one_call, NULL};
+    const kt_output output = {&state,         open_thought, close_even, wants_none, push_thought,
+                              finish_thought, is_thinking,  one_call,   NULL};
     kt_request r;
 
     begin(&r);

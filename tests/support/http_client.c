@@ -155,7 +155,7 @@ kt_reply kt_raw(int port, const char *bytes, size_t n, bool half_close) {
 }
 
 kt_reply kt_send_request(int port, const char *method, const char *path, const char *headers,
-                    const char *body) {
+                         const char *body) {
     char *text = NULL;
     kt_reply r;
     int n;

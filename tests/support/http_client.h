@@ -22,7 +22,7 @@ void kt_reply_free(kt_reply *r);
 
 /* One request on its own connection. body may be NULL; headers are whole lines or "". */
 kt_reply kt_send_request(int port, const char *method, const char *path, const char *headers,
-                    const char *body);
+                         const char *body);
 /* POST /v1/completions with this JSON. */
 kt_reply kt_complete(int port, const char *json);
 /* Send raw bytes, close our half if asked, read one answer. */
