@@ -233,10 +233,12 @@ Test(routes, props_and_version_tell_what_runs) {
 }
 
 Test(routes, slots_show_who_is_served) {
-    static const char json[] = "{\"prompt\":\"In that day shall\",\"max_tokens\":1000}";
+    static const char json[] =
+        "{\"prompt\":\"In that day shall\",\"max_tokens\":1000,\"ignore_eos\":true}";
     char head[200], *body = NULL;
     int fd[2];
 
+    fake.max_running = 1;
     fake_start(NULL, 0);
     expect_body("/slots", NULL, "[]");
     atomic_store(&fake.engine.decode_us, 10 * 1000);
