@@ -1,9 +1,9 @@
 #!/bin/sh
-# Fill the measured figures of READMEs from filed runs, or check that they stand there as filed.
+# Fill the measured figures of guides from filed runs, or check that they stand there as filed.
 #
 #     results/figures.sh [--write] [TREE]
 #
-# In a README, between `<!-- figures: FILE -->` and `<!-- figures end -->`, a table row whose second column is
+# In a guide, between `<!-- figures: FILE -->` and `<!-- figures end -->`, a table row whose second column is
 # the name of a row in FILE (what `kttune bench --suite cpu` printed), in backquotes, gets what FILE says in its
 # third to fifth column: the figure, what the process runs had, and the bar. A line `Bars kept: ..` gets how many of
 # FILE's were. Without --write nothing is changed; a difference is shown, and exit code 1 says so.
@@ -63,7 +63,8 @@ fill() { # FILE of rows, README
 code=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for readme in "$tree"/README.md "$tree"/*/README.md "$tree"/kernels/*/README.md; do
+for readme in "$tree"/README.md "$tree"/*/README.md "$tree"/*/FIGURES.md "$tree"/kernels/*/README.md; do
+    [ -e "$readme" ] || continue
     file=$(sed -n 's/^<!-- figures: \(.*\) -->$/\1/p' "$readme" | sort -u)
     [ -n "$file" ] || continue
     if [ "$(printf '%s\n' "$file" | wc -l)" != 1 ] || [ ! -r "$tree/$file" ]; then
