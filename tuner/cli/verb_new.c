@@ -288,7 +288,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "new", "OP NAME ",
         "Write a variant file to start from. It is right from the first build on, and tests, list "
         "and\n"
-        "races know it; then make it fast (kernels/README.md walks through it). OP and NAME:\n"
+        "races know it; then make it fast (kernels/WALKTHROUGH.md shows how). OP and NAME:\n"
         "  gemm, moe_ffn   <weights>_<acts>_<trait>__<isa>\n"
         "  encode          <acts>_<trait>__<isa>\n"
         "  attn            bf16_<trait>__<isa>\n"

@@ -38,7 +38,7 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 #define GEMM (1u << KT_OP_GEMM)
 #define MOE (1u << KT_OP_MOE_FFN)
 
-/* Rates are multiply-adds per cycle and core; figures of kernels/README.md. */
+/* Rates are multiply-adds per cycle and core; figures of kernels/gemm/NOTES.md. */
 static const struct {
     uint32_t ops, formats;
     kt_isa steps;
@@ -91,7 +91,7 @@ const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit) {
     return NULL;
 }
 
-/* Figures: Zen 4, one thread, Gop/s at 1, 16, 64 and 512 rows; kernels/gemm/README.md. */
+/* Figures: Zen 4, one thread, Gop/s at 1, 16, 64 and 512 rows; kernels/gemm/NOTES.md. */
 const kt_library_gap kt_library_gaps[] = {
     {"aocl", "u8s8s32", KT_OP_GEMM, BIT(INT8_CHANNEL) | BIT(INT4_G32),
      "activations have a scale per 32 inputs, this product none: one call per group, in L2, does "

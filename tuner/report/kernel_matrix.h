@@ -30,7 +30,7 @@ typedef struct kt_library_gap {
 extern const kt_library_gap kt_library_gaps[];
 extern const size_t kt_library_gap_count;
 
-/* The matrix as a Markdown table, with the reasons as footnotes. It stands in kernels/README.md. */
+/* The matrix as a Markdown table, with the reasons as footnotes. It stands in kernels/MATRIX.md. */
 void kt_matrix_print(FILE *out);
 
 #endif
