@@ -1,5 +1,5 @@
 /* Every weight format on every instruction set, for both ops: a kernel, or the reason why there is none; and
- * the table in kernels/README.md is the one that the program prints.
+ * the table in kernels/MATRIX.md is the one that the program prints.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
@@ -94,10 +94,10 @@ Test(matrix, what_libraries_are_not_asked_for_has_a_reason) {
 }
 
 static char *read_readme(void) {
-    FILE *file = fopen(KT_SOURCE_DIR "/kernels/README.md", "r");
+    FILE *file = fopen(KT_SOURCE_DIR "/kernels/MATRIX.md", "r");
     char *text = calloc(1, 1 << 20);
 
-    cr_assert(file && text, "kernels/README.md cannot be read");
+    cr_assert(file && text, "kernels/MATRIX.md cannot be read");
     cr_assert_lt(fread(text, 1, 1 << 20, file), 1 << 20);
     fclose(file);
     return text;
@@ -112,13 +112,13 @@ Test(matrix, stands_in_the_readme_as_it_is) {
     kt_matrix_print(out);
     fclose(out);
     from = strstr(readme, BEGIN);
-    cr_assert_not_null(from, "kernels/README.md lacks '%s'", BEGIN);
+    cr_assert_not_null(from, "kernels/MATRIX.md lacks '%s'", BEGIN);
     from += strlen(BEGIN);
     to = strstr(from, END);
-    cr_assert_not_null(to, "kernels/README.md lacks '%s'", END);
+    cr_assert_not_null(to, "kernels/MATRIX.md lacks '%s'", END);
     *to = '\0';
     cr_assert_str_eq(from, printed,
-                     "kernels/README.md: put the output of `kttune list matrix` between the marks");
+                     "kernels/MATRIX.md: put the output of `kttune list matrix` between the marks");
     free(printed);
     free(readme);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Follow the walk-through of kernels/README.md word for word, in a copy of the tree: walk.sh ROOT. The copy has the
+# Follow the walk-through of kernels/WALKTHROUGH.md word for word, in a copy of the tree: walk.sh ROOT. The copy has the
 # plain variants and those the text names, so that it builds in half a minute. Exit code 77: this machine cannot.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
@@ -58,8 +58,8 @@ awk -v title="$title" -v out="$work" '
     }
     /^```$/ { close(name); kind = ""; next }
     kind { print > name }
-' kernels/README.md
-ls "$work"/*.sh >/dev/null 2>&1 || fail "kernels/README.md has no commands under '$title'"
+' kernels/WALKTHROUGH.md
+ls "$work"/*.sh >/dev/null 2>&1 || fail "kernels/WALKTHROUGH.md has no commands under '$title'"
 
 # cmake builds what was asked for on all cores; the rest is typed as it stands.
 for block in "$work"/[0-9]*.sh "$work"/[0-9]*.c; do echo "${block##*/}"; done | sort >"$work/order"
