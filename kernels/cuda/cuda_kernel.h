@@ -1,0 +1,78 @@
+/* What a kernel for GPUs is: one file kernels/cuda/<name>.cu that ends in
+ *
+ *     KT_CUDA_KERNEL(<name>) = {...};
+ *
+ * The build embeds its text for NVRTC, compiles it for the emulator and lists it in
+ * kt_builtin_cuda_kernels. Device code comes first, inside no condition; the descriptor, and what
+ * only hosts need, stand in #ifndef __CUDACC_RTC__.
+ *
+ * Build constants (tile sizes, threads) are the values of `params`, in order: KT_CONSTANT(0) in
+ * device code is value[0] of the config.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_CUDA_KERNEL_H
+#define KT_CUDA_KERNEL_H
+
+#include "kernels/cuda/emulator.h"
+#include "kt/variant.h"
+
+/* Targets of the compiler: a set of bits, in the order of kt_cuda_targets. */
+typedef uint32_t kt_cuda_target_set;
+typedef struct kt_cuda_target {
+    const char *name; /* "80", "90a": what follows sm_ */
+    int sm;           /* 80, 90 */
+    int shared_bytes; /* a block may have at most, with the opt-in */
+} kt_cuda_target;
+
+extern const kt_cuda_target kt_cuda_targets[];
+extern const size_t kt_cuda_target_count;
+/* All targets: kernels of mma.sync and cp.async alone. */
+#define KT_CUDA_BASELINE 0xffffffffu
+
+/* Machine instructions that a kernel's code is counted by (cubin_elf.h). */
+typedef enum kt_cuda_opcode {
+    KT_OPCODE_HMMA = 0, /* tensor core, 16-bit floats */
+    KT_OPCODE_IMMA,     /* tensor core, 8-bit integers */
+    KT_OPCODE_QMMA,     /* tensor core, 8-bit floats */
+    KT_OPCODE_COUNT
+} kt_cuda_opcode;
+
+typedef struct kt_cuda_entry {
+    const char *name; /* of the symbol */
+    kt_emulated_entry *emulated;
+} kt_cuda_entry;
+
+enum { KT_CUDA_MAX_ENTRIES = 4 };
+
+typedef struct kt_cuda_kernel {
+    const char *name; /* also its file */
+    const char *about;
+    int version;
+    kt_cuda_target_set targets;
+    const kt_param *params;
+    int32_t param_count;
+    int32_t entry_count;
+    kt_cuda_entry entry[KT_CUDA_MAX_ENTRIES];
+    uint32_t needs_opcodes; /* bits of kt_cuda_opcode: each must occur in the code of entry[0] */
+    /* NULL when a block of this config can exist on the target; else why not. */
+    const char *(*refuse)(const kt_config *config, const kt_cuda_target *target);
+    int (*threads)(const kt_config *config);
+    /* Dynamic shared memory of a block for rows of k inputs. */
+    size_t (*shared_bytes)(const kt_config *config, int64_t k);
+} kt_cuda_kernel;
+
+#define KT_CUDA_KERNEL(stem)                  \
+    extern const kt_cuda_kernel kt_cuda_##stem; \
+    const kt_cuda_kernel kt_cuda_##stem
+
+extern const kt_cuda_kernel *const kt_builtin_cuda_kernels[];
+extern const size_t kt_builtin_cuda_kernel_count;
+
+/* The text of a file of kernels/cuda as it was at build time, or NULL. */
+const char *kt_cuda_source(const char *file);
+
+/* The config with every parameter's initial value. */
+kt_config kt_cuda_initial(const kt_cuda_kernel *kernel);
+
+#endif

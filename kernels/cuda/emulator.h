@@ -1,0 +1,180 @@
+/* CUDA's execution model on the CPU, for tests and for the emulated device.
+ *
+ * Every thread of a block is a fiber with its own stack. Fibers run until a barrier or a collective
+ * of their warp; which of the runnable ones goes on is drawn from a seed. Copies to shared memory
+ * (kt_copy16) are carried out when they are issued, or, with `lazy`, not before somebody waits for
+ * them, so that a missing wait or barrier shows. Shared memory is filled with 0xff before each
+ * block. With `races`, two accesses to one word of shared memory by different threads, of which one
+ * writes, with no barrier between them (of the block, or of the warp when it is one warp's), are an
+ * error.
+ *
+ * What it does not model: rounding inside tensor cores (sums are formed in float, in order), bank
+ * conflicts, caches, time. One launch at a time per host thread; launches on different host threads
+ * do not touch each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_CUDA_EMULATOR_H
+#define KT_CUDA_EMULATOR_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kt/status.h"
+
+typedef void kt_emulated_entry(const void *parameters);
+
+typedef struct kt_emulator_options {
+    uint32_t seed; /* order of the fibers */
+    bool lazy, races;
+} kt_emulator_options;
+
+typedef struct kt_launch {
+    const char *name; /* for messages; borrowed */
+    kt_emulated_entry *entry;
+    const void *parameters;
+    int grid_x, grid_y;
+    int threads;             /* a multiple of 32, at most 1024 */
+    size_t shared_bytes;     /* dynamic shared memory of a block, at most 227 KiB */
+    const int32_t *constant; /* values of the kernel's build constants, KT_CONSTANT(0) .. */
+} kt_launch;
+
+/* Run all blocks, one after the other. KT_E_INVALID when the kernel broke a rule (a collective that
+ * not all lanes reached, a deadlock, a race, an offset outside of shared memory): the message names
+ * the kernel, the block and the thread. */
+kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options, kt_err *err);
+
+/* ---- what kt_dev.h offers to device code; not for others ---- */
+
+#define KT_DEVICE static inline __attribute__((unused))
+#define KT_UNROLL
+#define KT_ENTRY(name, type, body, threads) \
+    static void name(const void *parameters) { body((const type *)parameters); }
+/* A constant of the build: on a GPU a macro, here a number of the launch. */
+#define KT_CONSTANT(i) (kt_emulator_constant()[i])
+
+typedef struct kt_u128 {
+    uint32_t x, y, z, w;
+} kt_u128;
+
+typedef void kt_emulator_collective(void *const *lane);
+
+const int32_t *kt_emulator_constant(void);
+int kt_emulator_thread(void);
+int kt_emulator_block(int axis);
+void kt_emulator_sync(void);
+/* Parks the lane until all 32 are here, then one runs `f` over what each handed in. */
+void kt_emulator_warp(kt_emulator_collective *f, void *mine);
+/* Ends the launch when p is not a multiple of `size`. */
+void kt_emulator_aligned(const void *p, uint32_t size);
+/* The bytes [at, at + size) of shared memory, checked. */
+uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes);
+void kt_emulator_copy16(uint32_t at, const void *from, int valid);
+void kt_emulator_commit(void);
+void kt_emulator_wait(int left);
+void kt_emulator_ldmatrix(uint32_t *r, uint32_t at);
+void kt_emulator_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void kt_emulator_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+uint32_t kt_emulator_shuffle(uint32_t v, int from);
+
+KT_DEVICE int kt_thread(void) {
+    return kt_emulator_thread();
+}
+KT_DEVICE int kt_lane(void) {
+    return kt_emulator_thread() % 32;
+}
+KT_DEVICE int kt_warp(void) {
+    return kt_emulator_thread() / 32;
+}
+KT_DEVICE int kt_block_x(void) {
+    return kt_emulator_block(0);
+}
+KT_DEVICE int kt_block_y(void) {
+    return kt_emulator_block(1);
+}
+KT_DEVICE void kt_sync(void) {
+    kt_emulator_sync();
+}
+
+KT_DEVICE float kt_float_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+KT_DEVICE uint32_t kt_bits_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+KT_DEVICE uint32_t kt_emulator_bf16(float x) {
+    const uint32_t b = kt_bits_float(x);
+    if (x != x) return 0x7fff;
+    return (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+KT_DEVICE uint32_t kt_bf16_pair(float low, float high) {
+    return kt_emulator_bf16(low) | kt_emulator_bf16(high) << 16;
+}
+KT_DEVICE float kt_fma(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+KT_DEVICE float kt_exp2(float x) {
+    return exp2f(x);
+}
+KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
+    return (a & mask) | set;
+}
+KT_DEVICE int32_t kt_dot4(uint32_t a, uint32_t b, int32_t c) {
+    for (int i = 0; i < 32; i += 8) c += (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+
+KT_DEVICE kt_u128 kt_load_stream(const void *p) {
+    kt_u128 v;
+    kt_emulator_aligned(p, 16);
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+KT_DEVICE uint32_t kt_shared_u32(uint32_t at) {
+    uint32_t v;
+    memcpy(&v, kt_emulator_shared(at, sizeof v, false), sizeof v);
+    return v;
+}
+KT_DEVICE kt_u128 kt_shared_u128(uint32_t at) {
+    kt_u128 v;
+    memcpy(&v, kt_emulator_shared(at, sizeof v, false), sizeof v);
+    return v;
+}
+KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
+    memcpy(kt_emulator_shared(at, sizeof v, true), &v, sizeof v);
+}
+KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
+    memcpy(kt_emulator_shared(at, sizeof v, true), &v, sizeof v);
+}
+KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
+    kt_emulator_copy16(at, from, valid);
+}
+KT_DEVICE void kt_copy_commit(void) {
+    kt_emulator_commit();
+}
+#define KT_COPY_WAIT(n) kt_emulator_wait(n)
+
+KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
+    return kt_emulator_shuffle(v, lane);
+}
+KT_DEVICE float kt_warp_xor(float v, int lanes) {
+    return kt_float_bits(kt_emulator_shuffle(kt_bits_float(v), kt_lane() ^ lanes));
+}
+KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
+    kt_emulator_ldmatrix(r, at);
+}
+KT_DEVICE void kt_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    kt_emulator_mma_bf16(c, a, b0, b1);
+}
+KT_DEVICE void kt_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    kt_emulator_mma_s8(c, a, b0, b1);
+}
+
+#endif

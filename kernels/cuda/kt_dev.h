@@ -1,0 +1,190 @@
+/* What device code may use, on a GPU and under the emulator.
+ *
+ * A kernel is one file <name>.cu in the common subset of C11 and C++17. NVRTC compiles it for the
+ * GPU that is there, and the C compiler compiles the same text for the emulator (emulator.h), where
+ * every thread of a block is a fiber. Kernels therefore touch the machine only by the functions of
+ * this file; nothing else is included on a GPU, so neither headers nor a toolkit are needed there.
+ *
+ * Conventions. Shared memory is addressed by byte offsets into the block's dynamic shared memory.
+ * Functions whose names begin with kt_warp_, kt_ldmatrix or kt_mma are collective: all 32 lanes of
+ * the warp must call them together. Fragment layouts are those of the PTX manual for mma.m16n8k*;
+ * with g = lane / 4 and t = lane % 4, in 32-bit words:
+ *   A [16, k]: a0 (g, t), a1 (g + 8, t), a2 (g, t + 4), a3 (g + 8, t + 4)
+ *   B [8, k]:  b0 (g, t), b1 (g, t + 4)
+ *   C [16, 8]: c0, c1 (g, 2t and 2t + 1), c2, c3 (g + 8, 2t and 2t + 1)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_DEV_H
+#define KT_DEV_H
+
+#ifdef __CUDACC_RTC__
+
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef int int32_t;
+typedef long long int64_t;
+
+#define KT_DEVICE static __device__ __forceinline__
+#define KT_UNROLL _Pragma("unroll")
+
+/* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
+#define KT_ENTRY(name, type, body, threads)                                              \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type p) { \
+        body(&p);                                                                        \
+    }
+
+/* A constant of the build: KT_C0, KT_C1 .. are defined on the compiler's command line. */
+#define KT_CONSTANT(i) KT_C##i
+
+extern __shared__ __align__(1024) uint8_t kt_shared_bytes[];
+
+typedef uint4 kt_u128; /* .x .y .z .w */
+
+KT_DEVICE int kt_thread(void) {
+    return (int)threadIdx.x;
+}
+KT_DEVICE int kt_lane(void) {
+    return (int)(threadIdx.x & 31);
+}
+KT_DEVICE int kt_warp(void) {
+    return (int)(threadIdx.x >> 5);
+}
+KT_DEVICE int kt_block_x(void) {
+    return (int)blockIdx.x;
+}
+KT_DEVICE int kt_block_y(void) {
+    return (int)blockIdx.y;
+}
+KT_DEVICE void kt_sync(void) {
+    __syncthreads();
+}
+
+/* ---- numbers ---- */
+
+KT_DEVICE float kt_float_bits(uint32_t bits) {
+    return __uint_as_float(bits);
+}
+KT_DEVICE uint32_t kt_bits_float(float x) {
+    return __float_as_uint(x);
+}
+/* Two floats as bfloat16, rounded to nearest even; `low` in the low half. */
+KT_DEVICE uint32_t kt_bf16_pair(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+KT_DEVICE float kt_fma(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+/* 2^x, within 2 ulp. */
+KT_DEVICE float kt_exp2(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+/* (a & mask) | set in one instruction. */
+KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(set));
+    return r;
+}
+/* Four products of signed bytes, added to c. */
+KT_DEVICE int32_t kt_dot4(uint32_t a, uint32_t b, int32_t c) {
+    return __dp4a((int)a, (int)b, c);
+}
+
+/* ---- memory ---- */
+
+/* 16 bytes that are read once: past the first-level cache, two sectors at a time. */
+KT_DEVICE kt_u128 kt_load_stream(const void *p) {
+    kt_u128 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+KT_DEVICE uint32_t kt_shared_u32(uint32_t at) {
+    return *(const uint32_t *)(kt_shared_bytes + at);
+}
+KT_DEVICE kt_u128 kt_shared_u128(uint32_t at) {
+    return *(const kt_u128 *)(kt_shared_bytes + at);
+}
+KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
+    *(uint32_t *)(kt_shared_bytes + at) = v;
+}
+KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
+    *(kt_u128 *)(kt_shared_bytes + at) = v;
+}
+
+/* Copy 16 bytes from global to shared memory behind the thread's back; of these the first `valid`
+ * (0 or 16), and zeros after them. kt_copy_commit closes a group, KT_COPY_WAIT(n) waits until at most
+ * the last n groups of this thread are under way; other threads see the bytes after kt_sync. */
+KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from), "r"(valid)
+                 : "memory");
+}
+KT_DEVICE void kt_copy_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#define KT_COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+/* ---- warps ---- */
+
+KT_DEVICE float kt_warp_xor(float v, int lanes) {
+    return __shfl_xor_sync(0xffffffffu, v, lanes);
+}
+KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
+    return __shfl_sync(0xffffffffu, v, lane);
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8 by `at`. */
+KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at)
+                 : "memory");
+}
+/* c += a * b^T over 16 bfloat16 of k, or 32 signed bytes. */
+KT_DEVICE void kt_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+KT_DEVICE void kt_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#else
+#include "kernels/cuda/emulator.h"
+#endif
+
+/* ---- the same on both ---- */
+
+/* The bfloat16 in the low and in the high half. */
+KT_DEVICE float kt_bf16_low(uint32_t pair) {
+    return kt_float_bits(pair << 16);
+}
+KT_DEVICE float kt_bf16_high(uint32_t pair) {
+    return kt_float_bits(pair & 0xffff0000u);
+}
+
+KT_DEVICE float kt_warp_sum(float v) {
+    KT_UNROLL
+    for (int lanes = 16; lanes > 0; lanes /= 2) v += kt_warp_xor(v, lanes);
+    return v;
+}
+
+KT_DEVICE float kt_silu(float x) {
+    return x / (1.0f + kt_exp2(-1.4426950408889634f * x));
+}
+
+#endif
