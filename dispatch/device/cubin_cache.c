@@ -1,5 +1,5 @@
-/* A file: 8 bytes of magic, the key's size, the code's size, a checksum of what follows, the key, the
- * code. SPDX-License-Identifier: Apache-2.0 */
+/* A file: 8 bytes of magic, the key's size, the code's size, a checksum of what follows, the key,
+ * the code. SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/device/cubin_cache.h"
 
 #include <errno.h>
@@ -97,7 +97,8 @@ kt_status kt_cubin_folder(char *out, size_t bytes, kt_err *err) {
     else if (home && home[0] == '/')
         n = snprintf(out, bytes, "%s/.cache/kt/cubin", home);
     if (n < 0 || (size_t)n >= bytes)
-        return kt_fail(err, KT_E_IO, "no folder for compiled kernels: neither XDG_CACHE_HOME nor HOME "
+        return kt_fail(err, KT_E_IO,
+                       "no folder for compiled kernels: neither XDG_CACHE_HOME nor HOME "
                        "is an absolute path");
     return make_folders(out, err);
 }

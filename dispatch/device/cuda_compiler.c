@@ -83,8 +83,7 @@ static kt_status not_found(kt_err *err) {
     const char *why = dlerror();
     char tried[256] = "";
 
-    if (wanted && *wanted)
-        return kt_fail(err, KT_E_NOT_FOUND, "KT_NVRTC: %s", why ? why : wanted);
+    if (wanted && *wanted) return kt_fail(err, KT_E_NOT_FOUND, "KT_NVRTC: %s", why ? why : wanted);
     for (size_t i = 0, n = 0; i < sizeof places / sizeof *places; i++)
         n += (size_t)snprintf(tried + n, sizeof tried - n, "%s%s", i ? ", " : "", places[i]);
     return kt_fail(err, KT_E_NOT_FOUND,
@@ -101,8 +100,10 @@ static kt_status load(kt_cuda_compiler *c, kt_err *err) {
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *f = dlsym(c->library, functions[i].name);
         if (!f)
-            return kt_fail(err, KT_E_UNSUPPORTED, "%s: it has no function %s; NVRTC %d or newer is "
-                           "expected", found, functions[i].name, OLDEST_MAJOR);
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%s: it has no function %s; NVRTC %d or newer is "
+                           "expected",
+                           found, functions[i].name, OLDEST_MAJOR);
         memcpy((char *)&c->call + functions[i].offset, &f, sizeof f);
     }
     if (c->call.version(&c->major, &c->minor) != 0 || c->major < OLDEST_MAJOR)
@@ -169,6 +170,11 @@ static void make_options(const kt_cuda_kernel *kernel, const kt_config *config,
     for (int i = 0; i < o->n; i++) o->list[i] = o->text[i];
 }
 
+/* What is compiled: the kernel's text and the two headers that device code includes. */
+typedef struct texts {
+    const char *source, *header[2];
+} texts;
+
 /* The first line of NVRTC's log that names an error, else its first. */
 static void first_error(char *log) {
     char *line = log, *error = strstr(log, "error");
@@ -206,15 +212,15 @@ static kt_status take_cubin(kt_cuda_compiler *c, nvrtc_program program, const ch
     return KT_OK;
 }
 
-static kt_status compile(kt_cuda_compiler *c, const char *name, const char *source,
-                         const char *header, const options *o, kt_cubin *out, kt_err *err) {
-    const char *const headers[] = {header}, *const header_names[] = {"kernels/cuda/kt_dev.h"};
+static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, const options *o,
+                         kt_cubin *out, kt_err *err) {
+    const char *const header_names[] = {"kernels/cuda/kt_dev.h", "kernels/cuda/cuda_calls.h"};
     nvrtc_program program = NULL;
     kt_status st;
     int code;
 
     pthread_mutex_lock(&c->lock);
-    code = c->call.create(&program, source, name, 1, headers, header_names);
+    code = c->call.create(&program, t->source, name, 2, t->header, header_names);
     if (code != 0) {
         pthread_mutex_unlock(&c->lock);
         return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
@@ -227,15 +233,16 @@ static kt_status compile(kt_cuda_compiler *c, const char *name, const char *sour
 }
 
 /* Everything that the code depends on, as one text. */
-static char *make_key(const kt_cuda_compiler *c, const char *source, const char *header,
-                      const options *o, size_t *bytes) {
-    size_t size = strlen(source) + strlen(header) + sizeof o->text + 256, n;
+static char *make_key(const kt_cuda_compiler *c, const texts *t, const options *o, size_t *bytes) {
+    size_t size = strlen(t->source) + strlen(t->header[0]) + strlen(t->header[1]) + sizeof o->text +
+                  256,
+           n;
     char *key = malloc(size);
 
     if (!key) return NULL;
     n = (size_t)snprintf(key, size, "NVRTC %d.%d\n", c->major, c->minor);
     for (int i = 0; i < o->n; i++) n += (size_t)snprintf(key + n, size - n, "%s\n", o->text[i]);
-    n += (size_t)snprintf(key + n, size - n, "%s%s", header, source);
+    n += (size_t)snprintf(key + n, size - n, "%s%s%s", t->header[0], t->header[1], t->source);
     *bytes = n;
     return key;
 }
@@ -255,9 +262,9 @@ static kt_status check_request(const kt_cuda_compiler *c, const kt_cuda_kernel *
 }
 
 kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
-                          const kt_config *config, const kt_cuda_target *target,
-                          const char *folder, kt_cubin *out, kt_err *err) {
-    const char *header = kt_cuda_source("kt_dev.h"), *source;
+                          const kt_config *config, const kt_cuda_target *target, const char *folder,
+                          kt_cubin *out, kt_err *err) {
+    texts t = {NULL, {kt_cuda_source("kt_dev.h"), kt_cuda_source("cuda_calls.h")}};
     const int64_t since = kt_clock_ns();
     char file[128], *key = NULL;
     size_t key_bytes = 0;
@@ -267,15 +274,16 @@ kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
     *out = (kt_cubin){0};
     KT_TRY(check_request(c, kernel, config, target, err));
     snprintf(file, sizeof file, "%s.cu", kernel->name);
-    source = kt_cuda_source(file);
-    if (!source || !header)
+    t.source = kt_cuda_source(file);
+    if (!t.source || !t.header[0] || !t.header[1])
         return kt_fail(err, KT_E_INTERNAL, "%s: its text is not in this build", file);
     make_options(kernel, config, target, &o);
-    if (folder && !(key = make_key(c, source, header, &o, &key_bytes)))
+    if (folder && !(key = make_key(c, &t, &o, &key_bytes)))
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for its key", file);
-    if (folder) out->is_cached = kt_cubin_cache_get(folder, key, key_bytes, &out->data, &out->bytes);
+    if (folder)
+        out->is_cached = kt_cubin_cache_get(folder, key, key_bytes, &out->data, &out->bytes);
     if (!out->is_cached) {
-        st = compile(c, file, source, header, &o, out, err);
+        st = compile(c, file, &t, &o, out, err);
         /* A cache that cannot be written costs time, nothing else. */
         if (st == KT_OK && folder)
             kt_cubin_cache_put(folder, key, key_bytes, out->data, out->bytes, NULL);

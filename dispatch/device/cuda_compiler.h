@@ -1,8 +1,8 @@
 /* Kernels of kernels/cuda to machine code of a GPU: NVRTC, opened at run time, and a cache on disk.
  *
  * No header and no library of a toolkit is needed to build or to start. NVRTC is looked for as
- * $KT_NVRTC (a path; nothing else is tried then), as libnvrtc.so.13 and .12 where the dynamic linker
- * looks, and below /usr/local/cuda. It needs no GPU and no driver.
+ * $KT_NVRTC (a path; nothing else is tried then), as libnvrtc.so.13 and .12 where the dynamic
+ * linker looks, and below /usr/local/cuda. It needs no GPU and no driver.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,16 +36,18 @@ typedef struct kt_cubin {
 
 /* Code of `kernel` with the constants of `config` for `target`. With `folder` (NULL = none) it is
  * taken from there, or kept there: a file per content, whose name is a checksum of the sources,
- * constants, target and compiler, and which holds all of these and is compared whole, so that nothing
- * else can be taken for it. It appears at once or not at all; two processes may do this side by side,
- * and a file that is damaged is made anew. KT_E_UNSUPPORTED: the kernel refuses the config, or NVRTC
- * does not know the target. KT_E_FORMAT: it does not compile; the message has the first error. */
+ * constants, target and compiler, and which holds all of these and is compared whole, so that
+ * nothing else can be taken for it. It appears at once or not at all; two processes may do this
+ * side by side, and a file that is damaged is made anew. KT_E_UNSUPPORTED: the kernel refuses the
+ * config, or NVRTC does not know the target. KT_E_FORMAT: it does not compile; the message has the
+ * first error. */
 kt_status kt_cuda_compile(kt_cuda_compiler *compiler, const kt_cuda_kernel *kernel,
-                          const kt_config *config, const kt_cuda_target *target,
-                          const char *folder, kt_cubin *out, kt_err *err);
+                          const kt_config *config, const kt_cuda_target *target, const char *folder,
+                          kt_cubin *out, kt_err *err);
 void kt_cubin_free(kt_cubin *cubin); /* accepts a zeroed one */
 
-/* $XDG_CACHE_HOME/kt/cubin or ~/.cache/kt/cubin, made if it is not there. KT_E_IO when it cannot be. */
+/* $XDG_CACHE_HOME/kt/cubin or ~/.cache/kt/cubin, made if it is not there. KT_E_IO when it cannot
+ * be. */
 kt_status kt_cubin_folder(char *out, size_t bytes, kt_err *err);
 
 #endif

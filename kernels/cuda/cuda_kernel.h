@@ -62,7 +62,7 @@ typedef struct kt_cuda_kernel {
     size_t (*shared_bytes)(const kt_config *config, int64_t k);
 } kt_cuda_kernel;
 
-#define KT_CUDA_KERNEL(stem)                  \
+#define KT_CUDA_KERNEL(stem)                    \
     extern const kt_cuda_kernel kt_cuda_##stem; \
     const kt_cuda_kernel kt_cuda_##stem
 

@@ -60,7 +60,7 @@ typedef struct warp {
  * block (another epoch), or by a collective where both are of one warp (another warp epoch). */
 typedef struct shadow {
     uint32_t write_epoch, read_epoch, write_warp_epoch, read_warp_epoch;
-    int16_t writer, reader; /* -1 = nobody */
+    int16_t writer, reader;      /* -1 = nobody */
     bool many_warps, many_lanes; /* other readers in this epoch, in this warp epoch */
 } shadow;
 
@@ -87,19 +87,20 @@ static _Thread_local emulator *now;
 
 /* ---- switching ---- */
 
-/* Saves what the ABI asks a callee to keep, then the stack pointer in *save, and goes on at `load`. */
+/* Saves what the ABI asks a callee to keep, then the stack pointer in *save, and goes on at `load`.
+ */
 void kt_emulator_switch(void **save, void *load);
-__asm__(
-    ".text\n"
-    ".globl kt_emulator_switch\n"
-    ".type kt_emulator_switch, @function\n"
-    "kt_emulator_switch:\n"
-    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
-    "    movq %rsp, (%rdi)\n"
-    "    movq %rsi, %rsp\n"
-    "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
-    "    ret\n"
-    ".size kt_emulator_switch, .-kt_emulator_switch\n");
+__asm__(".text\n"
+        ".globl kt_emulator_switch\n"
+        ".type kt_emulator_switch, @function\n"
+        "kt_emulator_switch:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq "
+        "%r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+        "    ret\n"
+        ".size kt_emulator_switch, .-kt_emulator_switch\n");
 
 static void to_scheduler(void) {
     emulator *e = now;
@@ -139,9 +140,8 @@ static void give_up(const char *format, ...) {
     va_list args;
 
     if (!e->n_failed++) {
-        const int n =
-            snprintf(e->failure, sizeof e->failure, "block (%d, %d), thread %d: ", e->block[0],
-                     e->block[1], e->self);
+        const int n = snprintf(e->failure, sizeof e->failure,
+                               "block (%d, %d), thread %d: ", e->block[0], e->block[1], e->self);
         va_start(args, format);
         vsnprintf(e->failure + n, sizeof e->failure - (size_t)n, format, args);
         va_end(args);
@@ -247,8 +247,8 @@ static void note_read(const emulator *e, shadow *s, uint32_t warp_epoch) {
     const bool is_warp = is_same && s->reader / WARP == e->self / WARP;
 
     s->many_warps = is_same && (s->many_warps || !is_warp);
-    s->many_lanes = is_warp && s->read_warp_epoch == warp_epoch &&
-                    (s->many_lanes || s->reader != e->self);
+    s->many_lanes =
+        is_warp && s->read_warp_epoch == warp_epoch && (s->many_lanes || s->reader != e->self);
     s->reader = (int16_t)e->self;
     s->read_epoch = e->epoch;
     s->read_warp_epoch = warp_epoch;
@@ -473,11 +473,12 @@ static kt_status prepare(emulator *e, kt_err *err) {
     void *stacks;
 
     if (l->threads < WARP || l->threads % WARP || l->threads > MAX_THREADS)
-        return kt_fail(err, KT_E_INVALID, "%s: %d threads a block, expected a multiple of 32 up to %d",
-                       l->name, l->threads, MAX_THREADS);
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: %d threads a block, expected a multiple of 32 up to %d", l->name,
+                       l->threads, MAX_THREADS);
     if (l->shared_bytes > MAX_SHARED)
-        return kt_fail(err, KT_E_INVALID, "%s: %zu bytes of shared memory, at most %d exist", l->name,
-                       l->shared_bytes, MAX_SHARED);
+        return kt_fail(err, KT_E_INVALID, "%s: %zu bytes of shared memory, at most %d exist",
+                       l->name, l->shared_bytes, MAX_SHARED);
     e->fiber = calloc(n, sizeof *e->fiber);
     e->warp = calloc(n / WARP, sizeof *e->warp);
     e->runnable = calloc(n, sizeof *e->runnable);

@@ -51,10 +51,14 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
 
 #define KT_DEVICE static inline __attribute__((unused))
 #define KT_UNROLL
-#define KT_ENTRY(name, type, body, threads) \
-    static void name(const void *parameters) { body((const type *)parameters); }
+#define KT_ENTRY(name, type, body, threads)    \
+    static void name(const void *parameters) { \
+        body((const type *)parameters);        \
+    }
 /* A constant of the build: on a GPU a macro, here a number of the launch. */
 #define KT_CONSTANT(i) (kt_emulator_constant()[i])
+
+#define KT_REQUIRE(condition, text) struct kt_u128 /* constants are of the launch */
 
 typedef struct kt_u128 {
     uint32_t x, y, z, w;

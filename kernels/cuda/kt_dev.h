@@ -31,13 +31,16 @@ typedef long long int64_t;
 #define KT_UNROLL _Pragma("unroll")
 
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
-#define KT_ENTRY(name, type, body, threads)                                              \
+#define KT_ENTRY(name, type, body, threads)                                                      \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type p) { \
-        body(&p);                                                                        \
+        body(&p);                                                                                \
     }
 
 /* A constant of the build: KT_C0, KT_C1 .. are defined on the compiler's command line. */
 #define KT_CONSTANT(i) KT_C##i
+
+/* What must hold of them, or nothing is compiled. */
+#define KT_REQUIRE(condition, text) static_assert(condition, text)
 
 extern __shared__ __align__(1024) uint8_t kt_shared_bytes[];
 
@@ -120,12 +123,14 @@ KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
 }
 
 /* Copy 16 bytes from global to shared memory behind the thread's back; of these the first `valid`
- * (0 or 16), and zeros after them. kt_copy_commit closes a group, KT_COPY_WAIT(n) waits until at most
- * the last n groups of this thread are under way; other threads see the bytes after kt_sync. */
+ * (0 or 16), and zeros after them. kt_copy_commit closes a group, KT_COPY_WAIT(n) waits until at
+ * most the last n groups of this thread are under way; other threads see the bytes after kt_sync.
+ */
 KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :
-                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from), "r"(valid)
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from),
+                   "r"(valid)
                  : "memory");
 }
 KT_DEVICE void kt_copy_commit(void) {

@@ -1,10 +1,10 @@
 /* Experts of many tokens on tensor cores: bfloat16 weights and activations, sums in float.
  *
- * Tokens are sorted by expert (`row_token` names the token of each sorted row), and the sorted rows of
- * an expert are cut into tiles of at most BM. A block multiplies one tile by BN / 2 columns of gate
- * and the same of up (or BN of down), so that SwiGLU happens in registers. 64 inputs at a time come
- * to shared memory by asynchronous copies, STAGES deep; a row is 128 bytes there, whose 16-byte
- * chunks are turned by the row's number, which keeps ldmatrix free of bank conflicts.
+ * Tokens are sorted by expert (`row_token` names the token of each sorted row), and the sorted rows
+ * of an expert are cut into tiles of at most BM. A block multiplies one tile by BN / 2 columns of
+ * gate and the same of up (or BN of down), so that SwiGLU happens in registers. 64 inputs at a time
+ * come to shared memory by asynchronous copies, STAGES deep; a row is 128 bytes there, whose
+ * 16-byte chunks are turned by the row's number, which keeps ldmatrix free of bank conflicts.
  *
  *   gate_up  grid (n / (BN / 2) rounded up, tiles)
  *   down     grid (k / BN rounded up, tiles): y[row] = route[row] * down(h[row])
@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cuda/kt_dev.h"
+#include "kernels/cuda/cuda_calls.h"
 
 #define BM KT_CONSTANT(0)
 #define BN KT_CONSTANT(1)
@@ -24,30 +25,15 @@
 #define TILES_N (BN / 2 / WARPS_N / 8) /* of 8 columns, of a warp and half */
 #define STAGE_BYTES ((BM + BN) * 128)
 enum { BK = 64, MAX_SUMS = 128 };
-
-typedef struct kt_moe_tile {
-    int32_t expert, first, rows; /* sorted rows [first, first + rows) */
-} kt_moe_tile;
-
-/* n and k are multiples of 8; every matrix is aligned to 16 bytes. */
-typedef struct kt_moe_bf16_tiles {
-    const uint16_t *x;               /* bfloat16 [tokens, k] */
-    const int32_t *row_token;        /* [sorted rows] */
-    const float *route;              /* [sorted rows] */
-    const kt_moe_tile *tile;         /* [tiles] */
-    const uint16_t *gate, *up, *down; /* bfloat16 [experts, n, k], down [experts, k, n] */
-    uint16_t *h;                     /* bfloat16 [sorted rows, n] */
-    float *y;                        /* [sorted rows, k] */
-    const int32_t *row_of;           /* [tokens, slots]: sorted row, -1 = another device has it */
-    float *out;                      /* [tokens, k] */
-    int32_t n, k, slots;
-} kt_moe_bf16_tiles;
+KT_REQUIRE(BM % (16 * WARPS_M) == 0 && BN / 2 % (16 * WARPS_N) == 0, "whole tiles of a warp");
+KT_REQUIRE(BM *BN / THREADS <= MAX_SUMS && STAGES >= 2, "sums and stages");
 
 KT_DEVICE uint32_t chunk_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* What a block multiplies: rows of `a` by rows of b[0] and, for the other half of its columns, b[1]. */
+/* What a block multiplies: rows of `a` by rows of b[0] and, for the other half of its columns,
+ * b[1]. */
 typedef struct kt_moe_operands {
     const uint16_t *a, *b[2];
     const int32_t *a_row;         /* NULL: row i of the tile is row i of a */
@@ -80,27 +66,25 @@ KT_DEVICE void multiply(uint32_t stage, float *sum) {
     KT_UNROLL
     for (int k = 0; k < BK / 16; k++) {
         KT_UNROLL
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) KT_UNROLL
+        for (int j = 0; j < TILES_N; j += 2) {
+            uint32_t b[4];
+            kt_ldmatrix(b, stage + (uint32_t)BM * 128 +
+                               chunk_at(half * (BN / 2) + column + j * 8, k * 2 + (lane >> 3 & 1)));
             KT_UNROLL
-            for (int j = 0; j < TILES_N; j += 2) {
-                uint32_t b[4];
-                kt_ldmatrix(b, stage + (uint32_t)BM * 128 +
-                                   chunk_at(half * (BN / 2) + column + j * 8,
-                                            k * 2 + (lane >> 3 & 1)));
-                KT_UNROLL
-                for (int i = 0; i < TILES_M; i++) {
-                    float *c = sum + ((i * 2 + half) * TILES_N + j) * 4;
-                    uint32_t a[4];
-                    kt_ldmatrix(a, stage + chunk_at(row + i * 16, k * 2 + (lane >> 4)));
-                    kt_mma_bf16(c, a, b[0], b[1]);
-                    kt_mma_bf16(c + 4, a, b[2], b[3]);
-                }
+            for (int i = 0; i < TILES_M; i++) {
+                float *c = sum + ((i * 2 + half) * TILES_N + j) * 4;
+                uint32_t a[4];
+                kt_ldmatrix(a, stage + chunk_at(row + i * 16, k * 2 + (lane >> 4)));
+                kt_mma_bf16(c, a, b[0], b[1]);
+                kt_mma_bf16(c + 4, a, b[2], b[3]);
             }
+        }
     }
 }
 
-/* The stages go round: while one is multiplied, STAGES - 2 more are on their way. A stage is written
- * again after the barrier behind which all warps have done with it. */
+/* The stages go round: while one is multiplied, STAGES - 2 more are on their way. A stage is
+ * written again after the barrier behind which all warps have done with it. */
 KT_DEVICE void product(const kt_moe_operands *o, float *sum) {
     const int steps = (o->inputs + BK - 1) / BK;
 
@@ -132,18 +116,16 @@ KT_DEVICE void gate_up(const kt_moe_bf16_tiles *p) {
 
     product(&o, sum);
     KT_UNROLL
-    for (int i = 0; i < TILES_M; i++)
-        KT_UNROLL
-        for (int j = 0; j < TILES_N; j++)
-            KT_UNROLL
-            for (int down8 = 0; down8 < 2; down8++) {
-                const float *gate = sum + (i * 2 * TILES_N + j) * 4 + down8 * 2;
-                const float *up = gate + TILES_N * 4;
-                const int row = row0 + i * 16 + down8 * 8, column = column0 + j * 8;
-                if (row >= t.rows || column >= left) continue;
-                *(uint32_t *)(p->h + (int64_t)(t.first + row) * p->n + n0 + column) =
-                    kt_bf16_pair(kt_silu(gate[0]) * up[0], kt_silu(gate[1]) * up[1]);
-            }
+    for (int i = 0; i < TILES_M; i++) KT_UNROLL
+    for (int j = 0; j < TILES_N; j++) KT_UNROLL
+    for (int down8 = 0; down8 < 2; down8++) {
+        const float *gate = sum + (i * 2 * TILES_N + j) * 4 + down8 * 2;
+        const float *up = gate + TILES_N * 4;
+        const int row = row0 + i * 16 + down8 * 8, column = column0 + j * 8;
+        if (row >= t.rows || column >= left) continue;
+        *(uint32_t *)(p->h + (int64_t)(t.first + row) * p->n + n0 + column) =
+            kt_bf16_pair(kt_silu(gate[0]) * up[0], kt_silu(gate[1]) * up[1]);
+    }
 }
 
 KT_DEVICE void down(const kt_moe_bf16_tiles *p) {
@@ -162,21 +144,20 @@ KT_DEVICE void down(const kt_moe_bf16_tiles *p) {
 
     product(&o, sum);
     KT_UNROLL
-    for (int i = 0; i < TILES_M; i++)
+    for (int i = 0; i < TILES_M; i++) KT_UNROLL
+    for (int j = 0; j < 2 * TILES_N; j++) /* of both halves */
         KT_UNROLL
-        for (int j = 0; j < 2 * TILES_N; j++) /* of both halves */
-            KT_UNROLL
-            for (int down8 = 0; down8 < 2; down8++) {
-                const float *c = sum + (i * 2 * TILES_N + j) * 4 + down8 * 2;
-                const int row = row0 + i * 16 + down8 * 8;
-                const int column = column0 + j % TILES_N * 8 + j / TILES_N * (BN / 2);
-                float *y = p->y + (int64_t)(t.first + row) * p->k + n0 + column;
-                float route;
-                if (row >= t.rows || column >= left) continue;
-                route = p->route[t.first + row];
-                y[0] = route * c[0];
-                y[1] = route * c[1];
-            }
+    for (int down8 = 0; down8 < 2; down8++) {
+        const float *c = sum + (i * 2 * TILES_N + j) * 4 + down8 * 2;
+        const int row = row0 + i * 16 + down8 * 8;
+        const int column = column0 + j % TILES_N * 8 + j / TILES_N * (BN / 2);
+        float *y = p->y + (int64_t)(t.first + row) * p->k + n0 + column;
+        float route;
+        if (row >= t.rows || column >= left) continue;
+        route = p->route[t.first + row];
+        y[0] = route * c[0];
+        y[1] = route * c[1];
+    }
 }
 
 KT_DEVICE void combine(const kt_moe_bf16_tiles *p) {

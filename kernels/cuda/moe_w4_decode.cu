@@ -1,11 +1,12 @@
-/* Experts of a few tokens, INT4 weights in groups of 32 with a bfloat16 scale, bfloat16 activations.
+/* Experts of a few tokens, INT4 weights in groups of 32 with a bfloat16 scale, bfloat16
+ * activations.
  *
  * Decode waits for the weights, so each is read once, 16 bytes (one group) a lane, past the first
- * cache. A warp makes ROWS outputs: lanes take groups in turn, keep the 32 activations of a group in
- * registers for all rows, and sum across lanes at the end. A nibble q becomes 128 + q as bfloat16 by
- * one and-or on two nibbles at once (0x4300 is 128, whose last place is 1), which widens to float by
- * a shift or a mask; the offset of 136 = 128 + 8 times the group's sum of activations is taken off
- * once a group.
+ * cache. A warp makes ROWS outputs: lanes take groups in turn, keep the 32 activations of a group
+ * in registers for all rows, and sum across lanes at the end. A nibble q becomes 128 + q as
+ * bfloat16 by one and-or on two nibbles at once (0x4300 is 128, whose last place is 1), which
+ * widens to float by a shift or a mask; the offset of 136 = 128 + 8 times the group's sum of
+ * activations is taken off once a group.
  *
  * Two launches: gate and up of every (token, slot) with SwiGLU, then down with the routing weights
  * over the token's slots, which needs no atomics: the order of sums is fixed.
@@ -16,26 +17,16 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cuda/kt_dev.h"
+#include "kernels/cuda/cuda_calls.h"
 
 #define WARPS KT_CONSTANT(0)
 #define ROWS KT_CONSTANT(1)
 #define THREADS (32 * WARPS)
 enum { MAX_ROWS = 8, GROUP = 32 };
+KT_REQUIRE(WARPS >= 1 && ROWS >= 1 && ROWS <= MAX_ROWS, "rows");
 
-/* n and k are multiples of 32; x, h and the weights are aligned to 16 bytes. */
-typedef struct kt_moe_w4_decode {
-    const uint16_t *x;                        /* bfloat16 [tokens, k] */
-    const int32_t *expert;                    /* [tokens, slots]; -1 = another device has it */
-    const float *route;                       /* [tokens, slots] */
-    const uint8_t *gate, *up, *down;          /* [experts, n, k / 2], down [experts, k, n / 2]; low nibble first */
-    const uint16_t *gate_scale, *up_scale, *down_scale; /* bfloat16 [experts, rows, groups] */
-    uint16_t *h;                              /* bfloat16 [tokens, slots, n] */
-    float *out;                               /* [tokens, k]; written by down */
-    int32_t n, k, slots;
-} kt_moe_w4_decode;
-
-/* Where 8 values of a row lie in shared memory: chunks of a group are turned by the group's number, so
- * that eight lanes with groups side by side meet eight banks. */
+/* Where 8 values of a row lie in shared memory: chunks of a group are turned by the group's number,
+ * so that eight lanes with groups side by side meet eight banks. */
 KT_DEVICE uint32_t chunk_at(int group, int chunk) {
     return (uint32_t)(group * 64 + ((chunk ^ (group >> 1 & 3)) << 4));
 }
@@ -75,7 +66,8 @@ KT_DEVICE float dot8(uint32_t q, const float *x, float sum) {
 }
 
 /* One group of one row. */
-KT_DEVICE float dot_group(const uint8_t *weights, const uint16_t *scale, const float *x, float x_sum) {
+KT_DEVICE float dot_group(const uint8_t *weights, const uint16_t *scale, const float *x,
+                          float x_sum) {
     const kt_u128 q = kt_load_stream(weights);
     float sum = dot8(q.x, x, 0);
 

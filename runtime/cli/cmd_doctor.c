@@ -7,6 +7,8 @@
 #include "base/shell_word.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/device/cuda_compiler.h"
+#include "dispatch/device/cuda_driver.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/cli/command.h"
@@ -72,6 +74,25 @@ static void look_at_nodes(report *r, const kt_topology *t) {
     }
 }
 
+static void look_at_gpus(report *r) {
+    kt_cuda_compiler *compiler;
+    kt_gpus gpus;
+    kt_err err;
+
+    kt_gpus_probe(&gpus);
+    if (gpus.n == 0) say(r, OK, "gpu", "%s", gpus.why);
+    for (int i = 0; i < gpus.n; i++)
+        say(r, OK, "gpu", "%s, sm_%d, %.0f GiB: not used, this version runs models on the CPU",
+            gpus.gpu[i].name, gpus.gpu[i].sm, (double)gpus.gpu[i].memory_bytes / GIB);
+    if (kt_cuda_compiler_open(&compiler, &err) == KT_OK)
+        say(r, OK, "gpu compiler", "%s", kt_cuda_compiler_name(compiler));
+    else if (gpus.n > 0)
+        say(r, OK, "gpu compiler", "%s", err.message);
+    else
+        return;
+    kt_cuda_compiler_close(compiler);
+}
+
 static void look_at_machine(report *r, const kt_topology *t) {
     const kt_cpu *cpu = &t->cpu;
     char isa[160];
@@ -89,6 +110,7 @@ static void look_at_machine(report *r, const kt_topology *t) {
     say(r, OK, "memory", "%.1f GiB, %.1f GiB available", (double)t->memory_bytes / GIB,
         (double)free_bytes / GIB);
     look_at_nodes(r, t);
+    look_at_gpus(r);
     if (strcmp(t->thp, "never") == 0)
         say(r, WARN, "huge pages",
             "transparent huge pages are off; reading weights is slower: echo madvise > "

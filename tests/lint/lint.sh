@@ -39,7 +39,7 @@ rule_includes() {
     }
     function order(p) {
         if (p ~ /^dispatch\/model\/families\//) return 2
-        if (p ~ /^dispatch\/(model|topology|cuda)\//) return 1
+        if (p ~ /^dispatch\/(model|topology|device)\//) return 1
         if (p ~ /^dispatch\/registry\//) return 2
         if (p ~ /^dispatch\/(table|cost)\//) return 3
         return 4
@@ -59,7 +59,7 @@ rule_includes() {
             home("^(oneapi/|dnnl|libxsmm|blis)", "__lib[.]c$", "*__lib.c")
             home("^(event2/|event[.]h|evhttp)", "^runtime/http/", "runtime/http")
             home("^(pcre2|utf8proc)", "^runtime/token/", "runtime/token")
-            home("^(cuda|nvrtc)", "^dispatch/cuda/", "dispatch/cuda")
+            home("^(cuda|nvrtc)", "^dispatch/device/", "dispatch/device")
             if (mine == 0 && target !~ /^std(int|def|bool|arg)[.]h$/) bad("the public API includes " target)
             next
         }

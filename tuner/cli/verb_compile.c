@@ -1,4 +1,5 @@
-/* kttune compile: every GPU kernel for every GPU, without one. SPDX-License-Identifier: Apache-2.0 */
+/* kttune compile: every GPU kernel for every GPU, without one. SPDX-License-Identifier: Apache-2.0
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +50,8 @@ static void row(compile_report *r, const char *name, double measured, double bar
         kt_json_add_bool(&r->w, "ok", ok);
         kt_json_end_object(&r->w);
     } else if (!ok || !r->all) {
-        printf("%-76s %4.0f %-13s bar %s %3.0f  %s\n", name, measured, unit, at_least ? ">=" : "<=",
-               bar, ok ? "ok" : "MISSED");
+        printf("%-76s %4.0f %-13s bar %s %3.0f  %s\n", name, measured, unit,
+               at_least ? ">=" : "<=", bar, ok ? "ok" : "MISSED");
     }
 }
 
@@ -130,15 +131,15 @@ static kt_status compile_all(compile_report *r, const volatile sig_atomic_t *sto
         for (size_t t = 0; t < kt_cuda_target_count; t++) {
             const kt_cuda_kernel *k = kt_builtin_cuda_kernels[i];
             if (!is_listed(r->only, k->name) || !is_listed(r->targets, kt_cuda_targets[t].name) ||
-                !(k->targets >> t & 1) ||
-                !kt_cuda_compiler_knows(r->compiler, &kt_cuda_targets[t]))
+                !(k->targets >> t & 1) || !kt_cuda_compiler_knows(r->compiler, &kt_cuda_targets[t]))
                 continue;
             KT_TRY(compile_configs(r, k, &kt_cuda_targets[t], stop, err));
         }
     if (r->n == 0)
         return kt_fail(err, KT_E_INVALID,
                        "nothing to compile: --kernel and --sm name no kernel and target together "
-                       "that %s knows", kt_cuda_compiler_name(r->compiler));
+                       "that %s knows",
+                       kt_cuda_compiler_name(r->compiler));
     return KT_OK;
 }
 

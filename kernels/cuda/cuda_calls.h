@@ -1,0 +1,42 @@
+/* Parameters of the kernels' entries, the same for hosts and for devices, where nothing else is
+ * included. Pointers are the device's. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_CUDA_CALLS_H
+#define KT_CUDA_CALLS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+/* n and k are multiples of 32; x, h and the weights are aligned to 16 bytes. */
+typedef struct kt_moe_w4_decode {
+    const uint16_t *x;     /* bfloat16 [tokens, k] */
+    const int32_t *expert; /* [tokens, slots]; -1 = another device has it */
+    const float *route;    /* [tokens, slots] */
+    /* [experts, n, k / 2], down [experts, k, n / 2]: two weights + 8 a byte, the first in the low
+     * half */
+    const uint8_t *gate, *up, *down;
+    const uint16_t *gate_scale, *up_scale, *down_scale; /* bfloat16 [experts, rows, groups] */
+    uint16_t *h;                                        /* bfloat16 [tokens, slots, n] */
+    float *out;                                         /* [tokens, k]; written by down */
+    int32_t n, k, slots;
+} kt_moe_w4_decode;
+
+typedef struct kt_moe_tile {
+    int32_t expert, first, rows; /* sorted rows [first, first + rows) */
+} kt_moe_tile;
+
+/* n and k are multiples of 8; every matrix is aligned to 16 bytes. */
+typedef struct kt_moe_bf16_tiles {
+    const uint16_t *x;                /* bfloat16 [tokens, k] */
+    const int32_t *row_token;         /* [sorted rows] */
+    const float *route;               /* [sorted rows] */
+    const kt_moe_tile *tile;          /* [tiles] */
+    const uint16_t *gate, *up, *down; /* bfloat16 [experts, n, k], down [experts, k, n] */
+    uint16_t *h;                      /* bfloat16 [sorted rows, n] */
+    float *y;                         /* [sorted rows, k] */
+    const int32_t *row_of;            /* [tokens, slots]: sorted row, -1 = another device has it */
+    float *out;                       /* [tokens, k] */
+    int32_t n, k, slots;
+} kt_moe_bf16_tiles;
+
+#endif
