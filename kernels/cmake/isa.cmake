@@ -11,6 +11,16 @@ set(KT_FLAGS_amxbf16 ${KT_FLAGS_avx512} -mavx512vbmi -mamx-tile -mamx-bf16)
 set(KT_FLAGS_scalar "")
 set(KT_FLAGS_lib ${KT_FLAGS_avx2}) # for the loops around the calls: every library here asks for AVX2
 
+# kt_isa_flags(<file>...): the same for files outside of kernels/, which are no variants.
+function(kt_isa_flags)
+  foreach(file IN LISTS ARGN)
+    get_filename_component(stem "${file}" NAME_WE)
+    if(stem MATCHES "__([a-z0-9]+)$")
+      set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${KT_FLAGS_${CMAKE_MATCH_1}};-fno-lto")
+    endif()
+  endforeach()
+endfunction()
+
 # kt_kernel_sources(<folder>): sets in the caller KT_SOURCES (all C files to build), and appends
 # variant stems to the global property KT_VARIANT_STEMS. A __lib file names its library in its stem
 # (onednn, libxsmm, blis) and is left out, with a reason, when the library was not found.

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { KT_LOGIT_BLOCK = 64 };
+#include "runtime/sample/logit_pass.h"
 
 /* A token and its logit: one that penalties or biases touch, or a candidate. */
 typedef struct kt_token_logit {
@@ -17,6 +17,7 @@ typedef struct kt_token_logit {
 
 /* Logits as the choice sees them; nothing is copied. All pointers are borrowed. */
 typedef struct kt_logit_view {
+    const kt_logit_pass *pass;
     const float *logits; /* [n] */
     int64_t n, n_blocks;
     const uint64_t *mask;          /* NULL = all are allowed */
@@ -33,20 +34,27 @@ int32_t kt_logit_find(const kt_logit_view *v, float best);
 /* The 64 logits of a block, behind the last token -infinity: in place, or in tmp. */
 const float *kt_logit_block(const kt_logit_view *v, int64_t block, float tmp[KT_LOGIT_BLOCK]);
 
+/* Write the logits as the choice sees them into out [64 * n_blocks], which the view then is of: for
+ * many passes. */
+void kt_logit_apply(kt_logit_view *v, float *out);
+
 /* A bound that at least k tokens reach, as high as block maxima tell: the k-th largest of them;
  * -infinity when there are fewer blocks. work: float [n_blocks]. */
 float kt_logit_bound(const kt_logit_view *v, int64_t k, float *work);
+/* Leave the k largest of x [n], k <= n, the first among equals; the others become -infinity. A
+ * vocabulary takes a millisecond. work: float [n]. */
+void kt_logit_keep_largest(float *x, int64_t n, int64_t k, float *work);
 /* Tokens with a logit >= bound, in order of ids; out has room for kt_logit_room of them. */
 size_t kt_logit_room(const kt_logit_view *v, float bound);
 size_t kt_logit_gather(const kt_logit_view *v, float bound, kt_token_logit *out);
 
-/* exp((x[i] - top) * scale) for a block, relative error under 3e-7; 0 under exp(-87). */
-void kt_logit_exp(const float *x, float top, float scale, float out[KT_LOGIT_BLOCK]);
-/* Sum of these over all tokens, at scale for each block into sums [n_blocks] (may be NULL), and the
- * exponentials themselves into out [64 * n_blocks] (may be NULL). */
-double kt_logit_exp_sum(const kt_logit_view *v, float top, float scale, double *sums, float *out);
-/* Over x [64 * n_blocks] >= 0: the sum of those >= bound, *count how many; sums as above. */
-double kt_logit_sum_from(const float *x, int64_t n_blocks, float bound, int64_t *count,
-                         double *sums);
+/* The sum of all weights, and of each block's into sums [n_blocks] unless that is NULL. */
+double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *sums);
+/* The same in double throughout, which takes milliseconds. */
+double kt_logit_weigh_exactly(const kt_logit_view *v, double top, double temperature, float least);
+/* Tokens of exactly this logit: how many have an id under `end`, and the id of number n, n from 0,
+ * or -1. */
+int64_t kt_logit_count(const kt_logit_view *v, float logit, int64_t end);
+int32_t kt_logit_nth(const kt_logit_view *v, float logit, int64_t n);
 
 #endif

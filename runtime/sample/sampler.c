@@ -1,7 +1,12 @@
 /* Sampling. The maxima of blocks of 64 logits say where the likely tokens are: the k-th largest
  * maximum is a bound that at least k tokens reach, and every token that reaches it lies in a block
- * whose maximum does. So top-k reads the vocabulary once and then some k blocks. Top-p alone needs
- * the sum of all exponentials besides, and takes more tokens until the share is there.
+ * whose maximum does. So top-k reads the vocabulary once and then some k blocks.
+ *
+ * Without top-k nothing is sorted. A token is drawn from all that min-p leaves, and top-p keeps it
+ * when the tokens before it weigh less than the share: one pass says that. Where they weigh more,
+ * the share lies among them, and the next draw is from them alone. What is drawn is spread as if
+ * the share had been found first, for each draw is from a set that holds it, and is taken only when
+ * it lies inside. At a share p that takes about 1 + ln(1/p) passes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sample/sampler.h"
 
@@ -11,7 +16,7 @@
 
 #include "runtime/sample/logit_scan.h"
 
-enum { BLOCK = KT_LOGIT_BLOCK, FIRST_WANTED = 64, BULK_SORTED = 2048 };
+enum { BLOCK = KT_LOGIT_BLOCK };
 
 /* Bias that forbids a token, as the API has it. */
 static const float forbidding = -100;
@@ -61,6 +66,7 @@ void kt_sampler_scratch_deinit(kt_sampler_scratch *w) {
     free(w->memory);
     free(w->candidates);
     free(w->touched);
+    free(w->logits);
     memset(w, 0, sizeof *w);
 }
 
@@ -137,10 +143,6 @@ static double *block_sums(kt_sampler_scratch *w) {
 static float *block_work(kt_sampler_scratch *w, int64_t n_blocks) {
     return block_maxima(w, n_blocks) + n_blocks;
 }
-/* Exponentials of the whole vocabulary, for flat distributions alone. */
-static float *all_weights(kt_sampler_scratch *w, int64_t n_blocks) {
-    return block_work(w, n_blocks) + n_blocks;
-}
 
 static int reserve(void **memory, size_t *have, size_t want, size_t item) {
     void *fresh;
@@ -154,15 +156,18 @@ static int reserve(void **memory, size_t *have, size_t want, size_t item) {
     return 0;
 }
 
-static int reserve_blocks(kt_sampler_scratch *w, int64_t n_blocks, int with_weights) {
-    const size_t of_block = sizeof(double) + 2 * sizeof(float) + (with_weights ? BLOCK * 4u : 0);
+static int reserve_blocks(kt_sampler_scratch *w, int64_t n_blocks) {
+    const size_t of_block = sizeof(double) + 2 * sizeof(float);
     return reserve(&w->memory, &w->bytes, (size_t)n_blocks * of_block, 1);
 }
 
 static kt_logit_view view_of(const float *logits, int64_t vocab, const uint64_t *mask,
                              kt_sampler_scratch *w) {
     const int64_t n_blocks = (vocab + BLOCK - 1) / BLOCK;
-    return (kt_logit_view){.logits = logits,
+
+    if (!w->pass) w->pass = kt_logit_pass_best();
+    return (kt_logit_view){.pass = w->pass,
+                           .logits = logits,
                            .n = vocab,
                            .n_blocks = n_blocks,
                            .mask = mask,
@@ -243,18 +248,16 @@ static int64_t gather_best(kt_sampler_scratch *w, const kt_logit_view *v, int64_
 }
 
 /* How many of the n descending candidates top-p (kept share: limit) and min-p leave; *kept is the
- * sum of their weights, *is_enough says that no further candidate could belong to them. */
-static int64_t filter(const draw *d, int64_t n, double limit, double *kept, int *is_enough) {
+ * sum of their weights. */
+static int64_t filter(const draw *d, int64_t n, double limit, double *kept) {
     const kt_token_logit *c = d->w->candidates;
 
     *kept = 0;
-    *is_enough = 1;
     for (int64_t i = 0; i < n; i++) {
         const double w = weight(d, c[i].logit);
         if (i > 0 && (*kept >= limit || w < d->s->options.min_p || w <= 0)) return i;
         *kept += w;
     }
-    *is_enough = *kept >= limit;
     return n;
 }
 
@@ -273,145 +276,146 @@ static int32_t draw_candidate(draw *d, int64_t n, double kept) {
 static int32_t draw_top_k(draw *d, int64_t k) {
     const kt_token_logit *c;
     double total = 0, kept;
-    int is_enough;
     int64_t n = gather_best(d->w, &d->v, k);
 
     if (n < 0) return -2;
     c = d->w->candidates;
     for (int64_t i = 0; i < n; i++) total += weight(d, c[i].logit);
-    n = filter(d, n, (double)d->s->options.top_p * total, &kept, &is_enough);
+    n = filter(d, n, (double)d->s->options.top_p * total, &kept);
     return draw_candidate(d, n, kept);
 }
 
-/* Tokens with at least min_p of the best one's probability. Their order does not matter. */
-static int32_t draw_min_p(draw *d) {
-    const kt_sampling *o = &d->s->options;
-    const float slack = 1e-4f; /* of the bound, in f32; the exact comparison follows */
-    kt_token_logit *c;
-    int64_t n, kept = 0;
-    double sum = 0;
+/* ---- drawing from the whole vocabulary ---- */
 
-    n = gather(d->w, &d->v, d->top + o->temperature * (logf(o->min_p) - slack) - slack);
-    if (n < 0) return -2;
-    c = d->w->candidates;
-    for (int64_t i = 0; i < n; i++) {
-        const double w = weight(d, c[i].logit);
-        if (w < o->min_p && c[i].id != d->best) continue;
-        c[kept++] = c[i];
-        sum += w;
-    }
-    return draw_candidate(d, kept, sum);
+/* The least logit that min-p leaves; -infinity without it. The best token always stays. */
+static float least_of_min_p(const draw *d) {
+    const kt_sampling *o = &d->s->options;
+    float l;
+
+    if (!(o->min_p > 0)) return -INFINITY;
+    l = (float)((double)d->top + (double)o->temperature * log((double)o->min_p));
+    while (weight(d, l) >= o->min_p) l = nextafterf(l, -INFINITY);
+    while (l < d->top && weight(d, l) < o->min_p) l = nextafterf(l, INFINITY);
+    return l < d->top ? l : d->top;
 }
 
-/* The token at which the running sum of weights [64 * n_blocks] from a bound on passes `at`. */
-static int32_t find_passed(const draw *d, const double *sums, const float *weights, float bound,
-                           double at) {
-    const float scale = 1 / d->s->options.temperature;
+static kt_logit_cut cut_at(const draw *d, float least) {
+    return (kt_logit_cut){d->top, 1 / d->s->options.temperature, least};
+}
+
+/* The token at which the running sum of the cut's weights passes `at`; `sums` are of its blocks. */
+static int32_t find_passed(const draw *d, const kt_logit_cut *cut, const double *sums, double at) {
     float x[BLOCK], tmp[BLOCK];
-    int64_t b = 0, last = 0;
+    int64_t last = 0;
     int32_t found = d->best;
 
-    for (; b < d->v.n_blocks; b++) {
+    for (int64_t b = 0; b < d->v.n_blocks; b++) {
         if (sums[b] <= 0) continue;
         last = b;
         if (at < sums[b]) break;
         at -= sums[b];
     }
-    b = last;
-    if (weights)
-        memcpy(x, weights + b * BLOCK, sizeof x);
-    else
-        kt_logit_exp(kt_logit_block(&d->v, b, tmp), d->top, scale, x);
+    d->v.pass->weigh(kt_logit_block(&d->v, last, tmp), cut, x);
     for (int i = 0; i < BLOCK; i++) {
-        if (x[i] < bound || x[i] <= 0) continue;
-        found = (int32_t)(b * BLOCK + i);
+        if (x[i] <= 0) continue;
+        found = (int32_t)(last * BLOCK + i);
         at -= x[i];
         if (at < 0) break;
     }
     return found;
 }
 
-static int32_t draw_plain(draw *d) {
-    double *sums = block_sums(d->w);
-    const double total = kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, sums, NULL);
-
-    return find_passed(d, sums, NULL, 0, kt_rng_double(&d->s->rng) * total);
+static float logit_of(const draw *d, int32_t token) {
+    float tmp[BLOCK];
+    return kt_logit_block(&d->v, token / BLOCK, tmp)[token % BLOCK];
 }
 
-static float float_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+/* What tokens weigh: those over a logit, and all. */
+typedef struct share_sums {
+    double above, total;
+} share_sums;
+
+/* f32 sums err by less than 1e-5 of the total; where that decides, they are made again in
+ * double. */
+static int is_near(const share_sums *s, double difference) {
+    return fabs(difference) <= 1e-5 * s->total;
 }
 
-static uint32_t bits_of_float(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+static void sum_exactly(const draw *d, float over, share_sums *s) {
+    const double t = d->s->options.temperature;
+
+    s->above = kt_logit_weigh_exactly(&d->v, d->top, t, over);
+    s->total = kt_logit_weigh_exactly(&d->v, d->top, t, -INFINITY);
 }
 
-/* Top-p of a flat distribution, where thousands of tokens make up the share: nothing is sorted but
- * what lies about the cut, which is found by halving the range of weights. Positive floats are
- * ordered as their bits are. */
-static int32_t draw_bulk(draw *d, double limit) {
-    const kt_sampling *o = &d->s->options;
-    const int64_t n_blocks = d->v.n_blocks;
-    uint32_t low = bits_of_float(o->min_p > 0 ? o->min_p : 1.2e-38f), high = bits_of_float(1) + 1;
-    int64_t n_low, n_high = 0, n = 0, taken = 0;
-    double sum_high = 0, sum_low, extra = 0, at, *sums;
-    kt_token_logit *c;
-    float *weights;
+/* Do the tokens from `over` on make up the share already? */
+static int is_share_full(const draw *d, float over, share_sums s) {
+    const double p = d->s->options.top_p;
 
-    if (reserve_blocks(d->w, n_blocks, 1) != 0) return -2;
-    sums = block_sums(d->w);
-    weights = all_weights(d->w, n_blocks);
-    kt_logit_exp_sum(&d->v, d->top, 1 / o->temperature, sums, weights);
-    sum_low = kt_logit_sum_from(weights, n_blocks, float_of_bits(low), &n_low, sums);
-    if (sum_low <= limit) high = low, n_high = n_low, sum_high = sum_low; /* min-p leaves less */
-    while (high - low > 1 && n_low - n_high > BULK_SORTED) {
-        const uint32_t middle = low + (high - low) / 2;
-        int64_t count;
-        const double sum =
-            kt_logit_sum_from(weights, n_blocks, float_of_bits(middle), &count, sums);
-        if (sum >= limit)
-            low = middle, n_low = count;
-        else
-            high = middle, n_high = count, sum_high = sum;
-    }
-    /* All from `high` on belong to the share, and the first of those between the two. */
-    if (reserve(&d->w->candidates, &d->w->n_candidates, (size_t)(n_low - n_high) + 1, sizeof *c))
-        return -2;
-    c = d->w->candidates;
-    for (int64_t i = 0; i < d->v.n && n < n_low - n_high; i++) {
-        const uint32_t bits = bits_of_float(weights[i]);
-        if (bits >= low && bits < high) c[n++] = (kt_token_logit){(int32_t)i, weights[i]};
-    }
-    if (n > 1) qsort(c, (size_t)n, sizeof *c, goes_first);
-    while (taken < n && sum_high + extra < limit) extra += (double)c[taken++].logit;
-    at = kt_rng_double(&d->s->rng) * (sum_high + extra);
-    for (int64_t i = 0; i < taken; i++) {
-        at -= (double)c[i].logit;
-        if (at < 0) return c[i].id;
-    }
-    kt_logit_sum_from(weights, n_blocks, float_of_bits(high), &n_high, sums);
-    return find_passed(d, sums, weights, float_of_bits(high), at);
+    if (is_near(&s, s.above - p * s.total)) sum_exactly(d, over, &s);
+    return s.above >= p * s.total;
 }
 
-static int32_t draw_top_p(draw *d) {
-    const double limit = (double)d->s->options.top_p *
-                         kt_logit_exp_sum(&d->v, d->top, 1 / d->s->options.temperature, NULL, NULL);
+/* Of tokens of weight w each, how many belong to the share besides those from `over` on. */
+static double kept_of_equals(const draw *d, float over, share_sums s, double w) {
+    const double p = d->s->options.top_p, kept = (p * s.total - s.above) / w;
 
-    for (int64_t want = FIRST_WANTED; want <= 16 * FIRST_WANTED; want *= 4) {
-        const float bound = kt_logit_bound(&d->v, want, block_work(d->w, d->v.n_blocks));
-        double kept;
-        int is_enough;
-        int64_t n = gather(d->w, &d->v, bound);
-        if (n < 0) return -2;
-        qsort(d->w->candidates, (size_t)n, sizeof(kt_token_logit), goes_first);
-        n = filter(d, n, limit, &kept, &is_enough);
-        if (is_enough || bound == -INFINITY) return draw_candidate(d, n, kept);
+    if (is_near(&s, (kept - nearbyint(kept)) * w)) sum_exactly(d, over, &s);
+    return fmax(1, ceil((p * s.total - s.above) / w));
+}
+
+/* The share ends among tokens of one logit, of which the first `kept` belong to it; those over them
+ * are the cut's, whose blocks have `sums`. */
+static int32_t draw_with_equals(draw *d, const kt_logit_cut *over, const double *sums, double above,
+                                float logit, int64_t kept) {
+    const double w = weight(d, logit);
+    const double at = kt_rng_double(&d->s->rng) * (above + w * (double)kept);
+    int64_t n;
+
+    if (at < above) return find_passed(d, over, sums, at);
+    n = (int64_t)((at - above) / w);
+    return kt_logit_nth(&d->v, logit, n < kept ? n : kept - 1);
+}
+
+/* One of the tokens from `least` on that top-p keeps. */
+static int32_t draw_share(draw *d, float least) {
+    double *sums = block_sums(d->w), left, kept;
+    kt_logit_cut cut = cut_at(d, -INFINITY);
+    share_sums s;
+
+    left = s.total = kt_logit_weigh(&d->v, &cut, sums);
+    cut.least = least;
+    if (least > -INFINITY) left = kt_logit_weigh(&d->v, &cut, sums);
+    for (;;) {
+        const int32_t token = find_passed(d, &cut, sums, kt_rng_double(&d->s->rng) * left);
+        const float logit = logit_of(d, token);
+        cut.least = nextafterf(logit, INFINITY);
+        left = s.above = kt_logit_weigh(&d->v, &cut, sums);
+        if (logit < d->top && is_share_full(d, cut.least, s)) continue;
+        if (kt_logit_count(&d->v, logit, d->v.n) == 1) return token;
+        kept = kept_of_equals(d, cut.least, s, weight(d, logit));
+        if ((double)kt_logit_count(&d->v, logit, token) < kept) return token;
+        return draw_with_equals(d, &cut, sums, left, logit, (int64_t)kept);
     }
-    return draw_bulk(d, limit);
+}
+
+/* `k` is 0 or more than there are blocks, when maxima of blocks say nothing. */
+static int32_t draw_from_all(draw *d, int64_t k) {
+    const kt_logit_cut cut = cut_at(d, least_of_min_p(d));
+    const size_t n = (size_t)d->v.n_blocks * BLOCK;
+    double *sums = block_sums(d->w), total;
+    float *all;
+
+    if (d->s->options.top_p <= 0) return d->best;
+    if (k || d->v.mask || d->v.n_touched) {
+        if (reserve(&d->w->logits, &d->w->n_logits, 2 * n, sizeof *all) != 0) return -2;
+        all = d->w->logits;
+        kt_logit_apply(&d->v, all);
+        if (k) kt_logit_keep_largest(all, (int64_t)n, k, all + n);
+    }
+    if (d->s->options.top_p < 1) return draw_share(d, cut.least);
+    total = kt_logit_weigh(&d->v, &cut, sums);
+    return find_passed(d, &cut, sums, kt_rng_double(&d->s->rng) * total);
 }
 
 /* The lowest token that is allowed, where no logit says anything; -1 when there is none. */
@@ -427,16 +431,15 @@ int32_t kt_sampler_pick(kt_sampler *s, const float *logits, const uint64_t *mask
     const kt_sampling *o = &s->options;
     draw d = {.s = s, .w = w};
 
-    if (reserve_blocks(w, (s->vocab + BLOCK - 1) / BLOCK, 0) != 0) return -2;
+    if (reserve_blocks(w, (s->vocab + BLOCK - 1) / BLOCK) != 0) return -2;
     d.v = view_of(logits, s->vocab, mask, w);
     if (touch(s, logits, w, &d.v) != 0) return -2;
     d.top = kt_logit_maxima(&d.v);
     if (d.top == -INFINITY) return first_allowed(mask, s->vocab);
     d.best = kt_logit_find(&d.v, d.top);
     if (o->temperature <= 0 || !isfinite(d.top)) return d.best;
-    if (o->top_k > 0 && o->top_k < s->vocab) return draw_top_k(&d, o->top_k);
-    if (o->top_p < 1) return draw_top_p(&d);
-    return o->min_p > 0 ? draw_min_p(&d) : draw_plain(&d);
+    if (o->top_k <= 0 || o->top_k >= s->vocab) return draw_from_all(&d, 0);
+    return o->top_k > d.v.n_blocks ? draw_from_all(&d, o->top_k) : draw_top_k(&d, o->top_k);
 }
 
 int kt_sampler_logprobs(const float *logits, int64_t vocab, int32_t id, int n, float *own,
@@ -447,10 +450,10 @@ int kt_sampler_logprobs(const float *logits, int64_t vocab, int32_t id, int n, f
     int64_t found = 0;
     float top;
 
-    if (reserve_blocks(w, (vocab + BLOCK - 1) / BLOCK, 0) != 0) return -1;
+    if (reserve_blocks(w, (vocab + BLOCK - 1) / BLOCK) != 0) return -1;
     v = view_of(logits, vocab, NULL, w);
     top = kt_logit_maxima(&v);
-    log_sum = (double)top + log(kt_logit_exp_sum(&v, top, 1, NULL, NULL));
+    log_sum = (double)top + log(kt_logit_weigh(&v, &(kt_logit_cut){top, 1, -INFINITY}, NULL));
     *own = (float)((double)logits[id] - log_sum);
     if (n > 0) found = gather_best(w, &v, n < vocab ? n : vocab);
     if (found < 0) return -1;

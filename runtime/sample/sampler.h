@@ -45,13 +45,15 @@ typedef struct kt_sampler {
 /* Working memory of a pick, for one thread at a time; any number of samplers share one.
  * Zero-initialise. */
 typedef struct kt_sampler_scratch {
-    int64_t vocab;
-    void *memory; /* owned */
+    const struct kt_logit_pass *pass; /* for this processor; NULL = not chosen yet */
+    void *memory;                     /* owned */
     size_t bytes;
     void *candidates; /* owned */
     size_t n_candidates;
     void *touched; /* owned */
     size_t n_touched;
+    void *logits; /* owned: after mask, biases and penalties, and as much again to select in */
+    size_t n_logits;
 } kt_sampler_scratch;
 
 void kt_sampler_scratch_deinit(kt_sampler_scratch *w);

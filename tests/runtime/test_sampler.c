@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cpu.h"
+#include "runtime/sample/logit_pass.h"
 #include "runtime/sample/sampler.h"
 
 #define VOCAB 12
@@ -323,7 +325,8 @@ Test(sampler, agrees_with_a_reference_in_double, .timeout = 60) {
                          .frequency_penalty = round % 5 == 2 ? 0.3f : 0,
                          .seed = (uint64_t)round};
         for (int i = 0; i < n; i++) x[i] = width * kt_rng_normal(&rng);
-        for (int i = 0; i < n; i += 7) x[i] = floorf(x[i] * 4) / 4; /* some ties */
+        for (int i = 0; i < n; i += round % 6 == 5 ? 1 : 7) /* some equals, or nothing else */
+            x[i] = floorf(x[i] * 4) / 4;
         for (int i = 0; i < (n + 63) / 64; i++)
             mask[i] = round % 9 == 4 ? kt_rng_u64(&rng) & kt_rng_u64(&rng) : UINT64_MAX;
         snprintf(what, sizeof what, "round %d: n %d, top_k %d, top_p %g, min_p %g", round, n,
@@ -332,7 +335,7 @@ Test(sampler, agrees_with_a_reference_in_double, .timeout = 60) {
     }
 }
 
-/* Flat enough that no thousand tokens make up the share: the set is found by halving. */
+/* Flat enough that no thousand tokens make up the share. */
 Test(sampler, keeps_the_exact_set_of_a_flat_distribution, .timeout = 60) {
     static float x[MOST];
     static double w[MOST];
@@ -364,6 +367,95 @@ Test(sampler, keeps_the_exact_set_of_a_flat_distribution, .timeout = 60) {
     for (int i = 0; i < n_kept / 2; i++) kept += w[order[i]];
     cr_expect_float_eq(n_inside / 1000.0, kept / (0.6 * total), 0.08);
     kt_sampler_deinit(&s);
+}
+
+/* The share ends among equals: those of the lowest ids belong to it, as many as are needed. */
+Test(sampler, keeps_the_first_of_equals) {
+    static const struct {
+        float p;
+        int n_best, n_kept; /* of 1000: so many have the best logit, ln 2 over that of the rest */
+    } cases[] = {{0.125f, 0, 125}, {0.0999f, 0, 100}, {0.1001f, 0, 101}, {0.00001f, 0, 1},
+                 {0.5f, 0, 500},   {0.9985f, 0, 999}, {0.25f, 500, 188}, {0.7499f, 500, 625},
+                 {0.75f, 1, 750},  {0.0005f, 1, 1},   {0, 2, 1}};
+    static float x[1000];
+
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        kt_sampling o = {.temperature = 1, .top_p = cases[c].p, .repetition_penalty = 1, .seed = 9};
+        int n_best = cases[c].n_best, n_kept = cases[c].n_kept, highest = 0;
+        kt_sampler s;
+        for (int i = 0; i < 1000; i++) x[i] = i >= 1000 - n_best ? -4 + logf(2) : -4;
+        cr_assert_eq(kt_sampler_init(&s, &o, NULL, 0, 1000), 0);
+        for (int i = 0; i < 5000; i++) { /* its rank: the best come first */
+            const int32_t id = pick(&s, x);
+            const int rank = id >= 1000 - n_best ? id - (1000 - n_best) : n_best + id;
+            cr_assert_lt(rank, n_kept, "case %zu: the token of rank %d", c, rank);
+            if (rank > highest) highest = rank;
+        }
+        cr_expect_geq(highest, n_kept - 1 - n_kept / 50, "case %zu: none over %d", c, highest);
+        kt_sampler_deinit(&s);
+    }
+}
+
+/* More tokens than there are blocks of 64: the k largest, and of equals the first. */
+Test(sampler, a_large_top_k_keeps_exactly_so_many) {
+    enum { N = 6400, K = 500 };
+    static float x[N];
+    static int seen[N];
+    kt_sampling o = {.temperature = 50, .top_k = K, .top_p = 1, .repetition_penalty = 1, .seed = 2};
+    kt_sampler s;
+    int n = 0;
+
+    for (int i = 0; i < N; i++) x[i] = (float)(i * 37 % 64); /* 100 tokens of each logit */
+    x[7] = NAN;
+    cr_assert_eq(kt_sampler_init(&s, &o, NULL, 0, N), 0);
+    for (int i = 0; i < 40000; i++) {
+        const int32_t id = pick(&s, x);
+        cr_assert_geq(x[id], 59, "token %d of logit %g", id, (double)x[id]);
+        n += !seen[id];
+        seen[id] = 1;
+    }
+    cr_expect_eq(n, K);
+    kt_sampler_deinit(&s);
+}
+
+static void check_pass(const kt_logit_pass *pass, const char *name) {
+    const kt_logit_cut cuts[] = {{3, 1, -INFINITY}, {2.5f, 1.7f, -1}, {2.5f, 0.001f, 0.5f}};
+    float x[KT_LOGIT_BLOCK], out[KT_LOGIT_BLOCK];
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 12);
+    for (int round = 0; round < 300; round++) {
+        const kt_logit_cut cut = cuts[round % 3];
+        double sum = 0, got;
+        float most = -INFINITY;
+        for (int i = 0; i < KT_LOGIT_BLOCK; i++) {
+            const float l = 40 * kt_rng_uniform(&rng, -1, 1) * kt_rng_uniform(&rng, 0, 1);
+            x[i] = l < cut.top ? l : cut.top;
+            if (round % 5 == 1 && i % 3 == 0) x[i] = i % 2 ? NAN : -INFINITY;
+            if (x[i] > most) most = x[i];
+        }
+        cr_assert_eq(pass->maximum(x), most, "%s: maximum %g", name, (double)pass->maximum(x));
+        got = pass->weigh(x, &cut, out);
+        cr_assert_eq(pass->weigh(x, &cut, NULL), got);
+        for (int i = 0; i < KT_LOGIT_BLOCK; i++) {
+            const double away = ((double)x[i] - cut.top) * cut.scale;
+            const double want = x[i] >= cut.least ? exp(away) : 0;
+            const double error = want > 0 ? want * (3e-7 - away * 0x1p-23) : 0;
+            sum += want;
+            cr_assert_leq(fabs(out[i] - want), error + 0x1p-125, "%s: weight %g of %g, expected %g",
+                          name, (double)out[i], (double)x[i], want);
+        }
+        cr_assert_leq(fabs(got - sum), sum * (9e-7 + 80 * 0x1p-23), "%s: sum %g, expected %g", name,
+                      got, sum);
+    }
+}
+
+Test(sampler, every_instruction_set_weighs_alike) {
+    const kt_isa isa = kt_isa_available();
+
+    check_pass(&kt_logit_pass_sse2, "sse2");
+    if (isa & KT_ISA_AVX2) check_pass(&kt_logit_pass_avx2, "avx2");
+    if (isa & KT_ISA_AVX512) check_pass(&kt_logit_pass_avx512, "avx512");
 }
 
 Test(sampler, masks_and_biases_forbid) {
@@ -419,6 +511,8 @@ Test(sampler, cost_of_a_token, .timeout = 60) {
                  {"top-k 20, top-p 0.95 (Qwen3)", {0.6f, 20, 0.95f, 0, 1, 0, 0, 1}},
                  {"the same with penalties", {0.6f, 20, 0.95f, 0, 1.1f, 0.5f, 0.1f, 1}},
                  {"top-p 0.95", {1, 0, 0.95f, 0, 1, 0, 0, 1}},
+                 {"top-p 0.5", {1, 0, 0.5f, 0, 1, 0, 0, 1}},
+                 {"top-p 0.95 with penalties", {1, 0, 0.95f, 0, 1.1f, 0.5f, 0.1f, 1}},
                  {"min-p 0.05", {1, 0, 1, 0.05f, 1, 0, 0, 1}}};
     enum { N = 151936 };
     const int rounds = getenv("KT_MEASURE") ? 10 : 1, picks = rounds > 1 ? 40 : 4;
