@@ -9,6 +9,9 @@
 #include "base/err.h"
 #include "runtime/chat/parser_impl.h"
 
+/* Bytes looked at before they are handed on: states that take one at a time look again. */
+enum { LONGEST_RUN = 64 };
+
 #define BIT(mark) (1u << (KT_MARK_##mark))
 
 static bool is_space(char c) {
@@ -291,20 +294,25 @@ static void on_mark(kt_parser *p, kt_mark m) {
     }
 }
 
-/* Mark that pending begins with, or KT_MARKS; *partial: it may still become one. */
-static kt_mark match(const kt_parser *p, bool *partial) {
-    uint32_t m = active(p, false) & p->first[(unsigned char)p->pending[0]];
+/* Of the marks in `among`, the shortest that the bytes begin with, or KT_MARKS; *partial: they end
+ * before that is told. */
+static kt_mark match(const kt_parser *p, uint32_t among, const char *bytes, size_t n,
+                     bool *partial) {
+    kt_mark found = KT_MARKS;
 
     *partial = false;
-    for (int i = 0; m; i++, m >>= 1) {
-        size_t size = p->mark[i].size, common = size < p->n_pending ? size : p->n_pending;
+    for (uint32_t m = among & p->first[(unsigned char)*bytes]; m; m &= m - 1) {
+        const int i = __builtin_ctz(m);
+        const size_t size = p->mark[i].size, common = size < n ? size : n;
         const char *text = p->mark[i].text;
-        if (!(m & 1) || (common > 1 && text[1] != p->pending[1])) continue; /* the first is equal */
-        if (common > 2 && memcmp(text + 2, p->pending + 2, common - 2) != 0) continue;
-        if (common == size) return (kt_mark)i;
-        *partial = true;
+        if (common > 1 && text[1] != bytes[1]) continue; /* the first is equal */
+        if (common > 2 && memcmp(text + 2, bytes + 2, common - 2) != 0) continue;
+        if (common < size)
+            *partial = true;
+        else if (found == KT_MARKS || size < p->mark[found].size)
+            found = (kt_mark)i;
     }
-    return KT_MARKS;
+    return found;
 }
 
 static void drop_pending(kt_parser *p, size_t n) {
@@ -312,39 +320,77 @@ static void drop_pending(kt_parser *p, size_t n) {
     memmove(p->pending, p->pending + n, p->n_pending);
 }
 
-/* is_end: nothing follows that could complete a mark. */
-static void resolve(kt_parser *p, bool is_end) {
+/* Nothing follows that could complete a mark. */
+static void release(kt_parser *p) {
     while (p->n_pending && !p->no_memory) {
         bool partial;
-        kt_mark m = match(p, &partial);
+        const kt_mark m = match(p, active(p, false), p->pending, p->n_pending, &partial);
         if (m != KT_MARKS) {
             drop_pending(p, p->mark[m].size);
             on_mark(p, m);
-        } else if (partial && !is_end) {
-            return;
         } else {
-            size_t used = runs[p->state](p, p->pending, 1);
-            drop_pending(p, used);
+            drop_pending(p, runs[p->state](p, p->pending, 1));
         }
     }
 }
 
+/* Look at what is held and the bytes behind it as one. Returns how many of these were taken. */
+static size_t feed_pending(kt_parser *p, const char *bytes, size_t n) {
+    const size_t held = p->n_pending, room = sizeof p->pending - held, more = n < room ? n : room;
+    bool partial;
+    kt_mark m;
+
+    memcpy(p->pending + held, bytes, more);
+    m = match(p, active(p, false), p->pending, held + more, &partial);
+    if (m != KT_MARKS) {
+        const size_t size = p->mark[m].size;
+        drop_pending(p, size < held ? size : held);
+        on_mark(p, m);
+        return size < held ? 0 : size - held;
+    }
+    if (partial) {
+        p->n_pending += more;
+        return more;
+    }
+    drop_pending(p, runs[p->state](p, p->pending, 1));
+    return 0;
+}
+
+/* How many bytes from the first on begin no mark, whole or cut. A line may start within them. */
+static size_t plain_run(const kt_parser *p, const char *bytes, size_t n) {
+    const uint32_t among = active(p, false) | BIT(THINK_BEGIN);
+    size_t run = 0;
+
+    for (; run < n && run < LONGEST_RUN; run++) {
+        bool partial;
+        if (!(p->first[(unsigned char)bytes[run]] & among)) continue;
+        if (match(p, among, bytes + run, n - run, &partial) != KT_MARKS || partial) break;
+    }
+    return run;
+}
+
+static size_t feed_plain(kt_parser *p, const char *bytes, size_t n) {
+    const size_t run = plain_run(p, bytes, n);
+    bool partial;
+    kt_mark m;
+
+    if (run) return runs[p->state](p, bytes, run);
+    m = match(p, active(p, false), bytes, n, &partial);
+    if (m != KT_MARKS) {
+        on_mark(p, m);
+        return p->mark[m].size;
+    }
+    if (!partial) return runs[p->state](p, bytes, 1);
+    memcpy(p->pending, bytes, n); /* less than a mark */
+    p->n_pending = n;
+    return n;
+}
+
 static void feed(kt_parser *p, const char *bytes, size_t n) {
     while (n && !p->no_memory) {
-        if (!p->n_pending) {
-            uint32_t m = active(p, false) | BIT(THINK_BEGIN); /* a line may start within the run */
-            size_t run = 0;
-            while (run < n && !(p->first[(unsigned char)bytes[run]] & m)) run++;
-            if (run) {
-                run = runs[p->state](p, bytes, run);
-                bytes += run;
-                n -= run;
-                continue;
-            }
-        }
-        p->pending[p->n_pending++] = *bytes++;
-        n--;
-        resolve(p, false);
+        const size_t used = p->n_pending ? feed_pending(p, bytes, n) : feed_plain(p, bytes, n);
+        bytes += used;
+        n -= used;
     }
 }
 
@@ -383,7 +429,7 @@ kt_status kt_parser_push(kt_parser *p, int32_t id, const char *bytes, size_t siz
     start_push(p, sink, arg);
     if (id >= 0 && special_mark(p, id, p->by_id) != KT_MARKS) {
         kt_mark m;
-        resolve(p, true);
+        release(p);
         m = special_mark(p, id, active(p, true));
         if (m != KT_MARKS)
             on_mark(p, m);
@@ -398,7 +444,7 @@ kt_status kt_parser_push(kt_parser *p, int32_t id, const char *bytes, size_t siz
 kt_status kt_parser_finish(kt_parser *p, kt_event_sink *sink, void *arg, kt_err *err) {
     if (p->finished) return KT_OK;
     start_push(p, sink, arg);
-    resolve(p, true);
+    release(p);
     p->finished = true;
     if (p->begun) {
         if (p->state == KT_AT_VALUE) kt_parser_value_end(p);
