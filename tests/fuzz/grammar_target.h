@@ -8,21 +8,49 @@
 
 #include "runtime/serve/grammar/grammar.h"
 
-enum { KT_TARGET_TOKENS = 255 + 13, KT_TARGET_CALL = KT_TARGET_TOKENS - 2, KT_TARGET_END };
+enum { KT_TARGET_TOKENS = 255 + 27, KT_TARGET_CALL = KT_TARGET_TOKENS - 2, KT_TARGET_END };
+
+/* Tokens of several bytes: JSON, plain text of several lengths, and what is nearly plain. */
+static inline const char *kt_target_word(int i) {
+    static const char *const words[KT_TARGET_TOKENS - 255] = {"\",\"",
+                                                              "\":",
+                                                              "{\"",
+                                                              "}]",
+                                                              "true",
+                                                              "null",
+                                                              "123",
+                                                              "ab",
+                                                              "\\u",
+                                                              "é",
+                                                              "abc",
+                                                              "a é",
+                                                              "中文",
+                                                              "🙂b",
+                                                              "a\"",
+                                                              "é\\",
+                                                              "ab\n",
+                                                              "中\",",
+                                                              "\xa9z",
+                                                              "a\xc3",
+                                                              "12345678",
+                                                              "\x7f~",
+                                                              "abcdefghijklmnop",
+                                                              "abcdefghijklmnopq",
+                                                              "éèéèéèéèéèéè\"",
+                                                              "<|call|>",
+                                                              "<|end|>"};
+    return words[i];
+}
 
 static inline const kt_vocabulary *kt_target_vocabulary(void) {
-    static const char *const words[] = {"\",\"", "\":", "{\"", "}]",       "true",    "null", "123",
-                                        "ab",    "\\u", "é",   "<|call|>", "<|end|>", ""};
     static kt_vocabulary *v;
     static char bytes[255];
     kt_vocabulary_token token[KT_TARGET_TOKENS];
     const int32_t ends[] = {KT_TARGET_END};
 
     for (int i = 0; i < KT_TARGET_TOKENS && !v; i++) {
-        const char *word = i < 255 ? &bytes[i] : words[i - 255];
+        const char *word = i < 255 ? &bytes[i] : kt_target_word(i - 255);
         if (i < 255) bytes[i] = (char)i;
-        if (i == KT_TARGET_CALL) word = "<|call|>";
-        if (i == KT_TARGET_END) word = "<|end|>";
         token[i] = (kt_vocabulary_token){word, i < 255 ? 1 : strlen(word), i >= KT_TARGET_CALL};
     }
     if (!v && kt_vocabulary_create(token, KT_TARGET_TOKENS, ends, 1, &v, NULL) != KT_OK) abort();
@@ -53,7 +81,7 @@ static inline size_t kt_target_walk(kt_grammar *g, const uint8_t *data, size_t n
 
     *done = false;
     if (kt_grammar_state_init(&s, g, NULL) != KT_OK) abort();
-    for (; steps < 24 && used + 16 < size; steps++) {
+    for (; steps < 24 && used + 40 < size; steps++) {
         uint8_t byte = n ? data[(size_t)steps % n] : 0;
         int32_t id = byte, from;
         if (kt_grammar_state_mask(&s, bits, NULL) != KT_OK) break;
@@ -67,10 +95,8 @@ static inline size_t kt_target_walk(kt_grammar *g, const uint8_t *data, size_t n
         if (id < 255) {
             text[used++] = (char)id;
         } else if (id < KT_TARGET_CALL) {
-            static const char *const words[] = {"\",\"", "\":", "{\"", "}]", "true",    "null",
-                                                "123",   "ab",  "\\u", "é",  "<|call|>"};
-            memcpy(text + used, words[id - 255], strlen(words[id - 255]));
-            used += strlen(words[id - 255]);
+            memcpy(text + used, kt_target_word(id - 255), strlen(kt_target_word(id - 255)));
+            used += strlen(kt_target_word(id - 255));
         }
     }
     if (*done && !kt_grammar_state_is_complete(&s)) abort();

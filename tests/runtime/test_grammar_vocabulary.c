@@ -82,22 +82,40 @@ static const char text[] =
     "{\"name\": \"Anne-Marie é 中文 ok\", \"age\": 42, \"tags\": [\"one\", \"two\"], "
     "\"kind\": \"red\", \"more\": {\"x\": [1.5e3, \"s\", null]}}";
 
-Test(grammar_vocabulary, masks_are_what_trying_every_token_gives) {
-    kt_grammar *g;
+/* At every `step`-th byte of a text; returns the most tokens that a place allows. */
+static int32_t check_text(kt_grammar *g, const char *read, size_t step) {
     kt_grammar_state s;
     int32_t most = 0;
 
-    g = from_schema(person);
     cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
-    for (size_t i = 0; i + 1 < sizeof text; i++) {
-        int32_t allowed = i % 5 ? 0 : check_state(&s, text + i);
+    for (size_t i = 0; read[i]; i++) {
+        int32_t allowed = i % step ? 0 : check_state(&s, read + i);
         if (allowed > most) most = allowed;
-        cr_assert_eq(kt_grammar_state_accept(&s, text + i, 1, NULL), KT_OK, "at %s", text + i);
+        cr_assert_eq(kt_grammar_state_accept(&s, read + i, 1, NULL), KT_OK, "at %s", read + i);
     }
     cr_expect_eq(check_state(&s, "the end"), 1); /* nothing but the end */
-    cr_expect(most > kt_vocabulary_size(vocabulary) / 2, "a string allows %d tokens", most);
     kt_grammar_state_deinit(&s);
     kt_grammar_destroy(g);
+    return most;
+}
+
+Test(grammar_vocabulary, masks_are_what_trying_every_token_gives) {
+    const int32_t most = check_text(from_schema(person), text, 5);
+
+    cr_expect(most > kt_vocabulary_size(vocabulary) / 2, "a string allows %d tokens", most);
+}
+
+/* Strings that end soon, keys that begin like others, text that a rule may leave at any place. */
+Test(grammar_vocabulary, masks_near_the_end_of_a_string) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\",\"minLength\":4,"
+        "\"maxLength\":9}},\"required\":[\"s\"],\"additionalProperties\":{\"type\":\"string\"}}";
+    static const char gbnf[] = "root ::= line{2} \"!\"\nline ::= [^\\n!]{2,30} \"\\n\"";
+    kt_grammar *g = NULL;
+
+    check_text(from_schema(schema), "{\"s\": \"abé中文x\", \"sx\": \"\"}", 4);
+    cr_assert_eq(kt_grammar_from_gbnf(vocabulary, gbnf, sizeof gbnf - 1, NULL, 0, &g, NULL), KT_OK);
+    check_text(g, "free é\nok\n!", 3);
 }
 
 /* Times go to the log (--verbose); the bounds here are ten times what is aimed at. */

@@ -41,7 +41,7 @@ kt_status kt_grammar_from_rules(const kt_vocabulary *vocabulary, kt_rules *r, kt
         st = kt_stacks_push(&g->stacks, g->automaton.start, KT_STACK_DONE, &stack, err);
     if (st == KT_OK) st = kt_stacks_place(&g->stacks, stack, &g->first, err);
     if (st == KT_OK && vocabulary) {
-        g->trail = malloc(((size_t)vocabulary->most_depth + 1) * sizeof *g->trail);
+        g->trail = malloc(((size_t)vocabulary->all.most_depth + 1) * sizeof *g->trail);
         if (!g->trail) st = kt_fail(err, KT_E_NOMEM, "grammar: no memory for it");
     }
     if (st == KT_OK)
@@ -92,7 +92,7 @@ static kt_status make_room(kt_grammar *g, kt_err *err) {
         for (uint32_t i = 0; i < g->n_slots; i++)
             if (g->place[i] != KT_PLACE_UNKNOWN) g->place[i] = kept[n++];
         kt_mask_cache_clear(&g->by_place);
-        g->stay_at = KT_PLACE_UNKNOWN;
+        g->stay_at = g->loop_at = KT_PLACE_UNKNOWN;
         g->keep_at = 2 * kt_stacks_bytes(&g->stacks);
         if (g->keep_at < least_keep) g->keep_at = least_keep;
     }

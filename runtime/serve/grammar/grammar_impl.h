@@ -13,8 +13,9 @@ typedef struct kt_mask_entry {
     uint32_t key;
     uint64_t used;  /* when it was asked for last; 0 = empty */
     uint64_t *bits; /* [words] */
-    /* Of masks below any stack: nodes of the trie where the frame is left, from which the stack
-     * below decides. `whole`: it can be left at once. `deep`: not known, since it went too deep. */
+    /* Of masks below any stack: nodes of a trie where the frame is left, from which the stack below
+     * decides. `whole`: it can be left at once. `deep`: not known, since it went too deep. */
+    const kt_trie *trie; /* that the nodes are of: the vocabulary's */
     uint32_t *leave;
     size_t n_leave, leave_room;
     bool whole, deep;
@@ -39,7 +40,9 @@ struct kt_grammar {
     kt_mask_cache by_state; /* the mask of a state of the automaton, below any stack */
     uint32_t stay_at;       /* the place that `stay` is of */
     kt_byte_set stay;       /* bytes that lead from it to itself */
-    uint32_t *trail;        /* [deepest token + 1]: places on the way to a node */
+    uint32_t loop_at;       /* the place that `loops` is of: plain characters lead to itself */
+    bool loops;
+    uint32_t *trail; /* [deepest token + 1]: places on the way to a node */
 };
 
 /* From rules, whose rule 0 is the whole text. */

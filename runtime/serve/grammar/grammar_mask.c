@@ -5,7 +5,8 @@
  * state, for all strings in all properties are in the same state. Where the walk leaves the frame,
  * the stack below is asked about what goes on from there, which after a string's closing quote is
  * little. Where nothing below a node holds a byte that would lead away from the place, all its
- * tokens are taken at once.
+ * tokens are taken at once; and where plain characters all do the same, a mask made with the
+ * vocabulary has the plain tokens, and only the others are walked.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 
 #include "base/err.h"
 #include "runtime/serve/grammar/grammar_impl.h"
+#include "runtime/serve/grammar/grammar_plain.h"
 
 /* Masks kept: at 151,936 tokens 19 KB each, so 2.4 and 4.9 MB at most. */
 enum { PLACES_KEPT = 128, STATES_KEPT = 256 };
@@ -69,9 +71,9 @@ static kt_mask_entry *keep(kt_mask_cache *c, kt_mask_entry *e, int most) {
     return to;
 }
 
-static void set_ranks(const kt_vocabulary *v, uint64_t *bits, uint32_t begin, uint32_t end) {
+static void set_ranks(const kt_trie *t, uint64_t *bits, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; i++)
-        bits[v->order[i] / 64] |= (uint64_t)1 << v->order[i] % 64;
+        bits[t->order[i] / 64] |= (uint64_t)1 << t->order[i] % 64;
 }
 
 /* Does each of these bytes lead from the place to itself? Which do is kept for the place asked
@@ -106,16 +108,31 @@ static kt_status note_leave(kt_mask_entry *local, uint32_t node, kt_err *err) {
     return KT_OK;
 }
 
-/* Set the bits of all tokens in nodes [begin, end) that go on from the place, which is where the
- * text is at depth `depth` of the trie. With `local`, the place is above an unknown stack. */
-static kt_status walk(kt_grammar *g, uint32_t begin, uint32_t end, uint32_t place, uint32_t depth,
-                      uint64_t *bits, kt_mask_entry *local, kt_err *err) {
-    const kt_vocabulary *v = g->vocabulary;
+/* Do all tokens below a node lead from its place, which `from` led to, to itself? Asked where the
+ * place is the one before; behind a character of several bytes, only when that is known. */
+static bool stays_below(kt_grammar *g, const kt_trie *t, const kt_trie_node *node, uint32_t from,
+                        uint32_t place) {
+    if (from != place) return node->plain && g->loop_at == place && g->loops;
+    return (node->plain && kt_plain_loops(g, place)) ||
+           (node->seen && stays(g, place, &t->seen[node->seen - 1]));
+}
+
+/* Nodes [begin, end) of a trie, and where the text is in front of them: at depth `depth`. */
+typedef struct walk_range {
+    const kt_trie *trie;
+    uint32_t begin, end, depth;
+} walk_range;
+
+/* Set the bits of all tokens in the range that go on from the place. With `local`, the place is
+ * above an unknown stack. */
+static kt_status walk(kt_grammar *g, walk_range range, uint32_t place, uint64_t *bits,
+                      kt_mask_entry *local, kt_err *err) {
+    const kt_trie *t = range.trie;
     uint32_t *trail = g->trail;
 
-    trail[depth] = place;
-    for (uint32_t i = begin; i < end;) {
-        const kt_trie_node *node = &v->node[i];
+    trail[range.depth] = place;
+    for (uint32_t i = range.begin; i < range.end;) {
+        const kt_trie_node *node = &t->node[i];
         uint32_t to;
         KT_TRY(kt_stacks_step(&g->stacks, trail[node->depth - 1], node->byte, &to, err));
         if (to == KT_PLACE_DEAD) {
@@ -126,16 +143,38 @@ static kt_status walk(kt_grammar *g, uint32_t begin, uint32_t end, uint32_t plac
         if (local) local->deep |= g->stacks.place[to].depth > LOCAL_DEPTH;
         if (local && (g->stacks.place[to].flags & KT_PLACE_LEAVES)) {
             if (node->end > i + 1) KT_TRY(note_leave(local, i, err));
-        } else if (node->seen && to == trail[node->depth - 1] &&
-                   stays(g, to, &v->seen[node->seen - 1])) {
-            set_ranks(v, bits, node->rank, v->node[node->end].rank);
+        } else if (node->end > i + 1 && stays_below(g, t, node, trail[node->depth - 1], to)) {
+            set_ranks(t, bits, node->rank, t->node[node->end].rank);
             i = node->end;
             continue;
         }
-        set_ranks(v, bits, node->rank, v->node[i + 1].rank);
+        set_ranks(t, bits, node->rank, t->node[i + 1].rank);
         i++;
     }
     return KT_OK;
+}
+
+/* All tokens that go on from the place. */
+static kt_status walk_all(kt_grammar *g, uint32_t place, uint64_t *bits, kt_mask_entry *local,
+                          kt_err *err) {
+    const kt_vocabulary *v = g->vocabulary;
+    const size_t words = kt_vocabulary_words(v);
+    walk_range range = {.trie = &v->all};
+    uint32_t depth;
+    int chars;
+
+    KT_TRY(kt_plain_chars(g, place, &chars, &depth, err));
+    if (chars != KT_PLAIN_MIXED) {
+        const uint64_t *plain = v->plain + (size_t)(chars > 0 ? chars - 1 : 0) * words;
+        for (size_t i = 0; chars > 0 && i < words; i++) bits[i] |= plain[i];
+        range.trie = &v->other;
+    }
+    if (local) {
+        local->deep |= depth > LOCAL_DEPTH;
+        local->trie = range.trie;
+    }
+    range.end = range.trie->n_nodes;
+    return walk(g, range, place, bits, local, err);
 }
 
 /* What is known of a state of the automaton below any stack: kept, or worked out into *scratch. */
@@ -154,7 +193,7 @@ static kt_status local_mask(kt_grammar *g, int32_t state, kt_mask_entry *scratch
     if (st == KT_OK) st = kt_stacks_place(&g->stacks, stack, &place, err);
     if (st == KT_OK) {
         scratch->whole = g->stacks.place[place].flags & KT_PLACE_LEAVES;
-        st = walk(g, 0, g->vocabulary->n_nodes, place, 0, scratch->bits, scratch, err);
+        st = walk_all(g, place, scratch->bits, scratch, err);
     }
     if (st != KT_OK) return st;
     *out = keep(&g->by_state, scratch, STATES_KEPT);
@@ -170,13 +209,13 @@ static kt_status walk_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_er
     uint32_t place;
 
     KT_TRY(kt_stacks_place(&g->stacks, stack, &place, err));
-    return walk(g, 0, g->vocabulary->n_nodes, place, 0, bits, NULL, err);
+    return walk_all(g, place, bits, NULL, err);
 }
 
 /* Where the walk left the frame, the stack below goes on. */
 static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t below,
                            uint64_t *bits, kt_err *err) {
-    const kt_trie_node *node = g->vocabulary->node;
+    const kt_trie_node *node = local->trie->node;
     uint32_t place;
 
     if (below == KT_STACK_DONE || local->n_leave == 0) return KT_OK;
@@ -184,7 +223,8 @@ static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t b
     if (place == KT_PLACE_DEAD) return KT_OK;
     for (size_t i = 0; i < local->n_leave; i++) {
         uint32_t at = local->leave[i];
-        KT_TRY(walk(g, at + 1, node[at].end, place, node[at].depth, bits, NULL, err));
+        const walk_range below_it = {local->trie, at + 1, node[at].end, node[at].depth};
+        KT_TRY(walk(g, below_it, place, bits, NULL, err));
     }
     return KT_OK;
 }
@@ -223,7 +263,7 @@ static kt_status work_out(kt_grammar *g, uint32_t place, uint64_t *bits, kt_err 
 
     memset(bits, 0, kt_vocabulary_words(v) * sizeof *bits);
     if (p.n_kernel > FEW_STACKS)
-        KT_TRY(walk(g, 0, v->n_nodes, place, 0, bits, NULL, err));
+        KT_TRY(walk_all(g, place, bits, NULL, err));
     else
         for (uint32_t i = 0; i < p.n_kernel; i++)
             KT_TRY(mask_of_stack(g, g->stacks.pool[p.at + i], bits, err));

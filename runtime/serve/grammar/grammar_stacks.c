@@ -303,6 +303,25 @@ kt_status kt_stacks_step_slow(kt_stacks *s, uint32_t place, int32_t class_, uint
     return KT_OK;
 }
 
+bool kt_stacks_alike(const kt_stacks *s, uint32_t place, int32_t low, int32_t high) {
+    const kt_place *p = &s->place[place];
+    const uint32_t *active = s->pool + p->at + p->n_kernel;
+
+    for (uint32_t i = 0; i < p->n_active; i++) {
+        const size_t state = (size_t)s->frame[active[i]].state;
+        const int32_t *next = s->automaton->next + state * (size_t)s->automaton->n_classes;
+        for (int32_t c = low + 1; c <= high; c++)
+            if (next[c] != next[low]) return false;
+    }
+    return true;
+}
+
+void kt_stacks_share(kt_stacks *s, uint32_t place, int32_t low, int32_t high, uint32_t to) {
+    uint32_t *next = s->next + place * (size_t)s->automaton->n_classes;
+
+    for (int32_t c = low; c <= high; c++) next[c] = to;
+}
+
 /* ---- the whole ---- */
 
 kt_status kt_stacks_init(kt_stacks *s, const kt_auto *automaton, kt_err *err) {

@@ -80,6 +80,11 @@ static inline kt_status kt_stacks_step(kt_stacks *s, uint32_t place, uint8_t byt
     return kt_stacks_step_slow(s, place, class_, out, err);
 }
 
+/* Do all classes from `low` to `high` do the same to the place? Then share one's step with the
+ * others. */
+bool kt_stacks_alike(const kt_stacks *s, uint32_t place, int32_t low, int32_t high);
+void kt_stacks_share(kt_stacks *s, uint32_t place, int32_t low, int32_t high, uint32_t to);
+
 /* Bytes of memory in use: to decide when to call keep. */
 size_t kt_stacks_bytes(const kt_stacks *s);
 

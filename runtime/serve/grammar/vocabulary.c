@@ -5,16 +5,23 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/utf8.h"
 #include "runtime/serve/grammar/grammar_build.h"
 
 /* From so many nodes below on, a node knows which bytes they hold. */
 enum { KNOWN_FROM = 3, MOST_TOKEN_BYTES = 60000 };
 
+static void trie_deinit(kt_trie *t) {
+    free(t->node);
+    free(t->order);
+    free(t->seen);
+}
+
 void kt_vocabulary_destroy(kt_vocabulary *v) {
     if (!v) return;
-    free(v->node);
-    free(v->order);
-    free(v->seen);
+    trie_deinit(&v->all);
+    trie_deinit(&v->other);
+    free(v->plain);
     free(v->ends);
     free(v->text);
     free(v->text_begin);
@@ -81,6 +88,7 @@ typedef struct sorted_token {
     const char *bytes;
     size_t size;
     int32_t id;
+    int chars; /* of a plain token, else 0 */
 } sorted_token;
 
 static int by_bytes(const void *a, const void *b) {
@@ -97,84 +105,129 @@ static size_t common_prefix(const sorted_token *a, const sorted_token *b) {
     return n;
 }
 
+/* Characters of a plain token, or 0. */
+static int plain_chars(const char *text, size_t size) {
+    const unsigned char *p = (const unsigned char *)text, *end = p + size;
+    int chars = 0;
+
+    for (; p < end; chars++) {
+        const int n = kt_utf8_length(p, end);
+        if (n == 0 || *p < 0x20 || *p == '"' || *p == '\\') return 0;
+        p += n;
+    }
+    return chars;
+}
+
 /* open[d] is the node of depth d that may still get children. */
-static void write_nodes(kt_vocabulary *v, const sorted_token *token, uint32_t n, uint32_t *open) {
+static void write_nodes(kt_trie *t, const sorted_token *token, uint32_t n, uint32_t *open) {
     uint32_t depth = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t shared = i ? (uint32_t)common_prefix(&token[i - 1], &token[i]) : 0;
-        for (; depth > shared; depth--) v->node[open[depth]].end = v->n_nodes;
-        for (; depth < token[i].size; v->n_nodes++) {
-            kt_trie_node *node = &v->node[v->n_nodes];
+        for (; depth > shared; depth--) t->node[open[depth]].end = t->n_nodes;
+        for (; depth < token[i].size; t->n_nodes++) {
+            kt_trie_node *node = &t->node[t->n_nodes];
             node->byte = (uint8_t)token[i].bytes[depth++];
             node->depth = (uint16_t)depth;
             node->rank = i;
-            open[depth] = v->n_nodes;
+            node->plain = 1;
+            open[depth] = t->n_nodes;
         }
-        v->order[i] = token[i].id;
+        for (uint32_t d = 1; token[i].chars == 0 && d <= depth; d++) t->node[open[d]].plain = 0;
+        t->order[i] = token[i].id;
     }
-    for (; depth > 0; depth--) v->node[open[depth]].end = v->n_nodes;
-    v->node[v->n_nodes] = (kt_trie_node){.end = v->n_nodes, .rank = n};
-}
-
-static kt_status write_trie(kt_vocabulary *v, sorted_token *token, uint32_t n, kt_err *err) {
-    size_t nodes = 1;
-    uint32_t *open;
-
-    qsort(token, n, sizeof *token, by_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        nodes += token[i].size - (i ? common_prefix(&token[i - 1], &token[i]) : 0);
-        if (token[i].size > v->most_depth) v->most_depth = (uint32_t)token[i].size;
-    }
-    open = malloc(((size_t)v->most_depth + 1) * sizeof *open);
-    v->order = malloc(((size_t)n + 1) * sizeof *v->order);
-    v->node = calloc(nodes, sizeof *v->node);
-    if (open && v->order && v->node) write_nodes(v, token, n, open);
-    free(open);
-    if (!open || !v->order || !v->node)
-        return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory for a trie of %zu nodes", nodes);
-    return KT_OK;
-}
-
-static kt_status sort_tokens(kt_vocabulary *v, kt_err *err) {
-    sorted_token *token = malloc(((size_t)v->n_tokens + 1) * sizeof *token);
-    uint32_t n = 0;
-    kt_status st;
-
-    if (!token)
-        return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory to sort %d tokens", v->n_tokens);
-    for (int32_t i = 0; i < v->n_tokens; i++) {
-        size_t size = v->text_begin[i + 1] - v->text_begin[i];
-        if (size) token[n++] = (sorted_token){v->text + v->text_begin[i], size, i};
-    }
-    st = write_trie(v, token, n, err);
-    free(token);
-    return st;
+    for (; depth > 0; depth--) t->node[open[depth]].end = t->n_nodes;
+    t->node[t->n_nodes] = (kt_trie_node){.end = t->n_nodes, .rank = n};
 }
 
 /* Which bytes lie below: children come after their node, so that from the back each is done
  * before. */
-static kt_status find_seen(kt_vocabulary *v, kt_err *err) {
+static kt_status find_seen(kt_trie *t, kt_err *err) {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < v->n_nodes; i++)
-        if (v->node[i].end - i > KNOWN_FROM) v->node[i].seen = ++n;
-    v->seen = calloc((size_t)n + 1, sizeof *v->seen);
-    v->n_seen = n;
-    if (!v->seen) return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory for %u sets of bytes", n);
-    for (uint32_t i = v->n_nodes; i-- > 0;) {
-        const kt_trie_node *node = &v->node[i];
-        kt_byte_set *set = &v->seen[node->seen - 1];
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        if (t->node[i].end - i > KNOWN_FROM) t->node[i].seen = ++n;
+    t->seen = calloc((size_t)n + 1, sizeof *t->seen);
+    t->n_seen = n;
+    if (!t->seen) return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory for %u sets of bytes", n);
+    for (uint32_t i = t->n_nodes; i-- > 0;) {
+        const kt_trie_node *node = &t->node[i];
+        kt_byte_set *set = &t->seen[node->seen - 1];
         if (!node->seen) continue;
         for (uint32_t j = i + 1; j < node->end;) {
-            const kt_trie_node *child = &v->node[j];
+            const kt_trie_node *child = &t->node[j];
             set->bits[child->byte / 64] |= (uint64_t)1 << child->byte % 64;
             if (child->seen)
-                for (int k = 0; k < 4; k++) set->bits[k] |= v->seen[child->seen - 1].bits[k];
+                for (int k = 0; k < 4; k++) set->bits[k] |= t->seen[child->seen - 1].bits[k];
             j = child->seen ? child->end : j + 1;
         }
     }
     return KT_OK;
+}
+
+/* From tokens in order. */
+static kt_status write_trie(kt_trie *t, const sorted_token *token, uint32_t n, kt_err *err) {
+    size_t nodes = 1;
+    uint32_t *open;
+
+    for (uint32_t i = 0; i < n; i++) {
+        nodes += token[i].size - (i ? common_prefix(&token[i - 1], &token[i]) : 0);
+        if (token[i].size > t->most_depth) t->most_depth = (uint32_t)token[i].size;
+    }
+    open = malloc(((size_t)t->most_depth + 1) * sizeof *open);
+    t->order = malloc(((size_t)n + 1) * sizeof *t->order);
+    t->node = calloc(nodes, sizeof *t->node);
+    if (open && t->order && t->node) write_nodes(t, token, n, open);
+    free(open);
+    if (!open || !t->order || !t->node)
+        return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory for a trie of %zu nodes", nodes);
+    return find_seen(t, err);
+}
+
+static uint32_t list_tokens(const kt_vocabulary *v, sorted_token *token) {
+    uint32_t n = 0;
+
+    for (int32_t i = 0; i < v->n_tokens; i++) {
+        const char *text = v->text + v->text_begin[i];
+        const size_t size = v->text_begin[i + 1] - v->text_begin[i];
+        if (size) token[n++] = (sorted_token){text, size, i, plain_chars(text, size)};
+    }
+    qsort(token, n, sizeof *token, by_bytes);
+    return n;
+}
+
+/* Take the plain tokens out of the list, into masks. Returns how many others stay, in order. */
+static uint32_t take_plain(kt_vocabulary *v, sorted_token *token, uint32_t n) {
+    const size_t words = kt_vocabulary_words(v);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t id = token[i].id;
+        if (token[i].chars == 0 || token[i].chars > KT_PLAIN_CHARS)
+            token[kept++] = token[i];
+        else
+            v->plain[(size_t)(token[i].chars - 1) * words + (size_t)id / 64] |= (uint64_t)1
+                                                                                << id % 64;
+    }
+    for (size_t i = words; i < KT_PLAIN_CHARS * words; i++) v->plain[i] |= v->plain[i - words];
+    return kept;
+}
+
+static kt_status sort_tokens(kt_vocabulary *v, kt_err *err) {
+    sorted_token *token = malloc(((size_t)v->n_tokens + 1) * sizeof *token);
+    uint32_t n;
+    kt_status st;
+
+    v->plain = calloc(KT_PLAIN_CHARS * kt_vocabulary_words(v), sizeof *v->plain);
+    if (!token || !v->plain) {
+        free(token);
+        return kt_fail(err, KT_E_NOMEM, "vocabulary: no memory to sort %d tokens", v->n_tokens);
+    }
+    n = list_tokens(v, token);
+    st = write_trie(&v->all, token, n, err);
+    if (st == KT_OK) st = write_trie(&v->other, token, take_plain(v, token, n), err);
+    free(token);
+    return st;
 }
 
 /* ---- making one ---- */
@@ -196,8 +249,7 @@ static kt_status fill(kt_vocabulary *v, const kt_vocabulary_token *tokens, const
         v->ends[i] = ends[i];
     }
     KT_TRY(copy_tokens(v, tokens, err));
-    KT_TRY(sort_tokens(v, err));
-    return find_seen(v, err);
+    return sort_tokens(v, err);
 }
 
 kt_status kt_vocabulary_create(const kt_vocabulary_token *tokens, int32_t n, const int32_t *ends,

@@ -13,19 +13,29 @@ typedef struct kt_trie_node {
     uint32_t seen;  /* 1 + index of the set of bytes below, or 0 where few nodes are */
     uint16_t depth; /* 1 for the first byte */
     uint8_t byte;
+    uint8_t plain; /* all tokens of this node and below are */
 } kt_trie_node;
 
 typedef struct kt_byte_set {
     uint64_t bits[4];
 } kt_byte_set;
 
-struct kt_vocabulary {
-    int32_t n_tokens;
+typedef struct kt_trie {
     kt_trie_node *node; /* [n_nodes + 1]: the last one ends ranks */
     uint32_t n_nodes, most_depth;
     int32_t *order;    /* [ranked tokens]: their ids in the order of the trie */
     kt_byte_set *seen; /* bytes of all nodes below one, itself excluded */
     uint32_t n_seen;
+} kt_trie;
+
+/* A plain token is whole characters of UTF-8 that stand for themselves in a JSON string: no control
+ * characters, quotes or backslashes. Most tokens are. */
+enum { KT_PLAIN_CHARS = 16 };
+
+struct kt_vocabulary {
+    int32_t n_tokens;
+    kt_trie all, other; /* other: without the plain ones of up to KT_PLAIN_CHARS characters */
+    uint64_t *plain;    /* bits [KT_PLAIN_CHARS][words]: plain tokens of 1 to i + 1 characters */
     int32_t *ends;
     size_t n_ends;
     /* Bytes of each token in the form that grammars read; where special, the four of
