@@ -1,5 +1,6 @@
 /* Formats whose rows are sequences of blocks with integer codes (kernels/formats/p64_spec.h names
- * them): a format file says how one plain block comes apart; decoding and packing follow from it.
+ * them): a format file says how one plain block comes apart; decoding and packing (blocks_panel.h)
+ * follow from it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_BLOCKS_H
 #define KT_KERNELS_BLOCKS_H
@@ -30,9 +31,6 @@ int kt_block_value(const kt_p64_spec *s, const kt_block *b, int i);
 /* kt_format members of every block format. */
 void kt_blocks_decode_row(const kt_matrix *w, int64_t row, double *out);
 void kt_blocks_terms_row(const kt_matrix *w, int64_t row, double *out);
-
-/* Put row `row` of w, or a row of padding where row >= w->n, into row r of a panel. */
-void kt_blocks_pack_row(const kt_matrix *w, int64_t row, uint8_t *panel, int r);
 
 /* --- for the format files ------------------------------------------------------------------- */
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/int4_import.h"
 
+#include <emmintrin.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "kernels/formats/p64_turn.h"
 
 static int has_known_types(const kt_int4_source *s) {
     return s->scale_type == KT_W_BF16 || s->scale_type == KT_W_F16 || s->scale_type == KT_W_F32;
@@ -63,18 +65,32 @@ static int zero_at(const kt_int4_source *s, int64_t row, int64_t g) {
            (s->packing == KT_INT4_GPTQ);
 }
 
+/* The scale of a group as an IEEE half; -1 when that cannot hold it. */
+static int half_scale(const kt_int4_source *s, int64_t i) {
+    uint16_t bits;
+    float scale;
+
+    if (s->scale_type == KT_W_F16) {
+        memcpy(&bits, (const char *)s->scales + 2 * i, 2);
+        return bits;
+    }
+    scale = scale_at(s, i);
+    bits = kt_f32_to_f16(scale);
+    return kt_f16_to_f32(bits) == scale ? bits : -1;
+}
+
 /* One row of w4zg*: halves, then zero points. */
 static kt_status import_row(const kt_int4_source *s, int64_t row, uint8_t *out, kt_err *err) {
     const int64_t groups = s->k / s->group;
 
     for (int64_t g = 0; g < groups; g++) {
-        float scale = scale_at(s, is_transposed(s) ? g * s->n + row : row * groups + g);
-        uint16_t bits = kt_f32_to_f16(scale);
-        int zero = zero_at(s, row, g);
-        if (kt_f16_to_f32(bits) != scale)
+        const int64_t at = is_transposed(s) ? g * s->n + row : row * groups + g;
+        const int half = half_scale(s, at), zero = zero_at(s, row, g);
+        const uint16_t bits = (uint16_t)half;
+        if (half < 0)
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "scale of row %lld group %lld is %.9g, which half precision cannot hold",
-                           (long long)row, (long long)g, (double)scale);
+                           (long long)row, (long long)g, (double)scale_at(s, at));
         if (zero > 15)
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "zero point of row %lld group %lld is 16, expected 0 to 15",
@@ -85,24 +101,94 @@ static kt_status import_row(const kt_int4_source *s, int64_t row, uint8_t *out, 
     return KT_OK;
 }
 
-/* Rows [row, row + 8) of the codes, input by input (AWQ) or word by word (GPTQ): rows lie side by side. */
-static void import_eight(const kt_int4_source *s, int64_t row, uint8_t *out) {
+static __m128i load_words(const void *words, int64_t i) {
+    return _mm_loadu_si128((const __m128i *)(const void *)((const char *)words + 4 * i));
+}
+
+/* Rows [row, row + 8) of GPTQ's codes: word j of eight rows, which lie side by side, is four bytes of
+ * each. Four words at a time; k is a multiple of 32. */
+static void import_gptq(const kt_int4_source *s, int64_t row, uint8_t *out) {
+    const int64_t row_bytes = s->k / 2;
+
+    for (int64_t j = 0; j < s->k / 8; j += 4)
+        for (int half = 0; half < 8; half += 4) {
+            __m128i v[4];
+            for (int i = 0; i < 4; i++) v[i] = load_words(s->packed, (j + i) * s->n + row + half);
+            kt_turn_words(v);
+            for (int i = 0; i < 4; i++)
+                _mm_storeu_si128((__m128i *)(void *)(out + (half + i) * row_bytes + 4 * j), v[i]);
+        }
+}
+
+/* 16 vectors of 16 bytes: byte i of vector j becomes byte j of vector i. */
+static void turn_bytes(__m128i v[16]) {
+    __m128i t[16];
+
+    for (int step = 0; step < 4; step++) { /* each sends bit 3 of the vector's number to the byte's */
+        for (int i = 0; i < 8; i++) {
+            t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
+            t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
+        }
+        memcpy(v, t, sizeof t);
+    }
+}
+
+/* Rows [row, row + 32) of AWQ's codes: words of an input hold eight rows each. Nibbles of two inputs
+ * make one byte of each row, and 16 such pairs 16 bytes of each. */
+static void import_awq(const kt_int4_source *s, int64_t row, uint8_t *out) {
+    static const uint8_t low_row[4] = {0, 4, 1, 5}, high_row[4] = {2, 6, 3, 7};
+    const __m128i mask = _mm_set1_epi8(15);
+    const int64_t row_bytes = s->k / 2, words = s->n / 8;
+
+    for (int64_t j = 0; j < row_bytes; j += 16) {
+        __m128i low[16], high[16];
+        for (int i = 0; i < 16; i++) {
+            const __m128i even = load_words(s->packed, 2 * (j + i) * words + row / 8);
+            const __m128i odd = load_words(s->packed, (2 * (j + i) + 1) * words + row / 8);
+            low[i] = _mm_or_si128(_mm_and_si128(even, mask),
+                                  _mm_slli_epi16(_mm_and_si128(odd, mask), 4));
+            high[i] = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(even, 4), mask),
+                                   _mm_andnot_si128(mask, odd));
+        }
+        turn_bytes(low);
+        turn_bytes(high);
+        for (int i = 0; i < 16; i++) {
+            uint8_t *eight = out + (i / 4 * 8) * row_bytes + j;
+            _mm_storeu_si128((__m128i *)(void *)(eight + low_row[i % 4] * row_bytes), low[i]);
+            _mm_storeu_si128((__m128i *)(void *)(eight + high_row[i % 4] * row_bytes), high[i]);
+        }
+    }
+}
+
+/* Eight rows of AWQ's codes, input by input. */
+static void import_awq_eight(const kt_int4_source *s, int64_t row, uint8_t *out) {
     const size_t row_bytes = (size_t)s->k / 2;
 
-    if (s->packing != KT_INT4_AWQ) {
-        for (int64_t j = 0; j < s->k / 8; j++)
-            for (int i = 0; i < 8; i++) {
-                uint32_t word = word_at(s->packed, j * s->n + row + i);
-                memcpy(out + (size_t)i * row_bytes + 4 * j, &word, 4);
-            }
-        return;
-    }
     for (int64_t j = 0; j < s->k / 2; j++) {
         uint32_t even = word_at(s->packed, 2 * j * (s->n / 8) + row / 8);
         uint32_t odd = word_at(s->packed, (2 * j + 1) * (s->n / 8) + row / 8);
         for (int i = 0; i < 8; i++) {
             uint32_t low = even >> 4 * awq_place[i] & 15, high = odd >> 4 * awq_place[i] & 15;
             out[(size_t)i * row_bytes + (size_t)j] = (uint8_t)(low | high << 4);
+        }
+    }
+}
+
+/* Codes of rows [begin, end), multiples of 8. */
+static void import_transposed(const kt_int4_source *s, int64_t begin, int64_t end, uint8_t *data) {
+    const int64_t row_bytes = s->k / 2;
+
+    for (int64_t row = begin; row < end;) {
+        uint8_t *out = data + row * row_bytes;
+        if (s->packing != KT_INT4_AWQ) {
+            import_gptq(s, row, out);
+            row += 8;
+        } else if (end - row >= 32) {
+            import_awq(s, row, out);
+            row += 32;
+        } else {
+            import_awq_eight(s, row, out);
+            row += 8;
         }
     }
 }
@@ -143,12 +229,11 @@ kt_status kt_int4_import(const kt_int4_source *s, int64_t row_begin, int64_t row
 
     KT_TRY(check(s, row_begin, row_end, err));
     groups = s->k / s->group;
+    if (is_transposed(s)) import_transposed(s, row_begin, row_end, data);
     for (int64_t row = row_begin; row < row_end; row++) {
         uint8_t *out = (uint8_t *)data + (size_t)row * row_bytes;
         if (!is_transposed(s))
             memcpy(out, (const char *)s->packed + (size_t)row * row_bytes, row_bytes);
-        else if (row % 8 == 0)
-            import_eight(s, row, out);
         if (has_zeros)
             KT_TRY(import_row(s, row, (uint8_t *)scales + 3 * row * groups, err));
         else

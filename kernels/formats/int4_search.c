@@ -135,11 +135,6 @@ void kt_int4_plain_bytes(int group, int64_t n, int64_t k, size_t *data_bytes, si
     *scale_bytes = 2 * (size_t)n * (size_t)(k / group);
 }
 
-void kt_int4_unpack(int group, const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {
-    kt_split_pairs((const uint8_t *)w->data + row * (w->k / 2) + b * (group / 2), group, out->code);
-    out->scale[0] = ((const uint16_t *)w->scales)[row * (w->k / group) + b];
-}
-
 double kt_int4_encode_rows(int group, const float *src, int64_t k, const float *importance,
                            int64_t row_begin, int64_t row_end, void *data, void *scales,
                            double *energy) {

@@ -3,16 +3,21 @@
 #ifndef KT_KERNELS_INT4_SEARCH_H
 #define KT_KERNELS_INT4_SEARCH_H
 
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 /* Members of a kt_format whose groups hold `group` inputs (32, 64 or 128). */
 void kt_int4_plain_bytes(int group, int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes);
-void kt_int4_unpack(int group, const kt_matrix *w, int64_t row, int64_t b, kt_block *out);
 double kt_int4_encode_rows(int group, const float *src, int64_t k, const float *importance,
                            int64_t row_begin, int64_t row_end, void *data, void *scales,
                            double *energy);
 
-/* The three members above for one group size, as the functions that the descriptor names. */
+static inline void kt_int4_unpack(int group, const kt_matrix *w, int64_t row, int64_t b,
+                                  kt_block *out) {
+    kt_split_pairs((const uint8_t *)w->data + row * (w->k / 2) + b * (group / 2), group, out->code);
+    out->scale[0] = ((const uint16_t *)w->scales)[row * (w->k / group) + b];
+}
+
+/* The members above for one group size, as the functions that the descriptor names. */
 #define KT_INT4_MEMBERS(group)                                                                  \
     static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {    \
         kt_int4_plain_bytes(group, n, k, data_bytes, scale_bytes);                              \

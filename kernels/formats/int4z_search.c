@@ -114,15 +114,6 @@ void kt_int4z_plain_bytes(int group, int64_t n, int64_t k, size_t *data_bytes,
     *scale_bytes = 3 * (size_t)n * (size_t)(k / group);
 }
 
-void kt_int4z_unpack(int group, const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {
-    const int64_t groups = w->k / group;
-    const uint8_t *scales = scales_of(w->scales, row, groups);
-
-    kt_split_pairs((const uint8_t *)w->data + row * (w->k / 2) + b * (group / 2), group, out->code);
-    out->scale[0] = kt_load_u16(scales + 2 * b);
-    out->minimum[0] = scales[2 * groups + b];
-}
-
 double kt_int4z_encode_rows(int group, const float *src, int64_t k, const float *importance,
                             int64_t row_begin, int64_t row_end, void *data, void *scales,
                             double *energy) {

@@ -4,137 +4,129 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/format.h"
+#include "kernels/formats/p64_turn.h"
 
-/* One source row, or a row of padding when data is NULL. */
-typedef struct plain_row {
-    const void *data;
-    const void *scales;
-} plain_row;
+/* How the words of a row (four bytes of inputs each) become those of a line. */
+typedef enum word_order {
+    WORDS_AS_STORED,
+    WORDS_PLUS_128, /* w8c: value + 128 */
+    WORDS_OF_PAIRS  /* E4M3: four rows with two inputs each, then the same rows with the next two */
+} word_order;
 
-static plain_row row_of(const kt_matrix *w, int64_t row) {
-    plain_row r = {NULL, NULL};
-    const char *data = w->data, *scales = w->scales;
+/* Rows of a matrix of words that a panel takes as they are. */
+typedef struct word_rows {
+    const uint8_t *data;
+    int64_t row_bytes, words; /* of a row */
+    word_order order;
+} word_rows;
 
-    if (row >= w->n) return r;
-    switch (w->format) {
-    case KT_W_BF16:
-    case KT_W_F16: r.data = data + 2 * row * w->k; break;
-    case KT_W_F32: r.data = data + 4 * row * w->k; break;
-    case KT_W_FP8_B128:
-        r.data = data + row * w->k;
-        r.scales = scales + 4 * (row / 128 * ((w->k + 127) / 128));
-        break;
-    case KT_W_INT8_CHANNEL:
-    case KT_W_FP8_CHANNEL:
-        r.data = data + row * w->k;
-        r.scales = scales + 4 * row;
-        break;
-    case KT_W_INT4_G32:
-        r.data = data + row * (w->k / 2);
-        r.scales = scales + 2 * row * (w->k / 32);
-        break;
-    default: break;
-    }
-    return r;
+static word_rows words_of(const kt_matrix *w) {
+    const kt_weight_format f = w->format;
+    const int64_t bytes = f == KT_W_F32 ? 4 : f == KT_W_BF16 || f == KT_W_F16 ? 2 : 1;
+    const word_order order = f == KT_W_INT8_CHANNEL ? WORDS_PLUS_128
+                             : bytes == 1           ? WORDS_OF_PAIRS
+                                                    : WORDS_AS_STORED;
+
+    return (word_rows){w->data, bytes * w->k, bytes * w->k / 4, order};
 }
 
-/* Spread `count` items of item_bytes of row r over the panel: item i goes to slot i, row r. */
-static void scatter(const void *src, int64_t count, size_t item_bytes, uint8_t *panel, int r) {
-    const uint8_t *from = src;
-    uint8_t *to = panel + (size_t)r * item_bytes;
-    for (int64_t i = 0; i < count; i++, to += KT_P64_ROWS * item_bytes) {
-        if (from)
-            memcpy(to, from + (size_t)i * item_bytes, item_bytes);
-        else
-            memset(to, 0, item_bytes);
+static inline __m128i reorder(__m128i four, word_order order) {
+    if (order == WORDS_PLUS_128) return _mm_xor_si128(four, _mm_set1_epi8((char)0x80));
+    if (order == WORDS_AS_STORED) return four;
+    four = _mm_shufflelo_epi16(four, _MM_SHUFFLE(3, 1, 2, 0));
+    four = _mm_shufflehi_epi16(four, _MM_SHUFFLE(3, 1, 2, 0));
+    return _mm_shuffle_epi32(four, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+/* Four rows of which `there` exist, into rows at .. at + 3 of the panel; words come in fours, since
+ * k is a multiple of 32. */
+static inline __attribute__((always_inline)) void turn_rows(const word_rows *w, int64_t row,
+                                                            int there, word_order order,
+                                                            uint8_t *panel, int at) {
+    const uint8_t *from = w->data + row * w->row_bytes;
+
+    for (int64_t i = 0; i < w->words; i += 4, from += 16) {
+        __m128i v[4];
+        for (int r = 0; r < 4; r++)
+            v[r] = r < there
+                       ? _mm_loadu_si128((const __m128i *)(const void *)(from + r * w->row_bytes))
+                       : _mm_setzero_si128();
+        kt_turn_words(v);
+        for (int j = 0; j < 4; j++)
+            _mm_storeu_si128((__m128i *)(void *)(panel + (i + j) * (4 * KT_P64_ROWS) + 4 * at),
+                             reorder(v[j], order));
     }
 }
 
-static void pack_row_w8c(plain_row row, int64_t k, uint8_t *panel, int r) {
-    const uint8_t *codes = row.data;
-    uint8_t *to = panel + 4 * r;
+/* Whole lines are written, sixteen rows at a time, while a part of each source row lies in the first
+ * cache. */
+static inline __attribute__((always_inline)) void
+turn_words(const word_rows *w, word_order order, int64_t n, int64_t row, int rows, uint8_t *panel,
+           int at) {
+    enum { PART = 64 }; /* words of a row: four lines */
 
-    for (int64_t i = 0; i < k / 4; i++, to += 4 * KT_P64_ROWS) {
-        uint32_t four = 0;
-        if (codes) memcpy(&four, codes + 4 * i, 4);
-        four ^= 0x80808080u; /* value + 128 */
-        memcpy(to, &four, 4);
-    }
-    scatter(row.scales, 1, 4, panel + (size_t)k * KT_P64_ROWS, r);
-}
-
-/* Plain bytes hold inputs (2i, 2i + 1); packed bytes hold (e, 16 + e). With L and H the halves of
- * the group, even e come from the low nibbles of L and H, odd e from the high ones. */
-static void pack_row_w4g32(plain_row row, int64_t k, uint8_t *panel, int r) {
-    const uint64_t low = 0x0f0f0f0f0f0f0f0fu;
-    const uint8_t *codes = row.data;
-    const uint8_t *scales = row.scales;
-
-    for (int64_t g = 0; g < k / 32; g++, panel += 32 * KT_P64_ROWS / 2 + 2 * KT_P64_ROWS) {
-        uint64_t l = 0x8888888888888888u, h = l, even, odd;
-        uint8_t packed[16];
-        if (codes) memcpy(&l, codes + 16 * g, 8), memcpy(&h, codes + 16 * g + 8, 8);
-        even = (l & low) | (h & low) << 4;
-        odd = (l >> 4 & low) | (h & ~low);
-        for (int i = 0; i < 8; i++) {
-            packed[2 * i] = (uint8_t)(even >> 8 * i);
-            packed[2 * i + 1] = (uint8_t)(odd >> 8 * i);
+    for (int64_t i = 0; i < w->words; i += PART) {
+        const word_rows part = {w->data + 4 * i, w->row_bytes,
+                                w->words - i < PART ? w->words - i : PART, order};
+        for (int r = 0; r < rows; r += 4) {
+            const int64_t there = n - row - r;
+            uint8_t *to = panel + i * (4 * KT_P64_ROWS);
+            if (there >= 4)
+                turn_rows(&part, row + r, 4, order, to, at + r);
+            else
+                turn_rows(&part, row + r, there > 0 ? (int)there : 0, order, to, at + r);
         }
-        scatter(packed, 4, 4, panel, r);
-        scatter(scales ? scales + 2 * g : NULL, 1, 2, panel + 16 * KT_P64_ROWS, r);
     }
 }
 
-/* E4M3 bytes: four rows with two inputs each, then the same rows with the next two. */
-static void pack_row_fp8(plain_row row, int64_t k, uint8_t *panel, int r) {
-    const uint8_t *x = row.data;
-    uint8_t *to = panel + r / 4 * 16 + r % 4 * 2;
-
-    for (int64_t i = 0; i < k / 4; i++, to += 4 * KT_P64_ROWS) {
-        uint16_t pair[2] = {0, 0};
-        if (x) memcpy(pair, x + 4 * i, 4);
-        memcpy(to, &pair[0], 2);
-        memcpy(to + 8, &pair[1], 2);
-    }
+/* One f32 per row behind the codes; padding has 0. */
+static void put_row_scales(const kt_matrix *w, int64_t row, int rows, uint8_t *scales, int at) {
+    for (int r = 0; r < rows; r++)
+        if (row + r < w->n)
+            memcpy(scales + 4 * (at + r), (const char *)w->scales + 4 * (row + r), 4);
+        else
+            memset(scales + 4 * (at + r), 0, 4);
 }
 
-/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none.
- */
-static void pack_row_f8b128(plain_row row, int64_t k, uint8_t *panel, int r) {
-    const int64_t blocks = (k + 127) / 128;
-    uint8_t *scales = panel + 64 * k;
+/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none. */
+static void put_block_scales(const kt_matrix *w, int64_t row, int rows, uint8_t *scales, int at) {
+    const int64_t blocks = (w->k + 127) / 128;
 
-    pack_row_fp8(row, k, panel, r);
-    if (r % 32 != 0) return;
-    if (r == 0) memset(scales, 0, (size_t)(blocks * 8 + 63) / 64 * 64);
-    for (int64_t b = 0; b < blocks && row.scales; b++)
-        memcpy(scales + 8 * b + r / 32 * 4, (const char *)row.scales + 4 * b, 4);
+    if (at == 0) memset(scales, 0, (size_t)(blocks * 8 + 63) / 64 * 64);
+    for (int r = 0; r < rows; r += 32)
+        for (int64_t b = 0; b < blocks && row + r < w->n; b++)
+            memcpy(scales + 8 * b + (at + r) / 32 * 4,
+                   (const char *)w->scales + 4 * ((row + r) / 128 * blocks + b), 4);
 }
 
-static void pack_row(const kt_matrix *w, int64_t row_id, uint8_t *panel, int r) {
-    const plain_row row = row_of(w, row_id);
-    const int64_t k = w->k;
+/* Rows [row, row + rows) of w, 32 or 64, into rows at, at + 1, ... of a panel. */
+static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at) {
+    const kt_format *format = kt_format_find(w->format);
+    uint8_t *tail = panel + (size_t)w->k * KT_P64_ROWS; /* behind codes of one byte */
+    word_rows words;
 
-    switch (w->format) {
-    case KT_W_BF16:
-    case KT_W_F16: scatter(row.data, k / 2, 4, panel, r); break;
-    case KT_W_F32: scatter(row.data, k, 4, panel, r); break;
-    case KT_W_INT8_CHANNEL: pack_row_w8c(row, k, panel, r); break;
-    case KT_W_FP8_CHANNEL:
-        pack_row_fp8(row, k, panel, r);
-        scatter(row.scales, 1, 4, panel + (size_t)k * KT_P64_ROWS, r);
-        break;
-    case KT_W_FP8_B128: pack_row_f8b128(row, k, panel, r); break;
-    case KT_W_INT4_G32: pack_row_w4g32(row, k, panel, r); break;
-    default: kt_blocks_pack_row(w, row_id, panel, r); break;
+    if (format->pack_rows) {
+        format->pack_rows(w, row, rows, panel, at);
+        return;
     }
+    words = words_of(w);
+    switch (words.order) {
+    case WORDS_AS_STORED: turn_words(&words, WORDS_AS_STORED, w->n, row, rows, panel, at); break;
+    case WORDS_PLUS_128: turn_words(&words, WORDS_PLUS_128, w->n, row, rows, panel, at); break;
+    default: turn_words(&words, WORDS_OF_PAIRS, w->n, row, rows, panel, at); break;
+    }
+    if (w->format == KT_W_FP8_B128)
+        put_block_scales(w, row, rows, tail, at);
+    else if (w->format == KT_W_INT8_CHANNEL || w->format == KT_W_FP8_CHANNEL)
+        put_row_scales(w, row, rows, tail, at);
 }
 
 static void pack_matrix(const kt_matrix *w, uint8_t *dst) {
-    size_t panel_bytes = kt_p64_panel_bytes(w->format, w->k);
+    const size_t panel_bytes = kt_p64_panel_bytes(w->format, w->k);
+
     for (int64_t p = 0; p < kt_p64_panels(w->n); p++, dst += panel_bytes)
-        for (int r = 0; r < KT_P64_ROWS; r++) pack_row(w, KT_P64_ROWS * p + r, dst, r);
+        pack_rows(w, KT_P64_ROWS * p, KT_P64_ROWS, dst, 0);
 }
 
 kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *why) {
@@ -176,10 +168,9 @@ void kt_p64_pack_expert(const kt_problem *q, const kt_matrix *gate, const kt_mat
     uint8_t *panel = dst;
     size_t panel_bytes = kt_p64_panel_bytes(q->weights, q->k);
 
-    for (int64_t p = 0; gate && p < q->n / 32; p++, panel += panel_bytes)
-        for (int r = 0; r < 32; r++) {
-            pack_row(gate, 32 * p + r, panel, r);
-            pack_row(up, 32 * p + r, panel, 32 + r);
-        }
+    for (int64_t p = 0; gate && p < q->n / 32; p++, panel += panel_bytes) {
+        pack_rows(gate, 32 * p, 32, panel, 0);
+        pack_rows(up, 32 * p, 32, panel, 32);
+    }
     if (down) pack_matrix(down, panel);
 }

@@ -4,6 +4,7 @@
 #include "kernels/formats/int4_search.h"
 
 KT_INT4_MEMBERS(128)
+KT_BLOCKS_PACK_ROWS(KT_W_INT4_G128)
 
 KT_FORMAT(w4g128) = {
     .name = "w4g128",
@@ -15,5 +16,6 @@ KT_FORMAT(w4g128) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .encode_rows = encode_rows,
 };

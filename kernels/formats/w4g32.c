@@ -9,6 +9,7 @@
 #include "kernels/formats/int4_search.h"
 
 KT_INT4_MEMBERS(32)
+KT_BLOCKS_PACK_ROWS(KT_W_INT4_G32)
 
 KT_FORMAT(w4g32) = {
     .name = "w4g32",
@@ -20,5 +21,6 @@ KT_FORMAT(w4g32) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .encode_rows = encode_rows,
 };

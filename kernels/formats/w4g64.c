@@ -3,6 +3,7 @@
 #include "kernels/formats/int4_search.h"
 
 KT_INT4_MEMBERS(64)
+KT_BLOCKS_PACK_ROWS(KT_W_INT4_G64)
 
 KT_FORMAT(w4g64) = {
     .name = "w4g64",
@@ -14,5 +15,6 @@ KT_FORMAT(w4g64) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .encode_rows = encode_rows,
 };

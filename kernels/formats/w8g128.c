@@ -7,7 +7,7 @@
  * The searched scale is rounded to bfloat16 before the codes are chosen: they absorb that rounding.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/numeric.h"
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 #include "kernels/formats/int8_search.h"
 
 #define GROUP 128
@@ -22,6 +22,8 @@ static void unpack(const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {
     out->scale[0] = ((const uint16_t *)w->scales)[row * (w->k / GROUP) + b];
     for (int i = 0; i < GROUP; i++) out->code[i] = q[i] ^ 0x80; /* value + 128 */
 }
+
+KT_BLOCKS_PACK_ROWS(KT_W_INT8_G128)
 
 /* A group that holds an infinity or NaN becomes zeros, and the error returned is not finite. */
 static double encode_rows(const float *src, int64_t n, int64_t k, const float *importance,
@@ -53,5 +55,6 @@ KT_FORMAT(w8g128) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .encode_rows = encode_rows,
 };

@@ -20,7 +20,7 @@
 
 #include "base/err.h"
 #include "base/numeric.h"
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 #define GROUP 16
 #define BLOCK 32 /* inputs of a packed block (p64_spec.h) */
@@ -40,6 +40,8 @@ static void unpack(const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {
     }
     for (int i = 0; i < BLOCK; i++) out->code[i] = q[i] ^ 0x80; /* value + 128 */
 }
+
+KT_BLOCKS_PACK_ROWS(KT_W_INT8_G16M)
 
 /* --- from other formats ----------------------------------------------------------------------- */
 
@@ -118,4 +120,5 @@ KT_FORMAT(w8g16m) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
 };

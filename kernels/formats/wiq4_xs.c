@@ -3,7 +3,7 @@
  * qs[16b .. 16b + 15] as in Q4_0 and the scale s: its low four bits are nibble b % 2 of scales_l[b / 2],
  * its high two bits 2b of scales_h; w = d * (s - 32) * kt_iq4_values[code].
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     unsigned high = kt_load_u16(p + 2);
@@ -17,6 +17,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 136)
+KT_BLOCKS_PACK_ROWS(KT_W_IQ4_XS)
 
 KT_FORMAT(wiq4_xs) = {
     .name = "wiq4_xs",
@@ -28,6 +29,7 @@ KT_FORMAT(wiq4_xs) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 136,
     .d_at = 0,
     .m_at = -1,

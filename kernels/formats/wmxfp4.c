@@ -3,7 +3,7 @@
  * doubled. e = 255 is NaN, e = 0 is 2^-127 like any other. Checkpoints in OCP order (byte i = inputs 2i, 2i + 1)
  * have their nibbles reordered on import.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = p[0];
@@ -11,6 +11,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(32, 17)
+KT_BLOCKS_PACK_ROWS(KT_W_MXFP4)
 
 KT_FORMAT(wmxfp4) = {
     .name = "wmxfp4",
@@ -22,6 +23,7 @@ KT_FORMAT(wmxfp4) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 17,
     .d_at = -1,
     .m_at = -1,

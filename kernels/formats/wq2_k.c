@@ -2,7 +2,7 @@
  * scales[16]@0, qs[64]@16, d@80, dmin@82 (f16). With h = i / 128, j = i % 128 / 32, l = i % 32:
  * code = bits 2j of qs[32h + l], s = scales[i / 16], w = d * (s & 15) * code - dmin * (s >> 4).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 80);
@@ -13,6 +13,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 84)
+KT_BLOCKS_PACK_ROWS(KT_W_Q2_K)
 
 KT_FORMAT(wq2_k) = {
     .name = "wq2_k",
@@ -25,6 +26,7 @@ KT_FORMAT(wq2_k) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 84,
     .d_at = 80,
     .m_at = 82,

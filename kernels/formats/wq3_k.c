@@ -4,7 +4,7 @@
  * (code - 4). The scale s + 32 of group t = i / 16 has its low four bits in nibble t / 8 of
  * scales[t % 8] and its high two in bits 2 (t / 4) of scales[8 + t % 4].
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 108);
@@ -19,6 +19,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 110)
+KT_BLOCKS_PACK_ROWS(KT_W_Q3_K)
 
 KT_FORMAT(wq3_k) = {
     .name = "wq3_k",
@@ -30,6 +31,7 @@ KT_FORMAT(wq3_k) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 110,
     .d_at = 108,
     .m_at = -1,

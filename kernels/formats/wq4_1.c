@@ -1,7 +1,7 @@
 /* wq4_1: GGUF Q4_1, 20 bytes for 32 inputs as they lie in the file:
  * d@0, m@2 (f16), qs[16]@4, nibbles as in Q4_0; w = d * code + m.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
@@ -10,6 +10,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(32, 20)
+KT_BLOCKS_PACK_ROWS(KT_W_Q4_1)
 
 KT_FORMAT(wq4_1) = {
     .name = "wq4_1",
@@ -22,6 +23,7 @@ KT_FORMAT(wq4_1) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 20,
     .d_at = 0,
     .m_at = 2,

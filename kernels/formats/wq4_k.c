@@ -2,7 +2,7 @@
  * d@0, dmin@2 (f16), scales[12]@4, qs[128]@16. Inputs of group t = i / 32 are nibble t % 2 of
  * qs[32 (t / 2) + i % 32]; w = d * sc[t] * code - dmin * mn[t], the 6-bit sc and mn as kt_k_scales
  * has them. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p);
@@ -13,6 +13,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 144)
+KT_BLOCKS_PACK_ROWS(KT_W_Q4_K)
 
 KT_FORMAT(wq4_k) = {
     .name = "wq4_k",
@@ -25,6 +26,7 @@ KT_FORMAT(wq4_k) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 144,
     .d_at = 0,
     .m_at = 2,

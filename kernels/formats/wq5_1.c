@@ -1,7 +1,7 @@
 /* wq5_1: GGUF Q5_1, 24 bytes for 32 inputs as they lie in the file:
  * d@0, m@2 (f16), qh (u32)@4, qs[16]@8 as in Q5_0; w = d * code + m.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
@@ -11,6 +11,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(32, 24)
+KT_BLOCKS_PACK_ROWS(KT_W_Q5_1)
 
 KT_FORMAT(wq5_1) = {
     .name = "wq5_1",
@@ -23,6 +24,7 @@ KT_FORMAT(wq5_1) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 24,
     .d_at = 0,
     .m_at = 2,

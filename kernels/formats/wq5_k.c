@@ -2,7 +2,7 @@
  * d@0, dmin@2 (f16), scales[12]@4, qh[32]@16, qs[128]@48: Q4_K with bit t of qh[i % 32] as the
  * fifth bit of the inputs of group t = i / 32.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p);
@@ -15,6 +15,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 176)
+KT_BLOCKS_PACK_ROWS(KT_W_Q5_K)
 
 KT_FORMAT(wq5_k) = {
     .name = "wq5_k",
@@ -27,6 +28,7 @@ KT_FORMAT(wq5_k) = {
     .decode_row = kt_blocks_decode_row,
     .terms_row = kt_blocks_terms_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 176,
     .d_at = 0,
     .m_at = 2,

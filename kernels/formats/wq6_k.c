@@ -3,7 +3,7 @@
  * l = i % 32: low four bits = nibble j / 2 of ql[64h + 32 (j % 2) + l], high two = bits 2j of
  * qh[32h + l]; w = d * scales[i / 16] * (code - 32).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/formats/blocks.h"
+#include "kernels/formats/blocks_panel.h"
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 208);
@@ -16,6 +16,7 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 }
 
 KT_GGUF_MEMBERS(256, 210)
+KT_BLOCKS_PACK_ROWS(KT_W_Q6_K)
 
 KT_FORMAT(wq6_k) = {
     .name = "wq6_k",
@@ -27,6 +28,7 @@ KT_FORMAT(wq6_k) = {
     .plain_bytes = plain_bytes,
     .decode_row = kt_blocks_decode_row,
     .unpack = unpack,
+    .pack_rows = pack_rows,
     .block_bytes = 210,
     .d_at = 208,
     .m_at = -1,

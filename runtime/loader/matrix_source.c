@@ -81,11 +81,39 @@ static size_t block_row_bytes(kt_weight_format blocks, int64_t k) {
     return (size_t)(k / f->block * f->block_bytes);
 }
 
+/* Scales as a format's own plain form has them: all, of its type, aligned. Else NULL. */
+static const void *borrow_scales(const kt_tensor *t, kt_dtype dtype, int64_t count) {
+    const size_t size = kt_dtype_bytes(dtype);
+
+    if (t->dtype != dtype || t->bytes != (size_t)count * size || (uintptr_t)t->data % size != 0)
+        return NULL;
+    return t->data;
+}
+
+/* A whole piece of codes whose scales lie in a tensor of their own. */
+static int borrow_codes(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out) {
+    const kt_int4_source *int4 = &s->piece[0].int4;
+    const kt_tensor *fp8 = s->piece[0].fp8_scale;
+    const int64_t n = s->rows, k = s->k;
+
+    *out = (kt_matrix){.format = format, .n = n, .k = k, .data = s->piece[0].tensor->data};
+    if (s->piece[0].first_row != 0) return 0;
+    if (int4->packed && int4->packing == KT_INT4_ROWS && !int4->zeros &&
+        kt_int4_import_format(int4) == format)
+        out->scales = borrow_scales(s->piece[0].others[0], KT_DTYPE_BF16, n * (k / int4->group));
+    else if (fp8 && s->piece[0].has_fp8_blocks && format == KT_W_FP8_B128)
+        out->scales = borrow_scales(fp8, KT_DTYPE_F32, (n + 127) / 128 * ((k + 127) / 128));
+    else if (fp8 && !s->piece[0].has_fp8_blocks && format == KT_W_FP8_CHANNEL)
+        out->scales = borrow_scales(fp8, KT_DTYPE_F32, n);
+    return out->scales != NULL;
+}
+
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out) {
     const kt_tensor *t = s->piece[0].tensor;
     const uint8_t *data;
 
-    if (s->n_pieces != 1 || s->piece[0].int4.packed || s->piece[0].fp8_scale) return 0;
+    if (s->n_pieces != 1) return 0;
+    if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
         if (t->blocks != format) return 0;
         data = t->data + (size_t)s->piece[0].first_row * block_row_bytes(format, s->k);

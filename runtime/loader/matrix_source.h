@@ -51,7 +51,7 @@ int kt_dtype_is_float(kt_dtype dtype);
 void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float *out);
 
 /* The stored bytes themselves as a matrix of `format`, without a copy: one piece, stored in that
- * format and aligned. Returns 0 when they cannot be used as they are. */
+ * format, with scales of its type, and aligned. Returns 0 when they cannot be used as they are. */
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
 /* Rows converted at a time into that format. */

@@ -113,9 +113,11 @@ static kt_matrix plain_rows(kt_packer *l, const kt_matrix_source *source, kt_wei
     size_t data, scales;
     kt_err why;
 
-    if (kt_matrix_source_borrow(source, id, &w)) { /* which has no scales apart */
+    if (kt_matrix_source_borrow(source, id, &w)) {
+        const int64_t shared = format->scale_rows ? format->scale_rows : 1;
         format->plain_bytes(1, source->k, &data, &scales);
         w.data = (const uint8_t *)w.data + (size_t)begin * data;
+        if (w.scales) w.scales = (const uint8_t *)w.scales + (size_t)(begin / shared) * scales;
         w.n = end - begin;
         return w;
     }
