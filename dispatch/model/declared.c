@@ -11,7 +11,7 @@ typedef struct int4_form {
     kt_int4_packing packing;
     int64_t group;
     bool has_zeros;
-    kt_weight_format format; /* instead of INT4: FP8 */
+    kt_weight_format format; /* instead of INT4: FP8, MXFP4 */
 } int4_form;
 
 static kt_status need_value(const kt_json *q, const char *key, int64_t want, const char *where,
@@ -93,10 +93,17 @@ static kt_status read_fp8(const kt_json *q, const char *where, int4_form *out, k
                    (long long)n, (long long)k);
 }
 
+static kt_status read_mxfp4(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
+    (void)q, (void)where, (void)err;
+    out->format = KT_W_MXFP4;
+    return KT_OK;
+}
+
 static kt_status read_any_compressed(const kt_json *q, const char *where, int4_form *out,
                                      kt_err *err) {
     const char *form = kt_json_string(kt_json_get(q, "format"), NULL);
 
+    if (form && strcmp(form, "mxfp4-pack-quantized") == 0) return read_mxfp4(q, where, out, err);
     if (!form || strcmp(form, "float-quantized") != 0) return read_compressed(q, where, out, err);
     out->format = KT_W_FP8_CHANNEL;
     return KT_OK;
@@ -109,7 +116,8 @@ static const struct {
 } methods[] = {{"awq", read_awq, "modules_to_not_convert"},
                {"gptq", read_gptq, "modules_to_not_convert"},
                {"compressed-tensors", read_any_compressed, "ignore"},
-               {"fp8", read_fp8, "modules_to_not_convert"}};
+               {"fp8", read_fp8, "modules_to_not_convert"},
+               {"mxfp4", read_mxfp4, "modules_to_not_convert"}};
 
 static kt_weight_format read_dtype(const kt_json *root) {
     const char *dtype = kt_json_string(kt_json_get(root, "torch_dtype"), NULL);
@@ -133,7 +141,7 @@ kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *
     if (i == sizeof methods / sizeof *methods)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "%.200s: quantization_config: quant_method '%.40s', expected awq, gptq or "
-                       "compressed-tensors with 4 bits, or fp8; or use the BF16 checkpoint",
+                       "compressed-tensors with 4 bits, fp8 or mxfp4; or use the BF16 checkpoint",
                        where, method ? method : "");
     KT_TRY(methods[i].read(q, where, &form, err));
     out->packing = form.packing;

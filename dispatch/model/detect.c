@@ -43,11 +43,26 @@ static void detect_fp8(const kt_build *b, const char *name, kt_weight_part *p) {
     p->stored = is_block ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
 }
 
+static bool has_bytes(const kt_tensor *t) {
+    return t && (t->dtype == KT_DTYPE_U8 || t->dtype == KT_DTYPE_I8) && t->blocks == KT_W_NONE;
+}
+
+/* compressed-tensors' "mxfp4-pack-quantized"; or bytes with exponents beside them. */
+static bool has_mxfp4(const kt_build *b, const char *name) {
+    return has_bytes(find(b, name, ".weight_packed")) ||
+           (has_bytes(find(b, name, ".weight")) && find(b, name, ".scale"));
+}
+
 static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weight_part *p) {
     char name[NAME_BYTES];
     const kt_tensor *t;
 
     kt_weight_name(b->graph, w, part, 0, false, name, sizeof name - 32);
+    if (has_mxfp4(b, name)) {
+        p->encoding = KT_STORED_MXFP4;
+        p->stored = KT_W_MXFP4;
+        return;
+    }
     if (find(b, name, ".weight_packed")) {
         detect_int4(b, name, KT_INT4_ROWS, p);
         return;
@@ -72,6 +87,13 @@ static void detect_fused(const kt_build *b, kt_weight *w) {
     probe.part[0].name = w->fused;
     kt_weight_name(b->graph, &probe, 0, 0, false, name, sizeof name);
     t = *name ? kt_checkpoint_find(b->checkpoint, name) : NULL;
+    if (*name && !t && find(b, name, "_blocks")) {
+        w->is_fused = true;
+        for (int i = 0; i < w->n_parts; i++) {
+            w->part[i].encoding = KT_STORED_MXFP4;
+            w->part[i].stored = KT_W_MXFP4;
+        }
+    }
     if (!t) return;
     w->is_fused = true;
     for (int i = 0; i < (b->graph->is_gguf ? 2 : w->n_parts); i++) {

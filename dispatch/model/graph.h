@@ -53,6 +53,7 @@ typedef enum kt_encoding {
     KT_STORED_INT4,      /* X.weight_packed or X.qweight with scales */
     KT_STORED_FP8_BLOCK, /* X.weight F8_E4M3, X.weight_scale_inv [n/128, k/128] */
     KT_STORED_FP8_CHANNEL,
+    KT_STORED_MXFP4,    /* E2M1 codes and an E8M0 exponent per 32: X_blocks, X_scales; and others */
     KT_STORED_PACKED,   /* panels that `kt convert` wrote (packed.h) */
     KT_STORED_ENCODINGS /* how many; people read of them in stored_kinds.h */
 } kt_encoding;
@@ -78,7 +79,7 @@ typedef struct kt_weight {
     int n_parts; /* of experts gate, up, down */
     kt_weight_part part[KT_WEIGHT_PARTS];
     /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and
-     * [count, k, n]. */
+     * [count, k, n]. With "_blocks" and "_scales" behind the names MXFP4, rows of gate and up in turn. */
     kt_name fused, fused_down;
     bool is_fused;
     /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0)

@@ -20,9 +20,8 @@ enum {
 
 /* Bits [shift, shift + bits) of 32 codes as `bits` words: quad o in word o % bits at bit bits *
  * (o / bits) of each byte. Returns what follows. */
-static inline __attribute__((always_inline)) uint8_t *kt_plane_words(const uint8_t code[32],
-                                                                     int shift, int bits,
-                                                                     uint8_t *to) {
+static inline __attribute__((always_inline)) uint8_t *
+kt_plane_words(const uint8_t code[32], int shift, int bits, uint8_t *to) {
     const __m128i mask = _mm_set1_epi8((char)((1 << bits) - 1));
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)code);
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(code + 16));
@@ -71,8 +70,8 @@ static inline __attribute__((always_inline)) void kt_put_field(uint32_t bits, si
 }
 
 /* Scales and minima of one row's block, and what stands at its head. */
-static inline __attribute__((always_inline)) void
-kt_put_fields(kt_p64_spec s, const kt_block *b, uint8_t *to, int r) {
+static inline __attribute__((always_inline)) void kt_put_fields(kt_p64_spec s, const kt_block *b,
+                                                                uint8_t *to, int r) {
     const size_t head = kt_p64_head_bytes(s), scale = kt_p64_scale_bytes(s);
     const size_t minimum = kt_p64_minimum_bytes(s);
     const int groups = kt_p64_run_inputs(s) / s.group;
@@ -98,15 +97,15 @@ static inline __attribute__((always_inline)) void kt_block_image(kt_p64_spec s, 
 
 /* The first n words of `rows` images (a multiple of 4) to the lines of n / (lines of a block)
  * packed blocks. */
-static inline __attribute__((always_inline)) void
-kt_turn_images(kt_p64_spec s, uint8_t image[][KT_IMAGE_BYTES], int rows, int n, uint8_t *panel,
-               int at) {
+static inline __attribute__((always_inline)) void kt_turn_images(kt_p64_spec s,
+                                                                 uint8_t image[][KT_IMAGE_BYTES],
+                                                                 int rows, int n, uint8_t *panel,
+                                                                 int at) {
     const int lines = kt_block_lines(s);
     size_t line_at[KT_IMAGE_LINES];
 
     for (int i = 0; i < n; i++)
-        line_at[i] =
-            (size_t)(i / lines) * kt_p64_block_bytes(s) + kt_block_line_at(s, i % lines);
+        line_at[i] = (size_t)(i / lines) * kt_p64_block_bytes(s) + kt_block_line_at(s, i % lines);
     for (int r = 0; r < rows; r += 4)
         for (int i = 0; i < n; i += 4) {
             __m128i v[4];
@@ -153,9 +152,9 @@ kt_blocks_pack_rows(kt_weight_format id,
 }
 
 /* The member pack_rows, from a file's unpack(). */
-#define KT_BLOCKS_PACK_ROWS(format)                                                          \
+#define KT_BLOCKS_PACK_ROWS(format)                                                            \
     static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at) { \
-        kt_blocks_pack_rows(format, unpack, w, row, rows, panel, at);                        \
+        kt_blocks_pack_rows(format, unpack, w, row, rows, panel, at);                          \
     }
 
 #endif

@@ -124,7 +124,8 @@ static void import_gptq(const kt_int4_source *s, int64_t row, uint8_t *out) {
 static void turn_bytes(__m128i v[16]) {
     __m128i t[16];
 
-    for (int step = 0; step < 4; step++) { /* each sends bit 3 of the vector's number to the byte's */
+    for (int step = 0; step < 4;
+         step++) { /* each sends bit 3 of the vector's number to the byte's */
         for (int i = 0; i < 8; i++) {
             t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
             t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);

@@ -41,9 +41,8 @@ static inline __m128i reorder(__m128i four, word_order order) {
 
 /* Four rows of which `there` exist, into rows at .. at + 3 of the panel; words come in fours, since
  * k is a multiple of 32. */
-static inline __attribute__((always_inline)) void turn_rows(const word_rows *w, int64_t row,
-                                                            int there, word_order order,
-                                                            uint8_t *panel, int at) {
+static inline __attribute__((always_inline)) void
+turn_rows(const word_rows *w, int64_t row, int there, word_order order, uint8_t *panel, int at) {
     const uint8_t *from = w->data + row * w->row_bytes;
 
     for (int64_t i = 0; i < w->words; i += 4, from += 16) {
@@ -61,9 +60,9 @@ static inline __attribute__((always_inline)) void turn_rows(const word_rows *w, 
 
 /* Whole lines are written, sixteen rows at a time, while a part of each source row lies in the first
  * cache. */
-static inline __attribute__((always_inline)) void
-turn_words(const word_rows *w, word_order order, int64_t n, int64_t row, int rows, uint8_t *panel,
-           int at) {
+static inline __attribute__((always_inline)) void turn_words(const word_rows *w, word_order order,
+                                                             int64_t n, int64_t row, int rows,
+                                                             uint8_t *panel, int at) {
     enum { PART = 64 }; /* words of a row: four lines */
 
     for (int64_t i = 0; i < w->words; i += PART) {

@@ -166,6 +166,25 @@ static kt_status check_blocks(const kt_checkpoint *c, const kt_tensor *t, kt_wei
     return KT_OK;
 }
 
+/* ---- MXFP4 ---- */
+
+/* E8M0 has one NaN; U8 tensors hold the same bytes. */
+static kt_status check_exponents(const kt_checkpoint *c, const kt_matrix_source *s, int piece,
+                                 int64_t begin, int64_t end, kt_err *err) {
+    const kt_tensor *t = s->piece[piece].exponents;
+    const int64_t blocks = s->k / 32;
+    char where[160] = "element ";
+
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t first = kt_matrix_source_row(s, piece, r) * blocks;
+        const uint8_t *nan = memchr(t->data + first, 0xff, (size_t)blocks);
+        if (!nan) continue;
+        format_position(t, nan - t->data, where + strlen(where), sizeof where - strlen(where));
+        return refuse(c, t, err, where, "NaN");
+    }
+    return KT_OK;
+}
+
 /* ---- matrices ---- */
 
 kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_source *s,
@@ -184,7 +203,8 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
                 KT_TRY(kt_tensor_check_finite(
                     c, scales, 0, (int64_t)(scales->bytes / kt_dtype_bytes(scales->dtype)), err));
         }
-        if (s->piece[i].int4.packed) continue;
+        if (s->piece[i].exponents) KT_TRY(check_exponents(c, s, i, first, last, err));
+        if (s->piece[i].int4.packed || s->piece[i].exponents) continue;
         if (t->blocks != KT_W_NONE)
             KT_TRY(check_blocks(c, t, t->blocks, s->k, offset + first, offset + last, err));
         else

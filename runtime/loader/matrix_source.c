@@ -42,6 +42,17 @@ void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const
     s->piece[i].has_fp8_blocks = has_blocks;
 }
 
+void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
+                                const kt_tensor *exponents, int64_t first_row, int64_t row_step,
+                                int64_t rows, int64_t k) {
+    int i = s->n_pieces;
+
+    kt_matrix_source_add(s, codes, first_row, rows);
+    s->k = k;
+    s->piece[i].exponents = exponents;
+    s->piece[i].row_step = row_step;
+}
+
 int kt_dtype_is_float(kt_dtype dtype) {
     return dtype == KT_DTYPE_BF16 || dtype == KT_DTYPE_F16 || dtype == KT_DTYPE_F32;
 }
@@ -112,7 +123,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     const kt_tensor *t = s->piece[0].tensor;
     const uint8_t *data;
 
-    if (s->n_pieces != 1) return 0;
+    if (s->n_pieces != 1 || s->piece[0].exponents) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
         if (t->blocks != format) return 0;
@@ -153,6 +164,7 @@ static kt_weight_format native_format(const kt_matrix_source *s, int piece) {
     if (s->piece[piece].int4.packed) return kt_int4_import_format(&s->piece[piece].int4);
     if (s->piece[piece].fp8_scale)
         return s->piece[piece].has_fp8_blocks ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+    if (s->piece[piece].exponents) return KT_W_MXFP4;
     return s->piece[piece].tensor->blocks;
 }
 
@@ -212,6 +224,33 @@ static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int6
                (size_t)(end - begin) * row);
 }
 
+/* Rows [begin, end) of an MXFP4 piece as wmxfp4: nibbles (2i, 2i + 1) become (i, 16 + i). */
+static void copy_mxfp4(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
+                       int64_t end, uint8_t *data) {
+    const uint64_t low = 0x0f0f0f0f0f0f0f0fu;
+    const int64_t blocks = s->k / 32;
+    const int block_bytes = kt_format_find(KT_W_MXFP4)->block_bytes;
+    uint8_t *to = data + (base + begin) * blocks * block_bytes;
+
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t row = kt_matrix_source_row(s, piece, r);
+        const uint8_t *codes = s->piece[piece].tensor->data + row * blocks * 16;
+        const uint8_t *exponents = s->piece[piece].exponents->data + row * blocks;
+        for (int64_t b = 0; b < blocks; b++, codes += 16, to += block_bytes) {
+            uint64_t first, last, even, odd;
+            memcpy(&first, codes, 8);
+            memcpy(&last, codes + 8, 8);
+            even = (first & low) | (last & low) << 4; /* inputs 2i and 16 + 2i */
+            odd = (first >> 4 & low) | (last & ~low);
+            to[0] = exponents[b];
+            for (int i = 0; i < 8; i++) {
+                to[1 + 2 * i] = (uint8_t)(even >> 8 * i);
+                to[2 + 2 * i] = (uint8_t)(odd >> 8 * i);
+            }
+        }
+    }
+}
+
 enum { WIDEST_BLOCKS = 16384 };
 
 static kt_status read_blocks(const kt_matrix_source *s, int piece, int64_t row, float *out,
@@ -246,7 +285,7 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
         for (int64_t r = first; t->blocks != KT_W_NONE && r < last; r++)
             KT_TRY(read_blocks(s, i, r, out + (base + r - begin) * s->k, err));
         if (s->piece[i].fp8_scale || t->blocks != KT_W_NONE) continue;
-        if (s->piece[i].int4.packed || !kt_dtype_is_float(t->dtype))
+        if (s->piece[i].int4.packed || s->piece[i].exponents || !kt_dtype_is_float(t->dtype))
             return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
                            t->name,
                            native_format(s, i) ? kt_weight_format_name(native_format(s, i))
@@ -400,6 +439,8 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
             KT_TRY(import_piece(s, i, format, base - first, begin, end, data, scales, err));
         else if (s->piece[i].fp8_scale)
             copy_fp8(s, i, base - first, begin, end, data, scales);
+        else if (s->piece[i].exponents)
+            copy_mxfp4(s, i, base - first, begin, end, data);
         else
             copy_blocks(s, i, base - first, begin, end, data);
     }
@@ -418,6 +459,16 @@ kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_forma
     return encode_from(s, format, row_begin, row_begin, row_end, data, scales, scratch, err);
 }
 
+/* Rows of gate and up lie in turn: what is released twice was read by both, or comes back. */
+static void release_mxfp4(const kt_matrix_source *s, int piece, const kt_checkpoint *c) {
+    const size_t first = (size_t)s->piece[piece].first_row, blocks = (size_t)s->k / 32;
+    const size_t rows =
+        (size_t)(kt_matrix_source_row(s, piece, s->piece[piece].rows - 1) + 1) - first;
+
+    kt_checkpoint_release(c, s->piece[piece].tensor, first * blocks * 16, rows * blocks * 16);
+    kt_checkpoint_release(c, s->piece[piece].exponents, first * blocks, rows * blocks);
+}
+
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {
     for (int i = 0; i < s->n_pieces; i++) {
         const kt_tensor *t = s->piece[i].tensor;
@@ -425,6 +476,8 @@ void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c)
                                             : (size_t)s->k * kt_dtype_bytes(t->dtype);
         if (s->piece[i].int4.packed)
             kt_checkpoint_release(c, t, 0, t->bytes);
+        else if (s->piece[i].exponents)
+            release_mxfp4(s, i, c);
         else
             kt_checkpoint_release(c, t, (size_t)s->piece[i].first_row * row,
                                   (size_t)s->piece[i].rows * row);

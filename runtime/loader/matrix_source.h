@@ -30,6 +30,10 @@ typedef struct kt_matrix_source {
          * all. NULL = not. */
         const kt_tensor *fp8_scale;
         int has_fp8_blocks;
+        /* Stored as MXFP4: an E8M0 exponent per 32 inputs, in the order of tensor's rows. NULL =
+         * not. Row r of the piece is row first_row + r * row_step of the tensors. */
+        const kt_tensor *exponents;
+        int64_t row_step; /* 0 counts as 1 */
     } piece[KT_SOURCE_PIECES];
 } kt_matrix_source;
 
@@ -44,6 +48,18 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
 /* Append a matrix stored as E4M3 codes with scales (float or E8M0): w = code * scale. */
 void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
                               int has_blocks);
+
+/* Append rows stored as MXFP4 in the order of checkpoints: byte i of a row holds input 2i in its low
+ * nibble, 2i + 1 in its high one. k inputs; every row_step-th row of the tensors from first_row on. */
+void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
+                                const kt_tensor *exponents, int64_t first_row, int64_t row_step,
+                                int64_t rows, int64_t k);
+
+/* Row of the tensor that row r of a piece is. */
+static inline int64_t kt_matrix_source_row(const kt_matrix_source *s, int piece, int64_t r) {
+    return s->piece[piece].first_row +
+           r * (s->piece[piece].row_step ? s->piece[piece].row_step : 1);
+}
 
 /* Can the type be read as floating point: BF16, F16, F32. */
 int kt_dtype_is_float(kt_dtype dtype);
@@ -60,7 +76,8 @@ int64_t kt_matrix_source_rows(const kt_format *format);
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
  * scratch holds kt_matrix_source_rows(format) * k floats. row_begin is a multiple of 128 where rows
  * share scales (kt_format.scale_rows). Rows stored as INT4 or in blocks are taken as they are:
- * format is then theirs, row_begin and row_end of INT4 are multiples of 8 or the last row. FP8 is
+ * format is then theirs (wmxfp4 of MXFP4), row_begin and row_end of INT4 are multiples of 8 or the
+ * last row. FP8 is
  * taken as it is, or decoded and encoded anew. Fails when a weight is infinite or NaN (but see
  * allows_nonfinite) or too large for the format, or as kt_int4_import. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,

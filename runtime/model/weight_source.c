@@ -216,6 +216,65 @@ static kt_status add_fp8(kt_weight_finder *f, const kt_weight_part *p, const cha
                           (long long)want, (long long)p->n, (long long)p->k);
 }
 
+/* ---- MXFP4 ---- */
+
+static kt_status need_bytes(kt_weight_finder *f, const char *name, int rank, const int64_t *shape,
+                            bool is_exponent, const kt_tensor **out, kt_err *err) {
+    KT_TRY(need(f, name, rank, shape, out, err));
+    if ((*out)->dtype == KT_DTYPE_U8 ||
+        (*out)->dtype == (is_exponent ? KT_DTYPE_F8_E8M0 : KT_DTYPE_I8))
+        return KT_OK;
+    return kt_tensor_fail(f->checkpoint, *out, KT_E_UNSUPPORTED, err, "dtype %s, expected U8%s",
+                          kt_dtype_name((*out)->dtype), is_exponent ? " or F8_E8M0" : "");
+}
+
+static kt_status need_blocks_of_32(const char *matrix, int64_t k, kt_err *err) {
+    if (k % 32 == 0) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "'%.200s': MXFP4 rows of %lld inputs, expected a multiple of 32", matrix,
+                   (long long)k);
+}
+
+/* A matrix of its own: weight_packed with weight_scale, or weight with scale. */
+static kt_status add_mxfp4(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
+                           kt_matrix_source *out, kt_err *err) {
+    const bool is_packed = has_part(f, matrix, "weight_packed");
+    const int64_t shape[2] = {p->n, p->k / 2}, blocks[2] = {p->n, p->k / 32};
+    const kt_tensor *codes, *exponents;
+    char name[NAME_BYTES];
+
+    KT_TRY(need_blocks_of_32(matrix, p->k, err));
+    snprintf(name, sizeof name, "%.200s.%s", matrix, is_packed ? "weight_packed" : "weight");
+    KT_TRY(need_bytes(f, name, 2, shape, false, &codes, err));
+    snprintf(name, sizeof name, "%.200s.%s", matrix, is_packed ? "weight_scale" : "scale");
+    KT_TRY(need_bytes(f, name, 2, blocks, true, &exponents, err));
+    kt_matrix_source_add_mxfp4(out, codes, exponents, 0, 1, p->n, p->k);
+    return KT_OK;
+}
+
+/* All experts in X_blocks [count, rows, k / 32, 16] and X_scales [count, rows, k / 32]; of gate and up
+ * rows 2i and 2i + 1. */
+static kt_status fused_mxfp4(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
+                             kt_matrix_source *out, kt_err *err) {
+    const kt_weight_part *p = &w->part[part];
+    const int64_t step = part < 2 ? 2 : 1,
+                  first = part < 2 ? 2 * expert * p->n + part : expert * p->n;
+    const int64_t shape[4] = {w->count, step * p->n, p->k / 32, 16};
+    const kt_tensor *codes, *exponents;
+    kt_weight named = *w;
+    char matrix[NAME_BYTES], name[NAME_BYTES];
+
+    named.part[0].name = part < 2 ? w->fused : w->fused_down;
+    kt_weight_name(f->graph, &named, 0, 0, false, matrix, sizeof matrix);
+    KT_TRY(need_blocks_of_32(matrix, p->k, err));
+    snprintf(name, sizeof name, "%.200s_blocks", matrix);
+    KT_TRY(need_bytes(f, name, 4, shape, false, &codes, err));
+    snprintf(name, sizeof name, "%.200s_scales", matrix);
+    KT_TRY(need_bytes(f, name, 3, shape, true, &exponents, err));
+    kt_matrix_source_add_mxfp4(out, codes, exponents, first, step, p->n, p->k);
+    return KT_OK;
+}
+
 /* ---- plain floats and blocks ---- */
 
 /* A tensor of its own, or matrix `index` of a stack of `count`. */
@@ -259,10 +318,13 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
     const bool is_routed = w->kind == KT_WEIGHT_EXPERTS && w->use == KT_USE_EXPERTS;
     char matrix[NAME_BYTES];
 
+    if (w->is_fused && p->encoding == KT_STORED_MXFP4)
+        return fused_mxfp4(f, w, part, expert, out, err);
     if (w->is_fused && (part < 2 || !f->graph->is_gguf))
         return fused_expert(f, w, part, expert, out, err);
     kt_weight_name(f->graph, w, part, expert, false, matrix, sizeof matrix - 24);
     switch (p->encoding) {
+    case KT_STORED_MXFP4: return add_mxfp4(f, p, matrix, out, err);
     case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);
     case KT_STORED_FP8_BLOCK:
     case KT_STORED_FP8_CHANNEL: return add_fp8(f, p, matrix, out, err);

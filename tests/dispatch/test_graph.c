@@ -459,6 +459,16 @@ Test(graph, each_tensor_says_how_it_is_stored) {
                      "\"group_size\":64}"),
          KT_STORED_INT4,
          KT_W_NONE},
+        {{{.name = Q ".weight_packed", .dtype = KT_DTYPE_U8},
+          {.name = Q ".weight_scale", .dtype = KT_DTYPE_U8, .rank = 2, .shape = {128, 4}}},
+         CONFIG,
+         KT_STORED_MXFP4,
+         KT_W_MXFP4},
+        {{{.name = Q ".weight", .dtype = KT_DTYPE_I8},
+          {.name = Q ".scale", .dtype = KT_DTYPE_F8_E8M0, .rank = 2, .shape = {128, 4}}},
+         CONFIG,
+         KT_STORED_MXFP4,
+         KT_W_MXFP4},
         {{{.name = "other", .dtype = KT_DTYPE_F32}},
          CONFIG_WITH("\"torch_dtype\":\"float16\""),
          KT_STORED_PLAIN,
@@ -479,8 +489,9 @@ Test(graph, each_tensor_says_how_it_is_stored) {
         cr_expect_eq(w->part[0].stored, cases[i].stored, "case %zu: %s", i,
                      kt_weight_format_name(w->part[0].stored));
         cr_expect_eq(w->part[1].encoding, KT_STORED_PLAIN);
-        cr_expect_eq(kt_weight_is_quantised(w),
-                     cases[i].encoding == KT_STORED_INT4 || cases[i].encoding == KT_STORED_BLOCKS);
+        cr_expect_eq(kt_weight_is_quantised(w), cases[i].encoding == KT_STORED_INT4 ||
+                                                    cases[i].encoding == KT_STORED_BLOCKS ||
+                                                    cases[i].encoding == KT_STORED_MXFP4);
         cr_expect(kt_graph_find(&g, "lm_head", -1)->is_tied, "there is no lm_head");
         kt_graph_deinit(&g);
         kt_checkpoint_close(c);
