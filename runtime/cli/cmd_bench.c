@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
+#include "runtime/cli/bench_load.h"
 #include "runtime/cli/bench_report.h"
 #include "runtime/cli/bench_serve.h"
 #include "runtime/cli/command.h"
@@ -34,13 +35,14 @@ static const kt_usage usage = {
     .examples = "  kt bench datasets/models/tiny-moe --weights int8\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
+                "  kt bench MODEL --load -r 5\n"
                 "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
     const char *perplexity;
     int64_t n_prompt, n_generate, depth, repetitions, window;
-    bool json, ops;
+    bool json, ops, load;
 } flags;
 
 typedef struct bench {
@@ -261,6 +263,8 @@ static int run_engine(int argc, char **argv) {
         KT_OPTION_INT("layers", 0, &f.engine.layers, 0, 4096,
                       "of the synthetic model (default all)"),
         KT_OPTION_FLAG("ops", &f.ops, "each kind of work against this machine's ceilings"),
+        KT_OPTION_FLAG("load", &f.load,
+                       "instead: how fast the model is loaded, against reading its files"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object"),
         KT_ENGINE_OPTIONS(f.engine)};
     bench b = {0};
@@ -276,6 +280,8 @@ static int run_engine(int argc, char **argv) {
         return kt_usage_fail(&usage, "%s",
                              n_words ? "give either a model folder or --synthetic"
                                      : "no model folder given");
+    if (f.load && f.engine.synthetic)
+        return kt_usage_fail(&usage, "--load reads files, which a synthetic model has not");
     if (f.engine.layers && !f.engine.synthetic)
         return kt_usage_fail(&usage, "--layers goes with --synthetic");
     if (f.perplexity && f.engine.synthetic)
@@ -285,6 +291,7 @@ static int run_engine(int argc, char **argv) {
     if (f.n_generate < 0) f.n_generate = f.perplexity ? 0 : 128;
     f.engine.tokenizer_optional = !f.perplexity;
     kt_interrupt_watch();
+    if (f.load) return kt_bench_load(&f.engine, &usage, model, f.repetitions, f.json, &log);
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &b.engine);
     if (code != 0) return code;
     if (run_all(&b, &f, &err) != KT_OK)

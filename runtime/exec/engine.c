@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/shell_word.h"
 #include "kernels/formats/format.h"
@@ -256,7 +257,9 @@ static kt_status load_weights(kt_engine *e, const kt_engine_options *o, kt_err *
 
     if (e->is_synthetic) st = kt_synthetic_checkpoint(&e->model, 1, &e->model.checkpoint, err);
     if (st == KT_OK && o->importance) st = kt_checkpoint_open_file(o->importance, &importance, err);
+    e->load_ns = kt_clock_ns();
     if (st == KT_OK) st = load_checkpoint(e, o, e->model.checkpoint, importance, err);
+    e->load_ns = kt_clock_ns() - e->load_ns;
     kt_checkpoint_close(importance);
     kt_checkpoint_close(e->model.checkpoint); /* what is packed needs it no more */
     e->model.checkpoint = NULL;
@@ -444,6 +447,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
                             .max_context = e->max_context,
                             .n_threads = kt_pool_threads(e->pool),
                             .layers_of_all = e->layers_of_all,
+                            .load_ns = e->load_ns,
                             .n_nodes = e->nodes.n,
                             .n_eos = n->n_eos,
                             .weight_bytes = kt_weights_bytes(e->weights),

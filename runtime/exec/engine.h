@@ -59,6 +59,7 @@ typedef struct kt_engine_info {
     size_t cache_bytes, cache_bytes_bf16; /* of a sequence of max_context tokens; if it were BF16 */
     int64_t
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
+    int64_t load_ns;   /* from the first look at the weights to the last byte packed */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
     char memory_line[160]; /* what was counted (kt_memory_line) */
     char node_line[256];   /* how, or why not; "" = the machine has one node */

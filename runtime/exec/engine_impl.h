@@ -38,6 +38,7 @@ struct kt_engine {
     bool is_synthetic;
     kt_quant quant;
     int64_t layers_of_all;
+    int64_t load_ns;
     int64_t max_context, max_chunk, chunk;
 };
 

@@ -459,6 +459,36 @@ kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_forma
     return encode_from(s, format, row_begin, row_begin, row_end, data, scales, scratch, err);
 }
 
+/* Bytes of a row of a piece's tensor. */
+static size_t stored_row_bytes(const kt_matrix_source *s, int piece) {
+    const kt_tensor *t = s->piece[piece].tensor;
+
+    if (s->piece[piece].int4.packed || s->piece[piece].exponents) return (size_t)s->k / 2;
+    if (t->blocks != KT_W_NONE) return block_row_bytes(t->blocks, s->k);
+    return (size_t)s->k * kt_dtype_bytes(t->dtype);
+}
+
+void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c, int64_t row_begin,
+                               int64_t row_end) {
+    int64_t base = 0;
+
+    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
+        const kt_tensor *t = s->piece[i].tensor;
+        const size_t row = stored_row_bytes(s, i);
+        const int64_t first = row_begin > base ? row_begin - base : 0;
+        const int64_t last = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
+        int64_t from, to;
+        if (first >= last) continue;
+        from = kt_matrix_source_row(s, i, first);
+        to = kt_matrix_source_row(s, i, last - 1) + 1;
+        if (s->piece[i].int4.packed && s->piece[i].int4.packing != KT_INT4_ROWS) {
+            if (first == 0) kt_checkpoint_populate(c, t, 0, t->bytes);
+        } else {
+            kt_checkpoint_populate(c, t, (size_t)from * row, (size_t)(to - from) * row);
+        }
+    }
+}
+
 /* Rows of gate and up lie in turn: what is released twice was read by both, or comes back. */
 static void release_mxfp4(const kt_matrix_source *s, int piece, const kt_checkpoint *c) {
     const size_t first = (size_t)s->piece[piece].first_row, blocks = (size_t)s->k / 32;
@@ -472,8 +502,7 @@ static void release_mxfp4(const kt_matrix_source *s, int piece, const kt_checkpo
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {
     for (int i = 0; i < s->n_pieces; i++) {
         const kt_tensor *t = s->piece[i].tensor;
-        size_t row = t->blocks != KT_W_NONE ? block_row_bytes(t->blocks, s->k)
-                                            : (size_t)s->k * kt_dtype_bytes(t->dtype);
+        size_t row = stored_row_bytes(s, i);
         if (s->piece[i].int4.packed)
             kt_checkpoint_release(c, t, 0, t->bytes);
         else if (s->piece[i].exponents)

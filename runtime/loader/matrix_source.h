@@ -106,6 +106,11 @@ int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_fo
 /* Bytes of `out` above. */
 size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 
+/* Have rows [row_begin, row_end) in memory before they are read; of transposed INT4 all rows come with
+ * the first. */
+void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c, int64_t row_begin,
+                               int64_t row_end);
+
 /* Tell the kernel that the pages behind the source are not needed any more. */
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c);
 

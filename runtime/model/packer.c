@@ -103,6 +103,18 @@ static void check_tensor(kt_packer *l, const kt_tensor *t) {
         check_part(&check, 0, 1, 0);
 }
 
+/* A block's bytes are read and written next: their pages all at once, not one fault after another.
+ * Returns 0, and notes why, when there is no memory. */
+static int open_pages(kt_packer *l, const kt_matrix_source *s, int64_t begin, int64_t end,
+                      const uint8_t *packed, size_t bytes) {
+    kt_err why;
+
+    kt_matrix_source_populate(s, l->request.checkpoint, begin, end);
+    if (kt_fresh_pages_give(&l->fresh, packed, bytes, &why) == KT_OK) return 1;
+    note_failure(l, &why);
+    return 0;
+}
+
 /* ---- dense matrices: blocks of rows shared out; some layouts are packed as a whole ---- */
 
 /* Rows [begin, end) in plain form: where they lie, or converted at *staging, which moves on. */
@@ -186,19 +198,21 @@ static void pack_dense_block(void *task, int64_t block_id, int64_t lane) {
     const int64_t begin = block_id * t->rows;
     const kt_matrix_source *s = t->source;
     const int64_t end = begin + t->rows < s->rows ? begin + t->rows : s->rows;
+    const size_t panel = kt_p64_panel_bytes(t->plan->problem.weights, s->k);
     uint8_t *staging = lane_plain(t->loader, lane);
+    uint8_t *packed = t->packed + (size_t)(begin / KT_P64_ROWS) * panel;
     kt_problem block = t->plan->problem;
     kt_matrix w;
 
-    if (!rows_are_finite(t->loader, s, begin, end)) return;
+    if (!open_pages(t->loader, s, begin, end, packed, (size_t)kt_p64_panels(end - begin) * panel) ||
+        !rows_are_finite(t->loader, s, begin, end))
+        return;
     w = plain_rows(t->loader, s, block.weights, begin, end, &staging,
                    lane_scratch(t->loader, lane));
     if (t->loader->losses.block)
         measure(t->loader, s, &w, begin, end, lane, t->loader->losses.block[block_id]);
     block.n = end - begin;
-    t->plan->choices.choice[0].variant->pack_gemm(
-        &block, &w,
-        t->packed + (size_t)(begin / KT_P64_ROWS) * kt_p64_panel_bytes(block.weights, s->k));
+    t->plan->choices.choice[0].variant->pack_gemm(&block, &w, packed);
 }
 
 typedef struct whole_task {
@@ -364,10 +378,15 @@ static void pack_gate_block(const expert_task *t, int64_t e, int64_t block, uint
     kt_problem p = t->part->problem;
     const int64_t rows = kt_staging_rows(p.weights), begin = block * rows;
     const int64_t end = begin + rows < p.n ? begin + rows : p.n;
+    const size_t panel = kt_p64_panel_bytes(p.weights, p.k);
     uint8_t *staging = lane_plain(t->loader, lane);
     kt_matrix w[2];
 
+    packed += (size_t)(begin / (KT_P64_ROWS / 2)) * panel;
     for (int i = 0; i < 2; i++) {
+        if (!open_pages(t->loader, &t->source[e][i], begin, end, packed,
+                        (size_t)(end - begin) / (KT_P64_ROWS / 2) * panel))
+            return;
         if (!rows_are_finite(t->loader, &t->source[e][i], begin, end)) return;
         w[i] = plain_rows(t->loader, &t->source[e][i], p.weights, begin, end, &staging,
                           lane_scratch(t->loader, lane));
@@ -376,9 +395,7 @@ static void pack_gate_block(const expert_task *t, int64_t e, int64_t block, uint
         measure(t->loader, &t->source[e][i], &w[i], begin, end, lane,
                 &t->loader->losses.block[e * expert_blocks(&t->part->problem) + block][i]);
     p.n = end - begin;
-    t->part->choices.choice[0].variant->pack_expert(
-        &p, &w[0], &w[1], NULL,
-        packed + (size_t)(begin / (KT_P64_ROWS / 2)) * kt_p64_panel_bytes(p.weights, p.k));
+    t->part->choices.choice[0].variant->pack_expert(&p, &w[0], &w[1], NULL, packed);
 }
 
 static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
@@ -388,10 +405,15 @@ static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint
     kt_problem p = kt_moe_down_half(layer);
     const int64_t rows = down_rows(&t->part->problem), begin = block * rows;
     const int64_t end = begin + rows < p.k ? begin + rows : p.k;
+    const size_t panel = kt_p64_panel_bytes(p.weights, p.n);
     uint8_t *staging = lane_plain(t->loader, lane);
     kt_matrix w;
 
-    if (!rows_are_finite(t->loader, &t->source[e][2], begin, end)) return;
+    packed += kt_moe_down_offset(layer) + (size_t)(begin / KT_P64_ROWS) * panel;
+    if (!open_pages(t->loader, &t->source[e][2], begin, end, packed,
+                    (size_t)kt_p64_panels(end - begin) * panel) ||
+        !rows_are_finite(t->loader, &t->source[e][2], begin, end))
+        return;
     w = plain_rows(t->loader, &t->source[e][2], p.weights, begin, end, &staging,
                    lane_scratch(t->loader, lane));
     if (t->loader->losses.block)
@@ -399,10 +421,7 @@ static void pack_down_block(const expert_task *t, int64_t e, int64_t block, uint
                 &t->loader->losses.block[e * expert_blocks(&t->part->problem) +
                                          gate_blocks(&t->part->problem) + block][2]);
     p.k = end - begin;
-    choices->choice[0].variant->pack_expert(&p, NULL, NULL, &w,
-                                            packed + kt_moe_down_offset(layer) +
-                                                (size_t)(begin / KT_P64_ROWS) *
-                                                    kt_p64_panel_bytes(p.weights, p.n));
+    choices->choice[0].variant->pack_expert(&p, NULL, NULL, &w, packed);
 }
 
 static void pack_block(const expert_task *t, int64_t e, int64_t block, uint8_t *packed,
@@ -576,6 +595,14 @@ kt_status kt_packer_start(kt_packer *l, kt_err *err) {
     return kt_buffer_create(l->plain.total, KT_PAGES_ADVISED, -1, &l->staging, err);
 }
 
+kt_status kt_packer_fresh(kt_packer *l, const kt_buffer *buffer, kt_err *err) {
+    const kt_status st = kt_fresh_pages_give_rest(&l->fresh, err);
+
+    kt_fresh_pages_deinit(&l->fresh);
+    if (st != KT_OK || !buffer) return st;
+    return kt_fresh_pages_init(&l->fresh, buffer, err);
+}
+
 kt_status kt_packer_measure(kt_packer *l, kt_err *err) {
     count_desk(&l->request, &l->losses);
     return kt_buffer_create(kt_bytes_times(l->losses.desk_bytes, l->plain.n_slices),
@@ -600,6 +627,7 @@ size_t kt_packer_bytes(const kt_packer_request *request) {
 
 void kt_packer_deinit(kt_packer *l) {
     kt_weight_finder_deinit(&l->finder);
+    kt_fresh_pages_deinit(&l->fresh);
     kt_buffer_destroy(&l->staging);
     kt_buffer_destroy(&l->losses.desks);
 }

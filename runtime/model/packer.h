@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/pool.h"
 #include "kernels/moe_ffn/moe_nodes.h"
+#include "runtime/model/fresh_pages.h"
 #include "runtime/model/model_plan.h"
 #include "runtime/model/staging.h"
 #include "runtime/model/weight_source.h"
@@ -60,10 +61,11 @@ typedef struct kt_packer_losses {
 typedef struct kt_packer {
     kt_packer_request request;
     kt_weight_finder finder;
-    kt_buffer staging; /* a slice per lane, and one plain matrix for all threads */
-    kt_staging plain;  /* how staging is shared out */
-    atomic_int bad;    /* a row could not be taken */
-    kt_err why;        /* of the first that could not */
+    kt_buffer staging;    /* a slice per lane, and one plain matrix for all threads */
+    kt_staging plain;     /* how staging is shared out */
+    kt_fresh_pages fresh; /* of the memory that is packed into, if its pages are to be given */
+    atomic_int bad;       /* a row could not be taken */
+    kt_err why;           /* of the first that could not */
     kt_packer_twin twins[KT_PACKER_TWINS];
     int n_twins;
     kt_packer_losses losses;
@@ -85,6 +87,10 @@ kt_status kt_packer_measure(kt_packer *p, kt_err *err);
 int64_t kt_packer_blocks(const kt_problem_plan *plan, int64_t rows);
 /* Memory that a packer takes when it starts and measures. */
 size_t kt_packer_bytes(const kt_packer_request *request);
+
+/* What is packed from now on goes to this memory, reserved but without pages; NULL = the rest of its
+ * pages are given, and no memory is. */
+kt_status kt_packer_fresh(kt_packer *p, const kt_buffer *buffer, kt_err *err);
 
 /* A run of a matrix, plan->bytes to packed (64-byte aligned, as below); then its pages of the
  * checkpoint are given back. Numbers that cannot be taken are told by kt_packer_failure. */

@@ -248,8 +248,9 @@ static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err)
     const kt_graph *g = l->request->graph;
 
     KT_TRY(watch_layer(l, layer, err));
-    KT_TRY(
-        kt_weights_take(l->weights, l->request->pool, bytes, -1, &l->weights->buffers[layer], err));
+    KT_TRY(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, -1, &l->weights->buffers[layer], err));
+    l->weights->bytes += l->weights->buffers[layer].bytes;
+    KT_TRY(kt_packer_fresh(&l->packer, &l->weights->buffers[layer], err));
     l->base = l->weights->buffers[layer].data;
     l->used = 0;
     l->limit = bytes;
@@ -257,7 +258,7 @@ static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err)
         const int64_t of = g->weights[i].layer < 0 ? g->numbers.layers : g->weights[i].layer;
         if (of == layer) KT_TRY(load_weight(l, i, err));
     }
-    if (l->used <= l->limit) return KT_OK;
+    if (l->used <= l->limit) return kt_packer_fresh(&l->packer, NULL, err);
     return kt_fail(err, KT_E_INTERNAL, "layer %lld needs more than the %zu bytes counted",
                    (long long)layer, bytes);
 }
