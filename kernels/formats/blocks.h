@@ -5,6 +5,7 @@
 #ifndef KT_KERNELS_BLOCKS_H
 #define KT_KERNELS_BLOCKS_H
 
+#include <emmintrin.h>
 #include <string.h>
 
 #include "kernels/formats/format.h"
@@ -44,40 +45,59 @@ static inline const uint8_t *kt_gguf_block(const kt_matrix *w, int64_t row, int6
     return (const uint8_t *)w->data + (row * (w->k / inputs) + b) * bytes;
 }
 
+/* Codes are written 16 at a time: panels are made of vectors of them (blocks_panel.h). */
+static inline __m128i kt_load_16(const uint8_t *p) {
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+static inline void kt_store_16(uint8_t *p, __m128i v) {
+    _mm_storeu_si128((__m128i *)(void *)p, v);
+}
+static inline __m128i kt_bits_of(__m128i v, int shift, int mask) {
+    return _mm_and_si128(_mm_srli_epi16(v, shift), _mm_set1_epi8((char)mask));
+}
+
 /* 16 bytes of nibbles as 32 codes: the low halves first. */
 static inline void kt_split_halves(const uint8_t *qs, uint8_t code[32]) {
-    for (int i = 0; i < 16; i++) {
-        code[i] = qs[i] & 15;
-        code[16 + i] = qs[i] >> 4;
-    }
+    const __m128i v = kt_load_16(qs);
+
+    kt_store_16(code, kt_bits_of(v, 0, 15));
+    kt_store_16(code + 16, kt_bits_of(v, 4, 15));
 }
 
 /* Bits (from >> shift) & mask of 32 bytes as 32 codes; and, moved up by `up`, beside what the codes
  * hold. */
 static inline void kt_take_bits(const uint8_t *from, int shift, int mask, uint8_t code[32]) {
-    for (int i = 0; i < 32; i++) code[i] = (uint8_t)(from[i] >> shift & mask);
+    for (int i = 0; i < 32; i += 16)
+        kt_store_16(code + i, kt_bits_of(kt_load_16(from + i), shift, mask));
 }
 static inline void kt_add_bits(const uint8_t *from, int shift, int mask, int up, uint8_t code[32]) {
-    for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((from[i] >> shift & mask) << up);
-}
-
-/* Bit i of 32 is the fifth bit of code i. Eight at a time: bit i of a byte that is repeated is kept
- * in byte i, 127 carries it to that byte's top, and from there it goes to its place. */
-static inline void kt_add_fifth_bits(const uint8_t *bits, uint8_t code[32]) {
-    for (int i = 0; i < 4; i++) {
-        uint64_t eight, x = bits[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
-        x = (x + UINT64_C(0x7f7f7f7f7f7f7f7f)) & UINT64_C(0x8080808080808080);
-        memcpy(&eight, code + 8 * i, 8);
-        eight |= x >> 3;
-        memcpy(code + 8 * i, &eight, 8);
+    for (int i = 0; i < 32; i += 16) {
+        const __m128i more = _mm_slli_epi16(kt_bits_of(kt_load_16(from + i), shift, mask), up);
+        kt_store_16(code + i, _mm_or_si128(kt_load_16(code + i), more));
     }
 }
 
-/* k / 2 bytes of nibbles in the order of the inputs, even input low. */
+/* Bit i of 32 is the fifth bit of code i: each byte eight times, one bit of it kept in each. */
+static inline void kt_add_fifth_bits(const uint8_t *bits, uint8_t code[32]) {
+    const __m128i one_each = _mm_set1_epi64x((long long)UINT64_C(0x8040201008040201));
+
+    for (int i = 0; i < 4; i += 2) {
+        const __m128i bytes =
+            _mm_set_epi64x((long long)(bits[i + 1] * UINT64_C(0x0101010101010101)),
+                           (long long)(bits[i] * UINT64_C(0x0101010101010101)));
+        const __m128i is_set = _mm_cmpeq_epi8(_mm_and_si128(bytes, one_each), one_each);
+        const __m128i fifth = _mm_and_si128(is_set, _mm_set1_epi8(16));
+        kt_store_16(code + 8 * i, _mm_or_si128(kt_load_16(code + 8 * i), fifth));
+    }
+}
+
+/* count / 2 bytes of nibbles in the order of the inputs, even input low; count is a multiple of 32. */
 static inline void kt_split_pairs(const uint8_t *qs, int count, uint8_t *code) {
-    for (int i = 0; i < count / 2; i++) {
-        code[2 * i] = qs[i] & 15;
-        code[2 * i + 1] = qs[i] >> 4;
+    for (int i = 0; i < count; i += 32) {
+        const __m128i v = kt_load_16(qs + i / 2);
+        const __m128i even = kt_bits_of(v, 0, 15), odd = kt_bits_of(v, 4, 15);
+        kt_store_16(code + i, _mm_unpacklo_epi8(even, odd));
+        kt_store_16(code + i + 16, _mm_unpackhi_epi8(even, odd));
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loader/matrix_source.h"
 
+#include <emmintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -227,7 +228,7 @@ static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int6
 /* Rows [begin, end) of an MXFP4 piece as wmxfp4: nibbles (2i, 2i + 1) become (i, 16 + i). */
 static void copy_mxfp4(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
                        int64_t end, uint8_t *data) {
-    const uint64_t low = 0x0f0f0f0f0f0f0f0fu;
+    const __m128i low = _mm_set1_epi8(15);
     const int64_t blocks = s->k / 32;
     const int block_bytes = kt_format_find(KT_W_MXFP4)->block_bytes;
     uint8_t *to = data + (base + begin) * blocks * block_bytes;
@@ -237,16 +238,14 @@ static void copy_mxfp4(const kt_matrix_source *s, int piece, int64_t base, int64
         const uint8_t *codes = s->piece[piece].tensor->data + row * blocks * 16;
         const uint8_t *exponents = s->piece[piece].exponents->data + row * blocks;
         for (int64_t b = 0; b < blocks; b++, codes += 16, to += block_bytes) {
-            uint64_t first, last, even, odd;
-            memcpy(&first, codes, 8);
-            memcpy(&last, codes + 8, 8);
-            even = (first & low) | (last & low) << 4; /* inputs 2i and 16 + 2i */
-            odd = (first >> 4 & low) | (last & ~low);
+            const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)codes);
+            const __m128i even = _mm_and_si128(v, low);
+            const __m128i odd = _mm_and_si128(_mm_srli_epi16(v, 4), low);
+            const __m128i first = _mm_unpacklo_epi8(even, odd);
+            const __m128i last = _mm_unpackhi_epi8(even, odd);
             to[0] = exponents[b];
-            for (int i = 0; i < 8; i++) {
-                to[1 + 2 * i] = (uint8_t)(even >> 8 * i);
-                to[2 + 2 * i] = (uint8_t)(odd >> 8 * i);
-            }
+            _mm_storeu_si128((__m128i *)(void *)(to + 1),
+                             _mm_or_si128(first, _mm_slli_epi16(last, 4)));
         }
     }
 }
