@@ -142,6 +142,36 @@ Test(space, config_and_workload_of_tiny_moe_agree) {
     free(text);
 }
 
+/* A folder that `kt convert` wrote is tuned for the panels it holds, not for what config.json declares. */
+Test(space, native_of_a_packed_folder_is_what_was_packed, .timeout = 60) {
+    static const struct {
+        const char *to;
+        kt_weight_format experts, dense;
+    } cases[] = {{"int8", KT_W_INT8_CHANNEL, KT_W_INT8_CHANNEL},
+                 {"w4g64", KT_W_INT4_G64, KT_W_INT8_CHANNEL}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[512], command[2048];
+        kt_shapes s;
+        kt_err err = {KT_OK, ""};
+        kt_temp_make(folder, sizeof folder);
+        snprintf(command, sizeof command,
+                 "%s/kt convert %s/datasets/models/tiny-moe -o %s/packed --to %s >%s/said 2>&1",
+                 KT_BUILD_DIR, KT_SOURCE_DIR, folder, cases[i].to, folder);
+        cr_assert_eq(system(command), 0, "%s", command);
+        snprintf(command, sizeof command, "%s/packed", folder);
+        cr_assert_eq(kt_shapes_find(command, &s, NULL, 0, &err), KT_OK, "%s", err.message);
+        cr_expect_eq(s.native, cases[i].experts, "%s", kt_weight_format_name(s.native));
+        cr_expect_eq(s.ffn[0].weights, cases[i].experts);
+        cr_expect_neq(s.shape_id, 0);
+        for (int d = 0; d < s.n_dense; d++)
+            if (s.dense[d].form != KT_DENSE_ASKED && !s.dense[d].is_bf16)
+                cr_expect_eq(s.dense[d].native, cases[i].dense, "%s: %s", s.dense[d].name,
+                             kt_weight_format_name(s.dense[d].native));
+        kt_temp_remove(folder);
+    }
+}
+
 /* What every config has; the sizes come behind it. */
 #define TYPE                                                                             \
     "\"model_type\":\"qwen3_moe\",\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6," \

@@ -11,25 +11,58 @@
 #include "dispatch/model/resolve.h"
 #include "tuner/space/shapes.h"
 
-enum { MAX_CONFIG_BYTES = 1 << 24 };
+enum { MAX_CONFIG_BYTES = 1 << 24, MAX_INDEX_BYTES = 100000000 };
 
 typedef kt_status (*shape_reader)(const kt_json *root, const char *where, kt_shapes *out,
                                   kt_err *err);
 
-static kt_status read_file(const char *path, shape_reader reader, kt_shapes *out, kt_err *err) {
+static kt_status parse_file(const char *path, size_t max_bytes, kt_json_doc **out, kt_err *err) {
     char *text = NULL;
     size_t size = 0;
+    kt_status st;
+
+    *out = NULL;
+    KT_TRY(kt_file_read(path, max_bytes, &text, &size, err));
+    st = kt_json_parse(text, size, NULL, out, err);
+    if (st != KT_OK) kt_fail_prefix(err, st, "%s", path);
+    free(text);
+    return st;
+}
+
+static kt_status read_file(const char *path, shape_reader reader, kt_shapes *out, kt_err *err) {
+    kt_json_doc *doc;
+    kt_status st = parse_file(path, MAX_CONFIG_BYTES, &doc, err);
+
+    if (st == KT_OK) st = reader(kt_json_root(doc), path, out, err);
+    kt_json_destroy(doc);
+    return st;
+}
+
+/* Did `kt convert` write this folder? Its index says so. */
+static bool is_packed(const char *folder) {
+    char path[4200];
+    kt_json_doc *doc;
+    kt_err none;
+    bool found = false;
+
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    if (access(path, F_OK) != 0 || parse_file(path, MAX_INDEX_BYTES, &doc, &none) != KT_OK)
+        return false;
+    found = kt_json_get(kt_json_get(kt_json_root(doc), "metadata"), "kt_packed") != NULL;
+    kt_json_destroy(doc);
+    return found;
+}
+
+static kt_status read_packed(const char *folder, const char *config, kt_shapes *out, kt_err *err) {
+    kt_checkpoint *c;
     kt_json_doc *doc = NULL;
     kt_status st;
 
-    KT_TRY(kt_file_read(path, MAX_CONFIG_BYTES, &text, &size, err));
-    st = kt_json_parse(text, size, NULL, &doc, err);
-    if (st != KT_OK)
-        kt_fail_prefix(err, st, "%s", path);
-    else
-        st = reader(kt_json_root(doc), path, out, err);
+    KT_TRY(kt_checkpoint_open(folder, &c, err));
+    st = parse_file(config, MAX_CONFIG_BYTES, &doc, err);
+    if (st == KT_OK) st = kt_shapes_from_packed(kt_json_root(doc), config, c, out, err);
     kt_json_destroy(doc);
-    free(text);
+    kt_checkpoint_close(c);
     return st;
 }
 
@@ -64,8 +97,11 @@ kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t p
     }
     if (!is_workload) KT_TRY(kt_model_need_config(ref.path, err));
     snprintf(file, sizeof file, "%s%s", ref.path, is_workload ? "" : "/config.json");
-    KT_TRY(
-        read_file(file, is_workload ? kt_shapes_from_workload : kt_shapes_from_config, out, err));
+    if (!is_workload && is_packed(ref.path))
+        KT_TRY(read_packed(ref.path, file, out, err));
+    else
+        KT_TRY(read_file(file, is_workload ? kt_shapes_from_workload : kt_shapes_from_config, out,
+                         err));
     snprintf(out->name, sizeof out->name, "%s", ref.name);
     if (path) snprintf(path, path_bytes, "%s", file);
     return KT_OK;

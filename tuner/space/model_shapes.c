@@ -144,9 +144,10 @@ kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *er
     return KT_OK;
 }
 
-kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
-                                kt_err *err) {
-    const kt_graph_request request = {.source = {.json = config, .arch = "", .where = where}};
+kt_status kt_shapes_from_packed(const kt_json *config, const char *where,
+                                const kt_checkpoint *checkpoint, kt_shapes *out, kt_err *err) {
+    const kt_graph_request request = {.source = {.json = config, .arch = "", .where = where},
+                                      .checkpoint = checkpoint};
     kt_graph graph;
     kt_status st = kt_graph_build(&request, &graph, err);
 
@@ -155,6 +156,11 @@ kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_sha
     if (st == KT_OK) out->shape_id = kt_model_shape_id(config);
     kt_graph_deinit(&graph);
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", where);
+}
+
+kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
+                                kt_err *err) {
+    return kt_shapes_from_packed(config, where, NULL, out, err);
 }
 
 static kt_status from_checkpoint(const kt_checkpoint *c, const char *path, kt_shapes *out,
