@@ -12,20 +12,24 @@
 #include "runtime/cli/engine_flags.h"
 #include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/node_bytes.h"
 #include "runtime/model/speed_bound.h"
 #include "runtime/model/synthetic_model.h"
+#include "runtime/model/weights.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
+#define MOST_CORES 1024
 
 /* What was asked, and what it is asked of. */
 typedef struct asked {
-    const char *model, *weights, *kv;
+    const char *model, *weights, *kv, *numa;
     int64_t context, threads;
     size_t kv_memory; /* 0 = what the context takes */
     bool json;
     kt_weight_format cache;
     kt_model_dir dir;
     kt_topology topology;
+    kt_node_plan nodes;
     kt_ceilings ceilings; /* of `kttune probe` */
     bool is_probed;
     uint64_t available;
@@ -40,12 +44,19 @@ typedef struct asked {
 /* A bundled shape has no checkpoint, and need not have one to be counted. */
 static kt_status read_model(asked *a, kt_err *err) {
     kt_model_ref ref;
-    int64_t layers;
 
     KT_TRY(kt_model_resolve(a->model, KT_MODEL_ANY, &ref, err));
-    if (ref.kind == KT_MODEL_WORKLOAD)
-        return kt_synthetic_dir(a->model, 0, KT_W_NONE, &a->dir, &layers, err);
+    if (ref.kind == KT_MODEL_WORKLOAD) return kt_published_dir(a->model, &a->dir, err);
     return kt_model_dir_read(a->model, &a->dir, err);
+}
+
+/* As the engine would share out the threads that are asked for. */
+static kt_status plan_nodes(asked *a, kt_err *err) {
+    int core_nodes[MOST_CORES];
+    const int n = kt_topology_core_nodes(core_nodes, MOST_CORES);
+
+    return kt_node_plan_make(kt_numa_parse(a->numa), core_nodes, n, (int)a->threads, &a->nodes,
+                             err);
 }
 
 static kt_status look_around(asked *a, kt_err *err) {
@@ -59,6 +70,7 @@ static kt_status look_around(asked *a, kt_err *err) {
     if (!a->context) a->context = a->dir.graph.numbers.max_context;
     KT_TRY(kt_topology_probe(&a->topology, err));
     if (!a->threads) a->threads = a->topology.usable_cores;
+    KT_TRY(plan_nodes(a, err));
     a->is_probed =
         kt_machine_load(&a->topology, &a->ceilings, NULL) == KT_OK && a->ceilings.stream_gbs_1t > 0;
     a->available = kt_memory_available_bytes();
@@ -69,7 +81,7 @@ static kt_status look_around(asked *a, kt_err *err) {
 
 static kt_memory_request request_of(const asked *a, const kt_model_plan *plan) {
     return (kt_memory_request){.plan = plan,
-                               .n_nodes = 1,
+                               .n_nodes = a->nodes.n,
                                .context = a->context,
                                .kv_memory = a->kv_memory,
                                .available = a->available};
@@ -96,6 +108,27 @@ static void print_memory(const asked *a, const char *weights, const kt_memory_pl
     print_bytes("needed at most", (double)p->needed);
     print_bytes("available", (double)p->available);
     print_bytes(left < 0 ? "missing" : "would remain", left < 0 ? -left : left);
+}
+
+/* The node's own memory, or 0 when the machine does not have such a node. */
+static uint64_t memory_of(const asked *a, int i) {
+    const int node = a->nodes.memory[i];
+
+    return node >= 0 && node < a->topology.numa_nodes && node < KT_MAX_NODES
+               ? a->topology.node_memory_bytes[node]
+               : 0;
+}
+
+static void print_nodes(const asked *a, const size_t *bytes) {
+    if (a->nodes.n < 2 && *a->nodes.note) printf("  %s\n", a->nodes.note);
+    for (int i = 0; a->nodes.n > 1 && i < a->nodes.n; i++) {
+        const uint64_t memory = memory_of(a, i);
+        printf("  node %d, %d thread%s: %9.2f GiB of experts", a->nodes.memory[i],
+               a->nodes.threads[i], a->nodes.threads[i] == 1 ? "" : "s", (double)bytes[i] / GIB);
+        if (memory) printf(" in %.2f GiB of memory", (double)memory / GIB);
+        if (memory && bytes[i] > memory) printf(": the rest goes to other nodes");
+        printf("\n");
+    }
 }
 
 static void print_speed(const asked *a, const kt_speed_bound *s) {
@@ -132,8 +165,22 @@ static void put_totals(kt_json_writer *w, const kt_memory_plan *p) {
     kt_json_add_int(w, "cached_tokens", p->cached);
 }
 
+static void put_nodes(asked *a, const size_t *bytes) {
+    kt_json_key(&a->w, "nodes");
+    kt_json_begin_array(&a->w);
+    for (int i = 0; a->nodes.n > 1 && i < a->nodes.n; i++) {
+        kt_json_begin_object(&a->w);
+        kt_json_add_int(&a->w, "node", a->nodes.memory[i]);
+        kt_json_add_int(&a->w, "threads", a->nodes.threads[i]);
+        kt_json_add_int(&a->w, "expert_bytes", (int64_t)bytes[i]);
+        kt_json_add_int(&a->w, "memory_bytes", (int64_t)memory_of(a, i));
+        kt_json_end_object(&a->w);
+    }
+    kt_json_end_array(&a->w);
+}
+
 static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
-                     const kt_speed_bound *s) {
+                     const kt_speed_bound *s, const size_t *nodes) {
     kt_json_begin_object(&a->w);
     kt_json_add_string(&a->w, "weights", weights);
     put_totals(&a->w, p);
@@ -142,6 +189,7 @@ static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
     for (int i = 0; i < KT_MEMORY_PARTS; i++)
         kt_json_add_int(&a->w, kt_memory_part_name((kt_memory_part)i), (int64_t)p->bytes[i]);
     kt_json_end_object(&a->w);
+    put_nodes(a, nodes);
     if (a->is_probed) {
         kt_json_add_double(&a->w, "decode_tokens_per_second_at_most", s->decode_tps);
         kt_json_add_double(&a->w, "prefill_tokens_per_second_at_most", s->prefill_tps);
@@ -180,19 +228,35 @@ static void put_choices(asked *a, const kt_memory_choice *c) {
 
 /* ---- both ---- */
 
+/* Experts too small to be cut stay whole, unless the user insists. */
+static kt_status settle_nodes(asked *a, const kt_model_plan *plan, kt_err *err) {
+    kt_err why = {KT_OK, ""};
+    const kt_status st = kt_weights_check_nodes(plan, &a->nodes, &why);
+
+    if (st != KT_OK && kt_numa_parse(a->numa) != KT_NUMA_AUTO)
+        return kt_fail(err, st, "%s", why.message);
+    if (st != KT_OK) kt_node_plan_undo(&a->nodes, (int)a->threads, why.message);
+    return KT_OK;
+}
+
 static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *plan, kt_err *err) {
-    const kt_memory_request request = request_of(a, plan);
+    size_t nodes[KT_MOE_MAX_NODES];
+    kt_memory_request request;
     kt_memory_plan memory;
     kt_speed_bound speed = {0};
 
+    KT_TRY(settle_nodes(a, plan, err));
+    request = request_of(a, plan);
     KT_TRY(kt_memory_plan_make(&request, &memory, err));
+    KT_TRY(kt_node_bytes_count(plan, &a->nodes, nodes, err));
     if (a->is_probed) KT_TRY(kt_speed_bound_count(plan, a->context, &a->ceilings, &speed, err));
     a->fits |= kt_memory_fits(&memory);
     if (a->json) {
-        put_plan(a, weights, &memory, &speed);
+        put_plan(a, weights, &memory, &speed, nodes);
         return KT_OK;
     }
     print_memory(a, weights, &memory);
+    print_nodes(a, nodes);
     print_speed(a, &speed);
     return KT_OK;
 }
@@ -261,7 +325,7 @@ static int answer(asked *a, int quant) {
 }
 
 static int run(int argc, char **argv) {
-    asked a = {.weights = "native", .kv = "bf16"};
+    asked a = {.weights = "native", .kv = "bf16", .numa = "auto"};
     const char *memory = NULL;
     const kt_option options[] = {
         KT_OPTION_STRING("weights", 'w', &a.weights, "FORMAT",
@@ -271,6 +335,8 @@ static int run(int argc, char **argv) {
         KT_OPTION_STRING("kv", 0, &a.kv, "FORMAT", "cache: bf16 (default), fp8 or int8"),
         KT_OPTION_STRING("kv-memory", 0, &memory, "SIZE", KT_KV_MEMORY_HELP),
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
+        KT_OPTION_STRING("numa", 0, &a.numa, "NODES",
+                         "experts over memory nodes: auto (default), off, or 2 to 16"),
         KT_OPTION_FLAG("json", &a.json, "print a JSON object")};
     const kt_usage usage = {
         .command = "plan",
@@ -278,8 +344,9 @@ static int run(int argc, char **argv) {
         .about =
             "Count the memory a model needs before it is loaded, what of it fits this machine, and "
             "how\nfast it can be at most. MODEL: a folder (its config.json is enough), a GGUF "
-            "file, or the\nname of a bundled shape, whose native weights count as BF16. Exits "
-            "with 8 when it does not fit.",
+            "file, or the\nname of a bundled shape, whose native weights are those of the "
+            "published checkpoint. Exits "
+            "with 8 when\nit does not fit.",
         .examples = "  kt plan datasets/models/tiny-moe --weights all\n"
                     "  kt plan DeepSeek-V3 --weights int4 --context 32768 --kv fp8 --json\n"};
     int n_models = 0, quant = -1;
@@ -291,6 +358,9 @@ static int run(int argc, char **argv) {
     a.cache = kt_kv_parse(a.kv);
     if (a.cache == KT_W_NONE)
         return kt_usage_fail(&usage, "--kv is '%s', expected bf16, fp8 or int8", a.kv);
+    if (kt_numa_parse(a.numa) < 0)
+        return kt_usage_fail(&usage, "--numa is '%s', expected auto, off or 2 to %d", a.numa,
+                             KT_MOE_MAX_NODES);
     if (memory && kt_size_parse(memory, &a.kv_memory) != 0)
         return kt_usage_fail(&usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
                              memory);

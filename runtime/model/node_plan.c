@@ -63,6 +63,14 @@ kt_status kt_node_plan_make(int numa, const int *core_nodes, int n_known, int n_
     return KT_OK;
 }
 
+kt_status kt_node_plan_cut(const kt_node_plan *nodes, const kt_moe_layer *whole, int64_t *begin,
+                           kt_err *err) {
+    double share[KT_MOE_MAX_NODES];
+
+    for (int i = 0; i < nodes->n; i++) share[i] = nodes->has_equal_shares ? 1 : nodes->threads[i];
+    return kt_moe_cut_channels(whole, share, nodes->n, begin, err);
+}
+
 char *kt_node_plan_format(const kt_node_plan *plan, char *out, size_t out_bytes) {
     size_t used;
 

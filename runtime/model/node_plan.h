@@ -24,6 +24,10 @@ typedef struct kt_node_plan {
 kt_status kt_node_plan_make(int numa, const int *core_nodes, int n_known, int n_threads,
                             kt_node_plan *out, kt_err *err);
 
+/* Where each node's channels of an expert begin (kt_moe_cut_channels): nodes->n + 1 numbers. */
+kt_status kt_node_plan_cut(const kt_node_plan *nodes, const kt_moe_layer *whole, int64_t *begin,
+                           kt_err *err);
+
 /* Leave the experts whole after all, because of `why`. */
 void kt_node_plan_undo(kt_node_plan *plan, int n_threads, const char *why);
 

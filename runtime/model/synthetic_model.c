@@ -93,8 +93,31 @@ static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_mo
     return st;
 }
 
+/* As published, without a checkpoint to look at. */
+static kt_status store_natively(kt_graph *g, const kt_json *workload, const char *where,
+                                kt_err *err) {
+    const char *word = kt_json_string(kt_json_get(workload, "native_weights"), NULL);
+    const int id = word ? kt_weight_format_parse(word) : KT_W_BF16;
+    const kt_format *format = id > 0 ? kt_format_find((kt_weight_format)id) : NULL;
+
+    if (!format)
+        return kt_fail(err, KT_E_FORMAT, "%.200s: native_weights is '%.40s', expected a format",
+                       where, word);
+    for (int i = 0; i < g->n_weights; i++) {
+        kt_weight *w = &g->weights[i];
+        const bool is_feed_forward = w->kind == KT_WEIGHT_EXPERTS;
+        const bool is_linear = w->kind == KT_WEIGHT_MATRIX && w->use == KT_USE_LINEAR;
+        if (format->bits < 8 ? !is_feed_forward || w->use != KT_USE_EXPERTS
+                             : !is_feed_forward && !is_linear)
+            continue;
+        for (int p = 0; p < w->n_parts; p++) w->part[p].stored = format->id;
+    }
+    return KT_OK;
+}
+
 static kt_status read_shape(const char *name, int64_t layers, kt_weight_format experts,
-                            kt_model_dir *out, int64_t *layers_of_all, kt_err *err) {
+                            bool is_native, kt_model_dir *out, int64_t *layers_of_all,
+                            kt_err *err) {
     const kt_format *format = kt_format_find(experts);
     kt_json_doc *doc = NULL;
     char *text = NULL;
@@ -108,6 +131,8 @@ static kt_status read_shape(const char *name, int64_t layers, kt_weight_format e
     if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", out->folder);
     out->shape_id = kt_model_shape_id(kt_json_get(kt_json_root(doc), "config"));
     st = configure_layers(kt_json_root(doc), layers, out, layers_of_all, err);
+    if (st == KT_OK && is_native)
+        st = store_natively(&out->graph, kt_json_root(doc), out->folder, err);
     kt_json_destroy(doc);
     if (st == KT_OK && format && format->block_bytes) store_blocks(&out->graph, experts);
     return st;
@@ -119,11 +144,21 @@ kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format ex
     kt_status st;
 
     memset(out, 0, sizeof *out);
-    st = read_shape(name, layers, experts, out, &all, err);
+    st = read_shape(name, layers, experts, false, out, &all, err);
     if (st == KT_OK)
         *layers_of_all = all;
     else
         kt_model_dir_deinit(out);
+    return st;
+}
+
+kt_status kt_published_dir(const char *name, kt_model_dir *out, kt_err *err) {
+    int64_t all;
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    st = read_shape(name, 0, KT_W_NONE, true, out, &all, err);
+    if (st != KT_OK) kt_model_dir_deinit(out);
     return st;
 }
 

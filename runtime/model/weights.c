@@ -132,21 +132,13 @@ static kt_moe_layer layer_of(const kt_problem_plan *part, const kt_moe_cuts *cut
     return layer;
 }
 
-static kt_status cut(const kt_moe_layer *whole, const kt_node_plan *nodes, int64_t *begin,
-                     kt_err *err) {
-    double share[KT_MOE_MAX_NODES];
-
-    for (int i = 0; i < nodes->n; i++) share[i] = nodes->has_equal_shares ? 1 : nodes->threads[i];
-    return kt_moe_cut_channels(whole, share, nodes->n, begin, err);
-}
-
 kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *nodes,
                                  kt_err *err) {
     int64_t begin[KT_MOE_MAX_NODES + 1];
 
     for (int i = 0; nodes->n > 1 && i < plan->n_problems; i++) {
         kt_moe_layer layer = layer_of(&plan->problems[i], NULL);
-        if (layer.problem.op == KT_OP_MOE_FFN) KT_TRY(cut(&layer, nodes, begin, err));
+        if (layer.problem.op == KT_OP_MOE_FFN) KT_TRY(kt_node_plan_cut(nodes, &layer, begin, err));
     }
     return KT_OK;
 }
@@ -155,7 +147,7 @@ static kt_status place_slices(kt_weights *w, const kt_weights_request *r, int we
                               kt_err *err) {
     const size_t n = (size_t)p->count;
 
-    KT_TRY(cut(&p->whole, r->nodes, p->begin, err));
+    KT_TRY(kt_node_plan_cut(r->nodes, &p->whole, p->begin, err));
     for (int i = 0; i < p->n; i++) {
         kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
         kt_buffer *b = &w->slices[weight * p->n + i];

@@ -56,7 +56,7 @@ Test(kt_plan, tells_what_is_needed_and_what_fits) {
     expect(KT "plan " MODEL "--weights w4g64 --kv fp8", 0,
            "--weights w4g64: context 2048 tokens, cache fp8");
     expect(KT "plan " MODEL, 0, "yes   2048");
-    expect(KT "plan DeepSeek-V3 --threads 128 -c 8192", 8, "  weights together          1249.");
+    expect(KT "plan DeepSeek-V3 --threads 128 -c 8192", 8, "  weights together           628.");
     expect(KT "plan deepseek-v3 -w int4 -t 128 -c 8192", 8, "int4             360.");
     expect(KT "plan deepseek-v3 -w int4 -t 128 -c 8192", 8, "missing");
     expect(KT "plan " KT_TEST_DATA "/golden/qwen3_moe-c", 0, "qwen3_moe-c, --weights native");
@@ -105,6 +105,39 @@ static int64_t number(const kt_json *object, const char *key) {
 
     cr_expect_geq(n, 0, "%s is missing", key);
     return n;
+}
+
+/* Experts are cut as the engine cuts them: by the threads of a node. */
+Test(kt_plan, nodes_of_a_described_machine) {
+#define NODES "HWLOC_SYNTHETIC='pack:2 [numa(memory=17179869184)] core:3 pu:1' "
+    kt_json_doc *doc = NULL;
+    const kt_json *nodes, *plan;
+    int64_t sum = 0, experts;
+
+    expect(NODES KT "plan Qwen3-30B-A3B -t 6 -w int8 -c 4096", 8,
+           "  node 1, 3 threads:     13.59 GiB of experts in 16.00 GiB of memory\n");
+    expect(NODES KT "plan Qwen3-30B-A3B -t 4 -w bf16 -c 4096", 8, "  node 0, 3 threads:     40.");
+    expect(NODES KT "plan Qwen3-30B-A3B -t 4 -w bf16 -c 4096", 8,
+           " in 16.00 GiB of memory: the rest goes to other nodes");
+    expect(NODES KT "plan " MODEL "-t 6 --numa 99", 2, "--numa is '99', expected auto, off or 2");
+    plan = kt_json_at(
+        kt_json_get(parse(NODES KT "plan " MODEL "-t 6 -w int8 --json", &doc), "plans"), 0);
+    nodes = kt_json_get(plan, "nodes");
+    experts = number(kt_json_get(plan, "bytes"), "routed experts");
+    cr_expect_eq(kt_json_length(nodes), 2);
+    for (size_t i = 0; i < kt_json_length(nodes); i++) {
+        const kt_json *node = kt_json_at(nodes, i);
+        cr_expect_eq(number(node, "node"), (int64_t)i);
+        cr_expect_eq(number(node, "threads"), 3);
+        sum += number(node, "expert_bytes");
+    }
+    cr_expect(sum >= experts && sum < experts + (64 << 20), "%lld of %lld", (long long)sum,
+              (long long)experts);
+    kt_json_destroy(doc);
+    plan = kt_json_at(
+        kt_json_get(parse(NODES KT "plan " MODEL "-t 6 --numa off --json", &doc), "plans"), 0);
+    cr_expect_eq(kt_json_length(kt_json_get(plan, "nodes")), 0);
+    kt_json_destroy(doc);
 }
 
 Test(kt_plan, json_has_the_same_numbers) {

@@ -48,9 +48,22 @@ static void describe(const char *config, kt_graph *out) {
     kt_json_destroy(doc);
 }
 
+/* s->dir describes the model. */
+static void plan_graph(subject *s, const char *model, kt_quant quant, int threads, int64_t rows) {
+    const kt_fingerprint machine = {0};
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                    kt_isa_available(), &s->registry, &err),
+                 KT_OK);
+    cr_assert_eq(kt_planner_create(s->registry, NULL, &machine, NULL, &s->planner, &err), KT_OK);
+    cr_assert_eq(kt_model_plan_make(s->planner, &s->dir.graph, quant, KT_W_BF16, threads, rows,
+                                    s->dir.graph.numbers.max_context, &s->plan, &err),
+                 KT_OK, "%s: %s", model, err.message);
+}
+
 /* Of a bundled shape, the bundled model, or (a text that begins with '{') a config. */
 static void plan_for(subject *s, const char *model, kt_quant quant, int threads, int64_t rows) {
-    const kt_fingerprint machine = {0};
     int64_t layers;
     kt_err err = {KT_OK, ""};
 
@@ -62,13 +75,7 @@ static void plan_for(subject *s, const char *model, kt_quant quant, int threads,
     else
         cr_assert_eq(kt_synthetic_dir(model, 0, KT_W_NONE, &s->dir, &layers, &err), KT_OK, "%s",
                      err.message);
-    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
-                                    kt_isa_available(), &s->registry, &err),
-                 KT_OK);
-    cr_assert_eq(kt_planner_create(s->registry, NULL, &machine, NULL, &s->planner, &err), KT_OK);
-    cr_assert_eq(kt_model_plan_make(s->planner, &s->dir.graph, quant, KT_W_BF16, threads, rows,
-                                    s->dir.graph.numbers.max_context, &s->plan, &err),
-                 KT_OK, "%s: %s", model, err.message);
+    plan_graph(s, model, quant, threads, rows);
 }
 
 static void end(subject *s) {
@@ -116,6 +123,30 @@ static const published shapes[] = {
     {"Qwen3-Next-80B-A3B", 79.67, 77.31, 151936.0 * 2048, 0, 48.0 * 512 * 2048, 1.51, 24576,
      4 * 36 * (32 * 128.0 * 128 + 3 * 8192)}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Of the published checkpoints as they are stored, without MTP (GiB). */
+Test(memory_plan, bundled_shapes_are_counted_as_published) {
+    static const struct {
+        const char *model;
+        double gib;
+    } published_sizes[] = {{"Qwen3-30B-A3B", 56.9},     {"Qwen3-235B-A22B", 437.9},
+                           {"DeepSeek-V3", 626.9},      {"DeepSeek-V3.2", 627.7},
+                           {"GLM-4.7", 657.1},          {"MiniMax-M2", 214.2},
+                           {"Kimi-K2-Thinking", 553.4}, {"Qwen3-Next-80B-A3B", 148.4}};
+
+    for (size_t i = 0; i < sizeof published_sizes / sizeof *published_sizes; i++) {
+        const char *model = published_sizes[i].model;
+        subject s = {0};
+        kt_memory_plan p;
+        kt_err err = {KT_OK, ""};
+        cr_assert_eq(kt_published_dir(model, &s.dir, &err), KT_OK, "%s", err.message);
+        plan_graph(&s, model, KT_QUANT_NATIVE, 2, 512);
+        p = count(&s, 512, PLENTY);
+        near_by((double)(p.weights - p.bytes[KT_MEMORY_ROUNDING]) / GIB, published_sizes[i].gib,
+                0.01, model, "GiB");
+        end(&s);
+    }
+}
 
 static void plan_shape(subject *s, const published *p, kt_quant quant, int threads) {
     char text[1200];
