@@ -12,7 +12,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/report/export.h"
-#include "tuner/report/sha256.h"
+#include "base/sha256.h"
 #include "tuner/report/t4_names.h"
 #include "tuner/store/replay.h"
 

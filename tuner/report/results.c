@@ -17,7 +17,7 @@
 #include "dispatch/table/table.h"
 #include "tuner/report/export.h"
 #include "tuner/report/results_merge.h"
-#include "tuner/report/sha256.h"
+#include "base/sha256.h"
 #include "tuner/store/journal.h"
 #include "tuner/store/machine_file.h"
 

@@ -1,6 +1,6 @@
 /* SHA-256 (FIPS 180-4), for checksums of shared files. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_TUNER_SHA256_H
-#define KT_TUNER_SHA256_H
+#ifndef KT_BASE_SHA256_H
+#define KT_BASE_SHA256_H
 
 #include <stddef.h>
 

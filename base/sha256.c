@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tuner/report/sha256.h"
+#include "base/sha256.h"
 
 #include <stdint.h>
 #include <stdio.h>
