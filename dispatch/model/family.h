@@ -16,6 +16,15 @@ typedef struct kt_known_token {
     int32_t id;
 } kt_known_token;
 
+/* What a published tokenizer makes of the check text (runtime/token/check_text.h), in models with
+ * that vocab_size. Several for one size: any of them will do. */
+typedef struct kt_known_hash {
+    int64_t vocab;
+    const char *sha256;
+    int n_before; /* ids that the published tokenizer puts first; the hash may be without them */
+    int32_t before[2];
+} kt_known_hash;
+
 typedef struct kt_family {
     const char *name;
     const char *models; /* published ones, for people */
@@ -33,6 +42,8 @@ typedef struct kt_family {
     void (*end)(kt_build *b, const void *numbers);
     const kt_known_token *tokens; /* NULL = none; what `kt` holds a model's tokenizer against */
     size_t n_tokens;
+    const kt_known_hash *hashes; /* NULL = none; likewise */
+    size_t n_hashes;
 } kt_family;
 
 extern const kt_family *const kt_builtin_families[];

@@ -2,9 +2,11 @@
 #include "runtime/token/known_tokens.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "dispatch/model/resolve.h"
+#include "runtime/token/check_text.h"
 #include "runtime/token/tokenizer_impl.h"
 
 kt_status kt_tokenizer_fits(const kt_tokenizer *t, int64_t vocab, kt_err *err) {
@@ -31,6 +33,28 @@ static uint64_t digest_of(uint64_t before, const char *text, int32_t id) {
     return kt_model_hash(line);
 }
 
+/* Does the check text come to a published hash? KT_OK where none of this size is known. */
+static kt_status check_hashes(const kt_tokenizer *t, const kt_family *family, int64_t vocab,
+                              kt_err *err) {
+    const kt_known_hash *last = NULL;
+    char hex[65] = "", with[65];
+
+    for (size_t i = 0; i < family->n_hashes; i++) {
+        const kt_known_hash *h = &family->hashes[i];
+        if (h->vocab != vocab) continue;
+        last = h;
+        if (!*hex) KT_TRY(kt_check_text_hash(t, NULL, 0, hex, err));
+        KT_TRY(kt_check_text_hash(t, h->before, h->n_before, with, err));
+        if (strcmp(hex, h->sha256) == 0 || strcmp(with, h->sha256) == 0) return KT_OK;
+    }
+    if (!last) return KT_OK;
+    return kt_fail(
+        err, KT_E_MISMATCH,
+        "the tokenizer's ids of the check text have the SHA-256 %s, those of a published "
+        "%s model with vocab_size %lld have %s",
+        hex, family->name, (long long)vocab, last->sha256);
+}
+
 kt_status kt_tokenizer_check(const kt_tokenizer *t, const kt_family *family, int64_t vocab,
                              kt_err *err) {
     uint64_t found = (uint64_t)vocab, expected = found;
@@ -48,7 +72,7 @@ kt_status kt_tokenizer_check(const kt_tokenizer *t, const kt_family *family, int
         wrong = known;
         wrong_id = is;
     }
-    if (!wrong) return KT_OK;
+    if (!wrong) return check_hashes(t, family, vocab, err);
     if (wrong_id >= 0) snprintf(id, sizeof id, "%d", wrong_id);
     return kt_fail(err, KT_E_MISMATCH,
                    "the tokenizer's digest is %016llx, a %s model with vocab_size %lld has "

@@ -11,7 +11,8 @@ kt_status kt_tokenizer_fits(const kt_tokenizer *t, int64_t vocab, kt_err *err);
 
 /* Files carry no hash of their own, so vocabulary size and ids of the family's known tokens are
  * made into one, and compared with what they should be. KT_E_MISMATCH names both digests and the
- * first token that differs. KT_OK where no token of a vocabulary of that size is known: that
+ * first token that differs. Then the check text's hash (check_text.h), where one is published: the
+ * message has both. KT_OK where no token of a vocabulary of that size is known: that
  * model is somebody's own. */
 kt_status kt_tokenizer_check(const kt_tokenizer *t, const kt_family *family, int64_t vocab,
                              kt_err *err);

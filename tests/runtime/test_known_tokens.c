@@ -7,9 +7,12 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/sha256.h"
 #include "base/utf8.h"
 #include "runtime/exec/engine.h"
+#include "runtime/token/check_text.h"
 #include "runtime/token/known_tokens.h"
+#include "tests/support/guard.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp.h"
 
@@ -137,6 +140,77 @@ Test(known_tokens, families_list_what_can_be) {
     cr_expect_gt(listed, 0);
 }
 
+/* ---- the hash of the check text ---- */
+
+Test(known_tokens, the_check_text_is_the_published_one) {
+    char hex[65];
+
+    kt_sha256(kt_check_text(), kt_check_text_bytes(), hex);
+    cr_expect_str_eq(hex, "a36179c1e2b1cfcfbfad1dc779addad2ffc778201e4cf0d538bddeafa2c526da");
+}
+
+/* Bytes are ids in this tokenizer, so what is hashed can be written down without it. */
+static void hash_of_bytes(const char *first, char hex[65]) {
+    const char *text = kt_check_text();
+    char *list = malloc(16 * kt_check_text_bytes() + 64);
+    size_t n = (size_t)sprintf(list, "[%s", first);
+
+    for (size_t i = 0; i < kt_check_text_bytes(); i++)
+        n += (size_t)sprintf(list + n, "%s%d", i ? ", " : "", (unsigned char)text[i]);
+    n += (size_t)sprintf(list + n, "]");
+    kt_sha256(list, n, hex);
+    free(list);
+}
+
+Test(known_tokens, a_tokenizer_is_held_against_the_published_hashes) {
+    char plain[65], with[65], folder[PATH_MAX];
+    const kt_known_hash one[] = {{1000, plain, 0, {0}}};
+    const kt_known_hash prefixed[] = {{1000, "of another", 0, {0}}, {1000, with, 2, {7, 300}}};
+    const kt_known_hash other[] = {{1000, "0123", 1, {7}}, {2000, plain, 0, {0}}};
+    const struct {
+        const kt_known_hash *hashes;
+        size_t n;
+        kt_status status;
+    } cases[] = {
+        {one, 1, KT_OK}, {prefixed, 2, KT_OK}, {other, 2, KT_E_MISMATCH}, {NULL, 0, KT_OK}};
+    kt_tokenizer *t = NULL;
+    kt_err err = {KT_OK, ""};
+
+    hash_of_bytes("32, ", plain); /* ByteLevel puts a space first */
+    hash_of_bytes("7, 300, 32, ", with);
+    kt_temp_make(folder, sizeof folder);
+    write_tokenizer(folder, ADDED(300, "<end>"));
+    cr_assert_eq(kt_tokenizer_load(folder, &t, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_family f = {.name = "parrot", .hashes = cases[i].hashes, .n_hashes = cases[i].n};
+        cr_expect_eq(kt_tokenizer_check(t, &f, 1000, &err), cases[i].status, "case %zu", i);
+        cr_expect_eq(kt_tokenizer_check(t, &f, 999, &err), KT_OK, "case %zu", i);
+        if (cases[i].status == KT_OK) continue;
+        kt_tokenizer_check(t, &f, 1000, &err);
+        cr_expect(strstr(err.message, plain) && strstr(err.message, "have 0123"), "%s",
+                  err.message);
+    }
+    kt_tokenizer_destroy(t);
+    kt_temp_remove(folder);
+}
+
+/* The one published vocabulary at hand. */
+Test(known_tokens, qwen3_has_its_published_hash) {
+    static const char vocabulary[] = "data/tokenizers/qwen3-reconstructed/tokenizer.json";
+    char path[PATH_MAX];
+    kt_tokenizer *t = NULL;
+    kt_err err = {KT_OK, ""};
+    size_t f = 0;
+
+    if (!kt_shared_path(vocabulary, path, sizeof path))
+        cr_skip_test("%s is not in the folder that KT_SHARED names", vocabulary);
+    while (strcmp(kt_builtin_families[f]->name, "qwen3_moe") != 0) f++;
+    cr_assert_eq(kt_tokenizer_load(path, &t, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_tokenizer_check(t, kt_builtin_families[f], 151936, &err), KT_OK, "%s",
+                 err.message);
+    kt_tokenizer_destroy(t);
+}
+
 /* ---- an engine ---- */
 
 /* A Qwen3 model of the published vocabulary size. */
@@ -208,9 +282,13 @@ Test(known_tokens, an_engine_warns_once_or_refuses, .timeout = 120) {
 
     kt_temp_make(folder, sizeof folder);
     kt_random_model(&model, 1, folder);
-    write_tokenizer(folder, GOOD);
-    cr_expect_eq(create(folder, true, &log, &err), KT_OK, "%s", err.message);
+    write_tokenizer(folder, GOOD); /* the known tokens of another vocabulary */
+    cr_expect_eq(create(folder, false, &log, &err), KT_OK, "%s", err.message);
     cr_expect_eq(count(log, "digest"), 0, "%s", log);
+    cr_expect_eq(count(log, "SHA-256"), 1, "%s", log);
+    free(log);
+    cr_expect_eq(create(folder, true, &log, &err), KT_E_MISMATCH);
+    cr_expect(strstr(err.message, "SHA-256") && strstr(err.message, folder), "%s", err.message);
     free(log);
 
     write_tokenizer(folder, SWAPPED);

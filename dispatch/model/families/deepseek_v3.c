@@ -18,6 +18,10 @@ static const kt_known_token tokens[] = {{129280, "<｜begin▁of▁sentence｜>"
                                         {163840, NULL, 163601},
                                         {163840, NULL, 163839}};
 
+static const kt_known_hash hashes[] = {
+    {129280, "877081d19cf6996e2c4ff0e1236341e9b7bde288f5311a56a937f0afbbb3aeb5", 1, {0}},
+    {163840, "81212dc7cdb7e0c1074ca62c5aeab0d43c9f52b8a737be7b12a777c953027890", 0, {0}}};
+
 const kt_family kt_family_deepseek_v3 = {
     .name = "deepseek_v3",
     .models = "DeepSeek-V3, V3-0324, V3.1, R1, Kimi-K2-Instruct, Kimi-K2-Thinking",
@@ -30,4 +34,6 @@ const kt_family kt_family_deepseek_v3 = {
     .layer = kt_mla_layer,
     .end = kt_mla_end,
     .tokens = tokens,
-    .n_tokens = sizeof tokens / sizeof *tokens};
+    .n_tokens = sizeof tokens / sizeof *tokens,
+    .hashes = hashes,
+    .n_hashes = sizeof hashes / sizeof *hashes};

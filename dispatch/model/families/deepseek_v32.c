@@ -14,6 +14,9 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
 static const kt_known_token tokens[] = {{129280, "<｜begin▁of▁sentence｜>", 0},
                                         {129280, "<｜end▁of▁sentence｜>", 1}};
 
+static const kt_known_hash hashes[] = {
+    {129280, "877081d19cf6996e2c4ff0e1236341e9b7bde288f5311a56a937f0afbbb3aeb5", 1, {0}}};
+
 const kt_family kt_family_deepseek_v32 = {.name = "deepseek_v32",
                                           .models = "DeepSeek-V3.2-Exp, V3.2",
                                           .types = "deepseek_v32",
@@ -25,4 +28,6 @@ const kt_family kt_family_deepseek_v32 = {.name = "deepseek_v32",
                                           .layer = kt_mla_layer,
                                           .end = kt_mla_end,
                                           .tokens = tokens,
-                                          .n_tokens = sizeof tokens / sizeof *tokens};
+                                          .n_tokens = sizeof tokens / sizeof *tokens,
+                                          .hashes = hashes,
+                                          .n_hashes = sizeof hashes / sizeof *hashes};

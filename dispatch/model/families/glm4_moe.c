@@ -57,6 +57,16 @@ static const kt_known_token tokens[] = {{151552, "<|endoftext|>", 151329},
                                         {151552, "<|user|>", 151336},
                                         {151552, "<|observation|>", 151338}};
 
+static const kt_known_hash hashes[] = {
+    {151552,
+     "9ca2dd618e8afaf09731a7cf6e2105b373ba6a1821559f258b272fe83e6eb902",
+     2,
+     {151331, 151333}},
+    {151552,
+     "a1336059768a55c99a734006ffb02203cd450fed003e9a71886c88acf24fdbc2",
+     2,
+     {151331, 151333}}};
+
 const kt_family kt_family_glm4_moe = {.name = "glm4_moe",
                                       .models = "GLM-4.5, GLM-4.6, GLM-4.7",
                                       .types = "glm4_moe",
@@ -68,4 +78,6 @@ const kt_family kt_family_glm4_moe = {.name = "glm4_moe",
                                       .layer = layer,
                                       .end = end,
                                       .tokens = tokens,
-                                      .n_tokens = sizeof tokens / sizeof *tokens};
+                                      .n_tokens = sizeof tokens / sizeof *tokens,
+                                      .hashes = hashes,
+                                      .n_hashes = sizeof hashes / sizeof *hashes};

@@ -79,6 +79,9 @@ static void end(kt_build *b, const void *numbers_) {
 
 static const kt_known_token tokens[] = {{200064, "[e~[", 200020}, {200064, "]~!b[", 200034}};
 
+static const kt_known_hash hashes[] = {
+    {200064, "f4f37b6c8eb9ea29b3eac6bb8c8487c5ab7885f8d8022e67edc1c68ce8403e95", 0, {0}}};
+
 const kt_family kt_family_minimax_m2 = {.name = "minimax_m2",
                                         .models = "MiniMax-M2, M2.1, M2.5",
                                         .types = "minimax_m2|minimax",
@@ -90,4 +93,6 @@ const kt_family kt_family_minimax_m2 = {.name = "minimax_m2",
                                         .layer = layer,
                                         .end = end,
                                         .tokens = tokens,
-                                        .n_tokens = sizeof tokens / sizeof *tokens};
+                                        .n_tokens = sizeof tokens / sizeof *tokens,
+                                        .hashes = hashes,
+                                        .n_hashes = sizeof hashes / sizeof *hashes};

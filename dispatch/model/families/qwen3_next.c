@@ -187,6 +187,9 @@ static const kt_known_token tokens[] = {{151936, "<|endoftext|>", 151643},
                                         {151936, "<|im_start|>", 151644},
                                         {151936, "<|im_end|>", 151645}};
 
+static const kt_known_hash hashes[] = {
+    {151936, "e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea", 0, {0}}};
+
 const kt_family kt_family_qwen3_next = {.name = "qwen3_next",
                                         .models = "Qwen3-Next-80B-A3B",
                                         .types = "qwen3_next",
@@ -198,4 +201,6 @@ const kt_family kt_family_qwen3_next = {.name = "qwen3_next",
                                         .layer = layer,
                                         .end = end,
                                         .tokens = tokens,
-                                        .n_tokens = sizeof tokens / sizeof *tokens};
+                                        .n_tokens = sizeof tokens / sizeof *tokens,
+                                        .hashes = hashes,
+                                        .n_hashes = sizeof hashes / sizeof *hashes};
