@@ -1,12 +1,12 @@
-/* The gated delta rule in chunks of rows on AVX2: delta_lanes.h.
+/* The gated delta rule in chunks of rows on AVX2: delta_chunks.h.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/delta_lanes.h"
+#include "kernels/linattn/delta_chunks.h"
 
-static const int32_t sizes[] = {16, 32, 64};
-static const kt_param params[] = {{"chunk", sizes, 3, 64}};
+static const int32_t sizes[] = {SHORT, LONG};
+static const kt_param params[] = {{"chunk", sizes, 2, SHORT}};
 
 static void delta(const kt_delta_call *call) {
-    walk(call, call->config->value[0]);
+    walk(call);
 }
 
 KT_VARIANT(delta_chunks__avx2) = {
@@ -15,9 +15,9 @@ KT_VARIANT(delta_chunks__avx2) = {
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
     .bits = KT_BITS_UNSTABLE,
-    .version = 1,
+    .version = 2,
     .layout = "",
-    .rank = 1,
+    .rank = 3,
     .params = params,
     .n_params = 1,
     .accepts = accepts,

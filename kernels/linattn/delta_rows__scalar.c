@@ -1,8 +1,8 @@
-/* The gated delta rule row by row on plain C: delta_lanes.h. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/linattn/delta_lanes.h"
+/* The gated delta rule row by row on plain C: delta_rows.h. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/linattn/delta_rows.h"
 
 static void delta(const kt_delta_call *call) {
-    walk(call, 0);
+    walk(call);
 }
 
 KT_VARIANT(delta_rows__scalar) = {
@@ -11,7 +11,7 @@ KT_VARIANT(delta_rows__scalar) = {
     .isa = KT_ISA_SCALAR,
     .numerics = KT_NUM_F32,
     .bits = "plain",
-    .version = 1,
+    .version = 2,
     .layout = "",
     .rank = 2,
     .accepts = accepts,

@@ -5,7 +5,8 @@
 #include "kt/variant.h"
 
 #define KT_CONV_TAPS 16  /* at most; models have 4 */
-#define KT_DELTA_ROWS 64 /* rows that are prepared together, and of a chunk at most */
+#define KT_DELTA_ROWS 64 /* rows that are prepared together; a multiple of all chunks */
+#define KT_DELTA_CHUNK 8 /* rows of a chunk at most */
 #define KT_DELTA_EPS 1e-6f
 
 /* One value head's rates of one row: beta, and g whose exponential the state is multiplied with.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "dispatch/registry/registry.h"
 #include "kernels/linattn/conv_gate.h"
 #include "kernels/linattn/delta_gate.h"
 #include "kernels/linattn/linattn_common.h"
@@ -113,16 +114,15 @@ ParameterizedTest(size_t *index, delta, every_variant_is_within_its_bound, .time
         {1, 1, 1, 16, 16},     {3, 4, 2, 16, 32},  {64, 2, 1, 32, 16},
         {65, 3, 3, 24, 48},    {130, 2, 2, 7, 80}, {70, 4, 1, 33, 16},
         {200, 2, 1, 128, 128}, {17, 1, 1, 1, 16},  {20, 2, 1, 5, 3}};
-    static const int32_t sizes[] = {16, 1, 3, 64};
     const kt_variant *v = kt_builtin_variants[*index];
     kt_err err;
 
     kt_skip_without_isa(v->isa, v->name);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int c = 0; c < (v->n_params ? 4 : 1); c++)
+        for (int64_t c = 0; c < kt_config_count(v); c++)
             for (uint64_t seed = 1; seed <= 3; seed++) {
                 const int64_t *s = shapes[i];
-                const kt_config config = {{sizes[c]}};
+                const kt_config config = kt_config_at(v, c);
                 const kt_problem p = {.op = KT_OP_DELTA,
                                       .m = s[0],
                                       .n = s[1],
@@ -131,7 +131,7 @@ ParameterizedTest(size_t *index, delta, every_variant_is_within_its_bound, .time
                                       .v = s[4]};
                 if (s[4] % 16 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED) continue;
                 cr_assert(kt_delta_gate(v, &config, &p, seed, NULL, &err) == KT_OK, "chunk %d: %s",
-                          (int)sizes[c], err.message);
+                          (int)config.value[0], err.message);
             }
 }
 
@@ -214,27 +214,26 @@ ParameterizedTestParameters(delta, chunks_equal_the_recurrence) {
     return kt_variants_of(KT_OP_DELTA);
 }
 
-/* Chunks of 1, 3 and 64 rows after a state that is not zero, and rows that do not fill the last
- * one. */
+/* Chunks of every size after a state that is not zero, and rows that do not fill the last one. */
 ParameterizedTest(size_t *index, delta, chunks_equal_the_recurrence) {
-    static const int32_t sizes[] = {1, 3, 64};
-    static const int64_t rows[] = {1, 2, 64, 100, MOST};
+    static const int64_t rows[] = {1, 2, 64, 101, MOST};
     const kt_variant *v = kt_builtin_variants[*index], *plain = named("delta_rows__scalar");
 
     kt_skip_without_isa(v->isa, v->name);
     cr_assert(plain);
-    for (int c = 0; c < 3; c++)
+    for (int64_t c = 0; c < kt_config_count(v); c++)
         for (int i = 0; i < 5; i++) {
-            sequence a = sequence_make(plain, rows[i], sizes[c], 11), b;
-            b = sequence_make(v, rows[i], sizes[c], 11);
+            const int32_t size = kt_config_at(v, c).value[0];
+            sequence a = sequence_make(plain, rows[i], size, 11), b;
+            b = sequence_make(v, rows[i], size, 11);
             kt_delta_call call = sequence_call(&a);
             plain->delta(&call);
             call = sequence_call(&b);
             v->delta(&call);
             cr_assert_lt(difference(b.out, a.out, rows[i] * HEADS * V), 1e-5, "%s: chunk %d, %d",
-                         v->name, (int)sizes[c], (int)rows[i]);
+                         v->name, (int)size, (int)rows[i]);
             cr_assert_lt(difference(b.state, a.state, HEADS * K * V), 1e-5, "%s: chunk %d, %d",
-                         v->name, (int)sizes[c], (int)rows[i]);
+                         v->name, (int)size, (int)rows[i]);
             sequence_free(&a);
             sequence_free(&b);
         }
@@ -251,8 +250,8 @@ ParameterizedTest(size_t *index, delta, no_row_meets_a_later_one) {
     kt_delta_call call;
 
     kt_skip_without_isa(v->isa, v->name);
-    a = sequence_make(v, MOST, 64, 5);
-    b = sequence_make(v, MOST, 64, 5);
+    a = sequence_make(v, MOST, kt_config_initial(v).value[0], 5);
+    b = sequence_make(v, MOST, kt_config_initial(v).value[0], 5);
     b.x[90 * LD + KEYS * K + 3] = NAN; /* of the first key head */
     call = sequence_call(&a);
     v->delta(&call);
@@ -290,7 +289,7 @@ ParameterizedTestParameters(delta, refuses_by_name) {
 
 ParameterizedTest(size_t *index, delta, refuses_by_name) {
     const kt_variant *v = kt_builtin_variants[*index];
-    const kt_config config = {{64}};
+    const kt_config config = kt_config_initial(v);
     kt_problem p = {.op = KT_OP_DELTA, .n = 3, .kv_heads = 2, .k = 16, .v = 16};
     kt_err err;
 
