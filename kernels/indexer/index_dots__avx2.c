@@ -7,6 +7,8 @@
 #define LANES 8
 #define VEC __m256
 #define VECS 2
+#define PIECE 16
+#define HEADS 6
 
 KT_INLINE VEC vec_zero(void) {
     return _mm256_setzero_ps();
@@ -49,7 +51,7 @@ KT_INLINE void turn8(__m256i r[8]) {
     KT_EACH (i, 8) r[i] = t[i];
 }
 
-/* 8 keys of 16 numbers; vector i of out, 64 floats apart, has number i of each. */
+/* 8 keys of 16 numbers; vector i of out, PIECE floats apart, has number i of each. */
 KT_INLINE void turn_tile(const uint16_t *k, int64_t ld, float *out) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     __m256i r[8];
@@ -57,8 +59,8 @@ KT_INLINE void turn_tile(const uint16_t *k, int64_t ld, float *out) {
     KT_EACH (j, 8) r[j] = _mm256_loadu_si256((const __m256i *)(const void *)(k + j * ld));
     turn8(r);
     KT_EACH (i, 8) {
-        vec_store(out + (2 * i) * 64, _mm256_castsi256_ps(_mm256_slli_epi32(r[i], 16)));
-        vec_store(out + (2 * i + 1) * 64, _mm256_castsi256_ps(_mm256_and_si256(r[i], high)));
+        vec_store(out + (2 * i) * PIECE, _mm256_castsi256_ps(_mm256_slli_epi32(r[i], 16)));
+        vec_store(out + (2 * i + 1) * PIECE, _mm256_castsi256_ps(_mm256_and_si256(r[i], high)));
     }
 }
 
@@ -71,7 +73,7 @@ KT_VARIANT(index_dots__avx2) = {
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
     .bits = "index-chain",
-    .version = 1,
+    .version = 2,
     .layout = "",
     .rank = 1,
     .accepts = accepts,

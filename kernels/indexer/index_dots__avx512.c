@@ -6,7 +6,9 @@
 #undef KEYS
 #define LANES 16
 #define VEC __m512
-#define VECS 4
+#define VECS 2
+#define PIECE 32
+#define HEADS 8
 
 KT_INLINE VEC vec_zero(void) {
     return _mm512_setzero_ps();
@@ -28,15 +30,15 @@ KT_INLINE VEC vec_positive(VEC x) {
     return _mm512_max_ps(x, _mm512_setzero_ps());
 }
 
-/* 16 keys of 32 numbers; vector i of out, 64 floats apart, has number i of each. */
+/* 16 keys of 32 numbers; vector i of out, PIECE floats apart, has number i of each. */
 KT_INLINE void turn_tile(const uint16_t *k, int64_t ld, float *out) {
     __m512i r[16];
 
     KT_EACH (j, 16) r[j] = _mm512_loadu_si512(k + j * ld);
     transpose(r);
     KT_EACH (i, 16) {
-        vec_store(out + (2 * i) * 64, _mm512_castsi512_ps(_mm512_slli_epi32(r[i], 16)));
-        vec_store(out + (2 * i + 1) * 64,
+        vec_store(out + (2 * i) * PIECE, _mm512_castsi512_ps(_mm512_slli_epi32(r[i], 16)));
+        vec_store(out + (2 * i + 1) * PIECE,
                   _mm512_castsi512_ps(_mm512_and_si512(r[i], _mm512_set1_epi32((int)0xffff0000))));
     }
 }
@@ -50,7 +52,7 @@ KT_VARIANT(index_dots__avx512) = {
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
     .bits = "index-chain",
-    .version = 1,
+    .version = 2,
     .layout = "",
     .rank = 1,
     .accepts = accepts,

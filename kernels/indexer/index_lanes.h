@@ -1,13 +1,15 @@
 /* Scores of the indexer with a key in each lane, once for both vector widths.
  *
- * A block of 64 keys is turned round and widened once for all rows of the call: [dim][64] floats in
- * scratch. A tile of HEADS heads times VECS vectors of keys then stays in registers while the
- * numbers of the keys pass; each number of a query is broadcast from memory. Per key the products
- * are one chain of fused multiply-adds in the order of the numbers, the heads another in their
- * order: the same bits with any width, any cut of keys and rows.
+ * A block of 64 keys is turned round and widened once for all rows of the call: pieces of PIECE
+ * keys, [dim][PIECE] floats each, in scratch. A tile of HEADS heads times VECS vectors of keys
+ * then stays in registers while the numbers of the keys pass; each number of a query is broadcast
+ * from memory. A piece (16 KB at most with 128 numbers) stays in L1 while the queries of all heads
+ * (32 KB with 64) pass. Per key the products are one chain of fused multiply-adds in the order of
+ * the numbers, the heads another in their order: the same bits with any width, any cut of keys and
+ * rows.
  *
- * The including file defines LANES, VEC, VECS, the functions vec_*, and turn_tile: LANES keys of
- * 2 * LANES numbers to 2 * LANES vectors.
+ * The including file defines LANES, VEC, VECS, HEADS, the functions vec_*, and turn_tile: LANES
+ * keys of 2 * LANES numbers to 2 * LANES vectors, PIECE floats apart.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_INDEXER_LANES_H
 #define KT_INDEXER_LANES_H
@@ -18,7 +20,6 @@
 #include "kernels/simd/unroll.h"
 
 #define KEYS KT_INDEX_BLOCK
-#define HEADS 4
 
 static size_t workspace_bytes(const kt_problem *p, const kt_config *config) {
     (void)config;
@@ -41,11 +42,11 @@ static void turn_block(const uint16_t *keys, int64_t ldk, int64_t n, int64_t dim
                 from = part;
                 ld = 2 * LANES;
             }
-            turn_tile(from, ld, out + i * KEYS + j);
+            turn_tile(from, ld, out + j / PIECE * PIECE * dim + i * PIECE + j % PIECE);
         }
 }
 
-/* Keys [0, VECS * LANES) of `turned` under nh heads, a constant at each call. */
+/* A piece of keys under nh heads, a constant at each call. */
 KT_INLINE void score_tile(const float *q, const float *w, const float *turned, int64_t dim,
                           float *sum, const int nh) {
     VEC p[HEADS][VECS];
@@ -55,7 +56,7 @@ KT_INLINE void score_tile(const float *q, const float *w, const float *turned, i
     }
     for (int64_t i = 0; i < dim; i++) {
         VEC x[VECS];
-        KT_EACH (v, VECS) x[v] = vec_load(turned + i * KEYS + v * LANES);
+        KT_EACH (v, VECS) x[v] = vec_load(turned + i * PIECE + v * LANES);
         KT_EACH (h, nh) {
             const VEC y = vec_set(q[h * dim + i]);
             KT_EACH (v, VECS) p[h][v] = vec_fma(y, x[v], p[h][v]);
@@ -68,18 +69,34 @@ KT_INLINE void score_tile(const float *q, const float *w, const float *turned, i
     }
 }
 
+/* A share of the keys that are turned round next: in one go they would be waited for. */
+typedef struct keys_ahead {
+    const uint16_t *key;
+    int64_t ld, n; /* how many are left */
+} keys_ahead;
+
+static void fetch_keys(keys_ahead *a, int64_t n, int64_t dim) {
+    for (; n > 0 && a->n > 0; n--, a->n--, a->key += a->ld)
+        for (int64_t i = 0; i < dim; i += 32) _mm_prefetch((const char *)(a->key + i), _MM_HINT_T1);
+}
+
 static void score_block(const kt_index_call *c, int64_t row, const float *turned, int64_t n,
-                        float *out) {
+                        float *out, keys_ahead *ahead) {
     const int64_t heads = c->problem->n, dim = c->problem->k;
     const float *q = c->q + row * c->ldq, *w = c->w + row * c->ldw;
+    const int64_t share = HEADS * PIECE / heads + 1;
     float sum[KEYS];
 
-    for (int64_t at = 0; at < n; at += VECS * LANES) {
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const float *piece = turned + at * dim;
         int64_t h = 0;
         KT_EACH (v, VECS) vec_store(sum + at + v * LANES, vec_zero());
-        for (; h + HEADS <= heads; h += HEADS)
-            score_tile(q + h * dim, w + h, turned + at, dim, sum + at, HEADS);
-        for (; h < heads; h++) score_tile(q + h * dim, w + h, turned + at, dim, sum + at, 1);
+        for (; h + HEADS <= heads; h += HEADS) {
+            fetch_keys(ahead, share, dim);
+            score_tile(q + h * dim, w + h, piece, dim, sum + at, HEADS);
+        }
+        for (; h + 4 <= heads; h += 4) score_tile(q + h * dim, w + h, piece, dim, sum + at, 4);
+        for (; h < heads; h++) score_tile(q + h * dim, w + h, piece, dim, sum + at, 1);
     }
     memcpy(out, sum, (size_t)n * sizeof *out);
 }
@@ -87,11 +104,13 @@ static void score_block(const kt_index_call *c, int64_t row, const float *turned
 static void index_dots(const kt_index_call *c) {
     float *turned = c->scratch;
 
-    for (int64_t i = 0; i < c->n_keys; i += KEYS) {
-        const int64_t n = c->n_keys - i < KEYS ? c->n_keys - i : KEYS;
+    for (int64_t i = 0, n; i < c->n_keys; i += n) {
+        keys_ahead ahead = {.key = c->keys + (i + KEYS) * c->ldk, .ld = c->ldk};
+        n = c->n_keys - i < KEYS ? c->n_keys - i : KEYS;
+        ahead.n = c->n_keys - i - n < KEYS ? c->n_keys - i - n : KEYS;
         turn_block(c->keys + i * c->ldk, c->ldk, n, c->problem->k, turned);
         for (int64_t r = c->row_begin; r < c->row_end; r++)
-            score_block(c, r, turned, n, c->score + r * c->lds + i);
+            score_block(c, r, turned, n, c->score + r * c->lds + i, &ahead);
     }
 }
 

@@ -40,6 +40,9 @@ typedef enum kt_step_kind {
 /* Up to here serial row work costs less than another synchronisation: the program for few rows. */
 #define KT_STEP_FEW_ROWS 4
 
+/* Rows that one task of sparse attention scores together, so that keys are turned round once. */
+#define KT_STEP_SCORED_ROWS 4
+
 typedef struct kt_step kt_step;
 typedef struct kt_exec_node kt_exec_node;
 

@@ -228,9 +228,12 @@ static size_t sparse_bytes(const kt_step *s, const kt_node *n) {
     const int64_t topk = n->index.topk < s->max_context ? n->index.topk : s->max_context;
     const size_t keys = kt_bytes_times(2 * (size_t)n->attention.k + sizeof(float), topk);
     const size_t room = kt_bytes_add(kt_bytes_times(sizeof(float), s->max_context), keys);
+    const size_t scored =
+        kt_bytes_times(kt_bytes_times(sizeof(float), s->max_context), KT_STEP_SCORED_ROWS - 1);
     size_t total = kt_bytes_times(kt_bytes_add(room, 4096), rooms);
 
-    total = kt_bytes_add(total, kt_bytes_times(workspace_bytes(s, &index), s->n_threads));
+    total = kt_bytes_add(
+        total, kt_bytes_times(kt_bytes_add(workspace_bytes(s, &index), scored), s->n_threads));
     return kt_bytes_add(total, kt_bytes_times(kt_bytes_times(sizeof(int32_t), topk), s->max_rows));
 }
 

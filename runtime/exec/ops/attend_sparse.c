@@ -20,7 +20,7 @@
 
 /* Of a thread while there are many rows, of a row while there are few. */
 typedef struct sparse_room {
-    float *score;  /* [max_context] of every key */
+    float *score;  /* [max_context] of every key; of a thread, KT_STEP_SCORED_ROWS times */
     uint8_t *keys; /* [topk] rows of the cache */
     float *scales; /* [topk] */
 } sparse_room;
@@ -63,11 +63,11 @@ static bool can_halve(const kt_problem *p, int64_t parts) {
     return heads % 2 == 0 && heads / 2 >= LEAST_HEADS;
 }
 
-static int make_room(kt_exec_node *n, sparse_room *r) {
+static int make_room(kt_exec_node *n, sparse_room *r, int scored_rows) {
     kt_step *s = n->step;
     const size_t picked = (size_t)most_picked(n);
 
-    r->score = kt_step_alloc(s, (size_t)s->max_context * sizeof(float));
+    r->score = kt_step_alloc(s, (size_t)(scored_rows * s->max_context) * sizeof(float));
     r->keys = kt_step_alloc(s, picked * (size_t)n->node->attention.k * 2 + 4096);
     r->scales = kt_step_alloc(s, picked * sizeof(float));
     return r->score && r->keys && r->scales;
@@ -90,7 +90,7 @@ static int make_shared(kt_exec_node *n, sparse_shared *h) {
     h->picked = kt_step_alloc(s, (size_t)(s->max_rows * most_picked(n)) * sizeof *h->picked);
     h->room = kt_step_alloc(s, (size_t)rooms * sizeof *h->room);
     for (int t = 0; h->room && t < rooms; t++)
-        if (!make_room(n, &h->room[t])) return 0;
+        if (!make_room(n, &h->room[t], t < s->n_threads ? KT_STEP_SCORED_ROWS : 1)) return 0;
     return h->attn && h->dots && h->picked && h->room;
 }
 
@@ -159,8 +159,10 @@ static void gather(const kt_exec_node *n, int64_t row, int64_t begin, int64_t en
 
 /* ---- what the phases do ---- */
 
-static void score(const kt_exec_node *n, int64_t row, int64_t begin, int64_t end, float *out,
-                  int tid) {
+/* Keys [begin, end), at most those that the first row sees, for rows [row, last) of one sequence;
+ * their scores lie max_context apart. */
+static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begin, int64_t end,
+                  float *out, int tid) {
     const sparse_shared *h = n->state;
     const int64_t dim = n->node->index.dim;
     const uint32_t *page = pages_of(n, row);
@@ -180,8 +182,9 @@ static void score(const kt_exec_node *n, int64_t row, int64_t begin, int64_t end
                              .keys = keys + key % KT_PAGE_TOKENS * dim,
                              .ldk = dim,
                              .n_keys = next - key,
-                             .row_end = 1,
+                             .row_end = last - row,
                              .score = out + key,
+                             .lds = n->step->max_context,
                              .scratch = h->dots + (size_t)tid * h->dots_bytes});
     }
 }
@@ -238,14 +241,42 @@ static int64_t count_rows(void *arg, int n_threads) {
     return ((const kt_exec_node *)arg)->step->rows;
 }
 
-static void pick_rows(void *arg, int64_t begin, int64_t end, int tid) {
-    const kt_exec_node *n = arg;
-    const sparse_shared *h = n->state;
+static int64_t count_groups(void *arg, int n_threads) {
+    return (count_rows(arg, n_threads) + KT_STEP_SCORED_ROWS - 1) / KT_STEP_SCORED_ROWS;
+}
 
-    for (int64_t r = begin; r < end; r++) {
-        if (!is_picky(n, r)) continue;
-        score(n, r, 0, keys_of(n, r), h->room[tid].score, tid);
-        pick(n, r, h->room[tid].score);
+/* The rows from `row` on, up to `end`, that are of its sequence. */
+static int64_t end_of_sequence(const kt_exec_node *n, int64_t row, int64_t end) {
+    const kt_step_span *span = kt_step_span_of(n->step, row);
+    const int64_t last = span->first_row + span->rows;
+
+    return last < end ? last : end;
+}
+
+/* Rows [row, last) of one sequence: the keys that all of them see together, then what each sees
+ * beyond them. */
+static void pick_together(const kt_exec_node *n, int64_t row, int64_t last, int tid) {
+    const sparse_shared *h = n->state;
+    const int64_t common = keys_of(n, row), context = n->step->max_context;
+
+    score(n, row, last, 0, common, h->room[tid].score, tid);
+    for (int64_t r = row; r < last; r++) {
+        float *own = h->room[tid].score + (r - row) * context;
+        score(n, r, r + 1, common, keys_of(n, r), own, tid);
+        pick(n, r, own);
+    }
+}
+
+static void pick_groups(void *arg, int64_t begin, int64_t end, int tid) {
+    const kt_exec_node *n = arg;
+    int64_t rows_end = end * KT_STEP_SCORED_ROWS;
+
+    if (rows_end > n->step->rows) rows_end = n->step->rows;
+    for (int64_t row = begin * KT_STEP_SCORED_ROWS, last; row < rows_end; row = last) {
+        const int64_t most = row / KT_STEP_SCORED_ROWS * KT_STEP_SCORED_ROWS + KT_STEP_SCORED_ROWS;
+        last = end_of_sequence(n, row, most < rows_end ? most : rows_end);
+        while (row < last && !is_picky(n, row)) row++;
+        if (row < last) pick_together(n, row, last, tid);
     }
 }
 
@@ -277,7 +308,7 @@ static void score_some(void *arg, int64_t begin, int64_t end, int tid) {
     const sparse_shared *h = n->state;
 
     for (int64_t r = 0; r < n->step->rows; r++)
-        if (is_picky(n, r)) score(n, r, begin * SCORED, end * SCORED, h->room[r].score, tid);
+        if (is_picky(n, r)) score(n, r, r + 1, begin * SCORED, end * SCORED, h->room[r].score, tid);
 }
 
 /* Picks on one thread: microseconds. */
@@ -329,7 +360,7 @@ static void attend_heads(void *arg, int64_t begin, int64_t end, int tid) {
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     if (!is_few) {
-        out[0] = (kt_phase){.prepare = count_rows, .run = pick_rows, .arg = n, .grain = 1};
+        out[0] = (kt_phase){.prepare = count_groups, .run = pick_groups, .arg = n, .grain = 1};
         out[1] = (kt_phase){.prepare = count_rows, .run = attend_rows, .arg = n, .grain = 1};
         return 2;
     }
