@@ -74,8 +74,8 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
         bytes = 4 * m * k + m * (double)kt_act_row_bytes(p->acts, p->k);
         operations_done = 4 * m * k;
         break;
-    case KT_OP_CONV: /* f32 rows in and out */
-        bytes = 8 * m * n;
+    case KT_OP_CONV: /* f32 rows in and out, taps, and k - 1 inputs read and written */
+        bytes = 8 * m * n + 4 * n * (3 * k - 2);
         operations_done = 2 * m * n * k;
         break;
     case KT_OP_DELTA: /* the state in and out; per row decay, read-out, update and output */

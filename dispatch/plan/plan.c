@@ -252,7 +252,7 @@ kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int t
     kt_cell cell;
 
     threads = kt_planner_threads(p, threads);
-    if (q.m < 1) q.m = 1;
+    if (q.m < 1 || p->keeps_bits) q.m = 1; /* one answer for any number of rows */
     for (size_t i = 0; p->table && i < p->table->n_rows; i++) {
         const kt_problem *have = &p->table->rows[i].problem;
         const kt_choice *c = &p->row_choice[i];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/node_problems.h"
 #include "kernels/formats/acts.h"
 #include "kernels/rope/rope_table.h"
 #include "runtime/exec/joined.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/node_problems.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 #include "kernels/moe_ffn/moe_layer.h"
@@ -130,30 +131,6 @@ kt_problem kt_router_problem(const kt_weight *router, int64_t topk) {
                         .topk = topk};
 }
 
-kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context) {
-    return (kt_problem){.op = KT_OP_INDEX,
-                        .weights = KT_W_BF16,
-                        .n = rule->heads,
-                        .k = rule->dim,
-                        .context = max_context};
-}
-
-kt_problem kt_conv_problem(const kt_node *conv) {
-    return (kt_problem){.op = KT_OP_CONV, .n = conv->in.width, .k = conv->size};
-}
-
-/* Few rows and many are run by different variants. */
-kt_problem kt_delta_problem(const kt_node *delta, int64_t rows) {
-    const kt_delta_rule *r = &delta->delta;
-
-    return (kt_problem){.op = KT_OP_DELTA,
-                        .m = rows,
-                        .n = r->heads,
-                        .k = r->k,
-                        .kv_heads = r->key_heads,
-                        .v = r->v};
-}
-
 static int is_same_simple(const kt_problem *a, const kt_problem *b) {
     return a->op == b->op && a->weights == b->weights && a->m == b->m && a->n == b->n &&
            a->k == b->k && a->kv_heads == b->kv_heads && a->v == b->v && a->window == b->window &&
@@ -191,7 +168,9 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));
-    case KT_NODE_CONV: return resolve_simple(m, kt_conv_problem(n));
+    case KT_NODE_CONV:
+        KT_TRY(resolve_simple(m, kt_conv_problem(n, 1)));
+        return resolve_simple(m, kt_conv_problem(n, p->max_rows));
     case KT_NODE_DELTA:
         KT_TRY(resolve_simple(m, kt_delta_problem(n, 1)));
         return resolve_simple(m, kt_delta_problem(n, p->max_rows));

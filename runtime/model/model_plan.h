@@ -54,13 +54,10 @@ kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *plan);
 /* The choice for an operation that the graph has; problem as the plan asked (kt_simple_problem). */
 const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem);
 
-/* Problems of nodes without packed weights. */
+/* Problems of nodes without packed weights; others are in dispatch/model/node_problems.h. */
 kt_problem kt_norm_problem(int64_t width);
 kt_problem kt_rope_problem(int64_t heads, int64_t size);
 kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
-kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context);
-kt_problem kt_conv_problem(const kt_node *conv);
-kt_problem kt_delta_problem(const kt_node *delta, int64_t rows);
 kt_problem kt_router_problem(const kt_weight *router, int64_t topk);
 
 /* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it

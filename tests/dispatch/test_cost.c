@@ -32,8 +32,8 @@ Test(cost, counts_bytes_and_operations) {
     expect_work(
         (kt_problem){.op = KT_OP_ATTN, .m = 1, .n = 32, .k = 128, .kv_heads = 4, .context = 1000},
         2.0 * 2 * 1000 * 4 * 128, 2.0 * 2 * 32 * 128 * 1000);
-    expect_work((kt_problem){.op = KT_OP_CONV, .m = 5, .n = 64, .k = 4}, 8.0 * 5 * 64,
-                2.0 * 5 * 64 * 4);
+    expect_work((kt_problem){.op = KT_OP_CONV, .m = 5, .n = 64, .k = 4},
+                8.0 * 5 * 64 + 4.0 * 64 * (4 + 2 * 3), 2.0 * 5 * 64 * 4);
     expect_work((kt_problem){.op = KT_OP_DELTA, .m = 5, .n = 4, .k = 64, .kv_heads = 2, .v = 32},
                 8.0 * 4 * 64 * 32, 7.0 * 5 * 4 * 64 * 32);
     expect_work((kt_problem){.op = KT_OP_INDEX, .m = 5, .n = 4, .k = 64, .context = 100},

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "dispatch/model/node_problems.h"
 #include "kernels/attn/attn_common.h"
 #include "kernels/indexer/index_pick.h"
 #include "runtime/exec/step.h"

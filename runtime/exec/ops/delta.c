@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/node_problems.h"
 #include "runtime/exec/step.h"
 
 #define MANY_ROWS 8 /* of a span, from which on chunks pay */

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch/model/node_problems.h"
+
+kt_problem kt_conv_problem(const kt_node *conv, int64_t rows) {
+    return (kt_problem){.op = KT_OP_CONV, .m = rows, .n = conv->in.width, .k = conv->size};
+}
+
+kt_problem kt_delta_problem(const kt_node *delta, int64_t rows) {
+    const kt_delta_rule *r = &delta->delta;
+
+    return (kt_problem){.op = KT_OP_DELTA,
+                        .m = rows,
+                        .n = r->heads,
+                        .k = r->k,
+                        .kv_heads = r->key_heads,
+                        .v = r->v};
+}
+
+kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context) {
+    return (kt_problem){.op = KT_OP_INDEX,
+                        .weights = KT_W_BF16,
+                        .n = rule->heads,
+                        .k = rule->dim,
+                        .context = max_context};
+}

@@ -1,0 +1,15 @@
+/* Problems of nodes that keep something of a sequence: what the plan asks for when a model is
+ * loaded, and what the tuner races. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DISPATCH_NODE_PROBLEMS_H
+#define KT_DISPATCH_NODE_PROBLEMS_H
+
+#include "dispatch/model/graph.h"
+
+/* rows: of a sequence in one step. A few and many may run by different variants. */
+kt_problem kt_conv_problem(const kt_node *conv, int64_t rows);
+kt_problem kt_delta_problem(const kt_node *delta, int64_t rows);
+
+/* max_context: tokens that a sequence may have. */
+kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context);
+
+#endif
