@@ -89,7 +89,10 @@ Test(kttune, wrong_command_lines_exit_with_2) {
     expect(KTTUNE "list parrots", 2, "'parrots': expected variants, cells");
     expect(KTTUNE "list cells --model no-such", 2, "model 'no-such': no such folder");
     expect(KTTUNE "explain --m 0", 2, "--m: expected 1 or more");
-    expect(KTTUNE "explain --op norm", 2, "expected gemm or moe_ffn");
+    expect(KTTUNE "explain --op norm", 2, "expected gemm, moe_ffn");
+    expect(KTTUNE "explain --op delta --n 32 --k 128 --kv-heads 16 --v 128 --m 1", 0,
+           "delta none/none m=1 n=32 k=128 kv=16");
+    expect(KTTUNE "explain --op conv --n 8192 --k 4 --m 64 --deterministic", 0, "bits    'lanes");
     expect(KTTUNE "explain --role nose", 2, "named nose");
     expect(KTTUNE "explain --model no-such", 2, "no-such");
     expect(KTTUNE "verify --sample 101%", 2, "expected a share");

@@ -18,6 +18,7 @@
 #include "tuner/cli/workbench.h"
 #include "tuner/measure/trial.h"
 #include "tuner/space/candidates.h"
+#include "tuner/space/cell.h"
 #include "tuner/verify/verdicts.h"
 
 /* What was asked for; else the format's own encoding, unless the variant reads only another. */
@@ -37,12 +38,37 @@ static kt_status find_acts(const kt_duel_options *o, const kt_format *format, kt
     return KT_OK;
 }
 
+/* Sizes are bounded so that products of them stay in range; variants refuse what they cannot. */
+static kt_status make_sequence(const kt_duel_options *o, kt_op op, kt_problem *p, kt_err *err) {
+    const int64_t most = 1 << 16;
+    const bool is_delta = op == KT_OP_DELTA, is_index = op == KT_OP_INDEX;
+
+    if (o->m < 1 || o->m > 4096 || o->n < 1 || o->n > most || o->k < 1 || o->k > 1024 ||
+        (is_delta && (o->kv_heads < 1 || o->kv_heads > o->n || o->v < 1 || o->v > 1024)) ||
+        (is_index && (o->context < 1 || o->context > 1 << 20)))
+        return kt_fail(err, KT_E_INVALID,
+                       "--op %s --m %lld --n %lld --k %lld --kv-heads %lld --v %lld --context "
+                       "%lld: expected m 1 to 4096, n to 65536, k to 1024 (conv: channels and "
+                       "taps; delta: value heads, size of a key, --kv-heads, --v to 1024; index: "
+                       "heads, size of a key, --context to 1048576)",
+                       o->op, (long long)o->m, (long long)o->n, (long long)o->k,
+                       (long long)o->kv_heads, (long long)o->v, (long long)o->context);
+    *p = (kt_problem){.op = op, .m = o->m, .n = o->n, .k = o->k};
+    if (is_delta) p->kv_heads = o->kv_heads, p->v = o->v;
+    if (is_index) p->context = o->context, p->weights = KT_W_BF16;
+    return KT_OK;
+}
+
 static kt_status make_problem(const kt_duel_options *o, kt_problem *p, kt_err *err) {
-    int op = kt_op_parse(o->op), weights = kt_weight_format_parse(o->weights);
+    const int op = kt_op_parse(o->op),
+              weights = o->weights ? kt_weight_format_parse(o->weights) : -1;
     const kt_format *format = weights < 0 ? NULL : kt_format_find((kt_weight_format)weights);
 
-    if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN)
-        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm or moe_ffn", o->op);
+    if (!kt_op_is_tuned(op))
+        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm, moe_ffn, conv, delta or index",
+                       o->op);
+    if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN) return make_sequence(o, (kt_op)op, p, err);
+    if (!o->weights) return kt_fail(err, KT_E_INVALID, "--op %s needs --weights", o->op);
     if (!format)
         return kt_fail(err, KT_E_INVALID, "--weights '%s': expected wbf16, w8c, w4g32, wq4_k ...",
                        o->weights);
@@ -139,14 +165,15 @@ static kt_status measure(const kt_workbench *b, const kt_problem *p, const kt_du
         .problem = *p, .banks = &banks, .choices = r->choice, .n_choices = r->n};
     kt_planner *planner = NULL;
     kt_trial *trial = NULL;
-    kt_choice encoder;
+    kt_choice encoder = {0};
     kt_status st;
 
     if (o->counters) kt_counters_open(o->counters); /* the pool's threads inherit them */
     st = kt_pool_create(&pool, &setup.pool, err);
 
     if (st == KT_OK) st = kt_planner_create(b->registry, NULL, &b->machine, NULL, &planner, err);
-    if (st == KT_OK) st = kt_plan_resolve_simple(planner, &encode, pool.n_threads, &encoder, err);
+    if (st == KT_OK && kt_problem_is_packed(p))
+        st = kt_plan_resolve_simple(planner, &encode, pool.n_threads, &encoder, err);
     if (st == KT_OK) {
         setup.encode = encoder.variant;
         st = kt_trial_create(&setup, &trial, err);
@@ -192,13 +219,16 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_b
                100 * expm1(r->faster.point), 100 * expm1(r->faster.low),
                100 * expm1(r->faster.high),
                r->faster.low <= 0 && r->faster.high >= 0 ? ": no difference shown" : "");
-    printf("p25 of %d rounds, %d disturbed%s\nrepeat: kttune bench --op %s --weights %s --m %lld "
-           "--n %lld --k %lld",
-           r->rounds, r->voided, p->op == KT_OP_MOE_FFN ? "; times are per expert" : "", o->op,
-           o->weights, (long long)p->m, (long long)p->n, (long long)p->k);
+    printf("p25 of %d rounds, %d disturbed%s\nrepeat: kttune bench --op %s", r->rounds, r->voided,
+           p->op == KT_OP_MOE_FFN ? "; times are per expert" : "", o->op);
+    if (kt_problem_is_packed(p)) printf(" --weights %s", o->weights);
+    printf(" --m %lld --n %lld --k %lld", (long long)p->m, (long long)p->n, (long long)p->k);
+    if (p->op == KT_OP_DELTA)
+        printf(" --kv-heads %lld --v %lld", (long long)p->kv_heads, (long long)p->v);
+    if (p->op == KT_OP_INDEX) printf(" --context %lld", (long long)p->context);
     if (p->op == KT_OP_MOE_FFN)
         printf(" --experts %lld/%lld", (long long)p->experts, (long long)p->topk);
-    if (p->acts != kt_format_find(p->weights)->acts)
+    if (kt_problem_is_packed(p) && p->acts != kt_format_find(p->weights)->acts)
         printf(" --acts %s", kt_act_format_name(p->acts));
     for (int i = 0; i < r->n; i++) {
         char config[96];
@@ -244,7 +274,7 @@ kt_status kt_duel_run(const kt_workbench *b, const kt_duel_options *o, kt_bench_
     memset(out, 0, sizeof *out);
     out->n = o->against ? 2 : 1;
     KT_TRY(make_problem(o, &out->problem, err));
-    take_encoding(b->registry, o->variant, &out->problem);
+    if (kt_problem_is_packed(&out->problem)) take_encoding(b->registry, o->variant, &out->problem);
     KT_TRY(find_choice(b->registry, &out->problem, o->variant, o->set, &out->choice[0], err));
     if (o->against)
         KT_TRY(find_choice(b->registry, &out->problem, o->against, o->against_set, &out->choice[1],
@@ -281,8 +311,7 @@ int kt_bench_duel(const kt_verb_context *context, const kt_duel_options *o,
     /* A suite shows what it has when it is stopped; a duel has nothing to finish. */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    if (!o->op || !o->weights || !o->variant)
-        return kt_switch_fail(usage, "--op, --weights and --variant belong together");
+    if (!o->op || !o->variant) return kt_switch_fail(usage, "--op and --variant belong together");
     if (o->rounds < 5 || o->rounds > KT_MAX_SAMPLES / 2 || o->threads < 1 || o->threads > 1024)
         return kt_switch_fail(usage, "expected 5 to %d rounds, 1 to 1024 threads",
                               KT_MAX_SAMPLES / 2);

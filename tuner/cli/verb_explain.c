@@ -12,12 +12,13 @@
 #include "tuner/cli/table_choice.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/space/candidates.h"
+#include "tuner/space/cell.h"
 #include "tuner/space/shapes.h"
 #include "tuner/store/row_json.h"
 
 typedef struct explain_options {
     const char *table, *model, *op, *weights, *role, *format;
-    int64_t m, n, k, experts[2], threads;
+    int64_t m, n, k, experts[2], kv_heads, v, context, threads;
     bool deterministic, json;
 } explain_options;
 
@@ -29,8 +30,20 @@ static kt_status find_problem(const explain_options *o, kt_problem *out, kt_err 
     kt_status st;
     bool found = false;
 
-    if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN)
-        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm or moe_ffn", o->op);
+    if (!kt_op_is_tuned(op))
+        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm, moe_ffn, conv, delta or index",
+                       o->op);
+    if (o->n > 0 && op != KT_OP_GEMM && op != KT_OP_MOE_FFN) {
+        *out = (kt_problem){.op = (kt_op)op,
+                            .weights = op == KT_OP_INDEX ? KT_W_BF16 : KT_W_NONE,
+                            .m = o->m,
+                            .n = o->n,
+                            .k = o->k,
+                            .kv_heads = o->kv_heads,
+                            .context = o->context,
+                            .v = o->v};
+        return KT_OK;
+    }
     if (o->n > 0) {
         int weights = o->weights ? kt_weight_format_parse(o->weights) : KT_W_BF16;
         const kt_format *f = weights < 0 ? NULL : kt_format_find((kt_weight_format)weights);
@@ -153,7 +166,7 @@ static void print_roofline(const kt_workbench *b, const kt_table *t, const kt_pr
         double ns;
         if (v->op != p->op) continue;
         if (!is_contender(v, p, deterministic, &why)) {
-            if (refusals && v->weights >> p->weights & 1)
+            if (refusals && (v->weights >> p->weights & 1 || !kt_problem_is_packed(p)))
                 note_refusal(refusals, &n_refusals, why.message, v->name);
             continue;
         }
@@ -180,7 +193,7 @@ static void put_bounds(kt_json_writer *w, const kt_workbench *b, const kt_proble
         const kt_variant *v = kt_registry_at(b->registry, i);
         kt_err why = {0};
         bool accepted;
-        if (v->op != p->op || !(v->weights >> p->weights & 1)) continue;
+        if (v->op != p->op || (v->weights && !(v->weights >> p->weights & 1))) continue;
         accepted = is_contender(v, p, deterministic, &why);
         kt_json_begin_object(w);
         kt_json_add_string(w, "variant", v->name);
@@ -260,6 +273,26 @@ static char *tune_command(const explain_options *o, char *out, size_t bytes) {
     return out;
 }
 
+/* An operation without packed weights has one answer for its rows, from the nearest row. */
+static kt_status explain_kept(const explain_options *o, const kt_problem *p, const kt_workbench *b,
+                              const kt_table *t, const char *where, kt_err *err) {
+    const kt_table_row *rows[2];
+    kt_plan_source source = {.layout = "none"};
+    kt_planner *planner = NULL;
+    kt_choice choice;
+    kt_status st = kt_planner_create(b->registry, t, &b->machine, NULL, &planner, err);
+
+    if (st == KT_OK && o->deterministic) kt_planner_keep_bits(planner);
+    if (st == KT_OK) st = kt_plan_resolve_simple(planner, p, (int)o->threads, &choice, err);
+    kt_planner_destroy(planner);
+    if (st != KT_OK) return st;
+    source.tuned_cells = find_rows(t, p, (int)o->threads, rows);
+    source.untuned_cells = source.tuned_cells == 0;
+    if (o->deterministic) snprintf(source.bits, sizeof source.bits, "%s", choice.variant->bits);
+    (o->json ? print_json : print_text)(b, t, where, p, (int)o->threads, &choice, &source);
+    return KT_OK;
+}
+
 static kt_status explain(const explain_options *o, kt_problem *p, const kt_workbench *b,
                          const kt_table *t, const char *where, kt_err *err) {
     kt_choice_map *map = calloc(1, sizeof *map);
@@ -284,13 +317,23 @@ static kt_status explain(const explain_options *o, kt_problem *p, const kt_workb
     return st;
 }
 
+static kt_status explain_any(const explain_options *o, kt_problem *p, const kt_workbench *b,
+                             const kt_table *t, const char *where, kt_err *err) {
+    return kt_problem_is_packed(p) ? explain(o, p, b, t, where, err)
+                                   : explain_kept(o, p, b, t, where, err);
+}
+
+static bool is_matrix(const char *op) {
+    return strcmp(op, "gemm") == 0 || strcmp(op, "moe_ffn") == 0;
+}
+
 static int run(const kt_verb_context *context, int argc, char **argv) {
     explain_options o = {.model = "tiny-moe", .op = "moe_ffn", .format = "native", .m = 1};
     const kt_switch switches[] = {
         {"table", KT_SWITCH_TEXT, &o.table, "FILE", "default: the one serving would use"},
         {"model", KT_SWITCH_TEXT, &o.model, "NAME", "whose shapes and table; default tiny-moe"},
         {"format", KT_SWITCH_TEXT, &o.format, "F", "native, bf16, int8 or int4; default native"},
-        {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn; default moe_ffn"},
+        {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm, moe_ffn, conv, delta or index; default moe_ffn"},
         {"role", KT_SWITCH_TEXT, &o.role, "NAME", "experts, qkv, o, lm_head; default the first"},
         {"m", KT_SWITCH_COUNT, &o.m, "N", "rows (per expert); default 1"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default all cores"},
@@ -299,6 +342,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
          "outputs (moe_ffn: intermediate size), instead of a role"},
         {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},
         {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "moe_ffn: experts and how many a token uses"},
+        {"kv-heads", KT_SWITCH_COUNT, &o.kv_heads, "N", "delta, with --n: key heads"},
+        {"v", KT_SWITCH_COUNT, &o.v, "N", "delta: size of a value; --k that of a key"},
+        {"context", KT_SWITCH_COUNT, &o.context, "N", "index, with --n: keys"},
         {"deterministic", KT_SWITCH_FLAG, &o.deterministic, NULL,
          "as with kt ... --deterministic: one class of bits for every m"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "print a JSON object"},
@@ -323,8 +369,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     if (code >= 0) return code;
     if (o.m < 1 || o.m > 1 << 20) return kt_switch_fail(&usage, "--m: expected 1 or more");
     if (o.threads > 1024) return kt_switch_fail(&usage, "--threads: expected at most 1024");
-    if (o.n > 0 && (o.k < 32 || o.k % 32 != 0 || o.k > 1 << 24 || o.n > 1 << 28))
-        return kt_switch_fail(&usage, "--n needs --k, a multiple of 32");
+    if (o.n > 0 && (o.k < 1 || o.k > 1 << 24 || o.n > 1 << 28 ||
+                    (is_matrix(o.op) && (o.k < 32 || o.k % 32 != 0))))
+        return kt_switch_fail(&usage, "--n needs --k, of a matrix a multiple of 32");
     st = kt_workbench_init(&b, false, &err);
     if (o.threads == 0) o.threads = b.topology.usable_cores;
     if (st == KT_OK) st = find_problem(&o, &problem, &err);
@@ -334,7 +381,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     }
     st = kt_table_choose(&b, o.table, o.model, where, sizeof where, &t, &err);
     if (st == KT_E_NOT_FOUND && !o.table) st = KT_OK; /* explain the fallback */
-    if (st == KT_OK) st = explain(&o, &problem, &b, t, where, &err);
+    if (st == KT_OK) st = explain_any(&o, &problem, &b, t, where, &err);
     kt_table_destroy(t);
     kt_workbench_deinit(&b);
     return st == KT_OK ? KT_TUNE_OK : kt_table_verb_fail(&err);

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "dispatch/cost/cost.h"
 #include "tuner/measure/trial_ops.h"
+#include "tuner/space/cell.h"
 
 /* Long against the clock's cost (tens of ns), short against the scheduler's tick (1 to 4 ms). */
 static const double sample_goal_ns = 100000;
@@ -22,6 +23,7 @@ static int64_t slots_needed(const kt_trial_setup *s) {
 
 static kt_status get_banks(kt_trial *t, kt_err *err) {
     kt_banks_new_cell(t->setup.banks);
+    if (!kt_problem_is_packed(&t->setup.problem)) return KT_OK;
     for (int i = 0; i < t->setup.n_choices; i++)
         KT_TRY(kt_banks_get(t->setup.banks, &t->setup.problem, t->setup.choices[i].variant,
                             slots_needed(&t->setup), &t->entry[i].bank, err));
@@ -41,7 +43,9 @@ kt_status kt_trial_create(const kt_trial_setup *setup, kt_trial **out, kt_err *e
     t->setup = *setup;
     t->units = 1;
     kt_disturbance_init(&t->disturbance, kt_pool_threads(setup->pool));
-    t->ops = setup->problem.op == KT_OP_MOE_FFN ? &kt_trial_moe : &kt_trial_gemm;
+    t->ops = setup->problem.op == KT_OP_MOE_FFN ? &kt_trial_moe
+             : setup->problem.op == KT_OP_GEMM  ? &kt_trial_gemm
+                                                : &kt_trial_sequence;
     st = get_banks(t, err);
     if (st == KT_OK) st = t->ops->create(t, err);
     if (st != KT_OK) {
@@ -118,7 +122,12 @@ double kt_trial_units(const kt_trial *t) {
 
 double kt_trial_bytes(const kt_trial *t, int contender) {
     const kt_problem *q = &t->setup.problem;
-    double each = (double)t->entry[contender].bank->slot_bytes;
+    double each, operations;
+    if (!t->entry[contender].bank) {
+        kt_problem_work(q, &each, &operations);
+        return each;
+    }
+    each = (double)t->entry[contender].bank->slot_bytes;
     if (q->op != KT_OP_MOE_FFN || t->setup.spread_tokens == 0) return each * t->units;
     double slots = (double)(t->setup.spread_tokens * q->topk);
     return each * (slots < (double)q->experts ? slots : (double)q->experts);

@@ -1,5 +1,5 @@
-/* One cell set up for timing as it is served: fused layer or GEMM job, serving pool, cold weights, hot
- * activations. SPDX-License-Identifier: Apache-2.0 */
+/* One cell set up for timing as it is served: fused layer, GEMM job or operation of a sequence, serving
+ * pool, cold weights, hot activations. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_TRIAL_H
 #define KT_TUNER_TRIAL_H
 
@@ -14,7 +14,7 @@
 typedef struct kt_trial_setup {
     kt_problem problem; /* m = rows of one call (GEMM) or of each active expert (MOE_FFN) */
     kt_pool *pool;
-    const kt_variant *encode; /* KT_OP_ENCODE variant for problem.acts */
+    const kt_variant *encode; /* KT_OP_ENCODE variant for problem.acts, of packed weights */
     kt_banks *banks;
     const kt_choice *choices; /* contenders; all accept the problem, all passed the gate */
     int n_choices;
@@ -36,7 +36,8 @@ kt_stopwatch kt_trial_stopwatch(kt_trial *t);
  * and for spread tokens. */
 double kt_trial_units(const kt_trial *t);
 
-/* Bytes of packed weights one call reads, and its operations. */
+/* Bytes of packed weights, or of what is kept of a sequence, that one call moves, and its
+ * operations. */
 double kt_trial_bytes(const kt_trial *t, int contender);
 double kt_trial_operations(const kt_trial *t);
 

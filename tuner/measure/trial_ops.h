@@ -15,6 +15,7 @@ typedef struct kt_trial_ops {
 
 extern const kt_trial_ops kt_trial_moe;
 extern const kt_trial_ops kt_trial_gemm;
+extern const kt_trial_ops kt_trial_sequence;
 
 struct kt_trial {
     kt_trial_setup setup;
@@ -24,7 +25,7 @@ struct kt_trial {
     kt_disturbance disturbance;
     double longest_ns; /* of the samples so far, warm-up included */
     struct kt_trial_entry {
-        kt_cold_bank *bank; /* borrowed */
+        kt_cold_bank *bank; /* borrowed; NULL = the op has no packed weights */
         int64_t calls;      /* per sample; 0 = never run */
         double sample_ns;   /* wall time of the last sample */
     } * entry;              /* [n_choices], owned */

@@ -78,7 +78,7 @@ static void find_dear(const kt_session *s, const kt_tune_cell *cell, const kt_co
 
     for (int i = 0; i < c->n; i++) {
         const kt_variant *v = c->list[order[i]].choice.variant;
-        double ns = shares_weights(c, order, i, is_out)
+        double ns = !kt_problem_is_packed(&cell->problem) || shares_weights(c, order, i, is_out)
                         ? 0
                         : kt_banks_cost_ns(&s->banks, &cell->problem, v, slots);
         is_out[order[i]] = i > 0 && ns > left;

@@ -128,8 +128,10 @@ static kt_status make(kt_session *s, const kt_tune_cell *cell, const kt_contende
     for (int j = 0; j < c->n; j++) t->choices[j] = c->list[j].choice;
     setup.choices = t->choices;
     KT_TRY(get_pool(s, cell->threads, &setup.pool, err));
-    KT_TRY(kt_plan_resolve_simple(s->planner, &encode, cell->threads, &encoder, err));
-    setup.encode = encoder.variant;
+    if (kt_problem_is_packed(&cell->problem)) {
+        KT_TRY(kt_plan_resolve_simple(s->planner, &encode, cell->threads, &encoder, err));
+        setup.encode = encoder.variant;
+    }
     KT_TRY(kt_trial_create(&setup, &t->trial, err));
     t->inner = kt_trial_stopwatch(t->trial);
     t->watch = (kt_stopwatch){.arg = t,

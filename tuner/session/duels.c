@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "tuner/search/contest.h"
+#include "tuner/space/cell.h"
 
 void kt_duels_deinit(kt_duels *d) {
     kt_pool_destroy(d->pool);
@@ -36,7 +37,8 @@ static kt_status set_up(kt_duels *d, const kt_problem *problem, int threads, kt_
 
     if (!d->planner)
         KT_TRY(kt_planner_create(d->registry, NULL, d->machine, NULL, &d->planner, err));
-    KT_TRY(kt_plan_resolve_simple(d->planner, &encode, threads, encoder, err));
+    if (kt_problem_is_packed(problem))
+        KT_TRY(kt_plan_resolve_simple(d->planner, &encode, threads, encoder, err));
     if (d->pool && kt_pool_threads(d->pool) == threads) return KT_OK;
     kt_pool_destroy(d->pool);
     d->pool = NULL;
@@ -118,7 +120,7 @@ kt_status kt_duels_race(kt_duels *d, const kt_problem *problem, int threads,
                           .stop = watch_stop};
     kt_trial *trial = NULL;
     kt_samples s = {0};
-    kt_choice encoder;
+    kt_choice encoder = {0};
     kt_rng rng;
     kt_status st = set_up(d, problem, threads, &encoder, err);
 

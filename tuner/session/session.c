@@ -36,6 +36,8 @@ static kt_status get_default(kt_session *s, const kt_tune_cell *cell, kt_choice 
     kt_plan_source source;
     kt_status st;
 
+    if (!kt_problem_is_packed(&cell->problem))
+        return kt_plan_resolve_simple(s->planner, &cell->problem, cell->threads, out, err);
     for (int i = 0; i < s->n_shapes; i++, d++)
         if (d->threads == cell->threads && kt_same_weights(&d->problem, &cell->problem)) {
             *out = *kt_choice_for(d->map, cell->problem.m);

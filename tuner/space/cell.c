@@ -28,7 +28,7 @@ kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err 
 void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry) {
     for (size_t i = 0; i < list->n; i++) {
         kt_problem *p = &list->cells[i].problem;
-        p->acts = kt_registry_acts(registry, p->op, p->weights);
+        if (kt_problem_is_packed(p)) p->acts = kt_registry_acts(registry, p->op, p->weights);
     }
 }
 

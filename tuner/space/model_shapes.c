@@ -8,6 +8,7 @@
 #include "dispatch/model/family.h"
 #include "dispatch/model/gguf_meta.h"
 #include "dispatch/model/needs.h"
+#include "dispatch/model/node_problems.h"
 #include "dispatch/model/resolve.h"
 #include "kernels/moe_ffn/moe_layer.h"
 #include "tuner/space/shapes.h"
@@ -112,6 +113,36 @@ static void put_main_first(kt_shapes *s) {
     if (s->n_ffn && s->ffn[0].experts > 1) s->native = s->ffn[0].weights;
 }
 
+/* ---- what is kept of a sequence ---- */
+
+static kt_status add_kept(kt_shapes *s, const char *name, const kt_problem *p, kt_err *err) {
+    for (int i = 0; i < s->n_kept; i++)
+        if (kt_same_weights(&s->kept[i].problem, p)) {
+            s->kept[i].layers++;
+            return KT_OK;
+        }
+    if (s->n_kept == KT_MAX_KEPT)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "%s: more than %d kinds of operations that keep something of a sequence",
+                       name, KT_MAX_KEPT);
+    snprintf(s->kept[s->n_kept].name, sizeof s->kept[0].name, "%s", name);
+    s->kept[s->n_kept].problem = *p;
+    s->kept[s->n_kept++].layers = 1;
+    return KT_OK;
+}
+
+static kt_status add_nodes(const kt_graph *graph, kt_shapes *s, kt_err *err) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const kt_node *n = &graph->nodes[i];
+        const kt_problem p = n->kind == KT_NODE_CONV    ? kt_conv_problem(n, 0)
+                             : n->kind == KT_NODE_DELTA ? kt_delta_problem(n, 0)
+                                                        : kt_index_problem(&n->index, 0);
+        if (n->kind == KT_NODE_CONV || n->kind == KT_NODE_DELTA || n->kind == KT_NODE_ATTEND_SPARSE)
+            KT_TRY(add_kept(s, kt_op_name(p.op), &p, err));
+    }
+    return KT_OK;
+}
+
 /* ---- the whole ---- */
 
 /* Formats that are asked for (BF16, INT8, INT4) cut matrices alike. */
@@ -139,6 +170,7 @@ kt_status kt_shapes_from_graph(const kt_graph *graph, kt_shapes *out, kt_err *er
 
     KT_TRY(add_needs(graph, true, &s, err));
     KT_TRY(add_needs(graph, false, &s, err));
+    KT_TRY(add_nodes(graph, &s, err));
     put_main_first(&s);
     *out = s;
     return KT_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/cost/cost.h"
 #include "dispatch/plan/plan.h"
 #include "dispatch/table/table.h"
 #include "kernels/formats/format.h"
@@ -205,6 +206,48 @@ static kt_status add_cells(const kt_serving_role *r, int threads, double share, 
     return KT_OK;
 }
 
+/* Rows and, of the indexer, keys that plans ask for: one row or as many as a step takes; keys of a
+ * usual and of a long conversation. */
+static const int64_t kept_rows[] = {1, 512}, kept_keys[] = {8192, 32768};
+
+static bool is_indexer(const kt_problem *p) {
+    return p->op == KT_OP_INDEX;
+}
+
+/* Bytes per token and model pass. */
+static double kept_bytes(const kt_shapes *s, int i) {
+    kt_problem p = s->kept[i].problem;
+    double bytes, operations;
+
+    p.m = 1;
+    if (is_indexer(&p)) p.context = kept_keys[0];
+    kt_problem_work(&p, &bytes, &operations);
+    return bytes * (double)s->kept[i].layers;
+}
+
+static kt_status add_kept_cells(const kt_shapes *s, int i, int threads, double share,
+                                kt_profile profile, kt_cell_list *out, kt_err *err) {
+    const bool is_index = is_indexer(&s->kept[i].problem);
+    const int n = is_index && profile == KT_PROFILE_QUICK ? 1 : 2;
+
+    for (int j = 0; j < n; j++) {
+        kt_tune_cell cell = {
+            .problem = s->kept[i].problem, .threads = threads, .weight = share / n};
+        cell.problem.m = is_index ? 1 : kept_rows[j];
+        if (is_index) cell.problem.context = kept_keys[j];
+        memcpy(cell.role, s->kept[i].name, sizeof cell.role);
+        KT_TRY(kt_cells_add_or_join(out, &cell, err));
+    }
+    return KT_OK;
+}
+
+static kt_status add_all_kept(const kt_shapes *s, int threads, double share, kt_profile profile,
+                              kt_cell_list *out, kt_err *err) {
+    for (int i = 0; i < s->n_kept; i++)
+        KT_TRY(add_kept_cells(s, i, threads, share * kept_bytes(s, i), profile, out, err));
+    return KT_OK;
+}
+
 double kt_thread_share(int i, int n) {
     return n == 1 ? 1 : i + 1 == n ? 0.8 : 0.2 / (n - 1);
 }
@@ -218,15 +261,16 @@ kt_status kt_cells_of_shapes(const kt_shapes *s, kt_serving_format format, kt_pr
     snprintf(out->workload, sizeof out->workload, "%s", s->name);
     n = kt_roles_list(s, format, roles);
     for (int i = 0; i < n; i++) bytes += roles[i].bytes;
+    for (int i = 0; i < s->n_kept; i++) bytes += kept_bytes(s, i);
     for (int t = 0; t < n_threads; t++) {
-        double of_threads = kt_thread_share(t, n_threads);
-        for (int i = 0; i < n; i++) {
-            kt_status st = add_cells(&roles[i], threads[t], of_threads * roles[i].bytes / bytes,
-                                     profile, out, err);
-            if (st == KT_OK) continue;
-            kt_cell_list_deinit(out);
-            return st;
-        }
+        const double each = kt_thread_share(t, n_threads) / bytes;
+        kt_status st = KT_OK;
+        for (int i = 0; i < n && st == KT_OK; i++)
+            st = add_cells(&roles[i], threads[t], each * roles[i].bytes, profile, out, err);
+        if (st == KT_OK) st = add_all_kept(s, threads[t], each, profile, out, err);
+        if (st == KT_OK) continue;
+        kt_cell_list_deinit(out);
+        return st;
     }
     for (size_t i = 0; i < out->n; i++) sum += out->cells[i].weight;
     for (size_t i = 0; i < out->n; i++) out->cells[i].weight /= sum;

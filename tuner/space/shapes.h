@@ -11,6 +11,7 @@
 
 #define KT_MAX_DENSE 40
 #define KT_MAX_FFN 12
+#define KT_MAX_KEPT 6
 
 /* Under which weights a matrix is asked for in this size: parts that are stored in different
  * formats are multiplied apart, and together once they are of one. */
@@ -42,6 +43,12 @@ typedef struct kt_shapes {
     } dense[KT_MAX_DENSE];        /* plain matrices as they are multiplied: q, k and v as one */
     int n_ffn;                    /* 0 = only the sizes above are known, in `native` */
     kt_ffn_shape ffn[KT_MAX_FFN]; /* the routed experts with the most matrices first */
+    int n_kept;
+    struct {
+        char name[16];
+        kt_problem problem; /* m = 0; of the indexer context = 0 */
+        int64_t layers;
+    } kept[KT_MAX_KEPT]; /* operations that keep something of a sequence (kt_problem_is_packed) */
 } kt_shapes;
 
 /* From the object of config.json. Accepts the key aliases of the supported families; refuses sizes

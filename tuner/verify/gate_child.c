@@ -12,7 +12,11 @@
 #include "base/err.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/formats/p64_spec.h"
+#include "kernels/indexer/index_gate.h"
+#include "kernels/linattn/conv_gate.h"
+#include "kernels/linattn/delta_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
+#include "tuner/space/cell.h"
 #include "tuner/verify/verdicts.h"
 
 /* Row counts of the gate: all few, then every remainder by the 4 and 6 rows of a tile, full tiles of 16,
@@ -25,8 +29,21 @@ static int64_t cut(int64_t size, int64_t most) {
     return size <= most ? size : most / 256 * 256 - (most >= 512 ? 256 : 0) + size % 256;
 }
 
+/* A few heads, keys or channels: variants treat all alike. Value heads stay as many a key head. */
+static kt_problem cut_sequence(kt_problem p) {
+    const int64_t group = p.kv_heads > 0 ? p.n / p.kv_heads : 1;
+
+    if (p.op == KT_OP_CONV) p.n = p.n <= 256 ? p.n : 128 + p.n % 128;
+    if (p.op == KT_OP_DELTA && p.kv_heads > 2) p.kv_heads = 2, p.n = 2 * group;
+    if (p.op == KT_OP_INDEX && p.n > 16) p.n = 16 + p.n % 16;
+    if (p.op == KT_OP_INDEX && p.context > 200) p.context = 200 + p.context % 64;
+    p.m = MOST_ROWS;
+    return p;
+}
+
 kt_problem kt_gate_problem(const kt_problem *problem) {
     kt_problem p = *problem;
+    if (!kt_problem_is_packed(&p)) return cut_sequence(p);
     if (p.op == KT_OP_MOE_FFN) { /* n is what down sums over, in whole blocks of the format */
         const int64_t block = kt_p64_spec_of(p.weights).span > 128 ? 256 : 128;
         p.n = p.n <= 256 ? p.n : block + p.n % block;
@@ -56,13 +73,32 @@ typedef struct cases {
 } cases;
 
 static kt_status cases_create(cases *c, kt_err *err) {
+    if (!kt_problem_is_packed(&c->problem)) return KT_OK;
     if (c->problem.op == KT_OP_MOE_FFN)
         return kt_moe_case_create(&c->problem, c->seed, &c->moe, err);
     return kt_gemm_case_create(&c->problem, c->seed, &c->gemm, err);
 }
 
+/* Their gates draw inputs for themselves. */
+static kt_status check_sequence(const cases *c, const kt_choice *choice, int64_t m,
+                                kt_gate_sums *sums, kt_err *err) {
+    kt_problem p = c->problem;
+    kt_gate_report one = {0};
+    kt_status st;
+
+    p.m = m;
+    st = p.op == KT_OP_CONV ? kt_conv_gate(choice->variant, &choice->config, &p, c->seed, &one, err)
+         : p.op == KT_OP_DELTA
+             ? kt_delta_gate(choice->variant, &choice->config, &p, c->seed, &one, err)
+             : kt_index_gate(choice->variant, &choice->config, &p, c->seed, &one, err);
+    sums->error_sq += one.rel_rms * one.rel_rms; /* all calls alike */
+    sums->want_sq += 1;
+    return st;
+}
+
 static kt_status check(cases *c, const kt_choice *choice, int64_t m, kt_gate_sums *sums,
                        kt_err *err) {
+    if (!kt_problem_is_packed(&c->problem)) return check_sequence(c, choice, m, sums, err);
     if (c->moe) return kt_moe_case_check(c->moe, choice->variant, &choice->config, m, sums, err);
     return kt_gemm_case_check(c->gemm, choice->variant, &choice->config, m, sums, err);
 }
