@@ -7,7 +7,8 @@
  * keys, 2 x 4 or 1 x 8, with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of
  * all 8. Past the last key the tile reads the last key again and its scores are ignored.
  *
- * Sizes of keys and of values are multiples of 16. SPDX-License-Identifier: Apache-2.0 */
+ * Sizes of keys and of values are multiples of 4: loads of the last 16 elements are masked, and
+ * masks are of dwords, two elements or four codes. SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
 #include "base/err.h"
@@ -19,6 +20,16 @@
 INLINE __m256i load_pairs(const uint16_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
+/* The first `left` elements, an even number; the others are zeros and not read. */
+INLINE __m256i load_last(const uint16_t *p, int64_t left) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)left / 2), lane);
+    return _mm256_maskload_epi32((const int *)(const void *)p, mask);
+}
+/* is_last is a constant at each call. */
+INLINE __m256i load_up_to(const uint16_t *p, int64_t left, const int is_last) {
+    return is_last ? load_last(p, left) : load_pairs(p);
+}
 INLINE __m256 even(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
@@ -27,11 +38,17 @@ INLINE __m256 odd(__m256i pairs) {
 }
 
 static void load_query(const float *q, int64_t d, float scale, float *out) {
-    for (int64_t i = 0; i < d; i += 16)
+    int64_t i = 0;
+    for (; i + 16 <= d; i += 16)
         for (int64_t j = 0; j < 8; j++) {
             out[i + j] = q[i + 2 * j] * scale;
             out[i + 8 + j] = q[i + 2 * j + 1] * scale;
         }
+    for (int64_t j = 0; i < d && j < 8; j++) {
+        const int is_there = i + 2 * j < d;
+        out[i + j] = is_there ? q[i + 2 * j] * scale : 0.0f;
+        out[i + 8 + j] = is_there ? q[i + 2 * j + 1] * scale : 0.0f;
+    }
 }
 
 /* The upper halves of the floats of even and odd elements, which is all there is of a code. */
@@ -59,12 +76,19 @@ INLINE __m256i widen_fp8(__m128i x) {
     return _mm256_or_si256(w, _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x43f0)));
 }
 
+INLINE __m128i load_codes(const uint8_t *p, int64_t left) {
+    const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
+    if (left >= 16) return _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm_maskload_epi32((const int *)(const void *)p,
+                              _mm_cmpgt_epi32(_mm_set1_epi32((int32_t)left / 4), lane));
+}
+
 static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
                   int64_t n_keys, uint16_t *out, int64_t ldo) {
     for (int64_t j = 0; j < n_keys; j++)
         for (int64_t i = 0; i < d; i += 16) {
             const uint8_t *at = codes + j * ld + i;
-            const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)at);
+            const __m128i x = load_codes(at, d - i);
             if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * ld, 0, 2);
             _mm256_storeu_si256((__m256i *)(void *)(out + j * ldo + i),
                                 cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
@@ -73,7 +97,7 @@ static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int6
 
 static void store_sums(const float *o, int64_t d, float *out) {
     for (int64_t i = 0; i < d; i += 16)
-        for (int64_t j = 0; j < 8; j++) {
+        for (int64_t j = 0; j < 8 && i + 2 * j < d; j++) {
             out[i + 2 * j] = o[i + j];
             out[i + 2 * j + 1] = o[i + 8 + j];
         }
@@ -90,25 +114,32 @@ INLINE __m256 sum_lanes(__m256 a[8]) {
     return _mm256_add_ps(_mm256_shuffle_ps(a[0], a[1], 0x88), _mm256_shuffle_ps(a[0], a[1], 0xdd));
 }
 
+/* 16 elements from x on of nq queries and nk keys. */
+INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint16_t *const key[8],
+                       int64_t x, int64_t d, const int nq, const int nk, const int is_last) {
+    for (int i = 0; i < nk; i++) {
+        __m256i pairs = load_up_to(key[i] + x, d - x, is_last);
+        __m256 a = even(pairs), b = odd(pairs);
+        for (int r = 0; r < nq; r++) {
+            int lane = r * nk + i, at = lane / 4 + 2 * (lane % 4);
+            sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x), a, sum[at]);
+            sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x + 8), b, sum[at]);
+        }
+    }
+}
+
 /* nq queries x 8 / nq keys; nq is a constant at each call. */
 INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t ldk, int64_t d,
                        int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq) {
     const int nk = 8 / nq;
     const uint16_t *key[8];
     __m256 sum[8], all;
+    int64_t x = 0;
 
     for (int i = 0; i < nk; i++) key[i] = k + (j + i < n_keys ? j + i : n_keys - 1) * ldk;
     for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_ps();
-    for (int64_t x = 0; x < d; x += 16)
-        for (int i = 0; i < nk; i++) {
-            __m256i pairs = load_pairs(key[i] + x);
-            __m256 a = even(pairs), b = odd(pairs);
-            for (int r = 0; r < nq; r++) {
-                int lane = r * nk + i, at = lane / 4 + 2 * (lane % 4);
-                sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x), a, sum[at]);
-                sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x + 8), b, sum[at]);
-            }
-        }
+    for (; x + 16 <= d; x += 16) score_step(sum, q, ldq, key, x, d, nq, nk, 0);
+    if (x < d) score_step(sum, q, ldq, key, x, d, nq, nk, 1);
     all = sum_lanes(sum);
     if (nq == 1) _mm256_storeu_ps(s + j, all);
     if (nq == 2) {
@@ -183,9 +214,11 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
     return keep;
 }
 
-/* nq queries x nv * 16 columns; nq and nv are constants at each call, nq * nv <= 4. */
+/* nq queries x nv * 16 columns, or (is_last) the `left` last ones; constants at each call: nq and
+ * nv, nq * nv <= 4, is_last. */
 INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
-                       int64_t ldv, int64_t n_keys, int64_t ahead, const int nq, const int nv) {
+                       int64_t ldv, int64_t n_keys, int64_t ahead, const int nq, const int nv,
+                       int64_t left, const int is_last) {
     const int64_t lds = KT_ATTN_LDS;
     __m256 sum[4][8];
 
@@ -196,7 +229,7 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
     for (int64_t j = 0; j < n_keys; j++) {
         kt_attn_fetch(v + j * ldv, ldv, 1, 0, 16 * nv, 32, ahead);
         for (int c = 0; c < nv; c++) {
-            __m256i pairs = load_pairs(v + j * ldv + 16 * c);
+            __m256i pairs = load_up_to(v + j * ldv + 16 * c, left, is_last);
             __m256 a = even(pairs), b = odd(pairs);
             for (int r = 0; r < nq; r++) {
                 __m256 p = _mm256_set1_ps(s[r * lds + j]);
@@ -209,30 +242,32 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
         for (int c = 0; c < 2 * nv; c++) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
 }
 
+INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
+                       int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead, const int nq) {
+    int64_t x = 0;
+    for (; nq == 1 && x + 64 <= d; x += 64)
+        weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 4 / nq, 64, 0);
+    for (; x + 16 <= d; x += 16)
+        weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 1, 16, 0);
+    if (x < d) weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 1, d - x, 1);
+}
+
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
                   const kt_attn_next *next) {
     const int64_t ahead = next->ahead;
     const int64_t lds = KT_ATTN_LDS;
-    int64_t i = 0, x;
+    int64_t i = 0;
     for (; i + 4 <= n_queries; i += 4)
-        for (x = 0; x < d; x += 16)
-            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, ahead, 4,
-                       1);
-    for (; i < n_queries; i++) {
-        for (x = 0; x + 64 <= d; x += 64)
-            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, ahead, 1,
-                       4);
-        for (; x < d; x += 16)
-            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, v + x, ldv, n_keys, ahead, 1,
-                       1);
-    }
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, ahead, 4);
+    for (; i < n_queries; i++)
+        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, ahead, 1);
 }
 
 static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
-    if (p->k % 16 != 0 || p->v % 16 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED, "attention: %s size %lld, expected a multiple of 16",
-                       p->k % 16 ? "head" : "value", (long long)(p->k % 16 ? p->k : p->v));
+    if (p->k % 4 != 0 || p->v % 4 != 0)
+        return kt_fail(why, KT_E_UNSUPPORTED, "attention: %s size %lld, expected a multiple of 4",
+                       p->k % 4 ? "head" : "value", (long long)(p->k % 4 ? p->k : p->v));
     return kt_attn_accepts(p, config, why);
 }
 
@@ -259,7 +294,7 @@ KT_VARIANT(bf16_online__avx2) = {
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
     .bits = "online256",
-    .version = 2,
+    .version = 3,
     .layout = "",
     .rank = 1,
     .params = kt_attn_params,

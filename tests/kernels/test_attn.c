@@ -55,7 +55,11 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
                                         {3, 2, 2, 16, 3100, 0, 1500},
                                         {4, 5, 1, 32, 1100, 0, 99},
                                         {1, 5, 1, 32, 2100, 16, 1030},
-                                        {70, 3, 1, 48, 1090, 32, 65}};
+                                        {70, 3, 1, 48, 1090, 32, 65},
+                                        {3, 5, 1, 20, 70, 36},
+                                        {2, 9, 3, 76, 67},
+                                        {1, 2, 1, 4, 130, 12},
+                                        {6, 4, 1, 56, 100, 44, 50}};
     const kt_variant *v = kt_builtin_variants[*index];
     kt_err err;
 
@@ -72,7 +76,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
                             .context = s[4],
                             .v = s[5],
                             .window = s[6]};
-            if ((s[3] | s[5]) % 16 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED)
+            if ((s[3] | s[5]) % 4 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED)
                 continue;
             for (uint64_t seed = 1; seed <= 6; seed++) {
                 p.weights = caches[seed / 2 % 3]; /* each with an odd and an even seed */
@@ -220,10 +224,10 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
                             .m = context < 3 ? 1 : 3,
                             .n = 5,
                             .kv_heads = 1,
-                            .k = d,
+                            .k = d + context % 4 * 4,
                             .weights = caches[(context + d / 32) % 3],
                             .context = context,
-                            .v = context % 2 ? 0 : 48};
+                            .v = context % 2 ? 0 : 44};
             if (!(v->weights & 1u << p.weights)) continue;
             fixture f = fixture_make(v, p);
             int64_t width = p.n * kt_attn_value_size(&p);
@@ -343,9 +347,9 @@ ParameterizedTest(size_t *index, attn, refuses_negative_sizes_by_name) {
     bad = good, bad.n = 3;
     cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
     if (v->isa != KT_ISA_AVX2) return;
-    bad = good, bad.v = 24;
+    bad = good, bad.v = 26;
     cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
-    cr_expect_not_null(strstr(err.message, "value size 24"), "%s", err.message);
+    cr_expect_not_null(strstr(err.message, "value size 26"), "%s", err.message);
 }
 
 ParameterizedTestParameters(attn, hands_on_a_scale_that_is_no_number) {
