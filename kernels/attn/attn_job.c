@@ -10,6 +10,11 @@
  * others). */
 #define PART_QUERIES 16
 
+/* Queries of a block of rows, which share each K and V load: twice as many where that leaves this
+ * many tasks to each thread. */
+#define TILE_QUERIES 64
+#define TASKS_PER_THREAD 16
+
 /* The problem of tasks that do one of `parts` of each kv head's query heads. */
 static kt_problem problem_of_parts(const kt_problem *p, int64_t parts) {
     kt_problem part = *p;
@@ -34,6 +39,11 @@ static size_t scratch_bytes(const kt_choice *choice, const kt_problem *problem) 
         if (!can_halve(problem, parts)) break;
     }
     return (most + 63) / 64 * 64;
+}
+
+static int64_t rows_of_block(const kt_problem *p, int64_t queries) {
+    const int64_t group = p->n / p->kv_heads;
+    return queries > group ? queries / group : 1;
 }
 
 static int64_t chunks_of(int64_t context) {
@@ -65,7 +75,6 @@ size_t kt_attn_job_bytes(const kt_choice *choice, const kt_problem *problem, int
 kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads, void *workspace,
                            size_t workspace_bytes, kt_err *err) {
     size_t need = kt_attn_job_bytes(job->choice, &job->problem, max_context, n_threads);
-    int64_t group = job->problem.n / job->problem.kv_heads;
     uint64_t sums, stats;
 
     if (need == 0 || need > workspace_bytes)
@@ -81,8 +90,7 @@ kt_status kt_attn_job_init(kt_attn_job *job, int64_t max_context, int n_threads,
     job->max_cells = KT_ATTN_SPLIT_ROWS * chunks_of(max_context);
     job->head_parts = 1;
     job->joined = 0;
-    /* 64 queries share each K and V load and leave enough tasks to share out. */
-    job->block_rows = 64 / group > 0 ? 64 / group : 1;
+    job->block_rows = rows_of_block(&job->problem, TILE_QUERIES);
     return KT_OK;
 }
 
@@ -125,19 +133,29 @@ static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, 
            (n > 1 || tasks % n_threads != 0);
 }
 
+/* Blocks of rows as large as leaves enough of them. Tasks, if nothing else is cut. */
+static int64_t cut_rows(kt_attn_job *j, const kt_attn_span *s, int64_t n, int n_threads) {
+    int64_t tasks;
+
+    for (int64_t queries = 2 * TILE_QUERIES;; queries = TILE_QUERIES) {
+        j->block_rows = rows_of_block(&j->problem, queries);
+        tasks = 0;
+        for (int64_t i = 0; i < n; i++) tasks += j->problem.kv_heads * blocks(j, &s[i]);
+        if (queries == TILE_QUERIES || tasks >= TASKS_PER_THREAD * (int64_t)n_threads) return tasks;
+    }
+}
+
 /* Cut the context where heads and blocks of rows would leave some threads idle at the end; then
  * heads. */
 int64_t kt_attn_job_prepare(void *job, int n_threads) {
     kt_attn_job *j = job;
     const kt_problem *p = &j->problem;
-    int64_t n, tasks = 0, cells = 0;
+    int64_t n, tasks, cells = 0;
     kt_attn_span *s = spans_of(j, &n);
     bool split;
 
-    for (int64_t i = 0; i < n; i++) {
-        find_chunks(j, &s[i]);
-        tasks += p->kv_heads * blocks(j, &s[i]);
-    }
+    for (int64_t i = 0; i < n; i++) find_chunks(j, &s[i]);
+    tasks = cut_rows(j, s, n, n_threads);
     split = wants_split(j, s, n, tasks, n_threads);
     tasks = j->joined = 0;
     for (int64_t i = 0; i < n; i++) {

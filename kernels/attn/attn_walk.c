@@ -198,30 +198,98 @@ static rows_of_block load(const kt_attn_call *c, const tile *t, int64_t key, int
     return b;
 }
 
-/* Queries [first, first + n) of the tile meet the first n_keys keys of the block. */
-static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, rows_of_block *b,
-                  int64_t n_keys) {
+/* Some queries of the tile, `group` to each row. The first row sees n_keys keys of the block, each
+ * row after it one more, at most `most`. */
+typedef struct meeting {
+    int64_t first, n, group; /* queries */
+    int64_t n_keys, most;
+} meeting;
+
+static int64_t keys_of(const meeting *m, int64_t query) {
+    const int64_t n = m->n_keys + query / m->group;
+    return n < m->most ? n : m->most;
+}
+
+static void soften(const tile *t, const rows_of_block *b, const meeting *m) {
     const kt_attn_inner *inner = t->inner;
-    const float *q = t->q + first * t->ldq;
-    float *s = t->s + first * KT_ATTN_LDS, *o = t->o + first * t->ldo, *keep = t->keep + first;
+    float *s = t->s + m->first * KT_ATTN_LDS, *stats = t->chunk + 2 * m->first;
+    float *keep = t->keep + m->first;
+
+    if (inner->soften_rows) {
+        inner->soften_rows(s, m->n, m->n_keys, m->group, m->most, b->k_scale, b->v_scale, stats,
+                           keep);
+        return;
+    }
+    for (int64_t i = 0; i < m->n; i++)
+        keep[i] = inner->soften(s + i * KT_ATTN_LDS, keys_of(m, i), b->k_scale, b->v_scale,
+                                stats + 2 * i);
+}
+
+/* Rows that see different numbers of keys: those that all see for all at once, the others row by
+ * row. A sum goes on where it was. */
+static void weigh_ragged(const tile *t, const rows_of_block *b, const meeting *m) {
+    static const kt_attn_next nothing = {0};
+    const kt_attn_inner *inner = t->inner;
+    const int64_t common = m->n_keys - m->n_keys % inner->weigh_step;
+    float *s = t->s + m->first * KT_ATTN_LDS, *o = t->o + m->first * t->ldo;
+    float *keep = t->keep + m->first;
+
+    inner->weigh(o, t->ldo, keep, m->n, s, b->v, b->ldv, t->dv, common, &b->next_v);
+    for (int64_t i = 0; i < m->n; i++) keep[i] = 1.0f;
+    for (int64_t i = 0; i < m->n; i += m->group)
+        inner->weigh(o + i * t->ldo, t->ldo, keep, m->group,
+                     s + i * KT_ATTN_LDS + common / inner->weigh_step, b->v + common * b->ldv,
+                     b->ldv, t->dv, keys_of(m, i) - common, &nothing);
+}
+
+static void meet(const kt_attn_call *c, const tile *t, rows_of_block *b, const meeting *m) {
+    const kt_attn_inner *inner = t->inner;
+    const int64_t n_keys = keys_of(m, m->n - 1);
+    const float *q = t->q + m->first * t->ldq;
+    float *s = t->s + m->first * KT_ATTN_LDS, *o = t->o + m->first * t->ldo;
+    const float *keep = t->keep + m->first;
 
     if (inner->keys_bytes)
-        inner->scores_loaded(q, t->ldq, n, t->keys, t->d, n_keys, &b->next_k, s);
+        inner->scores_loaded(q, t->ldq, m->n, t->keys, t->d, n_keys, &b->next_k, s);
     else
-        inner->scores(q, t->ldq, n, b->k, b->ldk, t->d, n_keys, b->next_k.ahead, s);
-    for (int64_t i = 0; i < n; i++)
-        keep[i] = inner->soften(s + i * KT_ATTN_LDS, n_keys, b->k_scale, b->v_scale,
-                                t->chunk + 2 * (first + i));
+        inner->scores(q, t->ldq, m->n, b->k, b->ldk, t->d, n_keys, b->next_k.ahead, s);
+    soften(t, b, m);
     if (b->has_codes) {
-        inner->weigh_codes(c->problem->weights, o, t->ldo, keep, n, s, b->v_codes, ldv_of(c), t->dv,
-                           n_keys);
+        inner->weigh_codes(c->problem->weights, o, t->ldo, keep, m->n, s, b->v_codes, ldv_of(c),
+                           t->dv, n_keys);
         return;
     }
     if (!b->v) {
         inner->widen(c->problem->weights, b->v_codes, ldv_of(c), t->dv, b->n_keys, b->room, b->ldv);
         b->v = b->room;
     }
-    inner->weigh(o, t->ldo, keep, n, s, b->v, b->ldv, t->dv, n_keys, &b->next_v);
+    if (n_keys > m->n_keys)
+        weigh_ragged(t, b, m);
+    else
+        inner->weigh(o, t->ldo, keep, m->n, s, b->v, b->ldv, t->dv, n_keys, &b->next_v);
+}
+
+/* Queries [first, first + n) of the tile meet the first n_keys keys of the block. */
+static void block(const kt_attn_call *c, const tile *t, int64_t first, int64_t n, rows_of_block *b,
+                  int64_t n_keys) {
+    const meeting m = {.first = first, .n = n, .group = n, .n_keys = n_keys, .most = n_keys};
+
+    meet(c, t, b, &m);
+}
+
+/* How many rows from r on can meet the block together: few queries to a row, each row one behind
+ * the one before, the first one seeing a key of the block. */
+static int64_t rows_together(const kt_attn_call *c, const tile *t, int64_t row, int64_t r,
+                             int64_t rows, const rows_of_block *b, int64_t key) {
+    const int32_t *position = c->position + row;
+    int64_t n = 1;
+
+    if (!t->inner->weigh_step || b->has_codes) return 1;
+    while (r + n < rows && (n + 1) * t->group <= KT_ATTN_FEW &&
+           position[r + n] == position[r] + n &&
+           kt_attn_first_key(c->problem, position[r + n]) <= key)
+        n++;
+    return n;
 }
 
 /* A block of which some row of the tile does not see all: row by row, each with the keys that it
@@ -240,14 +308,21 @@ static void block_by_rows(const kt_attn_call *c, const tile *t, int64_t row, int
         b = load(c, t, first, limit - first, t->group, true);
         block(c, t, r * t->group, t->group, &b, limit - first);
     }
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0, n; r < rows; r += n) {
         int64_t first = kt_attn_first_key(c->problem, c->position[row + r]);
         int64_t limit = (int64_t)c->position[row + r] + 1;
+        n = 1;
         if (limit > stop) limit = stop;
         if (first > key || limit <= key) continue;
         if (!is_loaded) b = load(c, t, key, stop - key, rows * t->group, false);
         is_loaded = true;
-        block(c, t, r * t->group, t->group, &b, limit - key);
+        n = rows_together(c, t, row, r, rows, &b, key);
+        meet(c, t, &b,
+             &(meeting){.first = r * t->group,
+                        .n = n * t->group,
+                        .group = t->group,
+                        .n_keys = limit - key,
+                        .most = stop - key});
     }
 }
 

@@ -58,6 +58,13 @@ typedef struct kt_attn_inner {
      * before and of the weights after. */
     float (*soften)(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
                     float *stats);
+    /* The same for n_queries rows of s and of stats, factors to keep[]; its bits. Query i sees
+     * n_keys + i / group keys, at most `most`. NULL = none. */
+    void (*soften_rows)(float *s, int64_t n_queries, int64_t n_keys, int64_t group, int64_t most,
+                        const float *k_scale, const float *v_scale, float *stats, float *keep);
+    /* Keys whose weights lie in one float of a row, where weigh can begin at any multiple of that
+     * many: at s + keys / weigh_step and their values. 0 = it cannot. */
+    int64_t weigh_step;
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */
     void (*weigh)(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,

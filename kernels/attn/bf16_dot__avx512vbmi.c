@@ -238,13 +238,15 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .load_codes = load_codes,
                                     .scores_loaded = scores,
                                     .soften = soften,
+                                    .soften_rows = soften_rows,
+                                    .weigh_step = 2,
                                     .weigh = weigh,
                                     .weigh_codes = weigh_codes,
                                     .store_sums = store_sums};
 
 /* More queries than elsewhere: they share the turning of the keys. */
-static const int32_t tile_queries[] = {16, 32, 64};
-static const kt_param params[] = {{"queries", tile_queries, 3, 64}};
+static const int32_t tile_queries[] = {16, 32, 64, 128};
+static const kt_param params[] = {{"queries", tile_queries, 4, 128}};
 
 static void attn(const kt_attn_call *call) {
     kt_attn_walk(call, &inner);
@@ -261,7 +263,7 @@ KT_VARIANT(bf16_dot__avx512vbmi) = {
     .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
     .numerics = KT_NUM_BF16_F32,
     .bits = "dot-codes",
-    .version = 3,
+    .version = 4,
     .layout = "",
     .rank = 1,
     .params = params,

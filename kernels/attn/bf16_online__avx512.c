@@ -207,6 +207,7 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .widen = kt_widen512,
                                     .scores = scores,
                                     .soften = soften,
+                                    .weigh_step = 1,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 

@@ -63,6 +63,7 @@ static const kt_attn_inner inner = {.lanes = 1,
                                     .widen = widen,
                                     .scores = scores,
                                     .soften = soften,
+                                    .weigh_step = 1,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 

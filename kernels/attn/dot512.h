@@ -25,6 +25,8 @@
 #include "kernels/simd/exp512.h"
 
 #define PAIR_ROW KT_TURNED_ROW /* bytes of one pair index of a turned block */
+#define SLICE 128              /* elements that are met at a time where keys or values are long */
+#define SLICE_FROM 192         /* longest keys that are met at once: 64 of them are 24 KB */
 
 /* As assembler, since not every including file is compiled for BF16. */
 KT_INLINE __m512i to_bf16(__m512 low, __m512 high) {
@@ -102,21 +104,29 @@ KT_INLINE void fetch(const key_lines *a, int64_t step) {
             _mm_prefetch((const char *)a->next->rows + r * a->next->ld + x, _MM_HINT_T1);
 }
 
+/* Pairs [begin, end) of a key's elements: what is met at a time. Sums of those before are in s. */
+typedef struct pairs {
+    int64_t begin, end;
+} pairs;
+
 /* nq queries x nv vectors of 16 keys; nq and nv are constants at each call. */
-KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int64_t d, float *s,
+KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, pairs x, float *s,
                           const key_lines *lines, const int nq, const int nv) {
     __m512 sum[4][4];
 
     KT_EACH (r, nq) {
-        KT_EACH (c, nv) sum[r][c] = _mm512_setzero_ps();
+        KT_EACH (c, nv)
+            sum[r][c] =
+                x.begin ? _mm512_load_ps(s + r * KT_ATTN_LDS + 16 * c) : _mm512_setzero_ps();
     }
-    for (int64_t i = 0; i < (d + 1) / 2; i++, keys += PAIR_ROW) {
+    keys += x.begin * (int64_t)PAIR_ROW;
+    for (int64_t i = x.begin; i < x.end; i++, keys += PAIR_ROW) {
         __m512i u[4];
         if (lines) fetch(lines, i);
         KT_EACH (c, nv) u[c] = _mm512_load_si512(keys + 64 * c);
         KT_EACH (r, nq) {
-            __m512i x = _mm512_set1_epi32(kt_load_i32((const uint8_t *)(q + r * ldq + i)));
-            KT_EACH (c, nv) sum[r][c] = dot(sum[r][c], u[c], x);
+            __m512i w = _mm512_set1_epi32(kt_load_i32((const uint8_t *)(q + r * ldq + i)));
+            KT_EACH (c, nv) sum[r][c] = dot(sum[r][c], u[c], w);
         }
     }
     KT_EACH (r, nq) {
@@ -124,19 +134,21 @@ KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int6
     }
 }
 
-KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int64_t d,
-                          int64_t n_keys, float *s, const key_lines *lines, const int nq) {
-    if (n_keys > 48) {
-        score_tile(q, ldq, keys, d, s, lines, nq, 4);
-        return;
-    }
-    for (int64_t j = 0; j < n_keys; j += 16)
-        score_tile(q, ldq, keys + 4 * j, d, s + j, NULL, nq, 1);
+KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, pairs x, int64_t n_keys,
+                          float *s, const key_lines *lines, const int nq) {
+    if (n_keys > 48)
+        score_tile(q, ldq, keys, x, s, lines, nq, 4);
+    else if (n_keys > 32)
+        score_tile(q, ldq, keys, x, s, NULL, nq, 3);
+    else if (n_keys > 16)
+        score_tile(q, ldq, keys, x, s, NULL, nq, 2);
+    else
+        score_tile(q, ldq, keys, x, s, NULL, nq, 1);
 }
 
 /* The first two tiles fetch the block of keys after this one, every other line each. */
-static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
-                   int64_t n_keys, const kt_attn_next *next, float *s) {
+static void score_pairs(const float *q, int64_t ldq, int64_t n_queries, const uint8_t *keys,
+                        int64_t d, pairs x, int64_t n_keys, const kt_attn_next *next, float *s) {
     const int64_t tiles = n_queries / 4 + n_queries % 4, share = tiles > 2 ? 2 : tiles;
     key_lines a = {.next = next, .step = 64 * share, .rows = (2 * KEYS + d - 1) / d};
 
@@ -144,12 +156,25 @@ static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *k
         const key_lines *lines = next->rows && t < share ? &a : NULL;
         float *to = s + i * KT_ATTN_LDS;
         if (i + 4 <= n_queries) {
-            score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 4);
+            score_rows(q + i * ldq, ldq, keys, x, n_keys, to, lines, 4);
             i += 4;
         } else {
-            score_rows(q + i * ldq, ldq, keys, d, n_keys, to, lines, 1);
+            score_rows(q + i * ldq, ldq, keys, x, n_keys, to, lines, 1);
             i++;
         }
+    }
+}
+
+/* Long keys are met in slices that L1 holds, so that only the first queries wait for L2. A sum goes
+ * through memory between two slices as it is. */
+static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
+                   int64_t n_keys, const kt_attn_next *next, float *s) {
+    const int64_t end = (d + 1) / 2;
+    const int64_t slice = d > SLICE_FROM && n_queries > 4 ? SLICE / 2 : end;
+
+    for (pairs x = {0, slice}; x.begin < end; x.begin = x.end, x.end += slice) {
+        if (x.end > end) x.end = end;
+        score_pairs(q, ldq, n_queries, keys, d, x, n_keys, next, s);
     }
 }
 
@@ -195,6 +220,106 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
     return keep;
 }
 
+/* The largest, or the sum, of the lanes of four vectors, by the tree that reduces one: lanes i and
+ * i + 8, + 4, + 2, + 1. Lane 4 r of the result belongs to a[r]. */
+#define REDUCE_FOUR(a, op)                                                                      \
+    __extension__({                                                                             \
+        __m512 x_ =                                                                             \
+            op(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xee)); \
+        __m512 y_ =                                                                             \
+            op(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xee)); \
+        x_ = op(_mm512_shuffle_f32x4(x_, y_, 0x88), _mm512_shuffle_f32x4(x_, y_, 0xdd));        \
+        x_ = op(x_, _mm512_shuffle_ps(x_, x_, 0x4e));                                           \
+        op(x_, _mm512_shuffle_ps(x_, x_, 0xb1));                                                \
+    })
+
+/* Scores [16 i, 16 i + 16) of a row of n_keys, times the keys' scales; lowest where there is none. */
+KT_INLINE __m512 load_scores(const float *s, int64_t n_keys, const float *k_scale, const int i,
+                             const int is_whole, const int is_scaled) {
+    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+    const __mmask16 m = is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
+    const __m512 v = _mm512_mask_loadu_ps(lowest, m, s + 16 * i);
+
+    if (!is_scaled) return v;
+    return _mm512_mask_mul_ps(lowest, m, v, _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
+}
+
+/* exp of scores less the largest, times the values' scales, to the row as BF16; their sum. */
+KT_INLINE __m512 store_weights(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
+                               float top, const int is_whole, const int is_scaled) {
+    __m512 v[4], sum = _mm512_setzero_ps();
+
+    KT_EACH (i, 4) {
+        const __mmask16 m = is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
+        const __m512 x = load_scores(s, n_keys, k_scale, i, is_whole, is_scaled);
+        v[i] = _mm512_maskz_mov_ps(m, kt_exp_ps512(_mm512_sub_ps(x, _mm512_set1_ps(top))));
+        if (!is_scaled) continue;
+        sum = _mm512_add_ps(sum, v[i]);
+        v[i] = _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(m, v_scale + 16 * i));
+    }
+    KT_EACH (i, 2) {
+        const __m512i weights = to_bf16(v[2 * i], v[2 * i + 1]);
+        _mm512_store_si512(s + 16 * i, weights);
+        if (is_scaled) continue;
+        sum = _mm512_add_ps(sum, _mm512_add_ps(kt_bf16_even512(weights), kt_bf16_odd512(weights)));
+    }
+    return sum;
+}
+
+/* soften for four queries: what takes long by itself, reducing vectors to numbers, is done for all
+ * four at once. The same operations on each, and so the same bits. */
+KT_INLINE void soften_four(float *s, const int64_t n_keys[4], const float *k_scale,
+                           const float *v_scale, float *stats, float *keep, const int is_whole,
+                           const int is_scaled) {
+    __m512 most[4], total[4];
+    _Alignas(64) float number[16];
+    float top[4];
+
+    KT_EACH (r, 4) {
+        const float *row = s + r * KT_ATTN_LDS;
+        __m512 v[4];
+        KT_EACH (i, 4) v[i] = load_scores(row, n_keys[r], k_scale, i, is_whole, is_scaled);
+        most[r] = _mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3]));
+    }
+    _mm512_store_ps(number, REDUCE_FOUR(most, _mm512_max_ps));
+    KT_EACH (r, 4) top[r] = stats[2 * r] > number[4 * r] ? stats[2 * r] : number[4 * r];
+    KT_EACH (r, 4)
+        total[r] = store_weights(s + r * KT_ATTN_LDS, n_keys[r], k_scale, v_scale, top[r], is_whole,
+                                 is_scaled);
+    _mm512_store_ps(number, REDUCE_FOUR(total, _mm512_add_ps));
+    KT_EACH (r, 4) {
+        keep[r] = 1.0f;
+        if (stats[2 * r] != top[r])
+            keep[r] = _mm512_cvtss_f32(kt_exp_ps512(_mm512_set1_ps(stats[2 * r] - top[r])));
+        stats[2 * r] = top[r];
+        stats[2 * r + 1] = stats[2 * r + 1] * keep[r] + number[4 * r];
+    }
+}
+
+static void soften_rows(float *s, int64_t n_queries, int64_t n_keys, int64_t group, int64_t most,
+                        const float *k_scale, const float *v_scale, float *stats, float *keep) {
+    int64_t i = 0;
+
+    for (; i + 4 <= n_queries; i += 4) {
+        float *rows = s + i * KT_ATTN_LDS, *x = stats + 2 * i;
+        int64_t n[4];
+        KT_EACH (r, 4) {
+            n[r] = n_keys + (i + r) / group;
+            if (n[r] > most) n[r] = most;
+        }
+        if (k_scale)
+            soften_four(rows, n, k_scale, v_scale, x, keep + i, 0, 1);
+        else if (n[0] == KEYS)
+            soften_four(rows, n, NULL, NULL, x, keep + i, 1, 0);
+        else
+            soften_four(rows, n, NULL, NULL, x, keep + i, 0, 0);
+    }
+    for (; i < n_queries; i++) {
+        const int64_t n = n_keys + i / group;
+        keep[i] = soften(s + i * KT_ATTN_LDS, n < most ? n : most, k_scale, v_scale, stats + 2 * i);
+    }
+}
+
 /* ---- values ---- */
 
 /* nq queries x 32 columns from column x on; nq is a constant at each call. */
@@ -228,25 +353,32 @@ KT_INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float 
     }
 }
 
+/* Columns [x, end). */
 KT_INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s,
-                          const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead,
-                          const int nq) {
-    for (int64_t x = 0; x < d; x += 32)
-        weigh_tile(o, ldo, keep, s, v, ldv, d, x, n_keys, ahead, nq);
+                          const uint16_t *v, int64_t ldv, int64_t d, int64_t x, int64_t end,
+                          int64_t n_keys, int64_t ahead, const int nq) {
+    for (; x < end; x += 32) weigh_tile(o, ldo, keep, s, v, ldv, d, x, n_keys, ahead, nq);
 }
 
+/* Slices of long values stay in L1 for all queries. */
 static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
                   const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
                   const kt_attn_next *next) {
-    const int64_t ahead = next->ahead;
     const int64_t lds = KT_ATTN_LDS;
-    int64_t i = 0;
-    for (; i + 8 <= n_queries; i += 8)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 8);
-    for (; i + 4 <= n_queries; i += 4)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 4);
-    for (; i < n_queries; i++)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, i ? 0 : ahead, 1);
+
+    for (int64_t x = 0; x < d; x += SLICE) {
+        const int64_t end = x + SLICE < d ? x + SLICE : d;
+        int64_t ahead = next->ahead, i = 0; /* the first queries ask for what comes */
+        for (; i + 8 <= n_queries; i += 8, ahead = 0)
+            weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, end, n_keys, ahead,
+                       8);
+        for (; i + 4 <= n_queries; i += 4, ahead = 0)
+            weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, end, n_keys, ahead,
+                       4);
+        for (; i < n_queries; i++, ahead = 0)
+            weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, end, n_keys, ahead,
+                       1);
+    }
 }
 
 #endif
