@@ -237,7 +237,7 @@ kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attenti
     return n.out;
 }
 
-kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *m) {
+static kt_node heads_node(kt_build *b, kt_view x, const kt_head_mats *m) {
     kt_node node = node_of(KT_NODE_LINEAR_HEADS, x, add_value(b, m->heads * (m->n + m->tail)));
     kt_weight w = {.kind = KT_WEIGHT_HEADS,
                    .use = KT_USE_LINEAR,
@@ -254,8 +254,34 @@ kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *m) {
     node.weight = add_weight(b, &w);
     node.size = x.width / m->heads;
     node.tail = m->tail;
+    return node;
+}
+
+kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *m) {
+    const kt_node node = heads_node(b, x, m);
+
     add_node(b, &node);
     return node.out;
+}
+
+kt_view kt_attend_latent(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_head_mats *keys, const kt_head_mats *values) {
+    kt_node in = heads_node(b, q, keys), n, out;
+
+    in.latent = 1;
+    add_node(b, &in);
+    n = node_of(KT_NODE_ATTEND, in.out, add_value(b, attention->heads * attention->v));
+    out = heads_node(b, n.out, values);
+    out.latent = -1;
+    n.plane = plane;
+    n.attention = *attention;
+    n.in2 = q;
+    n.in3 = out.out;
+    n.weight = in.weight;
+    n.weight2 = out.weight;
+    add_node(b, &n);
+    add_node(b, &out);
+    return out.out;
 }
 
 void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps) {

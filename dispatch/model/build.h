@@ -69,6 +69,10 @@ typedef struct kt_head_mats {
     bool is_transposed;
 } kt_head_mats;
 kt_view kt_linear_heads(kt_build *b, kt_view x, const kt_head_mats *mats);
+/* Latent attention: queries through `keys`, attention over the plane's rows, results through
+ * `values`; or, of many rows, the same with the keys and values that both make of those rows. */
+kt_view kt_attend_latent(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_head_mats *keys, const kt_head_mats *values);
 
 /* LayerNorm of x in place. */
 void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps);

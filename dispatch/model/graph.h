@@ -115,8 +115,11 @@ typedef enum kt_node_kind {
     KT_NODE_BIAS,      /* out += b */
     KT_NODE_RMS_HEADS, /* out = norm of each `size` elements of out */
     KT_NODE_ROPE,
-    KT_NODE_KEEP,    /* rows of in (and in2) go to a plane */
-    KT_NODE_ATTEND,  /* out = attention of in over a plane */
+    KT_NODE_KEEP, /* rows of in (and in2) go to a plane */
+    /* out = attention of in over a plane. Of latent attention also, where rows go with wide keys
+     * instead: in2 the queries as they were, in3 where results go behind the values' matrices;
+     * weight and weight2 the halves for keys and for values. */
+    KT_NODE_ATTEND,
     KT_NODE_GATE,    /* out *= sigmoid(in) */
     KT_NODE_ROUTE,   /* experts and their weights of each row of in */
     KT_NODE_EXPERTS, /* out += weighted experts of in; without routing every row goes to expert 0 */
@@ -172,6 +175,7 @@ typedef struct kt_node {
     int64_t
         tail; /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
     int accumulate; /* LINEAR: += */
+    int latent;     /* LINEAR_HEADS of latent attention: distance to its ATTEND; 0 = of another */
     int is_routed;  /* EXPERTS: by the last ROUTE */
     kt_attention attention;
     kt_routing_rule routing;

@@ -185,13 +185,10 @@ static kt_view attend(kt_build *b, const kt_mla *c, kt_view h) {
     kt_rope(b, k_rope, c->rope, &c->rotation);
     kt_rope(b, q_rope, c->nope + c->rope, &c->rotation);
     plane = kt_keep(b, kv, (kt_view){0}, 1);
+    if (!c->index_topk) return kt_attend_latent(b, q, plane, &attention, &keys, &values);
     q = kt_linear_heads(b, q, &keys);
-    if (c->index_topk) {
-        index = index_keys(b, c, h, index_q);
-        o = kt_attend_sparse(b, q, plane, &attention, &index);
-    } else {
-        o = kt_attend(b, q, plane, &attention);
-    }
+    index = index_keys(b, c, h, index_q);
+    o = kt_attend_sparse(b, q, plane, &attention, &index);
     return kt_linear_heads(b, o, &values);
 }
 

@@ -116,6 +116,7 @@ void kt_planner_prefer_exact(kt_planner *p);
  * where there is one). Variants that are KT_BITS_UNSTABLE are not taken. Within the class the
  * fastest variant runs, as ever. */
 void kt_planner_keep_bits(kt_planner *p);
+bool kt_planner_keeps_bits(const kt_planner *p);
 
 /* A class of bits that a deterministic plan could keep, and what it costs against the fastest
  * variant of any class, unstable ones included: mean over the decode and over the prefill

@@ -10,6 +10,10 @@ void kt_planner_keep_bits(kt_planner *p) {
     p->keeps_bits = 1;
 }
 
+bool kt_planner_keeps_bits(const kt_planner *p) {
+    return p->keeps_bits;
+}
+
 int kt_planner_threads(const kt_planner *p, int threads) {
     return p->keeps_bits ? p->usual_threads : threads;
 }

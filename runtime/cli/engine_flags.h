@@ -9,7 +9,7 @@
 typedef struct kt_engine_flags {
     const char *weights, *importance, *kv, *kv_memory, *table, *numa,
         *synthetic; /* synthetic: instead of a model folder */
-    int64_t threads, context, chunk, layers;
+    int64_t threads, context, chunk, layers, expand_rows;
     bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite, strict_tokenizer;
 } kt_engine_flags;
 
@@ -39,6 +39,9 @@ typedef struct kt_engine_flags {
                          "threads' cores), off, or 2 to 16 groups of threads"),                  \
         KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
                        "activations in their finest encoding, a little slower in prefill"),      \
+        KT_OPTION_INT("expand-rows", 0, &(f).expand_rows, -1, 1 << 20,                           \
+                      "latent attention (MLA): make keys and values wide for a sequence with "   \
+                      "so many rows in a step (default 0: by estimate; -1: never)"),             \
         KT_OPTION_FLAG("deterministic", &(f).deterministic,                                      \
                        "the same bits in any prefill chunks and on any number of threads"),      \
         KT_OPTION_FLAG("allow-nonfinite", &(f).allow_nonfinite,                                  \

@@ -216,6 +216,8 @@ static kt_status make_plan(kt_engine *e, const kt_engine_options *o, kt_err *err
     if (o->deterministic) kt_planner_keep_bits(planner);
     st = kt_model_plan_make(planner, &e->model.graph, weights, kv, kt_pool_threads(e->pool),
                             e->max_chunk, e->max_context, &e->plan, err);
+    if (st == KT_OK && o->expand_rows)
+        kt_model_plan_set_expand(&e->plan, o->expand_rows > 0 ? o->expand_rows : 0);
     cells = kt_planner_totals(planner);
     kt_planner_destroy(planner);
     if (e->table)

@@ -31,6 +31,7 @@ typedef struct kt_engine_options {
     size_t kv_memory;        /* bytes of pages and states, 0 = a context's and more where free */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
+    int64_t expand_rows;     /* kt_model_plan_set_expand; 0 = as planned, -1 = never */
     bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
     bool tokenizer_optional; /* no error when the tokenizer's file is missing */
     bool strict_tokenizer;   /* refuse what else is a warning (token/known_tokens.h) */

@@ -144,6 +144,7 @@ typedef struct kt_step_ffn {
 typedef struct kt_step_attn {
     kt_problem problem;
     kt_attn_job job;
+    struct kt_expand *expand; /* in step->arena; NULL = rows are never expanded */
 } kt_step_attn;
 
 #define KT_STEP_SHARED 8 /* different jobs of one kind */

@@ -7,6 +7,7 @@
 #include "dispatch/model/node_problems.h"
 #include "kernels/formats/acts.h"
 #include "kernels/rope/rope_table.h"
+#include "runtime/exec/expand.h"
 #include "runtime/exec/joined.h"
 #include "runtime/exec/step.h"
 #include "runtime/exec/step_bytes.h"
@@ -208,7 +209,7 @@ static size_t job_bytes(const kt_step *s, int n_nodes) {
     for (int i = 0; i < p->n_simple; i++) {
         const kt_simple_plan *a = &p->simple[i];
         size_t bytes;
-        if (a->problem.op != KT_OP_ATTN) continue;
+        if (a->problem.op != KT_OP_ATTN || a->problem.m) continue; /* m: of wide keys, no job */
         bytes = kt_attn_job_bytes(&a->choice, &a->problem, s->max_context, s->n_threads);
         total = kt_bytes_add(total, bytes ? bytes : SIZE_MAX);
     }
@@ -238,9 +239,10 @@ static size_t sparse_bytes(const kt_step *s, const kt_node *n) {
     return kt_bytes_add(total, kt_bytes_times(kt_bytes_times(sizeof(int32_t), topk), s->max_rows));
 }
 
-/* Scratch of recurrent nodes, each its own (exec/ops/delta.c), and of sparse attention. */
+/* Scratch of recurrent nodes, each its own (exec/ops/delta.c), of sparse attention and of latent
+ * attention with wide keys, which layers share. */
 static size_t scratch_bytes(const kt_step *s) {
-    size_t total = 0, sparse = 0;
+    size_t total = 0, sparse = 0, expand = 0;
 
     for (int i = 0; i < s->graph->n_nodes; i++) {
         const kt_node *n = &s->graph->nodes[i];
@@ -250,8 +252,9 @@ static size_t scratch_bytes(const kt_step *s) {
             total = kt_bytes_add(total, kt_bytes_times(a > b ? a : b, s->n_threads));
         }
         if (n->kind == KT_NODE_ATTEND_SPARSE) sparse = sparse_bytes(s, n);
+        if (n->kind == KT_NODE_ATTEND) expand = kt_expand_bytes(s->plan, n, s->n_threads);
     }
-    return kt_bytes_add(total, sparse);
+    return kt_bytes_add(kt_bytes_add(total, sparse), expand);
 }
 
 kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_context, size_t *bytes,

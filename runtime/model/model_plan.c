@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/model/model_plan.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "dispatch/model/node_problems.h"
+#include "kernels/attn/attn_common.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 #include "kernels/moe_ffn/moe_layer.h"
@@ -59,6 +61,90 @@ kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *p) {
                           .encode = p->encode.variant,
                           .down_weights = p->problem.down,
                           .down_choices = p->down_choices};
+}
+
+/* ---- latent attention with wide keys and values ---- */
+
+kt_problem kt_expand_attn_problem(const kt_model_plan *plan, const kt_node *n) {
+    const kt_weight *keys = &plan->graph->weights[n->weight];
+    const kt_weight *values = &plan->graph->weights[n->weight2];
+    const int64_t k = keys->k + n->attention.k - n->attention.v;
+
+    return (kt_problem){.op = KT_OP_ATTN,
+                        .weights = KT_W_BF16,
+                        .m = plan->max_rows,
+                        .n = n->attention.heads,
+                        .k = k,
+                        .kv_heads = n->attention.heads,
+                        .v = values->n == k ? 0 : values->n,
+                        .context = plan->max_context};
+}
+
+kt_problem kt_expand_head_problem(const kt_problem *attn) {
+    kt_problem p = *attn;
+
+    p.n = p.kv_heads = 1;
+    return p;
+}
+
+kt_problem kt_expand_keys_problem(const kt_graph *g, const kt_node *n) {
+    const kt_weight *keys = &g->weights[n->weight];
+
+    return (kt_problem){.op = KT_OP_GEMM, .weights = KT_W_BF16, .n = keys->k, .k = keys->n};
+}
+
+const kt_problem_plan *kt_model_plan_expand_keys(const kt_model_plan *plan, const kt_node *n) {
+    const kt_problem keys = kt_expand_keys_problem(plan->graph, n);
+
+    for (int i = 0; i < plan->n_problems; i++)
+        if (kt_need_is_same(&plan->problems[i].problem, &keys)) return &plan->problems[i];
+    return NULL;
+}
+
+/* Panels as the step turns them (exec/expand.c), and one encoding of the latents for both halves. */
+static bool can_expand(const kt_model_plan *plan, const kt_node *n) {
+    const kt_problem_plan *keys = kt_model_plan_expand_keys(plan, n);
+    const kt_problem_plan *absorbed = kt_model_plan_run(plan, n->weight, 0);
+    const kt_problem_plan *values = kt_model_plan_run(plan, n->weight2, 0);
+    const kt_problem_plan *all[] = {keys, absorbed, values};
+
+    for (int i = 0; i < 3; i++)
+        if (!all[i] || all[i]->problem.weights != KT_W_BF16 ||
+            strcmp(all[i]->choices.choice[0].variant->layout, "p64") != 0)
+            return false;
+    return keys->problem.acts == values->problem.acts;
+}
+
+/* Rows from which on a step is faster expanded. That costs each key (nope + v) * latent products per
+ * head, an eighth more where its row has to be decoded and encoded, and saves each pair of a query
+ * and a key what rows of the cache are longer than wide ones; integer products, which do half as
+ * much again, save less. Measured on Zen 4 (kernels/attn/NOTES.md): of DeepSeek-V3's heads both are
+ * even at about 150 rows with BF16, 200 with FP8 and 390 with INT8; this says 171, 195 and 364. */
+static int64_t rows_to_expand_from(const kt_model_plan *plan, const kt_node *n) {
+    const kt_attention *a = &n->attention;
+    const kt_problem p = kt_attn_problem(a, plan->kv, plan->max_context);
+    const bool is_integer = kt_model_plan_simple(plan, &p)->variant->numerics == KT_NUM_ACTS8;
+    const double nope = (double)plan->graph->weights[n->weight].k;
+    const double v = (double)plan->graph->weights[n->weight2].n, latent = (double)a->v;
+    const double narrow = (double)a->k + latent, wide = nope + (double)a->k - latent + v;
+    const double cost = (nope + v) * latent * (kt_attn_has_scales(plan->kv) ? 1.125 : 1);
+    const double saved = narrow / (is_integer ? 1.5 : 1) - wide;
+
+    return saved > 0 ? (int64_t)ceil(cost / saved) : 0;
+}
+
+static const kt_node *latent_node(const kt_graph *g) {
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].kind == KT_NODE_ATTEND && g->nodes[i].in2.width > 0) return &g->nodes[i];
+    return NULL;
+}
+
+void kt_model_plan_set_expand(kt_model_plan *plan, int64_t rows) {
+    const kt_node *n = latent_node(plan->graph);
+    const kt_problem p = n ? kt_expand_attn_problem(plan, n) : (kt_problem){0};
+
+    if (n && kt_model_plan_simple(plan, &p) && can_expand(plan, n))
+        plan->expand_rows = rows > plan->max_rows ? 0 : rows;
 }
 
 static kt_status resolve_run(maker *m, const char *role, const kt_problem *problem, int *index) {
@@ -178,6 +264,21 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     }
 }
 
+/* All latent attention of a model is of one kind (kt_model_kv_shape). */
+static kt_status resolve_latent(maker *m) {
+    kt_model_plan *p = m->plan;
+    const kt_node *n = latent_node(p->graph);
+    kt_problem keys;
+    int index;
+
+    if (!n || kt_planner_keeps_bits(m->planner)) return KT_OK;
+    keys = kt_expand_keys_problem(p->graph, n);
+    KT_TRY(resolve_run(m, "k_b", &keys, &index));
+    KT_TRY(resolve_simple(m, kt_expand_attn_problem(p, n)));
+    kt_model_plan_set_expand(p, rows_to_expand_from(p, n));
+    return KT_OK;
+}
+
 static const kt_problem *layer_problem(const kt_model_plan *p) {
     const kt_problem *any = NULL;
 
@@ -200,14 +301,14 @@ static kt_status make(maker *m) {
     KT_TRY(kt_graph_needs(g, p->quant, &needs, &n_needs, m->err));
     free(needs);
     p->problems = kt_arena_alloc(&p->arena, (size_t)(n_needs + 1) * sizeof *p->problems, 64);
-    p->simple = kt_arena_alloc(&p->arena, (size_t)(2 * g->n_nodes + 1) * sizeof *p->simple, 64);
+    p->simple = kt_arena_alloc(&p->arena, (size_t)(2 * g->n_nodes + 2) * sizeof *p->simple, 64);
     p->of_run = kt_arena_alloc(&p->arena, runs * sizeof(int), sizeof(int));
     if (!p->problems || !p->simple || !p->of_run)
         return kt_fail(m->err, KT_E_NOMEM, "no memory for a plan");
     KT_TRY(resolve_weights(m));
     if (layer_problem(p)) kt_plan_layer(m->planner, layer_problem(p), p->threads, &p->layer);
     for (int i = 0; i < g->n_nodes; i++) KT_TRY(resolve_node(m, &g->nodes[i]));
-    return KT_OK;
+    return resolve_latent(m);
 }
 
 kt_status kt_model_plan_make(kt_planner *planner, const kt_graph *graph, kt_quant quant,

@@ -34,6 +34,9 @@ typedef struct kt_model_plan {
     int (*of_run)[KT_WEIGHT_PARTS]; /* [weights]: problems of the runs */
     kt_layer_plan layer;            /* how expert layers are cut, threads of a step, spin */
     int64_t max_rows, max_context;
+    /* Latent attention: rows of a sequence in a step from which on its keys and values are made
+     * wide (runtime/exec/expand.h); 0 = never. */
+    int64_t expand_rows;
     int threads;
     kt_arena arena;
 } kt_model_plan;
@@ -44,6 +47,11 @@ kt_status kt_model_plan_make(kt_planner *planner, const kt_graph *graph, kt_quan
                              kt_weight_format kv, int threads, int64_t max_rows,
                              int64_t max_context, kt_model_plan *out, kt_err *err);
 void kt_model_plan_deinit(kt_model_plan *plan); /* accepts a zeroed one */
+
+/* From now on latent attention is expanded from so many rows on (expand_rows), at most max_rows;
+ * before the weights are loaded. 0 = never. Does nothing where the plan cannot expand: without
+ * latent attention, in deterministic plans, or with kernels that want another layout than p64. */
+void kt_model_plan_set_expand(kt_model_plan *plan, int64_t rows);
 
 /* The plan of a run of a weight (kt_weight_runs). */
 const kt_problem_plan *kt_model_plan_run(const kt_model_plan *plan, int weight, int run);
@@ -58,6 +66,12 @@ const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_proble
 kt_problem kt_norm_problem(int64_t width);
 kt_problem kt_rope_problem(int64_t heads, int64_t size);
 kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
+/* Of latent attention whose keys and values are wide: of all heads, and of one alone; the product
+ * that takes latents to keys; and its plan, NULL = there is none. */
+kt_problem kt_expand_attn_problem(const kt_model_plan *plan, const kt_node *attend);
+kt_problem kt_expand_head_problem(const kt_problem *attn);
+kt_problem kt_expand_keys_problem(const kt_graph *g, const kt_node *attend);
+const kt_problem_plan *kt_model_plan_expand_keys(const kt_model_plan *plan, const kt_node *attend);
 kt_problem kt_router_problem(const kt_weight *router, int64_t topk);
 
 /* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it

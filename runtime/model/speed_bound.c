@@ -54,8 +54,22 @@ static void count_attention(counter *c, const kt_node *n, int64_t context) {
     const kt_problem problem = kt_attn_problem(a, c->plan->kv, c->plan->max_context);
     const kt_choice *choice = kt_model_plan_simple(c->plan, &problem);
     const double pairs = (double)c->plan->max_rows * (double)context / 2;
+    kt_problem wide, keys;
 
-    if (choice) add_ops(c, 2 * pairs * (double)(a->heads * (a->k + a->v)), choice->variant->isa);
+    if (!choice) return;
+    if (!c->plan->expand_rows || n->in2.width == 0) {
+        add_ops(c, 2 * pairs * (double)(a->heads * (a->k + a->v)), choice->variant->isa);
+        return;
+    }
+    wide = kt_expand_attn_problem(c->plan, n);
+    keys = kt_expand_keys_problem(c->plan->graph, n);
+    choice = kt_model_plan_simple(c->plan, &wide);
+    add_ops(c, 2 * pairs * (double)(a->heads * (wide.k + (wide.v ? wide.v : wide.k))),
+            choice->variant->isa);
+    add_ops(c,
+            2 * (double)context *
+                (double)(a->heads * (keys.n + c->plan->graph->weights[n->weight2].n) * keys.k),
+            choice->variant->isa);
 }
 
 kt_status kt_speed_bound_count(const kt_model_plan *plan, int64_t context,

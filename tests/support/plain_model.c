@@ -307,9 +307,9 @@ static void write_config(const kt_plain_shape *s, const char *folder) {
     else
         say_grouped(c, s);
     say(c,
-        ",\"tie_word_embeddings\":%s,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
+        ",\"tie_word_embeddings\":%s,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-5,"
         "\"rope_theta\":%g,\"hidden_act\":\"silu\",\"eos_token_id\":0}",
-        s->is_tied ? "true" : "false", s->theta);
+        s->is_tied ? "true" : "false", s->context ? (int)s->context : 256, s->theta);
     kt_temp_write(folder, "config.json", c->text, c->used);
     free(c);
 }

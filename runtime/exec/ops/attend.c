@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "runtime/exec/step.h"
+#include "runtime/exec/expand.h"
 
 static int is_same(const kt_problem *a, const kt_problem *b, const kt_attn_job *job, float scale) {
     return a->n == b->n && a->k == b->k && a->kv_heads == b->kv_heads && a->v == b->v &&
@@ -48,22 +48,31 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     if (!n->choice) return kt_fail(err, KT_E_INTERNAL, "no plan for attention");
     KT_TRY(find_job(n, &problem, &a, err));
     n->state = a;
-    return KT_OK;
+    if (a->expand || !kt_expand_is_planned(n->step->plan, n->node)) return KT_OK;
+    a->expand = kt_step_alloc(n->step, sizeof *a->expand);
+    if (!a->expand) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
+    return kt_expand_init(a->expand, n, err);
 }
 
+/* Rows that are expanded go first, in a phase of their own. */
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     kt_step_attn *a = n->state;
+    int count = 0;
 
-    kt_attn_job_phases(&a->job, out);
-    (void)is_few;
-    return KT_ATTN_PHASES;
+    if (a->expand && !is_few) out[count++] = kt_expand_phase(a->expand);
+    kt_attn_job_phases(&a->job, out + count);
+    return count + KT_ATTN_PHASES;
 }
 
 static void bind(kt_exec_node *n) {
     const kt_step *s = n->step;
     const kt_page_pool *p = s->pages;
     const int plane = n->node->plane, shared = p->shape.has_shared_rows;
-    kt_attn_job *job = &((kt_step_attn *)n->state)->job;
+    const kt_absorbed rest = kt_expand_rest(s, n->node);
+    kt_step_attn *a = n->state;
+    kt_attn_job *job = &a->job;
+
+    if (a->expand) a->expand->node = n;
 
     job->q = n->in.x;
     job->ldq = n->in.ld;
@@ -77,9 +86,9 @@ static void bind(kt_exec_node *n) {
     job->head_stride = p->n * job->page_stride;
     job->scale_page_stride = KT_PAGE_TOKENS;
     job->scale_stride = p->n * KT_PAGE_TOKENS;
-    job->rows = s->rows;
-    job->spans = s->attn_spans;
-    job->n_spans = s->n_spans;
+    job->rows = rest.rows;
+    job->spans = s->attn_spans + rest.first_span;
+    job->n_spans = rest.n_spans;
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -91,17 +100,20 @@ static kt_step_kind time_of(const kt_exec_node *n) {
 static void count(kt_exec_node *n) {
     kt_step *s = n->step;
     const kt_attention *a = &n->node->attention;
+    const kt_absorbed rest = kt_expand_rest(s, n->node);
     double pairs = 0, keys = 0;
     kt_kv_shape one_layer = s->pages->shape;
 
     for (int i = 0; i < s->n_spans; i++) {
         const kt_step_span *p = &s->spans[i];
         double rows = (double)p->rows, last = (double)(p->position + p->rows);
-        pairs += rows * (2 * last - rows + 1) / 2;
         keys += last;
+        if (i >= rest.first_span && i < rest.first_span + rest.n_spans)
+            pairs += rows * (2 * last - rows + 1) / 2;
     }
     one_layer.layers = 1;
-    kt_step_count(s, KT_STEP_ATTN, 2 * pairs * (double)(a->heads * (a->k + a->v)),
+    kt_step_count(s, KT_STEP_ATTN,
+                  2 * pairs * (double)(a->heads * (a->k + a->v)) + kt_expand_ops(n),
                   keys * (double)kt_kv_page_bytes(&one_layer) / KT_PAGE_TOKENS);
 }
 

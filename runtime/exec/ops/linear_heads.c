@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "kernels/formats/acts.h"
-#include "runtime/exec/step.h"
+#include "runtime/exec/expand.h"
 
 typedef struct heads_state {
     kt_gemm_group group;
@@ -42,6 +42,18 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return KT_OK;
 }
 
+/* Rows [*first, *first + rows) of the step: all, but those that attention expands. */
+static int64_t rows_of(const kt_exec_node *n, int64_t *first) {
+    const kt_step *s = n->step;
+    kt_absorbed rest;
+
+    *first = 0;
+    if (!n->node->latent) return s->rows;
+    rest = kt_expand_rest(s, n->node + n->node->latent);
+    *first = rest.first_row;
+    return rest.rows;
+}
+
 /* Encoded, the rows of a head lie together: side by side the heads of a row would be a power of two
  * apart, and all rows of a tile in one set of the caches. */
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
@@ -49,7 +61,12 @@ static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t
     const int64_t k = h->plan->problem.k, outputs = h->plan->problem.n;
     kt_encode_call call = {
         .k = k, .out_stride = (size_t)s->max_rows * h->stride, .row_end = h->count};
+    int64_t first, last;
 
+    last = rows_of(n, &first);
+    last += first;
+    if (begin < first) begin = first;
+    if (end > last) end = last;
     for (int64_t r = begin; r < end; r++) {
         const float *x = n->in.x + r * n->in.ld;
         call.x = x;
@@ -72,8 +89,15 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
 
 static void bind(kt_exec_node *n) {
     heads_state *h = n->state;
+    int64_t first;
+    const int64_t rows = rows_of(n, &first);
 
-    for (int i = 0; i < h->group.n_jobs; i++) h->group.jobs[i].m = n->step->rows;
+    for (int64_t i = 0; i < h->group.n_jobs; i++) {
+        kt_gemm_job *job = &h->group.jobs[i];
+        job->m = rows;
+        job->a = n->step->acts + (size_t)(i * n->step->max_rows + first) * h->stride;
+        job->c = n->out.x + i * h->out_size + first * n->out.ld;
+    }
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -84,10 +108,13 @@ static kt_step_kind time_of(const kt_exec_node *n) {
 static void count(kt_exec_node *n) {
     const heads_state *h = n->state;
     const kt_problem *p = &h->plan->problem;
+    int64_t first;
+    const int64_t rows = rows_of(n, &first);
 
-    kt_step_count(n->step, KT_STEP_HEADS,
-                  2 * (double)(n->step->rows * h->count) * (double)p->n * (double)p->k,
-                  (double)h->count * (double)h->plan->bytes);
+    if (rows)
+        kt_step_count(n->step, KT_STEP_HEADS,
+                      2 * (double)(rows * h->count) * (double)p->n * (double)p->k,
+                      (double)h->count * (double)h->plan->bytes);
 }
 
 const kt_exec_op kt_exec_op_linear_heads = {.kind = KT_NODE_LINEAR_HEADS,
