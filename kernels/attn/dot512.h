@@ -233,7 +233,7 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
         op(x_, _mm512_shuffle_ps(x_, x_, 0xb1));                                                \
     })
 
-/* Scores [16 i, 16 i + 16) of a row of n_keys, times the keys' scales; lowest where there is none. */
+/* Scores [16 i, 16 i + 16) of a row of n_keys, times the keys' scales; lowest where none is. */
 KT_INLINE __m512 load_scores(const float *s, int64_t n_keys, const float *k_scale, const int i,
                              const int is_whole, const int is_scaled) {
     const __m512 lowest = _mm512_set1_ps(-__builtin_inff());

@@ -135,7 +135,7 @@ typedef struct task {
 } task;
 
 /* The half of kv_b for keys is packed for queries, [latent, nope]: turned it takes latents to keys.
- * Panels of BF16 are [k / 2][64][2] (kernels/formats/p64.h): by two rows and two columns at a time. */
+ * Panels of BF16 are [k / 2][64][2] (kernels/formats/p64.h): two rows and two columns at a time. */
 static void turn_half(const task *t) {
     const kt_loaded *w = t->x->node->weight;
     const uint16_t *from = (const uint16_t *)w->data[0] + (size_t)t->head * w->head_bytes / 2;
@@ -192,8 +192,8 @@ static void narrow(const task *t, const float *c, int64_t n, int64_t width, uint
         kt_attn_store(KT_W_BF16, c + j * width, width, out + j * ld, NULL);
 }
 
-/* Latents of key j of those at once to the encoding of the products, and the rotated part of the key
- * as it is to where all heads have it. A BF16 row is its own encoding. */
+/* Latents of key j of those at once to the encoding of the products, and the rotated part as it is
+ * behind what will be the head's own. A BF16 row is its own encoding. */
 static void take_latent(const task *t, int64_t key, int64_t j, uint16_t *rotated) {
     const kt_expand *x = t->x;
     const sizes *z = &t->z;

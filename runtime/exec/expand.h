@@ -2,7 +2,8 @@
  *
  * Absorbed, a pair of a query and a key costs a product of `k` numbers (576) and a sum of `latent`
  * (512); made wide, nope + rope (192) and v (128), but each key has to be multiplied by both halves
- * of kv_b first. That pays from some rows on, which share the wide keys (kt_model_plan.expand_rows).
+ * of kv_b first. That pays from some rows on, which share the wide keys
+ * (kt_model_plan.expand_rows).
  * A task is one head of one span: it makes the keys and values of 1024 tokens at a time from the
  * rows of the cache, in BF16, and meets them with the span's rows like a cache of its own. It needs
  * no weights but the packed halves that the absorbed form has: the keys' is turned per task.

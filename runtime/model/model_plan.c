@@ -101,7 +101,7 @@ const kt_problem_plan *kt_model_plan_expand_keys(const kt_model_plan *plan, cons
     return NULL;
 }
 
-/* Panels as the step turns them (exec/expand.c), and one encoding of the latents for both halves. */
+/* Panels as the step turns them (exec/expand.c), one encoding of the latents for both halves. */
 static bool can_expand(const kt_model_plan *plan, const kt_node *n) {
     const kt_problem_plan *keys = kt_model_plan_expand_keys(plan, n);
     const kt_problem_plan *absorbed = kt_model_plan_run(plan, n->weight, 0);
@@ -115,11 +115,12 @@ static bool can_expand(const kt_model_plan *plan, const kt_node *n) {
     return keys->problem.acts == values->problem.acts;
 }
 
-/* Rows from which on a step is faster expanded. That costs each key (nope + v) * latent products per
- * head, an eighth more where its row has to be decoded and encoded, and saves each pair of a query
- * and a key what rows of the cache are longer than wide ones; integer products, which do half as
- * much again, save less. Measured on Zen 4 (kernels/attn/NOTES.md): of DeepSeek-V3's heads both are
- * even at about 150 rows with BF16, 200 with FP8 and 390 with INT8; this says 171, 195 and 364. */
+/* Rows from which on a step is faster expanded. That costs each key (nope + v) * latent products
+ * per head, an eighth more where its row has to be decoded and encoded, and saves each pair of a
+ * query and a key what rows of the cache are longer than wide ones; integer products, which do half
+ * as much again, save less. Measured on Zen 4 (kernels/attn/NOTES.md): of DeepSeek-V3's heads both
+ * are even at about 150 rows with BF16, 200 with FP8 and 390 with INT8; this says 171, 195 and 364.
+ */
 static int64_t rows_to_expand_from(const kt_model_plan *plan, const kt_node *n) {
     const kt_attention *a = &n->attention;
     const kt_problem p = kt_attn_problem(a, plan->kv, plan->max_context);

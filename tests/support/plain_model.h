@@ -20,7 +20,7 @@ typedef enum kt_plain_family {
 typedef struct kt_plain_shape {
     kt_plain_family family;
     int64_t layers, hidden, vocab;
-    int64_t context; /* max_position_embeddings; 0 = 256 */
+    int64_t context;                           /* max_position_embeddings; 0 = 256 */
     int64_t heads, kv_heads, head_dim, rotary; /* grouped-query attention; rotary: of head_dim */
     int64_t q_lora, kv_lora, nope, rope, v;    /* latent attention; q_lora 0 = none */
     int64_t index_heads, index_dim, index_topk;
