@@ -66,12 +66,17 @@ void kt_log_write(const kt_log *log, kt_log_level level, const char *area, const
     va_list args;
     int n;
 
-    if (!log || (!log->stream && !log->writer) || level < log->level) return;
+    if (!log || (!log->stream && !log->writer && !log->sink) || level < log->level) return;
     va_start(args, format);
     n = vsnprintf(message, sizeof message, format, args);
     va_end(args);
     if (n < 0) return;
     if ((size_t)n >= sizeof message) memcpy(message + sizeof message - 4, "...", 4);
+    if (log->sink) {
+        flatten(message);
+        log->sink(log->sink_arg, level, area, message);
+        return;
+    }
     format_time(kt_clock_unix_ms(), time, sizeof time);
     if (log->json) {
         size = format_json(line, sizeof line, time, level_name(level), area, message);

@@ -13,7 +13,10 @@ typedef enum kt_log_level { KT_LOG_DEBUG, KT_LOG_INFO, KT_LOG_WARN, KT_LOG_ERROR
 typedef struct kt_log {
     FILE *stream; /* borrowed; NULL = silent */
     kt_log_writer
-        *writer;        /* borrowed; lines go to it instead of the stream, which may be NULL then */
+        *writer; /* borrowed; lines go to it instead of the stream, which may be NULL then */
+    /* NULL, or given each message instead: one line, of any thread */
+    void (*sink)(void *arg, kt_log_level level, const char *area, const char *message);
+    void *sink_arg;
     kt_log_level level; /* lowest level that is written */
     int json;           /* one JSON object per line: {"ts","level","area","msg"} */
 } kt_log;

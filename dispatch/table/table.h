@@ -7,6 +7,7 @@
 
 #include "dispatch/topology/topology.h"
 #include "kt/problem.h"
+#include "kt/table.h"
 #include "kt/variant.h"
 
 /* 2: problems have members (down, act, v, window) that a reader of 1 would take for nothing, and
@@ -59,7 +60,7 @@ typedef struct kt_table_plan {
 
 /* Rows are kept in the order of kt_table_key_order and change through kt_table_put only; plans
  * in the order of cell, the row's key and routing, through kt_table_put_plan. */
-typedef struct kt_table {
+struct kt_table {
     kt_fingerprint fingerprint;
     char build[96];     /* compiler and project version */
     char workload[64];  /* model or workload name the cells came from */
@@ -69,14 +70,11 @@ typedef struct kt_table {
     size_t n_rows, capacity;
     kt_table_plan *plans; /* owned */
     size_t n_plans;
-} kt_table;
+};
 
-/* Every row is checked as kt_table_put does; errors name the file, the row and the field. */
-kt_status kt_table_load(const char *path, kt_table **out, kt_err *err);
 /* Deterministic text with a checksum, written atomically. */
 kt_status kt_table_save(const kt_table *table, const char *path, kt_err *err);
 kt_status kt_table_create(kt_table **out, kt_err *err); /* empty */
-void kt_table_destroy(kt_table *table);
 /* Copy row in, replacing a row of the same key (problem with m, threads). Numbers are rounded to
  * what the file holds: times to 0.1 ns, interval and error to 4 decimals and digits. Refuses a row
  * that makes no sense, naming the field. */

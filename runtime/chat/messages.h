@@ -8,13 +8,9 @@
 #include <stdint.h>
 
 #include "base/json.h"
-#include "kt/status.h"
+#include "kt/chat.h"
 #include "runtime/chat/template.h"
 #include "runtime/token/tokenizer.h"
-
-/* How one model writes conversations: its template, or the encoder that is built in for its family,
- * its special tokens, and what the template can do. Immutable after load; thread-safe. */
-typedef struct kt_chat_format kt_chat_format;
 
 /* Where a format comes from. All strings are borrowed during the call. */
 typedef struct kt_chat_source {
@@ -31,7 +27,6 @@ kt_status kt_chat_format_load(const kt_chat_source *source, kt_chat_format **out
 /* The same from text, with special tokens as an object {"bos_token": "...", ...}, or NULL. */
 kt_status kt_chat_format_create(const char *text, size_t size, const char *name,
                                 const kt_json *tokens, kt_chat_format **out, kt_err *err);
-void kt_chat_format_destroy(kt_chat_format *f); /* accepts NULL */
 
 /* The text of the template ("" for a built-in encoder), owned by the format: for /props, and for
  * choosing an output parser. */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "runtime/cli/options.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/option_words.h"
 
 typedef struct kt_engine_flags {
     const char *weights, *importance, *kv, *kv_memory, *table, *numa,
@@ -61,24 +62,11 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
 int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,
                          const kt_log *log, kt_engine **out);
 
-/* --kv by name; KT_W_NONE when there is no such format. */
-kt_weight_format kt_kv_parse(const char *name);
-const char *kt_kv_name(kt_weight_format format);
-
 /* A number of bytes with its unit, K, M, G or T (powers of 1024, also as MiB or MB), into *out. 0,
  * or -1 when it is none or does not fit. */
 int kt_size_parse(const char *text, size_t *out);
 
 /* "cache fp8: 12.3 MB for 4096 tokens, 51 % of bf16": one line about an engine's cache. */
 char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes);
-
-/* --numa; -1 when it is none of its words. */
-int kt_numa_parse(const char *word);
-
-/* --weights by name; -1 when there is no such format. */
-int kt_quant_parse(const char *name);
-#define KT_QUANT_WORDS                                                                             \
-    "native, bf16, int8, int4, fp8, f16, w4g64, w4g128, w4zg32 to w4zg128, w8g128, wf8c, or with " \
-    "--synthetic q4_0 to q6_k, iq4_nl, iq4_xs or mxfp4"
 
 #endif

@@ -129,7 +129,7 @@ static void commit(kt_engine *e, const kt_batch *b, bool has_next) {
 
 /* A checked batch. */
 static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidden,
-                     const atomic_bool *stop, kt_err *err) {
+                     const kt_stop *stop, kt_err *err) {
     const bool has_next = stop && take_states(e, b);
 
     fill_spans(e, b, has_next);
@@ -137,7 +137,7 @@ static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidd
     e->step.out_row = b->out_row;
     e->step.logits = logits;
     e->step.hidden = hidden;
-    if (kt_step_run(&e->step, e->pool, b->token, b->rows, has_next ? stop : NULL)) {
+    if (kt_step_run(&e->step, e->pool, b->token, b->rows, has_next ? &stop->is_set : NULL)) {
         commit(e, b, has_next);
         return KT_OK;
     }
@@ -146,7 +146,7 @@ static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidd
     return kt_fail(err, KT_E_CANCELLED, "stopped within a step of %lld rows", (long long)b->rows);
 }
 
-kt_status kt_engine_step(kt_engine *e, const kt_batch *b, float *logits, const atomic_bool *stop,
+kt_status kt_engine_step(kt_engine *e, const kt_batch *b, float *logits, const kt_stop *stop,
                          kt_err *err) {
     const int64_t vocab = e->model.graph.numbers.vocab;
     int64_t bad, row;

@@ -47,7 +47,6 @@ typedef struct kt_engine_options {
 } kt_engine_options;
 
 kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err);
-void kt_engine_destroy(kt_engine *e);
 
 typedef struct kt_engine_info {
     const char *model_name; /* readable (kt_model_resolve) */
@@ -68,7 +67,6 @@ typedef struct kt_engine_info {
 } kt_engine_info;
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);
-const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e); /* NULL when it was missing */
 struct kt_pool *kt_engine_pool(const kt_engine *e); /* borrowed: for other work between steps */
 
 /* Asked between chunks of a prefill; nonzero = stop (KT_E_CANCELLED, sequence stays at the last

@@ -2,28 +2,10 @@
 #ifndef KT_RUNTIME_SAMPLER_H
 #define KT_RUNTIME_SAMPLER_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "base/rng.h"
-
-typedef struct kt_sampling {
-    float temperature;                         /* 0 = greedy */
-    int32_t top_k;                             /* 0 = off */
-    float top_p;                               /* 1 = off */
-    float min_p;                               /* 0 = off */
-    float repetition_penalty;                  /* 1 = off */
-    float presence_penalty, frequency_penalty; /* 0 = off */
-    uint64_t seed;
-} kt_sampling;
+#include "kt/sampler.h"
 
 #define KT_SAMPLING_GREEDY ((kt_sampling){0.0f, 0, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, 0})
-
-/* What is added to one token's logit; -100 or less forbids it. */
-typedef struct kt_token_bias {
-    int32_t id;
-    float bias;
-} kt_token_bias;
 
 /* How often a token was generated, and whether the prompt has it. */
 typedef struct kt_token_count {
@@ -32,7 +14,7 @@ typedef struct kt_token_count {
 
 /* The choices of one sequence: options, random numbers, and the few tokens that penalties and
  * biases touch. One thread at a time. */
-typedef struct kt_sampler {
+struct kt_sampler {
     kt_sampling options;
     kt_rng rng;
     int64_t vocab;
@@ -40,7 +22,7 @@ typedef struct kt_sampler {
     size_t n_counts, counts_capacity;
     kt_token_bias *bias; /* owned: ascending ids, each once */
     size_t n_bias;
-} kt_sampler;
+};
 
 /* Working memory of a pick, for one thread at a time; any number of samplers share one.
  * Zero-initialise. */
@@ -64,11 +46,6 @@ void kt_sampler_scratch_deinit(kt_sampler_scratch *w);
 int kt_sampler_init(kt_sampler *s, const kt_sampling *options, const kt_token_bias *bias,
                     size_t n_bias, int64_t vocab);
 void kt_sampler_deinit(kt_sampler *s);
-/* Tokens of the prompt, which the repetition penalty counts, and one that was generated, which all
- * penalties count. Ids outside the vocabulary are ignored. 0, or -1 when memory is short. */
-int kt_sampler_accept_prompt(kt_sampler *s, const int32_t *ids, size_t n);
-int kt_sampler_accept(kt_sampler *s, int32_t token);
-
 /* Pick from logits f32 [vocab]. mask: NULL, or bit i % 64 of word i / 64 says that token i is
  * allowed. Order: mask, bias, penalties, temperature, then top-k, top-p and min-p, each on what the
  * one before left. Ties: lowest id. NaN is impossible. Returns -1 when the mask allows nothing, -2

@@ -33,7 +33,7 @@ typedef struct kt_backend {
     int64_t (*chunk)(void *self, const kt_sequence *s, int64_t left);
     kt_status (*fork)(void *self, const kt_sequence *s, kt_sequence **out, kt_err *err);
     int64_t (*length)(void *self, const kt_sequence *s);
-    kt_status (*step)(void *self, const kt_batch *batch, float *logits, const atomic_bool *stop,
+    kt_status (*step)(void *self, const kt_batch *batch, float *logits, const kt_stop *stop,
                       kt_err *err);
     void (*usage)(void *self, kt_kv_usage *out);
 } kt_backend;

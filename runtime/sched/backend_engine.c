@@ -44,7 +44,7 @@ static int64_t length(void *self, const kt_sequence *s) {
     return kt_sequence_length(s);
 }
 
-static kt_status step(void *self, const kt_batch *batch, float *logits, const atomic_bool *stop,
+static kt_status step(void *self, const kt_batch *batch, float *logits, const kt_stop *stop,
                       kt_err *err) {
     return kt_engine_step(self, batch, logits, stop, err);
 }

@@ -70,7 +70,7 @@ struct kt_scheduler {
     kt_step_cost cost;
     bool was_stopped;              /* the last step */
     int64_t n_cached, n_preempted; /* published after each step */
-    atomic_bool stop;
+    kt_stop stop;
     kt_watch watch;
 
     /* Made when there is a backend. */

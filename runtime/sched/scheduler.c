@@ -176,7 +176,7 @@ void kt_scheduler_destroy(kt_scheduler *s) {
     s->is_ending = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
-    atomic_store(&s->stop, true);
+    kt_stop_set(&s->stop, true);
     if (s->has_thread) pthread_join(s->thread, NULL);
     kt_watch_end(s);
     if (s->job) s->job->drop(s->job);

@@ -326,7 +326,7 @@ static bool make_room(kt_scheduler *s, int n_spans) {
 static bool is_ending(kt_scheduler *s) {
     bool ending;
 
-    atomic_store(&s->stop, false);
+    kt_stop_set(&s->stop, false);
     pthread_mutex_lock(&s->lock);
     ending = s->is_ending;
     pthread_mutex_unlock(&s->lock);

@@ -35,7 +35,7 @@ static void *look(void *arg) {
             pthread_cond_wait(&w->wake, &w->lock);
             continue;
         }
-        if (should_stop(w)) atomic_store(&s->stop, true);
+        if (should_stop(w)) kt_stop_set(&s->stop, true);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += LOOK_MS * 1000000L;
         if (until.tv_nsec >= 1000000000L) until.tv_nsec -= 1000000000L, until.tv_sec++;

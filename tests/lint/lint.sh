@@ -141,8 +141,9 @@ rule_prefix() {
     done
 }
 
+# A public header may have the name of the folder's own that completes it: it is always "kt/name.h".
 rule_names() {
-    files .c .h .cu .sh | awk -F/ '
+    files .c .h .cu .sh | grep -v '^include/kt/' | awk -F/ '
     seen[$NF] { printf "%s: names: also %s\n", $0, seen[$NF] }
     { seen[$NF] = $0 }'
 }
@@ -196,7 +197,7 @@ rule_journals() {
 # file *_nomem.c that names it, or it is an exception with its reason.
 rule_nomem() {
     files .h | grep -v -e '^tests/' -e '^kernels/simd/' -e '/cli/' | xargs awk '
-    match($0, /^(kt_status|int) kt_[a-z0-9_]+_(create|load|open|init|read)(_[a-z0-9_]+)?\(/) {
+    match($0, /^(KT_API )?(kt_status|int) kt_[a-z0-9_]+_(create|load|open|init|read)(_[a-z0-9_]+)?\(/) {
         name = substr($0, RSTART, RLENGTH - 1); sub(/.* /, "", name); print FILENAME, name
     }' >"$work/makers"
     find tests -name '*_nomem.c' -exec cat {} + 2>/dev/null | grep -oE '\bkt_[a-z0-9_]+' |

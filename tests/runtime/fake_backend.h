@@ -135,8 +135,8 @@ static inline void fake_row(fake_engine *f, fake_sequence *s, int64_t length, fl
     logits[f->script[(size_t)(length - s->prompt) % f->n_script]] = 50;
 }
 
-static inline kt_status fake_step(void *self, const kt_batch *b, float *logits,
-                                  const atomic_bool *stop, kt_err *err) {
+static inline kt_status fake_step(void *self, const kt_batch *b, float *logits, const kt_stop *stop,
+                                  kt_err *err) {
     fake_engine *f = self;
     int64_t left = f->step_row_us * b->rows, out = 0;
     int decodes = 1;
@@ -150,7 +150,7 @@ static inline kt_status fake_step(void *self, const kt_batch *b, float *logits,
     while (left > 0) {
         fake_sleep(left < 2000 ? (int)left : 2000);
         left -= 2000;
-        if (stop && atomic_load(stop)) return kt_fail(err, KT_E_CANCELLED, "stopped");
+        if (stop && kt_stop_is_set(stop)) return kt_fail(err, KT_E_CANCELLED, "stopped");
     }
     for (int i = 0; i < b->n_spans; i++) {
         fake_sequence *s = fake_of(b->spans[i].seq);

@@ -189,13 +189,13 @@ ParameterizedTest(model_case *c, batch, rows_have_the_bits_of_a_sequence_alone, 
 
 typedef struct stopper {
     kt_phase inner;
-    atomic_bool *stop;
+    kt_stop *stop;
 } stopper;
 
 static int64_t stop_now(void *arg, int n_threads) {
     stopper *s = arg;
 
-    atomic_store(s->stop, true);
+    kt_stop_set(s->stop, true);
     return s->inner.prepare(s->inner.arg, n_threads);
 }
 static void run_inner(void *arg, int64_t begin, int64_t end, int tid) {
@@ -208,7 +208,7 @@ static void run_inner(void *arg, int64_t begin, int64_t end, int tid) {
  * last phase on. */
 static bool stops_at(kt_batches *b, const kt_batch *batch, float *logits, int at) {
     kt_step_program *program = batch->rows <= 4 ? &b->e->step.few : &b->e->step.many;
-    atomic_bool stop = false;
+    kt_stop stop = {false};
     stopper s = {program->phases[at], &stop};
     kt_err err = {KT_OK, ""};
     kt_status st;

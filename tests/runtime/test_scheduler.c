@@ -536,7 +536,7 @@ static void not_finite(fake_engine *f, const int32_t *tokens, int64_t n, float *
     if (tokens[0] == 77) logits[5] = __builtin_nanf("");
 }
 
-static kt_status step_checked(void *self, const kt_batch *b, float *logits, const atomic_bool *stop,
+static kt_status step_checked(void *self, const kt_batch *b, float *logits, const kt_stop *stop,
                               kt_err *err) {
     KT_TRY(fake_step(self, b, logits, stop, err));
     for (int64_t i = 0; i < b->n_out * 4096; i++)
