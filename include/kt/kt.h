@@ -7,6 +7,7 @@
 #include "kt/api.h"
 #include "kt/chat.h"
 #include "kt/engine.h"
+#include "kt/moe.h"
 #include "kt/probe.h"
 #include "kt/sampler.h"
 #include "kt/table.h"

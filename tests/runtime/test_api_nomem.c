@@ -71,3 +71,77 @@ Test(api_nomem, an_engine_is_whole_or_none, .timeout = 240) {
     o.model = TINY, o.table = "", o.n_threads = 1, o.context = 128;
     kt_nomem_check(&c);
 }
+
+/* ---- expert layers, parts of which are made by the team's thread ---- */
+
+static kt_status make_team(void *out, const void *with, kt_err *err) {
+    return kt_moe_team_create(with, out, err);
+}
+static void unmake_team(void *out) {
+    kt_moe_team_destroy(*(kt_moe_team **)out);
+}
+
+static kt_status make_layer(void *out, const void *with, kt_err *err) {
+    static uint16_t w[2 * 64 * 64];
+    const kt_moe_tensor tensors[2] = {{"gate_up_proj", "BF16", 3, {1, 128, 64}, 0, w},
+                                      {"down_proj", "BF16", 3, {1, 64, 64}, 256, w}};
+    kt_moe_options o;
+    kt_moe *m = NULL;
+    kt_status st;
+
+    kt_moe_options_init(&o, sizeof o);
+    o.experts = o.topk = 1, o.hidden = o.intermediate = 64, o.max_tokens = 1;
+    st = kt_moe_create(*(kt_moe_team *const *)with, &o, &m, err);
+    if (st == KT_OK) st = kt_moe_load_from_tensors(m, tensors, 2, NULL, err);
+    if (st != KT_OK) {
+        kt_moe_destroy(m);
+        return st;
+    }
+    *(kt_moe **)out = m;
+    return KT_OK;
+}
+static void unmake_layer(void *out) {
+    kt_moe_destroy(*(kt_moe **)out);
+}
+
+/* kt_moe_load: the layer stays without weights, or has them. */
+static kt_status load_layer(void *out, const void *with, kt_err *err) {
+    (void)out;
+    return kt_moe_load(*(kt_moe *const *)with, TINY, 0, err);
+}
+
+Test(api_nomem, teams_and_layers_are_whole_or_none, .timeout = 120) {
+    kt_moe_team_options options;
+    kt_moe_options o;
+    kt_moe_team *team;
+    kt_moe *m;
+    kt_err err = {KT_OK, ""};
+    kt_nomem_case c = {.function = "kt_moe_team_create",
+                       .make = make_team,
+                       .unmake = unmake_team,
+                       .with = &options,
+                       .out_bytes = sizeof(void *),
+                       .says = "",
+                       .n_optional = 20}; /* libraries that cannot be tried are not used */
+
+    kt_moe_team_options_init(&options, sizeof options);
+    options.n_threads = 2;
+    kt_nomem_check(&c);
+    cr_assert_eq(kt_moe_team_create(&options, &team, &err), KT_OK, "%s", err.message);
+    c = (kt_nomem_case){.function = "kt_moe_load_from_tensors",
+                        .make = make_layer,
+                        .unmake = unmake_layer,
+                        .with = &team,
+                        .out_bytes = sizeof(void *),
+                        .says = "",
+                        .n_optional = 20};
+    kt_nomem_check(&c);
+    kt_moe_options_init(&o, sizeof o);
+    o.experts = 16, o.topk = 4, o.hidden = 256, o.intermediate = 128, o.max_tokens = 1;
+    cr_assert_eq(kt_moe_create(team, &o, &m, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(load_layer(NULL, &m, &err), KT_OK, "%s", err.message);
+    c.function = "kt_moe_load", c.make = load_layer, c.unmake = NULL, c.with = &m, c.most = 60;
+    kt_nomem_check(&c);
+    kt_moe_destroy(m);
+    kt_moe_team_destroy(team);
+}
