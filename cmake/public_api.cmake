@@ -54,3 +54,7 @@ install(TARGETS kt kttune RUNTIME)
 install(TARGETS kt_shared LIBRARY)
 install(FILES ${KT_PUBLIC_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kt)
 install(FILES ${CMAKE_BINARY_DIR}/generated/kt.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# build/<preset>/wheel/kt-*.whl: the Python package with the library inside.
+add_custom_target(wheel COMMAND python3 ${CMAKE_SOURCE_DIR}/python/build_wheel.py --out ${CMAKE_BINARY_DIR}/wheel
+                  --library $<TARGET_FILE:kt_shared> DEPENDS kt_shared VERBATIM)

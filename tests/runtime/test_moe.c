@@ -219,7 +219,7 @@ static void load_blocks(layer *l, const kt_format *f) {
                  err.message);
 }
 
-Test(moe, every_format_is_as_near_to_the_reference_as_its_activations, .timeout = 60) {
+Test(moe, every_format_is_as_near_to_the_reference_as_its_activations, .timeout = 300) {
     kt_moe_team *t = team(false, 2);
     call *c = make_call(1);
     int n = 0;
@@ -379,7 +379,7 @@ static void *call_all(void *arg) {
     return NULL;
 }
 
-Test(moe, sixty_four_threads_call_eight_layers, .timeout = 60) {
+Test(moe, sixty_four_threads_call_eight_layers, .timeout = 300) {
     kt_moe_team *t = team(true, 2);
     layer layers[LAYERS];
     float *want = malloc(sizeof *want * LAYERS * T * H);
@@ -417,7 +417,13 @@ static long resident_kib(void) {
     return resident * 4;
 }
 
-Test(moe, two_thousand_lives_leave_nothing, .timeout = 120) {
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { LIVES = 300, HAS_OWN_ALLOCATOR = 1 }; /* which keeps what is freed */
+#else
+enum { LIVES = 2000, HAS_OWN_ALLOCATOR = 0 };
+#endif
+
+Test(moe, two_thousand_lives_leave_nothing, .timeout = 300) {
     kt_moe_options o;
     static uint16_t w[2 * 64 * 64];
     const kt_moe_tensor tensors[2] = {{"gate_up_proj", "BF16", 3, {1, 128, 64}, 0, w},
@@ -434,7 +440,7 @@ Test(moe, two_thousand_lives_leave_nothing, .timeout = 120) {
     for (int i = 0; i < 2 * 64 * 64; i++) w[i] = bf16(0.01f * (float)(i % 7));
     kt_moe_options_init(&o, sizeof o);
     o.experts = o.topk = 1, o.hidden = o.intermediate = 64, o.max_tokens = 1;
-    for (int i = 0; i <= 2000; i++) {
+    for (int i = 0; i <= LIVES; i++) {
         kt_moe *m;
         uint64_t ticket;
         if (i % 100 == 0) { /* a team's handle ends while its last layer lives */
@@ -442,14 +448,15 @@ Test(moe, two_thousand_lives_leave_nothing, .timeout = 120) {
             t = team(false, 1);
         }
         if (i == 200) before = resident_kib();
-        if (i == 2000) break; /* after 1,800 more, with as little in use */
+        if (i == LIVES) break; /* after 1,800 more, with as little in use */
         cr_assert_eq(kt_moe_create(t, &o, &m, &err), KT_OK, "%s", err.message);
         cr_assert_eq(kt_moe_load_from_tensors(m, tensors, 2, NULL, &err), KT_OK, "%s", err.message);
         cr_assert_eq(kt_moe_submit(m, &rows, &ticket, &err), KT_OK, "%s", err.message);
         if (i % 2) kt_moe_sync(m, ticket); /* the end waits for what nobody waited for */
         kt_moe_destroy(m);
     }
-    cr_expect_lt(resident_kib(), before + 512, "grew from %ld to %ld KiB", before, resident_kib());
+    cr_expect(HAS_OWN_ALLOCATOR || resident_kib() < before + 512, "grew from %ld to %ld KiB",
+              before, resident_kib());
     kt_moe_team_destroy(t);
 }
 

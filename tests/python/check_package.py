@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed package: check_package.py MODEL_FOLDER. Plain assertions; exits with 0 when all hold."""
+
+import math
+import random
+import sys
+import threading
+from array import array
+
+import kt
+
+MODEL = sys.argv[1]
+
+
+def refuses(status, says, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kt.Error as e:
+        assert e.status == status and says in str(e), (e.status, str(e))
+    else:
+        raise AssertionError(f"{says}: was not refused")
+
+
+def raises(kind, says, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as e:
+        assert says in str(e), str(e)
+    else:
+        raise AssertionError(f"{says}: was not raised")
+
+
+class DLPackArray:
+    """What numpy and torch do, with ctypes alone: F32 in host memory, rows `pad` floats apart."""
+
+    def __init__(self, values, shape, pad=0):
+        import ctypes
+        from kt.tensors import _DLTensor
+        self.data = (ctypes.c_float * (shape[0] * (shape[1] + pad)))()
+        for r in range(shape[0]):
+            self.data[r * (shape[1] + pad) : r * (shape[1] + pad) + shape[1]] = list(
+                values[r * shape[1] : (r + 1) * shape[1]])
+        self.shape = (ctypes.c_int64 * 2)(*shape)
+        self.strides = (ctypes.c_int64 * 2)(shape[1] + pad, 1)
+        self.t = _DLTensor(ctypes.addressof(self.data), 1, 0, 2, 2, 32, 1, self.shape, self.strides, 0)
+
+    def __dlpack__(self):
+        import ctypes
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.t), b"dltensor", None)
+
+
+def engines():
+    need = kt.plan(MODEL, context=128)
+    assert need["fits"] and need["context"] == 128 and need["weight_bytes"] > 1 << 20
+    refuses("KT_E_NOT_FOUND", "/nowhere", kt.Engine, "/nowhere")
+    refuses("KT_E_INVALID", "weights 'int5'", kt.Engine, MODEL, weights="int5")
+    raises(TypeError, "'speed'", kt.Engine, MODEL, speed=2)
+    warned = []
+    with kt.Engine(MODEL, context=128, table="", deterministic=True, warn=warned.append) as e:
+        a, b = e.tokenizer.encode("In the beginning"), e.tokenizer.encode("And it came")
+        assert e.tokenizer.decode(a) == "In the beginning" and len(e.tokenizer) == e.vocab
+        one, two = e.sequence(64), e.sequence(64)
+        both = e.step([(one, a), (two, b)])
+        alone = e.step([(e.sequence(64), a)])[0]
+        assert bytes(both[0]) == bytes(alone), "a batch changes bits"
+        assert (len(one), len(two)) == (len(a), len(b))
+        fork = one.fork()
+        assert e.step([(fork, a[:1])], logits=False) == [] and len(fork) == len(a) + 1
+        assert fork.truncate(2) == 2
+        refuses("KT_E_INVALID", "token 0 is", e.step, [(two, [e.vocab])])
+        banned = kt.Sampler(e.vocab, bias={kt.Sampler(e.vocab).next(alone): -100})
+        assert banned.next(alone) != kt.Sampler(e.vocab).next(alone)
+        chat = kt.Chat(MODEL)
+        messages = [{"role": "user", "content": "Hello"}]
+        assert e.tokenizer.encode(chat.render(messages)) == chat.encode(e.tokenizer, messages)
+    raises(ValueError, "was closed", one.truncate, 1)
+    assert kt.machine()["usable_cores"] >= 1
+
+
+def layers():
+    E, K, H, N, T = 3, 2, 64, 64, 5
+    normal = random.Random(1)
+    numbers = lambda n: [normal.gauss(0, 0.2) for _ in range(n)]
+    bf16 = lambda xs: array("H", [array("I", array("f", [x]).tobytes())[0] >> 16 for x in xs])
+    back = lambda hs: list(array("f", array("I", [h << 16 for h in hs]).tobytes()))
+    w = {}
+    for e in range(E):
+        for p, name in enumerate(("gate_proj", "up_proj", "down_proj")):
+            w[e, p] = bf16(numbers(N * H))
+    moe = kt.MoE(E, K, H, N, max_tokens=4, team=kt.Team(threads=1, deterministic=True))
+    x = back(bf16(numbers(T * H)))
+    ids = [[t % E, (t + 1) % E] for t in range(T)]
+    weights = [[0.25 + 0.1 * t, 0.5] for t in range(T)]
+    call = (kt.tensor(array("f", x), shape=(T, H)),
+            kt.tensor(array("q", sum(ids, [])), shape=(T, K)),
+            kt.tensor(array("f", sum(weights, [])), shape=(T, K)))
+    refuses("KT_E_INVALID", "no weights yet", moe.forward, *call)
+    moe.load_tensors({f"{e}.{name}.weight": kt.tensor(w[e, p], "BF16", (N, H))
+                      for e in range(E) for p, name in enumerate(("gate_proj", "up_proj", "down_proj"))})
+    out = moe.forward(*call)
+    found = list(out.owner[0])
+    want = []
+    f = {key: back(v) for key, v in w.items()}
+    for t in range(T):
+        row, total = x[t * H : (t + 1) * H], [0.0] * H
+        for e, weight in zip(ids[t], weights[t]):
+            dot = lambda p, n, v: sum(a * b for a, b in zip(f[e, p][n * len(v) : (n + 1) * len(v)], v))
+            gate = [dot(0, n, row) for n in range(N)]
+            h = [g / (1 + math.exp(-g)) * dot(1, n, row) for n, g in enumerate(gate)]
+            for i in range(H):
+                total[i] += weight * dot(2, i, h)
+        want += total
+    off = sum(abs(a - b) for a, b in zip(found, want)) / sum(map(abs, want))
+    assert 0 < off < 0.005, off
+
+    moved = moe.forward(DLPackArray(x, (T, H), pad=3), *call[1:])
+    assert list(moved.owner[0]) == found, "DLPack with gaps between rows differs"
+    moe.set_map([1, 2, 0])
+    mapped = kt.tensor(array("q", [(i - 1) % E for i in sum(ids, [])]), shape=(T, K))
+    assert list(moe.forward(call[0], mapped, call[2]).owner[0]) == found
+    moe.set_map(None)
+    moe.set_mask([True, True, True])
+    assert not any(moe.forward(*call).owner[0])
+    raises(ValueError, "expected 3", moe.set_mask, [True])
+    moe.set_mask(None)
+    results = [kt.tensor(array("f", bytes(4 * T * H)), shape=(T, H)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda o=o: moe.sync(moe.submit(*call, o))) for o in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(list(o.owner[0]) == found for o in results)
+    assert moe.counts()["calls"] == 12 and sum(moe.counts()["rows_of_expert"]) == 11 * T * K
+    raises(TypeError, "expert_ids: F32", moe.forward, call[0], call[2], call[2])
+    raises(ValueError, "x: shape", moe.forward, call[1], call[1], call[2])
+    refuses("KT_E_UNSUPPORTED", "CUDA stream", moe.forward, *call, stream=4096)
+    other = kt.MoE(16, 4, 256, 128, weights="int4")
+    other.load(MODEL, 1)
+    refuses("KT_E_NOT_FOUND", "layer 77", other.load, MODEL, 77)
+
+
+engines()
+layers()
