@@ -78,7 +78,8 @@ static kt_status open_choice(kt_request *r, kt_answer *ch, const kt_request_mode
         return kt_fail(err, KT_E_NOMEM, "no memory to sample from %lld tokens",
                        (long long)model->vocab);
     if (r->constraint || r->min_tokens > 0) {
-        ch->mask = malloc((size_t)(model->vocab + 63) / 64 * sizeof *ch->mask);
+        /* cleared: a tokenizer may have fewer tokens than the model has logits */
+        ch->mask = calloc((size_t)(model->vocab + 63) / 64, sizeof *ch->mask);
         if (!ch->mask) return kt_fail(err, KT_E_NOMEM, "no memory for a mask of tokens");
     }
     if (r->constraint) KT_TRY(r->constraint->open(r->constraint->arg, &ch->constraint, err));
