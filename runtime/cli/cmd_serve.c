@@ -46,7 +46,7 @@ typedef struct serving {
     kt_err why;
     kt_engine *engine;
     kt_backend backend;
-    kt_loaded_chat *chat; /* NULL: the model has no template */
+    kt_loaded_chat *chat;
     kt_app *app;
     kt_http_server *server;
     char *keys; /* owned: one a line; NULL = none */
@@ -122,7 +122,7 @@ static kt_status load_chat(serving *s, kt_err *err) {
         return st;
     }
     say(s, "kt: no chat: %s\n", why.message);
-    return KT_OK;
+    return kt_loaded_chat_create(NULL, &evidence, &s->backend, &s->chat, err);
 }
 
 static kt_status load_model(serving *s, kt_err *err) {

@@ -3,17 +3,9 @@
 #ifndef KT_RUNTIME_CHAT_H
 #define KT_RUNTIME_CHAT_H
 
-#include "base/json.h"
 #include "runtime/chat/events.h"
+#include "runtime/http/api/call.h"
 #include "runtime/http/api/chat_model.h"
-#include "runtime/http/api/fields.h"
-#include "runtime/http/app.h"
-#include "runtime/http/server.h"
-#include "runtime/serve/grammar/grammar.h"
-#include "runtime/serve/request.h"
-#include "runtime/token/text.h"
-
-enum { KT_CHAT_MAX_CHOICES = 128 };
 
 typedef enum kt_tool_choice {
     KT_TOOL_CHOICE_NONE, /* no tools, or they are not to be used: the template does not see them */
@@ -43,65 +35,52 @@ typedef struct kt_chat_choice {
     int32_t stop_token; /* -1 = none */
 } kt_chat_choice;
 
-/* What is asked for, and how far it is. Zero-initialised by kt_chat_start; all is owned unless
- * said. */
+/* What is asked for, and how far it is. All is owned unless said. */
 typedef struct kt_chat_call {
-    kt_job job; /* first: the queues hand back this pointer */
-    kt_app *app;
-    kt_http_exchange *x; /* kept */
-    kt_activity activity;
-    kt_ending ending;
-    int64_t created_s;
-    kt_json_doc *body;
+    kt_api_call call; /* first; its body is borrowed from */
 
-    kt_chat_request request; /* borrows from body */
-    kt_model_prompt prompt;
+    kt_chat_request request; /* borrows from the body */
+    kt_model_prompt prompt;  /* its ids are the request's once it is prepared */
     kt_tool_choice tool_choice;
-    const char *tool_name; /* NAMED; borrowed from body */
+    const char *tool_name; /* NAMED; borrowed from the body */
     bool parallel_tools;
-    int first_call;        /* calls made earlier in the conversation */
-    const kt_json *schema; /* of response_format; borrowed */
-    bool json_object;
-    const char *gbnf; /* borrowed */
-    size_t gbnf_size;
-    kt_grammar *grammar; /* or NULL */
-
-    kt_request run; /* what the scheduler gets; max_tokens -1 until the prompt is known */
+    int first_call; /* calls made earlier in the conversation */
     kt_output output;
-    kt_constraint constraint;
-    int n_gates; /* choices whose grammar is open */
-    bool stream, include_usage, continuous_usage, progress, hide_reasoning;
+    bool progress, hide_reasoning;
 
-    kt_chat_choice *choices;             /* [n] */
-    int64_t reasoning_tokens, n_counted; /* n_counted: tokens that the stats know */
-    bool has_started, is_streaming;
-    size_t gathered_bytes; /* of a whole answer */
-    atomic_bool failed;    /* out of memory while writing, or the answer is too large */
+    kt_chat_choice *choices; /* [n_choices] */
+    size_t n_choices;
 } kt_chat_call;
 
-/* Called by the route: queue the request, or refuse it. */
-void kt_chat_start(kt_app *app, kt_http_exchange *x);
+/* POST /v1/chat/completions: a kt_chat_call. */
+extern const kt_api_kind kt_api_kind_chat;
 
-/* chat_parse.c: fill c from its body. False with *e. */
-bool kt_chat_parse(kt_chat_call *c, const kt_json *body, kt_api_error *e);
+/* chat_parse.c: fill c from its body. False with *e. stop: the name of the stop strings. */
+bool kt_chat_parse(kt_chat_call *c, const kt_json *body, const char *stop, kt_api_error *e);
 /* The part of it that makes the prompt. */
 bool kt_chat_parse_conversation(kt_chat_call *c, const kt_json *body, kt_api_error *e);
-/* chat_grammar.c: grammars of response_format, grammar and tool_choice; after the prompt was made.
- */
-bool kt_chat_make_grammar(kt_chat_call *c, kt_api_error *e);
 /* chat_tools.c */
 bool kt_chat_parse_tools(kt_chat_call *c, const kt_json *body, kt_api_error *e);
-/* refused.c: known elsewhere and not built here. */
-bool kt_chat_check_refused(const kt_json *body, kt_api_error *e);
 
-/* chat_run.c: give the request to the scheduler; false when it was not taken, which is answered. */
-bool kt_chat_submit(kt_chat_call *c);
-/* chat_call.c: when everything is answered. */
-void kt_chat_destroy(kt_chat_call *c);
+/* chat_prompt.c: the prompt of the conversation, and for all but its text (is_text) its ids.
+ * False with *e, also when there is no template. */
+bool kt_chat_make_prompt(const kt_app *app, const kt_chat_request *request, bool is_text,
+                         kt_model_prompt *out, kt_api_error *e);
+/* What is asked for, made ready for the scheduler: prompt, lengths, grammar, choices. After parse.
+ */
+bool kt_chat_make_run(kt_chat_call *c, kt_api_error *e);
 
-/* chat_write.c: a kt_event_sink whose arg is the call. Streams a chunk or gathers. */
-void kt_chat_on_event(void *call, const kt_event *event);
-/* The whole answer, or the last chunks. False without memory. */
-bool kt_chat_finish(kt_chat_call *c);
+/* chat_output.c: the model's output is parsed, choice by choice. */
+void kt_chat_set_output(kt_chat_call *c);
+/* kt_api_kind.is_free: reasoning comes before the form that was asked for. */
+bool kt_chat_is_free(const kt_api_call *call, size_t choice);
+/* Does this event belong to the answer? After a call that was to be the only one, no more does. */
+bool kt_chat_takes(kt_chat_call *c, const kt_event *event);
+/* kt_api_kind.release. */
+void kt_chat_release(kt_api_call *call);
+
+/* chat_write.c: kt_api_kind.event and finish. Stream a chunk or gather. */
+void kt_chat_on_event(kt_api_call *call, const kt_event *event);
+void kt_chat_finish(kt_api_call *call);
 
 #endif

@@ -45,6 +45,8 @@ static kt_status make_vocabulary(kt_loaded_chat *l, const kt_backend *b, kt_err 
     int32_t ends[8];
     size_t n = 0;
 
+    /* masks are made for the model's logits: without a vocabulary no grammar is accepted */
+    if ((kt_tokenizer_size(b->tokenizer) + 63) / 64 > (b->vocab + 63) / 64) return KT_OK;
     for (int i = 0; i < b->n_eos && n < sizeof ends / sizeof *ends; i++)
         if (b->eos[i] < kt_tokenizer_size(b->tokenizer)) ends[n++] = (int32_t)b->eos[i];
     return kt_vocabulary_from_tokenizer(b->tokenizer, ends, n, &l->vocabulary, err);
@@ -54,15 +56,17 @@ static kt_status load(kt_loaded_chat *l, const kt_chat_source *source,
                       const kt_parser_evidence *evidence, const kt_backend *b, kt_err *err) {
     kt_parser_evidence all = *evidence;
 
-    KT_TRY(kt_chat_format_load(source, &l->format, err));
-    all.template_text = kt_chat_format_text(l->format);
-    all.template_size = strlen(all.template_text);
-    KT_TRY(kt_parser_choose(&all, &l->model.parsers, err));
+    l->model.self = l;
+    l->model.template_text = "";
+    if (source) {
+        KT_TRY(kt_chat_format_load(source, &l->format, err));
+        l->model.make_prompt = make_prompt;
+        l->model.template_text = all.template_text = kt_chat_format_text(l->format);
+        all.template_size = strlen(all.template_text);
+        KT_TRY(kt_parser_choose(&all, &l->model.parsers, err));
+    }
     KT_TRY(make_vocabulary(l, b, err));
     l->tokenizer = b->tokenizer;
-    l->model.self = l;
-    l->model.make_prompt = make_prompt;
-    l->model.template_text = all.template_text;
     l->model.vocabulary = l->vocabulary;
     return KT_OK;
 }
@@ -95,8 +99,11 @@ const kt_chat_model *kt_loaded_chat_model(const kt_loaded_chat *l) {
 }
 
 char *kt_loaded_chat_line(const kt_loaded_chat *l, char *out, size_t out_bytes) {
-    snprintf(out, out_bytes, "chat template: %s, tool calls %s, reasoning %s",
-             kt_chat_format_origin(l->format), kt_parser_calls_name(&l->model.parsers),
-             kt_parser_reasoning_name(&l->model.parsers));
+    if (!l->format)
+        snprintf(out, out_bytes, "chat template: none, /v1/completions only");
+    else
+        snprintf(out, out_bytes, "chat template: %s, tool calls %s, reasoning %s",
+                 kt_chat_format_origin(l->format), kt_parser_calls_name(&l->model.parsers),
+                 kt_parser_reasoning_name(&l->model.parsers));
     return out;
 }

@@ -10,7 +10,8 @@ typedef struct kt_loaded_chat kt_loaded_chat;
 
 /* Find the template (source), choose the parsers (evidence: names that were asked for and the
  * family; the template is added), and sort the vocabulary for grammars. The backend outlives it.
- * KT_E_NOT_FOUND: the model has no template. */
+ * KT_E_NOT_FOUND: the model has no template. source NULL: there is to be none, grammars for plain
+ * completions only. */
 kt_status kt_loaded_chat_create(const kt_chat_source *source, const kt_parser_evidence *evidence,
                                 const kt_backend *backend, kt_loaded_chat **out, kt_err *err);
 void kt_loaded_chat_destroy(kt_loaded_chat *l); /* accepts NULL */

@@ -21,7 +21,8 @@ typedef struct kt_model_prompt {
 /* All members are borrowed and constant; the function is called on any thread. */
 typedef struct kt_chat_model {
     const void *self;
-    /* KT_E_INVALID: the conversation, or what the template says of it. with_ids: tokens too. */
+    /* NULL: the model has no template. KT_E_INVALID: the conversation, or what the template says of
+     * it. with_ids: tokens too. */
     kt_status (*make_prompt)(const void *self, const kt_chat_request *request, bool with_ids,
                              kt_model_prompt *out, kt_err *err);
     const char *template_text; /* for /props; "" = none */

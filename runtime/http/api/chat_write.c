@@ -6,65 +6,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "runtime/http/api/answer_bound.h"
 #include "runtime/http/api/chat.h"
 #include "runtime/token/utf8_scan.h"
 
 /* ---- parts of both forms ---- */
-
-static void put_head(const kt_chat_call *c, kt_json_writer *w, const char *object) {
-    char id[48];
-
-    snprintf(id, sizeof id, "chatcmpl-%s", kt_http_request_id(c->x));
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "id", id);
-    kt_json_add_string(w, "object", object);
-    kt_json_add_int(w, "created", c->created_s);
-    kt_json_add_string(w, "model", c->app->model_name);
-    kt_json_add_string(w, "system_fingerprint", c->app->backend->fingerprint);
-}
-
-static void put_usage(const kt_chat_call *c, kt_json_writer *w) {
-    kt_json_key(w, "usage");
-    kt_json_begin_object(w);
-    kt_json_add_int(w, "prompt_tokens", c->run.prompt_tokens);
-    kt_json_add_int(w, "completion_tokens", c->run.completion_tokens);
-    kt_json_add_int(w, "total_tokens", c->run.prompt_tokens + c->run.completion_tokens);
-    kt_json_key(w, "prompt_tokens_details");
-    kt_json_begin_object(w);
-    kt_json_add_int(w, "cached_tokens", c->run.cached_tokens);
-    kt_json_end_object(w);
-    kt_json_key(w, "completion_tokens_details");
-    kt_json_begin_object(w);
-    kt_json_add_int(w, "reasoning_tokens", c->reasoning_tokens);
-    kt_json_end_object(w);
-    kt_json_end_object(w);
-}
-
-static void put_rate(kt_json_writer *w, const char *prefix, int64_t n, int64_t ns) {
-    char key[40];
-    double ms = (double)ns * 1e-6;
-
-    snprintf(key, sizeof key, "%s_n", prefix);
-    kt_json_add_int(w, key, n);
-    snprintf(key, sizeof key, "%s_ms", prefix);
-    kt_json_add_fixed(w, key, ms, 3);
-    snprintf(key, sizeof key, "%s_per_token_ms", prefix);
-    kt_json_add_fixed(w, key, n > 0 ? ms / (double)n : 0, 3);
-    snprintf(key, sizeof key, "%s_per_second", prefix);
-    kt_json_add_fixed(w, key, ns > 0 ? (double)n * 1e9 / (double)ns : 0, 2);
-}
-
-/* Not of OpenAI; names as llama-server has them. */
-static void put_timings(const kt_chat_call *c, kt_json_writer *w) {
-    kt_json_key(w, "timings");
-    kt_json_begin_object(w);
-    kt_json_add_int(w, "cache_n", c->run.cached_tokens);
-    put_rate(w, "prompt", c->run.prompt_tokens - c->run.cached_tokens,
-             c->run.prompt_ns - c->run.start_ns);
-    put_rate(w, "predicted", c->run.completion_tokens, kt_clock_ns() - c->run.prompt_ns);
-    kt_json_end_object(w);
-}
 
 static void put_finish(const kt_chat_choice *ch, kt_json_writer *w) {
     static const char *const reasons[] = {"stop", "length", "tool_calls", "stop", "stop"};
@@ -97,13 +42,14 @@ static void put_reasoning(kt_json_writer *w, const char *text, size_t size) {
 /* {"token","logprob","bytes"}, left open: the first of them has top_logprobs too. */
 static void begin_token(const kt_chat_call *c, kt_json_writer *w, int32_t id, float logprob) {
     size_t size = 0;
-    const char *bytes = kt_tokenizer_bytes(c->app->backend->tokenizer, id, &size, NULL);
+    const char *bytes = kt_tokenizer_bytes(c->call.app->backend->tokenizer, id, &size, NULL);
 
     if (!bytes) bytes = "";
     kt_json_begin_object(w);
     kt_json_key(w, "token");
     kt_json_put_string_n(w, bytes, size); /* parts of characters become U+FFFD; bytes are exact */
-    kt_json_add_double(w, "logprob", logprob >= -9999.0f ? (double)logprob : -9999.0);
+    kt_json_key(w, "logprob");
+    kt_api_put_logprob(w, logprob);
     kt_json_key(w, "bytes");
     kt_json_begin_array(w);
     for (size_t i = 0; i < size; i++) kt_json_put_int(w, (unsigned char)bytes[i]);
@@ -119,7 +65,7 @@ static void gather_logprob(kt_chat_call *c, kt_chat_choice *ch, const kt_event_l
     begin_token(c, w, p->token, p->value);
     kt_json_key(w, "top_logprobs");
     kt_json_begin_array(w);
-    for (int i = 0; i < p->n_top && i < c->run.logprobs; i++) {
+    for (int i = 0; i < p->n_top && i < c->call.run.logprobs; i++) {
         begin_token(c, w, p->top_token[i], p->top_value[i]);
         kt_json_end_object(w);
     }
@@ -144,7 +90,7 @@ static void put_logprobs(kt_chat_call *c, kt_chat_choice *ch, kt_json_writer *w)
     if (text)
         kt_json_put_raw(w, text, size);
     else
-        c->failed = true;
+        kt_api_lose(&c->call);
     kt_json_key(w, "refusal");
     kt_json_put_null(w);
     kt_json_end_object(w);
@@ -155,20 +101,9 @@ static void put_logprobs(kt_chat_call *c, kt_chat_choice *ch, kt_json_writer *w)
 
 /* ---- a stream ---- */
 
-static void send(kt_chat_call *c, kt_json_writer *w) {
-    size_t size;
-    const char *text = kt_json_writer_text(w, &size);
-
-    if (text)
-        kt_http_stream_event(c->x, text, size);
-    else
-        c->failed = true;
-    kt_json_writer_deinit(w);
-}
-
 /* A chunk up to the inside of delta. */
 static void begin_chunk(const kt_chat_call *c, kt_json_writer *w, int choice) {
-    put_head(c, w, "chat.completion.chunk");
+    kt_api_put_head(&c->call, w, c->call.kind->chunk);
     kt_json_key(w, "choices");
     kt_json_begin_array(w);
     kt_json_begin_object(w);
@@ -185,27 +120,25 @@ static void end_chunk(kt_chat_call *c, kt_json_writer *w, int choice) {
     put_finish(ch, w);
     kt_json_end_object(w);
     kt_json_end_array(w);
-    if (c->continuous_usage)
-        put_usage(c, w);
-    else if (c->include_usage)
-        kt_json_add_null(w, "usage");
-    kt_json_end_object(w);
-    send(c, w);
+    kt_api_end_chunk(&c->call, w);
 }
 
 static void send_role(kt_chat_call *c, int choice) {
     kt_json_writer w = {0};
     kt_chat_choice *ch = &c->choices[choice];
-    size_t waiting = ch->n_logprobs;
+    const bool timings = c->call.timings_per_token;
+    const size_t waiting = ch->n_logprobs;
 
     if (ch->has_role) return;
     ch->has_role = true;
-    ch->n_logprobs = 0; /* they belong to the text behind */
+    ch->n_logprobs = 0; /* they and timings belong to the text behind */
+    c->call.timings_per_token = false;
     begin_chunk(c, &w, choice);
     kt_json_add_string(&w, "role", "assistant");
     kt_json_add_null(&w, "content");
     end_chunk(c, &w, choice);
     ch->n_logprobs = waiting;
+    c->call.timings_per_token = timings;
 }
 
 static void put_delta(const kt_event *event, kt_json_writer *w) {
@@ -254,20 +187,15 @@ static void send_progress(kt_chat_call *c, const kt_event_progress *p) {
     kt_json_writer w = {0};
 
     send_role(c, 0);
-    put_head(c, &w, "chat.completion.chunk");
-    kt_json_key(&w, "choices");
-    kt_json_begin_array(&w);
-    kt_json_end_array(&w);
+    kt_api_begin_chunk(&c->call, &w);
     kt_json_key(&w, "prompt_progress");
     kt_json_begin_object(&w);
     kt_json_add_int(&w, "total", p->total);
     kt_json_add_int(&w, "cache", p->cached);
     kt_json_add_int(&w, "processed", p->done);
-    kt_json_add_int(&w, "time_ms", (kt_clock_ns() - c->activity.begin_ns) / 1000000);
+    kt_json_add_int(&w, "time_ms", (kt_clock_ns() - c->call.activity.begin_ns) / 1000000);
     kt_json_end_object(&w);
-    if (c->include_usage) kt_json_add_null(&w, "usage");
-    kt_json_end_object(&w);
-    send(c, &w);
+    kt_api_end_chunk(&c->call, &w);
 }
 
 static void send_finish(kt_chat_call *c, int choice) {
@@ -280,13 +208,6 @@ static void send_finish(kt_chat_call *c, int choice) {
 
 /* ---- gathering ---- */
 
-static void append(kt_chat_call *c, kt_text *t, const char *text, size_t size) {
-    c->gathered_bytes += size;
-    if (c->gathered_bytes > (size_t)KT_MAX_ANSWER_BYTES ||
-        kt_text_append(t, text, size, NULL) != KT_OK)
-        c->failed = true;
-}
-
 static kt_chat_tool *tool_at(kt_chat_call *c, const kt_event *event) {
     kt_chat_choice *ch = &c->choices[event->choice];
     size_t wanted = (size_t)event->tool + 1, before = ch->n_tools;
@@ -295,7 +216,7 @@ static kt_chat_tool *tool_at(kt_chat_call *c, const kt_event *event) {
     if (wanted > before) {
         if (kt_grow(&data, before, &ch->tool_capacity, wanted - before, sizeof *ch->tools, NULL) !=
             KT_OK) {
-            c->failed = true;
+            kt_api_lose(&c->call);
             return NULL;
         }
         ch->tools = data;
@@ -312,22 +233,24 @@ static void gather(kt_chat_call *c, const kt_event *event) {
             ? tool_at(c, event)
             : NULL;
 
-    if (event->kind == KT_EVENT_TEXT) append(c, &ch->content, event->text, event->size);
-    if (event->kind == KT_EVENT_REASONING) append(c, &ch->reasoning, event->text, event->size);
+    if (event->kind == KT_EVENT_TEXT)
+        kt_api_append(&c->call, &ch->content, event->text, event->size);
+    if (event->kind == KT_EVENT_REASONING)
+        kt_api_append(&c->call, &ch->reasoning, event->text, event->size);
     if (event->kind == KT_EVENT_TOOL_BEGIN && tool) {
-        append(c, &tool->name, event->text, event->size);
-        append(c, &tool->id, event->as.call.id, strlen(event->as.call.id));
+        kt_api_append(&c->call, &tool->name, event->text, event->size);
+        kt_api_append(&c->call, &tool->id, event->as.call.id, strlen(event->as.call.id));
     }
     if (event->kind == KT_EVENT_TOOL_ARGUMENTS && tool)
-        append(c, &tool->arguments, event->text, event->size);
+        kt_api_append(&c->call, &tool->arguments, event->text, event->size);
 }
 
 /* ---- the sink ---- */
 
 /* End tokens end every answer; only what the request named is worth telling. */
 static bool is_stop_id(const kt_chat_call *c, int32_t id) {
-    for (size_t i = 0; i < c->run.n_stop_ids; i++)
-        if (c->run.stop_ids[i] == id) return true;
+    for (size_t i = 0; i < c->call.run.n_stop_ids; i++)
+        if (c->call.run.stop_ids[i] == id) return true;
     return false;
 }
 
@@ -338,29 +261,27 @@ static void note_finish(kt_chat_call *c, const kt_event *event) {
     ch->is_finished = true;
     ch->finish = f->reason;
     ch->stop_token = is_stop_id(c, f->stop_token) ? f->stop_token : -1;
-    c->reasoning_tokens += f->reasoning_tokens;
-    if (f->matched) append(c, &ch->matched, f->matched, strlen(f->matched));
-    if (c->stream) send_finish(c, event->choice);
+    if (f->matched) kt_api_append(&c->call, &ch->matched, f->matched, strlen(f->matched));
+    if (c->call.stream) send_finish(c, event->choice);
 }
 
-void kt_chat_on_event(void *call, const kt_event *event) {
-    kt_chat_call *c = call;
+void kt_chat_on_event(kt_api_call *call, const kt_event *event) {
+    kt_chat_call *c = (kt_chat_call *)(void *)call;
 
-    if (c->failed) return;
-    if (event->kind == KT_EVENT_REASONING && c->hide_reasoning) return;
+    if (!kt_chat_takes(c, event)) return;
     switch (event->kind) {
     case KT_EVENT_LOGPROB:
         if (!event->as.logprob.is_prompt)
             gather_logprob(c, &c->choices[event->choice], &event->as.logprob);
         return;
     case KT_EVENT_PROGRESS:
-        if (c->stream && c->progress) send_progress(c, &event->as.progress);
+        if (call->stream && c->progress) send_progress(c, &event->as.progress);
         return;
     case KT_EVENT_FINISH: note_finish(c, event); return;
     case KT_EVENT_TOOL_END: return;
     default: break;
     }
-    if (c->stream)
+    if (call->stream)
         send_delta(c, event);
     else
         gather(c, event);
@@ -417,47 +338,21 @@ static void put_choice(kt_chat_call *c, kt_json_writer *w, int i) {
 
 static void reply_whole(kt_chat_call *c) {
     kt_json_writer w = {0};
-    const char *text;
-    size_t size;
 
-    put_head(c, &w, "chat.completion");
+    kt_api_put_head(&c->call, &w, "chat.completion");
     kt_json_key(&w, "choices");
     kt_json_begin_array(&w);
-    for (int i = 0; i < c->run.n; i++) put_choice(c, &w, i);
+    for (int i = 0; i < c->call.run.n; i++) put_choice(c, &w, i);
     kt_json_end_array(&w);
-    put_usage(c, &w);
-    put_timings(c, &w);
+    kt_api_put_usage(&c->call, &w);
+    kt_api_put_timings(&c->call, &w);
     kt_json_end_object(&w);
-    text = kt_json_writer_text(&w, &size);
-    if (!text) c->failed = true;
-    if (!c->failed) kt_http_reply_json(c->x, 200, text, size);
-    kt_json_writer_deinit(&w);
+    kt_api_reply(&c->call, &w);
 }
 
-/* Usage when it was asked for; timings to all, since they fit nowhere else. */
-static void end_stream(kt_chat_call *c) {
-    kt_json_writer w = {0};
-
-    if (c->include_usage) {
-        put_head(c, &w, "chat.completion.chunk");
-        kt_json_key(&w, "choices");
-        kt_json_begin_array(&w);
-        kt_json_end_array(&w);
-        put_usage(c, &w);
-        put_timings(c, &w);
-        kt_json_end_object(&w);
-        send(c, &w);
-    }
-    if (c->failed) return;
-    kt_http_stream_event(c->x, "[DONE]", 6);
-    kt_http_stream_end(c->x);
-}
-
-bool kt_chat_finish(kt_chat_call *c) {
-    if (c->failed) return false;
-    if (c->stream)
-        end_stream(c);
+void kt_chat_finish(kt_api_call *call) {
+    if (call->stream)
+        kt_api_end_stream(call);
     else
-        reply_whole(c);
-    return !c->failed;
+        reply_whole((kt_chat_call *)(void *)call);
 }

@@ -4,18 +4,12 @@
 #include "runtime/http/api/chat.h"
 
 static bool apply(kt_app *app, const kt_json *body, kt_json_writer *w, kt_api_error *e) {
-    kt_chat_call c = {.app = app};
+    kt_chat_call c = {.call.app = app};
     kt_model_prompt prompt = {0};
-    kt_err err = {0};
-    kt_status st;
 
-    if (!app->chat)
-        return kt_api_refuse(e, 400, NULL, "no_chat_template",
-                             "this model has no chat template; give one with --chat-template");
-    if (!kt_chat_parse_conversation(&c, body, e) || !kt_chat_parse_tools(&c, body, e)) return false;
-    st = app->chat->make_prompt(app->chat->self, &c.request, false, &prompt, &err);
-    if (st == KT_E_NOMEM) return kt_api_no_memory(e);
-    if (st != KT_OK) return kt_api_refuse(e, 400, "messages", "invalid_value", "%s", err.message);
+    if (!kt_chat_parse_conversation(&c, body, e) || !kt_chat_parse_tools(&c, body, e) ||
+        !kt_chat_make_prompt(app, &c.request, true, &prompt, e))
+        return false;
     kt_json_begin_object(w);
     kt_json_key(w, "prompt");
     kt_json_put_string_n(w, prompt.text, prompt.size);

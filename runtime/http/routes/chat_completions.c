@@ -2,7 +2,7 @@
 #include "runtime/http/api/chat.h"
 
 static void handle(kt_http_exchange *x, void *app) {
-    kt_chat_start(app, x);
+    kt_api_start(&kt_api_kind_chat, app, x);
 }
 
 const kt_route kt_route_chat_completions = {

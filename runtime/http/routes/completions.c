@@ -1,8 +1,8 @@
 /* POST /v1/completions. SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/http/completion.h"
+#include "runtime/http/api/completion.h"
 
 static void handle(kt_http_exchange *x, void *app) {
-    kt_completion_start(app, x);
+    kt_api_start(&kt_api_kind_completion, app, x);
 }
 
 const kt_route kt_route_completions = {
