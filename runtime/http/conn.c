@@ -102,11 +102,13 @@ static void write_head(kt_conn *c, int status, const char *content_type, const c
                         kt_http_reason(status));
     write_date(out);
     if (c->x && c->x->origin)
-        evbuffer_add_printf(out,
-                            "Access-Control-Allow-Origin: %s\r\n"
-                            "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n",
-                            c->x->origin);
+        evbuffer_add_printf(
+            out,
+            "Access-Control-Allow-Origin: %s\r\n"
+            "Access-Control-Expose-Headers: X-Request-Id, Request-Id, Retry-After\r\n",
+            c->x->origin);
     if (c->x) evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->x->id);
+    if (kt_http_is_anthropic(c->x)) evbuffer_add_printf(out, "Request-Id: %s\r\n", c->x->id);
     if (content_type) evbuffer_add_printf(out, "Content-Type: %s\r\n", content_type);
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers ? headers : "", framing,
                         c->keep_alive ? "keep-alive" : "close");
@@ -207,20 +209,18 @@ void kt_conn_deliver(kt_post *p) {
 /* ---- reading requests ---- */
 
 static void write_error(kt_conn *c, int status, const char *code, const char *message) {
-    char body[512];
     const char *type = status >= 500 ? "server_error" : "invalid_request_error";
-    int n =
-        snprintf(body, sizeof body,
-                 "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}",
-                 message, type, code);
+    kt_json_writer w = {0};
+    size_t size;
+    const char *body = kt_http_write_error(c->x, &w, status, message, type, NULL, code, &size);
 
     c->keep_alive = false;
     write_reply(c, status, status == 503 ? "Retry-After: 1\r\n" : NULL, "application/json", body,
-                (size_t)n);
+                size);
+    kt_json_writer_deinit(&w);
 }
 
-/* Answer an error of the protocol, for which no route is asked, and close. The texts are ours and
- * need no escapes. */
+/* Answer an error of the protocol, for which no route is asked, and close. */
 static void refuse(kt_conn *c, int status, const char *code, const char *message) {
     write_error(c, status, code, message);
     begin_close(c);
@@ -228,12 +228,14 @@ static void refuse(kt_conn *c, int status, const char *code, const char *message
 }
 
 static void cut_stream(kt_conn *c) {
-    static const char event[] =
-        "{\"error\":{\"message\":\"the server is shutting down\",\"type\":\"server_error\","
-        "\"param\":null,\"code\":\"shutting_down\"}}";
+    kt_json_writer w = {0};
+    size_t size;
+    const char *text = kt_http_write_error(c->x, &w, 503, "the server is shutting down",
+                                           "server_error", NULL, "shutting_down", &size);
 
-    write_chunk(c, "data: ", event, sizeof event - 1, "\n\n");
-    write_chunk(c, "data: ", "[DONE]", 6, "\n\n");
+    write_chunk(c, kt_http_error_prefix(c->x), text, size, "\n\n");
+    if (!kt_http_is_anthropic(c->x)) write_chunk(c, "data: ", "[DONE]", 6, "\n\n");
+    kt_json_writer_deinit(&w);
     c->keep_alive = false;
     end_stream(c);
 }
@@ -569,7 +571,8 @@ void kt_conn_tick(kt_conn *c, int64_t now_ns) {
     }
     if (c->state == KT_CONN_STREAM &&
         now_ns - c->last_write_ns >= ms_to_ns(c->server->options.ping_ms)) {
-        write_chunk(c, ":", NULL, 0, "\n\n");
+        write_chunk(c, kt_http_is_anthropic(c->x) ? "event: ping\ndata: {\"type\": \"ping\"}" : ":",
+                    NULL, 0, "\n\n");
     }
 }
 

@@ -124,27 +124,66 @@ static void put_text_or_null(kt_json_writer *w, const char *key, const char *tex
         kt_json_put_null(w);
 }
 
-/* The error object of the API into w; its text, or a fixed one when memory is short. */
-static const char *write_error(kt_json_writer *w, const char *message, const char *type,
-                               const char *param, const char *code, size_t *size) {
-    static const char fallback[] =
-        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
-        "\"code\":null}}";
-    const char *text;
+bool kt_http_is_anthropic(const kt_http_exchange *x) {
+    return x && x->route && x->route->form == KT_FORM_ANTHROPIC;
+}
 
+/* Anthropic's word for a status; what is wrong with which parameter stands in the message alone. */
+static const char *anthropic_type(int status) {
+    static const struct {
+        int status;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {500, "api_error"},
+                 {503, "overloaded_error"}};
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].status == status) return types[i].type;
+    return "invalid_request_error";
+}
+
+static void write_anthropic_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                  const char *message) {
     kt_json_begin_object(w);
+    kt_json_add_string(w, "type", "error");
     kt_json_key(w, "error");
     kt_json_begin_object(w);
+    kt_json_add_string(w, "type", anthropic_type(status));
     kt_json_add_string(w, "message", message);
-    put_text_or_null(w, "type", type);
-    put_text_or_null(w, "param", param);
-    put_text_or_null(w, "code", code);
     kt_json_end_object(w);
+    kt_json_add_string(w, "request_id", x->id);
     kt_json_end_object(w);
+}
+
+const char *kt_http_write_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                const char *message, const char *type, const char *param,
+                                const char *code, size_t *size) {
+    static const char fallback[] =
+        "{\"type\":\"error\",\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":null}}";
+    const char *text;
+
+    if (kt_http_is_anthropic(x)) {
+        write_anthropic_error(x, w, status, message);
+    } else {
+        kt_json_begin_object(w);
+        kt_json_key(w, "error");
+        kt_json_begin_object(w);
+        kt_json_add_string(w, "message", message);
+        put_text_or_null(w, "type", type);
+        put_text_or_null(w, "param", param);
+        put_text_or_null(w, "code", code);
+        kt_json_end_object(w);
+        kt_json_end_object(w);
+    }
     text = kt_json_writer_text(w, size);
     if (text) return text;
     *size = sizeof fallback - 1;
     return fallback;
+}
+
+const char *kt_http_error_prefix(const kt_http_exchange *x) {
+    return kt_http_is_anthropic(x) ? "event: error\ndata: " : "data: ";
 }
 
 void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
@@ -158,7 +197,7 @@ void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char 
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    text = write_error(&w, message, type, param, code, &size);
+    text = kt_http_write_error(x, &w, status, message, type, param, code, &size);
     if (status == 429 || status == 503) headers = "Retry-After: 1\r\n";
     if (status == 401) headers = "WWW-Authenticate: Bearer\r\n";
     if (status == 405) {
@@ -197,10 +236,11 @@ void kt_http_stream_end(kt_http_exchange *x) {
 void kt_http_stream_fail(kt_http_exchange *x, const char *message) {
     kt_json_writer w = {0};
     size_t size;
-    const char *text = write_error(&w, message, "server_error", NULL, NULL, &size);
+    const char *text = kt_http_write_error(x, &w, 500, message, "server_error", NULL, NULL, &size);
 
-    kt_http_stream_event(x, text, size);
-    kt_http_stream_event(x, "[DONE]", 6);
+    if (atomic_load(&x->answer) == KT_ANSWER_STREAM)
+        post(x, KT_POST_EVENT, 0, NULL, NULL, kt_http_error_prefix(x), text, size);
+    if (!kt_http_is_anthropic(x)) kt_http_stream_event(x, "[DONE]", 6);
     kt_http_stream_end(x);
     kt_json_writer_deinit(&w);
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "runtime/http/access.h"
 #include "runtime/http/http_parse.h"
@@ -102,6 +103,14 @@ struct kt_http_server {
 /* exchange.c */
 void kt_exchange_unref(kt_http_exchange *x);
 const char *kt_http_reason(int status);
+/* An error in the form of the exchange's route (x NULL: OpenAI's) into w; its text, or a fixed one
+ * when memory is short. param and code may be NULL. */
+const char *kt_http_write_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                const char *message, const char *type, const char *param,
+                                const char *code, size_t *size);
+/* What comes before the data of an event of errors: its name, or none. */
+const char *kt_http_error_prefix(const kt_http_exchange *x);
+bool kt_http_is_anthropic(const kt_http_exchange *x); /* false for NULL */
 /* Methods of a path, as Allow lists them; OPTIONS always is one. */
 void kt_http_list_methods(const kt_http_server *s, const char *path, char *out, size_t out_bytes);
 /* Find the route. On failure fills status, code and a message. */

@@ -8,11 +8,15 @@
 
 struct kt_http_exchange;
 
+/* Whose form errors and pings have. */
+typedef enum kt_route_form { KT_FORM_OPENAI, KT_FORM_ANTHROPIC } kt_route_form;
+
 typedef struct kt_route {
     const char *method; /* "GET" also answers HEAD */
     /* Exact, or a prefix when it ends with '*'. "/v1/x" is also found as "/x". */
     const char *path;
     bool is_public; /* answered without an API key */
+    kt_route_form form;
     /* Called on the event thread: must not block. Answers through server.h, now or, after
      * kt_http_keep, later from any thread. app is what the server was created with. */
     void (*handle)(struct kt_http_exchange *x, void *app);

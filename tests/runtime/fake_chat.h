@@ -1,5 +1,5 @@
-/* A way to write conversations for tests of chat routes: "role: content" lines, tools as their
- * JSON. SPDX-License-Identifier: Apache-2.0 */
+/* A way to write conversations for tests of chat routes: "role: content" lines; reasoning, calls
+ * and tools have lines of their own. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_FAKE_CHAT_H
 #define KT_TESTS_FAKE_CHAT_H
 
@@ -10,6 +10,7 @@
 #include "tests/runtime/fake_server.h"
 
 static struct {
+    char last[2048]; /* the latest prompt */
     kt_chat_model model;
     kt_vocabulary *vocabulary;
     bool starts_in_reasoning;
@@ -22,32 +23,44 @@ static inline void fake_chat_line(kt_text *t, const char *name, const char *text
     kt_text_append(t, "\n", 1, NULL);
 }
 
+static inline void fake_chat_json(kt_text *t, const char *name, const kt_json *v) {
+    kt_json_writer w = {0};
+    const char *text;
+    size_t size;
+
+    kt_json_put_value(&w, v);
+    text = kt_json_writer_text(&w, &size);
+    if (text) fake_chat_line(t, name, text, size);
+    kt_json_writer_deinit(&w);
+}
+
 static inline kt_status fake_chat_prompt(const void *self, const kt_chat_request *r, bool with_ids,
                                          kt_model_prompt *out, kt_err *err) {
     kt_text t = {0};
-    kt_json_writer w = {0};
     size_t size;
     (void)self;
 
     for (size_t i = 0; i < kt_json_length(r->messages); i++) {
         const kt_json *m = kt_json_at(r->messages, i);
+        const kt_json *calls = kt_json_get(m, "tool_calls");
         const char *text = kt_json_string(kt_json_get(m, "content"), &size);
+        const char *reasoning = kt_json_text(m, "reasoning_content");
+        if (*reasoning) fake_chat_line(&t, "reasoning", reasoning, strlen(reasoning));
+        if (calls) fake_chat_json(&t, "calls", calls);
+        if (!text && calls) continue;
         if (!text) {
             free(t.data);
             return kt_fail(err, KT_E_INVALID, "messages[%zu].content: no string", i);
         }
         fake_chat_line(&t, kt_json_text(m, "role"), text, size);
     }
-    if (r->tools) {
-        kt_json_put_value(&w, r->tools);
-        fake_chat_line(&t, "tools", kt_json_writer_text(&w, &size), size);
-        kt_json_writer_deinit(&w);
-    }
+    if (r->tools) fake_chat_json(&t, "tools", r->tools);
     if (r->enable_thinking) fake_chat_line(&t, "thinking", r->enable_thinking > 0 ? "1" : "0", 1);
     if (!r->no_generation_prompt) kt_text_append(&t, "assistant:", 10, NULL);
     kt_text_append(&t, "", 1, NULL);
     *out = (kt_model_prompt){
         .text = t.data, .size = t.size - 1, .starts_in_reasoning = fake_chat.starts_in_reasoning};
+    snprintf(fake_chat.last, sizeof fake_chat.last, "%s", out->text);
     if (!with_ids) return KT_OK;
     return kt_tokenizer_encode(fake.engine.tokenizer, out->text, out->size, false, &out->ids,
                                &out->n_ids, err);

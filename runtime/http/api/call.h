@@ -106,6 +106,8 @@ void kt_api_put_head(const kt_api_call *c, kt_json_writer *w, const char *object
 void kt_api_put_usage(const kt_api_call *c, kt_json_writer *w);
 /* Not of OpenAI; names as llama-server has them. */
 void kt_api_put_timings(const kt_api_call *c, kt_json_writer *w);
+/* A member that is a string. */
+void kt_api_add_text(kt_json_writer *w, const char *key, const kt_text *t);
 /* JSON has no infinity; -9999 is what OpenAI writes for a token that cannot be. */
 void kt_api_put_logprob(kt_json_writer *w, float logprob);
 /* An open object with an empty list of choices: chunks that are about the whole request. */

@@ -63,6 +63,11 @@ void kt_api_put_timings(const kt_api_call *c, kt_json_writer *w) {
     kt_json_end_object(w);
 }
 
+void kt_api_add_text(kt_json_writer *w, const char *key, const kt_text *t) {
+    kt_json_key(w, key);
+    kt_json_put_string_n(w, t->data ? t->data : "", t->size);
+}
+
 void kt_api_put_logprob(kt_json_writer *w, float logprob) {
     kt_json_put_double(w, logprob >= -9999.0f ? (double)logprob : -9999.0);
 }

@@ -289,25 +289,18 @@ void kt_chat_on_event(kt_api_call *call, const kt_event *event) {
 
 /* ---- the whole answer ---- */
 
-static void put_text(kt_json_writer *w, const kt_text *t) {
-    kt_json_put_string_n(w, t->data ? t->data : "", t->size);
-}
-
 static void put_tools(const kt_chat_choice *ch, kt_json_writer *w) {
     if (ch->n_tools == 0) return;
     kt_json_key(w, "tool_calls");
     kt_json_begin_array(w);
     for (size_t i = 0; i < ch->n_tools; i++) {
         kt_json_begin_object(w);
-        kt_json_key(w, "id");
-        put_text(w, &ch->tools[i].id);
+        kt_api_add_text(w, "id", &ch->tools[i].id);
         kt_json_add_string(w, "type", "function");
         kt_json_key(w, "function");
         kt_json_begin_object(w);
-        kt_json_key(w, "name");
-        put_text(w, &ch->tools[i].name);
-        kt_json_key(w, "arguments");
-        put_text(w, &ch->tools[i].arguments);
+        kt_api_add_text(w, "name", &ch->tools[i].name);
+        kt_api_add_text(w, "arguments", &ch->tools[i].arguments);
         kt_json_end_object(w);
         kt_json_end_object(w);
     }
@@ -322,11 +315,10 @@ static void put_choice(kt_chat_call *c, kt_json_writer *w, int i) {
     kt_json_key(w, "message");
     kt_json_begin_object(w);
     kt_json_add_string(w, "role", "assistant");
-    kt_json_key(w, "content");
     if (ch->n_tools > 0 && ch->content.size == 0)
-        kt_json_put_null(w);
+        kt_json_add_null(w, "content");
     else
-        put_text(w, &ch->content);
+        kt_api_add_text(w, "content", &ch->content);
     kt_json_add_null(w, "refusal");
     if (ch->reasoning.size) put_reasoning(w, ch->reasoning.data, ch->reasoning.size);
     put_tools(ch, w);

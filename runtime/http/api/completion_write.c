@@ -92,8 +92,7 @@ static void write_choice(const kt_completion *c, kt_json_writer *w, size_t i) {
 
     kt_json_begin_object(w);
     kt_json_add_int(w, "index", (int64_t)i);
-    kt_json_key(w, "text");
-    kt_json_put_string_n(w, ch->text.data ? ch->text.data : "", ch->text.size);
+    kt_api_add_text(w, "text", &ch->text);
     write_logprobs(c, w, ch);
     kt_json_key(w, "finish_reason");
     if (ch->finish)
