@@ -16,48 +16,61 @@ static struct {
     bool starts_in_reasoning;
 } fake_chat;
 
-static inline void fake_chat_line(kt_text *t, const char *name, const char *text, size_t size) {
-    kt_text_append(t, name, strlen(name), NULL);
-    kt_text_append(t, ": ", 2, NULL);
-    kt_text_append(t, text, size, NULL);
-    kt_text_append(t, "\n", 1, NULL);
+static inline kt_status fake_chat_line(kt_text *t, const char *name, const char *text,
+                                       size_t size) {
+    KT_TRY(kt_text_append(t, name, strlen(name), NULL));
+    KT_TRY(kt_text_append(t, ": ", 2, NULL));
+    KT_TRY(kt_text_append(t, text, size, NULL));
+    return kt_text_append(t, "\n", 1, NULL);
 }
 
-static inline void fake_chat_json(kt_text *t, const char *name, const kt_json *v) {
+static inline kt_status fake_chat_json(kt_text *t, const char *name, const kt_json *v) {
     kt_json_writer w = {0};
     const char *text;
     size_t size;
+    kt_status st;
 
+    if (!v) return KT_OK;
     kt_json_put_value(&w, v);
     text = kt_json_writer_text(&w, &size);
-    if (text) fake_chat_line(t, name, text, size);
+    st = text ? fake_chat_line(t, name, text, size) : KT_E_NOMEM;
     kt_json_writer_deinit(&w);
+    return st;
+}
+
+static inline kt_status fake_chat_message(kt_text *t, const kt_json *m, size_t i, kt_err *err) {
+    const kt_json *calls = kt_json_get(m, "tool_calls");
+    const char *reasoning = kt_json_text(m, "reasoning_content"), *text;
+    size_t size;
+
+    text = kt_json_string(kt_json_get(m, "content"), &size);
+    if (*reasoning) KT_TRY(fake_chat_line(t, "reasoning", reasoning, strlen(reasoning)));
+    KT_TRY(fake_chat_json(t, "calls", calls));
+    if (text) return fake_chat_line(t, kt_json_text(m, "role"), text, size);
+    if (calls) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "messages[%zu].content: no string", i);
+}
+
+static inline kt_status fake_chat_render(const kt_chat_request *r, kt_text *t, kt_err *err) {
+    for (size_t i = 0; i < kt_json_length(r->messages); i++)
+        KT_TRY(fake_chat_message(t, kt_json_at(r->messages, i), i, err));
+    KT_TRY(fake_chat_json(t, "tools", r->tools));
+    if (r->enable_thinking)
+        KT_TRY(fake_chat_line(t, "thinking", r->enable_thinking > 0 ? "1" : "0", 1));
+    if (!r->no_generation_prompt) KT_TRY(kt_text_append(t, "assistant:", 10, NULL));
+    return kt_text_append(t, "", 1, NULL);
 }
 
 static inline kt_status fake_chat_prompt(const void *self, const kt_chat_request *r, bool with_ids,
                                          kt_model_prompt *out, kt_err *err) {
     kt_text t = {0};
-    size_t size;
+    kt_status st = fake_chat_render(r, &t, err);
     (void)self;
 
-    for (size_t i = 0; i < kt_json_length(r->messages); i++) {
-        const kt_json *m = kt_json_at(r->messages, i);
-        const kt_json *calls = kt_json_get(m, "tool_calls");
-        const char *text = kt_json_string(kt_json_get(m, "content"), &size);
-        const char *reasoning = kt_json_text(m, "reasoning_content");
-        if (*reasoning) fake_chat_line(&t, "reasoning", reasoning, strlen(reasoning));
-        if (calls) fake_chat_json(&t, "calls", calls);
-        if (!text && calls) continue;
-        if (!text) {
-            free(t.data);
-            return kt_fail(err, KT_E_INVALID, "messages[%zu].content: no string", i);
-        }
-        fake_chat_line(&t, kt_json_text(m, "role"), text, size);
+    if (st != KT_OK) {
+        free(t.data);
+        return st;
     }
-    if (r->tools) fake_chat_json(&t, "tools", r->tools);
-    if (r->enable_thinking) fake_chat_line(&t, "thinking", r->enable_thinking > 0 ? "1" : "0", 1);
-    if (!r->no_generation_prompt) kt_text_append(&t, "assistant:", 10, NULL);
-    kt_text_append(&t, "", 1, NULL);
     *out = (kt_model_prompt){
         .text = t.data, .size = t.size - 1, .starts_in_reasoning = fake_chat.starts_in_reasoning};
     snprintf(fake_chat.last, sizeof fake_chat.last, "%s", out->text);

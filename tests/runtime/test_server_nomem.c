@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "runtime/http/access.h"
 #include "runtime/sched/sched_impl.h"
-#include "tests/runtime/fake_server.h"
+#include "tests/runtime/fake_chat.h"
 #include "tests/support/nomem.h"
 
 static kt_status make_queue(void *out, const void *with, kt_err *err) {
@@ -133,12 +133,28 @@ static bool is_back_to(long held) {
     return kt_nomem_held() == held;
 }
 
-/* The text of choice 0 of an answer, whole or in events, into out; false when it holds an error. */
-static bool take_text(const char *json, size_t size, kt_text *out) {
+/* The text that an answer, or one of its events, has of choice 0, whatever the route; or NULL. */
+static const char *text_of(const kt_json *root, size_t *n) {
+    const kt_json *choice = kt_json_at(kt_json_get(root, "choices"), 0);
+    const kt_json *delta = kt_json_get(choice ? choice : root, "delta");
+    const kt_json *block = kt_json_at(kt_json_get(root, "content"), 0);
+    const kt_json *const places[] = {
+        kt_json_get(choice, "text"), kt_json_get(kt_json_get(choice, "message"), "content"),
+        kt_json_get(delta, "content"), kt_json_get(delta, "text"), kt_json_get(block, "text")};
+
+    if (choice && kt_json_int(kt_json_get(choice, "index"), -1) != 0) return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (kt_json_string(places[i], n)) return kt_json_string(places[i], n);
+    return NULL;
+}
+
+/* The text of choice 0 of an answer, whole or in events, into out; false when it holds an error.
+ * *is_last: no event comes after it. */
+static bool take_text(const char *json, size_t size, kt_text *out, bool *is_last) {
     kt_json_doc *doc;
-    const kt_json *root, *choice;
+    const kt_json *root;
     kt_err err = {0};
-    const char *text = NULL;
+    const char *text;
     bool is_error;
     size_t n = 0;
 
@@ -146,9 +162,8 @@ static bool take_text(const char *json, size_t size, kt_text *out) {
                  err.message);
     root = kt_json_root(doc);
     is_error = kt_json_get(root, "error") != NULL;
-    choice = kt_json_at(kt_json_get(root, "choices"), 0);
-    if (kt_json_int(kt_json_get(choice, "index"), -1) == 0)
-        text = kt_json_string(kt_json_get(choice, "text"), &n);
+    *is_last |= strcmp(kt_json_text(root, "type"), "message_stop") == 0;
+    text = text_of(root, &n);
     if (text) cr_assert_eq(kt_text_append(out, text, n, NULL), KT_OK);
     kt_json_destroy(doc);
     return !is_error;
@@ -160,7 +175,7 @@ static void check_answer(const kt_reply *r, bool is_stream, const char *want, lo
     kt_text text = {0};
     bool is_good = true, is_done = !is_stream;
 
-    if (!is_stream) is_good = take_text(r->body, r->body_size, &text);
+    if (!is_stream) is_good = take_text(r->body, r->body_size, &text, &is_done);
     for (const char *at = r->body; is_stream && (at = strstr(at, "data: "));) {
         const char *end = strstr(at += 6, "\n\n");
         if (!end) break;
@@ -168,7 +183,7 @@ static void check_answer(const kt_reply *r, bool is_stream, const char *want, lo
         if (strncmp(at, "[DONE]", 6) == 0)
             is_done = true;
         else
-            is_good &= take_text(at, (size_t)(end - at), &text);
+            is_good &= take_text(at, (size_t)(end - at), &text, &is_done);
     }
     if (is_good && is_done)
         cr_assert(text.size == strlen(want) && memcmp(text.data, want, text.size) == 0,
@@ -200,28 +215,65 @@ static void check_requests(const char *path, const char *body, const char *want,
     cr_assert_gt(tried, 3, "%s: only %ld failures", path, tried);
 }
 
-Test(server_nomem, requests_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
-    static const char prompt[] = "{\"prompt\":\"Hello there\",\"max_tokens\":12,\"n\":2,"
-                                 "\"logprobs\":2,\"stop\":[\"zzz\"]%s}";
-    char body[200], *want;
-    long held;
+#define SAMPLED "\"max_tokens\":12,\"temperature\":0,\"logit_bias\":{\"3\":-1}"
+#define CHAT "\"messages\":[{\"role\":\"user\",\"content\":\"Hello there\"}]," SAMPLED
+
+/* Requests of every route, whole and streamed, tried with the same text as the answer. */
+static void check_route(const char *path, const char *members) {
+    char body[600], *want;
+    bool is_last = false;
     kt_text text = {0};
     kt_reply r;
+    long held;
 
-    kt_nomem_spare_me();
-    fake_start(NULL, 4);
-    snprintf(body, sizeof body, prompt, "");
-    r = kt_complete(fake.port, body);
-    cr_assert(r.status == 200 && take_text(r.body, r.body_size, &text), "%s", r.body);
+    snprintf(body, sizeof body, "{%s}", members);
+    r = kt_send_request(fake.port, "POST", path, "", body);
+    cr_assert(r.status == 200 && take_text(r.body, r.body_size, &text, &is_last), "%s", r.body);
+    cr_assert_gt(text.size, 10, "%s", r.body);
     want = strndup(text.data, text.size);
     kt_reply_free(&r);
     held = rest();
-    check_requests("/health", NULL, NULL, held);
-    check_requests("/v1/models", NULL, NULL, held);
-    check_requests("/v1/completions", body, want, held);
-    snprintf(body, sizeof body, prompt, ",\"stream\":true");
-    check_requests("/v1/completions", body, want, held);
-    fake_stop();
+    check_requests(path, body, want, held);
+    snprintf(body, sizeof body, "{%s,\"stream\":true}", members);
+    check_requests(path, body, want, held);
     free(text.data);
     free(want);
+}
+
+Test(server_nomem, requests_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
+    long held;
+
+    kt_nomem_spare_me();
+    fake_start(NULL, 4);
+    held = rest();
+    check_requests("/health", NULL, NULL, held);
+    check_requests("/v1/models", NULL, NULL, held);
+    check_route("/v1/completions",
+                "\"prompt\":\"Hello there\",\"n\":2,\"logprobs\":2,\"stop\":[\"zzz\"]," SAMPLED);
+    fake_stop();
+}
+
+Test(server_nomem, chats_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
+    kt_nomem_spare_me();
+    fake_chat_init(FAKE_TEXT, "hermes", "none");
+    fake_start(NULL, 4);
+    check_route("/v1/chat/completions",
+                "\"n\":2,\"logprobs\":true,\"top_logprobs\":2,\"stop\":\"zzz\",\"tools\":[{"
+                "\"type\":\"function\",\"function\":{\"name\":\"f\"}}]," CHAT);
+    check_route("/v1/messages", "\"stop_sequences\":[\"zzz\"],\"system\":[{\"type\":\"text\","
+                                "\"text\":\"Be brief.\"}],\"tools\":[{\"name\":\"f\","
+                                "\"input_schema\":{}}]," CHAT);
+    fake_chat_stop();
+}
+
+Test(server_nomem, grammars_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
+    kt_nomem_spare_me();
+    fake_chat_init("To be, or not to be", "hermes", "none");
+    fake_start(NULL, 4);
+    check_route("/v1/chat/completions",
+                "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
+                "\"const\":\"seventeen\"}}}," CHAT);
+    check_route("/v1/completions", "\"prompt\":\"Hello there\",\"grammar\":\"root ::= "
+                                   "\\\"seventeen\\\"{2}\"," SAMPLED);
+    fake_chat_stop();
 }

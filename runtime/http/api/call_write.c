@@ -95,10 +95,9 @@ void kt_api_send(kt_api_call *c, kt_json_writer *w) {
     size_t size;
     const char *text = kt_json_writer_text(w, &size);
 
-    if (text)
+    if (!text) kt_api_lose(c);
+    if (!atomic_load(&c->failed)) /* else one before it is missing */
         kt_http_stream_event(c->x, text, size);
-    else
-        kt_api_lose(c);
     kt_json_writer_deinit(w);
 }
 

@@ -61,10 +61,9 @@ static void send_event(kt_messages_call *c, kt_json_writer *w, const char *type)
 
     kt_json_end_object(w);
     text = kt_json_writer_text(w, &size);
-    if (text)
+    if (!text) kt_api_lose(&c->chat.call);
+    if (!atomic_load(&c->chat.call.failed)) /* else one before it is missing */
         kt_http_stream_named_event(c->chat.call.x, type, text, size);
-    else
-        kt_api_lose(&c->chat.call);
     kt_json_writer_deinit(w);
 }
 
