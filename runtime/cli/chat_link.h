@@ -8,11 +8,13 @@
 
 #include "base/json.h"
 #include "kt/status.h"
+#include "runtime/client/sse_client.h"
 
 typedef struct kt_chat_link {
-    char host[256], port[8], path[256]; /* path: what goes before "/chat/completions", e.g. "/v1" */
-    const char *key;                    /* borrowed; NULL = none */
-    bool (*is_stopped)(void);           /* asked ten times a second; NULL = never */
+    kt_target target;
+    char path[256];           /* what goes before "/chat/completions", e.g. "/v1" */
+    const char *key;          /* borrowed; NULL = none */
+    bool (*is_stopped)(void); /* asked ten times a second; NULL = never */
 } kt_chat_link;
 
 /* http://HOST[:PORT][/PATH], PATH being /v1 when there is none. KT_E_INVALID for anything else. */

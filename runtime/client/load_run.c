@@ -58,28 +58,16 @@ static void write_body(const kt_load_options *o, const kt_load_prompt *p, kt_jso
 
 /* The whole request as it goes over the wire, malloc'd; NULL without memory. */
 static char *write_request(const load *l, const kt_load_prompt *p, size_t *size) {
-    const kt_load_options *o = l->o;
     kt_json_writer w = {0};
-    char *text = NULL;
+    char path[300], *text = NULL;
     const char *body;
-    size_t n = 0, head, room;
+    size_t n = 0;
 
-    write_body(o, p, &w);
+    write_body(l->o, p, &w);
     body = kt_json_writer_text(&w, &n);
-    room = n + strlen(l->target->base) + strlen(l->target->name) + 400 +
-           (o->api_key ? strlen(o->api_key) : 0);
-    if (body) text = malloc(room);
-    if (text) {
-        head = (size_t)snprintf(
-            text, room,
-            "POST %s/v1/%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
-            "Accept: text/event-stream\r\nConnection: close\r\nContent-Length: %zu\r\n%s%s%s\r\n",
-            l->target->base, o->chat ? "chat/completions" : "completions", l->target->name, n,
-            o->api_key ? "Authorization: Bearer " : "", o->api_key ? o->api_key : "",
-            o->api_key ? "\r\n" : "");
-        memcpy(text + head, body, n);
-        *size = head + n;
-    }
+    snprintf(path, sizeof path, "%s/v1/%s", l->target->base,
+             l->o->chat ? "chat/completions" : "completions");
+    if (body) text = kt_sse_write_request(l->target, path, l->o->api_key, body, n, size);
     kt_json_writer_deinit(&w);
     return text;
 }
@@ -90,7 +78,9 @@ static bool start_one(load *l) {
     l->requests[i] = write_request(l, &l->prompts[i], &size);
     if (!l->requests[i]) return false;
     l->n_started++;
-    kt_sse_start(&l->streams[i], l->target, l->requests[i], size, &l->r.answers[i]);
+    kt_load_answer_begin(&l->r.answers[i]);
+    kt_sse_start(&l->streams[i], l->target, l->requests[i], size, kt_load_answer_take,
+                 &l->r.answers[i]);
     l->active[l->n_active++] = i;
     return true;
 }
@@ -112,6 +102,7 @@ static bool start_due(load *l, int64_t now) {
 static void end_one(load *l, size_t place) {
     size_t i = l->active[place];
 
+    kt_load_answer_end(&l->r.answers[i], &l->streams[i]);
     l->active[place] = l->active[--l->n_active];
     free(l->requests[i]);
     l->requests[i] = NULL;
@@ -135,7 +126,7 @@ static void serve_sockets(load *l, int64_t now) {
     for (size_t k = l->n_active; k-- > 0;) { /* from the end: end_one moves the last one here */
         kt_sse_stream *s = &l->streams[l->active[k]];
         if (s->fd >= 0 && l->polls[k].revents) kt_sse_advance(s);
-        if (s->fd >= 0 && limit_ns > 0 && now - s->answer->start_ns > limit_ns)
+        if (s->fd >= 0 && limit_ns > 0 && now - l->r.answers[l->active[k]].start_ns > limit_ns)
             kt_sse_abort(s, "no whole answer within the time limit");
         if (s->fd < 0) end_one(l, k);
     }
@@ -164,7 +155,7 @@ static kt_status run_loop(load *l, kt_err *err) {
 }
 
 void kt_load_result_deinit(kt_load_result *r) {
-    for (size_t i = 0; i < r->n; i++) kt_sse_answer_deinit(&r->answers[i]);
+    for (size_t i = 0; i < r->n; i++) kt_load_answer_deinit(&r->answers[i]);
     free(r->answers);
     memset(r, 0, sizeof *r);
 }

@@ -28,8 +28,27 @@ typedef struct kt_load_options {
     void *progress_arg;
 } kt_load_options;
 
+/* What was measured of an answer. Times are of kt_clock_ns(); one without an error has all of them.
+ */
+typedef struct kt_load_answer {
+    char error[200];                             /* "" = the answer came whole */
+    int status;                                  /* of HTTP; 0 = none came */
+    int64_t start_ns, first_ns, last_ns, end_ns; /* request, first and last piece of text, end */
+    int64_t prompt_tokens, cached_tokens; /* as the server counts them; -1 = it does not say */
+    int64_t output_tokens;                /* likewise, else the number of pieces */
+    int64_t n_pieces;
+    float *gap_ms; /* owned: time between pieces, n_pieces - 1 of them */
+    size_t gap_capacity;
+} kt_load_answer;
+void kt_load_answer_deinit(kt_load_answer *a);
+
+/* load_answer.c: from the start of a request to its end; take is a kt_sse_sink with the answer. */
+void kt_load_answer_begin(kt_load_answer *a);
+void kt_load_answer_take(void *answer, const kt_json *event, int64_t now_ns);
+void kt_load_answer_end(kt_load_answer *a, const kt_sse_stream *s);
+
 typedef struct kt_load_result {
-    kt_sse_answer *answers; /* owned; [n], in the order of the prompts */
+    kt_load_answer *answers; /* owned; [n], in the order of the prompts */
     size_t n;
     double duration_s; /* first request to last end */
 } kt_load_result;

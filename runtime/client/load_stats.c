@@ -18,7 +18,7 @@ static double ms(int64_t ns) {
 }
 
 /* A metric of one answer (ITL: its mean); negative = it has none. */
-static double of_answer(const kt_sse_answer *a, kt_load_metric m) {
+static double of_answer(const kt_load_answer *a, kt_load_metric m) {
     switch (m) {
     case KT_LOAD_TTFT: return ms(a->first_ns - a->start_ns);
     case KT_LOAD_TPOT:
@@ -85,7 +85,7 @@ static kt_load_spread spread_of(double *v, size_t n) {
     return s;
 }
 
-static bool is_good(const kt_sse_answer *a, const kt_load_slo *slo) {
+static bool is_good(const kt_load_answer *a, const kt_load_slo *slo) {
     for (int m = 0; m < KT_LOAD_METRICS; m++)
         if (slo->limit[m] > 0 && of_answer(a, (kt_load_metric)m) > slo->limit[m]) return false;
     return true;
@@ -95,7 +95,7 @@ static size_t collect(const kt_load_result *r, kt_load_metric m, double *v) {
     size_t n = 0;
 
     for (size_t i = 0; i < r->n; i++) {
-        const kt_sse_answer *a = &r->answers[i];
+        const kt_load_answer *a = &r->answers[i];
         if (*a->error) continue;
         if (m == KT_LOAD_ITL)
             for (int64_t k = 0; k + 1 < a->n_pieces; k++) v[n++] = (double)a->gap_ms[k];
@@ -107,7 +107,7 @@ static size_t collect(const kt_load_result *r, kt_load_metric m, double *v) {
 
 static void count(const kt_load_result *r, const kt_load_slo *slo, kt_load_report *out) {
     for (size_t i = 0; i < r->n; i++) {
-        const kt_sse_answer *a = &r->answers[i];
+        const kt_load_answer *a = &r->answers[i];
         if (*a->error) {
             if (out->failed++ == 0) memcpy(out->first_error, a->error, sizeof out->first_error);
             continue;

@@ -19,6 +19,8 @@
 
 enum { MAX_LINE = 1 << 22, READ_BYTES = 1 << 16 };
 
+/* ---- where to ---- */
+
 static kt_status look_up(const char *host, const char *port, const char *url, kt_target *t,
                          kt_err *err) {
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM};
@@ -27,8 +29,11 @@ static kt_status look_up(const char *host, const char *port, const char *url, kt
 
     if (failed)
         return kt_fail(err, KT_E_NOT_FOUND, "%s: host '%s': %s", url, host, gai_strerror(failed));
-    memcpy(&t->address, found->ai_addr, found->ai_addrlen);
-    t->address_bytes = found->ai_addrlen;
+    for (const struct addrinfo *a = found; a && t->n_addresses < KT_TARGET_ADDRESSES;
+         a = a->ai_next) {
+        memcpy(&t->address[t->n_addresses], a->ai_addr, a->ai_addrlen);
+        t->address_bytes[t->n_addresses++] = a->ai_addrlen;
+    }
     freeaddrinfo(found);
     return KT_OK;
 }
@@ -38,17 +43,22 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     const char *at = url, *end, *colon;
     char host[256], port[16] = "80";
     kt_target t = {0};
+    bool v6;
     size_t n;
 
     if (strncasecmp(url, "https:", 6) == 0)
-        return kt_fail(err, KT_E_INVALID, "%s: https is not spoken here, expected http://", url);
+        return kt_fail(err, KT_E_INVALID, "%s: https is not spoken here, expected http://HOST:PORT",
+                       url);
     if (strncasecmp(url, scheme, sizeof scheme - 1) == 0) at += sizeof scheme - 1;
     end = at + strcspn(at, "/?#");
     colon = memrchr(at, ':', (size_t)(end - at));
     if (colon && memchr(colon, ']', (size_t)(end - colon))) colon = NULL;
     n = (size_t)((colon ? colon : end) - at);
-    if (n >= 2 && *at == '[' && at[n - 1] == ']') at++, n -= 2;
-    if (n == 0 || n >= sizeof host || (colon && end - colon > 6))
+    v6 = n >= 2 && *at == '[' && at[n - 1] == ']';
+    if (v6) at++, n -= 2;
+    if (n == 0 || (*at == '[' && !v6))
+        return kt_fail(err, KT_E_INVALID, "'%s' has no host, expected http://HOST:PORT", url);
+    if (n >= sizeof host || (colon && end - colon > 6))
         return kt_fail(err, KT_E_INVALID, "'%s' is no URL, expected http://HOST:PORT", url);
     memcpy(host, at, n);
     host[n] = 0;
@@ -60,118 +70,109 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     if (n >= 3 && memcmp(end + n - 3, "/v1", 3) == 0) n -= 3;
     if (n >= sizeof t.base) return kt_fail(err, KT_E_INVALID, "'%s': the path is too long", url);
     memcpy(t.base, end, n);
-    snprintf(t.name, sizeof t.name, "%s:%s", host, port);
+    snprintf(t.name, sizeof t.name, v6 ? "[%s]:%s" : "%s:%s", host, port);
     KT_TRY(look_up(host, port, url, &t, err));
     *out = t;
     return KT_OK;
 }
 
-void kt_sse_answer_deinit(kt_sse_answer *a) {
-    free(a->gap_ms);
-    a->gap_ms = NULL;
+char *kt_sse_write_request(const kt_target *target, const char *path, const char *key,
+                           const char *body, size_t body_size, size_t *size) {
+    const size_t room =
+        body_size + strlen(path) + strlen(target->name) + 300 + (key ? strlen(key) : 0);
+    char *text = malloc(room);
+
+    if (!text) return NULL;
+    *size = (size_t)snprintf(
+        text, room,
+        "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+        "Accept: text/event-stream\r\nConnection: close\r\nContent-Length: %zu\r\n%s%s%s\r\n",
+        path, target->name, body_size, key ? "Authorization: Bearer " : "", key ? key : "",
+        key ? "\r\n" : "");
+    memcpy(text + *size, body, body_size);
+    *size += body_size;
+    return text;
 }
+
+/* ---- beginning and end ---- */
 
 static void finish(kt_sse_stream *s) {
     if (s->fd >= 0) close(s->fd);
     s->fd = -1;
     free(s->in);
     s->in = NULL;
-    if (!s->answer->end_ns) s->answer->end_ns = kt_clock_ns();
 }
 
 void kt_sse_abort(kt_sse_stream *s, const char *why) {
-    if (!*s->answer->error) snprintf(s->answer->error, sizeof s->answer->error, "%s", why);
+    if (!*s->error) snprintf(s->error, sizeof s->error, "%s", why);
     finish(s);
 }
 
-void kt_sse_start(kt_sse_stream *s, const kt_target *target, const char *request, size_t size,
-                  kt_sse_answer *answer) {
+/* The next of the target's addresses; the last one's error stays. */
+static void dial(kt_sse_stream *s, const char *why) {
     const int on = 1;
 
-    memset(s, 0, sizeof *s);
-    memset(answer, 0, sizeof *answer);
-    s->answer = answer;
-    s->request = request;
-    s->n_request = size;
-    s->is_sending = true;
-    s->left = -1;
-    answer->prompt_tokens = answer->cached_tokens = answer->output_tokens = -1;
-    answer->start_ns = kt_clock_ns();
-    s->fd = socket(target->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (s->fd < 0) {
-        kt_sse_abort(s, strerror(errno));
-        return;
+    if (s->fd >= 0) close(s->fd);
+    s->fd = -1;
+    while (s->fd < 0 && s->n_tried < s->target->n_addresses) {
+        const int i = s->n_tried++;
+        const struct sockaddr *a = (const struct sockaddr *)&s->target->address[i];
+        s->fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (s->fd >= 0) setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        if (s->fd >= 0 &&
+            (connect(s->fd, a, s->target->address_bytes[i]) == 0 || errno == EINPROGRESS))
+            return;
+        why = strerror(errno);
+        if (s->fd >= 0) close(s->fd);
+        s->fd = -1;
     }
-    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(s->fd, (const struct sockaddr *)&target->address, target->address_bytes) != 0 &&
-        errno != EINPROGRESS)
-        kt_sse_abort(s, strerror(errno));
+    kt_sse_abort(s, why);
+}
+
+void kt_sse_start(kt_sse_stream *s, const kt_target *target, const char *request, size_t size,
+                  kt_sse_sink *sink, void *arg) {
+    *s = (kt_sse_stream){.fd = -1,
+                         .is_sending = true,
+                         .target = target,
+                         .request = request,
+                         .n_request = size,
+                         .left = -1,
+                         .sink = sink,
+                         .arg = arg};
+    dial(s, "the host has no address");
 }
 
 /* ---- events ---- */
 
-static void note_piece(kt_sse_answer *a, int64_t now) {
-    if (a->n_pieces++ == 0)
-        a->first_ns = now;
-    else {
-        size_t i = (size_t)a->n_pieces - 2;
-        if (i == a->gap_capacity) {
-            size_t capacity = a->gap_capacity ? 2 * a->gap_capacity : 64;
-            float *grown = realloc(a->gap_ms, capacity * sizeof *grown);
-            if (!grown) {
-                snprintf(a->error, sizeof a->error, "no memory for the times of the answer");
-                return;
-            }
-            a->gap_ms = grown;
-            a->gap_capacity = capacity;
-        }
-        a->gap_ms[i] = (float)((double)(now - a->last_ns) * 1e-6);
-    }
-    a->last_ns = now;
-}
-
-static bool has_text(const kt_json *object, const char *key) {
-    return *kt_json_text(object, key) != 0;
-}
-
-/* Does a choice bring something that a reader sees? */
-static bool brings_text(const kt_json *choice) {
-    const kt_json *delta = kt_json_get(choice, "delta");
-
-    return has_text(choice, "text") || has_text(delta, "content") ||
-           has_text(delta, "reasoning_content") || has_text(delta, "reasoning") ||
-           kt_json_length(kt_json_get(delta, "tool_calls")) > 0;
-}
-
-static void read_error(kt_sse_answer *a, const kt_json *error) {
+static void read_error(kt_sse_stream *s, const kt_json *error) {
     const char *text = kt_json_text(error, "message");
 
     if (!*text) text = kt_json_string(error, NULL);
-    snprintf(a->error, sizeof a->error, "%s", text && *text ? text : "the server reports an error");
+    s->is_refused = true;
+    if (!*s->error)
+        snprintf(s->error, sizeof s->error, "%s",
+                 text && *text ? text : "the server reports an error");
 }
 
 /* False after the last event. */
-static bool read_event(kt_sse_answer *a, const char *text, size_t n, int64_t now) {
+static bool read_event(kt_sse_stream *s, const char *text, size_t n, int64_t now) {
     kt_json_doc *doc = NULL;
-    const kt_json *root, *usage;
+    const kt_json *error;
 
     if (n == 6 && memcmp(text, "[DONE]", 6) == 0) return false;
     if (kt_json_parse(text, n, NULL, &doc, NULL) != KT_OK) {
-        snprintf(a->error, sizeof a->error, "an event is no JSON: %.100s", text);
-        return true;
+        if (!*s->error)
+            snprintf(s->error, sizeof s->error, "an event is no JSON: %.*s",
+                     (int)(n < 100 ? n : 100), text);
+        return false;
     }
-    root = kt_json_root(doc);
-    if (kt_json_get(root, "error")) read_error(a, kt_json_get(root, "error"));
-    if (brings_text(kt_json_at(kt_json_get(root, "choices"), 0))) note_piece(a, now);
-    usage = kt_json_get(root, "usage");
-    if (kt_json_type_of(usage) == KT_JSON_OBJECT) {
-        a->prompt_tokens = kt_json_int(kt_json_get(usage, "prompt_tokens"), -1);
-        a->output_tokens = kt_json_int(kt_json_get(usage, "completion_tokens"), -1);
-        a->cached_tokens = kt_json_int(
-            kt_json_get(kt_json_get(usage, "prompt_tokens_details"), "cached_tokens"), -1);
-    }
+    error = kt_json_get(kt_json_root(doc), "error");
+    if (error)
+        read_error(s, error);
+    else
+        s->sink(s->arg, kt_json_root(doc), now);
     kt_json_destroy(doc);
-    return true;
+    return !*s->error;
 }
 
 /* Whole lines of the body; the rest of the last one stays in `in`. */
@@ -179,7 +180,7 @@ static void read_lines(kt_sse_stream *s, int64_t now) {
     size_t from = 0;
     bool done = false;
 
-    if (s->answer->status != 200) return; /* the body is an error: kept whole */
+    if (s->status != 200) return; /* the body is an error: kept whole */
     for (size_t i = 0; i < s->n_in && !done; i++) {
         size_t n = i - from;
         const char *line = s->in + from;
@@ -188,7 +189,7 @@ static void read_lines(kt_sse_stream *s, int64_t now) {
         if (n >= 5 && memcmp(line, "data:", 5) == 0) {
             line += 5, n -= 5;
             if (n && *line == ' ') line++, n--;
-            done = !read_event(s->answer, line, n, now);
+            done = !read_event(s, line, n, now);
         }
         from = i + 1;
     }
@@ -211,7 +212,7 @@ static bool read_head(kt_sse_stream *s, size_t end) {
 
     s->in[end - 1] = 0;
     if (s->n_in < 12 || memcmp(s->in, "HTTP/1.", 7) != 0) return false;
-    s->answer->status = atoi(s->in + 9);
+    s->status = atoi(s->in + 9);
     s->is_chunked = header_is(s->in, "\ntransfer-encoding:", "chunked");
     length = strcasestr(s->in, "\ncontent-length:");
     if (length) s->left = strtoll(length + 16, NULL, 10);
@@ -256,24 +257,22 @@ static bool take_bytes(kt_sse_stream *s, size_t n, int64_t now) {
 
 /* The end of the body: is what came an answer? */
 static void conclude(kt_sse_stream *s) {
-    kt_sse_answer *a = s->answer;
     kt_json_doc *doc = NULL;
 
-    if (!*a->error && !s->has_head)
-        snprintf(a->error, sizeof a->error, "the server closed the connection");
-    if (!*a->error && a->status != 200) {
+    if (!*s->error && s->has_head && s->status != 200) {
         if (kt_json_parse(s->in, s->n_in, NULL, &doc, NULL) == KT_OK &&
             kt_json_get(kt_json_root(doc), "error"))
-            read_error(a, kt_json_get(kt_json_root(doc), "error"));
+            read_error(s, kt_json_get(kt_json_root(doc), "error"));
         else
-            snprintf(a->error, sizeof a->error, "HTTP status %d", a->status);
+            snprintf(s->error, sizeof s->error, "HTTP status %d", s->status);
         kt_json_destroy(doc);
     }
-    if (!*a->error && !s->is_over) snprintf(a->error, sizeof a->error, "the answer broke off");
-    if (!*a->error && a->n_pieces == 0)
-        snprintf(a->error, sizeof a->error, "the answer holds no text");
-    if (a->output_tokens < 0) a->output_tokens = a->n_pieces;
-    finish(s);
+    if (!s->has_head)
+        kt_sse_abort(s, "the server closed the connection");
+    else if (!s->is_over)
+        kt_sse_abort(s, "the answer broke off");
+    else
+        finish(s);
 }
 
 static bool send_more(kt_sse_stream *s) {
@@ -281,8 +280,8 @@ static bool send_more(kt_sse_stream *s) {
         ssize_t n = send(s->fd, s->request + s->n_sent, s->n_request - s->n_sent, MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
         if (n < 0) {
-            kt_sse_abort(s, strerror(errno));
-            return true;
+            dial(s, strerror(errno)); /* nothing was sent: it was never connected */
+            return s->fd < 0;
         }
         s->n_sent += (size_t)n;
     }

@@ -21,13 +21,13 @@ static void near(double got, double want, const char *what) {
 }
 
 /* One answer of made-up times in ms: first text, then gaps. */
-static kt_sse_answer answer_of(double first, const float *gaps, int n_gaps, int64_t tokens) {
-    kt_sse_answer a = {.status = 200,
-                       .start_ns = 1000,
-                       .prompt_tokens = 10,
-                       .cached_tokens = 4,
-                       .output_tokens = tokens,
-                       .n_pieces = n_gaps + 1};
+static kt_load_answer answer_of(double first, const float *gaps, int n_gaps, int64_t tokens) {
+    kt_load_answer a = {.status = 200,
+                        .start_ns = 1000,
+                        .prompt_tokens = 10,
+                        .cached_tokens = 4,
+                        .output_tokens = tokens,
+                        .n_pieces = n_gaps + 1};
     double sum = 0;
 
     a.gap_ms = malloc(((size_t)n_gaps + 1) * sizeof *a.gap_ms);
@@ -43,7 +43,7 @@ static kt_sse_answer answer_of(double first, const float *gaps, int n_gaps, int6
 
 Test(load, figures_follow_their_definitions) {
     static const float even[] = {10, 10, 10, 10}, odd[] = {5, 35};
-    kt_sse_answer answers[3] = {
+    kt_load_answer answers[3] = {
         answer_of(100, even, 4, 5), answer_of(300, odd, 2, 5), {.error = "refused"}};
     kt_load_result r = {answers, 3, 2.0};
     kt_load_slo slo;
@@ -64,7 +64,7 @@ Test(load, figures_follow_their_definitions) {
     near(s[KT_LOAD_ITL].p95, 28.75, "P95 ITL: 0.75 of the way from 10 to 35");
     near(s[KT_LOAD_ITL].max, 35, "largest ITL");
     near(s[KT_LOAD_E2EL].median, 241, "E2EL");
-    for (int i = 0; i < 2; i++) kt_sse_answer_deinit(&answers[i]);
+    for (int i = 0; i < 2; i++) kt_load_answer_deinit(&answers[i]);
 }
 
 Test(load, limits_are_read_or_refused_by_name) {
@@ -196,7 +196,8 @@ Test(load, urls_are_read_or_refused) {
     cr_assert_eq(kt_target_parse("127.0.0.1:81/api/v1", &t, &err), KT_OK, "%s", err.message);
     cr_assert_str_eq(t.base, "/api");
     cr_assert_eq(kt_target_parse("HTTP://[::1]:81", &t, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(t.address.ss_family, AF_INET6);
+    cr_assert_eq(t.address[0].ss_family, AF_INET6);
+    cr_assert_str_eq(t.name, "[::1]:81");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         cr_assert_eq(kt_target_parse(bad[i], &t, &err), KT_E_INVALID, "%s: %s", bad[i],
                      err.message);
@@ -232,7 +233,7 @@ Test(load, answers_are_timed_in_every_framing, .timeout = 60) {
                 .kind = kinds[k], .chat = chat, .head_ms = 30, .gap_ms = 10, .n_pieces = 5};
             kt_load_result r = load(&s, (kt_load_options){.chat = chat, .concurrency = 2}, 4);
             for (size_t i = 0; i < 4; i++) {
-                const kt_sse_answer *a = &r.answers[i];
+                const kt_load_answer *a = &r.answers[i];
                 cr_assert_str_eq(a->error, "", "kind %zu: %s", k, a->error);
                 cr_assert(a->status == 200 && a->n_pieces == 5 && a->output_tokens == 5);
                 cr_assert(a->prompt_tokens == 7 && a->cached_tokens == 3);
