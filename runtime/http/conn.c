@@ -359,7 +359,7 @@ static bool admit(kt_conn *c) {
     if (why)
         kt_http_fail(x, 503, "server_error", NULL, "loading", "%s", why);
     else if (x->route)
-        kt_http_fail(x, 401, "invalid_request_error", NULL, "invalid_api_key",
+        kt_http_fail(x, 401, "authentication_error", NULL, "invalid_api_key",
                      "a valid API key is required: 'Authorization: Bearer KEY'");
     else if (status == 405)
         kt_http_fail(x, 405, "invalid_request_error", NULL, "method_not_allowed",

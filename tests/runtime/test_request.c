@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/serve/request.h"
+#include "runtime/serve/answer.h"
 #include "runtime/token/utf8_scan.h"
 
 #define TEXT "To be, or \xf0\x9f\xa6\x99 \xe6\x88\x91\xc3\xa9 and abcab abcabd done"
@@ -249,6 +249,48 @@ static kt_status accept_even(void *state, int32_t id, kt_err *err) {
     cr_assert_eq(id % 2, 0);
     ++*(int *)state;
     return KT_OK;
+}
+
+/* A vocabulary of 64 tokens: one word of a mask. */
+static kt_status mask_small(void *state, uint64_t *bits, kt_err *err) {
+    (void)state, (void)err;
+    bits[0] = UINT64_C(1) << 7;
+    return KT_OK;
+}
+
+/* Leave memory of this size that is all ones, for whoever takes it next. */
+static void dirty(size_t size) {
+    char *blocks[16];
+
+    for (int i = 0; i < 16; i++) {
+        blocks[i] = malloc(size);
+        cr_assert_not_null(blocks[i]);
+        memset(blocks[i], 0xff, size);
+    }
+    for (int i = 0; i < 16; i++) free(blocks[i]);
+}
+
+/* Logits beyond the tokenizer's tokens are padding, whatever memory held before. */
+Test(request, tokens_that_a_constraint_does_not_know_never_come) {
+    static float logits[VOCAB];
+    int state = 0;
+    const kt_constraint small = {&state, open_even, close_even, mask_small, accept_even};
+    kt_sampler_scratch w = {0};
+    size_t n;
+    kt_request r;
+
+    for (int i = 64; i < VOCAB; i++) logits[i] = 50;
+    begin(&r);
+    r.constraint = &small;
+    dirty(VOCAB / 8);
+    cr_assert_eq(kt_request_open(&r, &model, NULL), KT_OK);
+    kt_request_pick(&r, 0, logits, &w);
+    cr_expect_eq(r.choices[0].pick.status, KT_OK);
+    cr_expect_eq(r.choices[0].pick.id, 7, "token %d", r.choices[0].pick.id);
+    n = r.choices[0].tokens.size;
+    cr_expect_eq(n, 0);
+    kt_sampler_scratch_deinit(&w);
+    kt_request_deinit(&r);
 }
 
 Test(request, a_constraint_decides_what_comes) {

@@ -428,8 +428,9 @@ Test(server, wants_its_key) {
     r = kt_send_request(fake.port, "GET", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
     kt_reply_free(&r);
-    fake_check_error(kt_send_request(fake.port, "GET", "/v1/models", "", NULL), 401,
-                     "invalid_api_key", "", "key");
+    r = kt_send_request(fake.port, "GET", "/v1/models", "", NULL);
+    cr_assert_not_null(strstr(r.body, "\"type\":\"authentication_error\""), "%s", r.body);
+    fake_check_error(r, 401, "invalid_api_key", "", "key");
     fake_check_error(
         kt_send_request(fake.port, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL),
         401, "invalid_api_key", "", "key");
