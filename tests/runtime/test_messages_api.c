@@ -414,6 +414,10 @@ Test(messages_api, wrong_requests_are_refused_by_name) {
         check_error(post("/v1/messages", cases[i].body), cases[i].status,
                     cases[i].status == 404 ? "not_found_error" : "invalid_request_error",
                     cases[i].says);
+    check_error(post("/v1/messages/count_tokens", /* where no grammar is made of it */
+                     "{\"output_format\":{\"type\":\"json_schema\",\"schema\":\"a\"}," ASK "}"),
+                400, "invalid_request_error",
+                "'output_format' is a string, expected a JSON schema");
     check_error(post("/v1/messages/count_tokens", "{}"), 400, "invalid_request_error",
                 "'messages' is missing");
     check_error(kt_send_request(fake.port, "POST", "/messages", "", "{}"), 400,

@@ -401,6 +401,8 @@ static bool put_format(kt_json_writer *w, const kt_json *format, const char *whe
     if (strcmp(kt_json_text(format, "type"), "json_schema") != 0 || !schema)
         return kt_api_refuse(e, 400, where, "invalid_value",
                              "'%s' is no {\"type\": \"json_schema\", \"schema\": ...}", where);
+    if (kt_json_type_of(schema) != KT_JSON_OBJECT && kt_json_type_of(schema) != KT_JSON_BOOL)
+        return kt_api_wrong_type(e, where, schema, "a JSON schema");
     kt_json_key(w, "response_format");
     kt_json_begin_object(w);
     kt_json_add_string(w, "type", "json_schema");
