@@ -172,11 +172,11 @@ Test(chat_api, tokens_can_stop_be_forbidden_and_be_kept_from_ending) {
     cr_expect_str_eq(fake_text_at(kt_json_get(choice_of(root, 0), "message"), "content"), "");
     cr_expect_eq(kt_json_int(kt_json_get(choice_of(root, 0), "stop_reason"), -1), first);
     kt_json_destroy(doc);
-    for (int form = 0; form < 2; form++) {
-        snprintf(body, sizeof body,
-                 form ? "{" MESSAGES ",\"temperature\":0,\"logit_bias\":[[%d,false]]}"
-                      : "{" MESSAGES ",\"temperature\":0,\"logit_bias\":{\"%d\":-100}}",
-                 first);
+    for (int form = 0; form < 3; form++) {
+        static const char *const forms[] = {"{\"%d\":-100}", "[[%d,false]]", "[[\"To\",-100]]"};
+        char bias[40];
+        snprintf(bias, sizeof bias, forms[form], first);
+        snprintf(body, sizeof body, "{" MESSAGES ",\"temperature\":0,\"logit_bias\":%s}", bias);
         root = whole(body, &doc);
         cr_expect_neq(strncmp(fake_text_at(kt_json_get(choice_of(root, 0), "message"), "content"),
                               "To be", 5),
@@ -425,6 +425,9 @@ Test(chat_api, wrong_requests_are_refused_by_name) {
          "4095"},
         {"{\"logit_bias\":{\"x\":1}," MESSAGES "}", 400, "invalid_value", "logit_bias", "key"},
         {"{\"logit_bias\":{\"1\":101}," MESSAGES "}", 400, "invalid_value", "logit_bias", "100"},
+        {"{\"logit_bias\":[[\"To\",true]]," MESSAGES "}", 400, "invalid_type", "logit_bias[To]",
+         "a boolean"},
+        {"{\"logit_bias\":[[5,1,2]]," MESSAGES "}", 400, "invalid_type", "logit_bias", "pairs"},
         {"{\"logit_bias\":3," MESSAGES "}", 400, "invalid_type", "logit_bias", "a number"},
         {"{\"tools\":{}," MESSAGES "}", 400, "invalid_type", "tools", "an object"},
         {"{\"tools\":[{\"type\":\"web\"}]," MESSAGES "}", 400, "invalid_value", "tools[0]", "web"},

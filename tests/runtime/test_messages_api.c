@@ -231,6 +231,35 @@ Test(messages_api, a_waiting_stream_is_pinged) {
     fake_chat_stop();
 }
 
+/* What the end of the server cuts is told in the form of the API, too. */
+Test(messages_api, a_stream_that_is_cut_ends_with_an_error) {
+    static const char json[] = "{\"stream\":true," ASK "}";
+    const kt_http_options options = {.drain_ms = 100};
+    char head[200];
+    int fd;
+    kt_reply r;
+
+    fake_chat_init(FAKE_TEXT, "none", "none");
+    fake_start(&options, 0);
+    atomic_store(&fake.engine.decode_us, 200 * 1000);
+    sprintf(head, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+            sizeof json - 1);
+    fd = kt_dial(fake.port);
+    cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, json, sizeof json - 1));
+    while (atomic_load(&fake.engine.n_steps) < 2) fake_sleep(1000);
+    kt_http_server_stop(fake.server);
+    r = kt_read_reply(fd, NULL, NULL, false);
+    cr_expect_not_null(strstr(r.body, "event: message_start\n"), "%s", r.body);
+    cr_expect_not_null(strstr(r.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
+                                      "\"overloaded_error\",\"message\":\"the server is shutting "
+                                      "down\"},"),
+                       "%s", r.body);
+    cr_expect_null(strstr(r.body, "[DONE]"), "%s", r.body);
+    kt_reply_free(&r);
+    close(fd);
+    fake_chat_stop();
+}
+
 /* ---- what becomes of a conversation ---- */
 
 #define SAYS(role, content) "{\"role\":\"" role "\",\"content\":" content "}"

@@ -23,7 +23,7 @@ typedef struct kt_api_call kt_api_call;
 typedef struct kt_api_kind {
     const char *name;      /* of its requests in /slots; static */
     const char *id_prefix; /* of the answer's id: "cmpl-" */
-    const char *chunk;     /* the "object" of a stream's chunks */
+    const char *chunk;     /* the "object" of a stream's chunks, where call_write.c writes them */
     size_t call_bytes;     /* of the kind's structure, whose first member is the kt_api_call */
     bool keeps_body;       /* the structure borrows from the body until the end */
     /* Fill c, of which run is initialised, from the body, an object. False with *e. */
@@ -58,7 +58,8 @@ struct kt_api_call {
     int64_t created_s;
     kt_json_doc *body; /* owned */
 
-    kt_request run; /* what the scheduler gets */
+    kt_request run;       /* what the scheduler gets */
+    size_t bias_capacity; /* of run.bias */
     kt_answer_form form;
     kt_grammar *grammar; /* owned, or NULL */
     kt_constraint constraint;

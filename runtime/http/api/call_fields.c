@@ -159,51 +159,86 @@ static bool parse_stop_ids(kt_api_call *c, const kt_json *body, kt_api_error *e)
     return true;
 }
 
-/* One pair: its id in text form, and a number from -100 to 100 or false, which forbids the token.
- */
+static bool append_bias(kt_api_call *c, int64_t id, float value, kt_api_error *e) {
+    void *data = c->run.bias;
+    kt_status st = kt_grow(&data, c->run.n_bias, &c->bias_capacity, 1, sizeof *c->run.bias, NULL);
+
+    c->run.bias = data;
+    if (st != KT_OK) return kt_api_no_memory(e);
+    c->run.bias[c->run.n_bias++] = (kt_token_bias){(int32_t)id, value};
+    return true;
+}
+
+/* A number from -100 to 100, or false, which forbids the token. */
+static bool read_bias(const kt_json *v, const char *param, float *out, kt_api_error *e) {
+    const bool is_never = kt_json_type_of(v) == KT_JSON_BOOL && !kt_json_bool(v, true);
+    const double value = is_never ? -100 : kt_json_double(v, NAN);
+
+    if (!is_never && kt_json_type_of(v) != KT_JSON_NUMBER)
+        return kt_api_wrong_type(e, param, v, "a number from -100 to 100");
+    if (!(value >= -100 && value <= 100))
+        return kt_api_refuse(e, 400, "logit_bias", "invalid_value",
+                             "'%s' is %.40s, expected a number from -100 to 100", param,
+                             kt_json_lexeme(v));
+    *out = (float)value;
+    return true;
+}
+
+/* A token by its id in text form. */
 static bool add_bias(kt_api_call *c, const char *id_text, const kt_json *bias, kt_api_error *e) {
-    const bool is_never = kt_json_type_of(bias) == KT_JSON_BOOL && !kt_json_bool(bias, true);
-    const double value = is_never ? -100 : kt_json_double(bias, NAN);
     const int64_t vocab = c->app->backend->vocab;
     char param[64], *end;
     const long long id = strtoll(id_text, &end, 10);
+    float value;
 
     snprintf(param, sizeof param, "logit_bias[%.40s]", id_text);
     if (*id_text < '0' || *id_text > '9' || *end || id >= vocab)
         return kt_api_refuse(e, 400, "logit_bias", "invalid_value",
                              "'%s' has no key that is known: expected a token id from 0 to %lld",
                              param, (long long)vocab - 1);
-    if (!is_never && kt_json_type_of(bias) != KT_JSON_NUMBER)
-        return kt_api_wrong_type(e, param, bias, "a number from -100 to 100");
-    if (!(value >= -100 && value <= 100))
-        return kt_api_refuse(e, 400, "logit_bias", "invalid_value",
-                             "'%s' is %.40s, expected a number from -100 to 100", param,
-                             kt_json_lexeme(bias));
-    c->run.bias[c->run.n_bias++] = (kt_token_bias){(int32_t)id, (float)value};
-    return true;
+    return read_bias(bias, param, &value, e) && append_bias(c, id, value, e);
 }
 
-/* {"15043": -100}, or llama-server's [[15043, -100]]. */
+/* All tokens of a text. */
+static bool add_text_bias(kt_api_call *c, const kt_json *text, const kt_json *bias,
+                          kt_api_error *e) {
+    size_t size = 0, n = 0;
+    const char *bytes = kt_json_string(text, &size);
+    char param[64];
+    int32_t *ids = NULL;
+    float value;
+    bool ok = true;
+
+    snprintf(param, sizeof param, "logit_bias[%.40s]", bytes);
+    if (!read_bias(bias, param, &value, e)) return false;
+    if (kt_tokenizer_encode(c->app->backend->tokenizer, bytes, size, false, &ids, &n, NULL) !=
+        KT_OK)
+        return kt_api_no_memory(e);
+    for (size_t i = 0; ok && i < n; i++) ok = append_bias(c, ids[i], value, e);
+    free(ids);
+    return ok;
+}
+
+/* {"15043": -100}, or llama-server's [[15043, -100], [" text", false]]. */
 static bool parse_bias(kt_api_call *c, const kt_json *body, kt_api_error *e) {
     const kt_json *v = kt_field(body, "logit_bias");
     const kt_json_type type = kt_json_type_of(v);
-    const size_t n = kt_json_length(v);
 
     if (!v) return true;
     if (type != KT_JSON_OBJECT && type != KT_JSON_ARRAY)
         return kt_api_wrong_type(e, "logit_bias", v, "an object of biases by token id");
-    c->run.bias = malloc((n + 1) * sizeof *c->run.bias);
-    if (!c->run.bias) return kt_api_no_memory(e);
-    for (size_t i = 0; i < n; i++) {
-        const kt_json *pair = kt_json_at(v, i), *bias = kt_json_at(pair, 1);
-        const char *id = kt_json_lexeme(kt_json_at(pair, 0));
+    for (size_t i = 0; i < kt_json_length(v); i++) {
+        const kt_json *pair = kt_json_at(v, i), *first = kt_json_at(pair, 0);
+        const kt_json *bias = kt_json_at(pair, 1);
+        const char *id = kt_json_lexeme(first);
+        const bool is_text = kt_json_type_of(first) == KT_JSON_STRING;
         size_t size;
         if (type == KT_JSON_OBJECT)
             bias = kt_json_member(v, i, &id, &size);
-        else if (!id || kt_json_length(pair) != 2)
+        else if ((!id && !is_text) || kt_json_length(pair) != 2)
             return kt_api_wrong_type(e, "logit_bias", v,
                                      "an object of biases by token id, or an array of pairs");
-        if (!add_bias(c, id, bias, e)) return false;
+        if (!(id ? add_bias(c, id, bias, e) : add_text_bias(c, first, bias, e))) return false;
     }
     return true;
 }

@@ -482,7 +482,6 @@ static bool put_body(kt_json_writer *w, const kt_json *body, kt_api_error *e) {
 }
 
 bool kt_messages_translate(const kt_json *body, bool is_run, kt_json_doc **out, kt_api_error *e) {
-    const kt_json_limits limits = {.max_values = 2 * KT_MAX_BODY_VALUES};
     kt_json_writer w = {0};
     const char *text;
     size_t size;
@@ -491,7 +490,7 @@ bool kt_messages_translate(const kt_json *body, bool is_run, kt_json_doc **out, 
 
     *out = NULL;
     text = ok ? kt_json_writer_text(&w, &size) : NULL;
-    if (ok && (!text || kt_json_parse(text, size, &limits, out, NULL) != KT_OK))
+    if (ok && (!text || kt_json_parse(text, size, NULL, out, NULL) != KT_OK))
         ok = kt_api_no_memory(e);
     kt_json_writer_deinit(&w);
     return ok;

@@ -316,7 +316,6 @@ static void release(kt_api_call *call) {
 
 const kt_api_kind kt_api_kind_messages = {.name = "messages",
                                           .id_prefix = "msg_",
-                                          .chunk = "message",
                                           .call_bytes = sizeof(kt_messages_call),
                                           .prepare = prepare,
                                           .event = kt_messages_on_event,
