@@ -22,8 +22,8 @@ typedef struct kt_prompt {
     size_t n_ids; /* at least 1, fewer than the context */
 } kt_prompt;
 
-/* What limits the next token: a grammar (of chats: http/api/chat_run.c). One state for each choice.
- * Functions may be called from several threads, for one state by one at a time. */
+/* What limits the next token: a grammar (http/api/call_form.c). One state a choice. Functions may
+ * be called from several threads, for one state by one at a time. */
 typedef struct kt_constraint {
     void *arg; /* borrowed */
     kt_status (*open)(void *arg, void **state, kt_err *err);
@@ -33,8 +33,7 @@ typedef struct kt_constraint {
     kt_status (*accept)(void *state, int32_t id, kt_err *err);
 } kt_constraint;
 
-/* What takes an answer apart: a parser, for chats that of http/api/chat_run.c. One state for each
- * choice. */
+/* What takes an answer apart: a parser (of chats: http/api/chat_output.c). One state a choice. */
 typedef struct kt_output {
     void *arg; /* borrowed */
     kt_status (*open)(void *arg, int choice, void **state, kt_err *err);
