@@ -376,6 +376,15 @@ static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     return KT_OK;
 }
 
+static kt_status make_expert_map(kt_engine *e, kt_err *err) {
+    const kt_model_experts c = kt_model_count_experts(&e->model.graph);
+
+    if (c.layers < 1 || c.experts < 1) return KT_OK;
+    KT_TRY(kt_expert_map_create(c.layers, c.experts, &e->expert_map, err));
+    e->step.expert_map = e->expert_map;
+    return KT_OK;
+}
+
 static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
     e->quant = o->weights;
@@ -398,6 +407,7 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(load_weights(e, o, err));
     KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
                         e->max_context, err));
+    KT_TRY(make_expert_map(e, err));
     return make_cache(e, o->kv_memory, err);
 }
 
@@ -421,6 +431,7 @@ void kt_engine_destroy(kt_engine *e) {
     if (!e) return;
     kt_recorder_close(e->recorder);
     kt_importance_destroy(e->importance);
+    kt_expert_map_destroy(e->expert_map);
     kt_pages_deinit(&e->pages);
     kt_states_deinit(&e->states);
     free(e->out_row);

@@ -5,6 +5,7 @@
 
 #include "dispatch/plan/plan.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/expert_map.h"
 #include "runtime/exec/step.h"
 #include "runtime/kv/kv_plan.h"
 #include "runtime/model/memory_plan.h"
@@ -35,6 +36,7 @@ struct kt_engine {
     int32_t *next_state; /* owned: [max_chunk] slots that the spans of a step write */
     kt_recorder *recorder;
     kt_importance *importance;
+    kt_expert_map *expert_map; /* NULL: no routed experts */
     bool is_synthetic;
     kt_quant quant;
     int64_t layers_of_all;

@@ -152,6 +152,7 @@ bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
     s->last_kind = KT_STEP_ROWS;
     s->stamp_ns = begin;
     if (s->recorder) kt_recorder_begin(s->recorder);
+    s->is_mapped = s->expert_map && kt_expert_map_begin(s->expert_map);
     kt_pool_limit(pool, kt_layer_plan_threads(&s->plan->layer, rows, s->n_threads));
     is_complete = kt_pool_run_until(pool, program->phases, program->count, stop);
     kt_pool_limit(pool, s->n_threads);

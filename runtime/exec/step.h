@@ -15,6 +15,7 @@
 #include "kernels/moe_ffn/moe_nodes.h"
 #include "kernels/router/router_select.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/expert_map.h"
 #include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
 #include "runtime/kv/pages.h"
@@ -89,7 +90,7 @@ typedef struct kt_exec_op {
     kt_step_kind (*time_before)(const kt_exec_node *n);
     void (*count)(
         kt_exec_node *n); /* adds the work to the profile, or NULL: when the last phase starts */
-    void (*note)(kt_exec_node *n); /* what the recorder wants to know, likewise */
+    void (*note)(kt_exec_node *n); /* what recorder and expert map want to know, likewise */
     void (*observe)(
         kt_exec_node *n); /* adds inputs to the importance, when the first phase starts */
     void (*observe_last)(kt_exec_node *n); /* likewise when the last one does */
@@ -198,6 +199,8 @@ struct kt_step {
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
     kt_importance *importance; /* borrowed; NULL = inputs are not observed */
+    kt_expert_map *expert_map; /* borrowed; NULL = the model has no routed experts */
+    bool is_mapped;            /* this step's experts are counted in it: somebody looks */
 
     /* When profiled. */
     int is_profiled;

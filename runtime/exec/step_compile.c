@@ -29,7 +29,7 @@ static void tell(kt_step_op *op) {
     const kt_exec_op *k = op->node ? op->node->op : NULL;
 
     if (!k) return;
-    if (s->recorder && k->note && op->is_last) k->note(op->node);
+    if ((s->recorder || s->is_mapped) && k->note && op->is_last) k->note(op->node);
     if (s->importance && k->observe && op->is_first) k->observe(op->node);
     if (s->importance && k->observe_last && op->is_last) k->observe_last(op->node);
 }

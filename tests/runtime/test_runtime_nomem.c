@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "runtime/exec/expert_map.h"
 #include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
 #include "runtime/kv/pages.h"
@@ -594,6 +595,23 @@ Test(runtime_nomem, a_recorder_is_open_or_closed) {
                              .says = "steps.jsonl"};
 
     snprintf(path, sizeof path, "%s/steps.jsonl", folder);
+    kt_nomem_check(&c);
+}
+
+static kt_status make_expert_map(void *out, const void *with, kt_err *err) {
+    (void)with;
+    return kt_expert_map_create(3, 8, out, err);
+}
+static void unmake_expert_map(void *out) {
+    kt_expert_map_destroy(*(kt_expert_map **)out);
+}
+
+Test(runtime_nomem, rows_by_expert_are_counted_or_not) {
+    const kt_nomem_case c = {.function = "kt_expert_map_create",
+                             .make = make_expert_map,
+                             .unmake = unmake_expert_map,
+                             .out_bytes = sizeof(kt_expert_map *),
+                             .says = "3 x 8 experts"};
     kt_nomem_check(&c);
 }
 

@@ -202,12 +202,16 @@ static void count(kt_exec_node *n) {
 
 static void note(kt_exec_node *n) {
     const int64_t experts = n->weight->experts.problem.experts;
+    const kt_step *s = n->step;
 
     if (!n->node->is_routed) return;
-    kt_recorder_layer(n->step->recorder);
+    if (s->recorder) kt_recorder_layer(s->recorder);
+    if (s->is_mapped) kt_expert_map_layer(s->expert_map);
     for (int64_t e = 0; e < experts; e++) {
-        int64_t rows = kt_moe_job_rows(job_of(n), e);
-        if (rows > 0) kt_recorder_expert(n->step->recorder, e, rows);
+        const int64_t rows = kt_moe_job_rows(job_of(n), e);
+        if (rows == 0) continue;
+        if (s->recorder) kt_recorder_expert(s->recorder, e, rows);
+        if (s->is_mapped) kt_expert_map_add(s->expert_map, e, rows);
     }
 }
 
