@@ -121,3 +121,18 @@ void kt_stats_end(kt_stats *s, kt_activity *a, kt_ending outcome) {
     if (outcome < KT_ENDING_ABORT) add_up(s, a, now);
     pthread_mutex_unlock(&s->lock);
 }
+
+kt_stats kt_stats_read(kt_stats *s) {
+    kt_stats copy;
+
+    pthread_mutex_lock(&s->lock);
+    copy = *s;
+    for (const kt_activity *a = s->first; a; a = a->next) {
+        copy.prompt_tokens += a->prompt_tokens;
+        copy.cached_tokens += a->cached_tokens;
+        copy.generated_tokens += a->generated_tokens;
+    }
+    pthread_mutex_unlock(&s->lock);
+    copy.first = NULL; /* they may end at any time */
+    return copy;
+}

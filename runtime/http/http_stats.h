@@ -64,6 +64,8 @@ void kt_stats_start(kt_stats *s, kt_activity *a, int64_t prompt_tokens, int64_t 
                     int64_t max_tokens, bool is_stream);
 /* n more tokens came at once. */
 void kt_stats_tokens(kt_stats *s, kt_activity *a, int64_t n);
+/* A copy; tokens of requests in work are added to the totals, which so go on while requests run. */
+kt_stats kt_stats_read(kt_stats *s);
 /* It is over; a may be released. */
 void kt_stats_end(kt_stats *s, kt_activity *a, kt_ending outcome);
 

@@ -113,6 +113,42 @@ static void write_own(page *p, const kt_app *app, const kt_stats *s, kt_app_gaug
     histogram(p, "kt_queue_seconds", &s->in_queue, "From a request's arrival to its begin.");
 }
 
+/* What the scheduler and the pools of pages say. */
+static void write_engine(page *p, const kt_scheduler_counts *c) {
+    const kt_kv_usage *kv = &c->kv;
+
+    single(p, "kt_kv_pages", "gauge", (double)kv->pages, "Pages of 64 tokens for keys and values.");
+    single(p, "kt_kv_pages_used", "gauge", (double)kv->pages_used, "Pages of running sequences.");
+    single(p, "kt_kv_pages_cached", "gauge", (double)kv->pages_cached,
+           "Pages kept for reuse alone; given up when pages are short.");
+    single(p, "kt_state_slots", "gauge", (double)kv->slots, "Slots for recurrent states.");
+    single(p, "kt_state_slots_used", "gauge", (double)kv->slots_used, "Slots of sequences.");
+    single(p, "kt_state_slots_cached", "gauge", (double)kv->slots_cached, "Slots kept for reuse.");
+    single(p, "kt_batch_choices", "gauge", c->choices, "Answers that are being computed.");
+    single(p, "kt_batch_resting", "gauge", c->resting,
+           "Of these, those whose client does not read.");
+    single(p, "kt_batch_rows", "gauge", c->choices ? (double)c->last_rows : 0,
+           "Rows of the last step; 0 when nothing runs.");
+    single(p, "kt_step_seconds", "gauge", (double)c->last_step_ns * 1e-9, "The last step's time.");
+    single(p, "kt_steps_total", "counter", (double)c->steps, "Steps.");
+    single(p, "kt_steps_stopped_total", "counter", (double)c->stopped_steps,
+           "Steps that were given up, as their clients had left.");
+    single(p, "kt_prompt_rows_total", "counter", (double)c->prompt_rows, "Rows of prompts.");
+    single(p, "kt_decode_rows_total", "counter", (double)c->decode_rows, "Rows of answers.");
+    single(p, "kt_preemptions_total", "counter", (double)c->preemptions,
+           "Answers that gave up their pages and were computed again.");
+    single(p, "kt_prefix_hit_tokens_total", "counter", (double)c->cached_tokens,
+           "Tokens of prompts that were found in the prefix cache.");
+}
+
+static void write_vllm_engine(page *p, const kt_scheduler_counts *c) {
+    const kt_kv_usage *kv = &c->kv;
+    const double used = kv->pages ? (double)kv->pages_used / (double)kv->pages : 0;
+
+    single(p, "vllm:kv_cache_usage_perc", "gauge", used, "Share of the pages in use, 0 to 1.");
+    single(p, "vllm:num_preemptions_total", "counter", (double)c->preemptions, "Preemptions.");
+}
+
 static void write_vllm(page *p, const kt_stats *s, kt_app_gauges g) {
     single(p, "vllm:num_requests_running", "gauge", g.running, "Requests in the batch.");
     single(p, "vllm:num_requests_waiting", "gauge", g.waiting, "Requests in the queue.");
@@ -137,6 +173,14 @@ static void write_vllm(page *p, const kt_stats *s, kt_app_gauges g) {
 
 static double rate(double n, double s) {
     return s > 0 ? n / s : 0;
+}
+
+static void write_llama_engine(page *p, const kt_scheduler_counts *c) {
+    const double rows = (double)(c->prompt_rows + c->decode_rows);
+
+    bare(p, "n_decode_total", "counter", (double)c->steps, "Steps.");
+    bare(p, "n_busy_slots_per_decode", "gauge", rate(rows, (double)c->steps),
+         "Rows of a step, on average.");
 }
 
 static void write_llama(page *p, const kt_stats *s, kt_app_gauges g) {
@@ -169,21 +213,17 @@ static void set_model(page *p, const char *name) {
 
 kt_status kt_metrics_write(kt_app *app, kt_text *out, kt_err *err) {
     page p = {.failed = false};
-    kt_app_gauges g = kt_app_read_gauges(app);
-    kt_stats s;
+    const kt_scheduler_counts counts = kt_scheduler_count(app->scheduler);
+    const kt_app_gauges g = {counts.running, counts.waiting, counts.capacity};
+    const kt_stats s = kt_stats_read(&app->stats);
 
-    pthread_mutex_lock(&app->stats.lock);
-    s = app->stats;
-    for (const kt_activity *a = s.first; a; a = a->next) { /* counters go on while requests run */
-        s.prompt_tokens += a->prompt_tokens;
-        s.cached_tokens += a->cached_tokens;
-        s.generated_tokens += a->generated_tokens;
-    }
-    pthread_mutex_unlock(&app->stats.lock);
     set_model(&p, app->model_name);
     write_own(&p, app, &s, g);
+    write_engine(&p, &counts);
     write_vllm(&p, &s, g);
+    write_vllm_engine(&p, &counts);
     write_llama(&p, &s, g);
+    write_llama_engine(&p, &counts);
     if (p.failed) {
         free(p.text.data);
         return kt_fail(err, KT_E_NOMEM, "no memory for the metrics");

@@ -192,6 +192,73 @@ Test(routes, metrics_count_what_was_done) {
     fake_stop();
 }
 
+/* A connection on which an answer of 1000 tokens is asked for. */
+static int begin_long_answer(void) {
+    static const char json[] =
+        "{\"prompt\":\"In that day shall\",\"max_tokens\":1000,\"ignore_eos\":true}";
+    char head[200];
+    int fd = kt_dial(fake.port);
+
+    sprintf(head, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+            sizeof json - 1);
+    cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, json, sizeof json - 1));
+    return fd;
+}
+
+static double own_series(const char *page, const char *name) {
+    char full[100];
+
+    snprintf(full, sizeof full, "%s{model_name=\"fake\"}", name);
+    return series(page, full);
+}
+
+/* What the scheduler and the pools say, idle and while two answers are computed. */
+Test(routes, metrics_tell_of_pages_and_the_batch, .timeout = 60) {
+    static const struct {
+        const char *name;
+        double idle, busy;
+    } cases[] = {{"kt_kv_pages_used", 0, 10},
+                 {"kt_kv_pages_cached", 0, 0},
+                 {"kt_state_slots", 0, 0},
+                 {"kt_batch_choices", 0, 2},
+                 {"kt_batch_rows", 0, 2},
+                 {"kt_batch_resting", 0, 0},
+                 {"kt_requests_running", 0, 2},
+                 {"kt_requests_waiting", 0, 0},
+                 {"kt_preemptions_total", 0, 0},
+                 {"kt_prefix_hit_tokens_total", 0, 0},
+                 {"kt_prompt_rows_total", 0, 8},
+                 {"vllm:num_preemptions_total", 0, 0},
+                 {"vllm:kv_cache_usage_perc", 0, 0.25}};
+    const size_t n = sizeof cases / sizeof *cases;
+    int fd[2];
+    char *page;
+
+    fake_start(NULL, 0);
+    atomic_store(&fake.engine.n_pages, 40);
+    atomic_store(&fake.engine.decode_us, 20 * 1000);
+    page = ask("/metrics", NULL);
+    for (size_t i = 0; i < n; i++)
+        cr_expect_eq(own_series(page, cases[i].name), cases[i].idle, "%s", cases[i].name);
+    for (int i = 0; i < 2; i++) fd[i] = begin_long_answer();
+    for (int i = 0; i < 1000 && own_series(page, "kt_batch_rows") != 2; i++) {
+        free(page);
+        fake_sleep(2000);
+        page = ask("/metrics", NULL);
+    }
+    for (size_t i = 0; i < n; i++)
+        cr_expect_float_eq(own_series(page, cases[i].name), cases[i].busy, 1e-6, "%s is %g",
+                           cases[i].name, own_series(page, cases[i].name));
+    cr_expect_eq(own_series(page, "kt_kv_pages"), 40);
+    cr_expect_gt(own_series(page, "kt_decode_rows_total"), 0);
+    cr_expect_gt(own_series(page, "kt_step_seconds"), 0.019);
+    cr_expect_gt(series(page, "llamacpp:n_decode_total"), 1);
+    cr_expect_gt(series(page, "llamacpp:n_busy_slots_per_decode"), 1);
+    free(page);
+    for (int i = 0; i < 2; i++) close(fd[i]);
+    fake_stop();
+}
+
 /* Every sample belongs to a family that was announced, and no line has another form. */
 Test(routes, metrics_have_the_form_of_prometheus) {
     char *page, *save, family[100] = "";
@@ -233,23 +300,14 @@ Test(routes, props_and_version_tell_what_runs) {
 }
 
 Test(routes, slots_show_who_is_served) {
-    static const char json[] =
-        "{\"prompt\":\"In that day shall\",\"max_tokens\":1000,\"ignore_eos\":true}";
-    char head[200], *body = NULL;
+    char *body = NULL;
     int fd[2];
 
     fake.max_running = 1;
     fake_start(NULL, 0);
     expect_body("/slots", NULL, "[]");
     atomic_store(&fake.engine.decode_us, 10 * 1000);
-    for (int i = 0; i < 2; i++) {
-        fd[i] = kt_dial(fake.port);
-        sprintf(head,
-                "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
-                sizeof json - 1);
-        cr_assert(kt_send_all(fd[i], head, strlen(head)) &&
-                  kt_send_all(fd[i], json, sizeof json - 1));
-    }
+    for (int i = 0; i < 2; i++) fd[i] = begin_long_answer();
     for (int i = 0; i < 1000; i++) {
         free(body);
         body = ask("/slots", NULL);
