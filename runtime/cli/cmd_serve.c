@@ -19,6 +19,7 @@
 #include "runtime/cli/engine_flags.h"
 #include "runtime/exec/recorder.h"
 #include "runtime/http/api/chat_load.h"
+#include "runtime/http/api/engine_json.h"
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
 #include "runtime/model/model_dir.h"
@@ -223,6 +224,10 @@ static void write_props(void *owner, kt_json_writer *w) {
     kt_json_add_string(w, "cache", kt_kv_line(&info, line, sizeof line));
 }
 
+static void write_machine(void *owner, kt_json_writer *w) {
+    kt_engine_write_json(((const serving *)owner)->engine, w);
+}
+
 /* --api-key A,B and the lines of --api-key-file, one a line. */
 static kt_status gather_keys(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
@@ -284,7 +289,8 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
                               .itl_ns = f->itl_ms * 1000000,
                               .log = &s->log,
                               .owner = s,
-                              .write_props = write_props};
+                              .write_props = write_props,
+                              .write_machine = write_machine};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
                             .routes = kt_builtin_routes,

@@ -30,6 +30,8 @@ typedef struct kt_app_options {
     /* NULL, or adds members about model, machine and kernels to the object of /props. Event thread.
      */
     void (*write_props)(void *owner, kt_json_writer *w);
+    /* The same for /machine: kernels and experts. */
+    void (*write_machine)(void *owner, kt_json_writer *w);
 } kt_app_options;
 
 typedef struct kt_app {
@@ -40,6 +42,7 @@ typedef struct kt_app {
     const kt_log *log;
     void *owner;
     void (*write_props)(void *owner, kt_json_writer *w);
+    void (*write_machine)(void *owner, kt_json_writer *w);
     kt_stats stats;
     int64_t created_s; /* Unix time */
     kt_job_queue *prepare;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tests/support/browser.h"
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/report/export.h"
@@ -294,16 +295,6 @@ Test(report, a_layer_that_gains_less_than_promised_says_so) {
 
 /* --- in a browser --- */
 
-static const char *find_browser(void) {
-    static const char *const names[] = {"chromium", "chromium-browser", "google-chrome", "chrome"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char command[128];
-        snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", names[i]);
-        if (system(command) == 0) return names[i];
-    }
-    return NULL;
-}
-
 static void run_browser(const char *browser, const char *arguments, char **out) {
     char command[2048];
     snprintf(command, sizeof command,
@@ -322,7 +313,7 @@ Test(report, a_browser_shows_it_without_errors, .timeout = 240) {
     } views[] = {{"wide", 1280, 2600, ""},
                  {"narrow", 420, 2400, ""},
                  {"dark", 1280, 2600, "--blink-settings=preferredColorScheme=0"}};
-    const char *browser = find_browser();
+    const char *browser = kt_browser_find();
     char *page, folder[256], arguments[1024], *out;
 
     if (!browser) cr_skip_test("no browser found (package chromium)");
@@ -354,7 +345,7 @@ Test(report, tables_sort_in_a_browser, .timeout = 120) {
         "b=Array.from(h.closest('table').tBodies[0].rows).map(function(r){"
         "return +r.cells[4].dataset.v});document.title='order '+(b.length>9&&b.every(function(v,i){"
         "return i===0||b[i-1]>=v}))+' '+h.parentNode.getAttribute('aria-sort')})</script>";
-    const char *browser = find_browser();
+    const char *browser = kt_browser_find();
     char *page, folder[256], arguments[512], *out, *with;
 
     if (!browser) cr_skip_test("no browser found (package chromium)");
