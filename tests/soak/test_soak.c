@@ -179,16 +179,17 @@ static char *read_to_the_end(int fd, size_t *size) {
     return NULL;
 }
 
-/* A long answer that nobody reads for so long that it has to rest, and then to its end. */
+/* Two long answers, 3.5 MB with what the system's buffers take, that nobody reads for so long that
+ * they have to rest; then to their end. */
 static void slow(soak_client *c) {
-    const int64_t rest_ns = kt_clock_ns() + (int64_t)(500 + kt_rng_below(&c->rng, 1500)) * 1000000;
+    const int64_t rest_ns = kt_clock_ns() + (int64_t)(1000 + kt_rng_below(&c->rng, 6000)) * 1000000;
     char body[2000], *text;
     size_t size;
     int fd;
 
     make_chat(&c->rng, 1000,
-              ",\"stream\":true,\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20", body,
-              sizeof body);
+              ",\"stream\":true,\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20,\"n\":2",
+              body, sizeof body);
     fd = open_chat(body, 4096);
     if (fd < 0) return;
     while (kt_clock_ns() < rest_ns && kt_clock_ns() < load.end_ns) pause_ms(20);
@@ -355,16 +356,17 @@ Test(soak, nothing_leaks_and_nothing_sticks) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which keep freed memory */
     cr_expect_lt(late, early + early / 20 + (4 << 20), "%ld bytes, then %ld", early, late);
 #endif
-    fprintf(stderr,
-            "soak: %lld s: %lld answered, %lld refused, %lld left, %lld broken; "
-            "memory %.1f MiB, then %.1f; %d descriptors\n",
-            (long long)(ns / 1000000000), atomic_load(&load.answered), atomic_load(&load.refused),
-            atomic_load(&load.left), atomic_load(&load.broken), (double)early / 0x1p20,
-            (double)late / 0x1p20, fds);
+    fprintf(
+        stderr,
+        "soak: %lld s: %lld answered, %lld refused, %lld left, %lld broken; a rest was seen %lld "
+        "times; memory %.1f MiB, then %.1f; %d descriptors\n",
+        (long long)(ns / 1000000000), atomic_load(&load.answered), atomic_load(&load.refused),
+        atomic_load(&load.left), atomic_load(&load.broken), atomic_load(&load.resting),
+        (double)early / 0x1p20, (double)late / 0x1p20, fds);
     cr_expect_eq(load.n_faults, 0, "%d faults, the first:\n%s", load.n_faults, load.faults);
     if (ns >= (int64_t)60 * 1000000000) /* the system's own buffers have to fill first */
         cr_expect_gt(atomic_load(&load.resting), 0, "no answer ever rested for its reader");
-    cr_expect(atomic_load(&load.answered) > 10 && atomic_load(&load.refused) > 0 &&
-              atomic_load(&load.left) > 10 && atomic_load(&load.broken) > 10);
+    cr_expect(atomic_load(&load.answered) > 0 && atomic_load(&load.refused) > 0 &&
+              atomic_load(&load.left) > 0 && atomic_load(&load.broken) > 0);
     cr_expect_eq(kt_served_stop(&s), 0);
 }
