@@ -212,6 +212,15 @@ static kt_status resolve_with(kt_planner *p, const char *bits, const kt_problem 
     return st;
 }
 
+static void tell_times(const kt_planner *p, const kt_problem *problem, int threads,
+                       const kt_cells *cells, const char *bits, kt_plan_source *source) {
+    for (int i = 0; i < KT_PLAN_TIMES; i++) {
+        const double ns =
+            kt_map_time(p, problem, threads, cells, source->layout, bits, (int64_t)1 << i);
+        source->time_ns[i] = isfinite(ns) ? ns : 0;
+    }
+}
+
 kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads, int64_t max_m,
                           double decode_share, kt_choice_map *out, kt_plan_source *source,
                           kt_err *err) {
@@ -236,6 +245,7 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
         source->untuned_cells = cells.untuned;
         snprintf(source->layout, sizeof source->layout, "%s", layout);
         snprintf(source->bits, sizeof source->bits, "%s", bits ? bits : "");
+        tell_times(p, problem, threads, &cells, bits, source);
         explain(p, problem, threads, &cells, source);
     } else {
         kt_plan_source unread = {0};

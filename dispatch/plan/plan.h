@@ -36,11 +36,16 @@ void kt_planner_destroy(kt_planner *p);
  * layouts. */
 #define KT_DECODE_SHARE 0.7
 
+#define KT_PLAN_TIMES 13 /* 1 to 4096 rows */
+
 typedef struct kt_plan_source {
     int tuned_cells;   /* m buckets answered by rows of the table */
     int untuned_cells; /* by the roofline or by the nearest shape */
     char layout[32];
     char bits[64]; /* the class of a planner that keeps bits, else "" */
+    /* Expected of a call of 2^i rows (of one expert) in that layout, in ns: by the table, between
+     * its rows, or by the roofline. */
+    double time_ns[KT_PLAN_TIMES];
     char
         note[KT_ERR_SIZE]; /* why something fell back and the command that fixes it; "" = nothing */
 } kt_plan_source;

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "runtime/exec/engine_impl.h"
 #include "runtime/loader/finite.h"
+#include "runtime/model/step_estimate.h"
 
 /* ---- what is asked ---- */
 
@@ -156,6 +157,10 @@ kt_status kt_engine_step(kt_engine *e, const kt_batch *b, float *logits, const k
     if (check_logits(e, b->n_out, logits, &bad) == KT_OK) return KT_OK;
     row = b->out_row[bad / vocab];
     return fail_logits(e, logits, bad, e->step.positions[row], err);
+}
+
+double kt_engine_expected_ns(const kt_engine *e, int64_t rows, int64_t logits, double *experts_ns) {
+    return kt_step_estimate_ns(&e->plan, rows, logits, experts_ns);
 }
 
 int64_t kt_engine_max_rows(const kt_engine *e) {

@@ -8,4 +8,9 @@
 #include "kt/engine.h"
 #include "runtime/exec/stop.h"
 
+/* How long a step of so many rows should take, logits of `logits` of them, in ns: what the plan
+ * expects of its matrices (runtime/model/step_estimate.h), and of that the routed experts' part,
+ * unless experts_ns is NULL. 0 = nothing is expected. Any thread. */
+double kt_engine_expected_ns(const kt_engine *e, int64_t rows, int64_t logits, double *experts_ns);
+
 #endif

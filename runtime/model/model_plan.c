@@ -51,8 +51,10 @@ static kt_status resolve_mixed(maker *m, kt_problem_plan *p) {
     p->problem.acts = halves[0].acts;
     KT_TRY(kt_plan_resolve(m->planner, &halves[0], m->plan->threads, m->plan->max_rows,
                            KT_DECODE_SHARE, &p->choices, &p->source, m->err));
-    return kt_plan_resolve(m->planner, &halves[1], m->plan->threads, m->plan->max_rows,
-                           KT_DECODE_SHARE, p->down_choices, &source, m->err);
+    KT_TRY(kt_plan_resolve(m->planner, &halves[1], m->plan->threads, m->plan->max_rows,
+                           KT_DECODE_SHARE, p->down_choices, &source, m->err));
+    for (int i = 0; i < KT_PLAN_TIMES; i++) p->source.time_ns[i] += source.time_ns[i];
+    return KT_OK;
 }
 
 kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *p) {

@@ -36,10 +36,13 @@ typedef struct kt_backend {
     kt_status (*step)(void *self, const kt_batch *batch, float *logits, const kt_stop *stop,
                       kt_err *err);
     void (*usage)(void *self, kt_kv_usage *out);
+    /* How long a step should take (kt_engine_expected_ns), 0 = nothing is known; NULL = never. */
+    double (*expected_ns)(void *self, int64_t rows, int64_t logits);
 } kt_backend;
 
 /* Fill out from an engine, which must outlive it and have a tokenizer. Sampling defaults come from
- * model_dir/generation_config.json if there is one. weights is a word for the fingerprint. */
+ * model_dir/generation_config.json if there is one; model_dir NULL = a model with made-up weights,
+ * which is given those of Qwen3. weights is a word for the fingerprint. */
 kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const char *weights,
                                  kt_backend *out, kt_err *err);
 

@@ -53,7 +53,12 @@ static void usage(void *self, kt_kv_usage *out) {
     kt_engine_kv_usage(self, out);
 }
 
-/* generation_config.json; values out of range are left at their defaults. */
+static double expected_ns(void *self, int64_t rows, int64_t logits) {
+    return kt_engine_expected_ns(self, rows, logits, NULL);
+}
+
+/* generation_config.json; values out of range are left at their defaults. Without a folder what
+ * most of the published ones say. */
 static kt_status read_defaults(const char *model_dir, kt_sampling *s, kt_err *err) {
     char path[4096];
     kt_json_doc *doc = NULL;
@@ -63,10 +68,15 @@ static kt_status read_defaults(const char *model_dir, kt_sampling *s, kt_err *er
     double temperature, top_p, penalty;
     int64_t top_k;
     kt_status st;
-    int n = snprintf(path, sizeof path, "%s/generation_config.json", model_dir);
+    int n;
 
     *s = KT_SAMPLING_GREEDY;
     s->temperature = 1.0f;
+    if (!model_dir) {
+        s->temperature = 0.6f, s->top_k = 20, s->top_p = 0.95f;
+        return KT_OK;
+    }
+    n = snprintf(path, sizeof path, "%s/generation_config.json", model_dir);
     if (n < 0 || (size_t)n >= sizeof path) return KT_OK;
     st = kt_file_read(path, (size_t)1 << 20, &text, &size, NULL);
     if (st == KT_E_NOT_FOUND) return KT_OK;
@@ -103,7 +113,7 @@ kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const
     kt_engine_describe(engine, &info);
     out->self = engine;
     out->tokenizer = kt_engine_tokenizer(engine);
-    if (!out->tokenizer) return kt_fail(err, KT_E_NOT_FOUND, "%s: no tokenizer", model_dir);
+    if (!out->tokenizer) return kt_fail(err, KT_E_NOT_FOUND, "%s: no tokenizer", info.model_name);
     out->model_name = info.model_name;
     out->vocab = info.vocab;
     out->max_context = info.max_context;
@@ -123,5 +133,6 @@ kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const
     out->length = length;
     out->step = step;
     out->usage = usage;
+    out->expected_ns = expected_ns;
     return read_defaults(model_dir, &out->defaults, err);
 }

@@ -27,10 +27,14 @@ static void free_buffers(kt_scheduler *s) {
     free(s->logits);
 }
 
+int64_t kt_scheduler_logit_rows(int max_running) {
+    return (int64_t)(max_running ? max_running : DEFAULT_RUNNING) + KT_LEAST_LOGIT_ROWS;
+}
+
 static bool make_buffers(kt_scheduler *s, const kt_backend *b) {
     const size_t lanes = (size_t)s->options.max_running, rows = (size_t)b->max_rows;
 
-    s->max_out = (int64_t)lanes + KT_LEAST_LOGIT_ROWS;
+    s->max_out = kt_scheduler_logit_rows(s->options.max_running);
     s->n_scratch = b->pool ? kt_pool_threads(b->pool) : 1;
     s->token = calloc(rows, sizeof *s->token);
     s->out_row = calloc((size_t)s->max_out, sizeof *s->out_row);
@@ -44,6 +48,15 @@ static bool make_buffers(kt_scheduler *s, const kt_backend *b) {
            s->scratch && s->logits;
 }
 
+/* Every row of a small step may be an answer's, with logits; more are rows of prompts. */
+static double expected_ns(void *arg, int64_t rows) {
+    const kt_scheduler *s = arg;
+    const kt_backend *b = s->backend;
+    const int64_t most = s->options.max_running;
+
+    return b->expected_ns ? b->expected_ns(b->self, rows, rows < most ? rows : most) : 0;
+}
+
 kt_status kt_scheduler_ready(kt_scheduler *s, const kt_backend *backend, kt_err *err) {
     if (!make_buffers(s, backend))
         return kt_fail(err, KT_E_NOMEM, "scheduler: no memory for steps of %lld rows",
@@ -54,6 +67,7 @@ kt_status kt_scheduler_ready(kt_scheduler *s, const kt_backend *backend, kt_err 
                                   .max_context = backend->max_context,
                                   .eos = backend->eos,
                                   .n_eos = backend->n_eos};
+    kt_step_cost_expect(&s->cost, expected_ns, s);
     pthread_mutex_lock(&s->lock);
     s->is_ready = true;
     backend->usage(backend->self, &s->counts.kv);

@@ -30,6 +30,10 @@ typedef struct kt_scheduler_options {
     bool is_manual;            /* no thread of its own: the caller calls kt_scheduler_step */
 } kt_scheduler_options;
 
+/* Rows of logits that a scheduler keeps, each of the vocabulary in f32, for so many choices side by
+ * side (0 = the default). */
+int64_t kt_scheduler_logit_rows(int max_running);
+
 kt_status kt_scheduler_create(const kt_scheduler_options *options, kt_scheduler **out, kt_err *err);
 /* End: what waits or runs is done with KT_E_CANCELLED. Accepts NULL. */
 void kt_scheduler_destroy(kt_scheduler *s);
@@ -61,7 +65,8 @@ typedef struct kt_scheduler_counts {
     int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;
-    kt_kv_usage kv; /* after the last step */
+    int64_t step_ns; /* of all steps together: what the engine computed, and nothing beside it */
+    kt_kv_usage kv;  /* after the last step */
 } kt_scheduler_counts;
 
 /* Counted after the last step, but for waiting. Never waits for a step. */

@@ -169,6 +169,33 @@ Test(step_cost, learns_and_inverts) {
     cr_expect_float_eq(kt_step_cost_ns(&c, 32), 82000, 100, "old steps fade");
 }
 
+static double a_thousand_and_ten_a_row(void *self, int64_t rows) {
+    return *(const int *)self ? 1000 + 10 * (double)rows : 0;
+}
+
+/* What is expected counts before a step was taken, and then times what steps took of it. */
+Test(step_cost, what_is_expected_is_corrected_by_steps) {
+    kt_step_cost c = {0};
+    int knows = 1;
+
+    kt_step_cost_expect(&c, a_thousand_and_ten_a_row, &knows);
+    cr_expect_float_eq(kt_step_cost_ns(&c, 1), 1010, 1e-6);
+    cr_expect_float_eq(kt_step_cost_ns(&c, 300), 4000, 1e-6);
+    cr_expect_eq(kt_step_cost_rows(&c, 3000, 512), 200);
+    cr_expect_eq(kt_step_cost_rows(&c, 1000, 512), 0);
+    kt_step_cost_add(&c, 100, 4000); /* twice as long as expected */
+    cr_expect_float_eq(kt_step_cost_ns(&c, 100), 4000, 1e-6);
+    cr_expect_float_eq(kt_step_cost_ns(&c, 1), 2020, 1e-6);
+    cr_expect_float_eq(kt_step_cost_ns(&c, 200), 6000, 1e-6);
+    cr_expect_eq(kt_step_cost_rows(&c, 3000, 512), 50);
+    kt_step_cost_add(&c, 300, 12000); /* three times */
+    cr_expect_float_eq(kt_step_cost_ns(&c, 200), 7500, 1e-6, "between them");
+    cr_expect_float_eq(kt_step_cost_ns(&c, 400), 15000, 1e-6);
+    knows = 0;
+    kt_step_cost_expect(&c, a_thousand_and_ten_a_row, &knows);
+    cr_expect_float_eq(kt_step_cost_ns(&c, 400), 16000, 1e-6, "in proportion");
+}
+
 /* ---- batches ---- */
 
 Test(scheduler, one_request_says_what_the_engine_says) {
@@ -294,6 +321,47 @@ Test(scheduler, steps_beside_generation_keep_to_the_latency, .timeout = 60) {
     run();
     drop(busy), drop(slow);
     end();
+}
+
+static double slow_rows(void *self, int64_t rows, int64_t logits) {
+    (void)self, (void)logits;
+    return 1e6 * (50 + 0.25 * (double)rows);
+}
+
+/* Rows of the first step that a prompt takes beside an answer. */
+static int first_rows(void) {
+    client *busy = make(1, 5, 1), *slow = make(1900, 1, 2);
+    int rows;
+
+    begin((kt_scheduler_options){.is_manual = true});
+    kt_scheduler_destroy(sched);
+    backend.expected_ns = slow_rows;
+    engine.step_row_us = 50 * 1000; /* as expected of the step of one row */
+    cr_assert_eq(kt_scheduler_create(&(kt_scheduler_options){.backend = &backend,
+                                                             .is_manual = true,
+                                                             .itl_ns = 100 * 1000 * 1000},
+                                     &sched, NULL),
+                 KT_OK);
+    submit(busy);
+    kt_scheduler_step(sched);
+    engine.step_row_us = 0;
+    submit(slow);
+    kt_scheduler_step(sched);
+    rows = atomic_load(&engine.most_rows);
+    run();
+    drop(busy), drop(slow);
+    end();
+    return rows;
+}
+
+/* They are as many as the plan expects to fit, before any step of such a size was measured: 200,
+ * where in proportion to the step of one row it would be the least, 32 and the answer's. */
+Test(scheduler, the_first_steps_keep_to_what_is_expected, .timeout = 60) {
+    int rows = 0;
+
+    /* Again where others had the processor in the first step. */
+    for (int i = 0; i < 4 && rows < 50; i++) rows = first_rows();
+    cr_expect(rows >= 50 && rows <= 200, "a step of %d rows", rows);
 }
 
 /* ---- several choices ---- */
