@@ -19,6 +19,7 @@
 #include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_plan.h"
+#include "runtime/sched/scheduler.h"
 #include "runtime/token/tokenizer.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
@@ -175,6 +176,8 @@ static void survey(const kt_model_dir *dir, kt_planner *planner, size_t kv_memor
                                  .n_nodes = 1,
                                  .context = rows,
                                  .kv_memory = kv_memory,
+                                 .logit_rows = kt_scheduler_logit_rows(0),
+                                 .takes_longest = true,
                                  .available = kt_memory_available_bytes()};
 
     if (kt_model_plan_make(planner, &dir->graph, KT_QUANT_NATIVE, KT_W_BF16, kt_usable_cores(),
@@ -196,8 +199,10 @@ static void look_at_choices(report *r, const kt_memory_choice *choices) {
         }
         fits |= kt_memory_fits(p);
         if (kt_memory_fits(p))
-            say(r, OK, name, "%.3f GiB of weights, context up to %lld tokens",
-                (double)p->weights / GIB, (long long)p->longest);
+            say(r, OK, name,
+                "%.3f GiB of weights, context up to %lld tokens, page pool for %lld (%.3f GiB)",
+                (double)p->weights / GIB, (long long)p->longest,
+                (long long)p->pool.pages * KT_PAGE_TOKENS, (double)p->pool.bytes / GIB);
         else if (p->cached < p->context)
             say(r, WARN, name, "the cache holds %lld tokens, expected %lld (--kv-memory)",
                 (long long)p->cached, (long long)p->context);

@@ -16,6 +16,7 @@
 #include "runtime/model/speed_bound.h"
 #include "runtime/model/synthetic_model.h"
 #include "runtime/model/weights.h"
+#include "runtime/sched/scheduler.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define MOST_CORES 1024
@@ -23,7 +24,7 @@
 /* What was asked, and what it is asked of. */
 typedef struct asked {
     const char *model, *weights, *kv, *numa;
-    int64_t context, threads;
+    int64_t context, threads, parallel;
     size_t kv_memory; /* 0 = what the context takes */
     bool json;
     kt_weight_format cache;
@@ -84,6 +85,7 @@ static kt_memory_request request_of(const asked *a, const kt_model_plan *plan) {
                                .n_nodes = a->nodes.n,
                                .context = a->context,
                                .kv_memory = a->kv_memory,
+                               .logit_rows = kt_scheduler_logit_rows((int)a->parallel),
                                .available = a->available};
 }
 
@@ -91,6 +93,14 @@ static kt_memory_request request_of(const asked *a, const kt_model_plan *plan) {
 
 static void print_bytes(const char *name, double bytes) {
     printf("  %-22s %10.2f GiB\n", name, bytes / GIB);
+}
+
+/* Pages are taken as they are written, so the pool may be more than what is needed. */
+static void print_pool(const kt_memory_plan *p) {
+    if (!p->pool.pages) return;
+    printf("  %-22s %10.2f GiB, %lld pages for %lld tokens\n", "page pool",
+           (double)p->pool.bytes / GIB, (long long)p->pool.pages,
+           (long long)p->pool.pages * KT_PAGE_TOKENS);
 }
 
 static void print_memory(const asked *a, const char *weights, const kt_memory_plan *p) {
@@ -106,6 +116,7 @@ static void print_memory(const asked *a, const char *weights, const kt_memory_pl
         printf("  the cache holds %lld tokens, fewer than the context (--kv-memory)\n",
                (long long)p->cached);
     print_bytes("needed at most", (double)p->needed);
+    print_pool(p);
     print_bytes("available", (double)p->available);
     print_bytes(left < 0 ? "missing" : "would remain", left < 0 ? -left : left);
 }
@@ -163,6 +174,9 @@ static void put_totals(kt_json_writer *w, const kt_memory_plan *p) {
     kt_json_add_bool(w, "fits", kt_memory_fits(p));
     kt_json_add_int(w, "longest_context", p->longest);
     kt_json_add_int(w, "cached_tokens", p->cached);
+    kt_json_add_int(w, "pool_pages", p->pool.pages);
+    kt_json_add_int(w, "pool_tokens", p->pool.pages * KT_PAGE_TOKENS);
+    kt_json_add_int(w, "pool_bytes", (int64_t)p->pool.bytes);
 }
 
 static void put_nodes(asked *a, const size_t *bytes) {
@@ -334,6 +348,8 @@ static int run(int argc, char **argv) {
                       "tokens of the sequence (default: the model's)"),
         KT_OPTION_STRING("kv", 0, &a.kv, "FORMAT", "cache: bf16 (default), fp8 or int8"),
         KT_OPTION_STRING("kv-memory", 0, &memory, "SIZE", KT_KV_MEMORY_HELP),
+        KT_OPTION_INT("parallel", 0, &a.parallel, 1, 256,
+                      "answers side by side, whose logits are counted (default: 64, as kt serve)"),
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
         KT_OPTION_STRING("numa", 0, &a.numa, "NODES",
                          "experts over memory nodes: auto (default), off, or 2 to 16"),

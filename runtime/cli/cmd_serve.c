@@ -23,6 +23,7 @@
 #include "runtime/http/app.h"
 #include "runtime/http/server.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/synthetic_model.h"
 
 enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20 };
 
@@ -130,8 +131,9 @@ static kt_status load_model(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
 
     KT_TRY(kt_engine_create(&s->options, &s->engine, err));
-    KT_TRY(kt_backend_from_engine(s->engine, s->dir.folder, f->engine.weights, &s->backend, err));
-    KT_TRY(load_chat(s, err));
+    KT_TRY(kt_backend_from_engine(s->engine, f->engine.synthetic ? NULL : s->dir.folder,
+                                  f->engine.weights, &s->backend, err));
+    if (!f->engine.synthetic) KT_TRY(load_chat(s, err));
     return f->record ? kt_engine_record(s->engine, f->record, f->record_mb << 20, err) : KT_OK;
 }
 
@@ -281,6 +283,15 @@ static void warn_if_unreachable(const serving *s) {
             f->host);
 }
 
+static kt_status read_model(serving *s, kt_err *err) {
+    const kt_engine_flags *e = &s->flags->engine;
+    int64_t layers_of_all;
+
+    if (!e->synthetic) return kt_model_dir_read(s->model_dir, &s->dir, err);
+    return kt_synthetic_dir(e->synthetic, e->layers, kt_quant_format(s->options.weights), &s->dir,
+                            &layers_of_all, err);
+}
+
 static kt_status listen_and_serve(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
     kt_app_options options = {.model_name = f->model_name,
@@ -303,7 +314,7 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
                             .catch_signals = true,
                             .log = &s->log};
 
-    KT_TRY(kt_model_dir_read(s->model_dir, &s->dir, err)); /* what is quickly told is told first */
+    KT_TRY(read_model(s, err)); /* what is quickly told is told first */
     if (f->record) KT_TRY(kt_recorder_check(f->record, err));
     KT_TRY(gather_keys(s, err));
     http.api_key = s->keys;
@@ -348,7 +359,7 @@ static int serve(serving *s) {
 
 static const kt_usage usage = {
     .command = "serve",
-    .arguments = "MODEL",
+    .arguments = "(MODEL | --synthetic NAME)",
     .about = "Serve a model to OpenAI clients: /v1/chat/completions, /v1/completions; a page at /. "
              "Ctrl-C lets "
              "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
@@ -358,6 +369,27 @@ static const kt_usage usage = {
                 "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
                 "  kt serve MODEL --record-workload load.jsonl\n"
                 "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
+
+/* What the flags mean for the engine, into s->options; 0 or an exit code. */
+static int settle_flags(serving *s, bool has_model) {
+    const serve_flags *f = s->flags;
+    const kt_engine_flags *e = &f->engine;
+    int code;
+
+    if (has_model == (e->synthetic != NULL))
+        return kt_usage_fail(&usage, "%s",
+                             has_model ? "give either MODEL or --synthetic" : "MODEL is missing");
+    if (e->layers && !e->synthetic) return kt_usage_fail(&usage, "--layers goes with --synthetic");
+    if (e->synthetic && f->chat_template)
+        return kt_usage_fail(&usage, "a synthetic model has no chat for --chat-template");
+    if (!has_model) s->model_dir = e->synthetic;
+    code = kt_engine_flags_options(e, &usage, s->model_dir, &s->log, &s->options);
+    s->options.logit_rows = kt_scheduler_logit_rows((int)f->parallel);
+    s->options.made_up_tokens = e->synthetic != NULL;
+    s->options.cancel = is_unwanted;
+    s->options.cancel_arg = s;
+    return code;
+}
 
 static int run(int argc, char **argv) {
     serve_flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
@@ -397,6 +429,11 @@ static int run(int argc, char **argv) {
                          "--workload FILE"),
         KT_OPTION_INT("record-limit", 0, &f.record_mb, 1, 1 << 20,
                       "MiB that the record may take, the latest steps stay (default: 256)"),
+        KT_OPTION_STRING("synthetic", 0, &f.engine.synthetic, "NAME",
+                         "instead of MODEL: random weights of a shape of datasets/workloads and a "
+                         "made-up vocabulary, to measure a server"),
+        KT_OPTION_INT("layers", 0, &f.engine.layers, 0, 4096,
+                      "of the synthetic model (default all)"),
         KT_OPTION_INT("ctx", 0, &f.engine.context, 0, 1 << 24, "same as --context"),
         KT_ENGINE_OPTIONS(f.engine),
     };
@@ -408,13 +445,9 @@ static int run(int argc, char **argv) {
                                 &s.model_dir, 1, &n_models);
 
     if (code >= 0) return code;
-    if (n_models != 1) return kt_usage_fail(&usage, "MODEL is missing");
     signal(SIGPIPE, SIG_IGN); /* readers of answers, logs and output may leave when they like */
-    code = kt_engine_flags_options(&f.engine, &usage, s.model_dir, &s.log, &s.options);
-    if (code != 0) return code;
-    s.options.cancel = is_unwanted;
-    s.options.cancel_arg = &s;
-    return serve(&s);
+    code = settle_flags(&s, n_models > 0);
+    return code != 0 ? code : serve(&s);
 }
 
 const kt_command kt_command_serve = {

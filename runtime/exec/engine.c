@@ -18,7 +18,6 @@
 #include "runtime/token/known_tokens.h"
 
 #define MAX_CPUS 1024
-#define MOST_SEQUENCES 16 /* of the whole context, in a cache whose size nobody asked for */
 #define GIB (1024.0 * 1024.0 * 1024.0)
 #define MOST_WORD 300 /* of a path in a command: the message has 511 bytes */
 
@@ -53,12 +52,14 @@ static kt_status check_tokenizer(const kt_engine *e, bool is_strict, kt_err *err
 static kt_status read_tokenizer(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     const kt_model_dir *m = &e->model;
     kt_err why = {KT_OK, ""};
-    kt_status st;
+    kt_status st = KT_E_NOT_FOUND;
 
-    if (e->is_synthetic) return KT_OK;
-    st = kt_tokenizer_load(m->graph.is_gguf ? kt_checkpoint_file(m->checkpoint, 0) : m->folder,
-                           &e->tokenizer, &why);
-    if (st == KT_E_NOT_FOUND && o->tokenizer_optional) return KT_OK;
+    if (!e->is_synthetic)
+        st = kt_tokenizer_load(m->graph.is_gguf ? kt_checkpoint_file(m->checkpoint, 0) : m->folder,
+                               &e->tokenizer, &why);
+    if (st == KT_E_NOT_FOUND && o->made_up_tokens)
+        return kt_tokenizer_make_up(m->graph.numbers.vocab, &e->tokenizer, err);
+    if (st == KT_E_NOT_FOUND && (e->is_synthetic || o->tokenizer_optional)) return KT_OK;
     if (st != KT_OK) return kt_fail(err, st, "%s", why.message);
     return check_tokenizer(e, o->strict_tokenizer, err);
 }
@@ -325,6 +326,7 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
                                  .n_nodes = e->nodes.n,
                                  .context = e->max_context,
                                  .kv_memory = o->kv_memory,
+                                 .logit_rows = o->logit_rows,
                                  .available = kt_memory_available_bytes()};
 
     KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
@@ -345,26 +347,25 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
     return kt_memory_plan_make(&request, &e->memory, err);
 }
 
-/* Pages and slots: what was asked for; else one sequence of the whole context, and of what then
- * remains half for more, up to so many sequences. */
+/* Memory for pages: what the plan left for them, or less where others have taken some meanwhile. */
+static uint64_t rest_for_pages(const kt_engine *e) {
+    const kt_memory_plan *m = &e->memory;
+    const uint64_t now = kt_memory_available_bytes(),
+                   fixed = m->weights + m->bytes[KT_MEMORY_STEP] + m->bytes[KT_MEMORY_LOGITS],
+                   planned = m->available > fixed ? m->available - fixed : 0;
+
+    return planned < now ? planned : now;
+}
+
 static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     const int64_t floats = kt_model_state_floats(&e->model.graph);
     const size_t rows = (size_t)e->max_chunk;
     kt_kv_plan kv;
 
-    if (!kt_kv_plan_least(&e->kv, floats, e->max_context, &kv))
+    if (!kt_kv_plan_pool(&e->kv, floats, e->max_context, asked, rest_for_pages(e), &kv))
         return kt_fail(err, KT_E_INVALID, "a cache of %lld tokens is not possible",
                        (long long)e->max_context);
-    if (asked) {
-        kt_kv_plan_within(&e->kv, floats, asked, &kv);
-    } else {
-        const uint64_t available = kt_memory_available_bytes();
-        const uint64_t half = available > kv.bytes ? (available - kv.bytes) / 2 : 0;
-        const uint64_t most = (MOST_SEQUENCES - 1) * (uint64_t)kv.bytes;
-        kt_kv_plan more;
-        kt_kv_plan_within(&e->kv, floats, kv.bytes + (size_t)(half < most ? half : most), &more);
-        if (more.pages >= kv.pages) kv = more;
-    }
+    e->memory.pool = kv;
     e->state_floats = floats;
     e->out_row = malloc(rows * sizeof *e->out_row);
     e->next_state = malloc(rows * sizeof *e->next_state);

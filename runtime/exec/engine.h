@@ -29,6 +29,7 @@ typedef struct kt_engine_options {
     int64_t max_context;     /* 0 = the model's, or what fits of it */
     int64_t max_chunk;       /* rows per step, 0 = default (512) */
     size_t kv_memory;        /* bytes of pages and states, 0 = a context's and more where free */
+    int64_t logit_rows;      /* that the caller keeps logits of, to be counted; 0 = 1 */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     int64_t expand_rows;     /* kt_model_plan_set_expand; 0 = as planned, -1 = never */
@@ -40,6 +41,7 @@ typedef struct kt_engine_options {
      * no tokenizer, and its experts may be in a format that we never encode (GGUF blocks). */
     const char *synthetic;
     int64_t synthetic_layers;
+    bool made_up_tokens;      /* where there is no tokenizer: kt_tokenizer_make_up */
     int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
     kt_isa isa; /* instruction sets to use; 0 = this machine's. Tests run tiles by an emulator so */
@@ -61,7 +63,7 @@ typedef struct kt_engine_info {
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     int64_t load_ns;   /* from the first look at the weights to the last byte packed */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
-    char memory_line[160]; /* what was counted (kt_memory_line) */
+    char memory_line[256]; /* what was counted (kt_memory_line) */
     char node_line[256];   /* how, or why not; "" = the machine has one node */
     char table_line[768];  /* which table and how many cells are tuned; printable */
 } kt_engine_info;

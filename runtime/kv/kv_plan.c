@@ -37,3 +37,22 @@ void kt_kv_plan_within(const kt_kv_shape *shape, int64_t state_floats, size_t by
     out->pages = n > INT32_MAX ? INT32_MAX : (int64_t)n;
     out->bytes = (size_t)out->pages * page + (size_t)out->slots * slot;
 }
+
+bool kt_kv_plan_pool(const kt_kv_shape *shape, int64_t state_floats, int64_t context, size_t asked,
+                     uint64_t available, kt_kv_plan *out) {
+    kt_kv_plan more;
+    uint64_t half, most;
+
+    if (!kt_kv_plan_least(shape, state_floats, context, out)) return false;
+    if (asked) {
+        kt_kv_plan_within(shape, state_floats, asked, out);
+        return true;
+    }
+    half = available > out->bytes ? (available - out->bytes) / 2 : 0;
+    if (kt_mul_overflow(KT_MOST_CONTEXTS - 1, out->bytes, &most)) most = half;
+    if (half > most) half = most;
+    if (half > SIZE_MAX / 2) half = SIZE_MAX / 2;
+    kt_kv_plan_within(shape, state_floats, out->bytes + (size_t)half, &more);
+    if (more.pages >= out->pages) *out = more;
+    return true;
+}

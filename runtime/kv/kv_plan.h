@@ -22,4 +22,11 @@ bool kt_kv_plan_least(const kt_kv_shape *shape, int64_t state_floats, int64_t co
 void kt_kv_plan_within(const kt_kv_shape *shape, int64_t state_floats, size_t bytes,
                        kt_kv_plan *out);
 
+/* The pool that an engine makes: what was asked for (kt_kv_plan_within), or with asked 0 one
+ * sequence of `context` tokens and half of what then remains of `available` bytes for more, at most
+ * KT_MOST_CONTEXTS in all. false = a sequence is too large to count. */
+#define KT_MOST_CONTEXTS 16
+bool kt_kv_plan_pool(const kt_kv_shape *shape, int64_t state_floats, int64_t context, size_t asked,
+                     uint64_t available, kt_kv_plan *out);
+
 #endif

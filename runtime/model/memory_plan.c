@@ -84,8 +84,8 @@ static kt_status count_running(const kt_memory_request *r, int64_t context, kt_m
         kv.bytes = SIZE_MAX;
     out->bytes[KT_MEMORY_CACHE] = kv.bytes;
     out->cached = r->kv_memory ? kv.pages * KT_PAGE_TOKENS : context;
-    out->bytes[KT_MEMORY_LOGITS] =
-        kt_bytes_times(KT_SERVED_LOGIT_ROWS * sizeof(float), g->numbers.vocab);
+    out->bytes[KT_MEMORY_LOGITS] = kt_bytes_times(
+        kt_bytes_times(sizeof(float), r->logit_rows > 0 ? r->logit_rows : 1), g->numbers.vocab);
     *sum = kt_bytes_add(out->bytes[KT_MEMORY_STEP], out->bytes[KT_MEMORY_CACHE]);
     *sum = kt_bytes_add(*sum, out->bytes[KT_MEMORY_LOGITS]);
     return KT_OK;
@@ -110,6 +110,22 @@ static kt_status find_longest(const kt_memory_request *r, kt_memory_plan *out, k
     return KT_OK;
 }
 
+/* Of what weights, a step and logits leave. After find_longest. */
+static kt_status count_pool(const kt_memory_request *r, kt_memory_plan *p, kt_err *err) {
+    const kt_graph *g = r->plan->graph;
+    const size_t fixed = p->weights + p->bytes[KT_MEMORY_STEP] + p->bytes[KT_MEMORY_LOGITS];
+    const uint64_t rest = fixed < r->available ? r->available - fixed : 0;
+    const bool is_longer = r->takes_longest && p->longest > r->context;
+    kt_kv_shape shape;
+
+    if (!kt_memory_fits(p)) return KT_OK;
+    KT_TRY(kt_model_kv_shape(g, r->plan->kv, &shape, err));
+    if (!kt_kv_plan_pool(&shape, kt_model_state_floats(g), is_longer ? p->longest : r->context,
+                         r->kv_memory, rest, &p->pool))
+        p->pool = (kt_kv_plan){0};
+    return KT_OK;
+}
+
 static kt_status count(const kt_memory_request *r, kt_memory_plan *p, kt_err *err) {
     kt_staging staging;
     size_t running;
@@ -122,7 +138,8 @@ static kt_status count(const kt_memory_request *r, kt_memory_plan *p, kt_err *er
     if (p->needed == SIZE_MAX)
         return kt_fail(err, KT_E_UNSUPPORTED, "%s: its memory is too large to count",
                        r->plan->graph->family->name);
-    return find_longest(r, p, err);
+    KT_TRY(find_longest(r, p, err));
+    return count_pool(r, p, err);
 }
 
 kt_status kt_memory_plan_make(const kt_memory_request *r, kt_memory_plan *out, kt_err *err) {
@@ -234,9 +251,11 @@ char *kt_memory_line(const kt_memory_plan *p, char *out, size_t out_bytes) {
 
     snprintf(
         out, out_bytes,
-        "memory: %.2f GiB (weights %.2f, working memory %.2f, cache of %lld tokens %.2f); %.2f "
-        "of %.2f GiB remain",
+        "memory: %.2f GiB (weights %.2f, working memory %.2f, cache of %lld tokens %.2f, logits "
+        "%.2f); %.2f of %.2f GiB remain; pool of %lld pages: %lld tokens, %.2f GiB",
         gib(p->needed), gib(p->weights), gib(p->bytes[KT_MEMORY_STEP]), (long long)p->cached,
-        gib(p->bytes[KT_MEMORY_CACHE]), available - gib(p->needed), available);
+        gib(p->bytes[KT_MEMORY_CACHE]), gib(p->bytes[KT_MEMORY_LOGITS]), available - gib(p->needed),
+        available, (long long)p->pool.pages, (long long)p->pool.pages * KT_PAGE_TOKENS,
+        gib(p->pool.bytes));
     return out;
 }

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "runtime/kv/kv_plan.h"
 #include "runtime/model/model_plan.h"
 
 typedef enum kt_memory_part {
@@ -20,7 +21,7 @@ typedef enum kt_memory_part {
     KT_MEMORY_STAGING,  /* while loading; given back before what follows is taken */
     KT_MEMORY_STEP,     /* working memory of a step */
     KT_MEMORY_CACHE,    /* pages and states: of one sequence, or as asked */
-    KT_MEMORY_LOGITS,
+    KT_MEMORY_LOGITS,   /* of a step: request.logit_rows times the vocabulary, in f32 */
     KT_MEMORY_PARTS
 } kt_memory_part;
 
@@ -32,6 +33,8 @@ typedef struct kt_memory_request {
     int64_t context;           /* tokens of a sequence */
     size_t kv_memory;          /* of pages and states; 0 = the least for that context */
     uint64_t available;        /* bytes to take: kt_memory_available_bytes, or any machine's */
+    int64_t logit_rows;        /* whose logits are kept at once (kt_scheduler_logit_rows); 0 = 1 */
+    bool takes_longest;        /* the context is the least: the pool is made for the longest */
 } kt_memory_request;
 
 typedef struct kt_memory_plan {
@@ -43,6 +46,10 @@ typedef struct kt_memory_plan {
     int64_t context;
     int64_t cached;  /* tokens that the cache holds: the context, or what was asked for */
     int64_t longest; /* context that would fit, at most the model's; 0 = none */
+    /* What the engine makes of the memory that is there (kt_kv_plan_pool): the cache above, and
+     * more where nothing was asked for. Taken page by page as it is written. Zeros: no context
+     * fits. */
+    kt_kv_plan pool;
 } kt_memory_plan;
 
 /* Count. "too large to count" (KT_E_UNSUPPORTED) where a sum or product overflows. */
@@ -70,8 +77,8 @@ kt_status kt_memory_survey(const kt_memory_request *request,
 /* KT_OK when it fits; else KT_E_NOMEM with the numbers and what would fit. name: of the model. */
 kt_status kt_memory_check(const kt_memory_request *request, const char *name, kt_err *err);
 
-/* "memory: 12.3 GiB of weights, 0.4 for steps, 1.2 of cache for 4096 tokens; 30.1 of 44.0 GiB
- * remain" */
+/* "memory: 14.0 GiB (weights 12.3, working memory 0.4, cache of 4096 tokens 1.2, logits 0.1); 30.1
+ * of 44.0 GiB remain; pool of 256 pages: 16384 tokens, 4.8 GiB" */
 char *kt_memory_line(const kt_memory_plan *plan, char *out, size_t out_bytes);
 
 const char *kt_quant_word(kt_quant quant); /* of the four; "this format" for others */

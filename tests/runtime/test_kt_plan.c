@@ -140,6 +140,23 @@ Test(kt_plan, nodes_of_a_described_machine) {
     kt_json_destroy(doc);
 }
 
+/* Pages are made for what was asked, or for more than a context where memory is free; logits are
+ * those of all answers side by side, of 64 more rows, and of 4,096 tokens. */
+Test(kt_plan, the_page_pool_and_all_logits_are_counted) {
+    kt_json_doc *doc = NULL;
+    const kt_json *root = parse(KT "plan " MODEL "--parallel 192 --json", &doc);
+    const kt_json *plan = kt_json_at(kt_json_get(root, "plans"), 0);
+
+    cr_expect_eq(number(kt_json_get(plan, "bytes"), "logits"), (192 + 64) * 4096 * 4);
+    cr_expect_gt(number(plan, "pool_tokens"), 2048);
+    cr_expect_leq(number(plan, "pool_tokens"), 16 * 2048);
+    cr_expect_eq(number(plan, "pool_tokens"), 64 * number(plan, "pool_pages"));
+    kt_json_destroy(doc);
+    expect(KT "plan " MODEL, 0, "  page pool ");
+    expect(KT "plan " MODEL "--kv-memory 1M --context 100", 0, " pages for ");
+    expect(KT "doctor " MODEL, 0, "page pool for ");
+}
+
 Test(kt_plan, json_has_the_same_numbers) {
     static const char *const weights[] = {"native", "bf16", "int8", "int4"};
     static const char *const parts[] = {"embedding",          "attention",        "routed experts",

@@ -14,6 +14,7 @@
 #include "runtime/model/model_dir.h"
 #include "runtime/model/speed_bound.h"
 #include "runtime/model/staging.h"
+#include "runtime/model/step_estimate.h"
 #include "runtime/model/synthetic_model.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
@@ -93,6 +94,56 @@ static kt_memory_plan count(const subject *s, int64_t context, uint64_t availabl
 
     cr_assert_eq(kt_memory_plan_make(&r, &p, &err), KT_OK, "%s", err.message);
     return p;
+}
+
+/* Logits are rows times the vocabulary; pages are made of what the rest leaves, or as asked. */
+Test(memory_plan, logits_and_pages_that_are_made_are_counted) {
+    subject s;
+    kt_memory_plan p, less;
+    kt_memory_request r = {.n_nodes = 1, .context = 4096, .logit_rows = 128};
+    kt_err err = {KT_OK, ""};
+
+    plan_for(&s, "Qwen3-30B-A3B", KT_QUANT_INT4, 2, 512);
+    r.plan = &s.plan;
+    p = count(&s, 4096, PLENTY);
+    cr_expect_eq(p.bytes[KT_MEMORY_LOGITS], (size_t)4 * 151936);
+    cr_expect_eq(p.pool.pages, 16 * 64, "%lld pages", (long long)p.pool.pages);
+    r.available = p.needed + 3 * p.bytes[KT_MEMORY_CACHE];
+    cr_assert_eq(kt_memory_plan_make(&r, &p, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(p.bytes[KT_MEMORY_LOGITS], (size_t)4 * 128 * 151936);
+    cr_expect(p.pool.pages > 64 && p.pool.pages <= 64 + 96 && p.pool.bytes > 0, "%lld pages",
+              (long long)p.pool.pages);
+    r.takes_longest = true;
+    cr_assert_eq(kt_memory_plan_make(&r, &less, &err), KT_OK, "%s", err.message);
+    cr_expect_geq(less.pool.pages * 64, less.longest);
+    r.kv_memory = p.bytes[KT_MEMORY_CACHE] * 2;
+    cr_assert_eq(kt_memory_plan_make(&r, &p, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(p.pool.pages, 128);
+    r.available = p.needed - 1;
+    cr_assert_eq(kt_memory_plan_make(&r, &p, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(p.pool.pages, 0, "none of what does not fit");
+    end(&s);
+}
+
+/* The matrices of one row, of many, and nothing for logits that are not asked for. */
+Test(memory_plan, a_step_is_expected_to_take_what_its_matrices_do) {
+    subject s;
+    double one, sixteen, none, many, experts;
+
+    plan_for(&s, "Qwen3-30B-A3B", KT_QUANT_INT4, 2, 512);
+    one = kt_step_estimate_ns(&s.plan, 1, 1, &experts);
+    none = kt_step_estimate_ns(&s.plan, 1, 0, NULL);
+    sixteen = kt_step_estimate_ns(&s.plan, 16, 16, NULL);
+    many = kt_step_estimate_ns(&s.plan, 512, 0, NULL);
+    cr_expect(experts > 0.3 * one && experts < 0.8 * one, "%g of %g", experts, one);
+    cr_expect(0 < none && none < one, "%g %g", none, one);
+    /* of 128 experts 8, and with 16 rows 82, are read */
+    cr_expect(sixteen > 4 * one && sixteen < 16 * one, "%g %g", one, sixteen);
+    cr_expect(many > sixteen && many < 512 * one, "%g %g %g", one, sixteen, many);
+    /* 1.8e9 weights of the experts at 4.5 bits, 0.8e9 of the rest at 8, from 20 GB/s or what else
+     * an unknown machine is taken for */
+    cr_expect(one > 20e6 && one < 400e6, "%g", one);
+    end(&s);
 }
 
 static void near_by(double got, double want, double share, const char *model, const char *what) {
@@ -395,10 +446,12 @@ Test(memory_plan, staging_of_128_threads_keeps_to_its_budget, .timeout = 120) {
                 cr_expect_eq(t.total, (size_t)t.n_slices * t.slice + t.whole);
                 cr_expect_eq(t.whole, 0);
                 cr_expect_eq(t.packed > 0, nodes > 1);
-                cr_expect_eq(
-                    kt_memory_plan_make(&(kt_memory_request){&s.plan, nodes, 512, 0, PLENTY},
-                                        &(kt_memory_plan){{0}, 0, 0, 0, 0, 0, 0}, NULL),
-                    KT_OK);
+                cr_expect_eq(kt_memory_plan_make(&(kt_memory_request){.plan = &s.plan,
+                                                                      .n_nodes = nodes,
+                                                                      .context = 512,
+                                                                      .available = PLENTY},
+                                                 &(kt_memory_plan){.needed = 0}, NULL),
+                             KT_OK);
                 end(&s);
             }
 }
@@ -540,12 +593,14 @@ Test(memory_plan, says_it_in_a_line) {
         .needed = (size_t)12 << 30,
         .available = (size_t)20 << 30,
         .context = 40960,
-        .cached = 4096};
-    char line[200];
+        .cached = 4096,
+        .pool = {.pages = 128, .bytes = (size_t)2 << 30}};
+    char line[256];
 
     cr_expect_str_eq(kt_memory_line(&p, line, sizeof line),
                      "memory: 12.00 GiB (weights 10.00, working memory 0.50, cache of 4096 tokens "
-                     "1.00); 8.00 of 20.00 GiB remain");
+                     "1.00, logits 0.00); 8.00 of 20.00 GiB remain; pool of 128 pages: 8192 "
+                     "tokens, 2.00 GiB");
     for (int i = 0; i < KT_MEMORY_PARTS; i++)
         cr_expect(strlen(kt_memory_part_name((kt_memory_part)i)) > 3);
 }

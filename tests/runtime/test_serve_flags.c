@@ -27,14 +27,17 @@ typedef struct process {
     int port;
 } process;
 
-/* kt serve MODEL with these words, NULL at the end, until it listens. */
+/* kt serve MODEL with these words, NULL at the end, until it listens; without MODEL where they
+ * begin with another. */
 static process start(const char *const *words) {
     char *argv[24] = {(char[]){"kt"}, (char[]){"serve"},   (char[]){MODEL}, (char[]){"--port"},
                       (char[]){"0"},  (char[]){"--table"}, (char[]){""}};
+    const bool has_model = !*words || strcmp(*words, "--synthetic") != 0;
     process p = {0};
     int out[2], log[2], n = 7;
     char line[600];
 
+    if (!has_model) strcpy(argv[2], "--queue=32");
     while (*words) argv[n++] = strdup(*words++);
     cr_assert(pipe2(out, O_CLOEXEC) == 0 && pipe2(log, O_CLOEXEC) == 0);
     p.pid = fork();
@@ -149,6 +152,21 @@ Test(serve_flags, threads_that_wait_keep_off_the_cores_of_the_pool) {
     n_on = count_on(p.pid, home, &n_threads);
     cr_expect_geq(n_threads, 4);
     cr_expect_leq(n_on, 1, "%d of %d threads may run on CPU %d", n_on, n_threads, home);
+    stop(&p);
+}
+
+/* Random weights and made-up words, as they are measured; sampled as most models ask for. */
+Test(serve_flags, a_synthetic_model_is_served) {
+    static const char *const words[] = {"--synthetic", "qwen3-30b", "--layers",  "1",
+                                        "--weights",   "int4",      "--context", "512",
+                                        "--kv-memory", "64M",       NULL};
+    process p = start(words);
+    kt_reply r = kt_complete(p.port, "{\"prompt\":\"a word\",\"max_tokens\":20}");
+
+    cr_expect_eq(r.status, 200, "%s", r.body);
+    cr_expect(strstr(r.body, "\"completion_tokens\":20"), "%s", r.body);
+    cr_expect(strstr(r.body, "\"finish_reason\":\"length\""), "%s", r.body);
+    kt_reply_free(&r);
     stop(&p);
 }
 

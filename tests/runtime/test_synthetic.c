@@ -147,6 +147,32 @@ Test(synthetic, blocks_have_the_spread_of_other_weights) {
     free(blocks);
 }
 
+/* Each id has its own text, and both ways lead back. */
+Test(synthetic, made_up_tokens_are_words) {
+    enum { N = 25344 };
+    kt_tokenizer *t;
+    kt_err err = {KT_OK, ""};
+
+    cr_expect_eq(kt_tokenizer_make_up(255, &t, &err), KT_E_INVALID);
+    cr_expect(strstr(err.message, "255 tokens, expected 256 to"), "%s", err.message);
+    cr_assert_eq(kt_tokenizer_make_up(N, &t, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_tokenizer_size(t), N);
+    for (int32_t id = 0; id < N; id += id < 600 ? 1 : 97) {
+        size_t size, n;
+        bool is_special;
+        int32_t *back;
+        const char *text = kt_tokenizer_bytes(t, id, &size, &is_special);
+        cr_assert(text && size > 0 && !is_special, "id %d has no text", id);
+        if (id >= 128 && id < 256) continue; /* half a character */
+        cr_assert_eq(kt_tokenizer_encode(t, text, size, true, &back, &n, &err), KT_OK, "%s",
+                     err.message);
+        cr_expect(n == 1 && back[0] == id, "'%.*s' of id %d is %zu tokens, first %d", (int)size,
+                  text, id, n, n ? back[0] : -1);
+        free(back);
+    }
+    kt_tokenizer_destroy(t);
+}
+
 /* It runs, its logits are numbers, a prompt spreads over the experts, and the profile adds up. */
 static void run_a_layer(kt_quant weights) {
     enum { N = 64 };
