@@ -79,6 +79,9 @@ static void print_details(const kt_bench_speed *s) {
                s->is_decode ? "stream" : peak_names[p->unit], excess(t.bytes, t.floor_ns, t.ns, r));
     printf("\n  threads wait %.1f %% (barriers, tail of phases), one works alone %.1f %%\n",
            100 * t.waiting, 100 * t.serial);
+    if (s->expected_ms > 0)
+        printf("  the plan expects %.3f ms a step of the matrices, %.3f of them of the experts\n",
+               s->expected_ms, s->expected_experts_ms);
     if (p->moe_layers > 0)
         printf("  routing: %.1f experts per layer and step, %.1f rows each, %lld at most\n",
                p->experts_hit / p->moe_layers, share_of(p->expert_rows, p->experts_hit),
@@ -87,6 +90,7 @@ static void print_details(const kt_bench_speed *s) {
 
 void kt_bench_print(const kt_bench_speed *s, bool details) {
     printf("%-12s %10.2f ± %.2f tokens/s", s->name, s->mean, s->deviation);
+    if (s->is_decode) printf(", median step %.3f ms", s->step_ms);
     if (details) {
         putchar('\n');
         print_details(s);
@@ -120,6 +124,9 @@ void kt_bench_put(const kt_bench_speed *s, kt_json_writer *w) {
     kt_json_add_string(w, "test", s->name);
     kt_json_add_fixed(w, "tokens_per_second", s->mean, 3);
     kt_json_add_fixed(w, "deviation", s->deviation, 3);
+    if (s->is_decode) kt_json_add_fixed(w, "median_step_ms", s->step_ms, 4);
+    if (s->expected_ms > 0) kt_json_add_fixed(w, "expected_step_ms", s->expected_ms, 4);
+    if (s->expected_ms > 0) kt_json_add_fixed(w, "expected_experts_ms", s->expected_experts_ms, 4);
     kt_json_add_int(w, "repetitions", s->repetitions);
     kt_json_add_fixed(w, "gops", share_of(t.ops, t.ns), 2);
     kt_json_add_fixed(w, "gbs", share_of(t.bytes, t.ns), 3);

@@ -9,6 +9,9 @@
 typedef struct kt_bench_speed {
     char name[32];
     double mean, deviation; /* tokens per second */
+    double step_ms;         /* median of the steps of one row of each sequence */
+    /* What the plan expects of such a step's matrices, and of its experts; 0 = nothing. */
+    double expected_ms, expected_experts_ms;
     int64_t repetitions, threads;
     bool is_decode;
     kt_profile profile;

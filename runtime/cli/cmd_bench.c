@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
+#include "runtime/cli/bench_group.h"
 #include "runtime/cli/bench_load.h"
 #include "runtime/cli/bench_report.h"
 #include "runtime/cli/bench_serve.h"
@@ -36,12 +37,13 @@ static const kt_usage usage = {
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
                 "  kt bench MODEL --load -r 5\n"
+                "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 -p 0 --parallel 16\n"
                 "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
     const char *perplexity;
-    int64_t n_prompt, n_generate, depth, repetitions, window;
+    int64_t n_prompt, n_generate, depth, repetitions, window, parallel;
     bool json, ops, load;
 } flags;
 
@@ -49,8 +51,10 @@ typedef struct bench {
     kt_engine *engine;
     kt_engine_info info;
     kt_sequence *sequence;
+    kt_bench_group *group; /* of --parallel, or NULL */
     int32_t *tokens;
     float *logits;
+    double *step_ns; /* of the last measurement */
     int n_speeds;
     kt_bench_speed speeds[2];
     kt_roofline roofline;
@@ -58,18 +62,34 @@ typedef struct bench {
 } bench;
 
 /* n tokens at once, or one by one, after the first `depth` tokens, which the sequence holds
- * already. */
-static kt_status run_once(bench *b, int64_t depth, int64_t n, int one_by_one, double *seconds,
-                          kt_err *err) {
-    int64_t start = kt_clock_ns(), step = one_by_one ? 1 : n;
+ * already; one by one of each sequence where there are several. */
+static kt_status run_steps(bench *b, int64_t depth, int64_t n, int one_by_one, double *step_ns,
+                           kt_err *err) {
+    const int64_t step = one_by_one ? 1 : n;
 
+    if (one_by_one && b->group) return kt_bench_group_run(b->group, n, step_ns, err);
     kt_sequence_truncate(b->sequence, depth);
     for (int64_t done = 0; done < n; done += step) {
-        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + depth + done, step,
-                                 KT_SERVED_LOGIT_ROWS, b->logits, NULL, kt_interrupted, NULL, err));
+        const int64_t start = kt_clock_ns();
+        KT_TRY(kt_engine_forward(b->engine, b->sequence, b->tokens + depth + done, step, 1,
+                                 b->logits, NULL, kt_interrupted, NULL, err));
+        *step_ns++ = (double)(kt_clock_ns() - start);
     }
+    return KT_OK;
+}
+
+static kt_status run_once(bench *b, int64_t depth, int64_t n, int one_by_one, double *step_ns,
+                          double *seconds, kt_err *err) {
+    const int64_t start = kt_clock_ns();
+
+    KT_TRY(run_steps(b, depth, n, one_by_one, step_ns, err));
     *seconds = (double)(kt_clock_ns() - start) * 1e-9;
     return KT_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 /* The larger of two measurements: other work on the machine only slows a probe down. */
@@ -91,27 +111,39 @@ static kt_status measure_roofline(bench *b, const flags *f, kt_err *err) {
 static kt_status measure(bench *b, const flags *f, const char *prefix, int64_t n, int one_by_one,
                          kt_err *err) {
     kt_bench_speed *s = &b->speeds[b->n_speeds];
+    const int64_t side = one_by_one ? f->parallel : 1;
+    const size_t n_steps = (size_t)(f->repetitions * (one_by_one ? n : 1));
     double sum = 0, squares = 0, seconds, r = (double)f->repetitions;
+    char times[24] = "", depth[24] = "";
 
     if (n == 0) return KT_OK;
-    snprintf(s->name, sizeof s->name, "%s%lld", prefix, (long long)n);
-    if (f->depth)
-        snprintf(s->name, sizeof s->name, "%s%lld@d%lld", prefix, (long long)n,
-                 (long long)f->depth);
+    if (side > 1) snprintf(times, sizeof times, "x%lld", (long long)side);
+    if (f->depth) snprintf(depth, sizeof depth, "@d%lld", (long long)f->depth);
+    snprintf(s->name, sizeof s->name, "%s%lld%s%s", prefix, (long long)n, times, depth);
     s->repetitions = f->repetitions;
     s->threads = b->info.n_threads;
     s->is_decode = one_by_one;
-    KT_TRY(run_once(b, f->depth, n, one_by_one, &seconds, err)); /* warm-up */
+    b->step_ns = realloc(b->step_ns, n_steps * sizeof *b->step_ns);
+    if (!b->step_ns) return kt_fail(err, KT_E_NOMEM, "no memory for the benchmark");
+    KT_TRY(run_once(b, f->depth, n, one_by_one, b->step_ns, &seconds, err)); /* warm-up */
     kt_engine_profile(b->engine, true);
     for (int64_t i = 0; i < f->repetitions; i++) {
         double rate;
-        KT_TRY(run_once(b, f->depth, n, one_by_one, &seconds, err));
-        rate = (double)n / seconds;
+        KT_TRY(run_once(b, f->depth, n, one_by_one, b->step_ns + i * (one_by_one ? n : 1), &seconds,
+                        err));
+        rate = (double)(n * side) / seconds;
         sum += rate;
         squares += rate * rate;
     }
     kt_engine_profile(b->engine, false);
     kt_engine_profile_read(b->engine, &s->profile);
+    qsort(b->step_ns, n_steps, sizeof *b->step_ns, ascending);
+    s->step_ms = b->step_ns[n_steps / 2] * 1e-6;
+    if (one_by_one) {
+        double experts_ns = 0;
+        s->expected_ms = kt_engine_expected_ns(b->engine, side, side, &experts_ns) * 1e-6;
+        s->expected_experts_ms = experts_ns * 1e-6;
+    }
     s->mean = sum / r;
     s->deviation = r > 1 ? sqrt(fmax(0, (squares - sum * sum / r) / (r - 1))) : 0;
     b->n_speeds++;
@@ -235,10 +267,32 @@ static kt_status run_all(bench *b, const flags *f, kt_err *err) {
     KT_TRY(prepare(b, f, err));
     KT_TRY(measure_roofline(b, f, err));
     KT_TRY(measure(b, f, "pp", f->n_prompt, 0, err));
+    if (f->parallel > 1 && f->n_generate > 0)
+        KT_TRY(kt_bench_group_create(b->engine, (int)f->parallel, f->depth, f->n_generate,
+                                     &b->group, err));
     KT_TRY(measure(b, f, "tg", f->n_generate, 1, err));
     KT_TRY(measure_roofline(b, f, err));
     for (int i = 0; i < b->n_speeds; i++) b->speeds[i].roofline = b->roofline;
     return measure_perplexity(b, f, err);
+}
+
+/* What the flags cannot mean, else what they leave open; 0 or an exit code. */
+static int settle_flags(flags *f, bool has_model) {
+    if (has_model == (f->engine.synthetic != NULL))
+        return kt_usage_fail(&usage, "%s",
+                             has_model ? "give either a model folder or --synthetic"
+                                       : "no model folder given");
+    if (f->load && f->engine.synthetic)
+        return kt_usage_fail(&usage, "--load reads files, which a synthetic model has not");
+    if (f->engine.layers && !f->engine.synthetic)
+        return kt_usage_fail(&usage, "--layers goes with --synthetic");
+    if (f->perplexity && f->engine.synthetic)
+        return kt_usage_fail(&usage, "a synthetic model has no tokenizer for --perplexity");
+    f->ops |= f->engine.synthetic != NULL;
+    if (f->n_prompt < 0) f->n_prompt = f->perplexity ? 0 : 512;
+    if (f->n_generate < 0) f->n_generate = f->perplexity ? 0 : 128;
+    f->engine.tokenizer_optional = !f->perplexity;
+    return 0;
 }
 
 static int run_engine(int argc, char **argv) {
@@ -246,6 +300,7 @@ static int run_engine(int argc, char **argv) {
                .n_prompt = -1,
                .n_generate = -1,
                .repetitions = 3,
+               .parallel = 1,
                .window = 512};
     const kt_option options[] = {
         KT_OPTION_INT("prompt", 'p', &f.n_prompt, 0, 1 << 24,
@@ -254,6 +309,8 @@ static int run_engine(int argc, char **argv) {
                       "generated tokens (default 128; 0 = skip)"),
         KT_OPTION_INT("depth", 'd', &f.depth, 0, 1 << 24, "tokens in the cache before (default 0)"),
         KT_OPTION_INT("repetitions", 'r', &f.repetitions, 1, 10000, "runs of each (default 3)"),
+        KT_OPTION_INT("parallel", 0, &f.parallel, 1, 256,
+                      "sequences generated side by side, a row of each in a step (default 1)"),
         KT_OPTION_STRING("perplexity", 0, &f.perplexity, "FILE",
                          "perplexity of a text; skips the other two unless -p or -n is given"),
         KT_OPTION_INT("window", 0, &f.window, 2, 1 << 24,
@@ -276,20 +333,8 @@ static int run_engine(int argc, char **argv) {
                                 &model, 1, &n_words);
 
     if (code >= 0) return code;
-    if (!n_words == !f.engine.synthetic)
-        return kt_usage_fail(&usage, "%s",
-                             n_words ? "give either a model folder or --synthetic"
-                                     : "no model folder given");
-    if (f.load && f.engine.synthetic)
-        return kt_usage_fail(&usage, "--load reads files, which a synthetic model has not");
-    if (f.engine.layers && !f.engine.synthetic)
-        return kt_usage_fail(&usage, "--layers goes with --synthetic");
-    if (f.perplexity && f.engine.synthetic)
-        return kt_usage_fail(&usage, "a synthetic model has no tokenizer for --perplexity");
-    f.ops |= f.engine.synthetic != NULL;
-    if (f.n_prompt < 0) f.n_prompt = f.perplexity ? 0 : 512;
-    if (f.n_generate < 0) f.n_generate = f.perplexity ? 0 : 128;
-    f.engine.tokenizer_optional = !f.perplexity;
+    code = settle_flags(&f, n_words > 0);
+    if (code != 0) return code;
     kt_interrupt_watch();
     if (f.load) return kt_bench_load(&f.engine, &usage, model, f.repetitions, f.json, &log);
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &b.engine);
@@ -301,8 +346,10 @@ static int run_engine(int argc, char **argv) {
     else
         print_text(&b, &f);
     kt_sequence_destroy(b.sequence);
+    kt_bench_group_destroy(b.group);
     kt_engine_destroy(b.engine);
     free(b.tokens);
+    free(b.step_ns);
     free(b.logits);
     return code;
 }

@@ -65,6 +65,11 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "bench " MODEL " --synthetic qwen3-30b", 2, "either a model folder or --synthetic");
     expect(KT "bench " MODEL " --layers 2", 2, "--layers goes with --synthetic");
     expect(KT "bench --synthetic qwen3-30b --layers 1 --perplexity x", 2, "no tokenizer");
+    expect(KT "bench " MODEL " --parallel 0", 2, "--parallel is 0, expected 1 to 256");
+    expect(KT "serve", 2, "MODEL is missing");
+    expect(KT "serve " MODEL " --synthetic qwen3-30b", 2, "either MODEL or --synthetic");
+    expect(KT "serve " MODEL " --layers 2", 2, "--layers goes with --synthetic");
+    expect(KT "serve --synthetic qwen3-30b --chat-template x", 2, "no chat for --chat-template");
     expect(KT "version --help", 0, "usage: kt version");
     expect(KT "help bench", 0, "usage: kt bench");
     expect(KT "--version", 0, "kt 0.");
@@ -134,6 +139,7 @@ Test(kt_commands, json_outputs_parse) {
            " -p 'Blessed' -n 5 --json --quiet --temperature 1 --top-k 50 --seed 3",
         "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 2 --json --table ''",
         "KT_LOG=off " KT "bench " MODEL " -p 16 -n 4 -r 1 --ops --json --table ''",
+        "KT_LOG=off " KT "bench " MODEL " -p 0 -n 4 -r 1 --parallel 3 -d 70 --json --table ''",
         KT "doctor " MODEL " --json",
         KT "quality " MODEL " --weights w4g64 --json",
         KT "version --json"};
@@ -145,6 +151,7 @@ Test(kt_commands, json_outputs_parse) {
         cr_expect_eq(run(commands[i], &out), 0, "%s: %s", commands[i], out);
         cr_expect_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s in %s",
                      commands[i], err.message, out);
+        if (strstr(commands[i], "--parallel")) cr_expect(strstr(out, "\"tg4x3@d70\""), "%s", out);
         kt_json_destroy(doc);
         free(out);
     }
