@@ -27,10 +27,10 @@ kt_status kt_planner_create_for(const kt_registry *registry, const kt_table *tab
                                 const kt_log *log, kt_planner **out, kt_err *err);
 void kt_planner_destroy(kt_planner *p);
 
-/* Rows of one step whose logits are tuned for: one, of the only client. The scheduler asks for one
- * row of each client that generates; steps of several, perplexity and `kt logits` run what other
- * matrices of as many rows run. */
-#define KT_SERVED_LOGIT_ROWS 1
+/* Rows of one step whose logits are tuned for: the scheduler asks for one row of each answer that
+ * it generates, and on one machine these are seldom more. Steps of more, perplexity and `kt logits`
+ * run what was best for so many. */
+#define KT_SERVED_LOGIT_ROWS 16
 
 /* Decode is what a person waits for token by token; prefill still counts in the choice of
  * layouts. */

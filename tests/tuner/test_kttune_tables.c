@@ -14,7 +14,7 @@
 extern const kt_variant kt_variant_any_any_p64__scalar;
 
 #define KTTUNE KT_BUILD_DIR "/kttune "
-#define FEW "--cells 'm<=2,threads=1,op=gemm' --noisy-ok --widest 1" /* five cells */
+#define FEW "--cells 'm<=2,threads=1,op=gemm' --noisy-ok --widest 1" /* six cells */
 
 static void expect(const char *command, int code, const char *words) {
     char *out;
@@ -35,7 +35,7 @@ static void in(const kt_tune_home *h, const char *name, char path[512]) {
     snprintf(path, 512, "%s/%s", h->folder, name);
 }
 
-/* Tunes a shard of the five cells, or all of them where `shard` is empty. */
+/* Tunes a shard of the six cells, or all of them where `shard` is empty. */
 static void tune(const kt_tune_home *h, const char *shard, const char *out, const char *words) {
     char command[2048];
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --fresh %s --out %s", h->model, shard,
@@ -67,7 +67,7 @@ static bool as_fast(const kt_tune_home *h, const char *all, const char *merged) 
     code = kt_tune_home_run(command, &out);
     fast = strstr(out, ", 0 slower by at least 10.0 %");
     cr_expect_eq(code, fast ? 0 : 5, "%s: exit code %d: %s", command, code, out);
-    cr_expect(strstr(out, "5 cells in both"), "%s", out);
+    cr_expect(strstr(out, "6 cells in both"), "%s", out);
     free(out);
     return fast;
 }
@@ -109,10 +109,10 @@ Test(kttune_tables, shards_merge_to_the_whole, .timeout = 240) {
     while (kt_attempts_next(&tries, fast)) {
         kt_table *whole, *joined;
         tune(&h, "--shard 1/2", a, "3 of 3 cells decided");
-        tune(&h, "--shard 2/2", b, "2 of 2 cells decided");
-        tune(&h, "", all, "5 of 5 cells decided");
+        tune(&h, "--shard 2/2", b, "3 of 3 cells decided");
+        tune(&h, "", all, "6 of 6 cells decided");
         snprintf(command, sizeof command, KTTUNE "merge %s %s --out %s", b, a, merged);
-        expect(command, 0, "2 tables, 5 cells, 0 of them");
+        expect(command, 0, "2 tables, 6 cells, 0 of them");
         whole = load(all);
         joined = load(merged);
         cr_assert_eq(whole->n_rows, joined->n_rows);
@@ -126,7 +126,7 @@ Test(kttune_tables, shards_merge_to_the_whole, .timeout = 240) {
     }
     cr_expect(fast, "merged shards were slower than the whole three times");
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 1/7", h.model);
-    expect(command, 2, "only 5 cells");
+    expect(command, 2, "only 6 cells");
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 3/2", h.model);
     expect(command, 2, "expected 1/N to N/N");
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --shard 2/3 --dry-run", h.model);
@@ -204,7 +204,7 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 180) {
              KTTUNE
              "run %s --format int8 --cells 'm=2,threads=1,op=gemm' --noisy-ok --widest 1 --out %s",
              h.model, a);
-    expect(command, 0, "2 of 2 cells decided");
+    expect(command, 0, "3 of 3 cells decided");
     t = load(a);
     row = t->rows[0];
     if (strstr(row.variant, "__scalar")) {
@@ -229,7 +229,7 @@ Test(kttune_tables, compare_finds_what_got_slower, .timeout = 180) {
     cr_assert_eq(kt_tune_home_run(command, &out), 5);
     cr_assert_eq(kt_json_parse(out, strlen(out), NULL, &doc, NULL), KT_OK, "%s", out);
     cr_expect_eq(kt_json_int(kt_json_get(kt_json_root(doc), "slower"), -1), 1);
-    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "rows")), 2);
+    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "rows")), 3);
     kt_json_destroy(doc);
     free(out);
     kt_tune_home_remove(&h);
@@ -260,11 +260,11 @@ Test(kttune_tables, exports_hold_every_row, .timeout = 180) {
 
     kt_tune_home_make(&h);
     snprintf(command, sizeof command, KTTUNE "run %s " FEW, h.model);
-    expect(command, 0, "5 of 5 cells decided");
+    expect(command, 0, "6 of 6 cells decided");
 
     text = exported("csv");
-    cr_expect_eq(count_of(text, "\r\n"), 6, "a heading and five rows");
-    cr_expect_eq(count_of(text, "gemm,wbf16,abf16,"), 5);
+    cr_expect_eq(count_of(text, "\r\n"), 7, "a heading and six rows");
+    cr_expect_eq(count_of(text, "gemm,wbf16,abf16,"), 6);
     free(text);
 
     in(&h, "rows.h", path);
@@ -272,7 +272,7 @@ Test(kttune_tables, exports_hold_every_row, .timeout = 180) {
     free(exported(command));
     snprintf(command, sizeof command,
              "printf '#include \"%s\"\\nint main(void) { return kt_tuned_rows[4].m < 1 || "
-             "kt_tuned_rows[5].op; }\\n' > %s/m.c && cc -std=c11 -Wall -Werror -o %s/m %s/m.c && "
+             "kt_tuned_rows[6].op; }\\n' > %s/m.c && cc -std=c11 -Wall -Werror -o %s/m %s/m.c && "
              "%s/m",
              path, h.folder, h.folder, h.folder, h.folder);
     expect(command, 0, "");
@@ -295,10 +295,10 @@ Test(kttune_tables, exports_hold_every_row, .timeout = 180) {
     free(text);
 
     text = exported("html");
-    cr_expect_eq(count_of(text, "<svg"), 3 + 1 + 5, "roofline, two maps, regret, five races");
+    cr_expect_eq(count_of(text, "<svg"), 3 + 1 + 6, "roofline, two maps, regret, six races");
     cr_expect_eq(count_of(text, "<svg"), count_of(text, "</svg>"));
-    cr_expect_eq(count_of(text, "<rect "), 10 + 2 * 5, "each row in both maps, and their scales");
-    cr_expect_eq(count_of(text, "<circle "), 5 + count_of(text, "after "), "each in the roofline");
+    cr_expect_eq(count_of(text, "<rect "), 10 + 2 * 6, "each row in both maps, and their scales");
+    cr_expect_eq(count_of(text, "<circle "), 6 + count_of(text, "after "), "each in the roofline");
     cr_expect(!strstr(text, "http") && !strstr(text, "src="), "nothing from elsewhere");
     cr_expect(strstr(text, "Rejected before any timing") && strstr(text, "</html>"));
     free(text);
