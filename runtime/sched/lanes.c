@@ -65,6 +65,20 @@ void kt_lane_report(const kt_lane *l) {
     r->client.event(r->client.arg, &e);
 }
 
+/* What the cache has of the prompt, and of one that was preempted of what it made, too. Where
+ * memory is short for the tokens in one piece, of the prompt alone. */
+static int64_t reuse(const kt_backend *b, const kt_lane *l) {
+    const int64_t known = kt_lane_known(l), n_prompt = (int64_t)l->prompt->n_ids;
+    int32_t *all = known > n_prompt ? malloc((size_t)known * sizeof *all) : NULL;
+    int64_t reused;
+
+    if (!all) return b->reuse(b->self, l->seq, l->prompt->ids, n_prompt);
+    for (int64_t i = 0; i < known; i++) all[i] = kt_lane_token(l, i);
+    reused = b->reuse(b->self, l->seq, all, known);
+    free(all);
+    return reused;
+}
+
 kt_status kt_lane_start(kt_scheduler *s, kt_lane *l, kt_err *err) {
     const kt_backend *b = s->backend;
     const int64_t want = at_most(kt_lane_known(l) + KT_ADMITTED_TOKENS, most_tokens(l));
@@ -72,9 +86,8 @@ kt_status kt_lane_start(kt_scheduler *s, kt_lane *l, kt_err *err) {
     kt_status st;
 
     KT_TRY(b->open(b->self, &l->seq, err));
-    /* Logits of reused tokens are not there to be reported. */
-    if (!l->request->prompt_logprobs)
-        reused = b->reuse(b->self, l->seq, l->prompt->ids, (int64_t)l->prompt->n_ids);
+    /* Logits of reused tokens are not there to be reported, but for those that were before. */
+    if (!l->request->prompt_logprobs || n_made(l) > 0) reused = reuse(b, l);
     st = b->reserve(b->self, l->seq, want, err);
     if (st != KT_OK) {
         b->close(b->self, l->seq);
