@@ -220,6 +220,8 @@ kt_status kt_metrics_write(kt_app *app, kt_text *out, kt_err *err) {
     set_model(&p, app->model_name);
     write_own(&p, app, &s, g);
     write_engine(&p, &counts);
+    single(&p, "kt_step_seconds_total", "counter", (double)counts.step_ns * 1e-9,
+           "Time in steps of the engine: the rest of the time nothing was computed.");
     write_vllm(&p, &s, g);
     write_vllm_engine(&p, &counts);
     write_llama(&p, &s, g);

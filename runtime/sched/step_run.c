@@ -303,6 +303,7 @@ static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_sto
         s->counts.stopped_steps += was_stopped;
         s->counts.last_rows = b->rows;
         s->counts.last_step_ns = ns;
+        s->counts.step_ns += ns;
         if (!was_stopped) s->counts.decode_rows += generating;
         if (!was_stopped) s->counts.prompt_rows += b->rows - generating;
     }

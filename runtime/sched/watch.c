@@ -12,7 +12,9 @@
 #include "base/err.h"
 #include "runtime/sched/sched_impl.h"
 
-enum { LOOK_MS = 4, WORTH_MS = 30 };
+/* A look wakes a thread on what may be a core of the pool: in steps that are over before their rows
+ * could be missed nobody looks. */
+enum { LOOK_MS = 8, WORTH_MS = 30, SHORT_MS = 20 };
 
 /* With the lock. */
 static bool should_stop(const kt_watch *w) {
@@ -74,12 +76,11 @@ void kt_watch_end(kt_scheduler *s) {
     free(w->request);
 }
 
-/* Steps shorter than a look are not worth the wake-up. */
 void kt_watch_on(kt_scheduler *s, int n_lanes, int64_t rows) {
     const double ns = kt_step_cost_ns(&s->cost, rows);
     kt_watch *w = &s->watch;
 
-    if (ns > 0 && ns < LOOK_MS * 1e6) return;
+    if (ns > 0 && ns < SHORT_MS * 1e6) return;
     pthread_mutex_lock(&w->lock);
     w->n = 0;
     for (int i = 0; i < n_lanes; i++)

@@ -175,6 +175,7 @@ Test(routes, metrics_count_what_was_done) {
     cr_expect_eq(series(page, "kt_requests_total{model_name=\"fake\",outcome=\"length\"}"), 3);
     cr_expect_eq(series(page, "kt_requests_total{model_name=\"fake\",outcome=\"stop\"}"), 1);
     cr_expect_eq(series(page, "kt_requests_total{model_name=\"fake\",outcome=\"error\"}"), 1);
+    cr_expect_gt(series(page, "kt_step_seconds_total{model_name=\"fake\"}"), 0);
     cr_expect_eq(series(page, "vllm:time_to_first_token_seconds_count{model_name=\"fake\"}"), 4);
     cr_expect_eq(series(page, "vllm:time_to_first_token_seconds_bucket{model_name=\"fake\",le="
                               "\"+Inf\"}"),
