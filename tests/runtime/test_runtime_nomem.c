@@ -257,6 +257,21 @@ Test(runtime_nomem, a_tokenizer_is_loaded_or_not) {
     kt_nomem_check(&c);
 }
 
+static kt_status make_up_tokenizer(void *out, const void *with, kt_err *err) {
+    return kt_tokenizer_make_up(*(const int64_t *)with, out, err);
+}
+
+Test(runtime_nomem, a_vocabulary_is_made_up_or_not) {
+    static const int64_t n_tokens = 300;
+    const kt_nomem_case c = {.function = "kt_tokenizer_make_up",
+                             .make = make_up_tokenizer,
+                             .unmake = unload_tokenizer,
+                             .with = &n_tokens,
+                             .out_bytes = sizeof(kt_tokenizer *),
+                             .says = "memory"};
+    kt_nomem_check(&c);
+}
+
 /* All bytes by rank, and two pairs of them: kt_tokenizer_load ends in
  * kt_tokenizer_read_tiktoken. */
 Test(runtime_nomem, a_tiktoken_vocabulary_is_loaded_or_not) {
