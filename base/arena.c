@@ -61,6 +61,19 @@ char *kt_arena_strndup(kt_arena *arena, const char *s, size_t size) {
     return copy;
 }
 
+kt_arena_mark kt_arena_here(const kt_arena *arena) {
+    return (kt_arena_mark){arena->head, arena->head ? arena->head->used : 0};
+}
+
+void kt_arena_rewind(kt_arena *arena, kt_arena_mark mark) {
+    while (arena->head != mark.block) {
+        kt_arena_block *next = arena->head->next;
+        free(arena->head);
+        arena->head = next;
+    }
+    if (mark.block) mark.block->used = mark.used;
+}
+
 void kt_arena_reset(kt_arena *arena) {
     kt_arena_block *largest = arena->head;
     kt_arena_block *next;

@@ -150,6 +150,7 @@ typedef struct kt_jinja_builtin {
     kt_jinja_function *run;
     int n_required;
     bool takes_any;
+    bool changes; /* what it is called on, which may then refer to new memory */
     const char *parameters[KT_JINJA_MAX_PARAMETERS];
 } kt_jinja_builtin;
 
@@ -199,6 +200,9 @@ struct kt_jinja_run {
     const kt_template *t;
     kt_arena arena;
     size_t used; /* bytes of the arena */
+    /* What refers to memory of the arena was kept so many times: in all, and where it outlives the
+     * scopes of macros and loops (namespaces, lists, dictionaries, closures). */
+    uint64_t stores, lasting;
     int64_t steps;
     int depth;  /* of macros, loops and values */
     int nested; /* of evaluations: bounds the C stack */
@@ -219,8 +223,28 @@ kt_status kt_jinja_fail(const kt_jinja_run *r, kt_status status, const char *for
     __attribute__((format(printf, 3, 4)));
 /* Zeroed memory until the end of the rendering. */
 kt_status kt_jinja_alloc(kt_jinja_run *r, size_t n, size_t item_bytes, void **out);
+/* Memory of what was only needed meanwhile. kt_jinja_forget gives back all since `here`, unless
+ * something was kept since. kt_jinja_leave says that the scopes opened since are left, so that what
+ * was kept in them counts no more; false when something outlives them. */
+typedef struct kt_jinja_here {
+    kt_arena_mark mark;
+    size_t used;
+    uint64_t stores, lasting;
+    struct kt_jinja_binding *spare;
+} kt_jinja_here;
+
+kt_jinja_here kt_jinja_note_here(const kt_jinja_run *r);
+void kt_jinja_forget(kt_jinja_run *r, const kt_jinja_here *here);
+kt_jinja_here kt_jinja_enter_scopes(kt_jinja_run *r);
+bool kt_jinja_leave(kt_jinja_run *r, const kt_jinja_here *here);
+void kt_jinja_keep(kt_jinja_run *r); /* something lasting refers to new memory */
 /* Count work; fails when there was too much. */
-kt_status kt_jinja_spend(kt_jinja_run *r, size_t steps);
+kt_status kt_jinja_overspent(kt_jinja_run *r);
+static inline kt_status kt_jinja_spend(kt_jinja_run *r, size_t steps) {
+    if (steps > (size_t)(r->limits.steps - r->steps)) return kt_jinja_overspent(r);
+    r->steps += (int64_t)steps;
+    return KT_OK;
+}
 kt_status kt_jinja_enter(kt_jinja_run *r); /* one deeper; pair with depth-- after success */
 
 /* ---- jinja_string.c: strings and where their bytes came from ---- */

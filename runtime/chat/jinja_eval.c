@@ -165,14 +165,19 @@ static kt_status slice(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_valu
 /* ---- calls ---- */
 
 typedef struct gathered {
-    kt_jinja_value values, names; /* lists */
-    kt_jinja_value named;         /* list: values of the named ones */
+    kt_jinja_value values; /* a list */
+    kt_jinja_value names,
+        named; /* lists of the named ones and their values; UNSET = there is none */
 } gathered;
 
 static kt_status gather_named(kt_jinja_run *r, gathered *g, const kt_jinja_string *name,
                               const kt_jinja_value *v) {
     const kt_jinja_value text = kt_jinja_text(name);
 
+    if (g->names.type == KT_JINJA_UNSET) {
+        KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g->names));
+        KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g->named));
+    }
     KT_TRY(kt_jinja_append(r, g->names.as.list, &text));
     return kt_jinja_append(r, g->named.as.list, v);
 }
@@ -208,18 +213,18 @@ static kt_status gather(kt_jinja_run *r, gathered *g, const kt_jinja_node *a) {
 static kt_status arguments(kt_jinja_run *r, const kt_jinja_node *first,
                            const kt_jinja_value *caller, kt_jinja_args *out) {
     const kt_jinja_string caller_name = *KT_JINJA_LITERAL("caller");
-    gathered g;
+    gathered g = {.names = {.type = KT_JINJA_UNSET}};
     kt_jinja_string *names;
     void *memory;
 
     memset(out, 0, sizeof *out);
     if (!first && !caller) return KT_OK;
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 4, &g.values));
-    KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g.names));
-    KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, &g.named));
     for (const kt_jinja_node *a = first; a; a = a->next) KT_TRY(gather(r, &g, a));
     if (caller) KT_TRY(gather_named(r, &g, &caller_name, caller));
     out->n_positional = g.values.as.list->size;
+    out->values = g.values.as.list->items;
+    if (g.names.type == KT_JINJA_UNSET) return KT_OK;
     out->n_named = g.named.as.list->size;
     KT_TRY(kt_jinja_alloc(r, out->n_named + 1, sizeof *names, &memory));
     names = memory;
@@ -288,6 +293,7 @@ static kt_status object_method(kt_jinja_run *r, const kt_jinja_value *of,
             KT_TRY(kt_jinja_append(r, seen.as.list, &args->values[i]));
         if (of->as.loop->has_seen) KT_TRY(kt_jinja_equal(r, &of->as.loop->seen, &seen, &same));
         of->as.loop->has_seen = true;
+        kt_jinja_keep(r);
         of->as.loop->seen = seen;
         *out = kt_jinja_bool(!same);
         return KT_OK;
@@ -379,6 +385,7 @@ static kt_status evaluate(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_v
         memcpy(memory, &macro, sizeof macro);
         caller.as.macro = memory;
         r->closures++;
+        kt_jinja_keep(r);
         return call(r, node->children, &caller, out);
     }
     case KT_NODE_FILTER:

@@ -14,6 +14,7 @@ kt_status kt_jinja_define(kt_jinja_run *r, uint32_t symbol, const kt_jinja_value
     kt_jinja_binding *b;
     void *memory;
 
+    r->stores++;
     for (b = r->scope->bindings; b; b = b->next)
         if (b->symbol == symbol) {
             b->value = *value;
@@ -34,6 +35,7 @@ kt_status kt_jinja_define(kt_jinja_run *r, uint32_t symbol, const kt_jinja_value
 static kt_status open_scope(kt_jinja_run *r) {
     void *memory;
 
+    r->stores++;
     KT_TRY(kt_jinja_alloc(r, 1, sizeof *r->scope, &memory));
     ((kt_jinja_scope *)memory)->outer = r->scope;
     r->scope = memory;
@@ -57,6 +59,13 @@ static kt_status renew_scope(kt_jinja_run *r, kt_jinja_scope *outer, uint64_t cl
     return KT_OK;
 }
 
+/* Does a member that is there get a value which refers to no memory? */
+static bool replaces_in_place(const kt_jinja_dict *d, const kt_jinja_string *name,
+                              const kt_jinja_value *value) {
+    return (value->type == KT_JINJA_NONE || kt_jinja_is_number(value)) &&
+           kt_jinja_get_text(d, name->data, name->size);
+}
+
 static kt_status assign(kt_jinja_run *r, const kt_jinja_node *target, const kt_jinja_value *value) {
     kt_jinja_value of, key;
     kt_jinja_list items;
@@ -72,6 +81,7 @@ static kt_status assign(kt_jinja_run *r, const kt_jinja_node *target, const kt_j
             return kt_jinja_fail(r, KT_E_INVALID,
                                  "cannot assign attribute on non-namespace object");
         key = kt_jinja_text(&target->name);
+        if (!replaces_in_place(of.as.dict, &target->name, value)) kt_jinja_keep(r);
         return kt_jinja_set(r, of.as.dict, &key, value);
     }
     KT_TRY(kt_jinja_iterate(r, value, &items));
@@ -117,12 +127,8 @@ static bool is_parameter(const kt_jinja_node *macro, const kt_jinja_string *name
     return false;
 }
 
-static kt_status define_named(kt_jinja_run *r, const char *name, const kt_jinja_value *value) {
-    for (uint32_t i = 0; i < r->t->n_symbols; i++)
-        if (r->t->symbols[i].size == strlen(name) &&
-            memcmp(r->t->symbols[i].text, name, strlen(name)) == 0)
-            return kt_jinja_define(r, i, value);
-    return KT_OK;
+static kt_status define_rest(kt_jinja_run *r, kt_jinja_rest which, const kt_jinja_value *value) {
+    return r->t->rest[which] ? kt_jinja_define(r, r->t->rest[which] - 1, value) : KT_OK;
 }
 
 /* Arguments that no parameter takes: varargs, kwargs and caller. */
@@ -132,6 +138,8 @@ static kt_status bind_rest(kt_jinja_run *r, const kt_jinja_node *macro, size_t t
     const kt_jinja_value *called = named_argument(args, caller);
     kt_jinja_value rest, named, undefined = kt_jinja_undefined();
 
+    if (!r->t->rest[KT_REST_VALUES] && !r->t->rest[KT_REST_NAMED] && !r->t->rest[KT_REST_CALLER])
+        return KT_OK;
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_TUPLE, 0, &rest));
     for (size_t i = taken; i < args->n_positional; i++)
         KT_TRY(kt_jinja_append(r, rest.as.list, &args->values[i]));
@@ -142,10 +150,11 @@ static kt_status bind_rest(kt_jinja_run *r, const kt_jinja_node *macro, size_t t
             continue;
         KT_TRY(kt_jinja_set(r, named.as.dict, &key, &args->values[args->n_positional + i]));
     }
-    KT_TRY(define_named(r, "varargs", &rest));
-    KT_TRY(define_named(r, "kwargs", &named));
-    return is_parameter(macro, caller) ? KT_OK
-                                       : define_named(r, "caller", called ? called : &undefined);
+    KT_TRY(define_rest(r, KT_REST_VALUES, &rest));
+    KT_TRY(define_rest(r, KT_REST_NAMED, &named));
+    return is_parameter(macro, caller)
+               ? KT_OK
+               : define_rest(r, KT_REST_CALLER, called ? called : &undefined);
 }
 
 static kt_status bind_parameters(kt_jinja_run *r, const kt_jinja_node *macro,
@@ -175,15 +184,18 @@ static kt_status bind_parameters(kt_jinja_run *r, const kt_jinja_node *macro,
 kt_status kt_jinja_call_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args,
                               kt_jinja_value *out) {
     kt_jinja_scope *scope = r->scope;
+    kt_jinja_here here;
     kt_status st;
 
     KT_TRY(kt_jinja_enter(r));
+    here = kt_jinja_enter_scopes(r);
     r->scope = m->scope;
     st = open_scope(r);
     if (st == KT_OK) st = bind_parameters(r, m->node, args);
     if (st == KT_OK) st = capture(r, m->node->body, out);
     r->scope = scope;
     r->depth--;
+    kt_jinja_leave(r, &here);
     return st;
 }
 
@@ -195,6 +207,7 @@ static kt_status define_macro(kt_jinja_run *r, const kt_jinja_node *node) {
     v.as.macro = memory;
     *v.as.macro = (kt_jinja_macro){node, r->scope};
     r->closures++;
+    kt_jinja_keep(r);
     return kt_jinja_define(r, node->symbol, &v);
 }
 
@@ -245,12 +258,18 @@ static kt_status loop_over(kt_jinja_run *r, const kt_jinja_node *node, const kt_
     KT_TRY(open_scope(r));
     for (size_t i = 0; how != BY_BREAK && i < items.size; i++) {
         const uint64_t closures = r->closures;
+        const kt_jinja_here here = kt_jinja_enter_scopes(r);
         KT_TRY(kt_jinja_spend(r, 1));
         loop.as.loop->index = i;
         KT_TRY(kt_jinja_define(r, node->symbol, &loop));
         KT_TRY(assign(r, target, &items.items[i]));
         KT_TRY(run_list(r, node->body, &how));
-        KT_TRY(renew_scope(r, scope, closures));
+        if (kt_jinja_leave(r, &here)) {
+            r->scope->bindings = NULL;
+            kt_jinja_forget(r, &here);
+        } else {
+            KT_TRY(renew_scope(r, scope, closures));
+        }
     }
     r->scope = scope;
     return KT_OK;
@@ -294,9 +313,13 @@ kt_status kt_jinja_call_loop(kt_jinja_run *r, const kt_jinja_loop *loop, const k
 
 static kt_status run_if(kt_jinja_run *r, const kt_jinja_node *node, ending *how) {
     for (const kt_jinja_node *b = node->children; b; b = b->next) {
+        const kt_jinja_here here = kt_jinja_note_here(r);
         kt_jinja_value v = kt_jinja_bool(true);
+        bool holds;
         if (b->children) KT_TRY(kt_jinja_eval(r, b->children, &v));
-        if (kt_jinja_truth(&v)) return run_list(r, b->body, how);
+        holds = kt_jinja_truth(&v);
+        kt_jinja_forget(r, &here);
+        if (holds) return run_list(r, b->body, how);
     }
     return KT_OK;
 }
@@ -341,10 +364,13 @@ static kt_status run_scope(kt_jinja_run *r, const kt_jinja_node *node, ending *h
 }
 
 static kt_status put_value(kt_jinja_run *r, const kt_jinja_node *expression) {
+    const kt_jinja_here here = kt_jinja_note_here(r);
     kt_jinja_value v;
 
     KT_TRY(kt_jinja_eval(r, expression, &v));
-    return kt_jinja_put_str(r, r->out, &v);
+    KT_TRY(kt_jinja_put_str(r, r->out, &v));
+    kt_jinja_forget(r, &here);
+    return KT_OK;
 }
 
 static kt_status run_one(kt_jinja_run *r, const kt_jinja_node *node, ending *how) {

@@ -93,6 +93,14 @@ typedef struct kt_jinja_name {
     size_t size;
 } kt_jinja_name;
 
+/* Names that macros define when the template mentions them: varargs, kwargs, caller. */
+typedef enum kt_jinja_rest {
+    KT_REST_VALUES,
+    KT_REST_NAMED,
+    KT_REST_CALLER,
+    KT_RESTS
+} kt_jinja_rest;
+
 struct kt_template {
     kt_arena arena; /* everything below */
     char *name;
@@ -101,6 +109,7 @@ struct kt_template {
     kt_jinja_node *body;
     kt_jinja_name *symbols; /* names of variables */
     uint32_t n_symbols, symbol_capacity;
+    uint32_t rest[KT_RESTS]; /* 1 + symbol, or 0 */
 };
 
 typedef enum kt_jinja_token_type {

@@ -281,7 +281,7 @@ const kt_jinja_builtin *kt_jinja_method(const kt_jinja_value *of, const char *na
 }
 
 static bool named(const char *name, size_t size, const char *what) {
-    return strlen(what) == size && memcmp(name, what, size) == 0;
+    return size && *name == *what && strlen(what) == size && memcmp(name, what, size) == 0;
 }
 
 static kt_status loop_attribute(kt_jinja_run *r, const kt_jinja_value *of, const char *name,
@@ -502,6 +502,7 @@ kt_status kt_jinja_invoke(kt_jinja_run *r, const kt_jinja_builtin *b, const char
     kt_jinja_value arg[KT_JINJA_MAX_PARAMETERS] = {{.type = KT_JINJA_UNSET}};
     int n = 0;
 
+    if (b->changes) kt_jinja_keep(r);
     if (b->takes_any) return b->run(r, self, NULL, args, out);
     while (n < KT_JINJA_MAX_PARAMETERS && b->parameters[n]) n++;
     if (args->n_positional > (size_t)n)

@@ -24,9 +24,7 @@ kt_status kt_jinja_fail(const kt_jinja_run *r, kt_status status, const char *for
                    r->at ? r->at->column : 1, what);
 }
 
-kt_status kt_jinja_spend(kt_jinja_run *r, size_t steps) {
-    r->steps += (int64_t)(steps < INT64_MAX / 2 ? steps : INT64_MAX / 2);
-    if (r->steps <= r->limits.steps) return KT_OK;
+kt_status kt_jinja_overspent(kt_jinja_run *r) {
     r->steps = r->limits.steps;
     return kt_jinja_fail(r, KT_E_UNSUPPORTED, "this takes more than %lld steps",
                          (long long)r->limits.steps);
@@ -50,6 +48,36 @@ kt_status kt_jinja_alloc(kt_jinja_run *r, size_t n, size_t item_bytes, void **ou
     return KT_OK;
 }
 
+kt_jinja_here kt_jinja_note_here(const kt_jinja_run *r) {
+    return (kt_jinja_here){kt_arena_here(&r->arena), r->used, r->stores, r->lasting, r->spare};
+}
+
+void kt_jinja_forget(kt_jinja_run *r, const kt_jinja_here *here) {
+    if (r->stores != here->stores) return;
+    kt_arena_rewind(&r->arena, here->mark);
+    r->used = here->used;
+}
+
+/* Bindings of the scopes come from new memory, so that those in reserve stay as they are. */
+kt_jinja_here kt_jinja_enter_scopes(kt_jinja_run *r) {
+    const kt_jinja_here here = kt_jinja_note_here(r);
+
+    r->spare = NULL;
+    return here;
+}
+
+bool kt_jinja_leave(kt_jinja_run *r, const kt_jinja_here *here) {
+    if (r->lasting != here->lasting) return false;
+    r->stores = here->stores;
+    r->spare = here->spare;
+    return true;
+}
+
+void kt_jinja_keep(kt_jinja_run *r) {
+    r->stores++;
+    r->lasting++;
+}
+
 /* ---- compiling ---- */
 
 /* The source with every line end as \n, without the last one: so does Jinja. */
@@ -63,6 +91,16 @@ static void copy_source(kt_template *t, const char *text, size_t size) {
     if (n && t->source[n - 1] == '\n') n--;
     t->source[n] = '\0';
     t->source_size = n;
+}
+
+static void find_rest(kt_template *t) {
+    static const char *const names[KT_RESTS] = {"varargs", "kwargs", "caller"};
+
+    for (uint32_t i = 0; i < t->n_symbols; i++)
+        for (int k = 0; k < KT_RESTS; k++)
+            if (t->symbols[i].size == strlen(names[k]) &&
+                memcmp(t->symbols[i].text, names[k], strlen(names[k])) == 0)
+                t->rest[k] = i + 1;
 }
 
 kt_status kt_template_create(const char *text, size_t size, const char *name, kt_template **out,
@@ -82,6 +120,7 @@ kt_status kt_template_create(const char *text, size_t size, const char *name, kt
     } else {
         copy_source(t, text, size);
         st = kt_jinja_parse(t, err);
+        find_rest(t);
     }
     if (st == KT_OK)
         *out = t;

@@ -49,6 +49,23 @@ Test(arena, reset_keeps_the_largest_block) {
     kt_arena_deinit(&arena);
 }
 
+Test(arena, going_back_forgets_what_came_since) {
+    kt_arena arena = {.block_bytes = 256};
+    const kt_arena_mark empty = kt_arena_here(&arena);
+    char *kept = kt_arena_alloc(&arena, 10, 1), *first;
+    const kt_arena_mark mark = kt_arena_here(&arena);
+
+    memset(kept, 'k', 10);
+    first = kt_arena_alloc(&arena, 20, 1);
+    for (int i = 0; i < 50; i++) memset(kt_arena_alloc(&arena, 100, 16), 1, 100);
+    kt_arena_rewind(&arena, mark);
+    cr_expect_eq(kt_arena_alloc(&arena, 20, 1), first, "the same memory again");
+    cr_expect(first[0] == 0 && first[19] == 0 && kept[0] == 'k' && kept[9] == 'k');
+    kt_arena_rewind(&arena, empty);
+    cr_expect_null(arena.head);
+    kt_arena_deinit(&arena);
+}
+
 Test(arena, refuses_nonsense) {
     kt_arena arena = {0};
     cr_assert_null(kt_arena_alloc(&arena, 8, 3));

@@ -176,6 +176,21 @@ Test(template, adding_in_a_loop_is_linear) {
           "{}", "500000");
 }
 
+/* Memory of what was only needed meanwhile serves again; what is kept stays as it is. */
+Test(template, what_is_kept_outlives_loops_and_macros) {
+    check("{% macro m(x) %}{% set y = x ~ '!' %}{% for c in y %}{{ c }}{% endfor %}{% endmacro %}"
+          "{% set ns = namespace(t='', l=[], n=0) %}{% for i in range(300) %}{% set a = 'x' ~ i %}"
+          "{% if ns.l.append(a ~ '?') or m(a) == 'x7!' %}{% set ns.t = ns.t ~ m(a) %}{% endif %}"
+          "{% set ns.n = ns.n + 1 %}{% set b = m(a) %}{{ b if i > 297 }}{% endfor %}"
+          "{{ ns.t }}{{ ns.l[7] }}{{ ns.l | length }}{{ ns.n }}",
+          "{}", "x298!x299!x7!x7?300300");
+    check("{% set ns = namespace() %}{% for i in [1, 2] %}{% macro f() %}{{ i }}{{ loop.index }}"
+          "{% endmacro %}{% set k = 'k' ~ i %}{% set ns.f = f %}{% set ns.k = k %}{{ f() }}"
+          "{% endfor %}{% for j in range(40) %}{% set z = 'z' ~ j %}{% endfor %}{{ ns.f() }}{{ "
+          "ns.k }}",
+          "{}", "112222k2");
+}
+
 /* ---- errors ---- */
 
 Test(template, errors_name_line_and_column) {
