@@ -1,7 +1,8 @@
 /* DeepSeek-V3.2 publishes a program instead of a template. This is what it writes, in the language
  * of templates, so that limits, trusted spans and errors are those of all others:
  *
- * - a tool block follows the first system message (or stands alone in front), one schema a line;
+ * - a tool block follows the first system message, one schema a line; without such a message an
+ *   empty one has it, so that the prompt begins with the two line ends in front of the block;
  * - reasoning is written only behind the last message of a user or developer;
  * - results of one round of calls share one block.
  *

@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "base/rng.h"
+#include "runtime/chat/chat_format.h"
 #include "runtime/chat/template.h"
 #include "tests/support/guard.h"
 
@@ -128,6 +129,62 @@ static void check_golden(const char *folder, const char *name, const char *conte
     free(text);
 }
 
+/* One replacement of `old`, which is there exactly once, in text that has room for it. */
+static void replace_once(char *text, const char *old, const char *with, const char *context) {
+    char *at = strstr(text, old), *again = at ? strstr(at + 1, old) : NULL;
+
+    cr_assert(at && !again, "%s: '%s' is there %s", context, old, at ? "twice" : "not once");
+    memmove(at + strlen(with), at + strlen(old), strlen(at + strlen(old)) + 1);
+    memcpy(at, with, strlen(with));
+}
+
+/* The encoder built in for DeepSeek-V3.2 against the template that llama.cpp wrote for it. They
+ * differ in two rules, in which the built-in one follows the program that DeepSeek publishes: an
+ * answer without reasoning is opened by </think> alone, and tools without a system message are in
+ * an empty one, whose text they follow after two line ends. */
+static void check_deepseek_v32(const char *folder) {
+    static const struct {
+        const char *context;
+        bool opens, has_tools_first; /* the rules that it shows */
+    } cases[] = {{"user", true, false},          {"multi", true, false},
+                 {"multi_nogen", false, false},  {"nothink", true, false},
+                 {"think", false, false},        {"tools_obj", true, false},
+                 {"tools_str", true, false},     {"tools_first", true, true},
+                 {"empty", false, false},        {"minja_simple", false, false},
+                 {"minja_system", false, false}, {"minja_tool_use", false, true}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *context = cases[i].context;
+        char path[1200], want[8192], *golden, *variables;
+        size_t n, n_golden;
+        kt_json_doc *doc;
+        kt_rendered r = {0};
+        kt_err err = {KT_OK, ""};
+        snprintf(path, sizeof path, "%s/goldens/contexts/%s.json", folder, context);
+        variables = read_file(path, &n);
+        doc = parse(variables, n);
+        snprintf(path, sizeof path, "%s/goldens/deepseek-ai-DeepSeek-V3.2__%s.txt", folder,
+                 context);
+        golden = read_file(path, &n_golden);
+        cr_assert_lt(n_golden + 16, sizeof want);
+        memcpy(want, golden, n_golden);
+        want[n_golden] = '\0';
+        if (cases[i].opens)
+            replace_once(want, "<｜Assistant｜><think></think>", "<｜Assistant｜></think>",
+                         context);
+        if (cases[i].has_tools_first)
+            replace_once(want, "## Tools\n\nYou have", "\n\n## Tools\n\nYou have", context);
+        cr_assert_eq(render(kt_chat_deepseek_v32, strlen(kt_chat_deepseek_v32), kt_json_root(doc),
+                            NULL, &r, &err),
+                     KT_OK, "%s: %s", context, err.message);
+        cr_expect_str_eq(r.text, want, "%s", context);
+        kt_rendered_deinit(&r);
+        kt_json_destroy(doc);
+        free(golden);
+        free(variables);
+    }
+}
+
 Test(template, published_templates_are_as_in_the_reference, .timeout = 120) {
     char folder[1024], path[1100];
     size_t size, n = 0;
@@ -148,6 +205,7 @@ Test(template, published_templates_are_as_in_the_reference, .timeout = 120) {
         }
     }
     cr_assert_eq(n, 468);
+    check_deepseek_v32(folder);
     kt_json_destroy(doc);
     free(text);
 }
