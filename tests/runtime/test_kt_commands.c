@@ -42,6 +42,29 @@ static void expect(const char *command, int code, const char *words) {
     free(out);
 }
 
+/* Rates of the same bytes, and the words that people read. */
+Test(kt_commands, bench_load_compares_loading_with_reading, .timeout = 60) {
+    static const char *const rates[] = {"read_gbs", "copied_gbs", "loaded_gbs"};
+    kt_json_doc *doc = NULL;
+    kt_err err = {KT_OK, ""};
+    char *out;
+
+    cr_assert_eq(run(KT "bench " MODEL " --load -r 2 --table '' --json 2>/dev/null", &out), 0, "%s",
+                 out);
+    cr_assert_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s", err.message,
+                 out);
+    for (int i = 0; i < 3; i++)
+        cr_expect(kt_json_double(kt_json_get(kt_json_root(doc), rates[i]), 0) > 0, "%s: %s",
+                  rates[i], out);
+    cr_expect_gt(kt_json_int(kt_json_get(kt_json_root(doc), "stored_bytes"), 0), 1 << 20);
+    cr_expect_eq(kt_json_int(kt_json_get(kt_json_root(doc), "turns"), 0), 2);
+    kt_json_destroy(doc);
+    free(out);
+    expect(KT "bench " MODEL " --load -r 1 --table ''", 0, " % of copying; ");
+    expect(KT "bench --synthetic qwen3-30b --layers 1 --load", 2, "--load reads files");
+    expect(KT "bench nobody --load", 1, "nobody");
+}
+
 Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "parrot", 2, "'parrot' is not a command");
     expect(KT "generate", 2, "no model folder");
