@@ -245,8 +245,8 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .store_sums = store_sums};
 
 /* More queries than elsewhere: they share the turning of the keys. */
-static const int32_t tile_queries[] = {16, 32, 64, 128};
-static const kt_param params[] = {{"queries", tile_queries, 4, 128}};
+static const int32_t tile_queries[] = {32, 64, 128};
+static const kt_param params[] = {{"queries", tile_queries, 3, 128}};
 
 static void attn(const kt_attn_call *call) {
     kt_attn_walk(call, &inner);
