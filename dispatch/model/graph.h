@@ -79,7 +79,8 @@ typedef struct kt_weight {
     int n_parts; /* of experts gate, up, down */
     kt_weight_part part[KT_WEIGHT_PARTS];
     /* Of experts, when safetensors hold them so: names of [count, 2 n, k] (gate rows first) and
-     * [count, k, n]. With "_blocks" and "_scales" behind the names MXFP4, rows of gate and up in turn. */
+     * [count, k, n]. With "_blocks" and "_scales" behind the names MXFP4, rows of gate and up in
+     * turn. */
     kt_name fused, fused_down;
     bool is_fused;
     /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0)

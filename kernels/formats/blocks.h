@@ -91,7 +91,8 @@ static inline void kt_add_fifth_bits(const uint8_t *bits, uint8_t code[32]) {
     }
 }
 
-/* count / 2 bytes of nibbles in the order of the inputs, even input low; count is a multiple of 32. */
+/* count / 2 bytes of nibbles in the order of the inputs, even input low; count is a multiple of 32.
+ * */
 static inline void kt_split_pairs(const uint8_t *qs, int count, uint8_t *code) {
     for (int i = 0; i < count; i += 32) {
         const __m128i v = kt_load_16(qs + i / 2);

@@ -26,8 +26,8 @@ typedef struct kt_format {
     void (*terms_row)(const kt_matrix *w, int64_t row, double *out);
     /* Block formats (kernels/formats/p64_spec.h): take block b of row `row` apart. NULL = others. */
     void (*unpack)(const kt_matrix *w, int64_t row, int64_t b, kt_block *out);
-    /* Block formats: rows [row, row + rows) of w (a multiple of 4, at most 64; behind the last row come
-     * rows of padding) to rows at, at + 1, ... of a panel. NULL = others. */
+    /* Block formats: rows [row, row + rows) of w (a multiple of 4, at most 64; behind the last row
+     * come rows of padding) to rows at, at + 1, ... of a panel. NULL = others. */
     void (*pack_rows)(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at);
     /* Quantise rows [row_begin, row_end) of f32 src [n, k] into data/scales (the whole matrix's
      * bases). Callers may share rows out in any parts: rows of one scale are looked at in src. importance,

@@ -105,8 +105,8 @@ static __m128i load_words(const void *words, int64_t i) {
     return _mm_loadu_si128((const __m128i *)(const void *)((const char *)words + 4 * i));
 }
 
-/* Rows [row, row + 8) of GPTQ's codes: word j of eight rows, which lie side by side, is four bytes of
- * each. Four words at a time; k is a multiple of 32. */
+/* Rows [row, row + 8) of GPTQ's codes: word j of eight rows, which lie side by side, is four bytes
+ * of each. Four words at a time; k is a multiple of 32. */
 static void import_gptq(const kt_int4_source *s, int64_t row, uint8_t *out) {
     const int64_t row_bytes = s->k / 2;
 
@@ -134,8 +134,8 @@ static void turn_bytes(__m128i v[16]) {
     }
 }
 
-/* Rows [row, row + 32) of AWQ's codes: words of an input hold eight rows each. Nibbles of two inputs
- * make one byte of each row, and 16 such pairs 16 bytes of each. */
+/* Rows [row, row + 32) of AWQ's codes: words of an input hold eight rows each. Nibbles of two
+ * inputs make one byte of each row, and 16 such pairs 16 bytes of each. */
 static void import_awq(const kt_int4_source *s, int64_t row, uint8_t *out) {
     static const uint8_t low_row[4] = {0, 4, 1, 5}, high_row[4] = {2, 6, 3, 7};
     const __m128i mask = _mm_set1_epi8(15);

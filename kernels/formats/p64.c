@@ -58,8 +58,8 @@ turn_rows(const word_rows *w, int64_t row, int there, word_order order, uint8_t 
     }
 }
 
-/* Whole lines are written, sixteen rows at a time, while a part of each source row lies in the first
- * cache. */
+/* Whole lines are written, sixteen rows at a time, while a part of each source row lies in the
+ * first cache. */
 static inline __attribute__((always_inline)) void turn_words(const word_rows *w, word_order order,
                                                              int64_t n, int64_t row, int rows,
                                                              uint8_t *panel, int at) {
@@ -88,7 +88,8 @@ static void put_row_scales(const kt_matrix *w, int64_t row, int rows, uint8_t *s
             memset(scales + 4 * (at + r), 0, 4);
 }
 
-/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none. */
+/* Block scales: one for each half of the panel. Every row of a half has the same, and padding none.
+ * */
 static void put_block_scales(const kt_matrix *w, int64_t row, int rows, uint8_t *scales, int at) {
     const int64_t blocks = (w->k + 127) / 128;
 

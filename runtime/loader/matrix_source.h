@@ -49,8 +49,9 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
 void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
                               int has_blocks);
 
-/* Append rows stored as MXFP4 in the order of checkpoints: byte i of a row holds input 2i in its low
- * nibble, 2i + 1 in its high one. k inputs; every row_step-th row of the tensors from first_row on. */
+/* Append rows stored as MXFP4 in the order of checkpoints: byte i of a row holds input 2i in its
+ * low nibble, 2i + 1 in its high one. k inputs; every row_step-th row of the tensors from first_row
+ * on. */
 void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
                                 const kt_tensor *exponents, int64_t first_row, int64_t row_step,
                                 int64_t rows, int64_t k);
@@ -106,8 +107,8 @@ int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_fo
 /* Bytes of `out` above. */
 size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 
-/* Have rows [row_begin, row_end) in memory before they are read; of transposed INT4 all rows come with
- * the first. */
+/* Have rows [row_begin, row_end) in memory before they are read; of transposed INT4 all rows come
+ * with the first. */
 void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c, int64_t row_begin,
                                int64_t row_end);
 

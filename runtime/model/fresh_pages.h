@@ -19,8 +19,8 @@ typedef struct kt_fresh_pages {
 kt_status kt_fresh_pages_init(kt_fresh_pages *f, const kt_buffer *buffer, kt_err *err);
 void kt_fresh_pages_deinit(kt_fresh_pages *f); /* accepts all zeros */
 
-/* `bytes` from `at` are about to be written. Nothing happens outside of the buffer, or where another
- * thread was first. Thread-safe. Fails as kt_buffer_populate. */
+/* `bytes` from `at` are about to be written. Nothing happens outside of the buffer, or where
+ * another thread was first. Thread-safe. Fails as kt_buffer_populate. */
 kt_status kt_fresh_pages_give(kt_fresh_pages *f, const void *at, size_t bytes, kt_err *err);
 
 /* What nobody has asked for yet. */

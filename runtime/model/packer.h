@@ -88,8 +88,8 @@ int64_t kt_packer_blocks(const kt_problem_plan *plan, int64_t rows);
 /* Memory that a packer takes when it starts and measures. */
 size_t kt_packer_bytes(const kt_packer_request *request);
 
-/* What is packed from now on goes to this memory, reserved but without pages; NULL = the rest of its
- * pages are given, and no memory is. */
+/* What is packed from now on goes to this memory, reserved but without pages; NULL = the rest of
+ * its pages are given, and no memory is. */
 kt_status kt_packer_fresh(kt_packer *p, const kt_buffer *buffer, kt_err *err);
 
 /* A run of a matrix, plan->bytes to packed (64-byte aligned, as below); then its pages of the

@@ -13,9 +13,9 @@ typedef struct kt_read_rate {
     double copy_seconds; /* mapped, copied to memory that had no pages yet, and given back */
 } kt_read_rate;
 
-/* Read and copy all tensors of a checkpoint, or of a converted folder's panels, by the pool's threads.
- * What the disk or the page cache gives is what is measured. KT_E_NOMEM when there is no memory to
- * copy to. */
+/* Read and copy all tensors of a checkpoint, or of a converted folder's panels, by the pool's
+ * threads. What the disk or the page cache gives is what is measured. KT_E_NOMEM when there is no
+ * memory to copy to. */
 kt_status kt_read_rate_measure(const kt_checkpoint *c, kt_pool *pool, kt_read_rate *out,
                                kt_err *err);
 

@@ -252,8 +252,8 @@ static kt_status add_mxfp4(kt_weight_finder *f, const kt_weight_part *p, const c
     return KT_OK;
 }
 
-/* All experts in X_blocks [count, rows, k / 32, 16] and X_scales [count, rows, k / 32]; of gate and up
- * rows 2i and 2i + 1. */
+/* All experts in X_blocks [count, rows, k / 32, 16] and X_scales [count, rows, k / 32]; of gate and
+ * up rows 2i and 2i + 1. */
 static kt_status fused_mxfp4(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
                              kt_matrix_source *out, kt_err *err) {
     const kt_weight_part *p = &w->part[part];

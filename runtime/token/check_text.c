@@ -9,8 +9,8 @@
 #include "base/sha256.h"
 
 /* The text by which converters of models to GGUF tell vocabularies apart (MIT licence); its own
- * SHA-256 is a36179c1e2b1cfcfbfad1dc779addad2ffc778201e4cf0d538bddeafa2c526da. White space, scripts,
- * emoji, digits and contractions: where tokenizers differ. */
+ * SHA-256 is a36179c1e2b1cfcfbfad1dc779addad2ffc778201e4cf0d538bddeafa2c526da. White space,
+ * scripts, emoji, digits and contractions: where tokenizers differ. */
 static const char check_text[] =
     "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n\360\237\232\200 (normal) \360\237\230"
     "\266\342\200\215\360\237\214\253\357\270\217 (multiple emojis concatenated) \342\234\205"

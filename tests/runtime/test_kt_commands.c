@@ -49,8 +49,8 @@ Test(kt_commands, bench_load_compares_loading_with_reading, .timeout = 60) {
     kt_err err = {KT_OK, ""};
     char *out;
 
-    cr_assert_eq(run(KT "bench " MODEL " --load -r 2 --table '' --json 2>/dev/null", &out), 0, "%s",
-                 out);
+    cr_assert_eq(run("(" KT "bench " MODEL " --load -r 2 --table '' --json 2>/dev/null)", &out), 0,
+                 "%s", out);
     cr_assert_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s", err.message,
                  out);
     for (int i = 0; i < 3; i++)

@@ -228,7 +228,8 @@ static void draw_tokens(int32_t *tokens) {
     for (int i = 0; i < N_TOKENS; i++) tokens[i] = (7 * i + 3) % VOCAB;
 }
 
-/* Every form is what the double reference makes of the BF16 checkpoint, and all have the same bits. */
+/* Every form is what the double reference makes of the BF16 checkpoint, and all have the same bits.
+ * */
 Test(mxfp4, every_form_has_the_numbers_that_were_written, .init = make_folders,
      .fini = remove_folders, .timeout = 120) {
     static float first[N_TOKENS * VOCAB], logits[N_TOKENS * VOCAB];

@@ -178,7 +178,8 @@ Test(space, config_and_workload_of_tiny_moe_agree) {
     free(text);
 }
 
-/* A folder that `kt convert` wrote is tuned for the panels it holds, not for what config.json declares. */
+/* A folder that `kt convert` wrote is tuned for the panels it holds, not for what config.json
+ * declares. */
 Test(space, native_of_a_packed_folder_is_what_was_packed, .timeout = 60) {
     static const struct {
         const char *to;

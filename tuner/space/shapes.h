@@ -56,8 +56,8 @@ typedef struct kt_shapes {
 kt_status kt_shapes_from_config(const kt_json *config, const char *where, kt_shapes *out,
                                 kt_err *err);
 
-/* The same of a folder that `kt convert` wrote, with the formats that its panels have: they are what
- * `native` is there. config is the folder's, checkpoint the folder opened. */
+/* The same of a folder that `kt convert` wrote, with the formats that its panels have: they are
+ * what `native` is there. config is the folder's, checkpoint the folder opened. */
 kt_status kt_shapes_from_packed(const kt_json *config, const char *where,
                                 const kt_checkpoint *checkpoint, kt_shapes *out, kt_err *err);
 
