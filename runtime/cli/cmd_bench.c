@@ -295,6 +295,32 @@ static int settle_flags(flags *f, bool has_model) {
     return 0;
 }
 
+/* Load what was asked for and measure it. */
+static int load_and_measure(const flags *f, const char *model) {
+    bench b = {0};
+    kt_log log = kt_command_log();
+    kt_err err = {KT_OK, ""};
+    int code;
+
+    kt_interrupt_watch();
+    if (f->load) return kt_bench_load(&f->engine, &usage, model, f->repetitions, f->json, &log);
+    code = kt_engine_flags_load(&f->engine, &usage, model, &log, &b.engine);
+    if (code != 0) return code;
+    if (run_all(&b, f, &err) != KT_OK)
+        code = kt_command_fail(&err);
+    else if (f->json)
+        print_json(&b, f);
+    else
+        print_text(&b, f);
+    kt_sequence_destroy(b.sequence);
+    kt_bench_group_destroy(b.group);
+    kt_engine_destroy(b.engine);
+    free(b.tokens);
+    free(b.step_ns);
+    free(b.logits);
+    return code;
+}
+
 static int run_engine(int argc, char **argv) {
     flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
                .n_prompt = -1,
@@ -324,34 +350,15 @@ static int run_engine(int argc, char **argv) {
                        "instead: how fast the model is loaded, against reading its files"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object"),
         KT_ENGINE_OPTIONS(f.engine)};
-    bench b = {0};
     const char *model = NULL;
     int n_words = 0;
-    kt_log log = kt_command_log();
-    kt_err err = {KT_OK, ""};
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
                                 &model, 1, &n_words);
 
     if (code >= 0) return code;
     code = settle_flags(&f, n_words > 0);
     if (code != 0) return code;
-    kt_interrupt_watch();
-    if (f.load) return kt_bench_load(&f.engine, &usage, model, f.repetitions, f.json, &log);
-    code = kt_engine_flags_load(&f.engine, &usage, model, &log, &b.engine);
-    if (code != 0) return code;
-    if (run_all(&b, &f, &err) != KT_OK)
-        code = kt_command_fail(&err);
-    else if (f.json)
-        print_json(&b, &f);
-    else
-        print_text(&b, &f);
-    kt_sequence_destroy(b.sequence);
-    kt_bench_group_destroy(b.group);
-    kt_engine_destroy(b.engine);
-    free(b.tokens);
-    free(b.step_ns);
-    free(b.logits);
-    return code;
+    return load_and_measure(&f, model);
 }
 
 static int run(int argc, char **argv) {
