@@ -155,7 +155,7 @@ static int run(int argc, char **argv) {
     const kt_option options[] = {
         KT_OPTION_STRING("out", 'o', &f.out, "DIR", "folder to write: new, empty, or interrupted"),
         KT_OPTION_STRING("to", 0, &f.to, "FORMAT",
-                         "native, int4, int8, bf16, fp8, w4g64 ... (runtime/README.md)"),
+                         "native, int4, int8, bf16, fp8, w4g64 ... (runtime/WEIGHTS.md)"),
         KT_OPTION_STRING("importance", 0, &f.importance, "FILE",
                          "of `kt importance`: search scales by it"),
         KT_OPTION_STRING("max-ram", 0, &f.max_ram, "SIZE",

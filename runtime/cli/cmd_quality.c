@@ -134,7 +134,7 @@ static int run(int argc, char **argv) {
     flags f = {.weights = "int4"};
     const kt_option options[] = {
         KT_OPTION_STRING("weights", 'w', &f.weights, "FORMAT",
-                         "int4 (default), int8, bf16, fp8, w4g64 ... (runtime/README.md)"),
+                         "int4 (default), int8, bf16, fp8, w4g64 ... (runtime/WEIGHTS.md)"),
         KT_OPTION_STRING("importance", 0, &f.importance, "FILE", "of `kt importance`"),
         KT_OPTION_INT("threads", 't', &f.threads, 0, 1024, "threads (default: one per core)"),
         KT_OPTION_FLAG("all", &f.all, "a line for every expert"),

@@ -26,7 +26,7 @@ typedef struct kt_engine_flags {
 #define KT_ENGINE_OPTIONS(f)                                                                     \
     KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                     \
                      "native (as stored, the default), bf16, int8, int4; fp8, f16, w4g64 ... "   \
-                     "(runtime/README.md)"),                                                     \
+                     "(runtime/WEIGHTS.md)"),                                                    \
         KT_OPTION_STRING("importance", 0, &(f).importance, "FILE",                               \
                          "of `kt importance`: search INT4 and INT8 scales where inputs count"),  \
         KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
