@@ -117,21 +117,20 @@ static void print_json(const kt_run_report *r, const kt_session_progress *p) {
 /* --- the three sentences --- */
 
 static void print_tokens(const kt_run_report *r) {
-    kt_serving_format format[KT_SERVING_FORMATS];
-    int threads = kt_table_most_threads(r->table), n = kt_table_formats(r->table, format), said = 0;
+    const int threads = kt_table_most_threads(r->table);
+    kt_token_times times;
 
-    for (int i = 0; i < n; i++) {
-        kt_token_time t;
-        if (!kt_token_time_of(r->table, format[i], threads, &t)) continue;
+    if (kt_token_times_of(r->table, threads, &times, NULL) != KT_OK) times.n = 0;
+    for (int i = 0; i < times.n; i++) {
+        const kt_token_time *t = &times.of[i];
         printf("%s%s on %d thread%s: %s%.1f tokens/s with the defaults, %s%.1f tuned",
-               said ? "; " : "", kt_serving_format_name(format[i]), threads,
-               threads == 1 ? "" : "s", t.is_rough ? "≈ " : "", 1 / t.before,
-               t.is_rough ? "≈ " : "", 1 / t.after);
-        said++;
+               i ? "; " : "", kt_serving_format_name(t->format), threads, threads == 1 ? "" : "s",
+               t->is_rough ? "≈ " : "", 1 / t->before, t->is_rough ? "≈ " : "", 1 / t->after);
     }
     printf(
-        said ? " (the matrices of one token of one user, at most).\n"
-             : "Tokens per second are not known: not every matrix has a row for one token yet.\n");
+        times.n
+            ? " (the matrices of one token of one user, at most).\n"
+            : "Tokens per second are not known: not every matrix has a row for one token yet.\n");
 }
 
 /* The role whose tuned cells stand for the most serving time. */

@@ -24,19 +24,15 @@ static void put_tile(FILE *to, const char *value, const char *label) {
     fputs("</span></div>\n", to);
 }
 
-static void put_token_tiles(const kt_table *t, FILE *to) {
-    kt_serving_format format[KT_SERVING_FORMATS];
-    int threads = kt_table_most_threads(t), n = kt_table_formats(t, format);
-
-    for (int i = 0; i < n; i++) {
+static void put_token_tiles(const kt_token_times *times, FILE *to) {
+    for (int i = 0; i < times->n; i++) {
+        const kt_token_time *time = &times->of[i];
         char value[64], label[96];
-        kt_token_time time;
-        if (!kt_token_time_of(t, format[i], threads, &time)) continue;
-        snprintf(value, sizeof value, "%s%.*f tok/s", time.is_rough ? "≈ " : "",
-                 1 / time.after < 1000 ? 1 : 0, 1 / time.after);
+        snprintf(value, sizeof value, "%s%.*f tok/s", time->is_rough ? "≈ " : "",
+                 1 / time->after < 1000 ? 1 : 0, 1 / time->after);
         snprintf(label, sizeof label,
                  "%s, one user, matrices only, at most; %.1f with the defaults",
-                 kt_serving_format_name(format[i]), 1 / time.before);
+                 kt_serving_format_name(time->format), 1 / time->before);
         put_tile(to, value, label);
     }
 }
@@ -56,7 +52,8 @@ static void put_certainty(const kt_outcome *o, FILE *to) {
     fputs("</div>\n", to);
 }
 
-static void put_tiles(const kt_table *t, const kt_outcome *o, FILE *to) {
+static void put_tiles(const kt_table *t, const kt_token_times *times, const kt_outcome *o,
+                      FILE *to) {
     const kt_ceilings *c = &t->fingerprint.ceilings;
     char value[64], label[96];
     size_t tuned = 0;
@@ -77,7 +74,7 @@ static void put_tiles(const kt_table *t, const kt_outcome *o, FILE *to) {
              tuned && expm1(sum / (double)tuned) < 2 * c->aa_noise_p95 ? "≈ " : "",
              tuned ? 100 * expm1(sum / (double)tuned) : 0);
     put_tile(to, value, "geometric mean gain of the tuned cells");
-    put_token_tiles(t, to);
+    put_token_tiles(times, to);
     snprintf(value, sizeof value, "%.1f GB/s", c->stream_gbs_all);
     snprintf(label, sizeof label, "read stream on %d threads; %.1f on one", c->threads_all,
              c->stream_gbs_1t);
@@ -291,8 +288,10 @@ static void put_links(const kt_export_input *in, FILE *to) {
 
 static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
     char class_name[64];
+    kt_token_times times;
     kt_outcome outcome;
 
+    KT_TRY(kt_token_times_of(in->table, kt_table_most_threads(in->table), &times, err));
     kt_outcome_of_table(in->table, in->journal, &outcome);
     kt_machine_class(&in->table->fingerprint, class_name, sizeof class_name);
     kt_html_begin(to, in->table->workload);
@@ -309,7 +308,7 @@ static kt_status write_html(const kt_export_input *in, FILE *to, kt_err *err) {
         to);
     put_links(in, to);
     put_certainty(&outcome, to);
-    put_tiles(in->table, &outcome, to);
+    put_tiles(in->table, &times, &outcome, to);
     if (in->journal) put_commands(in->journal, to);
     kt_html_roofline(in, to);
     kt_html_heats(in, to);

@@ -51,11 +51,9 @@ static bool has_slow_threads(const kt_table *t) {
     return false;
 }
 
-static void put_head(const kt_table *t, int threads, FILE *to) {
+static void put_head(const kt_table *t, const kt_token_times *times, FILE *to) {
     const kt_fingerprint *f = &t->fingerprint;
     char class_name[64], isa[160];
-    kt_serving_format format[KT_SERVING_FORMATS];
-    int n = kt_table_formats(t, format);
 
     kt_machine_class(f, class_name, sizeof class_name);
     fputs("### ", to);
@@ -73,14 +71,13 @@ static void put_head(const kt_table *t, int threads, FILE *to) {
     fputs("), ", to);
     put_text(to, t->created);
     fputs(".\n", to);
-    for (int i = 0; i < n; i++) {
-        kt_token_time time;
-        if (!kt_token_time_of(t, format[i], threads, &time)) continue;
+    for (int i = 0; i < times->n; i++) {
+        const kt_token_time *time = &times->of[i];
         fprintf(to,
                 "%s: one token's matrices take %.2f ms with the defaults, %s%.2f ms tuned: at most "
                 "**%.1f tokens/s** for one user (attention and norms not counted).\n",
-                kt_serving_format_name(format[i]), time.before * 1e3, time.is_rough ? "≈ " : "",
-                time.after * 1e3, 1 / time.after);
+                kt_serving_format_name(time->format), time->before * 1e3,
+                time->is_rough ? "≈ " : "", time->after * 1e3, 1 / time->after);
     }
 }
 
@@ -200,8 +197,10 @@ static void put_command(const kt_journal *j, FILE *to) {
 
 static kt_status write_markdown(const kt_export_input *in, FILE *to, kt_err *err) {
     int threads = kt_table_most_threads(in->table);
+    kt_token_times times;
 
-    put_head(in->table, threads, to);
+    KT_TRY(kt_token_times_of(in->table, threads, &times, err));
+    put_head(in->table, &times, to);
     put_certainty(in, to);
     put_matrices(in->table, threads, to);
     KT_TRY(put_largest(in->table, to, err));

@@ -145,16 +145,19 @@ static kt_status write_sums(const char *folder, kt_err *err) {
 
 enum { MOST_COMMANDS = 16 };
 
-/* What made the table: the commands of the journal's sessions, each once. */
-static void put_commands(FILE *to, const char *folder, const char *stem) {
+/* What made the table: the commands of the journal's sessions, each once; none where there is no
+ * journal. */
+static kt_status put_commands(FILE *to, const char *folder, const char *stem, kt_err *err) {
     const char *known[MOST_COMMANDS];
     char path[PATH_BYTES];
     kt_journal *j = NULL;
+    kt_status st;
     int n = 0;
 
-    if (snprintf(path, sizeof path, "%s/%s.journal.jsonl", folder, stem) >= (int)sizeof path ||
-        kt_journal_read(path, &j, NULL) != KT_OK)
-        return;
+    if (snprintf(path, sizeof path, "%s/%s.journal.jsonl", folder, stem) >= (int)sizeof path)
+        return KT_OK;
+    st = kt_journal_read(path, &j, err);
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
     for (size_t i = 0; i < kt_journal_count(j) && n < MOST_COMMANDS; i++) {
         const char *command = kt_json_string(kt_json_get(kt_journal_at(j, i), "command"), NULL);
         int k = 0;
@@ -165,17 +168,21 @@ static void put_commands(FILE *to, const char *folder, const char *stem) {
     }
     if (n) fputs("```\n", to);
     kt_journal_close(j);
+    return KT_OK;
 }
 
-static void describe_table(FILE *to, const char *folder, const char *stem) {
+/* A table that cannot be read is left out; only memory can be lacking. */
+static kt_status describe_table(FILE *to, const char *folder, const char *stem, kt_err *err) {
     char path[PATH_BYTES];
     kt_table *t = NULL;
     double log_gain = 0;
     size_t tuned = 0, undecided = 0;
+    kt_status st;
 
-    if (snprintf(path, sizeof path, "%s/%s%s", folder, stem, table_end) >= (int)sizeof path ||
-        kt_table_load(path, &t, NULL) != KT_OK)
-        return;
+    if (snprintf(path, sizeof path, "%s/%s%s", folder, stem, table_end) >= (int)sizeof path)
+        return KT_OK;
+    st = kt_table_load(path, &t, err);
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
     for (size_t i = 0; i < t->n_rows; i++) {
         undecided += kt_row_is_undecided(&t->rows[i]);
         if (strcmp(kt_row_status(&t->rows[i]), "tuned") != 0) continue;
@@ -191,8 +198,9 @@ static void describe_table(FILE *to, const char *folder, const char *stem) {
             t->workload, t->n_rows, t->created, t->build, tuned,
             tuned ? 100 * expm1(log_gain / (double)tuned) : 0, undecided, 100 * KT_ROW_WIDE, stem,
             table_end, stem, stem, stem);
-    put_commands(to, folder, stem);
+    st = put_commands(to, folder, stem, err);
     kt_table_destroy(t);
+    return st;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -250,21 +258,31 @@ static void describe_machine(FILE *to, const char *folder, const kt_fingerprint 
     }
 }
 
-/* As machine.json of the folder has it; unchanged when that cannot be read. */
-static void read_machine(const char *folder, kt_fingerprint *f) {
-    char path[PATH_BYTES], *text = NULL;
+/* A machine.json, or NULL where there is none that can be read; only memory can be lacking. */
+static kt_status read_description(const char *path, kt_json_doc **doc, kt_err *err) {
+    char *text = NULL;
     size_t size = 0;
-    kt_json_doc *doc = NULL;
+    kt_status st = kt_file_read(path, 1 << 24, &text, &size, err);
+
+    *doc = NULL;
+    if (st == KT_OK) st = kt_json_parse(text, size, NULL, doc, err);
+    free(text);
+    return st == KT_E_NOMEM ? st : KT_OK;
+}
+
+/* As machine.json of the folder has it; unchanged when that cannot be read. */
+static kt_status read_machine(const char *folder, kt_fingerprint *f, kt_err *err) {
+    char path[PATH_BYTES];
+    kt_json_doc *doc;
     kt_fingerprint found;
 
-    if (snprintf(path, sizeof path, "%s/machine.json", folder) < (int)sizeof path &&
-        kt_file_read(path, 1 << 24, &text, &size, NULL) == KT_OK &&
-        kt_json_parse(text, size, NULL, &doc, NULL) == KT_OK &&
-        kt_fingerprint_read(kt_json_get(kt_json_root(doc), "fingerprint"), path, &found, NULL) ==
-            KT_OK)
+    if (snprintf(path, sizeof path, "%s/machine.json", folder) >= (int)sizeof path) return KT_OK;
+    KT_TRY(read_description(path, &doc, err));
+    if (doc && kt_fingerprint_read(kt_json_get(kt_json_root(doc), "fingerprint"), path, &found,
+                                   NULL) == KT_OK)
         *f = found;
     kt_json_destroy(doc);
-    free(text);
+    return KT_OK;
 }
 
 static kt_status write_readme(const char *folder, const kt_fingerprint *f, kt_err *err) {
@@ -272,16 +290,17 @@ static kt_status write_readme(const char *folder, const kt_fingerprint *f, kt_er
     size_t size = 0, n = find_tables(folder, stems);
     FILE *to = open_memstream(&text, &size);
     kt_fingerprint described = *f;
-    kt_status st;
+    kt_status st = read_machine(folder, &described, err);
 
     snprintf(path, sizeof path, "%s/README.md", folder);
     if (to) {
-        read_machine(folder, &described);
         describe_machine(to, folder, &described);
-        for (size_t i = 0; i < n; i++) describe_table(to, folder, stems[i]);
+        for (size_t i = 0; i < n && st == KT_OK; i++)
+            st = describe_table(to, folder, stems[i], err);
     }
-    st = to && fclose(to) == 0 ? kt_file_write(path, text, size, err)
-                               : kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    if ((!to || fclose(to) != 0) && st == KT_OK)
+        st = kt_fail(err, KT_E_NOMEM, "%s: no memory for the text", path);
+    if (st == KT_OK) st = kt_file_write(path, text, size, err);
     for (size_t i = 0; i < n; i++) free(stems[i]);
     free(text);
     return st;
@@ -294,38 +313,42 @@ static bool has_machine(const char *folder) {
            access(path, R_OK) == 0;
 }
 
-/* Of the noise self-test in a machine.json; infinite where there is none, or nought, which is no measurement. */
-static double noise_of(const char *path) {
-    char *text = NULL;
-    size_t size = 0;
-    kt_json_doc *doc = NULL;
-    double noise = 0;
+/* Of the noise self-test in a machine.json; infinite where there is none, or nought, which is no
+ * measurement. */
+static kt_status read_noise(const char *path, double *out, kt_err *err) {
+    kt_json_doc *doc;
+    double noise;
 
-    if (kt_file_read(path, 1 << 24, &text, &size, NULL) == KT_OK &&
-        kt_json_parse(text, size, NULL, &doc, NULL) == KT_OK)
-        noise = kt_json_double(
-            kt_json_get(kt_json_get(kt_json_get(kt_json_root(doc), "fingerprint"), "ceilings"),
-                        "aa_noise_p95"),
-            0);
+    KT_TRY(read_description(path, &doc, err));
+    noise = kt_json_double(
+        kt_json_get(kt_json_get(kt_json_get(kt_json_root(doc), "fingerprint"), "ceilings"),
+                    "aa_noise_p95"),
+        0);
     kt_json_destroy(doc);
-    free(text);
-    return noise > 0 ? noise : INFINITY;
+    *out = noise > 0 ? noise : INFINITY;
+    return KT_OK;
 }
 
 /* Of one class's descriptions the one measured with the least noise says most about it. */
-static bool is_quieter(const char *description, const char *folder) {
+static kt_status is_quieter(const char *description, const char *folder, bool *out, kt_err *err) {
     char path[PATH_BYTES];
+    double ours, theirs;
 
+    *out = false;
     if (access(description, R_OK) != 0 ||
         snprintf(path, sizeof path, "%s/machine.json", folder) >= (int)sizeof path)
-        return false;
-    return noise_of(description) < noise_of(path);
+        return KT_OK;
+    KT_TRY(read_noise(description, &ours, err));
+    KT_TRY(read_noise(path, &theirs, err));
+    *out = ours < theirs;
+    return KT_OK;
 }
 
 kt_status kt_results_write(const char *folder, const char *table_path, const char *journal_path,
                            const kt_fingerprint *machine, kt_err *err) {
     char into[PATH_BYTES / 2], description[PATH_BYTES], class_name[64];
     char table[PATH_BYTES], journal[PATH_BYTES];
+    bool replaces;
 
     kt_machine_class(machine, class_name, sizeof class_name);
     if (snprintf(into, sizeof into, "%s/%s", folder, class_name) >= (int)sizeof into)
@@ -339,8 +362,8 @@ kt_status kt_results_write(const char *folder, const char *table_path, const cha
     KT_TRY(kt_results_merge_table(table_path, table, err));
     KT_TRY(kt_results_merge_journal(journal_path, journal, err));
     KT_TRY(kt_machine_path(machine, description, sizeof description, err));
-    if (!has_machine(into) || is_quieter(description, into))
-        KT_TRY(copy_into(into, description, err));
+    KT_TRY(is_quieter(description, into, &replaces, err));
+    if (!has_machine(into) || replaces) KT_TRY(copy_into(into, description, err));
     KT_TRY(write_exchange(into, table, journal, err));
     KT_TRY(write_readme(into, machine, err));
     return write_sums(into, err);

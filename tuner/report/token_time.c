@@ -32,15 +32,10 @@ int kt_table_formats(const kt_table *t, kt_serving_format out[KT_SERVING_FORMATS
     return n;
 }
 
-bool kt_token_time_of(const kt_table *t, kt_serving_format format, int threads,
-                      kt_token_time *out) {
+static bool time_of(const kt_table *t, const kt_shapes *shapes, int threads, kt_token_time *out) {
     kt_serving_role roles[KT_MAX_ROLES];
-    kt_shapes shapes;
-    int n;
+    const int n = kt_roles_list(shapes, out->format, roles);
 
-    *out = (kt_token_time){0};
-    if (kt_shapes_find(t->workload, &shapes, NULL, 0, NULL) != KT_OK) return false;
-    n = kt_roles_list(&shapes, format, roles);
     for (int i = 0; i < n; i++) {
         const kt_table_row *r = row_of(t, &roles[i].problem, threads);
         double calls = (double)roles[i].times; /* moe rows are per active expert */
@@ -52,6 +47,23 @@ bool kt_token_time_of(const kt_table *t, kt_serving_format format, int threads,
         out->is_rough |= kt_row_is_undecided(r);
     }
     return n > 0 && out->after > 0;
+}
+
+kt_status kt_token_times_of(const kt_table *t, int threads, kt_token_times *out, kt_err *err) {
+    kt_serving_format format[KT_SERVING_FORMATS];
+    const int n = kt_table_formats(t, format);
+    kt_shapes shapes;
+    kt_status st;
+
+    *out = (kt_token_times){0};
+    st = kt_shapes_find(t->workload, &shapes, NULL, 0, err);
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
+    for (int i = 0; i < n; i++) {
+        kt_token_time *time = &out->of[out->n];
+        *time = (kt_token_time){.format = format[i]};
+        out->n += time_of(t, &shapes, threads, time);
+    }
+    return KT_OK;
 }
 
 /* Less is noise. */

@@ -38,19 +38,21 @@ static kt_status read_file(const char *path, shape_reader reader, kt_shapes *out
     return st;
 }
 
-/* Did `kt convert` write this folder? Its index says so. */
-static bool is_packed(const char *folder) {
+/* Did `kt convert` write this folder? Its index says so. Only memory can be lacking: an index that
+ * cannot be read is for the loader to complain of. */
+static kt_status is_packed(const char *folder, bool *out, kt_err *err) {
     char path[4200];
     kt_json_doc *doc;
-    kt_err none;
-    bool found = false;
+    kt_status st;
 
+    *out = false;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    if (access(path, F_OK) != 0 || parse_file(path, MAX_INDEX_BYTES, &doc, &none) != KT_OK)
-        return false;
-    found = kt_json_get(kt_json_get(kt_json_root(doc), "metadata"), "kt_packed") != NULL;
+    if (access(path, F_OK) != 0) return KT_OK;
+    st = parse_file(path, MAX_INDEX_BYTES, &doc, err);
+    if (st != KT_OK) return st == KT_E_NOMEM ? st : KT_OK;
+    *out = kt_json_get(kt_json_get(kt_json_root(doc), "metadata"), "kt_packed") != NULL;
     kt_json_destroy(doc);
-    return found;
+    return KT_OK;
 }
 
 static kt_status read_packed(const char *folder, const char *config, kt_shapes *out, kt_err *err) {
@@ -80,7 +82,7 @@ kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t p
                          kt_err *err) {
     kt_model_ref ref;
     char file[sizeof ref.path + 16];
-    bool is_workload;
+    bool is_workload, packed = false;
 
     KT_TRY(kt_model_resolve(model, KT_MODEL_ANY, &ref, err));
     is_workload = ref.kind == KT_MODEL_WORKLOAD;
@@ -97,7 +99,8 @@ kt_status kt_shapes_find(const char *model, kt_shapes *out, char *path, size_t p
     }
     if (!is_workload) KT_TRY(kt_model_need_config(ref.path, err));
     snprintf(file, sizeof file, "%s%s", ref.path, is_workload ? "" : "/config.json");
-    if (!is_workload && is_packed(ref.path))
+    if (!is_workload) KT_TRY(is_packed(ref.path, &packed, err));
+    if (packed)
         KT_TRY(read_packed(ref.path, file, out, err));
     else
         KT_TRY(read_file(file, is_workload ? kt_shapes_from_workload : kt_shapes_from_config, out,
