@@ -7,7 +7,7 @@
 
 /* One measured line: pp512, tg128. */
 typedef struct kt_bench_speed {
-    char name[32];
+    char name[80];
     double mean, deviation; /* tokens per second */
     double step_ms;         /* median of the steps of one row of each sequence */
     /* What the plan expects of such a step's matrices, and of its experts; 0 = nothing. */
