@@ -63,17 +63,20 @@ static const char *const places[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvr
                                      "/usr/local/cuda/lib64/libnvrtc.so",
                                      "/usr/lib/cuda/lib64/libnvrtc.so"};
 
+/* It stays when it is closed: it keeps memory that nobody could find again without it. */
+enum { HOW_TO_OPEN = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
+
 static void *open_library(const char **found) {
     const char *wanted = getenv("KT_NVRTC");
     void *library = NULL;
 
     if (wanted && *wanted) {
         *found = wanted;
-        return dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
+        return dlopen(wanted, HOW_TO_OPEN);
     }
     for (size_t i = 0; !library && i < sizeof places / sizeof *places; i++) {
         *found = places[i];
-        library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(places[i], HOW_TO_OPEN);
     }
     return library;
 }
