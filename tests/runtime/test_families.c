@@ -12,6 +12,7 @@
 #include "base/buffer.h"
 #include "base/json.h"
 #include "dispatch/model/checkpoint.h"
+#include "dispatch/model/family.h"
 #include "runtime/exec/engine.h"
 #include "tests/support/guard.h"
 
@@ -27,53 +28,54 @@ typedef struct family_case {
     int tie;
 } family_case;
 
+static family_case cases[] = {
+    {"golden/qwen3_moe-a", ACTS_BF16, -1},
+    {"golden/qwen3_moe-b", ACTS_BF16, -1},
+    {"golden/qwen3_moe-c", ACTS_BF16, -1},
+    {"golden/qwen3_moe-fp8", ACTS_BF16, -1},
+    {"golden/minimax_m2", ACTS_BF16, -1},
+    {"golden/minimax_m2-fp8", ACTS_BF16, -1},
+    {"golden/glm4_moe", ACTS_BF16, -1},
+    {"golden/glm4_moe-fp8", ACTS_BF16, -1},
+    {"golden/deepseek_v3", ACTS_BF16, 18}, /* groups of 1.4129 and 1.4190 in its last layer */
+    {"golden/deepseek_v3-fp8", ACTS_BF16, -1},
+    {"golden/deepseek_v32", ACTS_BF16, -1},
+    {"golden/kimi_k2-int4", ACTS_INT8, -1},
+    {"golden/qwen3_next", ACTS_BF16, -1},
+    {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", ACTS_BF16, -1},
+    {"gguf/qwen3moe-f16-tied/model.gguf", ACTS_BF16, -1},
+    {"gguf/qwen3moe-f32/model.gguf", ACTS_BF16, -1},
+    {"gguf/qwen3moe-q4_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q4_1/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q5_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q5_1/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q8_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q2_k/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q3_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q4_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q5_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-q6_k/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-iq4_nl/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-iq4_xs/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3moe-mxfp4/model.gguf", ACTS_INT8, -1},
+    {"gguf/minimax-m2-f16/model.gguf", ACTS_BF16, -1},
+    {"gguf/minimax-m2-q3_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/glm4moe-mtp-bf16/model.gguf", ACTS_BF16, -1},
+    {"gguf/glm4moe-q5_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/glm4moe-mixed/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3next-bf16/model.gguf", ACTS_BF16, -1},
+    {"gguf/qwen3next-fused-q8_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3next-mtp-q4_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/qwen3next-old-q8_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/deepseek2-f16/model.gguf", ACTS_BF16, -1},
+    {"gguf/deepseek2-kimi-q4_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/deepseek2-mxfp4/model.gguf", ACTS_INT8, -1},
+    {"gguf/deepseek2-old-q5_0/model.gguf", ACTS_INT8, -1},
+    {"gguf/deepseek2-q4_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/deepseek32-bf16/model.gguf", ACTS_BF16, -1},
+};
+
 ParameterizedTestParameters(families, logits) {
-    static family_case cases[] = {
-        {"golden/qwen3_moe-a", ACTS_BF16, -1},
-        {"golden/qwen3_moe-b", ACTS_BF16, -1},
-        {"golden/qwen3_moe-c", ACTS_BF16, -1},
-        {"golden/qwen3_moe-fp8", ACTS_BF16, -1},
-        {"golden/minimax_m2", ACTS_BF16, -1},
-        {"golden/minimax_m2-fp8", ACTS_BF16, -1},
-        {"golden/glm4_moe", ACTS_BF16, -1},
-        {"golden/glm4_moe-fp8", ACTS_BF16, -1},
-        {"golden/deepseek_v3", ACTS_BF16, 18}, /* groups of 1.4129 and 1.4190 in its last layer */
-        {"golden/deepseek_v3-fp8", ACTS_BF16, -1},
-        {"golden/deepseek_v32", ACTS_BF16, -1},
-        {"golden/kimi_k2-int4", ACTS_INT8, -1},
-        {"golden/qwen3_next", ACTS_BF16, -1},
-        {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", ACTS_BF16, -1},
-        {"gguf/qwen3moe-f16-tied/model.gguf", ACTS_BF16, -1},
-        {"gguf/qwen3moe-f32/model.gguf", ACTS_BF16, -1},
-        {"gguf/qwen3moe-q4_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q4_1/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q5_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q5_1/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q8_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q2_k/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q3_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q4_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q5_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-q6_k/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-iq4_nl/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-iq4_xs/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3moe-mxfp4/model.gguf", ACTS_INT8, -1},
-        {"gguf/minimax-m2-f16/model.gguf", ACTS_BF16, -1},
-        {"gguf/minimax-m2-q3_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/glm4moe-mtp-bf16/model.gguf", ACTS_BF16, -1},
-        {"gguf/glm4moe-q5_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/glm4moe-mixed/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3next-bf16/model.gguf", ACTS_BF16, -1},
-        {"gguf/qwen3next-fused-q8_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3next-mtp-q4_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/qwen3next-old-q8_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/deepseek2-f16/model.gguf", ACTS_BF16, -1},
-        {"gguf/deepseek2-kimi-q4_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/deepseek2-mxfp4/model.gguf", ACTS_INT8, -1},
-        {"gguf/deepseek2-old-q5_0/model.gguf", ACTS_INT8, -1},
-        {"gguf/deepseek2-q4_k_m/model.gguf", ACTS_INT8, -1},
-        {"gguf/deepseek32-bf16/model.gguf", ACTS_BF16, -1},
-    };
 
     return cr_make_param_array(family_case, cases, sizeof cases / sizeof *cases);
 }
@@ -268,6 +270,18 @@ static void check_tokenizer(const reference *r, const kt_engine *e) {
 
 /* The published forward, and the same bits in any chunks and on any number of threads where that
  * was asked for. */
+/* Without the shared data, too. */
+Test(families, each_has_a_reference) {
+    for (size_t f = 0; f < kt_builtin_family_count; f++) {
+        char golden[80];
+        size_t n = 0;
+        snprintf(golden, sizeof golden, "golden/%s", kt_builtin_families[f]->name);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            n += strncmp(cases[i].name, golden, strlen(golden)) == 0;
+        cr_expect_gt(n, 0, "no case of %s", golden);
+    }
+}
+
 ParameterizedTest(family_case *c, families, logits, .timeout = 240) {
     static const int64_t chunks[] = {1, 7};
     reference r = open_reference(c);

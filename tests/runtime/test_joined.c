@@ -19,7 +19,7 @@ enum { HIDDEN = 96, ROUTED = 64, SHARED = 96, TOKENS = 23, MAX_TENSORS = 1024 };
 /* Where the golden Qwen3-Next lies; skips without it. */
 static void find_golden(char *folder, size_t bytes) {
     if (!kt_shared_path("data/golden/qwen3_next/config.json", folder, bytes))
-        cr_skip_test("the golden qwen3_next is absent");
+        cr_skip_test("golden/qwen3_next: the shared data is absent");
     *strrchr(folder, '/') = '\0';
 }
 

@@ -129,7 +129,7 @@ Test(parser_choice, follows_the_template) {
                   {"microsoft-Phi-3.5-mini-instruct", "none", "none"}};
 
     if (!getenv("KT_SHARED")) setenv("KT_SHARED", KT_SOURCE_DIR "/../shared", 0);
-    if (!parser_has_shared()) cr_skip_test("no shared data (KT_SHARED)");
+    if (!parser_has_shared()) cr_skip_test("the shared data is absent");
     for (size_t i = 0; i < sizeof expect / sizeof *expect; i++)
         check_choice(expect[i].file, expect[i].calls, expect[i].reasoning);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/chat/calls.h"
 #include "runtime/chat/parser.h"
 #include "tests/runtime/parser_feed.h"
 
@@ -120,6 +121,16 @@ static void check_calls(const golden *g, const taken *t) {
         cr_assert_str_eq(kt_json_writer_text(&w, NULL), arguments[i], "%s", g->file);
         kt_json_writer_deinit(&w);
         kt_json_destroy(doc);
+    }
+}
+
+/* Without the shared data, too. */
+Test(parser_goldens, notations_are_known) {
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        size_t n = 0;
+        for (size_t k = 0; k < kt_builtin_calls_count; k++)
+            n += strcmp(kt_builtin_calls[k]->name, goldens[i].calls) == 0;
+        cr_expect_eq(n, 1, "%s: %s", goldens[i].file, goldens[i].calls);
     }
 }
 

@@ -150,7 +150,7 @@ Test(scheduler_bars, turn_two_of_a_recurrent_model_computes_what_is_new, .timeou
     char folder[400];
 
     if (!kt_shared_path("data/golden/qwen3_next", folder, sizeof folder))
-        cr_skip_test("the golden qwen3_next is absent");
+        cr_skip_test("golden/qwen3_next: the shared data is absent");
     talk(folder);
 }
 

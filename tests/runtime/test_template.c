@@ -192,7 +192,7 @@ Test(template, published_templates_are_as_in_the_reference, .timeout = 120) {
     char *text;
 
     if (!kt_shared_path("data/templates", folder, sizeof folder))
-        cr_skip_test("data/templates is not in the shared data");
+        cr_skip_test("data/templates: the shared data is absent");
     snprintf(path, sizeof path, "%s/goldens/index.json", folder);
     text = read_file(path, &size);
     doc = parse(text, size);

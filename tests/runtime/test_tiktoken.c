@@ -446,7 +446,7 @@ Test(tiktoken, a_kimi_gguf_without_merges_merges_by_id) {
     size_t size;
 
     if (!kt_shared_path(bounds, path, sizeof path))
-        cr_skip_test("%s is not in the shared data", bounds);
+        cr_skip_test("%s: the shared data is absent", bounds);
     cr_assert_eq(kt_file_read(path, 1 << 24, &text, &size, &err), KT_OK, "%s", err.message);
     cr_assert_eq(kt_json_parse(text, size, NULL, &doc, &err), KT_OK, "%s", err.message);
     free(text);

@@ -19,7 +19,7 @@
 
 #define TINY KT_SOURCE_DIR "/datasets/models/tiny-moe"
 #define GPT_2 "data/tokenizers/ggml-vocab-gpt-2.gguf"
-#define NOT_SHARED "%s is not in the shared data"
+#define NOT_SHARED "%s: the shared data is absent"
 
 static kt_tokenizer *load(const char *path) {
     kt_tokenizer *t = NULL;
