@@ -127,8 +127,7 @@ int main(int argc, char **argv) {
     logits = malloc(TALKS * (size_t)model.vocab * sizeof *logits);
     if (!token || !logits) return 1;
     for (int i = 0; i < TALKS; i++) begin(&talks[i], engine, model.vocab, argv[3 + i], most);
-    while (!talks[0].is_over || !talks[1].is_over)
-        step(engine, &model, talks, most, token, logits);
+    while (!talks[0].is_over || !talks[1].is_over) step(engine, &model, talks, most, token, logits);
     for (int i = 0; i < TALKS; i++) finish(&talks[i], engine);
     free(token);
     free(logits);

@@ -355,8 +355,9 @@ Test(export, markdown_has_the_machine_tables_and_tokens_per_second) {
         cr_expect(after[i] > 48 * 8 * 0.03 && after[i] < 1000, "%f", after[i]);
     }
     cr_expect_gt(after[0], after[1], "INT8 reads twice the bytes");
-    cr_expect(strstr(text, "rounds were disturbed") && strstr(text, " undecided: the time is not known"), "%s",
-              text);
+    cr_expect(strstr(text, "rounds were disturbed") &&
+                  strstr(text, " undecided: the time is not known"),
+              "%s", text);
     for (line = text; *line; line += strcspn(line, "\n") + 1) { /* cells of a table are complete */
         size_t size = strcspn(line, "\n");
         if (*line == '|') cr_expect_eq(line[size - 1], '|', "%.*s", (int)size, line);
