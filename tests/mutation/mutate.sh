@@ -158,6 +158,11 @@ mutant() {
     plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
     compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
     link "${program##*/}" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
+    case $how:$unit in # others than the variant with the fault are sound: they need not run
+    test:kernels/*__*.c) KT_TEST_VARIANT=$(basename "$unit" .c) ;;
+    *) KT_TEST_VARIANT= ;;
+    esac
+    export KT_TEST_VARIANT
     verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     case $word:$found in
     hang:late) say hung ;;
