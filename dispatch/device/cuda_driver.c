@@ -119,8 +119,7 @@ void kt_gpus_probe(kt_gpus *out) {
             snprintf(out->why, sizeof out->why, "the CUDA driver sees no GPU");
         for (int i = 0; i < n && out->n < KT_MAX_GPUS; i++) add_gpu(&d, i, out);
     }
-    if (d.library && out->n == 0)
-        dlclose(d.library); /* a driver that runs does not like to leave */
+    if (d.library && out->n == 0) dlclose(d.library); /* a driver in use stays loaded */
 }
 
 const kt_cuda_target *kt_gpu_target(const kt_gpu *gpu) {
