@@ -78,27 +78,29 @@ static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weig
     if (t->dtype == KT_DTYPE_F8_E4M3) detect_fp8(b, name, p);
 }
 
-/* All experts in one tensor, as newer safetensors have them. */
+/* All experts in one tensor, as newer safetensors have them; MXFP4 keeps codes and scales in two. */
 static void detect_fused(const kt_build *b, kt_weight *w) {
     kt_weight probe = *w;
     char name[NAME_BYTES];
     const kt_tensor *t;
+    bool is_mxfp4;
 
     probe.part[0].name = w->fused;
     kt_weight_name(b->graph, &probe, 0, 0, false, name, sizeof name);
-    t = *name ? kt_checkpoint_find(b->checkpoint, name) : NULL;
-    if (*name && !t && find(b, name, "_blocks")) {
-        w->is_fused = true;
-        for (int i = 0; i < w->n_parts; i++) {
-            w->part[i].encoding = KT_STORED_MXFP4;
-            w->part[i].stored = KT_W_MXFP4;
-        }
-    }
-    if (!t) return;
+    if (!*name) return;
+    t = kt_checkpoint_find(b->checkpoint, name);
+    is_mxfp4 = !t && find(b, name, "_blocks");
+    if (!t && !is_mxfp4) return;
     w->is_fused = true;
     for (int i = 0; i < (b->graph->is_gguf ? 2 : w->n_parts); i++) {
-        w->part[i].encoding = t->blocks != KT_W_NONE ? KT_STORED_BLOCKS : KT_STORED_PLAIN;
-        w->part[i].stored = t->blocks != KT_W_NONE ? t->blocks : float_format(t->dtype);
+        kt_weight_part *p = &w->part[i];
+        if (is_mxfp4) {
+            p->encoding = KT_STORED_MXFP4;
+            p->stored = KT_W_MXFP4;
+        } else {
+            p->encoding = t->blocks != KT_W_NONE ? KT_STORED_BLOCKS : KT_STORED_PLAIN;
+            p->stored = t->blocks != KT_W_NONE ? t->blocks : float_format(t->dtype);
+        }
     }
 }
 

@@ -516,6 +516,23 @@ Test(graph, fused_experts_are_found) {
     kt_checkpoint_close(c);
 }
 
+Test(graph, fused_mxfp4_experts_are_found_by_their_codes) {
+    static const kt_tensor tensors[] = {
+        {.name = "model.layers.0.mlp.experts.gate_up_proj_blocks", .dtype = KT_DTYPE_U8}};
+    kt_checkpoint *c = tensors_of(tensors, 1);
+    kt_graph g;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(build_json(CONFIG, c, &g, &err), KT_OK, "%s", err.message);
+    cr_expect(kt_graph_experts(&g, 0)->is_fused);
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(kt_graph_experts(&g, 0)->part[i].encoding, KT_STORED_MXFP4);
+        cr_expect_eq(kt_graph_experts(&g, 0)->part[i].stored, KT_W_MXFP4);
+    }
+    kt_graph_deinit(&g);
+    kt_checkpoint_close(c);
+}
+
 /* Without tensors the declaration decides: attention that is spared stays float. */
 Test(graph, declarations_stand_for_missing_tensors) {
 #define FP8 "\"quant_method\":\"fp8\""
