@@ -13,7 +13,9 @@
 #include "base/err.h"
 #include "dispatch/device/cubin_cache.h"
 
-enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64 };
+#define HEADER_FOLDER "kernels/cuda/"
+
+enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 8 };
 
 /* NVRTC's C interface: a handle and numbers, 0 = success. */
 typedef struct nvrtc_program *nvrtc_program;
@@ -173,10 +175,49 @@ static void make_options(const kt_cuda_kernel *kernel, const kt_config *config,
     for (int i = 0; i < o->n; i++) o->list[i] = o->text[i];
 }
 
-/* What is compiled: the kernel's text and the two headers that device code includes. */
+/* What is compiled: a kernel's text and the headers of kernels/cuda that it includes, each once,
+ * with those that they include. */
 typedef struct texts {
-    const char *source, *header[2];
+    const char *source, *header[MAX_HEADERS], *header_name[MAX_HEADERS];
+    char name[MAX_HEADERS][64];
+    int n;
 } texts;
+
+static bool has_header(const texts *t, const char *name) {
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->name[i], name) == 0) return true;
+    return false;
+}
+
+/* Headers that the build did not embed are of the emulator's side. */
+static kt_status add_headers(texts *t, const char *text, kt_err *err) {
+    static const char include[] = "#include \"" HEADER_FOLDER;
+
+    for (const char *at = text; (at = strstr(at, include));) {
+        char name[64];
+        const char *header;
+        at += sizeof include - 1;
+        snprintf(name, sizeof name, HEADER_FOLDER "%.*s", (int)strcspn(at, "\""), at);
+        header = kt_cuda_source(name + sizeof HEADER_FOLDER - 1);
+        if (!header || has_header(t, name)) continue;
+        if (t->n == MAX_HEADERS)
+            return kt_fail(err, KT_E_INTERNAL, "device code includes more than %d headers",
+                           MAX_HEADERS);
+        memcpy(t->name[t->n], name, sizeof name);
+        t->header[t->n] = header;
+        t->header_name[t->n] = t->name[t->n];
+        t->n++;
+        KT_TRY(add_headers(t, header, err));
+    }
+    return KT_OK;
+}
+
+static kt_status collect_texts(texts *t, const char *file, kt_err *err) {
+    t->n = 0;
+    t->source = kt_cuda_source(file);
+    if (!t->source) return kt_fail(err, KT_E_INTERNAL, "%s: its text is not in this build", file);
+    return add_headers(t, t->source, err);
+}
 
 /* The first line of NVRTC's log that names an error, else its first. */
 static void first_error(char *log) {
@@ -217,13 +258,12 @@ static kt_status take_cubin(kt_cuda_compiler *c, nvrtc_program program, const ch
 
 static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, const options *o,
                          kt_cubin *out, kt_err *err) {
-    const char *const header_names[] = {"kernels/cuda/kt_dev.h", "kernels/cuda/cuda_calls.h"};
     nvrtc_program program = NULL;
     kt_status st;
     int code;
 
     pthread_mutex_lock(&c->lock);
-    code = c->call.create(&program, t->source, name, 2, t->header, header_names);
+    code = c->call.create(&program, t->source, name, t->n, t->header, t->header_name);
     if (code != 0) {
         pthread_mutex_unlock(&c->lock);
         return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
@@ -237,15 +277,15 @@ static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, 
 
 /* Everything that the code depends on, as one text. */
 static char *make_key(const kt_cuda_compiler *c, const texts *t, const options *o, size_t *bytes) {
-    size_t size = strlen(t->source) + strlen(t->header[0]) + strlen(t->header[1]) + sizeof o->text +
-                  256,
-           n;
-    char *key = malloc(size);
+    size_t size = strlen(t->source) + sizeof o->text + 256, n;
+    char *key;
 
-    if (!key) return NULL;
+    for (int i = 0; i < t->n; i++) size += strlen(t->header[i]);
+    if (!(key = malloc(size))) return NULL;
     n = (size_t)snprintf(key, size, "NVRTC %d.%d\n", c->major, c->minor);
     for (int i = 0; i < o->n; i++) n += (size_t)snprintf(key + n, size - n, "%s\n", o->text[i]);
-    n += (size_t)snprintf(key + n, size - n, "%s%s%s", t->header[0], t->header[1], t->source);
+    for (int i = 0; i < t->n; i++) n += (size_t)snprintf(key + n, size - n, "%s", t->header[i]);
+    n += (size_t)snprintf(key + n, size - n, "%s", t->source);
     *bytes = n;
     return key;
 }
@@ -267,7 +307,7 @@ static kt_status check_request(const kt_cuda_compiler *c, const kt_cuda_kernel *
 kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
                           const kt_config *config, const kt_cuda_target *target, const char *folder,
                           kt_cubin *out, kt_err *err) {
-    texts t = {NULL, {kt_cuda_source("kt_dev.h"), kt_cuda_source("cuda_calls.h")}};
+    texts t;
     const int64_t since = kt_clock_ns();
     char file[128], *key = NULL;
     size_t key_bytes = 0;
@@ -277,9 +317,7 @@ kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
     *out = (kt_cubin){0};
     KT_TRY(check_request(c, kernel, config, target, err));
     snprintf(file, sizeof file, "%s.cu", kernel->name);
-    t.source = kt_cuda_source(file);
-    if (!t.source || !t.header[0] || !t.header[1])
-        return kt_fail(err, KT_E_INTERNAL, "%s: its text is not in this build", file);
+    KT_TRY(collect_texts(&t, file, err));
     make_options(kernel, config, target, &o);
     if (folder && !(key = make_key(c, &t, &o, &key_bytes)))
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for its key", file);

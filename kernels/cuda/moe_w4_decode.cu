@@ -17,7 +17,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cuda/kt_dev.h"
-#include "kernels/cuda/cuda_calls.h"
+#include "kernels/cuda/moe_calls.h"
 
 #define WARPS KT_CONSTANT(0)
 #define ROWS KT_CONSTANT(1)

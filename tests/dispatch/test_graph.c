@@ -499,38 +499,24 @@ Test(graph, each_tensor_says_how_it_is_stored) {
 }
 
 Test(graph, fused_experts_are_found) {
+    static const kt_tensor codes = {.name = "model.layers.0.mlp.experts.gate_up_proj_blocks"};
     static const kt_tensor tensors[] = {
         {.name = "model.layers.0.mlp.experts.gate_up_proj", .dtype = KT_DTYPE_F16},
         {.name = "lm_head.weight", .dtype = KT_DTYPE_F32},
         {.name = "model.layers.0.self_attn.q_proj.bias", .dtype = KT_DTYPE_F32}};
-    kt_checkpoint *c = tensors_of(tensors, 3);
     kt_graph g;
-    kt_err err = {KT_OK, ""};
 
-    cr_assert_eq(build_json(CONFIG, c, &g, &err), KT_OK, "%s", err.message);
-    cr_expect(kt_graph_experts(&g, 0)->is_fused);
-    for (int i = 0; i < 3; i++) cr_expect_eq(kt_graph_experts(&g, 0)->part[i].stored, KT_W_F16);
-    cr_expect_not(kt_graph_find(&g, "lm_head", -1)->is_tied);
-    cr_expect_not_null(node_of(&g, KT_NODE_BIAS, 0), "a bias that is there is added");
-    kt_graph_deinit(&g);
-    kt_checkpoint_close(c);
-}
-
-Test(graph, fused_mxfp4_experts_are_found_by_their_codes) {
-    static const kt_tensor tensors[] = {
-        {.name = "model.layers.0.mlp.experts.gate_up_proj_blocks", .dtype = KT_DTYPE_U8}};
-    kt_checkpoint *c = tensors_of(tensors, 1);
-    kt_graph g;
-    kt_err err = {KT_OK, ""};
-
-    cr_assert_eq(build_json(CONFIG, c, &g, &err), KT_OK, "%s", err.message);
-    cr_expect(kt_graph_experts(&g, 0)->is_fused);
-    for (int i = 0; i < 3; i++) {
-        cr_expect_eq(kt_graph_experts(&g, 0)->part[i].encoding, KT_STORED_MXFP4);
-        cr_expect_eq(kt_graph_experts(&g, 0)->part[i].stored, KT_W_MXFP4);
+    for (int is_mxfp4 = 0; is_mxfp4 < 2; is_mxfp4++) {
+        kt_checkpoint *c = is_mxfp4 ? tensors_of(&codes, 1) : tensors_of(tensors, 3);
+        const kt_weight *w;
+        cr_assert_eq(build_json(CONFIG, c, &g, NULL), KT_OK);
+        w = kt_graph_experts(&g, 0);
+        cr_expect(w->is_fused && w->part[2].stored == (is_mxfp4 ? KT_W_MXFP4 : KT_W_F16));
+        cr_expect_eq(kt_graph_find(&g, "lm_head", -1)->is_tied, is_mxfp4);
+        cr_expect_eq(node_of(&g, KT_NODE_BIAS, 0) != NULL, !is_mxfp4, "a bias that is there");
+        kt_graph_deinit(&g);
+        kt_checkpoint_close(c);
     }
-    kt_graph_deinit(&g);
-    kt_checkpoint_close(c);
 }
 
 /* Without tensors the declaration decides: attention that is spared stays float. */

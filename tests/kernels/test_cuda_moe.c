@@ -12,7 +12,7 @@
 
 #include "base/guard_page.h"
 #include "base/rng.h"
-#include "kernels/cuda/cuda_calls.h"
+#include "kernels/cuda/moe_calls.h"
 #include "kernels/cuda/cuda_kernel.h"
 
 typedef struct cuda_case {

@@ -1,7 +1,7 @@
 /* Parameters of the kernels' entries, the same for hosts and for devices, where nothing else is
  * included. Pointers are the device's. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_CUDA_CALLS_H
-#define KT_CUDA_CALLS_H
+#ifndef KT_CUDA_MOE_CALLS_H
+#define KT_CUDA_MOE_CALLS_H
 
 #ifndef __CUDACC_RTC__
 #include <stdint.h>
