@@ -102,20 +102,29 @@ class MoE(n.Owned):
             rows.ldx, rows.ldo = x.rows("x"), out.rows("out")
         return rows, (x, ids, weights, out)
 
-    def submit(self, x, expert_ids, route_weights, out, accumulate=False, stream=None):
+    def submit(self, x, expert_ids, route_weights, out, accumulate=False, stream=None, deferred=0,
+               deferred_out=None):
         """Queue a call; the ticket is for sync. x and out [tokens, hidden] F32 or BF16, expert_ids
         [tokens, topk] I32 or I64 (-1 = none), route_weights [tokens, topk] F32: torch tensors,
-        DLPack, or kt.tensor of a buffer. They are kept until sync."""
+        DLPack, or kt.tensor of a buffer. They are kept until sync. With deferred = n, of each token
+        the n experts of least weight go to deferred_out (as out), done with the ticket after."""
         rows, kept = self._rows(x, expert_ids, route_weights, out, accumulate, stream)
         ticket = c_uint64()
+        if deferred:
+            later = tensor(deferred_out)
+            if (later.shape, later.dtype, later.strides) != (kept[3].shape, kept[3].dtype, kept[3].strides):
+                raise ValueError(f"deferred_out: {later.dtype} {later.shape}, expected as out: "
+                                 f"{kept[3].dtype} {kept[3].shape}")
+            rows.n_deferred, rows.deferred_out = deferred, later.address
+            kept += (later,)
         lib.kt_moe_submit(self._pointer(), byref(rows), byref(ticket))
-        self._in_flight[ticket.value] = kept
+        self._in_flight[ticket.value + bool(deferred)] = kept
         return ticket.value
 
     def sync(self, ticket=None):
         """Wait for a call and those before it; None = all of this layer."""
         tickets = [t for t in list(self._in_flight) if ticket is None or t <= ticket]
-        last = max(tickets, default=ticket)
+        last = max(tickets, default=None) if ticket is None else ticket
         if last is not None:
             lib.kt_moe_sync(self._pointer(), last)
         for t in tickets:

@@ -25,3 +25,7 @@ model=$src/datasets/models/tiny-moe text='And it came to pass'
 "$build/kt" generate "$model" -p "$text" -n 24 --deterministic --quiet >want
 cmp got want || { diff got want; exit 1; }
 "$python" "$src/tests/python/check_package.py" "$model"
+# Programs that import kt_kernel find ours, by a wheel of its own.
+place=$(python3 "$src/python/build_wheel.py" --as-kt-kernel --out "$work")
+python3 -m pip --python "$work/venv/bin/python" install --quiet --no-index --disable-pip-version-check "$place"
+"$python" -c 'import kt_kernel, kt.kernel; assert kt_kernel.KTMoEWrapper is kt.kernel.KTMoEWrapper'

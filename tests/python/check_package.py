@@ -141,5 +141,88 @@ def layers():
     refuses("KT_E_NOT_FOUND", "layer 77", other.load, MODEL, 77)
 
 
+class TorchLike:
+    """As much of a torch tensor as kt.kernel asks for: F32 or I64 in host memory."""
+
+    class device:
+        type = "cpu"
+
+    def __init__(self, values, shape, code="f"):
+        self.values, self.shape = array(code, values), tuple(shape)
+        self.dtype = {"f": "torch.float32", "q": "torch.int64", "b": "torch.bool"}[code]
+
+    def data_ptr(self):
+        return self.values.buffer_info()[0]
+
+    def stride(self):
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    def new_empty(self, shape):
+        return TorchLike(bytes(4 * math.prod(shape)), shape)
+
+    def add_(self, other):
+        self.values = array("f", map(sum, zip(self.values, other.values)))
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __iter__(self):
+        return iter(self.values)
+
+
+def kernels():
+    from kt.kernel import KTMoEWrapper
+    E, K, H, N, T = 4, 2, 64, 32, 3
+    normal = random.Random(2)
+    numbers = lambda n: [normal.gauss(0, 0.2) for _ in range(n)]
+    stacks = [TorchLike(numbers(E * N * H), s) for s in ((E, N, H), (E, N, H), (E, H, N))]
+    sizes = dict(num_experts=E, num_experts_per_tok=K, hidden_size=H, moe_intermediate_size=N,
+                 cpuinfer_threads=1, threadpool_count=1, weight_path="/nowhere",
+                 chunked_prefill_size=2, method="BF16")
+    call = (TorchLike(numbers(T * H), (T, H)), TorchLike([0, 1, 2, 3, 3, 0], (T, K), "q"),
+            TorchLike([0.75, 0.25] * T, (T, K)))
+    off = lambda a, b: max(map(abs, (x - y for x, y in zip(a.values, b))))
+
+    w = KTMoEWrapper(0, gpu_experts_mask=TorchLike([0] * E, (E,), "b"), **sizes)
+    w.load_weights_from_tensors(*stacks)
+    all_of = w.forward(*call, 0)
+    assert any(all_of.values) and w.num_gpu_experts == 0
+    w.gpu_experts_mask.values[3] = 1  # in place, as SGLang does while it serves
+    cpu = w.forward(*call, 0)
+    assert cpu.values[:H] == all_of.values[:H] and cpu.values[H:] != all_of.values[H:]
+    first = KTMoEWrapper(0, num_gpu_experts=3, **sizes)
+    first.load_weights_from_tensors(*stacks)
+    gpu = first.forward(*call, 0)
+    w.gpu_experts_mask.values[:] = array("b", [0, 0, 0, 1])
+    assert off(all_of, map(sum, zip(w.forward(*call, 0).values, gpu.values))) < 1e-5
+    # Expert p of a call is expert map[p] of the weights.
+    turned = KTMoEWrapper(0, **sizes)
+    turned.load_weights_from_tensors(*stacks, TorchLike([1, 2, 3, 0], (E,), "q"))
+    ids = TorchLike([(e - 1) % E for e in call[1].values], (T, K), "q")
+    assert turned.forward(call[0], ids, call[2], 0).values == all_of.values
+    # What one layer defers, the next one's sum has.
+    parts = [KTMoEWrapper(i, max_deferred_experts_per_token=1 - i, **sizes) for i in (0, 1)]
+    for part in parts:
+        part.load_weights_from_tensors(*stacks)
+    early = parts[0].forward(*call, 0)
+    late = parts[1].forward(*call, 0)
+    assert off(early, all_of.values) > 1e-3
+    assert off(all_of, (a + b - c for a, b, c in zip(early.values, late.values, all_of.values))) < 1e-5
+    raises(ValueError, "submit_forward twice", lambda: [w.submit_forward(*call) for _ in range(2)])
+    w.sync_forward(call[0])
+    raises(ValueError, "without submit_forward", w.sync_forward, call[0])
+    raises(ValueError, "method 'INT3'", KTMoEWrapper, 0, **dict(sizes, method="INT3"))
+    raises(ValueError, "num_experts is 0", KTMoEWrapper, 0, **dict(sizes, num_experts=0))
+    raises(ValueError, "fine-tuning", KTMoEWrapper, 0, mode="sft", **sizes)
+    raises(TypeError, "'num_gpus'", KTMoEWrapper, 0, num_gpus=1, **sizes)
+    raises(ValueError, "gate_proj: shape", w.load_weights_from_tensors, *stacks[::-1])
+    refuses("KT_E_NOT_FOUND", "/nowhere", w.load_weights)
+    raises(NotImplementedError, "threshold", w.submit_write_weight_scale_to_buffer)
+    bundled = KTMoEWrapper(2, **dict(sizes, num_experts=16, num_experts_per_tok=4, hidden_size=256,
+                                     moe_intermediate_size=128, weight_path=MODEL, method="AMXINT4"))
+    bundled.load_weights(range(16))
+
+
 engines()
 layers()
+kernels()
