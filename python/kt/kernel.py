@@ -85,7 +85,7 @@ class KTMoEWrapper:
             raise ValueError(f"method '{method}', expected one of {', '.join(METHODS)}")
         if cpu_save:
             raise ValueError("cpu_save: weights are not written here; `kt convert` does that")
-        if threadpool_count > 1 or numa_nodes:
+        if (threadpool_count or 1) > 1 or numa_nodes:
             _tell_once("experts are not cut over memory nodes in this package: threadpool_count "
                        "and numa_nodes have no effect")
         if method in ("AMXINT4", "MOE_INT4"):
@@ -99,12 +99,12 @@ class KTMoEWrapper:
             raise ValueError(f"max_deferred_experts_per_token is {max_deferred_experts_per_token}, "
                              f"expected 0 to {num_experts_per_tok}")
         if gpu_experts_mask is None:
-            gpu_experts_mask = [p < num_gpu_experts for p in range(num_experts)]
+            gpu_experts_mask = [p < (num_gpu_experts or 0) for p in range(num_experts)]
         self.gpu_experts_mask = gpu_experts_mask  # may be changed in place while serving
         self._elsewhere = bytes(num_experts)
         self.moe = MoE(num_experts, num_experts_per_tok, hidden_size, moe_intermediate_size,
                        weights=METHODS[method], max_tokens=min(chunked_prefill_size, _MAX_TOKENS),
-                       team=_shared_team(cpuinfer_threads))
+                       team=_shared_team(cpuinfer_threads or 0))
         self._call = None
 
     # ---- weights ----

@@ -208,6 +208,8 @@ def kernels():
     late = parts[1].forward(*call, 0)
     assert off(early, all_of.values) > 1e-3
     assert off(all_of, (a + b - c for a, b, c in zip(early.values, late.values, all_of.values))) < 1e-5
+    asked_nothing = KTMoEWrapper(0, num_gpu_experts=None, **dict(sizes, cpuinfer_threads=None))
+    assert asked_nothing.num_gpu_experts == 0
     raises(ValueError, "submit_forward twice", lambda: [w.submit_forward(*call) for _ in range(2)])
     w.sync_forward(call[0])
     raises(ValueError, "without submit_forward", w.sync_forward, call[0])
