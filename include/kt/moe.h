@@ -112,7 +112,11 @@ typedef struct kt_moe_rows {
      * call's is. 0 = off: out is exact. */
     int32_t n_deferred;
     void *deferred_out;
-    void *stream; /* a CUDA stream's handle; NULL = none. Others are refused (KT_E_UNSUPPORTED) */
+    /* A CUDA stream's handle (CUstream, cudaStream_t; 1 = the default stream), or NULL. The call
+     * begins when the stream comes to it: what is pointed to is host memory that the stream's
+     * copies fill, best pinned, and the ticket is for kt_moe_sync_stream. Captured into a graph,
+     * every replay is a call. Ids that cannot be count as -1, as nobody is there to be told. */
+    void *stream;
 } kt_moe_rows;
 
 /* Queue a call; *ticket is its number, for kt_moe_sync. Waits only while very many calls are
@@ -121,7 +125,12 @@ typedef struct kt_moe_rows {
 KT_API kt_status kt_moe_submit(kt_moe *m, const kt_moe_rows *rows, uint64_t *ticket, kt_err *err);
 /* Wait until a call of the layer's team is done; those before it are done then, too. */
 KT_API void kt_moe_sync(kt_moe *m, uint64_t ticket);
-/* Both. */
+/* Have a stream wait for a call that was submitted with one, or (its ticket + 1) for what that call
+ * deferred; once for each, in the capture for a captured call. The stream's work must have ended
+ * before the layer does. KT_E_UNSUPPORTED without a CUDA driver, KT_E_INVALID for a ticket that is
+ * none or a stream that the driver does not know. */
+KT_API kt_status kt_moe_sync_stream(kt_moe *m, uint64_t ticket, void *stream, kt_err *err);
+/* Submit and sync, without a stream. */
 KT_API kt_status kt_moe_forward(kt_moe *m, const kt_moe_rows *rows, kt_err *err);
 
 /* ---- while serving: for all calls that are submitted later ---- */

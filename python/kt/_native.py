@@ -131,6 +131,7 @@ CHECKED = {
     "kt_moe_load": [P, c_char_p, c_int64],
     "kt_moe_load_from_tensors": [P, POINTER(MoeTensor), c_size_t, c_char_p],
     "kt_moe_submit": [P, POINTER(MoeRows), POINTER(c_uint64)],
+    "kt_moe_sync_stream": [P, c_uint64, P],
     "kt_moe_forward": [P, POINTER(MoeRows)],
     "kt_moe_set_map": [P, IDS, c_int64],
     "kt_moe_set_mask": [P, POINTER(c_uint8)],

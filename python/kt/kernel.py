@@ -32,6 +32,8 @@ _team_threads = 0
 _told = set()
 _capture_sizes = []
 _deferred = {}  # layer_idx: what its deferred experts gave, for the next layer
+_pinned = {}  # (tokens, parity of the layer): rows, ids, weights, out, deferred out
+_last_size = None
 
 
 def _tell_once(text):
@@ -50,6 +52,27 @@ def _shared_team(threads):
         _tell_once(f"cpuinfer_threads={threads} comes too late: the first layer made "
                    f"{_team_threads} threads, which all layers share")
     return _team
+
+
+def _stream(handle):
+    """A stream's handle as the driver's functions want it: the default stream has a number."""
+    if handle is None:
+        raise ValueError("cuda_stream is None, expected the stream of tensors of a GPU")
+    return int(handle) or 1
+
+
+def _pinned_like(parity, x, ids, weights):
+    """Pinned memory for a call, shared by every second layer: what the next but one writes, the
+    stream has read. Sizes that were announced for capture keep theirs, of others the last one."""
+    global _last_size
+    tokens = x.shape[0]
+    for p in (0, 1) if _last_size not in (None, tokens, *_capture_sizes) else ():
+        _pinned.pop((_last_size, p), None)
+    _last_size = tokens
+    if (tokens, parity) not in _pinned:
+        _pinned[tokens, parity] = [t.new_empty(t.shape, device="cpu", pin_memory=True)
+                                   for t in (x, ids, weights, x, x)]
+    return _pinned[tokens, parity]
 
 
 def _positive(**sizes):
@@ -76,7 +99,8 @@ class KTMoEWrapper:
                  moe_intermediate_size, gpu_experts_mask=None, cpuinfer_threads=0,
                  threadpool_count=1, weight_path=None, chunked_prefill_size=512, cpu_save=False,
                  max_deferred_experts_per_token=None, method="AMXINT4", numa_nodes=None,
-                 mode="inference", num_gpu_experts=0, swiglu_limit=0.0, swiglu_alpha=0.0, **unknown):
+                 mode="inference", num_gpu_experts=0, swiglu_limit=0.0, swiglu_alpha=0.0,
+                 **unknown):
         _refuse(unknown, mode, swiglu_limit, swiglu_alpha)
         _positive(num_experts=num_experts, num_experts_per_tok=num_experts_per_tok,
                   hidden_size=hidden_size, moe_intermediate_size=moe_intermediate_size,
@@ -142,8 +166,9 @@ class KTMoEWrapper:
             self.moe.set_map([int(e) for e in physical_to_logical])
         self._elsewhere = None
 
-    def _follow_mask(self):
-        """The mask may have been changed in place since the last call."""
+    def follow_mask(self):
+        """Take over what was changed in gpu_experts_mask. submit_forward does; a graph's replays do
+        not come here."""
         mask = self.gpu_experts_mask
         if hasattr(mask, "data_ptr") and getattr(mask.device, "type", "cpu") == "cpu":
             now = ctypes.string_at(mask.data_ptr(), len(mask))
@@ -161,35 +186,55 @@ class KTMoEWrapper:
 
     def submit_forward(self, hidden_states, topk_ids, topk_weights, cuda_stream=None):
         """Begin: hidden_states [tokens, hidden] BF16 or F32, topk_ids [tokens, topk], topk_weights
-        F32. Tensors in host memory are used where they lie. Those of a GPU are copied first, which
-        waits for their stream; a CUDA graph cannot capture that."""
-        x = hidden_states if len(hidden_states.shape) == 2 else hidden_states.view(-1, self.hidden_size)
+        F32. Tensors in host memory are used where they lie. Those of a GPU are copied to pinned
+        memory in the order of cuda_stream, which a CUDA graph may capture; nothing waits here."""
+        x = hidden_states
+        if len(x.shape) != 2:
+            x = x.view(-1, self.hidden_size)
         if self._call is not None:
             raise ValueError(f"layer {self.layer_idx}: submit_forward twice without sync_forward")
-        host = [t if t.device.type == "cpu" else t.to("cpu") for t in (x, topk_ids, topk_weights)]
-        out = host[0].new_empty((x.shape[0], self.hidden_size))
-        later = None
-        if self.max_deferred_experts_per_token:
-            later = host[0].new_empty((x.shape[0], self.hidden_size))
-        self._follow_mask()
-        ticket = self.moe.submit(*host, out, deferred=self.max_deferred_experts_per_token,
-                                 deferred_out=later)
-        self._call = ticket, out, later, x.device
+        self.follow_mask()
+        n_later = self.max_deferred_experts_per_token
+        if x.device.type == "cpu":
+            out, later = (x.new_empty(x.shape) for _ in range(2))
+            ticket = self.moe.submit(x, topk_ids, topk_weights, out, deferred=n_later,
+                                     deferred_out=later)
+        else:
+            given = x, topk_ids, topk_weights
+            *host, out, later = _pinned_like(self.layer_idx % 2, *given)
+            for to, tensor_of_gpu in zip(host, given):
+                to.copy_(tensor_of_gpu, non_blocking=True)
+            ticket = self.moe.submit(*host, out, stream=_stream(cuda_stream), deferred=n_later,
+                                     deferred_out=later)
+        self._call = ticket, out, later if n_later else None, x
+
+    def _wait(self, ticket, is_cpu, cuda_stream):
+        if is_cpu:
+            self.moe.sync(ticket)
+        else:
+            self.moe.sync_stream(ticket, _stream(cuda_stream))
 
     def sync_forward(self, hidden_states, cuda_stream=None):
-        """Wait, and return [tokens, hidden] where hidden_states are. With deferred experts, those
-        of the layer before are in it, and this layer's least weighted ones are not."""
+        """Wait (on a GPU its stream does), and return [tokens, hidden] where hidden_states are. With
+        deferred experts, those of the layer before are in it, and this layer's least weighted ones
+        are not."""
         if self._call is None:
             raise ValueError(f"layer {self.layer_idx}: sync_forward without submit_forward")
-        (ticket, out, later, device), self._call = self._call, None
-        self.moe.sync(ticket)
+        (ticket, out, later, x), self._call = self._call, None
+        is_cpu = x.device.type == "cpu"
+
+        def to_device(t):
+            return t if is_cpu else x.new_empty(x.shape).copy_(t, non_blocking=True)
+
+        self._wait(ticket, is_cpu, cuda_stream)
+        result = to_device(out)
         before = _deferred.pop(self.layer_idx - 1, None)
         if before is not None and tuple(before[2].shape) == tuple(out.shape):
-            before[0].sync(before[1])
-            out.add_(before[2])
+            before[0]._wait(before[1], is_cpu, cuda_stream)
+            result.add_(to_device(before[2]))
         if later is not None:
-            _deferred[self.layer_idx] = self.moe, ticket + 1, later
-        return out if device.type == "cpu" else out.to(device)
+            _deferred[self.layer_idx] = self, ticket + 1, later
+        return result
 
     def forward(self, hidden_states, topk_ids, topk_weights, cuda_stream=None):
         self.submit_forward(hidden_states, topk_ids, topk_weights, cuda_stream)
@@ -213,7 +258,7 @@ class KTMoEWrapper:
 
     @staticmethod
     def set_capture_batch_sizes(capture_bs):
-        """Kept and given back: a call's size needs nothing prepared here."""
+        """Numbers of tokens whose pinned memory stays, since graphs will point to it."""
         _capture_sizes[:] = capture_bs
 
     @staticmethod
@@ -222,8 +267,9 @@ class KTMoEWrapper:
 
     @staticmethod
     def clear_buffer_cache():
-        """There is none; what was deferred and not asked for is dropped."""
+        """Give pinned memory back; the graphs that point to it must be gone."""
         _deferred.clear()
+        _pinned.clear()
 
 
 def generate_gpu_experts_masks(activation_freq, num_gpu_experts):

@@ -55,7 +55,7 @@ class MoE(n.Owned):
         lib.kt_moe_create((team or default_team())._pointer(), byref(o), byref(self._handle))
         self.experts, self.topk, self.hidden, self.intermediate = experts, topk, hidden, intermediate
         self._n_ids = experts
-        self._in_flight = {}  # ticket: what it reads and writes
+        self._in_flight = {}  # ticket: what it reads and writes; of streams the last such call's
 
     def load(self, model, layer):
         """Load the experts of a model's layer: a folder, a GGUF file or a bundled name."""
@@ -107,7 +107,9 @@ class MoE(n.Owned):
         """Queue a call; the ticket is for sync. x and out [tokens, hidden] F32 or BF16, expert_ids
         [tokens, topk] I32 or I64 (-1 = none), route_weights [tokens, topk] F32: torch tensors,
         DLPack, or kt.tensor of a buffer. They are kept until sync. With deferred = n, of each token
-        the n experts of least weight go to deferred_out (as out), done with the ticket after."""
+        the n experts of least weight go to deferred_out (as out), done with the ticket after.
+        stream: a CUDA stream's handle (1 = the default stream); all tensors are in host memory that
+        the stream fills, and the ticket is for sync_stream."""
         rows, kept = self._rows(x, expert_ids, route_weights, out, accumulate, stream)
         ticket = c_uint64()
         if deferred:
@@ -122,13 +124,18 @@ class MoE(n.Owned):
         return ticket.value
 
     def sync(self, ticket=None):
-        """Wait for a call and those before it; None = all of this layer."""
-        tickets = [t for t in list(self._in_flight) if ticket is None or t <= ticket]
+        """Wait for a call without a stream, and those before it; None = all of this layer."""
+        last_of_host = (1 << 63) - 1 if ticket is None else ticket
+        tickets = [t for t in list(self._in_flight) if t <= last_of_host]
         last = max(tickets, default=None) if ticket is None else ticket
         if last is not None:
             lib.kt_moe_sync(self._pointer(), last)
         for t in tickets:
             self._in_flight.pop(t, None)
+
+    def sync_stream(self, ticket, stream):
+        """Have a CUDA stream wait for a call that was submitted with one."""
+        lib.kt_moe_sync_stream(self._pointer(), ticket, stream)
 
     def forward(self, x, expert_ids, route_weights, out=None, accumulate=False, stream=None):
         """Compute now. out None = a new F32 Tensor over an array."""

@@ -55,6 +55,16 @@ typedef struct kt_moe_weights {
     const void **expert; /* [experts] */
 } kt_moe_weights;
 
+/* A call of a CUDA stream, until it is waited for; of a captured one for ever. */
+typedef struct kt_moe_record {
+    kt_moe *moe;
+    kt_moe_item now, later;
+    struct kt_moe_record *next; /* of the layer's, in the order of their numbers */
+    uint64_t number, ticket;    /* ticket: of the last time that it was put */
+    atomic_bool is_used;
+    bool is_captured;
+} kt_moe_record;
+
 struct kt_moe {
     kt_moe_team *team;
     int64_t experts, topk, hidden, intermediate, max_tokens;
@@ -65,7 +75,8 @@ struct kt_moe {
     uint8_t *mask;
     int64_t n_ids;
     kt_moe_counts counts;
-    int64_t *rows_of; /* [experts] */
+    int64_t *rows_of;       /* [experts] */
+    kt_moe_record *records; /* owned; changed under the team's lock */
 };
 
 /* Large pages for what fills them. */
@@ -81,6 +92,11 @@ void kt_moe_team_wait(kt_moe_team *t, uint64_t ticket);
 /* Have the team's thread run a function, behind all that is queued, and wait for it. */
 void kt_moe_team_do(kt_moe_team *t, void (*run)(void *arg), void *arg);
 void kt_moe_team_release(kt_moe_team *t);
+
+/* Put the call (and what it defers) when the stream of its rows comes to it. */
+kt_status kt_moe_stream_submit(kt_moe *m, const kt_moe_item *now, const kt_moe_item *later,
+                               uint64_t *ticket, kt_err *err);
+void kt_moe_records_free(kt_moe *m);
 
 /* The rest is for the team's thread. */
 

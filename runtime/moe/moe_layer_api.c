@@ -80,6 +80,7 @@ static void do_end(void *arg) {
     free(m->map);
     free(m->mask);
     free(m->rows_of);
+    kt_moe_records_free(m);
 }
 
 void kt_moe_destroy(kt_moe *m) {
@@ -95,11 +96,6 @@ void kt_moe_destroy(kt_moe *m) {
 /* ---- calls ---- */
 
 static kt_status check_types(const kt_moe *m, const kt_moe_rows *r, kt_err *err) {
-    if (r->stream)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "stream %p: this build drives no CUDA streams, expected NULL (copy to host "
-                       "memory and synchronise first)",
-                       r->stream);
     if (r->tokens < 0 || r->tokens > (int64_t)1 << 30)
         return kt_fail(err, KT_E_INVALID, "%lld tokens, expected 0 to %d", (long long)r->tokens,
                        1 << 30);
@@ -148,11 +144,12 @@ kt_status kt_moe_submit(kt_moe *m, const kt_moe_rows *rows, uint64_t *ticket, kt
     n_ids = m->n_ids;
     pthread_mutex_unlock(&m->team->lock);
     if (!is_loaded) return kt_fail(err, KT_E_INVALID, "the layer has no weights yet (kt_moe_load)");
-    KT_TRY(check_ids(m, rows, n_ids, err));
     later = item;
     later.part = KT_MOE_LATER;
     later.rows.out = rows->deferred_out;
     later.rows.accumulate = false;
+    if (rows->stream) return kt_moe_stream_submit(m, &item, &later, ticket, err);
+    KT_TRY(check_ids(m, rows, n_ids, err));
     *ticket = kt_moe_team_put(m->team, &item, rows->n_deferred ? &later : NULL);
     return KT_OK;
 }
@@ -164,6 +161,10 @@ void kt_moe_sync(kt_moe *m, uint64_t ticket) {
 kt_status kt_moe_forward(kt_moe *m, const kt_moe_rows *rows, kt_err *err) {
     uint64_t ticket;
 
+    if (rows->stream)
+        return kt_fail(err, KT_E_INVALID,
+                       "kt_moe_forward: stream %p, expected NULL (kt_moe_submit takes one)",
+                       rows->stream);
     KT_TRY(kt_moe_submit(m, rows, &ticket, err));
     kt_moe_team_wait(m->team, ticket + (rows->n_deferred > 0));
     return KT_OK;

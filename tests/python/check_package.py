@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed package: check_package.py MODEL_FOLDER. Plain assertions; exits with 0 when all hold."""
 
+import ctypes
 import math
+import os
 import random
 import sys
 import threading
@@ -34,7 +36,6 @@ class DLPackArray:
     """What numpy and torch do, with ctypes alone: F32 in host memory, rows `pad` floats apart."""
 
     def __init__(self, values, shape, pad=0):
-        import ctypes
         from kt.tensors import _DLTensor
         self.data = (ctypes.c_float * (shape[0] * (shape[1] + pad)))()
         for r in range(shape[0]):
@@ -45,7 +46,6 @@ class DLPackArray:
         self.t = _DLTensor(ctypes.addressof(self.data), 1, 0, 2, 2, 32, 1, self.shape, self.strides, 0)
 
     def __dlpack__(self):
-        import ctypes
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         return new(ctypes.addressof(self.t), b"dltensor", None)
@@ -135,7 +135,7 @@ def layers():
     assert moe.counts()["calls"] == 12 and sum(moe.counts()["rows_of_expert"]) == 11 * T * K
     raises(TypeError, "expert_ids: F32", moe.forward, call[0], call[2], call[2])
     raises(ValueError, "x: shape", moe.forward, call[1], call[1], call[2])
-    refuses("KT_E_UNSUPPORTED", "CUDA stream", moe.forward, *call, stream=4096)
+    refuses("KT_E_INVALID", "expected NULL", moe.forward, *call, stream=4096)
     other = kt.MoE(16, 4, 256, 128, weights="int4")
     other.load(MODEL, 1)
     refuses("KT_E_NOT_FOUND", "layer 77", other.load, MODEL, 77)
@@ -157,11 +157,20 @@ class TorchLike:
     def stride(self):
         return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
-    def new_empty(self, shape):
-        return TorchLike(bytes(4 * math.prod(shape)), shape)
+    def new_empty(self, shape, device=None, pin_memory=False):
+        code = self.values.typecode
+        kind = TorchLike if device == "cpu" or type(self) is TorchLike else GpuLike
+        return kind(bytes(array(code).itemsize * math.prod(shape)), shape, code)
+
+    def copy_(self, other, non_blocking):
+        copy = ctypes.CDLL(os.environ["KT_CUDA_DRIVER"]).fake_stream_copy
+        copy.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_size_t]
+        copy(GpuLike.stream, self.data_ptr(), other.data_ptr(), len(self.values) * self.values.itemsize)
+        return self
 
     def add_(self, other):
-        self.values = array("f", map(sum, zip(self.values, other.values)))
+        for i, value in enumerate(other.values):
+            self.values[i] += value
 
     def __len__(self):
         return self.shape[0]
@@ -225,6 +234,68 @@ def kernels():
     bundled.load_weights(range(16))
 
 
+class GpuLike(TorchLike):
+    """The same of a GPU, whose copies happen when the pretended stream comes to them."""
+
+    stream = None
+
+    class device:
+        type = "cuda"
+
+    def view(self, rows, width):
+        return GpuLike(self.values, (len(self.values) // width, width), self.values.typecode)
+
+
+def streams():
+    from kt.kernel import KTMoEWrapper
+    driver = ctypes.CDLL(os.environ["KT_CUDA_DRIVER"])
+    driver.fake_stream_make.restype = ctypes.c_void_p
+    for name in ("hold", "sync", "end", "capture", "replay"):
+        getattr(driver, "fake_stream_" + name).argtypes = [ctypes.c_void_p, ctypes.c_int]
+    s = GpuLike.stream = driver.fake_stream_make()
+    E, K, H, N, T = 4, 2, 64, 32, 3
+    normal = random.Random(3)
+    numbers = lambda n: [normal.gauss(0, 0.2) for _ in range(n)]
+    stacks = [TorchLike(numbers(E * N * H), s) for s in ((E, N, H), (E, N, H), (E, H, N))]
+    layers = []
+    for i in range(3):
+        layers.append(KTMoEWrapper(i, E, K, H, N, cpuinfer_threads=1, chunked_prefill_size=2,
+                                   max_deferred_experts_per_token=int(i < 2), method="BF16"))
+        layers[i].load_weights_from_tensors(*stacks)
+    KTMoEWrapper.set_capture_batch_sizes([T])
+    ids, weights = ([0, 1, 2, 3, 3, 0], [0.75, 0.25] * T)
+
+    def through(kind, x, stream):
+        call = kind(x, (T, H)), kind(ids, (T, K), "q"), kind(weights, (T, K))
+        return call, [layer.forward(*call, stream) for layer in layers]
+
+    x = numbers(T * H)
+    want = through(TorchLike, x, None)[1]
+    driver.fake_stream_hold(s, 1)
+    _, got = through(GpuLike, x, s)
+    assert not any(any(g.values) for g in got), "something was done while the stream was held"
+    driver.fake_stream_hold(s, 0)
+    driver.fake_stream_sync(s, 0)
+    # the stand-in adds at once, so what an earlier layer deferred comes only to real tensors
+    assert got[0].values == want[0].values and any(got[2].values)
+    driver.fake_stream_capture(s, 1)
+    call, replayed = through(GpuLike, numbers(T * H), s)
+    driver.fake_stream_capture(s, 0)
+    call[0].values[:] = array("f", x)
+    for _ in range(3):
+        replayed[0].values[:] = array("f", bytes(4 * T * H))
+        driver.fake_stream_replay(s, 0)
+        driver.fake_stream_sync(s, 0)
+        assert replayed[0].values == want[0].values
+    raises(ValueError, "cuda_stream is None", layers[0].submit_forward, *call)
+    KTMoEWrapper.clear_buffer_cache()
+    for layer in layers:
+        layer.moe.close()
+    driver.fake_stream_end(s, 0)
+
+
 engines()
 layers()
 kernels()
+if os.environ.get("KT_CUDA_DRIVER"):
+    streams()
