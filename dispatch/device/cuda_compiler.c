@@ -68,14 +68,28 @@ static const char *const places[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvr
 /* It stays when it is closed: it keeps memory that nobody could find again without it. */
 enum { HOW_TO_OPEN = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
 
+/* Where `./quickstart gpu` puts what it fetches. */
+static const char *fetched_place(char *out, size_t bytes) {
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+
+    if (data && *data)
+        snprintf(out, bytes, "%s/kt/nvrtc/libnvrtc.so", data);
+    else
+        snprintf(out, bytes, "%s/.local/share/kt/nvrtc/libnvrtc.so", home ? home : "");
+    return out;
+}
+
 static void *open_library(const char **found) {
+    static char fetched[400];
     const char *wanted = getenv("KT_NVRTC");
-    void *library = NULL;
+    void *library;
 
     if (wanted && *wanted) {
         *found = wanted;
         return dlopen(wanted, HOW_TO_OPEN);
     }
+    *found = fetched_place(fetched, sizeof fetched);
+    library = dlopen(fetched, HOW_TO_OPEN);
     for (size_t i = 0; !library && i < sizeof places / sizeof *places; i++) {
         *found = places[i];
         library = dlopen(places[i], HOW_TO_OPEN);
@@ -92,7 +106,8 @@ static kt_status not_found(kt_err *err) {
     for (size_t i = 0, n = 0; i < sizeof places / sizeof *places; i++)
         n += (size_t)snprintf(tried + n, sizeof tried - n, "%s%s", i ? ", " : "", places[i]);
     return kt_fail(err, KT_E_NOT_FOUND,
-                   "no NVRTC to compile GPU kernels with: tried %s; KT_NVRTC=PATH names another",
+                   "no NVRTC to compile GPU kernels with: tried %s; `./quickstart gpu` fetches it, "
+                   "KT_NVRTC=PATH names another",
                    tried);
 }
 

@@ -1,7 +1,7 @@
 /* Kernels of kernels/cuda to machine code of a GPU: NVRTC, opened at run time, and a cache on disk.
  *
  * No header and no library of a toolkit is needed to build or to start. NVRTC is looked for as
- * $KT_NVRTC (a path; nothing else is tried then), as libnvrtc.so.13 and .12 where the dynamic
+ * $KT_NVRTC (a path; nothing else is tried then), where `./quickstart gpu` puts it, as libnvrtc.so.13 and .12 where the dynamic
  * linker looks, and below /usr/local/cuda. It needs no GPU and no driver.
  *
  * SPDX-License-Identifier: Apache-2.0

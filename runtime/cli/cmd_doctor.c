@@ -83,8 +83,9 @@ static void look_at_gpus(report *r) {
     kt_gpus_probe(&gpus);
     if (gpus.n == 0) say(r, OK, "gpu", "%s", gpus.why);
     for (int i = 0; i < gpus.n; i++)
-        say(r, OK, "gpu", "%s, sm_%d, %.0f GiB: not used, this version runs models on the CPU",
-            gpus.gpu[i].name, gpus.gpu[i].sm, (double)gpus.gpu[i].memory_bytes / GIB);
+        say(r, OK, "gpu", "%s, sm_%d, %.0f GiB, driver of CUDA %d.%d: not used, this version runs models on the CPU",
+            gpus.gpu[i].name, gpus.gpu[i].sm, (double)gpus.gpu[i].memory_bytes / GIB,
+            gpus.driver / 1000, gpus.driver % 1000 / 10);
     if (kt_cuda_compiler_open(&compiler, &err) == KT_OK)
         say(r, OK, "gpu compiler", "%s", kt_cuda_compiler_name(compiler));
     else if (gpus.n > 0)

@@ -232,6 +232,23 @@ Test(cuda_compiler, a_library_that_is_not_nvrtc_is_refused_by_name) {
     cr_expect_not_null(strstr(err.message, "no function nvrtcVersion"), "%s", err.message);
 }
 
+/* What `./quickstart gpu` fetched goes before a toolkit's. */
+Test(cuda_compiler, the_folder_of_this_user_is_looked_at_first) {
+    kt_cuda_compiler *c = NULL;
+    char folder[256], command[900];
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(command, sizeof command, "mkdir -p %s/kt/nvrtc && cp %s %s/kt/nvrtc/libnvrtc.so",
+             folder, KT_BUILD_DIR "/tests/libfake_cuda_right.so", folder);
+    cr_assert_eq(system(command), 0);
+    unsetenv("KT_NVRTC");
+    setenv("XDG_DATA_HOME", folder, 1);
+    cr_expect_eq(kt_cuda_compiler_open(&c, &err), KT_E_UNSUPPORTED);
+    cr_expect_not_null(strstr(err.message, "kt/nvrtc/libnvrtc.so: it has no"), "%s", err.message);
+    kt_temp_remove(folder);
+}
+
 static kt_cuda_compiler *open_compiler(void) {
     kt_cuda_compiler *c;
     kt_err err;

@@ -10,7 +10,7 @@ failures=0
 # A folder with a copy of quickstart, programs that only say they were called, and nothing else on PATH.
 mkdir -p "$work/tree/tests" "$work/tree/build/release" "$work/bin"
 cp "$1" "$work/tree/quickstart"
-for tool in bash env dirname mv cut grep tail cat rm; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
+for tool in bash env dirname basename mv cut grep tail head cat rm sed find mktemp mkdir cp ln; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
 
 # program FILE LINE...: an executable script.
 program() {
@@ -156,6 +156,45 @@ start "$all"
 rm "$work/bin/dpkg-query"
 run build 1
 told 'this script installs Debian packages; elsewhere install the equivalents of: gcc g++'
+
+# NVRTC: kt says what GPU and compiler there are; pip brings a wheel with two libraries.
+program "$work/tree/build/release/kt" 'if [ -f "$HOME/data/kt/nvrtc/libnvrtc.so" ]; then compiler="NVRTC 13.2 of $HOME"; else compiler=$COMPILER; fi' \
+    'echo "ok    gpu               $GPU"' 'echo "ok    gpu compiler      $compiler"'
+program "$work/bin/python3" 'mkdir -p "$3/bin"' 'cp "$STATE/pip" "$3/bin/pip"' 'cp "$STATE/unzip" "$3/bin/python"'
+nvrtc() { # GPU COMPILER STATUS
+    start "$all python3 python3-venv" "$all python3 python3-venv"
+    program "$work/bin/dpkg-query" 'echo -n installed'
+    program "$STATE/pip" 'echo "$*" >>"$STATE/calls"' '[ -n "$PIP_WORKS" ] || exit 1' 'while [ "$1" != --dest ]; do shift; done' ': >"$2/nvidia_cuda_nvrtc-1.whl"'
+    program "$STATE/unzip" 'mkdir -p "$5/nvidia/cu13/lib"' ': >"$5/nvidia/cu13/lib/libnvrtc.so.13"' ': >"$5/nvidia/cu13/lib/libnvrtc-builtins.so.13.2"'
+    export GPU=$1 COMPILER=$2 HOME=$STATE XDG_DATA_HOME=$STATE/data
+    run gpu "$3"
+}
+export PIP_WORKS=1
+small='Pretended Small, sm_86, 16 GiB, driver of CUDA 13.0: in use'
+
+case='no GPU'
+nvrtc 'no CUDA driver: libcuda.so.1 is not installed' 'no NVRTC to compile GPU kernels with' 1
+told 'no GPU to make kernels for: no CUDA driver: libcuda.so.1 is not installed'
+says 'fetches' [ ! -s "$STATE/calls" ]
+
+case='NVRTC is there'
+nvrtc "$small" 'NVRTC 13.0 of /usr/local/cuda' 0
+told 'NVRTC 13.0 of /usr/local/cuda is there already'
+says 'fetches' [ ! -s "$STATE/calls" ]
+
+case='NVRTC is fetched'
+nvrtc "$small" 'no NVRTC to compile GPU kernels with' 0
+says 'fetches another package' grep -q 'nvidia-cuda-nvrtc$' "$STATE/calls"
+for name in libnvrtc.so libnvrtc.so.13 libnvrtc-builtins.so.13.2; do
+    says "$name is not there" [ -e "$STATE/data/kt/nvrtc/$name" ]
+done
+nvrtc "${small/13.0/12.8}" 'no NVRTC to compile GPU kernels with' 0
+says 'fetches what an older driver does not take' grep -q 'nvidia-cuda-nvrtc-cu12$' "$STATE/calls"
+
+case='NVRTC cannot be fetched'
+PIP_WORKS=
+nvrtc "$small" 'no NVRTC to compile GPU kernels with' 1
+told 'nvidia-cuda-nvrtc cannot be had; a CUDA toolkit has NVRTC, too'
 
 echo "$tests checks, $failures failed"
 [ $failures = 0 ]
