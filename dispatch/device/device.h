@@ -1,0 +1,112 @@
+/* What computes beside the CPU: memory, code and queues of one device behind a table of calls.
+ *
+ * Members: `cuda` (a GPU, by the driver that is opened at run time) and `emulated` (the same
+ * kernels on the CPU, by kernels/cuda/emulator.h, on threads of its own), so that whatever uses
+ * devices runs, and is tested, where no GPU is. The CPU itself is no member: its programs run on
+ * the thread pool.
+ *
+ * Work is put into streams. What is put into one stream is done in that order; streams do not wait
+ * for each other unless told to (kt_device_wait). A call that puts work returns before the work is
+ * done; memory that it names must stay until then. Errors of work appear at the next call that
+ * waits for it, and a device that failed once fails all later calls with the same message.
+ *
+ * Addresses are of the device: the host must not follow them, but for those of kt_device_host_alloc,
+ * which mean the same memory on both sides. One host thread at a time may use a device.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_DEVICE_DEVICE_H
+#define KT_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "kernels/cuda/cuda_kernel.h"
+
+typedef struct kt_device kt_device;
+
+/* Queues of a device. */
+typedef enum kt_stream {
+    KT_STREAM_MAIN = 0, /* the model's operations */
+    KT_STREAM_UPLOAD,   /* weights that come while others are used */
+    KT_STREAM_DOWNLOAD, /* what the CPU waits for */
+    KT_STREAM_COUNT
+} kt_stream;
+
+typedef struct kt_device_facts {
+    char name[128];    /* "NVIDIA GeForce RTX 5090", "emulated" */
+    const char *class; /* "cuda", "emulated" */
+    int ordinal;
+    const kt_cuda_target *target; /* what code is made for */
+    int multiprocessors;
+    uint64_t memory_bytes, free_bytes; /* when it was opened */
+} kt_device_facts;
+
+/* A kernel with one config, ready to start. Owned by the device. */
+typedef struct kt_device_code kt_device_code;
+
+typedef struct kt_device_launch {
+    const kt_device_code *code;
+    int entry;              /* index into the kernel's entries */
+    int grid_x, grid_y;     /* blocks; 0 = nothing to do */
+    size_t shared_bytes;    /* dynamic shared memory of a block */
+    const void *parameters; /* the entry's struct; copied by the call */
+    size_t parameter_bytes; /* at most KT_DEVICE_PARAMETERS */
+} kt_device_launch;
+
+enum { KT_DEVICE_PARAMETERS = 1024 };
+
+/* A point in a stream; made once, recorded any number of times. Owned by the device. */
+typedef struct kt_device_event kt_device_event;
+
+typedef struct kt_device_options {
+    const char *class; /* "cuda" or "emulated" */
+    int ordinal;       /* which GPU; 0 for an emulated one */
+    /* Of an emulated device. */
+    uint64_t memory_bytes; /* 0 = 1 GiB */
+    int threads;           /* that run blocks; 0 = 1 */
+    kt_emulator_options emulator;
+    int64_t fail_after; /* launches until the device is lost; 0 = never */
+    const kt_log *log;  /* borrowed; NULL = silent */
+} kt_device_options;
+
+/* KT_E_NOT_FOUND: no such device, with the reason in one line. KT_E_UNSUPPORTED: a GPU that is too
+ * old, or no NVRTC to make its code. */
+kt_status kt_device_open(const kt_device_options *options, kt_device **out, kt_err *err);
+void kt_device_close(kt_device *d); /* waits for its work; frees all that is its; accepts NULL */
+const kt_device_facts *kt_device_about(const kt_device *d);
+
+/* Memory of the device, aligned to 256 bytes. KT_E_NOMEM with what was asked for and what is free.
+ */
+kt_status kt_device_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
+void kt_device_free(kt_device *d, void *p); /* accepts NULL; after the work that uses it */
+/* Memory of the host that the device reads and writes where it lies, at the same address. */
+kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
+void kt_device_host_free(kt_device *d, void *p);
+
+/* Copies between host (any memory; from pageable memory the call may wait) and device. */
+kt_status kt_device_upload(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                           kt_err *err);
+kt_status kt_device_download(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                             kt_err *err);
+kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
+
+/* Code of a kernel with a config: compiled, taken from the cache on disk, or (emulated) its entry.
+ * Asked for twice it is the same. */
+kt_status kt_device_code_of(kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
+                            const kt_device_code **out, kt_err *err);
+kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *launch, kt_err *err);
+
+kt_status kt_device_event_make(kt_device *d, kt_device_event **out, kt_err *err);
+kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err);
+/* What is put into the stream from now on waits for the event. */
+kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err);
+/* The host waits: for an event, or (NULL) for all that the device has been given. */
+kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err);
+/* Milliseconds between two recorded events that have passed, by the device's clock. */
+kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_device_event *to,
+                            double *ms, kt_err *err);
+
+#endif
