@@ -27,12 +27,12 @@ typedef struct kt_device_view {
     int64_t ld, width;
 } kt_device_view;
 
-/* Rows of one sequence in the current step, as kernels read them. */
+/* Rows of one sequence in the current step, as kernels read them (kt_state_span of row_calls.h has
+ * the same layout). */
 typedef struct kt_device_span {
     int32_t first_row, rows;
-    int32_t position;   /* of the first row */
-    int32_t first_page; /* its page numbers begin at kt_device_step.page + first_page */
-    int32_t from, to;   /* slots of its states before and after the step; may be the same */
+    int32_t position; /* of the first row */
+    int32_t from, to; /* slots of its states before and after the step; may be the same */
 } kt_device_span;
 
 /* Keys, values and index keys of the planes that this device keeps, with the page numbers of the
@@ -65,12 +65,13 @@ struct kt_device_step {
     /* Of the current step: numbers of the host, then arrays of the device. */
     int64_t rows, n_out;
     int n_spans;
-    bool wants_hidden;               /* HEAD: norm all rows into out, not only those with logits */
-    int32_t *position;               /* [rows] */
-    int32_t *span_of;                /* [rows] */
-    int32_t *out_row;                /* [n_out] ascending */
-    kt_device_span *span;            /* [n_spans] */
-    uint32_t *page;                  /* page numbers of all spans */
+    bool wants_hidden;    /* HEAD: norm all rows into out, not only those with logits */
+    int32_t *position;    /* [rows] */
+    int32_t *span_of;     /* [rows] */
+    int32_t *out_row;     /* [n_out] ascending */
+    kt_device_span *span; /* [n_spans] */
+    int32_t *first_page;  /* [n_spans] a span's page numbers begin at page + first_page[span] */
+    uint32_t *page;       /* page numbers of all spans */
     const kt_device_span *host_span; /* host's copy: sizes of grids */
 
     /* Of the last ROUTE. ROUTE on the device writes all three; where it ran on the CPU they are

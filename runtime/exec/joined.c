@@ -23,7 +23,7 @@ static bool is_same_form(const kt_problem_plan *a, const kt_problem_plan *b) {
 }
 
 static bool may_join(const kt_model_plan *plan, const kt_node *routed, const kt_node *shared) {
-    return routed->kind == KT_NODE_EXPERTS && routed->is_routed &&
+    return !plan->away && routed->kind == KT_NODE_EXPERTS && routed->is_routed &&
            shared->kind == KT_NODE_EXPERTS && !shared->is_routed &&
            routed->layer == shared->layer && is_same_view(&routed->in, &shared->in) &&
            is_same_view(&routed->out, &shared->out) &&

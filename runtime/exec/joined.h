@@ -9,6 +9,8 @@
 /* The EXPERTS node that runs with this routed one, or NULL: the feed-forward that every row of the
  * layer goes to, of the same input and output, sizes, formats, activations and packed layout.
  *
+ * With another device (plan->away) nothing joins, as the two may be on different sides.
+ *
  * What that means for bits: the shared expert comes last among the experts, so that sums have the
  * order that they have apart; it is multiplied by what the routed experts' plan has for its number
  * of rows, which may be another class than its own plan's, unless the plan keeps bits. */

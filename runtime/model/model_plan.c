@@ -360,14 +360,17 @@ static size_t kept_bytes(const kt_weight *w) {
 size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight) {
     const kt_weight *w = &plan->graph->weights[weight];
     kt_run runs[KT_WEIGHT_PARTS];
+    const kt_away *away = plan->away ? &plan->away[weight] : NULL;
+    const int64_t here = w->count - (away ? away->n_experts : 0);
     int n = kt_weight_runs(w, plan->quant, runs);
     size_t total = 0;
 
+    if (away && away->is_whole) return 0;
     if (n == 0) return kept_bytes(w);
     for (int r = 0; r < n; r++) {
         const kt_problem_plan *p = kt_model_plan_run(plan, weight, r);
         total = kt_bytes_add(total,
-                             kt_bytes_times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : w->count));
+                             kt_bytes_times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : here));
     }
     return total;
 }

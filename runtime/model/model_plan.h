@@ -23,6 +23,13 @@ typedef struct kt_simple_plan {
     kt_choice choice;
 } kt_simple_plan;
 
+/* What of a weight the CPU does not hold, because another device does. */
+typedef struct kt_away {
+    bool is_whole;
+    const uint8_t *expert; /* [count] of EXPERTS: 1 = away; NULL = none */
+    int64_t n_experts;     /* that are away */
+} kt_away;
+
 typedef struct kt_model_plan {
     const kt_graph *graph; /* borrowed */
     kt_quant quant;
@@ -38,6 +45,7 @@ typedef struct kt_model_plan {
      * wide (runtime/exec/expand.h); 0 = never. */
     int64_t expand_rows;
     int threads;
+    const kt_away *away; /* [weights], borrowed; NULL = everything is here (kt_model_plan_make) */
     kt_arena arena;
 } kt_model_plan;
 
@@ -74,8 +82,8 @@ kt_problem kt_expand_keys_problem(const kt_graph *g, const kt_node *attend);
 const kt_problem_plan *kt_model_plan_expand_keys(const kt_model_plan *plan, const kt_node *attend);
 kt_problem kt_router_problem(const kt_weight *router, int64_t topk);
 
-/* Bytes that a weight takes in memory; of the whole model: the only count. SIZE_MAX when it
- * overflows. */
+/* Bytes that a weight takes in memory, without what is away; of the whole model: the only count.
+ * SIZE_MAX when it overflows. */
 size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight);
 size_t kt_model_plan_weight_bytes(const kt_model_plan *plan);
 
