@@ -63,6 +63,7 @@ struct kt_device_step {
     int64_t max_rows, max_context;
 
     /* Of the current step: numbers of the host, then arrays of the device. */
+    uint64_t number; /* of the step: what an op has staged is there while it is the same */
     int64_t rows, n_out;
     int n_spans;
     bool wants_hidden;    /* HEAD: norm all rows into out, not only those with logits */
@@ -72,7 +73,9 @@ struct kt_device_step {
     kt_device_span *span; /* [n_spans] */
     int32_t *first_page;  /* [n_spans] a span's page numbers begin at page + first_page[span] */
     uint32_t *page;       /* page numbers of all spans */
-    const kt_device_span *host_span; /* host's copy: sizes of grids */
+    /* Host's copies, to make grids and lists of. */
+    const kt_device_span *host_span;
+    const int32_t *host_first_page, *host_span_of;
 
     /* Of the last ROUTE. ROUTE on the device writes all three; where it ran on the CPU they are
      * copied. slots = topk: with a device a shared expert is always a node of its own. */
@@ -174,6 +177,12 @@ kt_status kt_device_load_matrices(kt_device_step *s, const kt_device_pick *pick,
                                   kt_device_matrices *out, kt_err *err);
 
 /* ---- for enqueue ---- */
+
+/* A list that the host makes for this step, such as the tiles of its spans: copied at once, it is
+ * at *out before launches that are put later and until the step ends. Layers share one by keeping
+ * *out and the step's number. */
+kt_status kt_device_stage(kt_device_step *s, const void *list, size_t bytes, const void **out,
+                          kt_err *err);
 
 /* One launch of an entry in KT_STREAM_MAIN; threads are the kernel's. */
 kt_status kt_device_put(kt_device_step *s, const kt_device_code *code, int entry, int grid_x,
