@@ -13,6 +13,12 @@
  * Addresses are of the device: the host must not follow them, but for those of kt_device_host_alloc,
  * which mean the same memory on both sides. One host thread at a time may use a device.
  *
+ * An emulated device is stricter than a GPU where that finds faults. Copies and clears that do not
+ * lie in one allocation are errors at once, as are parameters of a launch that name memory of the
+ * host. Allocations end at an inaccessible page, and begin with 0xff. With `emulator.lazy` a stream
+ * does its work only when something waits for it (or nothing more is put for 5 ms), so that what
+ * was not waited for is not there.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef KT_DEVICE_DEVICE_H
@@ -65,6 +71,7 @@ typedef struct kt_device_options {
     const char *class; /* "cuda" or "emulated" */
     int ordinal;       /* which GPU; 0 for an emulated one */
     /* Of an emulated device. */
+    const char *target;    /* whose limits it has: a name of kt_cuda_targets; NULL = "80" */
     uint64_t memory_bytes; /* 0 = 1 GiB */
     int threads;           /* that run blocks; 0 = 1 */
     kt_emulator_options emulator;
@@ -73,24 +80,29 @@ typedef struct kt_device_options {
 } kt_device_options;
 
 /* KT_E_NOT_FOUND: no such device, with the reason in one line. KT_E_UNSUPPORTED: a GPU that is too
- * old, or no NVRTC to make its code. */
+ * old, or no NVRTC to make its code. KT_E_INVALID: an unknown class or target. */
 kt_status kt_device_open(const kt_device_options *options, kt_device **out, kt_err *err);
 void kt_device_close(kt_device *d); /* waits for its work; frees all that is its; accepts NULL */
 const kt_device_facts *kt_device_about(const kt_device *d);
 
-/* Memory of the device, aligned to 256 bytes. KT_E_NOMEM with what was asked for and what is free.
- */
+/* Memory of the device, aligned to 256 bytes; 0 bytes are NULL. KT_E_NOMEM with what was asked for
+ * and what is free. */
 kt_status kt_device_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
 void kt_device_free(kt_device *d, void *p); /* accepts NULL; after the work that uses it */
 /* Memory of the host that the device reads and writes where it lies, at the same address. */
 kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
 void kt_device_host_free(kt_device *d, void *p);
+/* What is free now, of all that there is; others may use the same GPU. Either may be NULL. */
+kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err);
 
 /* Copies between host (any memory; from pageable memory the call may wait) and device. */
 kt_status kt_device_upload(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
                            kt_err *err);
 kt_status kt_device_download(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
                              kt_err *err);
+/* From one place of the device to another. */
+kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                         kt_err *err);
 kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
 
 /* Code of a kernel with a config: compiled, taken from the cache on disk, or (emulated) its entry.
@@ -98,6 +110,9 @@ kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_e
 kt_status kt_device_code_of(kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
                             const kt_device_code **out, kt_err *err);
 kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *launch, kt_err *err);
+/* Bytes of local memory and registers of a thread of an entry, as the device says; 0 where it does
+ * not (emulated). */
+void kt_device_code_facts(const kt_device_code *code, int entry, int *registers, int *local_bytes);
 
 kt_status kt_device_event_make(kt_device *d, kt_device_event **out, kt_err *err);
 kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err);
@@ -105,8 +120,23 @@ kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err
 kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err);
 /* The host waits: for an event, or (NULL) for all that the device has been given. */
 kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err);
+/* Whether the work before it is done, without waiting; true for one never recorded. */
+kt_status kt_device_passed(kt_device *d, const kt_device_event *e, bool *out, kt_err *err);
 /* Milliseconds between two recorded events that have passed, by the device's clock. */
 kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_device_event *to,
                             double *ms, kt_err *err);
+
+/* Work that is put many times: between begin and end nothing runs, but what is put into the stream
+ * (and into streams that wait for an event recorded meanwhile, until the stream waits for them) is
+ * kept, with copies of the launches' parameters. A replay puts all of it into the stream at once.
+ * The memory that it names must still be there. Meanwhile kt_device_sync, kt_device_passed and
+ * kt_device_elapsed are refused (KT_E_INVALID), and code must have been made before. Events of
+ * inside mean nothing outside. */
+typedef struct kt_device_graph kt_device_graph; /* owned by the device */
+kt_status kt_device_capture_begin(kt_device *d, kt_stream s, kt_err *err);
+/* Ends the capture also where it fails; *out is NULL then. */
+kt_status kt_device_capture_end(kt_device *d, kt_device_graph **out, kt_err *err);
+kt_status kt_device_replay(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err);
+void kt_device_graph_free(kt_device *d, kt_device_graph *graph); /* waits; accepts NULL */
 
 #endif

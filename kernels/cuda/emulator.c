@@ -503,6 +503,8 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
     now = &e;
     for (int y = 0; st == KT_OK && y < launch->grid_y; y++)
         for (int x = 0; st == KT_OK && x < launch->grid_x; x++) {
+            const int64_t block = (int64_t)y * launch->grid_x + x;
+            if (launch->parts > 0 && block % launch->parts != launch->part) continue;
             e.block[0] = x;
             e.block[1] = y;
             run_block(&e);

@@ -40,6 +40,7 @@ typedef struct kt_launch {
     int threads;             /* a multiple of 32, at most 1024 */
     size_t shared_bytes;     /* dynamic shared memory of a block, at most 227 KiB */
     const int32_t *constant; /* values of the kernel's build constants, KT_CONSTANT(0) .. */
+    int part, parts;         /* only blocks whose number % parts is part; 0 parts = all */
 } kt_launch;
 
 /* Run all blocks, one after the other. KT_E_INVALID when the kernel broke a rule (a collective that

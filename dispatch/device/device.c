@@ -1,0 +1,343 @@
+/* The front of device.h: arguments are checked here, once for all members.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "dispatch/device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "dispatch/device/device_class.h"
+
+static const kt_device_class *const classes[] = {&kt_device_class_emulated};
+
+static const kt_cuda_target *target_of(const kt_device *d) {
+    return d->facts.target;
+}
+
+/* ---- the state of the device ---- */
+
+kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err) {
+    if (d->fault.status == KT_OK) {
+        kt_fail(&d->fault, status, "%s: the device is lost: %s", d->facts.name, why);
+        kt_log_write(d->log, KT_LOG_ERROR, "device", "%s", d->fault.message);
+    }
+    if (err) *err = d->fault;
+    return d->fault.status;
+}
+
+static kt_status check_alive(const kt_device *d, kt_err *err) {
+    if (d->fault.status == KT_OK) return KT_OK;
+    if (err) *err = d->fault;
+    return d->fault.status;
+}
+
+static kt_status check_stream(const kt_device *d, kt_stream s, kt_err *err) {
+    KT_TRY(check_alive(d, err));
+    if ((int)s < 0 || s >= KT_STREAM_COUNT)
+        return kt_fail(err, KT_E_INVALID, "%s: stream %d, expected 0 to %d", d->facts.name, (int)s,
+                       KT_STREAM_COUNT - 1);
+    return KT_OK;
+}
+
+/* Of calls that would wait for work that does not run. */
+static kt_status check_not_capturing(const kt_device *d, const char *what, kt_err *err) {
+    KT_TRY(check_alive(d, err));
+    if (!d->is_capturing) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "%s: %s while a graph is captured", d->facts.name, what);
+}
+
+/* ---- opening ---- */
+
+kt_status kt_device_open(const kt_device_options *options, kt_device **out, kt_err *err) {
+    const char *name = options->class ? options->class : "";
+    kt_device *d = NULL;
+    kt_status st = KT_OK;
+
+    *out = NULL;
+    d = calloc(1, sizeof *d);
+    if (!d) return kt_fail(err, KT_E_NOMEM, "%s device: no memory for it", name);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(classes[i]->name, name) == 0) d->class = classes[i];
+    if (!d->class) st = kt_fail(err, KT_E_INVALID, "device '%s': expected emulated", name);
+    d->log = options->log;
+    if (st == KT_OK) st = d->class->open(d, options, err);
+    if (st != KT_OK) {
+        free(d);
+        return st;
+    }
+    d->facts.class = d->class->name;
+    *out = d;
+    return KT_OK;
+}
+
+void kt_device_close(kt_device *d) {
+    if (!d) return;
+    if (d->is_capturing) kt_device_capture_end(d, &(kt_device_graph *){NULL}, NULL);
+    d->class->finish(d);
+    while (d->graphs) kt_device_graph_free(d, d->graphs);
+    while (d->events) {
+        kt_device_event *e = d->events;
+        d->events = e->next;
+        d->class->event_drop(d, e);
+        free(e);
+    }
+    while (d->codes) {
+        kt_device_code *c = d->codes;
+        d->codes = c->next;
+        d->class->unload(d, c);
+        free(c);
+    }
+    d->class->close(d);
+    free(d);
+}
+
+const kt_device_facts *kt_device_about(const kt_device *d) {
+    return &d->facts;
+}
+
+/* ---- memory ---- */
+
+kt_status kt_device_alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
+    *out = NULL;
+    KT_TRY(check_alive(d, err));
+    return bytes ? d->class->alloc(d, bytes, out, err) : KT_OK;
+}
+
+void kt_device_free(kt_device *d, void *p) {
+    if (p) d->class->free(d, p);
+}
+
+kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
+    *out = NULL;
+    KT_TRY(check_alive(d, err));
+    return bytes ? d->class->host_alloc(d, bytes, out, err) : KT_OK;
+}
+
+void kt_device_host_free(kt_device *d, void *p) {
+    if (p) d->class->host_free(d, p);
+}
+
+kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err) {
+    uint64_t left = 0, all = 0;
+
+    KT_TRY(check_alive(d, err));
+    KT_TRY(d->class->memory(d, &left, &all, err));
+    if (free_bytes) *free_bytes = left;
+    if (bytes) *bytes = all;
+    return KT_OK;
+}
+
+static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,
+                      size_t bytes, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    return bytes ? d->class->copy(d, s, way, to, from, bytes, err) : KT_OK;
+}
+
+kt_status kt_device_upload(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                           kt_err *err) {
+    return copy(d, s, KT_WAY_UP, to, from, bytes, err);
+}
+
+kt_status kt_device_download(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                             kt_err *err) {
+    return copy(d, s, KT_WAY_DOWN, to, from, bytes, err);
+}
+
+kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
+                         kt_err *err) {
+    return copy(d, s, KT_WAY_ACROSS, to, from, bytes, err);
+}
+
+kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    return bytes ? d->class->clear(d, s, p, bytes, err) : KT_OK;
+}
+
+/* ---- code ---- */
+
+static bool same_config(const kt_cuda_kernel *kernel, const kt_config *a, const kt_config *b) {
+    for (int32_t i = 0; i < kernel->param_count; i++)
+        if (a->value[i] != b->value[i]) return false;
+    return true;
+}
+
+static kt_status check_kernel(const kt_device *d, const kt_cuda_kernel *kernel,
+                              const kt_config *config, kt_err *err) {
+    const kt_cuda_target *t = target_of(d);
+    const char *why;
+
+    if (!(kernel->targets >> (t - kt_cuda_targets) & 1))
+        return kt_fail(err, KT_E_UNSUPPORTED, "%s: %s: it is not for sm_%s", d->facts.name,
+                       kernel->name, t->name);
+    why = kernel->refuse(config, t);
+    if (why) return kt_fail(err, KT_E_UNSUPPORTED, "%s: %s: %s", d->facts.name, kernel->name, why);
+    return KT_OK;
+}
+
+kt_status kt_device_code_of(kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
+                            const kt_device_code **out, kt_err *err) {
+    kt_device_code *c;
+    kt_status st;
+
+    *out = NULL;
+    KT_TRY(check_not_capturing(d, "code was asked for", err));
+    for (c = d->codes; c; c = c->next)
+        if (c->kernel == kernel && same_config(kernel, &c->config, config)) break;
+    if (!c) {
+        KT_TRY(check_kernel(d, kernel, config, err));
+        c = calloc(1, sizeof *c);
+        if (!c)
+            return kt_fail(err, KT_E_NOMEM, "%s: %s: no memory for its code", d->facts.name,
+                           kernel->name);
+        c->kernel = kernel;
+        c->config = *config;
+        st = d->class->load(d, c, err);
+        if (st != KT_OK) {
+            free(c);
+            return st;
+        }
+        c->next = d->codes;
+        d->codes = c;
+    }
+    *out = c;
+    return KT_OK;
+}
+
+void kt_device_code_facts(const kt_device_code *code, int entry, int *registers, int *local_bytes) {
+    *registers = code->registers[entry];
+    *local_bytes = code->local_bytes[entry];
+}
+
+kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_err *err) {
+    const char *name;
+
+    KT_TRY(check_stream(d, s, err));
+    name = l->code->kernel->name;
+    if (l->entry < 0 || l->entry >= l->code->kernel->entry_count)
+        return kt_fail(err, KT_E_INVALID, "%s: %s: entry %d, it has %d", d->facts.name, name,
+                       l->entry, (int)l->code->kernel->entry_count);
+    name = l->code->kernel->entry[l->entry].name;
+    if (l->grid_x < 0 || l->grid_y < 0 || l->grid_y > 65535)
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: %s: %d x %d blocks, expected up to 2147483647 x 65535", d->facts.name,
+                       name, l->grid_x, l->grid_y);
+    if (l->parameter_bytes == 0 || l->parameter_bytes > KT_DEVICE_PARAMETERS)
+        return kt_fail(err, KT_E_INVALID, "%s: %s: %zu bytes of parameters, expected 1 to %d",
+                       d->facts.name, name, l->parameter_bytes, KT_DEVICE_PARAMETERS);
+    if (l->shared_bytes > (size_t)target_of(d)->shared_bytes)
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: %s: %zu bytes of shared memory, a block of sm_%s has at most %d",
+                       d->facts.name, name, l->shared_bytes, target_of(d)->name,
+                       target_of(d)->shared_bytes);
+    return l->grid_x && l->grid_y ? d->class->run(d, s, l, err) : KT_OK;
+}
+
+/* ---- order ---- */
+
+kt_status kt_device_event_make(kt_device *d, kt_device_event **out, kt_err *err) {
+    kt_device_event *e;
+    kt_status st;
+
+    *out = NULL;
+    KT_TRY(check_alive(d, err));
+    e = calloc(1, sizeof *e);
+    if (!e) return kt_fail(err, KT_E_NOMEM, "%s: no memory for an event", d->facts.name);
+    st = d->class->event_make(d, e, err);
+    if (st != KT_OK) {
+        free(e);
+        return st;
+    }
+    e->next = d->events;
+    d->events = e;
+    *out = e;
+    return KT_OK;
+}
+
+kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(d->class->record(d, s, e, err));
+    e->is_recorded = true;
+    return KT_OK;
+}
+
+kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    return e->is_recorded ? d->class->wait(d, s, e, err) : KT_OK;
+}
+
+kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err) {
+    KT_TRY(check_not_capturing(d, "the host was to wait", err));
+    return !e || e->is_recorded ? d->class->sync(d, e, err) : KT_OK;
+}
+
+kt_status kt_device_passed(kt_device *d, const kt_device_event *e, bool *out, kt_err *err) {
+    *out = true;
+    KT_TRY(check_not_capturing(d, "an event was asked for", err));
+    return e->is_recorded ? d->class->passed(d, e, out, err) : KT_OK;
+}
+
+kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_device_event *to,
+                            double *ms, kt_err *err) {
+    *ms = 0;
+    KT_TRY(check_not_capturing(d, "a time was asked for", err));
+    if (!from->is_recorded || !to->is_recorded)
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: the time between events of which one was never "
+                       "recorded",
+                       d->facts.name);
+    return d->class->elapsed(d, from, to, ms, err);
+}
+
+/* ---- graphs ---- */
+
+kt_status kt_device_capture_begin(kt_device *d, kt_stream s, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(check_not_capturing(d, "a capture was begun", err));
+    KT_TRY(d->class->capture_begin(d, s, err));
+    d->is_capturing = true;
+    d->captured = s;
+    return KT_OK;
+}
+
+kt_status kt_device_capture_end(kt_device *d, kt_device_graph **out, kt_err *err) {
+    kt_device_graph *g = calloc(1, sizeof *g), none = {0};
+    kt_status st;
+
+    *out = NULL;
+    if (!d->is_capturing) {
+        free(g);
+        return kt_fail(err, KT_E_INVALID, "%s: no capture was begun", d->facts.name);
+    }
+    d->is_capturing = false;
+    st = d->class->capture_end(d, d->captured, g ? g : &none, err);
+    if (st == KT_OK && (!g || d->fault.status != KT_OK)) {
+        d->class->graph_drop(d, g ? g : &none);
+        st = g ? check_alive(d, err)
+               : kt_fail(err, KT_E_NOMEM, "%s: no memory for a graph", d->facts.name);
+    }
+    if (st != KT_OK) {
+        free(g);
+        return st;
+    }
+    g->next = d->graphs;
+    d->graphs = g;
+    *out = g;
+    return KT_OK;
+}
+
+kt_status kt_device_replay(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(check_not_capturing(d, "a graph was replayed", err));
+    return d->class->replay(d, s, graph, err);
+}
+
+void kt_device_graph_free(kt_device *d, kt_device_graph *graph) {
+    kt_device_graph **at = &d->graphs;
+
+    if (!graph) return;
+    while (*at != graph) at = &(*at)->next;
+    *at = graph->next;
+    d->class->finish(d);
+    d->class->graph_drop(d, graph);
+    free(graph);
+}

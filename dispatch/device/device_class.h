@@ -1,0 +1,83 @@
+/* What a member of device.h provides; for the files of this folder only. The front (device.c) checks
+ * arguments, keeps the lists and the error that a lost device repeats; members do the work.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DEVICE_DEVICE_CLASS_H
+#define KT_DEVICE_DEVICE_CLASS_H
+
+#include "dispatch/device/device.h"
+
+struct kt_device_code {
+    kt_device_code *next;
+    const kt_cuda_kernel *kernel;
+    kt_config config;
+    void *module; /* the member's */
+    void *function[KT_CUDA_MAX_ENTRIES];
+    int registers[KT_CUDA_MAX_ENTRIES], local_bytes[KT_CUDA_MAX_ENTRIES];
+};
+
+struct kt_device_event {
+    kt_device_event *next;
+    void *handle; /* the member's */
+    bool is_recorded;
+};
+
+struct kt_device_graph {
+    kt_device_graph *next;
+    void *handle; /* the member's */
+};
+
+/* The direction of a copy. */
+typedef enum kt_device_way { KT_WAY_UP, KT_WAY_DOWN, KT_WAY_ACROSS } kt_device_way;
+
+typedef struct kt_device_class {
+    const char *name;
+    /* Sets d->facts and d->self. After a failure nothing is left. */
+    kt_status (*open)(kt_device *d, const kt_device_options *options, kt_err *err);
+    /* Waits for the work first. Events, graphs and code are dropped before by the calls below. */
+    void (*finish)(kt_device *d);
+    void (*close)(kt_device *d);
+    kt_status (*alloc)(kt_device *d, size_t bytes, void **out, kt_err *err);
+    void (*free)(kt_device *d, void *p);
+    kt_status (*host_alloc)(kt_device *d, size_t bytes, void **out, kt_err *err);
+    void (*host_free)(kt_device *d, void *p);
+    kt_status (*memory)(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err);
+    kt_status (*copy)(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,
+                      size_t bytes, kt_err *err);
+    kt_status (*clear)(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
+    kt_status (*load)(kt_device *d, kt_device_code *code, kt_err *err);
+    void (*unload)(kt_device *d, kt_device_code *code);
+    kt_status (*run)(kt_device *d, kt_stream s, const kt_device_launch *launch, kt_err *err);
+    kt_status (*event_make)(kt_device *d, kt_device_event *e, kt_err *err);
+    void (*event_drop)(kt_device *d, kt_device_event *e);
+    kt_status (*record)(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err);
+    kt_status (*wait)(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err);
+    kt_status (*sync)(kt_device *d, const kt_device_event *e, kt_err *err);
+    kt_status (*passed)(kt_device *d, const kt_device_event *e, bool *out, kt_err *err);
+    kt_status (*elapsed)(kt_device *d, const kt_device_event *from, const kt_device_event *to,
+                         double *ms, kt_err *err);
+    kt_status (*capture_begin)(kt_device *d, kt_stream s, kt_err *err);
+    /* Ends the capture in any case. */
+    kt_status (*capture_end)(kt_device *d, kt_stream s, kt_device_graph *graph, kt_err *err);
+    kt_status (*replay)(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err);
+    void (*graph_drop)(kt_device *d, kt_device_graph *graph);
+} kt_device_class;
+
+struct kt_device {
+    const kt_device_class *class;
+    kt_device_facts facts;
+    const kt_log *log;
+    void *self;   /* the member's */
+    kt_err fault; /* not KT_OK: the device is lost, and why */
+    kt_device_code *codes;
+    kt_device_event *events;
+    kt_device_graph *graphs;
+    bool is_capturing;
+    kt_stream captured;
+};
+
+extern const kt_device_class kt_device_class_emulated;
+
+/* From now on every call fails with this message, behind the device's name. */
+kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err);
+
+#endif

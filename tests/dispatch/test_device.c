@@ -1,0 +1,397 @@
+/* The emulated device: order, errors, graphs and the loss of the device.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dispatch/device/device.h"
+#include "kernels/cuda/kt_dev.h"
+
+enum { N = 256, THREADS = 64 };
+
+/* out[i] = in[i] * factor + add; a block of THREADS at a time. */
+typedef struct scale_call {
+    const uint32_t *in;
+    uint32_t *out;
+    int32_t factor, add, n, fault;
+} scale_call;
+
+static void scale(const scale_call *p) {
+    const int i = kt_block_x() * THREADS + kt_thread();
+
+    if (p->fault == 1 && kt_thread() == 5) kt_shared_u32(1 << 20);
+    if (p->fault == 2) p->out[i - p->n] = 1;
+    if (i < p->n) p->out[i] = p->in[i] * (uint32_t)(p->factor * KT_CONSTANT(0)) + (uint32_t)p->add;
+}
+KT_ENTRY(run_scale, scale_call, scale, THREADS)
+
+static const int32_t times_values[] = {1, 2, 3};
+static const kt_param params[] = {{"times", times_values, 3, 1}};
+
+static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
+    (void)target;
+    return config->value[0] == 3 ? "three is too many" : NULL;
+}
+static int threads(const kt_config *config) {
+    (void)config;
+    return THREADS;
+}
+static size_t shared_bytes(const kt_config *config, int64_t k) {
+    (void)config, (void)k;
+    return 0;
+}
+
+static const kt_cuda_kernel kernel = {.name = "scale",
+                                      .targets = KT_CUDA_BASELINE,
+                                      .params = params,
+                                      .param_count = 1,
+                                      .entry_count = 1,
+                                      .entry = {{"run_scale", run_scale}},
+                                      .refuse = refuse,
+                                      .threads = threads,
+                                      .shared_bytes = shared_bytes};
+
+static kt_err err;
+
+static kt_device *open_with(kt_device_options o) {
+    kt_device *d;
+    o.class = "emulated";
+    cr_assert_eq(kt_device_open(&o, &d, &err), KT_OK, "%s", err.message);
+    return d;
+}
+
+#define OK(call) cr_assert_eq(call, KT_OK, "%s", err.message)
+#define FAILS(status, text, call)                                                          \
+    do {                                                                                   \
+        const kt_status st_ = call;                                                        \
+        cr_expect_eq(st_, status, "%s: %d, %s", #call, st_, st_ ? err.message : "");       \
+        cr_expect(st_ == KT_OK || strstr(err.message, text), "%s: '%s' lacks '%s'", #call, \
+                  err.message, text);                                                      \
+    } while (0)
+
+typedef struct bench {
+    kt_device *d;
+    const kt_device_code *code;
+    uint32_t *a, *b, host[N], back[N];
+} bench;
+
+static void set_up(bench *t, kt_device_options o) {
+    const kt_config config = kt_cuda_initial(&kernel);
+
+    t->d = open_with(o);
+    OK(kt_device_code_of(t->d, &kernel, &config, &t->code, &err));
+    OK(kt_device_alloc(t->d, sizeof t->host, (void **)&t->a, &err));
+    OK(kt_device_alloc(t->d, sizeof t->host, (void **)&t->b, &err));
+    for (uint32_t i = 0; i < N; i++) t->host[i] = i + 1;
+    memset(t->back, 0, sizeof t->back);
+}
+
+static kt_status launch(bench *t, kt_stream s, const uint32_t *in, uint32_t *out, int factor,
+                        int fault) {
+    const scale_call p = {in, out, factor, 7, N, fault};
+    const kt_device_launch l = {.code = t->code,
+                                .grid_x = N / THREADS,
+                                .grid_y = 1,
+                                .parameters = &p,
+                                .parameter_bytes = sizeof p};
+    return kt_device_run(t->d, s, &l, &err);
+}
+
+/* Up on one stream, the kernel on another, down on the third: right only with both waits. Without
+ * `waits` a lazy device must show it. */
+static int count_wrong(bench *t, bool waits) {
+    kt_device_event *up, *made;
+    int n_wrong = 0;
+
+    OK(kt_device_event_make(t->d, &up, &err));
+    OK(kt_device_event_make(t->d, &made, &err));
+    OK(kt_device_upload(t->d, KT_STREAM_UPLOAD, t->a, t->host, sizeof t->host, &err));
+    OK(kt_device_record(t->d, KT_STREAM_UPLOAD, up, &err));
+    if (waits) OK(kt_device_wait(t->d, KT_STREAM_MAIN, up, &err));
+    OK(launch(t, KT_STREAM_MAIN, t->a, t->b, 3, 0));
+    OK(kt_device_record(t->d, KT_STREAM_MAIN, made, &err));
+    OK(kt_device_wait(t->d, KT_STREAM_DOWNLOAD, made, &err));
+    OK(kt_device_download(t->d, KT_STREAM_DOWNLOAD, t->back, t->b, sizeof t->back, &err));
+    OK(kt_device_sync(t->d, NULL, &err));
+    for (uint32_t i = 0; i < N; i++) n_wrong += t->back[i] != (i + 1) * 3 + 7;
+    return n_wrong;
+}
+
+Test(device, streams_work_in_the_order_of_events, .timeout = 60) {
+    for (int i = 0; i < 8; i++) {
+        bench t;
+        set_up(&t, (kt_device_options){.emulator = {.seed = (uint32_t)i, .lazy = i & 1},
+                                       .threads = i & 2 ? 3 : 1});
+        cr_expect_eq(count_wrong(&t, true), 0, "%d", i);
+        kt_device_close(t.d);
+    }
+}
+
+Test(device, a_lazy_device_shows_a_missing_wait, .timeout = 60) {
+    bench t;
+    set_up(&t, (kt_device_options){.emulator = {.lazy = true}});
+    cr_expect_eq(count_wrong(&t, false), N);
+    kt_device_close(t.d);
+}
+
+Test(device, a_lazy_stream_goes_on_by_itself_when_the_host_watches, .timeout = 60) {
+    kt_device *d = open_with((kt_device_options){.emulator = {.lazy = true}});
+    _Atomic uint32_t *flag;
+    uint32_t one = 1;
+    void *p;
+
+    OK(kt_device_host_alloc(d, 4, &p, &err));
+    flag = p;
+    atomic_store(flag, 0);
+    OK(kt_device_upload(d, KT_STREAM_MAIN, p, &one, 4, &err));
+    while (atomic_load(flag) == 0) continue;
+    OK(kt_device_sync(d, NULL, &err));
+    kt_device_host_free(d, p);
+    kt_device_close(d);
+}
+
+Test(device, many_commands_wait_for_room, .timeout = 60) {
+    bench t;
+
+    set_up(&t, (kt_device_options){.emulator = {.lazy = true}});
+    OK(kt_device_upload(t.d, KT_STREAM_MAIN, t.a, t.host, sizeof t.host, &err));
+    for (int i = 0; i < 300; i++) {
+        OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 1, 0));
+        OK(kt_device_copy(t.d, KT_STREAM_MAIN, t.a, t.b, sizeof t.host, &err));
+    }
+    OK(kt_device_download(t.d, KT_STREAM_MAIN, t.back, t.a, sizeof t.back, &err));
+    OK(kt_device_sync(t.d, NULL, &err));
+    for (uint32_t i = 0; i < N; i++) cr_assert_eq(t.back[i], i + 1 + 2100);
+    kt_device_close(t.d);
+}
+
+Test(device, events_tell_times_and_whether_they_passed, .timeout = 60) {
+    kt_device_event *a, *b;
+    double ms;
+    bool did;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    OK(kt_device_event_make(t.d, &a, &err));
+    OK(kt_device_event_make(t.d, &b, &err));
+    OK(kt_device_passed(t.d, a, &did, &err));
+    cr_expect(did);
+    OK(kt_device_sync(t.d, a, &err));
+    FAILS(KT_E_INVALID, "never recorded", kt_device_elapsed(t.d, a, b, &ms, &err));
+    OK(kt_device_record(t.d, KT_STREAM_MAIN, a, &err));
+    OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.a, sizeof t.host, &err));
+    OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 1, 0));
+    OK(kt_device_record(t.d, KT_STREAM_MAIN, b, &err));
+    OK(kt_device_sync(t.d, b, &err));
+    OK(kt_device_passed(t.d, b, &did, &err));
+    cr_expect(did);
+    OK(kt_device_elapsed(t.d, a, b, &ms, &err));
+    cr_expect(ms > 0 && ms < 10000, "%g", ms);
+    kt_device_close(t.d);
+}
+
+Test(device, memory_has_a_limit_and_ends) {
+    kt_device *d = open_with((kt_device_options){.memory_bytes = 4096});
+    uint64_t left, all;
+    uint8_t byte = 0, *p, *q;
+
+    OK(kt_device_alloc(d, 0, (void **)&p, &err));
+    cr_expect_null(p);
+    OK(kt_device_alloc(d, 1000, (void **)&p, &err));
+    cr_expect_eq((uintptr_t)p % 256, 0);
+    FAILS(KT_E_NOMEM, "no memory for 3073 bytes: 3072 of 4096 are free",
+          kt_device_alloc(d, 3073, (void **)&q, &err));
+    cr_expect_null(q);
+    FAILS(KT_E_NOMEM, "are free", kt_device_alloc(d, SIZE_MAX, (void **)&q, &err));
+    OK(kt_device_alloc(d, 3072, (void **)&q, &err));
+    OK(kt_device_memory(d, &left, &all, &err));
+    cr_expect(left == 0 && all == 4096);
+    kt_device_free(d, p);
+    OK(kt_device_memory(d, &left, NULL, &err));
+    cr_expect_eq(left, 1024);
+    FAILS(KT_E_INVALID, "where nothing is allocated",
+          kt_device_upload(d, KT_STREAM_MAIN, p, &byte, 1, &err));
+    FAILS(KT_E_INVALID, "2 bytes at byte 3071 of the block of 3072 bytes",
+          kt_device_download(d, KT_STREAM_MAIN, &byte, q + 3071, 2, &err));
+    FAILS(KT_E_INVALID, "the device's own memory",
+          kt_device_upload(d, KT_STREAM_MAIN, q, q + 100, 1, &err));
+    FAILS(KT_E_INVALID, "a clear of 1 bytes", kt_device_clear(d, KT_STREAM_MAIN, &byte, 1, &err));
+    FAILS(KT_E_INVALID, "stream 3, expected 0 to 2",
+          kt_device_clear(d, KT_STREAM_COUNT, q, 1, &err));
+    OK(kt_device_sync(d, NULL, &err)); /* none of these was fatal */
+    kt_device_close(d);
+}
+
+Test(device, launches_are_checked) {
+    kt_config three = {{3}}, two = {{2}};
+    const kt_device_code *code, *again;
+    scale_call p = {.n = 0};
+    kt_device_launch l;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    FAILS(KT_E_UNSUPPORTED, "scale: three is too many",
+          kt_device_code_of(t.d, &kernel, &three, &code, &err));
+    OK(kt_device_code_of(t.d, &kernel, &two, &code, &err));
+    cr_expect_neq(code, t.code);
+    OK(kt_device_code_of(t.d, &kernel, &two, &again, &err));
+    cr_expect_eq(code, again);
+    l = (kt_device_launch){.code = code,
+                           .entry = 1,
+                           .grid_x = 1,
+                           .grid_y = 1,
+                           .parameters = &p,
+                           .parameter_bytes = sizeof p};
+    FAILS(KT_E_INVALID, "entry 1, it has 1", kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    l.entry = 0, l.grid_y = 65536;
+    FAILS(KT_E_INVALID, "1 x 65536 blocks", kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    l.grid_y = 1, l.shared_bytes = 200000;
+    FAILS(KT_E_INVALID, "a block of sm_80 has at most",
+          kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    l.shared_bytes = 0, l.parameter_bytes = KT_DEVICE_PARAMETERS + 1;
+    FAILS(KT_E_INVALID, "1025 bytes of parameters", kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    FAILS(KT_E_INVALID, "run_scale: the parameter at byte 0, ",
+          launch(&t, KT_STREAM_MAIN, t.host, t.b, 1, 0));
+    l.parameter_bytes = sizeof p, l.grid_x = 0; /* nothing to do */
+    OK(kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    OK(kt_device_sync(t.d, NULL, &err));
+    kt_device_close(t.d);
+}
+
+Test(device, a_kernel_that_breaks_a_rule_ends_the_device, .timeout = 60) {
+    for (int n = 1; n <= 3; n += 2) {
+        void *p;
+        bench t;
+        set_up(&t, (kt_device_options){.threads = n});
+        OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.a, sizeof t.host, &err));
+        OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 1, 1));
+        FAILS(KT_E_INVALID, "emulated: the device is lost: run_scale: block (0, 0), thread 5",
+              kt_device_sync(t.d, NULL, &err));
+        FAILS(KT_E_INVALID, "thread 5", kt_device_alloc(t.d, 1, &p, &err));
+        FAILS(KT_E_INVALID, "thread 5", launch(&t, KT_STREAM_UPLOAD, t.a, t.b, 1, 0));
+        FAILS(KT_E_INVALID, "thread 5", kt_device_sync(t.d, NULL, &err));
+        kt_device_close(t.d);
+    }
+}
+
+Test(device, writes_beside_a_block_end_the_device, .timeout = 60) {
+    void *p;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.a, sizeof t.host, &err));
+    OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 1, 2));
+    FAILS(KT_E_INVALID, "beside the block of 1024 bytes", kt_device_sync(t.d, NULL, &err));
+    kt_device_close(t.d);
+    set_up(&t, (kt_device_options){.threads = 1});
+    kt_device_free(t.d, t.a);
+    kt_device_free(t.d, t.a);
+    FAILS(KT_E_INVALID, "where nothing is allocated", kt_device_alloc(t.d, 1, &p, &err));
+    kt_device_close(t.d);
+}
+
+/* Whoever waits is told, nobody waits for ever. */
+Test(device, a_lost_device_tells_all_who_wait, .timeout = 60) {
+    for (int lazy = 0; lazy < 2; lazy++) {
+        kt_device_event *e;
+        kt_status st = KT_OK;
+        int n = 0;
+        bench t;
+        set_up(&t, (kt_device_options){.fail_after = 3, .emulator = {.lazy = lazy}});
+        OK(kt_device_event_make(t.d, &e, &err));
+        OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.a, sizeof t.host, &err));
+        for (; n < 10 && st == KT_OK; n++) {
+            st = launch(&t, KT_STREAM_MAIN, t.a, t.b, 1, 0);
+            if (st == KT_OK) st = kt_device_record(t.d, KT_STREAM_MAIN, e, &err);
+            if (st == KT_OK) st = kt_device_wait(t.d, KT_STREAM_DOWNLOAD, e, &err);
+            if (st == KT_OK && n == 2) OK(kt_device_sync(t.d, NULL, &err));
+        }
+        cr_expect(n >= 4, "%d", n);
+        FAILS(KT_E_IO, "run_scale: it fell off the bus", kt_device_sync(t.d, NULL, &err));
+        FAILS(KT_E_IO, "run_scale: it fell off the bus", kt_device_sync(t.d, e, &err));
+        kt_device_close(t.d);
+    }
+}
+
+Test(device, a_graph_is_put_again_and_again, .timeout = 60) {
+    for (int i = 0; i < 4; i++) {
+        kt_device_event *fork, *join;
+        kt_device_graph *g;
+        uint32_t *c;
+        bench t;
+        set_up(&t, (kt_device_options){.emulator = {.seed = (uint32_t)i, .lazy = i & 1}});
+        OK(kt_device_alloc(t.d, sizeof t.host, (void **)&c, &err));
+        OK(kt_device_event_make(t.d, &fork, &err));
+        OK(kt_device_event_make(t.d, &join, &err));
+        OK(kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
+        FAILS(KT_E_INVALID, "while a graph is captured", kt_device_sync(t.d, NULL, &err));
+        FAILS(KT_E_INVALID, "a capture was begun",
+              kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
+        OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 2, 0)); /* b = 2 a + 7 */
+        OK(kt_device_record(t.d, KT_STREAM_MAIN, fork, &err));
+        OK(kt_device_wait(t.d, KT_STREAM_UPLOAD, fork, &err));
+        OK(launch(&t, KT_STREAM_UPLOAD, t.b, c, 1, 0)); /* beside it: c = b + 7 */
+        OK(kt_device_record(t.d, KT_STREAM_UPLOAD, join, &err));
+        OK(kt_device_wait(t.d, KT_STREAM_MAIN, join, &err));
+        OK(kt_device_copy(t.d, KT_STREAM_MAIN, t.a, c, sizeof t.host, &err));
+        OK(kt_device_capture_end(t.d, &g, &err));
+        FAILS(KT_E_INVALID, "means nothing outside", kt_device_sync(t.d, join, &err));
+        OK(kt_device_upload(t.d, KT_STREAM_MAIN, t.a, t.host, sizeof t.host, &err));
+        for (int r = 0; r < 3; r++) OK(kt_device_replay(t.d, KT_STREAM_MAIN, g, &err));
+        OK(kt_device_download(t.d, KT_STREAM_MAIN, t.back, t.a, sizeof t.back, &err));
+        OK(kt_device_sync(t.d, NULL, &err));
+        for (uint32_t v = 0; v < N; v++) cr_assert_eq(t.back[v], (v + 1) * 8 + 14 * 7);
+        if (i & 2) kt_device_graph_free(t.d, g);
+        OK(kt_device_record(t.d, KT_STREAM_MAIN, join,
+                            &err)); /* outside it means something again */
+        OK(kt_device_sync(t.d, join, &err));
+        kt_device_close(t.d);
+    }
+}
+
+Test(device, a_capture_must_be_whole) {
+    kt_device_event *before, *inside;
+    kt_device_graph *g;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    OK(kt_device_event_make(t.d, &before, &err));
+    OK(kt_device_event_make(t.d, &inside, &err));
+    FAILS(KT_E_INVALID, "no capture was begun", kt_device_capture_end(t.d, &g, &err));
+    OK(kt_device_record(t.d, KT_STREAM_UPLOAD, before, &err));
+    OK(kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
+    FAILS(KT_E_INVALID, "from before the capture",
+          kt_device_wait(t.d, KT_STREAM_MAIN, before, &err));
+    FAILS(KT_E_INVALID, "failed before it ended", kt_device_capture_end(t.d, &g, &err));
+    cr_expect_null(g);
+    OK(kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
+    OK(kt_device_record(t.d, KT_STREAM_MAIN, inside, &err));
+    OK(kt_device_wait(t.d, KT_STREAM_UPLOAD, inside, &err));
+    OK(kt_device_clear(t.d, KT_STREAM_UPLOAD, t.a, 4, &err));
+    FAILS(KT_E_INVALID, "before its stream 0 waited for stream 1",
+          kt_device_capture_end(t.d, &g, &err));
+    cr_expect_null(g);
+    OK(kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
+    kt_device_close(t.d); /* in the middle of it */
+}
+
+Test(device, options_are_checked) {
+    kt_device_options o = {.class = "tpu"};
+    kt_device *d;
+
+    FAILS(KT_E_INVALID, "device 'tpu'", kt_device_open(&o, &d, &err));
+    o = (kt_device_options){.class = "emulated", .ordinal = 1};
+    FAILS(KT_E_NOT_FOUND, "there is only 0", kt_device_open(&o, &d, &err));
+    o = (kt_device_options){.class = "emulated", .target = "70"};
+    FAILS(KT_E_INVALID, "target '70'", kt_device_open(&o, &d, &err));
+    o = (kt_device_options){.class = "emulated", .threads = 1000};
+    FAILS(KT_E_INVALID, "1000 threads", kt_device_open(&o, &d, &err));
+    cr_expect_null(d);
+    d = open_with((kt_device_options){.target = "90a", .memory_bytes = 4096});
+    cr_expect_str_eq(kt_device_about(d)->class, "emulated");
+    cr_expect_str_eq(kt_device_about(d)->target->name, "90a");
+    cr_expect_eq(kt_device_about(d)->free_bytes, 4096);
+    kt_device_close(d);
+    kt_device_close(NULL);
+}
