@@ -345,6 +345,29 @@ uint32_t kt_emulator_shuffle(uint32_t v, int from) {
     return s.result;
 }
 
+static void do_match(void *const *lane) {
+    for (int i = 0; i < WARP; i++) {
+        shuffle *mine = lane[i];
+        for (int j = 0; j < WARP; j++)
+            mine->result |= (uint32_t)(((const shuffle *)lane[j])->value == mine->value) << j;
+    }
+}
+
+uint32_t kt_emulator_match(uint32_t v) {
+    shuffle s = {v, 0, 0};
+    kt_emulator_warp(do_match, &s);
+    return s.result;
+}
+
+static void do_nothing(void *const *lane) {
+    (void)lane;
+}
+
+void kt_emulator_warp_sync(void) {
+    int mine = 0;
+    kt_emulator_warp(do_nothing, &mine);
+}
+
 typedef struct matrices {
     uint32_t *r;
     uint8_t row[16];

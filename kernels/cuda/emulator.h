@@ -84,6 +84,8 @@ void kt_emulator_ldmatrix(uint32_t *r, uint32_t at);
 void kt_emulator_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void kt_emulator_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 uint32_t kt_emulator_shuffle(uint32_t v, int from);
+uint32_t kt_emulator_match(uint32_t v);
+void kt_emulator_warp_sync(void);
 
 KT_DEVICE int kt_thread(void) {
     return kt_emulator_thread();
@@ -128,6 +130,24 @@ KT_DEVICE float kt_fma(float a, float b, float c) {
 KT_DEVICE float kt_exp2(float x) {
     return exp2f(x);
 }
+KT_DEVICE float kt_mul(float a, float b) {
+    return a * b;
+}
+KT_DEVICE float kt_sqrt(float x) {
+    return sqrtf(x);
+}
+KT_DEVICE float kt_exp(float x) {
+    return expf(x);
+}
+KT_DEVICE double kt_exp_double(double x) {
+    return exp(x);
+}
+KT_DEVICE float kt_log1p(float x) {
+    return log1pf(x);
+}
+KT_DEVICE int kt_count_bits(uint32_t x) {
+    return __builtin_popcount(x);
+}
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     return (a & mask) | set;
 }
@@ -171,6 +191,12 @@ KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
 }
 KT_DEVICE float kt_warp_xor(float v, int lanes) {
     return kt_float_bits(kt_emulator_shuffle(kt_bits_float(v), kt_lane() ^ lanes));
+}
+KT_DEVICE uint32_t kt_warp_match(uint32_t v) {
+    return kt_emulator_match(v);
+}
+KT_DEVICE void kt_warp_sync(void) {
+    kt_emulator_warp_sync();
 }
 KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
     kt_emulator_ldmatrix(r, at);

@@ -88,6 +88,26 @@ KT_DEVICE float kt_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+/* A product that is rounded before it is used: never joined with a sum. */
+KT_DEVICE float kt_mul(float a, float b) {
+    return __fmul_rn(a, b);
+}
+KT_DEVICE float kt_sqrt(float x) {
+    return __fsqrt_rn(x);
+}
+/* e^x within 2 ulp (in double: 1 ulp), and log(1 + x) within 2 ulp. */
+KT_DEVICE float kt_exp(float x) {
+    return expf(x);
+}
+KT_DEVICE double kt_exp_double(double x) {
+    return exp(x);
+}
+KT_DEVICE float kt_log1p(float x) {
+    return log1pf(x);
+}
+KT_DEVICE int kt_count_bits(uint32_t x) {
+    return __popc(x);
+}
 /* (a & mask) | set in one instruction. */
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     uint32_t r;
@@ -146,6 +166,14 @@ KT_DEVICE float kt_warp_xor(float v, int lanes) {
 KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
     return __shfl_sync(0xffffffffu, v, lane);
 }
+/* A bit for each lane whose v equals this lane's. */
+KT_DEVICE uint32_t kt_warp_match(uint32_t v) {
+    return __match_any_sync(0xffffffffu, v);
+}
+/* What lanes wrote to memory before it is seen by the others behind it. */
+KT_DEVICE void kt_warp_sync(void) {
+    __syncwarp();
+}
 
 /* Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8 by `at`. */
 KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
@@ -186,6 +214,30 @@ KT_DEVICE float kt_warp_sum(float v) {
     KT_UNROLL
     for (int lanes = 16; lanes > 0; lanes /= 2) v += kt_warp_xor(v, lanes);
     return v;
+}
+
+KT_DEVICE float kt_sigmoid(float x) {
+    return 1.0f / (1.0f + kt_exp(-x));
+}
+
+KT_DEVICE float kt_shared_f32(uint32_t at) {
+    return kt_float_bits(kt_shared_u32(at));
+}
+KT_DEVICE void kt_set_shared_f32(uint32_t at, float v) {
+    kt_set_shared_u32(at, kt_bits_float(v));
+}
+
+/* The sum of v over `warps` warps, the same bits in every thread: of a warp by halves, then warp
+ * after warp. Uses 4 bytes a warp of shared memory from `at` on, which nobody else may touch
+ * between the barriers before and behind this. All threads of the block take part. */
+KT_DEVICE float kt_block_sum(float v, uint32_t at, int warps) {
+    float sum = 0;
+
+    v = kt_warp_sum(v);
+    if (kt_lane() == 0) kt_set_shared_f32(at + (uint32_t)kt_warp() * 4, v);
+    kt_sync();
+    for (int i = 0; i < warps; i++) sum += kt_shared_f32(at + (uint32_t)i * 4);
+    return sum;
 }
 
 KT_DEVICE float kt_silu(float x) {

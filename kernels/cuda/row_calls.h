@@ -1,0 +1,180 @@
+/* Parameters of the kernels of rows: what happens between the matrix products. The same for hosts
+ * and for devices, where nothing else is included. Pointers are the device's.
+ *
+ * Rows are f32 and lie `ld` floats apart; nothing is said of their alignment but that of a float.
+ * Unless told otherwise a result may be written over its input.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_CUDA_ROW_CALLS_H
+#define KT_CUDA_ROW_CALLS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+/* ---- rows_norm ---- */
+
+/* y = norm(x) of each of `pieces` pieces of k floats of a row, which follow each other (heads; 1 =
+ * whole rows). rms: x / sqrt(mean(x^2) + eps) * w. layer: (x - mean) / sqrt(variance + eps) * w +
+ * bias. */
+typedef struct kt_rows_norm {
+    const float *x, *w, *bias; /* w, bias [k]; bias of layer only */
+    float *y;                  /* NULL = not wanted */
+    uint16_t *y16;             /* NULL, or the same as bfloat16 */
+    int32_t ldx, ldy, ldy16, k, pieces, rows;
+    float eps;
+} kt_rows_norm;
+
+/* ---- rows_rope ---- */
+
+/* Rotates the first rotary_dim numbers of every head of x in place, with pairs (i, i + rotary_dim /
+ * 2) or, interleaved, (2i, 2i + 1). */
+typedef struct kt_rows_rope {
+    float *x;
+    const float *cos_sin;    /* [positions, rotary_dim]: cosines, then sines (rope_table.h) */
+    const int32_t *position; /* [rows] into cos_sin */
+    int32_t ld, heads, head_dim, rotary_dim, rows, is_interleaved;
+} kt_rows_rope;
+
+/* ---- rows_keep ---- */
+
+/* Where the rows of a batch have their places in pages of 64 tokens. */
+typedef struct kt_row_places {
+    const int32_t *position;   /* [rows] in its sequence */
+    const int32_t *span;       /* [rows] */
+    const int32_t *first_page; /* [spans] index into page of the span's page 0 */
+    const uint32_t *page;      /* page numbers of all spans */
+} kt_row_places;
+
+enum { KT_KEPT_BF16 = 0, KT_KEPT_INT8, KT_KEPT_FP8 };
+
+/* heads rows of `size` floats of each row of x go to their places: head h of page p, place i at to +
+ * h * head_stride + p * page_stride + i * row_bytes, its scale (INT8, FP8: one a row) at scale + h *
+ * scale_head_stride + p * scale_page_stride + i. The bytes are those of kt_attn_store. */
+typedef struct kt_rows_keep {
+    const float *x;
+    kt_row_places places;
+    uint8_t *to;
+    float *scale;                                 /* NULL with BF16 */
+    int64_t head_stride, page_stride;             /* bytes */
+    int64_t scale_head_stride, scale_page_stride; /* floats */
+    int32_t ldx, heads, size, row_bytes, rows;
+} kt_rows_keep;
+
+/* ---- rows_misc ---- */
+
+typedef struct kt_rows_bias { /* x += bias */
+    float *x;
+    const float *bias; /* [width] */
+    int32_t ldx, width, rows;
+} kt_rows_bias;
+
+typedef struct kt_rows_gate { /* x *= sigmoid(gate) */
+    float *x;
+    const float *gate; /* [rows, ldg]: as wide as x, or one number a row */
+    int32_t ldx, ldg, width, gate_width, rows;
+} kt_rows_gate;
+
+typedef struct kt_rows_dot { /* out = sigmoid(w . x), one number a row */
+    const float *x, *w;
+    float *out;
+    int32_t ldx, ldo, width, rows;
+} kt_rows_dot;
+
+/* Rows of `groups` groups, each of parts[0], parts[1] .. columns: out has all groups' part 0 first,
+ * then all groups' part 1. Not in place. */
+typedef struct kt_rows_regroup {
+    const float *x;
+    float *out;
+    int32_t ldx, ldo, groups, rows, parts[4]; /* unused parts are 0 */
+} kt_rows_regroup;
+
+/* ---- rows_copy ---- */
+
+typedef struct kt_rows_embed { /* out = table[token] */
+    const void *table;         /* bfloat16 or f32 [vocabulary, width] */
+    const int32_t *token;      /* [rows] */
+    float *out;
+    int32_t ldo, width, rows;
+} kt_rows_embed;
+
+typedef struct kt_rows_add { /* y += x */
+    const float *x;
+    float *y;
+    int32_t ldx, ldy, width, rows;
+} kt_rows_add;
+
+typedef struct kt_rows_copy { /* y[r] = x[row[r]] */
+    const float *x;
+    const int32_t *row; /* [rows]; NULL = row r itself; a negative one makes zeros */
+    float *y;           /* NULL = not wanted */
+    uint16_t *y16;      /* NULL, or the same as bfloat16 */
+    int32_t ldx, ldy, ldy16, width, rows;
+} kt_rows_copy;
+
+/* ---- router ---- */
+
+typedef struct kt_router_scores { /* logits[r, e] = x[r] . w[e] */
+    const float *x;
+    const void *w; /* bfloat16 or f32 [experts, k] */
+    float *logits; /* [rows, experts] */
+    int32_t ldx, k, experts, rows;
+} kt_router_scores;
+
+enum { KT_CHOSEN_SOFTMAX = 0, KT_CHOSEN_SIGMOID, KT_CHOSEN_SIGMOID_GROUP };
+
+/* The topk experts of each row and their weights, by the rule of kernels/router/router_select.h. A
+ * shared expert is one slot more behind the chosen: number `experts`, weight shared_gate or 1.
+ * Results are [rows, slots], slots = topk + (has_shared ? 1 : 0). */
+typedef struct kt_router_choice {
+    const float *logits;      /* [rows, experts] */
+    const float *bias;        /* [experts] or NULL: of sigmoids, for the choice only */
+    const float *shared_gate; /* NULL, or one number a row, ldg apart */
+    const int32_t *map;       /* [experts + has_shared]: number on this device, or -1; NULL = all */
+    int32_t *id;              /* of the model; NULL = not wanted */
+    int32_t *here;            /* on this device, or -1; NULL = not wanted */
+    int32_t *elsewhere;       /* of the model, or -1 where this device has it; NULL = not wanted */
+    float *weight;
+    int32_t rows, experts, topk, rule, groups, top_groups, is_normalised, has_shared, ldg;
+    float scale; /* of the weights; 0 counts as 1 */
+} kt_router_choice;
+
+/* ---- conv, delta ---- */
+
+/* Rows of one sequence in a batch, and where it keeps its states: at states + from * stride before
+ * the step, at states + to * stride behind it; they may be the same. */
+typedef struct kt_state_span {
+    int32_t first_row, rows, position, from, to;
+} kt_state_span;
+
+/* Causal convolution of each channel over the last `taps` rows of its sequence, then SiLU:
+ * kt_conv_call of kt/variant.h for all spans of a batch. taps is a constant of the build. Not in
+ * place. */
+typedef struct kt_conv_rows {
+    const float *x, *w; /* w [taps, channels] */
+    float *y;
+    const kt_state_span *spans;
+    const int32_t *span; /* [rows] */
+    float *states;       /* of this node: [taps - 1, channels] each */
+    int64_t stride;      /* floats from a sequence's states to the next one's */
+    int32_t ldx, ldy, channels, rows;
+} kt_conv_rows;
+
+/* Gated delta rule: kt_delta_call of kt/variant.h for the spans of a batch that have
+ * [rows_from, rows_to) rows. */
+typedef struct kt_delta_batch {
+    const float *q, *k, *v; /* key head j at j * keys, value head h at h * values */
+    const float *b, *a;     /* [rows, heads], ldba apart */
+    const float *decay, *dt_bias;
+    const float *z, *norm; /* z NULL: the result is not gated */
+    float *out;
+    const kt_state_span *spans;
+    float *states; /* of this node: [heads, keys, values] each */
+    int64_t stride;
+    float *room; /* of prepare and chunks: KT_DELTA_ROOM floats a chunk and head, aligned to 16 */
+    int32_t ld, ldba, ldz, ldo, heads, key_heads, keys, values, n_spans, rows;
+    int32_t rows_from, rows_to;
+    float eps;
+} kt_delta_batch;
+
+#endif
