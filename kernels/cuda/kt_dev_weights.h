@@ -168,6 +168,10 @@ KT_DEVICE float kt_f16_float(uint32_t bits) {
 KT_DEVICE uint32_t kt_bytes(uint32_t a, uint32_t b, uint32_t which) {
     return __byte_perm(a, b, which);
 }
+/* 16 bytes that others of the block read too. */
+KT_DEVICE kt_u128 kt_load_cached(const void *p) {
+    return *(const kt_u128 *)p;
+}
 /* 8 bytes that are read once. */
 KT_DEVICE void kt_load_stream8(const void *p, uint32_t *low, uint32_t *high) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];"
@@ -196,6 +200,9 @@ KT_DEVICE uint32_t kt_bytes(uint32_t a, uint32_t b, uint32_t which) {
 
     for (int i = 0; i < 4; i++) r |= (uint32_t)(both >> (8 * (which >> 4 * i & 7)) & 255) << 8 * i;
     return r;
+}
+KT_DEVICE kt_u128 kt_load_cached(const void *p) {
+    return kt_load_stream(p);
 }
 KT_DEVICE void kt_load_stream8(const void *p, uint32_t *low, uint32_t *high) {
     uint32_t v[2];

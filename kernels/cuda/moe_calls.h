@@ -21,6 +21,20 @@ typedef struct kt_moe_w4_decode {
     int32_t n, k, slots;
 } kt_moe_w4_decode;
 
+/* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows of
+ * x begin at multiples of 16 bytes. Weights are records (kt_dev_weights.h) of `format`, those of an
+ * expert `*_bytes` behind those of the one before it. */
+typedef struct kt_moe_decode {
+    const float *x;        /* [tokens, k], ldx apart */
+    const int32_t *expert; /* [tokens, slots]; -1 = another device has it */
+    const float *route;    /* [tokens, slots] */
+    const uint8_t *gate, *up, *down;
+    uint16_t *h; /* bfloat16 [tokens, slots, n]; only slots with an expert are written */
+    float *out;  /* [tokens, k], ldo apart; written by down, or added to */
+    int64_t ldx, ldo, gate_bytes, down_bytes;
+    int32_t tokens, slots, n, k, accumulate;
+} kt_moe_decode;
+
 typedef struct kt_moe_tile {
     int32_t expert, first, rows; /* sorted rows [first, first + rows) */
 } kt_moe_tile;
