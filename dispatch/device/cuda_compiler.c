@@ -30,6 +30,8 @@ typedef struct nvrtc {
     int (*compile)(nvrtc_program program, int n, const char *const *options);
     int (*cubin_size)(nvrtc_program program, size_t *bytes);
     int (*cubin)(nvrtc_program program, char *out);
+    int (*ptx_size)(nvrtc_program program, size_t *bytes);
+    int (*ptx)(nvrtc_program program, char *out);
     int (*log_size)(nvrtc_program program, size_t *bytes);
     int (*log)(nvrtc_program program, char *out);
     const char *(*error_text)(int code);
@@ -46,6 +48,8 @@ static const struct {
                  {"nvrtcCompileProgram", offsetof(nvrtc, compile)},
                  {"nvrtcGetCUBINSize", offsetof(nvrtc, cubin_size)},
                  {"nvrtcGetCUBIN", offsetof(nvrtc, cubin)},
+                 {"nvrtcGetPTXSize", offsetof(nvrtc, ptx_size)},
+                 {"nvrtcGetPTX", offsetof(nvrtc, ptx)},
                  {"nvrtcGetProgramLogSize", offsetof(nvrtc, log_size)},
                  {"nvrtcGetProgramLog", offsetof(nvrtc, log)},
                  {"nvrtcGetErrorString", offsetof(nvrtc, error_text)}};
@@ -178,11 +182,14 @@ typedef struct options {
     char text[MAX_OPTIONS][48];
     const char *list[MAX_OPTIONS];
     int n;
+    bool as_ptx;
 } options;
 
 static void make_options(const kt_cuda_kernel *kernel, const kt_config *config,
-                         const kt_cuda_target *target, options *o) {
-    snprintf(o->text[0], sizeof o->text[0], "--gpu-architecture=sm_%s", target->name);
+                         const kt_cuda_target *target, bool as_ptx, options *o) {
+    o->as_ptx = as_ptx;
+    snprintf(o->text[0], sizeof o->text[0], "--gpu-architecture=%s_%s", as_ptx ? "compute" : "sm",
+             target->name);
     snprintf(o->text[1], sizeof o->text[1], "--std=c++17");
     o->n = 2;
     for (int32_t i = 0; i < kernel->param_count; i++, o->n++)
@@ -259,14 +266,18 @@ static kt_status failed(kt_cuda_compiler *c, nvrtc_program program, const char *
     return st;
 }
 
-static kt_status take_cubin(kt_cuda_compiler *c, nvrtc_program program, const char *name,
-                            kt_cubin *out, kt_err *err) {
-    if (c->call.cubin_size(program, &out->bytes) != 0 || out->bytes == 0)
+static kt_status take_code(kt_cuda_compiler *c, nvrtc_program program, const char *name,
+                           bool as_ptx, kt_cubin *out, kt_err *err) {
+    const int code =
+        as_ptx ? c->call.ptx_size(program, &out->bytes) : c->call.cubin_size(program, &out->bytes);
+
+    if (code != 0 || out->bytes == 0)
         return kt_fail(err, KT_E_INTERNAL, "%s: NVRTC made no machine code", name);
     out->data = malloc(out->bytes);
     if (!out->data)
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for %zu bytes of code", name, out->bytes);
-    if (c->call.cubin(program, (char *)out->data) != 0)
+    if ((as_ptx ? c->call.ptx(program, (char *)out->data)
+                : c->call.cubin(program, (char *)out->data)) != 0)
         return kt_fail(err, KT_E_INTERNAL, "%s: NVRTC does not hand out its machine code", name);
     return KT_OK;
 }
@@ -284,7 +295,8 @@ static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, 
         return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
     }
     code = c->call.compile(program, o->n, o->list);
-    st = code == 0 ? take_cubin(c, program, name, out, err) : failed(c, program, name, code, err);
+    st = code == 0 ? take_code(c, program, name, o->as_ptx, out, err)
+                   : failed(c, program, name, code, err);
     c->call.destroy(&program);
     pthread_mutex_unlock(&c->lock);
     return st;
@@ -319,9 +331,9 @@ static kt_status check_request(const kt_cuda_compiler *c, const kt_cuda_kernel *
     return KT_OK;
 }
 
-kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
-                          const kt_config *config, const kt_cuda_target *target, const char *folder,
-                          kt_cubin *out, kt_err *err) {
+static kt_status make_code(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
+                           const kt_config *config, const kt_cuda_target *target, bool as_ptx,
+                           const char *folder, kt_cubin *out, kt_err *err) {
     texts t;
     const int64_t since = kt_clock_ns();
     char file[128], *key = NULL;
@@ -333,7 +345,7 @@ kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
     KT_TRY(check_request(c, kernel, config, target, err));
     snprintf(file, sizeof file, "%s.cu", kernel->name);
     KT_TRY(collect_texts(&t, file, err));
-    make_options(kernel, config, target, &o);
+    make_options(kernel, config, target, as_ptx, &o);
     if (folder && !(key = make_key(c, &t, &o, &key_bytes)))
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for its key", file);
     if (folder)
@@ -348,6 +360,18 @@ kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
     if (st != KT_OK) kt_cubin_free(out);
     out->ms = (double)(kt_clock_ns() - since) * 1e-6;
     return st;
+}
+
+kt_status kt_cuda_compile(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
+                          const kt_config *config, const kt_cuda_target *target, const char *folder,
+                          kt_cubin *out, kt_err *err) {
+    return make_code(c, kernel, config, target, false, folder, out, err);
+}
+
+kt_status kt_cuda_compile_ptx(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
+                              const kt_config *config, const char *folder, kt_cubin *out,
+                              kt_err *err) {
+    return make_code(c, kernel, config, kt_cuda_baseline(), true, folder, out, err);
 }
 
 void kt_cubin_free(kt_cubin *cubin) {

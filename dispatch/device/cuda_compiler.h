@@ -44,6 +44,11 @@ typedef struct kt_cubin {
 kt_status kt_cuda_compile(kt_cuda_compiler *compiler, const kt_cuda_kernel *kernel,
                           const kt_config *config, const kt_cuda_target *target, const char *folder,
                           kt_cubin *out, kt_err *err);
+/* The same as PTX of compute_80, a text that drivers make code of for any GPU from sm_80 on: for
+ * those that this NVRTC does not know. KT_E_UNSUPPORTED: the kernel is not for sm_80. */
+kt_status kt_cuda_compile_ptx(kt_cuda_compiler *compiler, const kt_cuda_kernel *kernel,
+                              const kt_config *config, const char *folder, kt_cubin *out,
+                              kt_err *err);
 void kt_cubin_free(kt_cubin *cubin); /* accepts a zeroed one */
 
 /* $XDG_CACHE_HOME/kt/cubin or ~/.cache/kt/cubin, made if it is not there. KT_E_IO when it cannot

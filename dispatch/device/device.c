@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "dispatch/device/device_class.h"
 
-static const kt_device_class *const classes[] = {&kt_device_class_emulated};
+static const kt_device_class *const classes[] = {&kt_device_class_cuda, &kt_device_class_emulated};
 
 static const kt_cuda_target *target_of(const kt_device *d) {
     return d->facts.target;
@@ -58,7 +58,7 @@ kt_status kt_device_open(const kt_device_options *options, kt_device **out, kt_e
     if (!d) return kt_fail(err, KT_E_NOMEM, "%s device: no memory for it", name);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strcmp(classes[i]->name, name) == 0) d->class = classes[i];
-    if (!d->class) st = kt_fail(err, KT_E_INVALID, "device '%s': expected emulated", name);
+    if (!d->class) st = kt_fail(err, KT_E_INVALID, "device '%s': expected cuda or emulated", name);
     d->log = options->log;
     if (st == KT_OK) st = d->class->open(d, options, err);
     if (st != KT_OK) {

@@ -75,7 +75,7 @@ struct kt_device {
     kt_stream captured;
 };
 
-extern const kt_device_class kt_device_class_emulated;
+extern const kt_device_class kt_device_class_cuda, kt_device_class_emulated;
 
 /* From now on every call fails with this message, behind the device's name. */
 kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err);

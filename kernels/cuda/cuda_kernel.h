@@ -27,6 +27,8 @@ typedef struct kt_cuda_target {
 
 extern const kt_cuda_target kt_cuda_targets[];
 extern const size_t kt_cuda_target_count;
+/* sm_80, whose PTX is for all that came later, too. */
+const kt_cuda_target *kt_cuda_baseline(void);
 /* All targets: kernels of mma.sync and cp.async alone. */
 #define KT_CUDA_BASELINE 0xffffffffu
 

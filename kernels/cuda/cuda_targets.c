@@ -9,6 +9,10 @@ const kt_cuda_target kt_cuda_targets[] = {
     {"120", 120, 99 * 1024},  {"121", 121, 99 * 1024}};
 const size_t kt_cuda_target_count = sizeof kt_cuda_targets / sizeof *kt_cuda_targets;
 
+const kt_cuda_target *kt_cuda_baseline(void) {
+    return &kt_cuda_targets[0];
+}
+
 kt_config kt_cuda_initial(const kt_cuda_kernel *kernel) {
     kt_config c = {{0}};
 
