@@ -34,6 +34,7 @@ typedef struct kt_memory_request {
     size_t kv_memory;          /* of pages and states; 0 = the least for that context */
     uint64_t available;        /* bytes to take: kt_memory_available_bytes, or any machine's */
     int64_t logit_rows;        /* whose logits are kept at once (kt_scheduler_logit_rows); 0 = 1 */
+    bool is_cache_away;        /* a device keeps all pages and states */
     bool takes_longest;        /* the context is the least: the pool is made for the longest */
 } kt_memory_request;
 

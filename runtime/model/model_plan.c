@@ -369,8 +369,8 @@ size_t kt_model_plan_bytes(const kt_model_plan *plan, int weight) {
     if (n == 0) return kept_bytes(w);
     for (int r = 0; r < n; r++) {
         const kt_problem_plan *p = kt_model_plan_run(plan, weight, r);
-        total = kt_bytes_add(total,
-                             kt_bytes_times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : here));
+        total =
+            kt_bytes_add(total, kt_bytes_times(p->bytes, w->kind == KT_WEIGHT_MATRIX ? 1 : here));
     }
     return total;
 }

@@ -453,7 +453,7 @@ static void pack_item(void *task, int64_t item, int64_t lane) {
     const expert_task *t = task;
     const int64_t e = item / t->blocks;
 
-    if (t->twin[e]) return;
+    if (t->twin[e] || !t->place->at[e]) return;
     if (t->place->n > 1)
         pack_cut_expert(t, e, lane);
     else
@@ -479,7 +479,7 @@ static kt_status fill_experts(kt_packer *l, const kt_weight *w, expert_task *tas
         for (int i = 0; i < 3; i++)
             KT_TRY(
                 kt_weight_source(&l->finder, w, i, 1, task->first + e, &task->source[e][i], err));
-        if (l->request.has_twins)
+        if (l->request.has_twins && task->place->at[e])
             task->twin[e] = find_twin(l, part, task->source[e], task->place->at + e);
     }
     task->blocks = task->place->n > 1 ? 1 : expert_blocks(&part->problem);

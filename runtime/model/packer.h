@@ -35,7 +35,7 @@ typedef struct kt_placing {
     int64_t count;
     int64_t begin[KT_MOE_MAX_NODES + 1]; /* channels of each node, when n > 1 */
     size_t bytes[KT_MOE_MAX_NODES];      /* of a slice, rounded up to 64 */
-    uint8_t **at;                        /* [n][count]; borrowed */
+    uint8_t **at;                        /* [n][count]; borrowed. NULL = this one is not packed */
 } kt_placing;
 
 /* An expert that is packed, and the stored bytes it was made of. */

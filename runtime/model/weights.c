@@ -143,18 +143,27 @@ kt_status kt_weights_check_nodes(const kt_model_plan *plan, const kt_node_plan *
     return KT_OK;
 }
 
+/* Where the experts that are here lie, one behind the other; NULL = another device has it. */
+static void place_each(const kt_placing *p, const kt_away *away, uint8_t *base, size_t bytes,
+                       uint8_t **at) {
+    for (int64_t e = 0; e < p->count; e++) {
+        at[e] = away && away->expert && away->expert[e] ? NULL : base;
+        if (at[e]) base += bytes;
+    }
+}
+
 static kt_status place_slices(kt_weights *w, const kt_weights_request *r, int weight, kt_placing *p,
                               kt_err *err) {
-    const size_t n = (size_t)p->count;
+    const kt_away *away = r->plan->away ? &r->plan->away[weight] : NULL;
+    const size_t n = (size_t)p->count, here = n - (size_t)(away ? away->n_experts : 0);
 
     KT_TRY(kt_node_plan_cut(r->nodes, &p->whole, p->begin, err));
     for (int i = 0; i < p->n; i++) {
         kt_moe_layer slice = kt_moe_slice_layer(&p->whole, p->begin[i], p->begin[i + 1], NULL);
         kt_buffer *b = &w->slices[weight * p->n + i];
         p->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&slice));
-        KT_TRY(kt_weights_take(w, r->pool, n * p->bytes[i], r->nodes->memory[i], b, err));
-        for (size_t e = 0; e < n; e++)
-            p->at[(size_t)i * n + e] = (uint8_t *)b->data + e * p->bytes[i];
+        KT_TRY(kt_weights_take(w, r->pool, here * p->bytes[i], r->nodes->memory[i], b, err));
+        place_each(p, away, b->data, p->bytes[i], p->at + (size_t)i * n);
     }
     return KT_OK;
 }
@@ -170,7 +179,7 @@ kt_status kt_weights_place(kt_weights *w, const kt_weights_request *r, int weigh
     p->at = kt_arena_alloc(&w->arena, sizeof *p->at * n * (size_t)p->n, sizeof *p->at);
     if (!p->at) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of layer %d", of->layer);
     if (p->n > 1) return place_slices(w, r, weight, p, err);
-    for (size_t e = 0; e < n; e++) p->at[e] = base + e * part->bytes;
+    place_each(p, r->plan->away ? &r->plan->away[weight] : NULL, base, part->bytes, p->at);
     return KT_OK;
 }
 
@@ -195,12 +204,11 @@ kt_status kt_weights_finish_experts(kt_weights *weights, int weight, const kt_pl
 }
 
 static kt_status load_experts(loader *l, int weight, kt_err *err) {
-    const kt_problem_plan *part = kt_model_plan_run(l->request->plan, weight, 0);
     uint8_t *base = NULL;
     kt_placing place;
 
     if (l->request->nodes->n == 1) {
-        base = take(l, (size_t)part->problem.experts * part->bytes);
+        base = take(l, kt_model_plan_bytes(l->request->plan, weight));
         if (!base) return KT_OK; /* told at the layer's end */
     }
     KT_TRY(kt_weights_place(l->weights, l->request, weight, base, &place, err));
@@ -227,6 +235,7 @@ static kt_status load_small(loader *l, int weight, kt_err *err) {
 /* ---- the whole ---- */
 
 static kt_status load_weight(loader *l, int weight, kt_err *err) {
+    if (l->request->plan->away && l->request->plan->away[weight].is_whole) return KT_OK;
     switch (l->request->graph->weights[weight].kind) {
     case KT_WEIGHT_MATRIX: return load_matrix(l, weight, err);
     case KT_WEIGHT_HEADS: return load_heads(l, weight, err);
@@ -240,9 +249,11 @@ static kt_status load_layer(loader *l, int64_t layer, size_t bytes, kt_err *err)
     const kt_graph *g = l->request->graph;
 
     KT_TRY(watch_layer(l, layer, err));
-    KT_TRY(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, -1, &l->weights->buffers[layer], err));
-    l->weights->bytes += l->weights->buffers[layer].bytes;
-    KT_TRY(kt_packer_fresh(&l->packer, &l->weights->buffers[layer], err));
+    if (bytes > 0) { /* else another device has it, or the memory nodes have all of it */
+        KT_TRY(kt_buffer_reserve(bytes, KT_PAGES_ADVISED, -1, &l->weights->buffers[layer], err));
+        l->weights->bytes += l->weights->buffers[layer].bytes;
+        KT_TRY(kt_packer_fresh(&l->packer, &l->weights->buffers[layer], err));
+    }
     l->base = l->weights->buffers[layer].data;
     l->used = 0;
     l->limit = bytes;
