@@ -7,10 +7,6 @@
 
 _Static_assert(KT_PAGE_TOKENS == KT_PREFIX_TOKENS, "one size of pages");
 
-static size_t state_bytes(const kt_engine *e) {
-    return (size_t)e->state_floats * sizeof(float);
-}
-
 /* ---- making and reserving ---- */
 
 kt_status kt_sequence_create(kt_engine *e, int64_t capacity, kt_sequence **out, kt_err *err) {
@@ -70,7 +66,7 @@ static bool begin_state(kt_sequence *s) {
     if (!e->state_floats || s->state != KT_STATE_NONE) return true;
     s->state = kt_states_take(&e->states);
     if (s->state == KT_STATE_NONE) return false;
-    memset(kt_states_at(&e->states, s->state), 0, state_bytes(e));
+    kt_states_clear(&e->states, s->state);
     return true;
 }
 
@@ -139,7 +135,7 @@ void kt_sequence_keep_state(kt_sequence *s) {
     if (kt_states_use(&e->states, page) != KT_STATE_NONE) return;
     slot = kt_states_take(&e->states);
     if (slot == KT_STATE_NONE) return;
-    memcpy(kt_states_at(&e->states, slot), kt_states_at(&e->states, s->state), state_bytes(e));
+    kt_states_copy(&e->states, s->state, slot);
     kt_states_keep(&e->states, slot, page);
 }
 
@@ -149,7 +145,7 @@ void kt_sequence_mark(kt_sequence *s) {
     if (!e->state_floats) return;
     if (s->marked == KT_STATE_NONE) s->marked = kt_states_take(&e->states);
     if (s->marked == KT_STATE_NONE) return;
-    memcpy(kt_states_at(&e->states, s->marked), kt_states_at(&e->states, s->state), state_bytes(e));
+    kt_states_copy(&e->states, s->state, s->marked);
     s->mark = s->length;
 }
 
@@ -203,7 +199,7 @@ static bool take_over_state(kt_sequence *s) {
 
     if (s->state == KT_STATE_NONE) s->state = kt_states_take(&e->states);
     if (s->state == KT_STATE_NONE || !kt_states_has(&e->states, page)) return false;
-    memcpy(kt_states_at(&e->states, s->state), kt_states_at(&e->states, kept), state_bytes(e));
+    kt_states_copy(&e->states, kept, s->state);
     return true;
 }
 
@@ -247,8 +243,7 @@ kt_status kt_sequence_fork(const kt_sequence *s, kt_sequence **out, kt_err *err)
     }
     if (rest) kt_pages_copy(&e->pages, s->page[whole], f->page[whole], rest);
     if (e->state_floats && s->state != KT_STATE_NONE)
-        memcpy(kt_states_at(&e->states, f->state), kt_states_at(&e->states, s->state),
-               state_bytes(e));
+        kt_states_copy(&e->states, s->state, f->state);
     if (s->length) memcpy(f->token, s->token, (size_t)s->length * sizeof *s->token);
     f->length = s->length;
     *out = f;
@@ -270,19 +265,17 @@ static int64_t last_kept(const kt_sequence *s, int64_t length) {
 
 static void set_state(kt_sequence *s, int64_t length) {
     kt_engine *e = s->engine;
-    float *state;
     int32_t from = KT_STATE_NONE;
 
     if (!e->state_floats || s->state == KT_STATE_NONE) return;
-    state = kt_states_at(&e->states, s->state);
     if (length && s->marked != KT_STATE_NONE && s->mark == length)
         from = s->marked;
     else if (length)
         from = kt_states_use(&e->states, s->page[length / KT_PAGE_TOKENS - 1]);
     if (from == KT_STATE_NONE)
-        memset(state, 0, state_bytes(e));
+        kt_states_clear(&e->states, s->state);
     else
-        memcpy(state, kt_states_at(&e->states, from), state_bytes(e));
+        kt_states_copy(&e->states, from, s->state);
 }
 
 static bool is_own(const kt_page_pool *p, uint32_t page) {

@@ -200,6 +200,8 @@ static void copy_head(const kt_page_pool *p, int64_t layer, int which, int64_t h
 }
 
 void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n) {
+    if (p->elsewhere.arg) p->elsewhere.copy_page(p->elsewhere.arg, from, to, n);
+    if (p->elsewhere.has_all) return;
     for (int64_t layer = 0; layer < p->shape.layers; layer++) {
         for (int which = 0; which < (p->shape.has_shared_rows ? 1 : 2); which++)
             for (int64_t h = 0; h < p->shape.kv_heads; h++)

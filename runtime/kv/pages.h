@@ -43,6 +43,7 @@ typedef struct kt_page_pool {
     uint32_t *refs;    /* owned: [n] */
     kt_prefix *prefix; /* owned */
     kt_states *states; /* borrowed; NULL = none: snapshots of pages that are given up go too */
+    kt_kept_elsewhere elsewhere;
 } kt_page_pool;
 
 /* n pages, whose memory is taken when it is first written. */

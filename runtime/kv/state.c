@@ -59,6 +59,17 @@ float *kt_states_at(const kt_states *s, int32_t slot) {
     return (float *)s->buffer.data + slot * s->floats;
 }
 
+void kt_states_copy(const kt_states *s, int32_t from, int32_t to) {
+    if (!s->elsewhere.has_all)
+        memcpy(kt_states_at(s, to), kt_states_at(s, from), (size_t)s->floats * sizeof(float));
+    if (s->elsewhere.arg) s->elsewhere.copy_state(s->elsewhere.arg, from, to);
+}
+
+void kt_states_clear(const kt_states *s, int32_t slot) {
+    if (!s->elsewhere.has_all) memset(kt_states_at(s, slot), 0, (size_t)s->floats * sizeof(float));
+    if (s->elsewhere.arg) s->elsewhere.clear_state(s->elsewhere.arg, slot);
+}
+
 int64_t kt_states_room(const kt_states *s) {
     return s->n_free + s->n_kept;
 }

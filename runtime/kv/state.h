@@ -9,6 +9,16 @@
 
 #define KT_STATE_NONE (-1)
 
+/* What else keeps pages and states by the same numbers, and is told of what happens to them beside
+ * steps. has_all: it has all of them, and the memory here is never written. */
+typedef struct kt_kept_elsewhere {
+    void *arg; /* borrowed; NULL = nothing else does */
+    bool has_all;
+    void (*copy_page)(void *arg, uint32_t from, uint32_t to, int64_t tokens);
+    void (*copy_state)(void *arg, int32_t from, int32_t to);
+    void (*clear_state)(void *arg, int32_t slot);
+} kt_kept_elsewhere;
+
 /* Not thread-safe. Slots are f32 [floats], 64-byte aligned. */
 typedef struct kt_states {
     int64_t n, floats, n_pages;
@@ -19,6 +29,7 @@ typedef struct kt_states {
     int32_t *older, *young; /* owned: [n] neighbours among the snapshots */
     int32_t *of_page;       /* owned: [n_pages] its snapshot, or KT_STATE_NONE */
     int32_t oldest, youngest;
+    kt_kept_elsewhere elsewhere;
 } kt_states;
 
 /* n slots of so many floats, snapshots of pages below n_pages. Memory is taken when it is written.
@@ -27,6 +38,9 @@ kt_status kt_states_init(kt_states *s, int64_t n, int64_t floats, int64_t n_page
 void kt_states_deinit(kt_states *s); /* accepts a zeroed one */
 
 float *kt_states_at(const kt_states *s, int32_t slot);
+/* Make a slot's state another one's, or zeros. */
+void kt_states_copy(const kt_states *s, int32_t from, int32_t to);
+void kt_states_clear(const kt_states *s, int32_t slot);
 int64_t kt_states_room(const kt_states *s); /* free slots and snapshots */
 /* A slot of any content; that of the longest unused snapshot if none is free. KT_STATE_NONE = every
  * slot is in use. */
