@@ -165,11 +165,12 @@ typedef struct kt_device_pick {
     int64_t count;        /* of them; 1 for a MATRIX */
 } kt_device_pick;
 
-/* They lie one behind the other, each as kernels/cuda/device_weights.h lays out `format`. */
+/* They lie one behind the other: records of kernels/cuda/device_weights.h, kt_device_row_bytes
+ * each. */
 typedef struct kt_device_matrices {
     const uint8_t *at;       /* matrix i begins at at + i * bytes */
-    size_t bytes;            /* a multiple of 256 */
-    kt_weight_format format; /* as the CPU's plan has it, or BF16 where devices have no such */
+    size_t bytes;            /* of a matrix: n records */
+    kt_weight_format format; /* of the device: kt_device_weight_format of what the CPU has */
     int64_t n, k, count;
 } kt_device_matrices;
 

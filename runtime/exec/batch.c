@@ -132,18 +132,21 @@ static void commit(kt_engine *e, const kt_batch *b, bool has_next) {
 static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidden,
                      const kt_stop *stop, kt_err *err) {
     const bool has_next = stop && take_states(e, b);
+    kt_status st;
 
     fill_spans(e, b, has_next);
     e->step.n_out = b->n_out;
     e->step.out_row = b->out_row;
     e->step.logits = logits;
     e->step.hidden = hidden;
-    if (kt_step_run(&e->step, e->pool, b->token, b->rows, has_next ? &stop->is_set : NULL)) {
+    st = kt_step_run(&e->step, e->pool, b->token, b->rows, has_next ? &stop->is_set : NULL, err);
+    if (st == KT_OK) {
         commit(e, b, has_next);
         return KT_OK;
     }
-    for (int i = 0; e->state_floats && i < b->n_spans; i++)
+    for (int i = 0; has_next && e->state_floats && i < b->n_spans; i++)
         kt_states_give(&e->states, e->next_state[i]);
+    if (st != KT_E_CANCELLED) return st;
     return kt_fail(err, KT_E_CANCELLED, "stopped within a step of %lld rows", (long long)b->rows);
 }
 

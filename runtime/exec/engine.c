@@ -12,6 +12,8 @@
 #include "base/err.h"
 #include "base/shell_word.h"
 #include "kernels/formats/format.h"
+#include "runtime/device/device_run.h"
+#include "runtime/exec/engine_device.h"
 #include "runtime/exec/engine_impl.h"
 #include "runtime/exec/roofline.h"
 #include "runtime/model/synthetic_model.h"
@@ -254,6 +256,15 @@ static kt_status load_checkpoint(kt_engine *e, const kt_engine_options *o,
     return kt_weights_load(&request, &e->weights, err);
 }
 
+/* The CPU's and the device's part, both from the checkpoint. */
+static kt_status load_parts(kt_engine *e, const kt_engine_options *o,
+                            const kt_checkpoint *importance, kt_err *err) {
+    KT_TRY(load_checkpoint(e, o, e->model.checkpoint, importance, err));
+    KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes,
+                        e->device ? &e->placement : NULL, e->pool, e->max_context, err));
+    return kt_engine_load_device(e, o, importance, err);
+}
+
 static kt_status load_weights(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     kt_checkpoint *importance = NULL;
     kt_status st = KT_OK;
@@ -261,7 +272,7 @@ static kt_status load_weights(kt_engine *e, const kt_engine_options *o, kt_err *
     if (e->is_synthetic) st = kt_synthetic_checkpoint(&e->model, 1, &e->model.checkpoint, err);
     if (st == KT_OK && o->importance) st = kt_checkpoint_open_file(o->importance, &importance, err);
     e->load_ns = kt_clock_ns();
-    if (st == KT_OK) st = load_checkpoint(e, o, e->model.checkpoint, importance, err);
+    if (st == KT_OK) st = load_parts(e, o, importance, err);
     e->load_ns = kt_clock_ns() - e->load_ns;
     kt_checkpoint_close(importance);
     kt_checkpoint_close(e->model.checkpoint); /* what is packed needs it no more */
@@ -327,6 +338,7 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
                                  .context = e->max_context,
                                  .kv_memory = o->kv_memory,
                                  .logit_rows = o->logit_rows,
+                                 .is_cache_away = kt_engine_cache_is_away(e),
                                  .available = kt_memory_available_bytes()};
 
     KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
@@ -365,6 +377,7 @@ static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     if (!kt_kv_plan_pool(&e->kv, floats, e->max_context, asked, rest_for_pages(e), &kv))
         return kt_fail(err, KT_E_INVALID, "a cache of %lld tokens is not possible",
                        (long long)e->max_context);
+    kt_engine_fit_pool(e, &kv);
     e->memory.pool = kv;
     e->state_floats = floats;
     e->out_row = malloc(rows * sizeof *e->out_row);
@@ -374,7 +387,7 @@ static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     if (floats) KT_TRY(kt_states_init(&e->states, kv.slots, floats, kv.pages, err));
     KT_TRY(kt_pages_init(&e->pages, &e->kv, kv.pages, floats ? &e->states : NULL, err));
     e->step.pages = &e->pages;
-    return KT_OK;
+    return kt_engine_keep_on_device(e, err);
 }
 
 static kt_status make_expert_map(kt_engine *e, kt_err *err) {
@@ -402,12 +415,11 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(find_table(e, o->table_path, err));
     KT_TRY(make_plan(e, o, err));
     KT_TRY(settle_nodes(e, o->numa, err));
+    KT_TRY(kt_engine_place(e, o, err));
     KT_TRY(check_memory(e, o, err));
     if (!e->is_synthetic && !e->model.checkpoint)
         return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     KT_TRY(load_weights(e, o, err));
-    KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes, e->pool,
-                        e->max_context, err));
     KT_TRY(make_expert_map(e, err));
     return make_cache(e, o->kv_memory, err);
 }
@@ -437,6 +449,7 @@ void kt_engine_destroy(kt_engine *e) {
     kt_states_deinit(&e->states);
     free(e->out_row);
     free(e->next_state);
+    kt_engine_close_device(e);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);
     kt_model_plan_deinit(&e->plan);
@@ -472,6 +485,9 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
     kt_memory_line(&e->memory, out->memory_line, sizeof out->memory_line);
+    if (e->step.device)
+        kt_device_memory_line(&e->device_memory, kt_device_step_name(e->step.device),
+                              out->device_line, sizeof out->device_line);
 }
 
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {
@@ -542,6 +558,10 @@ kt_status kt_engine_measure_roofline(kt_engine *e, kt_roofline *out, kt_err *err
 /* ---- importance ---- */
 
 kt_status kt_engine_observe_inputs(kt_engine *e, kt_err *err) {
+    if (e->step.device)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "what a device multiplies is not observed, expected the CPU alone (--device "
+                       "cpu)");
     if (e->nodes.n > 1)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "experts are cut over %d memory nodes, expected whole ones (--numa off)",

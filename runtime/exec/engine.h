@@ -41,7 +41,12 @@ typedef struct kt_engine_options {
      * no tokenizer, and its experts may be in a format that we never encode (GGUF blocks). */
     const char *synthetic;
     int64_t synthetic_layers;
-    bool made_up_tokens;      /* where there is no tokenizer: kt_tokenizer_make_up */
+    bool made_up_tokens; /* where there is no tokenizer: kt_tokenizer_make_up */
+    /* A device beside the CPU (runtime/device/README.md); all NULL = the CPU alone. */
+    const char *device;      /* "cpu", "cuda[:N]", "emulated[:...]" (device_word.h) */
+    const char *gpu_experts; /* how many lie there, which, by what load (hot_experts.h) */
+    const char *expert_placement, *expert_load;
+    bool experts_only;        /* everything but routed experts stays on the CPU */
     int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
     kt_isa isa; /* instruction sets to use; 0 = this machine's. Tests run tiles by an emulator so */
@@ -64,6 +69,7 @@ typedef struct kt_engine_info {
     int64_t load_ns;   /* from the first look at the weights to the last byte packed */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
     char memory_line[256]; /* what was counted (kt_memory_line) */
+    char device_line[256]; /* likewise of the device; "" = none */
     char node_line[256];   /* how, or why not; "" = the machine has one node */
     char table_line[768];  /* which table and how many cells are tuned; printable */
 } kt_engine_info;

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "dispatch/model/family.h"
+#include "runtime/exec/segments.h"
 
 const kt_exec_op *kt_exec_op_find(kt_node_kind kind) {
     for (size_t i = 0; i < kt_builtin_exec_op_count; i++)
@@ -29,6 +30,7 @@ static kt_status init_nodes(kt_step *s, kt_err *err) {
         const kt_node *n = &g->nodes[i];
         kt_exec_node *e = &s->exec[i];
         *e = (kt_exec_node){.node = n, .op = kt_exec_op_find(n->kind), .step = s};
+        if (kt_step_is_away(s, i)) continue;
         if (!e->op)
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "%s: this build has no operation of kind %d that layer %d needs",
@@ -77,14 +79,16 @@ static kt_status set_up(kt_step *s, kt_pool *pool, kt_err *err) {
     KT_TRY(make_spans(s, err));
     KT_TRY(place_slots(s, err));
     KT_TRY(kt_step_lay_out(s, pool, err));
+    if (s->place) KT_TRY(kt_segments_init(s, err));
     KT_TRY(init_nodes(s, err));
     KT_TRY(kt_step_compile(s, &s->few, 1, err));
     return kt_step_compile(s, &s->many, 0, err);
 }
 
 kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *plan,
-                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
-                       int64_t max_context, kt_err *err) {
+                       const kt_weights *weights, const kt_node_plan *nodes,
+                       const struct kt_placement *place, kt_pool *pool, int64_t max_context,
+                       kt_err *err) {
     kt_status st;
 
     memset(s, 0, sizeof *s);
@@ -92,6 +96,7 @@ kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *p
     s->plan = plan;
     s->weights = weights;
     s->nodes = nodes;
+    s->place = place;
     s->n_threads = kt_pool_threads(pool);
     s->max_rows = plan->max_rows;
     s->max_context = max_context;
@@ -138,12 +143,19 @@ static void number_rows(kt_step *s) {
     for (int64_t i = 0; i < s->n_out; i++) s->out_of[s->out_row[i]] = (int32_t)i;
 }
 
-bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
-                 const atomic_bool *stop) {
+static kt_status run_program(kt_step *s, const kt_step_program *program, kt_pool *pool,
+                             const atomic_bool *stop, kt_err *err) {
+    if (s->place) return kt_segments_run(s, program, pool, stop, err);
+    if (kt_pool_run_until(pool, program->phases, program->count, stop)) return KT_OK;
+    return kt_fail(err, KT_E_CANCELLED, "stopped within a step");
+}
+
+kt_status kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                      const atomic_bool *stop, kt_err *err) {
     const kt_step_program *program = rows <= KT_STEP_FEW_ROWS ? &s->few : &s->many;
     int64_t begin = s->is_profiled || s->recorder ? kt_clock_ns() : 0;
     float *x = s->values + s->value_at[0] * s->max_rows;
-    bool is_complete;
+    kt_status st;
 
     s->rows = rows;
     number_rows(s);
@@ -154,13 +166,13 @@ bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
     if (s->recorder) kt_recorder_begin(s->recorder);
     s->is_mapped = s->expert_map && kt_expert_map_begin(s->expert_map);
     kt_pool_limit(pool, kt_layer_plan_threads(&s->plan->layer, rows, s->n_threads));
-    is_complete = kt_pool_run_until(pool, program->phases, program->count, stop);
+    st = run_program(s, program, pool, stop, err);
     kt_pool_limit(pool, s->n_threads);
-    if (s->recorder && is_complete) record(s, kt_clock_ns() - begin);
-    if (!s->is_profiled) return is_complete;
+    if (s->recorder && st == KT_OK) record(s, kt_clock_ns() - begin);
+    if (!s->is_profiled) return st;
     s->profile.kind[s->last_kind].time_ns += kt_clock_ns() - s->stamp_ns;
     s->profile.time_ns += kt_clock_ns() - begin;
-    return is_complete;
+    return st;
 }
 
 /* ---- what ops share ---- */

@@ -153,6 +153,7 @@ typedef struct kt_step_attn {
 typedef struct kt_step_program {
     kt_phase *phases; /* in step->arena */
     int count;
+    int *begin; /* with a device: [segments + 1] the phases of each segment; else NULL */
 } kt_step_program;
 
 struct kt_step {
@@ -197,6 +198,13 @@ struct kt_step {
     int n_ffn, n_attn;
     kt_step_program few, many;
 
+    /* With a device (segments.h): what it does, itself, and ids [rows, topk] of the experts that the
+     * CPU has. All NULL without one. */
+    const struct kt_placement *place;
+    struct kt_device_step *device;
+    int32_t *cold_id, *noted; /* noted: [experts] rows of each, while they are counted */
+    float *cold_sum;          /* [rows, hidden] the CPU's part of a sum that is formed there */
+
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
     kt_importance *importance; /* borrowed; NULL = inputs are not observed */
     kt_expert_map *expert_map; /* borrowed; NULL = the model has no routed experts */
@@ -210,22 +218,32 @@ struct kt_step {
     kt_step_busy *busy; /* [threads] */
 };
 
-/* Graph, plan, weights and nodes (those that the weights were loaded for) are borrowed. */
+/* Graph, plan, weights, nodes (those that the weights were loaded for) and place are borrowed.
+ * place: NULL, or which nodes a device runs, which is s->device before the first run. */
 kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *plan,
-                       const kt_weights *weights, const kt_node_plan *nodes, kt_pool *pool,
-                       int64_t max_context, kt_err *err);
+                       const kt_weights *weights, const kt_node_plan *nodes,
+                       const struct kt_placement *place, kt_pool *pool, int64_t max_context,
+                       kt_err *err);
 void kt_step_deinit(kt_step *s);
 
 /* Run rows tokens. pages, the members of spans, n_spans, n_out, out_row, logits, hidden and
- * hidden_stride must be set. Allocates nothing. false = stop (NULL, or read before each phase) was
- * seen: pages behind the spans' positions and the states they write are spoilt, nothing else. */
-bool kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
-                 const atomic_bool *stop);
+ * hidden_stride must be set. Allocates nothing. KT_E_CANCELLED: stop (NULL, or read before each
+ * phase) was seen; other errors are a device's. Then pages behind the spans' positions and the
+ * states they write are spoilt, nothing else. */
+kt_status kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                      const atomic_bool *stop, kt_err *err);
 
 /* Names and units of the kinds; zero everything else. */
 void kt_step_profile_reset(kt_step *s);
 
 /* ---- for the ops (exec/ops) and the compiler ---- */
+
+/* Does a device run this node alone, or its part of it? */
+bool kt_step_is_away(const kt_step *s, int node);
+bool kt_step_is_shared(const kt_step *s, const kt_node *n, bool *is_summed_there);
+/* Tell the recorder and the expert map what the last routing was, for a node that is not, or not
+ * alone, the CPU's. */
+void kt_step_note_routing(const kt_step *s, const kt_node *experts);
 
 /* The op of a kind, or NULL: this build cannot run it. */
 const kt_exec_op *kt_exec_op_find(kt_node_kind kind);

@@ -9,4 +9,7 @@
 kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_context, size_t *bytes,
                         kt_err *err);
 
+/* Floats of a row of all values, as they share memory (kt_step.value_at). */
+kt_status kt_step_value_floats(const kt_graph *graph, int64_t *floats, kt_err *err);
+
 #endif

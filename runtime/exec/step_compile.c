@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "runtime/exec/place.h"
 #include "runtime/exec/step.h"
 
 #define ROWS_PER_TASK 8 /* of row work in the program for many rows */
@@ -152,21 +153,45 @@ static void tap(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t 
     kt_step_copy_hidden(s, n->node->layer, &x, begin, end);
 }
 
+static void write_nodes(writer *w, int first, int end, int *layer) {
+    for (int i = first; i < end; i++) {
+        kt_exec_node *e = &w->step->exec[i];
+        if (!kt_step_is_away(w->step, i)) {
+            if (e->node->layer > *layer) put_work(w, tap, e);
+            write_node(w, e);
+        }
+        *layer = e->node->layer;
+    }
+}
+
+/* What comes from another side is there before a segment and what goes there behind it: no work may
+ * wait for the next one. */
+static kt_status write_segments(writer *w, kt_err *err) {
+    const kt_placement *p = w->step->place;
+    int layer = -1;
+
+    w->program->begin = kt_step_alloc(w->step, (size_t)(p->n_segments + 1) * sizeof(int));
+    if (!w->program->begin) return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
+    for (int i = 0; i < p->n_segments; i++) {
+        w->program->begin[i] = w->program->count;
+        write_nodes(w, p->segment[i].first, p->segment[i].end, &layer);
+        flush_rows(w);
+    }
+    w->program->begin[p->n_segments] = w->program->count;
+    return KT_OK;
+}
+
 kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_err *err) {
     const size_t n = (size_t)s->graph->n_nodes;
     writer w = {.step = s, .program = program, .is_few = is_few};
     int layer = -1;
 
-    w.ops = kt_step_alloc(s, n * (KT_EXEC_PHASES + 1) * sizeof *w.ops);
+    w.ops = kt_step_alloc(s, n * (KT_EXEC_PHASES + 2) * sizeof *w.ops);
     w.works = kt_step_alloc(s, n * 3 * sizeof *w.works);
-    program->phases = kt_step_alloc(s, n * (KT_EXEC_PHASES + 1) * sizeof *program->phases);
+    program->phases = kt_step_alloc(s, n * (KT_EXEC_PHASES + 2) * sizeof *program->phases);
     if (!w.ops || !w.works || !program->phases)
         return kt_fail(err, KT_E_NOMEM, "no memory for the phases of a step");
-    for (size_t i = 0; i < n; i++) {
-        kt_exec_node *e = &s->exec[i];
-        if (e->node->layer > layer) put_work(&w, tap, e);
-        layer = e->node->layer;
-        write_node(&w, e);
-    }
+    if (s->place) return write_segments(&w, err);
+    write_nodes(&w, 0, s->graph->n_nodes, &layer);
     return KT_OK;
 }

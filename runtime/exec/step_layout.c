@@ -274,6 +274,14 @@ kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_cont
     return st;
 }
 
+kt_status kt_step_value_floats(const kt_graph *graph, int64_t *floats, kt_err *err) {
+    kt_step s = {.graph = graph};
+    const kt_status st = place_values(&s, floats, err);
+
+    kt_arena_deinit(&s.arena);
+    return st;
+}
+
 /* ---- angles ---- */
 
 typedef struct angle_task {

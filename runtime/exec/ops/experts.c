@@ -13,6 +13,8 @@ typedef struct experts_state {
     const kt_moe_layer *layer;       /* whole */
     const kt_moe_layer *node_layers; /* of each memory node; NULL = not split */
     const kt_node *shared;           /* that runs with the routed ones, or NULL */
+    bool is_split;                   /* a device has some of the experts */
+    bool is_apart; /* and the sum of both: what the CPU has comes to step->cold_sum */
 } experts_state;
 
 /* ---- setting up ---- */
@@ -128,6 +130,7 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     state->node_layers = n->weight->node_experts;
     if (n->node->is_routed) state->shared = kt_joined_shared(s->plan, n->node);
     if (state->shared) KT_TRY(join_layers(n, state, err));
+    state->is_split = kt_step_is_shared(s, n->node, &state->is_apart);
     return find_job(n, state, err);
 }
 
@@ -156,19 +159,25 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
 /* The first phase of the job; the others find what it left. */
 static void bind(kt_exec_node *n) {
     const experts_state *state = n->state;
+    const kt_step *s = n->step;
     kt_step_ffn *ffn = state->ffn;
-    const int64_t rows = n->step->rows;
+    kt_moe_job *job = &ffn->job;
 
-    ffn->job.layer = state->layer;
-    ffn->job.x = n->in.x, ffn->job.out = n->out.x;
-    ffn->job.ldx = n->in.ld, ffn->job.ldo = n->out.ld;
-    ffn->job.route_weight = weights_of(n);
-    ffn->job.tokens = rows;
+    job->layer = state->layer;
+    job->x = n->in.x, job->ldx = n->in.ld;
+    job->out = state->is_apart ? s->cold_sum : n->out.x;
+    job->ldo = state->is_apart ? n->out.width : n->out.ld;
+    job->accumulate = !state->is_apart;
+    job->expert_id = state->is_split ? s->cold_id : n->node->is_routed ? s->expert_id : s->zeros;
+    job->route_weight = weights_of(n);
+    job->tokens = s->rows;
     if (!ffn->nodes) return;
-    ffn->nodes->x = n->in.x, ffn->nodes->out = n->out.x;
-    ffn->nodes->ldx = n->in.ld, ffn->nodes->ldo = n->out.ld;
-    ffn->nodes->route_weight = weights_of(n);
-    ffn->nodes->tokens = rows;
+    ffn->nodes->x = job->x, ffn->nodes->out = job->out;
+    ffn->nodes->ldx = job->ldx, ffn->nodes->ldo = job->ldo;
+    ffn->nodes->accumulate = job->accumulate;
+    ffn->nodes->expert_id = job->expert_id;
+    ffn->nodes->route_weight = job->route_weight;
+    ffn->nodes->tokens = s->rows;
     for (int i = 0; i < ffn->nodes->n_nodes; i++) ffn->nodes->job[i].layer = &state->node_layers[i];
 }
 
@@ -205,6 +214,10 @@ static void note(kt_exec_node *n) {
     const kt_step *s = n->step;
 
     if (!n->node->is_routed) return;
+    if (((const experts_state *)n->state)->is_split) {
+        kt_step_note_routing(s, n->node);
+        return;
+    }
     if (s->recorder) kt_recorder_layer(s->recorder);
     if (s->is_mapped) kt_expert_map_layer(s->expert_map);
     for (int64_t e = 0; e < experts; e++) {

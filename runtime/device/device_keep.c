@@ -1,0 +1,149 @@
+/* What a device keeps between steps: keys and values by page, states by slot, with the numbers that
+ * the host gives them. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/err.h"
+#include "kernels/attn/attn_common.h"
+#include "runtime/device/device_impl.h"
+#include "runtime/model/bytes.h"
+
+static size_t item_bytes(const kt_kv_shape *s) {
+    return kt_attn_item_bytes(s->format);
+}
+
+static int64_t heads_of(const kt_kv_shape *s) {
+    return (s->has_shared_rows ? 1 : 2) * s->kv_heads;
+}
+
+/* Rows of all planes that are here, one plane behind the other. */
+static kt_status number_planes(kt_device_step *d, const kt_page_pool *p, int64_t *rows,
+                               int64_t *index, kt_err *err) {
+    const size_t n = (size_t)d->graph->n_planes + 1;
+    int64_t *row = kt_device_step_alloc(d, n * sizeof *row);
+    int64_t *key = kt_device_step_alloc(d, n * sizeof *key);
+
+    if (!row || !key) return kt_fail(err, KT_E_NOMEM, "no memory for the planes of a device");
+    for (int i = 0; i < d->graph->n_planes; i++) {
+        const bool is_here = d->home->placement->is_plane_away[i];
+        row[i] = is_here ? *rows : -1;
+        key[i] = is_here && p->index ? *index : -1;
+        if (is_here) *rows += heads_of(&p->shape) * p->n * KT_PAGE_TOKENS;
+        if (is_here && p->index) *index += p->n * KT_PAGE_TOKENS;
+    }
+    d->pages.plane_row = row;
+    d->pages.index_row = key;
+    return KT_OK;
+}
+
+/* Zeros, so that what is behind the last token of a page is a number. */
+static kt_status take_clear(kt_device_step *d, size_t bytes, void *out, kt_err *err) {
+    void *at;
+
+    d->home->counted = &d->home->bytes.cache;
+    KT_TRY(kt_device_home_take(d, bytes, &at, err));
+    memcpy(out, &at, sizeof at);
+    return kt_device_clear(d->device, KT_STREAM_MAIN, at, bytes, err);
+}
+
+static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *err) {
+    const kt_kv_shape *s = &p->shape;
+    int64_t rows = 0, index = 0;
+
+    KT_TRY(number_planes(d, p, &rows, &index, err));
+    d->pages.shape = *s;
+    d->pages.n = p->n;
+    if (rows == 0) return KT_OK;
+    KT_TRY(take_clear(d, kt_bytes_times((size_t)s->head_dim * item_bytes(s), rows), &d->pages.rows,
+                      err));
+    if (p->scales)
+        KT_TRY(take_clear(d, kt_bytes_times(sizeof(float), rows), &d->pages.scales, err));
+    if (index == 0) return KT_OK;
+    return take_clear(d, kt_bytes_times(2 * (size_t)s->index_dim, index), &d->pages.index, err);
+}
+
+static bool is_any(const bool *away, int n) {
+    for (int i = 0; i < n; i++)
+        if (away[i]) return true;
+    return false;
+}
+
+static bool is_all(const bool *away, int n) {
+    for (int i = 0; i < n; i++)
+        if (!away[i]) return false;
+    return true;
+}
+
+/* ---- beside steps: an error shows at the next one ---- */
+
+static void copy_rows(kt_device_step *d, int64_t from, int64_t to, int64_t n) {
+    const size_t row = (size_t)d->pages.shape.head_dim * item_bytes(&d->pages.shape);
+
+    kt_device_copy(d->device, KT_STREAM_MAIN, d->pages.rows + (size_t)to * row,
+                   d->pages.rows + (size_t)from * row, (size_t)n * row, NULL);
+    if (d->pages.scales)
+        kt_device_copy(d->device, KT_STREAM_MAIN, d->pages.scales + to, d->pages.scales + from,
+                       (size_t)n * sizeof(float), NULL);
+}
+
+static void copy_page(void *arg, uint32_t from, uint32_t to, int64_t n) {
+    kt_device_step *d = arg;
+    const int64_t dim = d->pages.shape.index_dim;
+
+    for (int i = 0; i < d->graph->n_planes; i++) {
+        const int64_t first = d->pages.plane_row[i], key = d->pages.index_row[i];
+        for (int64_t h = 0; first >= 0 && h < heads_of(&d->pages.shape); h++) {
+            const int64_t head = first + h * d->pages.n * KT_PAGE_TOKENS;
+            copy_rows(d, head + (int64_t)from * KT_PAGE_TOKENS, head + (int64_t)to * KT_PAGE_TOKENS,
+                      n);
+        }
+        if (key < 0) continue;
+        kt_device_copy(d->device, KT_STREAM_MAIN,
+                       d->pages.index + (key + (int64_t)to * KT_PAGE_TOKENS) * dim,
+                       d->pages.index + (key + (int64_t)from * KT_PAGE_TOKENS) * dim,
+                       (size_t)(n * dim) * sizeof(uint16_t), NULL);
+    }
+}
+
+static void copy_state(void *arg, int32_t from, int32_t to) {
+    kt_device_step *d = arg;
+
+    if (d->states)
+        kt_device_copy(d->device, KT_STREAM_MAIN, d->states + to * d->state_floats,
+                       d->states + from * d->state_floats, (size_t)d->state_floats * sizeof(float),
+                       NULL);
+}
+
+static void clear_state(void *arg, int32_t slot) {
+    kt_device_step *d = arg;
+
+    if (d->states)
+        kt_device_clear(d->device, KT_STREAM_MAIN, d->states + slot * d->state_floats,
+                        (size_t)d->state_floats * sizeof(float), NULL);
+}
+
+kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
+                              kt_err *err) {
+    const kt_placement *p = d->home->placement;
+    const kt_graph *g = d->graph;
+    kt_kept_elsewhere here = {.arg = d,
+                              .has_all = is_all(p->is_plane_away, g->n_planes) && g->n_planes,
+                              .copy_page = copy_page,
+                              .copy_state = copy_state,
+                              .clear_state = clear_state};
+
+    KT_TRY(take_pages(d, pages, err));
+    if (is_any(p->is_plane_away, g->n_planes)) pages->elsewhere = here;
+    d->home->states = states;
+    if (!states || !is_any(p->is_slot_away, g->n_slots)) return KT_OK;
+    d->state_floats = states->floats;
+    KT_TRY(take_clear(d, kt_bytes_times((size_t)states->floats * sizeof(float), states->n),
+                      &d->states, err));
+    here.has_all = is_all(p->is_slot_away, g->n_slots);
+    states->elsewhere = here;
+    return KT_OK;
+}
+
+bool kt_device_keeps_all(const kt_placement *p, const kt_graph *g) {
+    return g->n_planes && is_all(p->is_plane_away, g->n_planes) &&
+           is_all(p->is_slot_away, g->n_slots);
+}

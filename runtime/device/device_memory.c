@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/device_memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "kernels/cuda/device_weights.h"
+#include "runtime/exec/step_bytes.h"
+#include "runtime/model/bytes.h"
+#include "runtime/model/model_dir.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+#define LEAST_ROOM ((size_t)8 << 20) /* for what kernels need beside values */
+
+/* ---- weights ---- */
+
+/* One matrix of parts [first, first + n); SIZE_MAX where devices have no such. */
+static size_t matrix_bytes(const kt_weight *w, kt_quant quant, int first, int64_t n, int64_t k) {
+    const kt_weight_format format =
+        w->kind == KT_WEIGHT_HEADS ? KT_W_BF16 : kt_weight_becomes(w, first, quant);
+    size_t bytes;
+
+    return kt_device_weights_bytes(format, n, k, &bytes, NULL) == KT_OK ? bytes : SIZE_MAX;
+}
+
+size_t kt_device_expert_bytes(const kt_model_plan *plan, int weight) {
+    const kt_weight *w = &plan->graph->weights[weight];
+    size_t total = 0;
+
+    if (w->kind != KT_WEIGHT_EXPERTS) return 0;
+    for (int part = 0; part < 3; part++)
+        total = kt_bytes_add(total, matrix_bytes(w, plan->quant, part, part < 2 ? w->n : w->k,
+                                                 part < 2 ? w->k : w->n));
+    return total == SIZE_MAX ? 0 : total;
+}
+
+static size_t weight_bytes(const kt_model_plan *plan, int weight) {
+    const kt_weight *w = &plan->graph->weights[weight];
+    kt_run runs[KT_WEIGHT_PARTS];
+    const int n = kt_weight_runs(w, plan->quant, runs);
+    size_t total = 0;
+
+    if (w->kind == KT_WEIGHT_EXPERTS)
+        return kt_bytes_times(kt_device_expert_bytes(plan, weight), w->count);
+    if (n == 0) return kt_bytes_times(sizeof(float), w->n * (w->k > 0 ? w->k : 1));
+    for (int r = 0; r < n; r++)
+        total = kt_bytes_add(total,
+                             kt_bytes_times(matrix_bytes(w, plan->quant, runs[r].first,
+                                                         runs[r].n ? runs[r].problem.n : 0, w->k),
+                                            w->kind == KT_WEIGHT_HEADS ? w->count : 1));
+    return total;
+}
+
+static void count_weights(const kt_device_memory_request *r, kt_device_memory_plan *out) {
+    const kt_graph *g = r->ask->graph;
+
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_hot_experts *hot = &r->placement->hot[i];
+        if (r->placement->place[i]) {
+            out->experts = kt_bytes_add(
+                out->experts, kt_bytes_times(kt_device_expert_bytes(r->ask->plan, i), hot->n));
+            out->n_experts += hot->n;
+        } else if (r->placement->away[i].is_whole) {
+            out->dense = kt_bytes_add(out->dense, weight_bytes(r->ask->plan, i));
+        }
+    }
+}
+
+/* ---- the rest ---- */
+
+static kt_status count_working(const kt_device_memory_request *r, kt_device_memory_plan *out,
+                               kt_err *err) {
+    const kt_device_ask *ask = r->ask;
+    const kt_graph *g = ask->graph;
+    const int64_t logits = r->logit_rows > 0 ? r->logit_rows : 1;
+    int64_t floats = 0, angles = 0, topk = 0;
+    size_t room;
+
+    KT_TRY(kt_step_value_floats(g, &floats, err));
+    for (int i = 0; i < g->n_rotations; i++) angles += g->rotations[i].rotary_dim;
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].kind == KT_NODE_ROUTE && g->nodes[i].routing.topk > topk)
+            topk = g->nodes[i].routing.topk;
+    floats += g->numbers.hidden + 3 * topk;
+    out->working = kt_bytes_times(sizeof(float) * (size_t)ask->max_rows, floats);
+    out->working = kt_bytes_add(out->working,
+                                kt_bytes_times(sizeof(float) * (size_t)ask->max_context, angles));
+    if (r->placement->side[g->n_nodes - 1] == KT_SIDE_DEVICE)
+        out->working = kt_bytes_add(
+            out->working, kt_bytes_times(sizeof(float) * (size_t)logits, g->numbers.vocab));
+    room = out->working / 2 > LEAST_ROOM ? out->working / 2 : LEAST_ROOM;
+    out->working = kt_bytes_add(out->working, room);
+    return KT_OK;
+}
+
+static bool is_any(const bool *away, int n) {
+    for (int i = 0; i < n; i++)
+        if (away[i]) return true;
+    return false;
+}
+
+static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory_plan *out,
+                             kt_err *err) {
+    const kt_graph *g = r->ask->graph;
+    const int64_t floats = kt_model_state_floats(g);
+    kt_kv_plan kv;
+
+    if (!is_any(r->placement->is_plane_away, g->n_planes) &&
+        !is_any(r->placement->is_slot_away, g->n_slots))
+        return KT_OK;
+    if (r->kv_memory)
+        kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &kv);
+    else if (!kt_kv_plan_least(&r->ask->kv, floats, r->ask->max_context, &kv))
+        return kt_fail(err, KT_E_UNSUPPORTED, "a context of %lld tokens is too large to count",
+                       (long long)r->ask->max_context);
+    out->cache = kv.bytes;
+    out->pool = kv;
+    return KT_OK;
+}
+
+kt_status kt_device_memory_count(const kt_device_memory_request *r, kt_device_memory_plan *out,
+                                 kt_err *err) {
+    *out = (kt_device_memory_plan){.available = r->available};
+    count_weights(r, out);
+    KT_TRY(count_cache(r, out, err));
+    KT_TRY(count_working(r, out, err));
+    out->needed = kt_bytes_add(kt_bytes_add(out->dense, out->cache),
+                               kt_bytes_add(out->working, out->experts));
+    return KT_OK;
+}
+
+/* ---- words ---- */
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / GIB;
+}
+
+kt_status kt_device_memory_check(const kt_device_memory_plan *p, const char *name, kt_err *err) {
+    const uint64_t before = (uint64_t)p->dense + p->cache + p->working;
+    char advice[160] = "";
+
+    if (p->needed <= p->available) return KT_OK;
+    if (before <= p->available && p->n_experts)
+        snprintf(advice, sizeof advice, "; %lld experts fit, or --gpu-experts auto",
+                 (long long)((double)(p->available - before) / (double)p->experts *
+                             (double)p->n_experts));
+    else
+        snprintf(advice, sizeof advice,
+                 "; try a smaller --context or --kv-memory, or --device cpu");
+    return kt_fail(err, KT_E_NOMEM,
+                   "%.100s: needs %.3f GiB (dense weights %.3f, cache %.3f, working memory %.3f, "
+                   "%lld experts %.3f), %.3f GiB are free%s",
+                   name, gib(p->needed), gib(p->dense), gib(p->cache), gib(p->working),
+                   (long long)p->n_experts, gib(p->experts), gib(p->available), advice);
+}
+
+char *kt_device_memory_line(const kt_device_memory_plan *p, const char *name, char *out,
+                            size_t out_bytes) {
+    snprintf(out, out_bytes,
+             "%.100s: %.2f of %.2f GiB (dense %.2f, cache %.2f, working memory %.2f, %lld experts "
+             "%.2f)",
+             name, gib(p->needed), gib(p->available), gib(p->dense), gib(p->cache), gib(p->working),
+             (long long)p->n_experts, gib(p->experts));
+    return out;
+}

@@ -1,0 +1,68 @@
+/* A device's part of the steps of a model: its memory, what crosses, its operations in order. The
+ * caller (runtime/exec/segments.c) knows which segment is next; here is how it is done.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_DEVICE_RUN_H
+#define KT_RUNTIME_DEVICE_RUN_H
+
+#include "runtime/exec/place.h"
+#include "runtime/exec/step.h"
+
+typedef struct kt_device_setup {
+    kt_device *device;               /* transferred, also when creating fails */
+    const kt_step *step;             /* borrowed: sizes, where values and states lie, tables */
+    const kt_placement *placement;   /* borrowed */
+    const kt_checkpoint *checkpoint; /* used during the call */
+    const kt_checkpoint *importance; /* likewise; or NULL */
+    bool allow_nonfinite;
+    kt_pool *pool;            /* used during the call */
+    int64_t logit_rows;       /* that are usually asked for at once; more are taken when they are */
+    int (*cancel)(void *arg); /* NULL, or asked between nodes: nonzero = stop (KT_E_CANCELLED) */
+    void *cancel_arg;
+} kt_device_setup;
+
+/* Bytes on a device, by what they are for, in the order in which they are taken. */
+typedef struct kt_device_bytes {
+    size_t dense, experts, working, cache;
+} kt_device_bytes;
+
+/* Takes memory for values and tables, asks every op that the device runs to get ready and loads its
+ * weights. KT_E_NOMEM with what was asked for and what is free. */
+kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **out, kt_err *err);
+void kt_device_step_destroy(kt_device_step *d); /* accepts NULL; closes the device */
+const char *kt_device_step_name(const kt_device_step *d);
+kt_device_bytes kt_device_step_bytes(const kt_device_step *d);
+
+/* Memory for keys and values of the planes and for states that the device keeps, as many as the
+ * host's pools have; once. Both pools then tell it of copies. */
+kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
+                              kt_err *err);
+/* Does the device keep the keys, values and states of all nodes? */
+bool kt_device_keeps_all(const kt_placement *p, const kt_graph *graph);
+
+/* ---- one step ---- */
+
+/* Tables of the step's rows go to the device. Nothing of the step before may be under way. */
+kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err);
+/* Rows of a whole value; ids and weights [rows, slots] of the last routing, to the experts of a
+ * node, or back. The host's memory is used until the work has been waited for. */
+kt_status kt_device_step_up(kt_device_step *d, int value, kt_err *err);
+kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err);
+kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err);
+kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err);
+/* Reach waits for what was put before the mark; later work goes on meanwhile. */
+kt_status kt_device_step_mark(kt_device_step *d, kt_err *err);
+kt_status kt_device_step_reach(kt_device_step *d, kt_err *err);
+/* Put the launches of a node. */
+kt_status kt_device_step_run(kt_device_step *d, int node, kt_err *err);
+/* The host's place for one side's sum of a node on both sides: f32 [rows, hidden]. Down: the
+ * device's sum goes there. Up: what is there is added to the node's out on the device. */
+float *kt_device_step_sum(const kt_device_step *d);
+kt_status kt_device_step_sum_down(kt_device_step *d, kt_err *err);
+kt_status kt_device_step_sum_up(kt_device_step *d, int node, kt_err *err);
+/* Rows of the residual (node -1) or of a node's out to hidden[index] of the step. */
+kt_status kt_device_step_hidden(kt_device_step *d, int node, int64_t index, kt_err *err);
+kt_status kt_device_step_logits(kt_device_step *d, kt_err *err);
+/* All is done, whatever became of it. */
+kt_status kt_device_step_wait(kt_device_step *d, kt_err *err);
+
+#endif

@@ -1,0 +1,282 @@
+/* Every strategy is an order of all experts of the model, of which the first ones are taken.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/hot_experts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/buffer.h"
+#include "base/json.h"
+#include "base/rng.h"
+
+#define SEED 42
+#define LOAD_BYTES ((size_t)1 << 30)
+
+typedef enum strategy { UNIFORM, RANDOM, FRONT_LOADING, FREQUENCY, UNKNOWN } strategy;
+
+typedef struct candidate {
+    int64_t key; /* smaller is taken first; then by layer and number */
+    int layer;   /* among those with experts */
+    int weight;
+    int32_t id;
+} candidate;
+
+typedef struct chooser {
+    const kt_graph *graph;
+    const kt_hot_request *request;
+    candidate *all;
+    size_t n;
+    int layers;
+    int64_t most; /* experts of a layer */
+} chooser;
+
+/* ---- words ---- */
+
+static strategy strategy_of(const kt_hot_request *r) {
+    static const char *const names[] = {"uniform", "random", "front-loading", "frequency"};
+    int i = 0;
+
+    if (!r->strategy) return UNIFORM;
+    while (i < UNKNOWN && strcmp(names[i], r->strategy) != 0) i++;
+    return (strategy)i;
+}
+
+/* A count, or (is_part) percent; -1 = what fits. */
+static bool read_amount(const char *text, double *amount, bool *is_part) {
+    char *end;
+
+    *amount = -1;
+    *is_part = false;
+    if (!text || strcmp(text, "auto") == 0) return true;
+    errno = 0;
+    *amount = strtod(text, &end);
+    *is_part = strcmp(end, "%") == 0;
+    if (errno || end == text || (*end && !*is_part) || !(*amount >= 0)) return false;
+    return *is_part ? *amount <= 100 : *amount <= 1 << 20 && *amount == (double)(int64_t)*amount;
+}
+
+kt_status kt_hot_request_check(const kt_hot_request *r, kt_err *err) {
+    double amount;
+    bool is_part;
+
+    if (!read_amount(r->amount, &amount, &is_part))
+        return kt_fail(err, KT_E_INVALID,
+                       "experts on the device: '%.40s', expected a number of each layer, a part "
+                       "such as 25%%, or auto",
+                       r->amount);
+    if (strategy_of(r) == UNKNOWN)
+        return kt_fail(err, KT_E_INVALID,
+                       "placement of experts: '%.40s', expected uniform, frequency, front-loading "
+                       "or random",
+                       r->strategy);
+    if (strategy_of(r) == FREQUENCY && !r->load)
+        return kt_fail(err, KT_E_INVALID,
+                       "placement of experts by frequency: no load was given (--expert-load FILE, "
+                       "a file of kt serve --record)");
+    return KT_OK;
+}
+
+/* ---- frequencies ---- */
+
+typedef struct counts {
+    int64_t *rows; /* [layers][most] */
+    int64_t layers, most;
+} counts;
+
+static kt_status count_step(const kt_json *step, const char *path, int64_t line, counts *c,
+                            kt_err *err) {
+    const kt_json *layers = kt_json_get(step, "layers");
+
+    if ((int64_t)kt_json_length(layers) > c->layers)
+        return kt_fail(err, KT_E_FORMAT,
+                       "%.200s: line %lld has %zu layers with experts, expected %lld", path,
+                       (long long)line, kt_json_length(layers), (long long)c->layers);
+    for (size_t l = 0; l < kt_json_length(layers); l++) {
+        const kt_json *pairs = kt_json_at(layers, l);
+        for (size_t i = 0; i + 1 < kt_json_length(pairs); i += 2) {
+            const int64_t id = kt_json_int(kt_json_at(pairs, i), -1);
+            const int64_t rows = kt_json_int(kt_json_at(pairs, i + 1), 0);
+            if (id < 0 || id >= c->most || rows < 0 || rows > 1 << 20)
+                return kt_fail(err, KT_E_FORMAT,
+                               "%.200s: line %lld: expert %lld, expected 0 to %lld", path,
+                               (long long)line, (long long)id, (long long)c->most - 1);
+            c->rows[(int64_t)l * c->most + id] += rows;
+        }
+    }
+    return KT_OK;
+}
+
+static kt_status count_line(const char *text, size_t size, const char *path, int64_t line,
+                            counts *c, kt_err *err) {
+    kt_json_doc *doc;
+    kt_status st = kt_json_parse(text, size, NULL, &doc, err);
+
+    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s: line %lld", path, (long long)line);
+    if (line == 1 && strcmp(kt_json_text(kt_json_root(doc), "schema"), "kt-trace-1") != 0)
+        st = kt_fail(err, KT_E_FORMAT, "%.200s: not a recorded load (kt-trace-1)", path);
+    else if (line > 1)
+        st = count_step(kt_json_root(doc), path, line, c, err);
+    kt_json_destroy(doc);
+    return st;
+}
+
+static kt_status count_load(const char *path, counts *c, kt_err *err) {
+    char *text, *at, *end;
+    size_t bytes;
+    kt_status st = KT_OK;
+    int64_t line = 0;
+
+    KT_TRY(kt_file_read(path, LOAD_BYTES, &text, &bytes, err));
+    for (at = text; at < text + bytes && st == KT_OK; at = end + 1) {
+        end = memchr(at, '\n', (size_t)(text + bytes - at));
+        if (!end) break; /* a line that was cut when its writer was killed */
+        st = count_line(at, (size_t)(end - at), path, ++line, c, err);
+    }
+    free(text);
+    if (st == KT_OK && line < 2) st = kt_fail(err, KT_E_FORMAT, "%.200s: no recorded steps", path);
+    return st;
+}
+
+/* ---- orders ---- */
+
+static int compare(const void *a, const void *b) {
+    const candidate *p = a, *q = b;
+
+    if (p->key != q->key) return p->key < q->key ? -1 : 1;
+    if (p->layer != q->layer) return p->layer < q->layer ? -1 : 1;
+    return p->id < q->id ? -1 : p->id > q->id;
+}
+
+/* Each layer's candidates lie one behind the other: their keys become a permutation. */
+static void shuffle(chooser *c) {
+    kt_rng rng;
+
+    kt_rng_seed(&rng, SEED);
+    for (size_t first = 0, end; first < c->n; first = end) {
+        end = first;
+        while (end < c->n && c->all[end].layer == c->all[first].layer) end++;
+        for (size_t i = first; i < end; i++) c->all[i].key = (int64_t)(i - first);
+        for (size_t i = end - first; i > 1; i--) {
+            const size_t j = first + kt_rng_below(&rng, i);
+            const int64_t key = c->all[j].key;
+            c->all[j].key = c->all[first + i - 1].key;
+            c->all[first + i - 1].key = key;
+        }
+    }
+}
+
+static kt_status order_by_frequency(chooser *c, kt_err *err) {
+    counts n = {.layers = c->layers, .most = c->most};
+    kt_status st;
+
+    n.rows = calloc((size_t)(n.layers * n.most), sizeof *n.rows);
+    if (!n.rows) return kt_fail(err, KT_E_NOMEM, "no memory for the load of experts");
+    st = count_load(c->request->load, &n, err);
+    for (size_t i = 0; i < c->n; i++)
+        c->all[i].key = -n.rows[c->all[i].layer * n.most + c->all[i].id];
+    free(n.rows);
+    return st;
+}
+
+static kt_status order(chooser *c, kt_err *err) {
+    switch (strategy_of(c->request)) {
+    case RANDOM: shuffle(c); break;
+    case FREQUENCY: KT_TRY(order_by_frequency(c, err)); break;
+    case FRONT_LOADING: break;
+    default:
+        for (size_t i = 0; i < c->n; i++) c->all[i].key = c->all[i].id;
+    }
+    qsort(c->all, c->n, sizeof *c->all, compare);
+    return KT_OK;
+}
+
+/* ---- choosing ---- */
+
+/* How many of the order are taken. */
+static size_t count_taken(const chooser *c) {
+    uint64_t left = c->request->budget;
+    double amount, total = 0;
+    bool is_part;
+    size_t n = 0;
+
+    read_amount(c->request->amount, &amount, &is_part);
+    if (amount < 0) {
+        for (; n < c->n && c->request->bytes[c->all[n].weight] <= left; n++)
+            left -= c->request->bytes[c->all[n].weight];
+        return n;
+    }
+    for (int i = 0; i < c->graph->n_weights; i++) {
+        const double count = (double)c->graph->weights[i].count;
+        if (c->request->bytes[i] == 0) continue;
+        if (is_part)
+            total += (double)(int64_t)(count * amount / 100 + 0.5);
+        else
+            total += amount < count ? amount : count;
+    }
+    return (size_t)total;
+}
+
+static bool is_routed(const kt_graph *g, int weight) {
+    return g->weights[weight].kind == KT_WEIGHT_EXPERTS && g->weights[weight].use == KT_USE_EXPERTS;
+}
+
+static kt_status collect(chooser *c, kt_err *err) {
+    const kt_graph *g = c->graph;
+    size_t n = 0;
+
+    for (int i = 0; i < g->n_weights; i++) {
+        if (!is_routed(g, i)) continue;
+        n += (size_t)g->weights[i].count;
+        if (g->weights[i].count > c->most) c->most = g->weights[i].count;
+    }
+    c->all = calloc(n + 1, sizeof *c->all);
+    if (!c->all) return kt_fail(err, KT_E_NOMEM, "no memory to choose of %zu experts", n);
+    for (int i = 0; i < g->n_weights; i++) {
+        if (!is_routed(g, i)) continue;
+        for (int64_t e = 0; c->request->bytes[i] && e < g->weights[i].count; e++)
+            c->all[c->n++] = (candidate){.layer = c->layers, .weight = i, .id = (int32_t)e};
+        c->layers++;
+    }
+    return KT_OK;
+}
+
+static int compare_ids(const void *a, const void *b) {
+    const int32_t *p = a, *q = b;
+    return *p < *q ? -1 : *p > *q;
+}
+
+static kt_status list(const chooser *c, size_t taken, kt_arena *arena, kt_hot_experts *out,
+                      kt_err *err) {
+    for (int w = 0; w < c->graph->n_weights; w++) {
+        int32_t *id;
+        if (!is_routed(c->graph, w)) continue;
+        id = kt_arena_alloc(arena, sizeof *id * (size_t)(c->graph->weights[w].count + 1), 16);
+        if (!id) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of a device");
+        out[w].id = id;
+        for (size_t i = 0; i < taken; i++)
+            if (c->all[i].weight == w) id[out[w].n++] = c->all[i].id;
+        qsort(id, (size_t)out[w].n, sizeof *id, compare_ids);
+    }
+    return KT_OK;
+}
+
+kt_status kt_hot_experts_choose(const kt_graph *g, const kt_hot_request *r, kt_arena *arena,
+                                kt_hot_experts **out, kt_err *err) {
+    chooser c = {.graph = g, .request = r};
+    kt_status st;
+
+    *out = NULL;
+    KT_TRY(kt_hot_request_check(r, err));
+    *out = kt_arena_alloc(arena, sizeof **out * (size_t)(g->n_weights + 1), 16);
+    if (!*out) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of a device");
+    st = collect(&c, err);
+    if (st == KT_OK) st = order(&c, err);
+    if (st == KT_OK) {
+        const size_t taken = count_taken(&c);
+        st = list(&c, taken < c.n ? taken : c.n, arena, *out, err);
+    }
+    free(c.all);
+    return st;
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/exec/place.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+const char *kt_node_kind_name(kt_node_kind kind) {
+    static const char *const names[] = {
+        [KT_NODE_RMS] = "rms",
+        [KT_NODE_LINEAR] = "linear",
+        [KT_NODE_BIAS] = "bias",
+        [KT_NODE_RMS_HEADS] = "rms_heads",
+        [KT_NODE_ROPE] = "rope",
+        [KT_NODE_KEEP] = "keep",
+        [KT_NODE_ATTEND] = "attend",
+        [KT_NODE_GATE] = "sigmoid_gate",
+        [KT_NODE_ROUTE] = "route",
+        [KT_NODE_EXPERTS] = "experts",
+        [KT_NODE_HEAD] = "head",
+        [KT_NODE_LINEAR_HEADS] = "linear_heads",
+        [KT_NODE_REGROUP] = "regroup",
+        [KT_NODE_DOT] = "dot",
+        [KT_NODE_CONV] = "conv",
+        [KT_NODE_DELTA] = "delta",
+        [KT_NODE_LAYER_NORM] = "layer_norm_rows",
+        [KT_NODE_KEEP_INDEX] = "keep_index",
+        [KT_NODE_ATTEND_SPARSE] = "attend_sparse",
+    };
+    _Static_assert(sizeof names / sizeof *names == KT_NODE_KINDS, "every kind has a name");
+    return names[kind];
+}
+
+static void *take(kt_placement *p, int count, size_t bytes) {
+    return kt_arena_alloc(&p->arena, (size_t)(count + 1) * bytes, 16);
+}
+
+/* ---- sides ---- */
+
+static const char *refusal(const kt_device_ask *ask, const kt_node *n) {
+    const kt_device_op *op = kt_device_op_find(n->kind);
+
+    if (!op) return "no such operation on devices";
+    return op->refuse ? op->refuse(ask, n) : NULL;
+}
+
+static kt_side side_of_experts(const kt_graph *g, const kt_node *n, const kt_hot_experts *hot) {
+    const int64_t n_hot = hot[n->weight].n;
+
+    if (n_hot == 0) return KT_SIDE_CPU;
+    return n_hot == g->weights[n->weight].count ? KT_SIDE_DEVICE : KT_SIDE_BOTH;
+}
+
+/* A plane or the states of a node have one home: one node that stays keeps all of them. */
+static void keep_together(const kt_graph *g, kt_placement *p) {
+    for (int i = 0; i < g->n_planes; i++) p->is_plane_away[i] = true;
+    for (int i = 0; i < g->n_slots; i++) p->is_slot_away[i] = true;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        if (p->side[i] != KT_SIDE_CPU) continue;
+        if (n->plane >= 0) p->is_plane_away[n->plane] = false;
+        if (n->slot >= 0) p->is_slot_away[n->slot] = false;
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        if (p->side[i] == KT_SIDE_CPU) continue;
+        if ((n->plane < 0 || p->is_plane_away[n->plane]) &&
+            (n->slot < 0 || p->is_slot_away[n->slot]))
+            continue;
+        p->side[i] = KT_SIDE_CPU;
+        p->why[i] = "what it keeps is read on the CPU";
+    }
+}
+
+static void choose_sides(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
+                         kt_placement *p) {
+    const kt_graph *g = ask->graph;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        const bool is_routed = n->kind == KT_NODE_EXPERTS && n->is_routed;
+        if (is_experts_only && !is_routed) continue;
+        p->why[i] = refusal(ask, n);
+        if (p->why[i]) continue;
+        p->side[i] = is_routed ? side_of_experts(g, n, hot) : KT_SIDE_DEVICE;
+    }
+    keep_together(g, p);
+}
+
+/* ---- weights ---- */
+
+static void use_here(const kt_node *n, bool *is_here) {
+    if (n->weight >= 0) is_here[n->weight] = true;
+    if (n->weight2 >= 0) is_here[n->weight2] = true;
+    if (n->weight3 >= 0) is_here[n->weight3] = true;
+}
+
+static kt_status leave_experts(const kt_graph *g, const kt_node *n, const kt_hot_experts *hot,
+                               int32_t **place, kt_placement *p, kt_err *err) {
+    const int64_t count = g->weights[n->weight].count;
+    uint8_t *away = take(p, (int)count, 1);
+    int32_t *at = take(p, (int)count, sizeof *at);
+
+    if (!away || !at)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the places of %lld experts",
+                       (long long)count);
+    memset(at, 0xff, (size_t)count * sizeof *at);
+    for (int64_t i = 0; i < hot->n; i++) away[hot->id[i]] = 1, at[hot->id[i]] = (int32_t)i;
+    p->away[n->weight].expert = away;
+    p->away[n->weight].n_experts = hot->n;
+    p->hot[n->weight] = *hot;
+    place[n->weight] = at;
+    return KT_OK;
+}
+
+static kt_status leave_weights(const kt_graph *g, const kt_hot_experts *hot, kt_placement *p,
+                               kt_err *err) {
+    bool *is_here = take(p, g->n_weights, sizeof *is_here);
+    int32_t **place = take(p, g->n_weights, sizeof *place);
+
+    if (!is_here || !place) return kt_fail(err, KT_E_NOMEM, "no memory for places of weights");
+    is_here[g->embedding] = true;
+    for (int i = 0; i < g->n_nodes; i++)
+        if (p->side[i] == KT_SIDE_CPU) use_here(&g->nodes[i], is_here);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        const int weight[] = {n->weight, n->weight2, n->weight3};
+        if (p->side[i] == KT_SIDE_CPU) continue;
+        for (int w = 0; w < 3; w++)
+            if (weight[w] >= 0 && !is_here[weight[w]])
+                p->away[weight[w]].is_whole = p->side[i] == KT_SIDE_DEVICE;
+        if (n->kind == KT_NODE_EXPERTS && n->is_routed)
+            KT_TRY(leave_experts(g, n, &hot[n->weight], place, p, err));
+    }
+    p->place = place;
+    return KT_OK;
+}
+
+/* ---- segments ---- */
+
+/* Where the newest numbers of a value are. */
+typedef enum validity { NOWHERE = 0, HERE = 1, AWAY = 2 } validity;
+
+typedef struct cutter {
+    const kt_graph *graph;
+    kt_placement *p;
+    uint8_t *valid; /* [values] bits of validity */
+    uint8_t routing;
+    int *up, *down; /* of the segment being made */
+} cutter;
+
+/* The newest numbers of a value are wanted on a side: a node that writes a part of a value wants
+ * the rest of it, too. */
+static void want(cutter *c, kt_segment *s, int value, validity where) {
+    if (c->valid[value] == NOWHERE || (c->valid[value] & where)) return;
+    c->valid[value] |= (uint8_t)where;
+    if (where == AWAY)
+        c->up[s->n_up++] = value;
+    else
+        c->down[s->n_down++] = value;
+}
+
+static void want_view(cutter *c, kt_segment *s, const kt_view *v, validity where) {
+    if (v->width > 0) want(c, s, v->value, where);
+}
+
+static void want_routing(cutter *c, kt_segment *s, validity where) {
+    if (c->routing & where) return;
+    if (where == AWAY)
+        s->routing_up = true;
+    else
+        s->routing_down = true;
+    c->routing |= (uint8_t)where;
+}
+
+static void add_node(cutter *c, kt_segment *s, const kt_node *n, validity where) {
+    want_view(c, s, &n->in, where);
+    want_view(c, s, &n->in2, where);
+    want_view(c, s, &n->in3, where);
+    want_view(c, s, &n->out, where);
+    if (n->kind == KT_NODE_EXPERTS && n->is_routed) want_routing(c, s, where);
+    if (n->kind == KT_NODE_ROUTE) c->routing = (uint8_t)where;
+    if (n->out.width > 0) c->valid[n->out.value] = (uint8_t)where;
+}
+
+/* Both sides read; the sum is formed where the residual is. */
+static void add_both(cutter *c, kt_segment *s, const kt_node *n) {
+    want_view(c, s, &n->in, HERE);
+    want_view(c, s, &n->in, AWAY);
+    want_routing(c, s, HERE);
+    want_routing(c, s, AWAY);
+    s->is_summed_on_device = !(c->valid[n->out.value] & HERE);
+    c->valid[n->out.value] = s->is_summed_on_device ? AWAY : HERE;
+}
+
+/* Values that a segment needs must be there before its first node, so a value that is made within
+ * it is never asked of the other side: `want` sees it valid here by then. */
+static kt_status cut(cutter *c, kt_err *err) {
+    const kt_graph *g = c->graph;
+    kt_placement *p = c->p;
+
+    for (int i = 0; i < g->n_nodes;) {
+        kt_segment *s = &p->segment[p->n_segments++];
+        *s = (kt_segment){.side = p->side[i], .first = i};
+        c->up = take(p, g->n_values, sizeof *c->up);
+        c->down = take(p, g->n_values, sizeof *c->down);
+        if (!c->up || !c->down) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
+        s->up = c->up, s->down = c->down;
+        if (s->side == KT_SIDE_BOTH) {
+            add_both(c, s, &g->nodes[i++]);
+        } else {
+            for (; i < g->n_nodes && p->side[i] == s->side; i++)
+                add_node(c, s, &g->nodes[i], s->side == KT_SIDE_CPU ? HERE : AWAY);
+        }
+        s->end = i;
+    }
+    return KT_OK;
+}
+
+static kt_status cut_segments(const kt_graph *g, kt_placement *p, kt_err *err) {
+    cutter c = {.graph = g, .p = p, .valid = take(p, g->n_values, 1)};
+
+    if (!c.valid) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
+    c.valid[0] = HERE; /* embeddings */
+    return cut(&c, err);
+}
+
+kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
+                   kt_placement *p, kt_err *err) {
+    const kt_graph *g = ask->graph;
+
+    memset(p, 0, sizeof *p);
+    p->side = take(p, g->n_nodes, sizeof *p->side);
+    p->why = take(p, g->n_nodes, sizeof *p->why);
+    p->is_plane_away = take(p, g->n_planes, sizeof *p->is_plane_away);
+    p->is_slot_away = take(p, g->n_slots, sizeof *p->is_slot_away);
+    p->segment = take(p, g->n_nodes, sizeof *p->segment);
+    p->away = take(p, g->n_weights, sizeof *p->away);
+    p->hot = take(p, g->n_weights, sizeof *p->hot);
+    if (!p->side || !p->why || !p->is_plane_away || !p->is_slot_away || !p->segment || !p->away ||
+        !p->hot)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the places of %d operations", g->n_nodes);
+    choose_sides(ask, hot, is_experts_only, p);
+    KT_TRY(leave_weights(g, hot, p, err));
+    return cut_segments(g, p, err);
+}
+
+void kt_placement_deinit(kt_placement *p) {
+    kt_arena_deinit(&p->arena);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- words ---- */
+
+char *kt_placement_line(const kt_placement *p, const kt_graph *g, char *out, size_t out_bytes) {
+    size_t used = 0;
+
+    *out = '\0';
+    for (int kind = 0; kind < KT_NODE_KINDS; kind++) {
+        const char *why = NULL;
+        int count = 0;
+        for (int i = 0; i < g->n_nodes; i++) {
+            if ((int)g->nodes[i].kind != kind || p->side[i] != KT_SIDE_CPU || !p->why[i]) continue;
+            count++;
+            why = p->why[i];
+        }
+        if (!count || used >= out_bytes) continue;
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%d %s (%s)",
+                                 used ? ", " : "on the CPU: ", count,
+                                 kt_node_kind_name((kt_node_kind)kind), why);
+    }
+    return out;
+}

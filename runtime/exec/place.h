@@ -1,0 +1,59 @@
+/* Which side runs which node, and what crosses between the sides: a pure function of the graph and
+ * of what a device can do. Besides this file, segments.c and runtime/device nothing of the runtime
+ * knows that there are devices.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_PLACE_H
+#define KT_RUNTIME_PLACE_H
+
+#include "runtime/device/device_op.h"
+
+typedef enum kt_side {
+    KT_SIDE_CPU = 0,
+    KT_SIDE_DEVICE,
+    KT_SIDE_BOTH /* EXPERTS: some on the device, the others on the CPU, at the same time */
+} kt_side;
+
+/* Experts of a weight that lie on the device, ascending. */
+typedef struct kt_hot_experts {
+    const int32_t *id; /* borrowed */
+    int64_t n;
+} kt_hot_experts;
+
+/* Neighbours in the list of nodes that one side runs; of KT_SIDE_BOTH one node. */
+typedef struct kt_segment {
+    kt_side side;
+    int first, end;
+    const int *up, *down; /* whole values that go to the device, and to the host, before it */
+    int n_up, n_down;
+    bool routing_up, routing_down; /* likewise ids and weights of the last ROUTE */
+    bool is_summed_on_device;      /* of KT_SIDE_BOTH: where the residual is */
+} kt_segment;
+
+typedef struct kt_placement {
+    kt_side *side;       /* [nodes] */
+    const char **why;    /* [nodes] why the CPU runs it, or NULL */
+    bool *is_plane_away; /* [planes] its keys and values are the device's */
+    bool *is_slot_away;  /* [slots of states] likewise */
+    kt_segment *segment; /* [n_segments] all nodes in order */
+    int n_segments;
+    kt_away *away;       /* [weights] */
+    kt_hot_experts *hot; /* [weights] of EXPERTS, what was asked for, of those that can run there */
+    int32_t *const *place; /* [weights] of EXPERTS with hot ones: [count] place in hot, or -1 */
+    kt_arena arena;
+} kt_placement;
+
+/* hot: [weights of the graph], for EXPERTS of routed nodes; of the others n is ignored. Dense nodes
+ * go to the device whenever their op can run them, unless is_experts_only. What keeps keys and
+ * values of one plane, and what reads them, is on one side. *out is ended with
+ * kt_placement_deinit, also after an error. KT_E_NOMEM only. */
+kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
+                   kt_placement *out, kt_err *err);
+void kt_placement_deinit(kt_placement *p); /* accepts a zeroed one */
+
+/* "on the CPU: 48 ATTEND (heads of 80 numbers ...), 1 HEAD (no such operation)", or "" when the
+ * device runs all. */
+char *kt_placement_line(const kt_placement *p, const kt_graph *graph, char *out, size_t out_bytes);
+
+const char *kt_node_kind_name(kt_node_kind kind); /* "rms", as its op's file is named */
+
+#endif

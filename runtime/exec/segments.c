@@ -1,0 +1,238 @@
+/* Running a step that several sides take part in: segments in order, with the copies between them.
+ * The host waits only before it reads what the device has made. SPDX-License-Identifier: Apache-2.0
+ */
+#include "runtime/exec/segments.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "runtime/device/device_run.h"
+
+#define ROWS_PER_TASK 8 /* of adding a sum */
+
+/* ---- what others ask ---- */
+
+bool kt_step_is_away(const kt_step *s, int node) {
+    return s->place && s->place->side[node] == KT_SIDE_DEVICE;
+}
+
+bool kt_step_is_shared(const kt_step *s, const kt_node *n, bool *is_summed_there) {
+    const int node = (int)(n - s->graph->nodes);
+
+    *is_summed_there = false;
+    if (!s->place || s->place->side[node] != KT_SIDE_BOTH) return false;
+    for (int i = 0; i < s->place->n_segments; i++)
+        if (s->place->segment[i].first == node)
+            *is_summed_there = s->place->segment[i].is_summed_on_device;
+    return true;
+}
+
+kt_status kt_segments_init(kt_step *s, kt_err *err) {
+    int64_t topk = 1, experts = 1;
+
+    for (int i = 0; i < s->graph->n_nodes; i++) {
+        const kt_routing_rule *r = &s->graph->nodes[i].routing;
+        if (s->graph->nodes[i].kind != KT_NODE_ROUTE) continue;
+        if (r->topk > topk) topk = r->topk;
+        if (r->experts > experts) experts = r->experts;
+    }
+    s->cold_id = kt_step_alloc(s, (size_t)(s->max_rows * topk) * sizeof *s->cold_id);
+    s->noted = kt_step_alloc(s, (size_t)experts * sizeof *s->noted);
+    if (s->cold_id && s->noted) return KT_OK;
+    return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
+}
+
+static int64_t slots_of(const kt_step *s, const kt_node *experts) {
+    for (const kt_node *n = experts; n-- > s->graph->nodes;)
+        if (n->kind == KT_NODE_ROUTE) return n->routing.topk;
+    return 0;
+}
+
+void kt_step_note_routing(const kt_step *s, const kt_node *experts) {
+    const int64_t count = s->graph->weights[experts->weight].count;
+    const int64_t ids = s->rows * slots_of(s, experts);
+
+    memset(s->noted, 0, (size_t)count * sizeof *s->noted);
+    for (int64_t i = 0; i < ids; i++)
+        if (s->expert_id[i] >= 0) s->noted[s->expert_id[i]]++;
+    if (s->recorder) kt_recorder_layer(s->recorder);
+    if (s->is_mapped) kt_expert_map_layer(s->expert_map);
+    for (int64_t e = 0; e < count; e++) {
+        if (s->noted[e] == 0) continue;
+        if (s->recorder) kt_recorder_expert(s->recorder, e, s->noted[e]);
+        if (s->is_mapped) kt_expert_map_add(s->expert_map, e, s->noted[e]);
+    }
+}
+
+/* ---- running ---- */
+
+typedef struct runner {
+    kt_step *s;
+    kt_device_step *d;
+    const kt_step_program *program;
+    kt_pool *pool;
+    const atomic_bool *stop;
+    bool is_pending; /* work of the device that the host has not waited for */
+    int layer;       /* whose beginning was seen */
+} runner;
+
+/* Wait for all that was put: the host is about to read it, or to write over what it reads. */
+static kt_status catch_up(runner *r, kt_err *err) {
+    if (!r->is_pending) return KT_OK;
+    r->is_pending = false;
+    return kt_device_step_wait(r->d, err);
+}
+
+/* The experts' node of a segment that the last routing is copied for. */
+static int routed_node(const runner *r, const kt_segment *s) {
+    for (int i = s->first; i < s->end; i++)
+        if (r->s->graph->nodes[i].kind == KT_NODE_EXPERTS && r->s->graph->nodes[i].is_routed)
+            return i;
+    return -1;
+}
+
+static kt_status copy_in(runner *r, const kt_segment *s, kt_err *err) {
+    for (int i = 0; i < s->n_down; i++) KT_TRY(kt_device_step_down(r->d, s->down[i], err));
+    if (s->routing_down)
+        KT_TRY(kt_device_step_route_down(
+            r->d, slots_of(r->s, &r->s->graph->nodes[routed_node(r, s)]), err));
+    if (s->n_down || s->routing_down) r->is_pending = true;
+    if (!s->n_up && !s->routing_up) return KT_OK;
+    for (int i = 0; i < s->n_up; i++) KT_TRY(kt_device_step_up(r->d, s->up[i], err));
+    if (s->routing_up) {
+        const int node = routed_node(r, s);
+        KT_TRY(kt_device_step_route_up(r->d, node, slots_of(r->s, &r->s->graph->nodes[node]), err));
+    }
+    r->is_pending = true;
+    return KT_OK;
+}
+
+static kt_status run_host(runner *r, int segment, kt_err *err) {
+    const int first = r->program->begin[segment], end = r->program->begin[segment + 1];
+
+    if (kt_pool_run_until(r->pool, r->program->phases + first, end - first, r->stop)) return KT_OK;
+    return kt_fail(err, KT_E_CANCELLED, "stopped within a step");
+}
+
+/* ---- nodes on both sides ---- */
+
+/* Ids of the experts that the CPU has. */
+static void keep_cold(runner *r, int node) {
+    const kt_step *s = r->s;
+    const int32_t *place = s->place->place[s->graph->nodes[node].weight];
+    const int64_t n = s->rows * slots_of(s, &s->graph->nodes[node]);
+
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t id = s->expert_id[i];
+        s->cold_id[i] = id >= 0 && place[id] < 0 ? id : -1;
+    }
+}
+
+typedef struct sum_task {
+    const runner *r;
+    const kt_rows *out;
+    const float *sum;
+} sum_task;
+
+static void add_rows(void *arg, int64_t begin, int64_t end, int tid) {
+    const sum_task *t = arg;
+    const int64_t rows = t->r->s->rows;
+    int64_t last = end * ROWS_PER_TASK;
+    (void)tid;
+
+    if (last > rows) last = rows;
+    for (int64_t row = begin * ROWS_PER_TASK; row < last; row++) {
+        float *out = t->out->x + row * t->out->ld;
+        const float *sum = t->sum + row * t->out->width;
+        for (int64_t i = 0; i < t->out->width; i++) out[i] += sum[i];
+    }
+}
+
+/* The CPU's experts are in out already: the device's come behind them. */
+static kt_status add_here(runner *r, int node, kt_err *err) {
+    sum_task task = {r, &r->s->exec[node].out, kt_device_step_sum(r->d)};
+    kt_phase phase = {
+        .run = add_rows, .arg = &task, .n_tasks = (r->s->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK};
+
+    KT_TRY(kt_device_step_sum_down(r->d, err));
+    r->is_pending = true;
+    KT_TRY(catch_up(r, err));
+    kt_pool_run(r->pool, &phase, 1);
+    return KT_OK;
+}
+
+/* What the host needs is asked for first and the device's experts behind it, so that both sides
+ * work at the same time. */
+static kt_status run_both(runner *r, const kt_segment *g, int segment, kt_err *err) {
+    KT_TRY(kt_device_step_mark(r->d, err));
+    KT_TRY(kt_device_step_run(r->d, g->first, err));
+    KT_TRY(kt_device_step_reach(r->d, err));
+    r->is_pending = true;
+    keep_cold(r, g->first);
+    KT_TRY(run_host(r, segment, err));
+    if (!g->is_summed_on_device) return add_here(r, g->first, err);
+    return kt_device_step_sum_up(r->d, g->first, err);
+}
+
+/* ---- all of it ---- */
+
+/* What a layer begins with is what hidden states are; on the CPU its program has them. */
+static kt_status tap(runner *r, int node, kt_err *err) {
+    const int layer = r->s->graph->nodes[node].layer;
+
+    if (layer <= r->layer) return KT_OK;
+    r->layer = layer;
+    return r->s->hidden ? kt_device_step_hidden(r->d, -1, layer, err) : KT_OK;
+}
+
+/* Only while somebody looks: the host waits for the ids. */
+static kt_status note(runner *r, const kt_node *n, kt_err *err) {
+    if (n->kind != KT_NODE_EXPERTS || !n->is_routed || (!r->s->recorder && !r->s->is_mapped))
+        return KT_OK;
+    KT_TRY(kt_device_step_route_down(r->d, slots_of(r->s, n), err));
+    KT_TRY(kt_device_step_wait(r->d, err));
+    kt_step_note_routing(r->s, n);
+    return KT_OK;
+}
+
+static kt_status run_device(runner *r, const kt_segment *g, kt_err *err) {
+    const kt_graph *graph = r->s->graph;
+
+    r->is_pending = true;
+    for (int i = g->first; i < g->end; i++) {
+        KT_TRY(tap(r, i, err));
+        KT_TRY(kt_device_step_run(r->d, i, err));
+        KT_TRY(note(r, &graph->nodes[i], err));
+        if (graph->nodes[i].kind != KT_NODE_HEAD) continue;
+        if (r->s->hidden) KT_TRY(kt_device_step_hidden(r->d, i, graph->numbers.layers, err));
+        if (r->s->n_out) KT_TRY(kt_device_step_logits(r->d, err));
+    }
+    return KT_OK;
+}
+
+static kt_status run_segment(runner *r, int i, kt_err *err) {
+    const kt_segment *g = &r->s->place->segment[i];
+
+    KT_TRY(copy_in(r, g, err));
+    if (g->side == KT_SIDE_DEVICE) return run_device(r, g, err);
+    if (g->side == KT_SIDE_BOTH) return run_both(r, g, i, err);
+    for (int n = g->first; n < g->end; n++)
+        if (r->s->graph->nodes[n].layer > r->layer) r->layer = r->s->graph->nodes[n].layer;
+    KT_TRY(catch_up(r, err));
+    return run_host(r, i, err);
+}
+
+kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *pool,
+                          const atomic_bool *stop, kt_err *err) {
+    runner r = {
+        .s = s, .d = s->device, .program = program, .pool = pool, .stop = stop, .layer = -1};
+    kt_err why = {KT_OK, ""};
+    kt_status st, last;
+
+    st = kt_device_step_begin(s->device, s, err);
+    for (int i = 0; i < s->place->n_segments && st == KT_OK; i++) st = run_segment(&r, i, err);
+    /* Also after an error: nothing may write into the host's memory behind this call. */
+    last = kt_device_step_wait(s->device, &why);
+    if (st == KT_OK && last != KT_OK) return kt_fail(err, last, "%s", why.message);
+    return st;
+}
