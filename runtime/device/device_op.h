@@ -3,8 +3,8 @@
  *
  * Values of the graph are f32 arrays [max_rows, width] in the memory of the device, as they are on
  * the CPU, so that an op is a translation of its CPU op (runtime/exec/ops) into launches. All
- * launches go to KT_STREAM_MAIN and run in the order they are put; nothing waits. Pointers below are
- * the device's unless they are said to be the host's.
+ * launches go to KT_STREAM_MAIN and run in the order they are put; nothing waits. Pointers below
+ * are the device's unless they are said to be the host's.
  *
  * An op whose kind is missing, or that refuses a node, leaves it to the CPU, and the values that
  * cross are copied (runtime/exec/place.h).
@@ -102,8 +102,8 @@ struct kt_device_node {
     const struct kt_device_op *op;
     kt_device_step *step;
     kt_device_view in, in2, in3, out; /* width 0 = none, as in the node */
-    /* LINEAR: node->accumulate. EXPERTS: true adds to out, false writes it (the sum of this device's
-     * experts alone, which is added elsewhere). */
+    /* LINEAR: node->accumulate. EXPERTS: true adds to out, false writes it (the sum of the experts
+     * on this device alone, which is added elsewhere). */
     bool accumulate;
     /* EXPERTS and the ROUTE before it: experts that lie on this device, ascending, and (device
      * memory) the place of each of the model's experts in that list or -1. Not routed: the one

@@ -1,5 +1,5 @@
-/* A device's memory and its steps. All work of a step goes to one stream, so that the order in which
- * it is put is all there is to know; the host waits only for what it reads.
+/* A device's memory and its steps. All work of a step goes to one stream, so that the order in
+ * which it is put is all there is to know; the host waits only for what it reads.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/device/device_run.h"
 

@@ -198,8 +198,8 @@ struct kt_step {
     int n_ffn, n_attn;
     kt_step_program few, many;
 
-    /* With a device (segments.h): what it does, itself, and ids [rows, topk] of the experts that the
-     * CPU has. All NULL without one. */
+    /* With a device (segments.h): what it does, itself, and ids [rows, topk] of the experts that
+     * the CPU has. All NULL without one. */
     const struct kt_placement *place;
     struct kt_device_step *device;
     int32_t *cold_id, *noted; /* noted: [experts] rows of each, while they are counted */

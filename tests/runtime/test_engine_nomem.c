@@ -114,7 +114,8 @@ static void unload_weights(void *out) {
 }
 
 static kt_status make_step(void *out, const void *with, kt_err *err) {
-    return kt_step_init(out, &base.dir.graph, &base.plan, with, &base.nodes, base.pool, 64, err);
+    return kt_step_init(out, &base.dir.graph, &base.plan, with, &base.nodes, NULL, base.pool, 64,
+                        err);
 }
 static void unmake_step(void *out) {
     kt_step_deinit(out);

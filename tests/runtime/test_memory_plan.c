@@ -496,8 +496,9 @@ Test(memory_plan, a_loaded_model_takes_what_was_counted) {
         cr_expect_eq(kt_weights_bytes(weights), p.weights - p.bytes[KT_MEMORY_ROUNDING]);
         cr_expect_eq(p.weights % ((size_t)2 << 20), 0);
         cr_expect_lt(p.bytes[KT_MEMORY_ROUNDING], (size_t)5 << 21);
-        cr_assert_eq(kt_step_init(&step, load.graph, &s.plan, weights, &nodes, pool, 300, &err),
-                     KT_OK);
+        cr_assert_eq(
+            kt_step_init(&step, load.graph, &s.plan, weights, &nodes, NULL, pool, 300, &err),
+            KT_OK);
         cr_expect_lt(step.buffer.bytes, p.bytes[KT_MEMORY_STEP]);
         near_by((double)p.bytes[KT_MEMORY_STEP],
                 (double)(step.buffer.bytes + kt_moe_workspace_bytes(step.ffn[0].job.layer, 64, 3) +

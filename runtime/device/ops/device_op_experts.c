@@ -1,5 +1,5 @@
-/* Feed-forward on a device: the experts that lie there, or one that all rows go to. Up to 8 rows at a
- * time by moe_decode, whose weights are read once for all of them.
+/* Feed-forward on a device: the experts that lie there, or one that all rows go to. Up to 8 rows at
+ * a time by moe_decode, whose weights are read once for all of them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 

@@ -1,0 +1,281 @@
+/* Engines that a device takes part in, on the emulated one: the same numbers as the CPU's within
+ * what BF16 may lose, the same experts, whatever share of them lies there; and what happens when
+ * there is no room or the device is lost. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/json.h"
+
+#include "runtime/exec/engine.h"
+#include "tests/support/qwen3_ref.h"
+#include "tests/support/temp.h"
+
+enum { TOKENS = 11 };
+
+/* What the published implementation says of a folder of tests/data/golden. */
+typedef struct golden {
+    char folder[PATH_MAX];
+    kt_checkpoint *file;
+    const int32_t *tokens;
+    const float *logits, *hidden;
+    int64_t vocab, size, layers, n;
+    double bound;
+} golden;
+
+static const kt_tensor *need(const golden *g, const char *name) {
+    const kt_tensor *t = kt_checkpoint_find(g->file, name);
+    cr_assert(t, "%s: no tensor %s", g->folder, name);
+    return t;
+}
+
+static golden open_golden(const char *name) {
+    golden g;
+    char path[PATH_MAX + 32], *text;
+    kt_json_doc *doc;
+    size_t size;
+    kt_err err = {KT_OK, ""};
+
+    snprintf(g.folder, sizeof g.folder, "%s/golden/%s", KT_TEST_DATA, name);
+    snprintf(path, sizeof path, "%s/expected.safetensors", g.folder);
+    cr_assert_eq(kt_checkpoint_open_file(path, &g.file, &err), KT_OK, "%s", err.message);
+    snprintf(path, sizeof path, "%s/bounds.json", g.folder);
+    cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_json_parse(text, size, NULL, &doc, &err), KT_OK, "%s", err.message);
+    g.bound = 1.5 * kt_json_double(kt_json_get(kt_json_root(doc), "error_bf16_reference"), NAN);
+    kt_json_destroy(doc);
+    free(text);
+    g.tokens = (const int32_t *)(const void *)need(&g, "tokens")->data;
+    g.logits = (const float *)(const void *)need(&g, "logits")->data;
+    g.hidden = (const float *)(const void *)need(&g, "hidden")->data;
+    g.n = need(&g, "tokens")->shape[0];
+    g.vocab = need(&g, "logits")->shape[1];
+    g.layers = need(&g, "hidden")->shape[0] - 1;
+    g.size = need(&g, "hidden")->shape[2];
+    return g;
+}
+
+static double error_of(const float *got, const float *want, int64_t count) {
+    double *w = malloc((size_t)count * sizeof *w), error;
+
+    for (int64_t i = 0; i < count; i++) w[i] = want[i];
+    error = kt_relative_error(got, w, count);
+    free(w);
+    return error;
+}
+
+static kt_engine *load(const char *folder, kt_engine_options o) {
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    o.model_dir = folder;
+    o.table_path = "";
+    o.tokenizer_optional = true;
+    o.n_threads = 2;
+    o.max_context = 64;
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    return e;
+}
+
+/* Logits of TOKENS tokens; malloc'd. record: a file of what was routed where, or NULL. */
+static float *forward(kt_engine *e, const int32_t *tokens, int64_t chunk, float *hidden,
+                      const char *record) {
+    kt_engine_info info;
+    kt_sequence *s;
+    float *logits;
+    kt_err err = {KT_OK, ""};
+
+    kt_engine_describe(e, &info);
+    logits = calloc((size_t)(TOKENS * info.vocab), sizeof *logits);
+    kt_engine_set_chunk(e, chunk);
+    if (record) cr_assert_eq(kt_engine_record(e, record, 0, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_sequence_create(e, TOKENS, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, TOKENS, TOKENS, logits, hidden, NULL, NULL, &err),
+                 KT_OK, "%s", err.message);
+    kt_sequence_destroy(s);
+    if (record) kt_engine_record(e, NULL, 0, &err);
+    return logits;
+}
+
+/* The recorded layers of the only step. */
+static char *routing_of(const char *record) {
+    char *text, *at;
+    size_t size;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_file_read(record, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    at = strstr(text, "\"layers\":");
+    cr_assert(at, "%s has no step", record);
+    memmove(text, at, strlen(at) + 1);
+    return text;
+}
+
+static void check_share(const golden *g, const char *share, bool experts_only, const char *routing,
+                        const char *temp) {
+    char record[PATH_MAX];
+    kt_engine *e = load(g->folder, (kt_engine_options){.device = "emulated:lazy,races",
+                                                       .gpu_experts = share,
+                                                       .experts_only = experts_only});
+    const int64_t row = g->n * g->size;
+    float *hidden = calloc((size_t)((g->layers + 1) * TOKENS * g->size), sizeof *hidden), *logits;
+    char *got;
+    double error;
+
+    snprintf(record, sizeof record, "%s/device", temp);
+    logits = forward(e, g->tokens, TOKENS, hidden, record);
+    error = error_of(logits, g->logits, TOKENS * g->vocab);
+    cr_expect_leq(error, g->bound, "%s, %s of the experts: off by %g, bound %g", g->folder, share,
+                  error, g->bound);
+    for (int64_t l = 0; l <= g->layers; l++) {
+        error = error_of(hidden + l * TOKENS * g->size, g->hidden + l * row, TOKENS * g->size);
+        cr_expect_leq(error, g->bound, "%s, %s: hidden %lld is off by %g, bound %g", g->folder,
+                      share, (long long)l, error, g->bound);
+    }
+    got = routing_of(record);
+    cr_expect_str_eq(got, routing, "%s, %s: other experts", g->folder, share);
+    free(got);
+    free(logits);
+    free(hidden);
+    kt_engine_destroy(e);
+}
+
+Test(device_engine, any_share_of_experts_gives_the_same_numbers, .timeout = 120) {
+    static const char *const shares[] = {"0", "25%", "50%", "75%", "100%"};
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *cpu = load(g.folder, (kt_engine_options){0});
+    char temp[256], record[PATH_MAX], *routing;
+
+    kt_temp_make(temp, sizeof temp);
+    snprintf(record, sizeof record, "%s/cpu", temp);
+    free(forward(cpu, g.tokens, TOKENS, NULL, record));
+    routing = routing_of(record);
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        for (int only = 0; only < 2; only++) check_share(&g, shares[i], only, routing, temp);
+    free(routing);
+    kt_engine_destroy(cpu);
+    kt_temp_remove(temp);
+    kt_checkpoint_close(g.file);
+}
+
+/* Rows in other steps, and steps of one row. */
+Test(device_engine, chunks_give_the_same_numbers, .timeout = 120) {
+    static const int64_t chunks[] = {1, 4, 9};
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *e = load(g.folder, (kt_engine_options){.device = "emulated", .gpu_experts = "50%"});
+    float *whole = forward(e, g.tokens, TOKENS, NULL, NULL);
+
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        float *logits = forward(e, g.tokens, chunks[i], NULL, NULL);
+        const double error = error_of(logits, whole, TOKENS * g.vocab);
+        cr_expect_leq(error, g.bound, "chunks of %lld: off by %g, bound %g", (long long)chunks[i],
+                      error, g.bound);
+        free(logits);
+    }
+    free(whole);
+    kt_engine_destroy(e);
+    kt_checkpoint_close(g.file);
+}
+
+/* Both sides have the same INT4 weights; the CPU encodes activations in 8 bits (1.1 % of these
+ * logits), the device in BF16. */
+Test(device_engine, int4_experts_are_those_of_the_cpu, .timeout = 120) {
+    static const char *const shares[] = {"50%", "100%"};
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *cpu =
+        load(g.folder, (kt_engine_options){.weights = KT_QUANT_INT4, .exact_acts = true});
+    float *want = forward(cpu, g.tokens, TOKENS, NULL, NULL);
+
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        kt_engine *e = load(g.folder, (kt_engine_options){.weights = KT_QUANT_INT4,
+                                                          .exact_acts = true,
+                                                          .device = "emulated",
+                                                          .gpu_experts = shares[i],
+                                                          .expert_placement = "random"});
+        float *logits = forward(e, g.tokens, TOKENS, NULL, NULL);
+        const double error = error_of(logits, want, TOKENS * g.vocab);
+        cr_expect_leq(error, 2 * g.bound, "%s: off by %g, bound %g", shares[i], error, 2 * g.bound);
+        free(logits);
+        kt_engine_destroy(e);
+    }
+    free(want);
+    kt_engine_destroy(cpu);
+    kt_checkpoint_close(g.file);
+}
+
+/* The weights that lie there are not here. */
+Test(device_engine, experts_are_held_once, .timeout = 60) {
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *cpu = load(g.folder, (kt_engine_options){0});
+    kt_engine *all = load(
+        g.folder,
+        (kt_engine_options){.device = "emulated", .gpu_experts = "100%", .experts_only = true});
+    kt_engine_info with, without;
+
+    kt_engine_describe(cpu, &without);
+    kt_engine_describe(all, &with);
+    cr_expect_lt(with.weight_bytes, without.weight_bytes, "%zu bytes with a device, %zu without",
+                 with.weight_bytes, without.weight_bytes);
+    cr_expect_str_empty(without.device_line);
+    cr_expect(strstr(with.device_line, "36 experts"), "%s", with.device_line);
+    kt_engine_destroy(all);
+    kt_engine_destroy(cpu);
+    kt_checkpoint_close(g.file);
+}
+
+Test(device_engine, a_lost_device_ends_calls_with_an_error, .timeout = 60) {
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *e = load(
+        g.folder, (kt_engine_options){.device = "emulated:fail-after=3", .gpu_experts = "50%"});
+    float *logits = calloc((size_t)(TOKENS * g.vocab), sizeof *logits);
+
+    for (int i = 0; i < 2; i++) {
+        kt_err err = {KT_OK, ""};
+        kt_sequence *s;
+        cr_assert_eq(kt_sequence_create(e, TOKENS, &s, &err), KT_OK, "%s", err.message);
+        cr_expect_neq(
+            kt_engine_forward(e, s, g.tokens, TOKENS, TOKENS, logits, NULL, NULL, NULL, &err),
+            KT_OK);
+        cr_expect(strstr(err.message, "lost"), "call %d says: %s", i, err.message);
+        kt_sequence_destroy(s);
+    }
+    free(logits);
+    kt_engine_destroy(e);
+    kt_checkpoint_close(g.file);
+}
+
+static void expect_refusal(const char *folder, kt_engine_options o, kt_status want,
+                           const char *says) {
+    kt_engine *e = NULL;
+    kt_err err = {KT_OK, ""};
+
+    o.model_dir = folder;
+    o.table_path = "";
+    o.tokenizer_optional = true;
+    o.n_threads = 1;
+    cr_expect_eq(kt_engine_create(&o, &e, &err), want, "%s", err.message);
+    cr_expect(strstr(err.message, says), "'%s' does not say '%s'", err.message, says);
+    kt_engine_destroy(e);
+}
+
+Test(device_engine, what_cannot_be_is_refused_with_the_reason, .timeout = 60) {
+    golden g = open_golden("qwen3_moe-a");
+
+    expect_refusal(g.folder,
+                   (kt_engine_options){.device = "emulated:memory=9M", .gpu_experts = "100%"},
+                   KT_E_NOMEM, "GiB are free");
+    expect_refusal(g.folder, (kt_engine_options){.device = "gpu"}, KT_E_INVALID, "'gpu'");
+    expect_refusal(g.folder, (kt_engine_options){.device = "emulated:memory=x"}, KT_E_INVALID,
+                   "memory=x");
+    expect_refusal(g.folder, (kt_engine_options){.device = "emulated", .gpu_experts = "many"},
+                   KT_E_INVALID, "'many'");
+    expect_refusal(g.folder,
+                   (kt_engine_options){.device = "emulated", .expert_placement = "frequency"},
+                   KT_E_INVALID, "--expert-load");
+    expect_refusal(g.folder, (kt_engine_options){.device = "emulated", .deterministic = true},
+                   KT_E_UNSUPPORTED, "--deterministic");
+    kt_checkpoint_close(g.file);
+}
