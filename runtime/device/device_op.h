@@ -122,6 +122,8 @@ typedef struct kt_device_ask {
     const kt_cuda_target *target;
     kt_kv_shape kv;
     int64_t max_rows, max_context;
+    const struct kt_device_op *const *ops; /* [n_ops]; NULL = kt_builtin_device_ops */
+    size_t n_ops;
 } kt_device_ask;
 
 typedef struct kt_device_op {

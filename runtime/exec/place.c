@@ -40,8 +40,10 @@ static void *take(kt_placement *p, int count, size_t bytes) {
 /* ---- sides ---- */
 
 static const char *refusal(const kt_device_ask *ask, const kt_node *n) {
-    const kt_device_op *op = kt_device_op_find(n->kind);
+    const kt_device_op *op = ask->ops ? NULL : kt_device_op_find(n->kind);
 
+    for (size_t i = 0; i < ask->n_ops; i++)
+        if (ask->ops[i]->kind == n->kind) op = ask->ops[i];
     if (!op) return "no such operation on devices";
     return op->refuse ? op->refuse(ask, n) : NULL;
 }
@@ -227,11 +229,10 @@ static kt_status cut_segments(const kt_graph *g, kt_placement *p, kt_err *err) {
     return cut(&c, err);
 }
 
-kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
-                   kt_placement *p, kt_err *err) {
+static kt_status place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
+                       kt_placement *p, kt_err *err) {
     const kt_graph *g = ask->graph;
 
-    memset(p, 0, sizeof *p);
     p->side = take(p, g->n_nodes, sizeof *p->side);
     p->why = take(p, g->n_nodes, sizeof *p->why);
     p->is_plane_away = take(p, g->n_planes, sizeof *p->is_plane_away);
@@ -245,6 +246,16 @@ kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_
     choose_sides(ask, hot, is_experts_only, p);
     KT_TRY(leave_weights(g, hot, p, err));
     return cut_segments(g, p, err);
+}
+
+kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
+                   kt_placement *out, kt_err *err) {
+    kt_status st;
+
+    memset(out, 0, sizeof *out);
+    st = place(ask, hot, is_experts_only, out, err);
+    if (st != KT_OK) kt_placement_deinit(out);
+    return st;
 }
 
 void kt_placement_deinit(kt_placement *p) {

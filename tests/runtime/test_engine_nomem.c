@@ -7,7 +7,10 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/err.h"
 #include "dispatch/plan/plan.h"
+#include "runtime/device/device_run.h"
+#include "runtime/device/hot_experts.h"
 #include "runtime/exec/engine.h"
 #include "runtime/exec/perplexity.h"
 #include "runtime/exec/step.h"
@@ -144,6 +147,96 @@ Test(engine_nomem, weights_and_steps_are_whole_or_none) {
         kt_nomem_check(&c);
         kt_weights_destroy(weights);
     }
+}
+
+/* ---- a device ---- */
+
+static const int32_t hot_ids[] = {0, 2};
+
+static kt_device_ask ask_of_base(void) {
+    return (kt_device_ask){.graph = &base.dir.graph,
+                           .plan = &base.plan,
+                           .target = &kt_cuda_targets[0],
+                           .max_rows = 16,
+                           .max_context = 64};
+}
+
+static kt_status make_placement(void *out, const void *with, kt_err *err) {
+    const kt_device_ask ask = ask_of_base();
+    return kt_place(&ask, with, false, out, err);
+}
+static void unmake_placement(void *out) {
+    kt_placement_deinit(out);
+}
+
+static kt_status choose_experts(void *out, const void *with, kt_err *err) {
+    const kt_hot_request request = {.amount = "50%", .strategy = "random", .bytes = with};
+    kt_hot_experts *hot;
+    const kt_status st = kt_hot_experts_choose(&base.dir.graph, &request, out, &hot, err);
+
+    if (st != KT_OK) kt_arena_deinit(out);
+    return st;
+}
+static void forget_experts(void *out) {
+    kt_arena_deinit(out);
+}
+
+/* A step, whose placement it has. */
+static kt_status make_device_step(void *out, const void *with, kt_err *err) {
+    const kt_step *step = with;
+    const kt_device_options options = {.class = "emulated", .memory_bytes = 64 << 20};
+    kt_device_setup setup = {.step = step,
+                             .placement = step->place,
+                             .checkpoint = base.dir.checkpoint,
+                             .pool = base.pool};
+
+    KT_TRY(kt_device_open(&options, &setup.device, err));
+    return kt_device_step_create(&setup, out, err);
+}
+static void unmake_device_step(void *out) {
+    kt_device_step_destroy(*(kt_device_step **)out);
+}
+
+Test(engine_nomem, a_device_has_its_part_of_a_model_or_nothing) {
+    kt_hot_experts *hot = calloc((size_t)base.dir.graph.n_weights, sizeof *hot);
+    size_t *bytes = calloc((size_t)base.dir.graph.n_weights, sizeof *bytes);
+    kt_nomem_case c = {.function = "kt_place",
+                       .make = make_placement,
+                       .unmake = unmake_placement,
+                       .with = hot,
+                       .out_bytes = sizeof(kt_placement),
+                       .says = "memory"};
+    kt_placement place;
+    kt_weights *weights = NULL;
+    kt_step step;
+    kt_err err = {KT_OK, ""};
+
+    plan_for(KT_QUANT_NATIVE, KT_NUMA_OFF);
+    for (int i = 0; i < base.dir.graph.n_weights; i++) {
+        if (base.dir.graph.weights[i].use != KT_USE_EXPERTS) continue;
+        hot[i] = (kt_hot_experts){hot_ids, 2};
+        bytes[i] = 1;
+    }
+    kt_nomem_check(&c);
+    c.function = "kt_hot_experts_choose", c.make = choose_experts, c.unmake = forget_experts;
+    c.with = bytes, c.out_bytes = sizeof(kt_arena);
+    kt_nomem_check(&c);
+    cr_assert_eq(make_placement(&place, hot, &err), KT_OK, "%s", err.message);
+    base.plan.away = place.away;
+    cr_assert_eq(load_weights(&weights, NULL, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_step_init(&step, &base.dir.graph, &base.plan, weights, &base.nodes, &place,
+                              base.pool, 64, &err),
+                 KT_OK, "%s", err.message);
+    c.function = "kt_device_step_create", c.make = make_device_step;
+    c.unmake = unmake_device_step, c.with = &step, c.out_bytes = sizeof(kt_device_step *);
+    c.says = "";
+    kt_nomem_check(&c);
+    kt_step_deinit(&step);
+    kt_weights_destroy(weights);
+    base.plan.away = NULL;
+    kt_placement_deinit(&place);
+    free(hot);
+    free(bytes);
 }
 
 static int never(void *arg) {

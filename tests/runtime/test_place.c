@@ -1,0 +1,361 @@
+/* Which side runs what, which experts lie on a device, and the words that ask for it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/device/device_word.h"
+#include "runtime/device/hot_experts.h"
+#include "runtime/exec/place.h"
+#include "runtime/model/model_dir.h"
+#include "tests/support/guard.h"
+#include "tests/support/temp.h"
+
+/* false: it is of the shared data, which is absent. */
+static bool open_model(const char *name, kt_model_dir *dir) {
+    char folder[PATH_MAX], shared[64];
+    kt_err err = {KT_OK, ""};
+
+    snprintf(folder, sizeof folder, "%s/golden/%s", KT_TEST_DATA, name);
+    if (strncmp(name, "qwen3_moe", 9) != 0) {
+        snprintf(shared, sizeof shared, "data/golden/%s/config.json", name);
+        if (!kt_shared_path(shared, folder, sizeof folder)) return false;
+        *strrchr(folder, '/') = '\0';
+    }
+    cr_assert_eq(kt_model_dir_read(folder, dir, &err), KT_OK, "%s", err.message);
+    return true;
+}
+
+/* ---- segments ---- */
+
+/* Where the newest numbers are, told by carrying the segments out. */
+typedef struct world {
+    const kt_graph *g;
+    const kt_placement *p;
+    bool *here, *there; /* [values] */
+    bool *written;      /* [values] anywhere */
+    bool routing_here, routing_there;
+} world;
+
+static void read_value(world *w, const kt_view *v, bool is_there, int node) {
+    if (v->width == 0 || !w->written[v->value]) return;
+    cr_expect(is_there ? w->there[v->value] : w->here[v->value],
+              "node %d (%s) reads value %d where it is not up to date", node,
+              kt_node_kind_name(w->g->nodes[node].kind), v->value);
+}
+
+static void run_on(world *w, int i, bool is_there) {
+    const kt_node *n = &w->g->nodes[i];
+
+    read_value(w, &n->in, is_there, i);
+    read_value(w, &n->in2, is_there, i);
+    read_value(w, &n->in3, is_there, i);
+    read_value(w, &n->out, is_there, i); /* most write over a part, or add */
+    if (n->kind == KT_NODE_EXPERTS && n->is_routed)
+        cr_expect(is_there ? w->routing_there : w->routing_here, "node %d has no routing", i);
+    if (n->kind == KT_NODE_ROUTE) w->routing_there = is_there, w->routing_here = !is_there;
+    if (n->out.width == 0) return;
+    w->written[n->out.value] = true;
+    w->here[n->out.value] = !is_there, w->there[n->out.value] = is_there;
+}
+
+static void run_both(world *w, const kt_segment *s) {
+    const kt_node *n = &w->g->nodes[s->first];
+
+    read_value(w, &n->in, false, s->first);
+    read_value(w, &n->in, true, s->first);
+    read_value(w, &n->out, s->is_summed_on_device, s->first);
+    cr_expect(w->routing_here && w->routing_there);
+    w->here[n->out.value] = !s->is_summed_on_device;
+    w->there[n->out.value] = s->is_summed_on_device;
+}
+
+static void carry_out(const kt_graph *g, const kt_placement *p) {
+    const size_t n = (size_t)g->n_values;
+    world w = {g, p, calloc(n, 1), calloc(n, 1), calloc(n, 1), false, false};
+    int next = 0;
+
+    w.here[0] = w.written[0] = true;
+    for (int s = 0; s < p->n_segments; s++) {
+        const kt_segment *at = &p->segment[s];
+        cr_assert_eq(at->first, next);
+        cr_assert_gt(at->end, at->first);
+        for (int i = 0; i < at->n_up; i++) {
+            cr_expect(w.here[at->up[i]], "value %d goes up from where it is old", at->up[i]);
+            w.there[at->up[i]] = true;
+        }
+        for (int i = 0; i < at->n_down; i++) {
+            cr_expect(w.there[at->down[i]], "value %d comes down from where it is old",
+                      at->down[i]);
+            w.here[at->down[i]] = true;
+        }
+        w.routing_there |= at->routing_up, w.routing_here |= at->routing_down;
+        if (at->side == KT_SIDE_BOTH) run_both(&w, at);
+        for (int i = at->first; i < at->end && at->side != KT_SIDE_BOTH; i++) {
+            cr_assert_eq(p->side[i], at->side);
+            run_on(&w, i, at->side == KT_SIDE_DEVICE);
+        }
+        next = at->end;
+    }
+    cr_expect_eq(next, g->n_nodes);
+    free(w.here), free(w.there), free(w.written);
+}
+
+/* Placements that no build's operations would give, too: kinds are refused by lot. */
+static uint32_t refused;
+static const char *refuse_by_lot(const kt_device_ask *ask, const kt_node *n) {
+    (void)ask;
+    return refused >> n->kind & 1 ? "by lot" : NULL;
+}
+
+static const kt_device_op by_lot[KT_NODE_KINDS] = {
+    {.kind = KT_NODE_RMS, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_LINEAR, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_BIAS, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_RMS_HEADS, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_ROPE, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_KEEP, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_ATTEND, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_GATE, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_ROUTE, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_EXPERTS},
+    {.kind = KT_NODE_HEAD, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_LINEAR_HEADS, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_REGROUP, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_DOT, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_CONV, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_DELTA, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_LAYER_NORM, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_KEEP_INDEX, .refuse = refuse_by_lot},
+    {.kind = KT_NODE_ATTEND_SPARSE, .refuse = refuse_by_lot},
+};
+
+/* What is kept has one home. */
+static void check_homes(const kt_graph *g, const kt_placement *p) {
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        const bool is_there = p->side[i] == KT_SIDE_DEVICE;
+        if (n->plane >= 0) cr_expect_eq(p->is_plane_away[n->plane], is_there, "node %d", i);
+        if (n->slot >= 0) cr_expect_eq(p->is_slot_away[n->slot], is_there, "node %d", i);
+    }
+}
+
+/* No weight that a node of the CPU multiplies with is missing there. */
+static void check_weights(const kt_graph *g, const kt_placement *p) {
+    cr_expect_not(p->away[g->embedding].is_whole);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const int weight[] = {g->nodes[i].weight, g->nodes[i].weight2, g->nodes[i].weight3};
+        for (int w = 0; w < 3 && p->side[i] == KT_SIDE_CPU; w++)
+            if (weight[w] >= 0)
+                cr_expect(!p->away[weight[w]].is_whole && !p->away[weight[w]].n_experts,
+                          "node %d of the CPU lacks weight %d", i, weight[w]);
+    }
+}
+
+static void check_model(const char *name, uint32_t seed) {
+    const kt_device_op *ops[KT_NODE_KINDS];
+    const int32_t ids[] = {1, 3};
+    kt_model_dir dir = {0};
+    kt_device_ask ask = {.graph = &dir.graph, .ops = ops, .n_ops = KT_NODE_KINDS};
+    kt_hot_experts *hot;
+    kt_placement p;
+    kt_err err = {KT_OK, ""};
+
+    if (!open_model(name, &dir)) return;
+    hot = calloc((size_t)dir.graph.n_weights, sizeof *hot);
+    for (int i = 0; i < dir.graph.n_weights; i++)
+        if (seed % 3 && dir.graph.weights[i].use == KT_USE_EXPERTS)
+            hot[i] = (kt_hot_experts){ids, 2};
+    for (int i = 0; i < KT_NODE_KINDS; i++) ops[i] = &by_lot[i];
+    refused = seed * 2654435761u;
+    cr_assert_eq(kt_place(&ask, hot, false, &p, &err), KT_OK, "%s", err.message);
+    carry_out(&dir.graph, &p);
+    check_homes(&dir.graph, &p);
+    check_weights(&dir.graph, &p);
+    kt_placement_deinit(&p);
+    free(hot);
+    kt_model_dir_deinit(&dir);
+}
+
+Test(place, values_are_up_to_date_wherever_they_are_read, .timeout = 60) {
+    static const char *const models[] = {"qwen3_moe-a", "qwen3_next", "glm4_moe", "deepseek_v3",
+                                         "deepseek_v32"};
+
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t seed = 0; seed < 12; seed++) check_model(models[m], seed);
+}
+
+/* ---- which experts ---- */
+
+static void choose(const kt_graph *g, kt_hot_request r, kt_arena *arena, kt_hot_experts **out) {
+    size_t bytes[512];
+    kt_err err = {KT_OK, ""};
+
+    for (int i = 0; i < g->n_weights; i++) bytes[i] = g->weights[i].use == KT_USE_EXPERTS ? 100 : 0;
+    r.bytes = bytes;
+    cr_assert_lt(g->n_weights, 512);
+    cr_assert_eq(kt_hot_experts_choose(g, &r, arena, out, &err), KT_OK, "%s", err.message);
+}
+
+/* "0,1 0,1 2": ids of each layer with experts. */
+static const char *list_of(const kt_graph *g, const kt_hot_experts *hot) {
+    static char text[512];
+    size_t used = 0;
+    int layers = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < g->n_weights; i++) {
+        if (g->weights[i].use != KT_USE_EXPERTS) continue;
+        if (layers++) text[used++] = ' ';
+        for (int64_t e = 0; e < hot[i].n; e++)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", e ? "," : "",
+                                     hot[i].id[e]);
+        text[used] = '\0';
+    }
+    return text;
+}
+
+/* 12 experts in each of 3 layers. */
+Test(place, strategies_choose_what_they_say) {
+    static const struct {
+        kt_hot_request request;
+        const char *ids;
+    } cases[] = {
+        {{.amount = "2"}, "0,1 0,1 0,1"},
+        {{.amount = "0"}, "  "},
+        {{.amount = "25%"}, "0,1,2 0,1,2 0,1,2"},
+        {{.amount = "99"},
+         "0,1,2,3,4,5,6,7,8,9,10,11 0,1,2,3,4,5,6,7,8,9,10,11 0,1,2,3,4,5,6,7,8,9,10,11"},
+        {{.amount = "5", .strategy = "front-loading"}, "0,1,2,3,4,5,6,7,8,9,10,11 0,1,2 "},
+        {{.amount = "auto", .budget = 499}, "0,1 0 0"},
+        {{.amount = "auto", .budget = 0}, "  "},
+    };
+    kt_model_dir dir;
+
+    cr_assert(open_model("qwen3_moe-a", &dir));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_arena arena = {0};
+        kt_hot_experts *hot;
+        choose(&dir.graph, cases[i].request, &arena, &hot);
+        cr_expect_str_eq(list_of(&dir.graph, hot), cases[i].ids, "case %zu: '%s'", i,
+                         list_of(&dir.graph, hot));
+        kt_arena_deinit(&arena);
+    }
+    kt_model_dir_deinit(&dir);
+}
+
+/* As many in each layer, not the first ones, the same every time. */
+Test(place, random_experts_are_drawn_for_each_layer) {
+    kt_model_dir dir;
+    char first[512] = "";
+
+    cr_assert(open_model("qwen3_moe-a", &dir));
+    for (int i = 0; i < 2; i++) {
+        kt_arena arena = {0};
+        kt_hot_experts *hot;
+        choose(&dir.graph, (kt_hot_request){.amount = "4", .strategy = "random"}, &arena, &hot);
+        for (int w = 0; w < dir.graph.n_weights; w++)
+            if (dir.graph.weights[w].use == KT_USE_EXPERTS) cr_expect_eq(hot[w].n, 4);
+        if (i) cr_expect_str_eq(list_of(&dir.graph, hot), first);
+        snprintf(first, sizeof first, "%s", list_of(&dir.graph, hot));
+        cr_expect_null(strstr(first, "0,1,2,3 "), "%s", first);
+        kt_arena_deinit(&arena);
+    }
+    kt_model_dir_deinit(&dir);
+}
+
+static const char header[] = "{\"schema\":\"kt-trace-1\",\"experts\":12}\n";
+
+static kt_status by_load(const char *text, char *list, size_t bytes, kt_err *err) {
+    size_t sizes[512];
+    char folder[256], path[300], load[600];
+    kt_hot_request r = {.amount = "2", .strategy = "frequency", .load = path, .bytes = sizes};
+    kt_arena arena = {0};
+    kt_hot_experts *hot;
+    kt_model_dir dir;
+    kt_status st;
+
+    cr_assert(open_model("qwen3_moe-a", &dir));
+    for (int i = 0; i < dir.graph.n_weights; i++)
+        sizes[i] = dir.graph.weights[i].use == KT_USE_EXPERTS ? 100 : 0;
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/load", folder);
+    snprintf(load, sizeof load, "%s%s", header, text);
+    kt_temp_write(folder, "load", load, strlen(load));
+    st = kt_hot_experts_choose(&dir.graph, &r, &arena, &hot, err);
+    if (st == KT_OK) snprintf(list, bytes, "%s", list_of(&dir.graph, hot));
+    kt_arena_deinit(&arena);
+    kt_model_dir_deinit(&dir);
+    kt_temp_remove(folder);
+    return st;
+}
+
+/* Six of all layers together; the last line was cut when its writer was killed. */
+Test(place, frequency_takes_those_that_were_chosen_most) {
+    char list[512] = "";
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(by_load("{\"layers\":[[3,5,4,1],[7,2],[0,9,11,9]]}\n"
+                         "{\"layers\":[[4,9],[7,2],[1,1]]}\n{\"layers\":[[0,99",
+                         list, sizeof list, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect_str_eq(list, "3,4 7 0,1,11");
+}
+
+Test(place, a_load_of_another_model_is_refused) {
+    static const struct {
+        const char *text, *says;
+    } cases[] = {{"{\"layers\":[[12,1]]}\n", "expert 12"},
+                 {"{\"layers\":[[0,-1]]}\n", "line 2"},
+                 {"{\"layers\":[[],[],[],[]]}\n", "4 layers"},
+                 {"{\"layers\":[[0,1]\n", "line 2"},
+                 {"", "no recorded steps"}};
+    char list[512];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_err err = {KT_OK, ""};
+        cr_expect_eq(by_load(cases[i].text, list, sizeof list, &err), KT_E_FORMAT, "case %zu", i);
+        cr_expect(strstr(err.message, cases[i].says), "case %zu says '%s'", i, err.message);
+    }
+}
+
+/* ---- words ---- */
+
+Test(place, devices_are_named_by_words) {
+    static const char *const bad[] = {"",
+                                      "gpu",
+                                      "cuda:",
+                                      "cuda:x",
+                                      "cuda:256",
+                                      "emulated:",
+                                      "emulated:memory=0",
+                                      "emulated:memory=1T",
+                                      "emulated:target=79",
+                                      "emulated:threads=0",
+                                      "emulated:lazy=1",
+                                      "emulated:seed",
+                                      "emulated:lazy,,races"};
+    kt_device_options o = {0};
+    bool is_used = true;
+    kt_err err;
+
+    cr_expect_eq(kt_device_word_parse(NULL, &is_used, &o, &err), KT_OK);
+    cr_expect_not(is_used);
+    cr_expect_eq(kt_device_word_parse("cpu", &is_used, &o, &err), KT_OK);
+    cr_expect_not(is_used);
+    cr_expect_eq(kt_device_word_parse("cuda:3", &is_used, &o, &err), KT_OK);
+    cr_expect(is_used && strcmp(o.class, "cuda") == 0 && o.ordinal == 3);
+    cr_expect_eq(kt_device_word_parse("emulated:memory=64M,threads=2,target=90a,seed=7,lazy,races,"
+                                      "fail-after=12",
+                                      &is_used, &o, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect(o.memory_bytes == 64 << 20 && o.threads == 2 && strcmp(o.target, "90a") == 0);
+    cr_expect(o.emulator.seed == 7 && o.emulator.lazy && o.emulator.races && o.fail_after == 12);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kt_device_options with = {0};
+        cr_expect_eq(kt_device_word_parse(bad[i], &is_used, &with, &err), KT_E_INVALID, "'%s'",
+                     bad[i]);
+    }
+}
