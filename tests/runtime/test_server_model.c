@@ -36,12 +36,14 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-static void start_with(const char *model) {
+/* device: NULL = none. */
+static void start_on(const char *model, const char *device) {
     kt_engine_options engine = {.model_dir = model,
                                 .weights = KT_QUANT_BF16,
                                 .table_path = "",
                                 .allow_nonfinite = true,
-                                .deterministic = true};
+                                .device = device,
+                                .deterministic = device == NULL};
     kt_app_options app = {.backend = &real.backend};
     kt_http_options http = {.routes = kt_builtin_routes, .n_routes = kt_builtin_route_count};
     kt_err err = {0};
@@ -54,6 +56,10 @@ static void start_with(const char *model) {
     cr_assert_eq(kt_http_server_create(&http, &real.server, &err), KT_OK, "%s", err.message);
     real.port = kt_http_server_port(real.server);
     cr_assert_eq(pthread_create(&real.thread, NULL, serve, NULL), 0);
+}
+
+static void start_with(const char *model) {
+    start_on(model, NULL);
 }
 
 static void start(void) {
@@ -123,8 +129,8 @@ Test(server_model, answers_the_recorded_texts, .timeout = 400) {
     stop();
 }
 
-/* A NaN that was let in: an error in JSON, or an error event in a stream that is already open. */
-Test(server_model, logits_that_are_not_finite_end_the_request, .timeout = 120) {
+/* Of one layer, in a temporary folder. */
+static void make_small_model(char *folder, size_t bytes) {
     const kt_model_shape shape = {.layers = 1,
                                   .hidden = 64,
                                   .vocab = 4096, /* that of the tokenizer */
@@ -136,17 +142,24 @@ Test(server_model, logits_that_are_not_finite_end_the_request, .timeout = 120) {
                                   .expert_size = 32,
                                   .dense_layer = -1,
                                   .dtype = KT_DTYPE_BF16};
-    static const char words[] = "the logits after token";
-    const uint16_t nan = 0x7fc0;
-    char folder[512], command[1200], *out;
-    kt_reply r;
+    char command[1200], *out;
 
-    kt_temp_make(folder, sizeof folder);
+    kt_temp_make(folder, bytes);
     kt_random_model(&shape, 1, folder);
-    kt_damage_element(folder, "model.norm.weight", 2, &nan);
     snprintf(command, sizeof command, "cp " MODEL "/tokenizer.json %s", folder);
     cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
     free(out);
+}
+
+/* A NaN that was let in: an error in JSON, or an error event in a stream that is already open. */
+Test(server_model, logits_that_are_not_finite_end_the_request, .timeout = 120) {
+    static const char words[] = "the logits after token";
+    const uint16_t nan = 0x7fc0;
+    char folder[512];
+    kt_reply r;
+
+    make_small_model(folder, sizeof folder);
+    kt_damage_element(folder, "model.norm.weight", 2, &nan);
     start_with(folder);
     r = kt_complete(real.port, "{\"prompt\":\"In that day\",\"max_tokens\":3}");
     cr_expect_eq(r.status, 500, "%d: %s", r.status, r.body);
@@ -156,6 +169,24 @@ Test(server_model, logits_that_are_not_finite_end_the_request, .timeout = 120) {
     cr_expect_eq(r.status, 200);
     cr_expect(strstr(r.body, "data: {\"error\":") && strstr(r.body, words), "%s", r.body);
     kt_reply_free(&r);
+    stop();
+    kt_temp_remove(folder);
+}
+
+/* In the middle of a request: that one and those that follow end with an error that says so. */
+Test(server_model, a_lost_device_ends_requests_with_an_error, .timeout = 120) {
+    char folder[512];
+
+    make_small_model(folder, sizeof folder);
+    start_on(folder, "emulated:fail-after=40");
+    for (int i = 0; i < 3; i++) {
+        kt_reply r = kt_complete(real.port, "{\"prompt\":\"In that day\",\"max_tokens\":200,"
+                                            "\"ignore_eos\":true}");
+        cr_expect_eq(r.status, 500, "request %d: %d: %s", i, r.status, r.body);
+        cr_expect(strstr(r.body, "{\"error\":{\"message\":") && strstr(r.body, "lost"),
+                  "request %d: %s", i, r.body);
+        kt_reply_free(&r);
+    }
     stop();
     kt_temp_remove(folder);
 }
