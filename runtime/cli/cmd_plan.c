@@ -10,6 +10,8 @@
 #include "dispatch/plan/machine_ceilings.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
+#include "runtime/device/device_plan.h"
+#include "runtime/device/device_word.h"
 #include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_bytes.h"
@@ -25,7 +27,9 @@
 typedef struct asked {
     const char *model, *weights, *kv, *numa;
     int64_t context, threads, parallel;
-    size_t kv_memory; /* 0 = what the context takes */
+    size_t kv_memory;   /* 0 = what the context takes */
+    const char *device; /* NULL or "cpu" = none */
+    kt_device_wish wish;
     bool json;
     kt_weight_format cache;
     kt_model_dir dir;
@@ -38,6 +42,7 @@ typedef struct asked {
     kt_planner *planner;
     kt_json_writer w;
     bool fits; /* some weights that were asked for */
+    kt_device *beside;
 } asked;
 
 /* ---- finding out ---- */
@@ -60,6 +65,14 @@ static kt_status plan_nodes(asked *a, kt_err *err) {
                              err);
 }
 
+static kt_status open_device(asked *a, kt_err *err) {
+    kt_device_options options = {0};
+    bool is_used;
+
+    KT_TRY(kt_device_word_parse(a->device, &is_used, &options, err));
+    return is_used ? kt_device_open(&options, &a->beside, err) : KT_OK;
+}
+
 static kt_status look_around(asked *a, kt_err *err) {
     const kt_fingerprint unknown = {0}; /* kernels as kt_memory_survey chooses them */
 
@@ -75,6 +88,7 @@ static kt_status look_around(asked *a, kt_err *err) {
     a->is_probed =
         kt_machine_load(&a->topology, &a->ceilings, NULL) == KT_OK && a->ceilings.stream_gbs_1t > 0;
     a->available = kt_memory_available_bytes();
+    KT_TRY(open_device(a, err));
     KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, a->topology.cpu.isa,
                               &a->registry, err));
     return kt_planner_create(a->registry, NULL, &unknown, NULL, &a->planner, err);
@@ -193,8 +207,34 @@ static void put_nodes(asked *a, const size_t *bytes) {
     kt_json_end_array(&a->w);
 }
 
+static void tell_device(asked *a, const kt_device_plan *p) {
+    const char *name = kt_device_about(a->beside)->name;
+    const bool fits = p->memory.needed <= p->memory.available;
+    char line[1024];
+
+    if (!a->json) {
+        printf("  %s%s\n", kt_device_memory_line(&p->memory, name, line, sizeof line),
+               fits ? "" : ": does not fit");
+        if (*kt_placement_line(&p->placement, &a->dir.graph, line, sizeof line))
+            printf("  %s\n", line);
+        return;
+    }
+    kt_json_key(&a->w, "device");
+    kt_json_begin_object(&a->w);
+    kt_json_add_string(&a->w, "name", name);
+    kt_json_add_int(&a->w, "dense_bytes", (int64_t)p->memory.dense);
+    kt_json_add_int(&a->w, "cache_bytes", (int64_t)p->memory.cache);
+    kt_json_add_int(&a->w, "working_bytes", (int64_t)p->memory.working);
+    kt_json_add_int(&a->w, "experts", p->memory.n_experts);
+    kt_json_add_int(&a->w, "expert_bytes", (int64_t)p->memory.experts);
+    kt_json_add_int(&a->w, "needed_bytes", (int64_t)p->memory.needed);
+    kt_json_add_int(&a->w, "available_bytes", (int64_t)p->memory.available);
+    kt_json_add_bool(&a->w, "fits", fits);
+    kt_json_end_object(&a->w);
+}
+
 static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
-                     const kt_speed_bound *s, const size_t *nodes) {
+                     const kt_speed_bound *s, const size_t *nodes, const kt_device_plan *beside) {
     kt_json_begin_object(&a->w);
     kt_json_add_string(&a->w, "weights", weights);
     put_totals(&a->w, p);
@@ -204,6 +244,7 @@ static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
         kt_json_add_int(&a->w, kt_memory_part_name((kt_memory_part)i), (int64_t)p->bytes[i]);
     kt_json_end_object(&a->w);
     put_nodes(a, nodes);
+    if (beside) tell_device(a, beside);
     if (a->is_probed) {
         kt_json_add_double(&a->w, "decode_tokens_per_second_at_most", s->decode_tps);
         kt_json_add_double(&a->w, "prefill_tokens_per_second_at_most", s->prefill_tps);
@@ -253,7 +294,9 @@ static kt_status settle_nodes(asked *a, const kt_model_plan *plan, kt_err *err) 
     return KT_OK;
 }
 
-static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *plan, kt_err *err) {
+/* Both together: what the device has the CPU has not. */
+static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *plan,
+                           const kt_device_plan *beside, kt_err *err) {
     size_t nodes[KT_MOE_MAX_NODES];
     kt_memory_request request;
     kt_memory_plan memory;
@@ -261,18 +304,38 @@ static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *p
 
     KT_TRY(settle_nodes(a, plan, err));
     request = request_of(a, plan);
+    request.is_cache_away = beside && kt_device_keeps_all(&beside->placement, plan->graph);
     KT_TRY(kt_memory_plan_make(&request, &memory, err));
     KT_TRY(kt_node_bytes_count(plan, &a->nodes, nodes, err));
     if (a->is_probed) KT_TRY(kt_speed_bound_count(plan, a->context, &a->ceilings, &speed, err));
-    a->fits |= kt_memory_fits(&memory);
+    a->fits |=
+        kt_memory_fits(&memory) && (!beside || beside->memory.needed <= beside->memory.available);
     if (a->json) {
-        put_plan(a, weights, &memory, &speed, nodes);
+        put_plan(a, weights, &memory, &speed, nodes, beside);
         return KT_OK;
     }
     print_memory(a, weights, &memory);
     print_nodes(a, nodes);
+    if (beside) tell_device(a, beside);
     print_speed(a, &speed);
     return KT_OK;
+}
+
+static kt_status tell_beside(asked *a, const char *weights, kt_model_plan *plan, kt_err *err) {
+    kt_device_ask ask = {
+        .graph = plan->graph, .plan = plan, .max_rows = plan->max_rows, .max_context = a->context};
+    kt_device_plan beside;
+    kt_status st;
+
+    KT_TRY(kt_model_kv_shape(plan->graph, a->cache, &ask.kv, err));
+    a->wish.kv_memory = a->kv_memory;
+    a->wish.logit_rows = kt_scheduler_logit_rows((int)a->parallel);
+    KT_TRY(kt_device_plan_make(a->beside, &ask, &a->wish, &beside, err));
+    plan->away = beside.placement.away;
+    st = tell_plan(a, weights, plan, &beside, err);
+    plan->away = NULL;
+    kt_device_plan_deinit(&beside);
+    return st;
 }
 
 static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_err *err) {
@@ -283,7 +346,7 @@ static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_
 
     KT_TRY(kt_model_plan_make(a->planner, &a->dir.graph, quant, a->cache, (int)a->threads, rows,
                               n->max_context, &plan, err));
-    st = tell_plan(a, weights, &plan, err);
+    st = a->beside ? tell_beside(a, weights, &plan, err) : tell_plan(a, weights, &plan, NULL, err);
     kt_model_plan_deinit(&plan);
     return st;
 }
@@ -331,6 +394,7 @@ static int answer(asked *a, int quant) {
 
     if (text) puts(text);
     kt_json_writer_deinit(&a->w);
+    if (a->beside) kt_device_close(a->beside);
     kt_planner_destroy(a->planner);
     kt_registry_destroy(a->registry);
     kt_model_dir_deinit(&a->dir);
@@ -353,6 +417,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
         KT_OPTION_STRING("numa", 0, &a.numa, "NODES",
                          "experts over memory nodes: auto (default), off, or 2 to 16"),
+        KT_DEVICE_OPTIONS(a.device, a.wish),
         KT_OPTION_FLAG("json", &a.json, "print a JSON object")};
     const kt_usage usage = {
         .command = "plan",

@@ -98,6 +98,7 @@ static void print_engine(const serving *s) {
            (long long)info.n_threads);
     printf("%s\n", kt_kv_line(&info, line, sizeof line));
     printf("%s\n", info.memory_line);
+    if (*info.device_line) printf("%s\n", info.device_line);
     if (s->chat) printf("%s\n", kt_loaded_chat_line(s->chat, chat, sizeof chat));
     printf("up to %lld answers side by side, up to %d requests wait\n",
            (long long)s->flags->parallel, kt_scheduler_count(s->app->scheduler).capacity);
@@ -223,6 +224,7 @@ static void write_props(void *owner, kt_json_writer *w) {
     kt_json_add_string(w, "table", info.table_line);
     kt_json_add_string(w, "nodes", info.node_line);
     kt_json_add_string(w, "memory", info.memory_line);
+    if (*info.device_line) kt_json_add_string(w, "device", info.device_line);
     kt_json_add_string(w, "cache", kt_kv_line(&info, line, sizeof line));
 }
 

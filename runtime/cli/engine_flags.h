@@ -4,15 +4,16 @@
 
 #include "base/log.h"
 #include "runtime/cli/options.h"
+#include "runtime/device/device_plan.h"
 #include "runtime/exec/engine.h"
 #include "runtime/exec/option_words.h"
 
 typedef struct kt_engine_flags {
     const char *weights, *importance, *kv, *kv_memory, *table, *numa,
-        *synthetic; /* synthetic: instead of a model folder */
-    const char *device, *gpu_experts, *expert_placement, *expert_load;
+        *synthetic;      /* synthetic: instead of a model folder */
+    const char *device;  /* NULL = the CPU alone */
+    kt_device_wish wish; /* memory and logits are not flags of it */
     int64_t threads, context, chunk, layers, expand_rows;
-    bool experts_only;
     bool tokenizer_optional, exact_acts, deterministic, allow_nonfinite, strict_tokenizer;
 } kt_engine_flags;
 
@@ -24,46 +25,50 @@ typedef struct kt_engine_flags {
     "takes, "                                                                                \
     "and more where memory is free)"
 
-/* To be placed inside a kt_option array; f is a kt_engine_flags. */
-#define KT_ENGINE_OPTIONS(f)                                                                      \
-    KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                      \
-                     "native (as stored, the default), bf16, int8, int4; fp8, f16, w4g64 ... "    \
-                     "(runtime/WEIGHTS.md)"),                                                     \
-        KT_OPTION_STRING("importance", 0, &(f).importance, "FILE",                                \
-                         "of `kt importance`: search INT4 and INT8 scales where inputs count"),   \
-        KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                              \
-                         "cache of keys and values: bf16 (default), fp8 or int8"),                \
-        KT_OPTION_STRING("kv-memory", 0, &(f).kv_memory, "SIZE", KT_KV_MEMORY_HELP),              \
-        KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                          \
-                         "dispatch table; \"\" = none (default: this machine's)"),                \
-        KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"),  \
-        KT_OPTION_STRING("numa", 0, &(f).numa, "NODES",                                           \
-                         "cut each expert over the memory nodes: auto (default: those of the "    \
-                         "threads' cores), off, or 2 to 16 groups of threads"),                   \
-        KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                             \
-                       "activations in their finest encoding, a little slower in prefill"),       \
-        KT_OPTION_INT("expand-rows", 0, &(f).expand_rows, -1, 1 << 20,                            \
-                      "latent attention (MLA): make keys and values wide for a sequence with "    \
-                      "so many rows in a step (default 0: by estimate; -1: never)"),              \
-        KT_OPTION_FLAG("deterministic", &(f).deterministic,                                       \
-                       "the same bits in any prefill chunks and on any number of threads"),       \
-        KT_OPTION_FLAG("allow-nonfinite", &(f).allow_nonfinite,                                   \
-                       "load weights that are NaN or infinite, to look at them"),                 \
-        KT_OPTION_FLAG("strict-tokenizer", &(f).strict_tokenizer,                                 \
-                       "refuse a tokenizer that is not the published model's (default: warn)"),   \
-        KT_OPTION_STRING("device", 0, &(f).device, "DEVICE",                                      \
-                         "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N or " \
-                         "emulated (runtime/device/README.md)"),                                  \
-        KT_OPTION_STRING("gpu-experts", 0, &(f).gpu_experts, "N",                                 \
+/* A device beside the CPU; wish is a kt_device_wish. */
+#define KT_DEVICE_OPTIONS(device, wish)                                                           \
+    KT_OPTION_STRING("device", 0, &(device), "DEVICE",                                            \
+                     "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N or "     \
+                     "emulated (runtime/device/README.md)"),                                      \
+        KT_OPTION_STRING("gpu-experts", 0, &(wish).gpu_experts, "N",                              \
                          "experts on the device: a number of each layer, a part such as 25%, or " \
                          "auto (default: what fits)"),                                            \
-        KT_OPTION_STRING("expert-placement", 0, &(f).expert_placement, "HOW",                     \
+        KT_OPTION_STRING("expert-placement", 0, &(wish).expert_placement, "HOW",                  \
                          "which: uniform (default), frequency, front-loading or random"),         \
-        KT_OPTION_STRING("expert-load", 0, &(f).expert_load, "FILE",                              \
+        KT_OPTION_STRING("expert-load", 0, &(wish).expert_load, "FILE",                           \
                          "of `kt serve --record`: how often each expert was chosen"),             \
-        KT_OPTION_FLAG("gpu-experts-only", &(f).experts_only,                                     \
-                       "everything but routed experts stays on the CPU"),                         \
-        KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                   \
+        KT_OPTION_FLAG("gpu-experts-only", &(wish).experts_only,                                  \
+                       "everything but routed experts stays on the CPU")
+
+/* To be placed inside a kt_option array; f is a kt_engine_flags. */
+#define KT_ENGINE_OPTIONS(f)                                                                     \
+    KT_OPTION_STRING("weights", 'w', &(f).weights, "FORMAT",                                     \
+                     "native (as stored, the default), bf16, int8, int4; fp8, f16, w4g64 ... "   \
+                     "(runtime/WEIGHTS.md)"),                                                    \
+        KT_OPTION_STRING("importance", 0, &(f).importance, "FILE",                               \
+                         "of `kt importance`: search INT4 and INT8 scales where inputs count"),  \
+        KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
+                         "cache of keys and values: bf16 (default), fp8 or int8"),               \
+        KT_OPTION_STRING("kv-memory", 0, &(f).kv_memory, "SIZE", KT_KV_MEMORY_HELP),             \
+        KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
+                         "dispatch table; \"\" = none (default: this machine's)"),               \
+        KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"), \
+        KT_OPTION_STRING("numa", 0, &(f).numa, "NODES",                                          \
+                         "cut each expert over the memory nodes: auto (default: those of the "   \
+                         "threads' cores), off, or 2 to 16 groups of threads"),                  \
+        KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
+                       "activations in their finest encoding, a little slower in prefill"),      \
+        KT_OPTION_INT("expand-rows", 0, &(f).expand_rows, -1, 1 << 20,                           \
+                      "latent attention (MLA): make keys and values wide for a sequence with "   \
+                      "so many rows in a step (default 0: by estimate; -1: never)"),             \
+        KT_OPTION_FLAG("deterministic", &(f).deterministic,                                      \
+                       "the same bits in any prefill chunks and on any number of threads"),      \
+        KT_OPTION_FLAG("allow-nonfinite", &(f).allow_nonfinite,                                  \
+                       "load weights that are NaN or infinite, to look at them"),                \
+        KT_OPTION_FLAG("strict-tokenizer", &(f).strict_tokenizer,                                \
+                       "refuse a tokenizer that is not the published model's (default: warn)"),  \
+        KT_DEVICE_OPTIONS((f).device, (f).wish),                                                 \
+        KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
                       "longest sequence in tokens (default: the model's)")
 
 /* What these flags ask for, into *out; nothing is loaded. Prints what is wrong with them; 0 or

@@ -142,8 +142,3 @@ kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states 
     states->elsewhere = here;
     return KT_OK;
 }
-
-bool kt_device_keeps_all(const kt_placement *p, const kt_graph *g) {
-    return g->n_planes && is_all(p->is_plane_away, g->n_planes) &&
-           is_all(p->is_slot_away, g->n_slots);
-}

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "kernels/cuda/device_weights.h"
+#include "runtime/device/device_plan.h"
 #include "runtime/exec/step_bytes.h"
 #include "runtime/model/bytes.h"
 #include "runtime/model/model_dir.h"
@@ -94,21 +95,13 @@ static kt_status count_working(const kt_device_memory_request *r, kt_device_memo
     return KT_OK;
 }
 
-static bool is_any(const bool *away, int n) {
-    for (int i = 0; i < n; i++)
-        if (away[i]) return true;
-    return false;
-}
-
 static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory_plan *out,
                              kt_err *err) {
     const kt_graph *g = r->ask->graph;
     const int64_t floats = kt_model_state_floats(g);
     kt_kv_plan kv;
 
-    if (!is_any(r->placement->is_plane_away, g->n_planes) &&
-        !is_any(r->placement->is_slot_away, g->n_slots))
-        return KT_OK;
+    if (!kt_device_keeps_any(r->placement, g)) return KT_OK;
     if (r->kv_memory)
         kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &kv);
     else if (!kt_kv_plan_least(&r->ask->kv, floats, r->ask->max_context, &kv))

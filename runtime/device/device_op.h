@@ -96,7 +96,8 @@ struct kt_device_step {
     struct kt_device_home *home; /* the rest; not for ops */
 };
 
-/* A node as it runs on the device. */
+/* A node as it runs on the device. They lie as the graph's nodes do: the first is
+ * n - (n->node - graph->nodes); op is NULL where another side has the node. */
 struct kt_device_node {
     const kt_node *node;
     const struct kt_device_op *op;

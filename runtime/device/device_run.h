@@ -36,9 +36,6 @@ kt_device_bytes kt_device_step_bytes(const kt_device_step *d);
  * host's pools have; once. Both pools then tell it of copies. */
 kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
                               kt_err *err);
-/* Does the device keep the keys, values and states of all nodes? */
-bool kt_device_keeps_all(const kt_placement *p, const kt_graph *graph);
-
 /* ---- one step ---- */
 
 /* Tables of the step's rows go to the device. Nothing of the step before may be under way. */

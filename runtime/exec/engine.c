@@ -261,7 +261,7 @@ static kt_status load_parts(kt_engine *e, const kt_engine_options *o,
                             const kt_checkpoint *importance, kt_err *err) {
     KT_TRY(load_checkpoint(e, o, e->model.checkpoint, importance, err));
     KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes,
-                        e->device ? &e->placement : NULL, e->pool, e->max_context, err));
+                        e->device ? &e->beside.placement : NULL, e->pool, e->max_context, err));
     return kt_engine_load_device(e, o, importance, err);
 }
 
@@ -486,7 +486,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
     kt_memory_line(&e->memory, out->memory_line, sizeof out->memory_line);
     if (e->step.device)
-        kt_device_memory_line(&e->device_memory, kt_device_step_name(e->step.device),
+        kt_device_memory_line(&e->beside.memory, kt_device_step_name(e->step.device),
                               out->device_line, sizeof out->device_line);
 }
 

@@ -5,7 +5,7 @@
 
 #include "dispatch/plan/plan.h"
 #include "runtime/exec/engine.h"
-#include "runtime/device/device_memory.h"
+#include "runtime/device/device_plan.h"
 #include "runtime/exec/expert_map.h"
 #include "runtime/exec/step.h"
 #include "runtime/kv/kv_plan.h"
@@ -25,10 +25,8 @@ struct kt_engine {
     kt_node_plan nodes;
     kt_kv_shape kv; /* of the pages */
     kt_memory_plan memory;
-    kt_device *device; /* until the step has it; NULL = the CPU alone */
-    kt_placement placement;
-    kt_device_memory_plan device_memory;
-    kt_arena hot; /* of the placement's experts */
+    kt_device *device;     /* until the step has it; NULL = the CPU alone */
+    kt_device_plan beside; /* what it does and holds */
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;

@@ -1,0 +1,33 @@
+/* What a device will do and hold of a model, before anything is loaded.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_DEVICE_PLAN_H
+#define KT_RUNTIME_DEVICE_PLAN_H
+
+#include "runtime/device/device_memory.h"
+#include "runtime/device/hot_experts.h"
+
+/* What was asked for; strings borrowed. */
+typedef struct kt_device_wish {
+    const char *gpu_experts, *expert_placement, *expert_load; /* hot_experts.h */
+    bool experts_only;  /* everything but routed experts stays on the CPU */
+    size_t kv_memory;   /* 0 = one context */
+    int64_t logit_rows; /* 0 = 1 */
+} kt_device_wish;
+
+typedef struct kt_device_plan {
+    kt_placement placement;
+    kt_device_memory_plan memory;
+    kt_arena hot; /* of the placement's experts */
+} kt_device_plan;
+
+/* Place nodes and experts. "auto" experts are as many as there is room for behind all else. Whether
+ * it fits is the caller's question (kt_device_memory_check). ask->target is filled in. */
+kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,
+                              kt_device_plan *out, kt_err *err);
+void kt_device_plan_deinit(kt_device_plan *p); /* accepts a zeroed one */
+
+/* Does the device keep the keys, values and states of all nodes? Of any? */
+bool kt_device_keeps_all(const kt_placement *p, const kt_graph *graph);
+bool kt_device_keeps_any(const kt_placement *p, const kt_graph *graph);
+
+#endif
