@@ -36,7 +36,7 @@ typedef struct kt_moe_decode {
 } kt_moe_decode;
 
 typedef struct kt_moe_tile {
-    int32_t expert, first, rows; /* sorted rows [first, first + rows) */
+    int32_t expert, first, rows; /* sorted rows [first, first + rows); no rows = no tile */
 } kt_moe_tile;
 
 /* n and k are multiples of 8; every matrix is aligned to 16 bytes. */

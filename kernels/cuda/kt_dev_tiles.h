@@ -1,0 +1,235 @@
+/* Tiles of a grouped matrix product on tensor cores: the pipeline that all formats share.
+ *
+ * Rows of `a` (tokens sorted by expert) times rows of `b` (outputs of a weight matrix). A block
+ * makes a tile of KT_TILES_M rows by KT_TILES_N columns, in two halves of columns that may come
+ * from two matrices (gate and up). Bytes come to shared memory by asynchronous copies,
+ * KT_TILES_STAGES deep: of every row of `a` 128 bytes a step, of every row of `b` as many as belong
+ * to the same inputs (less when weights have fewer bits). A 16-byte chunk at offset x of a matrix
+ * lies at x ^ (x / 128 % 8) * 16, which keeps ldmatrix free of bank conflicts.
+ *
+ * Before including it a kernel defines
+ *   KT_TILES_M, KT_TILES_N, KT_TILES_WARPS_M, KT_TILES_WARPS_N, KT_TILES_STAGES
+ *   KT_TILES_B_BYTES   of a row of b in a step: 32, 64 or 128
+ *   KT_TILES_MORE      bytes of a stage behind its two matrices, which are the kernel's own: a
+ *                      multiple of 128
+ * and after it the two functions that are declared here without a body, which kt_tiles_product
+ * calls. The kernel's descriptor uses kt_tiles_refuse and kt_tiles_shared_bytes.
+ *
+ * Sums are kept per thread. Tile (i, j) of 16 rows by 8 columns of a half has its four at
+ * KT_TILES_SUM(i, half, j); they lie at rows kt_tiles_row(i, 0 and 1), columns kt_tiles_column(j)
+ * and the one after it: two of the first row, then two of the second.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_DEV_TILES_H
+#define KT_DEV_TILES_H
+
+#include "kernels/cuda/kt_dev.h"
+#include "kernels/cuda/moe_calls.h"
+
+#define KT_TILES_THREADS (32 * KT_TILES_WARPS_M * KT_TILES_WARPS_N)
+#define KT_TILES_I (KT_TILES_M / KT_TILES_WARPS_M / 16)    /* tiles of 16 rows, of a warp */
+#define KT_TILES_J (KT_TILES_N / 2 / KT_TILES_WARPS_N / 8) /* of 8 columns, of a warp and half */
+#define KT_TILES_SUM(i, half, j) ((((i)*2 + (half)) * KT_TILES_J + (j)) * 4)
+/* Offsets in a stage of b and of the kernel's own bytes, and a stage's size. */
+#define KT_TILES_B (KT_TILES_M * 128)
+#define KT_TILES_OWN (KT_TILES_B + KT_TILES_N * KT_TILES_B_BYTES)
+#define KT_TILES_STAGE (KT_TILES_OWN + KT_TILES_MORE)
+enum { KT_TILES_MAX_SUMS = 128, KT_TILES_MAX_I = 8 };
+KT_REQUIRE(KT_TILES_M % (16 * KT_TILES_WARPS_M) == 0, "whole tiles of 16 rows for every warp");
+KT_REQUIRE(KT_TILES_N / 2 % (16 * KT_TILES_WARPS_N) == 0, "pairs of tiles of 8 columns");
+KT_REQUIRE(KT_TILES_M *KT_TILES_N / KT_TILES_THREADS <= KT_TILES_MAX_SUMS, "sums");
+KT_REQUIRE(KT_TILES_STAGES >= 2, "stages");
+
+/* What a block multiplies. All addresses are aligned to 16 bytes, and so are the bytes of a row. */
+typedef struct kt_tile_operands {
+    const uint8_t *a, *b[2];
+    const int32_t *a_row; /* NULL: row i of the tile is row i of a */
+    int rows, columns[2]; /* that exist: of the tile, of each half (may be negative) */
+    int a_bytes, b_bytes; /* of a row; what a step would read behind them is zeros */
+    int steps;            /* of 128 bytes of a */
+    /* For the kernel's own bytes. Rows of scales: of row i of a, of column i of each half. */
+    const void *a_scale, *b_scale[2];
+    int groups; /* of a row of scales */
+} kt_tile_operands;
+
+/* What a thread sums: floats, and whole numbers where the kernel wants them. */
+typedef struct kt_tile_sums {
+    float f[KT_TILES_MAX_SUMS];
+    int32_t i[KT_TILES_MAX_SUMS];
+} kt_tile_sums;
+
+/* The kernel's. kt_tiles_begin fills the own bytes of a stage for `step` in the prologue.
+ * kt_tiles_multiply multiplies `step` out of `stage`; it also fills the own bytes of the stage at
+ * `next` for step `ahead`, unless ahead is -1. Stages are offsets into shared memory. */
+KT_DEVICE void kt_tiles_begin(const kt_tile_operands *o, int step, uint32_t stage);
+KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage, int ahead,
+                                 uint32_t next, kt_tile_sums *sum);
+
+/* Offset of the chunk at `offset` (a multiple of 16) of a matrix in shared memory. */
+KT_DEVICE uint32_t kt_tiles_turned(int offset) {
+    return (uint32_t)(offset ^ ((offset >> 7 & 7) << 4));
+}
+
+/* The first row, or column of a half, of this warp. */
+KT_DEVICE int kt_tiles_warp_row(void) {
+    return kt_warp() / KT_TILES_WARPS_N * (KT_TILES_M / KT_TILES_WARPS_M);
+}
+KT_DEVICE int kt_tiles_warp_column(void) {
+    return kt_warp() % KT_TILES_WARPS_N * (KT_TILES_N / 2 / KT_TILES_WARPS_N);
+}
+
+/* Where this thread's sums lie: in the tile, and in a half. */
+KT_DEVICE int kt_tiles_row(int i, int down8) {
+    return kt_tiles_warp_row() + i * 16 + down8 * 8 + kt_lane() / 4;
+}
+KT_DEVICE int kt_tiles_column(int j) {
+    return kt_tiles_warp_column() + j * 8 + kt_lane() % 4 * 2;
+}
+
+KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stage) {
+    for (int i = kt_thread(); i < KT_TILES_M * 8; i += KT_TILES_THREADS) {
+        const int row = i / 8, at = step * 128 + i % 8 * 16;
+        const int valid = row < o->rows && at < o->a_bytes;
+        const int64_t from =
+            valid ? (int64_t)(o->a_row ? o->a_row[row] : row) * o->a_bytes + at : 0;
+        kt_copy16(stage + kt_tiles_turned(i * 16), o->a + from, valid ? 16 : 0);
+    }
+    for (int i = kt_thread(); i < KT_TILES_N * KT_TILES_B_BYTES / 16; i += KT_TILES_THREADS) {
+        const int row = i / (KT_TILES_B_BYTES / 16), half = row >= KT_TILES_N / 2;
+        const int column = row - half * (KT_TILES_N / 2);
+        const int at = step * KT_TILES_B_BYTES + i % (KT_TILES_B_BYTES / 16) * 16;
+        const int valid = column < (half ? o->columns[1] : o->columns[0]) && at < o->b_bytes;
+        const int64_t from = valid ? (int64_t)column * o->b_bytes + at : 0;
+        kt_copy16(stage + (uint32_t)KT_TILES_B + kt_tiles_turned(i * 16),
+                  (half ? o->b[1] : o->b[0]) + from, valid ? 16 : 0);
+    }
+}
+
+/* Fragments of a for all of the warp's rows, of the 32 bytes `slice` (0 to 3) of a step: 4 words
+ * for each tile of 16 rows. */
+KT_DEVICE void kt_tiles_load_a(uint32_t stage, int slice, uint32_t *a) {
+    const int row = kt_tiles_warp_row() + (kt_lane() & 15);
+
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_I; i++)
+        kt_ldmatrix(a + i * 4, stage + kt_tiles_turned((row + i * 16) * 128 + slice * 32 +
+                                                       (kt_lane() >> 4) * 16));
+}
+
+/* Fragments of b, of tiles j and j + 1 of a half: words 0 and 1 of the one, 2 and 3 of the other,
+ * of the 32 bytes `slice` of a row's step. */
+KT_DEVICE void kt_tiles_load_b(uint32_t stage, int half, int j, int slice, uint32_t *b) {
+    const int column = half * (KT_TILES_N / 2) + kt_tiles_warp_column() + j * 8 + (kt_lane() & 7) +
+                       (kt_lane() >> 4 << 3);
+
+    kt_ldmatrix(
+        b, stage + (uint32_t)KT_TILES_B +
+               kt_tiles_turned(column * KT_TILES_B_BYTES + slice * 32 + (kt_lane() >> 3 & 1) * 16));
+}
+
+/* The stages go round: while one is multiplied, KT_TILES_STAGES - 2 more are on their way. A stage
+ * is written again after the barrier behind which all warps have done with it. */
+KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) {
+        sum->f[i] = 0;
+        sum->i[i] = 0;
+    }
+    for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
+        if (s < o->steps) {
+            kt_tiles_fetch(o, s, (uint32_t)(s * KT_TILES_STAGE));
+            kt_tiles_begin(o, s, (uint32_t)(s * KT_TILES_STAGE));
+        }
+        kt_copy_commit();
+    }
+    for (int s = 0; s < o->steps; s++) {
+        const int ahead = s + KT_TILES_STAGES - 1;
+        const uint32_t next = (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE);
+        KT_COPY_WAIT(KT_TILES_STAGES - 2);
+        kt_sync();
+        if (ahead < o->steps) kt_tiles_fetch(o, ahead, next);
+        kt_copy_commit();
+        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE),
+                          ahead < o->steps ? ahead : -1, next, sum);
+    }
+}
+
+/* ---- what becomes of the sums ---- */
+
+/* SwiGLU of the halves (gate, up) as bfloat16: h is that of the tile's first row and column, with
+ * `ld` columns a row; `columns` of them exist, an even number. */
+KT_DEVICE void kt_tiles_put_swiglu(const float *sum, int rows, int columns, uint16_t *h, int ld) {
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
+    for (int j = 0; j < KT_TILES_J; j++) KT_UNROLL
+    for (int down8 = 0; down8 < 2; down8++) {
+        const float *gate = sum + KT_TILES_SUM(i, 0, j) + down8 * 2;
+        const float *up = sum + KT_TILES_SUM(i, 1, j) + down8 * 2;
+        const int row = kt_tiles_row(i, down8), column = kt_tiles_column(j);
+        if (row >= rows || column >= columns) continue;
+        *(uint32_t *)(h + (int64_t)row * ld + column) =
+            kt_bf16_pair(kt_silu(gate[0]) * up[0], kt_silu(gate[1]) * up[1]);
+    }
+}
+
+/* Both halves side by side, each row times its route (NULL = 1), as floats. */
+KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *route,
+                                 float *y, int ld) {
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
+    for (int half = 0; half < 2; half++) KT_UNROLL
+    for (int j = 0; j < KT_TILES_J; j++) KT_UNROLL
+    for (int down8 = 0; down8 < 2; down8++) {
+        const float *c = sum + KT_TILES_SUM(i, half, j) + down8 * 2;
+        const int row = kt_tiles_row(i, down8);
+        const int column = kt_tiles_column(j) + half * (KT_TILES_N / 2);
+        float weight;
+        if (row >= rows || column >= columns) continue;
+        weight = route ? route[row] : 1.0f;
+        y[(int64_t)row * ld + column] = weight * c[0];
+        y[(int64_t)row * ld + column + 1] = weight * c[1];
+    }
+}
+
+/* Grid (k / threads rounded up, tokens): out = sum of a token's rows of y, in the order of slots;
+ * row_of [tokens, slots], -1 = another device has it. */
+KT_DEVICE void kt_tiles_combine(const int32_t *row_of, int slots, const float *y, int k,
+                                float *out) {
+    const int64_t token = kt_block_y();
+    const int column = kt_block_x() * KT_TILES_THREADS + kt_thread();
+    float sum = 0;
+
+    if (column >= k) return;
+    for (int s = 0; s < slots; s++) {
+        const int64_t row = row_of[token * slots + s];
+        if (row >= 0) sum += y[row * k + column];
+    }
+    out[token * k + column] = sum;
+}
+
+#ifndef __CUDACC_RTC__
+#include "kernels/cuda/cuda_kernel.h"
+
+/* For a descriptor: sizes as numbers, because the macros are of a launch. */
+typedef struct kt_tiles_shape {
+    int m, n, warps_m, warps_n, stages, b_bytes, more;
+} kt_tiles_shape;
+
+static inline size_t kt_tiles_shared_bytes(const kt_tiles_shape *s) {
+    return (size_t)s->stages * (size_t)(s->m * 128 + s->n * s->b_bytes + s->more);
+}
+
+/* NULL when such a block can exist. */
+static inline const char *kt_tiles_refuse(const kt_tiles_shape *s, const kt_cuda_target *target) {
+    if (s->m % (16 * s->warps_m)) return "bm is not a multiple of 16 rows for every warp";
+    if (s->n / 2 % (16 * s->warps_n)) return "half of bn is not a multiple of 16 for every warp";
+    if (s->m * s->n / (32 * s->warps_m * s->warps_n) > KT_TILES_MAX_SUMS)
+        return "over 128 sums a thread: they would spill";
+    if (kt_tiles_shared_bytes(s) > (size_t)target->shared_bytes)
+        return "its stages exceed a block's shared memory";
+    return NULL;
+}
+#endif
+
+#endif
