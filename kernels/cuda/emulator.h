@@ -52,6 +52,7 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
 
 #define KT_DEVICE static inline __attribute__((unused))
 #define KT_UNROLL
+#define KT_ROLLED
 #define KT_ENTRY(name, type, body, threads)    \
     static void name(const void *parameters) { \
         body((const type *)parameters);        \

@@ -29,6 +29,7 @@ typedef long long int64_t;
 
 #define KT_DEVICE static __device__ __forceinline__
 #define KT_UNROLL _Pragma("unroll")
+#define KT_ROLLED _Pragma("unroll 1")
 
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
 #define KT_ENTRY(name, type, body, threads)                                                      \

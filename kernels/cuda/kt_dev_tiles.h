@@ -46,11 +46,13 @@ typedef struct kt_tile_operands {
     const uint8_t *a, *b[2];
     const int32_t *a_row; /* NULL: row i of the tile is row i of a */
     int rows, columns[2]; /* that exist: of the tile, of each half (may be negative) */
-    int a_bytes, b_bytes; /* of a row; what a step would read behind them is zeros */
-    int steps;            /* of 128 bytes of a */
-    /* For the kernel's own bytes. Rows of scales: of row i of a, of column i of each half. */
-    const void *a_scale, *b_scale[2];
-    int groups; /* of a row of scales */
+    int a_bytes;          /* of a row of a */
+    int b_bytes, b_pitch; /* of a row of b: to be multiplied; from a row to the next */
+    int steps;            /* of 128 bytes of a; what they would read behind a row is zeros */
+    /* For the kernel's own bytes: scales of the rows of a, `a_scales` a row, and where those of a
+     * row of b begin in it. */
+    const float *a_scale;
+    int a_scales, b_scale;
 } kt_tile_operands;
 
 /* What a thread sums: floats, and whole numbers where the kernel wants them. */
@@ -59,12 +61,11 @@ typedef struct kt_tile_sums {
     int32_t i[KT_TILES_MAX_SUMS];
 } kt_tile_sums;
 
-/* The kernel's. kt_tiles_begin fills the own bytes of a stage for `step` in the prologue.
- * kt_tiles_multiply multiplies `step` out of `stage`; it also fills the own bytes of the stage at
- * `next` for step `ahead`, unless ahead is -1. Stages are offsets into shared memory. */
-KT_DEVICE void kt_tiles_begin(const kt_tile_operands *o, int step, uint32_t stage);
-KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage, int ahead,
-                                 uint32_t next, kt_tile_sums *sum);
+/* The kernel's: asynchronous copies (kt_copy*) of `step` into the own bytes of a stage, and the
+ * product of a step that lies in `stage`. Stages are offsets into shared memory. */
+KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage);
+KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
+                                 kt_tile_sums *sum);
 
 /* Offset of the chunk at `offset` (a multiple of 16) of a matrix in shared memory. */
 KT_DEVICE uint32_t kt_tiles_turned(int offset) {
@@ -87,7 +88,9 @@ KT_DEVICE int kt_tiles_column(int j) {
     return kt_tiles_warp_column() + j * 8 + kt_lane() % 4 * 2;
 }
 
-KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stage) {
+/* Loops over chunks are not unrolled: the addresses of all would be kept in registers. */
+KT_DEVICE void kt_tiles_fetch_a(const kt_tile_operands *o, int step, uint32_t stage) {
+    KT_ROLLED
     for (int i = kt_thread(); i < KT_TILES_M * 8; i += KT_TILES_THREADS) {
         const int row = i / 8, at = step * 128 + i % 8 * 16;
         const int valid = row < o->rows && at < o->a_bytes;
@@ -95,15 +98,25 @@ KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stag
             valid ? (int64_t)(o->a_row ? o->a_row[row] : row) * o->a_bytes + at : 0;
         kt_copy16(stage + kt_tiles_turned(i * 16), o->a + from, valid ? 16 : 0);
     }
+}
+
+KT_DEVICE void kt_tiles_fetch_b(const kt_tile_operands *o, int step, uint32_t stage) {
+    KT_ROLLED
     for (int i = kt_thread(); i < KT_TILES_N * KT_TILES_B_BYTES / 16; i += KT_TILES_THREADS) {
         const int row = i / (KT_TILES_B_BYTES / 16), half = row >= KT_TILES_N / 2;
         const int column = row - half * (KT_TILES_N / 2);
         const int at = step * KT_TILES_B_BYTES + i % (KT_TILES_B_BYTES / 16) * 16;
         const int valid = column < (half ? o->columns[1] : o->columns[0]) && at < o->b_bytes;
-        const int64_t from = valid ? (int64_t)column * o->b_bytes + at : 0;
+        const int64_t from = valid ? (int64_t)column * o->b_pitch + at : 0;
         kt_copy16(stage + (uint32_t)KT_TILES_B + kt_tiles_turned(i * 16),
                   (half ? o->b[1] : o->b[0]) + from, valid ? 16 : 0);
     }
+}
+
+KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stage) {
+    kt_tiles_fetch_a(o, step, stage);
+    kt_tiles_fetch_b(o, step, stage);
+    kt_tiles_fetch_own(o, step, stage);
 }
 
 /* Fragments of a for all of the warp's rows, of the 32 bytes `slice` (0 to 3) of a step: 4 words
@@ -137,21 +150,17 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
         sum->i[i] = 0;
     }
     for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
-        if (s < o->steps) {
-            kt_tiles_fetch(o, s, (uint32_t)(s * KT_TILES_STAGE));
-            kt_tiles_begin(o, s, (uint32_t)(s * KT_TILES_STAGE));
-        }
+        if (s < o->steps) kt_tiles_fetch(o, s, (uint32_t)(s * KT_TILES_STAGE));
         kt_copy_commit();
     }
     for (int s = 0; s < o->steps; s++) {
         const int ahead = s + KT_TILES_STAGES - 1;
-        const uint32_t next = (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE);
         KT_COPY_WAIT(KT_TILES_STAGES - 2);
         kt_sync();
-        if (ahead < o->steps) kt_tiles_fetch(o, ahead, next);
+        if (ahead < o->steps)
+            kt_tiles_fetch(o, ahead, (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE));
         kt_copy_commit();
-        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE),
-                          ahead < o->steps ? ahead : -1, next, sum);
+        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE), sum);
     }
 }
 
@@ -173,9 +182,10 @@ KT_DEVICE void kt_tiles_put_swiglu(const float *sum, int rows, int columns, uint
     }
 }
 
-/* Both halves side by side, each row times its route (NULL = 1), as floats. */
+/* Both halves side by side, each row times its route (NULL = 1), as floats; with `add` to what is
+ * there. */
 KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *route,
-                                 float *y, int ld) {
+                                 float *y, int64_t ld, int add) {
     KT_UNROLL
     for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
     for (int half = 0; half < 2; half++) KT_UNROLL
@@ -187,8 +197,11 @@ KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const 
         float weight;
         if (row >= rows || column >= columns) continue;
         weight = route ? route[row] : 1.0f;
-        y[(int64_t)row * ld + column] = weight * c[0];
-        y[(int64_t)row * ld + column + 1] = weight * c[1];
+        KT_UNROLL
+        for (int m = 0; m < 2; m++) {
+            float *to = y + row * ld + column + m;
+            *to = add ? kt_fma(weight, c[m], *to) : weight * c[m];
+        }
     }
 }
 

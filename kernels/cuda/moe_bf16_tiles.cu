@@ -22,13 +22,13 @@
 #include "kernels/cuda/kt_dev_tiles.h"
 #include "kernels/cuda/moe_calls.h"
 
-KT_DEVICE void kt_tiles_begin(const kt_tile_operands *o, int step, uint32_t stage) {
+KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage) {
     (void)o, (void)step, (void)stage;
 }
 
-KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage, int ahead,
-                                 uint32_t next, kt_tile_sums *sum) {
-    (void)o, (void)step, (void)ahead, (void)next;
+KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
+                                 kt_tile_sums *sum) {
+    (void)o, (void)step;
     KT_UNROLL
     for (int slice = 0; slice < 4; slice++) {
         uint32_t a[KT_TILES_MAX_I * 4];
@@ -59,9 +59,10 @@ KT_DEVICE void gate_up(const kt_moe_bf16_tiles *p) {
                                 {left, left},
                                 p->k * 2,
                                 p->k * 2,
+                                p->k * 2,
                                 (p->k + 63) / 64,
                                 0,
-                                {0, 0},
+                                0,
                                 0};
     kt_tile_sums sum;
 
@@ -82,16 +83,17 @@ KT_DEVICE void down(const kt_moe_bf16_tiles *p) {
                                 {left, left - KT_TILES_N / 2},
                                 p->n * 2,
                                 p->n * 2,
+                                p->n * 2,
                                 (p->n + 63) / 64,
                                 0,
-                                {0, 0},
+                                0,
                                 0};
     kt_tile_sums sum;
 
     if (t.rows <= 0) return; /* the grid may be larger than the list of tiles */
     kt_tiles_product(&o, &sum);
     kt_tiles_put_rows(sum.f, t.rows, left, p->route + t.first, p->y + (int64_t)t.first * p->k + n0,
-                      p->k);
+                      p->k, 0);
 }
 
 KT_DEVICE void combine(const kt_moe_bf16_tiles *p) {
