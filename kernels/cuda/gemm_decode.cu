@@ -61,8 +61,8 @@ KT_ENTRY(gemm_decode, kt_gemm_decode, product, THREADS)
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/weight_values.h"
 
-static const int32_t warps_values[] = {1, 2, 4, 8, 16}, tiles_values[] = {1, 2, 4};
-static const kt_param params[] = {{"warps", warps_values, 5, 8},
+static const int32_t warps_values[] = {1, 2, 4, 8}, tiles_values[] = {1, 2, 4};
+static const kt_param params[] = {{"warps", warps_values, 4, 8},
                                   {"tiles", tiles_values, 3, 1},
                                   {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
 

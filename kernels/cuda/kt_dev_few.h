@@ -33,6 +33,9 @@ KT_DEVICE void kt_few_load8(const float *f32, const uint16_t *bf16, int at, int 
     if (bf16) {
         a = kt_load_cached(bf16 + at);
         x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    } else if (f32 && (uint64_t)f32 % 16) {
+        KT_UNROLL
+        for (int i = 0; i < 4; i++) x[i] = kt_bf16_pair(f32[at + 2 * i], f32[at + 2 * i + 1]);
     } else if (f32) {
         a = kt_load_cached(f32 + at);
         b = kt_load_cached(f32 + at + 4);

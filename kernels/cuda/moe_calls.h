@@ -22,7 +22,7 @@ typedef struct kt_moe_w4_decode {
 } kt_moe_w4_decode;
 
 /* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows of
- * x begin at multiples of 16 bytes. Weights are records (kt_dev_weights.h) of `format`, those of an
+ * x begin at any multiple of 4 bytes (of 16: faster). Weights are records (kt_dev_weights.h) of `format`, those of an
  * expert `*_bytes` behind those of the one before it. */
 typedef struct kt_moe_decode {
     const float *x;        /* [tokens, k], ldx apart */
@@ -52,5 +52,20 @@ typedef struct kt_moe_bf16_tiles {
     float *out;                       /* [tokens, k] */
     int32_t n, k, slots;
 } kt_moe_bf16_tiles;
+
+/* Rows sorted by expert, as kt_moe_permute leaves them (tiles of 0 rows are skipped). n and k are
+ * multiples of 8; x and h are aligned to 16 bytes. Weights are records (kt_dev_weights.h) of `format`,
+ * those of an expert `*_bytes` behind those of the one before it. */
+typedef struct kt_moe_tiles {
+    const uint16_t *x;        /* bfloat16 [tokens, k] */
+    const int32_t *row_token; /* [sorted rows] */
+    const float *route;       /* [sorted rows] */
+    const kt_moe_tile *tile;  /* [tiles], of at most bm rows */
+    const uint8_t *gate, *up, *down;
+    uint16_t *h; /* bfloat16 [sorted rows, n] */
+    float *y;    /* [sorted rows, k]: weighted by route */
+    int64_t gate_bytes, down_bytes;
+    int32_t n, k;
+} kt_moe_tiles;
 
 #endif

@@ -195,8 +195,8 @@ KT_ENTRY(moe_decode_down, kt_moe_decode, down, THREADS)
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/weight_values.h"
 
-static const int32_t warps_values[] = {1, 2, 4, 8, 16}, tiles_values[] = {1, 2};
-static const kt_param params[] = {{"warps", warps_values, 5, 4},
+static const int32_t warps_values[] = {1, 2, 4, 8}, tiles_values[] = {1, 2};
+static const kt_param params[] = {{"warps", warps_values, 4, 4},
                                   {"tiles", tiles_values, 2, 1},
                                   {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
 
@@ -213,6 +213,8 @@ static size_t shared_bytes(const kt_config *config, int64_t k) {
 static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
     (void)target;
     if (kt_weight_spec_of(config->value[2]).low == 0) return "no such format of weights";
+    if (config->value[1] > 1 && kt_weight_spec_of(config->value[2]).high)
+        return "two tiles of codes in two fields: they would spill";
     return NULL;
 }
 

@@ -1,0 +1,186 @@
+/* Tiles (kt_dev_tiles.h) of weights of any format: 64 inputs a step.
+ *
+ * bfloat16 comes to shared memory by asynchronous copies like the activations. Codes of other
+ * formats are loaded into registers while a step is multiplied, opened behind it, and written as
+ * bfloat16 where a later step reads them, so that the wait for memory lies under the tensor cores'
+ * work and each weight of the block is opened once. Scales that are applied late elsewhere are
+ * applied here when a weight is opened, which rounds it once.
+ *
+ * The kernel defines before it: KT_TILES_M .. KT_TILES_STAGES, and KT_OPEN_FORMAT. The descriptor
+ * uses kt_open_shape and kt_open_refuse.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef KT_DEV_OPEN_TILES_H
+#define KT_DEV_OPEN_TILES_H
+
+#include "kernels/cuda/kt_dev_weights.h"
+
+#define KT_TILES_B_BYTES (KT_OPEN_FORMAT == KT_DEV_BF16 ? 128 : 0)
+#define KT_TILES_MORE (KT_OPEN_FORMAT == KT_DEV_BF16 ? 0 : KT_TILES_N * 128)
+#include "kernels/cuda/kt_dev_tiles.h"
+
+/* Pieces of a step: of a row, and of the block. */
+#define KT_OPEN_OF_ROW (64 / kt_piece_inputs(KT_OPEN_FORMAT))
+#define KT_OPEN_ALL (KT_TILES_N * KT_OPEN_OF_ROW)
+enum { KT_OPEN_MAX = 4 }; /* of a thread */
+
+typedef struct kt_open_pieces {
+    kt_piece piece[KT_OPEN_MAX];
+    float late[KT_OPEN_MAX];
+} kt_open_pieces;
+
+KT_DEVICE void kt_open_load(const kt_tile_operands *o, int step, kt_open_pieces *p) {
+    const int k = o->a_bytes / 2;
+    const kt_weight_row at = kt_weight_row_of(KT_OPEN_FORMAT, k);
+
+    KT_UNROLL
+    for (int i = 0; i < KT_OPEN_MAX; i++) {
+        const int piece = kt_thread() + i * KT_TILES_THREADS, row = piece / KT_OPEN_OF_ROW;
+        const int half = row >= KT_TILES_N / 2, column = row - half * (KT_TILES_N / 2);
+        const int first = step * 64 + piece % KT_OPEN_OF_ROW * kt_piece_inputs(KT_OPEN_FORMAT);
+        const uint8_t *record = (half ? o->b[1] : o->b[0]) + (int64_t)column * at.bytes;
+        if (i * KT_TILES_THREADS >= KT_OPEN_ALL) break;
+        p->late[i] = 0;
+        if (piece < KT_OPEN_ALL && first < k && column < (half ? o->columns[1] : o->columns[0])) {
+            kt_piece_load(KT_OPEN_FORMAT, record, &at, first, &p->piece[i]);
+            p->late[i] = kt_late_scale(KT_OPEN_FORMAT, record, &at, first);
+        } else {
+            kt_piece_clear(&p->piece[i]);
+        }
+    }
+}
+
+KT_DEVICE void kt_open_store(const kt_open_pieces *p, uint32_t stage) {
+    const int inputs = kt_piece_inputs(KT_OPEN_FORMAT);
+
+    KT_UNROLL
+    for (int i = 0; i < KT_OPEN_MAX; i++) {
+        const int piece = kt_thread() + i * KT_TILES_THREADS;
+        uint32_t pair[16];
+        if (i * KT_TILES_THREADS >= KT_OPEN_ALL) break;
+        if (piece >= KT_OPEN_ALL) continue;
+        kt_piece_open(KT_OPEN_FORMAT, &p->piece[i], pair);
+        KT_UNROLL
+        for (int c = 0; c < inputs / 8; c++) {
+            kt_u128 v;
+            KT_UNROLL
+            for (int j = 4 * c; j < 4 * c + 4; j++)
+                if (kt_weight_spec_of(KT_OPEN_FORMAT).is_late)
+                    pair[j] = kt_scale_pair(pair[j], p->late[i], 0);
+            v.x = pair[4 * c], v.y = pair[4 * c + 1];
+            v.z = pair[4 * c + 2], v.w = pair[4 * c + 3];
+            kt_set_shared_u128(
+                stage + (uint32_t)KT_TILES_B + kt_tiles_turned((piece * inputs + 8 * c) * 2), v);
+        }
+    }
+}
+
+KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage) {
+    (void)o, (void)step, (void)stage;
+}
+
+/* Fragments of b as kt_tiles_load_b, of opened rows of 128 bytes. */
+KT_DEVICE void kt_open_load_b(uint32_t stage, int half, int j, int slice, uint32_t *b) {
+    const int column = half * (KT_TILES_N / 2) + kt_tiles_warp_column() + j * 8 + (kt_lane() & 7) +
+                       (kt_lane() >> 4 << 3);
+
+    kt_ldmatrix(b, stage + (uint32_t)KT_TILES_B +
+                       kt_tiles_turned(column * 128 + slice * 32 + (kt_lane() >> 3 & 1) * 16));
+}
+
+KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
+                                 kt_tile_sums *sum) {
+    (void)o, (void)step;
+    KT_UNROLL
+    for (int slice = 0; slice < 4; slice++) {
+        uint32_t a[KT_TILES_MAX_I * 4];
+        kt_tiles_load_a(stage, slice, a);
+        KT_UNROLL
+        for (int half = 0; half < 2; half++) KT_UNROLL
+        for (int j = 0; j < KT_TILES_J; j += 2) {
+            uint32_t b[4];
+            kt_open_load_b(stage, half, j, slice, b);
+            KT_UNROLL
+            for (int i = 0; i < KT_TILES_I; i++) {
+                float *c = sum->f + KT_TILES_SUM(i, half, j);
+                kt_mma_bf16(c, a + i * 4, b[0], b[1]);
+                kt_mma_bf16(c + 4, a + i * 4, b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* As kt_tiles_product. A stage that is opened into was read before the barrier of this step, and is
+ * read behind that of a later one. */
+KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    kt_open_pieces p;
+
+    if (KT_OPEN_FORMAT == KT_DEV_BF16) {
+        kt_tiles_product(o, sum);
+        return;
+    }
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) sum->f[i] = 0;
+    KT_ROLLED
+    for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
+        const uint32_t stage = (uint32_t)(s * KT_TILES_STAGE);
+        if (s < o->steps) {
+            kt_tiles_fetch_a(o, s, stage);
+            kt_open_load(o, s, &p);
+            kt_open_store(&p, stage);
+        }
+        kt_copy_commit();
+    }
+    KT_ROLLED
+    for (int s = 0; s < o->steps; s++) {
+        const int ahead = s + KT_TILES_STAGES - 1;
+        const uint32_t next = (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE);
+        KT_COPY_WAIT(KT_TILES_STAGES - 2);
+        kt_sync();
+        if (ahead < o->steps) {
+            kt_tiles_fetch_a(o, ahead, next);
+            kt_open_load(o, ahead, &p);
+        }
+        kt_copy_commit();
+        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE), sum);
+        if (ahead < o->steps) kt_open_store(&p, next);
+    }
+}
+
+/* Rows of a (bfloat16, k inputs) times records from b0 and, for the second half of the columns, b1.
+ */
+KT_DEVICE kt_tile_operands kt_open_operands(const uint16_t *a, const int32_t *a_row, int rows,
+                                            int k, const uint8_t *b0, int columns0,
+                                            const uint8_t *b1, int columns1) {
+    kt_tile_operands o;
+
+    o.a = (const uint8_t *)a, o.a_row = a_row, o.rows = rows, o.a_bytes = k * 2;
+    o.b[0] = b0, o.b[1] = b1, o.columns[0] = columns0, o.columns[1] = columns1;
+    o.b_bytes = o.b_pitch = k * 2, o.steps = (k + 63) / 64;
+    o.a_scale = 0, o.a_scales = 0, o.b_scale = 0;
+    return o;
+}
+
+#ifndef __CUDACC_RTC__
+#include "kernels/cuda/weight_values.h"
+
+/* From the values bm, bn, warps_m, warps_n, stages, format. */
+static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
+    const int32_t *v = config->value;
+    return (kt_tiles_shape){v[0], v[1], v[2], v[3], v[4], 128, 0};
+}
+
+static inline const char *kt_open_refuse(const kt_config *config, const kt_cuda_target *target) {
+    const kt_tiles_shape s = kt_open_shape(config);
+    const int format = config->value[5];
+
+    if (kt_weight_spec_of(format).low == 0) return "no such format of weights";
+    if (format != KT_DEV_BF16 &&
+        s.n * 64 / kt_piece_inputs(format) > KT_OPEN_MAX * 32 * s.warps_m * s.warps_n)
+        return "over 4 loads of weights a thread and step: they would spill";
+    return kt_tiles_refuse(&s, target);
+}
+#endif
+
+#endif
