@@ -1,9 +1,11 @@
-/* Weights as the kernels for GPUs read them: records of kt_dev_weights.h, made from plain matrices.
+/* Weights as the kernels for GPUs read them: records of kt_dev_weights.h, made from plain
+ * matrices.
  *
- * A matrix [n, k] on a device is n records one after the other, kt_device_row_bytes each, the first
- * aligned to 16 bytes. Records are independent of each other: rows may be packed in any order, in
- * parts and by several threads, and matrices laid end to end (experts, gate and up) are one matrix.
- * Nothing is rounded but wf16 and wf32, which become bfloat16; all other formats keep their numbers.
+ * A matrix [n, k] on a device is n records one after the other, kt_device_row_bytes each, the
+ * first aligned to 16 bytes. Records are independent of each other: rows may be packed in any
+ * order, in parts and by several threads, and matrices laid end to end (experts, gate and up) are
+ * one matrix. Nothing is rounded but wf16 and wf32, which become bfloat16; all other formats keep
+ * their numbers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

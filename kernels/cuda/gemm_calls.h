@@ -7,10 +7,11 @@
 #include <stdint.h>
 #endif
 
-/* y[r, 0 .. n) = x[row of r] * w^T, or added to y, for rows r < rows. `heads` products at once (the
- * grid's y): head i has its matrix w_head bytes, its x and y x_head and y_head elements further. k is
- * a multiple of 8; rows of x begin at any multiple of 4 bytes (of 16: faster). w: n records (kt_dev_weights.h) of the
- * kernel's `format`; matrices of one format and input, laid end to end, are one matrix. */
+/* y[r, 0 .. n) = x[row of r] * w^T, or added to y, for rows r < rows. `heads` products at once
+ * (the grid's y): head i has its matrix w_head bytes, its x and y x_head and y_head elements
+ * further. k is a multiple of 8; rows of x begin at any multiple of 4 bytes (of 16: faster). w: n
+ * records (kt_dev_weights.h) of the kernel's `format`; matrices of one format and input, laid end
+ * to end, are one matrix. */
 typedef struct kt_gemm_decode {
     const float *x;       /* ldx apart */
     const int32_t *x_row; /* row of x for each row of y; NULL = the same */
@@ -20,8 +21,8 @@ typedef struct kt_gemm_decode {
     int32_t rows, n, k, accumulate; /* rows: at most 8 */
 } kt_gemm_decode;
 
-/* Rows as bfloat16: to[head, row, 0 .. k) = x[row of row, head * x_head + ..]. k is a multiple of 8;
- * `to` is aligned to 16 bytes. */
+/* Rows as bfloat16: to[head, row, 0 .. k) = x[row of row, head * x_head + ..]. k is a multiple of
+ * 8; `to` is aligned to 16 bytes. */
 typedef struct kt_bf16_rows {
     const float *x;       /* ldx apart, any multiple of 4 bytes */
     const int32_t *x_row; /* row of x for each row; NULL = the same */
@@ -30,8 +31,8 @@ typedef struct kt_bf16_rows {
     int32_t rows, k;
 } kt_bf16_rows;
 
-/* As kt_gemm_decode, of any number of rows, and with x [heads, rows, k] as kt_bf16_rows leaves it. The
- * grid's y: row_tiles (rows / bm rounded up) for each head. */
+/* As kt_gemm_decode, of any number of rows, and with x [heads, rows, k] as kt_bf16_rows leaves it.
+ * The grid's y: row_tiles (rows / bm rounded up) for each head. */
 typedef struct kt_gemm_tiles {
     const uint16_t *x;
     const uint8_t *w;

@@ -1,11 +1,11 @@
 /* Products of any weights with at most 8 rows of activations, on tensor cores.
  *
- * The weights are the A side of m16n8k16 (16 outputs), the activations its B side (8 rows), so that
- * each weight is loaded once, opened once, and meets all rows in one instruction. Loads go straight
- * from memory to fragments: which inputs are k = 0 .. 15 of an instruction is free as long as both
- * sides agree, so lane t of a quad takes whole pieces (kt_dev_weights.h), 32 inputs of each step of
- * 128, and no byte passes through shared memory. Lane l works for rows l / 4 and l / 4 + 8 of a tile
- * and for row l / 4 of the activations; sums c0 .. c3 are C fragments.
+ * The weights are the A side of m16n8k16 (16 outputs), the activations its B side (8 rows), so
+ * that each weight is loaded once, opened once, and meets all rows in one instruction. Loads go
+ * straight from memory to fragments: which inputs are k = 0 .. 15 of an instruction is free as
+ * long as both sides agree, so lane t of a quad takes whole pieces (kt_dev_weights.h), 32 inputs
+ * of each step of 128, and no byte passes through shared memory. Lane l works for rows l / 4 and l
+ * / 4 + 8 of a tile and for row l / 4 of the activations; sums c0 .. c3 are C fragments.
  *
  * The warps of a block share the outputs and split the steps; kt_few_reduce adds them up.
  *

@@ -21,9 +21,9 @@ typedef struct kt_moe_w4_decode {
     int32_t n, k, slots;
 } kt_moe_w4_decode;
 
-/* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows of
- * x begin at any multiple of 4 bytes (of 16: faster). Weights are records (kt_dev_weights.h) of `format`, those of an
- * expert `*_bytes` behind those of the one before it. */
+/* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows
+ * of x begin at any multiple of 4 bytes (of 16: faster). Weights are records (kt_dev_weights.h) of
+ * `format`, those of an expert `*_bytes` behind those of the one before it. */
 typedef struct kt_moe_decode {
     const float *x;        /* [tokens, k], ldx apart */
     const int32_t *expert; /* [tokens, slots]; -1 = another device has it */
@@ -54,8 +54,8 @@ typedef struct kt_moe_bf16_tiles {
 } kt_moe_bf16_tiles;
 
 /* Rows sorted by expert, as kt_moe_permute leaves them (tiles of 0 rows are skipped). n and k are
- * multiples of 8; x and h are aligned to 16 bytes. Weights are records (kt_dev_weights.h) of `format`,
- * those of an expert `*_bytes` behind those of the one before it. */
+ * multiples of 8; x and h are aligned to 16 bytes. Weights are records (kt_dev_weights.h) of
+ * `format`, those of an expert `*_bytes` behind those of the one before it. */
 typedef struct kt_moe_tiles {
     const uint16_t *x;        /* bfloat16 [tokens, k] */
     const int32_t *row_token; /* [sorted rows] */
