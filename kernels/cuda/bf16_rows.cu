@@ -1,6 +1,7 @@
 /* Rows of floats as bfloat16, one behind the other: what tensor cores read of many rows.
  *
- *   bf16_rows  grid (k / (8 THREADS) rounded up, heads * rows)
+ *   bf16_rows        grid (k / (8 THREADS) rounded up, heads * rows)
+ *   bf16_rows_tails  grid (heads, rows): floats that go past a product of heads as they are
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +21,15 @@ KT_DEVICE void convert(const kt_bf16_rows *p) {
     for (int i = 0; i < 4; i++) to[i] = kt_bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
+KT_DEVICE void copy_tails(const kt_head_tails *p) {
+    const int64_t row = kt_block_y(), head = kt_block_x();
+
+    for (int i = kt_thread(); i < p->width; i += THREADS)
+        p->y[row * p->ldy + head * p->y_head + i] = p->x[row * p->ldx + head * p->x_head + i];
+}
+
 KT_ENTRY(bf16_rows, kt_bf16_rows, convert, THREADS)
+KT_ENTRY(bf16_rows_tails, kt_head_tails, copy_tails, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
@@ -49,8 +58,8 @@ KT_CUDA_KERNEL(bf16_rows) = {
     .targets = KT_CUDA_BASELINE,
     .params = params,
     .param_count = 1,
-    .entry_count = 1,
-    .entry = {{"bf16_rows", bf16_rows}},
+    .entry_count = 2,
+    .entry = {{"bf16_rows", bf16_rows}, {"bf16_rows_tails", bf16_rows_tails}},
     .refuse = refuse,
     .threads = threads,
     .shared_bytes = shared_bytes,

@@ -31,6 +31,14 @@ typedef struct kt_bf16_rows {
     int32_t rows, k;
 } kt_bf16_rows;
 
+/* y[row, head * y_head + ..] = x[row, head * x_head + ..], `width` numbers. */
+typedef struct kt_head_tails {
+    const float *x; /* ldx apart */
+    float *y;       /* ldy apart */
+    int64_t ldx, ldy, x_head, y_head;
+    int32_t rows, width;
+} kt_head_tails;
+
 /* As kt_gemm_decode, of any number of rows, and with x [heads, rows, k] as kt_bf16_rows leaves it.
  * The grid's y: row_tiles (rows / bm rounded up) for each head. */
 typedef struct kt_gemm_tiles {

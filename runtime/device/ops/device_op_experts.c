@@ -1,13 +1,13 @@
-/* Feed-forward on a device: the experts that lie there, or one that all rows go to. Up to 8 rows at
- * a time by moe_decode, whose weights are read once for all of them.
+/* Feed-forward on a device: the experts that lie there, or one that all rows go to. Up to 8 rows by
+ * moe_decode, whose weights are read once for all of them; more rows sorted by expert, in tiles.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/err.h"
 #include "kernels/cuda/moe_calls.h"
-#include "runtime/device/device_op.h"
+#include "runtime/device/experts_many.h"
 
-enum { FEW = 8 /* rows of a launch of moe_decode */, GATE_UP = 0, DOWN = 1 };
+enum { FEW = KT_DEVICE_FEW, GATE_UP = 0, DOWN = 1 };
 
 typedef struct experts_state {
     kt_device_matrices gate, up, down;
@@ -15,13 +15,13 @@ typedef struct experts_state {
     kt_config gate_up, down_config;
     const int32_t *id;  /* [max_rows] zeros, where rows are not routed */
     const float *route; /* [max_rows] ones, likewise without a gate */
+    kt_experts_many many;
 } experts_state;
 
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     const kt_weight *w = &ask->graph->weights[n->weight];
 
     if (w->n % 8 || w->k % 8) return "sizes of experts are no multiples of 8";
-    if (n->in.at % 4 || ask->graph->width[n->in.value] % 4) return "input rows are not aligned";
     if (!n->is_routed && n->in2.width == 1 && ask->graph->width[n->in2.value] != 1)
         return "the gate is a column of a wider value";
     return NULL;
@@ -83,6 +83,9 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     KT_TRY(load(n, s, err));
     KT_TRY(find_code(n, s, err));
     if (!n->node->is_routed) KT_TRY(make_lists(n, s, err));
+    if (n->step->max_rows > FEW)
+        KT_TRY(kt_experts_many_init(n->step, &s->gate, &s->down, n->node->is_routed ? w->topk : 1,
+                                    &s->many, err));
     kt_device_step_need(n->step, (size_t)(FEW * (n->node->is_routed ? w->topk : 1) * w->n) * 2);
     return KT_OK;
 }
@@ -106,28 +109,31 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const int64_t slots = is_routed ? d->slots : 1;
     const int32_t *id = is_routed ? d->device_id : s->id;
     const float *route = is_routed ? d->route_weight : n->in2.width == 1 ? n->in2.x : s->route;
+    kt_moe_decode call;
 
-    for (int64_t row = 0; row < d->rows; row += FEW) {
-        const kt_moe_decode call = {.x = n->in.x + row * n->in.ld,
-                                    .expert = id + row * slots,
-                                    .route = route + row * slots,
-                                    .gate = s->gate.at,
-                                    .up = s->up.at,
-                                    .down = s->down.at,
-                                    .h = d->scratch,
-                                    .out = n->out.x + row * n->out.ld,
-                                    .ldx = n->in.ld,
-                                    .ldo = n->out.ld,
-                                    .gate_bytes = (int64_t)s->gate.bytes,
-                                    .down_bytes = (int64_t)s->down.bytes,
-                                    .tokens = (int32_t)(d->rows - row < FEW ? d->rows - row : FEW),
-                                    .slots = (int32_t)slots,
-                                    .n = (int32_t)s->gate.n,
-                                    .k = (int32_t)s->gate.k,
-                                    .accumulate = n->accumulate};
-        KT_TRY(put(n, s, &call, err));
+    if (d->rows > FEW) {
+        const kt_experts_many_call many = {&s->gate, &s->up, &s->down, n->in,        n->out,
+                                           id,       route,  d->rows,  n->accumulate};
+        return kt_experts_many_put(n->step, &s->many, &many, err);
     }
-    return KT_OK;
+    call = (kt_moe_decode){.x = n->in.x,
+                           .expert = id,
+                           .route = route,
+                           .gate = s->gate.at,
+                           .up = s->up.at,
+                           .down = s->down.at,
+                           .h = d->scratch,
+                           .out = n->out.x,
+                           .ldx = n->in.ld,
+                           .ldo = n->out.ld,
+                           .gate_bytes = (int64_t)s->gate.bytes,
+                           .down_bytes = (int64_t)s->down.bytes,
+                           .tokens = (int32_t)d->rows,
+                           .slots = (int32_t)slots,
+                           .n = (int32_t)s->gate.n,
+                           .k = (int32_t)s->gate.k,
+                           .accumulate = n->accumulate};
+    return put(n, s, &call, err);
 }
 
 const kt_device_op kt_device_op_experts = {
