@@ -161,20 +161,33 @@ typedef struct kt_conv_rows {
 } kt_conv_rows;
 
 /* Gated delta rule: kt_delta_call of kt/variant.h for the spans of a batch that have
- * [rows_from, rows_to) rows. */
+ * [rows_from, rows_to) rows; keys and values are multiples of 4 up to 128. */
 typedef struct kt_delta_batch {
-    const float *q, *k, *v; /* key head j at j * keys, value head h at h * values */
+    const float *q, *k, *v; /* rows ld apart; key head j at j * keys, value head h at h * values */
     const float *b, *a;     /* [rows, heads], ldba apart */
-    const float *decay, *dt_bias;
-    const float *z, *norm; /* z NULL: the result is not gated */
-    float *out;
+    const float *decay, *dt_bias; /* [heads] */
+    const float *z, *norm;        /* z NULL: the result is not gated; norm [values] */
+    float *out;                   /* none of the inputs */
     const kt_state_span *spans;
-    float *states; /* of this node: [heads, keys, values] each */
-    int64_t stride;
-    float *room; /* of prepare and chunks: KT_DELTA_ROOM floats a chunk and head, aligned to 16 */
+    const int32_t *span; /* [rows] */
+    float *states;       /* of this node: [heads, keys, values] each */
+    int64_t stride;      /* floats from a sequence's states to the next one's */
+    float *room;         /* of delta_chunks: KT_DELTA_SLOTS * heads * KT_DELTA_ROOM floats, aligned
+                            to 16 bytes */
     int32_t ld, ldba, ldz, ldo, heads, key_heads, keys, values, n_spans, rows;
     int32_t rows_from, rows_to;
     float eps;
 } kt_delta_batch;
+
+enum {
+    KT_DELTA_MOST = 128,            /* keys and values */
+    KT_DELTA_PIECE = 64,            /* rows of a chunk; delta_chunks takes spans from as many on */
+    KT_DELTA_ROOM = 2 * 4096 + 256, /* floats that a chunk and head leave for the walk */
+    KT_DELTA_STEPS_SHARED = 9472,   /* bytes of a block */
+    KT_DELTA_PREPARE_SHARED = 69376,
+    KT_DELTA_CHUNKS_SHARED = 84480
+};
+/* Chunks that spans of `rows` rows together may have. */
+#define KT_DELTA_SLOTS(rows) (3 * ((rows) / KT_DELTA_PIECE))
 
 #endif
