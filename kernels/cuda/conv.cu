@@ -2,8 +2,8 @@
  *
  * A thread takes a channel and ROWS rows of the batch, and keeps the last inputs in registers. The
  * inputs before a sequence's first row are its state. The thread that has the first row also leaves
- * the new state, so that nobody else may read the old one: the first TAPS - 1 rows of a sequence all
- * belong to the block of its first row, wherever they lie.
+ * the new state, so that nobody else may read the old one: the first TAPS - 1 rows of a sequence
+ * all belong to the block of its first row, wherever they lie.
  *
  *   conv_rows  grid (channels / THREADS rounded up, rows / ROWS rounded up)
  *

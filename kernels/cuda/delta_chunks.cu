@@ -1,17 +1,17 @@
 /* Linear attention by the gated delta rule in chunks of 64 rows, f32 throughout (arXiv 2412.06464).
  *
- * With G the sums of log alpha inside a chunk and w(t, s) = exp(G_t - G_s), the updates D of a chunk
- * and its results O follow from the state S before it:
+ * With G the sums of log alpha inside a chunk and w(t, s) = exp(G_t - G_s), the updates D of a
+ * chunk and its results O follow from the state S before it:
  *   (I + L) D = beta (V - exp(G) K S),   L_ts = beta_t w(t, s) (k_t . k_s),  s < t
  *   O = exp(G) Q S + A D,                A_ts = w(t, s) (q_t . k_s),         s <= t
  *   S <- exp(G_last) S + sum over t of w(last, t) k_t d_t^T
- * prepare makes T = (I + L)^-1 beta and A of every chunk and head, all at once. chunks walks along a
- * span with 32 columns of a head's state in shared memory; gate ends the rows. The inverse is safe:
- * its numbers are products of keys with (I - beta k k^T) alpha between them, none over 1. Sums of G
- * are in double, as two floats: a difference of two of them is an exponent.
+ * prepare makes T = (I + L)^-1 beta and A of every chunk and head, all at once. chunks walks along
+ * a span with 32 columns of a head's state in shared memory; gate ends the rows. The inverse is
+ * safe: its numbers are products of keys with (I - beta k k^T) alpha between them, none over 1.
+ * Sums of G are in double, as two floats: a difference of two of them is an exponent.
  *
- * Chunks begin where the position is a multiple of 64, so that prefill in pieces of whole pages gives
- * the same bits. Rows that a chunk lacks are zeros.
+ * Chunks begin where the position is a multiple of 64, so that prefill in pieces of whole pages
+ * gives the same bits. Rows that a chunk lacks are zeros.
  *
  *   prepare  grid (heads, KT_DELTA_SLOTS(rows)), KT_DELTA_PREPARE_SHARED bytes of shared memory
  *   chunks   grid (heads * (values / 32 rounded up), spans), KT_DELTA_CHUNKS_SHARED
@@ -25,8 +25,8 @@
 KT_REQUIRE(THREADS == 256, "shares of the threads");
 enum { WARPS = 8, ROWS = KT_DELTA_PIECE, COLUMNS = 32 };
 
-/* Bytes from row to row: of keys and queries, of L and T in prepare, of T and A in chunks, of values.
- * Those that are read 16 bytes at a time keep eight rows on different banks. */
+/* Bytes from row to row: of keys and queries, of L and T in prepare, of T and A in chunks, of
+ * values. Those that are read 16 bytes at a time keep eight rows on different banks. */
 enum { PITCH = 132 * 4, SQUARE = 65 * 4, WEIGHTS = 68 * 4, NARROW = COLUMNS * 4 };
 
 /* A chunk's part of the room. */

@@ -47,8 +47,8 @@ KT_DEVICE int kt_delta_chunk_count(const kt_state_span *s) {
     return (s->position + s->rows - 1) / KT_DELTA_PIECE - s->position / KT_DELTA_PIECE + 1;
 }
 
-/* The place of a span's first chunk in the room: spans of 64 rows and more have at most 3 chunks for
- * each 64 rows, so that their places do not meet. */
+/* The place of a span's first chunk in the room: spans of 64 rows and more have at most 3 chunks
+ * for each 64 rows, so that their places do not meet. */
 KT_DEVICE int kt_delta_first_slot(const kt_state_span *s) {
     return 3 * (s->first_row / KT_DELTA_PIECE);
 }

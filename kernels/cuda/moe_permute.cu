@@ -82,8 +82,8 @@ KT_DEVICE int sum_before(int v) {
     return sum - v;
 }
 
-/* Shared memory has every expert's rows, and behind them its tiles: sums before it take their place,
- * and the totals are first[experts] and n_tiles. One warp. */
+/* Shared memory has every expert's rows, and behind them its tiles: sums before it take their
+ * place, and the totals are first[experts] and n_tiles. One warp. */
 KT_DEVICE void sum_experts(const kt_moe_permute *p) {
     int rows = 0, tiles = 0;
 

@@ -1,5 +1,5 @@
-/* Parameters of moe_permute: rows in the order of their experts, the same for hosts and for devices.
- * Pointers are the device's. SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of moe_permute: rows in the order of their experts, the same for hosts and for
+ * devices. Pointers are the device's. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_CUDA_PERMUTE_CALLS_H
 #define KT_CUDA_PERMUTE_CALLS_H
 
@@ -8,9 +8,9 @@
 /* Sorts [tokens, slots] by expert, tokens and slots of one expert in their order, and cuts the rows
  * of each expert into tiles of at most tile_rows.
  *
- * What is -1 (or no expert) is left out: its row_of is -1. Tiles [n_tiles, max_tiles) have 0 rows, so
- * that a kernel with a grid for max_tiles may leave at once; max_tiles = tokens * slots / tile_rows +
- * min(experts, tokens * slots) always suffices. */
+ * What is -1 (or no expert) is left out: its row_of is -1. Tiles [n_tiles, max_tiles) have 0 rows,
+ * so that a kernel with a grid for max_tiles may leave at once; max_tiles = tokens * slots /
+ * tile_rows + min(experts, tokens * slots) always suffices. */
 typedef struct kt_moe_permute {
     const int32_t *id;   /* [tokens, slots] */
     const float *weight; /* [tokens, slots] */

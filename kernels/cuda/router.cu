@@ -1,4 +1,5 @@
-/* Which experts a row goes to: scores, and the choice by the rule of kernels/router/router_select.h.
+/* Which experts a row goes to: scores, and the choice by the rule of
+ * kernels/router/router_select.h.
  *
  * Scores. A warp multiplies TOKENS rows by EXPERTS rows of the router's weights, of which a lane
  * takes 8 numbers at a time; sums are f32, in one order for every row of every batch, so that a
@@ -134,8 +135,8 @@ KT_DEVICE void set_rank(uint32_t at, int i, int32_t rank) {
     kt_set_shared_u32(at + (uint32_t)i * 4, (uint32_t)rank);
 }
 
-/* The best of n ranks, the first among equals, which is closed then. Lane l looks after ranks l, l +
- * 32 .. */
+/* The best of n ranks, the first among equals, which is closed then. Lane l looks after ranks l, l
+ * + 32 .. */
 KT_DEVICE int pick(uint32_t at, int n) {
     int32_t top = CLOSED;
     int best = 0x7fffffff;

@@ -48,9 +48,9 @@ typedef struct kt_row_places {
 
 enum { KT_KEPT_BF16 = 0, KT_KEPT_INT8, KT_KEPT_FP8 };
 
-/* heads rows of `size` floats of each row of x go to their places: head h of page p, place i at to +
- * h * head_stride + p * page_stride + i * row_bytes, its scale (INT8, FP8: one a row) at scale + h *
- * scale_head_stride + p * scale_page_stride + i. The bytes are those of kt_attn_store. */
+/* heads rows of `size` floats of each row of x go to their places: head h of page p, place i at to
+ * + h * head_stride + p * page_stride + i * row_bytes, its scale (INT8, FP8: one a row) at scale +
+ * h * scale_head_stride + p * scale_page_stride + i. The bytes are those of kt_attn_store. */
 typedef struct kt_rows_keep {
     const float *x;
     kt_row_places places;

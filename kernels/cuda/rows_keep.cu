@@ -1,9 +1,9 @@
 /* Rows of keys and values, and index keys, go to the pages of their sequences.
  *
  * A warp writes one head of one row, with the bytes that the host's kt_attn_store writes: bfloat16;
- * or 8-bit codes and an f32 scale, the largest magnitude becoming the largest code, 127 or 448. Rows
- * below 2^-100 are zeros. A NaN spoils the scale of an INT8 row and is a code of FP8. Index keys are
- * one head of bfloat16.
+ * or 8-bit codes and an f32 scale, the largest magnitude becoming the largest code, 127 or 448.
+ * Rows below 2^-100 are zeros. A NaN spoils the scale of an INT8 row and is a code of FP8. Index
+ * keys are one head of bfloat16.
  *
  *   rows_keep_put  grid (heads / WARPS rounded up, rows)
  *
@@ -26,8 +26,8 @@ KT_DEVICE uint8_t int8_code(float x) {
     return x == x ? (uint8_t)kt_bits_float(x + 12582912.0f) : 0;
 }
 
-/* E4M3, rounded to nearest even; magnitudes over 448 become 448. Below 2^-6 the sum with 2^14 rounds
- * to steps of 2^-9. */
+/* E4M3, rounded to nearest even; magnitudes over 448 become 448. Below 2^-6 the sum with 2^14
+ * rounds to steps of 2^-9. */
 KT_DEVICE uint8_t fp8_code(float x) {
     const uint32_t bits = kt_bits_float(x), sign = bits >> 24 & 0x80u, u = bits & 0x7fffffffu;
 

@@ -1,4 +1,5 @@
-/* Small work on rows: a bias, a sigmoid gate, the gate of a shared expert, columns in another order.
+/* Small work on rows: a bias, a sigmoid gate, the gate of a shared expert, columns in another
+ * order.
  *
  *   bias, gate  grid (width / THREADS rounded up, rows)
  *   dot         grid (rows / WARPS rounded up, 1): a warp a row, sums in one order

@@ -1,4 +1,5 @@
-/* Norms of rows: RMSNorm, RMSNorm of heads, LayerNorm; f32, and a bfloat16 copy where one is wanted.
+/* Norms of rows: RMSNorm, RMSNorm of heads, LayerNorm; f32, and a bfloat16 copy where one is
+ * wanted.
  *
  * A block takes a row, or (heads) a warp takes a piece. Sums are formed in one order whatever the
  * batch: lane by lane over the row, by halves over the warp, then warp after warp, so that a row

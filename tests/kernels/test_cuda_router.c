@@ -239,9 +239,11 @@ static void check_permute(const permute_case *c, int warps, uint32_t seed) {
 
     kt_rng_seed(&rng, seed);
     call.id = id = cuda_bytes(&m, bytes, 0);
-    for (int i = 0; i < entries; i++) /* some are nobody's, and one expert is in fashion */
+    for (int i = 0; i < entries; i++) { /* some are nobody's, and one expert is in fashion */
         id[i] = kt_rng_below(&rng, 4) ? (int32_t)kt_rng_below(&rng, (uint64_t)c->experts)
                                       : (int32_t)kt_rng_below(&rng, 3) - 1;
+        if (kt_rng_below(&rng, 9) == 0) id[i] = c->experts;
+    }
     call.weight = cuda_floats(&m, entries, 1, &rng);
     call.counts = cuda_bytes(&m, (size_t)chunks * (size_t)c->experts * 4, 0x77);
     call.first = cuda_bytes(&m, (size_t)(c->experts + 1) * 4, 0x77);

@@ -1,5 +1,5 @@
-/* Kernels of rows for GPUs, under the emulator, against the references of the CPU's operations; what
- * only moves numbers must be equal. SPDX-License-Identifier: Apache-2.0 */
+/* Kernels of rows for GPUs, under the emulator, against the references of the CPU's operations;
+ * what only moves numbers must be equal. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 
