@@ -62,6 +62,7 @@ typedef struct shadow {
     uint32_t write_epoch, read_epoch, write_warp_epoch, read_warp_epoch;
     int16_t writer, reader;      /* -1 = nobody */
     bool many_warps, many_lanes; /* other readers in this epoch, in this warp epoch */
+    bool added;                  /* the last write was a kt_shared_add: others may follow */
 } shadow;
 
 typedef struct emulator {
@@ -271,6 +272,7 @@ static void note_access(emulator *e, uint32_t word, bool writes) {
     s->writer = (int16_t)e->self;
     s->write_epoch = e->epoch;
     s->write_warp_epoch = mine;
+    s->added = false;
 }
 
 uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes) {
@@ -283,6 +285,23 @@ uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes) {
     if (e->options.races)
         for (uint32_t word = at / 4; word < (at + size) / 4; word++) note_access(e, word, writes);
     return e->shared + at;
+}
+
+/* Additions to a word are in one piece: among themselves they are no race. */
+uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v) {
+    emulator *e = now;
+    shadow *s =
+        e->options.races && at / 4 < e->launch->shared_bytes / 4 ? &e->shadow[at / 4] : NULL;
+    uint32_t before, after;
+    uint8_t *word;
+
+    if (s && s->added) s->writer = -1;
+    word = kt_emulator_shared(at, sizeof before, true);
+    if (s) s->added = true;
+    memcpy(&before, word, sizeof before);
+    after = before + v;
+    memcpy(word, &after, sizeof after);
+    return before;
 }
 
 static void carry_out(const copy *c) {
@@ -368,6 +387,19 @@ void kt_emulator_warp_sync(void) {
     kt_emulator_warp(do_nothing, &mine);
 }
 
+static void do_ballot(void *const *lane) {
+    uint32_t bits = 0;
+
+    for (int i = 0; i < WARP; i++) bits |= (uint32_t)(((const shuffle *)lane[i])->value != 0) << i;
+    for (int i = 0; i < WARP; i++) ((shuffle *)lane[i])->result = bits;
+}
+
+uint32_t kt_emulator_ballot(int condition) {
+    shuffle s = {(uint32_t)(condition != 0), 0, 0};
+    kt_emulator_warp(do_ballot, &s);
+    return s.result;
+}
+
 typedef struct matrices {
     uint32_t *r;
     uint8_t row[16];
@@ -381,10 +413,21 @@ static void do_ldmatrix(void *const *lane) {
         }
 }
 
-void kt_emulator_ldmatrix(uint32_t *r, uint32_t at) {
+/* The low half of a lane's word is of row 2 (lane % 4), the high half of the row after it. */
+static void do_ldmatrix_trans(void *const *lane) {
+    for (int i = 0; i < WARP; i++)
+        for (int m = 0; m < 4; m++)
+            for (int half = 0; half < 2; half++) {
+                const matrices *from = lane[m * 8 + i % 4 * 2 + half];
+                memcpy((uint8_t *)&((matrices *)lane[i])->r[m] + half * 2, from->row + i / 4 * 2,
+                       2);
+            }
+}
+
+void kt_emulator_ldmatrix(uint32_t *r, uint32_t at, bool turned) {
     matrices m = {.r = r};
     memcpy(m.row, kt_emulator_shared(at, 16, false), 16);
-    kt_emulator_warp(do_ldmatrix, &m);
+    kt_emulator_warp(turned ? do_ldmatrix_trans : do_ldmatrix, &m);
 }
 
 typedef struct product {

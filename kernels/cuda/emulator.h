@@ -53,6 +53,7 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
 #define KT_DEVICE static inline __attribute__((unused))
 #define KT_UNROLL
 #define KT_ROLLED
+#define KT_UNROLL_4
 #define KT_ENTRY(name, type, body, threads)    \
     static void name(const void *parameters) { \
         body((const type *)parameters);        \
@@ -81,12 +82,14 @@ uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes);
 void kt_emulator_copy16(uint32_t at, const void *from, int valid);
 void kt_emulator_commit(void);
 void kt_emulator_wait(int left);
-void kt_emulator_ldmatrix(uint32_t *r, uint32_t at);
+void kt_emulator_ldmatrix(uint32_t *r, uint32_t at, bool turned);
 void kt_emulator_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void kt_emulator_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 uint32_t kt_emulator_shuffle(uint32_t v, int from);
 uint32_t kt_emulator_match(uint32_t v);
 void kt_emulator_warp_sync(void);
+uint32_t kt_emulator_ballot(int condition);
+uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v);
 
 KT_DEVICE int kt_thread(void) {
     return kt_emulator_thread();
@@ -149,6 +152,9 @@ KT_DEVICE float kt_log1p(float x) {
 KT_DEVICE int kt_count_bits(uint32_t x) {
     return __builtin_popcount(x);
 }
+KT_DEVICE float kt_max(float a, float b) {
+    return fmaxf(a, b);
+}
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     return (a & mask) | set;
 }
@@ -179,6 +185,9 @@ KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
 KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
     memcpy(kt_emulator_shared(at, sizeof v, true), &v, sizeof v);
 }
+KT_DEVICE uint32_t kt_shared_add(uint32_t at, uint32_t v) {
+    return kt_emulator_shared_add(at, v);
+}
 KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
     kt_emulator_copy16(at, from, valid);
 }
@@ -199,8 +208,17 @@ KT_DEVICE uint32_t kt_warp_match(uint32_t v) {
 KT_DEVICE void kt_warp_sync(void) {
     kt_emulator_warp_sync();
 }
+KT_DEVICE uint32_t kt_warp_ballot(int condition) {
+    return kt_emulator_ballot(condition);
+}
+KT_DEVICE int kt_bit_count(uint32_t bits) {
+    return __builtin_popcount(bits);
+}
 KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
-    kt_emulator_ldmatrix(r, at);
+    kt_emulator_ldmatrix(r, at, false);
+}
+KT_DEVICE void kt_ldmatrix_trans(uint32_t *r, uint32_t at) {
+    kt_emulator_ldmatrix(r, at, true);
 }
 KT_DEVICE void kt_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     kt_emulator_mma_bf16(c, a, b0, b1);

@@ -30,6 +30,7 @@ typedef long long int64_t;
 #define KT_DEVICE static __device__ __forceinline__
 #define KT_UNROLL _Pragma("unroll")
 #define KT_ROLLED _Pragma("unroll 1")
+#define KT_UNROLL_4 _Pragma("unroll 4")
 
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
 #define KT_ENTRY(name, type, body, threads)                                                      \
@@ -109,6 +110,10 @@ KT_DEVICE float kt_log1p(float x) {
 KT_DEVICE int kt_count_bits(uint32_t x) {
     return __popc(x);
 }
+/* The larger one; of a NaN and a number the number. */
+KT_DEVICE float kt_max(float a, float b) {
+    return fmaxf(a, b);
+}
 /* (a & mask) | set in one instruction. */
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     uint32_t r;
@@ -141,6 +146,11 @@ KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
 }
 KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
     *(kt_u128 *)(kt_shared_bytes + at) = v;
+}
+
+/* Add to a word of shared memory, in one piece; what it was before. */
+KT_DEVICE uint32_t kt_shared_add(uint32_t at, uint32_t v) {
+    return atomicAdd((uint32_t *)(kt_shared_bytes + at), v);
 }
 
 /* Copy 16 bytes from global to shared memory behind the thread's back; of these the first `valid`
@@ -176,9 +186,24 @@ KT_DEVICE void kt_warp_sync(void) {
     __syncwarp();
 }
 
+/* Bit i is set where lane i asked with a condition that holds. */
+KT_DEVICE uint32_t kt_warp_ballot(int condition) {
+    return __ballot_sync(0xffffffffu, condition);
+}
+KT_DEVICE int kt_bit_count(uint32_t bits) {
+    return __popc(bits);
+}
+
 /* Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8 by `at`. */
 KT_DEVICE void kt_ldmatrix(uint32_t *r, uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at)
+                 : "memory");
+}
+/* The same, each matrix turned: from rows of k, as values of attention lie, to words of B. */
+KT_DEVICE void kt_ldmatrix_trans(uint32_t *r, uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at)
                  : "memory");
