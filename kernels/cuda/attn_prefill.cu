@@ -2,9 +2,10 @@
  *
  * A tile of ROWS pairs of a row and a head (attn_calls.h) and one kv head are a block; each warp
  * has 16 of the pairs, their scores, weights and sums in registers (FlashAttention-2, arXiv
- * 2307.08691). Keys and values come KEYS at a time by asynchronous copies, STAGES deep, and all warps share
- * them. Keys that no pair of a warp sees are not computed, those that no pair of the block sees not
- * even fetched. Queries of over 192 numbers stay in shared memory, shorter ones in registers.
+ * 2307.08691). Keys and values come KEYS at a time by asynchronous copies, STAGES deep, and all
+ * warps share them. Keys that no pair of a warp sees are not computed, those that no pair of the
+ * block sees not even fetched. Queries of over 192 numbers stay in shared memory, shorter ones in
+ * registers.
  *
  *   grid (kv heads, tiles); splits is 1
  *
@@ -180,8 +181,8 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
     if (head % 16 || value % 16) return "a head is no multiple of 16 numbers";
     if (head > KT_ATTN_MAX_VALUE) return "a head has over 256 numbers: its sums would spill";
     if (value >= head) return "values have fewer numbers than keys, or 0 for as many";
-    if (head > KT_ATTN_MAX_HELD && config->value[4] > 32)
-        return "sums of over 192 numbers and scores of over 32 keys would spill";
+    if ((value ? value : head) > 128 && config->value[4] > 32)
+        return "sums of over 128 numbers and scores of over 32 keys would spill";
     if (shared_bytes(config, 0) > (size_t)target->shared_bytes)
         return "its stages exceed a block's shared memory";
     return NULL;

@@ -203,6 +203,33 @@ static inline void attn_with_sink(const attn_batch *b, const kt_attn_call *c, in
     }
 }
 
+/* The picked keys of a row (shared rows, one kv head), one behind the other. */
+static inline void attn_gather(const attn_batch *b, int row, uint8_t *keys, float *scale) {
+    const size_t bytes = (size_t)b->c.shape.k * kt_attn_item_bytes(attn_format(&b->c));
+
+    for (int i = 0; i < b->call.topk; i++) {
+        const int plain = b->first_token[b->of[row]] + b->call.picked[row * b->call.topk + i];
+        memcpy(keys + (size_t)i * bytes, attn_plain_row(b, 0, 0, plain), bytes);
+        scale[i] = b->plain_scale[0][plain];
+    }
+}
+
+static inline void attn_reference_picked(attn_batch *b, kt_attn_call c, int row, int head) {
+    const int32_t last = b->call.topk - 1;
+    uint8_t *keys = malloc((size_t)(b->call.topk * b->c.shape.k) * 2);
+    float *scale = malloc((size_t)b->call.topk * sizeof *scale);
+    double *work = malloc((size_t)(2 * b->call.topk) * sizeof *work);
+    const int64_t at = ((int64_t)row * b->c.shape.heads + head) * b->c.shape.v;
+
+    attn_gather(b, row, keys, scale);
+    c.q += row * c.ldq;
+    c.k = c.v = keys;
+    c.k_scale = c.v_scale = scale;
+    c.position = &last;
+    kt_attn_ref(&c, 0, head, KT_NUM_BF16_F32, work, b->want + at, b->bound + at);
+    free(keys), free(scale), free(work);
+}
+
 static inline void attn_reference(attn_batch *b, int row, int head) {
     const kt_attn_shape *h = &b->c.shape;
     const int s = b->of[row], kv_head = head / (h->heads / h->kv_heads);
@@ -226,7 +253,10 @@ static inline void attn_reference(attn_batch *b, int row, int head) {
         .scale = b->call.scale,
         .position = b->position};
 
-    kt_attn_ref(&c, row, head, KT_NUM_BF16_F32, work, b->want + at, b->bound + at);
+    if (b->call.picked && n > b->call.topk)
+        attn_reference_picked(b, c, row, head);
+    else
+        kt_attn_ref(&c, row, head, KT_NUM_BF16_F32, work, b->want + at, b->bound + at);
     if (b->c.has_sinks) attn_with_sink(b, &c, row, head, work, seen, b->want + at, b->bound + at);
     free(work);
 }

@@ -66,7 +66,7 @@ Test(cuda_attn, many_rows, .timeout = 120) {
         for (size_t j = 0; j < sizeof configs / sizeof *configs; j++) {
             const int *x = configs[j];
             const kt_config config =
-                config_of(&many[i], x[0], many[i].shape.k > 192 ? 32 : x[1], x[2]);
+                config_of(&many[i], x[0], many[i].shape.v > 128 ? 32 : x[1], x[2]);
             check("attn_prefill", &many[i], &config, x[0], 0, (uint32_t)(i * 3 + j + 1));
         }
 }
