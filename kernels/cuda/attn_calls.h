@@ -44,11 +44,11 @@ typedef struct kt_attn_paged {
                               topk; NULL = every row meets all that it sees */
     float *out;            /* [rows, ldo], head h's numbers at h * v */
     int64_t ldo;
-    float *part; /* [rows, heads, splits, v + 2], unless splits is 1 */
+    float *part; /* [tiles, kv_heads, pairs of a tile, splits, v + 2], unless splits is 1 */
     float scale; /* of scores; exp(score) is a weight */
     int32_t heads, kv_heads, window, topk;
-    /* Keys [i * split_keys, (i + 1) * split_keys) go to a block each, to cell i % splits of the
-     * row; `splits` is at least the number of these that a tile meets. A multiple of 64. */
+    /* Keys [i * split_keys, (i + 1) * split_keys) go to a block each, to cell i % splits of a
+     * pair; `splits` is at least the number of these that a tile meets. A multiple of 64. */
     int32_t splits, split_keys;
 } kt_attn_paged;
 

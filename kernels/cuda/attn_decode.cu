@@ -7,7 +7,7 @@
  * and the splits by the second entry.
  *
  *   split  grid (kv heads * splits, tiles)
- *   join   grid (heads, rows), if splits is not 1
+ *   join   grid (kv heads * 16, tiles), if splits is not 1
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,6 +25,7 @@
 #define WIDE_BYTES (KEYS * (KT_ATTN_PITCH(HEAD) + KT_ATTN_PITCH(VALUE)))
 #define STAGE_BYTES (CACHE == KT_ATTN_BF16 ? WIDE_BYTES : KEYS * (HEAD + VALUE))
 #define WARP_BYTES (STAGES * STAGE_BYTES + (CACHE == KT_ATTN_BF16 ? 0 : WIDE_BYTES))
+enum { PAIRS = 16 };                /* of a tile */
 #define SUMS_PITCH (4 * VALUE + 32) /* of a pair's sums in shared memory, when warps are joined */
 KT_REQUIRE(HEAD % 16 == 0 && VALUE % 16 == 0 && VALUE <= HEAD, "sizes of heads");
 KT_REQUIRE(HEAD <= KT_ATTN_MAX_VALUE && KEYS % 16 == 0 && KEYS <= KT_ATTN_MAX_KEYS, "registers");
@@ -113,7 +114,7 @@ KT_DEVICE void put_sums(const kt_attn_pairs *r, const float *o) {
 KT_DEVICE void join_warps(const kt_attn_paged *p, const kt_attn_block *b, int split) {
     for (int pair = kt_warp(); pair < b->tile.pairs; pair += WARPS) {
         const int row = kt_attn_row(b, pair), head = kt_attn_head(b, pair);
-        float *cell = kt_attn_cell(p, row, head, split, VALUE);
+        float *cell = kt_attn_cell(p, b, PAIRS, pair, split, VALUE);
         float *out = p->splits > 1 ? cell : p->out + row * p->ldo + (int64_t)head * VALUE;
         float top = KT_ATTN_NOTHING, base, total = 0, share = 1;
         for (int w = 0; w < WARPS; w++)
@@ -180,7 +181,7 @@ KT_DEVICE void split(const kt_attn_paged *p) {
 }
 
 KT_DEVICE void join(const kt_attn_paged *p) {
-    kt_attn_join(p, VALUE, THREADS);
+    kt_attn_join(p, PAIRS, VALUE, THREADS);
 }
 
 KT_ENTRY(attn_decode_split, kt_attn_paged, split, THREADS)

@@ -8,7 +8,7 @@
  * the rows of that list, which copies gather one by one (DeepSeek-V3.2's sparse attention).
  *
  *   split  grid (splits, tiles)
- *   join   grid (heads, rows), if splits is not 1
+ *   join   grid (ROWS, tiles), if splits is not 1
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -177,7 +177,7 @@ KT_DEVICE void write_pair(const kt_attn_paged *p, const kt_attn_block *b, int sp
     const int row = kt_attn_row(b, pair), head = kt_attn_head(b, pair);
     const int first = kt_warp() * OWN_GROUPS;
     const float share = p->splits > 1 ? 1.0f : kt_attn_share(p, head, top, total);
-    float *cell = kt_attn_cell(p, row, head, split, VALUE);
+    float *cell = kt_attn_cell(p, b, ROWS, pair, split, VALUE);
     float *out = p->splits > 1 ? cell : p->out + row * p->ldo + (int64_t)head * VALUE;
 
     KT_UNROLL
@@ -254,7 +254,7 @@ KT_DEVICE void split(const kt_attn_paged *p) {
 }
 
 KT_DEVICE void join(const kt_attn_paged *p) {
-    kt_attn_join(p, VALUE, THREADS);
+    kt_attn_join(p, ROWS, VALUE, THREADS);
 }
 
 KT_ENTRY(attn_latent_split, kt_attn_paged, split, THREADS)

@@ -31,12 +31,15 @@ bool kt_attn_is_few(const kt_attn_shape *shape, const kt_attn_sequence *sequence
 int64_t kt_attn_cut_rows(const kt_attn_shape *shape, const kt_attn_sequence *sequence, int pairs,
                          bool is_row_bound, kt_attn_tile *out);
 
-/* Splits of a launch with so many tiles, whose rows meet keys first .. last of their sequences at
- * most `longest` apart: enough that each multiprocessor has two blocks, at most 64, none under 256
- * keys. Sets *split_keys and *splits of the call. A power of two, so that a batch that changes a
- * little keeps its bits. */
+/* Splits of a launch with so many tiles, whose rows meet at most `longest` keys each: enough that
+ * each multiprocessor has two blocks, at most 64, none under 256 keys. Sets *split_keys and *splits
+ * of the call; a split has a power of two of keys, so that a batch that changes a little keeps its
+ * bits. */
 void kt_attn_cut_keys(const kt_attn_shape *shape, int64_t tiles, int64_t longest,
                       int multiprocessors, int32_t *split_keys, int32_t *splits);
+/* Bytes of `part` for such a launch, and the most that any launch of the shape takes. */
+size_t kt_attn_part_bytes(const kt_attn_shape *shape, int64_t tiles, int pairs, int32_t splits);
+size_t kt_attn_most_part_bytes(const kt_attn_shape *shape, int pairs, int multiprocessors);
 
 /* Configs that fit the target: the initial one with the shape's sizes, and fewer stages, warps or
  * keys where a block's shared memory asks for it. false: the kernel has none for the shape. */

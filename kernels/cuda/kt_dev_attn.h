@@ -31,8 +31,8 @@ typedef struct kt_attn_block {
     const uint32_t *page;
     const uint8_t *k, *v; /* of the kv head */
     const float *k_scale, *v_scale;
-    int kv_head, group;
-    int begin, end; /* keys that one of the pairs sees */
+    int number, kv_head, group; /* of the tile; heads of the kv head */
+    int begin, end;             /* keys that one of the pairs sees */
 } kt_attn_block;
 
 /* A lane's two pairs. */
@@ -57,6 +57,7 @@ KT_DEVICE kt_attn_block kt_attn_block_of(const kt_attn_paged *p, int tile, int k
     kt_attn_block b;
 
     b.tile = p->tile[tile];
+    b.number = tile;
     b.page = p->page + b.tile.page;
     b.kv_head = kv_head;
     b.group = p->heads / p->kv_heads;
@@ -315,35 +316,42 @@ KT_DEVICE float kt_attn_share(const kt_attn_paged *p, int head, float top, float
     return top / (total * top + kt_exp2(sink - most));
 }
 
-/* The cell of a row's head for the split that has the key, of rows with `size` values: sums, then
- * the largest score and the sum of weights. */
-KT_DEVICE float *kt_attn_cell(const kt_attn_paged *p, int row, int head, int split, int size) {
-    const int64_t cell = ((int64_t)row * p->heads + head) * p->splits + split % p->splits;
-    return p->part + cell * (size + 2);
+/* The cell of a pair for the split of this number, of `pairs` pairs a tile and values of `size`
+ * numbers: sums, then the largest score and the sum of weights. */
+KT_DEVICE float *kt_attn_cell(const kt_attn_paged *p, const kt_attn_block *b, int pairs, int pair,
+                              int split, int size) {
+    const int64_t first = ((int64_t)b->number * p->kv_heads + b->kv_head) * pairs + pair;
+    return p->part + (first * p->splits + split % p->splits) * (size + 2);
 }
 
-/* Join the splits of head block_x of row block_y, from the first on. */
-KT_DEVICE void kt_attn_join(const kt_attn_paged *p, int size, int threads) {
-    const int head = kt_block_x(), row = kt_block_y(), position = p->position[row];
-    const int seen = p->picked && position >= p->topk ? p->topk - 1 : position;
-    const int first = kt_attn_first_seen(p, position) / p->split_keys, last = seen / p->split_keys;
-    float top = KT_ATTN_NOTHING, total = 0, share;
+/* Join the splits of pair block_x % pairs of kv head block_x / pairs in tile block_y, in order. */
+KT_DEVICE void kt_attn_join(const kt_attn_paged *p, int pairs, int size, int threads) {
+    const kt_attn_block b = kt_attn_block_of(p, kt_block_y(), kt_block_x() / pairs);
+    const int pair = kt_block_x() % pairs, row = kt_attn_row(&b, pair);
+    int position, seen, first, last;
+    float top = KT_ATTN_NOTHING, total = 0, share, *out;
 
+    if (pair >= b.tile.pairs) return;
+    position = p->position[row];
+    seen = p->picked && position >= p->topk ? p->topk - 1 : position;
+    first = kt_attn_first_seen(p, position) / p->split_keys;
+    last = seen / p->split_keys;
     for (int s = first; s <= last; s++)
-        top = kt_max(top, kt_attn_cell(p, row, head, s, size)[size]);
+        top = kt_max(top, kt_attn_cell(p, &b, pairs, pair, s, size)[size]);
     if (top == KT_ATTN_NOTHING) top = 0;
     for (int s = first; s <= last; s++) {
-        const float *cell = kt_attn_cell(p, row, head, s, size);
+        const float *cell = kt_attn_cell(p, &b, pairs, pair, s, size);
         total += cell[size + 1] * kt_exp2(cell[size] - top);
     }
-    share = kt_attn_share(p, head, top, total);
+    share = kt_attn_share(p, kt_attn_head(&b, pair), top, total);
+    out = p->out + row * p->ldo + (int64_t)kt_attn_head(&b, pair) * size;
     for (int i = kt_thread(); i < size; i += threads) {
         float sum = 0;
         for (int s = first; s <= last; s++) {
-            const float *cell = kt_attn_cell(p, row, head, s, size);
+            const float *cell = kt_attn_cell(p, &b, pairs, pair, s, size);
             sum += cell[i] * kt_exp2(cell[size] - top);
         }
-        p->out[row * p->ldo + (int64_t)head * size + i] = sum * share;
+        out[i] = sum * share;
     }
 }
 

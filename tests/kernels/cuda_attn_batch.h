@@ -331,12 +331,12 @@ static inline void attn_run(attn_batch *b, const kt_cuda_kernel *k, const kt_con
             call.splits = h->window / split_keys + 2;
     }
     if (call.splits > 1) {
-        const size_t floats = (size_t)(b->rows * h->heads * call.splits) * (size_t)(h->v + 2);
+        const size_t floats = (size_t)(n * h->kv_heads * pairs * call.splits) * (size_t)(h->v + 2);
         call.part = malloc(floats * sizeof(float));
         memset(call.part, 0xff, floats * sizeof(float));
     }
     attn_launch(k, 0, &call, h->kv_heads * call.splits, (int)n, config, seed);
-    if (call.splits > 1) attn_launch(k, 1, &call, h->heads, b->rows, config, seed);
+    if (call.splits > 1) attn_launch(k, 1, &call, h->kv_heads * pairs, (int)n, config, seed);
     free(call.part);
 }
 

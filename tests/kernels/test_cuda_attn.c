@@ -132,20 +132,25 @@ Test(cuda_attn, tiles_cover_every_pair_once) {
 }
 
 Test(cuda_attn, splits_fill_the_device_within_their_limits) {
-    const kt_attn_shape h = {.heads = 32, .kv_heads = 4},
-                        w = {.heads = 1, .kv_heads = 1, .window = 99};
+    static const kt_attn_shape shapes[] = {{.heads = 32, .kv_heads = 4, .v = 128},
+                                           {.heads = 1, .kv_heads = 1, .v = 64, .window = 99}};
+    enum { PROCESSORS = 132 };
 
-    for (int64_t tiles = 1; tiles <= 256; tiles *= 4)
-        for (int64_t longest = 1; longest <= 1 << 20; longest = longest * 3 + 1) {
-            int32_t keys, splits;
-            kt_attn_cut_keys(&h, tiles, longest, 132, &keys, &splits);
-            cr_expect(keys >= 256 && keys % KT_ATTN_PAGE == 0 && (keys & (keys - 1)) == 0);
-            cr_expect(splits >= 1 && splits <= KT_ATTN_MAX_SPLITS);
-            cr_expect((int64_t)splits * keys >= longest);
-            cr_expect(splits == 1 || tiles * 4 * (splits / 2) < 2 * 132 + tiles * 4);
-            kt_attn_cut_keys(&w, tiles, longest, 132, &keys, &splits);
-            cr_expect((int64_t)(splits - 1) * keys >= longest && splits <= KT_ATTN_MAX_SPLITS);
-        }
+    for (int i = 0; i < 2; i++)
+        for (int64_t tiles = 1; tiles <= 256; tiles *= 4)
+            for (int64_t longest = 1; longest <= 1 << 20; longest = longest * 3 + 1) {
+                const kt_attn_shape *h = &shapes[i];
+                const int64_t blocks = tiles * h->kv_heads;
+                int32_t keys, splits;
+                kt_attn_cut_keys(h, tiles, longest, PROCESSORS, &keys, &splits);
+                cr_expect(keys >= 256 && keys % KT_ATTN_PAGE == 0 && (keys & (keys - 1)) == 0);
+                cr_expect(splits >= 1 && splits <= KT_ATTN_MAX_SPLITS);
+                cr_expect((int64_t)(splits - (splits > 1 && h->window)) * keys >= longest);
+                cr_expect(splits == 1 || blocks * (splits - 1 - (h->window > 0)) < 2 * PROCESSORS);
+                cr_expect(splits > 1 || longest <= 256 || blocks >= 2 * PROCESSORS);
+                cr_expect(kt_attn_part_bytes(h, tiles, 16, splits) <=
+                          kt_attn_most_part_bytes(h, 16, PROCESSORS));
+            }
 }
 
 Test(cuda_attn, every_shape_has_a_config_on_every_device) {
