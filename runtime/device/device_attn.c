@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/device_attn.h"
+
+#include <string.h>
+
+#include "base/err.h"
+
+enum { SPLIT = 0, JOIN = 1 /* entries of attn_decode and attn_latent */ };
+
+/* ---- shapes and kernels ---- */
+
+static const kt_cuda_kernel *kernel_of(const char *name) {
+    for (size_t i = 0; i < kt_builtin_cuda_kernel_count; i++)
+        if (strcmp(kt_builtin_cuda_kernels[i]->name, name) == 0) return kt_builtin_cuda_kernels[i];
+    return NULL;
+}
+
+static kt_attn_shape shape_of(const kt_graph *g, const kt_node *n, kt_weight_format format) {
+    const kt_attention *a = &n->attention;
+    return (kt_attn_shape){.heads = (int32_t)a->heads,
+                           .kv_heads = (int32_t)a->kv_heads,
+                           .k = (int32_t)a->k,
+                           .v = (int32_t)a->v,
+                           .window = (int32_t)a->window,
+                           .cache = format == KT_W_INT8_CHANNEL  ? KT_ATTN_INT8
+                                    : format == KT_W_FP8_CHANNEL ? KT_ATTN_FP8
+                                                                 : KT_ATTN_BF16,
+                           .is_shared = g->planes[n->plane].v == 0};
+}
+
+/* A way by this kernel, if it has a config for the shape. */
+static bool find_way(const char *name, const kt_attn_shape *shape, const kt_cuda_target *target,
+                     kt_device_attn_way *out) {
+    const kt_cuda_kernel *kernel = kernel_of(name);
+
+    if (!kernel || !kt_attn_config(kernel, shape, target, &out->config)) return false;
+    out->kernel = kernel;
+    out->pairs = strcmp(name, "attn_decode") == 0 ? 16 : out->config.value[3];
+    return true;
+}
+
+static bool find_ways(const kt_attn_shape *shape, const kt_cuda_target *target,
+                      kt_device_attn_way *few, kt_device_attn_way *many) {
+    memset(many, 0, sizeof *many);
+    memset(few, 0, sizeof *few);
+    if (shape->is_shared) return find_way("attn_latent", shape, target, few);
+    return find_way("attn_decode", shape, target, few) &&
+           find_way("attn_prefill", shape, target, many);
+}
+
+const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
+    const kt_attn_shape shape = shape_of(ask->graph, n, ask->kv.format);
+    kt_device_attn_way few, many;
+
+    if (ask->kv.head_dim != n->attention.k) return "pages have rows of another size than keys";
+    if (!shape.is_shared && shape.v != shape.k)
+        return "pages have rows of another size than values";
+    if (ask->max_context >= 1 << 30) return "contexts of over 2^30 tokens";
+    if (!find_ways(&shape, ask->target, &few, &many))
+        return shape.is_shared
+                   ? "latent rows that attn_latent has no code for (sizes of 32, values "
+                     "of 16 up to 512)"
+                   : "heads that attn_decode or attn_prefill has no code for (sizes of "
+                     "16 up to 256)";
+    return NULL;
+}
+
+/* ---- setting up ---- */
+
+static int processors_of(const kt_device_step *d) {
+    const int n = kt_device_about(d->device)->multiprocessors;
+    return n > 0 ? n : 1;
+}
+
+size_t kt_device_attn_scratch(const kt_device_attn *a, const kt_device_step *d) {
+    const size_t bytes = kt_attn_most_part_bytes(&a->shape, a->few.pairs, processors_of(d));
+    return (bytes + 255) / 256 * 256;
+}
+
+static bool is_same(const kt_device_attn *a, const kt_attn_shape *s, int32_t topk) {
+    return a->topk == topk && a->shape.heads == s->heads && a->shape.kv_heads == s->kv_heads &&
+           a->shape.k == s->k && a->shape.v == s->v && a->shape.window == s->window &&
+           a->shape.cache == s->cache && a->shape.is_shared == s->is_shared;
+}
+
+/* Nodes of a step lie as the graph's do. */
+static kt_device_attn *find_shared(const kt_device_node *n, const kt_attn_shape *shape,
+                                   int32_t topk) {
+    const kt_device_node *first = n - (n->node - n->step->graph->nodes);
+
+    for (const kt_device_node *e = first; e < n; e++) {
+        const bool is_attention =
+            e->op && e->state &&
+            (e->node->kind == KT_NODE_ATTEND || e->node->kind == KT_NODE_ATTEND_SPARSE);
+        if (is_attention && is_same(*(kt_device_attn *const *)e->state, shape, topk))
+            return *(kt_device_attn *const *)e->state;
+    }
+    return NULL;
+}
+
+/* Tiles of max_rows rows: each span has one that is not full, each row one if they are bound. */
+static int64_t most_tiles(const kt_device_attn *a, const kt_device_step *d) {
+    const int64_t group = a->shape.heads / a->shape.kv_heads;
+    return d->max_rows * (group / a->few.pairs + 1) + 1;
+}
+
+kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, kt_device_attn **out, kt_err *err) {
+    kt_device_step *d = n->step;
+    const kt_attn_shape shape = shape_of(d->graph, n->node, d->plan->kv);
+    kt_device_attn *a = find_shared(n, &shape, topk);
+
+    *out = a;
+    if (a) return KT_OK;
+    a = kt_device_step_alloc(d, sizeof *a);
+    if (!a) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
+    *a = (kt_device_attn){.shape = shape, .topk = topk};
+    if (!find_ways(&shape, kt_device_about(d->device)->target, &a->few, &a->many))
+        return kt_fail(err, KT_E_UNSUPPORTED, "attention of heads of %d numbers: no device code",
+                       (int)shape.k);
+    a->room = kt_device_step_alloc(d, (size_t)most_tiles(a, d) * sizeof *a->room);
+    if (!a->room) return kt_fail(err, KT_E_NOMEM, "no memory for tiles of attention");
+    KT_TRY(kt_device_step_code(d, a->few.kernel->name, &a->few.config, &a->few.code, err));
+    if (a->many.kernel)
+        KT_TRY(kt_device_step_code(d, a->many.kernel->name, &a->many.config, &a->many.code, err));
+    kt_device_step_need(d, kt_device_attn_scratch(a, d));
+    *out = a;
+    return KT_OK;
+}
+
+/* ---- lists of a step ---- */
+
+static bool goes(const kt_device_attn *a, const kt_device_attn_way *way,
+                 const kt_attn_sequence *s) {
+    if (!a->many.kernel) return way == &a->few;
+    return (way == &a->few) == kt_attn_is_few(&a->shape, s);
+}
+
+/* The last rows of a sequence meet most keys: their tiles come first. */
+static void turn(kt_attn_tile *tile, int64_t n) {
+    for (int64_t i = 0; i < n / 2; i++) {
+        const kt_attn_tile x = tile[i];
+        tile[i] = tile[n - 1 - i];
+        tile[n - 1 - i] = x;
+    }
+}
+
+static kt_status list_tiles(kt_device_attn *a, kt_device_attn_way *way, kt_device_step *d,
+                            kt_err *err) {
+    const void *at = NULL;
+
+    way->tiles = way->longest = 0;
+    if (!way->kernel) return KT_OK;
+    for (int i = 0; i < d->n_spans; i++) {
+        const kt_device_span *span = &d->host_span[i];
+        const kt_attn_sequence s = {span->first_row, span->rows, span->position,
+                                    d->host_first_page[i]};
+        int64_t keys = (int64_t)span->position + span->rows;
+        if (!goes(a, way, &s)) continue;
+        if (a->shape.window && keys > a->shape.window) keys = a->shape.window + span->rows - 1;
+        if (a->topk && keys > a->topk) keys = a->topk;
+        if (keys > way->longest) way->longest = keys;
+        way->tiles +=
+            kt_attn_cut_rows(&a->shape, &s, way->pairs, a->topk > 0, a->room + way->tiles);
+    }
+    turn(a->room, way->tiles);
+    if (way->tiles == 0) return KT_OK;
+    KT_TRY(kt_device_stage(d, a->room, (size_t)way->tiles * sizeof *a->room, &at, err));
+    way->tile = at;
+    way->splits = 1;
+    way->split_keys = 1 << 30;
+    if (way == &a->few)
+        kt_attn_cut_keys(&a->shape, way->tiles, way->longest, processors_of(d), &way->split_keys,
+                         &way->splits);
+    return KT_OK;
+}
+
+static kt_status make_lists(kt_device_attn *a, kt_device_step *d, kt_err *err) {
+    if (a->has_lists && a->step == d->number) return KT_OK;
+    a->has_lists = false;
+    KT_TRY(list_tiles(a, &a->few, d, err));
+    KT_TRY(list_tiles(a, &a->many, d, err));
+    a->has_lists = true;
+    a->step = d->number;
+    return KT_OK;
+}
+
+/* ---- launches ---- */
+
+static kt_attn_kept kept_of(const kt_device_step *d, int cache, int plane, int which) {
+    const kt_device_pages *p = &d->pages;
+    const int64_t row = p->shape.head_dim * (cache == KT_ATTN_BF16 ? 2 : 1);
+    const int64_t first = p->plane_row[plane] + which * p->shape.kv_heads * p->n * KT_ATTN_PAGE;
+
+    return (kt_attn_kept){.rows = p->rows + first * row,
+                          .scale = p->scales ? p->scales + first : NULL,
+                          .row = row,
+                          .page = KT_ATTN_PAGE * row,
+                          .head = p->n * KT_ATTN_PAGE * row,
+                          .scale_head = p->n * KT_ATTN_PAGE};
+}
+
+static kt_status put_way(kt_device_node *n, const kt_device_attn *a, const kt_device_attn_way *way,
+                         const kt_attn_paged *common, kt_err *err) {
+    const size_t shared = way->kernel ? way->kernel->shared_bytes(&way->config, 0) : 0;
+    const int y = (int)way->tiles;
+    kt_attn_paged call = *common;
+
+    if (way->tiles == 0) return KT_OK;
+    call.tile = way->tile;
+    call.splits = way->splits;
+    call.split_keys = way->split_keys;
+    KT_TRY(kt_device_put(n->step, way->code, SPLIT, a->shape.kv_heads * way->splits, y, shared,
+                         &call, sizeof call, err));
+    if (way->splits == 1) return KT_OK;
+    return kt_device_put(n->step, way->code, JOIN, a->shape.kv_heads * way->pairs, y, shared, &call,
+                         sizeof call, err);
+}
+
+kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const int32_t *picked,
+                             kt_err *err) {
+    const kt_device_step *d = n->step;
+    const int plane = n->node->plane;
+    kt_attn_paged call = {.q = n->in.x,
+                          .ldq = n->in.ld,
+                          .k = kept_of(d, a->shape.cache, plane, 0),
+                          .v = kept_of(d, a->shape.cache, plane, !a->shape.is_shared),
+                          .position = d->position,
+                          .page = d->page,
+                          .picked = picked,
+                          .topk = a->topk,
+                          .out = n->out.x,
+                          .ldo = n->out.ld,
+                          .part = d->scratch,
+                          .scale = (float)n->node->attention.scale,
+                          .heads = a->shape.heads,
+                          .kv_heads = a->shape.kv_heads,
+                          .window = a->shape.window};
+
+    KT_TRY(make_lists(a, n->step, err));
+    KT_TRY(put_way(n, a, &a->few, &call, err));
+    return put_way(n, a, &a->many, &call, err);
+}
