@@ -36,7 +36,7 @@ typedef struct kt_engine_flags {
         KT_OPTION_STRING("expert-placement", 0, &(wish).expert_placement, "HOW",                  \
                          "which: uniform (default), frequency, front-loading or random"),         \
         KT_OPTION_STRING("expert-load", 0, &(wish).expert_load, "FILE",                           \
-                         "of `kt serve --record`: how often each expert was chosen"),             \
+                         "of `kt serve --record-workload`: how often each expert was chosen"),    \
         KT_OPTION_FLAG("gpu-experts-only", &(wish).experts_only,                                  \
                        "everything but routed experts stays on the CPU")
 

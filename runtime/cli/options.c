@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/cli/command.h"
+#include "runtime/cli/foreign_options.h"
 
 int kt_usage_fail(const kt_usage *usage, const char *format, ...) {
     va_list args;
@@ -38,9 +39,22 @@ static int print_help(const kt_usage *usage, const kt_option *options, size_t n_
     return KT_EXIT_OK;
 }
 
+/* Ours, for a name that others have for it; *why says why there is none. */
+static const kt_option *find_foreign(const kt_option *options, size_t n_options, const char *word,
+                                     const char **value, const char **why) {
+    const size_t size = strcspn(word + 2, "=");
+    const kt_foreign_option *f = kt_foreign_option_find(word + 2, size);
+
+    if (f) *why = f->why;
+    if (word[2 + size] == '=') *value = word + 3 + size;
+    for (size_t i = 0; f && f->ours && i < n_options; i++)
+        if (strcmp(options[i].name, f->ours) == 0) return &options[i];
+    return NULL;
+}
+
 static const kt_option *find(const kt_option *options, size_t n_options, const char *word,
-                             const char **value) {
-    *value = NULL;
+                             const char **value, const char **why) {
+    *value = *why = NULL;
     if (word[1] != '-') {
         for (size_t i = 0; i < n_options; i++)
             if (options[i].letter && options[i].letter == word[1] && word[2] == '\0')
@@ -53,7 +67,7 @@ static const kt_option *find(const kt_option *options, size_t n_options, const c
         if (word[2 + size] == '=') *value = word + 3 + size;
         if (word[2 + size] == '\0' || word[2 + size] == '=') return &options[i];
     }
-    return NULL;
+    return find_foreign(options, n_options, word, value, why);
 }
 
 static int set_int(const kt_usage *usage, const kt_option *o, const char *text) {
@@ -95,7 +109,7 @@ int kt_options_parse(const kt_usage *usage, const kt_option *options, size_t n_o
     int count = 0, only_words = 0;
 
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i], *value;
+        const char *word = argv[i], *value, *why;
         const kt_option *o;
         int code;
 
@@ -111,7 +125,8 @@ int kt_options_parse(const kt_usage *usage, const kt_option *options, size_t n_o
         }
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
             return print_help(usage, options, n_options);
-        o = find(options, n_options, word, &value);
+        o = find(options, n_options, word, &value, &why);
+        if (!o && why) return kt_usage_fail(usage, "there is no option '%s': %s", word, why);
         if (!o) return kt_usage_fail(usage, "there is no option '%s'", word);
         if (o->kind == KT_OPT_FLAG) {
             if (value) return kt_usage_fail(usage, "--%s takes no value", o->name);

@@ -74,7 +74,7 @@ kt_status kt_hot_request_check(const kt_hot_request *r, kt_err *err) {
     if (strategy_of(r) == FREQUENCY && !r->load)
         return kt_fail(err, KT_E_INVALID,
                        "placement of experts by frequency: no load was given (--expert-load FILE, "
-                       "a file of kt serve --record)");
+                       "a file of kt serve --record-workload)");
     return KT_OK;
 }
 

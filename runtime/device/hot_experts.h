@@ -10,7 +10,7 @@ typedef struct kt_hot_request {
     const char *strategy; /* "uniform" (the default): the first of each layer; "random": drawn for
                              each layer; "front-loading": layer by layer; "frequency": those that
                              were chosen most */
-    const char *load;     /* of "frequency": a file of --record */
+    const char *load;     /* of "frequency": a file of --record-workload */
     /* [weights] bytes of one expert on the device; 0 = its layers do not run there. */
     const size_t *bytes;
     uint64_t budget; /* bytes that "auto" may take */

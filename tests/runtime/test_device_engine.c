@@ -210,17 +210,24 @@ Test(device_engine, int4_experts_are_those_of_the_cpu, .timeout = 120) {
 Test(device_engine, experts_are_held_once, .timeout = 60) {
     golden g = open_golden("qwen3_moe-a");
     kt_engine *cpu = load(g.folder, (kt_engine_options){0});
+    kt_engine *half =
+        load(g.folder,
+             (kt_engine_options){.device = "emulated", .gpu_experts = "50%", .experts_only = true});
     kt_engine *all = load(
         g.folder,
         (kt_engine_options){.device = "emulated", .gpu_experts = "100%", .experts_only = true});
-    kt_engine_info with, without;
+    kt_engine_info with, without, some;
 
     kt_engine_describe(cpu, &without);
+    kt_engine_describe(half, &some);
     kt_engine_describe(all, &with);
     cr_expect_lt(with.weight_bytes, without.weight_bytes, "%zu bytes with a device, %zu without",
                  with.weight_bytes, without.weight_bytes);
+    cr_expect(with.weight_bytes < some.weight_bytes && some.weight_bytes < without.weight_bytes,
+              "%zu bytes with half of them", some.weight_bytes);
     cr_expect_str_empty(without.device_line);
     cr_expect(strstr(with.device_line, "36 experts"), "%s", with.device_line);
+    kt_engine_destroy(half);
     kt_engine_destroy(all);
     kt_engine_destroy(cpu);
     kt_checkpoint_close(g.file);

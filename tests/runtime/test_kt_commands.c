@@ -72,6 +72,9 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "generate " MODEL " -p a --prompt-file b", 2, "give one of --prompt");
     expect(KT "generate " MODEL " more -p a", 2, "'more' is one argument too many");
     expect(KT "generate " MODEL " --colour -p a", 2, "there is no option '--colour'");
+    expect(KT "generate " MODEL " --kt-weight-path x -p a", 2, "a model is one folder");
+    expect(KT "generate " MODEL " --kt-cpuinfer=x -p a", 2, "--threads is 'x'");
+    expect(KT "generate " MODEL " --device gpu -p a", 2, "device 'gpu', expected cpu, cuda");
     expect(KT "generate " MODEL " -p a -n x", 2, "--max-tokens is 'x', expected a whole number");
     expect(KT "generate " MODEL " -p a -n 0", 2, "--max-tokens is 0, expected 1 to");
     expect(KT "generate " MODEL " -p a --top-p 1.5", 2, "--top-p is 1.5, expected 0 to 1");
