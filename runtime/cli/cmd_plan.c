@@ -451,7 +451,8 @@ static int run(int argc, char **argv) {
             return kt_usage_fail(&usage, "--weights is '%s', expected all, " KT_QUANT_WORDS,
                                  a.weights);
     }
-    return answer(&a, quant);
+    code = kt_device_flags_check(&usage, a.device, &a.wish);
+    return code ? code : answer(&a, quant);
 }
 
 const kt_command kt_command_plan = {

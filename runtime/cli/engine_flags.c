@@ -9,6 +9,7 @@
 
 #include "runtime/cli/command.h"
 #include "runtime/cli/interrupt.h"
+#include "runtime/device/device_word.h"
 #include "runtime/model/node_plan.h"
 
 int kt_size_parse(const char *text, size_t *out) {
@@ -39,6 +40,19 @@ char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes) {
                  (double)(info->cache_bytes_bf16 - info->cache_bytes) * 1e-6);
     }
     return out;
+}
+
+int kt_device_flags_check(const kt_usage *usage, const char *device, const kt_device_wish *wish) {
+    const kt_hot_request request = {
+        .amount = wish->gpu_experts, .strategy = wish->expert_placement, .load = wish->expert_load};
+    kt_device_options options = {0};
+    kt_err err = {KT_OK, ""};
+    bool is_used;
+
+    if (kt_device_word_parse(device, &is_used, &options, &err) != KT_OK ||
+        kt_hot_request_check(&request, &err) != KT_OK)
+        return kt_usage_fail(usage, "%s", err.message);
+    return 0;
 }
 
 int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
@@ -78,7 +92,7 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
     if (out->numa < 0)
         return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", flags->numa,
                              KT_MOE_MAX_NODES);
-    return 0;
+    return kt_device_flags_check(usage, flags->device, &flags->wish);
 }
 
 int kt_engine_flags_load(const kt_engine_flags *flags, const kt_usage *usage, const char *model_dir,

@@ -71,6 +71,10 @@ typedef struct kt_engine_flags {
         KT_OPTION_INT("context", 'c', &(f).context, 0, 1 << 24,                                  \
                       "longest sequence in tokens (default: the model's)")
 
+/* Are these words of KT_DEVICE_OPTIONS? Prints what is wrong with them; 0 or the exit code to leave
+ * with. */
+int kt_device_flags_check(const kt_usage *usage, const char *device, const kt_device_wish *wish);
+
 /* What these flags ask for, into *out; nothing is loaded. Prints what is wrong with them; 0 or
  * the exit code to leave with. */
 int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
