@@ -128,11 +128,14 @@ const kt_emulated_block *kt_emulated_damaged(const kt_emulated_memory *m) {
     return NULL;
 }
 
-/* The kernel knows what is mapped: numbers that merely look like addresses hardly ever are. */
+/* The kernel knows what is mapped: numbers that merely look like addresses hardly ever are. But a
+ * count that ends a struct has padding behind it, which may hold half of an address: with a small
+ * number below, that is the beginning of a thread's heap. */
 bool kt_emulated_is_foreign(const kt_emulated_memory *m, uint64_t address) {
     uint8_t *p = (uint8_t *)(uintptr_t)address;
     unsigned char resident;
 
-    if (address < 1 << 16 || address >= UINT64_C(1) << 47 || kt_emulated_find(m, p)) return false;
+    if ((uint32_t)address < 1 << 16 || address >= UINT64_C(1) << 47 || kt_emulated_find(m, p))
+        return false;
     return mincore(p - address % PAGE, 1, &resident) == 0;
 }
