@@ -11,9 +11,10 @@
 #include "dispatch/device/device_class.h"
 
 /* An allocation that was not given back yet. */
+typedef enum block_kind { OF_DEVICE, OF_HOST, PINNED } block_kind;
 typedef struct block {
     void *p;
-    bool is_host;
+    block_kind kind;
 } block;
 
 typedef struct cuda {
@@ -93,7 +94,8 @@ static void finish(kt_device *d) {
 }
 
 static int give_back(const cuda *u, block b) {
-    return b.is_host ? u->call.host_free(b.p) : u->call.free(address(b.p));
+    if (b.kind == PINNED) return u->call.unpin(b.p);
+    return b.kind == OF_HOST ? u->call.host_free(b.p) : u->call.free(address(b.p));
 }
 
 static void close_device(kt_device *d) {
@@ -239,7 +241,7 @@ static kt_status alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
     if (code == KT_CU_OUT_OF_MEMORY) return no_memory(d, "", bytes, err);
     KT_TRY(check(d, code, "allocating", err));
     *out = (void *)(uintptr_t)p;
-    u->blocks[u->n_blocks++] = (block){*out, false};
+    u->blocks[u->n_blocks++] = (block){*out, OF_DEVICE};
     return KT_OK;
 }
 
@@ -254,11 +256,22 @@ static kt_status host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err)
     if (code == KT_CU_OUT_OF_MEMORY) return no_memory(d, " of the host", bytes, err);
     KT_TRY(check(d, code, "allocating memory of the host", err));
     *out = p;
-    u->blocks[u->n_blocks++] = (block){p, true};
+    u->blocks[u->n_blocks++] = (block){p, OF_HOST};
     return KT_OK;
 }
 
-/* Of either kind. What is not in the list was given back before: the driver is not asked. */
+static kt_status pin(kt_device *d, void *p, size_t bytes, kt_err *err) {
+    cuda *u = d->self;
+
+    KT_TRY(make_room(d, err));
+    KT_TRY(enter(d, err));
+    KT_TRY(check(d, u->call.pin(p, bytes, KT_CU_HOST_PORTABLE | KT_CU_HOST_MAPPED),
+                 "pinning memory of the host", err));
+    u->blocks[u->n_blocks++] = (block){p, PINNED};
+    return KT_OK;
+}
+
+/* Of any kind. What is not in the list was given back before: the driver is not asked. */
 static void free_memory(kt_device *d, void *p) {
     cuda *u = d->self;
     size_t i = u->n_blocks;
@@ -462,6 +475,8 @@ const kt_device_class kt_device_class_cuda = {
     .free = free_memory,
     .host_alloc = host_alloc,
     .host_free = free_memory,
+    .pin = pin,
+    .unpin = free_memory,
     .memory = memory,
     .copy = copy,
     .clear = clear,

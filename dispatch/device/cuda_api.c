@@ -28,6 +28,8 @@ static const struct {
                  {"cuMemFree_v2", offsetof(kt_cuda_api, free)},
                  {"cuMemHostAlloc", offsetof(kt_cuda_api, host_alloc)},
                  {"cuMemFreeHost", offsetof(kt_cuda_api, host_free)},
+                 {"cuMemHostRegister_v2", offsetof(kt_cuda_api, pin)},
+                 {"cuMemHostUnregister", offsetof(kt_cuda_api, unpin)},
                  {"cuMemcpyHtoDAsync_v2", offsetof(kt_cuda_api, upload)},
                  {"cuMemcpyDtoHAsync_v2", offsetof(kt_cuda_api, download)},
                  {"cuMemcpyDtoDAsync_v2", offsetof(kt_cuda_api, copy)},

@@ -52,6 +52,8 @@ typedef struct kt_cuda_api {
     int (*free)(uint64_t p);
     int (*host_alloc)(void **out, size_t bytes, unsigned flags);
     int (*host_free)(void *p);
+    int (*pin)(void *p, size_t bytes, unsigned flags);
+    int (*unpin)(void *p);
     int (*upload)(uint64_t to, const void *from, size_t bytes, void *stream);
     int (*download)(void *to, uint64_t from, size_t bytes, void *stream);
     int (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);

@@ -117,6 +117,15 @@ void kt_device_host_free(kt_device *d, void *p) {
     if (p) d->class->host_free(d, p);
 }
 
+kt_status kt_device_pin(kt_device *d, void *p, size_t bytes, kt_err *err) {
+    KT_TRY(check_alive(d, err));
+    return bytes ? d->class->pin(d, p, bytes, err) : KT_OK;
+}
+
+void kt_device_unpin(kt_device *d, void *p) {
+    if (p) d->class->unpin(d, p);
+}
+
 kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err) {
     uint64_t left = 0, all = 0;
 
@@ -209,7 +218,9 @@ void kt_device_code_facts(const kt_device_code *code, int entry, int *registers,
 }
 
 kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_err *err) {
+    kt_emulated_entry *emulated;
     const char *name;
+    size_t takes;
 
     KT_TRY(check_stream(d, s, err));
     name = l->code->kernel->name;
@@ -221,9 +232,11 @@ kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt
         return kt_fail(err, KT_E_INVALID,
                        "%s: %s: %d x %d blocks, expected up to 2147483647 x 65535", d->facts.name,
                        name, l->grid_x, l->grid_y);
-    if (l->parameter_bytes == 0 || l->parameter_bytes > KT_DEVICE_PARAMETERS)
-        return kt_fail(err, KT_E_INVALID, "%s: %s: %zu bytes of parameters, expected 1 to %d",
-                       d->facts.name, name, l->parameter_bytes, KT_DEVICE_PARAMETERS);
+    emulated = l->code->kernel->entry[l->entry].emulated;
+    takes = emulated ? kt_emulated_parameter_bytes(emulated) : l->parameter_bytes;
+    if (l->parameter_bytes != takes || takes > KT_DEVICE_PARAMETERS)
+        return kt_fail(err, KT_E_INVALID, "%s: %s: %zu bytes of parameters, it takes %zu",
+                       d->facts.name, name, l->parameter_bytes, takes);
     if (l->shared_bytes > (size_t)target_of(d)->shared_bytes)
         return kt_fail(err, KT_E_INVALID,
                        "%s: %s: %zu bytes of shared memory, a block of sm_%s has at most %d",

@@ -92,6 +92,11 @@ void kt_device_free(kt_device *d, void *p); /* accepts NULL; after the work that
 /* Memory of the host that the device reads and writes where it lies, at the same address. */
 kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
 void kt_device_host_free(kt_device *d, void *p);
+/* The same of memory that exists already, a mapping of weights for one: pinned, so that copies run
+ * at the link's rate. It must stay until it is unpinned, by the address that was given, or until
+ * the device is closed. KT_E_INVALID: a part of it is known already. */
+kt_status kt_device_pin(kt_device *d, void *p, size_t bytes, kt_err *err);
+void kt_device_unpin(kt_device *d, void *p); /* after the work that uses it; accepts NULL */
 /* What is free now, of all that there is; others may use the same GPU. Either may be NULL. */
 kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err);
 

@@ -1,5 +1,5 @@
-/* What a member of device.h provides; for the files of this folder only. The front (device.c) checks
- * arguments, keeps the lists and the error that a lost device repeats; members do the work.
+/* What a member of device.h provides; for the files of this folder only. The front (device.c)
+ * checks arguments, keeps the lists and the error that a lost device repeats; members do the work.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DEVICE_DEVICE_CLASS_H
 #define KT_DEVICE_DEVICE_CLASS_H
@@ -40,6 +40,8 @@ typedef struct kt_device_class {
     void (*free)(kt_device *d, void *p);
     kt_status (*host_alloc)(kt_device *d, size_t bytes, void **out, kt_err *err);
     void (*host_free)(kt_device *d, void *p);
+    kt_status (*pin)(kt_device *d, void *p, size_t bytes, kt_err *err);
+    void (*unpin)(kt_device *d, void *p);
     kt_status (*memory)(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err);
     kt_status (*copy)(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,
                       size_t bytes, kt_err *err);

@@ -105,12 +105,8 @@ static void run_parts(void *arg, int64_t begin, int64_t end, int tid) {
     parts *p = arg;
 
     (void)tid;
-    for (int64_t i = begin; i < end; i++) {
-        kt_launch l = p->launch;
-        l.part = (int)i;
-        l.parts = p->n;
-        kt_emulate(&l, p->options, &p->err[i]);
-    }
+    for (int64_t i = begin; i < end; i++)
+        kt_emulate_part(&p->launch, p->options, (int)i, p->n, &p->err[i]);
 }
 
 static kt_status run_launch(emulated *u, const kt_device_launch *l, kt_err *err) {
@@ -128,7 +124,7 @@ static kt_status run_launch(emulated *u, const kt_device_launch *l, kt_err *err)
     const kt_phase phase = {.run = run_parts, .arg = &p, .n_tasks = p.n};
 
     if (!u->pool || (l->grid_x == 1 && l->grid_y == 1))
-        return kt_emulate(&p.launch, &u->options, err);
+        return kt_emulate_part(&p.launch, &u->options, 0, 1, err);
     pthread_mutex_lock(&u->launching);
     kt_pool_run(u->pool, &phase, 1);
     pthread_mutex_unlock(&u->launching);
@@ -156,6 +152,14 @@ static void reach(event *e, uint64_t ticket) {
     e->time_ns = kt_clock_ns();
 }
 
+/* A word appears at once, after all that was written before: the host may watch it. */
+static void copy_bytes(void *to, const void *from, size_t bytes) {
+    if (bytes == 4 && ((uintptr_t)to | (uintptr_t)from) % 4 == 0)
+        __atomic_store_n((uint32_t *)to, *(const uint32_t *)from, __ATOMIC_RELEASE);
+    else
+        memmove(to, from, bytes);
+}
+
 /* Work that takes its time, without the lock. */
 static kt_status do_work(emulated *u, const command *c, kt_err *err) {
     if (c->loses)
@@ -163,7 +167,7 @@ static kt_status do_work(emulated *u, const command *c, kt_err *err) {
                        c->launch.code->kernel->entry[c->launch.entry].name);
     if (c->kind == LAUNCH) return run_launch(u, &c->launch, err);
     if (c->kind == COPY)
-        memmove(c->to, c->from, c->bytes);
+        copy_bytes(c->to, c->from, c->bytes);
     else
         memset(c->to, 0, c->bytes);
     return KT_OK;
@@ -407,6 +411,13 @@ static kt_status alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
 
 static kt_status host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
     return alloc_any(d, bytes, true, out, err);
+}
+
+static kt_status pin(kt_device *d, void *p, size_t bytes, kt_err *err) {
+    emulated *u = d->self;
+
+    KT_TRY(check_fault(u, err));
+    return kt_emulated_pin(&u->memory, d->facts.name, p, bytes, err);
 }
 
 static void free_any(kt_device *d, void *p) {
@@ -705,6 +716,8 @@ const kt_device_class kt_device_class_emulated = {
     .free = free_any,
     .host_alloc = host_alloc,
     .host_free = free_any,
+    .pin = pin,
+    .unpin = free_any,
     .memory = memory,
     .copy = copy,
     .clear = clear,

@@ -60,11 +60,16 @@ static kt_status map_block(const char *name, size_t bytes, kt_emulated_block *b,
     return KT_OK;
 }
 
+static void insert(kt_emulated_memory *m, size_t at, const kt_emulated_block *b) {
+    memmove(m->block + at + 1, m->block + at, (m->n - at) * sizeof *b);
+    m->block[at] = *b;
+    m->n++;
+}
+
 kt_status kt_emulated_alloc(kt_emulated_memory *m, const char *name, size_t bytes, bool is_host,
                             void **out, kt_err *err) {
     const uint64_t whole = round_up(bytes, KT_EMULATED_ALIGN);
     kt_emulated_block b = {.is_host = is_host};
-    size_t at;
 
     *out = NULL;
     if (bytes > SIZE_MAX / 4 || (!is_host && whole > m->limit - m->used))
@@ -73,12 +78,28 @@ kt_status kt_emulated_alloc(kt_emulated_memory *m, const char *name, size_t byte
                        (unsigned long long)m->limit);
     KT_TRY(make_room(m, name, err));
     KT_TRY(map_block(name, bytes, &b, err));
-    at = place_of(m, b.mapped);
-    memmove(m->block + at + 1, m->block + at, (m->n - at) * sizeof b);
-    m->block[at] = b;
-    m->n++;
+    insert(m, place_of(m, b.mapped), &b);
     if (!is_host) m->used += whole;
     *out = b.data;
+    return KT_OK;
+}
+
+kt_status kt_emulated_pin(kt_emulated_memory *m, const char *name, void *p, size_t bytes,
+                          kt_err *err) {
+    const kt_emulated_block b = {.data = p,
+                                 .bytes = bytes,
+                                 .mapped = p,
+                                 .mapped_bytes = bytes,
+                                 .is_host = true,
+                                 .is_pinned = true};
+    size_t at;
+
+    KT_TRY(make_room(m, name, err));
+    at = place_of(m, p);
+    if (at < m->n && m->block[at].mapped < b.data + bytes)
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: %zu bytes at %p to be pinned, of which some are known", name, bytes, p);
+    insert(m, at, &b);
     return KT_OK;
 }
 
@@ -89,7 +110,7 @@ static bool is_filled(const uint8_t *p, const uint8_t *end) {
 
 static bool is_damaged(const kt_emulated_block *b) {
     const uint8_t *end = b->data + round_up(b->bytes, KT_EMULATED_ALIGN);
-    return !is_filled(b->mapped, b->data) || !is_filled(b->data + b->bytes, end);
+    return !b->is_pinned && (!is_filled(b->mapped, b->data) || !is_filled(b->data + b->bytes, end));
 }
 
 const kt_emulated_block *kt_emulated_find(const kt_emulated_memory *m, const void *p) {
@@ -100,6 +121,10 @@ const kt_emulated_block *kt_emulated_find(const kt_emulated_memory *m, const voi
     return (const uint8_t *)p < b->data + b->bytes ? b : NULL;
 }
 
+static void unmap(const kt_emulated_block *b) {
+    if (!b->is_pinned) munmap(b->mapped, b->mapped_bytes);
+}
+
 bool kt_emulated_free(kt_emulated_memory *m, void *p, bool *damaged) {
     const size_t at = place_of(m, p);
     const kt_emulated_block b = at < m->n ? m->block[at] : (kt_emulated_block){0};
@@ -107,7 +132,7 @@ bool kt_emulated_free(kt_emulated_memory *m, void *p, bool *damaged) {
     *damaged = false;
     if (at == m->n || b.data != p) return false;
     *damaged = is_damaged(&b);
-    munmap(b.mapped, b.mapped_bytes);
+    unmap(&b);
     if (!b.is_host) m->used -= round_up(b.bytes, KT_EMULATED_ALIGN);
     m->n--;
     memmove(m->block + at, m->block + at + 1, (m->n - at) * sizeof b);
@@ -115,7 +140,7 @@ bool kt_emulated_free(kt_emulated_memory *m, void *p, bool *damaged) {
 }
 
 void kt_emulated_free_all(kt_emulated_memory *m) {
-    for (size_t i = 0; i < m->n; i++) munmap(m->block[i].mapped, m->block[i].mapped_bytes);
+    for (size_t i = 0; i < m->n; i++) unmap(&m->block[i]);
     free(m->block);
     m->block = NULL;
     m->n = m->capacity = 0;

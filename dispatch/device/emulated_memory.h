@@ -16,7 +16,8 @@ typedef struct kt_emulated_block {
     size_t bytes; /* as asked for; data + bytes rounded up to the alignment is the page */
     uint8_t *mapped;
     size_t mapped_bytes;
-    bool is_host; /* the host may follow its address */
+    bool is_host;   /* the host may follow its address */
+    bool is_pinned; /* it was there before: nothing is around it */
 } kt_emulated_block;
 
 /* Used by the host's thread alone. Zeroed but for its limit = empty. */
@@ -29,6 +30,9 @@ typedef struct kt_emulated_memory {
 /* KT_E_NOMEM behind `name`, with what is free. */
 kt_status kt_emulated_alloc(kt_emulated_memory *m, const char *name, size_t bytes, bool is_host,
                             void **out, kt_err *err);
+/* Memory of the host that exists already. KT_E_INVALID: a part of it is known already. */
+kt_status kt_emulated_pin(kt_emulated_memory *m, const char *name, void *p, size_t bytes,
+                          kt_err *err);
 /* false: nothing was allocated there. *damaged: bytes beside the block were written. */
 bool kt_emulated_free(kt_emulated_memory *m, void *p, bool *damaged);
 void kt_emulated_free_all(kt_emulated_memory *m);

@@ -178,6 +178,17 @@ static void *first_stack(uint8_t *bottom) {
 
 /* ---- what threads ask for ---- */
 
+static _Thread_local size_t parameter_bytes; /* that an entry told last */
+
+void kt_emulator_parameters(size_t bytes) {
+    parameter_bytes = bytes;
+}
+
+size_t kt_emulated_parameter_bytes(kt_emulated_entry *entry) {
+    entry(NULL);
+    return parameter_bytes;
+}
+
 const int32_t *kt_emulator_constant(void) {
     return now->launch->constant;
 }
@@ -561,7 +572,8 @@ static kt_status prepare(emulator *e, kt_err *err) {
     return KT_OK;
 }
 
-kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options, kt_err *err) {
+kt_status kt_emulate_part(const kt_launch *launch, const kt_emulator_options *options, int part,
+                          int parts, kt_err *err) {
     emulator e = {.launch = launch, .options = *options, .random = options->seed * 2654435761u | 1};
     emulator *before = now;
     kt_status st = prepare(&e, err);
@@ -570,7 +582,7 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
     for (int y = 0; st == KT_OK && y < launch->grid_y; y++)
         for (int x = 0; st == KT_OK && x < launch->grid_x; x++) {
             const int64_t block = (int64_t)y * launch->grid_x + x;
-            if (launch->parts > 0 && block % launch->parts != launch->part) continue;
+            if (block % parts != part) continue;
             e.block[0] = x;
             e.block[1] = y;
             run_block(&e);
@@ -579,4 +591,8 @@ kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options
     now = before;
     release(&e);
     return st;
+}
+
+kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options, kt_err *err) {
+    return kt_emulate_part(launch, options, 0, 1, err);
 }

@@ -40,7 +40,6 @@ typedef struct kt_launch {
     int threads;             /* a multiple of 32, at most 1024 */
     size_t shared_bytes;     /* dynamic shared memory of a block, at most 227 KiB */
     const int32_t *constant; /* values of the kernel's build constants, KT_CONSTANT(0) .. */
-    int part, parts;         /* only blocks whose number % parts is part; 0 parts = all */
 } kt_launch;
 
 /* Run all blocks, one after the other. KT_E_INVALID when the kernel broke a rule (a collective that
@@ -48,15 +47,26 @@ typedef struct kt_launch {
  * the kernel, the block and the thread. */
 kt_status kt_emulate(const kt_launch *launch, const kt_emulator_options *options, kt_err *err);
 
+/* Only the blocks whose number is `part` modulo `parts`, so that several threads share a launch. */
+kt_status kt_emulate_part(const kt_launch *launch, const kt_emulator_options *options, int part,
+                          int parts, kt_err *err);
+
+/* How many bytes the parameters of an entry take. */
+size_t kt_emulated_parameter_bytes(kt_emulated_entry *entry);
+
 /* ---- what kt_dev.h offers to device code; not for others ---- */
 
 #define KT_DEVICE static inline __attribute__((unused))
 #define KT_UNROLL
 #define KT_ROLLED
 #define KT_UNROLL_4
-#define KT_ENTRY(name, type, body, threads)    \
-    static void name(const void *parameters) { \
-        body((const type *)parameters);        \
+/* Called without parameters it tells how many bytes they take. */
+#define KT_ENTRY(name, type, body, threads)       \
+    static void name(const void *parameters) {    \
+        if (parameters)                           \
+            body((const type *)parameters);       \
+        else                                      \
+            kt_emulator_parameters(sizeof(type)); \
     }
 /* A constant of the build: on a GPU a macro, here a number of the launch. */
 #define KT_CONSTANT(i) (kt_emulator_constant()[i])
@@ -69,6 +79,7 @@ typedef struct kt_u128 {
 
 typedef void kt_emulator_collective(void *const *lane);
 
+void kt_emulator_parameters(size_t bytes);
 const int32_t *kt_emulator_constant(void);
 int kt_emulator_thread(void);
 int kt_emulator_block(int axis);

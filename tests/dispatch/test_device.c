@@ -223,6 +223,24 @@ Test(device, memory_has_a_limit_and_ends) {
     kt_device_close(d);
 }
 
+Test(device, memory_that_is_pinned_is_both_sides) {
+    static uint32_t around[N + 1], *there = around + 1;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    for (uint32_t i = 0; i < N; i++) there[i] = i;
+    FAILS(KT_E_INVALID, "is memory of the host", launch(&t, KT_STREAM_MAIN, there, t.b, 1, 0));
+    OK(kt_device_pin(t.d, there, N * sizeof *there, &err));
+    FAILS(KT_E_INVALID, "of which some are known", kt_device_pin(t.d, there + 9, 4, &err));
+    FAILS(KT_E_INVALID, "of which some are known", kt_device_pin(t.d, there - 1, 8, &err));
+    OK(launch(&t, KT_STREAM_MAIN, there, there, 1, 0));
+    OK(kt_device_sync(t.d, NULL, &err));
+    for (uint32_t i = 0; i < N; i++) cr_assert_eq(there[i], i + 7);
+    kt_device_unpin(t.d, there);
+    FAILS(KT_E_INVALID, "is memory of the host", launch(&t, KT_STREAM_MAIN, there, t.b, 1, 0));
+    kt_device_close(t.d);
+}
+
 Test(device, launches_are_checked) {
     kt_config three = {{3}}, two = {{2}};
     const kt_device_code *code, *again;
@@ -249,8 +267,9 @@ Test(device, launches_are_checked) {
     l.grid_y = 1, l.shared_bytes = 200000;
     FAILS(KT_E_INVALID, "a block of sm_80 has at most",
           kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
-    l.shared_bytes = 0, l.parameter_bytes = KT_DEVICE_PARAMETERS + 1;
-    FAILS(KT_E_INVALID, "1025 bytes of parameters", kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
+    l.shared_bytes = 0, l.parameter_bytes = sizeof p - 4;
+    FAILS(KT_E_INVALID, "28 bytes of parameters, it takes 32",
+          kt_device_run(t.d, KT_STREAM_MAIN, &l, &err));
     FAILS(KT_E_INVALID, "run_scale: the parameter at byte 0, ",
           launch(&t, KT_STREAM_MAIN, t.host, t.b, 1, 0));
     l.parameter_bytes = sizeof p, l.grid_x = 0; /* nothing to do */

@@ -35,6 +35,8 @@ int cuMemAlloc_v2(uint64_t *out, size_t bytes);
 int cuMemFree_v2(uint64_t p);
 int cuMemHostAlloc(void **out, size_t bytes, unsigned flags);
 int cuMemFreeHost(void *p);
+int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags);
+int cuMemHostUnregister(void *p);
 int cuModuleLoadData(void **out, const void *code);
 int cuModuleUnload(void *module);
 int cuModuleGetFunction(void **out, void *module, const char *name);
