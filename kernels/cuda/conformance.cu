@@ -1,0 +1,184 @@
+/* Every function of kt_dev.h on values that the host chose, so that a GPU and the emulator can be
+ * compared. A block is KT_CONFORM_THREADS threads; each reads its own words and writes its own.
+ *
+ * The emulator is what all other kernels are tested by: where it is wrong about the hardware, they
+ * may be, too. This is run on each kind of GPU that is met (tests/gpu).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/kt_dev.h"
+#include "kernels/cuda/conformance_calls.h"
+
+#define OUT KT_CONFORM_OUT
+
+KT_DEVICE void place(const uint32_t *in, uint32_t *out) {
+    (void)in;
+    out[0] = (uint32_t)kt_thread();
+    out[1] = (uint32_t)kt_lane();
+    out[2] = (uint32_t)kt_warp();
+    out[3] = (uint32_t)kt_block_x();
+    out[4] = (uint32_t)kt_block_y();
+}
+
+KT_DEVICE void bits(const uint32_t *in, uint32_t *out) {
+    out[0] = kt_bits_float(kt_float_bits(in[0]) * 2.0f);
+    out[1] = kt_bits_float(kt_bf16_low(in[1]));
+    out[2] = kt_bits_float(kt_bf16_high(in[1]));
+    out[3] = kt_and_or(in[2], in[3], in[4]);
+}
+
+KT_DEVICE void numbers(int which, const uint32_t *in, uint32_t *out) {
+    for (int i = 0; i < 4; i++) {
+        const float a = kt_float_bits(in[i]), b = kt_float_bits(in[4 + i]);
+        if (which == KT_CONFORM_BF16_PAIR) out[i] = kt_bf16_pair(a, b);
+        if (which == KT_CONFORM_FMA) out[i] = kt_bits_float(kt_fma(a, b, kt_float_bits(in[8 + i])));
+        if (which == KT_CONFORM_EXP2) out[i] = kt_bits_float(kt_exp2(a));
+        if (which == KT_CONFORM_SILU) out[i] = kt_bits_float(kt_silu(a));
+        if (which == KT_CONFORM_DOT4) out[i] = (uint32_t)kt_dot4(in[i], in[4 + i], (int)in[8 + i]);
+    }
+}
+
+KT_DEVICE void load(const uint32_t *in, uint32_t *out) {
+    const kt_u128 a = kt_load_stream(in), b = kt_load_stream(in + 12);
+
+    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+    out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+}
+
+/* What another thread wrote, of another warp and of the same. */
+KT_DEVICE void shared_words(const uint32_t *in, uint32_t *out) {
+    const int other = KT_CONFORM_THREADS - 1 - kt_thread();
+
+    kt_set_shared_u32((uint32_t)kt_thread() * 4, in[0]);
+    kt_set_shared_u32((uint32_t)(KT_CONFORM_THREADS + other) * 4, in[1]);
+    kt_sync();
+    out[0] = kt_shared_u32((uint32_t)other * 4);
+    out[1] = kt_shared_u32((uint32_t)(KT_CONFORM_THREADS + kt_thread()) * 4);
+    out[2] = kt_shared_u32((uint32_t)(kt_thread() ^ 1) * 4);
+}
+
+KT_DEVICE void shared_chunks(const uint32_t *in, uint32_t *out) {
+    const uint32_t other = (uint32_t)(KT_CONFORM_THREADS - 1 - kt_thread());
+    const kt_u128 v = kt_load_stream(in);
+    kt_u128 w;
+
+    kt_set_shared_u128((uint32_t)kt_thread() * 16, v);
+    kt_sync();
+    w = kt_shared_u128(other * 16);
+    out[0] = w.x, out[1] = w.y, out[2] = w.z, out[3] = w.w;
+    out[4] = kt_shared_u32(other * 16 + 8); /* words of a chunk lie in order */
+}
+
+/* Three groups, of which the last may still be under way when the first two are read; a copy of no
+ * bytes writes zeros. */
+KT_DEVICE void copies(const uint32_t *in, uint32_t *out) {
+    const int other = KT_CONFORM_THREADS - 1 - kt_thread();
+    kt_u128 v;
+
+    for (int g = 0; g < 3; g++) {
+        const int valid = g == 1 && (in[12] & 1) ? 0 : 16;
+        kt_copy16((uint32_t)(g * KT_CONFORM_THREADS + kt_thread()) * 16, in + 4 * g, valid);
+        kt_copy_commit();
+    }
+    KT_COPY_WAIT(1);
+    kt_sync();
+    v = kt_shared_u128((uint32_t)other * 16);
+    out[0] = v.x ^ v.y, out[1] = v.z ^ v.w;
+    v = kt_shared_u128((uint32_t)(KT_CONFORM_THREADS + other) * 16);
+    out[2] = v.x ^ v.y, out[3] = v.z ^ v.w;
+    KT_COPY_WAIT(0);
+    kt_sync();
+    v = kt_shared_u128((uint32_t)(2 * KT_CONFORM_THREADS + other) * 16);
+    out[4] = v.x, out[5] = v.y, out[6] = v.z, out[7] = v.w;
+}
+
+KT_DEVICE void warps(int which, const uint32_t *in, uint32_t *out) {
+    for (int i = 0; i < 5; i++) {
+        const float v = kt_float_bits(in[i]);
+        if (which == KT_CONFORM_WARP_XOR) out[i] = kt_bits_float(kt_warp_xor(v, 1 << i));
+        if (which == KT_CONFORM_WARP_FROM) out[i] = kt_warp_from(in[i], (int)(in[8 + i] & 31));
+        if (which == KT_CONFORM_WARP_SUM) out[i] = kt_bits_float(kt_warp_sum(v));
+    }
+}
+
+/* Lane l writes row l of the warp's 32 rows, and names a row that the input chose. */
+KT_DEVICE void matrices(const uint32_t *in, uint32_t *out) {
+    const uint32_t mine = (uint32_t)kt_warp() * 32 * 16;
+
+    kt_set_shared_u128(mine + (uint32_t)kt_lane() * 16, kt_load_stream(in));
+    kt_sync();
+    kt_ldmatrix(out, mine + (in[4] & 31) * 16);
+    kt_ldmatrix(out + 4, mine + (uint32_t)kt_lane() * 16);
+}
+
+KT_DEVICE void products(int which, const uint32_t *in, uint32_t *out) {
+    float c[4];
+    int32_t d[4];
+
+    for (int i = 0; i < 4; i++) {
+        c[i] = kt_float_bits(in[8 + i]);
+        d[i] = (int32_t)in[8 + i];
+    }
+    if (which == KT_CONFORM_MMA_BF16) {
+        kt_mma_bf16(c, in, in[4], in[5]);
+        kt_mma_bf16(c, in + 4, in[0], in[1]);
+    } else {
+        kt_mma_s8(d, in, in[4], in[5]);
+        kt_mma_s8(d, in + 4, in[0], in[1]);
+    }
+    for (int i = 0; i < 4; i++)
+        out[i] = which == KT_CONFORM_MMA_BF16 ? kt_bits_float(c[i]) : (uint32_t)d[i];
+}
+
+KT_DEVICE void conform(const kt_conform *p) {
+    const int64_t row = (int64_t)kt_block_x() * KT_CONFORM_THREADS + kt_thread();
+    const uint32_t *in = p->in + row * KT_CONFORM_IN;
+    const int which = p->which;
+    uint32_t out[OUT];
+
+    for (int i = 0; i < OUT; i++) out[i] = 0;
+    if (which == KT_CONFORM_PLACE) place(in, out);
+    if (which == KT_CONFORM_BITS) bits(in, out);
+    if (which >= KT_CONFORM_BF16_PAIR && which <= KT_CONFORM_DOT4) numbers(which, in, out);
+    if (which == KT_CONFORM_LOAD_STREAM) load(in, out);
+    if (which == KT_CONFORM_SHARED_U32) shared_words(in, out);
+    if (which == KT_CONFORM_SHARED_U128) shared_chunks(in, out);
+    if (which == KT_CONFORM_COPY) copies(in, out);
+    if (which >= KT_CONFORM_WARP_XOR && which <= KT_CONFORM_WARP_SUM) warps(which, in, out);
+    if (which == KT_CONFORM_LDMATRIX) matrices(in, out);
+    if (which >= KT_CONFORM_MMA_BF16) products(which, in, out);
+    for (int i = 0; i < OUT; i++) p->out[row * OUT + i] = out[i];
+}
+
+KT_ENTRY(conformance, kt_conform, conform, KT_CONFORM_THREADS)
+
+#ifndef __CUDACC_RTC__
+#include "kernels/cuda/cuda_kernel.h"
+
+static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
+    (void)config, (void)target;
+    return NULL;
+}
+
+static int threads(const kt_config *config) {
+    (void)config;
+    return KT_CONFORM_THREADS;
+}
+
+static size_t shared_bytes(const kt_config *config, int64_t k) {
+    (void)config, (void)k;
+    return KT_CONFORM_SHARED;
+}
+
+KT_CUDA_KERNEL(conformance) = {
+    .name = "conformance",
+    .about = "every function of device code on chosen values, to compare a GPU with the emulator",
+    .version = 1,
+    .targets = KT_CUDA_BASELINE,
+    .entry_count = 1,
+    .entry = {{"conformance", conformance}},
+    .needs_opcodes = 1u << KT_OPCODE_HMMA | 1u << KT_OPCODE_IMMA,
+    .refuse = refuse,
+    .threads = threads,
+    .shared_bytes = shared_bytes,
+};
+#endif

@@ -1,0 +1,45 @@
+/* What conformance.cu is asked, the same for hosts and for devices.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_CUDA_CONFORMANCE_CALLS_H
+#define KT_CUDA_CONFORMANCE_CALLS_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#endif
+
+enum {
+    KT_CONFORM_THREADS = 128,
+    KT_CONFORM_IN = 16,      /* words a thread reads */
+    KT_CONFORM_OUT = 8,      /* words a thread writes */
+    KT_CONFORM_SHARED = 8192 /* bytes of shared memory */
+};
+
+/* One function, or a few that only mean something together, of kt_dev.h. */
+typedef enum kt_conform_case {
+    KT_CONFORM_PLACE = 0, /* kt_thread, kt_lane, kt_warp, kt_block_x, kt_block_y */
+    KT_CONFORM_BITS,      /* kt_float_bits, kt_bits_float, kt_bf16_low, kt_bf16_high, kt_and_or */
+    KT_CONFORM_BF16_PAIR,
+    KT_CONFORM_FMA,
+    KT_CONFORM_EXP2,
+    KT_CONFORM_SILU,
+    KT_CONFORM_DOT4,
+    KT_CONFORM_LOAD_STREAM,
+    KT_CONFORM_SHARED_U32,  /* kt_set_shared_u32, kt_shared_u32, kt_sync */
+    KT_CONFORM_SHARED_U128, /* kt_set_shared_u128, kt_shared_u128 */
+    KT_CONFORM_COPY,        /* kt_copy16, kt_copy_commit, KT_COPY_WAIT */
+    KT_CONFORM_WARP_XOR,
+    KT_CONFORM_WARP_FROM,
+    KT_CONFORM_WARP_SUM,
+    KT_CONFORM_LDMATRIX,
+    KT_CONFORM_MMA_BF16,
+    KT_CONFORM_MMA_S8,
+    KT_CONFORM_COUNT
+} kt_conform_case;
+
+typedef struct kt_conform {
+    const uint32_t *in; /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_IN], aligned to 16 bytes */
+    uint32_t *out;      /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_OUT] */
+    int32_t which;      /* kt_conform_case */
+} kt_conform;
+
+#endif
