@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OLDEST_DRIVER = 12000, N_TO_LOOK = 7 };
+enum { OLDEST_DRIVER = 12000, N_TO_LOOK = 8 };
 
 static const struct {
     const char *name;
@@ -18,6 +18,7 @@ static const struct {
                  {"cuDeviceGetName", offsetof(kt_cuda_api, name)},
                  {"cuDeviceTotalMem_v2", offsetof(kt_cuda_api, total)},
                  {"cuDeviceGetAttribute", offsetof(kt_cuda_api, attribute)},
+                 {"cuDeviceGetPCIBusId", offsetof(kt_cuda_api, bus)},
                  {"cuGetErrorName", offsetof(kt_cuda_api, error_name)},
                  {"cuDevicePrimaryCtxRetain", offsetof(kt_cuda_api, retain)},
                  {"cuDevicePrimaryCtxRelease_v2", offsetof(kt_cuda_api, release)},

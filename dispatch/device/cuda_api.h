@@ -41,6 +41,7 @@ typedef struct kt_cuda_api {
     int (*name)(char *out, int bytes, int device);
     int (*total)(size_t *out, int device);
     int (*attribute)(int *out, int attribute, int device);
+    int (*bus)(char *out, int bytes, int device);
     /* From here on only those who use a GPU need them. */
     int (*error_name)(int code, const char **out);
     int (*retain)(void **context, int device);

@@ -20,6 +20,7 @@ static void add_gpu(const kt_cuda_api *d, int ordinal, kt_gpus *out) {
         snprintf(out->why, sizeof out->why, "the CUDA driver says nothing of GPU %d", ordinal);
         return;
     }
+    if (d->bus(g->bus, sizeof g->bus, device) != 0) g->bus[0] = 0;
     g->sm = major * 10 + minor;
     g->memory_bytes = bytes;
     out->n++;

@@ -15,6 +15,7 @@ typedef struct kt_gpu {
     int sm; /* 120 = compute capability 12.0 */
     int multiprocessors, shared_bytes;
     uint64_t memory_bytes;
+    char bus[24]; /* "0000:41:00.0", for kt_nvml_look; "" = the driver does not say */
 } kt_gpu;
 
 typedef struct kt_gpus {

@@ -7,8 +7,8 @@
 #include "base/shell_word.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "dispatch/device/cuda_compiler.h"
-#include "dispatch/device/cuda_driver.h"
+#include "dispatch/device/gpu_view.h"
+#include "dispatch/device/nvml.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/cli/command.h"
@@ -75,24 +75,47 @@ static void look_at_nodes(report *r, const kt_topology *t) {
     }
 }
 
-static void look_at_gpus(report *r) {
-    kt_cuda_compiler *compiler;
-    kt_gpus gpus;
-    kt_err err;
+/* What holds a GPU's clock down now, behind a comma; "" = nothing that is known. */
+static const char *gpu_state(const kt_nvml *n, const kt_gpu *gpu, char *out, size_t bytes) {
+    kt_gpu_state s;
+    char held[128];
 
-    kt_gpus_probe(&gpus);
-    if (gpus.n == 0) say(r, OK, "gpu", "%s", gpus.why);
-    for (int i = 0; i < gpus.n; i++)
-        say(r, OK, "gpu", "%s, sm_%d, %.0f GiB, driver of CUDA %d.%d: not used, this version runs models on the CPU",
-            gpus.gpu[i].name, gpus.gpu[i].sm, (double)gpus.gpu[i].memory_bytes / GIB,
-            gpus.driver / 1000, gpus.driver % 1000 / 10);
-    if (kt_cuda_compiler_open(&compiler, &err) == KT_OK)
-        say(r, OK, "gpu compiler", "%s", kt_cuda_compiler_name(compiler));
-    else if (gpus.n > 0)
-        say(r, OK, "gpu compiler", "%s", err.message);
-    else
-        return;
-    kt_cuda_compiler_close(compiler);
+    out[0] = 0;
+    if (!n) return out;
+    s = kt_nvml_look(n, gpu->bus);
+    kt_gpu_throttle_text(s.throttle, held, sizeof held);
+    if (s.temperature_c >= 0)
+        snprintf(out, bytes, ", %d C%s%s", s.temperature_c, *held ? ", clock held down by " : "",
+                 held);
+    return out;
+}
+
+static void look_at_gpus(report *r) {
+    char why[320], state[200];
+    kt_gpu_view v;
+    kt_nvml *n;
+
+    kt_gpu_view_take(&v);
+    n = v.gpus.n > 0 ? kt_nvml_start(why, sizeof why) : NULL;
+    if (v.gpus.n == 0) say(r, OK, "gpu", "%s", v.gpus.why);
+    for (int i = 0; i < v.gpus.n; i++) {
+        const kt_gpu *g = &v.gpus.gpu[i];
+        say(r, OK, "gpu",
+            "%s, sm_%d, %.0f GiB, driver of CUDA %d.%d%s: models use it with --device cuda",
+            g->name, g->sm, (double)g->memory_bytes / GIB, v.gpus.driver / 1000,
+            v.gpus.driver % 1000 / 10, gpu_state(n, g, state, sizeof state));
+        say(r, OK, "gpu kernels", "%d of %zu run on it%s", kt_gpu_runs(&v, i),
+            kt_builtin_cuda_kernel_count,
+            kt_gpu_runs(&v, i) < (int)kt_builtin_cuda_kernel_count
+                ? "; kttune list --why-invalid says why not the others"
+                : "");
+    }
+    if (v.compiler)
+        say(r, OK, "gpu compiler", "%s", kt_cuda_compiler_name(v.compiler));
+    else if (v.gpus.n > 0)
+        say(r, OK, "gpu compiler", "%s", v.no_compiler);
+    kt_nvml_stop(n);
+    kt_gpu_view_drop(&v);
 }
 
 static void look_at_machine(report *r, const kt_topology *t) {

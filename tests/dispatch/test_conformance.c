@@ -2,7 +2,6 @@
  * is wrong. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_kernel.h"
@@ -73,12 +72,4 @@ Test(conformance, no_function_is_left_out) {
         cr_expect_not_null(strstr(kernel, call), "conformance.cu does not call %s", name);
     }
     cr_expect_gt(n, 20, "%d functions found", n);
-}
-
-/* The program that is run on a GPU, on the emulated device. */
-Test(conformance, the_report_is_json_with_all_rows, .timeout = 60) {
-    cr_assert_eq(system(KT_BUILD_DIR "/tests/gpu_check --class emulated --seeds 1 --json "
-                                     "" KT_BUILD_DIR "/tests/gpu_check.json >" KT_BUILD_DIR
-                                     "/tests/gpu_check.txt"),
-                 0);
 }

@@ -13,6 +13,8 @@
 #include "dispatch/device/cubin_cache.h"
 #include "dispatch/device/cuda_compiler.h"
 #include "dispatch/device/cuda_driver.h"
+#include "dispatch/device/gpu_view.h"
+#include "dispatch/device/nvml.h"
 #include "tests/support/temp.h"
 
 /* ---- drivers ---- */
@@ -58,6 +60,93 @@ Test(cuda_driver, names_gpus_and_what_to_compile_for) {
     cr_expect_str_eq(kt_gpu_target(&(kt_gpu){.sm = 88})->name, "87");
     cr_expect_null(kt_gpu_target(&(kt_gpu){.sm = 75}));
     cr_expect_null(kt_gpu_target(&(kt_gpu){.sm = 130}));
+}
+
+/* ---- what GPUs can do ---- */
+
+static const kt_cuda_kernel *find_kernel(const char *name) {
+    for (size_t i = 0; i < kt_builtin_cuda_kernel_count; i++)
+        if (strcmp(kt_builtin_cuda_kernels[i]->name, name) == 0) return kt_builtin_cuda_kernels[i];
+    cr_assert_fail("no kernel %s", name);
+    return NULL;
+}
+
+static void expect_refused(const kt_gpu_view *v, int gpu, const kt_cuda_kernel *k,
+                           const char *says) {
+    char why[320];
+
+    kt_gpu_refuses(v, gpu, k, why);
+    if (*says)
+        cr_expect_not_null(strstr(why, says), "'%s' lacks '%s'", why, says);
+    else
+        cr_expect_str_empty(why);
+}
+
+static void take_view(const char *driver, const char *compiler, kt_gpu_view *v) {
+    char path[600];
+
+    snprintf(path, sizeof path, KT_BUILD_DIR "/tests/libfake_cuda_%s.so", driver);
+    setenv("KT_CUDA_DRIVER", path, 1);
+    snprintf(path, sizeof path, KT_BUILD_DIR "/tests/libfake_nvrtc_%s.so", compiler);
+    setenv("KT_NVRTC", path, 1);
+    kt_gpu_view_take(v);
+}
+
+Test(gpu_view, says_which_kernels_a_gpu_runs_and_why_not_the_rest) {
+    kt_cuda_kernel k = *find_kernel("moe_bf16_tiles");
+    kt_gpu_view v;
+
+    take_view("right", "new", &v);
+    expect_refused(&v, 0, &k, "");
+    cr_expect_eq(kt_gpu_runs(&v, 0), (int)kt_builtin_cuda_kernel_count);
+    k.targets = 1; /* of sm_80 alone */
+    expect_refused(&v, 0, &k, "Pretended Large: not for sm_120");
+    k.targets = KT_CUDA_BASELINE;
+    v.gpus.gpu[1].shared_bytes = 48 << 10;
+    expect_refused(&v, 1, &k, "Pretended Small: its stages exceed a block's shared memory");
+    v.gpus.gpu[1].sm = 75;
+    expect_refused(&v, 1, &k, "it is of sm_75, expected sm_80 or newer");
+    kt_gpu_view_drop(&v);
+    take_view("right", "old", &v); /* which does not know sm_120 */
+    expect_refused(&v, 0, &k, "");
+    k.targets = ~1u;
+    expect_refused(&v, 0, &k, "not for sm_80, which its code is made for");
+    kt_gpu_view_drop(&v);
+    take_view("right", "absent", &v);
+    expect_refused(&v, 0, &k, "libfake_nvrtc_absent.so");
+    cr_expect_eq(kt_gpu_runs(&v, 0), 0);
+    kt_gpu_view_drop(&v);
+    take_view("none", "new", &v);
+    expect_refused(&v, 0, &k, "the CUDA driver sees no GPU");
+    kt_gpu_view_drop(&v);
+}
+
+Test(nvml, tells_clock_and_temperature_or_why_not) {
+    kt_gpu_state s;
+    char text[128];
+    kt_nvml *n;
+
+    setenv("KT_NVML", KT_BUILD_DIR "/tests/libfake_nvml.so", 1);
+    n = kt_nvml_start(text, sizeof text);
+    cr_assert_not_null(n, "%s", text);
+    s = kt_nvml_look(n, "0000:41:00.0");
+    cr_expect_eq(s.sm_mhz, 1410);
+    cr_expect_eq(s.most_sm_mhz, 1980);
+    cr_expect_eq(s.power_mw, -1);
+    cr_expect_eq(s.temperature_c, 63);
+    cr_expect_str_eq(kt_gpu_throttle_text(s.throttle, text, sizeof text), "power limit, thermal");
+    s = kt_nvml_look(n, "0000:51:00.0");
+    cr_expect(s.sm_mhz == -1 && s.temperature_c == -1 && s.throttle == -1);
+    cr_expect_str_empty(kt_gpu_throttle_text(s.throttle, text, sizeof text));
+    cr_expect_str_empty(kt_gpu_throttle_text(1, text, sizeof text)); /* idle */
+    kt_nvml_stop(n);
+    kt_nvml_stop(NULL);
+    setenv("KT_NVML", "/nowhere/libnvidia-ml.so", 1);
+    cr_expect_null(kt_nvml_start(text, sizeof text));
+    cr_expect_str_eq(text, "/nowhere/libnvidia-ml.so is not installed");
+    setenv("KT_NVML", KT_BUILD_DIR "/tests/libfake_cuda_right.so", 1);
+    cr_expect_null(kt_nvml_start(text, sizeof text));
+    cr_expect_not_null(strstr(text, "no function nvmlInit_v2"), "%s", text);
 }
 
 /* ---- cubins ---- */

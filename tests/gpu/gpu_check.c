@@ -10,6 +10,8 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/device/cuda_driver.h"
+#include "dispatch/device/nvml.h"
 #include "tests/support/conformance.h"
 
 enum { NO_GPU = 77, REPEATS = 7, MOST_REGISTERS = 255 };
@@ -161,6 +163,30 @@ static kt_status measure_rates(check *c, kt_err *err) {
     return st;
 }
 
+/* What the GPU does right after the copies: figures of a throttled one are not to be trusted. */
+static void look_at_state(check *c) {
+    const kt_device_facts *f = kt_device_about(c->d);
+    char text[256];
+    kt_gpu_state s;
+    kt_gpus gpus;
+    kt_nvml *n;
+
+    if (strcmp(f->class, "cuda") != 0) return;
+    kt_gpus_probe(&gpus);
+    n = f->ordinal < gpus.n ? kt_nvml_start(text, sizeof text) : NULL;
+    if (!n) {
+        printf("no clock, power and temperature: %s\n", f->ordinal < gpus.n ? text : gpus.why);
+        return;
+    }
+    s = kt_nvml_look(n, gpus.gpu[f->ordinal].bus);
+    row(c, "clock of the multiprocessors", s.sm_mhz, -1, "MHz", true,
+        kt_gpu_throttle_text(s.throttle, text, sizeof text));
+    row(c, "highest clock", s.most_sm_mhz, -1, "MHz", true, "");
+    row(c, "power", s.power_mw < 0 ? -1 : s.power_mw * 1e-3, -1, "W", true, "");
+    row(c, "temperature", s.temperature_c, -1, "degrees C", true, "");
+    kt_nvml_stop(n);
+}
+
 /* ---- the program ---- */
 
 static void begin_report(check *c) {
@@ -234,6 +260,7 @@ int main(int argc, char **argv) {
     st = conform(&c, &err);
     if (st == KT_OK) load_kernels(&c);
     if (st == KT_OK) st = measure_rates(&c, &err);
+    if (st == KT_OK) look_at_state(&c);
     kt_device_close(c.d);
     return end_report(&c, path, st, &err);
 }

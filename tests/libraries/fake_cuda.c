@@ -121,6 +121,11 @@ int cuDeviceGetAttribute(int *out, int attribute, int device) {
     }
 }
 
+int cuDeviceGetPCIBusId(char *out, int bytes, int device) {
+    snprintf(out, (size_t)bytes, "0000:%d1:00.0", device + 4);
+    return 0;
+}
+
 #ifdef KT_FAKE_RIGHT
 
 static int is_current;

@@ -25,6 +25,7 @@ int cuDeviceGet(int *out, int ordinal);
 int cuDeviceGetName(char *out, int bytes, int device);
 int cuDeviceTotalMem_v2(size_t *out, int device);
 int cuDeviceGetAttribute(int *out, int attribute, int device);
+int cuDeviceGetPCIBusId(char *out, int bytes, int device);
 int cuGetErrorName(int code, const char **out);
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);

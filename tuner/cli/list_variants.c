@@ -8,11 +8,18 @@
 #include "base/cpu.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/device/gpu_view.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/report/kernel_matrix.h"
 
 /* What follows a name begins here: most names fit before it. */
-enum { NAME_COLUMNS = 40, WORDS_BYTES = 640, GROUP_BYTES = 4096, MOST_GROUPS = 256 };
+enum {
+    NAME_COLUMNS = 40,
+    WORDS_BYTES = 640,
+    GROUP_BYTES = 4096,
+    MOST_GROUPS = 256,
+    MOST_GPU_KERNELS = 64
+};
 
 /* What a reason keeps from being run, one text. Text that does not fit any more is counted only. */
 typedef struct reason_group {
@@ -292,6 +299,30 @@ static void show_library_gaps(listing *l) {
     }
 }
 
+/* Kernels that not even the first GPU runs; as JSON all kernels, with what they are refused for. */
+static void show_gpu_kernels(listing *l) {
+    char why[MOST_GPU_KERNELS][320]; /* kept while the section is made */
+    kt_gpu_view v;
+
+    if (l->op >= 0 || l->isa >= 0 || l->weights) return;
+    kt_gpu_view_take(&v);
+    for (size_t i = 0; i < kt_builtin_cuda_kernel_count && i < MOST_GPU_KERNELS; i++) {
+        const kt_cuda_kernel *k = kt_builtin_cuda_kernels[i];
+        const char *reason = kt_gpu_refuses(&v, 0, k, why[i]);
+        if (!l->json) {
+            if (*reason) note(l, k->name, reason);
+            continue;
+        }
+        kt_json_begin_object(l->json);
+        kt_json_add_string(l->json, "name", k->name);
+        kt_json_add_string(l->json, "op", "gpu");
+        kt_json_add_string(l->json, "refused", reason);
+        kt_json_end_object(l->json);
+    }
+    show_reasons(l, "not on a GPU here");
+    kt_gpu_view_drop(&v);
+}
+
 static void finish_json(kt_json_writer *w) {
     kt_json_end_array(w);
     kt_json_writer_print(w, stdout);
@@ -318,6 +349,7 @@ static void show_invalid(const kt_registry *r, listing *l) {
     show_reasons(l, "not with --deterministic");
     show_absent(l);
     show_reasons(l, "not built");
+    show_gpu_kernels(l);
     show_library_gaps(l);
     show_reasons(l, "not asked of libraries");
     show_cells(l, false);
