@@ -26,6 +26,11 @@ KT_DEVICE void bits(const uint32_t *in, uint32_t *out) {
     out[3] = kt_and_or(in[2], in[3], in[4]);
 }
 
+/* A number to which products of bytes are added without overflow. */
+KT_DEVICE int32_t small(uint32_t v) {
+    return (int32_t)(v & 0xffffffu) - 0x800000;
+}
+
 KT_DEVICE void numbers(int which, const uint32_t *in, uint32_t *out) {
     for (int i = 0; i < 4; i++) {
         const float a = kt_float_bits(in[i]), b = kt_float_bits(in[4 + i]);
@@ -33,7 +38,8 @@ KT_DEVICE void numbers(int which, const uint32_t *in, uint32_t *out) {
         if (which == KT_CONFORM_FMA) out[i] = kt_bits_float(kt_fma(a, b, kt_float_bits(in[8 + i])));
         if (which == KT_CONFORM_EXP2) out[i] = kt_bits_float(kt_exp2(a));
         if (which == KT_CONFORM_SILU) out[i] = kt_bits_float(kt_silu(a));
-        if (which == KT_CONFORM_DOT4) out[i] = (uint32_t)kt_dot4(in[i], in[4 + i], (int)in[8 + i]);
+        if (which == KT_CONFORM_DOT4)
+            out[i] = (uint32_t)kt_dot4(in[i], in[4 + i], small(in[8 + i]));
     }
 }
 
@@ -116,7 +122,7 @@ KT_DEVICE void products(int which, const uint32_t *in, uint32_t *out) {
 
     for (int i = 0; i < 4; i++) {
         c[i] = kt_float_bits(in[8 + i]);
-        d[i] = (int32_t)in[8 + i];
+        d[i] = small(in[8 + i]);
     }
     if (which == KT_CONFORM_MMA_BF16) {
         kt_mma_bf16(c, in, in[4], in[5]);
