@@ -153,6 +153,10 @@ const kt_emulated_block *kt_emulated_damaged(const kt_emulated_memory *m) {
     return NULL;
 }
 
+/* Programs and their libraries, heaps and stacks lie from here on; below are the large maps of
+ * sanitizers, where two small numbers side by side would look like an address. */
+#define LOWEST UINT64_C(0x550000000000)
+
 /* The kernel knows what is mapped: numbers that merely look like addresses hardly ever are. But a
  * count that ends a struct has padding behind it, which may hold half of an address: with a small
  * number below, that is the beginning of a thread's heap. */
@@ -160,7 +164,7 @@ bool kt_emulated_is_foreign(const kt_emulated_memory *m, uint64_t address) {
     uint8_t *p = (uint8_t *)(uintptr_t)address;
     unsigned char resident;
 
-    if ((uint32_t)address < 1 << 16 || address >= UINT64_C(1) << 47 || kt_emulated_find(m, p))
+    if ((uint32_t)address < 1 << 16 || address < LOWEST || address >> 47 || kt_emulated_find(m, p))
         return false;
     return mincore(p - address % PAGE, 1, &resident) == 0;
 }

@@ -177,7 +177,7 @@ static struct step {
     size_t bytes, shared;
     const struct function *function;
     unsigned grid[2], threads;
-    unsigned char parameters[1024];
+    _Alignas(16) unsigned char parameters[1024];
 } step[MOST_STEPS];
 static int n_steps, is_capturing;
 

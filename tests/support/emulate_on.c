@@ -57,10 +57,10 @@ static const kt_cuda_kernel *find_kernel(kt_emulated_entry *entry, int *index) {
     return NULL;
 }
 
-static kt_status run_on(const kt_cuda_kernel *kernel, int entry, const kt_launch *l, kt_err *err) {
+static kt_status run_on(const kt_device_code *code, int entry, const kt_launch *l, kt_err *err) {
     _Alignas(16) uint8_t parameters[KT_DEVICE_PARAMETERS];
-    kt_config config = kt_cuda_initial(kernel);
-    kt_device_launch there = {.entry = entry,
+    kt_device_launch there = {.code = code,
+                              .entry = entry,
                               .grid_x = l->grid_x,
                               .grid_y = l->grid_y,
                               .shared_bytes = l->shared_bytes,
@@ -71,13 +71,11 @@ static kt_status run_on(const kt_cuda_kernel *kernel, int entry, const kt_launch
     int n = 0;
 
     memcpy(parameters, l->parameters, there.parameter_bytes);
-    for (int32_t i = 0; i < kernel->param_count; i++) config.value[i] = l->constant[i];
     for (size_t at = 0; st == KT_OK && at + 8 <= there.parameter_bytes; at += 8) {
         uintptr_t word;
         memcpy(&word, parameters + at, sizeof word);
         st = pin(word, pinned, &n, err);
     }
-    if (st == KT_OK) st = kt_device_code_of(device, kernel, &config, &there.code, err);
     if (st == KT_OK) st = kt_device_run(device, KT_STREAM_MAIN, &there, err);
     if (st == KT_OK) st = kt_device_sync(device, NULL, err);
     while (n > 0) kt_device_unpin(device, (void *)pinned[--n].begin);
@@ -89,11 +87,17 @@ kt_status __wrap_kt_emulate(const kt_launch *launch, const kt_emulator_options *
     const char *class = getenv("KT_TEST_DEVICE");
     const kt_device_options how = {.class = class};
     const kt_cuda_kernel *kernel;
+    const kt_device_code *code;
+    kt_config config = {{0}};
     kt_status st;
     int entry;
 
     if (!class || !*class || !(kernel = find_kernel(launch->entry, &entry)))
         return __real_kt_emulate(launch, options, err);
     st = device ? KT_OK : kt_device_open(&how, &device, err);
-    return st == KT_OK ? run_on(kernel, entry, launch, err) : st;
+    if (st != KT_OK) return st;
+    for (int32_t i = 0; i < kernel->param_count; i++) config.value[i] = launch->constant[i];
+    st = kt_device_code_of(device, kernel, &config, &code, err);
+    if (st == KT_E_UNSUPPORTED) return __real_kt_emulate(launch, options, err); /* not for it */
+    return st == KT_OK ? run_on(code, entry, launch, err) : st;
 }
