@@ -25,7 +25,7 @@ kt_status kt_device_kernel_put(kt_device_step *s, const kt_device_kernel *k, int
                                int grid_y, int64_t size, const void *call, size_t call_bytes,
                                kt_err *err);
 
-/* The tile kernel `name` (moe_tiles, gemm_tiles) in the sizes that kt_device_tile_size picks from. */
+/* The tile kernel `name` (moe_tiles, gemm_tiles) in the sizes of kt_device_tile_size. */
 kt_status kt_device_tiles_find(kt_device_step *s, const char *name, kt_weight_format format,
                                kt_device_kernel out[KT_DEVICE_TILE_SIZES], kt_err *err);
 /* The index of the smallest tiles that hold `rows` rows, else of the largest. */

@@ -1,4 +1,4 @@
-/* Experts of more rows than moe_decode takes at once, on a device: rows sorted by their experts, tiles
+/* Experts of more rows than moe_decode takes at once, on a device: rows sorted by expert, tiles
  * of tensor cores, and the sum back. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_EXPERTS_MANY_H
 #define KT_RUNTIME_EXPERTS_MANY_H
