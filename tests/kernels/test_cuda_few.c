@@ -199,6 +199,28 @@ static void expect_out(const experts *m, const float *before, const char *what) 
     free(h);
 }
 
+static kt_moe_decode call_of(const experts *m, kt_weight_format format) {
+    const expert_case *c = &m->c;
+
+    return (kt_moe_decode){.x = m->x.data,
+                           .expert = m->expert.data,
+                           .route = m->route.data,
+                           .gate = m->gate.records.data,
+                           .up = m->up.records.data,
+                           .down = m->down.records.data,
+                           .h = m->h.data,
+                           .out = m->out.data,
+                           .ldx = c->k,
+                           .ldo = c->k,
+                           .gate_bytes = c->n * (int64_t)kt_device_row_bytes(format, c->k),
+                           .down_bytes = c->k * (int64_t)kt_device_row_bytes(format, c->n),
+                           .tokens = c->tokens,
+                           .slots = c->slots,
+                           .n = c->n,
+                           .k = c->k,
+                           .accumulate = c->accumulate};
+}
+
 static void check_experts(const expert_case *c, kt_weight_format format, int warps, int tiles,
                           uint32_t seed) {
     const kt_cuda_kernel *k = find("moe_decode");
@@ -211,23 +233,7 @@ static void check_experts(const expert_case *c, kt_weight_format format, int war
 
     make_experts(&m, c, format, seed);
     memcpy(before, m.out.data, (size_t)(c->tokens * c->k) * sizeof *before);
-    call = (kt_moe_decode){.x = m.x.data,
-                           .expert = m.expert.data,
-                           .route = m.route.data,
-                           .gate = m.gate.records.data,
-                           .up = m.up.records.data,
-                           .down = m.down.records.data,
-                           .h = m.h.data,
-                           .out = m.out.data,
-                           .ldx = c->k,
-                           .ldo = c->k,
-                           .gate_bytes = c->n * (int64_t)kt_device_row_bytes(format, c->k),
-                           .down_bytes = c->k * (int64_t)kt_device_row_bytes(format, c->n),
-                           .tokens = c->tokens,
-                           .slots = c->slots,
-                           .n = c->n,
-                           .k = c->k,
-                           .accumulate = c->accumulate};
+    call = call_of(&m, format);
     snprintf(what, sizeof what, "%s tokens=%d n=%d k=%d warps=%d tiles=%d seed=%u",
              kt_weight_format_name(format), c->tokens, c->n, c->k, warps, tiles, seed);
     launch(k, 0, &call, cut(c->n, 16 * tiles), all, all, &config, seed);
@@ -257,4 +263,26 @@ Test(cuda_few, experts_of_any_size_and_share, .timeout = 120) {
         for (int j = 0; j < 4; j++)
             check_experts(&cases[i], j % 2 ? KT_W_BF16 : KT_W_INT4_G32, configs[j][0],
                           configs[j][1], (uint32_t)(i * 4 + (unsigned)j + 1));
+}
+
+/* An expert that is not a number spoils the tokens that chose it, and no other. */
+Test(cuda_few, experts_of_others_do_not_count) {
+    const expert_case c = {2, 1, 2, 32, 32, false, false};
+    const kt_cuda_kernel *k = find("moe_decode");
+    const kt_config config = {{2, 1, KT_DEV_BF16}};
+    kt_moe_decode call;
+    experts m;
+
+    make_experts(&m, &c, KT_W_BF16, 3);
+    ((int32_t *)m.expert.data)[0] = 0;
+    ((int32_t *)m.expert.data)[1] = 1;
+    memset((uint8_t *)m.down.records.data + 32 * 64, 0xff, 32 * 64);
+    call = call_of(&m, KT_W_BF16);
+    launch(k, 0, &call, 2, 2, 2, &config, 1);
+    launch(k, 1, &call, 2, 1, 2, &config, 1);
+    for (int i = 0; i < 32; i++) {
+        cr_expect(isfinite(((float *)m.out.data)[i]), "column %d of the other token", i);
+        cr_expect(isnan(((float *)m.out.data)[32 + i]), "column %d", i);
+    }
+    drop_experts(&m);
 }
