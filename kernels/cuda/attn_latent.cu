@@ -156,7 +156,7 @@ KT_DEVICE void meet(uint32_t at, int stage, int key, kt_attn_pairs *r, float *o)
     uint32_t weight[MAX_TILES][MAX_KEYS / 4];
 
     score(at);
-    kt_sync();
+    kt_sync(); /* all parts are there */
     KT_UNROLL
     for (int tile = 0; tile < ROWS / 16; tile++) {
         float s[MAX_KEYS / 2], factor[2];

@@ -55,8 +55,8 @@ Test(cuda_attn, few_rows_over_split_keys, .timeout = 120) {
 
 static const attn_case many[] = {
     {{4, 2, 32, 32, 0, KT_ATTN_BF16, false}, false, 2, {{0, 37}, {70, 20}}},
-    {{2, 1, 64, 64, 40, KT_ATTN_INT8, false}, true, 2, {{30, 33}, {100, 1}}},
-    {{3, 1, 48, 32, 0, KT_ATTN_FP8, false}, false, 1, {{129, 9}}},
+    {{2, 1, 64, 64, 40, KT_ATTN_INT8, false}, true, 2, {{30, 33}, {128, 1}}},
+    {{3, 1, 48, 32, 0, KT_ATTN_FP8, false}, false, 1, {{110, 25}}},
     {{1, 1, 208, 208, 0, KT_ATTN_BF16, false}, true, 1, {{3, 17}}}};
 
 Test(cuda_attn, many_rows, .timeout = 120) {
@@ -100,10 +100,10 @@ static void expect_same_bits(const char *kernel, const attn_case *c, const kt_co
 }
 
 Test(cuda_attn, a_rows_bits_depend_on_its_own_sequence_alone, .timeout = 120) {
-    const attn_case c = {{4, 2, 32, 32, 45, KT_ATTN_BF16, false}, false, 2, {{60, 4}, {150, 2}}};
-    const kt_config few_config = config_of(&c, 16, 2, 2), many_config = config_of(&c, 64, 32, 2);
+    const attn_case c = {{4, 2, 32, 32, 100, KT_ATTN_BF16, false}, false, 2, {{110, 6}, {150, 2}}};
+    const kt_config few_config = config_of(&c, 16, 4, 2), many_config = config_of(&c, 64, 32, 2);
 
-    expect_same_bits("attn_decode", &c, &few_config, 16, 64);
+    expect_same_bits("attn_decode", &c, &few_config, 16, 128);
     expect_same_bits("attn_prefill", &c, &many_config, 64, 0);
 }
 

@@ -328,10 +328,10 @@ static void make_index(world *w, index_side *x) {
     w->step.pages.index_row = &w->index_row;
 }
 
-/* Rows on both sides of the number of picked keys, in two sequences. */
+/* Rows on both sides of the number of picked keys, more than are scored at a time. */
 Test(device_attn, picked_keys_are_those_of_the_best_scores, .timeout = 60) {
-    const attn_case c = {{16, 1, 64, 32, 0, KT_ATTN_BF16, true}, false, 2, {{36, 8}, {120, 2}}};
-    int32_t span_of[16], first_page[2];
+    const attn_case c = {{16, 1, 64, 32, 0, KT_ATTN_BF16, true}, false, 2, {{9, 32}, {120, 2}}};
+    int32_t span_of[40], first_page[2];
     index_side x;
     world w;
 
