@@ -105,18 +105,18 @@ static __m128i load_words(const void *words, int64_t i) {
     return _mm_loadu_si128((const __m128i *)(const void *)((const char *)words + 4 * i));
 }
 
-/* Rows [row, row + 8) of GPTQ's codes: word j of eight rows, which lie side by side, is four bytes
- * of each. Four words at a time; k is a multiple of 32. */
-static void import_gptq(const kt_int4_source *s, int64_t row, uint8_t *out) {
+/* Rows [row, row + count) of GPTQ's codes, count a multiple of 8: word j of these rows, which lie
+ * side by side, is four bytes of each. Four words at a time; k is a multiple of 32. */
+static void import_gptq(const kt_int4_source *s, int64_t row, int64_t count, uint8_t *out) {
     const int64_t row_bytes = s->k / 2;
 
     for (int64_t j = 0; j < s->k / 8; j += 4)
-        for (int half = 0; half < 8; half += 4) {
+        for (int64_t four = 0; four < count; four += 4) {
             __m128i v[4];
-            for (int i = 0; i < 4; i++) v[i] = load_words(s->packed, (j + i) * s->n + row + half);
+            for (int i = 0; i < 4; i++) v[i] = load_words(s->packed, (j + i) * s->n + row + four);
             kt_turn_words(v);
             for (int i = 0; i < 4; i++)
-                _mm_storeu_si128((__m128i *)(void *)(out + (half + i) * row_bytes + 4 * j), v[i]);
+                _mm_storeu_si128((__m128i *)(void *)(out + (four + i) * row_bytes + 4 * j), v[i]);
         }
 }
 
@@ -182,8 +182,9 @@ static void import_transposed(const kt_int4_source *s, int64_t begin, int64_t en
     for (int64_t row = begin; row < end;) {
         uint8_t *out = data + row * row_bytes;
         if (s->packing != KT_INT4_AWQ) {
-            import_gptq(s, row, out);
-            row += 8;
+            const int64_t count = end - row >= 16 ? 16 : 8; /* a line of words */
+            import_gptq(s, row, count, out);
+            row += count;
         } else if (end - row >= 32) {
             import_awq(s, row, out);
             row += 32;
@@ -192,6 +193,23 @@ static void import_transposed(const kt_int4_source *s, int64_t begin, int64_t en
             row += 8;
         }
     }
+}
+
+/* GPTQ's inputs must be in the order of their groups. */
+static kt_status check_order(const kt_int4_source *s, kt_err *err) {
+    for (int64_t g = 0; s->group_index && g < s->k / s->group; g++) {
+        uint32_t differing = 0;
+        for (int64_t i = g * s->group; i < (g + 1) * s->group; i++)
+            differing |= word_at(s->group_index, i) ^ (uint32_t)g;
+        for (int64_t i = g * s->group; differing; i++)
+            if ((int32_t)word_at(s->group_index, i) != g)
+                return kt_fail(
+                    err, KT_E_UNSUPPORTED,
+                    "g_idx: input %lld is of group %d, expected %lld: a checkpoint quantised with "
+                    "desc_act (act-order) is not supported, use one without",
+                    (long long)i, (int)(int32_t)word_at(s->group_index, i), (long long)g);
+    }
+    return KT_OK;
 }
 
 static kt_status check(const kt_int4_source *s, int64_t row_begin, int64_t row_end, kt_err *err) {
@@ -210,14 +228,7 @@ static kt_status check(const kt_int4_source *s, int64_t row_begin, int64_t row_e
                        "multiples of 8 and zero points",
                        (long long)s->n, (long long)s->k, (long long)row_begin, (long long)row_end,
                        s->zeros ? "with" : "without");
-    for (int64_t i = 0; s->group_index && i < s->k; i++)
-        if ((int32_t)word_at(s->group_index, i) != i / s->group)
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "g_idx: input %lld is of group %d, expected %lld: a checkpoint "
-                           "quantised with desc_act (act-order) is not supported, use one without",
-                           (long long)i, (int)(int32_t)word_at(s->group_index, i),
-                           (long long)(i / s->group));
-    return KT_OK;
+    return check_order(s, err);
 }
 
 /* Words of eight nibbles, least significant first, are our bytes: even input low. */

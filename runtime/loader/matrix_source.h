@@ -112,6 +112,11 @@ size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c, int64_t row_begin,
                                int64_t row_end);
 
+/* Bring rows [row_begin, row_end) of INT4 and MXFP4 codes into the caches, in the order of the
+ * file: packing meets lines of many rows in turn, which no prefetcher follows. AWQ, whose words
+ * hold eight rows, is left alone, and so is what kt_matrix_source_check_finite reads. */
+void kt_matrix_source_fetch(const kt_matrix_source *s, int64_t row_begin, int64_t row_end);
+
 /* Tell the kernel that the pages behind the source are not needed any more. */
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c);
 

@@ -64,6 +64,7 @@ static void note_failure(kt_packer *l, const kt_err *why) {
 static int rows_are_finite(kt_packer *l, const kt_matrix_source *s, int64_t begin, int64_t end) {
     kt_err why;
 
+    kt_matrix_source_fetch(s, begin, end);
     if (l->request.allow_nonfinite ||
         kt_matrix_source_check_finite(l->request.checkpoint, s, begin, end, &why) == KT_OK)
         return 1;
