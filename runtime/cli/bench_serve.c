@@ -60,7 +60,8 @@ static const kt_usage serve_usage = {
     .arguments = "URL",
     .about =
         "Load a running OpenAI-compatible server and measure TTFT, TPOT, ITL, E2EL (milliseconds) "
-        "and throughput,\nunder the names of vllm bench serve and sglang.bench_serving.",
+        "and throughput,\nunder the names of vllm bench serve and sglang.bench_serving. URL may be "
+        "unix:PATH.",
     .examples =
         "  kt bench serve http://127.0.0.1:8000 -n 64 -c 8 --input-len 512 --output-len 128\n"
         "  kt bench serve http://127.0.0.1:8000 --request-rate 2 --goodput ttft:500,tpot:100\n"

@@ -16,6 +16,7 @@ kt_status kt_chat_link_init(kt_chat_link *l, const char *url, kt_err *err) {
 
     memset(l, 0, sizeof *l);
     KT_TRY(kt_target_parse(url, &l->target, err));
+    if (kt_target_is_socket(url)) url = ""; /* no path of the API in it */
     path = strstr(url, "://") ? url + sizeof scheme - 1 : url;
     path += strcspn(path, "/");
     snprintf(l->path, sizeof l->path, "%s", path);

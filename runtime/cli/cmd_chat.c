@@ -21,10 +21,11 @@ static const kt_usage usage = {
     .command = "chat",
     .arguments = "MODEL|URL",
     .about =
-        "Talk with a model, or with a server at http://HOST:PORT. A line that ends in \\ goes on "
-        "in the next; Ctrl-C stops\nan answer, at the prompt it ends the chat, as does "
-        "Ctrl-D. /help lists the commands. Options of kt serve are passed on\nto the server "
-        "that is started for a model.",
+        "Talk with a model, or with a server at http://HOST:PORT or unix:PATH. A line that ends in "
+        "\\ goes on in the next;\nCtrl-C stops an answer, at the prompt it ends the chat, as does "
+        "Ctrl-D. /help lists the commands. Options of kt serve\nare passed on to the server that "
+        "is "
+        "started for a model.",
     .examples = "  kt chat datasets/models/tiny-moe\n"
                 "  kt chat http://127.0.0.1:8080 --system 'Answer in one sentence.'\n"
                 "  kt chat MODEL --prompt 'Who wrote Hamlet?'\n"};
@@ -481,7 +482,7 @@ static int run(int argc, char **argv) {
     c.temperature = f.temperature;
     c.max_tokens = f.max_tokens;
     c.is_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
-    if (strncmp(word, "http", 4) == 0 && strstr(word, "://")) {
+    if (kt_target_is_socket(word) || (strncmp(word, "http", 4) == 0 && strstr(word, "://"))) {
         st = kt_chat_link_init(&c.link, word, &err);
         c.link.key = f.api_key;
     } else {

@@ -25,11 +25,12 @@
 #include "runtime/model/model_dir.h"
 #include "runtime/model/synthetic_model.h"
 
-enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20 };
+enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20, DEFAULT_PORT = 8080 };
+#define DEFAULT_HOST "127.0.0.1"
 
 typedef struct serve_flags {
     kt_engine_flags engine;
-    const char *host, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
+    const char *host, *socket, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
     const char *chat_template, *tool_parser, *reasoning_parser;
     const char *record;
     int64_t port, queue, parallel, itl_ms, record_mb, drain_s;
@@ -81,8 +82,11 @@ static void print_address(const serving *s, const char *before, const char *afte
     const char *host = s->flags->host;
     bool v6 = strchr(host, ':') != NULL;
 
-    printf("%shttp://%s%s%s:%d%s\n", before, v6 ? "[" : "", host, v6 ? "]" : "",
-           kt_http_server_port(s->server), after);
+    if (s->flags->socket)
+        printf("%sunix:%s%s\n", before, s->flags->socket, after);
+    else
+        printf("%shttp://%s%s%s:%d%s\n", before, v6 ? "[" : "", host, v6 ? "]" : "",
+               kt_http_server_port(s->server), after);
     fflush(stdout);
 }
 
@@ -275,7 +279,7 @@ static kt_status start_log(serving *s, kt_err *err) {
 
 static void warn_if_unreachable(const serving *s) {
     const serve_flags *f = s->flags;
-    bool is_local = strncmp(f->host, "127.", 4) == 0 || strcmp(f->host, "::1") == 0 ||
+    bool is_local = f->socket || strncmp(f->host, "127.", 4) == 0 || strcmp(f->host, "::1") == 0 ||
                     strcmp(f->host, "localhost") == 0;
 
     if (!is_local && !s->keys && !f->allowed_hosts)
@@ -306,6 +310,7 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
                               .write_machine = write_machine};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
+                            .socket_path = f->socket,
                             .routes = kt_builtin_routes,
                             .n_routes = kt_builtin_route_count,
                             .allowed_hosts = f->allowed_hosts,
@@ -369,6 +374,7 @@ static const kt_usage usage = {
              "are answered.",
     .examples = "  kt serve datasets/models/tiny-moe\n"
                 "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
+                "  kt serve MODEL --socket /run/user/1000/kt.sock\n"
                 "  kt serve MODEL --record-workload load.jsonl\n"
                 "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"In that day\"}'\n"};
 
@@ -381,6 +387,8 @@ static int settle_flags(serving *s, bool has_model) {
     if (has_model == (e->synthetic != NULL))
         return kt_usage_fail(&usage, "%s",
                              has_model ? "give either MODEL or --synthetic" : "MODEL is missing");
+    if (f->socket && (strcmp(f->host, DEFAULT_HOST) != 0 || f->port != DEFAULT_PORT))
+        return kt_usage_fail(&usage, "give either --socket or --host and --port");
     if (e->layers && !e->synthetic) return kt_usage_fail(&usage, "--layers goes with --synthetic");
     if (e->synthetic && f->chat_template)
         return kt_usage_fail(&usage, "a synthetic model has no chat for --chat-template");
@@ -395,14 +403,16 @@ static int settle_flags(serving *s, bool has_model) {
 
 static int run(int argc, char **argv) {
     serve_flags f = {.engine = KT_ENGINE_FLAGS_INITIAL,
-                     .host = "127.0.0.1",
-                     .port = 8080,
+                     .host = DEFAULT_HOST,
+                     .port = DEFAULT_PORT,
                      .parallel = 64,
                      .itl_ms = 200,
                      .drain_s = 5};
     const kt_option options[] = {
         KT_OPTION_STRING("host", 0, &f.host, "ADDRESS", "where to listen (default: 127.0.0.1)"),
         KT_OPTION_INT("port", 'p', &f.port, 0, 65535, "0 = any free one (default: 8080)"),
+        KT_OPTION_STRING("socket", 0, &f.socket, "PATH",
+                         "a UNIX socket instead, for programs of this user alone"),
         KT_OPTION_STRING("api-key", 0, &f.api_key, "KEY[,KEY...]",
                          "wanted from clients (default: none, and only localhost is answered)"),
         KT_OPTION_STRING("api-key-file", 0, &f.api_key_file, "FILE", "keys, one a line"),

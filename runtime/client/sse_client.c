@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,6 +21,10 @@
 enum { MAX_LINE = 1 << 22, READ_BYTES = 1 << 16 };
 
 /* ---- where to ---- */
+
+bool kt_target_is_socket(const char *url) {
+    return strncmp(url, "unix:", 5) == 0;
+}
 
 static kt_status look_up(const char *host, const char *port, const char *url, kt_target *t,
                          kt_err *err) {
@@ -38,6 +43,20 @@ static kt_status look_up(const char *host, const char *port, const char *url, kt
     return KT_OK;
 }
 
+static kt_status parse_socket(const char *path, kt_target *out, kt_err *err) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    const size_t n = strlen(path);
+
+    if (n == 0 || n >= sizeof a.sun_path)
+        return kt_fail(err, KT_E_INVALID, "'unix:%s': a path of %zu bytes, expected 1 to %zu", path,
+                       n, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, n);
+    *out = (kt_target){.host = "localhost", .n_addresses = 1, .address_bytes = {sizeof a}};
+    snprintf(out->name, sizeof out->name, "unix:%s", path);
+    memcpy(&out->address[0], &a, sizeof a);
+    return KT_OK;
+}
+
 kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     static const char scheme[] = "http://";
     const char *at = url, *end, *colon;
@@ -46,6 +65,7 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     bool v6;
     size_t n;
 
+    if (kt_target_is_socket(url)) return parse_socket(url + 5, out, err);
     if (strncasecmp(url, "https:", 6) == 0)
         return kt_fail(err, KT_E_INVALID, "%s: https is not spoken here, expected http://HOST:PORT",
                        url);
@@ -71,6 +91,7 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
     if (n >= sizeof t.base) return kt_fail(err, KT_E_INVALID, "'%s': the path is too long", url);
     memcpy(t.base, end, n);
     snprintf(t.name, sizeof t.name, v6 ? "[%s]:%s" : "%s:%s", host, port);
+    memcpy(t.host, t.name, sizeof t.host);
     KT_TRY(look_up(host, port, url, &t, err));
     *out = t;
     return KT_OK;
@@ -79,7 +100,7 @@ kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err) {
 char *kt_sse_write_request(const kt_target *target, const char *path, const char *key,
                            const char *body, size_t body_size, size_t *size) {
     const size_t room =
-        body_size + strlen(path) + strlen(target->name) + 300 + (key ? strlen(key) : 0);
+        body_size + strlen(path) + strlen(target->host) + 300 + (key ? strlen(key) : 0);
     char *text = malloc(room);
 
     if (!text) return NULL;
@@ -87,7 +108,7 @@ char *kt_sse_write_request(const kt_target *target, const char *path, const char
         text, room,
         "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
         "Accept: text/event-stream\r\nConnection: close\r\nContent-Length: %zu\r\n%s%s%s\r\n",
-        path, target->name, body_size, key ? "Authorization: Bearer " : "", key ? key : "",
+        path, target->host, body_size, key ? "Authorization: Bearer " : "", key ? key : "",
         key ? "\r\n" : "");
     memcpy(text + *size, body, body_size);
     *size += body_size;

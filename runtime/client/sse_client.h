@@ -16,16 +16,20 @@ enum { KT_TARGET_ADDRESSES = 4 };
 
 /* Where requests go. */
 typedef struct kt_target {
-    char name[300]; /* host:port as in the URL, an IPv6 address in brackets */
+    char name[300]; /* host:port as in the URL, an IPv6 address in brackets; unix:PATH */
+    char host[300]; /* as servers are told: the same, or localhost */
     char base[256]; /* path before /v1, without a slash at its end */
     struct sockaddr_storage address[KT_TARGET_ADDRESSES]; /* tried in this order */
     socklen_t address_bytes[KT_TARGET_ADDRESSES];
     int n_addresses;
 } kt_target;
 
-/* "http://HOST[:PORT][/PATH][/v1]" or "HOST:PORT"; looks the host up. KT_E_INVALID for another
- * form, https included; KT_E_NOT_FOUND when the host has no address. */
+/* "http://HOST[:PORT][/PATH][/v1]", "HOST:PORT", or "unix:PATH", a socket of this machine; looks
+ * the host up. KT_E_INVALID for another form, https included; KT_E_NOT_FOUND when the host has no
+ * address. */
 kt_status kt_target_parse(const char *url, kt_target *out, kt_err *err);
+
+bool kt_target_is_socket(const char *url); /* "unix:PATH" */
 
 /* A whole POST request with a JSON body, malloc'd; NULL without memory. key: API key, or NULL. */
 char *kt_sse_write_request(const kt_target *target, const char *path, const char *key,

@@ -14,6 +14,7 @@
 #include "runtime/http/access.h"
 #include "runtime/http/http_parse.h"
 #include "runtime/http/server.h"
+#include "runtime/http/unix_socket.h"
 
 #define KT_MAX_LISTENERS 8 /* addresses of one name */
 
@@ -80,7 +81,8 @@ typedef struct kt_post {
 
 struct kt_http_server {
     kt_http_options options;
-    char *host; /* owned copy */
+    char *host;          /* owned copy */
+    kt_unix_socket file; /* what is listened on instead of host and port */
     kt_access *access;
     struct event_base *base;
     struct evconnlistener *listeners[KT_MAX_LISTENERS];

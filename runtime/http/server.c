@@ -66,6 +66,7 @@ static void begin_drain(kt_http_server *s) {
     s->draining = true;
     event_add(s->tick, &every);
     s->drain_deadline_ns = kt_clock_ns() + drain_ms * 1000000;
+    kt_unix_socket_remove(&s->file); /* before clients would be refused */
     for (int i = 0; i < s->n_listeners; i++) evconnlistener_free(s->listeners[i]);
     s->n_listeners = 0;
     if (s->options.on_drain) s->options.on_drain(s->options.app, count_requests(s));
@@ -298,6 +299,13 @@ static kt_status listen_on(kt_http_server *s, kt_err *err) {
                    strerror(error));
 }
 
+static kt_status listen_on_file(kt_http_server *s, kt_err *err) {
+    int fd;
+
+    KT_TRY(kt_unix_socket_listen(s->options.socket_path, &s->file, &fd, err));
+    return add_listener(s, fd, err);
+}
+
 static void fill_defaults(kt_http_options *o) {
     if (!o->host) o->host = "127.0.0.1";
     if (!o->max_body_bytes) o->max_body_bytes = (size_t)32 << 20;
@@ -353,7 +361,7 @@ kt_status kt_http_server_create(const kt_http_options *options, kt_http_server *
                                     &s->access, err)
                  : kt_fail(err, KT_E_NOMEM, "no memory for the server");
     if (st == KT_OK) st = create_events(s, err);
-    if (st == KT_OK) st = listen_on(s, err);
+    if (st == KT_OK) st = options->socket_path ? listen_on_file(s, err) : listen_on(s, err);
     if (st != KT_OK) {
         kt_http_server_destroy(s);
         return st;
@@ -372,6 +380,7 @@ void kt_http_server_destroy(kt_http_server *s) {
         free_post(p);
         p = next;
     }
+    kt_unix_socket_remove(&s->file);
     for (int i = 0; i < s->n_listeners; i++) evconnlistener_free(s->listeners[i]);
     for (int i = 0; i < 2; i++) {
         if (s->signals[i]) event_free(s->signals[i]);

@@ -22,6 +22,7 @@ typedef struct kt_http_exchange kt_http_exchange; /* one request and its answer 
 typedef struct kt_http_options {
     const char *host;              /* NULL = 127.0.0.1; a name listens on all its addresses */
     int port;                      /* 0 = any free one */
+    const char *socket_path;       /* NULL, or a UNIX socket instead of host and port */
     const kt_route *const *routes; /* borrowed */
     size_t n_routes;
     void *app; /* handed to the routes */
@@ -47,11 +48,12 @@ typedef struct kt_http_options {
     const kt_log *log;  /* borrowed; may be NULL */
 } kt_http_options;
 
-/* Bind and listen. A port in use is an error that says so. */
+/* Bind and listen. A port or socket in use is an error that says so. The file of a UNIX socket is
+ * removed when the server accepts nothing more (unix_socket.h). */
 kt_status kt_http_server_create(const kt_http_options *options, kt_http_server **out, kt_err *err);
 /* After run returned and every exchange was released. Accepts NULL. */
 void kt_http_server_destroy(kt_http_server *s);
-int kt_http_server_port(const kt_http_server *s);
+int kt_http_server_port(const kt_http_server *s); /* 0 on a UNIX socket */
 
 /* Serve until stopped. When it returns, signals do again what they did before the server was
  * created. */
