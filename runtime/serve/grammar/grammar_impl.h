@@ -14,11 +14,12 @@ typedef struct kt_mask_entry {
     uint64_t used;  /* when it was asked for last; 0 = empty */
     uint64_t *bits; /* [words] */
     /* Of masks below any stack: nodes of a trie where the frame is left, from which the stack below
-     * decides. `whole`: it can be left at once. `deep`: not known, since it went too deep. */
+     * decides. `whole`: it can be left at once. `unclear`: not known, since the walk went too deep
+     * or the frame is left nearly everywhere. */
     const kt_trie *trie; /* that the nodes are of: the vocabulary's */
     uint32_t *leave;
     size_t n_leave, leave_room;
-    bool whole, deep;
+    bool whole, unclear;
 } kt_mask_entry;
 
 typedef struct kt_mask_cache {

@@ -22,6 +22,9 @@ enum { PLACES_KEPT = 128, STATES_KEPT = 256 };
 enum { FEW_STACKS = 4 };
 /* Frames above the unknown stack; a deeper walk, or one near the limit, knows its stacks. */
 enum { LOCAL_DEPTH = 100 };
+/* A frame that is left at more than one in so many nodes decides too little by itself: the place is
+ * walked as a whole. */
+enum { NODES_PER_LEAVE = 32 };
 
 static void clear_entry(kt_mask_entry *e) {
     free(e->bits);
@@ -140,9 +143,11 @@ static kt_status walk(kt_grammar *g, walk_range range, uint32_t place, uint64_t 
             continue;
         }
         trail[node->depth] = to;
-        if (local) local->deep |= g->stacks.place[to].depth > LOCAL_DEPTH;
+        if (local) local->unclear |= g->stacks.place[to].depth > LOCAL_DEPTH;
         if (local && (g->stacks.place[to].flags & KT_PLACE_LEAVES)) {
             if (node->end > i + 1) KT_TRY(note_leave(local, i, err));
+            local->unclear |= local->n_leave > t->n_nodes / NODES_PER_LEAVE;
+            if (local->unclear) return KT_OK;
         } else if (node->end > i + 1 && stays_below(g, t, node, trail[node->depth - 1], to)) {
             set_ranks(t, bits, node->rank, t->node[node->end].rank);
             i = node->end;
@@ -170,7 +175,7 @@ static kt_status walk_all(kt_grammar *g, uint32_t place, uint64_t *bits, kt_mask
         range.trie = &v->other;
     }
     if (local) {
-        local->deep |= depth > LOCAL_DEPTH;
+        local->unclear |= depth > LOCAL_DEPTH;
         local->trie = range.trie;
     }
     range.end = range.trie->n_nodes;
@@ -204,14 +209,6 @@ static kt_status local_mask(kt_grammar *g, int32_t state, kt_mask_entry *scratch
     return KT_OK;
 }
 
-/* Walk from a stack, all of it known. */
-static kt_status walk_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_err *err) {
-    uint32_t place;
-
-    KT_TRY(kt_stacks_place(&g->stacks, stack, &place, err));
-    return walk_all(g, place, bits, NULL, err);
-}
-
 /* Where the walk left the frame, the stack below goes on. */
 static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t below,
                            uint64_t *bits, kt_err *err) {
@@ -230,26 +227,28 @@ static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t b
 }
 
 /* The tokens of one stack of a kernel. A frame that can be left at once adds those of the stack
- * below. */
-static kt_status mask_of_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt_err *err) {
+ * below. *unclear: some are missing, since a frame by itself does not tell them. */
+static kt_status mask_of_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, bool *unclear,
+                               kt_err *err) {
     size_t words = kt_vocabulary_words(g->vocabulary);
 
     while (stack != KT_STACK_DONE) {
         kt_frame top = g->stacks.frame[stack];
         kt_mask_entry scratch = {.used = 0};
-        const kt_mask_entry *local;
+        const kt_mask_entry *local = NULL;
         bool whole;
-        kt_status st;
+        kt_status st = KT_OK;
 
-        if (top.depth + LOCAL_DEPTH > KT_STACK_DEPTH) return walk_stack(g, stack, bits, err);
-        st = local_mask(g, top.state, &scratch, &local, err);
-        if (st == KT_OK && local->deep) {
+        *unclear = top.depth + LOCAL_DEPTH > KT_STACK_DEPTH;
+        if (!*unclear) st = local_mask(g, top.state, &scratch, &local, err);
+        if (st == KT_OK && local) *unclear = local->unclear;
+        if (st != KT_OK || *unclear) {
             clear_entry(&scratch);
-            return walk_stack(g, stack, bits, err);
+            return st;
         }
-        whole = st == KT_OK && local->whole;
-        for (size_t i = 0; st == KT_OK && i < words; i++) bits[i] |= local->bits[i];
-        if (st == KT_OK) st = walk_left(g, local, top.below, bits, err);
+        whole = local->whole;
+        for (size_t i = 0; i < words; i++) bits[i] |= local->bits[i];
+        st = walk_left(g, local, top.below, bits, err);
         clear_entry(&scratch);
         if (st != KT_OK || !whole) return st;
         stack = top.below;
@@ -260,13 +259,12 @@ static kt_status mask_of_stack(kt_grammar *g, uint32_t stack, uint64_t *bits, kt
 static kt_status work_out(kt_grammar *g, uint32_t place, uint64_t *bits, kt_err *err) {
     const kt_vocabulary *v = g->vocabulary;
     kt_place p = g->stacks.place[place];
+    bool unclear = p.n_kernel > FEW_STACKS;
 
     memset(bits, 0, kt_vocabulary_words(v) * sizeof *bits);
-    if (p.n_kernel > FEW_STACKS)
-        KT_TRY(walk_all(g, place, bits, NULL, err));
-    else
-        for (uint32_t i = 0; i < p.n_kernel; i++)
-            KT_TRY(mask_of_stack(g, g->stacks.pool[p.at + i], bits, err));
+    for (uint32_t i = 0; i < p.n_kernel && !unclear; i++)
+        KT_TRY(mask_of_stack(g, g->stacks.pool[p.at + i], bits, &unclear, err));
+    if (unclear) KT_TRY(walk_all(g, place, bits, NULL, err));
     for (size_t i = 0; i < v->n_ends; i++) {
         uint64_t bit = (uint64_t)1 << v->ends[i] % 64;
         if (p.flags & KT_PLACE_COMPLETE) bits[v->ends[i] / 64] |= bit;
