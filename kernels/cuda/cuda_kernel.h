@@ -31,6 +31,10 @@ extern const size_t kt_cuda_target_count;
 const kt_cuda_target *kt_cuda_baseline(void);
 /* All targets: kernels of mma.sync and cp.async alone. */
 #define KT_CUDA_BASELINE 0xffffffffu
+/* All but 103, whose integer tensor cores are slow. */
+#define KT_CUDA_FAST_INT8 (KT_CUDA_BASELINE & ~(1u << 7))
+/* Those whose mma.sync multiplies E4M3 by an instruction of its own: 89, 120, 121. */
+#define KT_CUDA_E4M3 (1u << 3 | 1u << 9 | 1u << 10)
 
 /* Machine instructions that a kernel's code is counted by (cubin_elf.h). */
 typedef enum kt_cuda_opcode {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/err.h"
+#include "base/numeric.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define KT_ADDRESS_SANITIZER 1
@@ -36,7 +37,7 @@ typedef enum fiber_state { RUNNABLE, AT_BARRIER, AT_COLLECTIVE, DONE } fiber_sta
 typedef struct copy {
     const void *from;
     uint32_t at;
-    int valid, group;
+    int bytes, valid, group;
 } copy;
 
 typedef struct fiber {
@@ -316,18 +317,19 @@ uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v) {
 }
 
 static void carry_out(const copy *c) {
-    uint8_t *to = kt_emulator_shared(c->at, 16, true);
-    memset(to, 0, 16);
+    uint8_t *to = kt_emulator_shared(c->at, (uint32_t)c->bytes, true);
+    memset(to, 0, (size_t)c->bytes);
     memcpy(to, c->from, (size_t)c->valid);
 }
 
-void kt_emulator_copy16(uint32_t at, const void *from, int valid) {
+void kt_emulator_copy(uint32_t at, const void *from, int bytes, int valid) {
     fiber *f = &now->fiber[now->self];
-    const copy c = {from, at, valid, f->group};
+    const copy c = {from, at, bytes, valid, f->group};
 
-    if (valid != 0 && valid != 16) give_up("a copy of %d bytes; 0 or 16 are allowed", valid);
-    if (valid) kt_emulator_aligned(from, 16);
-    kt_emulator_shared(at, 16, true);
+    if (valid != 0 && valid != bytes)
+        give_up("a copy of %d bytes; 0 or %d are allowed", valid, bytes);
+    if (valid) kt_emulator_aligned(from, (uint32_t)bytes);
+    kt_emulator_shared(at, (uint32_t)bytes, true);
     if (!now->options.lazy) {
         carry_out(&c);
         return;
@@ -493,6 +495,25 @@ static void do_mma_s8(void *const *lane) {
 void kt_emulator_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     product p = {c, a, {b0, b1}};
     kt_emulator_warp(do_mma_s8, &p);
+}
+
+static void do_mma_e4m3(void *const *lane) {
+    uint32_t a[8], b[8];
+
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < 8; column++) {
+            product *p = lane[row % 8 * 4 + column / 2];
+            float *c = (float *)p->c + row / 8 * 2 + column % 2;
+            gather(lane, row, column, a, b);
+            for (int i = 0; i < 32; i++)
+                *c += kt_f8e4m3_to_f32((uint8_t)(a[i / 4] >> i % 4 * 8)) *
+                      kt_f8e4m3_to_f32((uint8_t)(b[i / 4] >> i % 4 * 8));
+        }
+}
+
+void kt_emulator_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    product p = {c, a, {b0, b1}};
+    kt_emulator_warp(do_mma_e4m3, &p);
 }
 
 /* ---- blocks ---- */

@@ -90,12 +90,14 @@ void kt_emulator_warp(kt_emulator_collective *f, void *mine);
 void kt_emulator_aligned(const void *p, uint32_t size);
 /* The bytes [at, at + size) of shared memory, checked. */
 uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes);
-void kt_emulator_copy16(uint32_t at, const void *from, int valid);
+/* `bytes` are 4, 8 or 16; of these `valid` (0 or all) are copied, the others are zeros. */
+void kt_emulator_copy(uint32_t at, const void *from, int bytes, int valid);
 void kt_emulator_commit(void);
 void kt_emulator_wait(int left);
 void kt_emulator_ldmatrix(uint32_t *r, uint32_t at, bool turned);
 void kt_emulator_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void kt_emulator_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void kt_emulator_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 uint32_t kt_emulator_shuffle(uint32_t v, int from);
 uint32_t kt_emulator_match(uint32_t v);
 void kt_emulator_warp_sync(void);
@@ -169,6 +171,13 @@ KT_DEVICE float kt_max(float a, float b) {
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     return (a & mask) | set;
 }
+KT_DEVICE int32_t kt_round(float x) {
+    if (!(x > -0x1p31f)) return x == x ? INT32_MIN : 0;
+    return x >= 0x1p31f ? INT32_MAX : (int32_t)lrintf(x);
+}
+KT_DEVICE float kt_max_nan(float a, float b) {
+    return a != a || b != b ? NAN : fmaxf(a, b);
+}
 KT_DEVICE int32_t kt_dot4(uint32_t a, uint32_t b, int32_t c) {
     for (int i = 0; i < 32; i += 8) c += (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
@@ -190,6 +199,9 @@ KT_DEVICE kt_u128 kt_shared_u128(uint32_t at) {
     memcpy(&v, kt_emulator_shared(at, sizeof v, false), sizeof v);
     return v;
 }
+KT_DEVICE void kt_shared_f32x2(uint32_t at, float *v) {
+    memcpy(v, kt_emulator_shared(at, 8, false), 8);
+}
 KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
     memcpy(kt_emulator_shared(at, sizeof v, true), &v, sizeof v);
 }
@@ -200,7 +212,13 @@ KT_DEVICE uint32_t kt_shared_add(uint32_t at, uint32_t v) {
     return kt_emulator_shared_add(at, v);
 }
 KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
-    kt_emulator_copy16(at, from, valid);
+    kt_emulator_copy(at, from, 16, valid);
+}
+KT_DEVICE void kt_copy8(uint32_t at, const void *from, int valid) {
+    kt_emulator_copy(at, from, 8, valid);
+}
+KT_DEVICE void kt_copy4(uint32_t at, const void *from, int valid) {
+    kt_emulator_copy(at, from, 4, valid);
 }
 KT_DEVICE void kt_copy_commit(void) {
     kt_emulator_commit();
@@ -236,6 +254,9 @@ KT_DEVICE void kt_mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1
 }
 KT_DEVICE void kt_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     kt_emulator_mma_s8(c, a, b0, b1);
+}
+KT_DEVICE void kt_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    kt_emulator_mma_e4m3(c, a, b0, b1);
 }
 
 #endif

@@ -120,6 +120,16 @@ KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(set));
     return r;
 }
+/* To the nearest whole number, halves to even, saturated; NaN becomes 0. */
+KT_DEVICE int32_t kt_round(float x) {
+    return __float2int_rn(x);
+}
+/* The larger one; NaN if one is. */
+KT_DEVICE float kt_max_nan(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
 /* Four products of signed bytes, added to c. */
 KT_DEVICE int32_t kt_dot4(uint32_t a, uint32_t b, int32_t c) {
     return __dp4a((int)a, (int)b, c);
@@ -141,6 +151,12 @@ KT_DEVICE uint32_t kt_shared_u32(uint32_t at) {
 KT_DEVICE kt_u128 kt_shared_u128(uint32_t at) {
     return *(const kt_u128 *)(kt_shared_bytes + at);
 }
+/* Two floats side by side, aligned to 8 bytes. */
+KT_DEVICE void kt_shared_f32x2(uint32_t at, float *v) {
+    const float2 both = *(const float2 *)(kt_shared_bytes + at);
+    v[0] = both.x;
+    v[1] = both.y;
+}
 KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
     *(uint32_t *)(kt_shared_bytes + at) = v;
 }
@@ -159,6 +175,21 @@ KT_DEVICE uint32_t kt_shared_add(uint32_t at, uint32_t v) {
  */
 KT_DEVICE void kt_copy16(uint32_t at, const void *from, int valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from),
+                   "r"(valid)
+                 : "memory");
+}
+/* The same with 8 and 4 bytes, aligned to as many. */
+KT_DEVICE void kt_copy8(uint32_t at, const void *from, int valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from),
+                   "r"(valid)
+                 : "memory");
+}
+KT_DEVICE void kt_copy4(uint32_t at, const void *from, int valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :
                  : "r"((uint32_t)__cvta_generic_to_shared(kt_shared_bytes) + at), "l"(from),
                    "r"(valid)
@@ -221,6 +252,13 @@ KT_DEVICE void kt_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/* c += a * b^T over 32 E4M3. For sm_89 and sm_120 on; elsewhere it is emulated, or does not exist. */
+KT_DEVICE void kt_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 #else
 #include "kernels/cuda/emulator.h"
@@ -264,6 +302,32 @@ KT_DEVICE float kt_block_sum(float v, uint32_t at, int warps) {
     kt_sync();
     for (int i = 0; i < warps; i++) sum += kt_shared_f32(at + (uint32_t)i * 4);
     return sum;
+}
+
+/* The largest of as many lanes side by side (a power of two), NaN if one is; all lanes get it. */
+KT_DEVICE float kt_warp_max_nan(float v, int lanes) {
+    KT_UNROLL
+    for (; lanes > 1; lanes /= 2) v = kt_max_nan(v, kt_warp_xor(v, lanes / 2));
+    return v;
+}
+
+/* As E4M3, rounded to nearest even; magnitudes over 448 become 448, NaN stays NaN. */
+KT_DEVICE uint32_t kt_e4m3(float x) {
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 890
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(0.0f), "f"(x));
+    return r;
+#else
+    uint32_t u = kt_bits_float(x);
+    const uint32_t sign = u >> 24 & 0x80u;
+
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u) return sign | 0x7fu;
+    if (u >= 0x43e00000u) return sign | 0x7eu;
+    if (u < 0x3c800000u) /* below 2^-6: the sum with 2^14 rounds to steps of 2^-9 */
+        return sign | (kt_bits_float(kt_float_bits(u) + 16384.0f) - 0x46800000u);
+    return sign | (u + 0x7ffffu + (u >> 20 & 1u) - 0x3c000000u) >> 20;
+#endif
 }
 
 KT_DEVICE float kt_silu(float x) {

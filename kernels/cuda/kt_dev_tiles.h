@@ -119,15 +119,17 @@ KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stag
     kt_tiles_fetch_own(o, step, stage);
 }
 
-/* Fragments of a for all of the warp's rows, of the 32 bytes `slice` (0 to 3) of a step: 4 words
- * for each tile of 16 rows. */
-KT_DEVICE void kt_tiles_load_a(uint32_t stage, int slice, uint32_t *a) {
-    const int row = kt_tiles_warp_row() + (kt_lane() & 15);
+/* Fragments of a, of the warp's 16 rows i, of the 32 bytes `slice` (0 to 3) of a step: 4 words. */
+KT_DEVICE void kt_tiles_load_rows(uint32_t stage, int slice, int i, uint32_t *a) {
+    const int row = kt_tiles_warp_row() + i * 16 + (kt_lane() & 15);
 
+    kt_ldmatrix(a, stage + kt_tiles_turned(row * 128 + slice * 32 + (kt_lane() >> 4) * 16));
+}
+
+/* Those of all of the warp's rows: 4 words for each tile of 16 rows. */
+KT_DEVICE void kt_tiles_load_a(uint32_t stage, int slice, uint32_t *a) {
     KT_UNROLL
-    for (int i = 0; i < KT_TILES_I; i++)
-        kt_ldmatrix(a + i * 4, stage + kt_tiles_turned((row + i * 16) * 128 + slice * 32 +
-                                                       (kt_lane() >> 4) * 16));
+    for (int i = 0; i < KT_TILES_I; i++) kt_tiles_load_rows(stage, slice, i, a + i * 4);
 }
 
 /* Fragments of b, of tiles j and j + 1 of a half: words 0 and 1 of the one, 2 and 3 of the other,
@@ -239,6 +241,8 @@ static inline const char *kt_tiles_refuse(const kt_tiles_shape *s, const kt_cuda
     if (s->n / 2 % (16 * s->warps_n)) return "half of bn is not a multiple of 16 for every warp";
     if (s->m * s->n / (32 * s->warps_m * s->warps_n) > KT_TILES_MAX_SUMS)
         return "over 128 sums a thread: they would spill";
+    if (s->warps_m * s->warps_n >= 16 && s->m * s->n / (32 * s->warps_m * s->warps_n) > 32)
+        return "over 32 sums a thread of 512: they would spill";
     if (kt_tiles_shared_bytes(s) > (size_t)target->shared_bytes)
         return "its stages exceed a block's shared memory";
     return NULL;
