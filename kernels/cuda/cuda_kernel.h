@@ -33,6 +33,7 @@ const kt_cuda_target *kt_cuda_baseline(void);
 #define KT_CUDA_BASELINE 0xffffffffu
 /* All but 103, whose integer tensor cores are slow. */
 #define KT_CUDA_FAST_INT8 (KT_CUDA_BASELINE & ~(1u << 7))
+#define KT_CUDA_WGMMA (1u << 5) /* 90a */
 /* Those whose mma.sync multiplies E4M3 by an instruction of its own: 89, 120, 121. */
 #define KT_CUDA_E4M3 (1u << 3 | 1u << 9 | 1u << 10)
 
@@ -41,6 +42,7 @@ typedef enum kt_cuda_opcode {
     KT_OPCODE_HMMA = 0, /* tensor core, 16-bit floats */
     KT_OPCODE_IMMA,     /* tensor core, 8-bit integers */
     KT_OPCODE_QMMA,     /* tensor core, 8-bit floats */
+    KT_OPCODE_HGMMA,    /* tensor core, 16-bit floats out of shared memory */
     KT_OPCODE_COUNT
 } kt_cuda_opcode;
 

@@ -27,6 +27,7 @@ enum {
     WARP = 32,
     MAX_THREADS = 1024,
     MAX_COPIES = 512, /* of one thread, under way */
+    MAX_PRODUCTS = 64,
     MAX_SHARED = 227 * 1024,
     STACK = 64 * 1024,
     PAGE = 4096
@@ -40,11 +41,22 @@ typedef struct copy {
     int bytes, valid, group;
 } copy;
 
+/* A product of a warpgroup. */
+typedef struct wide_product {
+    float *d;
+    uint64_t a, b;
+    int n, group;
+} wide_product;
+
 typedef struct fiber {
     void *sp;
     fiber_state state;
-    int n_copies, group; /* the group that is open; -1 = never waited for anything */
-    copy *copies;        /* [MAX_COPIES], allocated with the first */
+    int n_copies, group;    /* the group that is open; -1 = never waited for anything */
+    copy *copies;           /* [MAX_COPIES], allocated with the first */
+    wide_product *products; /* [MAX_PRODUCTS], likewise */
+    int n_products, product_group;
+    bool is_fenced;  /* for products, since the last wait */
+    uint32_t fences; /* so far, that show products what it wrote */
 #ifdef KT_ADDRESS_SANITIZER
     void *fake_stack;
 #endif
@@ -61,6 +73,7 @@ typedef struct warp {
  * block (another epoch), or by a collective where both are of one warp (another warp epoch). */
 typedef struct shadow {
     uint32_t write_epoch, read_epoch, write_warp_epoch, read_warp_epoch;
+    uint32_t write_fences;       /* of the writer, by then */
     int16_t writer, reader;      /* -1 = nobody */
     bool many_warps, many_lanes; /* other readers in this epoch, in this warp epoch */
     bool added;                  /* the last write was a kt_shared_add: others may follow */
@@ -285,6 +298,7 @@ static void note_access(emulator *e, uint32_t word, bool writes) {
     s->write_epoch = e->epoch;
     s->write_warp_epoch = mine;
     s->added = false;
+    s->write_fences = e->fiber[e->self].fences;
 }
 
 uint8_t *kt_emulator_shared(uint32_t at, uint32_t size, bool writes) {
@@ -516,6 +530,114 @@ void kt_emulator_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
     kt_emulator_warp(do_mma_e4m3, &p);
 }
 
+/* ---- products of warpgroups ---- */
+
+void kt_emulator_proxy(void) {
+    now->fiber[now->self].fences++;
+}
+
+void kt_emulator_wgmma_fence(void) {
+    now->fiber[now->self].is_fenced = true;
+}
+
+void kt_emulator_wgmma_commit(void) {
+    now->fiber[now->self].product_group++;
+}
+
+/* 32 bytes of a row of an operand, 16 bfloat16. */
+static void wide_row(uint64_t operand, int row, float *out) {
+    const uint32_t start = (uint32_t)(operand & 0x3fff) << 4, step = operand >> 32 & 0x3fff;
+
+    if (operand >> 62 != 1) give_up("a descriptor of rows that are not turned by 128 bytes");
+    for (int chunk = 0; chunk < 2; chunk++) {
+        const uint32_t flat = start + (uint32_t)row / 8 * (step << 4) + (uint32_t)row % 8 * 128 +
+                              (uint32_t)chunk * 16;
+        const uint32_t at = flat ^ (flat >> 7 & 7) << 4;
+        const uint8_t *from = kt_emulator_shared(at, 16, false);
+        const shadow *s = &now->shadow[at / 4];
+        if (now->options.races && s->writer >= 0 && now->fiber[s->writer].fences == s->write_fences)
+            give_up("a product reads shared memory at %u, which thread %d wrote without a fence",
+                    at, s->writer);
+        for (int i = 0; i < 8; i++) {
+            uint16_t bits;
+            memcpy(&bits, from + 2 * i, 2);
+            out[chunk * 8 + i] = kt_float_bits((uint32_t)bits << 16);
+        }
+    }
+}
+
+/* The warp's 16 rows; lane[i] hands in what its lane issued. */
+static void carry_out_product(const wide_product *const *lane) {
+    const int first = now->self / WARP % 4 * 16;
+    float a[16][16], b[16];
+
+    for (int i = 1; i < WARP; i++)
+        if (lane[i]->a != lane[0]->a || lane[i]->b != lane[0]->b)
+            give_up("lanes of a warp name different operands");
+    for (int row = 0; row < 16; row++) wide_row(lane[0]->a, first + row, a[row]);
+    for (int column = 0; column < lane[0]->n; column++) {
+        wide_row(lane[0]->b, column, b);
+        for (int row = 0; row < 16; row++) {
+            float *d =
+                lane[row % 8 * 4 + column % 8 / 2]->d + column / 8 * 4 + row / 8 * 2 + column % 2;
+            for (int k = 0; k < 16; k++) *d += a[row][k] * b[k];
+        }
+    }
+}
+
+static void do_product(void *const *lane) {
+    const wide_product *all[WARP];
+    for (int i = 0; i < WARP; i++) all[i] = lane[i];
+    carry_out_product(all);
+}
+
+void kt_emulator_wgmma_bf16(float *d, uint64_t a, uint64_t b, int n) {
+    fiber *f = &now->fiber[now->self];
+    wide_product p = {d, a, b, n, f->product_group};
+
+    if (!f->is_fenced) give_up("a product of a warpgroup without a fence since the last wait");
+    if (!now->options.lazy) {
+        kt_emulator_warp(do_product, &p);
+        return;
+    }
+    if (!f->products) f->products = malloc(MAX_PRODUCTS * sizeof *f->products);
+    if (!f->products) give_up("no memory for products");
+    if (f->n_products == MAX_PRODUCTS) give_up("more than %d products under way", MAX_PRODUCTS);
+    f->products[f->n_products++] = p;
+}
+
+/* How many of the oldest products a lane waits for. */
+typedef struct wide_wait {
+    fiber *f;
+    int n;
+} wide_wait;
+
+static void do_wait(void *const *lane) {
+    const wide_product *all[WARP];
+    const int n = ((const wide_wait *)lane[0])->n;
+
+    for (int p = 0; p < n; p++) {
+        for (int i = 0; i < WARP; i++) {
+            const wide_wait *w = lane[i];
+            if (w->n != n) give_up("lanes of a warp wait for different products");
+            all[i] = &w->f->products[p];
+        }
+        carry_out_product(all);
+    }
+}
+
+void kt_emulator_wgmma_wait(int left) {
+    fiber *f = &now->fiber[now->self];
+    wide_wait w = {f, 0};
+
+    while (w.n < f->n_products && f->products[w.n].group < f->product_group - left) w.n++;
+    kt_emulator_warp(do_wait, &w);
+    f->n_products -= w.n;
+    if (f->n_products)
+        memmove(f->products, f->products + w.n, (size_t)f->n_products * sizeof *f->products);
+    f->is_fenced = false;
+}
+
 /* ---- blocks ---- */
 
 static uint32_t draw(emulator *e, uint32_t below) {
@@ -537,6 +659,9 @@ static void run_block(emulator *e) {
     for (int i = 0; i < threads; i++) {
         e->fiber[i].sp = first_stack(e->stacks + (size_t)i * (STACK + PAGE) + PAGE);
         e->fiber[i].n_copies = e->fiber[i].group = 0;
+        e->fiber[i].n_products = e->fiber[i].product_group = 0;
+        e->fiber[i].is_fenced = false;
+        e->fiber[i].fences = 0;
         make_runnable(e, i);
     }
     while (e->n_runnable > 0 && !e->n_failed) {
@@ -556,7 +681,10 @@ static void run_block(emulator *e) {
 }
 
 static void release(emulator *e) {
-    for (int i = 0; e->fiber && i < e->launch->threads; i++) free(e->fiber[i].copies);
+    for (int i = 0; e->fiber && i < e->launch->threads; i++) {
+        free(e->fiber[i].copies);
+        free(e->fiber[i].products);
+    }
     if (e->stacks) munmap(e->stacks, (size_t)e->launch->threads * (STACK + PAGE));
     free(e->fiber);
     free(e->warp);

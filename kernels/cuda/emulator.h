@@ -8,6 +8,9 @@
  * writes, with no barrier between them (of the block, or of the warp when it is one warp's), are an
  * error.
  *
+ * Products of warpgroups are late in the same way; what a thread wrote must have been made visible
+ * to them by a fence.
+ *
  * What it does not model: rounding inside tensor cores (sums are formed in float, in order), bank
  * conflicts, caches, time. One launch at a time per host thread; launches on different host threads
  * do not touch each other.
@@ -103,6 +106,12 @@ uint32_t kt_emulator_match(uint32_t v);
 void kt_emulator_warp_sync(void);
 uint32_t kt_emulator_ballot(int condition);
 uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v);
+/* kt_dev_wgmma.h. Products are carried out when issued, or, with `lazy`, when waited for. */
+void kt_emulator_proxy(void);
+void kt_emulator_wgmma_fence(void);
+void kt_emulator_wgmma_commit(void);
+void kt_emulator_wgmma_wait(int left);
+void kt_emulator_wgmma_bf16(float *d, uint64_t a, uint64_t b, int n);
 
 KT_DEVICE int kt_thread(void) {
     return kt_emulator_thread();

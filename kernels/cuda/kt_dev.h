@@ -252,7 +252,8 @@ KT_DEVICE void kt_mma_s8(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t b1
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-/* c += a * b^T over 32 E4M3. For sm_89 and sm_120 on; elsewhere it is emulated, or does not exist. */
+/* c += a * b^T over 32 E4M3. For sm_89 and from sm_120 on; elsewhere it is made of products of 16
+ * bits, or does not exist. */
 KT_DEVICE void kt_mma_e4m3(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -12,7 +12,7 @@
  *   KT_TILES_M, KT_TILES_N, KT_TILES_WARPS_M, KT_TILES_WARPS_N, KT_TILES_STAGES
  *   KT_A8_FORMAT, KT_A8_BITS, KT_A8_GROUP   of the weights; group 0 = a scale per channel
  *   KT_A8_CODES_XOR    what 8-bit codes are turned by, to be multiplied as they are
- *   kt_a8_sum          type of the products' sums, KT_A8_ALL the array of kt_tile_sums that has them
+ *   kt_a8_sum          type of the products' sums; KT_A8_ALL the array of kt_tile_sums of it
  *   KT_A8_ZERO, KT_A8_VALUE(c)   a group's empty sum, and the value of a sum as float
  *   KT_A8_MMA          the product
  *
@@ -96,8 +96,8 @@ KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t 
     kt_a8_fetch_column_scales(o, step, stage);
 }
 
-/* Of this thread's rows from tile `first` on, for the folds from `slice` on: [fold of the span][i][the first, the
- * second]. */
+/* Of this thread's rows from tile `first` on, for the folds from `slice` on: [fold of the
+ * span][i][the first, the second]. */
 KT_DEVICE void kt_a8_load_row_scales(uint32_t stage, int slice, int first, float *scale) {
     KT_UNROLL
     for (int i = first * 2; i < (first + KT_A8_ROWS) * 2; i++) {

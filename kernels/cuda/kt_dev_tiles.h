@@ -27,6 +27,10 @@
 #include "kernels/cuda/kt_dev.h"
 #include "kernels/cuda/moe_calls.h"
 
+/* What shows copies to who multiplies; nothing for products of warps. */
+#ifndef KT_TILES_FENCE
+#define KT_TILES_FENCE() (void)0
+#endif
 #define KT_TILES_THREADS (32 * KT_TILES_WARPS_M * KT_TILES_WARPS_N)
 #define KT_TILES_I (KT_TILES_M / KT_TILES_WARPS_M / 16)    /* tiles of 16 rows, of a warp */
 #define KT_TILES_J (KT_TILES_N / 2 / KT_TILES_WARPS_N / 8) /* of 8 columns, of a warp and half */
@@ -158,6 +162,7 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     for (int s = 0; s < o->steps; s++) {
         const int ahead = s + KT_TILES_STAGES - 1;
         KT_COPY_WAIT(KT_TILES_STAGES - 2);
+        KT_TILES_FENCE();
         kt_sync();
         if (ahead < o->steps)
             kt_tiles_fetch(o, ahead, (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE));

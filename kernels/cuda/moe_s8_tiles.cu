@@ -10,7 +10,9 @@
  *   gate_up  grid (n / (bn / 2) rounded up, tiles): h = SwiGLU, as bfloat16
  *   down     grid (k / bn rounded up, tiles): y = route * down(h8), or any dense product
  *
- * Not for sm_103, whose integer tensor cores are slow. The rest is in kt_dev_a8_tiles.h. SPDX-License-Identifier: Apache-2.0
+ * Not for sm_103, whose integer tensor cores are slow. The rest is in kt_dev_a8_tiles.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cuda/kt_dev.h"
 

@@ -2,7 +2,7 @@
  *
  * A group's scale is its largest magnitude over 127 (448 for E4M3), and values are rounded to the
  * nearest, halves to even. A group of zeros has scale 0; one with a NaN or an infinity has a scale
- * that is none either, so that what is wrong stays visible. A thread has 4 values side by side, so 8
+ * that is none either, so that what is wrong stays visible. A thread has 4 values side by side: 8
  * lanes make a group of 32 and a warp one of 128. Rows of scales have whole multiples of 128
  * inputs: those of inputs that do not exist are 0.
  *

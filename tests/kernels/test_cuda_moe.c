@@ -265,9 +265,9 @@ Test(cuda_moe, int4_of_a_few_tokens, .timeout = 120) {
 
 /* Sorted rows by expert, and tiles of at most bm of them. */
 typedef struct plan {
-    int32_t row_token[64], row_of[64];
-    float route[64];
-    kt_moe_tile tile[64];
+    int32_t row_token[160], row_of[160];
+    float route[160];
+    kt_moe_tile tile[160];
     int n_tiles, n_rows;
 } plan;
 
@@ -290,8 +290,11 @@ static void sort_rows(const model *m, int bm, plan *p) {
     }
 }
 
-static void check_tiles(const cuda_case *c, const kt_config *config, uint32_t seed) {
-    const kt_cuda_kernel *k = find("moe_bf16_tiles");
+/* `most` rows of a tile: fewer than bm, so that rows which do not exist are there too. */
+static void check_tiles(const char *kernel, const cuda_case *c, const kt_config *config, int most,
+                        uint32_t seed) {
+    const kt_cuda_kernel *k = find(kernel), *tiles = find("moe_bf16_tiles");
+    const kt_config initial = kt_cuda_initial(tiles);
     const int bn = config->value[1];
     kt_moe_bf16_tiles call;
     char what[128];
@@ -300,19 +303,19 @@ static void check_tiles(const cuda_case *c, const kt_config *config, uint32_t se
     model m;
 
     make(&m, c, false, seed);
-    sort_rows(&m, config->value[0] / 2, &p); /* half: rows that do not exist are there too */
+    sort_rows(&m, most, &p);
     y = malloc((size_t)p.n_rows * (size_t)c->k * sizeof *y);
     call = (kt_moe_bf16_tiles){m.x.data,   p.row_token, p.route,  p.tile,  m.gate.data,
                                m.up.data,  m.down.data, m.h.data, y,       p.row_of,
                                m.out.data, c->n,        c->k,     c->slots};
-    snprintf(what, sizeof what, "n=%d k=%d bm=%d bn=%d warps %d x %d, %d stages, seed=%u", c->n,
+    snprintf(what, sizeof what, "%s: n=%d k=%d bm=%d bn=%d, %d, %d, %d, seed=%u", kernel, c->n,
              c->k, (int)config->value[0], bn, (int)config->value[2], (int)config->value[3],
              (int)config->value[4], seed);
     launch(k, 0, &call, cut(c->n, bn / 2), p.n_tiles, c->k, config, seed);
     for (int slot = 0; slot < c->tokens * c->slots; slot++) reference_h(&m, false, slot);
     expect_h(&m, what, p.row_of);
     launch(k, 1, &call, cut(c->k, bn), p.n_tiles, c->n, config, seed);
-    launch(k, 2, &call, cut(c->k, k->threads(config)), c->tokens, 0, config, seed);
+    launch(tiles, 2, &call, cut(c->k, tiles->threads(&initial)), c->tokens, 0, &initial, seed);
     for (int t = 0; t < c->tokens; t++) reference_out(&m, false, t, p.row_of);
     expect_out(&m, what);
     free(y);
@@ -329,8 +332,24 @@ Test(cuda_moe, bfloat16_of_many_tokens, .timeout = 120) {
             kt_config config = {{0}};
             memcpy(config.value, configs[j], sizeof configs[j]);
             cr_assert_null(k->refuse(&config, &kt_cuda_targets[0]));
-            check_tiles(&cases[i], &config, (uint32_t)(i * 4 + (unsigned)j + 1));
+            check_tiles("moe_bf16_tiles", &cases[i], &config, config.value[0] / 2,
+                        (uint32_t)(i * 4 + (unsigned)j + 1));
         }
+}
+
+Test(cuda_moe, bfloat16_by_warpgroups, .timeout = 120) {
+    static const int configs[][3] = {{64, 64, 3}, {128, 128, 3}, {64, 128, 4}};
+    const kt_cuda_kernel *k = find("moe_bf16_wgmma");
+
+    static const cuda_case full = {75, 2, 2, 32, 96, false}; /* both warpgroups have rows */
+
+    for (size_t i = 0; i < 5; i++) {
+        kt_config config = {{0}};
+        memcpy(config.value, configs[i % 3], sizeof configs[0]);
+        cr_assert_null(k->refuse(&config, &kt_cuda_targets[5]));
+        check_tiles("moe_bf16_wgmma", i == 4 ? &full : &cases[i], &config, config.value[0] - 3,
+                    (uint32_t)(i / 2 + i + 1));
+    }
 }
 
 Test(cuda_moe, impossible_tiles_are_refused) {
