@@ -95,20 +95,29 @@ static kt_status count_working(const kt_device_memory_request *r, kt_device_memo
     return KT_OK;
 }
 
+/* A context, and an eighth of what is left behind dense weights and working memory for more of them:
+ * experts come behind it. Only the context where that is too much. */
 static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory_plan *out,
                              kt_err *err) {
     const kt_graph *g = r->ask->graph;
-    const int64_t floats = kt_model_state_floats(g);
-    kt_kv_plan kv;
+    const int64_t floats = kt_model_state_floats(g), context = r->ask->max_context;
+    const size_t before = kt_bytes_add(out->dense, out->working);
+    kt_kv_plan least, more;
 
     if (!kt_device_keeps_any(r->placement, g)) return KT_OK;
-    if (r->kv_memory)
-        kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &kv);
-    else if (!kt_kv_plan_least(&r->ask->kv, floats, r->ask->max_context, &kv))
+    if (!kt_kv_plan_least(&r->ask->kv, floats, context, &least))
         return kt_fail(err, KT_E_UNSUPPORTED, "a context of %lld tokens is too large to count",
-                       (long long)r->ask->max_context);
-    out->cache = kv.bytes;
-    out->pool = kv;
+                       (long long)context);
+    out->pool = least;
+    if (r->kv_memory) {
+        kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &out->pool);
+    } else if (kt_bytes_add(before, least.bytes) < r->available) {
+        const uint64_t rest = r->available - before - least.bytes;
+        if (kt_kv_plan_pool(&r->ask->kv, floats, context, 0, least.bytes + rest / 4, &more) &&
+            kt_bytes_add(kt_bytes_add(before, more.bytes), out->experts) <= r->available)
+            out->pool = more;
+    }
+    out->cache = out->pool.bytes;
     return KT_OK;
 }
 
@@ -116,8 +125,8 @@ kt_status kt_device_memory_count(const kt_device_memory_request *r, kt_device_me
                                  kt_err *err) {
     *out = (kt_device_memory_plan){.available = r->available};
     count_weights(r, out);
-    KT_TRY(count_cache(r, out, err));
     KT_TRY(count_working(r, out, err));
+    KT_TRY(count_cache(r, out, err));
     out->needed = kt_bytes_add(kt_bytes_add(out->dense, out->cache),
                                kt_bytes_add(out->working, out->experts));
     return KT_OK;
