@@ -1,5 +1,6 @@
 /* A kernel's parameters are addresses of the test's memory. Whatever mapping of the process such an
- * address lies in is pinned, so that the device reaches it; guard pages stay out of reach.
+ * address lies in is pinned, so that the device reaches it; guard pages stay out of reach. Constants
+ * of the program cannot be pinned: the device gets a copy.
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "tests/support/emulate_on.h"
@@ -14,37 +15,57 @@
 
 enum { MOST_RANGES = 64 };
 
+/* Programs, libraries, heaps and stacks lie behind it: two small numbers are no address. */
+#define LOWEST UINT64_C(0x550000000000)
+
 typedef struct range {
     uintptr_t begin, end;
+    void *copy; /* on the device, of what may only be read; NULL = it is pinned */
 } range;
 
 static kt_device *device;
 
-/* The mapping that holds the address and may be written. */
-static bool find_mapping(uintptr_t address, range *out) {
+/* The mapping that holds the address, and what may be done with it: "rw-p". */
+static bool find_mapping(uintptr_t address, range *out, char *how) {
     FILE *maps = fopen("/proc/self/maps", "re");
-    char line[512], how[8];
+    char line[512];
     bool found = false;
 
     if (!maps) return false;
     while (!found && fgets(line, sizeof line, maps)) {
         unsigned long begin, end;
         if (sscanf(line, "%lx-%lx %7s", &begin, &end, how) != 3) continue;
-        found = address >= begin && address < end && strncmp(how, "rw", 2) == 0;
-        *out = (range){begin, end};
+        found = address >= begin && address < end;
+        *out = (range){begin, end, NULL};
     }
     fclose(maps);
     return found;
 }
 
-static kt_status pin(uintptr_t address, range *pinned, int *n, kt_err *err) {
-    range r;
+/* The device's address for *word, if it is one. One of an inaccessible page is that of an empty
+ * array before it: nobody follows it. */
+static kt_status translate(uintptr_t *word, range *known, int *n, kt_err *err) {
+    range *r = known;
+    char how[8];
 
-    for (int i = 0; i < *n; i++)
-        if (address >= pinned[i].begin && address < pinned[i].end) return KT_OK;
-    if (*n == MOST_RANGES || !find_mapping(address, &r)) return KT_OK;
-    KT_TRY(kt_device_pin(device, (void *)r.begin, r.end - r.begin, err));
-    pinned[(*n)++] = r;
+    if (*word < LOWEST || *word >> 47) return KT_OK;
+    while (r < known + *n && !(*word >= r->begin && *word < r->end)) r++;
+    if (r == known + *n) {
+        if (*n == MOST_RANGES || !find_mapping(*word, r, how)) return KT_OK;
+        if (how[0] != 'r') {
+            *word = 0;
+            return KT_OK;
+        }
+        if (how[1] == 'w') {
+            KT_TRY(kt_device_pin(device, (void *)r->begin, r->end - r->begin, err));
+        } else {
+            KT_TRY(kt_device_alloc(device, r->end - r->begin, &r->copy, err));
+            KT_TRY(kt_device_upload(device, KT_STREAM_MAIN, r->copy, (const void *)r->begin,
+                                    r->end - r->begin, err));
+        }
+        ++*n;
+    }
+    if (r->copy) *word = (uintptr_t)r->copy + (*word - r->begin);
     return KT_OK;
 }
 
@@ -66,7 +87,7 @@ static kt_status run_on(const kt_device_code *code, int entry, const kt_launch *
                               .shared_bytes = l->shared_bytes,
                               .parameters = parameters,
                               .parameter_bytes = kt_emulated_parameter_bytes(l->entry)};
-    range pinned[MOST_RANGES];
+    range known[MOST_RANGES];
     kt_status st = KT_OK;
     int n = 0;
 
@@ -74,11 +95,17 @@ static kt_status run_on(const kt_device_code *code, int entry, const kt_launch *
     for (size_t at = 0; st == KT_OK && at + 8 <= there.parameter_bytes; at += 8) {
         uintptr_t word;
         memcpy(&word, parameters + at, sizeof word);
-        st = pin(word, pinned, &n, err);
+        st = translate(&word, known, &n, err);
+        memcpy(parameters + at, &word, sizeof word);
     }
     if (st == KT_OK) st = kt_device_run(device, KT_STREAM_MAIN, &there, err);
     if (st == KT_OK) st = kt_device_sync(device, NULL, err);
-    while (n > 0) kt_device_unpin(device, (void *)pinned[--n].begin);
+    while (n-- > 0) {
+        if (known[n].copy)
+            kt_device_free(device, known[n].copy);
+        else
+            kt_device_unpin(device, (void *)known[n].begin);
+    }
     return st;
 }
 
