@@ -53,7 +53,7 @@ static bool open_golden(const char *name, golden *g) {
     return true;
 }
 
-/* ||got - want|| / ||want|| over all positions but one (-1 = none); *worst = the one furthest off. */
+/* ||got - want|| / ||want|| over all positions but one (-1 = none); *worst = the furthest off. */
 static double error_of(const float *got, const float *want, int64_t vocab, int except, int *worst) {
     double difference = 0, norm = 0, most = 0;
 
