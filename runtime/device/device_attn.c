@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 
-enum { SPLIT = 0, JOIN = 1 /* entries of attn_decode and attn_latent */ };
+enum { SPLIT = 0, JOIN = 1 /* entries of attn_decode and attn_latent */, MAX_GRID_Y = 65535 };
 
 /* ---- shapes and kernels ---- */
 
@@ -48,6 +48,11 @@ static bool find_ways(const kt_attn_shape *shape, const kt_cuda_target *target,
            find_way("attn_prefill", shape, target, many);
 }
 
+/* Tiles of max_rows rows: each span has one that is not full, each row one if they are bound. */
+static int64_t most_tiles(const kt_attn_shape *shape, int pairs, int64_t max_rows) {
+    return max_rows * (shape->heads / shape->kv_heads / pairs + 1) + 1;
+}
+
 const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
     const kt_attn_shape shape = shape_of(ask->graph, n, ask->kv.format);
     kt_device_attn_way few, many;
@@ -62,6 +67,8 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
                      "of 16 up to 512)"
                    : "heads that attn_decode or attn_prefill has no code for (sizes of "
                      "16 up to 256)";
+    if (most_tiles(&shape, few.pairs, ask->max_rows) > MAX_GRID_Y)
+        return "steps of so many rows have more tiles than a grid has";
     return NULL;
 }
 
@@ -98,12 +105,6 @@ static kt_device_attn *find_shared(const kt_device_node *n, const kt_attn_shape 
     return NULL;
 }
 
-/* Tiles of max_rows rows: each span has one that is not full, each row one if they are bound. */
-static int64_t most_tiles(const kt_device_attn *a, const kt_device_step *d) {
-    const int64_t group = a->shape.heads / a->shape.kv_heads;
-    return d->max_rows * (group / a->few.pairs + 1) + 1;
-}
-
 kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, kt_device_attn **out, kt_err *err) {
     kt_device_step *d = n->step;
     const kt_attn_shape shape = shape_of(d->graph, n->node, d->plan->kv);
@@ -117,7 +118,8 @@ kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, kt_device_attn **
     if (!find_ways(&shape, kt_device_about(d->device)->target, &a->few, &a->many))
         return kt_fail(err, KT_E_UNSUPPORTED, "attention of heads of %d numbers: no device code",
                        (int)shape.k);
-    a->room = kt_device_step_alloc(d, (size_t)most_tiles(a, d) * sizeof *a->room);
+    a->room = kt_device_step_alloc(d, (size_t)most_tiles(&a->shape, a->few.pairs, d->max_rows) *
+                                          sizeof *a->room);
     if (!a->room) return kt_fail(err, KT_E_NOMEM, "no memory for tiles of attention");
     KT_TRY(kt_device_step_code(d, a->few.kernel->name, &a->few.config, &a->few.code, err));
     if (a->many.kernel)

@@ -374,6 +374,11 @@ Test(device_attn, what_has_no_code_is_refused_by_name) {
                           .max_context = 64};
     n = w.node[0];
     cr_expect_null(kt_device_op_attend.refuse(&ask, &n));
+    ask.max_rows = 65535;
+    cr_expect_str_eq(kt_device_op_attend.refuse(&ask, &n),
+                     "steps of so many rows have more tiles than a grid has");
+    ask.max_rows = 65534;
+    cr_expect_null(kt_device_op_attend.refuse(&ask, &n));
     n.attention.k = n.attention.v = ask.kv.head_dim = 40;
     cr_expect_str_eq(kt_device_op_attend.refuse(&ask, &n),
                      "heads that attn_decode or attn_prefill has no code for (sizes of 16 up to "
