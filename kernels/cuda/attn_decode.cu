@@ -20,13 +20,13 @@
 #define WARPS KT_CONSTANT(4)
 #define STAGES KT_CONSTANT(5)
 #define THREADS (32 * WARPS)
-#define IS_HELD (HEAD <= KT_ATTN_MAX_HELD)
+#define IS_HELD (HEAD <= MAX_HELD)
 #define QUERY_BYTES (IS_HELD ? 0 : 16 * KT_ATTN_PITCH(HEAD))
 #define WIDE_BYTES (KEYS * (KT_ATTN_PITCH(HEAD) + KT_ATTN_PITCH(VALUE)))
 #define STAGE_BYTES (CACHE == KT_ATTN_BF16 ? WIDE_BYTES : KEYS * (HEAD + VALUE))
 #define WARP_BYTES (STAGES * STAGE_BYTES + (CACHE == KT_ATTN_BF16 ? 0 : WIDE_BYTES))
-enum { PAIRS = 16 };                /* of a tile */
-#define SUMS_PITCH (4 * VALUE + 32) /* of a pair's sums in shared memory, when warps are joined */
+enum { PAIRS = 16, MAX_HELD = 128 }; /* of a tile; numbers of a query in registers */
+#define SUMS_PITCH (4 * VALUE + 32)  /* of a pair's sums in shared memory, when warps are joined */
 KT_REQUIRE(HEAD % 16 == 0 && VALUE % 16 == 0 && VALUE <= HEAD, "sizes of heads");
 KT_REQUIRE(HEAD <= KT_ATTN_MAX_VALUE && KEYS % 16 == 0 && KEYS <= KT_ATTN_MAX_KEYS, "registers");
 KT_REQUIRE(STAGES >= 2, "stages");
@@ -147,7 +147,7 @@ KT_DEVICE void split(const kt_attn_paged *p) {
     const int first = begin + (kt_warp() - begin % WARPS + WARPS) % WARPS;
     const int stop = (end + KEYS - 1) / KEYS;
     kt_attn_pairs r;
-    uint32_t q[KT_ATTN_MAX_HELD / 4];
+    uint32_t q[MAX_HELD / 4];
     float o[KT_ATTN_MAX_VALUE / 2];
 
     if (from >= b.end) return;
@@ -206,7 +206,7 @@ static size_t shared_bytes(const kt_config *config, int64_t k) {
     const int32_t *c = config->value;
     const int32_t head = c[0], value = c[1] ? c[1] : head, keys = c[3];
     const int32_t wide = keys * (KT_ATTN_PITCH(head) + KT_ATTN_PITCH(value));
-    const int32_t query = head <= KT_ATTN_MAX_HELD ? 0 : 16 * KT_ATTN_PITCH(head);
+    const int32_t query = head <= MAX_HELD ? 0 : 16 * KT_ATTN_PITCH(head);
     const int32_t stages = c[2] == KT_ATTN_BF16 ? c[5] * wide : c[5] * keys * (head + value) + wide;
     const int32_t sums = c[4] * 16 * (4 * value + 32 + 8);
     const int32_t loop = query + c[4] * stages;
