@@ -163,7 +163,12 @@ mutant() {
     *) KT_TEST_VARIANT= ;;
     esac
     export KT_TEST_VARIANT
+    [ "$how" = gate ] || arguments+=(--fail-fast) # one failure is proof
     verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
+    if [ "$word:$found" = test:late ]; then # but not that a test ran out of time: others may say more
+        unset 'arguments[-1]'
+        verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
+    fi
     case $word:$found in
     hang:late) say hung ;;
     *:rejected | *:crashed) say "$found" ;;
