@@ -1,6 +1,7 @@
 /* Masks over a real vocabulary, of 151,669 tokens where the shared data is there, else of the
  * bundled model: what they hold, and how long they take.
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
 #include <stdio.h>
