@@ -23,7 +23,7 @@ typedef struct kt_quantise_rows {
 /* n and k are multiples of 32; matrices are aligned to 16 bytes.
  * Weights are records (kt_dev_weights.h) of the kernel's `format`, those of an expert `*_bytes`
  * behind those of the one before it. Activations have a scale per row for weights per channel, per
- * 128 inputs for weights in groups or blocks of 128, else per 32.
+ * 128 inputs for weights of 8 bits in groups or blocks of 128, else per 32.
  *
  * A dense product of any rows is `down` with no tiles: x is h8 [rows, n], y is [rows, k]. A dense
  * gate and up is gate_up with neither tiles nor row_token. */

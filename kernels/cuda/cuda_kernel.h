@@ -43,6 +43,7 @@ typedef enum kt_cuda_opcode {
     KT_OPCODE_IMMA,     /* tensor core, 8-bit integers */
     KT_OPCODE_QMMA,     /* tensor core, 8-bit floats */
     KT_OPCODE_HGMMA,    /* tensor core, 16-bit floats out of shared memory */
+    KT_OPCODE_QGMMA,    /* tensor core, 8-bit floats out of shared memory */
     KT_OPCODE_COUNT
 } kt_cuda_opcode;
 

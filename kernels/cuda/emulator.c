@@ -46,6 +46,7 @@ typedef struct wide_product {
     float *d;
     uint64_t a, b;
     int n, group;
+    bool is_e4m3, adds;
 } wide_product;
 
 typedef struct fiber {
@@ -98,7 +99,10 @@ typedef struct emulator {
 #endif
 } emulator;
 
-static _Thread_local emulator *now;
+/* Of the model that shared libraries may use, as libkt.so has this file, too. */
+#define OF_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
+
+OF_THREAD emulator *now;
 
 /* ---- switching ---- */
 
@@ -192,7 +196,7 @@ static void *first_stack(uint8_t *bottom) {
 
 /* ---- what threads ask for ---- */
 
-static _Thread_local size_t parameter_bytes; /* that an entry told last */
+OF_THREAD size_t parameter_bytes; /* that an entry told last */
 
 void kt_emulator_parameters(size_t bytes) {
     parameter_bytes = bytes;
@@ -544,8 +548,8 @@ void kt_emulator_wgmma_commit(void) {
     now->fiber[now->self].product_group++;
 }
 
-/* 32 bytes of a row of an operand, 16 bfloat16. */
-static void wide_row(uint64_t operand, int row, float *out) {
+/* 32 bytes of a row of an operand: 16 bfloat16 or 32 E4M3. */
+static void wide_row(uint64_t operand, int row, bool is_e4m3, float *out) {
     const uint32_t start = (uint32_t)(operand & 0x3fff) << 4, step = operand >> 32 & 0x3fff;
 
     if (operand >> 62 != 1) give_up("a descriptor of rows that are not turned by 128 bytes");
@@ -558,7 +562,8 @@ static void wide_row(uint64_t operand, int row, float *out) {
         if (now->options.races && s->writer >= 0 && now->fiber[s->writer].fences == s->write_fences)
             give_up("a product reads shared memory at %u, which thread %d wrote without a fence",
                     at, s->writer);
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; is_e4m3 && i < 16; i++) out[chunk * 16 + i] = kt_f8e4m3_to_f32(from[i]);
+        for (int i = 0; !is_e4m3 && i < 8; i++) {
             uint16_t bits;
             memcpy(&bits, from + 2 * i, 2);
             out[chunk * 8 + i] = kt_float_bits((uint32_t)bits << 16);
@@ -569,18 +574,20 @@ static void wide_row(uint64_t operand, int row, float *out) {
 /* The warp's 16 rows; lane[i] hands in what its lane issued. */
 static void carry_out_product(const wide_product *const *lane) {
     const int first = now->self / WARP % 4 * 16;
-    float a[16][16], b[16];
+    const bool is_e4m3 = lane[0]->is_e4m3;
+    float a[16][32], b[32];
 
     for (int i = 1; i < WARP; i++)
         if (lane[i]->a != lane[0]->a || lane[i]->b != lane[0]->b)
             give_up("lanes of a warp name different operands");
-    for (int row = 0; row < 16; row++) wide_row(lane[0]->a, first + row, a[row]);
+    for (int row = 0; row < 16; row++) wide_row(lane[0]->a, first + row, is_e4m3, a[row]);
     for (int column = 0; column < lane[0]->n; column++) {
-        wide_row(lane[0]->b, column, b);
+        wide_row(lane[0]->b, column, is_e4m3, b);
         for (int row = 0; row < 16; row++) {
             float *d =
                 lane[row % 8 * 4 + column % 8 / 2]->d + column / 8 * 4 + row / 8 * 2 + column % 2;
-            for (int k = 0; k < 16; k++) *d += a[row][k] * b[k];
+            if (!lane[0]->adds) *d = 0;
+            for (int k = 0; k < (is_e4m3 ? 32 : 16); k++) *d += a[row][k] * b[k];
         }
     }
 }
@@ -591,9 +598,9 @@ static void do_product(void *const *lane) {
     carry_out_product(all);
 }
 
-void kt_emulator_wgmma_bf16(float *d, uint64_t a, uint64_t b, int n) {
+void kt_emulator_wgmma(float *d, uint64_t a, uint64_t b, int n, bool is_e4m3, bool adds) {
     fiber *f = &now->fiber[now->self];
-    wide_product p = {d, a, b, n, f->product_group};
+    wide_product p = {d, a, b, n, f->product_group, is_e4m3, adds};
 
     if (!f->is_fenced) give_up("a product of a warpgroup without a fence since the last wait");
     if (!now->options.lazy) {

@@ -111,7 +111,7 @@ void kt_emulator_proxy(void);
 void kt_emulator_wgmma_fence(void);
 void kt_emulator_wgmma_commit(void);
 void kt_emulator_wgmma_wait(int left);
-void kt_emulator_wgmma_bf16(float *d, uint64_t a, uint64_t b, int n);
+void kt_emulator_wgmma(float *d, uint64_t a, uint64_t b, int n, bool is_e4m3, bool adds);
 
 KT_DEVICE int kt_thread(void) {
     return kt_emulator_thread();

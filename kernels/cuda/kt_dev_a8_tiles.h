@@ -14,7 +14,7 @@
  *   KT_A8_CODES_XOR    what 8-bit codes are turned by, to be multiplied as they are
  *   kt_a8_sum          type of the products' sums; KT_A8_ALL the array of kt_tile_sums of it
  *   KT_A8_ZERO, KT_A8_VALUE(c)   a group's empty sum, and the value of a sum as float
- *   KT_A8_MMA          the product
+ *   KT_A8_MMA          the product; or KT_A8_WIDE, and kt_tiles_multiply after it
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@
 
 /* Inputs of one scale of activations; how many of them a step has (0: the row is one), and how many
  * slices of 32 inputs each is. */
-#define KT_A8_FOLD (KT_A8_GROUP == 128 ? 128 : 32)
+#define KT_A8_FOLD (KT_A8_GROUP == 128 && KT_A8_BITS == 8 ? 128 : 32)
 #define KT_A8_FOLDS (KT_A8_GROUP ? 128 / KT_A8_FOLD : 0)
 #define KT_A8_SLICES (KT_A8_FOLD / 32)
 /* Slices whose fragments a thread has at a time: whole folds, and pairs, which 4 bits come in. */
@@ -40,7 +40,13 @@
 #define KT_A8_COLUMN_SCALES (KT_A8_GROUP == 0 ? 0 : KT_A8_GROUP == 32 ? 8 : 4)
 #define KT_A8_SCALES (KT_TILES_M * KT_A8_ROW_SCALES + KT_TILES_N * KT_A8_COLUMN_SCALES)
 #define KT_TILES_B_BYTES (KT_A8_BITS * 16)
-#define KT_TILES_MORE ((KT_A8_SCALES + 127) / 128 * 128)
+/* Products of warpgroups find the turned chunks by their addresses: stages begin at 1024 bytes. */
+#ifdef KT_A8_WIDE
+#define KT_A8_ALIGN 1024
+#else
+#define KT_A8_ALIGN 128
+#endif
+#define KT_TILES_MORE ((KT_A8_SCALES + KT_A8_ALIGN - 1) / KT_A8_ALIGN * KT_A8_ALIGN)
 #include "kernels/cuda/kt_dev_tiles.h"
 
 /* ---- scales ---- */
@@ -157,6 +163,7 @@ KT_DEVICE void kt_a8_load_b(uint32_t stage, int half, int j, int slice, uint32_t
     }
 }
 
+#ifndef KT_A8_WIDE
 /* Slices [first, first + n) of the span into tiles j and j + 1. */
 KT_DEVICE void kt_a8_add(kt_a8_sum *c, const uint32_t *a, const uint32_t *b, int first, int n) {
     KT_UNROLL
@@ -218,6 +225,8 @@ KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t s
             KT_UNROLL for (int first = 0; first < KT_TILES_I; first += KT_A8_ROWS)
                 kt_a8_multiply_rows(stage, step, slice, first, sum);
 }
+
+#endif
 
 /* Weights per channel: the scales of whole rows. */
 KT_DEVICE void kt_a8_scale_sums(const kt_tile_operands *o, kt_tile_sums *sum) {
@@ -314,11 +323,11 @@ KT_DEVICE void kt_a8_down(const kt_a8_tiles *p) {
 static inline kt_tiles_shape kt_a8_shape(const kt_config *config) {
     const int32_t *v = config->value;
     const kt_weight_spec w = kt_weight_spec_of(v[5]);
-    const int row = w.group == 0 ? 0 : w.group == 128 ? 4 : 16;
+    const int row = w.group == 0 ? 0 : w.group == 128 && w.low == 8 ? 4 : 16;
     const int column = w.group == 0 ? 0 : w.group == 32 ? 8 : 4;
     kt_tiles_shape s = {v[0], v[1], v[2], v[3], v[4], w.low * 16, 0};
 
-    s.more = (v[0] * row + v[1] * column + 127) / 128 * 128;
+    s.more = (v[0] * row + v[1] * column + KT_A8_ALIGN - 1) / KT_A8_ALIGN * KT_A8_ALIGN;
     return s;
 }
 

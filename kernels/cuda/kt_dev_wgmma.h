@@ -58,6 +58,28 @@ KT_DEVICE void kt_wgmma_bf16_n128(float *d, uint64_t a, uint64_t b) {
                  : KT_D16(0), KT_D16(16), KT_D16(32), KT_D16(48)
                  : "l"(a), "l"(b));
 }
+/* Over 32 E4M3; d = a * b^T where `add` is 0. */
+KT_DEVICE void kt_wgmma_e4m3_n64(float *d, uint64_t a, uint64_t b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "%32, %33, p, 1, 1; }"
+                 : KT_D16(0), KT_D16(16)
+                 : "l"(a), "l"(b), "r"(add));
+}
+KT_DEVICE void kt_wgmma_e4m3_n128(float *d, uint64_t a, uint64_t b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+                 "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+                 "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+                 "%62, %63}, "
+                 "%64, %65, p, 1, 1; }"
+                 : KT_D16(0), KT_D16(16), KT_D16(32), KT_D16(48)
+                 : "l"(a), "l"(b), "r"(add));
+}
 
 #else
 
@@ -75,10 +97,16 @@ KT_DEVICE void kt_wgmma_commit(void) {
 }
 #define KT_WGMMA_WAIT(n) kt_emulator_wgmma_wait(n)
 KT_DEVICE void kt_wgmma_bf16_n64(float *d, uint64_t a, uint64_t b) {
-    kt_emulator_wgmma_bf16(d, a, b, 64);
+    kt_emulator_wgmma(d, a, b, 64, false, true);
 }
 KT_DEVICE void kt_wgmma_bf16_n128(float *d, uint64_t a, uint64_t b) {
-    kt_emulator_wgmma_bf16(d, a, b, 128);
+    kt_emulator_wgmma(d, a, b, 128, false, true);
+}
+KT_DEVICE void kt_wgmma_e4m3_n64(float *d, uint64_t a, uint64_t b, int add) {
+    kt_emulator_wgmma(d, a, b, 64, true, add);
+}
+KT_DEVICE void kt_wgmma_e4m3_n128(float *d, uint64_t a, uint64_t b, int add) {
+    kt_emulator_wgmma(d, a, b, 128, true, add);
 }
 
 #endif

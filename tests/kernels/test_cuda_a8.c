@@ -162,12 +162,27 @@ typedef struct a8_weights {
     double *row;
 } a8_weights;
 
-static void make_weights(a8_weights *w, int format, int64_t n, int64_t k, uint64_t seed) {
+/* One scale for all, so that no few rows make up the whole of a mean. */
+static void level_scales(const kt_matrix *m) {
+    const int group = kt_weight_spec_of((int)m->format).group;
+    const bool is_block = m->format == KT_W_FP8_B128;
+    const int64_t bf16s = m->n * (m->k / (group ? group : m->k));
+    const int64_t floats = is_block ? (m->n + 127) / 128 * ((m->k + 127) / 128) : m->n;
+
+    if (is_block || !group)
+        for (int64_t i = 0; i < floats; i++) ((float *)(uintptr_t)m->scales)[i] = 0x1p-9f;
+    else
+        for (int64_t i = 0; i < bf16s; i++) ((uint16_t *)(uintptr_t)m->scales)[i] = 0x3c00;
+}
+
+static void make_weights(a8_weights *w, int format, int64_t n, int64_t k, bool is_level,
+                         uint64_t seed) {
     size_t bytes;
     kt_err err;
 
     cr_assert_eq(kt_gate_matrix_create((kt_weight_format)format, n, k, seed, &w->plain, &err),
                  KT_OK, "%s", err.message);
+    if (is_level) level_scales(&w->plain.matrix);
     cr_assert_eq(kt_device_weights_bytes((kt_weight_format)format, n, k, &bytes, &err), KT_OK);
     guarded(&w->records, bytes, 0xff);
     cr_assert_eq(kt_device_weights_pack(&w->plain.matrix, 0, n, w->records.data, &err), KT_OK);
@@ -194,8 +209,8 @@ static int acts_format(int weights) {
 }
 
 static int acts_group(int weights) {
-    const int group = kt_weight_spec_of(weights).group;
-    return group == 64 ? 32 : group;
+    const kt_weight_spec s = kt_weight_spec_of(weights);
+    return s.group == 0 ? 0 : s.group == 128 && s.low == 8 ? 128 : 32;
 }
 
 static void make_rows(a8_rows *r, int weights, const uint16_t *x, int rows, int k, uint32_t seed) {
@@ -248,8 +263,8 @@ typedef struct a8_case {
 typedef struct a8_layer {
     a8_case c;
     int format, inside; /* of E4M3: sums inside of tensor cores */
-    int32_t row_token[64], row_expert[64];
-    float route[64];
+    int32_t row_token[96], row_expert[96];
+    float route[96];
     kt_moe_tile tile[64];
     int n_rows, n_tiles;
     uint16_t *x, *h;
@@ -263,7 +278,7 @@ static void sort_rows(a8_layer *l, int bm, kt_rng *rng) {
     for (int e = 0; e < l->c.experts; e++) {
         const int first = l->n_rows;
         for (int t = 0; t < l->c.tokens; t++) {
-            if (e + 2 == l->c.experts || kt_rng_below(rng, 3) == 0) continue;
+            if ((l->c.experts > 1 && e == l->c.experts - 2) || kt_rng_below(rng, 9) < 2) continue;
             l->row_token[l->n_rows] = l->c.tokens - 1 - t;
             l->row_expert[l->n_rows] = e;
             l->route[l->n_rows++] = kt_rng_uniform(rng, 0.1f, 1);
@@ -274,7 +289,8 @@ static void sort_rows(a8_layer *l, int bm, kt_rng *rng) {
     l->tile[l->n_tiles++] = (kt_moe_tile){0, 0, 0};
 }
 
-static void make_layer(a8_layer *l, const a8_case *c, int format, int bm, uint32_t seed) {
+static void make_layer(a8_layer *l, const a8_case *c, int format, int bm, bool is_level,
+                       uint32_t seed) {
     kt_rng rng;
 
     memset(l, 0, sizeof *l);
@@ -285,9 +301,9 @@ static void make_layer(a8_layer *l, const a8_case *c, int format, int bm, uint32
                     : 0;
     kt_rng_seed(&rng, seed);
     sort_rows(l, bm, &rng);
-    make_weights(&l->gate, format, (int64_t)c->experts * c->n, c->k, seed);
-    make_weights(&l->up, format, (int64_t)c->experts * c->n, c->k, seed + 1);
-    make_weights(&l->down, format, (int64_t)c->experts * c->k, c->n, seed + 2);
+    make_weights(&l->gate, format, (int64_t)c->experts * c->n, c->k, is_level, seed);
+    make_weights(&l->up, format, (int64_t)c->experts * c->n, c->k, is_level, seed + 1);
+    make_weights(&l->down, format, (int64_t)c->experts * c->k, c->n, is_level, seed + 2);
     l->x = malloc((size_t)(c->tokens * c->k) * 2);
     l->h = malloc((size_t)(l->n_rows * c->n) * 2);
     l->y = malloc((size_t)(l->n_rows * (c->k + 3)) * sizeof *l->y);
@@ -380,15 +396,15 @@ static void run_layer(a8_layer *l, const char *kernel, const kt_config *config, 
     launch(kernel, 1, &call, cut(c->k, config->value[1]), l->n_tiles, config, seed);
 }
 
-static void check_layer(const char *kernel, const a8_case *c, const kt_config *config,
-                        uint32_t seed) {
+static void check_layer(const char *kernel, const a8_case *c, const kt_config *config, int format,
+                        int most, uint32_t seed) {
     char what[128];
     a8_layer l;
 
-    cr_assert_null(find(kernel)->refuse(config, &kt_cuda_targets[0]));
-    make_layer(&l, c, config->value[5], config->value[0] / 2 + 3, seed);
-    snprintf(what, sizeof what, "%s, format %d, n=%d k=%d bm=%d bn=%d warps %d x %d, %d stages, %u",
-             kernel, l.format, c->n, c->k, (int)config->value[0], (int)config->value[1],
+    cr_assert_null(find(kernel)->refuse(config, &kt_cuda_targets[5]));
+    make_layer(&l, c, format, most, false, seed);
+    snprintf(what, sizeof what, "%s, format %d, n=%d k=%d bm=%d bn=%d, %d, %d, %d, seed %u", kernel,
+             l.format, c->n, c->k, (int)config->value[0], (int)config->value[1],
              (int)config->value[2], (int)config->value[3], (int)config->value[4], seed);
     run_layer(&l, kernel, config, seed % 2, seed);
     check_h(&l, what);
@@ -411,7 +427,8 @@ static void check_formats(const char *kernel, const int *formats, int n) {
             kt_config config = {{0}};
             memcpy(config.value, configs[i], sizeof configs[i]);
             config.value[5] = formats[f];
-            check_layer(kernel, is_wide ? &wide : &cases[i % 2], &config, seed);
+            check_layer(kernel, is_wide ? &wide : &cases[i % 2], &config, formats[f],
+                        config.value[0] / 2 + 3, seed);
         }
 }
 
@@ -425,6 +442,17 @@ Test(cuda_a8, integers_of_many_tokens, .timeout = 120) {
 Test(cuda_a8, e4m3_of_many_tokens, .timeout = 120) {
     static const int formats[] = {KT_DEV_FP8_B128, KT_DEV_FP8_CHANNEL};
     check_formats("moe_fp8_tiles", formats, 2);
+}
+
+Test(cuda_a8, e4m3_by_warpgroups, .timeout = 120) {
+    static const a8_case small = {15, 2, 2, 32, 160}, full = {75, 1, 1, 32, 256};
+
+    check_layer("moe_fp8_wgmma", &small, &(kt_config){{64, 64, 3, KT_DEV_FP8_CHANNEL}},
+                KT_DEV_FP8_CHANNEL, 9, 1);
+    check_layer("moe_fp8_wgmma", &wide, &(kt_config){{64, 128, 4, KT_DEV_FP8_B128}},
+                KT_DEV_FP8_B128, 64, 2);
+    check_layer("moe_fp8_wgmma", &full, &(kt_config){{128, 64, 3, KT_DEV_FP8_B128}},
+                KT_DEV_FP8_B128, 128, 3);
 }
 
 /* ---- dense, and the accuracy of a layer ---- */
@@ -452,8 +480,8 @@ static void run_dense(a8_layer *l, const char *kernel, const kt_config *config, 
     launch(kernel, 1, &call, cut(c->k, config->value[1]), tiles, config, seed);
 }
 
-static void make_dense(a8_layer *l, const a8_case *c, int format, uint32_t seed) {
-    make_layer(l, c, format, 64, seed);
+static void make_dense(a8_layer *l, const a8_case *c, int format, bool is_level, uint32_t seed) {
+    make_layer(l, c, format, 64, is_level, seed);
     l->n_rows = c->tokens;
     l->h = realloc(l->h, (size_t)(c->tokens * c->n) * 2);
     l->y = realloc(l->y, (size_t)(c->tokens * (c->k + 3)) * sizeof *l->y);
@@ -477,7 +505,7 @@ Test(cuda_a8, dense_rows_need_no_lists, .timeout = 60) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const kt_config config = {{16, 64, 1, 2, 3, all[i].format}};
         a8_layer l;
-        make_dense(&l, &c, all[i].format, 5);
+        make_dense(&l, &c, all[i].format, false, 5);
         run_dense(&l, all[i].kernel, &config, (uint32_t)i);
         check_h(&l, all[i].kernel);
         check_y(&l, false, all[i].kernel);
@@ -505,8 +533,9 @@ static double layer_error(a8_layer *l) {
     return sqrt(lost / whole);
 }
 
-/* Integers: 1.5 %. E4M3 has 3 bits behind the point: 2^-4 at worst and 2 % in the mean of one
- * rounding, three of which come together in a layer. */
+/* Activations in groups of 32: 1.5 %. One scale for a row costs more, because few values of h =
+ * SwiGLU are much larger than the others. E4M3 has 3 bits behind the point: 2^-4 at worst and 2 % in
+ * the mean of one rounding, three of which come together in a layer. */
 Test(cuda_a8, a_layer_stays_accurate, .timeout = 60) {
     static const a8_case c = {16, 1, 1, 128, 256};
     static const struct {
@@ -515,14 +544,14 @@ Test(cuda_a8, a_layer_stays_accurate, .timeout = 60) {
         double most;
     } all[] = {{"moe_s8_tiles", KT_DEV_INT4_G32, 0.015},
                {"moe_s8_tiles", KT_DEV_INT4_G128, 0.015},
-               {"moe_s8_tiles", KT_DEV_INT8_CHANNEL, 0.015},
+               {"moe_s8_tiles", KT_DEV_INT8_CHANNEL, 0.03},
                {"moe_fp8_tiles", KT_DEV_FP8_B128, 0.06}};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const kt_config config = {{16, 64, 1, 1, 2, all[i].format}};
         double error;
         a8_layer l;
-        make_dense(&l, &c, all[i].format, 9);
+        make_dense(&l, &c, all[i].format, true, 9);
         run_dense(&l, all[i].kernel, &config, 2);
         error = layer_error(&l);
         cr_log_info("%s, format %d: %.2f %%", all[i].kernel, all[i].format, 100 * error);

@@ -66,7 +66,8 @@ static void config_text(const kt_cuda_kernel *k, const kt_config *c, char *out, 
 
 static kt_status report_entries(compile_report *r, const kt_cuda_kernel *k, const kt_config *c,
                                 const kt_cuda_target *t, const kt_cubin *code, kt_err *err) {
-    static const char *const opcode_names[KT_OPCODE_COUNT] = {"HMMA", "IMMA", "QMMA", "HGMMA"};
+    static const char *const opcode_names[KT_OPCODE_COUNT] = {"HMMA", "IMMA", "QMMA", "HGMMA",
+                                                              "QGMMA"};
     char config[96], name[200], unit[32];
     kt_cubin_facts facts;
 
