@@ -534,8 +534,8 @@ static double layer_error(a8_layer *l) {
 }
 
 /* Activations in groups of 32: 1.5 %. One scale for a row costs more, because few values of h =
- * SwiGLU are much larger than the others. E4M3 has 3 bits behind the point: 2^-4 at worst and 2 % in
- * the mean of one rounding, three of which come together in a layer. */
+ * SwiGLU are much larger than the others. E4M3 has 3 bits behind the point: 2^-4 at worst and 2 %
+ * in the mean of one rounding, three of which come together in a layer. */
 Test(cuda_a8, a_layer_stays_accurate, .timeout = 60) {
     static const a8_case c = {16, 1, 1, 128, 256};
     static const struct {
