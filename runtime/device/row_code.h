@@ -1,0 +1,24 @@
+/* Kernels of rows as the ops of a device find them. SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_RUNTIME_ROW_CODE_H
+#define KT_RUNTIME_ROW_CODE_H
+
+#include "runtime/device/device_op.h"
+
+/* A kernel of kernels/cuda with a config. */
+typedef struct kt_row_code {
+    const kt_cuda_kernel *kernel;
+    kt_config config;
+    const kt_device_code *code;
+    int threads; /* of a block */
+} kt_row_code;
+
+/* The kernel of that name; constant (NULL = the initial one) takes the place of config.value[0]. */
+kt_status kt_row_code_find(kt_device_step *s, const char *name, const int32_t *constant,
+                           kt_row_code *out, kt_err *err);
+
+/* Blocks for n things, `each` of them a block. */
+static inline int kt_row_blocks(int64_t n, int64_t each) {
+    return (int)((n + each - 1) / each);
+}
+
+#endif

@@ -1,0 +1,150 @@
+/* Whole models whose rows an emulated device works on: every op of small kernels, against the
+ * logits of the reference implementation, within the bounds of the shared data's golden
+ * checkpoints. SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/json.h"
+#include "dispatch/model/checkpoint.h"
+#include "runtime/exec/engine.h"
+#include "tests/support/guard.h"
+#include "tests/support/qwen3_ref.h"
+
+enum { TOKENS = 10, PICKED = 40 /* more than deepseek_v32's indexer picks of them */ };
+
+typedef struct row_model {
+    char folder[PATH_MAX];
+    kt_checkpoint *file;
+    const int32_t *tokens;
+    const float *logits;
+    int64_t n, vocab;
+    double bound;
+} row_model;
+
+static row_model open_model(const char *name, int64_t n) {
+    char relative[96], path[PATH_MAX + 32], *text;
+    row_model m;
+    kt_json_doc *doc;
+    const kt_tensor *tokens, *logits;
+    size_t size;
+    kt_err err = {KT_OK, ""};
+
+    snprintf(relative, sizeof relative, "data/golden/%s/expected.safetensors", name);
+    if (!kt_shared_path(relative, m.folder, sizeof m.folder))
+        cr_skip_test("%s: the shared data is absent", name);
+    *strrchr(m.folder, '/') = '\0';
+    snprintf(path, sizeof path, "%s/expected.safetensors", m.folder);
+    cr_assert_eq(kt_checkpoint_open_file(path, &m.file, &err), KT_OK, "%s", err.message);
+    snprintf(path, sizeof path, "%s/bounds.json", m.folder);
+    cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_json_parse(text, size, NULL, &doc, &err), KT_OK, "%s", err.message);
+    m.bound = 1.5 * kt_json_double(kt_json_get(kt_json_root(doc), "error_bf16_reference"), NAN);
+    kt_json_destroy(doc);
+    free(text);
+    tokens = kt_checkpoint_find(m.file, "tokens");
+    logits = kt_checkpoint_find(m.file, "logits");
+    cr_assert(tokens && logits, "%s: no tokens or logits", name);
+    m.tokens = (const int32_t *)(const void *)tokens->data;
+    m.logits = (const float *)(const void *)logits->data;
+    cr_assert_geq(tokens->shape[0], n);
+    m.n = n;
+    m.vocab = logits->shape[1];
+    return m;
+}
+
+/* What is said while an engine is made. */
+typedef struct heard {
+    char text[4096];
+    size_t n;
+} heard;
+
+static void hear(void *arg, kt_log_level level, const char *area, const char *message) {
+    heard *h = arg;
+    const int n = snprintf(h->text + h->n, sizeof h->text - h->n, "%s: %s\n", area, message);
+
+    (void)level;
+    h->n += n > 0 && (size_t)n < sizeof h->text - h->n ? (size_t)n : 0;
+}
+
+static kt_engine *load(const row_model *m, const kt_log *log) {
+    kt_engine_options o = {.model_dir = m->folder,
+                           .table_path = "",
+                           .tokenizer_optional = true,
+                           .n_threads = 2,
+                           .max_context = 64,
+                           .device = "emulated:lazy,races",
+                           .gpu_experts = "0",
+                           .log = log};
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    return e;
+}
+
+/* What is left to the CPU, if anything, is told with its reason: none of these kinds. What keeps
+ * keys is where attention is. */
+static void expect_there(const char *text, const char *const *kinds, const char *name) {
+    const char *line = strstr(text, "on the CPU:");
+
+    cr_assert(strstr(text, "device: emulated"), "%s: %s", name, text);
+    for (; line && *kinds; kinds++) {
+        char word[48];
+        if (strncmp(*kinds, "keep", 4) == 0 && strstr(line, " attend")) continue;
+        snprintf(word, sizeof word, " %s (", *kinds);
+        cr_expect_null(strstr(line, word), "%s:%s in '%s'", name, word, line);
+    }
+}
+
+static void check_model(const char *name, int64_t n, int64_t chunk, const char *const *kinds) {
+    const row_model m = open_model(name, n);
+    heard h = {.n = 0};
+    const kt_log log = {.sink = hear, .sink_arg = &h, .level = KT_LOG_DEBUG};
+    kt_engine *e = load(&m, &log);
+    float *got = calloc((size_t)(m.n * m.vocab), sizeof *got);
+    double *want = malloc((size_t)(m.n * m.vocab) * sizeof *want), error;
+    kt_sequence *s;
+    kt_err err = {KT_OK, ""};
+
+    expect_there(h.text, kinds, name);
+    kt_engine_set_chunk(e, chunk);
+    cr_assert_eq(kt_sequence_create(e, m.n, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, m.tokens, m.n, m.n, got, NULL, NULL, NULL, &err), KT_OK,
+                 "%s", err.message);
+    for (int64_t i = 0; i < m.n * m.vocab; i++) want[i] = (double)m.logits[i];
+    error = kt_relative_error(got, want, m.n * m.vocab);
+    cr_expect_leq(error, m.bound, "%s in steps of %d: off by %g, bound %g", name, (int)chunk, error,
+                  m.bound);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+    kt_checkpoint_close(m.file);
+    free(got), free(want);
+}
+
+Test(device_rows, norms_heads_and_routing, .timeout = 60) {
+    static const char *const kinds[] = {"rms", "rms_heads", "rope", "route", "bias", "keep", NULL};
+
+    check_model("qwen3_moe-b", TOKENS, 7, kinds);
+    check_model("glm4_moe", TOKENS, TOKENS, kinds);
+}
+
+Test(device_rows, linear_attention, .timeout = 60) {
+    static const char *const kinds[] = {"rms", "rms_heads", "rope",  "route",   "sigmoid_gate",
+                                        "dot", "conv",      "delta", "regroup", NULL};
+
+    check_model("qwen3_next", TOKENS, TOKENS, kinds);
+    check_model("qwen3_next", TOKENS, 3, kinds);
+}
+
+Test(device_rows, layer_norm_of_index_keys, .timeout = 60) {
+    static const char *const kinds[] = {"rms",  "layer_norm_rows", "rope", "route",
+                                        "keep", "keep_index",      NULL};
+
+    check_model("deepseek_v32", PICKED, PICKED, kinds);
+    check_model("minimax_m2", TOKENS, TOKENS, kinds);
+}
