@@ -211,8 +211,8 @@ KT_DEVICE void prepare(const kt_delta_batch *p) {
 
 /* ---- chunks ---- */
 
-/* Shared memory: unit queries, then keys; T, then A; the state; V - exp(G) K S; D; of every row
- * exp(G) and what its update is weighted with at the chunk's end. */
+/* Shared memory: unit keys, then queries, then keys again; T, then A; the state; V - exp(G) K S; D;
+ * of every row exp(G) and what its update is weighted with at the chunk's end. */
 enum {
     UNIT = 0,
     MATRIX = ROWS * PITCH,
@@ -301,7 +301,8 @@ KT_DEVICE void leave_chunk(int keys, int n) {
         state[i * 4 + 2] = kt_float_bits(v.z) * decay,
                       state[i * 4 + 3] = kt_float_bits(v.w) * decay;
     }
-    for (int t = 0; t < n; t++) {
+    KT_ROLLED /* more would spill from sm_100 on */
+        for (int t = 0; t < n; t++) {
         const kt_u128 k = kt_shared_u128(UNIT + (uint32_t)(t * PITCH + MY_ROW * 16));
         const kt_u128 d = kt_shared_u128(UPDATE + (uint32_t)(t * NARROW + MY_COLUMN * 4));
         const float rest = row_f32(ROW_REST, t);
@@ -320,43 +321,46 @@ KT_DEVICE void clear8(float *sum) {
     for (int i = 0; i < 8; i++) sum[i] = 0;
 }
 
-/* One chunk of columns [first, first + 32) of a head: results of rows, and the state behind it. */
+/* One chunk of columns [first, first + 32) of a head: results of rows, and the state behind it.
+ * Keys come twice, so that no thread has results of two products: from sm_100 on those spill. */
 KT_DEVICE void walk_chunk(const kt_delta_batch *p, int head, int first, kt_delta_rows_of c,
                           const float *room) {
     const int64_t key = (int64_t)kt_delta_key_head(p, head) * p->keys;
     const int64_t value = (int64_t)head * p->values + first;
-    float seen[8], sum[8];
+    float sum[8];
 
-    load_units(p->q + key, p->ld, p->keys, c, room + QUERY_UNIT);
+    load_units(p->k + key, p->ld, p->keys, c, room + KEY_UNIT);
     load_matrix(room + TURNED);
     for (int i = kt_thread(); i < 2 * ROWS; i += THREADS)
         kt_set_shared_f32(ROW_FAR + (uint32_t)i * 4, room[FAR + i]);
-    clear8(seen), clear8(sum);
-    kt_sync();
-    product(UNIT, PITCH, STATE, p->keys, seen);
-    KT_UNROLL
-    for (int i = 0; i < 8; i++) seen[i] *= row_f32(ROW_FAR, MY_ROW + i / 4 * 32);
-    kt_sync();
-    load_units(p->k + key, p->ld, p->keys, c, room + KEY_UNIT);
+    clear8(sum);
     kt_sync();
     product(UNIT, PITCH, STATE, p->keys, sum);
     subtract(p->v + value, p->ld, p->values - first, c, sum);
     put_results(WANTED, sum);
-    kt_sync();
     clear8(sum);
+    kt_sync();
     product(MATRIX, WEIGHTS, WANTED, ROWS, sum);
     put_results(UPDATE, sum);
     kt_sync();
+    load_units(p->q + key, p->ld, p->keys, c, room + QUERY_UNIT);
     load_matrix(room + SEEN);
-    leave_chunk(p->keys, c.n);
+    clear8(sum);
     kt_sync();
-    product(MATRIX, WEIGHTS, UPDATE, ROWS, seen);
+    product(UNIT, PITCH, STATE, p->keys, sum);
+    KT_UNROLL
+    for (int i = 0; i < 8; i++) sum[i] *= row_f32(ROW_FAR, MY_ROW + i / 4 * 32);
+    product(MATRIX, WEIGHTS, UPDATE, ROWS, sum);
     KT_UNROLL
     for (int i = 0; i < 8; i++) {
         const int t = MY_ROW + i / 4 * 32, column = MY_COLUMN + i % 4;
         if (t < c.n && first + column < p->values)
-            p->out[(c.row + t) * (int64_t)p->ldo + value + column] = seen[i];
+            p->out[(c.row + t) * (int64_t)p->ldo + value + column] = sum[i];
     }
+    kt_sync();
+    load_units(p->k + key, p->ld, p->keys, c, room + KEY_UNIT);
+    kt_sync();
+    leave_chunk(p->keys, c.n);
     kt_sync();
 }
 
