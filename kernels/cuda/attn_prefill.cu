@@ -183,6 +183,8 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
     if (value >= head) return "values have fewer numbers than keys, or 0 for as many";
     if ((value ? value : head) > 128 && config->value[4] > 32)
         return "sums of over 128 numbers and scores of over 32 keys would spill";
+    if (head > 128 && config->value[2] != KT_ATTN_BF16 && config->value[4] > 32)
+        return "queries of over 128 numbers, codes and scores of over 32 keys would spill";
     if (shared_bytes(config, 0) > (size_t)target->shared_bytes)
         return "its stages exceed a block's shared memory";
     return NULL;
