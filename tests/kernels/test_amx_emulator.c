@@ -257,6 +257,7 @@ Test(amx, half_products_round_and_flush_like_the_manual) {
     if (!__builtin_cpu_supports("fma")) cr_skip_test("no FMA to compare with");
     kt_rng_seed(&rng, 2);
     for (int trial = 0; trial < 400; trial++) {
+        kt_amx_plain_products = trial % 5 == 0; /* what the emulator does without AVX-512 */
         operands o = {.m = 1 + (int)kt_rng_below(&rng, 16),
                       .n = 1 + (int)kt_rng_below(&rng, 16),
                       .depth = 1 + (int)kt_rng_below(&rng, 16),
@@ -597,4 +598,68 @@ Test(amx, a_general_protection_fault_ends_the_program_too, .signal = SIGSEGV) {
     config shapes = {{2}};
     start();
     configuration(NONE, &shapes);
+}
+
+/* --- FP16 ----------------------------------------------------------------------------------- */
+
+/* A double -> half, to nearest even, by its definition. */
+static uint16_t half_of(double x) {
+    int exponent;
+    double step, whole;
+
+    if (x == 0) return signbit(x) ? 0x8000 : 0;
+    frexp(x, &exponent);
+    step = ldexp(1, (exponent < -13 ? -13 : exponent) - 11);
+    whole = nearbyint(x / step) * step;
+    frexp(whole, &exponent);
+    if (fabs(whole) >= 65536) return x < 0 ? 0xfc00 : 0x7c00;
+    if (fabs(whole) < 0x1p-14) return (uint16_t)(fabs(whole) * 0x1p24) | (x < 0 ? 0x8000 : 0);
+    return (uint16_t)((x < 0 ? 0x8000 : 0) | (exponent + 14) << 10 |
+                      ((int)(fabs(whole) * ldexp(1, 11 - exponent)) & 1023));
+}
+
+static double value_of(uint16_t h) {
+    uint8_t bytes[2];
+    memcpy(bytes, &h, 2);
+    return wide(bytes, 0, PF2);
+}
+
+/* Three registers of which two are above 15, and one beside them that must not change. */
+__attribute__((target("avx512f"))) static void three_halves(const uint16_t *a, const uint16_t *b,
+                                                            uint16_t out[3][32], uint8_t *beside) {
+    __asm__ volatile("vmovdqu64 (%0), %%zmm9; vmovdqu64 (%1), %%zmm18; vmovdqu64 (%1), %%zmm24;"
+                     "vmulph %%zmm18, %%zmm9, %%zmm27; vmovdqu64 %%zmm27, (%2);"
+                     "vsubph %%zmm18, %%zmm9, %%zmm3; vmovdqu64 %%zmm3, 64(%2);"
+                     "vfmadd213ph %%zmm9, %%zmm18, %%zmm24; vmovdqu64 %%zmm24, 128(%2);"
+                     "vmovdqu64 %%zmm18, (%3)" ::"r"(a),
+                     "r"(b), "r"(out), "r"(beside)
+                     : "zmm3", "zmm9", "zmm18", "zmm24", "zmm27", "memory");
+}
+
+/* Products, differences, and b * b + a, of halves of all sizes: subnormal ones, and sums whose
+ * exact value lies just beside the middle of two halves. */
+Test(amx, fp16_instructions_round_once) {
+    kt_rng rng;
+
+    start();
+    if (!__builtin_cpu_supports("avx512f")) cr_skip_test("no AVX-512 registers");
+    kt_rng_seed(&rng, 4);
+    for (int trial = 0; trial < 300; trial++) {
+        uint16_t a[32], b[32], out[3][32], beside[32];
+        for (int i = 0; i < 32; i++) {
+            a[i] = (uint16_t)(kt_rng_u64(&rng) & 0xbfff); /* finite, below 2 */
+            b[i] = (uint16_t)(kt_rng_u64(&rng) & 0xbfff);
+            if (trial % 3 == 0) a[i] &= 0x83ff;
+        }
+        a[0] = 0x3c00, b[0] = 0x0001; /* 1 and the least: lost, but not by a tie */
+        a[1] = 0x3c01, b[1] = 0x2400; /* 1 + 2^-10 and 2^-6 squared */
+        three_halves(a, b, out, (uint8_t *)beside);
+        cr_assert_arr_eq(beside, b, sizeof b);
+        for (int i = 0; i < 32; i++) {
+            const double x = value_of(a[i]), y = value_of(b[i]);
+            cr_assert_eq(out[0][i], half_of(x * y), "%a * %a = %04x", x, y, out[0][i]);
+            cr_assert(out[1][i] == half_of(x - y), "%a - %a = %04x", x, y, out[1][i]);
+            cr_assert(out[2][i] == half_of(y * y + x), "%a ^ 2 + %a = %04x", y, x, out[2][i]);
+        }
+    }
 }

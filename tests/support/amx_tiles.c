@@ -2,6 +2,7 @@
 #include "tests/support/amx_tiles.h"
 
 #include <float.h>
+#include <immintrin.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -168,35 +169,38 @@ static void finish_product(kt_amx_state *s, unsigned c) {
     s->start_row = 0;
 }
 
-static uint32_t get32(const uint8_t *row, int i) {
-    uint32_t v;
-    memcpy(&v, row + 4 * i, sizeof v);
-    return v;
-}
-
-static void put32(uint8_t *row, int i, uint32_t v) {
-    memcpy(row + 4 * i, &v, sizeof v);
-}
-
 static int32_t byte_of(const uint8_t *row, int i, bool is_signed) {
     return is_signed ? (int8_t)row[i] : row[i];
+}
+
+/* c[n] += sum over j of a[j] * b[4 n + j], modulo 2^32; loops that compilers make vectors of. */
+__attribute__((target_clones("avx2", "default"))) static void
+add_bytes(uint32_t *c, const int32_t *a, int32_t (*b)[KT_AMX_ROWS]) {
+    for (int j = 0; j < 4; j++)
+        for (int n = 0; n < KT_AMX_ROWS; n++) c[n] += (uint32_t)(a[j] * b[j][n]);
 }
 
 kt_amx_kind kt_amx_dot_int8(kt_amx_state *s, kt_amx_signs signs, unsigned c, unsigned a, unsigned b,
                             kt_amx_fault *why) {
     const bool a_signed = signs == KT_AMX_SS || signs == KT_AMX_SU;
     const bool b_signed = signs == KT_AMX_SS || signs == KT_AMX_US;
+    const int width = s->row_bytes[c] / 4;
+    int32_t right[KT_AMX_ROWS][4][KT_AMX_ROWS] = {{{0}}}; /* [depth][j][n] */
 
     if (check_product(s, c, a, b, why)) return why->kind;
-    for (int m = 0; m < s->rows[c]; m++)
-        for (int n = 0; n < s->row_bytes[c] / 4; n++) {
-            uint32_t sum = get32(s->tile[c].row[m], n); /* wraps */
-            for (int k = 0; k < s->rows[b]; k++)
-                for (int j = 0; j < 4; j++)
-                    sum += (uint32_t)(byte_of(s->tile[a].row[m], 4 * k + j, a_signed) *
-                                      byte_of(s->tile[b].row[k], 4 * n + j, b_signed));
-            put32(s->tile[c].row[m], n, sum);
+    for (int k = 0; k < s->rows[b]; k++)
+        for (int i = 0; i < 4 * width; i++)
+            right[k][i % 4][i / 4] = byte_of(s->tile[b].row[k], i, b_signed);
+    for (int m = 0; m < s->rows[c]; m++) {
+        uint32_t sums[KT_AMX_ROWS];
+        memcpy(sums, s->tile[c].row[m], sizeof sums);
+        for (int k = 0; k < s->rows[b]; k++) {
+            int32_t left[4];
+            for (int j = 0; j < 4; j++) left[j] = byte_of(s->tile[a].row[m], 4 * k + j, a_signed);
+            add_bytes(sums, left, right[k]);
         }
+        memcpy(s->tile[c].row[m], sums, sizeof sums);
+    }
     finish_product(s, c);
     return KT_AMX_FINE;
 }
@@ -205,12 +209,6 @@ static float float_of(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
-}
-
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
 }
 
 /* Denormal inputs are zero, and so are denormal results. */
@@ -246,20 +244,53 @@ static float from_fp16(const uint8_t *row, int i) {
 
 /* Two partial sums for each output, one of the even and one of the odd inputs, each a chain of fused
  * multiply-adds from zero; then their sum; then the addition to what was there. */
+static void add_halves(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], float *c) {
+    for (int n = 0; n < KT_AMX_ROWS; n++) {
+        float even = 0, odd = 0;
+        for (int k = 0; k < depth; k++) {
+            even = multiply_add(a[2 * k], b[k][0][n], even);
+            odd = multiply_add(a[2 * k + 1], b[k][1][n], odd);
+        }
+        c[n] = flush(flush(c[n]) + flush(even + odd));
+    }
+}
+
+/* The same by AVX-512 with denormals flushed on both sides, where the CPU has it: a hundred times
+ * faster. */
+__attribute__((target("avx512f"))) static void
+add_halves_512(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], float *c) {
+    const unsigned before = _mm_getcsr();
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+
+    _mm_setcsr(0x1f80 | 0x8040); /* all masked, to nearest, FTZ and DAZ */
+    __asm__ volatile("" ::: "memory");
+    for (int k = 0; k < depth; k++) {
+        even = _mm512_fmadd_ps(_mm512_set1_ps(a[2 * k]), _mm512_loadu_ps(b[k][0]), even);
+        odd = _mm512_fmadd_ps(_mm512_set1_ps(a[2 * k + 1]), _mm512_loadu_ps(b[k][1]), odd);
+    }
+    _mm512_storeu_ps(c, _mm512_add_ps(_mm512_loadu_ps(c), _mm512_add_ps(even, odd)));
+    __asm__ volatile("" ::: "memory");
+    _mm_setcsr(before);
+}
+
+bool kt_amx_plain_products;
+
 static kt_amx_kind dot_halves(kt_amx_state *s, float (*value)(const uint8_t *, int), unsigned c,
                               unsigned a, unsigned b, kt_amx_fault *why) {
+    const bool fast = !kt_amx_plain_products && __builtin_cpu_supports("avx512f");
+    float right[KT_AMX_ROWS][2][KT_AMX_ROWS] = {{{0}}}; /* [depth][even or odd][n] */
+
     if (check_product(s, c, a, b, why)) return why->kind;
-    for (int m = 0; m < s->rows[c]; m++)
-        for (int n = 0; n < s->row_bytes[c] / 4; n++) {
-            const uint8_t *a_row = s->tile[a].row[m];
-            float even = 0, odd = 0, old = float_of(get32(s->tile[c].row[m], n));
-            for (int k = 0; k < s->rows[b]; k++) {
-                const uint8_t *b_row = s->tile[b].row[k];
-                even = multiply_add(value(a_row, 2 * k), value(b_row, 2 * n), even);
-                odd = multiply_add(value(a_row, 2 * k + 1), value(b_row, 2 * n + 1), odd);
-            }
-            put32(s->tile[c].row[m], n, bits_of(flush(flush(old) + flush(even + odd))));
-        }
+    for (int k = 0; k < s->rows[b]; k++)
+        for (int i = 0; i < s->row_bytes[c] / 2; i++)
+            right[k][i % 2][i / 2] = value(s->tile[b].row[k], i);
+    for (int m = 0; m < s->rows[c]; m++) {
+        float left[2 * KT_AMX_ROWS], sums[KT_AMX_ROWS];
+        for (int i = 0; i < 2 * s->rows[b]; i++) left[i] = value(s->tile[a].row[m], i);
+        memcpy(sums, s->tile[c].row[m], sizeof sums);
+        (fast ? add_halves_512 : add_halves)(s->rows[b], left, right, sums);
+        memcpy(s->tile[c].row[m], sums, sizeof sums);
+    }
     finish_product(s, c);
     return KT_AMX_FINE;
 }

@@ -53,6 +53,10 @@ kt_amx_kind kt_amx_load(kt_amx_state *s, unsigned tile, uint64_t base, uint64_t 
                         kt_amx_fault *why);
 kt_amx_kind kt_amx_store(kt_amx_state *s, unsigned tile, uint64_t base, uint64_t stride,
                          kt_amx_fault *why);
+/* Products of halves in plain C, as the manual has them, also where the CPU's vectors could do
+ * them: for tests of either by the other. */
+extern bool kt_amx_plain_products;
+
 /* c += a * b */
 kt_amx_kind kt_amx_dot_int8(kt_amx_state *s, kt_amx_signs signs, unsigned c, unsigned a, unsigned b,
                             kt_amx_fault *why);
