@@ -143,7 +143,8 @@ static double tile_rows(int64_t m) {
 /* Products per product of the problem: exact ones per group of 32 go half as deep as tiles do; INT8
  * activations in two planes, and halves as two bfloat16, multiply twice. */
 static double tile_products(kt_numerics numerics) {
-    return numerics == KT_NUM_BF16_F32 || numerics == KT_NUM_ACTS8 ? 1 : 2;
+    const bool is_single = numerics == KT_NUM_BF16_F32 || numerics == KT_NUM_OPENED;
+    return is_single || numerics == KT_NUM_ACTS8 ? 1 : 2;
 }
 
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads) {
@@ -178,6 +179,7 @@ static habit habit_of(const kt_problem *p, const kt_variant *v) {
     case KT_NUM_REQUANT:
     case KT_NUM_ACTS16: return (habit){0.118, 16};
     case KT_NUM_F32: return (habit){0.114, 31};
+    case KT_NUM_OPENED: return (habit){0.5, 20};
     case KT_NUM_ACTS8:
     case KT_NUM_BF16_F32: break;
     }

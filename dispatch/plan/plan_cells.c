@@ -31,7 +31,8 @@ static int is_library(const kt_variant *v) {
 }
 
 static int rounds_once_more(const kt_variant *v) {
-    return v->numerics == KT_NUM_REQUANT || v->numerics == KT_NUM_ACTS8;
+    return v->numerics == KT_NUM_REQUANT || v->numerics == KT_NUM_ACTS8 ||
+           v->numerics == KT_NUM_OPENED;
 }
 
 int kt_variant_preferred(const kt_variant *a, const kt_variant *b) {

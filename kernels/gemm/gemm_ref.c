@@ -46,10 +46,40 @@ static void add_moves(const kt_matrix *w, int64_t j, const double *a, int64_t m,
     }
 }
 
+/* The largest terms that the scales of row j of w allow, whatever the codes: scale * (code -
+ * offset) and the minimum. Of formats of codes and scales. */
+static double top_of(const kt_matrix *w, int64_t j) {
+    const kt_p64_spec s = kt_p64_spec_of(w->format);
+    const kt_format *format = kt_format_find(w->format);
+    const double most = s.values == KT_P64_IQ4 ? 127 : s.values == KT_P64_E2M1 ? 12 : 256;
+    double top = 0;
+
+    if (w->format == KT_W_INT8_CHANNEL) top = 128 * fabs((double)((const float *)w->scales)[j]);
+    if (w->format == KT_W_FP8_CHANNEL) top = 448 * fabs((double)((const float *)w->scales)[j]);
+    for (int64_t b = 0; w->format == KT_W_FP8_B128 && b < (w->k + 127) / 128; b++) {
+        const float *scales = w->scales;
+        top = fmax(top, 448 * fabs((double)scales[j / 128 * ((w->k + 127) / 128) + b]));
+    }
+    for (int64_t b = 0; s.low && b < w->k / s.span; b++) {
+        kt_block block;
+        format->unpack(w, j, b, &block);
+        for (int g = 0; g < s.span / s.group; g++) {
+            const kt_group_terms t = kt_block_terms(&s, &block, g);
+            top = fmax(top, most * fabs(t.scale) + fabs(t.minimum));
+        }
+        if (kt_p64_head_bytes(s)) /* kernels look at heads alone */
+            top = fmax(top, 128 * most * fabs((double)kt_f16_to_f32(block.d)));
+        if (kt_p64_head_bytes(s) > 128)
+            top = fmax(top, 256 * fabs((double)kt_f16_to_f32(block.dmin)));
+    }
+    return top;
+}
+
 void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c) {
     const kt_format *format = kt_format_find(w->format);
 
     for (int64_t j = 0; j < w->n; j++) {
+        const double w_top = top_of(w, j);
         double w_sum = 0;
         if (format->terms_row)
             format->terms_row(w, j, w_row);
@@ -72,6 +102,7 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
             c[i * w->n + j].value = value;
             c[i * w->n + j].a_max = a_max;
             c[i * w->n + j].w_sum = w_sum;
+            c[i * w->n + j].w_top = w_top;
         }
         if (kt_r8_takes(kt_p64_spec_of(w->format))) add_moves(w, j, a, m, c);
     }
@@ -115,6 +146,13 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * (simd/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The
  * weights that they meet may have moved, too.
  *
+ * Weights opened to bfloat16 (p64/tiles_lines.h): scale, minimum and their sum with the code are
+ * rounded to halves, 3 * 2^-11 of the terms at most, and the half to 7 bits of fraction: to nearest
+ * 2^-8, or cut off after a factor of 1.0029, 2^-7 less that; together below 2^-7. What lies below a
+ * half's normal numbers, while the row's largest term is 2^14 or more (a term that its heads allow,
+ * of K-quants), is lost or worth up to 2^-14 times a code, below 2^-20 of the largest. Integer
+ * activations become bfloat16: 2^-8 of each.
+ *
  * Denormals. Products of scales, products of inputs and sums may be flushed below 2^-126; each
  * loss is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
@@ -128,6 +166,11 @@ double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum
     if (is_integer && (q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2))
         roundings = integer_roundings(q->weights, kt_a8_group_inputs(q->acts), k);
     if (numerics == KT_NUM_BF16_F32 && !bf16_inputs) extra = 0x1p-7 * sum->magnitude;
+    if (numerics == KT_NUM_OPENED) {
+        if (q->weights != KT_W_BF16) extra = 0x1p-7 * sum->magnitude;
+        if (q->acts != KT_A_BF16) extra += 1.01 * 0x1p-8 * sum->magnitude;
+        extra += 0x1p-20 * fmax(sum->w_top, 0x1p-97) * k * sum->a_max;
+    }
     if (numerics == KT_NUM_REQUANT) {
         extra = sum->moved;
         magnitude += sum->moved;

@@ -12,6 +12,9 @@ typedef struct kt_ref_sum {
     /* For variants that round weights again (kernels/formats/requant8.h; 0 where it is not defined): what
      * that may move the value by, and the most that it moves one weight. */
     double moved, move_max;
+    /* For variants that open weights to bfloat16: no term of a weight of the row is larger; 0 of
+     * floats. */
+    double w_top;
     double a_max, w_sum; /* max_k |a_k|, sum_k |w_k|: for variants that round activations again */
 } kt_ref_sum;
 

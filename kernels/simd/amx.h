@@ -27,6 +27,11 @@ typedef struct kt_amx_config {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(base)), \
                      "r"((ptrdiff_t)(stride))                                     \
                      : "memory")
+/* The same with the hint that the bytes are not wanted in L1 for long. */
+#define KT_AMX_LOAD_ONCE(t, base, stride)                                           \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"((const void *)(base)), \
+                     "r"((ptrdiff_t)(stride))                                       \
+                     : "memory")
 #define KT_AMX_STORE(t, base, stride)                                           \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(base)), \
                      "r"((ptrdiff_t)(stride))                                   \

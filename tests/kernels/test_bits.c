@@ -120,7 +120,7 @@ static int same(const inputs *in, const kt_variant *a, const kt_variant *b, char
 static int runs_here(const kt_variant *v) {
     kt_isa have = kt_isa_available();
 
-    if (have & KT_ISA_AVX512 && kt_amx_start(NULL) == KT_OK) have |= AMX;
+    if (have & KT_ISA_AVX512 && kt_amx_start(NULL) == KT_OK) have |= AMX | KT_ISA_AVX512FP16;
     return !(v->isa & ~have) && (!v->usable || v->usable(NULL) == KT_OK);
 }
 

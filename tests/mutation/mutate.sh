@@ -43,9 +43,10 @@ link() {
     (cd "$build" && eval "$line") >"$work/log" 2>&1
 }
 
-# variant_file NAME: its source.
+# variant_file NAME: its source; of one of the two variants of a file of kernels/p64 that file.
 variant_file() {
-    (cd "$src" && ls kernels/*/"$1".c)
+    local both=${1/_p64__/__}
+    (cd "$src" && ls kernels/*/"$1".c 2>/dev/null || ls kernels/p64/"${both/_moe64__/__}".c)
 }
 
 # plant FILE BEFORE AFTER: the faulty copy in the overlay. The text must stand in the file.

@@ -55,10 +55,6 @@ static const struct {
     {GEMM | MOE, CODES, KT_ISA_AVX512BF16, false,
      "VDPBF16PS does half of VPDPBUSD's work on Zen 4 and an eighth on Granite Rapids, every CPU "
      "that has it has VNNI, and codes would be rounded to 8 bits of bfloat16"},
-    {GEMM | MOE, CODES, KT_ISA_AMXBF16, false,
-     "TDPBF16PS does half of TDPBUSD's work, every CPU that has it has AMX-INT8, and codes times "
-     "scales would be "
-     "rounded to bfloat16"},
     {GEMM | MOE, FP8, KT_ISA_AVX512BF16, false,
      "VDPBF16PS needs E4M3 widened, which VBMI does in five instructions for 64: the kernel is in "
      "the column avx512vbmi; every CPU with BF16 but one (Cooper Lake) has VBMI. Where VDPBF16PS "
