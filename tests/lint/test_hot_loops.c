@@ -29,7 +29,6 @@ static const struct {
     const char *object, *instruction;
 } cases[] = {
     {"moe_ffn/w4g32_a8_moe64__avx512vnni", "vpdpbusd"},
-    {"moe_ffn/w8c_a8_moe64__avx512vnni", "vpdpbusd"},
     {"moe_ffn/wbf16_abf16_moe64__avx512bf16", "vdpbf16ps"},
     {"moe_ffn/wbf16_abf16_moe64__avx512", "vfmadd"},
     {"moe_ffn/wgroups_a8p_moe64__avx512vnni", "vpdpbusd"},
@@ -39,7 +38,7 @@ static const struct {
     {"moe_ffn/w4groups_a8p_r8_moe64__avx512vnni", "vpdpbusd"},
     {"gemm/w4groups_a8p_r8_p64__avx512vnni", "vpdpbusd"},
     {"gemm/w4g32_a8_p64__avx512vnni", "vpdpbusd"},
-    {"gemm/w8c_a8_p64__avx512vnni", "vpdpbusd"},
+    {"p64/w8c_a8__avx512vnni", "vpdpbusd"},
     {"gemm/wbf16_abf16_p64__avx512bf16", "vdpbf16ps"},
     {"gemm/wbf16_abf16_p64__avx512", "vfmadd"},
     {"moe_ffn/wf8_abf16_moe64__avx512vbmi", "vdpbf16ps"},
@@ -142,4 +141,107 @@ ParameterizedTest(size_t *index, hot_loops, keep_their_tiles_in_registers, .time
     cr_assert(n_hot >= least, "%s: %zu %s in loops, expected %zu or more", object, n_hot,
               instruction, least);
     free(l.lines);
+}
+
+/* --- opened tiles: straight code --- */
+
+/* Blocks of kernels/p64/tiles_block.h: pairs of tiles with so many lines opened a step, or the
+ * single tile's block with all 64 (lines 0). `mark` is an instruction of which a line has `marks`.
+ * */
+static const struct {
+    const char *object, *function, *mark;
+    int lines, marks;
+} blocks[] = {
+    {"w4codes_open__amxbf16", "kt_tiles_pair_alone", "vmulph", -1, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_table4_1", "vmulph", 1, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_table4_2", "vmulph", 2, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_table4_4", "vmulph", 4, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_table4_8", "vmulph", 8, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_table4_single", "vmulph", 0, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_zero4_2", "vsubph", 2, 4},
+    {"w4codes_open__amxbf16", "kt_tiles_minimum4_2", "vfmadd213ph", 2, 4},
+    {"wcodes_open__amxbf16", "kt_tiles_bits2_1", "vfmadd213ph", 1, 4},
+    {"wcodes_open__amxbf16", "kt_tiles_bits3_2", "vfmadd213ph", 2, 4},
+    {"wcodes_open__amxbf16", "kt_tiles_bits5_2", "vfmadd213ph", 2, 4},
+    {"wcodes_open__amxbf16", "kt_tiles_bits6_1", "vfmadd213ph", 1, 4},
+    {"wfloats_open__amxbf16", "kt_tiles_e4m3_1", "vmulph", 1, 4},
+    {"wfloats_open__amxbf16", "kt_tiles_bf16_4", "vmovdqa64 ", 4, 8},
+};
+
+/* The order that was measured: tiles loaded (t = with the hint, once) and products (d = into), and
+ * behind a product its lines. Loads of sums, and what begins and ends them, are left out. */
+static const char pair_order[] = "t4 l6 d0 t5 l7 d0 l6 d1 l7 d1 t4 d3 t5 d3 l6 d2 l7 d2 "
+                                 "t4 l6 d0 l7 d1 t5 d2 d3 t4 l6 d0 l7 d1 t5 d2 d3 t4 l6 d0 l7 d1 "
+                                 "t5 d2 d3 t4 l6 d0 l7 d1 t5 d2 d3 "
+                                 "t4 l6 d0 t5 l7 d0 l6 d1 l7 d1 t4 d3 t5 d3 l6 d2 l7 d2 ";
+static const char single_order[] = "t4 t5 l6 d0 l7 d0 l6 d1 l7 d1 l6 d2 l7 d2 l6 d3 l7 d3 "
+                                   "t4 t5 l6 d0 l7 d0 l6 d1 l7 d1 l6 d2 l7 d2 l6 d3 l7 d3 ";
+
+typedef struct block_seen {
+    char order[512];
+    size_t used;
+    int products, marks[33], spills, backward, done;
+} block_seen;
+
+/* The last operand of a tile instruction in AT&T order is its destination. */
+static void see(block_seen *b, const char *text, const char *mark) {
+    char *end;
+    const long address = strtol(text, &end, 16);
+    const char *last = strrchr(text, '%');
+    int tile = last ? last[4] - '0' : -1;
+    char kind = 0;
+
+    if (end == text || *end != ':' || b->done) return;
+    end += strspn(end + 1, " \t") + 1;
+    b->done = strncmp(end, "ret", 3) == 0; /* behind stand copies for sums that are loaded */
+    if (strncmp(end, "tileloaddt1", 11) == 0)
+        kind = 't';
+    else if (strncmp(end, "tileloadd", 9) == 0 && tile >= 4)
+        kind = 'l';
+    else if (strncmp(end, "tdpbf16ps", 9) == 0)
+        kind = 'd';
+    if (kind && b->used + 4 < sizeof b->order)
+        b->used += (size_t)snprintf(b->order + b->used, 5, "%c%d ", kind, tile);
+    if (kind == 'd' && b->products < 32) b->products++;
+    if (strncmp(end, mark, strlen(mark)) == 0) b->marks[b->products]++;
+    b->spills += strstr(end, "zmm") && strstr(end, "(%rsp)");
+    if (strncmp(end, "jmp", 3) == 0) return; /* from what stands behind the code */
+    b->backward += *end == 'j' && strtol(end + strcspn(end, " \t"), NULL, 16) <= address;
+}
+
+ParameterizedTestParameters(opened_tiles, have_the_order_that_was_measured) {
+    size_t n = sizeof blocks / sizeof *blocks, *index = cr_malloc(n * sizeof *index);
+    for (size_t i = 0; i < n; i++) index[i] = i;
+    return cr_make_param_array(size_t, index, n);
+}
+
+ParameterizedTest(size_t *index, opened_tiles, have_the_order_that_was_measured, .timeout = 60) {
+    const int is_single = blocks[*index].lines == 0, products = is_single ? 16 : 32;
+    const int lines = is_single ? 64 : blocks[*index].lines < 0 ? 0 : 8 * blocks[*index].lines;
+    char command[1024], text[512];
+    block_seen seen = {.order = ""};
+    FILE *pipe;
+
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+    cr_skip_test("only optimised builds keep tiles in registers");
+#endif
+    if (system("objdump --version >/dev/null 2>&1") != 0) cr_skip_test("objdump is not installed");
+    snprintf(command, sizeof command,
+             "objdump -d --no-show-raw-insn --disassemble=%s "
+             "'%s/CMakeFiles/kt_kernels.dir/kernels/p64/%s.c.o'",
+             blocks[*index].function, KT_BUILD_DIR, blocks[*index].object);
+    pipe = popen(command, "r");
+    cr_assert_not_null(pipe);
+    while (fgets(text, sizeof text, pipe)) see(&seen, text, blocks[*index].mark);
+    cr_assert_eq(pclose(pipe), 0, "%s", command);
+    cr_assert_str_eq(seen.order, is_single ? single_order : pair_order, "%s: %s",
+                     blocks[*index].function, seen.order);
+    cr_assert_eq(seen.spills, 0, "%s: %d stack accesses", blocks[*index].function, seen.spills);
+    cr_assert_eq(seen.backward, 0, "%s has a loop", blocks[*index].function);
+    for (int p = 0; p <= products; p++) {
+        const int due =
+            p ? (lines * p / products - lines * (p - 1) / products) * blocks[*index].marks : 0;
+        cr_assert_eq(seen.marks[p], due, "%s: %d %s behind product %d, expected %d",
+                     blocks[*index].function, seen.marks[p], blocks[*index].mark, p, due);
+    }
 }
