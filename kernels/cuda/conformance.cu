@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/kt_dev.h"
 #include "kernels/cuda/conformance_calls.h"
+#include "kernels/cuda/kt_dev_weights.h"
 
 #define OUT KT_CONFORM_OUT
 
@@ -135,6 +136,131 @@ KT_DEVICE void products(int which, const uint32_t *in, uint32_t *out) {
         out[i] = which == KT_CONFORM_MMA_BF16 ? kt_bits_float(c[i]) : (uint32_t)d[i];
 }
 
+KT_DEVICE void more_numbers(int which, const uint32_t *in, uint32_t *out) {
+    const float a = kt_float_bits(in[0]), b = kt_float_bits(in[1]);
+    const float plus = kt_float_bits(in[0] & 0x7fffffffu);
+
+    if (which == KT_CONFORM_ROUNDED) {
+        out[0] = kt_bits_float(kt_mul(a, b));
+        out[1] = kt_bits_float(kt_max(a, b));
+        out[2] = kt_bits_float(kt_max_nan(a, b));
+        out[3] = kt_bits_float(kt_sqrt(plus));
+    } else if (which == KT_CONFORM_INTEGERS) {
+        out[0] = (uint32_t)kt_round(a);
+        out[1] = (uint32_t)kt_count_bits(in[1]);
+        out[2] = (uint32_t)kt_bit_count(in[2]);
+        out[3] = kt_e4m3(a);
+        out[4] = kt_e4m3(kt_float_bits(in[3]));
+    } else {
+        out[0] = kt_bits_float(kt_exp(a));
+        out[1] = kt_bits_float(kt_log1p(plus));
+        out[2] = kt_bits_float(kt_sigmoid(a));
+        out[3] = kt_bits_float((float)kt_exp_double((double)a));
+    }
+}
+
+/* Floats that another thread wrote, and a sum to which all threads add. */
+KT_DEVICE void shared_floats(const uint32_t *in, uint32_t *out) {
+    const uint32_t counter = KT_CONFORM_THREADS * 8, other = KT_CONFORM_THREADS - 1;
+    const uint32_t at = (other - (uint32_t)kt_thread()) * 8;
+    float both[2];
+
+    kt_set_shared_f32((uint32_t)kt_thread() * 8, kt_float_bits(in[0]));
+    kt_set_shared_f32((uint32_t)kt_thread() * 8 + 4, kt_float_bits(in[1]));
+    if (kt_thread() == 0) kt_set_shared_u32(counter, 5);
+    kt_sync();
+    kt_shared_add(counter, in[2] & 0xffffu);
+    out[0] = kt_bits_float(kt_shared_f32(at));
+    kt_shared_f32x2(at, both);
+    out[1] = kt_bits_float(both[0]);
+    out[2] = kt_bits_float(both[1]);
+    kt_sync();
+    out[3] = kt_shared_u32(counter);
+}
+
+KT_DEVICE void small_copies(const uint32_t *in, uint32_t *out) {
+    const uint32_t mine = (uint32_t)kt_thread() * 16;
+    const uint32_t other = (uint32_t)(KT_CONFORM_THREADS - 1 - kt_thread()) * 16;
+
+    kt_copy8(mine, in + 2, in[12] & 1 ? 0 : 8);
+    kt_copy4(mine + 8, in + 5, 4);
+    kt_copy4(mine + 12, in + 6, in[12] & 2 ? 0 : 4);
+    kt_copy_commit();
+    KT_COPY_WAIT(0);
+    kt_sync();
+    for (int i = 0; i < 4; i++) out[i] = kt_shared_u32(other + (uint32_t)i * 4);
+}
+
+/* Lanes that agree, lanes that say yes, and what a lane wrote for the next one. */
+KT_DEVICE void votes(const uint32_t *in, uint32_t *out) {
+    const uint32_t base = (uint32_t)kt_warp() * 128;
+
+    out[0] = kt_warp_match(in[0] & 3);
+    out[1] = kt_warp_ballot((int)(in[1] & 1));
+    kt_set_shared_u32(base + (uint32_t)kt_lane() * 4, in[2]);
+    kt_warp_sync();
+    out[2] = kt_shared_u32(base + (uint32_t)((kt_lane() + 1) & 31) * 4);
+}
+
+KT_DEVICE void whole(int which, const uint32_t *in, uint32_t *out) {
+    const float v = kt_float_bits(in[0]);
+
+    if (which == KT_CONFORM_BLOCK_SUM) {
+        out[0] = kt_bits_float(kt_block_sum(v, 0, KT_CONFORM_THREADS / 32));
+        return;
+    }
+    out[0] = kt_bits_float(kt_warp_max_nan(v, 32));
+    out[1] = kt_bits_float(kt_warp_max_nan(v, 8));
+    out[2] = kt_bits_float(kt_warp_max_nan(v, 1));
+}
+
+KT_DEVICE void turned(const uint32_t *in, uint32_t *out) {
+    const uint32_t mine = (uint32_t)kt_warp() * 32 * 16;
+
+    kt_set_shared_u128(mine + (uint32_t)kt_lane() * 16, kt_load_stream(in));
+    kt_sync();
+    kt_ldmatrix_trans(out, mine + (in[4] & 31) * 16);
+    kt_ldmatrix_trans(out + 4, mine + (uint32_t)kt_lane() * 16);
+}
+
+/* Two whole numbers of -8 to 7 as bfloat16: sums of their products are exact. */
+KT_DEVICE uint32_t whole_pair(uint32_t v) {
+    return kt_bf16_pair((float)(int)(v & 15) - 8.0f, (float)(int)(v >> 4 & 15) - 8.0f);
+}
+
+KT_DEVICE void weights(const uint32_t *in, uint32_t *out) {
+    const kt_u128 v = kt_load_cached(in + 8);
+
+    out[0] = kt_fma_bf16(whole_pair(in[0]), whole_pair(in[1]), whole_pair(in[2]));
+    out[1] = kt_bits_float(kt_f16_float(in[3] & 0xffffu));
+    out[2] = kt_bytes(in[4], in[5], in[6] & 0x7777u);
+    out[3] = v.x ^ v.y;
+    out[4] = v.z ^ v.w;
+    kt_load_stream8(in + 14, out + 5, out + 6);
+}
+
+KT_DEVICE void products_e4m3(const uint32_t *in, uint32_t *out) {
+    float c[4];
+
+    for (int i = 0; i < 4; i++) c[i] = kt_float_bits(in[8 + i]);
+#if !defined(__CUDACC_RTC__) || __CUDA_ARCH__ >= 890
+    kt_mma_e4m3(c, in, in[4], in[5]);
+    kt_mma_e4m3(c, in + 4, in[0], in[1]);
+#endif
+    for (int i = 0; i < 4; i++) out[i] = kt_bits_float(c[i]);
+}
+
+KT_DEVICE void conform_more(int which, const uint32_t *in, uint32_t *out) {
+    if (which <= KT_CONFORM_EXPONENTIALS) more_numbers(which, in, out);
+    if (which == KT_CONFORM_SHARED_F32) shared_floats(in, out);
+    if (which == KT_CONFORM_COPY_SMALL) small_copies(in, out);
+    if (which == KT_CONFORM_VOTES) votes(in, out);
+    if (which == KT_CONFORM_LARGEST || which == KT_CONFORM_BLOCK_SUM) whole(which, in, out);
+    if (which == KT_CONFORM_LDMATRIX_TRANS) turned(in, out);
+    if (which == KT_CONFORM_WEIGHTS) weights(in, out);
+    if (which == KT_CONFORM_MMA_E4M3) products_e4m3(in, out);
+}
+
 KT_DEVICE void conform(const kt_conform *p) {
     const int64_t row = (int64_t)kt_block_x() * KT_CONFORM_THREADS + kt_thread();
     const uint32_t *in = p->in + row * KT_CONFORM_IN;
@@ -151,7 +277,8 @@ KT_DEVICE void conform(const kt_conform *p) {
     if (which == KT_CONFORM_COPY) copies(in, out);
     if (which >= KT_CONFORM_WARP_XOR && which <= KT_CONFORM_WARP_SUM) warps(which, in, out);
     if (which == KT_CONFORM_LDMATRIX) matrices(in, out);
-    if (which >= KT_CONFORM_MMA_BF16) products(which, in, out);
+    if (which == KT_CONFORM_MMA_BF16 || which == KT_CONFORM_MMA_S8) products(which, in, out);
+    if (which >= KT_CONFORM_ROUNDED) conform_more(which, in, out);
     for (int i = 0; i < OUT; i++) p->out[row * OUT + i] = out[i];
 }
 

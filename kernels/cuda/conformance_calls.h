@@ -33,6 +33,18 @@ typedef enum kt_conform_case {
     KT_CONFORM_LDMATRIX,
     KT_CONFORM_MMA_BF16,
     KT_CONFORM_MMA_S8,
+    KT_CONFORM_ROUNDED,      /* kt_mul, kt_max, kt_max_nan, kt_sqrt */
+    KT_CONFORM_INTEGERS,     /* kt_round, kt_count_bits, kt_bit_count, kt_e4m3 */
+    KT_CONFORM_EXPONENTIALS, /* kt_exp, kt_log1p, kt_sigmoid, kt_exp_double */
+    KT_CONFORM_SHARED_F32,   /* kt_set_shared_f32, kt_shared_f32, kt_shared_f32x2, kt_shared_add */
+    KT_CONFORM_COPY_SMALL,   /* kt_copy8, kt_copy4 */
+    KT_CONFORM_VOTES,        /* kt_warp_match, kt_warp_ballot, kt_warp_sync */
+    KT_CONFORM_LARGEST,      /* kt_warp_max_nan */
+    KT_CONFORM_BLOCK_SUM,
+    KT_CONFORM_LDMATRIX_TRANS,
+    KT_CONFORM_WEIGHTS, /* of kt_dev_weights.h: kt_fma_bf16, kt_f16_float, kt_bytes, kt_load_cached,
+                           kt_load_stream8 */
+    KT_CONFORM_MMA_E4M3, /* for sm_89 and newer */
     KT_CONFORM_COUNT
 } kt_conform_case;
 

@@ -37,11 +37,12 @@ Test(conformance, differences_are_found) {
     const float one = 1, far = 1 + 0x1p-18f, near = 1 + 0x1p-21f;
 
     for (int i = 0; i < KT_CONFORM_COUNT; i++) {
-        const bool rounds =
-            i == KT_CONFORM_EXP2 || i == KT_CONFORM_SILU || i == KT_CONFORM_MMA_BF16;
+        const bool rounds = i == KT_CONFORM_EXP2 || i == KT_CONFORM_SILU ||
+                            i == KT_CONFORM_EXPONENTIALS || i == KT_CONFORM_MMA_BF16 ||
+                            i == KT_CONFORM_MMA_E4M3;
         kt_conform_result r = {.name = kt_conform_name((kt_conform_case)i)};
         for (int j = 0; j < BYTES; j++) got[j] = want[j] = sizes[j] = kt_bits_float(one);
-        got[77] = kt_bits_float(far);
+        got[77] = kt_bits_float(i == KT_CONFORM_MMA_E4M3 ? 1 + 0x1p-10f : far);
         got[78] = kt_bits_float(near);
         kt_conform_compare((kt_conform_case)i, got, want, sizes, BYTES, &r);
         cr_expect_eq(r.n_wrong, i == KT_CONFORM_EXP2 || !rounds ? 2 : 1, "%s: %ld", r.name,

@@ -1,7 +1,7 @@
 /* Bounds. Bits must be equal but for: kt_exp2 (2 ulp on a GPU, 1 in the C library), kt_silu
  * (that exponential and a division that rounds), sums over a warp (order is fixed: equal), and
  * products of tensor cores, which align 16 products before they add: 2^-19 of the sum of
- * magnitudes. SPDX-License-Identifier: Apache-2.0 */
+ * magnitudes; of 8-bit floats they keep some 13 bits: 2^-12. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/conformance.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 
 enum { BLOCKS = 3, ROWS = BLOCKS * KT_CONFORM_THREADS };
 
-typedef enum values { ANY, FLOATS, SMALL_FLOATS, BF16 } values;
+typedef enum values { ANY, FLOATS, SMALL_FLOATS, BF16, E4M3 } values;
 
 static const struct {
     const char *name;
@@ -40,7 +40,22 @@ static const struct {
     [KT_CONFORM_WARP_SUM] = {"kt_warp_sum", FLOATS, 0, false, true},
     [KT_CONFORM_LDMATRIX] = {"kt_ldmatrix", ANY, 0, false, false},
     [KT_CONFORM_MMA_BF16] = {"kt_mma_bf16", BF16, 0x1p-19f, true, false},
-    [KT_CONFORM_MMA_S8] = {"kt_mma_s8", ANY, 0, false, false}};
+    [KT_CONFORM_MMA_S8] = {"kt_mma_s8", ANY, 0, false, false},
+    [KT_CONFORM_ROUNDED] = {"kt_mul kt_max kt_max_nan kt_sqrt", FLOATS, 0, false, true},
+    [KT_CONFORM_INTEGERS] = {"kt_round kt_count_bits kt_bit_count kt_e4m3", FLOATS, 0, false,
+                             false},
+    [KT_CONFORM_EXPONENTIALS] = {"kt_exp kt_log1p kt_sigmoid kt_exp_double", SMALL_FLOATS, 0x1p-20f,
+                                 false, false},
+    [KT_CONFORM_SHARED_F32] = {"kt_set_shared_f32 kt_shared_f32 kt_shared_f32x2 kt_shared_add", ANY,
+                               0, false, false},
+    [KT_CONFORM_COPY_SMALL] = {"kt_copy8 kt_copy4", ANY, 0, false, false},
+    [KT_CONFORM_VOTES] = {"kt_warp_match kt_warp_ballot kt_warp_sync", ANY, 0, false, false},
+    [KT_CONFORM_LARGEST] = {"kt_warp_max_nan", FLOATS, 0, false, true},
+    [KT_CONFORM_BLOCK_SUM] = {"kt_block_sum", FLOATS, 0, false, true},
+    [KT_CONFORM_LDMATRIX_TRANS] = {"kt_ldmatrix_trans", ANY, 0, false, false},
+    [KT_CONFORM_WEIGHTS] = {"kt_fma_bf16 kt_f16_float kt_bytes kt_load_cached kt_load_stream8", ANY,
+                            0, false, true},
+    [KT_CONFORM_MMA_E4M3] = {"kt_mma_e4m3", E4M3, 0x1p-12f, true, false}};
 
 const char *kt_conform_name(kt_conform_case which) {
     return cases[which].name;
@@ -71,14 +86,18 @@ static uint32_t draw(values v, int i, kt_rng *rng) {
     if (v == SMALL_FLOATS) return bits_of(kt_rng_uniform(rng, -60, 60));
     if (v == BF16 && i < 8) /* two finite values, rounded the short way */
         return (bits_of(kt_rng_normal(rng)) & 0xffff0000u) | bits_of(kt_rng_normal(rng)) >> 16;
-    if (v == BF16) return bits_of(kt_rng_normal(rng) * 4);
+    if (v == BF16 || (v == E4M3 && i >= 8)) return bits_of(kt_rng_normal(rng) * 4);
+    if (v == E4M3)
+        return (uint32_t)kt_rng_u64(rng) & 0xf7f7f7f7u; /* none of them is not a number */
     return (uint32_t)kt_rng_u64(rng);
 }
 
-/* Magnitudes of a case of products: pairs of bfloat16, then floats. */
-static void take_magnitudes(const uint32_t *in, uint32_t *out) {
+/* Magnitudes of a case of products: pairs of bfloat16 or bytes, then floats. */
+static void take_magnitudes(values v, const uint32_t *in, uint32_t *out) {
+    const uint32_t short_ones = v == E4M3 ? 0x7f7f7f7fu : 0x7fff7fffu;
+
     for (int i = 0; i < ROWS * KT_CONFORM_IN; i++)
-        out[i] = in[i] & (i % KT_CONFORM_IN < 8 ? 0x7fff7fffu : 0x7fffffffu);
+        out[i] = in[i] & (i % KT_CONFORM_IN < 8 ? short_ones : 0x7fffffffu);
 }
 
 static kt_status emulate(const kt_cuda_kernel *kernel, kt_conform_case which, const uint32_t *in,
@@ -163,12 +182,17 @@ kt_status kt_conform_check(kt_device *d, kt_conform_case which, uint64_t seed,
     kt_rng rng;
 
     *out = (kt_conform_result){.name = cases[which].name};
+    if (which == KT_CONFORM_MMA_E4M3 && kt_device_about(d)->target->sm < 89 &&
+        strcmp(kt_device_about(d)->class, "cuda") == 0) {
+        free(in), free(got);
+        return KT_OK; /* it has no such instruction */
+    }
     if (!in || !got) st = kt_fail(err, KT_E_NOMEM, "conformance: no memory for its values");
     if (st == KT_OK) {
         kt_rng_seed(&rng, seed * KT_CONFORM_COUNT + which);
         for (size_t i = 0; i < n_in; i++)
             in[i] = draw(cases[which].values, (int)(i % KT_CONFORM_IN), &rng);
-        take_magnitudes(in, magnitudes);
+        take_magnitudes(cases[which].values, in, magnitudes);
         st = emulate(kernel, which, in, want, err);
     }
     if (st == KT_OK && cases[which].magnitudes) st = emulate(kernel, which, magnitudes, sizes, err);
