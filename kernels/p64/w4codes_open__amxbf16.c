@@ -27,5 +27,5 @@ KT_P64_KERNEL(w4codes_open, amxbf16, 1, 1,
                          1u << KT_W_Q4_0 | 1u << KT_W_Q4_1 | 1u << KT_W_Q4_K | 1u << KT_W_IQ4_NL |
                          1u << KT_W_IQ4_XS | 1u << KT_W_MXFP4,
               .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
-              .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED, .bits = "opened-tiles", .rank = 2,
+              .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED, .bits = "opened-tiles",
               .accepts = kt_tiles_accepts, .workspace_bytes = kt_tiles_workspace);
