@@ -51,7 +51,7 @@ static int emulate(const char *name, const char *options, int grid_x, int grid_y
     snprintf(last_options, sizeof last_options, "%s", options);
     cr_expect_eq(parameter_bytes, sizeof(kt_moe_bf16_tiles));
     for (int i = 0; i < KT_MAX_PARAMS; i++) {
-        char word[16];
+        char word[24];
         const char *at;
         snprintf(word, sizeof word, "-DKT_C%d=", i);
         if ((at = strstr(options, word))) constant[i] = atoi(at + strlen(word));
