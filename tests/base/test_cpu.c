@@ -43,6 +43,8 @@ Test(cpu, agrees_with_the_kernel) {
     cr_assert_eq(cpu.isa, kt_isa_available());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int want = 1;
+        /* tests/machine adds it, emulated as AMX is */
+        if (strcmp(cases[i].isa, "avx512fp16") == 0 && strstr(cpu.brand, "pretended")) continue;
         for (int f = 0; f < 5 && cases[i].flags[f]; f++) want &= kernel_lists(cases[i].flags[f]);
         cr_assert_eq((int)(cpu.isa >> kt_isa_parse(cases[i].isa) & 1), want, "%s", cases[i].isa);
     }

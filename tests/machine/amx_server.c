@@ -4,7 +4,8 @@
  * CPU goes through the two wrappers below (-Wl,--wrap), which add AMX and FP16 to the instruction
  * sets and give the vendor and a model number of a masked Xeon; tile instructions are emulated from
  * the first one on. So the registry offers the tile variants, plans choose them, tuning races them
- * and whole models run on them, in every test as it stands. Times mean nothing. AVX-512 is real: without it there is nothing to pretend.
+ * and whole models run on them, in every test as it stands. Times mean nothing. AVX-512 is real:
+ * without it there is nothing to pretend.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>

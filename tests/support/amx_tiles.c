@@ -184,12 +184,11 @@ kt_amx_kind kt_amx_dot_int8(kt_amx_state *s, kt_amx_signs signs, unsigned c, uns
                             kt_amx_fault *why) {
     const bool a_signed = signs == KT_AMX_SS || signs == KT_AMX_SU;
     const bool b_signed = signs == KT_AMX_SS || signs == KT_AMX_US;
-    const int width = s->row_bytes[c] / 4;
     int32_t right[KT_AMX_ROWS][4][KT_AMX_ROWS] = {{{0}}}; /* [depth][j][n] */
 
     if (check_product(s, c, a, b, why)) return why->kind;
     for (int k = 0; k < s->rows[b]; k++)
-        for (int i = 0; i < 4 * width; i++)
+        for (int i = 0; i < s->row_bytes[c]; i++)
             right[k][i % 4][i / 4] = byte_of(s->tile[b].row[k], i, b_signed);
     for (int m = 0; m < s->rows[c]; m++) {
         uint32_t sums[KT_AMX_ROWS];
