@@ -117,18 +117,59 @@ static void check(const char *name) {
     free(logits);
 }
 
-Test(device_families, checkpoints_give_the_reference_logits, .timeout = 120) {
-    static const char *const names[] = {"golden/qwen3_moe-fp8", "golden/minimax_m2",
-                                        "golden/glm4_moe-fp8",  "golden/deepseek_v3",
-                                        "golden/kimi_k2-int4",  "golden/qwen3_next"};
+Test(device_families, checkpoints_and_gguf_blocks_give_the_reference_logits, .timeout = 240) {
+    static const char *const names[] = {"golden/qwen3_moe-fp8",
+                                        "golden/minimax_m2",
+                                        "golden/glm4_moe-fp8",
+                                        "golden/deepseek_v3",
+                                        "golden/kimi_k2-int4",
+                                        "golden/qwen3_next",
+                                        "gguf/qwen3moe-q4_k_m/model.gguf",
+                                        "gguf/qwen3moe-q5_1/model.gguf",
+                                        "gguf/qwen3moe-q2_k/model.gguf",
+                                        "gguf/qwen3moe-mxfp4/model.gguf"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) check(names[i]);
 }
 
-Test(device_families, gguf_blocks_give_the_reference_logits, .timeout = 120) {
-    static const char *const names[] = {
-        "gguf/qwen3moe-q4_k_m/model.gguf", "gguf/qwen3moe-q5_1/model.gguf",
-        "gguf/qwen3moe-q2_k/model.gguf", "gguf/qwen3moe-mxfp4/model.gguf"};
+static float *bundled_logits(const char *device, int64_t *vocab) {
+    static const int32_t tokens[TOKENS] = {5, 300, 17, 42, 511, 7, 90, 1000, 63, 250, 4};
+    const kt_engine_options o = {.model_dir = KT_SOURCE_DIR "/datasets/models/tiny-moe",
+                                 .table_path = "",
+                                 .n_threads = 2,
+                                 .max_context = 64,
+                                 .device = device,
+                                 .gpu_experts = strcmp(device, "cpu") == 0 ? NULL : "100%"};
+    kt_engine_info info;
+    float *logits;
+    kt_engine *e;
+    kt_sequence *s;
+    kt_err err = {KT_OK, ""};
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) check(names[i]);
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_describe(e, &info);
+    *vocab = info.vocab;
+    logits = calloc((size_t)(TOKENS * *vocab), sizeof *logits);
+    kt_engine_set_chunk(e, CHUNK);
+    cr_assert_eq(kt_sequence_create(e, TOKENS, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, TOKENS, TOKENS, logits, NULL, NULL, NULL, &err),
+                 KT_OK, "%s", err.message);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+    return logits;
+}
+
+/* As test_device_rows has it, with all experts there, by tiles and by kernels of few rows. */
+Test(device_families, the_bundled_model_with_its_experts_agrees_with_the_cpu) {
+    int64_t vocab;
+    float *want = bundled_logits("cpu", &vocab), *got = bundled_logits("emulated:lazy", &vocab);
+    double difference = 0, norm = 0;
+
+    for (int64_t i = 0; i < TOKENS * vocab; i++) {
+        difference += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    cr_expect(difference > 0 && difference < 0.02 * 0.02 * norm, "off by %g",
+              sqrt(difference / norm));
+    free(want), free(got);
 }
