@@ -141,8 +141,8 @@ Test(device_rows, golden_models_have_all_kinds_there, .timeout = 120) {
     check_model("minimax_m2", TOKENS, TOKENS, sparse);
 }
 
-/* The most likely token of each row is the CPU's, and logits differ by what BF16 rounds: activations
- * of a product 2^-9 each, as often as the bundled model's 4 layers have products, well below 2 %. */
+/* The most likely token of each row is the CPU's, and logits differ by what BF16 rounds:
+ * activations of a product 2^-9 each, as often as four layers have products, well below 2 %. */
 Test(device_rows, the_bundled_model_says_what_it_says_on_the_cpu) {
     static const char *const kinds[] = {"rms", "rms_heads", "rope", "route", "keep", NULL};
     static const int32_t tokens[TOKENS] = {5, 300, 17, 42, 511, 7, 90, 1000, 63, 250};
