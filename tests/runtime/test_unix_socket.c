@@ -102,6 +102,7 @@ Test(unix_socket, what_is_no_socket_stays_and_is_told) {
     strcat(path, "/below");
     cr_expect_eq(kt_unix_socket_listen(path, &s, &fd, &err), KT_E_IO);
     memset(name, 'x', sizeof name);
+    memcpy(name, "/nowhere/", 9); /* where nothing can be left */
     name[KT_UNIX_PATH_BYTES] = '\0';
     cr_expect_eq(kt_unix_socket_listen(name, &s, &fd, &err), KT_E_INVALID);
     cr_expect(strstr(err.message, "108 bytes, expected 1 to 107"), "%s", err.message);
