@@ -232,6 +232,8 @@ static const struct {
                        "the same with `--json`."},
     {"bench-cpu.txt", "`bench-cpu.txt`: `kttune bench --suite cpu`."},
     {"bench-cpu.json", "`bench-cpu.json`: the same run with its samples (`--out`)."},
+    {"kt-kernel-1.json", "`kt-kernel-1.json` and `kt-kernel-2.json`: `tests/sglang/run`, kt-kernel "
+                         "with one thread and with two."},
     {"selfcheck.txt", "`selfcheck.txt`: `kttune selfcheck`."},
     {"selfcheck.json", "`selfcheck.json`: the same run (`--out`)."},
 };
