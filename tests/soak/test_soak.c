@@ -179,20 +179,26 @@ static char *read_to_the_end(int fd, size_t *size) {
     return NULL;
 }
 
-/* Two long answers, 3.5 MB with what the system's buffers take, that nobody reads for so long that
- * they have to rest; then to their end. */
+/* Four long answers, 7 MB with what the system's buffers take, that nobody reads for so long that
+ * they have to rest; then to their end. A busy machine takes longer to write so much: until a rest
+ * was seen, up to a minute. */
 static void slow(soak_client *c) {
-    const int64_t rest_ns = kt_clock_ns() + (int64_t)(1000 + kt_rng_below(&c->rng, 6000)) * 1000000;
+    const int64_t since_ns = kt_clock_ns();
+    const int64_t least_ns = since_ns + (int64_t)(1000 + kt_rng_below(&c->rng, 6000)) * 1000000;
+    const int64_t most_ns = since_ns + 60 * 1000000000LL;
     char body[2000], *text;
     size_t size;
     int fd;
 
     make_chat(&c->rng, 1000,
-              ",\"stream\":true,\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20,\"n\":2",
+              ",\"stream\":true,\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20,\"n\":4",
               body, sizeof body);
     fd = open_chat(body, 4096);
     if (fd < 0) return;
-    while (kt_clock_ns() < rest_ns && kt_clock_ns() < load.end_ns) pause_ms(20);
+    for (int64_t now = since_ns; now < load.end_ns; now = kt_clock_ns()) {
+        if (now >= (atomic_load(&load.resting) > 0 ? least_ns : most_ns)) break;
+        pause_ms(20);
+    }
     text = read_to_the_end(fd, &size);
     close(fd);
     if (!text) return;
