@@ -36,7 +36,7 @@ for file in kernels/*/*__*.c; do
     case $file in
     *__lib.c) rm "$file" ;;
     *__scalar.c | kernels/probe/* | kernels/encode/*) ;;
-    *_p64__avx512vnni.c | *w8c_a8_p64__avx2.c) case $file in *blocks* | *kquants*) rm "$file" ;; esac ;;
+    kernels/p64/*__avx512vnni.c | *w8c_a8*__avx2.c) case $file in *blocks* | *kquants*) rm "$file" ;; esac ;;
     *) rm "$file" ;;
     esac
 done

@@ -1,6 +1,9 @@
 /* w8g16m (INT8 with f32 scales and minima per 16 inputs) times int8 activations on AVX-512 VNNI.
  * The tile is explained in kernels/simd/blocks512.h and blocks512_tiles.h, the order of work in
- * p64_ops512.h. SPDX-License-Identifier: Apache-2.0 */
+ * p64_ops512.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/p64/p64_kernel.h"
 #include "kernels/simd/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(INT8_G16M, w8g16m)
@@ -15,21 +18,15 @@ static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);
 }
 
-KT_VARIANT(w8g16m_a8_p64__avx512vnni) = {
-    .name = "w8g16m_a8_p64__avx512vnni",
-    .op = KT_OP_GEMM,
-    .weights = 1u << KT_W_INT8_G16M,
-    .acts = 1u << KT_A_INT8_G32,
-    .isa = KT_ISA_AVX512VNNI,
-    .numerics = KT_NUM_EXACT_INT32,
-    .bits = "a8-blocks512",
-    .version = 1,
-    .layout = "p64",
-    .rank = 1,
-    .params = params,
-    .n_params = 2,
-    .accepts = kt_p64_accepts,
-    .packed_bytes = kt_p64_gemm_bytes,
-    .pack_gemm = kt_p64_pack_gemm,
-    .gemm = gemm,
-};
+static void gate_up(const kt_moe_call *call) {
+    kt_p64_gate_up_run(call, &kind, KT_A_INT8_G32);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_p64_down_run(call, &kind);
+}
+
+KT_P64_KERNEL(w8g16m_a8, avx512vnni, 1, 1, .weights = 1u << KT_W_INT8_G16M,
+              .acts = 1u << KT_A_INT8_G32, .isa = KT_ISA_AVX512VNNI, .numerics = KT_NUM_EXACT_INT32,
+              .bits = "a8-blocks512", .rank = 1, .params = params, .n_params = 2,
+              .accepts = kt_p64_accepts);
