@@ -163,4 +163,26 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
     }
 }
 
+/* The three members with sums on the stack: `block` rows a tile, at most KT_BLOCK_MAX; context as in kt_p64_tile. */
+KT_INLINE void kt_rows_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const int block,
+                            void *context) {
+    _Alignas(64) float tile[KT_BLOCK_MAX * 64];
+    const kt_walk walk = {.block = block, .tile = tile, .context = context};
+    kt_p64_gemm(call, tile_fn, &walk);
+}
+
+KT_INLINE void kt_rows_gate_up(const kt_moe_call *call, kt_tile_fn tile_fn, kt_swiglu_fn swiglu,
+                               const int block, void *context) {
+    _Alignas(64) float tile[KT_BLOCK_MAX * 64];
+    const kt_walk walk = {.block = block, .tile = tile, .context = context};
+    kt_p64_gate_up_rows(call, tile_fn, swiglu, &walk);
+}
+
+KT_INLINE void kt_rows_down(const kt_moe_call *call, kt_tile_fn tile_fn, const int block,
+                            void *context) {
+    _Alignas(64) float tile[KT_BLOCK_MAX * 64];
+    const kt_walk walk = {.block = block, .tile = tile, .context = context};
+    kt_p64_down_rows(call, tile_fn, &walk);
+}
+
 #endif

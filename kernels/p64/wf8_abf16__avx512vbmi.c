@@ -1,6 +1,8 @@
-/* Experts: FP8 weights times bfloat16 activations on AVX-512 with VBMI and BF16.
- * The tile is explained in kernels/simd/fp8x512.h, the order of work in p64_ops512.h.
+/* FP8 weights times bfloat16 activations on AVX-512 with VBMI and BF16. The tile is explained in
+ * kernels/simd/fp8x512.h, the order of work in p64_ops512.h.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/p64/p64_kernel.h"
 #include "kernels/simd/fp8x512.h"
 
 static void run_f8b128(kt_tile *t) {
@@ -36,34 +38,23 @@ static const int32_t many[] = {16, 64};
 static const kt_param params[] = {
     {"rows", rows, 2, 5}, {"prefetch", prefetch, 2, 0}, {"many", many, 2, 16}};
 
-static const kt_tile_kind *kind(const kt_moe_call *call) {
-    return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, call->problem->weights);
+static const kt_tile_kind *kind(const kt_problem *problem) {
+    return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, problem->weights);
+}
+
+static void gemm(const kt_gemm_call *call) {
+    kt_p64_gemm_run(call, kind(call->problem));
 }
 
 static void gate_up(const kt_moe_call *call) {
-    kt_p64_gate_up_run(call, kind(call), KT_A_BF16);
+    kt_p64_gate_up_run(call, kind(call->problem), KT_A_BF16);
 }
 
 static void down(const kt_moe_call *call) {
-    kt_p64_down_run(call, kind(call));
+    kt_p64_down_run(call, kind(call->problem));
 }
 
-KT_VARIANT(wf8_abf16_moe64__avx512vbmi) = {
-    .name = "wf8_abf16_moe64__avx512vbmi",
-    .op = KT_OP_MOE_FFN,
-    .weights = 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL,
-    .acts = 1u << KT_A_BF16,
-    .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
-    .numerics = KT_NUM_BF16_F32,
-    .bits = "fp8-dot",
-    .version = 5,
-    .layout = "p64",
-    .rank = 1,
-    .params = params,
-    .n_params = 3,
-    .accepts = kt_p64_accepts,
-    .packed_bytes = kt_p64_expert_bytes,
-    .pack_expert = kt_p64_pack_expert,
-    .moe_gate_up = gate_up,
-    .moe_down = down,
-};
+KT_P64_KERNEL(wf8_abf16, avx512vbmi, 6, 5, .weights = 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL,
+              .acts = 1u << KT_A_BF16, .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
+              .numerics = KT_NUM_BF16_F32, .bits = "fp8-dot", .rank = 1, .params = params,
+              .n_params = 3, .accepts = kt_p64_accepts);
