@@ -1,0 +1,23 @@
+/* INT4 weights (bfloat16 scale per 32 inputs) x INT8 activations on AVX2. The panel kernel and its
+ * bounds are in kernels/simd/p64_avx2.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/p64/p64_kernel.h"
+#include "kernels/simd/p64_avx2.h"
+#include "kernels/simd/swiglu_avx2.h"
+
+static void gemm(const kt_gemm_call *call) {
+    kt_rows_gemm(call, kt_tile_w4g32_avx2, KT_BLOCK_ROWS, NULL);
+}
+
+static void gate_up(const kt_moe_call *call) {
+    kt_rows_gate_up(call, kt_tile_w4g32_avx2, kt_swiglu_a8_avx2, KT_BLOCK_ROWS, NULL);
+}
+
+static void down(const kt_moe_call *call) {
+    kt_rows_down(call, kt_tile_w4g32_avx2, KT_BLOCK_ROWS, NULL);
+}
+
+KT_P64_KERNEL(w4g32_a8, avx2, 3, 4, .weights = 1u << KT_W_INT4_G32, .acts = 1u << KT_A_INT8_G32,
+              .isa = KT_ISA_AVX2, .numerics = KT_NUM_EXACT_INT32, .bits = "a8-groups", .rank = 1,
+              .accepts = kt_p64_accepts);
