@@ -41,14 +41,11 @@ static const struct {
     {"attn/int_dot__avx512vnni", "vpdpbusd"},
     {"p64/w8g16m_a8__avx512vnni", "vpdpbusd"},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
-    {"gemm/wbf16_abf16_p64__amxbf16", "tdpbf16ps"},
-    {"gemm/wf8_abf16_p64__amxbf16", "tdpbf16ps"},
-    {"gemm/wf16_abf16_p64__amxbf16", "tdpbf16ps"},
-    {"gemm/w48_a8planes_p64__amxint8", "tdpbssd"},
-    {"gemm/wrequant8_a8planes_p64__amxint8", "tdpbssd"},
-    {"moe_ffn/wf8_abf16_moe64__amxbf16", "tdpbf16ps"},
-    {"moe_ffn/w48_a8planes_moe64__amxint8", "tdpbssd"},
-    {"moe_ffn/wrequant8_a8planes_moe64__amxint8", "tdpbssd"},
+    {"p64/wbf16_abf16__amxbf16", "tdpbf16ps"},
+    {"p64/wf8_abf16__amxbf16", "tdpbf16ps"},
+    {"p64/wf16_abf16__amxbf16", "tdpbf16ps"},
+    {"p64/w48_a8planes__amxint8", "tdpbssd"},
+    {"p64/wrequant8_a8planes__amxint8", "tdpbssd"},
 };
 
 /* One line of `objdump -d --no-show-raw-insn`: "  1b5:\tvpdpbusd %zmm8,%zmm9,%zmm0". */
