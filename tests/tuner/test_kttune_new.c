@@ -26,10 +26,10 @@ static void expect(const char *command, int code, const char *words) {
 /* A problem that every op has a meaning for, small enough for a gate in milliseconds. */
 static const struct {
     const char *op, *name, *gate, *problem;
-    const char *folder; /* NULL: the op's name */
+    const char *folder; /* of the gate; NULL: the op's name */
 } news[] = {
     {"gemm", "w8c_a8_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
-    {"gemm", "wbf16_abf16_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
+    {"gemm", "wbf16_abf16__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
     {"gemm", "w8c_a8p_fresh__scalar", "gemm", ".m = 5, .n = 96, .k = 64", NULL},
     {"moe_ffn", "w4g32_a8_fresh__scalar", "moe",
      ".m = 5, .n = 96, .k = 64, .experts = 2, .topk = 1", NULL},
@@ -45,6 +45,14 @@ static const struct {
     {"encode", "a8_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL},
     {"encode", "a8p_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL},
     {"encode", "abf16_fresh__scalar", "encode", ".m = 5, .n = 1, .k = 96", NULL}};
+
+/* A kernel over panels is two variants: the one of `op`. */
+static void variant_of(const char *op, const char *name, char made[128]) {
+    const char *isa = strstr(name, "__");
+    const char *infix = !strcmp(op, "gemm") ? "_p64" : !strcmp(op, "moe_ffn") ? "_moe64" : "";
+
+    snprintf(made, 128, "%.*s%s%s", (int)(isa - name), name, infix, isa);
+}
 
 /* A program around the new file that runs the gate of its op. */
 static void write_gate_program(const char *folder, const char *op, const char *name,
@@ -76,17 +84,18 @@ Test(kttune_new, what_it_writes_compiles_and_is_right, .timeout = 120) {
     if (strstr(KT_BUILD_DIR, "asan")) cr_skip_test("the libraries need a sanitizer to link with");
     kt_temp_make(folder, sizeof folder);
     for (size_t i = 0; i < sizeof news / sizeof *news; i++) {
-        char command[3000], words[128];
-        snprintf(command, sizeof command, KTTUNE "new %s %s --folder %s", news[i].op, news[i].name,
-                 folder);
-        expect(command, 0, news[i].name);
-        write_gate_program(folder, news[i].folder ? news[i].folder : news[i].op, news[i].name,
+        char command[3000], words[160], variant[128];
+        variant_of(news[i].op, news[i].name, variant);
+        snprintf(command, sizeof command, KTTUNE "new %s %s --json --folder %s", news[i].op,
+                 news[i].name, folder);
+        expect(command, 0, variant);
+        write_gate_program(folder, news[i].folder ? news[i].folder : news[i].op, variant,
                            news[i].gate, news[i].problem);
         snprintf(command, sizeof command,
                  COMPILE "-o %s/gate %s/main.c %s/%s.c " KT_BUILD_DIR
                          "/libkt_kernels.a " KT_BUILD_DIR "/libkt_base.a -lpthread -lm && %s/gate",
                  folder, folder, folder, news[i].name, folder);
-        snprintf(words, sizeof words, "%s passes", news[i].name);
+        snprintf(words, sizeof words, "%s passes", variant);
         expect(command, 0, words);
     }
     kt_temp_remove(folder);
@@ -103,14 +112,17 @@ Test(kttune_new, bad_names_are_refused_with_what_was_expected) {
     expect(KTTUNE "new norm rms__avx2", 2, "expected rms_<trait>__avx2");
     expect(KTTUNE "new encode b8_x__avx2", 2, "begins with no encoding");
     expect(KTTUNE "new encode a8_rows__avx2", 2, "already");
-    expect(KTTUNE "new gemm fast", 2, "<weights>_<acts>_<trait>__<isa>");
-    expect(KTTUNE "new gemm ../w8c_a8_x__avx2", 2, "<weights>_<acts>_<trait>__<isa>");
+    expect(KTTUNE "new gemm fast", 2, "<weights>_<acts>[_<trait>]__<isa>");
+    expect(KTTUNE "new gemm ../w8c_a8_x__avx2", 2, "<weights>_<acts>[_<trait>]__<isa>");
     expect(KTTUNE "new gemm w8c_a8_x__sse9", 2, "'sse9' is no instruction set");
     expect(KTTUNE "new gemm w9_a8_x__avx2", 2, "begins with no weight format");
-    expect(KTTUNE "new gemm w8c_abf16_x__avx2", 2, "expected w8c_a8_<trait>__avx2");
-    expect(KTTUNE "new gemm w8c_a8__avx2", 2, "expected w8c_a8_<trait>__avx2");
-    expect(KTTUNE "new gemm w8c_a8_p64__avx2", 2, "already");
+    expect(KTTUNE "new gemm w8c_abf16_x__avx2", 2, "expected w8c_a8[_<trait>]__avx2");
+    expect(KTTUNE "new gemm w8c__avx2", 2, "expected w8c_a8[_<trait>]__avx2");
+    expect(KTTUNE "new gemm w8c_a8__avx2", 2, "w8c_a8__avx2.c: there is such a file already");
+    expect(KTTUNE "new gemm w8c_a8_p64__avx2", 2, "w8c_a8_p64__avx2: there is a variant of that");
     expect(KTTUNE "new gemm w8c_a8_x__avx2 --folder /nonexistent", 2, "/nonexistent");
+    snprintf(command, sizeof command, KTTUNE "new moe_ffn w8c_a8__avx2 --folder %s", folder);
+    expect(command, 2, "w8c_a8_p64__avx2: there is a variant of that name");
     snprintf(command, sizeof command, KTTUNE "new gemm w8c_a8_x__avx2 --folder %s", folder);
     expect(command, 0, "wrote");
     expect(command, 2, "there is such a file already");

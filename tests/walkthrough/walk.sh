@@ -36,7 +36,7 @@ for file in kernels/*/*__*.c; do
     case $file in
     *__lib.c) rm "$file" ;;
     *__scalar.c | kernels/probe/* | kernels/encode/*) ;;
-    kernels/p64/*__avx512vnni.c | *w8c_a8*__avx2.c) case $file in *blocks* | *kquants*) rm "$file" ;; esac ;;
+    kernels/p64/*__avx512vnni.c | kernels/p64/w8c_a8__avx2.c) case $file in *blocks* | *kquants*) rm "$file" ;; esac ;;
     *) rm "$file" ;;
     esac
 done
@@ -86,11 +86,11 @@ done <"$work/order"
 
 # What the text promises.
 loops=$work/loops.json
-build/release/kttune inspect w8c_a8p_mine__avx512vnni --json >"$loops"
+build/release/kttune inspect w8c_a8p_mine_p64__avx512vnni --json >"$loops"
 grep -q '"dot": 48' "$loops" || fail "inspect shows no loop with 48 products"
 [ "$(grep -m1 -o '"vector_spills": [0-9]*' "$loops" | sed -n '1s/.*: //p')" = 0 ] || fail "the hot loop spills"
 case $(git log -1 --format=%s) in *"w8c_a8p_mine, three rows"*) ;; *) fail "nothing was committed" ;; esac
 git ls-files --error-unmatch results/*/tiny-moe.kttable.json >/dev/null || fail "no table in results"
-grep -q '"t":"rung".*w8c_a8p_mine__avx512vnni@3' results/*/tiny-moe.journal.jsonl ||
+grep -q '"t":"rung".*w8c_a8p_mine_p64__avx512vnni@3' results/*/tiny-moe.journal.jsonl ||
     fail "the new variant was in no race"
 echo "walk-through: done in $SECONDS s"

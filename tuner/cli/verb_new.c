@@ -1,8 +1,10 @@
 /* kttune new: a variant file to start from, right from the first build on.
  *
  * It is the plain variant of the op, narrowed to one instruction set and, where the op multiplies
- * matrices, to one weight format and one encoding. Everything comes from the source tree itself
- * (the plain variant's file, the format's file), so what is written follows the tree as it changes.
+ * matrices, to one weight format and one encoding; such a file is a kernel over panels, which the
+ * build registers as a dense product and as an expert (kernels/p64). Everything comes from the
+ * source tree itself (the plain variant's file, the format's file), so what is written follows the
+ * tree as it changes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -19,7 +21,7 @@
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/verb.h"
 
-enum { PATH_BYTES = 1024, WORD_BYTES = 64, MAX_FILE_BYTES = 1 << 20 };
+enum { PATH_BYTES = 1024, WORD_BYTES = 64, VARIANT_BYTES = 80, MAX_FILE_BYTES = 1 << 20 };
 
 /* "w8c_a8_mine__avx2" taken apart. */
 typedef struct variant_words {
@@ -38,25 +40,29 @@ static const struct {
     const char *plain;       /* NULL: <acts>_rows__scalar */
     const char *example, *work;
     const char *folder; /* of kernels; NULL: the op's name */
+    const char *infix;  /* of a kernel over panels: what its variant's name has before the ISA */
 } ops[] = {
-    {"gemm", NULL, "any_any_p64__scalar", "w8c_a8_mine__avx2",
-     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", NULL},
-    {"moe_ffn", NULL, "any_any_moe64__scalar", "w4g32_a8_mine__avx2",
-     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", NULL},
+    {"gemm", NULL, "any_any__scalar", "w8c_a8_mine__avx2",
+     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", "p64",
+     "_p64"},
+    {"moe_ffn", NULL, "any_any__scalar", "w4g32_a8_mine__avx2",
+     "the sums of one row and panel are kt_p64_row: replace it, several rows at a time", "p64",
+     "_moe64"},
     {"attn", "bf16", "bf16_online__scalar", "bf16_mine__avx2",
-     "the walk over the cache is kt_attn_walk; the functions it is given are the work", NULL},
-    {"norm", "rms", "rms_rows__scalar", "rms_mine__avx2", "norm_row is the work", NULL},
+     "the walk over the cache is kt_attn_walk; the functions it is given are the work", NULL, ""},
+    {"norm", "rms", "rms_rows__scalar", "rms_mine__avx2", "norm_row is the work", NULL, ""},
     {"rope", "rotate", "rotate_heads__scalar", "rotate_mine__avx2",
-     "rotate_halves and rotate_pairs are the work", NULL},
+     "rotate_halves and rotate_pairs are the work", NULL, ""},
     {"router", "logits", "logits_rows__scalar", "logits_mine__avx2",
-     "dot_bf16 and dot_f32 are the work", NULL},
+     "dot_bf16 and dot_f32 are the work", NULL, ""},
     {"conv", "conv", "conv_rows__scalar", "conv_mine__avx2",
-     "conv_columns of conv_lanes.h is the work", "linattn"},
+     "conv_columns of conv_lanes.h is the work", "linattn", ""},
     {"delta", "delta", "delta_rows__scalar", "delta_mine__avx2",
-     "recur_columns of delta_lanes.h is the work", "linattn"},
-    {"index", "index", "index_dots__scalar", "index_mine__avx2", "score is the work", "indexer"},
+     "recur_columns of delta_lanes.h is the work", "linattn", ""},
+    {"index", "index", "index_dots__scalar", "index_mine__avx2", "score is the work", "indexer",
+     ""},
     {"encode", "", NULL, "a8_mine__avx2",
-     "the loop over a row is the work; all variants of an encoding write the same bits", NULL}};
+     "the loop over a row is the work; all variants of an encoding write the same bits", NULL, ""}};
 
 enum { N_OPS = sizeof ops / sizeof *ops };
 
@@ -120,7 +126,7 @@ static int find_acts(const char *text) {
     return best;
 }
 
-/* <weights>_<acts>_<trait>: which encodings go with a format, its kernels' accepts say. */
+/* <weights>_<acts>[_<trait>]: which encodings go with a format, its kernels' accepts say. */
 static kt_status take_matrix(variant_words *w, const char *isa, kt_err *err) {
     const char *rest, *native;
 
@@ -134,12 +140,9 @@ static kt_status take_matrix(variant_words *w, const char *isa, kt_err *err) {
     if (w->acts_id != (int)w->format->acts &&
         !(w->acts_id == KT_A_INT8_G16P2 && w->format->acts == KT_A_INT8_G32))
         return kt_fail(err, KT_E_INVALID,
-                       "'%s': kernels of %s read '%s' activations; expected %s_%s_<trait>%s",
+                       "'%s': kernels of %s read '%s' activations; expected %s_%s[_<trait>]%s",
                        w->name, w->format->name, native, w->format->name, native, isa);
     snprintf(w->acts, sizeof w->acts, "%s", kt_act_format_name((kt_act_format)w->acts_id));
-    if (rest + strlen(w->acts) + 1 >= isa)
-        return kt_fail(err, KT_E_INVALID, "'%s': expected %s_%s_<trait>%s", w->name,
-                       w->format->name, w->acts, isa);
     return read_format_id(w, err);
 }
 
@@ -172,10 +175,12 @@ static kt_status take_apart(int op, const char *name, variant_words *w, kt_err *
     w->name = name;
     w->op = ops[op].op;
     if (!isa || !is_plain_word(name) || strlen(name) >= WORD_BYTES)
-        return kt_fail(err, KT_E_INVALID,
-                       "'%s': expected %s%s<trait>__<isa> in lower case, such as %s", name,
-                       ops[op].prefix ? ops[op].prefix : "<weights>_<acts>",
-                       ops[op].prefix && !*ops[op].prefix ? "<acts>_" : "_", ops[op].example);
+        return kt_fail(err, KT_E_INVALID, "'%s': expected %s%s__<isa> in lower case, such as %s",
+                       name, ops[op].prefix ? ops[op].prefix : "<weights>_<acts>",
+                       !ops[op].prefix   ? "[_<trait>]"
+                       : *ops[op].prefix ? "_<trait>"
+                                         : "<acts>_<trait>",
+                       ops[op].example);
     bit = kt_isa_parse(isa + 2);
     if (bit < 0 && strcmp(isa + 2, "scalar") != 0)
         return kt_fail(err, KT_E_INVALID, "'%s': '%s' is no instruction set known here", name,
@@ -193,27 +198,37 @@ static kt_status take_apart(int op, const char *name, variant_words *w, kt_err *
 
 /* One line of the plain variant's descriptor, narrowed where the new variant is narrower. */
 static void write_line(FILE *to, const char *line, size_t size, const variant_words *w) {
-    static const char *const keys[] = {
-        "    .name = ", "    .weights = ", "    .acts = ", "    .isa = ",
-        "KT_VARIANT(",  "    .bits = ",    "    .rank = "};
+    static const char *const keys[] = {"    .name = ", "    .isa = ", "KT_VARIANT(",
+                                       "    .bits = ", "    .rank = "};
     const int n_keys = sizeof keys / sizeof *keys;
     int k = 0;
     while (k < n_keys && strncmp(line, keys[k], strlen(keys[k])) != 0) k++;
-    if ((k == 1 || k == 2) && !w->format) k = n_keys; /* the plain variant's are right */
     switch (k) {
     case 0: fprintf(to, "    .name = \"%s\",\n", w->name); return;
-    case 1: fprintf(to, "    .weights = 1u << %s,\n", w->format_id); return;
-    case 2: fprintf(to, "    .acts = 1u << %s,\n", act_ids[w->acts_id]); return;
-    case 3: fprintf(to, "    .isa = %s,\n", w->isa_id); return;
-    case 4: fprintf(to, "KT_VARIANT(%s) = {\n", w->name); return;
-    case 5: /* a class of its own; encoders of one encoding all write the same bits */
-        fprintf(to, "    .bits = \"%s\",\n", *w->acts && !w->format ? w->acts : w->name);
+    case 1: fprintf(to, "    .isa = %s,\n", w->isa_id); return;
+    case 2: fprintf(to, "KT_VARIANT(%s) = {\n", w->name); return;
+    case 3: /* a class of its own; encoders of one encoding all write the same bits */
+        fprintf(to, "    .bits = \"%s\",\n", *w->acts ? w->acts : w->name);
         return;
-    case 6:
+    case 4:
         fputs("    .rank = 0, /* unproven: 1 once it is filed as faster somewhere */\n", to);
         return;
     default: fprintf(to, "%.*s\n", (int)size, line);
     }
+}
+
+/* Behind the members of a kernel over panels: what registers it. */
+static void write_kernel(FILE *to, const variant_words *w) {
+    const char *isa = strstr(w->name, "__");
+
+    fprintf(to,
+            "/* Rank 0: unproven; 1 once it is filed as faster somewhere. */\n"
+            "KT_P64_KERNEL(%.*s, %s, 1, 1, .weights = 1u << %s,\n"
+            "              .acts = 1u << %s, .isa = %s,\n"
+            "              .numerics = KT_NUM_EXACT_INT32, .bits = \"%s\",\n"
+            "              .rank = 0, .accepts = kt_p64_accepts);\n",
+            (int)(isa - w->name), w->name, isa + 2, w->format_id, act_ids[w->acts_id], w->isa_id,
+            w->name);
 }
 
 /* The new file's text from the plain variant's. The opening comment is ours, the rest its. */
@@ -233,11 +248,40 @@ static void write_variant(FILE *to, const char *plain, int op, const variant_wor
         " *\n"
         " * SPDX-License-Identifier: Apache-2.0 */\n",
         strstr(w->name, "__") + 2, ops[op].work);
+    if (w->format) {
+        const char *end = at ? strstr(at, "KT_P64_KERNEL_APART(") : NULL;
+        fprintf(to, "%.*s", end ? (int)(end - at) : 0, at);
+        write_kernel(to, w);
+        return;
+    }
     while (at && *at) {
         size_t size = strcspn(at, "\n");
         write_line(to, at, size, w);
         at += size + (at[size] == '\n');
     }
+}
+
+/* The variant that the file registers with op. */
+static void variant_name(const variant_words *w, int op, char made[VARIANT_BYTES]) {
+    const char *isa = strstr(w->name, "__");
+
+    snprintf(made, VARIANT_BYTES, "%.*s%s%s", (int)(isa - w->name), w->name, ops[op].infix, isa);
+}
+
+static kt_status refuse_taken(int op, const variant_words *w, kt_err *err) {
+    char made[VARIANT_BYTES];
+
+    for (int i = 0; i < N_OPS; i++) {
+        if (i != op && (!w->format || !*ops[i].infix)) continue;
+        variant_name(w, i, made);
+        for (size_t v = 0; v < kt_builtin_variant_count; v++) {
+            const char *name = kt_builtin_variants[v]->name;
+            if (strcmp(name, made) == 0 || strcmp(name, w->name) == 0)
+                return kt_fail(err, KT_E_INVALID, "%s: there is a variant of that name already",
+                               name);
+        }
+    }
+    return KT_OK;
 }
 
 static kt_status make_file(int op, const variant_words *w, const char *folder,
@@ -251,10 +295,7 @@ static kt_status make_file(int op, const variant_words *w, const char *folder,
         return kt_fail(err, KT_E_INVALID, "%s: path too long", folder);
     if (access(path, F_OK) == 0)
         return kt_fail(err, KT_E_INVALID, "%s: there is such a file already", path);
-    for (size_t i = 0; i < kt_builtin_variant_count; i++)
-        if (strcmp(kt_builtin_variants[i]->name, w->name) == 0)
-            return kt_fail(err, KT_E_INVALID, "%s: there is a variant of that name already",
-                           w->name);
+    KT_TRY(refuse_taken(op, w, err));
     snprintf(plain_path, sizeof plain_path, KT_SOURCE_DIR "/kernels/%s/%s.c", folder_of(op),
              w->plain);
     KT_TRY(kt_file_read(plain_path, MAX_FILE_BYTES, &plain, &plain_size, err));
@@ -280,16 +321,17 @@ static void print_json(const char *op, const char *name, const char *path) {
 static int run(const kt_verb_context *context, int argc, char **argv) {
     const char *folder = NULL, *words[2];
     bool json = false;
-    char path[PATH_BYTES], own[PATH_BYTES];
-    const kt_switch switches[] = {
-        {"folder", KT_SWITCH_TEXT, &folder, "DIR", "default kernels/<op> of the source tree"},
-        {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"}};
+    char path[PATH_BYTES], own[PATH_BYTES], made[VARIANT_BYTES];
+    const kt_switch switches[] = {{"folder", KT_SWITCH_TEXT, &folder, "DIR",
+                                   "default kernels/<op>, or p64, of the source tree"},
+                                  {"json", KT_SWITCH_FLAG, &json, NULL, "print a JSON object"}};
     const kt_verb_usage usage = {
         "new", "OP NAME ",
         "Write a variant file to start from. It is right from the first build on, and tests, list "
         "and\n"
         "races know it; then make it fast (kernels/WALKTHROUGH.md shows how). OP and NAME:\n"
-        "  gemm, moe_ffn   <weights>_<acts>_<trait>__<isa>\n"
+        "  gemm, moe_ffn   <weights>_<acts>[_<trait>]__<isa>: one file for both, of variants\n"
+        "                  <weights>_<acts>_<trait>_p64__<isa> and .._moe64__<isa>\n"
         "  encode          <acts>_<trait>__<isa>\n"
         "  attn            bf16_<trait>__<isa>\n"
         "  norm            rms_<trait>__<isa>\n"
@@ -299,7 +341,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "  index           index_<trait>__<isa>",
         "  kttune new gemm w8c_a8_mine__avx2\n"
         "  cmake --build build/release && build/release/kttune bench --op gemm --weights w8c \\\n"
-        "      --m 4 --n 768 --k 2048 --variant w8c_a8_mine__avx2 --against w8c_a8_p64__avx2\n"};
+        "      --m 4 --n 768 --k 2048 --variant w8c_a8_mine_p64__avx2 --against "
+        "w8c_a8_p64__avx2\n"};
     variant_words w;
     kt_err err = {0};
     kt_status st;
@@ -319,8 +362,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
     st = take_apart(op, words[1], &w, &err);
     if (st == KT_OK) st = make_file(op, &w, folder ? folder : own, path, &err);
     if (st != KT_OK) return kt_verb_fail(&err);
+    variant_name(&w, op, made);
     if (json)
-        print_json(words[0], words[1], path);
+        print_json(words[0], made, path);
     else
         printf("wrote %s\nnext: cmake --build build/release; build/release/kttune list variants\n",
                path);
