@@ -6,7 +6,7 @@ set -u
 root=$1
 build=$2
 shift 2
-[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types twins
 cd "$root" || exit 2
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -257,6 +257,33 @@ rule_types() {
     }
     /^[}] kt_[a-z0-9_]+;/ { name = $2; sub(/;.*/, "", name); define(name); next }
     /^(struct|union|enum) kt_[a-z0-9_]+ [{]/ { define($2) }' | recorded types
+}
+
+# One kernel, one file: what multiplies panels is a dense product and an expert at once (kernels/p64), and in no layout
+# are there two kernels that differ in the operation alone. Libraries: the tile is in gemm's file, experts only call it.
+rule_twins() {
+    files .c | grep '^kernels/.*__[a-z0-9]*[.]c$' | grep -v '__lib[.]c$' | xargs awk '
+    function member(name,    at, rest) {
+        at = match(text, "[.]" name " = [^;]*")
+        if (!at) return ""
+        rest = substr(text, RSTART, RLENGTH)
+        sub(/, [.][a-z_]+ = .*/, "", rest)
+        return rest
+    }
+    function close_variant(    op, key) {
+        op = member("op")
+        if (op !~ /KT_OP_(GEMM|MOE_FFN)/) return
+        if (member("layout") ~ /"p64"/)
+            printf "%s: twins: a kernel over p64 panels is one file of kernels/p64, for dense products and experts\n", file
+        key = member("weights") member("acts") member("isa") member("bits")
+        if (seen[key] && ops[key] != op)
+            printf "%s: twins: differs from %s in the operation alone\n", file, seen[key]
+        seen[key] = file
+        ops[key] = op
+    }
+    /^KT_VARIANT[(]/ { inside = 1; text = ""; file = FILENAME }
+    inside { line = $0; gsub(/[ \t]+/, " ", line); text = text line }
+    inside && /^ *[}]?;? *$/ || inside && /[}];/ { inside = 0; close_variant() }' /dev/null
 }
 
 for rule in "$@"; do "rule_$rule"; done >"$work/violations"

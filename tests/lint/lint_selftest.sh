@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types twins; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -210,6 +210,30 @@ echo 'types 1' >tests/lint/recorded.txt
 expect types ''
 printf '%s\nenum kt_twin {\n    KT_Z\n};\n' "$spdx" >tuner/space/z.h
 expect types 'types: 2 violations, at most 1'
+
+# kernel FILE OP LAYOUT WEIGHTS: a variant that multiplies.
+kernel() {
+    name=${1##*/}
+    printf '%s\nKT_VARIANT(%s) = {\n    .name = "%s",\n    .op = %s,\n    .weights = %s,\n    .acts = 1u,\n    .isa = 2,\n' \
+        "$spdx" "${name%.c}" "${name%.c}" "$2" "$4" >"$1"
+    printf '    .bits = "same",\n    .layout = "%s",\n};\n' "$3" >>"$1"
+}
+fresh
+kernel kernels/op/x_p64__avx2.c KT_OP_GEMM p64 '1u'
+expect twins 'x_p64__avx2.c: twins: a kernel over p64 panels is one file of kernels/p64'
+fresh
+kernel kernels/op/x_own__avx2.c KT_OP_GEMM own '1u << KT_W_A |
+               1u << KT_W_B'
+kernel kernels/op/y_own__avx2.c KT_OP_MOE_FFN own '1u << KT_W_A | 1u << KT_W_B'
+expect twins 'y_own__avx2.c: twins: differs from kernels/op/x_own__avx2.c in the operation alone'
+kernel kernels/op/y_own__avx2.c KT_OP_MOE_FFN own '1u << KT_W_A'
+expect twins ''
+kernel kernels/op/y_own__avx2.c KT_OP_GEMM own '1u << KT_W_A | 1u << KT_W_B'
+expect twins ''
+rm kernels/op/*own*
+kernel kernels/op/x_blis__lib.c KT_OP_GEMM p64 '1u'
+kernel kernels/op/y_blis__lib.c KT_OP_MOE_FFN p64 '1u'
+expect twins ''
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]
