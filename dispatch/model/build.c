@@ -66,6 +66,7 @@ static kt_node node_of(kt_node_kind kind, kt_view in, kt_view out) {
                      .weight = -1,
                      .weight2 = -1,
                      .weight3 = -1,
+                     .weight4 = -1,
                      .plane = -1,
                      .slot = -1,
                      .rotation = -1};
@@ -87,6 +88,9 @@ static int add_vector(kt_build *b, kt_vec v, bool is_optional) {
                    .n = v.n,
                    .count = 1,
                    .n_parts = 1,
+                   .rows = v.rows,
+                   .step = v.step,
+                   .at = v.at,
                    .taps = v.taps,
                    .one_plus = v.one_plus,
                    .negative_exp = v.negative_exp,
@@ -229,8 +233,14 @@ int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
 }
 
 kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention) {
+    return kt_attend_sinks(b, q, plane, attention, (kt_vec){.n = 0});
+}
+
+kt_view kt_attend_sinks(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                        kt_vec sinks) {
     kt_node n = node_of(KT_NODE_ATTEND, q, add_value(b, attention->heads * attention->v));
 
+    if (sinks.n) n.weight3 = add_vector(b, sinks, false);
     n.plane = plane;
     n.attention = *attention;
     add_node(b, &n);
@@ -343,13 +353,32 @@ static int add_experts(kt_build *b, kt_use use, const kt_expert_set *s, int64_t 
     w.part[2] = (kt_weight_part){.name = s->down, .n = s->k, .k = s->n};
     w.fused = s->fused_gate_up;
     w.fused_down = s->fused_down;
+    w.is_fused_transposed = s->is_fused_transposed;
     return add_weight(b, &w);
 }
 
-void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk) {
+/* One vector of the biases of all experts. */
+static int add_expert_bias(kt_build *b, kt_vec bias, int64_t count) {
+    if (!bias.n) return -1;
+    if (count > 1) bias.rows = count;
+    return add_vector(b, bias, false);
+}
+
+static kt_node experts_node(kt_build *b, kt_view to, kt_view x, kt_use use,
+                            const kt_expert_set *set, int64_t topk) {
     kt_node n = node_of(KT_NODE_EXPERTS, x, to);
 
-    n.weight = add_experts(b, KT_USE_EXPERTS, set, topk);
+    n.weight = add_experts(b, use, set, topk);
+    n.weight2 = add_expert_bias(b, set->gate_bias, set->count);
+    n.weight3 = add_expert_bias(b, set->up_bias, set->count);
+    n.weight4 = add_expert_bias(b, set->down_bias, set->count);
+    n.glu = set->glu;
+    return n;
+}
+
+void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk) {
+    kt_node n = experts_node(b, to, x, KT_USE_EXPERTS, set, topk);
+
     n.is_routed = 1;
     add_node(b, &n);
 }
@@ -412,17 +441,15 @@ kt_view kt_delta(kt_build *b, kt_view qkv, kt_view ba, kt_view z, const kt_delta
 }
 
 void kt_ffn_gated(kt_build *b, kt_view to, kt_view x, kt_view gate, const kt_expert_set *set) {
-    kt_node n = node_of(KT_NODE_EXPERTS, x, to);
+    kt_node n = experts_node(b, to, x, KT_USE_FFN, set, 1);
 
     n.in2 = gate;
-    n.weight = add_experts(b, KT_USE_FFN, set, 1);
     add_node(b, &n);
 }
 
 void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set) {
-    kt_node n = node_of(KT_NODE_EXPERTS, x, to);
+    const kt_node n = experts_node(b, to, x, KT_USE_FFN, set, 1);
 
-    n.weight = add_experts(b, KT_USE_FFN, set, 1);
     add_node(b, &n);
 }
 

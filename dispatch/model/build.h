@@ -20,6 +20,7 @@ typedef struct kt_vec {
     int64_t n;
     bool one_plus, negative_exp;
     int64_t taps;
+    int64_t rows, step, at; /* kt_weight */
 } kt_vec;
 
 #define KT_MAT(json, gguf, n, k) ((kt_mat){{json, gguf}, n, k})
@@ -35,6 +36,9 @@ typedef struct kt_expert_set {
     kt_name fused_gate_up,
         fused_down; /* one tensor for all experts; NULL = none (down of GGUF: the stack) */
     int64_t count, n, k;
+    bool is_fused_transposed;             /* kt_weight */
+    kt_glu_rule glu;                      /* left out: silu(gate) * up */
+    kt_vec gate_bias, up_bias, down_bias; /* [count * n], [count * n], [count * k]; n = 0: none */
 } kt_expert_set;
 
 /* Is the tensor there? False when no checkpoint is known. */
@@ -59,6 +63,9 @@ void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation)
  * Returns the plane. */
 int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
 kt_view kt_attend(kt_build *b, kt_view q, int plane, const kt_attention *attention);
+/* With a score per head that takes part in each row's softmax as a key without a value does. */
+kt_view kt_attend_sinks(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                        kt_vec sinks);
 /* Each head of x (x.width / heads numbers, the first k of them inputs) by a matrix of its own,
  * then `tail` numbers behind the inputs as they are: heads of n + tail numbers. */
 typedef struct kt_head_mats {

@@ -83,10 +83,17 @@ typedef struct kt_weight {
      * turn. */
     kt_name fused, fused_down;
     bool is_fused;
+    /* Floats of safetensors are [count, k, 2 n] and [count, n, k] instead, columns of gate and up in
+     * turn. */
+    bool is_fused_transposed;
     /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0)
      * matrix h of a stack; transposed: the tensor's rows are the columns of the matrix [n, k]. */
     int64_t head_rows, head_at;
     bool is_transposed;
+    int64_t rows; /* VECTOR: stored as [rows, n / rows]; 0 = [n] */
+    /* VECTOR: safetensors hold `step` times as many numbers, of which those at `at`, at + step, ...
+     * are this vector's; 0 = all. */
+    int64_t step, at;
     int64_t taps;  /* VECTOR: stored as [n / taps, taps], loaded as [taps, n / taps]; 0 = plain */
     bool one_plus; /* VECTOR: safetensors store w - 1 */
     bool negative_exp; /* VECTOR: safetensors store log(-w) */
@@ -121,10 +128,12 @@ typedef enum kt_node_kind {
      * instead: in2 the queries as they were, in3 where results go behind the values' matrices;
      * weight and weight2 the halves for keys and for values. */
     KT_NODE_ATTEND,
-    KT_NODE_GATE,    /* out *= sigmoid(in) */
-    KT_NODE_ROUTE,   /* experts and their weights of each row of in */
-    KT_NODE_EXPERTS, /* out += weighted experts of in; without routing every row goes to expert 0 */
-    KT_NODE_HEAD,    /* logits = W norm(in) */
+    KT_NODE_GATE,  /* out *= sigmoid(in) */
+    KT_NODE_ROUTE, /* experts and their weights of each row of in */
+    /* out += weighted experts of in; without routing every row goes to expert 0. Biases of gate, up
+     * and down [count, outputs] are weight2, weight3 and weight4. */
+    KT_NODE_EXPERTS,
+    KT_NODE_HEAD,         /* logits = W norm(in) */
     KT_NODE_LINEAR_HEADS, /* each head of in by a matrix of its own */
     KT_NODE_REGROUP,      /* out = columns of in, sorted by part instead of by group */
     KT_NODE_DOT,          /* out = sigmoid(w . in), one number per row */
@@ -169,15 +178,18 @@ typedef struct kt_node {
     int layer; /* -1 behind the last */
     kt_view in, in2, in3, out;
     int weight, weight2,
-        weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA */
+        weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA;
+                  * weight3: scores of ATTEND's sinks [heads] */
+    int weight4;
     int plane, slot, rotation; /* -1 = none */
     double eps;
     int64_t size; /* of a head: RMS_HEADS, ROPE; of a head of in: LINEAR_HEADS */
     int64_t
         tail; /* LINEAR_HEADS: numbers behind the k inputs that are copied behind the n outputs */
-    int accumulate; /* LINEAR: += */
-    int latent;     /* LINEAR_HEADS of latent attention: distance to its ATTEND; 0 = of another */
-    int is_routed;  /* EXPERTS: by the last ROUTE */
+    int accumulate;  /* LINEAR: += */
+    int latent;      /* LINEAR_HEADS of latent attention: distance to its ATTEND; 0 = of another */
+    int is_routed;   /* EXPERTS: by the last ROUTE */
+    kt_glu_rule glu; /* EXPERTS */
     kt_attention attention;
     kt_routing_rule routing;
     kt_delta_rule delta;

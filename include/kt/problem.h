@@ -78,6 +78,21 @@ typedef enum kt_ffn_act {
     KT_FFN_ACT_COUNT
 } kt_ffn_act;
 
+/* What the feed-forward does with gate g and up u, in f32; g' = min(g, limit), u' = u clamped to
+ * [-limit, limit]. Not in the dispatch key: it changes no choice of kernel. */
+typedef enum kt_glu {
+    KT_GLU_SILU = 0,   /* silu(g) * u, silu(x) = x / (1 + e^-x) */
+    KT_GLU_CLAMP_SILU, /* silu(g') * u' */
+    KT_GLU_OAI,        /* (u' + 1) * g' / (1 + e^-(alpha g')) */
+    KT_GLU_COUNT
+} kt_glu;
+
+/* All zeros is plain SwiGLU. limit > 0 and finite in the kinds that name it; alpha > 0 in OAI. */
+typedef struct kt_glu_rule {
+    kt_glu kind;
+    float limit, alpha;
+} kt_glu_rule;
+
 /* One problem: the dispatch key without thread count. Fields an op does not use are zero.
  *
  *   op        m                    n                   k               others

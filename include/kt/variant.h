@@ -96,10 +96,13 @@ typedef struct kt_gemm_call {
  * problem->n).
  *
  * gate_up  for panels p in [panel_begin, panel_end) of 32 intermediate channels:
- *          h[i, 32p..32p+31] = encode(silu(gate . a[rows[i]]) * (up . a[rows[i]])), i < m.
+ *          h[i, 32p..32p+31] = encode(glu(gate . a[rows[i]] + gate_bias, up . a[rows[i]] +
+ *          up_bias)), i < m; glu of a call that leaves it zero is silu(gate) * up.
  * down     for panels p of 64 output channels: out[rows[i], 64p..] += route_weight[i] * (down .
- * h[i]).
+ * h[i] + down_bias).
  *          Columns >= problem->k are not touched. rows[] holds each token at most once.
+ * *_bias   f32 of this expert, NULL = none: gate and up [problem->n] (both or neither), down
+ *          [problem->k].
  * weights  the bytes of this half of the expert, written by pack_expert; 64-byte aligned;
  * borrowed. a        encoded token rows (problem->acts, length hidden), a_stride apart; row
  * rows[i] is read. h        encoded rows (problem->acts, length intermediate), h_stride apart,
@@ -121,6 +124,8 @@ typedef struct kt_moe_call {
     int64_t ldo;
     const void *next;
     void *scratch;
+    kt_glu_rule glu;
+    const float *gate_bias, *up_bias, *down_bias;
 } kt_moe_call;
 
 /* What a norm call makes of a row, with r = 1 / sqrt(mean(x^2) + eps), sigmoid(z) = 1 / (1 +
@@ -208,6 +213,8 @@ typedef struct kt_encode_call {
  * exponentials go to 2 * j and 2 * j + 1. kt_attn_merge joins chunks. A row's result depends
  * neither on the other rows of the call nor on the thread count nor on splitting by chunks: the
  * cache is walked in blocks and chunks that start at multiples of constants.
+ * sink     NULL, or f32 [n]: head j's score of a key that every row sees besides and that has no
+ *          value (not scaled). With stats it is not looked at: kt_attn_merge adds it, once.
  */
 typedef struct kt_attn_call {
     const kt_problem *problem;
@@ -229,6 +236,7 @@ typedef struct kt_attn_call {
     int64_t key_begin, key_end;
     float *stats;
     int64_t ldstats;
+    const float *sink;
 } kt_attn_call;
 
 /* Causal convolution of each channel by itself, then SiLU, for rows of one sequence and channels

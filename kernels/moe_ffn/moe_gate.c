@@ -23,8 +23,9 @@ struct kt_moe_case {
     int64_t tokens;
     kt_gate_matrix gate, up, down;
     kt_gate_acts a;
-    kt_guard rows, route_weight;     /* int32 and float [m] */
-    kt_ref_sum *want_gate, *want_up; /* [tokens, n] */
+    kt_guard rows, route_weight;            /* int32 and float [m] */
+    kt_guard gate_bias, up_bias, down_bias; /* float [n], [n], [k] */
+    kt_ref_sum *want_gate, *want_up;        /* [tokens, n] */
     /* Down depends on the h a variant wrote. Rows of a variant have the same h for every m, so the
      * reference is kept with the h bytes it was computed from. */
     char *down_h;          /* [tokens, h_stride] */
@@ -56,6 +57,20 @@ static kt_status make_routing(kt_moe_case *c, kt_err *err) {
         ((float *)c->route_weight.data)[i] = i % 5 == 4 ? 0.0f : 0.3f + 0.13f * (float)(i % 7);
     }
     return KT_OK;
+}
+
+/* Numbers on both sides of the limit that endings are checked with; none is 0. */
+static kt_status make_bias(int64_t n, int64_t step, kt_guard *out, kt_err *err) {
+    KT_TRY(kt_guard_create((size_t)n * sizeof(float), 4, CANARY, out, err));
+    for (int64_t i = 0; i < n; i++)
+        ((float *)out->data)[i] = 0.17f * (float)((step * i) % 23 - 11) + 0.05f;
+    return KT_OK;
+}
+
+static kt_status make_biases(kt_moe_case *c, kt_err *err) {
+    KT_TRY(make_bias(c->problem.n, 7, &c->gate_bias, err));
+    KT_TRY(make_bias(c->problem.n, 5, &c->up_bias, err));
+    return make_bias(c->problem.k, 3, &c->down_bias, err);
 }
 
 static kt_status make_reference(kt_moe_case *c, kt_err *err) {
@@ -98,6 +113,7 @@ static kt_status case_create(const kt_problem *q, uint64_t seed, int spoil, kt_m
         st = kt_gate_matrix_create(q->weights, q->k, q->n, 3 * seed + 2, &c->down, err);
     if (st == KT_OK) st = kt_gate_acts_create(q->acts, c->tokens, q->k, seed, &c->a, err);
     if (st == KT_OK) st = make_routing(c, err);
+    if (st == KT_OK) st = make_biases(c, err);
     if (st == KT_OK) {
         kt_gate_matrix_spoil(&c->down, seed);
         if (spoil) kt_gate_matrix_spoil(&c->gate, seed + 1);
@@ -133,6 +149,9 @@ void kt_moe_case_destroy(kt_moe_case *c) {
     kt_gate_acts_destroy(&c->a);
     kt_guard_destroy(&c->rows);
     kt_guard_destroy(&c->route_weight);
+    kt_guard_destroy(&c->gate_bias);
+    kt_guard_destroy(&c->up_bias);
+    kt_guard_destroy(&c->down_bias);
     kt_guard_destroy(&c->packed);
     free(c->want_gate);
     free(c->want_up);
@@ -165,6 +184,8 @@ typedef struct bench {
     kt_guard h, out, scratch;
     size_t h_stride;
     int64_t ldo;
+    kt_glu_rule glu;
+    int has_bias;
 } bench;
 
 /* What out holds before: small numbers that differ by place. */
@@ -225,7 +246,13 @@ static void run_rows(const bench *b, stage s, int64_t row, int64_t m, int64_t be
                         .out = b->out.data,
                         .ldo = b->ldo,
                         .next = next,
-                        .scratch = b->scratch.bytes ? b->scratch.data : NULL};
+                        .scratch = b->scratch.bytes ? b->scratch.data : NULL,
+                        .glu = b->glu};
+    if (b->has_bias) {
+        call.gate_bias = c->gate_bias.data;
+        call.up_bias = c->up_bias.data;
+        call.down_bias = c->down_bias.data;
+    }
     q.m = 0;
     if (s == GATE_UP)
         b->run->variant->moe_gate_up(&call);
@@ -259,7 +286,9 @@ static kt_status check_canaries(const bench *b, kt_err *err) {
     if (!kt_guard_intact(&b->out)) return kt_gate_refuse(b->run, err, "wrote outside out");
     if (!kt_guard_intact(&b->scratch)) return kt_gate_refuse(b->run, err, "wrote outside scratch");
     if (!kt_guard_intact(&c->packed) || !kt_guard_intact(&c->a.rows) ||
-        !kt_guard_intact(&c->rows) || !kt_guard_intact(&c->route_weight))
+        !kt_guard_intact(&c->rows) || !kt_guard_intact(&c->route_weight) ||
+        !kt_guard_intact(&c->gate_bias) || !kt_guard_intact(&c->up_bias) ||
+        !kt_guard_intact(&c->down_bias))
         return kt_gate_refuse(b->run, err, "wrote around an input");
     return KT_OK;
 }
@@ -317,12 +346,24 @@ static kt_status check_half(const bench *b, int64_t row, int64_t g, kt_err *err)
     return KT_OK;
 }
 
+/* What is asked of channel j of h. */
+static kt_moe_ending ending_of(const bench *b, int64_t j) {
+    kt_moe_ending ending = {b->glu, 0, 0};
+
+    if (!b->has_bias) return ending;
+    ending.gate_bias = ((const float *)b->inputs->gate_bias.data)[j];
+    ending.up_bias = ((const float *)b->inputs->up_bias.data)[j];
+    return ending;
+}
+
+static const char *const glu_names[KT_GLU_COUNT] = {"h", "h, clamped", "h, clamped, up + 1"};
+
 static kt_status check_h(const bench *b, kt_gate_sums *sums, kt_err *err) {
     kt_gate_run run = *b->run;
     const kt_problem *q = run.problem;
     const kt_moe_case *c = b->inputs;
 
-    run.what = "h";
+    run.what = glu_names[b->glu.kind];
     for (int64_t i = 0; i < q->m; i++) {
         int64_t token = ((const int32_t *)c->rows.data)[i];
         const char *h = (const char *)b->h.data + (size_t)i * b->h_stride;
@@ -330,9 +371,10 @@ static kt_status check_h(const bench *b, kt_gate_sums *sums, kt_err *err) {
         for (int64_t g = 0; g < q->n / 32; g++) {
             kt_ref_value want[32];
             for (int j = 0; j < 32; j++) {
-                int64_t at = token * q->n + 32 * g + j;
-                want[j] =
-                    kt_moe_ref_h(q, run.variant->numerics, &c->want_gate[at], &c->want_up[at]);
+                const int64_t at = token * q->n + 32 * g + j;
+                const kt_moe_ending ending = ending_of(b, 32 * g + j);
+                want[j] = kt_moe_ref_h(q, run.variant->numerics, &c->want_gate[at], &c->want_up[at],
+                                       &ending);
             }
             if (q->acts == KT_A_INT8_G32) KT_TRY(check_group(b, i, g, want, err));
             for (int half = 0; half < 2 && q->acts == KT_A_INT8_G16P2; half++)
@@ -370,7 +412,7 @@ static kt_status check_out(const bench *b, kt_gate_sums *sums, kt_err *err) {
     char *used = calloc((size_t)c->tokens, 1);
     kt_status st = used ? KT_OK : kt_fail(err, KT_E_NOMEM, "moe gate: no memory");
 
-    run.what = "out";
+    run.what = b->has_bias ? "out with a bias" : "out";
     for (int64_t i = 0; i < q->m && st == KT_OK; i++) {
         int64_t t = ((const int32_t *)c->rows.data)[i];
         double weight = ((const float *)c->route_weight.data)[i];
@@ -378,8 +420,9 @@ static kt_status check_out(const bench *b, kt_gate_sums *sums, kt_err *err) {
         used[t] = 1;
         for (int64_t j = 0; j < q->k && st == KT_OK; j++) {
             double bound = kt_gemm_bound(&product, run.variant->numerics, &sum[j]);
-            kt_ref_value want =
-                kt_moe_ref_add(old_value(t, j), weight, (kt_ref_value){sum[j].value, bound});
+            kt_ref_value want = {sum[j].value, bound};
+            if (b->has_bias) want = kt_moe_ref_bias(want, ((const float *)c->down_bias.data)[j]);
+            want = kt_moe_ref_add(old_value(t, j), weight, want);
             st =
                 kt_gate_element(&run, t, j, out[t * b->ldo + j], want.value, want.bound, sums, err);
         }
@@ -464,6 +507,28 @@ static kt_status check_stage(const bench *whole, const bench *part, stage s, kt_
     return check_rows_alone(whole, part, s, err);
 }
 
+/* Down with a bias for the h that is there; then the other endings of gate and up, with biases. They
+ * know nothing of rows beyond the loop over them: some numbers of rows stand for all. */
+static kt_status check_endings(bench *whole, int stages, kt_gate_sums *sums, kt_err *err) {
+    const kt_problem *q = whole->run->problem;
+
+    if (q->m % 4 != 1) return KT_OK;
+    whole->has_bias = 1;
+    if (stages > 1) {
+        preset_out(whole);
+        run_rows(whole, DOWN, 0, q->m, 0, panels_of(q, DOWN), NULL);
+        KT_TRY(check_canaries(whole, err));
+        KT_TRY(check_out(whole, sums, err));
+    }
+    for (int kind = KT_GLU_CLAMP_SILU; kind < KT_GLU_COUNT; kind++) {
+        whole->glu = (kt_glu_rule){(kt_glu)kind, 1.25f, 1.702f};
+        run_rows(whole, GATE_UP, 0, q->m, 0, panels_of(q, GATE_UP), NULL);
+        KT_TRY(check_canaries(whole, err));
+        KT_TRY(check_h(whole, sums, err));
+    }
+    return KT_OK;
+}
+
 /* The first `stages` of the two. */
 static kt_status case_check(kt_moe_case *c, const kt_variant *v, const kt_config *config, int64_t m,
                             int stages, kt_gate_sums *sums, kt_err *err) {
@@ -484,6 +549,7 @@ static kt_status case_check(kt_moe_case *c, const kt_variant *v, const kt_config
     if (st == KT_OK) st = bench_init(&part, &run, c, err);
     if (st == KT_OK) st = check_stage(&whole, &part, GATE_UP, sums, err);
     if (st == KT_OK && stages > 1) st = check_stage(&whole, &part, DOWN, sums, err);
+    if (st == KT_OK) st = check_endings(&whole, stages, sums, err);
     bench_deinit(&whole);
     bench_deinit(&part);
     return st;

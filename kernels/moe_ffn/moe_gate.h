@@ -9,7 +9,9 @@
  * more tokens) with adversarial inputs from seed. The caller has checked the variant's ISA. Demands:
  *   - h within the bound of silu(gate) * up plus half an encoding step, its groups well-formed (scale
  *     of the largest magnitude, largest code 127, compensation exact);
- *   - out within the bound of old + route_weight * (down . h) for the h that was written;
+ *   - the same of h for the other kinds of kt_glu, with biases;
+ *   - out within the bound of old + route_weight * (down . h) for the h that was written, and with a
+ *     bias of down;
  *   - the same bits for h and out whole or by panels, from a second run, and, unless the variant is
  *     KT_BITS_UNSTABLE, for a row alone;
  *   - no byte touched besides these, none read past the end of any input.

@@ -174,6 +174,21 @@ static int is_map(const kt_choice_map *map) {
     return map && map->count >= 1 && map->count <= KT_MAX_CHOICES;
 }
 
+static kt_status check_ending(const kt_moe_layer *layer, kt_err *err) {
+    const kt_glu_rule *g = &layer->glu;
+    const kt_moe_bias *b = &layer->bias;
+
+    if ((unsigned)g->kind >= KT_GLU_COUNT || (g->kind != KT_GLU_SILU && !(g->limit > 0)) ||
+        (g->kind == KT_GLU_OAI && !(g->alpha > 0)))
+        return kt_fail(err, KT_E_INVALID,
+                       "moe layer: activation %d with limit %g and alpha %g, expected one of %d "
+                       "with positive numbers",
+                       (int)g->kind, g->limit, g->alpha, KT_GLU_COUNT);
+    if (!b->gate == !b->up && (!b->gate || b->stride >= layer->problem.n)) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "moe layer: biases of gate %s up, %lld apart",
+                   b->gate && b->up ? "and" : "without", (long long)b->stride);
+}
+
 static kt_status check_layer(const kt_moe_layer *layer, kt_err *err) {
     const kt_problem *q = &layer->problem, half = kt_moe_down_half(layer);
     const char *layout;
@@ -190,6 +205,7 @@ static kt_status check_layer(const kt_moe_layer *layer, kt_err *err) {
                        "moe layer: %lld inputs of %s, %lld inputs of %s: expected whole blocks",
                        (long long)q->k, kt_weight_format_name(q->weights), (long long)q->n,
                        kt_weight_format_name(half.weights));
+    KT_TRY(check_ending(layer, err));
     layout = layer->choices->choice[0].variant->layout;
     KT_TRY(check_map(layer->choices, layout, q, err));
     KT_TRY(check_map(down_choices(layer), layout, &half, err));
@@ -295,7 +311,14 @@ static kt_moe_call call_of(const kt_moe_job *job, int tid) {
                          .out = job->out,
                          .ldo = job->ldo,
                          .scratch =
-                             s->scratch ? s->scratch + (size_t)tid * s->scratch_stride : NULL};
+                             s->scratch ? s->scratch + (size_t)tid * s->scratch_stride : NULL,
+                         .glu = job->layer->glu};
+}
+
+static void set_gate_up_bias(kt_moe_call *call, const kt_moe_bias *bias, int32_t expert) {
+    if (!bias->gate) return;
+    call->gate_bias = bias->gate + expert * bias->stride;
+    call->up_bias = bias->up + expert * bias->stride;
 }
 
 /* Point the call at rows [begin, end) of s->rows, which belong to one expert. */
@@ -421,6 +444,7 @@ static void gate_up_run(void *arg, int64_t begin, int64_t end, int tid) {
         set_rows(&call, s, row, least(last, row + s->gate_up.row_block));
         call.config = &choice->config;
         call.weights = layer->experts[s->order[owner]];
+        set_gate_up_bias(&call, &layer->bias, s->order[owner]);
         call.panel_begin = (task - s->task_begin[owner]) % panels;
         call.panel_end = least(panels, call.panel_begin + end - task);
         call.next = NULL;
@@ -507,6 +531,7 @@ static int64_t down_tasks(const kt_moe_job *job, int64_t task, int64_t end, int 
         set_rows(&call, s, row, last);
         call.config = &choice->config;
         call.weights = (const char *)layer->experts[s->active[i]] + half;
+        if (layer->bias.down) call.down_bias = layer->bias.down + s->active[i] * layer->problem.k;
         call.next = NULL;
         if (i + 1 < s->n_active)
             call.next =

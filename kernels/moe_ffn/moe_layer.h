@@ -31,6 +31,13 @@ typedef struct kt_moe_cuts {
 
 const kt_moe_cut *kt_moe_cut_for(const kt_moe_cuts *cuts, int64_t tokens, double imbalance);
 
+/* What is added to the products of each expert, f32, borrowed; NULL = none. Gate and up have both or
+ * neither: expert e's numbers [problem.n] begin e * stride floats in; down's [problem.k] e * problem.k. */
+typedef struct kt_moe_bias {
+    const float *gate, *up, *down;
+    int64_t stride;
+} kt_moe_bias;
+
 /* What stays the same from call to call: one layer's weights and how to run them. Borrowed by jobs. A job
  * may move from layer to layer of the same sizes and activations while their scratch is no larger. */
 typedef struct kt_moe_layer {
@@ -44,6 +51,8 @@ typedef struct kt_moe_layer {
      * packed down half follows the other as in an expert of one format. */
     kt_weight_format down_weights;
     const kt_choice_map *down_choices;
+    kt_glu_rule glu; /* all zeros = plain SwiGLU */
+    kt_moe_bias bias;
 } kt_moe_layer;
 
 /* One call. Set the public members, then kt_moe_job_init; reusable. The job must outlive the run. */

@@ -59,6 +59,8 @@ kt_moe_layer kt_moe_slice_layer(const kt_moe_layer *whole, int64_t begin, int64_
 
     part.problem.n = end - begin;
     part.experts = experts;
+    if (part.bias.gate) part.bias.gate += begin, part.bias.up += begin;
+    if (begin > 0) part.bias.down = NULL; /* added once, by the first */
     return part;
 }
 

@@ -15,26 +15,45 @@ kt_problem kt_moe_down_problem(const kt_problem *q) {
         .op = KT_OP_GEMM, .weights = q->weights, .acts = q->acts, .n = q->k, .k = q->n};
 }
 
-/* g / (1 + e^-g); |silu'| <= 1.1 everywhere. */
-static double silu(double g) {
-    return g / (1 + exp(-g));
+/* g / (1 + e^-(alpha g)); its derivative is at most 1.1 everywhere, whatever alpha. */
+static double silu(double g, double alpha) {
+    return g / (1 + exp(-alpha * g));
+}
+
+static double clamp(double x, double low, double high) {
+    return x > high ? high : x < low ? low : x; /* NaN passes */
 }
 
 /* Inputs: g is off by at most d_g and u by d_u, so silu(g) u is off by
  *     1.1 d_g (|u| + d_u) + |silu(g)| d_u.
- * Arithmetic: e^-g within 2^-22 where the argument was reduced well, plus |g| u where it was reduced
- * in one f32 product; sum, quotient and product round once each: (16 + |g|) u of the result.
- * Range: e^-g may overflow (g below -88) or be clamped there, when the true value is |g| e^-88 or
+ * Adding a bias rounds once, and so does up + 1; a clamp moves nothing apart.
+ * Arithmetic: e^-x within 2^-22 where the argument was reduced well, plus |x| u where it was reduced
+ * in one f32 product, and |x| u where x = alpha g was rounded; sum, quotient and product round once
+ * each: (16 + 2 |x|) u of the result.
+ * Range: e^-x may overflow (x below -88) or be clamped there, when the true value is |g| e^-88 or
  * less: |g u| 2^-120 absolute. */
 kt_ref_value kt_moe_ref_h(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *gate,
-                          const kt_ref_sum *up) {
+                          const kt_ref_sum *up, const kt_moe_ending *ending) {
+    const kt_glu_rule *glu = &ending->glu;
+    const double alpha = glu->kind == KT_GLU_OAI ? glu->alpha : 1;
     kt_problem product = kt_moe_gate_up_problem(q);
     double d_g = kt_gemm_bound(&product, numerics, gate);
     double d_u = kt_gemm_bound(&product, numerics, up);
-    double g = gate->value, u = up->value, s = silu(g);
-    double bound = 1.1 * d_g * (fabs(u) + d_u) + fabs(s) * d_u;
+    double g = gate->value + ending->gate_bias, u = up->value + ending->up_bias, s, bound;
 
-    bound += 1.01 * (16 + fabs(g)) * U * (fabs(s * u) + bound);
+    if (ending->gate_bias != 0) d_g += U * (fabs(g) + d_g);
+    if (ending->up_bias != 0) d_u += U * (fabs(u) + d_u);
+    if (glu->kind != KT_GLU_SILU) {
+        g = clamp(g, -INFINITY, glu->limit);
+        u = clamp(u, -glu->limit, glu->limit);
+    }
+    if (glu->kind == KT_GLU_OAI) {
+        u += 1;
+        d_u += U * (fabs(u) + d_u);
+    }
+    s = silu(g, alpha);
+    bound = 1.1 * d_g * (fabs(u) + d_u) + fabs(s) * d_u;
+    bound += 1.01 * (16 + 2 * fabs(alpha * g)) * U * (fabs(s * u) + bound);
     return (kt_ref_value){s * u, bound + fabs(g * u) * 0x1p-120 + 0x1p-126};
 }
 
@@ -74,6 +93,13 @@ kt_ref_value kt_moe_ref_down(const kt_problem *q, kt_numerics numerics, const kt
     }
     seen.magnitude += carried;
     return (kt_ref_value){sum->value, carried + kt_gemm_bound(&product, numerics, &seen)};
+}
+
+kt_ref_value kt_moe_ref_bias(kt_ref_value down, double bias) {
+    if (bias == 0) return down;
+    down.value += bias;
+    down.bound += U * (fabs(down.value) + down.bound);
+    return down;
 }
 
 /* Product, sum and, where the variant folds the weight into a scale, one rounding more. */

@@ -16,9 +16,15 @@ typedef struct kt_ref_value {
     double value, bound;
 } kt_ref_value;
 
-/* h = silu(gate) * up before it is encoded. */
+/* What happens to the sums of gate and up: biases, then the rule. */
+typedef struct kt_moe_ending {
+    kt_glu_rule glu;
+    double gate_bias, up_bias;
+} kt_moe_ending;
+
+/* h = glu(gate + bias, up + bias) before it is encoded. */
 kt_ref_value kt_moe_ref_h(const kt_problem *problem, kt_numerics numerics, const kt_ref_sum *gate,
-                          const kt_ref_sum *up);
+                          const kt_ref_sum *up, const kt_moe_ending *ending);
 
 /* The same after encoding and decoding, for one activation group of 32: bounds grow by what the
  * encoding may lose. */
@@ -28,6 +34,9 @@ void kt_moe_ref_encode(kt_act_format acts, kt_ref_value h[32]);
  * for the row; w_row the decoded row [problem->n]. */
 kt_ref_value kt_moe_ref_down(const kt_problem *problem, kt_numerics numerics, const kt_ref_sum *sum,
                              const double *w_row, const kt_ref_value *h);
+
+/* down + bias in f32; nothing when the bias is 0. */
+kt_ref_value kt_moe_ref_bias(kt_ref_value down, double bias);
 
 /* old + route_weight * down in f32. */
 kt_ref_value kt_moe_ref_add(double old, double route_weight, kt_ref_value down);

@@ -2,8 +2,8 @@
  * 32, every m.
  *
  *   c    = a * w^T
- *   h    = encode(silu(gate . a) * (up . a))        silu(g) = g / (1 + e^-g)
- *   out += route_weight * (down . h)
+ *   h    = encode(glu(gate . a + bias, up . a + bias))        glu: kt_glu
+ *   out += route_weight * (down . h + bias)
  *
  * Panels outside, rows inside, one sum per output in ascending k: a row's bits depend neither on m
  * nor on the panels' shares. A gate-and-up panel yields one activation group of 32, complete. This
@@ -40,12 +40,16 @@ static void gate_up(const kt_moe_call *call) {
             float y[KT_P64_ROWS];
             kt_p64_row(q->weights, kt_p64_gate_up(q, call->weights, p), q->k, q->acts,
                        (const char *)call->a + (size_t)call->rows[i] * call->a_stride, y);
+            for (int j = 0; j < 32 && call->gate_bias; j++) {
+                y[j] += call->gate_bias[32 * p + j];
+                y[32 + j] += call->up_bias[32 * p + j];
+            }
             if (q->acts == KT_A_INT8_G32)
-                kt_swiglu_a8_scalar(y, h, q->n, p);
+                kt_swiglu_a8_scalar(y, h, q->n, p, &call->glu);
             else if (q->acts == KT_A_INT8_G16P2)
-                kt_swiglu_a8p_scalar(y, h, q->n, p);
+                kt_swiglu_a8p_scalar(y, h, q->n, p, &call->glu);
             else
-                kt_swiglu_abf16_scalar(y, h, q->n, p);
+                kt_swiglu_abf16_scalar(y, h, q->n, p, &call->glu);
         }
 }
 
@@ -59,6 +63,8 @@ static void down(const kt_moe_call *call) {
             float y[KT_P64_ROWS];
             kt_p64_row(q->weights, kt_p64_down(q, call->weights, p), q->n, q->acts,
                        (const char *)call->h + (size_t)i * call->h_stride, y);
+            for (int64_t r = 0; r < width && call->down_bias; r++)
+                y[r] += call->down_bias[KT_P64_ROWS * p + r];
             for (int64_t r = 0; r < width; r++) out[r] += call->route_weight[i] * y[r];
         }
     }

@@ -44,8 +44,15 @@ static inline void kt_tiles_end_gemm(const void *call, int64_t row, int64_t pane
 static inline void kt_tiles_end_gate_up(const void *call, int64_t row, int64_t panel,
                                         const float sums[64]) {
     const kt_moe_call *x = call;
+    _Alignas(64) float biased[64];
+
+    if (x->gate_bias) {
+        for (int j = 0; j < 64; j += 16) _mm512_store_ps(biased + j, _mm512_load_ps(sums + j));
+        kt_p64_add_bias512(x, panel, 1, biased);
+        sums = biased;
+    }
     kt_p64_store_h(x->problem->acts, sums, (uint8_t *)x->h + (size_t)row * x->h_stride,
-                   x->problem->n, panel);
+                   x->problem->n, panel, &x->glu);
 }
 
 static inline void kt_tiles_end_down(const void *call, int64_t row, int64_t panel,
@@ -57,7 +64,10 @@ static inline void kt_tiles_end_down(const void *call, int64_t row, int64_t pane
     for (int j = 0; j < 64; j += 16) { /* hidden is a multiple of 32 */
         const __mmask16 in = 64 * panel + j < x->problem->k ? 0xffff : 0;
         const __m512 old = _mm512_maskz_loadu_ps(in, out + j);
-        _mm512_mask_storeu_ps(out + j, in, _mm512_fmadd_ps(weight, _mm512_load_ps(sums + j), old));
+        __m512 v = _mm512_load_ps(sums + j);
+        if (x->down_bias)
+            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(in, x->down_bias + 64 * panel + j));
+        _mm512_mask_storeu_ps(out + j, in, _mm512_fmadd_ps(weight, v, old));
     }
 }
 

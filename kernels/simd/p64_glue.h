@@ -30,7 +30,26 @@ typedef struct kt_p64_tile {
 typedef void (*kt_tile_fn)(const kt_p64_tile *t);
 
 /* From one tile row (32 gate, then 32 up sums) write group p of the encoded h row of length n. */
-typedef void (*kt_swiglu_fn)(const float *tile, void *h, int64_t n, int64_t p);
+typedef void (*kt_swiglu_fn)(const float *tile, void *h, int64_t n, int64_t p,
+                             const kt_glu_rule *glu);
+
+/* Add what the sums of panel p's gate and up rows begin with, in rows of a tile. */
+KT_INLINE void kt_p64_add_gate_up_bias(const kt_moe_call *call, int64_t p, int rows, float *tile) {
+    if (!call->gate_bias) return;
+    for (int r = 0; r < rows; r++, tile += 64)
+        for (int j = 0; j < 32; j++) {
+            tile[j] += call->gate_bias[32 * p + j];
+            tile[32 + j] += call->up_bias[32 * p + j];
+        }
+}
+
+/* The same for `columns` outputs of down's panel p. */
+KT_INLINE void kt_p64_add_down_bias(const kt_moe_call *call, int64_t p, int64_t columns, int rows,
+                                    float *tile) {
+    if (!call->down_bias) return;
+    for (int r = 0; r < rows; r++, tile += 64)
+        for (int64_t j = 0; j < columns; j++) tile[j] += call->down_bias[64 * p + j];
+}
 
 /* How to walk: `block` rows per tile; panels outermost keeps a panel in cache over all rows (own
  * kernels), rows outermost keeps a converted block of rows (libraries). */
@@ -123,9 +142,10 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
         t.next = kt_walk_next(walk, &at, call->m, call->panel_end, &t,
                               kt_p64_panel_bytes(q->weights, q->k), call->next);
         tile_fn(&t);
+        kt_p64_add_gate_up_bias(call, at.panel, at.rows, walk->tile);
         for (int r = 0; r < at.rows; r++)
             swiglu(walk->tile + 64 * r, (char *)call->h + (size_t)(at.row + r) * call->h_stride,
-                   q->n, at.panel);
+                   q->n, at.panel, &call->glu);
     }
 }
 
@@ -154,6 +174,7 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
                 __builtin_prefetch(
                     call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel + j, 1);
         tile_fn(&t);
+        kt_p64_add_down_bias(call, at.panel, columns, at.rows, walk->tile);
         for (int r = 0; r < at.rows; r++) {
             float *out = call->out + call->rows[at.row + r] * call->ldo + 64 * at.panel;
             const float weight = call->route_weight[at.row + r], *sum = walk->tile + 64 * r;

@@ -218,17 +218,43 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
     }
 }
 
-/* silu(g) * u with silu(g) = g / (1 + e^-g). */
-static inline __m512 kt_swiglu512(__m512 g, __m512 u) {
-    __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
-    return _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e)), u);
+/* Gate and up as kt_glu says. The clamps' operand order lets NaN through. */
+static inline __m512 kt_swiglu512(__m512 g, __m512 u, const kt_glu_rule *glu) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 steep = g;
+
+    if (glu->kind != KT_GLU_SILU) {
+        const __m512 limit = _mm512_set1_ps(glu->limit), low = _mm512_set1_ps(-glu->limit);
+        steep = g = _mm512_min_ps(limit, g);
+        u = _mm512_max_ps(low, _mm512_min_ps(limit, u));
+    }
+    if (glu->kind == KT_GLU_OAI) {
+        steep = _mm512_mul_ps(g, _mm512_set1_ps(glu->alpha));
+        u = _mm512_add_ps(u, one);
+    }
+    steep = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), steep));
+    return _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(one, steep)), u);
+}
+
+/* Add the biases of panel p to `rows` rows of gate and up sums. */
+static inline void kt_p64_add_bias512(const kt_moe_call *call, int64_t p, int rows, float *sums) {
+    if (!call->gate_bias) return;
+    for (int j = 0; j < 32; j += 16) {
+        const __m512 g = _mm512_loadu_ps(call->gate_bias + 32 * p + j);
+        const __m512 u = _mm512_loadu_ps(call->up_bias + 32 * p + j);
+        for (int r = 0; r < rows; r++) {
+            float *at = sums + KT_TILE_WIDTH * r + j;
+            _mm512_store_ps(at, _mm512_add_ps(_mm512_load_ps(at), g));
+            _mm512_store_ps(at + 32, _mm512_add_ps(_mm512_load_ps(at + 32), u));
+        }
+    }
 }
 
 /* Encode the 32 channels of panel p, from 32 gate and 32 up sums, into the row h of n inputs. */
 static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t *h, int64_t n,
-                                  int64_t p) {
-    __m512 x0 = kt_swiglu512(_mm512_load_ps(sums), _mm512_load_ps(sums + 32));
-    __m512 x1 = kt_swiglu512(_mm512_load_ps(sums + 16), _mm512_load_ps(sums + 48));
+                                  int64_t p, const kt_glu_rule *glu) {
+    __m512 x0 = kt_swiglu512(_mm512_load_ps(sums), _mm512_load_ps(sums + 32), glu);
+    __m512 x1 = kt_swiglu512(_mm512_load_ps(sums + 16), _mm512_load_ps(sums + 48), glu);
 
     if (acts == KT_A_INT8_G32) {
         kt_a8_store_group512(x0, x1, (int8_t *)h + 32 * p, kt_a8_scales_mut(h, n) + p,
@@ -243,18 +269,19 @@ static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t
 
 /* The same for `rows` tile rows, their h rows h_stride bytes apart, several at once where that saves time. */
 static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, int rows, uint8_t *h,
-                                       size_t h_stride, int64_t n, int64_t p) {
+                                       size_t h_stride, int64_t n, int64_t p,
+                                       const kt_glu_rule *glu) {
     __m512 x[4][2];
 
     while (rows) {
         const int at_once = acts != KT_A_INT8_G16P2 || rows == 1 ? 1 : rows < 4 ? 2 : 4;
         if (at_once == 1) {
-            kt_p64_store_h(acts, sums, h, n, p);
+            kt_p64_store_h(acts, sums, h, n, p, glu);
         } else {
             for (int r = 0; r < at_once; r++) {
                 const float *gate = sums + KT_TILE_WIDTH * r, *up = gate + 32;
-                x[r][0] = kt_swiglu512(_mm512_load_ps(gate), _mm512_load_ps(up));
-                x[r][1] = kt_swiglu512(_mm512_load_ps(gate + 16), _mm512_load_ps(up + 16));
+                x[r][0] = kt_swiglu512(_mm512_load_ps(gate), _mm512_load_ps(up), glu);
+                x[r][1] = kt_swiglu512(_mm512_load_ps(gate + 16), _mm512_load_ps(up + 16), glu);
             }
             if (at_once == 2)
                 kt_a8p_store_rows512(x, 2, h, h_stride, n, 2 * p);
@@ -284,9 +311,10 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
             for (int r = 0; r < t.rows; r++)
                 t.a[r] = (const uint8_t *)call->a + (size_t)call->rows[row + r] * call->a_stride;
             w.run(&t);
+            kt_p64_add_bias512(call, p, t.rows, block);
             kt_p64_store_h_rows(acts, block, t.rows,
                                 (uint8_t *)call->h + (size_t)row * call->h_stride, call->h_stride,
-                                q->n, p);
+                                q->n, p, &call->glu);
         }
     }
 }
@@ -327,6 +355,9 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
                 for (int j = 0; j < 64; j += 16) { /* hidden is a multiple of 32 */
                     __mmask16 in = 64 * p + j < q->k ? 0xffff : 0;
                     __m512 v = _mm512_load_ps(block + KT_TILE_WIDTH * r + j);
+                    if (call->down_bias)
+                        v = _mm512_add_ps(v,
+                                          _mm512_maskz_loadu_ps(in, call->down_bias + 64 * p + j));
                     v = _mm512_fmadd_ps(weight, v, _mm512_maskz_loadu_ps(in, out + j));
                     _mm512_mask_storeu_ps(out + j, in, v);
                 }

@@ -22,11 +22,19 @@ static bool is_same_form(const kt_problem_plan *a, const kt_problem_plan *b) {
            is_same_layout(a->down_choices, b->down_choices);
 }
 
+/* One ending for all experts of a call: no biases, which lie apart. */
+static bool is_same_ending(const kt_node *a, const kt_node *b) {
+    const bool has_bias = a->weight2 >= 0 || a->weight4 >= 0 || b->weight2 >= 0 || b->weight4 >= 0;
+
+    return !has_bias && a->glu.kind == b->glu.kind && a->glu.limit == b->glu.limit &&
+           a->glu.alpha == b->glu.alpha;
+}
+
 static bool may_join(const kt_model_plan *plan, const kt_node *routed, const kt_node *shared) {
     return !plan->away && routed->kind == KT_NODE_EXPERTS && routed->is_routed &&
            shared->kind == KT_NODE_EXPERTS && !shared->is_routed &&
            routed->layer == shared->layer && is_same_view(&routed->in, &shared->in) &&
-           is_same_view(&routed->out, &shared->out) &&
+           is_same_view(&routed->out, &shared->out) && is_same_ending(routed, shared) &&
            is_same_form(kt_model_plan_run(plan, routed->weight, 0),
                         kt_model_plan_run(plan, shared->weight, 0));
 }

@@ -7,7 +7,8 @@
 #include "runtime/model/model_plan.h"
 
 /* The EXPERTS node that runs with this routed one, or NULL: the feed-forward that every row of the
- * layer goes to, of the same input and output, sizes, formats, activations and packed layout.
+ * layer goes to, of the same input and output, sizes, formats, activations and packed layout, and of
+ * one kt_glu_rule, without biases.
  *
  * With another device (plan->away) nothing joins, as the two may be on different sides.
  *

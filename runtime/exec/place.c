@@ -97,6 +97,7 @@ static void use_here(const kt_node *n, bool *is_here) {
     if (n->weight >= 0) is_here[n->weight] = true;
     if (n->weight2 >= 0) is_here[n->weight2] = true;
     if (n->weight3 >= 0) is_here[n->weight3] = true;
+    if (n->weight4 >= 0) is_here[n->weight4] = true;
 }
 
 static kt_status leave_experts(const kt_graph *g, const kt_node *n, const kt_hot_experts *hot,
@@ -128,9 +129,9 @@ static kt_status leave_weights(const kt_graph *g, const kt_hot_experts *hot, kt_
         if (p->side[i] == KT_SIDE_CPU) use_here(&g->nodes[i], is_here);
     for (int i = 0; i < g->n_nodes; i++) {
         const kt_node *n = &g->nodes[i];
-        const int weight[] = {n->weight, n->weight2, n->weight3};
+        const int weight[] = {n->weight, n->weight2, n->weight3, n->weight4};
         if (p->side[i] == KT_SIDE_CPU) continue;
-        for (int w = 0; w < 3; w++)
+        for (int w = 0; w < 4; w++)
             if (weight[w] >= 0 && !is_here[weight[w]])
                 p->away[weight[w]].is_whole = p->side[i] == KT_SIDE_DEVICE;
         if (n->kind == KT_NODE_EXPERTS && n->is_routed)

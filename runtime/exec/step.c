@@ -42,6 +42,7 @@ static kt_status init_nodes(kt_step *s, kt_err *err) {
         if (n->weight >= 0) e->weight = kt_weights_at(s->weights, n->weight);
         if (n->weight2 >= 0) e->weight2 = kt_weights_at(s->weights, n->weight2);
         if (n->weight3 >= 0) e->weight3 = kt_weights_at(s->weights, n->weight3);
+        if (n->weight4 >= 0) e->weight4 = kt_weights_at(s->weights, n->weight4);
         if (e->op->init) KT_TRY(e->op->init(e, err));
     }
     return KT_OK;

@@ -64,7 +64,7 @@ struct kt_exec_node {
     kt_rows in, in2, in3, out;
     const kt_choice *choice,
         *many; /* of operations without packed weights; many: for many rows, of DELTA */
-    const kt_loaded *weight, *weight2, *weight3;
+    const kt_loaded *weight, *weight2, *weight3, *weight4;
     void *state; /* in step->arena */
 };
 

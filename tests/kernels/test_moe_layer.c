@@ -35,6 +35,7 @@ typedef struct fixture {
     kt_choice_map map, down_map;
     kt_gate_matrix gate[MAX_EXPERTS], up[MAX_EXPERTS], down[MAX_EXPERTS];
     const void *experts[MAX_EXPERTS];
+    float *bias; /* of gate, up and down, one behind the other; NULL = none */
 } fixture;
 
 /* Every usable variant of the layout takes part: which one depends on the rows of an expert.
@@ -107,7 +108,23 @@ static void fixture_init(fixture *f, kt_weight_format weights, int64_t n, int64_
     fixture_init_mixed(f, weights, weights, n, k, experts, topk);
 }
 
+/* The activation of gpt-oss, its biases on guarded memory. */
+static void fixture_endings(fixture *f) {
+    const kt_problem *q = &f->layer.problem;
+    const int64_t hidden = q->experts * q->n, count = 2 * hidden + q->experts * q->k;
+
+    f->bias = kt_guard_alloc(sizeof(float) * (size_t)count, 4, 0);
+    for (int64_t i = 0; i < count; i++) f->bias[i] = 0.02f * (float)(i * 11 % 101 - 50) + 0.001f;
+    f->layer.glu = (kt_glu_rule){KT_GLU_OAI, 0.75f, 1.702f};
+    f->layer.bias = (kt_moe_bias){f->bias, f->bias + hidden, f->bias + 2 * hidden, q->n};
+}
+
+static double bias_at(const float *bias, int64_t at) {
+    return bias ? bias[at] : 0;
+}
+
 static void fixture_deinit(fixture *f) {
+    kt_guard_free(f->bias);
     for (int e = 0; e < MAX_EXPERTS; e++) {
         void *packed;
         memcpy(&packed, &f->experts[e], sizeof packed);
@@ -190,7 +207,13 @@ static void expected(const fixture *f, const batch *b, float *out, int64_t ldo) 
                             .h = h,
                             .h_stride = h_stride,
                             .out = out,
-                            .ldo = ldo};
+                            .ldo = ldo,
+                            .glu = f->layer.glu};
+        if (f->bias) {
+            call.gate_bias = f->layer.bias.gate + e * q->n;
+            call.up_bias = f->layer.bias.up + e * q->n;
+            call.down_bias = f->layer.bias.down + e * q->k;
+        }
         for (int64_t i = 0; i < b->tokens * q->topk; i++)
             if (b->expert_id[i] == e) {
                 rows[call.m] = (int32_t)(i / q->topk);
@@ -332,6 +355,7 @@ Test(moe_layer, gives_the_bits_of_expert_by_expert_calls_in_any_order_on_any_thr
             fixture f;
             fixture_init(&f, (kt_weight_format)w, shapes[s][0], shapes[s][1], shapes[s][2],
                          shapes[s][3]);
+            if (s == 1) fixture_endings(&f);
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
                 for (size_t n = 0; n < sizeof threads / sizeof *threads; n++) {
                     batch b = batch_make(&f.layer.problem, tokens[t], (int)(n + t) % 3, n + 10 * t);
@@ -388,7 +412,12 @@ static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_va
             if (b->expert_id[s] != e) continue;
             kt_gemm_ref(&f->gate[e].matrix, a, 1, w_row, gate);
             kt_gemm_ref(&f->up[e].matrix, a, 1, w_row, up);
-            for (int64_t j = 0; j < q->n; j++) h[j] = kt_moe_ref_h(q, KT_NUM_F32, &gate[j], &up[j]);
+            for (int64_t j = 0; j < q->n; j++) {
+                const kt_moe_ending ending = {f->layer.glu,
+                                              bias_at(f->layer.bias.gate, e * q->n + j),
+                                              bias_at(f->layer.bias.up, e * q->n + j)};
+                h[j] = kt_moe_ref_h(q, KT_NUM_F32, &gate[j], &up[j], &ending);
+            }
             for (int64_t g = 0; g < q->n / 32; g++) kt_moe_ref_encode(q->acts, h + 32 * g);
             for (int64_t j = 0; j < q->n; j++) h_value[j] = h[j].value;
             kt_gemm_ref(&f->down[e].matrix, h_value, 1, w_row, down);
@@ -396,6 +425,7 @@ static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_va
                 kt_ref_value y;
                 kt_format_find(half.weights)->decode_row(&f->down[e].matrix, j, w_row);
                 y = kt_moe_ref_down(&half, KT_NUM_F32, &down[j], w_row, h);
+                y = kt_moe_ref_bias(y, bias_at(f->layer.bias.down, e * q->k + j));
                 y = kt_moe_ref_add(out[j].value, b->route_weight[s], y);
                 y.bound += out[j].bound;
                 out[j] = y;
@@ -465,6 +495,7 @@ Test(moe_layer, takes_down_projections_in_another_format) {
     for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
         fixture f;
         fixture_init_mixed(&f, mixes[i].gate_up, mixes[i].down, mixes[i].n, mixes[i].k, 7, 2);
+        if (i % 2) fixture_endings(&f);
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
             batch b = batch_make(&f.layer.problem, tokens[t], (int)t, 7 + t);
             check_batch(&f, &b, threads[t], (int)(i % 2));

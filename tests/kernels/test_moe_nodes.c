@@ -24,7 +24,7 @@ typedef struct fixture {
     const void *experts[EXPERTS], *slices[KT_MOE_MAX_NODES][EXPERTS];
     kt_moe_nodes nodes;
     int64_t begin[KT_MOE_MAX_NODES + 1];
-    float *x, *route_weight, *out;
+    float *x, *route_weight, *out, *bias;
     int32_t *expert_id;
 } fixture;
 
@@ -64,6 +64,11 @@ static void fixture_init(fixture *f, kt_weight_format weights, kt_weight_format 
         kt_gate_matrix_destroy(&up);
         kt_gate_matrix_destroy(&below);
     }
+    f->bias = malloc(sizeof *f->bias * (size_t)(EXPERTS * (2 * n + k)));
+    for (int64_t i = 0; i < EXPERTS * (2 * n + k); i++)
+        f->bias[i] = 0.1f * (float)(i * 13 % 31 - 15);
+    f->whole.glu = (kt_glu_rule){KT_GLU_OAI, 2, 1.702f};
+    f->whole.bias = (kt_moe_bias){f->bias, f->bias + EXPERTS * n, f->bias + 2 * EXPERTS * n, n};
     f->x = malloc(sizeof *f->x * (size_t)(MAX_TOKENS * k));
     f->out = malloc(sizeof *f->out * (size_t)(MAX_TOKENS * (k + LDO_GAP)));
     f->route_weight = malloc(sizeof *f->route_weight * MAX_TOKENS * TOPK);
@@ -88,7 +93,7 @@ static void free_all(const void **blocks, int n) {
 
 static void fixture_deinit(fixture *f) {
     free_all(f->experts, EXPERTS);
-    free(f->x), free(f->out), free(f->route_weight), free(f->expert_id);
+    free(f->bias), free(f->x), free(f->out), free(f->route_weight), free(f->expert_id);
 }
 
 /* Slices in memory of exactly their size, and the job of so many threads per node. */

@@ -146,8 +146,9 @@ static void check_homes(const kt_graph *g, const kt_placement *p) {
 static void check_weights(const kt_graph *g, const kt_placement *p) {
     cr_expect_not(p->away[g->embedding].is_whole);
     for (int i = 0; i < g->n_nodes; i++) {
-        const int weight[] = {g->nodes[i].weight, g->nodes[i].weight2, g->nodes[i].weight3};
-        for (int w = 0; w < 3 && p->side[i] == KT_SIDE_CPU; w++)
+        const int weight[] = {g->nodes[i].weight, g->nodes[i].weight2, g->nodes[i].weight3,
+                              g->nodes[i].weight4};
+        for (int w = 0; w < 4 && p->side[i] == KT_SIDE_CPU; w++)
             if (weight[w] >= 0)
                 cr_expect(!p->away[weight[w]].is_whole && !p->away[weight[w]].n_experts,
                           "node %d of the CPU lacks weight %d", i, weight[w]);

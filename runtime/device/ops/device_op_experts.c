@@ -21,6 +21,8 @@ typedef struct experts_state {
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     const kt_weight *w = &ask->graph->weights[n->weight];
 
+    if (n->glu.kind != KT_GLU_SILU) return "the activation of experts is not plain SwiGLU";
+    if (n->weight2 >= 0 || n->weight4 >= 0) return "experts have biases";
     if (w->n % 8 || w->k % 8) return "sizes of experts are no multiples of 8";
     if (!n->is_routed && n->in2.width == 1 && ask->graph->width[n->in2.value] != 1)
         return "the gate is a column of a wider value";

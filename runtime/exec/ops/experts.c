@@ -53,6 +53,38 @@ static kt_status join_layers(kt_exec_node *n, experts_state *state, kt_err *err)
     return KT_OK;
 }
 
+static kt_moe_bias bias_of(const kt_exec_node *n, int64_t channels) {
+    kt_moe_bias bias = {.stride = channels};
+
+    if (n->weight2) bias.gate = n->weight2->data[0];
+    if (n->weight3) bias.up = n->weight3->data[0];
+    if (n->weight4) bias.down = n->weight4->data[0];
+    return bias;
+}
+
+/* The loaded layers with what this node does behind its products; slices have their channels'
+ * biases, and the first those of down. */
+static kt_status set_ending(kt_exec_node *n, experts_state *state, kt_err *err) {
+    const int is_cut = state->node_layers != NULL, count = is_cut ? n->step->nodes->n : 1;
+    const kt_moe_layer *from = is_cut ? state->node_layers : state->layer;
+    kt_moe_layer *layers = kt_step_alloc(n->step, (size_t)count * sizeof *layers);
+    kt_moe_layer whole = n->weight->experts;
+    int64_t begin = 0;
+
+    if (!layers) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of a layer");
+    whole.bias = bias_of(n, n->step->graph->weights[n->node->weight].n);
+    for (int i = 0; i < count; begin += layers[i++].problem.n) {
+        layers[i] = from[i];
+        layers[i].glu = n->node->glu;
+        layers[i].bias = kt_moe_slice_layer(&whole, begin, begin + from[i].problem.n, NULL).bias;
+    }
+    if (is_cut)
+        state->node_layers = layers;
+    else
+        state->layer = layers;
+    return KT_OK;
+}
+
 /* The same call over the memory nodes, each with working memory of its own. */
 static kt_status init_nodes(kt_step *s, const kt_moe_layer *layers, kt_step_ffn *ffn, kt_err *err) {
     const kt_node_plan *plan = s->nodes;
@@ -130,6 +162,7 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     state->node_layers = n->weight->node_experts;
     if (n->node->is_routed) state->shared = kt_joined_shared(s->plan, n->node);
     if (state->shared) KT_TRY(join_layers(n, state, err));
+    KT_TRY(set_ending(n, state, err));
     state->is_split = kt_step_is_shared(s, n->node, &state->is_apart);
     return find_job(n, state, err);
 }
