@@ -22,8 +22,8 @@
 
 #include "base/cpu.h"
 #include "base/err.h"
-#include "kernels/simd/tile_libs.h"
-#include "kernels/simd/tile_plain.h"
+#include "kernels/gemm/tile_libs.h"
+#include "kernels/gemm/tile_plain.h"
 
 static const int32_t blocks[] = {16, 64};
 static const kt_param params[] = {{"block", blocks, 2, 64}};

@@ -143,7 +143,7 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * exact kernel of the same activations has.
  *
  * Activations rounded once more, to 1/256 of the largest scale s among the codes of a block
- * (simd/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The
+ * (p64/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The
  * weights that they meet may have moved, too.
  *
  * Weights opened to bfloat16 (p64/tiles_lines.h): scale, minimum and their sum with the code are

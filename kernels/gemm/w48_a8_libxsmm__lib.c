@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/simd/tile_libs.h"
-#include "kernels/simd/tile_plain.h"
+#include "kernels/gemm/tile_libs.h"
+#include "kernels/gemm/tile_plain.h"
 
 enum { GROUP = 32, GROUP_BYTES = 64 * GROUP };
 

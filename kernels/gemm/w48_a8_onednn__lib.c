@@ -11,7 +11,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/gemm/aocl.h"
 #include "kernels/gemm/signed_groups.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 /* Groups of one call: their sums, 4 KiB a row, are to stay in L2. */
 enum { GROUP = KT_SIGNED_GROUP, AT_ONCE = 16 };

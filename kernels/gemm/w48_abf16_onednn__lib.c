@@ -19,7 +19,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/gemm/aocl.h"
 #include "kernels/gemm/signed_groups.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 enum { GROUP = KT_SIGNED_GROUP };
 

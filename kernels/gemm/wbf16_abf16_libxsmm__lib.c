@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/simd/tile_libs.h"
-#include "kernels/simd/tile_plain.h"
+#include "kernels/gemm/tile_libs.h"
+#include "kernels/gemm/tile_plain.h"
 
 static const int32_t blocks[] = {16, 32, 64};
 static const kt_param params[] = {{"block", blocks, 3, 32}};

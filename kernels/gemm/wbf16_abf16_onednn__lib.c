@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "kernels/simd/tile_libs.h"
-#include "kernels/simd/tile_plain.h"
+#include "kernels/gemm/tile_libs.h"
+#include "kernels/gemm/tile_plain.h"
 
 /* oneDNN runs on OpenMP; a pool thread must not start a team of its own. The setting is per thread.
  * Declared here because omp.h does not come with every compiler. */

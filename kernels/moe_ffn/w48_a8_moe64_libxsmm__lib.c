@@ -1,7 +1,7 @@
 /* Fused expert: INT8 and INT4 weights x INT8 activations with LIBXSMM's small GEMM (see the gemm variant).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/swiglu_scalar.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 static const int32_t blocks[] = {16, 64};
 static const kt_param params[] = {{"block", blocks, 2, 64}};

@@ -1,7 +1,7 @@
 /* Fused expert: BF16 weights x BF16 activations with LIBXSMM's small GEMM (see the gemm variant).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/swiglu_scalar.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 static const int32_t blocks[] = {16, 32, 64};
 static const kt_param params[] = {{"block", blocks, 3, 32}};

@@ -18,7 +18,7 @@
 
 #include "kernels/p64/tiles_block.h"
 #include "kernels/p64/tiles_panel.h"
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/p64/p64_ops512.h"
 
 #define KT_TILES_INPUTS 256                  /* of a slice of a pair */
 #define KT_TILES_ROW_BYTES ((size_t)1 << 20) /* activations of a block of rows: half of an L2 */

@@ -1,9 +1,9 @@
 /* INT8 and INT4 weights, their codes as they are, x INT8 activations on a common scale on AMX-INT8
- * and AVX-512. The tiles are explained in kernels/simd/amx_planes.h.
+ * and AVX-512. The tiles are explained in kernels/p64/amx_planes.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/amx_planes.h"
+#include "kernels/p64/amx_planes.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 KT_EXACT_FORMATS(KT_PLANE_TILE)

@@ -1,10 +1,10 @@
 /* 4-bit block formats (INT4 in groups of 64 and 128 or with zero points, Q4_0, Q4_1, IQ4_NL and
- * MXFP4) times int8 activations on AVX-512 VNNI. The tile is explained in kernels/simd/blocks512.h
+ * MXFP4) times int8 activations on AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h
  * and blocks512_tiles.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/blocks512_tiles.h"
+#include "kernels/p64/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(INT4_G64, w4g64)
 KT_BLOCKS_TILE(INT4_G128, w4g128)

@@ -1,9 +1,9 @@
 /* INT4 weights (bfloat16 scale per 32 inputs) x INT8 activations on AVX-512 without VNNI. The
- * panel kernel and its bounds are in kernels/simd/p64_avx512.h.
+ * panel kernel and its bounds are in kernels/p64/p64_avx512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avx512.h"
+#include "kernels/p64/p64_avx512.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

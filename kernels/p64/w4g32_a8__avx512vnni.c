@@ -1,10 +1,10 @@
 /* INT4 weights in groups of 32 times int8 activations on AVX-512 VNNI. The tile is explained in
- * kernels/simd/vnni512.h, the order of work in p64_ops512.h.
+ * kernels/p64/vnni512.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/vnni512.h"
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/p64/vnni512.h"
+#include "kernels/p64/p64_ops512.h"
 
 static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL, 0};
 

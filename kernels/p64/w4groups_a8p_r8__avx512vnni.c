@@ -1,10 +1,10 @@
 /* Products of INT4 in groups of 32, 64 and 128 with a8p activations on AVX-512 VNNI, for many
- * rows: each panel is rounded once more to 8 bits (kernels/simd/requant512.h), the order of work
+ * rows: each panel is rounded once more to 8 bits (kernels/p64/requant512.h), the order of work
  * is that of p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/requant512.h"
+#include "kernels/p64/requant512.h"
 
 /* One copy of the multiplying loops for all formats. */
 static __attribute__((noinline)) void multiply(kt_tile *t) {

@@ -1,10 +1,10 @@
 /* 5- and 8-bit block formats (Q5_0, Q5_1, Q8_0 and INT8 in groups of 128) times int8 activations
- * on AVX-512 VNNI. The tile is explained in kernels/simd/blocks512.h and blocks512_tiles.h, the
+ * on AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the
  * order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/blocks512_tiles.h"
+#include "kernels/p64/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(Q5_0, q5_0)
 KT_BLOCKS_TILE(Q5_1, q5_1)

@@ -1,9 +1,9 @@
 /* INT8 weights (scale per output channel) x INT8 activations on AMX-INT8 and AVX-512. The tiles
- * are explained in kernels/simd/p64_amx.h.
+ * are explained in kernels/p64/p64_amx.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_amx.h"
+#include "kernels/p64/p64_amx.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

@@ -1,9 +1,9 @@
 /* INT8 weights (scale per output channel) x INT8 activations on AVX-512 without VNNI. The panel
- * kernel and its bounds are in kernels/simd/p64_avx512.h.
+ * kernel and its bounds are in kernels/p64/p64_avx512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avx512.h"
+#include "kernels/p64/p64_avx512.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static const int32_t floats[] = {0, 1};

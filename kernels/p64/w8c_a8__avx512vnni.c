@@ -1,9 +1,9 @@
 /* INT8 weights with a scale per channel times int8 activations on AVX-512 VNNI.
- * The tile is explained in kernels/simd/vnni512.h, the order of work in p64_ops512.h.
+ * The tile is explained in kernels/p64/vnni512.h, the order of work in p64_ops512.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/vnni512.h"
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/p64/vnni512.h"
+#include "kernels/p64/p64_ops512.h"
 
 static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, NULL, 0};
 

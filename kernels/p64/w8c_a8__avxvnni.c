@@ -1,9 +1,9 @@
 /* INT8 weights (scale per output channel) x INT8 activations on AVX-VNNI (256 bits). The panel
- * kernel and its bounds are in kernels/simd/p64_avxvnni.h.
+ * kernel and its bounds are in kernels/p64/p64_avxvnni.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avxvnni.h"
+#include "kernels/p64/p64_avxvnni.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

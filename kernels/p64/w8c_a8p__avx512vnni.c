@@ -1,9 +1,9 @@
 /* INT8 weights with a scale per channel times a8p activations on AVX-512 VNNI. The tiles are
- * explained in kernels/simd/biased512.h, the order of work in p64_ops512.h.
+ * explained in kernels/p64/biased512.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/biased512.h"
+#include "kernels/p64/biased512.h"
 
 /* Dense products of four, eight or sixteen rows go as fours, not as threes and twos (6 to 33 %
  * faster), six as one block, not as two of three (12 to 14 %). */

@@ -1,14 +1,14 @@
 /* w8g16m (INT8 with f32 scales and minima per 16 inputs) times int8 activations on AVX-512. The
- * tile is explained in kernels/simd/w8g16m_rows.h.
+ * tile is explained in kernels/p64/w8g16m_rows.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avx512.h"
+#include "kernels/p64/p64_avx512.h"
 
 #define KT_DOT_WIDE 0
-#include "kernels/simd/p64_units.h"
+#include "kernels/p64/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
-#include "kernels/simd/w8g16m_rows.h"
+#include "kernels/p64/w8g16m_rows.h"
 
 static void gemm(const kt_gemm_call *call) {
     kt_rows_gemm(call, kt_tile_w8g16m, KT_BLOCK_ROWS, NULL);

@@ -1,10 +1,10 @@
 /* w8g16m (INT8 with f32 scales and minima per 16 inputs) times int8 activations on AVX-512 VNNI.
- * The tile is explained in kernels/simd/blocks512.h and blocks512_tiles.h, the order of work in
+ * The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the order of work in
  * p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/blocks512_tiles.h"
+#include "kernels/p64/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(INT8_G16M, w8g16m)
 

@@ -1,8 +1,8 @@
-/* BF16 weights x BF16 activations on AMX-BF16. The tiles are explained in kernels/simd/p64_amx.h.
+/* BF16 weights x BF16 activations on AMX-BF16. The tiles are explained in kernels/p64/p64_amx.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_amx.h"
+#include "kernels/p64/p64_amx.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

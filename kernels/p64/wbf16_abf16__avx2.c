@@ -1,9 +1,9 @@
 /* BF16 weights x BF16 activations on AVX2 and FMA, sums in f32. The panel kernel and its bounds
- * are in kernels/simd/p64_avx2.h.
+ * are in kernels/p64/p64_avx2.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avx2.h"
+#include "kernels/p64/p64_avx2.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

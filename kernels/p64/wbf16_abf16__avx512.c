@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/simd/bf16x512.h"
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/p64/p64_ops512.h"
 
 static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, NULL, 0};
 

@@ -1,9 +1,9 @@
 /* Weights in blocks (INT4, INT8, GGUF) x INT8 activations on AMX-INT8 and AVX-512. The tiles are
- * explained in kernels/simd/amx_units.h.
+ * explained in kernels/p64/amx_units.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/amx_units.h"
+#include "kernels/p64/amx_units.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

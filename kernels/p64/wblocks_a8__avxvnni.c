@@ -1,12 +1,12 @@
 /* Weights in blocks (INT4, INT8, GGUF) x INT8 activations on AVX-VNNI (256 bits). The panel
- * kernels are in kernels/simd/p64_units.h.
+ * kernels are in kernels/p64/p64_units.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/p64_avxvnni.h"
+#include "kernels/p64/p64_avxvnni.h"
 
 #define KT_DOT_WIDE 1
-#include "kernels/simd/p64_units.h"
+#include "kernels/p64/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

@@ -1,9 +1,9 @@
 /* FP8 weights times bfloat16 activations on AVX-512 with VBMI and BF16. The tile is explained in
- * kernels/simd/fp8x512.h, the order of work in p64_ops512.h.
+ * kernels/p64/fp8x512.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/fp8x512.h"
+#include "kernels/p64/fp8x512.h"
 
 static void run_f8b128(kt_tile *t) {
     kt_tile_fp8_bf16_run(t, KT_W_FP8_B128);

@@ -1,9 +1,9 @@
 /* FP8 and half weights times bfloat16 activations on AVX2, FMA and F16C. The panel kernels are in
- * kernels/simd/fp8x256.h.
+ * kernels/p64/fp8x256.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/fp8x256.h"
+#include "kernels/p64/fp8x256.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

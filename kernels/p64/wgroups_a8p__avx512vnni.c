@@ -1,9 +1,9 @@
 /* INT4 in groups of 32, 64 and 128 and INT8 in groups of 128 times a8p activations on AVX-512
- * VNNI. The tiles are explained in kernels/simd/biased512.h, the order of work in p64_ops512.h.
+ * VNNI. The tiles are explained in kernels/p64/biased512.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/biased512.h"
+#include "kernels/p64/biased512.h"
 
 KT_BIASED_TILE(INT4_G32, w4g32)
 KT_BIASED_TILE(INT4_G64, w4g64)

@@ -1,9 +1,9 @@
 /* K-quants (Q2_K to Q6_K and IQ4_XS) times int8 activations on AVX-512 VNNI. The tile is explained
- * in kernels/simd/blocks512.h and blocks512_tiles.h, the order of work in p64_ops512.h.
+ * in kernels/p64/blocks512.h and blocks512_tiles.h, the order of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/blocks512_tiles.h"
+#include "kernels/p64/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(Q2_K, q2_k)
 KT_BLOCKS_TILE(Q3_K, q3_k)

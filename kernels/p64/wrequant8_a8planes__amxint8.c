@@ -1,9 +1,9 @@
 /* Weights in blocks, requantised to INT8, x INT8 activations on a common scale on AMX-INT8 and
- * AVX-512. The tiles are explained in kernels/simd/amx_planes.h.
+ * AVX-512. The tiles are explained in kernels/p64/amx_planes.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/amx_planes.h"
+#include "kernels/p64/amx_planes.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 KT_REQUANT_FORMATS(KT_PLANE_TILE)

@@ -2,7 +2,7 @@
  * of a JIT-compiled kernel over all of k. The panels are those of p64 without its offset: its VNNI layout.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/probe/dense_probe.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 enum { BLOCK = 64 };
 

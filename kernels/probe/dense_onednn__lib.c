@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 #include "kernels/probe/dense_probe.h"
-#include "kernels/simd/tile_libs.h"
+#include "kernels/gemm/tile_libs.h"
 
 static double probe(const kt_probe_call *call) {
     const kt_problem *q = call->problem;

@@ -1,5 +1,5 @@
 /* Ceiling of multiply-adds of 8-bit codes on AVX2, where VPMADDUBSW would saturate: as 16-bit words, VPMADDWD
- * into a 32-bit sum. This is what the w8c kernel is measured against (kernels/simd/p64_blocked.h).
+ * into a 32-bit sum. This is what the w8c kernel is measured against (kernels/p64/p64_blocked.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/probe/peak_block.h"
 #include "kt/variant.h"

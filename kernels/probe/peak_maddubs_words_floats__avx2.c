@@ -1,5 +1,5 @@
 /* The other ceiling of 8-bit codes on AVX2: VPMADDWD whose sums are added as floats, which are other pipes
- * on some CPUs (kernels/simd/p64_blocked.h). The suite takes the higher of the two.
+ * on some CPUs (kernels/p64/p64_blocked.h). The suite takes the higher of the two.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/probe/peak_block.h"
 #include "kt/variant.h"

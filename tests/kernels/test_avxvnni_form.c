@@ -18,10 +18,10 @@
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512vnni")
 #endif
 #define KT_DPBUSD256 "vpdpbusd"
-#include "kernels/simd/p64_avxvnni.h"
+#include "kernels/p64/p64_avxvnni.h"
 
 #define KT_DOT_WIDE 1
-#include "kernels/simd/p64_units.h"
+#include "kernels/p64/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
 #include "tests/support/skip.h"
 

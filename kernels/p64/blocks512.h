@@ -33,8 +33,8 @@
 #define KT_SIMD_BLOCKS512_H
 
 #include "kernels/formats/p64_spec.h"
-#include "kernels/simd/kinds512.h"
-#include "kernels/simd/vnni512.h"
+#include "kernels/p64/kinds512.h"
+#include "kernels/p64/vnni512.h"
 
 #define KT_CHUNK_UNITS 8 /* units of 32 inputs in a chunk, at most */
 

@@ -2,7 +2,7 @@
 #ifndef KT_SIMD_KINDS512_H
 #define KT_SIMD_KINDS512_H
 
-#include "kernels/simd/p64_ops512.h"
+#include "kernels/p64/p64_ops512.h"
 
 /* The kind of a format among `count`; accepts() saw to it that there is one. */
 static inline const kt_tile_kind *kt_kind_of(const kt_tile_kind *kinds, size_t count,

@@ -11,7 +11,7 @@
 #ifndef KT_SIMD_P64_AVXVNNI_H
 #define KT_SIMD_P64_AVXVNNI_H
 
-#include "kernels/simd/words256.h"
+#include "kernels/p64/words256.h"
 
 #ifndef KT_DPBUSD256
 #define KT_DPBUSD256 "%{vex%} vpdpbusd"
@@ -30,7 +30,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 }
 
 #define KT_DOT_APART 0
-#include "kernels/simd/p64_blocked.h"
+#include "kernels/p64/p64_blocked.h"
 
 static inline void kt_tile_w4g32_avxvnni(const kt_p64_tile *t) {
     kt_tile_w4g32_blocked(t);

@@ -6,11 +6,11 @@
 #ifndef KT_SIMD_AMX_UNITS_H
 #define KT_SIMD_AMX_UNITS_H
 
-#include "kernels/simd/p64_amx.h"
-#include "kernels/simd/p64_avx512.h"
+#include "kernels/p64/p64_amx.h"
+#include "kernels/p64/p64_avx512.h"
 
 #define KT_DOT_WIDE 1 /* tiles take any bytes */
-#include "kernels/simd/p64_units.h"
+#include "kernels/p64/p64_units.h"
 
 /* One step: half h of unit u, tile row b. */
 typedef struct kt_amx_step {

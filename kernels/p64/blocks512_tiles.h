@@ -5,7 +5,7 @@
 #ifndef KT_SIMD_BLOCKS512_TILES_H
 #define KT_SIMD_BLOCKS512_TILES_H
 
-#include "kernels/simd/blocks512.h"
+#include "kernels/p64/blocks512.h"
 
 KT_INLINE int kt_blocks_chunk_units(const kt_p64_spec s, const kt_blocks_chunk *x) {
     const int most = kt_blocks_units(s);

@@ -22,7 +22,7 @@
 #define KT_SIMD_AMX_PLANES_H
 
 #include "kernels/formats/requant8.h"
-#include "kernels/simd/amx_units.h"
+#include "kernels/p64/amx_units.h"
 
 #define KT_PLANE_INPUTS 256 /* a block: KT_R8_BLOCK, 32 * KT_UNITS */
 #define KT_PLANE_DEPTH 64   /* inputs of a product */

@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "kernels/simd/p64_glue.h"
+#include "kernels/p64/p64_glue.h"
 
 #define KT_HALF_ROWS 24 /* rows of a tile: their activations of a run take 6 KiB of L1 */
 #define KT_HALF_RUN 64  /* inputs */

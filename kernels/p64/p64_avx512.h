@@ -7,7 +7,7 @@
 #ifndef KT_SIMD_P64_AVX512_H
 #define KT_SIMD_P64_AVX512_H
 
-#include "kernels/simd/words512.h"
+#include "kernels/p64/words512.h"
 
 /* Two products of a 4-bit code and an int8 are at most 2 * 15 * 127 = 3810: VPMADDUBSW does not
  * saturate, the 8 steps of a group fit int16 (30480) and widen once per group. */
@@ -23,7 +23,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 }
 
 #define KT_DOT_APART 1
-#include "kernels/simd/p64_blocked.h"
+#include "kernels/p64/p64_blocked.h"
 
 static inline void kt_tile_w4g32_avx512(const kt_p64_tile *t) {
     kt_tile_w4g32_blocked(t);

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "kernels/simd/amx.h"
-#include "kernels/simd/p64_glue.h"
+#include "kernels/p64/p64_glue.h"
 
 #define KT_AMX_BLOCK 64 /* rows per call: the sums, 16 KiB, stay in L1 */
 

@@ -24,8 +24,8 @@
 
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64_spec.h"
-#include "kernels/simd/kinds512.h"
-#include "kernels/simd/vnni512.h"
+#include "kernels/p64/kinds512.h"
+#include "kernels/p64/vnni512.h"
 
 /* Byte offsets in a row of k inputs of what belongs to the 16 inputs from i on. */
 KT_INLINE int64_t kt_bias_at(int64_t k, int64_t i) {

@@ -15,7 +15,7 @@
 #define KT_SIMD_FP8X512_H
 
 #include "kernels/simd/fp8_table512.h"
-#include "kernels/simd/kinds512.h"
+#include "kernels/p64/kinds512.h"
 
 /* Inputs that share a scale. */
 KT_INLINE int64_t kt_fp8_block(kt_weight_format format, int64_t k) {

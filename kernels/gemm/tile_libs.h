@@ -8,7 +8,7 @@
 #ifndef KT_SIMD_TILE_LIBS_H
 #define KT_SIMD_TILE_LIBS_H
 
-#include "kernels/simd/p64_glue.h"
+#include "kernels/p64/p64_glue.h"
 
 typedef struct kt_lib_context {
     void *scratch;    /* kt_<library>_scratch_bytes, 64-byte aligned */

@@ -19,7 +19,7 @@
 #ifndef KT_SIMD_P64_BLOCKED_H
 #define KT_SIMD_P64_BLOCKED_H
 
-#include "kernels/simd/p64_glue.h"
+#include "kernels/p64/p64_glue.h"
 
 #define KT_BLOCK_ROWS 64                          /* rows of a block: their sums are 16 KiB */
 #define KT_MICRO_ROWS 4                           /* rows of a micro kernel */

@@ -20,7 +20,7 @@
 
 #include "base/err.h"
 #include "kernels/formats/requant8.h"
-#include "kernels/simd/biased512.h"
+#include "kernels/p64/biased512.h"
 
 #define KT_R8_LEAST_ROWS 16
 

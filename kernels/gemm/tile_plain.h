@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
-#include "kernels/simd/p64_glue.h"
+#include "kernels/p64/p64_glue.h"
 
 static inline void kt_panel_expand_bf16(const uint8_t *panel, int64_t k, float *out) {
     const uint16_t *w = (const uint16_t *)(const void *)panel;

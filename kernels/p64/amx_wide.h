@@ -16,7 +16,7 @@
 #define KT_SIMD_AMX_WIDE_H
 
 #include "kernels/simd/fp8_table512.h"
-#include "kernels/simd/p64_amx.h"
+#include "kernels/p64/p64_amx.h"
 
 #define KT_WIDE_INPUTS 128               /* a chunk: the inputs of a block of wf8b128 */
 #define KT_WIDE_ROWS (KT_AMX_BLOCK + 16) /* rows of all tiles, shared ones counted twice */

@@ -8,7 +8,7 @@
 #ifndef KT_SIMD_P64_AVX2_H
 #define KT_SIMD_P64_AVX2_H
 
-#include "kernels/simd/words256.h"
+#include "kernels/p64/words256.h"
 
 /* VPMADDUBSW adds two products of a 4-bit code and an int8: at most 2 * 15 * 127 = 3810, so the 8 steps
  * of a group fit int16 (30480) and widen once per group. */
@@ -24,7 +24,7 @@ KT_INLINE kt_vi kt_dot_last(kt_vi sum, kt_vi start) {
 }
 
 #define KT_DOT_APART 1
-#include "kernels/simd/p64_blocked.h"
+#include "kernels/p64/p64_blocked.h"
 
 /* BF16: FMA in f32, whose products of two bfloat16 are exact. A block of k of the rows and of a slice of
  * the panel is widened to f32 once; six rows by two vectors of sums stay in registers over the block. */
