@@ -33,6 +33,13 @@
 #include "kt/variant.h"
 
 #define KT_P64_ROWS 64
+/* Bytes of 32 inputs of a panel: codes of 8 and of 4 bits, values of 16 bits, w4g32's codes and scales. */
+enum {
+    KT_P64_CODES8_BYTES = 32 * KT_P64_ROWS,
+    KT_P64_CODES4_BYTES = 16 * KT_P64_ROWS,
+    KT_P64_HALVES_BYTES = 64 * KT_P64_ROWS,
+    KT_P64_W4G32_BYTES = KT_P64_CODES4_BYTES + 2 * KT_P64_ROWS
+};
 /* Of the bytes: files hold them (dispatch/model/packed.h). Change a byte, add one. */
 #define KT_P64_VERSION 1
 

@@ -39,9 +39,9 @@ static inline void kt_p64_row_w4g32(const uint8_t *panel, int64_t k, kt_act_form
     const int8_t *q = a;
 
     for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
-    for (int64_t i = 0; i < k; i += 32, q += 32, panel += 1152) {
+    for (int64_t i = 0; i < k; i += 32, q += 32, panel += KT_P64_W4G32_BYTES) {
         uint16_t scale[KT_P64_ROWS];
-        memcpy(scale, panel + 1024, sizeof scale);
+        memcpy(scale, panel + KT_P64_CODES4_BYTES, sizeof scale);
         for (int first = 0; first < 32; first += group) {
             const float a_scale = kt_a8_scale_at(acts, a, k, i + first);
             const int32_t comp = kt_a8_comp_at(acts, a, k, i + first);

@@ -23,9 +23,9 @@ static inline void kt_panel_expand_w8c(const uint8_t *panel, int64_t k, float *o
 }
 
 static inline void kt_panel_expand_w4g32(const uint8_t *panel, int64_t k, float *out) {
-    for (int64_t g = 0; g < k / 32; g++, panel += 1152) {
+    for (int64_t g = 0; g < k / 32; g++, panel += KT_P64_W4G32_BYTES) {
         uint16_t scale[64];
-        memcpy(scale, panel + 1024, sizeof scale);
+        memcpy(scale, panel + KT_P64_CODES4_BYTES, sizeof scale);
         for (int i = 0; i < 32; i++)
             for (int r = 0; r < 64; r++) {
                 const int byte = panel[i % 16 / 4 * 256 + 4 * r + i % 4];
@@ -77,7 +77,8 @@ static inline void kt_tile_add_group(const kt_p64_tile *t, int i, int64_t g, con
     if (t->weights == KT_W_INT8_CHANNEL) {
         for (int r = 0; r < 64; r++) sum[r] += (float)(dot[r] + 16 * comp) * a_scale;
     } else {
-        const uint16_t *scale = (const uint16_t *)(const void *)(t->panel + 1152 * g + 1024);
+        const uint16_t *scale = (const uint16_t *)(const void *)(t->panel + KT_P64_W4G32_BYTES * g +
+                                                                 KT_P64_CODES4_BYTES);
         for (int r = 0; r < 64; r++)
             sum[r] += (float)(dot[r] + comp) * (kt_bf16_to_f32(scale[r]) * a_scale);
     }
@@ -93,13 +94,14 @@ static inline void kt_tile_close_groups(const kt_p64_tile *t) {
 }
 
 /* The codes of group g of a w8c or w4g32 panel as [8][64][4], offset included: in place, or in out. */
-static inline const uint8_t *kt_panel_group(const kt_p64_tile *t, int64_t g, uint8_t out[2048]) {
-    const uint8_t *block = t->panel + 1152 * g;
+static inline const uint8_t *kt_panel_group(const kt_p64_tile *t, int64_t g,
+                                            uint8_t out[KT_P64_CODES8_BYTES]) {
+    const uint8_t *block = t->panel + KT_P64_W4G32_BYTES * g;
 
-    if (t->weights == KT_W_INT8_CHANNEL) return t->panel + 2048 * g;
-    for (int i = 0; i < 1024; i++) {
+    if (t->weights == KT_W_INT8_CHANNEL) return t->panel + KT_P64_CODES8_BYTES * g;
+    for (int i = 0; i < KT_P64_CODES4_BYTES; i++) {
         out[i] = block[i] & 15;
-        out[1024 + i] = block[i] >> 4;
+        out[KT_P64_CODES4_BYTES + i] = block[i] >> 4;
     }
     return out;
 }

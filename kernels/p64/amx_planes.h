@@ -185,7 +185,7 @@ KT_INLINE void kt_plane_convert(const kt_p64_spec s, kt_plane_panel *p, int u, i
     const __m512 factor =
         _mm512_min_ps(_mm512_div_ps(_mm512_set1_ps(32512.0f), largest), _mm512_set1_ps(0x1p127f));
     const __m512i even = _mm512_set1_epi16(255), upper = _mm512_set1_epi16((short)0xff00);
-    uint8_t *lines = p->slice.codes + 2048 * u + 64 * c;
+    uint8_t *lines = p->slice.codes + KT_P64_CODES8_BYTES * u + 64 * c;
     __m512i ratio = kt_plane_ratio(_mm512_load_ps(p->slice.scale[u][0] + 16 * c), factor);
     __m512i start = _mm512_set1_epi32(s.offset);
 
@@ -204,9 +204,9 @@ KT_INLINE void kt_plane_convert(const kt_p64_spec s, kt_plane_panel *p, int u, i
     }
 }
 
-/* 2048 bytes of codes stored with an offset -> signed. */
+/* Codes of 32 inputs stored with an offset -> signed. */
 KT_INLINE void kt_plane_sign(const uint8_t *from, int offset, uint8_t *to) {
-    for (int i = 0; i < 2048; i += 64)
+    for (int i = 0; i < KT_P64_CODES8_BYTES; i += 64)
         _mm512_store_si512(
             to + i, _mm512_sub_epi8(_mm512_load_si512(from + i), _mm512_set1_epi8((char)offset)));
 }
@@ -216,10 +216,10 @@ KT_INLINE void kt_plane_open_unit(const kt_weight_format format, const kt_p64_ti
                                   int64_t first, int u, kt_plane_panel *p) {
     const kt_p64_spec s = kt_p64_spec_of(format);
     const kt_plane_kind plane = kt_plane_kind_of(format);
-    uint8_t *codes = p->slice.codes + 2048 * u;
+    uint8_t *codes = p->slice.codes + KT_P64_CODES8_BYTES * u;
 
     if (plane.is_w8c) {
-        kt_plane_sign(t->panel + 2048 * (first + u), 128, codes);
+        kt_plane_sign(t->panel + KT_P64_CODES8_BYTES * (first + u), 128, codes);
         if (u == 0) memcpy(p->scale[0], t->panel + 64 * t->k, sizeof p->scale[0]);
         return;
     }

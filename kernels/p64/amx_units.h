@@ -78,7 +78,8 @@ KT_INLINE void kt_amx_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
         for (int u = 0; u < n; u++)
             for (int h = 0; h < kind.halves; h++) {
                 const int64_t at = 32 * (unit + u) + 16 * h;
-                kt_amx_load_codes(slice.codes + 2048 * u + 1024 * h);
+                kt_amx_load_codes(slice.codes + KT_P64_CODES8_BYTES * u +
+                                  KT_P64_CODES8_BYTES / 2 * h);
                 for (int b = 0; b < x.tiles; b++, step++) {
                     kt_amx_group(&x, b, at, &sums[step & 1]);
                     if (step > 0)

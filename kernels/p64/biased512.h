@@ -197,7 +197,7 @@ KT_INLINE void kt_w8c_columns(kt_tile *tile, const uint8_t *const a[KT_TILE_ROWS
         const __m512i none = _mm512_set1_epi32(kt_load_i32(a[r] + bias));
         KT_EACH (c, cols) dot[r][c] = none;
     }
-    for (int64_t i = 0; i < k; i += 32, w += 2048, start += 8) {
+    for (int64_t i = 0; i < k; i += 32, w += KT_P64_CODES8_BYTES, start += 8) {
         kt_tile_fetch(tile);
         KT_EACH (j, 8) {
             __m512i u[4];

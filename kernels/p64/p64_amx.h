@@ -107,10 +107,11 @@ KT_INLINE void kt_amx_group(const kt_amx_rows *x, int b, int64_t at, kt_amx_sums
 /* One unpacked group of a w4g32 panel, in the order of w8c: 8 lines of 4 inputs. */
 KT_INLINE void kt_amx_unpack(const uint8_t *group, uint8_t *out) {
     const __m512i low = _mm512_set1_epi8(15);
-    for (int i = 0; i < 1024; i += 64) {
+    for (int i = 0; i < KT_P64_CODES4_BYTES; i += 64) {
         const __m512i both = _mm512_load_si512(group + i);
         _mm512_store_si512(out + i, _mm512_and_si512(both, low));
-        _mm512_store_si512(out + 1024 + i, _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+        _mm512_store_si512(out + KT_P64_CODES4_BYTES + i,
+                           _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
     }
 }
 
@@ -146,9 +147,10 @@ KT_INLINE void kt_amx_add_group(const kt_p64_tile *t, const kt_amx_rows *x, int 
 
 KT_INLINE void kt_amx_tile_int8(const kt_p64_tile *t, const int has_groups) {
     const kt_amx_rows x = kt_amx_rows_of(t);
-    const int64_t groups = t->k / 32, group_bytes = has_groups ? 1152 : 2048;
+    const int64_t groups = t->k / 32,
+                  group_bytes = has_groups ? KT_P64_W4G32_BYTES : KT_P64_CODES8_BYTES;
     kt_amx_config config = {.palette = 1};
-    _Alignas(64) uint8_t unpacked[2][2048];
+    _Alignas(64) uint8_t unpacked[2][KT_P64_CODES8_BYTES];
     _Alignas(64) kt_amx_sums sums[2];
     int64_t step = 0, done_g = 0;
     int done_b = 0;
@@ -166,18 +168,22 @@ KT_INLINE void kt_amx_tile_int8(const kt_p64_tile *t, const int has_groups) {
         KT_AMX_LOAD(5, w + 64, 256);
         KT_AMX_LOAD(6, w + 128, 256);
         KT_AMX_LOAD(7, w + 192, 256);
-        if (has_groups && g + 1 < groups) kt_amx_unpack(group + 1152, unpacked[(g + 1) & 1]);
+        if (has_groups && g + 1 < groups)
+            kt_amx_unpack(group + KT_P64_W4G32_BYTES, unpacked[(g + 1) & 1]);
         for (int b = 0; b < x.tiles; b++, step++) {
             kt_amx_group(&x, b, 32 * g, &sums[step & 1]);
             if (step > 0)
                 kt_amx_add_group(t, &x, done_b, done_g, &sums[(step - 1) & 1],
-                                 has_groups ? t->panel + done_g * 1152 + 1024 : NULL);
+                                 has_groups
+                                     ? t->panel + done_g * KT_P64_W4G32_BYTES + KT_P64_CODES4_BYTES
+                                     : NULL);
             done_b = b;
             done_g = g;
         }
     }
     kt_amx_add_group(t, &x, done_b, done_g, &sums[(step - 1) & 1],
-                     has_groups ? t->panel + done_g * 1152 + 1024 : NULL);
+                     has_groups ? t->panel + done_g * KT_P64_W4G32_BYTES + KT_P64_CODES4_BYTES
+                                : NULL);
 }
 
 static inline void kt_tile_w4g32_amx(const kt_p64_tile *t) {
@@ -193,78 +199,6 @@ static inline void kt_tile_w8c_amx(const kt_p64_tile *t) {
             float *out = t->tile + 64 * r + j;
             _mm512_store_ps(out, _mm512_mul_ps(_mm512_load_ps(out), _mm512_load_ps(scales + j)));
         }
-}
-
-/* --- bfloat16: TDPBF16PS ------------------------------------------------------------------------ */
-
-/* The sums stay in tiles over all of k, since one product of 32 inputs adds them to what is there:
- * two tile rows by two quarters of the panel need four loads for four products; a single tile row takes
- * all four quarters, so that a few rows read the panel once, in order.
- *
- * Tiles 0 to 3 sums, 4 and 5 activations, 6 and 7 the panel. */
-KT_INLINE void kt_amx_two_rows(const kt_p64_tile *t, const kt_amx_rows *x, int b, int c) {
-    const int first = kt_amx_first(x, b), second = kt_amx_first(x, b + 1);
-    const uint8_t *a = x->base + first * x->stride, *a2 = x->base + second * x->stride;
-    const uint8_t *w = t->panel + 64 * c;
-    float *out = t->tile + 64 * first + 16 * c, *out2 = t->tile + 64 * second + 16 * c;
-
-    KT_AMX_ZERO(0);
-    KT_AMX_ZERO(1);
-    KT_AMX_ZERO(2);
-    KT_AMX_ZERO(3);
-    for (int64_t k = 0; k < t->k; k += 32, a += 64, a2 += 64, w += 4096) {
-        KT_AMX_LOAD(4, a, x->stride);
-        KT_AMX_LOAD(6, w, 256);
-        KT_AMX_DOT_BF16(0, 4, 6);
-        KT_AMX_LOAD(7, w + 64, 256);
-        KT_AMX_DOT_BF16(1, 4, 7);
-        KT_AMX_LOAD(5, a2, x->stride);
-        KT_AMX_DOT_BF16(2, 5, 6);
-        KT_AMX_DOT_BF16(3, 5, 7);
-    }
-    KT_AMX_STORE(0, out, 256);
-    KT_AMX_STORE(1, out + 16, 256);
-    KT_AMX_STORE(2, out2, 256);
-    KT_AMX_STORE(3, out2 + 16, 256);
-}
-
-KT_INLINE void kt_amx_one_row(const kt_p64_tile *t, const kt_amx_rows *x, int b) {
-    const int first = kt_amx_first(x, b);
-    const uint8_t *a = x->base + first * x->stride, *w = t->panel;
-    float *out = t->tile + 64 * first;
-
-    KT_AMX_ZERO(0);
-    KT_AMX_ZERO(1);
-    KT_AMX_ZERO(2);
-    KT_AMX_ZERO(3);
-    for (int64_t k = 0; k < t->k; k += 32, a += 64, w += 4096) {
-        KT_AMX_LOAD(4, a, x->stride);
-        KT_AMX_LOAD(6, w, 256);
-        KT_AMX_DOT_BF16(0, 4, 6);
-        KT_AMX_LOAD(7, w + 64, 256);
-        KT_AMX_DOT_BF16(1, 4, 7);
-        KT_AMX_LOAD(6, w + 128, 256);
-        KT_AMX_DOT_BF16(2, 4, 6);
-        KT_AMX_LOAD(7, w + 192, 256);
-        KT_AMX_DOT_BF16(3, 4, 7);
-    }
-    KT_AMX_STORE(0, out, 256);
-    KT_AMX_STORE(1, out + 16, 256);
-    KT_AMX_STORE(2, out + 32, 256);
-    KT_AMX_STORE(3, out + 48, 256);
-}
-
-static inline void kt_tile_wbf16_amx(const kt_p64_tile *t) {
-    const kt_amx_rows x = kt_amx_rows_of(t);
-    kt_amx_config config = {.palette = 1};
-    int b = 0;
-
-    kt_amx_shape(&config, 0, 5, x.height, 64);
-    kt_amx_shape(&config, 6, 7, 16, 64);
-    KT_AMX_CONFIGURE(&config);
-    for (; b + 2 <= x.tiles; b += 2)
-        for (int c = 0; c < 4; c += 2) kt_amx_two_rows(t, &x, b, c);
-    if (b < x.tiles) kt_amx_one_row(t, &x, b);
 }
 
 /* --- the ops ------------------------------------------------------------------------------------ */

@@ -56,7 +56,7 @@ typedef struct kt_row_groups {
 typedef struct kt_micro {
     const kt_p64_tile *tile;
     const uint8_t *w;          /* of the slice at `group` */
-    const uint8_t *scales;     /* bfloat16 of the slice, 1152 bytes from group to group */
+    const uint8_t *scales;     /* bfloat16 of the slice, KT_P64_W4G32_BYTES from group to group */
     const kt_row_groups *rows; /* of the block (kt_open_rows) */
     int opened;                /* the chunk's first group in rows */
     const uint8_t *a16;        /* rows of widened activations (kt_widen_rows) */
@@ -173,8 +173,10 @@ KT_INLINE void kt_micro_bytes(const kt_micro *x, const int rows, const kt_weight
                                                kt_v_load_floats(to)));
             }
         }
-        w += at == KT_AT_UNPACKED ? 8 * KT_SLICE_BYTES : at == KT_AT_BYTES ? 2048 : 1152;
-        scales += 1152;
+        w += at == KT_AT_UNPACKED ? 8 * KT_SLICE_BYTES
+             : at == KT_AT_BYTES  ? KT_P64_CODES8_BYTES
+                                  : KT_P64_W4G32_BYTES;
+        scales += KT_P64_W4G32_BYTES;
     }
 }
 
@@ -192,7 +194,7 @@ KT_INLINE void kt_rows_bytes(kt_micro *x, const kt_weights_at at, const int has_
 /* --- w4g32 ---------------------------------------------------------------------------------- */
 
 KT_INLINE void kt_unpack_nibbles(const uint8_t *w, int groups, uint8_t *out) {
-    for (int g = 0; g < groups; g++, w += 1152, out += 8 * KT_SLICE_BYTES)
+    for (int g = 0; g < groups; g++, w += KT_P64_W4G32_BYTES, out += 8 * KT_SLICE_BYTES)
         for (int t = 0; t < 4; t++)
             for (int c = 0; c < KT_V_COLUMNS; c++) {
                 const kt_vi both = kt_v_load(w + 256 * t + KT_V_BYTES * c);
@@ -211,14 +213,14 @@ static inline void kt_tile_w4g32_blocked(const kt_p64_tile *t) {
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.group < groups; x.group += x.groups) {
-        const uint8_t *chunk = t->panel + 1152 * x.group;
+        const uint8_t *chunk = t->panel + KT_P64_W4G32_BYTES * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
-        if (direct) kt_fetch_group(chunk, 1152);
-        kt_fetch_next(t, chunk, 1152 * x.groups);
+        if (direct) kt_fetch_group(chunk, KT_P64_W4G32_BYTES);
+        kt_fetch_next(t, chunk, KT_P64_W4G32_BYTES * x.groups);
         kt_open_rows(&x, 1, 0, rows);
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             const uint8_t *w = chunk + KT_SLICE_BYTES * x.slice;
-            x.scales = chunk + 1024 + KT_SLICE_BYTES / 2 * x.slice;
+            x.scales = chunk + KT_P64_CODES4_BYTES + KT_SLICE_BYTES / 2 * x.slice;
             x.w = w;
             if (direct) {
                 kt_rows_bytes(&x, KT_AT_NIBBLES, 1);
@@ -251,10 +253,10 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.group < groups; x.group += x.groups) {
-        const uint8_t *chunk = t->panel + 2048 * x.group;
+        const uint8_t *chunk = t->panel + KT_P64_CODES8_BYTES * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
-        if (most == 1) kt_fetch_group(chunk, 2048);
-        kt_fetch_next(t, chunk, 2048 * x.groups);
+        if (most == 1) kt_fetch_group(chunk, KT_P64_CODES8_BYTES);
+        kt_fetch_next(t, chunk, KT_P64_CODES8_BYTES * x.groups);
         kt_open_rows(&x, 16, 0, rows);
         x.scales = chunk;
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
@@ -374,7 +376,7 @@ KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weight
                                                kt_v_load_floats(to)));
             }
         }
-        w += at == KT_AT_UNPACKED ? 16 * KT_SLICE_BYTES : 2048;
+        w += at == KT_AT_UNPACKED ? 16 * KT_SLICE_BYTES : KT_P64_CODES8_BYTES;
         starts += KT_SLICE_BYTES;
     }
 }
@@ -423,12 +425,12 @@ KT_INLINE void kt_tile_w8c_words_how(const kt_p64_tile *t, const int as_floats) 
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.group < groups; x.group += x.groups) {
-        const uint8_t *chunk = t->panel + 2048 * x.group;
+        const uint8_t *chunk = t->panel + KT_P64_CODES8_BYTES * x.group;
         x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
         kt_widen_rows(t, x.group, x.groups, as_floats, a16);
-        kt_fetch_next(t, chunk, 2048 * x.groups);
+        kt_fetch_next(t, chunk, KT_P64_CODES8_BYTES * x.groups);
         kt_open_rows(&x, 16, as_floats ? -KT_WORDS_BIAS : 0, rows);
-        if (direct) kt_fetch_group(chunk, 2048);
+        if (direct) kt_fetch_group(chunk, KT_P64_CODES8_BYTES);
         for (x.slice = 0; x.slice < KT_SLICES; x.slice++) {
             x.w = chunk + KT_SLICE_BYTES * x.slice;
             if (direct) {

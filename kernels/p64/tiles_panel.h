@@ -339,7 +339,9 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
             o->low[s] = o->high[s] + 256 * spec.high;
             kt_open_terms_of(p, &run, s, row, tiles, o);
         } else {
-            o->low[s] = p->at + (p->format == KT_W_BF16 ? 4096 : 2048) * at + 4 * row;
+            o->low[s] = p->at +
+                        (p->format == KT_W_BF16 ? KT_P64_HALVES_BYTES : KT_P64_CODES8_BYTES) * at +
+                        4 * row;
             o->high[s] = o->low[s];
             if (p->format == KT_W_FP8_B128 || p->format == KT_W_FP8_CHANNEL)
                 kt_open_terms_e4m3(p, at, s, row, tiles, o);

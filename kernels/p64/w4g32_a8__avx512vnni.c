@@ -1,10 +1,85 @@
-/* INT4 weights in groups of 32 times int8 activations on AVX-512 VNNI. The tile is explained in
- * kernels/p64/vnni512.h, the order of work in p64_ops512.h.
+/* INT4 weights in groups of 32 times int8 activations on AVX-512 VNNI. Why the integer sums are
+ * exact: vnni512.h; the order of work: p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/p64/vnni512.h"
 #include "kernels/p64/p64_ops512.h"
+
+/* f32 sums of `rows` rows and 16 * cols panel rows from `col` on, for each group of 32 inputs
+ *   sum += (weight scale * activation scale) * exact integer dot product.
+ * One 64-byte line holds two operands: inputs 4t.. in the low nibbles, 16 + 4t.. in the high ones. */
+KT_INLINE void kt_tile_w4g32(kt_tile *t, const int rows, const int cols, const int col) {
+    const __m512i low = _mm512_set1_epi8(15);
+    const uint8_t *w = t->panel + 64 * col, *scales = t->panel + KT_P64_CODES4_BYTES + 32 * col;
+    const int64_t k = t->k;
+    const uint8_t *a[KT_TILE_ROWS];
+    __m512 sum[KT_TILE_ROWS][4];
+    __m512i dot[KT_TILE_ROWS][4];
+
+    KT_EACH (r, rows) {
+        a[r] = t->a[r];
+        KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < k; i += 32, w += KT_P64_W4G32_BYTES, scales += KT_P64_W4G32_BYTES) {
+        kt_tile_fetch(t);
+        KT_EACH (r, rows) {
+            __m512i start = _mm512_set1_epi32(kt_load_i32(a[r] + k + k / 8 + i / 8));
+            KT_EACH (c, cols) dot[r][c] = start;
+        }
+        KT_EACH (j, 4) {
+            __m512i both[4], u[4];
+            KT_IN_ORDER();
+            KT_EACH (c, cols) {
+                both[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+                u[c] = _mm512_and_si512(both[c], low);
+            }
+            KT_EACH (r, rows) {
+                __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 4 * j));
+                KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
+            }
+            KT_EACH (c, cols) {
+                if (rows * cols > 8) KT_IN_ORDER(); /* no register is left to keep the line in */
+                if (rows * cols > 8) both[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+                u[c] = _mm512_and_si512(_mm512_srli_epi32(both[c], 4), low);
+            }
+            KT_EACH (r, rows) {
+                __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 16 + 4 * j));
+                KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
+            }
+        }
+        KT_EACH (c, cols) {
+            KT_IN_ORDER(); /* nor for the activation scales of all rows */
+            __m512 ws = kt_load_bf16x16(scales + 32 * c);
+            KT_EACH (r, rows) {
+                __m512 s = _mm512_mul_ps(ws, _mm512_set1_ps(kt_load_f32(a[r] + k + i / 8)));
+                sum[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][c]), s, sum[r][c]);
+                KT_SETTLE(sum[r][c]);
+            }
+        }
+    }
+    KT_EACH (r, rows) {
+        KT_EACH (c, cols) {
+            _mm512_store_ps(t->c + KT_TILE_WIDTH * r + 16 * (col + c), sum[r][c]);
+        }
+    }
+}
+
+/* Up to three rows take the panel in one pass of full lines; more rows hold 32 panel rows at a time,
+ * since both integer and f32 sums must fit the 32 registers. */
+static inline void kt_tile_w4g32_run(kt_tile *t) {
+    switch (t->rows) {
+    case 1: kt_tile_w4g32(t, 1, 4, 0); return;
+    case 2: kt_tile_w4g32(t, 2, 4, 0); return;
+    case 3: kt_tile_w4g32(t, 3, 4, 0); return;
+    default: break;
+    }
+    for (int col = 0; col < 4; col += 2) {
+        if (t->rows == 4) kt_tile_w4g32(t, 4, 2, col);
+        if (t->rows == 5) kt_tile_w4g32(t, 5, 2, col);
+        if (t->rows == 6) kt_tile_w4g32(t, 6, 2, col);
+    }
+}
 
 static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL, 0};
 

@@ -1,9 +1,76 @@
-/* INT8 weights with a scale per channel times int8 activations on AVX-512 VNNI.
- * The tile is explained in kernels/p64/vnni512.h, the order of work in p64_ops512.h.
+/* INT8 weights with a scale per channel times int8 activations on AVX-512 VNNI. Why the integer
+ * sums are exact: vnni512.h; the order of work: p64_ops512.h.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/p64/vnni512.h"
 #include "kernels/p64/p64_ops512.h"
+
+/* f32 sums of `rows` rows and 16 * cols panel rows from `col` on: sum += activation scale * exact
+ * integer dot product for each group of 32 inputs, times the weight scale once at the end. */
+KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int col) {
+    const uint8_t *w = t->panel + 64 * col;
+    const int64_t k = t->k;
+    const uint8_t *a[KT_TILE_ROWS];
+    __m512 sum[KT_TILE_ROWS][4];
+    __m512i dot[KT_TILE_ROWS][4];
+
+    KT_EACH (r, rows) {
+        a[r] = t->a[r];
+        KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < k; i += 32, w += KT_P64_CODES8_BYTES) {
+        kt_tile_fetch(t);
+        KT_EACH (r, rows) {
+            __m512i comp = _mm512_set1_epi32(kt_load_i32(a[r] + k + k / 8 + i / 8));
+            comp = _mm512_slli_epi32(comp, 4); /* stored for code + 8 */
+            KT_EACH (c, cols) dot[r][c] = comp;
+        }
+        KT_ROLLED for (int j = 0; j < 8; j++) {
+            __m512i u[4];
+            KT_IN_ORDER();
+            KT_EACH (c, cols) {
+                if (cols == 4) KT_IN_ORDER(); /* lines ascend */
+                u[c] = _mm512_load_si512(w + 256 * j + 64 * c);
+            }
+            KT_EACH (r, rows) {
+                __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 4 * j));
+                KT_EACH (c, cols) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
+            }
+        }
+        KT_IN_ORDER();
+        KT_EACH (r, rows) {
+            __m512 s = _mm512_set1_ps(kt_load_f32(a[r] + k + i / 8));
+            KT_EACH (c, cols) {
+                sum[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][c]), s, sum[r][c]);
+            }
+        }
+    }
+    KT_EACH (c, cols) {
+        __m512 ws =
+            _mm512_load_ps((const float *)(const void *)(t->panel + 64 * k) + 16 * (col + c));
+        KT_EACH (r, rows) {
+            _mm512_store_ps(t->c + KT_TILE_WIDTH * r + 16 * (col + c),
+                            _mm512_mul_ps(sum[r][c], ws));
+        }
+    }
+}
+
+/* Up to three rows take the panel in one pass of full lines; more rows hold 32 panel rows at a time,
+ * since both integer and f32 sums must fit the 32 registers. */
+static inline void kt_tile_w8c_run(kt_tile *t) {
+    switch (t->rows) {
+    case 1: kt_tile_w8c(t, 1, 4, 0); return;
+    case 2: kt_tile_w8c(t, 2, 4, 0); return;
+    case 3: kt_tile_w8c(t, 3, 4, 0); return;
+    default: break;
+    }
+    for (int col = 0; col < 4; col += 2) {
+        if (t->rows == 4) kt_tile_w8c(t, 4, 2, col);
+        if (t->rows == 5) kt_tile_w8c(t, 5, 2, col);
+        if (t->rows == 6) kt_tile_w8c(t, 6, 2, col);
+    }
+}
 
 static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, NULL, 0};
 

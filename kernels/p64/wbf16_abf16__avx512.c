@@ -1,10 +1,52 @@
-/* bfloat16 weights times bfloat16 activations with f32 multiply-adds on AVX-512. The tile is
- * explained in kernels/simd/bf16x512.h, the order of work in p64_ops512.h.
+/* bfloat16 weights times bfloat16 activations with f32 multiply-adds on AVX-512. Six rows and all
+ * 64 panel rows take 24 accumulators, whose chains cover the latency of the instruction; the pairs
+ * of a lane: bf16x512.h, the order of work: p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/simd/bf16x512.h"
 #include "kernels/p64/p64_ops512.h"
+
+/* The even product is added before the odd one. */
+KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
+    const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
+    __m512 sum[KT_TILE_ROWS][4];
+
+    KT_EACH (r, rows) {
+        a[r] = t->a[r];
+        KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
+        kt_tile_fetch(t);
+        for (int64_t j = i; j < i + KT_TILE_STEP; j += 2, w += 256) {
+            __m512 x, u[4];
+            KT_IN_ORDER();
+            KT_EACH (c, 4) u[c] = kt_bf16_even512(_mm512_load_si512(w + 64 * c));
+            KT_EACH (r, rows) {
+                x = kt_bf16_even512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
+                KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
+            }
+            KT_IN_ORDER();
+            KT_EACH (c, 4) u[c] = kt_bf16_odd512(_mm512_load_si512(w + 64 * c));
+            KT_EACH (r, rows) {
+                x = kt_bf16_odd512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
+                KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
+            }
+        }
+    }
+    kt_tile_store(t, rows, sum);
+}
+
+static inline void kt_tile_fmabf16_run(kt_tile *t) {
+    switch (t->rows) {
+    case 1: kt_tile_fmabf16(t, 1); return;
+    case 2: kt_tile_fmabf16(t, 2); return;
+    case 3: kt_tile_fmabf16(t, 3); return;
+    case 4: kt_tile_fmabf16(t, 4); return;
+    case 5: kt_tile_fmabf16(t, 5); return;
+    default: kt_tile_fmabf16(t, 6); return;
+    }
+}
 
 static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, NULL, 0};
 
