@@ -62,18 +62,25 @@ void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_s
     sum_stats[0] = top;
 }
 
-void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim) {
+/* A sink above all scores keeps the exponentials below 1. */
+void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink) {
     float r = 1.0f / sum_stats[1];
+
+    if (sink) {
+        const float top = *sink > sum_stats[0] ? *sink : sum_stats[0];
+        const float keep = expf(sum_stats[0] - top);
+        r = keep / (sum_stats[1] * keep + expf(*sink - top));
+    }
     for (int64_t i = 0; i < head_dim; i++) sum[i] *= r;
 }
 
 void kt_attn_merge(const float *o, int64_t ldo, const float *stats, int64_t ldstats,
-                   int64_t n_chunks, int64_t head_dim, float *out) {
+                   int64_t n_chunks, int64_t head_dim, const float *sink, float *out) {
     float total[2] = {stats[0], stats[1]};
     memcpy(out, o, (size_t)head_dim * sizeof *out);
     for (int64_t c = 1; c < n_chunks; c++)
         kt_attn_fold(out, total, o + c * ldo, stats + c * ldstats, head_dim);
-    kt_attn_finish(out, total, head_dim);
+    kt_attn_finish(out, total, head_dim, sink);
 }
 
 kt_status kt_attn_accepts(const kt_problem *p, const kt_config *config, kt_err *why) {

@@ -67,13 +67,14 @@ static inline void kt_attn_fetch(const uint16_t *row, int64_t ld, int64_t n, int
 void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_stats,
                   int64_t head_dim);
 
-/* Divide by the sum of exponentials. */
-void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim);
+/* Divide by the sum of exponentials; sink: NULL, or the score of a key without a value, which counts
+ * in that sum. */
+void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink);
 
 /* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c *
- * ldstats], stats[c * ldstats + 1] of c = 0 .. n_chunks - 1 into out [head_dim]. */
+ * ldstats], stats[c * ldstats + 1] of c = 0 .. n_chunks - 1 into out [head_dim]; sink as above. */
 void kt_attn_merge(const float *o, int64_t ldo, const float *stats, int64_t ldstats,
-                   int64_t n_chunks, int64_t head_dim, float *out);
+                   int64_t n_chunks, int64_t head_dim, const float *sink, float *out);
 
 /* Descriptor member: refuses query heads that are not a multiple of kv heads, and negative sizes.
  */

@@ -15,9 +15,11 @@ typedef struct gate {
     float *q, *out, *again, *part, *stats;
     uint8_t *k, *v;
     float *k_scale, *v_scale;
+    float *sink; /* [n] */
     int32_t *position;
     double *want, *bound, *work;
     void *scratch;
+    bool has_sink;  /* with every third seed */
     bool is_shared; /* keys' rows begin with their values; v is not used */
 } gate;
 
@@ -52,21 +54,23 @@ static kt_status allocate(gate *g, const kt_variant *v, const kt_problem *p,
     g->v = malloc(row * (size_t)kt_attn_value_size(p));
     g->k_scale = malloc(rows * sizeof *g->k_scale);
     g->v_scale = malloc(rows * sizeof *g->v_scale);
+    g->sink = malloc((size_t)p->n * sizeof *g->sink);
     g->position = malloc(m * sizeof *g->position);
     g->want = malloc(m * width * sizeof *g->want);
     g->bound = malloc(m * width * sizeof *g->bound);
     g->work = malloc(2 * (size_t)p->context * sizeof *g->work);
     g->scratch = aligned_alloc(64, round64(v->workspace_bytes(p, config) + 1));
     if (g->q && g->out && g->again && g->part && g->stats && g->k && g->v && g->k_scale &&
-        g->v_scale && g->position && g->want && g->bound && g->work && g->scratch)
+        g->v_scale && g->sink && g->position && g->want && g->bound && g->work && g->scratch)
         return KT_OK;
     return kt_fail(err, KT_E_NOMEM, "%s: no memory for a context of %lld", v->name,
                    (long long)p->context);
 }
 
 static void release(gate *g) {
-    void *all[] = {g->q,        g->out,  g->again, g->part, g->stats,   g->k,       g->v,
-                   g->position, g->want, g->bound, g->work, g->scratch, g->k_scale, g->v_scale};
+    void *all[] = {g->q,    g->out,     g->again,    g->part,    g->stats,
+                   g->k,    g->v,       g->position, g->want,    g->bound,
+                   g->work, g->scratch, g->k_scale,  g->v_scale, g->sink};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -131,6 +135,8 @@ static void fill(gate *g, const kt_problem *p, uint64_t seed) {
     }
     fill_scales(g, p, size, &rng);
     if (p->weights == KT_W_FP8_CHANNEL) spoil(g, p, seed, &rng);
+    for (int64_t h = 0; h < p->n; h++) /* among the scores, and above all of them */
+        g->sink[h] = h % 3 == 2 ? 30.0f * size : 2.0f * kt_rng_normal(&rng);
     for (int64_t r = 0; r < p->m; r++) g->position[r] = (int32_t)(p->context - p->m + r);
 }
 
@@ -157,7 +163,8 @@ static kt_attn_call call_of(gate *g, const kt_problem *p, const kt_config *confi
                           .row_end = p->m,
                           .out = g->out,
                           .ldo = (int64_t)width_of(p),
-                          .scratch = g->scratch};
+                          .scratch = g->scratch,
+                          .sink = g->has_sink ? g->sink : NULL};
 }
 
 static void reference(gate *g, const kt_variant *v, const kt_attn_call *c) {
@@ -188,7 +195,7 @@ static void repeat_last_row(gate *g, const kt_variant *v, const kt_attn_call *wh
     }
     for (int64_t h = c.kv_head * group; h < (c.kv_head + 1) * group; h++)
         kt_attn_merge(g->part + first * c.ldo + h * d, c.ldo, g->stats + 2 * (first * p->n + h),
-                      2 * p->n, n - first, d, g->part + h * d);
+                      2 * p->n, n - first, d, c.sink ? c.sink + h : NULL, g->part + h * d);
 }
 
 static kt_status check(gate *g, const kt_variant *v, const kt_problem *p, const kt_config *config,
@@ -197,6 +204,7 @@ static kt_status check(gate *g, const kt_variant *v, const kt_problem *p, const 
     const char *how = g->is_shared ? "values in the keys' rows" : "values of their own";
 
     fill(g, p, seed);
+    g->has_sink = seed % 3 == 1;
     for (int64_t h = 0; h < p->kv_heads; h++) {
         kt_attn_call c = call_of(g, p, config, h);
         reference(g, v, &c);

@@ -199,6 +199,7 @@ static kt_attn_call call_of(const kt_attn_job *j, const kt_attn_span *s, kt_prob
                           .ldv = j->ldv,
                           .kv_head = kv_head * j->head_parts + part,
                           .scale = j->scale,
+                          .sink = j->sink,
                           .position = j->position + s->first_row,
                           .row_end = s->rows,
                           .out = j->out + s->first_row * j->ldo,
@@ -285,7 +286,7 @@ void kt_attn_job_merge(void *job, int64_t begin, int64_t end, int tid) {
         int64_t cell = s->first_cell + in_span * s->chunks + chunk - s->first_chunk;
         kt_attn_merge(j->part + cell * width + head * d, width, j->stats + (cell * p->n + head) * 2,
                       2 * p->n, chunks_of((int64_t)j->position[row] + 1) - chunk, d,
-                      j->out + row * j->ldo + head * d);
+                      j->sink ? j->sink + head : NULL, j->out + row * j->ldo + head * d);
     }
 }
 

@@ -42,6 +42,7 @@ typedef struct kt_attn_job {
     const float *k_scale, *v_scale; /* of 8-bit caches: kv head h's start at h * scale_stride */
     int64_t scale_stride;
     float scale;
+    const float *sink;       /* NULL, or [n] (kt_attn_call) */
     const int32_t *position; /* [rows], below max_context of init */
     int64_t rows;
     kt_attn_span *spans; /* [n_spans] that cover the rows in order; NULL = one, without pages */

@@ -97,7 +97,8 @@ static double error_of_steps(const seen *values, const double *weights, int64_t 
  * any order, 2 n u of the sum of magnitudes each:
  *   |error| <= sum P |v| (e_j + 2 n u) + |want| (sum P e_j + 2 n u),  e_j = exp(delta_j) - 1,
  * and to second order a little more, hence 1.1. Weights below 2^-126 may vanish. A window that
- * begins inside a block and a chunk may have one of each more. */
+ * begins inside a block and a chunk may have one of each more. A sink is one weight more, without a
+ * value: its score is exact, its weight off by the rounding of score - max and two exponentials. */
 void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics numerics,
                  double *work, double *want, double *bound) {
     const double u = 0x1p-24;
@@ -107,8 +108,16 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
     const seen keys = seen_from(c, c->k, c->ldkv, c->k_scale, first);
     const seen values = seen_from(c, c->v, c->ldv ? c->ldv : c->ldkv, c->v_scale, first);
     double top = score_keys(c, q, &keys, n, numerics, work), total = 0.0, spread = 0.0;
+    const double sink = c->sink ? c->sink[head] : -INFINITY;
     double steps = (first ? 5.0 : 3.0) + (double)(n / KT_ATTN_BLOCK + n / KT_ATTN_CHUNK);
 
+    if (sink > top) top = sink;
+    if (c->sink) {
+        const double delta = u * (fabs(sink) + fabs(top)) + (steps + 2.0) * 0x1p-22;
+        total = exp(sink - top);
+        spread = total * (expm1(delta) + 2.0 * (double)(n + 1) * u);
+        steps += 2.0;
+    }
     for (int64_t j = 0; j < n; j++) {
         double delta =
             work[n + j] + u * (fabs(work[j]) + fabs(top)) + steps * 0x1p-22 + roundoff(numerics);
@@ -116,6 +125,7 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
         work[j] = exp(work[j] - top);
         total += work[j];
     }
+    spread /= total;
     for (int64_t j = 0; j < n; j++) spread += work[j] / total * work[n + j];
     for (int64_t i = 0; i < kt_attn_value_size(c->problem); i++) {
         double sum = 0.0, error = 0.0, size = 0.0;

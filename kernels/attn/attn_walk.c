@@ -391,7 +391,8 @@ static void rows_of_tile(const kt_attn_call *c, tile *t, int64_t row, int64_t ro
     if (c->stats) return;
     for (int64_t i = 0; i < rows * t->group; i++) {
         int64_t r = row + i / t->group, head = c->kv_head * t->group + i % t->group;
-        kt_attn_finish(c->out + r * c->ldo + head * t->dv, t->total + 2 * i, t->dv);
+        kt_attn_finish(c->out + r * c->ldo + head * t->dv, t->total + 2 * i, t->dv,
+                       c->sink ? c->sink + head : NULL);
     }
 }
 

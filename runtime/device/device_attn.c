@@ -58,6 +58,7 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
     kt_device_attn_way few, many;
 
     if (ask->kv.head_dim != n->attention.k) return "pages have rows of another size than keys";
+    if (shape.is_shared && n->weight3 >= 0) return "latent attention with sinks";
     if (!shape.is_shared && shape.v != shape.k)
         return "pages have rows of another size than values";
     if (ask->max_context >= 1 << 30) return "contexts of over 2^30 tokens";
@@ -218,8 +219,8 @@ static kt_status put_way(kt_device_node *n, const kt_device_attn *a, const kt_de
                          sizeof call, err);
 }
 
-kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const int32_t *picked,
-                             kt_err *err) {
+kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *sink,
+                             const int32_t *picked, kt_err *err) {
     const kt_device_step *d = n->step;
     const int plane = n->node->plane;
     kt_attn_paged call = {.q = n->in.x,
@@ -228,6 +229,7 @@ kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const int32_t
                           .v = kept_of(d, a->shape.cache, plane, !a->shape.is_shared),
                           .position = d->position,
                           .page = d->page,
+                          .sink = sink,
                           .picked = picked,
                           .topk = a->topk,
                           .out = n->out.x,

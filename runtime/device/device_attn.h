@@ -38,11 +38,11 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n);
  * Asks for scratch. */
 kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, kt_device_attn **out, kt_err *err);
 
-/* Launches for all rows of the step. picked: of rows that see more keys than topk, device [rows,
+/* Launches for all rows of the step. sink: device [heads], or NULL. picked: of rows that see more keys than topk, device [rows,
  * topk]; NULL = every row meets all keys. Uses the first kt_device_attn_scratch bytes of the
  * step's scratch. */
-kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const int32_t *picked,
-                             kt_err *err);
+kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *sink,
+                             const int32_t *picked, kt_err *err);
 size_t kt_device_attn_scratch(const kt_device_attn *a, const kt_device_step *d);
 
 #endif

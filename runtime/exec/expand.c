@@ -301,7 +301,7 @@ static void run_task(const task *t) {
     }
     for (int64_t r = 0; r < t->rows; r++)
         kt_attn_finish(out->x + (t->row + r) * out->ld + t->head * t->z.v, t->r.stats + 2 * r,
-                       t->z.v);
+                       t->z.v, NULL);
 }
 
 /* ---- the phase ---- */

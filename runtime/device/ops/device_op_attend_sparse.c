@@ -132,7 +132,7 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
 
     for (int64_t row = 0; row < rows; row += SCORED_ROWS)
         KT_TRY(pick_rows(n, s, row, row + SCORED_ROWS < rows ? row + SCORED_ROWS : rows, err));
-    return kt_device_attn_put(n, s->attn, s->picked, err);
+    return kt_device_attn_put(n, s->attn, NULL, s->picked, err);
 }
 
 const kt_device_op kt_device_op_attend_sparse = {

@@ -78,6 +78,7 @@ static void bind(kt_exec_node *n) {
     job->ldq = n->in.ld;
     job->out = n->out.x;
     job->ldo = n->out.ld;
+    job->sink = n->weight3 ? n->weight3->data[0] : NULL;
     job->k = kt_pages_rows(p, plane, 0, 0);
     job->v = kt_pages_rows(p, plane, !shared, 0);
     job->k_scale = kt_pages_scales(p, plane, 0, 0);
