@@ -205,7 +205,11 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
         }
         if (s->piece[i].exponents) KT_TRY(check_exponents(c, s, i, first, last, err));
         if (s->piece[i].int4.packed || s->piece[i].exponents) continue;
-        if (t->blocks != KT_W_NONE)
+        if (s->piece[i].turned) {
+            if (first == 0)
+                KT_TRY(kt_tensor_check_finite(c, t, s->piece[i].first_input * s->piece[i].turned,
+                                              s->k * s->piece[i].turned, err));
+        } else if (t->blocks != KT_W_NONE)
             KT_TRY(check_blocks(c, t, t->blocks, s->k, offset + first, offset + last, err));
         else
             KT_TRY(

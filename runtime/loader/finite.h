@@ -14,7 +14,7 @@ kt_status kt_tensor_check_finite(const kt_checkpoint *c, const kt_tensor *t, int
                                  int64_t count, kt_err *err);
 
 /* The same for what rows [row_begin, row_end) of a matrix are stored as: floats, the scales of INT4
- * (all of them with the first row) or the scales and minima in the heads of blocks. c = NULL leaves
+ * (all of them with the first row, as of turned matrices) or the scales and minima in the heads of blocks. c = NULL leaves
  * the file out of the message. */
 kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_source *s,
                                         int64_t row_begin, int64_t row_end, kt_err *err);

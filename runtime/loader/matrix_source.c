@@ -21,6 +21,17 @@ void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first
     s->k = t->shape[t->rank - 1];
 }
 
+void kt_matrix_source_add_turned(kt_matrix_source *s, const kt_tensor *t, int64_t column,
+                                 int64_t step, int64_t rows, int64_t first_input, int64_t k) {
+    int i = s->n_pieces;
+
+    kt_matrix_source_add(s, t, column, rows);
+    s->piece[i].turned = s->k;
+    s->piece[i].first_input = first_input;
+    s->piece[i].row_step = step;
+    s->k = k;
+}
+
 void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
                                const kt_tensor *packed, const kt_tensor *const others[3]) {
     int i = s->n_pieces++;
@@ -124,7 +135,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     const kt_tensor *t = s->piece[0].tensor;
     const uint8_t *data;
 
-    if (s->n_pieces != 1 || s->piece[0].exponents) return 0;
+    if (s->n_pieces != 1 || s->piece[0].exponents || s->piece[0].turned) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
         if (t->blocks != format) return 0;
@@ -250,6 +261,42 @@ static void copy_mxfp4(const kt_matrix_source *s, int piece, int64_t base, int64
     }
 }
 
+static void read_mxfp4(const kt_matrix_source *s, int piece, int64_t r, float *out) {
+    static const float value[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const int64_t row = kt_matrix_source_row(s, piece, r);
+    const uint8_t *codes = s->piece[piece].tensor->data + row * (s->k / 2);
+    const uint8_t *exponents = s->piece[piece].exponents->data + row * (s->k / 32);
+
+    for (int64_t i = 0; i < s->k; i++) {
+        const int code = codes[i / 2] >> i % 2 * 4 & 15;
+        const float size = ldexpf(value[code & 7], exponents[i / 32] - 127);
+        out[i] = code & 8 ? -size : size;
+    }
+}
+
+/* Rows [first, last) of a turned piece, side by side in each row of the tensor. */
+static void read_turned(const kt_matrix_source *s, int piece, int64_t first, int64_t last,
+                        float *out) {
+    const kt_tensor *t = s->piece[piece].tensor;
+    const int64_t width = s->piece[piece].turned;
+
+    for (int64_t i = 0; i < s->k; i++) {
+        const int64_t at = (s->piece[piece].first_input + i) * width;
+        for (int64_t r = first; r < last; r++)
+            kt_tensor_read_f32(t, at + kt_matrix_source_row(s, piece, r), 1,
+                               &out[(r - first) * s->k + i]);
+    }
+}
+
+/* Its numbers: those of all its inputs, whichever rows they belong to. */
+static void turned_bytes(const kt_matrix_source *s, int piece, size_t *first, size_t *bytes) {
+    const size_t row =
+        (size_t)s->piece[piece].turned * kt_dtype_bytes(s->piece[piece].tensor->dtype);
+
+    *first = (size_t)s->piece[piece].first_input * row;
+    *bytes = (size_t)s->k * row;
+}
+
 enum { WIDEST_BLOCKS = 16384 };
 
 static kt_status read_blocks(const kt_matrix_source *s, int piece, int64_t row, float *out,
@@ -283,8 +330,14 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
             read_fp8(s, i, s->piece[i].first_row + r, out + (base + r - begin) * s->k);
         for (int64_t r = first; t->blocks != KT_W_NONE && r < last; r++)
             KT_TRY(read_blocks(s, i, r, out + (base + r - begin) * s->k, err));
-        if (s->piece[i].fp8_scale || t->blocks != KT_W_NONE) continue;
-        if (s->piece[i].int4.packed || s->piece[i].exponents || !kt_dtype_is_float(t->dtype))
+        for (int64_t r = first; s->piece[i].exponents && r < last; r++)
+            read_mxfp4(s, i, r, out + (base + r - begin) * s->k);
+        if (s->piece[i].fp8_scale || s->piece[i].exponents || t->blocks != KT_W_NONE) continue;
+        if (s->piece[i].turned) {
+            read_turned(s, i, first, last, out + (base + first - begin) * s->k);
+            continue;
+        }
+        if (s->piece[i].int4.packed || !kt_dtype_is_float(t->dtype))
             return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
                            t->name,
                            native_format(s, i) ? kt_weight_format_name(native_format(s, i))
@@ -478,6 +531,12 @@ void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c
         const int64_t last = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
         int64_t from, to;
         if (first >= last) continue;
+        if (s->piece[i].turned) {
+            size_t at, bytes;
+            turned_bytes(s, i, &at, &bytes);
+            if (first == 0) kt_checkpoint_populate(c, t, at, bytes);
+            continue;
+        }
         from = kt_matrix_source_row(s, i, first);
         to = kt_matrix_source_row(s, i, last - 1) + 1;
         if (s->piece[i].int4.packed && s->piece[i].int4.packing != KT_INT4_ROWS) {
@@ -535,8 +594,11 @@ static void release_mxfp4(const kt_matrix_source *s, int piece, const kt_checkpo
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {
     for (int i = 0; i < s->n_pieces; i++) {
         const kt_tensor *t = s->piece[i].tensor;
-        size_t row = stored_row_bytes(s, i);
-        if (s->piece[i].int4.packed)
+        size_t row = stored_row_bytes(s, i), at, bytes;
+        if (s->piece[i].turned) {
+            turned_bytes(s, i, &at, &bytes);
+            kt_checkpoint_release(c, t, at, bytes);
+        } else if (s->piece[i].int4.packed)
             kt_checkpoint_release(c, t, 0, t->bytes);
         else if (s->piece[i].exponents)
             release_mxfp4(s, i, c);

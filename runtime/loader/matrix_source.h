@@ -34,12 +34,20 @@ typedef struct kt_matrix_source {
          * not. Row r of the piece is row first_row + r * row_step of the tensors. */
         const kt_tensor *exponents;
         int64_t row_step; /* 0 counts as 1 */
+        /* Stored turned: input i of row r is number first_row + r * row_step of the tensor's row
+         * first_input + i, of `turned` numbers. 0 = not. */
+        int64_t turned, first_input;
     } piece[KT_SOURCE_PIECES];
 } kt_matrix_source;
 
 /* Append rows [first_row, first_row + rows) of a tensor of floats or GGUF blocks; all pieces
  * have the same k. */
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
+
+/* Append a matrix of k inputs whose rows are columns `column`, column + step, ... of rows
+ * [first_input, first_input + k) of a tensor of floats. */
+void kt_matrix_source_add_turned(kt_matrix_source *s, const kt_tensor *t, int64_t column,
+                                 int64_t step, int64_t rows, int64_t first_input, int64_t k);
 
 /* Append a matrix stored as INT4. */
 void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,

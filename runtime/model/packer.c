@@ -516,6 +516,10 @@ kt_status kt_packer_experts(kt_packer *l, int weight, int64_t first, const kt_pl
 static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *out) {
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
 
+    if (w->step && !is_gguf) {
+        for (int64_t i = 0; i < w->n; i++) kt_tensor_read_f32(t, i * w->step + w->at, 1, &out[i]);
+        return;
+    }
     kt_tensor_read_f32(t, 0, count, out);
     for (int64_t i = 0; w->taps && i < count; i++) /* [channels, taps] turned */
         kt_tensor_read_f32(t, i, 1, &out[i % w->taps * (count / w->taps) + i / w->taps]);

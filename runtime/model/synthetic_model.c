@@ -211,6 +211,7 @@ static size_t first_of(const kt_weight *w, int kind, int64_t expert) {
 
 /* Until the pools exist a tensor's `file` holds its pool. */
 static void add(builder *b, const kt_weight *w, int part, int64_t expert, int kind) {
+    kt_weight_part whole = w->part[part];
     const kt_weight_part *p = &w->part[part];
     const kt_format *f = kt_format_find(p->stored);
     kt_tensor t = {.dtype = KT_DTYPE_BF16, .file = pool_of(w, part), .rank = 2};
@@ -219,12 +220,20 @@ static void add(builder *b, const kt_weight *w, int part, int64_t expert, int ki
 
     kt_weight_name(&b->dir->graph, w, part, expert, true, name, sizeof name - 8);
     if (w->kind != KT_WEIGHT_VECTOR) strcat(name, ".weight");
+    if (w->at > 0) return; /* the tensor is there: another vector's, too */
     t.name = kt_arena_strndup(&b->arena, name, strlen(name));
     b->is_short |= !t.name;
     if (!has_room(b)) return;
     t.shape[0] = p->n;
     t.shape[1] = p->k;
     if (w->kind == KT_WEIGHT_VECTOR) t.rank = 1;
+    if (w->rows) {
+        whole.n *= w->step ? w->step : 1;
+        t.rank = 2;
+        t.shape[0] = w->rows;
+        t.shape[1] = whole.n / w->rows;
+        p = &whole;
+    }
     if (t.file == POOL_BLOCKS) {
         t.dtype = KT_DTYPE_U8;
         t.blocks = p->stored;

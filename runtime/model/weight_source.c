@@ -71,7 +71,9 @@ static bool is_shaped_vector(const kt_weight *w, const kt_tensor *t) {
 kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_tensor **out,
                            kt_err *err) {
     const bool is_vector = w->kind == KT_WEIGHT_VECTOR;
+    const int64_t step = w->step && !f->graph->is_gguf ? w->step : 1;
     const int64_t shape[2] = {w->n, w->k};
+    const int64_t rows[2] = {w->rows, w->rows ? w->n / w->rows * step : 0};
     char name[NAME_BYTES];
     const kt_tensor *t;
 
@@ -80,7 +82,9 @@ kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_ten
     if (!is_vector) strcat(name, ".weight");
     if (w->is_optional && !kt_checkpoint_find(f->checkpoint, name)) return KT_OK;
     t = is_vector ? kt_checkpoint_find(f->checkpoint, name) : NULL;
-    if (t && is_shaped_vector(w, t))
+    if (is_vector && w->rows)
+        KT_TRY(need(f, name, 2, rows, out, err));
+    else if (t && is_shaped_vector(w, t))
         KT_TRY(need(f, name, t->rank, t->shape, out, err));
     else
         KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
@@ -297,16 +301,29 @@ static kt_status add_rows(kt_weight_finder *f, const kt_weight_part *p, const ch
 static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
                               kt_matrix_source *out, kt_err *err) {
     const int64_t gate_up[3] = {w->count, 2 * w->n, w->k}, down[3] = {w->count, w->k, w->n};
+    const int64_t gate_up_turned[3] = {w->count, w->k, 2 * w->n};
+    const int64_t down_turned[3] = {w->count, w->n, w->k};
     kt_weight named = *w;
     char name[NAME_BYTES];
     const kt_tensor *t;
 
+    const bool is_turned = w->is_fused_transposed && !f->graph->is_gguf;
+
     named.part[0].name = part < 2 ? w->fused : w->fused_down;
     kt_weight_name(f->graph, &named, 0, 0, false, name, sizeof name);
-    KT_TRY(need(f, name, 3, part < 2 ? gate_up : down, &t, err));
+    KT_TRY(need(f, name, 3,
+                is_turned  ? part < 2 ? gate_up_turned : down_turned
+                : part < 2 ? gate_up
+                           : down,
+                &t, err));
     if (t->blocks == KT_W_NONE && !kt_dtype_is_float(t->dtype))
         return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
                               "dtype %s, expected BF16, F16 or F32", kt_dtype_name(t->dtype));
+    if (is_turned) {
+        kt_matrix_source_add_turned(out, t, part < 2 ? part : 0, part < 2 ? 2 : 1, w->part[part].n,
+                                    expert * w->part[part].k, w->part[part].k);
+        return KT_OK;
+    }
     kt_matrix_source_add(out, t, part < 2 ? (2 * expert + part) * w->n : expert * w->k,
                          part < 2 ? w->n : w->k);
     return KT_OK;
