@@ -52,8 +52,11 @@ typedef struct ramp {
 static ramp ramp_of(const kt_rope_rule *rule) {
     ramp r = {0.0, 1.0};
     if (rule->scaling != KT_ROPE_YARN) return r;
-    r.low = fmax(floor(pair_of(rule, rule->beta_fast)), 0.0);
-    r.high = fmin(ceil(pair_of(rule, rule->beta_slow)), (double)rule->rotary_dim - 1.0);
+    r.low = pair_of(rule, rule->beta_fast);
+    r.high = pair_of(rule, rule->beta_slow);
+    if (!rule->is_exact) r = (ramp){floor(r.low), ceil(r.high)};
+    r.low = fmax(r.low, 0.0);
+    r.high = fmin(r.high, (double)rule->rotary_dim - 1.0);
     if (r.low == r.high) r.high += 0.001;
     return r;
 }

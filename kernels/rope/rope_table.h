@@ -25,6 +25,7 @@ typedef struct kt_rope_rule {
     double original_context; /* YaRN: positions that the model was trained with */
     double beta_fast;        /* YaRN: pairs with this many turns in original_context stay, */
     double beta_slow;        /* those with this many are divided by factor */
+    bool is_exact;           /* YaRN: the ramp's ends may lie between pairs */
     double attention_factor; /* cosines and sines are multiplied by it; 0 counts as 1 */
 } kt_rope_rule;
 
@@ -41,7 +42,8 @@ kt_status kt_rope_rule_check(const kt_rope_rule *rule, kt_err *err);
  *           ramp_i = clamp((i - low) / (high - low), 0, 1)
  *           low = max(floor(c(beta_fast)), 0), high = min(ceil(c(beta_slow)), rotary_dim - 1), or
  *           low + 0.001 if that is low; pair c(b) makes b turns in original_context:
- *           c(b) = rotary_dim ln(original_context / (2 pi b)) / (2 ln(base))
+ *           c(b) = rotary_dim ln(original_context / (2 pi b)) / (2 ln(base));
+ *           with is_exact neither floor nor ceil
  *
  * YaRN: arXiv 2309.00071, in the form of the published DeepSeek-V3 code: applied at every length.
  * The rule must have passed kt_rope_rule_check. Thread-safe; neither allocates nor fails. */

@@ -194,6 +194,34 @@ Test(rope, yarn_ramps_may_be_steps) {
 
 /* Corrections outside the pairs, -3.98 to 8.06 and 9.6 to 233.6: the ramps lie in 0..9 and
  * 9..63. */
+/* gpt-oss: the ramp lies between 8.0928 and 17.3980, not between 8 and 18. */
+Test(rope, yarn_ramps_may_end_between_pairs) {
+    static const struct {
+        int64_t pair;
+        double theta;
+    } want[] = {{8, 0.0508133},   {9, 0.0317057},   {10, 0.019335},   {12, 0.00679496},
+                {14, 0.00209379}, {16, 4.56484e-4}, {18, 3.83088e-5}, {20, 1.81883e-5}};
+    kt_rope_rule rule = {.base = 150000,
+                         .rotary_dim = 64,
+                         .scaling = KT_ROPE_YARN,
+                         .factor = 32,
+                         .original_context = 4096,
+                         .beta_fast = 32,
+                         .beta_slow = 1,
+                         .is_exact = true};
+    double theta[32], rounded[32];
+
+    kt_rope_rule_frequencies(&rule, theta);
+    rule.is_exact = false;
+    kt_rope_rule_frequencies(&rule, rounded);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        cr_expect_leq(fabs(theta[want[i].pair] - want[i].theta), 4e-6 * want[i].theta,
+                      "pair %d: %.9g, want %.9g", (int)want[i].pair, theta[want[i].pair],
+                      want[i].theta);
+    cr_expect_gt(fabs(rounded[10] - theta[10]), 1e-3 * theta[10]);
+    cr_expect_leq(fabs(kt_yarn_mscale(32, 1) - 1.3465736), 1e-7);
+}
+
 Test(rope, yarn_ramps_are_bounded_by_the_width) {
     kt_rope_rule rule = yarn[0];
     double theta[32], share = 22.0 / 54.0;
