@@ -32,8 +32,6 @@ static kt_status check_groups(const kt_router_rule *rule, kt_err *err) {
 }
 
 kt_status kt_router_rule_check(const kt_router_rule *rule, kt_err *err) {
-    const bool is_softmax = rule->score == KT_ROUTER_SOFTMAX;
-
     if ((unsigned)rule->score >= KT_ROUTER_SCORE_COUNT)
         return kt_fail(err, KT_E_INVALID, "router: score function %d, expected 0 to %d",
                        (int)rule->score, KT_ROUTER_SCORE_COUNT - 1);
@@ -45,8 +43,6 @@ kt_status kt_router_rule_check(const kt_router_rule *rule, kt_err *err) {
             err, KT_E_UNSUPPORTED, "router: %lld experts per token, expected 1 to %lld",
             (long long)rule->topk,
             (long long)(rule->experts < KT_ROUTER_MAX_TOPK ? rule->experts : KT_ROUTER_MAX_TOPK));
-    if (is_softmax && rule->bias)
-        return kt_fail(err, KT_E_UNSUPPORTED, "router: a bias, which softmax scores do not take");
     if (!(rule->scale >= 0.0f && rule->scale < INFINITY))
         return kt_fail(err, KT_E_INVALID, "router: weights multiplied by %g", (double)rule->scale);
     if (rule->score == KT_ROUTER_SIGMOID_GROUP) return check_groups(rule, err);
@@ -137,10 +133,13 @@ static void finish(const kt_router_rule *rule, double sum, float *route_weight) 
  * ties. With norm_topk_prob the sum over all experts cancels, and only the chosen ones need exp. */
 static void select_softmax(const kt_router_rule *rule, const float *logits, int32_t *expert_id,
                            float *route_weight) {
+    float biased[KT_ROUTER_MAX_EXPERTS];
     int32_t rank[KT_ROUTER_MAX_EXPERTS];
     float top;
     double sum = 0.0;
 
+    for (int64_t e = 0; rule->bias && e < rule->experts; e++) biased[e] = logits[e] + rule->bias[e];
+    if (rule->bias) logits = biased;
     for (int64_t e = 0; e < rule->experts; e++) rank[e] = rank_of(logits[e]);
     choose(rank, rule->experts, rule->topk, expert_id);
     top = logits[expert_id[0]];

@@ -25,7 +25,8 @@ typedef struct kt_router_rule {
     int64_t experts;     /* 1 to KT_ROUTER_MAX_EXPERTS */
     int64_t topk;        /* 1 to min(experts, KT_ROUTER_MAX_TOPK) */
     bool norm_topk_prob; /* divide the weights of the chosen by their sum (sigmoid: + 1e-20) */
-    const float *bias;   /* sigmoid: f32 [experts], for the choice only; borrowed; NULL = zeros */
+    const float *bias;   /* f32 [experts], borrowed; NULL = zeros. Sigmoid: for the choice only;
+                          * softmax: added to the logits */
     int64_t groups;      /* equal, consecutive groups of at least two experts, or one group */
     int64_t top_groups;  /* groups that may be chosen from; together they hold topk experts */
     float scale;         /* the weights are multiplied by it at the end; 0 counts as 1 */

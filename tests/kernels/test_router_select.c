@@ -286,6 +286,25 @@ Test(router_select, softmax_weights_are_scaled_last) {
     }
 }
 
+/* As if the logits had been those sums. */
+Test(router_select, a_bias_of_softmax_moves_choice_and_weights) {
+    const float logits[4] = {2, 1, 0, -1}, bias[4] = {-4, 0.5f, 0, 2}, sums[4] = {-2, 1.5f, 0, 1};
+    kt_router_rule rule = {.score = KT_ROUTER_SOFTMAX, .experts = 4, .topk = 2};
+
+    for (int norm = 0; norm < 2; norm++) {
+        int32_t id[2], want_id[2];
+        float weight[2], want[2];
+        rule.norm_topk_prob = norm;
+        rule.bias = NULL;
+        kt_router_select(&rule, sums, want_id, want);
+        rule.bias = bias;
+        cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_OK);
+        kt_router_select(&rule, logits, id, weight);
+        cr_assert(id[0] == 1 && id[1] == 3 && want_id[0] == 1 && want_id[1] == 3);
+        cr_assert(weight[0] == want[0] && weight[1] == want[1]);
+    }
+}
+
 Test(router_select, nan_scores_rank_last_and_stay_in_their_groups) {
     const float logits[8] = {NAN, NAN, 1, NAN, 3, 2, 1, 0}, bias[8] = {0, 0, 0, 0, 0, NAN, 0, 0};
     kt_router_rule rule = {.score = KT_ROUTER_SIGMOID_BIAS, .experts = 8, .topk = 3, .bias = bias};
@@ -390,7 +409,7 @@ Test(router_select, refuses_rules_without_an_answer) {
     r = good, r.scale = INFINITY;
     expect_refused(r, KT_E_INVALID, "multiplied by inf");
     r = good, r.score = KT_ROUTER_SOFTMAX;
-    expect_refused(r, KT_E_UNSUPPORTED, "a bias");
+    expect_refused(r, KT_E_INVALID, "8 groups, which");
     r = good, r.score = KT_ROUTER_SIGMOID_BIAS;
     expect_refused(r, KT_E_INVALID, "8 groups, which");
     r = good, r.score = KT_ROUTER_SCORE_COUNT;

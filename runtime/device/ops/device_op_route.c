@@ -73,9 +73,17 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                          err);
 }
 
+static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
+    (void)ask;
+    if (n->routing.score == KT_ROUTER_SOFTMAX && n->weight2 >= 0)
+        return "a router's logits have a bias";
+    return NULL;
+}
+
 _Static_assert((int)KT_CHOSEN_SOFTMAX == (int)KT_ROUTER_SOFTMAX &&
                    (int)KT_CHOSEN_SIGMOID == (int)KT_ROUTER_SIGMOID_BIAS &&
                    (int)KT_CHOSEN_SIGMOID_GROUP == (int)KT_ROUTER_SIGMOID_GROUP,
                "rules of the kernel");
 
-const kt_device_op kt_device_op_route = {.kind = KT_NODE_ROUTE, .init = init, .enqueue = enqueue};
+const kt_device_op kt_device_op_route = {
+    .kind = KT_NODE_ROUTE, .refuse = refuse, .init = init, .enqueue = enqueue};
