@@ -190,7 +190,8 @@ static bool is_same_rotation(const kt_rope_rule *a, const kt_rope_rule *b) {
     return a->base == b->base && a->rotary_dim == b->rotary_dim &&
            a->interleaved == b->interleaved && a->scaling == b->scaling && a->factor == b->factor &&
            a->original_context == b->original_context && a->beta_fast == b->beta_fast &&
-           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor;
+           a->beta_slow == b->beta_slow && a->is_exact == b->is_exact &&
+           a->attention_factor == b->attention_factor;
 }
 
 static int add_rotation(kt_build *b, const kt_rope_rule *r) {

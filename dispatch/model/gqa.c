@@ -32,6 +32,7 @@ static void read_yarn(const kt_json *scaling, int64_t max_context, kt_rope_rule 
                                            (double)max_context);
     out->beta_fast = kt_json_double(kt_json_get(scaling, "beta_fast"), 32);
     out->beta_slow = kt_json_double(kt_json_get(scaling, "beta_slow"), 1);
+    out->is_exact = !kt_json_bool(kt_json_get(scaling, "truncate"), true);
     out->attention_factor = kt_json_double(attention, kt_yarn_mscale(out->factor, 1));
 }
 
@@ -137,6 +138,7 @@ kt_view kt_gqa(kt_build *b, kt_view h, const kt_gqa_numbers *a) {
                             KT_MAT("self_attn.k_proj", "attn_k", kv, h.width),
                             KT_MAT("self_attn.v_proj", "attn_v", kv, h.width)};
     const bool is_row = a->qk_norm == KT_QK_NORM_ROW;
+    kt_vec sinks = {.n = 0};
     kt_view v[3];
 
     kt_linear(b, "qkv", h, 3, mats, v);
@@ -151,10 +153,13 @@ kt_view kt_gqa(kt_build *b, kt_view h, const kt_gqa_numbers *a) {
     }
     kt_rope(b, v[0], a->dim, &a->rotation);
     kt_rope(b, v[1], a->dim, &a->rotation);
-    return kt_attend(b, v[0], kt_keep(b, v[1], v[2], a->kv_heads),
-                     &(kt_attention){.heads = a->heads,
-                                     .kv_heads = a->kv_heads,
-                                     .k = a->dim,
-                                     .v = a->dim,
-                                     .scale = 1.0 / sqrt((double)a->dim)});
+    if (a->has_sinks) sinks = KT_VEC("self_attn.sinks", "attn_sinks.weight", a->heads);
+    return kt_attend_sinks(b, v[0], kt_keep(b, v[1], v[2], a->kv_heads),
+                           &(kt_attention){.heads = a->heads,
+                                           .kv_heads = a->kv_heads,
+                                           .k = a->dim,
+                                           .v = a->dim,
+                                           .scale = 1.0 / sqrt((double)a->dim),
+                                           .window = a->window},
+                           sinks);
 }

@@ -14,7 +14,9 @@ typedef struct kt_gqa_numbers {
     int64_t heads, kv_heads, dim;
     double eps;
     bool has_bias;      /* q, k and v */
-    kt_qk_norm qk_norm; /* set by the family */
+    kt_qk_norm qk_norm; /* set by the family, as what follows */
+    bool has_sinks;
+    int64_t window; /* keys that a row sees; 0 = all */
     kt_rope_rule rotation;
 } kt_gqa_numbers;
 
