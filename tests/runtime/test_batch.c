@@ -37,6 +37,8 @@ static model_case cases[] = {
     {"golden/kimi_k2-int4", KT_W_BF16},
     {"golden/qwen3_next", KT_W_BF16},
     {"golden/qwen3_next", KT_W_INT8_CHANNEL},
+    {"golden/gpt_oss", KT_W_INT8_CHANNEL},
+    {"golden/gpt_oss-mxfp4", KT_W_BF16},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

@@ -50,6 +50,9 @@ ParameterizedTestParameters(convert, loads_to_the_same_bits) {
         {"golden/deepseek_v32", KT_QUANT_NATIVE},
         {"golden/kimi_k2-int4", KT_QUANT_NATIVE},
         {"golden/qwen3_next", KT_QUANT_NATIVE},
+        {"golden/gpt_oss", KT_QUANT_NATIVE},
+        {"golden/gpt_oss-mxfp4", KT_QUANT_NATIVE},
+        {"gguf/gpt-oss-mxfp4/model.gguf", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-f16-tied/model.gguf", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-f32/model.gguf", KT_QUANT_NATIVE},
@@ -82,6 +85,7 @@ ParameterizedTestParameters(convert, loads_to_the_same_bits) {
         {"golden/glm4_moe-fp8", KT_QUANT_INT8},
         {"golden/deepseek_v3", KT_QUANT_INT4},
         {"golden/qwen3_next", KT_QUANT_INT4},
+        {"golden/gpt_oss", KT_QUANT_INT4},
         {"gguf/deepseek2-f16/model.gguf", KT_QUANT_INT8},
     };
     size_t n = 0;

@@ -124,6 +124,7 @@ Test(device_families, checkpoints_and_gguf_blocks_give_the_reference_logits, .ti
                                         "golden/deepseek_v3",
                                         "golden/kimi_k2-int4",
                                         "golden/qwen3_next",
+                                        "golden/gpt_oss",
                                         "gguf/qwen3moe-q4_k_m/model.gguf",
                                         "gguf/qwen3moe-q5_1/model.gguf",
                                         "gguf/qwen3moe-q2_k/model.gguf",

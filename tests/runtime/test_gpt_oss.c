@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "dispatch/model/checkpoint.h"
 #include "runtime/exec/engine.h"
+#include "runtime/model/node_plan.h"
 #include "tests/support/temp.h"
 
 enum { N_TOKENS = 14, MOST_TENSORS = 96, SEEDS = 200, MODELS = 1 };
@@ -329,12 +330,14 @@ static double forward(const model *m, const int32_t *tokens, bool is_rounded, do
 
 /* ---- comparing ---- */
 
-static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk, float *logits) {
+static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk, int nodes,
+                       float *logits) {
     kt_engine_options o = {.model_dir = folder,
                            .weights = KT_QUANT_NATIVE,
                            .exact_acts = true,
                            .table_path = "",
                            .n_threads = 2,
+                           .numa = nodes,
                            .tokenizer_optional = true};
     kt_engine *e;
     kt_sequence *s;
@@ -363,6 +366,7 @@ static double distance(const double *a, const double *b, int64_t count) {
 /* Returns whether every expert was clearly chosen. */
 static bool check(const sizes *s, uint64_t seed) {
     const int64_t count = N_TOKENS * s->vocab, chunks[] = {N_TOKENS, 5, 1};
+    const int nodes[] = {KT_NUMA_OFF, s->inner > 64 ? 2 : KT_NUMA_OFF, KT_NUMA_OFF};
     const size_t bytes = (size_t)count * sizeof(double);
     double *exact = malloc(bytes), *rounded = malloc(bytes), *got = malloc(bytes), margin;
     float *logits = malloc((size_t)count * sizeof *logits);
@@ -379,7 +383,7 @@ static bool check(const sizes *s, uint64_t seed) {
         kt_temp_make(folder, sizeof folder);
         write_model(&m, folder);
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
-            run_engine(folder, tokens, chunks[c], logits);
+            run_engine(folder, tokens, chunks[c], nodes[c], logits);
             for (int64_t i = 0; i < count; i++) got[i] = logits[i];
             cr_expect_leq(distance(got, exact, count), 1.5 * distance(rounded, exact, count),
                           "seed %d, chunks of %d: off by %g, rounding alone by %g", (int)seed,
