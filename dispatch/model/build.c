@@ -100,6 +100,13 @@ static int add_vector(kt_build *b, kt_vec v, bool is_optional) {
     return add_weight(b, &w);
 }
 
+static kt_name name_of_embedding(const kt_build *b) {
+    const kt_name usual = {"model.embed_tokens", "token_embd"},
+                  brief = {"model.embed", "token_embd"};
+
+    return kt_has(b, (kt_name){"model.embed.weight", NULL}) ? brief : usual;
+}
+
 void kt_build_begin(kt_build *b) {
     const kt_model_numbers *n = &b->graph->numbers;
     kt_weight table = {
@@ -107,8 +114,7 @@ void kt_build_begin(kt_build *b) {
 
     table.count = 1;
     table.use = KT_USE_HEAD;
-    table.part[0] = (kt_weight_part){
-        .name = {"model.embed_tokens", "token_embd"}, .n = n->vocab, .k = n->hidden};
+    table.part[0] = (kt_weight_part){.name = name_of_embedding(b), .n = n->vocab, .k = n->hidden};
     b->graph->embedding = add_weight(b, &table);
     add_value(b, n->hidden);
 }
@@ -469,10 +475,8 @@ void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     kt_node n = node_of(KT_NODE_HEAD, kt_residual(b), (kt_view){0});
 
     w.is_tied = is_tied || (b->checkpoint && !kt_has(b, whole));
-    w.part[0] =
-        (kt_weight_part){.name = w.is_tied ? (kt_name){"model.embed_tokens", "token_embd"} : own,
-                         .n = m->vocab,
-                         .k = m->hidden};
+    w.part[0] = (kt_weight_part){
+        .name = w.is_tied ? name_of_embedding(b) : own, .n = m->vocab, .k = m->hidden};
     n.out = add_value(b, m->hidden); /* the normed rows */
     n.weight = add_weight(b, &w);
     n.weight2 = add_vector(b, norm, false);

@@ -24,7 +24,7 @@ struct kt_build {
 /* The residual, and the embedding that it begins with. */
 void kt_build_begin(kt_build *b);
 
-/* Read torch_dtype and quantization_config: AWQ, GPTQ, compressed-tensors with 4 bits, FP8.
+/* Read torch_dtype and quantization_config of a config.json, or of its text_config: AWQ, GPTQ, compressed-tensors with 4 bits, FP8.
  * Refuses other methods and settings by name. */
 kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err);
 

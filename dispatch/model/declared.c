@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "dispatch/model/build_impl.h"
+#include "dispatch/model/nested.h"
 
 /* What the readers of the methods fill. */
 typedef struct int4_form {
@@ -119,15 +120,22 @@ static const struct {
                {"fp8", read_fp8, "modules_to_not_convert"},
                {"mxfp4", read_mxfp4, "modules_to_not_convert"}};
 
-static kt_weight_format read_dtype(const kt_json *root) {
-    const char *dtype = kt_json_string(kt_json_get(root, "torch_dtype"), NULL);
+/* A key of the text_config, or of what is around it. */
+static const kt_json *get(const kt_json *root, const char *key) {
+    const kt_json *v = kt_json_get(kt_nested_text(root), key);
 
-    if (!dtype) dtype = kt_json_string(kt_json_get(root, "dtype"), NULL);
+    return kt_json_type_of(v) != KT_JSON_NULL ? v : kt_json_get(root, key);
+}
+
+static kt_weight_format read_dtype(const kt_json *root) {
+    const char *dtype = kt_json_string(get(root, "torch_dtype"), NULL);
+
+    if (!dtype) dtype = kt_json_string(get(root, "dtype"), NULL);
     return dtype && strcmp(dtype, "float16") == 0 ? KT_W_F16 : KT_W_BF16;
 }
 
 kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err) {
-    const kt_json *q = kt_json_get(root, "quantization_config");
+    const kt_json *q = get(root, "quantization_config");
     const char *method = kt_json_string(kt_json_get(q, "quant_method"), NULL);
     int4_form form = {0};
     kt_int4_source shape = {0};

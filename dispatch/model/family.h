@@ -62,7 +62,9 @@ typedef struct kt_graph_request {
  * matrix is stored; whether all are there and have their shapes is checked at load. */
 kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err *err);
 
-/* eos_token_id of a parsed config, a number or a list, when it has one. */
+/* eos_token_id of a parsed config, a number or a list, when it has one: instead of what was there,
+ * or beside it. At most KT_MAX_EOS ids, each once. */
 void kt_numbers_read_eos(const kt_json *root, kt_model_numbers *out);
+void kt_numbers_add_eos(const kt_json *root, kt_model_numbers *out);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "dispatch/model/build_impl.h"
+#include "dispatch/model/nested.h"
 
 void kt_graph_deinit(kt_graph *g) {
     free(g->weights);
@@ -29,6 +30,27 @@ static void append(char *out, size_t bytes, size_t *used, const char *text, size
     out[*used] = '\0';
 }
 
+/* What a safetensors name begins with; g = NULL: no prefix. Returns what follows of `name`. */
+static const char *begin_json(const kt_graph *g, const kt_weight *w, const char *name, char *out,
+                              size_t bytes) {
+    const char *body = g && g->body ? g->body : "model.", *above = g && g->above ? g->above : "";
+    const size_t model = sizeof "model." - 1;
+    char layer[32];
+    size_t used = 0;
+
+    if (w->layer >= 0) {
+        snprintf(layer, sizeof layer, "layers.%d.", w->layer);
+        append(out, bytes, &used, body, strlen(body));
+        append(out, bytes, &used, layer, strlen(layer));
+    } else if (strncmp(name, "model.", model) == 0) {
+        append(out, bytes, &used, body, strlen(body));
+        return name + model;
+    } else if (strncmp(name, "lm_head", 7) == 0) {
+        append(out, bytes, &used, above, strlen(above));
+    }
+    return name;
+}
+
 char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t expert, bool is_json,
                      char *out, size_t out_bytes) {
     const bool as_json = is_json || !g->is_gguf;
@@ -39,8 +61,11 @@ char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t ex
 
     out[0] = '\0';
     if (!p) return out;
-    if (w->layer >= 0) {
-        snprintf(number, sizeof number, as_json ? "model.layers.%d." : "blk.%d.", w->layer);
+    if (as_json) {
+        p = begin_json(is_json ? NULL : g, w, p, out, out_bytes);
+        used = strlen(out);
+    } else if (w->layer >= 0) {
+        snprintf(number, sizeof number, "blk.%d.", w->layer);
         append(out, out_bytes, &used, number, strlen(number));
     }
     while (*p) {
@@ -87,11 +112,13 @@ static bool lists(const char *words, const char *word) {
 }
 
 static kt_status find_family(const kt_config_source *s, const kt_family **out, kt_err *err) {
+    const bool is_wrapped = kt_json_string(kt_json_get(s->outer, "model_type"), NULL) != NULL;
+    const kt_json *holder = is_wrapped ? s->outer : s->json;
     const char *type = s->arch;
     char known[256] = "";
     size_t used = 0;
 
-    if (s->json) KT_TRY(kt_json_need_string(s->json, "model_type", s->where, &type, err));
+    if (s->json) KT_TRY(kt_json_need_string(holder, "model_type", s->where, &type, err));
     for (size_t i = 0; i < kt_builtin_family_count; i++) {
         const kt_family *f = kt_builtin_families[i];
         const char *words = s->json ? f->types : f->archs;
@@ -108,20 +135,29 @@ static kt_status find_family(const kt_config_source *s, const kt_family **out, k
                    s->where, s->json ? "model_type" : "general.architecture", type, known);
 }
 
-void kt_numbers_read_eos(const kt_json *root, kt_model_numbers *out) {
-    const kt_json *eos = kt_json_get(root, "eos_token_id");
-    int n = 0;
+static void add_eos(kt_model_numbers *out, int64_t id) {
+    for (int i = 0; i < out->n_eos; i++)
+        if (out->eos[i] == id) return;
+    if (out->n_eos < KT_MAX_EOS) out->eos[out->n_eos++] = id;
+}
 
-    if (kt_json_is_integer(eos)) {
-        out->eos[0] = kt_json_int(eos, -1);
-        out->n_eos = 1;
-        return;
-    }
-    for (size_t i = 0; i < kt_json_length(eos) && n < KT_MAX_EOS; i++) {
+void kt_numbers_add_eos(const kt_json *root, kt_model_numbers *out) {
+    const kt_json *eos = kt_json_get(root, "eos_token_id");
+
+    if (kt_json_is_integer(eos)) add_eos(out, kt_json_int(eos, -1));
+    for (size_t i = 0; i < kt_json_length(eos); i++) {
         const kt_json *item = kt_json_at(eos, i);
-        if (kt_json_is_integer(item)) out->eos[n++] = kt_json_int(item, -1);
+        if (kt_json_is_integer(item)) add_eos(out, kt_json_int(item, -1));
     }
-    if (n) out->n_eos = n;
+}
+
+void kt_numbers_read_eos(const kt_json *root, kt_model_numbers *out) {
+    kt_model_numbers own = {0};
+
+    kt_numbers_add_eos(root, &own);
+    if (own.n_eos == 0) return;
+    out->n_eos = own.n_eos;
+    memcpy(out->eos, own.eos, sizeof own.eos);
 }
 
 /* Ids at which a GGUF's text ends. */
@@ -130,10 +166,8 @@ static void read_gguf_eos(const kt_gguf_meta *m, kt_model_numbers *out) {
                                        "tokenizer.ggml.eom_token_id"};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        int64_t id = kt_gguf_int(m, keys[i], -1);
-        int is_known = id < 0;
-        for (int j = 0; j < out->n_eos; j++) is_known |= out->eos[j] == id;
-        if (!is_known) out->eos[out->n_eos++] = id;
+        const int64_t id = kt_gguf_int(m, keys[i], -1);
+        if (id >= 0) add_eos(out, id);
     }
 }
 
@@ -153,6 +187,7 @@ static kt_status read_numbers(const kt_config_source *s, kt_model_numbers *n, kt
     KT_TRY(kt_numbers_read(s, model_numbers, sizeof model_numbers / sizeof *model_numbers, n, err));
     if (s->json) {
         kt_numbers_read_eos(s->json, n);
+        kt_numbers_add_eos(s->outer, n);
     } else {
         aside = kt_config_gguf_number(s, "nextn_predict_layers", 0);
         if (!(aside >= 0 && aside < (double)n->layers))
@@ -171,14 +206,14 @@ static kt_status read_numbers(const kt_config_source *s, kt_model_numbers *n, kt
                    s->json ? "hidden_size" : "embedding_length", (long long)n->hidden);
 }
 
-static kt_status describe(kt_build *b, const kt_graph_request *r, kt_err *err) {
+static kt_status describe(kt_build *b, const kt_config_source *s, kt_err *err) {
     kt_graph *g = b->graph;
     const kt_family *family = g->family;
     void *numbers = kt_arena_alloc(&g->arena, family->numbers_bytes + 1, sizeof(double));
 
     if (!numbers) return kt_fail(err, KT_E_NOMEM, "no memory for the numbers of a model");
-    KT_TRY(kt_numbers_read(&r->source, family->numbers, family->n_numbers, numbers, err));
-    KT_TRY(family->settle(&r->source, &g->numbers, numbers, err));
+    KT_TRY(kt_numbers_read(s, family->numbers, family->n_numbers, numbers, err));
+    KT_TRY(family->settle(s, &g->numbers, numbers, err));
     kt_build_begin(b);
     for (b->layer = 0; b->layer < g->numbers.layers && b->status == KT_OK; b->layer++)
         family->layer(b, numbers, b->layer);
@@ -189,7 +224,7 @@ static kt_status describe(kt_build *b, const kt_graph_request *r, kt_err *err) {
 
 kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err *err) {
     kt_build b = {.graph = out, .checkpoint = request->checkpoint, .layer = -1, .err = err};
-    const kt_config_source *s = &request->source;
+    const kt_config_source source = kt_nested_source(&request->source), *s = &source;
     kt_status st;
 
     memset(out, 0, sizeof *out);
@@ -197,9 +232,11 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     b.declared.floats = b.declared.linear = b.declared.experts = KT_W_BF16;
     st = find_family(s, &out->family, err);
     if (st == KT_OK) st = read_numbers(s, &out->numbers, err);
-    if (st == KT_OK && s->json) st = kt_declared_read(s->json, s->where, &b.declared, err);
+    if (st == KT_OK && s->json)
+        st = kt_declared_read(request->source.json, s->where, &b.declared, err);
     out->packing = b.declared.packing;
-    if (st == KT_OK) st = describe(&b, request, err);
+    if (st == KT_OK && s->json && b.checkpoint) st = kt_nested_names(out, b.checkpoint, err);
+    if (st == KT_OK) st = describe(&b, s, err);
     if (st == KT_OK && b.checkpoint && kt_checkpoint_panels(b.checkpoint))
         kt_packed_settle(out, kt_checkpoint_packed_as(b.checkpoint));
     if (st == KT_E_NOMEM) kt_fail_prefix(err, st, "%.200s", s->where);

@@ -205,6 +205,9 @@ typedef struct kt_graph {
     kt_model_numbers numbers;
     bool is_gguf;
     kt_int4_packing packing; /* of X.qweight */
+    /* In names of safetensors: what stands for "model.", and what before "lm_head" (nested.h); NULL
+     * = as usual. */
+    const char *body, *above;
     kt_weight *weights;
     kt_node *nodes;
     kt_plane *planes;
@@ -219,7 +222,7 @@ typedef struct kt_graph {
 void kt_graph_deinit(kt_graph *g);
 
 /* Full name of a part's tensor, "{l}" and "{e}" filled in, without ".weight"; as the container
- * of the graph spells it, or (is_json) as safetensors do. */
+ * of the graph spells it, or (is_json) as safetensors without a prefix do. */
 char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t expert, bool is_json,
                      char *out, size_t out_bytes);
 

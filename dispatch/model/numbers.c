@@ -46,22 +46,26 @@ static kt_status check(const kt_number *n, const char *where, const char *key, d
 
 static kt_status read_json(const kt_config_source *s, const kt_number *n, void *out, kt_err *err) {
     char key[MAX_KEY] = "";
-    const kt_json *v = find_json(s->json, n->json, key);
+    const kt_json *holder = s->json, *v = find_json(holder, n->json, key);
     int64_t integer;
     double value;
 
+    if (!v && s->outer) {
+        v = find_json(s->outer, n->json, key);
+        if (v) holder = s->outer;
+    }
     if (!v && n->fallback != KT_NUMBER_NEEDED) {
         put(n, n->fallback, out);
         return KT_OK;
     }
     switch (n->type) {
     case KT_NUMBER_INT:
-        KT_TRY(kt_json_need_int(s->json, key, (int64_t)n->least, (int64_t)n->most, s->where,
+        KT_TRY(kt_json_need_int(holder, key, (int64_t)n->least, (int64_t)n->most, s->where,
                                 &integer, err));
         memcpy((char *)out + n->at, &integer, sizeof integer);
         return KT_OK;
     case KT_NUMBER_DOUBLE:
-        KT_TRY(kt_json_need_double(s->json, key, s->where, &value, err));
+        KT_TRY(kt_json_need_double(holder, key, s->where, &value, err));
         KT_TRY(check(n, s->where, key, value, err));
         break;
     default:

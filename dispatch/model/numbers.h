@@ -10,10 +10,11 @@
 
 /* Where numbers come from: exactly one of json and gguf is set. Borrowed. */
 typedef struct kt_config_source {
-    const kt_json *json;      /* object of config.json */
+    const kt_json *json;      /* object of config.json: its text_config, where it has one */
     const kt_gguf_meta *gguf; /* keys begin with "<arch>." */
     const char *arch;         /* general.architecture; "" with json */
     const char *where;        /* file, for messages */
+    const kt_json *outer;     /* what json is the text_config of; NULL = json is the whole */
 } kt_config_source;
 
 typedef enum kt_number_type { KT_NUMBER_INT, KT_NUMBER_DOUBLE, KT_NUMBER_BOOL } kt_number_type;
@@ -32,7 +33,7 @@ typedef struct kt_number {
 } kt_number;
 
 /* Read all into `out`, which has a member at each `at`. Errors name file, key, found and
- * expected. */
+ * expected. What a text_config does not say is looked for around it. */
 kt_status kt_numbers_read(const kt_config_source *source, const kt_number *table, size_t count,
                           void *out, kt_err *err);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "dispatch/model/nested.h"
 
 #define MODELS KT_SOURCE_DIR "/datasets/models"
 #define WORKLOADS KT_SOURCE_DIR "/datasets/workloads"
@@ -35,13 +36,14 @@ uint64_t kt_model_shape_id(const kt_json *config) {
         {"vocab_size"},          {"num_attention_heads"},
         {"num_key_value_heads"}, {"num_experts", "n_routed_experts", "num_local_experts"},
         {"num_experts_per_tok"}, {"moe_intermediate_size", "intermediate_size"}};
+    const kt_json *text_config = kt_nested_text(config);
     char text[256] = "";
     size_t used = 0, found = 0;
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int64_t value = 0;
         for (int j = 0; j < 3 && sizes[i][j] && value == 0; j++)
-            value = kt_json_int(kt_json_get(config, sizes[i][j]), 0);
+            value = kt_json_int(kt_json_get(text_config, sizes[i][j]), 0);
         found += value != 0;
         used += (size_t)snprintf(text + used, sizeof text - used, "%lld,", (long long)value);
     }

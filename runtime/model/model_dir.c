@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/err.h"
 #include "dispatch/model/mistakes.h"
+#include "dispatch/model/nested.h"
 #include "dispatch/model/resolve.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
@@ -89,8 +90,10 @@ static kt_status read_config(kt_model_dir *d, kt_err *err) {
     kt_json_doc *doc;
     kt_err why;
     kt_status st;
+    bool is_nested;
 
     KT_TRY(read_json(d, "config.json", path, &doc, err));
+    is_nested = kt_nested_text(kt_json_root(doc)) != kt_json_root(doc);
     request.source = (kt_config_source){.json = kt_json_root(doc), .arch = "", .where = path};
     st = kt_graph_build(&request, &d->graph, err);
     d->shape_id = kt_model_shape_id(kt_json_root(doc));
@@ -99,7 +102,10 @@ static kt_status read_config(kt_model_dir *d, kt_err *err) {
     st = read_json(d, "generation_config.json", path, &doc, &why); /* optional */
     if (st == KT_E_NOMEM) return kt_fail(err, st, "%s", why.message);
     if (st != KT_OK) return KT_OK;
-    kt_numbers_read_eos(kt_json_root(doc), &d->graph.numbers);
+    if (is_nested) /* a wrapper and its text part name different ids: all of them end a text */
+        kt_numbers_add_eos(kt_json_root(doc), &d->graph.numbers);
+    else
+        kt_numbers_read_eos(kt_json_root(doc), &d->graph.numbers);
     kt_json_destroy(doc);
     return KT_OK;
 }
