@@ -310,14 +310,10 @@ void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps) {
     add_node(b, &n);
 }
 
-kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
-                         const kt_index_rule *index) {
-    kt_node keep = node_of(KT_NODE_KEEP_INDEX, index->keys, index->keys), n;
+static kt_view sparse_node(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                           const kt_index_rule *index) {
+    kt_node n = node_of(KT_NODE_ATTEND_SPARSE, q, add_value(b, attention->heads * attention->v));
 
-    if (b->status == KT_OK) b->graph->planes[plane].index = index->dim;
-    keep.plane = plane;
-    add_node(b, &keep);
-    n = node_of(KT_NODE_ATTEND_SPARSE, q, add_value(b, attention->heads * attention->v));
     n.in2 = index->queries;
     n.in3 = index->weights;
     n.plane = plane;
@@ -325,6 +321,35 @@ kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *
     n.index = *index;
     add_node(b, &n);
     return n.out;
+}
+
+kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index) {
+    kt_node keep = node_of(KT_NODE_KEEP_INDEX, index->keys, index->keys);
+
+    keep.index = *index;
+    if (b->status == KT_OK) b->graph->planes[plane].index = index->dim;
+    for (int i = 0; i < plane && b->status == KT_OK; i++)
+        keep.index.at += b->graph->planes[i].index > 0;
+    keep.plane = plane;
+    add_node(b, &keep);
+    return sparse_node(b, q, plane, attention, &keep.index);
+}
+
+kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention *attention) {
+    const kt_graph *g = b->graph;
+    kt_index_rule index = {.repeats = true};
+
+    for (int i = g->n_nodes - 1; i >= 0 && index.topk == 0; i--) {
+        const kt_index_rule *last = &g->nodes[i].index;
+        if (g->nodes[i].kind != KT_NODE_ATTEND_SPARSE) continue;
+        index.heads = last->heads, index.dim = last->dim, index.topk = last->topk;
+    }
+    if (index.topk == 0)
+        kt_build_fail(b, KT_E_FORMAT,
+                      "layer %d meets the keys that an earlier layer picks, and none does",
+                      b->layer);
+    return sparse_node(b, q, plane, attention, &index);
 }
 
 void kt_gate(kt_build *b, kt_view x, kt_view g) {

@@ -86,6 +86,8 @@ void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps);
 /* Attention over the keys that the index picks; its keys are kept beside the plane's rows. */
 kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
                          const kt_index_rule *index);
+/* Attention over the plane's rows of those tokens that the last kt_attend_sparse before picked. */
+kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention *attention);
 
 /* x *= sigmoid(g). */
 void kt_gate(kt_build *b, kt_view x, kt_view g);

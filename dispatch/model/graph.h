@@ -141,7 +141,8 @@ typedef enum kt_node_kind {
     KT_NODE_DELTA,        /* out = linear attention of in (q, k, v), in2 (b, a), gated by in3 (z) */
     KT_NODE_LAYER_NORM,   /* out = LayerNorm of out */
     KT_NODE_KEEP_INDEX,   /* rows of in go to a plane's index keys */
-    /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick */
+    /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick, or that the
+     * last such node picked (index.repeats) */
     KT_NODE_ATTEND_SPARSE,
     KT_NODE_KINDS
 } kt_node_kind;
@@ -166,6 +167,9 @@ typedef struct kt_routing_rule {
 typedef struct kt_index_rule {
     kt_view keys, queries, weights;
     int64_t heads, dim, topk;
+    int at;       /* index keys of which plane that has some: the first is 0 */
+    bool repeats; /* meets the keys that the last layer before with a rule of its own picked for
+                   * the same token: no index keys, queries and weights here */
 } kt_index_rule;
 
 /* Heads of linear attention: value heads of v, key heads of k numbers. */

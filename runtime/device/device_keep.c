@@ -25,10 +25,11 @@ static kt_status number_planes(kt_device_step *d, const kt_page_pool *p, int64_t
     if (!row || !key) return kt_fail(err, KT_E_NOMEM, "no memory for the planes of a device");
     for (int i = 0; i < d->graph->n_planes; i++) {
         const bool is_here = d->home->placement->is_plane_away[i];
+        const bool has_index = is_here && p->index && d->graph->planes[i].index > 0;
         row[i] = is_here ? *rows : -1;
-        key[i] = is_here && p->index ? *index : -1;
+        key[i] = has_index ? *index : -1;
         if (is_here) *rows += heads_of(&p->shape) * p->n * KT_PAGE_TOKENS;
-        if (is_here && p->index) *index += p->n * KT_PAGE_TOKENS;
+        if (has_index) *index += p->n * KT_PAGE_TOKENS;
     }
     d->pages.plane_row = row;
     d->pages.index_row = key;

@@ -48,7 +48,7 @@ typedef struct kt_device_pages {
     kt_kv_shape shape;
     int64_t n;                /* pages */
     const int64_t *plane_row; /* host's: [planes of the graph]; -1 = the CPU keeps it */
-    const int64_t *index_row; /* host's: [planes], likewise */
+    const int64_t *index_row; /* host's: [planes], likewise; -1 also of one without index keys */
     uint8_t *rows;
     float *scales;   /* NULL = none */
     uint16_t *index; /* NULL = none */

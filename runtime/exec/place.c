@@ -55,6 +55,24 @@ static kt_side side_of_experts(const kt_graph *g, const kt_node *n, const kt_hot
     return n_hot == g->weights[n->weight].count ? KT_SIDE_DEVICE : KT_SIDE_BOTH;
 }
 
+/* A layer that repeats what an earlier one picked reads its list: all of them run on one side. */
+static void keep_picks_together(const kt_graph *g, kt_placement *p) {
+    for (int first = 0, end; first < g->n_nodes; first = end) {
+        bool is_here = false;
+        for (end = first; end < g->n_nodes; end++) {
+            const kt_node *n = &g->nodes[end];
+            if (n->kind != KT_NODE_ATTEND_SPARSE) continue;
+            if (end > first && !n->index.repeats) break;
+            is_here = is_here || p->side[end] == KT_SIDE_CPU;
+        }
+        for (int i = first; i < end && is_here; i++) {
+            if (g->nodes[i].kind != KT_NODE_ATTEND_SPARSE || p->side[i] == KT_SIDE_CPU) continue;
+            p->side[i] = KT_SIDE_CPU;
+            p->why[i] = "its list of picked keys is read on the CPU";
+        }
+    }
+}
+
 /* A plane or the states of a node have one home: one node that stays keeps all of them. */
 static void keep_together(const kt_graph *g, kt_placement *p) {
     for (int i = 0; i < g->n_planes; i++) p->is_plane_away[i] = true;
@@ -89,6 +107,8 @@ static void choose_sides(const kt_device_ask *ask, const kt_hot_experts *hot, bo
         p->side[i] = is_routed ? side_of_experts(g, n, hot) : KT_SIDE_DEVICE;
     }
     keep_together(g, p);
+    keep_picks_together(g, p);
+    keep_together(g, p); /* what the nodes that stay now read */
 }
 
 /* ---- weights ---- */

@@ -44,7 +44,8 @@ typedef struct kt_placement {
 
 /* hot: [weights of the graph], for EXPERTS of routed nodes; of the others n is ignored. Dense nodes
  * go to the device whenever their op can run them, unless is_experts_only. What keeps keys and
- * values of one plane, and what reads them, is on one side. *out is ended with
+ * values of one plane, and what reads them, is on one side; so are layers that meet the keys that
+ * one of them picked. *out is ended with
  * kt_placement_deinit. KT_E_NOMEM only. */
 kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
                    kt_placement *out, kt_err *err);

@@ -21,26 +21,36 @@ static size_t row_bytes(const kt_kv_shape *s) {
     return (size_t)s->head_dim * kt_attn_item_bytes(s->format);
 }
 
-/* Bytes of a page in one layer; 0 when that overflows. */
+/* Layers that keep index keys. */
+static int64_t index_layers(const kt_kv_shape *s) {
+    return s->index_layers ? s->index_layers : s->layers;
+}
+
+/* Bytes of a page's rows in one layer; 0 when they, or index keys, overflow. */
 static size_t layer_bytes(const kt_kv_shape *s) {
     const size_t scale = kt_attn_has_scales(s->format) ? sizeof(float) : 0;
     uint64_t rows, total, index;
 
-    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->index_dim < 0) return 0;
+    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->index_dim < 0 ||
+        s->index_layers < 0 || s->index_layers > s->layers)
+        return 0;
     if (kt_mul_overflow(2 * TOKENS, (uint64_t)s->kv_heads, &rows) ||
         kt_mul_overflow(rows, 2 * (uint64_t)s->head_dim + sizeof(float), &total) ||
         kt_mul_overflow(2 * TOKENS, (uint64_t)s->index_dim, &index) || total > SIZE_MAX / 4 ||
         index > SIZE_MAX / 4)
         return 0;
-    return (size_t)rows_of(s) * (row_bytes(s) + scale) + (size_t)index;
+    return (size_t)rows_of(s) * (row_bytes(s) + scale);
 }
 
 size_t kt_kv_page_bytes(const kt_kv_shape *s) {
-    uint64_t bytes;
+    const size_t rows = layer_bytes(s);
+    uint64_t bytes, index;
 
-    if (kt_mul_overflow(layer_bytes(s), (uint64_t)s->layers, &bytes) || bytes > SIZE_MAX / 2)
+    if (!rows || kt_mul_overflow(rows, (uint64_t)s->layers, &bytes) || bytes > SIZE_MAX / 4 ||
+        kt_mul_overflow(2 * TOKENS * (uint64_t)s->index_dim, (uint64_t)index_layers(s), &index) ||
+        index > SIZE_MAX / 4)
         return 0;
-    return (size_t)bytes;
+    return (size_t)(bytes + index);
 }
 
 int64_t kt_kv_pages_for(int64_t tokens) {
@@ -65,7 +75,7 @@ static size_t lay_out(kt_page_pool *p, uint8_t *base) {
     const size_t scale = kt_attn_has_scales(p->shape.format) ? TOKENS * sizeof *p->scales : 0;
     const size_t scales = heads * p->page_bytes, index = scales + heads * scale;
     const size_t index_bytes =
-        (size_t)(p->n * p->shape.layers * TOKENS * p->shape.index_dim) * sizeof *p->index;
+        (size_t)(p->n * index_layers(&p->shape) * TOKENS * p->shape.index_dim) * sizeof *p->index;
 
     if (base) {
         p->rows = base;
@@ -206,8 +216,8 @@ void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n)
         for (int which = 0; which < (p->shape.has_shared_rows ? 1 : 2); which++)
             for (int64_t h = 0; h < p->shape.kv_heads; h++)
                 copy_head(p, layer, which, h, from, to, n);
-        if (p->index)
-            memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
-                   (size_t)(n * p->shape.index_dim) * sizeof *p->index);
     }
+    for (int64_t layer = 0; p->index && layer < index_layers(&p->shape); layer++)
+        memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
+               (size_t)(n * p->shape.index_dim) * sizeof *p->index);
 }

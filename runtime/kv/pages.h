@@ -13,8 +13,9 @@
 typedef struct kt_kv_shape {
     kt_weight_format format;
     int64_t layers, kv_heads, head_dim; /* layers that keep rows */
-    int has_shared_rows; /* values are the beginning of keys' rows: no rows of their own */
-    int64_t index_dim;   /* of index keys: one BF16 row per layer and token; 0 = none */
+    int has_shared_rows;  /* values are the beginning of keys' rows: no rows of their own */
+    int64_t index_dim;    /* of index keys: one BF16 row per layer and token; 0 = none */
+    int64_t index_layers; /* layers that keep index keys; 0 = all, when there are any */
 } kt_kv_shape;
 
 /* Bytes of a page, all layers and scales; 0 when that overflows or the shape is no shape. */
@@ -69,7 +70,7 @@ void kt_pages_drop(kt_page_pool *p);
  * keys only. */
 void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
 float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
-/* Index keys of a page. */
+/* Index keys of a page; layer counts those that keep some. */
 uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page);
 
 /* Put a row of head_dim floats at a place in a page. */

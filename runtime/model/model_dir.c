@@ -142,7 +142,7 @@ kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_sh
     for (int i = 0; i < g->n_planes; i++) {
         const kt_plane *p = &g->planes[i], *first = &g->planes[0];
         if (p->heads != first->heads || p->k != first->k || p->v != first->v ||
-            p->index != first->index || (p->v && p->v != p->k))
+            (p->index && out->index_dim && p->index != out->index_dim) || (p->v && p->v != p->k))
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "%s: layer %d keeps %lld heads of %lld and %lld numbers, layer %d keeps "
                            "%lld of %lld and %lld: caches of one kind are built so far",
@@ -152,7 +152,8 @@ kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_sh
         out->kv_heads = p->heads;
         out->head_dim = p->k;
         out->has_shared_rows = p->v == 0;
-        out->index_dim = p->index;
+        if (p->index) out->index_dim = p->index;
+        out->index_layers += p->index > 0;
     }
     return KT_OK;
 }

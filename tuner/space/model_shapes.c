@@ -137,7 +137,8 @@ static kt_status add_nodes(const kt_graph *graph, kt_shapes *s, kt_err *err) {
         const kt_problem p = n->kind == KT_NODE_CONV    ? kt_conv_problem(n, 0)
                              : n->kind == KT_NODE_DELTA ? kt_delta_problem(n, 0)
                                                         : kt_index_problem(&n->index, 0);
-        if (n->kind == KT_NODE_CONV || n->kind == KT_NODE_DELTA || n->kind == KT_NODE_ATTEND_SPARSE)
+        const bool scores = n->kind == KT_NODE_ATTEND_SPARSE && !n->index.repeats;
+        if (n->kind == KT_NODE_CONV || n->kind == KT_NODE_DELTA || scores)
             KT_TRY(add_kept(s, kt_op_name(p.op), &p, err));
     }
     return KT_OK;

@@ -1,5 +1,6 @@
 /* Attention over the keys that an indexer picks, on a device. Scores of some rows at a time go to
- * scratch, and what is picked of all rows to a list; then every row meets its own.
+ * scratch, and what is picked of all rows to a list; then every row meets its own. A layer that
+ * repeats an earlier one's picks finds them in that list.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -130,7 +131,7 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const sparse_state *s = n->state;
     const int64_t rows = n->step->rows;
 
-    for (int64_t row = 0; row < rows; row += SCORED_ROWS)
+    for (int64_t row = 0; row < rows && !n->node->index.repeats; row += SCORED_ROWS)
         KT_TRY(pick_rows(n, s, row, row + SCORED_ROWS < rows ? row + SCORED_ROWS : rows, err));
     return kt_device_attn_put(n, s->attn, NULL, s->picked, err);
 }

@@ -1,4 +1,5 @@
-/* Attention over the keys that an indexer picks. A row's scores, its picked keys and its result
+/* Attention over the keys that an indexer picks, in this layer or in one before whose picks it
+ * repeats: the list lies where layers share it, until the next layer with an indexer. A row's scores, its picked keys and its result
  * depend on nothing but its own sequence: neither chunks nor threads change a bit. Rows that see no
  * more keys than may be picked meet them all.
  *
@@ -171,7 +172,7 @@ static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begi
     if (end > keys_of(n, row)) end = keys_of(n, row);
     for (int64_t key = begin, next; key < end; key = next) {
         const uint16_t *keys =
-            kt_pages_index(n->step->pages, n->node->plane, page[key / KT_PAGE_TOKENS]);
+            kt_pages_index(n->step->pages, n->node->index.at, page[key / KT_PAGE_TOKENS]);
         next = end_of_run(page, key, end);
         h->index->variant->index(
             &(kt_index_call){.problem = &h->index_problem,
@@ -321,7 +322,7 @@ static int64_t count_gathered(void *arg, int n_threads) {
     (void)n_threads;
     for (int64_t r = 0; r < n->step->rows; r++)
         if (is_picky(n, r)) {
-            pick(n, r, h->room[r].score);
+            if (!n->node->index.repeats) pick(n, r, h->room[r].score);
             n_picky++;
         }
     return n_picky ? (n->node->index.topk + GATHERED - 1) / GATHERED : 0;
@@ -359,16 +360,22 @@ static void attend_heads(void *arg, int64_t begin, int64_t end, int tid) {
 
 /* ---- the op ---- */
 
+/* Without scoring and picking where an earlier layer's list is met. */
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
+    int at = 0;
+
     if (!is_few) {
-        out[0] = (kt_phase){.prepare = count_groups, .run = pick_groups, .arg = n, .grain = 1};
-        out[1] = (kt_phase){.prepare = count_rows, .run = attend_rows, .arg = n, .grain = 1};
-        return 2;
+        if (!n->node->index.repeats)
+            out[at++] =
+                (kt_phase){.prepare = count_groups, .run = pick_groups, .arg = n, .grain = 1};
+        out[at++] = (kt_phase){.prepare = count_rows, .run = attend_rows, .arg = n, .grain = 1};
+        return at;
     }
-    out[0] = (kt_phase){.prepare = count_scored, .run = score_some, .arg = n, .grain = 1};
-    out[1] = (kt_phase){.prepare = count_gathered, .run = gather_some, .arg = n, .grain = 1};
-    out[2] = (kt_phase){.prepare = count_heads, .run = attend_heads, .arg = n, .grain = 1};
-    return 3;
+    if (!n->node->index.repeats)
+        out[at++] = (kt_phase){.prepare = count_scored, .run = score_some, .arg = n, .grain = 1};
+    out[at++] = (kt_phase){.prepare = count_gathered, .run = gather_some, .arg = n, .grain = 1};
+    out[at++] = (kt_phase){.prepare = count_heads, .run = attend_heads, .arg = n, .grain = 1};
+    return at;
 }
 
 static kt_step_kind time_of(const kt_exec_node *n) {
@@ -391,7 +398,7 @@ static void count(kt_exec_node *n) {
     for (int64_t r = 0; r < n->step->rows; r++) {
         const double keys = (double)keys_of(n, r);
         met += is_picky(n, r) ? (double)index->topk : keys;
-        if (!is_picky(n, r)) continue;
+        if (!is_picky(n, r) || index->repeats) continue;
         scored += keys;
         if (keys > longest) longest = keys;
     }
