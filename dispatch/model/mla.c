@@ -59,7 +59,7 @@ static void read_mscale(const kt_config_source *s, kt_mla *c) {
 
     c->scale = 1 / sqrt((double)(c->nope + c->rope));
     if (c->rotation.scaling != KT_ROPE_YARN) return;
-    if (!scaling) scaling = kt_json_get(s->json, "rope_parameters");
+    if (kt_json_type_of(scaling) == KT_JSON_NULL) scaling = kt_json_get(s->json, "rope_parameters");
     if (s->json) {
         of_all = kt_json_double(kt_json_get(scaling, "mscale_all_dim"), 0);
         of_angles = kt_json_double(kt_json_get(scaling, "mscale"), 1);
@@ -92,13 +92,16 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(kt_moe_settle(s, &c->moe, err));
     KT_TRY(kt_rotation_read(s, c->rope, 1, &c->rotation, err));
     c->rotation.interleaved = true;
+    if (!kt_json_bool(kt_json_get(s->json, "rope_interleave"), true))
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: rope_interleave is false, expected true",
+                       s->where);
     read_mscale(s, c);
     return kt_need_silu(s, err);
 }
 
 /* Queries: through a small bottleneck, where there is one; latent and shared key beside it. */
-static void project(kt_build *b, const kt_mla *c, kt_view h, kt_view *q, kt_view *kv,
-                    kt_view *index_q) {
+static void project(kt_build *b, const kt_mla *c, kt_view h, bool has_index, kt_view *q,
+                    kt_view *kv, kt_view *index_q) {
     const int64_t q_width = c->heads * (c->nope + c->rope), kv_width = c->kv_lora + c->rope;
     const kt_mat latent =
         KT_MAT("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", kv_width, h.width);
@@ -116,9 +119,9 @@ static void project(kt_build *b, const kt_mla *c, kt_view h, kt_view *q, kt_view
     mats[0] = KT_MAT("self_attn.q_b_proj", "attn_q_b", q_width, c->q_lora);
     mats[1] = KT_MAT("self_attn.indexer.wq_b", "indexer.attn_q_b", c->index_heads * c->index_dim,
                      c->q_lora);
-    kt_linear(b, "q_b", cq, c->index_topk ? 2 : 1, mats, out);
+    kt_linear(b, "q_b", cq, has_index ? 2 : 1, mats, out);
     *q = out[0];
-    *index_q = out[1];
+    if (has_index) *index_q = out[1];
 }
 
 /* Halves of kv_b: keys (turned) and values. GGUF has them apart, or (old files) together too. */
@@ -146,16 +149,16 @@ static kt_index_rule index_keys(kt_build *b, const kt_mla *c, kt_view h, kt_view
     const kt_mat mats[2] = {
         KT_MAT("self_attn.indexer.wk", "indexer.attn_k", c->index_dim, h.width),
         KT_MAT("self_attn.indexer.weights_proj", "indexer.proj", c->index_heads, h.width)};
-    kt_rope_rule halves = c->rotation;
+    kt_rope_rule rotation = c->rotation;
     kt_view out[2];
 
-    halves.interleaved = false;
+    rotation.interleaved = c->is_index_interleaved;
     kt_linear(b, "indexer", h, 2, mats, out);
     kt_layer_norm(
         b, out[0], KT_VEC("self_attn.indexer.k_norm.weight", "indexer.k_norm.weight", c->index_dim),
         KT_VEC("self_attn.indexer.k_norm.bias", "indexer.k_norm.bias", c->index_dim), LATENT_EPS);
-    kt_rope(b, out[0], c->index_dim, &halves);
-    kt_rope(b, q, c->index_dim, &halves);
+    kt_rope(b, out[0], c->index_dim, &rotation);
+    kt_rope(b, q, c->index_dim, &rotation);
     return (kt_index_rule){.keys = out[0],
                            .queries = q,
                            .weights = out[1],
@@ -164,7 +167,8 @@ static kt_index_rule index_keys(kt_build *b, const kt_mla *c, kt_view h, kt_view
                            .topk = c->index_topk};
 }
 
-static kt_view attend(kt_build *b, const kt_mla *c, kt_view h) {
+static kt_view attend(kt_build *b, const kt_mla *c, kt_view h, int l) {
+    const bool has_index = c->index_topk && !c->repeats_index[l];
     const kt_head_mats keys = half(b, c, 0), values = half(b, c, 1);
     const kt_attention attention = {.heads = c->heads,
                                     .kv_heads = 1,
@@ -175,7 +179,7 @@ static kt_view attend(kt_build *b, const kt_mla *c, kt_view h) {
     kt_index_rule index;
     int plane;
 
-    project(b, c, h, &q, &kv, &index_q);
+    project(b, c, h, has_index, &q, &kv, &index_q);
     latent = (kt_view){kv.value, kv.at, c->kv_lora};
     k_rope = (kt_view){kv.value, kv.at + c->kv_lora, c->rope};
     q_rope = (kt_view){q.value, q.at + c->nope, q.width};
@@ -187,8 +191,12 @@ static kt_view attend(kt_build *b, const kt_mla *c, kt_view h) {
     plane = kt_keep(b, kv, (kt_view){0}, 1);
     if (!c->index_topk) return kt_attend_latent(b, q, plane, &attention, &keys, &values);
     q = kt_linear_heads(b, q, &keys);
-    index = index_keys(b, c, h, index_q);
-    o = kt_attend_sparse(b, q, plane, &attention, &index);
+    if (has_index) {
+        index = index_keys(b, c, h, index_q);
+        o = kt_attend_sparse(b, q, plane, &attention, &index);
+    } else {
+        o = kt_attend_repeated(b, q, plane, &attention);
+    }
     return kt_linear_heads(b, o, &values);
 }
 
@@ -197,7 +205,7 @@ void kt_mla_layer(kt_build *b, const void *numbers_, int l) {
     kt_view x = kt_residual(b), h, o;
 
     h = kt_rms(b, x, KT_VEC("input_layernorm.weight", "attn_norm.weight", x.width), c->eps);
-    o = attend(b, c, h);
+    o = attend(b, c, h, l);
     kt_linear_into(b, "o", x, o, KT_MAT("self_attn.o_proj", "attn_output", x.width, o.width));
     h = kt_rms(b, x, KT_VEC("post_attention_layernorm.weight", "ffn_norm.weight", x.width), c->eps);
     kt_moe_half(b, x, h, &c->moe, l);

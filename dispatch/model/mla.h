@@ -1,5 +1,5 @@
-/* What families with multi-head latent attention share: DeepSeek-V3, its sparse successor, Kimi-K2.
- * SPDX-License-Identifier: Apache-2.0 */
+/* What families with multi-head latent attention share: DeepSeek-V3, its sparse successor, Kimi-K2,
+ * GLM-4.7-Flash, GLM-5. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_MLA_H
 #define KT_DISPATCH_MLA_H
 
@@ -10,6 +10,8 @@ typedef struct kt_mla {
     int64_t heads, q_lora, kv_lora, nope, rope, v;
     kt_moe_numbers moe;
     int64_t index_heads, index_dim, index_topk; /* lightning indexer; 0 = none */
+    bool is_index_interleaved;                  /* its rotation's pairs; false = halves */
+    bool repeats_index[KT_MAX_LAYERS]; /* no indexer of its own: what the last one picked */
     double eps, scale;
     bool is_tied;
     kt_rope_rule rotation;

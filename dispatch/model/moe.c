@@ -1,9 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/model/moe.h"
 
+#include <string.h>
+
 #include "base/err.h"
 
+/* Re-saved configs list "dense" and "sparse" by layer instead of first_k_dense_replace. */
+static kt_status read_layer_types(const kt_config_source *s, kt_moe_numbers *c, kt_err *err) {
+    const kt_json *types = kt_json_get(s->json, "mlp_layer_types");
+    int64_t first_sparse = -1;
+
+    for (size_t i = 0; i < kt_json_length(types); i++) {
+        const char *word = kt_json_string(kt_json_at(types, i), NULL), *type = word ? word : "";
+        const bool is_dense = strcmp(type, "dense") == 0;
+        if ((!is_dense && strcmp(type, "sparse") != 0) || (is_dense && first_sparse >= 0))
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%.200s: mlp_layer_types[%zu] is '%.40s', expected 'dense' of the first "
+                           "layers, then 'sparse'",
+                           s->where, i, type);
+        if (!is_dense && first_sparse < 0) first_sparse = (int64_t)i;
+    }
+    if (first_sparse >= 0 &&
+        kt_json_type_of(kt_json_get(s->json, "first_k_dense_replace")) == KT_JSON_NULL)
+        c->first_dense = first_sparse;
+    return KT_OK;
+}
+
 kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err) {
+    const char *score = kt_json_string(kt_json_get(s->json, "scoring_func"), NULL);
+
+    if (score && strcmp(score, "sigmoid") != 0)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: scoring_func '%.40s', expected 'sigmoid'",
+                       s->where, score);
+    KT_TRY(read_layer_types(s, c, err));
     if (c->groups < 1) c->groups = c->top_groups = 1;
     KT_TRY(kt_need_multiple(s, "moe_intermediate_size", c->inner, err));
     if (c->first_dense) KT_TRY(kt_need_multiple(s, "intermediate_size", c->dense, err));

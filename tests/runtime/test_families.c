@@ -44,6 +44,9 @@ static family_case cases[] = {
     {"golden/qwen3_next", ACTS_BF16, -1},
     {"golden/gpt_oss", ACTS_BF16, -1},
     {"golden/gpt_oss-mxfp4", ACTS_INT8, -1},
+    {"golden/glm_moe_dsa", ACTS_BF16, -1},
+    {"golden/glm4_moe_lite", ACTS_BF16, -1},
+    {"golden/kimi_k25-int4", ACTS_INT8, -1},
     {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", ACTS_BF16, -1},
     {"gguf/qwen3moe-f16-tied/model.gguf", ACTS_BF16, -1},
     {"gguf/qwen3moe-f32/model.gguf", ACTS_BF16, -1},
@@ -76,6 +79,7 @@ static family_case cases[] = {
     {"gguf/deepseek2-q4_k_m/model.gguf", ACTS_INT8, -1},
     {"gguf/deepseek32-bf16/model.gguf", ACTS_BF16, -1},
     {"gguf/gpt-oss-mxfp4/model.gguf", ACTS_INT8, -1},
+    {"gguf/glm-dsa-bf16/model.gguf", ACTS_BF16, -1},
 };
 
 ParameterizedTestParameters(families, logits) {
