@@ -172,9 +172,11 @@ typedef struct kt_index_rule {
                    * the same token: no index keys, queries and weights here */
 } kt_index_rule;
 
-/* Heads of linear attention: value heads of v, key heads of k numbers. */
+/* Heads of linear attention: value heads of v, key heads of k numbers. Value head h uses key head
+ * h * key_heads / heads, or (tiled) h % key_heads. */
 typedef struct kt_delta_rule {
     int64_t heads, key_heads, k, v;
+    bool is_tiled;
 } kt_delta_rule;
 
 typedef struct kt_node {

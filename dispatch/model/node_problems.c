@@ -5,12 +5,16 @@ kt_problem kt_conv_problem(const kt_node *conv, int64_t rows) {
     return (kt_problem){.op = KT_OP_CONV, .m = rows, .n = conv->in.width, .k = conv->size};
 }
 
+int64_t kt_delta_tile(const kt_delta_rule *rule) {
+    return rule->is_tiled ? rule->key_heads : rule->heads;
+}
+
 kt_problem kt_delta_problem(const kt_node *delta, int64_t rows) {
     const kt_delta_rule *r = &delta->delta;
 
     return (kt_problem){.op = KT_OP_DELTA,
                         .m = rows,
-                        .n = r->heads,
+                        .n = kt_delta_tile(r),
                         .k = r->k,
                         .kv_heads = r->key_heads,
                         .v = r->v};

@@ -1,6 +1,7 @@
 /* Linear attention by the gated delta rule on a device: spans of fewer than 64 rows row by row,
  * others in chunks. SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
+#include "dispatch/model/node_problems.h"
 #include "kernels/cuda/row_calls.h"
 #include "runtime/device/row_code.h"
 
@@ -36,7 +37,8 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     return kt_row_code_find(n->step, "delta_chunks", NULL, &s->chunks, err);
 }
 
-static kt_delta_batch call_of(const kt_device_node *n) {
+/* Value heads [first, first + tile). */
+static kt_delta_batch call_of(const kt_device_node *n, int64_t first, int64_t tile) {
     const device_delta_state *s = n->state;
     const kt_device_step *step = n->step;
     const kt_delta_rule *r = &n->node->delta;
@@ -44,24 +46,25 @@ static kt_delta_batch call_of(const kt_device_node *n) {
 
     return (kt_delta_batch){.q = n->in.x,
                             .k = n->in.x + keys,
-                            .v = n->in.x + 2 * keys,
-                            .b = n->in2.x,
-                            .a = n->in2.x + r->heads,
-                            .decay = s->decay,
-                            .dt_bias = s->dt_bias,
-                            .z = n->in3.x,
+                            .v = n->in.x + 2 * keys + first * r->v,
+                            .b = n->in2.x + first,
+                            .a = n->in2.x + r->heads + first,
+                            .decay = (const float *)s->decay + first,
+                            .dt_bias = (const float *)s->dt_bias + first,
+                            .z = n->in3.x + first * r->v,
                             .norm = s->norm,
-                            .out = n->out.x,
+                            .out = n->out.x + first * r->v,
                             .spans = (const kt_state_span *)step->span,
                             .span = step->span_of,
-                            .states = step->states + step->slot_at[n->node->slot],
+                            .states =
+                                step->states + step->slot_at[n->node->slot] + first * r->k * r->v,
                             .stride = step->state_floats,
                             .room = step->scratch,
                             .ld = (int32_t)n->in.ld,
                             .ldba = (int32_t)n->in2.ld,
                             .ldz = (int32_t)n->in3.ld,
                             .ldo = (int32_t)n->out.ld,
-                            .heads = (int32_t)r->heads,
+                            .heads = (int32_t)tile,
                             .key_heads = (int32_t)r->key_heads,
                             .keys = (int32_t)r->k,
                             .values = (int32_t)r->v,
@@ -82,10 +85,10 @@ static kt_status put_chunks(kt_device_node *n, const kt_delta_batch *call, kt_er
                          call->rows, 0, call, sizeof *call, err);
 }
 
-static kt_status enqueue(kt_device_node *n, kt_err *err) {
+static kt_status put_tile(kt_device_node *n, int64_t first, int64_t tile, kt_err *err) {
     const kt_device_step *step = n->step;
     const kt_row_code *steps = &((const device_delta_state *)n->state)->steps;
-    kt_delta_batch call = call_of(n);
+    kt_delta_batch call = call_of(n, first, tile);
     int long_spans = 0;
 
     for (int i = 0; i < step->n_spans; i++) long_spans += step->host_span[i].rows >= KT_DELTA_PIECE;
@@ -95,6 +98,14 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                              KT_DELTA_STEPS_SHARED, &call, sizeof call, err));
     call.rows_from = KT_DELTA_PIECE, call.rows_to = INT32_MAX;
     return long_spans ? put_chunks(n, &call, err) : KT_OK;
+}
+
+static kt_status enqueue(kt_device_node *n, kt_err *err) {
+    const kt_delta_rule *r = &n->node->delta;
+    const int64_t tile = kt_delta_tile(r);
+
+    for (int64_t first = 0; first < r->heads; first += tile) KT_TRY(put_tile(n, first, tile, err));
+    return KT_OK;
 }
 
 const kt_device_op kt_device_op_delta = {

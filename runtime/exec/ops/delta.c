@@ -39,39 +39,40 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return d->scratch ? KT_OK : kt_fail(err, KT_E_NOMEM, "no memory for linear attention");
 }
 
-/* A row's bits follow from its own sequence: the choice does from the span alone. */
+/* Heads [begin, end) of one tile. A row's bits follow from its own sequence: the choice does from
+ * the span alone. */
 static void run_span(const kt_exec_node *n, const kt_step_span *span, int64_t begin, int64_t end,
                      int tid) {
     const kt_step *s = n->step;
     const delta_state *d = n->state;
     const kt_choice *choice = span->rows < MANY_ROWS ? n->choice : n->many;
     const kt_delta_rule *r = &n->node->delta;
-    const int64_t keys = r->key_heads * r->k;
+    const int64_t keys = r->key_heads * r->k, tile = kt_delta_tile(r), first = begin / tile * tile;
     const int64_t row = span->first_row, of_head = r->k * r->v;
-    const float *q = n->in.x + row * n->in.ld, *b = n->in2.x + row * n->in2.ld;
+    const float *q = n->in.x + row * n->in.ld, *b = n->in2.x + row * n->in2.ld + first;
     kt_problem problem = d->problem;
     kt_delta_call call = {.problem = &problem,
                           .config = &choice->config,
                           .q = q,
                           .k = q + keys,
-                          .v = q + 2 * keys,
+                          .v = q + 2 * keys + first * r->v,
                           .ld = n->in.ld,
                           .b = b,
                           .a = b + r->heads,
                           .ldba = n->in2.ld,
-                          .decay = n->weight->data[0],
-                          .dt_bias = n->weight2->data[0],
-                          .state = span->to + s->slot_at[n->node->slot],
-                          .z = n->in3.x + row * n->in3.ld,
+                          .decay = (const float *)n->weight->data[0] + first,
+                          .dt_bias = (const float *)n->weight2->data[0] + first,
+                          .state = span->to + s->slot_at[n->node->slot] + first * of_head,
+                          .z = n->in3.x + row * n->in3.ld + first * r->v,
                           .ldz = n->in3.ld,
                           .norm = n->weight3->data[0],
                           .eps = (float)n->node->eps,
-                          .out = n->out.x + row * n->out.ld,
+                          .out = n->out.x + row * n->out.ld + first * r->v,
                           .ldo = n->out.ld,
                           .position = span->position,
                           .rows = span->rows,
-                          .head_begin = begin,
-                          .head_end = end,
+                          .head_begin = begin - first,
+                          .head_end = end - first,
                           .scratch = d->scratch + (size_t)tid * d->scratch_bytes};
 
     problem.m = span->rows;
@@ -79,13 +80,14 @@ static void run_span(const kt_exec_node *n, const kt_step_span *span, int64_t be
     choice->variant->delta(&call);
 }
 
-/* Tasks are spans x heads. */
+/* Tasks are spans x heads; a call is of one tile. */
 static void run(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_exec_node *n = arg;
-    const int64_t each = n->node->delta.heads;
+    const int64_t each = n->node->delta.heads, tile = kt_delta_tile(&n->node->delta);
 
     for (int64_t task = begin; task < end;) {
-        int64_t first = task % each, last = each - first < end - task ? each : first + end - task;
+        int64_t first = task % each, last = (first / tile + 1) * tile;
+        if (last - first > end - task) last = first + end - task;
         run_span(n, &n->step->spans[task / each], first, last, tid);
         task += last - first;
     }
