@@ -44,6 +44,7 @@ static family_case cases[] = {
     {"golden/qwen3_next", ACTS_BF16, -1},
     {"golden/gpt_oss", ACTS_BF16, -1},
     {"golden/gpt_oss-mxfp4", ACTS_INT8, -1},
+    {"golden/qwen3_5_moe", ACTS_BF16, -1},
     {"golden/glm_moe_dsa", ACTS_BF16, -1},
     {"golden/glm4_moe_lite", ACTS_BF16, -1},
     {"golden/kimi_k25-int4", ACTS_INT8, -1},
@@ -80,6 +81,7 @@ static family_case cases[] = {
     {"gguf/deepseek32-bf16/model.gguf", ACTS_BF16, -1},
     {"gguf/gpt-oss-mxfp4/model.gguf", ACTS_INT8, -1},
     {"gguf/glm-dsa-bf16/model.gguf", ACTS_BF16, -1},
+    {"gguf/qwen35moe-bf16/model.gguf", ACTS_BF16, -1},
 };
 
 ParameterizedTestParameters(families, logits) {
