@@ -39,6 +39,9 @@ static model_case cases[] = {
     {"golden/qwen3_next", KT_W_INT8_CHANNEL},
     {"golden/gpt_oss", KT_W_INT8_CHANNEL},
     {"golden/gpt_oss-mxfp4", KT_W_BF16},
+    {"golden/qwen3_5_moe", KT_W_BF16},
+    {"golden/glm_moe_dsa", KT_W_BF16},
+    {"golden/glm_moe_dsa", KT_W_INT8_CHANNEL},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

@@ -53,6 +53,9 @@ ParameterizedTestParameters(convert, loads_to_the_same_bits) {
         {"golden/gpt_oss", KT_QUANT_NATIVE},
         {"golden/gpt_oss-mxfp4", KT_QUANT_NATIVE},
         {"gguf/gpt-oss-mxfp4/model.gguf", KT_QUANT_NATIVE},
+        {"golden/qwen3_5_moe", KT_QUANT_NATIVE},
+        {"golden/glm_moe_dsa", KT_QUANT_NATIVE},
+        {"golden/kimi_k25-int4", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-f16-tied/model.gguf", KT_QUANT_NATIVE},
         {"gguf/qwen3moe-f32/model.gguf", KT_QUANT_NATIVE},
@@ -81,6 +84,7 @@ ParameterizedTestParameters(convert, loads_to_the_same_bits) {
         {"gguf/deepseek2-old-q5_0/model.gguf", KT_QUANT_NATIVE},
         {"gguf/deepseek2-q4_k_m/model.gguf", KT_QUANT_NATIVE},
         {"gguf/deepseek32-bf16/model.gguf", KT_QUANT_NATIVE},
+        {"gguf/qwen35moe-bf16/model.gguf", KT_QUANT_INT8},
         /* FP8 is decoded, F16 read from GGUF; heads of MLA; linear attention */
         {"golden/glm4_moe-fp8", KT_QUANT_INT8},
         {"golden/deepseek_v3", KT_QUANT_INT4},

@@ -125,6 +125,8 @@ Test(device_families, checkpoints_and_gguf_blocks_give_the_reference_logits, .ti
                                         "golden/kimi_k2-int4",
                                         "golden/qwen3_next",
                                         "golden/gpt_oss",
+                                        "golden/glm_moe_dsa",
+                                        "gguf/qwen35moe-bf16/model.gguf",
                                         "gguf/qwen3moe-q4_k_m/model.gguf",
                                         "gguf/qwen3moe-q5_1/model.gguf",
                                         "gguf/qwen3moe-q2_k/model.gguf",

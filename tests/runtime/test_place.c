@@ -134,11 +134,16 @@ static const kt_device_op by_lot[KT_NODE_KINDS] = {
 
 /* What is kept has one home. */
 static void check_homes(const kt_graph *g, const kt_placement *p) {
+    bool list_is_there = false; /* what the last indexer picked */
+
     for (int i = 0; i < g->n_nodes; i++) {
         const kt_node *n = &g->nodes[i];
         const bool is_there = p->side[i] == KT_SIDE_DEVICE;
         if (n->plane >= 0) cr_expect_eq(p->is_plane_away[n->plane], is_there, "node %d", i);
         if (n->slot >= 0) cr_expect_eq(p->is_slot_away[n->slot], is_there, "node %d", i);
+        if (n->kind != KT_NODE_ATTEND_SPARSE) continue;
+        if (n->index.repeats) cr_expect_eq(is_there, list_is_there, "node %d", i);
+        list_is_there = is_there;
     }
 }
 
@@ -181,8 +186,8 @@ static void check_model(const char *name, uint32_t seed) {
 }
 
 Test(place, values_are_up_to_date_wherever_they_are_read, .timeout = 60) {
-    static const char *const models[] = {"qwen3_moe-a", "qwen3_next", "glm4_moe", "deepseek_v3",
-                                         "deepseek_v32"};
+    static const char *const models[] = {"qwen3_moe-a", "qwen3_next",   "glm4_moe",
+                                         "deepseek_v3", "deepseek_v32", "glm_moe_dsa"};
 
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (uint32_t seed = 0; seed < 12; seed++) check_model(models[m], seed);

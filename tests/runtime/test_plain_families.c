@@ -1,4 +1,4 @@
-/* Every seed family in odd sizes against its formulas in double (tests/support/plain_model.h),
+/* Families in odd sizes against their formulas in double (tests/support/plain_model.h),
  * which share no code with the engine. Bound: 1.5 times what those formulas lose when they round
  * where the engine does. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
@@ -69,7 +69,31 @@ static const kt_plain_shape shapes[] = {
      .full_every = 2, .experts = 5, .topk = 2, .expert_size = 96, .shared_size = 32, .theta = 1e7},
     {KT_PLAIN_QWEN3_NEXT, .layers = 3, .hidden = 96, .vocab = 34, .heads = 4, .kv_heads = 4,
      .head_dim = 32, .rotary = 32, .key_heads = 1, .value_heads = 3, .key_dim = 64, .value_dim = 32,
-     .full_every = 3, .experts = 7, .topk = 5, .expert_size = 32, .shared_size = 32, .theta = 1e4}};
+     .full_every = 3, .experts = 7, .topk = 5, .expert_size = 32, .shared_size = 32, .theta = 1e4},
+    {KT_PLAIN_GLM4_LITE, .layers = 2,   .hidden = 96,      .vocab = 41,       .heads = 5,
+     .q_lora = 32,       .kv_lora = 64, .nope = 32,        .rope = 16,        .v = 64,
+     .experts = 6,       .topk = 2,     .expert_size = 32, .shared_size = 32, .dense_size = 96,
+     .dense_layers = 1,  .groups = 1,   .top_groups = 1,   .scaling = 1.8,    .theta = 1e6},
+    /* the third layer meets what the second picked */
+    {KT_PLAIN_GLM_DSA, .layers = 3,       .hidden = 96,      .vocab = 37,       .heads = 3,
+     .q_lora = 64,     .kv_lora = 64,     .nope = 32,        .rope = 16,        .v = 96,
+     .index_heads = 3, .index_dim = 64,   .index_topk = 5,   .indexers = "FFS", .experts = 5,
+     .topk = 2,        .expert_size = 64, .shared_size = 64, .dense_size = 64,  .dense_layers = 2,
+     .groups = 1,      .top_groups = 1,   .scaling = 2.5,    .theta = 8e6},
+    {KT_PLAIN_KIMI_K25, .layers = 2,   .hidden = 96,      .vocab = 44,       .heads = 3,
+     .q_lora = 64,      .kv_lora = 96, .nope = 32,        .rope = 32,        .v = 64,
+     .experts = 9,      .topk = 4,     .expert_size = 32, .shared_size = 32, .dense_size = 64,
+     .dense_layers = 1, .groups = 1,   .top_groups = 1,   .scaling = 2.827,  .theta = 5e4,
+     .yarn = 64},
+    {KT_PLAIN_QWEN3_5, .layers = 4, .hidden = 96, .vocab = 47, .heads = 3, .kv_heads = 1,
+     .head_dim = 64, .rotary = 16, .key_heads = 2, .value_heads = 8, .key_dim = 32, .value_dim = 32,
+     .full_every = 4, .experts = 6, .topk = 2, .expert_size = 64, .shared_size = 32, .theta = 1e7},
+    {KT_PLAIN_QWEN3_5, .layers = 2, .hidden = 128, .vocab = 39, .heads = 2, .kv_heads = 2,
+     .head_dim = 32, .rotary = 8, .key_heads = 3, .value_heads = 3, .key_dim = 64, .value_dim = 32,
+     .full_every = 2, .experts = 5, .topk = 3, .expert_size = 32, .shared_size = 64, .theta = 1e4},
+    {KT_PLAIN_QWEN3_5, .layers = 2, .hidden = 96, .vocab = 36, .heads = 4, .kv_heads = 2,
+     .head_dim = 32, .rotary = 32, .key_heads = 3, .value_heads = 6, .key_dim = 32, .value_dim = 64,
+     .full_every = 2, .experts = 4, .topk = 2, .expert_size = 32, .shared_size = 32, .theta = 1e6}};
 
 /* expand_rows: of the engine's options. */
 static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk,

@@ -20,6 +20,7 @@ typedef struct pass {
     kt_rng rng;
     double *x;
     uint64_t *choices;
+    char *picked; /* [n, n] keys that the last indexer picked for each position */
 } pass;
 
 static double *numbers(int64_t count) {
@@ -77,7 +78,7 @@ static void rms(double *x, const double *w, int64_t n, double eps, int one_plus)
 }
 
 static int is_one_plus(const pass *p) {
-    return p->s->family == KT_PLAIN_QWEN3_NEXT;
+    return kt_plain_is_hybrid(p->s);
 }
 
 /* The normed copy of row t. */
@@ -162,7 +163,7 @@ static void head_norms(const pass *p, const char *name, double *x, int64_t heads
 static void grouped_attention(pass *p) {
     const kt_plain_shape *s = p->s;
     const int64_t d = s->head_dim, q_width = s->heads * d, kv = s->kv_heads * d, h = s->hidden;
-    const int is_gated = s->family == KT_PLAIN_QWEN3_NEXT;
+    const int is_gated = kt_plain_is_hybrid(s);
     double *k = numbers(p->n * kv), *v = numbers(p->n * kv), *wide = numbers(2 * q_width);
     double *q = numbers(q_width), *o = numbers(q_width), *y = numbers(h);
 
@@ -208,6 +209,7 @@ typedef struct indexer {
 static void pick_keys(pass *p, indexer *x, const double *cq, const double *row, int64_t t) {
     const kt_plain_shape *s = p->s;
     const int64_t d = s->index_dim;
+    const int interleaved = s->family == KT_PLAIN_GLM_DSA;
     double *q = numbers(s->index_heads * d), *w = numbers(s->index_heads), mean = 0, var = 0;
     double *key = x->keys + t * d, *score = numbers(t + 1);
     const double *gain = of_layer(p, "self_attn.indexer.k_norm.weight");
@@ -221,10 +223,10 @@ static void pick_keys(pass *p, indexer *x, const double *cq, const double *row, 
     for (int64_t i = 0; i < d; i++) var += (key[i] - mean) * (key[i] - mean) / (double)d;
     for (int64_t i = 0; i < d; i++)
         key[i] = (key[i] - mean) / sqrt(var + LATENT_EPS) * gain[i] + bias[i];
-    rotate(s, key, s->rope, t, 0);
+    rotate(s, key, s->rope, t, interleaved);
     disturb(p, key, d);
     for (int64_t j = 0; j < s->index_heads; j++) {
-        rotate(s, q + j * d, s->rope, t, 0);
+        rotate(s, q + j * d, s->rope, t, interleaved);
         for (int64_t u = 0; u <= t; u++) {
             double dot = 0;
             for (int64_t i = 0; i < d; i++) dot += q[j * d + i] * x->keys[u * d + i];
@@ -239,6 +241,7 @@ static void pick_keys(pass *p, indexer *x, const double *cq, const double *row, 
         x->may[best] = 1;
         if (t >= s->index_topk) choose(p, t, best, 1);
     }
+    memcpy(p->picked + t * p->n, x->may, (size_t)p->n);
     free(q), free(w), free(score);
 }
 
@@ -277,10 +280,10 @@ static void latent_attention(pass *p) {
             rotate(s, q + i * d + s->nope, s->rope, t, 1);
         }
         disturb(p, q, s->heads * d);
-        if (s->index_topk) pick_keys(p, &x, cq, row, t);
+        if (kt_plain_has_indexer(s, p->layer)) pick_keys(p, &x, cq, row, t);
         for (int64_t i = 0; i < s->heads; i++)
             attend(q + i * d, k + i * d, s->heads * d, v + i * s->v, s->heads * s->v, d, s->v,
-                   scale, t, s->index_topk ? x.may : NULL, o + i * s->v);
+                   scale, t, s->index_topk ? p->picked + t * p->n : NULL, o + i * s->v);
         linear(p, of_layer(p, "self_attn.o_proj.weight"), o, h, s->heads * s->v, y);
         for (int64_t i = 0; i < h; i++) p->x[t * h + i] += y[i];
         free(row);
@@ -337,29 +340,50 @@ static void convolve(const double *w, const double *raw, int64_t channels, int64
     }
 }
 
+/* Inputs of one position: q, k and v, the gate, and a and b of each value head. Qwen3-Next has them
+ * grouped by key head in two matrices, Qwen3.5 sorted in four. */
+static void project(pass *p, const double *row, double *qkv, double *z, double *b, double *a) {
+    const kt_plain_shape *s = p->s;
+    const int64_t h = s->hidden, k = s->key_heads * s->key_dim, v = s->value_heads * s->value_dim;
+    const int64_t n = s->value_heads, ratio = n / s->key_heads;
+    double *u = numbers(2 * k + 2 * v), *ba = numbers(2 * n);
+
+    if (s->family == KT_PLAIN_QWEN3_5) {
+        linear(p, of_layer(p, "linear_attn.in_proj_qkv.weight"), row, 2 * k + v, h, qkv);
+        linear(p, of_layer(p, "linear_attn.in_proj_z.weight"), row, v, h, z);
+        linear(p, of_layer(p, "linear_attn.in_proj_b.weight"), row, n, h, b);
+        linear(p, of_layer(p, "linear_attn.in_proj_a.weight"), row, n, h, a);
+    } else {
+        linear(p, of_layer(p, "linear_attn.in_proj_qkvz.weight"), row, 2 * k + 2 * v, h, u);
+        linear(p, of_layer(p, "linear_attn.in_proj_ba.weight"), row, 2 * n, h, ba);
+        ungroup(s, u, qkv, z);
+        for (int64_t i = 0; i < n; i++) {
+            b[i] = ba[i / ratio * 2 * ratio + i % ratio];
+            a[i] = ba[i / ratio * 2 * ratio + ratio + i % ratio];
+        }
+    }
+    free(u), free(ba);
+}
+
 static void delta_net(pass *p) {
     const kt_plain_shape *s = p->s;
     const int64_t h = s->hidden, dk = s->key_dim, dv = s->value_dim, k = s->key_heads * dk;
     const int64_t v = s->value_heads * dv, ratio = s->value_heads / s->key_heads;
     const double *a_log = of_layer(p, "linear_attn.A_log");
     const double *dt = of_layer(p, "linear_attn.dt_bias");
-    double *u = numbers(2 * k + 2 * v), *ba = numbers(2 * s->value_heads), *z = numbers(v);
+    double *a = numbers(s->value_heads), *b = numbers(s->value_heads), *z = numbers(v);
     double *raw = numbers(p->n * (2 * k + v)), *c = numbers(2 * k + v), *o = numbers(v);
     double *state = numbers(s->value_heads * dk * dv), *y = numbers(h);
 
     for (int64_t t = 0; t < p->n; t++) {
         double *row = normed(p, "input_layernorm.weight", t);
-        linear(p, of_layer(p, "linear_attn.in_proj_qkvz.weight"), row, 2 * k + 2 * v, h, u);
-        linear(p, of_layer(p, "linear_attn.in_proj_ba.weight"), row, 2 * s->value_heads, h, ba);
-        ungroup(s, u, raw + t * (2 * k + v), z);
+        project(p, row, raw + t * (2 * k + v), z, b, a);
         convolve(of_layer(p, "linear_attn.conv1d.weight"), raw, 2 * k + v, t, c);
         for (int64_t i = 0; i < 2 * s->key_heads; i++) unit(c + i * dk, dk);
         for (int64_t i = 0; i < s->value_heads; i++) {
             const int64_t g = i / ratio;
-            const double b = ba[g * 2 * ratio + i % ratio];
-            const double a = ba[g * 2 * ratio + ratio + i % ratio];
             recur(s, state + i * dk * dv, c + g * dk, c + k + g * dk, c + 2 * k + i * dv,
-                  exp(-exp(a_log[i]) * log1p(exp(a + dt[i]))), sigmoid(b), o + i * dv);
+                  exp(-exp(a_log[i]) * log1p(exp(a[i] + dt[i]))), sigmoid(b[i]), o + i * dv);
             rms(o + i * dv, of_layer(p, "linear_attn.norm.weight"), dv, EPS, 0);
         }
         for (int64_t i = 0; i < v; i++) o[i] *= silu(z[i]);
@@ -367,7 +391,7 @@ static void delta_net(pass *p) {
         for (int64_t i = 0; i < h; i++) p->x[t * h + i] += y[i];
         free(row);
     }
-    free(u), free(ba), free(z), free(raw), free(c), free(o), free(state), free(y);
+    free(a), free(b), free(z), free(raw), free(c), free(o), free(state), free(y);
 }
 
 /* ---- feed-forward ---- */
@@ -415,7 +439,7 @@ static void keep_groups(const kt_plain_shape *s, double *score) {
 /* weight[topk] and id[topk] of the chosen experts. */
 static void route(pass *p, const double *row, int64_t t, double *weight, int64_t *id) {
     const kt_plain_shape *s = p->s;
-    const int is_softmax = s->family == KT_PLAIN_QWEN3_NEXT;
+    const int is_softmax = kt_plain_is_hybrid(s);
     const char *block = s->family == KT_PLAIN_MINIMAX_M2 ? "block_sparse_moe" : "mlp";
     const char *bias_of = s->family == KT_PLAIN_MINIMAX_M2 ? block : "mlp.gate";
     const double *w = kt_plain_tensor(p->m, "model.layers.%d.%s.gate.weight", (int)p->layer, block);
@@ -489,6 +513,7 @@ void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
     kt_rng_seed(&p.rng, seed);
     memset(choices, 0, (size_t)n * sizeof *choices);
     p.x = numbers(n * s->hidden);
+    p.picked = calloc((size_t)(n * n), 1);
     for (int64_t t = 0; t < n; t++)
         memcpy(p.x + t * s->hidden, embedding + tokens[t] * s->hidden,
                (size_t)s->hidden * sizeof *p.x);
@@ -506,5 +531,5 @@ void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
         rms(x, kt_plain_tensor(m, "model.norm.weight"), s->hidden, EPS, is_one_plus(&p));
         linear(&p, head, x, s->vocab, s->hidden, logits + t * s->vocab);
     }
-    free(p.x);
+    free(p.x), free(p.picked);
 }

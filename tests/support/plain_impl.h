@@ -24,6 +24,16 @@ struct kt_plain_model {
 const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* DeltaNet layers, one-plus norms, softmax router, gated shared expert. */
+static inline bool kt_plain_is_hybrid(const kt_plain_shape *s) {
+    return s->family == KT_PLAIN_QWEN3_NEXT || s->family == KT_PLAIN_QWEN3_5;
+}
+
+/* Has layer l an indexer of its own? */
+static inline bool kt_plain_has_indexer(const kt_plain_shape *s, int64_t l) {
+    return s->index_topk && (!s->indexers || s->indexers[l] == 'F');
+}
+
 /* Is layer l of a hybrid model a DeltaNet layer? */
 bool kt_plain_is_delta(const kt_plain_shape *s, int64_t l);
 

@@ -55,7 +55,7 @@ static void matrix(drawing *d, const char *name, int64_t rows, int64_t k, double
 }
 
 static void norm(drawing *d, const char *name, int64_t k) {
-    const double mean = d->model->shape.family == KT_PLAIN_QWEN3_NEXT ? 0 : 1;
+    const double mean = kt_plain_is_hybrid(&d->model->shape) ? 0 : 1;
     draw(d, name, 0, k, mean, 0.2, KT_DTYPE_BF16);
 }
 
@@ -84,13 +84,13 @@ static void experts(drawing *d, int64_t l) {
     snprintf(name, sizeof name, "%s.gate.weight", block);
     matrix(d, name, s->experts, s->hidden, 4); /* clear decisions */
     snprintf(name, sizeof name, "%s.e_score_correction_bias", is_minimax ? block : "mlp.gate");
-    if (s->family != KT_PLAIN_QWEN3_NEXT) draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
+    if (!kt_plain_is_hybrid(s)) draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
     for (int64_t e = 0; e < s->experts; e++) {
         snprintf(name, sizeof name, "%s.experts.%d", block, (int)e);
         feed_forward(d, name, is_minimax ? minimax : usual, s->expert_size);
     }
     if (!s->shared_size) return;
-    if (s->family != KT_PLAIN_QWEN3_NEXT) {
+    if (!kt_plain_is_hybrid(s)) {
         feed_forward(d, "mlp.shared_experts", usual, s->shared_size);
         return;
     }
@@ -100,7 +100,7 @@ static void experts(drawing *d, int64_t l) {
 
 static void grouped_attention(drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
-    const bool is_gated = s->family == KT_PLAIN_QWEN3_NEXT;
+    const bool is_gated = kt_plain_is_hybrid(s);
     const bool is_whole = s->family == KT_PLAIN_MINIMAX_M2;
     const int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     const int64_t wide[] = {is_gated ? 2 * q : q, kv, kv};
@@ -118,7 +118,7 @@ static void grouped_attention(drawing *d) {
     norm(d, "self_attn.k_norm.weight", is_whole ? kv : s->head_dim);
 }
 
-static void latent_attention(drawing *d) {
+static void latent_attention(drawing *d, int64_t l) {
     const kt_plain_shape *s = &d->model->shape;
     const int64_t q = s->heads * (s->nope + s->rope), cq = s->q_lora ? s->q_lora : s->hidden;
 
@@ -131,7 +131,7 @@ static void latent_attention(drawing *d) {
     norm(d, "self_attn.kv_a_layernorm.weight", s->kv_lora);
     matrix(d, "self_attn.kv_b_proj.weight", s->heads * (s->nope + s->v), s->kv_lora, 1);
     matrix(d, "self_attn.o_proj.weight", s->hidden, s->heads * s->v, 1);
-    if (!s->index_topk) return;
+    if (!kt_plain_has_indexer(s, l)) return;
     matrix(d, "self_attn.indexer.wq_b.weight", s->index_heads * s->index_dim, s->q_lora, 1);
     matrix(d, "self_attn.indexer.wk.weight", s->index_dim, s->hidden, 1);
     draw(d, "self_attn.indexer.k_norm.weight", 0, s->index_dim, 1, 0.2, KT_DTYPE_F32);
@@ -143,8 +143,15 @@ static void delta_net(drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
     const int64_t k = s->key_heads * s->key_dim, v = s->value_heads * s->value_dim;
 
-    matrix(d, "linear_attn.in_proj_qkvz.weight", 2 * k + 2 * v, s->hidden, 1);
-    matrix(d, "linear_attn.in_proj_ba.weight", 2 * s->value_heads, s->hidden, 1);
+    if (s->family == KT_PLAIN_QWEN3_5) {
+        matrix(d, "linear_attn.in_proj_qkv.weight", 2 * k + v, s->hidden, 1);
+        matrix(d, "linear_attn.in_proj_z.weight", v, s->hidden, 1);
+        matrix(d, "linear_attn.in_proj_b.weight", s->value_heads, s->hidden, 1);
+        matrix(d, "linear_attn.in_proj_a.weight", s->value_heads, s->hidden, 1);
+    } else {
+        matrix(d, "linear_attn.in_proj_qkvz.weight", 2 * k + 2 * v, s->hidden, 1);
+        matrix(d, "linear_attn.in_proj_ba.weight", 2 * s->value_heads, s->hidden, 1);
+    }
     matrix(d, "linear_attn.conv1d.weight", 2 * k + v, 4, 1);
     draw(d, "linear_attn.A_log", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
     draw(d, "linear_attn.dt_bias", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
@@ -153,7 +160,7 @@ static void delta_net(drawing *d) {
 }
 
 bool kt_plain_is_delta(const kt_plain_shape *s, int64_t l) {
-    return s->family == KT_PLAIN_QWEN3_NEXT && (l + 1) % s->full_every != 0;
+    return kt_plain_is_hybrid(s) && (l + 1) % s->full_every != 0;
 }
 
 static void draw_all(drawing *d) {
@@ -167,7 +174,7 @@ static void draw_all(drawing *d) {
         if (kt_plain_is_delta(s, l))
             delta_net(d);
         else if (s->kv_lora)
-            latent_attention(d);
+            latent_attention(d, l);
         else
             grouped_attention(d);
         experts(d, l);
@@ -177,8 +184,23 @@ static void draw_all(drawing *d) {
     if (!s->is_tied) matrix(d, "lm_head.weight", s->vocab, s->hidden, 3);
 }
 
+/* As the release spells it: inside of a multimodal model with a prefix. */
+static const char *published_name(const kt_plain_shape *s, const char *name, char out[240]) {
+    const size_t model = sizeof "model." - 1;
+    const bool is_body = strncmp(name, "model.", model) == 0;
+
+    if (s->family == KT_PLAIN_KIMI_K25)
+        snprintf(out, 240, "language_model.%s", name);
+    else if (s->family == KT_PLAIN_QWEN3_5 && is_body)
+        snprintf(out, 240, "model.language_model.%s", name + model);
+    else
+        snprintf(out, 240, "%s", name);
+    return out;
+}
+
 static void write_tensors(const kt_plain_model *m, const char *folder) {
     kt_tensor_out *out = calloc((size_t)m->count, sizeof *out);
+    char(*names)[240] = calloc((size_t)m->count, sizeof *names);
     char path[4200];
     kt_err err = {KT_OK, ""};
 
@@ -194,7 +216,9 @@ static void write_tensors(const kt_plain_model *m, const char *folder) {
             else
                 halves[j] = kt_f32_to_bf16((float)t->value[j]);
         }
-        out[i] = (kt_tensor_out){.name = t->name, .dtype = t->dtype, .data = halves};
+        out[i] = (kt_tensor_out){.name = published_name(&m->shape, t->name, names[i]),
+                                 .dtype = t->dtype,
+                                 .data = halves};
         if (t->rows) out[i].shape[out[i].rank++] = t->rows;
         if (strstr(t->name, "conv1d")) out[i].shape[out[i].rank++] = 1;
         out[i].shape[out[i].rank++] = t->k;
@@ -205,7 +229,7 @@ static void write_tensors(const kt_plain_model *m, const char *folder) {
         abort();
     }
     for (int i = 0; i < m->count; i++) free((void *)(uintptr_t)out[i].data);
-    free(out);
+    free(out), free(names);
 }
 
 /* ---- config.json ---- */
@@ -237,7 +261,8 @@ static void say_latent(config *c, const kt_plain_shape *s) {
     say_int(c, "qk_rope_head_dim", s->rope);
     say_int(c, "v_head_dim", s->v);
     say_int(c, "moe_layer_freq", 1);
-    say(c, ",\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\"");
+    if (s->family != KT_PLAIN_GLM4_LITE)
+        say(c, ",\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\"");
     if (s->yarn > 0)
         say(c,
             ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":%g,\"beta_fast\":4,\"beta_slow\":1,"
@@ -247,6 +272,7 @@ static void say_latent(config *c, const kt_plain_shape *s) {
     say_int(c, "index_n_heads", s->index_heads);
     say_int(c, "index_head_dim", s->index_dim);
     say_int(c, "index_topk", s->index_topk);
+    if (s->indexers) say(c, ",\"index_topk_pattern\":\"%s\"", s->indexers);
 }
 
 static void say_grouped(config *c, const kt_plain_shape *s) {
@@ -274,13 +300,18 @@ static void say_grouped(config *c, const kt_plain_shape *s) {
 }
 
 static void write_config(const kt_plain_shape *s, const char *folder) {
-    static const char *const types[] = {"minimax_m2", "glm4_moe",     "deepseek_v3",
-                                        "kimi_k2",    "deepseek_v32", "qwen3_next"};
+    static const char *const types[] = {
+        "minimax_m2", "glm4_moe",      "deepseek_v3", "kimi_k2",  "deepseek_v32",
+        "qwen3_next", "glm4_moe_lite", "glm_moe_dsa", "kimi_k25", "qwen3_5_moe"};
     const bool is_minimax = s->family == KT_PLAIN_MINIMAX_M2;
-    const bool is_qwen = s->family == KT_PLAIN_QWEN3_NEXT;
+    const bool is_qwen = kt_plain_is_hybrid(s);
+    const bool is_nested = s->family == KT_PLAIN_KIMI_K25 || s->family == KT_PLAIN_QWEN3_5;
     config *c = calloc(1, sizeof *c);
 
     say(c, "{\"model_type\":\"%s\"", types[s->family]);
+    if (is_nested)
+        say(c, ",\"vision_config\":{\"hidden_size\":32},\"text_config\":{\"model_type\":\"%s\"",
+            s->family == KT_PLAIN_QWEN3_5 ? "qwen3_5_moe_text" : "kimi_k2");
     say_int(c, "num_hidden_layers", s->layers);
     say_int(c, "hidden_size", s->hidden);
     say_int(c, "vocab_size", s->vocab);
@@ -308,8 +339,9 @@ static void write_config(const kt_plain_shape *s, const char *folder) {
         say_grouped(c, s);
     say(c,
         ",\"tie_word_embeddings\":%s,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-5,"
-        "\"rope_theta\":%g,\"hidden_act\":\"silu\",\"eos_token_id\":0}",
-        s->is_tied ? "true" : "false", s->context ? (int)s->context : 256, s->theta);
+        "\"rope_theta\":%g,\"hidden_act\":\"silu\",\"eos_token_id\":0}%s",
+        s->is_tied ? "true" : "false", s->context ? (int)s->context : 256, s->theta,
+        is_nested ? "}" : "");
     kt_temp_write(folder, "config.json", c->text, c->used);
     free(c);
 }

@@ -1,4 +1,4 @@
-/* Random checkpoints of every seed family, and their forward pass written out in double from the
+/* Random checkpoints of families in their published spelling, and their forward pass written out in double from the
  * published formulas: plain loops over the numbers that were drawn, no code shared with the
  * engine, its graph or its loader. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_PLAIN_MODEL_H
@@ -13,7 +13,11 @@ typedef enum kt_plain_family {
     KT_PLAIN_DEEPSEEK_V3,
     KT_PLAIN_KIMI_K2,
     KT_PLAIN_DEEPSEEK_V32,
-    KT_PLAIN_QWEN3_NEXT
+    KT_PLAIN_QWEN3_NEXT,
+    KT_PLAIN_GLM4_LITE,
+    KT_PLAIN_GLM_DSA,
+    KT_PLAIN_KIMI_K25,
+    KT_PLAIN_QWEN3_5
 } kt_plain_family;
 
 /* Sizes; those that a family does not have stay 0. */
@@ -24,6 +28,7 @@ typedef struct kt_plain_shape {
     int64_t heads, kv_heads, head_dim, rotary; /* grouped-query attention; rotary: of head_dim */
     int64_t q_lora, kv_lora, nope, rope, v;    /* latent attention; q_lora 0 = none */
     int64_t index_heads, index_dim, index_topk;
+    const char *indexers; /* by layer: F has one, S meets what the last one picked; NULL = all F */
     int64_t key_heads, value_heads, key_dim, value_dim; /* DeltaNet, kernel 4 */
     int64_t full_every;                                 /* every so many layers are attention */
     int64_t experts, topk, expert_size, shared_size, dense_size, dense_layers;

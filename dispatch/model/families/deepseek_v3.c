@@ -1,6 +1,6 @@
 /* DeepSeek-V3, V3-0324, V3.1, R1 and Kimi-K2: latent attention (dispatch/model/mla.h). GGUF
- * files of V3.2 that were converted without its indexer are of this architecture too: they
- * attend to every key. SPDX-License-Identifier: Apache-2.0 */
+ * files of Kimi-K2.5 and GLM-4.7-Flash are of this architecture too, and those of V3.2 that were
+ * converted without its indexer: they attend to every key. SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/model/mla.h"
 
 /* No indexer, whatever the file says. */
