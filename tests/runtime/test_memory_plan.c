@@ -172,7 +172,15 @@ static const published shapes[] = {
      70272, 0},
     {"MiniMax-M2", 228.69, 224.68, 200064.0 * 3072, 0, 62.0 * 256 * 3072, 7.02, 253952, 0},
     {"Qwen3-Next-80B-A3B", 79.67, 77.31, 151936.0 * 2048, 0, 48.0 * 512 * 2048, 1.51, 24576,
-     4 * 36 * (32 * 128.0 * 128 + 3 * 8192)}};
+     4 * 36 * (32 * 128.0 * 128 + 3 * 8192)},
+    {"Qwen3.5-35B-A3B", 34.66, 32.21, 248320.0 * 2048, 0, 40.0 * 256 * 2048, 1.01, 20480,
+     4 * 30 * (32 * 128.0 * 128 + 3 * 8192)},
+    {"Qwen3.5-397B-A17B", 396.35, 386.55, 248320.0 * 4096, 0, 60.0 * 512 * 4096, 7.55, 30720,
+     4 * 45 * (64 * 128.0 * 128 + 3 * 12288)},
+    {"GLM-5.2", 743.4, 724.78, 154880.0 * 6144, 78.0 * 64 * 448 * 512, 75.0 * 256 * 6144, 22.65,
+     95232, 0},
+    {"GLM-4.7-Flash", 29.94, 27.78, 154880.0 * 2048, 47.0 * 20 * 448 * 512, 46.0 * 64 * 2048, 1.74,
+     54144, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* Of the published checkpoints as they are stored, without MTP (GiB). */
@@ -180,10 +188,13 @@ Test(memory_plan, bundled_shapes_are_counted_as_published) {
     static const struct {
         const char *model;
         double gib;
-    } published_sizes[] = {{"Qwen3-30B-A3B", 56.9},     {"Qwen3-235B-A22B", 437.9},
-                           {"DeepSeek-V3", 626.9},      {"DeepSeek-V3.2", 627.7},
-                           {"GLM-4.7", 657.1},          {"MiniMax-M2", 214.2},
-                           {"Kimi-K2-Thinking", 553.4}, {"Qwen3-Next-80B-A3B", 148.4}};
+    } published_sizes[] = {{"Qwen3-30B-A3B", 56.9},      {"Qwen3-235B-A22B", 437.9},
+                           {"DeepSeek-V3", 626.9},       {"DeepSeek-V3.2", 627.7},
+                           {"GLM-4.7", 657.1},           {"MiniMax-M2", 214.2},
+                           {"Kimi-K2-Thinking", 553.4},  {"Qwen3-Next-80B-A3B", 148.4},
+                           {"Qwen3.5-35B-A3B", 64.6},    {"Qwen3.5-122B-A10B", 227.4},
+                           {"Qwen3.5-397B-A17B", 738.3}, {"GLM-5.2", 1384.7},
+                           {"GLM-4.7-Flash", 55.8}};
 
     for (size_t i = 0; i < sizeof published_sizes / sizeof *published_sizes; i++) {
         const char *model = published_sizes[i].model;

@@ -70,6 +70,10 @@ Test(space, kept_sequences_have_cells) {
         {"DeepSeek-V3.2",
          {.op = KT_OP_INDEX, .weights = KT_W_BF16, .n = 64, .k = 128, .context = 32768},
          1},
+        {"GLM-5.2",
+         {.op = KT_OP_INDEX, .weights = KT_W_BF16, .n = 32, .k = 128, .context = 8192},
+         1},
+        {"Qwen3.5-397B-A17B", {.op = KT_OP_DELTA, .n = 64, .k = 128, .kv_heads = 16, .v = 128}, 2},
         {"Qwen3-30B-A3B", {.op = KT_OP_DELTA, .n = 32, .k = 128, .kv_heads = 16, .v = 128}, 0}};
     static const int one[] = {1};
 
