@@ -8,8 +8,8 @@
 /* rows: of a sequence in one step. A few and many may run by different variants. */
 kt_problem kt_conv_problem(const kt_node *conv, int64_t rows);
 kt_problem kt_delta_problem(const kt_node *delta, int64_t rows);
-/* Value heads that a kernel is given at a time: all, or (tiled) as many as there are key heads, each
- * of which it then uses once. The problem is that of so many. */
+/* Value heads that a kernel is given at a time: all, or (tiled) as many as there are key heads,
+ * each of which it then uses once. The problem is that of so many. */
 int64_t kt_delta_tile(const kt_delta_rule *rule);
 
 /* max_context: tokens that a sequence may have. */

@@ -1,6 +1,6 @@
-/* Random checkpoints of families in their published spelling, and their forward pass written out in double from the
- * published formulas: plain loops over the numbers that were drawn, no code shared with the
- * engine, its graph or its loader. SPDX-License-Identifier: Apache-2.0 */
+/* Random checkpoints of families in their published spelling, and their forward pass written out in
+ * double from the published formulas: plain loops over the numbers that were drawn, no code shared
+ * with the engine, its graph or its loader. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_PLAIN_MODEL_H
 #define KT_TESTS_PLAIN_MODEL_H
 

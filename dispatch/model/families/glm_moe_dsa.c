@@ -1,7 +1,8 @@
 /* GLM-5, 5.1 and 5.2: latent attention that meets only the keys that a small indexer picks
  * (dispatch/model/mla.h), as DeepSeek-V3.2, but the indexer's rotation is interleaved too, and most
  * layers of GLM-5.2 have no indexer: they meet what the nearest layer before with one picked for
- * the same token. Source: the published GlmMoeDsaForCausalLM. SPDX-License-Identifier: Apache-2.0 */
+ * the same token. Source: the published GlmMoeDsaForCausalLM.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Qwen3.5-MoE and Qwen3.6-MoE, the language model: as Qwen3-Next (dispatch/model/hybrid.h), but q, k
- * and v of a DeltaNet layer, its gate z, b and a are matrices of their own, sorted by head, and
+/* Qwen3.5-MoE and Qwen3.6-MoE, the language model: as Qwen3-Next (dispatch/model/hybrid.h), but q,
+ * k and v of a DeltaNet layer, its gate z, b and a are matrices of their own, sorted by head, and
  * there may be four value heads to a key head. The release is multimodal (dispatch/model/nested.h).
  * GGUF files have the value heads in another order. Source: the published
  * Qwen3_5MoeForConditionalGeneration. SPDX-License-Identifier: Apache-2.0 */

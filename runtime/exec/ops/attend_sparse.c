@@ -1,7 +1,7 @@
 /* Attention over the keys that an indexer picks, in this layer or in one before whose picks it
- * repeats: the list lies where layers share it, until the next layer with an indexer. A row's scores, its picked keys and its result
- * depend on nothing but its own sequence: neither chunks nor threads change a bit. Rows that see no
- * more keys than may be picked meet them all.
+ * repeats: the list lies where layers share it, until the next layer with an indexer. A row's
+ * scores, its picked keys and its result depend on nothing but its own sequence: neither chunks nor
+ * threads change a bit. Rows that see no more keys than may be picked meet them all.
  *
  * Many rows are shared out whole, scored and picked in one phase, gathered and met in the next. Of
  * a few rows the phases share out keys (scores), pieces of the picked ones (gathering), and heads
