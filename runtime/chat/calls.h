@@ -19,6 +19,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "runtime/chat/channels.h"
+
 typedef enum kt_call_body { KT_CALL_ARGUMENTS, KT_CALL_OBJECT, KT_CALL_PARAMETERS } kt_call_body;
 
 typedef enum kt_call_ids {
@@ -42,7 +44,9 @@ typedef struct kt_calls {
     const char *arguments_end;                                   /* KT_CALL_ARGUMENTS */
     const char *param_begin, *key_end, *value_begin, *value_end; /* KT_CALL_PARAMETERS */
     const char *between; /* what the family writes between two calls, or NULL */
-    const char *part;    /* a special token inside the marks above, or NULL */
+    const kt_channels
+        *channels;    /* a call is a message of these instead of what is above; or NULL */
+    const char *part; /* a special token inside the marks above, or NULL */
 
     bool quoted;           /* NAME and KEY stand in "quotes", which may be missing */
     bool one_call;         /* a section holds one call, so several calls are several sections */

@@ -68,6 +68,7 @@ static kt_status shows(const kt_chat_format *f, const char *messages, const char
 
 kt_status kt_chat_probe(kt_chat_format *f, kt_err *err) {
     f->knows_developer = kt_template_mentions(f->t, "developer");
+    f->has_channels = kt_template_mentions(f->t, "<|channel|>analysis<|message|>");
     KT_TRY(shows(f, CALL("\"\"", OBJECT), "kt_value", "{'kt_key'", "{\\\"kt_key",
                  &f->object_arguments, err));
     KT_TRY(shows(f, "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"kt_part\"}]}]",

@@ -178,16 +178,19 @@ static kt_status put_calls(context *c, const kt_json *calls, const char *where) 
 
 /* ---- messages ---- */
 
-static const kt_json *reasoning_of(const kt_json *message) {
-    const kt_json *a = kt_json_get(message, "reasoning_content");
-    const kt_json *b = kt_json_get(message, "reasoning");
+static const kt_json *reasoning_of(const context *c, const kt_json *message) {
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
 
-    if (kt_json_type_of(a) == KT_JSON_STRING) return a;
-    return kt_json_type_of(b) == KT_JSON_STRING ? b : NULL;
+    for (int i = 0; i < (c->f->has_channels ? 3 : 2); i++) {
+        const kt_json *one = kt_json_get(message, names[i]);
+        if (kt_json_type_of(one) == KT_JSON_STRING) return one;
+    }
+    return NULL;
 }
 
 static kt_status put_members(context *c, const kt_json *message, const char *where) {
     bool has_calls = kt_json_length(kt_json_get(message, "tool_calls")) > 0;
+    bool has_thinking = c->f->has_channels && reasoning_of(c, message);
     char inside[96];
 
     for (size_t i = 0; i < kt_json_length(message); i++) {
@@ -195,7 +198,7 @@ static kt_status put_members(context *c, const kt_json *message, const char *whe
         size_t n;
         const kt_json *member = kt_json_member(message, i, &key, &n);
         if (is_key(key, n, "role") || is_key(key, n, "content") || is_key(key, n, "reasoning") ||
-            is_key(key, n, "reasoning_content"))
+            is_key(key, n, "reasoning_content") || (has_thinking && is_key(key, n, "thinking")))
             continue;
         if (is_key(key, n, "tool_calls") && !has_calls) continue; /* null or empty: none */
         kt_json_key_n(&c->w, key, n);
@@ -209,7 +212,8 @@ static kt_status put_members(context *c, const kt_json *message, const char *whe
 }
 
 static kt_status put_message(context *c, const kt_json *message, size_t i) {
-    const kt_json *reasoning = reasoning_of(message), *calls = kt_json_get(message, "tool_calls");
+    const kt_json *reasoning = reasoning_of(c, message),
+                  *calls = kt_json_get(message, "tool_calls");
     const char *role = kt_json_text(message, "role");
     char where[48], inside[64];
 
@@ -221,7 +225,15 @@ static kt_status put_message(context *c, const kt_json *message, size_t i) {
     kt_json_add_string(&c->w, "role", role);
     kt_json_key(&c->w, "content");
     snprintf(inside, sizeof inside, "%s.content", where);
-    KT_TRY(put_content(c, kt_json_get(message, "content"), kt_json_length(calls) > 0, inside));
+    /* a template with channels writes one of both before a call */
+    if (c->f->has_channels && reasoning && kt_json_length(calls) > 0)
+        kt_json_put_string(&c->w, "");
+    else
+        KT_TRY(put_content(c, kt_json_get(message, "content"), kt_json_length(calls) > 0, inside));
+    if (reasoning && c->f->has_channels) {
+        kt_json_key(&c->w, "thinking");
+        kt_json_put_value(&c->w, reasoning);
+    }
     if (reasoning) {
         kt_json_key(&c->w, "reasoning_content");
         kt_json_put_value(&c->w, reasoning);
@@ -287,6 +299,16 @@ static void put_flag(context *c, const char *key, bool value) {
     if (!kt_json_get(c->request->kwargs, key)) kt_json_add_bool(&c->w, key, value);
 }
 
+/* gpt-oss knows three efforts, and none of them is off. */
+static const char *channel_effort(const char *effort) {
+    static const char *const names[][2] = {
+        {"none", "low"}, {"minimal", "low"}, {"xhigh", "high"}, {"max", "high"}};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(effort, names[i][0]) == 0) return names[i][1];
+    return effort;
+}
+
 static void put_thinking(context *c) {
     const char *effort = c->request->reasoning_effort;
     int thinking = c->request->enable_thinking;
@@ -296,6 +318,8 @@ static void put_thinking(context *c) {
     if (kt_json_type_of(given) == KT_JSON_BOOL) thinking = kt_json_bool(given, false) ? 1 : -1;
     if (thinking) put_flag(c, "enable_thinking", thinking > 0);
     if (thinking) put_flag(c, "thinking", thinking > 0);
+    if (effort && c->f->has_channels) effort = channel_effort(effort);
+    if (!effort && c->f->has_channels && thinking < 0) effort = "low";
     if (effort && !kt_json_get(c->request->kwargs, "reasoning_effort"))
         kt_json_add_string(&c->w, "reasoning_effort", effort);
 }

@@ -40,7 +40,7 @@ static kt_event_kind prose_kind(const kt_parser *p) {
     return p->state == KT_AT_REASONING ? KT_EVENT_REASONING : KT_EVENT_TEXT;
 }
 
-static void put_space(kt_parser *p) {
+void kt_parser_put_space(kt_parser *p) {
     kt_parser_text(p, prose_kind(p), p->space, p->n_space);
     p->n_space = 0;
 }
@@ -58,15 +58,15 @@ void kt_parser_prose(kt_parser *p, const char *bytes, size_t n) {
     if (to > from) {
         size_t lead = from;
         while (is_space(bytes[lead])) { /* as if it came byte by byte */
-            if (p->n_space == KT_PARSER_SPACE) put_space(p);
+            if (p->n_space == KT_PARSER_SPACE) kt_parser_put_space(p);
             p->space[p->n_space++] = bytes[lead++];
         }
-        put_space(p);
+        kt_parser_put_space(p);
         kt_parser_text(p, prose_kind(p), bytes + lead, to - lead);
         p->at_block = false;
     }
     for (; to < n; to++) {
-        if (p->n_space == KT_PARSER_SPACE) put_space(p);
+        if (p->n_space == KT_PARSER_SPACE) kt_parser_put_space(p);
         p->space[p->n_space++] = bytes[to];
     }
 }
@@ -138,6 +138,7 @@ static run_function *const runs[KT_PARSER_STATES] = {
     [KT_AT_KEY] = kt_parser_run_key,
     [KT_AT_BETWEEN] = kt_parser_run_between,
     [KT_AT_VALUE] = kt_parser_run_value,
+    [KT_AT_HEADER] = kt_parser_run_header,
 };
 
 static void run_all(kt_parser *p, const char *bytes, size_t n) {
@@ -151,9 +152,21 @@ static void run_all(kt_parser *p, const char *bytes, size_t n) {
 /* ---- marks ---- */
 
 static uint32_t call_marks(const kt_parser *p) {
-    if (!p->calls) return 0;
+    if (!p->calls || p->calls->channels) return 0;
     return BIT(SECTION_BEGIN) |
            (!p->calls->section_begin || p->calls->bare_calls ? BIT(CALL_BEGIN) : 0);
+}
+
+/* Marks of messages with headers, where there are any. Arguments may spell those that are no
+ * tokens. */
+static uint32_t channel_marks(const kt_parser *p, bool by_id) {
+    const uint32_t ends = BIT(MESSAGE_END) | BIT(ANSWER_END) | BIT(CALL_END);
+
+    if (!p->channels) return 0;
+    if (p->state == KT_AT_HEADER)
+        return ends | BIT(START) | BIT(CHANNEL) | BIT(CONSTRAIN) | BIT(MESSAGE);
+    if (!by_id && (p->state == KT_AT_ARGUMENTS || p->state == KT_AT_OBJECT)) return 0;
+    return ends | BIT(START) | BIT(CHANNEL);
 }
 
 /* The marks that count here. by_id: of those that are special tokens, else of the others. */
@@ -162,6 +175,7 @@ static uint32_t active(const kt_parser *p, bool by_id) {
     uint32_t m = 0;
 
     switch (p->state) {
+    case KT_AT_HEADER: break;
     case KT_AT_TEXT: m = call_marks(p) | (by_id || fresh_line ? BIT(THINK_BEGIN) : 0); break;
     case KT_AT_REASONING:
         m = BIT(THINK_END) | (p->at_block ? BIT(THINK_BEGIN) : 0);
@@ -189,7 +203,7 @@ static uint32_t active(const kt_parser *p, bool by_id) {
         break;
     case KT_PARSER_STATES: break;
     }
-    return m & p->present & (by_id ? p->by_id : ~p->by_id);
+    return (m | channel_marks(p, by_id)) & p->present & (by_id ? p->by_id : ~p->by_id);
 }
 
 static void keep_mark(kt_parser *p, kt_mark m) {
@@ -258,6 +272,13 @@ static void on_param_begin(kt_parser *p) {
     kt_parser_param_begin(p);
 }
 
+/* A call of which only the header came has no arguments. */
+static void on_channel_mark(kt_parser *p, kt_mark m) {
+    if (p->state == KT_AT_BODY) on_call_end(p);
+    if (p->state == KT_AT_OBJECT && !p->begun) kt_parser_spoil(p);
+    kt_parser_channel_mark(p, m);
+}
+
 static void on_mark(kt_parser *p, kt_mark m) {
     switch (m) {
     case KT_MARK_THINK_BEGIN: start_block(p, KT_AT_REASONING); break;
@@ -270,7 +291,7 @@ static void on_mark(kt_parser *p, kt_mark m) {
         break;
     case KT_MARK_SECTION_END: on_section_end(p); break;
     case KT_MARK_CALL_BEGIN: on_call_begin(p); break;
-    case KT_MARK_CALL_END: on_call_end(p); break;
+    case KT_MARK_CALL_END: p->channels ? on_channel_mark(p, m) : on_call_end(p); break;
     case KT_MARK_PREFIX_END:
         keep_mark(p, m);
         p->n_name = 0;
@@ -290,6 +311,12 @@ static void on_mark(kt_parser *p, kt_mark m) {
     case KT_MARK_KEY_END: kt_parser_key_end(p); break;
     case KT_MARK_VALUE_BEGIN: kt_parser_value_begin(p); break;
     case KT_MARK_VALUE_END: kt_parser_value_end(p); break;
+    case KT_MARK_START:
+    case KT_MARK_CHANNEL:
+    case KT_MARK_CONSTRAIN:
+    case KT_MARK_MESSAGE:
+    case KT_MARK_MESSAGE_END:
+    case KT_MARK_ANSWER_END: on_channel_mark(p, m); break;
     case KT_MARKS: break;
     }
 }
@@ -446,18 +473,24 @@ kt_status kt_parser_finish(kt_parser *p, kt_event_sink *sink, void *arg, kt_err 
     start_push(p, sink, arg);
     release(p);
     p->finished = true;
+    if (p->state == KT_AT_HEADER && (p->header_role || p->header_channel))
+        p->held.size = 0; /* half a header is nobody's text */
     if (p->begun) {
         if (p->state == KT_AT_VALUE) kt_parser_value_end(p);
         kt_parser_end_call(p, true);
     } else if (p->held.size) {
         kt_parser_spoil(p);
     }
-    if (p->state != KT_AT_SECTION && p->state != KT_AT_END) put_space(p);
+    if (p->state != KT_AT_SECTION && p->state != KT_AT_END) kt_parser_put_space(p);
     return end_push(p, true, err);
 }
 
 bool kt_parser_in_reasoning(const kt_parser *p) {
     return p->state == KT_AT_REASONING;
+}
+
+bool kt_parser_in_header(const kt_parser *p) {
+    return p->state == KT_AT_HEADER || (p->channels && p->state == KT_AT_SECTION);
 }
 
 bool kt_parser_in_call(const kt_parser *p) {
@@ -489,16 +522,30 @@ static void set_mark(kt_parser *p, const kt_parser_options *o, kt_mark m, const 
     if (p->mark[m].id >= 0) p->by_id |= 1u << m;
 }
 
+static void set_channel_marks(kt_parser *p, const kt_parser_options *o) {
+    const kt_channels *c = p->channels;
+
+    if (!c) return;
+    set_mark(p, o, KT_MARK_START, c->start);
+    set_mark(p, o, KT_MARK_CHANNEL, c->channel);
+    set_mark(p, o, KT_MARK_CONSTRAIN, c->constrain);
+    set_mark(p, o, KT_MARK_MESSAGE, c->message);
+    set_mark(p, o, KT_MARK_MESSAGE_END, c->end);
+    set_mark(p, o, KT_MARK_ANSWER_END, c->done);
+    set_mark(p, o, KT_MARK_CALL_END, c->call);
+}
+
 static void set_marks(kt_parser *p, const kt_parser_options *o) {
     const kt_calls *c = p->calls;
     const kt_reasoning *r = o->choice.reasoning;
 
     p->part_id = -1;
-    if (r && !r->stays_in_text) {
+    set_channel_marks(p, o);
+    if (r && r->begin && !r->stays_in_text) {
         set_mark(p, o, KT_MARK_THINK_BEGIN, r->begin);
         set_mark(p, o, KT_MARK_THINK_END, r->end);
     }
-    if (!c) return;
+    if (!c || c->channels) return;
     set_mark(p, o, KT_MARK_SECTION_BEGIN, c->section_begin);
     set_mark(p, o, KT_MARK_SECTION_END, c->section_end);
     set_mark(p, o, KT_MARK_CALL_BEGIN, c->call_begin);
@@ -522,12 +569,16 @@ kt_status kt_parser_create(const kt_parser_options *o, kt_parser **out, kt_err *
     p->choice = o->choice;
     p->tools = o->tools;
     p->calls = kt_json_length(o->tools) ? o->choice.calls : NULL;
+    p->channels = r ? r->channels : NULL;
+    if (!p->channels && o->choice.calls) p->channels = o->choice.calls->channels;
     p->first_call = o->first_call;
     kt_rng_seed(&p->rng, o->seed);
     set_marks(p, o);
     p->line_start = true;
     p->at_block = true;
-    if (r && o->starts_in_reasoning && r->stays_in_text)
+    if (p->channels)
+        kt_parser_open_header(p, false);
+    else if (r && o->starts_in_reasoning && r->stays_in_text)
         p->opens_in_text = true;
     else if (r && o->starts_in_reasoning)
         start_block(p, KT_AT_REASONING);

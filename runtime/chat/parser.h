@@ -81,6 +81,8 @@ kt_status kt_parser_finish(kt_parser *p, kt_event_sink *sink, void *arg, kt_err 
 
 /* State between pushes: where the next byte would go. Calls include those that were cut. */
 bool kt_parser_in_reasoning(const kt_parser *p);
+/* Between messages, or in a header of one: the next byte is neither text nor reasoning. */
+bool kt_parser_in_header(const kt_parser *p);
 bool kt_parser_in_call(const kt_parser *p);
 int kt_parser_calls(const kt_parser *p, int *n_whole);
 

@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "runtime/chat/calls.h"
+#include "runtime/chat/channels.h"
 #include "runtime/chat/json_stream.h"
 #include "runtime/chat/parser.h"
 #include "runtime/chat/reasoning.h"
@@ -32,6 +33,12 @@ typedef enum kt_mark {
     KT_MARK_KEY_END,
     KT_MARK_VALUE_BEGIN,
     KT_MARK_VALUE_END,
+    KT_MARK_START, /* of messages with headers; call_end is CALL_END there */
+    KT_MARK_CHANNEL,
+    KT_MARK_CONSTRAIN,
+    KT_MARK_MESSAGE,
+    KT_MARK_MESSAGE_END,
+    KT_MARK_ANSWER_END,
     KT_MARKS
 } kt_mark;
 
@@ -50,6 +57,7 @@ typedef enum kt_parser_state {
     KT_AT_KEY,
     KT_AT_BETWEEN, /* between key_end and value_begin */
     KT_AT_VALUE,
+    KT_AT_HEADER, /* of a message */
     KT_PARSER_STATES
 } kt_parser_state;
 
@@ -82,7 +90,8 @@ typedef unsigned kt_value_types;
 
 struct kt_parser {
     kt_parser_choice choice;
-    const kt_calls *calls; /* NULL: calls are text */
+    const kt_calls *calls;       /* NULL: calls are text */
+    const kt_channels *channels; /* NULL: answers have no messages with headers */
     const kt_json *tools;
     kt_rng rng;
     int first_call;
@@ -111,6 +120,13 @@ struct kt_parser {
     bool line_start, in_fence;
     int n_ticks;        /* backticks since the line's start; -1 = something else came */
     bool opens_in_text; /* the first push writes the begin mark as text */
+
+    /* headers */
+    bool header_role;      /* the header begins with a role */
+    size_t header_part;    /* where the role is in held */
+    size_t header_channel; /* where the channel's name is in held, or 0 */
+    size_t header_type;    /* where the mark before the type is in held, or 0 */
+    bool has_said[2];      /* a message of text, of reasoning has begun */
 
     /* calls */
     int n_calls, n_whole;
@@ -153,6 +169,7 @@ bool kt_parser_keep(kt_parser *p, kt_parser_bytes *b, const char *bytes, size_t 
 
 /* parser.c */
 void kt_parser_prose(kt_parser *p, const char *bytes, size_t size); /* text or reasoning by state */
+void kt_parser_put_space(kt_parser *p); /* what was held back is no mark's */
 void kt_parser_spoil(kt_parser *p); /* the call cannot go on: what it held is text, or it is cut */
 
 /* parser_call.c: a call's head and JSON arguments. Each run() takes 1 or more of n bytes and
@@ -165,6 +182,11 @@ void kt_parser_name_done(kt_parser *p);
 size_t kt_parser_run_name(kt_parser *p, const char *bytes, size_t n);
 size_t kt_parser_run_body(kt_parser *p, const char *bytes, size_t n);
 size_t kt_parser_run_arguments(kt_parser *p, const char *bytes, size_t n);
+
+/* parser_channels.c: headers of messages. */
+void kt_parser_open_header(kt_parser *p, bool with_role);
+void kt_parser_channel_mark(kt_parser *p, kt_mark m);
+size_t kt_parser_run_header(kt_parser *p, const char *bytes, size_t n);
 
 /* parser_object.c, parser_params.c */
 size_t kt_parser_run_object(kt_parser *p, const char *bytes, size_t n);

@@ -8,12 +8,19 @@ static const char *const think_names[] = {
     "qwen3",      "qwen3-thinking", "deepseek-r1", "deepseek-v3", "deepseek-v31", "deepseek-v4",
     "glm45",      "glm47",          "glm",         "kimi-k2",     "minimax",      "minimax-m2",
     "minimax-m1", "nano-v3",        "step3",       "granite",     "smollm3",      0};
+static const char *const harmony_names[] = {"gpt-oss", "openai", "openai-gptoss", 0};
+static const char *const harmony_families[] = {"gpt_oss", 0};
 static const char *const append_names[] = {"minimax-m2-append-think", 0};
 static const char *const think_families[] = {
     "qwen3_moe", "qwen3_next", "deepseek_v3", "deepseek_v32",
     "glm4_moe",  "minimax_m2", "kimi_k2",     0};
 
 const kt_reasoning kt_reasonings[] = {
+    {.name = "harmony",
+     .aliases = harmony_names,
+     .families = harmony_families,
+     .evidence = "<|channel|>analysis<|message|>",
+     .channels = &kt_channels_harmony},
     {.name = "seed_oss",
      .aliases = seed_names,
      .evidence = "<seed:think>",

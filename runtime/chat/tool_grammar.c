@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/utf8.h"
 #include "runtime/chat/calls.h"
+#include "runtime/chat/channels.h"
 #include "runtime/chat/json_stream.h"
 #include "runtime/chat/parser_impl.h"
 #include "runtime/chat/reasoning.h"
@@ -256,6 +257,47 @@ static void put_object(writer *w, const char *name, size_t n) {
     fputs(" \"\\\", \\\"arguments\\\": \"", w->to);
 }
 
+/* A call as a message: the recipient comes before the channel or behind it. Nothing follows the
+ * arguments, so that the mark at their end may be one that ends the answer. */
+static void put_channel_call(writer *w, const kt_json *function, const char *name, size_t n,
+                             int number) {
+    const kt_channels *c = w->c->channels;
+
+    for (int behind = 0; behind < 2; behind++) {
+        fputs(behind ? " |" : " (", w->to);
+        if (behind) put_core(w, c->channel, strlen(c->channel));
+        if (behind) put_literal(w, c->calling, strlen(c->calling));
+        put_literal(w, " to=", 4);
+        put_literal(w, c->recipients, strlen(c->recipients));
+        put_literal(w, name, n);
+        if (!behind) put_core(w, c->channel, strlen(c->channel));
+        if (!behind) put_literal(w, c->calling, strlen(c->calling));
+    }
+    fputs(" ) ( \" \"?", w->to);
+    put_core(w, c->constrain, strlen(c->constrain));
+    put_literal(w, c->type, strlen(c->type));
+    fputs(" | \" \"", w->to);
+    put_literal(w, c->type, strlen(c->type));
+    fputs(" )?", w->to);
+    put_core(w, c->message, strlen(c->message));
+    put_schema(w, kt_json_get(function, "parameters"), true, number, 0);
+    fputc('\n', w->to);
+}
+
+/* The prompt ends inside of a header; one message of reasoning may come first. */
+static void put_channel_root(writer *w, FILE *rules) {
+    const kt_channels *c = w->c->channels;
+
+    fputs("root ::= (", w->to);
+    put_core(w, c->channel, strlen(c->channel));
+    put_literal(w, c->reasoning, strlen(c->reasoning));
+    put_core(w, c->message, strlen(c->message));
+    put_until(w, rules, 0, c->end, strlen(c->end));
+    put_core(w, c->start, strlen(c->start));
+    put_literal(w, c->role, strlen(c->role));
+    fputs(" )? call\n", w->to);
+}
+
 static kt_status put_call(writer *w, FILE *rules, const kt_json *function, int number,
                           kt_err *err) {
     const kt_calls *c = w->c;
@@ -265,6 +307,10 @@ static kt_status put_call(writer *w, FILE *rules, const kt_json *function, int n
     if (!name || n == 0)
         return kt_fail(err, KT_E_INVALID, "tools: function %d has no name", number);
     fprintf(w->to, "call-%d ::=", number);
+    if (c->channels) {
+        put_channel_call(w, function, name, n, number);
+        return KT_OK;
+    }
     put_mark(w, c->call_begin, false);
     if (c->body == KT_CALL_OBJECT) {
         put_object(w, name, n);
@@ -340,7 +386,10 @@ static kt_status write_all(writer *w, FILE *rules, kt_err *err) {
     const kt_tool_grammar_options *o = w->o;
     int n = 0;
 
-    put_root(w, rules);
+    if (w->c->channels)
+        put_channel_root(w, rules);
+    else
+        put_root(w, rules);
     for (size_t i = 0; i < kt_json_length(o->tools); i++) {
         const kt_json *tool = kt_json_at(o->tools, i), *function = kt_json_get(tool, "function");
         if (!function) function = tool;

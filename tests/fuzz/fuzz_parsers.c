@@ -79,6 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     record whole, pieces;
 
     if (size < 2) return 0;
+    if (data[1] & 2) e.reasoning_parser = "harmony";
     if (!doc && kt_json_parse(tools, sizeof tools - 1, NULL, &doc, NULL) != KT_OK) abort();
     e.tool_parser = kt_builtin_calls[data[0] % kt_builtin_calls_count]->name;
     if (kt_parser_choose(&e, &o.choice, NULL) != KT_OK) abort();

@@ -30,7 +30,8 @@ static void check_cut(const parser_case *c, const size_t *ends, size_t n_ends, c
     }
     parser_push(&f, -1, c->output + at, strlen(c->output) - at);
     parser_end(&f);
-    cr_assert_str_eq(f.said, c->expect, "%s: %s\n of %s", c->parser, how, c->output);
+    cr_assert_str_eq(f.said, c->expect, "%s: %s\n of %s\nsaid %s", c->parser, how, c->output,
+                     f.said);
     parser_close(&f);
 }
 
@@ -125,6 +126,8 @@ Test(parser_choice, follows_the_template) {
                   {"sglang-tool_chat_template_deepseekv3", "deepseekv3", "none"},
                   {"sglang-tool_chat_template_deepseekv31", "deepseekv31", "think"},
                   {"sglang-tool_chat_template_deepseekv32", "deepseekv31", "think"},
+                  {"openai-gpt-oss-120b", "harmony", "harmony"},
+                  {"deepseek-ai-DeepSeek-V4-Flash-0731", "deepseekv4", "think"},
                   {"mistralai-Ministral-3-14B-Reasoning-2512", "none", "mistral"},
                   {"microsoft-Phi-3.5-mini-instruct", "none", "none"}};
 
@@ -144,6 +147,7 @@ Test(parser_choice, names_of_other_servers_are_known) {
                                            {"glm45", "glm45"},
                                            {"glm47", "glm47"},
                                            {"kimi-k2", "kimi_k2"},
+                                           {"gpt-oss", "harmony"},
                                            {"minimax-m2", "minimax_m2"},
                                            {"none", "none"}};
     static const char *const thinkers[] = {"deepseek_r1", "deepseek-v3",    "glm45",     "kimi_k2",
@@ -335,7 +339,9 @@ Test(parser, large_outputs_take_linear_time, .timeout = 120) {
         {"qwen3_coder", "<function=get_weather>\n<parameter=days>\n1", "junk", false},
         {"glm47", "<tool_call>now<arg_key>", "aaaaaaa", false},
         {"glm47", "<tool_call>now<arg_key>a</arg_key>", "        ", false},
-        {"deepseekv31", "<｜tool▁calls▁begin｜>", "        ", false}};
+        {"deepseekv31", "<｜tool▁calls▁begin｜>", "        ", false},
+        {"harmony", "<|channel|>final<|message|>", "a <|sta b\n", false},
+        {"harmony", "<|channel|>commentary to=functions.now<|message|>{\"a\": [", "1, ", false}};
     enum { SIZE = 1 << 20, TOKEN = 4 };
     char *text = malloc(SIZE);
 

@@ -180,6 +180,14 @@ static const said texts[] = {
      "name=\"city\">A"
      "</parameter>\n<parameter name=\"detail\">true</parameter>\n</invoke>\n<invoke "
      "name=\"now\">\n</invoke>\n</minimax:tool_call>"},
+    {"harmony", "harmony", false, true,
+     "<|channel|>analysis<|message|>Hm <|end<|end|><|start|>assistant to=functions.get_weather"
+     "<|channel|>commentary json<|message|>{\"city\": \"Oslo\"}"},
+    {"harmony", "harmony", false, true,
+     "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"},
+    {"harmony", "harmony", false, false, "<|channel|>final<|message|>I'd rather not."},
+    {"harmony", "harmony", false, false,
+     " to=functions.get_weather<|channel|>commentary<|message|>{}"},
 };
 
 /* The whole way: what the grammar lets through, the parser reads as whole calls. */

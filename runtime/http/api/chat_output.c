@@ -82,12 +82,13 @@ void kt_chat_set_output(kt_chat_call *c) {
 
 /* ---- what the parser decides ---- */
 
-/* Reasoning is free; a grammar of tool calls describes it itself. */
+/* Reasoning is free, and headers of messages are; a grammar of tool calls describes it itself. */
 bool kt_chat_is_free(const kt_api_call *call, size_t choice) {
     const kt_chat_call *c = (const kt_chat_call *)(const void *)call;
+    const kt_parser *p = c->choices[choice].parser;
 
     return c->tool_choice < KT_TOOL_CHOICE_REQUIRED &&
-           kt_parser_in_reasoning(c->choices[choice].parser);
+           (kt_parser_in_reasoning(p) || kt_parser_in_header(p));
 }
 
 bool kt_chat_takes(kt_chat_call *c, const kt_event *event) {
