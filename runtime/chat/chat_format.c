@@ -156,21 +156,42 @@ static kt_status use_folder(kt_chat_format *f, const char *folder, const kt_json
     return use_member(f, config, config_path, wanted, err);
 }
 
-static bool is_deepseek_v32(const char *folder) {
+/* Encoders of families that publish no template. */
+typedef struct built_in {
+    const char *model_type, *arch; /* in config.json; in a GGUF file */
+    const char *origin, *text;
+} built_in;
+
+static const built_in built_ins[] = {
+    {"deepseek_v32", "deepseek32", "built-in encoder of DeepSeek-V3.2", kt_chat_deepseek_v32},
+    {"deepseek_v4", "deepseek4", "built-in encoder of DeepSeek-V4", kt_chat_deepseek_v4},
+};
+enum { N_BUILT_INS = sizeof built_ins / sizeof *built_ins };
+
+static const built_in *built_in_of_folder(const char *folder) {
     char path[MAX_PATH];
     kt_json_doc *doc = NULL;
+    const built_in *found = NULL;
     kt_err unused;
-    bool is = read_json(folder, "config.json", path, &doc, &unused) == KT_OK &&
-              strcmp(kt_json_text(kt_json_root(doc), "model_type"), "deepseek_v32") == 0;
 
+    if (read_json(folder, "config.json", path, &doc, &unused) != KT_OK) return NULL;
+    for (int i = 0; i < N_BUILT_INS; i++)
+        if (strcmp(kt_json_text(kt_json_root(doc), "model_type"), built_ins[i].model_type) == 0)
+            found = &built_ins[i];
     kt_json_destroy(doc);
-    return is;
+    return found;
 }
 
-static kt_status use_built_in(kt_chat_format *f, kt_err *err) {
+static const built_in *built_in_of_arch(const char *arch, size_t n) {
+    for (int i = 0; i < N_BUILT_INS; i++)
+        if (n == strlen(built_ins[i].arch) && memcmp(arch, built_ins[i].arch, n) == 0)
+            return &built_ins[i];
+    return NULL;
+}
+
+static kt_status use_built_in(kt_chat_format *f, const built_in *b, kt_err *err) {
     f->is_built_in = true;
-    return set_text(f, kt_chat_deepseek_v32, strlen(kt_chat_deepseek_v32),
-                    "built-in encoder of DeepSeek-V3.2", err);
+    return set_text(f, b->text, strlen(b->text), b->origin, err);
 }
 
 static kt_status refuse_without(const char *model, kt_err *err) {
@@ -191,8 +212,9 @@ static kt_status read_folder(kt_chat_format *f, const char *folder, const kt_cha
     st = KT_OK;
     if (!source->template_file) {
         st = use_folder(f, folder, kt_json_root(config), path, source->template_name, &why);
-        if (st == KT_E_NOT_FOUND && is_deepseek_v32(folder))
-            st = use_built_in(f, &why);
+        const built_in *own = st == KT_E_NOT_FOUND ? built_in_of_folder(folder) : NULL;
+        if (own)
+            st = use_built_in(f, own, &why);
         else if (st == KT_E_NOT_FOUND && !source->template_name)
             st = refuse_without(folder, &why);
         if (st != KT_OK) kt_fail(err, st, "%s", why.message);
@@ -246,7 +268,8 @@ static kt_status use_gguf(kt_chat_format *f, const kt_gguf_meta *m, const char *
     if (kt_gguf_find(m, "general.architecture"))
         KT_TRY(kt_gguf_need_string(m, "general.architecture", &arch, &n, err));
     if (!kt_gguf_find(m, key)) {
-        if (n == 10 && memcmp(arch, "deepseek32", 10) == 0) return use_built_in(f, err);
+        const built_in *own = built_in_of_arch(arch, n);
+        if (own) return use_built_in(f, own, err);
         return kt_fail(err, KT_E_NOT_FOUND,
                        "the model has no chat template ('%s'); give --chat-template FILE", key);
     }

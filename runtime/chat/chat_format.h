@@ -19,7 +19,7 @@ struct kt_chat_format {
 /* Find out by trial renderings what the template can do. */
 kt_status kt_chat_probe(kt_chat_format *f, kt_err *err);
 
-/* A template of our own after DeepSeek-V3.2's published encoder, which comes without one. */
-extern const char kt_chat_deepseek_v32[];
+/* Templates of our own after the published encoders of DeepSeek-V3.2 and V4, which come without. */
+extern const char kt_chat_deepseek_v32[], kt_chat_deepseek_v4[];
 
 #endif

@@ -21,8 +21,8 @@ typedef struct kt_chat_source {
 
 /* Find and compile the template: template_file, or in a folder chat_template.jinja, then
  * chat_template.json, then tokenizer_config.json's chat_template (text, or a list of named ones),
- * or a GGUF file's tokenizer.chat_template. A DeepSeek-V3.2 without one gets the built-in
- * encoder. Without any: KT_E_NOT_FOUND, and the message says how to give one. */
+ * or a GGUF file's tokenizer.chat_template. DeepSeek-V3.2 and V4 without one get the
+ * built-in encoder. Without any: KT_E_NOT_FOUND, and the message says how to give one. */
 kt_status kt_chat_format_load(const kt_chat_source *source, kt_chat_format **out, kt_err *err);
 /* The same from text, with special tokens as an object {"bos_token": "...", ...}, or NULL. */
 kt_status kt_chat_format_create(const char *text, size_t size, const char *name,

@@ -11,9 +11,13 @@ static const char *const think_names[] = {
 static const char *const harmony_names[] = {"gpt-oss", "openai", "openai-gptoss", 0};
 static const char *const harmony_families[] = {"gpt_oss", 0};
 static const char *const append_names[] = {"minimax-m2-append-think", 0};
-static const char *const think_families[] = {
-    "qwen3_moe", "qwen3_next", "deepseek_v3", "deepseek_v32",
-    "glm4_moe",  "minimax_m2", "kimi_k2",     0};
+static const char *const think_families[] = {"qwen3_moe",   "qwen3_next",
+                                             "deepseek_v3", "deepseek_v32",
+                                             "deepseek_v4", "qwen3_5_moe",
+                                             "glm4_moe",    "glm4_moe_lite",
+                                             "glm_moe_dsa", "minimax_m2",
+                                             "minimax_m3",  "kimi_k2",
+                                             "kimi_k25",    0};
 
 const kt_reasoning kt_reasonings[] = {
     {.name = "harmony",

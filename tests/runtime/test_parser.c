@@ -179,12 +179,20 @@ Test(parser_choice, names_of_other_servers_are_known) {
 }
 
 Test(parser_choice, a_family_without_template_has_its_own) {
-    kt_parser_evidence e = {.family = "deepseek_v32"};
+    static const char *const families[][3] = {
+        {"deepseek_v32", "deepseekv32", "think"}, {"deepseek_v4", "deepseekv4", "think"},
+        {"gpt_oss", "harmony", "harmony"},        {"qwen3_5_moe", "qwen3_coder", "think"},
+        {"glm_moe_dsa", "glm47", "think"},        {"glm4_moe_lite", "glm47", "think"},
+        {"kimi_k25", "kimi_k2", "think"}};
+    kt_parser_evidence e = {0};
     kt_parser_choice c;
 
-    cr_assert_eq(kt_parser_choose(&e, &c, NULL), KT_OK);
-    cr_assert_str_eq(kt_parser_calls_name(&c), "deepseekv32");
-    cr_assert_str_eq(kt_parser_reasoning_name(&c), "think");
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        e.family = families[i][0];
+        cr_assert_eq(kt_parser_choose(&e, &c, NULL), KT_OK);
+        cr_expect_str_eq(kt_parser_calls_name(&c), families[i][1], "%s", e.family);
+        cr_expect_str_eq(kt_parser_reasoning_name(&c), families[i][2], "%s", e.family);
+    }
     e.family = "unheard_of";
     cr_assert_eq(kt_parser_choose(&e, &c, NULL), KT_OK);
     cr_assert(!c.calls && !c.reasoning);

@@ -2,11 +2,13 @@
 #include "runtime/chat/calls.h"
 
 static const char *const aliases[] = {"glm47_moe", "glm5", 0};
+static const char *const families[] = {"glm4_moe_lite", "glm_moe_dsa", 0};
 static const char *const evidence[] = {"<tool_call>", "</arg_key><arg_value>", 0};
 
 const kt_calls kt_calls_glm47 = {
     .name = "glm47",
     .aliases = aliases,
+    .families = families,
     .evidence = evidence,
     .body = KT_CALL_PARAMETERS,
     .call_begin = "<tool_call>",

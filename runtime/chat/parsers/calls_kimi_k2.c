@@ -3,7 +3,7 @@
 #include "runtime/chat/calls.h"
 
 static const char *const aliases[] = {"kimi", "kimi_k2_thinking", 0};
-static const char *const families[] = {"kimi_k2", 0};
+static const char *const families[] = {"kimi_k2", "kimi_k25", 0};
 static const char *const evidence[] = {"<|tool_call_argument_begin|>", 0};
 
 const kt_calls kt_calls_kimi_k2 = {

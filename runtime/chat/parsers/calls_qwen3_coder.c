@@ -3,11 +3,13 @@
 #include "runtime/chat/calls.h"
 
 static const char *const aliases[] = {"qwen3_xml", "qwen3_coder_xml", 0};
+static const char *const families[] = {"qwen3_5_moe", 0};
 static const char *const evidence[] = {"<tool_call>", "<function=", "<parameter=", 0};
 
 const kt_calls kt_calls_qwen3_coder = {
     .name = "qwen3_coder",
     .aliases = aliases,
+    .families = families,
     .evidence = evidence,
     .body = KT_CALL_PARAMETERS,
     .section_begin = "<tool_call>\n",
