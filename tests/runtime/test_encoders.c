@@ -100,3 +100,52 @@ Test(encoders, deepseek_v4_asks_for_the_greatest_effort_in_words) {
     kt_chat_format_destroy(f);
     kt_json_destroy(doc);
 }
+
+/* Conversations that the shared contexts lack: reasoning before the last question, with results,
+ * with tools and without; calls without arguments; several systems. */
+static const char *const conversations[] = {
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", "
+    "\"reasoning_content\": \"why\"}, {\"role\": \"user\", \"content\": \"r\"}]",
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"\", "
+    "\"reasoning_content\": \"why\", \"tool_calls\": [{\"id\": \"1\", \"type\": \"function\", "
+    "\"function\": {\"name\": \"now\", \"arguments\": {}}}]}, {\"role\": \"tool\", \"content\": "
+    "\"7\", \"tool_call_id\": \"1\"}, {\"role\": \"user\", \"content\": \"r\"}]",
+    "[{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"system\", \"content\": \"T\"}, "
+    "{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"user\", \"content\": \"r\"}]"};
+
+Test(encoders, deepseek_v4_agrees_on_other_conversations) {
+    char path[512];
+    const kt_chat_source source = {.template_file = path};
+    static const char tool[] = "[{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
+    kt_chat_format *ours = NULL, *theirs = NULL;
+    kt_json_doc *tools;
+    kt_err err = {KT_OK, ""};
+
+    need_shared();
+    snprintf(path, sizeof path, "%s/data/templates/deepseek-ai-DeepSeek-V4.jinja",
+             getenv("KT_SHARED"));
+    cr_assert_eq(kt_json_parse(tool, sizeof tool - 1, NULL, &tools, NULL), KT_OK);
+    cr_assert_eq(kt_chat_format_load(&source, &theirs, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_chat_format_create(kt_chat_deepseek_v4, strlen(kt_chat_deepseek_v4), "encoder",
+                                       NULL, &ours, &err),
+                 KT_OK, "%s", err.message);
+    for (int i = 0; i < 12; i++) {
+        const char *json = conversations[i / 4];
+        kt_json_doc *doc;
+        kt_rendered a = {0}, b = {0};
+        kt_chat_request request = {.enable_thinking = i & 1 ? 1 : -1};
+        cr_assert_eq(kt_json_parse(json, strlen(json), NULL, &doc, &err), KT_OK, "%s", err.message);
+        request.messages = kt_json_root(doc);
+        request.tools = i & 2 ? kt_json_root(tools) : NULL;
+        cr_assert_eq(kt_chat_render(ours, &request, &a, &err), KT_OK, "%s", err.message);
+        cr_assert_eq(kt_chat_render(theirs, &request, &b, &err), KT_OK, "%s", err.message);
+        cr_assert_gt(a.size, 21);
+        cr_expect_str_eq(strchr(a.text, '>') + 1, b.text, "%d:\n%s\n%s", i, a.text, b.text);
+        kt_rendered_deinit(&a);
+        kt_rendered_deinit(&b);
+        kt_json_destroy(doc);
+    }
+    kt_json_destroy(tools);
+    kt_chat_format_destroy(ours);
+    kt_chat_format_destroy(theirs);
+}
