@@ -1,0 +1,90 @@
+/* GGUF's low-bit blocks: the values of ggml's reference, bit by bit.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/numeric.h"
+#include "kernels/formats/lowbit.h"
+#include "tests/support/guard.h"
+
+enum { BLOCKS = 2048 };
+
+/* Of 2048 blocks of random bytes (random_bytes below, seeded with the type's number here), decoded
+ * by the `gguf` package: the digest of the values' f32 bits, with all that is not a number as
+ * 0x7fc00000 and zero without a sign. */
+static const struct {
+    kt_lowbit type;
+    int inputs, bytes;
+    uint64_t digest;
+} types[] = {
+    {KT_LOWBIT_IQ2_XXS, 256, 66, 0xdc3bdfe5001b9585u},
+    {KT_LOWBIT_IQ2_XS, 256, 74, 0xed8078a728ade879u},
+    {KT_LOWBIT_IQ2_S, 256, 82, 0x525814e9fe934491u},
+    {KT_LOWBIT_IQ3_XXS, 256, 98, 0xca739a64c25063edu},
+    {KT_LOWBIT_IQ3_S, 256, 110, 0xcd5f54a129ea6d75u},
+    {KT_LOWBIT_IQ1_S, 256, 50, 0x31bc5caa0471f325u},
+    {KT_LOWBIT_IQ1_M, 256, 56, 0x87163da153920de5u},
+    {KT_LOWBIT_TQ1_0, 256, 54, 0xf56ec2fa83972325u},
+    {KT_LOWBIT_TQ2_0, 256, 66, 0xb49342ba25024325u},
+    {KT_LOWBIT_NVFP4, 64, 36, 0x7301914b16662325u},
+};
+
+static void random_bytes(uint64_t seed, uint8_t *out, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        out[i] = (uint8_t)(seed >> 56);
+    }
+}
+
+static uint64_t digest(const int8_t *code, const float *terms, int64_t n) {
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (int64_t i = 0; i < n; i++) {
+        const float value = terms[i / 16 * 2] * (float)code[i] + 0.0f;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (isnan(value)) bits = 0x7fc00000;
+        h = (h ^ bits) * 0x100000001b3u;
+    }
+    return h;
+}
+
+Test(lowbit, random_blocks_have_the_values_of_the_reference) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const kt_lowbit_type *t = kt_lowbit_of(types[i].type);
+        const int64_t n = BLOCKS * (int64_t)types[i].inputs;
+        const size_t size = (size_t)BLOCKS * (size_t)types[i].bytes;
+        uint8_t *blocks = kt_guard_alloc(size, 1, 0);
+        int8_t *code = kt_guard_alloc((size_t)n, 1, 0);
+        float *terms = kt_guard_alloc((size_t)n / 8 * sizeof *terms, 4, 0);
+        int n_finite = 0;
+
+        cr_assert(t && t->inputs == types[i].inputs && t->bytes == types[i].bytes);
+        cr_assert_eq(kt_lowbit_of_ggml(t->ggml_type), types[i].type);
+        random_bytes(i + 1, blocks, size);
+        kt_lowbit_rows(types[i].type, blocks, 8, n / 8, code, terms);
+        cr_expect_eq(digest(code, terms, n), types[i].digest, "%s", t->name);
+        for (int b = 0; b < BLOCKS; b++) {
+            const int finite = kt_lowbit_is_finite(types[i].type, blocks + b * t->bytes);
+            for (int g = 0; g < t->inputs / 16; g++) {
+                const float *of = terms + 2 * (b * (t->inputs / 16) + g);
+                cr_assert_eq(isfinite(of[0]) != 0, finite != 0, "%s block %d", t->name, b);
+                cr_assert_eq(of[1], 0.0f);
+            }
+            n_finite += finite;
+        }
+        cr_expect(n_finite > BLOCKS / 2 && (n_finite < BLOCKS || t->inputs == 64), "%s: %d",
+                  t->name, n_finite);
+        kt_guard_free(blocks);
+        kt_guard_free(code);
+        kt_guard_free(terms);
+    }
+}
+
+Test(lowbit, what_is_none_is_told) {
+    cr_assert_null(kt_lowbit_of(KT_LOWBIT_NONE));
+    cr_assert_null(kt_lowbit_of(KT_LOWBIT_COUNT));
+    cr_assert_eq(kt_lowbit_of_ggml(2), KT_LOWBIT_NONE);
+    cr_assert_eq(kt_lowbit_of_ggml(99), KT_LOWBIT_NONE);
+}
