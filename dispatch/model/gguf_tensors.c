@@ -55,7 +55,7 @@ static kt_status read_name(cursor *c, kt_gguf_tensor *t, kt_err *err) {
     return KT_OK;
 }
 
-/* No format has four weights to the byte: more elements than that cannot lie in the file, and fewer
+/* No format has six weights to the byte: more elements than that cannot lie in the file, and fewer
  * cannot overflow. */
 static kt_status read_sizes(cursor *c, size_t file_bytes, kt_gguf_tensor *t, kt_err *err) {
     uint64_t rank = 0, elements = 1, size = 0;
@@ -69,12 +69,23 @@ static kt_status read_sizes(cursor *c, size_t file_bytes, kt_gguf_tensor *t, kt_
         t->size[i] = 1;
         if (i >= t->rank) continue;
         KT_TRY(take(c, 8, &size, err));
-        if (size < 1 || kt_mul_overflow(elements, size, &elements) || elements / 4 > file_bytes)
+        if (size < 1 || kt_mul_overflow(elements, size, &elements) || elements / 6 > file_bytes)
             return kt_fail(err, KT_E_FORMAT, "tensor '%s': dimension %d is %llu in a file of %zu",
                            t->name, i, (unsigned long long)size, file_bytes);
         t->size[i] = (int64_t)size;
     }
     return KT_OK;
+}
+
+/* Low-bit blocks: whole ones in each row. */
+static kt_status size_lowbit(kt_gguf_tensor *t, int64_t rows, kt_err *err) {
+    const kt_lowbit_type *type = kt_lowbit_of(t->lowbit);
+
+    t->format = KT_W_INT8_G16M;
+    t->bytes = (size_t)(rows * (t->size[0] / type->inputs)) * (size_t)type->bytes;
+    if (t->size[0] % type->inputs == 0) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "tensor '%s': rows of %lld, %s has blocks of %d", t->name,
+                   (long long)t->size[0], type->name, type->inputs);
 }
 
 static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
@@ -85,10 +96,12 @@ static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
     KT_TRY(take(c, 4, &type, err));
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == type) t->format = types[i].format;
+    t->lowbit = kt_lowbit_of_ggml((uint32_t)type);
+    if (t->lowbit) return size_lowbit(t, rows, err);
     if (t->format == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "tensor '%s' is of ggml type %llu, expected F32, F16, BF16, Q4_0 to Q8_0, "
-                       "Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4",
+                       "Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 or NVFP4",
                        t->name, (unsigned long long)type);
     if (kt_format_sizes(kt_format_find(t->format), rows, t->size[0], &t->bytes, &scales, err) !=
         KT_OK)
@@ -192,7 +205,7 @@ const kt_gguf_tensor *kt_gguf_tensor_find(const kt_gguf_tensor *list, size_t cou
 kt_matrix kt_gguf_matrix(const kt_gguf_tensor *t, int64_t index) {
     size_t bytes = t->bytes / (size_t)(t->size[2] * t->size[3]);
 
-    return (kt_matrix){.format = t->format,
+    return (kt_matrix){.format = t->lowbit ? KT_W_NONE : t->format,
                        .n = t->size[1],
                        .k = t->size[0],
                        .data = t->data + (size_t)index * bytes};

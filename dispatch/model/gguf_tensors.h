@@ -5,6 +5,7 @@
 
 #include "kt/variant.h"
 #include "dispatch/model/gguf_meta.h"
+#include "kernels/formats/lowbit.h"
 
 #define KT_GGUF_NAME 64 /* longest tensor name */
 #define KT_GGUF_RANK 4
@@ -13,7 +14,8 @@
  * experts {k, n, experts}; unused sizes are 1. Rows are rows of the format's blocks. */
 typedef struct kt_gguf_tensor {
     char name[KT_GGUF_NAME + 1];
-    kt_weight_format format;
+    kt_weight_format format; /* of low-bit blocks: what they become, KT_W_INT8_G16M */
+    kt_lowbit lowbit;        /* what they are; KT_LOWBIT_NONE = the data is in format */
     int rank;
     int64_t size[KT_GGUF_RANK];
     const uint8_t *data; /* borrowed from the file's bytes */
@@ -41,7 +43,8 @@ typedef struct kt_gguf_experts {
 kt_status kt_gguf_experts_find(const kt_gguf_tensor *list, size_t count, int64_t layer,
                                kt_gguf_experts *out, kt_err *err);
 
-/* Matrix `index` of a stack of size[2] matrices [size[1], size[0]], as it lies in the file. */
+/* Matrix `index` of a stack of size[2] matrices [size[1], size[0]], as it lies in the file; of the
+ * format KT_W_NONE when it is of low-bit blocks. */
 kt_matrix kt_gguf_matrix(const kt_gguf_tensor *tensor, int64_t index);
 
 #endif

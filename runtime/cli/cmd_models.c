@@ -9,6 +9,7 @@
 #include "dispatch/model/family.h"
 #include "dispatch/model/needs.h"
 #include "dispatch/model/stored_kinds.h"
+#include "kernels/formats/lowbit.h"
 #include "kernels/formats/format.h"
 #include "kt/variant.h"
 #include "runtime/cli/command.h"
@@ -57,7 +58,10 @@ static bool encoding_at(size_t i, encoding *out) {
         out->formats[0] = loaded_as(format->id);
         return true;
     }
-    return false;
+    if (i + 1 >= KT_LOWBIT_COUNT) return false;
+    snprintf(out->name, sizeof out->name, "%s", kt_lowbit_of((kt_lowbit)(i + 1))->name);
+    out->formats[0] = KT_W_INT8_G16M;
+    return true;
 }
 
 static bool is_for(const kt_variant *v, kt_op op, kt_weight_format format, const char *isa) {

@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "kernels/formats/w8g16m.h"
 #include "runtime/loader/finite.h"
+#include "runtime/loader/lowbit_source.h"
 
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row,
                           int64_t rows) {
@@ -138,7 +139,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     if (s->n_pieces != 1 || s->piece[0].exponents || s->piece[0].turned) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
-        if (t->blocks != format) return 0;
+        if (t->blocks != format || t->lowbit) return 0;
         data = t->data + (size_t)s->piece[0].first_row * block_row_bytes(format, s->k);
         *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = data};
         return 1;
@@ -308,6 +309,10 @@ static kt_status read_blocks(const kt_matrix_source *s, int piece, int64_t row, 
                          .data = t->data};
     double decoded[WIDEST_BLOCKS];
 
+    if (t->lowbit) {
+        kt_lowbit_read_row(t, s->piece[piece].first_row + row, s->k, out);
+        return KT_OK;
+    }
     if (s->k > WIDEST_BLOCKS)
         return kt_fail(err, KT_E_UNSUPPORTED, "tensor '%s': rows of %lld, expected at most %d",
                        t->name, (long long)s->k, WIDEST_BLOCKS);
@@ -478,6 +483,10 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
     int64_t base = 0;
     int n_native = 0;
 
+    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->lowbit) {
+        kt_lowbit_encode(s, first, row_begin, row_end, data, scales);
+        return KT_OK;
+    }
     if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
         return widen_blocks(s, first, row_begin, row_end, data, scales, err);
     for (int i = 0; i < s->n_pieces; i++)
@@ -516,6 +525,7 @@ static size_t stored_row_bytes(const kt_matrix_source *s, int piece) {
     const kt_tensor *t = s->piece[piece].tensor;
 
     if (s->piece[piece].int4.packed || s->piece[piece].exponents) return (size_t)s->k / 2;
+    if (t->lowbit) return kt_lowbit_row_bytes(t, s->k);
     if (t->blocks != KT_W_NONE) return block_row_bytes(t->blocks, s->k);
     return (size_t)s->k * kt_dtype_bytes(t->dtype);
 }

@@ -11,6 +11,7 @@
 #include "dispatch/model/family.h"
 #include "dispatch/model/stored_kinds.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/lowbit.h"
 
 /* What a command prints; malloc'd. */
 static char *output_of(const char *command, size_t *size) {
@@ -99,6 +100,11 @@ Test(models_command, every_encoding_has_its_row) {
         cr_expect(holds(kt_json_get(row, "isa"), "avx2"), "%s", f->name);
         cr_expect(!holds(kt_json_get(row, "isa"), "avx512bf16"), "%s", f->name);
         cr_expect_str_eq(kt_json_text(row, "status"), "vector kernels");
+    }
+    for (int t = KT_LOWBIT_NONE + 1; t < KT_LOWBIT_COUNT; t++, n++) {
+        const kt_json *row = named(list, kt_lowbit_of((kt_lowbit)t)->name);
+        cr_assert(row, "%s", kt_lowbit_of((kt_lowbit)t)->name);
+        cr_expect(holds(kt_json_get(row, "loaded_as"), "w8g16m"));
     }
     cr_expect_eq(kt_json_length(list), n);
     cr_expect(holds(kt_json_get(named(list, "F32"), "loaded_as"), "wbf16"), "F32 becomes BF16");
