@@ -178,8 +178,8 @@ static void take_iq1_m(const uint8_t *p, const points *g, decoded *out) {
     }
 }
 
-/* Digits of base 3 as the leading ones of a fraction byte / 256: times 3^n the digit n stands before
- * the point. */
+/* Digits of base 3, the leading ones of a fraction byte / 256: times 3^n digit n stands before the
+ * point. */
 static int8_t ternary(unsigned byte, unsigned power) {
     return (int8_t)((int)((byte * power & 255) * 3 >> 8) - 1);
 }

@@ -1,9 +1,9 @@
 /* The grids of GGUF's low-bit blocks: which groups of 8 (or 4) values a code can stand for.
  *
- * A grid is an ascending list of numbers whose digits of 2 (or 3) bits, the lowest first, choose one
- * of few values. Written down are the steps from one number to the next, the first from zero: a byte,
- * or 255 and then two bytes, the low one first. The numbers are those of ggml's reference, which the
- * digests in test_lowbit.c are made with. SPDX-License-Identifier: Apache-2.0 */
+ * A grid is an ascending list of numbers whose digits of 2 (or 3) bits, the lowest first, choose
+ * one of few values. Written down are the steps from one number to the next, the first from zero: a
+ * byte, or 255 and then two bytes, the low one first. The numbers are those of ggml's reference; the
+ * digests in test_lowbit.c are made with it. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_LOWBIT_GRIDS_H
 #define KT_KERNELS_LOWBIT_GRIDS_H
 

@@ -9,6 +9,7 @@
  *   KT_CALL_ARGUMENTS   ARGUMENTS [arguments_end], one JSON object
  *   KT_CALL_OBJECT      no NAME and name_end before it: {"name": NAME, "arguments": ARGUMENTS}
  *   KT_CALL_PARAMETERS  (param_begin KEY key_end [value_begin] VALUE value_end)*
+ *                       with `tree`: value_end is followed by KEY and key_end
  *
  * White space at the ends of these strings is what the family writes; it goes into the grammar,
  * while the parser takes any. A name_end of white space only: the name ends at a line's end or at
@@ -55,6 +56,8 @@ typedef struct kt_calls {
     bool trims_newline;    /* one newline at each end of VALUE is not part of it */
     bool unknown_is_json;  /* VALUE of a parameter that the schema lacks: JSON where it parses */
     bool string_attribute; /* KEY is followed by string="true|false", which types VALUE */
+    bool tree;             /* VALUE may be elements: param_begin and key_end stand around every tag,
+                              "/KEY" closes KEY and "/invoke" the call */
     bool open_values;      /* value_end may be missing before the next param_begin */
 } kt_calls;
 

@@ -139,6 +139,8 @@ static run_function *const runs[KT_PARSER_STATES] = {
     [KT_AT_BETWEEN] = kt_parser_run_between,
     [KT_AT_VALUE] = kt_parser_run_value,
     [KT_AT_HEADER] = kt_parser_run_header,
+    [KT_AT_TREE] = kt_parser_run_tree,
+    [KT_AT_TAG] = kt_parser_run_tag,
 };
 
 static void run_all(kt_parser *p, const char *bytes, size_t n) {
@@ -175,7 +177,9 @@ static uint32_t active(const kt_parser *p, bool by_id) {
     uint32_t m = 0;
 
     switch (p->state) {
-    case KT_AT_HEADER: break;
+    case KT_AT_HEADER:
+    case KT_AT_TAG: break;
+    case KT_AT_TREE: m = BIT(PARAM_BEGIN); break;
     case KT_AT_TEXT: m = call_marks(p) | (by_id || fresh_line ? BIT(THINK_BEGIN) : 0); break;
     case KT_AT_REASONING:
         m = BIT(THINK_END) | (p->at_block ? BIT(THINK_BEGIN) : 0);
@@ -219,13 +223,13 @@ static void leave_prose(kt_parser *p) {
     p->n_space = 0;
 }
 
-static void on_section_end(kt_parser *p) {
+void kt_parser_end_section(kt_parser *p) {
     if (p->held.size) { /* a section without calls, or an unfinished head */
         keep_mark(p, KT_MARK_SECTION_END);
         kt_parser_spoil(p);
         return;
     }
-    if (p->begun) kt_parser_end_call(p, p->calls->body != KT_CALL_PARAMETERS);
+    if (p->begun) kt_parser_end_call(p, p->calls->body != KT_CALL_PARAMETERS || p->depth > 0);
     p->in_section = false;
     start_block(p, KT_AT_TEXT);
 }
@@ -289,7 +293,7 @@ static void on_mark(kt_parser *p, kt_mark m) {
         p->in_section = true;
         p->state = KT_AT_SECTION;
         break;
-    case KT_MARK_SECTION_END: on_section_end(p); break;
+    case KT_MARK_SECTION_END: kt_parser_end_section(p); break;
     case KT_MARK_CALL_BEGIN: on_call_begin(p); break;
     case KT_MARK_CALL_END: p->channels ? on_channel_mark(p, m) : on_call_end(p); break;
     case KT_MARK_PREFIX_END:
@@ -307,7 +311,7 @@ static void on_mark(kt_parser *p, kt_mark m) {
         kt_parser_end_call(p, false);
         p->state = KT_AT_END;
         break;
-    case KT_MARK_PARAM_BEGIN: on_param_begin(p); break;
+    case KT_MARK_PARAM_BEGIN: p->calls->tree ? kt_parser_tag_begin(p) : on_param_begin(p); break;
     case KT_MARK_KEY_END: kt_parser_key_end(p); break;
     case KT_MARK_VALUE_BEGIN: kt_parser_value_begin(p); break;
     case KT_MARK_VALUE_END: kt_parser_value_end(p); break;

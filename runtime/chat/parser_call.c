@@ -96,7 +96,9 @@ void kt_parser_name_done(kt_parser *p) {
         kt_parser_spoil(p);
         return;
     }
-    p->state = p->calls->body == KT_CALL_PARAMETERS ? KT_AT_PARAMS : KT_AT_BODY;
+    p->state = p->calls->body != KT_CALL_PARAMETERS ? KT_AT_BODY
+               : p->calls->tree                     ? KT_AT_TREE
+                                                    : KT_AT_PARAMS;
 }
 
 static void make_id(kt_parser *p) {
@@ -140,7 +142,9 @@ void kt_parser_begin_call(kt_parser *p) {
 void kt_parser_end_call(kt_parser *p, bool is_cut) {
     char tail[KT_JSON_STREAM_TAIL];
 
-    if (p->calls->body == KT_CALL_PARAMETERS) {
+    if (p->calls->tree) {
+        kt_parser_tree_end(p);
+    } else if (p->calls->body == KT_CALL_PARAMETERS) {
         kt_parser_params_end(p);
     } else if (!p->has_arguments) {
         kt_parser_text(p, KT_EVENT_TOOL_ARGUMENTS, "{}", 2);

@@ -13,6 +13,7 @@ enum {
     KT_MARK_BYTES = 64,       /* longest mark */
     KT_CALL_NAME_BYTES = 256, /* longest function name and parameter name */
     KT_CALL_PARAMS = 1024,    /* parameters of one call */
+    KT_TREE_DEPTH = 16,       /* of elements in elements; deeper ones are text */
     KT_PARSER_SPACE = 64,     /* white space held back, as it may belong to a mark */
     KT_PARSER_OUT = 4096,     /* bytes of one event */
     KT_PARSER_HELD = 1 << 19, /* of a call that is not yet known to be one; of one typed value */
@@ -58,6 +59,8 @@ typedef enum kt_parser_state {
     KT_AT_BETWEEN, /* between key_end and value_begin */
     KT_AT_VALUE,
     KT_AT_HEADER, /* of a message */
+    KT_AT_TREE,   /* between tags of elements */
+    KT_AT_TAG,
     KT_PARSER_STATES
 } kt_parser_state;
 
@@ -84,6 +87,22 @@ typedef enum kt_value_kind {
     KT_VALUE_TYPED,  /* collected, then written as what it is */
     KT_VALUE_ASIDE   /* of a parameter that was there before */
 } kt_value_kind;
+
+typedef enum kt_element_kind {
+    KT_ELEMENT_LEAF,   /* collected, or a container whose first child has not come */
+    KT_ELEMENT_STRING, /* streamed */
+    KT_ELEMENT_OBJECT,
+    KT_ELEMENT_ARRAY,
+    KT_ELEMENT_ASIDE /* of a key that was there before */
+} kt_element_kind;
+
+typedef struct kt_parser_element {
+    kt_element_kind kind;
+    const kt_json *schema; /* or NULL */
+    int n_children, first_key;
+    size_t n_name;
+    char name[KT_CALL_NAME_BYTES];
+} kt_parser_element;
 
 /* Types that a schema allows for a value: bit t for kt_json_type t. 0 = nothing is known. */
 typedef unsigned kt_value_types;
@@ -151,6 +170,8 @@ struct kt_parser {
     bool value_began, newline_held;
     uint64_t keys[KT_CALL_PARAMS]; /* hashes of the parameters so far */
     int n_keys;
+    kt_parser_element tree[KT_TREE_DEPTH];
+    int depth, n_root; /* open elements; parameters so far */
 
     /* output */
     kt_event_kind out_kind;
@@ -170,6 +191,7 @@ bool kt_parser_keep(kt_parser *p, kt_parser_bytes *b, const char *bytes, size_t 
 /* parser.c */
 void kt_parser_prose(kt_parser *p, const char *bytes, size_t size); /* text or reasoning by state */
 void kt_parser_put_space(kt_parser *p); /* what was held back is no mark's */
+void kt_parser_end_section(kt_parser *p);
 void kt_parser_spoil(kt_parser *p); /* the call cannot go on: what it held is text, or it is cut */
 
 /* parser_call.c: a call's head and JSON arguments. Each run() takes 1 or more of n bytes and
@@ -188,6 +210,12 @@ void kt_parser_open_header(kt_parser *p, bool with_role);
 void kt_parser_channel_mark(kt_parser *p, kt_mark m);
 size_t kt_parser_run_header(kt_parser *p, const char *bytes, size_t n);
 
+/* parser_tree.c: elements inside of elements. */
+size_t kt_parser_run_tree(kt_parser *p, const char *bytes, size_t n);
+size_t kt_parser_run_tag(kt_parser *p, const char *bytes, size_t n);
+void kt_parser_tag_begin(kt_parser *p);
+void kt_parser_tree_end(kt_parser *p); /* closes what is open, and the arguments' object */
+
 /* parser_object.c, parser_params.c */
 size_t kt_parser_run_object(kt_parser *p, const char *bytes, size_t n);
 bool kt_parser_close_object(kt_parser *p); /* call_end came early: false when it is no call */
@@ -200,6 +228,7 @@ void kt_parser_key_end(kt_parser *p);
 void kt_parser_value_begin(kt_parser *p);
 void kt_parser_value_end(kt_parser *p);
 void kt_parser_params_end(kt_parser *p); /* closes the arguments' object */
+void kt_parser_put_escaped(kt_parser *p, const char *bytes, size_t n); /* inside a JSON string */
 void kt_parser_put_aside(kt_parser *p, const char *bytes, size_t size);
 
 /* value_type.c: what the request's tools say. */

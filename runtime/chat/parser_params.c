@@ -23,7 +23,7 @@ static void set_aside(kt_parser *p) {
     p->value.size = 0;
 }
 
-static void put_escaped(kt_parser *p, const char *bytes, size_t n) {
+void kt_parser_put_escaped(kt_parser *p, const char *bytes, size_t n) {
     for (size_t i = 0; i < n;) {
         size_t plain = i;
         char out[8];
@@ -152,7 +152,7 @@ void kt_parser_value_begin(kt_parser *p) {
     p->value.size = 0;
     kt_parser_text(p, KT_EVENT_TOOL_ARGUMENTS, p->n_keys == 1 ? "{\"" : ", \"",
                    p->n_keys == 1 ? 2 : 3);
-    put_escaped(p, p->key, p->n_key);
+    kt_parser_put_escaped(p, p->key, p->n_key);
     kt_parser_text(p, KT_EVENT_TOOL_ARGUMENTS, "\": ", 3);
     if (!p->types) p->types = kt_schema_types(schema);
     p->value_kind = KT_VALUE_TYPED;
@@ -169,9 +169,9 @@ static void string_bytes(kt_parser *p, const char *bytes, size_t n) {
     if (!p->value_began && trims && *bytes == '\n') bytes++, n--;
     p->value_began = true;
     if (n == 0) return;
-    if (p->newline_held) put_escaped(p, "\n", 1);
+    if (p->newline_held) kt_parser_put_escaped(p, "\n", 1);
     p->newline_held = trims && bytes[n - 1] == '\n';
-    put_escaped(p, bytes, n - p->newline_held);
+    kt_parser_put_escaped(p, bytes, n - p->newline_held);
 }
 
 size_t kt_parser_run_value(kt_parser *p, const char *bytes, size_t n) {

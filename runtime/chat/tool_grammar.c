@@ -200,6 +200,17 @@ static bool put_enum(writer *w, const kt_json *schema) {
     return true;
 }
 
+/* "</" is followed by the key. */
+static void put_tag_end(writer *w, const char *key, size_t n) {
+    put_literal(w, key, n);
+    put_mark(w, w->c->key_end, true);
+}
+
+static void put_value_end(writer *w, const char *key, size_t n) {
+    put_mark(w, w->c->value_end, true);
+    if (w->c->tree) put_tag_end(w, key, n);
+}
+
 static void put_param(writer *w, FILE *rules, const kt_json *schema, const char *key, size_t n,
                       int function, size_t param) {
     const kt_value_types types = kt_schema_types(schema), string = 1u << KT_JSON_STRING;
@@ -208,18 +219,18 @@ static void put_param(writer *w, FILE *rules, const kt_json *schema, const char 
     size_t size;
 
     put_mark(w, w->c->param_begin, true);
-    put_name(w, key, n);
+    w->c->tree ? put_literal(w, key, n) : put_name(w, key, n);
     if (w->c->string_attribute)
         fprintf(w->to, " \" string=\\\"%s\\\"\"", is_text ? "true" : "false");
     put_mark(w, w->c->key_end, true);
     if (w->c->value_begin) put_mark(w, w->c->value_begin, true);
     if (!is_text) {
         put_schema(w, schema, false, function, param);
-        put_mark(w, end, true);
+        put_value_end(w, key, n);
         return;
     }
     if (put_enum(w, schema)) {
-        put_mark(w, end, true);
+        put_value_end(w, key, n);
         return;
     }
     while (is_space(*end)) end++;
@@ -228,6 +239,7 @@ static void put_param(writer *w, FILE *rules, const kt_json *schema, const char 
     tail = end + size;
     put_until(w, rules, 1, end, size);
     put_literal(w, tail, strlen(tail));
+    if (w->c->tree) put_tag_end(w, key, n);
 }
 
 static void put_params(writer *w, FILE *rules, const kt_json *function, int number) {

@@ -10,8 +10,8 @@ size_t kt_lowbit_row_bytes(const kt_tensor *t, int64_t k);
 /* Inputs of a row (counted over all matrices of a stack) as floats, which hold them exactly. */
 void kt_lowbit_read_row(const kt_tensor *t, int64_t row, int64_t k, float *out);
 
-/* Rows [begin, end) of a source all of whose pieces are low-bit blocks, as w8g16m, exactly. data and
- * scales begin with row `first`. */
+/* Rows [begin, end) of a source all of whose pieces are low-bit blocks, as w8g16m, exactly. data
+ * and scales begin with row `first`. */
 void kt_lowbit_encode(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
                       void *data, void *scales);
 

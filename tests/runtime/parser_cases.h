@@ -28,6 +28,8 @@ typedef struct parser_case {
     const char *output, *expect;
 } parser_case;
 
+#define NS3 "]<]minimax[>["
+
 static const parser_case parser_cases[] = {
     /* ---- reasoning ---- */
     {"none", "none", false, "plain <think>x</think> <tool_call>",
@@ -123,6 +125,54 @@ static const parser_case parser_cases[] = {
      "C(now)A({\"a\" :null})XT(1}})C(now)A({\"a\": 1})E"},
     {"hermes", "qwen3", true, "Call <tool_call>{\"name\": \"now\"}</tool_call>?</think>No.",
      "R(Call <tool_call>{\"name\": \"now\"}</tool_call>?)T(No.)"},
+    /* ---- MiniMax-M3 ---- */
+    {"minimax_m3", "minimax", false,
+     "Hi\n" NS3 "<tool_call>\n" NS3 "<invoke name=\"get_weather\">" NS3 "<city>Oslo <b>" NS3
+     "</city>" NS3 "<days>3" NS3 "</days>"
+     "" NS3 "<tags>" NS3 "<item>a" NS3 "</item>" NS3 "<item>b" NS3 "</item>" NS3 "</tags>" NS3
+     "<where>" NS3 "<lat>1" NS3 "</lat>" NS3 "<in>" NS3 "<x>y" NS3 "</x>" NS3 "</in>"
+     "" NS3 "</where>" NS3 "</invoke>\n" NS3 "<invoke name=\"now\">" NS3 "</invoke>\n" NS3
+     "</tool_call>",
+     "T(Hi)C(get_weather)A({\"city\": \"Oslo <b>\", \"days\": 3, \"tags\": [\"a\", \"b\"], "
+     "\"where\": {\"lat\": \"1\", \"in\": {\"x\": \"y\"}}})EC(now)A({})E"},
+    {"minimax_m3", "minimax", true,
+     "A</think>" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<where>" NS3
+     "<lat>\n 1",
+     "R(A)C(get_weather)A({\"where\": {\"lat\": \"\\n 1\"}})X"},
+    {"minimax_m3", "none", false,
+     "" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<tags>[\"a\", 1]" NS3
+     "</tags>\n" NS3 "<where> " NS3 "</where>" NS3 "<note>"
+     "null" NS3 "</note>" NS3 "<other>" NS3 "<item>1" NS3 "</item>" NS3 "</other>" NS3
+     "</invoke>" NS3 "</tool_call>",
+     "C(get_weather)A({\"tags\": [\"a\", 1], \"where\": {}, \"note\": null, \"other\": [\"1\"]})E"},
+    {"minimax_m3", "none", false,
+     "" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<city>A" NS3 "</city>hm " NS3
+     "<city>B" NS3 "<c>d" NS3 "</city>" NS3 "<where>" NS3 "<x>1"
+     "" NS3 "</x>" NS3 "<x>2" NS3 "</x>" NS3 "</where>" NS3 "</nowhere>" NS3 "</invoke>" NS3
+     "</tool_call>ok",
+     "C(get_weather)A({\"city\": \"A\", \"where\": {\"x\": \"1\"}})E"
+     "T(hm " NS3 "<city>B" NS3 "<c>d" NS3 "</city>" NS3 "<x>2" NS3 "</x>" NS3 "</nowhere>ok)"},
+    {"minimax_m3", "none", false,
+     "" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<city>A" NS3 "<b>c" NS3
+     "</b>" NS3 "</invoke>" NS3 "</tool_call>",
+     "C(get_weather)A({\"city\": \"A" NS3 "<b>c" NS3 "</b>\"})X"},
+    {"minimax_m3", "none", false,
+     "" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<days>1" NS3 "<b>2" NS3
+     "</days>" NS3 "</tool_call>ok",
+     "C(get_weather)A({\"days\": \"1" NS3 "<b>2\"})ET(ok)"},
+    {"minimax_m3", "none", false, "" NS3 "<tool_call>" NS3 "<invoke name=\"now\">x",
+     "T(" NS3 "<tool_call>" NS3 "<invoke name=\"now\">x)"},
+    {"minimax_m3", "none", false, "" NS3 "<tool_call> is a mark, " NS3 "<x>",
+     "T(" NS3 "<tool_call> is a mark, " NS3 "<x>)"},
+    {"minimax_m3", "none", false, "" NS3 "<tool_call>" NS3 "<invoke name=\"now\">" NS3 "<a",
+     "C(now)A({})X"},
+    {"minimax_m3", "none", false,
+     "" NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<tags>" NS3 "<t>a" NS3 "</t>" NS3
+     "</tags>" NS3 "<where>" NS3 "<a>" NS3 "<x>1" NS3 "</x>" NS3 "</a>"
+     "" NS3 "<x>2" NS3 "</x>" NS3 "</where>" NS3 "<city>A" NS3 "</town>" NS3 "</city>" NS3
+     "</invoke>" NS3 "</tool_call>",
+     "C(get_weather)A({\"tags\": [\"a\"], \"where\": {\"a\": {\"x\": \"1\"}, \"x\": \"2\"}, "
+     "\"city\": \"A" NS3 "</town>\"})E"},
     /* ---- gpt-oss ---- */
     {"harmony", "harmony", false,
      "<|channel|>analysis<|message|>Hm, 2 < 3.\n<|end|><|start|>assistant<|channel|>final"

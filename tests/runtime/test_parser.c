@@ -183,7 +183,7 @@ Test(parser_choice, a_family_without_template_has_its_own) {
         {"deepseek_v32", "deepseekv32", "think"}, {"deepseek_v4", "deepseekv4", "think"},
         {"gpt_oss", "harmony", "harmony"},        {"qwen3_5_moe", "qwen3_coder", "think"},
         {"glm_moe_dsa", "glm47", "think"},        {"glm4_moe_lite", "glm47", "think"},
-        {"kimi_k25", "kimi_k2", "think"}};
+        {"kimi_k25", "kimi_k2", "think"},         {"minimax_m3", "minimax_m3", "think"}};
     kt_parser_evidence e = {0};
     kt_parser_choice c;
 
@@ -348,6 +348,9 @@ Test(parser, large_outputs_take_linear_time, .timeout = 120) {
         {"glm47", "<tool_call>now<arg_key>", "aaaaaaa", false},
         {"glm47", "<tool_call>now<arg_key>a</arg_key>", "        ", false},
         {"deepseekv31", "<｜tool▁calls▁begin｜>", "        ", false},
+        {"minimax_m3", NS3 "<tool_call>" NS3 "<invoke name=\"get_weather\">" NS3 "<where>",
+         NS3 "<a>b" NS3 "</a>", false},
+        {"minimax_m3", NS3 "<tool_call>" NS3 "<invoke name=\"now\">", NS3 "<a>", false},
         {"harmony", "<|channel|>final<|message|>", "a <|sta b\n", false},
         {"harmony", "<|channel|>commentary to=functions.now<|message|>{\"a\": [", "1, ", false}};
     enum { SIZE = 1 << 20, TOKEN = 4 };

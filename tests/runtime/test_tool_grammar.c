@@ -180,6 +180,11 @@ static const said texts[] = {
      "name=\"city\">A"
      "</parameter>\n<parameter name=\"detail\">true</parameter>\n</invoke>\n<invoke "
      "name=\"now\">\n</invoke>\n</minimax:tool_call>"},
+    {"minimax_m3", "none", false, true,
+     NS3 "<tool_call>\n" NS3 "<invoke name=\"get_weather\">" NS3 "<city>A ]<b>" NS3 "</city>" NS3
+         "<tags>[\"a\"]" NS3 "</tags>" NS3 "</invoke>\n" NS3 "</tool_call>"},
+    {"minimax_m3", "none", false, false,
+     NS3 "<tool_call>\n" NS3 "<invoke name=\"get_weather\">" NS3 "</invoke>\n" NS3 "</tool_call>"},
     {"harmony", "harmony", false, true,
      "<|channel|>analysis<|message|>Hm <|end<|end|><|start|>assistant to=functions.get_weather"
      "<|channel|>commentary json<|message|>{\"city\": \"Oslo\"}"},
