@@ -2,8 +2,8 @@
  *
  * A grid is an ascending list of numbers whose digits of 2 (or 3) bits, the lowest first, choose
  * one of few values. Written down are the steps from one number to the next, the first from zero: a
- * byte, or 255 and then two bytes, the low one first. The numbers are those of ggml's reference; the
- * digests in test_lowbit.c are made with it. SPDX-License-Identifier: Apache-2.0 */
+ * byte, or 255 and then two bytes, the low one first. The numbers are those of ggml's reference, as
+ * the digests in test_lowbit.c are. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_LOWBIT_GRIDS_H
 #define KT_KERNELS_LOWBIT_GRIDS_H
 

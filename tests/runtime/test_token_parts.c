@@ -12,7 +12,7 @@
 #include "runtime/token/bpe.h"
 #include "runtime/token/normalize.h"
 #include "runtime/token/splitter.h"
-#include "runtime/token/tokenizer.h"
+#include "runtime/token/tokenizer_impl.h"
 #include "runtime/token/utf8_scan.h"
 #include "tests/support/temp.h"
 
@@ -194,6 +194,50 @@ Test(token_parts, delimiters_go_where_their_behaviour_says) {
                      KT_OK);
         check_pieces(&s, "the-final--countdown", cases[i].pieces);
         kt_splitter_deinit(&s);
+    }
+}
+
+/* What Perl makes of the published patterns of gpt-oss, GLM and Qwen3.5: letters with case and
+ * marks, runs of digits and white space. */
+Test(token_parts, named_pre_tokenizers_cut_as_their_patterns_do) {
+    static const char *const names[] = {"gpt-4o", "glm4", "qwen35"};
+    static const struct {
+        const char *text, *pieces[3];
+    } cases[] = {{"I'M fine, HelloWorld's\n\n",
+                  {"I'M| fine|,| Hello|World's|\n\n|", "I|'M| fine|,| HelloWorld|'s|\n\n|",
+                   "I|'M| fine|,| HelloWorld|'s|\n\n|"}},
+                 {"parseHTTPResponse2024 //x\n/y",
+                  {"parse|HTTPResponse|202|4| //|x|\n|/y|", "parseHTTPResponse|202|4| //|x|\n|/y|",
+                   "parseHTTPResponse|2|0|2|4| //|x|\n|/y|"}},
+                 {"a?\n/b", {"a|?\n/|b|", "a|?\n|/b|", "a|?\n|/b|"}},
+                 {"  a   b \t\n c12345",
+                  {" | a|  | b| \t\n| c|123|45|", " | a|  | b| \t\n| c|123|45|",
+                   " | a|  | b| \t\n| c|1|2|3|4|5|"}},
+                 {"re\314\201sume\314\201 "
+                  "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207 "
+                  "\344\270\226\347\225\2141",
+                  {"re\314\201sume\314\201| "
+                   "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207| "
+                   "\344\270\226\347\225\214|1|",
+                   "re|\314\201sume|\314\201| "
+                   "\340\244\250\340\244\256\340\244\270|\340\245\215\340\244\244|\340\245\207| "
+                   "\344\270\226\347\225\214|1|",
+                   "re\314\201sume\314\201| "
+                   "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207| "
+                   "\344\270\226\347\225\214|1|"}},
+                 {"\307\205abc \312\260Word $x_y??\r\n  ",
+                  {"\307\205abc| \312\260Word| $|x|_y|??\r\n|  |",
+                   "\307\205abc| \312\260Word| $|x|_y|??\r\n|  |",
+                   "\307\205abc| \312\260Word| $|x|_y|??\r\n|  |"}}};
+
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        kt_tokenizer *t = calloc(1, sizeof *t);
+        cr_assert_not_null(t);
+        cr_assert_eq(kt_tokenizer_set_pre(t, names[n], strlen(names[n]), NULL), KT_OK);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            check_pieces(&t->splitter, cases[i].text, cases[i].pieces[n]);
+        kt_splitter_deinit(&t->splitter);
+        free(t);
     }
 }
 
