@@ -14,6 +14,8 @@ typedef struct context {
     const kt_chat_request *request;
     kt_json_writer w;
     kt_err *err;
+    bool one_call; /* of a message's calls only number `call` is written */
+    size_t call;
 } context;
 
 static bool is_key(const char *key, size_t n, const char *name) {
@@ -156,6 +158,7 @@ static kt_status put_calls(context *c, const kt_json *calls, const char *where) 
     kt_json_begin_array(&c->w);
     for (size_t i = 0; i < kt_json_length(calls); i++) {
         const kt_json *call = kt_json_at(calls, i);
+        if (c->one_call && i != c->call) continue;
         snprintf(inside, sizeof inside, "%s[%zu].function", where, i);
         if (kt_json_type_of(kt_json_get(call, "function")) != KT_JSON_OBJECT)
             return refuse(c, inside, "is missing, expected an object with name and arguments");
@@ -212,8 +215,9 @@ static kt_status put_members(context *c, const kt_json *message, const char *whe
 }
 
 static kt_status put_message(context *c, const kt_json *message, size_t i) {
-    const kt_json *reasoning = reasoning_of(c, message),
-                  *calls = kt_json_get(message, "tool_calls");
+    const kt_json *calls = kt_json_get(message, "tool_calls");
+    const bool is_first = !c->one_call || c->call == 0 || kt_json_length(calls) == 0;
+    const kt_json *reasoning = is_first ? reasoning_of(c, message) : NULL;
     const char *role = kt_json_text(message, "role");
     char where[48], inside[64];
 
@@ -226,7 +230,7 @@ static kt_status put_message(context *c, const kt_json *message, size_t i) {
     kt_json_key(&c->w, "content");
     snprintf(inside, sizeof inside, "%s.content", where);
     /* a template with channels writes one of both before a call */
-    if (c->f->has_channels && reasoning && kt_json_length(calls) > 0)
+    if (!is_first || (c->f->has_channels && reasoning && kt_json_length(calls) > 0))
         kt_json_put_string(&c->w, "");
     else
         KT_TRY(put_content(c, kt_json_get(message, "content"), kt_json_length(calls) > 0, inside));
@@ -245,6 +249,43 @@ static kt_status put_message(context *c, const kt_json *message, size_t i) {
     return KT_OK;
 }
 
+static const char *role_at(const kt_json *messages, size_t i) {
+    return kt_json_text(kt_json_at(messages, i), "role");
+}
+
+/* Which call a result is of: its id's, or without ids the one in its place. n when there is none. */
+static size_t call_of(const kt_json *calls, const kt_json *result, size_t place) {
+    const char *of = kt_json_text(result, "tool_call_id");
+    const size_t n = kt_json_length(calls);
+
+    if (!*of) return place < n ? place : n;
+    for (size_t k = 0; k < n; k++)
+        if (strcmp(kt_json_text(kt_json_at(calls, k), "id"), of) == 0) return k;
+    return n;
+}
+
+/* A template with channels knows one call a message: several become messages of their own, each
+ * with its results behind it; results of no call come last. *i moves to the last result. */
+static kt_status put_in_turn(context *c, const kt_json *messages, size_t *i) {
+    const kt_json *message = kt_json_at(messages, *i), *calls = kt_json_get(message, "tool_calls");
+    const size_t n = kt_json_length(calls), first = *i + 1;
+    size_t end = first;
+    kt_status st = KT_OK;
+
+    while (end < kt_json_length(messages) && strcmp(role_at(messages, end), "tool") == 0) end++;
+    c->one_call = true;
+    for (size_t k = 0; st == KT_OK && k <= n; k++) {
+        c->call = k;
+        if (k < n) st = put_message(c, message, *i);
+        for (size_t r = first; st == KT_OK && r < end; r++)
+            if (call_of(calls, kt_json_at(messages, r), r - first) == k)
+                st = put_message(c, kt_json_at(messages, r), r);
+    }
+    c->one_call = false;
+    *i = end - 1;
+    return st;
+}
+
 static kt_status put_messages(context *c) {
     const kt_json *messages = c->request->messages;
 
@@ -252,8 +293,13 @@ static kt_status put_messages(context *c) {
         return refuse(c, "messages", "expected an array of at least one message");
     kt_json_key(&c->w, "messages");
     kt_json_begin_array(&c->w);
-    for (size_t i = 0; i < kt_json_length(messages); i++)
-        KT_TRY(put_message(c, kt_json_at(messages, i), i));
+    for (size_t i = 0; i < kt_json_length(messages); i++) {
+        const kt_json *calls = kt_json_get(kt_json_at(messages, i), "tool_calls");
+        if (c->f->has_channels && kt_json_length(calls) > 1)
+            KT_TRY(put_in_turn(c, messages, &i));
+        else
+            KT_TRY(put_message(c, kt_json_at(messages, i), i));
+    }
     kt_json_end_array(&c->w);
     return KT_OK;
 }

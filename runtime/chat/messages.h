@@ -57,7 +57,8 @@ typedef struct kt_chat_request {
  * reasoning   reasoning_content and reasoning mean the same: both are there when one was given.
  * developer   becomes system where the template does not know it.
  * gpt-oss     its template calls reasoning "thinking" and allows no content beside it in a message
- *             with calls; efforts below "low" become "low", those above "high" become "high".
+ *             with calls, and one call a message: several become messages with their results behind
+ *             them; efforts below "low" become "low", those above "high" become "high".
  * thinking    enable_thinking sets the variables enable_thinking and thinking.
  *
  * Errors are KT_E_INVALID and name the place ("messages[2].content[0]: ..."). The document is the

@@ -185,6 +185,38 @@ Test(channels, reasoning_stays_with_a_call_until_the_answer) {
         "<|start|>user<|message|>r<|end|><|start|>assistant");
 }
 
+#define CALL_OF(id, z)                                                                   \
+    "{\"id\": \"" id "\", \"type\": \"function\", \"function\": {\"name\": \"f" z "\", " \
+    "\"arguments\": {\"z\": " z "}}}"
+#define RESULT_OF(id, text) \
+    "{\"role\": \"tool\", \"tool_call_id\": \"" id "\", \"content\": \"" text "\"}"
+#define TURN(z, result)                                                                         \
+    "<|start|>assistant to=functions.f" z "<|channel|>commentary json<|message|>{\"z\": " z "}" \
+    "<|call|><|start|>functions.f" z " to=assistant<|channel|>commentary<|message|>\"" result   \
+    "\"<|end|>"
+
+/* The template itself would leave all calls but the first out, and name it for all results. */
+Test(channels, several_calls_stand_before_their_own_results) {
+    need_shared();
+    check_prompt(
+        "[" USER("q") ", {\"role\": \"assistant\", \"content\": null, \"reasoning\": "
+                      "\"why\", \"tool_calls\": [" CALL_OF("a", "1") ", " CALL_OF(
+                          "b",
+                          "2") "]}, " RESULT_OF("b",
+                                                "two") ", " RESULT_OF("a",
+                                                                      "one") ", " USER("r") "]",
+        NULL, 0, "medium",
+        "<|start|>user<|message|>q<|end|><|start|>assistant<|channel|>analysis<|message|>"
+        "why<|end|>" TURN("1", "one")
+            TURN("2", "two") "<|start|>user<|message|>r<|end|><|start|>assistant");
+    check_prompt(
+        "[" USER("q") ", {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [" CALL_OF(
+            "", "1") ", " CALL_OF("", "2") "]}, " RESULT_OF("", "one") ", " RESULT_OF("",
+                                                                                      "two") "]",
+        NULL, 0, "medium",
+        "<|start|>user<|message|>q<|end|>" TURN("1", "one") TURN("2", "two") "<|start|>assistant");
+}
+
 Test(channels, efforts_are_three) {
     static const char *const efforts[][2] = {{"none", "low"},  {"minimal", "low"},
                                              {"low", "low"},   {"medium", "medium"},
