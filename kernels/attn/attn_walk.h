@@ -19,7 +19,7 @@
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
 
-/* Keys, or values, of the block after, for prefetches: row r begins r * ld bytes after `rows` and
+/* Keys, or values, of a block to come, for prefetches: row r begins r * ld bytes after `rows` and
  * has `bytes`. rows = NULL: nothing to ask for. ahead: how many elements behind the rows that are
  * being read kt_attn_fetch is to ask, or 0. */
 typedef struct kt_attn_next {
