@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "kernels/attn/attn_common.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 
@@ -42,6 +43,20 @@ int64_t kt_problem_keys(const kt_problem *p) {
     return p->window > 0 && p->window < p->context ? p->window : p->context;
 }
 
+/* The cache is what is streamed: keys, and values unless they are the beginning of keys. The rows
+ * are the last ones of the context, each sees one key more than the one before it. */
+static void attn_work(const kt_problem *p, double *bytes, double *operations) {
+    const kt_weight_format cache = p->weights == KT_W_NONE ? KT_W_BF16 : p->weights;
+    const int64_t keys = kt_problem_keys(p), v = kt_attn_value_size(p);
+    const double m = (double)p->m;
+    double met = m * (double)keys;
+
+    if (keys == p->context && p->m <= keys) met -= m * (m - 1) / 2;
+    *bytes = matrix_bytes(cache, keys * p->kv_heads, p->k);
+    if (!kt_attn_is_latent(p)) *bytes += matrix_bytes(cache, keys * p->kv_heads, v);
+    *operations = 2 * (double)p->n * (double)(p->k + v) * met;
+}
+
 void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operations) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k;
     double bytes = 0, operations_done = 0;
@@ -57,11 +72,7 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
         bytes = matrix_bytes(p->weights, p->n, p->k);
         operations_done = 2 * m * n * k;
         break;
-    case KT_OP_ATTN: /* the cache is what is streamed: keys and values */
-        bytes = 2 * matrix_bytes(p->weights == KT_W_NONE ? KT_W_BF16 : p->weights,
-                                 kt_problem_keys(p) * p->kv_heads, p->k);
-        operations_done = 4 * m * n * k * (double)kt_problem_keys(p);
-        break;
+    case KT_OP_ATTN: attn_work(p, &bytes, &operations_done); break;
     case KT_OP_NORM: /* f32 rows in and out; square, sum, two products */
         bytes = 8 * m * k;
         operations_done = 4 * m * k;

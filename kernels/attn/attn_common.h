@@ -22,6 +22,12 @@ static inline int64_t kt_attn_value_size(const kt_problem *p) {
     return p->v ? p->v : p->k;
 }
 
+/* Are values the beginning of the keys' rows, as latent attention has them: one kv head, whose
+ * values are shorter than its keys? */
+static inline int kt_attn_is_latent(const kt_problem *p) {
+    return p->kv_heads == 1 && p->v > 0 && p->v < p->k;
+}
+
 /* The first key that a row at this position sees. */
 static inline int64_t kt_attn_first_key(const kt_problem *p, int64_t position) {
     return p->window > 0 && position >= p->window ? position - p->window + 1 : 0;

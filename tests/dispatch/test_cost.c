@@ -32,6 +32,16 @@ Test(cost, counts_bytes_and_operations) {
     expect_work(
         (kt_problem){.op = KT_OP_ATTN, .m = 1, .n = 32, .k = 128, .kv_heads = 4, .context = 1000},
         2.0 * 2 * 1000 * 4 * 128, 2.0 * 2 * 32 * 128 * 1000);
+    /* Three rows, the last of which sees 1000 keys; values shorter than keys; the same where they
+     * are the beginning of keys. */
+    expect_work(
+        (kt_problem){
+            .op = KT_OP_ATTN, .m = 3, .n = 4, .k = 192, .kv_heads = 4, .v = 128, .context = 1000},
+        2.0 * 1000 * 4 * (192 + 128), 2.0 * 4 * (192 + 128) * (1000 + 999 + 998));
+    expect_work(
+        (kt_problem){
+            .op = KT_OP_ATTN, .m = 1, .n = 128, .k = 576, .kv_heads = 1, .v = 512, .context = 1000},
+        2.0 * 1000 * 576, 2.0 * 128 * (576 + 512) * 1000);
     expect_work((kt_problem){.op = KT_OP_CONV, .m = 5, .n = 64, .k = 4},
                 8.0 * 5 * 64 + 4.0 * 64 * (4 + 2 * 3), 2.0 * 5 * 64 * 4);
     expect_work((kt_problem){.op = KT_OP_DELTA, .m = 5, .n = 4, .k = 64, .kv_heads = 2, .v = 32},
