@@ -38,6 +38,36 @@ static kt_status find_acts(const kt_duel_options *o, const kt_format *format, kt
     return KT_OK;
 }
 
+/* Rows are the last ones of the context. One slot of the cache may take up to 4 GiB. */
+static kt_status make_attention(const kt_duel_options *o, kt_problem *p, kt_err *err) {
+    const int weights = o->weights ? kt_weight_format_parse(o->weights) : KT_W_BF16;
+    const int64_t most = 1 << 20;
+
+    if (weights != KT_W_BF16 && weights != KT_W_INT8_CHANNEL && weights != KT_W_FP8_CHANNEL)
+        return kt_fail(err, KT_E_INVALID, "--weights '%s': expected the cache's wbf16, w8c or wf8c",
+                       o->weights);
+    if (o->m < 1 || o->m > 4096 || o->n < 1 || o->n > 4096 || o->k < 1 || o->k > 1024 ||
+        o->kv_heads < 1 || o->kv_heads > o->n || o->n % o->kv_heads != 0 || o->v < 0 ||
+        o->v > 1024 || o->context < o->m || o->context > most ||
+        (o->context >> 10) * o->kv_heads * (o->k + o->v) > most)
+        return kt_fail(err, KT_E_INVALID,
+                       "--op attn --m %lld --n %lld --k %lld --kv-heads %lld --v %lld --context "
+                       "%lld: expected rows, 1 to 4096 heads, their size to 1024, kv heads that "
+                       "divide them, the size of a value (0 = of a key) to 1024, and keys, as many "
+                       "as rows or more, to 1048576 and 4 GiB of cache",
+                       (long long)o->m, (long long)o->n, (long long)o->k, (long long)o->kv_heads,
+                       (long long)o->v, (long long)o->context);
+    *p = (kt_problem){.op = KT_OP_ATTN,
+                      .weights = (kt_weight_format)weights,
+                      .m = o->m,
+                      .n = o->n,
+                      .k = o->k,
+                      .kv_heads = o->kv_heads,
+                      .v = o->v == o->k ? 0 : o->v,
+                      .context = o->context};
+    return KT_OK;
+}
+
 /* Sizes are bounded so that products of them stay in range; variants refuse what they cannot. */
 static kt_status make_sequence(const kt_duel_options *o, kt_op op, kt_problem *p, kt_err *err) {
     const int64_t most = 1 << 16;
@@ -65,8 +95,8 @@ static kt_status make_problem(const kt_duel_options *o, kt_problem *p, kt_err *e
     const kt_format *format = weights < 0 ? NULL : kt_format_find((kt_weight_format)weights);
 
     if (!kt_op_is_tuned(op))
-        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm, moe_ffn, conv, delta or index",
-                       o->op);
+        return kt_fail(err, KT_E_INVALID, "--op '%s': expected " KT_TUNED_OPS, o->op);
+    if (op == KT_OP_ATTN) return make_attention(o, p, err);
     if (op != KT_OP_GEMM && op != KT_OP_MOE_FFN) return make_sequence(o, (kt_op)op, p, err);
     if (!o->weights) return kt_fail(err, KT_E_INVALID, "--op %s needs --weights", o->op);
     if (!format)
@@ -221,11 +251,13 @@ static void print_text(const kt_problem *p, const kt_duel_options *o, const kt_b
                r->faster.low <= 0 && r->faster.high >= 0 ? ": no difference shown" : "");
     printf("p25 of %d rounds, %d disturbed%s\nrepeat: kttune bench --op %s", r->rounds, r->voided,
            p->op == KT_OP_MOE_FFN ? "; times are per expert" : "", o->op);
-    if (kt_problem_is_packed(p)) printf(" --weights %s", o->weights);
+    if (kt_problem_is_packed(p) || p->op == KT_OP_ATTN)
+        printf(" --weights %s", kt_weight_format_name(p->weights));
     printf(" --m %lld --n %lld --k %lld", (long long)p->m, (long long)p->n, (long long)p->k);
-    if (p->op == KT_OP_DELTA)
+    if (p->op == KT_OP_DELTA || p->op == KT_OP_ATTN)
         printf(" --kv-heads %lld --v %lld", (long long)p->kv_heads, (long long)p->v);
-    if (p->op == KT_OP_INDEX) printf(" --context %lld", (long long)p->context);
+    if (p->op == KT_OP_INDEX || p->op == KT_OP_ATTN)
+        printf(" --context %lld", (long long)p->context);
     if (p->op == KT_OP_MOE_FFN)
         printf(" --experts %lld/%lld", (long long)p->experts, (long long)p->topk);
     if (kt_problem_is_packed(p) && p->acts != kt_format_find(p->weights)->acts)

@@ -16,7 +16,7 @@ typedef struct kt_duel_options {
     const char *variant, *set;         /* name and "rows=4,prefetch=0"; NULL = initial values */
     const char *against, *against_set; /* NULL = only the first is timed */
     int64_t m, n, k, experts[2];       /* experts / top-k */
-    int64_t kv_heads, v, context;      /* delta: key heads, size of a value; index: keys */
+    int64_t kv_heads, v, context;      /* attn, delta: heads of keys, size of values; attn: keys */
     int64_t threads, rounds, seed;
     double limit; /* seconds until a duel is given up, because a variant hangs; 0 = never */
     bool json;

@@ -9,6 +9,7 @@
 #include "tuner/cli/bench_duel.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/session/suite.h"
+#include "tuner/space/cell.h"
 
 static bool stop_asked(void *arg) {
     const kt_verb_context *context = arg;
@@ -169,7 +170,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"rows", KT_SWITCH_TEXT, &rows, "GLOB", "only these rows of the suite: 'int4*'"},
         {"seconds", KT_SWITCH_DURATION, &seconds, "TIME",
          "of timing, without choosing the variants; default 1s (line: 2s) a row"},
-        {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm or moe_ffn"},
+        {"op", KT_SWITCH_TEXT, &o.op, "OP", KT_TUNED_OPS},
         {"acts", KT_SWITCH_TEXT, &o.acts, "F", "a8, a8p ...; default those that the variant reads"},
         {"weights", KT_SWITCH_TEXT, &o.weights, "F", "wbf16, w8c, w4g32, wq4_k ..."},
         {"variant", KT_SWITCH_TEXT, &o.variant, "NAME", "the variant to time"},
@@ -180,9 +181,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"n", KT_SWITCH_COUNT, &o.n, "N", "outputs (moe_ffn: intermediate size)"},
         {"k", KT_SWITCH_COUNT, &o.k, "N", "inputs (moe_ffn: hidden size)"},
         {"experts", KT_SWITCH_SIZE, o.experts, "E/K", "experts and how many a token uses"},
-        {"kv-heads", KT_SWITCH_COUNT, &o.kv_heads, "N", "delta: key heads"},
-        {"v", KT_SWITCH_COUNT, &o.v, "N", "delta: size of a value; --k that of a key"},
-        {"context", KT_SWITCH_COUNT, &o.context, "N", "index: keys"},
+        {"kv-heads", KT_SWITCH_COUNT, &o.kv_heads, "N", "attn, delta: key heads"},
+        {"v", KT_SWITCH_COUNT, &o.v, "N", "attn, delta: size of a value; --k that of a key"},
+        {"context", KT_SWITCH_COUNT, &o.context, "N", "attn, index: keys"},
         {"rounds", KT_SWITCH_COUNT, &o.rounds, "N", "default 60"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default 1"},
         {"limit", KT_SWITCH_DURATION, &o.limit, "TIME",

@@ -22,6 +22,12 @@ typedef struct explain_options {
     bool deterministic, json;
 } explain_options;
 
+/* Of attention: what cannot be one is refused by the variants, none of which takes it. */
+static kt_weight_format cache_of(const explain_options *o) {
+    const int weights = o->weights ? kt_weight_format_parse(o->weights) : -1;
+    return weights < 0 ? KT_W_BF16 : (kt_weight_format)weights;
+}
+
 /* The problem from its sizes, or from a model's role. */
 static kt_status find_problem(const explain_options *o, kt_problem *out, kt_err *err) {
     int op = kt_op_parse(o->op), threads = (int)o->threads;
@@ -31,11 +37,12 @@ static kt_status find_problem(const explain_options *o, kt_problem *out, kt_err 
     bool found = false;
 
     if (!kt_op_is_tuned(op))
-        return kt_fail(err, KT_E_INVALID, "--op '%s': expected gemm, moe_ffn, conv, delta or index",
-                       o->op);
+        return kt_fail(err, KT_E_INVALID, "--op '%s': expected " KT_TUNED_OPS, o->op);
     if (o->n > 0 && op != KT_OP_GEMM && op != KT_OP_MOE_FFN) {
         *out = (kt_problem){.op = (kt_op)op,
-                            .weights = op == KT_OP_INDEX ? KT_W_BF16 : KT_W_NONE,
+                            .weights = op == KT_OP_INDEX  ? KT_W_BF16
+                                       : op == KT_OP_ATTN ? cache_of(o)
+                                                          : KT_W_NONE,
                             .m = o->m,
                             .n = o->n,
                             .k = o->k,
@@ -333,7 +340,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"table", KT_SWITCH_TEXT, &o.table, "FILE", "default: the one serving would use"},
         {"model", KT_SWITCH_TEXT, &o.model, "NAME", "whose shapes and table; default tiny-moe"},
         {"format", KT_SWITCH_TEXT, &o.format, "F", "native, bf16, int8 or int4; default native"},
-        {"op", KT_SWITCH_TEXT, &o.op, "OP", "gemm, moe_ffn, conv, delta or index; default moe_ffn"},
+        {"op", KT_SWITCH_TEXT, &o.op, "OP", KT_TUNED_OPS "; default moe_ffn"},
         {"role", KT_SWITCH_TEXT, &o.role, "NAME", "experts, qkv, o, lm_head; default the first"},
         {"m", KT_SWITCH_COUNT, &o.m, "N", "rows (per expert); default 1"},
         {"threads", KT_SWITCH_COUNT, &o.threads, "N", "default all cores"},

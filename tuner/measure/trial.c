@@ -45,6 +45,7 @@ kt_status kt_trial_create(const kt_trial_setup *setup, kt_trial **out, kt_err *e
     kt_disturbance_init(&t->disturbance, kt_pool_threads(setup->pool));
     t->ops = setup->problem.op == KT_OP_MOE_FFN ? &kt_trial_moe
              : setup->problem.op == KT_OP_GEMM  ? &kt_trial_gemm
+             : setup->problem.op == KT_OP_ATTN  ? &kt_trial_attn
                                                 : &kt_trial_sequence;
     st = get_banks(t, err);
     if (st == KT_OK) st = t->ops->create(t, err);

@@ -16,6 +16,7 @@ typedef struct kt_trial_ops {
 extern const kt_trial_ops kt_trial_moe;
 extern const kt_trial_ops kt_trial_gemm;
 extern const kt_trial_ops kt_trial_sequence;
+extern const kt_trial_ops kt_trial_attn;
 
 struct kt_trial {
     kt_trial_setup setup;

@@ -28,17 +28,20 @@ typedef struct kt_cell_list {
     char workload[64]; /* model or workload name */
 } kt_cell_list;
 
-/* Does the problem have weights that variants pack? The others (conv, delta, index) move what is
- * kept of a sequence, and one plan answer is for one number of rows. */
+/* Does the problem have weights that variants pack? The others (attn, conv, delta, index) move what
+ * is kept of a sequence, and one plan answer is for one number of rows. */
 static inline bool kt_problem_is_packed(const kt_problem *p) {
     return p->op == KT_OP_GEMM || p->op == KT_OP_MOE_FFN;
 }
 
 /* Can the tuner race variants of this operation? */
 static inline bool kt_op_is_tuned(int op) {
-    return op == KT_OP_GEMM || op == KT_OP_MOE_FFN || op == KT_OP_CONV || op == KT_OP_DELTA ||
-           op == KT_OP_INDEX;
+    return op == KT_OP_GEMM || op == KT_OP_MOE_FFN || op == KT_OP_ATTN || op == KT_OP_CONV ||
+           op == KT_OP_DELTA || op == KT_OP_INDEX;
 }
+
+/* The operations that it can, for messages. */
+#define KT_TUNED_OPS "gemm, moe_ffn, attn, conv, delta or index"
 
 void kt_cell_list_deinit(kt_cell_list *list); /* accepts a zeroed list */
 kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err);
