@@ -13,6 +13,7 @@
 #include "kernels/formats/format.h"
 #include "tests/support/temp.h"
 #include "tuner/session/suite_impl.h"
+#include "tuner/space/cell.h"
 
 static void check_layer(const kt_suite_spec *spec) {
     const kt_format *format = kt_format_find(spec->weights);
@@ -29,6 +30,19 @@ static void check_layer(const kt_suite_spec *spec) {
                   "%s: uneven", spec->name);
 }
 
+/* Some variant of any machine takes the problem. */
+static void check_kept(const kt_suite_spec *spec) {
+    int takers = 0;
+
+    cr_assert(spec->threads >= 1 && spec->kept.m >= 1 && !kt_problem_is_packed(&spec->kept) &&
+                  kt_op_is_tuned(spec->kept.op),
+              "%s", spec->name);
+    for (size_t v = 0; v < kt_builtin_variant_count; v++)
+        takers += kt_builtin_variants[v]->isa == 0 &&
+                  kt_variant_accepts(kt_builtin_variants[v], &spec->kept, NULL, NULL) == KT_OK;
+    cr_assert_gt(takers, 0, "%s", spec->name);
+}
+
 static void check_spec(const kt_suite *suite, const kt_suite_spec *spec) {
     kt_suite_row row;
 
@@ -39,6 +53,8 @@ static void check_spec(const kt_suite *suite, const kt_suite_spec *spec) {
     if (spec->kind == KT_ROW_MODEL)
         cr_assert(spec->threads == 1 || spec->threads == 2, "%s: %d threads", spec->name,
                   spec->threads);
+    else if (spec->kind == KT_ROW_KEPT)
+        check_kept(spec);
     else if (spec->kind != KT_ROW_SHAPES) /* whose shapes are not in the table */
         check_layer(spec);
     for (const kt_suite_spec *other = suite->specs; other < spec; other++)

@@ -33,6 +33,24 @@
                                    .intermediate = 256, .m = 16, .bar = limit, .at_most = true \
     }
 
+/* What keeps something of a sequence, one thread unless it says: attention over a BF16 cache of so
+ * many keys, rows at its end; the latent form of DeepSeek-V3 (sparse attention runs it over the
+ * keys that were picked, 2048 of them); the indexer of V3.2; linear attention of Qwen3-Next. */
+#define ATTN(heads, kv, size, value) \
+    .op = KT_OP_ATTN, .weights = KT_W_BF16, .n = heads, .kv_heads = kv, .k = size, .v = value
+#define ATTN_QWEN ATTN(32, 4, 128, 0)
+#define ATTN_GLM ATTN(96, 8, 128, 0)
+#define ATTN_NEXT ATTN(16, 2, 256, 0)
+#define ATTN_LATENT ATTN(128, 1, 576, 512)
+#define ATTN_WIDE ATTN(128, 128, 192, 128)
+#define INDEX .op = KT_OP_INDEX, .weights = KT_W_BF16, .n = 64, .k = 128, .context = 8192
+#define DELTA .op = KT_OP_DELTA, .n = 32, .k = 128, .kv_heads = 16, .v = 128
+#define CONV .op = KT_OP_CONV, .n = 8192, .k = 4
+#define KEPT(text, what, limit, ...)                                                               \
+    {                                                                                              \
+        text, .kind = KT_ROW_KEPT, .of = what, .threads = 1, .bar = limit, .kept = { __VA_ARGS__ } \
+    }
+
 static const kt_suite_spec specs[] = {
     DECODE(int4_g32, KT_W_INT4_G32, 0.92),
     {"int4_g32_decode_deepseek", KT_W_INT4_G32, KT_OF_STREAM, DEEPSEEK, .m = 1, .bar = 0.92},
@@ -96,6 +114,25 @@ static const kt_suite_spec specs[] = {
     MODEL(prefill_scaling, KT_MODEL_PREFILL_SCALING, 2, 1.95),
     {"model_decode_waiting_2threads", .kind = KT_ROW_MODEL, .figure = KT_MODEL_DECODE_WAITING,
      .threads = 2, .bar = 0.05, .at_most = true},
+    KEPT("attn_decode_qwen3_30b", KT_OF_ROOFLINE, 0.85, ATTN_QWEN, .m = 1, .context = 8192),
+    KEPT("attn_decode_glm47", KT_OF_ROOFLINE, 0.85, ATTN_GLM, .m = 1, .context = 8192),
+    KEPT("attn_decode_qwen3_next", KT_OF_ROOFLINE, 0.85, ATTN_NEXT, .m = 1, .context = 8192),
+    KEPT("mla_decode", KT_OF_ROOFLINE, 0.70, ATTN_LATENT, .m = 1, .context = 8192),
+    KEPT("mla_sparse_decode", KT_OF_ROOFLINE, 0.70, ATTN_LATENT, .m = 1, .context = 2048),
+    {"attn_decode_qwen3_30b_2threads", .kind = KT_ROW_KEPT, .of = KT_OF_STREAM, .threads = 2,
+     .bar = 0.85, .kept = {ATTN_QWEN, .m = 1, .context = 8192}},
+    {"attn_decode_glm47_2threads", .kind = KT_ROW_KEPT, .of = KT_OF_STREAM, .threads = 2,
+     .bar = 0.85, .kept = {ATTN_GLM, .m = 1, .context = 8192}},
+    KEPT("attn_prefill_qwen3_30b", KT_OF_PEAK, 0.70, ATTN_QWEN, .m = 512, .context = 512),
+    KEPT("attn_prefill_glm47", KT_OF_PEAK, 0.70, ATTN_GLM, .m = 512, .context = 512),
+    KEPT("attn_prefill_qwen3_next", KT_OF_PEAK, 0.70, ATTN_NEXT, .m = 512, .context = 512),
+    KEPT("mla_prefill_wide", KT_OF_PEAK, 0.70, ATTN_WIDE, .m = 512, .context = 512),
+    KEPT("index_decode", KT_OF_PEAK, 0.70, INDEX, .m = 1),
+    KEPT("index_prefill", KT_OF_PEAK, 0.70, INDEX, .m = 4),
+    KEPT("delta_decode", KT_OF_STREAM, 0.85, DELTA, .m = 1),
+    KEPT("delta_prefill", KT_OF_PEAK, 0.70, DELTA, .m = 512),
+    KEPT("conv_decode", KT_OF_STREAM, 0.85, CONV, .m = 1),
+    KEPT("conv_prefill", KT_OF_STREAM, 0.85, CONV, .m = 256),
     ACCURACY(int4_g32_int8_acts, KT_W_INT4_G32, KT_ERROR_TO_WEIGHTS, 0.015),
     ACCURACY(int4_g32, KT_W_INT4_G32, KT_ERROR_OVER_FORMAT, 1.05),
     ACCURACY(int4_g64, KT_W_INT4_G64, KT_ERROR_OVER_FORMAT, 1.05),

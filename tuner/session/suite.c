@@ -19,7 +19,7 @@ static const kt_suite_measure measures[KT_ROW_KINDS] = {
     [KT_ROW_EXPERTS] = kt_suite_experts,     [KT_ROW_DENSE] = kt_suite_dense,
     [KT_ROW_SHAPES] = kt_suite_shapes,       [KT_ROW_SCALING] = kt_suite_scaling,
     [KT_ROW_NEIGHBOUR] = kt_suite_neighbour, [KT_ROW_MODEL] = kt_suite_models,
-    [KT_ROW_ACCURACY] = kt_suite_accuracy,
+    [KT_ROW_ACCURACY] = kt_suite_accuracy,   [KT_ROW_KEPT] = kt_suite_kept,
 };
 
 /* A race takes two or three; only a very busy machine needs more. */

@@ -30,10 +30,11 @@ typedef enum kt_suite_kind {
     KT_ROW_NEIGHBOUR, /* an expert layer on all cores while another process is busy */
     KT_ROW_MODEL,     /* whole layers, by `kt bench --synthetic` in a process of its own */
     KT_ROW_ACCURACY,  /* the error of a dense GEMM */
+    KT_ROW_KEPT, /* what keeps something of a sequence (attention ...) as a fraction of a ceiling */
     KT_ROW_KINDS
 } kt_suite_kind;
 
-/* What an expert row is a fraction of. */
+/* What an expert row, or one of KEPT, is a fraction of. */
 typedef enum kt_suite_ceiling {
     KT_OF_STREAM, /* packed bytes per time over the read stream */
     KT_OF_PEAK, /* operations per time over the peak of the best multiply-add for the activations */
@@ -63,9 +64,10 @@ typedef struct kt_suite_spec {
     double bar;            /* 0 = for information */
     kt_suite_kind kind;
     kt_suite_figure figure;
-    int threads;  /* 0 = as the user says */
-    kt_isa only;  /* 0 = all; else nothing beyond these instructions */
-    bool at_most; /* the bar is an upper one */
+    int threads;     /* 0 = as the user says */
+    kt_isa only;     /* 0 = all; else nothing beyond these instructions */
+    bool at_most;    /* the bar is an upper one */
+    kt_problem kept; /* of KEPT: all of it; m rows at the end of the context, cold */
 } kt_suite_spec;
 
 typedef struct kt_suite {

@@ -76,6 +76,9 @@ kt_status kt_suite_models(kt_suite_bench *s, const kt_suite_spec *spec, double s
 kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                             kt_suite_row *row, kt_err *err);
 
+kt_status kt_suite_kept(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                        kt_suite_row *row, kt_err *err);
+
 /* The row in a process of its own, which is ended when it takes longer than options.row_limit:
  * KT_E_UNSUPPORTED when a library was at work then, KT_E_INTERNAL when we were. */
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
