@@ -27,3 +27,14 @@ kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context) {
                         .k = rule->dim,
                         .context = max_context};
 }
+
+kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context) {
+    return (kt_problem){.op = KT_OP_ATTN,
+                        .weights = kv,
+                        .n = a->heads,
+                        .k = a->k,
+                        .kv_heads = a->kv_heads,
+                        .v = a->v == a->k ? 0 : a->v,
+                        .window = a->window,
+                        .context = max_context};
+}

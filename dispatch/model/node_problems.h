@@ -15,4 +15,7 @@ int64_t kt_delta_tile(const kt_delta_rule *rule);
 /* max_context: tokens that a sequence may have. */
 kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context);
 
+/* kv: what the cache holds. m = 0: any rows. */
+kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
+
 #endif

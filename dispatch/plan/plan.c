@@ -254,6 +254,21 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
     return KT_OK;
 }
 
+/* A usable row of the same op and formats. */
+static bool is_like(const kt_planner *p, size_t row, const kt_problem *q) {
+    const kt_problem *have = &p->table->rows[row].problem;
+    const kt_variant *v = p->row_choice[row].variant;
+
+    return v && have->op == q->op && have->weights == q->weights && have->acts == q->acts &&
+           !kt_planner_refuses(p, v);
+}
+
+bool kt_planner_has_rows(const kt_planner *p, const kt_problem *problem) {
+    for (size_t i = 0; p->table && i < p->table->n_rows; i++)
+        if (is_like(p, i, problem)) return true;
+    return false;
+}
+
 kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int threads,
                                  kt_choice *out, kt_err *err) {
     kt_problem q = *problem;
@@ -267,10 +282,9 @@ kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int t
         const kt_problem *have = &p->table->rows[i].problem;
         const kt_choice *c = &p->row_choice[i];
         double d;
-        if (!c->variant || have->op != q.op || have->weights != q.weights || have->acts != q.acts ||
-            kt_planner_refuses(p, c->variant))
-            continue;
+        if (!is_like(p, i, &q)) continue;
         d = kt_log_ratio(have->m, q.m) + kt_log_ratio(have->n, q.n) + kt_log_ratio(have->k, q.k) +
+            kt_log_ratio(have->kv_heads, q.kv_heads) + kt_log_ratio(have->v, q.v) +
             (p->keeps_bits ? 0 : kt_log_ratio(have->context, q.context)) +
             kt_log_ratio(p->table->rows[i].threads, threads);
         if (d >= best || kt_variant_accepts(c->variant, &q, &c->config, NULL) != KT_OK) continue;

@@ -64,6 +64,9 @@ kt_status kt_plan_resolve(kt_planner *p, const kt_problem *problem, int threads,
 kt_status kt_plan_resolve_simple(kt_planner *p, const kt_problem *problem, int threads,
                                  kt_choice *out, kt_err *err);
 
+/* Does the table have a row that this machine can use of the problem's op and formats? */
+bool kt_planner_has_rows(const kt_planner *p, const kt_problem *problem);
+
 /* How whole expert layers are run, from the table's plan cells. */
 #define KT_LAYER_TOKENS 16
 typedef struct kt_layer_plan {

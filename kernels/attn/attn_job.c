@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attn/attn_job.h"
 
+#include <math.h>
+
 #include "base/err.h"
 #include "base/numeric.h"
 #include "kernels/attn/attn_common.h"
@@ -39,6 +41,31 @@ static size_t scratch_bytes(const kt_choice *choice, const kt_problem *problem) 
         if (!can_halve(problem, parts)) break;
     }
     return (most + 63) / 64 * 64;
+}
+
+const kt_choice *kt_attn_choose(const kt_attn_choices *choices, const kt_choice *standard,
+                                int64_t rows, int64_t keys) {
+    const kt_choice *best = standard;
+    double least = INFINITY;
+
+    for (int i = 0; choices && i < choices->n; i++) {
+        const double d = fabs(log((double)rows / (double)choices->at[i].rows)) +
+                         fabs(log((double)keys / (double)choices->at[i].keys));
+        if (d >= least) continue;
+        least = d;
+        best = &choices->at[i].choice;
+    }
+    return best;
+}
+
+const kt_choice *kt_attn_largest(const kt_attn_choices *choices, const kt_choice *standard,
+                                 const kt_problem *problem) {
+    const kt_choice *best = standard;
+
+    for (int i = 0; choices && i < choices->n; i++)
+        if (scratch_bytes(&choices->at[i].choice, problem) > scratch_bytes(best, problem))
+            best = &choices->at[i].choice;
+    return best;
 }
 
 static int64_t rows_of_block(const kt_problem *p, int64_t queries) {
@@ -114,6 +141,7 @@ static void find_chunks(const kt_attn_job *j, kt_attn_span *s) {
         if (j->position[r] > last) last = j->position[r];
         if (low < first) first = low;
     }
+    s->choice = kt_attn_choose(j->choices, j->choice, s->rows, last + 1);
     s->first_chunk = s->rows ? first / KT_ATTN_CHUNK : 0;
     s->chunks = chunks_of(last + 1) - s->first_chunk;
 }
@@ -185,7 +213,7 @@ static kt_attn_call call_of(const kt_attn_job *j, const kt_attn_span *s, kt_prob
 
     *problem = problem_of_parts(&j->problem, j->head_parts);
     return (kt_attn_call){.problem = problem,
-                          .config = &j->choice->config,
+                          .config = &s->choice->config,
                           .q = j->q + s->first_row * j->ldq,
                           .ldq = j->ldq,
                           .k = (const char *)j->k + (size_t)(kv_head * j->head_stride) * item,
@@ -222,7 +250,7 @@ static void run_chunk(const kt_attn_job *j, const kt_attn_span *s, int64_t unit,
     c.ldo = s->chunks * width;
     c.stats = j->stats + cell * 2 * p->n;
     c.ldstats = s->chunks * 2 * p->n;
-    j->choice->variant->attn(&c);
+    s->choice->variant->attn(&c);
 }
 
 /* Later rows see more keys: the longest blocks of a head go first, so that the last tasks are
@@ -235,7 +263,7 @@ static void run_block(const kt_attn_job *j, const kt_attn_span *s, int64_t unit,
 
     c.row_begin = block * j->block_rows;
     if (c.row_begin + j->block_rows < s->rows) c.row_end = c.row_begin + j->block_rows;
-    j->choice->variant->attn(&c);
+    s->choice->variant->attn(&c);
 }
 
 /* The span of a task, or of a row to join: the last one that does not begin behind it. Those

@@ -10,6 +10,25 @@
 #define KT_ATTN_PHASES 2
 #define KT_ATTN_SPLIT_ROWS 4 /* spans of at most so many rows may have their context shared out */
 
+/* What runs spans of different sizes, where that was measured: the entry nearest to a span's rows
+ * and keys, by ratio, does. So a row's bits follow from its own sequence. */
+#define KT_ATTN_SIZES 6
+typedef struct kt_attn_choices {
+    int n; /* 0 = one choice for all */
+    struct {
+        int64_t rows, keys;
+        kt_choice choice;
+    } at[KT_ATTN_SIZES];
+} kt_attn_choices;
+
+/* The one for a span; `standard` where there are none. */
+const kt_choice *kt_attn_choose(const kt_attn_choices *choices, const kt_choice *standard,
+                                int64_t rows, int64_t keys);
+/* The one that needs most scratch for this problem: give it to kt_attn_job_bytes and, as
+ * job->choice, to kt_attn_job_init. */
+const kt_choice *kt_attn_largest(const kt_attn_choices *choices, const kt_choice *standard,
+                                 const kt_problem *problem);
+
 /* Rows of one sequence. */
 typedef struct kt_attn_span {
     const uint32_t *page; /* numbers of its pages of 64 keys (kt_attn_call), or NULL: no pages */
@@ -18,6 +37,7 @@ typedef struct kt_attn_span {
      * chunks with a key that one of the rows sees, and where the first row's first chunk is kept.
      */
     int64_t first_task, first_joined, first_chunk, chunks, first_cell;
+    const kt_choice *choice;
     bool split;
 } kt_attn_span;
 
@@ -32,6 +52,7 @@ typedef struct kt_attn_span {
  * results are the same bits, for any number of threads. */
 typedef struct kt_attn_job {
     const kt_choice *choice;
+    const kt_attn_choices *choices; /* for spans by their sizes; NULL = choice for all */
     kt_problem problem; /* n, k, kv_heads, v, window, weights; m and context are the job's own */
     const float *q;     /* [rows, ldq] */
     int64_t ldq;

@@ -134,7 +134,8 @@ static void record(const kt_step *s, int64_t time_ns) {
 static void number_rows(kt_step *s) {
     for (int i = 0; i < s->n_spans; i++) {
         const kt_step_span *p = &s->spans[i];
-        s->attn_spans[i] = (kt_attn_span){p->page, p->first_row, p->rows, 0, 0, 0, 0, 0, false};
+        s->attn_spans[i] =
+            (kt_attn_span){.page = p->page, .first_row = p->first_row, .rows = p->rows};
         for (int64_t r = 0; r < p->rows; r++) {
             s->positions[p->first_row + r] = (int32_t)(p->position + r);
             s->span_of[p->first_row + r] = i;

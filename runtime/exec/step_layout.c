@@ -210,7 +210,8 @@ static size_t job_bytes(const kt_step *s, int n_nodes) {
         const kt_simple_plan *a = &p->simple[i];
         size_t bytes;
         if (a->problem.op != KT_OP_ATTN || a->problem.m) continue; /* m: of wide keys, no job */
-        bytes = kt_attn_job_bytes(&a->choice, &a->problem, s->max_context, s->n_threads);
+        bytes = kt_attn_job_bytes(kt_attn_largest(&a->by_size, &a->choice, &a->problem),
+                                  &a->problem, s->max_context, s->n_threads);
         total = kt_bytes_add(total, bytes ? bytes : SIZE_MAX);
     }
     return total;

@@ -201,17 +201,6 @@ kt_problem kt_rope_problem(int64_t heads, int64_t size) {
     return (kt_problem){.op = KT_OP_ROPE, .n = heads, .k = size};
 }
 
-kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context) {
-    return (kt_problem){.op = KT_OP_ATTN,
-                        .weights = kv,
-                        .n = a->heads,
-                        .k = a->k,
-                        .kv_heads = a->kv_heads,
-                        .v = a->v == a->k ? 0 : a->v,
-                        .window = a->window,
-                        .context = max_context};
-}
-
 kt_problem kt_router_problem(const kt_weight *router, int64_t topk) {
     return (kt_problem){.op = KT_OP_ROUTER,
                         .weights = kt_weight_kept_as(router),
@@ -226,19 +215,52 @@ static int is_same_simple(const kt_problem *a, const kt_problem *b) {
            a->topk == b->topk;
 }
 
-const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem) {
+static const kt_simple_plan *find_simple(const kt_model_plan *plan, const kt_problem *problem) {
     for (int i = 0; i < plan->n_simple; i++)
-        if (is_same_simple(&plan->simple[i].problem, problem)) return &plan->simple[i].choice;
+        if (is_same_simple(&plan->simple[i].problem, problem)) return &plan->simple[i];
     return NULL;
+}
+
+const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem) {
+    const kt_simple_plan *s = find_simple(plan, problem);
+    return s ? &s->choice : NULL;
+}
+
+const kt_attn_choices *kt_model_plan_attn(const kt_model_plan *plan, const kt_problem *problem) {
+    const kt_simple_plan *s = find_simple(plan, problem);
+    return s ? &s->by_size : NULL;
 }
 
 static kt_status resolve_simple(maker *m, kt_problem problem) {
     kt_simple_plan *s = &m->plan->simple[m->plan->n_simple];
 
     if (kt_model_plan_simple(m->plan, &problem)) return KT_OK;
-    s->problem = problem;
+    *s = (kt_simple_plan){.problem = problem};
     KT_TRY(kt_plan_resolve_simple(m->planner, &problem, m->plan->threads, &s->choice, m->err));
     m->plan->n_simple++;
+    return KT_OK;
+}
+
+/* One row or many, over short, usual and long contexts: what the table says of each. Without a row
+ * of this cache, and where bits are kept, one choice is for all. */
+static kt_status resolve_attn(maker *m, const kt_attention *a) {
+    static const int64_t rows[] = {1, 64}, keys[] = {2048, 8192, 32768};
+    kt_problem p = kt_attn_problem(a, m->plan->kv, m->plan->max_context);
+    kt_simple_plan *s;
+    kt_attn_choices *c;
+
+    _Static_assert(sizeof rows / sizeof *rows * (sizeof keys / sizeof *keys) == KT_ATTN_SIZES,
+                   "room for every size");
+    KT_TRY(resolve_simple(m, p));
+    if (kt_planner_keeps_bits(m->planner) || !kt_planner_has_rows(m->planner, &p)) return KT_OK;
+    for (s = m->plan->simple; !is_same_simple(&s->problem, &p);) s++;
+    c = &s->by_size;
+    c->n = 0;
+    for (int i = 0; i < KT_ATTN_SIZES; i++, c->n++) {
+        c->at[i].rows = p.m = rows[i % 2];
+        c->at[i].keys = p.context = keys[i / 2];
+        KT_TRY(kt_plan_resolve_simple(m->planner, &p, m->plan->threads, &c->at[i].choice, m->err));
+    }
     return KT_OK;
 }
 
@@ -253,8 +275,7 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     case KT_NODE_ATTEND_SPARSE:
         KT_TRY(resolve_simple(m, kt_index_problem(&n->index, p->max_context)));
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
-    case KT_NODE_ATTEND:
-        return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
+    case KT_NODE_ATTEND: return resolve_attn(m, &n->attention);
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));
     case KT_NODE_CONV:

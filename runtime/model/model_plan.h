@@ -5,6 +5,7 @@
 
 #include "dispatch/model/needs.h"
 #include "dispatch/plan/plan.h"
+#include "kernels/attn/attn_job.h"
 
 /* What multiplies with one packed form of weights. */
 typedef struct kt_problem_plan {
@@ -21,6 +22,7 @@ typedef struct kt_problem_plan {
 typedef struct kt_simple_plan {
     kt_problem problem;
     kt_choice choice;
+    kt_attn_choices by_size; /* of attention of one row or many over a cache, from the table */
 } kt_simple_plan;
 
 /* What of a weight the CPU does not hold, because another device does. */
@@ -69,11 +71,13 @@ const kt_problem_plan *kt_model_plan_role(const kt_model_plan *plan, const char 
 kt_moe_layer kt_problem_plan_layer(const kt_problem_plan *plan);
 /* The choice for an operation that the graph has; problem as the plan asked (kt_simple_problem). */
 const kt_choice *kt_model_plan_simple(const kt_model_plan *plan, const kt_problem *problem);
+/* Of attention: the choices for spans by their sizes; n = 0 where nothing was tuned. NULL: there is
+ * no such operation. */
+const kt_attn_choices *kt_model_plan_attn(const kt_model_plan *plan, const kt_problem *problem);
 
 /* Problems of nodes without packed weights; others are in dispatch/model/node_problems.h. */
 kt_problem kt_norm_problem(int64_t width);
 kt_problem kt_rope_problem(int64_t heads, int64_t size);
-kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
 /* Of latent attention whose keys and values are wide: of all heads, and of one alone; the product
  * that takes latents to keys; and its plan, NULL = there is none. */
 kt_problem kt_expand_attn_problem(const kt_model_plan *plan, const kt_node *attend);

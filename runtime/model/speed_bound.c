@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "dispatch/cost/cost.h"
+#include "dispatch/model/node_problems.h"
 #include "runtime/exec/batch.h"
 #include "runtime/model/model_dir.h"
 

@@ -263,6 +263,47 @@ Test(plan_bits, simple_ops_do_not_follow_the_threads) {
     close_bench(&b);
 }
 
+/* Rows of attention: kv heads and keys say which is nearest, unless bits are kept, when one answer
+ * is for all keys; another cache has none. */
+Test(plan_bits, simple_ops_take_the_row_nearest_in_heads_and_keys) {
+    static const kt_problem q = {
+        .op = KT_OP_NORM, .weights = KT_W_BF16, .n = 32, .k = 128, .kv_heads = 4};
+    static const struct {
+        int64_t kv_heads, context;
+        const char *want[2]; /* default, bits kept */
+    } ask[] = {{4, 0, {"fake_norm__scalar", "fake_norm__scalar"}},
+               {16, 0, {"fake_norm__avx2", "fake_norm__avx2"}},
+               {4, 4096, {"fake_norm__avx2", "fake_norm__scalar"}}};
+    const kt_fingerprint here = machine();
+    kt_problem p = q;
+    bench b = open_bench();
+
+    put(&b, &q, 1, 2, "fake_norm__scalar", NULL, 1);
+    p.kv_heads = 32;
+    put(&b, &p, 1, 2, "fake_norm__avx2", NULL, 1);
+    p.kv_heads = 4;
+    p.context = 8192;
+    put(&b, &p, 1, 2, "fake_norm__avx2", NULL, 1);
+    for (int is_kept = 0; is_kept < 2; is_kept++) {
+        kt_planner *planner;
+        cr_assert_eq(kt_planner_create(b.registry, b.table, &here, NULL, &planner, NULL), KT_OK);
+        if (is_kept) kt_planner_keep_bits(planner);
+        for (size_t i = 0; i < sizeof ask / sizeof *ask; i++) {
+            kt_choice c;
+            p.kv_heads = ask[i].kv_heads;
+            p.context = ask[i].context;
+            p.weights = KT_W_BF16;
+            cr_expect(kt_planner_has_rows(planner, &p));
+            cr_assert_eq(kt_plan_resolve_simple(planner, &p, 2, &c, NULL), KT_OK);
+            cr_expect_str_eq(c.variant->name, ask[i].want[is_kept], "%zu", i);
+        }
+        p.weights = KT_W_INT8_CHANNEL;
+        cr_expect_not(kt_planner_has_rows(planner, &p), "of another cache");
+        kt_planner_destroy(planner);
+    }
+    close_bench(&b);
+}
+
 /* --- encodings of activations and classes, weighed together --------------------------------- */
 
 #define OWN 1u << KT_A_INT8_G32

@@ -304,6 +304,57 @@ ParameterizedTest(size_t *index, attn_job, spans_in_pages_have_the_bits_of_one_c
     }
 }
 
+static const kt_variant *attn_named(const char *name) {
+    const kt_variant *v = NULL;
+
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (!strcmp(kt_builtin_variants[i]->name, name)) v = kt_builtin_variants[i];
+    cr_assert_not_null(v, "no variant %s", name);
+    return v;
+}
+
+/* A decode row by one variant, a prompt by another, in one job: each has the bits of the variant
+ * nearest to its size. */
+Test(attn_job, spans_are_run_by_the_choice_nearest_in_size) {
+    const kt_variant *wide = attn_named("bf16_online__avx2");
+    const kt_variant *plain_c = attn_named("bf16_online__scalar");
+    kt_attn_choices choices = {.n = 2};
+    kt_attn_span spans[] = {{.first_row = 0, .rows = 1}, {.first_row = 1, .rows = 20}};
+    float *of_scalar;
+    size_t row;
+    fixture f;
+    int64_t tasks;
+
+    kt_skip_without_isa(wide->isa, wide->name);
+    fixture_init(&f, wide, KT_W_BF16, &shapes[0], 2);
+    row = (size_t)f.job.ldo * sizeof *f.got;
+    of_scalar = malloc(21 * row);
+    choices.at[0].rows = 64, choices.at[1].rows = 1;
+    choices.at[0].keys = choices.at[1].keys = 1000;
+    choices.at[0].choice = f.choice;
+    choices.at[1].choice = (kt_choice){.variant = plain_c, .config = {{16}}};
+    cr_expect_eq(kt_attn_largest(&choices, &choices.at[1].choice, &f.job.problem),
+                 &choices.at[0].choice);
+    for (int64_t i = 0; i < 21; i++) f.position[i] = i ? (int32_t)(300 + i) : 700;
+    f.choice = choices.at[1].choice;
+    plain(&f, 21);
+    memcpy(of_scalar, f.want, 21 * row);
+    f.choice = choices.at[0].choice;
+    plain(&f, 21);
+    cr_assert_neq(memcmp(of_scalar, f.want, row), 0, "the variants differ in bits");
+    f.job.choices = &choices;
+    f.job.spans = spans;
+    f.job.n_spans = 2;
+    f.job.rows = 21;
+    tasks = kt_attn_job_prepare(&f.job, 2);
+    kt_attn_job_run(&f.job, 0, tasks, 0);
+    kt_attn_job_merge(&f.job, 0, kt_attn_job_merge_count(&f.job, 2), 0);
+    cr_expect_eq(memcmp(f.got, of_scalar, row), 0, "one row: by the choice of few");
+    cr_expect_eq(memcmp(f.got + f.job.ldo, f.want + f.job.ldo, 20 * row), 0, "20 rows");
+    free(of_scalar);
+    fixture_deinit(&f);
+}
+
 /* Shapes 1 and 2: a token over one kv head keeps 16 threads busy, chunks before the window are no
  * tasks. */
 Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {

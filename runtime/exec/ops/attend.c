@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/node_problems.h"
 #include "runtime/exec/expand.h"
 
 static int is_same(const kt_problem *a, const kt_problem *b, const kt_attn_job *job, float scale) {
@@ -15,6 +16,8 @@ static kt_status find_job(kt_exec_node *n, const kt_problem *problem, kt_step_at
     kt_step *s = n->step;
     const float scale = (float)n->node->attention.scale;
     kt_step_attn *a = s->attn;
+    const kt_attn_choices *choices;
+    const kt_choice *largest;
     size_t bytes;
     void *workspace;
 
@@ -25,18 +28,23 @@ static kt_status find_job(kt_exec_node *n, const kt_problem *problem, kt_step_at
         }
     if (s->n_attn == KT_STEP_SHARED)
         return kt_fail(err, KT_E_UNSUPPORTED, "more than %d kinds of attention", KT_STEP_SHARED);
-    bytes = kt_attn_job_bytes(n->choice, problem, s->max_context, s->n_threads);
+    choices = kt_model_plan_attn(s->plan, problem);
+    largest = kt_attn_largest(choices, n->choice, problem);
+    bytes = kt_attn_job_bytes(largest, problem, s->max_context, s->n_threads);
     workspace = kt_step_alloc(s, bytes);
     if (!workspace) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
     a->problem = *problem;
-    a->job = (kt_attn_job){.choice = n->choice,
+    a->job = (kt_attn_job){.choice = largest,
+                           .choices = choices,
                            .problem = *problem,
                            .ldkv = n->node->attention.k,
                            .scale = scale,
                            .position = s->positions};
     s->n_attn++;
     *out = a;
-    return kt_attn_job_init(&a->job, s->max_context, s->n_threads, workspace, bytes, err);
+    KT_TRY(kt_attn_job_init(&a->job, s->max_context, s->n_threads, workspace, bytes, err));
+    a->job.choice = n->choice;
+    return KT_OK;
 }
 
 static kt_status init(kt_exec_node *n, kt_err *err) {
