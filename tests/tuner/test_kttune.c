@@ -186,7 +186,7 @@ Test(kttune, lists_are_json_when_asked) {
     kt_tune_home_remove(&h);
 }
 
-/* Quick to tune: the experts and one dense matrix, two buckets. */
+/* Quick to tune: the experts and three dense matrices, two buckets each; attention of one row. */
 #define FEW "--cells 'm<=2,threads=1'"
 
 Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
@@ -199,7 +199,7 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     kt_tune_home_make(&h);
     snprintf(command, sizeof command, KTTUNE "run --model %s " FEW " --dry-run --json", h.model);
     doc = json_of(command, 0);
-    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "cells")), 8);
+    cr_expect_eq(kt_json_length(kt_json_get(kt_json_root(doc), "cells")), 9);
     cr_expect_str_eq(kt_json_string(kt_json_get(kt_json_root(doc), "table"), NULL), h.table);
     kt_json_destroy(doc);
     cr_expect_neq(access(h.journal, F_OK), 0, "a dry run writes nothing");
@@ -207,22 +207,22 @@ Test(kttune, run_tunes_shows_explains_and_verifies, .timeout = 180) {
     snprintf(command, sizeof command,
              KTTUNE "run --model %s " FEW " --budget 120s --json --noisy-ok --widest 1", h.model);
     doc = json_of(command, 0);
-    cr_expect_eq(int_at(doc, "cells"), 8);
-    cr_expect_eq(int_at(doc, "decided"), 8);
+    cr_expect_eq(int_at(doc, "cells"), 9);
+    cr_expect_eq(int_at(doc, "decided"), 9);
     cr_expect_eq(int_at(doc, "rejected"), 0);
     cr_expect_eq(int_at(doc, "reused"), 0);
     kt_json_destroy(doc);
     t = load(h.table);
-    cr_expect_eq(t->n_rows, 8);
+    cr_expect_eq(t->n_rows, 9);
     cr_expect_str_eq(t->workload, "mini");
     rows = t->n_rows;
     kt_table_destroy(t);
 
     doc = json_of(command, 0);
-    cr_expect_eq(int_at(doc, "reused"), 8, "the journal holds them all");
+    cr_expect_eq(int_at(doc, "reused"), 9, "the journal holds them all");
     cr_expect_eq(int_at(doc, "rounds"), 0);
     kt_json_destroy(doc);
-    expect(KTTUNE "show --model mini", 0, "8 cells, ");
+    expect(KTTUNE "show --model mini", 0, "9 cells, ");
     expect(KTTUNE "show --model mini", 0, "Gain over the default");
     expect(KTTUNE "show --model mini --rows", 0, " us ±");
     doc = json_of(KTTUNE "show --model mini --json", 0);
@@ -321,7 +321,7 @@ Test(kttune, a_full_disk_loses_nothing, .timeout = 120) {
     expect(command, 8, "nothing that was decided is lost: it lies in ");
     cr_expect_eq(access(h.journal, R_OK), 0, "%s", h.journal);
     snprintf(command, sizeof command, KTTUNE "run %s " FEW " --noisy-ok --widest 1 -v", h.model);
-    expect(command, 0, "8 of 8 cells decided");
+    expect(command, 0, "9 of 9 cells decided");
     kt_tune_home_remove(&h);
 }
 
@@ -357,7 +357,7 @@ Test(kttune, results_are_complete_and_name_nobody, .timeout = 180) {
     snprintf(command, sizeof command,
              KTTUNE "run %s --cells 'm=1,threads=1' --noisy-ok --widest 1 --results %s/results",
              h.model, h.folder);
-    expect(command, 0, "4 of 4 cells decided");
+    expect(command, 0, "5 of 5 cells decided");
     kt_machine_class(&h.machine, class_name, sizeof class_name);
     gethostname(host, sizeof host - 1);
     for (int i = 0; i < 4; i++) {
@@ -369,7 +369,7 @@ Test(kttune, results_are_complete_and_name_nobody, .timeout = 180) {
         if (strlen(host) > 3) cr_expect_not(strstr(text, host), "%s names the host", path);
         if (i == 3) {
             cr_expect(strstr(text, "kttune run --model mini --format native "), "%s", text);
-            cr_expect(strstr(text, "4 cells on "), "%s", text);
+            cr_expect(strstr(text, "5 cells on "), "%s", text);
         }
         free(text);
     }

@@ -274,7 +274,8 @@ Test(sharing, a_second_machine_of_a_class_adds_to_it, .timeout = 120) {
     snprintf(command, sizeof command, steps[1], h.folder, h.model, h.folder);
     cr_assert_eq(kt_tune_home_run(command, &out), 0, "%s", out);
     free(out);
-    cr_expect_eq(check_rows(table), 2 * n, "rows of the first machine are gone");
+    cr_expect_eq(check_rows(table), 2 * n - 1, /* attention has no cell of two rows */
+                 "rows of the first machine are gone");
     check_exchange(table, "t1");
     check_exchange(table, "t4");
     check_sums(folder);

@@ -131,6 +131,14 @@ static kt_status add_kept(kt_shapes *s, const char *name, const kt_problem *p, k
     return KT_OK;
 }
 
+/* With the cache that serving has unless it is told otherwise. */
+static kt_status add_attention(const kt_node *n, kt_shapes *s, kt_err *err) {
+    const kt_problem p = kt_attn_problem(&n->attention, KT_W_BF16, 0);
+
+    if (n->kind != KT_NODE_ATTEND && n->kind != KT_NODE_ATTEND_SPARSE) return KT_OK;
+    return add_kept(s, kt_op_name(p.op), &p, err);
+}
+
 static kt_status add_nodes(const kt_graph *graph, kt_shapes *s, kt_err *err) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const kt_node *n = &graph->nodes[i];
@@ -140,6 +148,7 @@ static kt_status add_nodes(const kt_graph *graph, kt_shapes *s, kt_err *err) {
         const bool scores = n->kind == KT_NODE_ATTEND_SPARSE && !n->index.repeats;
         if (n->kind == KT_NODE_CONV || n->kind == KT_NODE_DELTA || scores)
             KT_TRY(add_kept(s, kt_op_name(p.op), &p, err));
+        KT_TRY(add_attention(n, s, err));
     }
     return KT_OK;
 }

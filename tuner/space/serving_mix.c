@@ -206,35 +206,45 @@ static kt_status add_cells(const kt_serving_role *r, int threads, double share, 
     return KT_OK;
 }
 
-/* Rows and, of the indexer, keys that plans ask for: one row or as many as a step takes; keys of a
- * usual and of a long conversation. */
-static const int64_t kept_rows[] = {1, 512}, kept_keys[] = {8192, 32768};
+/* Rows and keys that plans ask for: one row or as many as a step takes; of what meets all keys,
+ * those of a usual and of a long conversation. The quick profile leaves out the last one of the
+ * indexer and of attention, whose tiles of many rows are full with 64. */
+typedef struct kept_size {
+    int64_t rows, keys;
+} kept_size;
 
-static bool is_indexer(const kt_problem *p) {
-    return p->op == KT_OP_INDEX;
+static const kept_size kept_rows[] = {{1, 0}, {512, 0}}, kept_index[] = {{1, 8192}, {1, 32768}},
+                       kept_attn[] = {{1, 8192}, {64, 2048}, {1, 32768}};
+
+static const kept_size *kept_sizes(const kt_problem *p, kt_profile profile, int *n) {
+    const bool is_quick = profile == KT_PROFILE_QUICK;
+
+    *n = p->op == KT_OP_ATTN ? 3 - is_quick : p->op == KT_OP_INDEX ? 2 - is_quick : 2;
+    return p->op == KT_OP_ATTN ? kept_attn : p->op == KT_OP_INDEX ? kept_index : kept_rows;
 }
 
 /* Bytes per token and model pass. */
 static double kept_bytes(const kt_shapes *s, int i) {
     kt_problem p = s->kept[i].problem;
     double bytes, operations;
+    int n;
 
     p.m = 1;
-    if (is_indexer(&p)) p.context = kept_keys[0];
+    p.context = kept_sizes(&p, KT_PROFILE_FULL, &n)->keys;
     kt_problem_work(&p, &bytes, &operations);
     return bytes * (double)s->kept[i].layers;
 }
 
 static kt_status add_kept_cells(const kt_shapes *s, int i, int threads, double share,
                                 kt_profile profile, kt_cell_list *out, kt_err *err) {
-    const bool is_index = is_indexer(&s->kept[i].problem);
-    const int n = is_index && profile == KT_PROFILE_QUICK ? 1 : 2;
+    int n;
+    const kept_size *size = kept_sizes(&s->kept[i].problem, profile, &n);
 
     for (int j = 0; j < n; j++) {
         kt_tune_cell cell = {
             .problem = s->kept[i].problem, .threads = threads, .weight = share / n};
-        cell.problem.m = is_index ? 1 : kept_rows[j];
-        if (is_index) cell.problem.context = kept_keys[j];
+        cell.problem.m = size[j].rows;
+        cell.problem.context = size[j].keys;
         memcpy(cell.role, s->kept[i].name, sizeof cell.role);
         KT_TRY(kt_cells_add_or_join(out, &cell, err));
     }

@@ -11,7 +11,7 @@
 
 #define KT_MAX_DENSE 40
 #define KT_MAX_FFN 12
-#define KT_MAX_KEPT 6
+#define KT_MAX_KEPT 8
 
 /* Under which weights a matrix is asked for in this size: parts that are stored in different
  * formats are multiplied apart, and together once they are of one. */
@@ -46,7 +46,7 @@ typedef struct kt_shapes {
     int n_kept;
     struct {
         char name[16];
-        kt_problem problem; /* m = 0; of the indexer context = 0 */
+        kt_problem problem; /* m = 0; of attention and the indexer context = 0 */
         int64_t layers;
     } kept[KT_MAX_KEPT]; /* operations that keep something of a sequence (kt_problem_is_packed) */
 } kt_shapes;
