@@ -230,6 +230,52 @@ Test(deterministic, int4_differs_by_default_from_64_rows_on, .timeout = 120) {
     kt_temp_remove(folder);
 }
 
+/* A table of attention alone: one row by plain C, many by the fast variant. */
+static void write_attn_table(const char *path) {
+    kt_registry *r = registry_of(kt_isa_available());
+    const kt_variant *plain = kt_registry_find(r, "bf16_online__scalar"), *fast;
+    kt_topology topology;
+    kt_problem q = {.op = KT_OP_ATTN,
+                    .weights = KT_W_BF16,
+                    .n = shape.heads,
+                    .k = shape.head_dim,
+                    .kv_heads = shape.kv_heads,
+                    .context = 2048};
+    kt_table *t;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_topology_probe(&topology, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_table_create(&t, &err), KT_OK);
+    kt_fingerprint_make(&topology, NULL, &t->fingerprint);
+    snprintf(t->workload, sizeof t->workload, "random");
+    fast = fast_one(r, &q);
+    for (int threads = 1; threads <= 3; threads++) {
+        q.m = 1;
+        put_row(t, &q, threads, plain, fast);
+        q.m = 64;
+        put_row(t, &q, threads, fast, plain);
+    }
+    cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
+    kt_table_destroy(t);
+    kt_registry_destroy(r);
+}
+
+/* Chunks of one row take the row of the table for one: other bits, unless these are promised. */
+Test(deterministic, attention_takes_rows_of_the_table, .timeout = 120) {
+    char folder[PATH_MAX], path[PATH_MAX + 32];
+    kt_engine_options o = {.weights = KT_QUANT_BF16, .model_dir = folder, .table_path = path};
+
+    if (!(kt_isa_available() & KT_ISA_AVX2)) cr_skip_test("plain C is all there is");
+    kt_temp_make(folder, sizeof folder);
+    kt_random_model(&shape, 5, folder);
+    snprintf(path, sizeof path, "%s/table.json", folder);
+    write_attn_table(path);
+    cr_expect_gt(ways_that_differ(&o), 0, "the table's rows of attention run nothing");
+    o.deterministic = true;
+    cr_expect_eq(ways_that_differ(&o), 0);
+    kt_temp_remove(folder);
+}
+
 /* Tiles, by the emulator where there are none. */
 static void check_tiles(kt_quant weights) {
     kt_err err = {KT_OK, ""};
