@@ -147,7 +147,7 @@ KT_DEVICE void more_numbers(int which, const uint32_t *in, uint32_t *out) {
         out[3] = kt_bits_float(kt_sqrt(plus));
     } else if (which == KT_CONFORM_INTEGERS) {
         out[0] = (uint32_t)kt_round(a);
-        out[1] = (uint32_t)kt_count_bits(in[1]);
+        out[1] = (uint32_t)kt_bit_count(in[1]);
         out[2] = (uint32_t)kt_bit_count(in[2]);
         out[3] = kt_e4m3(a);
         out[4] = kt_e4m3(kt_float_bits(in[3]));

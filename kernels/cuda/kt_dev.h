@@ -107,9 +107,6 @@ KT_DEVICE double kt_exp_double(double x) {
 KT_DEVICE float kt_log1p(float x) {
     return log1pf(x);
 }
-KT_DEVICE int kt_count_bits(uint32_t x) {
-    return __popc(x);
-}
 /* The larger one; of a NaN and a number the number. */
 KT_DEVICE float kt_max(float a, float b) {
     return fmaxf(a, b);

@@ -9,8 +9,9 @@
  * Codes of 4 bits are opened to 16 (q - 8) by one and-xor for four; the 16 is taken off the scale.
  *
  * Before including it a kernel defines
- *   KT_TILES_M, KT_TILES_N, KT_TILES_WARPS_M, KT_TILES_WARPS_N, KT_TILES_STAGES
- *   KT_A8_FORMAT, KT_A8_BITS, KT_A8_GROUP   of the weights; group 0 = a scale per channel
+ *   KT_TILES_M, KT_TILES_N, KT_TILES_WARPS_M, KT_TILES_WARPS_N, KT_TILES_STAGES, KT_A8_FORMAT, or
+ *                      KT_A8_BY_WARPS: they are the build constants, in the order of KT_A8_PARAMS
+ *   KT_A8_BITS, KT_A8_GROUP   of the weights; group 0 = a scale per channel
  *   KT_A8_CODES_XOR    what 8-bit codes are turned by, to be multiplied as they are
  *   kt_a8_sum          type of the products' sums; KT_A8_ALL the array of kt_tile_sums of it
  *   KT_A8_ZERO, KT_A8_VALUE(c)   a group's empty sum, and the value of a sum as float
@@ -21,6 +22,14 @@
 #ifndef KT_DEV_A8_TILES_H
 #define KT_DEV_A8_TILES_H
 
+#ifdef KT_A8_BY_WARPS
+#define KT_TILES_M KT_CONSTANT(0)
+#define KT_TILES_N KT_CONSTANT(1)
+#define KT_TILES_WARPS_M KT_CONSTANT(2)
+#define KT_TILES_WARPS_N KT_CONSTANT(3)
+#define KT_TILES_STAGES KT_CONSTANT(4)
+#define KT_A8_FORMAT KT_CONSTANT(5)
+#endif
 #include "kernels/cuda/kt_dev.h"
 #include "kernels/cuda/a8_calls.h"
 #include "kernels/cuda/kt_dev_weights.h"
@@ -319,7 +328,17 @@ KT_DEVICE void kt_a8_down(const kt_a8_tiles *p) {
 }
 
 #ifndef __CUDACC_RTC__
-/* For descriptors whose parameters are bm, bn, warps_m, warps_n, stages, format. */
+#ifdef KT_A8_BY_WARPS
+static const int32_t kt_a8_bn[] = {64, 128};
+/* All but the last, the format. */
+#define KT_A8_PARAMS                                                                         \
+    {"bm", kt_tiles_bm, 4, 64}, {"bn", kt_a8_bn, 2, 128}, {"warps_m", kt_tiles_warps, 3, 2}, \
+        {"warps_n", kt_tiles_warps, 3, 2}, {                                                 \
+        "stages", kt_tiles_stages, 3, 3                                                      \
+    }
+#endif
+
+/* For descriptors whose parameters are KT_A8_PARAMS, then the format. */
 static inline kt_tiles_shape kt_a8_shape(const kt_config *config) {
     const int32_t *v = config->value;
     const kt_weight_spec w = kt_weight_spec_of(v[5]);

@@ -6,8 +6,8 @@
  * work and each weight of the block is opened once. Scales that are applied late elsewhere are
  * applied here when a weight is opened, which rounds it once.
  *
- * The kernel defines before it: KT_TILES_M .. KT_TILES_STAGES, and KT_OPEN_FORMAT. The descriptor
- * uses kt_open_shape and kt_open_refuse.
+ * Parameters of such a kernel are those of KT_OPEN_PARAMS, in that order; its descriptor uses them,
+ * kt_open_refuse, kt_open_threads and kt_open_shared_bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,6 +16,12 @@
 
 #include "kernels/cuda/kt_dev_weights.h"
 
+#define KT_TILES_M KT_CONSTANT(0)
+#define KT_TILES_N KT_CONSTANT(1)
+#define KT_TILES_WARPS_M KT_CONSTANT(2)
+#define KT_TILES_WARPS_N KT_CONSTANT(3)
+#define KT_TILES_STAGES KT_CONSTANT(4)
+#define KT_OPEN_FORMAT KT_CONSTANT(5)
 #define KT_TILES_B_BYTES (KT_OPEN_FORMAT == KT_DEV_BF16 ? 128 : 0)
 #define KT_TILES_MORE (KT_OPEN_FORMAT == KT_DEV_BF16 ? 0 : KT_TILES_N * 128)
 #include "kernels/cuda/kt_dev_tiles.h"
@@ -148,27 +154,33 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     }
 }
 
-/* Rows of a (bfloat16, k inputs) times records from b0 and, for the second half of the columns, b1.
- */
-KT_DEVICE kt_tile_operands kt_open_operands(const uint16_t *a, const int32_t *a_row, int rows,
-                                            int k, const uint8_t *b0, int columns0,
-                                            const uint8_t *b1, int columns1) {
-    kt_tile_operands o;
-
-    o.a = (const uint8_t *)a, o.a_row = a_row, o.rows = rows, o.a_bytes = k * 2;
-    o.b[0] = b0, o.b[1] = b1, o.columns[0] = columns0, o.columns[1] = columns1;
-    o.b_bytes = o.b_pitch = k * 2, o.steps = (k + 63) / 64;
-    o.a_scale = 0, o.a_scales = 0, o.b_scale = 0;
-    return o;
-}
-
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/weight_values.h"
 
-/* From the values bm, bn, warps_m, warps_n, stages, format. */
+enum { KT_OPEN_PARAMS = 6 };
+
+static const int32_t kt_open_bn[] = {64, 128, 256};
+static const kt_param kt_open_params[KT_OPEN_PARAMS] = {
+    {"bm", kt_tiles_bm, 4, 64},
+    {"bn", kt_open_bn, 3, 128},
+    {"warps_m", kt_tiles_warps, 3, 2},
+    {"warps_n", kt_tiles_warps, 3, 2},
+    {"stages", kt_tiles_stages, 3, 3},
+    {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
+
 static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
     const int32_t *v = config->value;
     return (kt_tiles_shape){v[0], v[1], v[2], v[3], v[4], 128, 0};
+}
+
+static inline int kt_open_threads(const kt_config *config) {
+    return 32 * config->value[2] * config->value[3];
+}
+
+static inline size_t kt_open_shared_bytes(const kt_config *config, int64_t k) {
+    const kt_tiles_shape s = kt_open_shape(config);
+    (void)k;
+    return kt_tiles_shared_bytes(&s);
 }
 
 static inline const char *kt_open_refuse(const kt_config *config, const kt_cuda_target *target) {

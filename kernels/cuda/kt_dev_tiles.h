@@ -59,6 +59,20 @@ typedef struct kt_tile_operands {
     int a_scales, b_scale;
 } kt_tile_operands;
 
+/* Rows of a (bfloat16, k inputs) times rows of weights from b0 and, for the second half of the
+ * columns, b1: bfloat16, or records of any format, which are opened to it. */
+KT_DEVICE kt_tile_operands kt_tiles_operands(const uint16_t *a, const int32_t *a_row, int rows,
+                                             int k, const uint8_t *b0, int columns0,
+                                             const uint8_t *b1, int columns1) {
+    kt_tile_operands o;
+
+    o.a = (const uint8_t *)a, o.a_row = a_row, o.rows = rows, o.a_bytes = k * 2;
+    o.b[0] = b0, o.b[1] = b1, o.columns[0] = columns0, o.columns[1] = columns1;
+    o.b_bytes = o.b_pitch = k * 2, o.steps = (k + 63) / 64;
+    o.a_scale = 0, o.a_scales = 0, o.b_scale = 0;
+    return o;
+}
+
 /* What a thread sums: floats, and whole numbers where the kernel wants them. */
 typedef struct kt_tile_sums {
     float f[KT_TILES_MAX_SUMS];
@@ -212,22 +226,6 @@ KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const 
     }
 }
 
-/* Grid (k / threads rounded up, tokens): out = sum of a token's rows of y, in the order of slots;
- * row_of [tokens, slots], -1 = another device has it. */
-KT_DEVICE void kt_tiles_combine(const int32_t *row_of, int slots, const float *y, int k,
-                                float *out) {
-    const int64_t token = kt_block_y();
-    const int column = kt_block_x() * KT_TILES_THREADS + kt_thread();
-    float sum = 0;
-
-    if (column >= k) return;
-    for (int s = 0; s < slots; s++) {
-        const int64_t row = row_of[token * slots + s];
-        if (row >= 0) sum += y[row * k + column];
-    }
-    out[token * k + column] = sum;
-}
-
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
@@ -235,6 +233,10 @@ KT_DEVICE void kt_tiles_combine(const int32_t *row_of, int slots, const float *y
 typedef struct kt_tiles_shape {
     int m, n, warps_m, warps_n, stages, b_bytes, more;
 } kt_tiles_shape;
+
+/* Values of parameters. */
+static const int32_t kt_tiles_bm[] = {16, 32, 64, 128}, kt_tiles_warps[] = {1, 2, 4},
+                     kt_tiles_stages[] = {2, 3, 4};
 
 static inline size_t kt_tiles_shared_bytes(const kt_tiles_shape *s) {
     return (size_t)s->stages * (size_t)(s->m * 128 + s->n * s->b_bytes + s->more);

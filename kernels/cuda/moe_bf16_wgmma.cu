@@ -1,11 +1,11 @@
 /* Experts of many tokens on the tensor cores of sm_90a, which multiply whole warpgroups out of
  * shared memory (wgmma): bfloat16 weights and activations, sums in float.
  *
- * Copies, stages and tiles are those of moe_bf16_tiles.cu: the turned rows of 128 bytes in shared
+ * Copies, stages and tiles are those of kt_dev_tiles.h: the turned rows of 128 bytes in shared
  * memory are what wgmma reads, and its sums lie in registers as those of mma.sync do, with one tile
  * of 16 rows a warp. A product of 64 rows by BN columns takes gate and up at once. A warpgroup does
  * not load fragments but names its operands; before the barrier each thread shows its copies to the
- * tensor cores by a fence, and a step's products are waited for before the stage goes round.
+ * tensor cores by a fence, and a step's products are waited for before the stage goes round. Calls are those of moe_tiles.cu.
  *
  *   gate_up  grid (n / (BN / 2) rounded up, tiles)
  *   down     grid (k / BN rounded up, tiles): y[row] = route[row] * down(h[row])
@@ -50,22 +50,12 @@ KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t s
     KT_WGMMA_WAIT(0);
 }
 
-KT_DEVICE void gate_up(const kt_moe_bf16_tiles *p) {
+KT_DEVICE void gate_up(const kt_moe_tiles *p) {
     const kt_moe_tile t = p->tile[kt_block_y()];
     const int n0 = kt_block_x() * (KT_TILES_N / 2), left = p->n - n0;
-    const int64_t at = ((int64_t)t.expert * p->n + n0) * p->k;
-    const kt_tile_operands o = {(const uint8_t *)p->x,
-                                {(const uint8_t *)(p->gate + at), (const uint8_t *)(p->up + at)},
-                                p->row_token + t.first,
-                                t.rows,
-                                {left, left},
-                                p->k * 2,
-                                p->k * 2,
-                                p->k * 2,
-                                (p->k + 63) / 64,
-                                0,
-                                0,
-                                0};
+    const int64_t at = t.expert * p->gate_bytes + (int64_t)n0 * p->k * 2;
+    const kt_tile_operands o = kt_tiles_operands(p->x, p->row_token + t.first, t.rows, p->k,
+                                                 p->gate + at, left, p->up + at, left);
     kt_tile_sums sum;
 
     if (t.rows <= 0) return; /* the grid may be larger than the list of tiles */
@@ -73,33 +63,24 @@ KT_DEVICE void gate_up(const kt_moe_bf16_tiles *p) {
     kt_tiles_put_swiglu(sum.f, t.rows, left, p->h + (int64_t)t.first * p->n + n0, p->n);
 }
 
-KT_DEVICE void down(const kt_moe_bf16_tiles *p) {
+KT_DEVICE void down(const kt_moe_tiles *p) {
     const kt_moe_tile t = p->tile[kt_block_y()];
     const int n0 = kt_block_x() * KT_TILES_N, left = p->k - n0;
     const int64_t second = left > KT_TILES_N / 2 ? KT_TILES_N / 2 : 0;
-    const uint16_t *w = p->down + ((int64_t)t.expert * p->k + n0) * p->n;
-    const kt_tile_operands o = {(const uint8_t *)(p->h + (int64_t)t.first * p->n),
-                                {(const uint8_t *)w, (const uint8_t *)(w + second * p->n)},
-                                0,
-                                t.rows,
-                                {left, left - KT_TILES_N / 2},
-                                p->n * 2,
-                                p->n * 2,
-                                p->n * 2,
-                                (p->n + 63) / 64,
-                                0,
-                                0,
-                                0};
+    const uint8_t *w = p->down + t.expert * p->down_bytes + (int64_t)n0 * p->n * 2;
+    const kt_tile_operands o =
+        kt_tiles_operands(p->h + (int64_t)t.first * p->n, 0, t.rows, p->n, w, left,
+                          w + second * p->n * 2, left - KT_TILES_N / 2);
     kt_tile_sums sum;
 
-    if (t.rows <= 0) return; /* the grid may be larger than the list of tiles */
+    if (t.rows <= 0) return;
     kt_tiles_product(&o, &sum);
     kt_tiles_put_rows(sum.f, t.rows, left, p->route + t.first, p->y + (int64_t)t.first * p->k + n0,
                       p->k, 0);
 }
 
-KT_ENTRY(moe_bf16_wgmma_gate_up, kt_moe_bf16_tiles, gate_up, KT_TILES_THREADS)
-KT_ENTRY(moe_bf16_wgmma_down, kt_moe_bf16_tiles, down, KT_TILES_THREADS)
+KT_ENTRY(moe_bf16_wgmma_gate_up, kt_moe_tiles, gate_up, KT_TILES_THREADS)
+KT_ENTRY(moe_bf16_wgmma_down, kt_moe_tiles, down, KT_TILES_THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
@@ -131,7 +112,7 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_bf16_wgmma) = {
     .name = "moe_bf16_wgmma",
     .about = "experts of many tokens on tensor cores of sm_90a, bfloat16",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_WGMMA,
     .params = params,
     .param_count = 3,

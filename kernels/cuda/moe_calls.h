@@ -7,20 +7,6 @@
 #include <stdint.h>
 #endif
 
-/* n and k are multiples of 32; x, h and the weights are aligned to 16 bytes. */
-typedef struct kt_moe_w4_decode {
-    const uint16_t *x;     /* bfloat16 [tokens, k] */
-    const int32_t *expert; /* [tokens, slots]; -1 = another device has it */
-    const float *route;    /* [tokens, slots] */
-    /* [experts, n, k / 2], down [experts, k, n / 2]: two weights + 8 a byte, the first in the low
-     * half */
-    const uint8_t *gate, *up, *down;
-    const uint16_t *gate_scale, *up_scale, *down_scale; /* bfloat16 [experts, rows, groups] */
-    uint16_t *h;                                        /* bfloat16 [tokens, slots, n] */
-    float *out;                                         /* [tokens, k]; written by down */
-    int32_t n, k, slots;
-} kt_moe_w4_decode;
-
 /* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows
  * of x begin at any multiple of 4 bytes (of 16: faster). Weights are records (kt_dev_weights.h) of
  * `format`, those of an expert `*_bytes` behind those of the one before it. */
@@ -38,20 +24,6 @@ typedef struct kt_moe_decode {
 typedef struct kt_moe_tile {
     int32_t expert, first, rows; /* sorted rows [first, first + rows); no rows = no tile */
 } kt_moe_tile;
-
-/* n and k are multiples of 8; every matrix is aligned to 16 bytes. */
-typedef struct kt_moe_bf16_tiles {
-    const uint16_t *x;                /* bfloat16 [tokens, k] */
-    const int32_t *row_token;         /* [sorted rows] */
-    const float *route;               /* [sorted rows] */
-    const kt_moe_tile *tile;          /* [tiles] */
-    const uint16_t *gate, *up, *down; /* bfloat16 [experts, n, k], down [experts, k, n] */
-    uint16_t *h;                      /* bfloat16 [sorted rows, n] */
-    float *y;                         /* [sorted rows, k] */
-    const int32_t *row_of;            /* [tokens, slots]: sorted row, -1 = another device has it */
-    float *out;                       /* [tokens, k] */
-    int32_t n, k, slots;
-} kt_moe_bf16_tiles;
 
 /* Rows sorted by expert, as kt_moe_permute leaves them (tiles of 0 rows are skipped). n and k are
  * multiples of 8; x and h are aligned to 16 bytes. Weights are records (kt_dev_weights.h) of

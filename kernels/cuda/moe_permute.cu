@@ -36,13 +36,13 @@ KT_DEVICE int expert_of(const kt_moe_permute *p, int64_t entry) {
  * warp's entries, which it counts. */
 KT_DEVICE int take_place(const kt_moe_permute *p, int e) {
     const uint32_t same = kt_warp_match((uint32_t)e);
-    const int before = kt_count_bits(same & ((1u << kt_lane()) - 1));
-    const int leader = kt_count_bits((same & (0u - same)) - 1);
+    const int before = kt_bit_count(same & ((1u << kt_lane()) - 1));
+    const int leader = kt_bit_count((same & (0u - same)) - 1);
     uint32_t first = 0;
 
     if (e >= 0 && before == 0) {
         first = kt_shared_u32(counter(p, kt_warp(), e));
-        kt_set_shared_u32(counter(p, kt_warp(), e), first + (uint32_t)kt_count_bits(same));
+        kt_set_shared_u32(counter(p, kt_warp(), e), first + (uint32_t)kt_bit_count(same));
     }
     kt_warp_sync();
     return (int)kt_warp_from(first, leader) + before;

@@ -16,12 +16,7 @@
  */
 #include "kernels/cuda/kt_dev.h"
 
-#define KT_TILES_M KT_CONSTANT(0)
-#define KT_TILES_N KT_CONSTANT(1)
-#define KT_TILES_WARPS_M KT_CONSTANT(2)
-#define KT_TILES_WARPS_N KT_CONSTANT(3)
-#define KT_TILES_STAGES KT_CONSTANT(4)
-#define KT_A8_FORMAT KT_CONSTANT(5)
+#define KT_A8_BY_WARPS
 #define KT_A8_BITS kt_weight_spec_of(KT_A8_FORMAT).low
 #define KT_A8_GROUP kt_weight_spec_of(KT_A8_FORMAT).group
 #define KT_A8_CODES_XOR 0x80808080u
@@ -38,16 +33,10 @@ KT_ENTRY(moe_s8_tiles_down, kt_a8_tiles, kt_a8_down, KT_TILES_THREADS)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const int32_t bm_values[] = {16, 32, 64, 128}, bn_values[] = {64, 128},
-                     warps_m_values[] = {1, 2, 4}, warps_n_values[] = {1, 2, 4},
-                     stages_values[] = {2, 3, 4},
-                     format_values[] = {KT_DEV_INT4_G32,     KT_DEV_INT4_G64,  KT_DEV_INT4_G128,
+static const int32_t format_values[] = {KT_DEV_INT4_G32,     KT_DEV_INT4_G64,  KT_DEV_INT4_G128,
                                         KT_DEV_INT8_CHANNEL, KT_DEV_INT8_G128, KT_DEV_Q4_0,
                                         KT_DEV_Q8_0};
-static const kt_param params[] = {
-    {"bm", bm_values, 4, 64},          {"bn", bn_values, 2, 128},
-    {"warps_m", warps_m_values, 3, 2}, {"warps_n", warps_n_values, 3, 2},
-    {"stages", stages_values, 3, 3},   {"format", format_values, 7, KT_DEV_INT4_G32}};
+static const kt_param params[] = {KT_A8_PARAMS, {"format", format_values, 7, KT_DEV_INT4_G32}};
 
 KT_CUDA_KERNEL(moe_s8_tiles) = {
     .name = "moe_s8_tiles",

@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 #include "dispatch/device/device.h"
-#include "kernels/cuda/moe_calls.h"
+#include "kernels/cuda/permute_calls.h"
 #include "tests/libraries/fake_cuda.h"
 #include "tests/support/temp.h"
 
@@ -49,7 +49,7 @@ static int emulate(const char *name, const char *options, int grid_x, int grid_y
     int32_t constant[KT_MAX_PARAMS] = {0};
 
     snprintf(last_options, sizeof last_options, "%s", options);
-    cr_expect_eq(parameter_bytes, sizeof(kt_moe_bf16_tiles));
+    cr_expect_eq(parameter_bytes, sizeof(kt_moe_combine));
     for (int i = 0; i < KT_MAX_PARAMS; i++) {
         char word[24];
         const char *at;
@@ -103,27 +103,26 @@ static kt_status open_gpu(int ordinal, kt_device **out) {
     return kt_device_open(&o, out, &err);
 }
 
-/* Sums of rows by the last entry of moe_bf16_tiles, from values on the host to values on the host.
- */
+/* Sums of rows by the last entry of moe_permute, from values on the host to values on the host. */
 typedef struct sums {
     kt_device *d;
     float *y, *out;
     int32_t *row_of;
     kt_device_launch launch;
-    kt_moe_bf16_tiles p;
+    kt_moe_combine p;
     float values[ROWS * SLOTS * K], back[ROWS * K];
     int32_t rows[ROWS * SLOTS];
 } sums;
 
 static kt_status prepare(sums *t) {
-    const kt_cuda_kernel *kernel = find_kernel("moe_bf16_tiles");
+    const kt_cuda_kernel *kernel = find_kernel("moe_permute");
     kt_config config = kt_cuda_initial(kernel);
 
     memset(t->back, 0, sizeof t->back);
     for (int i = 0; i < ROWS * SLOTS * K; i++) t->values[i] = (float)(i % 1000);
     for (int i = 0; i < ROWS * SLOTS; i++) t->rows[i] = i % 4 == 3 ? -1 : ROWS * SLOTS - 1 - i;
-    config.value[4] = 2;
-    t->launch = (kt_device_launch){.entry = 2,
+    config.value[0] = 4;
+    t->launch = (kt_device_launch){.entry = 3,
                                    .grid_x = (K + 127) / 128,
                                    .grid_y = ROWS,
                                    .parameters = &t->p,
@@ -133,8 +132,8 @@ static kt_status prepare(sums *t) {
     KT_TRY(kt_device_alloc(t->d, sizeof t->back, (void **)&t->out, &err));
     KT_TRY(kt_device_host_alloc(t->d, sizeof t->rows, (void **)&t->row_of, &err));
     memcpy(t->row_of, t->rows, sizeof t->rows);
-    t->p =
-        (kt_moe_bf16_tiles){.y = t->y, .row_of = t->row_of, .out = t->out, .k = K, .slots = SLOTS};
+    t->p = (kt_moe_combine){
+        .y = t->y, .row_of = t->row_of, .out = t->out, .ldo = K, .k = K, .slots = SLOTS};
     return KT_OK;
 }
 
@@ -202,12 +201,12 @@ Test(cuda_calls, a_kernel_runs_from_upload_to_download) {
     cr_expect_eq(facts->memory_bytes, UINT64_C(32) << 30);
     cr_expect_eq(facts->free_bytes, UINT64_C(30) << 30);
     OK(prepare(&t));
-    kt_device_code_facts(t.launch.code, 2, &registers, &local);
+    kt_device_code_facts(t.launch.code, 3, &registers, &local);
     cr_expect(registers == 77 && local == 8);
     OK(put(&t));
     cr_expect_eq(count_wrong(&t), 0);
-    cr_expect_str_eq(last_options, "moe_bf16_tiles.cu --gpu-architecture=sm_120 --std=c++17 "
-                                   "-DKT_C0=64 -DKT_C1=128 -DKT_C2=2 -DKT_C3=2 -DKT_C4=2");
+    cr_expect_str_eq(last_options,
+                     "moe_permute.cu --gpu-architecture=sm_120 --std=c++17 -DKT_C0=4");
     t.launch.shared_bytes = 100 * 1024; /* over 48 KiB takes the opt-in, over 99 there is none */
     FAILS(KT_E_INVALID, "shared memory", kt_device_run(t.d, KT_STREAM_MAIN, &t.launch, &err));
     t.launch.shared_bytes = 90 * 1024;
@@ -236,8 +235,8 @@ Test(cuda_calls, a_gpu_newer_than_the_compiler_gets_ptx) {
     cr_expect_str_eq(kt_device_about(t.d)->target->name, "80");
     OK(do_all(&t));
     cr_expect_eq(count_wrong(&t), 0);
-    cr_expect_eq(strncmp(last_options, "ptx moe_bf16_tiles.cu --gpu-architecture=compute_80 ", 52),
-                 0, "%s", last_options);
+    cr_expect_eq(strncmp(last_options, "ptx moe_permute.cu --gpu-architecture=compute_80 ", 49), 0,
+                 "%s", last_options);
     t.launch.shared_bytes = 120 * 1024; /* an sm_80 would have as much */
     FAILS(KT_E_INVALID, "a block has at most 101376",
           kt_device_run(t.d, KT_STREAM_MAIN, &t.launch, &err));

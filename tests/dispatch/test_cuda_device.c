@@ -100,7 +100,7 @@ static const kt_cuda_target *target(const char *name) {
 }
 
 Test(gpu_view, says_which_kernels_a_gpu_runs_and_why_not_the_rest) {
-    kt_cuda_kernel k = *find_kernel("moe_bf16_tiles");
+    kt_cuda_kernel k = *find_kernel("moe_tiles");
     kt_gpu_view v;
     int n = 0;
 
@@ -401,7 +401,7 @@ Test(cuda_compiler, kernels_fit_the_oldest_or_the_newest, .timeout = 300) {
 }
 
 Test(cuda_compiler, code_is_kept_by_its_content, .timeout = 120) {
-    const kt_cuda_kernel *k = find_kernel("moe_w4_decode");
+    const kt_cuda_kernel *k = find_kernel("moe_permute");
     kt_config config = kt_cuda_initial(k);
     kt_cuda_compiler *c = open_compiler();
     kt_cubin first, second;
@@ -416,7 +416,7 @@ Test(cuda_compiler, code_is_kept_by_its_content, .timeout = 120) {
     cr_expect(second.is_cached);
     cr_expect(first.bytes == second.bytes && memcmp(first.data, second.data, first.bytes) == 0);
     kt_cubin_free(&second);
-    config.value[1]++; /* other constants are other code */
+    config.value[0] = 4; /* other constants are other code */
     cr_assert_eq(kt_cuda_compile(c, k, &config, target("80"), folder, &second, &err), KT_OK);
     cr_expect(!second.is_cached);
     kt_cubin_free(&first);
@@ -438,20 +438,20 @@ Test(cuda_compiler, what_does_not_compile_is_named, .timeout = 120) {
     kt_err err;
 
     for (size_t i = 0; i < kt_builtin_cuda_kernel_count; i++)
-        if (strcmp(kt_builtin_cuda_kernels[i]->name, "moe_bf16_tiles") == 0)
+        if (strcmp(kt_builtin_cuda_kernels[i]->name, "moe_tiles") == 0)
             k = *kt_builtin_cuda_kernels[i];
     cr_assert_not_null(k.name);
     config = kt_cuda_initial(&k);
     config.value[4] = 1; /* no stage to fill while one is read */
     k.refuse = refuse_nothing;
     cr_expect_eq(kt_cuda_compile(c, &k, &config, target("80"), NULL, &code, &err), KT_E_FORMAT);
-    cr_expect_not_null(strstr(err.message, "moe_bf16_tiles.cu: "), "%s", err.message);
+    cr_expect_not_null(strstr(err.message, "moe_tiles.cu: "), "%s", err.message);
     cr_expect_not_null(strstr(err.message, "\"stages\""), "%s", err.message);
     cr_expect_null(code.data);
     k.targets = 1;
     cr_expect_eq(kt_cuda_compile(c, &k, &config, target("120"), NULL, &code, &err),
                  KT_E_UNSUPPORTED);
-    cr_expect_str_eq(err.message, "moe_bf16_tiles: it is not for sm_120");
+    cr_expect_str_eq(err.message, "moe_tiles: it is not for sm_120");
     k.targets = KT_CUDA_BASELINE;
     k.name = "unknown";
     cr_expect_eq(kt_cuda_compile(c, &k, &config, target("80"), NULL, &code, &err), KT_E_INTERNAL);

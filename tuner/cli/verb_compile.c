@@ -176,7 +176,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "Compile the GPU kernels for every GPU they are for. It needs NVRTC, but no GPU: what is\n"
         "printed is read from the machine code. Exit code 5: a bar is missed (a kernel spills,\n"
         "or lacks the tensor core instructions that it is for); 8: there is no NVRTC.",
-        "  kttune compile --sm 80,120\n  kttune compile --kernel moe_w4_decode --all-configs\n"};
+        "  kttune compile --sm 80,120\n  kttune compile --kernel moe_decode --all-configs\n"};
     kt_err err = {KT_OK, ""};
     int code = kt_switches_parse(&usage, switches, 5, argc, argv, NULL, 0, NULL);
     kt_status st;
