@@ -30,6 +30,7 @@ void kt_table_destroy(kt_table *table) {
     if (!table) return;
     free(table->rows);
     free(table->plans);
+    free(table->device_rows);
     free(table);
 }
 

@@ -58,6 +58,18 @@ typedef struct kt_table_plan {
                          as text, variant and default_variant repeat the cell, version 0 */
 } kt_table_plan;
 
+/* A decision about a device beside the CPU. cell "kernel": variant is a kernel of kernels/cuda,
+ * config its build constants but the format, problem.m the rows of a call (of experts: tokens), and
+ * threads 1. "cpu_gpu_split" and "prefill_offload" are about both sides; their config is the choice
+ * as text (dispatch/plan/plan_device.h), threads those of the CPU. Rows of the device "emulated"
+ * hold what a pretended clock said. */
+typedef struct kt_table_device_row {
+    char device[128], target[8]; /* kt_device_facts: name, and the target that code is made for */
+    int driver, mhz; /* when it was measured: CUDA's version as 13000, the clock; or 0 */
+    char cell[16];
+    kt_table_row row;
+} kt_table_device_row;
+
 /* Rows are kept in the order of kt_table_key_order and change through kt_table_put only; plans
  * in the order of cell, the row's key and routing, through kt_table_put_plan. */
 struct kt_table {
@@ -70,6 +82,8 @@ struct kt_table {
     size_t n_rows, capacity;
     kt_table_plan *plans; /* owned */
     size_t n_plans;
+    kt_table_device_row *device_rows; /* owned; by device, target, cell and key */
+    size_t n_device_rows;
 };
 
 /* Deterministic text with a checksum, written atomically. */
@@ -99,6 +113,11 @@ const kt_table_row *kt_table_find(const kt_table *table, const kt_problem *probl
  * routing. */
 kt_status kt_table_put_plan(kt_table *table, const kt_table_plan *plan, kt_err *err);
 const kt_table_plan *kt_table_find_plan(const kt_table *table, const kt_table_plan *key);
+
+/* Of one key are rows of one device, target, cell, problem with m, and threads. */
+kt_status kt_table_put_device_row(kt_table *table, const kt_table_device_row *row, kt_err *err);
+const kt_table_device_row *kt_table_find_device_row(const kt_table *table,
+                                                    const kt_table_device_row *key);
 
 /* Order of rows: problem without m, then threads, then m. Zero = same key. A down format that is
  * the weights' own counts as none (kt_problem.down), a value size that is the head's as 0

@@ -25,4 +25,9 @@ bool kt_table_scan_row(const char *line, size_t size, kt_table_row *row);
 void kt_table_put_plan_value(kt_json_writer *w, const void *plan);
 kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *table, kt_err *err);
 
+/* The same of rows of devices (table_devices.c). */
+void kt_table_put_device_value(kt_json_writer *w, const void *row);
+kt_status kt_table_read_devices(const kt_json *root, const char *path, kt_table *table,
+                                kt_err *err);
+
 #endif

@@ -158,12 +158,14 @@ static kt_status print_table(FILE *f, const kt_table *t, kt_err *err) {
     for (size_t i = 0; i < t->n_rows; i++)
         KT_TRY(print_value(f, "", put_row_value, &t->rows[i], i + 1 < t->n_rows ? "," : "", err));
     fputs("],\n", f);
-    if (t->n_plans == 0) return KT_OK;
-    fputs("\"plans\":[\n", f);
+    if (t->n_plans) fputs("\"plans\":[\n", f);
     for (size_t i = 0; i < t->n_plans; i++)
         KT_TRY(print_value(f, "", kt_table_put_plan_value, &t->plans[i],
-                           i + 1 < t->n_plans ? "," : "", err));
-    fputs("],\n", f);
+                           i + 1 < t->n_plans ? "," : "\n],", err));
+    if (t->n_device_rows) fputs("\"devices\":[\n", f);
+    for (size_t i = 0; i < t->n_device_rows; i++)
+        KT_TRY(print_value(f, "", kt_table_put_device_value, &t->device_rows[i],
+                           i + 1 < t->n_device_rows ? "," : "\n],", err));
     return KT_OK;
 }
 
@@ -550,6 +552,7 @@ static kt_status read_table(const char *text, size_t size, const char *path, kt_
     st = read_head(kt_json_root(doc), text, size, path, t, err);
     if (st == KT_OK) st = read_rows(&lines, path, t, err);
     if (st == KT_OK) st = kt_table_read_plans(kt_json_root(doc), path, t, err);
+    if (st == KT_OK) st = kt_table_read_devices(kt_json_root(doc), path, t, err);
 done:
     kt_json_destroy(doc);
     free(head);

@@ -28,6 +28,9 @@ kt_status kt_table_add_missing(kt_table *to, const kt_table *from, const kt_regi
     for (size_t i = 0; i < from->n_plans; i++)
         if (!kt_table_find_plan(to, &from->plans[i]))
             KT_TRY(kt_table_put_plan(to, &from->plans[i], err));
+    for (size_t i = 0; i < from->n_device_rows; i++)
+        if (!kt_table_find_device_row(to, &from->device_rows[i]))
+            KT_TRY(kt_table_put_device_row(to, &from->device_rows[i], err));
     if (n_added) *n_added = n;
     return KT_OK;
 }
@@ -54,6 +57,11 @@ kt_status kt_table_merge(kt_table *to, const kt_table *from, size_t *n_replaced,
         const kt_table_plan *have = kt_table_find_plan(to, &from->plans[i]);
         if (!have || by_certainty(&have->row, &from->plans[i].row) > 0)
             KT_TRY(kt_table_put_plan(to, &from->plans[i], err));
+    }
+    for (size_t i = 0; i < from->n_device_rows; i++) {
+        const kt_table_device_row *have = kt_table_find_device_row(to, &from->device_rows[i]);
+        if (!have || by_certainty(&have->row, &from->device_rows[i].row) > 0)
+            KT_TRY(kt_table_put_device_row(to, &from->device_rows[i], err));
     }
     if (n_replaced) *n_replaced = n;
     return KT_OK;
