@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/device/device_word.h"
+#include "dispatch/device/device_word.h"
 
 #include <errno.h>
 #include <stdlib.h>

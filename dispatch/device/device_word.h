@@ -1,6 +1,6 @@
 /* A device by its word on the command line. SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_RUNTIME_DEVICE_WORD_H
-#define KT_RUNTIME_DEVICE_WORD_H
+#ifndef KT_DEVICE_DEVICE_WORD_H
+#define KT_DEVICE_DEVICE_WORD_H
 
 #include <stdbool.h>
 

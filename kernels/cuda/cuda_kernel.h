@@ -47,6 +47,18 @@ typedef enum kt_cuda_opcode {
     KT_OPCODE_COUNT
 } kt_cuda_opcode;
 
+/* What a kernel can be started for in a model (dispatch/device/device_ways.h), as bits, and how it
+ * wants its rows. FEW: at most 8 rows a call, as floats; MANY: any number, encoded before. A kernel
+ * of a job has the job's calls (gemm_calls.h, moe_calls.h, a8_calls.h) and entries: of GEMM the
+ * first (of 8-bit activations the second), of EXPERTS gate and up, then down. */
+enum {
+    KT_CUDA_GEMM_FEW = 1,
+    KT_CUDA_GEMM_MANY = 2,
+    KT_CUDA_EXPERTS_FEW = 4,
+    KT_CUDA_EXPERTS_MANY = 8
+};
+enum { KT_CUDA_ROWS_BF16 = 1, KT_CUDA_ROWS_INT8 = 2, KT_CUDA_ROWS_E4M3 = 4 };
+
 typedef struct kt_cuda_entry {
     const char *name; /* of the symbol */
     kt_emulated_entry *emulated;
@@ -63,6 +75,8 @@ typedef struct kt_cuda_kernel {
     int32_t param_count;
     int32_t entry_count;
     kt_cuda_entry entry[KT_CUDA_MAX_ENTRIES];
+    uint32_t jobs;          /* KT_CUDA_*_FEW and _MANY; 0 = none of these */
+    uint32_t rows;          /* KT_CUDA_ROWS_*: the one that it takes */
     uint32_t needs_opcodes; /* bits of kt_cuda_opcode: each must occur in the code of entry[0] */
     /* NULL when a block of this config can exist on the target; else why not. */
     const char *(*refuse)(const kt_config *config, const kt_cuda_target *target);

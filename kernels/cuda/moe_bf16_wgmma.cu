@@ -119,6 +119,8 @@ KT_CUDA_KERNEL(moe_bf16_wgmma) = {
     .entry_count = 2,
     .entry = {{"moe_bf16_wgmma_gate_up", moe_bf16_wgmma_gate_up},
               {"moe_bf16_wgmma_down", moe_bf16_wgmma_down}},
+    .jobs = KT_CUDA_EXPERTS_MANY,
+    .rows = KT_CUDA_ROWS_BF16,
     .needs_opcodes = 1u << KT_OPCODE_HGMMA,
     .refuse = refuse,
     .threads = threads,

@@ -43,6 +43,8 @@ KT_CUDA_KERNEL(moe_fp8_tiles) = {
     .entry_count = 2,
     .entry = {{"moe_fp8_tiles_gate_up", moe_fp8_tiles_gate_up},
               {"moe_fp8_tiles_down", moe_fp8_tiles_down}},
+    .jobs = KT_CUDA_GEMM_MANY | KT_CUDA_EXPERTS_MANY,
+    .rows = KT_CUDA_ROWS_E4M3,
     .needs_opcodes = 1u << KT_OPCODE_QMMA,
     .refuse = kt_a8_refuse,
     .threads = kt_a8_threads,

@@ -113,6 +113,8 @@ KT_CUDA_KERNEL(moe_fp8_wgmma) = {
     .entry_count = 2,
     .entry = {{"moe_fp8_wgmma_gate_up", moe_fp8_wgmma_gate_up},
               {"moe_fp8_wgmma_down", moe_fp8_wgmma_down}},
+    .jobs = KT_CUDA_GEMM_MANY | KT_CUDA_EXPERTS_MANY,
+    .rows = KT_CUDA_ROWS_E4M3,
     .needs_opcodes = 1u << KT_OPCODE_QGMMA,
     .refuse = refuse,
     .threads = threads,

@@ -11,7 +11,7 @@
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/device/device_plan.h"
-#include "runtime/device/device_word.h"
+#include "dispatch/device/device_word.h"
 #include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_bytes.h"

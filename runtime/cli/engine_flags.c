@@ -9,7 +9,7 @@
 
 #include "runtime/cli/command.h"
 #include "runtime/cli/interrupt.h"
-#include "runtime/device/device_word.h"
+#include "dispatch/device/device_word.h"
 #include "runtime/model/node_plan.h"
 
 int kt_size_parse(const char *text, size_t *out) {

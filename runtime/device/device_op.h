@@ -14,18 +14,13 @@
 #ifndef KT_RUNTIME_DEVICE_OP_H
 #define KT_RUNTIME_DEVICE_OP_H
 
-#include "dispatch/device/device.h"
+#include "dispatch/device/device_kernel.h"
+#include "dispatch/plan/plan_device.h"
 #include "runtime/kv/pages.h"
 #include "runtime/model/model_plan.h"
 
 typedef struct kt_device_step kt_device_step;
 typedef struct kt_device_node kt_device_node;
-
-/* A view of a value: row r begins at x + r * ld, at any multiple of 4 bytes. */
-typedef struct kt_device_view {
-    float *x;
-    int64_t ld, width;
-} kt_device_view;
 
 /* Rows of one sequence in the current step, as kernels read them (kt_state_span of row_calls.h has
  * the same layout). */
@@ -61,6 +56,9 @@ struct kt_device_step {
     const kt_graph *graph;
     const kt_model_plan *plan;
     int64_t max_rows, max_context;
+    const kt_table *table;   /* whose rows of this device choose kernels; NULL = none */
+    bool is_exact;           /* no rows in 8 bits */
+    kt_device_advice advice; /* what became of the table's rows */
 
     /* Of the current step: numbers of the host, then arrays of the device. */
     uint64_t number; /* of the step: what an op has staged is there while it is the same */
@@ -168,15 +166,7 @@ typedef struct kt_device_pick {
     int64_t count;        /* of them; 1 for a MATRIX */
 } kt_device_pick;
 
-/* They lie one behind the other: records of kernels/cuda/device_weights.h, kt_device_row_bytes
- * each. */
-typedef struct kt_device_matrices {
-    const uint8_t *at;       /* matrix i begins at at + i * bytes */
-    size_t bytes;            /* of a matrix: n records */
-    kt_weight_format format; /* of the device: kt_device_weight_format of what the CPU has */
-    int64_t n, k, count;
-} kt_device_matrices;
-
+/* Made of the checkpoint; *out ends with the step. */
 kt_status kt_device_load_matrices(kt_device_step *s, const kt_device_pick *pick,
                                   kt_device_matrices *out, kt_err *err);
 

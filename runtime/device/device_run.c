@@ -316,6 +316,8 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
                           .max_rows = setup->step->max_rows,
                           .max_context = setup->step->max_context,
                           .slot_at = setup->step->slot_at,
+                          .table = setup->table,
+                          .is_exact = setup->is_exact,
                           .home = home};
     home->setup = setup;
     home->host = setup->step;
@@ -324,6 +326,7 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
     home->counted = &home->bytes.working;
     st = build(d, err);
     home->setup = NULL;
+    d->table = NULL;
     if (st != KT_OK) {
         kt_device_step_destroy(d);
         return st;
@@ -342,6 +345,10 @@ void kt_device_step_destroy(kt_device_step *d) {
 
 const char *kt_device_step_name(const kt_device_step *d) {
     return kt_device_about(d->device)->name;
+}
+
+const kt_device_advice *kt_device_step_advice(const kt_device_step *d) {
+    return &d->advice;
 }
 
 kt_device_bytes kt_device_step_bytes(const kt_device_step *d) {

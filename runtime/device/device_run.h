@@ -14,6 +14,8 @@ typedef struct kt_device_setup {
     const kt_checkpoint *checkpoint; /* used during the call */
     const kt_checkpoint *importance; /* likewise; or NULL */
     bool allow_nonfinite;
+    const kt_table *table;    /* used during the call: whose rows choose kernels; or NULL */
+    bool is_exact;            /* no rows in 8 bits */
     kt_pool *pool;            /* used during the call */
     int64_t logit_rows;       /* that are usually asked for at once; more are taken when they are */
     int (*cancel)(void *arg); /* NULL, or asked between nodes: nonzero = stop (KT_E_CANCELLED) */
@@ -31,6 +33,8 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
 void kt_device_step_destroy(kt_device_step *d); /* accepts NULL; closes the device */
 const char *kt_device_step_name(const kt_device_step *d);
 kt_device_bytes kt_device_step_bytes(const kt_device_step *d);
+/* How many kernels the table chose, and what of it was ignored. */
+const kt_device_advice *kt_device_step_advice(const kt_device_step *d);
 
 /* Memory for keys and values of the planes and for states that the device keeps, as many as the
  * host's pools have; once. Both pools then tell it of copies. */

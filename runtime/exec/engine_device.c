@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "runtime/device/device_run.h"
-#include "runtime/device/device_word.h"
+#include "dispatch/device/device_word.h"
 
 /* ---- what the options allow ---- */
 
@@ -83,6 +83,15 @@ void kt_engine_fit_pool(const kt_engine *e, kt_kv_plan *pool) {
 
 /* ---- loading ---- */
 
+static void tell_kernels(kt_engine *e) {
+    const kt_device_advice *a = kt_device_step_advice(e->step.device);
+
+    if (a->n_used)
+        kt_log_write(&e->log, KT_LOG_INFO, "device", "%d rows of the table choose its kernels",
+                     a->n_used);
+    if (a->n_ignored) kt_log_write(&e->log, KT_LOG_WARN, "device", "%s", a->note);
+}
+
 kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
                                 const kt_checkpoint *importance, kt_err *err) {
     kt_device_setup setup = {.device = e->device,
@@ -91,6 +100,8 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
                              .checkpoint = e->model.checkpoint,
                              .importance = importance,
                              .allow_nonfinite = o->allow_nonfinite,
+                             .table = e->table,
+                             .is_exact = o->exact_acts,
                              .pool = e->pool,
                              .logit_rows = o->logit_rows,
                              .cancel = o->cancel,
@@ -99,6 +110,7 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
     if (!e->device) return KT_OK;
     e->device = NULL; /* the step's, also when that fails */
     KT_TRY(kt_device_step_create(&setup, &e->step.device, err));
+    tell_kernels(e);
     e->step.cold_sum = kt_device_step_sum(e->step.device);
     return KT_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/device/device_word.h"
+#include "dispatch/device/device_word.h"
 #include "runtime/device/hot_experts.h"
 #include "runtime/exec/place.h"
 #include "runtime/model/model_dir.h"

@@ -7,7 +7,7 @@
 enum { RMS = 0 }; /* entry of rows_norm */
 
 typedef struct head_state {
-    kt_device_product product;
+    kt_device_gemm product;
     kt_device_kernel norm;
     const float *weight; /* of the norm */
 } head_state;
@@ -28,7 +28,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
     if (!h) return kt_fail(err, KT_E_NOMEM, "no memory for lm_head");
     n->state = h;
-    KT_TRY(kt_device_product_init(n->step, &pick, &h->product, err));
+    KT_TRY(kt_device_product_init(n->step, &pick, 0, &h->product, err));
     KT_TRY(kt_device_load_small(n->step, n->node->weight2, &weight, &format, err));
     h->weight = weight;
     return kt_device_kernel_find(n->step, "rows_norm", NULL, 0, &h->norm, err);
@@ -46,12 +46,12 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                .pieces = 1,
                                .rows = (int32_t)s->rows,
                                .eps = (float)n->node->eps};
-    const kt_device_product_call call = {.x = n->out.x,
-                                         .x_row = s->out_row,
-                                         .y = s->logits,
-                                         .ldx = n->out.ld,
-                                         .ldy = s->graph->numbers.vocab,
-                                         .rows = s->n_out};
+    const kt_device_gemm_call call = {.x = n->out.x,
+                                      .x_row = s->out_row,
+                                      .y = s->logits,
+                                      .ldx = n->out.ld,
+                                      .ldy = s->graph->numbers.vocab,
+                                      .rows = s->n_out};
 
     if (s->n_out == 0 && !s->wants_hidden) return KT_OK;
     KT_TRY(

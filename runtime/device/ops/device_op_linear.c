@@ -5,7 +5,7 @@
 
 /* One product for each run of the weight (kt_weight_runs). */
 typedef struct linear_state {
-    kt_device_product product[KT_WEIGHT_PARTS];
+    kt_device_gemm product[KT_WEIGHT_PARTS];
     kt_run run[KT_WEIGHT_PARTS];
     int n;
 } linear_state;
@@ -24,7 +24,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     for (int i = 0; i < l->n; i++) {
         const kt_device_pick pick = {
             .weight = n->node->weight, .first = l->run[i].first, .n = l->run[i].n, .count = 1};
-        KT_TRY(kt_device_product_init(n->step, &pick, &l->product[i], err));
+        KT_TRY(kt_device_product_init(n->step, &pick, i, &l->product[i], err));
     }
     return KT_OK;
 }
@@ -33,13 +33,15 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const linear_state *l = n->state;
 
     for (int i = 0; i < l->n; i++) {
-        const kt_device_product_call call = {.x = n->in.x,
-                                             .y = n->out.x + l->run[i].at,
-                                             .ldx = n->in.ld,
-                                             .ldy = n->out.ld,
-                                             .rows = n->step->rows,
-                                             .accumulate = n->node->accumulate,
-                                             .is_rounded = i > 0};
+        const bool is_encoded =
+            i > 0 && kt_device_gemm_shares_rows(&l->product[i - 1], &l->product[i], n->step->rows);
+        const kt_device_gemm_call call = {.x = n->in.x,
+                                          .y = n->out.x + l->run[i].at,
+                                          .ldx = n->in.ld,
+                                          .ldy = n->out.ld,
+                                          .rows = n->step->rows,
+                                          .accumulate = n->node->accumulate,
+                                          .is_encoded = is_encoded};
         KT_TRY(kt_device_product_put(n->step, &l->product[i], &call, err));
     }
     return KT_OK;

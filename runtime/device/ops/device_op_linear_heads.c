@@ -7,7 +7,7 @@
 enum { TAILS = 1 }; /* entry of bf16_rows */
 
 typedef struct heads_state {
-    kt_device_product product;
+    kt_device_gemm product;
     kt_device_kernel tails;
 } heads_state;
 
@@ -22,7 +22,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
     if (!h) return kt_fail(err, KT_E_NOMEM, "no memory for products of heads");
     n->state = h;
-    KT_TRY(kt_device_product_init(n->step, &pick, &h->product, err));
+    KT_TRY(kt_device_product_init(n->step, &pick, 0, &h->product, err));
     return kt_device_kernel_find(n->step, "bf16_rows", NULL, 0, &h->tails, err);
 }
 
@@ -30,13 +30,13 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const heads_state *h = n->state;
     const kt_device_matrices *w = &h->product.w;
     const int64_t size = n->node->size, out_size = w->n + n->node->tail;
-    const kt_device_product_call call = {.x = n->in.x,
-                                         .y = n->out.x,
-                                         .ldx = n->in.ld,
-                                         .x_head = size,
-                                         .ldy = n->out.ld,
-                                         .y_head = out_size,
-                                         .rows = n->step->rows};
+    const kt_device_gemm_call call = {.x = n->in.x,
+                                      .y = n->out.x,
+                                      .ldx = n->in.ld,
+                                      .x_head = size,
+                                      .ldy = n->out.ld,
+                                      .y_head = out_size,
+                                      .rows = n->step->rows};
     const kt_head_tails tails = {
         n->in.x + w->k,         n->out.x + w->n,       n->in.ld, n->out.ld, size, out_size,
         (int32_t)n->step->rows, (int32_t)n->node->tail};
