@@ -107,8 +107,10 @@ static const kt_table_device_row *first_cell(const kt_table *t, const kt_device_
                                              const char *cell) {
     for (size_t i = 0; t && i < t->n_device_rows; i++) {
         const kt_table_device_row *r = &t->device_rows[i];
+        kt_problem p = *experts;
+        p.acts = r->row.problem.acts;
         if (is_of_device(r, f, cell) && r->row.threads == threads &&
-            kt_same_weights(&r->row.problem, experts))
+            kt_same_weights(&r->row.problem, &p))
             return r; /* in the order of m: that of the fewest tokens */
     }
     return NULL;

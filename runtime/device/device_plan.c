@@ -8,6 +8,9 @@
 
 #define SPARE 32 /* part of a device's memory that "auto" leaves */
 
+/* A device that should have none of the experts: less than one of any model. */
+static const double least_share = 1e-9;
+
 /* What is known while planning. */
 typedef struct maker {
     kt_device *device;
@@ -49,6 +52,20 @@ static kt_status find_budget(maker *m, const kt_hot_experts *none, kt_err *err) 
     return st;
 }
 
+/* What the table says of the first expert layer that runs there; 0 = nothing. */
+static double find_share(const maker *m, const size_t *bytes) {
+    const kt_model_plan *plan = m->ask->plan;
+
+    for (int i = 0; i < m->ask->graph->n_weights && m->wish->table; i++) {
+        double share;
+        if (bytes[i] == 0) continue;
+        share = kt_plan_device_share(m->wish->table, kt_device_about(m->device),
+                                     &kt_model_plan_run(plan, i, 0)->problem, plan->threads);
+        return share < 0 ? 0 : share > 0 ? share : least_share;
+    }
+    return 0;
+}
+
 static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none, kt_err *err) {
     kt_hot_experts *hot;
     kt_device_memory_request request = {.ask = m->ask,
@@ -59,7 +76,8 @@ static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none,
     m->request = (kt_hot_request){.amount = m->wish->gpu_experts,
                                   .strategy = m->wish->expert_placement,
                                   .load = m->wish->expert_load,
-                                  .bytes = bytes};
+                                  .bytes = bytes,
+                                  .share = find_share(m, bytes)};
     KT_TRY(find_budget(m, none, err));
     KT_TRY(kt_hot_experts_choose(m->ask->graph, &m->request, &m->out->hot, &hot, err));
     KT_TRY(kt_place(m->ask, hot, m->wish->experts_only, &m->out->placement, err));

@@ -9,9 +9,10 @@
 /* What was asked for; strings borrowed. */
 typedef struct kt_device_wish {
     const char *gpu_experts, *expert_placement, *expert_load; /* hot_experts.h */
-    bool experts_only;  /* everything but routed experts stays on the CPU */
-    size_t kv_memory;   /* 0 = one context */
-    int64_t logit_rows; /* 0 = 1 */
+    bool experts_only;     /* everything but routed experts stays on the CPU */
+    size_t kv_memory;      /* 0 = one context */
+    int64_t logit_rows;    /* 0 = 1 */
+    const kt_table *table; /* whose cell cpu_gpu_split bounds "auto" experts; NULL = none */
 } kt_device_wish;
 
 typedef struct kt_device_plan {
@@ -20,7 +21,8 @@ typedef struct kt_device_plan {
     kt_arena hot; /* of the placement's experts */
 } kt_device_plan;
 
-/* Place nodes and experts. "auto" experts are as many as there is room for behind all else. Whether
+/* Place nodes and experts. "auto" experts are as many as there is room for behind all else, and no
+ * more than with which both sides end at the same time, where the table knows. Whether
  * it fits is the caller's question (kt_device_memory_check). ask->target is filled in. */
 kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,
                               kt_device_plan *out, kt_err *err);

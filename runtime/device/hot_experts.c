@@ -203,7 +203,8 @@ static size_t count_taken(const chooser *c) {
 
     read_amount(c->request->amount, &amount, &is_part);
     if (amount < 0) {
-        for (; n < c->n && c->request->bytes[c->all[n].weight] <= left; n++)
+        const double most = c->request->share > 0 ? c->request->share * (double)c->n : (double)c->n;
+        for (; (double)(n + 1) <= most && c->request->bytes[c->all[n].weight] <= left; n++)
             left -= c->request->bytes[c->all[n].weight];
         return n;
     }

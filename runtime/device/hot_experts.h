@@ -14,6 +14,7 @@ typedef struct kt_hot_request {
     /* [weights] bytes of one expert on the device; 0 = its layers do not run there. */
     const size_t *bytes;
     uint64_t budget; /* bytes that "auto" may take */
+    double share;    /* the part of all experts that it takes at most; 0 = all */
 } kt_hot_request;
 
 /* Are amount and strategy such words, and is there a load where one is needed? KT_E_INVALID. */

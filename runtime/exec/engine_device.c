@@ -56,7 +56,8 @@ kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err)
                                  .expert_load = o->expert_load,
                                  .experts_only = o->experts_only,
                                  .kv_memory = o->kv_memory,
-                                 .logit_rows = o->logit_rows};
+                                 .logit_rows = o->logit_rows,
+                                 .table = e->table};
     bool is_used;
 
     KT_TRY(open_device(e, o, &is_used, err));

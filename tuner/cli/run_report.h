@@ -15,10 +15,12 @@
 typedef struct kt_run_options {
     const char *model, *workload, *mix, *routing, *cache, *numa, *plans;
     const char *format, *out, *strategy, *threads, *cells, *results;
-    double budget_seconds;  /* 0 = none */
-    int64_t seed, shard[2]; /* shard i of n; 0/0 = all */
-    double widest;          /* half interval of a decision; 0 = KT_ROW_WIDE */
-    bool resume, fresh, dry_run, json, noisy_ok, oracle, profile_self, verbose, deterministic;
+    const char *device, *device_rows; /* NULL = the CPU; of calls on a device */
+    double budget_seconds;            /* 0 = none */
+    int64_t seed, shard[2];           /* shard i of n; 0/0 = all */
+    double widest;                    /* half interval of a decision; 0 = KT_ROW_WIDE */
+    bool resume, fresh, dry_run, json, noisy_ok, oracle, profile_self, verbose, deterministic,
+        pretend_clock;
 } kt_run_options;
 
 typedef struct kt_run_report {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "kt/version.h"
+#include "tuner/cli/run_device.h"
 #include "tuner/cli/run_plans.h"
 #include "tuner/cli/run_report.h"
 #include "tuner/cli/table_choice.h"
@@ -417,14 +418,33 @@ static kt_status end_journal(run_state *r, const kt_outcome *o, kt_err *err) {
     return kt_ledger_end(&r->ledger, r->ended_early ? "stopped" : "complete", &times, err);
 }
 
+static kt_status run_device(run_state *r, int *code, kt_err *err) {
+    const kt_run_options *o = &r->options;
+    const kt_device_tuning run = {
+        .options = o,
+        .machine = &r->bench.machine,
+        .cells = &r->cells,
+        .shape_id = r->workload.shapes.shape_id,
+        .table_path = r->table_path,
+        .threads = r->most_threads,
+        .deadline_ns =
+            o->budget_seconds > 0
+                ? r->context->start_ns + (int64_t)((o->budget_seconds - closing_seconds) * 1e9)
+                : INT64_MAX,
+        .stop = r->context->stop};
+
+    return kt_run_device(&run, code, err);
+}
+
 static kt_status run_all(run_state *r, int *code, kt_err *err) {
     kt_run_report report;
     kt_outcome outcome;
     kt_status st;
 
-    KT_TRY(kt_workbench_init(&r->bench, true, err));
+    KT_TRY(kt_workbench_init(&r->bench, !r->options.device, err));
     KT_TRY(make_cells(r, err));
     KT_TRY(check_out(r, err));
+    if (r->options.device) return run_device(r, code, err);
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
         report = report_of(r);
@@ -478,6 +498,12 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"numa", KT_SWITCH_TEXT, &o->numa, "MODE", "memory of the weights: local (default)"},
         {"plans", KT_SWITCH_TEXT, &o->plans, "yes|no",
          "decide plan cells (layers, threads, spin) too; default yes for whole runs"},
+        {"device", KT_SWITCH_TEXT, &o->device, "DEVICE",
+         "tune cuda[:N] instead of the CPU: its rows come beside those of the CPU"},
+        {"device-rows", KT_SWITCH_TEXT, &o->device_rows, "N,N",
+         "rows of calls on the device; default 1 to 2048"},
+        {"pretend-clock", KT_SWITCH_FLAG, &o->pretend_clock, NULL,
+         "for tests, with --device emulated and --out: times are computed, not taken"},
         {"shard", KT_SWITCH_SIZE, o->shard, "I/N",
          "only part I of N, for N machines of one kind; join with `kttune merge`"},
         {"strategy", KT_SWITCH_TEXT, &o->strategy, "NAME",
@@ -510,6 +536,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "again on fresh samples. Ctrl-C writes a valid table of what is decided.",
         "  kttune run --model tiny-moe --budget 60s\n"
         "  kttune run --model ~/models/Qwen3-30B-A3B --format int4 --budget 10m --threads 2\n"
+        "  kttune run --model ~/models/Qwen3-30B-A3B --format int4 --device cuda\n"
         "  kttune run --workload Qwen3-30B-A3B --mix chat-8 --routing zipf:1.0 --dry-run\n"
         "  kttune run --workload recorded.jsonl --budget 5m\n"};
     const char *words[1];
