@@ -58,7 +58,8 @@ typedef enum kt_weight_format {
     KT_W_MXFP4,
     /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
     KT_W_INT8_G16M,
-    KT_W_COUNT /* below 32: variants hold formats as bits of a uint32 */
+    KT_W_MXFP8, /* wmxfp8: E4M3, one power-of-two exponent (E8M0) per 32 inputs of a channel */
+    KT_W_COUNT  /* below 32: variants hold formats as bits of a uint32 */
 } kt_weight_format;
 
 /* How activation rows are stored when a GEMM reads them (kernels/encode). */
@@ -105,7 +106,8 @@ typedef struct kt_glu_rule {
  *   ENCODE    rows                 1                   row length
  *   CONV      rows                 channels            taps
  *   DELTA     rows                 value heads         size of a key   kv_heads (of keys), v
- *   INDEX     rows                 heads               size of a key   context
+ *   INDEX     rows                 heads               size of a key   context, kv_heads (= n: each
+ *                                                                      head has scores of its own)
  */
 typedef struct kt_problem {
     kt_op op;

@@ -42,6 +42,9 @@ kt_status kt_device_weights_bytes(kt_weight_format format, int64_t n, int64_t k,
     if (!f)
         return kt_fail(err, KT_E_UNSUPPORTED, "weights for a device: no format has the number %d",
                        (int)format);
+    if (format == KT_W_MXFP8)
+        return kt_fail(err, KT_E_UNSUPPORTED, "weights for a device: no kernel there reads %s",
+                       f->name);
     KT_TRY(kt_format_sizes(f, n, k, &data, &scales, err));
     if (k % 8 != 0 || k > INT32_MAX / 8)
         return kt_fail(err, KT_E_UNSUPPORTED,

@@ -143,6 +143,16 @@ static void fill_fp8(const kt_matrix *w, int64_t row, const row_pattern *p, void
     }
 }
 
+/* Exponents of 2^-20 .. 1, and the smallest there is; codes as above. */
+static void fill_mxfp8(const kt_matrix *w, int64_t row, const row_pattern *p, void *data,
+                       void *scales) {
+    uint8_t *out = (uint8_t *)scales + row * (w->k / 32);
+
+    fill_fp8(w, row, p, data, scales);
+    for (int64_t g = 0; g < w->k / 32; g++)
+        out[g] = p->pattern == W_ZERO_SCALE ? 0 : (uint8_t)(107 + kt_rng_below(p->rng, 21));
+}
+
 static void put_half(uint8_t *block, int at, float v) {
     uint16_t bits = kt_f32_to_f16(v);
     if (at >= 0) memcpy(block + at, &bits, 2);
@@ -192,6 +202,7 @@ static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng
     case KT_W_INT4Z_G128: fill_int4z(w, row, f->group, &p, data, scales); break;
     case KT_W_FP8_B128:
     case KT_W_FP8_CHANNEL: fill_fp8(w, row, &p, data, scales); break;
+    case KT_W_MXFP8: fill_mxfp8(w, row, &p, data, scales); break;
     default: fill_gguf(f, w, row, &p, data); break;
     }
 }
@@ -225,11 +236,15 @@ void kt_gate_matrix_spoil(kt_gate_matrix *w, uint64_t seed) {
     const kt_matrix *m = &w->matrix;
     kt_rng rng;
 
-    if (m->format != KT_W_FP8_B128 && m->format != KT_W_FP8_CHANNEL) return;
+    if (m->format != KT_W_FP8_B128 && m->format != KT_W_FP8_CHANNEL && m->format != KT_W_MXFP8)
+        return;
     kt_rng_seed(&rng, seed);
     for (int64_t row = W_HEAVY; row < m->n; row += W_PATTERNS) {
         const int64_t at = (int64_t)kt_rng_below(&rng, (uint64_t)m->k);
-        ((uint8_t *)w->data.data)[row * m->k + at] = kt_rng_below(&rng, 2) ? 0x7f : 0xff;
+        if (m->format == KT_W_MXFP8 && row % 2) /* an exponent that says NaN */
+            ((uint8_t *)w->scales.data)[(row * m->k + at) / 32] = 255;
+        else
+            ((uint8_t *)w->data.data)[row * m->k + at] = kt_rng_below(&rng, 2) ? 0x7f : 0xff;
     }
 }
 

@@ -100,6 +100,22 @@ static void put_block_scales(const kt_matrix *w, int64_t row, int rows, uint8_t 
                    (const char *)w->scales + 4 * ((row + r) / 128 * blocks + b), 4);
 }
 
+/* Exponents by groups of 32 inputs. A group whose exponent says NaN gets codes of NaN instead:
+ * kernels need no case for it. */
+static void put_exponents(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at) {
+    uint8_t *exponents = panel + (size_t)w->k * KT_P64_ROWS;
+
+    for (int64_t g = 0; g < w->k / 32; g++)
+        for (int r = 0; r < rows; r++) {
+            uint8_t *to = exponents + 64 * g + at + r;
+            uint8_t *code = panel + 2048 * g + (at + r) / 4 * 16 + (at + r) % 4 * 2;
+            *to = row + r < w->n ? ((const uint8_t *)w->scales)[(row + r) * (w->k / 32) + g] : 0;
+            if (*to != 255) continue;
+            *to = 127;
+            for (int i = 0; i < 32; i++) code[i / 4 * 256 + i % 4 / 2 * 8 + i % 2] = 0x7f;
+        }
+}
+
 /* Rows [row, row + rows) of w, 32 or 64, into rows at, at + 1, ... of a panel. */
 static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at) {
     const kt_format *format = kt_format_find(w->format);
@@ -116,7 +132,9 @@ static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel,
     case WORDS_PLUS_128: turn_words(&words, WORDS_PLUS_128, w->n, row, rows, panel, at); break;
     default: turn_words(&words, WORDS_OF_PAIRS, w->n, row, rows, panel, at); break;
     }
-    if (w->format == KT_W_FP8_B128)
+    if (w->format == KT_W_MXFP8)
+        put_exponents(w, row, rows, panel, at);
+    else if (w->format == KT_W_FP8_B128)
         put_block_scales(w, row, rows, tail, at);
     else if (w->format == KT_W_INT8_CHANNEL || w->format == KT_W_FP8_CHANNEL)
         put_row_scales(w, row, rows, tail, at);

@@ -10,6 +10,8 @@
  *                  inputs, so that unpacking a 64-byte line gives 16 pairs in the order of the rows;
  *                  then wf8c: float scale[64]; wf8b128: float scale[ceil(k/128)][2] of the panel's rows
  *                  0..31 and 32..63, padded to a multiple of 64 bytes
+ *   wmxfp8         the same codes, then exponents uint8 [k/32][64], 66 k bytes; where one says
+ *                  NaN (255) the codes do and it is 127; of padding rows all are zeros
  *   all others     blocks of codes and scales as p64_spec.h says; for w4g32, per group of 32 inputs:
  *                  uint8 [4][64][4], then bfloat16 scale[64]                         36 k bytes
  *                  byte (t, r, j): low nibble is input 4t + j, high nibble input 16 + 4t + j
@@ -51,6 +53,7 @@ static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
     if (format == KT_W_BF16 || format == KT_W_F16) return 128 * n;
     if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL) return 64 * n + 256;
     if (format == KT_W_FP8_B128) return 64 * n + ((n + 127) / 128 * 8 + 63) / 64 * 64;
+    if (format == KT_W_MXFP8) return 66 * n;
     return spec.low ? n / (size_t)spec.span * kt_p64_block_bytes(spec) : 0;
 }
 

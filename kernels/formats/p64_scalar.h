@@ -178,10 +178,15 @@ static inline void kt_p64_row_16bit(const uint8_t *panel, int64_t k, const void 
     }
 }
 
+/* 2^(e - 127); of e = 0 a subnormal number. */
+static inline float kt_p64_exponent(uint8_t e) {
+    return kt_f32_from_bits(e ? (uint32_t)e << 23 : 0x00400000u);
+}
+
 /* FP8: the scale of a block or row is applied once to the f32 sum over its inputs. */
 static inline void kt_p64_row_fp8(kt_weight_format format, const uint8_t *panel, int64_t k,
                                   const void *a, float y[64]) {
-    const int64_t block = format == KT_W_FP8_B128 ? 128 : k;
+    const int64_t block = format == KT_W_MXFP8 ? 32 : format == KT_W_FP8_B128 ? 128 : k;
     const uint16_t *x = a;
 
     for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
@@ -195,7 +200,10 @@ static inline void kt_p64_row_fp8(kt_weight_format format, const uint8_t *panel,
         for (int r = 0; r < KT_P64_ROWS; r++) {
             float scale;
             int64_t at = format == KT_W_FP8_B128 ? 2 * b + r / 32 : r;
-            memcpy(&scale, panel + 64 * k + 4 * at, sizeof scale);
+            if (format == KT_W_MXFP8)
+                scale = kt_p64_exponent(panel[64 * k + 64 * b + r]);
+            else
+                memcpy(&scale, panel + 64 * k + 4 * at, sizeof scale);
             y[r] += scale * sum[r];
         }
     }
@@ -219,6 +227,7 @@ static inline void kt_p64_row(kt_weight_format format, const uint8_t *panel, int
     case KT_W_F16: kt_p64_row_16bit(panel, k, a, format == KT_W_BF16, y); break;
     case KT_W_F32: kt_p64_row_wf32(panel, k, a, y); break;
     case KT_W_FP8_CHANNEL:
+    case KT_W_MXFP8:
     case KT_W_FP8_B128: kt_p64_row_fp8(format, panel, k, a, y); break;
     default: kt_p64_row_blocks(kt_p64_spec_of(format), panel, k, acts, a, y); break;
     }

@@ -60,6 +60,8 @@ static double top_of(const kt_matrix *w, int64_t j) {
         const float *scales = w->scales;
         top = fmax(top, 448 * fabs((double)scales[j / 128 * ((w->k + 127) / 128) + b]));
     }
+    for (int64_t g = 0; w->format == KT_W_MXFP8 && g < w->k / 32; g++)
+        top = fmax(top, ldexp(448, ((const uint8_t *)w->scales)[j * (w->k / 32) + g] - 127));
     for (int64_t b = 0; s.low && b < w->k / s.span; b++) {
         kt_block block;
         format->unpack(w, j, b, &block);
@@ -157,8 +159,9 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * loss is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
     const double u = 0x1p-24, k = (double)q->k;
-    int bf16_weights =
-        q->weights == KT_W_BF16 || q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL;
+    const uint32_t bf16s = 1u << KT_W_BF16 | 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL |
+                           1u << KT_W_MXFP8; /* codes are bfloat16 numbers */
+    int bf16_weights = bf16s >> q->weights & 1;
     int bf16_inputs = bf16_weights && q->acts == KT_A_BF16;
     const int is_integer = numerics == KT_NUM_EXACT_INT32 || numerics == KT_NUM_REQUANT;
     double roundings = 2 * k, extra = 0, magnitude = sum->magnitude;

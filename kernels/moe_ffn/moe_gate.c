@@ -129,7 +129,8 @@ static kt_status case_create(const kt_problem *q, uint64_t seed, int spoil, kt_m
 }
 
 kt_status kt_moe_case_create(const kt_problem *q, uint64_t seed, kt_moe_case **out, kt_err *err) {
-    const int is_fp8 = q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL;
+    const int is_fp8 =
+        q->weights == KT_W_FP8_B128 || q->weights == KT_W_FP8_CHANNEL || q->weights == KT_W_MXFP8;
 
     KT_TRY(case_create(q, seed, 0, out, err));
     if (!is_fp8) return KT_OK;

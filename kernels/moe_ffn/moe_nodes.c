@@ -72,7 +72,8 @@ static size_t slice_panel(kt_weight_format format, int64_t n, const uint8_t *pan
     const size_t bytes = kt_p64_panel_bytes(format, end - begin);
     size_t codes = bytes, per_span, tail;
 
-    if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL || format == KT_W_FP8_B128)
+    if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL || format == KT_W_FP8_B128 ||
+        format == KT_W_MXFP8)
         codes = KT_P64_ROWS * (size_t)(end - begin);
     tail = bytes - codes;
     per_span = codes / (size_t)((end - begin) / span);
@@ -81,6 +82,8 @@ static size_t slice_panel(kt_weight_format format, int64_t n, const uint8_t *pan
         memset(dst + codes, 0, tail);
         memcpy(dst + codes, panel + KT_P64_ROWS * n + begin / 128 * 8,
                (size_t)((end - begin + 127) / 128 * 8));
+    } else if (format == KT_W_MXFP8) {
+        memcpy(dst + codes, panel + KT_P64_ROWS * n + begin / 32 * KT_P64_ROWS, tail);
     } else if (tail) {
         memcpy(dst + codes, panel + KT_P64_ROWS * n, tail);
     }

@@ -1,5 +1,6 @@
-/* Panel kernels on AMX-BF16 for weights that become bfloat16 without loss: E4M3 codes (wf8c, wf8b128)
- * and halves (wf16), the latter as the sum of two bfloat16 (11 bits: the upper 8, the rest).
+/* Panel kernels on AMX-BF16 for weights that become bfloat16 without loss: E4M3 codes (wf8c,
+ * wf8b128, wmxfp8) and halves (wf16), the latter as the sum of two bfloat16 (11 bits: the upper 8,
+ * the rest).
  *
  * A chunk of 128 inputs of the panel is widened once into a scratch panel of wbf16's form for all rows of
  * the block. While tiles multiply one chunk, AVX-512 widens the next, a share of it per step. A step is
@@ -10,6 +11,9 @@
  * sum of the chunk, one step behind the tiles so that no load waits for a tile's store. Elsewhere a sum
  * goes on from chunk to chunk. Sums are kept per tile, not per row: tiles that overlap (p64_amx.h) would
  * add to the rows they share twice.
+ *
+ * Scales of wmxfp8 are powers of two: a code times one is a bfloat16 number, but for results out of
+ * the range of normal ones, so they go into the chunk and sums go on.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_AMX_WIDE_H
@@ -45,11 +49,28 @@ typedef struct kt_wide {
 
 /* --- widening --------------------------------------------------------------------------------- */
 
-KT_INLINE void kt_wide_fp8(const uint8_t *w, int quad, const __m512i tables[4], kt_wide_chunk *to) {
+/* Both bfloat16 of every lane times the lane's power of two. */
+KT_INLINE __m512i kt_wide_scale(__m512i pair, __m512 power) {
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_mul_ps(even, power)), 16);
+    return _mm512_or_si512(low,
+                           _mm512_and_si512(_mm512_castps_si512(_mm512_mul_ps(odd, power)), upper));
+}
+
+/* exponents: of the quad's 32 inputs (wmxfp8), or NULL. */
+KT_INLINE void kt_wide_fp8(const uint8_t *w, int quad, const __m512i tables[4],
+                           const uint8_t *exponents, kt_wide_chunk *to) {
     for (int c = 0; c < 4; c++) {
         uint8_t *at = to->plane[0] + 512 * quad + 64 * c;
         __m512i pair[2];
         kt_fp8_widen(w + 256 * quad + 64 * c, tables, pair);
+        if (exponents) {
+            const __m512 power = kt_fp8_powers(exponents + 16 * c);
+            pair[0] = kt_wide_scale(pair[0], power);
+            pair[1] = kt_wide_scale(pair[1], power);
+        }
         _mm512_store_si512(at, pair[0]);
         _mm512_store_si512(at + 256, pair[1]);
     }
@@ -73,14 +94,16 @@ KT_INLINE void kt_wide_halves(const uint8_t *w, uint8_t *upper, uint8_t *rest) {
     kt_wide_store(rest, _mm512_maskz_sub_ps(finite, x, cut));
 }
 
-/* Share `part` of `parts` of the chunk of `inputs` inputs at w. */
-KT_INLINE void kt_wide_open(const kt_weight_format format, const uint8_t *w, int inputs, int part,
-                            int parts, const __m512i tables[4], kt_wide_chunk *to) {
+/* Share `part` of `parts` of the chunk of `inputs` inputs at w; of wmxfp8 its exponents lie at
+ * `scales`. */
+KT_INLINE void kt_wide_open(const kt_weight_format format, const uint8_t *w, const uint8_t *scales,
+                            int inputs, int part, int parts, const __m512i tables[4],
+                            kt_wide_chunk *to) {
     const int quads = inputs / 4;
 
     for (int q = quads * part / parts; q < quads * (part + 1) / parts; q++) {
         if (format != KT_W_F16) {
-            kt_wide_fp8(w, q, tables, to);
+            kt_wide_fp8(w, q, tables, format == KT_W_MXFP8 ? scales + q / 8 * 64 : NULL, to);
             continue;
         }
         for (int at = 512 * q; at < 512 * (q + 1); at += 32)
@@ -230,8 +253,9 @@ KT_INLINE void kt_amx_tile_wide(const kt_p64_tile *t, const kt_weight_format for
             if (i >= 0 && s.tiles == 2) kt_wide_two_rows(&x, format, inputs, &s, has_scales * i);
             if (i >= 0 && s.tiles == 1) kt_wide_one_row(&x, format, inputs, &s, has_scales * i);
             if (next < chunks)
-                kt_wide_open(format, t->panel + (size_t)next * chunk_bytes, next_inputs, at, steps,
-                             tables, &x.chunk[next & 1]);
+                kt_wide_open(format, t->panel + (size_t)next * chunk_bytes,
+                             t->panel + 64 * t->k + 64 * (KT_WIDE_INPUTS / 32) * next, next_inputs,
+                             at, steps, tables, &x.chunk[next & 1]);
             if (last.i >= 0 && (has_scales || last.i == chunks - 1))
                 kt_wide_join(&x, format, &last, has_scales * last.i);
             last = s;
@@ -251,6 +275,10 @@ static inline void kt_tile_wf8_amx(const kt_p64_tile *t) {
         kt_tile_wf8b128_amx(t);
     else
         kt_tile_wf8c_amx(t);
+}
+
+static inline void kt_tile_wmxfp8_amx(const kt_p64_tile *t) {
+    kt_amx_tile_wide(t, KT_W_MXFP8);
 }
 
 static inline void kt_tile_wf16_amx(const kt_p64_tile *t) {

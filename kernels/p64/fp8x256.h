@@ -1,10 +1,12 @@
-/* Panel kernels for AVX2: FP8 E4M3 (wf8c, wf8b128) and half (wf16) weights with abf16 activations.
+/* Panel kernels for AVX2: FP8 E4M3 (wf8c, wf8b128, wmxfp8) and half (wf16) weights with abf16
+ * activations.
  *
- * A code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the top of words,
- * an arithmetic shift by 1, the doubled sign bit masked out, the NaN codes set apart. VCVTPH2PS widens eight of them: four
- * panel rows with a pair of inputs each, which meet the activations' pair. Even and odd inputs are
- * summed apart over 64 inputs, then joined, scaled and added to the tile. Halves take the same way from
- * VCVTPH2PS on. A block's 128 inputs are two such runs with one scale.
+ * A code moved up by 7 is a half with 2^-8 of its value, subnormals included: bytes to the top of
+ * words, an arithmetic shift by 1, the doubled sign bit masked out, the NaN codes set apart.
+ * VCVTPH2PS widens eight of them: four panel rows with a pair of inputs each, which meet the
+ * activations' pair. Even and odd inputs are summed apart over 64 inputs, then joined, scaled and
+ * added to the tile. Halves take the same way from VCVTPH2PS on. A block's 128 inputs are two such
+ * runs with one scale; of wmxfp8 a run is a block of 32.
  *
  * One row decodes as it goes; more rows decode a slice of 16 panel rows into L1 once. Both add the
  * same products in the same order, so a row's bits do not depend on the rows beside it.
@@ -62,7 +64,7 @@ typedef struct kt_half_run {
     const float *stored;  /* or the same decoded: [pairs][4][8] */
     const float *a;       /* [rows][KT_HALF_RUN] */
     int inputs;           /* of the run: a multiple of 32 */
-    __m256 scale[2];      /* of 2 x 8 panel rows, 2^8 included */
+    __m256 scale[2];      /* of 2 x 8 panel rows, 2^8 included but for wmxfp8 */
     float *out;           /* sums of the slice, 64 floats from row to row */
 } kt_half_run;
 
@@ -113,6 +115,8 @@ KT_INLINE void kt_half_micro(const kt_half_run *run, const int rows, const int i
             float *out = run->out + 64 * r + 8 * c;
             __m256 joined = _mm256_hadd_ps(sum[r][2 * c], sum[r][2 * c + 1]); /* 0 1 4 5 2 3 6 7 */
             joined = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(joined), 0xd8));
+            if (run->format == KT_W_MXFP8) /* its scales may be too large to hold this, too */
+                joined = _mm256_mul_ps(joined, _mm256_set1_ps(256.0f));
             _mm256_store_ps(out, _mm256_fmadd_ps(joined, run->scale[c], _mm256_load_ps(out)));
         }
     }
@@ -137,6 +141,14 @@ KT_INLINE void kt_half_store(const kt_half_run *run, float *stored) {
     }
 }
 
+/* 2^(e - 127) of eight exponents; of 0 the subnormal number. */
+KT_INLINE __m256 kt_half_powers(const uint8_t *exponents) {
+    const __m256i e =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)exponents));
+    return _mm256_castsi256_ps(
+        _mm256_max_epi32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+}
+
 /* Scales of the slice's rows for a run that starts at input i. */
 KT_INLINE void kt_half_scales(kt_half_run *run, const uint8_t *scales, int64_t i, int slice) {
     const float *s = (const float *)(const void *)scales;
@@ -148,6 +160,8 @@ KT_INLINE void kt_half_scales(kt_half_run *run, const uint8_t *scales, int64_t i
             run->scale[c] = _mm256_mul_ps(_mm256_load_ps(s + 16 * slice + 8 * c), power);
         if (run->format == KT_W_FP8_B128)
             run->scale[c] = _mm256_mul_ps(_mm256_set1_ps(s[i / 128 * 2 + slice / 2]), power);
+        if (run->format == KT_W_MXFP8)
+            run->scale[c] = kt_half_powers(scales + 2 * i + 16 * slice + 8 * c);
     }
 }
 
@@ -162,14 +176,15 @@ KT_INLINE void kt_half_acts(const kt_p64_tile *t, int64_t k, int inputs, float *
 
 KT_INLINE void kt_tile_half_avx2(const kt_p64_tile *t, const kt_weight_format format) {
     const int input_bytes = format == KT_W_F16 ? 128 : 64;
+    const int run_inputs = format == KT_W_MXFP8 ? 32 : KT_HALF_RUN;
     _Alignas(64) float a[KT_HALF_ROWS * KT_HALF_RUN], stored[16 * KT_HALF_RUN];
 
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
-    for (int64_t k = 0; k < t->k; k += KT_HALF_RUN) {
+    for (int64_t k = 0; k < t->k; k += run_inputs) {
         kt_half_run run = {.format = format, .stored = stored, .a = a};
-        run.inputs = t->k - k < KT_HALF_RUN ? (int)(t->k - k) : KT_HALF_RUN;
+        run.inputs = t->k - k < run_inputs ? (int)(t->k - k) : run_inputs;
         /* Slices are read a line in four, which hardware prefetchers do not follow. */
-        for (int line = 0; line < KT_HALF_RUN * input_bytes; line += 64)
+        for (int line = 0; line < run_inputs * input_bytes; line += 64)
             _mm_prefetch((const char *)t->panel + (k + KT_HALF_RUN) * input_bytes + line,
                          _MM_HINT_T0);
         kt_half_acts(t, k, run.inputs, a);
@@ -192,6 +207,8 @@ static inline void kt_tile_halves(const kt_p64_tile *t) {
         kt_tile_half_avx2(t, KT_W_F16);
     else if (t->weights == KT_W_FP8_B128)
         kt_tile_half_avx2(t, KT_W_FP8_B128);
+    else if (t->weights == KT_W_MXFP8)
+        kt_tile_half_avx2(t, KT_W_MXFP8);
     else
         kt_tile_half_avx2(t, KT_W_FP8_CHANNEL);
 }

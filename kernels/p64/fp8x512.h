@@ -1,4 +1,5 @@
-/* Tiles of FP8 E4M3 weights (wf8c, wf8b128) and half weights (wf16) with abf16 activations on AVX-512.
+/* Tiles of FP8 E4M3 weights (wf8c, wf8b128, wmxfp8) and half weights (wf16) with abf16 activations
+ * on AVX-512.
  *
  * With VBMI and BF16: 64 codes become pairs of bfloat16 by table (fp8_table512.h).
  *
@@ -7,8 +8,8 @@
  * eight rows with two inputs each, which meet the activations' pair; even and odd inputs are summed
  * apart and joined at the end of a block. A half weight takes the same way from VCVTPH2PS on.
  *
- * A block's scale multiplies the f32 sum over its 128 inputs once; sums over blocks live in the result
- * tile, so that all registers are accumulators.
+ * A block's scale multiplies the f32 sum over its 128 inputs (wmxfp8: 32, a scale per row) once;
+ * sums over blocks live in the result tile, so that all registers are accumulators.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_FP8X512_H
@@ -19,7 +20,7 @@
 
 /* Inputs that share a scale. */
 KT_INLINE int64_t kt_fp8_block(kt_weight_format format, int64_t k) {
-    return format == KT_W_FP8_B128 ? 128 : k;
+    return format == KT_W_MXFP8 ? 32 : format == KT_W_FP8_B128 ? 128 : k;
 }
 
 /* Scales of panel rows 16c .. 16c + 15 for block b. */
@@ -27,6 +28,7 @@ KT_INLINE __m512 kt_fp8_scale(kt_weight_format format, const uint8_t *scales, in
     if (format == KT_W_F16) return _mm512_set1_ps(1.0f);
     if (format == KT_W_FP8_CHANNEL)
         return _mm512_load_ps((const float *)(const void *)scales + 16 * c);
+    if (format == KT_W_MXFP8) return kt_fp8_powers(scales + 64 * b + 16 * c);
     return _mm512_set1_ps(kt_load_f32(scales + 8 * b + c / 2 * 4));
 }
 
@@ -62,6 +64,8 @@ KT_INLINE void kt_fp8_quad(const uint8_t *w, const uint8_t *const a[], int64_t i
     }
 }
 
+#define KT_FP8_AHEAD 8 /* lines of exponents, each of 2 KiB of codes, that are asked for before */
+
 KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const int rows) {
     const int64_t k = t->k, block = kt_fp8_block(format, k);
     const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
@@ -74,6 +78,8 @@ KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const
         _mm_prefetch((const char *)w + 64 * k + at, _MM_HINT_T0);
     for (int64_t b = 0; b * block < k; b++) {
         const int64_t end = (b + 1) * block < k ? (b + 1) * block : k;
+        if (rows <= 3 && format == KT_W_MXFP8) /* a second stream beside that of codes */
+            _mm_prefetch((const char *)t->panel + 64 * (k + b + KT_FP8_AHEAD), _MM_HINT_T0);
         __m512 sum[KT_TILE_ROWS][4];
         KT_EACH (r, rows) {
             KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
@@ -149,22 +155,21 @@ KT_INLINE void kt_fp8_open_line(kt_fp8_opening *x) {
     x->to += 128;
 }
 
-/* Rows [row, row + rows) of t. */
-KT_INLINE void kt_fp8_micro(const kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format,
-                            int row, const int rows) {
+/* Rows [row, row + rows) of t, the inputs [begin, end) of the chunk: of one scale. */
+KT_INLINE void kt_fp8_micro_block(const kt_fp8_chunk *x, kt_fp8_opening *next,
+                                  const kt_weight_format format, const uint8_t *const a[],
+                                  float *to, int begin, int end, const int rows) {
     const int is_channel = format == KT_W_FP8_CHANNEL;
-    const uint8_t *w = x->pairs, *a[KT_TILE_ROWS];
-    kt_fp8_opening next = x->next;
-    float *to = t->c + KT_TILE_WIDTH * row;
+    const int64_t block = kt_fp8_block(format, KT_FP8_CHUNK);
+    const uint8_t *w = x->pairs + 128 * begin;
     __m512 sum[KT_TILE_ROWS][4];
 
     KT_EACH (r, rows) {
-        a[r] = t->a[row + r] + 2 * x->i;
         KT_EACH (c, 4)
             sum[r][c] =
                 is_channel ? _mm512_load_ps(to + KT_TILE_WIDTH * r + 16 * c) : _mm512_setzero_ps();
     }
-    KT_ROLLED for (int i = 0; i < x->inputs; i += 8, w += 1024) {
+    KT_ROLLED for (int i = begin; i < end; i += 8, w += 1024) {
         KT_EACH (p, 4) {
             __m512i u[4];
             KT_IN_ORDER();
@@ -174,24 +179,40 @@ KT_INLINE void kt_fp8_micro(const kt_tile *t, kt_fp8_chunk *x, const kt_weight_f
                 KT_EACH (c, 4) sum[r][c] = kt_fp8_dpbf16(sum[r][c], u[c], v);
             }
         }
-        if ((i & next.mask) == 0 && next.from != next.end) {
+        if ((i & next->mask) == 0 && next->from != next->end) {
             KT_EACH (l, 2) {
                 KT_IN_ORDER();
-                kt_fp8_open_line(&next);
+                kt_fp8_open_line(next);
             }
         }
     }
-    x->next = next;
     KT_EACH (c, 4) {
-        const __m512 scale = kt_fp8_scale(format, x->scales, x->i / KT_FP8_CHUNK, c);
+        const __m512 scale = kt_fp8_scale(format, x->scales, (x->i + begin) / block, c);
         KT_EACH (r, rows) {
             float *c_r = to + KT_TILE_WIDTH * r + 16 * c;
             if (is_channel)
                 _mm512_store_ps(c_r, sum[r][c]);
             else
-                kt_fp8_join(c_r, sum[r][c], scale, x->i);
+                kt_fp8_join(c_r, sum[r][c], scale, x->i + begin);
         }
     }
+}
+
+/* Rows [row, row + rows) of t. */
+KT_INLINE void kt_fp8_micro(const kt_tile *t, kt_fp8_chunk *x, const kt_weight_format format,
+                            int row, const int rows) {
+    const uint8_t *a[KT_TILE_ROWS];
+    kt_fp8_opening next = x->next;
+    float *to = t->c + KT_TILE_WIDTH * row;
+
+    KT_EACH (r, rows) a[r] = t->a[row + r] + 2 * x->i;
+    if (format == KT_W_MXFP8) {
+        KT_ROLLED for (int i = 0; i < x->inputs; i += 32)
+            kt_fp8_micro_block(x, &next, format, a, to, i, i + 32, rows);
+    } else {
+        kt_fp8_micro_block(x, &next, format, a, to, 0, x->inputs, rows);
+    }
+    x->next = next;
 }
 
 /* `count` tiles of `rows` rows from `row` on. */

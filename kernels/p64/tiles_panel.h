@@ -63,6 +63,12 @@ KT_INLINE __m512 kt_open_floats(const uint8_t *at) {
     return _mm512_load_ps((const float *)(const void *)at);
 }
 
+/* 2^(e - 127); of 0 the subnormal number. */
+static inline __m512 kt_open_powers(__m128i exponents) {
+    const __m512i x = _mm512_slli_epi32(_mm512_cvtepu8_epi32(exponents), 23);
+    return _mm512_castsi512_ps(_mm512_max_epi32(x, _mm512_set1_epi32(0x00400000)));
+}
+
 /* Scales of 16 panel rows from row r on, of half `half` of the run's unit. */
 static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int half, int r) {
     const uint8_t *at = run->scales + (s.group == 16 ? (size_t)half * kt_p64_scale_bytes(s) : 0);
@@ -191,6 +197,16 @@ static inline void kt_open_largest_b128(const uint8_t *scales, int64_t k, float 
     }
 }
 
+/* wmxfp8: likewise, by row. */
+static inline void kt_open_largest_mxfp8(const uint8_t *exponents, int64_t k, float top[64]) {
+    for (int r = 0; r < 64; r += 16) {
+        __m128i most = _mm_setzero_si128();
+        for (int64_t u = 0; u < k / 32; u++)
+            most = _mm_max_epu8(most, kt_open_bytes(exponents + 64 * u + r));
+        _mm512_store_ps(top + r, _mm512_mul_ps(kt_open_powers(most), _mm512_set1_ps(1.75f)));
+    }
+}
+
 /* range = 2^(15 - e) for top in [2^(e-1), 2^e), but 2^112 at most, and factor = 2^(16 + more) /
  * range, as exponents' fields: the field of top is e + 126. */
 static inline void kt_open_ranges(kt_open_rows64 *rows, const float top[64], int more) {
@@ -205,6 +221,10 @@ static inline void kt_open_ranges(kt_open_rows64 *rows, const float top[64], int
         _mm512_store_si512(rows->range + r, e);
         _mm512_store_si512(rows->factor + r, _mm512_mask_mov_epi32(factor, out, nan));
     }
+}
+
+static inline int kt_open_is_e4m3(kt_weight_format format) {
+    return format == KT_W_FP8_B128 || format == KT_W_FP8_CHANNEL || format == KT_W_MXFP8;
 }
 
 /* Begin a panel: its numbers per row. */
@@ -229,6 +249,11 @@ static inline void kt_open_begin(const kt_open_panel *p) {
         kt_open_ranges(p->rows, top, 8);
         return;
     }
+    if (p->format == KT_W_MXFP8) {
+        kt_open_largest_mxfp8(behind, p->k, top);
+        kt_open_ranges(p->rows, top, 8);
+        return;
+    }
     for (int r = 0; r < 64; r += 16) {
         __m512 factor = _mm512_set1_ps(1); /* bfloat16 */
         if (p->format == KT_W_INT8_CHANNEL)
@@ -242,7 +267,7 @@ static inline void kt_open_begin(const kt_open_panel *p) {
 /* Once all of an E4M3 panel was opened: a row that has held the code of NaN. Bytes of a line are
  * those of four rows, twice (formats/p64.h). */
 static inline void kt_open_end(const kt_open_panel *p) {
-    if (p->format != KT_W_FP8_B128 && p->format != KT_W_FP8_CHANNEL) return;
+    if (!kt_open_is_e4m3(p->format)) return;
     for (int i = 0; i < 256; i++) {
         const int row = i / 16 * 4 + i % 8 / 2;
         if (p->rows->worst[i / 64][i % 64] == 0xfe) p->rows->factor[row] = (float)__builtin_nan("");
@@ -304,16 +329,20 @@ static inline void kt_open_terms_of(const kt_open_panel *p, const kt_open_run *r
     }
 }
 
-/* Scales of E4M3 in blocks of 128, or 2^13. */
+/* Scales of E4M3 in blocks of 128 or 32, or 2^13. */
 static inline void kt_open_terms_e4m3(const kt_open_panel *p, int64_t u, int64_t s, int row,
                                       int tiles, kt_opening *o) {
     const float *scales = (const float *)(const void *)(p->at + 64 * p->k);
 
     for (int c = 0; c < tiles; c++) {
         const int r = row + 16 * c;
-        float scale = 0x1p13f;
-        if (p->format == KT_W_FP8_B128) scale = scales[2 * (u / 4) + r / 32] * p->rows->range[r];
-        kt_open_store_halves(o->scale[0][s * tiles + c], _mm512_set1_ps(scale));
+        __m512 scale = _mm512_set1_ps(0x1p13f);
+        if (p->format == KT_W_FP8_B128)
+            scale = _mm512_set1_ps(scales[2 * (u / 4) + r / 32] * p->rows->range[r]);
+        if (p->format == KT_W_MXFP8)
+            scale = _mm512_mul_ps(kt_open_powers(kt_open_bytes(p->at + 64 * p->k + 64 * u + r)),
+                                  _mm512_load_ps(p->rows->range + r));
+        kt_open_store_halves(o->scale[0][s * tiles + c], scale);
     }
 }
 
@@ -343,8 +372,7 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
                         (p->format == KT_W_BF16 ? KT_P64_HALVES_BYTES : KT_P64_CODES8_BYTES) * at +
                         4 * row;
             o->high[s] = o->low[s];
-            if (p->format == KT_W_FP8_B128 || p->format == KT_W_FP8_CHANNEL)
-                kt_open_terms_e4m3(p, at, s, row, tiles, o);
+            if (kt_open_is_e4m3(p->format)) kt_open_terms_e4m3(p, at, s, row, tiles, o);
         }
     }
 }

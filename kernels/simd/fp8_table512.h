@@ -13,6 +13,14 @@
 
 #include "kernels/simd/unroll.h"
 
+/* 2^(e - 127) of 16 exponents: the exponents' fields, and for 0 the subnormal number. */
+KT_INLINE __m512 kt_fp8_powers(const uint8_t *exponents) {
+    const __m512i e =
+        _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(const void *)exponents));
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000)));
+}
+
 #if defined(__AVX512VBMI__)
 
 /* bfloat16 of the codes 0x00..0x7f: high and low bytes. Normal codes e, m are the bits of (e + 120) << 7 |

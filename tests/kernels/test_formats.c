@@ -91,7 +91,7 @@ Test(formats, returned_error_and_energy_are_those_of_the_decoded_values) {
                       e.format->name, shape, e.energy, energy);
             release(&e);
         }
-    cr_assert_eq(checked, 13 * SHAPES); /* w4g*, w4zg*, w8c, w8g128, wf8*, wf16, wbf16, wf32 */
+    cr_assert_eq(checked, 14 * SHAPES); /* w4g*, w4zg*, w8c, w8g128, wf8*, wf16, wbf16, wf32 */
 }
 
 /* Squared error of rounding x[0..count) to codes lo..hi with the scale amax / hi. */
@@ -246,6 +246,38 @@ Test(formats, wf8b128_rows_may_be_shared_out_anywhere) {
         cr_assert_eq(memcmp(scales[0], scales[1], sizeof scales[0]), 0, "%d rows a part", step);
     }
     kt_guard_free(x), free(data[0]), free(data[1]);
+}
+
+/* Blocks of 32: the smallest power of two with which none passes 448; its own values are exact, and
+ * what is not finite shows. */
+Test(formats, wmxfp8_takes_the_smallest_power_of_two) {
+    const kt_format *f = kt_format_find(KT_W_MXFP8);
+    enum { K = 32 * 5 };
+    static const float largest[] = {448, 449, 0x1p-40f, 0, 447 * 0x1p30f};
+    static const uint8_t exponents[] = {127, 128, 127 - 48, 0, 157};
+    float x[K] = {0};
+    uint8_t data[K], scales[5];
+    double row[K];
+    const kt_matrix w = {KT_W_MXFP8, 1, K, data, scales};
+
+    for (int b = 0; b < 5; b++) x[32 * b + 7 * b] = b % 2 ? -largest[b] : largest[b];
+    cr_assert(isfinite(f->encode_rows(x, 1, K, NULL, 0, 1, data, scales, NULL)));
+    cr_assert_arr_eq(scales, exponents, sizeof exponents);
+    f->decode_row(&w, 0, row);
+    for (int b = 0; b < 5; b++)
+        cr_expect(fabs(row[32 * b + 7 * b] - x[32 * b + 7 * b]) <= largest[b] / 16, "block %d", b);
+    cr_expect_eq(row[0], 448.0);
+    for (int i = 0; i < K; i++) { /* every code but NaN, beside the largest */
+        uint8_t code = (uint8_t)((i * 37) % 256);
+        if ((code & 0x7f) == 0x7f) code ^= 1;
+        x[i] = kt_f8e4m3_to_f32(i % 32 ? code : 0x7e) * ldexpf(1, i / 32 * 20 - 50);
+    }
+    cr_expect_eq(f->encode_rows(x, 1, K, NULL, 0, 1, data, scales, NULL), 0.0);
+    scales[2] = 255;
+    f->decode_row(&w, 0, row);
+    cr_expect(isnan(row[64]) && isnan(row[95]) && row[96] == x[96]);
+    x[3] = INFINITY;
+    cr_expect_not(isfinite(f->encode_rows(x, 1, K, NULL, 0, 1, data, scales, NULL)));
 }
 
 /* Every code but NaN, in a block that has the largest: none is lost, and the error says so. */

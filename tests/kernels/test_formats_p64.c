@@ -89,9 +89,12 @@ static double packed_value(kt_weight_format format, const uint8_t *panel, int64_
     case KT_W_INT8_CHANNEL:
         return single_at(tail + 4 * row) * (panel[(input / 4 * 64 + row) * 4 + input % 4] - 128);
     case KT_W_FP8_CHANNEL:
+    case KT_W_MXFP8:
     case KT_W_FP8_B128: {
         int64_t at =
             (((input / 4 * 16 + row / 4) * 2 + input % 4 / 2) * 4 + row % 4) * 2 + input % 2;
+        if (format == KT_W_MXFP8)
+            return ldexp(kt_f8e4m3_to_f32(panel[at]), tail[input / 32 * 64 + row] - 127);
         int64_t scale = format == KT_W_FP8_CHANNEL ? row : input / 128 * 2 + row / 32;
         return single_at(tail + 4 * scale) * kt_f8e4m3_to_f32(panel[at]);
     }

@@ -1,8 +1,9 @@
-/* Every FP8 variant and all 256 codes: products are exact, NaN codes give NaN.
+/* Every FP8 variant and all 256 codes: products are exact, codes and exponents of NaN give NaN.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,9 @@
 
 #define CODES 256
 #define INPUTS 160 /* one block of 128 and a part of one */
-#define ROWS 130   /* more than a tile of many rows takes */
+#define GROUPS (INPUTS / 32)
+#define FP8 (1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL | 1u << KT_W_MXFP8)
+#define ROWS 130 /* more than a tile of many rows takes */
 
 static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 48, 64, ROWS};
 
@@ -30,6 +33,7 @@ static float activation(int64_t row, int64_t i) {
 typedef struct call_memory {
     uint8_t codes[CODES * INPUTS];
     float scales[CODES]; /* of rows or, in order of memory, of 2 x 2 blocks */
+    uint8_t exponents[CODES * GROUPS];
     void *packed, *a, *scratch;
     float *c;
 } call_memory;
@@ -40,7 +44,16 @@ static void *lines(size_t bytes) {
     return p;
 }
 
+/* A group of zeros whose exponent says NaN, in rows of a few codes. */
+static bool has_nan_exponent(int code) {
+    return code % 64 == 17;
+}
+
 static double scale_of(kt_weight_format format, const call_memory *x, int code) {
+    if (format == KT_W_MXFP8)
+        return has_nan_exponent(code)
+                   ? NAN
+                   : ldexp(1, x->exponents[code * GROUPS + place_of(code) / 32] - 127);
     return format == KT_W_FP8_CHANNEL ? x->scales[code]
                                       : x->scales[code / 128 * 2 + place_of(code) / 128];
 }
@@ -83,7 +96,8 @@ static int all_rows(const kt_variant *v, kt_weight_format format, kt_act_format 
                         .m = rows[i],
                         .n = CODES,
                         .k = INPUTS};
-        const kt_matrix w = {format, CODES, INPUTS, x->codes, x->scales};
+        const kt_matrix w = {format, CODES, INPUTS, x->codes,
+                             format == KT_W_MXFP8 ? (const void *)x->exponents : x->scales};
         if (v->accepts && v->accepts(&q, config, NULL) != KT_OK) continue;
         x->packed = lines(v->packed_bytes(&q));
         x->scratch = lines(v->workspace_bytes ? v->workspace_bytes(&q, config) : 0);
@@ -102,6 +116,12 @@ static void fill(call_memory *x, kt_act_format acts) {
     memset(x, 0, sizeof *x);
     for (int code = 0; code < CODES; code++) {
         x->codes[code * INPUTS + place_of(code)] = (uint8_t)code;
+        for (int g = 0; g < GROUPS; g++) {
+            const int at = code * GROUPS + g;
+            x->exponents[at] = (uint8_t)(110 + at * 5 % 31);
+            if (has_nan_exponent(code) && g == (place_of(code) / 32 + 1) % GROUPS)
+                x->exponents[at] = 255;
+        }
         x->scales[code] = code % 3 == 0 ? 2.0f : code % 3 == 1 ? -0.5f : 0.125f;
     }
     x->a = lines(ROWS * stride);
@@ -127,7 +147,7 @@ ParameterizedTest(size_t *index, fp8_codes, every_code_is_exact_and_nan_stays_na
     call_memory *x = malloc(sizeof *x);
     int checked = 0;
 
-    if (!(v->weights & (1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL))) {
+    if (!(v->weights & FP8)) {
         free(x);
         return;
     }
@@ -135,7 +155,7 @@ ParameterizedTest(size_t *index, fp8_codes, every_code_is_exact_and_nan_stays_na
     cr_assert_not_null(x);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
-            if (w != KT_W_FP8_B128 && w != KT_W_FP8_CHANNEL) continue;
+            if (!(FP8 & 1u << w)) continue;
             if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
             if (a != KT_A_BF16 && a != KT_A_F32) continue;
             fill(x, (kt_act_format)a);

@@ -31,7 +31,7 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 
 #define BIT(format) (1u << KT_W_##format)
 #define F32 BIT(F32)
-#define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128))
+#define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128) | BIT(MXFP8))
 #define FLOATS (BIT(BF16) | BIT(F16) | FP8)
 #define CODES (~(FLOATS | F32))
 #define INTEGER_STEPS (KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8)

@@ -58,7 +58,8 @@ static kt_status read_dense(const kt_json *list, const char *where, kt_shapes *s
 
 /* FP8 checkpoints hold every matrix of a layer so, the head as BF16. */
 static void take_native(kt_shapes *s, kt_weight_format native) {
-    const bool is_fp8 = native == KT_W_FP8_B128 || native == KT_W_FP8_CHANNEL;
+    const bool is_fp8 =
+        native == KT_W_FP8_B128 || native == KT_W_FP8_CHANNEL || native == KT_W_MXFP8;
 
     s->native = native;
     for (int i = 0; i < s->n_ffn; i++)
