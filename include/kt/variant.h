@@ -306,6 +306,9 @@ typedef struct kt_delta_call {
  * weights. keys     BF16 rows of problem->k numbers, ldk apart; n_keys of them. score    f32 rows,
  * lds apart; n_keys are written. scratch  workspace_bytes bytes of this thread, 64-byte aligned.
  * NaN of a product counts as 0. A score depends neither on the rows nor on the keys beside it.
+ *
+ * Where problem->kv_heads is problem->n, each head has scores of its own, without weights (w is not
+ * read) and of either sign, NaN included: score[r * n + h, i] = q[r, h] . key[i].
  */
 typedef struct kt_index_call {
     const kt_problem *problem;

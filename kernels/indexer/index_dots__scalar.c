@@ -3,19 +3,39 @@
 #include "base/numeric.h"
 #include "kernels/indexer/indexer_common.h"
 
+static float product_of(const float *q, const uint16_t *key, int64_t dim) {
+    float product = 0;
+
+    for (int64_t i = 0; i < dim; i++) product += q[i] * kt_bf16_to_f32(key[i]);
+    return product;
+}
+
 static float score(const kt_index_call *c, const float *q, const float *w, const uint16_t *key) {
     const int64_t heads = c->problem->n, dim = c->problem->k;
     float sum = 0;
 
     for (int64_t h = 0; h < heads; h++, q += dim) {
-        float product = 0;
-        for (int64_t i = 0; i < dim; i++) product += q[i] * kt_bf16_to_f32(key[i]);
+        const float product = product_of(q, key, dim);
         if (product > 0) sum += w[h] * product;
     }
     return sum;
 }
 
+/* Each head for itself. */
+static void score_heads(const kt_index_call *c, int64_t row) {
+    const int64_t heads = c->problem->n, dim = c->problem->k;
+
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t i = 0; i < c->n_keys; i++)
+            c->score[(row * heads + h) * c->lds + i] =
+                product_of(c->q + row * c->ldq + h * dim, c->keys + i * c->ldk, dim);
+}
+
 static void index_dots(const kt_index_call *c) {
+    if (c->problem->kv_heads) {
+        for (int64_t r = c->row_begin; r < c->row_end; r++) score_heads(c, r);
+        return;
+    }
     for (int64_t r = c->row_begin; r < c->row_end; r++)
         for (int64_t i = 0; i < c->n_keys; i++)
             c->score[r * c->lds + i] =

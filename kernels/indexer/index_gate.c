@@ -68,9 +68,11 @@ static kt_status check(const kt_variant *v, const kt_config *config, const kt_pr
                                 .lds = p->context,
                                 .scratch = g->scratch};
 
+    const int64_t scores = (p->kv_heads ? p->kv_heads : 1) * p->context; /* of a row */
+
     fill(g, p, seed);
     for (int64_t r = 0; r < p->m; r++)
-        kt_index_ref(&call, r, g->want + r * p->context, g->bound + r * p->context);
+        kt_index_ref(&call, r, g->want + r * scores, g->bound + r * scores);
     v->index(&call);
     KT_TRY(kt_gate_compare(v, p, seed, g->score, g->want, g->bound, g->n, report, err));
     return check_cuts(v, p, seed, g, &call, err);
@@ -78,7 +80,7 @@ static kt_status check(const kt_variant *v, const kt_config *config, const kt_pr
 
 kt_status kt_index_gate(const kt_variant *v, const kt_config *config, const kt_problem *p,
                         uint64_t seed, kt_gate_report *report, kt_err *err) {
-    index_inputs g = {.n = (size_t)(p->m * p->context)};
+    index_inputs g = {.n = (size_t)(p->m * (p->kv_heads ? p->kv_heads : 1) * p->context)};
     size_t bytes;
     kt_status st = KT_OK;
 

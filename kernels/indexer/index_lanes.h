@@ -46,11 +46,9 @@ static void turn_block(const uint16_t *keys, int64_t ldk, int64_t n, int64_t dim
         }
 }
 
-/* A piece of keys under nh heads, a constant at each call. */
-KT_INLINE void score_tile(const float *q, const float *w, const float *turned, int64_t dim,
-                          float *sum, const int nh) {
-    VEC p[HEADS][VECS];
-
+/* Products of a piece of keys with nh heads, a constant at each call. */
+KT_INLINE void multiply(const float *q, const float *turned, int64_t dim, VEC p[HEADS][VECS],
+                        const int nh) {
     KT_EACH (h, nh) {
         KT_EACH (v, VECS) p[h][v] = vec_zero();
     }
@@ -62,6 +60,14 @@ KT_INLINE void score_tile(const float *q, const float *w, const float *turned, i
             KT_EACH (v, VECS) p[h][v] = vec_fma(y, x[v], p[h][v]);
         }
     }
+}
+
+/* A piece of keys under nh heads, summed by their weights. */
+KT_INLINE void score_tile(const float *q, const float *w, const float *turned, int64_t dim,
+                          float *sum, const int nh) {
+    VEC p[HEADS][VECS];
+
+    multiply(q, turned, dim, p, nh);
     KT_EACH (v, VECS) {
         VEC s = vec_load(sum + v * LANES);
         KT_EACH (h, nh) s = vec_fma(vec_set(w[h]), vec_positive(p[h][v]), s);
@@ -101,7 +107,41 @@ static void score_block(const kt_index_call *c, int64_t row, const float *turned
     memcpy(out, sum, (size_t)n * sizeof *out);
 }
 
+/* A piece of n keys under nh heads, each for itself: to rows lds apart. */
+KT_INLINE void put_tile(const float *q, const float *turned, int64_t dim, int64_t n, float *out,
+                        int64_t lds, const int nh) {
+    VEC p[HEADS][VECS];
+    float part[PIECE];
+
+    multiply(q, turned, dim, p, nh);
+    KT_EACH (h, nh) {
+        KT_EACH (v, VECS) vec_store(part + v * LANES, p[h][v]);
+        memcpy(out + h * lds, part, (size_t)n * sizeof *out);
+    }
+}
+
+/* Scores of each head, from out on. */
+static void score_heads(const kt_index_call *c, int64_t row, const float *turned, int64_t n,
+                        float *out, keys_ahead *ahead) {
+    const int64_t heads = c->problem->n, dim = c->problem->k;
+    const int64_t share = HEADS * PIECE / heads + 1;
+    const float *q = c->q + row * c->ldq;
+
+    for (int64_t at = 0; at < n; at += PIECE, out += PIECE) {
+        const float *piece = turned + at * dim;
+        const int64_t here = n - at < PIECE ? n - at : PIECE;
+        int64_t h = 0;
+        fetch_keys(ahead, share, dim);
+        for (; h + HEADS <= heads; h += HEADS)
+            put_tile(q + h * dim, piece, dim, here, out + h * c->lds, c->lds, HEADS);
+        for (; h + 4 <= heads; h += 4)
+            put_tile(q + h * dim, piece, dim, here, out + h * c->lds, c->lds, 4);
+        for (; h < heads; h++) put_tile(q + h * dim, piece, dim, here, out + h * c->lds, c->lds, 1);
+    }
+}
+
 static void index_dots(const kt_index_call *c) {
+    const int64_t apart = c->problem->kv_heads;
     float *turned = c->scratch;
 
     for (int64_t i = 0, n; i < c->n_keys; i += n) {
@@ -110,7 +150,10 @@ static void index_dots(const kt_index_call *c) {
         ahead.n = c->n_keys - i - n < KEYS ? c->n_keys - i - n : KEYS;
         turn_block(c->keys + i * c->ldk, c->ldk, n, c->problem->k, turned);
         for (int64_t r = c->row_begin; r < c->row_end; r++)
-            score_block(c, r, turned, n, c->score + r * c->lds + i, &ahead);
+            if (apart)
+                score_heads(c, r, turned, n, c->score + r * apart * c->lds + i, &ahead);
+            else
+                score_block(c, r, turned, n, c->score + r * c->lds + i, &ahead);
     }
 }
 

@@ -12,5 +12,9 @@ kt_status kt_index_accepts(const kt_problem *p, int step, kt_err *why) {
                        "indexer: %lld heads of %lld numbers, expected at least one of a multiple "
                        "of %d",
                        (long long)p->n, (long long)p->k, step);
+    if (p->kv_heads != 0 && p->kv_heads != p->n)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "indexer: scores of %lld of %lld heads, expected of all or their sum",
+                       (long long)p->kv_heads, (long long)p->n);
     return KT_OK;
 }

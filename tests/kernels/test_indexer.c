@@ -26,14 +26,16 @@ ParameterizedTest(size_t *index, indexer, every_variant_is_within_its_bound, .ti
     kt_err err;
 
     kt_skip_without_isa(v->isa, v->name);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++)
         for (uint64_t seed = 1; seed <= 6; seed++) {
+            const int64_t *shape = shapes[i / 2];
             const kt_problem p = {.op = KT_OP_INDEX,
                                   .weights = KT_W_BF16,
-                                  .m = shapes[i][0],
-                                  .n = shapes[i][1],
-                                  .k = shapes[i][2],
-                                  .context = shapes[i][3]};
+                                  .m = shape[0],
+                                  .n = shape[1],
+                                  .k = shape[2],
+                                  .kv_heads = i % 2 ? shape[1] : 0, /* of each head, or summed */
+                                  .context = shape[3]};
             if (p.k % 32 != 0 && v->accepts(&p, &config, NULL) == KT_E_UNSUPPORTED) continue;
             cr_assert(kt_index_gate(v, &config, &p, seed, NULL, &err) == KT_OK, "%s", err.message);
         }

@@ -35,7 +35,8 @@ static int64_t row_of(const kt_problem *p) {
 }
 
 static int64_t result_of(const kt_problem *p) {
-    return p->op == KT_OP_DELTA ? p->n * p->v : p->op == KT_OP_INDEX ? p->context : p->n;
+    if (p->op == KT_OP_INDEX) return (p->kv_heads ? p->kv_heads : 1) * p->context;
+    return p->op == KT_OP_DELTA ? p->n * p->v : p->n;
 }
 
 static int64_t rates_of(const kt_problem *p) {
