@@ -327,13 +327,10 @@ kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *
                          const kt_index_rule *index) {
     kt_node keep = node_of(KT_NODE_KEEP_INDEX, index->keys, index->keys);
 
-    keep.index = *index;
     if (b->status == KT_OK) b->graph->planes[plane].index = index->dim;
-    for (int i = 0; i < plane && b->status == KT_OK; i++)
-        keep.index.at += b->graph->planes[i].index > 0;
     keep.plane = plane;
     add_node(b, &keep);
-    return sparse_node(b, q, plane, attention, &keep.index);
+    return sparse_node(b, q, plane, attention, index);
 }
 
 kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention *attention) {

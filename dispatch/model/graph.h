@@ -167,7 +167,6 @@ typedef struct kt_routing_rule {
 typedef struct kt_index_rule {
     kt_view keys, queries, weights;
     int64_t heads, dim, topk;
-    int at;       /* index keys of which plane that has some: the first is 0 */
     bool repeats; /* meets the keys that the last layer before with a rule of its own picked for
                    * the same token: no index keys, queries and weights here */
 } kt_index_rule;

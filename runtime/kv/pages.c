@@ -21,9 +21,19 @@ static size_t row_bytes(const kt_kv_shape *s) {
     return (size_t)s->head_dim * kt_attn_item_bytes(s->format);
 }
 
-/* Layers that keep index keys. */
-static int64_t index_layers(const kt_kv_shape *s) {
-    return s->index_layers ? s->index_layers : s->layers;
+static bool is_bare(const kt_kv_shape *s, int64_t layer) {
+    return layer < KT_KV_LAYERS && (s->bare[layer / 64] >> (layer % 64) & 1);
+}
+
+/* Of the first n layers, those that keep index keys. */
+static int64_t index_layers(const kt_kv_shape *s, int64_t n) {
+    int64_t bare = 0;
+
+    for (int64_t i = 0; i < KT_KV_LAYERS / 64 && 64 * i < n; i++) {
+        const uint64_t below = n - 64 * i < 64 ? ((uint64_t)1 << (n - 64 * i)) - 1 : UINT64_MAX;
+        bare += __builtin_popcountll(s->bare[i] & below);
+    }
+    return n - bare;
 }
 
 /* Bytes of a page's rows in one layer; 0 when they, or index keys, overflow. */
@@ -31,9 +41,7 @@ static size_t layer_bytes(const kt_kv_shape *s) {
     const size_t scale = kt_attn_has_scales(s->format) ? sizeof(float) : 0;
     uint64_t rows, total, index;
 
-    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->index_dim < 0 ||
-        s->index_layers < 0 || s->index_layers > s->layers)
-        return 0;
+    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->index_dim < 0) return 0;
     if (kt_mul_overflow(2 * TOKENS, (uint64_t)s->kv_heads, &rows) ||
         kt_mul_overflow(rows, 2 * (uint64_t)s->head_dim + sizeof(float), &total) ||
         kt_mul_overflow(2 * TOKENS, (uint64_t)s->index_dim, &index) || total > SIZE_MAX / 4 ||
@@ -47,7 +55,8 @@ size_t kt_kv_page_bytes(const kt_kv_shape *s) {
     uint64_t bytes, index;
 
     if (!rows || kt_mul_overflow(rows, (uint64_t)s->layers, &bytes) || bytes > SIZE_MAX / 4 ||
-        kt_mul_overflow(2 * TOKENS * (uint64_t)s->index_dim, (uint64_t)index_layers(s), &index) ||
+        kt_mul_overflow(2 * TOKENS * (uint64_t)s->index_dim, (uint64_t)index_layers(s, s->layers),
+                        &index) ||
         index > SIZE_MAX / 4)
         return 0;
     return (size_t)(bytes + index);
@@ -75,7 +84,8 @@ static size_t lay_out(kt_page_pool *p, uint8_t *base) {
     const size_t scale = kt_attn_has_scales(p->shape.format) ? TOKENS * sizeof *p->scales : 0;
     const size_t scales = heads * p->page_bytes, index = scales + heads * scale;
     const size_t index_bytes =
-        (size_t)(p->n * index_layers(&p->shape) * TOKENS * p->shape.index_dim) * sizeof *p->index;
+        (size_t)(p->n * index_layers(&p->shape, p->shape.layers) * TOKENS * p->shape.index_dim) *
+        sizeof *p->index;
 
     if (base) {
         p->rows = base;
@@ -185,7 +195,7 @@ float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t 
 }
 
 uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page) {
-    return p->index + (layer * p->n + page) * TOKENS * p->shape.index_dim;
+    return p->index + (index_layers(&p->shape, layer) * p->n + page) * TOKENS * p->shape.index_dim;
 }
 
 void kt_pages_put(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head, uint32_t page,
@@ -217,7 +227,8 @@ void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n)
             for (int64_t h = 0; h < p->shape.kv_heads; h++)
                 copy_head(p, layer, which, h, from, to, n);
     }
-    for (int64_t layer = 0; p->index && layer < index_layers(&p->shape); layer++)
-        memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
-               (size_t)(n * p->shape.index_dim) * sizeof *p->index);
+    for (int64_t layer = 0; p->index && layer < p->shape.layers; layer++)
+        if (!is_bare(&p->shape, layer))
+            memcpy(kt_pages_index(p, layer, to), kt_pages_index(p, layer, from),
+                   (size_t)(n * p->shape.index_dim) * sizeof *p->index);
 }

@@ -8,14 +8,16 @@
 #include "runtime/kv/prefix.h"
 #include "runtime/kv/state.h"
 
+#define KT_KV_LAYERS 1024 /* that can be told apart; KT_MAX_LAYERS */
+
 /* Sizes and format: KT_W_BF16, or KT_W_INT8_CHANNEL or KT_W_FP8_CHANNEL, which have one f32
  * scale per row of head_dim codes (kernels/attn/attn_common.h). */
 typedef struct kt_kv_shape {
     kt_weight_format format;
     int64_t layers, kv_heads, head_dim; /* layers that keep rows */
-    int has_shared_rows;  /* values are the beginning of keys' rows: no rows of their own */
-    int64_t index_dim;    /* of index keys: one BF16 row per layer and token; 0 = none */
-    int64_t index_layers; /* layers that keep index keys; 0 = all, when there are any */
+    int has_shared_rows; /* values are the beginning of keys' rows: no rows of their own */
+    int64_t index_dim;   /* of index keys: one BF16 row per layer and token; 0 = none */
+    uint64_t bare[KT_KV_LAYERS / 64]; /* bit i: layer i keeps rows, but no index keys */
 } kt_kv_shape;
 
 /* Bytes of a page, all layers and scales; 0 when that overflows or the shape is no shape. */
@@ -25,7 +27,7 @@ size_t kt_kv_bytes(const kt_kv_shape *shape, int64_t tokens);
 int64_t kt_kv_pages_for(int64_t tokens); /* rounded up */
 
 /* Rows lie as [layer][keys, values][kv_head][page][64][head_dim], scales as the same without
- * head_dim, index keys as [layer][page][64][index_dim]: a sequence whose pages follow each other,
+ * head_dim, index keys as [layers that are not bare][page][64][index_dim]: a sequence whose pages follow each other,
  * as those of a fresh pool do, is read as one piece by each head. Plain struct so that hot paths
  * read it directly.
  *
@@ -70,7 +72,7 @@ void kt_pages_drop(kt_page_pool *p);
  * keys only. */
 void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
 float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
-/* Index keys of a page; layer counts those that keep some. */
+/* Index keys of a page, of a layer that is not bare. */
 uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page);
 
 /* Put a row of head_dim floats at a place in a page. */

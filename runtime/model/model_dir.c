@@ -153,10 +153,13 @@ kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_sh
         out->head_dim = p->k;
         out->has_shared_rows = p->v == 0;
         if (p->index) out->index_dim = p->index;
-        out->index_layers += p->index > 0;
     }
+    for (int i = 0; i < g->n_planes && out->index_dim; i++)
+        if (!g->planes[i].index) out->bare[i / 64] |= (uint64_t)1 << (i % 64);
     return KT_OK;
 }
+
+_Static_assert(KT_KV_LAYERS >= KT_MAX_LAYERS, "every layer has a bit");
 
 int64_t kt_model_state_floats(const kt_graph *g) {
     int64_t floats = 0;

@@ -121,7 +121,7 @@ static void count(kt_exec_node *n) {
             pairs += rows * (2 * last - rows + 1) / 2;
     }
     one_layer.layers = 1;
-    one_layer.index_dim = one_layer.index_layers = 0; /* not read here */
+    one_layer.index_dim = 0; /* its keys are not read here */
     kt_step_count(s, KT_STEP_ATTN,
                   2 * pairs * (double)(a->heads * (a->k + a->v)) + kt_expand_ops(n),
                   keys * (double)kt_kv_page_bytes(&one_layer) / KT_PAGE_TOKENS);

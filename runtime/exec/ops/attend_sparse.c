@@ -172,7 +172,7 @@ static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begi
     if (end > keys_of(n, row)) end = keys_of(n, row);
     for (int64_t key = begin, next; key < end; key = next) {
         const uint16_t *keys =
-            kt_pages_index(n->step->pages, n->node->index.at, page[key / KT_PAGE_TOKENS]);
+            kt_pages_index(n->step->pages, n->node->plane, page[key / KT_PAGE_TOKENS]);
         next = end_of_run(page, key, end);
         h->index->variant->index(
             &(kt_index_call){.problem = &h->index_problem,
