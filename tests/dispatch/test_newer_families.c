@@ -7,6 +7,7 @@
 
 #include "dispatch/model/family.h"
 #include "dispatch/model/node_problems.h"
+#include "tests/support/tiny_gguf.h"
 
 #define COMMON                                                                                  \
     "\"hidden_size\":64,\"vocab_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":2," \
@@ -71,6 +72,52 @@ Test(newer_families, indexers_are_told_in_every_spelling) {
             cr_expect_eq(g.planes[p].index, cases[i].want[p] == 'F' ? 32 : 0, "case %zu", i);
         cr_expect_eq(n_planes, g.numbers.layers);
         kt_graph_deinit(&g);
+    }
+}
+
+static void put(kt_tiny_gguf *f, const char *key, uint32_t value) {
+    char whole[80];
+
+    snprintf(whole, sizeof whole, "glm-dsa.%s", key);
+    kt_tiny_gguf_int(f, whole, value);
+}
+
+/* GGUF files that do not list indexers are told by their context, and one layer behind the last is
+ * of multi-token prediction. 256 experts without groups are one group. */
+Test(newer_families, gguf_files_without_a_list_go_by_their_context) {
+    static const struct {
+        uint32_t context;
+        const char *want;
+    } cases[] = {{202752, "FFFFFFFFFFFF"}, {1048576, "FFFSSSFSSSFS"}};
+    char kinds[32];
+
+    for (size_t i = 0; i < 2; i++) {
+        kt_tiny_gguf *f = calloc(1, sizeof *f);
+        kt_gguf_meta meta;
+        kt_graph_request request = {.checkpoint = NULL};
+        kt_graph g;
+        kt_err err = {KT_OK, ""};
+        put(f, "context_length", cases[i].context);
+        put(f, "block_count", 13), put(f, "nextn_predict_layers", 1);
+        put(f, "embedding_length", 64), put(f, "vocab_size", 64);
+        put(f, "attention.head_count", 2), put(f, "attention.q_lora_rank", 32);
+        put(f, "attention.kv_lora_rank", 32), put(f, "attention.key_length_mla", 48);
+        put(f, "attention.value_length_mla", 32), put(f, "rope.dimension_count", 16);
+        put(f, "expert_count", 256), put(f, "expert_used_count", 1);
+        put(f, "expert_feed_forward_length", 32), put(f, "attention.indexer.head_count", 2);
+        put(f, "attention.indexer.key_length", 32), put(f, "attention.indexer.top_k", 4);
+        kt_tiny_gguf_real(f, "glm-dsa.attention.layer_norm_rms_epsilon", 1e-5f);
+        cr_assert_eq(kt_gguf_meta_init(&meta, f->file, kt_tiny_gguf_end(f), &err), KT_OK, "%s",
+                     err.message);
+        request.source = (kt_config_source){.gguf = &meta, .arch = "glm-dsa", .where = "m.gguf"};
+        cr_assert_eq(kt_graph_build(&request, &g, &err), KT_OK, "%s", err.message);
+        cr_expect_str_eq(kinds_of(&g, kinds), cases[i].want, "%s", kinds);
+        for (int k = 0; k < g.n_nodes; k++)
+            if (g.nodes[k].kind == KT_NODE_ROUTE)
+                cr_expect_eq(g.nodes[k].routing.score, KT_ROUTER_SIGMOID_BIAS);
+        kt_graph_deinit(&g);
+        kt_gguf_meta_deinit(&meta);
+        free(f);
     }
 }
 

@@ -139,7 +139,7 @@ Test(pages, bare_layers_have_no_index_keys) {
     kt_page_pool p;
     kt_err err = {0};
 
-    shape.bare[0] = 6; /* layers 1, 2 and 64 */
+    shape.bare[0] = 6 | (uint64_t)1 << 62; /* layers 1, 2, 62 and 64 */
     shape.bare[1] = 1;
     cr_assert_eq(kt_pages_init(&p, &shape, 2, NULL, &err), KT_OK, "%s", err.message);
     cr_expect_eq(kt_pages_index(&p, 3, 0) - kt_pages_index(&p, 0, 0), 2 * TOKENS * 16);
