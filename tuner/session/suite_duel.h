@@ -1,6 +1,6 @@
 /* A kernel and the ceilings of the machine, which take turns over memory that is cold to each: what
- * rows of the bench suites are fractions of. Private to the suites. SPDX-License-Identifier:
- * Apache-2.0 */
+ * rows of the bench suites are fractions of. Private to the suites.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_SUITE_DUEL_H
 #define KT_TUNER_SUITE_DUEL_H
 
