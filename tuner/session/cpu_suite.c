@@ -35,7 +35,8 @@
 
 /* What keeps something of a sequence, one thread unless it says: attention over a BF16 cache of so
  * many keys, rows at its end; the latent form of DeepSeek-V3 (sparse attention runs it over the
- * keys that were picked, 2048 of them); the indexer of V3.2; linear attention of Qwen3-Next. */
+ * keys that were picked, 2048 of them); the indexer of V3.2; linear attention of Qwen3-Next,
+ * whose bytes are those that go in and out, so that with one row it may exceed what can be read. */
 #define ATTN(heads, kv, size, value) \
     .op = KT_OP_ATTN, .weights = KT_W_BF16, .n = heads, .kv_heads = kv, .k = size, .v = value
 #define ATTN_QWEN ATTN(32, 4, 128, 0)

@@ -26,7 +26,7 @@ static const int64_t gate_rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 17, 27, 
 enum { N_GATE_ROWS = sizeof gate_rows / sizeof *gate_rows, MOST_ROWS = 72 };
 
 /* Queries of attention, whose reference takes some 0.1 ms each in plain C: a tile and some more. */
-enum { MOST_GATED_QUERIES = 160 };
+enum { MOST_GATED_QUERIES = 96 };
 
 /* Keep the remainder by 256 (no kernel unrolls further) and a few panels. */
 static int64_t cut(int64_t size, int64_t most) {
