@@ -310,9 +310,9 @@ void kt_layer_norm(kt_build *b, kt_view x, kt_vec w, kt_vec bias, double eps) {
     add_node(b, &n);
 }
 
-static kt_view sparse_node(kt_build *b, kt_view q, int plane, const kt_attention *attention,
-                           const kt_index_rule *index) {
-    kt_node n = node_of(KT_NODE_ATTEND_SPARSE, q, add_value(b, attention->heads * attention->v));
+static kt_view picked_node(kt_build *b, kt_node_kind kind, kt_view q, int plane,
+                           const kt_attention *attention, const kt_index_rule *index) {
+    kt_node n = node_of(kind, q, add_value(b, attention->heads * attention->v));
 
     n.in2 = index->queries;
     n.in3 = index->weights;
@@ -323,14 +323,24 @@ static kt_view sparse_node(kt_build *b, kt_view q, int plane, const kt_attention
     return n.out;
 }
 
-kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
-                         const kt_index_rule *index) {
+static kt_view attend_picked(kt_build *b, kt_node_kind kind, kt_view q, int plane,
+                             const kt_attention *attention, const kt_index_rule *index) {
     kt_node keep = node_of(KT_NODE_KEEP_INDEX, index->keys, index->keys);
 
     if (b->status == KT_OK) b->graph->planes[plane].index = index->dim;
     keep.plane = plane;
     add_node(b, &keep);
-    return sparse_node(b, q, plane, attention, index);
+    return picked_node(b, kind, q, plane, attention, index);
+}
+
+kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index) {
+    return attend_picked(b, KT_NODE_ATTEND_SPARSE, q, plane, attention, index);
+}
+
+kt_view kt_attend_blocks(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index) {
+    return attend_picked(b, KT_NODE_ATTEND_BLOCKS, q, plane, attention, index);
 }
 
 kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention *attention) {
@@ -346,7 +356,7 @@ kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention
         kt_build_fail(b, KT_E_FORMAT,
                       "layer %d meets the keys that an earlier layer picks, and none does",
                       b->layer);
-    return sparse_node(b, q, plane, attention, &index);
+    return picked_node(b, KT_NODE_ATTEND_SPARSE, q, plane, attention, &index);
 }
 
 void kt_gate(kt_build *b, kt_view x, kt_view g) {

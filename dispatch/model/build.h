@@ -89,6 +89,10 @@ kt_view kt_attend_sparse(kt_build *b, kt_view q, int plane, const kt_attention *
 /* Attention over the plane's rows of those tokens that the last kt_attend_sparse before picked. */
 kt_view kt_attend_repeated(kt_build *b, kt_view q, int plane, const kt_attention *attention);
 
+/* Attention over the blocks of keys that the index picks for each kv head. */
+kt_view kt_attend_blocks(kt_build *b, kt_view q, int plane, const kt_attention *attention,
+                         const kt_index_rule *index);
+
 /* x *= sigmoid(g). */
 void kt_gate(kt_build *b, kt_view x, kt_view g);
 /* bias.n = 0: none. */

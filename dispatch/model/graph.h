@@ -53,6 +53,7 @@ typedef enum kt_encoding {
     KT_STORED_INT4,      /* X.weight_packed or X.qweight with scales */
     KT_STORED_FP8_BLOCK, /* X.weight F8_E4M3, X.weight_scale_inv [n/128, k/128] */
     KT_STORED_FP8_CHANNEL,
+    KT_STORED_MXFP8,    /* X.weight F8_E4M3, exponents [n, k/32] beside it, U8 or F8_E8M0 */
     KT_STORED_MXFP4,    /* E2M1 codes and an E8M0 exponent per 32: X_blocks, X_scales; and others */
     KT_STORED_PACKED,   /* panels that `kt convert` wrote (packed.h) */
     KT_STORED_ENCODINGS /* how many; people read of them in stored_kinds.h */
@@ -83,8 +84,8 @@ typedef struct kt_weight {
      * turn. */
     kt_name fused, fused_down;
     bool is_fused;
-    /* Floats of safetensors are [count, k, 2 n] and [count, n, k] instead, columns of gate and up in
-     * turn. */
+    /* Floats of safetensors are [count, k, 2 n] and [count, n, k] instead, columns of gate and up
+     * in turn. */
     bool is_fused_transposed;
     /* HEADS: head h is rows [h * head_rows + head_at, ...) of the tensor, or (head_rows = 0)
      * matrix h of a stack; transposed: the tensor's rows are the columns of the matrix [n, k]. */
@@ -144,6 +145,9 @@ typedef enum kt_node_kind {
     /* ATTEND over the keys that in2 (index queries) and in3 (weights of heads) pick, or that the
      * last such node picked (index.repeats) */
     KT_NODE_ATTEND_SPARSE,
+    /* ATTEND over the blocks of keys that in2, an index query for each kv head, picks for its heads
+     * */
+    KT_NODE_ATTEND_BLOCKS,
     KT_NODE_KINDS
 } kt_node_kind;
 
@@ -163,12 +167,17 @@ typedef struct kt_routing_rule {
 #define KT_REGROUP_PARTS 4
 
 /* The lightning indexer: score(key) = sum over heads of weight * max(0, query . index key); topk
- * keys are met. */
+ * keys are met.
+ *
+ * With block > 0 block selection: an index head for each kv head, no weights, score(block) = the
+ * largest query . index key among the keys of a block that the row sees. The row's own block and
+ * the local - 1 before it are met in any case, and count among the topk blocks that are met. */
 typedef struct kt_index_rule {
     kt_view keys, queries, weights;
     int64_t heads, dim, topk;
     bool repeats; /* meets the keys that the last layer before with a rule of its own picked for
                    * the same token: no index keys, queries and weights here */
+    int64_t block, local; /* keys of a block, 0 = keys are picked one by one; blocks */
 } kt_index_rule;
 
 /* Heads of linear attention: value heads of v, key heads of k numbers. Value head h uses key head
@@ -203,6 +212,13 @@ typedef struct kt_node {
 } kt_node;
 
 struct kt_family;
+
+/* How the E4M3 codes of a matrix [n, k] are scaled, by the type and shape of their scales:
+ * exponents (U8, F8_E8M0) per 32 inputs of a row, scales of any type per 128 x 128, or floats per
+ * row or for all. NULL = none: per row. And the scales of matrix X: X.weight_scale_inv,
+ * X.weight_scale or X.scale, borrowed, or NULL. */
+kt_encoding kt_fp8_encoding(const kt_tensor *scales, int64_t n, int64_t k);
+const kt_tensor *kt_fp8_scales(const kt_checkpoint *c, const char *matrix);
 
 /* Immutable once built. */
 typedef struct kt_graph {

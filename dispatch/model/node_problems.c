@@ -25,6 +25,7 @@ kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context) {
                         .weights = KT_W_BF16,
                         .n = rule->heads,
                         .k = rule->dim,
+                        .kv_heads = rule->block ? rule->heads : 0,
                         .context = max_context};
 }
 

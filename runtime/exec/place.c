@@ -28,6 +28,7 @@ const char *kt_node_kind_name(kt_node_kind kind) {
         [KT_NODE_LAYER_NORM] = "layer_norm_rows",
         [KT_NODE_KEEP_INDEX] = "keep_index",
         [KT_NODE_ATTEND_SPARSE] = "attend_sparse",
+        [KT_NODE_ATTEND_BLOCKS] = "attend_blocks",
     };
     _Static_assert(sizeof names / sizeof *names == KT_NODE_KINDS, "every kind has a name");
     return names[kind];

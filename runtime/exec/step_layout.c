@@ -7,6 +7,7 @@
 #include "dispatch/model/node_problems.h"
 #include "kernels/formats/acts.h"
 #include "kernels/rope/rope_table.h"
+#include "runtime/exec/key_blocks.h"
 #include "runtime/exec/expand.h"
 #include "runtime/exec/joined.h"
 #include "runtime/exec/step.h"
@@ -26,7 +27,7 @@ typedef struct life {
 static int has_phases(kt_node_kind kind) {
     return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
            kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD || kind == KT_NODE_CONV ||
-           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE;
+           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE || kind == KT_NODE_ATTEND_BLOCKS;
 }
 
 static void live(life *l, const kt_view *v, int node) {
@@ -253,6 +254,7 @@ static size_t scratch_bytes(const kt_step *s) {
             total = kt_bytes_add(total, kt_bytes_times(a > b ? a : b, s->n_threads));
         }
         if (n->kind == KT_NODE_ATTEND_SPARSE) sparse = sparse_bytes(s, n);
+        if (n->kind == KT_NODE_ATTEND_BLOCKS) sparse = kt_blocks_bytes(s, n);
         if (n->kind == KT_NODE_ATTEND) expand = kt_expand_bytes(s->plan, n, s->n_threads);
     }
     return kt_bytes_add(kt_bytes_add(total, sparse), expand);
