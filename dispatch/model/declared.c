@@ -94,6 +94,19 @@ static kt_status read_fp8(const kt_json *q, const char *where, int4_form *out, k
                    (long long)n, (long long)k);
 }
 
+/* "weight_block_size": [1, 32], which the name says already. */
+static kt_status read_mxfp8(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
+    const kt_json *block = kt_json_get(q, "weight_block_size");
+    const int64_t n = kt_json_int(kt_json_at(block, 0), 1),
+                  k = kt_json_int(kt_json_at(block, 1), 32);
+
+    out->format = KT_W_MXFP8;
+    if (n == 1 && k == 32) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "%.200s: mxfp8 with weight_block_size [%lld, %lld], expected [1, 32]", where,
+                   (long long)n, (long long)k);
+}
+
 static kt_status read_mxfp4(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     (void)q, (void)where, (void)err;
     out->format = KT_W_MXFP4;
@@ -118,6 +131,7 @@ static const struct {
                {"gptq", read_gptq, "modules_to_not_convert"},
                {"compressed-tensors", read_any_compressed, "ignore"},
                {"fp8", read_fp8, "modules_to_not_convert"},
+               {"mxfp8", read_mxfp8, "ignored_layers"},
                {"mxfp4", read_mxfp4, "modules_to_not_convert"}};
 
 /* A key of the text_config, or of what is around it. */
@@ -147,10 +161,11 @@ kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *
            (!method || strcmp(methods[i].name, method) != 0))
         i++;
     if (i == sizeof methods / sizeof *methods)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "%.200s: quantization_config: quant_method '%.40s', expected awq, gptq or "
-                       "compressed-tensors with 4 bits, fp8 or mxfp4; or use the BF16 checkpoint",
-                       where, method ? method : "");
+        return kt_fail(
+            err, KT_E_UNSUPPORTED,
+            "%.200s: quantization_config: quant_method '%.40s', expected awq, gptq or "
+            "compressed-tensors with 4 bits, fp8, mxfp8 or mxfp4; or use the BF16 checkpoint",
+            where, method ? method : "");
     KT_TRY(methods[i].read(q, where, &form, err));
     out->packing = form.packing;
     shape.group = form.group;

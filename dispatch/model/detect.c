@@ -33,14 +33,49 @@ static void detect_int4(const kt_build *b, const char *name, kt_int4_packing pac
     p->stored = kt_int4_import_format(&s); /* KT_W_NONE: the loader says why */
 }
 
-/* One scale per 128 x 128, per channel or (which is the same with equal scales) per tensor. */
-static void detect_fp8(const kt_build *b, const char *name, kt_weight_part *p) {
-    const kt_tensor *scale = find(b, name, ".weight_scale");
-    const bool is_block = find(b, name, ".weight_scale_inv") ||
-                          (scale && scale->rank == 2 && scale->shape[0] > 1 && scale->shape[1] > 1);
+const kt_tensor *kt_fp8_scales(const kt_checkpoint *c, const char *matrix) {
+    static const char *const ends[] = {".weight_scale_inv", ".weight_scale", ".scale"};
+    char full[NAME_BYTES];
 
-    p->encoding = is_block ? KT_STORED_FP8_BLOCK : KT_STORED_FP8_CHANNEL;
-    p->stored = is_block ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const kt_tensor *t;
+        snprintf(full, sizeof full, "%.200s%s", matrix, ends[i]);
+        t = kt_checkpoint_find(c, full);
+        if (t) return t;
+    }
+    return NULL;
+}
+
+/* Inputs or outputs that share one of `scales` scales: the next of 1, 32 and 128, or all. */
+static int64_t shared_by(int64_t count, int64_t scales) {
+    const int64_t least = scales > 0 ? (count + scales - 1) / scales : count;
+
+    return least <= 1 ? 1 : least <= 32 ? 32 : 128;
+}
+
+kt_encoding kt_fp8_encoding(const kt_tensor *scales, int64_t n, int64_t k) {
+    const bool is_matrix = scales && scales->rank == 2;
+    const bool is_exponent =
+        scales && (scales->dtype == KT_DTYPE_U8 || scales->dtype == KT_DTYPE_F8_E8M0);
+    bool is_inverse;
+
+    if (is_matrix && scales->shape[0] == n && (scales->shape[1] > 1 || is_exponent) &&
+        shared_by(k, scales->shape[1]) == 32)
+        return KT_STORED_MXFP8;
+    is_inverse = scales && strstr(scales->name, ".weight_scale_inv") != NULL;
+    if (is_inverse || (is_matrix && is_exponent) ||
+        (is_matrix && scales->shape[0] > 1 && scales->shape[1] > 1))
+        return KT_STORED_FP8_BLOCK;
+    return KT_STORED_FP8_CHANNEL;
+}
+
+/* One scale per 32 inputs of a row, per 128 x 128, per channel or (which is the same with equal
+ * scales) per tensor: by the shape of the scales. */
+static void detect_fp8(const kt_build *b, const char *name, kt_weight_part *p) {
+    p->encoding = kt_fp8_encoding(kt_fp8_scales(b->checkpoint, name), p->n, p->k);
+    p->stored = p->encoding == KT_STORED_MXFP8       ? KT_W_MXFP8
+                : p->encoding == KT_STORED_FP8_BLOCK ? KT_W_FP8_B128
+                                                     : KT_W_FP8_CHANNEL;
 }
 
 static bool has_bytes(const kt_tensor *t) {

@@ -29,6 +29,15 @@ const char *kt_device_product_refuse(int64_t k) {
     return k % 8 ? "inputs are no multiple of 8" : NULL;
 }
 
+const char *kt_device_weight_refuse(const kt_device_ask *ask, int weight) {
+    const kt_weight *w = &ask->graph->weights[weight];
+
+    for (int i = 0; i < w->n_parts && w->kind != KT_WEIGHT_HEADS; i++)
+        if (kt_weight_becomes(w, i, ask->plan->quant) == KT_W_MXFP8)
+            return "no kernel there reads wmxfp8";
+    return NULL;
+}
+
 kt_status kt_device_product_init(kt_device_step *s, const kt_device_pick *pick, int run,
                                  kt_device_gemm *out, kt_err *err) {
     kt_device_matrices w;

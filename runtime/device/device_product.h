@@ -22,6 +22,8 @@ void kt_device_step_ladder(kt_device_step *s, const kt_device_job *job, kt_devic
 
 /* Why a product with k inputs cannot run there, or NULL. */
 const char *kt_device_product_refuse(int64_t k);
+/* Why no device has a kernel for the format that a weight of the graph becomes; NULL = one has. */
+const char *kt_device_weight_refuse(const kt_device_ask *ask, int weight);
 /* Loads the matrices of a run and asks for scratch: for init. */
 kt_status kt_device_product_init(kt_device_step *s, const kt_device_pick *pick, int run,
                                  kt_device_gemm *out, kt_err *err);

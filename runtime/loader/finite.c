@@ -182,12 +182,11 @@ static kt_status check_lowbit(const kt_checkpoint *c, const kt_tensor *t, int64_
     return KT_OK;
 }
 
-/* ---- MXFP4 ---- */
+/* ---- MXFP4 and MXFP8 ---- */
 
-/* E8M0 has one NaN; U8 tensors hold the same bytes. */
+/* E8M0 has one NaN; U8 tensors hold the same bytes. t: exponents per 32 inputs. */
 static kt_status check_exponents(const kt_checkpoint *c, const kt_matrix_source *s, int piece,
-                                 int64_t begin, int64_t end, kt_err *err) {
-    const kt_tensor *t = s->piece[piece].exponents;
+                                 const kt_tensor *t, int64_t begin, int64_t end, kt_err *err) {
     const int64_t blocks = s->k / 32;
     char where[160] = "element ";
 
@@ -214,12 +213,15 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
         int64_t last = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
         if (first >= last) continue;
         if (s->piece[i].fp8_scale) scales = s->piece[i].fp8_scale;
-        if (scales) {
+        if (s->piece[i].fp8_format == KT_W_MXFP8) {
+            KT_TRY(check_exponents(c, s, i, scales, first, last, err));
+        } else if (scales) {
             if (first == 0)
                 KT_TRY(kt_tensor_check_finite(
                     c, scales, 0, (int64_t)(scales->bytes / kt_dtype_bytes(scales->dtype)), err));
         }
-        if (s->piece[i].exponents) KT_TRY(check_exponents(c, s, i, first, last, err));
+        if (s->piece[i].exponents)
+            KT_TRY(check_exponents(c, s, i, s->piece[i].exponents, first, last, err));
         if (s->piece[i].int4.packed || s->piece[i].exponents) continue;
         if (s->piece[i].turned) {
             if (first == 0)

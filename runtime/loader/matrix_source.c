@@ -47,12 +47,12 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
 }
 
 void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
-                              int has_blocks) {
+                              kt_weight_format format) {
     int i = s->n_pieces;
 
     kt_matrix_source_add(s, codes, 0, codes->shape[0]);
     s->piece[i].fp8_scale = scale;
-    s->piece[i].has_fp8_blocks = has_blocks;
+    s->piece[i].fp8_format = format;
 }
 
 void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
@@ -125,9 +125,13 @@ static int borrow_codes(const kt_matrix_source *s, kt_weight_format format, kt_m
     if (int4->packed && int4->packing == KT_INT4_ROWS && !int4->zeros &&
         kt_int4_import_format(int4) == format)
         out->scales = borrow_scales(s->piece[0].others[0], KT_DTYPE_BF16, n * (k / int4->group));
-    else if (fp8 && s->piece[0].has_fp8_blocks && format == KT_W_FP8_B128)
+    else if (!fp8 || s->piece[0].fp8_format != format)
+        return 0;
+    else if (format == KT_W_MXFP8)
+        out->scales = fp8->data;
+    else if (format == KT_W_FP8_B128)
         out->scales = borrow_scales(fp8, KT_DTYPE_F32, (n + 127) / 128 * ((k + 127) / 128));
-    else if (fp8 && !s->piece[0].has_fp8_blocks && format == KT_W_FP8_CHANNEL)
+    else
         out->scales = borrow_scales(fp8, KT_DTYPE_F32, n);
     return out->scales != NULL;
 }
@@ -175,8 +179,7 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
 /* What a piece is, when it is not plain floats; KT_W_NONE = it is. */
 static kt_weight_format native_format(const kt_matrix_source *s, int piece) {
     if (s->piece[piece].int4.packed) return kt_int4_import_format(&s->piece[piece].int4);
-    if (s->piece[piece].fp8_scale)
-        return s->piece[piece].has_fp8_blocks ? KT_W_FP8_B128 : KT_W_FP8_CHANNEL;
+    if (s->piece[piece].fp8_scale) return s->piece[piece].fp8_format;
     if (s->piece[piece].exponents) return KT_W_MXFP4;
     return s->piece[piece].tensor->blocks;
 }
@@ -184,7 +187,8 @@ static kt_weight_format native_format(const kt_matrix_source *s, int piece) {
 static float read_scale(const kt_tensor *t, int64_t index) {
     float scale;
 
-    if (t->dtype == KT_DTYPE_F8_E8M0) return ldexpf(1, t->data[index] - 127);
+    if (t->dtype == KT_DTYPE_F8_E8M0 || t->dtype == KT_DTYPE_U8)
+        return t->data[index] == 255 ? NAN : ldexpf(1, t->data[index] - 127);
     kt_tensor_read_f32(t, index, 1, &scale);
     return scale;
 }
@@ -194,7 +198,8 @@ static float fp8_scale(const kt_matrix_source *s, int piece, int64_t row, int64_
     const kt_tensor *t = s->piece[piece].fp8_scale;
     const int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
 
-    if (s->piece[piece].has_fp8_blocks)
+    if (s->piece[piece].fp8_format == KT_W_MXFP8) return read_scale(t, row * (s->k / 32) + k / 32);
+    if (s->piece[piece].fp8_format == KT_W_FP8_B128)
         return read_scale(t, row / 128 * ((s->k + 127) / 128) + k / 128);
     return read_scale(t, count > 1 ? row : 0);
 }
@@ -204,21 +209,28 @@ static void read_fp8(const kt_matrix_source *s, int piece, int64_t row, float *o
     float scale = 0;
 
     for (int64_t i = 0; i < s->k; i++) {
-        if (i % 128 == 0) scale = fp8_scale(s, piece, row, i);
+        if (i % 32 == 0) scale = fp8_scale(s, piece, row, i);
         out[i] = kt_f8e4m3_to_f32(codes[i]) * scale;
     }
 }
 
 /* Rows [begin, end) of an FP8 piece as they are, at row `base` of the matrix. */
 static void copy_fp8(const kt_matrix_source *s, int piece, int64_t base, int64_t begin, int64_t end,
-                     void *data, float *scales) {
+                     void *data, void *to) {
     const uint8_t *codes = s->piece[piece].tensor->data;
-    const int64_t blocks = (s->k + 127) / 128;
+    const kt_weight_format format = s->piece[piece].fp8_format;
+    const int64_t blocks = (s->k + 127) / 128, groups = s->k / 32;
+    float *scales = to;
 
     if (begin >= end) return;
     memcpy((char *)data + (base + begin) * s->k, codes + begin * s->k,
            (size_t)((end - begin) * s->k));
-    if (!s->piece[piece].has_fp8_blocks) {
+    if (format == KT_W_MXFP8) {
+        memcpy((uint8_t *)to + (base + begin) * groups,
+               s->piece[piece].fp8_scale->data + begin * groups, (size_t)((end - begin) * groups));
+        return;
+    }
+    if (format == KT_W_FP8_CHANNEL) {
         for (int64_t r = begin; r < end; r++) scales[base + r] = fp8_scale(s, piece, r, 0);
         return;
     }

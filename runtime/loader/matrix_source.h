@@ -26,10 +26,10 @@ typedef struct kt_matrix_source {
          * belongs to them, and the rows are all of them. */
         kt_int4_source int4;
         const kt_tensor *others[3]; /* scales, zero points, group index; or NULL */
-        /* Stored as E4M3 codes: their scales, one per 128 x 128 block, or per row, or one for
-         * all. NULL = not. */
+        /* Stored as E4M3 codes: their scales, of wf8b128 one per 128 x 128 block, of wf8c per row
+         * or one for all, of wmxfp8 exponents per 32 inputs. NULL = not. */
         const kt_tensor *fp8_scale;
-        int has_fp8_blocks;
+        kt_weight_format fp8_format;
         /* Stored as MXFP4: an E8M0 exponent per 32 inputs, in the order of tensor's rows. NULL =
          * not. Row r of the piece is row first_row + r * row_step of the tensors. */
         const kt_tensor *exponents;
@@ -53,9 +53,10 @@ void kt_matrix_source_add_turned(kt_matrix_source *s, const kt_tensor *t, int64_
 void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
                                const kt_tensor *packed, const kt_tensor *const others[3]);
 
-/* Append a matrix stored as E4M3 codes with scales (float or E8M0): w = code * scale. */
+/* Append a matrix stored as E4M3 codes with scales (float, or exponents as F8_E8M0 or U8) that are
+ * shared as in `format`: w = code * scale. */
 void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
-                              int has_blocks);
+                              kt_weight_format format);
 
 /* Append rows stored as MXFP4 in the order of checkpoints: byte i of a row holds input 2i in its
  * low nibble, 2i + 1 in its high one. k inputs; every row_step-th row of the tensors from first_row

@@ -188,36 +188,44 @@ static kt_status add_int4(kt_weight_finder *f, const kt_weight_part *p, const ch
 
 /* ---- FP8 ---- */
 
+/* Floats or exponents [n/128, k/128], floats [n], [n, 1] or [1]; exponents [n, k/32]. */
+static bool are_scales(const kt_tensor *t, const kt_weight_part *p) {
+    const bool is_exponent = t->dtype == KT_DTYPE_U8 || t->dtype == KT_DTYPE_F8_E8M0;
+    const int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
+
+    if (!is_exponent && !kt_dtype_is_float(t->dtype)) return false;
+    if (p->encoding == KT_STORED_MXFP8)
+        return is_exponent && p->k % 32 == 0 && count == p->n * (p->k / 32);
+    if (p->encoding == KT_STORED_FP8_BLOCK)
+        return count == (p->n + 127) / 128 * ((p->k + 127) / 128);
+    return count == p->n || count == 1;
+}
+
 static kt_status add_fp8(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
                          kt_matrix_source *out, kt_err *err) {
-    const bool is_block = p->encoding == KT_STORED_FP8_BLOCK;
-    const char *end = has_part(f, matrix, "weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
+    const char *want = p->encoding == KT_STORED_MXFP8 ? "exponents per 32 inputs (U8, F8_E8M0)"
+                       : p->encoding == KT_STORED_FP8_BLOCK ? "one per 128 x 128"
+                                                            : "floats, one per row";
     const kt_tensor *t, *scale;
-    char name[NAME_BYTES];
-    int64_t want;
 
     KT_TRY(need_part(f, matrix, "weight", p->n, p->k, &t, err));
     if (t->dtype != KT_DTYPE_F8_E4M3)
         return kt_tensor_fail(f->checkpoint, t, KT_E_MISMATCH, err,
                               "dtype %s, but the first expert has F8_E4M3",
                               kt_dtype_name(t->dtype));
-    snprintf(name, sizeof name, "%.200s.%.30s", matrix, end);
-    scale = kt_checkpoint_find(f->checkpoint, name);
+    scale = kt_fp8_scales(f->checkpoint, matrix);
     if (!scale)
-        return kt_tensor_fail(f->checkpoint, t, KT_E_NOT_FOUND, err, "F8_E4M3 without '%.100s'",
-                              name);
+        return kt_tensor_fail(f->checkpoint, t, KT_E_NOT_FOUND, err,
+                              "F8_E4M3 without '%.100s.weight_scale'", matrix);
     f->used[scale - kt_checkpoint_at(f->checkpoint, 0)] = 1;
-    want = is_block ? (p->n + 127) / 128 * ((p->k + 127) / 128) : p->n;
-    if ((kt_dtype_is_float(scale->dtype) || scale->dtype == KT_DTYPE_F8_E8M0) &&
-        ((int64_t)(scale->bytes / kt_dtype_bytes(scale->dtype)) == want ||
-         (!is_block && scale->bytes == kt_dtype_bytes(scale->dtype)))) {
-        kt_matrix_source_add_fp8(out, t, scale, is_block);
+    if (are_scales(scale, p)) {
+        kt_matrix_source_add_fp8(out, t, scale, p->stored);
         return KT_OK;
     }
     return kt_tensor_fail(f->checkpoint, scale, KT_E_MISMATCH, err,
-                          "%zu scales of type %s, expected %lld floats for %lld x %lld weights",
+                          "%zu scales of type %s for %lld x %lld weights, expected %s",
                           scale->bytes / kt_dtype_bytes(scale->dtype), kt_dtype_name(scale->dtype),
-                          (long long)want, (long long)p->n, (long long)p->k);
+                          (long long)p->n, (long long)p->k, want);
 }
 
 /* ---- MXFP4 ---- */
@@ -344,6 +352,7 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
     case KT_STORED_MXFP4: return add_mxfp4(f, p, matrix, out, err);
     case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);
     case KT_STORED_FP8_BLOCK:
+    case KT_STORED_MXFP8:
     case KT_STORED_FP8_CHANNEL: return add_fp8(f, p, matrix, out, err);
     default:
         return is_routed && f->graph->is_gguf ? add_rows(f, p, matrix, expert, w->count, out, err)
@@ -396,7 +405,8 @@ kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t
     whole.n = w->head_rows ? w->count * w->head_rows : rows;
     whole.k = k;
     if (!w->head_rows) return add_rows(f, &whole, matrix, head, w->count, out, err);
-    if (whole.encoding == KT_STORED_FP8_BLOCK || whole.encoding == KT_STORED_FP8_CHANNEL)
+    if (whole.encoding == KT_STORED_FP8_BLOCK || whole.encoding == KT_STORED_FP8_CHANNEL ||
+        whole.encoding == KT_STORED_MXFP8)
         KT_TRY(add_fp8(f, &whole, matrix, out, err));
     else
         KT_TRY(add_rows(f, &whole, matrix, 0, 0, out, err));

@@ -18,7 +18,7 @@ static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     if (w->n % 8 || w->k % 8) return "sizes of experts are no multiples of 8";
     if (!n->is_routed && n->in2.width == 1 && ask->graph->width[n->in2.value] != 1)
         return "the gate is a column of a wider value";
-    return NULL;
+    return kt_device_weight_refuse(ask, n->weight);
 }
 
 static kt_status load(kt_device_node *n, kt_device_experts *e, kt_err *err) {

@@ -11,7 +11,9 @@ typedef struct linear_state {
 } linear_state;
 
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
-    return kt_device_product_refuse(ask->graph->weights[n->weight].k);
+    const char *why = kt_device_weight_refuse(ask, n->weight);
+
+    return why ? why : kt_device_product_refuse(ask->graph->weights[n->weight].k);
 }
 
 static kt_status init(kt_device_node *n, kt_err *err) {
