@@ -35,6 +35,8 @@ static family_case cases[] = {
     {"golden/qwen3_moe-fp8", ACTS_BF16, -1},
     {"golden/minimax_m2", ACTS_BF16, -1},
     {"golden/minimax_m2-fp8", ACTS_BF16, -1},
+    {"golden/minimax_m3", ACTS_BF16, 28}, /* experts 0.0027 apart in its third layer */
+    {"golden/minimax_m3-mxfp8", ACTS_BF16, -1},
     {"golden/glm4_moe", ACTS_BF16, -1},
     {"golden/glm4_moe-fp8", ACTS_BF16, -1},
     {"golden/deepseek_v3", ACTS_BF16, 18}, /* groups of 1.4129 and 1.4190 in its last layer */
@@ -66,6 +68,7 @@ static family_case cases[] = {
     {"gguf/qwen3moe-mxfp4/model.gguf", ACTS_INT8, -1},
     {"gguf/minimax-m2-f16/model.gguf", ACTS_BF16, -1},
     {"gguf/minimax-m2-q3_k_m/model.gguf", ACTS_INT8, -1},
+    {"gguf/minimax-m3-f16/model.gguf", ACTS_BF16, -1},
     {"gguf/glm4moe-mtp-bf16/model.gguf", ACTS_BF16, -1},
     {"gguf/glm4moe-q5_k_m/model.gguf", ACTS_INT8, -1},
     {"gguf/glm4moe-mixed/model.gguf", ACTS_INT8, -1},
