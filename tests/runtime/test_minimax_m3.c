@@ -88,6 +88,7 @@ static const float *get(const model *m, const char *format, int layer) {
     for (int i = 0; i < m->count; i++)
         if (strcmp(m->name[i] + strlen("language_model."), name) == 0) return m->value[i];
     cr_assert_fail("no tensor %s", name);
+    return NULL;
 }
 
 static void add_layer(model *m, int l, const char *name, int64_t n, int64_t k, double size) {
