@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/json.h"
 
+#include "dispatch/table/table.h"
 #include "runtime/exec/engine.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/temp.h"
@@ -73,7 +74,7 @@ static kt_engine *load(const char *folder, kt_engine_options o) {
     kt_err err = {KT_OK, ""};
 
     o.model_dir = folder;
-    o.table_path = "";
+    if (!o.table_path) o.table_path = "";
     o.tokenizer_optional = true;
     o.n_threads = 2;
     o.max_context = 64;
@@ -241,6 +242,80 @@ Test(device_engine, int4_experts_are_those_of_the_cpu, .timeout = 120) {
     free(want);
     kt_engine_destroy(cpu);
     kt_checkpoint_close(g.file);
+}
+
+/* ---- kernels by the table ---- */
+
+static void note_device(void *arg, kt_log_level level, const char *area, const char *message) {
+    char *all = arg;
+    (void)level;
+    if (strcmp(area, "device") == 0) strncat(all, message, 2000 - strlen(all));
+}
+
+/* A table that has experts of many rows go by 8-bit products. */
+static void write_table(const char *path) {
+    kt_table_device_row row = {.device = "emulated",
+                               .target = "80",
+                               .cell = "kernel",
+                               .row = {.problem = {.op = KT_OP_MOE_FFN,
+                                                   .weights = KT_W_INT4_G32,
+                                                   .acts = KT_A_INT8_G32,
+                                                   .m = 12,
+                                                   .n = 64,
+                                                   .k = 96,
+                                                   .experts = 12,
+                                                   .topk = 4},
+                                       .threads = 1,
+                                       .variant = "moe_s8_tiles",
+                                       .config = "bm=16,bn=64,warps_m=1,warps_n=1,stages=2",
+                                       .version = 1,
+                                       .time_ns = 1,
+                                       .ci_low = 1,
+                                       .ci_high = 1,
+                                       .default_variant = "moe_tiles",
+                                       .default_ns = 2,
+                                       .status = "tuned"}};
+    kt_table *t;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_table_create(&t, &err), KT_OK);
+    t->fingerprint = (kt_fingerprint){.vendor = "AuthenticAMD",
+                                      .microarch = "zen4",
+                                      .usable_cores = 2,
+                                      .numa_nodes = 1,
+                                      .memory_bytes = UINT64_C(24) << 30};
+    cr_assert_eq(kt_table_put_device_row(t, &row, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
+    kt_table_destroy(t);
+}
+
+Test(device_engine, the_table_names_kernels_but_not_against_exact_rows, .timeout = 120) {
+    golden g = open_golden("qwen3_moe-a");
+    char folder[512], path[PATH_MAX];
+    float *logits[3];
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/x.kttable.json", folder);
+    write_table(path);
+    for (int i = 0; i < 3; i++) {
+        char said[2048] = "";
+        const kt_log log = {.sink = note_device, .sink_arg = said, .level = KT_LOG_INFO};
+        kt_engine *e = load(g.folder, (kt_engine_options){.weights = KT_QUANT_INT4,
+                                                          .exact_acts = i == 2,
+                                                          .table_path = i ? path : NULL,
+                                                          .log = &log,
+                                                          .device = "emulated",
+                                                          .gpu_experts = "50%"});
+        logits[i] = forward(e, g.tokens, TOKENS, NULL, NULL);
+        cr_expect_eq(strstr(said, "3 rows of the table choose") != NULL, i == 1, "%s", said);
+        cr_expect_eq(strstr(said, "rounds rows to 8 bits") != NULL, i == 2, "%s", said);
+        kt_engine_destroy(e);
+    }
+    cr_expect_leq(error_of(logits[1], logits[0], TOKENS * g.vocab), 2 * g.bound);
+    cr_expect_gt(error_of(logits[1], logits[0], TOKENS * g.vocab), 0);
+    for (int i = 0; i < 3; i++) free(logits[i]);
+    kt_checkpoint_close(g.file);
+    kt_temp_remove(folder);
 }
 
 /* The weights that lie there are not here. */
