@@ -12,7 +12,7 @@ static const char *const skews[] = {"zipf:0", "zipf:0.6", "zipf:1"};
 static const char usual_skew[] = "zipf:0.6";
 
 /* What is declared but needs a GPU and the runtime that shares work with it. */
-static const char no_gpu[] = "needs a GPU and a hybrid runtime; this build runs on the CPU alone";
+static const char no_gpu[] = "is about a GPU: `kttune run --device cuda` decides it";
 
 static void add(kt_plan_cells *out, const char *name, const kt_problem *problem, int threads,
                 int64_t tokens, const char *routing, const char *refused) {
