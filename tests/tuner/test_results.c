@@ -57,6 +57,36 @@ Test(results, every_decision_follows_from_the_samples, .timeout = 120) {
     globfree(&files);
 }
 
+/* A kernel over panels is one file and keeps the names and versions of the two variants that it was. */
+static void check_names(const char *path, int *n_found) {
+    kt_table *t;
+    kt_err err;
+
+    cr_assert_eq(kt_table_load(path, &t, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const kt_table_row *row = &t->rows[i];
+        int version = -1;
+        if (!strstr(row->variant, "_p64__") && !strstr(row->variant, "_moe64__")) continue;
+        for (size_t v = 0; v < kt_builtin_variant_count; v++)
+            if (strcmp(kt_builtin_variants[v]->name, row->variant) == 0)
+                version = (int)kt_builtin_variants[v]->version;
+        cr_expect_eq((int)row->version, version, "%s: row %zu: %s@%d, the build has version %d",
+                     path, i, row->variant, (int)row->version, version);
+        ++*n_found;
+    }
+    kt_table_destroy(t);
+}
+
+Test(results, filed_rows_name_kernels_of_this_build) {
+    int n_found = 0;
+    glob_t files;
+
+    cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/*.kttable.json", 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) check_names(files.gl_pathv[i], &n_found);
+    cr_expect_gt(n_found, 100);
+    globfree(&files);
+}
+
 Test(results, every_class_has_its_machine_and_readme) {
     static const char *const needed[] = {"machine.json", "README.md"};
     glob_t folders;
