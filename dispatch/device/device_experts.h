@@ -1,5 +1,5 @@
-/* The experts of a layer that lie on a device, or its one shared expert, by the kernels of a ladder.
- * SPDX-License-Identifier: Apache-2.0 */
+/* The experts of a layer that lie on a device, or its one shared expert, by the kernels of a
+ * ladder. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DEVICE_DEVICE_EXPERTS_H
 #define KT_DEVICE_DEVICE_EXPERTS_H
 

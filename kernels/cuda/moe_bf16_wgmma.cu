@@ -5,7 +5,8 @@
  * memory are what wgmma reads, and its sums lie in registers as those of mma.sync do, with one tile
  * of 16 rows a warp. A product of 64 rows by BN columns takes gate and up at once. A warpgroup does
  * not load fragments but names its operands; before the barrier each thread shows its copies to the
- * tensor cores by a fence, and a step's products are waited for before the stage goes round. Calls are those of moe_tiles.cu.
+ * tensor cores by a fence, and a step's products are waited for before the stage goes round.
+ * Calls are those of moe_tiles.cu.
  *
  *   gate_up  grid (n / (BN / 2) rounded up, tiles)
  *   down     grid (k / BN rounded up, tiles): y[row] = route[row] * down(h[row])

@@ -12,7 +12,7 @@
 #include "kernels/cuda/device_weights.h"
 #include "kernels/formats/gate_inputs.h"
 
-enum { ROWS = 23, SLOTS = 2, EXPERTS = 5, N = 32, K = 64 };
+enum { ROWS = 23, SLOTS = 2, EXPERTS = 5, N = 160, K = 64 };
 
 typedef struct scene {
     kt_device *d;
@@ -58,7 +58,7 @@ static void open_scene(scene *s, kt_weight_format format, kt_weight_format down,
                        const char *target) {
     const kt_device_options o = {
         .class = "emulated", .target = target, .emulator = {.seed = 3, .lazy = true}};
-    float x[ROWS * K], route[ROWS * SLOTS], out[ROWS * K];
+    float x[ROWS * K], route[ROWS * SLOTS], out[ROWS * N];
     int32_t id[ROWS * SLOTS];
     kt_err err;
     kt_rng rng;
@@ -66,7 +66,8 @@ static void open_scene(scene *s, kt_weight_format format, kt_weight_format down,
     memset(s, 0, sizeof *s);
     cr_assert_eq(kt_device_open(&o, &s->d, &err), KT_OK, "%s", err.message);
     kt_rng_seed(&rng, 7);
-    for (int i = 0; i < ROWS * K; i++) x[i] = kt_rng_normal(&rng), out[i] = kt_rng_normal(&rng);
+    for (int i = 0; i < ROWS * K; i++) x[i] = kt_rng_normal(&rng);
+    for (int i = 0; i < ROWS * N; i++) out[i] = kt_rng_normal(&rng);
     for (int i = 0; i < ROWS * SLOTS; i++) {
         route[i] = kt_rng_uniform(&rng, 0.05f, 1);
         id[i] = i % SLOTS ? (id[i - 1] + 2) % EXPERTS : (int32_t)kt_rng_below(&rng, EXPERTS);

@@ -237,6 +237,8 @@ Test(place, strategies_choose_what_they_say) {
         {{.amount = "5", .strategy = "front-loading"}, "0,1,2,3,4,5,6,7,8,9,10,11 0,1,2 "},
         {{.amount = "auto", .budget = 499}, "0,1 0 0"},
         {{.amount = "auto", .budget = 0}, "  "},
+        {{.amount = "auto", .budget = 1 << 20, .share = 0.1}, "0 0 0"},
+        {{.amount = "auto", .budget = 1 << 20, .share = 1e-9}, "  "},
     };
     kt_model_dir dir;
 

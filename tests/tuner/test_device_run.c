@@ -97,6 +97,11 @@ Test(device_run, the_best_by_the_clock_wins_and_the_runtime_obeys, .timeout = 60
     heard h = {0};
 
     OK(kt_table_create(&t, &err));
+    t->fingerprint = (kt_fingerprint){.vendor = "AuthenticAMD",
+                                      .microarch = "zen4",
+                                      .usable_cores = 2,
+                                      .numa_nodes = 1,
+                                      .memory_bytes = UINT64_C(24) << 30};
     OK(tune(&o, &small_gemm, 1, t, &h, &out));
     cr_expect(out.n_cells == 2 && out.n_decided == 2 && out.n_lost == 0 && out.n_dropped == 0);
     kt_temp_make(folder, sizeof folder);

@@ -73,6 +73,12 @@ Test(kttune, wrong_command_lines_exit_with_2) {
     expect(KTTUNE "list cells --format int4", 0, "prefill_offload w4g32/a8");
     expect(KTTUNE "run tiny-moe --plans maybe", 2, "expected yes or no");
     expect(KTTUNE "run --model tiny-moe more", 2, "'more' is one argument too many");
+    expect(KTTUNE "run tiny-moe --device emulated", 2, "is none of a GPU's");
+    expect(KTTUNE "run tiny-moe --device emulated --pretend-clock", 2, "needs --out FILE");
+    expect(KTTUNE "run tiny-moe --device cpu", 2, "leave --device out");
+    expect(KTTUNE "run tiny-moe --device cuda --pretend-clock", 2, "has a clock of its own");
+    expect(KTTUNE "run tiny-moe --device abacus", 2, "expected cpu, cuda");
+    expect(KTTUNE "run tiny-moe --device cuda --device-rows 8,1", 2, "expected ascending");
     expect(KTTUNE "run tiny-moe --colour", 2, "'--colour' is not an option");
     expect(KTTUNE "run tiny-moe --budget", 2, "--budget needs a value");
     expect(KTTUNE "run tiny-moe --budget 60", 2, "'60', expected a duration such as 60s");

@@ -69,7 +69,7 @@ static kt_status take_weights(kt_device_bench *b, size_t rotation, uint64_t seed
     return fill_weights(b, j->down, j->k, j->n, j->experts * b->copies, seed + 2, &b->down, err);
 }
 
-/* Each row's experts are neighbours from a drawn one on: different ones, and others in each copy. */
+/* Each row's experts are neighbours from a drawn one on; each copy has others. */
 static kt_status take_routing(kt_device_bench *b, uint64_t seed, kt_err *err) {
     const int64_t slots = b->rows * b->job.topk, all = slots * b->copies;
     int32_t *id = malloc((size_t)all * sizeof *id);

@@ -7,7 +7,7 @@
 #include "dispatch/device/device_experts.h"
 #include "dispatch/device/device_gemm.h"
 
-/* All memory is the device's; it is given back by kt_device_bench_close, or ends with the device. */
+/* All memory is the device's: given back by kt_device_bench_close, or ended with the device. */
 typedef struct kt_device_bench {
     kt_device *d; /* borrowed */
     kt_device_job job;

@@ -1,5 +1,6 @@
 /* Feed-forward on a device: the experts that lie there, or one that all rows go to, by the kernels
- * of the table or the initial ones (dispatch/device/device_experts.h). SPDX-License-Identifier: Apache-2.0 */
+ * of the table or the initial ones (dispatch/device/device_experts.h).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "dispatch/device/device_experts.h"
 #include "runtime/device/device_product.h"
