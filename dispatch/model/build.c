@@ -92,6 +92,7 @@ static int add_vector(kt_build *b, kt_vec v, bool is_optional) {
                    .step = v.step,
                    .at = v.at,
                    .taps = v.taps,
+                   .ids = v.ids,
                    .one_plus = v.one_plus,
                    .negative_exp = v.negative_exp,
                    .is_optional = is_optional};
@@ -186,7 +187,7 @@ void kt_bias(kt_build *b, kt_view x, kt_vec w) {
 void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps) {
     kt_node n = node_of(KT_NODE_RMS_HEADS, x, x);
 
-    n.weight = add_vector(b, w, false);
+    if (w.n) n.weight = add_vector(b, w, false);
     n.size = size;
     n.eps = eps;
     add_node(b, &n);
@@ -213,28 +214,44 @@ static int add_rotation(kt_build *b, const kt_rope_rule *r) {
     return g->n_rotations++;
 }
 
-void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation) {
+static void rotate(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation,
+                   int is_inverse) {
     kt_node n = node_of(KT_NODE_ROPE, x, x);
-    kt_err why = {KT_OK, ""};
 
-    if (kt_rope_rule_check(rotation, &why) != KT_OK)
-        kt_build_fail(b, why.status, "%s", why.message);
+    if (is_inverse && rotation->rotary_dim > KT_ROPE_BACK_MOST)
+        kt_build_fail(b, KT_E_UNSUPPORTED, "%lld numbers of a head are rotated back, at most %d",
+                      (long long)rotation->rotary_dim, KT_ROPE_BACK_MOST);
     n.size = size;
-    n.rotation = add_rotation(b, rotation);
+    n.rotation = kt_build_rotation(b, rotation);
+    n.is_inverse = is_inverse;
     add_node(b, &n);
 }
 
-int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
+void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation) {
+    rotate(b, x, size, rotation, 0);
+}
+
+void kt_rope_back(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation) {
+    rotate(b, x, size, rotation, 1);
+}
+
+int kt_build_plane(kt_build *b, const kt_plane *plane) {
     kt_graph *g = b->graph;
-    kt_node n = node_of(KT_NODE_KEEP, k, k);
     kt_plane *list = grow(b, g->planes, g->n_planes, &b->room_planes, sizeof *list);
 
     if (!list) return 0;
     g->planes = list;
-    list[g->n_planes] =
-        (kt_plane){.layer = b->layer, .heads = heads, .k = k.width / heads, .v = v.width / heads};
+    list[g->n_planes] = *plane;
+    list[g->n_planes].layer = b->layer;
+    return g->n_planes++;
+}
+
+int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
+    kt_node n = node_of(KT_NODE_KEEP, k, k);
+
     n.in2 = v;
-    n.plane = g->n_planes++;
+    n.plane = kt_build_plane(
+        b, &(kt_plane){.heads = heads, .k = k.width / heads, .v = v.width / heads});
     add_node(b, &n);
     return n.plane;
 }
@@ -365,15 +382,32 @@ void kt_gate(kt_build *b, kt_view x, kt_view g) {
     add_node(b, &n);
 }
 
-void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_rule *rule) {
+static kt_node route_node(kt_build *b, kt_view x, kt_mat w, const kt_routing_rule *rule) {
     kt_node n = node_of(KT_NODE_ROUTE, x, x);
     kt_weight router = {
         .kind = KT_WEIGHT_ROUTER, .role = "router", .n = w.n, .k = w.k, .count = 1, .n_parts = 1};
 
     router.part[0] = (kt_weight_part){.name = w.name, .n = w.n, .k = w.k};
     n.weight = add_weight(b, &router);
-    if (bias.n) n.weight2 = add_vector(b, bias, false);
     n.routing = *rule;
+    return n;
+}
+
+void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_rule *rule) {
+    kt_node n = route_node(b, x, w, rule);
+
+    if (bias.n) n.weight2 = add_vector(b, bias, false);
+    add_node(b, &n);
+}
+
+void kt_route_hashed(kt_build *b, kt_view x, kt_mat w, kt_vec ids, const kt_routing_rule *rule) {
+    kt_node n = route_node(b, x, w, rule);
+
+    ids.rows = b->graph->numbers.vocab;
+    ids.n = ids.rows * rule->topk;
+    ids.ids = rule->experts;
+    n.weight3 = add_vector(b, ids, false);
+    n.routing.is_hashed = true;
     add_node(b, &n);
 }
 
@@ -492,11 +526,18 @@ void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set) {
     add_node(b, &n);
 }
 
+static bool has_matrix(const kt_build *b, kt_name name) {
+    char whole[80];
+
+    snprintf(whole, sizeof whole, "%s.weight", b->graph->is_gguf ? name.gguf : name.json);
+    return kt_checkpoint_find(b->checkpoint, whole) != NULL;
+}
+
 /* A head of its own, unless it is tied or missing. */
 void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     const kt_model_numbers *m = &b->graph->numbers;
-    const kt_name own = {"lm_head", "output"};
-    const kt_name whole = {"lm_head.weight", "output.weight"};
+    const kt_family *f = b->graph->family;
+    const kt_name own = f && f->head.json ? f->head : (kt_name){"lm_head", "output"};
     kt_weight w = {.kind = KT_WEIGHT_MATRIX,
                    .use = KT_USE_HEAD,
                    .role = "lm_head",
@@ -506,7 +547,7 @@ void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
                    .n_parts = 1};
     kt_node n = node_of(KT_NODE_HEAD, kt_residual(b), (kt_view){0});
 
-    w.is_tied = is_tied || (b->checkpoint && !kt_has(b, whole));
+    w.is_tied = is_tied || (b->checkpoint && !has_matrix(b, own));
     w.part[0] = (kt_weight_part){
         .name = w.is_tied ? name_of_embedding(b) : own, .n = m->vocab, .k = m->hidden};
     n.out = add_value(b, m->hidden); /* the normed rows */
@@ -514,4 +555,34 @@ void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     n.weight2 = add_vector(b, norm, false);
     n.eps = eps;
     add_node(b, &n);
+}
+
+/* ---- for verbs outside this file ---- */
+
+kt_node kt_build_node_of(kt_node_kind kind, kt_view in, kt_view out) {
+    return node_of(kind, in, out);
+}
+
+void kt_build_add_node(kt_build *b, const kt_node *n) {
+    add_node(b, n);
+}
+
+kt_view kt_build_value(kt_build *b, int64_t width) {
+    return add_value(b, width);
+}
+
+int kt_build_vector(kt_build *b, kt_vec v) {
+    return add_vector(b, v, false);
+}
+
+int kt_build_slot(kt_build *b, int64_t floats) {
+    return add_slot(b, floats);
+}
+
+int kt_build_rotation(kt_build *b, const kt_rope_rule *rotation) {
+    kt_err why = {KT_OK, ""};
+
+    if (kt_rope_rule_check(rotation, &why) != KT_OK)
+        kt_build_fail(b, why.status, "%s", why.message);
+    return add_rotation(b, rotation);
 }

@@ -20,11 +20,14 @@ typedef struct kt_vec {
     int64_t n;
     bool one_plus, negative_exp;
     int64_t taps;
-    int64_t rows, step, at; /* kt_weight */
+    int64_t rows, step, at, ids; /* kt_weight */
 } kt_vec;
 
 #define KT_MAT(json, gguf, n, k) ((kt_mat){{json, gguf}, n, k})
 #define KT_VEC(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_)})
+/* Rows of numbers that are used as they are: [rows, k]. */
+#define KT_VEC_ROWS(json, gguf, rows_, k_) \
+    ((kt_vec){.name = {json, gguf}, .n = (rows_) * (k_), .rows = (rows_)})
 /* A norm whose safetensors hold w - 1; GGUF files hold w. */
 #define KT_VEC_PLUS(json, gguf, n_) ((kt_vec){.name = {json, gguf}, .n = (n_), .one_plus = true})
 
@@ -55,10 +58,11 @@ void kt_linear(kt_build *b, const char *role, kt_view x, int n, const kt_mat *ma
 /* residual += W x. */
 void kt_linear_into(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w);
 void kt_bias(kt_build *b, kt_view x, kt_vec w);
-/* Norm of each `size` columns of x; size = x.width: of all together. */
+/* Norm of each `size` columns of x; size = x.width: of all together. w.n = 0: without weights. */
 void kt_rms_heads(kt_build *b, kt_view x, int64_t size, kt_vec w, double eps);
-/* Rotate each head of `size` columns. */
+/* Rotate each head of `size` columns; and back. */
 void kt_rope(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation);
+void kt_rope_back(kt_build *b, kt_view x, int64_t size, const kt_rope_rule *rotation);
 /* Keep rows: heads of k columns each, and of v. v.width = 0: values are the beginning of keys.
  * Returns the plane. */
 int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads);
@@ -97,6 +101,8 @@ kt_view kt_attend_blocks(kt_build *b, kt_view q, int plane, const kt_attention *
 void kt_gate(kt_build *b, kt_view x, kt_view g);
 /* bias.n = 0: none. */
 void kt_route(kt_build *b, kt_view x, kt_mat w, kt_vec bias, const kt_routing_rule *rule);
+/* The token alone says which experts, `ids` [vocab, topk]; x says their weights. */
+void kt_route_hashed(kt_build *b, kt_view x, kt_mat w, kt_vec ids, const kt_routing_rule *rule);
 /* to += the routed experts of x. */
 void kt_experts(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set, int64_t topk);
 /* to += feed-forward of x: one expert that every row goes to. */

@@ -6,8 +6,8 @@
 
 /* What quantization_config declares, for when no checkpoint is at hand. */
 typedef struct kt_declared {
-    kt_weight_format floats, linear,
-        experts; /* of embedding and head; of attention; of feed-forward */
+    /* Of embedding and head; of attention; of routed experts; of other feed-forward. */
+    kt_weight_format floats, linear, experts, ffn;
     kt_int4_packing packing;
 } kt_declared;
 
@@ -20,6 +20,16 @@ struct kt_build {
     kt_status status;
     kt_err *err;
 };
+
+/* What verbs outside build.c are made of: a node without anything, a value, a vector, a slot of so
+ * many floats, a rotation, a plane. An error sticks. */
+kt_node kt_build_node_of(kt_node_kind kind, kt_view in, kt_view out);
+void kt_build_add_node(kt_build *b, const kt_node *n);
+kt_view kt_build_value(kt_build *b, int64_t width);
+int kt_build_vector(kt_build *b, kt_vec v);
+int kt_build_slot(kt_build *b, int64_t floats);
+int kt_build_rotation(kt_build *b, const kt_rope_rule *rotation);
+int kt_build_plane(kt_build *b, const kt_plane *plane);
 
 /* The residual, and the embedding that it begins with. */
 void kt_build_begin(kt_build *b);

@@ -151,11 +151,12 @@ static kt_weight_format read_dtype(const kt_json *root) {
 kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err) {
     const kt_json *q = get(root, "quantization_config");
     const char *method = kt_json_string(kt_json_get(q, "quant_method"), NULL);
+    const char *expert_dtype = kt_json_string(get(root, "expert_dtype"), NULL);
     int4_form form = {0};
     kt_int4_source shape = {0};
     size_t i = 0;
 
-    out->floats = out->linear = out->experts = read_dtype(root);
+    out->floats = out->linear = out->experts = out->ffn = read_dtype(root);
     if (kt_json_type_of(q) == KT_JSON_NULL) return KT_OK;
     while (i < sizeof methods / sizeof *methods &&
            (!method || strcmp(methods[i].name, method) != 0))
@@ -178,5 +179,7 @@ kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *
                        "%.200s: quantization_config: group_size %lld, expected 32, 64 or 128",
                        where, (long long)form.group);
     if (!spares_attention(kt_json_get(q, methods[i].spared))) out->linear = out->experts;
+    out->ffn = out->experts;
+    if (expert_dtype && strcmp(expert_dtype, "fp4") == 0) out->experts = KT_W_MXFP4;
     return KT_OK;
 }

@@ -142,6 +142,7 @@ static void detect_fused(const kt_build *b, kt_weight *w) {
 static kt_weight_format declared(const kt_build *b, const kt_weight *w) {
     if (w->kind == KT_WEIGHT_ROUTER || w->kind == KT_WEIGHT_TABLE || w->use == KT_USE_HEAD)
         return b->declared.floats;
+    if (w->use == KT_USE_FFN) return b->declared.ffn;
     return w->use == KT_USE_LINEAR ? b->declared.linear : b->declared.experts;
 }
 

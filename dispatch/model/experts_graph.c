@@ -34,7 +34,7 @@ kt_status kt_experts_graph_of_tensors(const kt_experts_shape *s, const kt_checkp
         .fused_down = {"down_proj", NULL}};
     kt_build b = {.graph = out,
                   .checkpoint = c,
-                  .declared = {KT_W_BF16, KT_W_BF16, KT_W_BF16, packing},
+                  .declared = {KT_W_BF16, KT_W_BF16, KT_W_BF16, KT_W_BF16, packing},
                   .layer = -1};
 
     *out = (kt_graph){.numbers = {.layers = 1}, .packing = packing};

@@ -229,7 +229,7 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
 
     memset(out, 0, sizeof *out);
     out->is_gguf = s->gguf != NULL;
-    b.declared.floats = b.declared.linear = b.declared.experts = KT_W_BF16;
+    b.declared.floats = b.declared.linear = b.declared.experts = b.declared.ffn = KT_W_BF16;
     st = find_family(s, &out->family, err);
     if (st == KT_OK) st = read_numbers(s, &out->numbers, err);
     if (st == KT_OK && s->json)

@@ -96,6 +96,7 @@ typedef struct kt_weight {
      * are this vector's; 0 = all. */
     int64_t step, at;
     int64_t taps;  /* VECTOR: stored as [n / taps, taps], loaded as [taps, n / taps]; 0 = plain */
+    int64_t ids;   /* VECTOR: stored as integers from 0 to ids - 1, loaded as f32; 0 = floats */
     bool one_plus; /* VECTOR: safetensors store w - 1 */
     bool negative_exp; /* VECTOR: safetensors store log(-w) */
     bool is_optional;  /* VECTOR: absent is all zeros */
@@ -116,6 +117,7 @@ typedef struct kt_plane {
     int layer;
     int64_t heads, k, v;
     int64_t index; /* numbers of an index key; 0 = none */
+    int64_t ratio; /* tokens that one row stands for (kernels/compress); 0 = each has its own */
 } kt_plane;
 
 typedef enum kt_node_kind {
@@ -148,6 +150,17 @@ typedef enum kt_node_kind {
     /* ATTEND over the blocks of keys that in2, an index query for each kv head, picks for its heads
      * */
     KT_NODE_ATTEND_BLOCKS,
+    KT_NODE_STREAMS,    /* out = copies of in, side by side */
+    KT_NODE_HYPER_MIX,  /* out = a row of the streams in; behind it what HYPER_JOIN wants, and zeros */
+    KT_NODE_HYPER_JOIN, /* streams in3 mixed anew with in by in2; out = their mean, for hidden states */
+    KT_NODE_HYPER_END,  /* out = the streams in as one row */
+    KT_NODE_COMPRESS,   /* out = values in pooled by gates in2, in rows that end a window */
+    KT_NODE_KEEP_ENTRY, /* those rows of in, normed and rotated, go to a plane or its index keys */
+    KT_NODE_PACK_ROWS,  /* out = rows of in as the cache holds them */
+    KT_NODE_PICK_ENTRIES, /* out = entries that index queries in, weighted by in2, pick */
+    /* out = attention of in over the last packed rows (in2, and a slot) and entries of a plane,
+     * those that in3 names or all */
+    KT_NODE_ATTEND_ENTRIES,
     KT_NODE_KINDS
 } kt_node_kind;
 
@@ -162,9 +175,11 @@ typedef struct kt_routing_rule {
     int64_t experts, topk, groups, top_groups;
     bool is_normalised;
     double scale;
+    bool is_hashed; /* the token says which experts: weight3 of ROUTE holds them */
 } kt_routing_rule;
 
 #define KT_REGROUP_PARTS 4
+#define KT_ROPE_BACK_MOST 1024 /* rotated numbers of a head that is rotated back */
 
 /* The lightning indexer: score(key) = sum over heads of weight * max(0, query . index key); topk
  * keys are met.
@@ -187,12 +202,25 @@ typedef struct kt_delta_rule {
     bool is_tiled;
 } kt_delta_rule;
 
+/* Hyper-connections: `count` residual streams side by side (kernels/hyper). */
+typedef struct kt_stream_rule {
+    int64_t count, iterations;
+    double eps, norm_eps;
+} kt_stream_rule;
+
+/* Compressed attention (kernels/compress): entries stand for `ratio` tokens each, 0 = there are
+ * none; rows see the last `window` tokens as they are. is_index: of the index keys. */
+typedef struct kt_entry_rule {
+    int64_t window, ratio;
+    bool is_index;
+} kt_entry_rule;
+
 typedef struct kt_node {
     kt_node_kind kind;
     int layer; /* -1 behind the last */
     kt_view in, in2, in3, out;
     int weight, weight2,
-        weight3; /* -1 = none; RMS of HEAD, bias of ROUTE; decay, dt_bias and norm of DELTA;
+        weight3; /* -1 = none; RMS of HEAD, bias and ids of ROUTE; decay, dt_bias and norm of DELTA;
                   * weight3: scores of ATTEND's sinks [heads] */
     int weight4;
     int plane, slot, rotation; /* -1 = none */
@@ -204,6 +232,9 @@ typedef struct kt_node {
     int latent;      /* LINEAR_HEADS of latent attention: distance to its ATTEND; 0 = of another */
     int is_routed;   /* EXPERTS: by the last ROUTE */
     kt_glu_rule glu; /* EXPERTS */
+    int is_inverse;  /* ROPE: rotates back */
+    kt_stream_rule streams;
+    kt_entry_rule entries;
     kt_attention attention;
     kt_routing_rule routing;
     kt_delta_rule delta;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/model/node_problems.h"
 
+#include "kernels/compress/entries.h"
+#include "kernels/hyper/hyper.h"
+
 kt_problem kt_conv_problem(const kt_node *conv, int64_t rows) {
     return (kt_problem){.op = KT_OP_CONV, .m = rows, .n = conv->in.width, .k = conv->size};
 }
@@ -38,4 +41,22 @@ kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t m
                         .v = a->v == a->k ? 0 : a->v,
                         .window = a->window,
                         .context = max_context};
+}
+
+kt_problem kt_stream_problem(const kt_node *hyper) {
+    const int64_t count = hyper->streams.count;
+
+    return (kt_problem){.op = KT_OP_ROUTER,
+                        .weights = KT_W_F32,
+                        .n = hyper->kind == KT_NODE_HYPER_END ? count : kt_hyper_outputs(count),
+                        .k = hyper->in.width,
+                        .topk = 1};
+}
+
+int64_t kt_node_most_keys(const kt_node *attend, int64_t max_context) {
+    const kt_entry_rule *rule = &attend->entries;
+    int64_t entries = kt_entries_of(max_context, rule->ratio);
+
+    if (attend->in3.width > 0 && entries > attend->index.topk) entries = attend->index.topk;
+    return rule->window + entries;
 }

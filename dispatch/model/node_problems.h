@@ -17,5 +17,9 @@ kt_problem kt_index_problem(const kt_index_rule *rule, int64_t max_context);
 
 /* kv: what the cache holds. m = 0: any rows. */
 kt_problem kt_attn_problem(const kt_attention *a, kt_weight_format kv, int64_t max_context);
+/* Products of residual streams with the rows that mix them: a router's. */
+kt_problem kt_stream_problem(const kt_node *hyper);
+/* The most keys that a row of attention over entries meets. */
+int64_t kt_node_most_keys(const kt_node *attend, int64_t max_context);
 
 #endif

@@ -155,24 +155,39 @@ static inline float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* log(1 + e^x) without overflow. */
+static inline float sqrt_softplus(float x) {
+    return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+}
+
+static inline float score_alone(const kt_router_rule *rule, float logit) {
+    return rule->score == KT_ROUTER_SQRT_SOFTPLUS ? sqrt_softplus(logit) : sigmoid(logit);
+}
+
 /* 1e-20 is the published code's: logits of -104 and less have sigmoids of 0, and 0 / 0 would be
  * NaN. */
+void kt_router_weigh(const kt_router_rule *rule, const float *logits, const int32_t *expert_id,
+                     float *route_weight) {
+    double sum = 1e-20;
+
+    for (int64_t j = 0; j < rule->topk; j++) {
+        route_weight[j] = score_alone(rule, logits[expert_id[j]]);
+        sum += route_weight[j];
+    }
+    finish(rule, rule->norm_topk_prob ? sum : 1.0, route_weight);
+}
+
 static void select_sigmoid(const kt_router_rule *rule, const float *logits, int32_t *expert_id,
                            float *route_weight) {
     float score[KT_ROUTER_MAX_EXPERTS];
     int32_t rank[KT_ROUTER_MAX_EXPERTS];
-    double sum = 1e-20;
 
-    for (int64_t e = 0; e < rule->experts; e++) score[e] = sigmoid(logits[e]);
+    for (int64_t e = 0; e < rule->experts; e++) score[e] = score_alone(rule, logits[e]);
     for (int64_t e = 0; rule->bias && e < rule->experts; e++) score[e] += rule->bias[e];
     for (int64_t e = 0; e < rule->experts; e++) rank[e] = rank_of(score[e]);
     if (rule->score == KT_ROUTER_SIGMOID_GROUP) close_groups(rule, rank);
     choose(rank, rule->experts, rule->topk, expert_id);
-    for (int64_t j = 0; j < rule->topk; j++) {
-        route_weight[j] = sigmoid(logits[expert_id[j]]);
-        sum += route_weight[j];
-    }
-    finish(rule, rule->norm_topk_prob ? sum : 1.0, route_weight);
+    kt_router_weigh(rule, logits, expert_id, route_weight);
 }
 
 void kt_router_select(const kt_router_rule *rule, const float *logits, int32_t *expert_id,

@@ -16,6 +16,7 @@ typedef enum kt_router_score {
     KT_ROUTER_SOFTMAX = 0,   /* largest logits; weights are softmax probabilities */
     KT_ROUTER_SIGMOID_BIAS,  /* largest sigmoid(logit) + bias; weights are sigmoid(logit) */
     KT_ROUTER_SIGMOID_GROUP, /* the same within the top_groups best of `groups` groups */
+    KT_ROUTER_SQRT_SOFTPLUS, /* as SIGMOID_BIAS with sqrt(log(1 + exp(logit))): DeepSeek-V4 */
     KT_ROUTER_SCORE_COUNT
 } kt_router_score;
 
@@ -54,5 +55,10 @@ kt_status kt_router_rule_check(const kt_router_rule *rule, kt_err *err);
  * The rule must have passed kt_router_rule_check. Thread-safe; neither allocates nor fails. */
 void kt_router_select(const kt_router_rule *rule, const float *logits, int32_t *expert_id,
                       float *route_weight);
+
+/* The weights alone of experts that something else chose: the same numbers, for a rule with scores
+ * that do not depend on each other (sigmoid, square root of softplus). */
+void kt_router_weigh(const kt_router_rule *rule, const float *logits, const int32_t *expert_id,
+                     float *route_weight);
 
 #endif

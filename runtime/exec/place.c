@@ -29,6 +29,15 @@ const char *kt_node_kind_name(kt_node_kind kind) {
         [KT_NODE_KEEP_INDEX] = "keep_index",
         [KT_NODE_ATTEND_SPARSE] = "attend_sparse",
         [KT_NODE_ATTEND_BLOCKS] = "attend_blocks",
+        [KT_NODE_STREAMS] = "streams",
+        [KT_NODE_HYPER_MIX] = "hyper_mix",
+        [KT_NODE_HYPER_JOIN] = "hyper_join",
+        [KT_NODE_HYPER_END] = "hyper_end",
+        [KT_NODE_COMPRESS] = "compress",
+        [KT_NODE_KEEP_ENTRY] = "keep_entry",
+        [KT_NODE_PACK_ROWS] = "pack_rows",
+        [KT_NODE_PICK_ENTRIES] = "pick_entries",
+        [KT_NODE_ATTEND_ENTRIES] = "attend_entries",
     };
     _Static_assert(sizeof names / sizeof *names == KT_NODE_KINDS, "every kind has a name");
     return names[kind];

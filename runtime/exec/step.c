@@ -160,6 +160,7 @@ kt_status kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t 
     kt_status st;
 
     s->rows = rows;
+    s->tokens = tokens;
     number_rows(s);
     for (int64_t r = 0; r < rows; r++)
         kt_weights_embed(s->weights, tokens[r], x + r * s->graph->numbers.hidden, s->embedding_row);

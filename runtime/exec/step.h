@@ -171,6 +171,7 @@ struct kt_step {
     int n_spans;
     int32_t *span_of; /* [rows] index of a row's span */
     int64_t rows, n_out;
+    const int32_t *tokens;  /* [rows], of the step that runs */
     const int32_t *out_row; /* [n_out] ascending */
     int32_t *out_of;        /* [rows] index of a row's logits, or -1 */
     float *logits;          /* [n_out, vocab] */

@@ -24,10 +24,12 @@ typedef struct life {
     int first, last;
 } life;
 
+/* Those with row work behind their phases that reads values (ATTEND_ENTRIES) do not count. */
 static int has_phases(kt_node_kind kind) {
     return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
            kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD || kind == KT_NODE_CONV ||
-           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE || kind == KT_NODE_ATTEND_BLOCKS;
+           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE || kind == KT_NODE_ATTEND_BLOCKS ||
+           kind == KT_NODE_COMPRESS || kind == KT_NODE_PICK_ENTRIES;
 }
 
 static void live(life *l, const kt_view *v, int node) {
@@ -241,10 +243,35 @@ static size_t sparse_bytes(const kt_step *s, const kt_node *n) {
     return kt_bytes_add(total, kt_bytes_times(kt_bytes_times(sizeof(int32_t), topk), s->max_rows));
 }
 
+/* Of attention over entries and of what picks them (exec/ops/attend_entries.c, pick_entries.c),
+ * which layers share. */
+static size_t entries_bytes(const kt_step *s, const kt_node *n, int64_t keys) {
+    const kt_problem problem = kt_attn_problem(&n->attention, s->plan->kv, s->max_context);
+    const size_t k = (size_t)n->attention.k;
+    const int rooms = s->n_threads > KT_STEP_FEW_ROWS ? s->n_threads : KT_STEP_FEW_ROWS;
+    const size_t own = workspace_bytes(s, &problem);
+
+    return kt_bytes_add(
+        kt_bytes_times(kt_bytes_add(kt_bytes_times(2 * k + sizeof(float), keys), 4224), rooms),
+        kt_bytes_times(kt_bytes_add(own, 64), s->n_threads));
+}
+
+static size_t pick_bytes(const kt_step *s, const kt_node *n) {
+    const kt_problem index = kt_index_problem(&n->index, s->max_context);
+    const int rooms = s->n_threads > KT_STEP_FEW_ROWS ? s->n_threads : KT_STEP_FEW_ROWS;
+    const size_t own = kt_bytes_add(workspace_bytes(s, &index), 128 * (size_t)n->index.dim + 128);
+
+    return kt_bytes_add(
+        kt_bytes_times(kt_bytes_times(sizeof(float), s->max_context / n->entries.ratio + 16),
+                       rooms),
+        kt_bytes_times(own, s->n_threads));
+}
+
 /* Scratch of recurrent nodes, each its own (exec/ops/delta.c), of sparse attention and of latent
  * attention with wide keys, which layers share. */
 static size_t scratch_bytes(const kt_step *s) {
-    size_t total = 0, sparse = 0, expand = 0;
+    size_t total = 0, sparse = 0, expand = 0, entries = 0, pick = 0;
+    int64_t keys = 0;
 
     for (int i = 0; i < s->graph->n_nodes; i++) {
         const kt_node *n = &s->graph->nodes[i];
@@ -255,9 +282,16 @@ static size_t scratch_bytes(const kt_step *s) {
         }
         if (n->kind == KT_NODE_ATTEND_SPARSE) sparse = sparse_bytes(s, n);
         if (n->kind == KT_NODE_ATTEND_BLOCKS) sparse = kt_blocks_bytes(s, n);
+        if (n->kind == KT_NODE_PICK_ENTRIES) pick = pick_bytes(s, n);
+        if (n->kind == KT_NODE_ATTEND_ENTRIES) {
+            if (kt_node_most_keys(n, s->max_context) > keys)
+                keys = kt_node_most_keys(n, s->max_context);
+            entries = entries_bytes(s, n, keys);
+        }
         if (n->kind == KT_NODE_ATTEND) expand = kt_expand_bytes(s->plan, n, s->n_threads);
     }
-    return kt_bytes_add(kt_bytes_add(total, sparse), expand);
+    return kt_bytes_add(kt_bytes_add(kt_bytes_add(total, sparse), expand),
+                        kt_bytes_add(entries, pick));
 }
 
 kt_status kt_step_bytes(const kt_model_plan *plan, int n_nodes, int64_t max_context, size_t *bytes,

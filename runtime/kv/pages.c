@@ -57,9 +57,9 @@ size_t kt_kv_page_bytes(const kt_kv_shape *s) {
     if (!rows || kt_mul_overflow(rows, (uint64_t)s->layers, &bytes) || bytes > SIZE_MAX / 4 ||
         kt_mul_overflow(2 * TOKENS * (uint64_t)s->index_dim, (uint64_t)index_layers(s, s->layers),
                         &index) ||
-        index > SIZE_MAX / 4)
+        index > SIZE_MAX / 4 || s->entry_bytes > SIZE_MAX / 4)
         return 0;
-    return (size_t)(bytes + index);
+    return (size_t)(bytes + index) + s->entry_bytes;
 }
 
 int64_t kt_kv_pages_for(int64_t tokens) {
@@ -78,7 +78,7 @@ size_t kt_kv_bytes(const kt_kv_shape *s, int64_t tokens) {
 
 /* ---- memory ---- */
 
-/* Rows, scales and index keys, each on a line of its own. */
+/* Rows, scales, index keys and entries, each on a line of its own. */
 static size_t lay_out(kt_page_pool *p, uint8_t *base) {
     const size_t heads = (size_t)(p->n * p->shape.layers * (rows_of(&p->shape) / TOKENS));
     const size_t scale = kt_attn_has_scales(p->shape.format) ? TOKENS * sizeof *p->scales : 0;
@@ -87,12 +87,15 @@ static size_t lay_out(kt_page_pool *p, uint8_t *base) {
         (size_t)(p->n * index_layers(&p->shape, p->shape.layers) * TOKENS * p->shape.index_dim) *
         sizeof *p->index;
 
+    const size_t entries = (index + index_bytes + 63) / 64 * 64;
+
     if (base) {
+        p->entries = base + entries;
         p->rows = base;
         p->scales = scale ? (float *)(void *)(base + scales) : NULL;
         p->index = index_bytes ? (uint16_t *)(void *)(base + index) : NULL;
     }
-    return index + index_bytes;
+    return entries + (size_t)p->n * p->shape.entry_bytes;
 }
 
 static kt_status allocate(kt_page_pool *p, kt_err *err) {
@@ -198,6 +201,10 @@ uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page) {
     return p->index + (index_layers(&p->shape, layer) * p->n + page) * TOKENS * p->shape.index_dim;
 }
 
+uint8_t *kt_pages_entries(const kt_page_pool *p, uint32_t page) {
+    return p->entries + (size_t)page * p->shape.entry_bytes;
+}
+
 void kt_pages_put(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head, uint32_t page,
                   int64_t at, const float *x) {
     uint8_t *rows = (uint8_t *)kt_pages_rows(p, layer, which, kv_head) + page * p->page_bytes;
@@ -221,6 +228,8 @@ static void copy_head(const kt_page_pool *p, int64_t layer, int which, int64_t h
 
 void kt_pages_copy(const kt_page_pool *p, uint32_t from, uint32_t to, int64_t n) {
     if (p->elsewhere.arg) p->elsewhere.copy_page(p->elsewhere.arg, from, to, n);
+    if (p->shape.entry_bytes)
+        memcpy(kt_pages_entries(p, to), kt_pages_entries(p, from), p->shape.entry_bytes);
     if (p->elsewhere.has_all) return;
     for (int64_t layer = 0; layer < p->shape.layers; layer++) {
         for (int which = 0; which < (p->shape.has_shared_rows ? 1 : 2); which++)

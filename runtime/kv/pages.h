@@ -18,6 +18,7 @@ typedef struct kt_kv_shape {
     int has_shared_rows; /* values are the beginning of keys' rows: no rows of their own */
     int64_t index_dim;   /* of index keys: one BF16 row per layer and token; 0 = none */
     uint64_t bare[KT_KV_LAYERS / 64]; /* bit i: layer i keeps rows, but no index keys */
+    size_t entry_bytes; /* of a page: rows that stand for several tokens, all layers; 0 = none */
 } kt_kv_shape;
 
 /* Bytes of a page, all layers and scales; 0 when that overflows or the shape is no shape. */
@@ -41,6 +42,7 @@ typedef struct kt_page_pool {
     uint8_t *rows;
     float *scales;   /* NULL = none */
     uint16_t *index; /* NULL = none */
+    uint8_t *entries;
     uint32_t *free;  /* owned: [n_free] numbers, the next one last */
     int64_t n_free;
     uint32_t *refs;    /* owned: [n] */
@@ -72,6 +74,8 @@ void kt_pages_drop(kt_page_pool *p);
  * keys only. */
 void *kt_pages_rows(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
 float *kt_pages_scales(const kt_page_pool *p, int64_t layer, int which, int64_t kv_head);
+/* What a page keeps beside rows of single tokens: entry_bytes, 64-byte aligned. */
+uint8_t *kt_pages_entries(const kt_page_pool *p, uint32_t page);
 /* Index keys of a page, of a layer that is not bare. */
 uint16_t *kt_pages_index(const kt_page_pool *p, int64_t layer, uint32_t page);
 

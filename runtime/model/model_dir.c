@@ -13,6 +13,8 @@
 #include "dispatch/model/mistakes.h"
 #include "dispatch/model/nested.h"
 #include "dispatch/model/resolve.h"
+#include "kernels/attn/attn_common.h"
+#include "kernels/compress/entries.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
 
@@ -134,15 +136,40 @@ void kt_model_dir_deinit(kt_model_dir *dir) {
     memset(dir, 0, sizeof *dir);
 }
 
+/* Of one plane, but where it begins. */
+static kt_entry_layout layout_of(const kt_plane *p, kt_weight_format format) {
+    const size_t rooms = p->ratio ? (size_t)kt_entry_rooms(p->ratio) : 0;
+    kt_entry_layout l = {.row_bytes = (size_t)p->k * kt_attn_item_bytes(format)};
+
+    l.scales_at = (rooms * l.row_bytes + 63) / 64 * 64;
+    l.index_at = l.scales_at + (rooms * sizeof(float) + 63) / 64 * 64;
+    l.bytes = l.index_at + (rooms * (size_t)p->index * sizeof(uint16_t) + 63) / 64 * 64;
+    return l;
+}
+
+kt_entry_layout kt_model_entry_layout(const kt_graph *g, kt_weight_format format, int plane) {
+    kt_entry_layout l = layout_of(&g->planes[plane], format);
+
+    for (int i = 0; i < plane; i++) l.at += layout_of(&g->planes[i], format).bytes;
+    return l;
+}
+
 kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_shape *out,
                             kt_err *err) {
+    int64_t n_entries = 0;
+
+    for (int i = 0; i < g->n_planes; i++) n_entries += g->planes[i].ratio > 0;
     *out = (kt_kv_shape){.format = format, .layers = g->n_planes};
-    if (g->n_planes == 0) /* only states are kept: the least cache there is */
+    if (g->n_planes == n_entries) /* no rows of single tokens: the least cache of them there is */
         *out = (kt_kv_shape){.format = format, .layers = 1, .kv_heads = 1, .head_dim = 1};
+    for (int i = 0; n_entries == g->n_planes && i < g->n_planes; i++)
+        out->entry_bytes += layout_of(&g->planes[i], format).bytes;
+    if (n_entries == g->n_planes) return KT_OK;
     for (int i = 0; i < g->n_planes; i++) {
         const kt_plane *p = &g->planes[i], *first = &g->planes[0];
         if (p->heads != first->heads || p->k != first->k || p->v != first->v ||
-            (p->index && out->index_dim && p->index != out->index_dim) || (p->v && p->v != p->k))
+            (p->index && out->index_dim && p->index != out->index_dim) || p->ratio ||
+            (p->v && p->v != p->k))
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "%s: layer %d keeps %lld heads of %lld and %lld numbers, layer %d keeps "
                            "%lld of %lld and %lld: caches of one kind are built so far",

@@ -25,6 +25,14 @@ kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err);
 void kt_model_dir_deinit(kt_model_dir *dir); /* accepts a zeroed one */
 
 /* The cache of one sequence in a format. Refuses layers that keep rows of different sizes. */
+/* Where a page keeps the entries of a plane whose rows stand for several tokens: `at` bytes behind
+ * kt_pages_entries, rows row_bytes apart, then (from `at` on) their f32 scales and BF16 index keys.
+ */
+typedef struct kt_entry_layout {
+    size_t at, row_bytes, scales_at, index_at, bytes;
+} kt_entry_layout;
+kt_entry_layout kt_model_entry_layout(const kt_graph *graph, kt_weight_format format, int plane);
+
 kt_status kt_model_kv_shape(const kt_graph *graph, kt_weight_format format, kt_kv_shape *out,
                             kt_err *err);
 

@@ -271,12 +271,21 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     case KT_NODE_RMS: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_HEAD: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_RMS_HEADS: return resolve_simple(m, kt_norm_problem(n->size));
+    case KT_NODE_HYPER_MIX:
+    case KT_NODE_HYPER_END: return resolve_simple(m, kt_stream_problem(n));
+    case KT_NODE_KEEP_ENTRY:
+        KT_TRY(resolve_simple(m, kt_norm_problem(n->in.width)));
+        return resolve_simple(m, kt_rope_problem(1, n->in.width));
+    case KT_NODE_PICK_ENTRIES:
+        return resolve_simple(m, kt_index_problem(&n->index, p->max_context));
     case KT_NODE_ROPE: return resolve_simple(m, kt_rope_problem(n->out.width / n->size, n->size));
     case KT_NODE_ATTEND_SPARSE:
     case KT_NODE_ATTEND_BLOCKS:
         KT_TRY(resolve_simple(m, kt_index_problem(&n->index, p->max_context)));
         return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ATTEND: return resolve_attn(m, &n->attention);
+    case KT_NODE_ATTEND_ENTRIES:
+        return resolve_simple(m, kt_attn_problem(&n->attention, p->kv, p->max_context));
     case KT_NODE_ROUTE:
         return resolve_simple(m, kt_router_problem(&p->graph->weights[n->weight], n->routing.topk));
     case KT_NODE_CONV:

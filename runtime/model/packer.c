@@ -514,6 +514,14 @@ kt_status kt_packer_experts(kt_packer *l, int weight, int64_t first, const kt_pl
 
 /* ---- vectors, routers, tables ---- */
 
+/* Little-endian, and small: what is above 32 bits was checked to be zero. */
+static int32_t read_id(const kt_tensor *t, int64_t i) {
+    int32_t id;
+
+    memcpy(&id, t->data + (size_t)i * kt_dtype_bytes(t->dtype), sizeof id);
+    return id;
+}
+
 static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *out) {
     int64_t count = (int64_t)(t->bytes / kt_dtype_bytes(t->dtype));
 
@@ -523,6 +531,10 @@ static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *o
     }
     if (t->lowbit) {
         for (int64_t row = 0; row < w->n; row++) kt_lowbit_read_row(t, row, w->k, out + row * w->k);
+        return;
+    }
+    if (w->ids) {
+        for (int64_t i = 0; i < count; i++) out[i] = (float)read_id(t, i);
         return;
     }
     kt_tensor_read_f32(t, 0, count, out);

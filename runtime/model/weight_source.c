@@ -59,13 +59,46 @@ static bool has_part(const kt_weight_finder *f, const char *matrix, const char *
     return kt_checkpoint_find(f->checkpoint, name) != NULL;
 }
 
-/* [1, n] for [n]; [n / taps, 1, taps] or [n / taps, taps] of a convolution. */
+/* [1, n] for [n]; [n / taps, 1, taps] or [n / taps, taps] of a convolution; [rows, n / rows]. */
 static bool is_shaped_vector(const kt_weight *w, const kt_tensor *t) {
     const int64_t *s = t->shape;
 
+    if (w->rows) return t->rank == 2 && s[0] == w->rows && s[1] == w->n / w->rows;
     if (!w->taps) return t->rank == 2 && s[0] == 1 && s[1] == w->n;
     if (t->rank == 3 && s[1] != 1) return false;
     return t->rank >= 2 && t->rank <= 3 && s[0] == w->n / w->taps && s[t->rank - 1] == w->taps;
+}
+
+static int64_t read_id(const kt_tensor *t, int64_t i) {
+    int64_t wide;
+    int32_t narrow;
+
+    if (t->dtype == KT_DTYPE_I64) {
+        memcpy(&wide, t->data + 8 * (size_t)i, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, t->data + 4 * (size_t)i, sizeof narrow);
+    return narrow;
+}
+
+/* Rows of different integers from 0 to ids - 1. Synthetic tensors without data come later. */
+static kt_status check_ids(const kt_weight_finder *f, const kt_weight *w, const kt_tensor *t,
+                           kt_err *err) {
+    const int64_t width = w->n / w->rows;
+
+    if (t->dtype != KT_DTYPE_I32 && t->dtype != KT_DTYPE_I64)
+        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err, "dtype %s, expected I32 or I64",
+                              kt_dtype_name(t->dtype));
+    for (int64_t i = 0; i < w->n; i++) {
+        const int64_t id = read_id(t, i);
+        bool is_new = true;
+        for (int64_t j = i / width * width; j < i; j++) is_new &= read_id(t, j) != id;
+        if (id < 0 || id >= w->ids || !is_new)
+            return kt_tensor_fail(f->checkpoint, t, KT_E_FORMAT, err,
+                                  "row %lld names %lld, expected different numbers from 0 to %lld",
+                                  (long long)(i / width), (long long)id, (long long)w->ids - 1);
+    }
+    return KT_OK;
 }
 
 kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_tensor **out,
@@ -88,6 +121,7 @@ kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_ten
         KT_TRY(need(f, name, t->rank, t->shape, out, err));
     else
         KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
+    if (w->ids) return check_ids(f, w, *out, err);
     if (kt_dtype_is_float((*out)->dtype) ||
         (w->kind == KT_WEIGHT_TABLE && (*out)->blocks != KT_W_NONE))
         return KT_OK;

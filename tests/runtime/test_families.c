@@ -50,6 +50,7 @@ static family_case cases[] = {
     {"golden/glm_moe_dsa", ACTS_BF16, -1},
     {"golden/glm4_moe_lite", ACTS_BF16, -1},
     {"golden/kimi_k25-int4", ACTS_INT8, -1},
+    {"golden/deepseek_v4", ACTS_INT8, -1},
     {"gguf/qwen3moe-bf16-split/model-00001-of-00002.gguf", ACTS_BF16, -1},
     {"gguf/qwen3moe-f16-tied/model.gguf", ACTS_BF16, -1},
     {"gguf/qwen3moe-f32/model.gguf", ACTS_BF16, -1},
@@ -85,6 +86,7 @@ static family_case cases[] = {
     {"gguf/gpt-oss-mxfp4/model.gguf", ACTS_INT8, -1},
     {"gguf/glm-dsa-bf16/model.gguf", ACTS_BF16, -1},
     {"gguf/qwen35moe-bf16/model.gguf", ACTS_BF16, -1},
+    {"gguf/deepseek4-mxfp4/model.gguf", ACTS_INT8, -1},
 };
 
 ParameterizedTestParameters(families, logits) {

@@ -9,6 +9,23 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return n->choice ? KT_OK : kt_fail(err, KT_E_INTERNAL, "no plan for a rotary embedding");
 }
 
+/* Back: the same with sines negated, a row at a time. */
+static void rotate_back(const kt_exec_node *n, const kt_rope_call *forth, int64_t row) {
+    const int64_t half = forth->rotary_dim / 2;
+    const float *angle = forth->cos_sin + (int64_t)forth->positions[row] * forth->rotary_dim;
+    const int32_t first = 0;
+    float back[KT_ROPE_BACK_MOST];
+    kt_rope_call call = *forth;
+
+    for (int64_t i = 0; i < half; i++) back[i] = angle[i], back[half + i] = -angle[half + i];
+    call.x = forth->x + row * forth->ld;
+    call.cos_sin = back;
+    call.positions = &first;
+    call.row_begin = 0;
+    call.row_end = 1;
+    n->choice->variant->rope(&call);
+}
+
 static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
     const kt_rope_rule *rotation = &s->graph->rotations[n->node->rotation];
     kt_rope_call call = {.x = n->out.x,
@@ -22,7 +39,11 @@ static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t
                          .row_begin = begin,
                          .row_end = end};
 
-    n->choice->variant->rope(&call);
+    if (!n->node->is_inverse) {
+        n->choice->variant->rope(&call);
+        return;
+    }
+    for (int64_t r = begin; r < end; r++) rotate_back(n, &call, r);
 }
 
 const kt_exec_op kt_exec_op_rope = {.kind = KT_NODE_ROPE, .init = init, .rows = rows};

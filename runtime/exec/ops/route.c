@@ -11,6 +11,7 @@ typedef struct route_state {
     kt_problem problem;
     int64_t slots;         /* of a row: topk, and one for a shared expert that runs with them */
     const kt_node *shared; /* that one, or NULL */
+    const float *ids;      /* [vocab, topk]: the token says which experts; NULL = it does not */
 } route_state;
 
 /* What else runs with the experts that are chosen. */
@@ -37,6 +38,7 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
                                    .norm_topk_prob = r->is_normalised,
                                    .bias = n->weight2 ? n->weight2->data[0] : NULL,
                                    .scale = (float)r->scale};
+    if (r->is_hashed) state->ids = n->weight3->data[0];
     if (r->score == KT_ROUTER_SIGMOID_GROUP) {
         state->rule.groups = r->groups;
         state->rule.top_groups = r->top_groups;
@@ -78,7 +80,13 @@ static void choose(const kt_step *s, const kt_exec_node *n, int64_t begin, int64
     for (int64_t r = begin; r < end; r++) {
         int32_t *id = s->expert_id + r * state->slots;
         float *weight = s->route_weight + r * state->slots;
-        kt_router_select(rule, s->router_logits + r * rule->experts, id, weight);
+        const float *logits = s->router_logits + r * rule->experts;
+        for (int64_t i = 0; state->ids && i < rule->topk; i++)
+            id[i] = (int32_t)state->ids[s->tokens[r] * rule->topk + i];
+        if (state->ids)
+            kt_router_weigh(rule, logits, id, weight);
+        else
+            kt_router_select(rule, logits, id, weight);
         if (!shared) continue;
         id[rule->topk] = (int32_t)rule->experts;
         weight[rule->topk] = gate ? gate->x[r * gate->ld] : 1.0f;
