@@ -7,11 +7,11 @@
 #include "kernels/formats/int4_import.h"
 #include "dispatch/model/checkpoint.h"
 
-#define KT_SOURCE_PIECES 3
+#define KT_SOURCE_PIECES 4
 #define KT_SOURCE_BLOCK 128 /* most rows converted at a time: those that share scales */
 #define KT_SOURCE_FEW 16    /* what a cache holds, where rows share no scales */
 
-/* A matrix [rows, k] whose rows come from up to three tensors, one after the other (q, k and v make
+/* A matrix [rows, k] whose rows come from up to four tensors, one after the other (q, k and v make
  * one projection). A tensor of rank 3 counts as [d0 * d1, d2]. Borrowed from the checkpoint. */
 typedef struct kt_matrix_source {
     int64_t rows, k;
