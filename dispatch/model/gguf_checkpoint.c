@@ -20,7 +20,7 @@ static kt_dtype dtype_of(kt_weight_format format) {
 }
 
 static kt_status add_tensor(kt_checkpoint *c, const kt_gguf_tensor *g, int file, kt_err *err) {
-    kt_tensor t = {.dtype = dtype_of(g->format),
+    kt_tensor t = {.dtype = g->has_integers ? KT_DTYPE_I32 : dtype_of(g->format),
                    .rank = g->rank,
                    .data = g->data,
                    .bytes = g->bytes,

@@ -13,7 +13,7 @@
 #include "base/numeric.h"
 #include "kernels/formats/format.h"
 
-enum { least_entry = 8 + 1 + 4 + 8 + 4 + 8, default_alignment = 32 };
+enum { least_entry = 8 + 1 + 4 + 8 + 4 + 8, default_alignment = 32, type_i32 = 26 };
 
 static const struct {
     uint32_t type;
@@ -96,12 +96,17 @@ static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
     KT_TRY(take(c, 4, &type, err));
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == type) t->format = types[i].format;
+    t->has_integers = type == type_i32;
+    if (t->has_integers) {
+        t->bytes = (size_t)(rows * t->size[0]) * sizeof(int32_t);
+        return KT_OK;
+    }
     t->lowbit = kt_lowbit_of_ggml((uint32_t)type);
     if (t->lowbit) return size_lowbit(t, rows, err);
     if (t->format == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "tensor '%s' is of ggml type %llu, expected F32, F16, BF16, Q4_0 to Q8_0, "
-                       "Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 or NVFP4",
+                       "Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4 or I32",
                        t->name, (unsigned long long)type);
     if (kt_format_sizes(kt_format_find(t->format), rows, t->size[0], &t->bytes, &scales, err) !=
         KT_OK)

@@ -4,6 +4,8 @@
 #define KT_DISPATCH_GGUF_TENSORS_H
 
 #include "kt/variant.h"
+#include <stdbool.h>
+
 #include "dispatch/model/gguf_meta.h"
 #include "kernels/formats/lowbit.h"
 
@@ -17,6 +19,7 @@ typedef struct kt_gguf_tensor {
     kt_weight_format format; /* of low-bit blocks: what they become, KT_W_INT8_G16M */
     kt_lowbit lowbit;        /* what they are; KT_LOWBIT_NONE = the data is in format */
     int rank;
+    bool has_integers; /* of 32 bits, in no format of weights */
     int64_t size[KT_GGUF_RANK];
     const uint8_t *data; /* borrowed from the file's bytes */
     size_t bytes;

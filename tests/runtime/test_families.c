@@ -159,7 +159,7 @@ static kt_engine *load(const reference *r, bool deterministic, int threads) {
                            .table_path = "",
                            .tokenizer_optional = true,
                            .deterministic = deterministic,
-                           .max_context = 256,
+                           .max_context = 320,
                            .n_threads = threads};
     kt_err err = {KT_OK, ""};
     kt_engine *e;

@@ -10,6 +10,11 @@ typedef struct rms_heads_state {
     const void *w;
 } rms_heads_state;
 
+static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
+    (void)ask;
+    return n->weight < 0 ? "a norm without weights" : NULL;
+}
+
 static kt_status init(kt_device_node *n, kt_err *err) {
     rms_heads_state *s = kt_device_step_alloc(n->step, sizeof *s);
 
@@ -38,4 +43,4 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
 }
 
 const kt_device_op kt_device_op_rms_heads = {
-    .kind = KT_NODE_RMS_HEADS, .init = init, .enqueue = enqueue};
+    .kind = KT_NODE_RMS_HEADS, .refuse = refuse, .init = init, .enqueue = enqueue};

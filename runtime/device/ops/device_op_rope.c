@@ -3,6 +3,11 @@
 #include "kernels/cuda/row_calls.h"
 #include "runtime/device/row_code.h"
 
+static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
+    (void)ask;
+    return n->is_inverse ? "rotates back" : NULL;
+}
+
 static kt_status init(kt_device_node *n, kt_err *err) {
     kt_row_code *code = kt_device_step_alloc(n->step, sizeof *code);
 
@@ -29,4 +34,5 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                          call.rows, 0, &call, sizeof call, err);
 }
 
-const kt_device_op kt_device_op_rope = {.kind = KT_NODE_ROPE, .init = init, .enqueue = enqueue};
+const kt_device_op kt_device_op_rope = {
+    .kind = KT_NODE_ROPE, .refuse = refuse, .init = init, .enqueue = enqueue};

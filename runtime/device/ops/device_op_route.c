@@ -12,6 +12,12 @@ typedef struct device_route_state {
     const void *w, *bias;
 } device_route_state;
 
+static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
+    (void)ask;
+    if (n->routing.is_hashed) return "the token chooses";
+    return n->routing.score == KT_ROUTER_SQRT_SOFTPLUS ? "scores by softplus" : NULL;
+}
+
 static kt_status init(kt_device_node *n, kt_err *err) {
     device_route_state *s = kt_device_step_alloc(n->step, sizeof *s);
     kt_weight_format format;
