@@ -250,8 +250,8 @@ int kt_keep(kt_build *b, kt_view k, kt_view v, int64_t heads) {
     kt_node n = node_of(KT_NODE_KEEP, k, k);
 
     n.in2 = v;
-    n.plane = kt_build_plane(
-        b, &(kt_plane){.heads = heads, .k = k.width / heads, .v = v.width / heads});
+    n.plane =
+        kt_build_plane(b, &(kt_plane){.heads = heads, .k = k.width / heads, .v = v.width / heads});
     add_node(b, &n);
     return n.plane;
 }

@@ -16,9 +16,8 @@ void kt_compress(kt_build *b, int plane, const kt_compressor *c, bool is_index) 
     pool.in2 = c->gates;
     pool.size = c->dim;
     pool.entries = rule;
-    pool.weight = kt_build_vector(b, (kt_vec){.name = c->ape,
-                                              .n = c->ratio * halves * c->dim,
-                                              .rows = c->ratio});
+    pool.weight = kt_build_vector(
+        b, (kt_vec){.name = c->ape, .n = c->ratio * halves * c->dim, .rows = c->ratio});
     pool.slot = kt_build_slot(b, kt_pool_state_floats(c->dim, halves));
     kt_build_add_node(b, &pool);
     keep = kt_build_node_of(KT_NODE_KEEP_ENTRY, pool.out, pool.out);

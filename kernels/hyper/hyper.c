@@ -101,7 +101,7 @@ static void join_block(float *streams, const float *y, const float *post, const 
 }
 
 void kt_hyper_remix(float *streams, const float *y, const float *post, const float *c,
-                   int64_t count, int64_t hidden) {
+                    int64_t count, int64_t hidden) {
     for (int64_t at = 0; at < hidden; at += BLOCK)
         join_block(streams + at, y + at, post, c, count, hidden,
                    hidden - at < BLOCK ? hidden - at : BLOCK);

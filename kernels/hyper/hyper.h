@@ -40,6 +40,6 @@ void kt_hyper_collapse(const float *streams, const float *w, int64_t count, int6
 
 /* X' in place of X; y f32 [hidden], post f32 [count], c f32 [count, count]. */
 void kt_hyper_remix(float *streams, const float *y, const float *post, const float *c,
-                   int64_t count, int64_t hidden);
+                    int64_t count, int64_t hidden);
 
 #endif

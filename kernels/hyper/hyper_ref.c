@@ -21,8 +21,7 @@ static void balance(double *c, int64_t count, int64_t iterations, double eps) {
     for (int64_t j = 0; j < count; j++) {
         double sum = 0;
         for (int64_t k = 0; k < count; k++) sum += exp(c[j * count + k]);
-        for (int64_t k = 0; k < count; k++)
-            c[j * count + k] = exp(c[j * count + k]) / sum + eps;
+        for (int64_t k = 0; k < count; k++) c[j * count + k] = exp(c[j * count + k]) / sum + eps;
     }
     for (int64_t i = 0; i < iterations; i++) {
         for (int64_t j = 0; i > 0 && j < count; j++) divide(c + j * count, count, 1, eps);
@@ -56,8 +55,7 @@ void kt_hyper_ref_join(const float *streams, const float *y, const double *coeff
     for (int64_t k = 0; k < count; k++)
         for (int64_t i = 0; i < hidden; i++) {
             double sum = post[k] * y[i];
-            for (int64_t j = 0; j < count; j++)
-                sum += c[j * count + k] * streams[j * hidden + i];
+            for (int64_t j = 0; j < count; j++) sum += c[j * count + k] * streams[j * hidden + i];
             out[k * hidden + i] = sum;
         }
 }

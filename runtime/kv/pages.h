@@ -43,7 +43,7 @@ typedef struct kt_page_pool {
     float *scales;   /* NULL = none */
     uint16_t *index; /* NULL = none */
     uint8_t *entries;
-    uint32_t *free;  /* owned: [n_free] numbers, the next one last */
+    uint32_t *free; /* owned: [n_free] numbers, the next one last */
     int64_t n_free;
     uint32_t *refs;    /* owned: [n] */
     kt_prefix *prefix; /* owned */

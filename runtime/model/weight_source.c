@@ -87,8 +87,8 @@ static kt_status check_ids(const kt_weight_finder *f, const kt_weight *w, const 
     const int64_t width = w->n / w->rows;
 
     if (t->dtype != KT_DTYPE_I32 && t->dtype != KT_DTYPE_I64)
-        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err, "dtype %s, expected I32 or I64",
-                              kt_dtype_name(t->dtype));
+        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected I32 or I64", kt_dtype_name(t->dtype));
     for (int64_t i = 0; i < w->n; i++) {
         const int64_t id = read_id(t, i);
         bool is_new = true;

@@ -91,8 +91,8 @@ Test(entries, each_has_a_room_in_the_page_that_ends_its_window) {
             cr_expect_eq(page, ((e + 1) * ratio - 1) / KT_ENTRY_PAGE);
             cr_expect(room >= 0 && room < kt_entry_rooms(ratio), "ratio %lld: room %lld",
                       (long long)ratio, (long long)room);
-            cr_expect(page > last_page || room > last_room, "ratio %lld: entry %lld has no own room",
-                      (long long)ratio, (long long)e);
+            cr_expect(page > last_page || room > last_room,
+                      "ratio %lld: entry %lld has no own room", (long long)ratio, (long long)e);
             last_page = page;
             last_room = room;
         }

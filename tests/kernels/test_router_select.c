@@ -413,5 +413,37 @@ Test(router_select, refuses_rules_without_an_answer) {
     r = good, r.score = KT_ROUTER_SIGMOID_BIAS;
     expect_refused(r, KT_E_INVALID, "8 groups, which");
     r = good, r.score = KT_ROUTER_SCORE_COUNT;
-    expect_refused(r, KT_E_INVALID, "score function 3");
+    expect_refused(r, KT_E_INVALID, "score function 4");
+}
+
+/* ---- square root of softplus ---- */
+
+static double sqrt_softplus_of(double x) {
+    return sqrt(x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)));
+}
+
+/* The bias chooses and does not weigh; a choice from elsewhere gets the same weights. */
+Test(router_select, sqrt_softplus_chooses_with_bias_and_weighs_without) {
+    const float logits[6] = {-40, 3, 2.5f, 100, -3, 0}, bias[6] = {0, 0, 4, -20, 3, 0};
+    const kt_router_rule rule = {.score = KT_ROUTER_SQRT_SOFTPLUS,
+                                 .experts = 6,
+                                 .topk = 3,
+                                 .norm_topk_prob = true,
+                                 .bias = bias,
+                                 .scale = 1.5f};
+    static const int32_t want[3] = {2, 4, 1}; /* 5.6, 3.2, 1.7 before 0.8, 0 and -10 */
+    float weight[3], again[3];
+    int32_t id[3];
+    double sum = 0;
+
+    cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_OK);
+    kt_router_select(&rule, logits, id, weight);
+    for (int j = 0; j < 3; j++) sum += sqrt_softplus_of(logits[want[j]]);
+    for (int j = 0; j < 3; j++) {
+        cr_expect_eq(id[j], want[j], "choice %d is %d", j, id[j]);
+        cr_expect_lt(fabs(weight[j] - 1.5 * sqrt_softplus_of(logits[want[j]]) / sum), 4e-7,
+                     "weight %d is %g", j, weight[j]);
+    }
+    kt_router_weigh(&rule, logits, id, again);
+    cr_expect_eq(memcmp(weight, again, sizeof weight), 0);
 }

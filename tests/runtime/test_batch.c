@@ -36,6 +36,8 @@ static model_case cases[] = {
     {"golden/deepseek_v32", KT_W_FP8_CHANNEL},
     {"golden/kimi_k2-int4", KT_W_BF16},
     {"golden/qwen3_next", KT_W_BF16},
+    {"golden/deepseek_v4", KT_W_BF16},
+    {"golden/deepseek_v4", KT_W_INT8_CHANNEL},
     {"golden/qwen3_next", KT_W_INT8_CHANNEL},
     {"golden/gpt_oss", KT_W_INT8_CHANNEL},
     {"golden/gpt_oss-mxfp4", KT_W_BF16},
@@ -265,7 +267,8 @@ static void check_stops(kt_batches *b, int64_t rows) {
 }
 
 Test(batch, a_step_stopped_at_any_phase_changes_nothing, .timeout = 120) {
-    static const char *const models[] = {"tiny-moe", "golden/deepseek_v32", "golden/qwen3_next"};
+    static const char *const models[] = {"tiny-moe", "golden/deepseek_v32", "golden/qwen3_next",
+                                         "golden/deepseek_v4"};
 
     for (int i = 0; i < 3; i++) {
         kt_batches b;

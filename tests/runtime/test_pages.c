@@ -22,7 +22,7 @@ Test(pages, have_the_bytes_of_their_rows_and_scales) {
                  {KT_W_FP8_CHANNEL, 768 * (8 + 4)}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        kt_kv_shape s = {cases[i].format, 2, 3, 8, 0, 0, {0}}, shared = s, indexed = s;
+        kt_kv_shape s = {cases[i].format, 2, 3, 8, 0, 0, {0}, 0}, shared = s, indexed = s;
         size_t got = kt_kv_page_bytes(&s);
         shared.has_shared_rows = 1;
         indexed.index_dim = 32;
@@ -40,16 +40,16 @@ Test(pages, refuse_what_cannot_be) {
     static const struct {
         kt_kv_shape shape;
         int64_t pages;
-    } bad[] = {{{KT_W_BF16, 2, 3, 8, 0, 0, {0}}, 0},
-               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}}, -1},
-               {{KT_W_BF16, 0, 3, 8, 0, 0, {0}}, 5},
-               {{KT_W_BF16, 2, 0, 8, 0, 0, {0}}, 5},
-               {{KT_W_BF16, 2, 3, 0, 0, 0, {0}}, 5},
-               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}}, INT64_MAX},
-               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}}, (int64_t)1 << 31},
-               {{KT_W_BF16, (int64_t)1 << 31, (int64_t)1 << 31, 8, 0, 0, {0}}, 5},
-               {{KT_W_INT8_CHANNEL, 1, 1, (int64_t)1 << 55, 0, 0, {0}}, 5},
-               {{KT_W_INT8_CHANNEL, 1, (int64_t)1 << 30, (int64_t)1 << 30, 0, 0, {0}}, 5}};
+    } bad[] = {{{KT_W_BF16, 2, 3, 8, 0, 0, {0}, 0}, 0},
+               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}, 0}, -1},
+               {{KT_W_BF16, 0, 3, 8, 0, 0, {0}, 0}, 5},
+               {{KT_W_BF16, 2, 0, 8, 0, 0, {0}, 0}, 5},
+               {{KT_W_BF16, 2, 3, 0, 0, 0, {0}, 0}, 5},
+               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}, 0}, INT64_MAX},
+               {{KT_W_BF16, 2, 3, 8, 0, 0, {0}, 0}, (int64_t)1 << 31},
+               {{KT_W_BF16, (int64_t)1 << 31, (int64_t)1 << 31, 8, 0, 0, {0}, 0}, 5},
+               {{KT_W_INT8_CHANNEL, 1, 1, (int64_t)1 << 55, 0, 0, {0}, 0}, 5},
+               {{KT_W_INT8_CHANNEL, 1, (int64_t)1 << 30, (int64_t)1 << 30, 0, 0, {0}, 0}, 5}};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kt_page_pool p;
@@ -135,7 +135,7 @@ Test(pages, rows_scales_and_index_keys_do_not_overlap) {
 
 /* Layers without index keys take no room, and those behind them are found. */
 Test(pages, bare_layers_have_no_index_keys) {
-    kt_kv_shape shape = {KT_W_BF16, 70, 1, 8, 1, 16, {0}};
+    kt_kv_shape shape = {KT_W_BF16, 70, 1, 8, 1, 16, {0}, 0};
     kt_page_pool p;
     kt_err err = {0};
 
@@ -153,7 +153,7 @@ Test(pages, bare_layers_have_no_index_keys) {
 }
 
 Test(pages, memory_of_a_size_holds_so_many) {
-    const kt_kv_shape s = {KT_W_BF16, 2, 3, 8, 0, 0, {0}};
+    const kt_kv_shape s = {KT_W_BF16, 2, 3, 8, 0, 0, {0}, 0};
     const size_t page = kt_kv_page_bytes(&s), slot = 1600 * sizeof(float);
     kt_kv_plan p;
 
@@ -225,7 +225,7 @@ static uint32_t learn(kt_page_pool *p, int64_t before, int32_t first) {
 /* Of unused pages those go first that were unused for longest, the end of a text before its
  * beginning; pages with a user stay. A snapshot goes with its page. */
 Test(pages, the_longest_unused_is_given_up_first) {
-    const kt_kv_shape shape = {KT_W_BF16, 1, 1, 8, 0, 0, {0}};
+    const kt_kv_shape shape = {KT_W_BF16, 1, 1, 8, 0, 0, {0}, 0};
     kt_page_pool p;
     kt_states states;
     uint32_t a, a2, b, b2, shared;

@@ -1,6 +1,6 @@
-/* DeepSeek-V4-Flash and V4-Pro: four residual streams (hyper.h); attention of one shared key over
- * the last tokens and over entries that stand for 4 or 128 tokens (compressed.h), rotated back
- * behind; experts that the token itself chooses in the first layers. Source: models_2026.md 3.
+/* DeepSeek-V4-Flash and V4-Pro: four residual streams (residual_streams.h); attention of one shared
+ * key over the last tokens and over entries that stand for 4 or 128 tokens (compressed.h), rotated
+ * back behind; experts that the token itself chooses in the first layers. Source: models_2026.md 3.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "dispatch/model/compressed.h"
-#include "dispatch/model/hyper.h"
+#include "dispatch/model/residual_streams.h"
 #include "dispatch/model/moe.h"
 #include "kernels/hyper/hyper.h"
 
@@ -169,9 +169,9 @@ static kt_view tail(const v4 *c, kt_view heads, int64_t dim) {
 /* Queries from a small bottleneck, normed head by head; beside them those of the indexer. */
 static void queries(kt_build *b, const v4 *c, kt_view cq, const kt_rope_rule *r, int n,
                     kt_view out[2]) {
-    const kt_mat mats[2] = {KT_MAT("attn.wq_b", "attn_q_b", c->heads * c->dim, c->q_lora),
-                            KT_MAT("attn.indexer.wq_b", "indexer.attn_q_b",
-                                   c->index_heads * c->index_dim, c->q_lora)};
+    const kt_mat mats[2] = {
+        KT_MAT("attn.wq_b", "attn_q_b", c->heads * c->dim, c->q_lora),
+        KT_MAT("attn.indexer.wq_b", "indexer.attn_q_b", c->index_heads * c->index_dim, c->q_lora)};
 
     cq = kt_rms(b, cq, KT_VEC("attn.q_norm.weight", "attn_q_a_norm.weight", c->q_lora), c->eps);
     kt_linear(b, "q_b", cq, n, mats, out);
@@ -201,8 +201,7 @@ static int entries(kt_build *b, const v4 *c, kt_view h, int64_t ratio) {
     own.dim = of_index;
     own.values = out[2], own.gates = out[3];
     own.ape = (kt_name){"attn.indexer.compressor.ape", "indexer_compressor_ape.weight"};
-    own.norm =
-        (kt_name){"attn.indexer.compressor.norm.weight", "indexer_compressor_norm.weight"};
+    own.norm = (kt_name){"attn.indexer.compressor.norm.weight", "indexer_compressor_norm.weight"};
     kt_compress(b, plane, &own, true);
     return plane;
 }
@@ -216,7 +215,10 @@ static kt_view attend(kt_build *b, const v4 *c, kt_view h, int l) {
         KT_MAT("attn.indexer.weights_proj", "indexer.proj", c->index_heads, h.width)};
     kt_compressed_attention a = {
         .attention = {.heads = c->heads, .kv_heads = 1, .k = c->dim, .v = c->dim},
-        .plane = -1, .window = c->window, .ratio = ratio, .topk = c->index_topk,
+        .plane = -1,
+        .window = c->window,
+        .ratio = ratio,
+        .topk = c->index_topk,
         .sink = {"attn.attn_sink", "attn_sinks.weight"}};
     kt_view out[3], q[2], o;
 
@@ -294,8 +296,7 @@ static void layer(kt_build *b, const void *numbers_, int l) {
 
     h = kt_rms(b, half.x, KT_VEC("attn_norm.weight", "attn_norm.weight", half.x.width), c->eps);
     o = attend(b, c, h, l);
-    kt_linear_into(b, "o", half.y, o,
-                   KT_MAT("attn.wo_b", "attn_output_b", half.y.width, o.width));
+    kt_linear_into(b, "o", half.y, o, KT_MAT("attn.wo_b", "attn_output_b", half.y.width, o.width));
     kt_hyper_join(b, streams, &half, &c->streams, false);
     half = kt_hyper_mix(b, streams, &ffn, &c->streams);
     h = kt_rms(b, half.x, KT_VEC("ffn_norm.weight", "ffn_norm.weight", half.x.width), c->eps);

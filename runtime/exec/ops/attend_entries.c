@@ -57,8 +57,7 @@ static size_t scratch_of(const kt_exec_node *n, const kt_problem *whole) {
 
     for (int64_t parts = 1;; parts *= 2) {
         const kt_problem p = problem_of_parts(whole, parts);
-        const size_t bytes =
-            v->workspace_bytes ? v->workspace_bytes(&p, &n->choice->config) : 0;
+        const size_t bytes = v->workspace_bytes ? v->workspace_bytes(&p, &n->choice->config) : 0;
         if (bytes > most) most = bytes;
         if (!can_halve(whole, parts)) return (most + 64) / 64 * 64;
     }
@@ -145,8 +144,8 @@ static const float *packed_row(const kt_exec_node *n, const kt_step_span *span, 
     return span->from + n->step->slot_at[n->node->slot] + at * floats;
 }
 
-static void gather_entry(const kt_exec_node *n, const kt_step_span *span, int64_t entry,
-                         int64_t to, const entries_room *room) {
+static void gather_entry(const kt_exec_node *n, const kt_step_span *span, int64_t entry, int64_t to,
+                         const entries_room *room) {
     const entries_state *e = n->state;
     int64_t page;
     const int64_t at = kt_entry_room(entry, n->node->entries.ratio, &page);

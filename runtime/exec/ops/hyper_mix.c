@@ -73,8 +73,7 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     const int64_t outputs = kt_hyper_outputs(n->node->streams.count);
 
     if (!is_few) return 0;
-    out[0] =
-        (kt_phase){.run = run_few, .arg = n, .n_tasks = (outputs + OUTPUTS - 1) / OUTPUTS};
+    out[0] = (kt_phase){.run = run_few, .arg = n, .n_tasks = (outputs + OUTPUTS - 1) / OUTPUTS};
     return 1;
 }
 

@@ -1,5 +1,5 @@
-/* Rows as the cache holds them: what a step's later rows attend to. SPDX-License-Identifier:
- * Apache-2.0 */
+/* Rows as the cache holds them: what a step's later rows attend to.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attn/attn_common.h"
 #include "kernels/compress/entries.h"
 #include "runtime/exec/step.h"

@@ -30,8 +30,7 @@ static kt_status make_room(kt_exec_node *n, pick_state *p, kt_err *err) {
     const size_t rooms = threads > KT_STEP_FEW_ROWS ? threads : KT_STEP_FEW_ROWS;
     const kt_variant *v = n->choice->variant;
 
-    p->scratch_bytes =
-        v->workspace_bytes ? v->workspace_bytes(&p->problem, &n->choice->config) : 0;
+    p->scratch_bytes = v->workspace_bytes ? v->workspace_bytes(&p->problem, &n->choice->config) : 0;
     p->scratch_bytes = (p->scratch_bytes + 64) / 64 * 64;
     p->most = kt_entries_of(s->max_context, n->node->entries.ratio) + 1;
     p->score = kt_step_alloc(s, rooms * (size_t)p->most * sizeof *p->score);
@@ -90,20 +89,20 @@ static void score(const kt_exec_node *n, int64_t row, int64_t begin, int64_t end
     for (int64_t at = begin, last; at < end; at = last) {
         last = end - at < GATHERED ? end : at + GATHERED;
         gather(n, row, at, last, keys);
-        n->choice->variant->index(&(kt_index_call){.problem = &p->problem,
-                                                   .config = &n->choice->config,
-                                                   .q = n->in.x + row * n->in.ld,
-                                                   .ldq = n->in.ld,
-                                                   .w = n->in2.x + row * n->in2.ld,
-                                                   .ldw = n->in2.ld,
-                                                   .keys = keys,
-                                                   .ldk = n->node->index.dim,
-                                                   .n_keys = last - at,
-                                                   .row_end = 1,
-                                                   .score = out + at,
-                                                   .lds = p->most,
-                                                   .scratch = p->scratch +
-                                                              (size_t)tid * p->scratch_bytes});
+        n->choice->variant->index(
+            &(kt_index_call){.problem = &p->problem,
+                             .config = &n->choice->config,
+                             .q = n->in.x + row * n->in.ld,
+                             .ldq = n->in.ld,
+                             .w = n->in2.x + row * n->in2.ld,
+                             .ldw = n->in2.ld,
+                             .keys = keys,
+                             .ldk = n->node->index.dim,
+                             .n_keys = last - at,
+                             .row_end = 1,
+                             .score = out + at,
+                             .lds = p->most,
+                             .scratch = p->scratch + (size_t)tid * p->scratch_bytes});
     }
 }
 
@@ -182,8 +181,5 @@ static void count(kt_exec_node *n) {
                   2 * scored * (double)index->dim);
 }
 
-const kt_exec_op kt_exec_op_pick_entries = {.kind = KT_NODE_PICK_ENTRIES,
-                                            .init = init,
-                                            .phases = phases,
-                                            .time = time_of,
-                                            .count = count};
+const kt_exec_op kt_exec_op_pick_entries = {
+    .kind = KT_NODE_PICK_ENTRIES, .init = init, .phases = phases, .time = time_of, .count = count};

@@ -1,6 +1,6 @@
 /* Verbs of hyper-connections: residual streams side by side instead of one residual, mixed before
- * and after each half of a layer (models_2026.md 3.3, kernels/hyper). SPDX-License-Identifier:
- * Apache-2.0 */
+ * and after each half of a layer (models_2026.md 3.3, kernels/hyper).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_DISPATCH_HYPER_H
 #define KT_DISPATCH_HYPER_H
 

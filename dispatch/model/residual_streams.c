@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dispatch/model/hyper.h"
+#include "dispatch/model/residual_streams.h"
 
 #include "dispatch/model/build_impl.h"
 #include "kernels/hyper/hyper.h"
@@ -19,9 +19,8 @@ kt_view kt_hyper_streams(kt_build *b, const kt_stream_rule *rule) {
 
 static void add_weights(kt_build *b, kt_node *n, const kt_hyper_names *names, int64_t outputs,
                         int64_t scales) {
-    n->weight = kt_build_vector(b, (kt_vec){.name = names->fn,
-                                            .n = outputs * n->in.width,
-                                            .rows = outputs});
+    n->weight = kt_build_vector(
+        b, (kt_vec){.name = names->fn, .n = outputs * n->in.width, .rows = outputs});
     n->weight2 = kt_build_vector(b, (kt_vec){.name = names->base, .n = outputs});
     n->weight3 = kt_build_vector(b, (kt_vec){.name = names->scale, .n = scales});
 }
