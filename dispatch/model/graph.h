@@ -150,9 +150,11 @@ typedef enum kt_node_kind {
     /* ATTEND over the blocks of keys that in2, an index query for each kv head, picks for its heads
      * */
     KT_NODE_ATTEND_BLOCKS,
-    KT_NODE_STREAMS,    /* out = copies of in, side by side */
-    KT_NODE_HYPER_MIX,  /* out = a row of the streams in; behind it what HYPER_JOIN wants, and zeros */
-    KT_NODE_HYPER_JOIN, /* streams in3 mixed anew with in by in2; out = their mean, for hidden states */
+    KT_NODE_STREAMS, /* out = copies of in, side by side */
+    /* out = the streams in as a row; behind it what HYPER_JOIN wants, and zeros */
+    KT_NODE_HYPER_MIX,
+    /* streams in3 mixed anew with in by in2; out = their mean, for hidden states */
+    KT_NODE_HYPER_JOIN,
     KT_NODE_HYPER_END,  /* out = the streams in as one row */
     KT_NODE_COMPRESS,   /* out = values in pooled by gates in2, in rows that end a window */
     KT_NODE_KEEP_ENTRY, /* those rows of in, normed and rotated, go to a plane or its index keys */

@@ -19,8 +19,7 @@ typedef struct kt_hyper_half {
     kt_view join; /* for kt_hyper_join */
 } kt_hyper_half;
 
-/* The streams, the same value in all layers; in the first one they begin as copies of the embedding.
- */
+/* The streams, one value in all layers; in the first they begin as copies of the embedding. */
 kt_view kt_hyper_streams(kt_build *b, const kt_stream_rule *rule);
 kt_hyper_half kt_hyper_mix(kt_build *b, kt_view streams, const kt_hyper_names *names,
                            const kt_stream_rule *rule);

@@ -1,7 +1,7 @@
 /* MXFP8 weights times bfloat16 activations on AMX-BF16.
- * The tiles are explained in kernels/simd/amx_wide.h. SPDX-License-Identifier: Apache-2.0 */
+ * The tiles are explained in kernels/p64/amx_wide.h. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/amx_wide.h"
+#include "kernels/p64/amx_wide.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

@@ -1,8 +1,8 @@
 /* MXFP8 weights times bfloat16 activations on AVX2, FMA and F16C.
- * The panel kernels are in kernels/simd/fp8x256.h, SwiGLU in kernels/simd/swiglu_avx2.h.
+ * The panel kernels are in kernels/p64/fp8x256.h, SwiGLU in kernels/simd/swiglu_avx2.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/fp8x256.h"
+#include "kernels/p64/fp8x256.h"
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {

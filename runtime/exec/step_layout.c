@@ -28,8 +28,9 @@ typedef struct life {
 static int has_phases(kt_node_kind kind) {
     return kind == KT_NODE_LINEAR || kind == KT_NODE_LINEAR_HEADS || kind == KT_NODE_ATTEND ||
            kind == KT_NODE_EXPERTS || kind == KT_NODE_HEAD || kind == KT_NODE_CONV ||
-           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE || kind == KT_NODE_ATTEND_BLOCKS ||
-           kind == KT_NODE_COMPRESS || kind == KT_NODE_PICK_ENTRIES;
+           kind == KT_NODE_DELTA || kind == KT_NODE_ATTEND_SPARSE ||
+           kind == KT_NODE_ATTEND_BLOCKS || kind == KT_NODE_COMPRESS ||
+           kind == KT_NODE_PICK_ENTRIES;
 }
 
 static void live(life *l, const kt_view *v, int node) {

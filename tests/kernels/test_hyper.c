@@ -37,7 +37,7 @@ static void multiply(int64_t count, int64_t hidden, float *m) {
     }
 }
 
-/* About a hundred roundings of numbers below 2: 100 units of 2^-24, times what exp makes of them. */
+/* About a hundred roundings of numbers below 2, each 2^-24, times what exp makes of them. */
 static const double bound = 4e-5;
 
 static void check(uint64_t seed, int64_t count, int64_t hidden, int64_t iterations) {

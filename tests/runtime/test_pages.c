@@ -100,7 +100,7 @@ static void expect_rows(const kt_page_pool *p, uint32_t page, uint32_t as, int64
  * were asked for and no more. */
 Test(pages, rows_scales_and_index_keys_do_not_overlap) {
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
-        kt_kv_shape shape = {formats[f], LAYERS, HEADS, DIM, 0, 16, {0}};
+        kt_kv_shape shape = {formats[f], LAYERS, HEADS, DIM, 0, 16, {0}, 0};
         kt_page_pool p;
         kt_err err = {0};
 

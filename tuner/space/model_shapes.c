@@ -145,8 +145,8 @@ static kt_status add_nodes(const kt_graph *graph, kt_shapes *s, kt_err *err) {
         const kt_problem p = n->kind == KT_NODE_CONV    ? kt_conv_problem(n, 0)
                              : n->kind == KT_NODE_DELTA ? kt_delta_problem(n, 0)
                                                         : kt_index_problem(&n->index, 0);
-        const bool scores =
-            (n->kind == KT_NODE_ATTEND_SPARSE && !n->index.repeats) || n->kind == KT_NODE_ATTEND_BLOCKS;
+        const bool scores = (n->kind == KT_NODE_ATTEND_SPARSE && !n->index.repeats) ||
+                            n->kind == KT_NODE_ATTEND_BLOCKS;
         if (n->kind == KT_NODE_CONV || n->kind == KT_NODE_DELTA || scores)
             KT_TRY(add_kept(s, kt_op_name(p.op), &p, err));
         KT_TRY(add_attention(n, s, err));

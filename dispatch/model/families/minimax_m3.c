@@ -238,7 +238,6 @@ static kt_view attend(kt_build *b, const minimax3 *c, kt_view h, int l) {
         index = index_of(b, c, h);
         return kt_attend_blocks(b, v[0], plane, &attention, &index);
     }
-    kt_reserve_index(b, plane, c->index.dim);
     return kt_attend(b, v[0], plane, &attention);
 }
 
