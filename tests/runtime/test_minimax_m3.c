@@ -69,7 +69,7 @@ static void add(model *m, const char *name, int64_t n, int64_t k, double size, d
 
     cr_assert(bits && i < MATRICES);
     m->value[i] = malloc(sizeof(float) * (size_t)count);
-    snprintf(m->name[i], sizeof m->name[i], "language_model.%s", name);
+    snprintf(m->name[i], sizeof m->name[i], "language_model.%.80s", name);
     for (int64_t j = 0; j < count; j++) {
         bits[j] = kt_f32_to_bf16((float)(mean + size * kt_rng_normal(&m->rng)));
         m->value[i][j] = kt_bf16_to_f32(bits[j]);

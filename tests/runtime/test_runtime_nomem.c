@@ -538,8 +538,8 @@ static void unmake_pages(void *out) {
 }
 
 Test(runtime_nomem, pages_are_made_or_not) {
-    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0, 0, {0}},
-                                         {KT_W_INT8_CHANNEL, 2, 2, 64, 0, 0, {0}}};
+    static const kt_kv_shape shapes[] = {{KT_W_BF16, 2, 2, 64, 0, 0, {0}, 0},
+                                         {KT_W_INT8_CHANNEL, 2, 2, 64, 0, 0, {0}, 0}};
 
     for (int i = 0; i < 2; i++) {
         const kt_nomem_case c = {.function = "kt_pages_init",

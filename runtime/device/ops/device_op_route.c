@@ -15,6 +15,8 @@ typedef struct device_route_state {
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     (void)ask;
     if (n->routing.is_hashed) return "the token chooses";
+    if (n->routing.score == KT_ROUTER_SOFTMAX && n->weight2 >= 0)
+        return "a router's logits have a bias";
     return n->routing.score == KT_ROUTER_SQRT_SOFTPLUS ? "scores by softplus" : NULL;
 }
 
@@ -77,13 +79,6 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     return kt_device_put(n->step, code->code, CHOOSE, kt_row_blocks(call.rows, warps), 1,
                          code->kernel->shared_bytes(&code->config, r->experts), &call, sizeof call,
                          err);
-}
-
-static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
-    (void)ask;
-    if (n->routing.score == KT_ROUTER_SOFTMAX && n->weight2 >= 0)
-        return "a router's logits have a bias";
-    return NULL;
 }
 
 _Static_assert((int)KT_CHOSEN_SOFTMAX == (int)KT_ROUTER_SOFTMAX &&
