@@ -54,7 +54,9 @@ static void count_attention(counter *c, const kt_node *n, int64_t context) {
     const kt_attention *a = &n->attention;
     const kt_problem problem = kt_attn_problem(a, c->plan->kv, c->plan->max_context);
     const kt_choice *choice = kt_model_plan_simple(c->plan, &problem);
-    const double pairs = (double)c->plan->max_rows * (double)context / 2;
+    const bool is_cut = a->window > 0 && a->window < context / 2;
+    const double pairs =
+        (double)c->plan->max_rows * (is_cut ? (double)a->window : (double)context / 2);
     kt_problem wide, keys;
 
     if (!choice) return;
@@ -73,6 +75,19 @@ static void count_attention(counter *c, const kt_node *n, int64_t context) {
             choice->variant->isa);
 }
 
+/* The share of a context's cache that a row reads: layers with a window read that. */
+static double share_read(const kt_graph *g, int64_t context) {
+    double read = 0, all = 0;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const int64_t window = g->nodes[i].attention.window;
+        if (g->nodes[i].kind != KT_NODE_ATTEND) continue;
+        read += (double)(window > 0 && window < context ? window : context);
+        all += (double)context;
+    }
+    return all > 0 ? read / all : 1;
+}
+
 kt_status kt_speed_bound_count(const kt_model_plan *plan, int64_t context,
                                const kt_ceilings *ceilings, kt_speed_bound *out, kt_err *err) {
     counter c = {plan, ceilings, out, 0};
@@ -82,7 +97,8 @@ kt_status kt_speed_bound_count(const kt_model_plan *plan, int64_t context,
 
     *out = (kt_speed_bound){0};
     KT_TRY(kt_model_kv_shape(plan->graph, plan->kv, &shape, err));
-    cache = (double)kt_kv_page_bytes(&shape) / KT_PAGE_TOKENS * (double)context;
+    cache = (double)kt_kv_page_bytes(&shape) / KT_PAGE_TOKENS * (double)context *
+            share_read(plan->graph, context);
     for (int i = 0; i < plan->graph->n_weights; i++) count_weight(&c, i);
     for (int i = 0; i < plan->graph->n_nodes; i++)
         if (plan->graph->nodes[i].kind == KT_NODE_ATTEND)

@@ -105,7 +105,22 @@ static kt_step_kind time_of(const kt_exec_node *n) {
     return KT_STEP_ATTN;
 }
 
-/* Row r of a span meets position + r + 1 keys, once for the score and once for the value. */
+/* Pairs of a query and a key: row r of a span meets position + r + 1 keys, or those of a window. */
+static double pairs_of(const kt_step_span *p, int64_t window) {
+    int64_t few = p->rows; /* rows that see all keys before them */
+
+    if (window > 0 && p->position + few > window)
+        few = p->position < window ? window - p->position : 0;
+    return (double)few * (double)(2 * p->position + few + 1) / 2 +
+           (double)(p->rows - few) * (double)window;
+}
+
+static double keys_of(const kt_step_span *p, int64_t window) {
+    const int64_t all = p->position + p->rows, seen = window + p->rows - 1;
+    return (double)(window > 0 && seen < all ? seen : all);
+}
+
+/* Each pair is met once for the score and once for the value. */
 static void count(kt_exec_node *n) {
     kt_step *s = n->step;
     const kt_attention *a = &n->node->attention;
@@ -115,10 +130,9 @@ static void count(kt_exec_node *n) {
 
     for (int i = 0; i < s->n_spans; i++) {
         const kt_step_span *p = &s->spans[i];
-        double rows = (double)p->rows, last = (double)(p->position + p->rows);
-        keys += last;
+        keys += keys_of(p, a->window);
         if (i >= rest.first_span && i < rest.first_span + rest.n_spans)
-            pairs += rows * (2 * last - rows + 1) / 2;
+            pairs += pairs_of(p, a->window);
     }
     one_layer.layers = 1;
     one_layer.index_dim = 0; /* its keys are not read here */
