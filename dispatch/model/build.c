@@ -527,10 +527,11 @@ void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set) {
 }
 
 static bool has_matrix(const kt_build *b, kt_name name) {
-    char whole[80];
+    char json[80], gguf[80];
 
-    snprintf(whole, sizeof whole, "%s.weight", b->graph->is_gguf ? name.gguf : name.json);
-    return kt_checkpoint_find(b->checkpoint, whole) != NULL;
+    snprintf(json, sizeof json, "%s.weight", name.json);
+    snprintf(gguf, sizeof gguf, "%s.weight", name.gguf);
+    return kt_has(b, (kt_name){json, gguf});
 }
 
 /* A head of its own, unless it is tied or missing. */

@@ -26,12 +26,15 @@ static kt_status read_layer_types(const kt_config_source *s, kt_moe_numbers *c, 
     return KT_OK;
 }
 
-kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err) {
+kt_status kt_need_sigmoid(const kt_config_source *s, kt_err *err) {
     const char *score = kt_json_string(kt_json_get(s->json, "scoring_func"), NULL);
 
-    if (score && strcmp(score, "sigmoid") != 0)
-        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: scoring_func '%.40s', expected 'sigmoid'",
-                       s->where, score);
+    if (!score || strcmp(score, "sigmoid") == 0) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: scoring_func '%.40s', expected 'sigmoid'",
+                   s->where, score);
+}
+
+kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err) {
     KT_TRY(read_layer_types(s, c, err));
     if (c->groups < 1) c->groups = c->top_groups = 1;
     KT_TRY(kt_need_multiple(s, "moe_intermediate_size", c->inner, err));

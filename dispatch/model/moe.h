@@ -38,6 +38,8 @@ typedef struct kt_moe_numbers {
         KT_MOE_NUMBER(type, m.is_normalised, KT_NUMBER_BOOL, "norm_topk_prob",                     \
                       "expert_weights_norm", 1, 0, 1)
 
+/* Refuses a config.json whose scoring_func is anything else; a missing one is sigmoid. */
+kt_status kt_need_sigmoid(const kt_config_source *s, kt_err *err);
 /* No groups are one group; sizes are checked. */
 kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err);
 

@@ -26,6 +26,7 @@ SAME(INT8_G16M);
 enum { UNIT = 32, SPAN_MAX = 256, FP8_GROUP = 128 };
 
 kt_weight_format kt_device_weight_format(kt_weight_format stored) {
+    if (stored == KT_W_MXFP8) return KT_W_NONE;
     return stored == KT_W_F16 || stored == KT_W_F32 ? KT_W_BF16 : stored;
 }
 
@@ -42,7 +43,7 @@ kt_status kt_device_weights_bytes(kt_weight_format format, int64_t n, int64_t k,
     if (!f)
         return kt_fail(err, KT_E_UNSUPPORTED, "weights for a device: no format has the number %d",
                        (int)format);
-    if (format == KT_W_MXFP8)
+    if (kt_device_weight_format(format) == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED, "weights for a device: no kernel there reads %s",
                        f->name);
     KT_TRY(kt_format_sizes(f, n, k, &data, &scales, err));

@@ -79,7 +79,7 @@ Test(resolve, bundled_names_in_any_case_and_by_their_beginning) {
     expect_refused("qwen3", "Qwen3-235B-A22B");
     expect_refused("qwen3-31b", "did you mean Qwen3-30B-A3B?");
     expect_refused("tinymoe", "did you mean tiny-moe?");
-    expect_refused("gpt-oss-120b",
+    expect_refused("mixtral-8x7b",
                    "no such folder, and no bundled model or workload of that name (");
     expect_refused("", "model ''");
     expect_refused("/no/such/folder", "model '/no/such/folder': no such folder");

@@ -1,6 +1,7 @@
 /* ATTEND and ATTEND_SPARSE on a device: which launches a step gets, and what comes out of them
  * under the emulator. The rest of the device (runtime/device) is a few functions of this file.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
 #include "kernels/indexer/index_pick.h"
 #include "kernels/indexer/indexer_ref.h"
 #include "runtime/device/device_attn.h"
@@ -51,6 +52,13 @@ kt_status kt_device_step_take(kt_device_step *s, size_t bytes, void **out, kt_er
 void kt_device_step_need(kt_device_step *s, size_t bytes) {
     (void)s;
     if (bytes > fake.needed) fake.needed = bytes;
+}
+
+/* No node here has sinks. */
+kt_status kt_device_load_small(kt_device_step *s, int weight, const void **out,
+                               kt_weight_format *format, kt_err *err) {
+    (void)s, (void)out, (void)format;
+    return kt_fail(err, KT_E_UNSUPPORTED, "weight %d is not here", weight);
 }
 
 kt_status kt_device_step_code(kt_device_step *s, const char *name, const kt_config *config,
@@ -170,6 +178,7 @@ static void make_world(world *w, const attn_case *c, kt_node_kind kind, const kt
     put_pages(w);
     for (int i = 0; i < LAYERS; i++) {
         w->node[i] = (kt_node){
+            .weight3 = -1,
             .kind = kind,
             .attention = {h->heads, h->kv_heads, h->k, h->v, (double)w->b.call.scale, h->window}};
         w->device_node[i] =

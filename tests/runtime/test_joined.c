@@ -176,6 +176,9 @@ static void fixture_init(fixture *f) {
                                     .in = {.value = 1, .width = 96},
                                     .out = {.width = 96},
                                     .weight = i,
+                                    .weight2 = -1,
+                                    .weight3 = -1,
+                                    .weight4 = -1,
                                     .is_routed = i == 0};
     }
     f->nodes[0].kind = KT_NODE_ROUTE;

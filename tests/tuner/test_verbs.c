@@ -253,7 +253,7 @@ Test(verbs, all_name_object_found_and_expected, .timeout = 120) {
         {"inspect any_any_p64__scalar --loop 999", 2, "--loop", "999", "1 to"},
         {"new gemm", 2, "kttune new", "", "expected an operation and a name"},
         {"new birds w8c_a8_mine__avx2", 2, "kttune new", "'birds'", "expected gemm, moe_ffn"},
-        {"new gemm birds", 2, "'birds'", "", "expected <weights>_<acts>_<trait>__<isa>"},
+        {"new gemm birds", 2, "'birds'", "", "expected <weights>_<acts>[_<trait>]__<isa>"},
         {"new gemm w8c_a8_mine__avx2 --folder $H/none", 2, "none/w8c_a8_mine__avx2.c",
          "No such file", "create"},
         {"selfcheck --goals 99", 2, "--goals", "'99'", "expected numbers from 1 to 16"},
