@@ -6,6 +6,15 @@
 
 #include "dispatch/model/build.h"
 
+/* Tokens that an entry of each layer stands for: 0 (no entries), 4 or 128. config.json has numbers,
+ * or kinds of layers; GGUF files have numbers. */
+kt_status kt_entry_ratios_read(const kt_config_source *s, int64_t layers, int64_t *ratio,
+                               kt_err *err);
+
+/* Refuses an indexer that layers of ratio 4 cannot work with; rotated: numbers of a key. */
+kt_status kt_entry_index_check(const kt_config_source *s, const int64_t *ratio, int64_t layers,
+                               int64_t rotated, const kt_index_rule *index, kt_err *err);
+
 /* A compressor: values and gates are columns [halves * dim] of a row, halves 2 where windows
  * overlap; ape [ratio, halves * dim] is added to the gates by the token's place in its window;
  * norm [dim], then the last rotation->rotary_dim columns are rotated at the window's first

@@ -89,7 +89,7 @@ kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(kt_need_multiple(s, "v_head_dim", c->v, err));
     KT_TRY(kt_need_multiple(s, "kv_lora_rank", c->kv_lora, err));
     if (c->q_lora) KT_TRY(kt_need_multiple(s, "q_lora_rank", c->q_lora, err));
-    KT_TRY(kt_need_sigmoid(s, err));
+    KT_TRY(kt_need_score(s, "sigmoid", 2, err));
     KT_TRY(kt_moe_settle(s, &c->moe, err));
     KT_TRY(kt_rotation_read(s, c->rope, 1, &c->rotation, err));
     c->rotation.interleaved = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/model/moe.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -26,12 +27,39 @@ static kt_status read_layer_types(const kt_config_source *s, kt_moe_numbers *c, 
     return KT_OK;
 }
 
-kt_status kt_need_sigmoid(const kt_config_source *s, kt_err *err) {
-    const char *score = kt_json_string(kt_json_get(s->json, "scoring_func"), NULL);
+kt_status kt_glu_limit_read(const kt_config_source *s, double *one, kt_err *err) {
+    static const char *const ends[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
+    char key[128];
 
-    if (!score || strcmp(score, "sigmoid") == 0) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: scoring_func '%.40s', expected 'sigmoid'",
-                   s->where, score);
+    for (int e = 0; s->gguf && e < 2; e++) {
+        const kt_gguf_value *array;
+        snprintf(key, sizeof key, "%.60s.%s", s->arch, ends[e]);
+        array = kt_gguf_find(s->gguf, key);
+        if (!array) continue;
+        KT_TRY(kt_gguf_need_array(s->gguf, key, KT_GGUF_F32, &array, err));
+        for (uint64_t i = 0; i < array->count; i++) {
+            float limit;
+            memcpy(&limit, array->data + 4 * i, sizeof limit);
+            if (e == 0 && i == 0) *one = limit;
+            if (!((double)limit == *one && limit > 0 && isfinite(limit)))
+                return kt_fail(err, KT_E_UNSUPPORTED,
+                               "%.200s: %s[%llu] is %g, expected one positive limit for all",
+                               s->where, key, (unsigned long long)i, (double)limit);
+        }
+    }
+    return KT_OK;
+}
+
+kt_status kt_need_score(const kt_config_source *s, const char *score, int number, kt_err *err) {
+    const char *named = kt_json_string(kt_json_get(s->json, "scoring_func"), NULL);
+    const double gating = s->gguf ? kt_config_gguf_number(s, "expert_gating_func", number) : number;
+
+    if (named && strcmp(named, score) != 0)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: scoring_func '%.40s', expected '%s'",
+                       s->where, named, score);
+    if (gating == number) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: expert_gating_func %g, expected %d (%s)",
+                   s->where, gating, number, score);
 }
 
 kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err) {

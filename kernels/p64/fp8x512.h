@@ -73,7 +73,7 @@ KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const
 
     kt_fp8_tables(tables);
     KT_EACH (r, rows) a[r] = t->a[r];
-    /* Scales of blocks lie behind the codes: asked for now, they are there at the end of the first block. */
+    /* Scales of blocks lie behind the codes: the first block takes as long as their way here. */
     for (int64_t at = 0; rows <= 3 && format == KT_W_FP8_B128 && at < k / 16; at += KT_TILE_LINE)
         _mm_prefetch((const char *)w + 64 * k + at, _MM_HINT_T0);
     for (int64_t b = 0; b * block < k; b++) {

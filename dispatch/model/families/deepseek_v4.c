@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "dispatch/model/compressed.h"
@@ -15,7 +14,8 @@
 typedef struct v4 {
     kt_moe_numbers moe;
     int64_t heads, dim, rope, q_lora, groups, o_lora, window;
-    int64_t index_heads, index_dim, index_topk, hash_layers;
+    int64_t hash_layers;
+    kt_index_rule index; /* sizes */
     double eps, limit, stretched_base;
     bool is_tied;
     kt_stream_rule streams;
@@ -37,9 +37,9 @@ static const kt_number numbers[] = {
     INT(groups, "o_groups", "attention.output_group_count", KT_NUMBER_NEEDED, 1, 4096),
     INT(o_lora, "o_lora_rank", "attention.output_lora_rank", KT_NUMBER_NEEDED, 32, 1 << 20),
     INT(window, "sliding_window", "attention.sliding_window", KT_NUMBER_NEEDED, 1, 1 << 16),
-    INT(index_heads, "index_n_heads", "attention.indexer.head_count", 0, 0, 4096),
-    INT(index_dim, "index_head_dim", "attention.indexer.key_length", 0, 0, 4096),
-    INT(index_topk, "index_topk", "attention.indexer.top_k", 0, 0, 1 << 24),
+    INT(index.heads, "index_n_heads", "attention.indexer.head_count", 0, 0, 4096),
+    INT(index.dim, "index_head_dim", "attention.indexer.key_length", 0, 0, 4096),
+    INT(index.topk, "index_topk", "attention.indexer.top_k", 0, 0, 1 << 24),
     INT(hash_layers, "num_hash_layers", "hash_layer_count", 0, 0, KT_MAX_LAYERS),
     INT(streams.count, "hc_mult", "hyper_connection.count", KT_NUMBER_NEEDED, 1, KT_HYPER_MOST),
     INT(streams.iterations, "hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations",
@@ -53,89 +53,9 @@ static const kt_number numbers[] = {
 
 /* ---- what the configuration says ---- */
 
-/* Tokens that an entry of layer l stands for: a list of numbers, or kinds of layers; -1 = unknown.
- */
-static int64_t read_ratio(const kt_config_source *s, int64_t l) {
-    const kt_json *ratios = kt_json_get(s->json, "compress_ratios");
-    const kt_json *kinds = kt_json_get(s->json, "layer_types");
-    const char *kind = kt_json_string(kt_json_at(kinds, (size_t)l), NULL);
-    const kt_gguf_value *array;
-    char key[128];
-
-    if (kt_json_length(ratios)) return kt_json_int(kt_json_at(ratios, (size_t)l), -1);
-    if (s->json && !kind) return -1;
-    if (s->json && strcmp(kind, "sliding_attention") == 0) return 0;
-    if (s->json && strcmp(kind, "compressed_sparse_attention") == 0) return 4;
-    if (s->json) return strcmp(kind, "heavily_compressed_attention") == 0 ? 128 : -1;
-    snprintf(key, sizeof key, "%.60s.attention.compress_ratios", s->arch);
-    array = kt_gguf_find(s->gguf, key);
-    if (!array || array->type != KT_GGUF_ARRAY || (uint64_t)l >= array->count) return -1;
-    if (array->element_type != KT_GGUF_I32 && array->element_type != KT_GGUF_U32) return -1;
-    return kt_gguf_i32(array, (uint64_t)l);
-}
-
-static kt_status read_ratios(const kt_config_source *s, const kt_model_numbers *m, v4 *c,
-                             kt_err *err) {
-    bool has_index = false;
-
-    for (int64_t l = 0; l < m->layers; l++) {
-        c->ratio[l] = read_ratio(s, l);
-        if (c->ratio[l] != 0 && c->ratio[l] != 4 && c->ratio[l] != 128)
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s: compress_ratios says %lld of layer %lld, expected 0, 4 or 128",
-                           s->where, (long long)c->ratio[l], (long long)l);
-        has_index |= c->ratio[l] == 4;
-    }
-    if (!has_index) return KT_OK;
-    if (c->index_heads >= 1 && c->index_topk >= 1 && c->index_dim >= c->rope)
-        return kt_need_multiple(s, "index_head_dim", c->index_dim, err);
-    return kt_fail(err, KT_E_FORMAT,
-                   "%.200s: an indexer of %lld heads of %lld that picks %lld, expected at least "
-                   "one head of %lld or more and one entry",
-                   s->where, (long long)c->index_heads, (long long)c->index_dim,
-                   (long long)c->index_topk, (long long)c->rope);
-}
-
-/* GGUF files have a limit for each layer, all the same. */
-static kt_status read_limit(const kt_config_source *s, v4 *c, kt_err *err) {
-    static const char *const ends[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
-    char key[128];
-
-    for (int e = 0; s->gguf && e < 2; e++) {
-        const kt_gguf_value *array;
-        snprintf(key, sizeof key, "%.60s.%s", s->arch, ends[e]);
-        array = kt_gguf_find(s->gguf, key);
-        if (!array) continue;
-        KT_TRY(kt_gguf_need_array(s->gguf, key, KT_GGUF_F32, &array, err));
-        for (uint64_t i = 0; i < array->count; i++) {
-            float limit;
-            memcpy(&limit, array->data + 4 * i, sizeof limit);
-            if (e == 0 && i == 0) c->limit = limit;
-            if (!((double)limit == c->limit && limit > 0 && isfinite(limit)))
-                return kt_fail(err, KT_E_UNSUPPORTED,
-                               "%.200s: %s[%llu] is %g, expected one positive limit for all",
-                               s->where, key, (unsigned long long)i, (double)limit);
-        }
-    }
-    return KT_OK;
-}
-
-static kt_status check_router(const kt_config_source *s, v4 *c, kt_err *err) {
-    const char *named = kt_json_string(kt_json_get(s->json, "scoring_func"), NULL);
-    const char *score = named ? named : "sqrtsoftplus";
-    const double gating = s->gguf ? kt_config_gguf_number(s, "expert_gating_func", 4) : 4;
-
-    if (strcmp(score, "sqrtsoftplus") != 0 || gating != 4)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "%.200s: scoring_func '%.40s' (%g in GGUF), expected 'sqrtsoftplus' (4)",
-                       s->where, score, gating);
-    return kt_moe_settle(s, &c->moe, err);
-}
-
 static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, void *numbers_,
                         kt_err *err) {
     v4 *c = numbers_;
-    const int64_t group = c->heads / c->groups * c->dim;
 
     if (c->heads % c->groups != 0 || c->rope > c->dim)
         return kt_fail(err, KT_E_FORMAT,
@@ -145,10 +65,12 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(kt_need_multiple(s, "head_dim", c->dim, err));
     KT_TRY(kt_need_multiple(s, "q_lora_rank", c->q_lora, err));
     KT_TRY(kt_need_multiple(s, "o_lora_rank", c->o_lora, err));
-    KT_TRY(kt_need_multiple(s, "heads of a group", group, err));
-    KT_TRY(check_router(s, c, err));
-    KT_TRY(read_limit(s, c, err));
-    KT_TRY(read_ratios(s, m, c, err));
+    KT_TRY(kt_need_multiple(s, "heads of a group", c->heads / c->groups * c->dim, err));
+    KT_TRY(kt_need_score(s, "sqrtsoftplus", 4, err));
+    KT_TRY(kt_moe_settle(s, &c->moe, err));
+    KT_TRY(kt_glu_limit_read(s, &c->limit, err));
+    KT_TRY(kt_entry_ratios_read(s, m->layers, c->ratio, err));
+    KT_TRY(kt_entry_index_check(s, c->ratio, m->layers, c->rope, &c->index, err));
     KT_TRY(kt_rotation_read(s, c->rope, 1, &c->stretched, err));
     c->stretched.interleaved = true;
     c->stretched.attention_factor = 1; /* scores are not scaled */
@@ -171,18 +93,18 @@ static void queries(kt_build *b, const v4 *c, kt_view cq, const kt_rope_rule *r,
                     kt_view out[2]) {
     const kt_mat mats[2] = {
         KT_MAT("attn.wq_b", "attn_q_b", c->heads * c->dim, c->q_lora),
-        KT_MAT("attn.indexer.wq_b", "indexer.attn_q_b", c->index_heads * c->index_dim, c->q_lora)};
+        KT_MAT("attn.indexer.wq_b", "indexer.attn_q_b", c->index.heads * c->index.dim, c->q_lora)};
 
     cq = kt_rms(b, cq, KT_VEC("attn.q_norm.weight", "attn_q_a_norm.weight", c->q_lora), c->eps);
     kt_linear(b, "q_b", cq, n, mats, out);
     kt_rms_heads(b, out[0], c->dim, (kt_vec){.n = 0}, c->eps);
     kt_rope(b, tail(c, out[0], c->dim), c->dim, r);
-    if (n > 1) kt_rope(b, tail(c, out[1], c->index_dim), c->index_dim, r);
+    if (n > 1) kt_rope(b, tail(c, out[1], c->index.dim), c->index.dim, r);
 }
 
 /* Entries of the layer, and their index keys where windows overlap. */
 static int entries(kt_build *b, const v4 *c, kt_view h, int64_t ratio) {
-    const int64_t halves = ratio == 4 ? 2 : 1, of_index = ratio == 4 ? c->index_dim : 0;
+    const int64_t halves = ratio == 4 ? 2 : 1, of_index = ratio == 4 ? c->index.dim : 0;
     const int plane = kt_entries(b, c->dim, of_index, ratio);
     const kt_mat mats[4] = {
         KT_MAT("attn.compressor.wkv", "attn_compressor_kv", halves * c->dim, h.width),
@@ -212,15 +134,16 @@ static kt_view attend(kt_build *b, const v4 *c, kt_view h, int l) {
     const kt_mat mats[3] = {
         KT_MAT("attn.wq_a", "attn_q_a", c->q_lora, h.width),
         KT_MAT("attn.wkv", "attn_kv", c->dim, h.width),
-        KT_MAT("attn.indexer.weights_proj", "indexer.proj", c->index_heads, h.width)};
+        KT_MAT("attn.indexer.weights_proj", "indexer.proj", c->index.heads, h.width)};
     kt_compressed_attention a = {
         .attention = {.heads = c->heads, .kv_heads = 1, .k = c->dim, .v = c->dim},
         .plane = -1,
         .window = c->window,
         .ratio = ratio,
-        .topk = c->index_topk,
+        .topk = c->index.topk,
         .sink = {"attn.attn_sink", "attn_sinks.weight"}};
-    kt_view out[3], q[2], o;
+    kt_index_rule index = c->index;
+    kt_view out[3] = {{0}}, q[2] = {{0}}, o;
 
     a.attention.scale = 1 / sqrt((double)c->dim);
     kt_linear(b, "qkv", h, ratio == 4 ? 3 : 2, mats, out);
@@ -230,14 +153,8 @@ static kt_view attend(kt_build *b, const v4 *c, kt_view h, int l) {
     kt_rope(b, tail(c, out[1], c->dim), c->dim, r);
     a.kv = out[1];
     if (ratio) a.plane = entries(b, c, h, ratio);
-    if (ratio == 4)
-        a.picked = kt_pick_entries(b, a.plane,
-                                   &(kt_index_rule){.queries = q[1],
-                                                    .weights = out[2],
-                                                    .heads = c->index_heads,
-                                                    .dim = c->index_dim,
-                                                    .topk = c->index_topk},
-                                   ratio);
+    index.queries = q[1], index.weights = out[2];
+    if (ratio == 4) a.picked = kt_pick_entries(b, a.plane, &index, ratio);
     o = kt_attend_entries(b, q[0], &a);
     kt_rope_back(b, tail(c, o, c->dim), c->dim, r);
     return kt_linear_heads(b, o,

@@ -26,7 +26,7 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(kt_gqa_settle(s, m, &c->attention, err));
     KT_TRY(kt_rotation_read(s, c->attention.dim, 0.5, &c->attention.rotation, err));
     c->attention.qk_norm = c->has_qk_norm ? KT_QK_NORM_HEAD : KT_QK_NORM_NONE;
-    KT_TRY(kt_need_sigmoid(s, err));
+    KT_TRY(kt_need_score(s, "sigmoid", 2, err));
     KT_TRY(kt_moe_settle(s, &c->moe, err));
     return kt_need_silu(s, err);
 }

@@ -6,19 +6,19 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "dispatch/model/build.h"
 #include "dispatch/model/gqa.h"
+#include "dispatch/model/key_blocks.h"
 
 typedef struct minimax3 {
     kt_gqa_numbers attention;
     int64_t experts, topk, inner, dense, shared, n_shared, first_dense;
     double factor, alpha, limit;
     bool is_tied, has_gemma_norm, has_qk_norm, has_output_gate, has_routing_bias;
-    kt_index_rule index; /* sizes */
-    bool is_dense[KT_MAX_LAYERS], is_sparse[KT_MAX_LAYERS];
+    kt_key_blocks blocks;
+    bool is_dense[KT_MAX_LAYERS];
 } minimax3;
 
 static const kt_number numbers[] = {
@@ -48,101 +48,11 @@ static const kt_number numbers[] = {
 
 /* ---- reading ---- */
 
-/* A list of 0 and 1, one for each layer; absent: all are `fallback`. */
-static kt_status read_flags(const kt_config_source *s, const kt_json *holder, const char *key,
-                            int64_t layers, bool fallback, bool *out, kt_err *err) {
-    const kt_json *list = kt_json_get(holder, key);
-
-    for (int64_t l = 0; l < layers; l++) out[l] = fallback;
-    if (kt_json_type_of(list) == KT_JSON_NULL) return KT_OK;
-    if ((int64_t)kt_json_length(list) < layers)
-        return kt_fail(err, KT_E_FORMAT, "%.200s: %s has %zu entries, expected %lld, one per layer",
-                       s->where, key, kt_json_length(list), (long long)layers);
-    for (int64_t l = 0; l < layers; l++) out[l] = kt_json_int(kt_json_at(list, (size_t)l), 0) != 0;
-    return KT_OK;
-}
-
-static kt_status need_word(const kt_config_source *s, const kt_json *holder, const char *key,
-                           const char *want, kt_err *err) {
-    const char *found = kt_json_string(kt_json_get(holder, key), NULL);
-
-    if (!found || strcmp(found, want) == 0) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: %s '%.40s', expected '%s'", s->where, key, found,
-                   want);
-}
-
 static kt_status need_flag(const kt_config_source *s, const char *key, bool found, bool want,
                            kt_err *err) {
     if (found == want) return KT_OK;
     return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: %s is %s, expected %s", s->where, key,
                    found ? "true" : "false", want ? "true" : "false");
-}
-
-/* sparse_attention_config: which layers pick blocks, and how. */
-static kt_status read_selection(const kt_config_source *s, int64_t layers, minimax3 *c,
-                                kt_err *err) {
-    const kt_json *j = kt_json_get(s->json, "sparse_attention_config");
-    bool is_valueless[KT_MAX_LAYERS];
-
-    if (!kt_json_bool(kt_json_get(j, "use_sparse_attention"), false)) return KT_OK;
-    c->index.heads = kt_json_int(kt_json_get(j, "sparse_num_index_heads"), 0);
-    c->index.dim = kt_json_int(kt_json_get(j, "sparse_index_dim"), 0);
-    c->index.topk = kt_json_int(kt_json_get(j, "sparse_topk_blocks"), 0);
-    c->index.block = kt_json_int(kt_json_get(j, "sparse_block_size"), 0);
-    c->index.local = kt_json_int(kt_json_get(j, "sparse_local_block"), 1);
-    KT_TRY(need_word(s, j, "sparse_score_type", "max", err));
-    if (kt_json_int(kt_json_get(j, "sparse_init_block"), 0) != 0)
-        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: sparse_init_block is %lld, expected 0",
-                       s->where, (long long)kt_json_int(kt_json_get(j, "sparse_init_block"), 0));
-    KT_TRY(read_flags(s, j, "sparse_attention_freq", layers, true, c->is_sparse, err));
-    KT_TRY(read_flags(s, j, "sparse_disable_index_value", layers, true, is_valueless, err));
-    for (int64_t l = 0; l < layers; l++)
-        if (c->is_sparse[l] && !is_valueless[l])
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s: sparse_disable_index_value is 0 for layer %lld, which picks "
-                           "blocks, expected 1",
-                           s->where, (long long)l);
-    return KT_OK;
-}
-
-/* Layers behind the dense ones pick; a file without an index has none. */
-static void read_gguf(const kt_config_source *s, int64_t layers, minimax3 *c) {
-    c->index.heads = (int64_t)kt_config_gguf_number(s, "attention.indexer.head_count", 0);
-    c->index.dim = (int64_t)kt_config_gguf_number(s, "attention.indexer.key_length", 0);
-    c->index.topk = (int64_t)kt_config_gguf_number(s, "attention.indexer.top_k", 0);
-    c->index.block = (int64_t)kt_config_gguf_number(s, "attention.indexer.block_size", 0);
-    c->index.local = (int64_t)kt_config_gguf_number(s, "attention.indexer.local_blocks", 1);
-    c->shared = c->n_shared * c->inner;
-    for (int64_t l = 0; l < layers; l++) {
-        c->is_dense[l] = l < c->first_dense;
-        c->is_sparse[l] = c->index.heads > 0 && l >= c->first_dense;
-    }
-}
-
-static kt_status check_index(const kt_config_source *s, int64_t layers, const minimax3 *c,
-                             kt_err *err) {
-    const kt_index_rule *x = &c->index;
-    bool is_any = false;
-
-    for (int64_t l = 0; l < layers; l++) is_any |= c->is_sparse[l];
-    if (!is_any) return KT_OK;
-    if (x->heads != c->attention.kv_heads)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "%.200s: %lld index heads for %lld kv heads, expected one for each",
-                       s->where, (long long)x->heads, (long long)c->attention.kv_heads);
-    if (x->block < 1 || x->block > 1 << 20 || x->topk < 1 || x->topk > 1 << 20 || x->local < 1 ||
-        x->local > x->topk)
-        return kt_fail(
-            err, KT_E_FORMAT,
-            "%.200s: %lld blocks of %lld keys, %lld of them local, expected at least one "
-            "of each and no more local ones than all",
-            s->where, (long long)x->topk, (long long)x->block, (long long)x->local);
-    if (x->dim < c->attention.rotation.rotary_dim || x->dim > 4096)
-        return kt_fail(err, KT_E_FORMAT,
-                       "%.200s: index keys of %lld numbers, expected %lld, which are rotated, to "
-                       "4096",
-                       s->where, (long long)x->dim, (long long)c->attention.rotation.rotary_dim);
-    return kt_need_multiple(s, "sparse_index_dim", x->dim, err);
 }
 
 static kt_status check_sizes(const kt_config_source *s, int64_t layers, const minimax3 *c,
@@ -167,22 +77,22 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
     KT_TRY(need_flag(s, "use_qk_norm", c->has_qk_norm, true, err));
     KT_TRY(need_flag(s, "use_routing_bias", c->has_routing_bias, true, err));
     KT_TRY(need_flag(s, "attention_output_gate", c->has_output_gate, false, err));
-    KT_TRY(need_word(s, s->json, "qk_norm_type", "per_head", err));
-    KT_TRY(need_word(s, s->json, "scoring_func", "sigmoid", err));
-    KT_TRY(need_word(s, s->json, "hidden_act", "swigluoai", err));
+    KT_TRY(kt_need_word(s, s->json, "qk_norm_type", "per_head", err));
+    KT_TRY(kt_need_word(s, s->json, "scoring_func", "sigmoid", err));
+    KT_TRY(kt_need_word(s, s->json, "hidden_act", "swigluoai", err));
     if (s->json) {
         bool has_experts[KT_MAX_LAYERS];
-        KT_TRY(read_flags(s, s->json, "moe_layer_freq", m->layers, true, has_experts, err));
+        KT_TRY(kt_read_flags(s, s->json, "moe_layer_freq", m->layers, true, has_experts, err));
         for (int64_t l = 0; l < m->layers; l++) c->is_dense[l] = !has_experts[l];
         if (c->n_shared > 1)
             return kt_fail(err, KT_E_UNSUPPORTED,
                            "%.200s: n_shared_experts is %lld, expected 0 or 1", s->where,
                            (long long)c->n_shared);
-        KT_TRY(read_selection(s, m->layers, c, err));
     } else {
-        read_gguf(s, m->layers, c);
+        c->shared = c->n_shared * c->inner;
+        for (int64_t l = 0; l < m->layers; l++) c->is_dense[l] = l < c->first_dense;
     }
-    KT_TRY(check_index(s, m->layers, c, err));
+    KT_TRY(kt_key_blocks_read(s, m->layers, c->first_dense, &c->attention, &c->blocks, err));
     return check_sizes(s, m->layers, c, err);
 }
 
@@ -190,11 +100,11 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
 
 /* Index queries, one for each kv head, and the index key, normed and rotated as q and k are. */
 static kt_index_rule index_of(kt_build *b, const minimax3 *c, kt_view h) {
-    const int64_t dim = c->index.dim;
+    const int64_t dim = c->blocks.index.dim;
     const kt_mat mats[2] = {
-        KT_MAT("self_attn.index_q_proj", "indexer.q_proj", c->index.heads * dim, h.width),
+        KT_MAT("self_attn.index_q_proj", "indexer.q_proj", c->blocks.index.heads * dim, h.width),
         KT_MAT("self_attn.index_k_proj", "indexer.k_proj", dim, h.width)};
-    kt_index_rule index = c->index;
+    kt_index_rule index = c->blocks.index;
     kt_view v[2];
 
     kt_linear(b, "indexer", h, 2, mats, v);
@@ -234,7 +144,7 @@ static kt_view attend(kt_build *b, const minimax3 *c, kt_view h, int l) {
     kt_rope(b, v[0], a->dim, &a->rotation);
     kt_rope(b, v[1], a->dim, &a->rotation);
     plane = kt_keep(b, v[1], v[2], a->kv_heads);
-    if (c->is_sparse[l]) {
+    if (c->blocks.is_sparse[l]) {
         index = index_of(b, c, h);
         return kt_attend_blocks(b, v[0], plane, &attention, &index);
     }
