@@ -163,7 +163,7 @@ static void settle_numbers(const pass *p, double *x, int64_t n) {
 /* y = W x + b, W [n, k]; b may be NULL. */
 static void linear(const pass *p, const double *w, const double *b, const double *x, int64_t n,
                    int64_t k, double *y) {
-    double in[512];
+    double in[1024];
 
     memcpy(in, x, (size_t)k * sizeof *in);
     settle_numbers(p, in, k);
