@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "dispatch/model/build.h"
 #include "dispatch/model/gqa.h"
-#include "dispatch/model/key_blocks.h"
+#include "dispatch/model/block_selection.h"
 
 typedef struct minimax3 {
     kt_gqa_numbers attention;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dispatch/model/key_blocks.h"
+#include "dispatch/model/block_selection.h"
 
 #include <string.h>
 

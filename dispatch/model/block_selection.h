@@ -1,7 +1,7 @@
 /* Which layers meet blocks of keys, and how many (models_2026.md 6): what the configuration says.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KT_DISPATCH_KEY_BLOCKS_H
-#define KT_DISPATCH_KEY_BLOCKS_H
+#ifndef KT_DISPATCH_BLOCK_SELECTION_H
+#define KT_DISPATCH_BLOCK_SELECTION_H
 
 #include "dispatch/model/build.h"
 #include "dispatch/model/gqa.h"
