@@ -41,8 +41,8 @@ typedef struct kt_moe_numbers {
 /* GGUF files have a limit of the clamped SwiGLU for each layer and kind of expert, all the same: it
  * goes to *one, which stays as it is without them. */
 kt_status kt_glu_limit_read(const kt_config_source *s, double *one, kt_err *err);
-/* Refuses files whose router scores in another way than `score`, GGUF's expert_gating_func `number`;
- * what is missing is right. */
+/* Refuses files whose router scores in another way than `score`, which in GGUF's expert_gating_func
+ * is `number`; what is missing is right. */
 kt_status kt_need_score(const kt_config_source *s, const char *score, int number, kt_err *err);
 /* No groups are one group; sizes are checked. */
 kt_status kt_moe_settle(const kt_config_source *s, kt_moe_numbers *c, kt_err *err);

@@ -73,8 +73,8 @@ static inline void kt_attn_fetch(const uint16_t *row, int64_t ld, int64_t n, int
 void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_stats,
                   int64_t head_dim);
 
-/* Divide by the sum of exponentials; sink: NULL, or the score of a key without a value, which counts
- * in that sum. */
+/* Divide by the sum of exponentials; sink: NULL, or the score of a key without a value, which
+ * counts in that sum. */
 void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink);
 
 /* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c *

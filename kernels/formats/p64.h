@@ -35,7 +35,7 @@
 #include "kt/variant.h"
 
 #define KT_P64_ROWS 64
-/* Bytes of 32 inputs of a panel: codes of 8 and of 4 bits, values of 16 bits, w4g32's codes and scales. */
+/* Bytes of 32 inputs of a panel: codes of 8 and 4 bits, 16-bit values, w4g32's codes and scales. */
 enum {
     KT_P64_CODES8_BYTES = 32 * KT_P64_ROWS,
     KT_P64_CODES4_BYTES = 16 * KT_P64_ROWS,

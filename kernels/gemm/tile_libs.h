@@ -1,7 +1,7 @@
 /* Panel kernels made of third-party libraries, for the __lib variants of gemm and moe_ffn. They are
  * defined in the gemm variant's file, the only one that includes the library's header.
  *
- * A context is what one call needs; open it on the calling thread before the walk and close it after.
+ * A context is what one call needs: opened on the calling thread before the walk, closed behind it.
  * Libraries may take a lock or allocate when they meet a shape for the first time.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -60,6 +60,7 @@ static bool encoding_at(size_t i, encoding *out) {
     }
     if (i + 1 >= KT_LOWBIT_COUNT) return false;
     snprintf(out->name, sizeof out->name, "%s", kt_lowbit_of((kt_lowbit)(i + 1))->name);
+    out->tensors = "GGUF blocks, which become w8g16m: 12 bits a weight";
     out->formats[0] = KT_W_INT8_G16M;
     return true;
 }
