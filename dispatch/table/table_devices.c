@@ -90,57 +90,31 @@ void kt_table_put_device_value(kt_json_writer *w, const void *value) {
     kt_json_end_object(w);
 }
 
-static kt_status copy_text(const kt_json *o, const char *key, const char *where, char *out,
-                           size_t out_bytes, kt_err *err) {
-    const char *s;
-
-    KT_TRY(kt_json_need_string(o, key, where, &s, err));
-    if (strlen(s) >= out_bytes)
-        return kt_fail(err, KT_E_FORMAT, "%s: '%s' has %zu characters, at most %zu are possible",
-                       where, key, strlen(s), out_bytes - 1);
-    memcpy(out, s, strlen(s) + 1);
-    return KT_OK;
-}
-
 static kt_status read_row(const kt_json *o, const char *where, kt_table_device_row *r,
                           kt_err *err) {
     int64_t driver, mhz;
 
     memset(r, 0, sizeof *r);
-    KT_TRY(copy_text(o, "device", where, r->device, sizeof r->device, err));
-    KT_TRY(copy_text(o, "target", where, r->target, sizeof r->target, err));
-    KT_TRY(copy_text(o, "cell", where, r->cell, sizeof r->cell, err));
+    KT_TRY(kt_table_read_text(o, "device", where, r->device, sizeof r->device, err));
+    KT_TRY(kt_table_read_text(o, "target", where, r->target, sizeof r->target, err));
+    KT_TRY(kt_table_read_text(o, "cell", where, r->cell, sizeof r->cell, err));
     KT_TRY(kt_json_need_int(o, "driver", 0, INT32_MAX, where, &driver, err));
     KT_TRY(kt_json_need_int(o, "mhz", 0, INT32_MAX, where, &mhz, err));
     r->driver = (int)driver, r->mhz = (int)mhz;
     return kt_table_read_row(o, where, &r->row, err);
 }
 
-kt_status kt_table_read_devices(const kt_json *root, const char *path, kt_table *t, kt_err *err) {
-    const kt_json *list = kt_json_get(root, "devices");
-    const size_t n = kt_json_length(list);
+static kt_status add_row(const kt_json *o, const char *where, kt_table *t, kt_err *err) {
+    kt_table_device_row r;
 
-    if (!list) return KT_OK;
-    if (kt_json_type_of(list) != KT_JSON_ARRAY || n > MAX_DEVICE_ROWS)
-        return kt_fail(err, KT_E_FORMAT,
-                       "%s: 'devices' is %s of %zu, expected an array of at most %d", path,
-                       kt_json_type_name(kt_json_type_of(list)), n, MAX_DEVICE_ROWS);
-    for (size_t i = 0; i < n; i++) {
-        const char *cell = kt_json_string(kt_json_get(kt_json_at(list, i), "cell"), NULL);
-        char where[256];
-        kt_table_device_row r;
-        kt_status st;
-        snprintf(where, sizeof where, "%.200s: device row %zu of %zu", path, i + 1, n);
-        if (cell && !is_known(cell)) continue; /* of a later minor version */
-        KT_TRY(read_row(kt_json_at(list, i), where, &r, err));
-        if (kt_table_find_device_row(t, &r))
-            return kt_fail(err, KT_E_FORMAT, "%s: the same cell again", where);
-        st = kt_table_put_device_row(t, &r, err);
-        if (st == KT_OK) continue;
-        kt_fail_prefix(err, st, "%s", where);
-        if (st == KT_E_INVALID) st = KT_E_FORMAT; /* it is the file that is wrong, not a caller */
-        if (err) err->status = st;
-        return st;
-    }
-    return KT_OK;
+    KT_TRY(read_row(o, where, &r, err));
+    if (kt_table_find_device_row(t, &r))
+        return kt_fail(err, KT_E_FORMAT, "%s: the same cell again", where);
+    return kt_table_blame_file(kt_table_put_device_row(t, &r, err), where, err);
+}
+
+kt_status kt_table_read_devices(const kt_json *root, const char *path, kt_table *t, kt_err *err) {
+    return kt_table_read_list(
+        root, path, &(kt_table_list){"devices", "device row", MAX_DEVICE_ROWS, is_known, add_row},
+        t, err);
 }

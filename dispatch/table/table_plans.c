@@ -12,10 +12,10 @@
 static const char *const cells[] = {"moe_layer", "threads", "spin", "layer_gain"};
 enum { MAX_PLANS = 4096 };
 
-static int is_known(const char *cell) {
+static bool is_known(const char *cell) {
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        if (strcmp(cells[i], cell) == 0) return 1;
-    return 0;
+        if (strcmp(cells[i], cell) == 0) return true;
+    return false;
 }
 
 static int is_text(const char *s, size_t size) {
@@ -95,22 +95,10 @@ void kt_table_put_plan_value(kt_json_writer *w, const void *value) {
     kt_json_end_object(w);
 }
 
-static kt_status copy_text(const kt_json *o, const char *key, const char *where, char *out,
-                           size_t out_bytes, kt_err *err) {
-    const char *s;
-    KT_TRY(kt_json_need_string(o, key, where, &s, err));
-    if (strlen(s) < out_bytes) {
-        memcpy(out, s, strlen(s) + 1);
-        return KT_OK;
-    }
-    return kt_fail(err, KT_E_FORMAT, "%s: '%s' has %zu characters, at most %zu are possible", where,
-                   key, strlen(s), out_bytes - 1);
-}
-
 static kt_status read_plan(const kt_json *o, const char *where, kt_table_plan *p, kt_err *err) {
     memset(p, 0, sizeof *p);
-    KT_TRY(copy_text(o, "cell", where, p->cell, sizeof p->cell, err));
-    KT_TRY(copy_text(o, "routing", where, p->routing, sizeof p->routing, err));
+    KT_TRY(kt_table_read_text(o, "cell", where, p->cell, sizeof p->cell, err));
+    KT_TRY(kt_table_read_text(o, "routing", where, p->routing, sizeof p->routing, err));
     KT_TRY(kt_json_need_int(o, "tokens", 1, INT64_MAX, where, &p->tokens, err));
     KT_TRY(kt_json_need_double(o, "imbalance", where, &p->imbalance, err));
     if (kt_json_get(o, "predicted"))
@@ -118,31 +106,16 @@ static kt_status read_plan(const kt_json *o, const char *where, kt_table_plan *p
     return kt_table_read_row(o, where, &p->row, err);
 }
 
-kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *t, kt_err *err) {
-    const kt_json *list = kt_json_get(root, "plans");
-    size_t n = kt_json_length(list);
+static kt_status add_plan(const kt_json *o, const char *where, kt_table *t, kt_err *err) {
+    kt_table_plan p;
 
-    if (!list) return KT_OK;
-    if (kt_json_type_of(list) != KT_JSON_ARRAY || n > MAX_PLANS)
-        return kt_fail(err, KT_E_FORMAT,
-                       "%s: 'plans' is %s of %zu, expected an array of at most %d", path,
-                       kt_json_type_name(kt_json_type_of(list)), n, MAX_PLANS);
-    for (size_t i = 0; i < n; i++) {
-        const char *cell = kt_json_string(kt_json_get(kt_json_at(list, i), "cell"), NULL);
-        char where[256];
-        kt_table_plan p;
-        kt_status st;
-        snprintf(where, sizeof where, "%.200s: plan %zu of %zu", path, i + 1, n);
-        if (cell && !is_known(cell)) continue; /* of a later minor version */
-        KT_TRY(read_plan(kt_json_at(list, i), where, &p, err));
-        if (kt_table_find_plan(t, &p))
-            return kt_fail(err, KT_E_FORMAT, "%s: the same cell again", where);
-        st = kt_table_put_plan(t, &p, err);
-        if (st == KT_OK) continue;
-        kt_fail_prefix(err, st, "%s", where);
-        if (st == KT_E_INVALID) st = KT_E_FORMAT; /* it is the file that is wrong, not a caller */
-        if (err) err->status = st;
-        return st;
-    }
-    return KT_OK;
+    KT_TRY(read_plan(o, where, &p, err));
+    if (kt_table_find_plan(t, &p))
+        return kt_fail(err, KT_E_FORMAT, "%s: the same cell again", where);
+    return kt_table_blame_file(kt_table_put_plan(t, &p, err), where, err);
+}
+
+kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *t, kt_err *err) {
+    return kt_table_read_list(
+        root, path, &(kt_table_list){"plans", "plan", MAX_PLANS, is_known, add_plan}, t, err);
 }

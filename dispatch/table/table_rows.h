@@ -21,6 +21,23 @@ kt_status kt_table_read_row(const kt_json *object, const char *where, kt_table_r
  * (table_scan.c). */
 bool kt_table_scan_row(const char *line, size_t size, kt_table_row *row);
 
+/* A member that is a text of fewer than out_bytes bytes. */
+kt_status kt_table_read_text(const kt_json *object, const char *key, const char *where, char *out,
+                             size_t out_bytes, kt_err *err);
+
+/* An array of the file, which may be absent. Entries whose "cell" is_known does not name are of a
+ * later minor version and left out; `add` reads one and puts it into the table. */
+typedef struct kt_table_list {
+    const char *key, *entry; /* entry: what an error calls one of them */
+    int most;
+    bool (*is_known)(const char *cell);
+    kt_status (*add)(const kt_json *object, const char *where, kt_table *table, kt_err *err);
+} kt_table_list;
+kt_status kt_table_read_list(const kt_json *root, const char *path, const kt_table_list *list,
+                             kt_table *table, kt_err *err);
+/* What a failed put says of an entry, when the file is wrong and not a caller. */
+kt_status kt_table_blame_file(kt_status st, const char *where, kt_err *err);
+
 /* One plan as an object, and the array of all of them, which may be absent (table_plans.c). */
 void kt_table_put_plan_value(kt_json_writer *w, const void *plan);
 kt_status kt_table_read_plans(const kt_json *root, const char *path, kt_table *table, kt_err *err);

@@ -248,3 +248,27 @@ void kt_step_profile_reset(kt_step *s) {
     s->profile.unit = s->profile.kind[KT_STEP_FFN].unit;
     s->profile.kind[KT_STEP_HEAD].unit = unit_of(s->plan, "lm_head");
 }
+
+int64_t kt_step_end_of_run(const uint32_t *page, int64_t key, int64_t end) {
+    int64_t i = key / KT_PAGE_TOKENS;
+
+    while ((i + 1) * KT_PAGE_TOKENS < end && page[i + 1] == page[i] + 1) i++;
+    return (i + 1) * KT_PAGE_TOKENS < end ? (i + 1) * KT_PAGE_TOKENS : end;
+}
+
+size_t kt_step_scratch_of(const kt_choice *c, const kt_problem *p) {
+    const size_t bytes =
+        c && c->variant->workspace_bytes ? c->variant->workspace_bytes(p, &c->config) : 0;
+
+    return bytes ? (bytes + 63) / 64 * 64 : 64;
+}
+
+void kt_step_run_spans(const kt_exec_node *n, int64_t each, int64_t begin, int64_t end,
+                       void (*run)(const kt_exec_node *n, const kt_step_span *span, int64_t first,
+                                   int64_t last)) {
+    for (int64_t task = begin; task < end;) {
+        int64_t first = task % each, last = each - first < end - task ? each : first + end - task;
+        run(n, &n->step->spans[task / each], first, last);
+        task += last - first;
+    }
+}

@@ -264,6 +264,29 @@ static inline uint32_t kt_step_page_of(const kt_step *s, int64_t row, int64_t *a
     return kt_step_span_of(s, row)->page[s->positions[row] / KT_PAGE_TOKENS];
 }
 
+/* Keys that a row sees, its own the last, and the pages of its sequence. */
+static inline int64_t kt_step_keys_of(const kt_step *s, int64_t row) {
+    return s->positions[row] + 1;
+}
+static inline const uint32_t *kt_step_pages_of(const kt_step *s, int64_t row) {
+    return kt_step_span_of(s, row)->page;
+}
+/* The rows from `row` on, up to `end`, that are of its sequence. */
+static inline int64_t kt_step_end_of_sequence(const kt_step *s, int64_t row, int64_t end) {
+    const kt_step_span *span = kt_step_span_of(s, row);
+    const int64_t last = span->first_row + span->rows;
+
+    return last < end ? last : end;
+}
+/* Keys from `key` on, at most to `end`, whose pages follow each other in memory. */
+int64_t kt_step_end_of_run(const uint32_t *page, int64_t key, int64_t end);
+/* Scratch of a thread, a multiple of 64 bytes. */
+size_t kt_step_scratch_of(const kt_choice *c, const kt_problem *p);
+/* Tasks [begin, end) of spans x `each` blocks of channels: span by span those of it. */
+void kt_step_run_spans(const kt_exec_node *n, int64_t each, int64_t begin, int64_t end,
+                       void (*run)(const kt_exec_node *n, const kt_step_span *span, int64_t first,
+                                   int64_t last));
+
 /* Bring `count` floats, from `at` on, of a span's states of a slot to where they are to be written,
  * unless they are there. */
 void kt_step_bring_state(const kt_step *s, const kt_step_span *span, int slot, int64_t at,

@@ -65,13 +65,6 @@ static size_t side_bytes(const kt_step *s, const kt_node *n) {
     return has_whole_pages(n) ? 0 : kt_bytes_times(row, most_keys(s, n));
 }
 
-static size_t scratch_of(const kt_choice *c, const kt_problem *p) {
-    const size_t bytes =
-        c && c->variant->workspace_bytes ? c->variant->workspace_bytes(p, &c->config) : 0;
-
-    return (bytes + 64) / 64 * 64;
-}
-
 size_t kt_blocks_bytes(const kt_step *s, const kt_node *n) {
     const kt_problem problem = kt_attn_problem(&n->attention, s->plan->kv, s->plan->max_context);
     const kt_problem index = kt_index_problem(&n->index, s->plan->max_context);
@@ -81,8 +74,9 @@ size_t kt_blocks_bytes(const kt_step *s, const kt_node *n) {
     room = kt_bytes_add(room, kt_bytes_times(sizeof(uint32_t), most_keys(s, n)));
     room = kt_bytes_add(room, kt_bytes_times(2 * sizeof(float), most_keys(s, n)));
     room = kt_bytes_add(room, kt_bytes_times(side_bytes(s, n), 2));
-    room = kt_bytes_add(room, scratch_of(kt_model_plan_simple(s->plan, &problem), &problem));
-    room = kt_bytes_add(room, scratch_of(kt_model_plan_simple(s->plan, &index), &index));
+    room =
+        kt_bytes_add(room, kt_step_scratch_of(kt_model_plan_simple(s->plan, &problem), &problem));
+    room = kt_bytes_add(room, kt_step_scratch_of(kt_model_plan_simple(s->plan, &index), &index));
     room = kt_bytes_add(room, 8 * SLACK + sizeof(block_room));
     return kt_bytes_add(
         kt_bytes_times(room, s->n_threads + 1),
@@ -113,8 +107,8 @@ static int make_shared(kt_exec_node *n, block_shared *h) {
     const size_t threads = (size_t)s->n_threads;
     const kt_index_rule *index = &n->node->index;
 
-    h->attn_bytes = scratch_of(n->choice, &h->problem);
-    h->dots_bytes = scratch_of(h->index, &h->index_problem);
+    h->attn_bytes = kt_step_scratch_of(n->choice, &h->problem);
+    h->dots_bytes = kt_step_scratch_of(h->index, &h->index_problem);
     h->attn = kt_step_alloc(s, threads * h->attn_bytes);
     h->dots = kt_step_alloc(s, threads * h->dots_bytes);
     h->picked =
@@ -148,10 +142,6 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
 
 /* ---- rows and blocks ---- */
 
-static int64_t keys_of(const kt_exec_node *n, int64_t row) {
-    return n->step->positions[row] + 1;
-}
-
 static int64_t blocks_of(const kt_exec_node *n, int64_t row) {
     return n->step->positions[row] / n->node->index.block + 1;
 }
@@ -160,32 +150,11 @@ static bool is_picky(const kt_exec_node *n, int64_t row) {
     return blocks_of(n, row) > n->node->index.topk;
 }
 
-static const uint32_t *pages_of(const kt_exec_node *n, int64_t row) {
-    return kt_step_span_of(n->step, row)->page;
-}
-
-/* The rows from `row` on, up to `end`, that are of its sequence. */
-static int64_t end_of_sequence(const kt_exec_node *n, int64_t row, int64_t end) {
-    const kt_step_span *span = kt_step_span_of(n->step, row);
-    const int64_t last = span->first_row + span->rows;
-
-    return last < end ? last : end;
-}
-
 static int32_t *picked_of(const kt_exec_node *n, int64_t row, int64_t head) {
     const block_shared *h = n->state;
     const kt_index_rule *index = &n->node->index;
 
     return h->picked + (row * index->heads + head) * index->topk;
-}
-
-/* Keys from `key` on, at most to `end` and PIECE, whose pages follow each other in memory. */
-static int64_t end_of_run(const uint32_t *page, int64_t key, int64_t end) {
-    int64_t i = key / KT_PAGE_TOKENS;
-
-    if (end > key + PIECE) end = key + PIECE;
-    while ((i + 1) * KT_PAGE_TOKENS < end && page[i + 1] == page[i] + 1) i++;
-    return (i + 1) * KT_PAGE_TOKENS < end ? (i + 1) * KT_PAGE_TOKENS : end;
 }
 
 /* ---- scores ---- */
@@ -210,13 +179,13 @@ static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begi
                   float *best, int tid) {
     const block_shared *h = n->state;
     const kt_index_rule *index = &n->node->index;
-    const uint32_t *page = pages_of(n, row);
+    const uint32_t *page = kt_step_pages_of(n->step, row);
     float *part = h->room[tid].score;
 
     for (int64_t key = begin, next; key < end; key = next) {
         const uint16_t *keys =
             kt_pages_index(n->step->pages, n->node->plane, page[key / KT_PAGE_TOKENS]);
-        next = end_of_run(page, key, end);
+        next = kt_step_end_of_run(page, key, end < key + PIECE ? end : key + PIECE);
         h->index->variant->index(
             &(kt_index_call){.problem = &h->index_problem,
                              .config = &h->index->config,
@@ -263,14 +232,14 @@ static int64_t count_groups(void *arg, int n_threads) {
  * beyond them. */
 static void pick_together(const kt_exec_node *n, int64_t row, int64_t last, int tid) {
     const block_shared *h = n->state;
-    const int64_t common = keys_of(n, row);
+    const int64_t common = kt_step_keys_of(n->step, row);
     const int64_t stride = n->node->index.heads * most_blocks(n->step, n->node);
     float *best = h->room[tid].best;
 
     clear(n, last - row, best);
     score(n, row, last, 0, common, best, tid);
     for (int64_t r = row; r < last; r++, best += stride) {
-        score(n, r, r + 1, common, keys_of(n, r), best, tid);
+        score(n, r, r + 1, common, kt_step_keys_of(n->step, r), best, tid);
         pick(n, r, best);
     }
 }
@@ -282,7 +251,7 @@ static void pick_groups(void *arg, int64_t begin, int64_t end, int tid) {
     if (rows_end > n->step->rows) rows_end = n->step->rows;
     for (int64_t row = begin * KT_STEP_SCORED_ROWS, last; row < rows_end; row = last) {
         const int64_t most = row / KT_STEP_SCORED_ROWS * KT_STEP_SCORED_ROWS + KT_STEP_SCORED_ROWS;
-        last = end_of_sequence(n, row, most < rows_end ? most : rows_end);
+        last = kt_step_end_of_sequence(n->step, row, most < rows_end ? most : rows_end);
         while (row < last && !is_picky(n, row)) row++;
         if (row < last) pick_together(n, row, last, tid);
     }
@@ -310,7 +279,8 @@ static int64_t count_shares(void *arg, int n_threads) {
 
     (void)n_threads;
     for (int64_t r = 0; r < n->step->rows; r++)
-        if (is_picky(n, r) && keys_of(n, r) > most) most = keys_of(n, r);
+        if (is_picky(n, r) && kt_step_keys_of(n->step, r) > most)
+            most = kt_step_keys_of(n->step, r);
     if (most) clear(n, n->step->rows, h->room[0].best);
     return (most + share_of(n) - 1) / share_of(n);
 }
@@ -319,7 +289,7 @@ static void score_shares(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_exec_node *n = arg;
 
     for (int64_t r = 0; r < n->step->rows; r++) {
-        const int64_t first = begin * share_of(n), keys = keys_of(n, r);
+        const int64_t first = begin * share_of(n), keys = kt_step_keys_of(n->step, r);
         const int64_t last = end * share_of(n) < keys ? end * share_of(n) : keys;
         if (is_picky(n, r) && first < last) score(n, r, r + 1, first, last, best_of(n, r), tid);
     }
@@ -356,7 +326,7 @@ static kt_attn_call call_of(const kt_exec_node *n, int64_t head, int tid) {
 static void attend_all(const kt_exec_node *n, int64_t row, int64_t last, int64_t head, int tid) {
     kt_attn_call call = call_of(n, head, tid);
 
-    call.page = pages_of(n, row);
+    call.page = kt_step_pages_of(n->step, row);
     call.row_begin = row;
     call.row_end = last;
     n->choice->variant->attn(&call);
@@ -365,8 +335,8 @@ static void attend_all(const kt_exec_node *n, int64_t row, int64_t last, int64_t
 /* Pages of the picked blocks, the row's own only as far as it sees. */
 static void list_pages(const kt_exec_node *n, int64_t row, const int32_t *picked, uint32_t *out) {
     const int64_t of_block = n->node->index.block / KT_PAGE_TOKENS;
-    const int64_t end = (keys_of(n, row) + KT_PAGE_TOKENS - 1) / KT_PAGE_TOKENS;
-    const uint32_t *page = pages_of(n, row);
+    const int64_t end = (kt_step_keys_of(n->step, row) + KT_PAGE_TOKENS - 1) / KT_PAGE_TOKENS;
+    const uint32_t *page = kt_step_pages_of(n->step, row);
 
     for (int64_t i = 0; i < n->node->index.topk; i++)
         for (int64_t p = picked[i] * of_block; p < (picked[i] + 1) * of_block && p < end; p++)
@@ -378,11 +348,11 @@ static void gather(const kt_exec_node *n, int64_t row, const int32_t *picked, in
                    int side, const block_room *to) {
     const kt_step *s = n->step;
     const kt_page_pool *p = s->pages;
-    const int64_t block = n->node->index.block, keys = keys_of(n, row);
+    const int64_t block = n->node->index.block, keys = kt_step_keys_of(n->step, row);
     const size_t bytes = (size_t)n->node->attention.k * kt_attn_item_bytes(s->plan->kv);
     const uint8_t *rows = kt_pages_rows(p, n->node->plane, side, head);
     const float *scales = kt_pages_scales(p, n->node->plane, side, head);
-    const uint32_t *page = pages_of(n, row);
+    const uint32_t *page = kt_step_pages_of(n->step, row);
     int64_t at = 0;
 
     for (int64_t i = 0; i < n->node->index.topk; i++) {
@@ -457,7 +427,7 @@ static int64_t count_tasks_many(void *arg, int n_threads) {
 
 static void attend_rows(const kt_exec_node *n, int64_t begin, int64_t end, int64_t head, int tid) {
     for (int64_t row = begin, last; row < end; row = last) {
-        const int64_t most = end_of_sequence(n, row, end);
+        const int64_t most = kt_step_end_of_sequence(n->step, row, end);
         last = row;
         while (last < most && !is_picky(n, last)) last++;
         if (last > row) attend_all(n, row, last, head, tid);
@@ -510,7 +480,7 @@ static void count(kt_exec_node *n) {
     double scored = 0, met = 0, longest = 0;
 
     for (int64_t r = 0; r < n->step->rows; r++) {
-        const double keys = (double)keys_of(n, r);
+        const double keys = (double)kt_step_keys_of(n->step, r);
         met += is_picky(n, r) ? (double)(index->topk * index->block) : keys;
         if (!is_picky(n, r)) continue;
         scored += keys;

@@ -46,13 +46,6 @@ static int64_t most_picked(const kt_exec_node *n) {
     return topk < context ? topk : context;
 }
 
-static size_t scratch_of(const kt_choice *c, const kt_problem *p) {
-    const size_t bytes =
-        c->variant->workspace_bytes ? c->variant->workspace_bytes(p, &c->config) : 0;
-
-    return (bytes + 64) / 64 * 64;
-}
-
 /* Query heads as `parts` kv heads: tasks of a row that share its keys. */
 static kt_problem problem_of_parts(const kt_problem *p, int64_t parts) {
     kt_problem part = *p;
@@ -82,11 +75,11 @@ static int make_shared(kt_exec_node *n, sparse_shared *h) {
 
     for (int64_t parts = 1;; parts *= 2) {
         const kt_problem p = problem_of_parts(&h->problem, parts);
-        const size_t bytes = scratch_of(n->choice, &p);
+        const size_t bytes = kt_step_scratch_of(n->choice, &p);
         if (bytes > h->attn_bytes) h->attn_bytes = bytes;
         if (!can_halve(&h->problem, parts)) break;
     }
-    h->dots_bytes = scratch_of(h->index, &h->index_problem);
+    h->dots_bytes = kt_step_scratch_of(h->index, &h->index_problem);
     h->attn = kt_step_alloc(s, threads * h->attn_bytes);
     h->dots = kt_step_alloc(s, threads * h->dots_bytes);
     h->picked = kt_step_alloc(s, (size_t)(s->max_rows * most_picked(n)) * sizeof *h->picked);
@@ -118,24 +111,8 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
 
 /* ---- where a row's keys lie ---- */
 
-static int64_t keys_of(const kt_exec_node *n, int64_t row) {
-    return n->step->positions[row] + 1;
-}
-
 static bool is_picky(const kt_exec_node *n, int64_t row) {
-    return keys_of(n, row) > n->node->index.topk;
-}
-
-static const uint32_t *pages_of(const kt_exec_node *n, int64_t row) {
-    return kt_step_span_of(n->step, row)->page;
-}
-
-/* Keys from `key` on, at most to `end`, whose pages follow each other in memory. */
-static int64_t end_of_run(const uint32_t *page, int64_t key, int64_t end) {
-    int64_t i = key / KT_PAGE_TOKENS;
-
-    while ((i + 1) * KT_PAGE_TOKENS < end && page[i + 1] == page[i] + 1) i++;
-    return (i + 1) * KT_PAGE_TOKENS < end ? (i + 1) * KT_PAGE_TOKENS : end;
+    return kt_step_keys_of(n->step, row) > n->node->index.topk;
 }
 
 /* Copy picked keys [begin, end) of a row. */
@@ -148,7 +125,7 @@ static void gather(const kt_exec_node *n, int64_t row, int64_t begin, int64_t en
     const uint8_t *rows = kt_pages_rows(p, n->node->plane, 0, 0);
     const float *scales = kt_pages_scales(p, n->node->plane, 0, 0);
     const int32_t *picked = h->picked + row * most_picked(n);
-    const uint32_t *page = pages_of(n, row);
+    const uint32_t *page = kt_step_pages_of(n->step, row);
 
     for (int64_t i = begin; i < end; i++) {
         const uint32_t number = page[picked[i] / KT_PAGE_TOKENS];
@@ -167,13 +144,13 @@ static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begi
                   float *out, int tid) {
     const sparse_shared *h = n->state;
     const int64_t dim = n->node->index.dim;
-    const uint32_t *page = pages_of(n, row);
+    const uint32_t *page = kt_step_pages_of(n->step, row);
 
-    if (end > keys_of(n, row)) end = keys_of(n, row);
+    if (end > kt_step_keys_of(n->step, row)) end = kt_step_keys_of(n->step, row);
     for (int64_t key = begin, next; key < end; key = next) {
         const uint16_t *keys =
             kt_pages_index(n->step->pages, n->node->plane, page[key / KT_PAGE_TOKENS]);
-        next = end_of_run(page, key, end);
+        next = kt_step_end_of_run(page, key, end);
         h->index->variant->index(
             &(kt_index_call){.problem = &h->index_problem,
                              .config = &h->index->config,
@@ -194,7 +171,8 @@ static void score(const kt_exec_node *n, int64_t row, int64_t last, int64_t begi
 static void pick(const kt_exec_node *n, int64_t row, const float *scores) {
     const sparse_shared *h = n->state;
 
-    kt_index_pick(scores, keys_of(n, row), n->node->index.topk, h->picked + row * most_picked(n));
+    kt_index_pick(scores, kt_step_keys_of(n->step, row), n->node->index.topk,
+                  h->picked + row * most_picked(n));
 }
 
 /* Part `part` of the row's heads over its keys, gathered in `from` where they were picked. */
@@ -204,7 +182,7 @@ static void attend(const kt_exec_node *n, int64_t row, int64_t part, int64_t par
     const sparse_shared *h = n->state;
     const kt_problem problem = problem_of_parts(&h->problem, parts);
     const int64_t topk = n->node->index.topk;
-    const int32_t last = (int32_t)((is_picky(n, row) ? topk : keys_of(n, row)) - 1);
+    const int32_t last = (int32_t)((is_picky(n, row) ? topk : kt_step_keys_of(n->step, row)) - 1);
     const kt_page_pool *p = s->pages;
     const float *scales = kt_pages_scales(p, n->node->plane, 0, 0);
     kt_attn_call call = {.problem = &problem,
@@ -213,7 +191,7 @@ static void attend(const kt_exec_node *n, int64_t row, int64_t part, int64_t par
                          .ldq = n->in.ld,
                          .k = kt_pages_rows(p, n->node->plane, 0, 0),
                          .k_scale = scales,
-                         .page = pages_of(n, row),
+                         .page = kt_step_pages_of(n->step, row),
                          .page_stride = KT_PAGE_TOKENS * p->shape.head_dim,
                          .scale_page_stride = KT_PAGE_TOKENS,
                          .ldkv = n->node->attention.k,
@@ -247,24 +225,16 @@ static int64_t count_groups(void *arg, int n_threads) {
     return (count_rows(arg, n_threads) + KT_STEP_SCORED_ROWS - 1) / KT_STEP_SCORED_ROWS;
 }
 
-/* The rows from `row` on, up to `end`, that are of its sequence. */
-static int64_t end_of_sequence(const kt_exec_node *n, int64_t row, int64_t end) {
-    const kt_step_span *span = kt_step_span_of(n->step, row);
-    const int64_t last = span->first_row + span->rows;
-
-    return last < end ? last : end;
-}
-
 /* Rows [row, last) of one sequence: the keys that all of them see together, then what each sees
  * beyond them. */
 static void pick_together(const kt_exec_node *n, int64_t row, int64_t last, int tid) {
     const sparse_shared *h = n->state;
-    const int64_t common = keys_of(n, row), context = n->step->max_context;
+    const int64_t common = kt_step_keys_of(n->step, row), context = n->step->max_context;
 
     score(n, row, last, 0, common, h->room[tid].score, tid);
     for (int64_t r = row; r < last; r++) {
         float *own = h->room[tid].score + (r - row) * context;
-        score(n, r, r + 1, common, keys_of(n, r), own, tid);
+        score(n, r, r + 1, common, kt_step_keys_of(n->step, r), own, tid);
         pick(n, r, own);
     }
 }
@@ -276,7 +246,7 @@ static void pick_groups(void *arg, int64_t begin, int64_t end, int tid) {
     if (rows_end > n->step->rows) rows_end = n->step->rows;
     for (int64_t row = begin * KT_STEP_SCORED_ROWS, last; row < rows_end; row = last) {
         const int64_t most = row / KT_STEP_SCORED_ROWS * KT_STEP_SCORED_ROWS + KT_STEP_SCORED_ROWS;
-        last = end_of_sequence(n, row, most < rows_end ? most : rows_end);
+        last = kt_step_end_of_sequence(n->step, row, most < rows_end ? most : rows_end);
         while (row < last && !is_picky(n, row)) row++;
         if (row < last) pick_together(n, row, last, tid);
     }
@@ -301,7 +271,8 @@ static int64_t count_scored(void *arg, int n_threads) {
 
     (void)n_threads;
     for (int64_t r = 0; r < n->step->rows; r++)
-        if (is_picky(n, r) && keys_of(n, r) > most) most = keys_of(n, r);
+        if (is_picky(n, r) && kt_step_keys_of(n->step, r) > most)
+            most = kt_step_keys_of(n->step, r);
     return (most + SCORED - 1) / SCORED;
 }
 
@@ -396,7 +367,7 @@ static void count(kt_exec_node *n) {
     double scored = 0, met = 0, longest = 0;
 
     for (int64_t r = 0; r < n->step->rows; r++) {
-        const double keys = (double)keys_of(n, r);
+        const double keys = (double)kt_step_keys_of(n->step, r);
         met += is_picky(n, r) ? (double)index->topk : keys;
         if (!is_picky(n, r) || index->repeats) continue;
         scored += keys;

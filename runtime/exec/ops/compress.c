@@ -35,17 +35,11 @@ static void run_span(const kt_exec_node *n, const kt_step_span *span, int64_t be
     kt_pool_rows(&call);
 }
 
-/* Tasks are spans x blocks of channels. */
 static void run(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_exec_node *n = arg;
-    const int64_t each = blocks(n);
 
     (void)tid;
-    for (int64_t task = begin; task < end;) {
-        int64_t first = task % each, last = each - first < end - task ? each : first + end - task;
-        run_span(n, &n->step->spans[task / each], first, last);
-        task += last - first;
-    }
+    kt_step_run_spans(n, blocks(n), begin, end, run_span);
 }
 
 static int64_t count_tasks(void *arg, int n_threads) {

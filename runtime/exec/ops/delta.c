@@ -14,12 +14,6 @@ typedef struct delta_state {
     size_t scratch_bytes; /* of a thread */
 } delta_state;
 
-static size_t scratch_of(const kt_choice *c, const kt_problem *p) {
-    size_t bytes = c->variant->workspace_bytes ? c->variant->workspace_bytes(p, &c->config) : 0;
-
-    return (bytes + 63) / 64 * 64;
-}
-
 static kt_status init(kt_exec_node *n, kt_err *err) {
     kt_step *s = n->step;
     kt_problem few = kt_delta_problem(n->node, 1), many = kt_delta_problem(n->node, s->max_rows);
@@ -31,8 +25,8 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     if (!d || !n->choice || !n->many)
         return kt_fail(err, d ? KT_E_INTERNAL : KT_E_NOMEM, "no plan for linear attention");
     d->problem = many;
-    d->scratch_bytes = scratch_of(n->choice, &few);
-    of_many = scratch_of(n->many, &many);
+    d->scratch_bytes = kt_step_scratch_of(n->choice, &few);
+    of_many = kt_step_scratch_of(n->many, &many);
     if (of_many > d->scratch_bytes) d->scratch_bytes = of_many;
     d->scratch = kt_step_alloc(s, d->scratch_bytes * (size_t)s->n_threads + 64);
     n->state = d;
