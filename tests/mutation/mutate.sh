@@ -7,6 +7,9 @@
 # A mutant is compiled alone, from a copy of the faulty file that precedes the tree in the include path, and
 # linked before the libraries, so that nothing else is built and the tree is never touched.  As many workers as
 # there are cores take the next program, then the next mutant, from one queue: some take 50 times as long as others.
+#
+# A program that has just passed as a whole (BUILD_DIR/passed.txt, of tests/run) is not asked again whether it
+# accepts what has no fault.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 src=$(cd "$1" && pwd)
@@ -122,7 +125,12 @@ has_test() {
 
 # sound "HOW TARGET": what a program says without a fault, and how long mutants of it may take.
 sound() {
-    local how=${1% *} target=${1#* } since=$SECONDS program arguments found
+    local how=${1% *} target=${1#* } since=$SECONDS program arguments found taken
+    taken=$(sed -n "s/^$target //p" "$build/passed.txt" 2>/dev/null | tail -n 1)
+    if [ "$how" = test ] && [ -n "$taken" ] && [ "$build/passed.txt" -nt "$build/tests/$target" ]; then
+        echo "accepted $((least + 4 * taken))" >"$all/sound/$target"
+        return
+    fi
     arguments_of "$how" "$target"
     verdict "$how" 600 "$program" ${arguments[@]+"${arguments[@]}"}
     case $found in
