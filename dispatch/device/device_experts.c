@@ -168,7 +168,8 @@ static kt_status put_few(const part *p, kt_err *err) {
                                 .slots = (int32_t)e->slots,
                                 .n = (int32_t)e->gate.n,
                                 .k = (int32_t)e->gate.k,
-                                .accumulate = p->c->accumulate};
+                                .accumulate = p->c->accumulate,
+                                .ending = e->ending};
     const int64_t outputs = FEW_OUTPUTS * p->gate_up->config.value[1];
 
     KT_TRY(kt_device_kernel_run(p->d, p->gate_up, GATE_UP, cut(call.n, outputs), slots, slots,
@@ -226,7 +227,8 @@ static kt_status put_bf16(const part *p, const kt_moe_permute *sorted, kt_err *e
                                .gate_bytes = (int64_t)e->gate.bytes,
                                .down_bytes = (int64_t)e->down.bytes,
                                .n = (int32_t)e->gate.n,
-                               .k = (int32_t)e->gate.k};
+                               .k = (int32_t)e->gate.k,
+                               .ending = e->ending};
 
     KT_TRY(kt_device_kernel_run(
         p->d, &e->round, 0, cut(round.k, ROUND_INPUTS * e->round.kernel->threads(&e->round.config)),
@@ -258,7 +260,8 @@ static kt_a8_tiles eight_bits_call(const part *p, const kt_moe_permute *sorted) 
                          .gate_bytes = (int64_t)e->gate.bytes,
                          .down_bytes = (int64_t)e->down.bytes,
                          .n = (int32_t)e->gate.n,
-                         .k = (int32_t)e->gate.k};
+                         .k = (int32_t)e->gate.k,
+                         .ending = e->ending};
 }
 
 /* Rows behind the last sorted one hold what was there: nothing reads their codes. */

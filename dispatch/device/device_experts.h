@@ -4,10 +4,12 @@
 #define KT_DEVICE_DEVICE_EXPERTS_H
 
 #include "dispatch/device/device_kernel.h"
+#include "kernels/cuda/moe_calls.h"
 
-/* Gate and up [count, n, k], down [count, k, n]. */
+/* Gate and up [count, n, k], down [count, k, n]; biases of the ending in the same order. */
 typedef struct kt_device_experts {
     kt_device_matrices gate, up, down;
+    kt_dev_ending ending;
     int64_t slots; /* experts of a row at most */
     int64_t rows;  /* at once: what they leave between gate and the sum fits in scratch */
     kt_device_ladder ladder;
@@ -28,7 +30,7 @@ typedef struct kt_device_experts_call {
 
 kt_device_job kt_device_experts_job(const kt_device_matrices *gate, const kt_device_matrices *down,
                                     int64_t slots, uint32_t encodings);
-/* Code for calls of at most max_rows rows; gate, up, down, slots of *out are set before. */
+/* Code for calls of at most max_rows rows; gate, up, down, ending, slots of *out are set before. */
 kt_status kt_device_experts_make(kt_device *d, const kt_device_ladder *ladder, int64_t max_rows,
                                  kt_device_experts *out, kt_err *err);
 size_t kt_device_experts_scratch(const kt_device_experts *e);

@@ -40,6 +40,7 @@ typedef struct kt_a8_tiles {
     float *y;             /* [sorted rows, k], ldy apart */
     int64_t ldy, gate_bytes, down_bytes;
     int32_t n, k, rows, accumulate; /* with accumulate down adds to y */
+    kt_dev_ending ending;
 } kt_a8_tiles;
 
 #endif

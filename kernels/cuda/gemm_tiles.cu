@@ -20,7 +20,7 @@ KT_DEVICE void product(const kt_gemm_tiles *p) {
     kt_tile_sums sum;
 
     kt_open_product(&o, &sum);
-    kt_tiles_put_rows(sum.f, o.rows, left, 0, p->y + head * p->y_head + m0 * p->ldy + n0, p->ldy,
+    kt_tiles_put_rows(sum.f, o.rows, left, 0, 0, p->y + head * p->y_head + m0 * p->ldy + n0, p->ldy,
                       p->accumulate);
 }
 

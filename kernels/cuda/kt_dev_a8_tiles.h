@@ -303,7 +303,8 @@ KT_DEVICE void kt_a8_gate_up(const kt_a8_tiles *p) {
     o.rows = t.rows;
     o.columns[0] = o.columns[1] = left;
     kt_a8_product(&o, p->k, &sum);
-    kt_tiles_put_swiglu(sum.f, t.rows, left, p->h + (int64_t)t.first * p->n + n0, p->n);
+    kt_tiles_put_glu(sum.f, &p->ending, kt_a8_tile(p).expert, t.rows, left, p->n, n0,
+                     p->h + (int64_t)t.first * p->n + n0);
 }
 
 KT_DEVICE void kt_a8_down(const kt_a8_tiles *p) {
@@ -323,8 +324,9 @@ KT_DEVICE void kt_a8_down(const kt_a8_tiles *p) {
     o.columns[0] = left;
     o.columns[1] = left - KT_TILES_N / 2;
     kt_a8_product(&o, p->n, &sum);
-    kt_tiles_put_rows(sum.f, t.rows, left, p->route ? p->route + t.first : 0,
-                      p->y + (int64_t)t.first * p->ldy + n0, p->ldy, p->accumulate);
+    kt_tiles_put_rows(sum.f, t.rows, left, kt_dev_bias(p->ending.down_bias, t.expert, p->k, n0),
+                      p->route ? p->route + t.first : 0, p->y + (int64_t)t.first * p->ldy + n0,
+                      p->ldy, p->accumulate);
 }
 
 #ifndef __CUDACC_RTC__

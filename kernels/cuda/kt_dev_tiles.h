@@ -25,7 +25,7 @@
 #define KT_DEV_TILES_H
 
 #include "kernels/cuda/kt_dev.h"
-#include "kernels/cuda/moe_calls.h"
+#include "kernels/cuda/kt_dev_glu.h"
 
 /* What shows copies to who multiplies; nothing for products of warps. */
 #ifndef KT_TILES_FENCE
@@ -187,9 +187,13 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
 
 /* ---- what becomes of the sums ---- */
 
-/* SwiGLU of the halves (gate, up) as bfloat16: h is that of the tile's first row and column, with
- * `ld` columns a row; `columns` of them exist, an even number. */
-KT_DEVICE void kt_tiles_put_swiglu(const float *sum, int rows, int columns, uint16_t *h, int ld) {
+/* The halves (gate, up) through the ending as bfloat16: h is that of the tile's first row and
+ * column, n0 of `n`; `columns` are left, an even number. */
+KT_DEVICE void kt_tiles_put_glu(const float *sum, const kt_dev_ending *ending, int expert, int rows,
+                                int columns, int n, int n0, uint16_t *h) {
+    const float *gate_bias = kt_dev_bias(ending->gate_bias, expert, n, n0);
+    const float *up_bias = kt_dev_bias(ending->up_bias, expert, n, n0);
+
     KT_UNROLL
     for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
     for (int j = 0; j < KT_TILES_J; j++) KT_UNROLL
@@ -197,16 +201,20 @@ KT_DEVICE void kt_tiles_put_swiglu(const float *sum, int rows, int columns, uint
         const float *gate = sum + KT_TILES_SUM(i, 0, j) + down8 * 2;
         const float *up = sum + KT_TILES_SUM(i, 1, j) + down8 * 2;
         const int row = kt_tiles_row(i, down8), column = kt_tiles_column(j);
+        float out[2];
         if (row >= rows || column >= columns) continue;
-        *(uint32_t *)(h + (int64_t)row * ld + column) =
-            kt_bf16_pair(kt_silu(gate[0]) * up[0], kt_silu(gate[1]) * up[1]);
+        KT_UNROLL
+        for (int m = 0; m < 2; m++)
+            out[m] = kt_dev_glu(ending, gate_bias ? gate[m] + gate_bias[column + m] : gate[m],
+                                up_bias ? up[m] + up_bias[column + m] : up[m]);
+        *(uint32_t *)(h + (int64_t)row * n + column) = kt_bf16_pair(out[0], out[1]);
     }
 }
 
-/* Both halves side by side, each row times its route (NULL = 1), as floats; with `add` to what is
- * there. */
-KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *route,
-                                 float *y, int64_t ld, int add) {
+/* Both halves side by side plus the columns' biases (NULL = none), each row times its route (NULL =
+ * 1), as floats; with `add` to what is there. */
+KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *bias,
+                                 const float *route, float *y, int64_t ld, int add) {
     KT_UNROLL
     for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
     for (int half = 0; half < 2; half++) KT_UNROLL
@@ -220,8 +228,9 @@ KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const 
         weight = route ? route[row] : 1.0f;
         KT_UNROLL
         for (int m = 0; m < 2; m++) {
+            const float value = bias && column + m < columns ? c[m] + bias[column + m] : c[m];
             float *to = y + row * ld + column + m;
-            *to = add ? kt_fma(weight, c[m], *to) : weight * c[m];
+            *to = add ? kt_fma(weight, value, *to) : weight * value;
         }
     }
 }

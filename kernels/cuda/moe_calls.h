@@ -7,6 +7,15 @@
 #include <stdint.h>
 #endif
 
+/* What becomes of gate and up, and the biases of experts: all zeros is plain SwiGLU without any.
+ * Vectors of an expert lie behind those of the one before it. */
+typedef struct kt_dev_ending {
+    const float *gate_bias, *up_bias; /* [experts, n]; NULL = none */
+    const float *down_bias;           /* [experts, k]; NULL = none */
+    int32_t glu;                      /* kt_glu of kt/problem.h */
+    float limit, alpha;
+} kt_dev_ending;
+
 /* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows
  * of x begin at any multiple of 4 bytes (of 16: faster). Weights are records (kt_dev_weights.h) of
  * `format`, those of an expert `*_bytes` behind those of the one before it. */
@@ -19,6 +28,7 @@ typedef struct kt_moe_decode {
     float *out;  /* [tokens, k], ldo apart; written by down, or added to */
     int64_t ldx, ldo, gate_bytes, down_bytes;
     int32_t tokens, slots, n, k, accumulate;
+    kt_dev_ending ending;
 } kt_moe_decode;
 
 typedef struct kt_moe_tile {
@@ -38,6 +48,7 @@ typedef struct kt_moe_tiles {
     float *y;    /* [sorted rows, k]: weighted by route */
     int64_t gate_bytes, down_bytes;
     int32_t n, k;
+    kt_dev_ending ending;
 } kt_moe_tiles;
 
 #endif

@@ -17,6 +17,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels/cuda/kt_dev_few.h"
+#include "kernels/cuda/kt_dev_glu.h"
 #include "kernels/cuda/moe_calls.h"
 
 #define WARPS KT_CONSTANT(0)
@@ -72,7 +73,9 @@ KT_DEVICE void multiply_gate_up(const kt_moe_decode *p, int expert, int first, c
     }
 }
 
-KT_DEVICE void write_h(const kt_moe_decode *p, int first, int mine, const float *sum) {
+KT_DEVICE void write_h(const kt_moe_decode *p, int expert, int first, int mine, const float *sum) {
+    const float *gate_bias = kt_dev_bias(p->ending.gate_bias, expert, p->n, 0);
+    const float *up_bias = kt_dev_bias(p->ending.up_bias, expert, p->n, 0);
     int slot[2];
 
     KT_UNROLL
@@ -80,9 +83,12 @@ KT_DEVICE void write_h(const kt_moe_decode *p, int first, int mine, const float 
     KT_UNROLL
     for (int i = 0; i < TILES * 4; i++) {
         const int output = first + output_of(i);
-        const float h = kt_silu(sum[i]) * sum[TILES * 4 + i];
-        if (output < p->n && slot[i % 2] >= 0)
-            p->h[(int64_t)slot[i % 2] * p->n + output] = (uint16_t)kt_bf16_pair(h, 0);
+        float gate = sum[i], up = sum[TILES * 4 + i];
+        if (output >= p->n || slot[i % 2] < 0) continue;
+        if (gate_bias) gate += gate_bias[output];
+        if (up_bias) up += up_bias[output];
+        p->h[(int64_t)slot[i % 2] * p->n + output] =
+            (uint16_t)kt_bf16_pair(kt_dev_glu(&p->ending, gate, up), 0);
     }
 }
 
@@ -98,7 +104,7 @@ KT_DEVICE void gate_up(const kt_moe_decode *p) {
     for (int i = 0; i < 8 * TILES; i++) sum[i] = 0;
     multiply_gate_up(p, expert, first, x, sum);
     kt_few_reduce(WARPS, 0, sum, 8 * TILES);
-    if (kt_warp() == 0) write_h(p, first, mine, sum);
+    if (kt_warp() == 0) write_h(p, expert, first, mine, sum);
 }
 
 /* ---- down ---- */
@@ -159,6 +165,16 @@ KT_DEVICE void add_routed(const kt_moe_decode *p, int slot, const float *sum, fl
     }
 }
 
+/* sum = the bias of the slot's expert, once among the warps. */
+KT_DEVICE void begin_sum(const kt_moe_decode *p, int slot, int first, float *sum) {
+    const float *bias =
+        kt_warp() > 0 ? 0 : kt_dev_bias(p->ending.down_bias, p->expert[slot], p->k, first);
+
+    KT_UNROLL
+    for (int i = 0; i < 4 * TILES; i++)
+        sum[i] = bias && first + output_of(i) < p->k ? bias[output_of(i)] : 0;
+}
+
 /* The steps of all experts, one after the other, go to the warps in turn. */
 KT_DEVICE void down(const kt_moe_decode *p) {
     const int first = kt_block_x() * TILES * KT_FEW_TILE, steps = steps_of(p->n);
@@ -171,8 +187,7 @@ KT_DEVICE void down(const kt_moe_decode *p) {
     for (int i = 0; i < 4 * TILES; i++) total[i] = 0;
     for (int slot = 0; slot < all; slot++) {
         if (!kt_shared_u32(first_at(p, slot))) continue;
-        KT_UNROLL
-        for (int i = 0; i < 4 * TILES; i++) sum[i] = 0;
+        begin_sum(p, slot, first, sum);
         for (; step < steps; step += WARPS) multiply_down(p, slot, first, step, sum);
         step -= steps;
         add_routed(p, slot, sum, total);

@@ -27,7 +27,8 @@ KT_DEVICE void gate_up(const kt_moe_tiles *p) {
 
     if (t.rows <= 0) return; /* the grid may be larger than the list of tiles */
     kt_open_product(&o, &sum);
-    kt_tiles_put_swiglu(sum.f, t.rows, left, p->h + (int64_t)t.first * p->n + n0, p->n);
+    kt_tiles_put_glu(sum.f, &p->ending, t.expert, t.rows, left, p->n, n0,
+                     p->h + (int64_t)t.first * p->n + n0);
 }
 
 KT_DEVICE void down(const kt_moe_tiles *p) {
@@ -42,8 +43,8 @@ KT_DEVICE void down(const kt_moe_tiles *p) {
 
     if (t.rows <= 0) return;
     kt_open_product(&o, &sum);
-    kt_tiles_put_rows(sum.f, t.rows, left, p->route + t.first, p->y + (int64_t)t.first * p->k + n0,
-                      p->k, 0);
+    kt_tiles_put_rows(sum.f, t.rows, left, kt_dev_bias(p->ending.down_bias, t.expert, p->k, n0),
+                      p->route + t.first, p->y + (int64_t)t.first * p->k + n0, p->k, 0);
 }
 
 KT_ENTRY(moe_tiles_gate_up, kt_moe_tiles, gate_up, KT_TILES_THREADS)

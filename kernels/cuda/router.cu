@@ -99,7 +99,8 @@ KT_DEVICE void scores(const kt_router_scores *p) {
         if (r < p->rows && e < p->experts && rest < p->k)
             total = kt_fma(p->x[r * p->ldx + rest], weight_at(p, e * p->k + rest), total);
         total = kt_warp_sum(total);
-        if (kt_lane() == 0 && r < p->rows && e < p->experts) p->logits[r * p->experts + e] = total;
+        if (kt_lane() > 0 || r >= p->rows || e >= p->experts) continue;
+        p->logits[r * p->experts + e] = p->bias ? total + p->bias[e] : total;
     }
 }
 

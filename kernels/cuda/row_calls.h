@@ -114,11 +114,12 @@ typedef struct kt_rows_copy { /* y[r] = x[row[r]] */
 
 /* ---- router ---- */
 
-typedef struct kt_router_scores { /* logits[r, e] = x[r] . w[e] */
+typedef struct kt_router_scores { /* logits[r, e] = x[r] . w[e] + bias[e] */
     const float *x;
     const void *w; /* bfloat16 or f32 [experts, k] */
     float *logits; /* [rows, experts] */
     int32_t ldx, k, experts, rows;
+    const float *bias; /* NULL = none */
 } kt_router_scores;
 
 enum { KT_CHOSEN_SOFTMAX = 0, KT_CHOSEN_SIGMOID, KT_CHOSEN_SIGMOID_GROUP };

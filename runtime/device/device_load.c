@@ -257,6 +257,39 @@ kt_status kt_device_load_small(kt_device_step *d, int weight, const void **out,
     return KT_OK;
 }
 
+/* The rows `which` of `plain` move to its front, in their order. */
+static void gather(uint8_t *plain, size_t row, const int32_t *which, int64_t n) {
+    for (int64_t i = 0; i < n && which; i++)
+        memmove(plain + (size_t)i * row, plain + (size_t)which[i] * row, row);
+}
+
+kt_status kt_device_load_rows(kt_device_step *d, int weight, int64_t count, const int32_t *which,
+                              int64_t n, const float **out, kt_err *err) {
+    const kt_tensor *t;
+    uint8_t *plain = NULL;
+    size_t bytes;
+    void *to;
+    kt_status st;
+
+    *out = NULL;
+    if (n < 1) return KT_OK;
+    KT_TRY(kt_packer_find_small(&d->home->packer, weight, &t, &bytes, err));
+    if (!t) return KT_OK;
+    plain = malloc(bytes);
+    if (!plain) return kt_fail(err, KT_E_NOMEM, "no memory for a weight of %zu bytes", bytes);
+    kt_packer_small(&d->home->packer, weight, t, plain);
+    gather(plain, bytes / (size_t)count, which, n);
+    bytes = bytes / (size_t)count * (size_t)n;
+    d->home->counted = &d->home->bytes.dense;
+    st = kt_packer_failure(&d->home->packer, err);
+    if (st == KT_OK) st = kt_device_home_take(d, bytes, &to, err);
+    if (st == KT_OK) st = kt_device_upload(d->device, KT_STREAM_UPLOAD, to, plain, bytes, err);
+    if (st == KT_OK) st = kt_device_sync(d->device, NULL, err);
+    if (st == KT_OK) *out = to;
+    free(plain);
+    return st;
+}
+
 /* ---- all of it ---- */
 
 kt_status kt_device_load_begin(kt_device_step *d, kt_err *err) {

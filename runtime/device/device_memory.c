@@ -53,8 +53,25 @@ static size_t weight_bytes(const kt_model_plan *plan, int weight) {
     return total;
 }
 
+/* Biases of the experts that lie there; a whole vector is counted as one. */
+static void count_biases(const kt_device_memory_request *r, const kt_node *n,
+                         kt_device_memory_plan *out) {
+    const int weight[] = {n->weight2, n->weight3, n->weight4};
+    const kt_weight *experts = &r->ask->graph->weights[n->weight];
+
+    for (int i = 0; i < 3; i++)
+        if (weight[i] >= 0 && !r->placement->away[weight[i]].is_whole)
+            out->dense = kt_bytes_add(
+                out->dense, kt_bytes_times(sizeof(float) * (size_t)r->placement->hot[n->weight].n,
+                                           i < 2 ? experts->n : experts->k));
+}
+
 static void count_weights(const kt_device_memory_request *r, kt_device_memory_plan *out) {
     const kt_graph *g = r->ask->graph;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].kind == KT_NODE_EXPERTS && r->placement->place[g->nodes[i].weight])
+            count_biases(r, &g->nodes[i], out);
 
     for (int i = 0; i < g->n_weights; i++) {
         const kt_hot_experts *hot = &r->placement->hot[i];

@@ -170,6 +170,11 @@ typedef struct kt_device_pick {
 kt_status kt_device_load_matrices(kt_device_step *s, const kt_device_pick *pick,
                                   kt_device_matrices *out, kt_err *err);
 
+/* Of a vector of `count` equal rows of floats the n rows `which`, ascending (NULL = the first), one
+ * behind the other; *out is NULL where the model has none or n is 0, and ends with the step. */
+kt_status kt_device_load_rows(kt_device_step *s, int weight, int64_t count, const int32_t *which,
+                              int64_t n, const float **out, kt_err *err);
+
 /* ---- for enqueue ---- */
 
 /* A list that the host makes for this step, such as the tiles of its spans: copied at once, it is

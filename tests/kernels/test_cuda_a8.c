@@ -20,6 +20,7 @@
 #include "kernels/cuda/kt_dev_weights.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
+#include "tests/support/dev_ending.h"
 
 static void *guarded(kt_guard *g, size_t bytes, unsigned char fill) {
     kt_err err;
@@ -271,6 +272,7 @@ typedef struct a8_layer {
     float *y;
     a8_weights gate, up, down;
     a8_rows xq, hq;
+    kt_test_ending ending;
 } a8_layer;
 
 /* Sorted rows of experts, of which the last but one has none, and a tile of no rows at the end. */
@@ -301,6 +303,7 @@ static void make_layer(a8_layer *l, const a8_case *c, int format, int bm, bool i
                     : 0;
     kt_rng_seed(&rng, seed);
     sort_rows(l, bm, &rng);
+    kt_test_ending_make(&l->ending, is_level ? 0 : seed, c->experts, c->n, c->k);
     make_weights(&l->gate, format, (int64_t)c->experts * c->n, c->k, is_level, seed);
     make_weights(&l->up, format, (int64_t)c->experts * c->n, c->k, is_level, seed + 1);
     make_weights(&l->down, format, (int64_t)c->experts * c->k, c->n, is_level, seed + 2);
@@ -317,6 +320,7 @@ static void drop_layer(a8_layer *l) {
     drop_weights(&l->gate), drop_weights(&l->up), drop_weights(&l->down);
     drop_rows(&l->xq), drop_rows(&l->hq);
     free(l->x), free(l->h), free(l->y);
+    kt_test_ending_drop(&l->ending);
 }
 
 static double bf16(uint16_t bits) {
@@ -336,9 +340,10 @@ static void check_h(a8_layer *l, const char *what) {
             const int64_t at = (int64_t)l->row_expert[row] * n + i;
             const a8_dot g = multiply(&l->gate, at, x, l->inside);
             const a8_dot u = multiply(&l->up, at, x, l->inside);
-            const double want = silu(g.value) * u.value, got = bf16(l->h[row * n + i]);
-            const double bound = 1.1 * g.bound * fabs(u.value) + fabs(silu(g.value)) * u.bound +
-                                 g.bound * u.bound + fabs(want) * (0x1p-8 + 0x1p-19) + 1e-37;
+            const double got = bf16(l->h[row * n + i]);
+            double bound;
+            const double want = kt_test_ending_h(&l->ending, l->row_expert[row], i, g.value,
+                                                 g.bound, u.value, u.bound, &bound);
             cr_assert(fabs(got - want) <= bound,
                       "%s: h of row %d, column %d: %g, expected %g +- %g", what, row, i, got, want,
                       bound);
@@ -356,6 +361,7 @@ static void check_y(a8_layer *l, bool adds, const char *what) {
             if (i < k)
                 d = multiply(&l->down, (int64_t)l->row_expert[row] * k + i,
                              l->hq.value + row * l->c.n, l->inside);
+            if (i < k) d.value += kt_test_ending_down(&l->ending, l->row_expert[row], i);
             d.value = d.value * (double)l->route[row] + (adds || i >= k ? 7 : 0);
             d.bound = d.bound * 1.1 + 4 * 0x1p-24 * (fabs(d.value) + 7);
             cr_assert(fabs(got - d.value) <= d.bound,
@@ -387,7 +393,8 @@ static void run_layer(a8_layer *l, const char *kernel, const kt_config *config, 
                         .down_bytes = c->k * (int64_t)kt_device_row_bytes(f, c->n),
                         .n = c->n,
                         .k = c->k,
-                        .accumulate = adds};
+                        .accumulate = adds,
+                        .ending = l->ending.ending};
 
     launch(kernel, 0, &call, cut(c->n, config->value[1] / 2), l->n_tiles, config, seed);
     make_rows(&l->hq, l->format, l->h, l->n_rows, c->n, seed);
@@ -470,7 +477,8 @@ static void run_dense(a8_layer *l, const char *kernel, const kt_config *config, 
                         .ldy = c->k + 3,
                         .n = c->n,
                         .k = c->k,
-                        .rows = c->tokens};
+                        .rows = c->tokens,
+                        .ending = l->ending.ending};
     const int tiles = cut(c->tokens, config->value[0]);
 
     launch(kernel, 0, &call, cut(c->n, config->value[1] / 2), tiles, config, seed);

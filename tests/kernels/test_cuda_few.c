@@ -5,6 +5,7 @@
  * they are multiplied lose 2^-8 of themselves, and every sum over k at most 2 (k + 8) u S with
  * S = sum |a w| (u = 2^-24). SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kernels/cuda_weights.h"
+#include "tests/support/dev_ending.h"
 
 /* ---- dense ---- */
 
@@ -112,6 +113,7 @@ typedef struct experts {
     expert_case c;
     weights gate, up, down;
     kt_guard x, expert, route, h, out;
+    kt_test_ending ending;
 } experts;
 
 static void make_experts(experts *m, const expert_case *c, kt_weight_format format, uint32_t seed) {
@@ -122,6 +124,7 @@ static void make_experts(experts *m, const expert_case *c, kt_weight_format form
 
     m->c = *c;
     kt_rng_seed(&rng, seed);
+    kt_test_ending_make(&m->ending, seed, c->experts, c->n, c->k);
     make_weights(&m->gate, format, (int64_t)c->experts * c->n, c->k, seed);
     make_weights(&m->up, format, (int64_t)c->experts * c->n, c->k, seed + 1);
     make_weights(&m->down, format, (int64_t)c->experts * c->k, c->n, seed + 2);
@@ -142,6 +145,7 @@ static void drop_experts(experts *m) {
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) kt_guard_destroy(all[i]);
     drop_weights(&m->gate), drop_weights(&m->up), drop_weights(&m->down);
+    kt_test_ending_drop(&m->ending);
 }
 
 /* The kernel's own h, with its bound checked, goes on into down. */
@@ -156,9 +160,9 @@ static void expect_h(const experts *m, const char *what) {
         for (int j = 0; expert >= 0 && j < c->n; j++) {
             const dot g = multiply(&m->gate, expert * c->n + j, x, is_late(&m->gate));
             const dot u = multiply(&m->up, expert * c->n + j, x, is_late(&m->up));
-            const double silu = g.value / (1 + exp(-g.value)), want = silu * u.value;
-            const double bound = 1.1 * g.bound * (fabs(u.value) + u.bound) + fabs(silu) * u.bound +
-                                 fabs(want) * (0x1p-8 + 0x1p-19) + 1e-37;
+            double bound;
+            const double want =
+                kt_test_ending_h(&m->ending, expert, j, g.value, g.bound, u.value, u.bound, &bound);
             const uint16_t bits = ((const uint16_t *)m->h.data)[slot * c->n + j];
             const double got = (double)kt_float_bits((uint32_t)bits << 16);
             cr_assert(fabs(got - want) <= bound,
@@ -188,6 +192,8 @@ static void expect_out(const experts *m, const float *before, const char *what) 
                 dot d;
                 if (expert < 0) continue;
                 d = multiply(&m->down, expert * c->k + j, h + s * c->n, is_late(&m->down));
+                d.value += kt_test_ending_down(&m->ending, expert, j);
+                d.bound += 64 * u32 * fabs(kt_test_ending_down(&m->ending, expert, j));
                 want += route * d.value;
                 bound += route * (d.bound + 64 * u32 * fabs(d.value));
             }
@@ -218,7 +224,8 @@ static kt_moe_decode call_of(const experts *m, kt_weight_format format) {
                            .slots = c->slots,
                            .n = c->n,
                            .k = c->k,
-                           .accumulate = c->accumulate};
+                           .accumulate = c->accumulate,
+                           .ending = m->ending.ending};
 }
 
 static void check_experts(const expert_case *c, kt_weight_format format, int warps, int tiles,

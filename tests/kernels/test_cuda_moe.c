@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/kt_dev_weights.h"
 #include "kernels/cuda/moe_calls.h"
+#include "tests/support/dev_ending.h"
 
 typedef struct cuda_case {
     int tokens, slots, experts, n, k;
@@ -27,13 +28,14 @@ static const cuda_case cases[] = {{1, 2, 3, 32, 64, false},
                                   {5, 3, 4, 160, 96, true},
                                   {21, 2, 2, 32, 64, false}};
 
-static const double u32 = 0x1p-24, u16 = 0x1p-8;
+static const double u32 = 0x1p-24;
 
 /* Inputs in memory that ends at a page that cannot be read. */
 typedef struct model {
     cuda_case c;
     kt_guard x, gate, up, down, expert, route, h;
     double *h_want, *h_bound; /* [tokens * slots * n] */
+    kt_test_ending ending;
 } model;
 
 static void *guarded(kt_guard *g, size_t bytes, unsigned char fill) {
@@ -59,6 +61,7 @@ static void make(model *m, const cuda_case *c, uint64_t seed) {
 
     *m = (model){.c = *c};
     kt_rng_seed(&rng, seed);
+    kt_test_ending_make(&m->ending, seed, c->experts, c->n, c->k);
     fill_bf16(&m->x, (int64_t)c->tokens * c->k, 1, &rng);
     fill_bf16(&m->gate, weights, 0.1f, &rng);
     fill_bf16(&m->up, weights, 0.1f, &rng);
@@ -79,6 +82,7 @@ static void drop(model *m) {
     kt_guard *all[] = {&m->x, &m->gate, &m->up, &m->down, &m->expert, &m->route, &m->h};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) kt_guard_destroy(all[i]);
     free(m->h_want), free(m->h_bound);
+    kt_test_ending_drop(&m->ending);
 }
 
 typedef struct dot {
@@ -108,10 +112,9 @@ static void reference_h(model *m, int slot) {
     for (int j = 0; expert >= 0 && j < c->n; j++) {
         const dot g = multiply(&m->gate, expert * c->n + j, c->k, x);
         const dot u = multiply(&m->up, expert * c->n + j, c->k, x);
-        const double silu = g.value / (1 + exp(-g.value)), h = silu * u.value;
-        m->h_want[slot * c->n + j] = h;
-        m->h_bound[slot * c->n + j] = 1.1 * g.bound * fabs(u.value) + fabs(silu) * u.bound +
-                                      g.bound * u.bound + fabs(h) * (u16 + 0x1p-19) + 1e-38;
+        m->h_want[slot * c->n + j] =
+            kt_test_ending_h(&m->ending, expert, j, g.value, g.bound, u.value, u.bound,
+                             &m->h_bound[slot * c->n + j]);
     }
     free(x);
 }
@@ -143,8 +146,9 @@ static void expect_y(const model *m, const char *what, const int32_t *row, const
             h[i] = bf16(((const uint16_t *)m->h.data)[(int64_t)row[slot] * c->n + i]);
         for (int j = 0; j < c->k; j++) {
             const dot d = multiply(&m->down, expert * c->k + j, c->n, h);
-            const double want = route * d.value, got = (double)y[(int64_t)row[slot] * c->k + j];
-            const double bound = route * (d.bound + 4 * u32 * fabs(d.value)) + 1e-38;
+            const double sum = d.value + kt_test_ending_down(&m->ending, expert, j);
+            const double want = route * sum, got = (double)y[(int64_t)row[slot] * c->k + j];
+            const double bound = route * (d.bound + 4 * u32 * (fabs(d.value) + fabs(sum))) + 1e-38;
             cr_assert(fabs(got - want) <= bound, "%s: slot %d, column %d: %g, expected %g +- %g",
                       what, slot, j, got, want, bound);
         }
@@ -232,7 +236,8 @@ static void check_tiles(const char *kernel, const cuda_case *c, const kt_config 
                           .gate_bytes = (int64_t)c->n * c->k * 2,
                           .down_bytes = (int64_t)c->n * c->k * 2,
                           .n = c->n,
-                          .k = c->k};
+                          .k = c->k,
+                          .ending = m.ending.ending};
     snprintf(what, sizeof what, "%s: n=%d k=%d bm=%d bn=%d, %d, %d, %d, seed=%u", kernel, c->n,
              c->k, (int)config->value[0], bn, (int)config->value[2], (int)config->value[3],
              (int)config->value[4], seed);

@@ -5,6 +5,7 @@
  * bfloat16 lose 2^-8 of themselves, and every sum over k at most 2 (k + 8) u S with S = sum |a w|
  * (u = 2^-24). SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kernels/cuda_weights.h"
+#include "tests/support/dev_ending.h"
 
 enum { MAX_ROWS = 64 };
 
@@ -151,7 +152,7 @@ static void make_plan(const expert_case *c, int bm, kt_rng *rng, plan *p) {
 }
 
 static void expect_h(const expert_case *c, const plan *p, const kt_moe_tiles *call, weights *gate,
-                     weights *up, const char *what) {
+                     weights *up, const kt_test_ending *ending, const char *what) {
     double *x = malloc((size_t)c->k * sizeof *x);
 
     for (int r = 0; r < p->n_rows; r++) {
@@ -159,9 +160,9 @@ static void expect_h(const expert_case *c, const plan *p, const kt_moe_tiles *ca
         for (int j = 0; j < c->n; j++) {
             const dot g = multiply(gate, p->expert[r] * c->n + j, x, is_exact(gate));
             const dot u = multiply(up, p->expert[r] * c->n + j, x, is_exact(up));
-            const double silu = g.value / (1 + exp(-g.value)), want = silu * u.value;
-            const double bound = 1.1 * g.bound * (fabs(u.value) + u.bound) + fabs(silu) * u.bound +
-                                 fabs(want) * (0x1p-8 + 0x1p-19) + 1e-37;
+            double bound;
+            const double want = kt_test_ending_h(ending, p->expert[r], j, g.value, g.bound, u.value,
+                                                 u.bound, &bound);
             const double got = bf16(call->h, (int64_t)r * c->n + j);
             cr_assert(fabs(got - want) <= bound,
                       "%s: h of row %d, column %d: %g, expected %g +- %g", what, r, j, got, want,
@@ -173,13 +174,16 @@ static void expect_h(const expert_case *c, const plan *p, const kt_moe_tiles *ca
 
 /* The kernel's own h, with its bound checked, goes on into down. */
 static void expect_y(const expert_case *c, const plan *p, const kt_moe_tiles *call,
-                     const weights *down, const char *what) {
+                     const weights *down, const kt_test_ending *ending, const char *what) {
     double *h = malloc((size_t)c->n * sizeof *h);
 
     for (int r = 0; r < p->n_rows; r++) {
         for (int i = 0; i < c->n; i++) h[i] = bf16(call->h, (int64_t)r * c->n + i);
         for (int j = 0; j < c->k; j++) {
-            const dot d = multiply(down, p->expert[r] * c->k + j, h, is_exact(down));
+            const double bias = kt_test_ending_down(ending, p->expert[r], j);
+            dot d = multiply(down, p->expert[r] * c->k + j, h, is_exact(down));
+            d.value += bias;
+            d.bound += u32 * fabs(bias);
             const double route = (double)p->route[r], want = route * d.value;
             const double got = (double)call->y[(int64_t)r * c->k + j];
             cr_assert(fabs(got - want) <= route * d.bound + 4 * u32 * fabs(want) + 1e-37,
@@ -195,6 +199,7 @@ static void check_experts(const expert_case *c, kt_weight_format format, const i
     const kt_cuda_kernel *k = find("moe_tiles");
     const kt_config config = tiles_config(tiles, format);
     weights gate, up, down;
+    kt_test_ending ending;
     kt_guard x, h, y;
     kt_moe_tiles call;
     char what[160];
@@ -203,6 +208,7 @@ static void check_experts(const expert_case *c, kt_weight_format format, const i
 
     kt_rng_seed(&rng, seed);
     make_plan(c, tiles[0] - 3, &rng, &p);
+    kt_test_ending_make(&ending, seed, 4, c->n, c->k);
     make_weights(&gate, format, 4 * (int64_t)c->n, c->k, seed);
     make_weights(&up, format, 4 * (int64_t)c->n, c->k, seed + 1);
     make_weights(&down, format, 4 * (int64_t)c->k, c->n, seed + 2);
@@ -221,14 +227,16 @@ static void check_experts(const expert_case *c, kt_weight_format format, const i
                           .gate_bytes = c->n * (int64_t)kt_device_row_bytes(format, c->k),
                           .down_bytes = c->k * (int64_t)kt_device_row_bytes(format, c->n),
                           .n = c->n,
-                          .k = c->k};
+                          .k = c->k,
+                          .ending = ending.ending};
     describe(what, sizeof what, format, tiles, p.n_rows, c->n, c->k, seed);
     launch(k, 0, &call, cut(c->n, tiles[1] / 2), p.n_tiles, c->k, &config, seed);
-    expect_h(c, &p, &call, &gate, &up, what);
+    expect_h(c, &p, &call, &gate, &up, &ending, what);
     launch(k, 1, &call, cut(c->k, tiles[1]), p.n_tiles, c->n, &config, seed + 1);
-    expect_y(c, &p, &call, &down, what);
+    expect_y(c, &p, &call, &down, &ending, what);
     kt_guard_destroy(&x), kt_guard_destroy(&h), kt_guard_destroy(&y);
     drop_weights(&gate), drop_weights(&up), drop_weights(&down);
+    kt_test_ending_drop(&ending);
 }
 
 Test(cuda_open_tiles, experts_of_one_format_of_each_kind, .timeout = 120) {

@@ -31,9 +31,10 @@ static void check_scores(const score_case *c, const kt_config *config, uint32_t 
     kt_router_call ref;
     kt_rng rng;
     uint16_t *w16;
-    float *w;
+    float *w, *bias;
 
     kt_rng_seed(&rng, seed);
+    bias = cuda_floats(&m, c->experts, 1, &rng);
     w = cuda_floats(&m, (int64_t)c->experts * c->k, 1, &rng);
     w16 = cuda_bytes(&m, (size_t)(c->experts * c->k) * 2, 0);
     for (int i = 0; i < c->experts * c->k; i++) w16[i] = (uint16_t)kt_emulator_bf16(w[i]);
@@ -43,7 +44,8 @@ static void check_scores(const score_case *c, const kt_config *config, uint32_t 
                               .ldx = c->ld,
                               .k = c->k,
                               .experts = c->experts,
-                              .rows = c->rows};
+                              .rows = c->rows,
+                              .bias = seed % 2 ? bias : NULL};
     cuda_launch(k, "router_scores", config, &call, cuda_cut(c->experts, warps * config->value[3]),
                 cuda_cut(c->rows, tokens), 0, seed);
     ref = (kt_router_call){.problem = &problem, .x = call.x, .ldx = c->ld, .w = call.w};
@@ -51,6 +53,10 @@ static void check_scores(const score_case *c, const kt_config *config, uint32_t 
         kt_router_ref_row(&ref, r, want, bound);
         for (int e = 0; e < c->experts; e++) {
             const double got = (double)call.logits[r * c->experts + e];
+            if (call.bias) {
+                want[e] += (double)bias[e];
+                bound[e] += 0x1p-24 * (fabs(want[e]) + bound[e]);
+            }
             cr_assert(fabs(got - want[e]) <= bound[e], "k=%d row %d expert %d: %g, want %g", c->k,
                       r, e, got, want[e]);
         }
@@ -82,7 +88,7 @@ Test(cuda_router, scores_do_not_depend_on_the_batch, .timeout = 60) {
     x = cuda_floats(&m, ROWS * K, 1, &rng), w = cuda_floats(&m, N * K, 1, &rng);
     for (int j = 0; j < 3; j++) {
         const kt_config config = {{configs[j][0], configs[j][1], configs[j][2], configs[j][3]}};
-        const kt_router_scores call = {x, w, got[j], K, K, N, ROWS};
+        const kt_router_scores call = {x, w, got[j], K, K, N, ROWS, NULL};
         cuda_launch(kernel, "router_scores", &config, &call,
                     cuda_cut(N, configs[j][1] * configs[j][3]), cuda_cut(ROWS, configs[j][2]), 0,
                     (uint32_t)j);

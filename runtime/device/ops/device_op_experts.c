@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "dispatch/device/device_experts.h"
+#include "kernels/cuda/kt_dev_glu.h"
 #include "runtime/device/device_product.h"
 
 typedef struct experts_state {
@@ -14,8 +15,6 @@ typedef struct experts_state {
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     const kt_weight *w = &ask->graph->weights[n->weight];
 
-    if (n->glu.kind != KT_GLU_SILU) return "the activation of experts is not plain SwiGLU";
-    if (n->weight2 >= 0 || n->weight4 >= 0) return "experts have biases";
     if (w->n % 8 || w->k % 8) return "sizes of experts are no multiples of 8";
     if (!n->is_routed && n->in2.width == 1 && ask->graph->width[n->in2.value] != 1)
         return "the gate is a column of a wider value";
@@ -33,6 +32,29 @@ static kt_status load(kt_device_node *n, kt_device_experts *e, kt_err *err) {
     KT_TRY(kt_device_load_matrices(n->step, &pick, &e->up, err));
     pick.first = 2;
     return kt_device_load_matrices(n->step, &pick, &e->down, err);
+}
+
+_Static_assert(KT_DEV_GLU_SILU == (int)KT_GLU_SILU && KT_DEV_GLU_OAI == (int)KT_GLU_OAI &&
+                   KT_DEV_GLU_CLAMP_SILU == (int)KT_GLU_CLAMP_SILU && KT_GLU_COUNT == 3,
+               "devices know every kind by its number");
+
+static kt_status load_bias(kt_device_node *n, int weight, const float **out, kt_err *err) {
+    const bool is_routed = n->node->is_routed;
+
+    *out = NULL;
+    if (weight < 0) return KT_OK;
+    return kt_device_load_rows(n->step, weight, n->step->graph->weights[n->node->weight].count,
+                               is_routed ? n->experts : NULL, is_routed ? n->n_experts : 1, out,
+                               err);
+}
+
+static kt_status set_ending(kt_device_node *n, kt_dev_ending *ending, kt_err *err) {
+    *ending = (kt_dev_ending){.glu = (int32_t)n->node->glu.kind,
+                              .limit = n->node->glu.limit,
+                              .alpha = n->node->glu.alpha};
+    KT_TRY(load_bias(n, n->node->weight2, &ending->gate_bias, err));
+    KT_TRY(load_bias(n, n->node->weight3, &ending->up_bias, err));
+    return load_bias(n, n->node->weight4, &ending->down_bias, err);
 }
 
 static kt_status find_code(kt_device_node *n, kt_device_experts *e, kt_err *err) {
@@ -69,6 +91,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     n->state = s;
     s->experts.slots = n->node->is_routed ? n->step->graph->weights[n->node->weight].topk : 1;
     KT_TRY(load(n, &s->experts, err));
+    KT_TRY(set_ending(n, &s->experts.ending, err));
     KT_TRY(find_code(n, &s->experts, err));
     return n->node->is_routed ? KT_OK : make_lists(n, s, err);
 }

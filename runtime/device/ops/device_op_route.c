@@ -15,8 +15,6 @@ typedef struct device_route_state {
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     (void)ask;
     if (n->routing.is_hashed) return "the token chooses";
-    if (n->routing.score == KT_ROUTER_SOFTMAX && n->weight2 >= 0)
-        return "a router's logits have a bias";
     return n->routing.score == KT_ROUTER_SQRT_SOFTPLUS ? "scores by softplus" : NULL;
 }
 
@@ -41,9 +39,11 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 static kt_status put_scores(kt_device_node *n, const kt_row_code *code, kt_err *err) {
     const device_route_state *s = n->state;
     const int32_t *v = code->config.value;
+    const bool is_softmax = n->node->routing.score == KT_ROUTER_SOFTMAX;
     const kt_router_scores call = {.x = n->in.x,
                                    .w = s->w,
                                    .logits = n->step->scratch,
+                                   .bias = is_softmax ? s->bias : NULL, /* of the logits */
                                    .ldx = (int32_t)n->in.ld,
                                    .k = (int32_t)n->in.width,
                                    .experts = (int32_t)n->node->routing.experts,
