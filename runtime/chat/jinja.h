@@ -199,7 +199,11 @@ typedef struct kt_jinja_builder {
 struct kt_jinja_run {
     const kt_template *t;
     kt_arena arena;
-    size_t used; /* bytes of the arena */
+    char *room, *room_end; /* of its latest chunk: what is not given out */
+    char *zeros;           /* what follows in the chunk is still zero */
+    uint64_t n_chunks;     /* taken of the arena so far, and not given back */
+    kt_arena_mark mark;    /* of the arena, behind the latest one */
+    size_t used;           /* bytes given out */
     /* What refers to memory of the arena was kept so many times: in all, and where it outlives the
      * scopes of macros and loops (namespaces, lists, dictionaries, closures). */
     uint64_t stores, lasting;
@@ -209,9 +213,13 @@ struct kt_jinja_run {
     kt_template_limits limits;
     int64_t now;
     const kt_jinja_node *at;   /* what runs, for messages */
-    kt_jinja_value *variables; /* by symbol: of the context, else global functions */
+    /* By symbol: what the template has set outside of loops, macros and blocks, else of the
+     * context, else global functions. */
+    kt_jinja_value *variables;
     kt_jinja_scope *scope;
     uint64_t closures;       /* macros made: they keep their scope */
+    /* Keys of the context, by size and beginning: messages repeat them. NULL later. */
+    const kt_jinja_string **keys;
     kt_jinja_binding *spare; /* of scopes that nothing keeps */
     kt_jinja_builder *out;   /* where statements write */
     kt_jinja_value body;     /* the text that a block's filters work on */
@@ -228,13 +236,26 @@ kt_status kt_jinja_alloc(kt_jinja_run *r, size_t n, size_t item_bytes, void **ou
  * was kept in them counts no more; false when something outlives them. */
 typedef struct kt_jinja_here {
     kt_arena_mark mark;
+    char *room, *room_end;
     size_t used;
-    uint64_t stores, lasting;
+    uint64_t n_chunks, stores, lasting;
     struct kt_jinja_binding *spare;
 } kt_jinja_here;
 
-kt_jinja_here kt_jinja_note_here(const kt_jinja_run *r);
-void kt_jinja_forget(kt_jinja_run *r, const kt_jinja_here *here);
+static inline kt_jinja_here kt_jinja_note_here(const kt_jinja_run *r) {
+    return (kt_jinja_here){.mark = r->mark,
+                           .room = r->room,
+                           .room_end = r->room_end,
+                           .used = r->used,
+                           .n_chunks = r->n_chunks,
+                           .stores = r->stores,
+                           .lasting = r->lasting,
+                           .spare = r->spare};
+}
+void kt_jinja_rewind(kt_jinja_run *r, const kt_jinja_here *here);
+static inline void kt_jinja_forget(kt_jinja_run *r, const kt_jinja_here *here) {
+    if (r->stores == here->stores && r->used != here->used) kt_jinja_rewind(r, here);
+}
 kt_jinja_here kt_jinja_enter_scopes(kt_jinja_run *r);
 bool kt_jinja_leave(kt_jinja_run *r, const kt_jinja_here *here);
 void kt_jinja_keep(kt_jinja_run *r); /* something lasting refers to new memory */
@@ -307,6 +328,10 @@ kt_status kt_jinja_set(kt_jinja_run *r, kt_jinja_dict *d, const kt_jinja_value *
 /* NULL when it is not there, or when no dictionary can have such a key. */
 kt_jinja_entry *kt_jinja_get(const kt_jinja_dict *d, const kt_jinja_value *key);
 kt_jinja_entry *kt_jinja_get_text(const kt_jinja_dict *d, const char *key, size_t size);
+/* The same with the key's hash, which is kept where a key is in the template. */
+uint64_t kt_jinja_hash(const kt_jinja_string *key);
+kt_jinja_entry *kt_jinja_get_hashed(const kt_jinja_dict *d, const kt_jinja_string *key,
+                                    uint64_t hash);
 void kt_jinja_remove(kt_jinja_dict *d, kt_jinja_entry *entry);
 /* Keys, values or pairs as a list of that flavour. */
 kt_status kt_jinja_view(kt_jinja_run *r, const kt_jinja_dict *d, kt_jinja_flavour flavour,
@@ -330,6 +355,7 @@ kt_status kt_jinja_sort(kt_jinja_run *r, kt_jinja_value *keys, kt_jinja_value *i
 /* A value of JSON; `depth_key` is the member's name, for what is trusted. */
 kt_status kt_jinja_from_json(kt_jinja_run *r, const kt_json *json, bool trusted,
                              kt_jinja_value *out);
+enum { KT_JINJA_KEYS_KEPT = 64 };
 
 /* ---- jinja_print.c ---- */
 
@@ -350,6 +376,8 @@ kt_status kt_jinja_put_json(kt_jinja_run *r, kt_jinja_builder *b, const kt_jinja
 /* ---- jinja_eval.c, jinja_ops.c, jinja_exec.c ---- */
 
 kt_status kt_jinja_eval(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_value *out);
+/* The value as text into r->out: sums, the text of macros and the like are not made first. */
+kt_status kt_jinja_put_value(kt_jinja_run *r, const kt_jinja_node *node);
 kt_status kt_jinja_binary(kt_jinja_run *r, int op, const kt_jinja_value *a, const kt_jinja_value *b,
                           kt_jinja_value *out);
 kt_status kt_jinja_attribute(kt_jinja_run *r, const kt_jinja_value *of, const char *name,
@@ -359,12 +387,15 @@ kt_status kt_jinja_item(kt_jinja_run *r, const kt_jinja_value *of, const kt_jinj
 kt_status kt_jinja_slice(kt_jinja_run *r, const kt_jinja_value *of, const kt_jinja_value *from,
                          const kt_jinja_value *to, const kt_jinja_value *step, kt_jinja_value *out);
 const kt_jinja_builtin *kt_jinja_method(const kt_jinja_value *of, const char *name, size_t size);
+bool kt_jinja_is_dict_method(const char *name, size_t size);
 kt_status kt_jinja_call(kt_jinja_run *r, const kt_jinja_value *callee, const kt_jinja_args *args,
                         kt_jinja_value *out);
 kt_status kt_jinja_format(kt_jinja_run *r, const kt_jinja_string *format,
                           const kt_jinja_value *values, kt_jinja_value *out);
 kt_status kt_jinja_call_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args,
                               kt_jinja_value *out);
+/* The same, its text into r->out. */
+kt_status kt_jinja_put_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args);
 kt_status kt_jinja_call_loop(kt_jinja_run *r, const kt_jinja_loop *loop, const kt_jinja_value *over,
                              kt_jinja_value *out);
 kt_status kt_jinja_exec(kt_jinja_run *r, const kt_jinja_node *first); /* a list of statements */

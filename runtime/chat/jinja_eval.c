@@ -209,16 +209,39 @@ static kt_status gather(kt_jinja_run *r, gathered *g, const kt_jinja_node *a) {
     return KT_OK;
 }
 
-/* Evaluate the arguments of a call, filter or test. `extra`, when given, is one more named one. */
+/* How many there are when all are plain values, else SIZE_MAX. */
+static size_t plain_arguments(const kt_jinja_node *first) {
+    size_t n = 0;
+
+    for (const kt_jinja_node *a = first; a; a = a->next, n++)
+        if (a->star != KT_STAR_NONE) return SIZE_MAX;
+    return n;
+}
+
+static kt_status plain_values(kt_jinja_run *r, const kt_jinja_node *first, size_t n,
+                              kt_jinja_args *out) {
+    kt_jinja_value *values;
+    void *memory;
+
+    KT_TRY(kt_jinja_alloc(r, n, sizeof *values, &memory));
+    out->values = values = memory;
+    out->n_positional = n;
+    for (const kt_jinja_node *a = first; a; a = a->next) KT_TRY(kt_jinja_eval(r, a, values++));
+    return KT_OK;
+}
+
+/* Evaluate the arguments of a call, filter or test. `caller`, when given, is one more named one. */
 static kt_status arguments(kt_jinja_run *r, const kt_jinja_node *first,
                            const kt_jinja_value *caller, kt_jinja_args *out) {
     const kt_jinja_string caller_name = *KT_JINJA_LITERAL("caller");
     gathered g = {.names = {.type = KT_JINJA_UNSET}};
+    const size_t n_plain = plain_arguments(first);
     kt_jinja_string *names;
     void *memory;
 
     memset(out, 0, sizeof *out);
     if (!first && !caller) return KT_OK;
+    if (n_plain < SIZE_MAX && !caller) return plain_values(r, first, n_plain, out);
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 4, &g.values));
     for (const kt_jinja_node *a = first; a; a = a->next) KT_TRY(gather(r, &g, a));
     if (caller) KT_TRY(gather_named(r, &g, &caller_name, caller));
@@ -355,12 +378,23 @@ static kt_status apply(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_valu
                            &args, out);
 }
 
+/* dictionary.name, which no method has. */
+static kt_status named_member(kt_jinja_run *r, const kt_jinja_value *of, const kt_jinja_node *node,
+                              kt_jinja_value *out) {
+    const kt_jinja_entry *e = kt_jinja_get_hashed(of->as.dict, &node->name, node->hash);
+
+    if (!e) return kt_jinja_missing_member(r, of, node->name.data, node->name.size, 0, out);
+    *out = e->value;
+    return KT_OK;
+}
+
 static kt_status member(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_value *out) {
     kt_jinja_value of, key;
 
     KT_TRY(kt_jinja_eval(r, node->children, &of));
     if (node->kind == KT_NODE_ATTR) {
         r->at = node;
+        if (of.type == KT_JINJA_DICT && !node->is_method) return named_member(r, &of, node, out);
         return kt_jinja_attribute(r, &of, node->name.data, node->name.size, out);
     }
     KT_TRY(kt_jinja_eval(r, node->children->next, &key));
@@ -416,6 +450,92 @@ kt_status kt_jinja_eval(kt_jinja_run *r, const kt_jinja_node *node, kt_jinja_val
     if (++r->nested > KT_JINJA_MAX_NESTED)
         return kt_jinja_fail(r, KT_E_UNSUPPORTED, "evaluation nests too deep");
     st = evaluate(r, node, out);
+    r->nested--;
+    return st;
+}
+
+/* ---- straight to the output ---- */
+
+static bool is_text(const kt_jinja_value *v) {
+    return v->type == KT_JINJA_STRING && !v->as.string->is_markup;
+}
+
+/* A chain of which nearly all are sums of strings: these are written one after the other. Whatever
+ * is no such sum is worked out as the chain says. */
+static kt_status put_chain(kt_jinja_run *r, const kt_jinja_node *node) {
+    enum { MOST = 8 };
+    kt_jinja_value part[MOST], left, right;
+    size_t n = 0;
+    bool is_sum = true;
+
+    for (const kt_jinja_node *c = node->children; c; c = c->next) {
+        KT_TRY(kt_jinja_eval(r, c, &right));
+        r->at = node;
+        is_sum = is_sum && n < MOST && is_text(&right) && (n == 0 || c->op == KT_OP_ADD);
+        if (is_sum || n == 0) {
+            part[n++] = right;
+            continue;
+        }
+        for (size_t i = 1; i < n; i++) {
+            left = part[0];
+            KT_TRY(kt_jinja_binary(r, KT_OP_ADD, &left, &part[i], &part[0]));
+        }
+        n = 1;
+        left = part[0];
+        KT_TRY(kt_jinja_binary(r, (int)c->op, &left, &right, &part[0]));
+    }
+    for (size_t i = 0; i < n; i++) KT_TRY(kt_jinja_put_str(r, r->out, &part[i]));
+    return KT_OK;
+}
+
+/* The call of a macro, whose text needs no place of its own; others as any value. */
+static kt_status put_call(kt_jinja_run *r, const kt_jinja_node *node) {
+    kt_jinja_value callee, v;
+    kt_jinja_args args;
+
+    if (node->children->kind == KT_NODE_ATTR) {
+        KT_TRY(call_member(r, node, NULL, &v));
+        return kt_jinja_put_str(r, r->out, &v);
+    }
+    KT_TRY(kt_jinja_eval(r, node->children, &callee));
+    KT_TRY(arguments(r, node->args, NULL, &args));
+    r->at = node;
+    if (callee.type == KT_JINJA_MACRO) return kt_jinja_put_macro(r, callee.as.macro, &args);
+    KT_TRY(kt_jinja_call(r, &callee, &args, &v));
+    return kt_jinja_put_str(r, r->out, &v);
+}
+
+static kt_status put_parts(kt_jinja_run *r, const kt_jinja_node *node) {
+    const kt_jinja_node *c = node->children;
+    kt_jinja_value v;
+
+    switch (node->kind) {
+    case KT_NODE_CHAIN: return put_chain(r, node);
+    case KT_NODE_CALL: return put_call(r, node);
+    case KT_NODE_CONCAT:
+        for (; c; c = c->next) KT_TRY(kt_jinja_put_value(r, c));
+        return KT_OK;
+    default: break; /* KT_NODE_COND */
+    }
+    KT_TRY(kt_jinja_eval(r, c, &v));
+    c = kt_jinja_truth(&v) ? c->next : c->next->next;
+    return c ? kt_jinja_put_value(r, c) : KT_OK;
+}
+
+kt_status kt_jinja_put_value(kt_jinja_run *r, const kt_jinja_node *node) {
+    kt_jinja_value v;
+    kt_status st;
+
+    if (node->kind != KT_NODE_CHAIN && node->kind != KT_NODE_CALL &&
+        node->kind != KT_NODE_CONCAT && node->kind != KT_NODE_COND) {
+        KT_TRY(kt_jinja_eval(r, node, &v));
+        return kt_jinja_put_str(r, r->out, &v);
+    }
+    r->at = node;
+    KT_TRY(kt_jinja_spend(r, 1));
+    if (++r->nested > KT_JINJA_MAX_NESTED)
+        return kt_jinja_fail(r, KT_E_UNSUPPORTED, "evaluation nests too deep");
+    st = put_parts(r, node);
     r->nested--;
     return st;
 }

@@ -15,6 +15,10 @@ kt_status kt_jinja_define(kt_jinja_run *r, uint32_t symbol, const kt_jinja_value
     void *memory;
 
     r->stores++;
+    if (!r->scope->outer) {
+        r->variables[symbol] = *value;
+        return KT_OK;
+    }
     for (b = r->scope->bindings; b; b = b->next)
         if (b->symbol == symbol) {
             b->value = *value;
@@ -181,10 +185,12 @@ static kt_status bind_parameters(kt_jinja_run *r, const kt_jinja_node *macro,
     return bind_rest(r, macro, i, args);
 }
 
-kt_status kt_jinja_call_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args,
-                              kt_jinja_value *out) {
+/* Its text becomes *out, or goes to r->out when that is NULL. */
+static kt_status run_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args,
+                           kt_jinja_value *out) {
     kt_jinja_scope *scope = r->scope;
     kt_jinja_here here;
+    ending how;
     kt_status st;
 
     KT_TRY(kt_jinja_enter(r));
@@ -192,11 +198,22 @@ kt_status kt_jinja_call_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt
     r->scope = m->scope;
     st = open_scope(r);
     if (st == KT_OK) st = bind_parameters(r, m->node, args);
-    if (st == KT_OK) st = capture(r, m->node->body, out);
+    if (st == KT_OK && out) st = capture(r, m->node->body, out);
+    if (st == KT_OK && !out) st = open_scope(r);
+    if (st == KT_OK && !out) st = run_list(r, m->node->body, &how);
     r->scope = scope;
     r->depth--;
     kt_jinja_leave(r, &here);
     return st;
+}
+
+kt_status kt_jinja_call_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args,
+                              kt_jinja_value *out) {
+    return run_macro(r, m, args, out);
+}
+
+kt_status kt_jinja_put_macro(kt_jinja_run *r, const kt_jinja_macro *m, const kt_jinja_args *args) {
+    return run_macro(r, m, args, NULL);
 }
 
 static kt_status define_macro(kt_jinja_run *r, const kt_jinja_node *node) {
@@ -365,10 +382,8 @@ static kt_status run_scope(kt_jinja_run *r, const kt_jinja_node *node, ending *h
 
 static kt_status put_value(kt_jinja_run *r, const kt_jinja_node *expression) {
     const kt_jinja_here here = kt_jinja_note_here(r);
-    kt_jinja_value v;
 
-    KT_TRY(kt_jinja_eval(r, expression, &v));
-    KT_TRY(kt_jinja_put_str(r, r->out, &v));
+    KT_TRY(kt_jinja_put_value(r, expression));
     kt_jinja_forget(r, &here);
     return KT_OK;
 }

@@ -362,6 +362,8 @@ static kt_status attribute(kt_jinja_parser *p, kt_jinja_node *of, kt_jinja_node 
     if (at->type != KT_TOK_NAME) return unexpected(p, "a name");
     KT_TRY(wrap(p, KT_NODE_ATTR, at, of, out, &last));
     (*out)->name = (kt_jinja_string){.data = at->text, .size = at->size, .all_trusted = true};
+    (*out)->is_method = kt_jinja_is_dict_method(at->text, at->size);
+    (*out)->hash = kt_jinja_hash(&(*out)->name);
     p->at++;
     return KT_OK;
 }

@@ -81,6 +81,8 @@ struct kt_jinja_node {
     uint32_t symbol;
     int height;        /* of the tree below */
     bool is_recursive; /* FOR */
+    bool is_method;    /* ATTR: dictionaries have a method of this name */
+    uint64_t hash;     /* ATTR: of the name */
     kt_jinja_string name;
     kt_jinja_value value;
     const kt_jinja_builtin *builtin;

@@ -284,24 +284,29 @@ static bool named(const char *name, size_t size, const char *what) {
     return size && *name == *what && strlen(what) == size && memcmp(name, what, size) == 0;
 }
 
+bool kt_jinja_is_dict_method(const char *name, size_t size) {
+    return kt_jinja_find_builtin(kt_jinja_dict_methods, name, size) != NULL;
+}
+
+/* In the order of the values below. */
+static const char *const loop_numbers[] = {"index",  "index0", "revindex", "revindex0",
+                                           "length", "depth",  "depth0"};
+
 static kt_status loop_attribute(kt_jinja_run *r, const kt_jinja_value *of, const char *name,
                                 size_t size, kt_jinja_value *out) {
     const kt_jinja_loop *l = of->as.loop;
-    int64_t i = (int64_t)l->index, n = (int64_t)l->size;
-    const struct {
-        const char *name;
-        kt_jinja_value value;
-    } plain[] = {{"index", kt_jinja_int(i + 1)},        {"index0", kt_jinja_int(i)},
-                 {"revindex", kt_jinja_int(n - i)},     {"revindex0", kt_jinja_int(n - i - 1)},
-                 {"first", kt_jinja_bool(i == 0)},      {"last", kt_jinja_bool(i + 1 == n)},
-                 {"length", kt_jinja_int(n)},           {"depth", kt_jinja_int(l->depth)},
-                 {"depth0", kt_jinja_int(l->depth - 1)}};
+    const int64_t i = (int64_t)l->index, n = (int64_t)l->size;
+    const int64_t numbers[] = {i + 1, i, n - i, n - i - 1, n, l->depth, l->depth - 1};
 
-    for (size_t k = 0; k < sizeof plain / sizeof *plain; k++)
-        if (named(name, size, plain[k].name)) {
-            *out = plain[k].value;
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+        if (named(name, size, loop_numbers[k])) {
+            *out = kt_jinja_int(numbers[k]);
             return KT_OK;
         }
+    if (named(name, size, "first") || named(name, size, "last")) {
+        *out = kt_jinja_bool(*name == 'f' ? i == 0 : i + 1 == n);
+        return KT_OK;
+    }
     if (named(name, size, "previtem") && i > 0) {
         *out = l->items[i - 1];
         return KT_OK;

@@ -204,6 +204,16 @@ kt_jinja_entry *kt_jinja_get_text(const kt_jinja_dict *d, const char *key, size_
     return kt_jinja_get(d, &v);
 }
 
+uint64_t kt_jinja_hash(const kt_jinja_string *key) {
+    return hash_bytes(key->data, key->size);
+}
+
+kt_jinja_entry *kt_jinja_get_hashed(const kt_jinja_dict *d, const kt_jinja_string *key,
+                                    uint64_t hash) {
+    const kt_jinja_value v = kt_jinja_text(key);
+    return find(d, &v, hash);
+}
+
 static void fill_slots(kt_jinja_dict *d) {
     memset(d->slots, 0, (d->slot_mask + 1) * sizeof *d->slots);
     for (size_t i = 0; i < d->size; i++) {
@@ -562,6 +572,21 @@ static kt_status number(kt_jinja_run *r, const kt_json *json, kt_jinja_value *ou
     return KT_OK;
 }
 
+/* A member's name; one that was met before is the same string. */
+static kt_status key_of(kt_jinja_run *r, const char *key, size_t size, kt_jinja_value *out) {
+    const size_t first = size ? (unsigned char)*key : 0;
+    const kt_jinja_string **kept =
+        r->keys ? &r->keys[(size * 31 + first) % KT_JINJA_KEYS_KEPT] : NULL;
+
+    if (kept && *kept && (*kept)->size == size && memcmp((*kept)->data, key, size) == 0) {
+        *out = kt_jinja_text(*kept);
+        return KT_OK;
+    }
+    KT_TRY(kt_jinja_string_of(r, key, size, false, out));
+    if (kept) *kept = out->as.string;
+    return KT_OK;
+}
+
 static kt_status object(kt_jinja_run *r, const kt_json *json, kt_jinja_value *out) {
     KT_TRY(kt_jinja_new_dict(r, kt_json_length(json), out));
     for (size_t i = 0; i < kt_json_length(json); i++) {
@@ -570,7 +595,7 @@ static kt_status object(kt_jinja_run *r, const kt_json *json, kt_jinja_value *ou
         const kt_json *member = kt_json_member(json, i, &key, &key_size);
         kt_jinja_value name, value;
         bool trusted = false;
-        KT_TRY(kt_jinja_string_of(r, key, key_size, false, &name));
+        KT_TRY(key_of(r, key, key_size, &name));
         text = kt_json_string(member, &size);
         if (text && key_size == 4 && memcmp(key, "role", 4) == 0) trusted = is_role(text, size);
         KT_TRY(kt_jinja_from_json(r, member, trusted, &value));

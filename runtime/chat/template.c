@@ -37,24 +37,59 @@ kt_status kt_jinja_enter(kt_jinja_run *r) {
     return KT_OK;
 }
 
-kt_status kt_jinja_alloc(kt_jinja_run *r, size_t n, size_t item_bytes, void **out) {
-    size_t most = r->limits.memory_bytes;
+/* Chunks of the arena are shared out here, as nearly all that is asked for is a few words. */
+enum { CHUNK_BYTES = 16384, GRAIN = 16 };
 
-    if (n > most / item_bytes || n * item_bytes > most - r->used)
-        return kt_jinja_fail(r, KT_E_UNSUPPORTED, "this takes more than %zu bytes of memory", most);
-    *out = kt_arena_alloc(&r->arena, n * item_bytes + 1, _Alignof(max_align_t));
+static kt_status take_chunk(kt_jinja_run *r, size_t size, char **out) {
+    *out = kt_arena_alloc(&r->arena, size, GRAIN);
     if (!*out) return kt_jinja_fail(r, KT_E_NOMEM, "no memory for the rendering");
-    r->used += n * item_bytes;
+    r->n_chunks++;
+    r->mark = kt_arena_here(&r->arena);
     return KT_OK;
 }
 
-kt_jinja_here kt_jinja_note_here(const kt_jinja_run *r) {
-    return (kt_jinja_here){kt_arena_here(&r->arena), r->used, r->stores, r->lasting, r->spare};
+/* Zeroed, in whole grains: what was given back has been written to. */
+static void *give(kt_jinja_run *r, size_t size) {
+    char *at = r->room, *end = at + size;
+
+    for (char *p = at; p < end && p < r->zeros; p += GRAIN) memset(p, 0, GRAIN);
+    if (end > r->zeros) r->zeros = end;
+    r->room = end;
+    return at;
 }
 
-void kt_jinja_forget(kt_jinja_run *r, const kt_jinja_here *here) {
-    if (r->stores != here->stores) return;
-    kt_arena_rewind(&r->arena, here->mark);
+kt_status kt_jinja_alloc(kt_jinja_run *r, size_t n, size_t item_bytes, void **out) {
+    const size_t most = r->limits.memory_bytes;
+    size_t bytes, size;
+    char *chunk;
+
+    if (__builtin_mul_overflow(n, item_bytes, &bytes) || bytes > most - r->used)
+        return kt_jinja_fail(r, KT_E_UNSUPPORTED, "this takes more than %zu bytes of memory", most);
+    size = (bytes + GRAIN) & ~(size_t)(GRAIN - 1);
+    if (size > (size_t)(r->room_end - r->room)) {
+        const bool is_large = size > CHUNK_BYTES / 8;
+        KT_TRY(take_chunk(r, is_large ? size : CHUNK_BYTES, &chunk));
+        if (is_large) {
+            r->used += bytes;
+            *out = chunk;
+            return KT_OK;
+        }
+        r->room = r->zeros = chunk;
+        r->room_end = chunk + CHUNK_BYTES;
+    }
+    r->used += bytes;
+    *out = give(r, size);
+    return KT_OK;
+}
+
+void kt_jinja_rewind(kt_jinja_run *r, const kt_jinja_here *here) {
+    if (r->n_chunks != here->n_chunks) {
+        kt_arena_rewind(&r->arena, here->mark);
+        r->n_chunks = here->n_chunks;
+        r->mark = here->mark;
+        r->room_end = r->zeros = here->room_end;
+    }
+    r->room = here->room;
     r->used = here->used;
 }
 
@@ -154,8 +189,10 @@ static bool ends_with(const char *s, size_t n, const char *end) {
 
 /* Values of the template's variables: what the context has, else a global function. */
 static kt_status fill_variables(kt_jinja_run *r, const kt_json *context) {
+    const kt_jinja_string *keys[KT_JINJA_KEYS_KEPT] = {NULL};
     void *memory;
 
+    r->keys = keys;
     KT_TRY(kt_jinja_alloc(r, r->t->n_symbols + 1, sizeof *r->variables, &memory));
     r->variables = memory;
     for (uint32_t i = 0; i < r->t->n_symbols; i++) {
@@ -174,6 +211,7 @@ static kt_status fill_variables(kt_jinja_run *r, const kt_json *context) {
             r->variables[i] = (kt_jinja_value){.type = KT_JINJA_BUILTIN, .as.bound = bound};
         }
     }
+    r->keys = NULL;
     return KT_OK;
 }
 
