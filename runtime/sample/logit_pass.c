@@ -69,7 +69,24 @@ static double weigh(const float *x, const kt_logit_cut *cut, float *out) {
     return sum_of_lanes(_mm_add_ps(_mm_add_ps(sum[0], sum[1]), _mm_add_ps(sum[2], sum[3])));
 }
 
-const kt_logit_pass kt_logit_pass_sse2 = {.maximum = maximum, .weigh = weigh};
+static double sum_over(const float *x, const float *w, float over, int64_t *equals) {
+    const __m128 bound = _mm_set1_ps(over);
+    __m128 sum[4] = {_mm_setzero_ps(), _mm_setzero_ps(), _mm_setzero_ps(), _mm_setzero_ps()};
+    __m128i same = _mm_setzero_si128(); /* minus the number of equals of each lane */
+
+    for (int i = 0; i < BLOCK; i += 4) {
+        const __m128 l = _mm_loadu_ps(x + i);
+        const __m128 counts = _mm_and_ps(_mm_cmpgt_ps(l, bound), _mm_loadu_ps(w + i));
+        sum[i / 4 % 4] = _mm_add_ps(sum[i / 4 % 4], counts);
+        same = _mm_add_epi32(same, _mm_castps_si128(_mm_cmpeq_ps(l, bound)));
+    }
+    same = _mm_add_epi32(same, _mm_shuffle_epi32(same, 0x4e));
+    same = _mm_add_epi32(same, _mm_shuffle_epi32(same, 0xb1));
+    *equals -= _mm_cvtsi128_si32(same);
+    return sum_of_lanes(_mm_add_ps(_mm_add_ps(sum[0], sum[1]), _mm_add_ps(sum[2], sum[3])));
+}
+
+const kt_logit_pass kt_logit_pass_sse2 = {.maximum = maximum, .weigh = weigh, .sum_over = sum_over};
 
 const kt_logit_pass *kt_logit_pass_best(void) {
     const kt_isa isa = kt_isa_available();

@@ -3,6 +3,8 @@
 #ifndef KT_RUNTIME_LOGIT_PASS_H
 #define KT_RUNTIME_LOGIT_PASS_H
 
+#include <stdint.h>
+
 enum { KT_LOGIT_BLOCK = 64 };
 
 /* Which logits count, and how they are weighed. */
@@ -18,6 +20,11 @@ typedef struct kt_logit_pass {
      * relative error is under 3e-7 besides that of rounding (x - top) * scale, the sum's under 6e-7
      * besides. Weights under 2^-125 may be 0. */
     double (*weigh)(const float x[KT_LOGIT_BLOCK], const kt_logit_cut *cut, float *out);
+    /* The sum of those of the weights w, as weigh wrote them, whose logit is over `over`: the same
+     * bits as that of weighing with the next logit as `least`. *equals grows by the number of
+     * logits that are exactly `over`. */
+    double (*sum_over)(const float x[KT_LOGIT_BLOCK], const float w[KT_LOGIT_BLOCK], float over,
+                       int64_t *equals);
 } kt_logit_pass;
 
 extern const kt_logit_pass kt_logit_pass_sse2, kt_logit_pass_avx2, kt_logit_pass_avx512;

@@ -34,4 +34,20 @@ static double weigh(const float *x, const kt_logit_cut *cut, float *out) {
     return (double)_mm512_reduce_add_ps(w[0]);
 }
 
-const kt_logit_pass kt_logit_pass_avx512 = {.maximum = maximum, .weigh = weigh};
+static double sum_over(const float *x, const float *w, float over, int64_t *equals) {
+    const __m512 bound = _mm512_set1_ps(over);
+    __m512 kept[BLOCK / 16];
+
+    for (int i = 0; i < BLOCK / 16; i++) {
+        const __m512 l = _mm512_loadu_ps(x + 16 * i);
+        const __mmask16 counts = _mm512_cmp_ps_mask(l, bound, _CMP_GT_OQ);
+        const __mmask16 same = _mm512_cmp_ps_mask(l, bound, _CMP_EQ_OQ);
+        kept[i] = _mm512_maskz_loadu_ps(counts, w + 16 * i);
+        *equals += __builtin_popcount(same);
+    }
+    kept[0] = _mm512_add_ps(_mm512_add_ps(kept[0], kept[1]), _mm512_add_ps(kept[2], kept[3]));
+    return (double)_mm512_reduce_add_ps(kept[0]);
+}
+
+const kt_logit_pass kt_logit_pass_avx512 = {
+    .maximum = maximum, .weigh = weigh, .sum_over = sum_over};

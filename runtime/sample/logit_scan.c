@@ -157,7 +157,8 @@ size_t kt_logit_gather(const kt_logit_view *v, float bound, kt_token_logit *out)
 
 /* ---- weights ---- */
 
-double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *sums) {
+double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *sums,
+                      float *weights) {
     float tmp[BLOCK];
     double total = 0;
     size_t at = 0;
@@ -166,10 +167,28 @@ double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *s
         double sum = 0;
         if (v->block_max[b] >= cut->least && v->block_max[b] > -INFINITY) {
             while (at < v->n_touched && v->touched[at].id < b * BLOCK) at++;
-            sum = v->pass->weigh(block_at(v, b, at, tmp), cut, NULL);
+            sum =
+                v->pass->weigh(block_at(v, b, at, tmp), cut, weights ? weights + b * BLOCK : NULL);
         }
         if (sums) sums[b] = sum;
         total += sum;
+    }
+    return total;
+}
+
+double kt_logit_sum_over(const kt_logit_view *v, const float *weights, float over, double *sums,
+                         int64_t *equals) {
+    float tmp[BLOCK];
+    double total = 0;
+    size_t at = 0;
+
+    *equals = 0;
+    for (int64_t b = 0; b < v->n_blocks; b++) {
+        sums[b] = 0;
+        if (!(v->block_max[b] >= over)) continue;
+        while (at < v->n_touched && v->touched[at].id < b * BLOCK) at++;
+        sums[b] = v->pass->sum_over(block_at(v, b, at, tmp), weights + b * BLOCK, over, equals);
+        total += sums[b];
     }
     return total;
 }

@@ -48,8 +48,14 @@ void kt_logit_keep_largest(float *x, int64_t n, int64_t k, float *work);
 size_t kt_logit_room(const kt_logit_view *v, float bound);
 size_t kt_logit_gather(const kt_logit_view *v, float bound, kt_token_logit *out);
 
-/* The sum of all weights, and of each block's into sums [n_blocks] unless that is NULL. */
-double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *sums);
+/* The sum of all weights; each block's into sums [n_blocks] and each token's into weights
+ * [64 * n_blocks], unless NULL. Weights of blocks in which nothing counts are not written. */
+double kt_logit_weigh(const kt_logit_view *v, const kt_logit_cut *cut, double *sums,
+                      float *weights);
+/* The sum of those weights, made by kt_logit_weigh from all logits, that are of logits over `over`,
+ * without weighing again: the same bits as that would give. *equals: how many logits are `over`. */
+double kt_logit_sum_over(const kt_logit_view *v, const float *weights, float over, double *sums,
+                         int64_t *equals);
 /* The same in double throughout, which takes milliseconds. */
 double kt_logit_weigh_exactly(const kt_logit_view *v, double top, double temperature, float least);
 /* Tokens of exactly this logit: how many have an id under `end`, and the id of number n, n from 0,

@@ -6,11 +6,12 @@
  * when the tokens before it weigh less than the share: one pass says that. Where they weigh more,
  * the share lies among them, and the next draw is from them alone. What is drawn is spread as if
  * the share had been found first, for each draw is from a set that holds it, and is taken only when
- * it lies inside. At a share p that takes about 1 + ln(1/p) passes.
+ * it lies inside. At a share p that takes about 1 + ln(1/p) passes over weights that were made once.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sample/sampler.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -377,22 +378,25 @@ static int32_t draw_with_equals(draw *d, const kt_logit_cut *over, const double 
     return kt_logit_nth(&d->v, logit, n < kept ? n : kept - 1);
 }
 
-/* One of the tokens from `least` on that top-p keeps. */
-static int32_t draw_share(draw *d, float least) {
+/* One of the tokens from `least` on that top-p keeps. Tokens are weighed once, into weights [64 *
+ * blocks]; what follows compares and adds. */
+static int32_t draw_share(draw *d, float least, float *weights) {
     double *sums = block_sums(d->w), left, kept;
     kt_logit_cut cut = cut_at(d, -INFINITY);
+    int64_t equals;
     share_sums s;
 
-    left = s.total = kt_logit_weigh(&d->v, &cut, sums);
+    left = s.total = kt_logit_weigh(&d->v, &cut, sums, weights);
     cut.least = least;
-    if (least > -INFINITY) left = kt_logit_weigh(&d->v, &cut, sums);
+    if (least > -INFINITY)
+        left = kt_logit_sum_over(&d->v, weights, nextafterf(least, -INFINITY), sums, &equals);
     for (;;) {
         const int32_t token = find_passed(d, &cut, sums, kt_rng_double(&d->s->rng) * left);
         const float logit = logit_of(d, token);
         cut.least = nextafterf(logit, INFINITY);
-        left = s.above = kt_logit_weigh(&d->v, &cut, sums);
+        left = s.above = kt_logit_sum_over(&d->v, weights, logit, sums, &equals);
         if (logit < d->top && is_share_full(d, cut.least, s)) continue;
-        if (kt_logit_count(&d->v, logit, d->v.n) == 1) return token;
+        if (equals == 1) return token;
         kept = kept_of_equals(d, cut.least, s, weight(d, logit));
         if ((double)kt_logit_count(&d->v, logit, token) < kept) return token;
         return draw_with_equals(d, &cut, sums, left, logit, (int64_t)kept);
@@ -403,18 +407,18 @@ static int32_t draw_share(draw *d, float least) {
 static int32_t draw_from_all(draw *d, int64_t k) {
     const kt_logit_cut cut = cut_at(d, least_of_min_p(d));
     const size_t n = (size_t)d->v.n_blocks * BLOCK;
+    const bool is_share = d->s->options.top_p < 1, changes = k || d->v.mask || d->v.n_touched;
     double *sums = block_sums(d->w), total;
     float *all;
 
     if (d->s->options.top_p <= 0) return d->best;
-    if (k || d->v.mask || d->v.n_touched) {
-        if (reserve(&d->w->logits, &d->w->n_logits, 2 * n, sizeof *all) != 0) return -2;
-        all = d->w->logits;
-        kt_logit_apply(&d->v, all);
-        if (k) kt_logit_keep_largest(all, (int64_t)n, k, all + n);
-    }
-    if (d->s->options.top_p < 1) return draw_share(d, cut.least);
-    total = kt_logit_weigh(&d->v, &cut, sums);
+    if ((is_share || changes) && reserve(&d->w->logits, &d->w->n_logits, 2 * n, sizeof *all) != 0)
+        return -2;
+    all = d->w->logits;
+    if (changes) kt_logit_apply(&d->v, all);
+    if (k) kt_logit_keep_largest(all, (int64_t)n, k, all + n);
+    if (is_share) return draw_share(d, cut.least, all + n);
+    total = kt_logit_weigh(&d->v, &cut, sums, NULL);
     return find_passed(d, &cut, sums, kt_rng_double(&d->s->rng) * total);
 }
 
@@ -453,7 +457,7 @@ int kt_sampler_logprobs(const float *logits, int64_t vocab, int32_t id, int n, f
     if (reserve_blocks(w, (vocab + BLOCK - 1) / BLOCK) != 0) return -1;
     v = view_of(logits, vocab, NULL, w);
     top = kt_logit_maxima(&v);
-    log_sum = (double)top + log(kt_logit_weigh(&v, &(kt_logit_cut){top, 1, -INFINITY}, NULL));
+    log_sum = (double)top + log(kt_logit_weigh(&v, &(kt_logit_cut){top, 1, -INFINITY}, NULL, NULL));
     *own = (float)((double)logits[id] - log_sum);
     if (n > 0) found = gather_best(w, &v, n < vocab ? n : vocab);
     if (found < 0) return -1;

@@ -34,7 +34,8 @@ typedef struct kt_sampler_scratch {
     size_t n_candidates;
     void *touched; /* owned */
     size_t n_touched;
-    void *logits; /* owned: after mask, biases and penalties, and as much again to select in */
+    void *logits; /* owned: after mask, biases and penalties, and as much again: to select in, then
+                     weights */
     size_t n_logits;
 } kt_sampler_scratch;
 

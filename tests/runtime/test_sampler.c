@@ -418,6 +418,25 @@ Test(sampler, a_large_top_k_keeps_exactly_so_many) {
     kt_sampler_deinit(&s);
 }
 
+/* What is kept of weights that are there is what weighing again keeps, bit by bit. */
+static void check_sum_over(const kt_logit_pass *pass, float *x, kt_logit_cut cut, float over,
+                           const char *name) {
+    float w[KT_LOGIT_BLOCK];
+    int64_t equals = 5, want = 5;
+    double got;
+
+    if (isnan(over)) return;
+    x[3] = x[40] = over; /* some equals, in different lanes */
+    cut.least = -INFINITY;
+    pass->weigh(x, &cut, w);
+    for (int i = 0; i < KT_LOGIT_BLOCK; i++) want += x[i] == over;
+    got = pass->sum_over(x, w, over, &equals);
+    cut.least = nextafterf(over, INFINITY);
+    cr_assert_eq(got, pass->weigh(x, &cut, NULL), "%s: the sum over %g", name, (double)over);
+    cr_assert_eq(equals, want, "%s: %d of %g, expected %d", name, (int)equals - 5, (double)over,
+                 (int)want - 5);
+}
+
 static void check_pass(const kt_logit_pass *pass, const char *name) {
     const kt_logit_cut cuts[] = {{3, 1, -INFINITY}, {2.5f, 1.7f, -1}, {2.5f, 0.001f, 0.5f}};
     float x[KT_LOGIT_BLOCK], out[KT_LOGIT_BLOCK];
@@ -447,6 +466,7 @@ static void check_pass(const kt_logit_pass *pass, const char *name) {
         }
         cr_assert_leq(fabs(got - sum), sum * (9e-7 + 80 * 0x1p-23), "%s: sum %g, expected %g", name,
                       got, sum);
+        check_sum_over(pass, x, cut, x[round % KT_LOGIT_BLOCK], name);
     }
 }
 
