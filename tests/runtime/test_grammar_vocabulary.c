@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,23 @@ Test(grammar_vocabulary, masks_near_the_end_of_a_string) {
     check_text(g, "free é\nok\n!", 3);
 }
 
+/* All characters but a few do the same: at the end of a sentence, of a field, of an element. */
+Test(grammar_vocabulary, masks_of_texts_with_exceptions) {
+    static const struct {
+        const char *gbnf, *text;
+    } cases[] = {{"root ::= [^.]* \".\"", "é a."},
+                 {"root ::= ([^,;]{0,9} [,;]){2}", "ab中,,"},
+                 {"root ::= \"<a>\" ([^<] | \"<\" [^/])* \"</\"", "<a>x <b</"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_grammar *g = NULL;
+        cr_assert_eq(kt_grammar_from_gbnf(vocabulary, cases[i].gbnf, strlen(cases[i].gbnf), NULL, 0,
+                                          &g, NULL),
+                     KT_OK);
+        check_text(g, cases[i].text, 2);
+    }
+}
+
 /* Times go to the log (--verbose); the bounds here are ten times what is aimed at. */
 Test(grammar_vocabulary, masks_are_fast) {
     double slowest = 0, again = 0, sum = 0;
@@ -157,30 +175,25 @@ Test(grammar_vocabulary, masks_are_fast) {
     kt_grammar_destroy(g);
 }
 
-/* The longest of the masks along a text, in processor time of this thread, best of five grammars. */
+/* The longest of the masks along a text, in processor time of this thread. */
 static double slowest_mask(const char *gbnf, const char *read) {
-    double best = 1;
+    double slowest = 0;
+    kt_grammar_state s;
+    kt_grammar *g = NULL;
 
-    for (int again = 0; again < 5; again++) {
-        double slowest = 0;
-        kt_grammar_state s;
-        kt_grammar *g = NULL;
-        cr_assert_eq(kt_grammar_from_gbnf(vocabulary, gbnf, strlen(gbnf), NULL, 0, &g, NULL),
-                     KT_OK);
-        cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
-        for (size_t i = 0; read[i]; i++) {
-            double spent = thread_seconds();
-            cr_assert_eq(kt_grammar_state_mask(&s, mask, NULL), KT_OK);
-            spent = thread_seconds() - spent;
-            if (again == 0) cr_log_info("%6.0f us: %s", spent * 1e6, read + i);
-            if (spent > slowest) slowest = spent;
-            cr_assert_eq(kt_grammar_state_accept(&s, read + i, 1, NULL), KT_OK);
-        }
-        if (slowest < best) best = slowest;
-        kt_grammar_state_deinit(&s);
-        kt_grammar_destroy(g);
+    cr_assert_eq(kt_grammar_from_gbnf(vocabulary, gbnf, strlen(gbnf), NULL, 0, &g, NULL), KT_OK);
+    cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+    for (size_t i = 0; read[i]; i++) {
+        double spent = thread_seconds();
+        cr_assert_eq(kt_grammar_state_mask(&s, mask, NULL), KT_OK);
+        spent = thread_seconds() - spent;
+        cr_log_info("%6.0f us: %s", spent * 1e6, read + i);
+        if (spent > slowest) slowest = spent;
+        cr_assert_eq(kt_grammar_state_accept(&s, read + i, 1, NULL), KT_OK);
     }
-    return best;
+    kt_grammar_state_deinit(&s);
+    kt_grammar_destroy(g);
+    return slowest;
 }
 
 /* Rules that may end, or be read in two ways, behind every character: the frame on top is left
@@ -190,17 +203,26 @@ static const char *const ambiguous[] = {
     "root ::= word*\nword ::= [^.] [^.]*",
     "root ::= (list | free) \"!\"\nlist ::= part+\npart ::= [^!]+\nfree ::= [^!]*",
     "root ::= x \"!\"\nx ::= [^!] x | [^!]",
+    "root ::= word*\nword ::= [-a-z ] [-a-z ]*",
+    "root ::= (list | free) \"!\"\nlist ::= part+\npart ::= [-a-z ]+\nfree ::= [-a-z ]*",
 };
 
+/* Each against a grammar that reads the same texts in one way; the best of five turns. */
 Test(grammar_vocabulary, masks_of_ambiguous_grammars_are_fast) {
-    const double usual = slowest_mask("root ::= [^.]*", "- two ways");
+    enum { N = sizeof ambiguous / sizeof *ambiguous };
+    static const char *const usual[] = {"root ::= [^.]*", "root ::= [-a-z ]*"};
+    double one[2] = {1, 1}, two[N];
 
-    cr_log_info("a grammar that is read in one way: %.0f us at most", usual * 1e6);
-    for (size_t i = 0; i < sizeof ambiguous / sizeof *ambiguous; i++) {
-        const double slowest = slowest_mask(ambiguous[i], "- two ways");
-        cr_log_info("grammar %zu: %.0f us at most", i, slowest * 1e6);
-        cr_expect(slowest < 3 * usual, "grammar %zu: %.0f us, %.0f where one way is", i,
-                  slowest * 1e6, usual * 1e6);
+    for (int i = 0; i < N; i++) two[i] = 1;
+    for (int turn = 0; turn < 5; turn++) {
+        for (int i = 0; i < 2; i++) one[i] = fmin(one[i], slowest_mask(usual[i], "- two ways"));
+        for (int i = 0; i < N; i++) two[i] = fmin(two[i], slowest_mask(ambiguous[i], "- two ways"));
+    }
+    for (int i = 0; i < N; i++) {
+        const double limit = 3 * one[i >= N - 2];
+        cr_log_info("grammar %d: %.0f us at most, limit %.0f", i, two[i] * 1e6, limit * 1e6);
+        cr_expect(two[i] < limit, "grammar %d: %.0f us, %.0f where one way is", i, two[i] * 1e6,
+                  limit / 3 * 1e6);
     }
 }
 
@@ -213,7 +235,7 @@ Test(grammar_vocabulary, masks_of_ambiguous_grammars_are_right) {
             KT_OK);
         cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
         cr_assert_eq(kt_grammar_state_accept(&s, "- two", 5, NULL), KT_OK);
-        cr_expect_gt(check_state(&s, ambiguous[i]), kt_vocabulary_size(vocabulary) / 2);
+        cr_expect_gt(check_state(&s, ambiguous[i]), kt_vocabulary_size(vocabulary) / 4);
         kt_grammar_state_deinit(&s);
         kt_grammar_destroy(g);
     }

@@ -6,7 +6,8 @@
  * the stack below is asked about what goes on from there, which after a string's closing quote is
  * little. Where nothing below a node holds a byte that would lead away from the place, all its
  * tokens are taken at once; and where plain characters all do the same, a mask made with the
- * vocabulary has the plain tokens, and only the others are walked.
+ * vocabulary has the plain tokens, and only the others are walked. Where nearly all do, tokens with
+ * one of the exceptions are walked, too.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -79,6 +80,11 @@ static void set_ranks(const kt_trie *t, uint64_t *bits, uint32_t begin, uint32_t
         bits[t->order[i] / 64] |= (uint64_t)1 << t->order[i] % 64;
 }
 
+static void clear_ranks(const kt_trie *t, uint64_t *bits, uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end; i++)
+        bits[t->order[i] / 64] &= ~((uint64_t)1 << t->order[i] % 64);
+}
+
 /* Does each of these bytes lead from the place to itself? Which do is kept for the place asked
  * last. */
 static bool stays(kt_grammar *g, uint32_t place, const kt_byte_set *set) {
@@ -90,7 +96,7 @@ static bool stays(kt_grammar *g, uint32_t place, const kt_byte_set *set) {
         for (int byte = 0; byte < 256; byte++) {
             uint32_t to;
             kt_status st = kt_stacks_step(&g->stacks, place, (uint8_t)byte, &to, NULL);
-            if (st == KT_OK && to == place) g->stay.bits[byte / 64] |= (uint64_t)1 << byte % 64;
+            if (st == KT_OK && to == place) kt_byte_set_add(&g->stay, (uint8_t)byte);
         }
     }
     return !(set->bits[0] & ~stay->bits[0]) && !(set->bits[1] & ~stay->bits[1]) &&
@@ -120,23 +126,45 @@ static bool stays_below(kt_grammar *g, const kt_trie *t, const kt_trie_node *nod
            (node->seen && stays(g, place, &t->seen[node->seen - 1]));
 }
 
-/* Nodes [begin, end) of a trie, and where the text is in front of them: at depth `depth`. */
+/* Nodes [begin, end) of a trie, and where the text is in front of them: at depth `depth`. With
+ * `others`, the bits of plain tokens without these bytes are right already, so they are passed
+ * over; those of plain tokens with one of them may be wrong. */
 typedef struct walk_range {
     const kt_trie *trie;
     uint32_t begin, end, depth;
+    const kt_byte_set *others;
 } walk_range;
+
+/* Are the tokens of node i and below known, given that no byte on the way to it is of `others`? */
+static bool is_known(const kt_trie *t, uint32_t i, const kt_byte_set *others) {
+    const kt_trie_node *node = &t->node[i];
+
+    if (!node->plain || kt_byte_set_has(others, node->byte)) return false;
+    if (node->seen) return kt_byte_sets_apart(&t->seen[node->seen - 1], others);
+    while (++i < node->end)
+        if (kt_byte_set_has(others, t->node[i].byte)) return false;
+    return true;
+}
 
 /* Set the bits of all tokens in the range that go on from the place. With `local`, the place is
  * above an unknown stack. */
 static kt_status walk(kt_grammar *g, walk_range range, uint32_t place, uint64_t *bits,
                       kt_mask_entry *local, kt_err *err) {
     const kt_trie *t = range.trie;
-    uint32_t *trail = g->trail;
+    uint32_t *trail = g->trail, odd = UINT32_MAX; /* depth of a byte of `others` on the way */
 
     trail[range.depth] = place;
     for (uint32_t i = range.begin; i < range.end;) {
         const kt_trie_node *node = &t->node[i];
         uint32_t to;
+        if (range.others && node->depth <= odd) {
+            if (is_known(t, i, range.others)) {
+                i = node->end;
+                continue;
+            }
+            odd = kt_byte_set_has(range.others, node->byte) ? node->depth : UINT32_MAX;
+            if (odd == node->depth) clear_ranks(t, bits, node->rank, t->node[node->end].rank);
+        }
         KT_TRY(kt_stacks_step(&g->stacks, trail[node->depth - 1], node->byte, &to, err));
         if (to == KT_PLACE_DEAD) {
             i = node->end;
@@ -165,18 +193,21 @@ static kt_status walk_all(kt_grammar *g, uint32_t place, uint64_t *bits, kt_mask
     const kt_vocabulary *v = g->vocabulary;
     const size_t words = kt_vocabulary_words(v);
     walk_range range = {.trie = &v->all};
-    uint32_t depth;
-    int chars;
+    kt_plain_run run;
 
-    KT_TRY(kt_plain_chars(g, place, &chars, &depth, err));
-    if (chars != KT_PLAIN_MIXED) {
-        const uint64_t *plain = v->plain + (size_t)(chars > 0 ? chars - 1 : 0) * words;
-        for (size_t i = 0; chars > 0 && i < words; i++) bits[i] |= plain[i];
-        range.trie = &v->other;
+    KT_TRY(kt_plain_chars(g, place, &run, err));
+    if (run.n != KT_PLAIN_MIXED) {
+        const uint64_t *plain = v->plain + (size_t)(run.n > 0 ? run.n - 1 : 0) * words;
+        for (size_t i = 0; run.n > 0 && i < words; i++) bits[i] |= plain[i];
+        if (kt_byte_set_size(&run.others) == 0)
+            range.trie = &v->other;
+        else
+            range.others = &run.others;
     }
     if (local) {
-        local->unclear |= depth > LOCAL_DEPTH;
+        local->unclear |= run.depth > LOCAL_DEPTH || run.leaves;
         local->trie = range.trie;
+        if (run.leaves) return KT_OK;
     }
     range.end = range.trie->n_nodes;
     return walk(g, range, place, bits, local, err);
@@ -220,7 +251,8 @@ static kt_status walk_left(kt_grammar *g, const kt_mask_entry *local, uint32_t b
     if (place == KT_PLACE_DEAD) return KT_OK;
     for (size_t i = 0; i < local->n_leave; i++) {
         uint32_t at = local->leave[i];
-        const walk_range below_it = {local->trie, at + 1, node[at].end, node[at].depth};
+        const walk_range below_it = {
+            .trie = local->trie, .begin = at + 1, .end = node[at].end, .depth = node[at].depth};
         KT_TRY(walk(g, below_it, place, bits, NULL, err));
     }
     return KT_OK;

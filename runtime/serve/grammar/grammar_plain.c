@@ -1,16 +1,20 @@
 /* A place inside of a string goes on by any character, and always to the same place: so a few steps
  * say what a hundred thousand tokens do. Characters are tried by the ranges of UTF-8 (Unicode table
- * 3-7), of which bytes of the same class are one.
+ * 3-7), of which bytes of the same class are one. Those of one byte come last: a free text that ends
+ * at a full stop goes on by all but that one, and it is noted.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/grammar_plain.h"
 
 #include "base/err.h"
 
+/* With more exceptions than this a walk meets most tokens anyway. */
+enum { MOST_OTHERS = 24 };
+
 typedef struct plain_try {
     kt_grammar *g;
-    uint32_t to;    /* where all characters so far lead to; KT_PLACE_UNKNOWN = there was none */
-    uint32_t depth; /* of the highest stack */
+    uint32_t to; /* where all characters so far lead to; KT_PLACE_UNKNOWN = there was none */
     bool mixed;
+    kt_plain_run *run;
 } plain_try;
 
 static void note(plain_try *t, uint32_t to) {
@@ -18,7 +22,15 @@ static void note(plain_try *t, uint32_t to) {
     t->mixed |= t->to != to;
 }
 
-/* Characters whose next byte is from `low` to `high`, with `more` behind it. */
+static bool may_leave(const plain_try *t, uint32_t to) {
+    return to != KT_PLACE_DEAD && (t->g->stacks.place[to].flags & KT_PLACE_LEAVES);
+}
+
+static void note_depth(plain_try *t, uint32_t to) {
+    if (t->g->stacks.place[to].depth > t->run->depth) t->run->depth = t->g->stacks.place[to].depth;
+}
+
+/* Characters of several bytes whose next one is from `low` to `high`, with `more` behind it. */
 static kt_status try_range(plain_try *t, uint32_t place, int low, int high, int more, kt_err *err) {
     kt_stacks *s = &t->g->stacks;
     const uint8_t *class_of = s->automaton->class_of;
@@ -29,12 +41,13 @@ static kt_status try_range(plain_try *t, uint32_t place, int low, int high, int 
         if (byte > low && (alike || class_of[byte] == class_of[byte - 1])) continue;
         KT_TRY(kt_stacks_step(s, place, (uint8_t)byte, &to, err));
         if (alike) kt_stacks_share(s, place, class_of[low], class_of[high], to);
-        if (s->place[to].depth > t->depth) t->depth = s->place[to].depth;
-        t->mixed |= to != KT_PLACE_DEAD && (s->place[to].flags & KT_PLACE_LEAVES);
-        if (more == 0 || to == KT_PLACE_DEAD)
+        note_depth(t, to);
+        if (more == 0 || to == KT_PLACE_DEAD) {
             note(t, to);
-        else
-            KT_TRY(try_range(t, to, 0x80, 0xbf, more - 1, err));
+            continue;
+        }
+        t->mixed |= may_leave(t, to);
+        KT_TRY(try_range(t, to, 0x80, 0xbf, more - 1, err));
     }
     return KT_OK;
 }
@@ -52,13 +65,29 @@ static kt_status try_lead(plain_try *t, uint32_t place, int lead, int low, int h
     return try_range(t, to, low, high, lead < 0xf0 ? 1 : 2, err);
 }
 
+/* Characters of one byte from `low` to `high`: those that lead elsewhere are noted. */
+static kt_status try_bytes(plain_try *t, uint32_t place, int low, int high, kt_err *err) {
+    kt_stacks *s = &t->g->stacks;
+    const uint8_t *class_of = s->automaton->class_of;
+    const bool alike = kt_stacks_alike(s, place, class_of[low], class_of[high]);
+
+    for (int byte = low; byte <= high; byte++) {
+        uint32_t to;
+        KT_TRY(kt_stacks_step(s, place, (uint8_t)byte, &to, err));
+        if (alike) kt_stacks_share(s, place, class_of[low], class_of[high], to);
+        note_depth(t, to);
+        if (to != t->to) kt_byte_set_add(&t->run->others, (uint8_t)byte);
+    }
+    t->mixed |= kt_byte_set_size(&t->run->others) > MOST_OTHERS;
+    return KT_OK;
+}
+
 /* All plain characters from a place. */
 static kt_status try_all(plain_try *t, uint32_t place, kt_err *err) {
     static const struct {
         uint8_t low, high;
         int more;
-    } ranges[] = {{0x20, 0x21, 0}, {0x23, 0x5b, 0}, {0x5d, 0x7f, 0}, {0xc2, 0xdf, 1},
-                  {0xe1, 0xec, 2}, {0xee, 0xef, 2}, {0xf1, 0xf3, 3}};
+    } ranges[] = {{0xc2, 0xdf, 1}, {0xe1, 0xec, 2}, {0xee, 0xef, 2}, {0xf1, 0xf3, 3}};
 
     t->to = KT_PLACE_UNKNOWN;
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && !t->mixed; i++)
@@ -67,30 +96,36 @@ static kt_status try_all(plain_try *t, uint32_t place, kt_err *err) {
     if (!t->mixed) KT_TRY(try_lead(t, place, 0xed, 0x80, 0x9f, err));
     if (!t->mixed) KT_TRY(try_lead(t, place, 0xf0, 0x90, 0xbf, err));
     if (!t->mixed) KT_TRY(try_lead(t, place, 0xf4, 0x80, 0x8f, err));
+    if (!t->mixed) KT_TRY(try_bytes(t, place, 0x20, 0x21, err));
+    if (!t->mixed) KT_TRY(try_bytes(t, place, 0x23, 0x5b, err));
+    if (!t->mixed) KT_TRY(try_bytes(t, place, 0x5d, 0x7f, err));
     return KT_OK;
 }
 
-kt_status kt_plain_chars(kt_grammar *g, uint32_t place, int *n, uint32_t *depth, kt_err *err) {
-    plain_try t = {.g = g};
+kt_status kt_plain_chars(kt_grammar *g, uint32_t place, kt_plain_run *out, kt_err *err) {
+    plain_try t = {.g = g, .run = out};
 
-    t.mixed = g->stacks.place[place].flags & KT_PLACE_LEAVES;
-    for (*n = 0; *n < KT_PLAIN_CHARS && !t.mixed; ++*n) {
+    *out = (kt_plain_run){.n = 0};
+    for (; out->n < KT_PLAIN_CHARS && !t.mixed; out->n++) {
         KT_TRY(try_all(&t, place, err));
-        if (t.to == KT_PLACE_DEAD) break;
-        if (t.to == place) *n = KT_PLAIN_CHARS - 1;
+        if (t.mixed || t.to == KT_PLACE_DEAD) break;
+        out->leaves |= may_leave(&t, t.to);
+        t.mixed |= out->leaves;
+        if (t.to == place) out->n = KT_PLAIN_CHARS - 1;
         place = t.to;
     }
-    if (t.mixed) *n = KT_PLAIN_MIXED;
-    *depth = t.depth;
+    if (t.mixed) out->n = KT_PLAIN_MIXED;
     return KT_OK;
 }
 
 bool kt_plain_loops(kt_grammar *g, uint32_t place) {
     if (g->loop_at != place) {
-        plain_try t = {.g = g};
+        kt_plain_run run = {.n = 0};
+        plain_try t = {.g = g, .run = &run};
         const kt_status st = try_all(&t, place, NULL);
         g->loop_at = place;
-        g->loops = st == KT_OK && !t.mixed && t.to == place;
+        g->loops = st == KT_OK && !t.mixed && t.to == place && kt_byte_set_size(&run.others) == 0 &&
+                   !may_leave(&t, place);
     }
     return g->loops;
 }

@@ -133,7 +133,8 @@ static void write_nodes(kt_trie *t, const sorted_token *token, uint32_t n, uint3
             node->plain = 1;
             open[depth] = t->n_nodes;
         }
-        for (uint32_t d = 1; token[i].chars == 0 && d <= depth; d++) t->node[open[d]].plain = 0;
+        if (token[i].chars == 0 || token[i].chars > KT_PLAIN_CHARS)
+            for (uint32_t d = 1; d <= depth; d++) t->node[open[d]].plain = 0;
         t->order[i] = token[i].id;
     }
     for (; depth > 0; depth--) t->node[open[depth]].end = t->n_nodes;
@@ -156,7 +157,7 @@ static kt_status find_seen(kt_trie *t, kt_err *err) {
         if (!node->seen) continue;
         for (uint32_t j = i + 1; j < node->end;) {
             const kt_trie_node *child = &t->node[j];
-            set->bits[child->byte / 64] |= (uint64_t)1 << child->byte % 64;
+            kt_byte_set_add(set, child->byte);
             if (child->seen)
                 for (int k = 0; k < 4; k++) set->bits[k] |= t->seen[child->seen - 1].bits[k];
             j = child->seen ? child->end : j + 1;

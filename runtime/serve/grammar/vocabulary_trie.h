@@ -13,12 +13,28 @@ typedef struct kt_trie_node {
     uint32_t seen;  /* 1 + index of the set of bytes below, or 0 where few nodes are */
     uint16_t depth; /* 1 for the first byte */
     uint8_t byte;
-    uint8_t plain; /* all tokens of this node and below are */
+    uint8_t plain; /* all tokens of this node and below are, of up to KT_PLAIN_CHARS characters */
 } kt_trie_node;
 
 typedef struct kt_byte_set {
     uint64_t bits[4];
 } kt_byte_set;
+
+static inline void kt_byte_set_add(kt_byte_set *s, uint8_t byte) {
+    s->bits[byte / 64] |= (uint64_t)1 << byte % 64;
+}
+static inline bool kt_byte_set_has(const kt_byte_set *s, uint8_t byte) {
+    return s->bits[byte / 64] >> byte % 64 & 1;
+}
+static inline int kt_byte_set_size(const kt_byte_set *s) {
+    return __builtin_popcountll(s->bits[0]) + __builtin_popcountll(s->bits[1]) +
+           __builtin_popcountll(s->bits[2]) + __builtin_popcountll(s->bits[3]);
+}
+/* Have they no byte in common? */
+static inline bool kt_byte_sets_apart(const kt_byte_set *a, const kt_byte_set *b) {
+    return !((a->bits[0] & b->bits[0]) | (a->bits[1] & b->bits[1]) | (a->bits[2] & b->bits[2]) |
+             (a->bits[3] & b->bits[3]));
+}
 
 typedef struct kt_trie {
     kt_trie_node *node; /* [n_nodes + 1]: the last one ends ranks */
