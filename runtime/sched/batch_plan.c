@@ -76,7 +76,7 @@ void kt_batch_plan(kt_scheduler *s) {
             kt_lane *l = &r->lanes[i];
             l->rows = l->n_out = 0;
             l->is_mark = false;
-            if (l->state != KT_LANE_RUNNING || kt_lane_rests(l)) continue;
+            if (l->state != KT_LANE_RUNNING || kt_lane_note_rest(l)) continue;
             if (is_prompt(l)) {
                 prompts[n_prompts++] = l;
                 continue;

@@ -32,6 +32,14 @@ bool kt_lane_rests(const kt_lane *l) {
     return c->is_behind && c->is_behind(c->arg);
 }
 
+bool kt_lane_note_rest(kt_lane *l) {
+    if (!kt_lane_rests(l))
+        l->rests_since_ns = 0;
+    else if (!l->rests_since_ns)
+        l->rests_since_ns = kt_clock_ns();
+    return l->rests_since_ns > 0;
+}
+
 kt_status kt_lanes_create(kt_request *r, kt_err *err) {
     const size_t n = kt_request_choices(r);
 
@@ -113,8 +121,27 @@ void kt_lane_stop(kt_scheduler *s, kt_lane *l, kt_lane_state state) {
         s->n_running--;
     }
     l->seq = NULL;
-    l->length = l->reserved = 0;
+    l->length = l->reserved = l->rests_since_ns = 0;
     l->state = state;
+}
+
+bool kt_lanes_displace(kt_scheduler *s, const kt_request *r) {
+    const int64_t before_ns = kt_clock_ns() - KT_REST_MS * 1000000LL;
+    kt_lane *latest = NULL;
+    int n_displaced = 0;
+
+    for (kt_request *at = s->active; at; at = at->next)
+        for (size_t i = 0; i < kt_request_choices(at); i++) {
+            kt_lane *l = &at->lanes[i];
+            n_displaced += l->state == KT_LANE_WAITING && n_made(l) > 0 && kt_lane_rests(l);
+            if (at != r && l->state == KT_LANE_RUNNING && l->rests_since_ns &&
+                l->rests_since_ns <= before_ns && kt_lane_rests(l))
+                latest = l;
+        }
+    if (!latest || n_displaced >= s->options.max_running) return false;
+    kt_lane_stop(s, latest, KT_LANE_WAITING);
+    s->n_preempted++;
+    return true;
 }
 
 bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from) {

@@ -12,6 +12,7 @@ enum {
     KT_LEAST_PROMPT_ROWS = 32, /* of a step, so that no prompt starves */
     KT_ADMITTED_TOKENS = 256,  /* beyond the prompt that must fit when a choice starts */
     KT_GROWTH_TOKENS = 64,     /* pages taken at a time later */
+    KT_REST_MS = 100,          /* so long a choice keeps its place though nobody reads it */
     KT_LEAST_LOGIT_ROWS = 64
 };
 
@@ -32,6 +33,7 @@ typedef struct kt_lane {
     int64_t length;           /* tokens in it */
     int64_t reserved;         /* tokens that it has pages for */
     int64_t n_reported;       /* log probabilities of the prompt that were reported */
+    int64_t rests_since_ns;   /* when it was first seen unread, or 0 */
     int64_t rows;             /* of the step being made */
     int64_t n_out, first_out; /* rows with logits in it, from which row of logits */
     bool is_mark;
@@ -103,6 +105,12 @@ bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from);
 void kt_lanes_grow(kt_scheduler *s);
 /* Does its client leave unread what was sent? */
 bool kt_lane_rests(const kt_lane *l);
+/* The same, and *l remembers since when. Before each step. */
+bool kt_lane_note_rest(kt_lane *l);
+/* The latest choice that has rested for KT_REST_MS gives up its place and its pages to a request
+ * that waits, and starts again when it is read. False when there is none but those of `r`, or when
+ * as many as there are places have done so: what nobody reads is bounded. */
+bool kt_lanes_displace(kt_scheduler *s, const kt_request *r);
 
 /* batch_plan.c: which lanes take how many rows; sets kt_lane.rows of all running ones. */
 void kt_batch_plan(kt_scheduler *s);

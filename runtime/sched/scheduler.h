@@ -7,7 +7,7 @@
  * step at most and the oldest always goes on. Within a priority first come is first served. A
  * choice starts when pages for its prompt and 256 tokens (or max_tokens) are there; if they run out
  * later the latest one gives up its pages and is computed again. A request whose client does not
- * read rests until it does.
+ * read rests until it does, and for a tenth of a second keeps its place from those that wait.
  *
  * Threads: functions may be called from any thread unless they say otherwise. The scheduler's own
  * thread calls the engine and most of a client's functions; it is the pool's thread 0 if the engine
@@ -60,8 +60,9 @@ bool kt_scheduler_step(kt_scheduler *s);
 
 typedef struct kt_scheduler_counts {
     int running, waiting, capacity; /* requests; those that nobody waits for are not waiting */
-    int choices, resting;           /* being computed; of these, how many are not read */
-    bool is_called;                 /* a job of kt_scheduler_call waits or runs */
+    int choices;                    /* being computed */
+    int resting;    /* not read: some of these, and those that gave up their places meanwhile */
+    bool is_called; /* a job of kt_scheduler_call waits or runs */
     int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;

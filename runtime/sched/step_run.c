@@ -54,15 +54,30 @@ static void sweep(kt_scheduler *s) {
 
 /* ---- starting ---- */
 
-/* Waiting choices of a request. KT_E_NOMEM when there are no pages for the next one. */
+/* Waiting choices of a request, but for those that nobody would read. KT_E_NOMEM when there are no
+ * pages for the next one. */
 static kt_status start_lanes(kt_scheduler *s, kt_request *r, kt_err *err) {
     for (size_t i = 0; i < kt_request_choices(r); i++) {
         kt_lane *l = &r->lanes[i];
-        if (l->state != KT_LANE_WAITING) continue;
-        if (s->n_running >= s->options.max_running) return KT_OK;
-        KT_TRY(kt_lane_start(s, l, err));
+        kt_status st;
+        if (l->state != KT_LANE_WAITING || kt_lane_rests(l)) continue;
+        if (s->n_running >= s->options.max_running && !kt_lanes_displace(s, r)) return KT_OK;
+        while ((st = kt_lane_start(s, l, err)) == KT_E_NOMEM && kt_lanes_displace(s, r)) {
+        }
+        if (st != KT_OK) return st;
     }
     return KT_OK;
+}
+
+/* May the first of the queue start? Where all places are taken, one that nobody reads is its. */
+static bool has_place(kt_scheduler *s) {
+    bool is_wanted;
+
+    if (s->n_running < s->options.max_running) return true;
+    pthread_mutex_lock(&s->lock);
+    is_wanted = s->first != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return is_wanted && kt_lanes_displace(s, NULL);
 }
 
 /* The first of the queue becomes active; NULL when there is none that somebody waits for. */
@@ -133,7 +148,7 @@ static void admit(kt_scheduler *s) {
         if (s->n_running > 0 && st == KT_E_NOMEM) return;
         end(s, at, st, &why);
     }
-    while (s->n_running < s->options.max_running && (r = take_first(s))) {
+    while (has_place(s) && (r = take_first(s))) {
         if (kt_request_gone(r)) {
             end_gone(s, r);
             continue;
@@ -290,7 +305,9 @@ static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_sto
     for (int i = 0; i < b->n_spans; i++) generating += b->spans[i].rows == 1;
     for (kt_request *r = s->active; r; r = r->next)
         for (size_t i = 0; i < kt_request_choices(r); i++)
-            resting += r->lanes[i].state == KT_LANE_RUNNING && kt_lane_rests(&r->lanes[i]);
+            resting +=
+                (r->lanes[i].state == KT_LANE_RUNNING || r->lanes[i].state == KT_LANE_WAITING) &&
+                kt_lane_rests(&r->lanes[i]);
     s->backend->usage(s->backend->self, &kv);
     pthread_mutex_lock(&s->lock);
     s->counts.choices = s->n_running;

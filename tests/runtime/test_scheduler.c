@@ -492,6 +492,63 @@ Test(scheduler, who_does_not_read_rests) {
     end();
 }
 
+/* One place, or pages for one: who is not read keeps them from others for a moment only, and goes on
+ * where it was when it is read. */
+static void check_displaced(int max_running, int n_pages) {
+    client *slow = make(5, 30, 1), *quick = make(5, 30, 2);
+    int64_t before;
+
+    begin((kt_scheduler_options){.is_manual = true, .max_running = max_running});
+    if (n_pages) atomic_store(&engine.n_pages, n_pages);
+    submit(slow), submit(quick);
+    for (int i = 0; i < 5; i++) kt_scheduler_step(sched);
+    atomic_store(&slow->is_behind, true);
+    before = made(slow);
+    run();
+    cr_expect_eq(made(quick), 0, "at once");
+    fake_sleep(110 * 1000);
+    run();
+    cr_expect(atomic_load(&quick->n_done) == 1 && quick->status == KT_OK, "%s", quick->why);
+    cr_expect_eq(made(slow), before, "it went on");
+    cr_expect_eq(kt_scheduler_count(sched).resting, 1);
+    cr_expect_eq(kt_scheduler_count(sched).preemptions, 1);
+    atomic_store(&slow->is_behind, false);
+    run();
+    check_tokens(slow, 0);
+    check_tokens(quick, 0);
+    drop(slow), drop(quick);
+    end();
+}
+
+Test(scheduler, who_does_not_read_gives_up_its_place) {
+    check_displaced(1, 0);
+    check_displaced(4, 1);
+}
+
+/* As many as there are places may wait for their readers without one. */
+Test(scheduler, so_many_give_up_their_places_and_no_more) {
+    client *c[4];
+
+    begin((kt_scheduler_options){.is_manual = true, .max_running = 1});
+    for (int i = 0; i < 4; i++) submit(c[i] = make(5, 30, (uint64_t)i));
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 5; k++) kt_scheduler_step(sched);
+        atomic_store(&c[i]->is_behind, true);
+        run();
+        fake_sleep(110 * 1000);
+    }
+    run();
+    cr_expect(made(c[1]) > 0 && made(c[2]) == 0, "%d and %d tokens", (int)made(c[1]),
+              (int)made(c[2]));
+    for (int i = 0; i < 4; i++) atomic_store(&c[i]->is_behind, false);
+    run();
+    for (int i = 0; i < 4; i++) {
+        check_tokens(c[i], 0);
+        drop(c[i]);
+    }
+    end();
+}
+
 Test(scheduler, the_queue_is_bounded_and_forgets_who_left) {
     client *c[5], *late = make(5, 3, 9);
 
