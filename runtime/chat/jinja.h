@@ -212,12 +212,12 @@ struct kt_jinja_run {
     int nested; /* of evaluations: bounds the C stack */
     kt_template_limits limits;
     int64_t now;
-    const kt_jinja_node *at;   /* what runs, for messages */
+    const kt_jinja_node *at; /* what runs, for messages */
     /* By symbol: what the template has set outside of loops, macros and blocks, else of the
      * context, else global functions. */
     kt_jinja_value *variables;
     kt_jinja_scope *scope;
-    uint64_t closures;       /* macros made: they keep their scope */
+    uint64_t closures; /* macros made: they keep their scope */
     /* Keys of the context, by size and beginning: messages repeat them. NULL later. */
     const kt_jinja_string **keys;
     kt_jinja_binding *spare; /* of scopes that nothing keeps */

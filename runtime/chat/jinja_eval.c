@@ -526,8 +526,8 @@ kt_status kt_jinja_put_value(kt_jinja_run *r, const kt_jinja_node *node) {
     kt_jinja_value v;
     kt_status st;
 
-    if (node->kind != KT_NODE_CHAIN && node->kind != KT_NODE_CALL &&
-        node->kind != KT_NODE_CONCAT && node->kind != KT_NODE_COND) {
+    if (node->kind != KT_NODE_CHAIN && node->kind != KT_NODE_CALL && node->kind != KT_NODE_CONCAT &&
+        node->kind != KT_NODE_COND) {
         KT_TRY(kt_jinja_eval(r, node, &v));
         return kt_jinja_put_str(r, r->out, &v);
     }
