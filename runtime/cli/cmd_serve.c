@@ -236,6 +236,10 @@ static void write_machine(void *owner, kt_json_writer *w) {
     kt_engine_write_json(((const serving *)owner)->engine, w);
 }
 
+static void write_metrics(void *owner, void (*put)(void *arg, const char *labels), void *arg) {
+    kt_engine_put_kernels(((const serving *)owner)->engine, put, arg);
+}
+
 /* --api-key A,B and the lines of --api-key-file, one a line. */
 static kt_status gather_keys(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
@@ -307,7 +311,8 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
                               .log = &s->log,
                               .owner = s,
                               .write_props = write_props,
-                              .write_machine = write_machine};
+                              .write_machine = write_machine,
+                              .write_metrics = write_metrics};
     kt_http_options http = {.host = f->host,
                             .port = (int)f->port,
                             .socket_path = f->socket,

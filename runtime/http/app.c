@@ -31,6 +31,7 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     app->owner = options->owner;
     app->write_props = options->write_props;
     app->write_machine = options->write_machine;
+    app->write_metrics = options->write_metrics;
     kt_stats_init(&app->stats);
     app->created_s = kt_clock_unix_ms() / 1000;
     st = kt_scheduler_create(&scheduler, &app->scheduler, err);

@@ -32,6 +32,8 @@ typedef struct kt_app_options {
     void (*write_props)(void *owner, kt_json_writer *w);
     /* The same for /machine: kernels and experts. */
     void (*write_machine)(void *owner, kt_json_writer *w);
+    /* NULL, or calls put for each kernel that runs, with the labels of its series in /metrics. */
+    void (*write_metrics)(void *owner, void (*put)(void *arg, const char *labels), void *arg);
 } kt_app_options;
 
 typedef struct kt_app {
@@ -43,6 +45,7 @@ typedef struct kt_app {
     void *owner;
     void (*write_props)(void *owner, kt_json_writer *w);
     void (*write_machine)(void *owner, kt_json_writer *w);
+    void (*write_metrics)(void *owner, void (*put)(void *arg, const char *labels), void *arg);
     kt_stats stats;
     int64_t created_s; /* Unix time */
     kt_job_queue *prepare;

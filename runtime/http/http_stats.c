@@ -38,8 +38,9 @@ void kt_stats_init(kt_stats *s) {
     pthread_mutex_init(&s->lock, NULL);
     s->to_first_token = BOUNDS(first_bounds);
     s->between_tokens = BOUNDS(between_bounds);
-    s->whole = s->in_queue = s->prompt_s_each = s->generated_s_each = BOUNDS(whole_bounds);
-    s->prompt_tokens_each = s->generated_tokens_each = BOUNDS(token_bounds);
+    s->whole = s->in_queue = s->prompt_s_each = s->generated_s_each = s->running_s_each =
+        BOUNDS(whole_bounds);
+    s->prompt_tokens_each = s->generated_tokens_each = s->max_tokens_each = BOUNDS(token_bounds);
 }
 
 void kt_stats_deinit(kt_stats *s) {
@@ -96,9 +97,21 @@ static void add_up(kt_stats *s, const kt_activity *a, int64_t now) {
     observe(&s->whole, (double)(now - a->begin_ns) * 1e-9);
     observe(&s->prompt_tokens_each, (double)a->prompt_tokens);
     observe(&s->generated_tokens_each, (double)a->generated_tokens);
+    observe(&s->max_tokens_each, (double)a->max_tokens);
     if (!a->first_ns) return;
+    observe(&s->running_s_each, prompt_s + generated_s);
     observe(&s->prompt_s_each, prompt_s);
     observe(&s->generated_s_each, generated_s);
+}
+
+/* What one request has brought so far. */
+static void add_totals(kt_stats *s, const kt_activity *a) {
+    const int64_t tokens = a->prompt_tokens + a->generated_tokens;
+
+    s->prompt_tokens += a->prompt_tokens;
+    s->cached_tokens += a->cached_tokens;
+    s->generated_tokens += a->generated_tokens;
+    if (tokens > s->most_tokens) s->most_tokens = tokens;
 }
 
 void kt_stats_end(kt_stats *s, kt_activity *a, kt_ending outcome) {
@@ -111,9 +124,7 @@ void kt_stats_end(kt_stats *s, kt_activity *a, kt_ending outcome) {
         s->first = a->next;
     if (a->next) a->next->prev = a->prev;
     s->finished[outcome]++;
-    s->prompt_tokens += a->prompt_tokens;
-    s->cached_tokens += a->cached_tokens;
-    s->generated_tokens += a->generated_tokens;
+    add_totals(s, a);
     if (a->first_ns) {
         s->prompt_s += (double)(a->first_ns - a->start_ns) * 1e-9;
         s->generated_s += (double)(a->last_ns - a->first_ns) * 1e-9;
@@ -127,11 +138,7 @@ kt_stats kt_stats_read(kt_stats *s) {
 
     pthread_mutex_lock(&s->lock);
     copy = *s;
-    for (const kt_activity *a = s->first; a; a = a->next) {
-        copy.prompt_tokens += a->prompt_tokens;
-        copy.cached_tokens += a->cached_tokens;
-        copy.generated_tokens += a->generated_tokens;
-    }
+    for (const kt_activity *a = s->first; a; a = a->next) add_totals(&copy, a);
     pthread_mutex_unlock(&s->lock);
     copy.first = NULL; /* they may end at any time */
     return copy;

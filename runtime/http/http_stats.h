@@ -50,8 +50,9 @@ typedef struct kt_stats {
     int64_t finished[KT_N_ENDINGS];
     int64_t prompt_tokens, cached_tokens, generated_tokens;
     double prompt_s, generated_s; /* spent on them, requests added up */
+    int64_t most_tokens;          /* of one request, its prompt included */
     kt_histogram to_first_token, between_tokens, whole, in_queue, prompt_s_each, generated_s_each,
-        prompt_tokens_each, generated_tokens_each;
+        running_s_each, prompt_tokens_each, generated_tokens_each, max_tokens_each;
 } kt_stats;
 
 void kt_stats_init(kt_stats *s);

@@ -126,7 +126,7 @@ static void write_engine(page *p, const kt_scheduler_counts *c) {
     single(p, "kt_state_slots_cached", "gauge", (double)kv->slots_cached, "Slots kept for reuse.");
     single(p, "kt_batch_choices", "gauge", c->choices, "Answers that are being computed.");
     single(p, "kt_batch_resting", "gauge", c->resting,
-           "Of these, those whose client does not read.");
+           "Answers whose client does not read, with those that gave up their places.");
     single(p, "kt_batch_rows", "gauge", c->choices ? (double)c->last_rows : 0,
            "Rows of the last step; 0 when nothing runs.");
     single(p, "kt_step_seconds", "gauge", (double)c->last_step_ns * 1e-9, "The last step's time.");
@@ -167,8 +167,11 @@ static void write_vllm(page *p, const kt_stats *s, kt_app_gauges g) {
     histogram(p, "vllm:request_queue_time_seconds", &s->in_queue, "In the queue.");
     histogram(p, "vllm:request_prefill_time_seconds", &s->prompt_s_each, "Prompts.");
     histogram(p, "vllm:request_decode_time_seconds", &s->generated_s_each, "Generation.");
+    histogram(p, "vllm:request_inference_time_seconds", &s->running_s_each, "Both.");
     histogram(p, "vllm:request_prompt_tokens", &s->prompt_tokens_each, "Tokens of prompts.");
     histogram(p, "vllm:request_generation_tokens", &s->generated_tokens_each, "Tokens of answers.");
+    histogram(p, "vllm:request_max_num_generation_tokens", &s->max_tokens_each,
+              "Tokens that answers might have had.");
 }
 
 static double rate(double n, double s) {
@@ -196,8 +199,21 @@ static void write_llama(page *p, const kt_stats *s, kt_app_gauges g) {
          "Prompt tokens a second, on average.");
     bare(p, "predicted_tokens_seconds", "gauge", rate((double)s->generated_tokens, s->generated_s),
          "Generated tokens a second, on average.");
+    bare(p, "n_tokens_max", "counter", (double)s->most_tokens,
+         "The most tokens of a request, its prompt included.");
     bare(p, "requests_processing", "gauge", g.running, "Requests in work.");
     bare(p, "requests_deferred", "gauge", g.waiting, "Requests that wait.");
+}
+
+/* One series for each kernel that runs, always 1. */
+static void put_kernel(void *arg, const char *labels) {
+    page *p = arg;
+    put(p, "kt_kernel_info{%s,%s} 1\n", p->model, labels);
+}
+
+static void write_kernels(page *p, const kt_app *app) {
+    begin(p, "kt_kernel_info", "gauge", "What runs an operation of the model; always 1.");
+    app->write_metrics(app->owner, put_kernel, p);
 }
 
 static void set_model(page *p, const char *name) {
@@ -226,6 +242,7 @@ kt_status kt_metrics_write(kt_app *app, kt_text *out, kt_err *err) {
     write_vllm_engine(&p, &counts);
     write_llama(&p, &s, g);
     write_llama_engine(&p, &counts);
+    if (app->write_metrics) write_kernels(&p, app);
     if (p.failed) {
         free(p.text.data);
         return kt_fail(err, KT_E_NOMEM, "no memory for the metrics");

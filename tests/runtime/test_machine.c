@@ -138,6 +138,12 @@ Test(machine, a_served_model_shows_its_experts, .timeout = 120) {
         cr_expect_gt(kt_json_length(kt_json_get(kt_json_root(doc), "kernels")), 5);
         kt_json_destroy(doc);
         kt_reply_free(&r);
+        r = kt_send_request(s.port, "GET", "/metrics", "", NULL);
+        cr_expect_not_null(strstr(r.body,
+                                  "\nkt_kernel_info{model_name=\"tiny-moe\",role=\"experts\","
+                                  "op=\"moe_ffn\",weights=\"wbf16\",one_row=\""),
+                           "%s", r.body);
+        kt_reply_free(&r);
         r = kt_complete(s.port, "{\"prompt\":[1,2,3],\"max_tokens\":5,\"ignore_eos\":true}");
         cr_expect_eq(r.status, 200);
         kt_reply_free(&r);

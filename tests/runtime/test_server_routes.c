@@ -186,6 +186,10 @@ Test(routes, metrics_count_what_was_done) {
                  1);
     cr_expect_eq(series(page, "vllm:request_prompt_tokens_bucket{model_name=\"fake\",le=\"5\"}"),
                  4);
+    cr_expect_eq(series(page, "vllm:request_inference_time_seconds_count{model_name=\"fake\"}"), 4);
+    cr_expect_eq(series(page, "vllm:request_max_num_generation_tokens_sum{model_name=\"fake\"}"),
+                 1015, "three of 5 and one of 1000");
+    cr_expect_eq(series(page, "llamacpp:n_tokens_max"), 1 + (double)fake.engine.n_script);
     cr_expect_eq(series(page, "llamacpp:requests_processing"), 0);
     cr_expect_null(strstr(page, "nan"));
     cr_expect_null(strstr(page, "inf "));

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/http/api/engine_json.h"
 
+#include <stdio.h>
+
 enum { MOST_KERNELS = 128 };
 
 static void put_kernels(const kt_engine *e, kt_json_writer *w) {
@@ -49,4 +51,20 @@ void kt_engine_write_json(const kt_engine *e, kt_json_writer *w) {
     if (!m) return;
     kt_expert_map_watch(m);
     put_experts(m, w);
+}
+
+void kt_engine_put_kernels(const kt_engine *e, void (*put)(void *arg, const char *labels),
+                           void *arg) {
+    kt_kernel_view views[MOST_KERNELS];
+    int n = kt_engine_kernels(e, views, MOST_KERNELS);
+    char labels[600];
+
+    for (int i = 0; i < n && i < MOST_KERNELS; i++) {
+        const kt_kernel_view *v = &views[i];
+        snprintf(labels, sizeof labels,
+                 "role=\"%.80s\",op=\"%.80s\",weights=\"%.80s\",one_row=\"%.120s\","
+                 "all_rows=\"%.120s\",tuned=\"%s\"",
+                 v->role, v->op, v->weights, v->one_row, v->all_rows, v->is_tuned ? "yes" : "no");
+        put(arg, labels);
+    }
 }
