@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tests/runtime/fake_server.h"
 
@@ -102,6 +104,44 @@ static inline void fake_chat_init(const char *says, const char *calls, const cha
 static inline void fake_chat_stop(void) {
     fake_stop();
     kt_vocabulary_destroy(fake_chat.vocabulary);
+}
+
+/* A connection on which a request has been sent. */
+static inline int fake_chat_send(const char *path, const char *body) {
+    char head[200];
+    const int fd = kt_dial(fake.port);
+
+    snprintf(head, sizeof head,
+             "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", path,
+             strlen(body));
+    cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, body, strlen(body)));
+    return fd;
+}
+
+/* Two streams, of which the second waits for the first, whose prompt takes a minute: what the
+ * second is sent until the mark has come. The server is ended. */
+static inline void fake_chat_wait(const char *path, const char *body, const char *mark, char *text,
+                                  size_t text_bytes) {
+    const kt_http_options options = {.ping_ms = 50};
+    int fd[2];
+
+    fake_chat_init(FAKE_TEXT, "none", "none");
+    fake_start(&options, 0);
+    atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
+    for (int i = 0; i < 2; i++) {
+        fd[i] = fake_chat_send(path, body);
+        fake_sleep(50 * 1000);
+    }
+    *text = '\0';
+    for (size_t n = 0; !strstr(text, mark);) {
+        const ssize_t got = recv(fd[1], text + n, text_bytes - 1 - n, 0);
+        cr_assert_gt(got, 0, "%s", text);
+        n += (size_t)got;
+        text[n] = '\0';
+    }
+    close(fd[0]);
+    close(fd[1]);
+    fake_chat_stop();
 }
 
 #endif

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "tests/runtime/fake_chat.h"
 
@@ -532,31 +530,9 @@ Test(chat_api, the_template_can_be_seen) {
 
 /* A stream begins when it is accepted: its client sees signs of life while it waits for others. */
 Test(chat_api, a_waiting_stream_gives_signs_of_life) {
-    static const char json[] = "{\"stream\":true," MESSAGES "}";
-    const kt_http_options options = {.ping_ms = 50};
-    char head[200], text[4096] = "";
-    int fd[2];
-    size_t n = 0;
+    char text[4096];
 
-    fake_chat_init(FAKE_TEXT, "none", "none");
-    fake_start(&options, 0);
-    atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
-    sprintf(head,
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
-            sizeof json - 1);
-    for (int i = 0; i < 2; i++) {
-        fd[i] = kt_dial(fake.port);
-        cr_assert(kt_send_all(fd[i], head, strlen(head)) &&
-                  kt_send_all(fd[i], json, sizeof json - 1));
-        fake_sleep(50 * 1000);
-    }
-    while (!strstr(text, ":\n\n")) {
-        ssize_t got = recv(fd[1], text + n, sizeof text - 1 - n, 0);
-        cr_assert_gt(got, 0);
-        n += (size_t)got;
-    }
-    cr_expect_eq(strncmp(text, "HTTP/1.1 200 ", 13), 0);
-    close(fd[0]);
-    close(fd[1]);
-    fake_chat_stop();
+    fake_chat_wait("/v1/chat/completions", "{\"stream\":true," MESSAGES "}", ":\n\n", text,
+                   sizeof text);
+    cr_expect_eq(strncmp(text, "HTTP/1.1 200 ", 13), 0, "%s", text);
 }

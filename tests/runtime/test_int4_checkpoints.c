@@ -9,14 +9,14 @@
 
 #include "base/numeric.h"
 #include "dispatch/model/build_impl.h"
-#include "runtime/exec/engine.h"
 #include "runtime/loader/matrix_source.h"
 #include "tests/support/damage.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp.h"
+#include "tests/support/written_model.h"
 
-enum { GROUP = 64, N_TOKENS = 20, MAX_TENSORS = 2048, VOCAB = 96 };
+enum { GROUP = 64, N_TOKENS = 20, VOCAB = 96 };
 
 static const kt_model_shape shape = {.layers = 2,
                                      .hidden = 128,
@@ -63,18 +63,15 @@ enum { N_GOOD = 4, ACT_ORDER = 4 };
 
 typedef struct writer {
     const style *style;
-    kt_tensor_out out[MAX_TENSORS];
-    size_t n;
+    kt_written_model model;
 } writer;
 
 static void put(writer *w, const char *matrix, const char *part, kt_dtype dtype, int64_t d0,
                 int64_t d1, void *data) {
-    kt_tensor_out *t = &w->out[w->n++];
-    char *name = malloc(strlen(matrix) + strlen(part) + 2);
+    char name[240];
 
-    sprintf(name, "%s%s%s", matrix, *part ? "." : "", part);
-    *t = (kt_tensor_out){.name = name, .dtype = dtype, .rank = d1 ? 2 : 1, .shape = {d0, d1}};
-    t->data = data;
+    snprintf(name, sizeof name, "%s.%s", matrix, part);
+    kt_written_put(&w->model, name, dtype, d1 ? 2 : 1, (int64_t[]){d0, d1}, data);
 }
 
 /* Nibble `value` of row r and input i (or group i) in a tensor of the style. */
@@ -153,7 +150,7 @@ static void write_checkpoint(const style *s, const char *from, const char *folde
     kt_model_shape written = shape;
     kt_checkpoint *c = NULL;
     writer *w = calloc(1, sizeof *w);
-    char path[600], matrix[200];
+    char matrix[200];
     kt_err err = {0};
 
     written.extra = s->config;
@@ -162,46 +159,17 @@ static void write_checkpoint(const style *s, const char *from, const char *folde
     cr_assert_eq(kt_checkpoint_open(from, &c, &err), KT_OK, "%s", err.message);
     for (size_t i = 0; i < kt_checkpoint_count(c); i++) {
         const kt_tensor *t = kt_checkpoint_at(c, i);
-        snprintf(matrix, sizeof matrix, "%s", t->name);
         if (is_quantised(t->name)) {
+            snprintf(matrix, sizeof matrix, "%s", t->name);
             matrix[strlen(matrix) - strlen(".weight")] = '\0';
             put_quantised(w, matrix, t);
         } else {
-            void *copy = malloc(t->bytes);
-            memcpy(copy, t->data, t->bytes);
-            put(w, matrix, "", t->dtype, t->shape[0], t->rank > 1 ? t->shape[1] : 0, copy);
+            kt_written_copy(&w->model, t);
         }
     }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    cr_assert_eq(kt_safetensors_write(path, w->out, w->n, &err), KT_OK, "%s", err.message);
-    for (size_t i = 0; i < w->n; i++) {
-        free((void *)(uintptr_t)w->out[i].name);
-        free((void *)(uintptr_t)w->out[i].data);
-    }
+    kt_written_finish(&w->model, folder);
     free(w);
     kt_checkpoint_close(c);
-}
-
-static kt_status load(const char *folder, kt_quant weights, kt_engine **e, kt_err *err) {
-    kt_engine_options o = {.model_dir = folder,
-                           .weights = weights,
-                           .table_path = "",
-                           .n_threads = 2,
-                           .tokenizer_optional = true};
-    return kt_engine_create(&o, e, err);
-}
-
-static void forward(const char *folder, const int32_t *tokens, float *logits) {
-    kt_engine *e = NULL;
-    kt_sequence *s = NULL;
-    kt_err err = {0};
-
-    cr_assert_eq(load(folder, KT_QUANT_NATIVE, &e, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(kt_sequence_create(e, N_TOKENS, &s, &err), KT_OK);
-    cr_assert_eq(
-        kt_engine_forward(e, s, tokens, N_TOKENS, N_TOKENS, logits, NULL, NULL, NULL, &err), KT_OK);
-    kt_sequence_destroy(s);
-    kt_engine_destroy(e);
 }
 
 static char floats[512], packed[N_GOOD + 1][512];
@@ -227,7 +195,7 @@ Test(int4_checkpoints, give_the_same_bits_in_every_packing, .init = make_folders
 
     for (int i = 0; i < N_TOKENS; i++) tokens[i] = (7 * i + 3) % VOCAB;
     for (int i = 0; i < N_GOOD; i++) {
-        forward(packed[i], tokens, i ? logits : first);
+        kt_written_forward(packed[i], tokens, N_TOKENS, i ? logits : first);
         if (i) cr_expect(memcmp(first, logits, sizeof first) == 0, "style %d", i);
     }
 }
@@ -245,7 +213,7 @@ Test(int4_checkpoints, agree_with_the_decoded_weights_in_double, .init = make_fo
         double error, rounded;
 
         cr_assert(m, "%s", err.message);
-        forward(packed[i], tokens, logits);
+        kt_written_forward(packed[i], tokens, N_TOKENS, logits);
         error = kt_ref_compare(m, tokens, N_TOKENS, KT_REF_INT8, logits, &decided, &rounded);
         cr_expect_gt(4 * decided, N_TOKENS, "%lld decided", (long long)decided);
         cr_expect_leq(error, 1.5 * rounded, "style %d: off by %g, the reference by %g", i, error,
@@ -260,9 +228,9 @@ Test(int4_checkpoints, refuse_act_order_and_second_quantisation, .init = make_fo
     kt_engine *e = NULL;
     kt_err err = {0};
 
-    cr_assert_eq(load(packed[ACT_ORDER], KT_QUANT_NATIVE, &e, &err), KT_E_UNSUPPORTED);
+    cr_assert_eq(kt_written_load(packed[ACT_ORDER], KT_QUANT_NATIVE, &e, &err), KT_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "desc_act") && strstr(err.message, "qweight"), "%s", err.message);
-    cr_assert_eq(load(packed[0], KT_QUANT_INT8, &e, &err), KT_E_UNSUPPORTED);
+    cr_assert_eq(kt_written_load(packed[0], KT_QUANT_INT8, &e, &err), KT_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "is stored in few bits (w4zg64 of qkv)"), "%s", err.message);
     cr_assert_null(e);
 }
@@ -284,7 +252,8 @@ Test(int4_checkpoints, refuse_scales_that_are_not_finite, .init = make_folders,
             if (m && styles[i].packing == KT_INT4_ROWS) /* one group */
                 snprintf(expected, sizeof expected, "tensor '%s': element [1, 0] is Inf", name);
             kt_damage_element(packed[i], name, 1, &infinity);
-            cr_expect_eq(load(packed[i], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s", name);
+            cr_expect_eq(kt_written_load(packed[i], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s",
+                         name);
             cr_expect(strstr(err.message, expected), "%s lacks %s", err.message, expected);
             kt_damage_element(packed[i], name, 1, &one);
         }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/runtime/fake_chat.h"
@@ -204,48 +203,23 @@ Test(messages_api, blocks_stream_one_after_the_other) {
 
 /* A stream that waits gives signs of life in the form of its API. */
 Test(messages_api, a_waiting_stream_is_pinged) {
-    static const char json[] = "{\"stream\":true," ASK "}";
-    const kt_http_options options = {.ping_ms = 50};
-    char head[200], text[4096] = "";
-    int fd[2];
-    size_t n = 0;
+    char text[4096];
 
-    fake_chat_init(FAKE_TEXT, "none", "none");
-    fake_start(&options, 0);
-    atomic_store(&fake.engine.prefill_us, 60 * 1000 * 1000);
-    sprintf(head, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
-            sizeof json - 1);
-    for (int i = 0; i < 2; i++) {
-        fd[i] = kt_dial(fake.port);
-        cr_assert(kt_send_all(fd[i], head, strlen(head)) &&
-                  kt_send_all(fd[i], json, sizeof json - 1));
-        fake_sleep(50 * 1000);
-    }
-    while (!strstr(text, "event: ping\ndata: {\"type\": \"ping\"}\n\n")) {
-        ssize_t got = recv(fd[1], text + n, sizeof text - 1 - n, 0);
-        cr_assert_gt(got, 0, "%s", text);
-        n += (size_t)got;
-    }
-    close(fd[0]);
-    close(fd[1]);
-    fake_chat_stop();
+    fake_chat_wait("/v1/messages", "{\"stream\":true," ASK "}",
+                   "event: ping\ndata: {\"type\": \"ping\"}\n\n", text, sizeof text);
+    cr_expect_eq(strncmp(text, "HTTP/1.1 200 ", 13), 0, "%s", text);
 }
 
 /* What the end of the server cuts is told in the form of the API, too. */
 Test(messages_api, a_stream_that_is_cut_ends_with_an_error) {
-    static const char json[] = "{\"stream\":true," ASK "}";
     const kt_http_options options = {.drain_ms = 100};
-    char head[200];
     int fd;
     kt_reply r;
 
     fake_chat_init(FAKE_TEXT, "none", "none");
     fake_start(&options, 0);
     atomic_store(&fake.engine.decode_us, 200 * 1000);
-    sprintf(head, "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
-            sizeof json - 1);
-    fd = kt_dial(fake.port);
-    cr_assert(kt_send_all(fd, head, strlen(head)) && kt_send_all(fd, json, sizeof json - 1));
+    fd = fake_chat_send("/v1/messages", "{\"stream\":true," ASK "}");
     while (atomic_load(&fake.engine.n_steps) < 2) fake_sleep(1000);
     kt_http_server_stop(fake.server);
     r = kt_read_reply(fd, NULL, NULL, false);

@@ -10,15 +10,15 @@
 
 #include "base/numeric.h"
 #include "base/rng.h"
-#include "runtime/exec/engine.h"
 #include "runtime/loader/finite.h"
 #include "runtime/loader/matrix_source.h"
 #include "tests/support/damage.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temp.h"
+#include "tests/support/written_model.h"
 
-enum { N_TOKENS = 12, VOCAB = 96, HIDDEN = 160, INNER = 96, EXPERTS = 3, LAYERS = 2, MOST = 256 };
+enum { N_TOKENS = 12, VOCAB = 96, HIDDEN = 160, INNER = 96, EXPERTS = 3, LAYERS = 2 };
 
 typedef enum form { FORM_BF16, FORM_STACKED, FORM_PACKED, FORM_EXPONENTS, FORMS } form;
 
@@ -46,20 +46,8 @@ static double value_of(int code, int exponent) {
 
 typedef struct writer {
     form form;
-    kt_tensor_out out[MOST];
-    size_t n;
+    kt_written_model model;
 } writer;
-
-static void put(writer *w, const char *name, kt_dtype dtype, int rank, const int64_t *dims,
-                void *data) {
-    kt_tensor_out *t = &w->out[w->n++];
-    char *copy = malloc(strlen(name) + 1);
-
-    cr_assert_lt(w->n, MOST);
-    strcpy(copy, name);
-    *t = (kt_tensor_out){.name = copy, .dtype = dtype, .rank = rank, .data = data};
-    memcpy(t->shape, dims, sizeof *dims * (size_t)rank);
-}
 
 /* One matrix [n, k] of codes and exponents, of `seed`. */
 static void draw(uint64_t seed, int64_t n, int64_t k, uint8_t *codes, uint8_t *exponents) {
@@ -92,15 +80,16 @@ static void put_matrix(writer *w, const char *matrix, uint64_t seed, int64_t n, 
         bf16[i] = kt_f32_to_bf16((float)value_of(codes[i], exponents[i / 32]));
     if (w->form == FORM_BF16) {
         snprintf(name, sizeof name, "%s.weight", matrix);
-        put(w, name, KT_DTYPE_BF16, 2, (int64_t[]){n, k}, bf16);
+        kt_written_put(&w->model, name, KT_DTYPE_BF16, 2, (int64_t[]){n, k}, bf16);
         free(pairs), free(exponents);
     } else {
         const bool is_packed = w->form == FORM_PACKED;
         snprintf(name, sizeof name, "%s.%s", matrix, is_packed ? "weight_packed" : "weight");
-        put(w, name, is_packed ? KT_DTYPE_U8 : KT_DTYPE_I8, 2, (int64_t[]){n, k / 2}, pairs);
+        kt_written_put(&w->model, name, is_packed ? KT_DTYPE_U8 : KT_DTYPE_I8, 2,
+                       (int64_t[]){n, k / 2}, pairs);
         snprintf(name, sizeof name, "%s.%s", matrix, is_packed ? "weight_scale" : "scale");
-        put(w, name, is_packed ? KT_DTYPE_U8 : KT_DTYPE_F8_E8M0, 2, (int64_t[]){n, k / 32},
-            exponents);
+        kt_written_put(&w->model, name, is_packed ? KT_DTYPE_U8 : KT_DTYPE_F8_E8M0, 2,
+                       (int64_t[]){n, k / 32}, exponents);
         free(bf16);
     }
     free(codes);
@@ -125,9 +114,9 @@ static void put_stack(writer *w, int64_t layer, int first, int n_parts, int64_t 
             }
         }
     snprintf(name, sizeof name, "model.layers.%lld.mlp.experts.%s_blocks", (long long)layer, what);
-    put(w, name, KT_DTYPE_U8, 4, (int64_t[]){EXPERTS, rows, blocks, 16}, pairs);
+    kt_written_put(&w->model, name, KT_DTYPE_U8, 4, (int64_t[]){EXPERTS, rows, blocks, 16}, pairs);
     snprintf(name, sizeof name, "model.layers.%lld.mlp.experts.%s_scales", (long long)layer, what);
-    put(w, name, KT_DTYPE_U8, 3, (int64_t[]){EXPERTS, rows, blocks}, exponents);
+    kt_written_put(&w->model, name, KT_DTYPE_U8, 3, (int64_t[]){EXPERTS, rows, blocks}, exponents);
     free(codes), free(drawn);
 }
 
@@ -160,7 +149,6 @@ static void write_checkpoint(form f, const char *from, const char *folder) {
     kt_model_shape written = shape;
     kt_checkpoint *c = NULL;
     writer *w = calloc(1, sizeof *w);
-    char path[600];
     kt_err err = {0};
 
     written.extra = configs[f];
@@ -169,19 +157,11 @@ static void write_checkpoint(form f, const char *from, const char *folder) {
     cr_assert_eq(kt_checkpoint_open(from, &c, &err), KT_OK, "%s", err.message);
     for (size_t i = 0; i < kt_checkpoint_count(c); i++) {
         const kt_tensor *t = kt_checkpoint_at(c, i);
-        void *copy;
         if (strstr(t->name, ".experts.")) continue;
-        copy = malloc(t->bytes);
-        memcpy(copy, t->data, t->bytes);
-        put(w, t->name, t->dtype, t->rank, t->shape, copy);
+        kt_written_copy(&w->model, t);
     }
     for (int64_t l = 0; l < LAYERS; l++) put_experts(w, l);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    cr_assert_eq(kt_safetensors_write(path, w->out, w->n, &err), KT_OK, "%s", err.message);
-    for (size_t i = 0; i < w->n; i++) {
-        free((void *)(uintptr_t)w->out[i].name);
-        free((void *)(uintptr_t)w->out[i].data);
-    }
+    kt_written_finish(&w->model, folder);
     free(w);
     kt_checkpoint_close(c);
 }
@@ -202,28 +182,6 @@ static void remove_folders(void) {
     for (int f = 0; f < FORMS; f++) kt_temp_remove(folder[f]);
 }
 
-static kt_status load(const char *from, kt_quant weights, kt_engine **e, kt_err *err) {
-    kt_engine_options o = {.model_dir = from,
-                           .weights = weights,
-                           .table_path = "",
-                           .n_threads = 2,
-                           .tokenizer_optional = true};
-    return kt_engine_create(&o, e, err);
-}
-
-static void forward(const char *from, const int32_t *tokens, float *logits) {
-    kt_engine *e = NULL;
-    kt_sequence *s = NULL;
-    kt_err err = {0};
-
-    cr_assert_eq(load(from, KT_QUANT_NATIVE, &e, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(kt_sequence_create(e, N_TOKENS, &s, &err), KT_OK);
-    cr_assert_eq(
-        kt_engine_forward(e, s, tokens, N_TOKENS, N_TOKENS, logits, NULL, NULL, NULL, &err), KT_OK);
-    kt_sequence_destroy(s);
-    kt_engine_destroy(e);
-}
-
 static void draw_tokens(int32_t *tokens) {
     for (int i = 0; i < N_TOKENS; i++) tokens[i] = (7 * i + 3) % VOCAB;
 }
@@ -241,14 +199,14 @@ Test(mxfp4, every_form_has_the_numbers_that_were_written, .init = make_folders,
 
     cr_assert(m, "%s", err.message);
     draw_tokens(tokens);
-    forward(folder[FORM_STACKED], tokens, first);
+    kt_written_forward(folder[FORM_STACKED], tokens, N_TOKENS, first);
     error = kt_ref_compare(m, tokens, N_TOKENS, KT_REF_INT8, first, &decided, &rounded);
     cr_expect_gt(4 * decided, N_TOKENS, "%lld decided", (long long)decided);
     cr_expect_leq(error, 1.5 * rounded, "off by %g, the reference by %g", error, rounded);
     cr_expect_lt(rounded, 0.1);
     kt_ref_free(m);
     for (int f = FORM_PACKED; f < FORMS; f++) {
-        forward(folder[f], tokens, logits);
+        kt_written_forward(folder[f], tokens, N_TOKENS, logits);
         cr_expect(memcmp(first, logits, sizeof first) == 0, "form %d", f);
     }
 }
@@ -310,7 +268,8 @@ Test(mxfp4, refuses_exponents_that_are_nan, .init = make_folders, .fini = remove
         kt_engine *e = NULL;
         kt_err err = {0};
         kt_damage_element(folder[f], names[f], 7, &nan);
-        cr_expect_eq(load(folder[f], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s", err.message);
+        cr_expect_eq(kt_written_load(folder[f], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s",
+                     err.message);
         cr_expect(strstr(err.message, names[f]) && strstr(err.message, where[f]), "%s",
                   err.message);
         cr_expect_null(e);
@@ -322,7 +281,7 @@ Test(mxfp4, is_not_quantised_again, .init = make_folders, .fini = remove_folders
     kt_err err = {0};
 
     for (int f = FORM_STACKED; f < FORMS; f++) {
-        cr_expect_eq(load(folder[f], KT_QUANT_INT8, &e, &err), KT_E_UNSUPPORTED);
+        cr_expect_eq(kt_written_load(folder[f], KT_QUANT_INT8, &e, &err), KT_E_UNSUPPORTED);
         cr_expect(strstr(err.message, "is stored in few bits (wmxfp4 of experts)"), "%s",
                   err.message);
     }
@@ -366,7 +325,7 @@ Test(mxfp4, refuses_other_tensors_by_name, .init = make_folders, .fini = remove_
         kt_status st;
         write_checkpoint(cases[i].form, plain, folder[cases[i].form]);
         overwrite(folder[cases[i].form], cases[i].name, cases[i].becomes);
-        st = load(folder[cases[i].form], KT_QUANT_NATIVE, &e, &err);
+        st = kt_written_load(folder[cases[i].form], KT_QUANT_NATIVE, &e, &err);
         cr_expect_eq(st == KT_OK, cases[i].says == NULL, "case %zu: %s", i, err.message);
         if (cases[i].says)
             cr_expect(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
