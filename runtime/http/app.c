@@ -58,11 +58,6 @@ const char *kt_app_why_not(void *app) {
     return is_ready ? NULL : "the model is being loaded";
 }
 
-kt_app_gauges kt_app_read_gauges(const kt_app *app) {
-    kt_scheduler_counts c = kt_scheduler_count(app->scheduler);
-    return (kt_app_gauges){c.running, c.waiting, c.capacity};
-}
-
 void kt_app_destroy(kt_app *app) {
     if (!app) return;
     kt_job_queue_destroy(app->prepare); /* it feeds the other */

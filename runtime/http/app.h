@@ -61,11 +61,10 @@ kt_status kt_app_ready(kt_app *app, const kt_backend *backend, const kt_chat_mod
 /* For kt_http_options.why_not: what routes other than public ones answer until then; else NULL. */
 const char *kt_app_why_not(void *app);
 
-/* How busy the engine is, now. Any thread. */
+/* How busy the engine is. */
 typedef struct kt_app_gauges {
     int running, waiting, queue; /* requests; queue: how many may wait */
 } kt_app_gauges;
-kt_app_gauges kt_app_read_gauges(const kt_app *app);
 
 /* After the server's run returned, so that every client has left and work in progress stops. */
 void kt_app_destroy(kt_app *app);

@@ -158,6 +158,7 @@ kt_status kt_scheduler_create(const kt_scheduler_options *options, kt_scheduler 
     if (!s->options.max_running) s->options.max_running = DEFAULT_RUNNING;
     if (!s->options.itl_ns) s->options.itl_ns = default_itl_ns;
     s->counts.capacity = s->options.queue;
+    s->counts.places = s->options.max_running;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
     st = start(s, err);

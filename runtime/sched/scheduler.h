@@ -60,6 +60,7 @@ bool kt_scheduler_step(kt_scheduler *s);
 
 typedef struct kt_scheduler_counts {
     int running, waiting, capacity; /* requests; those that nobody waits for are not waiting */
+    int places;                     /* choices that may be computed side by side */
     int choices;                    /* being computed */
     int resting;    /* not read: some of these, and those that gave up their places meanwhile */
     bool is_called; /* a job of kt_scheduler_call waits or runs */

@@ -290,9 +290,13 @@ Test(routes, metrics_have_the_form_of_prometheus) {
 
 Test(routes, props_and_version_tell_what_runs) {
     char *body;
+    const kt_chat_model chat = {.template_text = "{{ messages }}"};
 
+    fake.max_running = 4;
+    fake.chat = &chat;
     fake_start(NULL, 3);
     body = ask("/props", NULL);
+    cr_expect_not_null(strstr(body, "\"chat_template\":\"{{ messages }}\""), "%s", body);
     cr_expect_not_null(strstr(body, "\"model_alias\":\"fake\""), "%s", body);
     cr_expect_not_null(strstr(body, "\"total_slots\":4"), "%s", body);
     cr_expect_not_null(strstr(body, "\"default_generation_settings\":{\"n_ctx\":2048,"), "%s",

@@ -18,20 +18,21 @@ static void write_sampling(kt_json_writer *w, const kt_sampling *s) {
 
 static void handle(kt_http_exchange *x, void *arg) {
     const kt_app *app = arg;
-    kt_app_gauges g = kt_app_read_gauges(app);
+    const kt_scheduler_counts counts = kt_scheduler_count(app->scheduler);
     kt_json_writer w = {0};
 
     kt_json_begin_object(&w);
     kt_json_add_string(&w, "model_alias", app->model_name);
     kt_json_add_string(&w, "build_info", "kt " KT_VERSION);
     kt_json_add_string(&w, "system_fingerprint", app->backend->fingerprint);
-    kt_json_add_int(&w, "total_slots", g.queue + 1);
+    kt_json_add_int(&w, "total_slots", counts.places);
     kt_json_key(&w, "default_generation_settings");
     kt_json_begin_object(&w);
     kt_json_add_int(&w, "n_ctx", app->backend->max_context);
     write_sampling(&w, &app->backend->defaults);
     kt_json_end_object(&w);
     kt_json_add_int(&w, "vocab_size", app->backend->vocab);
+    if (app->chat) kt_json_add_string(&w, "chat_template", app->chat->template_text);
     if (app->write_props) app->write_props(app->owner, &w);
     kt_json_end_object(&w);
     kt_http_reply_writer(x, 200, &w);
