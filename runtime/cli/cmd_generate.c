@@ -64,6 +64,8 @@ static kt_status read_prompt(generation *g, kt_err *err) {
     if (!f->prompt_file) size = strlen(f->prompt);
     st = kt_tokenizer_encode(g->backend.tokenizer, file ? file : f->prompt, size, !f->raw, &p->ids,
                              &p->n_ids, err);
+    if (st == KT_OK && !f->raw)
+        st = kt_tokenizer_begin(g->backend.tokenizer, &p->ids, &p->n_ids, err);
     free(file);
     if (st == KT_OK && p->n_ids == 0) st = kt_fail(err, KT_E_INVALID, "the prompt is empty");
     if (st == KT_OK && (int64_t)p->n_ids >= g->info.max_context)

@@ -89,7 +89,10 @@ static kt_status read_all(kt_tokenizer *t, const kt_gguf_meta *m, kt_text *a, kt
     KT_TRY(kt_bpe_index(&t->bpe, err));
     if (!t->bpe.by_rank || kt_gguf_find(m, "tokenizer.ggml.merges"))
         KT_TRY(read_merges(t, m, a, b, err));
-    return kt_bpe_finish(&t->bpe, err);
+    KT_TRY(kt_bpe_finish(&t->bpe, err));
+    if (kt_gguf_int(m, "tokenizer.ggml.add_bos_token", 0))
+        kt_tokenizer_add_first(t, kt_gguf_int(m, "tokenizer.ggml.bos_token_id", -1));
+    return KT_OK;
 }
 
 kt_status kt_tokenizer_read_gguf(kt_tokenizer *t, const char *path, kt_err *err) {

@@ -2,6 +2,7 @@
 #ifndef KT_RUNTIME_TOKENIZER_IMPL_H
 #define KT_RUNTIME_TOKENIZER_IMPL_H
 
+#include "base/json.h"
 #include "runtime/token/added.h"
 #include "runtime/token/bpe.h"
 #include "runtime/token/normalize.h"
@@ -9,6 +10,7 @@
 #include "runtime/token/tokenizer.h"
 
 #define KT_TOKENIZER_MAX_FORMS 4
+#define KT_TOKENIZER_MOST_FIRST 8
 
 struct kt_tokenizer {
     kt_bpe bpe;
@@ -17,6 +19,8 @@ struct kt_tokenizer {
     kt_normal_form forms[KT_TOKENIZER_MAX_FORMS]; /* normalisations, in order */
     int n_forms;
     kt_splitter splitter;
+    int32_t first[KT_TOKENIZER_MOST_FIRST]; /* in front of every text, but not of a template's */
+    int n_first;
 };
 
 /* The GPT-2 alphabet, in which vocabulary files write bytes as printable characters: turn s into
@@ -30,6 +34,11 @@ kt_status kt_tokenizer_normalize(const kt_tokenizer *t, const char *s, size_t n,
 /* Add a token that is matched as text. Content must not be empty. */
 kt_status kt_tokenizer_add_special(kt_tokenizer *t, int64_t id, const char *content, size_t size,
                                    kt_added_flags flags, bool normalized, kt_err *err);
+
+/* One more id in front of every text; what is none of the vocabulary is left out. */
+void kt_tokenizer_add_first(kt_tokenizer *t, int64_t id);
+/* Those that tokenizer.json, whose root it is, and the tokenizer_config.json beside it ask for. */
+void kt_tokenizer_read_first(kt_tokenizer *t, const kt_json *root, const char *path);
 
 /* The pattern of GPT-2, which a ByteLevel pre-tokenizer with use_regex means. */
 #define KT_GPT2_PATTERN \

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/token/tokenizer_impl.h"
 #include "tests/runtime/fake_server.h"
 
 /* The body of a POST that succeeds, or of a GET when json is NULL; the caller frees it. */
@@ -305,6 +306,35 @@ Test(routes, props_and_version_tell_what_runs) {
     body = ask("/version", NULL);
     cr_expect_eq(strncmp(body, "{\"version\":\"", 12), 0, "%s", body);
     free(body);
+    fake_stop();
+}
+
+/* A model whose tokenizer puts a BOS in front: texts get it, ids and what asks for none do not. */
+Test(routes, texts_begin_as_the_tokenizer_says, .timeout = 60) {
+    static const struct {
+        const char *path, *body, *says;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":\"In that day shall\",\"max_tokens\":1}",
+         "\"prompt_tokens\":5,"},
+        {"/v1/completions", "{\"prompt\":\"<|endoftext|>In that day shall\",\"max_tokens\":1}",
+         "\"prompt_tokens\":5,"},
+        {"/v1/completions",
+         "{\"prompt\":\"In that day shall\",\"max_tokens\":1,\"add_special_tokens\":false}",
+         "\"prompt_tokens\":4,"},
+        {"/v1/completions", "{\"prompt\":[1,2],\"max_tokens\":1}", "\"prompt_tokens\":2,"},
+        {"/v1/completions", "{\"prompt\":\"\",\"max_tokens\":1}", "\"prompt_tokens\":1,"},
+        {"/v1/completions", "{\"prompt\":\"In\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}",
+         "\"text\":\"In\",\"logprobs\":{\"tokens\":[\"<|endoftext|>\",\"In\"],"},
+        {"/tokenize", "{\"content\":\"h\"}", "\"tokens\":[71],"},
+        {"/tokenize", "{\"content\":\"h\",\"add_special\":true}", "\"tokens\":[4093,71],"}};
+
+    fake_start(NULL, 0);
+    kt_tokenizer_add_first(fake.engine.tokenizer, 4093);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *body = ask(cases[i].path, cases[i].body);
+        cr_expect_not_null(strstr(body, cases[i].says), "%s: %s", cases[i].body, body);
+        free(body);
+    }
     fake_stop();
 }
 

@@ -370,8 +370,9 @@ static size_t put_byte(char *out, int byte) {
 }
 
 /* Load a file whose tokens are the 256 bytes (id = byte), "12" = 256 and " a" = 257, with further
- * members. */
-static kt_status load_json(const char *members, const char *merges, kt_tokenizer **t, kt_err *err) {
+ * members, and unless it is NULL `config` as tokenizer_config.json beside it. */
+static kt_status load_beside(const char *members, const char *merges, const char *config,
+                             kt_tokenizer **t, kt_err *err) {
     char folder[64], path[96], *json = malloc(16384);
     size_t n = (size_t)sprintf(json, "{%s,\"model\":{\"type\":\"BPE\",\"vocab\":{", members);
     kt_status st;
@@ -388,10 +389,15 @@ static kt_status load_json(const char *members, const char *merges, kt_tokenizer
     kt_temp_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     kt_temp_write(folder, "tokenizer.json", json, strlen(json));
+    if (config) kt_temp_write(folder, "tokenizer_config.json", config, strlen(config));
     st = kt_tokenizer_load(path, t, err);
     kt_temp_remove(folder);
     free(json);
     return st;
+}
+
+static kt_status load_json(const char *members, const char *merges, kt_tokenizer **t, kt_err *err) {
+    return load_beside(members, merges, NULL, t, err);
 }
 
 #define MERGED "[\"1 2\",[\"\xc4\xa0\",\"a\"]]"
@@ -425,6 +431,57 @@ Test(token_parts, files_say_how_text_is_cut) {
     check_ids(DECODER ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":"
                       "\"Digits\"}," PLAIN_BYTES "]}",
               "12", "256 ");
+}
+
+/* What stands in front of every text, "1 2 " of ids, with a tokenizer_config.json or without. */
+static void check_first(const char *members, const char *config, const char *want) {
+    kt_tokenizer *t = NULL;
+    kt_err err = {0};
+    char got[64] = "";
+    const int32_t *first;
+    int32_t *ids;
+    size_t n;
+
+    cr_assert_eq(load_beside(members, MERGED, config, &t, &err), KT_OK, "%s", err.message);
+    first = kt_tokenizer_first_ids(t, &n);
+    for (size_t i = 0; i < n; i++) sprintf(got + strlen(got), "%d ", first[i]);
+    cr_expect_str_eq(got, want, "%s, %s", members, config ? config : "alone");
+    for (int again = 0; again < 2; again++) { /* a text that has it already gets no second one */
+        const size_t was = n;
+        cr_assert_eq(kt_tokenizer_encode(t,
+                                         again && n ? "\xc3\xa9"
+                                                      "b"
+                                                    : "b",
+                                         again && n ? 3 : 1, true, &ids, &n, &err),
+                     KT_OK);
+        cr_assert_eq(kt_tokenizer_begin(t, &ids, &n, &err), KT_OK);
+        cr_expect(n == was + 1 && ids[n - 1] == 'b' && (was == 0 || ids[0] == 300), "%zu ids", n);
+        free(ids);
+        n = was;
+    }
+    kt_tokenizer_destroy(t);
+}
+
+Test(token_parts, files_say_what_stands_in_front_of_a_text) {
+#define WITH_BOS                              \
+    DECODER ",\"pre_tokenizer\":" PLAIN_BYTES \
+            ",\"added_tokens\":[{\"id\":300,\"content\":\"\xc3\xa9\",\"special\":true}]"
+#define TEMPLATE                                                                            \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"B\"}},"       \
+    "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"E\"}}],\"special_tokens\":{" \
+    "\"B\":{\"ids\":[300]},\"E\":{\"ids\":[98]}}}"
+    check_first(WITH_BOS, NULL, "");
+    check_first(WITH_BOS ",\"post_processor\":" TEMPLATE, NULL, "300 ");
+    check_first(WITH_BOS ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":["
+                         "{\"type\":\"ByteLevel\"}," TEMPLATE "]}",
+                "{}", "300 ");
+    check_first(WITH_BOS ",\"post_processor\":" TEMPLATE, "{\"add_bos_token\":false}", "");
+    check_first(WITH_BOS, "{\"add_bos_token\":true,\"bos_token\":\"\xc3\xa9\"}", "300 ");
+    check_first(WITH_BOS, "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"\xc3\xa9\"}}",
+                "300 ");
+    check_first(WITH_BOS, "{\"add_bos_token\":true,\"bos_token\":null}", "");
+    check_first(WITH_BOS, "{\"add_bos_token\":true,\"bos_token\":\"nowhere\"}", "");
+    check_first(WITH_BOS, "no JSON", "");
 }
 
 /* Unless a file says otherwise, added tokens are looked for in the normalised text, special ones in

@@ -30,6 +30,7 @@ typedef struct kt_completion {
     kt_text *echoed;  /* [n_prompts]: text of each prompt, with echo */
     size_t n_prompts;
     bool echo;
+    bool begins; /* text begins with what the model's tokenizer puts in front of it */
     kt_completion_choice *choices; /* [n_choices] */
     size_t n_choices;              /* n_prompts * n */
 } kt_completion;

@@ -8,7 +8,8 @@
 
 /* What is read here and in call_fields.c and call_form.c. A name that nobody knows is refused, as
  * OpenAI's own service does: it may be a typing error. */
-static const char *const taken[] = {"best_of",
+static const char *const taken[] = {"add_special_tokens",
+                                    "best_of",
                                     "echo",
                                     "frequency_penalty",
                                     "grammar",
@@ -61,9 +62,11 @@ static bool parse_shape(kt_completion *c, const kt_json *body, kt_api_error *e) 
     int64_t logprobs = -1;
     bool skip_special = true;
 
+    c->begins = true;
     if (!parse_lengths(r, body, e) ||
         !kt_field_integer(body, "logprobs", 0, KT_MAX_TOP_LOGPROBS, &logprobs, e) ||
         !kt_field_bool(body, "echo", &c->echo, e) ||
+        !kt_field_bool(body, "add_special_tokens", &c->begins, e) ||
         !kt_field_bool(body, "skip_special_tokens", &skip_special, e) ||
         !kt_api_parse_run(&c->call, body, "stop", e))
         return false;
@@ -83,6 +86,8 @@ static bool encode_prompt(kt_completion *c, const kt_json *v, const char *param,
     kt_status st = kt_tokenizer_encode(c->call.app->backend->tokenizer, text, size, true, &p->ids,
                                        &p->n_ids, &err);
 
+    if (st == KT_OK && c->begins)
+        st = kt_tokenizer_begin(c->call.app->backend->tokenizer, &p->ids, &p->n_ids, &err);
     if (st == KT_E_NOMEM) return kt_api_no_memory(e);
     if (st != KT_OK)
         return kt_api_refuse(e, 400, param, "invalid_value", "'%s': %s", param, err.message);

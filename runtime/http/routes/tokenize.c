@@ -62,7 +62,12 @@ static bool tokenize(kt_app *app, const kt_json *body, kt_json_writer *w, kt_api
     if (!read_options(body, &o, e)) return false;
     st = kt_tokenizer_encode(app->backend->tokenizer, o.text, o.size, o.parse_special, &ids, &n,
                              NULL);
-    if (st != KT_OK) return kt_api_no_memory(e);
+    if (st == KT_OK && o.add_special)
+        st = kt_tokenizer_begin(app->backend->tokenizer, &ids, &n, NULL);
+    if (st != KT_OK) {
+        free(ids);
+        return kt_api_no_memory(e);
+    }
     kt_json_begin_object(w);
     kt_json_key(w, "tokens");
     kt_json_begin_array(w);
