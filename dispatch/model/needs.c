@@ -48,6 +48,26 @@ bool kt_weight_is_quantised(const kt_weight *w) {
     return false;
 }
 
+kt_status kt_graph_check_quant(const kt_graph *g, kt_quant quant, const char *model, kt_err *err) {
+    const kt_format *format = kt_format_find(kt_quant_format(quant));
+
+    if (quant == KT_QUANT_NATIVE) return KT_OK;
+    if (format && !format->encode_rows)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "weights as %s: GGUF blocks are multiplied as they lie in files and never "
+                       "made from other weights; expected a format with an encoder, such as w4g64, "
+                       "w4zg32, w8g128, fp8 or f16",
+                       format->name);
+    for (int i = 0; i < g->n_weights; i++)
+        if (g->weights[i].part[0].encoding == KT_STORED_PACKED)
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%.200s holds packed weights (%s of %s), which stay what they are: use "
+                           "--weights native, or convert its source anew",
+                           model, kt_weight_format_name(g->weights[i].part[0].stored),
+                           g->weights[i].role);
+    return KT_OK;
+}
+
 kt_weight_format kt_weight_kept_as(const kt_weight *w) {
     const kt_weight_format stored = w->part[0].stored;
 

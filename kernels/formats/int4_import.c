@@ -212,7 +212,8 @@ static kt_status check_order(const kt_int4_source *s, kt_err *err) {
     return KT_OK;
 }
 
-static kt_status check(const kt_int4_source *s, int64_t row_begin, int64_t row_end, kt_err *err) {
+static kt_status check_shape(const kt_int4_source *s, int64_t row_begin, int64_t row_end,
+                             kt_err *err) {
     if (kt_int4_import_format(s) == KT_W_NONE || s->k % s->group != 0 || row_begin < 0 ||
         row_end > s->n)
         return kt_fail(
@@ -221,6 +222,11 @@ static kt_status check(const kt_int4_source *s, int64_t row_begin, int64_t row_e
             "128 that divide the inputs, with BF16, F16 or F32 scales",
             (long long)s->n, (long long)s->k, (long long)s->group,
             kt_weight_format_name(s->scale_type));
+    return KT_OK;
+}
+
+static kt_status check(const kt_int4_source *s, int64_t row_begin, int64_t row_end, kt_err *err) {
+    KT_TRY(check_shape(s, row_begin, row_end, err));
     if (!is_transposed(s)) return KT_OK;
     if (s->n % 8 || row_begin % 8 || row_end % 8 || !s->zeros)
         return kt_fail(err, KT_E_UNSUPPORTED,
@@ -251,6 +257,37 @@ kt_status kt_int4_import(const kt_int4_source *s, int64_t row_begin, int64_t row
         else
             memcpy((uint16_t *)scales + row * groups, (const char *)s->scales + 2 * row * groups,
                    2 * (size_t)groups);
+    }
+    return KT_OK;
+}
+
+static int code_at(const kt_int4_source *s, int64_t row, int64_t i) {
+    if (s->packing == KT_INT4_ROWS)
+        return (int)(word_at(s->packed, row * (s->k / 8) + i / 8) >> 4 * (i % 8) & 15);
+    if (s->packing == KT_INT4_AWQ)
+        return (int)(word_at(s->packed, i * (s->n / 8) + row / 8) >> 4 * awq_place[row % 8] & 15);
+    return (int)(word_at(s->packed, i / 8 * s->n + row) >> 4 * (i % 8) & 15);
+}
+
+kt_status kt_int4_decode_row(const kt_int4_source *s, int64_t row, float *out, kt_err *err) {
+    int64_t group = -1, groups;
+    float scale = 0;
+    int zero = 0;
+
+    KT_TRY(check_shape(s, row, row + 1, err));
+    groups = s->k / s->group;
+    for (int64_t i = 0; i < s->k; i++) {
+        const int64_t g = s->group_index ? (int32_t)word_at(s->group_index, i) : i / s->group;
+        if (g < 0 || g >= groups)
+            return kt_fail(err, KT_E_FORMAT,
+                           "g_idx: input %lld is of group %lld, expected 0 to %lld", (long long)i,
+                           (long long)g, (long long)groups - 1);
+        if (g != group) {
+            scale = scale_at(s, is_transposed(s) ? g * s->n + row : row * groups + g);
+            zero = zero_at(s, row, g);
+            group = g;
+        }
+        out[i] = (float)(code_at(s, row, i) - zero) * scale;
     }
     return KT_OK;
 }

@@ -54,4 +54,10 @@ kt_weight_format kt_int4_import_format(const kt_int4_source *source);
 kt_status kt_int4_import(const kt_int4_source *source, int64_t row_begin, int64_t row_end,
                          void *data, void *scales, kt_err *err);
 
+/* Row `row` as floats, k of them at out: (code - zero) * scale, rounded once where scales are f32.
+ * Every packing, zero points of 16 and groups in any order. Refuses shapes as above, and a group
+ * that the matrix does not have. For encoding anew: a row of AWQ or GPTQ meets a line of words for
+ * each input. Thread-safe. */
+kt_status kt_int4_decode_row(const kt_int4_source *source, int64_t row, float *out, kt_err *err);
+
 #endif

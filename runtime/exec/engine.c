@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/shell_word.h"
-#include "kernels/formats/format.h"
+#include "dispatch/model/needs.h"
 #include "runtime/device/device_run.h"
 #include "runtime/exec/engine_device.h"
 #include "runtime/exec/engine_impl.h"
@@ -293,30 +293,6 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
     return KT_OK;
 }
 
-/* Quantising again would only lose. */
-static kt_status check_weights(const kt_engine *e, kt_quant weights, kt_err *err) {
-    const kt_graph *g = &e->model.graph;
-    const kt_format *format = kt_format_find(kt_quant_format(weights));
-
-    if (weights == KT_QUANT_NATIVE || e->is_synthetic) return KT_OK;
-    if (format && !format->encode_rows)
-        return kt_fail(
-            err, KT_E_UNSUPPORTED,
-            "weights as %s: GGUF blocks are multiplied as they lie in files and never made "
-            "from other weights; expected a format with an encoder, such as w4g64, w4zg32, w8g128, "
-            "fp8 or "
-            "f16",
-            format->name);
-    for (int i = 0; i < g->n_weights; i++)
-        if (kt_weight_is_quantised(&g->weights[i]))
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s is stored in few bits (%s of %s): use --weights native, or a "
-                           "BF16 checkpoint",
-                           e->model.name, kt_weight_format_name(g->weights[i].part[0].stored),
-                           g->weights[i].role);
-    return KT_OK;
-}
-
 /* Experts too small to be cut stay whole, unless the user insists. Over nodes all threads take
  * part in every step, as each has its node's share. */
 static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
@@ -403,7 +379,8 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     KT_TRY(read_model(e, o, err));
     e->quant = o->weights;
     KT_TRY(kt_model_kv_shape(&e->model.graph, o->kv ? o->kv : KT_W_BF16, &e->kv, err));
-    KT_TRY(check_weights(e, o->weights, err));
+    if (!e->is_synthetic)
+        KT_TRY(kt_graph_check_quant(&e->model.graph, o->weights, e->model.name, err));
     if (o->importance && o->weights <= KT_QUANT_BF16)
         return kt_fail(err, KT_E_INVALID,
                        "importance %.200s: these weights are not quantised; expected int8, int4 or "

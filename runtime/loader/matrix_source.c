@@ -165,10 +165,6 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
     size_t row_data, row_scales;
 
     if (begin >= end) return KT_OK;
-    if (kt_int4_import_format(int4) != format->id)
-        return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
-                       s->piece[piece].tensor->name,
-                       kt_weight_format_name(kt_int4_import_format(int4)), format->name);
     format->plain_bytes(1, s->k, &row_data, &row_scales);
     if (kt_int4_import(int4, begin, end, (char *)data + base * (int64_t)row_data,
                        (char *)scales + base * (int64_t)row_scales, err) == KT_OK)
@@ -310,26 +306,40 @@ static void turned_bytes(const kt_matrix_source *s, int piece, size_t *first, si
     *bytes = (size_t)s->k * row;
 }
 
-enum { WIDEST_BLOCKS = 16384 };
+/* Row `row` of the tensor, block by block, as if each were a row: however long rows are. */
+static void read_blocks(const kt_tensor *t, int64_t row, int64_t k, float *out) {
+    const kt_format *format = kt_format_find(t->blocks);
+    const int64_t blocks = k / format->block;
+    const kt_matrix m = {
+        .format = t->blocks, .n = (row + 1) * blocks, .k = format->block, .data = t->data};
+    double decoded[256];
 
-static kt_status read_blocks(const kt_matrix_source *s, int piece, int64_t row, float *out,
-                             kt_err *err) {
-    const kt_tensor *t = s->piece[piece].tensor;
-    const kt_matrix m = {.format = t->blocks,
-                         .n = s->piece[piece].first_row + s->piece[piece].rows,
-                         .k = s->k,
-                         .data = t->data};
-    double decoded[WIDEST_BLOCKS];
-
-    if (t->lowbit) {
-        kt_lowbit_read_row(t, s->piece[piece].first_row + row, s->k, out);
-        return KT_OK;
+    for (int64_t b = 0; b < blocks; b++, out += format->block) {
+        format->decode_row(&m, row * blocks + b, decoded);
+        for (int i = 0; i < format->block; i++) out[i] = (float)decoded[i];
     }
-    if (s->k > WIDEST_BLOCKS)
-        return kt_fail(err, KT_E_UNSUPPORTED, "tensor '%s': rows of %lld, expected at most %d",
-                       t->name, (long long)s->k, WIDEST_BLOCKS);
-    kt_format_find(t->blocks)->decode_row(&m, s->piece[piece].first_row + row, decoded);
-    for (int64_t i = 0; i < s->k; i++) out[i] = (float)decoded[i];
+}
+
+static kt_status read_int4(const kt_matrix_source *s, int piece, int64_t row, float *out,
+                           kt_err *err) {
+    if (kt_int4_decode_row(&s->piece[piece].int4, row, out, err) == KT_OK) return KT_OK;
+    return kt_fail_prefix(err, KT_E_UNSUPPORTED, "tensor '%s'", s->piece[piece].tensor->name);
+}
+
+/* Row r of a piece that is no plain floats. */
+static kt_status read_encoded(const kt_matrix_source *s, int piece, int64_t r, float *out,
+                              kt_err *err) {
+    const kt_tensor *t = s->piece[piece].tensor;
+
+    if (s->piece[piece].int4.packed) return read_int4(s, piece, r, out, err);
+    if (s->piece[piece].fp8_scale)
+        read_fp8(s, piece, s->piece[piece].first_row + r, out);
+    else if (s->piece[piece].exponents)
+        read_mxfp4(s, piece, r, out);
+    else if (t->lowbit)
+        kt_lowbit_read_row(t, s->piece[piece].first_row + r, s->k, out);
+    else
+        read_blocks(t, s->piece[piece].first_row + r, s->k, out);
     return KT_OK;
 }
 
@@ -340,28 +350,22 @@ static kt_status read_rows(const kt_matrix_source *s, const kt_format *format, i
 
     for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
         const kt_tensor *t = s->piece[i].tensor;
-        int64_t first = begin > base ? begin - base : 0;
-        int64_t last = end - base < s->piece[i].rows ? end - base : s->piece[i].rows;
+        const int64_t first = begin > base ? begin - base : 0;
+        const int64_t last = end - base < s->piece[i].rows ? end - base : s->piece[i].rows;
+        float *to = first < last ? out + (base + first - begin) * s->k : out;
         if (first >= last) continue;
-        for (int64_t r = first; s->piece[i].fp8_scale && r < last; r++)
-            read_fp8(s, i, s->piece[i].first_row + r, out + (base + r - begin) * s->k);
-        for (int64_t r = first; t->blocks != KT_W_NONE && r < last; r++)
-            KT_TRY(read_blocks(s, i, r, out + (base + r - begin) * s->k, err));
-        for (int64_t r = first; s->piece[i].exponents && r < last; r++)
-            read_mxfp4(s, i, r, out + (base + r - begin) * s->k);
-        if (s->piece[i].fp8_scale || s->piece[i].exponents || t->blocks != KT_W_NONE) continue;
-        if (s->piece[i].turned) {
-            read_turned(s, i, first, last, out + (base + first - begin) * s->k);
-            continue;
-        }
-        if (s->piece[i].int4.packed || !kt_dtype_is_float(t->dtype))
+        if (native_format(s, i) != KT_W_NONE || s->piece[i].int4.packed) {
+            for (int64_t r = first; r < last; r++, to += s->k)
+                KT_TRY(read_encoded(s, i, r, to, err));
+        } else if (s->piece[i].turned) {
+            read_turned(s, i, first, last, to);
+        } else if (kt_dtype_is_float(t->dtype)) {
+            kt_tensor_read_f32(t, (s->piece[i].first_row + first) * s->k, (last - first) * s->k,
+                               to);
+        } else {
             return kt_fail(err, KT_E_MISMATCH, "tensor '%s': stored as %s, asked for as %s",
-                           t->name,
-                           native_format(s, i) ? kt_weight_format_name(native_format(s, i))
-                                               : kt_dtype_name(t->dtype),
-                           format->name);
-        kt_tensor_read_f32(t, (s->piece[i].first_row + first) * s->k, (last - first) * s->k,
-                           out + (base + first - begin) * s->k);
+                           t->name, kt_dtype_name(t->dtype), format->name);
+        }
     }
     return KT_OK;
 }
@@ -422,13 +426,26 @@ size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k) {
     return (data + 63) / 64 * 64 + scales;
 }
 
+int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_format format) {
+    const kt_tensor *t = s->piece[piece].tensor;
+
+    if (native_format(s, piece) != KT_W_NONE)
+        return native_format(s, piece) == format ||
+               (format == KT_W_INT8_G16M && t->blocks != KT_W_NONE);
+    return (format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) ||
+           (format == KT_W_F16 && t->dtype == KT_DTYPE_F16);
+}
+
 kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
                                 int64_t row_begin, int64_t row_end, void *out, float *scratch,
                                 double *row, kt_format_loss *loss, kt_err *err) {
     kt_matrix w = {.format = format->id, .k = s->k, .data = out};
     size_t data, scales;
     void *scales_at;
+    int n_exact = 0;
 
+    for (int i = 0; i < s->n_pieces; i++) n_exact += kt_matrix_source_is_exact(s, i, format->id);
+    if (n_exact == s->n_pieces) return KT_OK;
     format->plain_bytes(KT_SOURCE_BLOCK, s->k, &data, &scales);
     w.scales = scales_at = scales ? (char *)out + (data + 63) / 64 * 64 : NULL;
     for (int64_t begin = row_begin; begin < row_end; begin += KT_SOURCE_BLOCK) {
@@ -442,16 +459,6 @@ kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *form
         kt_format_loss_rows(&w, scratch, s->importance, 0, w.n, row, loss);
     }
     return KT_OK;
-}
-
-int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_format format) {
-    const kt_tensor *t = s->piece[piece].tensor;
-
-    if (native_format(s, piece) != KT_W_NONE)
-        return native_format(s, piece) == format ||
-               (format == KT_W_INT8_G16M && t->blocks != KT_W_NONE);
-    return (format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) ||
-           (format == KT_W_F16 && t->dtype == KT_DTYPE_F16);
 }
 
 kt_status kt_matrix_source_compare(const kt_matrix_source *s, const kt_matrix *w, int64_t first,
@@ -501,8 +508,7 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
     }
     if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
         return widen_blocks(s, first, row_begin, row_end, data, scales, err);
-    for (int i = 0; i < s->n_pieces; i++)
-        n_native += s->piece[i].int4.packed || native_format(s, i) == format->id;
+    for (int i = 0; i < s->n_pieces; i++) n_native += native_format(s, i) == format->id;
     if (n_native < s->n_pieces)
         return encode_floats(s, format, first, row_begin, row_end, data, scales, scratch, err);
     for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {

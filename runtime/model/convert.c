@@ -11,7 +11,7 @@
 
 #include "base/checksum.h"
 #include "base/err.h"
-#include "kernels/formats/format.h"
+#include "dispatch/model/needs.h"
 #include "runtime/model/bytes.h"
 #include "runtime/model/convert_impl.h"
 
@@ -22,9 +22,7 @@
 /* ---- what is asked ---- */
 
 static kt_status check_formats(const kt_convert_work *w, kt_err *err) {
-    const kt_graph *g = &w->model.graph;
     const kt_quant quant = w->request->quant;
-    const kt_format *format = kt_format_find(kt_quant_format(quant));
 
     if (w->request->importance && quant <= KT_QUANT_BF16)
         return kt_fail(err, KT_E_INVALID,
@@ -36,20 +34,7 @@ static kt_status check_formats(const kt_convert_work *w, kt_err *err) {
                        "%.200s: holds packed weights already; expected the checkpoint that they "
                        "were converted from",
                        w->model.folder);
-    if (quant == KT_QUANT_NATIVE) return KT_OK;
-    if (format && !format->encode_rows)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "weights as %s: GGUF blocks are never made from other weights; expected a "
-                       "format with an encoder, such as w4g64, w4zg32, w8g128, fp8 or f16",
-                       format->name);
-    for (int i = 0; i < g->n_weights; i++)
-        if (kt_weight_is_quantised(&g->weights[i]))
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s is stored in few bits (%s of %s): expected --to native, or a "
-                           "BF16 checkpoint",
-                           w->model.name, kt_weight_format_name(g->weights[i].part[0].stored),
-                           g->weights[i].role);
-    return KT_OK;
+    return kt_graph_check_quant(&w->model.graph, quant, w->model.name, err);
 }
 
 static kt_status open_model(kt_convert_work *w, kt_err *err) {

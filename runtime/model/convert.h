@@ -45,8 +45,7 @@ typedef struct kt_convert_result {
 /* Convert. An unfinished conversion of the same source in the same way goes on behind its last
  * whole shard, whatever ended it; the bytes are the same as of one that was never ended. Source
  * files are only read. Refused: an output folder that holds anything else, is the source's, or
- * whose disk has too little room; weights that are in few bits already, unless quant is native;
- * max_ram below what the largest matrix needs. A folder without model.safetensors.index.json is not
+ * whose disk has too little room; a source that is itself a converted folder; max_ram below what the largest matrix needs. A folder without model.safetensors.index.json is not
  * whole. */
 kt_status kt_convert(const kt_convert_request *request, kt_convert_result *out, kt_err *err);
 

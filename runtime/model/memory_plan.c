@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/needs.h"
 #include "dispatch/topology/topology.h"
 #include "runtime/exec/step_bytes.h"
 #include "runtime/exec/batch.h"
@@ -153,12 +154,6 @@ kt_status kt_memory_plan_make(const kt_memory_request *r, kt_memory_plan *out, k
 
 /* ---- other weights ---- */
 
-static bool is_quantised(const kt_graph *g) {
-    for (int i = 0; i < g->n_weights; i++)
-        if (kt_weight_is_quantised(&g->weights[i])) return true;
-    return false;
-}
-
 static kt_status count_choice(const kt_memory_request *r, kt_planner *planner, kt_quant quant,
                               kt_memory_plan *out, kt_err *err) {
     const kt_model_plan *p = r->plan;
@@ -166,8 +161,7 @@ static kt_status count_choice(const kt_memory_request *r, kt_planner *planner, k
     kt_model_plan plan;
     kt_status st;
 
-    if (quant != KT_QUANT_NATIVE && is_quantised(p->graph))
-        return kt_fail(err, KT_E_UNSUPPORTED, "stored in few bits already");
+    KT_TRY(kt_graph_check_quant(p->graph, quant, "the model", err));
     KT_TRY(kt_model_plan_make(planner, p->graph, quant, p->kv, p->threads, p->max_rows,
                               p->max_context, &plan, err));
     with.plan = &plan;

@@ -149,20 +149,10 @@ static kt_status measure_all(kt_weight_losses *list, const kt_checkpoint *checkp
     return st;
 }
 
-static kt_status check(const kt_model_dir *dir, const kt_graph *graph, kt_quant weights,
-                       kt_err *err) {
-    const kt_format *format = kt_format_find(kt_quant_format(weights));
-
+static kt_status check(const kt_model_dir *dir, kt_quant weights, kt_err *err) {
     if (weights == KT_QUANT_NATIVE)
         return kt_fail(err, KT_E_INVALID, "native weights are not encoded: nothing is lost");
-    if (format && !format->encode_rows)
-        return kt_fail(err, KT_E_UNSUPPORTED, "%s: GGUF blocks are never made from other weights",
-                       format->name);
-    for (int i = 0; i < graph->n_weights; i++)
-        if (kt_weight_is_quantised(&graph->weights[i]))
-            return kt_fail(err, KT_E_UNSUPPORTED, "%.200s is stored as %s already, expected floats",
-                           dir->name, kt_weight_format_name(graph->weights[i].part[0].stored));
-    return KT_OK;
+    return kt_graph_check_quant(&dir->graph, weights, dir->name, err);
 }
 
 static kt_status list_all(lister *l, const kt_checkpoint *checkpoint,
@@ -179,7 +169,7 @@ kt_status kt_weight_losses_measure(const kt_model_dir *dir, kt_quant weights,
                                    int (*stop)(void *), kt_weight_losses **out, kt_err *err) {
     kt_weight_losses *list = calloc(1, sizeof *list);
     lister l = {.list = list, .graph = &dir->graph, .weights = weights};
-    kt_status st = list ? check(dir, &dir->graph, weights, err)
+    kt_status st = list ? check(dir, weights, err)
                         : kt_fail(err, KT_E_NOMEM, "no memory for a list of matrices");
 
     *out = NULL;

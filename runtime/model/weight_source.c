@@ -489,11 +489,41 @@ void kt_weight_finder_tell_lowbit(const kt_weight_finder *f, kt_quant quant, con
                      count, name, widened / GIB, stored / GIB);
 }
 
+/* Few bits of one kind as those of another: both losses remain. */
+static void tell_second_loss(const kt_graph *g, kt_quant quant, const kt_log *log) {
+    const kt_weight *first = NULL;
+    int part_of_first = 0, n = 0;
+
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
+        bool is_changed = false;
+        for (int p = 0; is_matrix && kt_weight_is_quantised(w) && p < w->n_parts; p++) {
+            const kt_weight_format to = kt_weight_becomes(w, p, quant);
+            if (to == w->part[p].stored || to == KT_W_BF16) continue;
+            if (!first) part_of_first = p;
+            if (!first) first = w;
+            is_changed = true;
+        }
+        n += is_changed;
+    }
+    if (n)
+        kt_log_write(
+            log, KT_LOG_WARN, "loader",
+            "%d weights are stored in few bits and are encoded anew (%s of %s as %s): what "
+            "that loses comes on top; --weights native keeps them exactly",
+            n, kt_weight_format_name(first->part[part_of_first].stored), first->role,
+            kt_weight_format_name(kt_weight_becomes(first, part_of_first, quant)));
+}
+
 void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *log) {
     double widened = 0, stored = 0;
     int n_pairs = 0, n_floats = 0;
 
-    if (quant != KT_QUANT_NATIVE) return;
+    if (quant != KT_QUANT_NATIVE) {
+        tell_second_loss(g, quant, log);
+        return;
+    }
     for (int i = 0; i < g->n_weights; i++) {
         const kt_weight *w = &g->weights[i];
         const bool is_pair = w->kind == KT_WEIGHT_EXPERTS &&

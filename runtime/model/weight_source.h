@@ -43,8 +43,8 @@ void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log);
  * bytes of both. */
 void kt_weight_finder_tell_lowbit(const kt_weight_finder *f, kt_quant quant, const kt_log *log);
 
-/* What is not loaded as it lies although nobody asked for another format: said once for each
- * reason. */
+/* What is not loaded as it lies although nobody asked for another format, and what is encoded anew
+ * from few bits because somebody did: said once for each reason. */
 void kt_weights_tell_changes(const kt_graph *graph, kt_quant quant, const kt_log *log);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "dispatch/model/experts_graph.h"
+#include "dispatch/model/needs.h"
 #include "kernels/formats/format.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/packer.h"
@@ -93,24 +94,13 @@ static void run_load(void *arg) {
 /* ---- what is loaded ---- */
 
 static kt_status check_weight(const kt_moe *m, const kt_weight *w, kt_err *err) {
-    const kt_format *format = kt_format_find(kt_quant_format(m->quant));
-
     if (w->count != m->experts || w->k != m->hidden || w->n != m->intermediate)
         return kt_fail(err, KT_E_MISMATCH,
                        "%lld experts, hidden size %lld, intermediate %lld, expected the layer's "
                        "%lld, %lld, %lld",
                        (long long)w->count, (long long)w->k, (long long)w->n, (long long)m->experts,
                        (long long)m->hidden, (long long)m->intermediate);
-    if (m->quant == KT_QUANT_NATIVE) return KT_OK;
-    if (format && !format->encode_rows)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "weights as %s are never made from others, expected native or a format with "
-                       "an encoder, such as int4 or w8g128",
-                       format->name);
-    if (!kt_weight_is_quantised(w)) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED,
-                   "the experts are stored in few bits (%s): expected weights native",
-                   kt_weight_format_name(w->part[0].stored));
+    return KT_OK;
 }
 
 /* The graph is transferred. */
@@ -118,6 +108,7 @@ static kt_status replace(kt_moe *m, const kt_checkpoint *checkpoint, kt_graph *g
     loading l = {.moe = m, .checkpoint = checkpoint, .err = err};
     kt_status st = check_weight(m, &graph->weights[0], err);
 
+    if (st == KT_OK) st = kt_graph_check_quant(graph, m->quant, "the layer", err);
     if (st == KT_OK && !(l.weights = calloc(1, sizeof *l.weights)))
         st = kt_fail(err, KT_E_NOMEM, "no memory for a layer's weights");
     if (st != KT_OK) {

@@ -54,6 +54,7 @@ static void check(int group, kt_weight_format type, int zeros) {
     kt_matrix w;
     void *data, *scales;
     double row[K];
+    float decoded[K];
     kt_err err = {0};
 
     cr_assert_not_null(f);
@@ -65,13 +66,15 @@ static void check(int group, kt_weight_format type, int zeros) {
     w = (kt_matrix){f->id, N, K, data, scales};
     for (int i = 0; i < N; i++) {
         f->decode_row(&w, i, row);
+        cr_assert_eq(kt_int4_decode_row(&s, i, decoded, &err), KT_OK, "%s", err.message);
         for (int j = 0; j < K; j++) {
             int code = c.packed[i][j / 8] >> j % 8 * 4 & 15, zero = 8;
             int64_t g = j / group;
             const uint32_t *words = &c.zeros[0][0] + i / 8 * (K / group); /* [n/8, k/group] */
             if (zeros) zero = words[g] >> i % 8 * 4 & 15;
-            cr_assert(row[j] == scale_of(i * (K / group) + g) * (code - zero),
-                      "%s row %d input %d: %g", f->name, i, j, row[j]);
+            cr_assert(row[j] == scale_of(i * (K / group) + g) * (code - zero) &&
+                          decoded[j] == row[j],
+                      "%s row %d input %d: %g, %g", f->name, i, j, row[j], decoded[j]);
         }
     }
     kt_guard_free(data), kt_guard_free(scales);
@@ -180,6 +183,7 @@ Test(import, awq_and_gptq_keep_every_weight) {
             void *data, *scales;
             kt_matrix w;
             double row[K];
+            float decoded[K];
             kt_err err = {0};
 
             cr_assert(f && f->group == group && strncmp(f->name, "w4zg", 4) == 0);
@@ -191,11 +195,13 @@ Test(import, awq_and_gptq_keep_every_weight) {
             w = (kt_matrix){f->id, ROWS, K, data, scales};
             for (int r = 0; r < ROWS; r++) {
                 f->decode_row(&w, r, row);
+                cr_assert_eq(kt_int4_decode_row(&s, r, decoded, &err), KT_OK, "%s", err.message);
                 for (int i = 0; i < K; i++) {
                     int g = i / group;
                     double want = scale_of(r * 8 + g) * (t.code[r][i] - t.zero[r][g]);
-                    cr_assert(row[i] == want, "packing %d %s row %d input %d: %g, want %g", packing,
-                              f->name, r, i, row[i], want);
+                    cr_assert(row[i] == want && decoded[i] == want,
+                              "packing %d %s row %d input %d: %g, %g, want %g", packing, f->name, r,
+                              i, row[i], decoded[i], want);
                 }
             }
             kt_guard_free(data), kt_guard_free(scales);
@@ -223,4 +229,30 @@ Test(import, act_order_and_impossible_zero_points_are_refused_by_place) {
     s.zeros = NULL;
     cr_assert_eq(kt_int4_import(&s, 0, ROWS, data, scales, &err), KT_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "without zero points"), "%s", err.message);
+}
+
+/* What cannot stay as it is can be decoded: groups out of order, zero points of 16, any scale. */
+Test(import, rows_decode_in_any_order_of_groups) {
+    static transposed t;
+    kt_int4_source s = pack_transposed(&t, 64, KT_INT4_GPTQ);
+    float row[K];
+    kt_err err = {0};
+
+    for (int i = 0; i < K; i++) t.group_index[i] = (i * 7 + 3) % (K / 64);
+    t.zeros[2 * (ROWS / 8) + 1] |= 15u << 4 * 3; /* row 11, group 2 */
+    t.zero[11][2] = 16;
+    for (int r = 0; r < ROWS; r++) {
+        cr_assert_eq(kt_int4_decode_row(&s, r, row, &err), KT_OK, "%s", err.message);
+        for (int i = 0; i < K; i++) {
+            const int g = t.group_index[i];
+            cr_assert_eq(row[i], scale_of(r * 8 + g) * (float)(t.code[r][i] - t.zero[r][g]),
+                         "row %d input %d: %g", r, i, (double)row[i]);
+        }
+    }
+    t.group_index[9] = K / 64;
+    cr_assert_eq(kt_int4_decode_row(&s, 0, row, &err), KT_E_FORMAT);
+    cr_assert(strstr(err.message, "input 9 is of group 4, expected 0 to 3"), "%s", err.message);
+    t.group_index[9] = -1;
+    cr_assert_eq(kt_int4_decode_row(&s, 0, row, &err), KT_E_FORMAT);
+    cr_assert_eq(kt_int4_decode_row(&s, ROWS, row, &err), KT_E_UNSUPPORTED);
 }

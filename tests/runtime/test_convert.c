@@ -476,6 +476,8 @@ Test(convert, damage_names_the_tensor, .timeout = 60) {
 /* What another program's packed file could mean to ours: nothing is quantised twice. */
 Test(convert, packed_folders_are_not_converted_again, .timeout = 60) {
     char model[256], out[256], again[256];
+    kt_engine_options o = options_for(out, KT_QUANT_NATIVE, KT_NUMA_OFF);
+    kt_engine *e = NULL;
     kt_err err = {KT_OK, ""};
 
     kt_temp_make(model, sizeof model);
@@ -485,6 +487,9 @@ Test(convert, packed_folders_are_not_converted_again, .timeout = 60) {
     cr_assert_eq(convert(model, out, KT_QUANT_NATIVE, &err), KT_OK, "%s", err.message);
     cr_expect_eq(convert(out, again, KT_QUANT_NATIVE, &err), KT_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "packed weights already"), "%s", err.message);
+    o.weights = KT_QUANT_INT8;
+    cr_expect_eq(kt_engine_create(&o, &e, &err), KT_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, "holds packed weights (wbf16 of"), "%s", err.message);
     kt_temp_remove(model);
     kt_temp_remove(out);
     kt_temp_remove(again);

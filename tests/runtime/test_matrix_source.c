@@ -1,7 +1,10 @@
-/* Fetching codes ahead of packing reads the rows that are asked for and nothing behind the last.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Fetching codes ahead of packing reads the rows that are asked for and nothing behind the last;
+ * what is stored in few bits is decoded when another format is asked for. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "kernels/formats/gate_inputs.h"
 #include "runtime/loader/matrix_source.h"
 #include "tests/support/guard.h"
 
@@ -48,4 +51,56 @@ Test(matrix_source, fetching_mxfp4_takes_every_other_row) {
     kt_matrix_source_add_mxfp4(&s, &t, &exponents, 1, 2, ROWS, K); /* ends with the last row */
     fetch(&s);
     kt_guard_free(codes);
+}
+
+/* ---- encoded anew ---- */
+
+enum { FEW = 3, WIDE = 68 * 256 }; /* wider than any row of a published model */
+
+/* Rows 1 and 2 of a stack of blocks, then floats: all numbers are those that the blocks define. */
+static void decode_blocks(kt_weight_format id) {
+    const kt_format *format = kt_format_find(id), *f32 = kt_format_find(KT_W_F32);
+    const size_t row = (size_t)(WIDE / format->block * format->block_bytes);
+    kt_gate_matrix stored;
+    float *plain = malloc(sizeof *plain * WIDE), *out = malloc(sizeof *out * FEW * WIDE);
+    float *scratch = malloc(sizeof *scratch * KT_SOURCE_FEW * WIDE);
+    double *want = malloc(sizeof *want * WIDE);
+    kt_tensor t = {.name = "x",
+                   .dtype = KT_DTYPE_U8,
+                   .rank = 2,
+                   .shape = {FEW, WIDE},
+                   .bytes = FEW * row,
+                   .blocks = id};
+    kt_tensor floats = {.name = "y",
+                        .dtype = KT_DTYPE_F32,
+                        .rank = 2,
+                        .shape = {1, WIDE},
+                        .data = (const uint8_t *)plain,
+                        .bytes = sizeof *plain * WIDE};
+    kt_matrix_source s = {0};
+    kt_err err = {0};
+
+    cr_assert_eq(kt_gate_matrix_create(id, FEW, WIDE, 3, &stored, &err), KT_OK, "%s", err.message);
+    t.data = stored.matrix.data;
+    for (int i = 0; i < WIDE; i++) plain[i] = (float)i;
+    kt_matrix_source_add(&s, &t, 1, FEW - 1);
+    kt_matrix_source_add(&s, &floats, 0, 1);
+    cr_assert_eq(kt_matrix_source_encode(&s, f32, 0, FEW, out, NULL, scratch, &err), KT_OK, "%s",
+                 err.message);
+    for (int r = 0; r < FEW - 1; r++) {
+        format->decode_row(&stored.matrix, 1 + r, want);
+        for (int i = 0; i < WIDE; i++)
+            cr_assert_eq(out[r * WIDE + i], (float)want[i], "%s row %d input %d", format->name, r,
+                         i);
+    }
+    cr_assert_eq(memcmp(out + (FEW - 1) * WIDE, plain, sizeof *plain * WIDE), 0);
+    free(plain), free(out), free(scratch), free(want);
+    kt_gate_matrix_destroy(&stored);
+}
+
+Test(matrix_source, blocks_are_decoded_for_any_other_format) {
+    for (int id = 0; id < KT_W_COUNT; id++)
+        if (kt_format_find((kt_weight_format)id) &&
+            kt_format_find((kt_weight_format)id)->block_bytes)
+            decode_blocks((kt_weight_format)id);
 }

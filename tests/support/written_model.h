@@ -64,19 +64,25 @@ static inline kt_status kt_written_load(const char *folder, kt_quant weights, kt
     return kt_engine_create(&o, e, err);
 }
 
-/* Logits [n, vocab] of n tokens, with the weights as they are stored. */
-static inline void kt_written_forward(const char *folder, const int32_t *tokens, int64_t n,
-                                      float *logits) {
+/* Logits [n, vocab] of n tokens. */
+static inline void kt_written_forward_as(const char *folder, kt_quant weights,
+                                         const int32_t *tokens, int64_t n, float *logits) {
     kt_engine *e = NULL;
     kt_sequence *s = NULL;
     kt_err err = {0};
 
-    cr_assert_eq(kt_written_load(folder, KT_QUANT_NATIVE, &e, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_written_load(folder, weights, &e, &err), KT_OK, "%s", err.message);
     cr_assert_eq(kt_sequence_create(e, n, &s, &err), KT_OK, "%s", err.message);
     cr_assert_eq(kt_engine_forward(e, s, tokens, n, n, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
                  err.message);
     kt_sequence_destroy(s);
     kt_engine_destroy(e);
+}
+
+/* The same with the weights as they are stored. */
+static inline void kt_written_forward(const char *folder, const int32_t *tokens, int64_t n,
+                                      float *logits) {
+    kt_written_forward_as(folder, KT_QUANT_NATIVE, tokens, n, logits);
 }
 
 #endif
