@@ -42,7 +42,9 @@ static inline uint16_t kt_load_u16(const uint8_t *p) {
 /* Block b of a row of a GGUF matrix: rows are rows of blocks, without padding. */
 static inline const uint8_t *kt_gguf_block(const kt_matrix *w, int64_t row, int64_t b, int inputs,
                                            int bytes) {
-    return (const uint8_t *)w->data + (row * (w->k / inputs) + b) * bytes;
+    const uint64_t blocks = (uint64_t)w->k / (uint64_t)inputs; /* a shift */
+
+    return (const uint8_t *)w->data + ((uint64_t)row * blocks + (uint64_t)b) * (uint64_t)bytes;
 }
 
 /* Codes are written 16 at a time: panels are made of vectors of them (blocks_panel.h). */

@@ -13,8 +13,11 @@ double kt_int4_encode_rows(int group, const float *src, int64_t k, const float *
 
 static inline void kt_int4_unpack(int group, const kt_matrix *w, int64_t row, int64_t b,
                                   kt_block *out) {
-    kt_split_pairs((const uint8_t *)w->data + row * (w->k / 2) + b * (group / 2), group, out->code);
-    out->scale[0] = ((const uint16_t *)w->scales)[row * (w->k / group) + b];
+    const uint64_t k = (uint64_t)w->k, r = (uint64_t)row, at = (uint64_t)b; /* shifts divide */
+
+    kt_split_pairs((const uint8_t *)w->data + r * (k / 2) + at * (uint64_t)(group / 2), group,
+                   out->code);
+    out->scale[0] = ((const uint16_t *)w->scales)[r * (k / (uint64_t)group) + at];
 }
 
 /* The members above for one group size, as the functions that the descriptor names. */

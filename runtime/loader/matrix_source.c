@@ -157,6 +157,28 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     return 1;
 }
 
+int kt_matrix_source_borrow_rows(const kt_matrix_source *s, kt_weight_format id, int64_t row_begin,
+                                 int64_t row_end, kt_matrix *out) {
+    const kt_format *format = kt_format_find(id);
+    const int64_t shared = format->scale_rows ? format->scale_rows : 1;
+    kt_matrix_source one = {.k = s->k, .n_pieces = 1};
+    size_t data, scales;
+    int64_t base = 0, row;
+    int i = 0;
+
+    while (i + 1 < s->n_pieces && base + s->piece[i].rows <= row_begin) base += s->piece[i++].rows;
+    row = row_begin - base;
+    if (row_end - base > s->piece[i].rows || row % shared != 0) return 0;
+    one.piece[0] = s->piece[i];
+    one.rows = s->piece[i].rows;
+    if (!kt_matrix_source_borrow(&one, id, out)) return 0;
+    format->plain_bytes(1, s->k, &data, &scales);
+    out->data = (const uint8_t *)out->data + (size_t)row * data;
+    if (out->scales) out->scales = (const uint8_t *)out->scales + (size_t)(row / shared) * scales;
+    out->n = row_end - row_begin;
+    return 1;
+}
+
 /* Rows [begin, end) of the piece, which is placed at row `base` of the matrix. */
 static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_format *format,
                               int64_t base, int64_t begin, int64_t end, void *data, void *scales,

@@ -80,6 +80,11 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
  * format, with scales of its type, and aligned. Returns 0 when they cannot be used as they are. */
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
+/* The same of rows [row_begin, row_end), which lie in one piece, whatever the others are: *out begins
+ * with row row_begin. */
+int kt_matrix_source_borrow_rows(const kt_matrix_source *s, kt_weight_format format,
+                                 int64_t row_begin, int64_t row_end, kt_matrix *out);
+
 /* Rows converted at a time into that format. */
 int64_t kt_matrix_source_rows(const kt_format *format);
 

@@ -127,14 +127,7 @@ static kt_matrix plain_rows(kt_packer *l, const kt_matrix_source *source, kt_wei
     size_t data, scales;
     kt_err why;
 
-    if (kt_matrix_source_borrow(source, id, &w)) {
-        const int64_t shared = format->scale_rows ? format->scale_rows : 1;
-        format->plain_bytes(1, source->k, &data, &scales);
-        w.data = (const uint8_t *)w.data + (size_t)begin * data;
-        if (w.scales) w.scales = (const uint8_t *)w.scales + (size_t)(begin / shared) * scales;
-        w.n = end - begin;
-        return w;
-    }
+    if (kt_matrix_source_borrow_rows(source, id, begin, end, &w)) return w;
     format->plain_bytes(end - begin, source->k, &data, &scales);
     w = (kt_matrix){.format = id, .n = end - begin, .k = source->k, .data = *staging};
     w.scales = scales ? *staging + kt_bytes_round(data) : NULL;
