@@ -43,6 +43,19 @@ static void check_kept(const kt_suite_spec *spec) {
     cr_assert_gt(takers, 0, "%s", spec->name);
 }
 
+/* Norms beside copying, routers beside the machine; some variant of any machine takes the problem. */
+static void check_rows(const kt_suite_spec *spec) {
+    const kt_problem *p = &spec->kept;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert(spec->threads >= 1 && p->m >= 1 && p->k >= 1, "%s", spec->name);
+    cr_assert_eq(spec->of == KT_OF_COPY, p->op == KT_OP_NORM, "%s", spec->name);
+    if (p->op == KT_OP_NORM) return;
+    cr_assert_eq(p->op, KT_OP_ROUTER, "%s", spec->name);
+    cr_assert_eq(kt_router_rule_check(&spec->rule, &err), KT_OK, "%s: %s", spec->name, err.message);
+    cr_assert(spec->rule.experts == p->n && spec->rule.topk == p->topk, "%s", spec->name);
+}
+
 static void check_spec(const kt_suite *suite, const kt_suite_spec *spec) {
     kt_suite_row row;
 
@@ -55,6 +68,8 @@ static void check_spec(const kt_suite *suite, const kt_suite_spec *spec) {
                   spec->threads);
     else if (spec->kind == KT_ROW_KEPT)
         check_kept(spec);
+    else if (spec->kind == KT_ROW_ROWS)
+        check_rows(spec);
     else if (spec->kind != KT_ROW_SHAPES) /* whose shapes are not in the table */
         check_layer(spec);
     for (const kt_suite_spec *other = suite->specs; other < spec; other++)
@@ -193,6 +208,33 @@ Test(suite, compares_dense_products_with_libraries, .timeout = 120) {
         cr_expect_not_null(strstr(rows[i].contender, " against dense_"), "%s", rows[i].contender);
         cr_expect_eq(rows[i].ok, rows[i].measured >= 1);
     }
+}
+
+Test(suite, compares_norms_with_copying_and_routers_with_the_machine, .timeout = 120) {
+    const kt_suite_spec specs[] = {
+        {"norm", .kind = KT_ROW_ROWS, .of = KT_OF_COPY, .bar = 1e-6, .norm = KT_NORM_RMS_SILU,
+         .kept = {.op = KT_OP_NORM, .m = 64, .n = 1, .k = 64}},
+        {"router", .kind = KT_ROW_ROWS, .of = KT_OF_STREAM, .bar = 1e6,
+         .kept = {.op = KT_OP_ROUTER, .weights = KT_W_BF16, .m = 1, .n = 24, .k = 65, .topk = 2},
+         .rule = {.score = KT_ROUTER_SIGMOID_GROUP,
+                  .experts = 24,
+                  .topk = 2,
+                  .groups = 4,
+                  .top_groups = 2}},
+        {"wrong", .kind = KT_ROW_ROWS, .of = KT_OF_PEAK, .bar = 1,
+         .kept = {.op = KT_OP_ROUTER, .weights = KT_W_F32, .m = 8, .n = 16, .k = 32, .topk = 2},
+         .rule = {.score = KT_ROUTER_SOFTMAX, .experts = 16, .topk = 17}}};
+    kt_err err = {0};
+
+    cr_assert_eq(run(specs, 3, NULL, NULL, &err), 3, "%s", err.message);
+    check_row(&rows[0], "of copying");
+    check_placements(&rows[0]);
+    cr_expect(rows[0].ok && rows[0].is_gbs && strstr(rows[0].contender, " of memcpy"), "%s",
+              rows[0].contender);
+    check_row(&rows[1], "of read stream");
+    check_placements(&rows[1]);
+    cr_expect_not(rows[1].ok, "a bar of a million was kept");
+    cr_expect(!rows[2].ok && strstr(rows[2].note, "17 experts per token"), "%s", rows[2].note);
 }
 
 /* Nothing is done in a microsecond: rows have failed, and the suite goes on. Whose time it was is

@@ -46,7 +46,9 @@ kt_status kt_trial_create(const kt_trial_setup *setup, kt_trial **out, kt_err *e
     t->ops = setup->problem.op == KT_OP_MOE_FFN ? &kt_trial_moe
              : setup->problem.op == KT_OP_GEMM  ? &kt_trial_gemm
              : setup->problem.op == KT_OP_ATTN  ? &kt_trial_attn
-                                                : &kt_trial_sequence;
+             : setup->problem.op == KT_OP_NORM || setup->problem.op == KT_OP_ROUTER
+                 ? &kt_trial_rows
+                 : &kt_trial_sequence;
     st = get_banks(t, err);
     if (st == KT_OK) st = t->ops->create(t, err);
     if (st != KT_OK) {

@@ -1,9 +1,10 @@
-/* One cell set up for timing as it is served: fused layer, GEMM job or operation of a sequence, serving
+/* One cell set up for timing as it is served: fused layer, GEMM job, operation of a sequence, norm or router, serving
  * pool, cold weights, hot activations. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_TRIAL_H
 #define KT_TUNER_TRIAL_H
 
 #include "base/pool.h"
+#include "kernels/router/router_select.h"
 #include "tuner/measure/banks.h"
 #include "tuner/measure/rounds.h"
 
@@ -21,6 +22,8 @@ typedef struct kt_trial_setup {
     /* MOE_FFN only: 0 = m tokens that all go to the same few experts, which move through the bank
      * from call to call (a cell). Else this many tokens spread evenly over all experts. */
     int64_t spread_tokens;
+    kt_norm_kind norm;          /* NORM: what becomes of rows */
+    const kt_router_rule *rule; /* ROUTER: how experts are chosen then; NULL = logits alone */
 } kt_trial_setup;
 
 typedef struct kt_trial kt_trial;

@@ -17,6 +17,7 @@ extern const kt_trial_ops kt_trial_moe;
 extern const kt_trial_ops kt_trial_gemm;
 extern const kt_trial_ops kt_trial_sequence;
 extern const kt_trial_ops kt_trial_attn;
+extern const kt_trial_ops kt_trial_rows;
 
 struct kt_trial {
     kt_trial_setup setup;

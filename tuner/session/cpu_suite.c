@@ -52,6 +52,39 @@
         text, .kind = KT_ROW_KEPT, .of = what, .threads = 1, .bar = limit, .kept = { __VA_ARGS__ } \
     }
 
+/* Norms of so many rows, and routers with the choice of experts: Qwen3-30B, GLM-4.7, DeepSeek-V3. */
+#define NORM(text, what, rows, size, limit)                                              \
+    {                                                                                    \
+        "norm_" text, .kind = KT_ROW_ROWS, .of = KT_OF_COPY, .threads = 1, .norm = what, \
+                      .bar = limit, .kept = {                                            \
+                          .op = KT_OP_NORM,                                              \
+                          .m = rows,                                                     \
+                          .n = 1,                                                        \
+                          .k = size                                                      \
+                      }                                                                  \
+    }
+#define ROUTER_OF(text, what, rows, limit, format, count, size, ...)                 \
+    {                                                                                \
+        "router_" text, .kind = KT_ROW_ROWS, .of = what, .threads = 1, .bar = limit, \
+                        .kept = {.op = KT_OP_ROUTER,                                 \
+                                 .weights = format,                                  \
+                                 .m = rows,                                          \
+                                 .n = count,                                         \
+                                 .k = size,                                          \
+                                 .topk = 8},                                         \
+                        .rule = {                                                    \
+                            .experts = count,                                        \
+                            .topk = 8,                                               \
+                            .norm_topk_prob = true,                                  \
+                            __VA_ARGS__                                              \
+                        }                                                            \
+    }
+#define ROUTER(text, what, rows, limit, shape) ROUTER_OF(text, what, rows, limit, shape)
+#define ROUTE_SOFTMAX KT_W_BF16, 128, 2048, .score = KT_ROUTER_SOFTMAX
+#define ROUTE_SIGMOID KT_W_F32, 160, 5120, .score = KT_ROUTER_SIGMOID_BIAS
+#define ROUTE_GROUPS \
+    KT_W_BF16, 256, 7168, .score = KT_ROUTER_SIGMOID_GROUP, .groups = 8, .top_groups = 4
+
 static const kt_suite_spec specs[] = {
     DECODE(int4_g32, KT_W_INT4_G32, 0.92),
     {"int4_g32_decode_deepseek", KT_W_INT4_G32, KT_OF_STREAM, DEEPSEEK, .m = 1, .bar = 0.92},
@@ -134,6 +167,19 @@ static const kt_suite_spec specs[] = {
     KEPT("delta_prefill", KT_OF_PEAK, 0.70, DELTA, .m = 512),
     KEPT("conv_decode", KT_OF_STREAM, 0.85, CONV, .m = 1),
     KEPT("conv_prefill", KT_OF_STREAM, 0.85, CONV, .m = 256),
+    /* Whole rows of DeepSeek-V3 and Qwen3-30B; heads of Qwen3-Next, whose w + 1 is made at load; its
+     * gated norm and gate. */
+    NORM("decode", KT_NORM_RMS, 1, 7168, 0.5),
+    NORM("prefill", KT_NORM_RMS, 512, 2048, 0.85),
+    NORM("heads_prefill", KT_NORM_RMS, 8192, 256, 0.85),
+    NORM("silu_prefill", KT_NORM_RMS_SILU, 16384, 128, 0.7),
+    NORM("sigmoid_prefill", KT_NORM_SIGMOID, 8192, 256, 0.7),
+    ROUTER("softmax_decode", KT_OF_STREAM, 1, 0.85, ROUTE_SOFTMAX),
+    ROUTER("sigmoid_decode", KT_OF_STREAM, 1, 0.85, ROUTE_SIGMOID),
+    ROUTER("groups_decode", KT_OF_STREAM, 1, 0.85, ROUTE_GROUPS),
+    ROUTER("softmax_prefill", KT_OF_PEAK, 512, 0.70, ROUTE_SOFTMAX),
+    ROUTER("sigmoid_prefill", KT_OF_PEAK, 512, 0.70, ROUTE_SIGMOID),
+    ROUTER("groups_prefill", KT_OF_PEAK, 512, 0.70, ROUTE_GROUPS),
     ACCURACY(int4_g32_int8_acts, KT_W_INT4_G32, KT_ERROR_TO_WEIGHTS, 0.015),
     ACCURACY(int4_g32, KT_W_INT4_G32, KT_ERROR_OVER_FORMAT, 1.05),
     ACCURACY(int4_g64, KT_W_INT4_G64, KT_ERROR_OVER_FORMAT, 1.05),

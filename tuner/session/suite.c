@@ -20,6 +20,7 @@ static const kt_suite_measure measures[KT_ROW_KINDS] = {
     [KT_ROW_SHAPES] = kt_suite_shapes,       [KT_ROW_SCALING] = kt_suite_scaling,
     [KT_ROW_NEIGHBOUR] = kt_suite_neighbour, [KT_ROW_MODEL] = kt_suite_models,
     [KT_ROW_ACCURACY] = kt_suite_accuracy,   [KT_ROW_KEPT] = kt_suite_kept,
+    [KT_ROW_ROWS] = kt_suite_of_rows,
 };
 
 /* A race takes two or three; only a very busy machine needs more. */
@@ -80,16 +81,27 @@ kt_status kt_suite_pick(kt_suite_bench *s, const kt_registry *registry, const kt
     return st;
 }
 
-kt_status kt_suite_encoder(const kt_suite_bench *s, const kt_registry *registry,
-                           const kt_problem *problem, int threads, kt_choice *out, kt_err *err) {
-    kt_problem encode = {
-        .op = KT_OP_ENCODE, .acts = problem->acts, .m = 1, .n = 1, .k = problem->k};
+static kt_status resolve(const kt_suite_bench *s, const kt_registry *registry,
+                         const kt_problem *problem, int threads, kt_choice *out, kt_err *err) {
     kt_planner *planner = NULL;
     kt_status st = kt_planner_create(registry, NULL, s->machine, NULL, &planner, err);
 
-    if (st == KT_OK) st = kt_plan_resolve_simple(planner, &encode, threads, out, err);
+    if (st == KT_OK) st = kt_plan_resolve_simple(planner, problem, threads, out, err);
     kt_planner_destroy(planner);
     return st;
+}
+
+kt_status kt_suite_encoder(const kt_suite_bench *s, const kt_registry *registry,
+                           const kt_problem *problem, int threads, kt_choice *out, kt_err *err) {
+    const kt_problem encode = {
+        .op = KT_OP_ENCODE, .acts = problem->acts, .m = 1, .n = 1, .k = problem->k};
+
+    return resolve(s, registry, &encode, threads, out, err);
+}
+
+kt_status kt_suite_simple(const kt_suite_bench *s, const kt_problem *problem, int threads,
+                          kt_choice *out, kt_err *err) {
+    return resolve(s, s->registry, problem, threads, out, err);
 }
 
 kt_status kt_suite_own(kt_isa isa, const kt_variant ***table, kt_registry **out, kt_err *err) {
@@ -188,7 +200,7 @@ static kt_status measure(kt_suite_bench *s, const kt_suite_spec *spec, double se
 }
 
 static void name_row(const kt_suite_spec *spec, kt_suite_row *row) {
-    static const char *const units[] = {"of read stream", "of peak", "of roofline"};
+    static const char *const units[] = {"of read stream", "of peak", "of roofline", "of copying"};
 
     memset(row, 0, sizeof *row);
     snprintf(row->name, sizeof row->name, "%s", spec->name);

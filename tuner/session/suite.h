@@ -10,9 +10,10 @@
 #include "base/pool.h"
 #include "dispatch/registry/registry.h"
 #include "dispatch/topology/topology.h"
+#include "kernels/router/router_select.h"
 #include "tuner/measure/stats.h"
 
-#define KT_SUITE_ROWS 96
+#define KT_SUITE_ROWS 112
 
 /* A core may have spells, of a tenth of a second to seconds, in which a kernel runs at 0.8 of
  * its speed and the ceilings do not; and some pages are slower than others. So all rows are
@@ -31,14 +32,16 @@ typedef enum kt_suite_kind {
     KT_ROW_MODEL,     /* whole layers, by `kt bench --synthetic` in a process of its own */
     KT_ROW_ACCURACY,  /* the error of a dense GEMM */
     KT_ROW_KEPT, /* what keeps something of a sequence (attention ...) as a fraction of a ceiling */
+    KT_ROW_ROWS, /* norms and routers as a fraction of a ceiling */
     KT_ROW_KINDS
 } kt_suite_kind;
 
-/* What an expert row, or one of KEPT, is a fraction of. */
+/* What an expert row, or one of KEPT or ROWS, is a fraction of. */
 typedef enum kt_suite_ceiling {
     KT_OF_STREAM, /* packed bytes per time over the read stream */
     KT_OF_PEAK, /* operations per time over the peak of the best multiply-add for the activations */
-    KT_OF_ROOFLINE /* the larger of both times over the time */
+    KT_OF_ROOFLINE, /* the larger of both times over the time */
+    KT_OF_COPY      /* of NORM: the time of copying the rows over the time */
 } kt_suite_ceiling;
 
 /* Which figure of a model or accuracy row. */
@@ -67,7 +70,9 @@ typedef struct kt_suite_spec {
     int threads;     /* 0 = as the user says */
     kt_isa only;     /* 0 = all; else nothing beyond these instructions */
     bool at_most;    /* the bar is an upper one */
-    kt_problem kept; /* of KEPT: all of it; m rows at the end of the context, cold */
+    kt_problem kept; /* of KEPT: all of it; m rows at the end of the context, cold. Of ROWS, too */
+    kt_norm_kind norm;   /* of ROWS that are norms */
+    kt_router_rule rule; /* of ROWS that are routers */
 } kt_suite_spec;
 
 typedef struct kt_suite {

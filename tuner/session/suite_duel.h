@@ -30,6 +30,11 @@ kt_status kt_suite_duel_init(kt_suite_duel *d, const kt_suite_bench *s, kt_suite
                              const kt_problem *problem, const kt_choice *kernel, kt_suite_row *row,
                              kt_err *err);
 
+/* All of it for a row whose problem is spec->kept, over a bank of its own. setup: of one choice. */
+kt_status kt_suite_beside_ceilings(kt_suite_bench *s, const kt_suite_spec *spec,
+                                   const kt_trial_setup *setup, double seconds, kt_suite_row *row,
+                                   kt_err *err);
+
 /* Rounds of kernel and ceilings; fills the row with the fraction. setup: of one choice. */
 kt_status kt_suite_duel_run(kt_suite_duel *d, const kt_suite_bench *s, const kt_trial_setup *setup,
                             double seconds, kt_suite_row *row, kt_err *err);

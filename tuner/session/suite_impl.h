@@ -79,6 +79,9 @@ kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double
 kt_status kt_suite_kept(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err);
 
+kt_status kt_suite_of_rows(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                           kt_suite_row *row, kt_err *err);
+
 /* The row in a process of its own, which is ended when it takes longer than options.row_limit:
  * KT_E_UNSUPPORTED when a library was at work then, KT_E_INTERNAL when we were. */
 kt_status kt_suite_in_child(kt_suite_measure measure, kt_suite_bench *s, const kt_suite_spec *spec,
@@ -90,6 +93,9 @@ kt_status kt_suite_pick(kt_suite_bench *s, const kt_registry *registry, const kt
                         int threads, kt_choice *out, kt_err *err);
 kt_status kt_suite_encoder(const kt_suite_bench *s, const kt_registry *registry,
                            const kt_problem *problem, int threads, kt_choice *out, kt_err *err);
+/* What serves an operation that has no cells: norms, routers. */
+kt_status kt_suite_simple(const kt_suite_bench *s, const kt_problem *problem, int threads,
+                          kt_choice *out, kt_err *err);
 /* With the activation encoding that a plan with these variants would take. */
 kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *spec);
 

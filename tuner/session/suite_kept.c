@@ -11,29 +11,39 @@
 /* What one round of the stream reads at least: less than a tenth of a millisecond is all clock. */
 static const double least_stream_bytes = (double)((size_t)4 << 20);
 
-static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
-                        kt_suite_row *row, kt_err *err) {
-    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
-    kt_choice best;
-    kt_trial_setup setup = {
-        .problem = spec->kept, .pool = pool, .banks = &banks, .choices = &best, .n_choices = 1};
+kt_status kt_suite_beside_ceilings(kt_suite_bench *s, const kt_suite_spec *spec,
+                                   const kt_trial_setup *setup, double seconds, kt_suite_row *row,
+                                   kt_err *err) {
     kt_cold_bank bank = {0};
-    kt_suite_duel d = {.pool = pool, .bank = &bank, .window = 1};
+    kt_suite_duel d = {.pool = setup->pool, .bank = &bank, .window = 1};
     double bytes, operations;
     kt_status st;
 
     kt_problem_work(&spec->kept, &bytes, &operations);
     if (bytes < least_stream_bytes) bytes = least_stream_bytes;
-    KT_TRY(kt_suite_pick(s, s->registry, &spec->kept, kt_pool_threads(pool), &best, err));
     st = kt_cold_bank_create(NULL, (size_t)bytes, 2, KT_SUITE_ROTATION, &bank, err);
     if (st == KT_OK) {
         memset(bank.buffer.data, 1,
                bank.slot_bytes); /* pages that were never written are no memory */
         kt_cold_bank_copy(&bank);
     }
-    if (st == KT_OK) st = kt_suite_duel_init(&d, s, spec->of, &spec->kept, &best, row, err);
-    if (st == KT_OK) st = kt_suite_duel_run(&d, s, &setup, seconds, row, err);
+    if (st == KT_OK)
+        st = kt_suite_duel_init(&d, s, spec->of, &spec->kept, &setup->choices[0], row, err);
+    if (st == KT_OK) st = kt_suite_duel_run(&d, s, setup, seconds, row, err);
     kt_cold_bank_destroy(&bank);
+    return st;
+}
+
+static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
+                        kt_suite_row *row, kt_err *err) {
+    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
+    kt_choice best;
+    const kt_trial_setup setup = {
+        .problem = spec->kept, .pool = pool, .banks = &banks, .choices = &best, .n_choices = 1};
+    kt_status st;
+
+    KT_TRY(kt_suite_pick(s, s->registry, &spec->kept, kt_pool_threads(pool), &best, err));
+    st = kt_suite_beside_ceilings(s, spec, &setup, seconds, row, err);
     kt_banks_deinit(&banks);
     return st;
 }
