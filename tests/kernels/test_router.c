@@ -14,7 +14,8 @@ ParameterizedTestParameters(router, every_variant_is_within_its_bound) {
 
 ParameterizedTest(size_t *index, router, every_variant_is_within_its_bound) {
     static const int64_t shapes[][3] = {{1, 1, 1},     {1, 8, 32},   {5, 9, 31},     {4, 4, 48},
-                                        {13, 17, 100}, {3, 60, 192}, {9, 128, 2048}, {6, 67, 509}};
+                                        {13, 17, 100}, {3, 60, 192}, {9, 128, 2048}, {6, 67, 509},
+                                        {2, 27, 2061}}; /* rows of weights over a small page */
     const kt_variant *v = kt_builtin_variants[*index];
     kt_config config = {{0}};
     kt_err err;
@@ -41,7 +42,7 @@ ParameterizedTest(size_t *index, router, stays_inside_its_buffers) {
     const kt_variant *v = kt_builtin_variants[*index];
 
     kt_skip_without_isa(v->isa, v->name);
-    for (int64_t k = 1; k <= 70; k++)
+    for (int64_t k = 1; k <= 2090; k += k < 70 ? 1 : 2020)
         for (int w = 0; w < 2; w++) {
             kt_problem p = {
                 .op = KT_OP_ROUTER, .weights = w ? KT_W_F32 : KT_W_BF16, .m = 5, .n = 11, .k = k};
