@@ -90,6 +90,7 @@ void kt_checkpoint_close(kt_checkpoint *c) {
         kt_json_destroy(c->shards[i].header);
     }
     kt_checkpoint_close(c->panels);
+    kt_json_destroy(c->formats);
     kt_buffer_destroy(&c->memory);
     kt_gguf_meta_deinit(&c->meta);
     kt_arena_deinit(&c->arena);

@@ -30,6 +30,7 @@ struct kt_checkpoint {
     /* Of a folder of packed panels: tensors are the source's and have no data. */
     struct kt_checkpoint *panels; /* owned by reference; NULL = tensors are what they say */
     kt_quant packed_as;
+    kt_json_doc *formats;  /* chosen weight by weight (packed.h), or NULL */
     atomic_int references; /* beside the first owner's */
 };
 

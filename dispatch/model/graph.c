@@ -238,7 +238,7 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     if (st == KT_OK && s->json && b.checkpoint) st = kt_nested_names(out, b.checkpoint, err);
     if (st == KT_OK) st = describe(&b, s, err);
     if (st == KT_OK && b.checkpoint && kt_checkpoint_panels(b.checkpoint))
-        kt_packed_settle(out, kt_checkpoint_packed_as(b.checkpoint));
+        st = kt_packed_settle(out, b.checkpoint, err);
     if (st == KT_E_NOMEM) kt_fail_prefix(err, st, "%.200s", s->where);
     if (st != KT_OK) kt_graph_deinit(out);
     return st;

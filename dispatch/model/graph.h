@@ -65,6 +65,9 @@ typedef struct kt_weight_part {
     kt_encoding encoding;
     kt_weight_format
         stored; /* what it is when loaded as it lies; F32 = plain floats of that type */
+    /* What it becomes whatever --weights says, of MATRIX and EXPERTS (gate and up alike); KT_W_NONE
+     * = nobody chose. Set before the first plan is made (runtime/model/convert_budget.c). */
+    kt_weight_format chosen;
 } kt_weight_part;
 
 #define KT_WEIGHT_PARTS 4

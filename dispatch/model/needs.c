@@ -28,6 +28,7 @@ kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant)
     const kt_weight_format stored = w->part[part].stored;
 
     if (w->kind == KT_WEIGHT_HEADS) return KT_W_BF16; /* small, and stored across its columns */
+    if (w->part[part].chosen != KT_W_NONE) return w->part[part].chosen;
     if (quant == KT_QUANT_NATIVE && part < 2 && is_mixed_pair(w)) return KT_W_INT8_G16M;
     if (kt_quant_format(quant) != KT_W_NONE) return asked_format(w, kt_quant_format(quant));
     if (quant == KT_QUANT_INT4 && w->use == KT_USE_EXPERTS) return KT_W_INT4_G32;

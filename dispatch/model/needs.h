@@ -7,7 +7,7 @@
 #include "dispatch/model/graph.h"
 #include "dispatch/model/quant.h"
 
-/* The format that a part of a matrix becomes under --weights. */
+/* The format that a part of a matrix becomes under --weights, or that was chosen for it. */
 kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant);
 
 /* Parts [first, first + n) of a weight that are packed as one: neighbours of one format, or an

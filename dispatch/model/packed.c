@@ -29,6 +29,10 @@ static void name_piece(const kt_graph *g, int weight, int run, char out[KT_PACKE
     snprintf(out, KT_PACKED_NAME, "%s%.20s%s%s", layer, w->role, number, part);
 }
 
+void kt_packed_weight_name(const kt_graph *g, int weight, char out[KT_PACKED_NAME]) {
+    name_piece(g, weight, 0, out);
+}
+
 /* ---- pieces ---- */
 
 int kt_packed_count(const kt_graph *g, int weight, kt_quant quant) {
@@ -163,7 +167,80 @@ void kt_packed_put_source(kt_json_writer *w, const kt_checkpoint *c, const uint8
     kt_json_end_array(w);
 }
 
-void kt_packed_settle(kt_graph *g, kt_quant quant) {
+/* ---- formats chosen by weight ---- */
+
+static bool may_be_chosen(const kt_weight *w) {
+    return w->kind == KT_WEIGHT_MATRIX || w->kind == KT_WEIGHT_EXPERTS;
+}
+
+void kt_packed_put_formats(kt_json_writer *w, const kt_graph *g) {
+    char name[KT_PACKED_NAME];
+
+    kt_json_begin_object(w);
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *of = &g->weights[i];
+        if (!may_be_chosen(of) || of->part[0].chosen == KT_W_NONE) continue;
+        kt_packed_weight_name(g, i, name);
+        kt_json_key(w, name);
+        kt_json_begin_array(w);
+        kt_json_put_string(w, kt_weight_format_name(of->part[0].chosen));
+        if (of->kind == KT_WEIGHT_EXPERTS)
+            kt_json_put_string(w, kt_weight_format_name(of->part[2].chosen));
+        kt_json_end_array(w);
+    }
+    kt_json_end_object(w);
+}
+
+/* Word i of a list as a format that we make of other weights. */
+static kt_status read_format(const kt_json *words, size_t i, const char *name,
+                             kt_weight_format *out, kt_err *err) {
+    const char *said = kt_json_string(kt_json_at(words, i), NULL), *word = said ? said : "";
+    const int id = kt_weight_format_parse(word);
+    const kt_format *format = id > 0 ? kt_format_find((kt_weight_format)id) : NULL;
+
+    if (!format || !format->encode_rows)
+        return kt_fail(err, KT_E_FORMAT,
+                       "'formats': '%.60s' has '%.20s', expected a format that is encoded, such as "
+                       "w4g64",
+                       name, word);
+    *out = format->id;
+    return KT_OK;
+}
+
+static kt_status read_choice(kt_weight *w, const char *name, const kt_json *words, kt_err *err) {
+    const size_t n = w->kind == KT_WEIGHT_EXPERTS ? 2 : 1;
+    kt_weight_format format[2];
+
+    if (kt_json_length(words) != n)
+        return kt_fail(err, KT_E_FORMAT, "'formats': '%.60s' has %zu formats, expected %zu", name,
+                       kt_json_length(words), n);
+    for (size_t i = 0; i < n; i++) KT_TRY(read_format(words, i, name, &format[i], err));
+    for (int part = 0; part < w->n_parts; part++)
+        w->part[part].chosen = format[n == 2 && part == 2];
+    return KT_OK;
+}
+
+kt_status kt_packed_read_formats(kt_graph *g, const kt_json *formats, kt_err *err) {
+    size_t n_read = 0;
+
+    if (kt_json_type_of(formats) != KT_JSON_OBJECT)
+        return kt_fail(err, KT_E_FORMAT, "'formats' is not an object of lists of formats");
+    for (int i = 0; i < g->n_weights; i++) {
+        char name[KT_PACKED_NAME];
+        const kt_json *words;
+        if (!may_be_chosen(&g->weights[i])) continue;
+        kt_packed_weight_name(g, i, name);
+        words = kt_json_get(formats, name);
+        if (!words) continue;
+        KT_TRY(read_choice(&g->weights[i], name, words, err));
+        n_read++;
+    }
+    if (n_read == kt_json_length(formats)) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "'formats' names %zu matrices, of which the model has %zu",
+                   kt_json_length(formats), n_read);
+}
+
+static void settle(kt_graph *g, kt_quant quant) {
     for (int i = 0; i < g->n_weights; i++) {
         kt_weight *w = &g->weights[i];
         kt_weight_format becomes[KT_WEIGHT_PARTS];
@@ -177,6 +254,15 @@ void kt_packed_settle(kt_graph *g, kt_quant quant) {
             w->part[part].encoding = KT_STORED_PACKED;
         }
     }
+}
+
+kt_status kt_packed_settle(kt_graph *g, const kt_checkpoint *c, kt_err *err) {
+    if (c->formats) {
+        const kt_status st = kt_packed_read_formats(g, kt_json_root(c->formats), err);
+        if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s", kt_checkpoint_file(c, 0));
+    }
+    settle(g, kt_checkpoint_packed_as(c));
+    return KT_OK;
 }
 
 /* ---- opening ---- */
@@ -229,21 +315,39 @@ static kt_status read_gguf(kt_checkpoint *c, const char *folder, const char *fil
     return kt_gguf_meta_init(&c->meta, s->mapping.data, s->mapping.bytes, err);
 }
 
+/* "formats" outlives the index: a document of its own. */
+static kt_status keep_formats(kt_checkpoint *c, const kt_json *formats, kt_err *err) {
+    kt_json_writer w = {0};
+    const char *text;
+    size_t size = 0;
+    kt_status st;
+
+    kt_json_put_value(&w, formats);
+    text = kt_json_writer_text(&w, &size);
+    st = text ? kt_json_parse(text, size, NULL, &c->formats, err)
+              : kt_fail(err, KT_E_NOMEM, "no memory for a list of formats");
+    kt_json_writer_deinit(&w);
+    return st;
+}
+
 static kt_status read_packed(kt_checkpoint *c, const char *folder, const char *index,
                              const kt_json *packed, kt_err *err) {
     const kt_json *source = kt_json_get(packed, "source");
     const char *gguf = kt_json_string(kt_json_get(packed, "gguf"), NULL);
     const int64_t version = kt_json_int(kt_json_get(packed, "version"), 0);
     const int quant = kt_packed_quant_parse(kt_json_text(packed, "weights"));
+    const kt_json *formats = kt_json_get(packed, "formats");
+    const int expected = formats ? KT_PACKED_CHOSEN_VERSION : KT_PACKED_VERSION;
 
-    if (version != KT_PACKED_VERSION)
+    if (version != expected)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "packed weights of version %lld, expected %d: convert the source again",
-                       (long long)version, KT_PACKED_VERSION);
+                       (long long)version, expected);
     if (quant < 0)
         return kt_fail(err, KT_E_FORMAT, "'weights' is '%.20s', expected a format",
                        kt_json_text(packed, "weights"));
     c->packed_as = (kt_quant)quant;
+    if (formats) KT_TRY(keep_formats(c, formats, err));
     if (gguf) {
         KT_TRY(read_gguf(c, folder, gguf, err));
     } else {

@@ -2,8 +2,10 @@
  * shard per layer and one for what is outside; model.safetensors.index.json is written last and has
  * in its metadata "kt_packed":
  *
- *   version  KT_PACKED_VERSION
+ *   version  KT_PACKED_VERSION, or KT_PACKED_CHOSEN_VERSION with "formats"
  *   weights  what --to said: "native", "int4", "w4g64" ...
+ *   formats  what --budget chose, by weight: {"layers.3.experts": ["w4g64", "w8c"], ...}, of experts
+ *            gate with up and down, of others one; or absent
  *   gguf     name of a GGUF file in the folder that holds the metadata of the source; or absent,
  *            then config.json is the source's
  *   source   [name, dtype or block format, shape] of the source's tensors, so that the model is
@@ -23,6 +25,7 @@
 #include "dispatch/model/quant.h"
 
 #define KT_PACKED_VERSION 1
+#define KT_PACKED_CHOSEN_VERSION 2
 #define KT_PACKED_ALIGN 4096 /* of a shard's data */
 #define KT_PACKED_NAME 96
 #define KT_PACKED_TEXT 256
@@ -36,6 +39,9 @@ typedef struct kt_packed_piece {
     int64_t n, k, count;
     size_t bytes; /* of one, a multiple of 64; SIZE_MAX when too large to count */
 } kt_packed_piece;
+
+/* The name of a weight's first piece, which stands for the weight: "layers.3.qkv". */
+void kt_packed_weight_name(const kt_graph *g, int weight, char out[KT_PACKED_NAME]);
 
 /* Pieces of a weight: its runs, or itself. */
 int kt_packed_count(const kt_graph *g, int weight, kt_quant quant);
@@ -60,8 +66,15 @@ kt_status kt_packed_list_source(const kt_graph *g, const kt_checkpoint *c, uint8
                                 kt_err *err);
 void kt_packed_put_source(kt_json_writer *w, const kt_checkpoint *c, const uint8_t *is_listed);
 
-/* A graph described by the source's tensors becomes one whose matrices are stored as packed. */
-void kt_packed_settle(kt_graph *g, kt_quant quant);
+/* Formats chosen weight by weight (kt_weight_part.chosen) as the object "formats"; and from such an
+ * object into the graph. Refuses a name that is no matrix of the graph and a word that is no format,
+ * after which the graph is not to be used. */
+void kt_packed_put_formats(kt_json_writer *w, const kt_graph *g);
+kt_status kt_packed_read_formats(kt_graph *g, const kt_json *formats, kt_err *err);
+
+/* A graph described by the source's tensors becomes one whose matrices are stored as packed: as
+ * `quant` says, or as "formats" of the checkpoint's index does. */
+kt_status kt_packed_settle(kt_graph *g, const kt_checkpoint *c, kt_err *err);
 
 /* The checkpoint that such a folder is: the source's tensors without data, and the panels, which
  * are transferred also when the call fails. packed = the index's "kt_packed". */

@@ -7,12 +7,10 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/buffer.h"
-#include "base/json.h"
 #include "base/rng.h"
+#include "runtime/model/expert_load.h"
 
 #define SEED 42
-#define LOAD_BYTES ((size_t)1 << 30)
 
 typedef enum strategy { UNIFORM, RANDOM, FRONT_LOADING, FREQUENCY, UNKNOWN } strategy;
 
@@ -78,67 +76,6 @@ kt_status kt_hot_request_check(const kt_hot_request *r, kt_err *err) {
     return KT_OK;
 }
 
-/* ---- frequencies ---- */
-
-typedef struct counts {
-    int64_t *rows; /* [layers][most] */
-    int64_t layers, most;
-} counts;
-
-static kt_status count_step(const kt_json *step, const char *path, int64_t line, counts *c,
-                            kt_err *err) {
-    const kt_json *layers = kt_json_get(step, "layers");
-
-    if ((int64_t)kt_json_length(layers) > c->layers)
-        return kt_fail(err, KT_E_FORMAT,
-                       "%.200s: line %lld has %zu layers with experts, expected %lld", path,
-                       (long long)line, kt_json_length(layers), (long long)c->layers);
-    for (size_t l = 0; l < kt_json_length(layers); l++) {
-        const kt_json *pairs = kt_json_at(layers, l);
-        for (size_t i = 0; i + 1 < kt_json_length(pairs); i += 2) {
-            const int64_t id = kt_json_int(kt_json_at(pairs, i), -1);
-            const int64_t rows = kt_json_int(kt_json_at(pairs, i + 1), 0);
-            if (id < 0 || id >= c->most || rows < 0 || rows > 1 << 20)
-                return kt_fail(err, KT_E_FORMAT,
-                               "%.200s: line %lld: expert %lld, expected 0 to %lld", path,
-                               (long long)line, (long long)id, (long long)c->most - 1);
-            c->rows[(int64_t)l * c->most + id] += rows;
-        }
-    }
-    return KT_OK;
-}
-
-static kt_status count_line(const char *text, size_t size, const char *path, int64_t line,
-                            counts *c, kt_err *err) {
-    kt_json_doc *doc;
-    kt_status st = kt_json_parse(text, size, NULL, &doc, err);
-
-    if (st != KT_OK) return kt_fail_prefix(err, st, "%.200s: line %lld", path, (long long)line);
-    if (line == 1 && strcmp(kt_json_text(kt_json_root(doc), "schema"), "kt-trace-1") != 0)
-        st = kt_fail(err, KT_E_FORMAT, "%.200s: not a recorded load (kt-trace-1)", path);
-    else if (line > 1)
-        st = count_step(kt_json_root(doc), path, line, c, err);
-    kt_json_destroy(doc);
-    return st;
-}
-
-static kt_status count_load(const char *path, counts *c, kt_err *err) {
-    char *text, *at, *end;
-    size_t bytes;
-    kt_status st = KT_OK;
-    int64_t line = 0;
-
-    KT_TRY(kt_file_read(path, LOAD_BYTES, &text, &bytes, err));
-    for (at = text; at < text + bytes && st == KT_OK; at = end + 1) {
-        end = memchr(at, '\n', (size_t)(text + bytes - at));
-        if (!end) break; /* a line that was cut when its writer was killed */
-        st = count_line(at, (size_t)(end - at), path, ++line, c, err);
-    }
-    free(text);
-    if (st == KT_OK && line < 2) st = kt_fail(err, KT_E_FORMAT, "%.200s: no recorded steps", path);
-    return st;
-}
-
 /* ---- orders ---- */
 
 static int compare(const void *a, const void *b) {
@@ -168,15 +105,14 @@ static void shuffle(chooser *c) {
 }
 
 static kt_status order_by_frequency(chooser *c, kt_err *err) {
-    counts n = {.layers = c->layers, .most = c->most};
+    int64_t *rows = calloc((size_t)(c->layers * c->most) + 1, sizeof *rows);
     kt_status st;
 
-    n.rows = calloc((size_t)(n.layers * n.most), sizeof *n.rows);
-    if (!n.rows) return kt_fail(err, KT_E_NOMEM, "no memory for the load of experts");
-    st = count_load(c->request->load, &n, err);
+    if (!rows) return kt_fail(err, KT_E_NOMEM, "no memory for the load of experts");
+    st = kt_expert_load_read(c->request->load, c->layers, c->most, rows, err);
     for (size_t i = 0; i < c->n; i++)
-        c->all[i].key = -n.rows[c->all[i].layer * n.most + c->all[i].id];
-    free(n.rows);
+        c->all[i].key = -rows[c->all[i].layer * c->most + c->all[i].id];
+    free(rows);
     return st;
 }
 

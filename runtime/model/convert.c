@@ -24,7 +24,12 @@
 static kt_status check_formats(const kt_convert_work *w, kt_err *err) {
     const kt_quant quant = w->request->quant;
 
-    if (w->request->importance && quant <= KT_QUANT_BF16)
+    if (w->request->budget && quant != KT_QUANT_NATIVE)
+        return kt_fail(err, KT_E_INVALID,
+                       "a budget and weights as %s: expected one of them, as a budget chooses what "
+                       "each weight becomes",
+                       kt_packed_quant_word(quant));
+    if (w->request->importance && quant <= KT_QUANT_BF16 && !w->request->budget)
         return kt_fail(err, KT_E_INVALID,
                        "importance %.200s: these weights are not quantised; expected int8, int4 or "
                        "another format with searched scales",
@@ -49,11 +54,16 @@ static kt_status open_model(kt_convert_work *w, kt_err *err) {
 
 /* ---- the plan ---- */
 
+static kt_status start_pool(kt_convert_work *w, kt_err *err) {
+    const kt_pool_options options = {.n_threads = w->request->n_threads ? w->request->n_threads
+                                                                        : kt_usable_cores()};
+
+    return kt_pool_create(&options, &w->pool, err);
+}
+
 static kt_status make_plan(kt_convert_work *w, kt_err *err) {
     const kt_fingerprint machine = {0};
     const kt_graph *g = &w->model.graph;
-    const kt_pool_options options = {.n_threads = w->request->n_threads ? w->request->n_threads
-                                                                        : kt_usable_cores()};
     int64_t rows = g->numbers.max_context < LEAST_ROWS ? g->numbers.max_context : LEAST_ROWS;
     size_t n = 0;
 
@@ -66,7 +76,6 @@ static kt_status make_plan(kt_convert_work *w, kt_err *err) {
     }
     KT_TRY(kt_registry_create(w->variants, n, kt_isa_available(), &w->registry, err));
     KT_TRY(kt_planner_create(w->registry, NULL, &machine, NULL, &w->planner, err));
-    KT_TRY(kt_pool_create(&options, &w->pool, err));
     return kt_model_plan_make(w->planner, g, w->request->quant, KT_W_BF16, kt_pool_threads(w->pool),
                               rows, rows, &w->plan, err);
 }
@@ -195,7 +204,7 @@ static void add_file(const char *path, char *text, size_t bytes, uint64_t *sum) 
 static void identify(kt_convert_work *w) {
     const kt_convert_request *r = w->request;
     char text[4096];
-    uint64_t sum = (uint64_t)r->quant * KT_PACKED_VERSION;
+    uint64_t sum = (uint64_t)r->quant * KT_PACKED_VERSION + (uint64_t)r->budget * 64;
 
     for (int i = 0; *kt_checkpoint_file(w->model.checkpoint, i); i++)
         add_file(kt_checkpoint_file(w->model.checkpoint, i), text, sizeof text, &sum);
@@ -205,6 +214,7 @@ static void identify(kt_convert_work *w) {
         add_file(config, text, sizeof text, &sum);
     }
     if (r->importance) add_file(r->importance, text, sizeof text, &sum);
+    if (r->load) add_file(r->load, text, sizeof text, &sum);
     snprintf(w->identity, sizeof w->identity, "%016llx", (unsigned long long)sum);
 }
 
@@ -240,14 +250,25 @@ static kt_status write_rest(kt_convert_work *w, int done, kt_err *err) {
     return kt_convert_write_index(w, err);
 }
 
+/* The choice counted what surrounds pieces at most. */
+static kt_status check_budget(kt_convert_work *w, kt_err *err) {
+    kt_convert_tell_roles(w);
+    if (w->bytes_total <= w->request->budget) return KT_OK;
+    return kt_fail(err, KT_E_INTERNAL, "%.200s: %zu bytes chosen for a budget of %zu",
+                   w->model.name, w->bytes_total, w->request->budget);
+}
+
 static kt_status convert(kt_convert_work *w, kt_err *err) {
     int done;
 
     KT_TRY(open_model(w, err));
+    KT_TRY(start_pool(w, err));
+    identify(w);
+    if (w->request->budget) KT_TRY(kt_convert_choose(w, err));
     KT_TRY(make_plan(w, err));
     KT_TRY(start_packer(w, err));
     KT_TRY(list_all(w, err));
-    identify(w);
+    if (w->request->budget) KT_TRY(check_budget(w, err));
     KT_TRY(kt_convert_take_folder(w, err));
     KT_TRY(kt_convert_open_journal(w, &done, err));
     w->result.shards = w->n_shards;
@@ -269,6 +290,7 @@ static void end_work(kt_convert_work *w) {
     kt_checkpoint_close(w->importance);
     kt_model_dir_deinit(&w->model);
     free(w->variants);
+    free(w->errors);
     free(w->pieces);
     free(w->shards);
     free(w->sums);

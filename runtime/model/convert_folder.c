@@ -172,8 +172,13 @@ static void put_index(kt_json_writer *j, const kt_convert_work *w, const uint8_t
     kt_json_add_int(j, "total_size", (int64_t)w->bytes_total);
     kt_json_key(j, "kt_packed");
     kt_json_begin_object(j);
-    kt_json_add_int(j, "version", KT_PACKED_VERSION);
+    kt_json_add_int(j, "version",
+                    w->request->budget ? KT_PACKED_CHOSEN_VERSION : KT_PACKED_VERSION);
     kt_json_add_string(j, "weights", kt_packed_quant_word(w->request->quant));
+    if (w->request->budget) {
+        kt_json_key(j, "formats");
+        kt_packed_put_formats(j, &w->model.graph);
+    }
     if (w->model.graph.is_gguf) kt_json_add_string(j, "gguf", GGUF);
     kt_json_key(j, "source");
     kt_packed_put_source(j, w->model.checkpoint, is_listed);

@@ -47,6 +47,7 @@ typedef struct kt_convert_work {
     kt_buffer buffer; /* a piece, or some of its experts */
     kt_convert_piece *pieces;
     kt_convert_shard *shards;
+    double *errors; /* [weights] of the formats chosen within a budget: squares, relative */
     int n_pieces, n_shards;
     uint64_t *sums;                            /* of the shard at hand */
     kt_format_loss (*losses)[KT_WEIGHT_PARTS]; /* of the buffer's blocks */
@@ -87,6 +88,36 @@ kt_status kt_convert_end_shard(kt_convert_work *w, int shard, const char *lines,
                                kt_err *err);
 /* Sum up the tensors of the whole journal. */
 kt_status kt_convert_sum_up(kt_convert_work *w, kt_err *err);
+
+/* The formats that an earlier run of this conversion chose, into the graph and w->errors; *found =
+ * false when there was none. Refuses the journal of another conversion. */
+kt_status kt_convert_read_formats(kt_convert_work *w, bool *found, kt_err *err);
+
+/* ---- convert_budget.c ---- */
+
+/* Bytes of a shard's file beside its pieces, at most. */
+#define KT_CONVERT_SHARD_BYTES 8192
+#define KT_CONVERT_PIECE_BYTES 640
+
+/* Choose a format for each weight of the graph (kt_weight_part.chosen) within the request's budget;
+ * those that an earlier run chose, if it did. After the pool is there, before the plan is made. */
+kt_status kt_convert_choose(kt_convert_work *w, kt_err *err);
+/* Into the result's table of roles, when all pieces are listed. */
+void kt_convert_tell_roles(kt_convert_work *w);
+
+/* ---- convert_budget_loss.c ---- */
+
+/* A matrix, or gate and up or down of experts: what it loses in each format. */
+typedef struct kt_budget_side {
+    int weight, first, n;     /* parts */
+    double error[KT_W_COUNT]; /* relative, squared; meaningful where it may be of that format */
+    bool is_possible[KT_W_COUNT];
+} kt_budget_side;
+
+/* Measure error[] of all sides in the formats that are possible, from some rows of some matrices
+ * of each. */
+kt_status kt_convert_measure_sides(kt_convert_work *w, kt_budget_side *sides, int n_sides,
+                                   kt_err *err);
 
 /* ---- convert_shard.c ---- */
 

@@ -90,17 +90,51 @@ static kt_status append_line(const kt_convert_journal *j, kt_json_writer *line, 
 
 /* ---- writing ---- */
 
+static const char *weights_word(const kt_convert_work *w) {
+    return w->request->budget ? "budget" : kt_packed_quant_word(w->request->quant);
+}
+
+/* {"formats": {name: [format, ...]}, "errors": {name: x}}: what the budget chose. */
+static void put_formats(const kt_convert_work *w, kt_json_writer *line) {
+    const kt_graph *g = &w->model.graph;
+    char name[KT_PACKED_NAME];
+
+    kt_json_begin_object(line);
+    kt_json_key(line, "formats");
+    kt_packed_put_formats(line, g);
+    kt_json_key(line, "errors");
+    kt_json_begin_object(line);
+    for (int i = 0; i < g->n_weights; i++) {
+        if (g->weights[i].part[0].chosen == KT_W_NONE) continue;
+        kt_packed_weight_name(g, i, name);
+        kt_json_add_double(line, name, w->errors[i]);
+    }
+    kt_json_end_object(line);
+    kt_json_end_object(line);
+}
+
 static kt_status write_begin(const kt_convert_work *w, kt_err *err) {
     kt_json_writer line = {0};
+    char *before = NULL;
+    size_t size = 0, room = 0;
+    kt_status st;
 
     kt_json_begin_object(&line);
     kt_json_add_string(&line, "begin", w->model.name);
     kt_json_add_int(&line, "version", KT_PACKED_VERSION);
-    kt_json_add_string(&line, "weights", kt_packed_quant_word(w->request->quant));
+    kt_json_add_string(&line, "weights", weights_word(w));
     kt_json_add_string(&line, "identity", w->identity);
     kt_json_add_int(&line, "shards", w->n_shards);
     kt_json_end_object(&line);
-    return append_line(&w->journal, &line, NULL, 0, err);
+    if (!w->request->budget) return append_line(&w->journal, &line, NULL, 0, err);
+    push_line(&line, &before, &size, &room);
+    kt_json_writer_deinit(&line);
+    if (!before) return kt_fail(err, KT_E_NOMEM, "%.300s: no memory for a line", w->journal.path);
+    line = (kt_json_writer){0};
+    put_formats(w, &line);
+    st = append_line(&w->journal, &line, before, size, err);
+    free(before);
+    return st;
 }
 
 void kt_convert_note_loss(kt_convert_work *w, kt_json_writer *line, const kt_convert_piece *p,
@@ -177,7 +211,7 @@ static kt_status walk(const char *text, size_t size,
 
 typedef struct former_run {
     kt_convert_work *work;
-    bool has_begun, is_other;
+    bool has_begun, has_formats, is_other;
     kt_status status; /* of looking at a shard */
     kt_err *err;
     char model[200], weights[32];
@@ -185,20 +219,30 @@ typedef struct former_run {
     size_t good_end; /* behind the last whole one, or behind the beginning */
 } former_run;
 
+static void see_begin(former_run *f, const kt_json *line, size_t end) {
+    const kt_convert_work *w = f->work;
+
+    f->has_begun = true;
+    f->good_end = end;
+    snprintf(f->model, sizeof f->model, "%s", kt_json_text(line, "begin"));
+    snprintf(f->weights, sizeof f->weights, "%s", kt_json_text(line, "weights"));
+    f->is_other = strcmp(kt_json_text(line, "identity"), w->identity) != 0 ||
+                  kt_json_int(kt_json_get(line, "version"), 0) != KT_PACKED_VERSION ||
+                  kt_json_int(kt_json_get(line, "shards"), 0) != w->model.graph.numbers.layers + 1;
+}
+
 static bool see_line(void *arg, const kt_json *line, size_t end) {
     former_run *f = arg;
     kt_convert_work *w = f->work;
     bool is_whole = false;
 
     if (!f->has_begun) {
-        f->has_begun = true;
-        f->good_end = end;
-        snprintf(f->model, sizeof f->model, "%s", kt_json_text(line, "begin"));
-        snprintf(f->weights, sizeof f->weights, "%s", kt_json_text(line, "weights"));
-        f->is_other = strcmp(kt_json_text(line, "identity"), w->identity) != 0 ||
-                      kt_json_int(kt_json_get(line, "version"), 0) != KT_PACKED_VERSION ||
-                      kt_json_int(kt_json_get(line, "shards"), 0) != w->n_shards;
+        see_begin(f, line, end);
         return !f->is_other;
+    }
+    if (kt_json_get(line, "formats")) {
+        f->has_formats = true;
+        f->good_end = end;
     }
     if (!kt_json_get(line, "shard")) return true;
     if (f->done >= w->n_shards || kt_json_int(kt_json_get(line, "number"), -1) != f->done)
@@ -208,6 +252,13 @@ static bool see_line(void *arg, const kt_json *line, size_t end) {
     f->done++;
     f->good_end = end;
     return true;
+}
+
+static kt_status refuse_other(const former_run *f, kt_err *err) {
+    return kt_fail(err, KT_E_INVALID,
+                   "%.200s: holds another conversion, of '%.100s' to %s, or of a source, load or "
+                   "importance file that has changed since; expected a new folder",
+                   f->work->folder, f->model, f->weights);
 }
 
 static kt_status read_former(kt_convert_work *w, int *done, kt_err *err) {
@@ -221,11 +272,11 @@ static kt_status read_former(kt_convert_work *w, int *done, kt_err *err) {
     st = walk(text, size, see_line, &f, err);
     free(text);
     KT_TRY(st == KT_OK ? f.status : st);
-    if (f.is_other)
-        return kt_fail(err, KT_E_INVALID,
-                       "%.200s: holds another conversion, of '%.100s' to %s, or of a source or "
-                       "importance file that has changed since; expected a new folder",
-                       w->folder, f.model, f.weights);
+    if (f.is_other) return refuse_other(&f, err);
+    if (w->request->budget && !f.has_formats) { /* ended between its first two lines */
+        f.has_begun = false;
+        f.good_end = 0;
+    }
     *done = f.done;
     if (ftruncate(j->fd, (off_t)f.good_end) != 0 || lseek(j->fd, 0, SEEK_END) < 0)
         return kt_fail(err, KT_E_IO, "%.300s: cannot write: %s", j->path, strerror(errno));
@@ -249,6 +300,58 @@ kt_status kt_convert_open_journal(kt_convert_work *w, int *done, kt_err *err) {
 void kt_convert_close_journal(kt_convert_journal *j) {
     if (j->fd >= 0) close(j->fd);
     j->fd = -1;
+}
+
+/* ---- formats that were chosen ---- */
+
+typedef struct chosen_formats {
+    former_run run;
+    bool found;
+    kt_status status;
+    kt_err *err;
+} chosen_formats;
+
+static void read_errors(kt_convert_work *w, const kt_json *errors) {
+    char name[KT_PACKED_NAME];
+
+    for (int i = 0; i < w->model.graph.n_weights; i++) {
+        kt_packed_weight_name(&w->model.graph, i, name);
+        w->errors[i] = kt_json_double(kt_json_get(errors, name), 0);
+    }
+}
+
+/* The first line says whose journal this is, the second one what was chosen. */
+static bool see_formats(void *arg, const kt_json *line, size_t end) {
+    chosen_formats *c = arg;
+    kt_convert_work *w = c->run.work;
+
+    if (!c->run.has_begun) {
+        see_begin(&c->run, line, end);
+        return !c->run.is_other;
+    }
+    if (!kt_json_get(line, "formats")) return false;
+    c->status = kt_packed_read_formats(&w->model.graph, kt_json_get(line, "formats"), c->err);
+    c->found = c->status == KT_OK;
+    if (c->found) read_errors(w, kt_json_get(line, "errors"));
+    return false;
+}
+
+kt_status kt_convert_read_formats(kt_convert_work *w, bool *found, kt_err *err) {
+    chosen_formats c = {.run = {.work = w, .err = err}, .err = err};
+    char *text;
+    size_t size;
+    kt_status st;
+
+    *found = false;
+    kt_convert_path(w, KT_CONVERT_JOURNAL, "");
+    if (access(w->path, F_OK) != 0) return KT_OK;
+    KT_TRY(kt_file_read(w->path, MOST_BYTES, &text, &size, err));
+    st = walk(text, size, see_formats, &c, err);
+    free(text);
+    KT_TRY(st == KT_OK ? c.status : st);
+    if (c.run.is_other) return refuse_other(&c.run, err);
+    *found = c.found;
+    return KT_OK;
 }
 
 /* ---- the sum ---- */

@@ -4,15 +4,19 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/cpu.h"
+#include "base/rng.h"
 #include "dispatch/plan/plan.h"
 #include "kernels/formats/format.h"
 #include "runtime/exec/engine.h"
 #include "runtime/model/convert.h"
+#include "runtime/model/format_budget.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/node_plan.h"
 #include "runtime/model/weights.h"
@@ -493,4 +497,288 @@ Test(convert, packed_folders_are_not_converted_again, .timeout = 60) {
     kt_temp_remove(model);
     kt_temp_remove(out);
     kt_temp_remove(again);
+}
+
+/* ---- formats within a budget ---- */
+
+enum { ITEMS = 5, OPTIONS = 4 };
+
+/* The least error of all choices that take at most `budget`; < 0 = none does. */
+static double least_error(const kt_budget_item *items, int n, size_t budget) {
+    double best = -1;
+
+    if (n == 0) return 0;
+    for (int i = 0; i < items->n_options; i++) {
+        const kt_budget_option *o = &items->options[i];
+        const double rest =
+            o->bytes > budget ? -1 : least_error(items + 1, n - 1, budget - o->bytes);
+        if (rest >= 0 && (best < 0 || rest + o->error < best)) best = rest + o->error;
+    }
+    return best;
+}
+
+/* Against every choice there is: as good as any of one step less, and the best where nothing was
+ * left over. */
+Test(convert, budgets_take_the_least_error) {
+    kt_budget_option options[ITEMS][OPTIONS];
+    kt_budget_item items[ITEMS];
+    kt_rng rng;
+    int n_best = 0;
+
+    kt_rng_seed(&rng, 5);
+    for (int round = 0; round < 300; round++) {
+        size_t most = 0, largest = 0, bytes, sum = 0;
+        double error = 0, best;
+        for (int i = 0; i < ITEMS; i++) {
+            items[i] = (kt_budget_item){.options = options[i], .n_options = OPTIONS};
+            for (int j = 0; j < OPTIONS; j++) {
+                const size_t size = 1 + kt_rng_below(&rng, 30);
+                options[i][j] = (kt_budget_option){size, (double)kt_rng_below(&rng, 50)};
+                if (size > largest) largest = size;
+            }
+        }
+        most = kt_format_budget_least(items, ITEMS) + kt_rng_below(&rng, 60);
+        cr_assert_eq(kt_format_budget_choose(items, ITEMS, most, &bytes, NULL), KT_OK);
+        for (int i = 0; i < ITEMS; i++) {
+            sum += options[i][items[i].taken].bytes;
+            error += options[i][items[i].taken].error;
+        }
+        cr_assert_eq(sum, bytes, "round %d: %zu bytes, said %zu", round, sum, bytes);
+        cr_assert_leq(bytes, most, "round %d", round);
+        best = least_error(items, ITEMS, most);
+        n_best += error <= best;
+        best = least_error(items, ITEMS, most > largest ? most - largest : 0);
+        cr_expect(best < 0 || error <= best, "round %d: error %g, of %zu bytes less %g", round,
+                  error, largest, best);
+    }
+    cr_expect_geq(n_best, 200, "only %d of 300 were the best there is", n_best);
+    cr_assert_eq(kt_format_budget_choose(items, ITEMS, kt_format_budget_least(items, ITEMS) - 1,
+                                         &(size_t){0}, NULL),
+                 KT_E_INVALID);
+}
+
+static const kt_model_shape two_sided = {.layers = 3,
+                                         .hidden = 128,
+                                         .vocab = 256,
+                                         .heads = 2,
+                                         .kv_heads = 1,
+                                         .head_dim = 64,
+                                         .experts = 10,
+                                         .topk = 2,
+                                         .expert_size = 128,
+                                         .dense_layer = -1,
+                                         .is_normalised = 1,
+                                         .dtype = KT_DTYPE_BF16};
+
+static kt_status fit(const char *model, const char *out, size_t budget, kt_convert_result *result,
+                     kt_err *err) {
+    const kt_convert_request request = {
+        .model = model, .out = out, .budget = budget, .n_threads = 2};
+    return kt_convert(&request, result, err);
+}
+
+/* How far logits are from those of the weights as they are, relative. */
+static double distance(const char *model, const char *packed) {
+    kt_engine_options o[2] = {options_for(model, KT_QUANT_NATIVE, KT_NUMA_OFF),
+                              options_for(packed, KT_QUANT_NATIVE, KT_NUMA_OFF)};
+    float *logits[2];
+    double error = 0, all = 0;
+    size_t n = 0;
+
+    for (int i = 0; i < 2; i++) {
+        kt_err err = {KT_OK, ""};
+        kt_engine *e;
+        cr_assert_eq(kt_engine_create(&o[i], &e, &err), KT_OK, "%s", err.message);
+        logits[i] = logits_of(e, &n);
+        kt_engine_destroy(e);
+    }
+    for (size_t i = 0; i < n; i++) {
+        error += pow(logits[1][i] - logits[0][i], 2);
+        all += pow(logits[0][i], 2);
+    }
+    free(logits[0]);
+    free(logits[1]);
+    return sqrt(error / all);
+}
+
+/* More bytes never lose more; all of them lose nothing, and fewer than the least are refused. */
+Test(convert, budgets_buy_accuracy, .timeout = 60) {
+    static const double parts[] = {0.02, 0.3, 0.6, 1};
+    char model[256], whole[256], out[256];
+    kt_convert_result result, all;
+    kt_err err = {KT_OK, ""};
+    double last = 1, least;
+
+    kt_temp_make(model, sizeof model);
+    kt_temp_make(whole, sizeof whole);
+    kt_temp_make(out, sizeof out);
+    kt_random_model(&two_sided, 21, model);
+    cr_assert_eq(fit(model, whole, 1 << 26, &all, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(all.tensors, 0);
+    expect_same(model, whole, KT_QUANT_NATIVE, KT_NUMA_OFF);
+    cr_expect_eq(fit(model, out, 400000, &result, &err), KT_E_INVALID);
+    cr_expect(strstr(err.message, "experts 0.000") &&
+                  strstr(err.message, "the smallest formats take"),
+              "%s", err.message);
+    least = (double)all.bytes * 0.32;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const size_t budget = (size_t)(least + parts[i] * ((double)all.bytes * 1.1 - least));
+        double now;
+        kt_temp_remove(out);
+        kt_temp_make(out, sizeof out);
+        cr_assert_eq(fit(model, out, budget, &result, &err), KT_OK, "%s", err.message);
+        cr_expect_leq(result.bytes, budget);
+        cr_expect_gt((double)result.bytes, 0.8 * (double)(budget < all.bytes ? budget : all.bytes),
+                     "%zu of %zu bytes", result.bytes, budget);
+        now = distance(model, out);
+        cr_expect_lt(now, 0.2, "part %g: %g", parts[i], now);
+        cr_expect(now < last || parts[i] >= 1, "part %g: %g after %g", parts[i], now, last);
+        last = now;
+    }
+    cr_expect_lt(last, 1e-9);
+    kt_temp_remove(model);
+    kt_temp_remove(whole);
+    kt_temp_remove(out);
+}
+
+static int stop_late(void *arg) {
+    static int left = 25;
+    (void)arg;
+    return --left < 0;
+}
+
+/* What was chosen is in the journal: going on measures nothing, and ends in the same bytes. */
+Test(convert, budgets_are_kept_when_work_goes_on, .timeout = 60) {
+    char model[256], whole[256], out[256];
+    kt_convert_request request = {.model = model, .out = out, .budget = 1200000, .n_threads = 2};
+    kt_convert_result result;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(model, sizeof model);
+    kt_temp_make(whole, sizeof whole);
+    kt_temp_make(out, sizeof out);
+    kt_random_model(&two_sided, 22, model);
+    cr_assert_eq(fit(model, whole, request.budget, &result, &err), KT_OK, "%s", err.message);
+    request.cancel = stop_late;
+    cr_assert_eq(kt_convert(&request, &result, &err), KT_E_CANCELLED);
+    cr_expect(strstr(err.message, "goes on behind shard"), "%s", err.message);
+    cr_assert_eq(kt_convert(&request, &result, &err), KT_E_CANCELLED); /* not while measuring */
+    cr_expect(strstr(err.message, "goes on behind shard"), "%s", err.message);
+    request.budget++;
+    cr_expect_eq(kt_convert(&request, &result, &err), KT_E_INVALID);
+    cr_expect(strstr(err.message, "to budget"), "%s", err.message);
+    request.budget--;
+    request.cancel = NULL;
+    cr_assert_eq(kt_convert(&request, &result, &err), KT_OK, "%s", err.message);
+    cr_expect_gt(result.resumed, 0);
+    cr_expect_eq(kt_folder_checksum(out), kt_folder_checksum(whole));
+    kt_temp_remove(model);
+    kt_temp_remove(whole);
+    kt_temp_remove(out);
+}
+
+Test(convert, budgets_of_damaged_folders_are_refused, .timeout = 60) {
+    static const struct {
+        const char *from, *to, *first, *second;
+    } cases[] = {{"\"layers.0.qkv\"", "\"layers.0.qkx\"", "'formats' names", "index.json"},
+                 {"\"w4g128\"", "\"w4g129\"", "w4g129", "expected a format that is encoded"},
+                 {"\"version\":2", "\"version\":1", "version 1, expected 2", "again"}};
+    char model[256], out[256];
+    kt_convert_result result;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(model, sizeof model);
+    kt_temp_make(out, sizeof out);
+    kt_random_model(&two_sided, 23, model);
+    cr_assert_eq(fit(model, out, 1050000, &result, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        change(out, "model.safetensors.index.json", cases[i].from, cases[i].to);
+        expect_refused(out, cases[i].first, cases[i].second);
+        change(out, "model.safetensors.index.json", cases[i].to, cases[i].from);
+    }
+    kt_temp_remove(model);
+    kt_temp_remove(out);
+}
+
+/* The model again, with one input of an expert's gate a thousand times as large in every row: four
+ * bits cannot hold the inputs beside it. */
+static void spoil(const char *model, int layer, int expert) {
+    char path[512], name[128];
+    kt_checkpoint *c;
+    kt_tensor_out *list;
+    kt_err err = {KT_OK, ""};
+
+    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.gate_proj.weight", layer, expert);
+    cr_assert_eq(kt_checkpoint_open_file(path, &c, &err), KT_OK, "%s", err.message);
+    list = calloc(kt_checkpoint_count(c), sizeof *list);
+    for (size_t i = 0; i < kt_checkpoint_count(c); i++) {
+        const kt_tensor *t = kt_checkpoint_at(c, i);
+        uint16_t *data = malloc(t->bytes);
+        memcpy(data, t->data, t->bytes);
+        if (strcmp(t->name, name) == 0)
+            for (int64_t r = 0; r < t->shape[0]; r++)
+                for (int64_t k = 5; k < t->shape[1]; k += 16) data[r * t->shape[1] + k] += 5 << 7;
+        list[i] = (kt_tensor_out){t->name, t->dtype, t->rank, {t->shape[0], t->shape[1]}, data};
+    }
+    cr_assert_eq(kt_safetensors_write(path, list, kt_checkpoint_count(c), &err), KT_OK);
+    for (size_t i = 0; i < kt_checkpoint_count(c); i++) free((void *)(uintptr_t)list[i].data);
+    free(list);
+    kt_checkpoint_close(c);
+}
+
+static int64_t expert_bytes(const char *folder, const char *shard) {
+    char path[512];
+    kt_checkpoint *c;
+    const kt_tensor *t;
+    int64_t bytes;
+    kt_err err = {KT_OK, ""};
+
+    snprintf(path, sizeof path, "%s/%s", folder, shard);
+    cr_assert_eq(kt_checkpoint_open_panels(path, &c, &err), KT_OK, "%s", err.message);
+    t = kt_checkpoint_find(c, strstr(shard, "00002") ? "layers.1.experts" : "layers.2.experts");
+    cr_assert(t, "%s has no experts", shard);
+    bytes = t->shape[0] * t->shape[1];
+    kt_checkpoint_close(c);
+    return bytes;
+}
+
+/* A load says whether the expert that loses much is one that anybody meets. */
+Test(convert, budgets_count_experts_by_their_load, .timeout = 60) {
+    static const char head[] = "{\"schema\":\"kt-trace-1\",\"model\":\"m\",\"experts\":10,"
+                               "\"topk\":2,\"moe_layers\":3}\n";
+    static const char *const steps[] = {
+        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[9,900],[0,900]]}\n",
+        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[0,900],[0,900]]}\n"};
+    char model[256], out[256], load[300], text[400];
+    int64_t bytes[2];
+    kt_convert_result result;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(model, sizeof model);
+    kt_random_model(&two_sided, 24, model);
+    spoil(model, 1, 9);
+    snprintf(load, sizeof load, "%s/load.jsonl", model);
+    for (int i = 0; i < 2; i++) {
+        const kt_convert_request request = {
+            .model = model, .out = out, .budget = 1200000, .load = load, .n_threads = 2};
+        kt_temp_make(out, sizeof out);
+        snprintf(text, sizeof text, "%s%s", head, steps[i]);
+        kt_temp_write(model, "load.jsonl", text, strlen(text));
+        cr_assert_eq(kt_convert(&request, &result, &err), KT_OK, "%s", err.message);
+        bytes[i] = expert_bytes(out, "model-00002-of-00004.safetensors");
+        kt_temp_remove(out);
+    }
+    cr_expect_gt(bytes[0], bytes[1], "busy %lld bytes, idle %lld", (long long)bytes[0],
+                 (long long)bytes[1]);
+    kt_temp_write(model, "load.jsonl", "{}\n", 3);
+    kt_temp_make(out, sizeof out);
+    {
+        const kt_convert_request request = {
+            .model = model, .out = out, .budget = 1200000, .load = load, .n_threads = 2};
+        cr_expect_eq(kt_convert(&request, &result, &err), KT_E_FORMAT);
+        cr_expect(strstr(err.message, "not a recorded load"), "%s", err.message);
+    }
+    kt_temp_remove(out);
+    kt_temp_remove(model);
 }

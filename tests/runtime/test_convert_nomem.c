@@ -74,6 +74,36 @@ Test(convert_nomem, a_conversion_is_whole_or_goes_on) {
     kt_temp_remove(out);
 }
 
+static kt_status convert_within(void *result, const void *with, kt_err *err) {
+    const kt_convert_request request = {
+        .model = model, .out = out, .budget = 190000, .load = with, .n_threads = 2};
+    return kt_convert(&request, result, err);
+}
+
+Test(convert_nomem, formats_are_chosen_or_not) {
+    static const char steps[] = "{\"schema\":\"kt-trace-1\",\"experts\":4}\n"
+                                "{\"decode\":1,\"layers\":[[0,3]]}\n";
+    kt_model_shape shape = small;
+    char load[300];
+    const kt_nomem_case c = {.function = "kt_convert",
+                             .make = convert_within,
+                             .unmake = forget,
+                             .with = load,
+                             .out_bytes = sizeof(kt_convert_result),
+                             .says = "converting",
+                             .n_optional = 20};
+
+    shape.layers = 1;
+    shape.dense_layer = -1;
+    shape.experts = 2;
+    kt_random_model(&shape, 4, model);
+    kt_temp_make(out, sizeof out);
+    kt_temp_write(model, "load.jsonl", steps, sizeof steps - 1);
+    snprintf(load, sizeof load, "%s/load.jsonl", model);
+    kt_nomem_check(&c);
+    kt_temp_remove(out);
+}
+
 static kt_status open_folder(void *c, const void *with, kt_err *err) {
     (void)with;
     return kt_checkpoint_open(packed, c, err);
