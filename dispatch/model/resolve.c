@@ -196,6 +196,16 @@ static void list_names(name_list *l, unsigned kinds) {
     qsort(l->at, (size_t)l->n, sizeof *l->at, by_name);
 }
 
+int kt_model_list_shapes(char (*names)[64], int most) {
+    name_list l;
+    int n = 0;
+
+    _Static_assert(NAME_BYTES == 64, "as the header says");
+    list_names(&l, 1u << KT_MODEL_WORKLOAD);
+    for (; n < l.n && n < most; n++) memcpy(names[n], l.at[n].name, NAME_BYTES);
+    return n;
+}
+
 /* Insertions, deletions and changes that make one of the other, in any case. */
 static int distance(const char *a, const char *b) {
     int row[NAME_BYTES + 1], n = (int)strlen(b);

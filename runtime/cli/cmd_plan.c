@@ -10,6 +10,7 @@
 #include "dispatch/plan/machine_ceilings.h"
 #include "runtime/cli/command.h"
 #include "runtime/cli/engine_flags.h"
+#include "runtime/cli/plan_families.h"
 #include "runtime/device/device_plan.h"
 #include "dispatch/device/device_word.h"
 #include "runtime/model/memory_plan.h"
@@ -31,6 +32,8 @@ typedef struct asked {
     const char *device; /* NULL or "cpu" = none */
     kt_device_wish wish;
     bool json;
+    size_t machine; /* bytes of memory instead of this machine's, less the system's; 0 = none */
+    bool is_families;
     kt_weight_format cache;
     kt_model_dir dir;
     kt_topology topology;
@@ -73,6 +76,11 @@ static kt_status open_device(asked *a, kt_err *err) {
     return is_used ? kt_device_open(&options, &a->beside, err) : KT_OK;
 }
 
+/* What of a machine's memory is a model's. */
+static uint64_t machine_bytes(size_t memory) {
+    return memory > KT_FIT_RESERVE ? memory - KT_FIT_RESERVE : 0;
+}
+
 static kt_status look_around(asked *a, kt_err *err) {
     const kt_fingerprint unknown = {0}; /* kernels as kt_memory_survey chooses them */
 
@@ -87,7 +95,7 @@ static kt_status look_around(asked *a, kt_err *err) {
     KT_TRY(plan_nodes(a, err));
     a->is_probed =
         kt_machine_load(&a->topology, &a->ceilings, NULL) == KT_OK && a->ceilings.stream_gbs_1t > 0;
-    a->available = kt_memory_available_bytes();
+    a->available = a->machine ? machine_bytes(a->machine) : kt_memory_available_bytes();
     KT_TRY(open_device(a, err));
     KT_TRY(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, a->topology.cpu.isa,
                               &a->registry, err));
@@ -402,9 +410,51 @@ static int answer(asked *a, int quant) {
     return a->fits ? KT_EXIT_OK : KT_EXIT_RESOURCE;
 }
 
+/* --families: two usual machines, or the one that was named. */
+static int answer_families(const asked *a) {
+    kt_shape_fit_request request = {.machines = {(uint64_t)192 << 30, (uint64_t)512 << 30},
+                                    .n_machines = 2,
+                                    .context = a->context ? a->context : 32768,
+                                    .cache = a->cache,
+                                    .threads = a->threads ? (int)a->threads : kt_usable_cores(),
+                                    .logit_rows = kt_scheduler_logit_rows((int)a->parallel)};
+
+    if (a->machine) {
+        request.machines[0] = a->machine;
+        request.n_machines = 1;
+    }
+    return kt_plan_families(&request, a->json);
+}
+
+static int check(const kt_usage *usage, asked *a, int n_models, const char *memory,
+                 const char *machine, int *quant) {
+    if (a->is_families ? n_models != 0 : n_models != 1)
+        return kt_usage_fail(usage, a->is_families ? "--families is of all models: expected no "
+                                                     "MODEL"
+                                                   : "MODEL is missing");
+    a->cache = kt_kv_parse(a->kv);
+    if (a->cache == KT_W_NONE)
+        return kt_usage_fail(usage, "--kv is '%s', expected bf16, fp8 or int8", a->kv);
+    if (kt_numa_parse(a->numa) < 0)
+        return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", a->numa,
+                             KT_MOE_MAX_NODES);
+    if (memory && kt_size_parse(memory, &a->kv_memory) != 0)
+        return kt_usage_fail(usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
+                             memory);
+    if (machine && kt_size_parse(machine, &a->machine) != 0)
+        return kt_usage_fail(usage, "--machine is '%s', expected a size such as 192G", machine);
+    if (strcmp(a->weights, "all") != 0) {
+        *quant = kt_quant_parse(a->weights);
+        if (*quant < 0)
+            return kt_usage_fail(usage, "--weights is '%s', expected all, " KT_QUANT_WORDS,
+                                 a->weights);
+    }
+    return kt_device_flags_check(usage, a->device, &a->wish);
+}
+
 static int run(int argc, char **argv) {
     asked a = {.weights = "native", .kv = "bf16", .numa = "auto"};
-    const char *memory = NULL;
+    const char *memory = NULL, *machine = NULL;
     const kt_option options[] = {
         KT_OPTION_STRING("weights", 'w', &a.weights, "FORMAT",
                          "native (default), bf16, int8, int4 and others, or all"),
@@ -412,16 +462,20 @@ static int run(int argc, char **argv) {
                       "tokens of the sequence (default: the model's)"),
         KT_OPTION_STRING("kv", 0, &a.kv, "FORMAT", "cache: bf16 (default), fp8 or int8"),
         KT_OPTION_STRING("kv-memory", 0, &memory, "SIZE", KT_KV_MEMORY_HELP),
+        KT_OPTION_STRING("machine", 0, &machine, "SIZE",
+                         "memory of another machine, such as 192G, instead of what is free here"),
+        KT_OPTION_FLAG("families", &a.is_families,
+                       "instead: what machines of 192 and 512 GiB, or --machine, can run"),
         KT_OPTION_INT("parallel", 0, &a.parallel, 1, 256,
                       "answers side by side, whose logits are counted (default: 64, as kt serve)"),
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
         KT_OPTION_STRING("numa", 0, &a.numa, "NODES",
                          "experts over memory nodes: auto (default), off, or 2 to 16"),
         KT_DEVICE_OPTIONS(a.device, a.wish),
-        KT_OPTION_FLAG("json", &a.json, "print a JSON object")};
+        KT_OPTION_FLAG("json", &a.json, "print a JSON object; of --families an array")};
     const kt_usage usage = {
         .command = "plan",
-        .arguments = "MODEL",
+        .arguments = "MODEL | --families",
         .about =
             "Count the memory a model needs before it is loaded, what of it fits this machine, and "
             "how\nfast it can be at most. MODEL: a folder (its config.json is enough), a GGUF "
@@ -429,30 +483,17 @@ static int run(int argc, char **argv) {
             "published checkpoint. Exits "
             "with 8 when\nit does not fit.",
         .examples = "  kt plan datasets/models/tiny-moe --weights all\n"
-                    "  kt plan DeepSeek-V3 --weights int4 --context 32768 --kv fp8 --json\n"};
+                    "  kt plan DeepSeek-V3 --weights int4 --context 32768 --kv fp8 --json\n"
+                    "  kt plan DeepSeek-V4-Flash --machine 192G --context 131072\n"
+                    "  kt plan --families\n"};
     int n_models = 0, quant = -1;
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
                                 &a.model, 1, &n_models);
 
     if (code >= 0) return code;
-    if (n_models != 1) return kt_usage_fail(&usage, "MODEL is missing");
-    a.cache = kt_kv_parse(a.kv);
-    if (a.cache == KT_W_NONE)
-        return kt_usage_fail(&usage, "--kv is '%s', expected bf16, fp8 or int8", a.kv);
-    if (kt_numa_parse(a.numa) < 0)
-        return kt_usage_fail(&usage, "--numa is '%s', expected auto, off or 2 to %d", a.numa,
-                             KT_MOE_MAX_NODES);
-    if (memory && kt_size_parse(memory, &a.kv_memory) != 0)
-        return kt_usage_fail(&usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
-                             memory);
-    if (strcmp(a.weights, "all") != 0) {
-        quant = kt_quant_parse(a.weights);
-        if (quant < 0)
-            return kt_usage_fail(&usage, "--weights is '%s', expected all, " KT_QUANT_WORDS,
-                                 a.weights);
-    }
-    code = kt_device_flags_check(&usage, a.device, &a.wish);
-    return code ? code : answer(&a, quant);
+    code = check(&usage, &a, n_models, memory, machine, &quant);
+    if (code) return code;
+    return a.is_families ? answer_families(&a) : answer(&a, quant);
 }
 
 const kt_command kt_command_plan = {

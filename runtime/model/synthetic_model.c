@@ -93,24 +93,33 @@ static kt_status configure_layers(const kt_json *workload, int64_t layers, kt_mo
     return st;
 }
 
-/* As published, without a checkpoint to look at. */
+/* The format that a key of a workload names; without the key `otherwise`. */
+static kt_status read_native(const kt_json *workload, const char *key, const char *where,
+                             kt_weight_format otherwise, const kt_format **out, kt_err *err) {
+    const char *word = kt_json_string(kt_json_get(workload, key), NULL);
+    const int id = word ? kt_weight_format_parse(word) : (int)otherwise;
+
+    *out = id > 0 ? kt_format_find((kt_weight_format)id) : NULL;
+    if (*out) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT, "%.200s: %s is '%.40s', expected a format", where, key, word);
+}
+
+/* As published, without a checkpoint to look at. Few bits are of the routed experts alone, unless
+ * the workload says what the others are in. */
 static kt_status store_natively(kt_graph *g, const kt_json *workload, const char *where,
                                 kt_err *err) {
-    const char *word = kt_json_string(kt_json_get(workload, "native_weights"), NULL);
-    const int id = word ? kt_weight_format_parse(word) : KT_W_BF16;
-    const kt_format *format = id > 0 ? kt_format_find((kt_weight_format)id) : NULL;
+    const kt_format *experts, *others;
 
-    if (!format)
-        return kt_fail(err, KT_E_FORMAT, "%.200s: native_weights is '%.40s', expected a format",
-                       where, word);
+    KT_TRY(read_native(workload, "native_weights", where, KT_W_BF16, &experts, err));
+    KT_TRY(read_native(workload, "native_linear", where,
+                       experts->bits < 8 ? KT_W_BF16 : experts->id, &others, err));
     for (int i = 0; i < g->n_weights; i++) {
         kt_weight *w = &g->weights[i];
         const bool is_feed_forward = w->kind == KT_WEIGHT_EXPERTS;
         const bool is_linear = w->kind == KT_WEIGHT_MATRIX && w->use == KT_USE_LINEAR;
-        if (format->bits < 8 ? !is_feed_forward || w->use != KT_USE_EXPERTS
-                             : !is_feed_forward && !is_linear)
-            continue;
-        for (int p = 0; p < w->n_parts; p++) w->part[p].stored = format->id;
+        const bool is_routed = is_feed_forward && w->use == KT_USE_EXPERTS;
+        for (int p = 0; (is_feed_forward || is_linear) && p < w->n_parts; p++)
+            w->part[p].stored = is_routed ? experts->id : others->id;
     }
     return KT_OK;
 }
@@ -164,10 +173,10 @@ kt_status kt_published_dir(const char *name, kt_model_dir *out, kt_err *err) {
 
 /* ---- tensors ---- */
 
-enum { POOL_OTHER, POOL_ROUTER, POOL_EMBEDDING, POOL_ONES, POOL_BLOCKS, N_POOLS };
+enum { POOL_OTHER, POOL_ROUTER, POOL_EMBEDDING, POOL_ONES, POOL_BLOCKS, POOL_IDS, N_POOLS };
 
-static const double deviation[N_POOLS] = {KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTER,
-                                          KT_SYNTHETIC_EMBEDDING, 0, KT_SYNTHETIC_OTHER};
+static const double deviation[N_POOLS] = {
+    KT_SYNTHETIC_OTHER, KT_SYNTHETIC_ROUTER, KT_SYNTHETIC_EMBEDDING, 0, KT_SYNTHETIC_OTHER, 0};
 
 typedef struct builder {
     const kt_model_dir *dir;
@@ -176,6 +185,7 @@ typedef struct builder {
     size_t *first; /* byte of its pool that a tensor begins with */
     size_t count, capacity;
     const kt_format *blocks; /* of the feed-forward matrices, or NULL */
+    int64_t ids;             /* what the tables of experts by token count to; 0 = there are none */
     int is_short;            /* of memory */
     size_t pool_bytes[N_POOLS];
 } builder;
@@ -183,6 +193,7 @@ typedef struct builder {
 static int pool_of(const kt_weight *w, int part) {
     if (w->kind == KT_WEIGHT_TABLE) return POOL_EMBEDDING;
     if (w->kind == KT_WEIGHT_ROUTER) return POOL_ROUTER;
+    if (w->ids) return POOL_IDS;
     if (w->part[part].encoding == KT_STORED_BLOCKS) return POOL_BLOCKS;
     return w->kind == KT_WEIGHT_VECTOR && strstr(w->part[0].name.json, "norm") ? POOL_ONES
                                                                                : POOL_OTHER;
@@ -240,6 +251,11 @@ static void add(builder *b, const kt_weight *w, int part, int64_t expert, int ki
         t.bytes = (size_t)(p->n * (p->k / f->block) * f->block_bytes);
         first = first_of(w, kind, expert) / STRIDE * BLOCK_STRIDE * (size_t)f->block_bytes;
         b->blocks = f;
+    } else if (t.file == POOL_IDS) {
+        t.dtype = KT_DTYPE_I32;
+        t.bytes = sizeof(int32_t) * (size_t)(p->n * p->k);
+        first = 0;
+        b->ids = w->ids;
     } else {
         t.bytes = sizeof(uint16_t) * (size_t)(p->n * p->k);
         first = first_of(w, kind, expert) * sizeof(uint16_t);
@@ -293,6 +309,12 @@ static void fill(uint16_t *out, size_t count, double sigma, kt_rng *rng) {
     }
 }
 
+/* Neighbours differ, so a token's experts do. */
+static void count_ids(const builder *b, int32_t *out) {
+    for (size_t i = 0; i < b->pool_bytes[POOL_IDS] / sizeof *out; i++)
+        out[i] = (int32_t)(i % (size_t)b->ids);
+}
+
 static kt_status make_pools(builder *b, uint64_t seed, kt_buffer *memory, kt_err *err) {
     size_t begin[N_POOLS], bytes = 0;
     kt_rng rng;
@@ -302,6 +324,7 @@ static kt_status make_pools(builder *b, uint64_t seed, kt_buffer *memory, kt_err
         bytes += (b->pool_bytes[i] + 63) / 64 * 64;
     }
     KT_TRY(kt_buffer_create(bytes, KT_PAGES_ADVISED, -1, memory, err));
+    count_ids(b, (int32_t *)(void *)((char *)memory->data + begin[POOL_IDS]));
     kt_rng_seed(&rng, seed);
     for (int i = 0; i < POOL_BLOCKS; i++)
         fill((uint16_t *)(void *)((char *)memory->data + begin[i]),

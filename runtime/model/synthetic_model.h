@@ -23,8 +23,8 @@ kt_status kt_synthetic_dir(const char *name, int64_t layers, kt_weight_format ex
                            kt_model_dir *out, int64_t *layers_of_all, kt_err *err);
 
 /* The whole of such a shape with its matrices stored as the published checkpoint has them
- * (native_weights of datasets/workloads): INT4 of the routed experts only, 8 bits of all but head,
- * router and tables. To be counted, not to be run: it has no checkpoint. */
+ * (native_weights and native_linear of datasets/workloads): INT4 of the routed experts only, 8 bits
+ * of all but head, router and tables. To be counted, not to be run: it has no checkpoint. */
 kt_status kt_published_dir(const char *name, kt_model_dir *out, kt_err *err);
 
 /* Its checkpoint: tensors in BF16, or in blocks, that share pools of random numbers. A few

@@ -87,6 +87,17 @@ static void check_attention(const kt_json *root, int64_t layers, const char *whe
         expect_dense(root, "kv_a", kv_lora + rope, hidden, layers, where);
         expect_dense(root, "kv_b", heads * (nope + value), kv_lora, layers, where);
         expect_dense(root, "o", hidden, heads * value, layers, where);
+    } else if (strcmp(kind, "compressed") == 0) {
+        int64_t d = size_of(a, "head_dim", 32, where), q_lora = size_of(a, "q_lora", 32, where);
+        int64_t groups = need(a, "o_groups", 1, where), low = groups * need(a, "o_lora", 1, where);
+        int64_t csa = need(a, "csa_layers", 1, where), hca = need(a, "hca_layers", 1, where);
+        expect_dense(root, "q_a", q_lora, hidden, layers, where);
+        expect_dense(root, "q_b", heads * d, q_lora, layers, where);
+        expect_dense(root, "kv", d, hidden, layers, where);
+        expect_dense(root, "o_a", low, heads / groups * d, layers, where);
+        expect_dense(root, "o", hidden, low, layers, where);
+        expect_dense(root, "csa_compressor", 4 * d, hidden, csa, where);
+        expect_dense(root, "hca_compressor", 2 * d, hidden, hca, where);
     } else {
         int64_t d = need(a, "head_dim", 1, where), kv = need(a, "kv_heads", 1, where);
         int is_mixed = strcmp(kind, "gated-deltanet") == 0;
@@ -127,8 +138,9 @@ static void check_config(const kt_json *root, const char *where) {
                                           {"vocab", "vocab_size"}};
     static const char *const experts[] = {"num_experts", "n_routed_experts", "num_local_experts"};
     const kt_json *c = kt_json_get(root, "config");
-    int64_t n_experts = -1, size = kt_json_int(kt_json_get(c, "moe_intermediate_size"),
-                                               kt_json_int(kt_json_get(c, "intermediate_size"), 0));
+    int64_t n_dense = 0, n_experts = -1,
+            size = kt_json_int(kt_json_get(c, "moe_intermediate_size"),
+                               kt_json_int(kt_json_get(c, "intermediate_size"), 0));
 
     if (!c) return;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -139,10 +151,13 @@ static void check_config(const kt_json *root, const char *where) {
     cr_assert_eq(size, need(root, "intermediate", 1, where), "%s", where);
     cr_assert_eq(need(c, "num_attention_heads", 1, where),
                  need(kt_json_get(root, "attention"), "heads", 1, where), "%s", where);
-    cr_assert_eq(kt_json_int(kt_json_get(c, "first_k_dense_replace"), 0),
+    for (size_t l = 0; l < kt_json_length(kt_json_get(c, "moe_layer_freq")); l++)
+        n_dense += kt_json_int(kt_json_at(kt_json_get(c, "moe_layer_freq"), l), 1) == 0;
+    cr_assert_eq(kt_json_int(kt_json_get(c, "first_k_dense_replace"), n_dense),
                  need(root, "dense_layers", 0, where), "%s", where);
     if (kt_json_int(kt_json_get(root, "dense_intermediate"), 0) > 0)
-        cr_assert_eq(need(c, "intermediate_size", 1, where),
+        cr_assert_eq(kt_json_int(kt_json_get(c, "dense_intermediate_size"),
+                                 kt_json_int(kt_json_get(c, "intermediate_size"), 0)),
                      need(root, "dense_intermediate", 1, where), "%s", where);
 }
 

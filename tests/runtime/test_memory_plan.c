@@ -7,11 +7,13 @@
 
 #include "base/json.h"
 #include "dispatch/model/family.h"
+#include "dispatch/model/resolve.h"
 #include "runtime/exec/step.h"
 #include "runtime/exec/step_bytes.h"
 #include "runtime/kv/kv_plan.h"
 #include "runtime/model/memory_plan.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/shape_fit.h"
 #include "runtime/model/speed_bound.h"
 #include "runtime/model/staging.h"
 #include "runtime/model/step_estimate.h"
@@ -194,7 +196,9 @@ Test(memory_plan, bundled_shapes_are_counted_as_published) {
                            {"Kimi-K2-Thinking", 553.4},  {"Qwen3-Next-80B-A3B", 148.4},
                            {"Qwen3.5-35B-A3B", 64.6},    {"Qwen3.5-122B-A10B", 227.4},
                            {"Qwen3.5-397B-A17B", 738.3}, {"GLM-5.2", 1384.7},
-                           {"GLM-4.7-Flash", 55.8}};
+                           {"GLM-4.7-Flash", 55.8},      {"DeepSeek-V4-Flash", 145.4},
+                           {"DeepSeek-V4-Pro", 787.6},   {"MiniMax-M3", 412.0},
+                           {"Kimi-K2.5", 553.4}};
 
     for (size_t i = 0; i < sizeof published_sizes / sizeof *published_sizes; i++) {
         const char *model = published_sizes[i].model;
@@ -617,4 +621,68 @@ Test(memory_plan, says_it_in_a_line) {
                      "tokens, 2.00 GiB");
     for (int i = 0; i < KT_MEMORY_PARTS; i++)
         cr_expect(strlen(kt_memory_part_name((kt_memory_part)i)) > 3);
+}
+
+/* ---- published models on machines ---- */
+
+static kt_shape_fit fit_of(const char *shape, kt_weight_format cache, int64_t context) {
+    const kt_shape_fit_request request = {.shape = shape,
+                                          .machines = {(uint64_t)192 << 30, (uint64_t)512 << 30},
+                                          .n_machines = 2,
+                                          .context = context,
+                                          .cache = cache,
+                                          .threads = 16};
+    subject s = {0};
+    kt_shape_fit fit;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_published_dir(shape, &s.dir, &err), KT_OK, "%s: %s", shape, err.message);
+    plan_graph(&s, shape, KT_QUANT_NATIVE, 2, 512);
+    cr_assert_eq(kt_shape_fit_count(s.planner, &request, &fit, &err), KT_OK, "%s: %s", shape,
+                 err.message);
+    end(&s);
+    return fit;
+}
+
+/* What fits is what bytes of so many weights say; on the larger machine never less. */
+Test(memory_plan, machines_are_told_what_they_can_run, .timeout = 60) {
+    static const struct {
+        const char *shape, *weights[2]; /* NULL = none fits */
+    } cases[] = {{"Qwen3-235B-A22B", {"int4", "native"}},
+                 {"Kimi-K2.5", {NULL, "q3_k"}},
+                 {"DeepSeek-V4-Flash", {"native", "native"}},
+                 {"DeepSeek-V4-Pro", {NULL, NULL}}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_shape_fit fit = fit_of(cases[i].shape, KT_W_BF16, 32768);
+        for (int m = 0; m < 2; m++) {
+            const kt_machine_fit *f = &fit.machine[m];
+            const uint64_t memory = (uint64_t)(m ? 512 : 192) << 30;
+            cr_expect_eq(f->fits, cases[i].weights[m] != NULL, "%s: %s", cases[i].shape,
+                         f->weights);
+            if (cases[i].weights[m])
+                cr_expect_str_eq(f->weights, cases[i].weights[m], "%s", cases[i].shape);
+            cr_expect_eq(f->fits, f->needed + KT_FIT_RESERVE <= memory, "%s", cases[i].shape);
+            cr_expect(!f->fits || f->longest >= fit.context, "%s", cases[i].shape);
+        }
+    }
+}
+
+/* Every family has a published shape, so that the table is of all. */
+Test(memory_plan, every_family_has_a_shape) {
+    char names[64][64];
+    const int n = kt_model_list_shapes(names, 64);
+
+    for (size_t f = 0; f < kt_builtin_family_count; f++) {
+        bool has_one = false;
+        for (int i = 0; i < n && !has_one; i++) {
+            kt_model_dir *dir = malloc(sizeof *dir);
+            if (kt_published_dir(names[i], dir, NULL) == KT_OK) {
+                has_one = dir->graph.family == kt_builtin_families[f];
+                kt_model_dir_deinit(dir);
+            }
+            free(dir);
+        }
+        cr_expect(has_one, "no shape of datasets/workloads is of %s", kt_builtin_families[f]->name);
+    }
 }

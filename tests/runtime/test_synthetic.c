@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "runtime/exec/engine.h"
 #include "runtime/model/synthetic_blocks.h"
 #include "runtime/model/synthetic_model.h"
+#include "runtime/model/weight_source.h"
 
 Test(synthetic, a_shape_is_scaled_with_its_layers) {
     kt_model_dir *dir = malloc(sizeof *dir);
@@ -231,4 +233,49 @@ Test(synthetic, experts_may_be_gguf_blocks_or_fp8, .timeout = 240) {
     run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_Q4_K));
     run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_MXFP4));
     run_a_layer((kt_quant)(KT_QUANT_FORMAT + KT_W_FP8_B128));
+}
+
+/* DeepSeek-V4 with random weights: all that its loader asks for is there, and experts by token are
+ * different ones of those that there are. */
+Test(synthetic, tensors_of_v4_are_those_that_are_loaded) {
+    static const char config[] =
+        "{\"model_type\":\"deepseek_v4\",\"num_hidden_layers\":3,\"hidden_size\":64,"
+        "\"vocab_size\":96,\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":32,"
+        "\"qk_rope_head_dim\":16,\"q_lora_rank\":32,\"o_groups\":2,\"o_lora_rank\":32,"
+        "\"n_routed_experts\":7,\"num_experts_per_tok\":3,\"n_shared_experts\":1,"
+        "\"moe_intermediate_size\":32,\"scoring_func\":\"sqrtsoftplus\",\"num_hash_layers\":2,"
+        "\"sliding_window\":8,\"compress_ratios\":[0,4,128],\"index_n_heads\":2,"
+        "\"index_head_dim\":32,\"index_topk\":4,\"rope_theta\":10000,"
+        "\"compress_rope_theta\":160000,\"hc_mult\":4,\"hc_sinkhorn_iters\":3,\"hc_eps\":1e-6,"
+        "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"norm_topk_prob\":true}";
+    kt_model_dir *dir = calloc(1, sizeof *dir);
+    kt_weight_finder finder;
+    kt_graph_request request = {0};
+    kt_json_doc *doc;
+    int n_tables = 0;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_json_parse(config, strlen(config), NULL, &doc, &err), KT_OK, "%s", err.message);
+    request.source = (kt_config_source){.json = kt_json_root(doc), .arch = "", .where = "config"};
+    cr_assert_eq(kt_graph_build(&request, &dir->graph, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_synthetic_checkpoint(dir, 1, &dir->checkpoint, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_weight_finder_init(&finder, dir->checkpoint, &dir->graph, &err), KT_OK);
+    for (int i = 0; i < dir->graph.n_weights; i++) {
+        const kt_weight *w = &dir->graph.weights[i];
+        const bool is_small = w->kind == KT_WEIGHT_VECTOR || w->kind == KT_WEIGHT_ROUTER ||
+                              w->kind == KT_WEIGHT_TABLE;
+        kt_matrix_source source;
+        const kt_tensor *t;
+        n_tables += w->ids == 7;
+        if (is_small)
+            cr_expect_eq(kt_weight_tensor(&finder, w, &t, &err), KT_OK, "%s", err.message);
+        else if (w->kind != KT_WEIGHT_HEADS)
+            cr_expect_eq(kt_weight_source(&finder, w, 0, 1, 0, &source, &err), KT_OK, "%s: %s",
+                         w->role, err.message);
+    }
+    cr_expect_eq(n_tables, 2);
+    kt_weight_finder_deinit(&finder);
+    kt_model_dir_deinit(dir);
+    kt_json_destroy(doc);
+    free(dir);
 }
