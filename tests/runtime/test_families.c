@@ -14,7 +14,9 @@
 #include "dispatch/model/checkpoint.h"
 #include "dispatch/model/family.h"
 #include "runtime/exec/engine.h"
+#include "tests/support/gguf_twin.h"
 #include "tests/support/guard.h"
+#include "tests/support/temp.h"
 
 /* What the arithmetic loses: of stored weights with BF16 activations, or with INT8 ones in
  * groups. */
@@ -326,6 +328,36 @@ ParameterizedTest(family_case *c, families, logits, .timeout = 240) {
     free(kept);
     kt_engine_destroy(one);
     kt_engine_destroy(e);
+    kt_checkpoint_close(r.file);
+    kt_json_destroy(r.bounds);
+}
+
+/* GLM-4.7-Flash and Kimi-K2.5 as GGUF: files of deepseek2's architecture, made of the checkpoints
+ * with every number kept, so that their references are those of the checkpoints. */
+ParameterizedTestParameters(families, gguf_of_deepseek2s_architecture) {
+    static family_case twins[] = {{"golden/glm4_moe_lite", ACTS_BF16, {0}},
+                                  {"golden/kimi_k25-int4", ACTS_BF16, {0}}};
+    return cr_make_param_array(family_case, twins, sizeof twins / sizeof *twins);
+}
+
+ParameterizedTest(family_case *c, families, gguf_of_deepseek2s_architecture, .timeout = 60) {
+    reference r = open_reference(c);
+    const bool is_glm = strstr(c->name, "glm") != NULL;
+    char folder[256], source[PATH_MAX];
+    kt_engine *e;
+    float *logits;
+
+    snprintf(source, sizeof source, "%s", r.model);
+    kt_temp_make(folder, sizeof folder);
+    snprintf(r.model, sizeof r.model, "%s/model.gguf", folder);
+    kt_gguf_twin(source, !is_glm, r.model);
+    e = load(&r, false, 2);
+    logits = forward(e, &r, r.n);
+    check_error(&r, c, logits);
+    free(logits);
+    kt_engine_destroy(e);
+    check_greedy(&r);
+    kt_temp_remove(folder);
     kt_checkpoint_close(r.file);
     kt_json_destroy(r.bounds);
 }

@@ -13,7 +13,8 @@
 #include "tests/support/plain_model.h"
 #include "tests/support/temp.h"
 
-#define N_TOKENS 12
+#define MOST_TOKENS 140
+#define N_TOKENS 12 /* but of shapes that say another number */
 #define SEEDS 60    /* tried until no decision is close */
 #define MODELS 2    /* compared per shape */
 #define DISTURBED 3 /* runs that must choose the same */
@@ -93,10 +94,32 @@ static const kt_plain_shape shapes[] = {
      .full_every = 2, .experts = 5, .topk = 3, .expert_size = 32, .shared_size = 64, .theta = 1e4},
     {KT_PLAIN_QWEN3_5, .layers = 2, .hidden = 96, .vocab = 36, .heads = 4, .kv_heads = 2,
      .head_dim = 32, .rotary = 32, .key_heads = 3, .value_heads = 6, .key_dim = 32, .value_dim = 64,
-     .full_every = 2, .experts = 4, .topk = 2, .expert_size = 32, .shared_size = 32, .theta = 1e6}};
+     .full_every = 2, .experts = 4, .topk = 2, .expert_size = 32, .shared_size = 32, .theta = 1e6},
+    /* entries of four tokens, of which an index picks two */
+    {KT_PLAIN_DEEPSEEK_V4, .layers = 3,     .hidden = 96,    .vocab = 43,       .heads = 6,
+     .head_dim = 64,       .rope = 16,      .q_lora = 64,    .o_groups = 3,     .o_lora = 32,
+     .index_heads = 3,     .index_dim = 32, .index_topk = 2, .window = 5,       .ratio = {0, 4, 4},
+     .hash_layers = 1,     .experts = 7,    .topk = 3,       .expert_size = 32, .scaling = 1.5,
+     .theta = 1e4,         .limit = 0.9},
+    /* entries of 128 tokens, all of which are met */
+    {KT_PLAIN_DEEPSEEK_V4, .context = MOST_TOKENS,
+     .layers = 2,          .hidden = 64,
+     .vocab = 38,          .heads = 5,
+     .head_dim = 32,       .rope = 32,
+     .q_lora = 32,         .o_groups = 1,
+     .o_lora = 64,         .window = 11,
+     .ratio = {128, 0},    .hash_layers = 2,
+     .experts = 4,         .topk = 2,
+     .expert_size = 64,    .scaling = 2.5,
+     .theta = 1e4,         .limit = 10}};
+
+/* context: of DeepSeek-V4, so many tokens are run. */
+static int64_t tokens_of(const kt_plain_shape *s) {
+    return s->family == KT_PLAIN_DEEPSEEK_V4 && s->context ? s->context : N_TOKENS;
+}
 
 /* expand_rows: of the engine's options. */
-static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk,
+static void run_engine(const char *folder, const int32_t *tokens, int64_t n, int64_t chunk,
                        int64_t expand_rows, float *logits) {
     kt_engine_options o = {.model_dir = folder,
                            .weights = KT_QUANT_NATIVE,
@@ -111,25 +134,24 @@ static void run_engine(const char *folder, const int32_t *tokens, int64_t chunk,
 
     cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
     kt_engine_set_chunk(e, chunk);
-    cr_assert_eq(kt_sequence_create(e, N_TOKENS, &s, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(
-        kt_engine_forward(e, s, tokens, N_TOKENS, N_TOKENS, logits, NULL, NULL, NULL, &err), KT_OK,
-        "%s", err.message);
+    cr_assert_eq(kt_sequence_create(e, n, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, tokens, n, n, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
     kt_sequence_destroy(s);
     kt_engine_destroy(e);
 }
 
 /* Do the rounded run and several coarser ones choose what the exact one does? */
-static bool is_decided(const kt_plain_model *m, const int32_t *tokens, double *exact,
+static bool is_decided(const kt_plain_model *m, const int32_t *tokens, int64_t n, double *exact,
                        double *rounded, double *spare) {
-    uint64_t choices[N_TOKENS], other[N_TOKENS];
+    uint64_t choices[MOST_TOKENS] = {0}, other[MOST_TOKENS] = {0};
     bool is_same;
 
-    kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_EXACT, 0, exact, choices);
-    kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_BF16, 0, rounded, other);
+    kt_plain_forward(m, tokens, n, KT_PLAIN_EXACT, 0, exact, choices);
+    kt_plain_forward(m, tokens, n, KT_PLAIN_BF16, 0, rounded, other);
     is_same = memcmp(choices, other, sizeof choices) == 0;
     for (uint64_t i = 1; is_same && i <= DISTURBED; i++) {
-        kt_plain_forward(m, tokens, N_TOKENS, KT_PLAIN_COARSE, i, spare, other);
+        kt_plain_forward(m, tokens, n, KT_PLAIN_COARSE, i, spare, other);
         is_same = memcmp(choices, other, sizeof choices) == 0;
     }
     return is_same;
@@ -148,24 +170,24 @@ static double distance(const double *a, const double *b, int64_t count) {
 /* Returns whether the seed gave a model without close decisions. */
 static bool check(size_t id, uint64_t seed) {
     const kt_plain_shape *s = &shapes[id];
-    const int64_t count = N_TOKENS * s->vocab, chunks[] = {N_TOKENS, 5, 1, N_TOKENS, 5};
+    const int64_t n = tokens_of(s), count = n * s->vocab, chunks[] = {n, 5, 1, n, 5};
     const size_t n_runs = s->kv_lora && !s->index_topk ? 5 : 3; /* with wide keys and values too */
     const size_t bytes = (size_t)count * sizeof(double);
     double *exact = malloc(bytes), *rounded = malloc(bytes), *got = malloc(bytes);
     float *logits = malloc((size_t)count * sizeof *logits);
     char folder[PATH_MAX];
-    int32_t tokens[N_TOKENS];
+    int32_t tokens[MOST_TOKENS];
     kt_rng rng;
     kt_plain_model *m;
     bool decided;
 
     kt_rng_seed(&rng, seed);
-    for (int i = 0; i < N_TOKENS; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)s->vocab);
+    for (int i = 0; i < n; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)s->vocab);
     kt_temp_make(folder, sizeof folder);
     m = kt_plain_create(s, seed, folder);
-    decided = is_decided(m, tokens, exact, rounded, got);
+    decided = is_decided(m, tokens, n, exact, rounded, got);
     for (size_t c = 0; decided && c < n_runs; c++) {
-        run_engine(folder, tokens, chunks[c], c < 3 ? -1 : 5, logits);
+        run_engine(folder, tokens, n, chunks[c], c < 3 ? -1 : 5, logits);
         for (int64_t i = 0; i < count; i++) got[i] = logits[i];
         cr_expect_leq(distance(got, exact, count), 1.5 * distance(rounded, exact, count),
                       "shape %zu, seed %d, run %zu, chunks of %d: off by %g, rounding alone by %g",

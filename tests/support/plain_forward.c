@@ -1,88 +1,21 @@
 /* The formulas of each family, position by position. SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/numeric.h"
-#include "base/rng.h"
-#include "tests/support/plain_impl.h"
+#include "tests/support/plain_math.h"
 
-#define EPS 1e-5        /* rms_norm_eps */
 #define LATENT_EPS 1e-6 /* of norms inside of latent attention, of LayerNorm and of L2 norms */
 
-/* One pass over n positions. x [n, hidden] is the residual. */
-typedef struct pass {
-    const kt_plain_model *m;
-    const kt_plain_shape *s;
-    int64_t n, layer;
-    kt_plain_noise noise;
-    kt_rng rng;
-    double *x;
-    uint64_t *choices;
-    char *picked; /* [n, n] keys that the last indexer picked for each position */
-} pass;
-
-static double *numbers(int64_t count) {
-    return calloc((size_t)count + 1, sizeof(double));
-}
-
-static double sigmoid(double x) {
-    return 1 / (1 + exp(-x));
-}
-
-static double silu(double x) {
-    return x * sigmoid(x);
-}
-
-static void disturb(pass *p, double *x, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        if (p->noise == KT_PLAIN_BF16) x[i] = kt_bf16_to_f32(kt_f32_to_bf16((float)x[i]));
-        if (p->noise == KT_PLAIN_COARSE) x[i] *= 1 + 0x1p-7 * (2 * kt_rng_double(&p->rng) - 1);
-    }
-}
-
-static void choose(pass *p, int64_t t, int64_t id, int is_key) {
-    uint64_t h = (uint64_t)((p->layer * 4096 + id) * 2 + is_key + 1) * 0x9e3779b97f4a7c15u;
-    p->choices[t] ^= h ^ h >> 29;
-}
-
-/* y[n] = W x, on the numbers as they are. */
-static void product(const double *w, const double *x, int64_t n, int64_t k, double *y) {
-    for (int64_t r = 0; r < n; r++) {
-        y[r] = 0;
-        for (int64_t i = 0; i < k; i++) y[r] += w[r * k + i] * x[i];
-    }
-}
-
-/* A linear layer: its input is disturbed. */
-static void linear(pass *p, const double *w, const double *x, int64_t n, int64_t k, double *y) {
-    double *in = numbers(k);
-
-    memcpy(in, x, (size_t)k * sizeof *in);
-    disturb(p, in, k);
-    product(w, in, n, k, y);
-    free(in);
-}
-
 /* A tensor of the current layer. */
-static const double *of_layer(const pass *p, const char *name) {
+static const double *of_layer(const plain_pass *p, const char *name) {
     return kt_plain_tensor(p->m, "model.layers.%d.%s", (int)p->layer, name);
 }
 
-static void rms(double *x, const double *w, int64_t n, double eps, int one_plus) {
-    double sum = 0;
-
-    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    for (int64_t i = 0; i < n; i++) x[i] = x[i] / sqrt(sum / (double)n + eps) * (w[i] + one_plus);
-}
-
-static int is_one_plus(const pass *p) {
+static int is_one_plus(const plain_pass *p) {
     return kt_plain_is_hybrid(p->s);
 }
 
 /* The normed copy of row t. */
-static double *normed(const pass *p, const char *name, int64_t t) {
+static double *normed(const plain_pass *p, const char *name, int64_t t) {
     double *row = numbers(p->s->hidden);
 
     memcpy(row, p->x + t * p->s->hidden, (size_t)p->s->hidden * sizeof *row);
@@ -140,7 +73,7 @@ static void attend(const double *q, const double *k, int64_t k_stride, const dou
     free(score);
 }
 
-static void add_bias(const pass *p, const char *name, double *y, int64_t n) {
+static void add_bias(const plain_pass *p, const char *name, double *y, int64_t n) {
     const double *bias;
 
     if (p->s->family != KT_PLAIN_GLM4_MOE) return;
@@ -148,7 +81,7 @@ static void add_bias(const pass *p, const char *name, double *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += bias[i];
 }
 
-static void head_norms(const pass *p, const char *name, double *x, int64_t heads) {
+static void head_norms(const plain_pass *p, const char *name, double *x, int64_t heads) {
     const kt_plain_shape *s = p->s;
 
     if (s->family == KT_PLAIN_GLM4_MOE && !s->has_qk_norm) return;
@@ -160,7 +93,7 @@ static void head_norms(const pass *p, const char *name, double *x, int64_t heads
         rms(x + h * s->head_dim, of_layer(p, name), s->head_dim, EPS, is_one_plus(p));
 }
 
-static void grouped_attention(pass *p) {
+static void grouped_attention(plain_pass *p) {
     const kt_plain_shape *s = p->s;
     const int64_t d = s->head_dim, q_width = s->heads * d, kv = s->kv_heads * d, h = s->hidden;
     const int is_gated = kt_plain_is_hybrid(s);
@@ -206,7 +139,7 @@ typedef struct indexer {
 } indexer;
 
 /* Which keys position t meets: the index_topk with the largest scores, of equal ones the first. */
-static void pick_keys(pass *p, indexer *x, const double *cq, const double *row, int64_t t) {
+static void pick_keys(plain_pass *p, indexer *x, const double *cq, const double *row, int64_t t) {
     const kt_plain_shape *s = p->s;
     const int64_t d = s->index_dim;
     const int interleaved = s->family == KT_PLAIN_GLM_DSA;
@@ -246,7 +179,7 @@ static void pick_keys(pass *p, indexer *x, const double *cq, const double *row, 
 }
 
 /* Expanded: keys and values of every head are made from the latent. */
-static void latent_attention(pass *p) {
+static void latent_attention(plain_pass *p) {
     const kt_plain_shape *s = p->s;
     const int64_t d = s->nope + s->rope, h = s->hidden, r = s->kv_lora, both = s->nope + s->v;
     const double mscale = s->yarn > 0 ? 0.1 * log(s->yarn) + 1 : 1;
@@ -342,7 +275,8 @@ static void convolve(const double *w, const double *raw, int64_t channels, int64
 
 /* Inputs of one position: q, k and v, the gate, and a and b of each value head. Qwen3-Next has them
  * grouped by key head in two matrices, Qwen3.5 sorted in four. */
-static void project(pass *p, const double *row, double *qkv, double *z, double *b, double *a) {
+static void project(plain_pass *p, const double *row, double *qkv, double *z, double *b,
+                    double *a) {
     const kt_plain_shape *s = p->s;
     const int64_t h = s->hidden, k = s->key_heads * s->key_dim, v = s->value_heads * s->value_dim;
     const int64_t n = s->value_heads, ratio = n / s->key_heads;
@@ -365,7 +299,7 @@ static void project(pass *p, const double *row, double *qkv, double *z, double *
     free(u), free(ba);
 }
 
-static void delta_net(pass *p) {
+static void delta_net(plain_pass *p) {
     const kt_plain_shape *s = p->s;
     const int64_t h = s->hidden, dk = s->key_dim, dv = s->value_dim, k = s->key_heads * dk;
     const int64_t v = s->value_heads * dv, ratio = s->value_heads / s->key_heads;
@@ -396,7 +330,7 @@ static void delta_net(pass *p) {
 
 /* ---- feed-forward ---- */
 
-static void swiglu(pass *p, const char *of, const char *const part[3], int64_t size,
+static void swiglu(plain_pass *p, const char *of, const char *const part[3], int64_t size,
                    const double *row, double weight, double *x) {
     const int64_t h = p->s->hidden;
     const double *w[3];
@@ -437,7 +371,7 @@ static void keep_groups(const kt_plain_shape *s, double *score) {
 }
 
 /* weight[topk] and id[topk] of the chosen experts. */
-static void route(pass *p, const double *row, int64_t t, double *weight, int64_t *id) {
+static void route(plain_pass *p, const double *row, int64_t t, double *weight, int64_t *id) {
     const kt_plain_shape *s = p->s;
     const int is_softmax = kt_plain_is_hybrid(s);
     const char *block = s->family == KT_PLAIN_MINIMAX_M2 ? "block_sparse_moe" : "mlp";
@@ -469,7 +403,7 @@ static void route(pass *p, const double *row, int64_t t, double *weight, int64_t
     free(plain), free(score);
 }
 
-static void feed_forward(pass *p) {
+static void feed_forward(plain_pass *p) {
     static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
     static const char *const minimax[] = {"w1", "w3", "w2"};
     const kt_plain_shape *s = p->s;
@@ -506,12 +440,17 @@ static void feed_forward(pass *p) {
 void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
                       kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices) {
     const kt_plain_shape *s = &m->shape;
-    const double *embedding = kt_plain_tensor(m, "model.embed_tokens.weight");
-    const double *head = s->is_tied ? embedding : kt_plain_tensor(m, "lm_head.weight");
-    pass p = {.m = m, .s = s, .n = n, .noise = noise, .choices = choices};
+    const double *embedding, *head;
+    plain_pass p = {.m = m, .s = s, .n = n, .noise = noise, .choices = choices};
 
     kt_rng_seed(&p.rng, seed);
     memset(choices, 0, (size_t)n * sizeof *choices);
+    if (s->family == KT_PLAIN_DEEPSEEK_V4) {
+        kt_plain_v4_forward(&p, tokens, logits);
+        return;
+    }
+    embedding = kt_plain_tensor(m, "model.embed_tokens.weight");
+    head = s->is_tied ? embedding : kt_plain_tensor(m, "lm_head.weight");
     p.x = numbers(n * s->hidden);
     p.picked = calloc((size_t)(n * n), 1);
     for (int64_t t = 0; t < n; t++)

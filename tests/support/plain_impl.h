@@ -2,6 +2,7 @@
 #ifndef KT_TESTS_PLAIN_IMPL_H
 #define KT_TESTS_PLAIN_IMPL_H
 
+#include "base/rng.h"
 #include "dispatch/model/checkpoint.h"
 #include "tests/support/plain_model.h"
 
@@ -19,6 +20,25 @@ struct kt_plain_model {
     plain_tensor tensor[KT_PLAIN_TENSORS];
     int count;
 };
+
+/* Weights being drawn; prefix goes before each name. */
+typedef struct plain_drawing {
+    kt_plain_model *model;
+    kt_rng rng;
+    char prefix[64];
+} plain_drawing;
+
+/* A tensor with numbers of BF16 also where the file says F32; rows 0: a vector. I64: ids below
+ * `deviation`. */
+void kt_plain_draw(plain_drawing *d, const char *name, int64_t rows, int64_t k, double mean,
+                   double deviation, kt_dtype dtype);
+
+struct plain_pass;
+
+/* plain_v4.c: DeepSeek-V4's tensors; its config.json, of at most `room` bytes; its logits. */
+void kt_plain_v4_draw(plain_drawing *d);
+size_t kt_plain_v4_config(const kt_plain_shape *s, char *out, size_t room);
+void kt_plain_v4_forward(struct plain_pass *p, const int32_t *tokens, double *logits);
 
 /* Its numbers; aborts when there is none of that name. */
 const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...)

@@ -8,16 +8,9 @@
 #include <string.h>
 
 #include "base/numeric.h"
-#include "base/rng.h"
 #include "dispatch/model/checkpoint.h"
 #include "tests/support/plain_impl.h"
 #include "tests/support/temp.h"
-
-typedef struct drawing {
-    kt_plain_model *model;
-    kt_rng rng;
-    char prefix[64];
-} drawing;
 
 const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...) {
     char name[128];
@@ -32,9 +25,8 @@ const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...) 
     abort();
 }
 
-/* rows 0: a vector. Values are BF16 also where the file says F32. */
-static void draw(drawing *d, const char *name, int64_t rows, int64_t k, double mean,
-                 double deviation, kt_dtype dtype) {
+void kt_plain_draw(plain_drawing *d, const char *name, int64_t rows, int64_t k, double mean,
+                   double deviation, kt_dtype dtype) {
     kt_plain_model *m = d->model;
     plain_tensor *t = &m->tensor[m->count];
     const int64_t count = (rows ? rows : 1) * k;
@@ -46,20 +38,23 @@ static void draw(drawing *d, const char *name, int64_t rows, int64_t k, double m
     t->dtype = dtype;
     t->value = malloc((size_t)count * sizeof *t->value);
     for (int64_t i = 0; i < count; i++)
-        t->value[i] =
-            kt_bf16_to_f32(kt_f32_to_bf16((float)(mean + deviation * kt_rng_normal(&d->rng))));
+        t->value[i] = dtype == KT_DTYPE_I64
+                          ? (double)kt_rng_below(&d->rng, (uint64_t)deviation)
+                          : kt_bf16_to_f32(
+                                kt_f32_to_bf16((float)(mean + deviation * kt_rng_normal(&d->rng))));
 }
 
-static void matrix(drawing *d, const char *name, int64_t rows, int64_t k, double gain) {
-    draw(d, name, rows, k, 0, gain / sqrt((double)k), KT_DTYPE_BF16);
+static void matrix(plain_drawing *d, const char *name, int64_t rows, int64_t k, double gain) {
+    kt_plain_draw(d, name, rows, k, 0, gain / sqrt((double)k), KT_DTYPE_BF16);
 }
 
-static void norm(drawing *d, const char *name, int64_t k) {
+static void norm(plain_drawing *d, const char *name, int64_t k) {
     const double mean = kt_plain_is_hybrid(&d->model->shape) ? 0 : 1;
-    draw(d, name, 0, k, mean, 0.2, KT_DTYPE_BF16);
+    kt_plain_draw(d, name, 0, k, mean, 0.2, KT_DTYPE_BF16);
 }
 
-static void feed_forward(drawing *d, const char *of, const char *const part[3], int64_t size) {
+static void feed_forward(plain_drawing *d, const char *of, const char *const part[3],
+                         int64_t size) {
     const int64_t h = d->model->shape.hidden;
     char name[128];
 
@@ -69,7 +64,7 @@ static void feed_forward(drawing *d, const char *of, const char *const part[3], 
     }
 }
 
-static void experts(drawing *d, int64_t l) {
+static void experts(plain_drawing *d, int64_t l) {
     static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
     static const char *const minimax[] = {"w1", "w3", "w2"};
     const kt_plain_shape *s = &d->model->shape;
@@ -84,7 +79,7 @@ static void experts(drawing *d, int64_t l) {
     snprintf(name, sizeof name, "%s.gate.weight", block);
     matrix(d, name, s->experts, s->hidden, 4); /* clear decisions */
     snprintf(name, sizeof name, "%s.e_score_correction_bias", is_minimax ? block : "mlp.gate");
-    if (!kt_plain_is_hybrid(s)) draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
+    if (!kt_plain_is_hybrid(s)) kt_plain_draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
     for (int64_t e = 0; e < s->experts; e++) {
         snprintf(name, sizeof name, "%s.experts.%d", block, (int)e);
         feed_forward(d, name, is_minimax ? minimax : usual, s->expert_size);
@@ -98,7 +93,7 @@ static void experts(drawing *d, int64_t l) {
     matrix(d, "mlp.shared_expert_gate.weight", 1, s->hidden, 1);
 }
 
-static void grouped_attention(drawing *d) {
+static void grouped_attention(plain_drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
     const bool is_gated = kt_plain_is_hybrid(s);
     const bool is_whole = s->family == KT_PLAIN_MINIMAX_M2;
@@ -110,7 +105,8 @@ static void grouped_attention(drawing *d) {
         snprintf(name, sizeof name, "self_attn.%c_proj.weight", "qkv"[i]);
         matrix(d, name, wide[i], s->hidden, 1);
         snprintf(name, sizeof name, "self_attn.%c_proj.bias", "qkv"[i]);
-        if (s->family == KT_PLAIN_GLM4_MOE) draw(d, name, 0, wide[i], 0, 0.5, KT_DTYPE_BF16);
+        if (s->family == KT_PLAIN_GLM4_MOE)
+            kt_plain_draw(d, name, 0, wide[i], 0, 0.5, KT_DTYPE_BF16);
     }
     matrix(d, "self_attn.o_proj.weight", s->hidden, q, 1);
     if (s->family == KT_PLAIN_GLM4_MOE && !s->has_qk_norm) return;
@@ -118,7 +114,7 @@ static void grouped_attention(drawing *d) {
     norm(d, "self_attn.k_norm.weight", is_whole ? kv : s->head_dim);
 }
 
-static void latent_attention(drawing *d, int64_t l) {
+static void latent_attention(plain_drawing *d, int64_t l) {
     const kt_plain_shape *s = &d->model->shape;
     const int64_t q = s->heads * (s->nope + s->rope), cq = s->q_lora ? s->q_lora : s->hidden;
 
@@ -134,12 +130,12 @@ static void latent_attention(drawing *d, int64_t l) {
     if (!kt_plain_has_indexer(s, l)) return;
     matrix(d, "self_attn.indexer.wq_b.weight", s->index_heads * s->index_dim, s->q_lora, 1);
     matrix(d, "self_attn.indexer.wk.weight", s->index_dim, s->hidden, 1);
-    draw(d, "self_attn.indexer.k_norm.weight", 0, s->index_dim, 1, 0.2, KT_DTYPE_F32);
-    draw(d, "self_attn.indexer.k_norm.bias", 0, s->index_dim, 0, 0.2, KT_DTYPE_F32);
+    kt_plain_draw(d, "self_attn.indexer.k_norm.weight", 0, s->index_dim, 1, 0.2, KT_DTYPE_F32);
+    kt_plain_draw(d, "self_attn.indexer.k_norm.bias", 0, s->index_dim, 0, 0.2, KT_DTYPE_F32);
     matrix(d, "self_attn.indexer.weights_proj.weight", s->index_heads, s->hidden, 1);
 }
 
-static void delta_net(drawing *d) {
+static void delta_net(plain_drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
     const int64_t k = s->key_heads * s->key_dim, v = s->value_heads * s->value_dim;
 
@@ -153,9 +149,9 @@ static void delta_net(drawing *d) {
         matrix(d, "linear_attn.in_proj_ba.weight", 2 * s->value_heads, s->hidden, 1);
     }
     matrix(d, "linear_attn.conv1d.weight", 2 * k + v, 4, 1);
-    draw(d, "linear_attn.A_log", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
-    draw(d, "linear_attn.dt_bias", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
-    draw(d, "linear_attn.norm.weight", 0, s->value_dim, 1, 0.2, KT_DTYPE_BF16);
+    kt_plain_draw(d, "linear_attn.A_log", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
+    kt_plain_draw(d, "linear_attn.dt_bias", 0, s->value_heads, 0, 0.5, KT_DTYPE_BF16);
+    kt_plain_draw(d, "linear_attn.norm.weight", 0, s->value_dim, 1, 0.2, KT_DTYPE_BF16);
     matrix(d, "linear_attn.out_proj.weight", s->hidden, v, 1);
 }
 
@@ -163,9 +159,13 @@ bool kt_plain_is_delta(const kt_plain_shape *s, int64_t l) {
     return kt_plain_is_hybrid(s) && (l + 1) % s->full_every != 0;
 }
 
-static void draw_all(drawing *d) {
+static void draw_all(plain_drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
 
+    if (s->family == KT_PLAIN_DEEPSEEK_V4) {
+        kt_plain_v4_draw(d);
+        return;
+    }
     matrix(d, "model.embed_tokens.weight", s->vocab, s->hidden, sqrt((double)s->hidden));
     for (int64_t l = 0; l < s->layers; l++) {
         snprintf(d->prefix, sizeof d->prefix, "model.layers.%d.", (int)l);
@@ -207,12 +207,15 @@ static void write_tensors(const kt_plain_model *m, const char *folder) {
     for (int i = 0; i < m->count; i++) {
         const plain_tensor *t = &m->tensor[i];
         const int64_t count = (t->rows ? t->rows : 1) * t->k;
-        uint16_t *halves = malloc((size_t)count * 4);
+        uint16_t *halves = malloc((size_t)count * 8);
         float *floats = (float *)(void *)halves;
+        int64_t *ids = (int64_t *)(void *)halves;
 
         for (int64_t j = 0; j < count; j++) {
             if (t->dtype == KT_DTYPE_F32)
                 floats[j] = (float)t->value[j];
+            else if (t->dtype == KT_DTYPE_I64)
+                ids[j] = (int64_t)t->value[j];
             else
                 halves[j] = kt_f32_to_bf16((float)t->value[j]);
         }
@@ -308,6 +311,12 @@ static void write_config(const kt_plain_shape *s, const char *folder) {
     const bool is_nested = s->family == KT_PLAIN_KIMI_K25 || s->family == KT_PLAIN_QWEN3_5;
     config *c = calloc(1, sizeof *c);
 
+    if (s->family == KT_PLAIN_DEEPSEEK_V4) {
+        kt_temp_write(folder, "config.json", c->text,
+                      kt_plain_v4_config(s, c->text, sizeof c->text));
+        free(c);
+        return;
+    }
     say(c, "{\"model_type\":\"%s\"", types[s->family]);
     if (is_nested)
         say(c, ",\"vision_config\":{\"hidden_size\":32},\"text_config\":{\"model_type\":\"%s\"",
@@ -348,7 +357,7 @@ static void write_config(const kt_plain_shape *s, const char *folder) {
 
 kt_plain_model *kt_plain_create(const kt_plain_shape *shape, uint64_t seed, const char *folder) {
     kt_plain_model *m = calloc(1, sizeof *m);
-    drawing d = {.model = m, .prefix = ""};
+    plain_drawing d = {.model = m, .prefix = ""};
 
     m->shape = *shape;
     kt_rng_seed(&d.rng, seed);

@@ -17,7 +17,8 @@ typedef enum kt_plain_family {
     KT_PLAIN_GLM4_LITE,
     KT_PLAIN_GLM_DSA,
     KT_PLAIN_KIMI_K25,
-    KT_PLAIN_QWEN3_5
+    KT_PLAIN_QWEN3_5,
+    KT_PLAIN_DEEPSEEK_V4
 } kt_plain_family;
 
 /* Sizes; those that a family does not have stay 0. */
@@ -38,6 +39,10 @@ typedef struct kt_plain_shape {
     double yarn;      /* factor, or 0; original length 16, betas 4 and 1 */
     bool has_qk_norm; /* of GLM */
     bool is_tied;
+    /* DeepSeek-V4: by layer tokens that an entry stands for; the clamp of SwiGLU; layers whose
+     * experts the token says; keys that a row sees as they are; groups and sizes of o's halves. */
+    int64_t ratio[4], hash_layers, window, o_groups, o_lora;
+    double limit;
 } kt_plain_shape;
 
 typedef struct kt_plain_model kt_plain_model;

@@ -7,7 +7,7 @@
 
 #include "tests/support/temp.h"
 
-enum { TYPE_I32 = 5, TYPE_F32 = 6, TYPE_STRING = 8, ALIGNMENT = 32 };
+enum { TYPE_I32 = 5, TYPE_F32 = 6, TYPE_STRING = 8, TYPE_ARRAY = 9 };
 
 static void put(uint8_t *to, size_t *at, uint64_t value, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) to[(*at)++] = (uint8_t)(value >> 8 * i);
@@ -29,6 +29,22 @@ static void put_key(kt_tiny_gguf *f, const char *key, uint64_t type) {
 void kt_tiny_gguf_text(kt_tiny_gguf *f, const char *key, const char *value) {
     put_key(f, key, TYPE_STRING);
     put_text(f->keys, &f->keys_bytes, value);
+}
+
+void kt_tiny_gguf_bytes(kt_tiny_gguf *f, const char *key, int count) {
+    int n_others = 0;
+
+    put_key(f, key, TYPE_ARRAY);
+    put(f->keys, &f->keys_bytes, TYPE_STRING, 4);
+    put(f->keys, &f->keys_bytes, (uint64_t)count, 8);
+    for (int i = 0; i < count; i++) {
+        const int is_itself = (i > 32 && i < 127) || (i > 160 && i != 173);
+        const int c = is_itself ? i : 256 + n_others++;
+        const char text[3] = {(char)(c < 128 ? c : 0xc0 | c >> 6),
+                              (char)(c < 128 ? 0 : 0x80 | (c & 63)), 0}; /* UTF-8 */
+        if (f->keys_bytes + 512 > sizeof f->keys) abort();
+        put_text(f->keys, &f->keys_bytes, text);
+    }
 }
 
 void kt_tiny_gguf_int(kt_tiny_gguf *f, const char *key, int32_t value) {
@@ -69,14 +85,14 @@ void kt_tiny_gguf_tensor(kt_tiny_gguf *f, const char *name, int type, int64_t d0
     }
     put(f->list, &f->list_bytes, (uint64_t)type, 4);
     put(f->list, &f->list_bytes, f->data_bytes, 8);
-    f->data_bytes += (type_bytes(type, elements) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    f->data_bytes += (type_bytes(type, elements) + KT_TINY_GGUF_ALIGN - 1) / KT_TINY_GGUF_ALIGN *
+                     KT_TINY_GGUF_ALIGN;
     f->n_tensors++;
 }
 
-size_t kt_tiny_gguf_end(kt_tiny_gguf *f) {
+size_t kt_tiny_gguf_head(kt_tiny_gguf *f) {
     size_t at = 4;
 
-    if (f->data_bytes + KT_TINY_GGUF_BYTES > sizeof f->file) abort();
     memset(f->file, 0, sizeof f->file);
     memcpy(f->file, "GGUF", 4);
     put(f->file, &at, 3, 4);
@@ -86,7 +102,12 @@ size_t kt_tiny_gguf_end(kt_tiny_gguf *f) {
     at += f->keys_bytes;
     memcpy(f->file + at, f->list, f->list_bytes);
     at += f->list_bytes;
-    return (at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + f->data_bytes;
+    return (at + KT_TINY_GGUF_ALIGN - 1) / KT_TINY_GGUF_ALIGN * KT_TINY_GGUF_ALIGN;
+}
+
+size_t kt_tiny_gguf_end(kt_tiny_gguf *f) {
+    if (f->data_bytes + KT_TINY_GGUF_BYTES > sizeof f->file) abort();
+    return kt_tiny_gguf_head(f) + f->data_bytes;
 }
 
 void kt_tiny_gguf_qwen3(kt_tiny_gguf *f) {

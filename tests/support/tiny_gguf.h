@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #define KT_TINY_GGUF_BYTES (1 << 16)
+#define KT_TINY_GGUF_ALIGN 32
 
 /* ggml types of tensors. */
 enum { KT_GGML_F32 = 0, KT_GGML_F16 = 1, KT_GGML_Q4_0 = 2, KT_GGML_Q8_0 = 8, KT_GGML_BF16 = 30 };
@@ -17,11 +18,16 @@ typedef struct kt_tiny_gguf {
 } kt_tiny_gguf;
 
 void kt_tiny_gguf_text(kt_tiny_gguf *f, const char *key, const char *value);
+/* An array of texts: those that byte-level vocabularies have for bytes 0, 1, ... (at most 256). */
+void kt_tiny_gguf_bytes(kt_tiny_gguf *f, const char *key, int count);
 void kt_tiny_gguf_int(kt_tiny_gguf *f, const char *key, int32_t value);
 void kt_tiny_gguf_real(kt_tiny_gguf *f, const char *key, float value);
 /* Shape with the contiguous dimension first; sizes that are 0 are left out. */
 void kt_tiny_gguf_tensor(kt_tiny_gguf *f, const char *name, int type, int64_t d0, int64_t d1,
                          int64_t d2);
+/* Everything before the data, into `file`; returns its bytes. Tensors' data follow in the order in
+ * which they were added, each rounded up to KT_TINY_GGUF_ALIGN. */
+size_t kt_tiny_gguf_head(kt_tiny_gguf *f);
 /* Put the file together; returns its bytes. */
 size_t kt_tiny_gguf_end(kt_tiny_gguf *f);
 
