@@ -460,6 +460,61 @@ static void check_reference(const fixture *f, const batch *b) {
     layer_run_free(&r);
 }
 
+/* One row through gate and up by a choice, the bias of one channel being NaN. */
+static void check_nan(fixture *f, const kt_choice *choice, const void *a, int channel, int of_up,
+                      kt_glu kind) {
+    const kt_problem *q = &f->layer.problem;
+    const int32_t row = 0;
+    const float one = 1;
+    float gate[64] = {0}, up[64] = {0};
+    double h[64];
+    kt_moe_call call = {.problem = q,
+                        .weights = f->experts[0],
+                        .a = a,
+                        .a_stride = kt_act_row_bytes(q->acts, q->k),
+                        .rows = &row,
+                        .route_weight = &one,
+                        .m = 1,
+                        .panel_end = q->n / 32,
+                        .h = kt_guard_alloc(kt_act_row_bytes(q->acts, q->n), 64, 0),
+                        .h_stride = kt_act_row_bytes(q->acts, q->n),
+                        .glu = {kind, 0.5f, 1.702f},
+                        .gate_bias = gate,
+                        .up_bias = up};
+
+    (of_up ? up : gate)[channel] = NAN;
+    run_half(&call, choice, 0);
+    kt_act_decode_row(q->acts, call.h, q->n, h);
+    cr_expect(isnan(h[channel]), "%s: NaN of %s in channel %d became %g", choice->variant->name,
+              of_up ? "up" : "gate", channel, h[channel]);
+    kt_guard_free(call.h);
+}
+
+/* A number that is none would else be hidden by the limits. */
+Test(moe_layer, nan_passes_the_clamps) {
+    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT8_CHANNEL, KT_W_INT4_G32};
+
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        fixture *f = malloc(sizeof *f);
+        kt_problem *q = &f->layer.problem;
+        batch b;
+        void *a;
+        fixture_init(f, formats[i], 64, 64, 1, 1);
+        b = batch_make(q, 1, 1, 7);
+        a = kt_guard_alloc(kt_act_row_bytes(q->acts, q->k), 64, 0);
+        f->layer.encode->encode(&(kt_encode_call){
+            .x = b.x, .ldx = q->k, .k = q->k, .out = a, .out_stride = 0, .row_end = 1});
+        for (int c = 0; c < f->map.count; c++)
+            for (int kind = KT_GLU_CLAMP_SILU; kind < KT_GLU_COUNT; kind++)
+                for (int of_up = 0; of_up < 2; of_up++)
+                    check_nan(f, &f->map.choice[c], a, 37, of_up, (kt_glu)kind);
+        kt_guard_free(a);
+        batch_free(&b);
+        fixture_deinit(f);
+        free(f);
+    }
+}
+
 Test(moe_layer, stays_within_the_bound_of_the_double_reference) {
     for (int w = KT_W_BF16; w <= KT_W_INT4_G32; w++) {
         fixture f;

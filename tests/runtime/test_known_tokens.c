@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/buffer.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
 #include "runtime/exec/engine.h"
@@ -192,6 +193,23 @@ Test(known_tokens, a_tokenizer_is_held_against_the_published_hashes) {
     }
     kt_tokenizer_destroy(t);
     kt_temp_remove(folder);
+}
+
+/* What families expect stands in the list that converters know vocabularies by. */
+Test(known_tokens, hashes_of_families_are_published_ones) {
+    char path[PATH_MAX], *text;
+    size_t size, n = 0;
+    kt_err err = {KT_OK, ""};
+
+    if (!kt_shared_path("data/tokenizers/chkhsh.json", path, sizeof path))
+        cr_skip_test("the shared data is absent");
+    cr_assert_eq(kt_file_read(path, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    for (size_t f = 0; f < kt_builtin_family_count; f++)
+        for (size_t i = 0; i < kt_builtin_families[f]->n_hashes; i++, n++)
+            cr_expect(strstr(text, kt_builtin_families[f]->hashes[i].sha256), "%s: hash %zu",
+                      kt_builtin_families[f]->name, i);
+    cr_expect_geq(n, 11);
+    free(text);
 }
 
 /* The one published vocabulary at hand. */

@@ -14,6 +14,12 @@ static kt_status settle(const kt_config_source *s, const kt_model_numbers *m, vo
 static const kt_known_token tokens[] = {
     {154880, NULL, 154820}, {154880, NULL, 154827}, {154880, NULL, 154829}};
 
+static const kt_known_hash hashes[] = {
+    {154880,
+     "cdf5f35325780597efd76153d4d1c16778f766173908894c04afc20108536267",
+     2,
+     {154822, 154824}}};
+
 const kt_family kt_family_glm4_moe_lite = {.name = "glm4_moe_lite",
                                            .models = "GLM-4.7-Flash",
                                            .types = "glm4_moe_lite",
@@ -25,4 +31,6 @@ const kt_family kt_family_glm4_moe_lite = {.name = "glm4_moe_lite",
                                            .layer = kt_mla_layer,
                                            .end = kt_mla_end,
                                            .tokens = tokens,
-                                           .n_tokens = sizeof tokens / sizeof *tokens};
+                                           .n_tokens = sizeof tokens / sizeof *tokens,
+                                           .hashes = hashes,
+                                           .n_hashes = sizeof hashes / sizeof *hashes};

@@ -40,6 +40,9 @@ static void layer(kt_build *b, const void *numbers, int l) {
 /* The id that ends a text; which text has it is not certain. */
 static const kt_known_token tokens[] = {{248320, NULL, 248044}};
 
+static const kt_known_hash hashes[] = {
+    {248320, "d30d75d9059f1aa2c19359de71047b3ae408c70875e8a3ccf8c5fba56c9d8af4", 0, {0}}};
+
 const kt_family kt_family_qwen3_5_moe = {
     .name = "qwen3_5_moe",
     .models = "Qwen3.5-35B-A3B, 122B-A10B, 397B-A17B, Qwen3.6-35B-A3B",
@@ -52,4 +55,6 @@ const kt_family kt_family_qwen3_5_moe = {
     .layer = layer,
     .end = kt_hybrid_end,
     .tokens = tokens,
-    .n_tokens = sizeof tokens / sizeof *tokens};
+    .n_tokens = sizeof tokens / sizeof *tokens,
+    .hashes = hashes,
+    .n_hashes = sizeof hashes / sizeof *hashes};
