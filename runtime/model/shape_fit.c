@@ -62,7 +62,7 @@ static kt_status try_weights(kt_planner *planner, const kt_shape_fit_request *r,
                                       g->numbers.max_context, &plan, err);
 
     /* A size that the format cannot have: the model is not to be had so. */
-    if (st == KT_E_UNSUPPORTED || st == KT_E_FORMAT) return KT_OK;
+    if (st != KT_OK && st != KT_E_NOMEM && out->published_bytes) return KT_OK;
     KT_TRY(st);
     if (!out->published_bytes) out->published_bytes = kt_model_plan_weight_bytes(&plan);
     st = try_plan(r, c, &plan, out, err);

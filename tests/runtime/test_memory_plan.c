@@ -625,12 +625,12 @@ Test(memory_plan, says_it_in_a_line) {
 
 /* ---- published models on machines ---- */
 
-static kt_shape_fit fit_of(const char *shape, kt_weight_format cache, int64_t context) {
+static kt_shape_fit fit_of(const char *shape, uint64_t small, uint64_t large) {
     const kt_shape_fit_request request = {.shape = shape,
-                                          .machines = {(uint64_t)192 << 30, (uint64_t)512 << 30},
+                                          .machines = {small << 30, large << 30},
                                           .n_machines = 2,
-                                          .context = context,
-                                          .cache = cache,
+                                          .context = 32768,
+                                          .cache = KT_W_BF16,
                                           .threads = 16};
     subject s = {0};
     kt_shape_fit fit;
@@ -654,7 +654,7 @@ Test(memory_plan, machines_are_told_what_they_can_run, .timeout = 60) {
                  {"DeepSeek-V4-Pro", {NULL, NULL}}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const kt_shape_fit fit = fit_of(cases[i].shape, KT_W_BF16, 32768);
+        const kt_shape_fit fit = fit_of(cases[i].shape, 192, 512);
         for (int m = 0; m < 2; m++) {
             const kt_machine_fit *f = &fit.machine[m];
             const uint64_t memory = (uint64_t)(m ? 512 : 192) << 30;
@@ -666,6 +666,15 @@ Test(memory_plan, machines_are_told_what_they_can_run, .timeout = 60) {
             cr_expect(!f->fits || f->longest >= fit.context, "%s", cases[i].shape);
         }
     }
+}
+
+/* Blocks of 256 do not fit its sizes, so that there is nothing smaller than what was published. */
+Test(memory_plan, sizes_that_a_format_cannot_have_are_left_out) {
+    const kt_shape_fit fit = fit_of("gpt-oss-20b", 12, 16);
+
+    cr_expect_not(fit.machine[0].fits);
+    cr_expect(fit.machine[1].fits || fit.machine[1].weights);
+    cr_expect_str_eq(fit.machine[0].weights, "native");
 }
 
 /* Every family has a published shape, so that the table is of all. */
