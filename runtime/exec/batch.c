@@ -116,22 +116,38 @@ static void fill_spans(kt_engine *e, const kt_batch *b, bool has_next) {
     e->step.n_spans = b->n_spans;
 }
 
+/* The state after the step takes the place of the one before it, which becomes the one to go back to
+ * where tokens of the step are guesses. */
+static void set_state(kt_engine *e, kt_sequence *s, int32_t next) {
+    if (s->guesses) {
+        kt_states_give(&e->states, s->marked);
+        s->marked = s->state;
+        s->mark = s->length;
+    } else {
+        kt_states_give(&e->states, s->state);
+    }
+    s->state = next;
+}
+
 static void commit(kt_engine *e, const kt_batch *b, bool has_next) {
     for (int i = 0; i < b->n_spans; i++) {
         const kt_span *p = &b->spans[i];
-        if (e->state_floats && has_next) {
-            kt_states_give(&e->states, p->seq->state);
-            p->seq->state = e->next_state[i];
-        }
+        if (e->state_floats && has_next) set_state(e, p->seq, e->next_state[i]);
         kt_sequence_append(p->seq, b->token + p->first_row, p->rows);
         if (p->is_mark) kt_sequence_keep_state(p->seq);
     }
 }
 
+static bool has_guesses(const kt_batch *b) {
+    for (int i = 0; i < b->n_spans; i++)
+        if (b->spans[i].seq->guesses) return true;
+    return false;
+}
+
 /* A checked batch. */
 static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidden,
                      const kt_stop *stop, kt_err *err) {
-    const bool has_next = stop && take_states(e, b);
+    const bool has_next = (stop || has_guesses(b)) && take_states(e, b);
     kt_status st;
 
     fill_spans(e, b, has_next);
@@ -139,11 +155,13 @@ static kt_status run(kt_engine *e, const kt_batch *b, float *logits, float *hidd
     e->step.out_row = b->out_row;
     e->step.logits = logits;
     e->step.hidden = hidden;
-    st = kt_step_run(&e->step, e->pool, b->token, b->rows, has_next ? &stop->is_set : NULL, err);
+    st = kt_step_run(&e->step, e->pool, b->token, b->rows, has_next && stop ? &stop->is_set : NULL,
+                     err);
     if (st == KT_OK) {
         commit(e, b, has_next);
         return KT_OK;
     }
+    for (int i = 0; i < b->n_spans; i++) b->spans[i].seq->guesses = 0;
     for (int i = 0; has_next && e->state_floats && i < b->n_spans; i++)
         kt_states_give(&e->states, e->next_state[i]);
     if (st != KT_E_CANCELLED) return st;

@@ -13,4 +13,12 @@
  * unless experts_ns is NULL. 0 = nothing is expected. Any thread. */
 double kt_engine_expected_ns(const kt_engine *e, int64_t rows, int64_t logits, double *experts_ns);
 
+/* Of the tokens that the next step appends to s, the last n are guesses, which
+ * kt_sequence_truncate may take back afterwards: pages that they fill are not known to the cache
+ * before another step has come behind them, and the states of recurrent layers before the step are
+ * kept, for kt_sequence_truncate to go back to (which then forgets all of the step's tokens).
+ * n_spans: sequences of that step. Returns n, or 0 where there are no slots to keep those states
+ * in; then nothing is guessed. Holds for one step; 0 = none. The engine's thread. */
+int64_t kt_sequence_guess(kt_sequence *s, int64_t n, int n_spans);
+
 #endif

@@ -34,9 +34,10 @@ struct kt_engine {
     kt_states states;     /* zeroed when the model has no recurrent layers */
     int64_t state_floats; /* of a sequence; 0 = the model has no such layers */
     int64_t reused_tokens;
-    uint64_t batches;    /* steps checked so far: a sequence in this one has this number */
-    int32_t *out_row;    /* owned: [max_chunk] of kt_engine_forward */
-    int32_t *next_state; /* owned: [max_chunk] slots that the spans of a step write */
+    uint64_t batches;     /* steps checked so far: a sequence in this one has this number */
+    int32_t *out_row;     /* owned: [max_chunk] of kt_engine_forward */
+    int32_t *draft_token; /* owned: [max_chunk] of kt_engine_draft; NULL = no draft head */
+    int32_t *next_state;  /* owned: [max_chunk] slots that the spans of a step write */
     kt_recorder *recorder;
     kt_importance *importance;
     kt_expert_map *expert_map; /* NULL: no routed experts */
@@ -47,20 +48,23 @@ struct kt_engine {
     int64_t max_context, max_chunk, chunk;
 };
 
-/* Full pages, [0, length / 64), are known to the index of prefixes and may have other users; all
- * others are this sequence's alone. */
+/* The first `known` pages, all full ones but those that guesses stand in, are in the index of prefixes
+ * and may have other users; all others are this sequence's alone. */
 struct kt_sequence {
     kt_engine *engine;
     uint32_t *page; /* owned: [n_pages of room] */
     int32_t *token; /* owned: [room * 64] */
     int64_t n_pages, room;
     int64_t length, capacity; /* capacity: reserved tokens */
+    int64_t known;            /* pages */
+    int64_t guesses;          /* of the next step's tokens the last ones: kt_sequence_guess */
     int32_t state, marked;    /* slots: now, and at `mark`; KT_STATE_NONE = none */
     int64_t mark;
     uint64_t batch; /* the last one that it was in */
 };
 
-/* Append tokens whose rows are in the pages: full pages become known. */
+/* Append tokens whose rows are in the pages: full pages become known, once there are no guesses in
+ * them. */
 void kt_sequence_append(kt_sequence *s, const int32_t *tokens, int64_t n);
 /* Keep a copy of the state at the end of the last page, if that is the sequence's end. */
 void kt_sequence_keep_state(kt_sequence *s);

@@ -117,12 +117,21 @@ static void learn(kt_sequence *s, int64_t i) {
     s->page[i] = (uint32_t)known;
 }
 
+/* What was guessed before is right, or was taken back: only this step's guesses may still go. */
 void kt_sequence_append(kt_sequence *s, const int32_t *tokens, int64_t n) {
-    int64_t page = s->length / KT_PAGE_TOKENS;
+    const int64_t certain = s->length + (n > s->guesses ? n - s->guesses : 0);
 
     memcpy(s->token + s->length, tokens, (size_t)n * sizeof *tokens);
     s->length += n;
-    for (; (page + 1) * KT_PAGE_TOKENS <= s->length; page++) learn(s, page);
+    for (; (s->known + 1) * KT_PAGE_TOKENS <= certain; s->known++) learn(s, s->known);
+    s->guesses = 0;
+}
+
+int64_t kt_sequence_guess(kt_sequence *s, int64_t n, int n_spans) {
+    const kt_engine *e = s->engine;
+
+    s->guesses = e->state_floats && kt_states_room(&e->states) < n_spans ? 0 : n;
+    return s->guesses;
 }
 
 void kt_sequence_keep_state(kt_sequence *s) {
@@ -130,7 +139,7 @@ void kt_sequence_keep_state(kt_sequence *s) {
     uint32_t page;
     int32_t slot;
 
-    if (!e->state_floats || s->length == 0 || s->length % KT_PAGE_TOKENS != 0) return;
+    if (!e->state_floats || s->length == 0 || s->length != s->known * KT_PAGE_TOKENS) return;
     page = s->page[s->length / KT_PAGE_TOKENS - 1];
     if (kt_states_use(&e->states, page) != KT_STATE_NONE) return;
     slot = kt_states_take(&e->states);
@@ -186,6 +195,7 @@ static void take_over(kt_sequence *s, const int32_t *tokens, int64_t pages) {
         s->page[i] = (uint32_t)before;
     }
     s->length = pages * KT_PAGE_TOKENS;
+    s->known = pages;
     if (s->capacity < s->length) s->capacity = s->length;
     memcpy(s->token, tokens, (size_t)s->length * sizeof *tokens);
 }
@@ -217,7 +227,7 @@ int64_t kt_sequence_reuse(kt_sequence *s, const int32_t *tokens, int64_t n) {
 
 kt_status kt_sequence_fork(const kt_sequence *s, kt_sequence **out, kt_err *err) {
     kt_engine *e = s->engine;
-    const int64_t whole = s->length / KT_PAGE_TOKENS, rest = s->length % KT_PAGE_TOKENS;
+    const int64_t whole = s->known, shared = whole * KT_PAGE_TOKENS;
     kt_sequence *f = NULL;
     kt_status st;
 
@@ -232,7 +242,7 @@ kt_status kt_sequence_fork(const kt_sequence *s, kt_sequence **out, kt_err *err)
         f->page[f->n_pages] = s->page[f->n_pages];
         kt_pages_share(&e->pages, s->page[f->n_pages]);
     }
-    f->capacity = whole * KT_PAGE_TOKENS;
+    f->capacity = shared;
     st = kt_sequence_reserve(f, s->capacity, err);
     if (st == KT_OK && !begin_state(f))
         st = kt_fail(err, KT_E_NOMEM, "all %lld slots for states of recurrent layers are in use",
@@ -241,11 +251,14 @@ kt_status kt_sequence_fork(const kt_sequence *s, kt_sequence **out, kt_err *err)
         kt_sequence_destroy(f);
         return st;
     }
-    if (rest) kt_pages_copy(&e->pages, s->page[whole], f->page[whole], rest);
+    for (int64_t i = whole, at = shared; at < s->length; i++, at += KT_PAGE_TOKENS)
+        kt_pages_copy(&e->pages, s->page[i], f->page[i],
+                      s->length - at < KT_PAGE_TOKENS ? s->length - at : KT_PAGE_TOKENS);
     if (e->state_floats && s->state != KT_STATE_NONE)
         kt_states_copy(&e->states, s->state, f->state);
     if (s->length) memcpy(f->token, s->token, (size_t)s->length * sizeof *s->token);
     f->length = s->length;
+    f->known = whole;
     *out = f;
     return KT_OK;
 }
@@ -339,6 +352,7 @@ int64_t kt_sequence_truncate(kt_sequence *s, int64_t length) {
         own_pages_behind(s, length);
     }
     set_state(s, length);
+    if (s->known > length / KT_PAGE_TOKENS) s->known = length / KT_PAGE_TOKENS;
     if (s->mark > length) {
         kt_states_give(&e->states, s->marked);
         s->marked = KT_STATE_NONE;

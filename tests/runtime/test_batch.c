@@ -168,6 +168,59 @@ static void check_truncate(kt_batches *b) {
     kt_engine_drop_cache(b->e);
 }
 
+/* A step of s from text 0: rows of it, and behind `right` of them as many guesses that are wrong. The
+ * logits of the right rows and of the last token before the wrong ones are as ever. */
+static void guess(kt_batches *b, kt_sequence *s, int64_t right, int64_t wrong) {
+    const int64_t at = kt_sequence_length(s), rows = right + wrong;
+    int32_t token[KT_BATCH_ROWS], out_row[KT_BATCH_ROWS];
+    const kt_span span = {s, 0, rows, false};
+    const kt_batch batch = {rows, token, 1, &span, right, out_row};
+    float *logits = malloc((size_t)(right * b->vocab) * sizeof *logits);
+    kt_err err = {KT_OK, ""};
+
+    for (int64_t i = 0; i < rows; i++)
+        token[i] = i < right ? b->text[0][at + i] : (b->text[0][at + i] + 1) % (int32_t)b->vocab;
+    for (int32_t i = 0; i < right; i++) out_row[i] = i;
+    cr_assert_eq(kt_sequence_guess(s, rows - 1, 1), rows - 1);
+    cr_assert_eq(kt_engine_step(b->e, &batch, logits, NULL, &err), KT_OK, "%s", err.message);
+    for (int64_t i = 0; i < right; i++)
+        kt_batches_expect(b, logits + i * b->vocab, 0, at + i, "a step of guesses");
+    free(logits);
+}
+
+/* Guesses, right and wrong ones, also where they fill a page: what is taken back leaves no trace in
+ * pages, states, the cache or a fork. */
+static void check_guesses(kt_batches *b) {
+    kt_sequence *s = kt_batches_sequence(b, KT_TEXT_TOKENS), *f, *o;
+    const bool has_states = b->e->state_floats > 0;
+    int32_t wrong[KT_TEXT_TOKENS];
+
+    memcpy(wrong, b->text[0], sizeof wrong);
+    for (int i = 63; i < KT_TEXT_TOKENS; i++) wrong[i] = (wrong[i] + 1) % (int32_t)b->vocab;
+    kt_batches_prefill(b, s, 0, 60);
+    guess(b, s, 3, 9); /* the page is full with the first wrong one */
+    o = kt_batches_sequence(b, 0);
+    cr_expect_eq(kt_sequence_reuse(o, wrong, 180), 0, "the cache knows what was only guessed");
+    cr_assert_eq(kt_sequence_fork(s, &f, NULL), KT_OK);
+    cr_expect_eq(kt_sequence_truncate(s, 63), has_states ? 60 : 63);
+    kt_batches_continue(b, s, 0, 125 - kt_sequence_length(s));
+    cr_expect_eq(kt_sequence_truncate(f, 63), has_states ? 0 : 63);
+    kt_batches_continue(b, f, 0, 70);
+    kt_sequence_destroy(f);
+    cr_expect_eq(kt_sequence_reuse(o, b->text[0], 100), has_states ? 0 : 64);
+    kt_sequence_destroy(o);
+    guess(b, s, 8, 0); /* all right: nothing is taken back, and the next step says so */
+    kt_batches_continue(b, s, 0, 9);
+    guess(b, s, 1, 4); /* all wrong */
+    cr_expect_eq(kt_sequence_truncate(s, 143), has_states ? 142 : 143);
+    kt_batches_continue(b, s, 0, 3);
+    kt_sequence_destroy(s);
+    o = kt_batches_sequence(b, 0);
+    cr_expect_eq(kt_sequence_reuse(o, b->text[0], 180), has_states ? 0 : 128);
+    kt_sequence_destroy(o);
+    kt_engine_drop_cache(b->e);
+}
+
 static void expect_all_free(const kt_batches *b) {
     kt_kv_usage u;
 
@@ -188,6 +241,7 @@ ParameterizedTest(model_case *c, batch, rows_have_the_bits_of_a_sequence_alone, 
     check_reuse(&b);
     check_fork(&b);
     check_truncate(&b);
+    check_guesses(&b);
     expect_all_free(&b);
     kt_batches_deinit(&b);
 }
