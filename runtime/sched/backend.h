@@ -36,6 +36,10 @@ typedef struct kt_backend {
     kt_status (*step)(void *self, const kt_batch *batch, float *logits, const kt_stop *stop,
                       kt_err *err);
     void (*usage)(void *self, kt_kv_usage *out);
+    /* kt_sequence_guess and kt_sequence_truncate, for drafts; NULL = there are none. What go_back
+     * returns may be less than what was asked for: the rest is computed again. */
+    int64_t (*guess)(void *self, kt_sequence *s, int64_t n, int n_spans);
+    int64_t (*go_back)(void *self, kt_sequence *s, int64_t length);
     /* How long a step should take (kt_engine_expected_ns), 0 = nothing is known; NULL = never. */
     double (*expected_ns)(void *self, int64_t rows, int64_t logits);
 } kt_backend;

@@ -49,6 +49,16 @@ static kt_status step(void *self, const kt_batch *batch, float *logits, const kt
     return kt_engine_step(self, batch, logits, stop, err);
 }
 
+static int64_t guess(void *self, kt_sequence *s, int64_t n, int n_spans) {
+    (void)self;
+    return kt_sequence_guess(s, n, n_spans);
+}
+
+static int64_t go_back(void *self, kt_sequence *s, int64_t length) {
+    (void)self;
+    return kt_sequence_truncate(s, length);
+}
+
 static void usage(void *self, kt_kv_usage *out) {
     kt_engine_kv_usage(self, out);
 }
@@ -133,6 +143,8 @@ kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const
     out->length = length;
     out->step = step;
     out->usage = usage;
+    out->guess = guess;
+    out->go_back = go_back;
     out->expected_ns = expected_ns;
     return read_defaults(model_dir, &out->defaults, err);
 }

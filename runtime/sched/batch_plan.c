@@ -13,7 +13,7 @@ static int64_t prompt_rows(const kt_scheduler *s, int64_t n) {
 }
 
 static bool is_prompt(const kt_lane *l) {
-    return l->rows > 1 || kt_lane_left(l) > 1 || l->length < (int64_t)l->prompt->n_ids;
+    return kt_lane_left(l) > 1 + l->again || l->length < (int64_t)l->prompt->n_ids;
 }
 
 /* More rows for a lane, out of *rows; spans end where states should be kept. */
@@ -68,22 +68,26 @@ static void settle_outputs(kt_lane *const *lane, int n, int64_t rows_out) {
 
 void kt_batch_plan(kt_scheduler *s) {
     kt_lane **prompts = s->picked; /* free until the step is over */
-    int64_t n_generating = 0;
+    const int64_t more_out = s->max_out - s->options.max_running - (s->offers ? KT_DRAFT_ROWS : 0);
+    int64_t n_generating = 0, n_rows = 0;
     int n_prompts = 0;
 
     for (kt_request *r = s->active; r; r = r->next)
         for (size_t i = 0; i < kt_request_choices(r); i++) {
             kt_lane *l = &r->lanes[i];
-            l->rows = l->n_out = 0;
+            l->rows = l->n_out = l->n_draft = l->n_hit = 0;
             l->is_mark = false;
             if (l->state != KT_LANE_RUNNING || kt_lane_note_rest(l)) continue;
             if (is_prompt(l)) {
                 prompts[n_prompts++] = l;
                 continue;
             }
-            l->rows = l->n_out = 1;
-            n_generating++;
+            l->rows = kt_lane_left(l);
+            l->n_out = 1;
+            n_generating += l->rows;
         }
     share_prompt_rows(s, prompts, n_prompts, prompt_rows(s, n_generating));
-    settle_outputs(prompts, n_prompts, s->max_out - s->options.max_running);
+    settle_outputs(prompts, n_prompts, more_out);
+    for (int i = 0; i < n_prompts; i++) n_rows += prompts[i]->rows;
+    kt_drafts_plan(s, n_rows);
 }

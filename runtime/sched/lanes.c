@@ -121,7 +121,8 @@ void kt_lane_stop(kt_scheduler *s, kt_lane *l, kt_lane_state state) {
         s->n_running--;
     }
     l->seq = NULL;
-    l->length = l->reserved = l->rests_since_ns = 0;
+    l->length = l->reserved = l->again = l->rests_since_ns = 0;
+    if (state == KT_LANE_OVER) kt_draft_release(l);
     l->state = state;
 }
 
@@ -179,8 +180,8 @@ static bool grow(kt_scheduler *s, kt_lane *l) {
 
     while (b->reserve(b->self, l->seq, want, NULL) != KT_OK) {
         kt_lane *victim = find_victim(s);
-        if (b->reserve(b->self, l->seq, l->length + 1, NULL) == KT_OK) {
-            l->reserved = l->length + 1;
+        if (b->reserve(b->self, l->seq, kt_lane_known(l), NULL) == KT_OK) {
+            l->reserved = kt_lane_known(l);
             return true;
         }
         kt_lane_stop(s, victim, KT_LANE_WAITING);

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/draft/draft_plan.h"
+#include "runtime/draft/ngram.h"
 #include "runtime/sched/scheduler.h"
 #include "runtime/sched/step_cost.h"
 
@@ -13,7 +15,8 @@ enum {
     KT_ADMITTED_TOKENS = 256,  /* beyond the prompt that must fit when a choice starts */
     KT_GROWTH_TOKENS = 64,     /* pages taken at a time later */
     KT_REST_MS = 100,          /* so long a choice keeps its place though nobody reads it */
-    KT_LEAST_LOGIT_ROWS = 64
+    KT_LEAST_LOGIT_ROWS = 64,
+    KT_DRAFT_ROWS = KT_LEAST_LOGIT_ROWS / 2 /* of a step, at most; the rest is of prompts */
 };
 
 typedef enum kt_lane_state {
@@ -22,6 +25,16 @@ typedef enum kt_lane_state {
     KT_LANE_RUNNING,
     KT_LANE_OVER
 } kt_lane_state;
+
+/* What a lane knows for its drafts; made with its first one, kept until it is over. */
+typedef struct kt_lane_draft {
+    kt_ngram text;
+    kt_draft_rate rate;
+    int32_t token[KT_DRAFT_MOST]; /* what may come next */
+    int64_t n, matched;           /* of it; 0 = nothing is known. The match that it continues */
+    int64_t seen;                 /* of it, tokens that came true */
+    kt_draft_offer *offer;        /* of the step being planned, or NULL; the scheduler's */
+} kt_lane_draft;
 
 /* One choice being computed: a sequence that follows prompt and tokens of the choice. */
 typedef struct kt_lane {
@@ -36,6 +49,10 @@ typedef struct kt_lane {
     int64_t rests_since_ns;   /* when it was first seen unread, or 0 */
     int64_t rows;             /* of the step being made */
     int64_t n_out, first_out; /* rows with logits in it, from which row of logits */
+    int64_t n_draft;          /* rows of it, the last ones, whose tokens are drafted */
+    int64_t n_hit;            /* of them, those that came true */
+    int64_t again;        /* tokens to compute again beside the last: states went back further */
+    kt_lane_draft *draft; /* owned; NULL = none yet */
     bool is_mark;
 } kt_lane;
 
@@ -70,7 +87,12 @@ struct kt_scheduler {
     kt_request *active; /* oldest first */
     int n_running;      /* lanes */
     kt_step_cost cost;
-    bool was_stopped;              /* the last step */
+    bool was_stopped;         /* the last step */
+    bool has_bad_rows;        /* logits of it that are not finite */
+    kt_draft_rate draft_rate; /* of all texts */
+    bool is_drafting;         /* drafts were worth their cost in the last plan */
+    int64_t draft_wait,
+        draft_pause; /* steps since they were tried in vain, and until the next trial */
     int64_t n_cached, n_preempted; /* published after each step */
     kt_stop stop;
     kt_watch watch;
@@ -83,6 +105,7 @@ struct kt_scheduler {
     kt_lane **picked;            /* [max_running] */
     int64_t *picked_row;         /* [max_running] rows of logits */
     float *logits;               /* [max_out, vocab] */
+    kt_draft_offer *offers;      /* [max_running]; NULL without drafts */
     kt_sampler_scratch *scratch; /* [n_scratch], by thread */
     int n_scratch;
 };
@@ -114,6 +137,15 @@ bool kt_lanes_displace(kt_scheduler *s, const kt_request *r);
 
 /* batch_plan.c: which lanes take how many rows; sets kt_lane.rows of all running ones. */
 void kt_batch_plan(kt_scheduler *s);
+
+/* drafts.c: tokens that may come next, computed together with the last one. */
+/* Add drafted tokens to the step whose lanes have their rows; n_prompt of them are of prompts. */
+void kt_drafts_plan(kt_scheduler *s, int64_t n_prompt);
+/* Is the token that a lane has just been given the one that was drafted? Counts it in any case. */
+bool kt_draft_check(kt_scheduler *s, kt_lane *l);
+/* Take back what was drafted and did not come true, of the lanes of the last step. */
+void kt_drafts_settle(kt_scheduler *s, int n_spans);
+void kt_draft_release(kt_lane *l);
 
 /* step_run.c */
 /* One step; false when there was nothing to compute. */

@@ -22,12 +22,25 @@
 
 typedef struct kt_scheduler kt_scheduler;
 
+/* Drafts: tokens that may come next are computed together with the last one and kept as far as they
+ * come true, so that a step makes several tokens of a sequence. What comes out is what would come
+ * out without them: a token is chosen from each row as ever, and the first that is not the drafted
+ * one is the last of the step. That is sampling by rejection for drafts that are certain of their
+ * tokens, so distributions are kept, and with equal logits the very tokens of a seed. */
+typedef enum kt_speculation {
+    KT_SPECULATE_OFF = 0,
+    KT_SPECULATE_NGRAM, /* what followed the same tokens earlier in the text (runtime/draft/ngram.h) */
+} kt_speculation;
+
 typedef struct kt_scheduler_options {
     const kt_backend *backend; /* borrowed; NULL = later, kt_scheduler_ready */
     int queue;                 /* requests that may wait; 0 = 32 */
     int max_running;           /* choices computed side by side; 0 = 64 */
     int64_t itl_ns;            /* longest step beside a choice that is generating; 0 = 200 ms */
-    bool is_manual;            /* no thread of its own: the caller calls kt_scheduler_step */
+    kt_speculation speculate; /* computed only where the measured cost of steps says that it pays */
+    int draft;                /* tokens of a draft, at most KT_DRAFT_MOST; 0 = 8 */
+    bool always_drafts;       /* whatever they cost: tests and comparisons */
+    bool is_manual;           /* no thread of its own: the caller calls kt_scheduler_step */
 } kt_scheduler_options;
 
 /* Rows of logits that a scheduler keeps, each of the vocabulary in f32, for so many choices side by
@@ -65,6 +78,9 @@ typedef struct kt_scheduler_counts {
     int resting;    /* not read: some of these, and those that gave up their places meanwhile */
     bool is_called; /* a job of kt_scheduler_call waits or runs */
     int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
+    /* Drafts, their tokens, those that came true, steps with drafts and their time; and how much longer
+     * the same tokens would have taken without, as far as the cost of steps is known. */
+    int64_t drafts, draft_rows, draft_hits, draft_steps, draft_ns, draft_saved_ns;
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;
     int64_t step_ns; /* of all steps together: what the engine computed, and nothing beside it */

@@ -167,8 +167,11 @@ static void admit(kt_scheduler *s) {
 /* ---- the batch ---- */
 
 static void add_lane(kt_scheduler *s, kt_batch *b, kt_lane *l) {
+    const int64_t known = l->rows - l->n_draft;
+
     l->first_out = b->n_out;
-    for (int64_t i = 0; i < l->rows; i++) s->token[b->rows + i] = kt_lane_token(l, l->length + i);
+    for (int64_t i = 0; i < known; i++) s->token[b->rows + i] = kt_lane_token(l, l->length + i);
+    for (int64_t i = 0; i < l->n_draft; i++) s->token[b->rows + known + i] = l->draft->token[i];
     for (int64_t i = l->rows - l->n_out; i < l->rows; i++)
         s->out_row[b->n_out++] = (int32_t)(b->rows + i);
     s->spans[b->n_spans] = (kt_span){l->seq, b->rows, l->rows, l->is_mark};
@@ -226,7 +229,7 @@ static void want_pick(kt_scheduler *s, kt_lane *l, int64_t row, int *n) {
  * before its own token is added to it. */
 static kt_status at_end(kt_scheduler *s, kt_lane *l, int *n, kt_err *err) {
     kt_request *r = l->request;
-    const int64_t row = l->first_out + l->n_out - 1;
+    const int64_t row = l->first_out + l->n_out - l->n_draft - 1;
     const bool is_leader = l->index % (size_t)r->n == 0;
 
     if (!r->prompt_ns) r->prompt_ns = kt_clock_ns();
@@ -243,16 +246,24 @@ static kt_status at_end(kt_scheduler *s, kt_lane *l, int *n, kt_err *err) {
     return KT_OK;
 }
 
+/* Rows of logits up to that of a lane's last known token; those of drafts are looked at one by one. */
+static bool has_finite_rows(const kt_scheduler *s, const kt_lane *l) {
+    const int64_t vocab = s->model.vocab;
+    return is_finite(s->logits + l->first_out * vocab, (l->n_out - l->n_draft) * vocab);
+}
+
 /* The rows of a step were computed: lengths, reports, and who gets a token. */
 static void settle(kt_scheduler *s, int n_spans, kt_status st, const kt_err *why, int *n_picks) {
     for (int i = 0; i < n_spans; i++) {
         kt_lane *l = s->in_step[i];
-        const int64_t first = l->length, vocab = s->model.vocab;
+        const int64_t first = l->length;
         kt_err err = {KT_OK, ""};
         kt_status own = KT_OK;
         if (l->state != KT_LANE_RUNNING) continue; /* its request has failed above */
-        l->length += l->rows;
-        if (st == KT_E_FORMAT && !is_finite(s->logits + l->first_out * vocab, l->n_out * vocab)) {
+        l->length += l->rows - l->n_draft;
+        if (kt_lane_left(l) == 0) l->again = 0;
+        l->request->draft_tokens += l->n_draft;
+        if (st == KT_E_FORMAT && !has_finite_rows(s, l)) {
             fail(s, l->request, st, why);
             continue;
         }
@@ -280,29 +291,92 @@ static void pick_all(kt_scheduler *s, int n) {
         pick(s, 0, n, 0);
 }
 
-static void hand_out(kt_scheduler *s, int n) {
+/* The token that was chosen from row `row` of logits is the drafted one, whose own row is the next. */
+static void take_draft(kt_scheduler *s, kt_lane *l, int64_t row, int *n_next) {
+    kt_err err;
+
+    l->length++;
+    l->n_hit++;
+    l->request->draft_hits++;
+    if (!s->has_bad_rows || is_finite(s->logits + (row + 1) * s->model.vocab, s->model.vocab)) {
+        want_pick(s, l, row + 1, n_next);
+        return;
+    }
+    kt_fail(&err, KT_E_FORMAT, "the logits after token %lld are not finite", (long long)l->length);
+    fail(s, l->request, KT_E_FORMAT, &err);
+}
+
+/* Returns how many are picked next, in the places of those that were: the step has computed what
+ * follows their tokens, too. */
+static int hand_out(kt_scheduler *s, int n) {
+    int n_next = 0;
+
     for (int i = 0; i < n; i++) {
         kt_lane *l = s->picked[i];
+        const int64_t row = s->picked_row[i];
         kt_err err = {KT_OK, ""};
         bool is_over;
         kt_status st;
         if (l->state != KT_LANE_RUNNING) continue;
         st = kt_request_accept(l->request, l->index, &is_over, &err);
-        if (st == KT_OK && !is_over) continue;
-        if (st == KT_OK) {
+        if (st != KT_OK)
+            fail(s, l->request, st, &err);
+        else if (is_over)
             kt_lane_stop(s, l, KT_LANE_OVER);
-            continue;
-        }
-        fail(s, l->request, st, &err);
+        else if (kt_draft_check(s, l) && l->n_hit < l->n_draft)
+            take_draft(s, l, row, &n_next);
+    }
+    return n_next;
+}
+
+/* Tokens for those that were picked, then for those whose drafts come true, row by row. */
+static void choose(kt_scheduler *s, int n) {
+    while (n > 0) {
+        pick_all(s, n);
+        n = hand_out(s, n);
     }
 }
 
+static int64_t n_drafted(const kt_scheduler *s, int n_spans) {
+    int64_t n = 0;
+
+    for (int i = 0; i < n_spans; i++) n += s->in_step[i]->n_draft;
+    return n;
+}
+
+/* What drafts brought, by what the same tokens would have taken without them. */
+static void count_drafts(kt_scheduler *s, const kt_batch *b, int64_t ns) {
+    const int64_t rows = n_drafted(s, b->n_spans);
+    const double plain_ns = kt_step_cost_ns(&s->cost, b->rows - rows);
+    kt_scheduler_counts *c = &s->counts;
+    int64_t hits = 0, lanes = 0, drafts = 0;
+
+    for (int i = 0; i < b->n_spans; i++) {
+        const kt_lane *l = s->in_step[i];
+        hits += l->n_hit;
+        drafts += l->n_draft > 0;
+        lanes += l->n_out == l->n_draft + 1;
+    }
+    if (rows == 0) return;
+    pthread_mutex_lock(&s->lock);
+    c->drafts += drafts;
+    c->draft_rows += rows;
+    c->draft_hits += hits;
+    c->draft_steps++;
+    c->draft_ns += ns;
+    if (plain_ns > 0)
+        c->draft_saved_ns += (int64_t)(plain_ns * (double)(lanes + hits) / (double)lanes) - ns;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_stopped) {
+    const int64_t drafted = n_drafted(s, b->n_spans);
     int64_t generating = 0;
     kt_kv_usage kv = {0};
     int resting = 0;
 
-    for (int i = 0; i < b->n_spans; i++) generating += b->spans[i].rows == 1;
+    for (int i = 0; i < b->n_spans; i++)
+        generating += b->spans[i].rows - s->in_step[i]->n_draft == 1;
     for (kt_request *r = s->active; r; r = r->next)
         for (size_t i = 0; i < kt_request_choices(r); i++)
             resting +=
@@ -322,7 +396,7 @@ static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_sto
         s->counts.last_step_ns = ns;
         s->counts.step_ns += ns;
         if (!was_stopped) s->counts.decode_rows += generating;
-        if (!was_stopped) s->counts.prompt_rows += b->rows - generating;
+        if (!was_stopped) s->counts.prompt_rows += b->rows - generating - drafted;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -373,11 +447,13 @@ bool kt_scheduler_run_step(kt_scheduler *s) {
     ns = kt_clock_ns() - since;
     kt_watch_off(s);
     s->was_stopped = st == KT_E_CANCELLED;
+    s->has_bad_rows = st == KT_E_FORMAT;
     if (st == KT_OK || st == KT_E_FORMAT) {
-        kt_step_cost_add(&s->cost, b.rows, ns);
         settle(s, b.n_spans, st, &why, &n_picks);
-        pick_all(s, n_picks);
-        hand_out(s, n_picks);
+        choose(s, n_picks);
+        kt_drafts_settle(s, b.n_spans);
+        count_drafts(s, &b, ns);
+        kt_step_cost_add(&s->cost, b.rows, ns);
     } else if (st != KT_E_CANCELLED && !(st == KT_E_NOMEM && make_room(s, b.n_spans))) {
         fail_all(s, b.n_spans, st, &why);
     }

@@ -89,6 +89,7 @@ typedef struct kt_request {
 
     /* What became of it; complete when done is called. */
     int64_t prompt_tokens, cached_tokens, completion_tokens; /* prompts once, whatever n */
+    int64_t draft_tokens, draft_hits; /* computed as drafts; of them, those that came true */
     int64_t queued_ns, start_ns, prompt_ns, end_ns; /* times of kt_clock_ns; 0 = did not happen */
     kt_answer *choices;                             /* owned: [n_prompts * n] */
 

@@ -31,14 +31,17 @@ typedef struct fake_engine {
     atomic_int n_steps, most_spans, most_rows;
     int64_t n_computed;  /* rows */
     int64_t step_row_us; /* per row of any step */
-    /* NULL = the script; else logits [4096] of a row, given the tokens up to it. */
+    int64_t vocab;   /* 4096; tests that bring their own logits may set less, and the backend's */
+    bool has_states; /* goes back to where the last guess began, and no less */
+    /* NULL = the script; else logits [vocab] of a row, given the tokens up to it. */
     void (*logits)(struct fake_engine *f, const int32_t *tokens, int64_t n, float *logits);
 } fake_engine;
 
 typedef struct fake_sequence {
     int32_t *tokens;
     int64_t length, pages;
-    int64_t prompt; /* length after the first rows with logits; where the script begins */
+    int64_t prompt;          /* length after the first rows with logits; where the script begins */
+    int64_t mark, n_guesses; /* where the last step with guesses began; of the next step */
 } fake_sequence;
 
 static inline void fake_sleep(int us) {
@@ -117,6 +120,18 @@ static inline int64_t fake_length(void *self, const kt_sequence *s) {
     return fake_of(s)->length;
 }
 
+static inline int64_t fake_guess(void *self, kt_sequence *sequence, int64_t n, int n_spans) {
+    (void)self, (void)n_spans;
+    fake_of(sequence)->n_guesses = n;
+    return n;
+}
+
+static inline int64_t fake_go_back(void *self, kt_sequence *sequence, int64_t length) {
+    fake_sequence *s = fake_of(sequence);
+    s->length = ((fake_engine *)self)->has_states ? s->mark : length;
+    return s->length;
+}
+
 static inline void fake_usage(void *self, kt_kv_usage *out) {
     fake_engine *f = self;
     *out = (kt_kv_usage){.pages = atomic_load(&f->n_pages),
@@ -154,12 +169,14 @@ static inline kt_status fake_step(void *self, const kt_batch *b, float *logits, 
     }
     for (int i = 0; i < b->n_spans; i++) {
         fake_sequence *s = fake_of(b->spans[i].seq);
+        if (s->n_guesses) s->mark = s->length;
+        s->n_guesses = 0;
         for (int64_t r = 0; r < b->spans[i].rows; r++) {
             const int64_t row = b->spans[i].first_row + r;
             if (s->length >= s->pages * 64) return kt_fail(err, KT_E_INVALID, "no page reserved");
             s->tokens[s->length++] = b->token[row];
             if (out < b->n_out && b->out_row[out] == row)
-                fake_row(f, s, s->length, logits + 4096 * out++);
+                fake_row(f, s, s->length, logits + f->vocab * out++);
         }
     }
     if (out != b->n_out) return kt_fail(err, KT_E_INVALID, "rows of logits that are in no span");
@@ -188,7 +205,7 @@ static inline bool fake_init(fake_engine *f, kt_backend *b, const char *tokenize
     b->tokenizer = f->tokenizer;
     b->model_name = "fake";
     snprintf(b->fingerprint, sizeof b->fingerprint, "fp_fake");
-    b->vocab = 4096;
+    b->vocab = f->vocab = 4096;
     b->max_context = 2048;
     b->eos[0] = 4095;
     b->n_eos = 1;
@@ -203,6 +220,8 @@ static inline bool fake_init(fake_engine *f, kt_backend *b, const char *tokenize
     b->length = fake_length;
     b->step = fake_step;
     b->usage = fake_usage;
+    b->guess = fake_guess;
+    b->go_back = fake_go_back;
     return true;
 }
 
