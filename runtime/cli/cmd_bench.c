@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
+#include "runtime/cli/bench_drafts.h"
 #include "runtime/cli/bench_group.h"
 #include "runtime/cli/bench_load.h"
 #include "runtime/cli/bench_report.h"
@@ -37,12 +38,14 @@ static const kt_usage usage = {
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
                 "  kt bench MODEL --load -r 5\n"
+                "  kt bench MODEL --speculate ngram --draft-text main.c\n"
                 "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 -p 0 --parallel 16\n"
                 "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
-    const char *perplexity;
+    kt_draft_flags drafts;
+    const char *perplexity, *draft_text;
     int64_t n_prompt, n_generate, depth, repetitions, window, parallel;
     bool json, ops, load;
 } flags;
@@ -288,11 +291,28 @@ static int settle_flags(flags *f, bool has_model) {
         return kt_usage_fail(&usage, "--layers goes with --synthetic");
     if (f->perplexity && f->engine.synthetic)
         return kt_usage_fail(&usage, "a synthetic model has no tokenizer for --perplexity");
+    if (!f->drafts.speculate != !f->draft_text || (f->draft_text && f->engine.synthetic))
+        return kt_usage_fail(&usage,
+                             "--speculate goes with --draft-text, both with a model folder");
     f->ops |= f->engine.synthetic != NULL;
     if (f->n_prompt < 0) f->n_prompt = f->perplexity ? 0 : 512;
     if (f->n_generate < 0) f->n_generate = f->perplexity ? 0 : 128;
-    f->engine.tokenizer_optional = !f->perplexity;
+    f->engine.tokenizer_optional = !f->perplexity && !f->draft_text;
     return 0;
+}
+
+static int compare_drafts(const flags *f, const char *model, const kt_log *log) {
+    kt_bench_drafts ask = {.engine = &f->engine,
+                           .word = f->drafts.speculate,
+                           .text = f->draft_text,
+                           .draft = f->drafts.draft,
+                           .n_prompt = f->n_prompt ? f->n_prompt : 1,
+                           .n_generate = f->n_generate > 2 ? f->n_generate : 2,
+                           .repetitions = f->repetitions,
+                           .json = f->json};
+    const int code = kt_draft_flags_settle(&f->drafts, &usage, &ask.speculate);
+
+    return code != 0 ? code : kt_bench_drafts_run(&ask, &usage, model, log);
 }
 
 /* Load what was asked for and measure it. */
@@ -304,6 +324,7 @@ static int load_and_measure(const flags *f, const char *model) {
 
     kt_interrupt_watch();
     if (f->load) return kt_bench_load(&f->engine, &usage, model, f->repetitions, f->json, &log);
+    if (f->draft_text) return compare_drafts(f, model, &log);
     code = kt_engine_flags_load(&f->engine, &usage, model, &log, &b.engine);
     if (code != 0) return code;
     if (run_all(&b, f, &err) != KT_OK)
@@ -348,7 +369,10 @@ static int run_engine(int argc, char **argv) {
         KT_OPTION_FLAG("ops", &f.ops, "each kind of work against this machine's ceilings"),
         KT_OPTION_FLAG("load", &f.load,
                        "instead: how fast the model is loaded, against reading its files"),
+        KT_OPTION_STRING("draft-text", 0, &f.draft_text, "FILE",
+                         "instead: continue this text with and without --speculate"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object"),
+        KT_DRAFT_OPTIONS(f.drafts),
         KT_ENGINE_OPTIONS(f.engine)};
     const char *model = NULL;
     int n_words = 0;

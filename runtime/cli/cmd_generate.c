@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "dispatch/plan/plan.h"
 #include "runtime/cli/command.h"
+#include "runtime/cli/draft_flags.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/cli/interrupt.h"
 #include "runtime/model/model_dir.h"
@@ -29,6 +30,8 @@ static const kt_usage usage = {
 
 typedef struct flags {
     kt_engine_flags engine;
+    kt_draft_flags drafts;
+    kt_speculation speculate;
     const char *prompt, *prompt_file;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p, repetition_penalty;
@@ -112,7 +115,11 @@ static void take_end(void *arg, kt_status st, const kt_err *why) {
 static kt_status prepare(generation *g, const char *model, kt_err *err) {
     const flags *f = g->flags;
     kt_request *r = &g->request;
-    kt_scheduler_options options = {.backend = &g->backend, .max_running = 1, .is_manual = true};
+    kt_scheduler_options options = {.backend = &g->backend,
+                                    .max_running = 1,
+                                    .speculate = f->speculate,
+                                    .draft = (int)f->drafts.draft,
+                                    .is_manual = true};
 
     kt_request_init(r);
     kt_engine_describe(g->engine, &g->info);
@@ -158,6 +165,9 @@ static void report(const generation *g) {
             fprintf(stderr, "%lld prompt tokens (%.1f/s), %lld tokens (%.1f/s), stopped by %s\n",
                     (long long)r->prompt_tokens, prompt, (long long)r->completion_tokens, tokens,
                     g->stop);
+        if (!g->flags->quiet && r->draft_tokens > 0)
+            fprintf(stderr, "%lld of %lld drafted tokens came true\n", (long long)r->draft_hits,
+                    (long long)r->draft_tokens);
         return;
     }
     ids = kt_request_tokens(r, 0, &n);
@@ -172,6 +182,10 @@ static void report(const generation *g) {
     kt_json_add_int(&w, "prompt_tokens", r->prompt_tokens);
     kt_json_add_fixed(&w, "prompt_tokens_per_second", prompt, 2);
     kt_json_add_fixed(&w, "tokens_per_second", tokens, 2);
+    if (r->draft_tokens > 0) {
+        kt_json_add_int(&w, "draft_tokens", r->draft_tokens);
+        kt_json_add_int(&w, "draft_tokens_accepted", r->draft_hits);
+    }
     kt_json_add_string(&w, "table", g->info.table_line);
     kt_json_end_object(&w);
     kt_json_writer_print(&w, stdout);
@@ -194,6 +208,7 @@ static int run(int argc, char **argv) {
                        "special tokens are plain text in the prompt, shown in the output"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object at the end"),
         KT_OPTION_FLAG("quiet", &f.quiet, "nothing on standard error but errors"),
+        KT_DRAFT_OPTIONS(f.drafts),
         KT_ENGINE_OPTIONS(f.engine)};
     generation g = {.flags = &f};
     const char *model = NULL;
@@ -207,6 +222,8 @@ static int run(int argc, char **argv) {
     if (n_words < 1) return kt_usage_fail(&usage, "no model folder given");
     if (!f.prompt == !f.prompt_file)
         return kt_usage_fail(&usage, "give one of --prompt and --prompt-file");
+    code = kt_draft_flags_settle(&f.drafts, &usage, &f.speculate);
+    if (code != 0) return code;
     kt_interrupt_watch();
     if (f.quiet) log.stream = NULL;
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &g.engine);

@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/pool.h"
 #include "runtime/cli/command.h"
+#include "runtime/cli/draft_flags.h"
 #include "runtime/cli/engine_flags.h"
 #include "runtime/exec/recorder.h"
 #include "runtime/http/api/chat_load.h"
@@ -30,6 +31,7 @@ enum { PATIENCE_MS = 400, MAX_KEY_FILE = 1 << 20, DEFAULT_PORT = 8080 };
 
 typedef struct serve_flags {
     kt_engine_flags engine;
+    kt_draft_flags drafts;
     const char *host, *socket, *api_key, *api_key_file, *allowed_hosts, *cors_origins, *model_name;
     const char *chat_template, *tool_parser, *reasoning_parser;
     const char *record;
@@ -41,6 +43,7 @@ typedef struct serve_flags {
 typedef struct serving {
     kt_job load; /* first: the queue hands back this pointer */
     const serve_flags *flags;
+    kt_speculation speculate; /* what its drafts mean */
     const char *model_dir;
     kt_engine_options options;
     kt_model_dir dir;
@@ -308,6 +311,8 @@ static kt_status listen_and_serve(serving *s, kt_err *err) {
                               .queue = (int)f->queue,
                               .max_running = (int)f->parallel,
                               .itl_ns = f->itl_ms * 1000000,
+                              .speculate = s->speculate,
+                              .draft = (int)f->drafts.draft,
                               .log = &s->log,
                               .owner = s,
                               .write_props = write_props,
@@ -403,6 +408,7 @@ static int settle_flags(serving *s, bool has_model) {
     s->options.made_up_tokens = e->synthetic != NULL;
     s->options.cancel = is_unwanted;
     s->options.cancel_arg = s;
+    if (code == 0) code = kt_draft_flags_settle(&f->drafts, &usage, &s->speculate);
     return code;
 }
 
@@ -442,8 +448,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("drain-timeout", 0, &f.drain_s, 0, 86400,
                       "seconds that requests have to finish after Ctrl-C (default: 5)"),
         KT_OPTION_STRING("record-workload", 0, &f.record, "FILE",
-                         "record which experts get how many rows, step by step, for kttune run "
-                         "--workload FILE"),
+                         "record which experts get how many rows, for kttune run --workload FILE"),
         KT_OPTION_INT("record-limit", 0, &f.record_mb, 1, 1 << 20,
                       "MiB that the record may take, the latest steps stay (default: 256)"),
         KT_OPTION_STRING("synthetic", 0, &f.engine.synthetic, "NAME",
@@ -452,6 +457,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_INT("layers", 0, &f.engine.layers, 0, 4096,
                       "of the synthetic model (default all)"),
         KT_OPTION_INT("ctx", 0, &f.engine.context, 0, 1 << 24, "same as --context"),
+        KT_DRAFT_OPTIONS(f.drafts),
         KT_ENGINE_OPTIONS(f.engine),
     };
     serving s = {.flags = &f,

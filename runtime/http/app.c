@@ -21,7 +21,9 @@ kt_status kt_app_create(const kt_app_options *options, kt_app **out, kt_err *err
     const kt_scheduler_options scheduler = {.backend = options->backend,
                                             .queue = queue,
                                             .max_running = options->max_running,
-                                            .itl_ns = options->itl_ns};
+                                            .itl_ns = options->itl_ns,
+                                            .speculate = options->speculate,
+                                            .draft = options->draft};
     kt_status st;
 
     *out = NULL;

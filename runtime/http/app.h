@@ -25,8 +25,10 @@ typedef struct kt_app_options {
     int queue;                 /* requests that may wait for the engine; 0 = 32 */
     int max_running;           /* choices computed side by side; 0 = 64 */
     int64_t itl_ns;            /* longest step beside a choice that is generating; 0 = 200 ms */
-    const kt_log *log;         /* borrowed; may be NULL */
-    void *owner;               /* borrowed; the program's, not looked at */
+    kt_speculation speculate;  /* kt_scheduler_options has them */
+    int draft;
+    const kt_log *log; /* borrowed; may be NULL */
+    void *owner;       /* borrowed; the program's, not looked at */
     /* NULL, or adds members about model, machine and kernels to the object of /props. Event thread.
      */
     void (*write_props)(void *owner, kt_json_writer *w);

@@ -89,6 +89,13 @@ void kt_stats_tokens(kt_stats *s, kt_activity *a, int64_t n) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void kt_stats_drafts(kt_stats *s, kt_activity *a, int64_t drafted, int64_t hits) {
+    pthread_mutex_lock(&s->lock);
+    a->draft_tokens = drafted;
+    a->draft_hits = hits;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Requests that were answered; others would bend the distributions. */
 static void add_up(kt_stats *s, const kt_activity *a, int64_t now) {
     double prompt_s = (double)(a->first_ns - a->start_ns) * 1e-9;

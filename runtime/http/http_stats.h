@@ -29,6 +29,7 @@ typedef struct kt_activity {
     int64_t begin_ns, start_ns, first_ns,
         last_ns; /* arrived, left the queue, tokens; 0 = not yet */
     int64_t prompt_tokens, cached_tokens, generated_tokens;
+    int64_t draft_tokens, draft_hits; /* computed as drafts; of them, those that came true */
     int64_t max_tokens;
 } kt_activity;
 
@@ -65,6 +66,8 @@ void kt_stats_start(kt_stats *s, kt_activity *a, int64_t prompt_tokens, int64_t 
                     int64_t max_tokens, bool is_stream);
 /* n more tokens came at once. */
 void kt_stats_tokens(kt_stats *s, kt_activity *a, int64_t n);
+/* So many tokens were drafted for it until now, and came true. */
+void kt_stats_drafts(kt_stats *s, kt_activity *a, int64_t drafted, int64_t hits);
 /* A copy; tokens of requests in work are added to the totals, which so go on while requests run. */
 kt_stats kt_stats_read(kt_stats *s);
 /* It is over; a may be released. */

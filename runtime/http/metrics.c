@@ -141,6 +141,24 @@ static void write_engine(page *p, const kt_scheduler_counts *c) {
            "Tokens of prompts that were found in the prefix cache.");
 }
 
+/* The gain of drafts is what the cost model says: the time without them against the time with. */
+static void write_drafts(page *p, const kt_scheduler_counts *c) {
+    const double drafted = (double)c->draft_ns, saved = (double)c->draft_saved_ns;
+
+    single(p, "kt_draft_tokens_total", "counter", (double)c->draft_rows,
+           "Tokens that were computed as drafts.");
+    single(p, "kt_draft_accepted_tokens_total", "counter", (double)c->draft_hits,
+           "Of these, those that came true.");
+    single(p, "kt_draft_steps_total", "counter", (double)c->draft_steps, "Steps with drafts.");
+    single(p, "kt_draft_gain", "gauge", drafted > 0 ? 1 + saved / drafted : 1,
+           "How many times as fast drafts made the steps that had them.");
+    single(p, "vllm:spec_decode_num_drafts_total", "counter", (double)c->drafts, "Drafts.");
+    single(p, "vllm:spec_decode_num_draft_tokens_total", "counter", (double)c->draft_rows,
+           "Drafted tokens.");
+    single(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", (double)c->draft_hits,
+           "Accepted tokens.");
+}
+
 static void write_vllm_engine(page *p, const kt_scheduler_counts *c) {
     const kt_kv_usage *kv = &c->kv;
     const double used = kv->pages ? (double)kv->pages_used / (double)kv->pages : 0;
@@ -240,6 +258,7 @@ kt_status kt_metrics_write(kt_app *app, kt_text *out, kt_err *err) {
            "Time in steps of the engine: the rest of the time nothing was computed.");
     write_vllm(&p, &s, g);
     write_vllm_engine(&p, &counts);
+    write_drafts(&p, &counts);
     write_llama(&p, &s, g);
     write_llama_engine(&p, &counts);
     if (app->write_metrics) write_kernels(&p, app);

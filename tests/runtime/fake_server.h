@@ -23,7 +23,8 @@ static struct {
     kt_http_server *server;
     pthread_t thread;
     int port;
-    int max_running; /* to be set before; 0 = the usual */
+    int max_running;          /* to be set before; 0 = the usual */
+    kt_speculation speculate; /* likewise */
 } fake;
 
 static inline void *fake_serve(void *arg) {
@@ -36,7 +37,8 @@ static inline void fake_start(const kt_http_options *options, int queue) {
     kt_app_options app = {.backend = &fake.backend,
                           .chat = fake.chat,
                           .queue = queue,
-                          .max_running = fake.max_running};
+                          .max_running = fake.max_running,
+                          .speculate = fake.speculate};
     kt_http_options http = options ? *options : (kt_http_options){0};
     kt_err err = {0};
 

@@ -65,6 +65,29 @@ Test(kt_commands, bench_load_compares_loading_with_reading, .timeout = 60) {
     expect(KT "bench nobody --load", 1, "nobody");
 }
 
+/* Both ways make the same tokens; members that scripts read. */
+Test(kt_commands, bench_shows_generating_with_drafts_and_without, .timeout = 60) {
+    static const char *const above_0[] = {"plain_tokens_per_second", "drafted_tokens_per_second",
+                                          "steps", "gain"};
+    kt_json_doc *doc = NULL;
+    char *out;
+
+    cr_assert_eq(run("(" KT "bench " MODEL " --speculate ngram --draft 4 --draft-text " MODEL
+                     "/sample.txt -p 40 -n 30 -r 1 --deterministic --table '' --json 2>/dev/null)",
+                     &out),
+                 0, "%s", out);
+    cr_assert_eq(kt_json_parse(out, strlen(out), NULL, &doc, NULL), KT_OK, "%s", out);
+    for (size_t i = 0; i < sizeof above_0 / sizeof *above_0; i++)
+        cr_expect_gt(kt_json_double(kt_json_get(kt_json_root(doc), above_0[i]), 0), 0, "%s: %s",
+                     above_0[i], out);
+    cr_expect_eq(kt_json_int(kt_json_get(kt_json_root(doc), "first_difference"), 0), -1, "%s", out);
+    kt_json_destroy(doc);
+    free(out);
+    expect(KT "bench " MODEL " --speculate ngram", 2, "--speculate goes with --draft-text");
+    expect(KT "generate " MODEL " -p a --speculate much", 2, "--speculate is 'much', expected off");
+    expect(KT "generate " MODEL " -p a --speculate ngram --draft 17", 2, "expected 1 to 16");
+}
+
 Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "parrot", 2, "'parrot' is not a command");
     expect(KT "generate", 2, "no model folder");

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/sched/sched_impl.h"
 #include "runtime/token/tokenizer_impl.h"
 #include "tests/runtime/fake_server.h"
 
@@ -357,10 +358,34 @@ Test(routes, slots_show_who_is_served) {
     cr_expect_not_null(strstr(body, "\"state\":\"generating\""), "%s", body);
     cr_expect_not_null(strstr(body, "\"state\":\"waiting\""), "%s", body);
     cr_expect_not_null(strstr(body, "\"prompt_tokens\":4"), "%s", body);
+    cr_expect_not_null(strstr(body, "\"speculative\":false,\"draft_n\":0"), "%s", body);
     cr_expect_null(strstr(body, "In that day"), "%s", body);
     free(body);
     close(fd[0]);
     close(fd[1]);
+    fake_stop();
+}
+
+/* The text repeats itself: drafts come true, and every page says so. */
+Test(routes, drafts_are_told_of) {
+    char *page;
+    kt_reply r;
+
+    fake.speculate = KT_SPECULATE_NGRAM;
+    fake_start(NULL, 0);
+    fake.app->scheduler->options.always_drafts = true;
+    r = kt_complete(fake.port, "{\"prompt\":\"a\",\"max_tokens\":90,\"ignore_eos\":true}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_expect_not_null(strstr(r.body, "\"draft_n\":"), "%s", r.body);
+    cr_expect_not_null(strstr(r.body, "\"draft_n_accepted\":"), "%s", r.body);
+    kt_reply_free(&r);
+    page = ask("/metrics", NULL);
+    cr_expect_gt(own_series(page, "kt_draft_tokens_total"), 20);
+    cr_expect_gt(own_series(page, "kt_draft_accepted_tokens_total"), 20);
+    cr_expect_gt(own_series(page, "kt_draft_steps_total"), 2);
+    cr_expect_gt(own_series(page, "kt_draft_gain"), 0);
+    cr_expect_gt(own_series(page, "vllm:spec_decode_num_drafts_total"), 2);
+    free(page);
     fake_stop();
 }
 

@@ -55,6 +55,8 @@ static void count_tokens(kt_api_call *c) {
 
     if (n <= 0) return;
     kt_stats_tokens(&c->app->stats, &c->activity, n);
+    if (c->run.draft_tokens > 0)
+        kt_stats_drafts(&c->app->stats, &c->activity, c->run.draft_tokens, c->run.draft_hits);
     c->n_counted += n;
 }
 

@@ -59,6 +59,10 @@ void kt_api_put_timings(const kt_api_call *c, kt_json_writer *w) {
     kt_json_add_int(w, "cache_n", r->cached_tokens);
     put_rate(w, "prompt", r->prompt_tokens - r->cached_tokens, r->prompt_ns - r->start_ns);
     put_rate(w, "predicted", r->completion_tokens, end - r->prompt_ns);
+    if (r->draft_tokens > 0) {
+        kt_json_add_int(w, "draft_n", r->draft_tokens);
+        kt_json_add_int(w, "draft_n_accepted", r->draft_hits);
+    }
     kt_json_add_fixed(w, "queue_ms", (double)(r->start_ns - r->queued_ns) * 1e-6, 3);
     kt_json_end_object(w);
 }

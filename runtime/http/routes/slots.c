@@ -21,6 +21,9 @@ static void write_slot(kt_json_writer *w, const kt_activity *a, int64_t now) {
     kt_json_add_int(w, "prompt_tokens", a->prompt_tokens);
     kt_json_add_int(w, "cached_tokens", a->cached_tokens);
     kt_json_add_int(w, "n_decoded", a->generated_tokens);
+    kt_json_add_bool(w, "speculative", a->draft_tokens > 0);
+    kt_json_add_int(w, "draft_n", a->draft_tokens);
+    kt_json_add_int(w, "draft_n_accepted", a->draft_hits);
     kt_json_add_int(w, "max_tokens", a->max_tokens);
     kt_json_add_fixed(w, "tokens_per_second", s > 0 ? (double)(a->generated_tokens - 1) / s : 0, 2);
     kt_json_end_object(w);
