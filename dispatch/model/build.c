@@ -169,12 +169,17 @@ void kt_linear(kt_build *b, const char *role, kt_view x, int n, const kt_mat *ma
         out[i] = (kt_view){.value = node.out.value, .at = at, .width = mats[i].n};
 }
 
-void kt_linear_into(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w) {
+static void linear_to(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w,
+                      int accumulate) {
     kt_node n = node_of(KT_NODE_LINEAR, x, to);
 
     n.weight = add_matrices(b, role, KT_USE_LINEAR, 1, &w);
-    n.accumulate = 1;
+    n.accumulate = accumulate;
     add_node(b, &n);
+}
+
+void kt_linear_into(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w) {
+    linear_to(b, role, to, x, w, 1);
 }
 
 void kt_bias(kt_build *b, kt_view x, kt_vec w) {
@@ -534,6 +539,16 @@ static bool has_matrix(const kt_build *b, kt_name name) {
     return kt_has(b, (kt_name){json, gguf});
 }
 
+/* The normed rows once more, for the draft head: HEAD norms those alone that have logits. */
+static void keep_normed(kt_build *b, int norm, double eps) {
+    kt_node n = node_of(KT_NODE_RMS, kt_residual(b), add_value(b, kt_residual(b).width));
+
+    n.weight = norm;
+    n.eps = eps;
+    add_node(b, &n);
+    b->graph->draft_hidden = n.out.value;
+}
+
 /* A head of its own, unless it is tied or missing. */
 void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     const kt_model_numbers *m = &b->graph->numbers;
@@ -551,10 +566,11 @@ void kt_head(kt_build *b, kt_vec norm, double eps, bool is_tied) {
     w.is_tied = is_tied || (b->checkpoint && !has_matrix(b, own));
     w.part[0] = (kt_weight_part){
         .name = w.is_tied ? name_of_embedding(b) : own, .n = m->vocab, .k = m->hidden};
-    n.out = add_value(b, m->hidden); /* the normed rows */
     n.weight = add_weight(b, &w);
     n.weight2 = add_vector(b, norm, false);
     n.eps = eps;
+    if (b->wants_draft) keep_normed(b, n.weight2, eps);
+    n.out = add_value(b, m->hidden); /* the normed rows */
     add_node(b, &n);
 }
 
@@ -578,6 +594,10 @@ int kt_build_vector(kt_build *b, kt_vec v) {
 
 int kt_build_slot(kt_build *b, int64_t floats) {
     return add_slot(b, floats);
+}
+
+void kt_build_linear_to(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w) {
+    linear_to(b, role, to, x, w, 0);
 }
 
 int kt_build_rotation(kt_build *b, const kt_rope_rule *rotation) {

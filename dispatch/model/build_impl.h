@@ -16,6 +16,7 @@ struct kt_build {
     const kt_checkpoint *checkpoint; /* or NULL */
     kt_declared declared;
     int layer;
+    bool wants_draft; /* a draft head will follow, if the model carries one */
     int room_weights, room_nodes, room_values, room_planes, room_slots, room_rotations;
     kt_status status;
     kt_err *err;
@@ -30,6 +31,8 @@ int kt_build_vector(kt_build *b, kt_vec v);
 int kt_build_slot(kt_build *b, int64_t floats);
 int kt_build_rotation(kt_build *b, const kt_rope_rule *rotation);
 int kt_build_plane(kt_build *b, const kt_plane *plane);
+/* to = W x. */
+void kt_build_linear_to(kt_build *b, const char *role, kt_view to, kt_view x, kt_mat w);
 
 /* The residual, and the embedding that it begins with. */
 void kt_build_begin(kt_build *b);

@@ -41,6 +41,10 @@ typedef struct kt_family {
     /* Describe one layer, and what comes after the last. */
     void (*layer)(kt_build *b, const void *numbers, int layer);
     void (*end)(kt_build *b, const void *numbers);
+    /* Describe the draft head (draft_head.h), whose layer is number numbers.layers; nothing, where
+     * the checkpoint has none, or without one the configuration (`declared` layers). NULL = models
+     * of the family carry none that is known. */
+    void (*draft)(kt_build *b, const void *numbers, int layer, int64_t declared);
     const kt_known_token *tokens; /* NULL = none; what `kt` holds a model's tokenizer against */
     size_t n_tokens;
     const kt_known_hash *hashes; /* NULL = none; likewise */
@@ -53,6 +57,7 @@ extern const size_t kt_builtin_family_count;
 /* What to build a graph of. */
 typedef struct kt_graph_request {
     kt_config_source source;
+    bool with_draft; /* and its draft head, where it carries one that the family knows */
     const kt_checkpoint
         *checkpoint; /* whose tensors decide how weights are stored; NULL = as the config
                                       * declares (quantization_config), else BF16 */

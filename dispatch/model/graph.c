@@ -38,7 +38,9 @@ static const char *begin_json(const kt_graph *g, const kt_weight *w, const char 
     char layer[32];
     size_t used = 0;
 
-    if (w->layer >= 0) {
+    if (g && g->draft_body && w->layer == g->numbers.layers) {
+        append(out, bytes, &used, g->draft_body, strlen(g->draft_body));
+    } else if (w->layer >= 0) {
         snprintf(layer, sizeof layer, "layers.%d.", w->layer);
         append(out, bytes, &used, body, strlen(body));
         append(out, bytes, &used, layer, strlen(layer));
@@ -206,6 +208,12 @@ static kt_status read_numbers(const kt_config_source *s, kt_model_numbers *n, kt
                    s->json ? "hidden_size" : "embedding_length", (long long)n->hidden);
 }
 
+/* Layers of the draft head that the model says it has. */
+static int64_t declared_drafts(const kt_config_source *s) {
+    if (s->json) return kt_json_int(kt_json_get(s->json, "num_nextn_predict_layers"), 0);
+    return (int64_t)kt_config_gguf_number(s, "nextn_predict_layers", 0);
+}
+
 static kt_status describe(kt_build *b, const kt_config_source *s, kt_err *err) {
     kt_graph *g = b->graph;
     const kt_family *family = g->family;
@@ -219,6 +227,12 @@ static kt_status describe(kt_build *b, const kt_config_source *s, kt_err *err) {
         family->layer(b, numbers, b->layer);
     b->layer = -1;
     if (b->status == KT_OK) family->end(b, numbers);
+    g->main_nodes = g->n_nodes;
+    b->layer = (int)g->numbers.layers;
+    if (b->status == KT_OK && b->wants_draft)
+        family->draft(b, numbers, b->layer, declared_drafts(s));
+    b->layer = -1;
+    if (g->main_nodes == g->n_nodes) g->draft_hidden = 0;
     return b->status;
 }
 
@@ -235,6 +249,7 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     if (st == KT_OK && s->json)
         st = kt_declared_read(request->source.json, s->where, &b.declared, err);
     out->packing = b.declared.packing;
+    b.wants_draft = st == KT_OK && request->with_draft && out->family->draft;
     if (st == KT_OK && s->json && b.checkpoint) st = kt_nested_names(out, b.checkpoint, err);
     if (st == KT_OK) st = describe(&b, s, err);
     if (st == KT_OK && b.checkpoint && kt_checkpoint_panels(b.checkpoint))

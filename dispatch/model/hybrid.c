@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "dispatch/model/draft_head.h"
 
 const kt_number kt_hybrid_numbers[KT_HYBRID_NUMBERS] = {
     KT_GQA_NUMBERS(kt_hybrid, attention),
@@ -113,12 +114,14 @@ static kt_view linear_attention(kt_build *b, const kt_hybrid *c, kt_view h,
                     KT_VEC("linear_attn.norm.weight", "ssm_norm.weight", d->v), c->attention.eps);
 }
 
-void kt_hybrid_layer(kt_build *b, const kt_hybrid *c, int l, kt_hybrid_project *project) {
+/* project is needed of layers that are not full alone. */
+static void hybrid_layer(kt_build *b, const kt_hybrid *c, bool is_full,
+                         kt_hybrid_project *project) {
     const double eps = c->attention.eps;
     kt_view x = kt_residual(b), h, o, gate = {0};
 
     h = kt_rms(b, x, KT_VEC_PLUS("input_layernorm.weight", "attn_norm.weight", x.width), eps);
-    if (c->is_full[l]) {
+    if (is_full) {
         o = full_attention(b, c, h);
         kt_linear_into(b, "o", x, o, KT_MAT("self_attn.o_proj", "attn_output", x.width, o.width));
     } else {
@@ -141,6 +144,28 @@ void kt_hybrid_layer(kt_build *b, const kt_hybrid *c, int l, kt_hybrid_project *
     if (c->shared)
         kt_ffn_gated(b, x, h, gate,
                      &KT_DENSE_FFN("shared", "mlp.shared_expert", "_shexp", c->shared, x.width));
+}
+
+void kt_hybrid_layer(kt_build *b, const kt_hybrid *c, int l, kt_hybrid_project *project) {
+    hybrid_layer(b, c, c->is_full[l], project);
+}
+
+void kt_hybrid_draft(kt_build *b, const void *numbers, int l, int64_t declared) {
+    const kt_hybrid *c = numbers;
+    const int64_t h = kt_residual(b).width;
+    const kt_draft_head head = {
+        .embedding_norm = KT_VEC_PLUS("mtp.pre_fc_norm_embedding.weight", "nextn.enorm.weight", h),
+        .hidden_norm = KT_VEC_PLUS("mtp.pre_fc_norm_hidden.weight", "nextn.hnorm.weight", h),
+        .norm = KT_VEC_PLUS("mtp.norm.weight", "nextn.shared_head_norm.weight", h),
+        .join = KT_MAT("mtp.fc", "nextn.eh_proj", h, 2 * h),
+        .eps = c->attention.eps,
+        .body = "mtp.layers.0."};
+
+    (void)l;
+    if (!kt_draft_head_is_there(b, &head, declared)) return;
+    kt_draft_begin(b, &head);
+    hybrid_layer(b, c, true, NULL);
+    kt_draft_end(b, &head);
 }
 
 void kt_hybrid_end(kt_build *b, const void *numbers) {

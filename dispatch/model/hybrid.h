@@ -31,6 +31,8 @@ typedef kt_hybrid_inputs kt_hybrid_project(kt_build *b, const kt_hybrid *c, kt_v
 
 /* One layer; after the last one. */
 void kt_hybrid_layer(kt_build *b, const kt_hybrid *c, int l, kt_hybrid_project *project);
+/* The draft head: a layer of full attention, whatever its number. */
+void kt_hybrid_draft(kt_build *b, const void *numbers, int l, int64_t declared);
 void kt_hybrid_end(kt_build *b, const void *numbers);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/err.h"
+#include "dispatch/model/draft_head.h"
 #include "dispatch/model/gqa.h"
 
 #define LATENT_EPS 1e-6 /* of q_a and kv_a norms, whatever rms_norm_eps is (models.md 4.3) */
@@ -210,6 +211,15 @@ void kt_mla_layer(kt_build *b, const void *numbers_, int l) {
     kt_linear_into(b, "o", x, o, KT_MAT("self_attn.o_proj", "attn_output", x.width, o.width));
     h = kt_rms(b, x, KT_VEC("post_attention_layernorm.weight", "ffn_norm.weight", x.width), c->eps);
     kt_moe_half(b, x, h, &c->moe, l);
+}
+
+void kt_mla_draft(kt_build *b, const void *numbers, int l, int64_t declared) {
+    const kt_draft_head head = kt_draft_head_usual(b, ((const kt_mla *)numbers)->eps);
+
+    if (!kt_draft_head_is_there(b, &head, declared)) return;
+    kt_draft_begin(b, &head);
+    kt_mla_layer(b, numbers, l);
+    kt_draft_end(b, &head);
 }
 
 void kt_mla_end(kt_build *b, const void *numbers_) {

@@ -26,6 +26,7 @@ extern const kt_number kt_mla_numbers[KT_MLA_NUMBERS];
 kt_status kt_mla_settle(const kt_config_source *s, const kt_model_numbers *m, void *numbers,
                         kt_err *err);
 void kt_mla_layer(kt_build *b, const void *numbers, int l);
+void kt_mla_draft(kt_build *b, const void *numbers, int l, int64_t declared);
 void kt_mla_end(kt_build *b, const void *numbers);
 
 #endif

@@ -14,6 +14,7 @@
 #include "dispatch/model/needs.h"
 #include "runtime/device/device_run.h"
 #include "runtime/exec/engine_device.h"
+#include "runtime/exec/engine_draft.h"
 #include "runtime/exec/engine_impl.h"
 #include "runtime/exec/roofline.h"
 #include "runtime/model/synthetic_model.h"
@@ -25,14 +26,30 @@
 
 /* ---- the folder ---- */
 
+static kt_status check_draft_head(const kt_engine *e, const kt_engine_options *o, kt_err *err) {
+    const kt_model_dir *m = &e->model;
+
+    if (!kt_engine_has_draft_head(e))
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "%.200s: no draft head (MTP) that is known of '%s'; drafts can be looked up "
+                       "in the text instead",
+                       m->name, m->graph.family->name);
+    if (!o->device || strcmp(o->device, "cpu") == 0) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: the draft head (MTP) runs on the CPU alone",
+                   m->name);
+}
+
 static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     e->is_synthetic = o->synthetic != NULL;
     if (e->is_synthetic)
         return kt_synthetic_dir(o->synthetic, o->synthetic_layers, kt_quant_format(o->weights),
                                 &e->model, &e->layers_of_all, err);
-    KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
+    if (o->with_draft_head)
+        KT_TRY(kt_model_dir_read_drafting(o->model_dir, &e->model, err));
+    else
+        KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
     e->layers_of_all = e->model.graph.numbers.layers;
-    return KT_OK;
+    return o->with_draft_head ? check_draft_head(e, o, err) : KT_OK;
 }
 
 /* A tokenizer that is not the published one may still be meant (somebody's own tokens): a
@@ -358,7 +375,8 @@ static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     e->state_floats = floats;
     e->out_row = malloc(rows * sizeof *e->out_row);
     e->next_state = malloc(rows * sizeof *e->next_state);
-    if (!e->out_row || !e->next_state)
+    if (kt_engine_has_draft_head(e)) e->draft_token = malloc(rows * sizeof *e->draft_token);
+    if (!e->out_row || !e->next_state || (kt_engine_has_draft_head(e) && !e->draft_token))
         return kt_fail(err, KT_E_NOMEM, "no memory for the rows of a step");
     if (floats) KT_TRY(kt_states_init(&e->states, kv.slots, floats, kv.pages, err));
     KT_TRY(kt_pages_init(&e->pages, &e->kv, kv.pages, floats ? &e->states : NULL, err));
@@ -426,6 +444,7 @@ void kt_engine_destroy(kt_engine *e) {
     kt_states_deinit(&e->states);
     free(e->out_row);
     free(e->next_state);
+    free(e->draft_token);
     kt_engine_close_device(e);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);

@@ -35,7 +35,8 @@ typedef struct kt_engine_options {
     int64_t expand_rows;     /* kt_model_plan_set_expand; 0 = as planned, -1 = never */
     bool deterministic;      /* no bit follows chunks or threads (kt_planner_keep_bits) */
     bool tokenizer_optional; /* no error when the tokenizer's file is missing */
-    bool strict_tokenizer;   /* refuse what else is a warning (token/known_tokens.h) */
+    bool with_draft_head;  /* load the model's draft head, too, and refuse a model that has none */
+    bool strict_tokenizer; /* refuse what else is a warning (token/known_tokens.h) */
     /* Instead of model_dir: random weights of a published shape
      * (runtime/model/synthetic_model.h), with so many of its layers (0 = all). Such a model has
      * no tokenizer, and its experts may be in a format that we never encode (GGUF blocks). */

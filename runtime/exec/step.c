@@ -82,8 +82,11 @@ static kt_status set_up(kt_step *s, kt_pool *pool, kt_err *err) {
     KT_TRY(kt_step_lay_out(s, pool, err));
     if (s->place) KT_TRY(kt_segments_init(s, err));
     KT_TRY(init_nodes(s, err));
-    KT_TRY(kt_step_compile(s, &s->few, 1, err));
-    return kt_step_compile(s, &s->many, 0, err);
+    KT_TRY(kt_step_compile(s, &s->few, 1, false, err));
+    KT_TRY(kt_step_compile(s, &s->many, 0, false, err));
+    if (!s->graph->draft_hidden) return KT_OK;
+    KT_TRY(kt_step_compile(s, &s->few_drafts, 1, true, err));
+    return kt_step_compile(s, &s->many_drafts, 0, true, err);
 }
 
 kt_status kt_step_init(kt_step *s, const kt_graph *graph, const kt_model_plan *plan,
@@ -176,6 +179,43 @@ kt_status kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t 
     s->profile.kind[s->last_kind].time_ns += kt_clock_ns() - s->stamp_ns;
     s->profile.time_ns += kt_clock_ns() - begin;
     return st;
+}
+
+kt_status kt_step_run_drafts(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                             kt_err *err) {
+    kt_step_program *few = &s->few_drafts, *many = &s->many_drafts;
+    kt_recorder *recorder = s->recorder;
+    kt_importance *importance = s->importance;
+    float *x = s->values + s->value_at[0] * s->max_rows;
+    const int is_profiled = s->is_profiled;
+    kt_status st;
+
+    s->rows = rows;
+    s->tokens = tokens;
+    s->recorder = NULL;
+    s->importance = NULL;
+    s->is_mapped = false;
+    s->is_profiled = 0;
+    s->hidden = NULL;
+    number_rows(s);
+    for (int64_t r = 0; r < rows; r++)
+        kt_weights_embed(s->weights, tokens[r], x + r * s->graph->numbers.hidden, s->embedding_row);
+    kt_pool_limit(pool, kt_layer_plan_threads(&s->plan->layer, rows, s->n_threads));
+    st = run_program(s, rows <= KT_STEP_FEW_ROWS ? few : many, pool, NULL, err);
+    kt_pool_limit(pool, s->n_threads);
+    s->recorder = recorder;
+    s->importance = importance;
+    s->is_profiled = is_profiled;
+    return st;
+}
+
+float *kt_step_draft_hidden(const kt_step *s, int64_t row) {
+    const int value = s->graph->draft_hidden;
+    return s->values + s->value_at[value] * s->max_rows + row * s->graph->width[value];
+}
+
+const float *kt_step_residual(const kt_step *s, int64_t row) {
+    return s->values + s->value_at[0] * s->max_rows + row * s->graph->numbers.hidden;
 }
 
 /* ---- what ops share ---- */

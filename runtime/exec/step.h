@@ -198,6 +198,7 @@ struct kt_step {
     kt_step_attn attn[KT_STEP_SHARED];
     int n_ffn, n_attn;
     kt_step_program few, many;
+    kt_step_program few_drafts, many_drafts; /* the draft head's, where the graph has one */
 
     /* With a device (segments.h): what it does, itself, and ids [rows, topk] of the experts that
      * the CPU has. All NULL without one. */
@@ -234,6 +235,15 @@ void kt_step_deinit(kt_step *s);
 kt_status kt_step_run(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
                       const atomic_bool *stop, kt_err *err);
 
+/* The same of the graph's draft head: row r has token tokens[r] and the hidden state that
+ * kt_step_draft_hidden(s, r) holds. Nothing is recorded or observed, and nothing stops it. */
+kt_status kt_step_run_drafts(kt_step *s, kt_pool *pool, const int32_t *tokens, int64_t rows,
+                             kt_err *err);
+/* A row's [hidden] for the draft head: after kt_step_run the model's last one, normed. And what the
+ * draft head's layer made of it, after kt_step_run_drafts. */
+float *kt_step_draft_hidden(const kt_step *s, int64_t row);
+const float *kt_step_residual(const kt_step *s, int64_t row);
+
 /* Names and units of the kinds; zero everything else. */
 void kt_step_profile_reset(kt_step *s);
 
@@ -252,8 +262,9 @@ const kt_exec_op *kt_exec_op_find(kt_node_kind kind);
 /* Lay out values, jobs' memory and tables; base NULL only counts. */
 kt_status kt_step_lay_out(kt_step *s, kt_pool *pool, kt_err *err);
 
-/* Compile the graph for few or many rows. */
-kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_err *err);
+/* Compile the graph, or its draft head, for few or many rows. */
+kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, bool is_draft,
+                          kt_err *err);
 
 /* The span of a row, and where its own key is: page and place in it. */
 static inline const kt_step_span *kt_step_span_of(const kt_step *s, int64_t row) {

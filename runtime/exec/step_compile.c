@@ -1,5 +1,6 @@
 /* From nodes to phases: row work waits for the next node with phases. For few rows that node's
  * prepare does it, for many it is a phase of its own. SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -181,10 +182,11 @@ static kt_status write_segments(writer *w, kt_err *err) {
     return KT_OK;
 }
 
-kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_err *err) {
+kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, bool is_draft,
+                          kt_err *err) {
     const size_t n = (size_t)s->graph->n_nodes;
     writer w = {.step = s, .program = program, .is_few = is_few};
-    int layer = -1;
+    int layer = is_draft ? INT_MAX : -1; /* no hidden states of the draft head */
 
     w.ops = kt_step_alloc(s, n * (KT_EXEC_PHASES + 2) * sizeof *w.ops);
     w.works = kt_step_alloc(s, n * 3 * sizeof *w.works);
@@ -192,6 +194,7 @@ kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, kt_e
     if (!w.ops || !w.works || !program->phases)
         return kt_fail(err, KT_E_NOMEM, "no memory for the phases of a step");
     if (s->place) return write_segments(&w, err);
-    write_nodes(&w, 0, s->graph->n_nodes, &layer);
+    write_nodes(&w, is_draft ? s->graph->main_nodes : 0,
+                is_draft ? s->graph->n_nodes : s->graph->main_nodes, &layer);
     return KT_OK;
 }

@@ -72,11 +72,11 @@ static kt_status read_json(const kt_model_dir *d, const char *file, char path[PA
     return st == KT_OK ? KT_OK : kt_fail_prefix(err, st, "%.200s", path);
 }
 
-static kt_status read_gguf(kt_model_dir *d, kt_err *err) {
+static kt_status read_gguf(kt_model_dir *d, bool with_draft, kt_err *err) {
     char arch[64];
     const char *text;
     size_t size;
-    kt_graph_request request = {.checkpoint = d->checkpoint};
+    kt_graph_request request = {.checkpoint = d->checkpoint, .with_draft = with_draft};
     const kt_gguf_meta *meta = kt_checkpoint_gguf(d->checkpoint);
 
     if (kt_gguf_need_string(meta, "general.architecture", &text, &size, err) != KT_OK)
@@ -86,9 +86,9 @@ static kt_status read_gguf(kt_model_dir *d, kt_err *err) {
     return kt_graph_build(&request, &d->graph, err);
 }
 
-static kt_status read_config(kt_model_dir *d, kt_err *err) {
+static kt_status read_config(kt_model_dir *d, bool with_draft, kt_err *err) {
     char path[PATH_MAX];
-    kt_graph_request request = {.checkpoint = d->checkpoint};
+    kt_graph_request request = {.checkpoint = d->checkpoint, .with_draft = with_draft};
     kt_json_doc *doc;
     kt_err why;
     kt_status st;
@@ -112,22 +112,30 @@ static kt_status read_config(kt_model_dir *d, kt_err *err) {
     return KT_OK;
 }
 
-static kt_status read_dir(const char *folder, kt_model_dir *out, kt_err *err) {
+static kt_status read_dir(const char *folder, bool with_draft, kt_model_dir *out, kt_err *err) {
     KT_TRY(find_folder(out, folder, err));
     if (kt_checkpoint_open(out->folder, &out->checkpoint, &out->why) == KT_E_NOMEM)
         return kt_fail(err, KT_E_NOMEM, "%s", out->why.message);
-    if (!is_gguf_model(out->folder)) return read_config(out, err);
-    if (out->checkpoint) return read_gguf(out, err);
+    if (!is_gguf_model(out->folder)) return read_config(out, with_draft, err);
+    if (out->checkpoint) return read_gguf(out, with_draft, err);
     return kt_fail(err, out->why.status, "%s", out->why.message);
 }
 
-kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
+static kt_status read_whole(const char *folder, bool with_draft, kt_model_dir *out, kt_err *err) {
     kt_status st;
 
     memset(out, 0, sizeof *out);
-    st = read_dir(folder, out, err);
+    st = read_dir(folder, with_draft, out, err);
     if (st != KT_OK) kt_model_dir_deinit(out);
     return st;
+}
+
+kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err) {
+    return read_whole(folder, false, out, err);
+}
+
+kt_status kt_model_dir_read_drafting(const char *folder, kt_model_dir *out, kt_err *err) {
+    return read_whole(folder, true, out, err);
 }
 
 void kt_model_dir_deinit(kt_model_dir *dir) {

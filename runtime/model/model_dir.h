@@ -22,6 +22,8 @@ typedef struct kt_model_dir {
  * metadata, open the checkpoint and describe the model. A folder with a config.json and no
  * weights is a model without checkpoint. End with kt_model_dir_deinit. */
 kt_status kt_model_dir_read(const char *folder, kt_model_dir *out, kt_err *err);
+/* The same with the model's draft head, if it carries one that its family knows. */
+kt_status kt_model_dir_read_drafting(const char *folder, kt_model_dir *out, kt_err *err);
 void kt_model_dir_deinit(kt_model_dir *dir); /* accepts a zeroed one */
 
 /* The cache of one sequence in a format. Refuses layers that keep rows of different sizes. */

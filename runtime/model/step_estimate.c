@@ -31,8 +31,9 @@ double kt_step_estimate_ns(const kt_model_plan *plan, int64_t rows, int64_t logi
     for (int i = 0; i < plan->graph->n_weights; i++) {
         const kt_weight *w = &plan->graph->weights[i];
         const double m = (double)(w->use == KT_USE_HEAD ? logits : rows);
+        const bool is_draft = w->layer >= plan->graph->numbers.layers; /* no part of a step */
         kt_run runs[KT_WEIGHT_PARTS];
-        const int n = m > 0 ? kt_weight_runs(w, plan->quant, runs) : 0;
+        const int n = m > 0 && !is_draft ? kt_weight_runs(w, plan->quant, runs) : 0;
         for (int r = 0; r < n; r++) {
             const kt_plan_source *s = &kt_model_plan_run(plan, i, r)->source;
             if (w->use == KT_USE_EXPERTS)

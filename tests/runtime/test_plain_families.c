@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "runtime/exec/engine.h"
+#include "runtime/exec/engine_draft.h"
 #include "tests/support/plain_model.h"
 #include "tests/support/temp.h"
 
@@ -141,17 +141,20 @@ static void run_engine(const char *folder, const int32_t *tokens, int64_t n, int
     kt_engine_destroy(e);
 }
 
+typedef void forward_pass(const kt_plain_model *m, const int32_t *tokens, int64_t n,
+                          kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices);
+
 /* Do the rounded run and several coarser ones choose what the exact one does? */
-static bool is_decided(const kt_plain_model *m, const int32_t *tokens, int64_t n, double *exact,
-                       double *rounded, double *spare) {
+static bool is_decided(forward_pass *pass, const kt_plain_model *m, const int32_t *tokens,
+                       int64_t n, double *exact, double *rounded, double *spare) {
     uint64_t choices[MOST_TOKENS] = {0}, other[MOST_TOKENS] = {0};
     bool is_same;
 
-    kt_plain_forward(m, tokens, n, KT_PLAIN_EXACT, 0, exact, choices);
-    kt_plain_forward(m, tokens, n, KT_PLAIN_BF16, 0, rounded, other);
+    pass(m, tokens, n, KT_PLAIN_EXACT, 0, exact, choices);
+    pass(m, tokens, n, KT_PLAIN_BF16, 0, rounded, other);
     is_same = memcmp(choices, other, sizeof choices) == 0;
     for (uint64_t i = 1; is_same && i <= DISTURBED; i++) {
-        kt_plain_forward(m, tokens, n, KT_PLAIN_COARSE, i, spare, other);
+        pass(m, tokens, n, KT_PLAIN_COARSE, i, spare, other);
         is_same = memcmp(choices, other, sizeof choices) == 0;
     }
     return is_same;
@@ -185,7 +188,7 @@ static bool check(size_t id, uint64_t seed) {
     for (int i = 0; i < n; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)s->vocab);
     kt_temp_make(folder, sizeof folder);
     m = kt_plain_create(s, seed, folder);
-    decided = is_decided(m, tokens, n, exact, rounded, got);
+    decided = is_decided(kt_plain_forward, m, tokens, n, exact, rounded, got);
     for (size_t c = 0; decided && c < n_runs; c++) {
         run_engine(folder, tokens, n, chunks[c], c < 3 ? -1 : 5, logits);
         for (int64_t i = 0; i < count; i++) got[i] = logits[i];
@@ -212,4 +215,147 @@ ParameterizedTest(size_t *index, plain_families, agree_with_their_formulas, .tim
     for (uint64_t seed = 1; seed <= SEEDS && compared < MODELS; seed++)
         compared += check(*index, seed);
     cr_expect_eq(compared, MODELS, "shape %zu: too few models are clear in their choices", *index);
+}
+
+/* ---- draft heads ---- */
+
+static const kt_plain_shape drafting[] = {
+    {KT_PLAIN_GLM4_MOE, .layers = 2,       .hidden = 96,        .vocab = 33,
+     .heads = 4,        .kv_heads = 2,     .head_dim = 32,      .rotary = 16,
+     .experts = 5,      .topk = 2,         .expert_size = 64,   .shared_size = 64,
+     .dense_size = 96,  .dense_layers = 1, .groups = 1,         .top_groups = 1,
+     .scaling = 2.5,    .theta = 1e6,      .has_qk_norm = true, .has_draft = true},
+    {KT_PLAIN_DEEPSEEK_V3, .layers = 2, .hidden = 96, .vocab = 35, .heads = 5, .kv_lora = 64,
+     .nope = 32, .rope = 16, .v = 32, .experts = 4, .topk = 2, .expert_size = 64,
+     .shared_size = 128, .groups = 2, .top_groups = 1, .scaling = 1, .theta = 1e4,
+     .has_draft = true},
+    {KT_PLAIN_QWEN3_NEXT, .layers = 2, .hidden = 96, .vocab = 34, .heads = 4, .kv_heads = 4,
+     .head_dim = 32, .rotary = 32, .key_heads = 1, .value_heads = 3, .key_dim = 64, .value_dim = 32,
+     .full_every = 2, .experts = 7, .topk = 3, .expert_size = 32, .shared_size = 32, .theta = 1e4,
+     .has_draft = true},
+    {KT_PLAIN_QWEN3_5, .layers = 2, .hidden = 96, .vocab = 36, .heads = 4, .kv_heads = 2,
+     .head_dim = 32, .rotary = 32, .key_heads = 3, .value_heads = 6, .key_dim = 32, .value_dim = 64,
+     .full_every = 2, .experts = 4, .topk = 2, .expert_size = 32, .shared_size = 32, .theta = 1e6,
+     .has_draft = true}};
+
+enum { SIDE = 2 }; /* sequences of one text, side by side */
+
+/* A step of `rows` tokens of each sequence and what the draft head says behind them, logits [SIDE,
+ * vocab]; the model's own go to `own`. Behind the rows of the first stand wrong guesses, which are
+ * not kept. */
+static void draft_after(kt_engine *e, kt_sequence *const s[SIDE], const int32_t *tokens,
+                        int64_t rows, int64_t vocab, float *own, float *logits) {
+    const int64_t at = kt_sequence_length(s[0]), guesses = rows > 1 ? 2 : 0, next = rows + guesses;
+    int32_t token[2 * N_TOKENS + 2], drafted[SIDE][3];
+    const int32_t out_row[] = {(int32_t)(rows - 1), (int32_t)(next + rows - 1)};
+    const kt_span spans[] = {{s[0], 0, next, false}, {s[1], next, rows, false}};
+    const kt_batch batch = {next + rows, token, SIDE, spans, SIDE, out_row};
+    kt_draft_span drafts[] = {{s[0], 0, rows, at, tokens + at + 1, drafted[0], 1},
+                              {s[1], next, rows, at, tokens + at + 1, drafted[1], 1}};
+    kt_err err = {KT_OK, ""};
+
+    for (int64_t i = 0; i < next + rows; i++)
+        token[i] = i < rows ? tokens[at + i] : i < next ? 0 : tokens[at + i - next];
+    cr_assert_eq(kt_sequence_guess(s[0], guesses, SIDE), guesses);
+    cr_assert_eq(kt_engine_step(e, &batch, own, NULL, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_draft(e, drafts, SIDE, logits, &err), KT_OK, "%s", err.message);
+    for (int k = 0; k < SIDE; k++) {
+        int32_t best = 0;
+        for (int64_t v = 1; v < vocab; v++)
+            if (logits[k * vocab + v] > logits[k * vocab + best]) best = (int32_t)v;
+        cr_expect_eq(drafted[k][0], best);
+        cr_expect_eq(drafts[k].n, 1);
+    }
+    if (guesses) kt_sequence_truncate(s[0], at + rows);
+}
+
+/* Sums over what was compared. */
+typedef struct sums {
+    double off, bound, own_off, own_size;
+} sums;
+
+static void add(sums *a, const float *got, const double *exact, const double *rounded,
+                const float *own, const double *own_exact, int64_t vocab) {
+    for (int64_t v = 0; v < vocab; v++) {
+        a->off += pow(got[v] - exact[v], 2);
+        a->bound += pow(rounded[v] - exact[v], 2);
+        a->own_off += pow(own[v] - own_exact[v], 2);
+        a->own_size += pow(own_exact[v], 2);
+    }
+}
+
+/* Logits of the head at the ends of chunks, against the reference at the same places. */
+static void check_chunks(kt_engine *e, const int32_t *tokens, int64_t chunk, int64_t vocab,
+                         const double *exact, const double *rounded, const double *own_exact) {
+    float *logits = malloc((size_t)(SIDE * vocab) * sizeof *logits);
+    float *own = malloc((size_t)(SIDE * vocab) * sizeof *own);
+    kt_sequence *s[SIDE];
+    sums a = {0};
+
+    for (int k = 0; k < SIDE; k++)
+        cr_assert_eq(kt_sequence_create(e, N_TOKENS + 8, &s[k], NULL), KT_OK);
+    for (int64_t at = 0; at + chunk < N_TOKENS; at += chunk) {
+        const int64_t row = (at + chunk - 1) * vocab;
+        draft_after(e, s, tokens, chunk, vocab, own, logits);
+        for (int k = 0; k < SIDE; k++)
+            add(&a, logits + k * vocab, exact + row, rounded + row, own + k * vocab,
+                own_exact + row, vocab);
+        if (kt_sequence_length(s[0]) != at + chunk) break; /* states have gone back */
+    }
+    cr_expect_leq(sqrt(a.off), 1.5 * sqrt(a.bound), "chunks of %d: off by %g, rounding by %g",
+                  (int)chunk, sqrt(a.off), sqrt(a.bound));
+    cr_expect(a.bound > 0 && a.own_off <= 0.0025 * a.own_size, "the model is off by %g of %g",
+              sqrt(a.own_off), sqrt(a.own_size));
+    for (int k = 0; k < SIDE; k++) kt_sequence_destroy(s[k]);
+    free(logits), free(own);
+}
+
+static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
+    const int64_t vocab = shape->vocab, count = N_TOKENS * vocab;
+    const size_t bytes = (size_t)count * sizeof(double);
+    double *exact = malloc(bytes), *rounded = malloc(bytes), *own = malloc(bytes),
+           *spare = malloc(bytes);
+    kt_engine_options o = {.exact_acts = true,
+                           .table_path = "",
+                           .n_threads = 2,
+                           .with_draft_head = true,
+                           .tokenizer_optional = true};
+    char folder[PATH_MAX];
+    int32_t tokens[N_TOKENS];
+    kt_plain_model *m;
+    kt_engine *e = NULL;
+    kt_rng rng;
+    bool decided;
+    kt_err err = {KT_OK, ""};
+
+    kt_rng_seed(&rng, seed);
+    for (int i = 0; i < N_TOKENS; i++) tokens[i] = (int32_t)kt_rng_below(&rng, (uint64_t)vocab);
+    kt_temp_make(folder, sizeof folder);
+    m = kt_plain_create(shape, seed, folder);
+    decided = is_decided(kt_plain_forward, m, tokens, N_TOKENS, own, rounded, spare) &&
+              is_decided(kt_plain_draft, m, tokens, N_TOKENS, exact, rounded, spare);
+    o.model_dir = folder;
+    if (decided) cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    if (decided) check_chunks(e, tokens, 1, vocab, exact, rounded, own);
+    if (decided) check_chunks(e, tokens, 5, vocab, exact, rounded, own);
+    kt_engine_destroy(e);
+    kt_plain_destroy(m);
+    kt_temp_remove(folder);
+    free(exact), free(rounded), free(own), free(spare);
+    return decided;
+}
+
+ParameterizedTestParameters(plain_families, draft_heads_agree_with_their_formulas) {
+    size_t n = sizeof drafting / sizeof *drafting, *index = cr_malloc(sizeof *index * n);
+    for (size_t i = 0; i < n; i++) index[i] = i;
+    return cr_make_param_array(size_t, index, n);
+}
+
+ParameterizedTest(size_t *index, plain_families, draft_heads_agree_with_their_formulas,
+                  .timeout = 120) {
+    bool has_compared = false;
+
+    for (uint64_t seed = 1; seed <= SEEDS && !has_compared; seed++)
+        has_compared = check_draft(&drafting[*index], seed);
+    cr_expect(has_compared, "shape %zu: no model is clear in its choices", *index);
 }

@@ -437,38 +437,77 @@ static void feed_forward(plain_pass *p) {
     free(weight), free(id);
 }
 
+static void run_layer(plain_pass *p, bool is_delta) {
+    if (is_delta)
+        delta_net(p);
+    else if (p->s->kv_lora)
+        latent_attention(p);
+    else
+        grouped_attention(p);
+    feed_forward(p);
+}
+
+/* The normed residual behind the last layer in p->x, of all positions. */
+static void run_model(plain_pass *p, const int32_t *tokens, uint64_t seed) {
+    const kt_plain_shape *s = p->s;
+    const double *embedding = kt_plain_tensor(p->m, "model.embed_tokens.weight");
+
+    kt_rng_seed(&p->rng, seed);
+    memset(p->choices, 0, (size_t)p->n * sizeof *p->choices);
+    p->x = numbers(p->n * s->hidden);
+    p->picked = calloc((size_t)(p->n * p->n), 1);
+    for (int64_t t = 0; t < p->n; t++)
+        memcpy(p->x + t * s->hidden, embedding + tokens[t] * s->hidden,
+               (size_t)s->hidden * sizeof *p->x);
+    for (p->layer = 0; p->layer < s->layers; p->layer++)
+        run_layer(p, kt_plain_is_delta(s, p->layer));
+    for (int64_t t = 0; t < p->n; t++)
+        rms(p->x + t * s->hidden, kt_plain_tensor(p->m, "model.norm.weight"), s->hidden, EPS,
+            is_one_plus(p));
+}
+
+static const double *head_of(const kt_plain_model *m) {
+    return kt_plain_tensor(m, m->shape.is_tied ? "model.embed_tokens.weight" : "lm_head.weight");
+}
+
 void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
                       kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices) {
     const kt_plain_shape *s = &m->shape;
-    const double *embedding, *head;
     plain_pass p = {.m = m, .s = s, .n = n, .noise = noise, .choices = choices};
 
-    kt_rng_seed(&p.rng, seed);
-    memset(choices, 0, (size_t)n * sizeof *choices);
     if (s->family == KT_PLAIN_DEEPSEEK_V4) {
+        kt_rng_seed(&p.rng, seed);
+        memset(choices, 0, (size_t)n * sizeof *choices);
         kt_plain_v4_forward(&p, tokens, logits);
         return;
     }
-    embedding = kt_plain_tensor(m, "model.embed_tokens.weight");
-    head = s->is_tied ? embedding : kt_plain_tensor(m, "lm_head.weight");
-    p.x = numbers(n * s->hidden);
-    p.picked = calloc((size_t)(n * n), 1);
+    run_model(&p, tokens, seed);
     for (int64_t t = 0; t < n; t++)
-        memcpy(p.x + t * s->hidden, embedding + tokens[t] * s->hidden,
-               (size_t)s->hidden * sizeof *p.x);
-    for (p.layer = 0; p.layer < s->layers; p.layer++) {
-        if (kt_plain_is_delta(s, p.layer))
-            delta_net(&p);
-        else if (s->kv_lora)
-            latent_attention(&p);
-        else
-            grouped_attention(&p);
-        feed_forward(&p);
-    }
-    for (int64_t t = 0; t < n; t++) {
-        double *x = p.x + t * s->hidden;
-        rms(x, kt_plain_tensor(m, "model.norm.weight"), s->hidden, EPS, is_one_plus(&p));
-        linear(&p, head, x, s->vocab, s->hidden, logits + t * s->vocab);
-    }
+        linear(&p, head_of(m), p.x + t * s->hidden, s->vocab, s->hidden, logits + t * s->vocab);
     free(p.x), free(p.picked);
+}
+
+void kt_plain_draft(const kt_plain_model *m, const int32_t *tokens, int64_t n, kt_plain_noise noise,
+                    uint64_t seed, double *logits, uint64_t *choices) {
+    const kt_plain_shape *s = &m->shape;
+    const int64_t h = s->hidden;
+    const double *embedding = kt_plain_tensor(m, "model.embed_tokens.weight");
+    plain_pass p = {.m = m, .s = s, .n = n, .noise = noise, .choices = choices};
+    double *both = numbers(2 * h);
+
+    run_model(&p, tokens, seed);
+    p.n = n - 1;
+    for (int64_t t = 0; t < p.n; t++) { /* the layer is s->layers now */
+        memcpy(both, embedding + tokens[t + 1] * h, (size_t)h * sizeof *both);
+        memcpy(both + h, p.x + t * h, (size_t)h * sizeof *both);
+        rms(both, of_layer(&p, "enorm.weight"), h, EPS, is_one_plus(&p));
+        rms(both + h, of_layer(&p, "hnorm.weight"), h, EPS, is_one_plus(&p));
+        linear(&p, of_layer(&p, "eh_proj.weight"), both, h, 2 * h, p.x + t * h);
+    }
+    run_layer(&p, false);
+    for (int64_t t = 0; t < p.n; t++) {
+        rms(p.x + t * h, of_layer(&p, "shared_head.norm.weight"), h, EPS, is_one_plus(&p));
+        linear(&p, head_of(m), p.x + t * h, s->vocab, h, logits + t * s->vocab);
+    }
+    free(p.x), free(p.picked), free(both);
 }

@@ -159,6 +159,26 @@ bool kt_plain_is_delta(const kt_plain_shape *s, int64_t l) {
     return kt_plain_is_hybrid(s) && (l + 1) % s->full_every != 0;
 }
 
+/* The layer is always one of attention and experts; its tensors and the head's own are drawn under
+ * the names of a layer behind the last. */
+static void draw_draft(plain_drawing *d) {
+    const kt_plain_shape *s = &d->model->shape;
+
+    snprintf(d->prefix, sizeof d->prefix, "model.layers.%d.", (int)s->layers);
+    norm(d, "enorm.weight", s->hidden);
+    norm(d, "hnorm.weight", s->hidden);
+    norm(d, "shared_head.norm.weight", s->hidden);
+    matrix(d, "eh_proj.weight", s->hidden, 2 * s->hidden, 1);
+    norm(d, "input_layernorm.weight", s->hidden);
+    norm(d, "post_attention_layernorm.weight", s->hidden);
+    if (s->kv_lora)
+        latent_attention(d, s->layers);
+    else
+        grouped_attention(d);
+    experts(d, s->layers);
+    d->prefix[0] = '\0';
+}
+
 static void draw_all(plain_drawing *d) {
     const kt_plain_shape *s = &d->model->shape;
 
@@ -182,13 +202,27 @@ static void draw_all(plain_drawing *d) {
     d->prefix[0] = '\0';
     norm(d, "model.norm.weight", s->hidden);
     if (!s->is_tied) matrix(d, "lm_head.weight", s->vocab, s->hidden, 3);
+    if (s->has_draft) draw_draft(d);
 }
 
 /* As the release spells it: inside of a multimodal model with a prefix. */
 static const char *published_name(const kt_plain_shape *s, const char *name, char out[240]) {
+    static const char *const qwen[][2] = {{"enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
+                                          {"hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
+                                          {"shared_head.norm.weight", "mtp.norm.weight"},
+                                          {"eh_proj.weight", "mtp.fc.weight"}};
     const size_t model = sizeof "model." - 1;
     const bool is_body = strncmp(name, "model.", model) == 0;
+    char draft[32];
+    size_t before;
 
+    before = (size_t)snprintf(draft, sizeof draft, "model.layers.%d.", (int)s->layers);
+    if (kt_plain_is_hybrid(s) && strncmp(name, draft, before) == 0) {
+        snprintf(out, 240, "mtp.layers.0.%s", name + before);
+        for (size_t i = 0; i < 4; i++)
+            if (strcmp(name + before, qwen[i][0]) == 0) snprintf(out, 240, "%s", qwen[i][1]);
+        return out;
+    }
     if (s->family == KT_PLAIN_KIMI_K25)
         snprintf(out, 240, "language_model.%s", name);
     else if (s->family == KT_PLAIN_QWEN3_5 && is_body)
@@ -322,6 +356,7 @@ static void write_config(const kt_plain_shape *s, const char *folder) {
         say(c, ",\"vision_config\":{\"hidden_size\":32},\"text_config\":{\"model_type\":\"%s\"",
             s->family == KT_PLAIN_QWEN3_5 ? "qwen3_5_moe_text" : "kimi_k2");
     say_int(c, "num_hidden_layers", s->layers);
+    if (s->has_draft && !kt_plain_is_hybrid(s)) say_int(c, "num_nextn_predict_layers", 1);
     say_int(c, "hidden_size", s->hidden);
     say_int(c, "vocab_size", s->vocab);
     say_int(c, "num_attention_heads", s->heads);

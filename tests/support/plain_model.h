@@ -43,6 +43,7 @@ typedef struct kt_plain_shape {
      * experts the token says; keys that a row sees as they are; groups and sizes of o's halves. */
     int64_t ratio[4], hash_layers, window, o_groups, o_lora;
     double limit;
+    bool has_draft; /* a draft head (MTP), as the release spells it */
 } kt_plain_shape;
 
 typedef struct kt_plain_model kt_plain_model;
@@ -63,5 +64,9 @@ typedef enum kt_plain_noise {
  * each position [n]. */
 void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
                       kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices);
+/* The draft head's logits [n - 1, vocab]: of position t, given what the model made of tokens 0 to t
+ * and token t + 1. */
+void kt_plain_draft(const kt_plain_model *m, const int32_t *tokens, int64_t n, kt_plain_noise noise,
+                    uint64_t seed, double *logits, uint64_t *choices);
 
 #endif

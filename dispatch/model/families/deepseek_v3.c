@@ -33,6 +33,7 @@ const kt_family kt_family_deepseek_v3 = {
     .settle = settle,
     .layer = kt_mla_layer,
     .end = kt_mla_end,
+    .draft = kt_mla_draft,
     .tokens = tokens,
     .n_tokens = sizeof tokens / sizeof *tokens,
     .hashes = hashes,

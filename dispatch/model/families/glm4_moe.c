@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "base/err.h"
-#include "dispatch/model/build.h"
+#include "dispatch/model/draft_head.h"
 #include "dispatch/model/moe.h"
 
 typedef struct glm4 {
@@ -47,6 +47,15 @@ static void layer(kt_build *b, const void *numbers_, int l) {
     kt_moe_half(b, x, h, &c->moe, l);
 }
 
+static void draft(kt_build *b, const void *numbers_, int l, int64_t declared) {
+    const kt_draft_head head = kt_draft_head_usual(b, ((const glm4 *)numbers_)->attention.eps);
+
+    if (!kt_draft_head_is_there(b, &head, declared)) return;
+    kt_draft_begin(b, &head);
+    layer(b, numbers_, l);
+    kt_draft_end(b, &head);
+}
+
 static void end(kt_build *b, const void *numbers_) {
     const glm4 *c = numbers_;
 
@@ -78,6 +87,7 @@ const kt_family kt_family_glm4_moe = {.name = "glm4_moe",
                                       .settle = settle,
                                       .layer = layer,
                                       .end = end,
+                                      .draft = draft,
                                       .tokens = tokens,
                                       .n_tokens = sizeof tokens / sizeof *tokens,
                                       .hashes = hashes,

@@ -54,6 +54,7 @@ const kt_family kt_family_qwen3_5_moe = {
     .settle = settle,
     .layer = layer,
     .end = kt_hybrid_end,
+    .draft = kt_hybrid_draft,
     .tokens = tokens,
     .n_tokens = sizeof tokens / sizeof *tokens,
     .hashes = hashes,
