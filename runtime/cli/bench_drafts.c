@@ -74,11 +74,11 @@ static kt_status read_prompt(contest *c, kt_err *err) {
                    (long long)c->backend.max_context);
 }
 
-static kt_status prepare(contest *c, const char *model, kt_err *err) {
+static kt_status prepare(contest *c, kt_err *err) {
     const kt_bench_drafts *ask = c->ask;
 
     kt_engine_describe(c->engine, &c->info);
-    KT_TRY(kt_backend_from_engine(c->engine, model, ask->engine->weights, &c->backend, err));
+    KT_TRY(kt_backend_from_engine(c->engine, NULL, ask->engine->weights, &c->backend, err));
     KT_TRY(read_prompt(c, err));
     for (int i = 0; i < WAYS; i++) {
         way *w = &c->ways[i];
@@ -219,11 +219,12 @@ int kt_bench_drafts_run(const kt_bench_drafts *ask, const kt_usage *usage, const
                         const kt_log *log) {
     contest c = {.ask = ask};
     kt_err err = {KT_OK, ""};
-    int code = kt_engine_flags_load(ask->engine, usage, model, log, &c.engine);
+    const kt_draft_flags drafts = {.speculate = ask->word};
+    int code = kt_draft_flags_load(&drafts, ask->engine, usage, model, log, &c.engine);
     kt_status st;
 
     if (code != 0) return code;
-    st = prepare(&c, model, &err);
+    st = prepare(&c, &err);
     for (int64_t turn = -1; turn < ask->repetitions; turn++)
         for (int i = 0; i < WAYS && st == KT_OK; i++) st = take_turn(&c, i, turn, &err);
     if (st == KT_OK) {

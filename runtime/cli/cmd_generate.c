@@ -226,7 +226,7 @@ static int run(int argc, char **argv) {
     if (code != 0) return code;
     kt_interrupt_watch();
     if (f.quiet) log.stream = NULL;
-    code = kt_engine_flags_load(&f.engine, &usage, model, &log, &g.engine);
+    code = kt_draft_flags_load(&f.drafts, &f.engine, &usage, model, &log, &g.engine);
     if (code != 0) return code;
     if (prepare(&g, model, &err) != KT_OK)
         code = kt_command_fail(&err);

@@ -138,7 +138,7 @@ static kt_status load_chat(serving *s, kt_err *err) {
 static kt_status load_model(serving *s, kt_err *err) {
     const serve_flags *f = s->flags;
 
-    KT_TRY(kt_engine_create(&s->options, &s->engine, err));
+    KT_TRY(kt_draft_flags_create(&f->drafts, &s->options, &s->engine, err));
     KT_TRY(kt_backend_from_engine(s->engine, f->engine.synthetic ? NULL : s->dir.folder,
                                   f->engine.weights, &s->backend, err));
     if (!f->engine.synthetic) KT_TRY(load_chat(s, err));

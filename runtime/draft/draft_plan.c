@@ -34,7 +34,7 @@ double kt_draft_plan(const kt_draft_step *step, kt_draft_offer *offers, int n) {
     take(offers, n, step->is_indifferent ? step->most : 0);
     if (step->is_indifferent || plain <= 0) return 1;
     for (int64_t rows = 1; rows <= step->most && (next = likeliest(offers, n)) >= 0; rows++) {
-        const double ns = step->cost_ns(step->arg, step->rows + rows);
+        const double ns = step->cost_ns(step->arg, step->rows + rows) + step->extra_ns;
         if (step->longest_ns > 0 && ns > step->longest_ns) break;
         tokens += offers[next].p[offers[next].taken++];
         if (tokens <= best * ns) continue;

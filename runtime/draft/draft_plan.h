@@ -21,6 +21,7 @@ typedef struct kt_draft_step {
     double tokens;       /* that it makes: rows of answers and of prompts */
     int64_t rows;        /* that it has */
     int64_t most;        /* rows of drafts, at most */
+    double extra_ns;     /* what drafts take beside the step */
     double longest_ns;   /* of a step with drafts; 0 = no limit */
     bool is_indifferent; /* take all offers, whatever they cost (tests and comparisons) */
     /* Time of a step of so many rows in ns; 0 = nobody knows. */

@@ -33,6 +33,7 @@ typedef struct kt_lane_draft {
     int32_t token[KT_DRAFT_MOST]; /* what may come next */
     int64_t n, matched;           /* of it; 0 = nothing is known. The match that it continues */
     int64_t seen;                 /* of it, tokens that came true */
+    bool is_of_head;              /* by the draft head: how deep a token is says how sure it is */
     kt_draft_offer *offer;        /* of the step being planned, or NULL; the scheduler's */
 } kt_lane_draft;
 
@@ -49,6 +50,7 @@ typedef struct kt_lane {
     int64_t rests_since_ns;   /* when it was first seen unread, or 0 */
     int64_t rows;             /* of the step being made */
     int64_t n_out, first_out; /* rows with logits in it, from which row of logits */
+    int64_t from;             /* length before the step */
     int64_t n_draft;          /* rows of it, the last ones, whose tokens are drafted */
     int64_t n_hit;            /* of them, those that came true */
     int64_t again;        /* tokens to compute again beside the last: states went back further */
@@ -106,6 +108,10 @@ struct kt_scheduler {
     int64_t *picked_row;         /* [max_running] rows of logits */
     float *logits;               /* [max_out, vocab] */
     kt_draft_offer *offers;      /* [max_running]; NULL without drafts */
+    kt_draft_span *head_spans;   /* [max_running]; NULL without a draft head */
+    int32_t *head_next;          /* [max_rows] */
+    double head_ns;              /* time of the head's drafts, old ones fading */
+    int64_t head_age;            /* steps since it drafted */
     kt_sampler_scratch *scratch; /* [n_scratch], by thread */
     int n_scratch;
 };
@@ -146,6 +152,9 @@ bool kt_draft_check(kt_scheduler *s, kt_lane *l);
 /* Take back what was drafted and did not come true, of the lanes of the last step. */
 void kt_drafts_settle(kt_scheduler *s, int n_spans);
 void kt_draft_release(kt_lane *l);
+/* Let the draft head see the rows that the last step, with `spans`, kept; and draft, while that pays
+ * or to see whether it would. */
+void kt_drafts_ask_head(kt_scheduler *s, const kt_span *spans, int n_spans);
 
 /* step_run.c */
 /* One step; false when there was nothing to compute. */

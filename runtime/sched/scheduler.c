@@ -10,7 +10,13 @@
 #include "base/err.h"
 #include "runtime/sched/sched_impl.h"
 
-enum { DEFAULT_QUEUE = 32, DEFAULT_RUNNING = 64, DEFAULT_DRAFT = 8, REST_MS = 5 };
+enum {
+    DEFAULT_QUEUE = 32,
+    DEFAULT_RUNNING = 64,
+    DEFAULT_DRAFT = 8,
+    DEFAULT_HEAD_DRAFT = 3,
+    REST_MS = 5
+};
 static const int64_t default_itl_ns = 200 * 1000 * 1000;
 
 /* ---- what a backend needs ---- */
@@ -25,6 +31,8 @@ static void free_buffers(kt_scheduler *s) {
     free(s->picked);
     free(s->picked_row);
     free(s->offers);
+    free(s->head_spans);
+    free(s->head_next);
     free(s->logits);
 }
 
@@ -35,6 +43,9 @@ int64_t kt_scheduler_logit_rows(int max_running) {
 static bool make_buffers(kt_scheduler *s, const kt_backend *b) {
     const size_t lanes = (size_t)s->options.max_running, rows = (size_t)b->max_rows;
     const bool has_drafts = s->options.speculate != KT_SPECULATE_OFF && b->guess && b->go_back;
+    const bool has_head = has_drafts && s->options.speculate == KT_SPECULATE_HEAD && b->draft;
+
+    if (s->options.draft < 1) s->options.draft = has_head ? DEFAULT_HEAD_DRAFT : DEFAULT_DRAFT;
 
     s->max_out = kt_scheduler_logit_rows(s->options.max_running);
     s->n_scratch = b->pool ? kt_pool_threads(b->pool) : 1;
@@ -46,9 +57,12 @@ static bool make_buffers(kt_scheduler *s, const kt_backend *b) {
     s->picked_row = calloc(lanes, sizeof *s->picked_row);
     s->scratch = calloc((size_t)s->n_scratch, sizeof *s->scratch);
     if (has_drafts) s->offers = calloc(lanes, sizeof *s->offers);
+    if (has_head) s->head_spans = calloc(lanes, sizeof *s->head_spans);
+    if (has_head) s->head_next = calloc(rows, sizeof *s->head_next);
     s->logits = malloc((size_t)s->max_out * (size_t)b->vocab * sizeof *s->logits);
     return s->token && s->out_row && s->spans && s->in_step && s->picked && s->picked_row &&
-           s->scratch && s->logits && (s->offers || !has_drafts);
+           s->scratch && s->logits && (s->offers || !has_drafts) &&
+           ((s->head_spans && s->head_next) || !has_head);
 }
 
 /* Every row of a small step may be an answer's, with logits; more are rows of prompts. */
@@ -160,7 +174,6 @@ kt_status kt_scheduler_create(const kt_scheduler_options *options, kt_scheduler 
     if (!s->options.queue) s->options.queue = DEFAULT_QUEUE;
     if (!s->options.max_running) s->options.max_running = DEFAULT_RUNNING;
     if (!s->options.itl_ns) s->options.itl_ns = default_itl_ns;
-    if (s->options.draft < 1) s->options.draft = DEFAULT_DRAFT;
     if (s->options.draft > KT_DRAFT_MOST) s->options.draft = KT_DRAFT_MOST;
     s->counts.capacity = s->options.queue;
     s->counts.places = s->options.max_running;

@@ -30,6 +30,7 @@ typedef struct kt_scheduler kt_scheduler;
 typedef enum kt_speculation {
     KT_SPECULATE_OFF = 0,
     KT_SPECULATE_NGRAM, /* what followed the same tokens earlier in the text (runtime/draft/ngram.h) */
+    KT_SPECULATE_HEAD /* what the model's draft head (MTP) says, where the backend has one; else NGRAM */
 } kt_speculation;
 
 typedef struct kt_scheduler_options {
@@ -38,7 +39,7 @@ typedef struct kt_scheduler_options {
     int max_running;           /* choices computed side by side; 0 = 64 */
     int64_t itl_ns;            /* longest step beside a choice that is generating; 0 = 200 ms */
     kt_speculation speculate; /* computed only where the measured cost of steps says that it pays */
-    int draft;                /* tokens of a draft, at most KT_DRAFT_MOST; 0 = 8 */
+    int draft;                /* tokens of a draft, at most KT_DRAFT_MOST; 0 = 8, of a head 3 */
     bool always_drafts;       /* whatever they cost: tests and comparisons */
     bool is_manual;           /* no thread of its own: the caller calls kt_scheduler_step */
 } kt_scheduler_options;

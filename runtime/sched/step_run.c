@@ -170,6 +170,7 @@ static void add_lane(kt_scheduler *s, kt_batch *b, kt_lane *l) {
     const int64_t known = l->rows - l->n_draft;
 
     l->first_out = b->n_out;
+    l->from = l->length;
     for (int64_t i = 0; i < known; i++) s->token[b->rows + i] = kt_lane_token(l, l->length + i);
     for (int64_t i = 0; i < l->n_draft; i++) s->token[b->rows + known + i] = l->draft->token[i];
     for (int64_t i = l->rows - l->n_out; i < l->rows; i++)
@@ -451,6 +452,7 @@ bool kt_scheduler_run_step(kt_scheduler *s) {
     if (st == KT_OK || st == KT_E_FORMAT) {
         settle(s, b.n_spans, st, &why, &n_picks);
         choose(s, n_picks);
+        kt_drafts_ask_head(s, b.spans, b.n_spans);
         kt_drafts_settle(s, b.n_spans);
         count_drafts(s, &b, ns);
         kt_step_cost_add(&s->cost, b.rows, ns);

@@ -2,6 +2,7 @@
  * which must say what they say without. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -12,6 +13,8 @@
 #include "base/rng.h"
 #include "runtime/sched/sched_impl.h"
 #include "tests/runtime/fake_backend.h"
+#include "tests/support/plain_model.h"
+#include "tests/support/temp.h"
 
 /* ---- n-grams ---- */
 
@@ -288,13 +291,43 @@ static void check_tokens(const client *c, size_t i) {
 static const kt_scheduler_options drafting = {
     .is_manual = true, .speculate = KT_SPECULATE_NGRAM, .draft = 5, .always_drafts = true};
 
+/* A draft head that is mostly right. Every row that was kept comes to it once, with the token behind
+ * it; or again, where states went back. */
+static kt_status fake_head(void *self, kt_draft_span *spans, int n_spans, float *logits,
+                           kt_err *err) {
+    int32_t all[4096];
+
+    (void)self, (void)logits, (void)err;
+    for (int k = 0; k < n_spans; k++) {
+        const kt_draft_span *p = &spans[k];
+        const int64_t end = p->position + p->rows;
+        cr_assert(p->rows > 0 && end <= fake_of(p->seq)->length);
+        memcpy(all, fake_of(p->seq)->tokens, (size_t)end * sizeof *all);
+        for (int64_t i = 0; i + 1 < p->rows; i++)
+            cr_assert_eq(p->next[i], all[p->position + i + 1], "behind row %d", (int)i);
+        all[end] = p->next[p->rows - 1];
+        for (int64_t i = 0; i < p->n; i++) {
+            all[end + 1 + i] = next_of(all, end + 1 + i);
+            if ((end + i) % 7 == 0) all[end + 1 + i] = 99; /* and wrong at times */
+            p->out[i] = all[end + 1 + i];
+        }
+    }
+    return KT_OK;
+}
+
 /* Greedy: the same tokens in fewer steps, side by side, forked, with pages that run out. */
-static void check_greedy(bool has_states) {
+static void check_greedy(bool has_states, kt_speculation speculate) {
+    kt_scheduler_options o = drafting;
     client *c[6];
     kt_scheduler_counts n;
     int64_t tokens = 0, drafted = 0, hits = 0;
 
-    begin(drafting, 4096, repeating);
+    o.speculate = speculate;
+    begin((kt_scheduler_options){.is_manual = true}, 4096, repeating);
+    kt_scheduler_destroy(sched);
+    if (speculate == KT_SPECULATE_HEAD) backend.draft = fake_head;
+    o.backend = &backend;
+    cr_assert_eq(kt_scheduler_create(&o, &sched, NULL), KT_OK);
     engine.has_states = has_states;
     atomic_store(&engine.n_pages, 24); /* 1,536 tokens; all would be some 2,900 */
     for (int i = 0; i < 6; i++) {
@@ -321,12 +354,17 @@ static void check_greedy(bool has_states) {
 }
 
 Test(drafts, tokens_are_those_without, .timeout = 60) {
-    check_greedy(false);
+    check_greedy(false, KT_SPECULATE_NGRAM);
+}
+
+Test(drafts, of_a_head_make_the_same_tokens, .timeout = 60) {
+    check_greedy(false, KT_SPECULATE_HEAD);
+    check_greedy(true, KT_SPECULATE_HEAD);
 }
 
 /* Where states go back to the step's beginning what was right is computed again. */
 Test(drafts, tokens_are_those_without_where_states_go_back_further, .timeout = 60) {
-    check_greedy(true);
+    check_greedy(true, KT_SPECULATE_NGRAM);
 }
 
 /* Every token but the last of each draft's rows is kept: rows are computed once. */
@@ -618,4 +656,88 @@ Test(drafts, rows_that_nobody_reaches_may_be_anything) {
     cr_expect_eq(n, 60, "%zu tokens before the first row that is none", n);
     drop(whole), drop(cut);
     end();
+}
+
+/* ---- a model with a draft head ---- */
+
+static const kt_plain_shape shapes[] = {
+    {KT_PLAIN_DEEPSEEK_V3, .layers = 2, .hidden = 96, .vocab = 256, .heads = 5, .kv_lora = 64,
+     .nope = 32, .rope = 16, .v = 32, .experts = 4, .topk = 2, .expert_size = 64, .shared_size = 64,
+     .groups = 2, .top_groups = 1, .scaling = 1, .theta = 1e4, .has_draft = true},
+    {KT_PLAIN_QWEN3_NEXT, .layers = 2, .hidden = 96, .vocab = 256, .heads = 4, .kv_heads = 4,
+     .head_dim = 32, .rotary = 32, .key_heads = 1, .value_heads = 3, .key_dim = 64, .value_dim = 32,
+     .full_every = 2, .experts = 5, .topk = 2, .expert_size = 32, .shared_size = 32, .theta = 1e4,
+     .has_draft = true}};
+
+/* Answers of three requests side by side, told into `c`. */
+static void answer_three(kt_engine *e, const kt_scheduler_options *options, client *c[3]) {
+    kt_scheduler_options o = *options;
+    kt_backend real;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_backend_from_engine(e, NULL, "native", &real, &err), KT_OK, "%s", err.message);
+    o.backend = &real;
+    cr_assert_eq(kt_scheduler_create(&o, &sched, &err), KT_OK, "%s", err.message);
+    for (int i = 0; i < 3; i++) {
+        c[i] = make(3 + 40 * i, 60, (uint64_t)i);
+        c[i]->request.sampling.temperature = i == 2 ? 1 : 0;
+        submit(c[i]);
+    }
+    run();
+    for (int i = 0; i < 3; i++) cr_assert_eq(c[i]->status, KT_OK);
+    kt_scheduler_destroy(sched);
+}
+
+static void check_model(const kt_plain_shape *shape, bool with_head) {
+    client *plain[3], *drafted[3];
+    kt_scheduler_options o = drafting;
+    kt_engine_options options = {.table_path = "",
+                                 .n_threads = 2,
+                                 .deterministic = true,
+                                 .with_draft_head = true,
+                                 .made_up_tokens = true};
+    char folder[PATH_MAX];
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    kt_plain_destroy(kt_plain_create(shape, 5, folder));
+    options.model_dir = folder;
+    options.with_draft_head = with_head;
+    cr_assert_eq(kt_engine_create(&options, &e, &err), KT_OK, "%s", err.message);
+    o.speculate = KT_SPECULATE_OFF;
+    answer_three(e, &o, plain);
+    o.speculate = KT_SPECULATE_HEAD;
+    answer_three(e, &o, drafted);
+    for (int i = 0; i < 3; i++) {
+        cr_expect(plain[i]->told.size == drafted[i]->told.size &&
+                      memcmp(plain[i]->told.data, drafted[i]->told.data, plain[i]->told.size) == 0,
+                  "request %d:\n%.*s\n%.*s", i, (int)plain[i]->told.size, plain[i]->told.data,
+                  (int)drafted[i]->told.size, drafted[i]->told.data);
+        if (with_head) cr_expect_gt(drafted[i]->request.draft_tokens, 60);
+        drop(plain[i]), drop(drafted[i]);
+    }
+    kt_engine_destroy(e);
+    kt_temp_remove(folder);
+}
+
+/* The engine with its pages and states, prompts in its cache: what is said is what is said without,
+ * whether the head drafts or, without it, the text. */
+Test(drafts, of_a_models_head_change_nothing, .timeout = 60) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int with_head = 0; with_head < 2; with_head++) check_model(&shapes[i], with_head);
+}
+
+/* A model without a head, and one that its family does not know, are refused by name. */
+Test(drafts, a_head_that_is_missing_is_named) {
+    kt_engine_options options = {.model_dir = KT_SOURCE_DIR "/datasets/models/tiny-moe",
+                                 .table_path = "",
+                                 .n_threads = 1,
+                                 .with_draft_head = true};
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    cr_expect_eq(kt_engine_create(&options, &e, &err), KT_E_UNSUPPORTED);
+    cr_expect(strstr(err.message, "tiny-moe: no draft head (MTP) that is known of 'qwen3_moe'"),
+              "%s", err.message);
 }
