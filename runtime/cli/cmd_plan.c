@@ -31,7 +31,7 @@ typedef struct asked {
     size_t kv_memory;   /* 0 = what the context takes */
     const char *device; /* NULL or "cpu" = none */
     kt_device_wish wish;
-    bool json;
+    bool json, with_draft_head;
     size_t machine; /* bytes of memory instead of this machine's, less the system's; 0 = none */
     bool is_families;
     kt_weight_format cache;
@@ -55,8 +55,15 @@ static kt_status read_model(asked *a, kt_err *err) {
     kt_model_ref ref;
 
     KT_TRY(kt_model_resolve(a->model, KT_MODEL_ANY, &ref, err));
+    if (ref.kind == KT_MODEL_WORKLOAD && a->with_draft_head)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: a bundled shape is without its draft head",
+                       a->model);
     if (ref.kind == KT_MODEL_WORKLOAD) return kt_published_dir(a->model, &a->dir, err);
-    return kt_model_dir_read(a->model, &a->dir, err);
+    if (!a->with_draft_head) return kt_model_dir_read(a->model, &a->dir, err);
+    KT_TRY(kt_model_dir_read_drafting(a->model, &a->dir, err));
+    if (a->dir.graph.draft_hidden) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: no draft head (MTP) that is known of '%s'",
+                   a->dir.name, a->dir.graph.family->name);
 }
 
 /* As the engine would share out the threads that are asked for. */
@@ -472,6 +479,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_STRING("numa", 0, &a.numa, "NODES",
                          "experts over memory nodes: auto (default), off, or 2 to 16"),
         KT_DEVICE_OPTIONS(a.device, a.wish),
+        KT_OPTION_FLAG("draft-head", &a.with_draft_head, "with its draft head: --speculate mtp"),
         KT_OPTION_FLAG("json", &a.json, "print a JSON object; of --families an array")};
     const kt_usage usage = {
         .command = "plan",

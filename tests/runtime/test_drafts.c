@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "runtime/sched/sched_impl.h"
 #include "tests/runtime/fake_backend.h"
+#include "tests/support/guard.h"
 #include "tests/support/plain_model.h"
 #include "tests/support/temp.h"
 
@@ -688,22 +689,22 @@ static void answer_three(kt_engine *e, const kt_scheduler_options *options, clie
     kt_scheduler_destroy(sched);
 }
 
-static void check_model(const kt_plain_shape *shape, bool with_head) {
+static kt_engine_info check_model(const kt_plain_shape *shape, bool with_head) {
     client *plain[3], *drafted[3];
     kt_scheduler_options o = drafting;
     kt_engine_options options = {.table_path = "",
                                  .n_threads = 2,
                                  .deterministic = true,
-                                 .with_draft_head = true,
+                                 .with_draft_head = with_head,
                                  .made_up_tokens = true};
     char folder[PATH_MAX];
+    kt_engine_info info;
     kt_engine *e;
     kt_err err = {KT_OK, ""};
 
     kt_temp_make(folder, sizeof folder);
     kt_plain_destroy(kt_plain_create(shape, 5, folder));
     options.model_dir = folder;
-    options.with_draft_head = with_head;
     cr_assert_eq(kt_engine_create(&options, &e, &err), KT_OK, "%s", err.message);
     o.speculate = KT_SPECULATE_OFF;
     answer_three(e, &o, plain);
@@ -717,15 +718,21 @@ static void check_model(const kt_plain_shape *shape, bool with_head) {
         if (with_head) cr_expect_gt(drafted[i]->request.draft_tokens, 60);
         drop(plain[i]), drop(drafted[i]);
     }
+    kt_engine_describe(e, &info);
     kt_engine_destroy(e);
     kt_temp_remove(folder);
+    return info;
 }
 
 /* The engine with its pages and states, prompts in its cache: what is said is what is said without,
  * whether the head drafts or, without it, the text. */
 Test(drafts, of_a_models_head_change_nothing, .timeout = 60) {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int with_head = 0; with_head < 2; with_head++) check_model(&shapes[i], with_head);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const kt_engine_info without = check_model(&shapes[i], false);
+        const kt_engine_info with = check_model(&shapes[i], true);
+        cr_expect_gt(with.weight_bytes, without.weight_bytes + 96 * 2 * 96 * 2, "it is counted");
+        cr_expect_gt(with.cache_bytes, without.cache_bytes, "its keys and values, too");
+    }
 }
 
 /* A model without a head, and one that its family does not know, are refused by name. */
@@ -740,4 +747,47 @@ Test(drafts, a_head_that_is_missing_is_named) {
     cr_expect_eq(kt_engine_create(&options, &e, &err), KT_E_UNSUPPORTED);
     cr_expect(strstr(err.message, "tiny-moe: no draft head (MTP) that is known of 'qwen3_moe'"),
               "%s", err.message);
+}
+
+/* GGUF files name the head's tensors in their own way. Its weights are random: what it drafts means
+ * nothing, but is some token. */
+Test(drafts, heads_of_gguf_files_draft, .timeout = 60) {
+    static const char *const files[] = {"data/gguf/glm4moe-mtp-bf16/model.gguf",
+                                        "data/gguf/qwen3next-mtp-q4_k_m/model.gguf"};
+    static const int32_t tokens[] = {5, 6, 7, 8, 9, 10};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[PATH_MAX];
+        kt_engine_options o = {
+            .model_dir = path, .table_path = "", .n_threads = 2, .with_draft_head = true};
+        const int32_t out_row = 4;
+        int32_t drafted[3] = {-1, -1, -1};
+        kt_engine_info info;
+        kt_engine *e;
+        kt_sequence *s;
+        float *logits;
+        kt_err err = {KT_OK, ""};
+
+        if (!kt_shared_path(files[i], path, sizeof path))
+            cr_skip_test("%s: the shared data is absent", files[i]);
+        o.max_context = 128;
+        cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+        kt_engine_describe(e, &info);
+        logits = malloc((size_t)info.vocab * sizeof *logits);
+        cr_assert_eq(kt_sequence_create(e, 7, &s, &err), KT_OK, "%s", err.message);
+        {
+            const kt_span span = {s, 0, 5, false};
+            const kt_batch batch = {5, tokens, 1, &span, 1, &out_row};
+            kt_draft_span draft = {s, 0, 5, 0, tokens + 1, drafted, 4};
+            cr_assert_eq(kt_engine_step(e, &batch, logits, NULL, &err), KT_OK, "%s", err.message);
+            cr_assert_eq(kt_engine_draft(e, &draft, 1, logits, &err), KT_OK, "%s", err.message);
+            cr_expect_eq(draft.n, 3, "7 reserved tokens hold 5, the next and drafts behind it");
+        }
+        for (int k = 0; k < 3; k++)
+            cr_expect(drafted[k] >= 0 && drafted[k] < info.vocab, "token %d", drafted[k]);
+        for (int64_t v = 0; v < info.vocab; v++) cr_assert(isfinite(logits[v]));
+        kt_sequence_destroy(s);
+        kt_engine_destroy(e);
+        free(logits);
+    }
 }

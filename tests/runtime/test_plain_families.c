@@ -310,6 +310,44 @@ static void check_chunks(kt_engine *e, const int32_t *tokens, int64_t chunk, int
     free(logits), free(own);
 }
 
+/* The second token of a draft, behind a step of all tokens but the last. false = the reference's
+ * choices are close. */
+static bool check_second(kt_engine *e, const kt_plain_model *m, const int32_t *tokens,
+                         int64_t vocab) {
+    const size_t bytes = (size_t)vocab * sizeof(double);
+    double *exact = malloc(bytes), *rounded = malloc(bytes), *got = malloc(bytes);
+    float *logits = malloc((size_t)vocab * sizeof *logits);
+    uint64_t choices[N_TOKENS], other[N_TOKENS];
+    const int64_t rows = N_TOKENS - 1;
+    int32_t out[2], out_row = N_TOKENS - 2;
+    kt_sequence *s;
+    bool is_same;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_sequence_create(e, N_TOKENS + 1, &s, &err), KT_OK, "%s", err.message);
+    {
+        const kt_span span = {s, 0, rows, false};
+        const kt_batch batch = {rows, tokens, 1, &span, 1, &out_row};
+        kt_draft_span draft = {s, 0, rows, 0, tokens + 1, out, 2};
+        cr_assert_eq(kt_engine_step(e, &batch, logits, NULL, &err), KT_OK, "%s", err.message);
+        cr_assert_eq(kt_engine_draft(e, &draft, 1, logits, &err), KT_OK, "%s", err.message);
+        cr_assert_eq(draft.n, 2);
+    }
+    for (int64_t v = 0; v < vocab; v++) got[v] = logits[v];
+    kt_plain_draft_next(m, tokens, N_TOKENS, out[0], KT_PLAIN_EXACT, 0, exact, choices);
+    kt_plain_draft_next(m, tokens, N_TOKENS, out[0], KT_PLAIN_COARSE, 1, rounded, other);
+    is_same = memcmp(choices, other, sizeof choices) == 0;
+    kt_plain_draft_next(m, tokens, N_TOKENS, out[0], KT_PLAIN_BF16, 0, rounded, other);
+    is_same = is_same && memcmp(choices, other, sizeof choices) == 0;
+    if (is_same)
+        cr_expect_leq(distance(got, exact, vocab), 2 * distance(rounded, exact, vocab),
+                      "the second token: off by %g, rounding by %g", distance(got, exact, vocab),
+                      distance(rounded, exact, vocab));
+    kt_sequence_destroy(s);
+    free(exact), free(rounded), free(got), free(logits);
+    return is_same;
+}
+
 static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
     const int64_t vocab = shape->vocab, count = N_TOKENS * vocab;
     const size_t bytes = (size_t)count * sizeof(double);
@@ -338,6 +376,7 @@ static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
     if (decided) cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
     if (decided) check_chunks(e, tokens, 1, vocab, exact, rounded, own);
     if (decided) check_chunks(e, tokens, 5, vocab, exact, rounded, own);
+    decided = decided && check_second(e, m, tokens, vocab);
     kt_engine_destroy(e);
     kt_plain_destroy(m);
     kt_temp_remove(folder);

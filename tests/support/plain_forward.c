@@ -487,27 +487,59 @@ void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
     free(p.x), free(p.picked);
 }
 
-void kt_plain_draft(const kt_plain_model *m, const int32_t *tokens, int64_t n, kt_plain_noise noise,
-                    uint64_t seed, double *logits, uint64_t *choices) {
-    const kt_plain_shape *s = &m->shape;
-    const int64_t h = s->hidden;
-    const double *embedding = kt_plain_tensor(m, "model.embed_tokens.weight");
-    plain_pass p = {.m = m, .s = s, .n = n, .noise = noise, .choices = choices};
+/* What the draft head's layer begins with at a position: a hidden state and the token behind it. */
+static void join(plain_pass *p, const double *hidden, int32_t token, double *out) {
+    const int64_t h = p->s->hidden;
     double *both = numbers(2 * h);
 
-    run_model(&p, tokens, seed);
-    p.n = n - 1;
-    for (int64_t t = 0; t < p.n; t++) { /* the layer is s->layers now */
-        memcpy(both, embedding + tokens[t + 1] * h, (size_t)h * sizeof *both);
-        memcpy(both + h, p.x + t * h, (size_t)h * sizeof *both);
-        rms(both, of_layer(&p, "enorm.weight"), h, EPS, is_one_plus(&p));
-        rms(both + h, of_layer(&p, "hnorm.weight"), h, EPS, is_one_plus(&p));
-        linear(&p, of_layer(&p, "eh_proj.weight"), both, h, 2 * h, p.x + t * h);
-    }
+    memcpy(both, kt_plain_tensor(p->m, "model.embed_tokens.weight") + token * h,
+           (size_t)h * sizeof *both);
+    memcpy(both + h, hidden, (size_t)h * sizeof *both);
+    rms(both, of_layer(p, "enorm.weight"), h, EPS, is_one_plus(p));
+    rms(both + h, of_layer(p, "hnorm.weight"), h, EPS, is_one_plus(p));
+    linear(p, of_layer(p, "eh_proj.weight"), both, h, 2 * h, out);
+    free(both);
+}
+
+/* The layer's inputs of positions 0 to n - 2, in p->x, which has room for one more; p->layer is it. */
+static void begin_draft(plain_pass *p, const int32_t *tokens, uint64_t seed) {
+    run_model(p, tokens, seed);
+    p->n--;
+    for (int64_t t = 0; t < p->n; t++)
+        join(p, p->x + t * p->s->hidden, tokens[t + 1], p->x + t * p->s->hidden);
+}
+
+static void end_draft(plain_pass *p, int64_t t, double *logits) {
+    double *x = p->x + t * p->s->hidden;
+
+    rms(x, of_layer(p, "shared_head.norm.weight"), p->s->hidden, EPS, is_one_plus(p));
+    linear(p, head_of(p->m), x, p->s->vocab, p->s->hidden, logits);
+}
+
+void kt_plain_draft(const kt_plain_model *m, const int32_t *tokens, int64_t n, kt_plain_noise noise,
+                    uint64_t seed, double *logits, uint64_t *choices) {
+    plain_pass p = {.m = m, .s = &m->shape, .n = n, .noise = noise, .choices = choices};
+
+    begin_draft(&p, tokens, seed);
     run_layer(&p, false);
-    for (int64_t t = 0; t < p.n; t++) {
-        rms(p.x + t * h, of_layer(&p, "shared_head.norm.weight"), h, EPS, is_one_plus(&p));
-        linear(&p, head_of(m), p.x + t * h, s->vocab, h, logits + t * s->vocab);
-    }
-    free(p.x), free(p.picked), free(both);
+    for (int64_t t = 0; t < p.n; t++) end_draft(&p, t, logits + t * m->shape.vocab);
+    free(p.x), free(p.picked);
+}
+
+void kt_plain_draft_next(const kt_plain_model *m, const int32_t *tokens, int64_t n, int32_t drafted,
+                         kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices) {
+    const int64_t h = m->shape.hidden;
+    plain_pass p = {.m = m, .s = &m->shape, .n = n, .noise = noise, .choices = choices};
+    double *in = numbers(n * h), *last = numbers(h);
+
+    begin_draft(&p, tokens, seed);
+    memcpy(in, p.x, (size_t)(p.n * h) * sizeof *in);
+    run_layer(&p, false);
+    memcpy(last, p.x + (p.n - 1) * h, (size_t)h * sizeof *last);
+    join(&p, last, drafted, in + p.n * h);
+    memcpy(p.x, in, (size_t)(n * h) * sizeof *in);
+    p.n = n; /* keys and values of the first positions are made once more, the same */
+    run_layer(&p, false);
+    end_draft(&p, n - 1, logits);
+    free(p.x), free(p.picked), free(in), free(last);
 }
