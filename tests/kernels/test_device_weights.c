@@ -9,9 +9,11 @@
 #include "base/guard_page.h"
 #include "kernels/cuda/device_weights.h"
 #include "kernels/cuda/kt_dev_weights.h"
+#include "kernels/cuda/panel_calls.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
-#include "kernels/formats/p64_spec.h"
+#include "kernels/formats/p64.h"
+#include "tests/kernels/cuda_launch.h"
 
 /* Half a step of bfloat16; subnormals of float, which a GPU keeps, are rounded coarser. */
 static double rounding(double v) {
@@ -140,4 +142,116 @@ Test(device_weights, what_no_device_can_have_is_refused) {
     cr_expect_eq(kt_device_weight_format(KT_W_F16), KT_W_BF16);
     cr_expect_eq(kt_device_weight_format(KT_W_MXFP8), KT_W_NONE, "no kernel reads it");
     cr_expect_eq(kt_device_weight_format(KT_W_Q6_K), KT_W_Q6_K);
+}
+
+/* ---- from panels ---- */
+
+enum { EXPERTS = 2, PARTS = 3 }; /* gate, up, down */
+
+/* One format's experts: plain, as panels, and the records that both ways lead to. */
+typedef struct panel_case {
+    kt_problem problem;
+    kt_gate_matrix part[EXPERTS][PARTS];
+    uint8_t *panels, *records[PARTS];
+    size_t panel_bytes, matrix_bytes[PARTS];
+    cuda_memory memory;
+} panel_case;
+
+static void make_panels(panel_case *c, kt_weight_format format, int64_t n, int64_t k) {
+    kt_err err;
+
+    c->problem = (kt_problem){.op = KT_OP_MOE_FFN, .weights = format, .n = n, .k = k};
+    c->panel_bytes = kt_p64_expert_bytes(&c->problem);
+    c->panels = cuda_bytes(&c->memory, EXPERTS * c->panel_bytes, 0xff);
+    for (int i = 0; i < PARTS; i++) {
+        const int64_t rows = i < 2 ? n : k, inputs = i < 2 ? k : n;
+        c->matrix_bytes[i] = (size_t)rows * kt_device_row_bytes(format, inputs);
+        c->records[i] = cuda_bytes(&c->memory, EXPERTS * c->matrix_bytes[i], 0);
+        for (int e = 0; e < EXPERTS; e++)
+            cr_assert_eq(kt_gate_matrix_create(format, rows, inputs, (uint64_t)(e * PARTS + i),
+                                               &c->part[e][i], &err),
+                         KT_OK, "%s", err.message);
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        kt_p64_pack_expert(&c->problem, &c->part[e][0].matrix, &c->part[e][1].matrix,
+                           &c->part[e][2].matrix, c->panels + (size_t)e * c->panel_bytes);
+}
+
+static void turn_panels(const panel_case *c) {
+    const kt_problem *q = &c->problem;
+    const kt_cuda_kernel *k = cuda_find("panel_rows");
+    const kt_config config = {.value = {(int32_t)q->weights}};
+    const kt_panel_rows up = {c->panels,
+                              c->records[0],
+                              c->records[1],
+                              (int64_t)c->panel_bytes,
+                              (int64_t)kt_p64_panel_bytes(q->weights, q->k),
+                              (int64_t)c->matrix_bytes[0],
+                              (int32_t)q->n,
+                              (int32_t)q->k,
+                              (int32_t)q->n / 32};
+    const kt_panel_rows down = {c->panels + kt_p64_gate_up_bytes(q),
+                                c->records[2],
+                                NULL,
+                                (int64_t)c->panel_bytes,
+                                (int64_t)kt_p64_panel_bytes(q->weights, q->n),
+                                (int64_t)c->matrix_bytes[2],
+                                (int32_t)q->k,
+                                (int32_t)q->n,
+                                (int32_t)kt_p64_panels(q->k)};
+
+    cuda_launch(k, "panel_rows_turn", &config, &up, cuda_cut(q->k, 128), EXPERTS * up.panels, 0, 1);
+    cuda_launch(k, "panel_rows_turn", &config, &down, cuda_cut(q->n, 128), EXPERTS * down.panels, 0,
+                2);
+}
+
+static void check_panels(const kt_format *f, int64_t n, int64_t k) {
+    panel_case c = {.panels = NULL};
+    kt_err err;
+
+    make_panels(&c, f->id, n, k);
+    turn_panels(&c);
+    for (int e = 0; e < EXPERTS; e++)
+        for (int i = 0; i < PARTS; i++) {
+            const kt_matrix *m = &c.part[e][i].matrix;
+            uint8_t *want = cuda_bytes(&c.memory, c.matrix_bytes[i], 0xff);
+            const uint8_t *got = c.records[i] + (size_t)e * c.matrix_bytes[i];
+            size_t at = 0;
+            cr_assert_eq(kt_device_weights_pack(m, 0, m->n, want, &err), KT_OK, "%s", err.message);
+            while (at < c.matrix_bytes[i] && got[at] == want[at]) at++;
+            cr_assert_eq(at, c.matrix_bytes[i],
+                         "%s, n=%d k=%d: expert %d, part %d, row %zu, byte %zu: %d, expected %d",
+                         f->name, (int)n, (int)k, e, i, at / kt_device_row_bytes(f->id, m->k),
+                         at % kt_device_row_bytes(f->id, m->k), got[at], want[at]);
+        }
+    for (int e = 0; e < EXPERTS; e++)
+        for (int i = 0; i < PARTS; i++) kt_gate_matrix_destroy(&c.part[e][i]);
+    cuda_release(&c.memory);
+}
+
+/* The CPU's experts cross as panels: what is made of them there is what the packer makes. Rows of
+ * down that fill no panel, inputs that fill no block of threads. */
+Test(device_weights, panels_become_the_records_of_the_packer, .timeout = 60) {
+    for (size_t i = 0; i < kt_builtin_format_count; i++) {
+        const kt_format *f = kt_builtin_formats[i];
+        const int64_t span = kt_p64_spec_of(f->id).span;
+        if (kt_device_weight_format(f->id) != f->id) continue;
+        check_panels(f, span == 32 && f->id != KT_W_FP8_B128 ? 96 : 256, span == 32 ? 160 : 256);
+    }
+}
+
+Test(device_weights, numbers_of_a_group_are_picked) {
+    enum { COUNT = 300 };
+    const kt_config config = {.value = {KT_DEV_INT4_G32}};
+    cuda_memory memory = {.n = 0};
+    int32_t *id = cuda_bytes(&memory, COUNT * sizeof *id, 0);
+    int32_t *out = cuda_bytes(&memory, COUNT * sizeof *out, 0x55);
+    const kt_pick_ids call = {id, out, COUNT, 5, 8};
+
+    for (int i = 0; i < COUNT; i++) id[i] = i % 11 - 1;
+    cuda_launch(cuda_find("panel_rows"), "panel_rows_pick", &config, &call, cuda_cut(COUNT, 256), 1,
+                0, 1);
+    for (int i = 0; i < COUNT; i++)
+        cr_expect_eq(out[i], id[i] >= 5 && id[i] < 8 ? id[i] - 5 : -1, "%d of %d", out[i], id[i]);
+    cuda_release(&memory);
 }
