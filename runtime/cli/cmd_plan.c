@@ -242,6 +242,7 @@ static void tell_device(asked *a, const kt_device_plan *p) {
     kt_json_add_int(&a->w, "working_bytes", (int64_t)p->memory.working);
     kt_json_add_int(&a->w, "experts", p->memory.n_experts);
     kt_json_add_int(&a->w, "expert_bytes", (int64_t)p->memory.experts);
+    kt_json_add_int(&a->w, "staging_bytes", (int64_t)p->memory.staging);
     kt_json_add_int(&a->w, "needed_bytes", (int64_t)p->memory.needed);
     kt_json_add_int(&a->w, "available_bytes", (int64_t)p->memory.available);
     kt_json_add_bool(&a->w, "fits", fits);
@@ -345,6 +346,7 @@ static kt_status tell_beside(asked *a, const char *weights, kt_model_plan *plan,
     KT_TRY(kt_model_kv_shape(plan->graph, a->cache, &ask.kv, err));
     a->wish.kv_memory = a->kv_memory;
     a->wish.logit_rows = kt_scheduler_logit_rows((int)a->parallel);
+    a->wish.is_cut = a->nodes.n > 1;
     KT_TRY(kt_device_plan_make(a->beside, &ask, &a->wish, &beside, err));
     plan->away = beside.placement.away;
     st = tell_plan(a, weights, plan, &beside, err);

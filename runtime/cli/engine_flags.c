@@ -46,11 +46,13 @@ int kt_device_flags_check(const kt_usage *usage, const char *device, const kt_de
     const kt_hot_request request = {
         .amount = wish->gpu_experts, .strategy = wish->expert_placement, .load = wish->expert_load};
     kt_device_options options = {0};
+    kt_stream_word prefill;
     kt_err err = {KT_OK, ""};
     bool is_used;
 
     if (kt_device_word_parse(device, &is_used, &options, &err) != KT_OK ||
-        kt_hot_request_check(&request, &err) != KT_OK)
+        kt_hot_request_check(&request, &err) != KT_OK ||
+        kt_stream_word_parse(wish->prefill_offload, &prefill, &err) != KT_OK)
         return kt_usage_fail(usage, "%s", err.message);
     return 0;
 }
@@ -75,6 +77,7 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
                                .gpu_experts = flags->wish.gpu_experts,
                                .expert_placement = flags->wish.expert_placement,
                                .expert_load = flags->wish.expert_load,
+                               .prefill_offload = flags->wish.prefill_offload,
                                .experts_only = flags->wish.experts_only,
                                .synthetic = flags->synthetic,
                                .synthetic_layers = flags->layers,

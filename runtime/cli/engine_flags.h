@@ -26,18 +26,21 @@ typedef struct kt_engine_flags {
     "and more where memory is free)"
 
 /* A device beside the CPU; wish is a kt_device_wish. */
-#define KT_DEVICE_OPTIONS(device, wish)                                                           \
-    KT_OPTION_STRING("device", 0, &(device), "DEVICE",                                            \
-                     "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N or "     \
-                     "emulated (runtime/device/README.md)"),                                      \
-        KT_OPTION_STRING("gpu-experts", 0, &(wish).gpu_experts, "N",                              \
-                         "experts on the device: a number of each layer, a part such as 25%, or " \
-                         "auto (default: what fits)"),                                            \
-        KT_OPTION_STRING("expert-placement", 0, &(wish).expert_placement, "HOW",                  \
-                         "which: uniform (default), frequency, front-loading or random"),         \
-        KT_OPTION_STRING("expert-load", 0, &(wish).expert_load, "FILE",                           \
-                         "of `kt serve --record-workload`: how often each expert was chosen"),    \
-        KT_OPTION_FLAG("gpu-experts-only", &(wish).experts_only,                                  \
+#define KT_DEVICE_OPTIONS(device, wish)                                                            \
+    KT_OPTION_STRING("device", 0, &(device), "DEVICE",                                             \
+                     "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N or "      \
+                     "emulated (runtime/device/README.md)"),                                       \
+        KT_OPTION_STRING("gpu-experts", 0, &(wish).gpu_experts, "N",                               \
+                         "experts on the device: a number of each layer, a part such as 25%, or "  \
+                         "auto (default: what fits)"),                                             \
+        KT_OPTION_STRING("expert-placement", 0, &(wish).expert_placement, "HOW",                   \
+                         "which: uniform (default), frequency, front-loading, random or learned"), \
+        KT_OPTION_STRING("expert-load", 0, &(wish).expert_load, "FILE",                            \
+                         "of `kt serve --record-workload`: how often each expert was chosen"),     \
+        KT_OPTION_STRING("prefill-offload", 0, &(wish).prefill_offload, "ROWS",                    \
+                         "steps of so many rows send experts of the CPU to the device: auto "      \
+                         "(default: as the table says), off, or rows such as 512"),                \
+        KT_OPTION_FLAG("gpu-experts-only", &(wish).experts_only,                                   \
                        "everything but routed experts stays on the CPU")
 
 /* To be placed inside a kt_option array; f is a kt_engine_flags. */

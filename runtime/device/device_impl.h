@@ -3,6 +3,7 @@
 #define KT_RUNTIME_DEVICE_IMPL_H
 
 #include "runtime/device/device_run.h"
+#include "runtime/device/expert_moves.h"
 #include "runtime/model/packer.h"
 
 /* Memory of both sides for what the host makes for a step, used from the beginning in each. */
@@ -43,6 +44,10 @@ struct kt_device_home {
     size_t stage_bytes;
     kt_device_event *staged[2];
     int next_stage;
+
+    kt_expert_stream *stream; /* NULL = nothing crosses */
+    kt_expert_moves *moves;   /* NULL = experts stay where they are */
+    kt_err unpinned;          /* why the experts of the host could not be pinned */
 
     size_t scratch_bytes;
     int64_t logit_rows; /* that step.logits has room for */

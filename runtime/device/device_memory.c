@@ -131,7 +131,8 @@ static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory
     } else if (kt_bytes_add(before, least.bytes) < r->available) {
         const uint64_t rest = r->available - before - least.bytes;
         if (kt_kv_plan_pool(&r->ask->kv, floats, context, 0, least.bytes + rest / 4, &more) &&
-            kt_bytes_add(kt_bytes_add(before, more.bytes), out->experts) <= r->available)
+            kt_bytes_add(kt_bytes_add(before, more.bytes),
+                         kt_bytes_add(out->experts, out->staging)) <= r->available)
             out->pool = more;
     }
     out->cache = out->pool.bytes;
@@ -140,12 +141,13 @@ static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory
 
 kt_status kt_device_memory_count(const kt_device_memory_request *r, kt_device_memory_plan *out,
                                  kt_err *err) {
-    *out = (kt_device_memory_plan){.available = r->available};
+    *out = (kt_device_memory_plan){.available = r->available, .staging = r->staging};
     count_weights(r, out);
     KT_TRY(count_working(r, out, err));
     KT_TRY(count_cache(r, out, err));
     out->needed = kt_bytes_add(kt_bytes_add(out->dense, out->cache),
                                kt_bytes_add(out->working, out->experts));
+    out->needed = kt_bytes_add(out->needed, out->staging);
     return KT_OK;
 }
 
@@ -155,9 +157,16 @@ static double gib(uint64_t bytes) {
     return (double)bytes / GIB;
 }
 
+/* ", prefill staging 0.10"; nothing where there is none. */
+static const char *staging_words(const kt_device_memory_plan *p, char out[48]) {
+    *out = '\0';
+    if (p->staging) snprintf(out, 48, ", prefill staging %.3f", gib(p->staging));
+    return out;
+}
+
 kt_status kt_device_memory_check(const kt_device_memory_plan *p, const char *name, kt_err *err) {
-    const uint64_t before = (uint64_t)p->dense + p->cache + p->working;
-    char advice[160] = "";
+    const uint64_t before = (uint64_t)p->dense + p->cache + p->working + p->staging;
+    char advice[160] = "", staging[48];
 
     if (p->needed <= p->available) return KT_OK;
     if (before <= p->available && p->n_experts)
@@ -166,20 +175,24 @@ kt_status kt_device_memory_check(const kt_device_memory_plan *p, const char *nam
                              (double)p->n_experts));
     else
         snprintf(advice, sizeof advice,
-                 "; try a smaller --context or --kv-memory, or --device cpu");
+                 "; try a smaller --context or --kv-memory, %sor --device cpu",
+                 p->staging ? "--prefill-offload off, " : "");
     return kt_fail(err, KT_E_NOMEM,
                    "%.100s: needs %.3f GiB (dense weights %.3f, cache %.3f, working memory %.3f, "
-                   "%lld experts %.3f), %.3f GiB are free%s",
+                   "%lld experts %.3f%s), %.3f GiB are free%s",
                    name, gib(p->needed), gib(p->dense), gib(p->cache), gib(p->working),
-                   (long long)p->n_experts, gib(p->experts), gib(p->available), advice);
+                   (long long)p->n_experts, gib(p->experts), staging_words(p, staging),
+                   gib(p->available), advice);
 }
 
 char *kt_device_memory_line(const kt_device_memory_plan *p, const char *name, char *out,
                             size_t out_bytes) {
+    char staging[48];
+
     snprintf(out, out_bytes,
              "%.100s: %.2f of %.2f GiB (dense %.2f, cache %.2f, working memory %.2f, %lld experts "
-             "%.2f)",
+             "%.2f%s)",
              name, gib(p->needed), gib(p->available), gib(p->dense), gib(p->cache), gib(p->working),
-             (long long)p->n_experts, gib(p->experts));
+             (long long)p->n_experts, gib(p->experts), staging_words(p, staging));
     return out;
 }

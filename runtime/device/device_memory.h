@@ -11,6 +11,7 @@ typedef struct kt_device_memory_request {
     const kt_placement *placement;
     size_t kv_memory;   /* of pages and states; 0 = one context */
     int64_t logit_rows; /* 0 = 1 */
+    size_t staging;     /* for experts that cross (stream_plan.h) */
     uint64_t available; /* bytes that are free */
 } kt_device_memory_request;
 
@@ -20,6 +21,7 @@ typedef struct kt_device_memory_plan {
     size_t cache;   /* keys, values and states of the nodes that run there */
     size_t working; /* values, tables, sums, logits, and room for kernels */
     size_t experts;
+    size_t staging; /* buffers for experts that cross */
     size_t needed;
     uint64_t available;
     int64_t n_experts; /* on the device, of all layers together */

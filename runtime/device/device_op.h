@@ -107,9 +107,9 @@ struct kt_device_node {
     /* EXPERTS and the ROUTE before it: experts that lie on this device, ascending, and (device
      * memory) the place of each of the model's experts in that list or -1. Not routed: the one
      * expert is here. */
-    const int32_t *experts; /* host's: [n_experts] */
-    int64_t n_experts;
-    const int32_t *place_of;       /* device's: [experts of the model] */
+    const int32_t *experts;        /* host's: [n_experts] */
+    int64_t n_experts;             /* 0: others cross for long steps */
+    int32_t *place_of;             /* device's: [experts of the model] */
     const kt_device_node *routing; /* EXPERTS: the ROUTE node when it runs here, or NULL */
     void *state;                   /* made by init (kt_device_step_alloc) */
 };
@@ -123,6 +123,9 @@ typedef struct kt_device_ask {
     int64_t max_rows, max_context;
     const struct kt_device_op *const *ops; /* [n_ops]; NULL = kt_builtin_device_ops */
     size_t n_ops;
+    /* [weights] or NULL: experts of these can cross the link for a long step (expert_stream.h). */
+    const bool *streamed;
+    bool keeps_all; /* experts that lie there stay in the host's memory, too: they may change */
 } kt_device_ask;
 
 typedef struct kt_device_op {

@@ -5,23 +5,30 @@
 
 #include "runtime/device/device_memory.h"
 #include "runtime/device/hot_experts.h"
+#include "runtime/device/stream_plan.h"
 
 /* What was asked for; strings borrowed. */
 typedef struct kt_device_wish {
     const char *gpu_experts, *expert_placement, *expert_load; /* hot_experts.h */
-    bool experts_only;     /* everything but routed experts stays on the CPU */
-    size_t kv_memory;      /* 0 = one context */
-    int64_t logit_rows;    /* 0 = 1 */
-    const kt_table *table; /* whose cell cpu_gpu_split bounds "auto" experts; NULL = none */
+    const char *prefill_offload;                              /* stream_share.h */
+    bool experts_only;  /* everything but routed experts stays on the CPU */
+    size_t kv_memory;   /* 0 = one context */
+    int64_t logit_rows; /* 0 = 1 */
+    bool is_cut;        /* experts of the CPU lie in pieces over memory nodes */
+    bool allow_nonfinite;
+    const kt_table *table; /* whose cell cpu_gpu_split bounds "auto" experts, and whose cell
+                              prefill_offload is "auto" prefill; NULL = none */
 } kt_device_wish;
 
 typedef struct kt_device_plan {
     kt_placement placement;
     kt_device_memory_plan memory;
+    kt_stream_plan stream;
     kt_arena hot; /* of the placement's experts */
 } kt_device_plan;
 
-/* Place nodes and experts. "auto" experts are as many as there is room for behind all else, and no
+/* Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer where
+ * room is short, and none with "auto" prefill where there is not even room for one. "auto" experts are as many as there is room for behind all else, and no
  * more than with which both sides end at the same time, where the table knows. Whether
  * it fits is the caller's question (kt_device_memory_check). ask->target is filled in. */
 kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,

@@ -294,6 +294,10 @@ static kt_status build(kt_device_step *d, kt_err *err) {
     if (st == KT_OK) st = init_nodes(d, err);
     kt_device_load_end(d);
     if (st != KT_OK) return st;
+    KT_TRY(kt_expert_stream_create(d, setup->stream, setup->weights, &d->home->stream,
+                                   &d->home->unpinned, err));
+    if (setup->stream && setup->stream->learns)
+        KT_TRY(kt_expert_moves_create(d, d->home->stream, &d->home->moves, err));
     KT_TRY(kt_device_step_take(d, d->home->scratch_bytes, &scratch, err));
     d->scratch = scratch;
     return kt_device_sync(d->device, NULL, err);
@@ -353,6 +357,10 @@ const kt_device_advice *kt_device_step_advice(const kt_device_step *d) {
 
 kt_device_bytes kt_device_step_bytes(const kt_device_step *d) {
     return d->home->bytes;
+}
+
+const char *kt_device_step_unpinned(const kt_device_step *d) {
+    return d->home->unpinned.message;
 }
 
 /* ---- a step ---- */
@@ -502,6 +510,34 @@ kt_status kt_device_step_run(kt_device_step *d, int node, kt_err *err) {
     return n->op->enqueue(n, err);
 }
 
+kt_status kt_device_step_settle(kt_device_step *d, kt_err *err) {
+    return d->home->moves ? kt_expert_moves_advance(d->home->moves, err) : KT_OK;
+}
+
+int64_t kt_device_step_moved(const kt_device_step *d) {
+    return d->home->moves ? kt_expert_moves_done(d->home->moves) : 0;
+}
+
+void kt_device_step_note(kt_device_step *d, int node) {
+    const int weight = d->graph->nodes[node].weight;
+
+    if (d->home->moves)
+        kt_expert_moves_note(d->home->moves, weight, d->home->host->expert_id,
+                             d->rows * d->graph->weights[weight].topk);
+}
+
+bool kt_device_step_lends(const kt_device_step *d, int node) {
+    return kt_expert_stream_wants(d->home->stream, d->graph->nodes[node].weight);
+}
+
+kt_status kt_device_step_lend(kt_device_step *d, int node, const bool **lent, kt_err *err) {
+    *lent = NULL;
+    if (!kt_device_step_lends(d, node)) return KT_OK;
+    return kt_expert_stream_put(d->home->stream, &d->home->node[node],
+                                d->home->placement->place[d->graph->nodes[node].weight],
+                                d->home->host->expert_id, lent, err);
+}
+
 float *kt_device_step_sum(const kt_device_step *d) {
     return d->home->host_sum;
 }
@@ -543,6 +579,13 @@ kt_status kt_device_step_logits(kt_device_step *d, kt_err *err) {
                               sizeof(float) * (size_t)(d->n_out * d->graph->numbers.vocab), err);
 }
 
+/* An expert that moves has the other stream, and may take longer than the step. */
 kt_status kt_device_step_wait(kt_device_step *d, kt_err *err) {
-    return kt_device_sync(d->device, NULL, err);
+    kt_status st;
+
+    if (!d->home->moves) return kt_device_sync(d->device, NULL, err);
+    st = kt_device_step_mark(d, err);
+    if (st == KT_OK) return kt_device_step_reach(d, err);
+    kt_device_sync(d->device, NULL, NULL);
+    return st;
 }

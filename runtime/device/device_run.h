@@ -4,6 +4,7 @@
 #ifndef KT_RUNTIME_DEVICE_RUN_H
 #define KT_RUNTIME_DEVICE_RUN_H
 
+#include "runtime/device/stream_plan.h"
 #include "runtime/exec/place.h"
 #include "runtime/exec/step.h"
 
@@ -14,9 +15,11 @@ typedef struct kt_device_setup {
     const kt_checkpoint *checkpoint; /* used during the call */
     const kt_checkpoint *importance; /* likewise; or NULL */
     bool allow_nonfinite;
-    const kt_table *table;    /* used during the call: whose rows choose kernels; or NULL */
-    bool is_exact;            /* no rows in 8 bits */
-    kt_pool *pool;            /* used during the call */
+    const kt_table *table;        /* used during the call: whose rows choose kernels; or NULL */
+    bool is_exact;                /* no rows in 8 bits */
+    kt_pool *pool;                /* used during the call */
+    const kt_stream_plan *stream; /* borrowed: which experts of the CPU may cross; NULL = none */
+    const kt_weights *weights;    /* borrowed: the host's, where they lie */
     int64_t logit_rows;       /* that are usually asked for at once; more are taken when they are */
     int (*cancel)(void *arg); /* NULL, or asked between nodes: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
@@ -24,7 +27,7 @@ typedef struct kt_device_setup {
 
 /* Bytes on a device, by what they are for, in the order in which they are taken. */
 typedef struct kt_device_bytes {
-    size_t dense, experts, working, cache;
+    size_t dense, experts, working, cache, staging;
 } kt_device_bytes;
 
 /* Takes memory for values and tables, asks every op that the device runs to get ready and loads its
@@ -33,6 +36,8 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
 void kt_device_step_destroy(kt_device_step *d); /* accepts NULL; closes the device */
 const char *kt_device_step_name(const kt_device_step *d);
 kt_device_bytes kt_device_step_bytes(const kt_device_step *d);
+/* Why copies of experts are slower than the link (their memory could not be pinned), or "". */
+const char *kt_device_step_unpinned(const kt_device_step *d);
 /* How many kernels the table chose, and what of it was ignored. */
 const kt_device_advice *kt_device_step_advice(const kt_device_step *d);
 
@@ -55,6 +60,17 @@ kt_status kt_device_step_mark(kt_device_step *d, kt_err *err);
 kt_status kt_device_step_reach(kt_device_step *d, kt_err *err);
 /* Put the launches of a node. */
 kt_status kt_device_step_run(kt_device_step *d, int node, kt_err *err);
+/* Where experts move: between steps, what has arrived is used and what is worth it begins. Then
+ * kt_device_step_wait waits for the step alone. How many have arrived so far. */
+kt_status kt_device_step_settle(kt_device_step *d, kt_err *err);
+int64_t kt_device_step_moved(const kt_device_step *d);
+/* Of a node on both sides: the host has its routing. */
+void kt_device_step_note(kt_device_step *d, int node);
+/* Of a node on both sides whose routing the host has: in a step that is long enough, experts of the
+ * CPU cross and the device adds theirs to what kt_device_step_run gave. *lent: [experts] which, until
+ * the next call; NULL = none. */
+bool kt_device_step_lends(const kt_device_step *d, int node);
+kt_status kt_device_step_lend(kt_device_step *d, int node, const bool **lent, kt_err *err);
 /* The host's place for one side's sum of a node on both sides: f32 [rows, hidden]. Down: the
  * device's sum goes there. Up: what is there is added to the node's out on the device. */
 float *kt_device_step_sum(const kt_device_step *d);

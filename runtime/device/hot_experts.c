@@ -12,7 +12,7 @@
 
 #define SEED 42
 
-typedef enum strategy { UNIFORM, RANDOM, FRONT_LOADING, FREQUENCY, UNKNOWN } strategy;
+typedef enum strategy { UNIFORM, RANDOM, FRONT_LOADING, FREQUENCY, LEARNED, UNKNOWN } strategy;
 
 typedef struct candidate {
     int64_t key; /* smaller is taken first; then by layer and number */
@@ -33,12 +33,17 @@ typedef struct chooser {
 /* ---- words ---- */
 
 static strategy strategy_of(const kt_hot_request *r) {
-    static const char *const names[] = {"uniform", "random", "front-loading", "frequency"};
+    static const char *const names[] = {"uniform", "random", "front-loading", "frequency",
+                                        "learned"};
     int i = 0;
 
     if (!r->strategy) return UNIFORM;
     while (i < UNKNOWN && strcmp(names[i], r->strategy) != 0) i++;
     return (strategy)i;
+}
+
+bool kt_hot_experts_learn(const kt_hot_request *r) {
+    return strategy_of(r) == LEARNED;
 }
 
 /* A count, or (is_part) percent; -1 = what fits. */
@@ -66,8 +71,8 @@ kt_status kt_hot_request_check(const kt_hot_request *r, kt_err *err) {
                        r->amount);
     if (strategy_of(r) == UNKNOWN)
         return kt_fail(err, KT_E_INVALID,
-                       "placement of experts: '%.40s', expected uniform, frequency, front-loading "
-                       "or random",
+                       "placement of experts: '%.40s', expected uniform, frequency, front-loading, "
+                       "random or learned",
                        r->strategy);
     if (strategy_of(r) == FREQUENCY && !r->load)
         return kt_fail(err, KT_E_INVALID,
@@ -117,7 +122,10 @@ static kt_status order_by_frequency(chooser *c, kt_err *err) {
 }
 
 static kt_status order(chooser *c, kt_err *err) {
-    switch (strategy_of(c->request)) {
+    strategy s = strategy_of(c->request);
+
+    if (s == LEARNED && c->request->load) s = FREQUENCY;
+    switch (s) {
     case RANDOM: shuffle(c); break;
     case FREQUENCY: KT_TRY(order_by_frequency(c, err)); break;
     case FRONT_LOADING: break;

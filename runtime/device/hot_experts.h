@@ -9,7 +9,8 @@ typedef struct kt_hot_request {
     const char *amount;   /* "8": of each layer; "25%": of all; "auto" (the default): what fits */
     const char *strategy; /* "uniform" (the default): the first of each layer; "random": drawn for
                              each layer; "front-loading": layer by layer; "frequency": those that
-                             were chosen most */
+                             were chosen most; "learned": to begin with by the load where there is
+                             one, else uniform, and moved while serving (expert_moves.h) */
     const char *load;     /* of "frequency": a file of --record-workload */
     /* [weights] bytes of one expert on the device; 0 = its layers do not run there. */
     const size_t *bytes;
@@ -19,6 +20,9 @@ typedef struct kt_hot_request {
 
 /* Are amount and strategy such words, and is there a load where one is needed? KT_E_INVALID. */
 kt_status kt_hot_request_check(const kt_hot_request *request, kt_err *err);
+
+/* Do experts move while serving? */
+bool kt_hot_experts_learn(const kt_hot_request *request);
 
 /* out: [weights of the graph], in the arena as the lists in it. Asking for more than there are
  * takes all. KT_E_FORMAT: the load is of another model. */

@@ -47,8 +47,9 @@ typedef struct kt_engine_options {
     const char *device;      /* "cpu", "cuda[:N]", "emulated[:...]" (device_word.h) */
     const char *gpu_experts; /* how many lie there, which, by what load (hot_experts.h) */
     const char *expert_placement, *expert_load;
-    bool experts_only;        /* everything but routed experts stays on the CPU */
-    int (*cancel)(void *arg); /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
+    const char *prefill_offload; /* from how many rows on others cross to it (stream_share.h) */
+    bool experts_only;           /* everything but routed experts stays on the CPU */
+    int (*cancel)(void *arg);    /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
     kt_isa isa; /* instruction sets to use; 0 = this machine's. Tests run tiles by an emulator so */
     const kt_log *log;

@@ -20,10 +20,12 @@ static kt_status open_device(kt_engine *e, const kt_engine_options *o, bool *is_
     const kt_hot_request request = {
         .amount = o->gpu_experts, .strategy = o->expert_placement, .load = o->expert_load};
     kt_device_options options = {.log = &e->log};
+    kt_stream_word prefill;
 
     KT_TRY(kt_device_word_parse(o->device, is_used, &options, err));
     if (!*is_used) return KT_OK;
     KT_TRY(kt_hot_request_check(&request, err));
+    KT_TRY(kt_stream_word_parse(o->prefill_offload, &prefill, err));
     KT_TRY(check_options(o, err));
     if (e->model.checkpoint && kt_checkpoint_panels(e->model.checkpoint))
         return kt_fail(err, KT_E_UNSUPPORTED,
@@ -43,6 +45,13 @@ static void tell(kt_engine *e) {
                  kt_device_memory_line(&e->beside.memory, name, line, sizeof line));
     if (*kt_placement_line(&e->beside.placement, &e->model.graph, line, sizeof line))
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%s", line);
+    if (e->beside.stream.from_rows < INT64_MAX)
+        kt_log_write(&e->log, KT_LOG_INFO, "device",
+                     "steps of %lld rows and more: experts of the CPU cross, up to %lld at once",
+                     (long long)e->beside.stream.from_rows, (long long)e->beside.stream.group);
+    if (*e->beside.stream.note)
+        kt_log_write(&e->log, KT_LOG_WARN, "device", "no experts cross for long steps: %s",
+                     e->beside.stream.note);
 }
 
 kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err) {
@@ -54,7 +63,10 @@ kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err)
     const kt_device_wish wish = {.gpu_experts = o->gpu_experts,
                                  .expert_placement = o->expert_placement,
                                  .expert_load = o->expert_load,
+                                 .prefill_offload = o->prefill_offload,
                                  .experts_only = o->experts_only,
+                                 .is_cut = e->nodes.n > 1,
+                                 .allow_nonfinite = o->allow_nonfinite,
                                  .kv_memory = o->kv_memory,
                                  .logit_rows = o->logit_rows,
                                  .table = e->table};
@@ -91,6 +103,10 @@ static void tell_kernels(kt_engine *e) {
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%d rows of the table choose its kernels",
                      a->n_used);
     if (a->n_ignored) kt_log_write(&e->log, KT_LOG_WARN, "device", "%s", a->note);
+    if (*kt_device_step_unpinned(e->step.device))
+        kt_log_write(&e->log, KT_LOG_WARN, "device",
+                     "experts cross more slowly, as their memory could not be pinned: %s",
+                     kt_device_step_unpinned(e->step.device));
 }
 
 kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
@@ -98,6 +114,8 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
     kt_device_setup setup = {.device = e->device,
                              .step = &e->step,
                              .placement = &e->beside.placement,
+                             .stream = &e->beside.stream,
+                             .weights = e->weights,
                              .checkpoint = e->model.checkpoint,
                              .importance = importance,
                              .allow_nonfinite = o->allow_nonfinite,

@@ -58,11 +58,12 @@ static const char *refusal(const kt_device_ask *ask, const kt_node *n) {
     return op->refuse ? op->refuse(ask, n) : NULL;
 }
 
-static kt_side side_of_experts(const kt_graph *g, const kt_node *n, const kt_hot_experts *hot) {
+static kt_side side_of_experts(const kt_device_ask *ask, const kt_node *n,
+                               const kt_hot_experts *hot) {
     const int64_t n_hot = hot[n->weight].n;
 
-    if (n_hot == 0) return KT_SIDE_CPU;
-    return n_hot == g->weights[n->weight].count ? KT_SIDE_DEVICE : KT_SIDE_BOTH;
+    if (n_hot == 0 && !(ask->streamed && ask->streamed[n->weight])) return KT_SIDE_CPU;
+    return n_hot == ask->graph->weights[n->weight].count ? KT_SIDE_DEVICE : KT_SIDE_BOTH;
 }
 
 /* A layer that repeats what an earlier one picked reads its list: all of them run on one side. */
@@ -114,7 +115,7 @@ static void choose_sides(const kt_device_ask *ask, const kt_hot_experts *hot, bo
         if (is_experts_only && !is_routed) continue;
         p->why[i] = refusal(ask, n);
         if (p->why[i]) continue;
-        p->side[i] = is_routed ? side_of_experts(g, n, hot) : KT_SIDE_DEVICE;
+        p->side[i] = is_routed ? side_of_experts(ask, n, hot) : KT_SIDE_DEVICE;
     }
     keep_together(g, p);
     keep_picks_together(g, p);
@@ -130,9 +131,10 @@ static void use_here(const kt_node *n, bool *is_here) {
     if (n->weight4 >= 0) is_here[n->weight4] = true;
 }
 
-static kt_status leave_experts(const kt_graph *g, const kt_node *n, const kt_hot_experts *hot,
-                               int32_t **place, kt_placement *p, kt_err *err) {
-    const int64_t count = g->weights[n->weight].count;
+static kt_status leave_experts(const kt_device_ask *ask, const kt_node *n,
+                               const kt_hot_experts *hot, int32_t **place, kt_placement *p,
+                               kt_err *err) {
+    const int64_t count = ask->graph->weights[n->weight].count;
     uint8_t *away = take(p, (int)count, 1);
     int32_t *at = take(p, (int)count, sizeof *at);
 
@@ -141,15 +143,18 @@ static kt_status leave_experts(const kt_graph *g, const kt_node *n, const kt_hot
                        (long long)count);
     memset(at, 0xff, (size_t)count * sizeof *at);
     for (int64_t i = 0; i < hot->n; i++) away[hot->id[i]] = 1, at[hot->id[i]] = (int32_t)i;
-    p->away[n->weight].expert = away;
-    p->away[n->weight].n_experts = hot->n;
+    if (!ask->keeps_all) {
+        p->away[n->weight].expert = away;
+        p->away[n->weight].n_experts = hot->n;
+    }
     p->hot[n->weight] = *hot;
     place[n->weight] = at;
     return KT_OK;
 }
 
-static kt_status leave_weights(const kt_graph *g, const kt_hot_experts *hot, kt_placement *p,
+static kt_status leave_weights(const kt_device_ask *ask, const kt_hot_experts *hot, kt_placement *p,
                                kt_err *err) {
+    const kt_graph *g = ask->graph;
     bool *is_here = take(p, g->n_weights, sizeof *is_here);
     int32_t **place = take(p, g->n_weights, sizeof *place);
 
@@ -165,7 +170,7 @@ static kt_status leave_weights(const kt_graph *g, const kt_hot_experts *hot, kt_
             if (weight[w] >= 0 && !is_here[weight[w]])
                 p->away[weight[w]].is_whole = p->side[i] == KT_SIDE_DEVICE;
         if (n->kind == KT_NODE_EXPERTS && n->is_routed)
-            KT_TRY(leave_experts(g, n, &hot[n->weight], place, p, err));
+            KT_TRY(leave_experts(ask, n, &hot[n->weight], place, p, err));
     }
     p->place = place;
     return KT_OK;
@@ -218,12 +223,17 @@ static void add_node(cutter *c, kt_segment *s, const kt_node *n, validity where)
     if (n->out.width > 0) c->valid[n->out.value] = (uint8_t)where;
 }
 
-/* Both sides read; the sum is formed where the residual is. */
+/* Both sides read; the sum is formed where the residual is. Where no expert lies on the device it
+ * takes part in long steps only: what goes up is not there behind others. */
 static void add_both(cutter *c, kt_segment *s, const kt_node *n) {
+    uint8_t in, routing;
+
     want_view(c, s, &n->in, HERE);
-    want_view(c, s, &n->in, AWAY);
     want_routing(c, s, HERE);
+    in = c->valid[n->in.value], routing = c->routing;
+    want_view(c, s, &n->in, AWAY);
     want_routing(c, s, AWAY);
+    if (s->is_for_long_steps) c->valid[n->in.value] = in, c->routing = routing;
     s->is_summed_on_device = !(c->valid[n->out.value] & HERE);
     c->valid[n->out.value] = s->is_summed_on_device ? AWAY : HERE;
 }
@@ -242,6 +252,7 @@ static kt_status cut(cutter *c, kt_err *err) {
         if (!c->up || !c->down) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
         s->up = c->up, s->down = c->down;
         if (s->side == KT_SIDE_BOTH) {
+            s->is_for_long_steps = p->hot[g->nodes[i].weight].n == 0;
             add_both(c, s, &g->nodes[i++]);
         } else {
             for (; i < g->n_nodes && p->side[i] == s->side; i++)
@@ -275,7 +286,7 @@ static kt_status place(const kt_device_ask *ask, const kt_hot_experts *hot, bool
         !p->hot)
         return kt_fail(err, KT_E_NOMEM, "no memory for the places of %d operations", g->n_nodes);
     choose_sides(ask, hot, is_experts_only, p);
-    KT_TRY(leave_weights(g, hot, p, err));
+    KT_TRY(leave_weights(ask, hot, p, err));
     return cut_segments(g, p, err);
 }
 

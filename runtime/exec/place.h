@@ -27,6 +27,8 @@ typedef struct kt_segment {
     int n_up, n_down;
     bool routing_up, routing_down; /* likewise ids and weights of the last ROUTE */
     bool is_summed_on_device;      /* of KT_SIDE_BOTH: where the residual is */
+    bool is_for_long_steps;        /* likewise: no expert lies on the device; those of the CPU cross
+                                      for long steps, else nothing of it runs or goes up */
 } kt_segment;
 
 typedef struct kt_placement {
@@ -38,7 +40,8 @@ typedef struct kt_placement {
     int n_segments;
     kt_away *away;       /* [weights] */
     kt_hot_experts *hot; /* [weights] of EXPERTS, what was asked for, of those that can run there */
-    int32_t *const *place; /* [weights] of EXPERTS with hot ones: [count] place in hot, or -1 */
+    int32_t *const *place; /* [weights] of EXPERTS that the device takes part in: [count] place in
+                              hot, or -1; changes between steps where experts move */
     kt_arena arena;
 } kt_placement;
 

@@ -91,13 +91,18 @@ static int routed_node(const runner *r, const kt_segment *s) {
     return -1;
 }
 
+/* A segment of both sides in a step that is too short for the device to take part. */
+static bool is_idle_there(const runner *r, const kt_segment *s) {
+    return s->is_for_long_steps && !kt_device_step_lends(r->d, s->first);
+}
+
 static kt_status copy_in(runner *r, const kt_segment *s, kt_err *err) {
     for (int i = 0; i < s->n_down; i++) KT_TRY(kt_device_step_down(r->d, s->down[i], err));
     if (s->routing_down)
         KT_TRY(kt_device_step_route_down(
             r->d, slots_of(r->s, &r->s->graph->nodes[routed_node(r, s)]), err));
     if (s->n_down || s->routing_down) r->is_pending = true;
-    if (!s->n_up && !s->routing_up) return KT_OK;
+    if ((!s->n_up && !s->routing_up) || is_idle_there(r, s)) return KT_OK;
     for (int i = 0; i < s->n_up; i++) KT_TRY(kt_device_step_up(r->d, s->up[i], err));
     if (s->routing_up) {
         const int node = routed_node(r, s);
@@ -116,15 +121,15 @@ static kt_status run_host(runner *r, int segment, kt_err *err) {
 
 /* ---- nodes on both sides ---- */
 
-/* Ids of the experts that the CPU has. */
-static void keep_cold(runner *r, int node) {
+/* Ids of the experts that the CPU has and does not lend. */
+static void keep_cold(runner *r, int node, const bool *lent) {
     const kt_step *s = r->s;
     const int32_t *place = s->place->place[s->graph->nodes[node].weight];
     const int64_t n = s->rows * slots_of(s, &s->graph->nodes[node]);
 
     for (int64_t i = 0; i < n; i++) {
         const int32_t id = s->expert_id[i];
-        s->cold_id[i] = id >= 0 && place[id] < 0 ? id : -1;
+        s->cold_id[i] = id >= 0 && place[id] < 0 && !(lent && lent[id]) ? id : -1;
     }
 }
 
@@ -161,14 +166,30 @@ static kt_status add_here(runner *r, int node, kt_err *err) {
     return KT_OK;
 }
 
+/* The CPU alone, wherever the sum belongs. */
+static kt_status run_here(runner *r, const kt_segment *g, int segment, kt_err *err) {
+    KT_TRY(catch_up(r, err));
+    keep_cold(r, g->first, NULL);
+    KT_TRY(run_host(r, segment, err));
+    if (!g->is_summed_on_device) return KT_OK;
+    r->is_pending = true;
+    return kt_device_step_sum_up(r->d, g->first, err);
+}
+
 /* What the host needs is asked for first and the device's experts behind it, so that both sides
- * work at the same time. */
+ * work at the same time. Which experts of the CPU cross is known when the host has the routing:
+ * those that lie there keep the device busy until then. */
 static kt_status run_both(runner *r, const kt_segment *g, int segment, kt_err *err) {
+    const bool *lent;
+
+    if (is_idle_there(r, g)) return run_here(r, g, segment, err);
     KT_TRY(kt_device_step_mark(r->d, err));
     KT_TRY(kt_device_step_run(r->d, g->first, err));
     KT_TRY(kt_device_step_reach(r->d, err));
     r->is_pending = true;
-    keep_cold(r, g->first);
+    kt_device_step_note(r->d, g->first);
+    KT_TRY(kt_device_step_lend(r->d, g->first, &lent, err));
+    keep_cold(r, g->first, lent);
     KT_TRY(run_host(r, segment, err));
     if (!g->is_summed_on_device) return add_here(r, g->first, err);
     return kt_device_step_sum_up(r->d, g->first, err);
@@ -229,7 +250,8 @@ kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *p
     kt_err why = {KT_OK, ""};
     kt_status st, last;
 
-    st = kt_device_step_begin(s->device, s, err);
+    st = kt_device_step_settle(s->device, err);
+    if (st == KT_OK) st = kt_device_step_begin(s->device, s, err);
     for (int i = 0; i < s->place->n_segments && st == KT_OK; i++) st = run_segment(&r, i, err);
     /* Also after an error: nothing may write into the host's memory behind this call. */
     last = kt_device_step_wait(s->device, &why);

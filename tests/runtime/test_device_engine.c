@@ -12,7 +12,8 @@
 #include "base/json.h"
 
 #include "dispatch/table/table.h"
-#include "runtime/exec/engine.h"
+#include "runtime/device/device_run.h"
+#include "runtime/exec/engine_impl.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/temp.h"
 
@@ -396,5 +397,189 @@ Test(device_engine, what_cannot_be_is_refused_with_the_reason, .timeout = 60) {
                    KT_E_INVALID, "--expert-load");
     expect_refusal(g.folder, (kt_engine_options){.device = "emulated", .deterministic = true},
                    KT_E_UNSUPPORTED, "--deterministic");
+    kt_checkpoint_close(g.file);
+}
+
+/* ---- experts that cross ---- */
+
+/* Steps of 9 rows are long, those of 1 row are not; 12 experts cross in groups of 3. */
+static void check_crossing(const golden *g, const char *device, const char *share,
+                           const char *prefill, bool experts_only, const char *routing,
+                           const char *temp) {
+    char record[PATH_MAX], *got;
+    kt_engine *e = load(g->folder, (kt_engine_options){.device = device,
+                                                       .gpu_experts = share,
+                                                       .prefill_offload = prefill,
+                                                       .experts_only = experts_only});
+    float *logits;
+    double error;
+
+    snprintf(record, sizeof record, "%s/crossing", temp);
+    logits = forward(e, g->tokens, TOKENS, NULL, record);
+    error = error_of(logits, g->logits, TOKENS * g->vocab);
+    cr_expect_leq(error, g->bound, "%s, %s there, prefill %s: off by %g, bound %g", device, share,
+                  prefill, error, g->bound);
+    free(logits);
+    /* Now layers begin with what crossed the last time, for other rows. */
+    logits = forward(e, g->tokens, TOKENS - 1, NULL, NULL);
+    error = error_of(logits, g->logits, TOKENS * g->vocab);
+    cr_expect_leq(error, g->bound, "%s, %s there, prefill %s, again: off by %g, bound %g", device,
+                  share, prefill, error, g->bound);
+    got = routing_of(record);
+    if (routing) cr_expect_str_eq(got, routing, "%s, %s: other experts", share, prefill);
+    free(got);
+    free(logits);
+    kt_engine_destroy(e);
+}
+
+Test(device_engine, experts_that_cross_give_the_same_numbers, .timeout = 120) {
+    static const struct {
+        const char *device, *share, *prefill;
+        bool experts_only;
+    } cases[] = {
+        {"emulated:lazy,races", "0", "2:100%", true},
+        {"emulated:lazy", "25%", "2:50%", false},
+        {"emulated", "0", "2:0%", true},
+        {"emulated", "50%", "9", true},
+    };
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *cpu = load(g.folder, (kt_engine_options){0});
+    char temp[256], record[PATH_MAX], *routing;
+
+    kt_temp_make(temp, sizeof temp);
+    snprintf(record, sizeof record, "%s/cpu", temp);
+    free(forward(cpu, g.tokens, TOKENS, NULL, record));
+    routing = routing_of(record);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_crossing(&g, cases[i].device, cases[i].share, cases[i].prefill, cases[i].experts_only,
+                       cases[i].experts_only ? routing : NULL, temp);
+    free(routing);
+    kt_engine_destroy(cpu);
+    kt_temp_remove(temp);
+    kt_checkpoint_close(g.file);
+}
+
+/* One row a step: the CPU alone, as without the option, to the bit. */
+Test(device_engine, short_steps_stay_on_the_cpu, .timeout = 60) {
+    static const char *const prefill[] = {"off", "2:100%"};
+    golden g = open_golden("qwen3_moe-a");
+    float *logits[2];
+
+    for (int i = 0; i < 2; i++) {
+        kt_engine *e = load(g.folder, (kt_engine_options){.device = "emulated",
+                                                          .gpu_experts = "0",
+                                                          .experts_only = true,
+                                                          .prefill_offload = prefill[i]});
+        logits[i] = forward(e, g.tokens, 1, NULL, NULL);
+        kt_engine_destroy(e);
+    }
+    cr_expect_arr_eq(logits[0], logits[1], (size_t)(TOKENS * g.vocab) * sizeof(float));
+    for (int i = 0; i < 2; i++) free(logits[i]);
+    kt_checkpoint_close(g.file);
+}
+
+/* INT4 panels of the CPU are INT4 records there. */
+Test(device_engine, int4_experts_cross_as_they_are, .timeout = 60) {
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *cpu =
+        load(g.folder, (kt_engine_options){.weights = KT_QUANT_INT4, .exact_acts = true});
+    kt_engine *e = load(g.folder, (kt_engine_options){.weights = KT_QUANT_INT4,
+                                                      .exact_acts = true,
+                                                      .device = "emulated",
+                                                      .gpu_experts = "25%",
+                                                      .prefill_offload = "2:100%"});
+    float *want = forward(cpu, g.tokens, TOKENS, NULL, NULL);
+    float *logits = forward(e, g.tokens, TOKENS, NULL, NULL);
+    const double error = error_of(logits, want, TOKENS * g.vocab);
+
+    cr_expect_leq(error, 2 * g.bound, "off by %g, bound %g", error, 2 * g.bound);
+    free(want);
+    free(logits);
+    kt_engine_destroy(e);
+    kt_engine_destroy(cpu);
+    kt_checkpoint_close(g.file);
+}
+
+/* The plan counts the buffers, and says what is missing for them. */
+Test(device_engine, buffers_for_experts_that_cross_are_counted, .timeout = 60) {
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *e =
+        load(g.folder,
+             (kt_engine_options){.device = "emulated", .gpu_experts = "0", .prefill_offload = "2"});
+    kt_engine_info info;
+
+    kt_engine_describe(e, &info);
+    cr_expect(strstr(info.device_line, "prefill staging"), "%s", info.device_line);
+    cr_expect_eq(kt_device_step_bytes(e->step.device).staging, e->beside.stream.bytes);
+    kt_engine_destroy(e);
+    expect_refusal(g.folder,
+                   (kt_engine_options){
+                       .device = "emulated:memory=8M", .gpu_experts = "0", .prefill_offload = "2"},
+                   KT_E_NOMEM, "prefill staging");
+    expect_refusal(g.folder, (kt_engine_options){.device = "emulated", .prefill_offload = "soon"},
+                   KT_E_INVALID, "'soon'");
+    kt_checkpoint_close(g.file);
+}
+
+/* Wherever it is lost, between copies and launches of groups too. */
+Test(device_engine, a_device_lost_while_experts_cross_is_an_error, .timeout = 60) {
+    static const int launches[] = {17, 41};
+    golden g = open_golden("qwen3_moe-a");
+    float *logits = calloc((size_t)(TOKENS * g.vocab), sizeof *logits);
+
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
+        char device[64];
+        kt_err err = {KT_OK, ""};
+        kt_sequence *s;
+        kt_engine *e;
+        snprintf(device, sizeof device, "emulated:fail-after=%d", launches[i]);
+        e = load(g.folder, (kt_engine_options){.device = device,
+                                               .gpu_experts = "0",
+                                               .experts_only = true,
+                                               .prefill_offload = "2:100%"});
+        cr_assert_eq(kt_sequence_create(e, TOKENS, &s, &err), KT_OK, "%s", err.message);
+        cr_expect_neq(
+            kt_engine_forward(e, s, g.tokens, TOKENS, TOKENS, logits, NULL, NULL, NULL, &err),
+            KT_OK);
+        cr_expect(strstr(err.message, "lost"), "after %d launches: %s", launches[i], err.message);
+        kt_sequence_destroy(s);
+        kt_engine_destroy(e);
+    }
+    free(logits);
+    kt_checkpoint_close(g.file);
+}
+
+/* ---- experts that move ---- */
+
+/* The same tokens again and again: those that they choose come to the device, and nothing changes
+ * but where they are computed. */
+Test(device_engine, experts_that_are_chosen_move_to_the_device, .timeout = 120) {
+    enum { STEPS = 12 };
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine *e = load(g.folder, (kt_engine_options){.device = "emulated:lazy",
+                                                      .gpu_experts = "2",
+                                                      .expert_placement = "learned",
+                                                      .experts_only = true});
+    int64_t there = 0, before = 0;
+
+    for (int i = 0; i < STEPS; i++) {
+        float *logits = forward(e, g.tokens, TOKENS, NULL, NULL);
+        const double error = error_of(logits, g.logits, TOKENS * g.vocab);
+        cr_expect_leq(error, g.bound, "step %d, %lld moved: off by %g, bound %g", i,
+                      (long long)kt_device_step_moved(e->step.device), error, g.bound);
+        free(logits);
+    }
+    cr_expect_geq(kt_device_step_moved(e->step.device), 1, "%lld moved",
+                  (long long)kt_device_step_moved(e->step.device));
+    for (int w = 0; w < e->model.graph.n_weights; w++) {
+        const int32_t *place = e->beside.placement.place[w];
+        for (int64_t i = 0; place && i < e->model.graph.weights[w].count; i++) {
+            there += place[i] >= 0;
+            before += place[i] >= 0 && i < 2;
+        }
+    }
+    cr_expect_leq(there, 6, "%lld experts in 6 places", (long long)there);
+    cr_expect_lt(before, there, "all of them were there before");
+    kt_engine_destroy(e);
     kt_checkpoint_close(g.file);
 }

@@ -181,12 +181,28 @@ static void forget_experts(void *out) {
     kt_arena_deinit(out);
 }
 
+static kt_stream_plan crossing; /* experts cross and move */
+
+static kt_status plan_crossing(void *out, const void *with, kt_err *err) {
+    const kt_device_ask ask = ask_of_base();
+    const kt_stream_word word = {.rows = 1, .percent = -1};
+    const kt_stream_request request = {.ask = &ask, .word = &word, .learns = true};
+
+    (void)with;
+    return kt_stream_plan_make(&request, out, err);
+}
+static void forget_crossing(void *out) {
+    kt_stream_plan_deinit(out);
+}
+
 /* A step, whose placement it has. */
 static kt_status make_device_step(void *out, const void *with, kt_err *err) {
     const kt_step *step = with;
     const kt_device_options options = {.class = "emulated", .memory_bytes = 64 << 20};
     kt_device_setup setup = {.step = step,
                              .placement = step->place,
+                             .stream = &crossing,
+                             .weights = step->weights,
                              .checkpoint = base.dir.checkpoint,
                              .pool = base.pool};
 
@@ -221,6 +237,10 @@ Test(engine_nomem, a_device_has_its_part_of_a_model_or_nothing) {
     c.function = "kt_hot_experts_choose", c.make = choose_experts, c.unmake = forget_experts;
     c.with = bytes, c.out_bytes = sizeof(kt_arena);
     kt_nomem_check(&c);
+    c.function = "kt_stream_plan_make", c.make = plan_crossing, c.unmake = forget_crossing;
+    c.out_bytes = sizeof(kt_stream_plan);
+    kt_nomem_check(&c);
+    cr_assert_eq(plan_crossing(&crossing, NULL, &err), KT_OK, "%s", err.message);
     cr_assert_eq(make_placement(&place, hot, &err), KT_OK, "%s", err.message);
     base.plan.away = place.away;
     cr_assert_eq(load_weights(&weights, NULL, &err), KT_OK, "%s", err.message);
@@ -229,8 +249,9 @@ Test(engine_nomem, a_device_has_its_part_of_a_model_or_nothing) {
                  KT_OK, "%s", err.message);
     c.function = "kt_device_step_create", c.make = make_device_step;
     c.unmake = unmake_device_step, c.with = &step, c.out_bytes = sizeof(kt_device_step *);
-    c.says = "";
+    c.says = "", c.n_optional = 1; /* a list of what is pinned */
     kt_nomem_check(&c);
+    kt_stream_plan_deinit(&crossing);
     kt_step_deinit(&step);
     kt_weights_destroy(weights);
     base.plan.away = NULL;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "dispatch/device/device_word.h"
+#include "runtime/device/expert_moves.h"
 #include "runtime/device/hot_experts.h"
 #include "runtime/exec/place.h"
 #include "runtime/model/model_dir.h"
@@ -72,7 +73,18 @@ static void run_both(world *w, const kt_segment *s) {
     w->there[n->out.value] = s->is_summed_on_device;
 }
 
-static void carry_out(const kt_graph *g, const kt_placement *p) {
+/* In a short step nothing goes up for it, and only the CPU reads. */
+static void run_short(world *w, const kt_segment *s) {
+    const kt_node *n = &w->g->nodes[s->first];
+
+    read_value(w, &n->in, false, s->first);
+    read_value(w, &n->out, s->is_summed_on_device, s->first);
+    cr_expect(w->routing_here);
+    w->here[n->out.value] = !s->is_summed_on_device;
+    w->there[n->out.value] = s->is_summed_on_device;
+}
+
+static void carry_out(const kt_graph *g, const kt_placement *p, bool is_long) {
     const size_t n = (size_t)g->n_values;
     world w = {g, p, calloc(n, 1), calloc(n, 1), calloc(n, 1), false, false};
     int next = 0;
@@ -80,9 +92,10 @@ static void carry_out(const kt_graph *g, const kt_placement *p) {
     w.here[0] = w.written[0] = true;
     for (int s = 0; s < p->n_segments; s++) {
         const kt_segment *at = &p->segment[s];
+        const bool is_short = at->is_for_long_steps && !is_long;
         cr_assert_eq(at->first, next);
         cr_assert_gt(at->end, at->first);
-        for (int i = 0; i < at->n_up; i++) {
+        for (int i = 0; i < at->n_up && !is_short; i++) {
             cr_expect(w.here[at->up[i]], "value %d goes up from where it is old", at->up[i]);
             w.there[at->up[i]] = true;
         }
@@ -91,8 +104,11 @@ static void carry_out(const kt_graph *g, const kt_placement *p) {
                       at->down[i]);
             w.here[at->down[i]] = true;
         }
-        w.routing_there |= at->routing_up, w.routing_here |= at->routing_down;
-        if (at->side == KT_SIDE_BOTH) run_both(&w, at);
+        w.routing_there |= at->routing_up && !is_short, w.routing_here |= at->routing_down;
+        if (at->side == KT_SIDE_BOTH && is_short)
+            run_short(&w, at);
+        else if (at->side == KT_SIDE_BOTH)
+            run_both(&w, at);
         for (int i = at->first; i < at->end && at->side != KT_SIDE_BOTH; i++) {
             cr_assert_eq(p->side[i], at->side);
             run_on(&w, i, at->side == KT_SIDE_DEVICE);
@@ -142,6 +158,7 @@ static void check_weights(const kt_graph *g, const kt_placement *p) {
 static void check_model(const char *name, uint32_t seed) {
     const kt_device_op *ops[KT_NODE_KINDS];
     kt_device_op by_lot[KT_NODE_KINDS];
+    bool streamed[512];
     const int32_t ids[] = {1, 3};
     kt_model_dir dir = {0};
     kt_device_ask ask = {.graph = &dir.graph, .ops = ops, .n_ops = KT_NODE_KINDS};
@@ -150,6 +167,8 @@ static void check_model(const char *name, uint32_t seed) {
     kt_err err = {KT_OK, ""};
 
     if (!open_model(name, &dir)) return;
+    memset(streamed, 1, sizeof streamed);
+    if (seed % 2) ask.streamed = streamed;
     hot = calloc((size_t)dir.graph.n_weights, sizeof *hot);
     for (int i = 0; i < dir.graph.n_weights; i++)
         if (seed % 3 && dir.graph.weights[i].use == KT_USE_EXPERTS)
@@ -161,7 +180,8 @@ static void check_model(const char *name, uint32_t seed) {
     }
     refused = seed == 1 ? UINT32_MAX : seed * 2654435761u; /* 1: experts alone are there */
     cr_assert_eq(kt_place(&ask, hot, false, &p, &err), KT_OK, "%s", err.message);
-    carry_out(&dir.graph, &p);
+    carry_out(&dir.graph, &p, true);
+    carry_out(&dir.graph, &p, false);
     check_homes(&dir.graph, &p);
     check_weights(&dir.graph, &p);
     kt_placement_deinit(&p);
@@ -218,6 +238,7 @@ Test(place, strategies_choose_what_they_say) {
         {{.amount = "25%"}, "0,1,2 0,1,2 0,1,2"},
         {{.amount = "99"},
          "0,1,2,3,4,5,6,7,8,9,10,11 0,1,2,3,4,5,6,7,8,9,10,11 0,1,2,3,4,5,6,7,8,9,10,11"},
+        {{.amount = "2", .strategy = "learned"}, "0,1 0,1 0,1"},
         {{.amount = "5", .strategy = "front-loading"}, "0,1,2,3,4,5,6,7,8,9,10,11 0,1,2 "},
         {{.amount = "auto", .budget = 499}, "0,1 0 0"},
         {{.amount = "auto", .budget = 0}, "  "},
@@ -310,6 +331,95 @@ Test(place, a_load_of_another_model_is_refused) {
         kt_err err = {KT_OK, ""};
         cr_expect_eq(by_load(cases[i].text, list, sizeof list, &err), KT_E_FORMAT, "case %zu", i);
         cr_expect(strstr(err.message, cases[i].says), "case %zu says '%s'", i, err.message);
+    }
+}
+
+/* ---- experts that cross, and that move ---- */
+
+/* The side that ends last, in parts of the time that all experts take the link. */
+static double last_of(const kt_stream_call *c, const int32_t *list, int64_t n) {
+    double cpu = 0, link = (double)n / (double)c->experts;
+
+    for (int64_t e = 0; e < c->experts; e++)
+        if (c->place[e] < 0) cpu += (double)c->rows[e];
+    for (int64_t i = 0; i < n; i++) cpu -= (double)c->rows[list[i]];
+    cpu /= (double)(c->crossover * c->topk);
+    return cpu > link ? cpu : link;
+}
+
+/* Of all ways to take those with most rows none ends sooner. */
+Test(place, experts_cross_until_both_sides_end_together) {
+    static const int32_t here[8] = {-1, 0, -1, -1, -1, 1, -1, -1};
+    static const int64_t rows[8] = {40, 900, 0, 7, 90, 10, 41, 40};
+    static const int64_t crossovers[] = {1, 10, 60, 100, 1000, 100000};
+
+    for (size_t i = 0; i < sizeof crossovers / sizeof *crossovers; i++) {
+        const kt_stream_call call = {rows, here, 8, 2, crossovers[i], -1};
+        int32_t list[8], all[8] = {4, 6, 0, 7, 3};
+        const int64_t n = kt_stream_choose(&call, list);
+        cr_assert_leq(n, 5);
+        for (int64_t j = 0; j < n; j++) cr_expect_eq(list[j], all[j], "%d", list[j]);
+        for (int64_t m = 0; m <= 5; m++)
+            cr_expect_leq(last_of(&call, all, n), last_of(&call, all, m) + 1e-12,
+                          "crossover %lld: %lld cross, %lld were better", (long long)crossovers[i],
+                          (long long)n, (long long)m);
+    }
+}
+
+Test(place, a_fixed_part_of_the_experts_with_rows_crosses) {
+    static const int32_t here[6] = {-1, -1, -1, -1, 0, -1};
+    static const int64_t rows[6] = {1, 2, 0, 4, 5, 1};
+    static const struct {
+        int percent;
+        int64_t n;
+    } cases[] = {{0, 0}, {10, 0}, {25, 1}, {50, 2}, {75, 3}, {99, 4}, {100, 4}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_stream_call call = {rows, here, 6, 2, 100, cases[i].percent};
+        int32_t list[6];
+        cr_expect_eq(kt_stream_choose(&call, list), cases[i].n, "%d %%", cases[i].percent);
+    }
+}
+
+Test(place, prefill_on_the_device_is_asked_for_by_words) {
+    static const char *const bad[] = {
+        "",     "0",       "-1",      "512:",    "512:50", "512:101%",
+        "many", "512:-1%", "512:5%%", "512:5%x", "on",     "99999999999"};
+    kt_stream_word w;
+    kt_err err;
+
+    cr_expect(kt_stream_word_parse(NULL, &w, &err) == KT_OK && w.is_auto);
+    cr_expect(kt_stream_word_parse("auto", &w, &err) == KT_OK && w.is_auto);
+    cr_expect(kt_stream_word_parse("off", &w, &err) == KT_OK && !w.is_auto && w.rows == INT64_MAX);
+    cr_expect(kt_stream_word_parse("512", &w, &err) == KT_OK && w.rows == 512 && w.percent == -1);
+    cr_expect(kt_stream_word_parse("1:0%", &w, &err) == KT_OK && w.rows == 1 && w.percent == 0);
+    cr_expect(kt_stream_word_parse("9:100%", &w, &err) == KT_OK && w.rows == 9 && w.percent == 100);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_expect_eq(kt_stream_word_parse(bad[i], &w, &err), KT_E_INVALID, "'%s'", bad[i]);
+}
+
+/* The most wanted of the host for the least wanted of the device, if it is worth it. */
+Test(place, experts_change_places_only_when_it_is_sure_to_pay) {
+    static const struct {
+        int64_t heat[5];
+        bool is_moving[5];
+        int in, out;
+    } cases[] = {
+        {{50, 40, 90, 30, 20}, {false}, 2, 1},
+        {{50, 40, 58, 30, 20}, {false}, -1, 1}, /* a quarter of 40 and 8 rows: not over them */
+        {{50, 40, 59, 30, 20}, {false}, 2, 1},
+        {{50, 40, 90, 80, 20}, {false, false, true}, 3, 1},
+        {{0, 0, 8, 3, 0}, {false}, -1, 0}, /* chance */
+        {{0, 0, 9, 3, 0}, {false}, 2, 0},
+    };
+    static const int32_t place[5] = {0, 1, -1, -1, -1};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_exchange got;
+        const bool is = kt_exchange_find(cases[i].heat, place, cases[i].is_moving, 5, &got);
+        cr_expect_eq(is, cases[i].in >= 0, "case %zu", i);
+        cr_expect_eq(got.out, cases[i].out, "case %zu", i);
+        if (is) cr_expect_eq(got.in, cases[i].in, "case %zu", i);
     }
 }
 

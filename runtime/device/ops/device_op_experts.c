@@ -7,9 +7,9 @@
 #include "runtime/device/device_product.h"
 
 typedef struct experts_state {
-    kt_device_experts experts;
-    const int32_t *id;  /* [max_rows] zeros, where rows are not routed */
-    const float *route; /* [max_rows] ones, likewise without a gate */
+    kt_device_experts experts; /* first: expert_moves.c finds them here */
+    const int32_t *id;         /* [max_rows] zeros, where rows are not routed */
+    const float *route;        /* [max_rows] ones, likewise without a gate */
 } experts_state;
 
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
@@ -90,6 +90,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for experts");
     n->state = s;
     s->experts.slots = n->node->is_routed ? n->step->graph->weights[n->node->weight].topk : 1;
+    if (n->node->is_routed && n->n_experts == 0) return KT_OK; /* others cross for long steps */
     KT_TRY(load(n, &s->experts, err));
     KT_TRY(set_ending(n, &s->experts.ending, err));
     KT_TRY(find_code(n, &s->experts, err));
@@ -110,6 +111,11 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                          .accumulate = n->accumulate,
                                          .scratch = d->scratch};
 
+    if (s->experts.gate.count == 0)
+        return call.accumulate
+                   ? KT_OK
+                   : kt_device_clear(d->device, KT_STREAM_MAIN, n->out.x,
+                                     sizeof(float) * (size_t)(d->rows * n->out.ld), err);
     return kt_device_experts_put(d->device, &s->experts, &call, err);
 }
 
