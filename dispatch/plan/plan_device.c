@@ -135,3 +135,14 @@ int64_t kt_plan_device_offload(const kt_table *t, const kt_device_facts *f,
         return -1;
     return rows ? rows : INT64_MAX;
 }
+
+int64_t kt_plan_device_crossover(const kt_table *t, const kt_device_facts *f,
+                                 const kt_problem *experts, int threads) {
+    const kt_table_device_row *r = first_cell(t, f, experts, threads, "prefill_offload");
+    const int64_t rows = kt_plan_device_offload(t, f, experts, threads);
+    double same;
+
+    if (rows < 1 || rows == INT64_MAX) return rows;
+    same = ceil((double)rows * r->row.time_ns / r->row.default_ns);
+    return same >= 1 && same < (double)rows ? (int64_t)same : rows;
+}
