@@ -232,6 +232,7 @@ static void tell_device(asked *a, const kt_device_plan *p) {
                fits ? "" : ": does not fit");
         if (*kt_placement_line(&p->placement, &a->dir.graph, line, sizeof line))
             printf("  %s\n", line);
+        if (*kt_stream_plan_line(&p->stream, line, sizeof line)) printf("  %s\n", line);
         return;
     }
     kt_json_key(&a->w, "device");
@@ -243,6 +244,8 @@ static void tell_device(asked *a, const kt_device_plan *p) {
     kt_json_add_int(&a->w, "experts", p->memory.n_experts);
     kt_json_add_int(&a->w, "expert_bytes", (int64_t)p->memory.experts);
     kt_json_add_int(&a->w, "staging_bytes", (int64_t)p->memory.staging);
+    if (p->stream.from_rows < INT64_MAX)
+        kt_json_add_int(&a->w, "prefill_rows", p->stream.from_rows);
     kt_json_add_int(&a->w, "needed_bytes", (int64_t)p->memory.needed);
     kt_json_add_int(&a->w, "available_bytes", (int64_t)p->memory.available);
     kt_json_add_bool(&a->w, "fits", fits);

@@ -53,8 +53,8 @@ static kt_status plan_stream(maker *m, const size_t *bytes, kt_err *err) {
 
     if (weight >= 0 && m->wish->table)
         request.rows =
-            kt_plan_device_offload(m->wish->table, kt_device_about(m->device),
-                                   &kt_model_plan_run(plan, weight, 0)->problem, plan->threads);
+            kt_plan_device_crossover(m->wish->table, kt_device_about(m->device),
+                                     &kt_model_plan_run(plan, weight, 0)->problem, plan->threads);
     KT_TRY(kt_stream_plan_make(&request, &m->out->stream, err));
     if (m->out->stream.from_rows > m->ask->max_rows && m->out->stream.from_rows < INT64_MAX)
         kt_stream_plan_drop(&m->out->stream, "steps have fewer rows (--chunk)");

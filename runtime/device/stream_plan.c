@@ -126,6 +126,17 @@ kt_status kt_stream_plan_make(const kt_stream_request *r, kt_stream_plan *out, k
     return st;
 }
 
+char *kt_stream_plan_line(const kt_stream_plan *p, char *out, size_t out_bytes) {
+    *out = '\0';
+    if (p->from_rows < INT64_MAX && p->group)
+        snprintf(out, out_bytes,
+                 "steps of %lld rows and more: experts of the CPU cross, up to %lld at once",
+                 (long long)p->from_rows, (long long)p->group);
+    else if (*p->note)
+        snprintf(out, out_bytes, "no experts cross for long steps: %s", p->note);
+    return out;
+}
+
 void kt_stream_plan_deinit(kt_stream_plan *p) {
     free(p->weight);
     memset(p, 0, sizeof *p);

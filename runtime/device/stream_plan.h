@@ -35,6 +35,10 @@ typedef struct kt_stream_request {
 kt_status kt_stream_plan_make(const kt_stream_request *request, kt_stream_plan *out, kt_err *err);
 void kt_stream_plan_deinit(kt_stream_plan *p); /* accepts a zeroed one */
 
+/* "steps of 512 rows and more: experts of the CPU cross, up to 8 at once"; "no experts cross for long
+ * steps: ..." where that was asked for; else "". */
+char *kt_stream_plan_line(const kt_stream_plan *p, char *out, size_t out_bytes);
+
 /* Half as many experts in a buffer; false: there is one already. */
 bool kt_stream_plan_shrink(kt_stream_plan *p, const kt_device_ask *ask);
 /* Nothing crosses, for the reason given. */

@@ -45,13 +45,9 @@ static void tell(kt_engine *e) {
                  kt_device_memory_line(&e->beside.memory, name, line, sizeof line));
     if (*kt_placement_line(&e->beside.placement, &e->model.graph, line, sizeof line))
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%s", line);
-    if (e->beside.stream.from_rows < INT64_MAX)
-        kt_log_write(&e->log, KT_LOG_INFO, "device",
-                     "steps of %lld rows and more: experts of the CPU cross, up to %lld at once",
-                     (long long)e->beside.stream.from_rows, (long long)e->beside.stream.group);
-    if (*e->beside.stream.note)
-        kt_log_write(&e->log, KT_LOG_WARN, "device", "no experts cross for long steps: %s",
-                     e->beside.stream.note);
+    if (*kt_stream_plan_line(&e->beside.stream, line, sizeof line))
+        kt_log_write(&e->log, *e->beside.stream.note ? KT_LOG_WARN : KT_LOG_INFO, "device", "%s",
+                     line);
 }
 
 kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err) {

@@ -253,29 +253,8 @@ static void note_device(void *arg, kt_log_level level, const char *area, const c
     if (strcmp(area, "device") == 0) strncat(all, message, 2000 - strlen(all));
 }
 
-/* A table that has experts of many rows go by 8-bit products. */
-static void write_table(const char *path) {
-    kt_table_device_row row = {.device = "emulated",
-                               .target = "80",
-                               .cell = "kernel",
-                               .row = {.problem = {.op = KT_OP_MOE_FFN,
-                                                   .weights = KT_W_INT4_G32,
-                                                   .acts = KT_A_INT8_G32,
-                                                   .m = 12,
-                                                   .n = 64,
-                                                   .k = 96,
-                                                   .experts = 12,
-                                                   .topk = 4},
-                                       .threads = 1,
-                                       .variant = "moe_s8_tiles",
-                                       .config = "bm=16,bn=64,warps_m=1,warps_n=1,stages=2",
-                                       .version = 1,
-                                       .time_ns = 1,
-                                       .ci_low = 1,
-                                       .ci_high = 1,
-                                       .default_variant = "moe_tiles",
-                                       .default_ns = 2,
-                                       .status = "tuned"}};
+/* A table of this class of machines with one row of a device. */
+static void write_table(const char *path, const kt_table_device_row *row) {
     kt_table *t;
     kt_err err = {KT_OK, ""};
 
@@ -285,9 +264,36 @@ static void write_table(const char *path) {
                                       .usable_cores = 2,
                                       .numa_nodes = 1,
                                       .memory_bytes = UINT64_C(24) << 30};
-    cr_assert_eq(kt_table_put_device_row(t, &row, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_table_put_device_row(t, row, &err), KT_OK, "%s", err.message);
     cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
     kt_table_destroy(t);
+}
+
+/* A table that has experts of many rows go by 8-bit products. */
+static void write_kernel_row(const char *path) {
+    const kt_table_device_row row = {.device = "emulated",
+                                     .target = "80",
+                                     .cell = "kernel",
+                                     .row = {.problem = {.op = KT_OP_MOE_FFN,
+                                                         .weights = KT_W_INT4_G32,
+                                                         .acts = KT_A_INT8_G32,
+                                                         .m = 12,
+                                                         .n = 64,
+                                                         .k = 96,
+                                                         .experts = 12,
+                                                         .topk = 4},
+                                             .threads = 1,
+                                             .variant = "moe_s8_tiles",
+                                             .config = "bm=16,bn=64,warps_m=1,warps_n=1,stages=2",
+                                             .version = 1,
+                                             .time_ns = 1,
+                                             .ci_low = 1,
+                                             .ci_high = 1,
+                                             .default_variant = "moe_tiles",
+                                             .default_ns = 2,
+                                             .status = "tuned"}};
+
+    write_table(path, &row);
 }
 
 Test(device_engine, the_table_names_kernels_but_not_against_exact_rows, .timeout = 120) {
@@ -297,7 +303,7 @@ Test(device_engine, the_table_names_kernels_but_not_against_exact_rows, .timeout
 
     kt_temp_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/x.kttable.json", folder);
-    write_table(path);
+    write_kernel_row(path);
     for (int i = 0; i < 3; i++) {
         char said[2048] = "";
         const kt_log log = {.sink = note_device, .sink_arg = said, .level = KT_LOG_INFO};
@@ -500,6 +506,45 @@ Test(device_engine, int4_experts_cross_as_they_are, .timeout = 60) {
     kt_checkpoint_close(g.file);
 }
 
+/* A table in which the link takes half as long as the CPU at 8 rows. */
+static void check_crossover(const golden *g) {
+    const kt_table_device_row row = {.device = "emulated",
+                                     .target = "80",
+                                     .cell = "prefill_offload",
+                                     .row = {.problem = {.op = KT_OP_MOE_FFN,
+                                                         .weights = KT_W_INT4_G32,
+                                                         .acts = KT_A_INT8_G32,
+                                                         .m = 12,
+                                                         .n = 64,
+                                                         .k = 96,
+                                                         .experts = 12,
+                                                         .topk = 4},
+                                             .threads = 2,
+                                             .variant = "prefill_offload",
+                                             .config = "rows=8",
+                                             .time_ns = 100,
+                                             .ci_low = 100,
+                                             .ci_high = 100,
+                                             .default_variant = "prefill_offload",
+                                             .default_ns = 200,
+                                             .status = "tuned"}};
+    char folder[512], path[PATH_MAX];
+    kt_engine *e;
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(path, sizeof path, "%s/x.kttable.json", folder);
+    write_table(path, &row);
+    e = load(g->folder, (kt_engine_options){.weights = KT_QUANT_INT4,
+                                            .table_path = path,
+                                            .device = "emulated",
+                                            .gpu_experts = "25%",
+                                            .experts_only = true});
+    cr_expect_eq(e->beside.stream.from_rows, 4, "%lld", (long long)e->beside.stream.from_rows);
+    cr_expect_eq(e->beside.stream.crossover, 4);
+    kt_engine_destroy(e);
+    kt_temp_remove(folder);
+}
+
 /* The plan counts the buffers, and says what is missing for them. */
 Test(device_engine, buffers_for_experts_that_cross_are_counted, .timeout = 60) {
     golden g = open_golden("qwen3_moe-a");
@@ -512,6 +557,7 @@ Test(device_engine, buffers_for_experts_that_cross_are_counted, .timeout = 60) {
     cr_expect(strstr(info.device_line, "prefill staging"), "%s", info.device_line);
     cr_expect_eq(kt_device_step_bytes(e->step.device).staging, e->beside.stream.bytes);
     kt_engine_destroy(e);
+    check_crossover(&g);
     expect_refusal(g.folder,
                    (kt_engine_options){
                        .device = "emulated:memory=8M", .gpu_experts = "0", .prefill_offload = "2"},
