@@ -431,6 +431,27 @@ static kt_status elapsed(kt_device *d, const kt_device_event *from, const kt_dev
     return KT_OK;
 }
 
+static kt_status call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err) {
+    const cuda *u = d->self;
+
+    KT_TRY(enter(d, err));
+    return check(d, u->call.stream_call(u->stream[s], f, arg), "a function of the host", err);
+}
+
+/* An error of any stream is the context's: each of them tells it. */
+static kt_status poke(kt_device *d, bool *is_idle, kt_err *err) {
+    const cuda *u = d->self;
+
+    KT_TRY(enter(d, err));
+    *is_idle = true;
+    for (int i = 0; i < KT_STREAM_COUNT; i++) {
+        const int code = u->call.stream_query(u->stream[i]);
+        if (code != KT_CU_NOT_READY) KT_TRY(check(d, code, "asking for its work", err));
+        if (code == KT_CU_NOT_READY) *is_idle = false;
+    }
+    return KT_OK;
+}
+
 /* ---- graphs ---- */
 
 static kt_status capture_begin(kt_device *d, kt_stream s, kt_err *err) {
@@ -494,4 +515,6 @@ const kt_device_class kt_device_class_cuda = {
     .capture_end = capture_end,
     .replay = replay,
     .graph_drop = graph_drop,
+    .call = call,
+    .poke = poke,
 };

@@ -38,6 +38,8 @@ static const struct {
                  {"cuStreamCreate", offsetof(kt_cuda_api, stream_create)},
                  {"cuStreamDestroy_v2", offsetof(kt_cuda_api, stream_destroy)},
                  {"cuStreamWaitEvent", offsetof(kt_cuda_api, stream_wait)},
+                 {"cuStreamQuery", offsetof(kt_cuda_api, stream_query)},
+                 {"cuLaunchHostFunc", offsetof(kt_cuda_api, stream_call)},
                  {"cuStreamBeginCapture_v2", offsetof(kt_cuda_api, capture_begin)},
                  {"cuStreamEndCapture", offsetof(kt_cuda_api, capture_end)},
                  {"cuGraphInstantiateWithFlags", offsetof(kt_cuda_api, graph_make)},

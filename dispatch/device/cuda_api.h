@@ -62,6 +62,8 @@ typedef struct kt_cuda_api {
     int (*stream_create)(void **out, unsigned flags);
     int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream, void *event, unsigned flags);
+    int (*stream_query)(void *stream);
+    int (*stream_call)(void *stream, void (*function)(void *arg), void *arg);
     int (*capture_begin)(void *stream, int mode);
     int (*capture_end)(void *stream, void **graph);
     int (*graph_make)(void **out, void *graph, unsigned long long flags);

@@ -74,6 +74,7 @@ void kt_device_close(kt_device *d) {
     if (!d) return;
     if (d->is_capturing) kt_device_capture_end(d, &(kt_device_graph *){NULL}, NULL);
     d->class->finish(d);
+    kt_gather_close(d);
     while (d->graphs) kt_device_graph_free(d, d->graphs);
     while (d->events) {
         kt_device_event *e = d->events;
@@ -103,8 +104,15 @@ kt_status kt_device_alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
     return bytes ? d->class->alloc(d, bytes, out, err) : KT_OK;
 }
 
+/* What was put, or kept to be put, uses it until then. */
+static void give_back(kt_device *d, void *p, void (*back)(kt_device *d, void *p)) {
+    if (!p) return;
+    kt_gather_flush(d, KT_STREAM_COUNT, NULL);
+    back(d, p);
+}
+
 void kt_device_free(kt_device *d, void *p) {
-    if (p) d->class->free(d, p);
+    give_back(d, p, d->class->free);
 }
 
 kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err) {
@@ -114,7 +122,7 @@ kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *e
 }
 
 void kt_device_host_free(kt_device *d, void *p) {
-    if (p) d->class->host_free(d, p);
+    give_back(d, p, d->class->host_free);
 }
 
 kt_status kt_device_pin(kt_device *d, void *p, size_t bytes, kt_err *err) {
@@ -123,7 +131,7 @@ kt_status kt_device_pin(kt_device *d, void *p, size_t bytes, kt_err *err) {
 }
 
 void kt_device_unpin(kt_device *d, void *p) {
-    if (p) d->class->unpin(d, p);
+    give_back(d, p, d->class->unpin);
 }
 
 kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err) {
@@ -138,8 +146,13 @@ kt_status kt_device_memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, 
 
 static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,
                       size_t bytes, kt_err *err) {
+    const kt_device_command c = {
+        .kind = KT_PUT_COPY, .way = way, .to = to, .from = from, .bytes = bytes};
+    kt_status st;
+
     KT_TRY(check_stream(d, s, err));
-    return bytes ? d->class->copy(d, s, way, to, from, bytes, err) : KT_OK;
+    if (!bytes || kt_gather_keep(d, s, &c, NULL, &st, err)) return bytes ? st : KT_OK;
+    return d->class->copy(d, s, way, to, from, bytes, err);
 }
 
 kt_status kt_device_upload(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
@@ -158,8 +171,28 @@ kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, 
 }
 
 kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err) {
+    const kt_device_command c = {.kind = KT_PUT_CLEAR, .to = p, .bytes = bytes};
+    kt_status st;
+
     KT_TRY(check_stream(d, s, err));
-    return bytes ? d->class->clear(d, s, p, bytes, err) : KT_OK;
+    if (!bytes || kt_gather_keep(d, s, &c, NULL, &st, err)) return bytes ? st : KT_OK;
+    return d->class->clear(d, s, p, bytes, err);
+}
+
+kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err) {
+    const kt_device_command c = {.kind = KT_PUT_CALL, .to = arg, .function = f};
+    kt_status st;
+
+    KT_TRY(check_stream(d, s, err));
+    if (kt_gather_keep(d, s, &c, NULL, &st, err)) return st;
+    return d->class->call(d, s, f, arg, err);
+}
+
+kt_status kt_device_poke(kt_device *d, bool *is_idle, kt_err *err) {
+    *is_idle = false;
+    KT_TRY(check_not_capturing(d, "it was poked", err));
+    KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
+    return d->class->poke(d, is_idle, err);
 }
 
 /* ---- code ---- */
@@ -217,12 +250,11 @@ void kt_device_code_facts(const kt_device_code *code, int entry, int *registers,
     *local_bytes = code->local_bytes[entry];
 }
 
-kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_err *err) {
+static kt_status check_launch(const kt_device *d, const kt_device_launch *l, kt_err *err) {
     kt_emulated_entry *emulated;
     const char *name;
     size_t takes;
 
-    KT_TRY(check_stream(d, s, err));
     name = l->code->kernel->name;
     if (l->entry < 0 || l->entry >= l->code->kernel->entry_count)
         return kt_fail(err, KT_E_INVALID, "%s: %s: entry %d, it has %d", d->facts.name, name,
@@ -242,7 +274,24 @@ kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt
                        "%s: %s: %zu bytes of shared memory, a block of sm_%s has at most %d",
                        d->facts.name, name, l->shared_bytes, target_of(d)->name,
                        target_of(d)->shared_bytes);
-    return l->grid_x && l->grid_y ? d->class->run(d, s, l, err) : KT_OK;
+    return KT_OK;
+}
+
+kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_err *err) {
+    const kt_device_command c = {.kind = KT_PUT_LAUNCH,
+                                 .bytes = l->shared_bytes,
+                                 .code = l->code,
+                                 .entry = l->entry,
+                                 .grid_x = l->grid_x,
+                                 .grid_y = l->grid_y,
+                                 .parameter_bytes = (int32_t)l->parameter_bytes};
+    kt_status st;
+
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(check_launch(d, l, err));
+    if (!l->grid_x || !l->grid_y) return KT_OK;
+    if (kt_gather_keep(d, s, &c, l->parameters, &st, err)) return st;
+    return d->class->run(d, s, l, err);
 }
 
 /* ---- order ---- */
@@ -268,6 +317,7 @@ kt_status kt_device_event_make(kt_device *d, kt_device_event **out, kt_err *err)
 
 kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
+    KT_TRY(kt_gather_flush(d, s, err));
     KT_TRY(d->class->record(d, s, e, err));
     e->is_recorded = true;
     return KT_OK;
@@ -275,11 +325,13 @@ kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err
 
 kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
+    KT_TRY(kt_gather_flush(d, s, err));
     return e->is_recorded ? d->class->wait(d, s, e, err) : KT_OK;
 }
 
 kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err) {
     KT_TRY(check_not_capturing(d, "the host was to wait", err));
+    KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
     return !e || e->is_recorded ? d->class->sync(d, e, err) : KT_OK;
 }
 
@@ -306,6 +358,7 @@ kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_
 kt_status kt_device_capture_begin(kt_device *d, kt_stream s, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
     KT_TRY(check_not_capturing(d, "a capture was begun", err));
+    KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
     KT_TRY(d->class->capture_begin(d, s, err));
     d->is_capturing = true;
     d->captured = s;
@@ -341,6 +394,7 @@ kt_status kt_device_capture_end(kt_device *d, kt_device_graph **out, kt_err *err
 kt_status kt_device_replay(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
     KT_TRY(check_not_capturing(d, "a graph was replayed", err));
+    KT_TRY(kt_gather_flush(d, s, err));
     return d->class->replay(d, s, graph, err);
 }
 

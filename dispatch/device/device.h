@@ -131,6 +131,17 @@ kt_status kt_device_passed(kt_device *d, const kt_device_event *e, bool *out, kt
 kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_device_event *to,
                             double *ms, kt_err *err);
 
+/* A function of the host in the order of a stream: called on a thread of the device's own when all
+ * that was put before is done; what is put later waits for it. In a graph it is called at each
+ * replay. It must not call the device, and must end without the device's help. */
+typedef void kt_device_function(void *arg);
+kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
+
+/* For a host that watches memory which the device writes: is the device still there, and (out) is
+ * all done that it was given? Never waits. A lazy emulated device does one more command of each
+ * stream, so that a host which reads more than it was told of finds the old bytes. */
+kt_status kt_device_poke(kt_device *d, bool *is_idle, kt_err *err);
+
 /* Work that is put many times: between begin and end nothing runs, but what is put into the stream
  * (and into streams that wait for an event recorded meanwhile, until the stream waits for them) is
  * kept, with copies of the launches' parameters. A replay puts all of it into the stream at once.
@@ -143,5 +154,25 @@ kt_status kt_device_capture_begin(kt_device *d, kt_stream s, kt_err *err);
 kt_status kt_device_capture_end(kt_device *d, kt_device_graph **out, kt_err *err);
 kt_status kt_device_replay(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err);
 void kt_device_graph_free(kt_device *d, kt_device_graph *graph); /* waits; accepts NULL */
+
+/* Graphs of what repeats, found by themselves. Between begin and end the copies, clears, launches
+ * and functions that are put into the stream are kept, and go to the device as one piece when
+ * something depends on them: an event of the stream, a wait of the host, memory that is freed, the
+ * end. A piece that was put before, the same commands with the same parameters one by one, is
+ * captured and replayed; one that differs in any of them never is, so that no graph can be stale.
+ * What lies behind the addresses is read when the piece runs. The graphs used longest ago are
+ * dropped where they are too many.
+ *
+ * eager: a piece is captured when it is first seen, not the second time, and an error where it
+ * cannot be (KT_E_UNSUPPORTED): nothing of it was put then. For pieces that wait for the host,
+ * which a full queue would keep from answering. */
+kt_status kt_device_gather_begin(kt_device *d, kt_stream s, bool eager, kt_err *err);
+kt_status kt_device_gather_end(kt_device *d, kt_err *err);
+
+typedef struct kt_device_gathered {
+    int64_t pieces, captured, replayed; /* put in all; made into graphs; put by a graph */
+    int64_t kept;                       /* graphs that there are now */
+} kt_device_gathered;
+kt_device_gathered kt_device_gather_counts(const kt_device *d);
 
 #endif

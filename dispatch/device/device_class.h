@@ -62,7 +62,24 @@ typedef struct kt_device_class {
     kt_status (*capture_end)(kt_device *d, kt_stream s, kt_device_graph *graph, kt_err *err);
     kt_status (*replay)(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err);
     void (*graph_drop)(kt_device *d, kt_device_graph *graph);
+    kt_status (*call)(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
+    kt_status (*poke)(kt_device *d, bool *is_idle, kt_err *err);
 } kt_device_class;
+
+typedef struct kt_gather kt_gather; /* device_gather.c */
+
+/* A command as the front was given it. Bytes that nothing was written to are 0: two that are the
+ * same compare as memory. The parameters of a launch follow it, rounded up to its size. */
+typedef struct kt_device_command {
+    enum { KT_PUT_COPY = 1, KT_PUT_CLEAR, KT_PUT_LAUNCH, KT_PUT_CALL } kind;
+    kt_device_way way;
+    void *to; /* or a function's argument */
+    const void *from;
+    uint64_t bytes; /* of a copy or clear, or of shared memory */
+    kt_device_function *function;
+    const kt_device_code *code;
+    int32_t entry, grid_x, grid_y, parameter_bytes;
+} kt_device_command;
 
 struct kt_device {
     const kt_device_class *class;
@@ -75,11 +92,19 @@ struct kt_device {
     kt_device_graph *graphs;
     bool is_capturing;
     kt_stream captured;
+    kt_gather *gather; /* NULL = nothing was ever gathered */
 };
 
 extern const kt_device_class kt_device_class_cuda, kt_device_class_emulated;
 
 /* From now on every call fails with this message, behind the device's name. */
 kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err);
+
+/* Keep a checked command of a stream that is gathered: true, with what became of it in *st. */
+bool kt_gather_keep(kt_device *d, kt_stream s, const kt_device_command *c, const void *parameters,
+                    kt_status *st, kt_err *err);
+/* Put what is kept of the stream (KT_STREAM_COUNT = whichever it is). */
+kt_status kt_gather_flush(kt_device *d, kt_stream s, kt_err *err);
+void kt_gather_close(kt_device *d);
 
 #endif

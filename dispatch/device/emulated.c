@@ -14,12 +14,12 @@
 #include "dispatch/device/emulated_memory.h"
 
 enum {
-    DEPTH = 256, /* commands of a stream under way; the host waits for room */
+    DEPTH = 256, /* commands of a stream under way; the host waits for room, a replay makes it */
     MAX_PARTS = 64,
     PATIENCE_NS = 5000000 /* of a lazy stream that nobody waits for */
 };
 
-typedef enum command_kind { COPY, CLEAR, LAUNCH, RECORD, WAIT } command_kind;
+typedef enum command_kind { COPY, CLEAR, LAUNCH, CALL, RECORD, WAIT } command_kind;
 
 /* A point of a stream. `issued` counts its records that were put, `passed` is the last one that was
  * reached; the stream and its place are those of the last record. */
@@ -40,6 +40,7 @@ typedef struct command {
     void *to;
     const void *from;
     size_t bytes;
+    kt_device_function *function; /* called with `to` */
     event *event;
     uint64_t ticket, place; /* the record that is made, or waited for, and its place */
     kt_stream of;           /* whose */
@@ -55,7 +56,8 @@ typedef struct queue {
     pthread_t thread;
     bool has_thread;
     pthread_cond_t work; /* more to do, or to do it sooner */
-    command *ring;       /* [DEPTH] */
+    command *ring;       /* [depth] */
+    uint64_t depth;
     uint64_t put, done, demanded;
 } queue;
 
@@ -166,6 +168,7 @@ static kt_status do_work(emulated *u, const command *c, kt_err *err) {
         return kt_fail(err, KT_E_IO, "%s: it fell off the bus, as was asked for",
                        c->launch.code->kernel->entry[c->launch.entry].name);
     if (c->kind == LAUNCH) return run_launch(u, &c->launch, err);
+    if (c->kind == CALL) return c->function(c->to), KT_OK;
     if (c->kind == COPY)
         copy_bytes(c->to, c->from, c->bytes);
     else
@@ -205,6 +208,7 @@ static void hesitate(queue *q, pthread_mutex_t *lock) {
 static void *work(void *arg) {
     queue *q = arg;
     emulated *u = q->u;
+    command c;
 
     pthread_mutex_lock(&u->lock);
     while (!u->is_ending || q->done < q->put) {
@@ -213,7 +217,9 @@ static void *work(void *arg) {
         } else if (u->options.lazy && q->done >= q->demanded && !u->is_ending) {
             hesitate(q, &u->lock);
         } else {
-            do_command(u, &q->ring[q->done % DEPTH]);
+            c = q->ring[q->done % q->depth]; /* the ring may move meanwhile */
+            c.launch.parameters = c.parameters;
+            do_command(u, &c);
             q->done++;
             pthread_cond_broadcast(&u->progress);
         }
@@ -244,18 +250,32 @@ static kt_status check_fault(emulated *u, kt_err *err) {
     return kt_device_lose(u->device, fault.status, fault.message, err);
 }
 
-/* Into the ring, whatever is captured. */
-static kt_status put_now(emulated *u, const command *c, kt_err *err) {
+/* Twice the room. Under the lock. */
+static bool make_room(queue *q) {
+    command *more = malloc(2 * q->depth * sizeof *more);
+
+    if (!more) return false;
+    for (uint64_t i = q->done; i < q->put; i++) more[i % (2 * q->depth)] = q->ring[i % q->depth];
+    free(q->ring);
+    q->ring = more;
+    q->depth *= 2;
+    return true;
+}
+
+/* Into the ring, whatever is captured. A graph goes in at once, as it does on a GPU: what is in it
+ * may wait for a host that is only then free to answer. */
+static kt_status put_now(emulated *u, const command *c, bool is_replayed, kt_err *err) {
     queue *q = &u->queue[c->stream];
     command *slot;
 
     KT_TRY(check_fault(u, err));
     pthread_mutex_lock(&u->lock);
-    if (q->put - q->done == DEPTH) demand(u, c->stream, q->put);
-    while (q->put - q->done == DEPTH) pthread_cond_wait(&u->progress, &u->lock);
-    slot = &q->ring[q->put++ % DEPTH];
+    if (q->put - q->done == q->depth && !(is_replayed && make_room(q))) {
+        demand(u, c->stream, q->put);
+        while (q->put - q->done == q->depth) pthread_cond_wait(&u->progress, &u->lock);
+    }
+    slot = &q->ring[q->put++ % q->depth];
     *slot = *c;
-    slot->launch.parameters = slot->parameters;
     if (c->kind == RECORD) {
         slot->ticket = ++slot->event->issued;
         slot->event->stream = c->stream;
@@ -306,7 +326,7 @@ static kt_status put(emulated *u, const command *c, kt_err *err) {
     if (k->is_on && c->kind == WAIT && is_captured(k, e)) k->joined[c->stream] = true;
     if (!k->is_on || !k->joined[c->stream]) {
         if (c->kind == RECORD) e->in_graph = 0;
-        return put_now(u, c, err);
+        return put_now(u, c, false, err);
     }
     if (c->kind == WAIT) {
         if (!is_captured(k, e)) {
@@ -391,7 +411,7 @@ static kt_status replay(kt_device *d, kt_stream s, const kt_device_graph *handle
         else if (c.stream == s)
             c.stream = g->stream;
         if (c.kind == RECORD || c.kind == WAIT) c.event = &g->point[c.point];
-        KT_TRY(put_now(d->self, &c, err));
+        KT_TRY(put_now(d->self, &c, true, err));
     }
     return KT_OK;
 }
@@ -527,6 +547,25 @@ static kt_status run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_er
     return put(u, &c, err);
 }
 
+static kt_status call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err) {
+    const command c = {.kind = CALL, .stream = s, .function = f, .to = arg};
+    return put(d->self, &c, err);
+}
+
+static kt_status poke(kt_device *d, bool *is_idle, kt_err *err) {
+    emulated *u = d->self;
+
+    pthread_mutex_lock(&u->lock);
+    *is_idle = true;
+    for (int i = 0; i < KT_STREAM_COUNT; i++) {
+        const queue *q = &u->queue[i];
+        if (q->done < q->put) *is_idle = false;
+        if (q->done < q->put) demand(u, (kt_stream)i, q->done + 1);
+    }
+    pthread_mutex_unlock(&u->lock);
+    return check_fault(u, err);
+}
+
 /* ---- events ---- */
 
 static kt_status event_make(kt_device *d, kt_device_event *e, kt_err *err) {
@@ -642,6 +681,7 @@ static kt_status start_streams(emulated *u, const char *name, kt_err *err) {
     for (int i = 0; i < KT_STREAM_COUNT; i++) {
         queue *q = &u->queue[i];
         q->ring = calloc(DEPTH, sizeof *q->ring);
+        q->depth = DEPTH;
         if (!q->ring) return kt_fail(err, KT_E_NOMEM, "%s: no memory for a stream", name);
         if (pthread_create(&q->thread, NULL, work, q) != 0)
             return kt_fail(err, KT_E_NOMEM, "%s: no thread for a stream", name);
@@ -735,4 +775,6 @@ const kt_device_class kt_device_class_emulated = {
     .capture_end = capture_end,
     .replay = replay,
     .graph_drop = graph_drop,
+    .call = call,
+    .poke = poke,
 };

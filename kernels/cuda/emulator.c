@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/err.h"
 #include "base/numeric.h"
@@ -411,6 +412,11 @@ uint32_t kt_emulator_match(uint32_t v) {
 
 static void do_nothing(void *const *lane) {
     (void)lane;
+}
+
+void kt_emulator_pause(uint32_t ns) {
+    const struct timespec time = {0, (long)ns};
+    nanosleep(&time, NULL);
 }
 
 void kt_emulator_warp_sync(void) {

@@ -106,6 +106,7 @@ uint32_t kt_emulator_match(uint32_t v);
 void kt_emulator_warp_sync(void);
 uint32_t kt_emulator_ballot(int condition);
 uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v);
+void kt_emulator_pause(uint32_t ns); /* of the host's thread */
 /* kt_dev_wgmma.h. Products are carried out when issued, or, with `lazy`, when waited for. */
 void kt_emulator_proxy(void);
 void kt_emulator_wgmma_fence(void);

@@ -145,6 +145,10 @@ static kt_status put(sums *t) {
     return kt_device_download(t->d, KT_STREAM_MAIN, t->back, t->y, sizeof t->back, &err);
 }
 
+static void count_call(void *arg) {
+    ++*(int *)arg;
+}
+
 /* Everything that a device can do, once. */
 static kt_status do_all(sums *t) {
     kt_device_event *a, *b;
@@ -152,6 +156,7 @@ static kt_status do_all(sums *t) {
     uint64_t left;
     double ms;
     bool did;
+    int n_called = 0;
 
     KT_TRY(prepare(t));
     KT_TRY(kt_device_memory(t->d, &left, NULL, &err));
@@ -170,6 +175,15 @@ static kt_status do_all(sums *t) {
     KT_TRY(put(t));
     KT_TRY(kt_device_capture_end(t->d, &g, &err));
     KT_TRY(kt_device_replay(t->d, KT_STREAM_MAIN, g, &err));
+    KT_TRY(kt_device_poke(t->d, &did, &err));
+    cr_expect(did, "the pretended driver does all at once");
+    for (int i = 0; i < 3; i++) { /* as it is, captured and replayed, replayed */
+        KT_TRY(kt_device_gather_begin(t->d, KT_STREAM_MAIN, false, &err));
+        KT_TRY(put(t));
+        KT_TRY(kt_device_call(t->d, KT_STREAM_MAIN, count_call, &n_called, &err));
+        KT_TRY(kt_device_gather_end(t->d, &err));
+    }
+    cr_expect_eq(n_called, 3);
     return kt_device_sync(t->d, NULL, &err);
 }
 

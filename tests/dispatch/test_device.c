@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "dispatch/device/device.h"
+#include "dispatch/device/mailbox.h"
 #include "kernels/cuda/kt_dev.h"
 
 enum { N = 256, THREADS = 64 };
@@ -411,6 +411,252 @@ Test(device, a_capture_must_be_whole) {
     cr_expect_null(g);
     OK(kt_device_capture_begin(t.d, KT_STREAM_MAIN, &err));
     kt_device_close(t.d); /* in the middle of it */
+}
+
+/* ---- pieces that repeat ---- */
+
+/* b = a * factor + 7, and back; what the host reads must be this call's. */
+static void put_piece(bench *t, int factor, uint32_t *to) {
+    OK(kt_device_upload(t->d, KT_STREAM_MAIN, t->a, t->host, sizeof t->host, &err));
+    OK(kt_device_clear(t->d, KT_STREAM_MAIN, t->b, sizeof t->host, &err));
+    OK(launch(t, KT_STREAM_MAIN, t->a, t->b, factor, 0));
+    OK(kt_device_download(t->d, KT_STREAM_MAIN, to, t->b, sizeof t->host, &err));
+}
+
+static void expect_scaled(const bench *t, const uint32_t *got, int factor, int round) {
+    for (uint32_t i = 0; i < N; i++)
+        cr_assert_eq(got[i], t->host[i] * (uint32_t)factor + 7, "round %d, %u", round, i);
+}
+
+static void expect_gathered(const bench *t, int64_t pieces, int64_t captured, int64_t replayed) {
+    const kt_device_gathered g = kt_device_gather_counts(t->d);
+
+    cr_expect(g.pieces == pieces && g.captured == captured && g.replayed == replayed,
+              "%d pieces, %d captured, %d replayed", (int)g.pieces, (int)g.captured,
+              (int)g.replayed);
+}
+
+/* The bytes behind the addresses are new each time; so is, now and then, a parameter, an address or
+ * a size: then no graph of before may run. */
+Test(device, what_repeats_is_replayed_and_nothing_else_is, .timeout = 60) {
+    for (int lazy = 0; lazy < 2; lazy++) {
+        bench t;
+        uint32_t other[N] = {0};
+        set_up(&t, (kt_device_options){.emulator = {.lazy = lazy}});
+        for (int round = 0; round < 6; round++) {
+            const int factor = round == 3 ? 5 : 2;
+            for (uint32_t i = 0; i < N; i++) t.host[i] = i + 1000 * (uint32_t)round;
+            OK(kt_device_gather_begin(t.d, KT_STREAM_MAIN, false, &err));
+            put_piece(&t, factor, round == 4 ? other : t.back);
+            cr_expect(round || t.back[0] == 0, "nothing runs before somebody waits");
+            OK(kt_device_sync(t.d, NULL, &err));
+            OK(kt_device_gather_end(t.d, &err));
+            expect_scaled(&t, round == 4 ? other : t.back, factor, round);
+        }
+        /* 0 as it is, 1 captured, 2 replayed, 3 and 4 as they are, 5 replayed */
+        expect_gathered(&t, 6, 1, 3);
+        kt_device_close(t.d);
+    }
+}
+
+Test(device, an_eager_piece_is_captured_at_once_or_refused, .timeout = 60) {
+    kt_device_event *before;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    OK(kt_device_event_make(t.d, &before, &err));
+    for (int round = 0; round < 2; round++) {
+        OK(kt_device_gather_begin(t.d, KT_STREAM_MAIN, true, &err));
+        put_piece(&t, 3, t.back);
+        OK(kt_device_gather_end(t.d, &err));
+        OK(kt_device_sync(t.d, NULL, &err));
+        expect_scaled(&t, t.back, 3, round);
+    }
+    expect_gathered(&t, 2, 1, 2);
+    memset(t.back, 0, sizeof t.back);
+    OK(kt_device_gather_begin(t.d, KT_STREAM_MAIN, true, &err));
+    put_piece(&t, 4, t.back);
+    OK(launch(&t, KT_STREAM_MAIN, t.host, t.b, 1, 0)); /* found when it is captured */
+    FAILS(KT_E_UNSUPPORTED, "is memory of the host", kt_device_gather_end(t.d, &err));
+    OK(kt_device_sync(t.d, NULL, &err));
+    cr_expect_eq(t.back[0], 0, "nothing of it was put");
+    FAILS(KT_E_INVALID, "stream 3", kt_device_gather_begin(t.d, KT_STREAM_COUNT, true, &err));
+    kt_device_close(t.d);
+}
+
+/* An event of the stream, memory that is freed and work of another stream that waits. */
+Test(device, kept_commands_are_put_before_what_depends_on_them, .timeout = 60) {
+    kt_device_event *e;
+    bool is_idle = false;
+    bench t;
+
+    set_up(&t, (kt_device_options){.emulator = {.lazy = true}});
+    OK(kt_device_event_make(t.d, &e, &err));
+    OK(kt_device_gather_begin(t.d, KT_STREAM_MAIN, false, &err));
+    OK(kt_device_upload(t.d, KT_STREAM_MAIN, t.a, t.host, sizeof t.host, &err));
+    OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 2, 0));
+    OK(kt_device_record(t.d, KT_STREAM_MAIN, e, &err));
+    OK(kt_device_wait(t.d, KT_STREAM_DOWNLOAD, e, &err));
+    OK(kt_device_download(t.d, KT_STREAM_DOWNLOAD, t.back, t.b, sizeof t.back, &err));
+    OK(kt_device_sync(t.d, NULL, &err));
+    expect_scaled(&t, t.back, 2, 0);
+    OK(launch(&t, KT_STREAM_MAIN, t.a, t.b, 3, 0));
+    OK(kt_device_download(t.d, KT_STREAM_MAIN, t.back, t.b, sizeof t.back, &err));
+    kt_device_free(t.d, t.a);
+    OK(kt_device_sync(t.d, NULL, &err));
+    expect_scaled(&t, t.back, 3, 1);
+    OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.b, sizeof t.back, &err));
+    while (!is_idle) OK(kt_device_poke(t.d, &is_idle, &err));
+    kt_device_close(t.d);
+}
+
+/* ---- letters ---- */
+
+enum { LETTERS = 200 }; /* more commands than a stream has room for */
+
+typedef struct post_office {
+    bench t;
+    kt_mailbox *box;
+    uint32_t *shared; /* [LETTERS][N], the host's */
+} post_office;
+
+/* Each letter is what the device made of the answer before; the answer is the letter times 3. */
+static void put_letters(post_office *o, int n) {
+    OK(kt_mailbox_begin(o->box, KT_STREAM_MAIN, &err));
+    OK(kt_device_upload(o->t.d, KT_STREAM_MAIN, o->t.a, o->t.host, sizeof o->t.host, &err));
+    for (int i = 1, letter; i <= n; i++) {
+        uint32_t *at = o->shared + (size_t)(i % 2) * N;
+        OK(launch(&o->t, KT_STREAM_MAIN, o->t.a, o->t.b, 1, 0));
+        OK(kt_device_download(o->t.d, KT_STREAM_MAIN, at, o->t.b, N * sizeof *at, &err));
+        OK(kt_mailbox_post(o->box, KT_STREAM_MAIN, &letter, &err));
+        cr_assert_eq(letter, i);
+        OK(kt_mailbox_take(o->box, KT_STREAM_MAIN, i, &err));
+        OK(kt_device_upload(o->t.d, KT_STREAM_MAIN, o->t.a, at, N * sizeof *at, &err));
+    }
+    OK(kt_device_download(o->t.d, KT_STREAM_MAIN, o->t.back, o->t.a, sizeof o->t.back, &err));
+}
+
+static void answer_letters(post_office *o, int n) {
+    for (int i = 1; i <= n; i++) {
+        uint32_t *at = o->shared + (size_t)(i % 2) * N;
+        OK(kt_mailbox_await(o->box, i, &err));
+        for (int v = 0; v < N; v++) at[v] *= 3;
+        kt_mailbox_answer(o->box);
+    }
+}
+
+static post_office open_office(kt_mailbox_way way, kt_emulator_options how) {
+    post_office o;
+
+    set_up(&o.t, (kt_device_options){.emulator = how});
+    OK(kt_mailbox_create(o.t.d, way, LETTERS, &o.box, &err));
+    OK(kt_device_host_alloc(o.t.d, 2 * N * sizeof *o.shared, (void **)&o.shared, &err));
+    return o;
+}
+
+static void close_office(post_office *o) {
+    kt_device_close(o->t.d);
+    kt_mailbox_destroy(o->box);
+}
+
+static void expect_rounds(kt_mailbox_way way, bool lazy) {
+    post_office o = open_office(way, (kt_emulator_options){.lazy = lazy});
+
+    for (int round = 0; round < 4; round++) {
+        const int n = lazy ? 3 : round == 3 ? LETTERS : 7;
+        for (uint32_t i = 0; i < N; i++) o.t.host[i] = i + 100 * (uint32_t)round;
+        OK(kt_device_gather_begin(o.t.d, KT_STREAM_MAIN, true, &err));
+        put_letters(&o, n);
+        OK(kt_device_gather_end(o.t.d, &err));
+        answer_letters(&o, n);
+        OK(kt_device_sync(o.t.d, NULL, &err));
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t want = o.t.host[i];
+            for (int l = 0; l < n; l++) want = (want + 7) * 3;
+            cr_assert_eq(o.t.back[i], want, "round %d", round);
+        }
+    }
+    expect_gathered(&o.t, 4, lazy ? 1 : 2, 4);
+    close_office(&o);
+}
+
+/* A lazy device does no command too early: bytes that the host was not told of are the old ones. */
+Test(device, letters_and_answers_are_in_order, .timeout = 60) {
+    for (int lazy = 0; lazy < 2; lazy++) {
+        expect_rounds(KT_MAILBOX_MAPPED, lazy);
+        expect_rounds(KT_MAILBOX_FUNCTIONS, lazy);
+    }
+}
+
+/* The device finds what was answered, not what was there before. */
+Test(device, an_answer_is_waited_for, .timeout = 60) {
+    for (int way = KT_MAILBOX_MAPPED; way <= KT_MAILBOX_FUNCTIONS; way++) {
+        post_office o = open_office((kt_mailbox_way)way, (kt_emulator_options){.seed = 1});
+        for (int round = 0; round < 3; round++) {
+            put_letters(&o, 1);
+            OK(kt_mailbox_await(o.box, 1, &err));
+            usleep(3000);
+            for (int v = 0; v < N; v++) o.shared[N + v] = (uint32_t)round;
+            kt_mailbox_answer(o.box);
+            OK(kt_device_sync(o.t.d, NULL, &err));
+            for (uint32_t i = 0; i < N; i++) cr_assert_eq(o.t.back[i], (uint32_t)round);
+        }
+        close_office(&o);
+    }
+}
+
+Test(device, a_host_that_gives_up_leaves_nobody_waiting, .timeout = 60) {
+    for (int way = KT_MAILBOX_MAPPED; way <= KT_MAILBOX_FUNCTIONS; way++) {
+        post_office o = open_office((kt_mailbox_way)way, (kt_emulator_options){.seed = 1});
+        put_letters(&o, 2);
+        OK(kt_mailbox_await(o.box, 1, &err));
+        kt_mailbox_stop(o.box);
+        OK(kt_device_sync(o.t.d, NULL, &err));
+        put_letters(&o, 2); /* and the next round is as if nothing had been */
+        answer_letters(&o, 2);
+        OK(kt_device_sync(o.t.d, NULL, &err));
+        cr_expect_eq(o.t.back[0], ((o.t.host[0] + 7) * 3 + 7) * 3);
+        close_office(&o);
+    }
+}
+
+Test(device, a_letter_that_cannot_come_is_an_error, .timeout = 60) {
+    post_office o = open_office(KT_MAILBOX_MAPPED, (kt_emulator_options){.lazy = true});
+    kt_mailbox *none;
+    int letter;
+
+    put_letters(&o, 1);
+    answer_letters(&o, 1);
+    FAILS(KT_E_INTERNAL, "letter 2 has not come: the last was 1", kt_mailbox_await(o.box, 2, &err));
+    for (int i = 1; i < LETTERS; i++) OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
+    FAILS(KT_E_INVALID, "letter 201 of a mailbox, expected 1 to 200",
+          kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
+    FAILS(KT_E_INVALID, "a mailbox for 5000 letters",
+          kt_mailbox_create(o.t.d, KT_MAILBOX_MAPPED, 5000, &none, &err));
+    cr_expect_null(none);
+    close_office(&o);
+    o.t.d = open_with((kt_device_options){.fail_after = 1});
+    OK(kt_mailbox_create(o.t.d, KT_MAILBOX_MAPPED, 4, &o.box, &err));
+    OK(kt_mailbox_begin(o.box, KT_STREAM_MAIN, &err));
+    for (int i = 0; i < 2; i++) OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
+    FAILS(KT_E_IO, "mailbox_raise: it fell off the bus", kt_mailbox_await(o.box, 2, &err));
+    close_office(&o);
+}
+
+Test(device, the_way_of_mailboxes_is_a_word) {
+    kt_mailbox_way way;
+
+    unsetenv("KT_MAILBOX");
+    OK(kt_mailbox_way_wanted(&way, &err));
+    cr_expect_eq(way, KT_MAILBOX_MAPPED);
+    setenv("KT_MAILBOX", "functions", 1);
+    OK(kt_mailbox_way_wanted(&way, &err));
+    cr_expect_eq(way, KT_MAILBOX_FUNCTIONS);
+    setenv("KT_MAILBOX", "off", 1);
+    OK(kt_mailbox_way_wanted(&way, &err));
+    cr_expect_eq(way, KT_MAILBOX_NONE);
+    setenv("KT_MAILBOX", "pigeon", 1);
+    FAILS(KT_E_INVALID, "KT_MAILBOX is 'pigeon'", kt_mailbox_way_wanted(&way, &err));
 }
 
 Test(device, options_are_checked) {

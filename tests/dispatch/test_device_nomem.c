@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "dispatch/device/device.h"
+#include "dispatch/device/mailbox.h"
 #include "tests/support/nomem.h"
 
 static const kt_device_options options = {
@@ -43,6 +43,36 @@ static kt_status use_device(void *out, const void *with, kt_err *err) {
     return st;
 }
 
+/* Without memory to remember a piece by, it is put as it comes. */
+static kt_status gather(void *out, const void *with, kt_err *err) {
+    const char text[64] = "gathered";
+    kt_mailbox *box = NULL;
+    kt_device *d;
+    void *p = NULL, *q = NULL;
+    kt_status st = kt_device_open(with, &d, err);
+
+    if (st != KT_OK) return st;
+    st = kt_device_alloc(d, sizeof text, &p, err);
+    if (st == KT_OK) st = kt_device_host_alloc(d, sizeof text, &q, err);
+    if (st == KT_OK) st = kt_mailbox_create(d, KT_MAILBOX_MAPPED, 4, &box, err);
+    for (int i = 0; st == KT_OK && i < 3; i++) {
+        memset(q, 0, sizeof text);
+        st = kt_device_gather_begin(d, KT_STREAM_MAIN, false, err);
+        if (st == KT_OK) st = kt_device_upload(d, KT_STREAM_MAIN, p, text, sizeof text, err);
+        if (st == KT_OK) st = kt_device_download(d, KT_STREAM_MAIN, q, p, 32, err);
+        if (st == KT_OK) st = kt_device_download(d, KT_STREAM_MAIN, q, p, sizeof text, err);
+        if (st == KT_OK) st = kt_device_gather_end(d, err);
+        if (st == KT_OK) st = kt_device_sync(d, NULL, err);
+        if (st == KT_OK) cr_expect_str_eq(q, text);
+    }
+    kt_mailbox_destroy(box);
+    if (st == KT_OK)
+        *(kt_device **)out = d;
+    else
+        kt_device_close(d);
+    return st;
+}
+
 Test(device_nomem, an_emulated_device_is_whole_or_none, .timeout = 60) {
     const kt_nomem_case c = {.function = "kt_device_open",
                              .make = open_device,
@@ -60,5 +90,16 @@ Test(device_nomem, what_is_put_into_a_device_is_whole_or_none, .timeout = 60) {
                              .with = &options,
                              .out_bytes = sizeof(kt_device *),
                              .says = "emulated"};
+    kt_nomem_check(&c);
+}
+
+Test(device_nomem, mailboxes_are_whole_or_none_and_pieces_are_put, .timeout = 60) {
+    const kt_nomem_case c = {.function = "kt_device_gather_begin, kt_mailbox_create",
+                             .make = gather,
+                             .unmake = close_device,
+                             .with = &options,
+                             .out_bytes = sizeof(kt_device *),
+                             .says = "emulated",
+                             .n_optional = 4}; /* a piece that is remembered, its graph */
     kt_nomem_check(&c);
 }

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "dispatch/device/cuda_driver.h"
+#include "dispatch/device/mailbox.h"
 #include "dispatch/device/nvml.h"
 #include "tests/support/conformance.h"
 
@@ -164,6 +166,60 @@ static kt_status measure_rates(check *c, kt_err *err) {
 }
 
 /* What the GPU does right after the copies: figures of a throttled one are not to be trusted. */
+/* ---- letters to the host and answers ---- */
+
+enum { LETTERS = 100, ROUNDS = 3 };
+
+/* A word goes round: the host adds one to what comes. */
+static kt_status put_letters(check *c, kt_mailbox *box, uint32_t *word, void *there, kt_err *err) {
+    KT_TRY(kt_device_gather_begin(c->d, KT_STREAM_MAIN, true, err));
+    KT_TRY(kt_mailbox_begin(box, KT_STREAM_MAIN, err));
+    for (int i = 1, letter; i <= LETTERS; i++) {
+        KT_TRY(kt_device_download(c->d, KT_STREAM_MAIN, word, there, sizeof *word, err));
+        KT_TRY(kt_mailbox_post(box, KT_STREAM_MAIN, &letter, err));
+        KT_TRY(kt_mailbox_take(box, KT_STREAM_MAIN, i, err));
+        KT_TRY(kt_device_upload(c->d, KT_STREAM_MAIN, there, word, sizeof *word, err));
+    }
+    return kt_device_gather_end(c->d, err);
+}
+
+static kt_status send_letters(check *c, kt_mailbox *box, uint32_t *word, void *there, int *n_wrong,
+                              double *us, kt_err *err) {
+    uint32_t value = 0;
+
+    KT_TRY(kt_device_clear(c->d, KT_STREAM_MAIN, there, sizeof *word, err));
+    for (int round = 0; round < ROUNDS; round++) {
+        int64_t begin;
+        KT_TRY(put_letters(c, box, word, there, err));
+        begin = kt_clock_ns();
+        for (int i = 1; i <= LETTERS; i++) {
+            KT_TRY(kt_mailbox_await(box, i, err));
+            *n_wrong += (*word)++ != value++;
+            kt_mailbox_answer(box);
+        }
+        KT_TRY(kt_device_sync(c->d, NULL, err));
+        *us = (double)(kt_clock_ns() - begin) * 1e-3 / LETTERS; /* the last: a replay */
+    }
+    return KT_OK;
+}
+
+static kt_status measure_letters(check *c, kt_mailbox_way by, const char *name, kt_err *err) {
+    void *word, *there;
+    kt_mailbox *box;
+    int n_wrong = 0;
+    double us = 0;
+    kt_status st;
+
+    KT_TRY(kt_device_host_alloc(c->d, sizeof(uint32_t), &word, err));
+    KT_TRY(kt_device_alloc(c->d, sizeof(uint32_t), &there, err));
+    KT_TRY(kt_mailbox_create(c->d, by, LETTERS, &box, err));
+    st = send_letters(c, box, word, there, &n_wrong, &us, err);
+    kt_mailbox_stop(box);
+    if (st == KT_OK) row(c, name, us, -1, "us", n_wrong == 0, n_wrong ? "of wrong order" : "");
+    if (kt_device_sync(c->d, NULL, NULL) == KT_OK) kt_mailbox_destroy(box);
+    return st;
+}
+
 static void look_at_state(check *c) {
     const kt_device_facts *f = kt_device_about(c->d);
     char text[256];
@@ -260,6 +316,9 @@ int main(int argc, char **argv) {
     st = conform(&c, &err);
     if (st == KT_OK) load_kernels(&c);
     if (st == KT_OK) st = measure_rates(&c, &err);
+    if (st == KT_OK) st = measure_letters(&c, KT_MAILBOX_MAPPED, "a letter and its answer", &err);
+    if (st == KT_OK)
+        st = measure_letters(&c, KT_MAILBOX_FUNCTIONS, "the same by functions of the host", &err);
     if (st == KT_OK) look_at_state(&c);
     kt_device_close(c.d);
     return end_report(&c, path, st, &err);

@@ -171,9 +171,10 @@ int cuCtxSetCurrent(void *context) {
 }
 
 static struct step {
-    char kind; /* c(opy), f(ill), l(aunch) */
+    char kind; /* c(opy), f(ill), l(aunch), h(ost's function) */
     void *to;
     const void *from;
+    void (*call)(void *arg);
     size_t bytes, shared;
     const struct function *function;
     unsigned grid[2], threads;
@@ -308,6 +309,7 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
 static int carry_out(const struct step *s) {
     if (s->kind == 'c') memmove(s->to, s->from, s->bytes);
     if (s->kind == 'f') memset(s->to, 0, s->bytes);
+    if (s->kind == 'h') s->call(s->to);
     if (s->kind != 'l' || !on_launch) return 0;
     return on_launch(s->function->name, s->function->options, (int)s->grid[0], (int)s->grid[1],
                      (int)s->threads, s->shared, s->parameters, s->bytes);
@@ -392,6 +394,15 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     CALLED_INSIDE();
     (void)flags;
     return stream && event ? 0 : 400;
+}
+int cuStreamQuery(void *stream) {
+    CALLED_INSIDE();
+    return stream ? 0 : 400;
+}
+int cuLaunchHostFunc(void *stream, void (*f)(void *arg), void *arg) {
+    CALLED_INSIDE();
+    if (!stream || !f) return 400;
+    return put(&(struct step){.kind = 'h', .call = f, .to = arg});
 }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     CALLED_INSIDE();

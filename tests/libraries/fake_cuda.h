@@ -53,6 +53,8 @@ int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned 
 int cuStreamCreate(void **out, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
+int cuStreamQuery(void *stream);
+int cuLaunchHostFunc(void *stream, void (*f)(void *arg), void *arg);
 int cuStreamBeginCapture_v2(void *stream, int mode);
 int cuStreamEndCapture(void *stream, void **graph);
 int cuGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags);

@@ -1,0 +1,65 @@
+/* Letters between a stream of a device and the host, so that both compute at the same time and
+ * neither starts the other: the stream posts what it has made and goes on, the host works on it and
+ * answers, and the stream takes the answer where it needs it.
+ *
+ *   stream:  copies to the host, post 1 | work | take 1, copies to the device | post 2 | ...
+ *   host:    await 1 | work | answer (1) | await 2 | ...
+ *
+ * Order. What was put into the stream before a post has been done, and its bytes are seen by the
+ * host, when await of that number returns. What the host's thread wrote before an answer is seen by
+ * all that the stream was given behind a take of that number. Nothing else is promised: memory that
+ * the host writes must not be what work before the next letter reads, and the other way round.
+ *
+ * A round is what one step or one graph does; its letters and answers are numbered from 1, in the
+ * order of the calls. Numbers of earlier rounds count for none of this one: every round has a base
+ * of its own, which goes to the device by a copy, so that the same commands, replayed by a graph,
+ * are a new round. All work of a round must be done before the next one begins.
+ *
+ * Two ways: flags in mapped memory that one warp raises and polls (mailbox.cu), or functions of the
+ * host in the stream (kt_device_call), where memory cannot be mapped.
+ *
+ * One host thread posts, awaits and answers.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KT_DEVICE_MAILBOX_H
+#define KT_DEVICE_MAILBOX_H
+
+#include "dispatch/device/device.h"
+
+typedef enum kt_mailbox_way {
+    KT_MAILBOX_NONE = 0,
+    KT_MAILBOX_MAPPED,
+    KT_MAILBOX_FUNCTIONS
+} kt_mailbox_way;
+
+enum { KT_MAILBOX_MOST = 4095 /* letters or answers of a round */ };
+
+typedef struct kt_mailbox kt_mailbox;
+
+/* What KT_MAILBOX of the environment asks for: "mapped" (also where it is not set), "functions" or
+ * "off". KT_E_INVALID: another word. */
+kt_status kt_mailbox_way_wanted(kt_mailbox_way *out, kt_err *err);
+
+/* Memory and code of the device that live as long as it. most: letters, or answers, of a round, at
+ * most KT_MAILBOX_MOST. */
+kt_status kt_mailbox_create(kt_device *d, kt_mailbox_way way, int most, kt_mailbox **out,
+                            kt_err *err);
+void kt_mailbox_destroy(kt_mailbox *m); /* accepts NULL; also after its device was closed */
+
+/* ---- into the stream ---- */
+
+kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err);
+/* *letter is its number. */
+kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, int *letter, kt_err *err);
+kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, kt_err *err);
+
+/* ---- on the host ---- */
+
+/* Wait for a letter; first busily, then with pauses of up to 0.2 ms. KT_E_INTERNAL: the device has
+ * done all that it was given and there is none. Other errors are the device's. */
+kt_status kt_mailbox_await(kt_mailbox *m, int letter, kt_err *err);
+void kt_mailbox_answer(kt_mailbox *m);
+/* No more answers will come: takes of this round go on at once, with whatever is there. To be
+ * called before the host waits for a device that it will not answer. */
+void kt_mailbox_stop(kt_mailbox *m);
+
+#endif
