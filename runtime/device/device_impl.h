@@ -2,6 +2,7 @@
 #ifndef KT_RUNTIME_DEVICE_IMPL_H
 #define KT_RUNTIME_DEVICE_IMPL_H
 
+#include "dispatch/device/mailbox.h"
 #include "runtime/device/device_run.h"
 #include "runtime/device/expert_moves.h"
 #include "runtime/model/packer.h"
@@ -36,6 +37,7 @@ struct kt_device_home {
     int32_t *host_id, *host_device_id;
     float *host_weight, *host_sum, *device_sum;
     int64_t most_slots, hidden;
+    kt_mailbox *mail; /* NULL = steps are not put at once */
 
     /* Loading. */
     kt_packer packer;              /* finds the tensors; its staging is not used */
@@ -60,5 +62,7 @@ kt_status kt_device_home_take(kt_device_step *d, size_t bytes, void **out, kt_er
 /* Before and after the ops' init: sources of weights, and what they needed. */
 kt_status kt_device_load_begin(kt_device_step *d, kt_err *err);
 void kt_device_load_end(kt_device_step *d);
+/* A mailbox for the step's segments, where the host has any and its values can be pinned. */
+kt_status kt_device_mail_init(kt_device_step *d, kt_err *err);
 
 #endif

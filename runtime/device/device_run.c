@@ -300,6 +300,7 @@ static kt_status build(kt_device_step *d, kt_err *err) {
         KT_TRY(kt_expert_moves_create(d, d->home->stream, &d->home->moves, err));
     KT_TRY(kt_device_step_take(d, d->home->scratch_bytes, &scratch, err));
     d->scratch = scratch;
+    KT_TRY(kt_device_mail_init(d, err));
     return kt_device_sync(d->device, NULL, err);
 }
 
@@ -342,6 +343,7 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
 void kt_device_step_destroy(kt_device_step *d) {
     if (!d) return;
     kt_device_close(d->device); /* with all its memory */
+    kt_mailbox_destroy(d->home->mail);
     kt_arena_deinit(&d->home->arena);
     free(d->home);
     free(d);
@@ -466,23 +468,33 @@ kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err) {
                               d->home->values + at, value_bytes(d, value), err);
 }
 
-kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err) {
+void kt_device_step_route_ready(kt_device_step *d, int node, int64_t slots) {
     const kt_step *s = d->home->host;
     const int32_t *place = d->home->placement->place[d->graph->nodes[node].weight];
     const size_t n = (size_t)(d->rows * slots);
 
-    d->slots = slots;
     for (size_t i = 0; i < n; i++) {
         d->home->host_id[i] = s->expert_id[i];
         d->home->host_device_id[i] = s->expert_id[i] < 0 ? -1 : place[s->expert_id[i]];
         d->home->host_weight[i] = s->route_weight[i];
     }
+}
+
+kt_status kt_device_step_route_put(kt_device_step *d, int64_t slots, kt_err *err) {
+    const size_t n = (size_t)(d->rows * slots);
+
+    d->slots = slots;
     KT_TRY(kt_device_upload(d->device, KT_STREAM_MAIN, d->expert_id, d->home->host_id,
                             n * sizeof *d->expert_id, err));
     KT_TRY(kt_device_upload(d->device, KT_STREAM_MAIN, d->device_id, d->home->host_device_id,
                             n * sizeof *d->device_id, err));
     return kt_device_upload(d->device, KT_STREAM_MAIN, d->route_weight, d->home->host_weight,
                             n * sizeof *d->route_weight, err);
+}
+
+kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err) {
+    kt_device_step_route_ready(d, node, slots);
+    return kt_device_step_route_put(d, slots, err);
 }
 
 kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err) {

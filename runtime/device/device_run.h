@@ -4,6 +4,7 @@
 #ifndef KT_RUNTIME_DEVICE_RUN_H
 #define KT_RUNTIME_DEVICE_RUN_H
 
+#include "dispatch/device/mailbox.h"
 #include "runtime/device/stream_plan.h"
 #include "runtime/exec/place.h"
 #include "runtime/exec/step.h"
@@ -70,6 +71,8 @@ void kt_device_step_note(kt_device_step *d, int node);
  * CPU cross and the device adds theirs to what kt_device_step_run gave. *lent: [experts] which, until
  * the next call; NULL = none. */
 bool kt_device_step_lends(const kt_device_step *d, int node);
+/* Would any node's experts cross in a step of so many rows? */
+bool kt_device_step_lends_any(const kt_device_step *d, int64_t rows);
 kt_status kt_device_step_lend(kt_device_step *d, int node, const bool **lent, kt_err *err);
 /* The host's place for one side's sum of a node on both sides: f32 [rows, hidden]. Down: the
  * device's sum goes there. Up: what is there is added to the node's out on the device. */
@@ -79,6 +82,22 @@ kt_status kt_device_step_sum_up(kt_device_step *d, int node, kt_err *err);
 /* Rows of the residual (node -1) or of a node's out to hidden[index] of the step. */
 kt_status kt_device_step_hidden(kt_device_step *d, int node, int64_t index, kt_err *err);
 kt_status kt_device_step_logits(kt_device_step *d, kt_err *err);
+/* ---- steps in few pieces ---- */
+
+/* What is put from now on is kept, and goes to the device when the host waits for it or at `put`:
+ * pieces that come again are replayed by a graph (kt_device_gather_begin, also for `eager`). */
+kt_status kt_device_step_gather(kt_device_step *d, bool eager, kt_err *err);
+kt_status kt_device_step_put(kt_device_step *d, kt_err *err);
+kt_device_gathered kt_device_step_gathered(const kt_device_step *d);
+/* Through which the host and the device hand each other their parts of a step that was put whole;
+ * NULL: steps are put part by part. Borrowed. */
+kt_mailbox *kt_device_step_mailbox(const kt_device_step *d);
+/* From now on there is none: the device cannot. */
+void kt_device_step_no_mail(kt_device_step *d);
+/* The two halves of kt_device_step_route_up: what the host fills in, and the copies of it. */
+void kt_device_step_route_ready(kt_device_step *d, int node, int64_t slots);
+kt_status kt_device_step_route_put(kt_device_step *d, int64_t slots, kt_err *err);
+
 /* All is done, whatever became of it. */
 kt_status kt_device_step_wait(kt_device_step *d, kt_err *err);
 

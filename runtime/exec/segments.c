@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "runtime/device/device_run.h"
+#include "runtime/exec/segments_impl.h"
 
 #define ROWS_PER_TASK 8 /* of adding a sum */
 
@@ -38,11 +38,12 @@ kt_status kt_segments_init(kt_step *s, kt_err *err) {
     }
     s->cold_id = kt_step_alloc(s, (size_t)(s->max_rows * topk) * sizeof *s->cold_id);
     s->noted = kt_step_alloc(s, (size_t)experts * sizeof *s->noted);
-    if (s->cold_id && s->noted) return KT_OK;
+    s->letters = kt_step_alloc(s, (size_t)s->place->n_segments * sizeof *s->letters);
+    if (s->cold_id && s->noted && s->letters) return KT_OK;
     return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
 }
 
-static int64_t slots_of(const kt_step *s, const kt_node *experts) {
+int64_t kt_segments_slots(const kt_step *s, const kt_node *experts) {
     for (const kt_node *n = experts; n-- > s->graph->nodes;)
         if (n->kind == KT_NODE_ROUTE) return n->routing.topk;
     return 0;
@@ -50,7 +51,7 @@ static int64_t slots_of(const kt_step *s, const kt_node *experts) {
 
 void kt_step_note_routing(const kt_step *s, const kt_node *experts) {
     const int64_t count = s->graph->weights[experts->weight].count;
-    const int64_t ids = s->rows * slots_of(s, experts);
+    const int64_t ids = s->rows * kt_segments_slots(s, experts);
 
     memset(s->noted, 0, (size_t)count * sizeof *s->noted);
     for (int64_t i = 0; i < ids; i++)
@@ -66,15 +67,7 @@ void kt_step_note_routing(const kt_step *s, const kt_node *experts) {
 
 /* ---- running ---- */
 
-typedef struct runner {
-    kt_step *s;
-    kt_device_step *d;
-    const kt_step_program *program;
-    kt_pool *pool;
-    const atomic_bool *stop;
-    bool is_pending; /* work of the device that the host has not waited for */
-    int layer;       /* whose beginning was seen */
-} runner;
+typedef kt_segments_runner runner;
 
 /* Wait for all that was put: the host is about to read it, or to write over what it reads. */
 static kt_status catch_up(runner *r, kt_err *err) {
@@ -83,11 +76,9 @@ static kt_status catch_up(runner *r, kt_err *err) {
     return kt_device_step_wait(r->d, err);
 }
 
-/* The experts' node of a segment that the last routing is copied for. */
-static int routed_node(const runner *r, const kt_segment *s) {
-    for (int i = s->first; i < s->end; i++)
-        if (r->s->graph->nodes[i].kind == KT_NODE_EXPERTS && r->s->graph->nodes[i].is_routed)
-            return i;
+int kt_segments_routed(const kt_step *s, const kt_segment *g) {
+    for (int i = g->first; i < g->end; i++)
+        if (s->graph->nodes[i].kind == KT_NODE_EXPERTS && s->graph->nodes[i].is_routed) return i;
     return -1;
 }
 
@@ -100,19 +91,20 @@ static kt_status copy_in(runner *r, const kt_segment *s, kt_err *err) {
     for (int i = 0; i < s->n_down; i++) KT_TRY(kt_device_step_down(r->d, s->down[i], err));
     if (s->routing_down)
         KT_TRY(kt_device_step_route_down(
-            r->d, slots_of(r->s, &r->s->graph->nodes[routed_node(r, s)]), err));
+            r->d, kt_segments_slots(r->s, &r->s->graph->nodes[kt_segments_routed(r->s, s)]), err));
     if (s->n_down || s->routing_down) r->is_pending = true;
     if ((!s->n_up && !s->routing_up) || is_idle_there(r, s)) return KT_OK;
     for (int i = 0; i < s->n_up; i++) KT_TRY(kt_device_step_up(r->d, s->up[i], err));
     if (s->routing_up) {
-        const int node = routed_node(r, s);
-        KT_TRY(kt_device_step_route_up(r->d, node, slots_of(r->s, &r->s->graph->nodes[node]), err));
+        const int node = kt_segments_routed(r->s, s);
+        KT_TRY(kt_device_step_route_up(r->d, node,
+                                       kt_segments_slots(r->s, &r->s->graph->nodes[node]), err));
     }
     r->is_pending = true;
     return KT_OK;
 }
 
-static kt_status run_host(runner *r, int segment, kt_err *err) {
+kt_status kt_segments_run_host(const runner *r, int segment, kt_err *err) {
     const int first = r->program->begin[segment], end = r->program->begin[segment + 1];
 
     if (kt_pool_run_until(r->pool, r->program->phases + first, end - first, r->stop)) return KT_OK;
@@ -121,11 +113,10 @@ static kt_status run_host(runner *r, int segment, kt_err *err) {
 
 /* ---- nodes on both sides ---- */
 
-/* Ids of the experts that the CPU has and does not lend. */
-static void keep_cold(runner *r, int node, const bool *lent) {
+void kt_segments_keep_cold(const runner *r, int node, const bool *lent) {
     const kt_step *s = r->s;
     const int32_t *place = s->place->place[s->graph->nodes[node].weight];
-    const int64_t n = s->rows * slots_of(s, &s->graph->nodes[node]);
+    const int64_t n = s->rows * kt_segments_slots(s, &s->graph->nodes[node]);
 
     for (int64_t i = 0; i < n; i++) {
         const int32_t id = s->expert_id[i];
@@ -154,23 +145,27 @@ static void add_rows(void *arg, int64_t begin, int64_t end, int tid) {
 }
 
 /* The CPU's experts are in out already: the device's come behind them. */
-static kt_status add_here(runner *r, int node, kt_err *err) {
+void kt_segments_add_sum(const runner *r, int node) {
     sum_task task = {r, &r->s->exec[node].out, kt_device_step_sum(r->d)};
     kt_phase phase = {
         .run = add_rows, .arg = &task, .n_tasks = (r->s->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK};
 
+    kt_pool_run(r->pool, &phase, 1);
+}
+
+static kt_status add_here(runner *r, int node, kt_err *err) {
     KT_TRY(kt_device_step_sum_down(r->d, err));
     r->is_pending = true;
     KT_TRY(catch_up(r, err));
-    kt_pool_run(r->pool, &phase, 1);
+    kt_segments_add_sum(r, node);
     return KT_OK;
 }
 
 /* The CPU alone, wherever the sum belongs. */
 static kt_status run_here(runner *r, const kt_segment *g, int segment, kt_err *err) {
     KT_TRY(catch_up(r, err));
-    keep_cold(r, g->first, NULL);
-    KT_TRY(run_host(r, segment, err));
+    kt_segments_keep_cold(r, g->first, NULL);
+    KT_TRY(kt_segments_run_host(r, segment, err));
     if (!g->is_summed_on_device) return KT_OK;
     r->is_pending = true;
     return kt_device_step_sum_up(r->d, g->first, err);
@@ -189,8 +184,8 @@ static kt_status run_both(runner *r, const kt_segment *g, int segment, kt_err *e
     r->is_pending = true;
     kt_device_step_note(r->d, g->first);
     KT_TRY(kt_device_step_lend(r->d, g->first, &lent, err));
-    keep_cold(r, g->first, lent);
-    KT_TRY(run_host(r, segment, err));
+    kt_segments_keep_cold(r, g->first, lent);
+    KT_TRY(kt_segments_run_host(r, segment, err));
     if (!g->is_summed_on_device) return add_here(r, g->first, err);
     return kt_device_step_sum_up(r->d, g->first, err);
 }
@@ -210,7 +205,7 @@ static kt_status tap(runner *r, int node, kt_err *err) {
 static kt_status note(runner *r, const kt_node *n, kt_err *err) {
     if (n->kind != KT_NODE_EXPERTS || !n->is_routed || (!r->s->recorder && !r->s->is_mapped))
         return KT_OK;
-    KT_TRY(kt_device_step_route_down(r->d, slots_of(r->s, n), err));
+    KT_TRY(kt_device_step_route_down(r->d, kt_segments_slots(r->s, n), err));
     KT_TRY(kt_device_step_wait(r->d, err));
     kt_step_note_routing(r->s, n);
     return KT_OK;
@@ -225,6 +220,7 @@ static kt_status run_device(runner *r, const kt_segment *g, kt_err *err) {
         KT_TRY(kt_device_step_run(r->d, i, err));
         KT_TRY(note(r, &graph->nodes[i], err));
         if (graph->nodes[i].kind != KT_NODE_HEAD) continue;
+        KT_TRY(kt_device_step_put(r->d, err)); /* what follows goes to any memory */
         if (r->s->hidden) KT_TRY(kt_device_step_hidden(r->d, i, graph->numbers.layers, err));
         if (r->s->n_out) KT_TRY(kt_device_step_logits(r->d, err));
     }
@@ -240,7 +236,7 @@ static kt_status run_segment(runner *r, int i, kt_err *err) {
     for (int n = g->first; n < g->end; n++)
         if (r->s->graph->nodes[n].layer > r->layer) r->layer = r->s->graph->nodes[n].layer;
     KT_TRY(catch_up(r, err));
-    return run_host(r, i, err);
+    return kt_segments_run_host(r, i, err);
 }
 
 kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *pool,
@@ -250,11 +246,18 @@ kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *p
     kt_err why = {KT_OK, ""};
     kt_status st, last;
 
-    st = kt_device_step_settle(s->device, err);
+    KT_TRY(kt_device_step_settle(s->device, err));
+    if (kt_segments_can_mail(s)) {
+        st = kt_segments_run_mail(&r, err);
+        if (st != KT_E_UNSUPPORTED) return st;
+        kt_device_step_no_mail(s->device);
+    }
+    st = kt_device_step_gather(s->device, false, err);
     if (st == KT_OK) st = kt_device_step_begin(s->device, s, err);
     for (int i = 0; i < s->place->n_segments && st == KT_OK; i++) st = run_segment(&r, i, err);
     /* Also after an error: nothing may write into the host's memory behind this call. */
     last = kt_device_step_wait(s->device, &why);
+    kt_device_step_put(s->device, NULL);
     if (st == KT_OK && last != KT_OK) return kt_fail(err, last, "%s", why.message);
     return st;
 }

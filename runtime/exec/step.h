@@ -204,8 +204,9 @@ struct kt_step {
      * the CPU has. All NULL without one. */
     const struct kt_placement *place;
     struct kt_device_step *device;
-    int32_t *cold_id, *noted; /* noted: [experts] rows of each, while they are counted */
-    float *cold_sum;          /* [rows, hidden] the CPU's part of a sum that is formed there */
+    int32_t *cold_id, *noted;           /* noted: [experts] rows of each, while they are counted */
+    struct kt_segment_letters *letters; /* [segments] of a step that is put whole */
+    float *cold_sum; /* [rows, hidden] the CPU's part of a sum that is formed there */
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
     kt_importance *importance; /* borrowed; NULL = inputs are not observed */

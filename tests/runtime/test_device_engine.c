@@ -1,6 +1,7 @@
 /* Engines that a device takes part in, on the emulated one: the same numbers as the CPU's within
  * what BF16 may lose, the same experts, whatever share of them lies there; and what happens when
  * there is no room or the device is lost. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <limits.h>
 #include <math.h>
@@ -189,6 +190,44 @@ Test(device_engine, chunks_give_the_same_numbers, .timeout = 120) {
     }
     free(whole);
     kt_engine_destroy(e);
+    kt_checkpoint_close(g.file);
+}
+
+/* A step that is put whole, with letters and answers, is the same step as one that the host leads
+ * part by part, to the bit; and one that comes again is replayed. The lazy device does no more than
+ * what the letters demand. */
+static void check_whole_steps(const golden *g, const char *device, bool experts_only) {
+    static const char *const ways[] = {"off", "mapped", "functions"};
+    float *logits[3];
+
+    for (int w = 0; w < 3; w++) {
+        kt_device_gathered did;
+        kt_engine *e;
+        setenv("KT_MAILBOX", ways[w], 1);
+        e = load(g->folder, (kt_engine_options){.device = device,
+                                                .gpu_experts = "50%",
+                                                .experts_only = experts_only});
+        logits[w] = forward(e, g->tokens, TOKENS / 3, NULL, NULL);
+        did = kt_device_step_gathered(e->step.device);
+        if (w == 0)
+            cr_expect_gt(did.pieces, 6, "%d pieces", (int)did.pieces);
+        else
+            cr_expect(did.pieces == 3 && did.captured == 1 && did.replayed == 3,
+                      "%s: %d pieces, %d captured, %d replayed", ways[w], (int)did.pieces,
+                      (int)did.captured, (int)did.replayed);
+        cr_expect_arr_eq(logits[w], logits[0], (size_t)(TOKENS * g->vocab) * sizeof **logits,
+                         "%s, %s, %d", device, ways[w], experts_only);
+        kt_engine_destroy(e);
+    }
+    for (int w = 0; w < 3; w++) free(logits[w]);
+    unsetenv("KT_MAILBOX");
+}
+
+Test(device_engine, whole_steps_give_the_same_bits_as_their_parts, .timeout = 120) {
+    golden g = open_golden("qwen3_moe-a");
+
+    check_whole_steps(&g, "emulated", false);
+    check_whole_steps(&g, "emulated:lazy", true);
     kt_checkpoint_close(g.file);
 }
 
