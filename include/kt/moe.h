@@ -2,7 +2,7 @@
  * the kernels that serve whole models here.
  *
  *     out[t] = sum over i < topk of route_weight[t, i] * expert[id[t, i]](x[t])
- *     expert(x) = down * (silu(gate * x) * (up * x))
+ *     expert(x) = down * (silu(gate * x) * (up * x)), or another activation of kt_moe_options
  *
  * A team is a set of threads that layers share: calls of all its layers run one after the other, in
  * the order in which they were submitted, each on all threads. Any number of calls of any number of
@@ -34,6 +34,11 @@ typedef struct kt_moe_team_options {
                            by estimate */
     bool deterministic; /* no bit follows the number of threads or the rows of a call */
     bool exact_acts;    /* activations in their finest encoding */
+    /* Memory nodes that experts are cut over, a slice of each in every node's memory: 0 = those
+     * that the threads' cores belong to (deterministic: 1), 1 = experts stay whole, n = as many
+     * groups of threads, for machines that hide their nodes. Experts too small to be cut stay
+     * whole, or are refused when they are loaded, where a number was asked for. */
+    int32_t memory_nodes;
 } kt_moe_team_options;
 
 KT_API void kt_moe_team_options_init(kt_moe_team_options *options, size_t size);
@@ -51,7 +56,11 @@ typedef struct kt_moe_options {
     int64_t hidden, intermediate; /* size of a token, and between the matrices */
     int64_t max_tokens;           /* computed at once; longer calls are cut; 0 = 512 */
     const char *weights;    /* what they become: "native", "bf16", "int8", "int4", "w8g128" ... */
-    const char *activation; /* "swiglu" */
+    const char *activation; /* "swiglu", or "swigluoai": see below */
+    /* "swiglu" is silu(g) * u of g = gate * x and u = up * x; with a limit over 0 it is that of
+     * g' = min(g, limit) and u' = u between -limit and limit. "swigluoai" (limit and alpha over 0)
+     * is (u' + 1) * g' / (1 + exp(-alpha * g')). */
+    float swiglu_limit, swiglu_alpha;
 } kt_moe_options;
 
 /* Native weights and SwiGLU; the sizes are the caller's to set. */
@@ -115,7 +124,12 @@ typedef struct kt_moe_rows {
     /* A CUDA stream's handle (CUstream, cudaStream_t; 1 = the default stream), or NULL. The call
      * begins when the stream comes to it: what is pointed to is host memory that the stream's
      * copies fill, best pinned, and the ticket is for kt_moe_sync_stream. Captured into a graph,
-     * every replay is a call. Ids that cannot be count as -1, as nobody is there to be told. */
+     * every replay is a call. Ids that cannot be count as -1, as nobody is there to be told.
+     *
+     * The stream calls functions of the host (cuLaunchHostFunc), or, with KT_MAILBOX=mapped in the
+     * environment, writes and waits for words of mapped memory that the team's thread watches
+     * (cuStreamWriteValue32, cuStreamWaitValue32; the stream's context must be current for the
+     * calling thread). Then calls of several streams may begin in another order than theirs. */
     void *stream;
 } kt_moe_rows;
 
@@ -130,6 +144,11 @@ KT_API void kt_moe_sync(kt_moe *m, uint64_t ticket);
  * before the layer does. KT_E_UNSUPPORTED without a CUDA driver, KT_E_INVALID for a ticket that is
  * none or a stream that the driver does not know. */
 KT_API kt_status kt_moe_sync_stream(kt_moe *m, uint64_t ticket, void *stream, kt_err *err);
+/* Announce the numbers of tokens, at most 64, whose calls will be captured: what a capture needs is
+ * taken now, in the CUDA context that is current where KT_MAILBOX=mapped is set, and a captured
+ * call of another number is refused (KT_E_INVALID). n 0 = any number again, as at the beginning.
+ * Other calls may have any number. */
+KT_API kt_status kt_moe_announce(kt_moe *m, const int64_t *tokens, size_t n, kt_err *err);
 /* Submit and sync, without a stream. */
 KT_API kt_status kt_moe_forward(kt_moe *m, const kt_moe_rows *rows, kt_err *err);
 
@@ -149,6 +168,7 @@ typedef struct kt_moe_counts {
     int64_t rows_run;       /* of experts */
     int64_t rows_elsewhere; /* left out by the mask */
     int64_t rows_deferred;  /* of those that ran */
+    int64_t memory_nodes;   /* that its experts lie on; 0 = nothing is loaded */
 } kt_moe_counts;
 
 /* rows: NULL, or [experts] rows of each expert of the checkpoint. */

@@ -1,4 +1,5 @@
 /* Layers: their life, calls, and what may change meanwhile. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -23,6 +24,27 @@ static kt_status check_size(const char *name, int64_t value, int64_t most, kt_er
                    (long long)value, (long long)most);
 }
 
+/* The rule of an activation's word and numbers. */
+static kt_status read_activation(const kt_moe_options *o, kt_glu_rule *out, kt_err *err) {
+    const char *word = o->activation ? o->activation : "";
+    const bool is_oai = strcmp(word, "swigluoai") == 0;
+
+    if (!is_oai && strcmp(word, "swiglu") != 0)
+        return kt_fail(err, KT_E_UNSUPPORTED, "activation '%.40s', expected swiglu or swigluoai",
+                       word);
+    if (!(o->swiglu_limit >= 0 && o->swiglu_limit < INFINITY) ||
+        !(o->swiglu_alpha >= 0 && o->swiglu_alpha < INFINITY) ||
+        (is_oai ? o->swiglu_limit == 0 || o->swiglu_alpha == 0 : o->swiglu_alpha != 0))
+        return kt_fail(err, KT_E_INVALID,
+                       "activation %s with swiglu_limit %g and swiglu_alpha %g, expected %s", word,
+                       (double)o->swiglu_limit, (double)o->swiglu_alpha,
+                       is_oai ? "both over 0" : "a limit of 0 or more and no alpha");
+    out->kind = is_oai ? KT_GLU_OAI : o->swiglu_limit > 0 ? KT_GLU_CLAMP_SILU : KT_GLU_SILU;
+    out->limit = o->swiglu_limit;
+    out->alpha = o->swiglu_alpha;
+    return KT_OK;
+}
+
 static kt_status read_options(const kt_moe_options *from, kt_moe_options *o, int *quant,
                               kt_err *err) {
     kt_moe_options_init(o, sizeof *o);
@@ -36,9 +58,6 @@ static kt_status read_options(const kt_moe_options *from, kt_moe_options *o, int
     if (o->topk > o->experts)
         return kt_fail(err, KT_E_INVALID, "kt_moe_options: topk is %lld of %lld experts",
                        (long long)o->topk, (long long)o->experts);
-    if (!o->activation || strcmp(o->activation, "swiglu") != 0)
-        return kt_fail(err, KT_E_UNSUPPORTED, "activation '%.40s', expected swiglu",
-                       o->activation ? o->activation : "");
     *quant = o->weights ? kt_quant_parse(o->weights) : -1;
     if (*quant >= 0) return KT_OK;
     return kt_fail(err, KT_E_INVALID, "weights '%.40s', expected " KT_QUANT_WORDS,
@@ -48,12 +67,14 @@ static kt_status read_options(const kt_moe_options *from, kt_moe_options *o, int
 kt_status kt_moe_create(kt_moe_team *team, const kt_moe_options *options, kt_moe **out,
                         kt_err *err) {
     kt_moe_options o;
+    kt_glu_rule glu;
     kt_moe *m;
     int quant = -1;
 
     *out = NULL;
     if (!team) return kt_fail(err, KT_E_INVALID, "kt_moe_create: team is NULL");
     KT_TRY(read_options(options, &o, &quant, err));
+    KT_TRY(read_activation(&o, &glu, err));
     m = calloc(1, sizeof *m);
     if (m) m->rows_of = calloc((size_t)o.experts, sizeof *m->rows_of);
     if (!m || !m->rows_of) {
@@ -68,6 +89,7 @@ kt_status kt_moe_create(kt_moe_team *team, const kt_moe_options *options, kt_moe
     m->intermediate = o.intermediate;
     m->max_tokens = o.max_tokens;
     m->quant = (kt_quant)quant;
+    m->glu = glu;
     atomic_fetch_add(&team->references, 1);
     *out = m;
     return KT_OK;
@@ -245,6 +267,7 @@ static void do_count(void *arg) {
     counting *c = arg;
 
     c->counts = c->moe->counts;
+    c->counts.memory_nodes = c->moe->weights ? c->moe->weights->n_nodes : 0;
     if (c->rows) memcpy(c->rows, c->moe->rows_of, (size_t)c->moe->experts * sizeof *c->rows);
 }
 

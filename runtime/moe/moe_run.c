@@ -104,10 +104,47 @@ static void route(kt_moe_team *t, kt_moe *m, const kt_moe_item *item, const piec
 
 /* ---- */
 
+/* Phases of the job: experts whole, or a slice of each on every memory node. *first: whose numbers
+ * of rows are those of all. false: memory is reserved for this layer, so this cannot be. */
+static bool make_phases(kt_moe_team *t, const kt_moe *m, kt_moe_job *job, kt_moe_nodes *nodes,
+                        const kt_moe_job **first, kt_phase *phases, int *n) {
+    const kt_moe_weights *w = m->weights;
+
+    *first = w->n_nodes == 1 ? job : &nodes->job[0];
+    if (w->n_nodes == 1) {
+        if (kt_moe_job_init(job, m->max_tokens, kt_pool_threads(t->pool), t->workspace_bytes[0],
+                            NULL) != KT_OK)
+            return false;
+        kt_moe_job_phases(job, phases + *n);
+        *n += KT_MOE_PHASES;
+        return true;
+    }
+    *nodes = (kt_moe_nodes){.n_nodes = w->n_nodes,
+                            .x = job->x,
+                            .ldx = job->ldx,
+                            .tokens = job->tokens,
+                            .expert_id = job->expert_id,
+                            .route_weight = job->route_weight,
+                            .out = job->out,
+                            .ldo = job->ldo,
+                            .accumulate = job->accumulate};
+    for (int i = 0; i < w->n_nodes; i++) {
+        nodes->layer[i] = &w->slice[i];
+        nodes->threads[i] = t->nodes.threads[i];
+        nodes->workspace[i] = t->workspace[i].data;
+    }
+    if (kt_moe_nodes_init(nodes, m->max_tokens, NULL) != KT_OK) return false;
+    kt_moe_nodes_phases(nodes, phases + *n);
+    *n += KT_MOE_NODES_PHASES;
+    return true;
+}
+
 static void run_piece(kt_moe_team *t, kt_moe *m, const kt_moe_item *item, piece *p) {
     const kt_moe_rows *r = &item->rows;
     const bool has_f32_in = r->x_type == KT_MOE_F32, has_f32_out = r->out_type == KT_MOE_F32;
-    kt_phase phases[KT_MOE_PHASES + 2];
+    kt_phase phases[KT_MOE_NODES_PHASES + 2];
+    const kt_moe_job *first;
+    kt_moe_nodes nodes;
     int n = 0;
     kt_moe_job job = {.layer = &m->weights->layer,
                       .x = has_f32_in ? (const float *)r->x + p->first * p->ldx : p->x,
@@ -118,19 +155,15 @@ static void run_piece(kt_moe_team *t, kt_moe *m, const kt_moe_item *item, piece 
                       .out = has_f32_out ? (float *)r->out + p->first * p->ldo : p->out,
                       .ldo = has_f32_out ? p->ldo : m->hidden,
                       .accumulate = has_f32_out && r->accumulate,
-                      .workspace = t->workspace.data};
+                      .workspace = t->workspace[0].data};
 
     route(t, m, item, p);
-    if (kt_moe_job_init(&job, m->max_tokens, kt_pool_threads(t->pool), t->workspace_bytes, NULL) !=
-        KT_OK)
-        return; /* reserved for this layer: cannot be */
     if (!has_f32_in) phases[n++] = (kt_phase){.run = widen, .arg = p, .n_tasks = p->tokens};
-    kt_moe_job_phases(&job, phases + n);
-    n += KT_MOE_PHASES;
+    if (!make_phases(t, m, &job, &nodes, &first, phases, &n)) return;
     if (!has_f32_out) phases[n++] = (kt_phase){.run = narrow, .arg = p, .n_tasks = p->tokens};
     kt_pool_run(t->pool, phases, n);
     for (int64_t e = 0; e < m->experts; e++) {
-        const int64_t rows = kt_moe_job_rows(&job, e);
+        const int64_t rows = kt_moe_job_rows(first, e);
         m->rows_of[e] += rows;
         m->counts.rows_run += rows;
     }

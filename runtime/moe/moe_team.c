@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/err.h"
 #include "runtime/api/sized.h"
@@ -40,10 +41,31 @@ void kt_moe_team_do(kt_moe_team *t, void (*run)(void *arg), void *arg) {
     kt_moe_team_wait(t, kt_moe_team_put(t, &item, NULL));
 }
 
+uint64_t kt_moe_team_room(const kt_moe_team *t) {
+    return KT_MOE_QUEUE - (t->last - t->done);
+}
+
+void kt_moe_team_add(kt_moe_team *t, const kt_moe_item *item) {
+    t->queue[++t->last % KT_MOE_QUEUE] = *item;
+}
+
+/* Under the lock, which is free meanwhile: until there may be something to do. */
+static void rest(kt_moe_team *t) {
+    if (t->n_watched == 0) {
+        pthread_cond_wait(&t->has_work, &t->lock);
+        t->looked_ns = kt_clock_ns();
+        return;
+    }
+    if (kt_moe_words_look(t) > 0)
+        t->looked_ns = kt_clock_ns();
+    else
+        kt_moe_words_rest(t);
+}
+
 /* The next item; false at the end. */
 static bool take(kt_moe_team *t, kt_moe_item *out) {
     pthread_mutex_lock(&t->lock);
-    while (t->last == t->done && !t->is_ending) pthread_cond_wait(&t->has_work, &t->lock);
+    while (t->last == t->done && !t->is_ending) rest(t);
     if (t->last == t->done) {
         pthread_mutex_unlock(&t->lock);
         return false;
@@ -70,6 +92,7 @@ static void *work(void *arg) {
             item.run(item.arg);
         else
             kt_moe_run_call(t, &item);
+        if (item.done) kt_moe_set_word(item.done, KT_MOE_DONE);
         finish(t);
     }
     return NULL;
@@ -78,10 +101,10 @@ static void *work(void *arg) {
 /* ---- memory of calls ---- */
 
 /* What calls in the queue use is given up only for what is there. */
-static kt_status replace(kt_buffer *old, size_t bytes, kt_err *err) {
+static kt_status replace(kt_buffer *old, size_t bytes, int node, kt_err *err) {
     kt_buffer taken;
 
-    KT_TRY(kt_moe_take(bytes, &taken, err));
+    KT_TRY(kt_moe_take(bytes, node, &taken, err));
     kt_buffer_destroy(old);
     *old = taken;
     return KT_OK;
@@ -96,7 +119,7 @@ static kt_status reserve_rows(kt_moe_team *t, int64_t floats, int64_t slots, kt_
     if (slots < t->slots) slots = t->slots;
     if (floats == t->floats && slots == t->slots) return KT_OK;
     f = ((size_t)floats + line - 1) / line * line, s = ((size_t)slots + line - 1) / line * line;
-    KT_TRY(replace(&t->rows, (2 * f + s) * sizeof(float) + s * sizeof(int32_t), err));
+    KT_TRY(replace(&t->rows, (2 * f + s) * sizeof(float) + s * sizeof(int32_t), -1, err));
     at = t->rows.data;
     t->x = at, t->out = at + f, t->weight = at + 2 * f;
     t->id = (int32_t *)(void *)(at + 2 * f + s);
@@ -106,11 +129,15 @@ static kt_status reserve_rows(kt_moe_team *t, int64_t floats, int64_t slots, kt_
 
 kt_status kt_moe_team_reserve(kt_moe_team *t, const kt_moe *m, const kt_moe_weights *w,
                               kt_err *err) {
-    const size_t bytes = kt_moe_workspace_bytes(&w->layer, m->max_tokens, kt_pool_threads(t->pool));
+    const int threads = kt_pool_threads(t->pool);
 
-    if (bytes > t->workspace_bytes) {
-        KT_TRY(replace(&t->workspace, bytes, err));
-        t->workspace_bytes = bytes;
+    for (int i = 0; i < w->n_nodes; i++) {
+        const size_t bytes = w->n_nodes == 1
+                                 ? kt_moe_workspace_bytes(&w->layer, m->max_tokens, threads)
+                                 : kt_moe_nodes_bytes(&w->slice[i], m->max_tokens, threads);
+        if (bytes <= t->workspace_bytes[i]) continue;
+        KT_TRY(replace(&t->workspace[i], bytes, t->nodes.memory[i], err));
+        t->workspace_bytes[i] = bytes;
     }
     return reserve_rows(t, m->max_tokens * m->hidden, m->max_tokens * m->topk, err);
 }
@@ -129,6 +156,20 @@ typedef struct beginning {
     kt_err *err;
 } beginning;
 
+/* What a number of threads finds is not what another one finds: a deterministic team is whole, or
+ * cut into as many equal parts as it was told. */
+static kt_status plan_nodes(kt_moe_team *t, const kt_moe_team_options *o, int threads,
+                            kt_err *err) {
+    int nodes[MAX_CPUS];
+    const int n = kt_topology_core_nodes(nodes, MAX_CPUS);
+    const int wish = o->deterministic && o->memory_nodes == 0 ? KT_NUMA_OFF : o->memory_nodes;
+
+    KT_TRY(kt_node_plan_make(wish, nodes, n, threads, &t->nodes, err));
+    t->nodes.has_equal_shares = o->deterministic;
+    t->is_node_wish = wish > KT_NUMA_OFF;
+    return KT_OK;
+}
+
 /* On the team's thread, which the pool binds to its first core. */
 static kt_status set_up(kt_moe_team *t, const kt_moe_team_options *o, kt_err *err) {
     int cpus[MAX_CPUS];
@@ -138,6 +179,7 @@ static kt_status set_up(kt_moe_team *t, const kt_moe_team_options *o, kt_err *er
     const int threads = o->n_threads ? o->n_threads : kt_usable_cores();
     const kt_pool_options pool = {.n_threads = threads, .cpus = threads <= n ? cpus : NULL};
 
+    KT_TRY(plan_nodes(t, o, threads, err));
     KT_TRY(kt_topology_probe(&topology, err));
     kt_fingerprint_make(&topology, NULL, &machine);
     if (o->table && *o->table) KT_TRY(kt_table_load(o->table, &t->table, err));
@@ -162,8 +204,9 @@ static void tear_down(void *arg) {
     kt_planner_destroy(t->planner);
     kt_registry_destroy(t->registry);
     kt_table_destroy(t->table);
-    kt_buffer_destroy(&t->workspace);
+    for (int i = 0; i < KT_MOE_MAX_NODES; i++) kt_buffer_destroy(&t->workspace[i]);
     kt_buffer_destroy(&t->rows);
+    kt_moe_words_free(t);
 }
 
 static void end(kt_moe_team *t) {

@@ -8,6 +8,7 @@
 #include "dispatch/model/experts_graph.h"
 #include "dispatch/model/needs.h"
 #include "kernels/formats/format.h"
+#include "runtime/model/bytes.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/packer.h"
 #include "runtime/moe/moe_impl.h"
@@ -16,7 +17,7 @@ void kt_moe_weights_destroy(kt_moe_weights *w) {
     if (!w) return;
     kt_model_plan_deinit(&w->plan);
     kt_graph_deinit(&w->graph);
-    kt_buffer_destroy(&w->packed);
+    for (int i = 0; i < KT_MOE_MAX_NODES; i++) kt_buffer_destroy(&w->packed[i]);
     free(w->expert);
     free(w);
 }
@@ -31,25 +32,56 @@ typedef struct loading {
     kt_err *err;
 } loading;
 
-static kt_status pack(loading *l, const kt_problem_plan *part, kt_err *err) {
-    kt_moe_weights *w = l->weights;
-    const size_t n = (size_t)l->moe->experts;
-    const kt_packer_request request = {.checkpoint = l->checkpoint,
-                                       .graph = &w->graph,
-                                       .plan = &w->plan,
-                                       .n_nodes = 1,
-                                       .pool = l->moe->team->pool};
-    kt_placing place = {
-        .whole = w->layer, .n = 1, .count = l->moe->experts, .bytes = {part->bytes}};
-    kt_packer packer;
+/* Where the channels of each node begin. Experts that cannot be cut stay whole, unless somebody
+ * insists. */
+static kt_status cut(loading *l, kt_placing *place, kt_err *err) {
+    const kt_moe_team *t = l->moe->team;
+    kt_err why = {KT_OK, ""};
     kt_status st;
 
-    w->expert = malloc(n * sizeof *w->expert);
-    place.at = malloc(n * sizeof *place.at);
-    st = w->expert && place.at ? kt_moe_take(n * part->bytes, &w->packed, err)
-                               : kt_fail(err, KT_E_NOMEM, "no memory for %zu experts", n);
-    for (size_t e = 0; st == KT_OK && e < n; e++)
-        w->expert[e] = place.at[e] = (uint8_t *)w->packed.data + e * part->bytes;
+    l->weights->n_nodes = place->n = 1;
+    if (t->nodes.n == 1) return KT_OK;
+    st = kt_node_plan_cut(&t->nodes, &place->whole, place->begin, &why);
+    if (st != KT_OK && t->is_node_wish) return kt_fail(err, st, "%s", why.message);
+    if (st == KT_OK) l->weights->n_nodes = place->n = t->nodes.n;
+    return KT_OK;
+}
+
+/* Memory of each node for what it has of every expert. */
+static kt_status place_experts(loading *l, kt_placing *place, kt_err *err) {
+    kt_moe_weights *w = l->weights;
+    const size_t n = (size_t)place->count;
+
+    KT_TRY(cut(l, place, err));
+    w->expert = malloc(n * (size_t)place->n * sizeof *w->expert);
+    place->at = malloc(n * (size_t)place->n * sizeof *place->at);
+    if (!w->expert || !place->at) return kt_fail(err, KT_E_NOMEM, "no memory for %zu experts", n);
+    for (int i = 0; i < place->n; i++) {
+        const size_t first = (size_t)i * n;
+        if (place->n > 1) {
+            w->slice[i] = kt_moe_slice_layer(&place->whole, place->begin[i], place->begin[i + 1],
+                                             w->expert + first);
+            place->bytes[i] = kt_bytes_round(kt_moe_expert_bytes(&w->slice[i]));
+        }
+        KT_TRY(kt_moe_take(n * place->bytes[i], l->moe->team->nodes.memory[i], &w->packed[i], err));
+        for (size_t e = 0; e < n; e++)
+            w->expert[first + e] = place->at[first + e] =
+                (uint8_t *)w->packed[i].data + e * place->bytes[i];
+    }
+    return KT_OK;
+}
+
+static kt_status pack(loading *l, const kt_problem_plan *part, kt_err *err) {
+    kt_packer_request request = {.checkpoint = l->checkpoint,
+                                 .graph = &l->weights->graph,
+                                 .plan = &l->weights->plan,
+                                 .pool = l->moe->team->pool};
+    kt_placing place = {
+        .whole = l->weights->layer, .count = l->moe->experts, .bytes = {part->bytes}};
+    kt_packer packer;
+    kt_status st = place_experts(l, &place, err);
+
+    request.n_nodes = place.n;
     if (st == KT_OK) {
         st = kt_packer_init(&packer, &request, err);
         if (st == KT_OK) st = kt_packer_start(&packer, err);
@@ -72,6 +104,7 @@ static kt_status load(loading *l, kt_err *err) {
     part = kt_model_plan_run(&w->plan, 0, 0);
     w->layer = kt_problem_plan_layer(part);
     w->layer.cuts = &w->plan.layer.cuts;
+    w->layer.glu = m->glu;
     KT_TRY(pack(l, part, err));
     w->layer.experts = w->expert;
     return kt_moe_team_reserve(m->team, m, w, err);

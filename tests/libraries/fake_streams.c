@@ -1,11 +1,14 @@
 /* A CUDA driver's streams on one thread each: what they are given is done in order, functions of
  * the host among it, and can be captured to be replayed. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "fake_streams.h"
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST = 1024, INVALID_HANDLE = 400 };
 
@@ -14,6 +17,8 @@ typedef struct work {
     void *arg, *to;
     const void *from;
     size_t bytes;
+    uint32_t *writes, value; /* a word that becomes it */
+    const uint32_t *waits;   /* or is waited for until it is */
 } work;
 
 struct fake_stream {
@@ -40,6 +45,10 @@ static void *run(void *arg) {
         pthread_mutex_unlock(&s->lock);
         if (w.f)
             w.f(w.arg);
+        else if (w.writes)
+            __atomic_store_n(w.writes, w.value, __ATOMIC_RELEASE);
+        else if (w.waits)
+            while (__atomic_load_n(w.waits, __ATOMIC_ACQUIRE) != w.value) usleep(5);
         else
             memcpy(w.to, w.from, w.bytes);
         pthread_mutex_lock(&s->lock);
@@ -134,5 +143,68 @@ int cuStreamIsCapturing(void *stream, int *status);
 int cuStreamIsCapturing(void *stream, int *status) {
     if (!is_known(stream)) return INVALID_HANDLE;
     *status = ((fake_stream *)stream)->is_capturing;
+    return 0;
+}
+
+/* ---- words of mapped memory ---- */
+
+static _Thread_local void *context;
+static int n_blocks, relaxed;
+
+void fake_streams_enter(int is_inside) {
+    context = is_inside ? &n_blocks : NULL;
+}
+
+int fake_streams_blocks(void) {
+    return n_blocks;
+}
+
+int cuCtxGetCurrent(void **out);
+int cuCtxGetCurrent(void **out) {
+    *out = context;
+    return 0;
+}
+
+int cuCtxSetCurrent(void *to);
+int cuCtxSetCurrent(void *to) {
+    context = to;
+    return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode);
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    const int before = relaxed;
+    relaxed = *mode;
+    *mode = before;
+    return 0;
+}
+
+int cuMemHostAlloc(void **out, size_t bytes, unsigned flags);
+int cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+    if (!context || flags != 3 || relaxed != 2) return 201;
+    *out = aligned_alloc(4096, bytes);
+    n_blocks++;
+    return *out ? 0 : 2;
+}
+
+int cuMemFreeHost(void *p);
+int cuMemFreeHost(void *p) {
+    if (!context) return 201;
+    free(p);
+    n_blocks--;
+    return 0;
+}
+
+int cuStreamWriteValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned flags);
+int cuStreamWriteValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned flags) {
+    if (!is_known(stream) || flags) return INVALID_HANDLE;
+    put(stream, &(work){.writes = (uint32_t *)(uintptr_t)at, .value = value});
+    return 0;
+}
+
+int cuStreamWaitValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned flags);
+int cuStreamWaitValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned flags) {
+    if (!is_known(stream) || flags != 1) return INVALID_HANDLE;
+    put(stream, &(work){.waits = (const uint32_t *)(uintptr_t)at, .value = value});
     return 0;
 }

@@ -15,4 +15,8 @@ void fake_stream_replay(fake_stream *s);
 void fake_stream_sync(fake_stream *s);
 void fake_stream_end(fake_stream *s);
 
+/* This thread has a CUDA context, or none; and blocks of mapped memory that there are. */
+void fake_streams_enter(int is_inside);
+int fake_streams_blocks(void);
+
 #endif

@@ -1,6 +1,7 @@
 /* Expert layers for other engines: right in every format, from memory and from checkpoints, maps,
  * masks, deferred experts, many threads, any order of ends, no leak.
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 
 #include <math.h>
@@ -24,16 +25,23 @@ typedef struct layer {
     uint8_t *blocks[3];
 } layer;
 
-static kt_moe_team *team(bool deterministic, int threads) {
+static kt_moe_team *team_over(bool deterministic, int threads, int memory_nodes) {
     kt_moe_team_options o;
     kt_moe_team *t;
     kt_err err = {KT_OK, ""};
 
     kt_moe_team_options_init(&o, sizeof o);
-    o.n_threads = threads, o.deterministic = deterministic;
+    o.n_threads = threads, o.deterministic = deterministic, o.memory_nodes = memory_nodes;
     cr_assert_eq(kt_moe_team_create(&o, &t, &err), KT_OK, "%s", err.message);
     return t;
 }
+
+static kt_moe_team *team(bool deterministic, int threads) {
+    return team_over(deterministic, threads, 0);
+}
+
+/* What layers and their reference do behind gate and up. */
+static kt_glu_rule glu;
 
 static kt_moe *create(kt_moe_team *t, const char *weights) {
     kt_moe_options o;
@@ -43,6 +51,8 @@ static kt_moe *create(kt_moe_team *t, const char *weights) {
     kt_moe_options_init(&o, sizeof o);
     o.experts = E, o.topk = TOPK, o.hidden = H, o.intermediate = N, o.max_tokens = 4;
     o.weights = weights;
+    o.swiglu_limit = glu.limit, o.swiglu_alpha = glu.alpha;
+    if (glu.kind == KT_GLU_OAI) o.activation = "swigluoai";
     cr_assert_eq(kt_moe_create(t, &o, &m, &err), KT_OK, "%s", err.message);
     return m;
 }
@@ -165,7 +175,10 @@ static void add_expert(const double *gate, const double *up, const double *down,
     for (int n = 0; n < N; n++) {
         double g = 0, u = 0;
         for (int i = 0; i < H; i++) g += gate[n * H + i] * x[i], u += up[n * H + i] * x[i];
-        h[n] = g / (1 + exp(-g)) * u;
+        if (glu.kind != KT_GLU_SILU)
+            g = fmin(g, glu.limit), u = fmax(fmin(u, glu.limit), -glu.limit);
+        h[n] = glu.kind == KT_GLU_OAI ? (u + 1) * g / (1 + exp(-glu.alpha * g))
+                                      : g / (1 + exp(-g)) * u;
     }
     for (int i = 0; i < H; i++) {
         double sum = 0;
@@ -245,6 +258,111 @@ Test(moe, every_format_is_as_near_to_the_reference_as_its_activations, .timeout 
     cr_expect_geq(n, 25);
     free(c);
     kt_moe_team_destroy(t);
+}
+
+/* On one memory node and on two. x loses at most 2^-9 in each of its two factors, and h as much:
+ * clamped sums do not make that less by being many. */
+Test(moe, activations_are_what_their_words_say) {
+    static const kt_glu_rule rules[] = {
+        {KT_GLU_SILU, 0, 0}, {KT_GLU_CLAMP_SILU, 0.5f, 0}, {KT_GLU_OAI, 0.75f, 1.702f}};
+    call *c = make_call(1);
+
+    for (int i = 0; i < 6; i++) {
+        kt_moe_team *t = team_over(false, 2, 1 + i / 3);
+        double error;
+        layer l;
+        glu = rules[i % 3];
+        l = make(t, "bf16", 5);
+        forward(l.m, c);
+        error = error_of(&l, kt_format_find(KT_W_BF16), c);
+        cr_expect_lt(error, 3 * 0x1p-9, "rule %d: %.5f", i % 3, error);
+        end(&l);
+        kt_moe_team_destroy(t);
+    }
+    glu = rules[0];
+    free(c);
+}
+
+static int64_t nodes_of(kt_moe *m) {
+    kt_moe_counts counts = {.size = sizeof counts};
+    cr_assert_eq(kt_moe_count(m, &counts, NULL, NULL), KT_OK);
+    return counts.memory_nodes;
+}
+
+static kt_status nodes_of_team_error(int nodes, int threads, kt_err *err) {
+    kt_moe_team_options o;
+    kt_moe_team *t;
+
+    kt_moe_team_options_init(&o, sizeof o);
+    o.n_threads = threads, o.memory_nodes = nodes;
+    return kt_moe_team_create(&o, &t, err);
+}
+
+/* Slices in the memory of made-up nodes give what whole experts give; a deterministic team the same
+ * bits with any number of threads. */
+Test(moe, experts_are_cut_over_memory_nodes, .timeout = 60) {
+    static const char *const words[] = {"native", "int4", "int8"};
+    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT4_G32, KT_W_INT8_CHANNEL};
+    call *c = make_call(1);
+    float first[T * H];
+    kt_moe_counts counts = {.size = sizeof counts};
+    int64_t rows[E];
+
+    for (int i = 0; i < 3; i++) {
+        kt_moe_team *t = team_over(false, 3, 2);
+        layer l = make(t, words[i], 5);
+        cr_expect_eq(nodes_of(l.m), 2);
+        forward(l.m, c);
+        cr_expect_lt(error_of(&l, kt_format_find(formats[i]), c), 0.0165, "%s", words[i]);
+        cr_assert_eq(kt_moe_count(l.m, &counts, rows, NULL), KT_OK);
+        cr_expect_eq(counts.rows_run, T * TOPK);
+        end(&l);
+        kt_moe_team_destroy(t);
+    }
+    for (int threads = 2; threads <= 4; threads++) {
+        kt_moe_team *t = team_over(true, threads, 2);
+        layer l = make(t, "int4", 5);
+        forward(l.m, c);
+        if (threads == 2) memcpy(first, c->out, sizeof first);
+        cr_expect_arr_eq(c->out, first, sizeof first, "%d threads", threads);
+        end(&l);
+        kt_moe_team_destroy(t);
+    }
+    free(c);
+}
+
+/* A machine of two nodes as hwloc describes it; and experts of one block of channels. */
+Test(moe, memory_nodes_are_the_machines_or_as_many_as_asked_for) {
+    static uint16_t w[2 * 64 * 64];
+    const kt_moe_tensor small[2] = {{"gate_up_proj", "BF16", 3, {1, 128, 64}, 0, w},
+                                    {"down_proj", "BF16", 3, {1, 64, 64}, 0, w}};
+    kt_err err = {KT_OK, ""};
+
+    setenv("HWLOC_SYNTHETIC", "pack:2 [numa] core:1 pu:1", 1);
+    for (int wish = 0; wish <= 2; wish++) {
+        kt_moe_team *t = team_over(false, 2, wish);
+        layer l = {.m = NULL};
+        kt_moe_options o;
+        kt_moe *m;
+        cr_expect_eq(nodes_of((l = make(t, "int8", 5)).m), wish == 1 ? 1 : 2);
+        kt_moe_options_init(&o, sizeof o);
+        o.experts = o.topk = 1, o.hidden = o.intermediate = 64;
+        cr_assert_eq(kt_moe_create(t, &o, &m, &err), KT_OK, "%s", err.message);
+        cr_expect_eq(nodes_of(m), 0);
+        if (wish < 2) {
+            cr_expect_eq(kt_moe_load_from_tensors(m, small, 2, NULL, &err), KT_OK, "%s",
+                         err.message);
+            cr_expect_eq(nodes_of(m), 1);
+        } else {
+            cr_expect_eq(kt_moe_load_from_tensors(m, small, 2, NULL, &err), KT_E_UNSUPPORTED);
+            cr_expect(strstr(err.message, "64 intermediate channels"), "%s", err.message);
+        }
+        kt_moe_destroy(m);
+        end(&l);
+        kt_moe_team_destroy(t);
+    }
+    cr_expect_eq(nodes_of_team_error(3, 2, &err), KT_E_INVALID);
+    cr_expect(strstr(err.message, "3 memory nodes with 2 threads"), "%s", err.message);
 }
 
 Test(moe, bf16_rows_and_long_ids_are_the_same_numbers_rounded) {
@@ -528,6 +646,10 @@ Test(moe, calls_and_options_that_cannot_be_are_refused) {
     refuses(kt_moe_create(t, &o, &m, &err), KT_E_INVALID, &err, "weights 'int3'");
     o.weights = "int4", o.activation = "gelu";
     refuses(kt_moe_create(t, &o, &m, &err), KT_E_UNSUPPORTED, &err, "'gelu'");
+    o.activation = "swigluoai", o.swiglu_limit = 7;
+    refuses(kt_moe_create(t, &o, &m, &err), KT_E_INVALID, &err, "expected both over 0");
+    o.activation = "swiglu", o.swiglu_alpha = 1;
+    refuses(kt_moe_create(t, &o, &m, &err), KT_E_INVALID, &err, "and no alpha");
     refuses(kt_moe_load_from_tensors(l.m, &(kt_moe_tensor){"a", "F5", 1, {1}, 0, c}, 1, NULL, &err),
             KT_E_UNSUPPORTED, &err, "dtype 'F5'");
     refuses(kt_moe_load_from_tensors(l.m, NULL, 0, NULL, &err), KT_E_NOT_FOUND, &err, "gate_proj");

@@ -17,8 +17,19 @@ typedef struct call {
     int32_t id[T * TOPK];
 } call;
 
+/* by_words: not by functions. */
+static void use_way(bool by_words) {
+    if (by_words)
+        setenv("KT_MAILBOX", "mapped", 1);
+    else
+        unsetenv("KT_MAILBOX");
+}
+
 static void use_driver(const char *name) {
     char path[4096];
+
+    use_way(false);
+    fake_streams_enter(1);
 
     snprintf(path, sizeof path, "%s/tests/%s", KT_BUILD_DIR, name);
     setenv("KT_CUDA_DRIVER", path, 1);
@@ -108,13 +119,14 @@ static void wait_for(kt_moe *m, uint64_t ticket, fake_stream *s) {
 }
 
 /* Rows come by a copy of the stream, and go by one. */
-Test(moe_stream, calls_begin_when_the_stream_comes_to_them) {
+static void check_begin(bool by_words) {
     kt_moe_team *team;
     kt_moe *m[LAYERS];
     fake_stream *s;
     call pinned[LAYERS], got[LAYERS], from[LAYERS];
 
     use_driver("libfake_streams.so");
+    use_way(by_words);
     team = make_team();
     s = fake_stream_make();
     for (int l = 0; l < LAYERS; l++) m[l] = make_layer(team, (uint64_t)l + 1);
@@ -147,7 +159,13 @@ Test(moe_stream, calls_begin_when_the_stream_comes_to_them) {
     kt_moe_team_destroy(team);
 }
 
-Test(moe_stream, a_graphs_replay_is_a_call) {
+Test(moe_stream, calls_begin_when_the_stream_comes_to_them) {
+    check_begin(false);
+    check_begin(true);
+    cr_expect_eq(fake_streams_blocks(), 0, "mapped memory is left");
+}
+
+static void check_replays(bool by_words) {
     kt_moe_team *team;
     kt_moe *m;
     fake_stream *s;
@@ -155,6 +173,7 @@ Test(moe_stream, a_graphs_replay_is_a_call) {
     kt_moe_counts counts = {.size = sizeof counts};
 
     use_driver("libfake_streams.so");
+    use_way(by_words);
     team = make_team();
     m = make_layer(team, 5);
     s = fake_stream_make();
@@ -182,12 +201,18 @@ Test(moe_stream, a_graphs_replay_is_a_call) {
     kt_moe_team_destroy(team);
 }
 
-Test(moe_stream, what_a_call_defers_has_the_ticket_after) {
+Test(moe_stream, a_graphs_replay_is_a_call) {
+    check_replays(false);
+    check_replays(true);
+}
+
+static void check_deferred(bool by_words) {
     kt_moe_team *team;
     kt_moe *m;
     fake_stream *s;
 
     use_driver("libfake_streams.so");
+    use_way(by_words);
     team = make_team();
     m = make_layer(team, 7);
     s = fake_stream_make();
@@ -207,6 +232,11 @@ Test(moe_stream, what_a_call_defers_has_the_ticket_after) {
     kt_moe_destroy(m);
     fake_stream_end(s);
     kt_moe_team_destroy(team);
+}
+
+Test(moe_stream, what_a_call_defers_has_the_ticket_after) {
+    check_deferred(false);
+    check_deferred(true);
 }
 
 static void refused(kt_status st, kt_status want, const kt_err *err, const char *says) {
@@ -243,6 +273,81 @@ Test(moe_stream, streams_and_tickets_that_are_none_are_refused) {
     kt_moe_team_destroy(team);
 }
 
+Test(moe_stream, words_need_a_context_and_are_waited_for_once) {
+    kt_moe_team *team;
+    kt_moe *m;
+    fake_stream *s;
+    call c = {.x = {0}};
+    kt_moe_rows rows;
+    kt_err err = {KT_OK, ""};
+    uint64_t ticket = 0;
+
+    use_driver("libfake_streams.so");
+    use_way(true);
+    fake_streams_enter(0);
+    team = make_team();
+    m = make_layer(team, 9);
+    s = fake_stream_make();
+    rows = rows_of(&c, s, 0);
+    refused(kt_moe_submit(m, &rows, &ticket, &err), KT_E_UNSUPPORTED, &err, "no CUDA context");
+    fake_streams_enter(1);
+    fake_stream_hold(s, 1);
+    ticket = submit(m, &c, s, 0);
+    wait_for(m, ticket, s);
+    refused(kt_moe_sync_stream(m, ticket, s, &err), KT_E_INVALID, &err, "of no call");
+    fake_stream_hold(s, 0);
+    fake_stream_sync(s);
+    setenv("KT_MAILBOX", "pigeon", 1);
+    refused(kt_moe_submit(m, &rows, &ticket, &err), KT_E_INVALID, &err, "'pigeon'");
+    kt_moe_destroy(m);
+    fake_stream_end(s);
+    kt_moe_team_destroy(team);
+    cr_expect_eq(fake_streams_blocks(), 0);
+}
+
+/* In a capture nothing is taken any more, and numbers that were not announced are refused. */
+Test(moe_stream, captures_are_announced) {
+    static const int64_t sizes[] = {1, T}, none[] = {0};
+
+    for (int by_words = 0; by_words < 2; by_words++) {
+        kt_moe_team *team;
+        kt_moe *m;
+        fake_stream *s;
+        call c;
+        kt_moe_rows rows;
+        kt_err err = {KT_OK, ""};
+        uint64_t ticket = 0;
+
+        use_driver("libfake_streams.so");
+        use_way(by_words);
+        team = make_team();
+        m = make_layer(team, 9);
+        s = fake_stream_make();
+        fill(&c, 3);
+        cr_assert_eq(kt_moe_announce(m, sizes, 2, &err), KT_OK, "%s", err.message);
+        cr_expect_eq(records(m), 2);
+        fake_streams_enter(0); /* whoever allocates now is refused */
+        fake_stream_capture(s, 1);
+        wait_for(m, submit(m, &c, s, 0), s);
+        rows = rows_of(&c, s, 0);
+        rows.tokens = 2;
+        refused(kt_moe_submit(m, &rows, &ticket, &err), KT_E_INVALID, &err,
+                "2 tokens in a capture");
+        fake_stream_capture(s, 0);
+        cr_assert_eq(kt_moe_submit(m, &rows, &ticket, &err), KT_OK, "%s", err.message);
+        wait_for(m, ticket, s);
+        fake_stream_replay(s);
+        fake_stream_sync(s);
+        cr_expect_neq(c.out[0], 0);
+        refused(kt_moe_announce(m, none, 1, &err), KT_E_INVALID, &err, "captures of 0 tokens");
+        refused(kt_moe_announce(m, sizes, 65, &err), KT_E_INVALID, &err, "up to 64");
+        cr_assert_eq(kt_moe_announce(m, NULL, 0, &err), KT_OK, "%s", err.message);
+        kt_moe_destroy(m);
+        fake_stream_end(s);
+        kt_moe_team_destroy(team);
+    }
+}
+
 static void expect_no_driver(const char *driver, const char *says) {
     kt_moe_team *team;
     kt_moe *m;
@@ -265,5 +370,5 @@ Test(moe_stream, without_a_driver_there_are_no_streams) {
 }
 
 Test(moe_stream, a_driver_that_lacks_a_function_is_named) {
-    expect_no_driver("libfake_cuda_right.so", "has no cuLaunchHostFunc");
+    expect_no_driver("libfake_cuda_right.so", "has no cuStreamIsCapturing");
 }
