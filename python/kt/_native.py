@@ -70,13 +70,13 @@ class TokenBias(Structure):
 
 class TeamOptions(Structure):
     _fields_ = [("size", c_size_t), ("n_threads", c_int32), ("table", c_char_p),
-                ("deterministic", c_bool), ("exact_acts", c_bool)]
+                ("deterministic", c_bool), ("exact_acts", c_bool), ("memory_nodes", c_int32)]
 
 
 class MoeOptions(Structure):
     _fields_ = [("size", c_size_t), ("experts", c_int64), ("topk", c_int64), ("hidden", c_int64),
                 ("intermediate", c_int64), ("max_tokens", c_int64), ("weights", c_char_p),
-                ("activation", c_char_p)]
+                ("activation", c_char_p), ("swiglu_limit", c_float), ("swiglu_alpha", c_float)]
 
 
 class MoeTensor(Structure):
@@ -94,7 +94,7 @@ class MoeRows(Structure):
 
 class MoeCounts(Structure):
     _fields_ = [("size", c_size_t), ("calls", c_int64), ("tokens", c_int64), ("rows_run", c_int64),
-                ("rows_elsewhere", c_int64), ("rows_deferred", c_int64)]
+                ("rows_elsewhere", c_int64), ("rows_deferred", c_int64), ("memory_nodes", c_int64)]
 
 
 class MachineInfo(Structure):
@@ -132,6 +132,7 @@ CHECKED = {
     "kt_moe_load_from_tensors": [P, POINTER(MoeTensor), c_size_t, c_char_p],
     "kt_moe_submit": [P, POINTER(MoeRows), POINTER(c_uint64)],
     "kt_moe_sync_stream": [P, c_uint64, P],
+    "kt_moe_announce": [P, POINTER(c_int64), c_size_t],
     "kt_moe_forward": [P, POINTER(MoeRows)],
     "kt_moe_set_map": [P, IDS, c_int64],
     "kt_moe_set_mask": [P, POINTER(c_uint8)],

@@ -81,12 +81,9 @@ def _positive(**sizes):
             raise ValueError(f"{name} is {value}, expected at least 1")
 
 
-def _refuse(unknown, mode, swiglu_limit, swiglu_alpha):
+def _refuse(unknown, mode):
     if mode != "inference":
         raise ValueError(f"mode '{mode}': only 'inference' is here, no fine-tuning")
-    if swiglu_limit or swiglu_alpha:
-        raise ValueError(f"swiglu_limit={swiglu_limit}, swiglu_alpha={swiglu_alpha}: experts have "
-                         "plain SwiGLU here, expected 0")
     if unknown:
         raise TypeError(f"KTMoEWrapper has no argument {sorted(unknown)[0]!r}")
 
@@ -101,7 +98,7 @@ class KTMoEWrapper:
                  max_deferred_experts_per_token=None, method="AMXINT4", numa_nodes=None,
                  mode="inference", num_gpu_experts=0, swiglu_limit=0.0, swiglu_alpha=0.0,
                  **unknown):
-        _refuse(unknown, mode, swiglu_limit, swiglu_alpha)
+        _refuse(unknown, mode)
         _positive(num_experts=num_experts, num_experts_per_tok=num_experts_per_tok,
                   hidden_size=hidden_size, moe_intermediate_size=moe_intermediate_size,
                   chunked_prefill_size=chunked_prefill_size)
@@ -110,8 +107,8 @@ class KTMoEWrapper:
         if cpu_save:
             raise ValueError("cpu_save: weights are not written here; `kt convert` does that")
         if (threadpool_count or 1) > 1 or numa_nodes:
-            _tell_once("experts are not cut over memory nodes in this package: threadpool_count "
-                       "and numa_nodes have no effect")
+            _tell_once("experts are cut over the memory nodes that the threads' cores belong to: "
+                       "threadpool_count and numa_nodes have no effect")
         if method in ("AMXINT4", "MOE_INT4"):
             _tell_once(f"{method}: INT4 in groups of 32 with a scale each, on any CPU")
         self.layer_idx, self.method, self.weight_path = layer_idx, method, weight_path
@@ -128,8 +125,11 @@ class KTMoEWrapper:
         self._elsewhere = bytes(num_experts)
         self.moe = MoE(num_experts, num_experts_per_tok, hidden_size, moe_intermediate_size,
                        weights=METHODS[method], max_tokens=min(chunked_prefill_size, _MAX_TOKENS),
-                       team=_shared_team(cpuinfer_threads or 0))
+                       team=_shared_team(cpuinfer_threads or 0),
+                       activation="swigluoai" if swiglu_alpha else "swiglu",
+                       swiglu_limit=swiglu_limit or 0.0, swiglu_alpha=swiglu_alpha or 0.0)
         self._call = None
+        self._announced = []  # numbers of tokens that graphs are captured for
 
     # ---- weights ----
 
@@ -200,6 +200,9 @@ class KTMoEWrapper:
             ticket = self.moe.submit(x, topk_ids, topk_weights, out, deferred=n_later,
                                      deferred_out=later)
         else:
+            if self._announced != _capture_sizes:
+                self.moe.announce(_capture_sizes)
+                self._announced = list(_capture_sizes)
             given = x, topk_ids, topk_weights
             *host, out, later = _pinned_like(self.layer_idx % 2, *given)
             for to, tensor_of_gpu in zip(host, given):
@@ -258,7 +261,8 @@ class KTMoEWrapper:
 
     @staticmethod
     def set_capture_batch_sizes(capture_bs):
-        """Numbers of tokens whose pinned memory stays, since graphs will point to it."""
+        """Numbers of tokens that graphs will be captured for: their pinned memory stays, and captures of
+        others are refused."""
         _capture_sizes[:] = capture_bs
 
     @staticmethod

@@ -13,16 +13,18 @@ _FLOATS = {"F32": 0, "BF16": 1}
 
 
 class Team(n.Owned):
-    """Threads that layers share. Any thread may use it."""
+    """Threads that layers share. Any thread may use it. memory_nodes: over which experts are cut, 0 =
+    those that the threads' cores belong to, 1 = experts stay whole, n = groups of threads."""
 
     _end = "kt_moe_team_destroy"
 
-    def __init__(self, threads=0, table=None, deterministic=False, exact_acts=False):
+    def __init__(self, threads=0, table=None, deterministic=False, exact_acts=False, memory_nodes=0):
         super().__init__()
         o = n.TeamOptions()
         lib.kt_moe_team_options_init(byref(o), sizeof(o))
         o.n_threads, o.table = threads, n.text(table)
         o.deterministic, o.exact_acts = deterministic, exact_acts
+        o.memory_nodes = memory_nodes
         lib.kt_moe_team_create(byref(o), byref(self._handle))
 
 
@@ -46,12 +48,13 @@ class MoE(n.Owned):
     _end = "kt_moe_destroy"
 
     def __init__(self, experts, topk, hidden, intermediate, weights="native", max_tokens=512,
-                 activation="swiglu", team=None):
+                 activation="swiglu", team=None, swiglu_limit=0.0, swiglu_alpha=0.0):
         super().__init__()
         o = n.MoeOptions()
         lib.kt_moe_options_init(byref(o), sizeof(o))
         o.experts, o.topk, o.hidden, o.intermediate = experts, topk, hidden, intermediate
         o.max_tokens, o.weights, o.activation = max_tokens, n.text(weights), n.text(activation)
+        o.swiglu_limit, o.swiglu_alpha = swiglu_limit, swiglu_alpha
         lib.kt_moe_create((team or default_team())._pointer(), byref(o), byref(self._handle))
         self.experts, self.topk, self.hidden, self.intermediate = experts, topk, hidden, intermediate
         self._n_ids = experts
@@ -132,6 +135,12 @@ class MoE(n.Owned):
             lib.kt_moe_sync(self._pointer(), last)
         for t in tickets:
             self._in_flight.pop(t, None)
+
+    def announce(self, tokens):
+        """The numbers of tokens whose calls will be captured: others are refused in captures, and
+        what captures need is taken now. [] = any."""
+        list_of = (c_int64 * len(tokens))(*tokens)
+        lib.kt_moe_announce(self._pointer(), list_of, len(tokens))
 
     def sync_stream(self, ticket, stream):
         """Have a CUDA stream wait for a call that was submitted with one."""
