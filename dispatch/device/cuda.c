@@ -439,17 +439,14 @@ static kt_status call(kt_device *d, kt_stream s, kt_device_function *f, void *ar
 }
 
 /* An error of any stream is the context's: each of them tells it. */
-static kt_status poke(kt_device *d, bool *is_idle, kt_err *err) {
+static kt_status poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     const cuda *u = d->self;
+    int code;
 
     KT_TRY(enter(d, err));
-    *is_idle = true;
-    for (int i = 0; i < KT_STREAM_COUNT; i++) {
-        const int code = u->call.stream_query(u->stream[i]);
-        if (code != KT_CU_NOT_READY) KT_TRY(check(d, code, "asking for its work", err));
-        if (code == KT_CU_NOT_READY) *is_idle = false;
-    }
-    return KT_OK;
+    code = u->call.stream_query(u->stream[s]);
+    *is_idle = code == 0;
+    return code == KT_CU_NOT_READY ? KT_OK : check(d, code, "asking for its work", err);
 }
 
 /* ---- graphs ---- */

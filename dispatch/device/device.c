@@ -188,11 +188,12 @@ kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void 
     return d->class->call(d, s, f, arg, err);
 }
 
-kt_status kt_device_poke(kt_device *d, bool *is_idle, kt_err *err) {
+kt_status kt_device_poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     *is_idle = false;
+    KT_TRY(check_stream(d, s, err));
     KT_TRY(check_not_capturing(d, "it was poked", err));
-    KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
-    return d->class->poke(d, is_idle, err);
+    KT_TRY(kt_gather_flush(d, s, err));
+    return d->class->poke(d, s, is_idle, err);
 }
 
 /* ---- code ---- */

@@ -137,10 +137,10 @@ kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_
 typedef void kt_device_function(void *arg);
 kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
 
-/* For a host that watches memory which the device writes: is the device still there, and (out) is
- * all done that it was given? Never waits. A lazy emulated device does one more command of each
- * stream, so that a host which reads more than it was told of finds the old bytes. */
-kt_status kt_device_poke(kt_device *d, bool *is_idle, kt_err *err);
+/* For a host that watches memory which a stream writes: is the device still there, and (out) is all
+ * done that the stream was given? Never waits. A lazy emulated stream does one command more, so
+ * that a host which reads more than it was told of finds the old bytes. */
+kt_status kt_device_poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err);
 
 /* Work that is put many times: between begin and end nothing runs, but what is put into the stream
  * (and into streams that wait for an event recorded meanwhile, until the stream waits for them) is

@@ -63,7 +63,7 @@ typedef struct kt_device_class {
     kt_status (*replay)(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err);
     void (*graph_drop)(kt_device *d, kt_device_graph *graph);
     kt_status (*call)(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
-    kt_status (*poke)(kt_device *d, bool *is_idle, kt_err *err);
+    kt_status (*poke)(kt_device *d, kt_stream s, bool *is_idle, kt_err *err);
 } kt_device_class;
 
 typedef struct kt_gather kt_gather; /* device_gather.c */

@@ -552,16 +552,13 @@ static kt_status call(kt_device *d, kt_stream s, kt_device_function *f, void *ar
     return put(d->self, &c, err);
 }
 
-static kt_status poke(kt_device *d, bool *is_idle, kt_err *err) {
+static kt_status poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     emulated *u = d->self;
+    const queue *q = &u->queue[s];
 
     pthread_mutex_lock(&u->lock);
-    *is_idle = true;
-    for (int i = 0; i < KT_STREAM_COUNT; i++) {
-        const queue *q = &u->queue[i];
-        if (q->done < q->put) *is_idle = false;
-        if (q->done < q->put) demand(u, (kt_stream)i, q->done + 1);
-    }
+    *is_idle = q->done == q->put;
+    if (!*is_idle) demand(u, s, q->done + 1);
     pthread_mutex_unlock(&u->lock);
     return check_fault(u, err);
 }

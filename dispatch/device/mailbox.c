@@ -54,7 +54,8 @@ struct kt_mailbox {
     kt_mailbox_way way;
     kt_device_kernel kernel; /* of mapped flags */
     flags *flags;
-    uint32_t *round; /* the device's */
+    uint32_t *round;  /* the device's */
+    kt_stream stream; /* of this round */
     int most, posts, answers;
     letter *letters; /* [most + 1] */
 };
@@ -134,6 +135,7 @@ static bool has_come(uint32_t flag, uint32_t wanted) {
 
 kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err) {
     m->posts = m->answers = 0;
+    m->stream = s;
     m->flags->round += SPAN;
     store(&m->flags->stop, 0);
     if (m->way == KT_MAILBOX_FUNCTIONS) return KT_OK;
@@ -207,7 +209,7 @@ static bool is_there(const kt_mailbox *m, int number) {
 static kt_status ask_device(const kt_mailbox *m, int number, kt_err *err) {
     bool is_idle;
 
-    KT_TRY(kt_device_poke(m->device, &is_idle, err));
+    KT_TRY(kt_device_poke(m->device, m->stream, &is_idle, err));
     if (!is_idle || is_there(m, number)) return KT_OK;
     return kt_fail(err, KT_E_INTERNAL,
                    "%s: it has done all that it was given, and letter %d has not come: the last "

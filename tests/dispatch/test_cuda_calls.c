@@ -175,7 +175,7 @@ static kt_status do_all(sums *t) {
     KT_TRY(put(t));
     KT_TRY(kt_device_capture_end(t->d, &g, &err));
     KT_TRY(kt_device_replay(t->d, KT_STREAM_MAIN, g, &err));
-    KT_TRY(kt_device_poke(t->d, &did, &err));
+    KT_TRY(kt_device_poke(t->d, KT_STREAM_MAIN, &did, &err));
     cr_expect(did, "the pretended driver does all at once");
     for (int i = 0; i < 3; i++) { /* as it is, captured and replayed, replayed */
         KT_TRY(kt_device_gather_begin(t->d, KT_STREAM_MAIN, false, &err));

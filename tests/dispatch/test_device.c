@@ -148,6 +148,35 @@ Test(device, a_lazy_device_shows_a_missing_wait, .timeout = 60) {
     cr_expect_eq(n_wrong, N);
 }
 
+/* Of two downloads a poke has the first one done, the second comes 5 ms later; an eager stream does
+ * both. Twenty times, as the stream's thread may be late where the machine is busy. */
+Test(device, a_lazy_device_does_one_command_for_a_poke, .timeout = 60) {
+    bench t;
+    int n_early = 0;
+
+    set_up(&t, (kt_device_options){.emulator = {.lazy = true}});
+    OK(kt_device_upload(t.d, KT_STREAM_MAIN, t.a, t.host, sizeof t.host, &err));
+    for (int i = 0; i < 20; i++) {
+        uint32_t word[2] = {0, 0};
+        int64_t begin, took;
+        bool is_idle;
+        OK(kt_device_sync(t.d, NULL, &err));
+        begin = kt_clock_ns();
+        for (int w = 0; w < 2; w++)
+            OK(kt_device_download(t.d, KT_STREAM_MAIN, &word[w], t.a, 4, &err));
+        OK(kt_device_poke(t.d, KT_STREAM_MAIN, &is_idle, &err));
+        do {
+            usleep(100);
+            took = kt_clock_ns() - begin;
+        } while (took < 4000000 && !__atomic_load_n(&word[1], __ATOMIC_ACQUIRE));
+        n_early += took < 4000000;
+        OK(kt_device_sync(t.d, NULL, &err));
+        cr_expect(word[0] == 1 && word[1] == 1);
+    }
+    cr_expect_eq(n_early, 0);
+    kt_device_close(t.d);
+}
+
 /* After 5 ms of two clocks, never sooner: an eager stream would not take as long five times. */
 Test(device, a_lazy_stream_goes_on_by_itself_when_the_host_watches, .timeout = 60) {
     kt_device *d = open_with((kt_device_options){.emulator = {.lazy = true}});
@@ -506,7 +535,7 @@ Test(device, kept_commands_are_put_before_what_depends_on_them, .timeout = 60) {
     OK(kt_device_sync(t.d, NULL, &err));
     expect_scaled(&t, t.back, 3, 1);
     OK(kt_device_clear(t.d, KT_STREAM_MAIN, t.b, sizeof t.back, &err));
-    while (!is_idle) OK(kt_device_poke(t.d, &is_idle, &err));
+    while (!is_idle) OK(kt_device_poke(t.d, KT_STREAM_MAIN, &is_idle, &err));
     kt_device_close(t.d);
 }
 
@@ -593,9 +622,14 @@ Test(device, an_answer_is_waited_for, .timeout = 60) {
     for (int way = KT_MAILBOX_MAPPED; way <= KT_MAILBOX_FUNCTIONS; way++) {
         post_office o = open_office((kt_mailbox_way)way, (kt_emulator_options){.seed = 1});
         for (int round = 0; round < 3; round++) {
+            bool is_idle = false;
             put_letters(&o, 1);
             OK(kt_mailbox_await(o.box, 1, &err));
-            usleep(3000);
+            for (int i = 0; i < 30 && !is_idle; i++) {
+                usleep(300);
+                OK(kt_device_poke(o.t.d, KT_STREAM_MAIN, &is_idle, &err));
+            }
+            cr_expect(!is_idle, "it does not wait");
             for (int v = 0; v < N; v++) o.shared[N + v] = (uint32_t)round;
             kt_mailbox_answer(o.box);
             OK(kt_device_sync(o.t.d, NULL, &err));

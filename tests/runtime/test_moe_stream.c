@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/rng.h"
 #include "runtime/moe/moe_impl.h"
@@ -237,6 +238,42 @@ static void check_deferred(bool by_words) {
 Test(moe_stream, what_a_call_defers_has_the_ticket_after) {
     check_deferred(false);
     check_deferred(true);
+}
+
+static void wait_at(void *arg) {
+    while (!__atomic_load_n((int *)arg, __ATOMIC_ACQUIRE)) usleep(100);
+}
+
+/* What is deferred stands at a gate: a stream that goes on too early passes it. */
+Test(moe_stream, what_a_call_defers_is_waited_for) {
+    int gate = 0, passed = 0, one = 1;
+    kt_moe_team *team;
+    fake_stream *s;
+    uint64_t ticket;
+    kt_moe *m;
+    call c;
+
+    use_driver("libfake_streams.so");
+    team = make_team();
+    m = make_layer(team, 7);
+    s = fake_stream_make();
+    fill(&c, 1);
+    fake_stream_hold(s, 1);
+    ticket = submit(m, &c, s, 1);
+    m->records->later.run = wait_at;
+    m->records->later.arg = &gate;
+    wait_for(m, ticket, s);
+    wait_for(m, ticket + 1, s);
+    fake_stream_copy(s, &passed, &one, sizeof one);
+    fake_stream_hold(s, 0);
+    for (int i = 0; i < 100 && !__atomic_load_n(&passed, __ATOMIC_ACQUIRE); i++) usleep(500);
+    cr_expect_eq(__atomic_load_n(&passed, __ATOMIC_ACQUIRE), 0);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    fake_stream_sync(s);
+    cr_expect_eq(passed, 1);
+    kt_moe_destroy(m);
+    fake_stream_end(s);
+    kt_moe_team_destroy(team);
 }
 
 static void refused(kt_status st, kt_status want, const kt_err *err, const char *says) {
