@@ -25,7 +25,7 @@ KT_DEVICE void kt_system_store(uint32_t *p, uint32_t v) {
 }
 /* About as many nanoseconds, in which the link is left to others. */
 KT_DEVICE void kt_pause(uint32_t ns) {
-    __nanosleep(ns);
+    asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }
 
 #else

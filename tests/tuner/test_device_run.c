@@ -173,6 +173,28 @@ Test(device_run, shares_are_solved_from_the_rates_of_both_sides, .timeout = 60) 
     kt_table_destroy(t);
 }
 
+/* The table is what an earlier run left: of this device, its driver and the kernels of now. */
+Test(device_run, an_earlier_runs_rows_are_taken_over, .timeout = 60) {
+    const kt_device_options o = {.class = "emulated"};
+    kt_device_outcome out;
+    kt_table *t;
+    heard h = {.stop_after = 1};
+
+    OK(kt_table_create(&t, &err));
+    cr_expect_eq(tune(&o, &small_gemm, 1, t, &h, &out), KT_E_CANCELLED);
+    h = (heard){0};
+    OK(tune(&o, &small_gemm, 1, t, &h, &out));
+    cr_expect(out.n_decided == 2 && out.n_reused == 1 && h.n_decided == 1, "%d, %d, %d",
+              out.n_decided, out.n_reused, h.n_decided);
+    t->device_rows[0].row.version++; /* another kernel's */
+    t->device_rows[1].driver++;      /* another driver's */
+    h = (heard){0};
+    OK(tune(&o, &small_gemm, 1, t, &h, &out));
+    cr_expect(out.n_decided == 2 && out.n_reused == 0 && h.n_decided == 2, "%d, %d, %d",
+              out.n_decided, out.n_reused, h.n_decided);
+    kt_table_destroy(t);
+}
+
 Test(device_run, a_lost_device_costs_a_contender_not_the_run, .timeout = 60) {
     const kt_device_options o = {.class = "emulated", .fail_after = 30};
     kt_device_outcome out;

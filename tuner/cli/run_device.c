@@ -89,10 +89,13 @@ static kt_status open_table(device_state *s, kt_err *err) {
 
 /* ---- words ---- */
 
+/* The table is the run's journal: a run that is killed goes on where it was. What cannot be written
+ * is told at the end. */
 static void decided(void *arg, const kt_device_verdict *v) {
     const device_state *s = arg;
     char key[KT_CELL_KEY_BYTES];
 
+    kt_table_save(s->table, s->run->table_path, NULL);
     if (s->run->options->json) return;
     printf("%-60s %s %s  %.1f us, default %.1f us%s\n",
            kt_cell_key(&v->row.problem, 1, key, sizeof key), v->row.variant, v->row.config,
@@ -122,6 +125,7 @@ static void print_json(const device_state *s) {
     kt_json_add_bool(&w, "pretended", s->run->options->pretend_clock);
     kt_json_add_int(&w, "cells", o->n_cells);
     kt_json_add_int(&w, "decided", o->n_decided);
+    kt_json_add_int(&w, "reused", o->n_reused);
     kt_json_add_int(&w, "tuned", o->n_tuned);
     kt_json_add_int(&w, "dropped", o->n_dropped);
     kt_json_add_int(&w, "voided", o->n_voided);
@@ -140,10 +144,11 @@ static void print_end(const device_state *s) {
         print_json(s);
         return;
     }
-    printf("%s: %d of %d cells decided, %d of them not by the default; %d contenders fell out, the "
+    printf("%s: %d of %d cells decided, %d of them by an earlier run (--fresh races them, too), %d "
+           "of the others not by the default; %d contenders fell out, the "
            "device was lost %d times; %d plan cells\n%s\n",
-           o->device, o->n_decided, o->n_cells, o->n_tuned, o->n_dropped, o->n_lost, o->n_shares,
-           s->run->table_path);
+           o->device, o->n_decided, o->n_cells, o->n_reused, o->n_tuned, o->n_dropped, o->n_lost,
+           o->n_shares, s->run->table_path);
     if (s->run->options->pretend_clock)
         puts("These times are computed, not taken: the table is for tests alone.");
     if (o->n_shares == 0)
@@ -162,6 +167,7 @@ static kt_status tune(device_state *s, int *code, kt_err *err) {
         .n_rows = s->n_rows,
         .threads = s->run->threads,
         .is_pretended = is_pretended,
+        .is_fresh = o->fresh,
         .most = is_pretended ? PRETENDED_MOST : MOST_CONTENDERS,
         .rotation = is_pretended ? pretended_rotation : rotation_bytes,
         .seed = (uint64_t)o->seed,

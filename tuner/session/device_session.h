@@ -8,6 +8,7 @@
 
 /* Said while it runs; every text is one line. Any may be NULL. */
 typedef struct kt_device_listener {
+    /* The row is in the table: whoever keeps it now need not decide it again. */
     void (*decided)(void *arg, const kt_device_verdict *verdict);
     void (*skipped)(void *arg, const char *what); /* a cell, or a contender, and why */
     bool (*stop)(void *arg);
@@ -22,6 +23,7 @@ typedef struct kt_device_session {
     int n_rows;
     int threads; /* of the CPU, for what both sides share */
     bool is_exact, is_pretended;
+    bool is_fresh; /* race what the table has of this device, its driver and these kernels, too */
     int most;
     size_t rotation;
     uint64_t seed;
@@ -32,6 +34,7 @@ typedef struct kt_device_session {
 typedef struct kt_device_outcome {
     char device[128];
     int n_cells, n_decided, n_tuned, n_dropped, n_voided, n_lost, n_shares;
+    int n_reused; /* of those decided: by an earlier run, whose rows the table had */
 } kt_device_outcome;
 
 /* Decide every distinct product and expert layer of the cells for every number of rows, and put the
