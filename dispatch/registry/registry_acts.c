@@ -10,7 +10,7 @@ static kt_isa widest(const kt_registry *r, kt_op op, kt_weight_format weights, k
     for (size_t i = 0; i < kt_registry_count(r); i++) {
         const kt_variant *v = kt_registry_at(r, i);
         if (v->isa & (KT_ISA_AMXINT8 | KT_ISA_AMXBF16) || v->rank == 0) continue;
-        if (v->op == op && v->weights & 1u << weights && v->acts & 1u << acts && v->isa > isa)
+        if (v->op == op && v->weights & KT_W_BIT(weights) && v->acts & 1u << acts && v->isa > isa)
             isa = v->isa;
     }
     return isa;

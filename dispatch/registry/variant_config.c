@@ -120,7 +120,7 @@ kt_status kt_variant_accepts(const kt_variant *v, const kt_problem *p, const kt_
     if ((unsigned)p->weights >= KT_W_COUNT || (unsigned)p->acts >= KT_A_COUNT)
         return kt_fail(why, KT_E_INVALID, "%s: unknown format %d/%d", v->name, (int)p->weights,
                        (int)p->acts);
-    if (v->weights && !(v->weights & (1u << p->weights)))
+    if (v->weights && !(v->weights & KT_W_BIT(p->weights)))
         return kt_fail(why, KT_E_UNSUPPORTED, "%s does not read %s weights", v->name,
                        kt_weight_format_name(p->weights));
     if (v->acts && !(v->acts & (1u << p->acts)))

@@ -59,8 +59,11 @@ typedef enum kt_weight_format {
     /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
     KT_W_INT8_G16M,
     KT_W_MXFP8, /* wmxfp8: E4M3, one power-of-two exponent (E8M0) per 32 inputs of a channel */
-    KT_W_COUNT  /* below 32: variants hold formats as bits of a uint32 */
+    KT_W_COUNT  /* below 64: variants hold formats as bits of a uint64 */
 } kt_weight_format;
+
+/* The bit of a format in a set of formats. */
+#define KT_W_BIT(format) (UINT64_C(1) << (format))
 
 /* How activation rows are stored when a GEMM reads them (kernels/encode). */
 typedef enum kt_act_format {

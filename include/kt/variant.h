@@ -353,7 +353,7 @@ typedef struct kt_probe_call {
 typedef struct kt_variant {
     const char *name; /* the file's stem */
     kt_op op;
-    uint32_t weights; /* bit (1u << kt_weight_format) for each format accepted; 0 = op has none */
+    uint64_t weights; /* KT_W_BIT of each format accepted; 0 = op has none */
     uint32_t acts;    /* bit (1u << kt_act_format) likewise */
     kt_isa isa;
     kt_numerics numerics;

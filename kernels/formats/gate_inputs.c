@@ -69,7 +69,7 @@ void kt_gate_finish(const kt_gate_sums *sums, kt_gate_report *report) {
 
 kt_status kt_gate_accepts(const kt_variant *v, const kt_problem *q, const kt_config *config,
                           kt_err *err) {
-    if (v->op != q->op || !(v->weights & 1u << q->weights) || !(v->acts & 1u << q->acts))
+    if (v->op != q->op || !(v->weights & KT_W_BIT(q->weights)) || !(v->acts & 1u << q->acts))
         return kt_fail(err, KT_E_UNSUPPORTED, "%s: not for %s %s x %s", v->name, kt_op_name(q->op),
                        kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
     return v->accepts ? v->accepts(q, config, err) : KT_OK;

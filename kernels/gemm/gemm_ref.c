@@ -159,7 +159,7 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  * loss is multiplied by at most one integer dot d_g < 2^19 per group. 2^-107 k covers both. */
 double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum *sum) {
     const double u = 0x1p-24, k = (double)q->k;
-    const uint32_t bf16s = 1u << KT_W_BF16 | 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL |
+    const uint64_t bf16s = 1u << KT_W_BF16 | 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL |
                            1u << KT_W_MXFP8; /* codes are bfloat16 numbers */
     int bf16_weights = bf16s >> q->weights & 1;
     int bf16_inputs = bf16_weights && q->acts == KT_A_BF16;

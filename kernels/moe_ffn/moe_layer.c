@@ -159,7 +159,7 @@ static kt_status check_map(const kt_choice_map *map, const char *layout, const k
         if (v->op != KT_OP_MOE_FFN || strcmp(v->layout, layout) != 0)
             return kt_fail(err, KT_E_MISMATCH, "moe layer: %s (%s) beside %s", v->name, v->layout,
                            layout);
-        if (!(v->weights & 1u << q->weights) || !(v->acts & 1u << q->acts))
+        if (!(v->weights & KT_W_BIT(q->weights)) || !(v->acts & 1u << q->acts))
             return kt_fail(err, KT_E_MISMATCH, "moe layer: %s does not read %s weights with %s",
                            v->name, kt_weight_format_name(q->weights), kt_act_format_name(q->acts));
     }

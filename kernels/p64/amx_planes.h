@@ -376,6 +376,6 @@ KT_INLINE void kt_amx_tile_planes(const kt_p64_tile *t, const kt_weight_format f
     case KT_W_##id:             \
         kt_tile_planes_##id(t); \
         return;
-#define KT_PLANE_BIT(id) | 1u << KT_W_##id
+#define KT_PLANE_BIT(id) | KT_W_BIT(KT_W_##id)
 
 #endif

@@ -71,10 +71,10 @@ static void down(const kt_moe_call *call) {
 }
 
 KT_P64_KERNEL_APART(any_any, scalar,
-                    (.version = 1, .weights = (1u << KT_W_COUNT) - 2,
+                    (.version = 1, .weights = KT_W_BIT(KT_W_COUNT) - 2,
                      .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2 |
                              1u << KT_A_F32),
-                    (.version = 1, .weights = ((1u << KT_W_COUNT) - 2) & ~(1u << KT_W_F32),
+                    (.version = 1, .weights = (KT_W_BIT(KT_W_COUNT) - 2) & ~KT_W_BIT(KT_W_F32),
                      .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2),
                     .isa = KT_ISA_SCALAR, .numerics = KT_NUM_EXACT_INT32, .bits = "plain",
                     .rank = 1, .accepts = kt_p64_accepts);

@@ -23,7 +23,7 @@
 
 /* The bytes of a row that tiles read: bfloat16, or codes without their scales. */
 static inline size_t kt_amx_row_bytes(kt_weight_format weights, int64_t k) {
-    const uint32_t floats = 1u << KT_W_BF16 | 1u << KT_W_F16 | 1u << KT_W_FP8_CHANNEL |
+    const uint64_t floats = 1u << KT_W_BF16 | 1u << KT_W_F16 | 1u << KT_W_FP8_CHANNEL |
                             1u << KT_W_FP8_B128 | 1u << KT_W_MXFP8;
     return floats >> weights & 1 ? 2 * (size_t)k : (size_t)k;
 }

@@ -461,8 +461,8 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
                 each(INT8_G16M)
 
 /* The formats of kt_tile_blocks. */
-#define KT_BLOCK_BIT(id) | 1u << KT_W_##id
-#define KT_BLOCK_MASK (0u KT_BLOCK_FORMATS(KT_BLOCK_BIT))
+#define KT_BLOCK_BIT(id) | KT_W_BIT(KT_W_##id)
+#define KT_BLOCK_MASK (UINT64_C(0) KT_BLOCK_FORMATS(KT_BLOCK_BIT))
 
 #define KT_BLOCK_TILE(id)                                                      \
     static __attribute__((noinline)) void kt_tile_##id(const kt_p64_tile *t) { \

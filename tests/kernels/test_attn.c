@@ -80,7 +80,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
                 continue;
             for (uint64_t seed = 1; seed <= 6; seed++) {
                 p.weights = caches[seed / 2 % 3]; /* each with an odd and an even seed */
-                if (!(v->weights & 1u << p.weights)) continue;
+                if (!(v->weights & KT_W_BIT(p.weights))) continue;
                 cr_assert(kt_attn_gate(v, &config, &p, seed, NULL, &err) == KT_OK,
                           "%s queries=%d: %s", kt_weight_format_name(p.weights), config.value[0],
                           err.message);
@@ -163,7 +163,7 @@ static void expect_same_bits(const kt_variant *v, kt_problem p, bool is_shared) 
     float *want[3] = {malloc(bytes), malloc(bytes), malloc(bytes)};
 
     for (int c = 0; c < v->params[0].count * 3; c++) {
-        if (!(v->weights & 1u << caches[c % 3])) continue;
+        if (!(v->weights & KT_W_BIT(caches[c % 3]))) continue;
         fixture f = fixture_make(v, (p.weights = caches[c % 3], p));
         kt_guard_free(f.scratch);
         f.config = config_at(v, c / 3);
@@ -228,7 +228,7 @@ ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_
                             .weights = caches[(context + d / 32) % 3],
                             .context = context,
                             .v = context % 2 ? 0 : 44};
-            if (!(v->weights & 1u << p.weights)) continue;
+            if (!(v->weights & KT_W_BIT(p.weights))) continue;
             fixture f = fixture_make(v, p);
             int64_t width = p.n * kt_attn_value_size(&p);
             float canary = f.out[0];
@@ -264,7 +264,7 @@ ParameterizedTest(size_t *index, attn, a_window_hides_what_is_before_it) {
             int64_t hidden = kt_attn_first_key(&p, p.context - p.m), width = p.n * p.k;
             size_t bytes = (size_t)hidden * (size_t)p.k * kt_attn_item_bytes(p.weights);
             float want[9 * 3 * 32];
-            if (!(v->weights & 1u << p.weights)) continue;
+            if (!(v->weights & KT_W_BIT(p.weights))) continue;
             fixture f = fixture_make(v, p);
             kt_attn_call call = fixture_call(&f);
             v->attn(&call);
@@ -301,7 +301,7 @@ ParameterizedTest(size_t *index, attn, a_window_begins_a_block) {
         for (p.window = 1; p.window <= 63; p.window += 2) { /* keys 127 - window .. 126 */
             float want[3 * 32];
             p.weights = caches[i];
-            if (!(v->weights & 1u << p.weights)) continue;
+            if (!(v->weights & KT_W_BIT(p.weights))) continue;
             fixture f = fixture_make(v, p);
             kt_attn_call call = fixture_call(&f);
             int64_t first = p.context - p.window, row = first * p.k;
@@ -370,7 +370,7 @@ ParameterizedTest(size_t *index, attn, hands_on_a_scale_that_is_no_number) {
 
     kt_skip_without_isa(v->isa, v->name);
     for (int i = 0; i < 4; i++) {
-        if (!(v->weights & 1u << p.weights)) continue;
+        if (!(v->weights & KT_W_BIT(p.weights))) continue;
         fixture f = fixture_make(v, p);
         kt_attn_call call = fixture_call(&f);
         (i % 2 ? f.k_scale : f.v_scale)[89] = i / 2 ? -NAN : NAN;

@@ -26,7 +26,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 /* One after another; INT8, which all variants take, where the variant does not take it. */
 static kt_weight_format cache_of(const kt_variant *v, size_t i) {
     static const kt_weight_format caches[] = {KT_W_INT8_CHANNEL, KT_W_BF16, KT_W_FP8_CHANNEL};
-    return v->weights & 1u << caches[i % 3] ? caches[i % 3] : KT_W_INT8_CHANNEL;
+    return v->weights & KT_W_BIT(caches[i % 3]) ? caches[i % 3] : KT_W_INT8_CHANNEL;
 }
 
 typedef struct fixture {

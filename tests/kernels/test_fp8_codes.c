@@ -155,8 +155,8 @@ ParameterizedTest(size_t *index, fp8_codes, every_code_is_exact_and_nan_stays_na
     cr_assert_not_null(x);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
-            if (!(FP8 & 1u << w)) continue;
-            if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
+            if (!(FP8 & KT_W_BIT(w))) continue;
+            if (!(v->weights & KT_W_BIT(w)) || !(v->acts & 1u << a)) continue;
             if (a != KT_A_BF16 && a != KT_A_F32) continue;
             fill(x, (kt_act_format)a);
             for (int64_t c = 0; c < config_count(v); c++) {

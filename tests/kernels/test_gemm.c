@@ -81,7 +81,7 @@ ParameterizedTest(size_t *index, gemm, every_variant_matches_the_reference, .tim
     kt_skip_without(v);
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++) {
-            if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
+            if (!(v->weights & KT_W_BIT(w)) || !(v->acts & 1u << a)) continue;
             checked += walk_shapes(v, (kt_weight_format)w, (kt_act_format)a);
         }
     cr_assert_gt(checked, 0, "%s accepted none of the shapes", v->name);

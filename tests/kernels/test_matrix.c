@@ -63,8 +63,8 @@ static int is_of(const kt_variant *v, const char *library) {
            v->name[size - tail - word - 1] == '_';
 }
 
-static uint32_t formats_of(const char *library, kt_op op) {
-    uint32_t mask = 0;
+static uint64_t formats_of(const char *library, kt_op op) {
+    uint64_t mask = 0;
     for (size_t i = 0; i < kt_builtin_variant_count; i++)
         if (kt_builtin_variants[i]->op == op && is_of(kt_builtin_variants[i], library))
             mask |= kt_builtin_variants[i]->weights;
@@ -76,18 +76,19 @@ Test(matrix, what_libraries_are_not_asked_for_has_a_reason) {
     static const char *const libraries[] = {"aocl", "onednn", "libxsmm", "blis"};
 
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
-        const uint32_t gemm = formats_of(libraries[i], KT_OP_GEMM);
-        const uint32_t moe = formats_of(libraries[i], KT_OP_MOE_FFN);
-        uint32_t refused = 0;
+        const uint64_t gemm = formats_of(libraries[i], KT_OP_GEMM);
+        const uint64_t moe = formats_of(libraries[i], KT_OP_MOE_FFN);
+        uint64_t refused = 0;
         for (size_t g = 0; g < kt_library_gap_count; g++) {
             const kt_library_gap *gap = &kt_library_gaps[g];
             cr_expect(strlen(gap->reason) > 20 && gap->weights);
             if (gap->op == KT_OP_MOE_FFN && strcmp(gap->library, libraries[i]) == 0)
                 refused |= gap->weights;
         }
-        cr_expect_eq(gemm & ~(moe | refused), 0u, "%s: formats %#x", libraries[i],
-                     gemm & ~(moe | refused));
-        cr_expect_eq(moe & refused, 0u, "%s: formats %#x", libraries[i], moe & refused);
+        cr_expect_eq(gemm & ~(moe | refused), 0u, "%s: formats %#llx", libraries[i],
+                     (unsigned long long)(gemm & ~(moe | refused)));
+        cr_expect_eq(moe & refused, 0u, "%s: formats %#llx", libraries[i],
+                     (unsigned long long)(moe & refused));
     }
     cr_assert_eq(formats_of("aocl", KT_OP_GEMM),
                  1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT4_G32 | 1u << KT_W_BF16);

@@ -78,7 +78,7 @@ static int gate_all(const kt_variant *v) {
                                 .experts = v->op == KT_OP_MOE_FFN,
                                 .topk = v->op == KT_OP_MOE_FFN};
                 int found;
-                if (!(v->weights & 1u << w) || !(v->acts & 1u << a)) continue;
+                if (!(v->weights & KT_W_BIT(w)) || !(v->acts & 1u << a)) continue;
                 found = gate(v, &q, &n_gated);
                 if (found) return found < 0 ? 2 : 1;
             }

@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 
-#define ANY_WEIGHTS ((1u << KT_W_COUNT) - 1)
+#define ANY_WEIGHTS (KT_W_BIT(KT_W_COUNT) - 1)
 #define ANY_ACTS ((1u << KT_A_COUNT) - 1)
 
 static const int32_t rows_list[] = {1, 4, 8}, prefetch_list[] = {0, 2048}, tile_rows[] = {16};

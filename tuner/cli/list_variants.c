@@ -94,7 +94,7 @@ static bool is_wanted(const listing *l, const kt_variant *v) {
 
 /* --- one variant --- */
 
-static void formats_of(uint32_t mask, char *out, size_t out_bytes) {
+static void formats_of(uint64_t mask, char *out, size_t out_bytes) {
     size_t used = 0;
     out[0] = '\0';
     for (int f = 1; f < KT_W_COUNT; f++)
@@ -160,7 +160,7 @@ static void print_line(const char *name, const char *words) {
 }
 
 static void show_variant(const kt_variant *v, const char *reason, listing *l) {
-    char formats[320], isa[160], parameters[256], words[WORDS_BYTES];
+    char formats[480], isa[160], parameters[256], words[WORDS_BYTES];
     kt_json_writer *w = l->json;
 
     formats_of(v->weights, formats, sizeof formats);
@@ -184,7 +184,7 @@ static void show_variant(const kt_variant *v, const char *reason, listing *l) {
         return;
     }
     if (strlen(formats) > 34) /* plain C takes them all: a count reads better */
-        snprintf(formats, sizeof formats, "%d formats", __builtin_popcount(v->weights));
+        snprintf(formats, sizeof formats, "%d formats", __builtin_popcountll(v->weights));
     snprintf(words, sizeof words, "%s%s%s", formats, *formats && *parameters ? " " : "",
              parameters);
     print_line(v->name, words);

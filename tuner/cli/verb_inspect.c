@@ -285,8 +285,8 @@ static void print_json(const inspection *x, const inspect_options *o) {
 
 /* --- bench --- */
 
-static int first_bit(uint32_t mask) {
-    return mask ? __builtin_ctz(mask) : -1;
+static int first_bit(uint64_t mask) {
+    return mask ? __builtin_ctzll(mask) : -1;
 }
 
 /* What was not said becomes an expert of a small model, four rows. */

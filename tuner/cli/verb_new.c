@@ -223,7 +223,7 @@ static void write_kernel(FILE *to, const variant_words *w) {
 
     fprintf(to,
             "/* Rank 0: unproven; 1 once it is filed as faster somewhere. */\n"
-            "KT_P64_KERNEL(%.*s, %s, 1, 1, .weights = 1u << %s,\n"
+            "KT_P64_KERNEL(%.*s, %s, 1, 1, .weights = KT_W_BIT(%s),\n"
             "              .acts = 1u << %s, .isa = %s,\n"
             "              .numerics = KT_NUM_EXACT_INT32, .bits = \"%s\",\n"
             "              .rank = 0, .accepts = kt_p64_accepts);\n",

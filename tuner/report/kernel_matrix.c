@@ -29,7 +29,7 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 
 /* --- reasons ---------------------------------------------------------------------------------- */
 
-#define BIT(format) (1u << KT_W_##format)
+#define BIT(format) KT_W_BIT(KT_W_##format)
 #define F32 BIT(F32)
 #define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128) | BIT(MXFP8))
 #define FLOATS (BIT(BF16) | BIT(F16) | FP8)
@@ -40,7 +40,8 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 
 /* Rates are multiply-adds per cycle and core; figures of kernels/gemm/NOTES.md. */
 static const struct {
-    uint32_t ops, formats;
+    uint32_t ops;
+    uint64_t formats; /* of KT_W_BIT */
     kt_isa steps;
     bool scalar;
     const char *reason;

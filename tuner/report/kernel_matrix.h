@@ -24,7 +24,7 @@ const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit);
 typedef struct kt_library_gap {
     const char *library, *what; /* "aocl", "u8s8s32" */
     kt_op op;
-    uint32_t weights;
+    uint64_t weights; /* of KT_W_BIT */
     const char *reason;
 } kt_library_gap;
 extern const kt_library_gap kt_library_gaps[];
