@@ -18,10 +18,12 @@ enum { least_entry = 8 + 1 + 4 + 8 + 4 + 8, default_alignment = 32, type_i32 = 2
 static const struct {
     uint32_t type;
     kt_weight_format format;
-} types[] = {{0, KT_W_F32},   {1, KT_W_F16},     {30, KT_W_BF16},   {2, KT_W_Q4_0},
-             {3, KT_W_Q4_1},  {6, KT_W_Q5_0},    {7, KT_W_Q5_1},    {8, KT_W_Q8_0},
-             {10, KT_W_Q2_K}, {11, KT_W_Q3_K},   {12, KT_W_Q4_K},   {13, KT_W_Q5_K},
-             {14, KT_W_Q6_K}, {20, KT_W_IQ4_NL}, {23, KT_W_IQ4_XS}, {39, KT_W_MXFP4}};
+} types[] = {{0, KT_W_F32},      {1, KT_W_F16},     {30, KT_W_BF16},   {2, KT_W_Q4_0},
+             {3, KT_W_Q4_1},     {6, KT_W_Q5_0},    {7, KT_W_Q5_1},    {8, KT_W_Q8_0},
+             {10, KT_W_Q2_K},    {11, KT_W_Q3_K},   {12, KT_W_Q4_K},   {13, KT_W_Q5_K},
+             {14, KT_W_Q6_K},    {20, KT_W_IQ4_NL}, {23, KT_W_IQ4_XS}, {39, KT_W_MXFP4},
+             {16, KT_W_IQ2_XXS}, {17, KT_W_IQ2_XS}, {22, KT_W_IQ2_S},  {18, KT_W_IQ3_XXS},
+             {21, KT_W_IQ3_S}};
 
 typedef struct cursor {
     const uint8_t *at;

@@ -58,8 +58,13 @@ typedef enum kt_weight_format {
     KT_W_MXFP4,
     /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
     KT_W_INT8_G16M,
-    KT_W_MXFP8, /* wmxfp8: E4M3, one power-of-two exponent (E8M0) per 32 inputs of a channel */
-    KT_W_COUNT  /* below 64: variants hold formats as bits of a uint64 */
+    KT_W_MXFP8,   /* wmxfp8: E4M3, one power-of-two exponent (E8M0) per 32 inputs of a channel */
+    KT_W_IQ2_XXS, /* GGUF blocks of indices into grids: wiq2_xxs ... wiq3_s */
+    KT_W_IQ2_XS,
+    KT_W_IQ2_S,
+    KT_W_IQ3_XXS,
+    KT_W_IQ3_S,
+    KT_W_COUNT /* below 64: variants hold formats as bits of a uint64 */
 } kt_weight_format;
 
 /* The bit of a format in a set of formats. */

@@ -19,13 +19,6 @@ typedef struct grid {
     int8_t value[8];          /* of a digit */
 } grid;
 
-#define THREE_VALUES 8, 25, 43
-
-static const grid iq2_xxs_grid = {iq2_xxs_steps, 256, 2, 8, {THREE_VALUES}};
-static const grid iq2_xs_grid = {iq2_xs_steps, 512, 2, 8, {THREE_VALUES}};
-static const grid iq2_s_grid = {iq2_s_steps, 1024, 2, 8, {THREE_VALUES}};
-static const grid iq3_xxs_grid = {iq3_xxs_steps, 256, 3, 4, {4, 12, 20, 28, 36, 44, 52, 62}};
-static const grid iq3_s_grid = {iq3_s_steps, 512, 3, 4, {1, 3, 5, 7, 9, 11, 13, 15}};
 static const grid iq1_grid = {iq1_s_steps, 2048, 2, 8, {-1, 0, 1}};
 
 typedef struct points { /* a grid, written out */
@@ -59,24 +52,6 @@ static float half_at(const uint8_t *p) {
     return kt_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
-static uint32_t word_at(const uint8_t *p) {
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-/* Seven signs are stored; the eighth makes their number even. */
-static unsigned with_eighth(uint32_t seven) {
-    unsigned parity = seven & 127;
-
-    parity ^= parity >> 4;
-    parity ^= parity >> 2;
-    parity ^= parity >> 1;
-    return (seven & 127) | (parity & 1) << 7;
-}
-
-static void put_signed(const int8_t *point, int n, unsigned signs, int8_t *code) {
-    for (int i = 0; i < n; i++) code[i] = (int8_t)(signs >> i & 1 ? -point[i] : point[i]);
-}
-
 static void put_scale(decoded *out, int group, int groups, float scale) {
     for (int i = 0; i < groups; i++) out->scale[group + i] = scale;
 }
@@ -86,61 +61,6 @@ static unsigned nibble(const uint8_t *p, int i) {
 }
 
 /* ---- the types ---- */
-
-/* d@0, of 32 inputs: point[4]@2 + 8g, word (7 signs of each point, 4 bits s)@6 + 8g;
- * w = d * (s + 1/2) / 4 * point. */
-static void take_iq2_xxs(const uint8_t *p, const points *g, decoded *out) {
-    for (int b = 0; b < 8; b++) {
-        const uint8_t *at = p + 2 + 8 * b;
-        const uint32_t word = word_at(at + 4);
-        for (int i = 0; i < 4; i++)
-            put_signed(g->at[at[i]], 8, with_eighth(word >> 7 * i), out->code + 32 * b + 8 * i);
-        put_scale(out, 2 * b, 2, half_at(p) * (float)(2 * (word >> 28) + 1) * 0.125f);
-    }
-}
-
-/* d@0, of 8 inputs u16@2 (9 bits point, 7 signs), of 16 inputs a nibble s@66. */
-static void take_iq2_xs(const uint8_t *p, const points *g, decoded *out) {
-    for (int i = 0; i < 32; i++) {
-        const unsigned u = p[2 + 2 * i] | (unsigned)p[3 + 2 * i] << 8;
-        put_signed(g->at[u & 511], 8, with_eighth(u >> 9), out->code + 8 * i);
-    }
-    for (int i = 0; i < 16; i++)
-        put_scale(out, i, 1, half_at(p) * (float)(2 * nibble(p + 66, i) + 1) * 0.125f);
-}
-
-/* d@0, of 8 inputs low byte@2, signs@34 and two high bits@66; of 16 inputs a nibble s@74. */
-static void take_iq2_s(const uint8_t *p, const points *g, decoded *out) {
-    for (int i = 0; i < 32; i++) {
-        const unsigned high = p[66 + i / 4] >> 2 * (i % 4) & 3u;
-        put_signed(g->at[p[2 + i] | high << 8], 8, p[34 + i], out->code + 8 * i);
-    }
-    for (int i = 0; i < 16; i++)
-        put_scale(out, i, 1, half_at(p) * (float)(2 * nibble(p + 74, i) + 1) * 0.125f);
-}
-
-/* d@0, of 4 inputs point@2; of 32 inputs word@66 (7 signs of 8 inputs, 4 bits s);
- * w = d * (s + 1/2) / 2 * point. */
-static void take_iq3_xxs(const uint8_t *p, const points *g, decoded *out) {
-    for (int b = 0; b < 8; b++) {
-        const uint32_t word = word_at(p + 66 + 4 * b);
-        for (int i = 0; i < 8; i++)
-            put_signed(g->at[p[2 + 8 * b + i]], 4, with_eighth(word >> 7 * (i / 2)) >> 4 * (i % 2),
-                       out->code + 32 * b + 4 * i);
-        put_scale(out, 2 * b, 2, half_at(p) * (float)(2 * (word >> 28) + 1) * 0.25f);
-    }
-}
-
-/* d@0, of 4 inputs low byte@2 and high bit@66, of 8 inputs signs@74, of 32 inputs a nibble s@106;
- * w = d * (2s + 1) * point. */
-static void take_iq3_s(const uint8_t *p, const points *g, decoded *out) {
-    for (int i = 0; i < 64; i++) {
-        const unsigned high = p[66 + i / 8] >> i % 8 & 1u;
-        put_signed(g->at[p[2 + i] | high << 8], 4, p[74 + i / 2] >> 4 * (i % 2), out->code + 4 * i);
-    }
-    for (int b = 0; b < 8; b++)
-        put_scale(out, 2 * b, 2, half_at(p) * (float)(2 * nibble(p + 106, b) + 1));
-}
 
 /* w = scale * (point +- 1/8), as scale / 8 * (8 point +- 1). */
 static void put_shifted(const int8_t *point, int is_below, int8_t *code) {
@@ -240,11 +160,6 @@ typedef struct type {
 } type;
 
 static const type types[KT_LOWBIT_COUNT] = {
-    [KT_LOWBIT_IQ2_XXS] = {{"IQ2_XXS", 16, 256, 66}, 0, &iq2_xxs_grid, take_iq2_xxs},
-    [KT_LOWBIT_IQ2_XS] = {{"IQ2_XS", 17, 256, 74}, 0, &iq2_xs_grid, take_iq2_xs},
-    [KT_LOWBIT_IQ2_S] = {{"IQ2_S", 22, 256, 82}, 0, &iq2_s_grid, take_iq2_s},
-    [KT_LOWBIT_IQ3_XXS] = {{"IQ3_XXS", 18, 256, 98}, 0, &iq3_xxs_grid, take_iq3_xxs},
-    [KT_LOWBIT_IQ3_S] = {{"IQ3_S", 21, 256, 110}, 0, &iq3_s_grid, take_iq3_s},
     [KT_LOWBIT_IQ1_S] = {{"IQ1_S", 19, 256, 50}, 0, &iq1_grid, take_iq1_s},
     [KT_LOWBIT_IQ1_M] = {{"IQ1_M", 29, 256, 56}, -1, &iq1_grid, take_iq1_m},
     [KT_LOWBIT_TQ1_0] = {{"TQ1_0", 34, 256, 54}, 52, NULL, take_tq1_0},

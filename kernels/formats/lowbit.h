@@ -1,8 +1,9 @@
-/* GGUF's low-bit blocks (1.56 to 4.5 bits a weight), decoded exactly into w8g16m: each weight is a
- * small integer times a scale of 16 or more inputs, so codes are int8 and scales f32.
+/* GGUF's low-bit blocks that have no panels of their own (1.56 to 4.5 bits a weight; grid.h has those
+ * of IQ2 and IQ3), decoded exactly into w8g16m: each weight is a small integer times a scale of 16
+ * or more inputs, so codes are int8 and scales f32.
  *
- *     code   of 16 inputs in a row share a scale; the grids' values are 0 to 62, IQ1's are 8 times
- *            a grid's -1, 0, 1 plus or minus 1, E2M1's are doubled
+ *     code   of 16 inputs in a row share a scale; IQ1's codes are 8 times a grid's -1, 0, 1 plus or
+ *            minus 1, E2M1's are doubled
  *     scale  d (f16, 11 bits) times an odd number of at most 5 bits times a power of two: 16 bits,
  *            and d is at least 2^-24, so f32 holds it; NVFP4's is an E4M3 number
  *
@@ -15,11 +16,6 @@
 
 typedef enum kt_lowbit {
     KT_LOWBIT_NONE = 0,
-    KT_LOWBIT_IQ2_XXS,
-    KT_LOWBIT_IQ2_XS,
-    KT_LOWBIT_IQ2_S,
-    KT_LOWBIT_IQ3_XXS,
-    KT_LOWBIT_IQ3_S,
     KT_LOWBIT_IQ1_S,
     KT_LOWBIT_IQ1_M,
     KT_LOWBIT_TQ1_0,

@@ -6,6 +6,7 @@
 
 #include "base/numeric.h"
 #include "kernels/formats/acts.h"
+#include "kernels/formats/grid.h"
 #include "kernels/formats/p64.h"
 
 /* Sums of a w8c panel. The panel holds code + 128, so the sum of a group starts at -128 * sum of q:
@@ -102,6 +103,9 @@ static inline float kt_p64_scale_of(const kt_p64_spec *s, const uint8_t *head, c
         if (field[r] == 255) return kt_f32_from_bits(0x7fc00000u);
         return 0.5f * kt_f32_from_bits(field[r] ? (uint32_t)field[r] << 23 : 0x00400000u);
     case KT_P64_S8: return kt_p64_load_half(head, r, 0) * (float)(int8_t)field[r];
+    case KT_P64_ODD:
+        return kt_p64_load_half(head, r, 0) * kt_grid_unit(s->grid) *
+               (float)(2 * (field[r % 32] >> r / 32 * 4 & 15) + 1);
     default: return kt_p64_load_half(head, r, 0) * (float)(field[r] & 15);
     }
 }
@@ -115,6 +119,58 @@ static inline float kt_p64_minimum_of(const kt_p64_spec *s, const uint8_t *head,
     if (s->minimum == KT_P64_MIN_NIBBLE)
         return -(kt_p64_load_half(head + 128, r, 0) * (float)(scales[r] >> 4));
     return 0;
+}
+
+/* Unit u (32 inputs) of a block with a grid as signed values. */
+static inline void kt_p64_expand_grid(const kt_p64_spec *s, const uint8_t *block, int u,
+                                      int16_t value[KT_P64_ROWS][32]) {
+    const uint8_t *unit = block + kt_p64_run_at(*s, 32 * u);
+    const uint8_t *more = block + kt_p64_more_at(*s, 32 * u);
+    const kt_grid *g = kt_grid_of(s->grid);
+
+    for (int c = 0; c < 4; c++) {
+        uint8_t size[8][16][4];
+        kt_grid_magnitudes(s->grid, g, unit, more, c, size[0][0], sizeof size[0]);
+        for (int o = 0; o < 8; o++) {
+            const uint8_t *signs = kt_grid_column_signs(s->grid, unit, o, c);
+            for (int i = 0; i < 64; i++) {
+                const int16_t v = size[o][i / 4][i % 4];
+                value[16 * c + i / 4][4 * o + i % 4] = signs[i / 8] >> i % 8 & 1 ? (int16_t)-v : v;
+            }
+        }
+    }
+}
+
+/* A block with a grid: y += a_scale * (scale * sum value q) for each group of weights, or of
+ * activations where these are smaller. */
+static inline void kt_p64_grid_block(const kt_p64_spec *s, const uint8_t *block, const int8_t *q,
+                                     const float *a_scale, int a_group, float y[KT_P64_ROWS]) {
+    const int part = s->group < a_group ? s->group : a_group;
+    int16_t value[KT_P64_ROWS][32];
+
+    for (int i = 0; i < s->span; i += part) {
+        const uint8_t *scales =
+            block + kt_p64_scales_at(*s, 0) + (size_t)(i / s->group) * kt_p64_scale_bytes(*s);
+        if (i % 32 == 0) kt_p64_expand_grid(s, block, i / 32, value);
+        for (int r = 0; r < KT_P64_ROWS; r++) {
+            int32_t sum = 0;
+            for (int j = 0; j < part; j++) sum += value[r][i % 32 + j] * q[i + j];
+            y[r] += a_scale[i / a_group] * (kt_p64_scale_of(s, block, scales, r) * (float)sum);
+        }
+    }
+}
+
+static inline void kt_p64_row_grid(kt_p64_spec s, const uint8_t *panel, int64_t k,
+                                   kt_act_format acts, const void *a, float y[KT_P64_ROWS]) {
+    const int a_group = kt_a8_group_inputs(acts);
+    float a_scale[256 / 16];
+
+    for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
+    for (int64_t i = 0; i < k; i += s.span, panel += kt_p64_block_bytes(s)) {
+        for (int j = 0; j < s.span; j += a_group)
+            a_scale[j / a_group] = kt_a8_scale_at(acts, a, k, i + j);
+        kt_p64_grid_block(&s, panel, (const int8_t *)a + i, a_scale, a_group, y);
+    }
 }
 
 /* One run of a block: max(group, 32) inputs, `q` their codes and a_scale their scales. Scale and
@@ -153,6 +209,10 @@ static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_
     const uint8_t *head = panel;
     float a_scale[128 / 16]; /* the longest run: a group of 128 */
 
+    if (s.grid) {
+        kt_p64_row_grid(s, panel, k, acts, a, y);
+        return;
+    }
     for (int r = 0; r < KT_P64_ROWS; r++) y[r] = 0;
     for (int64_t i = 0; i < k; i += inputs, panel += kt_p64_run_bytes(s)) {
         if (i % s.span == 0) {

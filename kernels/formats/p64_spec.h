@@ -21,6 +21,17 @@
  * Every field is a multiple of 64 bytes, so fields stay aligned; rows of padding are zero bytes with
  * zero scales.
  *
+ * Of formats with a grid (grid.h) a block of 256 inputs holds for 64 rows
+ *
+ *     head       f16 d[64]
+ *     scales     [group][32]: of row r the low half of byte r, or the high half of byte r - 32
+ *     more       [unit of 32 inputs][point][bit][8]: bits 8 and 9 of indices, of row r bit `place`
+ *     units      of 32 inputs, as quarters of 8 inputs: a line of 64 indices for each point, the
+ *                index of row r at byte `place` (kt_grid_place), then signs [quad][column][8]: of
+ *                row 16 column + i and input 4 quad + j bit 4 i + j; set: negative
+ *
+ * They count as formats with codes of 8 bits, the weight + 64, which is what opening a unit yields.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_P64_SPEC_H
 #define KT_KERNELS_P64_SPEC_H
@@ -37,6 +48,7 @@ typedef enum kt_p64_scale {
     KT_P64_S8,      /* signed byte times the block's d: exact in f32 (11 + 7 bits) */
     KT_P64_NIBBLES, /* byte: low half times d is the scale, high half belongs to the minimum */
     KT_P64_F32,
+    KT_P64_ODD, /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
 } kt_p64_scale;
 
 typedef enum kt_p64_minimum {
@@ -50,6 +62,17 @@ typedef enum kt_p64_minimum {
 
 typedef enum kt_p64_values { KT_P64_LINEAR, KT_P64_IQ4, KT_P64_E2M1 } kt_p64_values;
 
+/* Where codes are points of a grid: which (grid.h). */
+typedef enum kt_p64_grid {
+    KT_P64_NO_GRID,
+    KT_P64_IQ2_XXS,
+    KT_P64_IQ2_XS,
+    KT_P64_IQ2_S,
+    KT_P64_IQ3_XXS,
+    KT_P64_IQ3_S,
+    KT_P64_GRIDS
+} kt_p64_grid;
+
 typedef struct kt_p64_spec {
     int low, high; /* bits of the planes; low = 0: the format is not built of blocks */
     int span;      /* inputs of a block: 32 .. 256 */
@@ -58,20 +81,27 @@ typedef struct kt_p64_spec {
     kt_p64_minimum minimum;
     kt_p64_values values;
     int offset; /* of linear codes: a multiple of 4 up to 128, or 0 */
+    kt_p64_grid grid;
 } kt_p64_spec;
 
 /* A constant for a constant format: vector kernels are compiled per spec. */
 static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weight_format format) {
-    const kt_p64_spec none = {0, 0, 32, 32, KT_P64_BF16, KT_P64_MIN_NONE, KT_P64_LINEAR, 0};
+    const kt_p64_spec none = {
+        0, 0, 32, 32, KT_P64_BF16, KT_P64_MIN_NONE, KT_P64_LINEAR, 0, KT_P64_NO_GRID};
     kt_p64_spec s = none;
 
     switch (format) {
-#define SPEC(id, low, high, span, group, scale, minimum, values, offset)                         \
-    case KT_W_##id:                                                                              \
-        s =                                                                                      \
-            (kt_p64_spec){                                                                       \
-                low,   high, span, group, KT_P64_##scale, KT_P64_MIN_##minimum, KT_P64_##values, \
-                offset};                                                                         \
+#define SPEC(id, low, high, span, group, scale, minimum, values, offset) \
+    case KT_W_##id:                                                      \
+        s = (kt_p64_spec){low,                                           \
+                          high,                                          \
+                          span,                                          \
+                          group,                                         \
+                          KT_P64_##scale,                                \
+                          KT_P64_MIN_##minimum,                          \
+                          KT_P64_##values,                               \
+                          offset,                                        \
+                          KT_P64_NO_GRID};                               \
         break;
         SPEC(INT4_G32, 4, 0, 32, 32, BF16, NONE, LINEAR, 8)
         SPEC(INT4_G64, 4, 0, 64, 64, BF16, NONE, LINEAR, 8)
@@ -95,6 +125,17 @@ static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weigh
         SPEC(MXFP4, 4, 0, 32, 32, E8M0, NONE, E2M1, 0)
         SPEC(INT8_G16M, 8, 0, 32, 16, F32, F32, LINEAR, 128)
 #undef SPEC
+#define GRID(id, group)                                                                           \
+    case KT_W_##id:                                                                               \
+        s = (kt_p64_spec){8,  0,          256, group, KT_P64_ODD, KT_P64_MIN_NONE, KT_P64_LINEAR, \
+                          64, KT_P64_##id};                                                       \
+        break;
+        GRID(IQ2_XXS, 32)
+        GRID(IQ2_XS, 16)
+        GRID(IQ2_S, 16)
+        GRID(IQ3_XXS, 32)
+        GRID(IQ3_S, 32)
+#undef GRID
     default: break;
     }
     return s;
@@ -105,17 +146,51 @@ static const int8_t kt_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -1
                                          1,    13,   25,  38,  53,  69,  89,  113};
 static const int8_t kt_e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+/* What a grid's indices are: inputs of a point, bits beyond eight. */
+static inline int kt_grid_inputs(kt_p64_grid grid) {
+    return grid == KT_P64_IQ3_XXS || grid == KT_P64_IQ3_S ? 4 : 8;
+}
+static inline int kt_grid_more_bits(kt_p64_grid grid) {
+    if (grid == KT_P64_IQ2_S) return 2;
+    return grid == KT_P64_IQ2_XS || grid == KT_P64_IQ3_S;
+}
+static inline float kt_grid_unit(kt_p64_grid grid) {
+    return grid == KT_P64_IQ3_S ? 1.0f : grid == KT_P64_IQ3_XXS ? 0.25f : 0.125f;
+}
+
+/* In a unit of 32 inputs: bytes of a quarter, the line of point p, the signs of quad o. */
+static inline size_t kt_grid_quarter_bytes(kt_p64_grid grid) {
+    return 64 * (size_t)(8 / kt_grid_inputs(grid)) + 64;
+}
+static inline size_t kt_grid_unit_bytes(kt_p64_grid grid) {
+    return 4 * kt_grid_quarter_bytes(grid);
+}
+static inline size_t kt_grid_line_at(kt_p64_grid grid, int p) {
+    const int lines = 8 / kt_grid_inputs(grid);
+    return (size_t)(p / lines) * kt_grid_quarter_bytes(grid) + 64 * (size_t)(p % lines);
+}
+static inline size_t kt_grid_signs_at(kt_p64_grid grid, int o) {
+    return (size_t)(o / 2 + 1) * kt_grid_quarter_bytes(grid) - 64 + 32 * (size_t)(o % 2);
+}
+
+/* Of a unit: bits of indices beyond eight. */
+static inline size_t kt_grid_more_bytes(kt_p64_grid grid) {
+    return (size_t)(32 / kt_grid_inputs(grid) * kt_grid_more_bits(grid)) * 8;
+}
+
 /* Bytes of the parts, all for 64 rows. */
 static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
-    size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES;
+    size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD;
     fields += s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE;
     return 128 * fields;
 }
 static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both planes */
+    if (s.grid) return kt_grid_unit_bytes(s.grid);
     return 256 * (size_t)(s.low + s.high);
 }
 static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
     if (s.scale == KT_P64_F32) return 256;
+    if (s.scale == KT_P64_ODD) return 32;
     return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
 }
 static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {
@@ -128,11 +203,32 @@ static inline int kt_p64_run_inputs(kt_p64_spec s) {
 }
 static inline size_t kt_p64_run_bytes(kt_p64_spec s) {
     const int inputs = kt_p64_run_inputs(s);
+    if (s.grid) return kt_p64_plane_bytes(s);
     return (size_t)(inputs / 32) * kt_p64_plane_bytes(s) +
            (size_t)(inputs / s.group) * (kt_p64_scale_bytes(s) + kt_p64_minimum_bytes(s));
 }
+/* What stands before the first run: the head, and of grids scales and bits of indices. */
+static inline size_t kt_p64_front_bytes(kt_p64_spec s) {
+    if (!s.grid) return kt_p64_head_bytes(s);
+    return kt_p64_head_bytes(s) + (size_t)(s.span / s.group) * kt_p64_scale_bytes(s) +
+           (size_t)(s.span / 32) * kt_grid_more_bytes(s.grid);
+}
 static inline size_t kt_p64_block_bytes(kt_p64_spec s) {
-    return kt_p64_head_bytes(s) + (size_t)(s.span / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
+    return kt_p64_front_bytes(s) + (size_t)(s.span / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
+}
+
+/* In a block: the run that holds input `in`, the scales of its groups, and of a grid the bits of
+ * its unit's indices beyond eight. */
+static inline size_t kt_p64_run_at(kt_p64_spec s, int in) {
+    return kt_p64_front_bytes(s) + (size_t)(in / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
+}
+static inline size_t kt_p64_scales_at(kt_p64_spec s, int in) {
+    if (s.grid)
+        return kt_p64_head_bytes(s) + (size_t)(in / 32 * 32 / s.group) * kt_p64_scale_bytes(s);
+    return kt_p64_run_at(s, in) + (size_t)(kt_p64_run_inputs(s) / 32) * kt_p64_plane_bytes(s);
+}
+static inline size_t kt_p64_more_at(kt_p64_spec s, int in) {
+    return kt_p64_scales_at(s, s.span) + (size_t)(in / 32) * kt_grid_more_bytes(s.grid);
 }
 
 #endif

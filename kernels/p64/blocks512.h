@@ -20,7 +20,8 @@
  *     minima        their sums run beside and join likewise: with dmin at the block's end, or at once
  *
  * No sum wraps: |dot| <= 32 * 255 * 127 < 2^21; |scale code * dot| of a unit <= 2^24 for each K-quant (Q6_K:
- * 2 * 128 * 16 * 32 * 127, IQ4_XS: 32 * 32 * 127 * 127), so all of them are exact in f32 too.
+ * 2 * 128 * 16 * 32 * 127, IQ4_XS: 32 * 32 * 127 * 127) and grid (31 * 32 * 62 * 127), so all of them
+ * are exact in f32 too.
  *
  * The planes are read as they come, in one ascending stream. Q6_K and Q3_K, whose codes take longest to put
  * together, are opened into L1 once for many rows: codes as bytes, scales as int32. Both ways do the same
@@ -42,7 +43,7 @@
 
 /* The scale of a group is an integer times the block's d. */
 KT_INLINE int kt_blocks_is_integer(const kt_p64_spec s) {
-    return s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES;
+    return s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD;
 }
 KT_INLINE int kt_blocks_is_wide(const kt_p64_spec s) {
     return s.group > 32;
@@ -71,10 +72,11 @@ KT_INLINE int kt_blocks_units(const kt_p64_spec s) {
 /* Where unit u of a chunk lies: its planes, and scales and minima of its groups. */
 KT_INLINE size_t kt_blocks_planes_at(const kt_p64_spec s, int u) {
     const size_t step = kt_blocks_is_wide(s) ? kt_p64_plane_bytes(s) : kt_p64_run_bytes(s);
-    return kt_p64_head_bytes(s) + (size_t)u * step;
+    return kt_p64_front_bytes(s) + (size_t)u * step;
 }
 KT_INLINE size_t kt_blocks_scales_at(const kt_p64_spec s, int u) {
     if (kt_blocks_is_wide(s)) return kt_blocks_planes_at(s, kt_blocks_units(s));
+    if (s.grid) return kt_p64_scales_at(s, 32 * u);
     return kt_blocks_planes_at(s, u) + kt_p64_plane_bytes(s);
 }
 KT_INLINE size_t kt_blocks_minima_at(const kt_p64_spec s, int u) {
@@ -124,6 +126,11 @@ KT_INLINE __m512i kt_blocks_integer_scale(const kt_p64_spec s, const uint8_t *sc
     if (s.scale == KT_P64_S8)
         return _mm512_cvtepi8_epi32(
             _mm_loadu_si128((const __m128i *)(const void *)(scales + 16 * c)));
+    if (s.scale == KT_P64_ODD) {
+        const __m512i v = _mm512_srli_epi32(kt_load_u8x16(scales + c % 2 * 16), c / 2 * 4);
+        return _mm512_add_epi32(_mm512_slli_epi32(_mm512_and_si512(v, _mm512_set1_epi32(15)), 1),
+                                _mm512_set1_epi32(1));
+    }
     return _mm512_and_si512(kt_load_u8x16(scales + 16 * c), _mm512_set1_epi32(15));
 }
 
@@ -440,6 +447,8 @@ KT_INLINE void kt_blocks_add_halves(const kt_p64_spec s, const kt_blocks_chunk *
 /* Factors of a chunk's parts: d or the scale of a wide group; dmin. */
 KT_INLINE __m512 kt_blocks_factor(const kt_p64_spec s, const uint8_t *w, int c) {
     if (kt_blocks_is_wide(s)) return kt_blocks_float_scale(s, w + kt_blocks_scales_at(s, 0), c);
+    if (s.grid && kt_grid_unit(s.grid) != 1)
+        return _mm512_mul_ps(kt_load_f16x16(w + 32 * c), _mm512_set1_ps(kt_grid_unit(s.grid)));
     return kt_load_f16x16(w + 32 * c);
 }
 KT_INLINE __m512 kt_blocks_minimum_factor(const uint8_t *w, int c) {

@@ -109,7 +109,11 @@ KT_INLINE void kt_blocks_micro_any(const kt_p64_spec s, const kt_blocks_chunk *x
     }
 }
 
-KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_micro_run *micro) {
+/* Open the chunk at w: kt_blocks_open_chunk, or that of grids. */
+typedef void kt_blocks_opener(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x);
+
+KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_opener *opener,
+                                   kt_blocks_micro_run *micro) {
     const int tiles = (t->rows + KT_BLOCKS_OPEN_ROWS - 1) / KT_BLOCKS_OPEN_ROWS;
     const uintptr_t pace = t->ahead.pace, rows_pace = t->rows_ahead.pace;
     kt_blocks_open open;
@@ -117,7 +121,7 @@ KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_mi
 
     memset(t->c, 0, sizeof(float) * KT_TILE_WIDTH * (size_t)t->rows);
     for (; x.i < x.k; x.i += s.span, x.w += kt_p64_block_bytes(s)) {
-        kt_blocks_open_chunk(s, x.w, &open);
+        opener(s, x.w, &open);
         for (int b = 0; b < tiles; b++) {
             const int row = t->rows * b / tiles, rows = t->rows * (b + 1) / tiles - row;
             kt_tile_fetch_part(t, KT_CHUNK_UNITS, tiles, pace, rows_pace);
@@ -147,9 +151,9 @@ KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_mi
     static __attribute__((noinline)) void micro_##word(const kt_blocks_chunk *x, int rows) { \
         kt_blocks_micro_any(kt_p64_spec_of(KT_W_##id), x, rows);                             \
     }
-#define KT_BLOCKS_MANY(id, word, kind)                                   \
-    static void many_##word(kt_tile *t) {                                \
-        kt_tile_blocks_many(t, kt_p64_spec_of(KT_W_##id), micro_##kind); \
+#define KT_BLOCKS_MANY(id, word, kind)                                                         \
+    static void many_##word(kt_tile *t) {                                                      \
+        kt_tile_blocks_many(t, kt_p64_spec_of(KT_W_##id), kt_blocks_open_chunk, micro_##kind); \
     }
 #define KT_BLOCKS_KIND_MANY(id, word, full_rows) \
     { run_##word, KT_W_##id, full_rows, many_##word, 0 }

@@ -15,13 +15,17 @@
  * factor of the minimum. With groups of 16 a unit is two halves with scales and sums of their own.
  *
  * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
- * 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004); larger ones are multiplied as 16-bit words.
+ * 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004), 1 to 126; larger ones are multiplied as
+ * 16-bit words.
+ *
+ * Points of grids (formats/grid.h) are looked up one by one, signs put on by vectors: slow, and done
+ * once for all rows of a block.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_P64_UNITS_H
 #define KT_SIMD_P64_UNITS_H
 
-#include "kernels/formats/p64_spec.h"
+#include "kernels/formats/grid.h"
 
 /* A row from the first unit of the chunk on. */
 typedef struct kt_unit_row {
@@ -58,6 +62,7 @@ typedef struct kt_units {
 
 /* The largest code as an unsigned byte, and what is subtracted from it. */
 KT_INLINE int kt_unit_largest(const kt_p64_spec s) {
+    if (s.grid) return 126; /* 64 + 62 */
     if (s.values == KT_P64_IQ4) return 240;
     if (s.values == KT_P64_E2M1) return 24;
     return (1 << (s.low + s.high)) - 1;
@@ -77,6 +82,8 @@ KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
         kind.chain = 4;
     else if (largest <= 63)
         kind.chain = 2;
+    else if (largest <= 126)
+        kind.chain = 1;
     if (s.minimum == KT_P64_MIN_ZERO) kind.extra = KT_EXTRA_ZERO;
     if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 ||
         s.minimum == KT_P64_MIN_NIBBLE || s.minimum == KT_P64_MIN_F32)
@@ -105,6 +112,13 @@ KT_INLINE kt_vi kt_unit_quad(const kt_p64_spec s, const uint8_t *planes, const i
     return v;
 }
 
+/* 2 s + 1, s the low or high halves of bytes. */
+KT_INLINE kt_vi kt_unit_odd(const uint8_t *bytes, int is_high) {
+    const kt_vi v = kt_v_load_u8(bytes);
+    const kt_vi s = kt_v_mask_bytes(is_high ? kt_v_shift_right(v, 4) : v, 15);
+    return kt_v_or(kt_v_shift_left(s, 1), kt_v_each_int(1));
+}
+
 /* Scales of one vector of panel rows, the first of which is `row`. */
 KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const uint8_t *field,
                               int row) {
@@ -115,6 +129,10 @@ KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const ui
     case KT_P64_E8M0: return kt_v_load_e8m0(field + row);
     case KT_P64_S8:
         return kt_v_mul(kt_v_load_f16(head + 2 * row), kt_v_to_float(kt_v_load_s8(field + row)));
+    case KT_P64_ODD:
+        return kt_v_mul(kt_v_load_f16(head + 2 * row),
+                        kt_v_mul(kt_v_each_float(kt_grid_unit(s.grid)),
+                                 kt_v_to_float(kt_unit_odd(field + row % 32, row / 32))));
     default:
         return kt_v_mul(kt_v_load_f16(head + 2 * row),
                         kt_v_to_float(kt_v_mask_bytes(kt_v_load_u8(field + row), 15)));
@@ -137,6 +155,7 @@ KT_INLINE kt_vf kt_unit_minimum(const kt_p64_spec s, const uint8_t *head, const 
 /* Where unit i (32 inputs) of a panel has its fields. */
 typedef struct kt_unit_fields {
     const uint8_t *head, *planes, *scales, *minima;
+    const uint8_t *more; /* of a grid: bits of its indices beyond eight */
 } kt_unit_fields;
 
 KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *panel, int64_t i) {
@@ -145,8 +164,9 @@ KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *p
     kt_unit_fields f;
 
     f.head = panel + (size_t)(32 * i / s.span) * kt_p64_block_bytes(s);
-    f.planes = f.head + kt_p64_head_bytes(s) + (size_t)(in_block / inputs) * kt_p64_run_bytes(s);
-    f.scales = f.planes + (size_t)(inputs / 32) * kt_p64_plane_bytes(s);
+    f.planes = f.head + kt_p64_run_at(s, in_block);
+    f.scales = f.head + kt_p64_scales_at(s, in_block);
+    f.more = s.grid ? f.head + kt_p64_more_at(s, in_block) : NULL;
     f.minima = f.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
     f.planes += (size_t)(in_run / 32) * kt_p64_plane_bytes(s);
     return f;
@@ -182,6 +202,23 @@ KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const
     }
 }
 
+/* The same of a grid: magnitudes, whose signs are then put on. */
+KT_INLINE void kt_unit_points(const kt_p64_spec s, const kt_unit_fields *f, int slice,
+                              uint8_t *out) {
+    enum { COLUMNS = KT_SLICE_ROWS / 16, A_COLUMN = KT_SLICE_BYTES / COLUMNS };
+    const kt_vi zero = kt_v_each_int(0x40404040);
+
+    for (int c = 0; c < COLUMNS; c++)
+        kt_grid_magnitudes(s.grid, kt_grid_of(s.grid), f->planes, f->more, COLUMNS * slice + c,
+                           out + A_COLUMN * c, KT_SLICE_BYTES);
+    for (int o = 0; o < 8; o++)
+        for (int c = 0; c < KT_V_COLUMNS; c++) {
+            uint8_t *at = out + KT_SLICE_BYTES * o + KT_V_BYTES * c;
+            const uint8_t *signs = kt_grid_column_signs(s.grid, f->planes, o, COLUMNS * slice);
+            kt_v_store(at, kt_v_add_signed(zero, kt_v_load(at), signs + KT_V_BYTES / 8 * c));
+        }
+}
+
 /* Take apart unit i of a panel, as unit u of the scratch. */
 KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i, int slice,
                             kt_unit_slice *x, int u) {
@@ -189,7 +226,11 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
     const kt_unit_fields f = kt_unit_fields_of(s, panel, i);
     const size_t unit_bytes = (size_t)(kind.chain ? 8 : 16) * KT_SLICE_BYTES;
 
-    kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice, x->codes + (size_t)u * unit_bytes);
+    if (s.grid)
+        kt_unit_points(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+    else
+        kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice,
+                      x->codes + (size_t)u * unit_bytes);
     for (int h = 0; h < kind.halves; h++) {
         const uint8_t *scales = f.scales + (size_t)h * kt_p64_scale_bytes(s);
         const uint8_t *minima = f.minima + (size_t)h * kt_p64_minimum_bytes(s);
@@ -392,6 +433,8 @@ KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM)
 KT_UNITS_OF_KIND(4, 1, 4, KT_NO_EXTRA)
 KT_UNITS_OF_KIND(4_minimum, 1, 4, KT_EXTRA_MINIMUM)
 KT_UNITS_OF_KIND(2_2, 2, 2, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(1, 1, 1, KT_NO_EXTRA)
+KT_UNITS_OF_KIND(1_1, 2, 1, KT_NO_EXTRA)
 KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA)
 KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM)
 #endif
@@ -406,6 +449,10 @@ KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
     }
     if (kind.chain == 2) {
         kt_units_2_2(x);
+        return;
+    }
+    if (kind.chain == 1) {
+        kind.halves == 2 ? kt_units_1_1(x) : kt_units_1(x);
         return;
     }
     if (kind.chain == 4 && kind.halves == 1) {
@@ -458,7 +505,7 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)           \
         each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)     \
             each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4) \
-                each(INT8_G16M)
+                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
 
 /* The formats of kt_tile_blocks. */
 #define KT_BLOCK_BIT(id) | KT_W_BIT(KT_W_##id)

@@ -61,9 +61,10 @@ typedef struct kt_opening {
     uint16_t low_byte[32], ones[32], bias[32]; /* of wide codes: 0x00ff, half 1024, 1024 + offset */
     _Alignas(64) uint16_t scale[2][KT_OPEN_TILES][32]; /* halves, each twice; by half of the step */
     _Alignas(64) uint16_t minimum[2][KT_OPEN_TILES][32];
-    const uint8_t *low[8], *high[8]; /* the planes */
-    uint8_t *to;                     /* the slice: tile after tile */
-    const uint8_t *fetch;            /* what to prefetch meanwhile, line after line */
+    const uint8_t *low[8], *high[8];      /* the planes */
+    _Alignas(64) uint8_t points[8][2048]; /* of formats with a grid instead: steps, as bytes */
+    uint8_t *to;                          /* the slice: tile after tile */
+    const uint8_t *fetch;                 /* what to prefetch meanwhile, line after line */
     uint8_t *worst; /* E4M3: largest code seen, twice its value, per byte of a tile's line */
     int halves;     /* of a step that have terms of their own: 2 with minima */
 } kt_opening;

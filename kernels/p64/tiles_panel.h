@@ -23,12 +23,18 @@ typedef struct kt_open_rows64 {
     _Alignas(64) uint8_t worst[4][64]; /* kt_opening.worst of the four columns of tiles */
 } kt_open_rows64;
 
+/* Of formats with a grid: columns of 16 rows [first, end) of a unit of 32 inputs as bytes, weight + 64,
+ * [quads][64 rows][4]. more: bits of its indices beyond eight. */
+typedef void kt_open_points(const uint8_t *unit, const uint8_t *more, int first, int end,
+                            uint8_t *out);
+
 /* A panel that is being opened, in slices. */
 typedef struct kt_open_panel {
     const uint8_t *at;
     kt_weight_format format;
     int64_t k;
     kt_open_rows64 *rows;
+    kt_open_points *points; /* NULL: the format has no grid */
 } kt_open_panel;
 
 _Alignas(64) static const uint8_t kt_open_zeros[4096]; /* codes of inputs behind the last */
@@ -37,7 +43,7 @@ _Alignas(64) static const uint8_t kt_open_zeros[4096]; /* codes of inputs behind
 
 /* A run of a block format: its planes, and where scales and minima of its groups begin. */
 typedef struct kt_open_run {
-    const uint8_t *head, *planes, *scales, *minima;
+    const uint8_t *head, *planes, *scales, *minima, *more;
 } kt_open_run;
 
 /* The run that holds unit u (32 inputs), its planes being those of the unit. */
@@ -46,9 +52,10 @@ static inline kt_open_run kt_open_run_of(kt_p64_spec s, const uint8_t *panel, in
     kt_open_run r;
 
     r.head = panel + (size_t)(input / s.span) * kt_p64_block_bytes(s);
-    r.planes = r.head + kt_p64_head_bytes(s) + (size_t)(in_block / inputs) * kt_p64_run_bytes(s);
-    r.scales = r.planes + (size_t)(inputs / 32) * kt_p64_plane_bytes(s);
+    r.planes = r.head + kt_p64_run_at(s, (int)in_block);
+    r.scales = r.head + kt_p64_scales_at(s, (int)in_block);
     r.minima = r.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
+    r.more = s.grid ? r.head + kt_p64_more_at(s, (int)in_block) : NULL;
     r.planes += (size_t)(in_block % inputs / 32) * kt_p64_plane_bytes(s);
     return r;
 }
@@ -85,6 +92,14 @@ static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int h
         x = _mm512_mask_mov_epi32(_mm512_slli_epi32(_mm512_sub_epi32(x, _mm512_set1_epi32(1)), 23),
                                   _mm512_testn_epi32_mask(x, x), _mm512_set1_epi32(1 << 21));
         return _mm512_castsi512_ps(x);
+    case KT_P64_ODD: /* 2 s + 1 */
+        x = _mm512_srli_epi32(_mm512_cvtepu8_epi32(kt_open_bytes(at + r % 32)),
+                              (unsigned)(r / 32 * 4));
+        x = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(15)), 1);
+        x = _mm512_add_epi32(x, _mm512_set1_epi32(1));
+        return _mm512_mul_ps(
+            _mm512_mul_ps(kt_open_halves(run->head + 2 * r), _mm512_set1_ps(kt_grid_unit(s.grid))),
+            _mm512_cvtepi32_ps(x));
     case KT_P64_S8: x = _mm512_cvtepi8_epi32(kt_open_bytes(at + r)); break;
     default:
         x = _mm512_and_si512(_mm512_cvtepu8_epi32(kt_open_bytes(at + r)), _mm512_set1_epi32(15));
@@ -125,6 +140,7 @@ static inline void kt_open_raise(float *top, __m512 x) {
 /* Largest |code - offset|, or value of a table. */
 static inline float kt_open_reach(kt_p64_spec s) {
     const int codes = 1 << (s.low + s.high);
+    if (s.grid) return 62;
     if (s.values == KT_P64_IQ4) return 127;
     if (s.values == KT_P64_E2M1) return 12;
     if (s.minimum == KT_P64_MIN_ZERO) return 15;
@@ -156,7 +172,7 @@ static inline void kt_open_largest_bf16(kt_p64_spec s, const uint8_t *panel, int
  * with d and dmin, whose largest factors stand for them. */
 static inline void kt_open_largest(kt_p64_spec s, const uint8_t *panel, int64_t k, float top[64]) {
     const int has_head = kt_p64_head_bytes(s) > 0;
-    const float scale_most = s.scale == KT_P64_S8 ? 128 : 15;
+    const float scale_most = s.grid ? 31 * kt_grid_unit(s.grid) : s.scale == KT_P64_S8 ? 128 : 15;
     const float minimum_most = s.minimum == KT_P64_MIN_U8 ? 255 : 15;
     _Alignas(64) float scale[64] = {0}, minimum[64] = {0};
 
@@ -366,6 +382,10 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
             const kt_open_run run = kt_open_run_of(spec, p->at, at);
             o->high[s] = run.planes + 4 * row;
             o->low[s] = o->high[s] + 256 * spec.high;
+            if (p->points) {
+                p->points(run.planes, run.more, row / 16, row / 16 + tiles, o->points[s]);
+                o->high[s] = o->low[s] = o->points[s] + 4 * row;
+            }
             kt_open_terms_of(p, &run, s, row, tiles, o);
         } else {
             o->low[s] = p->at +

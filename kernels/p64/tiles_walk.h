@@ -41,6 +41,7 @@ typedef struct kt_tiles_call {
     /* Row `row` of the call has these sums of a panel, in the order of its rows. */
     void (*end_row)(const void *call, int64_t row, int64_t panel, const float sums[64]);
     const void *call;
+    kt_open_points *points; /* of a format with a grid, else NULL */
 } kt_tiles_call;
 
 /* A block of rows. */
@@ -114,7 +115,7 @@ static inline void kt_tiles_gather(const kt_tiles *x) {
 
 static inline kt_open_panel kt_tiles_panel(kt_tiles *x, int64_t panel) {
     return (kt_open_panel){x->call->panels + (size_t)panel * x->panel_bytes, x->call->weights,
-                           x->call->k, &x->numbers[panel % 3]};
+                           x->call->k, &x->numbers[panel % 3], x->call->points};
 }
 
 /* Make ready to open slice i of the walk. */

@@ -118,6 +118,13 @@ KT_INLINE kt_vi kt_v_mask_bytes(kt_vi v, int mask) {
 KT_INLINE kt_vi kt_v_or(kt_vi a, kt_vi b) {
     return _mm512_or_si512(a, b);
 }
+/* a + v where a bit is clear, a - v where it is set, by bytes; 64 bits. */
+KT_INLINE kt_vi kt_v_add_signed(kt_vi a, kt_vi v, const uint8_t *bits) {
+    uint64_t minus;
+    memcpy(&minus, bits, sizeof minus);
+    return _mm512_mask_sub_epi8(_mm512_add_epi8(a, v), minus, a, v);
+}
+
 /* Bytes of a table of sixteen. */
 KT_INLINE kt_vi kt_v_look_up(const uint8_t table[16], kt_vi v) {
     const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);

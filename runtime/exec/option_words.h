@@ -9,7 +9,7 @@
 int kt_quant_parse(const char *name);
 #define KT_QUANT_WORDS                                                                             \
     "native, bf16, int8, int4, fp8, f16, w4g64, w4g128, w4zg32 to w4zg128, w8g128, wf8c, or with " \
-    "--synthetic q4_0 to q6_k, iq4_nl, iq4_xs or mxfp4"
+    "--synthetic q4_0 to q6_k, iq2_xxs to iq4_xs or mxfp4"
 
 /* A cache (--kv) by name; KT_W_NONE when there is no such format. */
 kt_weight_format kt_kv_parse(const char *name);

@@ -60,6 +60,55 @@ Test(formats_gguf, blocks_have_the_values_of_the_reference_bit_by_bit) {
     kt_checkpoint_close(c);
 }
 
+/* Of 2048 blocks of random bytes (as test_lowbit.c has them), decoded by the `gguf` package: the
+ * digest of the values' f32 bits, with all that is not a number as 0x7fc00000. */
+static const struct {
+    kt_weight_format id;
+    int bytes;
+    uint64_t digest;
+} grids[] = {
+    {KT_W_IQ2_XXS, 66, 0xdc3bdfe5001b9585u}, {KT_W_IQ2_XS, 74, 0xed8078a728ade879u},
+    {KT_W_IQ2_S, 82, 0x525814e9fe934491u},   {KT_W_IQ3_XXS, 98, 0xca739a64c25063edu},
+    {KT_W_IQ3_S, 110, 0xcd5f54a129ea6d75u},
+};
+
+static uint64_t digest_row(const double *value, int64_t n, uint64_t h) {
+    for (int64_t i = 0; i < n; i++) {
+        const float x = (float)value[i];
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (isnan(x)) bits = 0x7fc00000;
+        h = (h ^ bits) * 0x100000001b3u;
+    }
+    return h;
+}
+
+Test(formats_gguf, random_blocks_with_grids_have_the_values_of_the_reference) {
+    enum { BLOCKS = 2048, K = BLOCKS / 8 * 256 };
+
+    for (size_t t = 0; t < sizeof grids / sizeof *grids; t++) {
+        const kt_format *f = kt_format_find(grids[t].id);
+        const size_t size = (size_t)BLOCKS * (size_t)grids[t].bytes;
+        uint8_t *blocks = kt_guard_alloc(size, 1, 0);
+        double *row = kt_guard_alloc(K * sizeof *row, 8, 0);
+        const kt_matrix w = {grids[t].id, 8, K, blocks, NULL};
+        uint64_t seed = t + 1, h = 0xcbf29ce484222325u;
+
+        cr_assert_eq(f->block_bytes, grids[t].bytes);
+        for (size_t i = 0; i < size; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            blocks[i] = (uint8_t)(seed >> 56);
+        }
+        for (int64_t r = 0; r < 8; r++) {
+            f->decode_row(&w, r, row);
+            h = digest_row(row, K, h);
+        }
+        cr_expect_eq(h, grids[t].digest, "%s", f->name);
+        kt_guard_free(blocks);
+        kt_guard_free(row);
+    }
+}
+
 /* Value of nibble n under scale d and minimum m (or the zero of Q4_0) by the formulas of the
  * types. */
 static double nibble_value(kt_weight_format id, int n, double d, double m) {

@@ -8,6 +8,7 @@
 #include "base/numeric.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
+#include "kernels/formats/grid.h"
 #include "kernels/formats/p64.h"
 #include "tests/support/guard.h"
 
@@ -27,6 +28,29 @@ static double single_at(const uint8_t *p) {
 static int plane_bits(const uint8_t *plane, int b, int row, int in) {
     int quad = in / 4;
     return plane[(quad % b * 64 + row) * 4 + in % 4] >> (quad / b * b) & ((1 << b) - 1);
+}
+
+/* Formats with a grid, likewise. */
+static double packed_grid_value(kt_p64_spec s, const uint8_t *panel, int row, int64_t input) {
+    const kt_grid *g = kt_grid_of(s.grid);
+    const int of_point = s.grid == KT_P64_IQ3_XXS || s.grid == KT_P64_IQ3_S ? 4 : 8;
+    const int bits = g->points == 1024 ? 2 : g->points == 512;
+    const int scales = 256 / s.group * 32, more_bytes = 256 / of_point * bits * 8;
+    const int quarter = 64 * 8 / of_point + 64, in = (int)(input % 256), point = in / of_point;
+    const int place = kt_grid_place(s.grid, row), column = row / 16;
+    const uint8_t *block = panel + input / 256 * (128 + scales + more_bytes + 32 * quarter);
+    const uint8_t *more = block + 128 + scales + 8 * bits * point;
+    const uint8_t *at = block + 128 + scales + more_bytes + in / 8 * quarter;
+    const uint8_t *sign = at + quarter - 64 + in / 4 % 2 * 32 + 8 * column;
+    const int bit = 4 * (row % 16) + in % 4;
+    const int scale = block[128 + in / s.group * 32 + row % 32] >> row / 32 * 4 & 15;
+    const double unit = s.grid == KT_P64_IQ3_S ? 1 : s.grid == KT_P64_IQ3_XXS ? 0.25 : 0.125;
+    int index = at[64 * (point % (8 / of_point)) + place], value;
+
+    for (int b = 0; b < bits; b++) index |= (more[8 * b + place / 8] >> place % 8 & 1) << (8 + b);
+    value = g->point[of_point * index + in % of_point];
+    if (sign[bit / 8] >> bit % 8 & 1) value = -value;
+    return half_at(block + 2 * row, 0) * unit * (2 * scale + 1) * value;
 }
 
 /* Block formats, spelled out from the text of p64_spec.h. */
@@ -98,7 +122,10 @@ static double packed_value(kt_weight_format format, const uint8_t *panel, int64_
         int64_t scale = format == KT_W_FP8_CHANNEL ? row : input / 128 * 2 + row / 32;
         return single_at(tail + 4 * scale) * kt_f8e4m3_to_f32(panel[at]);
     }
-    default: return packed_block_value(format, panel, row, input);
+    default:
+        if (kt_p64_spec_of(format).grid)
+            return packed_grid_value(kt_p64_spec_of(format), panel, row, input);
+        return packed_block_value(format, panel, row, input);
     }
 }
 

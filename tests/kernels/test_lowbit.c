@@ -10,7 +10,7 @@
 
 enum { BLOCKS = 2048 };
 
-/* Of 2048 blocks of random bytes (random_bytes below, seeded with the type's number here), decoded
+/* Of 2048 blocks of random bytes (random_bytes below, seeded with 6 and so on), decoded
  * by the `gguf` package: the digest of the values' f32 bits, with all that is not a number as
  * 0x7fc00000 and zero without a sign. */
 static const struct {
@@ -18,11 +18,6 @@ static const struct {
     int inputs, bytes;
     uint64_t digest;
 } types[] = {
-    {KT_LOWBIT_IQ2_XXS, 256, 66, 0xdc3bdfe5001b9585u},
-    {KT_LOWBIT_IQ2_XS, 256, 74, 0xed8078a728ade879u},
-    {KT_LOWBIT_IQ2_S, 256, 82, 0x525814e9fe934491u},
-    {KT_LOWBIT_IQ3_XXS, 256, 98, 0xca739a64c25063edu},
-    {KT_LOWBIT_IQ3_S, 256, 110, 0xcd5f54a129ea6d75u},
     {KT_LOWBIT_IQ1_S, 256, 50, 0x31bc5caa0471f325u},
     {KT_LOWBIT_IQ1_M, 256, 56, 0x87163da153920de5u},
     {KT_LOWBIT_TQ1_0, 256, 54, 0xf56ec2fa83972325u},
@@ -62,7 +57,7 @@ Test(lowbit, random_blocks_have_the_values_of_the_reference) {
 
         cr_assert(t && t->inputs == types[i].inputs && t->bytes == types[i].bytes);
         cr_assert_eq(kt_lowbit_of_ggml(t->ggml_type), types[i].type);
-        random_bytes(i + 1, blocks, size);
+        random_bytes(i + 6, blocks, size);
         kt_lowbit_rows(types[i].type, blocks, 8, n / 8, code, terms);
         cr_expect_eq(digest(code, terms, n), types[i].digest, "%s", t->name);
         for (int b = 0; b < BLOCKS; b++) {

@@ -17,9 +17,10 @@ enum { MAX_CONFIGS = 64 };
 /* Odd tails of outputs and of groups, lengths that unroll, and blocks of 256. */
 static const int64_t gemm_shapes[][2] = {{131, 96}, {192, 768}, {67, 1056}};
 static const int64_t moe_shapes[][2] = {{96, 224}, {128, 768}, {416, 64}, {256, 512}};
-/* For emulated tiles, whose products take thousands of cycles, and for plain C, which takes every format. */
-static const int64_t small_gemm_shapes[2][2] = {{67, 544}, {65, 640}};
-static const int64_t small_moe_shapes[2][2] = {{96, 288}, {128, 384}};
+/* For emulated tiles, whose products take thousands of cycles, and for plain C, which takes every format; the last
+ * shape is for variants that take blocks of 256 alone. */
+static const int64_t small_gemm_shapes[3][2] = {{67, 544}, {65, 640}, {65, 512}};
+static const int64_t small_moe_shapes[3][2] = {{96, 288}, {128, 384}, {256, 256}};
 
 static int configs_of(const kt_variant *v, const kt_problem *q, kt_choice *out) {
     int count = 1, n = 0;
@@ -63,7 +64,7 @@ static int gate_all(const kt_variant *v) {
 
     if (is_slow) {
         shapes = is_gemm ? small_gemm_shapes : small_moe_shapes;
-        n_shapes = 2;
+        n_shapes = 3;
     }
     for (int w = 1; w < KT_W_COUNT; w++)
         for (int a = 1; a < KT_A_COUNT; a++)
@@ -78,6 +79,7 @@ static int gate_all(const kt_variant *v) {
                                 .experts = v->op == KT_OP_MOE_FFN,
                                 .topk = v->op == KT_OP_MOE_FFN};
                 int found;
+                if (is_slow && s == 2 && n_gated > 0) continue;
                 if (!(v->weights & KT_W_BIT(w)) || !(v->acts & 1u << a)) continue;
                 found = gate(v, &q, &n_gated);
                 if (found) return found < 0 ? 2 : 1;

@@ -34,6 +34,7 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 #define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128) | BIT(MXFP8))
 #define FLOATS (BIT(BF16) | BIT(F16) | FP8)
 #define CODES (~(FLOATS | F32))
+#define GRIDS (BIT(IQ2_XXS) | BIT(IQ2_XS) | BIT(IQ2_S) | BIT(IQ3_XXS) | BIT(IQ3_S))
 #define INTEGER_STEPS (KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8)
 #define GEMM (1u << KT_OP_GEMM)
 #define MOE (1u << KT_OP_MOE_FFN)
@@ -77,6 +78,10 @@ static const struct {
      "waits for memory "
      "either way, and every server CPU that has it has AMX-BF16, which does 256 with halves, "
      "exactly"},
+    {GEMM | MOE, GRIDS, KT_ISA_AVX512VNNI, false,
+     "points of grids are looked up with VPERMI2B of VBMI, which every CPU with VNNI but two "
+     "(Cascade Lake, Cooper Lake) has: the kernel is in the column avx512vbmi, and those two take "
+     "the column avx512"},
 };
 
 const char *kt_cell_gap_reason(kt_op op, kt_weight_format format, int isa_bit) {

@@ -1,0 +1,31 @@
+/* GGUF IQ3_XXS: blocks of 256 inputs in 98 bytes: f16 d, of 4 inputs an index (64 bytes) into a grid of
+ * 256 points of 4 magnitudes; of 32 inputs a word with 7 signs of each 8 of them and 4 bits s; the
+ * eighth sign makes their number even. w = d * (2 s + 1) / 4 * (+-magnitude), magnitudes 4, 12 .. 52
+ * and 62.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/grid_panel.h"
+
+static void take_apart(const uint8_t *p, kt_grid_block *out) {
+    out->d = kt_load_u16(p);
+    for (int i = 0; i < 64; i++) out->index[i] = p[2 + i];
+    for (int u = 0; u < 8; u++)
+        kt_grid_signs_and_scale(p + 66 + 4 * u, out->sign + 4 * u, out->scale + u);
+}
+
+KT_GRID_MEMBERS(KT_W_IQ3_XXS, 98)
+
+KT_FORMAT(wiq3_xxs) = {
+    .name = "wiq3_xxs",
+    .id = KT_W_IQ3_XXS,
+    .acts = KT_A_INT8_G32,
+    .group = 32,
+    .block = 256,
+    .bits = 3.0625,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .unpack = unpack,
+    .pack_rows = pack_rows,
+    .block_bytes = 98,
+    .d_at = 0,
+    .m_at = -1,
+};
