@@ -40,7 +40,6 @@ static const struct {
     {"attn/bf16_dot__avx512vbmi", "vdpbf16ps"},
     {"attn/int_dot__avx512vnni", "vpdpbusd"},
     {"p64/w8g16m_a8__avx512vnni", "vpdpbusd"},
-    {"p64/wgrids_a8__avx512vbmi", "vpdpbusd"},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
     {"p64/wbf16_abf16__amxbf16", "tdpbf16ps"},
     {"p64/wf8_abf16__amxbf16", "tdpbf16ps"},
@@ -154,7 +153,7 @@ static const struct {
     {"wcodes_open__amxbf16", "kt_tiles_bits5_2", "vfmadd213ph", 2, 4},
     {"wcodes_open__amxbf16", "kt_tiles_bits6_1", "vfmadd213ph", 1, 4},
     {"wgrids_open__amxbf16", "kt_tiles_grid2_1", "vfmadd213ph", 1, 4},
-    {"wgrids_open__amxbf16", "kt_tiles_grid3_2", "vfmadd213ph", 2, 4},
+    {"wgrids_open__amxbf16", "kt_tiles_grid3_1", "vfmadd213ph", 1, 4},
     {"wfloats_open__amxbf16", "kt_tiles_e4m3_1", "vmulph", 1, 4},
     {"wfloats_open__amxbf16", "kt_tiles_bf16_4", "vmovdqa64 ", 4, 8},
 };
