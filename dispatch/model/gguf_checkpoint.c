@@ -109,25 +109,6 @@ static kt_status read_others(kt_checkpoint *c, int64_t parts, kt_err *err) {
                    c->shards[0].path, c->n_tensors, (long long)parts, (long long)expected);
 }
 
-/* Some converters put a scale of the whole matrix beside NVFP4 blocks: it must not be left out. */
-static kt_status refuse_scales(const kt_checkpoint *c, kt_err *err) {
-    static const char ending[] = "weight";
-
-    for (size_t i = 0; i < c->n_tensors; i++) {
-        const kt_tensor *t = &c->tensors[i];
-        const size_t n = strlen(t->name), stem = n > 6 ? n - (sizeof ending - 1) : 0;
-        char name[KT_GGUF_NAME + 8];
-        if (t->lowbit != KT_LOWBIT_NVFP4 || !stem || strcmp(t->name + stem, ending) != 0) continue;
-        snprintf(name, sizeof name, "%.*sscale", (int)stem, t->name);
-        if (kt_checkpoint_find(c, name))
-            return kt_fail(err, KT_E_UNSUPPORTED,
-                           "%.200s: tensor '%s' is NVFP4 with a scale of its own ('%s'), expected "
-                           "NVFP4 blocks alone",
-                           c->shards[0].path, t->name, name);
-    }
-    return KT_OK;
-}
-
 static kt_status read_gguf(kt_checkpoint *c, const char *path, kt_err *err) {
     int64_t parts;
 
@@ -137,8 +118,7 @@ static kt_status read_gguf(kt_checkpoint *c, const char *path, kt_err *err) {
     KT_TRY(read_part(c, 0, &c->meta, err));
     KT_TRY(count_parts(c, &parts, err));
     if (parts > 1) KT_TRY(read_others(c, parts, err));
-    KT_TRY(kt_checkpoint_finish(c, err));
-    return refuse_scales(c, err);
+    return kt_checkpoint_finish(c, err);
 }
 
 kt_status kt_checkpoint_open_gguf(const char *path, kt_checkpoint **out, kt_err *err) {

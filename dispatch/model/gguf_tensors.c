@@ -23,7 +23,7 @@ static const struct {
              {10, KT_W_Q2_K},    {11, KT_W_Q3_K},   {12, KT_W_Q4_K},   {13, KT_W_Q5_K},
              {14, KT_W_Q6_K},    {20, KT_W_IQ4_NL}, {23, KT_W_IQ4_XS}, {39, KT_W_MXFP4},
              {16, KT_W_IQ2_XXS}, {17, KT_W_IQ2_XS}, {22, KT_W_IQ2_S},  {18, KT_W_IQ3_XXS},
-             {21, KT_W_IQ3_S}};
+             {21, KT_W_IQ3_S},   {34, KT_W_TQ1_0},  {35, KT_W_TQ2_0},  {40, KT_W_NVFP4}};
 
 typedef struct cursor {
     const uint8_t *at;
@@ -103,7 +103,7 @@ static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
         t->bytes = (size_t)(rows * t->size[0]) * sizeof(int32_t);
         return KT_OK;
     }
-    t->lowbit = kt_lowbit_of_ggml((uint32_t)type);
+    if (t->format == KT_W_NONE) t->lowbit = kt_lowbit_of_ggml((uint32_t)type);
     if (t->lowbit) return size_lowbit(t, rows, err);
     if (t->format == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED,

@@ -64,6 +64,10 @@ typedef enum kt_weight_format {
     KT_W_IQ2_S,
     KT_W_IQ3_XXS,
     KT_W_IQ3_S,
+    /* More GGUF blocks: wnvfp4, with an f32 factor per channel; wtq2_0, wtq1_0 */
+    KT_W_NVFP4,
+    KT_W_TQ2_0,
+    KT_W_TQ1_0,
     KT_W_COUNT /* below 64: variants hold formats as bits of a uint64 */
 } kt_weight_format;
 

@@ -26,8 +26,8 @@ SAME(INT8_G16M);
 enum { UNIT = 32, SPAN_MAX = 256, FP8_GROUP = 128 };
 
 kt_weight_format kt_device_weight_format(kt_weight_format stored) {
-    if (stored == KT_W_MXFP8) return KT_W_NONE;
     if (kt_p64_spec_of(stored).grid) return KT_W_INT8_G16M;
+    if (stored >= KT_W_MXFP8) return KT_W_NONE; /* and other blocks behind it */
     return stored == KT_W_F16 || stored == KT_W_F32 ? KT_W_BF16 : stored;
 }
 

@@ -5,6 +5,13 @@
 
 #include "base/numeric.h"
 
+/* Half of an E4M3 number without sign, of whose 15 exponents all are numbers. */
+static double e4m3_halved(uint32_t byte) {
+    const int exponent = (int)(byte >> 3 & 15), mantissa = (int)(byte & 7);
+
+    return exponent ? ldexp(8 + mantissa, exponent - 11) : ldexp(mantissa, -10);
+}
+
 static double scale_of(const kt_p64_spec *s, const kt_block *b, int g) {
     switch (s->scale) {
     case KT_P64_BF16: return kt_bf16_to_f32((uint16_t)b->scale[g]);
@@ -13,6 +20,7 @@ static double scale_of(const kt_p64_spec *s, const kt_block *b, int g) {
     case KT_P64_ODD:
         return (double)kt_f16_to_f32(b->d) * (2 * (int)b->scale[g] + 1) * kt_grid_unit(s->grid);
     case KT_P64_E8M0: return b->scale[g] == 255 ? (double)NAN : ldexp(1.0, (int)b->scale[g] - 128);
+    case KT_P64_E4M3: return e4m3_halved(b->scale[g]);
     case KT_P64_S8: return (double)kt_f16_to_f32(b->d) * (int8_t)b->scale[g];
     default: return (double)kt_f16_to_f32(b->d) * (b->scale[g] & 15);
     }

@@ -1,5 +1,6 @@
 /* Adversarial weights of every format for the gates. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -182,6 +183,20 @@ static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const
     }
 }
 
+/* NVFP4: any byte is a scale, zeros where the pattern has them; the row's factor is drawn. */
+static void fill_nvfp4(const kt_format *f, const kt_matrix *w, int64_t row, const row_pattern *p,
+                       void *data, void *scales) {
+    const int64_t blocks = w->k / f->block;
+
+    fill_gguf(f, w, row, p, data);
+    for (int64_t b = 0; b < blocks; b++) {
+        const bool is_zero = p->pattern == W_ZERO_SCALE && b % 2;
+        if (is_zero || (p->pattern == W_ONE_GROUP && b != blocks / 2))
+            memset((uint8_t *)data + (row * blocks + b) * f->block_bytes, 0, 4);
+    }
+    ((float *)scales)[row] = draw_scale(p, 0, 1) / 256;
+}
+
 static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng *rng, void *data,
                      void *scales) {
     const row_pattern p = {rng, (int)(row % W_PATTERNS),
@@ -203,6 +218,7 @@ static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng
     case KT_W_FP8_B128:
     case KT_W_FP8_CHANNEL: fill_fp8(w, row, &p, data, scales); break;
     case KT_W_MXFP8: fill_mxfp8(w, row, &p, data, scales); break;
+    case KT_W_NVFP4: fill_nvfp4(f, w, row, &p, data, scales); break;
     default: fill_gguf(f, w, row, &p, data); break;
     }
 }

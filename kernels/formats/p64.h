@@ -54,7 +54,8 @@ static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
     if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL) return 64 * n + 256;
     if (format == KT_W_FP8_B128) return 64 * n + ((n + 127) / 128 * 8 + 63) / 64 * 64;
     if (format == KT_W_MXFP8) return 66 * n;
-    return spec.low ? n / (size_t)spec.span * kt_p64_block_bytes(spec) : 0;
+    if (!spec.low) return 0;
+    return n / (size_t)spec.span * kt_p64_block_bytes(spec) + kt_p64_tail_bytes(spec);
 }
 
 /* k must be a multiple of this. */

@@ -102,6 +102,8 @@ static inline float kt_p64_scale_of(const kt_p64_spec *s, const uint8_t *head, c
     case KT_P64_E8M0: /* 2^(e - 128) = 2^(e - 127) / 2; e = 0 has no f32 exponent of its own */
         if (field[r] == 255) return kt_f32_from_bits(0x7fc00000u);
         return 0.5f * kt_f32_from_bits(field[r] ? (uint32_t)field[r] << 23 : 0x00400000u);
+    case KT_P64_E4M3: /* as a half: 2^-8 times the number */
+        return 0x1p7f * kt_f16_to_f32((uint16_t)(field[r] << 7));
     case KT_P64_S8: return kt_p64_load_half(head, r, 0) * (float)(int8_t)field[r];
     case KT_P64_ODD:
         return kt_p64_load_half(head, r, 0) * kt_grid_unit(s->grid) *
@@ -207,7 +209,7 @@ static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_
                                      kt_act_format acts, const void *a, float y[KT_P64_ROWS]) {
     const int inputs = kt_p64_run_inputs(s), a_group = kt_a8_group_inputs(acts);
     const uint8_t *head = panel;
-    float a_scale[128 / 16]; /* the longest run: a group of 128 */
+    float a_scale[256 / 16]; /* the longest run: a group of 256 */
 
     if (s.grid) {
         kt_p64_row_grid(s, panel, k, acts, a, y);
@@ -223,6 +225,8 @@ static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_
             a_scale[j / a_group] = kt_a8_scale_at(acts, a, k, i + j);
         kt_p64_run(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
     }
+    for (int r = 0; r < KT_P64_ROWS && kt_p64_tail_bytes(s) > 0; r++)
+        y[r] *= kt_p64_load_single(panel, r);
 }
 
 /* --- floating point ------------------------------------------------------------------------- */

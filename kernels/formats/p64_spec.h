@@ -12,6 +12,8 @@
  *       scales   [64] for each group of the run (two of them if group = 16, else one)
  *       minima   [64] likewise
  *
+ * Behind the blocks of a panel, if `scale` is KT_P64_E4M3, lie f32 factors [64] of its rows.
+ *
  * A plane of b bits holds bits of 32 inputs x 64 rows in b lines of 256 bytes [64 rows][4 inputs].
  * The high plane comes first, so that a kernel which holds on to its few lines reads a panel as one
  * ascending stream.
@@ -49,6 +51,8 @@ typedef enum kt_p64_scale {
     KT_P64_NIBBLES, /* byte: low half times d is the scale, high half belongs to the minimum */
     KT_P64_F32,
     KT_P64_ODD, /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
+    KT_P64_E4M3, /* byte of 7 bits, E4M3 without sign (127 = 480), halved as codes are doubled; and
+                  * a factor of the row */
 } kt_p64_scale;
 
 typedef enum kt_p64_minimum {
@@ -76,11 +80,11 @@ typedef enum kt_p64_grid {
 typedef struct kt_p64_spec {
     int low, high; /* bits of the planes; low = 0: the format is not built of blocks */
     int span;      /* inputs of a block: 32 .. 256 */
-    int group;     /* inputs per scale: 16, 32, 64 or 128 */
+    int group;     /* inputs per scale: 16, 32, 64, 128 or 256 */
     kt_p64_scale scale;
     kt_p64_minimum minimum;
     kt_p64_values values;
-    int offset; /* of linear codes: a multiple of 4 up to 128, or 0 */
+    int offset; /* of linear codes: up to 128 */
     kt_p64_grid grid;
 } kt_p64_spec;
 
@@ -124,6 +128,9 @@ static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weigh
         SPEC(IQ4_XS, 4, 0, 256, 32, S8, NONE, IQ4, 0)
         SPEC(MXFP4, 4, 0, 32, 32, E8M0, NONE, E2M1, 0)
         SPEC(INT8_G16M, 8, 0, 32, 16, F32, F32, LINEAR, 128)
+        SPEC(NVFP4, 4, 0, 64, 16, E4M3, NONE, E2M1, 0)
+        SPEC(TQ2_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
+        SPEC(TQ1_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
 #undef SPEC
 #define GRID(id, group)                                                                           \
     case KT_W_##id:                                                                               \
@@ -229,6 +236,10 @@ static inline size_t kt_p64_scales_at(kt_p64_spec s, int in) {
 }
 static inline size_t kt_p64_more_at(kt_p64_spec s, int in) {
     return kt_p64_scales_at(s, s.span) + (size_t)(in / 32) * kt_grid_more_bytes(s.grid);
+}
+/* Factors of the rows, behind a panel's blocks. */
+static inline size_t kt_p64_tail_bytes(kt_p64_spec s) {
+    return s.scale == KT_P64_E4M3 ? 256 : 0;
 }
 
 #endif

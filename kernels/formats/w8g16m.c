@@ -105,8 +105,14 @@ kt_status kt_w8g16m_from(const kt_matrix *w, int64_t row_begin, int64_t row_end,
             from_channel(w, row, code, terms);
         else
             from_blocks(w, row, code, terms);
+        if (w->format == KT_W_NVFP4 && w->scales)
+            kt_w8g16m_times(terms, groups, ((const float *)w->scales)[row]);
     }
     return KT_OK;
+}
+
+void kt_w8g16m_times(float *terms, int64_t groups, float factor) {
+    for (int64_t g = 0; g < groups; g++) terms[2 * g] *= factor;
 }
 
 KT_FORMAT(w8g16m) = {

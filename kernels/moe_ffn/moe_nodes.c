@@ -75,6 +75,7 @@ static size_t slice_panel(kt_weight_format format, int64_t n, const uint8_t *pan
     if (format == KT_W_INT8_CHANNEL || format == KT_W_FP8_CHANNEL || format == KT_W_FP8_B128 ||
         format == KT_W_MXFP8)
         codes = KT_P64_ROWS * (size_t)(end - begin);
+    codes -= kt_p64_tail_bytes(kt_p64_spec_of(format));
     tail = bytes - codes;
     per_span = codes / (size_t)((end - begin) / span);
     memcpy(dst, panel + (size_t)(begin / span) * per_span, codes);
@@ -85,7 +86,7 @@ static size_t slice_panel(kt_weight_format format, int64_t n, const uint8_t *pan
     } else if (format == KT_W_MXFP8) {
         memcpy(dst + codes, panel + KT_P64_ROWS * n + begin / 32 * KT_P64_ROWS, tail);
     } else if (tail) {
-        memcpy(dst + codes, panel + KT_P64_ROWS * n, tail);
+        memcpy(dst + codes, panel + kt_p64_panel_bytes(format, n) - tail, tail);
     }
     return bytes;
 }

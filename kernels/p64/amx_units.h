@@ -90,6 +90,7 @@ KT_INLINE void kt_amx_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
             }
         kt_amx_add_step(t, &x, kind, unit, last, &sums[(step - 1) & 1], &slice, &rows);
     }
+    kt_units_finish(t, s);
 }
 
 #define KT_BLOCK_AMX(id)                                                           \

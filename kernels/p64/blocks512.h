@@ -16,7 +16,7 @@
  *                   at the end of the block  sum += d * part
  *     wide groups   part += a_scale * dot; at the end of the group  sum += scale * part
  *     others        sum += (scale * a_scale) * dot
- *     float halves  groups of 16 with f32 scales: as `others`, each half with its minimum
+ *     float halves  groups of 16 with f32 or E4M3 scales: as `others`, each half, with its minimum
  *     minima        their sums run beside and join likewise: with dmin at the block's end, or at once
  *
  * No sum wraps: |dot| <= 32 * 255 * 127 < 2^21; |scale code * dot| of a unit <= 2^24 for each K-quant (Q6_K:
@@ -57,7 +57,11 @@ KT_INLINE int kt_blocks_halves(const kt_p64_spec s) {
 }
 /* Halves that do not join before they become floats. */
 KT_INLINE int kt_blocks_is_apart(const kt_p64_spec s) {
-    return s.group == 16 && !kt_blocks_is_integer(s);
+    return s.scale == KT_P64_F32;
+}
+/* Halves of one line with float scales, which join as floats. */
+KT_INLINE int kt_blocks_is_split(const kt_p64_spec s) {
+    return s.scale == KT_P64_E4M3;
 }
 KT_INLINE int kt_blocks_has_minimum(const kt_p64_spec s) {
     return s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
@@ -145,6 +149,12 @@ KT_INLINE __m512 kt_blocks_float_scale(const kt_p64_spec s, const uint8_t *scale
     if (s.scale == KT_P64_BF16) return kt_load_bf16x16(scales + 32 * c);
     if (s.scale == KT_P64_F16) return kt_load_f16x16(scales + 32 * c);
     if (s.scale == KT_P64_F32) return kt_load_f32x16(scales + 64 * c);
+    if (s.scale == KT_P64_E4M3) { /* halved; as a half the byte is 2^-8 times the number */
+        e = _mm512_castsi256_si512(_mm256_slli_epi16(
+            _mm256_cvtepu8_epi16(_mm_load_si128((const __m128i *)(const void *)(scales + 16 * c))),
+            7));
+        return _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(e)), _mm512_set1_ps(0x1p7f));
+    }
     /* E8M0: 2^(e - 127) / 2; e = 0 has no f32 exponent, e = 255 is NaN */
     e = kt_load_u8x16(scales + 16 * c);
     const __mmask16 nan = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
@@ -314,6 +324,29 @@ KT_INLINE void kt_blocks_begin(const kt_p64_spec s, const kt_blocks_chunk *x, in
         __m512i start = _mm512_setzero_si512();
         if (kt_blocks_offset(s)) start = _mm512_set1_epi32(x->rows.start[r][g]);
         KT_EACH (c, cols) dot[half][r][c] = start;
+    }
+}
+
+/* The sums of both halves of unit u, each with a float scale, join part. */
+KT_INLINE void kt_blocks_scale_split(const kt_p64_spec s, const kt_blocks_chunk *x,
+                                     const uint8_t *const a[], int unit, const int rows,
+                                     const int cols, const int col, kt_blocks_dots dot,
+                                     __m512 part[KT_TILE_ROWS][4]) {
+    const uint8_t *scales = x->w + kt_blocks_scales_at(s, unit);
+    const int64_t a_scales = x->k - x->i + x->i / 8 + 4 * unit;
+
+    KT_EACH (c, cols) {
+        KT_EACH (h, 2) {
+            KT_IN_ORDER();
+            const __m512 scale =
+                kt_blocks_float_scale(s, scales + h * kt_p64_scale_bytes(s), col + c);
+            KT_EACH (r, rows) {
+                const __m512 a_scale = _mm512_set1_ps(kt_load_f32(a[r] + a_scales));
+                part[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[h][r][c]),
+                                             _mm512_mul_ps(scale, a_scale), part[r][c]);
+                KT_SETTLE(part[r][c]);
+            }
+        }
     }
 }
 
@@ -487,6 +520,10 @@ KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt
             if (is_open) kt_blocks_dot_codes(s, x, a, u, h, rows, cols, col, dot);
         }
         if (!is_open) kt_blocks_dot_planes(s, x, a, u, rows, cols, col, table, dot);
+        if (kt_blocks_is_split(s)) {
+            kt_blocks_scale_split(s, x, a, u, rows, cols, col, dot, part);
+            continue;
+        }
         kt_blocks_scale_unit(s, x, a, u, rows, cols, col, is_open, dot, part,
                              is_integer ? low : part);
     }

@@ -30,6 +30,14 @@ KT_INLINE void kt_tile_blocks(kt_tile *tile, const kt_p64_spec s, const int rows
         kt_blocks_micro(s, &x, tile, rows, cols, col, 0);
         x.w += kt_blocks_chunk_bytes(s, x.units);
     }
+    if (!kt_p64_tail_bytes(s)) return;
+    KT_EACH (c, cols) { /* behind the blocks lie factors of the panel's rows */
+        const __m512 factor = kt_load_f32x16(x.w + 64 * (col + c));
+        KT_EACH (r, rows) {
+            float *sum = tile->c + KT_TILE_WIDTH * r + 16 * (col + c);
+            _mm512_store_ps(sum, _mm512_mul_ps(_mm512_load_ps(sum), factor));
+        }
+    }
 }
 
 /* Integer sums, halves of them, f32 sums and sums of minima of a row and column: registers. */

@@ -127,6 +127,7 @@ KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const ui
     case KT_P64_F16: return kt_v_load_f16(field + 2 * row);
     case KT_P64_F32: return kt_v_load_floats((const float *)(const void *)field + row);
     case KT_P64_E8M0: return kt_v_load_e8m0(field + row);
+    case KT_P64_E4M3: return kt_v_load_e4m3(field + row);
     case KT_P64_S8:
         return kt_v_mul(kt_v_load_f16(head + 2 * row), kt_v_to_float(kt_v_load_s8(field + row)));
     case KT_P64_ODD:
@@ -470,6 +471,18 @@ KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
 
 /* --- a tile --------------------------------------------------------------------------------- */
 
+/* Finished sums times the factors of their rows, which lie behind the blocks. */
+KT_INLINE void kt_units_finish(const kt_p64_tile *t, const kt_p64_spec s) {
+    const uint8_t *tail = t->panel + (size_t)(t->k / s.span) * kt_p64_block_bytes(s);
+    const float *factors = (const float *)(const void *)tail;
+
+    for (int r = 0; r < t->rows && kt_p64_tail_bytes(s) > 0; r++)
+        for (int j = 0; j < 64; j += KT_V_BYTES / 4) {
+            float *sum = t->tile + 64 * r + j;
+            kt_v_store_floats(sum, kt_v_mul(kt_v_load_floats(sum), kt_v_load_floats(factors + j)));
+        }
+}
+
 KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int64_t units = t->k / 32;
@@ -499,13 +512,15 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
             kt_units_run(&x, kind);
         }
     }
+    kt_units_finish(t, s);
 }
 
 #define KT_BLOCK_FORMATS(each)                                                                \
     each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)           \
         each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)     \
             each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4) \
-                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)
+                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)  \
+                    each(NVFP4) each(TQ2_0) each(TQ1_0)
 
 /* The formats of kt_tile_blocks. */
 #define KT_BLOCK_BIT(id) | KT_W_BIT(KT_W_##id)

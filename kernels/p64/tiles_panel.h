@@ -100,6 +100,10 @@ static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int h
         return _mm512_mul_ps(
             _mm512_mul_ps(kt_open_halves(run->head + 2 * r), _mm512_set1_ps(kt_grid_unit(s.grid))),
             _mm512_cvtepi32_ps(x));
+    case KT_P64_E4M3: { /* as halves: 2^-8 times the numbers */
+        const __m256i h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(kt_open_bytes(at + r)), 7);
+        return _mm512_mul_ps(_mm512_cvtph_ps(h), _mm512_set1_ps(0x1p7f));
+    }
     case KT_P64_S8: x = _mm512_cvtepi8_epi32(kt_open_bytes(at + r)); break;
     default:
         x = _mm512_and_si512(_mm512_cvtepu8_epi32(kt_open_bytes(at + r)), _mm512_set1_epi32(15));
@@ -243,6 +247,17 @@ static inline int kt_open_is_e4m3(kt_weight_format format) {
     return format == KT_W_FP8_B128 || format == KT_W_FP8_CHANNEL || format == KT_W_MXFP8;
 }
 
+/* Factors of the rows, which lie behind the blocks. */
+static inline void kt_open_tail(kt_p64_spec s, const kt_open_panel *p) {
+    const uint8_t *tail = p->at + (size_t)(p->k / s.span) * kt_p64_block_bytes(s);
+
+    for (int r = 0; r < 64; r += 16) {
+        float *factor = p->rows->factor + r;
+        _mm512_store_ps(factor,
+                        _mm512_mul_ps(_mm512_load_ps(factor), kt_open_floats(tail + 4 * r)));
+    }
+}
+
 /* Begin a panel: its numbers per row. */
 static inline void kt_open_begin(const kt_open_panel *p) {
     const kt_p64_spec s = kt_p64_spec_of(p->format);
@@ -258,6 +273,7 @@ static inline void kt_open_begin(const kt_open_panel *p) {
             kt_open_largest(s, p->at, p->k, top);
         }
         kt_open_ranges(p->rows, top, 0);
+        if (kt_p64_tail_bytes(s)) kt_open_tail(s, p);
         return;
     }
     if (p->format == KT_W_FP8_B128) {

@@ -34,7 +34,8 @@ KT_TILES_OPS(run)
 KT_P64_KERNEL(wcodes_open, amxbf16, 1, 1,
               .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_INT8_G128 | 1u << KT_W_INT8_G16M |
                          1u << KT_W_Q2_K | 1u << KT_W_Q3_K | 1u << KT_W_Q5_0 | 1u << KT_W_Q5_1 |
-                         1u << KT_W_Q5_K | 1u << KT_W_Q6_K | 1u << KT_W_Q8_0,
+                         1u << KT_W_Q5_K | 1u << KT_W_Q6_K | 1u << KT_W_Q8_0 |
+                         KT_W_BIT(KT_W_TQ2_0) | KT_W_BIT(KT_W_TQ1_0),
               .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
               .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED, .bits = "opened-tiles",
               .accepts = kt_tiles_accepts, .workspace_bytes = kt_tiles_workspace);

@@ -148,5 +148,11 @@ KT_INLINE kt_vf kt_v_load_e8m0(const uint8_t *p) {
     const kt_vf f = _mm256_castsi256_ps(_mm256_max_epi32(e, _mm256_set1_epi32(0x00400000)));
     return _mm256_fmadd_ps(f, _mm256_set1_ps(0.5f), _mm256_sub_ps(f, f));
 }
+/* Halves of E4M3 numbers without sign: as half floats the bytes are 2^-8 times the numbers. */
+KT_INLINE kt_vf kt_v_load_e4m3(const uint8_t *p) {
+    const __m128i e = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    const __m256 f = _mm256_cvtph_ps(_mm_slli_epi16(e, 7));
+    return _mm256_mul_ps(f, _mm256_set1_ps(0x1p7f));
+}
 
 #endif

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/cpu.h"
 #include "base/json.h"
@@ -38,6 +39,15 @@ static kt_weight_format loaded_as(kt_weight_format stored) {
     return kt_weight_becomes(&w, 0, KT_QUANT_NATIVE);
 }
 
+/* Is there a weight format of these GGUF blocks? */
+static bool has_format(const char *blocks) {
+    for (size_t f = 0; f < kt_builtin_format_count; f++)
+        if (kt_builtin_formats[f]->block_bytes &&
+            strcasecmp(kt_builtin_formats[f]->name + 1, blocks) == 0)
+            return true;
+    return false;
+}
+
 /* Encoding number i; false behind the last. */
 static bool encoding_at(size_t i, encoding *out) {
     *out = (encoding){.tensors = "GGUF blocks"};
@@ -58,11 +68,15 @@ static bool encoding_at(size_t i, encoding *out) {
         out->formats[0] = loaded_as(format->id);
         return true;
     }
-    if (i + 1 >= KT_LOWBIT_COUNT) return false;
-    snprintf(out->name, sizeof out->name, "%s", kt_lowbit_of((kt_lowbit)(i + 1))->name);
-    out->tensors = "GGUF blocks, which become w8g16m: 12 bits a weight";
-    out->formats[0] = KT_W_INT8_G16M;
-    return true;
+    for (int t = KT_LOWBIT_NONE + 1; t < KT_LOWBIT_COUNT; t++) {
+        const char *name = kt_lowbit_of((kt_lowbit)t)->name;
+        if (has_format(name) || i--) continue;
+        snprintf(out->name, sizeof out->name, "%s", name);
+        out->tensors = "GGUF blocks, which become w8g16m: 12 bits a weight";
+        out->formats[0] = KT_W_INT8_G16M;
+        return true;
+    }
+    return false;
 }
 
 static bool is_for(const kt_variant *v, kt_op op, kt_weight_format format, const char *isa) {

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "dispatch/plan/plan_device.h"
+#include "kernels/cuda/device_weights.h"
 
 kt_status kt_device_kernel_find(kt_device_step *s, const char *name, const int32_t *values,
                                 int n_values, kt_device_kernel *out, kt_err *err) {
@@ -33,8 +34,8 @@ const char *kt_device_weight_refuse(const kt_device_ask *ask, int weight) {
     const kt_weight *w = &ask->graph->weights[weight];
 
     for (int i = 0; i < w->n_parts && w->kind != KT_WEIGHT_HEADS; i++)
-        if (kt_weight_becomes(w, i, ask->plan->quant) == KT_W_MXFP8)
-            return "no kernel there reads wmxfp8";
+        if (kt_device_weight_format(kt_weight_becomes(w, i, ask->plan->quant)) == KT_W_NONE)
+            return "no kernel there reads its weight format";
     return NULL;
 }
 

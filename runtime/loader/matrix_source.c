@@ -22,6 +22,11 @@ void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first
     s->k = t->shape[t->rank - 1];
 }
 
+void kt_matrix_source_times(kt_matrix_source *s, float factor) {
+    s->piece[s->n_pieces - 1].has_factor = 1;
+    s->piece[s->n_pieces - 1].factor = factor;
+}
+
 void kt_matrix_source_add_turned(kt_matrix_source *s, const kt_tensor *t, int64_t column,
                                  int64_t step, int64_t rows, int64_t first_input, int64_t k) {
     int i = s->n_pieces;
@@ -143,7 +148,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     if (s->n_pieces != 1 || s->piece[0].exponents || s->piece[0].turned) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
-        if (t->blocks != format || t->lowbit) return 0;
+        if (t->blocks != format || t->lowbit || s->piece[0].has_factor) return 0;
         data = t->data + (size_t)s->piece[0].first_row * block_row_bytes(format, s->k);
         *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = data};
         return 1;
@@ -257,10 +262,14 @@ static void copy_fp8(const kt_matrix_source *s, int piece, int64_t base, int64_t
             scales[(base / 128 + r) * blocks + b] = fp8_scale(s, piece, r * 128, b * 128);
 }
 
+/* Rows [begin, end) of blocks; of NVFP4 with the factor of each. */
 static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
-                        int64_t end, void *data) {
-    const size_t row = block_row_bytes(s->piece[piece].tensor->blocks, s->k);
+                        int64_t end, void *data, float *factors) {
+    const kt_weight_format blocks = s->piece[piece].tensor->blocks;
+    const size_t row = block_row_bytes(blocks, s->k);
 
+    for (int64_t r = begin; blocks == KT_W_NVFP4 && r < end; r++)
+        factors[base + r] = s->piece[piece].has_factor ? s->piece[piece].factor : 1;
     if (begin < end)
         memcpy((char *)data + (base + begin) * (int64_t)row,
                s->piece[piece].tensor->data + (size_t)(s->piece[piece].first_row + begin) * row,
@@ -362,6 +371,8 @@ static kt_status read_encoded(const kt_matrix_source *s, int piece, int64_t r, f
         kt_lowbit_read_row(t, s->piece[piece].first_row + r, s->k, out);
     else
         read_blocks(t, s->piece[piece].first_row + r, s->k, out);
+    for (int64_t i = 0; s->piece[piece].has_factor && i < s->k; i++)
+        out[i] *= s->piece[piece].factor;
     return KT_OK;
 }
 
@@ -515,7 +526,11 @@ static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t 
                          .data = t->data + (size_t)(s->piece[0].first_row + first) *
                                                block_row_bytes(t->blocks, s->k)};
 
-    return kt_w8g16m_from(&w, begin - first, end - first, data, scales, err);
+    KT_TRY(kt_w8g16m_from(&w, begin - first, end - first, data, scales, err));
+    if (s->piece[0].has_factor)
+        kt_w8g16m_times((float *)scales + 2 * (begin - first) * (s->k / 16),
+                        (end - begin) * (s->k / 16), s->piece[0].factor);
+    return KT_OK;
 }
 
 static kt_status encode_from(const kt_matrix_source *s, const kt_format *format, int64_t first,
@@ -543,7 +558,7 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
         else if (s->piece[i].exponents)
             copy_mxfp4(s, i, base - first, begin, end, data);
         else
-            copy_blocks(s, i, base - first, begin, end, data);
+            copy_blocks(s, i, base - first, begin, end, data, scales);
     }
     return KT_OK;
 }

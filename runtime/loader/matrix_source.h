@@ -34,6 +34,9 @@ typedef struct kt_matrix_source {
          * not. Row r of the piece is row first_row + r * row_step of the tensors. */
         const kt_tensor *exponents;
         int64_t row_step; /* 0 counts as 1 */
+        /* NVFP4 blocks with a factor of their matrix. */
+        int has_factor;
+        float factor;
         /* Stored turned: input i of row r is number first_row + r * row_step of the tensor's row
          * first_input + i, of `turned` numbers. 0 = not. */
         int64_t turned, first_input;
@@ -43,6 +46,9 @@ typedef struct kt_matrix_source {
 /* Append rows [first_row, first_row + rows) of a tensor of floats or GGUF blocks; all pieces
  * have the same k. */
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
+
+/* The piece that was appended last is of NVFP4 blocks, and all its weights have this factor. */
+void kt_matrix_source_times(kt_matrix_source *s, float factor);
 
 /* Append a matrix of k inputs whose rows are columns `column`, column + step, ... of rows
  * [first_input, first_input + k) of a tensor of floats. */

@@ -122,6 +122,14 @@ kt_status kt_weight_tensor(kt_weight_finder *f, const kt_weight *w, const kt_ten
     else
         KT_TRY(need(f, name, is_vector ? 1 : 2, shape, out, err));
     if (w->ids) return check_ids(f, w, *out, err);
+    if ((*out)->blocks == KT_W_NVFP4) {
+        name[strlen(name) - strlen("weight")] = '\0';
+        strcat(name, "scale");
+        if (kt_checkpoint_find(f->checkpoint, name))
+            return kt_tensor_fail(
+                f->checkpoint, *out, KT_E_UNSUPPORTED, err,
+                "NVFP4 with a scale of its own ('%s'), expected NVFP4 blocks alone", name);
+    }
     if (kt_dtype_is_float((*out)->dtype) ||
         (w->kind == KT_WEIGHT_TABLE && (*out)->blocks != KT_W_NONE))
         return KT_OK;
@@ -323,6 +331,32 @@ static kt_status fused_mxfp4(kt_weight_finder *f, const kt_weight *w, int part, 
 
 /* ---- plain floats and blocks ---- */
 
+/* The factor that NVFP4 blocks of a matrix, or of matrix `index` of a stack, have beside them. */
+static kt_status add_factor(kt_weight_finder *f, const kt_tensor *blocks, const char *matrix,
+                            int64_t index, kt_matrix_source *out, kt_err *err) {
+    const int64_t stack = blocks->rank == 3 ? blocks->shape[0] : 1;
+    const kt_tensor *t;
+    char name[NAME_BYTES];
+    float factor;
+
+    snprintf(name, sizeof name, "%.200s.scale", matrix);
+    t = kt_checkpoint_find(f->checkpoint, name);
+    if (blocks->blocks != KT_W_NVFP4 || !t) return KT_OK;
+    f->used[t - kt_checkpoint_at(f->checkpoint, 0)] = 1;
+    if (t->dtype != KT_DTYPE_F32 || t->rank != 1 || (t->shape[0] != 1 && t->shape[0] != stack))
+        return kt_tensor_fail(
+            f->checkpoint, t, KT_E_UNSUPPORTED, err,
+            "%lld numbers of type %s beside NVFP4 blocks, expected 1 or %lld, F32",
+            (long long)(t->rank > 0 ? t->shape[0] : 0), kt_dtype_name(t->dtype), (long long)stack);
+    kt_tensor_read_f32(t, t->shape[0] > 1 ? index : 0, 1, &factor);
+    if (!isfinite(factor))
+        return kt_tensor_fail(f->checkpoint, t, KT_E_FORMAT, err,
+                              "number %lld is %g, expected finite",
+                              (long long)(t->shape[0] > 1 ? index : 0), (double)factor);
+    kt_matrix_source_times(out, factor);
+    return KT_OK;
+}
+
 /* A tensor of its own, or matrix `index` of a stack of `count`. */
 static kt_status add_rows(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
                           int64_t index, int64_t count, kt_matrix_source *out, kt_err *err) {
@@ -337,7 +371,7 @@ static kt_status add_rows(kt_weight_finder *f, const kt_weight_part *p, const ch
         return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
                               "dtype %s, expected BF16, F16 or F32", kt_dtype_name(t->dtype));
     kt_matrix_source_add(out, t, index * p->n, p->n);
-    return KT_OK;
+    return add_factor(f, t, matrix, index, out, err);
 }
 
 static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,
@@ -368,7 +402,9 @@ static kt_status fused_expert(kt_weight_finder *f, const kt_weight *w, int part,
     }
     kt_matrix_source_add(out, t, part < 2 ? (2 * expert + part) * w->n : expert * w->k,
                          part < 2 ? w->n : w->k);
-    return KT_OK;
+    if (strlen(name) > 7 && strcmp(name + strlen(name) - 7, ".weight") == 0)
+        name[strlen(name) - 7] = '\0';
+    return add_factor(f, t, name, expert, out, err);
 }
 
 static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t expert,

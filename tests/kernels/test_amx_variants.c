@@ -237,7 +237,11 @@ static void fill_normal(kt_gate_matrix *w, kt_rng *rng) {
             if (f->d_at >= 0) memcpy(block + f->d_at, &d, 2);
             if (f->m_at >= 0) memcpy(block + f->m_at, &least, 2);
             if (m->format == KT_W_MXFP4) block[0] = (uint8_t)(120 + kt_rng_below(rng, 3));
+            for (int i = 0; i < 4 && m->format == KT_W_NVFP4; i++)
+                block[i] = (uint8_t)(0x30 + kt_rng_below(rng, 16)); /* 1/2 to 2 */
         }
+        for (int64_t r = 0; m->format == KT_W_NVFP4 && r < m->n; r++)
+            ((float *)w->scales.data)[r] = 0.01f;
     }
     free(src);
 }

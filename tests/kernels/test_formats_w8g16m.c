@@ -107,11 +107,32 @@ Test(w8g16m, holds_adversarial_matrices_of_every_format_of_codes) {
             kt_gate_matrix w;
             cr_assert_eq(kt_gate_matrix_create((kt_weight_format)id, 13, 768, seed, &w, NULL),
                          KT_OK);
+            if (id == KT_W_NVFP4) w.matrix.scales = NULL; /* factors of 1 */
             check_matrix(&w.matrix);
             kt_gate_matrix_destroy(&w);
         }
     }
-    cr_assert_eq(formats, 27); /* 25 of blocks, w4g32, w8c */
+    cr_assert_eq(formats, 30); /* 28 of blocks, w4g32, w8c */
+}
+
+/* A factor of a row times its scales, 24 bits times 4, is rounded once. */
+Test(w8g16m, multiplies_scales_of_nvfp4_by_the_factors_of_rows) {
+    enum { N = 3, K = 128 };
+    uint8_t blocks[N * K / 64 * 36];
+    const float factors[N] = {0x1.fffffep-3f, -0x1.2468acp-20f, 1};
+    const kt_matrix w = {KT_W_NVFP4, N, K, blocks, factors};
+    landed l = landed_make(N, K, 0xAA);
+    double want[K], got[K];
+
+    for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)(37 * i + 5);
+    cr_assert_eq(kt_w8g16m_from(&w, 0, N, l.data, l.scales, NULL), KT_OK);
+    for (int r = 0; r < N; r++) {
+        kt_format_find(KT_W_NVFP4)->decode_row(&w, r, want);
+        kt_format_find(KT_W_INT8_G16M)->decode_row(&l.w, r, got);
+        for (int i = 0; i < K; i++)
+            cr_assert(fabs(got[i] - want[i]) <= 0x1p-24 * fabs(want[i]), "row %d input %d", r, i);
+    }
+    landed_free(&l);
 }
 
 /* Any bytes at all: every sub-scale and code, subnormal, infinite and NaN scales and minima. */
@@ -130,7 +151,7 @@ Test(w8g16m, holds_random_bytes_of_every_format) {
         bytes[0] = malloc(data_bytes + 1), bytes[1] = malloc(scale_bytes + 1);
         for (size_t i = 0; i < data_bytes; i++) bytes[0][i] = (uint8_t)kt_rng_below(&rng, 256);
         for (size_t i = 0; i < scale_bytes; i++) bytes[1][i] = (uint8_t)kt_rng_below(&rng, 256);
-        kt_matrix w = {f->id, N, K, bytes[0], scale_bytes ? bytes[1] : NULL};
+        kt_matrix w = {f->id, N, K, bytes[0], scale_bytes && id != KT_W_NVFP4 ? bytes[1] : NULL};
         check_matrix(&w);
         free(bytes[0]), free(bytes[1]);
     }

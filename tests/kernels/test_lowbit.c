@@ -3,8 +3,10 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/numeric.h"
+#include "kernels/formats/format.h"
 #include "kernels/formats/lowbit.h"
 #include "tests/support/guard.h"
 
@@ -75,6 +77,42 @@ Test(lowbit, random_blocks_have_the_values_of_the_reference) {
         kt_guard_free(code);
         kt_guard_free(terms);
     }
+}
+
+/* Types that have a weight format of their own: the same numbers, for the same blocks. Where
+ * kt_lowbit_rows has not a number, so has the format. */
+Test(lowbit, formats_of_their_own_have_the_same_values) {
+    int n_formats = 0;
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const int64_t k = types[i].inputs;
+        const size_t size = (size_t)BLOCKS * (size_t)types[i].bytes;
+        const kt_format *f = NULL;
+        for (size_t j = 0; j < kt_builtin_format_count; j++)
+            if (strcasecmp(kt_builtin_formats[j]->name + 1, kt_lowbit_of(types[i].type)->name) == 0)
+                f = kt_builtin_formats[j];
+        if (!f) continue;
+        uint8_t *blocks = kt_guard_alloc(size, 1, 0);
+        const kt_matrix w = {.format = f->id, .n = BLOCKS, .k = k, .data = blocks};
+        int8_t code[256];
+        float terms[32];
+        double got[256];
+
+        n_formats++;
+        cr_assert_eq(f->block_bytes, types[i].bytes);
+        random_bytes(i + 1, blocks, size);
+        for (int b = 0; b < BLOCKS; b++) {
+            kt_lowbit_rows(types[i].type, blocks + b * types[i].bytes, 1, k, code, terms);
+            f->decode_row(&w, b, got);
+            for (int j = 0; j < k; j++) {
+                const double want = (double)terms[j / 16 * 2] * code[j];
+                cr_assert(isnan(want) ? isnan(got[j]) : got[j] == want,
+                          "%s block %d value %d: %.17g, want %.17g", f->name, b, j, got[j], want);
+            }
+        }
+        kt_guard_free(blocks);
+    }
+    cr_assert_geq(n_formats, 3);
 }
 
 Test(lowbit, what_is_none_is_told) {

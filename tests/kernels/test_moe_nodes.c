@@ -258,17 +258,12 @@ Test(moe_nodes, any_cut_gives_the_result_of_the_whole_layer, .timeout = 120) {
     static const struct {
         kt_weight_format weights, down;
         int64_t n, k;
-    } layers[] = {{KT_W_BF16, KT_W_NONE, 320, 96},
-                  {KT_W_INT8_CHANNEL, KT_W_NONE, 320, 96},
-                  {KT_W_INT4_G32, KT_W_NONE, 160, 160},
-                  {KT_W_FP8_B128, KT_W_NONE, 384, 96},
-                  {KT_W_MXFP8, KT_W_NONE, 224, 96},
-                  {KT_W_FP8_CHANNEL, KT_W_NONE, 192, 64},
-                  {KT_W_INT4Z_G64, KT_W_NONE, 192, 128},
-                  {KT_W_INT8_G128, KT_W_NONE, 256, 128},
-                  {KT_W_Q4_K, KT_W_Q6_K, 512, 256},
-                  {KT_W_Q5_0, KT_W_INT8_CHANNEL, 128, 96},
-                  {KT_W_F16, KT_W_NONE, 128, 64},
+    } layers[] = {{KT_W_BF16, KT_W_NONE, 320, 96},         {KT_W_INT8_CHANNEL, KT_W_NONE, 320, 96},
+                  {KT_W_INT4_G32, KT_W_NONE, 160, 160},    {KT_W_FP8_B128, KT_W_NONE, 384, 96},
+                  {KT_W_MXFP8, KT_W_NONE, 224, 96},        {KT_W_NVFP4, KT_W_NONE, 256, 128},
+                  {KT_W_FP8_CHANNEL, KT_W_NONE, 192, 64},  {KT_W_INT4Z_G64, KT_W_NONE, 192, 128},
+                  {KT_W_INT8_G128, KT_W_NONE, 256, 128},   {KT_W_Q4_K, KT_W_Q6_K, 512, 256},
+                  {KT_W_Q5_0, KT_W_INT8_CHANNEL, 128, 96}, {KT_W_F16, KT_W_NONE, 128, 64},
                   {KT_W_BF16, KT_W_NONE, 128, 704}}; /* outputs to be added by all threads */
     static const struct {
         int nodes, threads[3];

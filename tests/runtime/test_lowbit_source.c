@@ -180,15 +180,22 @@ Test(lowbit_source, files_name_their_tensors) {
     cr_assert(strstr(err.message, "type 31, expected"), "%s", err.message);
 }
 
-Test(lowbit_source, nvfp4_with_a_scale_of_the_matrix_is_refused) {
-    file f = make(64, 40, "blk.0.x.scale");
-    kt_checkpoint *c = NULL;
-    kt_err err = {0};
+/* Types with a weight format are that format. */
+Test(lowbit_source, formats_of_their_own_are_no_lowbit_types) {
+    static const struct {
+        uint64_t type, k, bytes;
+        kt_weight_format format;
+    } cases[] = {{34, 256, 108, KT_W_TQ1_0}, {35, 256, 132, KT_W_TQ2_0}, {40, 64, 72, KT_W_NVFP4}};
 
-    cr_assert_eq(open_file(&f, &c, &err), KT_E_UNSUPPORTED);
-    cr_assert(strstr(err.message, "'blk.0.x.weight' is NVFP4 with a scale of its own"), "%s",
-              err.message);
-    f = make(64, 40, "blk.0.y.scale");
-    cr_assert_eq(open_file(&f, &c, &err), KT_OK, "%s", err.message);
-    kt_checkpoint_close(c);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        file f = make(cases[i].k, cases[i].type, "blk.0.x.scale");
+        kt_checkpoint *c = NULL;
+        const kt_tensor *t;
+        kt_err err = {0};
+        cr_assert_eq(open_file(&f, &c, &err), KT_OK, "%s", err.message);
+        t = kt_checkpoint_find(c, "blk.0.x.weight");
+        cr_assert(t && t->lowbit == KT_LOWBIT_NONE && t->blocks == cases[i].format);
+        cr_assert_eq(t->bytes, cases[i].bytes);
+        kt_checkpoint_close(c);
+    }
 }

@@ -1,11 +1,13 @@
 /* Which rows of which tensor a weight is. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/buffer.h"
 #include "dispatch/model/family.h"
+#include "kernels/formats/w8g16m.h"
 #include "runtime/model/weight_source.h"
 
 typedef struct model {
@@ -114,5 +116,115 @@ Test(weight_source, single_experts_are_found_by_their_number) {
     cr_expect_eq(kt_weight_source(&m.finder, kt_graph_experts(&m.graph, 0), 1, 1, 1, &s, &err),
                  KT_E_NOT_FOUND);
     cr_expect(strstr(err.message, "experts.1.up_proj.weight' is missing"), "%s", err.message);
+    unmake(&m);
+}
+
+/* ---- NVFP4 blocks with a factor beside them ---- */
+
+static uint8_t nvfp4_blocks[4 * 32 * 36];
+static float nvfp4_factors[4] = {1, 2, -0.375f, 3};
+
+/* Gates of four experts, and an embedding; numbers of type `dtype` beside each. */
+static void make_nvfp4(model *m, kt_dtype dtype, int64_t n_factors) {
+    const kt_tensor tensors[] = {{.name = "blk.0.ffn_gate_exps.weight",
+                                  .dtype = KT_DTYPE_U8,
+                                  .rank = 3,
+                                  .shape = {4, 32, 64},
+                                  .data = nvfp4_blocks,
+                                  .bytes = sizeof nvfp4_blocks,
+                                  .blocks = KT_W_NVFP4},
+                                 {.name = "blk.0.ffn_gate_exps.scale",
+                                  .dtype = dtype,
+                                  .rank = 1,
+                                  .shape = {n_factors},
+                                  .data = (const uint8_t *)nvfp4_factors,
+                                  .bytes = sizeof nvfp4_factors},
+                                 {.name = "token_embd.weight",
+                                  .dtype = KT_DTYPE_U8,
+                                  .rank = 2,
+                                  .shape = {64, 64},
+                                  .data = nvfp4_blocks,
+                                  .bytes = 64 * 36,
+                                  .blocks = KT_W_NVFP4},
+                                 {.name = "token_embd.scale",
+                                  .dtype = KT_DTYPE_F32,
+                                  .rank = 1,
+                                  .shape = {1},
+                                  .data = (const uint8_t *)nvfp4_factors,
+                                  .bytes = 4}};
+
+    make(m, "{\"model_type\":\"qwen3_moe\",\"num_key_value_heads\":1,\"num_experts\":4," COMMON "}",
+         tensors, 4);
+    m->graph.is_gguf = true;
+}
+
+Test(weight_source, nvfp4_blocks_have_the_factor_of_their_expert) {
+    enum { FIRST = 4, ROWS = 5, AT = 2 * 32 + FIRST };
+    uint8_t data[ROWS * 36];
+    float factors[ROWS], terms[2][ROWS * 8];
+    int8_t codes[2][ROWS * 64];
+    const kt_matrix plain = {KT_W_NVFP4, ROWS, 64, nvfp4_blocks + AT * 36, factors};
+    kt_matrix_source s;
+    kt_matrix borrowed;
+    model m;
+    kt_err err = {KT_OK, ""};
+
+    for (size_t i = 0; i < sizeof nvfp4_blocks; i++) nvfp4_blocks[i] = (uint8_t)(i * 29 + 3);
+    make_nvfp4(&m, KT_DTYPE_F32, 4);
+    cr_assert_eq(kt_weight_source(&m.finder, kt_graph_experts(&m.graph, 0), 0, 1, 2, &s, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert(s.piece[0].has_factor && s.piece[0].factor == -0.375f);
+    cr_assert_eq(kt_matrix_source_borrow(&s, KT_W_NVFP4, &borrowed), 0);
+    cr_assert_eq(kt_matrix_source_encode_rows(&s, kt_format_find(KT_W_NVFP4), FIRST, FIRST + ROWS,
+                                              data, factors, NULL, &err),
+                 KT_OK, "%s", err.message);
+    cr_expect_eq(memcmp(data, plain.data, sizeof data), 0);
+    for (int r = 0; r < ROWS; r++) cr_expect_eq(factors[r], -0.375f);
+    cr_assert_eq(kt_matrix_source_encode_rows(&s, kt_format_find(KT_W_INT8_G16M), FIRST,
+                                              FIRST + ROWS, codes[0], terms[0], NULL, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(kt_w8g16m_from(&plain, 0, ROWS, codes[1], terms[1], &err), KT_OK);
+    cr_expect_eq(memcmp(codes[0], codes[1], sizeof codes[0]), 0);
+    cr_expect_eq(memcmp(terms[0], terms[1], sizeof terms[0]), 0);
+    unmake(&m);
+}
+
+Test(weight_source, refuses_factors_of_nvfp4_that_it_cannot_use) {
+    static const struct {
+        kt_dtype dtype;
+        int64_t n;
+        const char *message;
+    } cases[] = {{KT_DTYPE_F32, 3, "3 numbers of type F32 beside NVFP4 blocks, expected 1 or 4"},
+                 {KT_DTYPE_F16, 4, "4 numbers of type F16 beside NVFP4 blocks, expected 1 or 4"},
+                 {KT_DTYPE_F32, 4, "number 2 is inf, expected finite"}};
+
+    nvfp4_factors[2] = INFINITY;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_matrix_source s;
+        model m;
+        kt_err err = {KT_OK, ""};
+        make_nvfp4(&m, cases[i].dtype, cases[i].n);
+        cr_assert_neq(kt_weight_source(&m.finder, kt_graph_experts(&m.graph, 0), 0, 1, 2, &s, &err),
+                      KT_OK);
+        cr_expect(strstr(err.message, cases[i].message), "%s", err.message);
+        unmake(&m);
+    }
+}
+
+Test(weight_source, a_table_of_nvfp4_has_no_factor) {
+    const kt_tensor *t;
+    model m;
+    kt_err err = {KT_OK, ""};
+    int n_tables = 0;
+
+    make_nvfp4(&m, KT_DTYPE_F32, 4);
+    for (int i = 0; i < m.graph.n_weights; i++) {
+        if (m.graph.weights[i].kind != KT_WEIGHT_TABLE) continue;
+        n_tables++;
+        cr_assert_neq(kt_weight_tensor(&m.finder, &m.graph.weights[i], &t, &err), KT_OK);
+        cr_expect(strstr(err.message, "NVFP4 with a scale of its own ('token_embd.scale')"), "%s",
+                  err.message);
+    }
+    cr_assert_eq(n_tables, 1);
     unmake(&m);
 }

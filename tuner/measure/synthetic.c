@@ -99,7 +99,10 @@ static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, s
         if (f->d_at >= 0) memcpy(bytes + b + f->d_at, &d, 2);
         if (f->m_at >= 0) memcpy(bytes + b + f->m_at, &m, 2);
         if (f->id == KT_W_MXFP4) bytes[b] = (uint8_t)(127 + lrintf(log2f(sigma / 2)));
+        for (int i = 0; i < 4 && f->id == KT_W_NVFP4; i++) /* 1 to 1.875 */
+            bytes[b + (size_t)i] = 0x38 | (bytes[b + (size_t)i] & 7);
     }
+    for (size_t i = 0; i < scale_bytes / 4; i++) ((float *)s->scales)[i] = sigma / code;
 }
 
 /* Formats that we encode: rows of normal weights, encoded. */
