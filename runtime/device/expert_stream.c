@@ -272,6 +272,8 @@ static kt_status turn(const kt_expert_stream *s, const stream_kind *k, kt_stream
 static kt_status multiply(const kt_expert_stream *s, const stream_kind *k, const kt_device_node *n,
                           int64_t first, int64_t count, uint8_t *const at[3], kt_err *err) {
     const kt_device_step *d = s->d;
+    const kt_glu_rule *glu = &n->node->glu;
+    kt_device_experts experts = k->experts; /* layers of other endings share it */
     const kt_pick_ids numbers = {.id = s->number,
                                  .out = s->picked,
                                  .count = (int32_t)(d->rows * k->experts.slots),
@@ -287,7 +289,9 @@ static kt_status multiply(const kt_expert_stream *s, const stream_kind *k, const
 
     KT_TRY(launch(s, KT_STREAM_MAIN, &s->pick, PICK, (numbers.count + PICKED - 1) / PICKED, 1,
                   &numbers, sizeof numbers, err));
-    return kt_device_experts_put_of(d->device, &k->experts, at[GATE], at[UP], at[DOWN], &call, err);
+    experts.ending =
+        (kt_dev_ending){.glu = (int32_t)glu->kind, .limit = glu->limit, .alpha = glu->alpha};
+    return kt_device_experts_put_of(d->device, &experts, at[GATE], at[UP], at[DOWN], &call, err);
 }
 
 static int take_buffer(kt_expert_stream *s) {

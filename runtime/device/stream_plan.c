@@ -38,6 +38,7 @@ static bool can_cross(const kt_stream_request *r, const kt_node *n, kt_stream_pl
     size_t records;
 
     if (r->is_cut || !op || op->refuse(r->ask, n)) return false;
+    if (n->weight2 >= 0 || n->weight3 >= 0 || n->weight4 >= 0) return false; /* biases stay */
     p = kt_model_plan_run(r->ask->plan, n->weight, 0);
     records = record_bytes_of(&p->problem);
     if (!records || !kt_staging_has_blocks(p)) return false;
@@ -85,8 +86,9 @@ static kt_status size_buffers(const kt_stream_request *r, int64_t experts, kt_st
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "learned placement moves experts, but those of this model %s, expected "
                        "another --expert-placement",
-                       r->is_cut ? "are cut over memory nodes (--numa off)"
-                                 : "are not packed as panels that a device can read");
+                       r->is_cut
+                           ? "are cut over memory nodes (--numa off)"
+                           : "have biases, or are not packed as panels that a device can read");
     if (experts == 0) {
         kt_stream_plan_drop(p, r->is_cut ? "experts are cut over memory nodes"
                                          : "a device cannot read the CPU's experts");
