@@ -425,6 +425,15 @@ static void fill_tables(const kt_device_step *d, const kt_step *s, const tables 
     }
 }
 
+/* Tables have room for a few more pages than there are, in four steps for each doubling, so that
+ * steps of growing sequences lie at the same addresses for long: their graphs stay. */
+static int64_t round_pages(int64_t pages) {
+    int64_t step = 16;
+
+    while (4 * step < pages) step *= 2;
+    return (pages + step - 1) / step * step;
+}
+
 kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err) {
     uint8_t *host, *device;
     tables here, there;
@@ -433,6 +442,7 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
 
     for (kt_device_room *r = &d->home->room; r; r = r->next) r->used = 0;
     for (int i = 0; i < s->n_spans; i++) pages += pages_of(&s->spans[i]);
+    pages = round_pages(pages);
     bytes = lay_tables(s, pages, NULL, &here);
     KT_TRY(room_for(d, bytes, &host, &device, err));
     lay_tables(s, pages, host, &here);
@@ -540,6 +550,10 @@ void kt_device_step_note(kt_device_step *d, int node) {
 
 bool kt_device_step_lends(const kt_device_step *d, int node) {
     return kt_expert_stream_wants(d->home->stream, d->graph->nodes[node].weight);
+}
+
+bool kt_device_step_lends_any(const kt_device_step *d, int64_t rows) {
+    return kt_expert_stream_is_for(d->home->stream, rows);
 }
 
 kt_status kt_device_step_lend(kt_device_step *d, int node, const bool **lent, kt_err *err) {

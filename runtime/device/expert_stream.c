@@ -315,6 +315,10 @@ static kt_status put_group(kt_expert_stream *s, const stream_kind *k, const kt_d
 
 /* ---- one layer ---- */
 
+bool kt_expert_stream_is_for(const kt_expert_stream *s, int64_t rows) {
+    return s && rows >= s->plan->from_rows;
+}
+
 bool kt_expert_stream_wants(const kt_expert_stream *s, int weight) {
     return s && s->plan->weight[weight] && s->d->rows >= s->plan->from_rows;
 }

@@ -21,6 +21,8 @@ kt_status kt_expert_stream_create(kt_device_step *d, const kt_stream_plan *plan,
                                   const kt_weights *weights, kt_expert_stream **out, kt_err *note,
                                   kt_err *err);
 
+/* Are steps of so many rows long enough for any weight's experts? s may be NULL: no. */
+bool kt_expert_stream_is_for(const kt_expert_stream *s, int64_t rows);
 /* Is the step that was begun long enough? s may be NULL: no. */
 bool kt_expert_stream_wants(const kt_expert_stream *s, int weight);
 

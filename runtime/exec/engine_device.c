@@ -95,6 +95,9 @@ void kt_engine_fit_pool(const kt_engine *e, kt_kv_plan *pool) {
 static void tell_kernels(kt_engine *e) {
     const kt_device_advice *a = kt_device_step_advice(e->step.device);
 
+    if (kt_device_step_mailbox(e->step.device))
+        kt_log_write(&e->log, KT_LOG_INFO, "device",
+                     "steps of decoding are put whole, with letters to the host (KT_MAILBOX)");
     if (a->n_used)
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%d rows of the table choose its kernels",
                      a->n_used);

@@ -15,7 +15,11 @@
 #include "base/err.h"
 #include "runtime/exec/segments_impl.h"
 
-enum { MOST_ROWS = 64 /* more take longer than what is saved, and come in other pieces */ };
+enum {
+    MOST_ROWS = 64, /* more take longer than what is saved */
+    MOST_OF_SPAN =
+        4, /* steps of decoding and of drafts come again, pieces of prompts hardly ever */
+};
 
 typedef struct mail {
     kt_segments_runner *r;
@@ -27,7 +31,8 @@ typedef struct mail {
 
 bool kt_segments_can_mail(const kt_step *s) {
     return kt_device_step_mailbox(s->device) && s->rows <= MOST_ROWS && !s->hidden &&
-           !s->recorder && !s->is_mapped;
+           s->rows <= MOST_OF_SPAN * s->n_spans && !s->recorder && !s->is_mapped &&
+           !kt_device_step_lends_any(s->device, s->rows);
 }
 
 /* ---- what the device is given ---- */
@@ -84,9 +89,19 @@ static kt_status put_both(mail *m, const kt_segment *g, int *letter, kt_err *err
     return kt_device_step_sum_up(m->r->d, g->first, err);
 }
 
+/* A node on both sides whose experts are all here in a step of so few rows: the sum alone crosses. */
+static kt_status put_host_alone(mail *m, const kt_segment *g, kt_err *err) {
+    m->parts++;
+    if (!g->is_summed_on_device) return KT_OK;
+    KT_TRY(take(m, err));
+    m->is_unread = true;
+    return kt_device_step_sum_up(m->r->d, g->first, err);
+}
+
 static kt_status put_segment(mail *m, const kt_segment *g, kt_segment_letters *l, kt_err *err) {
     *l = (kt_segment_letters){0, 0};
     KT_TRY(put_down(m, g, &l->begin, err));
+    if (g->is_for_long_steps) return put_host_alone(m, g, err);
     KT_TRY(put_up(m, g, err));
     if (g->side == KT_SIDE_BOTH) return put_both(m, g, &l->sum, err);
     if (g->side == KT_SIDE_CPU) {
@@ -116,7 +131,7 @@ static void ready_routing(const mail *m, int segment) {
 
     for (int i = segment + 1; i < p->n_segments; i++) {
         const int node = kt_segments_routed(s, &p->segment[i]);
-        if (p->segment[i].routing_up) {
+        if (p->segment[i].routing_up && !p->segment[i].is_for_long_steps) {
             kt_device_step_route_ready(m->r->d, node, kt_segments_slots(s, &s->graph->nodes[node]));
             return;
         }
@@ -129,7 +144,10 @@ static kt_status run_part(mail *m, int i, const kt_segment_letters *l, kt_err *e
 
     if (g->side == KT_SIDE_DEVICE) return KT_OK;
     if (l->begin) KT_TRY(kt_mailbox_await(m->box, l->begin, err));
-    if (g->side == KT_SIDE_BOTH) kt_segments_keep_cold(m->r, g->first);
+    if (g->side == KT_SIDE_BOTH) {
+        kt_segments_keep_cold(m->r, g->first, NULL);
+        if (!g->is_for_long_steps) kt_device_step_note(m->r->d, g->first);
+    }
     KT_TRY(kt_segments_run_host(m->r, i, err));
     if (l->sum) {
         KT_TRY(kt_mailbox_await(m->box, l->sum, err));
