@@ -263,23 +263,22 @@ Test(moe, every_format_is_as_near_to_the_reference_as_its_activations, .timeout 
 /* On one memory node and on two. x loses at most 2^-9 in each of its two factors, and h as much:
  * clamped sums do not make that less by being many. */
 Test(moe, activations_are_what_their_words_say) {
-    static const kt_glu_rule rules[] = {
-        {KT_GLU_SILU, 0, 0}, {KT_GLU_CLAMP_SILU, 0.5f, 0}, {KT_GLU_OAI, 0.75f, 1.702f}};
+    static const kt_glu_rule rules[] = {{KT_GLU_CLAMP_SILU, 0.5f, 0}, {KT_GLU_OAI, 0.75f, 1.702f}};
     call *c = make_call(1);
 
-    for (int i = 0; i < 6; i++) {
-        kt_moe_team *t = team_over(false, 2, 1 + i / 3);
+    for (int i = 0; i < 4; i++) {
+        kt_moe_team *t = team_over(false, 2, 1 + i / 2);
         double error;
         layer l;
-        glu = rules[i % 3];
+        glu = rules[i % 2];
         l = make(t, "bf16", 5);
         forward(l.m, c);
         error = error_of(&l, kt_format_find(KT_W_BF16), c);
-        cr_expect_lt(error, 3 * 0x1p-9, "rule %d: %.5f", i % 3, error);
+        cr_expect_lt(error, 3 * 0x1p-9, "rule %d: %.5f", i % 2, error);
         end(&l);
         kt_moe_team_destroy(t);
     }
-    glu = rules[0];
+    glu = (kt_glu_rule){KT_GLU_SILU, 0, 0};
     free(c);
 }
 
@@ -301,14 +300,14 @@ static kt_status nodes_of_team_error(int nodes, int threads, kt_err *err) {
 /* Slices in the memory of made-up nodes give what whole experts give; a deterministic team the same
  * bits with any number of threads. */
 Test(moe, experts_are_cut_over_memory_nodes, .timeout = 60) {
-    static const char *const words[] = {"native", "int4", "int8"};
-    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT4_G32, KT_W_INT8_CHANNEL};
+    static const char *const words[] = {"int4", "int8"};
+    static const kt_weight_format formats[] = {KT_W_INT4_G32, KT_W_INT8_CHANNEL};
     call *c = make_call(1);
     float first[T * H];
     kt_moe_counts counts = {.size = sizeof counts};
     int64_t rows[E];
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         kt_moe_team *t = team_over(false, 3, 2);
         layer l = make(t, words[i], 5);
         cr_expect_eq(nodes_of(l.m), 2);
@@ -319,7 +318,7 @@ Test(moe, experts_are_cut_over_memory_nodes, .timeout = 60) {
         end(&l);
         kt_moe_team_destroy(t);
     }
-    for (int threads = 2; threads <= 4; threads++) {
+    for (int threads = 2; threads <= 3; threads++) {
         kt_moe_team *t = team_over(true, threads, 2);
         layer l = make(t, "int4", 5);
         forward(l.m, c);
