@@ -12,7 +12,7 @@ static int32_t format_of(kt_weight_format format) {
 }
 
 static kt_status init(kt_device_node *n, kt_err *err) {
-    const int32_t format = format_of(n->step->pages.shape.format);
+    const int32_t format = format_of(n->step->plan->kv);
     kt_row_code *code = kt_device_step_alloc(n->step, sizeof *code);
 
     if (!code) return kt_fail(err, KT_E_NOMEM, "no memory to keep keys and values");
