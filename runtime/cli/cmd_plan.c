@@ -29,6 +29,7 @@ typedef struct asked {
     const char *model, *weights, *kv, *numa;
     int64_t context, threads, parallel;
     size_t kv_memory;   /* 0 = what the context takes */
+    size_t kv_host;     /* behind a device's pages */
     const char *device; /* NULL or "cpu" = none */
     kt_device_wish wish;
     bool json, with_draft_head;
@@ -323,6 +324,7 @@ static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *p
 
     KT_TRY(settle_nodes(a, plan, err));
     request = request_of(a, plan);
+    request.behind = a->kv_host;
     request.is_cache_away = beside && kt_device_keeps_all(&beside->placement, plan->graph);
     KT_TRY(kt_memory_plan_make(&request, &memory, err));
     KT_TRY(kt_node_bytes_count(plan, &a->nodes, nodes, err));
@@ -466,7 +468,7 @@ static int check(const kt_usage *usage, asked *a, int n_models, const char *memo
 
 static int run(int argc, char **argv) {
     asked a = {.weights = "native", .kv = "bf16", .numa = "auto"};
-    const char *memory = NULL, *machine = NULL;
+    const char *memory = NULL, *machine = NULL, *behind = NULL;
     const kt_option options[] = {
         KT_OPTION_STRING("weights", 'w', &a.weights, "FORMAT",
                          "native (default), bf16, int8, int4 and others, or all"),
@@ -478,6 +480,7 @@ static int run(int argc, char **argv) {
                          "memory of another machine, such as 192G, instead of what is free here"),
         KT_OPTION_FLAG("families", &a.is_families,
                        "instead: what machines of 192 and 512 GiB, or --machine, can run"),
+        KT_OPTION_STRING("kv-host", 0, &behind, "SIZE", KT_KV_HOST_HELP),
         KT_OPTION_INT("parallel", 0, &a.parallel, 1, 256,
                       "answers side by side, whose logits are counted (default: 64, as kt serve)"),
         KT_OPTION_INT("threads", 't', &a.threads, 0, 1024, "threads (default: one per core)"),
@@ -504,6 +507,9 @@ static int run(int argc, char **argv) {
                                 &a.model, 1, &n_models);
 
     if (code >= 0) return code;
+    if (behind && kt_size_parse(behind, &a.kv_host) != 0)
+        return kt_usage_fail(&usage, "--kv-host is '%s', expected a size such as 512M or 24G",
+                             behind);
     code = check(&usage, &a, n_models, memory, machine, &quant);
     if (code) return code;
     return a.is_families ? answer_families(&a) : answer(&a, quant);

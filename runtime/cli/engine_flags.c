@@ -91,6 +91,9 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
     if (flags->kv_memory && kt_size_parse(flags->kv_memory, &out->kv_memory) != 0)
         return kt_usage_fail(usage, "--kv-memory is '%s', expected a size such as 512M or 24G",
                              flags->kv_memory);
+    if (flags->kv_host && kt_size_parse(flags->kv_host, &out->kv_host) != 0)
+        return kt_usage_fail(usage, "--kv-host is '%s', expected a size such as 512M or 24G",
+                             flags->kv_host);
     out->numa = kt_numa_parse(flags->numa);
     if (out->numa < 0)
         return kt_usage_fail(usage, "--numa is '%s', expected auto, off or 2 to %d", flags->numa,

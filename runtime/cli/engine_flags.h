@@ -9,7 +9,7 @@
 #include "runtime/exec/option_words.h"
 
 typedef struct kt_engine_flags {
-    const char *weights, *importance, *kv, *kv_memory, *table, *numa,
+    const char *weights, *importance, *kv, *kv_memory, *kv_host, *table, *numa,
         *synthetic;      /* synthetic: instead of a model folder */
     const char *device;  /* NULL = the CPU alone */
     kt_device_wish wish; /* memory and logits are not flags of it */
@@ -24,6 +24,10 @@ typedef struct kt_engine_flags {
     "memory for the cache of all sequences, such as 512M or 24G (default: what one context " \
     "takes, "                                                                                \
     "and more where memory is free)"
+
+#define KT_KV_HOST_HELP                                                                     \
+    "the host's memory for pages behind those that a device keeps, such as 8G: what is no " \
+    "longer there comes back from here (default: none)"
 
 /* A device beside the CPU; wish is a kt_device_wish. */
 #define KT_DEVICE_OPTIONS(device, wish)                                                            \
@@ -53,6 +57,7 @@ typedef struct kt_engine_flags {
         KT_OPTION_STRING("kv", 0, &(f).kv, "FORMAT",                                             \
                          "cache of keys and values: bf16 (default), fp8 or int8"),               \
         KT_OPTION_STRING("kv-memory", 0, &(f).kv_memory, "SIZE", KT_KV_MEMORY_HELP),             \
+        KT_OPTION_STRING("kv-host", 0, &(f).kv_host, "SIZE", KT_KV_HOST_HELP),                   \
         KT_OPTION_STRING("table", 0, &(f).table, "FILE",                                         \
                          "dispatch table; \"\" = none (default: this machine's)"),               \
         KT_OPTION_INT("threads", 't', &(f).threads, 0, 1024, "threads (default: one per core)"), \

@@ -105,6 +105,42 @@ static void copy_page(void *arg, uint32_t from, uint32_t to, int64_t n) {
     }
 }
 
+/* A page's rows, scales and index keys, piece by piece, as they lie in `host` one behind the other. */
+static uint8_t *cross(kt_device_step *d, void *there, uint8_t *host, size_t bytes, bool is_up) {
+    if (is_up)
+        kt_device_upload(d->device, KT_STREAM_MAIN, there, host, bytes, NULL);
+    else
+        kt_device_download(d->device, KT_STREAM_MAIN, host, there, bytes, NULL);
+    return host + bytes;
+}
+
+static void cross_page(kt_device_step *d, uint32_t page, uint8_t *host, bool is_up) {
+    const kt_kv_shape *s = &d->pages.shape;
+    const size_t row = (size_t)s->head_dim * item_bytes(s);
+    const size_t keys = (size_t)(KT_PAGE_TOKENS * s->index_dim) * sizeof(uint16_t);
+
+    for (int i = 0; i < d->graph->n_planes; i++) {
+        const int64_t first = d->pages.plane_row[i], key = d->pages.index_row[i];
+        for (int64_t h = 0; first >= 0 && h < heads_of(s); h++) {
+            const int64_t at = first + (h * d->pages.n + page) * KT_PAGE_TOKENS;
+            host = cross(d, d->pages.rows + (size_t)at * row, host, KT_PAGE_TOKENS * row, is_up);
+            if (d->pages.scales)
+                host = cross(d, d->pages.scales + at, host, KT_PAGE_TOKENS * sizeof(float), is_up);
+        }
+        if (key >= 0)
+            host = cross(d, d->pages.index + (key + (int64_t)page * KT_PAGE_TOKENS) * s->index_dim,
+                         host, keys, is_up);
+    }
+}
+
+static void save_page(void *arg, uint32_t page, uint8_t *to) {
+    cross_page(arg, page, to, false);
+}
+
+static void load_page(void *arg, uint32_t page, uint8_t *from) {
+    cross_page(arg, page, from, true);
+}
+
 static void copy_state(void *arg, int32_t from, int32_t to) {
     kt_device_step *d = arg;
 
@@ -122,6 +158,10 @@ static void clear_state(void *arg, int32_t slot) {
                         (size_t)d->state_floats * sizeof(float), NULL);
 }
 
+void kt_device_step_pin(kt_device_step *d, void *memory, size_t bytes) {
+    kt_device_pin(d->device, memory, bytes, NULL);
+}
+
 kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
                               kt_err *err) {
     const kt_placement *p = d->home->placement;
@@ -130,7 +170,9 @@ kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states 
                               .has_all = is_all(p->is_plane_away, g->n_planes) && g->n_planes,
                               .copy_page = copy_page,
                               .copy_state = copy_state,
-                              .clear_state = clear_state};
+                              .clear_state = clear_state,
+                              .save_page = save_page,
+                              .load_page = load_page};
 
     KT_TRY(take_pages(d, pages, err));
     if (is_any(p->is_plane_away, g->n_planes)) pages->elsewhere = here;

@@ -46,6 +46,10 @@ const kt_device_advice *kt_device_step_advice(const kt_device_step *d);
  * host's pools have; once. Both pools then tell it of copies. */
 kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
                               kt_err *err);
+/* Memory of the host that pages cross to and from is pinned, where that can be: copies are slower
+ * without. It must stay until the step is destroyed. */
+void kt_device_step_pin(kt_device_step *d, void *memory, size_t bytes);
+
 /* ---- one step ---- */
 
 /* Tables of the step's rows go to the device. Nothing of the step before may be under way. */

@@ -332,6 +332,7 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
                                  .kv_memory = o->kv_memory,
                                  .logit_rows = o->logit_rows,
                                  .is_cache_away = kt_engine_cache_is_away(e),
+                                 .behind = o->kv_host,
                                  .available = kt_memory_available_bytes()};
 
     KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
@@ -362,7 +363,7 @@ static uint64_t rest_for_pages(const kt_engine *e) {
     return planned < now ? planned : now;
 }
 
-static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
+static kt_status make_cache(kt_engine *e, size_t asked, size_t behind, kt_err *err) {
     const int64_t floats = kt_model_state_floats(&e->model.graph);
     const size_t rows = (size_t)e->max_chunk;
     kt_kv_plan kv;
@@ -381,7 +382,8 @@ static kt_status make_cache(kt_engine *e, size_t asked, kt_err *err) {
     if (floats) KT_TRY(kt_states_init(&e->states, kv.slots, floats, kv.pages, err));
     KT_TRY(kt_pages_init(&e->pages, &e->kv, kv.pages, floats ? &e->states : NULL, err));
     e->step.pages = &e->pages;
-    return kt_engine_keep_on_device(e, err);
+    KT_TRY(kt_engine_keep_on_device(e, err));
+    return kt_engine_add_tier(e, behind, err);
 }
 
 static kt_status make_expert_map(kt_engine *e, kt_err *err) {
@@ -416,7 +418,7 @@ static kt_status build(kt_engine *e, const kt_engine_options *o, kt_err *err) {
         return kt_fail(err, e->model.why.status, "%s", e->model.why.message);
     KT_TRY(load_weights(e, o, err));
     KT_TRY(make_expert_map(e, err));
-    return make_cache(e, o->kv_memory, err);
+    return make_cache(e, o->kv_memory, o->kv_host, err);
 }
 
 kt_status kt_engine_create(const kt_engine_options *options, kt_engine **out, kt_err *err) {
@@ -440,12 +442,12 @@ void kt_engine_destroy(kt_engine *e) {
     kt_recorder_close(e->recorder);
     kt_importance_destroy(e->importance);
     kt_expert_map_destroy(e->expert_map);
+    kt_engine_close_device(e); /* before the memory that it may still copy to */
     kt_pages_deinit(&e->pages);
     kt_states_deinit(&e->states);
     free(e->out_row);
     free(e->next_state);
     free(e->draft_token);
-    kt_engine_close_device(e);
     kt_step_deinit(&e->step);
     kt_weights_destroy(e->weights);
     kt_model_plan_deinit(&e->plan);

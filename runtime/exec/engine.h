@@ -29,6 +29,7 @@ typedef struct kt_engine_options {
     int64_t max_context;     /* 0 = the model's, or what fits of it */
     int64_t max_chunk;       /* rows per step, 0 = default (512) */
     size_t kv_memory;        /* bytes of pages and states, 0 = a context's and more where free */
+    size_t kv_host;          /* bytes of the host's memory behind a device's pages (page_tier.h) */
     int64_t logit_rows;      /* that the caller keeps logits of, to be counted; 0 = 1 */
     bool exact_acts;         /* activations in their finest encoding (kt_planner_prefer_exact) */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "runtime/device/device_run.h"
+#include "runtime/kv/page_tier.h"
 #include "dispatch/device/device_word.h"
 
 /* ---- what the options allow ---- */
@@ -136,6 +137,24 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
 kt_status kt_engine_keep_on_device(kt_engine *e, kt_err *err) {
     if (!e->step.device) return KT_OK;
     return kt_device_step_keep(e->step.device, &e->pages, e->state_floats ? &e->states : NULL, err);
+}
+
+kt_status kt_engine_add_tier(kt_engine *e, size_t bytes, kt_err *err) {
+    const size_t page = kt_kv_page_bytes(&e->kv);
+    kt_err why = {KT_OK, ""};
+    kt_buffer *memory;
+    kt_status st;
+
+    if (!bytes || !e->step.device) return KT_OK;
+    st = kt_page_tier_create(&e->pages, (int64_t)(bytes / page), &why);
+    if (st == KT_E_UNSUPPORTED) {
+        kt_log_write(&e->log, KT_LOG_WARN, "device", "%s", why.message);
+        return KT_OK;
+    }
+    if (st != KT_OK) return kt_fail(err, st, "%s", why.message);
+    memory = kt_page_tier_memory(e->pages.tier);
+    kt_device_step_pin(e->step.device, memory->data, memory->bytes);
+    return KT_OK;
 }
 
 void kt_engine_close_device(kt_engine *e) {

@@ -16,6 +16,9 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
                                 const kt_checkpoint *importance, kt_err *err);
 /* After the pools are made. */
 kt_status kt_engine_keep_on_device(kt_engine *e, kt_err *err);
+/* After that: pages of the host's memory behind those of the device, where it keeps all; else a
+ * warning. */
+kt_status kt_engine_add_tier(kt_engine *e, size_t bytes, kt_err *err);
 void kt_engine_close_device(kt_engine *e);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "runtime/exec/engine_impl.h"
+#include "runtime/kv/page_tier.h"
 
 _Static_assert(KT_PAGE_TOKENS == KT_PREFIX_TOKENS, "one size of pages");
 
@@ -110,6 +111,7 @@ static void learn(kt_sequence *s, int64_t i) {
 
     if (known == KT_PREFIX_NONE) {
         kt_prefix_add(p->prefix, s->page[i], before, s->token + i * KT_PAGE_TOKENS);
+        kt_page_tier_keep(p, s->page[i], before, s->token + i * KT_PAGE_TOKENS);
         return;
     }
     kt_pages_share(p, (uint32_t)known);
@@ -216,8 +218,10 @@ static bool take_over_state(kt_sequence *s) {
 int64_t kt_sequence_reuse(kt_sequence *s, const int32_t *tokens, int64_t n) {
     kt_engine *e = s->engine;
     const int64_t most = n - 1 < e->max_context ? n - 1 : e->max_context;
-    const int64_t pages = s->length == 0 ? known_pages(e, tokens, most) : 0;
+    int64_t pages;
 
+    if (s->length == 0) kt_page_tier_restore(&e->pages, tokens, most);
+    pages = s->length == 0 ? known_pages(e, tokens, most) : 0;
     if (pages == 0 || !grow(s, pages)) return s->length;
     take_over(s, tokens, pages);
     if (e->state_floats && !take_over_state(s)) return kt_sequence_truncate(s, 0);

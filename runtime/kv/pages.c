@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/numeric.h"
 #include "kernels/attn/attn_common.h"
+#include "runtime/kv/page_tier.h"
 
 #define TOKENS KT_ATTN_BLOCK /* of a page */
 
@@ -135,6 +136,7 @@ kt_status kt_pages_init(kt_page_pool *p, const kt_kv_shape *shape, int64_t n, kt
 void kt_pages_deinit(kt_page_pool *p) {
     kt_buffer_destroy(&p->buffer);
     kt_prefix_destroy(p->prefix);
+    kt_page_tier_destroy(p->tier);
     free(p->free);
     free(p->refs);
     memset(p, 0, sizeof *p);

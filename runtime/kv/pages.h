@@ -49,6 +49,7 @@ typedef struct kt_page_pool {
     kt_prefix *prefix; /* owned */
     kt_states *states; /* borrowed; NULL = none: snapshots of pages that are given up go too */
     kt_kept_elsewhere elsewhere;
+    struct kt_page_tier *tier; /* owned: page_tier.h; NULL = what is given up is gone */
 } kt_page_pool;
 
 /* n pages, whose memory is taken when it is first written. */

@@ -83,7 +83,7 @@ static kt_status count_running(const kt_memory_request *r, int64_t context, kt_m
         kt_kv_plan_within(&shape, kt_model_state_floats(g), r->kv_memory, &kv);
     else if (!kt_kv_plan_least(&shape, kt_model_state_floats(g), context, &kv))
         kv.bytes = SIZE_MAX;
-    out->bytes[KT_MEMORY_CACHE] = r->is_cache_away ? 0 : kv.bytes;
+    out->bytes[KT_MEMORY_CACHE] = r->is_cache_away ? r->behind : kv.bytes;
     out->cached = r->kv_memory ? kv.pages * KT_PAGE_TOKENS : context;
     out->bytes[KT_MEMORY_LOGITS] = kt_bytes_times(
         kt_bytes_times(sizeof(float), r->logit_rows > 0 ? r->logit_rows : 1), g->numbers.vocab);

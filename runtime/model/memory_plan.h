@@ -35,6 +35,7 @@ typedef struct kt_memory_request {
     uint64_t available;        /* bytes to take: kt_memory_available_bytes, or any machine's */
     int64_t logit_rows;        /* whose logits are kept at once (kt_scheduler_logit_rows); 0 = 1 */
     bool is_cache_away;        /* a device keeps all pages and states */
+    size_t behind;             /* of the host, for pages behind those */
     bool takes_longest;        /* the context is the least: the pool is made for the longest */
 } kt_memory_request;
 

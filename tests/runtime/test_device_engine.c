@@ -669,3 +669,61 @@ Test(device_engine, experts_that_are_chosen_move_to_the_device, .timeout = 120) 
     kt_engine_destroy(e);
     kt_checkpoint_close(g.file);
 }
+
+/* ---- pages behind the device's ---- */
+
+/* The last logits of a text of the first 9 tokens again and again. */
+static void run_text(kt_engine *e, const golden *g, int64_t n, int shift, bool is_computed,
+                     int64_t want_known, float *logits) {
+    int32_t tokens[128];
+    kt_sequence *s;
+    int64_t known;
+    kt_err err = {KT_OK, ""};
+
+    for (int64_t t = 0; t < n; t++) tokens[t] = g->tokens[(t + shift) % 9];
+    cr_assert_eq(kt_sequence_create(e, 0, &s, &err), KT_OK, "%s", err.message);
+    known = kt_sequence_reuse(s, tokens, n);
+    cr_expect_eq(known, want_known, "shifted by %d: %lld known", shift, (long long)known);
+    cr_assert_eq(kt_sequence_reserve(s, n, &err), KT_OK, "%s", err.message);
+    if (is_computed)
+        cr_assert_eq(
+            kt_engine_forward(e, s, tokens + known, n - known, 1, logits, NULL, NULL, NULL, &err),
+            KT_OK, "%s", err.message);
+    kt_sequence_destroy(s);
+}
+
+/* Room for one text of 66 tokens, in 8 bits: another one takes its pages, which then come back from
+ * the host. */
+Test(device_engine, keys_and_values_come_back_from_the_host, .timeout = 60) {
+    enum { TEXT = 66 };
+    golden g = open_golden("qwen3_moe-a");
+    kt_engine_options o = {.model_dir = g.folder,
+                           .table_path = "",
+                           .tokenizer_optional = true,
+                           .n_threads = 2,
+                           .max_context = 128,
+                           .kv = KT_W_INT8_CHANNEL,
+                           .kv_host = 1 << 20};
+    float *logits[3];
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    for (int i = 0; i < 3; i++) logits[i] = calloc((size_t)g.vocab, sizeof *logits[i]);
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    run_text(e, &g, TEXT, 0, true, 0, logits[0]);
+    o.kv_memory = 2 * kt_kv_page_bytes(&e->kv);
+    kt_engine_destroy(e);
+    o.device = "emulated", o.gpu_experts = "100%";
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(e->pages.n, 2);
+    run_text(e, &g, TEXT, 0, true, 0, logits[1]);
+    run_text(e, &g, TEXT, 1, false, 0, NULL);
+    run_text(e, &g, TEXT, 0, true, 64, logits[2]);
+    kt_engine_destroy(e);
+    for (int i = 1; i < 3; i++) {
+        const double error = error_of(logits[i], logits[0], g.vocab);
+        cr_expect_leq(error, 2 * g.bound, "text %d is off by %g, bound %g", i, error, 2 * g.bound);
+    }
+    for (int i = 0; i < 3; i++) free(logits[i]);
+    kt_checkpoint_close(g.file);
+}

@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/rng.h"
 #include "kernels/attn/attn_common.h"
 #include "runtime/kv/kv_plan.h"
+#include "runtime/kv/page_tier.h"
 
 static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT8_CHANNEL, KT_W_FP8_CHANNEL};
 enum { TOKENS = KT_PREFIX_TOKENS };
@@ -277,4 +279,119 @@ Test(pages, snapshots_make_way_for_states_of_sequences) {
     cr_expect_eq(s.n_kept, 0);
     kt_states_give(&s, KT_STATE_NONE);
     kt_states_deinit(&s);
+}
+
+/* ---- behind the pool ---- */
+
+enum { DEPTH = 4, KINDS = 3 }; /* pages of a text at most; different 64 tokens */
+
+/* What somebody else keeps: of each page one number that stands for all of its text. */
+typedef struct keeper {
+    uint64_t text[16];
+    int saved, loaded;
+} keeper;
+
+static void save_number(void *arg, uint32_t page, uint8_t *to) {
+    keeper *k = arg;
+    memcpy(to, &k->text[page], sizeof k->text[page]);
+    k->saved++;
+}
+static void load_number(void *arg, uint32_t page, uint8_t *from) {
+    keeper *k = arg;
+    memcpy(&k->text[page], from, sizeof k->text[page]);
+    k->loaded++;
+}
+
+static kt_status open_behind(kt_page_pool *p, keeper *k, int64_t pages, int64_t behind,
+                             kt_err *err) {
+    const kt_kv_shape shape = {KT_W_BF16, 1, 1, 8, 0, 0, {0}, 0};
+
+    cr_assert_eq(kt_pages_init(p, &shape, pages, NULL, err), KT_OK, "%s", err->message);
+    p->elsewhere = (kt_kept_elsewhere){
+        .arg = k, .has_all = true, .save_page = save_number, .load_page = load_number};
+    return kt_page_tier_create(p, behind, err);
+}
+
+/* One text as a sequence takes it: known pages, the others computed, all given back. Returns the
+ * pages that were computed. */
+static int run_text(kt_page_pool *p, keeper *k, const int *kind, int depth) {
+    int32_t token[DEPTH * TOKENS];
+    int64_t page[DEPTH], before = KT_PREFIX_NONE;
+    uint64_t text = 7;
+    int computed = 0;
+
+    for (int i = 0; i < depth * TOKENS; i++) token[i] = kind[i / TOKENS];
+    kt_page_tier_restore(p, token, depth * TOKENS + 5);
+    for (int i = 0; i < depth; i++, before = page[i - 1]) {
+        text = text * 31 + (uint64_t)kind[i];
+        page[i] = computed ? KT_PREFIX_NONE : kt_prefix_find(p->prefix, before, token + i * TOKENS);
+        if (page[i] != KT_PREFIX_NONE) {
+            kt_pages_share(p, (uint32_t)page[i]);
+        } else {
+            page[i] = kt_pages_take(p);
+            cr_assert_geq(page[i], 0);
+            k->text[page[i]] = text;
+            kt_prefix_add(p->prefix, (uint32_t)page[i], before, token + i * TOKENS);
+            kt_page_tier_keep(p, (uint32_t)page[i], before, token + i * TOKENS);
+            computed++;
+        }
+        cr_assert_eq(k->text[page[i]], text, "page %d of a text of %d is another's", i, depth);
+    }
+    while (depth-- > 0) kt_pages_give(p, (uint32_t)page[depth]);
+    return computed;
+}
+
+/* Texts at random over pools and tiers of a few pages: whatever comes back is of that very text. */
+Test(pages, come_back_from_behind_the_pool_as_they_were) {
+    static const int64_t behind[] = {1, 3, 6, 200};
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 11);
+    for (size_t b = 0; b < sizeof behind / sizeof *behind; b++) {
+        keeper k = {.saved = 0};
+        kt_page_pool p;
+        kt_err err;
+        cr_assert_eq(open_behind(&p, &k, DEPTH + 1, behind[b], &err), KT_OK, "%s", err.message);
+        for (int round = 0; round < 600; round++) {
+            const int depth = 1 + (int)kt_rng_below(&rng, DEPTH);
+            int kind[DEPTH];
+            for (int i = 0; i < depth; i++) kind[i] = (int)kt_rng_below(&rng, KINDS);
+            run_text(&p, &k, kind, depth);
+        }
+        cr_expect_gt(k.loaded, 0, "nothing came back from %lld pages", (long long)behind[b]);
+        /* All texts fit: each page was computed, and copied down, once. */
+        if (behind[b] == 200) cr_expect_leq(k.saved, 3 + 9 + 27 + 81, "%d copies", k.saved);
+        kt_pages_deinit(&p);
+    }
+}
+
+/* Nothing is computed again while the tier has it. */
+Test(pages, a_text_that_was_given_up_is_not_computed_again) {
+    static const int a[DEPTH] = {0, 1, 2, 0}, b[DEPTH] = {1, 1, 1, 1};
+    keeper k = {.saved = 0};
+    kt_page_pool p;
+    kt_err err;
+
+    cr_assert_eq(open_behind(&p, &k, DEPTH, 2 * DEPTH, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(run_text(&p, &k, a, DEPTH), DEPTH);
+    cr_expect_eq(run_text(&p, &k, b, DEPTH), DEPTH);
+    cr_expect_eq(run_text(&p, &k, a, DEPTH), 0);
+    cr_expect_eq(k.loaded, DEPTH);
+    cr_expect_eq(run_text(&p, &k, a, DEPTH), 0);
+    cr_expect_eq(k.loaded, DEPTH, "what the pool has does not cross");
+    kt_pages_deinit(&p);
+}
+
+Test(pages, only_a_device_that_keeps_all_has_pages_behind_it) {
+    const kt_kv_shape shape = {KT_W_BF16, 1, 1, 8, 0, 0, {0}, 0};
+    keeper k = {.saved = 0};
+    kt_page_pool p;
+    kt_err err;
+
+    cr_assert_eq(kt_pages_init(&p, &shape, 2, NULL, &err), KT_OK);
+    cr_expect_eq(kt_page_tier_create(&p, 3, &err), KT_E_UNSUPPORTED);
+    cr_expect_null(p.tier);
+    kt_pages_deinit(&p);
+    cr_expect_eq(open_behind(&p, &k, 2, 0, &err), KT_E_INVALID);
+    kt_pages_deinit(&p);
 }

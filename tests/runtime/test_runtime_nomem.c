@@ -11,6 +11,7 @@
 #include "runtime/exec/expert_map.h"
 #include "runtime/exec/importance.h"
 #include "runtime/exec/recorder.h"
+#include "runtime/kv/page_tier.h"
 #include "runtime/kv/pages.h"
 #include "dispatch/model/gguf_tensors.h"
 #include "dispatch/model/checkpoint.h"
@@ -550,6 +551,40 @@ Test(runtime_nomem, pages_are_made_or_not) {
                                  .says = "memory"};
         kt_nomem_check(&c);
     }
+}
+
+/* Behind a pool that somebody else keeps. */
+static void save_nothing(void *arg, uint32_t page, uint8_t *to) {
+    (void)arg, (void)page, (void)to;
+}
+static kt_status make_tier(void *out, const void *with, kt_err *err) {
+    kt_page_pool *p = out;
+    kt_status st;
+
+    *p = *(const kt_page_pool *)with;
+    st = kt_page_tier_create(p, 5, err);
+    if (st != KT_OK) memset(p, 0, sizeof *p);
+    return st;
+}
+static void unmake_tier(void *out) {
+    kt_page_tier_destroy(((kt_page_pool *)out)->tier);
+}
+
+Test(runtime_nomem, pages_behind_a_pool_are_made_or_not) {
+    const kt_kv_shape two_layers = {KT_W_BF16, 2, 2, 64, 0, 0, {0}, 0};
+    kt_page_pool pool;
+    const kt_nomem_case c = {.function = "kt_page_tier_create",
+                             .make = make_tier,
+                             .unmake = unmake_tier,
+                             .with = &pool,
+                             .out_bytes = sizeof pool,
+                             .says = "memory"};
+    kt_err err;
+
+    cr_assert_eq(kt_pages_init(&pool, &two_layers, 3, NULL, &err), KT_OK, "%s", err.message);
+    pool.elsewhere = (kt_kept_elsewhere){.arg = &pool, .has_all = true, .save_page = save_nothing};
+    kt_nomem_check(&c);
+    kt_pages_deinit(&pool);
 }
 
 static kt_status make_prefix(void *out, const void *with, kt_err *err) {
