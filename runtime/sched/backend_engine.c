@@ -6,6 +6,7 @@
 #include "base/buffer.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "dispatch/model/mistakes.h"
 #include "dispatch/plan/plan.h"
 #include "kt/version.h"
 #include "runtime/sched/backend.h"
@@ -71,8 +72,8 @@ static double expected_ns(void *self, int64_t rows, int64_t logits) {
     return kt_engine_expected_ns(self, rows, logits, NULL);
 }
 
-/* generation_config.json; values out of range are left at their defaults. Without a folder what
- * most of the published ones say. */
+/* generation_config.json; values out of range are left at their defaults. A GGUF file has none.
+ * Without a folder what most of the published ones say. */
 static kt_status read_defaults(const char *model_dir, kt_sampling *s, kt_err *err) {
     char path[4096];
     kt_json_doc *doc = NULL;
@@ -90,6 +91,7 @@ static kt_status read_defaults(const char *model_dir, kt_sampling *s, kt_err *er
         s->temperature = 0.6f, s->top_k = 20, s->top_p = 0.95f;
         return KT_OK;
     }
+    if (kt_model_is_gguf(model_dir)) return KT_OK;
     n = snprintf(path, sizeof path, "%s/generation_config.json", model_dir);
     if (n < 0 || (size_t)n >= sizeof path) return KT_OK;
     st = kt_file_read(path, (size_t)1 << 20, &text, &size, NULL);

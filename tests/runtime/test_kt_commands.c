@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "dispatch/model/checkpoint.h"
+#include "tests/support/guard.h"
 #include "tests/support/temp.h"
 
 #define KT KT_BUILD_DIR "/kt "
@@ -180,6 +181,16 @@ Test(kt_commands, generate_answers_and_stops_at_eos) {
         "generate " MODEL " --quiet -f /dev/stdin",
         0, "William Shakespeare.\n");
     expect(KT "generate " MODEL " -p 'In that day shall' -n 6 --table ''", 0, "6 tokens");
+}
+
+/* A GGUF file has no generation_config.json beside it, nor is it a folder. */
+Test(kt_commands, generate_takes_gguf_files) {
+    char path[PATH_MAX], command[PATH_MAX + 200];
+
+    if (!kt_shared_path("data/gguf/qwen3moe-q4_0/model.gguf", path, sizeof path))
+        cr_skip_test("the shared data is absent");
+    snprintf(command, sizeof command, KT "generate %s -p a -n 2 --table '' --context 64", path);
+    expect(command, 0, "1 prompt tokens");
 }
 
 Test(kt_commands, json_outputs_parse) {
