@@ -25,11 +25,35 @@ static void unmake_app(void *out) {
 
 /* With a backend: kt_scheduler_ready is a part of it. */
 static kt_status make_scheduler(void *out, const void *with, kt_err *err) {
-    const kt_scheduler_options options = {.backend = with, .max_running = 4};
+    const kt_scheduler_options options = {
+        .backend = with, .max_running = 4, .speculate = KT_SPECULATE_HEAD};
     return kt_scheduler_create(&options, out, err);
 }
 static void unmake_scheduler(void *out) {
     kt_scheduler_destroy(*(kt_scheduler **)out);
+}
+
+/* A text that outgrows its first tables. */
+static kt_status push_tokens(void *out, const void *with, kt_err *err) {
+    kt_ngram *x = out;
+
+    (void)with;
+    for (int32_t i = 0; i < 600; i++)
+        if (!kt_ngram_push(x, i % 7)) {
+            kt_ngram_deinit(x);
+            return kt_fail(err, KT_E_NOMEM, "no memory for n-grams");
+        }
+    return KT_OK;
+}
+static void forget_tokens(void *out) {
+    kt_ngram_deinit(out);
+}
+
+/* A step of drafts by the head, which is never made here. */
+static kt_status no_drafts(void *self, kt_draft_span *spans, int n_spans, float *logits,
+                           kt_err *err) {
+    (void)self, (void)spans, (void)n_spans, (void)logits;
+    return kt_fail(err, KT_E_INTERNAL, "asked for drafts");
 }
 
 /* A request's answers and lanes, as kt_scheduler_submit makes them. */
@@ -75,8 +99,14 @@ static void unmake_access(void *out) {
 
 Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60) {
     static fake_engine engine;
-    static const kt_backend backend = {
-        .self = &engine, .model_name = "none", .vocab = 100, .max_rows = 64, .usage = fake_usage};
+    static const kt_backend backend = {.self = &engine,
+                                       .model_name = "none",
+                                       .vocab = 100,
+                                       .max_rows = 64,
+                                       .usage = fake_usage,
+                                       .guess = fake_guess,
+                                       .go_back = fake_go_back,
+                                       .draft = no_drafts};
     const kt_http_options http = {.routes = kt_builtin_routes,
                                   .n_routes = kt_builtin_route_count,
                                   .api_key = "a key",
@@ -93,6 +123,10 @@ Test(server_nomem, queue_application_and_server_are_whole_or_none, .timeout = 60
     kt_nomem_check(&c);
     c.function = "kt_scheduler_create", c.make = make_scheduler, c.unmake = unmake_scheduler;
     kt_nomem_check(&c);
+    c.function = "kt_ngram_push", c.make = push_tokens, c.unmake = forget_tokens;
+    c.out_bytes = sizeof(kt_ngram);
+    kt_nomem_check(&c);
+    c.out_bytes = sizeof(void *);
     c.function = "kt_access_create", c.make = make_access, c.unmake = unmake_access;
     c.says = "server";
     kt_nomem_check(&c);
