@@ -249,7 +249,8 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     if (st == KT_OK && s->json)
         st = kt_declared_read(request->source.json, s->where, &b.declared, err);
     out->packing = b.declared.packing;
-    b.wants_draft = st == KT_OK && request->with_draft && out->family->draft;
+    b.wants_draft = st == KT_OK && request->with_draft && out->family->draft &&
+                    out->numbers.layers < KT_MAX_LAYERS; /* its layer is one more */
     if (st == KT_OK && s->json && b.checkpoint) st = kt_nested_names(out, b.checkpoint, err);
     if (st == KT_OK) st = describe(&b, s, err);
     if (st == KT_OK && b.checkpoint && kt_checkpoint_panels(b.checkpoint))

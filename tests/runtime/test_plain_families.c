@@ -220,6 +220,17 @@ ParameterizedTest(size_t *index, plain_families, agree_with_their_formulas, .tim
 /* ---- draft heads ---- */
 
 static const kt_plain_shape drafting[] = {
+    {KT_PLAIN_DEEPSEEK_V32, .layers = 2,       .hidden = 96,     .vocab = 45,       .heads = 3,
+     .q_lora = 64,          .kv_lora = 96,     .nope = 32,       .rope = 32,        .v = 64,
+     .index_heads = 3,      .index_dim = 64,   .index_topk = 8,  .experts = 4,      .topk = 2,
+     .expert_size = 96,     .shared_size = 96, .dense_size = 64, .dense_layers = 1, .groups = 2,
+     .top_groups = 1,       .scaling = 2.5,    .theta = 1e4,     .has_draft = true},
+    /* the second layer meets what the first picked, the head has an indexer of its own */
+    {KT_PLAIN_GLM_DSA, .layers = 2,       .hidden = 96,      .vocab = 37,       .heads = 3,
+     .q_lora = 64,     .kv_lora = 64,     .nope = 32,        .rope = 16,        .v = 96,
+     .index_heads = 3, .index_dim = 64,   .index_topk = 8,   .indexers = "FSF", .experts = 3,
+     .topk = 1,        .expert_size = 64, .shared_size = 64, .dense_size = 64,  .dense_layers = 1,
+     .groups = 1,      .top_groups = 1,   .scaling = 2.5,    .theta = 8e6,      .has_draft = true},
     {KT_PLAIN_GLM4_MOE, .layers = 2,       .hidden = 96,        .vocab = 33,
      .heads = 4,        .kv_heads = 2,     .head_dim = 32,      .rotary = 16,
      .experts = 5,      .topk = 2,         .expert_size = 64,   .shared_size = 64,

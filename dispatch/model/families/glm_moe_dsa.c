@@ -126,5 +126,6 @@ const kt_family kt_family_glm_moe_dsa = {.name = "glm_moe_dsa",
                                          .settle = settle,
                                          .layer = kt_mla_layer,
                                          .end = kt_mla_end,
+                                         .draft = kt_mla_draft,
                                          .tokens = tokens,
                                          .n_tokens = sizeof tokens / sizeof *tokens};
