@@ -420,6 +420,7 @@ Test(batch, slots_for_states_are_shared_out, .timeout = 60) {
     cr_expect(strstr(err.message, "slots for states of recurrent layers are in use"), "%s",
               err.message);
     cr_expect_eq(kt_sequence_fork(s[1], &s[n], &err), KT_E_NOMEM);
+    cr_expect_eq(kt_sequence_guess(s[0], 2, 1), 0, "there is nothing to go back to");
     kt_batches_prefill(&b, s[0], 0, 130); /* no slot for a snapshot: computed all the same */
     for (int i = 1; i < n; i++) kt_sequence_destroy(s[i]);
     cr_expect_eq(kt_sequence_reuse(s[0], b.text[0], 130), 130, "not of one that has tokens");
