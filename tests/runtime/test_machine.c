@@ -1,5 +1,6 @@
 /* What the engine shows of itself: rows by expert while somebody looks, kernels, GET /machine.
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
