@@ -52,31 +52,40 @@ static void read_template(kt_tokenizer *t, const kt_json *p, int depth) {
 }
 
 /* The other file of a model's tokenizer, beside path; NULL when it is not there or no JSON. */
-static kt_json_doc *read_config(const char *path) {
+static kt_status read_config(const char *path, kt_json_doc **out, kt_err *err) {
     const char *slash = strrchr(path, '/');
-    kt_json_doc *doc = NULL;
     char config[4096], *text = NULL;
     size_t size = 0;
+    kt_status st;
     int n = snprintf(config, sizeof config, "%.*stokenizer_config.json",
                      slash ? (int)(slash + 1 - path) : 0, path);
 
-    if (n < 0 || (size_t)n >= sizeof config) return NULL;
-    if (kt_file_read(config, (size_t)64 << 20, &text, &size, NULL) != KT_OK) return NULL;
-    if (kt_json_parse(text, size, NULL, &doc, NULL) != KT_OK) doc = NULL;
+    *out = NULL;
+    if (n < 0 || (size_t)n >= sizeof config) return KT_OK;
+    st = kt_file_read(config, (size_t)64 << 20, &text, &size, err);
+    if (st == KT_OK) st = kt_json_parse(text, size, NULL, out, err);
     free(text);
-    return doc;
+    if (st == KT_OK) return KT_OK;
+    *out = NULL;
+    return st == KT_E_NOMEM ? kt_fail_prefix(err, st, "tokenizer_config.json") : KT_OK;
 }
 
-void kt_tokenizer_read_first(kt_tokenizer *t, const kt_json *root, const char *path) {
-    kt_json_doc *doc = read_config(path);
-    const kt_json *config = kt_json_root(doc), *add = kt_json_get(config, "add_bos_token");
-    const kt_json *bos = kt_json_get(config, "bos_token");
-    const char *text = kt_json_type_of(bos) == KT_JSON_OBJECT ? kt_json_text(bos, "content")
-                                                              : kt_json_text(config, "bos_token");
+kt_status kt_tokenizer_read_first(kt_tokenizer *t, const kt_json *root, const char *path,
+                                  kt_err *err) {
+    kt_json_doc *doc;
+    const kt_json *config, *add, *bos;
+    const char *text;
 
+    KT_TRY(read_config(path, &doc, err));
+    config = kt_json_root(doc);
+    add = kt_json_get(config, "add_bos_token");
+    bos = kt_json_get(config, "bos_token");
+    text = kt_json_type_of(bos) == KT_JSON_OBJECT ? kt_json_text(bos, "content")
+                                                  : kt_json_text(config, "bos_token");
     if (kt_json_type_of(add) != KT_JSON_BOOL)
         read_template(t, kt_json_get(root, "post_processor"), 0);
     else if (kt_json_bool(add, false) && *text)
         kt_tokenizer_add_first(t, kt_tokenizer_find(t, text));
     kt_json_destroy(doc);
+    return KT_OK;
 }

@@ -37,8 +37,10 @@ kt_status kt_tokenizer_add_special(kt_tokenizer *t, int64_t id, const char *cont
 
 /* One more id in front of every text; what is none of the vocabulary is left out. */
 void kt_tokenizer_add_first(kt_tokenizer *t, int64_t id);
-/* Those that tokenizer.json, whose root it is, and the tokenizer_config.json beside it ask for. */
-void kt_tokenizer_read_first(kt_tokenizer *t, const kt_json *root, const char *path);
+/* Those that tokenizer.json, whose root it is, and the tokenizer_config.json beside it ask for;
+ * where there is none, or it is no JSON, the former alone. KT_E_NOMEM. */
+kt_status kt_tokenizer_read_first(kt_tokenizer *t, const kt_json *root, const char *path,
+                                  kt_err *err);
 
 /* The pattern of GPT-2, which a ByteLevel pre-tokenizer with use_regex means. */
 #define KT_GPT2_PATTERN \

@@ -263,7 +263,7 @@ kt_status kt_tokenizer_read_json(kt_tokenizer *t, const char *path, kt_err *err)
              : kt_json_parse(text, size, NULL, &doc, err);
     free(text);
     if (st == KT_OK) st = read_root(t, kt_json_root(doc), &a, &b, err);
-    if (st == KT_OK) kt_tokenizer_read_first(t, kt_json_root(doc), path);
+    if (st == KT_OK) st = kt_tokenizer_read_first(t, kt_json_root(doc), path, err);
     if (st != KT_OK) st = kt_fail_prefix(err, st, "%s", path);
     kt_json_destroy(doc);
     free(a.data);
