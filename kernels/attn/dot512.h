@@ -265,12 +265,13 @@ KT_INLINE __m512 load_scores(const float *s, int64_t n_keys, const float *k_scal
     return _mm512_mask_mul_ps(lowest, m, v, _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
 }
 
-/* exp of scores less the largest, times the values' scales, to the row as BF16; their sum. */
+/* exp of scores less the largest, times the values' scales, to the row as BF16; their sum. Of nv
+ * vectors, 2 or 4: those behind them have no keys. */
 KT_INLINE __m512 store_weights(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
-                               float top, const int is_whole, const int is_scaled) {
+                               float top, const int is_whole, const int is_scaled, const int nv) {
     __m512 v[4], sum = _mm512_setzero_ps();
 
-    KT_EACH (i, 4) {
+    KT_EACH (i, nv) {
         const __mmask16 m = is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
         const __m512 x = load_scores(s, n_keys, k_scale, i, is_whole, is_scaled);
         v[i] = _mm512_maskz_mov_ps(m, kt_exp_ps512(_mm512_sub_ps(x, _mm512_set1_ps(top))));
@@ -278,7 +279,7 @@ KT_INLINE __m512 store_weights(float *s, int64_t n_keys, const float *k_scale, c
         sum = _mm512_add_ps(sum, v[i]);
         v[i] = _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(m, v_scale + 16 * i));
     }
-    KT_EACH (i, 2) {
+    KT_EACH (i, nv / 2) {
         const __m512i weights = to_bf16(v[2 * i], v[2 * i + 1]);
         _mm512_store_si512(s + 16 * i, weights);
         if (is_scaled) continue;
@@ -291,7 +292,7 @@ KT_INLINE __m512 store_weights(float *s, int64_t n_keys, const float *k_scale, c
  * four at once. The same operations on each, and so the same bits. */
 KT_INLINE void soften_four(float *s, const int64_t n_keys[4], const float *k_scale,
                            const float *v_scale, float *stats, float *keep, const int is_whole,
-                           const int is_scaled) {
+                           const int is_scaled, const int nv) {
     __m512 most[4], total[4];
     _Alignas(64) float number[16];
     float top[4];
@@ -299,14 +300,15 @@ KT_INLINE void soften_four(float *s, const int64_t n_keys[4], const float *k_sca
     KT_EACH (r, 4) {
         const float *row = s + r * KT_ATTN_LDS;
         __m512 v[4];
-        KT_EACH (i, 4) v[i] = load_scores(row, n_keys[r], k_scale, i, is_whole, is_scaled);
-        most[r] = _mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3]));
+        KT_EACH (i, nv) v[i] = load_scores(row, n_keys[r], k_scale, i, is_whole, is_scaled);
+        most[r] = _mm512_max_ps(v[0], v[1]);
+        if (nv == 4) most[r] = _mm512_max_ps(most[r], _mm512_max_ps(v[2], v[3]));
     }
     _mm512_store_ps(number, REDUCE_FOUR(most, _mm512_max_ps));
     KT_EACH (r, 4) top[r] = stats[2 * r] > number[4 * r] ? stats[2 * r] : number[4 * r];
     KT_EACH (r, 4)
         total[r] = store_weights(s + r * KT_ATTN_LDS, n_keys[r], k_scale, v_scale, top[r], is_whole,
-                                 is_scaled);
+                                 is_scaled, nv);
     _mm512_store_ps(number, REDUCE_FOUR(total, _mm512_add_ps));
     KT_EACH (r, 4) {
         keep[r] = 1.0f;
@@ -329,11 +331,13 @@ static void soften_rows(float *s, int64_t n_queries, int64_t n_keys, int64_t gro
             if (n[r] > most) n[r] = most;
         }
         if (k_scale)
-            soften_four(rows, n, k_scale, v_scale, x, keep + i, 0, 1);
+            soften_four(rows, n, k_scale, v_scale, x, keep + i, 0, 1, 4);
         else if (n[0] == KEYS)
-            soften_four(rows, n, NULL, NULL, x, keep + i, 1, 0);
+            soften_four(rows, n, NULL, NULL, x, keep + i, 1, 0, 4);
+        else if (n[3] <= KEYS / 2)
+            soften_four(rows, n, NULL, NULL, x, keep + i, 0, 0, 2);
         else
-            soften_four(rows, n, NULL, NULL, x, keep + i, 0, 0);
+            soften_four(rows, n, NULL, NULL, x, keep + i, 0, 0, 4);
     }
     for (; i < n_queries; i++) {
         const int64_t n = n_keys + i / group;
