@@ -131,9 +131,11 @@ KT_INLINE __m512i kt_blocks_integer_scale(const kt_p64_spec s, const uint8_t *sc
         return _mm512_cvtepi8_epi32(
             _mm_loadu_si128((const __m128i *)(const void *)(scales + 16 * c)));
     if (s.scale == KT_P64_ODD) {
-        const __m512i v = _mm512_srli_epi32(kt_load_u8x16(scales + c % 2 * 16), c / 2 * 4);
-        return _mm512_add_epi32(_mm512_slli_epi32(_mm512_and_si512(v, _mm512_set1_epi32(15)), 1),
-                                _mm512_set1_epi32(1));
+        const __m512i odd =
+            _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+        __m512i v = kt_load_u8x16(scales + c % 2 * 16); /* the lookup takes the low four bits */
+        if (c / 2) v = _mm512_srli_epi32(v, 4);
+        return _mm512_permutexvar_epi32(v, odd);
     }
     return _mm512_and_si512(kt_load_u8x16(scales + 16 * c), _mm512_set1_epi32(15));
 }
