@@ -18,11 +18,11 @@ static const kt_tile_kind kinds[] = {
     KT_BLOCKS_KIND_MANY(IQ3_S, iq3_s, 2),
 };
 
-static const int32_t rows[] = {1, 2};
+static const int32_t rows[] = {2};
 static const int32_t prefetch[] = {0, 4096};
-static const int32_t many[] = {3, 8};
+static const int32_t many[] = {3};
 static const kt_param params[] = {
-    {"rows", rows, 2, 2}, {"prefetch", prefetch, 2, 4096}, {"many", many, 2, 3}};
+    {"rows", rows, 1, 2}, {"prefetch", prefetch, 2, 4096}, {"many", many, 1, 3}};
 
 static const kt_tile_kind *kind(const kt_problem *problem) {
     return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, problem->weights);
