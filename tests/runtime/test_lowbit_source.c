@@ -159,6 +159,15 @@ static kt_status open_file(const file *f, kt_checkpoint **out, kt_err *err) {
 }
 
 Test(lowbit_source, files_name_their_tensors) {
+    static const struct {
+        uint64_t type;
+        kt_weight_format format;
+        size_t bytes;
+    } grids[] = {{16, KT_W_IQ2_XXS, 66},
+                 {17, KT_W_IQ2_XS, 74},
+                 {22, KT_W_IQ2_S, 82},
+                 {18, KT_W_IQ3_XXS, 98},
+                 {21, KT_W_IQ3_S, 110}};
     file f = make(256, 19, "y");
     kt_checkpoint *c = NULL;
     const kt_tensor *t;
@@ -170,6 +179,15 @@ Test(lowbit_source, files_name_their_tensors) {
     cr_assert(t->bytes == 100 && t->shape[0] == 2 && t->shape[1] == 256);
     cr_assert_eq(kt_checkpoint_find(c, "y")->lowbit, KT_LOWBIT_NONE);
     kt_checkpoint_close(c);
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) { /* blocks as they are */
+        f = make(256, grids[i].type, "y");
+        cr_assert_eq(open_file(&f, &c, &err), KT_OK, "%s", err.message);
+        t = kt_checkpoint_find(c, "blk.0.x.weight");
+        cr_expect(t->lowbit == KT_LOWBIT_NONE && t->blocks == grids[i].format, "type %d",
+                  (int)grids[i].type);
+        cr_expect_eq(t->bytes, 2 * grids[i].bytes);
+        kt_checkpoint_close(c);
+    }
     f = make(320, 19, "y");
     cr_assert_neq(open_file(&f, &c, &err), KT_OK);
     cr_assert(strstr(err.message, "rows of 320, IQ1_S has blocks of 256"), "%s", err.message);
