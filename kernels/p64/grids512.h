@@ -20,15 +20,15 @@ KT_INLINE void kt_grid_dot_unit(const kt_p64_spec s, const kt_grid_words *g,
     const uint8_t *more = x->w + kt_p64_more_at(s, 32 * u);
     const int quads = 8 / kt_blocks_halves(s); /* of a half */
 
-    KT_EACH (t, 4) {
-        const kt_grid_digits d = kt_grid_quarter(s.grid, g, unit, more, t);
-        KT_EACH (q, 2) {
-            const int o = 2 * t + q;
-            __m512i v[4];
-            KT_IN_ORDER();
-            KT_EACH (c, 4) v[c] = kt_grid_bytes(s.grid, g, d.of[q], unit, o, c);
-            kt_blocks_multiply(a, 32 * u + 4 * o, o / quads, rows, 4, v, dot);
-        }
+    kt_grid_digits d;
+
+    KT_EACH (o, 8) {
+        __m512i of[2], v[4];
+        if (o % kt_grid_batch(s.grid) == 0) d = kt_grid_digits_of(s.grid, g, unit, more, o);
+        kt_grid_quad(s.grid, &d, o, of);
+        KT_IN_ORDER();
+        KT_EACH (c, 4) v[c] = kt_grid_bytes(s.grid, g, of, unit, o, c);
+        kt_blocks_multiply(a, 32 * u + 4 * o, o / quads, rows, 4, v, dot);
     }
 }
 

@@ -128,32 +128,42 @@ KT_INLINE void kt_grid_look_up(const kt_p64_grid grid, const kt_grid_words *g, c
 
 /* --- a unit ----------------------------------------------------------------------------------- */
 
-/* Two quads of digits: for each the bytes that columns 0 and 1, and columns 2 and 3, are spread
- * from. */
+/* Digits of four lines of indices at most. */
 typedef struct kt_grid_digits {
-    __m512i of[2][2];
+    __m512i low[4], high[4];
 } kt_grid_digits;
 
-/* Quarter t (quads 2 t and 2 t + 1) of a unit. */
-KT_INLINE kt_grid_digits kt_grid_quarter(const kt_p64_grid grid, const kt_grid_words *g,
-                                         const uint8_t *unit, const uint8_t *more, const int t) {
-    const int lines = 8 / kt_grid_inputs(grid);
-    __m512i low[2], high[2];
+/* Quads (4 inputs) whose points are looked up together: a table of 256 stays in registers, of larger
+ * ones each part is loaded once for four lines. */
+KT_INLINE int kt_grid_batch(const kt_p64_grid grid) {
+    if (kt_grid_points(grid) == 256) return 2;
+    return kt_grid_inputs(grid) == 8 ? 8 : 4;
+}
+
+KT_INLINE kt_grid_digits kt_grid_digits_of(const kt_p64_grid grid, const kt_grid_words *g,
+                                           const uint8_t *unit, const uint8_t *more,
+                                           const int quad) {
+    const int a_line = kt_grid_inputs(grid) / 4, n = kt_grid_batch(grid) / a_line;
     kt_grid_digits d;
     kt_grid_lines x;
 
-    kt_grid_load(grid, unit, more, lines * t, lines, &x);
-    kt_grid_look_up(grid, g, 0, &x, lines, low);
-    kt_grid_look_up(grid, g, 1, &x, lines, high);
-    KT_EACH (q, 2) {
-        if (lines == 1) {
-            d.of[q][0] = d.of[q][1] = q ? high[0] : low[0];
-        } else {
-            d.of[q][0] = _mm512_unpacklo_epi8(low[q], high[q]);
-            d.of[q][1] = _mm512_unpackhi_epi8(low[q], high[q]);
-        }
-    }
+    kt_grid_load(grid, unit, more, quad / a_line, n, &x);
+    kt_grid_look_up(grid, g, 0, &x, n, d.low);
+    kt_grid_look_up(grid, g, 1, &x, n, d.high);
     return d;
+}
+
+/* Of quad o: the bytes that columns 0 and 1, and columns 2 and 3, are spread from. */
+KT_INLINE void kt_grid_quad(const kt_p64_grid grid, const kt_grid_digits *d, const int o,
+                            __m512i of[2]) {
+    const int i = o % kt_grid_batch(grid);
+
+    if (kt_grid_inputs(grid) == 8) {
+        of[0] = of[1] = i % 2 ? d->high[i / 2] : d->low[i / 2];
+    } else {
+        of[0] = _mm512_unpacklo_epi8(d->low[i], d->high[i]);
+        of[1] = _mm512_unpackhi_epi8(d->low[i], d->high[i]);
+    }
 }
 
 /* Column c of quad o, whose digits are d: weights + 64. */
@@ -169,15 +179,15 @@ KT_INLINE __m512i kt_grid_bytes(const kt_p64_grid grid, const kt_grid_words *g, 
 KT_INLINE void kt_grid_open_unit(const kt_p64_grid grid, const kt_grid_words *g,
                                  const uint8_t *unit, const uint8_t *more, const int first,
                                  const int end, uint8_t *out) {
-    KT_EACH (t, 4) {
-        const kt_grid_digits d = kt_grid_quarter(grid, g, unit, more, t);
-        KT_EACH (q, 2) {
-            KT_EACH (c, 4) {
-                const int o = 2 * t + q;
-                if (c < first || c >= end) continue;
-                _mm512_store_si512(out + 256 * o + 64 * c,
-                                   kt_grid_bytes(grid, g, d.of[q], unit, o, c));
-            }
+    kt_grid_digits d;
+    __m512i of[2];
+
+    KT_EACH (o, 8) {
+        if (o % kt_grid_batch(grid) == 0) d = kt_grid_digits_of(grid, g, unit, more, o);
+        kt_grid_quad(grid, &d, o, of);
+        KT_EACH (c, 4) {
+            if (c < first || c >= end) continue;
+            _mm512_store_si512(out + 256 * o + 64 * c, kt_grid_bytes(grid, g, of, unit, o, c));
         }
     }
 }
