@@ -23,7 +23,8 @@ static const struct {
              {10, KT_W_Q2_K},    {11, KT_W_Q3_K},   {12, KT_W_Q4_K},   {13, KT_W_Q5_K},
              {14, KT_W_Q6_K},    {20, KT_W_IQ4_NL}, {23, KT_W_IQ4_XS}, {39, KT_W_MXFP4},
              {16, KT_W_IQ2_XXS}, {17, KT_W_IQ2_XS}, {22, KT_W_IQ2_S},  {18, KT_W_IQ3_XXS},
-             {21, KT_W_IQ3_S},   {34, KT_W_TQ1_0},  {35, KT_W_TQ2_0},  {40, KT_W_NVFP4}};
+             {21, KT_W_IQ3_S},   {34, KT_W_TQ1_0},  {35, KT_W_TQ2_0},  {40, KT_W_NVFP4},
+             {19, KT_W_IQ1_S},   {29, KT_W_IQ1_M}};
 
 typedef struct cursor {
     const uint8_t *at;

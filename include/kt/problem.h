@@ -68,6 +68,8 @@ typedef enum kt_weight_format {
     KT_W_NVFP4,
     KT_W_TQ2_0,
     KT_W_TQ1_0,
+    KT_W_IQ1_S, /* wiq1_s, wiq1_m: indices into a grid of ternary points */
+    KT_W_IQ1_M,
     KT_W_COUNT /* below 64: variants hold formats as bits of a uint64 */
 } kt_weight_format;
 

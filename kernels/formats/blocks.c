@@ -21,6 +21,7 @@ static double scale_of(const kt_p64_spec *s, const kt_block *b, int g) {
         return (double)kt_f16_to_f32(b->d) * (2 * (int)b->scale[g] + 1) * kt_grid_unit(s->grid);
     case KT_P64_E8M0: return b->scale[g] == 255 ? (double)NAN : ldexp(1.0, (int)b->scale[g] - 128);
     case KT_P64_E4M3: return e4m3_halved(b->scale[g]);
+    case KT_P64_IQ1: return (double)kt_f16_to_f32(b->d) * b->scale[g] / 8;
     case KT_P64_S8: return (double)kt_f16_to_f32(b->d) * (int8_t)b->scale[g];
     default: return (double)kt_f16_to_f32(b->d) * (b->scale[g] & 15);
     }

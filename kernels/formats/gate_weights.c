@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
+#include "kernels/formats/iq1.h"
 
 enum { W_RANDOM, W_EXTREME, W_HEAVY, W_ZERO_SCALE, W_ONE_GROUP, W_LOWEST, W_PATTERNS };
 
@@ -178,6 +179,8 @@ static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const
         }
         put_half(block, f->d_at, unit * draw_half_scale(p, b, blocks));
         put_half(block, f->m_at, unit * draw_half_scale(p, b, blocks));
+        if (f->id == KT_W_IQ1_M)
+            kt_iq1_m_put_d(block, kt_f32_to_f16(unit * draw_half_scale(p, b, blocks)));
         if (f->id == KT_W_MXFP4) /* 2^-20 .. 1, and the smallest there is */
             block[0] = p->pattern == W_ZERO_SCALE ? 0 : (uint8_t)(107 + kt_rng_below(p->rng, 21));
     }

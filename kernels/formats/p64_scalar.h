@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/grid.h"
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/p64.h"
 
 /* Sums of a w8c panel. The panel holds code + 128, so the sum of a group starts at -128 * sum of q:
@@ -175,6 +176,26 @@ static inline void kt_p64_row_grid(kt_p64_spec s, const uint8_t *panel, int64_t 
     }
 }
 
+/* A unit of IQ1, 32 inputs: as kt_p64_run. */
+static inline void kt_p64_run_iq1(const kt_p64_spec *s, const uint8_t *head, const uint8_t *unit,
+                                  const int8_t *q, const float *a_scale, int a_group,
+                                  float y[KT_P64_ROWS]) {
+    const int part = s->group < a_group ? s->group : a_group;
+    uint32_t word[8][KT_P64_ROWS];
+
+    for (int p = 0; p < 4; p++)
+        kt_iq1_quads(*s, unit, p, 0, KT_P64_ROWS, word[2 * p], word[2 * p + 1]);
+    for (int i = 0; i < 32; i += part)
+        for (int r = 0; r < KT_P64_ROWS; r++) {
+            const float d = 0.125f * kt_p64_load_half(head, r, 0);
+            int32_t sum = 0;
+            for (int j = i; j < i + part; j++)
+                sum += ((int)(word[j / 4][r] >> j % 4 * 8 & 255) - s->offset) * q[j];
+            y[r] += a_scale[i / a_group] *
+                    (d * (float)kt_iq1_odd(*s, unit, i / s->group, r) * (float)sum);
+        }
+}
+
 /* One run of a block: max(group, 32) inputs, `q` their codes and a_scale their scales. Scale and
  * minimum are exact in f32, integer sums are exact; per group of weights and of activations
  *     y += a_scale * (scale * sum value q)  and  y += (a_scale * sum q) * minimum. */
@@ -223,7 +244,10 @@ static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_
         }
         for (int j = 0; j < inputs; j += a_group)
             a_scale[j / a_group] = kt_a8_scale_at(acts, a, k, i + j);
-        kt_p64_run(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
+        if (s.scale == KT_P64_IQ1)
+            kt_p64_run_iq1(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
+        else
+            kt_p64_run(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
     }
     for (int r = 0; r < KT_P64_ROWS && kt_p64_tail_bytes(s) > 0; r++)
         y[r] *= kt_p64_load_single(panel, r);

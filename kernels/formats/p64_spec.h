@@ -12,6 +12,7 @@
  *       scales   [64] for each group of the run (two of them if group = 16, else one)
  *       minima   [64] likewise
  *
+ * Units of KT_P64_IQ1 hold indices instead of planes and their own fields instead of scales: iq1.h.
  * Behind the blocks of a panel, if `scale` is KT_P64_E4M3, lie f32 factors [64] of its rows.
  *
  * A plane of b bits holds bits of 32 inputs x 64 rows in b lines of 256 bytes [64 rows][4 inputs].
@@ -53,6 +54,7 @@ typedef enum kt_p64_scale {
     KT_P64_ODD, /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
     KT_P64_E4M3, /* byte of 7 bits, E4M3 without sign (127 = 480), halved as codes are doubled; and
                   * a factor of the row */
+    KT_P64_IQ1,  /* d / 8 times an odd number; codes lie behind indices (iq1.h) */
 } kt_p64_scale;
 
 typedef enum kt_p64_minimum {
@@ -131,6 +133,8 @@ static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weigh
         SPEC(NVFP4, 4, 0, 64, 16, E4M3, NONE, E2M1, 0)
         SPEC(TQ2_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
         SPEC(TQ1_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
+        SPEC(IQ1_S, 1, 0, 256, 32, IQ1, NONE, LINEAR, 9)
+        SPEC(IQ1_M, 1, 0, 256, 16, IQ1, NONE, LINEAR, 9)
 #undef SPEC
 #define GRID(id, group)                                                                           \
     case KT_W_##id:                                                                               \
@@ -187,7 +191,8 @@ static inline size_t kt_grid_more_bytes(kt_p64_grid grid) {
 
 /* Bytes of the parts, all for 64 rows. */
 static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
-    size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD;
+    size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD ||
+                    s.scale == KT_P64_IQ1;
     fields += s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE;
     return 128 * fields;
 }
@@ -198,6 +203,7 @@ static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both p
 static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
     if (s.scale == KT_P64_F32) return 256;
     if (s.scale == KT_P64_ODD) return 32;
+    if (s.scale == KT_P64_IQ1) return s.group == 16 ? 96 : 128; /* 192 bytes for two groups */
     return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
 }
 static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {

@@ -33,6 +33,7 @@
 #ifndef KT_SIMD_BLOCKS512_H
 #define KT_SIMD_BLOCKS512_H
 
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/p64_spec.h"
 #include "kernels/p64/kinds512.h"
 #include "kernels/p64/vnni512.h"
@@ -43,7 +44,8 @@
 
 /* The scale of a group is an integer times the block's d. */
 KT_INLINE int kt_blocks_is_integer(const kt_p64_spec s) {
-    return s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD;
+    return s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD ||
+           s.scale == KT_P64_IQ1;
 }
 KT_INLINE int kt_blocks_is_wide(const kt_p64_spec s) {
     return s.group > 32;
@@ -484,6 +486,8 @@ KT_INLINE __m512 kt_blocks_factor(const kt_p64_spec s, const uint8_t *w, int c) 
     if (kt_blocks_is_wide(s)) return kt_blocks_float_scale(s, w + kt_blocks_scales_at(s, 0), c);
     if (s.grid && kt_grid_unit(s.grid) != 1)
         return _mm512_mul_ps(kt_load_f16x16(w + 32 * c), _mm512_set1_ps(kt_grid_unit(s.grid)));
+    if (s.scale == KT_P64_IQ1)
+        return _mm512_mul_ps(kt_load_f16x16(w + 32 * c), _mm512_set1_ps(0.125f));
     return kt_load_f16x16(w + 32 * c);
 }
 KT_INLINE __m512 kt_blocks_minimum_factor(const uint8_t *w, int c) {

@@ -76,11 +76,85 @@ KT_INLINE void kt_tile_blocks_run(kt_tile *t, const kt_p64_spec s) {
 
 /* --- many rows -------------------------------------------------------------------------------- */
 
+/* Half `half` of 64 indices of point p, as words of 16 bits, beside 32 fields. */
+KT_INLINE __m512i kt_blocks_iq1_indices(const kt_p64_spec s, const uint8_t *unit, const int p,
+                                        const int half, __m512i fields) {
+    const int up = 8 - kt_iq1_field_bits(s) * p;
+    const __m512i low = _mm512_cvtepu8_epi16(
+        _mm256_load_si256((const __m256i *)(const void *)(unit + 64 * p + 32 * half)));
+
+    if (up > 0) fields = _mm512_slli_epi16(fields, (unsigned)(up > 0 ? up : 0));
+    if (up < 0) fields = _mm512_srli_epi16(fields, (unsigned)(up < 0 ? -up : 0));
+    return _mm512_ternarylogic_epi32(fields, _mm512_set1_epi16(0x700), low, 0xea); /* a & b | c */
+}
+
+/* Point p of a unit of IQ1 to quads 2 p and 2 p + 1. The words are looked up one by one: gathers
+ * take longer on Zen 4, and loads run beside what vectors do. */
+KT_INLINE void kt_blocks_open_point(const kt_p64_spec s, const uint8_t *unit, const int p,
+                                    uint8_t codes[8][256]) {
+    const __m512i digit = _mm512_set1_epi8(0x18), two = _mm512_set1_epi8(2);
+    const int is_m = s.group == 16;
+    _Alignas(64) uint32_t word[64];
+
+    KT_EACH (half, 2) {
+        const __m512i fields = _mm512_load_si512(unit + KT_IQ1_FIELDS + 64 * half);
+        const __m512i top = is_m ? _mm512_slli_epi16(fields, (unsigned)(12 - 4 * p)) : fields;
+        const __mmask32 below = _mm512_movepi16_mask(top);
+        _Alignas(64) uint16_t index[32];
+        _mm512_store_si512(index, kt_blocks_iq1_indices(s, unit, p, half, fields));
+        KT_EACH (i, 32) {
+            word[32 * half + i] = kt_iq1_words[index[i]];
+            KT_IN_ORDER(); /* or the compiler gathers */
+        }
+        KT_EACH (c, 2) {
+            const int row = 32 * half + 16 * c;
+            const __m512i w = _mm512_load_si512(word + row);
+            const __mmask16 above = (__mmask16) ~(below >> 16 * c);
+            const __m512i eighth = _mm512_maskz_mov_epi32(above, two);
+            _mm512_store_si512(codes[2 * p] + 4 * row,
+                               _mm512_ternarylogic_epi32(w, digit, eighth, 0xea));
+            _mm512_store_si512(
+                codes[2 * p + 1] + 4 * row,
+                _mm512_ternarylogic_epi32(_mm512_srli_epi32(w, 2), digit, eighth, 0xea));
+        }
+    }
+}
+
+/* Unpack the chunk at w: a block of IQ1. */
+KT_INLINE void kt_blocks_open_iq1(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
+    KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
+        const uint8_t *unit = w + kt_blocks_planes_at(s, u);
+        KT_EACH (p, 4) kt_blocks_open_point(s, unit, p, x->codes[u]);
+        KT_EACH (c, 4) {
+            const __m512i fourteen = _mm512_set1_epi32(14), one = _mm512_set1_epi32(1);
+            if (s.group == 16) {
+                const __m512i v = kt_load_u8x16(unit + KT_IQ1_SCALES + 16 * c);
+                _mm512_store_si512(
+                    x->scale[2 * u] + 16 * c,
+                    _mm512_ternarylogic_epi32(_mm512_slli_epi32(v, 1), fourteen, one, 0xea));
+                _mm512_store_si512(
+                    x->scale[2 * u + 1] + 16 * c,
+                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 2), fourteen, one, 0xea));
+            } else {
+                const __m512i v = _mm512_cvtepu16_epi32(_mm256_load_si256(
+                    (const __m256i *)(const void *)(unit + KT_IQ1_FIELDS + 32 * c)));
+                _mm512_store_si512(
+                    x->scale[u] + 16 * c,
+                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 11), fourteen, one, 0xea));
+            }
+        }
+    }
+}
+
 /* Unpack the chunk at w: a block of a K-quant. */
 KT_INLINE void kt_blocks_open_chunk(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
     const int halves = kt_blocks_halves(s);
     const __m512i table = kt_blocks_table(s);
 
+    if (s.scale == KT_P64_IQ1) {
+        kt_blocks_open_iq1(s, w, x);
+        return;
+    }
     KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
         const uint8_t *high = w + kt_blocks_planes_at(s, u), *low = high + 256 * s.high;
         const uint8_t *scales = w + kt_blocks_scales_at(s, u);

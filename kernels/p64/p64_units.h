@@ -26,6 +26,8 @@
 #define KT_SIMD_P64_UNITS_H
 
 #include "kernels/formats/grid.h"
+#include "kernels/formats/iq1.h"
+#include "kernels/formats/p64_spec.h"
 
 /* A row from the first unit of the chunk on. */
 typedef struct kt_unit_row {
@@ -63,6 +65,7 @@ typedef struct kt_units {
 /* The largest code as an unsigned byte, and what is subtracted from it. */
 KT_INLINE int kt_unit_largest(const kt_p64_spec s) {
     if (s.grid) return 126; /* 64 + 62 */
+    if (s.scale == KT_P64_IQ1) return 18;
     if (s.values == KT_P64_IQ4) return 240;
     if (s.values == KT_P64_E2M1) return 24;
     return (1 << (s.low + s.high)) - 1;
@@ -220,6 +223,24 @@ KT_INLINE void kt_unit_points(const kt_p64_spec s, const kt_unit_fields *f, int 
         }
 }
 
+/* A unit of IQ1: its points as bytes, and d / 8 times odd numbers. */
+KT_INLINE void kt_unit_open_iq1(const kt_p64_spec s, const kt_unit_fields *f, int slice,
+                                kt_unit_slice *x, int u) {
+    const int first = KT_SLICE_ROWS * slice;
+    uint8_t *out = x->codes + (size_t)u * 8 * KT_SLICE_BYTES;
+
+    for (int p = 0; p < 4; p++, out += 2 * KT_SLICE_BYTES)
+        kt_iq1_quads(s, f->planes, p, first, KT_SLICE_ROWS, (uint32_t *)(void *)out,
+                     (uint32_t *)(void *)(out + KT_SLICE_BYTES));
+    for (int h = 0; h < 32 / s.group; h++) {
+        for (int j = 0; j < KT_SLICE_ROWS; j++)
+            x->scale[u][h][j] = 0.125f * (float)kt_iq1_odd(s, f->planes, h, first + j);
+        for (int j = 0; j < KT_SLICE_ROWS; j += KT_V_BYTES / 4)
+            kt_v_store_floats(&x->scale[u][h][j], kt_v_mul(kt_v_load_f16(f->head + 2 * (first + j)),
+                                                           kt_v_load_floats(&x->scale[u][h][j])));
+    }
+}
+
 /* Take apart unit i of a panel, as unit u of the scratch. */
 KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i, int slice,
                             kt_unit_slice *x, int u) {
@@ -227,6 +248,10 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
     const kt_unit_fields f = kt_unit_fields_of(s, panel, i);
     const size_t unit_bytes = (size_t)(kind.chain ? 8 : 16) * KT_SLICE_BYTES;
 
+    if (s.scale == KT_P64_IQ1) {
+        kt_unit_open_iq1(s, &f, slice, x, u);
+        return;
+    }
     if (s.grid)
         kt_unit_points(s, &f, slice, x->codes + (size_t)u * unit_bytes);
     else
@@ -515,12 +540,12 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     kt_units_finish(t, s);
 }
 
-#define KT_BLOCK_FORMATS(each)                                                                \
-    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)           \
-        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)     \
-            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4) \
-                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S)  \
-                    each(NVFP4) each(TQ2_0) each(TQ1_0)
+#define KT_BLOCK_FORMATS(each)                                                                   \
+    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)              \
+        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)        \
+            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4)    \
+                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S) \
+                    each(NVFP4) each(TQ2_0) each(TQ1_0) each(IQ1_S) each(IQ1_M)
 
 /* The formats of kt_tile_blocks. */
 #define KT_BLOCK_BIT(id) | KT_W_BIT(KT_W_##id)

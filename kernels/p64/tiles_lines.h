@@ -67,6 +67,7 @@ typedef struct kt_opening {
     const uint8_t *fetch;                 /* what to prefetch meanwhile, line after line */
     uint8_t *worst; /* E4M3: largest code seen, twice its value, per byte of a tile's line */
     int halves;     /* of a step that have terms of their own: 2 with minima */
+    _Alignas(64) uint8_t digits[8][4][256]; /* IQ1: its steps as planes of four bits */
 } kt_opening;
 
 /* --- halves --- */

@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/p64.h"
 #include "kernels/p64/tiles_lines.h"
 
@@ -76,12 +77,31 @@ static inline __m512 kt_open_powers(__m128i exponents) {
     return _mm512_castsi512_ps(_mm512_max_epi32(x, _mm512_set1_epi32(0x00400000)));
 }
 
+/* Of IQ1: d / 8 times odd numbers; a run is a unit. */
+static inline __m512 kt_open_scales_iq1(kt_p64_spec s, const kt_open_run *run, int half, int r) {
+    const uint8_t *unit = run->planes;
+    __m512i x;
+
+    if (s.group == 16)
+        x = _mm512_srli_epi32(_mm512_cvtepu8_epi32(kt_open_bytes(unit + KT_IQ1_SCALES + r)),
+                              3 * (unsigned)half);
+    else
+        x = _mm512_srli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(
+                                  (const __m256i *)(const void *)(unit + KT_IQ1_FIELDS + 2 * r))),
+                              12);
+    x = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(7)), 1);
+    x = _mm512_or_si512(x, _mm512_set1_epi32(1));
+    return _mm512_mul_ps(_mm512_mul_ps(kt_open_halves(run->head + 2 * r), _mm512_set1_ps(0.125f)),
+                         _mm512_cvtepi32_ps(x));
+}
+
 /* Scales of 16 panel rows from row r on, of half `half` of the run's unit. */
 static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int half, int r) {
     const uint8_t *at = run->scales + (s.group == 16 ? (size_t)half * kt_p64_scale_bytes(s) : 0);
     __m512i x;
 
     switch (s.scale) {
+    case KT_P64_IQ1: return kt_open_scales_iq1(s, run, half, r);
     case KT_P64_BF16:
         x = _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i *)(const void *)(at + 2 * r)));
         return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
@@ -147,6 +167,7 @@ static inline float kt_open_reach(kt_p64_spec s) {
     if (s.grid) return 62;
     if (s.values == KT_P64_IQ4) return 127;
     if (s.values == KT_P64_E2M1) return 12;
+    if (s.scale == KT_P64_IQ1) return 9;
     if (s.minimum == KT_P64_MIN_ZERO) return 15;
     return (float)(s.offset > codes - 1 - s.offset ? s.offset : codes - 1 - s.offset);
 }
@@ -176,7 +197,10 @@ static inline void kt_open_largest_bf16(kt_p64_spec s, const uint8_t *panel, int
  * with d and dmin, whose largest factors stand for them. */
 static inline void kt_open_largest(kt_p64_spec s, const uint8_t *panel, int64_t k, float top[64]) {
     const int has_head = kt_p64_head_bytes(s) > 0;
-    const float scale_most = s.grid ? 31 * kt_grid_unit(s.grid) : s.scale == KT_P64_S8 ? 128 : 15;
+    const float scale_most = s.grid                  ? 31 * kt_grid_unit(s.grid)
+                             : s.scale == KT_P64_S8  ? 128
+                             : s.scale == KT_P64_IQ1 ? 15.0f / 8
+                                                     : 15;
     const float minimum_most = s.minimum == KT_P64_MIN_U8 ? 255 : 15;
     _Alignas(64) float scale[64] = {0}, minimum[64] = {0};
 
@@ -378,6 +402,23 @@ static inline void kt_open_terms_e4m3(const kt_open_panel *p, int64_t u, int64_t
     }
 }
 
+/* A unit of IQ1, rows [row, row + 16 * tiles), as a plane of four bits: code 2 * digit, + 1 above. */
+static inline void kt_open_digits(kt_p64_spec s, const uint8_t *unit, int row, int tiles,
+                                  uint8_t plane[4][256]) {
+    uint32_t quad[8][64];
+
+    for (int p = 0; p < 4; p++)
+        kt_iq1_quads(s, unit, p, row, 16 * tiles, quad[2 * p], quad[2 * p + 1]);
+    for (int l = 0; l < 4; l++)
+        for (int r = 0; r < 16 * tiles; r++) {
+            const uint32_t first = quad[l][r], last = quad[l + 4][r];
+            const uint32_t low = (first >> 2 & 0x06060606) | (first >> 1 & 0x01010101);
+            const uint32_t high = (last << 2 & 0x60606060) | (last << 3 & 0x10101010);
+            const uint32_t both = low | high;
+            memcpy(plane[l] + 4 * r, &both, sizeof both);
+        }
+}
+
 /* Prepare `steps` steps from unit u on, panel rows [row, row + 16 * tiles). */
 static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, int row, int tiles,
                                  kt_opening *o) {
@@ -402,6 +443,10 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
                 p->points(run.planes, run.more, row / 16, row / 16 + tiles, o->points[s]);
                 o->high[s] = o->low[s] = o->points[s] + 4 * row;
             }
+            if (spec.scale == KT_P64_IQ1) {
+                kt_open_digits(spec, run.planes, row, tiles, o->digits[s]);
+                o->low[s] = o->digits[s][0];
+            }
             kt_open_terms_of(p, &run, s, row, tiles, o);
         } else {
             o->low[s] = p->at +
@@ -416,7 +461,8 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
 /* The table of halves by code, with what truncation takes put on, or the bias of wide codes. */
 static inline void kt_open_values(kt_weight_format format, const kt_open_how how, kt_opening *o) {
     const kt_p64_spec s = kt_p64_spec_of(format);
-    const int codes = 1 << (s.low + s.high);
+    const int is_iq1 = s.scale == KT_P64_IQ1;
+    const int codes = is_iq1 ? 16 : 1 << (s.low + s.high);
 
     for (int i = 0; i < 32; i++) {
         o->keep[i] = 0x8fff;
@@ -429,7 +475,8 @@ static inline void kt_open_values(kt_weight_format format, const kt_open_how how
     o->halves = how.terms == KT_OPEN_MINIMUM ? 2 : 1;
     for (int i = 0; i < 32 && s.low && codes <= 32; i++) {
         const int code = i % codes;
-        const int value = s.values == KT_P64_IQ4    ? kt_iq4_values[code]
+        const int value = is_iq1                    ? 8 * (code / 2) + 2 * (code % 2) - 9
+                          : s.values == KT_P64_IQ4  ? kt_iq4_values[code]
                           : s.values == KT_P64_E2M1 ? kt_e2m1_values[code]
                                                     : code - s.offset;
         o->table[i] = (uint16_t)_cvtss_sh((float)value * (how.rounds ? 1.0f : 1.0029f), 0);

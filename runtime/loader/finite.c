@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/p64_spec.h"
 
 enum { PIECE = 4096 };
@@ -135,16 +136,22 @@ kt_status kt_tensor_check_finite(const kt_checkpoint *c, const kt_tensor *t, int
 
 /* ---- blocks ---- */
 
+/* NULL, or what a half is that is not finite. */
+static const char *bad_half(unsigned half) {
+    if ((half & 0x7c00) != 0x7c00) return NULL;
+    return half & 0x3ff ? "NaN" : half & 0x8000 ? "-Inf" : "Inf";
+}
+
 /* NULL, or what the head of a block has that is not finite. */
 static const char *bad_head(const kt_format *format, int has_exponent, const uint8_t *block) {
     const int at[2] = {format->d_at, format->m_at};
 
     if (has_exponent && block[0] == 0xff) return "NaN";
+    if (format->id == KT_W_IQ1_M) return bad_half(kt_iq1_m_d(block));
     for (int i = 0; i < 2; i++) {
-        unsigned half;
-        if (at[i] < 0) continue;
-        half = (unsigned)(block[at[i]] | block[at[i] + 1] << 8);
-        if ((half & 0x7c00) == 0x7c00) return half & 0x3ff ? "NaN" : half & 0x8000 ? "-Inf" : "Inf";
+        const char *bad = NULL;
+        if (at[i] >= 0) bad = bad_half((unsigned)(block[at[i]] | block[at[i] + 1] << 8));
+        if (bad) return bad;
     }
     return NULL;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
+#include "kernels/formats/iq1.h"
 
 enum { SAMPLE = 256 }; /* blocks that the scales are derived from: at least 8192 weights */
 
@@ -40,6 +41,8 @@ static void put_scales(const kt_format *f, double d, double m, size_t count, uin
         put_half(block, f->m_at, sign * m);
         if (f->id == KT_W_NVFP4)
             put_e4m3(d, b, block);
+        else if (f->id == KT_W_IQ1_M)
+            kt_iq1_m_put_d(block, kt_f32_to_f16((float)(sign * d)));
         else if (f->d_at < 0)
             block[0] = (uint8_t)(128 + lround(log2(d)));
     }

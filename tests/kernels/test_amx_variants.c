@@ -12,6 +12,7 @@
 #include "base/numeric.h"
 #include "dispatch/registry/registry.h"
 #include "base/rng.h"
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
@@ -236,6 +237,7 @@ static void fill_normal(kt_gate_matrix *w, kt_rng *rng) {
             for (int i = 0; i < f->block_bytes; i++) block[i] = (uint8_t)kt_rng_below(rng, 256);
             if (f->d_at >= 0) memcpy(block + f->d_at, &d, 2);
             if (f->m_at >= 0) memcpy(block + f->m_at, &least, 2);
+            if (m->format == KT_W_IQ1_M) kt_iq1_m_put_d(block, d);
             if (m->format == KT_W_MXFP4) block[0] = (uint8_t)(120 + kt_rng_below(rng, 3));
             for (int i = 0; i < 4 && m->format == KT_W_NVFP4; i++)
                 block[i] = (uint8_t)(0x30 + kt_rng_below(rng, 16)); /* 1/2 to 2 */

@@ -9,6 +9,7 @@
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
 #include "kernels/formats/grid.h"
+#include "kernels/formats/iq1.h"
 #include "kernels/formats/p64.h"
 #include "tests/support/guard.h"
 
@@ -109,6 +110,21 @@ static double packed_block_value(kt_weight_format format, const uint8_t *panel, 
     return d * value + minimum;
 }
 
+/* IQ1, spelled out from the text of iq1.h. */
+static double packed_iq1_value(int is_m, const uint8_t *panel, int row, int64_t input) {
+    const int in = (int)(input % 256), p = in % 32 / 8, j = in % 8, unit_bytes = is_m ? 448 : 384;
+    const uint8_t *block = panel + input / 256 * (128 + 8 * unit_bytes);
+    const uint8_t *unit = block + 128 + in / 32 * unit_bytes;
+    const int field = unit[256 + 2 * row] | unit[257 + 2 * row] << 8;
+    const int more = field >> (is_m ? 4 * p : 3 * p) & 7, below = field >> (is_m ? 4 * p + 3 : 15);
+    const int s = is_m ? unit[384 + row] >> in % 32 / 16 * 3 : field >> 12;
+    const uint32_t word = kt_iq1_words[unit[64 * p + row] | more << 8];
+    const int digit = (int)(word >> (8 * (j % 4) + (j < 4 ? 3 : 5)) & 3);
+
+    return half_at(block + 2 * row, 0) * (2 * (s & 7) + 1) *
+           (digit - 1 + (below & 1 ? -.125 : .125));
+}
+
 static double packed_value(kt_weight_format format, const uint8_t *panel, int64_t k, int row,
                            int64_t input) {
     const uint8_t *tail = panel + 64 * k;
@@ -129,6 +145,8 @@ static double packed_value(kt_weight_format format, const uint8_t *panel, int64_
         int64_t scale = format == KT_W_FP8_CHANNEL ? row : input / 128 * 2 + row / 32;
         return single_at(tail + 4 * scale) * kt_f8e4m3_to_f32(panel[at]);
     }
+    case KT_W_IQ1_S: return packed_iq1_value(0, panel, row, input);
+    case KT_W_IQ1_M: return packed_iq1_value(1, panel, row, input);
     default:
         if (kt_p64_spec_of(format).grid)
             return packed_grid_value(kt_p64_spec_of(format), panel, row, input);

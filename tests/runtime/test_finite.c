@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
+#include "kernels/formats/iq1.h"
 #include "runtime/exec/engine.h"
 #include "runtime/loader/finite.h"
 #include "tests/support/damage.h"
@@ -157,6 +158,28 @@ Test(finite, heads_of_blocks_are_looked_at) {
     }
     cr_assert_geq(n_formats, 13);
     cr_assert_geq(n_found, n_formats);
+}
+
+/* Its bits lie in four bytes. */
+Test(finite, the_scale_of_iq1_m_is_looked_at) {
+    uint8_t blocks[2 * 56] = {0};
+    kt_tensor t = {.name = "w",
+                   .dtype = KT_DTYPE_U8,
+                   .rank = 2,
+                   .shape = {2, 256},
+                   .data = blocks,
+                   .bytes = sizeof blocks,
+                   .blocks = KT_W_IQ1_M};
+    kt_matrix_source s = {0};
+    kt_err err = {KT_OK, ""};
+
+    kt_matrix_source_add(&s, &t, 0, 2);
+    kt_iq1_m_put_d(blocks + 56, 0x7bff);
+    cr_expect_eq(kt_matrix_source_check_finite(NULL, &s, 0, 2, &err), KT_OK);
+    kt_iq1_m_put_d(blocks + 56, 0xfc00);
+    cr_expect_eq(kt_matrix_source_check_finite(NULL, &s, 0, 1, &err), KT_OK);
+    cr_expect_neq(kt_matrix_source_check_finite(NULL, &s, 0, 2, &err), KT_OK);
+    cr_expect(strstr(err.message, "block 0 of row 1 is -Inf"), "%s", err.message);
 }
 
 /* ---- loading ---- */

@@ -163,35 +163,27 @@ Test(lowbit_source, files_name_their_tensors) {
         uint64_t type;
         kt_weight_format format;
         size_t bytes;
-    } grids[] = {{16, KT_W_IQ2_XXS, 66},
-                 {17, KT_W_IQ2_XS, 74},
-                 {22, KT_W_IQ2_S, 82},
-                 {18, KT_W_IQ3_XXS, 98},
-                 {21, KT_W_IQ3_S, 110}};
-    file f = make(256, 19, "y");
+    } blocks[] = {{16, KT_W_IQ2_XXS, 66}, {17, KT_W_IQ2_XS, 74}, {22, KT_W_IQ2_S, 82},
+                  {18, KT_W_IQ3_XXS, 98}, {21, KT_W_IQ3_S, 110}, {19, KT_W_IQ1_S, 50},
+                  {29, KT_W_IQ1_M, 56},   {34, KT_W_TQ1_0, 54},  {35, KT_W_TQ2_0, 66}};
+    file f;
     kt_checkpoint *c = NULL;
     const kt_tensor *t;
     kt_err err = {0};
 
-    cr_assert_eq(open_file(&f, &c, &err), KT_OK, "%s", err.message);
-    t = kt_checkpoint_find(c, "blk.0.x.weight");
-    cr_assert(t && t->lowbit == KT_LOWBIT_IQ1_S && t->blocks == KT_W_INT8_G16M);
-    cr_assert(t->bytes == 100 && t->shape[0] == 2 && t->shape[1] == 256);
-    cr_assert_eq(kt_checkpoint_find(c, "y")->lowbit, KT_LOWBIT_NONE);
-    kt_checkpoint_close(c);
-    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) { /* blocks as they are */
-        f = make(256, grids[i].type, "y");
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) { /* as they are */
+        f = make(256, blocks[i].type, "y");
         cr_assert_eq(open_file(&f, &c, &err), KT_OK, "%s", err.message);
         t = kt_checkpoint_find(c, "blk.0.x.weight");
-        cr_expect(t->lowbit == KT_LOWBIT_NONE && t->blocks == grids[i].format, "type %d",
-                  (int)grids[i].type);
-        cr_expect_eq(t->bytes, 2 * grids[i].bytes);
+        cr_expect(t->lowbit == KT_LOWBIT_NONE && t->blocks == blocks[i].format, "type %d",
+                  (int)blocks[i].type);
+        cr_expect_eq(t->bytes, 2 * blocks[i].bytes);
         kt_checkpoint_close(c);
     }
-    f = make(320, 19, "y");
+    f = make(320, 16, "y");
     cr_assert_neq(open_file(&f, &c, &err), KT_OK);
-    cr_assert(strstr(err.message, "rows of 320, IQ1_S has blocks of 256"), "%s", err.message);
-    f = make(1024, 19, "y"); /* 400 bytes of 260 */
+    cr_assert(strstr(err.message, "rows of 320, IQ2_XXS has blocks of 256"), "%s", err.message);
+    f = make(1024, 16, "y"); /* 528 bytes of 260 */
     cr_assert_neq(open_file(&f, &c, &err), KT_OK);
     f = make(256, 31, "y");
     cr_assert_neq(open_file(&f, &c, &err), KT_OK);
@@ -203,7 +195,11 @@ Test(lowbit_source, formats_of_their_own_are_no_lowbit_types) {
     static const struct {
         uint64_t type, k, bytes;
         kt_weight_format format;
-    } cases[] = {{34, 256, 108, KT_W_TQ1_0}, {35, 256, 132, KT_W_TQ2_0}, {40, 64, 72, KT_W_NVFP4}};
+    } cases[] = {{34, 256, 108, KT_W_TQ1_0},
+                 {35, 256, 132, KT_W_TQ2_0},
+                 {40, 64, 72, KT_W_NVFP4},
+                 {19, 256, 100, KT_W_IQ1_S},
+                 {29, 256, 112, KT_W_IQ1_M}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         file f = make(cases[i].k, cases[i].type, "blk.0.x.scale");

@@ -145,7 +145,7 @@ Test(synthetic, blocks_have_the_spread_of_other_weights) {
         cr_expect_lt(sqrt(shifts), 0.5 * deviation, "%s: blocks shifted by %g", format->name,
                      sqrt(shifts));
     }
-    cr_expect_eq(n_formats, 21);
+    cr_expect_eq(n_formats, 23);
     free(blocks);
 }
 

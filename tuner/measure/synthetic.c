@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "base/rng.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/iq1.h"
 
 enum { TABLE = 4096 }; /* draws to pick from; a power of two */
 
@@ -97,6 +98,7 @@ static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, s
     for (size_t b = 0; b < data_bytes; b += (size_t)f->block_bytes) {
         uint16_t d = kt_f32_to_f16(sigma / (code * unit)), m = kt_f32_to_f16(-sigma / unit);
         if (f->d_at >= 0) memcpy(bytes + b + f->d_at, &d, 2);
+        if (f->id == KT_W_IQ1_M) kt_iq1_m_put_d(bytes + b, d);
         if (f->m_at >= 0) memcpy(bytes + b + f->m_at, &m, 2);
         if (f->id == KT_W_MXFP4) bytes[b] = (uint8_t)(127 + lrintf(log2f(sigma / 2)));
         for (int i = 0; i < 4 && f->id == KT_W_NVFP4; i++) /* 1 to 1.875 */

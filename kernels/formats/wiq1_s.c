@@ -1,0 +1,30 @@
+/* wiq1_s: GGUF IQ1_S, 50 bytes for 256 inputs as they lie in the file: d@0 (f16), of 8 inputs the low
+ * byte of an index@2, of 32 inputs u16@34 with three high bits of each index, 3 bits s and a bit
+ * below; w = d * (2 s + 1) * (point + 1/8), - 1/8 below. The grid and panels: iq1.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/formats/iq1_panel.h"
+
+static void take_apart(const uint8_t *p, kt_iq1_block *out) {
+    out->d = kt_load_u16(p);
+    memcpy(out->point, p + 2, sizeof out->point);
+    for (int u = 0; u < 8; u++) out->field[u] = kt_load_u16(p + 34 + 2 * u);
+    memset(out->scale, 0, sizeof out->scale);
+}
+
+KT_IQ1_MEMBERS(KT_W_IQ1_S, 50)
+
+KT_FORMAT(wiq1_s) = {
+    .name = "wiq1_s",
+    .id = KT_W_IQ1_S,
+    .acts = KT_A_INT8_G32,
+    .group = 32,
+    .block = 256,
+    .bits = 1.5625,
+    .plain_bytes = plain_bytes,
+    .decode_row = kt_blocks_decode_row,
+    .unpack = unpack,
+    .pack_rows = pack_rows,
+    .block_bytes = 50,
+    .d_at = 0,
+    .m_at = -1,
+};
