@@ -88,43 +88,63 @@ KT_INLINE __m512i kt_blocks_iq1_indices(const kt_p64_spec s, const uint8_t *unit
     return _mm512_ternarylogic_epi32(fields, _mm512_set1_epi16(0x700), low, 0xea); /* a & b | c */
 }
 
-/* Point p of a unit of IQ1 to quads 2 p and 2 p + 1. The words are looked up one by one: gathers
- * take longer on Zen 4, and loads run beside what vectors do. */
-KT_INLINE void kt_blocks_open_point(const kt_p64_spec s, const uint8_t *unit, const int p,
-                                    uint8_t codes[8][256]) {
-    const __m512i digit = _mm512_set1_epi8(0x18), two = _mm512_set1_epi8(2);
-    const int is_m = s.group == 16;
-    _Alignas(64) uint32_t word[64];
+/* The words of a unit's points. They are looked up one by one: gathers take longer on Zen 4, and loads
+ * run beside what vectors do. Vectors that are put together from them are read a unit later, when
+ * the stores are done. */
+KT_INLINE void kt_blocks_iq1_look_up(const kt_p64_spec s, const uint8_t *unit, uint32_t word[256]) {
+    _Alignas(64) uint16_t index[256];
 
     KT_EACH (half, 2) {
         const __m512i fields = _mm512_load_si512(unit + KT_IQ1_FIELDS + 64 * half);
-        const __m512i top = is_m ? _mm512_slli_epi16(fields, (unsigned)(12 - 4 * p)) : fields;
-        const __mmask32 below = _mm512_movepi16_mask(top);
-        _Alignas(64) uint16_t index[32];
-        _mm512_store_si512(index, kt_blocks_iq1_indices(s, unit, p, half, fields));
-        KT_EACH (i, 32) {
-            word[32 * half + i] = kt_iq1_words[index[i]];
-            KT_IN_ORDER(); /* or the compiler gathers */
+        KT_EACH (p, 4) {
+            _mm512_store_si512(index + 64 * p + 32 * half,
+                               kt_blocks_iq1_indices(s, unit, p, half, fields));
         }
-        KT_EACH (c, 2) {
-            const int row = 32 * half + 16 * c;
-            const __m512i w = _mm512_load_si512(word + row);
-            const __mmask16 above = (__mmask16) ~(below >> 16 * c);
-            const __m512i eighth = _mm512_maskz_mov_epi32(above, two);
-            _mm512_store_si512(codes[2 * p] + 4 * row,
-                               _mm512_ternarylogic_epi32(w, digit, eighth, 0xea));
-            _mm512_store_si512(
-                codes[2 * p + 1] + 4 * row,
-                _mm512_ternarylogic_epi32(_mm512_srli_epi32(w, 2), digit, eighth, 0xea));
+    }
+    KT_ROLLED for (int i = 0; i < 256; i += 16) KT_EACH (j, 8) { /* a store for two */
+        const uint64_t low = kt_iq1_words[index[i + 2 * j]];
+        const uint64_t both = (uint64_t)kt_iq1_words[index[i + 2 * j + 1]] << 32 | low;
+        memcpy(word + i + 2 * j, &both, sizeof both);
+        KT_IN_ORDER(); /* or the compiler gathers */
+    }
+}
+
+/* Words of a unit's points to its quads: point p to quads 2 p and 2 p + 1. */
+KT_INLINE void kt_blocks_iq1_put(const kt_p64_spec s, const uint8_t *unit, const uint32_t word[256],
+                                 uint8_t codes[8][256]) {
+    const __m512i digit = _mm512_set1_epi8(0x18), two = _mm512_set1_epi8(2);
+    const int is_m = s.group == 16;
+
+    KT_EACH (half, 2) {
+        const __m512i fields = _mm512_load_si512(unit + KT_IQ1_FIELDS + 64 * half);
+        KT_EACH (p, 4) {
+            const __m512i top = is_m ? _mm512_slli_epi16(fields, (unsigned)(12 - 4 * p)) : fields;
+            const __mmask32 below = _mm512_movepi16_mask(top);
+            KT_EACH (c, 2) {
+                const int row = 32 * half + 16 * c;
+                const __m512i w = _mm512_load_si512(word + 64 * p + row);
+                const __mmask16 above = (__mmask16) ~(below >> 16 * c);
+                const __m512i eighth = _mm512_maskz_mov_epi32(above, two);
+                _mm512_store_si512(codes[2 * p] + 4 * row,
+                                   _mm512_ternarylogic_epi32(w, digit, eighth, 0xea));
+                _mm512_store_si512(
+                    codes[2 * p + 1] + 4 * row,
+                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(w, 2), digit, eighth, 0xea));
+            }
         }
     }
 }
 
 /* Unpack the chunk at w: a block of IQ1. */
 KT_INLINE void kt_blocks_open_iq1(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
+    _Alignas(64) uint32_t word[2][256];
+
+    kt_blocks_iq1_look_up(s, w + kt_blocks_planes_at(s, 0), word[0]);
     KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
         const uint8_t *unit = w + kt_blocks_planes_at(s, u);
-        KT_EACH (p, 4) kt_blocks_open_point(s, unit, p, x->codes[u]);
+        if (u + 1 < KT_CHUNK_UNITS)
+            kt_blocks_iq1_look_up(s, w + kt_blocks_planes_at(s, u + 1), word[(u + 1) % 2]);
+        kt_blocks_iq1_put(s, unit, word[u % 2], x->codes[u]);
         KT_EACH (c, 4) {
             const __m512i fourteen = _mm512_set1_epi32(14), one = _mm512_set1_epi32(1);
             if (s.group == 16) {
