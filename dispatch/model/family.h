@@ -27,10 +27,12 @@ typedef struct kt_known_hash {
 
 typedef struct kt_family {
     const char *name;
-    const char *models; /* published ones, for people */
-    const char *types;  /* config.json "model_type", separated by '|' */
-    const char *archs;  /* GGUF general.architecture, likewise; "" = none */
-    kt_name head;       /* what its matrix is called; left out: lm_head and output */
+    const char *models;  /* published ones, for people */
+    const char *types;   /* config.json "model_type", separated by '|' */
+    const char *archs;   /* GGUF general.architecture, likewise; "" = none */
+    const char *gguf_as; /* without one: another family's, which its GGUF files are read as; or NULL
+                          */
+    kt_name head;        /* what its matrix is called; left out: lm_head and output */
     /* The family's own numbers: a struct of that size, filled by the table. */
     size_t numbers_bytes;
     const kt_number *numbers;

@@ -20,8 +20,13 @@ enum { WORDS = 160 };
 
 /* ---- what the tables say ---- */
 
+/* Architectures of its GGUF files, of its own or another family's; "" = none. */
+static const char *archs_of(const kt_family *f) {
+    return *f->archs || !f->gguf_as ? f->archs : f->gguf_as;
+}
+
 static const char *family_status(const kt_family *f) {
-    return *f->archs ? "safetensors and GGUF" : "safetensors";
+    return *archs_of(f) ? "safetensors and GGUF" : "safetensors";
 }
 
 /* An encoding: a row of kt_stored_kinds, or a GGUF block type. */
@@ -136,7 +141,7 @@ static void print_text(void) {
     for (size_t i = 0; i < kt_builtin_family_count; i++) {
         const kt_family *f = kt_builtin_families[i];
         printf("  %-14s %s\n  %-14s model_type %s; GGUF %s; %s\n", f->name, f->models, "",
-               listed(f->types, types), *f->archs ? listed(f->archs, archs) : "none",
+               listed(f->types, types), *archs_of(f) ? listed(archs_of(f), archs) : "none",
                family_status(f));
     }
     printf("\nContainers\n");
@@ -188,7 +193,7 @@ static void print_json(void) {
         kt_json_add_string(&w, "name", f->name);
         kt_json_add_string(&w, "models", f->models);
         put_words(&w, "model_types", f->types, "|");
-        put_words(&w, "gguf_architectures", f->archs, "|");
+        put_words(&w, "gguf_architectures", archs_of(f), "|");
         kt_json_add_string(&w, "status", family_status(f));
         kt_json_end_object(&w);
     }
@@ -242,7 +247,7 @@ static void print_markdown(void) {
     for (size_t i = 0; i < kt_builtin_family_count; i++) {
         const kt_family *f = kt_builtin_families[i];
         printf("| `%s` | %s | %s | %s | %s |\n", f->name, f->models, listed(f->types, types),
-               listed(f->archs, archs), family_status(f));
+               listed(archs_of(f), archs), family_status(f));
     }
     printf("\n| container | files |\n|---|---|\n");
     for (size_t i = 0; i < kt_container_kind_count; i++)

@@ -16,11 +16,18 @@ static const kt_known_token tokens[] = {{129280, "<｜begin▁of▁sentence｜>"
                                         {163840, NULL, 163584},
                                         {163840, NULL, 163586},
                                         {163840, NULL, 163601},
-                                        {163840, NULL, 163839}};
+                                        {163840, NULL, 163839},
+                                        {154880, NULL, 154820}, /* GLM-4.7-Flash as GGUF */
+                                        {154880, NULL, 154827},
+                                        {154880, NULL, 154829}};
 
 static const kt_known_hash hashes[] = {
     {129280, "877081d19cf6996e2c4ff0e1236341e9b7bde288f5311a56a937f0afbbb3aeb5", 1, {0}},
-    {163840, "81212dc7cdb7e0c1074ca62c5aeab0d43c9f52b8a737be7b12a777c953027890", 0, {0}}};
+    {163840, "81212dc7cdb7e0c1074ca62c5aeab0d43c9f52b8a737be7b12a777c953027890", 0, {0}},
+    {154880,
+     "cdf5f35325780597efd76153d4d1c16778f766173908894c04afc20108536267",
+     2,
+     {154822, 154824}}};
 
 const kt_family kt_family_deepseek_v3 = {
     .name = "deepseek_v3",
