@@ -12,7 +12,8 @@
 
 enum {
     SAMPLE_EXPERTS = 8, /* of a layer: the busiest of a load, or evenly spaced */
-    SAMPLE_BLOCKS = 2,  /* of KT_SOURCE_BLOCK rows of a matrix, evenly spaced */
+    SAMPLE_ROWS = 32,   /* of a block: no candidate's rows share scales */
+    SAMPLE_BLOCKS = 2,  /* of a matrix, evenly spaced */
     AT_A_TIME = 256     /* samples between two looks at cancel */
 };
 
@@ -59,16 +60,14 @@ static kt_status add_block(budget_measuring *m, int side, const kt_matrix_source
         m->samples = more;
         m->room = room;
     }
-    m->samples[m->n++] =
-        (budget_sample){.side = side,
-                        .source = *source,
-                        .begin = begin,
-                        .end = begin + (rest < KT_SOURCE_BLOCK ? rest : KT_SOURCE_BLOCK),
-                        .weight = weight};
+    m->samples[m->n++] = (budget_sample){.side = side,
+                                         .source = *source,
+                                         .begin = begin,
+                                         .end = begin + (rest < SAMPLE_ROWS ? rest : SAMPLE_ROWS),
+                                         .weight = weight};
     return KT_OK;
 }
 
-/* Blocks begin at multiples of their rows, where rows of formats that share scales begin. */
 static kt_status add_matrix(budget_measuring *m, int side, int part, int64_t expert, double weight,
                             kt_err *err) {
     const kt_weight *w = &m->w->model.graph.weights[m->sides[side].weight];
@@ -76,10 +75,10 @@ static kt_status add_matrix(budget_measuring *m, int side, int part, int64_t exp
     int64_t blocks, taken;
 
     KT_TRY(kt_weight_source(&m->finder, w, part, 1, expert, &source, err));
-    blocks = (source.rows + KT_SOURCE_BLOCK - 1) / KT_SOURCE_BLOCK;
+    blocks = (source.rows + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
     taken = blocks < SAMPLE_BLOCKS ? blocks : SAMPLE_BLOCKS;
     for (int64_t i = 0; i < taken; i++)
-        KT_TRY(add_block(m, side, &source, (2 * i + 1) * blocks / (2 * taken) * KT_SOURCE_BLOCK,
+        KT_TRY(add_block(m, side, &source, (2 * i + 1) * blocks / (2 * taken) * SAMPLE_ROWS,
                          weight * (double)source.rows / (double)taken, err));
     return KT_OK;
 }

@@ -499,7 +499,7 @@ Test(convert, packed_folders_are_not_converted_again, .timeout = 60) {
 
 /* ---- formats within a budget ---- */
 
-static const kt_model_shape two_sided = {.layers = 3,
+static const kt_model_shape two_sided = {.layers = 2,
                                          .hidden = 128,
                                          .vocab = 256,
                                          .heads = 2,
@@ -545,7 +545,7 @@ static double distance(const char *model, const char *packed) {
 
 /* More bytes never lose more; all of them lose nothing, and fewer than the least are refused. */
 Test(convert, budgets_buy_accuracy, .timeout = 60) {
-    static const double parts[] = {0.02, 0.3, 0.6, 1};
+    static const double parts[] = {0.02, 0.5};
     char model[256], whole[256], out[256];
     kt_convert_result result, all;
     kt_err err = {KT_OK, ""};
@@ -574,19 +574,33 @@ Test(convert, budgets_buy_accuracy, .timeout = 60) {
                      "%zu of %zu bytes", result.bytes, budget);
         now = distance(model, out);
         cr_expect_lt(now, 0.2, "part %g: %g", parts[i], now);
-        cr_expect(now < last || parts[i] >= 1, "part %g: %g after %g", parts[i], now, last);
+        cr_expect_lt(now, last, "part %g: %g after %g", parts[i], now, last);
         last = now;
     }
-    cr_expect_lt(last, 1e-9);
     kt_temp_remove(model);
     kt_temp_remove(whole);
     kt_temp_remove(out);
 }
 
 static int stop_late(void *arg) {
-    static int left = 25;
+    static int left = 15;
     (void)arg;
     return --left < 0;
+}
+
+/* Formats of the index that are not those of the folder. */
+static void damage_formats(const char *folder) {
+    static const struct {
+        const char *from, *to, *first, *second;
+    } cases[] = {{"\"layers.0.qkv\"", "\"layers.0.qkx\"", "'formats' names", "index.json"},
+                 {"[\"w4", "[\"x4", "'x4", "expected a format that is encoded"},
+                 {"\"version\":2", "\"version\":1", "version 1, expected 2", "again"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        change(folder, "model.safetensors.index.json", cases[i].from, cases[i].to);
+        expect_refused(folder, cases[i].first, cases[i].second);
+        change(folder, "model.safetensors.index.json", cases[i].to, cases[i].from);
+    }
 }
 
 /* As if it had been killed while the first two lines of its journal were written. */
@@ -606,7 +620,7 @@ static void tear_formats(const char *folder) {
 /* What was chosen is in the journal: going on measures nothing, and ends in the same bytes. */
 Test(convert, budgets_are_kept_when_work_goes_on, .timeout = 60) {
     char model[256], whole[256], out[256];
-    kt_convert_request request = {.model = model, .out = out, .budget = 1200000, .n_threads = 2};
+    kt_convert_request request = {.model = model, .out = out, .budget = 830000, .n_threads = 2};
     kt_convert_result result;
     kt_err err = {KT_OK, ""};
 
@@ -628,35 +642,13 @@ Test(convert, budgets_are_kept_when_work_goes_on, .timeout = 60) {
     cr_assert_eq(kt_convert(&request, &result, &err), KT_OK, "%s", err.message);
     cr_expect_gt(result.resumed, 0);
     cr_expect_eq(kt_folder_checksum(out), kt_folder_checksum(whole));
+    damage_formats(out);
     tear_formats(out);
     cr_assert_eq(kt_convert(&request, &result, &err), KT_OK, "%s", err.message);
     cr_expect_eq(result.resumed, 0);
     cr_expect_eq(kt_folder_checksum(out), kt_folder_checksum(whole));
     kt_temp_remove(model);
     kt_temp_remove(whole);
-    kt_temp_remove(out);
-}
-
-Test(convert, budgets_of_damaged_folders_are_refused, .timeout = 60) {
-    static const struct {
-        const char *from, *to, *first, *second;
-    } cases[] = {{"\"layers.0.qkv\"", "\"layers.0.qkx\"", "'formats' names", "index.json"},
-                 {"\"w4g128\"", "\"w4g129\"", "w4g129", "expected a format that is encoded"},
-                 {"\"version\":2", "\"version\":1", "version 1, expected 2", "again"}};
-    char model[256], out[256];
-    kt_convert_result result;
-    kt_err err = {KT_OK, ""};
-
-    kt_temp_make(model, sizeof model);
-    kt_temp_make(out, sizeof out);
-    kt_random_model(&two_sided, 23, model);
-    cr_assert_eq(fit(model, out, 1050000, &result, &err), KT_OK, "%s", err.message);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        change(out, "model.safetensors.index.json", cases[i].from, cases[i].to);
-        expect_refused(out, cases[i].first, cases[i].second);
-        change(out, "model.safetensors.index.json", cases[i].to, cases[i].from);
-    }
-    kt_temp_remove(model);
     kt_temp_remove(out);
 }
 
@@ -706,10 +698,10 @@ static int64_t expert_bytes(const char *folder, const char *shard) {
 /* A load says whether the expert that loses much is one that anybody meets. */
 Test(convert, budgets_count_experts_by_their_load, .timeout = 60) {
     static const char head[] = "{\"schema\":\"kt-trace-1\",\"model\":\"m\",\"experts\":10,"
-                               "\"topk\":2,\"moe_layers\":3}\n";
+                               "\"topk\":2,\"moe_layers\":2}\n";
     static const char *const steps[] = {
-        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[9,900],[0,900]]}\n",
-        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[0,900],[0,900]]}\n"};
+        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[9,900]]}\n",
+        "{\"decode\":1,\"prefill\":0,\"layers\":[[0,900],[0,900]]}\n"};
     char model[256], out[256], load[300], text[400];
     int64_t bytes[2];
     kt_convert_result result;
@@ -721,12 +713,12 @@ Test(convert, budgets_count_experts_by_their_load, .timeout = 60) {
     snprintf(load, sizeof load, "%s/load.jsonl", model);
     for (int i = 0; i < 2; i++) {
         const kt_convert_request request = {
-            .model = model, .out = out, .budget = 1200000, .load = load, .n_threads = 2};
+            .model = model, .out = out, .budget = 830000, .load = load, .n_threads = 2};
         kt_temp_make(out, sizeof out);
         snprintf(text, sizeof text, "%s%s", head, steps[i]);
         kt_temp_write(model, "load.jsonl", text, strlen(text));
         cr_assert_eq(kt_convert(&request, &result, &err), KT_OK, "%s", err.message);
-        bytes[i] = expert_bytes(out, "model-00002-of-00004.safetensors");
+        bytes[i] = expert_bytes(out, "model-00002-of-00003.safetensors");
         kt_temp_remove(out);
     }
     cr_expect_gt(bytes[0], bytes[1], "busy %lld bytes, idle %lld", (long long)bytes[0],
@@ -735,7 +727,7 @@ Test(convert, budgets_count_experts_by_their_load, .timeout = 60) {
     kt_temp_make(out, sizeof out);
     {
         const kt_convert_request request = {
-            .model = model, .out = out, .budget = 1200000, .load = load, .n_threads = 2};
+            .model = model, .out = out, .budget = 830000, .load = load, .n_threads = 2};
         cr_expect_eq(kt_convert(&request, &result, &err), KT_E_FORMAT);
         cr_expect(strstr(err.message, "not a recorded load"), "%s", err.message);
     }
