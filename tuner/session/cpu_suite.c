@@ -177,11 +177,11 @@ static const kt_suite_spec specs[] = {
     KEPT("conv_prefill", KT_OF_STREAM, 0.85, CONV, .m = 256),
     /* Whole rows of DeepSeek-V3 and Qwen3-30B; heads of Qwen3-Next, whose w + 1 is made at load; its
      * gated norm and gate. */
-    NORM("decode", KT_NORM_RMS, 1, 7168, 0.5),
-    NORM("prefill", KT_NORM_RMS, 512, 2048, 0.85),
+    NORM("decode", KT_NORM_RMS, 1, 7168, 0.85),
+    NORM("prefill", KT_NORM_RMS, 512, 2048, 0.80),
     NORM("heads_prefill", KT_NORM_RMS, 8192, 256, 0.85),
     NORM("silu_prefill", KT_NORM_RMS_SILU, 16384, 128, 0.7),
-    NORM("sigmoid_prefill", KT_NORM_SIGMOID, 8192, 256, 0.7),
+    NORM("sigmoid_prefill", KT_NORM_SIGMOID, 8192, 256, 0.85),
     ROUTER("softmax_decode", KT_OF_STREAM, 1, 0.85, ROUTE_SOFTMAX),
     ROUTER("sigmoid_decode", KT_OF_STREAM, 1, 0.85, ROUTE_SIGMOID),
     ROUTER("groups_decode", KT_OF_STREAM, 1, 0.85, ROUTE_GROUPS),
