@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "kernels/formats/p64_spec.h"
+#include "kernels/simd/unroll.h"
 
 /* A grid. Constant data; all arrays are aligned to 64 bytes.
  *
@@ -52,40 +53,58 @@ static inline uint8_t kt_grid_signs(uint32_t seven) {
 
 /* Where the index of panel row r lies in a line of 64: so that one qword holds two rows of each
  * column of 16, and a byte multishift makes eight bytes of two rows of them (IQ2); or so that
- * interleaving two such lines does (IQ3). */
+ * interleaving two such lines does (IQ3). The sum of what the column and what the pair of rows adds;
+ * neither carries into the other's bits. */
+static inline int kt_grid_column_place(kt_p64_grid grid, int column) {
+    return kt_grid_inputs(grid) == 8 ? 2 * column : 8 * (column / 2) + 2 * (column % 2);
+}
+static inline int kt_grid_pair_place(kt_p64_grid grid, int pair) {
+    return kt_grid_inputs(grid) == 8 ? 8 * pair : 16 * (pair / 2) + 4 * (pair % 2);
+}
 static inline int kt_grid_place(kt_p64_grid grid, int r) {
-    const int column = r / 16, pair = r % 16 / 2;
-
-    if (kt_grid_inputs(grid) == 8) return 8 * pair + 2 * column + r % 2;
-    return 16 * (pair / 2) + 8 * (column / 2) + 4 * (pair % 2) + 2 * (column % 2) + r % 2;
+    return kt_grid_column_place(grid, r / 16) + kt_grid_pair_place(grid, r % 16 / 2) + r % 2;
 }
 
-/* The index of point p (0 .. 32 / inputs of a point) of a unit, of the row whose place is `place`.
- * unit, more: the unit's lines and the bits of its indices beyond eight. */
-static inline int kt_grid_index(kt_p64_grid grid, const uint8_t *unit, const uint8_t *more, int p,
-                                int place) {
-    const int bits = kt_grid_more_bits(grid);
-    int index = unit[kt_grid_line_at(grid, p) + (size_t)place];
+/* Two magnitudes' points as words: four bytes of each go beside each other to out, and of points of
+ * eight bytes the others to out + stride. */
+static inline __attribute__((always_inline)) void kt_grid_put_two(const kt_p64_grid grid,
+                                                                  const uint8_t *point,
+                                                                  const int index[2], uint8_t *out,
+                                                                  size_t stride) {
+    const size_t inputs = (size_t)kt_grid_inputs(grid);
+    uint64_t first = 0, second = 0, both;
 
-    for (int b = 0; b < bits; b++)
-        index |= (more[8 * (bits * p + b) + place / 8] >> place % 8 & 1) << (8 + b);
-    return index;
+    memcpy(&first, point + inputs * (size_t)index[0], inputs);
+    memcpy(&second, point + inputs * (size_t)index[1], inputs);
+    both = (first & 0xffffffffu) | second << 32;
+    memcpy(out, &both, 8);
+    if (inputs == 4) return;
+    both = first >> 32 | (second & ~(uint64_t)0xffffffffu);
+    memcpy(out + stride, &both, 8);
 }
 
 /* Column `column` of 16 panel rows of a unit: the magnitudes of row i of it, inputs 4 o .. 4 o + 3, go
- * to out + stride * o + 4 * i. */
+ * to out + stride * o + 4 * i. unit, more: its lines and the bits of its indices beyond eight. */
 static inline __attribute__((always_inline)) void
-kt_grid_magnitudes(kt_p64_grid grid, const kt_grid *g, const uint8_t *unit, const uint8_t *more,
-                   int column, uint8_t *out, size_t stride) {
-    const int inputs = kt_grid_inputs(grid), quads = inputs / 4;
+kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit,
+                   const uint8_t *more, int column, uint8_t *out, size_t stride) {
+    const int inputs = kt_grid_inputs(grid), bits = kt_grid_more_bits(grid);
+    const int place = kt_grid_column_place(grid, column), shift = place % 8;
+    const uint8_t *point = g->point;
 
-    for (int p = 0; p < 32 / inputs; p++)
-        for (int i = 0; i < 16; i++) {
-            const int place = kt_grid_place(grid, 16 * column + i);
-            const uint8_t *point = g->point + inputs * kt_grid_index(grid, unit, more, p, place);
-            for (int q = 0; q < quads; q++)
-                memcpy(out + stride * (size_t)(quads * p + q) + 4 * i, point + 4 * q, 4);
+    for (int p = 0; p < 32 / inputs; p++, out += stride * (size_t)(inputs / 4), more += 8 * bits) {
+        const uint8_t *line = unit + kt_grid_line_at(grid, p) + (size_t)place;
+        KT_EACH (pair, 8) {
+            const int from = kt_grid_pair_place(grid, pair);
+            int index[2] = {line[from], line[from + 1]};
+            KT_EACH (b, bits) {
+                const int two = more[8 * b + place / 8 + from / 8] >> shift >> from % 8;
+                index[0] |= (two & 1) << (8 + b);
+                index[1] |= (two & 2) << (7 + b);
+            }
+            kt_grid_put_two(grid, point, index, out + 8 * pair, stride);
         }
+    }
 }
 
 /* Eight bytes with the signs of column `column` in quad o: bit 4 i + j is of row i, input 4 o + j. */
