@@ -179,6 +179,14 @@ static char *read_to_the_end(int fd, size_t *size) {
     return NULL;
 }
 
+/* Has an answer begun that is no 200? It stays to be read. */
+static bool is_refused(int fd) {
+    char head[12];
+
+    return recv(fd, head, sizeof head, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof head &&
+           memcmp(head, "HTTP/1.1 200", sizeof head) != 0;
+}
+
 /* Four long answers, 7 MB with what the system's buffers take, that nobody reads for so long that
  * they have to rest; then to their end. A busy machine takes longer to write so much: until a rest
  * was seen, up to a minute. */
@@ -196,7 +204,7 @@ static void slow(soak_client *c) {
     fd = open_chat(body, 4096);
     if (fd < 0) return;
     for (int64_t now = since_ns; now < load.end_ns; now = kt_clock_ns()) {
-        if (now >= (atomic_load(&load.resting) > 0 ? least_ns : most_ns)) break;
+        if (now >= (atomic_load(&load.resting) > 0 ? least_ns : most_ns) || is_refused(fd)) break;
         pause_ms(20);
     }
     text = read_to_the_end(fd, &size);
