@@ -124,13 +124,18 @@ Test(suite, a_figure_is_the_median_over_its_placements) {
 
 static kt_suite_row rows[KT_SUITE_ROWS];
 static double row_limit; /* 0 = the suite's own */
+static size_t rotation;
 
 /* Run one row, shortly; the number of rows is returned. */
 static int run(const kt_suite_spec *spec, int n, const char *glob, const char *kt, kt_err *err) {
     const kt_suite suite = {
         .name = "small", .about = "", .specs = spec, .n_specs = n, .seconds_per_row = 0.05};
-    const kt_suite_options options = {
-        .threads = 1, .seed = 1, .row_limit = row_limit, .rows = glob, .kt = kt};
+    const kt_suite_options options = {.threads = 1,
+                                      .seed = 1,
+                                      .rotation = rotation,
+                                      .row_limit = row_limit,
+                                      .rows = glob,
+                                      .kt = kt};
     kt_fingerprint machine = {0};
     kt_registry *registry = NULL;
     kt_status st;
@@ -226,6 +231,7 @@ Test(suite, compares_norms_with_copying_and_routers_with_the_machine, .timeout =
          .rule = {.score = KT_ROUTER_SOFTMAX, .experts = 16, .topk = 17}}};
     kt_err err = {0};
 
+    rotation = (size_t)1 << 20;
     cr_assert_eq(run(specs, 3, NULL, NULL, &err), 3, "%s", err.message);
     check_row(&rows[0], "of copying");
     check_placements(&rows[0]);

@@ -114,9 +114,10 @@ typedef struct kt_suite_options {
     double
         seconds; /* of timing, for all rows; 0 = the suite's. Choosing the variants comes on top */
     uint64_t seed;
-    double row_limit;        /* seconds until a row is given up as hanging; 0 = two minutes */
-    const char *rows;        /* only those whose name matches this glob; NULL = all */
-    const char *kt;          /* the runtime's program; NULL = the one beside this program */
+    size_t rotation;  /* bytes that take turns in rows of ROWS and KEPT; 0 = KT_SUITE_ROTATION */
+    double row_limit; /* seconds until a row is given up as hanging; 0 = two minutes */
+    const char *rows; /* only those whose name matches this glob; NULL = all */
+    const char *kt;   /* the runtime's program; NULL = the one beside this program */
     bool (*stop)(void *arg); /* may be NULL */
     void *stop_arg;
 } kt_suite_options;

@@ -57,6 +57,10 @@ typedef struct kt_suite_bench {
     kt_suite_model model[2];
 } kt_suite_bench;
 
+static inline size_t kt_suite_rotation(const kt_suite_bench *s) {
+    return s->options.rotation ? s->options.rotation : KT_SUITE_ROTATION;
+}
+
 /* Each kind of row is a function: measure, fill row; KT_E_UNSUPPORTED = this machine or build cannot,
  * which is not a failure of ours. */
 typedef kt_status (*kt_suite_measure)(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,

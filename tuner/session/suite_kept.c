@@ -21,7 +21,7 @@ kt_status kt_suite_beside_ceilings(kt_suite_bench *s, const kt_suite_spec *spec,
 
     kt_problem_work(&spec->kept, &bytes, &operations);
     if (bytes < least_stream_bytes) bytes = least_stream_bytes;
-    st = kt_cold_bank_create(NULL, (size_t)bytes, 2, KT_SUITE_ROTATION, &bank, err);
+    st = kt_cold_bank_create(NULL, (size_t)bytes, 2, kt_suite_rotation(s), &bank, err);
     if (st == KT_OK) {
         memset(bank.buffer.data, 1,
                bank.slot_bytes); /* pages that were never written are no memory */
@@ -36,7 +36,7 @@ kt_status kt_suite_beside_ceilings(kt_suite_bench *s, const kt_suite_spec *spec,
 
 static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err) {
-    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
+    kt_banks banks = {.rotation_bytes = kt_suite_rotation(s)};
     kt_choice best;
     const kt_trial_setup setup = {
         .problem = spec->kept, .pool = pool, .banks = &banks, .choices = &best, .n_choices = 1};

@@ -59,7 +59,7 @@ static kt_status run_norm(kt_suite_bench *s, kt_trial_setup *setup, const kt_cho
 
 static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err) {
-    kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
+    kt_banks banks = {.rotation_bytes = kt_suite_rotation(s)};
     kt_choice best;
     kt_trial_setup setup = {.problem = spec->kept,
                             .pool = pool,
