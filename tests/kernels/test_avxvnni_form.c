@@ -114,7 +114,7 @@ Test(avxvnni_form, gemm_of_every_block_format) {
         check(&v, (kt_weight_format)w);
         formats++;
     }
-    cr_assert_eq(formats, 25);
+    cr_assert_eq(formats, 30);
 }
 
 Test(avxvnni_form, fused_expert_of_int8_channels) {

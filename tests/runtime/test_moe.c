@@ -162,7 +162,7 @@ static double *decoded(const kt_format *f, const uint16_t *w, const uint8_t *blo
     scales = aligned_alloc(64, (scale_bytes + 64) / 64 * 64);
     for (int64_t i = 0; w && i < rows * k; i++) source[i] = f32(w[i]);
     if (w) f->encode_rows(source, rows, k, NULL, 0, rows, data, scale_bytes ? scales : NULL, NULL);
-    m.data = w ? data : blocks, m.scales = scale_bytes ? scales : NULL;
+    m.data = w ? data : blocks, m.scales = w && scale_bytes ? scales : NULL;
     for (int64_t r = 0; r < rows; r++) f->decode_row(&m, r, out + r * k);
     free(data), free(scales), free(source);
     return out;

@@ -123,7 +123,7 @@ Test(kttune, a_missing_or_foreign_table_exits_with_3) {
     kt_table *t;
 
     kt_tune_home_make(&h);
-    expect(KTTUNE "show --model kimi-k2", 3, "make one with `kttune run --model kimi-k2`");
+    expect(KTTUNE "show --model kimi-k2-t", 3, "make one with `kttune run --model kimi-k2-t`");
     snprintf(command, sizeof command, KTTUNE "show --model %s", h.model);
     expect(command, 3, "make one with `kttune run --model /");
     expect(KTTUNE "show /nonexistent.kttable.json", 3, "/nonexistent.kttable.json");
