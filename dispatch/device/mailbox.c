@@ -1,10 +1,10 @@
 /* Letters by flags in mapped memory, or by functions of the host.
  *
- * Why the order holds. A post of mapped memory is a kernel of its own: the stream starts it when the
- * copies before it are done, and it fences for the system before it stores the flag, which the host
- * loads with acquire order. An answer is a store with release order, which the waiting warp loads
- * with acquire order; the copies behind start when that kernel has ended. Functions are called in
- * the order of the stream by the device itself.
+ * Why the order holds. A post of mapped memory is a kernel of its own: the stream starts it when
+ * the copies before it are done, and it fences for the system before it stores the flag, which the
+ * host loads with acquire order. An answer is a store with release order, which the waiting warp
+ * loads with acquire order; the copies behind start when that kernel has ended. Functions are
+ * called in the order of the stream by the device itself.
  *
  * The flags lie in lines of their own: what the host writes is never beside what the device writes.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -267,8 +267,9 @@ typedef struct kt_graph {
     const char *body, *above;
     /* The draft head (draft_head.h): the first main_nodes nodes are the model's, those behind them
      * draft, with weights of layer numbers.layers, whose names in safetensors begin with draft_body
-     * (NULL = as those of the layers before). draft_hidden: the value that they are given, the normed
-     * rows behind the last layer; 0 = the graph has no draft head, and all nodes are the model's. */
+     * (NULL = as those of the layers before). draft_hidden: the value that they are given, the
+     * normed rows behind the last layer; 0 = the graph has no draft head, and all nodes are the
+     * model's. */
     const char *draft_body;
     int main_nodes, draft_hidden;
     kt_weight *weights;

@@ -25,8 +25,8 @@ int kt_weight_runs(const kt_weight *w, kt_quant quant, kt_run runs[KT_WEIGHT_PAR
 /* Is a matrix stored in fewer bits already, so that quantising it again loses a second time? */
 bool kt_weight_is_quantised(const kt_weight *w);
 /* May a model's weights become `quant`? Refused are formats that are never made from other weights
- * (GGUF blocks), and for panels of a converted folder whatever they are not. `model` names it in the
- * message. KT_E_UNSUPPORTED. */
+ * (GGUF blocks), and for panels of a converted folder whatever they are not. `model` names it in
+ * the message. KT_E_UNSUPPORTED. */
 kt_status kt_graph_check_quant(const kt_graph *g, kt_quant quant, const char *model, kt_err *err);
 
 /* Bytes as floats are stored: tables and routers keep BF16, what is in other float types is

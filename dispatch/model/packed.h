@@ -4,8 +4,8 @@
  *
  *   version  KT_PACKED_VERSION, or KT_PACKED_CHOSEN_VERSION with "formats"
  *   weights  what --to said: "native", "int4", "w4g64" ...
- *   formats  what --budget chose, by weight: {"layers.3.experts": ["w4g64", "w8c"], ...}, of experts
- *            gate with up and down, of others one; or absent
+ *   formats  what --budget chose, by weight: {"layers.3.experts": ["w4g64", "w8c"], ...}, of
+ *            experts gate with up and down, of others one; or absent
  *   gguf     name of a GGUF file in the folder that holds the metadata of the source; or absent,
  *            then config.json is the source's
  *   source   [name, dtype or block format, shape] of the source's tensors, so that the model is
@@ -67,8 +67,8 @@ kt_status kt_packed_list_source(const kt_graph *g, const kt_checkpoint *c, uint8
 void kt_packed_put_source(kt_json_writer *w, const kt_checkpoint *c, const uint8_t *is_listed);
 
 /* Formats chosen weight by weight (kt_weight_part.chosen) as the object "formats"; and from such an
- * object into the graph. Refuses a name that is no matrix of the graph and a word that is no format,
- * after which the graph is not to be used. */
+ * object into the graph. Refuses a name that is no matrix of the graph and a word that is no
+ * format, after which the graph is not to be used. */
 void kt_packed_put_formats(kt_json_writer *w, const kt_graph *g);
 kt_status kt_packed_read_formats(kt_graph *g, const kt_json *formats, kt_err *err);
 

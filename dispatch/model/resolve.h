@@ -34,8 +34,8 @@ typedef struct kt_model_ref {
 kt_status kt_model_resolve(const char *word, unsigned kinds, kt_model_ref *out, kt_err *err);
 #define KT_MODEL_ANY ((1u << KT_MODEL_FOLDER) | (1u << KT_MODEL_FILE) | (1u << KT_MODEL_WORKLOAD))
 
-/* Names of the bundled shapes (KT_MODEL_WORKLOAD) in the order of their letters: at most `most` of 64
- * bytes each, NUL included. Returns how many. */
+/* Names of the bundled shapes (KT_MODEL_WORKLOAD) in the order of their letters: at most `most` of
+ * 64 bytes each, NUL included. Returns how many. */
 int kt_model_list_shapes(char (*names)[64], int most);
 
 /* A number that tells models of different matrices apart: of the sizes in config.json, which a copy

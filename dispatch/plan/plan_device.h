@@ -31,9 +31,9 @@ double kt_plan_device_share(const kt_table *table, const kt_device_facts *facts,
  * never, -1 = the table does not say. */
 int64_t kt_plan_device_offload(const kt_table *table, const kt_device_facts *facts,
                                const kt_problem *experts, int threads);
-/* The same between the rows that were raced: where both sides take the same time, the CPU's being in
- * proportion to its rows and the link's always that of all experts. At most the rows of the above,
- * at least 1; INT64_MAX and -1 likewise. */
+/* The same between the rows that were raced: where both sides take the same time, the CPU's being
+ * in proportion to its rows and the link's always that of all experts. At most the rows of the
+ * above, at least 1; INT64_MAX and -1 likewise. */
 int64_t kt_plan_device_crossover(const kt_table *table, const kt_device_facts *facts,
                                  const kt_problem *experts, int threads);
 

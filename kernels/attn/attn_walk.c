@@ -338,8 +338,9 @@ static void block_by_rows(const kt_attn_call *c, const tile *t, int64_t row, int
     }
 }
 
-/* Of many rows neither queries nor sums are in a cache: waiting for them when a tile begins and ends
- * took a sixth of the time of 512 rows of 96 heads. So the blocks between share out the asking. */
+/* Of many rows neither queries nor sums are in a cache: waiting for them when a tile begins and
+ * ends took a sixth of the time of 512 rows of 96 heads. So the blocks between share out the
+ * asking. */
 static asking ask_rows(const float *first, int64_t ld, int64_t floats, int64_t rows,
                        int64_t blocks) {
     const int64_t lines = (floats * (int64_t)sizeof *first + 63) / 64 * rows;

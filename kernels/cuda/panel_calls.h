@@ -7,8 +7,9 @@
 #include <stdint.h>
 #endif
 
-/* Matrices [n, k] that lie as p64 panels (kernels/formats/p64.h), k a multiple of 32, become records
- * (kt_dev_weights.h). Fields alone are written: what fills a record up to its length stays. */
+/* Matrices [n, k] that lie as p64 panels (kernels/formats/p64.h), k a multiple of 32, become
+ * records (kt_dev_weights.h). Fields alone are written: what fills a record up to its length
+ * stays. */
 typedef struct kt_panel_rows {
     const uint8_t *panel; /* of the first matrix; aligned to 64 bytes */
     uint8_t *to;          /* its records; aligned to 16 bytes */

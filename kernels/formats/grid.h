@@ -53,8 +53,8 @@ static inline uint8_t kt_grid_signs(uint32_t seven) {
 
 /* Where the index of panel row r lies in a line of 64: so that one qword holds two rows of each
  * column of 16, and a byte multishift makes eight bytes of two rows of them (IQ2); or so that
- * interleaving two such lines does (IQ3). The sum of what the column and what the pair of rows adds;
- * neither carries into the other's bits. */
+ * interleaving two such lines does (IQ3). The sum of what the column and what the pair of rows
+ * adds; neither carries into the other's bits. */
 static inline int kt_grid_column_place(kt_p64_grid grid, int column) {
     return kt_grid_inputs(grid) == 8 ? 2 * column : 8 * (column / 2) + 2 * (column % 2);
 }
@@ -83,8 +83,9 @@ static inline __attribute__((always_inline)) void kt_grid_put_two(const kt_p64_g
     memcpy(out + stride, &both, 8);
 }
 
-/* Column `column` of 16 panel rows of a unit: the magnitudes of row i of it, inputs 4 o .. 4 o + 3, go
- * to out + stride * o + 4 * i. unit, more: its lines and the bits of its indices beyond eight. */
+/* Column `column` of 16 panel rows of a unit: the magnitudes of row i of it, inputs 4 o .. 4 o + 3,
+ * go to out + stride * o + 4 * i. unit, more: its lines and the bits of its indices beyond
+ * eight. */
 static inline __attribute__((always_inline)) void
 kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit,
                    const uint8_t *more, int column, uint8_t *out, size_t stride) {
@@ -107,7 +108,8 @@ kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit
     }
 }
 
-/* Eight bytes with the signs of column `column` in quad o: bit 4 i + j is of row i, input 4 o + j. */
+/* Eight bytes with the signs of column `column` in quad o: bit 4 i + j is of row i, input 4 o +
+ * j. */
 static inline const uint8_t *kt_grid_column_signs(kt_p64_grid grid, const uint8_t *unit, int o,
                                                   int column) {
     return unit + kt_grid_signs_at(grid, o) + 8 * (size_t)column;

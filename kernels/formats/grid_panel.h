@@ -21,8 +21,8 @@ static inline void kt_grid_codes(kt_p64_spec s, const kt_grid_block *b, kt_block
     }
 }
 
-/* One row's block to panel row r: what lies before the units. Rows below 32 come first, and clear what
- * others share with them. */
+/* One row's block to panel row r: what lies before the units. Rows below 32 come first, and clear
+ * what others share with them. */
 static inline void kt_grid_put_front(kt_p64_spec s, const kt_grid_block *b, uint8_t *to, int r) {
     const int bits = kt_grid_more_bits(s.grid), place = kt_grid_place(s.grid, r);
     const int points = s.span / kt_grid_inputs(s.grid);

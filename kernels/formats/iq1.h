@@ -1,13 +1,13 @@
-/* IQ1_S and IQ1_M: weights of eight inputs are a point of a grid of 2048, each -1, 0 or 1, all of them
- * an eighth above or below.
+/* IQ1_S and IQ1_M: weights of eight inputs are a point of a grid of 2048, each -1, 0 or 1, all of
+ * them an eighth above or below.
  *
  * Files have eight bits of a point's index in one place and three in another. So have panels; per
  * unit of 32 inputs and for 64 rows:
  *
  *     points   [4][64] bytes: the low eight bits of the index of inputs 8 p .. 8 p + 7
  *     fields   [64] u16. IQ1_S: bits 3 p .. 3 p + 2 go on top of index p, bits 12 to 14 are the
- *              scale s, bit 15 says below. IQ1_M: bits 4 p .. 4 p + 2 go on top of index p, bit 4 p +
- *              3 says below
+ *              scale s, bit 15 says below. IQ1_M: bits 4 p .. 4 p + 2 go on top of index p, bit 4 p
+ *              + 3 says below
  *     scales   IQ1_M alone: [64] bytes: s of the first 16 inputs in bits 0 to 2, of the others in 3
  *              to 5
  *

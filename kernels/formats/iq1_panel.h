@@ -1,5 +1,5 @@
-/* Packing of IQ1 blocks (iq1.h), and what decoding sees of them. A format file says where a block has
- * its fields: take_apart(block, out).
+/* Packing of IQ1 blocks (iq1.h), and what decoding sees of them. A format file says where a block
+ * has its fields: take_apart(block, out).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_IQ1_PANEL_H
 #define KT_KERNELS_IQ1_PANEL_H

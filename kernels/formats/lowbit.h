@@ -1,6 +1,6 @@
-/* GGUF's low-bit blocks that have no panels of their own (1.56 to 4.5 bits a weight; grid.h has those
- * of IQ2 and IQ3), decoded exactly into w8g16m: each weight is a small integer times a scale of 16
- * or more inputs, so codes are int8 and scales f32.
+/* GGUF's low-bit blocks that have no panels of their own (1.56 to 4.5 bits a weight; grid.h has
+ * those of IQ2 and IQ3), decoded exactly into w8g16m: each weight is a small integer times a scale
+ * of 16 or more inputs, so codes are int8 and scales f32.
  *
  *     code   of 16 inputs in a row share a scale; IQ1's codes are 8 times a grid's -1, 0, 1 plus or
  *            minus 1, E2M1's are doubled

@@ -1,7 +1,7 @@
 /* The grid of GGUF's IQ1 blocks: which groups of 8 values a code can stand for.
  *
- * A grid is an ascending list of numbers whose digits of 2 bits, the lowest first, choose one of few
- * values. Written down are the steps from one number to the next, the first from zero: a
+ * A grid is an ascending list of numbers whose digits of 2 bits, the lowest first, choose one of
+ * few values. Written down are the steps from one number to the next, the first from zero: a
  * byte, or 255 and then two bytes, the low one first. The numbers are those of ggml's reference, as
  * the digests in test_lowbit.c are. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_LOWBIT_GRIDS_H

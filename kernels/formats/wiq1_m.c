@@ -1,7 +1,8 @@
-/* wiq1_m: GGUF IQ1_M, 56 bytes for 256 inputs as they lie in the file: of 8 inputs the low byte of an
- * index@0 and a nibble@32 with its three high bits and a bit below; four u16@48, each with 3 bits s
- * of four times 16 inputs and, on top, four bits of d (f16); w = d * (2 s + 1) * (point + 1/8), - 1/8
- * below. The grid and panels, which give each unit's scales a byte (1.81 bits a weight instead of 1.75):
+/* wiq1_m: GGUF IQ1_M, 56 bytes for 256 inputs as they lie in the file: of 8 inputs the low byte of
+ * an index@0 and a nibble@32 with its three high bits and a bit below; four u16@48, each with 3
+ * bits s of four times 16 inputs and, on top, four bits of d (f16); w = d * (2 s + 1) * (point +
+ * 1/8), - 1/8 below. The grid and panels, which give each unit's scales a byte (1.81 bits a weight
+ * instead of 1.75):
  * iq1.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/iq1_panel.h"

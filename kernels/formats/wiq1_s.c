@@ -1,6 +1,6 @@
-/* wiq1_s: GGUF IQ1_S, 50 bytes for 256 inputs as they lie in the file: d@0 (f16), of 8 inputs the low
- * byte of an index@2, of 32 inputs u16@34 with three high bits of each index, 3 bits s and a bit
- * below; w = d * (2 s + 1) * (point + 1/8), - 1/8 below. The grid and panels: iq1.h.
+/* wiq1_s: GGUF IQ1_S, 50 bytes for 256 inputs as they lie in the file: d@0 (f16), of 8 inputs the
+ * low byte of an index@2, of 32 inputs u16@34 with three high bits of each index, 3 bits s and a
+ * bit below; w = d * (2 s + 1) * (point + 1/8), - 1/8 below. The grid and panels: iq1.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/iq1_panel.h"
 

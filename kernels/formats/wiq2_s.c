@@ -1,6 +1,6 @@
-/* GGUF IQ2_S: blocks of 256 inputs in 82 bytes: f16 d, of 8 inputs the low byte of an index into a grid
- * of 1024 points (32 bytes), 8 signs (32 bytes) and the two high bits (8 bytes); of 16 inputs 4 bits s.
- * w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and 43.
+/* GGUF IQ2_S: blocks of 256 inputs in 82 bytes: f16 d, of 8 inputs the low byte of an index into a
+ * grid of 1024 points (32 bytes), 8 signs (32 bytes) and the two high bits (8 bytes); of 16 inputs
+ * 4 bits s. w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and 43.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 

@@ -1,6 +1,6 @@
-/* GGUF IQ2_XS: blocks of 256 inputs in 74 bytes: f16 d, of 8 inputs u16 with 9 bits of an index into a
- * grid of 512 points and 7 signs, whose eighth makes their number even; of 16 inputs 4 bits s.
- * w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and 43.
+/* GGUF IQ2_XS: blocks of 256 inputs in 74 bytes: f16 d, of 8 inputs u16 with 9 bits of an index
+ * into a grid of 512 points and 7 signs, whose eighth makes their number even; of 16 inputs 4 bits
+ * s. w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and 43.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 

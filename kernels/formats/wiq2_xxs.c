@@ -1,7 +1,7 @@
-/* GGUF IQ2_XXS: blocks of 256 inputs in 66 bytes: f16 d, of 32 inputs four indices (bytes) into a grid
- * of 256 points of 8 magnitudes, then a word with 7 signs of each point and 4 bits s; the eighth sign
- * makes their number even. w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and 43.
- * SPDX-License-Identifier: Apache-2.0 */
+/* GGUF IQ2_XXS: blocks of 256 inputs in 66 bytes: f16 d, of 32 inputs four indices (bytes) into a
+ * grid of 256 points of 8 magnitudes, then a word with 7 signs of each point and 4 bits s; the
+ * eighth sign makes their number even. w = d * (2 s + 1) / 8 * (+-magnitude), magnitudes 8, 25 and
+ * 43. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 
 static void take_apart(const uint8_t *p, kt_grid_block *out) {

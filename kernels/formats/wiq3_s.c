@@ -1,6 +1,6 @@
-/* GGUF IQ3_S: blocks of 256 inputs in 110 bytes: f16 d, of 4 inputs the low byte of an index (64 bytes)
- * into a grid of 512 points of 4 magnitudes, and its high bit (8 bytes); of 8 inputs 8 signs (32
- * bytes); of 32 inputs 4 bits s. w = d * (2 s + 1) * (+-magnitude), magnitudes 1, 3 .. 15.
+/* GGUF IQ3_S: blocks of 256 inputs in 110 bytes: f16 d, of 4 inputs the low byte of an index (64
+ * bytes) into a grid of 512 points of 4 magnitudes, and its high bit (8 bytes); of 8 inputs 8 signs
+ * (32 bytes); of 32 inputs 4 bits s. w = d * (2 s + 1) * (+-magnitude), magnitudes 1, 3 .. 15.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 

@@ -1,7 +1,7 @@
-/* GGUF IQ3_XXS: blocks of 256 inputs in 98 bytes: f16 d, of 4 inputs an index (64 bytes) into a grid of
- * 256 points of 4 magnitudes; of 32 inputs a word with 7 signs of each 8 of them and 4 bits s; the
- * eighth sign makes their number even. w = d * (2 s + 1) / 4 * (+-magnitude), magnitudes 4, 12 .. 52
- * and 62.
+/* GGUF IQ3_XXS: blocks of 256 inputs in 98 bytes: f16 d, of 4 inputs an index (64 bytes) into a
+ * grid of 256 points of 4 magnitudes; of 32 inputs a word with 7 signs of each 8 of them and 4 bits
+ * s; the eighth sign makes their number even. w = d * (2 s + 1) / 4 * (+-magnitude), magnitudes 4,
+ * 12 .. 52 and 62.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 

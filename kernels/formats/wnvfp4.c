@@ -1,9 +1,10 @@
 /* wnvfp4: GGUF NVFP4, 36 bytes for 64 inputs as they lie in the file:
- * e[4]@0 (E4M3 without sign), qs[32]@4. Sub-block s = i / 16 has the eight bytes at 8 s, low nibbles
- * first; w = factor of the row * e[s] * kt_e2m1_values[code] / 2. e = 127 is zero; the top bit of e
- * is not looked at, so that 255 is 480.
+ * e[4]@0 (E4M3 without sign), qs[32]@4. Sub-block s = i / 16 has the eight bytes at 8 s, low
+ * nibbles first; w = factor of the row * e[s] * kt_e2m1_values[code] / 2. e = 127 is zero; the top
+ * bit of e is not looked at, so that 255 is 480.
  *
- * scales: f32 [n], the factor of each row (files have one for a whole matrix, or none). NULL = all 1.
+ * scales: f32 [n], the factor of each row (files have one for a whole matrix, or none). NULL = all
+ * 1.
  *
  * A packed scale has seven bits: of those 127 is free to stand for 480.
  * SPDX-License-Identifier: Apache-2.0 */

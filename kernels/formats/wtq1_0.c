@@ -1,7 +1,7 @@
 /* wtq1_0: GGUF TQ1_0, 54 bytes for 256 inputs as they lie in the file: ternary digits, five in each
- * of 48 bytes@0 and four in each of 4 bytes@48, and d@52 (f16); w = d * (digit - 1). A byte b is the
- * fraction b / 256 in base 3, rounded up: times 3^n modulo 1, digit n stands before the point of
- * three times that. Inputs 32 n + i (n < 5) are digit n of byte i, 160 + 16 n + i those of byte
+ * of 48 bytes@0 and four in each of 4 bytes@48, and d@52 (f16); w = d * (digit - 1). A byte b is
+ * the fraction b / 256 in base 3, rounded up: times 3^n modulo 1, digit n stands before the point
+ * of three times that. Inputs 32 n + i (n < 5) are digit n of byte i, 160 + 16 n + i those of byte
  * 32 + i, 240 + 4 n + i (n < 4) those of byte 48 + i.
  *
  * Panels hold digits in two bits, as wtq2_0: 2.06 bits a weight, where five digits in a byte would

@@ -88,9 +88,9 @@ KT_INLINE __m512i kt_blocks_iq1_indices(const kt_p64_spec s, const uint8_t *unit
     return _mm512_ternarylogic_epi32(fields, _mm512_set1_epi16(0x700), low, 0xea); /* a & b | c */
 }
 
-/* The words of a unit's points. They are looked up one by one: gathers take longer on Zen 4, and loads
- * run beside what vectors do. Vectors that are put together from them are read a unit later, when
- * the stores are done. */
+/* The words of a unit's points. They are looked up one by one: gathers take longer on Zen 4, and
+ * loads run beside what vectors do. Vectors that are put together from them are read a unit later,
+ * when the stores are done. */
 KT_INLINE void kt_blocks_iq1_look_up(const kt_p64_spec s, const uint8_t *unit, uint32_t word[256]) {
     _Alignas(64) uint16_t index[256];
 

@@ -1,9 +1,9 @@
-/* Tiles of blocks with grids (formats/grid.h) on AVX-512 VBMI and VNNI: integer products, scales and
- * order of sums are those of K-quants (blocks512.h), codes come from grids_open512.h.
+/* Tiles of blocks with grids (formats/grid.h) on AVX-512 VBMI and VNNI: integer products, scales
+ * and order of sums are those of K-quants (blocks512.h), codes come from grids_open512.h.
  *
- * One or two rows multiply the bytes as they are made, a unit's points being looked up once for all 64
- * panel rows. More rows open a block of 256 inputs into L1 first, where the micro kernels of opened
- * chunks (blocks512_tiles.h) read it: making bytes takes longer than two rows' products.
+ * One or two rows multiply the bytes as they are made, a unit's points being looked up once for all
+ * 64 panel rows. More rows open a block of 256 inputs into L1 first, where the micro kernels of
+ * opened chunks (blocks512_tiles.h) read it: making bytes takes longer than two rows' products.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_P64_GRIDS512_H

@@ -1,13 +1,13 @@
 /* Points of grids (formats/grid.h), 64 at once, with AVX-512 VBMI: from the indices and signs of a
  * unit of 32 inputs to bytes, weight + 64, in lines of [64 rows][4 inputs].
  *
- *   look up     the bytes of 64 indices in tables of 256 to 1024: VPERMI2B for each 128 of them, and
- *               a blend for each bit beyond seven. One table holds the digits of the first half of
+ *   look up     the bytes of 64 indices in tables of 256 to 1024: VPERMI2B for each 128 of them,
+ *               and a blend for each bit beyond seven. One table holds the digits of the first half of
  *               each point, one those of the second.
  *   spread      digits to bytes: the places of rows in a line (kt_grid_place) are such that each
  *               qword holds two rows of each column of 16, and VPMULTISHIFTQB with the column's
- *               offsets makes eight bytes of two rows, each with its digit lowest. IQ3 has two bytes
- *               a row: VPUNPCK*BW puts them side by side before.
+ *               offsets makes eight bytes of two rows, each with its digit lowest. IQ3 has two
+ *               bytes a row: VPUNPCK*BW puts them side by side before.
  *   value       VPERMB of the lowest bits; its table repeats what other bits are.
  *   sign        128 - byte where the mask of the column's 64 signs says so.
  *
@@ -133,8 +133,8 @@ typedef struct kt_grid_digits {
     __m512i low[4], high[4];
 } kt_grid_digits;
 
-/* Quads (4 inputs) whose points are looked up together: a table of 256 stays in registers, of larger
- * ones each part is loaded once for four lines. */
+/* Quads (4 inputs) whose points are looked up together: a table of 256 stays in registers, of
+ * larger ones each part is loaded once for four lines. */
 KT_INLINE int kt_grid_batch(const kt_p64_grid grid) {
     if (kt_grid_points(grid) == 256) return 2;
     return kt_grid_inputs(grid) == 8 ? 8 : 4;

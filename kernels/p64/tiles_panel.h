@@ -24,8 +24,8 @@ typedef struct kt_open_rows64 {
     _Alignas(64) uint8_t worst[4][64]; /* kt_opening.worst of the four columns of tiles */
 } kt_open_rows64;
 
-/* Of formats with a grid: columns of 16 rows [first, end) of a unit of 32 inputs as bytes, weight + 64,
- * [quads][64 rows][4]. more: bits of its indices beyond eight. */
+/* Of formats with a grid: columns of 16 rows [first, end) of a unit of 32 inputs as bytes, weight +
+ * 64, [quads][64 rows][4]. more: bits of its indices beyond eight. */
 typedef void kt_open_points(const uint8_t *unit, const uint8_t *more, int first, int end,
                             uint8_t *out);
 
@@ -402,7 +402,8 @@ static inline void kt_open_terms_e4m3(const kt_open_panel *p, int64_t u, int64_t
     }
 }
 
-/* A unit of IQ1, rows [row, row + 16 * tiles), as a plane of four bits: code 2 * digit, + 1 above. */
+/* A unit of IQ1, rows [row, row + 16 * tiles), as a plane of four bits: code 2 * digit, + 1
+ * above. */
 static inline void kt_open_digits(kt_p64_spec s, const uint8_t *unit, int row, int tiles,
                                   uint8_t plane[4][256]) {
     uint32_t quad[8][64];

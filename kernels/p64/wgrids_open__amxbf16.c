@@ -1,9 +1,9 @@
-/* Blocks with grids (IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S) opened to bfloat16 tiles, times bfloat16
- * or INT8 rows, on AMX-BF16 and AVX512-FP16.
+/* Blocks with grids (IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S) opened to bfloat16 tiles, times
+ * bfloat16 or INT8 rows, on AMX-BF16 and AVX512-FP16.
  *
- * The points of a slice are looked up 64 at a time (grids_open512.h) when the slice is prepared; the
- * bytes that this yields, in L1, are opened behind products like codes of 8 bits. Lines, blocks and
- * the walk: tiles_lines.h, tiles_block.h, tiles_walk.h.
+ * The points of a slice are looked up 64 at a time (grids_open512.h) when the slice is prepared;
+ * the bytes that this yields, in L1, are opened behind products like codes of 8 bits. Lines, blocks
+ * and the walk: tiles_lines.h, tiles_block.h, tiles_walk.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/grids_open512.h"

@@ -1,7 +1,8 @@
-/* IQ1_S and IQ1_M opened to bfloat16 tiles, times bfloat16 or INT8 rows, on AMX-BF16 and AVX512-FP16.
+/* IQ1_S and IQ1_M opened to bfloat16 tiles, times bfloat16 or INT8 rows, on AMX-BF16 and
+ * AVX512-FP16.
  *
- * The points of a slice are looked up first, into planes of four bits; from there on they are codes with
- * a table and a scale per 16 inputs. Lines, blocks and the walk: tiles_lines.h, tiles_block.h,
+ * The points of a slice are looked up first, into planes of four bits; from there on they are codes
+ * with a table and a scale per 16 inputs. Lines, blocks and the walk: tiles_lines.h, tiles_block.h,
  * tiles_walk.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,6 +1,6 @@
 /* NVFP4 (E2M1 codes, an E4M3 scale per 16 inputs, a factor per row) times int8 activations on
- * AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the order of
- * work in p64_ops512.h. Sums of up to four rows: those of two halves and of floats take three
+ * AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the order
+ * of work in p64_ops512.h. Sums of up to four rows: those of two halves and of floats take three
  * registers for 16 panel rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,6 +1,6 @@
 /* Ternary weights in two bits with a scale per 256 inputs (TQ2_0, TQ1_0) times int8 activations on
- * AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the order of
- * work in p64_ops512.h.
+ * AVX-512 VNNI. The tile is explained in kernels/p64/blocks512.h and blocks512_tiles.h, the order
+ * of work in p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"

@@ -17,8 +17,8 @@
 
 enum { PLAIN, DRAFTED, WAYS };
 
-/* One of the two ways: a scheduler of its own, which learns what steps cost and how often drafts come
- * true, on the same engine. */
+/* One of the two ways: a scheduler of its own, which learns what steps cost and how often drafts
+ * come true, on the same engine. */
 typedef struct way {
     kt_scheduler *scheduler;
     double *rate;    /* owned: [repetitions] tokens per second */

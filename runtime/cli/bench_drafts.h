@@ -16,8 +16,8 @@ typedef struct kt_bench_drafts {
 } kt_bench_drafts;
 
 /* Continue the text greedily, with and without drafts in turns after one of each that warms up, and
- * print the medians, how many drafted tokens came true, and whether the tokens are the same. Returns
- * the exit code. */
+ * print the medians, how many drafted tokens came true, and whether the tokens are the same.
+ * Returns the exit code. */
 int kt_bench_drafts_run(const kt_bench_drafts *ask, const kt_usage *usage, const char *model,
                         const kt_log *log);
 

@@ -24,9 +24,9 @@ typedef struct kt_draft_flags {
 /* What the flags ask for, into *out. Prints what is wrong with them; 0 or the exit code. */
 int kt_draft_flags_settle(const kt_draft_flags *flags, const kt_usage *usage, kt_speculation *out);
 
-/* kt_engine_create, with the model's draft head where the flags ask for it. Where they leave it open
- * (auto), a model without one, and one that does not fit memory with it, is loaded without: a line of
- * the log says why. */
+/* kt_engine_create, with the model's draft head where the flags ask for it. Where they leave it
+ * open (auto), a model without one, and one that does not fit memory with it, is loaded without: a
+ * line of the log says why. */
 kt_status kt_draft_flags_create(const kt_draft_flags *flags, const kt_engine_options *options,
                                 kt_engine **out, kt_err *err);
 

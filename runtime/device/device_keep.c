@@ -105,7 +105,8 @@ static void copy_page(void *arg, uint32_t from, uint32_t to, int64_t n) {
     }
 }
 
-/* A page's rows, scales and index keys, piece by piece, as they lie in `host` one behind the other. */
+/* A page's rows, scales and index keys, piece by piece, as they lie in `host` one behind the
+ * other. */
 static uint8_t *cross(kt_device_step *d, void *there, uint8_t *host, size_t bytes, bool is_up) {
     if (is_up)
         kt_device_upload(d->device, KT_STREAM_MAIN, there, host, bytes, NULL);

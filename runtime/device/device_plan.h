@@ -27,10 +27,11 @@ typedef struct kt_device_plan {
     kt_arena hot; /* of the placement's experts */
 } kt_device_plan;
 
-/* Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer where
- * room is short, and none with "auto" prefill where there is not even room for one. "auto" experts are as many as there is room for behind all else, and no
- * more than with which both sides end at the same time, where the table knows. Whether
- * it fits is the caller's question (kt_device_memory_check). ask->target is filled in. */
+/* Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer
+ * where room is short, and none with "auto" prefill where there is not even room for one. "auto"
+ * experts are as many as there is room for behind all else, and no more than with which both sides
+ * end at the same time, where the table knows. Whether it fits is the caller's question
+ * (kt_device_memory_check). ask->target is filled in. */
 kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,
                               kt_device_plan *out, kt_err *err);
 void kt_device_plan_deinit(kt_device_plan *p); /* accepts a zeroed one */

@@ -72,8 +72,8 @@ int64_t kt_device_step_moved(const kt_device_step *d);
 /* Of a node on both sides: the host has its routing. */
 void kt_device_step_note(kt_device_step *d, int node);
 /* Of a node on both sides whose routing the host has: in a step that is long enough, experts of the
- * CPU cross and the device adds theirs to what kt_device_step_run gave. *lent: [experts] which, until
- * the next call; NULL = none. */
+ * CPU cross and the device adds theirs to what kt_device_step_run gave. *lent: [experts] which,
+ * until the next call; NULL = none. */
 bool kt_device_step_lends(const kt_device_step *d, int node);
 /* Would any node's experts cross in a step of so many rows? */
 bool kt_device_step_lends_any(const kt_device_step *d, int64_t rows);

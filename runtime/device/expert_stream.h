@@ -26,11 +26,11 @@ bool kt_expert_stream_is_for(const kt_expert_stream *s, int64_t rows);
 /* Is the step that was begun long enough? s may be NULL: no. */
 bool kt_expert_stream_wants(const kt_expert_stream *s, int weight);
 
-/* Chooses by the host's routing of the step that was begun, expert_id [rows, slots], and puts copies
- * and launches: the sum of the chosen experts is added to the node's out, where their rows' weights
- * are the step's route_weight. The host must have waited for what was put before the last routing.
- * *lent: [experts] which ones, until the next call; NULL = none. place: [experts] at least 0 for
- * those that the device has. */
+/* Chooses by the host's routing of the step that was begun, expert_id [rows, slots], and puts
+ * copies and launches: the sum of the chosen experts is added to the node's out, where their rows'
+ * weights are the step's route_weight. The host must have waited for what was put before the last
+ * routing. *lent: [experts] which ones, until the next call; NULL = none. place: [experts] at least
+ * 0 for those that the device has. */
 kt_status kt_expert_stream_put(kt_expert_stream *s, const kt_device_node *n, const int32_t *place,
                                const int32_t *expert_id, const bool **lent, kt_err *err);
 

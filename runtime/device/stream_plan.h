@@ -22,9 +22,10 @@ typedef struct kt_stream_plan {
     char note[96]; /* why nothing crosses although something was asked for; "" = none */
 } kt_stream_plan;
 
-/* What is asked. `word` as parsed; rows: the table's crossover where word is auto (INT64_MAX = never,
- * -1 = it does not say); is_cut: experts lie in pieces over memory nodes. Finds out which weights
- * can cross, and sizes a buffer for them. KT_E_UNSUPPORTED: learns, but no expert can move. */
+/* What is asked. `word` as parsed; rows: the table's crossover where word is auto (INT64_MAX =
+ * never, -1 = it does not say); is_cut: experts lie in pieces over memory nodes. Finds out which
+ * weights can cross, and sizes a buffer for them. KT_E_UNSUPPORTED: learns, but no expert can
+ * move. */
 typedef struct kt_stream_request {
     const kt_device_ask *ask;
     const kt_stream_word *word;
@@ -35,8 +36,8 @@ typedef struct kt_stream_request {
 kt_status kt_stream_plan_make(const kt_stream_request *request, kt_stream_plan *out, kt_err *err);
 void kt_stream_plan_deinit(kt_stream_plan *p); /* accepts a zeroed one */
 
-/* "steps of 512 rows and more: experts of the CPU cross, up to 8 at once"; "no experts cross for long
- * steps: ..." where that was asked for; else "". */
+/* "steps of 512 rows and more: experts of the CPU cross, up to 8 at once"; "no experts cross for
+ * long steps: ..." where that was asked for; else "". */
 char *kt_stream_plan_line(const kt_stream_plan *p, char *out, size_t out_bytes);
 
 /* Half as many experts in a buffer; false: there is one already. */

@@ -43,8 +43,8 @@ kt_status kt_stream_word_parse(const char *text, kt_stream_word *out, kt_err *er
 
 /* ---- choosing ---- */
 
-/* Those with rows that the device lacks, most rows first; then by number. Insertion keeps equal ones
- * in their order, and there are some hundred. */
+/* Those with rows that the device lacks, most rows first; then by number. Insertion keeps equal
+ * ones in their order, and there are some hundred. */
 static int64_t sort_candidates(const kt_stream_call *c, int32_t *list) {
     int64_t n = 0;
 

@@ -9,8 +9,8 @@
 
 #include "kt/status.h"
 
-/* --prefill-offload: "auto" (the default, also NULL) as the table says, "off" never, ROWS from steps
- * of so many rows on; "ROWS:P%" then always P percent of the experts with rows. */
+/* --prefill-offload: "auto" (the default, also NULL) as the table says, "off" never, ROWS from
+ * steps of so many rows on; "ROWS:P%" then always P percent of the experts with rows. */
 typedef struct kt_stream_word {
     bool is_auto;
     int64_t rows; /* INT64_MAX = never; of auto not set */

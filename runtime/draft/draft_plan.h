@@ -29,9 +29,9 @@ typedef struct kt_draft_step {
     void *arg; /* borrowed */
 } kt_draft_step;
 
-/* Take from the n offers the tokens with which the step makes the most tokens in a unit of time: the
- * likeliest first, as many as raise (tokens + sum of p) / cost. Returns that speed against the one
- * without drafts, at least 1; 1, and nothing is taken, where the cost is not known. */
+/* Take from the n offers the tokens with which the step makes the most tokens in a unit of time:
+ * the likeliest first, as many as raise (tokens + sum of p) / cost. Returns that speed against the
+ * one without drafts, at least 1; 1, and nothing is taken, where the cost is not known. */
 double kt_draft_plan(const kt_draft_step *step, kt_draft_offer *offers, int n);
 
 /* Should drafts be computed, given what they would gain (kt_draft_plan)? They begin at a gain of

@@ -1,5 +1,5 @@
-/* How often drafted tokens come true: measured for every generated token that there was a draft for,
- * whether it was computed as a draft or not. SPDX-License-Identifier: Apache-2.0 */
+/* How often drafted tokens come true: measured for every generated token that there was a draft
+ * for, whether it was computed as a draft or not. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_DRAFT_RATE_H
 #define KT_RUNTIME_DRAFT_RATE_H
 

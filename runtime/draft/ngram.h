@@ -36,10 +36,11 @@ void kt_ngram_deinit(kt_ngram *x);
  * no memory, and nothing has changed. */
 bool kt_ngram_push(kt_ngram *x, int32_t token);
 
-/* What may come next, at most `most` tokens, into out [most]: those that followed the longest suffix
- * of the text found before, the latest of equal ones; past the text's end, what was drafted goes on
- * as the text did. Returns how many there are, 0 = no match of KT_NGRAM_LEAST tokens. *matched: the
- * length of the match. At most 65 places of 32 tokens are compared, whatever the length of the text:
+/* What may come next, at most `most` tokens, into out [most]: those that followed the longest
+ * suffix of the text found before, the latest of equal ones; past the text's end, what was drafted
+ * goes on as the text did. Returns how many there are, 0 = no match of KT_NGRAM_LEAST tokens.
+ * *matched: the length of the match. At most 65 places of 32 tokens are compared, whatever the
+ * length of the text:
  * of a very common n-gram older places may be missed. */
 int64_t kt_ngram_draft(kt_ngram *x, int64_t most, int32_t *out, int64_t *matched);
 

@@ -116,8 +116,8 @@ static void fill_spans(kt_engine *e, const kt_batch *b, bool has_next) {
     e->step.n_spans = b->n_spans;
 }
 
-/* The state after the step takes the place of the one before it, which becomes the one to go back to
- * where tokens of the step are guesses. */
+/* The state after the step takes the place of the one before it, which becomes the one to go back
+ * to where tokens of the step are guesses. */
 static void set_state(kt_engine *e, kt_sequence *s, int32_t next) {
     if (s->guesses) {
         kt_states_give(&e->states, s->marked);

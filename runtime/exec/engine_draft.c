@@ -55,8 +55,8 @@ static void take(const kt_engine *e, kt_draft_span *spans, int n_spans, int64_t 
     }
 }
 
-/* All rows, and the first token of each span. Rows that are not kept are left out: those behind them
- * move up. */
+/* All rows, and the first token of each span. Rows that are not kept are left out: those behind
+ * them move up. */
 static kt_status run_first(kt_engine *e, kt_draft_span *spans, int n_spans, float *logits,
                            kt_err *err) {
     const size_t bytes = (size_t)e->model.graph.numbers.hidden * sizeof(float);

@@ -20,8 +20,8 @@ bool kt_engine_has_draft_head(const kt_engine *e);
 
 /* Run the draft head over rows of the step before, which nothing may have come behind: its keys and
  * values go to the sequences' pages, and the likeliest tokens by it, one after the other, to `out`.
- * Spans are in the order of their rows. logits: f32 [n_spans, vocab], overwritten. A span that has no
- * reserved tokens left for its drafts gets fewer: *n is how many. */
+ * Spans are in the order of their rows. logits: f32 [n_spans, vocab], overwritten. A span that has
+ * no reserved tokens left for its drafts gets fewer: *n is how many. */
 kt_status kt_engine_draft(kt_engine *e, kt_draft_span *spans, int n_spans, float *logits,
                           kt_err *err);
 

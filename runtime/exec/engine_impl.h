@@ -48,8 +48,8 @@ struct kt_engine {
     int64_t max_context, max_chunk, chunk;
 };
 
-/* The first `known` pages, all full ones but those that guesses stand in, are in the index of prefixes
- * and may have other users; all others are this sequence's alone. */
+/* The first `known` pages, all full ones but those that guesses stand in, are in the index of
+ * prefixes and may have other users; all others are this sequence's alone. */
 struct kt_sequence {
     kt_engine *engine;
     uint32_t *page; /* owned: [n_pages of room] */

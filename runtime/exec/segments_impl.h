@@ -27,7 +27,8 @@ int64_t kt_segments_slots(const kt_step *s, const kt_node *experts);
 int kt_segments_routed(const kt_step *s, const kt_segment *segment);
 /* The host's phases of a segment. */
 kt_status kt_segments_run_host(const kt_segments_runner *r, int segment, kt_err *err);
-/* Ids of the experts that the CPU has, and does not lend (NULL = none), for a node on both sides. */
+/* Ids of the experts that the CPU has, and does not lend (NULL = none), for a node on both
+ * sides. */
 void kt_segments_keep_cold(const kt_segments_runner *r, int node, const bool *lent);
 /* The device's sum, which has come, is added to the node's out. */
 void kt_segments_add_sum(const kt_segments_runner *r, int node);

@@ -89,7 +89,8 @@ static kt_status put_both(mail *m, const kt_segment *g, int *letter, kt_err *err
     return kt_device_step_sum_up(m->r->d, g->first, err);
 }
 
-/* A node on both sides whose experts are all here in a step of so few rows: the sum alone crosses. */
+/* A node on both sides whose experts are all here in a step of so few rows: the sum alone
+ * crosses. */
 static kt_status put_host_alone(mail *m, const kt_segment *g, kt_err *err) {
     m->parts++;
     if (!g->is_summed_on_device) return KT_OK;

@@ -128,7 +128,8 @@ void kt_page_tier_keep(kt_page_pool *p, uint32_t page, int64_t before, const int
 
 /* ---- up ---- */
 
-/* The next page of the text, which is held; KT_PREFIX_NONE = neither has it, or there is no room. */
+/* The next page of the text, which is held; KT_PREFIX_NONE = neither has it, or there is no
+ * room. */
 static int64_t hold(kt_page_pool *p, int64_t before, int64_t *place, const int32_t *tokens,
                     int64_t *restored) {
     kt_page_tier *t = p->tier;

@@ -11,9 +11,9 @@
 
 typedef struct kt_page_tier kt_page_tier;
 
-/* Room for n pages of the pool, which somebody else has all of and copies (elsewhere.save_page). For
- * pools without states of recurrent layers. Ends with kt_pages_deinit. KT_E_UNSUPPORTED: of another
- * pool. */
+/* Room for n pages of the pool, which somebody else has all of and copies (elsewhere.save_page).
+ * For pools without states of recurrent layers. Ends with kt_pages_deinit. KT_E_UNSUPPORTED: of
+ * another pool. */
 kt_status kt_page_tier_create(kt_page_pool *p, int64_t n, kt_err *err);
 void kt_page_tier_destroy(kt_page_tier *t); /* accepts NULL */
 /* All of its memory, to be pinned. */

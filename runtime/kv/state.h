@@ -18,7 +18,8 @@ typedef struct kt_kept_elsewhere {
     void (*copy_state)(void *arg, int32_t from, int32_t to);
     void (*clear_state)(void *arg, int32_t slot);
     /* All of a page to memory of the host, kt_kv_page_bytes, and back. The memory is used until the
-     * work is waited for; order is that of the calls, and steps come behind them. NULL = neither. */
+     * work is waited for; order is that of the calls, and steps come behind them. NULL =
+     * neither. */
     void (*save_page)(void *arg, uint32_t page, uint8_t *to);
     void (*load_page)(void *arg, uint32_t page, uint8_t *from);
 } kt_kept_elsewhere;

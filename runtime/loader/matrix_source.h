@@ -86,8 +86,8 @@ void kt_tensor_read_f32(const kt_tensor *t, int64_t begin, int64_t count, float 
  * format, with scales of its type, and aligned. Returns 0 when they cannot be used as they are. */
 int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, kt_matrix *out);
 
-/* The same of rows [row_begin, row_end), which lie in one piece, whatever the others are: *out begins
- * with row row_begin. */
+/* The same of rows [row_begin, row_end), which lie in one piece, whatever the others are: *out
+ * begins with row row_begin. */
 int kt_matrix_source_borrow_rows(const kt_matrix_source *s, kt_weight_format format,
                                  int64_t row_begin, int64_t row_end, kt_matrix *out);
 
@@ -97,8 +97,8 @@ int64_t kt_matrix_source_rows(const kt_format *format);
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
  * scratch holds kt_matrix_source_rows(format) * k floats. row_begin is a multiple of 128 where rows
  * share scales (kt_format.scale_rows). Rows stored as INT4, FP8, MXFP4 or in blocks are taken as
- * they are where format is theirs (then row_begin and row_end of INT4 are multiples of 8 or the last
- * row), else decoded and encoded anew. Fails when a weight is infinite or NaN (but see
+ * they are where format is theirs (then row_begin and row_end of INT4 are multiples of 8 or the
+ * last row), else decoded and encoded anew. Fails when a weight is infinite or NaN (but see
  * allows_nonfinite) or too large for the format, or as kt_int4_import and kt_int4_decode_row. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
@@ -110,8 +110,8 @@ kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_forma
                                        float *scratch, kt_err *err);
 
 /* What encoding rows [row_begin, row_end) as format loses, added to *loss: nothing where all pieces
- * are stored in it. row_begin as above. out holds KT_SOURCE_BLOCK rows of the format and, behind them at the next multiple
- * of 64, their scales. */
+ * are stored in it. row_begin as above. out holds KT_SOURCE_BLOCK rows of the format and, behind
+ * them at the next multiple of 64, their scales. */
 kt_status kt_matrix_source_loss(const kt_matrix_source *s, const kt_format *format,
                                 int64_t row_begin, int64_t row_end, void *out, float *scratch,
                                 double *row, kt_format_loss *loss, kt_err *err);

@@ -63,9 +63,9 @@ typedef struct kt_convert_result {
 /* Convert. An unfinished conversion of the same source in the same way goes on behind its last
  * whole shard, whatever ended it; the bytes are the same as of one that was never ended. Source
  * files are only read. Refused: an output folder that holds anything else, is the source's, or
- * whose disk has too little room; a source that is itself a converted folder; max_ram below what the
- * largest matrix needs; a budget below what the smallest formats take, with the bytes of each role.
- * Formats once chosen are kept in the folder's journal. A folder without
+ * whose disk has too little room; a source that is itself a converted folder; max_ram below what
+ * the largest matrix needs; a budget below what the smallest formats take, with the bytes of each
+ * role. Formats once chosen are kept in the folder's journal. A folder without
  * model.safetensors.index.json is not whole. */
 kt_status kt_convert(const kt_convert_request *request, kt_convert_result *out, kt_err *err);
 

@@ -2,9 +2,9 @@
  * error of each product: the mean over a weight's matrices of squared error over squared weights,
  * each input weighed by its importance and each expert by its load. What is outside of layers, the
  * head, makes the logits alone; each half of a layer adds one of 2 L parts to what the head reads,
- * which are taken to be of one size, so that their errors count 1 / (2 L). Experts of a layer share one format for gate and up and one for down, as kernels read them
- * (kt_moe_layer): so a load says which experts count in their layer, and layers differ.
- * SPDX-License-Identifier: Apache-2.0 */
+ * which are taken to be of one size, so that their errors count 1 / (2 L). Experts of a layer share
+ * one format for gate and up and one for down, as kernels read them (kt_moe_layer): so a load says
+ * which experts count in their layer, and layers differ. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -19,8 +19,8 @@ static double e4m3(int code) {
     return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
 }
 
-/* The four E4M3 scales of a block: of the two that are next to d so many of each that d is what they
- * are in the mean. */
+/* The four E4M3 scales of a block: of the two that are next to d so many of each that d is what
+ * they are in the mean. */
 static void put_e4m3(double d, size_t b, uint8_t scale[4]) {
     int code = 0;
 

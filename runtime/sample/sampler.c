@@ -6,8 +6,8 @@
  * when the tokens before it weigh less than the share: one pass says that. Where they weigh more,
  * the share lies among them, and the next draw is from them alone. What is drawn is spread as if
  * the share had been found first, for each draw is from a set that holds it, and is taken only when
- * it lies inside. At a share p that takes about 1 + ln(1/p) passes over weights that were made once.
- * SPDX-License-Identifier: Apache-2.0 */
+ * it lies inside. At a share p that takes about 1 + ln(1/p) passes over weights that were made
+ * once. SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sample/sampler.h"
 
 #include <math.h>

@@ -42,8 +42,8 @@ static int64_t most_of(const kt_scheduler *s, const kt_lane *l) {
     return left < s->options.draft ? left : s->options.draft;
 }
 
-/* What the rate of token i goes by: the length of its match, or of the head's how deep it is, a class
- * of rates each. */
+/* What the rate of token i goes by: the length of its match, or of the head's how deep it is, a
+ * class of rates each. */
 static int64_t sureness(const kt_lane_draft *d, int64_t i) {
     const int64_t depth = i < KT_DRAFT_CLASSES ? i : KT_DRAFT_CLASSES - 1;
 
@@ -122,8 +122,8 @@ static double hoped_ns(void *arg, int64_t rows) {
     return 10 + (double)(rows - *(const int64_t *)arg);
 }
 
-/* Drafts that would pay if rows were cheap are computed at times though by the cost of steps they do
- * not: a step that was slow for another reason is measured anew. */
+/* Drafts that would pay if rows were cheap are computed at times though by the cost of steps they
+ * do not: a step that was slow for another reason is measured anew. */
 static bool tries_again(kt_scheduler *s, const kt_draft_step *step, int n) {
     kt_draft_step hoped = *step;
 

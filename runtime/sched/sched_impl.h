@@ -152,8 +152,8 @@ bool kt_draft_check(kt_scheduler *s, kt_lane *l);
 /* Take back what was drafted and did not come true, of the lanes of the last step. */
 void kt_drafts_settle(kt_scheduler *s, int n_spans);
 void kt_draft_release(kt_lane *l);
-/* Let the draft head see the rows that the last step, with `spans`, kept; and draft, while that pays
- * or to see whether it would. */
+/* Let the draft head see the rows that the last step, with `spans`, kept; and draft, while that
+ * pays or to see whether it would. */
 void kt_drafts_ask_head(kt_scheduler *s, const kt_span *spans, int n_spans);
 
 /* step_run.c */

@@ -29,8 +29,10 @@ typedef struct kt_scheduler kt_scheduler;
  * tokens, so distributions are kept, and with equal logits the very tokens of a seed. */
 typedef enum kt_speculation {
     KT_SPECULATE_OFF = 0,
-    KT_SPECULATE_NGRAM, /* what followed the same tokens earlier in the text (runtime/draft/ngram.h) */
-    KT_SPECULATE_HEAD /* what the model's draft head (MTP) says, where the backend has one; else NGRAM */
+    /* What followed the same tokens earlier in the text (runtime/draft/ngram.h). */
+    KT_SPECULATE_NGRAM,
+    /* What the model's draft head (MTP) says, where the backend has one; else NGRAM. */
+    KT_SPECULATE_HEAD
 } kt_speculation;
 
 typedef struct kt_scheduler_options {
@@ -79,8 +81,8 @@ typedef struct kt_scheduler_counts {
     int resting;    /* not read: some of these, and those that gave up their places meanwhile */
     bool is_called; /* a job of kt_scheduler_call waits or runs */
     int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
-    /* Drafts, their tokens, those that came true, steps with drafts and their time; and how much longer
-     * the same tokens would have taken without, as far as the cost of steps is known. */
+    /* Drafts, their tokens, those that came true, steps with drafts and their time; and how much
+     * longer the same tokens would have taken without, as far as the cost of steps is known. */
     int64_t drafts, draft_rows, draft_hits, draft_steps, draft_ns, draft_saved_ns;
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Share of the newest step: contexts grow and machines change within some ten steps. Other work only
- * makes steps slower, so a quicker one says more. */
+/* Share of the newest step: contexts grow and machines change within some ten steps. Other work
+ * only makes steps slower, so a quicker one says more. */
 static const double newest = 0.2, newest_of_quicker = 0.5;
 
 void kt_step_cost_add(kt_step_cost *c, int64_t rows, int64_t ns) {

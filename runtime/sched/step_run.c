@@ -247,7 +247,8 @@ static kt_status at_end(kt_scheduler *s, kt_lane *l, int *n, kt_err *err) {
     return KT_OK;
 }
 
-/* Rows of logits up to that of a lane's last known token; those of drafts are looked at one by one. */
+/* Rows of logits up to that of a lane's last known token; those of drafts are looked at one by
+ * one. */
 static bool has_finite_rows(const kt_scheduler *s, const kt_lane *l) {
     const int64_t vocab = s->model.vocab;
     return is_finite(s->logits + l->first_out * vocab, (l->n_out - l->n_draft) * vocab);
@@ -292,7 +293,8 @@ static void pick_all(kt_scheduler *s, int n) {
         pick(s, 0, n, 0);
 }
 
-/* The token that was chosen from row `row` of logits is the drafted one, whose own row is the next. */
+/* The token that was chosen from row `row` of logits is the drafted one, whose own row is the
+ * next. */
 static void take_draft(kt_scheduler *s, kt_lane *l, int64_t row, int *n_next) {
     kt_err err;
 

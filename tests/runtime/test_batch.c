@@ -168,8 +168,8 @@ static void check_truncate(kt_batches *b) {
     kt_engine_drop_cache(b->e);
 }
 
-/* A step of s from text 0: rows of it, and behind `right` of them as many guesses that are wrong. The
- * logits of the right rows and of the last token before the wrong ones are as ever. */
+/* A step of s from text 0: rows of it, and behind `right` of them as many guesses that are wrong.
+ * The logits of the right rows and of the last token before the wrong ones are as ever. */
 static void guess(kt_batches *b, kt_sequence *s, int64_t right, int64_t wrong) {
     const int64_t at = kt_sequence_length(s), rows = right + wrong;
     int32_t token[KT_BATCH_ROWS], out_row[KT_BATCH_ROWS];

@@ -292,8 +292,8 @@ static void check_tokens(const client *c, size_t i) {
 static const kt_scheduler_options drafting = {
     .is_manual = true, .speculate = KT_SPECULATE_NGRAM, .draft = 5, .always_drafts = true};
 
-/* A draft head that is mostly right. Every row that was kept comes to it once, with the token behind
- * it; or again, where states went back. */
+/* A draft head that is mostly right. Every row that was kept comes to it once, with the token
+ * behind it; or again, where states went back. */
 static kt_status fake_head(void *self, kt_draft_span *spans, int n_spans, float *logits,
                            kt_err *err) {
     int32_t all[4096];

@@ -1,5 +1,6 @@
 /* Fetching codes ahead of packing reads the rows that are asked for and nothing behind the last;
- * what is stored in few bits is decoded when another format is asked for. SPDX-License-Identifier: Apache-2.0 */
+ * what is stored in few bits is decoded when another format is asked for.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>

@@ -492,8 +492,8 @@ Test(scheduler, who_does_not_read_rests) {
     end();
 }
 
-/* One place, or pages for one: who is not read keeps them from others for a moment only, and goes on
- * where it was when it is read. */
+/* One place, or pages for one: who is not read keeps them from others for a moment only, and goes
+ * on where it was when it is read. */
 static void check_displaced(int max_running, int n_pages) {
     client *slow = make(5, 30, 1), *quick = make(5, 30, 2);
     int64_t before;

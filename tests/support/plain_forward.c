@@ -501,7 +501,8 @@ static void join(plain_pass *p, const double *hidden, int32_t token, double *out
     free(both);
 }
 
-/* The layer's inputs of positions 0 to n - 2, in p->x, which has room for one more; p->layer is it. */
+/* The layer's inputs of positions 0 to n - 2, in p->x, which has room for one more; p->layer is
+ * it. */
 static void begin_draft(plain_pass *p, const int32_t *tokens, uint64_t seed) {
     run_model(p, tokens, seed);
     p->n--;

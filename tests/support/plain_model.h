@@ -68,8 +68,8 @@ void kt_plain_forward(const kt_plain_model *m, const int32_t *tokens, int64_t n,
  * and token t + 1. */
 void kt_plain_draft(const kt_plain_model *m, const int32_t *tokens, int64_t n, kt_plain_noise noise,
                     uint64_t seed, double *logits, uint64_t *choices);
-/* And once more behind its last row, from what the layer made of that: logits [vocab] of position n - 1,
- * given the token `drafted` behind the last of tokens. choices [n]. */
+/* And once more behind its last row, from what the layer made of that: logits [vocab] of position n
+ * - 1, given the token `drafted` behind the last of tokens. choices [n]. */
 void kt_plain_draft_next(const kt_plain_model *m, const int32_t *tokens, int64_t n, int32_t drafted,
                          kt_plain_noise noise, uint64_t seed, double *logits, uint64_t *choices);
 

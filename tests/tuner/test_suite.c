@@ -43,7 +43,8 @@ static void check_kept(const kt_suite_spec *spec) {
     cr_assert_gt(takers, 0, "%s", spec->name);
 }
 
-/* Norms beside copying, routers beside the machine; some variant of any machine takes the problem. */
+/* Norms beside copying, routers beside the machine; some variant of any machine takes the
+ * problem. */
 static void check_rows(const kt_suite_spec *spec) {
     const kt_problem *p = &spec->kept;
     kt_err err = {KT_OK, ""};

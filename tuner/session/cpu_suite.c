@@ -52,7 +52,8 @@
         text, .kind = KT_ROW_KEPT, .of = what, .threads = 1, .bar = limit, .kept = { __VA_ARGS__ } \
     }
 
-/* Norms of so many rows, and routers with the choice of experts: Qwen3-30B, GLM-4.7, DeepSeek-V3. */
+/* Norms of so many rows, and routers with the choice of experts: Qwen3-30B, GLM-4.7,
+ * DeepSeek-V3. */
 #define NORM(text, what, rows, size, limit)                                              \
     {                                                                                    \
         "norm_" text, .kind = KT_ROW_ROWS, .of = KT_OF_COPY, .threads = 1, .norm = what, \
@@ -175,8 +176,8 @@ static const kt_suite_spec specs[] = {
     KEPT("delta_prefill", KT_OF_PEAK, 0.70, DELTA, .m = 512),
     KEPT("conv_decode", KT_OF_STREAM, 0.85, CONV, .m = 1),
     KEPT("conv_prefill", KT_OF_STREAM, 0.85, CONV, .m = 256),
-    /* Whole rows of DeepSeek-V3 and Qwen3-30B; heads of Qwen3-Next, whose w + 1 is made at load; its
-     * gated norm and gate. */
+    /* Whole rows of DeepSeek-V3 and Qwen3-30B; heads of Qwen3-Next, whose w + 1 is made at load;
+     * its gated norm and gate. */
     NORM("decode", KT_NORM_RMS, 1, 7168, 0.85),
     NORM("prefill", KT_NORM_RMS, 512, 2048, 0.80),
     NORM("heads_prefill", KT_NORM_RMS, 8192, 256, 0.85),

@@ -1,6 +1,6 @@
-/* Rows of the bench suites for what turns rows into rows and keeps nothing: norms beside copying the
- * same rows, which is the least that reading and writing them takes; routers, the choice of experts
- * included, beside the machine's ceilings. On memory that is cold to each.
+/* Rows of the bench suites for what turns rows into rows and keeps nothing: norms beside copying
+ * the same rows, which is the least that reading and writing them takes; routers, the choice of
+ * experts included, beside the machine's ceilings. On memory that is cold to each.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

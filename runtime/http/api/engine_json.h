@@ -1,4 +1,5 @@
-/* What an engine shows of itself, as JSON for GET /machine and as labels for GET /metrics. SPDX-License-Identifier: Apache-2.0 */
+/* What an engine shows of itself, as JSON for GET /machine and as labels for GET /metrics.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_ENGINE_JSON_H
 #define KT_RUNTIME_ENGINE_JSON_H
 

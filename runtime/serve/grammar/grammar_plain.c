@@ -1,7 +1,7 @@
 /* A place inside of a string goes on by any character, and always to the same place: so a few steps
  * say what a hundred thousand tokens do. Characters are tried by the ranges of UTF-8 (Unicode table
- * 3-7), of which bytes of the same class are one. Those of one byte come last: a free text that ends
- * at a full stop goes on by all but that one, and it is noted.
+ * 3-7), of which bytes of the same class are one. Those of one byte come last: a free text that
+ * ends at a full stop goes on by all but that one, and it is noted.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/serve/grammar/grammar_plain.h"
 
