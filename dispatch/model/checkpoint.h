@@ -8,7 +8,6 @@
 
 #include "base/buffer.h"
 #include "dispatch/model/quant.h"
-#include "kernels/formats/lowbit.h"
 #include "kt/problem.h"
 #include "kt/status.h"
 
@@ -50,7 +49,6 @@ typedef struct kt_tensor {
     kt_weight_format
         blocks; /* of a GGUF tensor in blocks: rows of them, shape counts weights, dtype is U8;
                               * KT_W_NONE = elements of dtype */
-    kt_lowbit lowbit; /* the data are such blocks, and `blocks` is what they become */
 } kt_tensor;
 
 /* Immutable after opening; thread-safe. */

@@ -27,7 +27,6 @@ static kt_status add_tensor(kt_checkpoint *c, const kt_gguf_tensor *g, int file,
                    .file = file};
 
     t.blocks = t.dtype == KT_DTYPE_U8 ? g->format : KT_W_NONE;
-    t.lowbit = g->lowbit;
     for (int i = 0; i < g->rank; i++) t.shape[i] = g->size[g->rank - 1 - i];
     t.name = kt_arena_strndup(&c->arena, g->name, strlen(g->name));
     if (!t.name) return kt_fail(err, KT_E_NOMEM, "no memory for tensor names");

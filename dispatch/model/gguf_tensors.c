@@ -80,17 +80,6 @@ static kt_status read_sizes(cursor *c, size_t file_bytes, kt_gguf_tensor *t, kt_
     return KT_OK;
 }
 
-/* Low-bit blocks: whole ones in each row. */
-static kt_status size_lowbit(kt_gguf_tensor *t, int64_t rows, kt_err *err) {
-    const kt_lowbit_type *type = kt_lowbit_of(t->lowbit);
-
-    t->format = KT_W_INT8_G16M;
-    t->bytes = (size_t)(rows * (t->size[0] / type->inputs)) * (size_t)type->bytes;
-    if (t->size[0] % type->inputs == 0) return KT_OK;
-    return kt_fail(err, KT_E_FORMAT, "tensor '%s': rows of %lld, %s has blocks of %d", t->name,
-                   (long long)t->size[0], type->name, type->inputs);
-}
-
 static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
     uint64_t type = 0;
     size_t scales;
@@ -104,8 +93,6 @@ static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
         t->bytes = (size_t)(rows * t->size[0]) * sizeof(int32_t);
         return KT_OK;
     }
-    if (t->format == KT_W_NONE) t->lowbit = kt_lowbit_of_ggml((uint32_t)type);
-    if (t->lowbit) return size_lowbit(t, rows, err);
     if (t->format == KT_W_NONE)
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "tensor '%s' is of ggml type %llu, expected F32, F16, BF16, Q4_0 to Q8_0, "
@@ -213,7 +200,7 @@ const kt_gguf_tensor *kt_gguf_tensor_find(const kt_gguf_tensor *list, size_t cou
 kt_matrix kt_gguf_matrix(const kt_gguf_tensor *t, int64_t index) {
     size_t bytes = t->bytes / (size_t)(t->size[2] * t->size[3]);
 
-    return (kt_matrix){.format = t->lowbit ? KT_W_NONE : t->format,
+    return (kt_matrix){.format = t->format,
                        .n = t->size[1],
                        .k = t->size[0],
                        .data = t->data + (size_t)index * bytes};

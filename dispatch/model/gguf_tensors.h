@@ -7,7 +7,6 @@
 #include <stdbool.h>
 
 #include "dispatch/model/gguf_meta.h"
-#include "kernels/formats/lowbit.h"
 
 #define KT_GGUF_NAME 64 /* longest tensor name */
 #define KT_GGUF_RANK 4
@@ -17,7 +16,6 @@
 typedef struct kt_gguf_tensor {
     char name[KT_GGUF_NAME + 1];
     kt_weight_format format; /* of low-bit blocks: what they become, KT_W_INT8_G16M */
-    kt_lowbit lowbit;        /* what they are; KT_LOWBIT_NONE = the data is in format */
     int rank;
     bool has_integers; /* of 32 bits, in no format of weights */
     int64_t size[KT_GGUF_RANK];

@@ -73,7 +73,6 @@ kt_weight_format kt_weight_kept_as(const kt_weight *w) {
     const kt_weight_format stored = w->part[0].stored;
 
     if (w->kind == KT_WEIGHT_VECTOR || stored == KT_W_F16 || stored == KT_W_NONE) return KT_W_F32;
-    if (stored == KT_W_INT8_G16M) return KT_W_F32; /* low-bit blocks, which only matrices stay */
     return stored;
 }
 

@@ -1,6 +1,6 @@
 /* The points of IQ1's grid: P(number) for each, ascending. The eight digits of a number, of two
  * bits each and the lowest first, are a weight's -1, 0 or 1, plus 1. The numbers are those of
- * ggml's reference, as the digests in test_lowbit.c are.
+ * ggml's reference, as the digests in test_formats_gguf.c are.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_IQ1_POINTS_H
 #define KT_KERNELS_IQ1_POINTS_H

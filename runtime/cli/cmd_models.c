@@ -10,7 +10,6 @@
 #include "dispatch/model/family.h"
 #include "dispatch/model/needs.h"
 #include "dispatch/model/stored_kinds.h"
-#include "kernels/formats/lowbit.h"
 #include "kernels/formats/format.h"
 #include "kt/variant.h"
 #include "runtime/cli/command.h"
@@ -71,14 +70,6 @@ static bool encoding_at(size_t i, encoding *out) {
         for (size_t k = 0; format->name[k + 1] && k + 1 < sizeof out->name; k++)
             out->name[k] = (char)toupper((unsigned char)format->name[k + 1]);
         out->formats[0] = loaded_as(format->id);
-        return true;
-    }
-    for (int t = KT_LOWBIT_NONE + 1; t < KT_LOWBIT_COUNT; t++) {
-        const char *name = kt_lowbit_of((kt_lowbit)t)->name;
-        if (has_format(name) || i--) continue;
-        snprintf(out->name, sizeof out->name, "%s", name);
-        out->tensors = "GGUF blocks, which become w8g16m: 12 bits a weight";
-        out->formats[0] = KT_W_INT8_G16M;
         return true;
     }
     return false;

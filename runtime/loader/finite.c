@@ -173,22 +173,6 @@ static kt_status check_blocks(const kt_checkpoint *c, const kt_tensor *t, kt_wei
     return KT_OK;
 }
 
-/* The scales of GGUF's low-bit blocks. */
-static kt_status check_lowbit(const kt_checkpoint *c, const kt_tensor *t, int64_t k,
-                              int64_t row_begin, int64_t row_end, kt_err *err) {
-    const kt_lowbit_type *type = kt_lowbit_of(t->lowbit);
-    const int64_t blocks = k / type->inputs;
-    char where[120];
-
-    for (int64_t i = row_begin * blocks; i < row_end * blocks; i++) {
-        if (kt_lowbit_is_finite(t->lowbit, t->data + i * type->bytes)) continue;
-        snprintf(where, sizeof where, "the scale of block %lld of row %lld",
-                 (long long)(i % blocks), (long long)(i / blocks));
-        return refuse(c, t, err, where, "Inf or NaN");
-    }
-    return KT_OK;
-}
-
 /* ---- MXFP4 and MXFP8 ---- */
 
 /* E8M0 has one NaN; U8 tensors hold the same bytes. t: exponents per 32 inputs. */
@@ -234,9 +218,7 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
             if (first == 0)
                 KT_TRY(kt_tensor_check_finite(c, t, s->piece[i].first_input * s->piece[i].turned,
                                               s->k * s->piece[i].turned, err));
-        } else if (t->lowbit)
-            KT_TRY(check_lowbit(c, t, s->k, offset + first, offset + last, err));
-        else if (t->blocks != KT_W_NONE)
+        } else if (t->blocks != KT_W_NONE)
             KT_TRY(check_blocks(c, t, t->blocks, s->k, offset + first, offset + last, err));
         else
             KT_TRY(

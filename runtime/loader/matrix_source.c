@@ -9,7 +9,6 @@
 #include "base/numeric.h"
 #include "kernels/formats/w8g16m.h"
 #include "runtime/loader/finite.h"
-#include "runtime/loader/lowbit_source.h"
 
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row,
                           int64_t rows) {
@@ -148,7 +147,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     if (s->n_pieces != 1 || s->piece[0].exponents || s->piece[0].turned) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
-        if (t->blocks != format || t->lowbit || s->piece[0].has_factor) return 0;
+        if (t->blocks != format || s->piece[0].has_factor) return 0;
         data = t->data + (size_t)s->piece[0].first_row * block_row_bytes(format, s->k);
         *out = (kt_matrix){.format = format, .n = s->rows, .k = s->k, .data = data};
         return 1;
@@ -367,8 +366,6 @@ static kt_status read_encoded(const kt_matrix_source *s, int piece, int64_t r, f
         read_fp8(s, piece, s->piece[piece].first_row + r, out);
     else if (s->piece[piece].exponents)
         read_mxfp4(s, piece, r, out);
-    else if (t->lowbit)
-        kt_lowbit_read_row(t, s->piece[piece].first_row + r, s->k, out);
     else
         read_blocks(t, s->piece[piece].first_row + r, s->k, out);
     for (int64_t i = 0; s->piece[piece].has_factor && i < s->k; i++)
@@ -539,10 +536,6 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
     int64_t base = 0;
     int n_native = 0;
 
-    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->lowbit) {
-        kt_lowbit_encode(s, first, row_begin, row_end, data, scales);
-        return KT_OK;
-    }
     if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
         return widen_blocks(s, first, row_begin, row_end, data, scales, err);
     for (int i = 0; i < s->n_pieces; i++) n_native += native_format(s, i) == format->id;
@@ -580,7 +573,6 @@ static size_t stored_row_bytes(const kt_matrix_source *s, int piece) {
     const kt_tensor *t = s->piece[piece].tensor;
 
     if (s->piece[piece].int4.packed || s->piece[piece].exponents) return (size_t)s->k / 2;
-    if (t->lowbit) return kt_lowbit_row_bytes(t, s->k);
     if (t->blocks != KT_W_NONE) return block_row_bytes(t->blocks, s->k);
     return (size_t)s->k * kt_dtype_bytes(t->dtype);
 }

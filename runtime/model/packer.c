@@ -10,7 +10,6 @@
 #include "base/err.h"
 #include "kernels/formats/p64.h"
 #include "runtime/loader/finite.h"
-#include "runtime/loader/lowbit_source.h"
 #include "runtime/model/bytes.h"
 
 #define ROWS_PER_TASK 128 /* a block of rows that share scales is not cut */
@@ -522,10 +521,6 @@ static void widen(const kt_tensor *t, const kt_weight *w, bool is_gguf, float *o
         for (int64_t i = 0; i < w->n; i++) kt_tensor_read_f32(t, i * w->step + w->at, 1, &out[i]);
         return;
     }
-    if (t->lowbit) {
-        for (int64_t row = 0; row < w->n; row++) kt_lowbit_read_row(t, row, w->k, out + row * w->k);
-        return;
-    }
     if (w->ids) {
         for (int64_t i = 0; i < count; i++) out[i] = (float)read_id(t, i);
         return;
@@ -591,7 +586,6 @@ kt_status kt_packer_check(kt_packer *l, kt_err *err) {
 
     for (int i = 0; i < g->n_weights; i++) KT_TRY(check_weight(l, &g->weights[i], err));
     kt_weight_finder_report(&l->finder, l->request.log);
-    kt_weight_finder_tell_lowbit(&l->finder, l->request.plan->quant, l->request.log);
     kt_weights_tell_changes(g, l->request.plan->quant, l->request.log);
     return KT_OK;
 }

@@ -502,29 +502,6 @@ void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log) {
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
-void kt_weight_finder_tell_lowbit(const kt_weight_finder *f, kt_quant quant, const kt_log *log) {
-    const char *name = NULL;
-    double stored = 0, widened = 0;
-    size_t count = 0;
-
-    if (quant != KT_QUANT_NATIVE) return;
-    for (size_t i = 0; i < kt_checkpoint_count(f->checkpoint); i++) {
-        const kt_tensor *t = kt_checkpoint_at(f->checkpoint, i);
-        const kt_lowbit_type *type = kt_lowbit_of(t->lowbit);
-        if (!f->used[i] || !type) continue;
-        if (!name) name = type->name;
-        stored += (double)t->bytes;
-        widened += (double)(t->bytes / (size_t)type->bytes) * type->inputs *
-                   kt_format_find(KT_W_INT8_G16M)->bits / 8;
-        count++;
-    }
-    if (count)
-        kt_log_write(log, KT_LOG_WARN, "loader",
-                     "%zu tensors are of low-bit blocks (%s), which no kernel multiplies: loaded "
-                     "exactly as w8g16m, %.2f GiB instead of %.2f",
-                     count, name, widened / GIB, stored / GIB);
-}
-
 /* Few bits of one kind as those of another: both losses remain. */
 static void tell_second_loss(const kt_graph *g, kt_quant quant, const kt_log *log) {
     const kt_weight *first = NULL;

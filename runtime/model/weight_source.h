@@ -39,10 +39,6 @@ kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t
 /* One warning when the checkpoint holds tensors that nobody asked for. */
 void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log);
 
-/* One warning when tensors of low-bit blocks, which no kernel multiplies, are loaded as w8g16m: the
- * bytes of both. */
-void kt_weight_finder_tell_lowbit(const kt_weight_finder *f, kt_quant quant, const kt_log *log);
-
 /* What is not loaded as it lies although nobody asked for another format, and what is encoded anew
  * from few bits because somebody did: said once for each reason. */
 void kt_weights_tell_changes(const kt_graph *graph, kt_quant quant, const kt_log *log);

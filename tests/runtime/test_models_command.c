@@ -11,7 +11,6 @@
 #include "dispatch/model/family.h"
 #include "dispatch/model/stored_kinds.h"
 #include "kernels/formats/format.h"
-#include "kernels/formats/lowbit.h"
 
 /* What a command prints; malloc'd. */
 static char *output_of(const char *command, size_t *size) {
@@ -101,17 +100,6 @@ Test(models_command, every_encoding_has_its_row) {
         cr_expect(holds(kt_json_get(row, "isa"), "avx2"), "%s", f->name);
         cr_expect(!holds(kt_json_get(row, "isa"), "avx512bf16"), "%s", f->name);
         cr_expect_str_eq(kt_json_text(row, "status"), "vector kernels");
-    }
-    for (int t = KT_LOWBIT_NONE + 1; t < KT_LOWBIT_COUNT; t++) {
-        const kt_json *row = named(list, kt_lowbit_of((kt_lowbit)t)->name);
-        bool is_format = false;
-        cr_assert(row, "%s", kt_lowbit_of((kt_lowbit)t)->name);
-        for (size_t i = 0; i < kt_builtin_format_count; i++)
-            is_format |=
-                strcasecmp(kt_builtin_formats[i]->name + 1, kt_lowbit_of((kt_lowbit)t)->name) == 0;
-        if (is_format) continue; /* above */
-        cr_expect(holds(kt_json_get(row, "loaded_as"), "w8g16m"));
-        n++;
     }
     cr_expect_eq(kt_json_length(list), n);
     cr_expect(holds(kt_json_get(named(list, "F32"), "loaded_as"), "wbf16"), "F32 becomes BF16");
