@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/cpu.h"
 #include "base/json.h"
@@ -41,15 +40,6 @@ static kt_weight_format loaded_as(kt_weight_format stored) {
 
     w.part[0].stored = stored;
     return kt_weight_becomes(&w, 0, KT_QUANT_NATIVE);
-}
-
-/* Is there a weight format of these GGUF blocks? */
-static bool has_format(const char *blocks) {
-    for (size_t f = 0; f < kt_builtin_format_count; f++)
-        if (kt_builtin_formats[f]->block_bytes &&
-            strcasecmp(kt_builtin_formats[f]->name + 1, blocks) == 0)
-            return true;
-    return false;
 }
 
 /* Encoding number i; false behind the last. */

@@ -15,7 +15,6 @@
 /* What follows a name begins here: most names fit before it. */
 enum {
     NAME_COLUMNS = 40,
-    WORDS_BYTES = 640,
     GROUP_BYTES = 4096,
     MOST_GROUPS = 256,
     MOST_GPU_KERNELS = 64
@@ -160,7 +159,7 @@ static void print_line(const char *name, const char *words) {
 }
 
 static void show_variant(const kt_variant *v, const char *reason, listing *l) {
-    char formats[480], isa[160], parameters[256], words[WORDS_BYTES];
+    char formats[480], isa[160], parameters[256], words[480 + 256 + 2];
     kt_json_writer *w = l->json;
 
     formats_of(v->weights, formats, sizeof formats);
