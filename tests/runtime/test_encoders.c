@@ -53,23 +53,6 @@ static void need_shared(void) {
     if (!parser_has_shared()) cr_skip_test("the shared data is absent");
 }
 
-Test(encoders, deepseek_v4_writes_what_its_templates_write) {
-    static const char *const templates[] = {"deepseek-ai-DeepSeek-V4__%s.txt",
-                                            "deepseek-ai-DeepSeek-V4-Flash-0731__%s.txt"};
-
-    need_shared();
-    for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
-        char *text = encoded(kt_chat_deepseek_v4, contexts[i]);
-        for (int k = 0; k < 2; k++) {
-            size_t size;
-            char *want = read_shared(templates[k], contexts[i], &size);
-            cr_expect_str_eq(text, want, "%s: %s\n%s\n%s", templates[k], contexts[i], text, want);
-            free(want);
-        }
-        free(text);
-    }
-}
-
 Test(encoders, deepseek_v4_asks_for_the_greatest_effort_in_words) {
     static const char json[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, "
                                "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
@@ -113,7 +96,7 @@ static const char *const conversations[] = {
     "[{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"system\", \"content\": \"T\"}, "
     "{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"user\", \"content\": \"r\"}]"};
 
-Test(encoders, deepseek_v4_agrees_on_other_conversations) {
+static void agree_on_other_conversations(void) {
     char path[512];
     const kt_chat_source source = {.template_file = path};
     static const char tool[] = "[{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
@@ -121,7 +104,6 @@ Test(encoders, deepseek_v4_agrees_on_other_conversations) {
     kt_json_doc *tools;
     kt_err err = {KT_OK, ""};
 
-    need_shared();
     snprintf(path, sizeof path, "%s/data/templates/deepseek-ai-DeepSeek-V4.jinja",
              getenv("KT_SHARED"));
     cr_assert_eq(kt_json_parse(tool, sizeof tool - 1, NULL, &tools, NULL), KT_OK);
@@ -148,4 +130,22 @@ Test(encoders, deepseek_v4_agrees_on_other_conversations) {
     kt_json_destroy(tools);
     kt_chat_format_destroy(ours);
     kt_chat_format_destroy(theirs);
+}
+
+Test(encoders, deepseek_v4_writes_what_its_templates_write) {
+    static const char *const templates[] = {"deepseek-ai-DeepSeek-V4__%s.txt",
+                                            "deepseek-ai-DeepSeek-V4-Flash-0731__%s.txt"};
+
+    need_shared();
+    for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
+        char *text = encoded(kt_chat_deepseek_v4, contexts[i]);
+        for (int k = 0; k < 2; k++) {
+            size_t size;
+            char *want = read_shared(templates[k], contexts[i], &size);
+            cr_expect_str_eq(text, want, "%s: %s\n%s\n%s", templates[k], contexts[i], text, want);
+            free(want);
+        }
+        free(text);
+    }
+    agree_on_other_conversations();
 }

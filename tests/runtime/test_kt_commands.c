@@ -187,7 +187,7 @@ Test(kt_commands, generate_answers_and_stops_at_eos) {
 Test(kt_commands, generate_takes_gguf_files) {
     char path[PATH_MAX], command[PATH_MAX + 200];
 
-    if (!kt_shared_path("data/gguf/qwen3moe-q4_0/model.gguf", path, sizeof path))
+    if (!kt_shared_path("data/gguf/qwen3moe-q2_k/model.gguf", path, sizeof path))
         cr_skip_test("the shared data is absent");
     snprintf(command, sizeof command, KT "generate %s -p a -n 2 --table '' --context 64", path);
     expect(command, 0, "1 prompt tokens");
