@@ -59,11 +59,12 @@ KT_INLINE int kt_blocks_halves(const kt_p64_spec s) {
 }
 /* Halves that do not join before they become floats. */
 KT_INLINE int kt_blocks_is_apart(const kt_p64_spec s) {
-    return s.scale == KT_P64_F32;
-}
-/* Halves of one line with float scales, which join as floats. */
-KT_INLINE int kt_blocks_is_split(const kt_p64_spec s) {
-    return s.scale == KT_P64_E4M3;
+#ifdef KT_BLOCKS_SPLIT
+    (void)s;
+    return 0;
+#else
+    return s.group == 16 && !kt_blocks_is_integer(s);
+#endif
 }
 KT_INLINE int kt_blocks_has_minimum(const kt_p64_spec s) {
     return s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
@@ -331,11 +332,12 @@ KT_INLINE void kt_blocks_begin(const kt_p64_spec s, const kt_blocks_chunk *x, in
     }
 }
 
+#ifdef KT_BLOCKS_SPLIT
 /* The sums of both halves of unit u, each with a float scale, join part. */
-KT_INLINE void kt_blocks_scale_split(const kt_p64_spec s, const kt_blocks_chunk *x,
-                                     const uint8_t *const a[], int unit, const int rows,
-                                     const int cols, const int col, kt_blocks_dots dot,
-                                     __m512 part[KT_TILE_ROWS][4]) {
+KT_INLINE void kt_blocks_scale_split(const kt_blocks_chunk *x, const uint8_t *const a[], int unit,
+                                     const int rows, const int cols, const int col,
+                                     kt_blocks_dots dot, __m512 part[KT_TILE_ROWS][4]) {
+    const kt_p64_spec s = kt_p64_spec_of(KT_W_NVFP4);
     const uint8_t *scales = x->w + kt_blocks_scales_at(s, unit);
     const int64_t a_scales = x->k - x->i + x->i / 8 + 4 * unit;
 
@@ -353,6 +355,7 @@ KT_INLINE void kt_blocks_scale_split(const kt_p64_spec s, const kt_blocks_chunk 
         }
     }
 }
+#endif
 
 /* The sums of unit u, scaled, join part, and its minima join low. */
 KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *x,
@@ -526,12 +529,13 @@ KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt
             if (is_open) kt_blocks_dot_codes(s, x, a, u, h, rows, cols, col, dot);
         }
         if (!is_open) kt_blocks_dot_planes(s, x, a, u, rows, cols, col, table, dot);
-        if (kt_blocks_is_split(s)) {
-            kt_blocks_scale_split(s, x, a, u, rows, cols, col, dot, part);
-            continue;
-        }
+#ifdef KT_BLOCKS_SPLIT /* here for the formats that have such alone: clang unrolls less beside it */
+        kt_blocks_scale_split(x, a, u, rows, cols, col, dot, part);
+        (void)is_integer, (void)low;
+#else
         kt_blocks_scale_unit(s, x, a, u, rows, cols, col, is_open, dot, part,
                              is_integer ? low : part);
+#endif
     }
     KT_EACH (c, cols) {
         __m512 factor = _mm512_setzero_ps(), minimum_factor = _mm512_setzero_ps();

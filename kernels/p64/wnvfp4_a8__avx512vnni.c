@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
+#define KT_BLOCKS_SPLIT
 #include "kernels/p64/blocks512_tiles.h"
 
 KT_BLOCKS_TILE(NVFP4, nvfp4)
