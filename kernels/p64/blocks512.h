@@ -332,31 +332,6 @@ KT_INLINE void kt_blocks_begin(const kt_p64_spec s, const kt_blocks_chunk *x, in
     }
 }
 
-#ifdef KT_BLOCKS_SPLIT
-/* The sums of both halves of unit u, each with a float scale, join part. */
-KT_INLINE void kt_blocks_scale_split(const kt_blocks_chunk *x, const uint8_t *const a[], int unit,
-                                     const int rows, const int cols, const int col,
-                                     kt_blocks_dots dot, __m512 part[KT_TILE_ROWS][4]) {
-    const kt_p64_spec s = kt_p64_spec_of(KT_W_NVFP4);
-    const uint8_t *scales = x->w + kt_blocks_scales_at(s, unit);
-    const int64_t a_scales = x->k - x->i + x->i / 8 + 4 * unit;
-
-    KT_EACH (c, cols) {
-        KT_EACH (h, 2) {
-            KT_IN_ORDER();
-            const __m512 scale =
-                kt_blocks_float_scale(s, scales + h * kt_p64_scale_bytes(s), col + c);
-            KT_EACH (r, rows) {
-                const __m512 a_scale = _mm512_set1_ps(kt_load_f32(a[r] + a_scales));
-                part[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[h][r][c]),
-                                             _mm512_mul_ps(scale, a_scale), part[r][c]);
-                KT_SETTLE(part[r][c]);
-            }
-        }
-    }
-}
-#endif
-
 /* The sums of unit u, scaled, join part, and its minima join low. */
 KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *x,
                                     const uint8_t *const a[], int unit, const int rows,
@@ -412,6 +387,31 @@ KT_INLINE void kt_blocks_scale_unit(const kt_p64_spec s, const kt_blocks_chunk *
         }
     }
 }
+
+#ifdef KT_BLOCKS_SPLIT
+/* The sums of both halves of unit u, each with a float scale, join part. */
+KT_INLINE void kt_blocks_scale_split(const kt_blocks_chunk *x, const uint8_t *const a[], int unit,
+                                     const int rows, const int cols, const int col,
+                                     kt_blocks_dots dot, __m512 part[KT_TILE_ROWS][4]) {
+    const kt_p64_spec s = kt_p64_spec_of(KT_W_NVFP4);
+    const uint8_t *scales = x->w + kt_blocks_scales_at(s, unit);
+    const int64_t a_scales = x->k - x->i + x->i / 8 + 4 * unit;
+
+    KT_EACH (c, cols) {
+        KT_EACH (h, 2) {
+            KT_IN_ORDER();
+            const __m512 scale =
+                kt_blocks_float_scale(s, scales + h * kt_p64_scale_bytes(s), col + c);
+            KT_EACH (r, rows) {
+                const __m512 a_scale = _mm512_set1_ps(kt_load_f32(a[r] + a_scales));
+                part[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[h][r][c]),
+                                             _mm512_mul_ps(scale, a_scale), part[r][c]);
+                KT_SETTLE(part[r][c]);
+            }
+        }
+    }
+}
+#endif
 
 /* --- float halves --- */
 
