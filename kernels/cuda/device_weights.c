@@ -26,8 +26,8 @@ SAME(INT8_G16M);
 enum { UNIT = 32, SPAN_MAX = 256, FP8_GROUP = 128 };
 
 kt_weight_format kt_device_weight_format(kt_weight_format stored) {
-    if (kt_p64_spec_of(stored).grid) return KT_W_INT8_G16M;
-    if (stored >= KT_W_MXFP8) return KT_W_NONE; /* and other blocks behind it */
+    if (stored == KT_W_MXFP8) return KT_W_NONE;
+    if (stored > KT_W_MXFP8) return KT_W_INT8_G16M; /* blocks that no kernel there opens */
     return stored == KT_W_F16 || stored == KT_W_F32 ? KT_W_BF16 : stored;
 }
 
@@ -112,14 +112,19 @@ static void put_block(const kt_weight_spec *s, const kt_weight_row *at, const kt
         memcpy(row + at->head + (size_t)b * head_bytes, head, head_bytes);
 }
 
-/* What no kernel there reads, as w8g16m, which holds it exactly: groups of 16 with f32 scales. */
-static void widen(kt_weight_format format, const kt_block *block, int span, kt_block *out) {
-    const kt_p64_spec s = kt_p64_spec_of(format);
+/* What no kernel there reads, as w8g16m, which holds it exactly: groups of 16 with f32 scales, of
+ * NVFP4 times the row's factor and rounded once. */
+static void widen(const kt_matrix *w, int64_t row, const kt_block *block, int span, kt_block *out) {
+    const kt_p64_spec s = kt_p64_spec_of(w->format);
+    float factor = 1;
+
+    if (s.scale == KT_P64_E4M3 && w->scales)
+        memcpy(&factor, (const char *)w->scales + 4 * row, sizeof factor);
 
     for (int i = 0; i < span; i++) out->code[i] = (uint8_t)(kt_block_value(&s, block, i) + 128);
     for (int i = 0; i < span; i += 16) {
         const kt_group_terms t = kt_block_terms(&s, block, i / s.group);
-        const float terms[2] = {(float)t.scale, (float)t.minimum};
+        const float terms[2] = {(float)(t.scale * (double)factor), (float)t.minimum};
         memcpy(&out->scale[i / 16], &terms[0], sizeof terms[0]);
         memcpy(&out->minimum[i / 16], &terms[1], sizeof terms[1]);
     }
@@ -139,7 +144,7 @@ static void put_blocks(const kt_matrix *w, int64_t row, uint8_t *to) {
     memset(&wide, 0, sizeof wide);
     for (int64_t b = 0; b < w->k / span; b++) {
         f->unpack(w, row, b, &block);
-        if (there != w->format) widen(w->format, &block, span, &wide);
+        if (there != w->format) widen(w, row, &block, span, &wide);
         put_block(&s, &at, there != w->format ? &wide : &block, b, span, to);
     }
 }

@@ -1,6 +1,6 @@
 /* The points of the grids: P(number) for each, ascending. The digits of a number, the lowest first,
  * have 2 bits (IQ2: eight of them) or 3 (IQ3: four) and choose a magnitude each. The numbers are
- * those of ggml's reference, as the digests in test_grid.c are.
+ * those of ggml's reference, as the digests in test_formats_gguf.c are.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_GRID_POINTS_H
 #define KT_KERNELS_GRID_POINTS_H

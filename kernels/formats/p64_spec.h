@@ -51,7 +51,7 @@ typedef enum kt_p64_scale {
     KT_P64_S8,      /* signed byte times the block's d: exact in f32 (11 + 7 bits) */
     KT_P64_NIBBLES, /* byte: low half times d is the scale, high half belongs to the minimum */
     KT_P64_F32,
-    KT_P64_ODD, /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
+    KT_P64_ODD,  /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
     KT_P64_E4M3, /* byte of 7 bits, E4M3 without sign (127 = 480), halved as codes are doubled; and
                   * a factor of the row */
     KT_P64_IQ1,  /* d / 8 times an odd number; codes lie behind indices (iq1.h) */

@@ -8,7 +8,7 @@
 
 /* Does w8g16m hold every matrix of this format without loss? Yes: all block formats (INT4 in
  * groups with and without zero points, w8g128, every GGUF block type from Q2_K to Q8_0, IQ4_NL,
- * IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0), w8c, and itself. No: floating-point weights (wf32, wbf16,
+ * IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0, IQ1 to IQ3), w8c, and itself. No: floating-point weights (wf32, wbf16,
  * wf16, wf8b128, wf8c), whose codes are no integers. */
 int kt_w8g16m_takes(kt_weight_format format);
 
