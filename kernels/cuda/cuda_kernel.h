@@ -85,6 +85,24 @@ typedef struct kt_cuda_kernel {
     size_t (*shared_bytes)(const kt_config *config, int64_t k);
 } kt_cuda_kernel;
 
+/* Of a kernel whose blocks are one warp each, of any config, without dynamic shared memory. */
+static inline const char *kt_cuda_refuse_none(const kt_config *config,
+                                              const kt_cuda_target *target) {
+    (void)config, (void)target;
+    return NULL;
+}
+static inline int kt_cuda_one_warp(const kt_config *config) {
+    (void)config;
+    return 32;
+}
+static inline size_t kt_cuda_nothing_shared(const kt_config *config, int64_t k) {
+    (void)config, (void)k;
+    return 0;
+}
+#define KT_CUDA_ONE_WARP                                        \
+    .refuse = kt_cuda_refuse_none, .threads = kt_cuda_one_warp, \
+    .shared_bytes = kt_cuda_nothing_shared
+
 #define KT_CUDA_KERNEL(stem)                    \
     extern const kt_cuda_kernel kt_cuda_##stem; \
     const kt_cuda_kernel kt_cuda_##stem

@@ -19,21 +19,6 @@ KT_ENTRY(hold_stream, kt_hold, hold, 32)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
-    (void)config, (void)target;
-    return NULL;
-}
-
-static int threads(const kt_config *config) {
-    (void)config;
-    return 32;
-}
-
-static size_t shared_bytes(const kt_config *config, int64_t k) {
-    (void)config, (void)k;
-    return 0;
-}
-
 KT_CUDA_KERNEL(hold) = {
     .name = "hold",
     .about = "holds a stream until the host lets it go, for stopwatches",
@@ -42,8 +27,6 @@ KT_CUDA_KERNEL(hold) = {
     .param_count = 0,
     .entry_count = 1,
     .entry = {{"hold_stream", hold_stream}},
-    .refuse = refuse,
-    .threads = threads,
-    .shared_bytes = shared_bytes,
+    KT_CUDA_ONE_WARP,
 };
 #endif

@@ -29,21 +29,6 @@ KT_ENTRY(mailbox_wait, kt_mail_wait, await, 32)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
-    (void)config, (void)target;
-    return NULL;
-}
-
-static int threads(const kt_config *config) {
-    (void)config;
-    return 32;
-}
-
-static size_t shared_bytes(const kt_config *config, int64_t k) {
-    (void)config, (void)k;
-    return 0;
-}
-
 KT_CUDA_KERNEL(mailbox) = {
     .name = "mailbox",
     .about = "flags between a stream and the host that answers it",
@@ -52,8 +37,6 @@ KT_CUDA_KERNEL(mailbox) = {
     .param_count = 0,
     .entry_count = 2,
     .entry = {{"mailbox_raise", mailbox_raise}, {"mailbox_wait", mailbox_wait}},
-    .refuse = refuse,
-    .threads = threads,
-    .shared_bytes = shared_bytes,
+    KT_CUDA_ONE_WARP,
 };
 #endif

@@ -19,9 +19,9 @@
  *     float halves  groups of 16 with f32 or E4M3 scales: as `others`, each half, with its minimum
  *     minima        their sums run beside and join likewise: with dmin at the block's end, or at once
  *
- * No sum wraps: |dot| <= 32 * 255 * 127 < 2^21; |scale code * dot| of a unit <= 2^24 for each K-quant (Q6_K:
- * 2 * 128 * 16 * 32 * 127, IQ4_XS: 32 * 32 * 127 * 127) and grid (31 * 32 * 62 * 127), so all of them
- * are exact in f32 too.
+ * No sum wraps: |dot| <= 32 * 255 * 127 < 2^21; |scale code * dot| of a unit <= 2^24 for each
+ * K-quant (Q6_K: 2 * 128 * 16 * 32 * 127, IQ4_XS: 32 * 32 * 127 * 127) and grid
+ * (31 * 32 * 62 * 127), so all of them are exact in f32 too.
  *
  * The planes are read as they come, in one ascending stream. Q6_K and Q3_K, whose codes take longest to put
  * together, are opened into L1 once for many rows: codes as bytes, scales as int32. Both ways do the same

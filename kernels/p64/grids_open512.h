@@ -2,8 +2,8 @@
  * unit of 32 inputs to bytes, weight + 64, in lines of [64 rows][4 inputs].
  *
  *   look up     the bytes of 64 indices in tables of 256 to 1024: VPERMI2B for each 128 of them,
- *               and a blend for each bit beyond seven. One table holds the digits of the first half of
- *               each point, one those of the second.
+ *               and a blend for each bit beyond seven. One table holds the digits of the first half
+ *               of each point, one those of the second.
  *   spread      digits to bytes: the places of rows in a line (kt_grid_place) are such that each
  *               qword holds two rows of each column of 16, and VPMULTISHIFTQB with the column's
  *               offsets makes eight bytes of two rows, each with its digit lowest. IQ3 has two

@@ -14,8 +14,8 @@
  * The offset and S depend on the row alone, so both are prepared per row: where a sum starts, and the
  * factor of the minimum. With groups of 16 a unit is two halves with scales and sums of their own.
  *
- * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
- * 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004), 1 to 126; larger ones are multiplied as
+ * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes
+ * to 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004), 1 to 126; larger ones are multiplied as
  * 16-bit words.
  *
  * Points of grids (formats/grid.h) are looked up one by one, signs put on by vectors: slow, and done

@@ -81,7 +81,8 @@ static inline __attribute__((always_inline)) void eight(const kt_router_call *c,
 
 /* One row. Experts of a small page are left to the hardware prefetchers, which want lines in strict
  * order: the chain of additions does not bind, since those of the next expert begin before it ends.
- * Longer ones are no chain to be hidden, and x does not stay in L1 beside them (kernels/router/README.md). */
+ * Longer ones are no chain to be hidden, and x does not stay in L1 beside them
+ * (kernels/router/README.md). */
 static inline __attribute__((always_inline)) void one_row(const kt_router_call *c, int64_t row,
                                                           int is_bf16) {
     const int64_t item = is_bf16 ? 2 : 4, bytes = c->problem->k * item;

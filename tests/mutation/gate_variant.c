@@ -17,8 +17,8 @@ enum { MAX_CONFIGS = 64 };
 /* Odd tails of outputs and of groups, lengths that unroll, and blocks of 256. */
 static const int64_t gemm_shapes[][2] = {{131, 96}, {192, 768}, {67, 1056}};
 static const int64_t moe_shapes[][2] = {{96, 224}, {128, 768}, {416, 64}, {256, 512}};
-/* For emulated tiles, whose products take thousands of cycles, and for plain C, which takes every format; the last
- * shape is for variants that take blocks of 256 alone. */
+/* For emulated tiles, whose products take thousands of cycles, and for plain C, which takes every
+ * format; the last shape is for variants that take blocks of 256 alone. */
 static const int64_t small_gemm_shapes[3][2] = {{67, 544}, {65, 640}, {65, 512}};
 static const int64_t small_moe_shapes[3][2] = {{96, 288}, {128, 384}, {256, 256}};
 

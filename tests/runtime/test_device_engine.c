@@ -308,30 +308,39 @@ static void write_table(const char *path, const kt_table_device_row *row) {
     kt_table_destroy(t);
 }
 
+/* What a table says of a cell of tiny experts; times in ns. */
+static kt_table_device_row row_of(const char *cell, const char *variant, const char *config) {
+    kt_table_device_row r = {.device = "emulated",
+                             .target = "80",
+                             .row = {.problem = {.op = KT_OP_MOE_FFN,
+                                                 .weights = KT_W_INT4_G32,
+                                                 .acts = KT_A_INT8_G32,
+                                                 .m = 12,
+                                                 .n = 64,
+                                                 .k = 96,
+                                                 .experts = 12,
+                                                 .topk = 4},
+                                     .threads = 1,
+                                     .version = 1,
+                                     .time_ns = 100,
+                                     .ci_low = 100,
+                                     .ci_high = 100,
+                                     .default_ns = 200,
+                                     .status = "tuned"}};
+
+    snprintf(r.cell, sizeof r.cell, "%s", cell);
+    snprintf(r.row.variant, sizeof r.row.variant, "%s", variant);
+    snprintf(r.row.default_variant, sizeof r.row.default_variant, "%s", variant);
+    snprintf(r.row.config, sizeof r.row.config, "%s", config);
+    return r;
+}
+
 /* A table that has experts of many rows go by 8-bit products. */
 static void write_kernel_row(const char *path) {
-    const kt_table_device_row row = {.device = "emulated",
-                                     .target = "80",
-                                     .cell = "kernel",
-                                     .row = {.problem = {.op = KT_OP_MOE_FFN,
-                                                         .weights = KT_W_INT4_G32,
-                                                         .acts = KT_A_INT8_G32,
-                                                         .m = 12,
-                                                         .n = 64,
-                                                         .k = 96,
-                                                         .experts = 12,
-                                                         .topk = 4},
-                                             .threads = 1,
-                                             .variant = "moe_s8_tiles",
-                                             .config = "bm=16,bn=64,warps_m=1,warps_n=1,stages=2",
-                                             .version = 1,
-                                             .time_ns = 1,
-                                             .ci_low = 1,
-                                             .ci_high = 1,
-                                             .default_variant = "moe_tiles",
-                                             .default_ns = 2,
-                                             .status = "tuned"}};
+    kt_table_device_row row =
+        row_of("kernel", "moe_s8_tiles", "bm=16,bn=64,warps_m=1,warps_n=1,stages=2");
 
+    snprintf(row.row.default_variant, sizeof row.row.default_variant, "moe_tiles");
     write_table(path, &row);
 }
 
@@ -548,29 +557,12 @@ Test(device_engine, int4_experts_cross_as_they_are, .timeout = 60) {
 
 /* A table in which the link takes half as long as the CPU at 8 rows. */
 static void check_crossover(const golden *g) {
-    const kt_table_device_row row = {.device = "emulated",
-                                     .target = "80",
-                                     .cell = "prefill_offload",
-                                     .row = {.problem = {.op = KT_OP_MOE_FFN,
-                                                         .weights = KT_W_INT4_G32,
-                                                         .acts = KT_A_INT8_G32,
-                                                         .m = 12,
-                                                         .n = 64,
-                                                         .k = 96,
-                                                         .experts = 12,
-                                                         .topk = 4},
-                                             .threads = 2,
-                                             .variant = "prefill_offload",
-                                             .config = "rows=8",
-                                             .time_ns = 100,
-                                             .ci_low = 100,
-                                             .ci_high = 100,
-                                             .default_variant = "prefill_offload",
-                                             .default_ns = 200,
-                                             .status = "tuned"}};
+    kt_table_device_row row = row_of("prefill_offload", "prefill_offload", "rows=8");
     char folder[512], path[PATH_MAX];
     kt_engine *e;
 
+    row.row.threads = 2;
+    row.row.version = 0;
     kt_temp_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/x.kttable.json", folder);
     write_table(path, &row);

@@ -13,12 +13,7 @@
 #include "tuner/report/kernel_matrix.h"
 
 /* What follows a name begins here: most names fit before it. */
-enum {
-    NAME_COLUMNS = 40,
-    GROUP_BYTES = 4096,
-    MOST_GROUPS = 256,
-    MOST_GPU_KERNELS = 64
-};
+enum { NAME_COLUMNS = 40, GROUP_BYTES = 4096, MOST_GROUPS = 256, MOST_GPU_KERNELS = 64 };
 
 /* What a reason keeps from being run, one text. Text that does not fit any more is counted only. */
 typedef struct reason_group {

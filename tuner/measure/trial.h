@@ -1,5 +1,5 @@
-/* One cell set up for timing as it is served: fused layer, GEMM job, operation of a sequence, norm or router, serving
- * pool, cold weights, hot activations. SPDX-License-Identifier: Apache-2.0 */
+/* One cell set up for timing as it is served: fused layer, GEMM job, operation of a sequence, norm
+ * or router, serving pool, cold weights, hot activations. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_TRIAL_H
 #define KT_TUNER_TRIAL_H
 

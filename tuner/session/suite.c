@@ -31,6 +31,20 @@ enum { least_rounds = 2 };
 
 /* --- what several kinds of rows need --- */
 
+kt_status kt_suite_on_pool(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                           kt_suite_row *row, kt_suite_work *run, kt_err *err) {
+    const kt_pool_options options = {.n_threads = spec->threads ? spec->threads : 1};
+    kt_pool *pool = NULL;
+    kt_status st;
+
+    if (options.n_threads > kt_usable_cores())
+        return kt_fail(err, KT_E_UNSUPPORTED, "needs %d cores", options.n_threads);
+    KT_TRY(kt_pool_create(&options, &pool, err));
+    st = run(s, pool, spec, seconds, row, err);
+    kt_pool_destroy(pool);
+    return st;
+}
+
 kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *spec) {
     const kt_op op = spec->experts ? KT_OP_MOE_FFN : KT_OP_GEMM;
     kt_problem q = {.op = op,

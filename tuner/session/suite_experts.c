@@ -1,7 +1,6 @@
 /* Expert rows of the bench suites: a layer and the ceilings of the machine take turns over the same
  * memory.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/cpu.h"
 #include "base/err.h"
 #include "tuner/session/suite_duel.h"
 
@@ -48,15 +47,6 @@ static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *s
 
 kt_status kt_suite_experts(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                            kt_suite_row *row, kt_err *err) {
-    kt_pool_options options = {.n_threads = spec->threads};
-    kt_pool *pool = NULL;
-    kt_status st;
-
     if (!spec->threads) return run_on(s, s->pool, spec, seconds, row, err);
-    if (spec->threads > kt_usable_cores())
-        return kt_fail(err, KT_E_UNSUPPORTED, "needs %d cores", spec->threads);
-    KT_TRY(kt_pool_create(&options, &pool, err));
-    st = run_on(s, pool, spec, seconds, row, err);
-    kt_pool_destroy(pool);
-    return st;
+    return kt_suite_on_pool(s, spec, seconds, row, run_on, err);
 }

@@ -80,6 +80,13 @@ kt_status kt_suite_models(kt_suite_bench *s, const kt_suite_spec *spec, double s
 kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                             kt_suite_row *row, kt_err *err);
 
+/* `run` on a pool of spec->threads threads, or of one, that is its own. KT_E_UNSUPPORTED where the
+ * machine has fewer cores. */
+typedef kt_status kt_suite_work(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec,
+                                double seconds, kt_suite_row *row, kt_err *err);
+kt_status kt_suite_on_pool(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
+                           kt_suite_row *row, kt_suite_work *run, kt_err *err);
+
 kt_status kt_suite_kept(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err);
 

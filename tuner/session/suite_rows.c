@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cpu.h"
 #include "base/err.h"
 #include "tuner/session/suite_duel.h"
 #include "tuner/space/candidates.h"
@@ -79,14 +78,5 @@ static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *s
 
 kt_status kt_suite_of_rows(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                            kt_suite_row *row, kt_err *err) {
-    kt_pool_options options = {.n_threads = spec->threads ? spec->threads : 1};
-    kt_pool *pool = NULL;
-    kt_status st;
-
-    if (options.n_threads > kt_usable_cores())
-        return kt_fail(err, KT_E_UNSUPPORTED, "needs %d cores", options.n_threads);
-    KT_TRY(kt_pool_create(&options, &pool, err));
-    st = run_on(s, pool, spec, seconds, row, err);
-    kt_pool_destroy(pool);
-    return st;
+    return kt_suite_on_pool(s, spec, seconds, row, run_on, err);
 }
