@@ -6,16 +6,16 @@
 
 /* Zero-initialise, then use. Not thread-safe. */
 typedef struct kt_arena {
-    struct kt_arena_block *head;
-    size_t block_bytes; /* 0 = 64 KiB */
+    struct kt_arena_block *head, *spare; /* blocks in use, and those left behind by a rewind */
+    size_t block_bytes;                  /* of every block; 0 = 64 KiB, then more */
 } kt_arena;
 
 /* size bytes, aligned to align (a power of two <= 4096), zeroed; NULL when memory is short. Owned
  * by the arena until reset or deinit. */
 void *kt_arena_alloc(kt_arena *arena, size_t size, size_t align);
 char *kt_arena_strndup(kt_arena *arena, const char *s, size_t size); /* NUL-terminated copy */
-/* Where the arena is; going back there forgets all that was allocated since, and only that. Marks
- * taken since are void, as are all after a reset. */
+/* Where the arena is; going back there forgets all that was allocated since, and only that, and
+ * keeps its blocks for what comes next. Marks taken since are void, as are all after a reset. */
 typedef struct kt_arena_mark {
     struct kt_arena_block *block;
     size_t used;

@@ -298,6 +298,18 @@ static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, co
     return check(d, u->call.copy(address(to), address(from), bytes, stream), "a copy", err);
 }
 
+/* The driver takes the way there is: straight over the link of two GPUs, or through the host. */
+static kt_status copy_from(kt_device *d, kt_stream s, void *to, kt_device *other, const void *from,
+                           size_t bytes, kt_err *err) {
+    const cuda *u = d->self, *o = other->self;
+
+    KT_TRY(enter(d, err));
+    return check(
+        d,
+        u->call.copy_peer(address(to), u->context, address(from), o->context, bytes, u->stream[s]),
+        "a copy from another GPU", err);
+}
+
 static kt_status clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err) {
     const cuda *u = d->self;
 
@@ -394,9 +406,12 @@ static kt_status record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *e
     return check(d, u->call.event_record(e->handle, u->stream[s]), "recording an event", err);
 }
 
-static kt_status wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err) {
+/* The driver knows whose event it is. */
+static kt_status wait(kt_device *d, kt_stream s, kt_device *of, const kt_device_event *e,
+                      kt_err *err) {
     const cuda *u = d->self;
 
+    (void)of;
     KT_TRY(enter(d, err));
     return check(d, u->call.stream_wait(u->stream[s], e->handle, 0), "waiting for an event", err);
 }
@@ -497,6 +512,7 @@ const kt_device_class kt_device_class_cuda = {
     .unpin = free_memory,
     .memory = memory,
     .copy = copy,
+    .copy_from = copy_from,
     .clear = clear,
     .load = load,
     .unload = unload,

@@ -34,6 +34,7 @@ static const struct {
                  {"cuMemcpyHtoDAsync_v2", offsetof(kt_cuda_api, upload)},
                  {"cuMemcpyDtoHAsync_v2", offsetof(kt_cuda_api, download)},
                  {"cuMemcpyDtoDAsync_v2", offsetof(kt_cuda_api, copy)},
+                 {"cuMemcpyPeerAsync", offsetof(kt_cuda_api, copy_peer)},
                  {"cuMemsetD8Async", offsetof(kt_cuda_api, fill)},
                  {"cuStreamCreate", offsetof(kt_cuda_api, stream_create)},
                  {"cuStreamDestroy_v2", offsetof(kt_cuda_api, stream_destroy)},

@@ -58,6 +58,8 @@ typedef struct kt_cuda_api {
     int (*upload)(uint64_t to, const void *from, size_t bytes, void *stream);
     int (*download)(void *to, uint64_t from, size_t bytes, void *stream);
     int (*copy)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+    int (*copy_peer)(uint64_t to, void *to_context, uint64_t from, void *from_context, size_t bytes,
+                     void *stream);
     int (*fill)(uint64_t p, unsigned char value, size_t bytes, void *stream);
     int (*stream_create)(void **out, unsigned flags);
     int (*stream_destroy)(void *stream);

@@ -13,9 +13,9 @@
 #include "base/err.h"
 #include "dispatch/device/cubin_cache.h"
 
-#define HEADER_FOLDER "kernels/cuda/"
+#define HEADER_FOLDER "kernels/"
 
-enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 8 };
+enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 12 };
 
 /* NVRTC's C interface: a handle and numbers, 0 = success. */
 typedef struct nvrtc_program *nvrtc_program;
@@ -197,7 +197,7 @@ static void make_options(const kt_cuda_kernel *kernel, const kt_config *config,
     for (int i = 0; i < o->n; i++) o->list[i] = o->text[i];
 }
 
-/* What is compiled: a kernel's text and the headers of kernels/cuda that it includes, each once,
+/* What is compiled: a kernel's text and the headers of kernels/ that it includes, each once,
  * with those that they include. */
 typedef struct texts {
     const char *source, *header[MAX_HEADERS], *header_name[MAX_HEADERS];
@@ -220,7 +220,7 @@ static kt_status add_headers(texts *t, const char *text, kt_err *err) {
         const char *header;
         at += sizeof include - 1;
         snprintf(name, sizeof name, HEADER_FOLDER "%.*s", (int)strcspn(at, "\""), at);
-        header = kt_cuda_source(name + sizeof HEADER_FOLDER - 1);
+        header = kt_cuda_source(strrchr(name, '/') + 1);
         if (!header || has_header(t, name)) continue;
         if (t->n == MAX_HEADERS)
             return kt_fail(err, KT_E_INTERNAL, "device code includes more than %d headers",

@@ -170,6 +170,23 @@ kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, 
     return copy(d, s, KT_WAY_ACROSS, to, from, bytes, err);
 }
 
+/* Of calls that two devices take part in. */
+static kt_status check_pair(const kt_device *d, kt_stream s, const kt_device *other, kt_err *err) {
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(check_alive(other, err));
+    KT_TRY(check_not_capturing(d, "another device was to be met", err));
+    if (d->class == other->class) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED, "%s: it cannot meet %s, a device of another kind",
+                   d->facts.name, other->facts.name);
+}
+
+kt_status kt_device_copy_from(kt_device *d, kt_stream s, void *to, kt_device *other,
+                              const void *from, size_t bytes, kt_err *err) {
+    KT_TRY(check_pair(d, s, other, err));
+    KT_TRY(kt_gather_flush(d, s, err));
+    return bytes ? d->class->copy_from(d, s, to, other, from, bytes, err) : KT_OK;
+}
+
 kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err) {
     const kt_device_command c = {.kind = KT_PUT_CLEAR, .to = p, .bytes = bytes};
     kt_status st;
@@ -327,7 +344,14 @@ kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err
 kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
     KT_TRY(kt_gather_flush(d, s, err));
-    return e->is_recorded ? d->class->wait(d, s, e, err) : KT_OK;
+    return e->is_recorded ? d->class->wait(d, s, d, e, err) : KT_OK;
+}
+
+kt_status kt_device_wait_for(kt_device *d, kt_stream s, kt_device *other, const kt_device_event *e,
+                             kt_err *err) {
+    KT_TRY(check_pair(d, s, other, err));
+    KT_TRY(kt_gather_flush(d, s, err));
+    return e->is_recorded ? d->class->wait(d, s, other, e, err) : KT_OK;
 }
 
 kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err) {

@@ -10,6 +10,9 @@
  * done; memory that it names must stay until then. Errors of work appear at the next call that
  * waits for it, and a device that failed once fails all later calls with the same message.
  *
+ * Several devices of one class may hand each other their work (kt_device_wait_for,
+ * kt_device_copy_from); beside that they know nothing of each other.
+ *
  * Addresses are of the device: the host must not follow them, but for those of kt_device_host_alloc,
  * which mean the same memory on both sides. One host thread at a time may use a device.
  *
@@ -69,7 +72,7 @@ typedef struct kt_device_event kt_device_event;
 
 typedef struct kt_device_options {
     const char *class; /* "cuda" or "emulated" */
-    int ordinal;       /* which GPU; 0 for an emulated one */
+    int ordinal;       /* which GPU, or KT_DEVICE_ALL (device_word.h); 0 for an emulated one */
     /* Of an emulated device. */
     const char *target;    /* whose limits it has: a name of kt_cuda_targets; NULL = "80" */
     uint64_t memory_bytes; /* 0 = 1 GiB */
@@ -108,6 +111,10 @@ kt_status kt_device_download(kt_device *d, kt_stream s, void *to, const void *fr
 /* From one place of the device to another. */
 kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, size_t bytes,
                          kt_err *err);
+/* From a place of another device of the same class, in the order of a stream of d: what the other
+ * does before it must be waited for (kt_device_wait_for). Not part of any graph. */
+kt_status kt_device_copy_from(kt_device *d, kt_stream s, void *to, kt_device *other,
+                              const void *from, size_t bytes, kt_err *err);
 kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
 
 /* Code of a kernel with a config: compiled, taken from the cache on disk, or (emulated) its entry.
@@ -123,6 +130,10 @@ kt_status kt_device_event_make(kt_device *d, kt_device_event **out, kt_err *err)
 kt_status kt_device_record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err);
 /* What is put into the stream from now on waits for the event. */
 kt_status kt_device_wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err);
+/* Likewise for an event of another device of the same class, which must not be closed before d has
+ * done so. Refused while a graph is captured, and when either device is lost. */
+kt_status kt_device_wait_for(kt_device *d, kt_stream s, kt_device *other, const kt_device_event *e,
+                             kt_err *err);
 /* The host waits: for an event, or (NULL) for all that the device has been given. */
 kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err);
 /* Whether the work before it is done, without waiting; true for one never recorded. */

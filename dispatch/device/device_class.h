@@ -45,6 +45,8 @@ typedef struct kt_device_class {
     kt_status (*memory)(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_err *err);
     kt_status (*copy)(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,
                       size_t bytes, kt_err *err);
+    kt_status (*copy_from)(kt_device *d, kt_stream s, void *to, kt_device *other, const void *from,
+                           size_t bytes, kt_err *err);
     kt_status (*clear)(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
     kt_status (*load)(kt_device *d, kt_device_code *code, kt_err *err);
     void (*unload)(kt_device *d, kt_device_code *code);
@@ -52,7 +54,9 @@ typedef struct kt_device_class {
     kt_status (*event_make)(kt_device *d, kt_device_event *e, kt_err *err);
     void (*event_drop)(kt_device *d, kt_device_event *e);
     kt_status (*record)(kt_device *d, kt_stream s, kt_device_event *e, kt_err *err);
-    kt_status (*wait)(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err);
+    /* The event is `of` another device of this class, or of d. */
+    kt_status (*wait)(kt_device *d, kt_stream s, kt_device *of, const kt_device_event *e,
+                      kt_err *err);
     kt_status (*sync)(kt_device *d, const kt_device_event *e, kt_err *err);
     kt_status (*passed)(kt_device *d, const kt_device_event *e, bool *out, kt_err *err);
     kt_status (*elapsed)(kt_device *d, const kt_device_event *from, const kt_device_event *to,

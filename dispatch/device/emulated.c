@@ -33,6 +33,8 @@ typedef struct event {
     uint64_t seen[KT_STREAM_COUNT]; /* work of each stream that came before it */
 } event;
 
+typedef struct emulated emulated;
+
 typedef struct command {
     command_kind kind;
     bool loses; /* this launch finds the device lost */
@@ -43,13 +45,12 @@ typedef struct command {
     kt_device_function *function; /* called with `to` */
     event *event;
     uint64_t ticket, place; /* the record that is made, or waited for, and its place */
-    kt_stream of;           /* whose */
+    emulated *owner;        /* of the event: this device, or another one */
+    kt_stream of;           /* whose stream's */
     int point;              /* of a graph, instead of an event */
     kt_device_launch launch;
     _Alignas(16) uint8_t parameters[KT_DEVICE_PARAMETERS];
 } command;
-
-typedef struct emulated emulated;
 
 typedef struct queue {
     emulated *u;
@@ -176,6 +177,16 @@ static kt_status do_work(emulated *u, const command *c, kt_err *err) {
     return KT_OK;
 }
 
+/* Under the lock, which is left meanwhile where the event is another device's. */
+static void await(emulated *u, const command *c) {
+    emulated *owner = c->owner;
+
+    if (owner != u) pthread_mutex_unlock(&u->lock), pthread_mutex_lock(&owner->lock);
+    demand(owner, c->of, c->place);
+    while (c->event->passed < c->ticket) pthread_cond_wait(&owner->progress, &owner->lock);
+    if (owner != u) pthread_mutex_unlock(&owner->lock), pthread_mutex_lock(&u->lock);
+}
+
 /* Under the lock. A device that is lost does nothing more, but what waits must not do so for ever.
  */
 static void do_command(emulated *u, const command *c) {
@@ -184,8 +195,7 @@ static void do_command(emulated *u, const command *c) {
     if (c->kind == RECORD) {
         reach(c->event, c->ticket);
     } else if (c->kind == WAIT) {
-        demand(u, c->of, c->place);
-        while (c->event->passed < c->ticket) pthread_cond_wait(&u->progress, &u->lock);
+        await(u, c);
     } else if (u->fault.status == KT_OK) {
         pthread_mutex_unlock(&u->lock);
         do_work(u, c, &err);
@@ -509,6 +519,15 @@ static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, co
     return put(u, &c, err);
 }
 
+static kt_status copy_from(kt_device *d, kt_stream s, void *to, kt_device *other, const void *from,
+                           size_t bytes, kt_err *err) {
+    const command c = {.kind = COPY, .stream = s, .to = to, .from = from, .bytes = bytes};
+
+    KT_TRY(check_block(d->self, "a copy", to, bytes, err));
+    KT_TRY(check_block(other->self, "a copy", from, bytes, err));
+    return put(d->self, &c, err);
+}
+
 static kt_status clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err) {
     const command c = {.kind = CLEAR, .stream = s, .to = p, .bytes = bytes};
 
@@ -581,8 +600,9 @@ static kt_status record(kt_device *d, kt_stream s, kt_device_event *e, kt_err *e
     return put(d->self, &c, err);
 }
 
-static kt_status wait(kt_device *d, kt_stream s, const kt_device_event *e, kt_err *err) {
-    const command c = {.kind = WAIT, .stream = s, .event = e->handle};
+static kt_status wait(kt_device *d, kt_stream s, kt_device *of, const kt_device_event *e,
+                      kt_err *err) {
+    const command c = {.kind = WAIT, .stream = s, .event = e->handle, .owner = of->self};
     return put(d->self, &c, err);
 }
 
@@ -757,6 +777,7 @@ const kt_device_class kt_device_class_emulated = {
     .unpin = free_any,
     .memory = memory,
     .copy = copy,
+    .copy_from = copy_from,
     .clear = clear,
     .load = load,
     .unload = unload,

@@ -37,9 +37,10 @@ void kt_build_linear_to(kt_build *b, const char *role, kt_view to, kt_view x, kt
 /* The residual, and the embedding that it begins with. */
 void kt_build_begin(kt_build *b);
 
-/* Read torch_dtype and quantization_config of a config.json, or of its text_config: AWQ, GPTQ,
- * compressed-tensors with 4 bits, FP8, MXFP4. Refuses other methods and settings by name. */
-kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err);
+/* Read torch_dtype and quantization_config of a config.json (source->json, the whole of it), or of
+ * its text_config: AWQ, GPTQ, compressed-tensors with 4 bits, NVFP4, FP8, MXFP4. Refuses other
+ * methods and settings by name. */
+kt_status kt_declared_read(const kt_config_source *source, kt_declared *out, kt_err *err);
 
 /* How a part is stored: by the tensors that the checkpoint has under its name; without one, as
  * declared. */

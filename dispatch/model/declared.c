@@ -25,11 +25,18 @@ static kt_status need_value(const kt_json *q, const char *key, int64_t want, con
                    (long long)found, (long long)want);
 }
 
-/* Does a list of module names or patterns mention attention? Then only the rest is quantised. */
-static bool spares_attention(const kt_json *names) {
-    for (size_t i = 0; i < kt_json_length(names); i++) {
-        const char *name = kt_json_string(kt_json_at(names, i), NULL);
-        if (name && strstr(name, "self_attn")) return true;
+/* Does the list of modules that stay floats, by names or patterns, mention attention? Then only the
+ * rest is quantised. */
+static bool spares_attention(const kt_json *q) {
+    static const char *const lists[] = {"modules_to_not_convert", "ignore", "ignored_layers",
+                                        "exclude_modules"};
+
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
+        const kt_json *names = kt_json_get(q, lists[l]);
+        for (size_t i = 0; i < kt_json_length(names); i++) {
+            const char *name = kt_json_string(kt_json_at(names, i), NULL);
+            if (name && strstr(name, "self_attn")) return true;
+        }
     }
     return false;
 }
@@ -94,6 +101,36 @@ static kt_status read_fp8(const kt_json *q, const char *where, int4_form *out, k
                    (long long)n, (long long)k);
 }
 
+/* What modelopt calls one format; KT_W_NONE = another. */
+static kt_weight_format modelopt_format(const char *algorithm) {
+    if (algorithm && strcmp(algorithm, "NVFP4") == 0) return KT_W_NVFP4;
+    return algorithm && strcmp(algorithm, "FP8") == 0 ? KT_W_FP8_CHANNEL : KT_W_NONE;
+}
+
+/* One algorithm for all, or (MIXED_PRECISION) a list of layers with one each: that of experts, or
+ * else of the first. Tensors decide where they are at hand. */
+static kt_status read_modelopt(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
+    const char *algorithm = kt_json_string(kt_json_get(q, "quant_algo"), NULL), *name;
+    const kt_json *layers = kt_json_get(q, "quantized_layers");
+    const kt_json *pick = kt_json_member(layers, 0, NULL, NULL);
+
+    for (size_t i = kt_json_length(layers); i-- > 0;) {
+        const kt_json *layer = kt_json_member(layers, i, &name, NULL);
+        if (strstr(name, ".experts")) pick = layer;
+    }
+    if (algorithm && strcmp(algorithm, "MIXED_PRECISION") == 0) {
+        q = pick;
+        algorithm = kt_json_string(kt_json_get(q, "quant_algo"), NULL);
+    }
+    out->format = modelopt_format(algorithm);
+    if (out->format == KT_W_NONE)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: quant_algo '%.40s', expected NVFP4 or FP8",
+                       where, algorithm ? algorithm : "");
+    if (out->format != KT_W_NVFP4 || kt_json_type_of(kt_json_get(q, "group_size")) == KT_JSON_NULL)
+        return KT_OK;
+    return need_value(q, "group_size", 16, where, err);
+}
+
 /* "weight_block_size": [1, 32], which the name says already. */
 static kt_status read_mxfp8(const kt_json *q, const char *where, int4_form *out, kt_err *err) {
     const kt_json *block = kt_json_get(q, "weight_block_size");
@@ -118,6 +155,10 @@ static kt_status read_any_compressed(const kt_json *q, const char *where, int4_f
     const char *form = kt_json_string(kt_json_get(q, "format"), NULL);
 
     if (form && strcmp(form, "mxfp4-pack-quantized") == 0) return read_mxfp4(q, where, out, err);
+    if (form && strcmp(form, "nvfp4-pack-quantized") == 0) {
+        out->format = KT_W_NVFP4;
+        return KT_OK;
+    }
     if (!form || strcmp(form, "float-quantized") != 0) return read_compressed(q, where, out, err);
     out->format = KT_W_FP8_CHANNEL;
     return KT_OK;
@@ -126,13 +167,10 @@ static kt_status read_any_compressed(const kt_json *q, const char *where, int4_f
 static const struct {
     const char *name;
     kt_status (*read)(const kt_json *q, const char *where, int4_form *out, kt_err *err);
-    const char *spared; /* key of the list of modules that stay floats */
-} methods[] = {{"awq", read_awq, "modules_to_not_convert"},
-               {"gptq", read_gptq, "modules_to_not_convert"},
-               {"compressed-tensors", read_any_compressed, "ignore"},
-               {"fp8", read_fp8, "modules_to_not_convert"},
-               {"mxfp8", read_mxfp8, "ignored_layers"},
-               {"mxfp4", read_mxfp4, "modules_to_not_convert"}};
+} methods[] = {
+    {"awq", read_awq},           {"gptq", read_gptq}, {"compressed-tensors", read_any_compressed},
+    {"modelopt", read_modelopt}, {"fp8", read_fp8},   {"mxfp8", read_mxfp8},
+    {"mxfp4", read_mxfp4}};
 
 /* A key of the text_config, or of what is around it. */
 static const kt_json *get(const kt_json *root, const char *key) {
@@ -148,15 +186,19 @@ static kt_weight_format read_dtype(const kt_json *root) {
     return dtype && strcmp(dtype, "float16") == 0 ? KT_W_F16 : KT_W_BF16;
 }
 
-kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *out, kt_err *err) {
-    const kt_json *q = get(root, "quantization_config");
-    const char *method = kt_json_string(kt_json_get(q, "quant_method"), NULL);
+kt_status kt_declared_read(const kt_config_source *source, kt_declared *out, kt_err *err) {
+    const kt_json *root = source->json, *q = get(root, "quantization_config");
+    const bool is_apart = kt_json_type_of(q) == KT_JSON_NULL && source->modelopt;
+    const char *where = is_apart ? "hf_quant_config.json" : source->where;
+    const char *method =
+        is_apart ? "modelopt" : kt_json_string(kt_json_get(q, "quant_method"), NULL);
     const char *expert_dtype = kt_json_string(get(root, "expert_dtype"), NULL);
     int4_form form = {0};
     kt_int4_source shape = {0};
     size_t i = 0;
 
     out->floats = out->linear = out->experts = out->ffn = read_dtype(root);
+    if (is_apart) q = source->modelopt;
     if (kt_json_type_of(q) == KT_JSON_NULL) return KT_OK;
     while (i < sizeof methods / sizeof *methods &&
            (!method || strcmp(methods[i].name, method) != 0))
@@ -165,7 +207,8 @@ kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *
         return kt_fail(
             err, KT_E_UNSUPPORTED,
             "%.200s: quantization_config: quant_method '%.40s', expected awq, gptq or "
-            "compressed-tensors with 4 bits, fp8, mxfp8 or mxfp4; or use the BF16 checkpoint",
+            "compressed-tensors with 4 bits, modelopt, fp8, mxfp8 or mxfp4; or use the BF16 "
+            "checkpoint",
             where, method ? method : "");
     KT_TRY(methods[i].read(q, where, &form, err));
     out->packing = form.packing;
@@ -178,7 +221,7 @@ kt_status kt_declared_read(const kt_json *root, const char *where, kt_declared *
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "%.200s: quantization_config: group_size %lld, expected 32, 64 or 128",
                        where, (long long)form.group);
-    if (!spares_attention(kt_json_get(q, methods[i].spared))) out->linear = out->experts;
+    if (!spares_attention(q)) out->linear = out->experts;
     out->ffn = out->experts;
     if (expert_dtype && strcmp(expert_dtype, "fp4") == 0) out->experts = KT_W_MXFP4;
     return KT_OK;

@@ -88,11 +88,27 @@ static bool has_mxfp4(const kt_build *b, const char *name) {
            (has_bytes(find(b, name, ".weight")) && find(b, name, ".scale"));
 }
 
+/* The same codes with E4M3 scales beside them (modelopt, or compressed-tensors'
+ * "nvfp4-pack-quantized"); the factor tells them where the scales are missing. */
+static bool has_nvfp4(const kt_build *b, const char *name) {
+    const kt_tensor *scales = find(b, name, ".weight_scale");
+
+    if (!has_bytes(find(b, name, ".weight_packed")) && !has_bytes(find(b, name, ".weight")))
+        return false;
+    return (scales && scales->dtype == KT_DTYPE_F8_E4M3) || find(b, name, ".weight_scale_2") ||
+           find(b, name, ".weight_global_scale");
+}
+
 static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weight_part *p) {
     char name[NAME_BYTES];
     const kt_tensor *t;
 
     kt_weight_name(b->graph, w, part, 0, false, name, sizeof name - 32);
+    if (has_nvfp4(b, name)) {
+        p->encoding = KT_STORED_NVFP4;
+        p->stored = KT_W_NVFP4;
+        return;
+    }
     if (has_mxfp4(b, name)) {
         p->encoding = KT_STORED_MXFP4;
         p->stored = KT_W_MXFP4;

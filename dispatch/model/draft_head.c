@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "dispatch/model/build_impl.h"
+#include "dispatch/model/packed.h"
 
 kt_draft_head kt_draft_head_usual(const kt_build *b, double eps) {
     const int64_t h = kt_residual(b).width;
@@ -21,11 +22,21 @@ static int layer_beside(const kt_build *b, const kt_draft_head *head) {
     return head->body && !kt_is_gguf(b) ? -1 : b->layer;
 }
 
+/* In a folder that was converted: by its panels, since it may have been left out. */
+static bool is_packed(const kt_checkpoint *panels, int layer) {
+    char name[KT_PACKED_NAME] = "draft_join";
+
+    if (layer >= 0) snprintf(name, sizeof name, "layers.%d.draft_join", layer);
+    return kt_checkpoint_find(panels, name) != NULL;
+}
+
 bool kt_draft_head_is_there(const kt_build *b, const kt_draft_head *head, int64_t declared) {
     kt_build beside = *b;
     char json[64], gguf[64];
 
     if (!b->checkpoint) return declared > 0;
+    if (kt_checkpoint_panels(b->checkpoint))
+        return is_packed(kt_checkpoint_panels(b->checkpoint), layer_beside(b, head));
     snprintf(json, sizeof json, "%s.weight", head->join.name.json);
     snprintf(gguf, sizeof gguf, "%s.weight", head->join.name.gguf);
     beside.layer = layer_beside(b, head);

@@ -246,8 +246,7 @@ kt_status kt_graph_build(const kt_graph_request *request, kt_graph *out, kt_err 
     b.declared.floats = b.declared.linear = b.declared.experts = b.declared.ffn = KT_W_BF16;
     st = find_family(s, &out->family, err);
     if (st == KT_OK) st = read_numbers(s, &out->numbers, err);
-    if (st == KT_OK && s->json)
-        st = kt_declared_read(request->source.json, s->where, &b.declared, err);
+    if (st == KT_OK && s->json) st = kt_declared_read(&request->source, &b.declared, err);
     out->packing = b.declared.packing;
     b.wants_draft = st == KT_OK && request->with_draft && out->family->draft &&
                     out->numbers.layers < KT_MAX_LAYERS; /* its layer is one more */

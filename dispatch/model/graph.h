@@ -7,6 +7,7 @@
 #define KT_DISPATCH_GRAPH_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "dispatch/model/checkpoint.h"
@@ -53,8 +54,9 @@ typedef enum kt_encoding {
     KT_STORED_INT4,      /* X.weight_packed or X.qweight with scales */
     KT_STORED_FP8_BLOCK, /* X.weight F8_E4M3, X.weight_scale_inv [n/128, k/128] */
     KT_STORED_FP8_CHANNEL,
-    KT_STORED_MXFP8,    /* X.weight F8_E4M3, exponents [n, k/32] beside it, U8 or F8_E8M0 */
-    KT_STORED_MXFP4,    /* E2M1 codes and an E8M0 exponent per 32: X_blocks, X_scales; and others */
+    KT_STORED_MXFP8, /* X.weight F8_E4M3, exponents [n, k/32] beside it, U8 or F8_E8M0 */
+    KT_STORED_MXFP4, /* E2M1 codes and an E8M0 exponent per 32: X_blocks, X_scales; and others */
+    KT_STORED_NVFP4, /* E2M1 codes, an E4M3 scale per 16 and a factor: X.weight_scale_2, and others */
     KT_STORED_PACKED,   /* panels that `kt convert` wrote (packed.h) */
     KT_STORED_ENCODINGS /* how many; people read of them in stored_kinds.h */
 } kt_encoding;
@@ -292,6 +294,11 @@ char *kt_weight_name(const kt_graph *g, const kt_weight *w, int part, int64_t ex
 
 /* The first weight of a role in a layer (-1 = outside), or NULL. */
 const kt_weight *kt_graph_find(const kt_graph *g, const char *role, int layer);
+
+/* Is a matrix its draft head's? */
+static inline bool kt_weight_is_drafting(const kt_graph *g, const kt_weight *w) {
+    return w->layer >= g->numbers.layers || strcmp(w->role, "draft_join") == 0;
+}
 
 /* Experts that rows of a layer are routed to: its weight, or NULL. */
 const kt_weight *kt_graph_experts(const kt_graph *g, int layer);

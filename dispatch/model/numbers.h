@@ -14,6 +14,7 @@ typedef struct kt_config_source {
     const kt_gguf_meta *gguf; /* keys begin with "<arch>." */
     const char *arch;         /* general.architecture; "" with json */
     const char *where;        /* file, for messages */
+    const kt_json *modelopt;  /* "quantization" of hf_quant_config.json beside json, or NULL */
     const kt_json *outer;     /* what json is the text_config of; NULL = json is the whole */
 } kt_config_source;
 

@@ -84,12 +84,18 @@ void kt_packed_piece_of(const kt_graph *g, int weight, int run, kt_quant quant,
     out->bytes = round_up(kt_p64_gate_up_bytes(&runs[run].problem) + kt_p64_down_bytes(&down));
 }
 
+static int version(const kt_packed_piece *p) {
+    const int up = kt_p64_version(p->format), down = kt_p64_version(p->down);
+
+    if (!p->is_panels) return 1;
+    return up > down ? up : down;
+}
+
 char *kt_packed_text(const kt_packed_piece *p, char *out, size_t out_bytes) {
     snprintf(out, out_bytes, "layout=%s version=%d format=%s%s%s n=%lld k=%lld count=%lld",
-             p->is_panels ? "p64" : "rows", p->is_panels ? KT_P64_VERSION : 1,
-             kt_weight_format_name(p->format), p->down ? " down=" : "",
-             p->down ? kt_weight_format_name(p->down) : "", (long long)p->n, (long long)p->k,
-             (long long)p->count);
+             p->is_panels ? "p64" : "rows", version(p), kt_weight_format_name(p->format),
+             p->down ? " down=" : "", p->down ? kt_weight_format_name(p->down) : "",
+             (long long)p->n, (long long)p->k, (long long)p->count);
     return out;
 }
 
@@ -220,11 +226,24 @@ static kt_status read_choice(kt_weight *w, const char *name, const kt_json *word
     return KT_OK;
 }
 
+/* A weight of the draft head, which the graph may be without. */
+static bool is_of_draft(const kt_graph *g, const char *name) {
+    char layer[40];
+
+    snprintf(layer, sizeof layer, "layers.%lld.", (long long)g->numbers.layers);
+    return strncmp(name, layer, strlen(layer)) == 0 || strcmp(name, "draft_join") == 0;
+}
+
 kt_status kt_packed_read_formats(kt_graph *g, const kt_json *formats, kt_err *err) {
     size_t n_read = 0;
 
     if (kt_json_type_of(formats) != KT_JSON_OBJECT)
         return kt_fail(err, KT_E_FORMAT, "'formats' is not an object of lists of formats");
+    for (size_t i = 0; i < kt_json_length(formats) && !g->draft_hidden; i++) {
+        const char *name;
+        kt_json_member(formats, i, &name, NULL);
+        n_read += is_of_draft(g, name);
+    }
     for (int i = 0; i < g->n_weights; i++) {
         char name[KT_PACKED_NAME];
         const kt_json *words;

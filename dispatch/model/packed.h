@@ -11,6 +11,9 @@
  *   source   [name, dtype or block format, shape] of the source's tensors, so that the model is
  *            described as its source is; of experts in tensors of their own only the first's
  *
+ * A draft head (draft_head.h) has the shard behind those of the layers; a folder may be without it,
+ * whatever "source" lists.
+ *
  * A tensor is U8 [count, bytes]: count matrices or experts, each a multiple of 64 bytes; or a
  * vector, router or table in one. Its shard's __metadata__ has under its name the text of
  * kt_packed_text and the checksum. Data begin at a multiple of 4096 in the file.

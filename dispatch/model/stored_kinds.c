@@ -43,6 +43,12 @@ const kt_stored_kind kt_stored_kinds[] = {
      "MXFP4 blocks",
      "experts X_blocks, X_scales; X.weight_packed (U8), X.weight_scale; X.weight (U8), X.scale",
      {KT_W_MXFP4}},
+    {KT_STORED_NVFP4,
+     0,
+     "NVFP4",
+     "X.weight or X.weight_packed (U8), X.weight_scale (F8_E4M3) per 16, "
+     "X.weight_scale_2 or X.weight_global_scale",
+     {KT_W_NVFP4}},
     {KT_STORED_INT4, KT_INT4_ROWS, "INT4 compressed-tensors", "X.weight_packed, X.weight_scale",
      ALL_INT4},
     {KT_STORED_INT4, KT_INT4_AWQ, "AWQ", "X.qweight, X.qzeros, X.scales", ZERO_INT4},

@@ -54,20 +54,6 @@ float kt_attn_item(kt_weight_format cache, const void *rows, int64_t index);
  * Baseline code: the same bits on every machine. */
 void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row, float *scale);
 
-/* Ask for the elements [first, d) of each of n rows, `ahead` elements further on (0 = none, for
- * rows that were just made; else what lies KT_ATTN_AHEAD rows further in the cache, perhaps in
- * another page); 64-byte lines first, first + step, ... Into L2: loads that miss L1 are limited by
- * its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the hint for L2 is
- * not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1 hint, 373 us with
- * this. */
-#define KT_ATTN_AHEAD 128 /* a multiple of the block */
-static inline void kt_attn_fetch(const uint16_t *row, int64_t ld, int64_t n, int64_t first,
-                                 int64_t d, int64_t step, int64_t ahead) {
-    for (int64_t i = 0; ahead && i < n; i++)
-        for (int64_t x = first; x < d; x += step)
-            __builtin_prefetch(row + ahead + i * ld + x, 0, 2);
-}
-
 /* Add one chunk's sums o [head_dim] with stats (largest score, sum of exponentials) to the running
  * sum and its stats. */
 void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_stats,

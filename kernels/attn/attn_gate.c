@@ -58,7 +58,7 @@ static kt_status allocate(gate *g, const kt_variant *v, const kt_problem *p,
     g->position = malloc(m * sizeof *g->position);
     g->want = malloc(m * width * sizeof *g->want);
     g->bound = malloc(m * width * sizeof *g->bound);
-    g->work = malloc(2 * (size_t)p->context * sizeof *g->work);
+    g->work = malloc(kt_attn_ref_work(p, p->context) * sizeof *g->work);
     g->scratch = aligned_alloc(64, round64(v->workspace_bytes(p, config) + 1));
     if (g->q && g->out && g->again && g->part && g->stats && g->k && g->v && g->k_scale &&
         g->v_scale && g->sink && g->position && g->want && g->bound && g->work && g->scratch)
@@ -88,11 +88,12 @@ static void fill_row(uint8_t *rows, const kt_problem *p, int64_t i, int64_t d, f
     uint8_t *to = rows + (size_t)(i * d) * kt_attn_item_bytes(p->weights);
 
     for (int64_t x = 0; x < d; x++) {
-        float number = kt_rng_normal(rng) * size;
-        if (kt_attn_has_scales(p->weights))
+        if (kt_attn_has_scales(p->weights)) {
             to[x] = random_code(p->weights, rng);
-        else
+        } else {
+            float number = kt_rng_normal(rng) * size;
             kt_attn_store(p->weights, &number, 1, to + 2 * x, NULL);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/numeric.h"
 #include "kernels/attn/attn_common.h"
 
 /* Keys, or values, that a row sees: its first one is number 0. */
@@ -22,10 +23,22 @@ static seen seen_from(const kt_attn_call *c, const void *rows, int64_t ld, const
                   .scale = kt_attn_has_scales(cache) ? scale + first : NULL};
 }
 
-/* Element i of row j. */
-static double stored(const seen *x, int64_t j, int64_t i) {
-    double item = kt_attn_item(x->cache, x->rows, j * x->ld + i);
-    return x->scale ? item * x->scale[j] : item;
+/* The first d elements of row j, without and with the row's scale. */
+static void read_codes(const seen *x, int64_t j, int64_t d, double *row) {
+    const uint16_t *wide = (const uint16_t *)x->rows + j * x->ld;
+    const int8_t *codes = (const int8_t *)x->rows + j * x->ld;
+
+    if (x->cache == KT_W_INT8_CHANNEL)
+        for (int64_t i = 0; i < d; i++) row[i] = codes[i];
+    else if (x->cache == KT_W_FP8_CHANNEL)
+        for (int64_t i = 0; i < d; i++) row[i] = kt_f8e4m3_to_f32((uint8_t)codes[i]);
+    else
+        for (int64_t i = 0; i < d; i++) row[i] = kt_bf16_to_f32(wide[i]);
+}
+
+static void read_row(const seen *x, int64_t j, int64_t d, double *row) {
+    read_codes(x, j, d, row);
+    for (int64_t i = 0; x->scale && i < d; i++) row[i] *= x->scale[j];
 }
 
 /* What queries and weights are rounded to: relative to each number, or in steps of its group.
@@ -51,44 +64,55 @@ static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_n
 }
 
 /* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with
- * the rounded, scaled query, and the row's scale. */
+ * the rounded, scaled query, and the row's scale. Returns the largest score. */
 static double score_keys(const kt_attn_call *c, const float *q, const seen *keys, int64_t n,
                          kt_numerics numerics, double *work) {
     const double f32 = (2.0 * (double)c->problem->k + 3.0) * 0x1p-24;
-    double top = -INFINITY;
+    int64_t d = c->problem->k;
+    double *x = work + 2 * n, *off = x + d, *key = off + d, top = -INFINITY;
 
-    for (int64_t j = 0; j < n; j++) work[j] = work[n + j] = 0.0;
-    for (int64_t i = 0; i < c->problem->k; i++) {
-        double x = (double)q[i] * c->scale, off = query_error(c, q, i, numerics);
-        for (int64_t j = 0; j < n; j++) {
-            double key = stored(keys, j, i);
-            work[j] += x * key;
-            work[n + j] += f32 * fabs(x * key) + off * fabs(key);
-        }
+    for (int64_t i = 0; i < d; i++) {
+        x[i] = (double)q[i] * c->scale;
+        off[i] = query_error(c, q, i, numerics) + f32 * fabs(x[i]);
     }
-    for (int64_t j = 0; j < n; j++) top = fmax(top, work[j]);
+    for (int64_t j = 0; j < n; j++) {
+        double score = 0.0, error = 0.0;
+        read_row(keys, j, d, key);
+        for (int64_t i = 0; i < d; i++) {
+            score += x[i] * key[i];
+            error += off[i] * fabs(key[i]);
+        }
+        work[j] = score;
+        work[n + j] = error;
+        top = fmax(top, score);
+    }
     return top;
 }
 
-/* What rounding weights in steps of their group adds to column i: up to a step times the code, for
- * all. Groups begin where blocks do, in the first block at its first key, which is number `first`
- * of the cache. */
-static double error_of_steps(const seen *values, const double *weights, int64_t first, int64_t n,
-                             int64_t i) {
-    double error = 0.0;
-
+/* Adds what rounding weights in steps of their group adds to each of d columns: up to a step times
+ * the code, for all. Groups begin where blocks do, in the first block at its first key, which is
+ * number `first` of the cache. row and codes have room for d each. */
+static void add_error_of_steps(const seen *values, const double *weights, double total,
+                               int64_t first, int64_t n, int64_t d, double *row, double *codes,
+                               double *error) {
     for (int64_t begin = 0, end; begin < n; begin = end) {
         int64_t block = KT_ATTN_BLOCK - (first + begin) % KT_ATTN_BLOCK; /* keys to its end */
-        double top = 0.0, codes = 0.0;
+        double top = 0.0;
         end = begin + (block < GROUP ? block : GROUP);
         if (end > n) end = n;
+        for (int64_t i = 0; i < d; i++) codes[i] = 0.0;
         for (int64_t j = begin; j < end; j++) {
             top = fmax(top, weights[j] * values->scale[j]);
-            codes += fabs(kt_attn_item(values->cache, values->rows, j * values->ld + i));
+            read_codes(values, j, d, row);
+            for (int64_t i = 0; i < d; i++) codes[i] += fabs(row[i]);
         }
-        error += weight_rounding * top * codes;
+        for (int64_t i = 0; i < d; i++) error[i] += weight_rounding * top * codes[i] / total;
     }
-    return error;
+}
+
+size_t kt_attn_ref_work(const kt_problem *p, int64_t keys) {
+    int64_t d = kt_attn_value_size(p) > p->k ? kt_attn_value_size(p) : p->k;
+    return (size_t)(2 * keys + 3 * d);
 }
 
 /* Weight j is off by the factor exp(delta_j): its score's error, the rounding of score - max,
@@ -103,12 +127,13 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
                  double *work, double *want, double *bound) {
     const double u = 0x1p-24;
     int64_t first = kt_attn_first_key(c->problem, c->position[row]);
-    int64_t n = (int64_t)c->position[row] + 1 - first;
+    int64_t n = (int64_t)c->position[row] + 1 - first, d = kt_attn_value_size(c->problem);
     const float *q = c->q + row * c->ldq + head * c->problem->k;
     const seen keys = seen_from(c, c->k, c->ldkv, c->k_scale, first);
     const seen values = seen_from(c, c->v, c->ldv ? c->ldv : c->ldkv, c->v_scale, first);
     double top = score_keys(c, q, &keys, n, numerics, work), total = 0.0, spread = 0.0;
     const double sink = c->sink ? c->sink[head] : -INFINITY;
+    double *size = work + 2 * n, *value = size + d;
     double steps = (first ? 5.0 : 3.0) + (double)(n / KT_ATTN_BLOCK + n / KT_ATTN_CHUNK);
 
     if (sink > top) top = sink;
@@ -127,16 +152,18 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
     }
     spread /= total;
     for (int64_t j = 0; j < n; j++) spread += work[j] / total * work[n + j];
-    for (int64_t i = 0; i < kt_attn_value_size(c->problem); i++) {
-        double sum = 0.0, error = 0.0, size = 0.0;
-        for (int64_t j = 0; j < n; j++) {
-            double v = stored(&values, j, i), p = work[j] / total;
-            sum += p * v;
-            error += p * fabs(v) * work[n + j];
-            size += fabs(v);
+    for (int64_t i = 0; i < d; i++) want[i] = bound[i] = size[i] = 0.0;
+    for (int64_t j = 0; j < n; j++) {
+        double p = work[j] / total, e = p * work[n + j];
+        read_row(&values, j, d, value);
+        for (int64_t i = 0; i < d; i++) {
+            want[i] += p * value[i];
+            bound[i] += e * fabs(value[i]);
+            size[i] += fabs(value[i]);
         }
-        if (numerics == KT_NUM_ACTS8) error += error_of_steps(&values, work, first, n, i) / total;
-        want[i] = sum;
-        bound[i] = 1.1 * (error + fabs(sum) * spread) + 0x1p-125 * size + 0x1p-126;
     }
+    if (numerics == KT_NUM_ACTS8)
+        add_error_of_steps(&values, work, total, first, n, d, value, value + d, bound);
+    for (int64_t i = 0; i < d; i++)
+        bound[i] = 1.1 * (bound[i] + fabs(want[i]) * spread) + 0x1p-125 * size[i] + 0x1p-126;
 }

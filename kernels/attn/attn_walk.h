@@ -14,70 +14,110 @@
 #ifndef KT_KERNELS_ATTN_WALK_H
 #define KT_KERNELS_ATTN_WALK_H
 
+#include <stdbool.h>
+
 #include "kernels/attn/attn_common.h"
 
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
+#define KT_ATTN_AHEAD 128 /* rows from one that is read to that asked for; whole blocks */
 
-/* Keys, or values, of a block to come, for prefetches: row r begins r * ld bytes after `rows` and
- * has `bytes`. rows = NULL: nothing to ask for. ahead: how many elements behind the rows that are
- * being read kt_attn_fetch is to ask, or 0. */
+/* Rows of a cache, or of a block that was widened: n of them, `ld` elements apart, d elements each.
+ * cache: what they hold; KT_W_BF16 also for what a variant's `widen` wrote. ahead: elements from a
+ * row to that KT_ATTN_AHEAD rows on, for kt_attn_fetch; 0 = there is none. */
+typedef struct kt_attn_rows {
+    kt_weight_format cache;
+    const uint8_t *at;
+    int64_t ld, d, n, ahead;
+} kt_attn_rows;
+
+/* Keys, or values, of the block to come, for prefetches: row r begins r * ld bytes after `rows` and
+ * has `bytes`. rows = NULL: nothing to ask for. */
 typedef struct kt_attn_next {
     const uint8_t *rows;
-    int64_t ld, bytes, ahead;
+    int64_t ld, bytes;
 } kt_attn_next;
 
-/* What a variant brings. Queries and sums live in scratch, padded to a multiple of `lanes`, in
- * whatever order of elements suits the variant's loads. Each function must treat a query the
- * same way, to the bit, whatever other queries it is called with. d is the size of a key, in
- * weigh, weigh_codes and store_sums that of a value, in widen either; n_keys <= KT_ATTN_BLOCK. */
+/* n queries that meet the first keys of a block, all borrowed from the walk's scratch and from the
+ * cache. Query 0 sees `least` keys of the block, query i those and i / group more, none over n_keys
+ * <= KT_ATTN_BLOCK: kt_attn_keys. f32 rows are padded to a multiple of the variant's `lanes`. */
+typedef struct kt_attn_part {
+    int64_t n, group, least, n_keys;
+    const float *q; /* [n, ldq] as load_query wrote them */
+    int64_t ldq;
+    float *s; /* [n, KT_ATTN_LDS] scores, then weights */
+    float *o; /* [n, ldo] sums of weighted values, in the order that suits the variant's loads */
+    int64_t ldo;
+    float *stats;     /* [n, 2] largest score and sum of exponentials of the chunk */
+    float *keep;      /* [n] factors of the sums so far */
+    kt_attn_rows k;   /* codes only where the variant loads codes */
+    const void *keys; /* the same as load_keys wrote it */
+    kt_attn_rows v;   /* codes only where the variant weighs codes and n <= KT_ATTN_FEW */
+    const float *k_scale, *v_scale; /* NULL, or factors of scores and of weights, one per key */
+    kt_attn_next next_k, next_v;
+} kt_attn_part;
+
+/* Keys that query i of the tile sees. */
+static inline int64_t kt_attn_keys(const kt_attn_part *t, int64_t i) {
+    const int64_t n = t->least + i / t->group;
+    return n < t->n_keys ? n : t->n_keys;
+}
+
+/* bfloat16 row j. */
+static inline const uint16_t *kt_attn_row(const kt_attn_rows *rows, int64_t j) {
+    return (const uint16_t *)(const void *)rows->at + j * rows->ld;
+}
+
+/* Ask for the rows KT_ATTN_AHEAD behind [j, j + n), bfloat16, of their elements [first, end) every
+ * step-th; for rows that were just made there are none. Into L2: loads that miss L1 are limited by
+ * its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the hint for L2 is
+ * not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1 hint, 373 us with
+ * this. */
+static inline void kt_attn_fetch(const kt_attn_rows *rows, int64_t j, int64_t n, int64_t first,
+                                 int64_t end, int64_t step) {
+    const uint16_t *at = kt_attn_row(rows, j) + rows->ahead;
+
+    for (int64_t i = 0; rows->ahead && i < n; i++)
+        for (int64_t x = first; x < end; x += step) __builtin_prefetch(at + i * rows->ld + x, 0, 2);
+}
+
+/* What a variant brings. A function copies what it is given: its stores may alias all that it reads
+ * by pointers, so that each would be read again after them. Each must treat a query the same way,
+ * to the bit, whatever other queries it is called with. NULL = none, but where a function says that
+ * it is needed. */
 typedef struct kt_attn_inner {
     int64_t lanes;
-    /* f32 head * scale -> scratch row. */
+    /* f32 head of d elements * scale -> scratch row; needed. */
     void (*load_query)(const float *q, int64_t d, float scale, float *out);
-    /* Codes of n_keys rows -> BF16 rows of ldo >= d rounded up to lanes, zeros past d. What
-     * takes keys as codes widens values alone, to whatever its weigh reads. */
-    void (*widen)(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                  int64_t n_keys, uint16_t *out, int64_t ldo);
-    /* s[i * KT_ATTN_LDS + j] = q[i] . k[j]. ahead: as in kt_attn_fetch. */
-    void (*scores)(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
-                   int64_t d, int64_t n_keys, int64_t ahead, float *s);
-    /* Instead of scores, for variants that rearrange a block of keys once for all queries of the
-     * tile: size, rearranging, and the same from the rearranged block (64-byte aligned). n_keys
-     * of scores_loaded may be less than was loaded; next: the block after. */
+    /* Codes -> BF16 rows of ldo >= d rounded up to lanes, zeros past d; needed. What loads codes
+     * widens values alone, to whatever its weigh reads. */
+    void (*widen)(const kt_attn_rows *codes, uint16_t *out, int64_t ldo);
+    /* A block of keys rearranged once for all queries of the walk's tile, to keys_bytes bytes,
+     * 64-byte aligned; scores may meet fewer keys than were loaded. */
     size_t (*keys_bytes)(int64_t d);
-    void (*load_keys)(const uint16_t *k, int64_t ldk, int64_t d, int64_t n_keys, void *keys);
-    void (*scores_loaded)(const float *q, int64_t ldq, int64_t n_queries, const void *keys,
-                          int64_t d, int64_t n_keys, const kt_attn_next *next, float *s);
-    /* load_keys from codes, for variants that need no widened rows in between; NULL = none. Then
-     * keys_bytes is enough for a widened block of values of the size d too. */
-    void (*load_codes)(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, void *keys);
-    /* s -> exp(s - max) in the form that weigh wants, with stats (max, sum) brought up to date;
-     * returns the factor for older sums. k_scale, v_scale: NULL, or n_keys factors of the scores
-     * before and of the weights after. */
-    float (*soften)(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
-                    float *stats);
-    /* The same for n_queries rows of s and of stats, factors to keep[]; its bits. Query i sees
-     * n_keys + i / group keys, at most `most`. NULL = none. */
-    void (*soften_rows)(float *s, int64_t n_queries, int64_t n_keys, int64_t group, int64_t most,
-                        const float *k_scale, const float *v_scale, float *stats, float *keep);
+    void (*load_keys)(const kt_attn_rows *k, void *keys);
+    /* load_keys takes codes as the cache has them. Then keys_bytes is enough for a widened block
+     * of values of the size d too. */
+    bool loads_codes;
+    /* s[i * KT_ATTN_LDS + j] = q[i] . k[j], for the n_keys of the tile; needed. */
+    void (*scores)(const kt_attn_part *t);
+    /* Scores of query i -> exp(s - max) in the form that weigh wants, with its stats brought up to
+     * date; returns the factor for older sums. soften_all: the same, to the bit, for all queries,
+     * factors to t->keep. One of the two is needed. */
+    float (*soften)(const kt_attn_part *t, int64_t i);
+    void (*soften_all)(const kt_attn_part *t);
     /* Keys whose weights lie in one float of a row, where weigh can begin at any multiple of that
      * many: at s + keys / weigh_step and their values. 0 = it cannot. */
     int64_t weigh_step;
-    /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j]. */
-    void (*weigh)(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
-                  const kt_attn_next *next);
-    /* weigh from codes, for at most KT_ATTN_FEW queries; its bits. NULL = none. */
-    void (*weigh_codes)(kt_weight_format cache, float *o, int64_t ldo, const float *keep,
-                        int64_t n_queries, const float *s, const uint8_t *v, int64_t ldv, int64_t d,
-                        int64_t n_keys);
-    /* Scratch row -> f32 head. */
+    /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j], for the n_keys of the tile;
+     * needed. weighs_codes: it takes codes too, for at most KT_ATTN_FEW queries, to its bits. */
+    void (*weigh)(const kt_attn_part *t);
+    bool weighs_codes;
+    /* Scratch row -> f32 head of d elements; needed. */
     void (*store_sums)(const float *o, int64_t d, float *out);
 } kt_attn_inner;
 
-/* The parameter of every variant of the walk: queries per tile. */
+/* The parameter of most variants of the walk: queries per tile. */
 #define KT_ATTN_N_PARAMS 1
 extern const kt_param kt_attn_params[KT_ATTN_N_PARAMS];
 
@@ -85,5 +125,23 @@ extern const kt_param kt_attn_params[KT_ATTN_N_PARAMS];
 void kt_attn_walk(const kt_attn_call *call, const kt_attn_inner *inner);
 size_t kt_attn_walk_bytes(const kt_problem *problem, const kt_config *config,
                           const kt_attn_inner *inner);
+
+/* The end of a variant's file: registers kernels/attn/<stem>.c with `inner` of that file; what
+ * variants differ in stands behind the stem: .weights, .isa, .numerics, .bits, .version, .rank,
+ * .params, .accepts. */
+#define KT_ATTN_VARIANT(stem, ...)                                                      \
+    static void attn(const kt_attn_call *call) {                                        \
+        kt_attn_walk(call, &inner);                                                     \
+    }                                                                                   \
+    static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) { \
+        return kt_attn_walk_bytes(problem, config, &inner);                             \
+    }                                                                                   \
+    KT_VARIANT(stem) = {.name = #stem,                                                  \
+                        .op = KT_OP_ATTN,                                               \
+                        .layout = "",                                                   \
+                        .n_params = KT_ATTN_N_PARAMS,                                   \
+                        .workspace_bytes = workspace_bytes,                             \
+                        .attn = attn,                                                   \
+                        __VA_ARGS__}
 
 #endif

@@ -51,10 +51,6 @@ KT_INLINE void look_up(const kt_weight_format cache, __m512i x, const __m512i ta
     pair[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-KT_INLINE __mmask64 mask64(int64_t left) {
-    return left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
-}
-
 /* ---- keys ---- */
 
 /* Rows of 64 bytes of 16 keys -> r[4 l + i], lane g: elements 16 l + 4 i and + 1 of keys 4 g .. 4 g + 3, then
@@ -92,44 +88,42 @@ KT_INLINE void store_keys(const kt_weight_format cache, const __m512i r[8], cons
     KT_EACH (i, 8) {
         __m512i pair[2];
         look_up(cache, r[i], tables, pair);
-        _mm512_store_si512(to + (size_t)(2 * i) * PAIR_ROW, pair[0]);
-        _mm512_store_si512(to + (size_t)(2 * i + 1) * PAIR_ROW, pair[1]);
+        _mm512_store_si512(to + (size_t)(2 * i) * TURNED_ROW, pair[0]);
+        _mm512_store_si512(to + (size_t)(2 * i + 1) * TURNED_ROW, pair[1]);
     }
 }
 
-/* 16 keys from k on, of which there are n: scratch has room for a multiple of 32 elements, zeros past d. */
-KT_INLINE void look_up_keys(const kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                            int64_t n, uint8_t *to, const int is_whole) {
+/* 16 keys from j on: scratch has room for a multiple of 32 elements, zeros past d. */
+KT_INLINE void look_up_keys(const kt_weight_format cache, const kt_attn_rows *k, int64_t j,
+                            uint8_t *to, const int is_whole) {
     __m512i tables[4];
 
     load_tables(cache, tables);
-    for (int64_t x = 0; x < d; x += 64, to += 32 * PAIR_ROW) {
-        const __mmask64 m = mask64(d - x);
+    for (int64_t x = 0; x < k->d; x += 64, to += 32 * TURNED_ROW) {
         __m512i r[16];
-        KT_EACH (i, 16)
-            r[i] = _mm512_maskz_loadu_epi8(m, k + (is_whole || i < n ? i : n - 1) * ldk + x);
+        load_16_keys(k, j, x, r, 1, is_whole);
         turn(r);
         store_keys(cache, r, tables, to);
-        if (x + 32 < d) store_keys(cache, r + 8, tables, to + 16 * PAIR_ROW);
+        if (x + 32 < k->d) store_keys(cache, r + 8, tables, to + 16 * TURNED_ROW);
     }
 }
 
-KT_INLINE void keys_of(const kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, uint8_t *keys) {
-    for (int64_t j = 0; j < n_keys; j += 16) {
-        if (n_keys - j >= 16)
-            look_up_keys(cache, k + j * ldk, ldk, d, 16, keys + 4 * j, 1);
+KT_INLINE void keys_of(const kt_weight_format cache, const kt_attn_rows *rows, uint8_t *keys) {
+    const kt_attn_rows copy = *rows, *const k = &copy;
+
+    for (int64_t j = 0; j < k->n; j += 16) {
+        if (k->n - j >= 16)
+            look_up_keys(cache, k, j, keys + 4 * j, 1);
         else
-            look_up_keys(cache, k + j * ldk, ldk, d, n_keys - j, keys + 4 * j, 0);
+            look_up_keys(cache, k, j, keys + 4 * j, 0);
     }
 }
 
-static void load_codes(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, void *keys) {
-    if (cache == KT_W_INT8_CHANNEL)
-        keys_of(KT_W_INT8_CHANNEL, k, ldk, d, n_keys, keys);
+static void load_codes(const kt_attn_rows *k, void *keys) {
+    if (k->cache == KT_W_INT8_CHANNEL)
+        keys_of(KT_W_INT8_CHANNEL, k, keys);
     else
-        keys_of(KT_W_FP8_CHANNEL, k, ldk, d, n_keys, keys);
+        keys_of(KT_W_FP8_CHANNEL, k, keys);
 }
 
 /* ---- values ---- */
@@ -141,22 +135,20 @@ static const _Alignas(64) uint8_t of_two_keys[64] = {
     22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
 
 /* weigh_tile of dot512.h. */
-KT_INLINE void weigh_codes_tile(const kt_weight_format cache, float *o, int64_t ldo,
-                                const float *keep, const float *s, const uint8_t *v, int64_t ldv,
-                                int64_t d, int64_t x, int64_t n_keys, const int nq) {
-    const __mmask32 m = mask32(d - x);
+KT_INLINE void weigh_codes_tile(const kt_weight_format cache, const kt_attn_part *t, int64_t i,
+                                int64_t x, const int nq) {
+    const int64_t n_keys = t->n_keys, ldv = t->v.ld;
+    const uint8_t *v = t->v.at + x;
+    const uint8_t *weights = (const uint8_t *)(t->s + i * KT_ATTN_LDS);
+    const __mmask32 m = mask32(t->v.d - x);
     const __m512i order = _mm512_load_si512(of_two_keys);
     __m512 sum[KT_ATTN_FEW][2];
     __m512i tables[4];
 
     load_tables(cache, tables);
-    KT_EACH (r, nq) {
-        KT_EACH (c, 2)
-            sum[r][c] =
-                _mm512_mul_ps(_mm512_set1_ps(keep[r]), _mm512_load_ps(o + r * ldo + x + 16 * c));
-    }
-    for (int64_t j = 0; j < n_keys; j += 2) {
-        const uint8_t *row = v + j * ldv + x;
+    begin_sums(t, i, x, sum, nq);
+    for (int64_t j = 0; j < n_keys; j += 2, weights += 4) {
+        const uint8_t *row = v + j * ldv;
         const __m256i a = _mm256_maskz_loadu_epi8(m, row);
         const __m256i b =
             j + 1 < n_keys ? _mm256_maskz_loadu_epi8(m, row + ldv) : _mm256_setzero_si256();
@@ -167,53 +159,44 @@ KT_INLINE void weigh_codes_tile(const kt_weight_format cache, float *o, int64_t 
         }
         look_up(cache, _mm512_permutexvar_epi8(order, both), tables, pair);
         KT_EACH (r, nq) {
-            __m512i p =
-                _mm512_set1_epi32(kt_load_i32((const uint8_t *)(s + r * KT_ATTN_LDS + j / 2)));
+            __m512i p = _mm512_set1_epi32(kt_load_i32(weights + 4 * r * KT_ATTN_LDS));
             KT_EACH (c, 2) sum[r][c] = dot(sum[r][c], pair[c], p);
         }
     }
-    KT_EACH (r, nq) {
-        KT_EACH (c, 2) _mm512_store_ps(o + r * ldo + x + 16 * c, sum[r][c]);
-    }
+    end_sums(t, i, x, sum, nq);
 }
 
-KT_INLINE void values_of(const kt_weight_format cache, float *o, int64_t ldo, const float *keep,
-                         int64_t n_queries, const float *s, const uint8_t *v, int64_t ldv,
-                         int64_t d, int64_t n_keys) {
-    const int64_t lds = KT_ATTN_LDS;
-    for (int64_t x = 0; x < d; x += 32) {
+KT_INLINE void weigh_codes(const kt_weight_format cache, const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+
+    for (int64_t x = 0; x < t->v.d; x += 32) {
         int64_t i = 0;
-        for (; i + 8 <= n_queries; i += 8)
-            weigh_codes_tile(cache, o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, n_keys,
-                             8);
-        for (; i + 4 <= n_queries; i += 4)
-            weigh_codes_tile(cache, o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, n_keys,
-                             4);
-        for (; i < n_queries; i++)
-            weigh_codes_tile(cache, o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, x, n_keys,
-                             1);
+        for (; i + 8 <= t->n; i += 8) weigh_codes_tile(cache, t, i, x, 8);
+        for (; i + 4 <= t->n; i += 4) weigh_codes_tile(cache, t, i, x, 4);
+        for (; i < t->n; i++) weigh_codes_tile(cache, t, i, x, 1);
     }
 }
 
-static void weigh_codes(kt_weight_format cache, float *o, int64_t ldo, const float *keep,
-                        int64_t n_queries, const float *s, const uint8_t *v, int64_t ldv, int64_t d,
-                        int64_t n_keys) {
-    if (cache == KT_W_INT8_CHANNEL)
-        values_of(KT_W_INT8_CHANNEL, o, ldo, keep, n_queries, s, v, ldv, d, n_keys);
+static void weigh_either(const kt_attn_part *t) {
+    if (t->v.cache == KT_W_INT8_CHANNEL)
+        weigh_codes(KT_W_INT8_CHANNEL, t);
+    else if (t->v.cache == KT_W_FP8_CHANNEL)
+        weigh_codes(KT_W_FP8_CHANNEL, t);
     else
-        values_of(KT_W_FP8_CHANNEL, o, ldo, keep, n_queries, s, v, ldv, d, n_keys);
+        weigh(t);
 }
 
 /* Lane l: columns 8 l .. 8 l + 7, then those 32 on. */
-KT_INLINE void rows_wide(const kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                         int64_t n_keys, uint16_t *out, int64_t ldo) {
+KT_INLINE void rows_wide(const kt_weight_format cache, const kt_attn_rows *codes, uint16_t *out,
+                         int64_t ldo) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const int64_t d = codes->d, ld = codes->ld, n = codes->n;
     __m512i tables[4];
 
     load_tables(cache, tables);
-    for (int64_t j = 0; j < n_keys; j++)
+    for (int64_t j = 0; j < n; j++)
         for (int64_t x = 0; x < d; x += 64) {
-            const uint8_t *row = codes + j * ld + x;
+            const uint8_t *row = codes->at + j * ld + x;
             __m512i pair[2], y = _mm512_maskz_loadu_epi8(mask64(d - x), row);
             _mm_prefetch((const char *)row + KT_ATTN_AHEAD * ld, _MM_HINT_T1);
             look_up(cache, _mm512_permutexvar_epi64(order, y), tables, pair);
@@ -222,53 +205,17 @@ KT_INLINE void rows_wide(const kt_weight_format cache, const uint8_t *codes, int
         }
 }
 
-static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                  int64_t n_keys, uint16_t *out, int64_t ldo) {
-    if (cache == KT_W_INT8_CHANNEL)
-        rows_wide(KT_W_INT8_CHANNEL, codes, ld, d, n_keys, out, ldo);
+static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
+    if (codes->cache == KT_W_INT8_CHANNEL)
+        rows_wide(KT_W_INT8_CHANNEL, codes, out, ldo);
     else
-        rows_wide(KT_W_FP8_CHANNEL, codes, ld, d, n_keys, out, ldo);
+        rows_wide(KT_W_FP8_CHANNEL, codes, out, ldo);
 }
 
-static const kt_attn_inner inner = {.lanes = 32,
-                                    .load_query = load_query,
-                                    .widen = widen,
-                                    .keys_bytes = keys_bytes,
-                                    .load_keys = load_keys,
-                                    .load_codes = load_codes,
-                                    .scores_loaded = scores,
-                                    .soften = soften,
-                                    .soften_rows = soften_rows,
-                                    .weigh_step = 2,
-                                    .weigh = weigh,
-                                    .weigh_codes = weigh_codes,
-                                    .store_sums = store_sums};
+static const kt_attn_inner inner = {DOT_INNER,      .load_keys = load_codes, .loads_codes = true,
+                                    .widen = widen, .weigh = weigh_either,   .weighs_codes = true};
 
-/* More queries than elsewhere: they share the turning of the keys. */
-static const int32_t tile_queries[] = {32, 64, 128};
-static const kt_param params[] = {{"queries", tile_queries, 3, 128}};
-
-static void attn(const kt_attn_call *call) {
-    kt_attn_walk(call, &inner);
-}
-
-static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
-    return kt_attn_walk_bytes(problem, config, &inner);
-}
-
-KT_VARIANT(bf16_dot__avx512vbmi) = {
-    .name = "bf16_dot__avx512vbmi",
-    .op = KT_OP_ATTN,
-    .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
-    .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16,
-    .numerics = KT_NUM_BF16_F32,
-    .bits = "dot-codes",
-    .version = 4,
-    .layout = "",
-    .rank = 1,
-    .params = params,
-    .n_params = 1,
-    .accepts = kt_attn_accepts,
-    .workspace_bytes = workspace_bytes,
-    .attn = attn,
-};
+KT_ATTN_VARIANT(bf16_dot__avx512vbmi, .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
+                .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16, .numerics = KT_NUM_BF16_F32,
+                .bits = "dot-codes", .version = 4, .rank = 1, .params = params,
+                .accepts = kt_attn_accepts);

@@ -12,28 +12,27 @@
 #include <immintrin.h>
 
 #include "base/err.h"
-#include "kernels/attn/attn_walk.h"
+#define SCORES 8
+#include "kernels/attn/online.h"
 #include "kernels/simd/exp256.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE __m256i load_pairs(const uint16_t *p) {
+KT_INLINE __m256i load_pairs(const uint16_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 /* The first `left` elements, an even number; the others are zeros and not read. */
-INLINE __m256i load_last(const uint16_t *p, int64_t left) {
+KT_INLINE __m256i load_last(const uint16_t *p, int64_t left) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)left / 2), lane);
     return _mm256_maskload_epi32((const int *)(const void *)p, mask);
 }
 /* is_last is a constant at each call. */
-INLINE __m256i load_up_to(const uint16_t *p, int64_t left, const int is_last) {
+KT_INLINE __m256i load_up_to(const uint16_t *p, int64_t left, const int is_last) {
     return is_last ? load_last(p, left) : load_pairs(p);
 }
-INLINE __m256 even(__m256i pairs) {
+KT_INLINE __m256 even(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
-INLINE __m256 odd(__m256i pairs) {
+KT_INLINE __m256 odd(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u)));
 }
 
@@ -52,12 +51,12 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
 }
 
 /* The upper halves of the floats of even and odd elements, which is all there is of a code. */
-INLINE __m256i join(__m256 evens, __m256 odds) {
+KT_INLINE __m256i join(__m256 evens, __m256 odds) {
     return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(evens), 16),
                               _mm256_castps_si256(odds), 0xaa);
 }
 
-INLINE __m256i widen_int8(__m128i x) {
+KT_INLINE __m256i widen_int8(__m128i x) {
     const __m256i w = _mm256_cvtepi8_epi16(x);
     return join(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 16), 16)),
                 _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16)));
@@ -65,7 +64,7 @@ INLINE __m256i widen_int8(__m128i x) {
 
 /* FP8 codes moved up by 7 are halves with 2^-8 of the value; NaN comes out as 480, which no
  * other code is. */
-INLINE __m256i widen_fp8(__m128i x) {
+KT_INLINE __m256i widen_fp8(__m128i x) {
     const __m128i bits = _mm_set1_epi16((short)0xbf80);
     const __m128i even_halves = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(x, 8), 1), bits);
     const __m128i odd_halves = _mm_and_si128(_mm_srai_epi16(x, 1), bits);
@@ -76,22 +75,23 @@ INLINE __m256i widen_fp8(__m128i x) {
     return _mm256_or_si256(w, _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x43f0)));
 }
 
-INLINE __m128i load_codes(const uint8_t *p, int64_t left) {
+KT_INLINE __m128i load_codes(const uint8_t *p, int64_t left) {
     const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
     if (left >= 16) return _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm_maskload_epi32((const int *)(const void *)p,
                               _mm_cmpgt_epi32(_mm_set1_epi32((int32_t)left / 4), lane));
 }
 
-static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                  int64_t n_keys, uint16_t *out, int64_t ldo) {
-    for (int64_t j = 0; j < n_keys; j++)
-        for (int64_t i = 0; i < d; i += 16) {
-            const uint8_t *at = codes + j * ld + i;
-            const __m128i x = load_codes(at, d - i);
-            if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * ld, 0, 2);
+static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
+    const kt_attn_rows from = *codes;
+
+    for (int64_t j = 0; j < from.n; j++)
+        for (int64_t i = 0; i < from.d; i += 16) {
+            const uint8_t *at = from.at + j * from.ld + i;
+            const __m128i x = load_codes(at, from.d - i);
+            if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * from.ld, 0, 2);
             _mm256_storeu_si256((__m256i *)(void *)(out + j * ldo + i),
-                                cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
+                                from.cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
         }
 }
 
@@ -104,7 +104,7 @@ static void store_sums(const float *o, int64_t d, float *out) {
 }
 
 /* Lane 4 i + j of the result is the sum of the lanes of a[i + 2 j]. */
-INLINE __m256 sum_lanes(__m256 a[8]) {
+KT_INLINE __m256 sum_lanes(__m256 a[8]) {
     for (int i = 0; i < 4; i++) /* a[i] = 4 sums of each of a[2i], a[2i + 1] */
         a[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x20),
                              _mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x31));
@@ -115,8 +115,8 @@ INLINE __m256 sum_lanes(__m256 a[8]) {
 }
 
 /* 16 elements from x on of nq queries and nk keys. */
-INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint16_t *const key[8],
-                       int64_t x, int64_t d, const int nq, const int nk, const int is_last) {
+KT_INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint16_t *const key[8],
+                          int64_t x, int64_t d, const int nq, const int nk, const int is_last) {
     for (int i = 0; i < nk; i++) {
         __m256i pairs = load_up_to(key[i] + x, d - x, is_last);
         __m256 a = even(pairs), b = odd(pairs);
@@ -128,16 +128,17 @@ INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint16_
     }
 }
 
-/* nq queries x 8 / nq keys; nq is a constant at each call. */
-INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, int64_t j, float *s, int64_t lds, const int nq) {
-    const int nk = 8 / nq;
-    const uint16_t *key[8];
-    __m256 sum[8], all;
+KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int nq) {
+    const int nk = SCORES / nq;
+    const int64_t d = t->k.d, ldq = t->ldq, lds = KT_ATTN_LDS;
+    const float *q = t->q + i * ldq;
+    const uint16_t *key[SCORES];
+    float *s = t->s + i * lds;
+    __m256 sum[SCORES], all;
     int64_t x = 0;
 
-    for (int i = 0; i < nk; i++) key[i] = k + (j + i < n_keys ? j + i : n_keys - 1) * ldk;
-    for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_ps();
+    for (int n = 0; n < nk; n++) key[n] = key_or_last(t, j + n);
+    for (int n = 0; n < SCORES; n++) sum[n] = _mm256_setzero_ps();
     for (; x + 16 <= d; x += 16) score_step(sum, q, ldq, key, x, d, nq, nk, 0);
     if (x < d) score_step(sum, q, ldq, key, x, d, nq, nk, 1);
     all = sum_lanes(sum);
@@ -155,46 +156,24 @@ INLINE void score_tile(const float *q, int64_t ldq, const uint16_t *k, int64_t l
     }
 }
 
-/* Each four queries fetch their share of the lines of keys to come. */
-static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
-                   int64_t d, int64_t n_keys, int64_t ahead, float *s) {
-    const int64_t lds = KT_ATTN_LDS, fours = (n_queries + 3) / 4;
-    int64_t i = 0;
-    for (; i + 4 <= n_queries; i += 4)
-        for (int64_t j = 0; j < n_keys; j += 2) {
-            kt_attn_fetch(k + j * ldk, ldk, 2, i / 4 * 32, d, fours * 32, ahead);
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 4);
-        }
-    for (; i + 2 <= n_queries; i += 2)
-        for (int64_t j = 0; j < n_keys; j += 4) {
-            kt_attn_fetch(k + j * ldk, ldk, 4, i / 4 * 32, d, fours * 32, ahead);
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 2);
-        }
-    for (; i < n_queries; i++)
-        for (int64_t j = 0; j < n_keys; j += 8) {
-            kt_attn_fetch(k + j * ldk, ldk, 8, i / 4 * 32, d, fours * 32, ahead);
-            score_tile(q + i * ldq, ldq, k, ldk, d, n_keys, j, s + i * lds, lds, 1);
-        }
-}
-
-INLINE float max8(__m256 v) {
+KT_INLINE float max8(__m256 v) {
     __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     a = _mm_max_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
 }
 
-INLINE float sum8(__m256 v) {
+KT_INLINE float sum8(__m256 v) {
     __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     a = _mm_add_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
 /* Slots past the last key become -infinity first: their weight is exp(-infinity) = 0. */
-static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
-                    float *stats) {
+static float soften(const kt_attn_part *t, int64_t query) {
+    const int64_t n_keys = kt_attn_keys(t, query), end = (n_keys + 7) / 8 * 8;
+    float *s = t->s + query * KT_ATTN_LDS, *stats = t->stats + 2 * query, top, keep;
+    const float *k_scale = t->k_scale, *v_scale = t->v_scale;
     __m256 top8, sum = _mm256_setzero_ps();
-    int64_t end = (n_keys + 7) / 8 * 8;
-    float top, keep;
 
     for (int64_t j = 0; k_scale && j < n_keys; j++) s[j] *= k_scale[j];
     for (int64_t j = n_keys; j < end; j++) s[j] = -__builtin_inff();
@@ -214,22 +193,25 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
     return keep;
 }
 
-/* nq queries x nv * 16 columns, or (is_last) the `left` last ones; constants at each call: nq and
- * nv, nq * nv <= 4, is_last. */
-INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
-                       int64_t ldv, int64_t n_keys, int64_t ahead, const int nq, const int nv,
-                       int64_t left, const int is_last) {
-    const int64_t lds = KT_ATTN_LDS;
+/* nq queries from i on x nv * 16 columns from x on, or (is_last) what is left of them; constants at
+ * each call: nq and nv, nq * nv <= 4, is_last. */
+KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int nq, const int nv,
+                          const int is_last) {
+    const int64_t lds = KT_ATTN_LDS, ldo = t->ldo, n_keys = t->n_keys, left = t->v.d - x;
+    const kt_attn_rows rows = t->v;
+    const float *s = t->s + i * lds;
+    float *o = t->o + i * ldo + x;
     __m256 sum[4][8];
 
     for (int r = 0; r < nq; r++)
         for (int c = 0; c < 2 * nv; c++)
             sum[r][c] =
-                _mm256_mul_ps(_mm256_set1_ps(keep[r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
+                _mm256_mul_ps(_mm256_set1_ps(t->keep[i + r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
     for (int64_t j = 0; j < n_keys; j++) {
-        kt_attn_fetch(v + j * ldv, ldv, 1, 0, 16 * nv, 32, ahead);
+        const uint16_t *v = kt_attn_row(&rows, j) + x;
+        kt_attn_fetch(&rows, j, 1, x, x + 16 * nv, 32);
         for (int c = 0; c < nv; c++) {
-            __m256i pairs = load_up_to(v + j * ldv + 16 * c, left, is_last);
+            __m256i pairs = load_up_to(v + 16 * c, left, is_last);
             __m256 a = even(pairs), b = odd(pairs);
             for (int r = 0; r < nq; r++) {
                 __m256 p = _mm256_set1_ps(s[r * lds + j]);
@@ -242,26 +224,13 @@ INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
         for (int c = 0; c < 2 * nv; c++) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
 }
 
-INLINE void weigh_rows(float *o, int64_t ldo, const float *keep, const float *s, const uint16_t *v,
-                       int64_t ldv, int64_t d, int64_t n_keys, int64_t ahead, const int nq) {
+KT_INLINE void weigh_columns(const kt_attn_part *t, int64_t i, const int nq) {
+    const int64_t d = t->v.d;
     int64_t x = 0;
-    for (; nq == 1 && x + 64 <= d; x += 64)
-        weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 4 / nq, 64, 0);
-    for (; x + 16 <= d; x += 16)
-        weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 1, 16, 0);
-    if (x < d) weigh_tile(o + x, ldo, keep, s, v + x, ldv, n_keys, ahead, nq, 1, d - x, 1);
-}
 
-static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
-                  const kt_attn_next *next) {
-    const int64_t ahead = next->ahead;
-    const int64_t lds = KT_ATTN_LDS;
-    int64_t i = 0;
-    for (; i + 4 <= n_queries; i += 4)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, ahead, 4);
-    for (; i < n_queries; i++)
-        weigh_rows(o + i * ldo, ldo, keep + i, s + i * lds, v, ldv, d, n_keys, ahead, 1);
+    for (; nq == 1 && x + 64 <= d; x += 64) weigh_tile(t, i, x, nq, 4 / nq, 0);
+    for (; x + 16 <= d; x += 16) weigh_tile(t, i, x, nq, 1, 0);
+    if (x < d) weigh_tile(t, i, x, nq, 1, 1);
 }
 
 static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
@@ -280,27 +249,6 @@ static const kt_attn_inner inner = {.lanes = 16,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
-static void attn(const kt_attn_call *call) {
-    kt_attn_walk(call, &inner);
-}
-
-static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
-    return kt_attn_walk_bytes(problem, config, &inner);
-}
-
-KT_VARIANT(bf16_online__avx2) = {
-    .name = "bf16_online__avx2",
-    .op = KT_OP_ATTN,
-    .weights = KT_ATTN_CACHES,
-    .isa = KT_ISA_AVX2,
-    .numerics = KT_NUM_F32,
-    .bits = "online256",
-    .version = 3,
-    .layout = "",
-    .rank = 1,
-    .params = kt_attn_params,
-    .n_params = KT_ATTN_N_PARAMS,
-    .accepts = accepts,
-    .workspace_bytes = workspace_bytes,
-    .attn = attn,
-};
+KT_ATTN_VARIANT(bf16_online__avx2, .weights = KT_ATTN_CACHES, .isa = KT_ISA_AVX2,
+                .numerics = KT_NUM_F32, .bits = "online256", .version = 3, .rank = 1,
+                .params = kt_attn_params, .accepts = accepts);

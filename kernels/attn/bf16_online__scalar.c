@@ -9,48 +9,47 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
     for (int64_t i = 0; i < d; i++) out[i] = q[i] * scale;
 }
 
-static void widen(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                  int64_t n_keys, uint16_t *out, int64_t ldo) {
-    for (int64_t j = 0; j < n_keys; j++)
-        for (int64_t x = 0; x < d; x++)
-            out[j * ldo + x] = kt_f32_to_bf16(kt_attn_item(cache, codes, j * ld + x));
+static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
+    for (int64_t j = 0; j < codes->n; j++)
+        for (int64_t x = 0; x < codes->d; x++)
+            out[j * ldo + x] =
+                kt_f32_to_bf16(kt_attn_item(codes->cache, codes->at, j * codes->ld + x));
 }
 
-static void scores(const float *q, int64_t ldq, int64_t n_queries, const uint16_t *k, int64_t ldk,
-                   int64_t d, int64_t n_keys, int64_t ahead, float *s) {
-    (void)ahead;
-    for (int64_t i = 0; i < n_queries; i++)
-        for (int64_t j = 0; j < n_keys; j++) {
+static void scores(const kt_attn_part *t) {
+    for (int64_t i = 0; i < t->n; i++)
+        for (int64_t j = 0; j < t->n_keys; j++) {
+            const float *q = t->q + i * t->ldq;
+            const uint16_t *key = kt_attn_row(&t->k, j);
             float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            for (int64_t x = 0; x < d; x++)
-                sum[x % 4] += q[i * ldq + x] * kt_bf16_to_f32(k[j * ldk + x]);
-            s[i * KT_ATTN_LDS + j] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+            for (int64_t x = 0; x < t->k.d; x++) sum[x % 4] += q[x] * kt_bf16_to_f32(key[x]);
+            t->s[i * KT_ATTN_LDS + j] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
         }
 }
 
-static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
-                    float *stats) {
+static float soften(const kt_attn_part *t, int64_t query) {
+    const int64_t n_keys = kt_attn_keys(t, query);
+    float *s = t->s + query * KT_ATTN_LDS, *stats = t->stats + 2 * query;
     float top = stats[0], keep, sum = 0.0f;
-    for (int64_t j = 0; k_scale && j < n_keys; j++) s[j] *= k_scale[j];
+
+    for (int64_t j = 0; t->k_scale && j < n_keys; j++) s[j] *= t->k_scale[j];
     for (int64_t j = 0; j < n_keys; j++)
         if (s[j] > top) top = s[j];
     for (int64_t j = 0; j < n_keys; j++) sum += s[j] = expf(s[j] - top);
-    for (int64_t j = 0; v_scale && j < n_keys; j++) s[j] *= v_scale[j];
+    for (int64_t j = 0; t->v_scale && j < n_keys; j++) s[j] *= t->v_scale[j];
     keep = expf(stats[0] - top);
     stats[0] = top;
     stats[1] = stats[1] * keep + sum;
     return keep;
 }
 
-static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
-                  const kt_attn_next *next) {
-    (void)next;
-    for (int64_t i = 0; i < n_queries; i++) {
-        for (int64_t x = 0; x < d; x++) o[i * ldo + x] *= keep[i];
-        for (int64_t j = 0; j < n_keys; j++)
-            for (int64_t x = 0; x < d; x++)
-                o[i * ldo + x] += s[i * KT_ATTN_LDS + j] * kt_bf16_to_f32(v[j * ldv + x]);
+static void weigh(const kt_attn_part *t) {
+    for (int64_t i = 0; i < t->n; i++) {
+        float *o = t->o + i * t->ldo;
+        for (int64_t x = 0; x < t->v.d; x++) o[x] *= t->keep[i];
+        for (int64_t j = 0; j < t->n_keys; j++)
+            for (int64_t x = 0; x < t->v.d; x++)
+                o[x] += t->s[i * KT_ATTN_LDS + j] * kt_bf16_to_f32(kt_attn_row(&t->v, j)[x]);
     }
 }
 
@@ -67,27 +66,6 @@ static const kt_attn_inner inner = {.lanes = 1,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
-static void attn(const kt_attn_call *call) {
-    kt_attn_walk(call, &inner);
-}
-
-static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
-    return kt_attn_walk_bytes(problem, config, &inner);
-}
-
-KT_VARIANT(bf16_online__scalar) = {
-    .name = "bf16_online__scalar",
-    .op = KT_OP_ATTN,
-    .weights = KT_ATTN_CACHES,
-    .isa = KT_ISA_SCALAR,
-    .numerics = KT_NUM_F32,
-    .bits = "online",
-    .version = 1,
-    .layout = "",
-    .rank = 1,
-    .params = kt_attn_params,
-    .n_params = KT_ATTN_N_PARAMS,
-    .accepts = kt_attn_accepts,
-    .workspace_bytes = workspace_bytes,
-    .attn = attn,
-};
+KT_ATTN_VARIANT(bf16_online__scalar, .weights = KT_ATTN_CACHES, .isa = KT_ISA_SCALAR,
+                .numerics = KT_NUM_F32, .bits = "online", .version = 1, .rank = 1,
+                .params = kt_attn_params, .accepts = kt_attn_accepts);

@@ -16,7 +16,6 @@
  * products are then the same: broadcast dwords of rows times lines of such dwords.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attn/turn512.h"
-#include "kernels/simd/exp512.h"
 
 #define LINE 64
 #define GROUP 32 /* elements of a query, or keys, that share a step */
@@ -27,10 +26,6 @@
 KT_INLINE __m512i dpbusd(__m512i sum, __m512i u8, __m512i s8) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u8), "v"(s8));
     return sum;
-}
-
-KT_INLINE __mmask64 mask64(int64_t left) {
-    return left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
 }
 
 /* Of numbers that are not negative; NaN counts as the largest. */
@@ -148,44 +143,22 @@ static size_t keys_bytes(int64_t d) {
     return (size_t)padded_to(d) * KEYS;
 }
 
-/* 16 keys from k on, of which there are n. Keys past the last repeat it; their scores are never
- * looked at. */
-KT_INLINE void turn_keys(const uint8_t *k, int64_t ldk, int64_t d, int64_t n, uint8_t *to,
-                         const int is_whole) {
-    const __m512i sign = _mm512_set1_epi8(-128);
-
-    for (int64_t x = 0; x < d; x += LINE, to += 16 * KT_TURNED_ROW) {
-        const __mmask64 m = mask64(d - x);
-        __m512i r[16];
-        KT_EACH (i, 16)
-            r[i] = _mm512_maskz_loadu_epi8(m, k + (is_whole || i < n ? i : n - 1) * ldk + x);
-        transpose(r);
-        KT_EACH (i, 16)
-            _mm512_store_si512(to + (size_t)i * KT_TURNED_ROW, _mm512_xor_si512(r[i], sign));
-    }
+static void load_keys(const kt_attn_rows *k, void *keys) {
+    turn_keys(k, keys, _mm512_set1_epi8(-128), 1);
 }
 
-static void load_codes(kt_weight_format cache, const uint8_t *k, int64_t ldk, int64_t d,
-                       int64_t n_keys, void *keys) {
-    (void)cache;
-    for (int64_t j = 0; j < n_keys; j += 16) {
-        uint8_t *to = (uint8_t *)keys + 4 * j;
-        if (n_keys - j >= 16)
-            turn_keys(k + j * ldk, ldk, d, 16, to, 1);
-        else
-            turn_keys(k + j * ldk, ldk, d, n_keys - j, to, 0);
-    }
-}
-
-KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int64_t d, float *s,
-                          fetch *ask, const int nq, const int nv) {
+KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, fetch *ask, const int nq,
+                          const int nv) {
+    const int64_t d = t->k.d;
+    const float *q = t->q + i * t->ldq;
     const factors f = {.codes = (const uint8_t *)q,
-                       .lines = keys,
+                       .lines = (const uint8_t *)t->keys + 4 * j,
                        .steps = q + steps_at(d),
                        .starts = (const int32_t *)(const void *)(q + starts_at(d)),
-                       .stride = ldq,
-                       .next_line = KT_TURNED_ROW,
+                       .stride = t->ldq,
+                       .next_line = TURNED_ROW,
                        .groups = (d + GROUP - 1) / GROUP};
+    float *s = t->s + i * KT_ATTN_LDS + j;
     __m512 total[4][2];
 
     KT_EACH (r, nq) {
@@ -197,23 +170,20 @@ KT_INLINE void score_tile(const float *q, int64_t ldq, const uint8_t *keys, int6
     }
 }
 
-KT_INLINE void score_rows(const float *q, int64_t ldq, const uint8_t *keys, int64_t d,
-                          int64_t n_keys, float *s, fetch *ask, const int nq) {
+KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, fetch *ask, const int nq) {
     int64_t j = 0;
-    for (; n_keys - j > 16; j += 32) score_tile(q, ldq, keys + 4 * j, d, s + j, ask, nq, 2);
-    if (j < n_keys) score_tile(q, ldq, keys + 4 * j, d, s + j, ask, nq, 1);
+    for (; t->n_keys - j > 16; j += 32) score_tile(t, i, j, ask, nq, 2);
+    if (j < t->n_keys) score_tile(t, i, j, ask, nq, 1);
 }
 
-static void scores(const float *q, int64_t ldq, int64_t n_queries, const void *keys, int64_t d,
-                   int64_t n_keys, const kt_attn_next *next, float *s) {
-    const int64_t tiles = (n_queries / 4 + n_queries % 4) * 2, groups = (d + GROUP - 1) / GROUP;
-    fetch ask = fetch_from(next, tiles * groups);
+static void scores(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    const int64_t tiles = (t->n / 4 + t->n % 4) * 2, groups = (t->k.d + GROUP - 1) / GROUP;
+    fetch ask = fetch_from(&t->next_k, tiles * groups);
     int64_t i = 0;
 
-    for (; i + 4 <= n_queries; i += 4)
-        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, &ask, 4);
-    for (; i < n_queries; i++)
-        score_rows(q + i * ldq, ldq, keys, d, n_keys, s + i * KT_ATTN_LDS, &ask, 1);
+    for (; i + 4 <= t->n; i += 4) score_rows(t, i, &ask, 4);
+    for (; i < t->n; i++) score_rows(t, i, &ask, 1);
 }
 
 /* ---- weights: the row of scores becomes 64 codes and two steps ---- */
@@ -245,31 +215,11 @@ KT_INLINE void store_codes(float *s, const __m512 v[4]) {
     _mm512_store_si512(s, _mm512_permutexvar_epi32(order, n[0]));
 }
 
-static float soften(float *s, int64_t n_keys, const float *k_scale, const float *v_scale,
-                    float *stats) {
-    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
-    __m512 v[4], total;
-    float top, keep;
+static float soften(const kt_attn_part *t, int64_t query) {
+    __m512 v[4];
+    const float keep = soften512(t, query, v);
 
-    KT_EACH (i, 4) {
-        __mmask16 m = mask16(n_keys - 16 * i);
-        v[i] = _mm512_mask_mul_ps(lowest, m, _mm512_load_ps(s + 16 * i),
-                                  _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
-    }
-    top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
-    if (stats[0] > top) top = stats[0];
-    KT_EACH (i, 4)
-        v[i] = _mm512_maskz_mov_ps(mask16(n_keys - 16 * i),
-                                   kt_exp_ps512(_mm512_sub_ps(v[i], _mm512_set1_ps(top))));
-    total = _mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3]));
-    KT_EACH (i, 4)
-        v[i] =
-            _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(mask16(n_keys - 16 * i), v_scale + 16 * i));
-    store_codes(s, v);
-    /* exp(0) is exactly 1; after the first blocks the maximum hardly ever moves */
-    keep = stats[0] == top ? 1.0f : _mm512_cvtss_f32(kt_exp_ps512(_mm512_set1_ps(stats[0] - top)));
-    stats[0] = top;
-    stats[1] = stats[1] * keep + _mm512_reduce_add_ps(total);
+    store_codes(t->s + query * KT_ATTN_LDS, v);
     return keep;
 }
 
@@ -277,14 +227,14 @@ static float soften(float *s, int64_t n_keys, const float *k_scale, const float 
 
 /* Row g has the dwords of keys 4 g .. 4 g + 3: of 64 columns from x on, lane l of vector t those
  * of columns x + 16 l + 4 t and the three after. Zeros where there is no key. */
-KT_INLINE void interleave_four(const uint8_t *rows, int64_t ld, int64_t d, int64_t n, uint8_t *to,
+KT_INLINE void interleave_four(const kt_attn_rows *rows, int64_t j, uint8_t *to,
                                const int is_whole) {
-    for (int64_t x = 0; x < d; x += LINE, to += 4 * LINE) {
-        const __mmask64 m = mask64(d - x);
+    for (int64_t x = 0; x < rows->d; x += LINE, to += 4 * LINE) {
+        const __mmask64 m = mask64(rows->d - x);
         __m512i r[4], pair[4];
         KT_EACH (i, 4) {
-            const uint8_t *row = rows + i * ld + x;
-            r[i] = _mm512_maskz_loadu_epi8(is_whole || i < n ? m : 0, row);
+            const uint8_t *row = rows->at + (j + i) * rows->ld + x;
+            r[i] = _mm512_maskz_loadu_epi8(is_whole || j + i < rows->n ? m : 0, row);
         }
         KT_EACH (i, 2) {
             pair[2 * i] = _mm512_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
@@ -298,52 +248,43 @@ KT_INLINE void interleave_four(const uint8_t *rows, int64_t ld, int64_t d, int64
     }
 }
 
-static void interleave(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                       int64_t n_keys, uint16_t *out, int64_t ldo) {
-    (void)cache;
-    for (int64_t j = 0; j < n_keys; j += 4) {
+static void interleave(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
+    const kt_attn_rows copy = *codes, *const from = &copy;
+
+    for (int64_t j = 0; j < from->n; j += 4) {
         uint8_t *to = (uint8_t *)out + j * ldo;
-        if (n_keys - j >= 4)
-            interleave_four(codes + j * ld, ld, d, 4, to, 1);
+        if (from->n - j >= 4)
+            interleave_four(from, j, to, 1);
         else
-            interleave_four(codes + j * ld, ld, d, n_keys - j, to, 0);
+            interleave_four(from, j, to, 0);
     }
 }
 
-/* nq queries x 2 vectors; weights past the last key are zeros. */
-KT_INLINE void weigh_tile(float *o, int64_t ldo, const float *keep, const float *s,
-                          const uint8_t *v, int64_t ldv, int64_t n_keys, fetch *ask, const int nq) {
+/* nq queries x 2 vectors of sums from x on; weights past the last key are zeros. */
+KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, fetch *ask, const int nq) {
+    const float *s = t->s + i * KT_ATTN_LDS;
     const factors f = {.codes = (const uint8_t *)s,
-                       .lines = v,
+                       .lines = t->v.at + 4 * x,
                        .steps = s + STEPS_AT,
                        .stride = KT_ATTN_LDS,
-                       .next_line = 4 * ldv,
-                       .groups = (n_keys + GROUP - 1) / GROUP};
+                       .next_line = 4 * t->v.ld,
+                       .groups = (t->n_keys + GROUP - 1) / GROUP};
     __m512 total[4][2];
 
-    KT_EACH (r, nq) {
-        const __m512 factor = _mm512_set1_ps(keep[r]);
-        KT_EACH (c, 2) total[r][c] = _mm512_mul_ps(factor, _mm512_load_ps(o + r * ldo + 16 * c));
-    }
+    begin_sums(t, i, x, total, nq);
     add_products(total, &f, ask, nq, 2, 0);
-    KT_EACH (r, nq) {
-        KT_EACH (c, 2) _mm512_store_ps(o + r * ldo + 16 * c, total[r][c]);
-    }
+    end_sums(t, i, x, total, nq);
 }
 
-static void weigh(float *o, int64_t ldo, const float *keep, int64_t n_queries, const float *s,
-                  const uint16_t *v, int64_t ldv, int64_t d, int64_t n_keys,
-                  const kt_attn_next *next) {
-    const int64_t lds = KT_ATTN_LDS, tiles = (n_queries / 4 + n_queries % 4) * padded_to(d) / 32;
-    fetch ask = fetch_from(next, tiles * 2);
+static void weigh(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    const int64_t width = padded_to(t->v.d), tiles = (t->n / 4 + t->n % 4) * width / 32;
+    fetch ask = fetch_from(&t->next_v, tiles * 2);
 
-    for (int64_t x = 0; x < padded_to(d); x += 32) {
-        const uint8_t *from = (const uint8_t *)v + 4 * x;
+    for (int64_t x = 0; x < width; x += 32) {
         int64_t i = 0;
-        for (; i + 4 <= n_queries; i += 4)
-            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, from, ldv, n_keys, &ask, 4);
-        for (; i < n_queries; i++)
-            weigh_tile(o + i * ldo + x, ldo, keep + i, s + i * lds, from, ldv, n_keys, &ask, 1);
+        for (; i + 4 <= t->n; i += 4) weigh_tile(t, i, x, &ask, 4);
+        for (; i < t->n; i++) weigh_tile(t, i, x, &ask, 1);
     }
 }
 
@@ -368,36 +309,16 @@ static const kt_attn_inner inner = {.lanes = LINE,
                                     .load_query = load_query,
                                     .widen = interleave,
                                     .keys_bytes = keys_bytes,
-                                    .load_codes = load_codes,
-                                    .scores_loaded = scores,
+                                    .load_keys = load_keys,
+                                    .loads_codes = true,
+                                    .scores = scores,
                                     .soften = soften,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
 static const int32_t tile_queries[] = {16, 32, 64};
-static const kt_param params[] = {{"queries", tile_queries, 3, 64}};
+static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 64}};
 
-static void attn(const kt_attn_call *call) {
-    kt_attn_walk(call, &inner);
-}
-
-static size_t workspace_bytes(const kt_problem *problem, const kt_config *config) {
-    return kt_attn_walk_bytes(problem, config, &inner);
-}
-
-KT_VARIANT(int_dot__avx512vnni) = {
-    .name = "int_dot__avx512vnni",
-    .op = KT_OP_ATTN,
-    .weights = 1u << KT_W_INT8_CHANNEL,
-    .isa = KT_ISA_AVX512VNNI,
-    .numerics = KT_NUM_ACTS8,
-    .bits = "dot-int",
-    .version = 1,
-    .layout = "",
-    .rank = 1,
-    .params = params,
-    .n_params = 1,
-    .accepts = kt_attn_accepts,
-    .workspace_bytes = workspace_bytes,
-    .attn = attn,
-};
+KT_ATTN_VARIANT(int_dot__avx512vnni, .weights = 1u << KT_W_INT8_CHANNEL, .isa = KT_ISA_AVX512VNNI,
+                .numerics = KT_NUM_ACTS8, .bits = "dot-int", .version = 1, .rank = 1,
+                .params = params, .accepts = kt_attn_accepts);

@@ -2,9 +2,7 @@
 #ifndef KT_ATTN_WIDEN512_H
 #define KT_ATTN_WIDEN512_H
 
-#include <immintrin.h>
-
-#include "kernels/attn/attn_walk.h"
+#include "kernels/attn/attn512.h"
 
 /* An integer below 256 is exact in BF16: the upper half of its float. */
 static inline __m512i kt_widen_int8(__m256i codes) {
@@ -32,16 +30,19 @@ static inline __m512i kt_widen_fp8(__m256i codes) {
 }
 
 /* kt_attn_inner.widen; zeros up to the next multiple of 32. */
-static inline void kt_widen512(kt_weight_format cache, const uint8_t *codes, int64_t ld, int64_t d,
-                               int64_t n_keys, uint16_t *out, int64_t ldo) {
-    for (int64_t j = 0; j < n_keys; j++)
-        for (int64_t i = 0; i < d; i += 32) {
-            const __mmask32 m = d - i >= 32 ? 0xffffffffu : (__mmask32)((1u << (d - i)) - 1u);
-            const __m256i x = _mm256_maskz_loadu_epi8(m, codes + j * ld + i);
+static inline void kt_widen512(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
+    const kt_attn_rows from = *codes;
+
+    for (int64_t j = 0; j < from.n; j++)
+        for (int64_t i = 0; i < from.d; i += 32) {
+            const __m256i x =
+                _mm256_maskz_loadu_epi8(mask32(from.d - i), from.at + j * from.ld + i);
             if (i % 64 == 0)
-                _mm_prefetch((const char *)codes + (KT_ATTN_AHEAD + j) * ld + i, _MM_HINT_T1);
-            _mm512_storeu_si512(out + j * ldo + i,
-                                cache == KT_W_INT8_CHANNEL ? kt_widen_int8(x) : kt_widen_fp8(x));
+                _mm_prefetch((const char *)from.at + (KT_ATTN_AHEAD + j) * from.ld + i,
+                             _MM_HINT_T1);
+            _mm512_storeu_si512(out + j * ldo + i, from.cache == KT_W_INT8_CHANNEL
+                                                       ? kt_widen_int8(x)
+                                                       : kt_widen_fp8(x));
         }
 }
 

@@ -65,6 +65,16 @@ typedef struct kt_attn_index {
     int64_t ld_score;
     int32_t *picked; /* [rows, topk], ascending: written of rows that see more keys than topk */
     int32_t heads, topk;
+    /* Tokens that a key stands for (1, or 0: each has its own). Keys of a row are then those whose
+     * tokens it sees whole; a page has 64 / ratio of them, a multiple of 16. */
+    int32_t ratio;
+    /* Blocks of keys are picked instead, for each head its own: block > 0, a multiple of 8, without
+     * weights. The score of a block is the largest of its keys that the row sees; the last `local`
+     * blocks are picked in any case. score: [rows, heads, ld_score], of 8 keys each; best: [rows,
+     * heads, ld_best], of blocks; picked: [rows, heads, topk]. */
+    int32_t block, local;
+    float *best;
+    int64_t ld_best;
 } kt_attn_index;
 
 #endif

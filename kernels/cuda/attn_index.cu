@@ -1,9 +1,12 @@
 /* The lightning indexer of sparse attention (DeepSeek-V3.2): scores of index keys, and the keys of
- * the highest ones. Rows that see no more than topk keys have neither.
+ * the highest ones. Rows that see no more than topk keys have neither. Keys may stand for several
+ * tokens (DeepSeek-V4), or be picked by blocks, for each head its own (MiniMax-M3).
  *
  *   scores  grid (keys / KEYS rounded up, rows): products on tensor cores, 16 heads by 16 keys a
  *           warp. A query's number is the sum of PARTS bfloat16: with two, 16 bits of it count.
- *   pick    grid (1, rows): radix selection, eight bits of the scores as ordered integers a pass,
+ *   units   the same grid: the largest score of eight keys, for each head
+ *   blocks  grid (blocks / THREADS rounded up, rows * heads): that of a block
+ *   pick    grid (1, rows), or of blocks (heads, rows): radix selection, eight bits of the scores as ordered integers a pass,
  *           then the numbers of the picked keys in ascending order. The same set as
  *           kernels/indexer/index_pick.h has of the same scores.
  *
@@ -32,6 +35,28 @@ KT_DEVICE int heads_of(const kt_attn_index *p) { /* whole tiles */
     return (p->heads + 15) / 16 * 16;
 }
 
+KT_DEVICE int ratio_of(const kt_attn_index *p) {
+    return p->ratio > 1 ? p->ratio : 1;
+}
+
+KT_DEVICE int keys_of(const kt_attn_index *p, int row) {
+    return (p->position[row] + 1) / ratio_of(p);
+}
+
+/* KEYS keys from `key` on, of n, to shared memory; a page has whole sixteens. */
+KT_DEVICE void fetch(const kt_attn_index *p, int row, int key, int n) {
+    const uint32_t *page = p->page + p->first_page[p->span_of[row]];
+    const int rooms = KT_ATTN_PAGE / ratio_of(p);
+
+    for (int i = 0; i < KEYS; i += 16) {
+        const uint32_t number = key + i < n ? page[(key + i) / rooms] : 0;
+        kt_attn_fetch((uint32_t)(i * KT_ATTN_PITCH(DIM)), KT_ATTN_PITCH(DIM),
+                      p->k.rows + number * p->k.page + (key + i) % rooms * p->k.row, p->k.row,
+                      DIM / 8, 16, n - key - i, kt_thread(), THREADS);
+    }
+    kt_copy_commit();
+}
+
 KT_DEVICE void put_queries(const kt_attn_index *p, int row) {
     const int heads = heads_of(p);
 
@@ -48,7 +73,7 @@ KT_DEVICE void put_queries(const kt_attn_index *p, int row) {
     for (int head = kt_thread(); head < heads; head += THREADS)
         kt_set_shared_u32(query_at(PARTS, head, heads) -
                               (uint32_t)(head * (KT_ATTN_PITCH(DIM) - 4)),
-                          kt_bits_float(head < p->heads ? p->w[row * p->ldw + head] : 0));
+                          kt_bits_float(head < p->heads && p->w ? p->w[row * p->ldw + head] : 0));
 }
 
 KT_DEVICE float weight_of(int head, int heads) {
@@ -60,31 +85,42 @@ KT_DEVICE float positive(float x) {
     return x < 0 ? 0.0f : x;
 }
 
-/* The warp's 16 keys as words of B, and the scores of a lane's four: 2t, 2t + 1 and 8 further on.
- */
-KT_DEVICE void score_warp(int heads, float *sum) {
+/* The warp's 16 keys as words of B. */
+KT_DEVICE void load_keys(uint32_t *b) {
     const int lane = kt_lane(), first = kt_warp() * 16;
     const uint32_t b_at = (uint32_t)((first + (lane & 7) + (lane >> 4 << 3)) * KT_ATTN_PITCH(DIM) +
                                      (lane >> 3 & 1) * 16);
-    uint32_t b[MAX_DIM / 4];
 
     KT_UNROLL
     for (int i = 0; i < DIM / 16; i++) kt_ldmatrix(b + 4 * i, b_at + (uint32_t)i * 32);
+}
+
+/* c = products of heads [head, head + 16) with these keys. */
+KT_DEVICE void multiply(const uint32_t *b, int head, int heads, float *c) {
+    KT_UNROLL
+    for (int x = 0; x < 8; x++) c[x] = 0;
+    KT_UNROLL
+    for (int part = PARTS - 1; part >= 0; part--) KT_UNROLL
+    for (int i = 0; i < DIM / 16; i++) {
+        uint32_t a[4];
+        kt_ldmatrix(a, query_at(part, head + (kt_lane() & 15), heads) +
+                           (uint32_t)((kt_lane() >> 4) * 16 + i * 32));
+        kt_mma_bf16(c, a, b[4 * i], b[4 * i + 1]);
+        kt_mma_bf16(c + 4, a, b[4 * i + 2], b[4 * i + 3]);
+    }
+}
+
+/* The scores of a lane's four keys: 2t, 2t + 1 and 8 further on. */
+KT_DEVICE void score_warp(int heads, float *sum) {
+    const int lane = kt_lane();
+    uint32_t b[MAX_DIM / 4];
+
+    load_keys(b);
     KT_UNROLL
     for (int x = 0; x < 4; x++) sum[x] = 0;
     for (int head = 0; head < heads; head += 16) {
         float c[8];
-        KT_UNROLL
-        for (int x = 0; x < 8; x++) c[x] = 0;
-        KT_UNROLL
-        for (int part = PARTS - 1; part >= 0; part--) KT_UNROLL
-        for (int i = 0; i < DIM / 16; i++) {
-            uint32_t a[4];
-            kt_ldmatrix(a, query_at(part, head + (lane & 15), heads) +
-                               (uint32_t)((lane >> 4) * 16 + i * 32));
-            kt_mma_bf16(c, a, b[4 * i], b[4 * i + 1]);
-            kt_mma_bf16(c + 4, a, b[4 * i + 2], b[4 * i + 3]);
-        }
+        multiply(b, head, heads, c);
         KT_UNROLL
         for (int x = 0; x < 8; x++)
             sum[x / 4 * 2 + x % 2] +=
@@ -96,19 +132,12 @@ KT_DEVICE void score_warp(int heads, float *sum) {
 }
 
 KT_DEVICE void scores(const kt_attn_index *p) {
-    const int row = kt_block_y(), n = p->position[row] + 1, key = kt_block_x() * KEYS;
-    const uint32_t *page = p->page + p->first_page[p->span_of[row]];
+    const int row = kt_block_y(), n = keys_of(p, row), key = kt_block_x() * KEYS;
     float *score = p->score + row * p->ld_score + key + kt_warp() * 16 + kt_lane() % 4 * 2;
     float sum[4];
 
     if (n <= p->topk || key >= n) return;
-    for (int i = 0; i < KEYS; i += 16) { /* a page has whole sixteens */
-        const uint32_t number = key + i < n ? page[(key + i) / KT_ATTN_PAGE] : 0;
-        kt_attn_fetch((uint32_t)(i * KT_ATTN_PITCH(DIM)), KT_ATTN_PITCH(DIM),
-                      kt_attn_rows_at(&p->k, p->k.rows, number, key + i), p->k.row, DIM / 8, 16,
-                      n - key - i, kt_thread(), THREADS);
-    }
-    kt_copy_commit();
+    fetch(p, row, key, n);
     put_queries(p, row);
     KT_COPY_WAIT(0);
     kt_sync();
@@ -119,6 +148,55 @@ KT_DEVICE void scores(const kt_attn_index *p) {
         const int at = x / 2 * 8 + x % 2;
         if (key + kt_warp() * 16 + kt_lane() * 2 + at < n) score[at] = sum[x];
     }
+}
+
+/* ---- blocks ---- */
+
+KT_DEVICE int blocks_of(const kt_attn_index *p, int row) {
+    return p->position[row] / p->block + 1;
+}
+
+/* The largest score of eight keys, for each head. A lane has heads g and g + 8 of 16 with keys 2t,
+ * 2t + 1; four lanes have the eight. */
+KT_DEVICE void units(const kt_attn_index *p) {
+    const int row = kt_block_y(), n = keys_of(p, row), key = kt_block_x() * KEYS;
+    const int heads = heads_of(p), first = key + kt_warp() * 16;
+    uint32_t b[MAX_DIM / 4];
+
+    if (blocks_of(p, row) <= p->topk || key >= n) return;
+    fetch(p, row, key, n);
+    put_queries(p, row);
+    KT_COPY_WAIT(0);
+    kt_sync();
+    load_keys(b);
+    for (int head = 0; head < heads; head += 16) {
+        float c[8];
+        multiply(b, head, heads, c);
+        KT_UNROLL
+        for (int x = 0; x < 8; x += 2) {
+            const int at = first + x / 4 * 8, of = head + kt_lane() / 4 + x / 2 % 2 * 8;
+            float most = KT_ATTN_NOTHING;
+            if (at + kt_lane() % 4 * 2 < n) most = kt_max(most, c[x]);
+            if (at + kt_lane() % 4 * 2 + 1 < n) most = kt_max(most, c[x + 1]);
+            most = kt_max(most, kt_warp_xor(most, 1));
+            most = kt_max(most, kt_warp_xor(most, 2));
+            if (kt_lane() % 4 == 0 && of < p->heads && at < n)
+                p->score[((int64_t)row * p->heads + of) * p->ld_score + at / 8] = most;
+        }
+    }
+}
+
+/* A thread has a block of one head: grid (blocks / THREADS rounded up, rows * heads). */
+KT_DEVICE void blocks(const kt_attn_index *p) {
+    const int64_t list = kt_block_y();
+    const int row = kt_block_y() / p->heads, block = kt_block_x() * THREADS + kt_thread();
+    const int n = blocks_of(p, row), end = (keys_of(p, row) + 7) / 8, of_block = p->block / 8;
+    float most = KT_ATTN_NOTHING;
+
+    if (n <= p->topk || block >= n) return;
+    for (int i = block * of_block; i < (block + 1) * of_block && i < end; i++)
+        most = kt_max(most, p->score[list * p->ld_score + i]);
+    p->best[list * p->ld_best + block] = block >= n - p->local ? -KT_ATTN_NOTHING : most;
 }
 
 /* ---- picking ---- */
@@ -204,9 +282,10 @@ KT_DEVICE uint32_t count_before(int is_above, int is_equal, int round, uint32_t 
 }
 
 KT_DEVICE void pick(const kt_attn_index *p) {
-    const int row = kt_block_y(), n = p->position[row] + 1;
-    const float *score = p->score + row * p->ld_score;
-    int32_t *picked = p->picked + (int64_t)row * p->topk;
+    const int row = kt_block_y(), n = p->block ? blocks_of(p, row) : keys_of(p, row);
+    const int64_t list = p->block ? (int64_t)row * p->heads + kt_block_x() : row;
+    const float *score = p->block ? p->best + list * p->ld_best : p->score + list * p->ld_score;
+    int32_t *picked = p->picked + list * p->topk;
     uint32_t least, equals, above = 0, equal = 0;
 
     if (n <= p->topk) return;
@@ -226,6 +305,8 @@ KT_DEVICE void pick(const kt_attn_index *p) {
 
 KT_ENTRY(attn_index_scores, kt_attn_index, scores, THREADS)
 KT_ENTRY(attn_index_pick, kt_attn_index, pick, THREADS)
+KT_ENTRY(attn_index_units, kt_attn_index, units, THREADS)
+KT_ENTRY(attn_index_blocks, kt_attn_index, blocks, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
@@ -263,8 +344,11 @@ KT_CUDA_KERNEL(attn_index) = {
     .targets = KT_CUDA_BASELINE,
     .params = params,
     .param_count = 3,
-    .entry_count = 2,
-    .entry = {{"attn_index_scores", attn_index_scores}, {"attn_index_pick", attn_index_pick}},
+    .entry_count = 4,
+    .entry = {{"attn_index_scores", attn_index_scores},
+              {"attn_index_pick", attn_index_pick},
+              {"attn_index_units", attn_index_units},
+              {"attn_index_blocks", attn_index_blocks}},
     .needs_opcodes = 1u << KT_OPCODE_HMMA,
     .refuse = refuse,
     .threads = threads,

@@ -263,11 +263,11 @@ KT_ENTRY(attn_latent_join, kt_attn_paged, join, THREADS)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const int32_t head_values[] = {576}, value_values[] = {512},
+static const int32_t head_values[] = {512, 576}, value_values[] = {512},
                      cache_values[] = {KT_ATTN_BF16, KT_ATTN_INT8, KT_ATTN_FP8},
                      rows_values[] = {16, 32}, keys_values[] = {16, 32},
                      stages_values[] = {2, 3, 4};
-static const kt_param params[] = {{"head", head_values, 1, 576}, {"value", value_values, 1, 512},
+static const kt_param params[] = {{"head", head_values, 2, 576}, {"value", value_values, 1, 512},
                                   {"cache", cache_values, 3, 0}, {"rows", rows_values, 2, 32},
                                   {"keys", keys_values, 2, 16},  {"stages", stages_values, 3, 3}};
 

@@ -55,7 +55,7 @@ bool kt_attn_config(const kt_cuda_kernel *kernel, const kt_attn_shape *shape,
                     const kt_cuda_target *target, kt_config *out) {
     *out = kt_cuda_initial(kernel);
     out->value[0] = shape->k;
-    out->value[1] = shape->v == shape->k ? 0 : shape->v;
+    out->value[1] = shape->v == shape->k && !shape->is_shared ? 0 : shape->v;
     out->value[2] = shape->cache;
     for (int32_t i = kernel->param_count - 1; i >= 3; i--) {
         const kt_param *p = &kernel->params[i];

@@ -110,7 +110,8 @@ static inline size_t kt_cuda_nothing_shared(const kt_config *config, int64_t k) 
 extern const kt_cuda_kernel *const kt_builtin_cuda_kernels[];
 extern const size_t kt_builtin_cuda_kernel_count;
 
-/* The text of a file of kernels/cuda as it was at build time, or NULL. */
+/* The text of a file that device code is made of as it was at build time, or NULL: those of
+ * kernels/cuda, and the points of grids. By its name without folders. */
 const char *kt_cuda_source(const char *file);
 
 /* The config with every parameter's initial value. */

@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "kernels/cuda/kt_dev_weights.h"
 #include "kernels/formats/blocks.h"
+#include "kernels/formats/iq1.h"
 
 #define SAME(name) _Static_assert((int)KT_DEV_##name == (int)KT_W_##name, "one numbering")
 SAME(BF16);
@@ -22,13 +23,16 @@ SAME(Q2_K);
 SAME(Q6_K);
 SAME(MXFP4);
 SAME(INT8_G16M);
+SAME(MXFP8);
+SAME(IQ2_XXS);
+SAME(NVFP4);
+SAME(IQ1_M);
 
 enum { UNIT = 32, SPAN_MAX = 256, FP8_GROUP = 128 };
 
 kt_weight_format kt_device_weight_format(kt_weight_format stored) {
-    if (stored == KT_W_MXFP8) return KT_W_NONE;
-    if (stored > KT_W_MXFP8) return KT_W_INT8_G16M; /* blocks that no kernel there opens */
-    return stored == KT_W_F16 || stored == KT_W_F32 ? KT_W_BF16 : stored;
+    if (stored == KT_W_F16 || stored == KT_W_F32) return KT_W_BF16;
+    return kt_weight_spec_of((int)stored).low ? stored : KT_W_NONE;
 }
 
 size_t kt_device_row_bytes(kt_weight_format format, int64_t k) {
@@ -98,7 +102,7 @@ static void put_block(const kt_weight_spec *s, const kt_weight_row *at, const kt
                       int64_t b, int span, uint8_t *row) {
     const int groups = span / s->group;
     const uint16_t head[2] = {block->d, block->dmin};
-    const size_t head_bytes = s->minimum ? 4 : 2;
+    const size_t head_bytes = (size_t)kt_head_bytes(*s);
 
     for (int u = 0; u < span / UNIT; u++) {
         const int64_t unit = b * (span / UNIT) + u;
@@ -108,44 +112,115 @@ static void put_block(const kt_weight_spec *s, const kt_weight_row *at, const kt
     put_terms(row + at->scale, s->scale, block->scale, b * groups, groups);
     if (s->minimum != KT_TERM_NIBBLE)
         put_terms(row + at->minimum, s->minimum, block->minimum, b * groups, groups);
-    if (s->scale == KT_TERM_BYTE || s->scale == KT_TERM_NIBBLE)
-        memcpy(row + at->head + (size_t)b * head_bytes, head, head_bytes);
+    memcpy(row + at->head + (size_t)b * head_bytes, head, head_bytes);
 }
 
-/* What no kernel there reads, as w8g16m, which holds it exactly: groups of 16 with f32 scales, of
- * NVFP4 times the row's factor and rounded once. */
-static void widen(const kt_matrix *w, int64_t row, const kt_block *block, int span, kt_block *out) {
-    const kt_p64_spec s = kt_p64_spec_of(w->format);
-    float factor = 1;
+/* Where the fields of a block with a grid lie in files: its bytes stay as they are. */
+typedef struct grid_block {
+    kt_weight_format format;
+    int low, high, scale, minimum; /* -1: it has none, or not as a device reads it */
+} grid_block;
 
-    if (s.scale == KT_P64_E4M3 && w->scales)
-        memcpy(&factor, (const char *)w->scales + 4 * row, sizeof factor);
+static const grid_block grid_blocks[] = {
+    {KT_W_IQ2_XXS, 2, -1, -1, -1}, {KT_W_IQ2_XS, 2, -1, 66, -1}, {KT_W_IQ2_S, 2, 34, 74, 66},
+    {KT_W_IQ3_XXS, 2, 66, -1, -1}, {KT_W_IQ3_S, 2, 74, 106, 66},
+};
 
-    for (int i = 0; i < span; i++) out->code[i] = (uint8_t)(kt_block_value(&s, block, i) + 128);
-    for (int i = 0; i < span; i += 16) {
-        const kt_group_terms t = kt_block_terms(&s, block, i / s.group);
-        const float terms[2] = {(float)(t.scale * (double)factor), (float)t.minimum};
-        memcpy(&out->scale[i / 16], &terms[0], sizeof terms[0]);
-        memcpy(&out->minimum[i / 16], &terms[1], sizeof terms[1]);
+static const grid_block *grid_block_of(kt_weight_format format) {
+    for (size_t i = 0; i < sizeof grid_blocks / sizeof *grid_blocks; i++)
+        if (grid_blocks[i].format == format) return &grid_blocks[i];
+    return NULL;
+}
+
+/* Field by field, of each block as many bytes as 256 inputs have of it. */
+static void copy_field(const uint8_t *block, int from, uint8_t *field, int64_t b, int bytes) {
+    if (from >= 0) memcpy(field + b * bytes, block + from, (size_t)bytes);
+}
+
+/* IQ1 has the codes of panels instead of indices: a key of eight bits, a rank of four. */
+static void put_iq1_points(const uint8_t *low, const uint8_t *fields, int field_bits, uint8_t *keys,
+                           uint8_t *ranks) {
+    for (int i = 0; i < SPAN_MAX / 8; i++) {
+        const int in_unit = field_bits * (i % 4);
+        const unsigned high = kt_load_u16(fields + i / 4 * 2) >> in_unit & 7;
+        const unsigned code = kt_iq1_codes[low[i] | high << 8];
+        keys[i] = (uint8_t)(code >> 4);
+        ranks[i / 2] |= (uint8_t)((code & 15) << i % 2 * 4);
     }
+}
+
+static void put_nibble(uint8_t *to, int i, unsigned value) {
+    to[i / 2] |= (uint8_t)(value << i % 2 * 4);
+}
+
+static void put_iq1_s(const uint8_t *block, const kt_weight_row *at, int64_t b, uint8_t *to) {
+    uint8_t *scales = to + at->scale + b * 4, *ranks = to + at->minimum + b * 16;
+
+    put_iq1_points(block + 2, block + 34, 3, to + b * 32, ranks);
+    for (int u = 0; u < SPAN_MAX / UNIT; u++)
+        put_nibble(scales, u, kt_load_u16(block + 34 + 2 * u) >> 12);
+    memcpy(to + at->head + 2 * b, block, 2);
+}
+
+static void put_iq1_m(const uint8_t *block, const kt_weight_row *at, int64_t b, uint8_t *to) {
+    uint8_t *scales = to + at->scale + b * 8, *ranks = to + at->minimum + b * 16;
+    uint16_t head[2] = {kt_iq1_m_d(block), 0};
+
+    put_iq1_points(block, block + 32, 4, to + b * 32, ranks);
+    for (int g = 0; g < SPAN_MAX / 16; g++) {
+        const unsigned s = kt_load_u16(block + 48 + g / 4 * 2) >> g % 4 * 3 & 7;
+        put_nibble(scales, g, s | (block[32 + g] & 8u));
+        head[1] |= (uint16_t)((block[32 + g] >> 7) << g);
+    }
+    memcpy(to + at->head + 4 * b, head, sizeof head);
 }
 
 /* ---- rows ---- */
 
 static void put_blocks(const kt_matrix *w, int64_t row, uint8_t *to) {
     const kt_format *f = kt_format_find(w->format);
-    const kt_weight_format there = kt_device_weight_format(w->format);
-    const kt_weight_spec s = kt_weight_spec_of((int)there);
-    const kt_weight_row at = kt_weight_row_of((int)there, (int)w->k);
+    const kt_weight_spec s = kt_weight_spec_of((int)w->format);
+    const kt_weight_row at = kt_weight_row_of((int)w->format, (int)w->k);
     const int span = kt_p64_spec_of(w->format).span;
-    kt_block block, wide;
+    const float factor = 1;
+    kt_block block;
 
     memset(&block, 0, sizeof block);
-    memset(&wide, 0, sizeof wide);
     for (int64_t b = 0; b < w->k / span; b++) {
         f->unpack(w, row, b, &block);
-        if (there != w->format) widen(w, row, &block, span, &wide);
-        put_block(&s, &at, there != w->format ? &wide : &block, b, span, to);
+        put_block(&s, &at, &block, b, span, to);
+    }
+    if (s.scale == KT_TERM_E4M3)
+        memcpy(to + at.head, w->scales ? (const float *)w->scales + row : &factor, sizeof factor);
+}
+
+static void put_grid(const kt_matrix *w, int64_t row, uint8_t *to) {
+    const int block_bytes = kt_format_find(w->format)->block_bytes;
+    const grid_block *g = grid_block_of(w->format);
+    const kt_weight_spec s = kt_weight_spec_of((int)w->format);
+    const kt_weight_row at = kt_weight_row_of((int)w->format, (int)w->k);
+    const int scale_bytes = SPAN_MAX / kt_term_inputs(s, s.scale) * kt_term_bytes(s.scale);
+
+    for (int64_t b = 0; b < w->k / SPAN_MAX; b++) {
+        const uint8_t *block = kt_gguf_block(w, row, b, SPAN_MAX, block_bytes);
+        copy_field(block, g->low, to, b, SPAN_MAX / 8 * s.low);
+        copy_field(block, g->high, to + at.high, b, SPAN_MAX / 8 * s.high);
+        copy_field(block, g->scale, to + at.scale, b, scale_bytes);
+        copy_field(block, g->minimum, to + at.minimum, b, SPAN_MAX / UNIT);
+        copy_field(block, 0, to + at.head, b, 2);
+    }
+}
+
+static void put_iq1(const kt_matrix *w, int64_t row, uint8_t *to) {
+    const int block_bytes = kt_format_find(w->format)->block_bytes;
+    const kt_weight_row at = kt_weight_row_of((int)w->format, (int)w->k);
+
+    for (int64_t b = 0; b < w->k / SPAN_MAX; b++) {
+        const uint8_t *block = kt_gguf_block(w, row, b, SPAN_MAX, block_bytes);
+        if (w->format == KT_W_IQ1_S)
+            put_iq1_s(block, &at, b, to);
+        else
+            put_iq1_m(block, &at, b, to);
     }
 }
 
@@ -191,6 +266,17 @@ static void put_fp8(const kt_matrix *w, int64_t row, uint8_t *to) {
     }
 }
 
+/* A NaN code makes the exponent of its group NaN. */
+static void put_mxfp8(const kt_matrix *w, int64_t row, uint8_t *to) {
+    const int64_t groups = w->k / UNIT;
+    const kt_weight_row at = kt_weight_row_of(KT_DEV_MXFP8, (int)w->k);
+
+    memcpy(to, (const uint8_t *)w->data + row * w->k, (size_t)w->k);
+    memcpy(to + at.scale, (const uint8_t *)w->scales + row * groups, (size_t)groups);
+    for (int64_t i = 0; i < w->k; i++)
+        if ((to[i] & 0x7f) == 0x7f) to[at.scale + i / UNIT] = 255;
+}
+
 kt_status kt_device_weights_pack(const kt_matrix *w, int64_t row_begin, int64_t row_end,
                                  void *records, kt_err *err) {
     void (*put)(const kt_matrix *, int64_t, uint8_t *) = put_blocks;
@@ -201,6 +287,9 @@ kt_status kt_device_weights_pack(const kt_matrix *w, int64_t row_begin, int64_t 
     if (kt_device_weight_format(w->format) == KT_W_BF16) put = put_bf16;
     if (w->format == KT_W_INT8_CHANNEL) put = put_int8;
     if (w->format == KT_W_FP8_B128 || w->format == KT_W_FP8_CHANNEL) put = put_fp8;
+    if (w->format == KT_W_MXFP8) put = put_mxfp8;
+    if (grid_block_of(w->format)) put = put_grid;
+    if (w->format == KT_W_IQ1_S || w->format == KT_W_IQ1_M) put = put_iq1;
     for (int64_t row = row_begin; row < row_end; row++) {
         uint8_t *to = (uint8_t *)records + (size_t)(row - row_begin) * bytes;
         memset(to, 0, bytes);

@@ -15,10 +15,8 @@
 #include "kt/variant.h"
 
 /* What weights stored in a format are on a device, which is the value of a kernel's parameter
- * "format": the format itself; KT_W_BF16 for KT_W_F16 and KT_W_F32; KT_W_INT8_G16M for the low-bit
- * blocks (IQ1 to IQ3, TQ1_0, TQ2_0, NVFP4), which it holds exactly but for the product of a row's
- * factor and a scale of NVFP4; KT_W_NONE for KT_W_NONE and for KT_W_MXFP8, which no kernel of a GPU
- * reads yet. */
+ * "format": KT_W_BF16 for KT_W_F16 and KT_W_F32, else the format itself; KT_W_NONE for
+ * KT_W_NONE, and for a format whose records nobody has described (kt_weight_spec_of). */
 kt_weight_format kt_device_weight_format(kt_weight_format stored);
 
 /* Bytes of a record of k > 0 inputs, a multiple of 16. `format` is stored or a device's. */

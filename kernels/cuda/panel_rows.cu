@@ -113,12 +113,14 @@ KT_DEVICE void turn_plain(kt_weight_spec s, const kt_weight_row *at, const uint8
         put_words(lines, words, row, code);
     if (s.scale == KT_TERM_NONE) return;
     if (s.group == 0 && unit == 0) put_term(s.scale, scales, row, to + at->scale, 0);
-    if (s.group && unit * UNIT % s.group == 0) /* one for each half of the panel's rows */
+    if (s.group == UNIT) /* one for each row */
+        put_term(s.scale, scales + ROWS * unit, row, to + at->scale, unit);
+    if (s.group > UNIT && unit * UNIT % s.group == 0) /* for each half of the panel's rows */
         put_term(s.scale, scales, unit * UNIT / s.group * 2 + row / 32, to + at->scale,
                  unit * UNIT / s.group);
 }
 
-KT_DEVICE void turn_blocks(kt_weight_spec s, const kt_weight_row *at, const uint8_t *panel,
+KT_DEVICE void turn_blocks(kt_weight_spec s, const kt_weight_row *at, const uint8_t *panel, int k,
                            int unit, int row, uint8_t *to) {
     const panel_parts p = parts_of(s);
     const int first = unit * UNIT, block = first / p.span, inside = first % p.span;
@@ -137,6 +139,9 @@ KT_DEVICE void turn_blocks(kt_weight_spec s, const kt_weight_row *at, const uint
             put_term(s.minimum, terms + groups * p.scale + of_run * p.minimum, row,
                      to + at->minimum, first / s.group + g);
     }
+    if (s.scale == KT_TERM_E4M3 && unit == 0) /* factors of the rows, behind the blocks */
+        *(uint32_t *)(to + at->head) =
+            ((const uint32_t *)(panel + (int64_t)(k / UNIT) * p.run_bytes))[row];
     if (p.head == 0 || inside) return;
     if (p.head == 128) {
         ((uint16_t *)(to + at->head))[block] = ((const uint16_t *)head)[row];
@@ -144,6 +149,130 @@ KT_DEVICE void turn_blocks(kt_weight_spec s, const kt_weight_row *at, const uint
         ((uint16_t *)(to + at->head))[2 * block] = ((const uint16_t *)head)[row];
         ((uint16_t *)(to + at->head))[2 * block + 1] = ((const uint16_t *)head)[ROWS + row];
     }
+}
+
+/* ---- grids ---- */
+
+/* Parts of a block of 256 inputs (kernels/formats/p64_spec.h): after d and the scales come bits of
+ * indices, then units of 32 inputs in quarters of lines of indices and one of signs. */
+typedef struct grid_parts {
+    int inputs, bits;              /* of a point; of its index beyond eight */
+    int more, units;               /* where they begin */
+    int more_bytes, quarter_bytes; /* of a unit; of its quarters */
+} grid_parts;
+
+KT_DEVICE grid_parts grid_parts_of(kt_weight_spec s) {
+    grid_parts g;
+
+    g.inputs = s.values == KT_CODE_IQ3_XXS || s.values == KT_CODE_IQ3_S ? 4 : 8;
+    g.bits = s.values == KT_CODE_IQ2_S ? 2 : s.scale == KT_TERM_ODD;
+    g.more_bytes = UNIT / g.inputs * g.bits * 8;
+    g.quarter_bytes = 64 * (8 / g.inputs) + 64;
+    g.more = 2 * ROWS + 256 / s.group * (ROWS / 2);
+    g.units = g.more + 8 * g.more_bytes;
+    return g;
+}
+
+/* Where the index of a row stands among 64. */
+KT_DEVICE int place_of(int inputs, int row) {
+    const int column = row / 16, pair = row % 16 / 2;
+
+    if (inputs == 8) return 2 * column + 8 * pair + row % 2;
+    return 8 * (column / 2) + 2 * (column % 2) + 16 * (pair / 2) + 4 * (pair % 2) + row % 2;
+}
+
+KT_DEVICE uint32_t grid_scale(const uint8_t *block, int group, int row) {
+    return (uint32_t)block[2 * ROWS + ROWS / 2 * group + row % 32] >> (row / 32 * 4) & 15u;
+}
+
+/* Two halves of a byte, by the thread of the first group's inputs. */
+KT_DEVICE void put_grid_scales(kt_weight_spec s, const kt_weight_row *at, const uint8_t *block,
+                               int unit, int row, uint8_t *to) {
+    const int group = unit % 8 * UNIT / s.group;
+
+    if (unit * UNIT % (2 * s.group)) return;
+    to[at->scale + unit * UNIT / (2 * s.group)] =
+        (uint8_t)(grid_scale(block, group, row) | grid_scale(block, group + 1, row) << 4);
+}
+
+/* Signs of eight inputs. */
+KT_DEVICE uint32_t grid_signs(const uint8_t *quarter_end, int row) {
+    const uint8_t *at = quarter_end - 64 + row / 16 * 8 + row % 16 / 2;
+
+    return (at[0] >> (row % 2 * 4) & 15u) | (at[32] >> (row % 2 * 4) & 15u) << 4;
+}
+
+/* Indices, signs and bits of indices of a unit, as a record has them but for scales. */
+typedef struct grid_words {
+    uint32_t low[2], signs, seven, more;
+} grid_words;
+
+KT_DEVICE void put_points(grid_parts g, const uint8_t *unit, const uint8_t *more, int row,
+                          int is_xs, grid_words *to) {
+    const int place = place_of(g.inputs, row), lines = 8 / g.inputs;
+
+    to->low[0] = to->low[1] = to->signs = to->seven = to->more = 0;
+    KT_UNROLL
+    for (int p = 0; p < UNIT / g.inputs; p++) {
+        const uint8_t *quarter = unit + p / lines * g.quarter_bytes;
+        const uint32_t index = quarter[64 * (p % lines) + place];
+        const uint32_t signs = grid_signs(quarter + g.quarter_bytes, row);
+        uint32_t high = 0;
+        for (int b = 0; b < g.bits; b++)
+            high |= (more[8 * (g.bits * p + b) + place / 8] >> place % 8 & 1u) << b;
+        to->more |= high << (g.bits * p);
+        to->signs |= signs << (p / lines * 8);
+        to->seven |= (signs & 127u) << (p / lines * 7);
+        if (is_xs)
+            to->low[p / 2] |= (index | high << 8 | (signs & 127u) << 9) << (p % 2 * 16);
+        else
+            to->low[p / 4] |= index << (p % 4 * 8);
+    }
+}
+
+KT_DEVICE void turn_grid(kt_weight_spec s, const kt_weight_row *at, const uint8_t *panel, int unit,
+                         int row, uint8_t *to) {
+    const grid_parts g = grid_parts_of(s);
+    const int u = unit % 8, block_bytes = g.units + 32 * g.quarter_bytes;
+    const uint8_t *block = panel + (int64_t)(unit / 8) * block_bytes;
+    const uint32_t scale = grid_scale(block, u * UNIT / s.group, row);
+    grid_words w;
+
+    put_points(g, block + g.units + u * 4 * g.quarter_bytes, block + g.more + u * g.more_bytes, row,
+               s.values == KT_CODE_IQ2_XS, &w);
+    if (s.values == KT_CODE_IQ2_XXS) w.low[1] = w.seven | scale << 28;
+    if (s.values == KT_CODE_IQ3_XXS) w.signs = w.seven | scale << 28;
+    KT_UNROLL
+    for (int i = 0; i < s.low; i++) ((uint32_t *)to)[unit * s.low + i] = w.low[i];
+    if (s.high) ((uint32_t *)(to + at->high))[unit] = w.signs;
+    if (s.minimum) to[at->minimum + unit] = (uint8_t)w.more;
+    if (s.scale == KT_TERM_ODD) put_grid_scales(s, at, block, unit, row, to);
+    if (u == 0) ((uint16_t *)(to + at->head))[unit / 8] = ((const uint16_t *)block)[row];
+}
+
+/* IQ1 (kernels/formats/iq1.h): after d and the scales of groups which second points of theirs are
+ * below (IQ1_M), then units of keys [4][64] and ranks [2][64]. */
+KT_DEVICE void turn_iq1(kt_weight_spec s, const kt_weight_row *at, const uint8_t *panel, int unit,
+                        int row, uint8_t *to) {
+    const int groups = 256 / s.group, more_at = 2 * ROWS + groups * (ROWS / 2);
+    const int units_at = more_at + (s.group == 16 ? groups * 8 : 0), u = unit % 8;
+    const uint8_t *block = panel + (int64_t)(unit / 8) * (units_at + 8 * 6 * ROWS);
+    const uint8_t *from = block + units_at + u * 6 * ROWS + place_of(8, row);
+    uint16_t *head = (uint16_t *)(to + at->head + unit / 8 * kt_head_bytes(s));
+    uint32_t word = 0, below = 0;
+
+    KT_UNROLL
+    for (int p = 0; p < 4; p++) word |= (uint32_t)from[ROWS * p] << (8 * p);
+    ((uint32_t *)to)[unit] = word;
+    ((uint16_t *)(to + at->minimum))[unit] =
+        (uint16_t)((uint32_t)from[4 * ROWS] | (uint32_t)from[5 * ROWS] << 8);
+    put_grid_scales(s, at, block, unit, row, to);
+    if (u > 0) return;
+    head[0] = ((const uint16_t *)block)[row];
+    if (s.group != 16) return;
+    for (int g = 0; g < groups; g++)
+        below |= ((uint32_t)block[more_at + 8 * g + row / 8] >> (row % 8) & 1u) << g;
+    head[1] = (uint16_t)below;
 }
 
 KT_DEVICE void turn(const kt_panel_rows *p) {
@@ -160,8 +289,12 @@ KT_DEVICE void turn(const kt_panel_rows *p) {
     to += matrix * p->record_bytes + (int64_t)row * at.bytes;
     if (s.low == 16 || s.values == KT_CODE_E4M3 || s.group == 0)
         turn_plain(s, &at, panel, p->k, unit, r, to);
+    else if (s.values == KT_CODE_IQ1)
+        turn_iq1(s, &at, panel, unit, r, to);
+    else if (kt_is_grid(s))
+        turn_grid(s, &at, panel, unit, r, to);
     else
-        turn_blocks(s, &at, panel, unit, r, to);
+        turn_blocks(s, &at, panel, p->k, unit, r, to);
 }
 
 KT_DEVICE void pick(const kt_pick_ids *p) {

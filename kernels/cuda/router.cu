@@ -6,7 +6,8 @@
  * token routes the same way however requests are batched.
  *
  * Choice. A warp takes a row. Scores become integers that order as they do (NaN last), and the best
- * is picked topk times, the lower index among equals. Exponentials are formed in double and rounded
+ * is picked topk times, the lower index among equals; or the row's token has its experts in a table.
+ * Exponentials are formed in double and rounded
  * once, and so are the weights: but for scores that differ by less than the last place the choice
  * and the weights are those of the CPU.
  *
@@ -128,6 +129,16 @@ KT_DEVICE float precise_sigmoid(float x) {
     return 1.0f / (1.0f + precise_exp(-x));
 }
 
+/* log(1 + e^x) without overflow, and its root. */
+KT_DEVICE float sqrt_softplus(float x) {
+    return kt_sqrt(x > 20.0f ? x : kt_log1p(precise_exp(x)));
+}
+
+/* The score of an expert that does not depend on the others. */
+KT_DEVICE float score_alone(const kt_router_choice *p, float logit) {
+    return p->rule == KT_CHOSEN_SQRT_SOFTPLUS ? sqrt_softplus(logit) : precise_sigmoid(logit);
+}
+
 KT_DEVICE int32_t rank_at(uint32_t at, int i) {
     return (int32_t)kt_shared_u32(at + (uint32_t)i * 4);
 }
@@ -187,7 +198,7 @@ KT_DEVICE void close_groups(const kt_router_choice *p, uint32_t experts, uint32_
 /* The weight of a chosen expert before it is divided by the sum. */
 KT_DEVICE float weight_of(const kt_router_choice *p, const float *logits, int expert, float top) {
     return p->rule == KT_CHOSEN_SOFTMAX ? precise_exp(logits[expert] - top)
-                                        : precise_sigmoid(logits[expert]);
+                                        : score_alone(p, logits[expert]);
 }
 
 /* What the weights are divided by: sums in double, in the order of slots or experts. Lane l has the
@@ -220,7 +231,7 @@ KT_DEVICE void put_slot(const kt_router_choice *p, int64_t row, int slot, int ex
 KT_DEVICE void rank_experts(const kt_router_choice *p, const float *logits, uint32_t ranks) {
     for (int e = kt_lane(); e < p->experts; e += 32) {
         float score = logits[e];
-        if (p->rule != KT_CHOSEN_SOFTMAX) score = precise_sigmoid(score);
+        if (p->rule != KT_CHOSEN_SOFTMAX) score = score_alone(p, score);
         if (p->rule != KT_CHOSEN_SOFTMAX && p->bias) score += p->bias[e];
         set_rank(ranks, e, rank_of(score));
     }
@@ -236,11 +247,12 @@ KT_DEVICE void choose(const kt_router_choice *p) {
     double sum;
 
     if (row >= p->rows) return;
-    rank_experts(p, logits, ranks);
+    if (!p->ids) rank_experts(p, logits, ranks);
     if (p->rule == KT_CHOSEN_SIGMOID_GROUP)
         close_groups(p, ranks, ranks + (uint32_t)p->experts * 4);
     for (int j = 0; j < p->topk; j++) {
-        const int expert = pick(ranks, p->experts);
+        const int expert =
+            p->ids ? (int)p->ids[(int64_t)p->token[row] * p->topk + j] : pick(ranks, p->experts);
         if (j == 0) top = logits[expert];
         if (j == kt_lane()) low = expert;
         if (j == kt_lane() + 32) high = expert;

@@ -18,7 +18,7 @@
  * whole rows). rms: x / sqrt(mean(x^2) + eps) * w. layer: (x - mean) / sqrt(variance + eps) * w +
  * bias. */
 typedef struct kt_rows_norm {
-    const float *x, *w, *bias; /* w, bias [k]; bias of layer only */
+    const float *x, *w, *bias; /* [k]; w of heads may be NULL: ones; bias of layer only */
     float *y;                  /* NULL = not wanted */
     uint16_t *y16;             /* NULL, or the same as bfloat16 */
     int32_t ldx, ldy, ldy16, k, pieces, rows;
@@ -28,12 +28,12 @@ typedef struct kt_rows_norm {
 /* ---- rows_rope ---- */
 
 /* Rotates the first rotary_dim numbers of every head of x in place, with pairs (i, i + rotary_dim /
- * 2) or, interleaved, (2i, 2i + 1). */
+ * 2) or, interleaved, (2i, 2i + 1); is_inverse: back. */
 typedef struct kt_rows_rope {
     float *x;
     const float *cos_sin;    /* [positions, rotary_dim]: cosines, then sines (rope_table.h) */
     const int32_t *position; /* [rows] into cos_sin */
-    int32_t ld, heads, head_dim, rotary_dim, rows, is_interleaved;
+    int32_t ld, heads, head_dim, rotary_dim, rows, is_interleaved, is_inverse;
 } kt_rows_rope;
 
 /* ---- rows_keep ---- */
@@ -60,6 +60,28 @@ typedef struct kt_rows_keep {
     int64_t scale_head_stride, scale_page_stride; /* floats */
     int32_t ldx, heads, size, row_bytes, rows;
 } kt_rows_keep;
+
+/* A row that ends a window of `ratio` tokens is normed and rotated at the window's first position,
+ * in place, its last `rotary` numbers (kernels/compress/entries.h); then it goes to place
+ * position % 64 / ratio of its page p: to + p * page_bytes + place * row_bytes, its scale (INT8,
+ * FP8) at scale + p * page_bytes / 4 + place. Other rows are not touched. */
+typedef struct kt_rows_keep_entry {
+    float *x;
+    const float *norm, *cos_sin; /* [size]; [positions, rotary] */
+    kt_row_places places;
+    uint8_t *to;
+    float *scale;       /* NULL with BF16 */
+    int64_t page_bytes; /* a multiple of 4 */
+    int32_t ldx, size, rotary, is_interleaved, ratio, row_bytes, rows;
+    float eps;
+} kt_rows_keep_entry;
+
+/* Each row as a cache holds it, in a row of ldo floats; INT8, FP8: its scale at float `scale`. */
+typedef struct kt_rows_pack {
+    const float *x;
+    float *out;
+    int32_t ldx, ldo, size, scale, rows;
+} kt_rows_pack;
 
 /* ---- rows_misc ---- */
 
@@ -122,7 +144,7 @@ typedef struct kt_router_scores { /* logits[r, e] = x[r] . w[e] + bias[e] */
     const float *bias; /* NULL = none */
 } kt_router_scores;
 
-enum { KT_CHOSEN_SOFTMAX = 0, KT_CHOSEN_SIGMOID, KT_CHOSEN_SIGMOID_GROUP };
+enum { KT_CHOSEN_SOFTMAX = 0, KT_CHOSEN_SIGMOID, KT_CHOSEN_SIGMOID_GROUP, KT_CHOSEN_SQRT_SOFTPLUS };
 
 /* The topk experts of each row and their weights, by the rule of kernels/router/router_select.h. A
  * shared expert is one slot more behind the chosen: number `experts`, weight shared_gate or 1.
@@ -138,7 +160,40 @@ typedef struct kt_router_choice {
     float *weight;
     int32_t rows, experts, topk, rule, groups, top_groups, is_normalised, has_shared, ldg;
     float scale; /* of the weights; 0 counts as 1 */
+    /* NULL, or the token says which: slot j of row r is expert ids[token[r] * topk + j], whole
+     * numbers below `experts`. Not with softmax, whose weights want the largest logit first. */
+    const float *ids;
+    const int32_t *token; /* [rows] */
 } kt_router_choice;
+
+/* ---- hyper_streams ---- */
+
+enum { KT_STREAMS_MOST = 8 };
+
+typedef struct kt_streams_begin { /* `count` copies of x, side by side */
+    const float *x;
+    float *out;
+    int32_t ldx, ldo, hidden, count, rows;
+} kt_streams_begin;
+
+/* kernels/hyper/hyper.h before half a layer: out [0, hidden) = the streams as one row. Behind it,
+ * unless is_end, pre, post and C (2 count + count^2 numbers), and from `result` on `hidden` zeros.
+ * product: fn X, rows of `outputs` numbers; with is_end the first `count` are all. */
+typedef struct kt_streams_mix {
+    const float *x; /* streams */
+    const float *product, *base, *scale;
+    float *out;
+    int32_t ldx, ldo, hidden, count, iterations, outputs, result, is_end, rows;
+    float eps, norm_eps;
+} kt_streams_mix;
+
+/* The streams behind half a layer, in place, with its result y; outputs: what mix left. */
+typedef struct kt_streams_join {
+    float *streams;
+    const float *y, *outputs;
+    float *mean; /* of the streams; NULL = not wanted */
+    int32_t lds, ldy, ldm, ldmean, hidden, count, rows;
+} kt_streams_join;
 
 /* ---- conv, delta ---- */
 

@@ -5,7 +5,10 @@
  * Rows below 2^-100 are zeros. A NaN spoils the scale of an INT8 row and is a code of FP8. Index
  * keys are one head of bfloat16.
  *
- *   rows_keep_put  grid (heads / WARPS rounded up, rows)
+ * Entries of windows and rows that are only packed are a warp's, too.
+ *
+ *   put          grid (heads / WARPS rounded up, rows)
+ *   entry, pack  grid (rows / WARPS rounded up, 1)
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -61,6 +64,15 @@ KT_DEVICE void put_codes(const float *x, int size, uint8_t *to, float *scale) {
         to[i] = FORMAT == KT_KEPT_INT8 ? int8_code(kt_mul(x[i], up)) : fp8_code(kt_mul(x[i], up));
 }
 
+KT_DEVICE void store(const float *x, int size, uint8_t *to, float *scale) {
+    if (FORMAT != KT_KEPT_BF16) {
+        put_codes(x, size, to, scale);
+        return;
+    }
+    for (int i = kt_lane(); i < size; i += 32)
+        ((uint16_t *)to)[i] = (uint16_t)kt_bf16_pair(x[i], 0);
+}
+
 KT_DEVICE void put(const kt_rows_keep *p) {
     const int head = kt_block_x() * WARPS + kt_warp();
     const int64_t row = kt_block_y();
@@ -71,16 +83,66 @@ KT_DEVICE void put(const kt_rows_keep *p) {
         p->to + head * p->head_stride + page * p->page_stride + (int64_t)at * p->row_bytes;
 
     if (head >= p->heads) return;
-    if (FORMAT == KT_KEPT_BF16) {
-        for (int i = kt_lane(); i < p->size; i += 32)
-            ((uint16_t *)to)[i] = (uint16_t)kt_bf16_pair(x[i], 0);
-        return;
+    store(x, p->size, to,
+          FORMAT == KT_KEPT_BF16
+              ? 0
+              : p->scale + head * p->scale_head_stride + page * p->scale_page_stride + at);
+}
+
+/* ---- entries ---- */
+
+KT_DEVICE void norm_row(float *x, const float *w, int size, float eps) {
+    float sum = 0, r;
+
+    for (int i = kt_lane(); i < size; i += 32) sum = kt_fma(x[i], x[i], sum);
+    sum = kt_warp_sum(sum);
+    r = 1.0f / kt_sqrt(sum / (float)size + eps);
+    for (int i = kt_lane(); i < size; i += 32) x[i] = x[i] * r * w[i];
+    kt_warp_sync();
+}
+
+KT_DEVICE void turn_row(float *x, const float *angle, int rotary, int is_interleaved) {
+    const int half = rotary / 2;
+
+    for (int i = kt_lane(); i < half; i += 32) {
+        const int first = is_interleaved ? 2 * i : i,
+                  second = is_interleaved ? first + 1 : i + half;
+        const float a = x[first], b = x[second];
+        x[first] = a * angle[i] - b * angle[half + i];
+        x[second] = b * angle[i] + a * angle[half + i];
     }
-    put_codes(x, p->size, to,
-              p->scale + head * p->scale_head_stride + page * p->scale_page_stride + at);
+    kt_warp_sync();
+}
+
+KT_DEVICE void entry(const kt_rows_keep_entry *p) {
+    const int row = kt_block_x() * WARPS + kt_warp();
+    float *x = p->x + (int64_t)row * p->ldx;
+    int position, place;
+    int64_t page;
+
+    if (row >= p->rows) return;
+    position = p->places.position[row];
+    if ((position + 1) % p->ratio != 0) return;
+    place = position % 64 / p->ratio;
+    page =
+        p->places.page[p->places.first_page[p->places.span[row]] + position / 64] * p->page_bytes;
+    norm_row(x, p->norm, p->size, p->eps);
+    turn_row(x + p->size - p->rotary, p->cos_sin + (int64_t)(position + 1 - p->ratio) * p->rotary,
+             p->rotary, p->is_interleaved);
+    store(x, p->size, p->to + page + (int64_t)place * p->row_bytes,
+          FORMAT == KT_KEPT_BF16 ? 0 : p->scale + page / 4 + place);
+}
+
+KT_DEVICE void pack(const kt_rows_pack *p) {
+    const int64_t row = kt_block_x() * WARPS + kt_warp();
+    float *out = p->out + row * p->ldo;
+
+    if (row < p->rows) store(p->x + row * p->ldx, p->size, (uint8_t *)out, out + p->scale);
 }
 
 KT_ENTRY(rows_keep_put, kt_rows_keep, put, THREADS)
+KT_ENTRY(rows_keep_entry, kt_rows_keep_entry, entry, THREADS)
+KT_ENTRY(rows_keep_pack, kt_rows_pack, pack, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
@@ -111,8 +173,10 @@ KT_CUDA_KERNEL(rows_keep) = {
     .targets = KT_CUDA_BASELINE,
     .params = params,
     .param_count = 2,
-    .entry_count = 1,
-    .entry = {{"rows_keep_put", rows_keep_put}},
+    .entry_count = 3,
+    .entry = {{"rows_keep_put", rows_keep_put},
+              {"rows_keep_entry", rows_keep_entry},
+              {"rows_keep_pack", rows_keep_pack}},
     .refuse = refuse,
     .threads = threads,
     .shared_bytes = shared_bytes,

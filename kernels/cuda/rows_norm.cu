@@ -45,7 +45,8 @@ KT_DEVICE void heads(const kt_rows_norm *p) {
     for (int i = kt_lane(); i < p->k; i += 32) sum = kt_fma(x[i], x[i], sum);
     sum = kt_warp_sum(sum);
     r = 1.0f / kt_sqrt(sum / (float)p->k + p->eps);
-    for (int i = kt_lane(); i < p->k; i += 32) put(p, row, first + i, x[i] * r * p->w[i]);
+    for (int i = kt_lane(); i < p->k; i += 32)
+        put(p, row, first + i, p->w ? x[i] * r * p->w[i] : x[i] * r);
 }
 
 /* The variance comes from the differences: mean(x^2) - mean^2 would cancel. */

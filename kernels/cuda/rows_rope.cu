@@ -20,12 +20,13 @@ KT_DEVICE void turn(const kt_rows_rope *p) {
     float *x = p->x + row * p->ld + (int64_t)head * p->head_dim;
     const int first = p->is_interleaved ? 2 * pair : pair;
     const int second = p->is_interleaved ? 2 * pair + 1 : pair + half;
+    const float sign = p->is_inverse ? -1.0f : 1.0f; /* of the angle, moved to b */
     float a, b;
 
     if (head >= p->heads) return;
-    a = x[first], b = x[second];
+    a = x[first], b = sign * x[second];
     x[first] = a * angle[0] - b * angle[half];
-    x[second] = b * angle[0] + a * angle[half];
+    x[second] = sign * (b * angle[0] + a * angle[half]);
 }
 
 KT_ENTRY(rows_rope_turn, kt_rows_rope, turn, THREADS)

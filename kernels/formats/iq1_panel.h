@@ -8,29 +8,48 @@
 #include "kernels/formats/iq1.h"
 #include "kernels/formats/p64.h"
 
-/* One row's block: d in f16, and of each unit what a panel holds of it. */
+/* One row's block: d in f16, of each 8 inputs an index of eleven bits and whether they are below,
+ * of each group s. */
 typedef struct kt_iq1_block {
     uint16_t d;
-    uint16_t field[8];
-    uint8_t point[8][4], scale[8];
+    uint16_t index[32];
+    uint8_t below[32], scale[16];
 } kt_iq1_block;
 
 /* Codes are bytes that kernels multiply; scales 2 s + 1. */
-static inline void kt_iq1_codes(kt_p64_spec s, const kt_iq1_block *b, kt_block *out) {
+static inline void kt_iq1_codes_of(kt_p64_spec s, const kt_iq1_block *b, kt_block *out) {
     out->d = b->d;
-    for (int u = 0; u < 8; u++) {
-        _Alignas(16) uint8_t unit[KT_IQ1_SCALES + 64] = {0}; /* of one row */
-        for (int p = 0; p < 4; p++) unit[64 * p] = b->point[u][p];
-        memcpy(unit + KT_IQ1_FIELDS, &b->field[u], 2);
-        unit[KT_IQ1_SCALES] = b->scale[u];
-        for (int p = 0; p < 4; p++) {
-            uint32_t even, odd;
-            kt_iq1_quads(s, unit, p, 0, 1, &even, &odd);
-            memcpy(out->code + 32 * u + 8 * p, &even, 4);
-            memcpy(out->code + 32 * u + 8 * p + 4, &odd, 4);
-        }
-        for (int h = 0; h < 32 / s.group; h++)
-            out->scale[32 / s.group * u + h] = (uint32_t)kt_iq1_odd(s, unit, h, 0);
+    for (int i = 0; i < 32; i++) {
+        const uint32_t word = kt_iq1_words[kt_iq1_codes[b->index[i]]];
+        for (int j = 0; j < 8; j++)
+            out->code[8 * i + j] =
+                (uint8_t)((word >> (8 * (j % 4) + j / 4 * 2) & 0x18) + (b->below[i] ? 0u : 2u));
+    }
+    for (int g = 0; g < s.span / s.group; g++) out->scale[g] = 2u * b->scale[g] + 1;
+}
+
+/* One row's block to panel row r. Rows below 32 come first, and clear what others share with
+ * them. */
+static inline void kt_iq1_put(kt_p64_spec s, const kt_iq1_block *b, uint8_t *to, int r) {
+    const int points = s.group / 8;
+    uint8_t *scales = to + kt_p64_scales_at(s, 0), *more = to + kt_p64_more_at(s, 0);
+    uint8_t *unit = to + kt_p64_front_bytes(s) + kt_iq1_place(r);
+
+    memcpy(to + 2 * r, &b->d, 2);
+    for (int g = 0; g < s.span / s.group; g++, scales += 32) {
+        const unsigned field = b->scale[g] | (unsigned)b->below[points * g] << 3;
+        if (r < 32)
+            scales[r] = (uint8_t)field;
+        else
+            scales[r - 32] |= (uint8_t)(field << 4);
+        if (points == 2) more[8 * g + r / 8] |= (uint8_t)(b->below[points * g + 1] << r % 8);
+    }
+    for (int i = 0; i < 32; i++) {
+        const unsigned code = kt_iq1_codes[b->index[i]];
+        uint8_t *rank = unit + KT_IQ1_RANKS + i % 4 / 2 * 64;
+        unit[64 * (i % 4)] = (uint8_t)(code >> 4);
+        *rank = (uint8_t)(i % 2 ? *rank | (code & 15) << 4 : code & 15);
+        if (i % 4 == 3) unit += kt_p64_run_bytes(s);
     }
 }
 
@@ -40,19 +59,16 @@ static inline void kt_iq1_pack_rows(kt_weight_format id, int block_bytes,
                                     const kt_matrix *w, int64_t row, int rows, uint8_t *panel,
                                     int at) {
     const kt_p64_spec s = kt_p64_spec_of(id);
+    const size_t more_bytes = kt_p64_front_bytes(s) - kt_p64_more_at(s, 0);
 
-    for (int64_t i = 0; i < w->k / s.span; i++, panel += kt_p64_block_bytes(s))
+    for (int64_t i = 0; i < w->k / s.span; i++, panel += kt_p64_block_bytes(s)) {
+        if (at == 0) memset(panel + kt_p64_more_at(s, 0), 0, more_bytes);
         for (int r = 0; r < rows; r++) {
-            uint8_t *unit = panel + kt_p64_head_bytes(s);
             kt_iq1_block b = {0};
             if (row + r < w->n) take_apart(kt_gguf_block(w, row + r, i, s.span, block_bytes), &b);
-            memcpy(panel + 2 * (at + r), &b.d, 2);
-            for (int u = 0; u < 8; u++, unit += kt_p64_run_bytes(s)) {
-                for (int p = 0; p < 4; p++) unit[64 * p + at + r] = b.point[u][p];
-                memcpy(unit + KT_IQ1_FIELDS + 2 * (at + r), &b.field[u], 2);
-                if (s.group == 16) unit[KT_IQ1_SCALES + at + r] = b.scale[u];
-            }
+            kt_iq1_put(s, &b, panel, at + r);
         }
+    }
 }
 
 /* The members of a format file, from its take_apart(). */
@@ -64,7 +80,7 @@ static inline void kt_iq1_pack_rows(kt_weight_format id, int block_bytes,
     static void unpack(const kt_matrix *w, int64_t row, int64_t b, kt_block *out) {            \
         kt_iq1_block block;                                                                    \
         take_apart(kt_gguf_block(w, row, b, 256, bytes), &block);                              \
-        kt_iq1_codes(kt_p64_spec_of(id), &block, out);                                         \
+        kt_iq1_codes_of(kt_p64_spec_of(id), &block, out);                                      \
     }                                                                                          \
     static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel, int at) { \
         kt_iq1_pack_rows(id, bytes, take_apart, w, row, rows, panel, at);                      \

@@ -42,8 +42,10 @@ enum {
     KT_P64_HALVES_BYTES = 64 * KT_P64_ROWS,
     KT_P64_W4G32_BYTES = KT_P64_CODES4_BYTES + 2 * KT_P64_ROWS
 };
-/* Of the bytes: files hold them (dispatch/model/packed.h). Change a byte, add one. */
-#define KT_P64_VERSION 1
+/* Of a format's bytes: files hold them (dispatch/model/packed.h). Change a byte, add one. */
+static inline int kt_p64_version(kt_weight_format format) {
+    return format == KT_W_IQ1_S || format == KT_W_IQ1_M ? 2 : 1;
+}
 
 static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {
     const kt_p64_spec spec = kt_p64_spec_of(format);

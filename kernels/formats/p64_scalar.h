@@ -176,23 +176,24 @@ static inline void kt_p64_row_grid(kt_p64_spec s, const uint8_t *panel, int64_t 
     }
 }
 
-/* A unit of IQ1, 32 inputs: as kt_p64_run. */
-static inline void kt_p64_run_iq1(const kt_p64_spec *s, const uint8_t *head, const uint8_t *unit,
+/* The unit of IQ1 from input `in` of its block on, whose codes are q: as kt_p64_run. */
+static inline void kt_p64_run_iq1(const kt_p64_spec *s, const uint8_t *head, int in,
                                   const int8_t *q, const float *a_scale, int a_group,
                                   float y[KT_P64_ROWS]) {
     const int part = s->group < a_group ? s->group : a_group;
+    const kt_iq1_unit unit = kt_iq1_unit_at(*s, head, in);
     uint32_t word[8][KT_P64_ROWS];
 
     for (int p = 0; p < 4; p++)
-        kt_iq1_quads(*s, unit, p, 0, KT_P64_ROWS, word[2 * p], word[2 * p + 1]);
+        kt_iq1_quads(*s, &unit, p, 0, KT_P64_ROWS, word[2 * p], word[2 * p + 1]);
     for (int i = 0; i < 32; i += part)
         for (int r = 0; r < KT_P64_ROWS; r++) {
             const float d = 0.125f * kt_p64_load_half(head, r, 0);
             int32_t sum = 0;
             for (int j = i; j < i + part; j++)
                 sum += ((int)(word[j / 4][r] >> j % 4 * 8 & 255) - s->offset) * q[j];
-            y[r] += a_scale[i / a_group] *
-                    (d * (float)kt_iq1_odd(*s, unit, i / s->group, r) * (float)sum);
+            y[r] +=
+                a_scale[i / a_group] * (d * (float)kt_iq1_odd(&unit, i / s->group, r) * (float)sum);
         }
 }
 
@@ -240,12 +241,12 @@ static inline void kt_p64_row_blocks(kt_p64_spec s, const uint8_t *panel, int64_
     for (int64_t i = 0; i < k; i += inputs, panel += kt_p64_run_bytes(s)) {
         if (i % s.span == 0) {
             head = panel;
-            panel += kt_p64_head_bytes(s);
+            panel += kt_p64_front_bytes(s);
         }
         for (int j = 0; j < inputs; j += a_group)
             a_scale[j / a_group] = kt_a8_scale_at(acts, a, k, i + j);
         if (s.scale == KT_P64_IQ1)
-            kt_p64_run_iq1(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
+            kt_p64_run_iq1(&s, head, (int)(i % s.span), (const int8_t *)a + i, a_scale, a_group, y);
         else
             kt_p64_run(&s, head, panel, (const int8_t *)a + i, a_scale, a_group, y);
     }

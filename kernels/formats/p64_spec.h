@@ -12,7 +12,7 @@
  *       scales   [64] for each group of the run (two of them if group = 16, else one)
  *       minima   [64] likewise
  *
- * Units of KT_P64_IQ1 hold indices instead of planes and their own fields instead of scales: iq1.h.
+ * Blocks of KT_P64_IQ1 hold codes of points instead of planes, and scales before them: iq1.h.
  * Behind the blocks of a panel, if `scale` is KT_P64_E4M3, lie f32 factors [64] of its rows.
  *
  * A plane of b bits holds bits of 32 inputs x 64 rows in b lines of 256 bytes [64 rows][4 inputs].
@@ -54,7 +54,7 @@ typedef enum kt_p64_scale {
     KT_P64_ODD,  /* half a byte s: (2 s + 1) times the block's d times the grid's unit */
     KT_P64_E4M3, /* byte of 7 bits, E4M3 without sign (127 = 480), halved as codes are doubled; and
                   * a factor of the row */
-    KT_P64_IQ1,  /* d / 8 times an odd number; codes lie behind indices (iq1.h) */
+    KT_P64_IQ1,  /* d / 8 times an odd number; codes are points' (iq1.h) */
 } kt_p64_scale;
 
 typedef enum kt_p64_minimum {
@@ -165,7 +165,7 @@ static inline int kt_grid_more_bits(kt_p64_grid grid) {
     if (grid == KT_P64_IQ2_S) return 2;
     return grid == KT_P64_IQ2_XS || grid == KT_P64_IQ3_S;
 }
-static inline float kt_grid_unit(kt_p64_grid grid) {
+static inline float kt_grid_unit(kt_p64_grid grid) { /* no grid: IQ1 */
     return grid == KT_P64_IQ3_S ? 1.0f : grid == KT_P64_IQ3_XXS ? 0.25f : 0.125f;
 }
 
@@ -189,6 +189,16 @@ static inline size_t kt_grid_more_bytes(kt_p64_grid grid) {
     return (size_t)(32 / kt_grid_inputs(grid) * kt_grid_more_bits(grid)) * 8;
 }
 
+/* Points of a grid: scales of a whole block stand before its units. */
+static inline int kt_p64_has_front(kt_p64_spec s) {
+    return s.grid || s.scale == KT_P64_IQ1;
+}
+/* Of a unit: bits of indices beyond eight; of IQ1_M which second points of groups are below. */
+static inline size_t kt_p64_more_bytes(kt_p64_spec s) {
+    if (s.scale == KT_P64_IQ1) return s.group == 16 ? 16 : 0;
+    return kt_grid_more_bytes(s.grid);
+}
+
 /* Bytes of the parts, all for 64 rows. */
 static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
     size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD ||
@@ -198,12 +208,12 @@ static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
 }
 static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both planes */
     if (s.grid) return kt_grid_unit_bytes(s.grid);
+    if (s.scale == KT_P64_IQ1) return 384;
     return 256 * (size_t)(s.low + s.high);
 }
 static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
     if (s.scale == KT_P64_F32) return 256;
-    if (s.scale == KT_P64_ODD) return 32;
-    if (s.scale == KT_P64_IQ1) return s.group == 16 ? 96 : 128; /* 192 bytes for two groups */
+    if (s.scale == KT_P64_ODD || s.scale == KT_P64_IQ1) return 32;
     return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
 }
 static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {
@@ -216,32 +226,32 @@ static inline int kt_p64_run_inputs(kt_p64_spec s) {
 }
 static inline size_t kt_p64_run_bytes(kt_p64_spec s) {
     const int inputs = kt_p64_run_inputs(s);
-    if (s.grid) return kt_p64_plane_bytes(s);
+    if (kt_p64_has_front(s)) return kt_p64_plane_bytes(s);
     return (size_t)(inputs / 32) * kt_p64_plane_bytes(s) +
            (size_t)(inputs / s.group) * (kt_p64_scale_bytes(s) + kt_p64_minimum_bytes(s));
 }
-/* What stands before the first run: the head, and of grids scales and bits of indices. */
+/* What stands before the first run: the head, and of points scales and `more`. */
 static inline size_t kt_p64_front_bytes(kt_p64_spec s) {
-    if (!s.grid) return kt_p64_head_bytes(s);
+    if (!kt_p64_has_front(s)) return kt_p64_head_bytes(s);
     return kt_p64_head_bytes(s) + (size_t)(s.span / s.group) * kt_p64_scale_bytes(s) +
-           (size_t)(s.span / 32) * kt_grid_more_bytes(s.grid);
+           (size_t)(s.span / 32) * kt_p64_more_bytes(s);
 }
 static inline size_t kt_p64_block_bytes(kt_p64_spec s) {
     return kt_p64_front_bytes(s) + (size_t)(s.span / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
 }
 
-/* In a block: the run that holds input `in`, the scales of its groups, and of a grid the bits of
- * its unit's indices beyond eight. */
+/* In a block: the run that holds input `in`, the scales of its groups, and of points what else its
+ * unit has in front. */
 static inline size_t kt_p64_run_at(kt_p64_spec s, int in) {
     return kt_p64_front_bytes(s) + (size_t)(in / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
 }
 static inline size_t kt_p64_scales_at(kt_p64_spec s, int in) {
-    if (s.grid)
+    if (kt_p64_has_front(s))
         return kt_p64_head_bytes(s) + (size_t)(in / 32 * 32 / s.group) * kt_p64_scale_bytes(s);
     return kt_p64_run_at(s, in) + (size_t)(kt_p64_run_inputs(s) / 32) * kt_p64_plane_bytes(s);
 }
 static inline size_t kt_p64_more_at(kt_p64_spec s, int in) {
-    return kt_p64_scales_at(s, s.span) + (size_t)(in / 32) * kt_grid_more_bytes(s.grid);
+    return kt_p64_scales_at(s, s.span) + (size_t)(in / 32) * kt_p64_more_bytes(s);
 }
 /* Factors of the rows, behind a panel's blocks. */
 static inline size_t kt_p64_tail_bytes(kt_p64_spec s) {

@@ -1,19 +1,17 @@
 /* wiq1_m: GGUF IQ1_M, 56 bytes for 256 inputs as they lie in the file: of 8 inputs the low byte of
  * an index@0 and a nibble@32 with its three high bits and a bit below; four u16@48, each with 3
  * bits s of four times 16 inputs and, on top, four bits of d (f16); w = d * (2 s + 1) * (point +
- * 1/8), - 1/8 below. The grid and panels, which give each unit's scales a byte (1.81 bits a weight
- * instead of 1.75):
- * iq1.h.
+ * 1/8), - 1/8 below. The grid and panels: iq1.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/iq1_panel.h"
 
 static void take_apart(const uint8_t *p, kt_iq1_block *out) {
-    memcpy(out->point, p, sizeof out->point);
-    for (int u = 0; u < 8; u++) {
-        const unsigned word = kt_load_u16(p + 48 + u / 2 * 2);
-        out->field[u] = kt_load_u16(p + 32 + 2 * u);
-        out->scale[u] = (uint8_t)(word >> u % 2 * 6 & 63);
+    for (int i = 0; i < 32; i++) {
+        const unsigned field = p[32 + i / 2] >> i % 2 * 4;
+        out->index[i] = (uint16_t)(p[i] | (field & 7) << 8);
+        out->below[i] = field >> 3 & 1;
     }
+    for (int g = 0; g < 16; g++) out->scale[g] = kt_load_u16(p + 48 + g / 4 * 2) >> g % 4 * 3 & 7;
     out->d = kt_iq1_m_d(p);
 }
 

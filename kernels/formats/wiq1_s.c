@@ -6,9 +6,12 @@
 
 static void take_apart(const uint8_t *p, kt_iq1_block *out) {
     out->d = kt_load_u16(p);
-    memcpy(out->point, p + 2, sizeof out->point);
-    for (int u = 0; u < 8; u++) out->field[u] = kt_load_u16(p + 34 + 2 * u);
-    memset(out->scale, 0, sizeof out->scale);
+    for (int i = 0; i < 32; i++) {
+        const unsigned field = kt_load_u16(p + 34 + i / 4 * 2);
+        out->index[i] = (uint16_t)(p[2 + i] | (field >> i % 4 * 3 & 7) << 8);
+        out->below[i] = (uint8_t)(field >> 15);
+        out->scale[i / 4] = field >> 12 & 7;
+    }
 }
 
 KT_IQ1_MEMBERS(KT_W_IQ1_S, 50)

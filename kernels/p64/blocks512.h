@@ -83,7 +83,7 @@ KT_INLINE size_t kt_blocks_planes_at(const kt_p64_spec s, int u) {
 }
 KT_INLINE size_t kt_blocks_scales_at(const kt_p64_spec s, int u) {
     if (kt_blocks_is_wide(s)) return kt_blocks_planes_at(s, kt_blocks_units(s));
-    if (s.grid) return kt_p64_scales_at(s, 32 * u);
+    if (kt_p64_has_front(s)) return kt_p64_scales_at(s, 32 * u);
     return kt_blocks_planes_at(s, u) + kt_p64_plane_bytes(s);
 }
 KT_INLINE size_t kt_blocks_minima_at(const kt_p64_spec s, int u) {
@@ -128,17 +128,25 @@ KT_INLINE __m512i kt_load_u8x16(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
+/* Half bytes of 16 rows, for look-ups, which take the low four bits. */
+KT_INLINE __m512i kt_blocks_nibbles(const uint8_t *scales, int c) {
+    const __m512i v = kt_load_u8x16(scales + c % 2 * 16);
+    return c / 2 ? _mm512_srli_epi32(v, 4) : v;
+}
+
 /* Integer scales of 16 rows; `scales` is their group's field. */
 KT_INLINE __m512i kt_blocks_integer_scale(const kt_p64_spec s, const uint8_t *scales, int c) {
     if (s.scale == KT_P64_S8)
         return _mm512_cvtepi8_epi32(
             _mm_loadu_si128((const __m128i *)(const void *)(scales + 16 * c)));
+    if (s.scale == KT_P64_IQ1) {
+        const __m512i odd = _mm512_set_epi32(15, 13, 11, 9, 7, 5, 3, 1, 15, 13, 11, 9, 7, 5, 3, 1);
+        return _mm512_permutexvar_epi32(kt_blocks_nibbles(scales, c), odd);
+    }
     if (s.scale == KT_P64_ODD) {
         const __m512i odd =
             _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-        __m512i v = kt_load_u8x16(scales + c % 2 * 16); /* the lookup takes the low four bits */
-        if (c / 2) v = _mm512_srli_epi32(v, 4);
-        return _mm512_permutexvar_epi32(v, odd);
+        return _mm512_permutexvar_epi32(kt_blocks_nibbles(scales, c), odd);
     }
     return _mm512_and_si512(kt_load_u8x16(scales + 16 * c), _mm512_set1_epi32(15));
 }
@@ -487,10 +495,8 @@ KT_INLINE void kt_blocks_add_halves(const kt_p64_spec s, const kt_blocks_chunk *
 /* Factors of a chunk's parts: d or the scale of a wide group; dmin. */
 KT_INLINE __m512 kt_blocks_factor(const kt_p64_spec s, const uint8_t *w, int c) {
     if (kt_blocks_is_wide(s)) return kt_blocks_float_scale(s, w + kt_blocks_scales_at(s, 0), c);
-    if (s.grid && kt_grid_unit(s.grid) != 1)
+    if (kt_p64_has_front(s) && kt_grid_unit(s.grid) != 1)
         return _mm512_mul_ps(kt_load_f16x16(w + 32 * c), _mm512_set1_ps(kt_grid_unit(s.grid)));
-    if (s.scale == KT_P64_IQ1)
-        return _mm512_mul_ps(kt_load_f16x16(w + 32 * c), _mm512_set1_ps(0.125f));
     return kt_load_f16x16(w + 32 * c);
 }
 KT_INLINE __m512 kt_blocks_minimum_factor(const uint8_t *w, int c) {

@@ -76,108 +76,25 @@ KT_INLINE void kt_tile_blocks_run(kt_tile *t, const kt_p64_spec s) {
 
 /* --- many rows -------------------------------------------------------------------------------- */
 
-/* Half `half` of 64 indices of point p, as words of 16 bits, beside 32 fields. */
-KT_INLINE __m512i kt_blocks_iq1_indices(const kt_p64_spec s, const uint8_t *unit, const int p,
-                                        const int half, __m512i fields) {
-    const int up = 8 - kt_iq1_field_bits(s) * p;
-    const __m512i low = _mm512_cvtepu8_epi16(
-        _mm256_load_si256((const __m256i *)(const void *)(unit + 64 * p + 32 * half)));
+/* Scales of unit u of the block at w. */
+KT_INLINE void kt_blocks_open_scales(const kt_p64_spec s, const uint8_t *w, int u,
+                                     kt_blocks_open *x) {
+    const uint8_t *scales = w + kt_blocks_scales_at(s, u);
+    const int halves = kt_blocks_halves(s);
 
-    if (up > 0) fields = _mm512_slli_epi16(fields, (unsigned)(up > 0 ? up : 0));
-    if (up < 0) fields = _mm512_srli_epi16(fields, (unsigned)(up < 0 ? -up : 0));
-    return _mm512_ternarylogic_epi32(fields, _mm512_set1_epi16(0x700), low, 0xea); /* a & b | c */
-}
-
-/* The words of a unit's points. They are looked up one by one: gathers take longer on Zen 4, and
- * loads run beside what vectors do. Vectors that are put together from them are read a unit later,
- * when the stores are done. */
-KT_INLINE void kt_blocks_iq1_look_up(const kt_p64_spec s, const uint8_t *unit, uint32_t word[256]) {
-    _Alignas(64) uint16_t index[256];
-
-    KT_EACH (half, 2) {
-        const __m512i fields = _mm512_load_si512(unit + KT_IQ1_FIELDS + 64 * half);
-        KT_EACH (p, 4) {
-            _mm512_store_si512(index + 64 * p + 32 * half,
-                               kt_blocks_iq1_indices(s, unit, p, half, fields));
-        }
-    }
-    KT_ROLLED for (int i = 0; i < 256; i += 16) KT_EACH (j, 8) { /* a store for two */
-        const uint64_t low = kt_iq1_words[index[i + 2 * j]];
-        const uint64_t both = (uint64_t)kt_iq1_words[index[i + 2 * j + 1]] << 32 | low;
-        memcpy(word + i + 2 * j, &both, sizeof both);
-        KT_IN_ORDER(); /* or the compiler gathers */
-    }
-}
-
-/* Words of a unit's points to its quads: point p to quads 2 p and 2 p + 1. */
-KT_INLINE void kt_blocks_iq1_put(const kt_p64_spec s, const uint8_t *unit, const uint32_t word[256],
-                                 uint8_t codes[8][256]) {
-    const __m512i digit = _mm512_set1_epi8(0x18), two = _mm512_set1_epi8(2);
-    const int is_m = s.group == 16;
-
-    KT_EACH (half, 2) {
-        const __m512i fields = _mm512_load_si512(unit + KT_IQ1_FIELDS + 64 * half);
-        KT_EACH (p, 4) {
-            const __m512i top = is_m ? _mm512_slli_epi16(fields, (unsigned)(12 - 4 * p)) : fields;
-            const __mmask32 below = _mm512_movepi16_mask(top);
-            KT_EACH (c, 2) {
-                const int row = 32 * half + 16 * c;
-                const __m512i w = _mm512_load_si512(word + 64 * p + row);
-                const __mmask16 above = (__mmask16) ~(below >> 16 * c);
-                const __m512i eighth = _mm512_maskz_mov_epi32(above, two);
-                _mm512_store_si512(codes[2 * p] + 4 * row,
-                                   _mm512_ternarylogic_epi32(w, digit, eighth, 0xea));
-                _mm512_store_si512(
-                    codes[2 * p + 1] + 4 * row,
-                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(w, 2), digit, eighth, 0xea));
-            }
-        }
-    }
-}
-
-/* Unpack the chunk at w: a block of IQ1. */
-KT_INLINE void kt_blocks_open_iq1(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
-    _Alignas(64) uint32_t word[2][256];
-
-    kt_blocks_iq1_look_up(s, w + kt_blocks_planes_at(s, 0), word[0]);
-    KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
-        const uint8_t *unit = w + kt_blocks_planes_at(s, u);
-        if (u + 1 < KT_CHUNK_UNITS)
-            kt_blocks_iq1_look_up(s, w + kt_blocks_planes_at(s, u + 1), word[(u + 1) % 2]);
-        kt_blocks_iq1_put(s, unit, word[u % 2], x->codes[u]);
-        KT_EACH (c, 4) {
-            const __m512i fourteen = _mm512_set1_epi32(14), one = _mm512_set1_epi32(1);
-            if (s.group == 16) {
-                const __m512i v = kt_load_u8x16(unit + KT_IQ1_SCALES + 16 * c);
-                _mm512_store_si512(
-                    x->scale[2 * u] + 16 * c,
-                    _mm512_ternarylogic_epi32(_mm512_slli_epi32(v, 1), fourteen, one, 0xea));
-                _mm512_store_si512(
-                    x->scale[2 * u + 1] + 16 * c,
-                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 2), fourteen, one, 0xea));
-            } else {
-                const __m512i v = _mm512_cvtepu16_epi32(_mm256_load_si256(
-                    (const __m256i *)(const void *)(unit + KT_IQ1_FIELDS + 32 * c)));
-                _mm512_store_si512(
-                    x->scale[u] + 16 * c,
-                    _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 11), fourteen, one, 0xea));
-            }
-        }
+    KT_EACH (h, halves) {
+        KT_EACH (c, 4)
+            _mm512_store_si512(x->scale[halves * u + h] + 16 * c,
+                               kt_blocks_integer_scale(s, scales + h * kt_p64_scale_bytes(s), c));
     }
 }
 
 /* Unpack the chunk at w: a block of a K-quant. */
 KT_INLINE void kt_blocks_open_chunk(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
-    const int halves = kt_blocks_halves(s);
     const __m512i table = kt_blocks_table(s);
 
-    if (s.scale == KT_P64_IQ1) {
-        kt_blocks_open_iq1(s, w, x);
-        return;
-    }
     KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
         const uint8_t *high = w + kt_blocks_planes_at(s, u), *low = high + 256 * s.high;
-        const uint8_t *scales = w + kt_blocks_scales_at(s, u);
         KT_ROLLED for (int c = 0; c < 4; c++) {
             KT_EACH (j, s.low) {
                 const __m512i line = _mm512_load_si512(low + 256 * j + 64 * c);
@@ -187,12 +104,8 @@ KT_INLINE void kt_blocks_open_chunk(const kt_p64_spec s, const uint8_t *w, kt_bl
                                        kt_blocks_codes(s, line, high + 64 * c, o, table));
                 }
             }
-            KT_EACH (h, halves) {
-                _mm512_store_si512(
-                    x->scale[halves * u + h] + 16 * c,
-                    kt_blocks_integer_scale(s, scales + h * kt_p64_scale_bytes(s), c));
-            }
         }
+        kt_blocks_open_scales(s, w, u, x);
     }
 }
 
@@ -211,7 +124,7 @@ KT_INLINE void kt_blocks_micro_any(const kt_p64_spec s, const kt_blocks_chunk *x
     }
 }
 
-/* Open the chunk at w: kt_blocks_open_chunk, or that of grids. */
+/* Open the chunk at w: kt_blocks_open_chunk, or that of points. */
 typedef void kt_blocks_opener(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x);
 
 KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_opener *opener,

@@ -32,9 +32,14 @@ KT_INLINE void kt_grid_dot_unit(const kt_p64_spec s, const kt_grid_words *g,
     }
 }
 
+/* Integer sums of a unit: kt_grid_dot_unit, or that of IQ1, which takes no words. */
+typedef void kt_points_dot(const kt_p64_spec s, const kt_grid_words *g, const kt_blocks_chunk *x,
+                           const uint8_t *const a[], int u, const int rows, kt_blocks_dots dot);
+
 /* A block of 256 inputs joins the sums. */
-KT_INLINE void kt_grid_block_rows(const kt_p64_spec s, const kt_grid_words *g,
-                                  const kt_blocks_chunk *x, kt_tile *ahead, const int rows) {
+KT_INLINE void kt_points_block_rows(const kt_p64_spec s, const kt_grid_words *g,
+                                    kt_points_dot *dot_unit, const kt_blocks_chunk *x,
+                                    kt_tile *ahead, const int rows) {
     __m512 part[KT_TILE_ROWS][4], low[KT_TILE_ROWS][4];
     const uint8_t *a[KT_TILE_ROWS];
 
@@ -49,7 +54,7 @@ KT_INLINE void kt_grid_block_rows(const kt_p64_spec s, const kt_grid_words *g,
         KT_EACH (h, 2) {
             if (h < kt_blocks_halves(s)) kt_blocks_begin(s, x, u, h, rows, 4, dot);
         }
-        kt_grid_dot_unit(s, g, x, a, u, rows, dot);
+        dot_unit(s, g, x, a, u, rows, dot);
         kt_blocks_scale_unit(s, x, a, u, rows, 4, 0, 0, dot, part, low);
     }
     KT_EACH (c, 4) {
@@ -61,8 +66,8 @@ KT_INLINE void kt_grid_block_rows(const kt_p64_spec s, const kt_grid_words *g,
     }
 }
 
-KT_INLINE void kt_tile_grid_rows(kt_tile *tile, const kt_p64_spec s, const int rows) {
-    const kt_grid_words g = kt_grid_words_of(s.grid);
+KT_INLINE void kt_tile_points_rows(kt_tile *tile, const kt_p64_spec s, const kt_grid_words *g,
+                                   kt_points_dot *dot_unit, const int rows) {
     kt_blocks_chunk x = {.w = tile->panel, .k = tile->k, .units = KT_CHUNK_UNITS, .c = tile->c};
 
     KT_EACH (r, rows) {
@@ -72,37 +77,32 @@ KT_INLINE void kt_tile_grid_rows(kt_tile *tile, const kt_p64_spec s, const int r
     for (; x.i < x.k; x.i += s.span, x.w += kt_p64_block_bytes(s)) {
         KT_EACH (r, rows)
             kt_blocks_row_open(s, x.a[r], x.k, x.i, x.units, x.rows.start[r], x.rows.sum[r]);
-        kt_grid_block_rows(s, &g, &x, tile, rows);
+        kt_points_block_rows(s, g, dot_unit, &x, tile, rows);
     }
 }
 
-KT_INLINE void kt_tile_grid_run(kt_tile *t, const kt_p64_spec s) {
-    if (t->rows == 1) kt_tile_grid_rows(t, s, 1);
-    if (t->rows == 2) kt_tile_grid_rows(t, s, 2);
+KT_INLINE void kt_tile_points_run(kt_tile *t, const kt_p64_spec s, const kt_grid_words *g,
+                                  kt_points_dot *dot_unit) {
+    if (t->rows == 1) kt_tile_points_rows(t, s, g, dot_unit, 1);
+    if (t->rows == 2) kt_tile_points_rows(t, s, g, dot_unit, 2);
 }
 
 /* The opener of kt_tile_blocks_many. */
 KT_INLINE void kt_grid_open_chunk(const kt_p64_spec s, const uint8_t *w, kt_blocks_open *x) {
     const kt_grid_words g = kt_grid_words_of(s.grid);
-    const int halves = kt_blocks_halves(s);
 
     KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
-        const uint8_t *scales = w + kt_blocks_scales_at(s, u);
         kt_grid_open_unit(s.grid, &g, w + kt_blocks_planes_at(s, u), w + kt_p64_more_at(s, 32 * u),
                           0, 4, x->codes[u][0]);
-        KT_EACH (h, halves) {
-            KT_EACH (c, 4)
-                _mm512_store_si512(
-                    x->scale[halves * u + h] + 16 * c,
-                    kt_blocks_integer_scale(s, scales + h * kt_p64_scale_bytes(s), c));
-        }
+        kt_blocks_open_scales(s, w, u, x);
     }
 }
 
 /* KT_GRID_TILES(IQ2_XXS, iq2_xxs) defines run_iq2_xxs and many_iq2_xxs. */
 #define KT_GRID_TILES(id, word)                                                              \
     static void run_##word(kt_tile *t) {                                                     \
-        kt_tile_grid_run(t, kt_p64_spec_of(KT_W_##id));                                      \
+        const kt_grid_words g = kt_grid_words_of(kt_p64_spec_of(KT_W_##id).grid);            \
+        kt_tile_points_run(t, kt_p64_spec_of(KT_W_##id), &g, kt_grid_dot_unit);              \
     }                                                                                        \
     KT_BLOCKS_MICRO(id, word)                                                                \
     static void many_##word(kt_tile *t) {                                                    \

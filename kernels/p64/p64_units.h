@@ -115,10 +115,10 @@ KT_INLINE kt_vi kt_unit_quad(const kt_p64_spec s, const uint8_t *planes, const i
     return v;
 }
 
-/* 2 s + 1, s the low or high halves of bytes. */
-KT_INLINE kt_vi kt_unit_odd(const uint8_t *bytes, int is_high) {
+/* 2 s + 1, s the low or high halves of bytes, or what `mask` leaves of them. */
+KT_INLINE kt_vi kt_unit_odd(const uint8_t *bytes, int is_high, const int mask) {
     const kt_vi v = kt_v_load_u8(bytes);
-    const kt_vi s = kt_v_mask_bytes(is_high ? kt_v_shift_right(v, 4) : v, 15);
+    const kt_vi s = kt_v_mask_bytes(is_high ? kt_v_shift_right(v, 4) : v, mask);
     return kt_v_or(kt_v_shift_left(s, 1), kt_v_each_int(1));
 }
 
@@ -134,9 +134,11 @@ KT_INLINE kt_vf kt_unit_scale(const kt_p64_spec s, const uint8_t *head, const ui
     case KT_P64_S8:
         return kt_v_mul(kt_v_load_f16(head + 2 * row), kt_v_to_float(kt_v_load_s8(field + row)));
     case KT_P64_ODD:
-        return kt_v_mul(kt_v_load_f16(head + 2 * row),
-                        kt_v_mul(kt_v_each_float(kt_grid_unit(s.grid)),
-                                 kt_v_to_float(kt_unit_odd(field + row % 32, row / 32))));
+    case KT_P64_IQ1:
+        return kt_v_mul(
+            kt_v_load_f16(head + 2 * row),
+            kt_v_mul(kt_v_each_float(kt_grid_unit(s.grid)),
+                     kt_v_to_float(kt_unit_odd(field + row % 32, row / 32, s.grid ? 15 : 7))));
     default:
         return kt_v_mul(kt_v_load_f16(head + 2 * row),
                         kt_v_to_float(kt_v_mask_bytes(kt_v_load_u8(field + row), 15)));
@@ -159,7 +161,7 @@ KT_INLINE kt_vf kt_unit_minimum(const kt_p64_spec s, const uint8_t *head, const 
 /* Where unit i (32 inputs) of a panel has its fields. */
 typedef struct kt_unit_fields {
     const uint8_t *head, *planes, *scales, *minima;
-    const uint8_t *more; /* of a grid: bits of its indices beyond eight */
+    const uint8_t *more; /* kt_p64_more_at, of points */
 } kt_unit_fields;
 
 KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *panel, int64_t i) {
@@ -170,7 +172,7 @@ KT_INLINE kt_unit_fields kt_unit_fields_of(const kt_p64_spec s, const uint8_t *p
     f.head = panel + (size_t)(32 * i / s.span) * kt_p64_block_bytes(s);
     f.planes = f.head + kt_p64_run_at(s, in_block);
     f.scales = f.head + kt_p64_scales_at(s, in_block);
-    f.more = s.grid ? f.head + kt_p64_more_at(s, in_block) : NULL;
+    f.more = kt_p64_has_front(s) ? f.head + kt_p64_more_at(s, in_block) : NULL;
     f.minima = f.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
     f.planes += (size_t)(in_run / 32) * kt_p64_plane_bytes(s);
     return f;
@@ -223,22 +225,14 @@ KT_INLINE void kt_unit_points(const kt_p64_spec s, const kt_unit_fields *f, int 
         }
 }
 
-/* A unit of IQ1: its points as bytes, and d / 8 times odd numbers. */
-KT_INLINE void kt_unit_open_iq1(const kt_p64_spec s, const kt_unit_fields *f, int slice,
-                                kt_unit_slice *x, int u) {
-    const int first = KT_SLICE_ROWS * slice;
-    uint8_t *out = x->codes + (size_t)u * 8 * KT_SLICE_BYTES;
+/* The points of IQ1 as bytes. */
+KT_INLINE void kt_unit_codes_iq1(const kt_p64_spec s, const kt_unit_fields *f, int slice,
+                                 uint8_t *out) {
+    const kt_iq1_unit unit = {f->planes, f->scales, f->more};
 
     for (int p = 0; p < 4; p++, out += 2 * KT_SLICE_BYTES)
-        kt_iq1_quads(s, f->planes, p, first, KT_SLICE_ROWS, (uint32_t *)(void *)out,
+        kt_iq1_quads(s, &unit, p, KT_SLICE_ROWS * slice, KT_SLICE_ROWS, (uint32_t *)(void *)out,
                      (uint32_t *)(void *)(out + KT_SLICE_BYTES));
-    for (int h = 0; h < 32 / s.group; h++) {
-        for (int j = 0; j < KT_SLICE_ROWS; j++)
-            x->scale[u][h][j] = 0.125f * (float)kt_iq1_odd(s, f->planes, h, first + j);
-        for (int j = 0; j < KT_SLICE_ROWS; j += KT_V_BYTES / 4)
-            kt_v_store_floats(&x->scale[u][h][j], kt_v_mul(kt_v_load_f16(f->head + 2 * (first + j)),
-                                                           kt_v_load_floats(&x->scale[u][h][j])));
-    }
 }
 
 /* Take apart unit i of a panel, as unit u of the scratch. */
@@ -248,11 +242,9 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
     const kt_unit_fields f = kt_unit_fields_of(s, panel, i);
     const size_t unit_bytes = (size_t)(kind.chain ? 8 : 16) * KT_SLICE_BYTES;
 
-    if (s.scale == KT_P64_IQ1) {
-        kt_unit_open_iq1(s, &f, slice, x, u);
-        return;
-    }
-    if (s.grid)
+    if (s.scale == KT_P64_IQ1)
+        kt_unit_codes_iq1(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+    else if (s.grid)
         kt_unit_points(s, &f, slice, x->codes + (size_t)u * unit_bytes);
     else
         kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice,

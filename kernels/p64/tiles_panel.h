@@ -56,7 +56,7 @@ static inline kt_open_run kt_open_run_of(kt_p64_spec s, const uint8_t *panel, in
     r.planes = r.head + kt_p64_run_at(s, (int)in_block);
     r.scales = r.head + kt_p64_scales_at(s, (int)in_block);
     r.minima = r.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
-    r.more = s.grid ? r.head + kt_p64_more_at(s, (int)in_block) : NULL;
+    r.more = kt_p64_has_front(s) ? r.head + kt_p64_more_at(s, (int)in_block) : NULL;
     r.planes += (size_t)(in_block % inputs / 32) * kt_p64_plane_bytes(s);
     return r;
 }
@@ -77,31 +77,12 @@ static inline __m512 kt_open_powers(__m128i exponents) {
     return _mm512_castsi512_ps(_mm512_max_epi32(x, _mm512_set1_epi32(0x00400000)));
 }
 
-/* Of IQ1: d / 8 times odd numbers; a run is a unit. */
-static inline __m512 kt_open_scales_iq1(kt_p64_spec s, const kt_open_run *run, int half, int r) {
-    const uint8_t *unit = run->planes;
-    __m512i x;
-
-    if (s.group == 16)
-        x = _mm512_srli_epi32(_mm512_cvtepu8_epi32(kt_open_bytes(unit + KT_IQ1_SCALES + r)),
-                              3 * (unsigned)half);
-    else
-        x = _mm512_srli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(
-                                  (const __m256i *)(const void *)(unit + KT_IQ1_FIELDS + 2 * r))),
-                              12);
-    x = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(7)), 1);
-    x = _mm512_or_si512(x, _mm512_set1_epi32(1));
-    return _mm512_mul_ps(_mm512_mul_ps(kt_open_halves(run->head + 2 * r), _mm512_set1_ps(0.125f)),
-                         _mm512_cvtepi32_ps(x));
-}
-
 /* Scales of 16 panel rows from row r on, of half `half` of the run's unit. */
 static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int half, int r) {
     const uint8_t *at = run->scales + (s.group == 16 ? (size_t)half * kt_p64_scale_bytes(s) : 0);
     __m512i x;
 
     switch (s.scale) {
-    case KT_P64_IQ1: return kt_open_scales_iq1(s, run, half, r);
     case KT_P64_BF16:
         x = _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i *)(const void *)(at + 2 * r)));
         return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
@@ -112,10 +93,11 @@ static inline __m512 kt_open_scales(kt_p64_spec s, const kt_open_run *run, int h
         x = _mm512_mask_mov_epi32(_mm512_slli_epi32(_mm512_sub_epi32(x, _mm512_set1_epi32(1)), 23),
                                   _mm512_testn_epi32_mask(x, x), _mm512_set1_epi32(1 << 21));
         return _mm512_castsi512_ps(x);
+    case KT_P64_IQ1:
     case KT_P64_ODD: /* 2 s + 1 */
         x = _mm512_srli_epi32(_mm512_cvtepu8_epi32(kt_open_bytes(at + r % 32)),
                               (unsigned)(r / 32 * 4));
-        x = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(15)), 1);
+        x = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(s.grid ? 15 : 7)), 1);
         x = _mm512_add_epi32(x, _mm512_set1_epi32(1));
         return _mm512_mul_ps(
             _mm512_mul_ps(kt_open_halves(run->head + 2 * r), _mm512_set1_ps(kt_grid_unit(s.grid))),
@@ -404,12 +386,13 @@ static inline void kt_open_terms_e4m3(const kt_open_panel *p, int64_t u, int64_t
 
 /* A unit of IQ1, rows [row, row + 16 * tiles), as a plane of four bits: code 2 * digit, + 1
  * above. */
-static inline void kt_open_digits(kt_p64_spec s, const uint8_t *unit, int row, int tiles,
+static inline void kt_open_digits(kt_p64_spec s, const kt_open_run *run, int row, int tiles,
                                   uint8_t plane[4][256]) {
+    const kt_iq1_unit unit = {run->planes, run->scales, run->more};
     uint32_t quad[8][64];
 
     for (int p = 0; p < 4; p++)
-        kt_iq1_quads(s, unit, p, row, 16 * tiles, quad[2 * p], quad[2 * p + 1]);
+        kt_iq1_quads(s, &unit, p, row, 16 * tiles, quad[2 * p], quad[2 * p + 1]);
     for (int l = 0; l < 4; l++)
         for (int r = 0; r < 16 * tiles; r++) {
             const uint32_t first = quad[l][r], last = quad[l + 4][r];
@@ -445,7 +428,7 @@ static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, i
                 o->high[s] = o->low[s] = o->points[s] + 4 * row;
             }
             if (spec.scale == KT_P64_IQ1) {
-                kt_open_digits(spec, run.planes, row, tiles, o->digits[s]);
+                kt_open_digits(spec, &run, row, tiles, o->digits[s]);
                 o->low[s] = o->digits[s][0];
             }
             kt_open_terms_of(p, &run, s, row, tiles, o);

@@ -43,7 +43,7 @@ static const kt_usage usage = {
 typedef struct flags {
     const char *out, *to, *importance, *max_ram, *budget, *load, *text;
     int64_t threads, window;
-    bool json;
+    bool json, without_draft_head;
 } flags;
 
 /* What is asked, out of the words. */
@@ -223,6 +223,7 @@ static int convert(const flags *f, const char *model, const wish *asked) {
                                         .budget = asked->budget,
                                         .load = f->load,
                                         .importance = f->importance,
+                                        .without_draft_head = f->without_draft_head,
                                         .max_ram = asked->max_ram,
                                         .n_threads = (int)f->threads,
                                         .cancel = kt_interrupted,
@@ -289,9 +290,11 @@ static int run(int argc, char **argv) {
         KT_OPTION_STRING("max-ram", 0, &f.max_ram, "SIZE",
                          "memory for buffers, such as 8G (default 2G)"),
         KT_OPTION_INT("threads", 't', &f.threads, 0, 1024, "threads (default: one per core)"),
+        KT_OPTION_FLAG("without-draft-head", &f.without_draft_head,
+                       "leave the draft head (MTP) out (default: it is converted, too)"),
         KT_OPTION_FLAG("json", &f.json, "print a JSON object")};
     const char *model = NULL;
-    wish asked;
+    wish asked = {0};
     int n_words = 0;
     int code = kt_options_parse(&usage, options, sizeof options / sizeof *options, argc, argv,
                                 &model, 1, &n_words);

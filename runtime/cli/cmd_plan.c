@@ -46,7 +46,8 @@ typedef struct asked {
     kt_planner *planner;
     kt_json_writer w;
     bool fits; /* some weights that were asked for */
-    kt_device *beside;
+    kt_device *beside[KT_DEVICES_MOST];
+    int n_beside;
 } asked;
 
 /* ---- finding out ---- */
@@ -77,11 +78,7 @@ static kt_status plan_nodes(asked *a, kt_err *err) {
 }
 
 static kt_status open_device(asked *a, kt_err *err) {
-    kt_device_options options = {0};
-    bool is_used;
-
-    KT_TRY(kt_device_word_parse(a->device, &is_used, &options, err));
-    return is_used ? kt_device_open(&options, &a->beside, err) : KT_OK;
+    return kt_devices_open(a->device, NULL, a->beside, &a->n_beside, err);
 }
 
 /* What of a machine's memory is a model's. */
@@ -223,34 +220,54 @@ static void put_nodes(asked *a, const size_t *bytes) {
     kt_json_end_array(&a->w);
 }
 
-static void tell_device(asked *a, const kt_device_plan *p) {
-    const char *name = kt_device_about(a->beside)->name;
-    const bool fits = p->memory.needed <= p->memory.available;
-    char line[1024];
+static bool fits_there(const kt_device_plan *p) {
+    for (int i = 0; i < p->n_devices; i++)
+        if (p->memory[i].needed > p->memory[i].available) return false;
+    return true;
+}
 
-    if (!a->json) {
-        printf("  %s%s\n", kt_device_memory_line(&p->memory, name, line, sizeof line),
-               fits ? "" : ": does not fit");
-        if (*kt_placement_line(&p->placement, &a->dir.graph, line, sizeof line))
-            printf("  %s\n", line);
-        if (*kt_stream_plan_line(&p->stream, line, sizeof line)) printf("  %s\n", line);
-        return;
-    }
-    kt_json_key(&a->w, "device");
+static void put_device(asked *a, const kt_device_plan *p, int i) {
+    const kt_device_memory_plan *m = &p->memory[i];
+
     kt_json_begin_object(&a->w);
-    kt_json_add_string(&a->w, "name", name);
-    kt_json_add_int(&a->w, "dense_bytes", (int64_t)p->memory.dense);
-    kt_json_add_int(&a->w, "cache_bytes", (int64_t)p->memory.cache);
-    kt_json_add_int(&a->w, "working_bytes", (int64_t)p->memory.working);
-    kt_json_add_int(&a->w, "experts", p->memory.n_experts);
-    kt_json_add_int(&a->w, "expert_bytes", (int64_t)p->memory.experts);
-    kt_json_add_int(&a->w, "staging_bytes", (int64_t)p->memory.staging);
+    kt_json_add_string(&a->w, "name", kt_device_about(a->beside[i])->name);
+    if (p->n_devices > 1) kt_json_add_int(&a->w, "first_layer", p->first_layer[i]);
+    kt_json_add_int(&a->w, "dense_bytes", (int64_t)m->dense);
+    kt_json_add_int(&a->w, "cache_bytes", (int64_t)m->cache);
+    kt_json_add_int(&a->w, "working_bytes", (int64_t)m->working);
+    kt_json_add_int(&a->w, "experts", m->n_experts);
+    kt_json_add_int(&a->w, "expert_bytes", (int64_t)m->experts);
+    kt_json_add_int(&a->w, "staging_bytes", (int64_t)m->staging);
     if (p->stream.from_rows < INT64_MAX)
         kt_json_add_int(&a->w, "prefill_rows", p->stream.from_rows);
-    kt_json_add_int(&a->w, "needed_bytes", (int64_t)p->memory.needed);
-    kt_json_add_int(&a->w, "available_bytes", (int64_t)p->memory.available);
-    kt_json_add_bool(&a->w, "fits", fits);
+    kt_json_add_int(&a->w, "needed_bytes", (int64_t)m->needed);
+    kt_json_add_int(&a->w, "available_bytes", (int64_t)m->available);
+    kt_json_add_bool(&a->w, "fits", m->needed <= m->available);
     kt_json_end_object(&a->w);
+}
+
+/* "device" of one, "devices" of several. */
+static void put_devices(asked *a, const kt_device_plan *p) {
+    kt_json_key(&a->w, p->n_devices > 1 ? "devices" : "device");
+    if (p->n_devices > 1) kt_json_begin_array(&a->w);
+    for (int i = 0; i < p->n_devices; i++) put_device(a, p, i);
+    if (p->n_devices > 1) kt_json_end_array(&a->w);
+}
+
+static void tell_device(asked *a, const kt_device_plan *p) {
+    char line[1024], name[160];
+
+    if (a->json) {
+        put_devices(a, p);
+        return;
+    }
+    for (int i = 0; i < p->n_devices; i++) {
+        kt_device_plan_name(p, a->beside, i, name, sizeof name);
+        printf("  %s%s\n", kt_device_memory_line(&p->memory[i], name, line, sizeof line),
+               p->memory[i].needed <= p->memory[i].available ? "" : ": does not fit");
+    }
+    if (*kt_placement_line(&p->placement, &a->dir.graph, line, sizeof line)) printf("  %s\n", line);
+    if (*kt_stream_plan_line(&p->stream, line, sizeof line)) printf("  %s\n", line);
 }
 
 static void put_plan(asked *a, const char *weights, const kt_memory_plan *p,
@@ -329,8 +346,7 @@ static kt_status tell_plan(asked *a, const char *weights, const kt_model_plan *p
     KT_TRY(kt_memory_plan_make(&request, &memory, err));
     KT_TRY(kt_node_bytes_count(plan, &a->nodes, nodes, err));
     if (a->is_probed) KT_TRY(kt_speed_bound_count(plan, a->context, &a->ceilings, &speed, err));
-    a->fits |=
-        kt_memory_fits(&memory) && (!beside || beside->memory.needed <= beside->memory.available);
+    a->fits |= kt_memory_fits(&memory) && (!beside || fits_there(beside));
     if (a->json) {
         put_plan(a, weights, &memory, &speed, nodes, beside);
         return KT_OK;
@@ -352,7 +368,7 @@ static kt_status tell_beside(asked *a, const char *weights, kt_model_plan *plan,
     a->wish.kv_memory = a->kv_memory;
     a->wish.logit_rows = kt_scheduler_logit_rows((int)a->parallel);
     a->wish.is_cut = a->nodes.n > 1;
-    KT_TRY(kt_device_plan_make(a->beside, &ask, &a->wish, &beside, err));
+    KT_TRY(kt_device_plan_make(a->beside, a->n_beside, &ask, &a->wish, &beside, err));
     plan->away = beside.placement.away;
     st = tell_plan(a, weights, plan, &beside, err);
     plan->away = NULL;
@@ -368,7 +384,8 @@ static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_
 
     KT_TRY(kt_model_plan_make(a->planner, &a->dir.graph, quant, a->cache, (int)a->threads, rows,
                               n->max_context, &plan, err));
-    st = a->beside ? tell_beside(a, weights, &plan, err) : tell_plan(a, weights, &plan, NULL, err);
+    st =
+        a->n_beside ? tell_beside(a, weights, &plan, err) : tell_plan(a, weights, &plan, NULL, err);
     kt_model_plan_deinit(&plan);
     return st;
 }
@@ -416,7 +433,7 @@ static int answer(asked *a, int quant) {
 
     if (text) puts(text);
     kt_json_writer_deinit(&a->w);
-    if (a->beside) kt_device_close(a->beside);
+    while (a->n_beside > 0) kt_device_close(a->beside[--a->n_beside]);
     kt_planner_destroy(a->planner);
     kt_registry_destroy(a->registry);
     kt_model_dir_deinit(&a->dir);

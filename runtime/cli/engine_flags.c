@@ -45,12 +45,12 @@ char *kt_kv_line(const kt_engine_info *info, char *out, size_t out_bytes) {
 int kt_device_flags_check(const kt_usage *usage, const char *device, const kt_device_wish *wish) {
     const kt_hot_request request = {
         .amount = wish->gpu_experts, .strategy = wish->expert_placement, .load = wish->expert_load};
-    kt_device_options options = {0};
+    kt_device_options options[KT_DEVICES_MOST] = {{0}};
     kt_stream_word prefill;
     kt_err err = {KT_OK, ""};
-    bool is_used;
+    int n;
 
-    if (kt_device_word_parse(device, &is_used, &options, &err) != KT_OK ||
+    if (kt_device_words_parse(device, options, &n, &err) != KT_OK ||
         kt_hot_request_check(&request, &err) != KT_OK ||
         kt_stream_word_parse(wish->prefill_offload, &prefill, &err) != KT_OK)
         return kt_usage_fail(usage, "%s", err.message);
@@ -78,6 +78,7 @@ int kt_engine_flags_options(const kt_engine_flags *flags, const kt_usage *usage,
                                .expert_placement = flags->wish.expert_placement,
                                .expert_load = flags->wish.expert_load,
                                .prefill_offload = flags->wish.prefill_offload,
+                               .device_split = flags->wish.split,
                                .experts_only = flags->wish.experts_only,
                                .synthetic = flags->synthetic,
                                .synthetic_layers = flags->layers,

@@ -32,8 +32,11 @@ typedef struct kt_engine_flags {
 /* A device beside the CPU; wish is a kt_device_wish. */
 #define KT_DEVICE_OPTIONS(device, wish)                                                            \
     KT_OPTION_STRING("device", 0, &(device), "DEVICE",                                             \
-                     "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N or "      \
-                     "emulated (runtime/device/README.md)"),                                       \
+                     "what computes beside the CPU: cpu (default: nothing), cuda, cuda:N, "        \
+                     "cuda:0,1, cuda:all or emulated (runtime/device/README.md)"),                 \
+        KT_OPTION_STRING("device-split", 0, &(wish).split, "SHARES",                               \
+                         "of several devices: shares of the layers, such as 3,1 (default: as "     \
+                         "their memory is free)"),                                                 \
         KT_OPTION_STRING("gpu-experts", 0, &(wish).gpu_experts, "N",                               \
                          "experts on the device: a number of each layer, a part such as 25%, or "  \
                          "auto (default: what fits)"),                                             \

@@ -6,6 +6,7 @@
 static const kt_foreign_option options[] = {
     {"kt-num-gpu-experts", "gpu-experts", NULL},
     {"kt-expert-placement-strategy", "expert-placement", NULL},
+    {"tensor-split", "device-split", NULL},
     {"kt-cpuinfer", "threads", NULL},
     {"kt-method", "weights", NULL},
     {"kt-gpu-experts-ratio", NULL, "expected --gpu-experts with a part such as 25%"},

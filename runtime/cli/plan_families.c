@@ -64,13 +64,13 @@ static void print_text(const kt_shape_fit_request *asked, const family_row *rows
     printf("%-14s %-20s %9s", "family", "model", "published");
     for (int m = 0; m < asked->n_machines; m++)
         printf("  %.0f GiB%*s", (double)asked->machines[m] / GIB,
-               m + 1 < asked->n_machines ? 25 : 0, "");
+               m + 1 < asked->n_machines ? 29 : 0, "");
     printf("\n");
     for (int i = 0; i < n; i++) {
         printf("%-14s %-20s %9.1f", rows[i].fit.family, rows[i].name,
                (double)rows[i].fit.published_bytes / GIB);
         for (int m = 0; m < asked->n_machines; m++)
-            printf("  %-*s", m + 1 < asked->n_machines ? 32 : 0,
+            printf("  %-*s", m + 1 < asked->n_machines ? 36 : 0,
                    cell_of(&rows[i].fit.machine[m], cell));
         printf("\n");
     }

@@ -15,6 +15,12 @@ static const kt_cuda_kernel *kernel_of(const char *name) {
     return NULL;
 }
 
+int32_t kt_device_attn_cache(kt_weight_format format) {
+    return format == KT_W_INT8_CHANNEL  ? KT_ATTN_INT8
+           : format == KT_W_FP8_CHANNEL ? KT_ATTN_FP8
+                                        : KT_ATTN_BF16;
+}
+
 static kt_attn_shape shape_of(const kt_graph *g, const kt_node *n, kt_weight_format format) {
     const kt_attention *a = &n->attention;
     return (kt_attn_shape){.heads = (int32_t)a->heads,
@@ -22,15 +28,12 @@ static kt_attn_shape shape_of(const kt_graph *g, const kt_node *n, kt_weight_for
                            .k = (int32_t)a->k,
                            .v = (int32_t)a->v,
                            .window = (int32_t)a->window,
-                           .cache = format == KT_W_INT8_CHANNEL  ? KT_ATTN_INT8
-                                    : format == KT_W_FP8_CHANNEL ? KT_ATTN_FP8
-                                                                 : KT_ATTN_BF16,
+                           .cache = kt_device_attn_cache(format),
                            .is_shared = g->planes[n->plane].v == 0};
 }
 
-/* A way by this kernel, if it has a config for the shape. */
-static bool find_way(const char *name, const kt_attn_shape *shape, const kt_cuda_target *target,
-                     kt_device_attn_way *out) {
+bool kt_device_attn_find(const char *name, const kt_attn_shape *shape, const kt_cuda_target *target,
+                         kt_device_attn_way *out) {
     const kt_cuda_kernel *kernel = kernel_of(name);
 
     if (!kernel || !kt_attn_config(kernel, shape, target, &out->config)) return false;
@@ -43,9 +46,9 @@ static bool find_ways(const kt_attn_shape *shape, const kt_cuda_target *target,
                       kt_device_attn_way *few, kt_device_attn_way *many) {
     memset(many, 0, sizeof *many);
     memset(few, 0, sizeof *few);
-    if (shape->is_shared) return find_way("attn_latent", shape, target, few);
-    return find_way("attn_decode", shape, target, few) &&
-           find_way("attn_prefill", shape, target, many);
+    if (shape->is_shared) return kt_device_attn_find("attn_latent", shape, target, few);
+    return kt_device_attn_find("attn_decode", shape, target, few) &&
+           kt_device_attn_find("attn_prefill", shape, target, many);
 }
 
 /* Tiles of max_rows rows: each span has one that is not full, each row one if they are bound. */
@@ -58,7 +61,6 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
     kt_device_attn_way few, many;
 
     if (ask->kv.head_dim != n->attention.k) return "pages have rows of another size than keys";
-    if (shape.is_shared && n->weight3 >= 0) return "latent attention with sinks";
     if (!shape.is_shared && shape.v != shape.k)
         return "pages have rows of another size than values";
     if (ask->max_context >= 1 << 30) return "contexts of over 2^30 tokens";
@@ -75,47 +77,50 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n) {
 
 /* ---- setting up ---- */
 
-static int processors_of(const kt_device_step *d) {
+int kt_device_processors(const kt_device_step *d) {
     const int n = kt_device_about(d->device)->multiprocessors;
     return n > 0 ? n : 1;
 }
 
 size_t kt_device_attn_scratch(const kt_device_attn *a, const kt_device_step *d) {
-    const size_t bytes = kt_attn_most_part_bytes(&a->shape, a->few.pairs, processors_of(d));
+    const size_t bytes = kt_attn_most_part_bytes(&a->shape, a->few.pairs, kt_device_processors(d));
     return (bytes + 255) / 256 * 256;
 }
 
-static bool is_same(const kt_device_attn *a, const kt_attn_shape *s, int32_t topk) {
-    return a->topk == topk && a->shape.heads == s->heads && a->shape.kv_heads == s->kv_heads &&
-           a->shape.k == s->k && a->shape.v == s->v && a->shape.window == s->window &&
-           a->shape.cache == s->cache && a->shape.is_shared == s->is_shared;
+static bool is_same(const kt_device_attn *a, const kt_attn_shape *s, int32_t topk, int64_t most) {
+    return a->topk == topk && a->most == most && a->shape.heads == s->heads &&
+           a->shape.kv_heads == s->kv_heads && a->shape.k == s->k && a->shape.v == s->v &&
+           a->shape.window == s->window && a->shape.cache == s->cache &&
+           a->shape.is_shared == s->is_shared;
 }
 
 /* Nodes of a step lie as the graph's do. */
 static kt_device_attn *find_shared(const kt_device_node *n, const kt_attn_shape *shape,
-                                   int32_t topk) {
+                                   int32_t topk, int64_t most) {
     const kt_device_node *first = n - (n->node - n->step->graph->nodes);
 
     for (const kt_device_node *e = first; e < n; e++) {
         const bool is_attention =
             e->op && e->state &&
-            (e->node->kind == KT_NODE_ATTEND || e->node->kind == KT_NODE_ATTEND_SPARSE);
-        if (is_attention && is_same(*(kt_device_attn *const *)e->state, shape, topk))
+            (e->node->kind == KT_NODE_ATTEND || e->node->kind == KT_NODE_ATTEND_SPARSE ||
+             e->node->kind == KT_NODE_ATTEND_BLOCKS);
+        if (is_attention && is_same(*(kt_device_attn *const *)e->state, shape, topk, most))
             return *(kt_device_attn *const *)e->state;
     }
     return NULL;
 }
 
-kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, kt_device_attn **out, kt_err *err) {
+kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, int64_t most, kt_device_attn **out,
+                              kt_err *err) {
     kt_device_step *d = n->step;
     const kt_attn_shape shape = shape_of(d->graph, n->node, d->plan->kv);
-    kt_device_attn *a = find_shared(n, &shape, topk);
+    kt_device_attn *a = find_shared(n, &shape, topk, most);
 
     *out = a;
     if (a) return KT_OK;
     a = kt_device_step_alloc(d, sizeof *a);
     if (!a) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
-    *a = (kt_device_attn){.shape = shape, .topk = topk};
+    *a = (kt_device_attn){.shape = shape, .topk = topk, .most = most};
     if (!find_ways(&shape, kt_device_about(d->device)->target, &a->few, &a->many))
         return kt_fail(err, KT_E_UNSUPPORTED, "attention of heads of %d numbers: no device code",
                        (int)shape.k);
@@ -158,7 +163,7 @@ static kt_status list_tiles(kt_device_attn *a, kt_device_attn_way *way, kt_devic
         const kt_attn_sequence s = {span->first_row, span->rows, span->position,
                                     d->host_first_page[i]};
         int64_t keys = (int64_t)span->position + span->rows;
-        if (!goes(a, way, &s)) continue;
+        if (!goes(a, way, &s) || (a->most && keys > a->most)) continue;
         if (a->shape.window && keys > a->shape.window) keys = a->shape.window + span->rows - 1;
         if (a->topk && keys > a->topk) keys = a->topk;
         if (keys > way->longest) way->longest = keys;
@@ -172,8 +177,8 @@ static kt_status list_tiles(kt_device_attn *a, kt_device_attn_way *way, kt_devic
     way->splits = 1;
     way->split_keys = 1 << 30;
     if (way == &a->few)
-        kt_attn_cut_keys(&a->shape, way->tiles, way->longest, processors_of(d), &way->split_keys,
-                         &way->splits);
+        kt_attn_cut_keys(&a->shape, way->tiles, way->longest, kt_device_processors(d),
+                         &way->split_keys, &way->splits);
     return KT_OK;
 }
 
@@ -189,7 +194,7 @@ static kt_status make_lists(kt_device_attn *a, kt_device_step *d, kt_err *err) {
 
 /* ---- launches ---- */
 
-static kt_attn_kept kept_of(const kt_device_step *d, int cache, int plane, int which) {
+kt_attn_kept kt_device_attn_kept(const kt_device_step *d, int cache, int plane, int which) {
     const kt_device_pages *p = &d->pages;
     const int64_t row = p->shape.head_dim * (cache == KT_ATTN_BF16 ? 2 : 1);
     const int64_t first = p->plane_row[plane] + which * p->shape.kv_heads * p->n * KT_ATTN_PAGE;
@@ -202,8 +207,8 @@ static kt_attn_kept kept_of(const kt_device_step *d, int cache, int plane, int w
                           .scale_head = p->n * KT_ATTN_PAGE};
 }
 
-static kt_status put_way(kt_device_node *n, const kt_device_attn *a, const kt_device_attn_way *way,
-                         const kt_attn_paged *common, kt_err *err) {
+kt_status kt_device_attn_put_way(kt_device_step *d, int32_t kv_heads, const kt_device_attn_way *way,
+                                 const kt_attn_paged *common, kt_err *err) {
     const size_t shared = way->kernel ? way->kernel->shared_bytes(&way->config, 0) : 0;
     const int y = (int)way->tiles;
     kt_attn_paged call = *common;
@@ -212,11 +217,11 @@ static kt_status put_way(kt_device_node *n, const kt_device_attn *a, const kt_de
     call.tile = way->tile;
     call.splits = way->splits;
     call.split_keys = way->split_keys;
-    KT_TRY(kt_device_put(n->step, way->code, SPLIT, a->shape.kv_heads * way->splits, y, shared,
-                         &call, sizeof call, err));
+    KT_TRY(kt_device_put(d, way->code, SPLIT, kv_heads * way->splits, y, shared, &call, sizeof call,
+                         err));
     if (way->splits == 1) return KT_OK;
-    return kt_device_put(n->step, way->code, JOIN, a->shape.kv_heads * way->pairs, y, shared, &call,
-                         sizeof call, err);
+    return kt_device_put(d, way->code, JOIN, kv_heads * way->pairs, y, shared, &call, sizeof call,
+                         err);
 }
 
 kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *sink,
@@ -225,8 +230,8 @@ kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *
     const int plane = n->node->plane;
     kt_attn_paged call = {.q = n->in.x,
                           .ldq = n->in.ld,
-                          .k = kept_of(d, a->shape.cache, plane, 0),
-                          .v = kept_of(d, a->shape.cache, plane, !a->shape.is_shared),
+                          .k = kt_device_attn_kept(d, a->shape.cache, plane, 0),
+                          .v = kt_device_attn_kept(d, a->shape.cache, plane, !a->shape.is_shared),
                           .position = d->position,
                           .page = d->page,
                           .sink = sink,
@@ -241,6 +246,6 @@ kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *
                           .window = a->shape.window};
 
     KT_TRY(make_lists(a, n->step, err));
-    KT_TRY(put_way(n, a, &a->few, &call, err));
-    return put_way(n, a, &a->many, &call, err);
+    KT_TRY(kt_device_attn_put_way(n->step, a->shape.kv_heads, &a->few, &call, err));
+    return kt_device_attn_put_way(n->step, a->shape.kv_heads, &a->many, &call, err);
 }

@@ -30,7 +30,9 @@ struct kt_device_home {
     float *values;
     kt_device_room room;
     kt_device_event *marked;
-    const kt_states *states; /* the host's, or NULL */
+    const kt_states *states;                       /* the host's, or NULL */
+    kt_kept_elsewhere before_pages, before_states; /* of the device before this one, told first */
+    size_t page_at; /* where this device's part of a page begins in the host's copy */
     const kt_device_code *rows_copy;
 
     /* Routing and sums of the host, pinned. */

@@ -24,7 +24,7 @@ static kt_status number_planes(kt_device_step *d, const kt_page_pool *p, int64_t
 
     if (!row || !key) return kt_fail(err, KT_E_NOMEM, "no memory for the planes of a device");
     for (int i = 0; i < d->graph->n_planes; i++) {
-        const bool is_here = d->home->placement->is_plane_away[i];
+        const bool is_here = d->home->placement->is_plane_away[i] && d->graph->planes[i].ratio == 0;
         const bool has_index = is_here && p->index && d->graph->planes[i].index > 0;
         row[i] = is_here ? *rows : -1;
         key[i] = has_index ? *index : -1;
@@ -46,6 +46,12 @@ static kt_status take_clear(kt_device_step *d, size_t bytes, void *out, kt_err *
     return kt_device_clear(d->device, KT_STREAM_MAIN, at, bytes, err);
 }
 
+static bool has_entries(const kt_device_step *d) {
+    for (int i = 0; i < d->graph->n_planes; i++)
+        if (d->home->placement->is_plane_away[i] && d->graph->planes[i].ratio) return true;
+    return false;
+}
+
 static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *err) {
     const kt_kv_shape *s = &p->shape;
     int64_t rows = 0, index = 0;
@@ -53,6 +59,8 @@ static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *er
     KT_TRY(number_planes(d, p, &rows, &index, err));
     d->pages.shape = *s;
     d->pages.n = p->n;
+    if (has_entries(d))
+        KT_TRY(take_clear(d, kt_bytes_times(s->entry_bytes, p->n), &d->pages.entries, err));
     if (rows == 0) return KT_OK;
     KT_TRY(take_clear(d, kt_bytes_times((size_t)s->head_dim * item_bytes(s), rows), &d->pages.rows,
                       err));
@@ -66,12 +74,6 @@ static bool is_any(const bool *away, int n) {
     for (int i = 0; i < n; i++)
         if (away[i]) return true;
     return false;
-}
-
-static bool is_all(const bool *away, int n) {
-    for (int i = 0; i < n; i++)
-        if (!away[i]) return false;
-    return true;
 }
 
 /* ---- beside steps: an error shows at the next one ---- */
@@ -88,8 +90,14 @@ static void copy_rows(kt_device_step *d, int64_t from, int64_t to, int64_t n) {
 
 static void copy_page(void *arg, uint32_t from, uint32_t to, int64_t n) {
     kt_device_step *d = arg;
+    const kt_kept_elsewhere *before = &d->home->before_pages;
     const int64_t dim = d->pages.shape.index_dim;
+    const size_t entries = d->pages.shape.entry_bytes;
 
+    if (before->arg) before->copy_page(before->arg, from, to, n);
+    if (d->pages.entries)
+        kt_device_copy(d->device, KT_STREAM_MAIN, d->pages.entries + to * entries,
+                       d->pages.entries + from * entries, entries, NULL);
     for (int i = 0; i < d->graph->n_planes; i++) {
         const int64_t first = d->pages.plane_row[i], key = d->pages.index_row[i];
         for (int64_t h = 0; first >= 0 && h < heads_of(&d->pages.shape); h++) {
@@ -135,16 +143,40 @@ static void cross_page(kt_device_step *d, uint32_t page, uint8_t *host, bool is_
 }
 
 static void save_page(void *arg, uint32_t page, uint8_t *to) {
-    cross_page(arg, page, to, false);
+    const kt_device_step *d = arg;
+    const kt_kept_elsewhere *before = &d->home->before_pages;
+
+    if (before->arg) before->save_page(before->arg, page, to);
+    cross_page(arg, page, to + d->home->page_at, false);
 }
 
 static void load_page(void *arg, uint32_t page, uint8_t *from) {
-    cross_page(arg, page, from, true);
+    const kt_device_step *d = arg;
+    const kt_kept_elsewhere *before = &d->home->before_pages;
+
+    if (before->arg) before->load_page(before->arg, page, from);
+    cross_page(arg, page, from + d->home->page_at, true);
+}
+
+/* Of a page, what the planes that are here keep: the bytes that cross_page moves. */
+static size_t page_part(const kt_device_step *d) {
+    const kt_kv_shape *s = &d->pages.shape;
+    const size_t row = (size_t)s->head_dim * item_bytes(s) + (d->pages.scales ? sizeof(float) : 0);
+    size_t bytes = 0;
+
+    for (int i = 0; i < d->graph->n_planes; i++) {
+        if (d->pages.plane_row[i] >= 0) bytes += (size_t)heads_of(s) * KT_PAGE_TOKENS * row;
+        if (d->pages.index_row[i] >= 0)
+            bytes += (size_t)(KT_PAGE_TOKENS * s->index_dim) * sizeof(uint16_t);
+    }
+    return bytes;
 }
 
 static void copy_state(void *arg, int32_t from, int32_t to) {
     kt_device_step *d = arg;
+    const kt_kept_elsewhere *before = &d->home->before_states;
 
+    if (before->arg) before->copy_state(before->arg, from, to);
     if (d->states)
         kt_device_copy(d->device, KT_STREAM_MAIN, d->states + to * d->state_floats,
                        d->states + from * d->state_floats, (size_t)d->state_floats * sizeof(float),
@@ -153,7 +185,9 @@ static void copy_state(void *arg, int32_t from, int32_t to) {
 
 static void clear_state(void *arg, int32_t slot) {
     kt_device_step *d = arg;
+    const kt_kept_elsewhere *before = &d->home->before_states;
 
+    if (before->arg) before->clear_state(before->arg, slot);
     if (d->states)
         kt_device_clear(d->device, KT_STREAM_MAIN, d->states + slot * d->state_floats,
                         (size_t)d->state_floats * sizeof(float), NULL);
@@ -168,7 +202,7 @@ kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states 
     const kt_placement *p = d->home->placement;
     const kt_graph *g = d->graph;
     kt_kept_elsewhere here = {.arg = d,
-                              .has_all = is_all(p->is_plane_away, g->n_planes) && g->n_planes,
+                              .has_all = p->has_all_planes,
                               .copy_page = copy_page,
                               .copy_state = copy_state,
                               .clear_state = clear_state,
@@ -176,13 +210,19 @@ kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states 
                               .load_page = load_page};
 
     KT_TRY(take_pages(d, pages, err));
+    d->home->before_pages = pages->elsewhere;
+    if (pages->elsewhere.arg) {
+        const kt_device_step *before = pages->elsewhere.arg;
+        d->home->page_at = before->home->page_at + page_part(before);
+    }
     if (is_any(p->is_plane_away, g->n_planes)) pages->elsewhere = here;
     d->home->states = states;
     if (!states || !is_any(p->is_slot_away, g->n_slots)) return KT_OK;
     d->state_floats = states->floats;
     KT_TRY(take_clear(d, kt_bytes_times((size_t)states->floats * sizeof(float), states->n),
                       &d->states, err));
-    here.has_all = is_all(p->is_slot_away, g->n_slots);
+    d->home->before_states = states->elsewhere;
+    here.has_all = p->has_all_slots;
     states->elsewhere = here;
     return KT_OK;
 }

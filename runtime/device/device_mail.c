@@ -16,6 +16,8 @@ kt_status kt_device_mail_init(kt_device_step *d, kt_err *err) {
     kt_mailbox_way way;
 
     KT_TRY(kt_mailbox_way_wanted(&way, err));
+    if (d->home->placement->n_devices > 1)
+        return KT_OK; /* letters are one device's and the host's */
     if (way == KT_MAILBOX_NONE || !has_host_part(d->home->placement) || most > KT_MAILBOX_MOST)
         return KT_OK;
     if (kt_device_pin(d->device, values->data, values->bytes, NULL) != KT_OK) return KT_OK;

@@ -36,7 +36,7 @@ size_t kt_device_expert_bytes(const kt_model_plan *plan, int weight) {
     return total == SIZE_MAX ? 0 : total;
 }
 
-static size_t weight_bytes(const kt_model_plan *plan, int weight) {
+size_t kt_device_weight_bytes(const kt_model_plan *plan, int weight) {
     const kt_weight *w = &plan->graph->weights[weight];
     kt_run runs[KT_WEIGHT_PARTS];
     const int n = kt_weight_runs(w, plan->quant, runs);
@@ -80,7 +80,7 @@ static void count_weights(const kt_device_memory_request *r, kt_device_memory_pl
                 out->experts, kt_bytes_times(kt_device_expert_bytes(r->ask->plan, i), hot->n));
             out->n_experts += hot->n;
         } else if (r->placement->away[i].is_whole) {
-            out->dense = kt_bytes_add(out->dense, weight_bytes(r->ask->plan, i));
+            out->dense = kt_bytes_add(out->dense, kt_device_weight_bytes(r->ask->plan, i));
         }
     }
 }
@@ -112,6 +112,22 @@ static kt_status count_working(const kt_device_memory_request *r, kt_device_memo
     return KT_OK;
 }
 
+/* The planes that are there, of one of several devices. */
+static kt_kv_shape shape_of(const kt_device_memory_request *r) {
+    const kt_graph *g = r->ask->graph;
+    kt_kv_shape s = r->ask->kv;
+
+    if (r->placement->n_devices < 2) return s;
+    s.layers = 0;
+    memset(s.bare, 0, sizeof s.bare);
+    for (int i = 0; i < g->n_planes; i++) {
+        if (!r->placement->is_plane_away[i]) continue;
+        if (!g->planes[i].index) s.bare[s.layers / 64] |= (uint64_t)1 << (s.layers % 64);
+        s.layers++;
+    }
+    return s.layers ? s : r->ask->kv;
+}
+
 /* A context, and an eighth of what is left behind dense weights and working memory for more of them:
  * experts come behind it. Only the context where that is too much. */
 static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory_plan *out,
@@ -119,10 +135,11 @@ static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory
     const kt_graph *g = r->ask->graph;
     const int64_t floats = kt_model_state_floats(g), context = r->ask->max_context;
     const size_t before = kt_bytes_add(out->dense, out->working);
+    const kt_kv_shape shape = shape_of(r);
     kt_kv_plan least, more;
 
     if (!kt_device_keeps_any(r->placement, g)) return KT_OK;
-    if (!kt_kv_plan_least(&r->ask->kv, floats, context, &least))
+    if (!kt_kv_plan_least(&shape, floats, context, &least))
         return kt_fail(err, KT_E_UNSUPPORTED, "a context of %lld tokens is too large to count",
                        (long long)context);
     out->pool = least;
@@ -130,7 +147,7 @@ static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory
         kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &out->pool);
     } else if (kt_bytes_add(before, least.bytes) < r->available) {
         const uint64_t rest = r->available - before - least.bytes;
-        if (kt_kv_plan_pool(&r->ask->kv, floats, context, 0, least.bytes + rest / 4, &more) &&
+        if (kt_kv_plan_pool(&shape, floats, context, 0, least.bytes + rest / 4, &more) &&
             kt_bytes_add(kt_bytes_add(before, more.bytes),
                          kt_bytes_add(out->experts, out->staging)) <= r->available)
             out->pool = more;

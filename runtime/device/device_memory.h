@@ -28,6 +28,8 @@ typedef struct kt_device_memory_plan {
     kt_kv_plan pool;   /* of the cache; zeros = it is the CPU's */
 } kt_device_memory_plan;
 
+/* Bytes of a whole weight there; SIZE_MAX where devices have no such format. */
+size_t kt_device_weight_bytes(const kt_model_plan *plan, int weight);
 /* Bytes of one expert of a weight there; 0 = not EXPERTS, or its format is none of devices. */
 size_t kt_device_expert_bytes(const kt_model_plan *plan, int weight);
 

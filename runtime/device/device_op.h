@@ -47,6 +47,9 @@ typedef struct kt_device_pages {
     uint8_t *rows;
     float *scales;   /* NULL = none */
     uint16_t *index; /* NULL = none */
+    /* Of planes whose rows stand for several tokens: page g begins g * shape.entry_bytes behind, and
+     * lies as the host's does (kt_model_entry_layout). NULL = none. */
+    uint8_t *entries;
 } kt_device_pages;
 
 /* A device while it runs a model. Sizes are those of kt_step. The current step's arrays are there
@@ -66,6 +69,7 @@ struct kt_device_step {
     int n_spans;
     bool wants_hidden;    /* HEAD: norm all rows into out, not only those with logits */
     int32_t *position;    /* [rows] */
+    int32_t *token;       /* [rows] */
     int32_t *span_of;     /* [rows] */
     int32_t *out_row;     /* [n_out] ascending */
     kt_device_span *span; /* [n_spans] */
@@ -125,6 +129,10 @@ typedef struct kt_device_ask {
     size_t n_ops;
     /* [weights] or NULL: experts of these can cross the link for a long step (expert_stream.h). */
     const bool *streamed;
+    /* Several devices: a layer is of the last one whose first layer is not behind it. 0 or 1 = one;
+     * borrowed. */
+    int n_devices;
+    const int *first_layer; /* [n_devices] ascending, the first is 0 */
     bool keeps_all; /* experts that lie there stay in the host's memory, too: they may change */
 } kt_device_ask;
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/device/device_plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "runtime/model/model_dir.h"
 
 #define SPARE 32 /* part of a device's memory that "auto" leaves */
 
@@ -13,7 +15,11 @@ static const double least_share = 1e-9;
 
 /* What is known while planning. */
 typedef struct maker {
-    kt_device *device;
+    kt_device *device; /* the first one */
+    kt_device *const *devices;
+    int n;
+    uint64_t free_bytes[KT_DEVICES_MOST], budget[KT_DEVICES_MOST];
+    int *device_of; /* [weights] */
     kt_device_ask *ask;
     kt_stream_word prefill;
     const kt_device_wish *wish;
@@ -72,26 +78,88 @@ static void fit_buffers(maker *m, uint64_t needed, uint64_t available) {
     m->ask->streamed = NULL;
 }
 
+static kt_device_memory_request request_of(const maker *m, const kt_placement *p, int device) {
+    return (kt_device_memory_request){.ask = m->ask,
+                                      .placement = kt_placement_of(p, device),
+                                      .kv_memory = m->wish->kv_memory,
+                                      .logit_rows = m->wish->logit_rows,
+                                      .available = m->free_bytes[device]};
+}
+
 /* What experts may take: the model is placed without any, and counted. */
 static kt_status find_budget(maker *m, const kt_hot_experts *none, kt_err *err) {
+    kt_status st = KT_OK;
     kt_placement bare;
-    kt_device_memory_plan plan = {0};
-    kt_device_memory_request request = {.ask = m->ask,
-                                        .placement = &bare,
-                                        .kv_memory = m->wish->kv_memory,
-                                        .logit_rows = m->wish->logit_rows};
-    kt_status st;
 
-    KT_TRY(kt_device_memory(m->device, &request.available, NULL, err));
     KT_TRY(kt_place(m->ask, none, m->wish->experts_only, &bare, err));
-    st = kt_device_memory_count(&request, &plan, err);
+    for (int d = 0; d < m->n && st == KT_OK; d++) {
+        const kt_device_memory_request request = request_of(m, &bare, d);
+        kt_device_memory_plan plan = {0};
+        st = kt_device_memory_count(&request, &plan, err);
+        if (m->n == 1) fit_buffers(m, plan.needed, plan.available);
+        plan.needed += m->out->stream.bytes;
+        plan.needed += plan.available / SPARE; /* drivers round up, and others use it, too */
+        m->budget[d] = plan.needed < plan.available ? plan.available - plan.needed : 0;
+    }
     kt_placement_deinit(&bare);
-    m->out->memory.available = request.available;
-    fit_buffers(m, plan.needed, plan.available);
-    plan.needed += m->out->stream.bytes;
-    plan.needed += plan.available / SPARE; /* drivers round up, and others use the device, too */
-    m->request.budget = plan.needed < plan.available ? plan.available - plan.needed : 0;
+    m->request.budget = m->budget[0];
     return st;
+}
+
+/* ---- several devices ---- */
+
+static kt_status check_several(const maker *m, kt_err *err) {
+    if (m->ask->keeps_all)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "experts move within one device, expected another --expert-placement than "
+                       "learned with %d devices",
+                       m->n);
+    if (m->prefill.is_auto || m->prefill.rows == INT64_MAX) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "experts cross to one device, expected --prefill-offload auto or off with %d "
+                   "devices",
+                   m->n);
+}
+
+static kt_status cut_layers(maker *m, kt_err *err) {
+    kt_layer_cut_request cut = {.ask = m->ask,
+                                .n = m->n,
+                                .free_bytes = m->free_bytes,
+                                .split = m->wish->split,
+                                .expert_part = 1};
+    const kt_graph *g = m->ask->graph;
+
+    if (m->n == 1 && m->wish->split)
+        return kt_fail(err, KT_E_INVALID, "--device-split is '%.60s' with one device",
+                       m->wish->split);
+    if (m->n == 1) return KT_OK;
+    KT_TRY(check_several(m, err));
+    cut.expert_part = kt_hot_experts_part(&m->request, kt_model_count_experts(g).experts);
+    KT_TRY(kt_layer_cut_make(&cut, m->out->first_layer, err));
+    m->ask->n_devices = m->n;
+    m->ask->first_layer = m->out->first_layer;
+    for (int i = 0, layer = 0, d = 0; i < g->n_nodes; i++) {
+        layer = kt_node_layer(&g->nodes[i], layer);
+        while (d + 1 < m->n && m->out->first_layer[d + 1] <= layer) d++;
+        if (g->nodes[i].weight >= 0) m->device_of[g->nodes[i].weight] = d;
+        m->out->end_layer = layer + 1;
+    }
+    m->request.n_devices = m->n;
+    m->request.budgets = m->budget;
+    m->request.device_of = m->device_of;
+    return KT_OK;
+}
+
+/* All pools have the same pages and slots: as many as the device has room for that has least. */
+static void find_pool(kt_device_plan *p) {
+    for (int d = 0; d < p->n_devices; d++) {
+        const kt_kv_plan *one = &p->memory[d].pool;
+        if (one->pages == 0) continue;
+        if (p->pool.pages == 0) p->pool = *one;
+        if (one->pages < p->pool.pages) p->pool.pages = one->pages;
+        if (one->slots < p->pool.slots) p->pool.slots = one->slots;
+        if (one->bytes > p->pool.bytes) p->pool.bytes = one->bytes;
+    }
 }
 
 /* What the table says of the first expert layer that runs there; 0 = nothing. */
@@ -122,10 +190,6 @@ static void drop_idle_stream(maker *m) {
 
 static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none, kt_err *err) {
     kt_hot_experts *hot;
-    kt_device_memory_request request = {.ask = m->ask,
-                                        .placement = &m->out->placement,
-                                        .kv_memory = m->wish->kv_memory,
-                                        .logit_rows = m->wish->logit_rows};
 
     m->request = (kt_hot_request){.amount = m->wish->gpu_experts,
                                   .strategy = m->wish->expert_placement,
@@ -133,36 +197,83 @@ static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none,
                                   .bytes = bytes,
                                   .share = find_share(m, bytes)};
     m->ask->keeps_all = kt_hot_experts_learn(&m->request);
+    for (int d = 0; d < m->n; d++)
+        KT_TRY(kt_device_memory(m->devices[d], &m->free_bytes[d], NULL, err));
+    KT_TRY(cut_layers(m, err));
+    if (m->n > 1) m->prefill = (kt_stream_word){.rows = INT64_MAX, .percent = -1};
     KT_TRY(plan_stream(m, bytes, err));
     KT_TRY(find_budget(m, none, err));
     KT_TRY(kt_hot_experts_choose(m->ask->graph, &m->request, &m->out->hot, &hot, err));
     KT_TRY(kt_place(m->ask, hot, m->wish->experts_only, &m->out->placement, err));
     drop_idle_stream(m);
-    request.available = m->out->memory.available;
-    request.staging = m->out->stream.bytes;
-    return kt_device_memory_count(&request, &m->out->memory, err);
+    for (int d = 0; d < m->n; d++) {
+        kt_device_memory_request request = request_of(m, &m->out->placement, d);
+        request.staging = m->out->stream.bytes;
+        KT_TRY(kt_device_memory_count(&request, &m->out->memory[d], err));
+    }
+    find_pool(m->out);
+    return KT_OK;
 }
 
-kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,
-                              kt_device_plan *out, kt_err *err) {
-    maker m = {.device = device, .ask = ask, .wish = wish, .out = out};
-    const size_t n = (size_t)ask->graph->n_weights + 1;
-    size_t *bytes = calloc(n, sizeof *bytes);
-    kt_hot_experts *none = calloc(n, sizeof *none);
+/* Code is chosen for the first device, and its targets are those that all can run. */
+static kt_status check_targets(const maker *m, kt_err *err) {
+    for (int d = 1; d < m->n; d++) {
+        const kt_device_facts *a = kt_device_about(m->device), *b = kt_device_about(m->devices[d]);
+        if (a->target != b->target)
+            return kt_fail(err, KT_E_UNSUPPORTED,
+                           "%s is of sm_%s and %s of sm_%s, expected devices of one kind", a->name,
+                           a->target->name, b->name, b->target->name);
+    }
+    return KT_OK;
+}
+
+kt_status kt_device_plan_make(kt_device *const *devices, int n, kt_device_ask *ask,
+                              const kt_device_wish *wish, kt_device_plan *out, kt_err *err) {
+    maker m = {
+        .device = devices[0], .devices = devices, .n = n, .ask = ask, .wish = wish, .out = out};
+    const size_t weights = (size_t)ask->graph->n_weights + 1;
+    size_t *bytes = calloc(weights, sizeof *bytes);
+    kt_hot_experts *none = calloc(weights, sizeof *none);
     kt_status st;
 
     memset(out, 0, sizeof *out);
-    ask->target = kt_device_about(device)->target;
-    st = bytes && none ? kt_stream_word_parse(wish->prefill_offload, &m.prefill, err)
-                       : kt_fail(err, KT_E_NOMEM, "no memory to place the model");
+    out->n_devices = n;
+    m.device_of = calloc(weights, sizeof *m.device_of);
+    ask->target = kt_device_about(devices[0])->target;
+    st = bytes && none && m.device_of ? kt_stream_word_parse(wish->prefill_offload, &m.prefill, err)
+                                      : kt_fail(err, KT_E_NOMEM, "no memory to place the model");
+    if (st == KT_OK) st = check_targets(&m, err);
     if (st == KT_OK) {
         find_sizes(ask, bytes);
         st = make(&m, bytes, none, err);
     }
     free(bytes);
     free(none);
+    free(m.device_of);
     if (st != KT_OK) kt_device_plan_deinit(out);
     return st;
+}
+
+char *kt_device_plan_name(const kt_device_plan *p, kt_device *const *devices, int i, char *out,
+                          size_t out_bytes) {
+    const char *name = kt_device_about(devices[i])->name;
+    const int end = i + 1 < p->n_devices ? p->first_layer[i + 1] : p->end_layer;
+
+    if (p->n_devices == 1)
+        snprintf(out, out_bytes, "%.60s", name);
+    else
+        snprintf(out, out_bytes, "device %d of %d, layers %d to %d (%.40s)", i, p->n_devices,
+                 p->first_layer[i], end - 1, name);
+    return out;
+}
+
+kt_status kt_device_plan_check(const kt_device_plan *p, kt_device *const *devices, kt_err *err) {
+    char name[160];
+
+    for (int i = 0; i < p->n_devices; i++)
+        KT_TRY(kt_device_memory_check(&p->memory[i],
+                                      kt_device_plan_name(p, devices, i, name, sizeof name), err));
+    return KT_OK;
 }
 
 void kt_device_plan_deinit(kt_device_plan *p) {

@@ -5,6 +5,7 @@
 
 #include "runtime/device/device_memory.h"
 #include "runtime/device/hot_experts.h"
+#include "runtime/device/layer_cut.h"
 #include "runtime/device/stream_plan.h"
 
 /* What was asked for; strings borrowed. */
@@ -16,25 +17,38 @@ typedef struct kt_device_wish {
     int64_t logit_rows; /* 0 = 1 */
     bool is_cut;        /* experts of the CPU lie in pieces over memory nodes */
     bool allow_nonfinite;
+    const char *split;     /* of several devices: layer_cut.h; NULL = by their free memory */
     const kt_table *table; /* whose cell cpu_gpu_split bounds "auto" experts, and whose cell
                               prefill_offload is "auto" prefill; NULL = none */
 } kt_device_wish;
 
 typedef struct kt_device_plan {
     kt_placement placement;
-    kt_device_memory_plan memory;
+    int n_devices;
+    kt_device_memory_plan memory[KT_DEVICES_MOST]; /* of each device */
+    int first_layer[KT_DEVICES_MOST], end_layer;   /* of each device, and behind the last one's */
+    kt_kv_plan pool; /* what all devices that keep any have room for; zeros = the host's pool */
     kt_stream_plan stream;
     kt_arena hot; /* of the placement's experts */
 } kt_device_plan;
 
-/* Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer
+/* devices: [n], borrowed; of several each has a run of layers (layer_cut.h), for which KT_E_INVALID
+ * and KT_E_UNSUPPORTED are errors, too: experts neither move nor cross with several of them.
+ *
+ * Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer
  * where room is short, and none with "auto" prefill where there is not even room for one. "auto"
  * experts are as many as there is room for behind all else, and no more than with which both sides
  * end at the same time, where the table knows. Whether it fits is the caller's question
  * (kt_device_memory_check). ask->target is filled in. */
-kt_status kt_device_plan_make(kt_device *device, kt_device_ask *ask, const kt_device_wish *wish,
-                              kt_device_plan *out, kt_err *err);
+kt_status kt_device_plan_make(kt_device *const *devices, int n, kt_device_ask *ask,
+                              const kt_device_wish *wish, kt_device_plan *out, kt_err *err);
 void kt_device_plan_deinit(kt_device_plan *p); /* accepts a zeroed one */
+
+/* KT_OK when all fit (kt_device_memory_check). */
+kt_status kt_device_plan_check(const kt_device_plan *p, kt_device *const *devices, kt_err *err);
+/* "emulated", or "device 1 of 2, layers 3 to 5 (emulated)". */
+char *kt_device_plan_name(const kt_device_plan *p, kt_device *const *devices, int i, char *out,
+                          size_t out_bytes);
 
 /* Does the device keep the keys, values and states of all nodes? Of any? */
 bool kt_device_keeps_all(const kt_placement *p, const kt_graph *graph);

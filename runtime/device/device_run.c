@@ -369,7 +369,7 @@ const char *kt_device_step_unpinned(const kt_device_step *d) {
 
 /* Tables of a step on one side. */
 typedef struct tables {
-    int32_t *position, *span_of, *out_row, *first_page;
+    int32_t *position, *token, *span_of, *out_row, *first_page;
     kt_device_span *span;
     uint32_t *page;
 } tables;
@@ -380,6 +380,7 @@ static size_t lay_tables(const kt_step *s, int64_t pages, uint8_t *base, tables 
         void *target;
         size_t bytes;
     } arrays[] = {{&t->position, (size_t)s->rows * sizeof *t->position},
+                  {&t->token, (size_t)s->rows * sizeof *t->token},
                   {&t->span_of, (size_t)s->rows * sizeof *t->span_of},
                   {&t->out_row, (size_t)s->n_out * sizeof *t->out_row},
                   {&t->first_page, (size_t)s->n_spans * sizeof *t->first_page},
@@ -410,6 +411,7 @@ static void fill_tables(const kt_device_step *d, const kt_step *s, const tables 
     int32_t first_page = 0;
 
     memcpy(t->position, s->positions, (size_t)s->rows * sizeof *t->position);
+    memcpy(t->token, s->tokens, (size_t)s->rows * sizeof *t->token);
     memcpy(t->span_of, s->span_of, (size_t)s->rows * sizeof *t->span_of);
     if (s->n_out) memcpy(t->out_row, s->out_row, (size_t)s->n_out * sizeof *t->out_row);
     for (int i = 0; i < s->n_spans; i++) {
@@ -453,7 +455,8 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
     d->n_out = s->n_out;
     d->n_spans = s->n_spans;
     d->wants_hidden = s->hidden != NULL;
-    d->position = there.position, d->span_of = there.span_of, d->out_row = there.out_row;
+    d->position = there.position, d->token = there.token, d->span_of = there.span_of,
+    d->out_row = there.out_row;
     d->span = there.span, d->first_page = there.first_page, d->page = there.page;
     d->host_span = here.span, d->host_first_page = here.first_page, d->host_span_of = here.span_of;
     if (d->logits) KT_TRY(take_logits(d, s->n_out, err));
@@ -476,6 +479,16 @@ kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err) {
 
     return kt_device_download(d->device, KT_STREAM_MAIN, d->home->host->values + at,
                               d->home->values + at, value_bytes(d, value), err);
+}
+
+kt_status kt_device_step_across(kt_device_step *d, kt_device_step *from, int value, kt_err *err) {
+    const int64_t at = d->home->host->value_at[value] * d->max_rows;
+    const kt_stream s = KT_STREAM_MAIN;
+
+    KT_TRY(kt_device_record(from->device, s, from->home->marked, err));
+    KT_TRY(kt_device_wait_for(d->device, s, from->device, from->home->marked, err));
+    return kt_device_copy_from(d->device, s, d->home->values + at, from->device,
+                               from->home->values + at, value_bytes(d, value), err);
 }
 
 void kt_device_step_route_ready(kt_device_step *d, int node, int64_t slots) {

@@ -58,6 +58,8 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
  * node, or back. The host's memory is used until the work has been waited for. */
 kt_status kt_device_step_up(kt_device_step *d, int value, kt_err *err);
 kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err);
+/* Rows of a value from another device, behind all that it was given; the host does not wait. */
+kt_status kt_device_step_across(kt_device_step *d, kt_device_step *from, int value, kt_err *err);
 kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err);
 kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err);
 /* Reach waits for what was put before the mark; later work goes on meanwhile. */

@@ -19,6 +19,7 @@ typedef struct candidate {
     int layer;   /* among those with experts */
     int weight;
     int32_t id;
+    bool is_taken;
 } candidate;
 
 typedef struct chooser {
@@ -81,6 +82,15 @@ kt_status kt_hot_request_check(const kt_hot_request *r, kt_err *err) {
     return KT_OK;
 }
 
+double kt_hot_experts_part(const kt_hot_request *r, int64_t experts) {
+    double amount;
+    bool is_part;
+
+    if (!read_amount(r->amount, &amount, &is_part) || amount < 0 || experts < 1) return 1;
+    if (!is_part) amount = 100 * amount / (double)experts;
+    return amount < 100 ? amount / 100 : 1;
+}
+
 /* ---- orders ---- */
 
 static int compare(const void *a, const void *b) {
@@ -138,20 +148,29 @@ static kt_status order(chooser *c, kt_err *err) {
 
 /* ---- choosing ---- */
 
-/* How many of the order are taken. */
-static size_t count_taken(const chooser *c) {
-    uint64_t left = c->request->budget;
-    double amount, total = 0;
-    bool is_part;
-    size_t n = 0;
+/* In their order as many as fit: a device that has no room for one takes none behind it. */
+static void take_what_fits(chooser *c, int device) {
+    const kt_hot_request *r = c->request;
+    uint64_t left = r->n_devices > 1 ? r->budgets[device] : r->budget;
+    double own = 0, n = 0;
 
-    read_amount(c->request->amount, &amount, &is_part);
-    if (amount < 0) {
-        const double most = c->request->share > 0 ? c->request->share * (double)c->n : (double)c->n;
-        for (; (double)(n + 1) <= most && c->request->bytes[c->all[n].weight] <= left; n++)
-            left -= c->request->bytes[c->all[n].weight];
-        return n;
+    for (size_t i = 0; i < c->n; i++)
+        own += r->n_devices < 2 || r->device_of[c->all[i].weight] == device;
+    if (r->share > 0) own *= r->share;
+    for (size_t i = 0; i < c->n; i++) {
+        candidate *e = &c->all[i];
+        if (r->n_devices > 1 && r->device_of[e->weight] != device) continue;
+        if (!(n + 1 <= own && r->bytes[e->weight] <= left)) return;
+        left -= r->bytes[e->weight];
+        e->is_taken = true;
+        n++;
     }
+}
+
+/* How many of the order are asked for. */
+static size_t count_taken(const chooser *c, double amount, bool is_part) {
+    double total = 0;
+
     for (int i = 0; i < c->graph->n_weights; i++) {
         const double count = (double)c->graph->weights[i].count;
         if (c->request->bytes[i] == 0) continue;
@@ -192,16 +211,27 @@ static int compare_ids(const void *a, const void *b) {
     return *p < *q ? -1 : *p > *q;
 }
 
-static kt_status list(const chooser *c, size_t taken, kt_arena *arena, kt_hot_experts *out,
-                      kt_err *err) {
+static void take(chooser *c) {
+    double amount;
+    bool is_part;
+    size_t n;
+
+    read_amount(c->request->amount, &amount, &is_part);
+    for (int d = 0; amount < 0 && (d == 0 || d < c->request->n_devices); d++) take_what_fits(c, d);
+    if (amount < 0) return;
+    n = count_taken(c, amount, is_part);
+    for (size_t i = 0; i < n && i < c->n; i++) c->all[i].is_taken = true;
+}
+
+static kt_status list(const chooser *c, kt_arena *arena, kt_hot_experts *out, kt_err *err) {
     for (int w = 0; w < c->graph->n_weights; w++) {
         int32_t *id;
         if (!is_routed(c->graph, w)) continue;
         id = kt_arena_alloc(arena, sizeof *id * (size_t)(c->graph->weights[w].count + 1), 16);
         if (!id) return kt_fail(err, KT_E_NOMEM, "no memory for the experts of a device");
         out[w].id = id;
-        for (size_t i = 0; i < taken; i++)
-            if (c->all[i].weight == w) id[out[w].n++] = c->all[i].id;
+        for (size_t i = 0; i < c->n; i++)
+            if (c->all[i].is_taken && c->all[i].weight == w) id[out[w].n++] = c->all[i].id;
         qsort(id, (size_t)out[w].n, sizeof *id, compare_ids);
     }
     return KT_OK;
@@ -219,8 +249,8 @@ kt_status kt_hot_experts_choose(const kt_graph *g, const kt_hot_request *r, kt_a
     st = collect(&c, err);
     if (st == KT_OK) st = order(&c, err);
     if (st == KT_OK) {
-        const size_t taken = count_taken(&c);
-        st = list(&c, taken < c.n ? taken : c.n, arena, *out, err);
+        take(&c);
+        st = list(&c, arena, *out, err);
     }
     free(c.all);
     return st;

@@ -15,7 +15,11 @@ typedef struct kt_hot_request {
     /* [weights] bytes of one expert on the device; 0 = its layers do not run there. */
     const size_t *bytes;
     uint64_t budget; /* bytes that "auto" may take */
-    double share;    /* the part of all experts that it takes at most; 0 = all */
+    /* Of several devices: budgets [n_devices] instead, and [weights] whose weight it is. */
+    int n_devices;
+    const uint64_t *budgets;
+    const int *device_of;
+    double share; /* the part of all experts that it takes at most; 0 = all */
 } kt_hot_request;
 
 /* Are amount and strategy such words, and is there a load where one is needed? KT_E_INVALID. */
@@ -23,6 +27,9 @@ kt_status kt_hot_request_check(const kt_hot_request *request, kt_err *err);
 
 /* Do experts move while serving? */
 bool kt_hot_experts_learn(const kt_hot_request *request);
+
+/* The part of a layer's `experts` that the amount asks for; "auto" = 1. */
+double kt_hot_experts_part(const kt_hot_request *request, int64_t experts);
 
 /* out: [weights of the graph], in the arena as the lists in it. Asking for more than there are
  * takes all. KT_E_FORMAT: the load is of another model. */

@@ -15,11 +15,12 @@
 #define BUFFER_BYTES ((size_t)32 << 20)
 enum { GROUPS = 4, MOST_EXPERTS = 32 };
 
-/* Panels of these become no records: the device rounds F16 and F32 to bfloat16, and reads no MXFP8.
- * A NaN code of FP8, which only allow_nonfinite lets in, would need its group's scale. */
+/* Panels of these become no records: the device rounds F16 and F32 to bfloat16. A NaN code of FP8,
+ * which only allow_nonfinite lets in, would need its group's scale. */
 static bool is_turned(kt_weight_format f, bool allow_nonfinite) {
     if (f == KT_W_F16 || f == KT_W_F32) return false;
-    if (allow_nonfinite && (f == KT_W_FP8_B128 || f == KT_W_FP8_CHANNEL)) return false;
+    if (allow_nonfinite && (f == KT_W_FP8_B128 || f == KT_W_FP8_CHANNEL || f == KT_W_MXFP8))
+        return false;
     return kt_device_weight_format(f) == f;
 }
 

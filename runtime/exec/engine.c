@@ -26,17 +26,14 @@
 
 /* ---- the folder ---- */
 
-static kt_status check_draft_head(const kt_engine *e, const kt_engine_options *o, kt_err *err) {
+static kt_status check_draft_head(const kt_engine *e, kt_err *err) {
     const kt_model_dir *m = &e->model;
 
-    if (!kt_engine_has_draft_head(e))
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "%.200s: no draft head (MTP) that is known of '%s'; drafts can be looked up "
-                       "in the text instead",
-                       m->name, m->graph.family->name);
-    if (!o->device || strcmp(o->device, "cpu") == 0) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: the draft head (MTP) runs on the CPU alone",
-                   m->name);
+    if (kt_engine_has_draft_head(e)) return KT_OK;
+    return kt_fail(err, KT_E_UNSUPPORTED,
+                   "%.200s: no draft head (MTP) that is known of '%s'; drafts can be looked up "
+                   "in the text instead",
+                   m->name, m->graph.family->name);
 }
 
 static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *err) {
@@ -49,7 +46,7 @@ static kt_status read_model(kt_engine *e, const kt_engine_options *o, kt_err *er
     else
         KT_TRY(kt_model_dir_read(o->model_dir, &e->model, err));
     e->layers_of_all = e->model.graph.numbers.layers;
-    return o->with_draft_head ? check_draft_head(e, o, err) : KT_OK;
+    return o->with_draft_head ? check_draft_head(e, err) : KT_OK;
 }
 
 /* A tokenizer that is not the published one may still be meant (somebody's own tokens): a
@@ -278,7 +275,7 @@ static kt_status load_parts(kt_engine *e, const kt_engine_options *o,
                             const kt_checkpoint *importance, kt_err *err) {
     KT_TRY(load_checkpoint(e, o, e->model.checkpoint, importance, err));
     KT_TRY(kt_step_init(&e->step, &e->model.graph, &e->plan, e->weights, &e->nodes,
-                        e->device ? &e->beside.placement : NULL, e->pool, e->max_context, err));
+                        e->n_devices ? &e->beside.placement : NULL, e->pool, e->max_context, err));
     return kt_engine_load_device(e, o, importance, err);
 }
 
@@ -483,9 +480,7 @@ void kt_engine_describe(const kt_engine *e, kt_engine_info *out) {
     memcpy(out->table_line, e->table_line, sizeof out->table_line);
     kt_node_plan_format(&e->nodes, out->node_line, sizeof out->node_line);
     kt_memory_line(&e->memory, out->memory_line, sizeof out->memory_line);
-    if (e->step.device)
-        kt_device_memory_line(&e->beside.memory, kt_device_step_name(e->step.device),
-                              out->device_line, sizeof out->device_line);
+    if (e->step.device) kt_engine_device_line(e, out->device_line, sizeof out->device_line);
 }
 
 const kt_tokenizer *kt_engine_tokenizer(const kt_engine *e) {

@@ -45,10 +45,11 @@ typedef struct kt_engine_options {
     int64_t synthetic_layers;
     bool made_up_tokens; /* where there is no tokenizer: kt_tokenizer_make_up */
     /* A device beside the CPU (runtime/device/README.md); all NULL = the CPU alone. */
-    const char *device;      /* "cpu", "cuda[:N]", "emulated[:...]" (device_word.h) */
+    const char *device;      /* "cpu", "cuda[:N,N]", "emulated[:...]" (device_word.h) */
     const char *gpu_experts; /* how many lie there, which, by what load (hot_experts.h) */
     const char *expert_placement, *expert_load;
     const char *prefill_offload; /* from how many rows on others cross to it (stream_share.h) */
+    const char *device_split;    /* of several devices: shares of the layers (layer_cut.h) */
     bool experts_only;           /* everything but routed experts stays on the CPU */
     int (*cancel)(void *arg);    /* NULL, or asked while loading: nonzero = stop (KT_E_CANCELLED) */
     void *cancel_arg;
@@ -71,10 +72,10 @@ typedef struct kt_engine_info {
         layers_of_all; /* of the whole model, when this is some of a synthetic one's; else layers */
     int64_t load_ns;   /* from the first look at the weights to the last byte packed */
     int n_nodes;       /* memory nodes that each expert is cut over; 1 = whole */
-    char memory_line[256]; /* what was counted (kt_memory_line) */
-    char device_line[256]; /* likewise of the device; "" = none */
-    char node_line[256];   /* how, or why not; "" = the machine has one node */
-    char table_line[768];  /* which table and how many cells are tuned; printable */
+    char memory_line[256];  /* what was counted (kt_memory_line) */
+    char device_line[1024]; /* likewise of the devices; "" = none */
+    char node_line[256];    /* how, or why not; "" = the machine has one node */
+    char table_line[768];   /* which table and how many cells are tuned; printable */
 } kt_engine_info;
 
 void kt_engine_describe(const kt_engine *e, kt_engine_info *out);

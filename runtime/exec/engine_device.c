@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/exec/engine_device.h"
 
+#include <stdio.h>
+
 #include "base/err.h"
 #include "runtime/device/device_run.h"
 #include "runtime/kv/page_tier.h"
@@ -20,10 +22,13 @@ static kt_status check_options(const kt_engine_options *o, kt_err *err) {
 static kt_status open_device(kt_engine *e, const kt_engine_options *o, bool *is_used, kt_err *err) {
     const kt_hot_request request = {
         .amount = o->gpu_experts, .strategy = o->expert_placement, .load = o->expert_load};
-    kt_device_options options = {.log = &e->log};
+    kt_device_options options[KT_DEVICES_MOST] = {{0}};
     kt_stream_word prefill;
 
-    KT_TRY(kt_device_word_parse(o->device, is_used, &options, err));
+    int n;
+
+    KT_TRY(kt_device_words_parse(o->device, options, &n, err));
+    *is_used = n > 0;
     if (!*is_used) return KT_OK;
     KT_TRY(kt_hot_request_check(&request, err));
     KT_TRY(kt_stream_word_parse(o->prefill_offload, &prefill, err));
@@ -33,17 +38,19 @@ static kt_status open_device(kt_engine *e, const kt_engine_options *o, bool *is_
                        "%.200s: a converted model holds panels for CPUs; with --device expected "
                        "the folder that it was made of",
                        e->model.name);
-    return kt_device_open(&options, &e->device, err);
+    return kt_devices_open(o->device, &e->log, e->device, &e->n_devices, err);
 }
 
 /* ---- placing ---- */
 
 static void tell(kt_engine *e) {
-    const char *name = kt_device_about(e->device)->name;
-    char line[1024];
+    char line[1024], name[160];
 
-    kt_log_write(&e->log, KT_LOG_INFO, "device", "%s",
-                 kt_device_memory_line(&e->beside.memory, name, line, sizeof line));
+    for (int i = 0; i < e->n_devices; i++) {
+        kt_device_plan_name(&e->beside, e->device, i, name, sizeof name);
+        kt_log_write(&e->log, KT_LOG_INFO, "device", "%s",
+                     kt_device_memory_line(&e->beside.memory[i], name, line, sizeof line));
+    }
     if (*kt_placement_line(&e->beside.placement, &e->model.graph, line, sizeof line))
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%s", line);
     if (*kt_stream_plan_line(&e->beside.stream, line, sizeof line))
@@ -62,6 +69,7 @@ kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err)
                                  .expert_load = o->expert_load,
                                  .prefill_offload = o->prefill_offload,
                                  .experts_only = o->experts_only,
+                                 .split = o->device_split,
                                  .is_cut = e->nodes.n > 1,
                                  .allow_nonfinite = o->allow_nonfinite,
                                  .kv_memory = o->kv_memory,
@@ -71,19 +79,32 @@ kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err)
 
     KT_TRY(open_device(e, o, &is_used, err));
     if (!is_used) return KT_OK;
-    KT_TRY(kt_device_plan_make(e->device, &ask, &wish, &e->beside, err));
+    KT_TRY(kt_device_plan_make(e->device, e->n_devices, &ask, &wish, &e->beside, err));
     e->plan.away = e->beside.placement.away;
     if (kt_device_keeps_any(&e->beside.placement, ask.graph)) kt_model_plan_set_expand(&e->plan, 0);
     tell(e);
-    return kt_device_memory_check(&e->beside.memory, kt_device_about(e->device)->name, err);
+    return kt_device_plan_check(&e->beside, e->device, err);
+}
+
+void kt_engine_device_line(const kt_engine *e, char *out, size_t out_bytes) {
+    const kt_device_plan *p = &e->beside;
+    size_t used = 0;
+
+    *out = '\0';
+    for (int i = 0; i < p->n_devices && used < out_bytes; i++) {
+        char line[256], name[160];
+        snprintf(name, sizeof name, "%.60s", kt_device_step_name(e->step.devices[i]));
+        kt_device_memory_line(&p->memory[i], name, line, sizeof line);
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i ? "; " : "", line);
+    }
 }
 
 bool kt_engine_cache_is_away(const kt_engine *e) {
-    return e->device && kt_device_keeps_all(&e->beside.placement, &e->model.graph);
+    return e->n_devices && kt_device_keeps_all(&e->beside.placement, &e->model.graph);
 }
 
 void kt_engine_fit_pool(const kt_engine *e, kt_kv_plan *pool) {
-    const kt_kv_plan *most = &e->beside.memory.pool;
+    const kt_kv_plan *most = &e->beside.pool;
 
     if (!e->step.device || most->pages == 0) return;
     if (kt_device_keeps_all(&e->beside.placement, &e->model.graph)) *pool = *most;
@@ -109,11 +130,17 @@ static void tell_kernels(kt_engine *e) {
                      kt_device_step_unpinned(e->step.device));
 }
 
+/* A device is the step's from here on, also where that fails. */
+static kt_status load_one(kt_engine *e, kt_device_setup *setup, int i, kt_err *err) {
+    setup->device = e->device[i];
+    setup->placement = kt_placement_of(&e->beside.placement, i);
+    e->device[i] = NULL;
+    return kt_device_step_create(setup, &e->step.devices[i], err);
+}
+
 kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
                                 const kt_checkpoint *importance, kt_err *err) {
-    kt_device_setup setup = {.device = e->device,
-                             .step = &e->step,
-                             .placement = &e->beside.placement,
+    kt_device_setup setup = {.step = &e->step,
                              .stream = &e->beside.stream,
                              .weights = e->weights,
                              .checkpoint = e->model.checkpoint,
@@ -126,17 +153,19 @@ kt_status kt_engine_load_device(kt_engine *e, const kt_engine_options *o,
                              .cancel = o->cancel,
                              .cancel_arg = o->cancel_arg};
 
-    if (!e->device) return KT_OK;
-    e->device = NULL; /* the step's, also when that fails */
-    KT_TRY(kt_device_step_create(&setup, &e->step.device, err));
+    if (!e->n_devices) return KT_OK;
+    for (int i = 0; i < e->n_devices; i++) KT_TRY(load_one(e, &setup, i, err));
+    e->step.device = e->step.devices[0];
     tell_kernels(e);
     e->step.cold_sum = kt_device_step_sum(e->step.device);
     return KT_OK;
 }
 
 kt_status kt_engine_keep_on_device(kt_engine *e, kt_err *err) {
-    if (!e->step.device) return KT_OK;
-    return kt_device_step_keep(e->step.device, &e->pages, e->state_floats ? &e->states : NULL, err);
+    for (int i = 0; i < e->n_devices; i++)
+        KT_TRY(kt_device_step_keep(e->step.devices[i], &e->pages,
+                                   e->state_floats ? &e->states : NULL, err));
+    return KT_OK;
 }
 
 kt_status kt_engine_add_tier(kt_engine *e, size_t bytes, kt_err *err) {
@@ -158,9 +187,13 @@ kt_status kt_engine_add_tier(kt_engine *e, size_t bytes, kt_err *err) {
 }
 
 void kt_engine_close_device(kt_engine *e) {
-    kt_device_step_destroy(e->step.device);
+    for (int i = 0; i < e->n_devices; i++) {
+        if (e->step.devices) kt_device_step_destroy(e->step.devices[i]);
+        if (e->step.devices) e->step.devices[i] = NULL;
+        kt_device_close(e->device[i]);
+        e->device[i] = NULL;
+    }
     e->step.device = NULL;
-    if (e->device) kt_device_close(e->device);
-    e->device = NULL;
+    e->n_devices = 0;
     kt_device_plan_deinit(&e->beside);
 }

@@ -8,6 +8,8 @@
 /* After the plan is made: with a device named in the options, open it and place the model's nodes
  * and experts; e->placement and e->plan.away are set then. Nothing is loaded. */
 kt_status kt_engine_place(kt_engine *e, const kt_engine_options *o, kt_err *err);
+/* What the devices hold, after they are loaded: one sentence for each. */
+void kt_engine_device_line(const kt_engine *e, char *out, size_t out_bytes);
 bool kt_engine_cache_is_away(const kt_engine *e);
 /* No more pages and slots than the device has memory for, where it keeps any. */
 void kt_engine_fit_pool(const kt_engine *e, kt_kv_plan *pool);

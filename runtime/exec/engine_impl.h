@@ -25,8 +25,9 @@ struct kt_engine {
     kt_node_plan nodes;
     kt_kv_shape kv; /* of the pages */
     kt_memory_plan memory;
-    kt_device *device;     /* until the step has it; NULL = the CPU alone */
-    kt_device_plan beside; /* what it does and holds */
+    kt_device *device[KT_DEVICES_MOST]; /* until the step has them */
+    int n_devices;                      /* 0 = the CPU alone */
+    kt_device_plan beside;              /* what it does and holds */
     kt_weights *weights;
     kt_tokenizer *tokenizer;
     kt_step step;

@@ -47,6 +47,24 @@ static void *take(kt_placement *p, int count, size_t bytes) {
     return kt_arena_alloc(&p->arena, (size_t)(count + 1) * bytes, 16);
 }
 
+/* ---- devices ---- */
+
+int kt_node_layer(const kt_node *n, int layer_before) {
+    return n->layer > layer_before ? n->layer : layer_before;
+}
+
+static void choose_devices(const kt_device_ask *ask, kt_placement *p) {
+    const kt_graph *g = ask->graph;
+    int layer = 0, device = 0;
+
+    p->n_devices = ask->n_devices > 1 ? ask->n_devices : 1;
+    for (int i = 0; i < g->n_nodes; i++) {
+        layer = kt_node_layer(&g->nodes[i], layer);
+        while (device + 1 < p->n_devices && ask->first_layer[device + 1] <= layer) device++;
+        p->device[i] = device;
+    }
+}
+
 /* ---- sides ---- */
 
 static const char *refusal(const kt_device_ask *ask, const kt_node *n) {
@@ -105,6 +123,12 @@ static void keep_together(const kt_graph *g, kt_placement *p) {
     }
 }
 
+static bool is_all(const bool *away, int n) {
+    for (int i = 0; i < n; i++)
+        if (!away[i]) return false;
+    return n > 0;
+}
+
 static void choose_sides(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
                          kt_placement *p) {
     const kt_graph *g = ask->graph;
@@ -120,6 +144,10 @@ static void choose_sides(const kt_device_ask *ask, const kt_hot_experts *hot, bo
     keep_together(g, p);
     keep_picks_together(g, p);
     keep_together(g, p); /* what the nodes that stay now read */
+    for (int i = 0; i < g->n_nodes; i++)
+        if (p->side[i] == KT_SIDE_CPU) p->device[i] = 0;
+    p->has_all_planes = is_all(p->is_plane_away, g->n_planes);
+    p->has_all_slots = is_all(p->is_slot_away, g->n_slots);
 }
 
 /* ---- weights ---- */
@@ -178,26 +206,46 @@ static kt_status leave_weights(const kt_device_ask *ask, const kt_hot_experts *h
 
 /* ---- segments ---- */
 
-/* Where the newest numbers of a value are. */
-typedef enum validity { NOWHERE = 0, HERE = 1, AWAY = 2 } validity;
+/* Where the newest numbers of a value are: a bit for the host, then one for each device. */
+enum { NOWHERE = 0, HERE = 1 };
+typedef uint32_t validity;
+
+static validity on_device(int device) {
+    return (validity)2 << device;
+}
+
+/* The first device that has it. */
+static int device_with(validity v) {
+    int device = 0;
+
+    while (!(v & on_device(device))) device++;
+    return device;
+}
 
 typedef struct cutter {
     const kt_graph *graph;
     kt_placement *p;
-    uint8_t *valid; /* [values] bits of validity */
-    uint8_t routing;
-    int *up, *down; /* of the segment being made */
+    validity *valid; /* [values] */
+    validity routing;
+    int *up, *down, *down_from; /* of the segment being made */
+    kt_crossing *across;
 } cutter;
 
 /* The newest numbers of a value are wanted on a side: a node that writes a part of a value wants
  * the rest of it, too. */
 static void want(cutter *c, kt_segment *s, int value, validity where) {
-    if (c->valid[value] == NOWHERE || (c->valid[value] & where)) return;
-    c->valid[value] |= (uint8_t)where;
-    if (where == AWAY)
-        c->up[s->n_up++] = value;
-    else
+    const validity v = c->valid[value];
+
+    if (v == NOWHERE || (v & where)) return;
+    c->valid[value] |= where;
+    if (where == HERE) {
+        c->down_from[s->n_down] = device_with(v);
         c->down[s->n_down++] = value;
+    } else if (v & HERE) {
+        c->up[s->n_up++] = value;
+    } else {
+        c->across[s->n_across++] = (kt_crossing){value, device_with(v)};
+    }
 }
 
 static void want_view(cutter *c, kt_segment *s, const kt_view *v, validity where) {
@@ -206,11 +254,14 @@ static void want_view(cutter *c, kt_segment *s, const kt_view *v, validity where
 
 static void want_routing(cutter *c, kt_segment *s, validity where) {
     if (c->routing & where) return;
-    if (where == AWAY)
+    if (where != HERE) {
+        if (c->routing) want_routing(c, s, HERE); /* of another device: by way of the host */
         s->routing_up = true;
-    else
+    } else {
         s->routing_down = true;
-    c->routing |= (uint8_t)where;
+        s->routing_from = c->routing ? device_with(c->routing) : 0;
+    }
+    c->routing |= where;
 }
 
 static void add_node(cutter *c, kt_segment *s, const kt_node *n, validity where) {
@@ -219,56 +270,138 @@ static void add_node(cutter *c, kt_segment *s, const kt_node *n, validity where)
     want_view(c, s, &n->in3, where);
     want_view(c, s, &n->out, where);
     if (n->kind == KT_NODE_EXPERTS && n->is_routed) want_routing(c, s, where);
-    if (n->kind == KT_NODE_ROUTE) c->routing = (uint8_t)where;
-    if (n->out.width > 0) c->valid[n->out.value] = (uint8_t)where;
+    if (n->kind == KT_NODE_ROUTE) c->routing = where;
+    if (n->out.width > 0) c->valid[n->out.value] = where;
+    if (n->kind == KT_NODE_HYPER_JOIN) c->valid[n->in3.value] = where; /* in place */
 }
 
 /* Both sides read; the sum is formed where the residual is. Where no expert lies on the device it
  * takes part in long steps only: what goes up is not there behind others. */
 static void add_both(cutter *c, kt_segment *s, const kt_node *n) {
-    uint8_t in, routing;
+    const validity there = on_device(s->device);
+    validity in, routing;
 
     want_view(c, s, &n->in, HERE);
     want_routing(c, s, HERE);
     in = c->valid[n->in.value], routing = c->routing;
-    want_view(c, s, &n->in, AWAY);
-    want_routing(c, s, AWAY);
+    want_view(c, s, &n->in, there);
+    want_routing(c, s, there);
     if (s->is_for_long_steps) c->valid[n->in.value] = in, c->routing = routing;
     s->is_summed_on_device = !(c->valid[n->out.value] & HERE);
-    c->valid[n->out.value] = s->is_summed_on_device ? AWAY : HERE;
+    if (s->is_summed_on_device) want_view(c, s, &n->out, there);
+    c->valid[n->out.value] = s->is_summed_on_device ? there : HERE;
+}
+
+/* NULL: no memory. */
+static kt_segment *begin_segment(cutter *c, kt_side side, int device, int first) {
+    kt_placement *p = c->p;
+    const int n = c->graph->n_values;
+
+    c->up = take(p, n, sizeof *c->up);
+    c->down = take(p, n, sizeof *c->down);
+    c->down_from = take(p, n, sizeof *c->down_from);
+    c->across = take(p, p->n_devices > 1 ? n : 0, sizeof *c->across);
+    if (!c->up || !c->down || !c->down_from || !c->across) return NULL;
+    p->segment[p->n_segments] = (kt_segment){.side = side,
+                                             .device = device,
+                                             .first = first,
+                                             .end = first,
+                                             .up = c->up,
+                                             .down = c->down,
+                                             .down_from = c->down_from,
+                                             .across = c->across};
+    return &p->segment[p->n_segments++];
 }
 
 /* Values that a segment needs must be there before its first node, so a value that is made within
  * it is never asked of the other side: `want` sees it valid here by then. */
-static kt_status cut(cutter *c, kt_err *err) {
+static kt_status cut(cutter *c, int first, int end, kt_err *err) {
     const kt_graph *g = c->graph;
-    kt_placement *p = c->p;
+    const kt_placement *p = c->p;
 
-    for (int i = 0; i < g->n_nodes;) {
-        kt_segment *s = &p->segment[p->n_segments++];
-        *s = (kt_segment){.side = p->side[i], .first = i};
-        c->up = take(p, g->n_values, sizeof *c->up);
-        c->down = take(p, g->n_values, sizeof *c->down);
-        if (!c->up || !c->down) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
-        s->up = c->up, s->down = c->down;
+    for (int i = first; i < end;) {
+        kt_segment *s = begin_segment(c, p->side[i], p->device[i], i);
+        if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
         if (s->side == KT_SIDE_BOTH) {
             s->is_for_long_steps = p->hot[g->nodes[i].weight].n == 0;
             add_both(c, s, &g->nodes[i++]);
         } else {
-            for (; i < g->n_nodes && p->side[i] == s->side; i++)
-                add_node(c, s, &g->nodes[i], s->side == KT_SIDE_CPU ? HERE : AWAY);
+            for (; i < end && p->side[i] == s->side && p->device[i] == s->device; i++)
+                add_node(c, s, &g->nodes[i], s->side == KT_SIDE_CPU ? HERE : on_device(s->device));
         }
         s->end = i;
     }
     return KT_OK;
 }
 
+/* The host reads a value behind the nodes before `node`. */
+static kt_status bring_home(cutter *c, int node, int value, kt_err *err) {
+    kt_segment *s;
+
+    if (c->valid[value] & HERE) return KT_OK;
+    s = begin_segment(c, KT_SIDE_CPU, 0, node);
+    if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
+    want(c, s, value, HERE);
+    return KT_OK;
+}
+
+/* A draft head runs by itself, some times behind a step or not at all: it is given embeddings and
+ * the hidden states behind the last layer by the host, which has moved those of the rows that were
+ * kept, and the host reads what its layer made of them (engine_draft.c). */
 static kt_status cut_segments(const kt_graph *g, kt_placement *p, kt_err *err) {
-    cutter c = {.graph = g, .p = p, .valid = take(p, g->n_values, 1)};
+    const int hidden = g->draft_hidden, main = hidden ? g->main_nodes : g->n_nodes;
+    cutter c = {.graph = g, .p = p, .valid = take(p, g->n_values, sizeof *c.valid)};
 
     if (!c.valid) return kt_fail(err, KT_E_NOMEM, "no memory for segments");
     c.valid[0] = HERE; /* embeddings */
-    return cut(&c, err);
+    KT_TRY(cut(&c, 0, main, err));
+    if (hidden) KT_TRY(bring_home(&c, main, hidden, err));
+    p->main_segments = p->n_segments;
+    if (!hidden) return KT_OK;
+    memset(c.valid, NOWHERE, (size_t)g->n_values * sizeof *c.valid);
+    c.routing = NOWHERE;
+    c.valid[0] = c.valid[hidden] = HERE;
+    KT_TRY(cut(&c, main, g->n_nodes, err));
+    return bring_home(&c, g->n_nodes, 0, err);
+}
+
+/* ---- what each device has of it ---- */
+
+static kt_status view_device(const kt_device_ask *ask, const kt_hot_experts *hot,
+                             const kt_placement *all, int device, kt_placement *v, kt_err *err) {
+    const kt_graph *g = ask->graph;
+
+    *v = *all;
+    v->arena = (kt_arena){0};
+    v->of = NULL;
+    v->side = take(v, g->n_nodes, sizeof *v->side);
+    v->is_plane_away = take(v, g->n_planes, sizeof *v->is_plane_away);
+    v->is_slot_away = take(v, g->n_slots, sizeof *v->is_slot_away);
+    v->away = take(v, g->n_weights, sizeof *v->away);
+    v->hot = take(v, g->n_weights, sizeof *v->hot);
+    if (!v->side || !v->is_plane_away || !v->is_slot_away || !v->away || !v->hot)
+        return kt_fail(err, KT_E_NOMEM, "no memory for the part of device %d", device);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        if (all->side[i] == KT_SIDE_CPU || all->device[i] != device) continue;
+        v->side[i] = all->side[i];
+        if (n->plane >= 0) v->is_plane_away[n->plane] = all->is_plane_away[n->plane];
+        if (n->slot >= 0) v->is_slot_away[n->slot] = all->is_slot_away[n->slot];
+    }
+    return leave_weights(ask, hot, v, err);
+}
+
+const kt_placement *kt_placement_of(const kt_placement *p, int device) {
+    return p->of ? &p->of[device] : p;
+}
+
+static kt_status view_devices(const kt_device_ask *ask, const kt_hot_experts *hot, kt_placement *p,
+                              kt_err *err) {
+    if (p->n_devices < 2) return KT_OK;
+    p->of = calloc((size_t)p->n_devices, sizeof *p->of);
+    if (!p->of) return kt_fail(err, KT_E_NOMEM, "no memory for parts of %d devices", p->n_devices);
+    for (int i = 0; i < p->n_devices; i++) KT_TRY(view_device(ask, hot, p, i, &p->of[i], err));
+    return KT_OK;
 }
 
 static kt_status place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
@@ -276,18 +409,21 @@ static kt_status place(const kt_device_ask *ask, const kt_hot_experts *hot, bool
     const kt_graph *g = ask->graph;
 
     p->side = take(p, g->n_nodes, sizeof *p->side);
+    p->device = take(p, g->n_nodes, sizeof *p->device);
     p->why = take(p, g->n_nodes, sizeof *p->why);
     p->is_plane_away = take(p, g->n_planes, sizeof *p->is_plane_away);
     p->is_slot_away = take(p, g->n_slots, sizeof *p->is_slot_away);
-    p->segment = take(p, g->n_nodes, sizeof *p->segment);
+    p->segment = take(p, g->n_nodes + 2, sizeof *p->segment); /* each node, and two ends */
     p->away = take(p, g->n_weights, sizeof *p->away);
     p->hot = take(p, g->n_weights, sizeof *p->hot);
-    if (!p->side || !p->why || !p->is_plane_away || !p->is_slot_away || !p->segment || !p->away ||
-        !p->hot)
+    if (!p->side || !p->device || !p->why || !p->is_plane_away || !p->is_slot_away || !p->segment ||
+        !p->away || !p->hot)
         return kt_fail(err, KT_E_NOMEM, "no memory for the places of %d operations", g->n_nodes);
+    choose_devices(ask, p);
     choose_sides(ask, hot, is_experts_only, p);
     KT_TRY(leave_weights(ask, hot, p, err));
-    return cut_segments(g, p, err);
+    KT_TRY(cut_segments(g, p, err));
+    return view_devices(ask, hot, p, err);
 }
 
 kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,
@@ -301,6 +437,8 @@ kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_
 }
 
 void kt_placement_deinit(kt_placement *p) {
+    for (int i = 0; p->of && i < p->n_devices; i++) kt_arena_deinit(&p->of[i].arena);
+    free(p->of);
     kt_arena_deinit(&p->arena);
     memset(p, 0, sizeof *p);
 }

@@ -39,7 +39,8 @@ kt_status kt_segments_init(kt_step *s, kt_err *err) {
     s->cold_id = kt_step_alloc(s, (size_t)(s->max_rows * topk) * sizeof *s->cold_id);
     s->noted = kt_step_alloc(s, (size_t)experts * sizeof *s->noted);
     s->letters = kt_step_alloc(s, (size_t)s->place->n_segments * sizeof *s->letters);
-    if (s->cold_id && s->noted && s->letters) return KT_OK;
+    s->devices = kt_step_alloc(s, (size_t)s->place->n_devices * sizeof *s->devices);
+    if (s->cold_id && s->noted && s->letters && s->devices) return KT_OK;
     return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
 }
 
@@ -69,11 +70,24 @@ void kt_step_note_routing(const kt_step *s, const kt_node *experts) {
 
 typedef kt_segments_runner runner;
 
+/* All devices, whatever becomes of each; the first error is told. The last one is first waited for:
+ * what it needs of the others it must wait for itself. */
+static kt_status wait_all(const kt_step *s, kt_err *err) {
+    kt_status st = KT_OK;
+
+    for (int i = s->place->n_devices - 1; i >= 0; i--) {
+        kt_err why = {KT_OK, ""};
+        const kt_status of = kt_device_step_wait(s->devices[i], &why);
+        if (of != KT_OK && st == KT_OK) st = kt_fail(err, of, "%s", why.message);
+    }
+    return st;
+}
+
 /* Wait for all that was put: the host is about to read it, or to write over what it reads. */
 static kt_status catch_up(runner *r, kt_err *err) {
     if (!r->is_pending) return KT_OK;
     r->is_pending = false;
-    return kt_device_step_wait(r->d, err);
+    return wait_all(r->s, err);
 }
 
 int kt_segments_routed(const kt_step *s, const kt_segment *g) {
@@ -87,12 +101,28 @@ static bool is_idle_there(const runner *r, const kt_segment *s) {
     return s->is_for_long_steps && !kt_device_step_lends(r->d, s->first);
 }
 
-static kt_status copy_in(runner *r, const kt_segment *s, kt_err *err) {
-    for (int i = 0; i < s->n_down; i++) KT_TRY(kt_device_step_down(r->d, s->down[i], err));
+/* What comes to the host, which waits for what is not of the segment's own device: the copies of
+ * several devices know no order. */
+static kt_status copy_down(runner *r, const kt_segment *s, kt_err *err) {
+    bool is_foreign = s->routing_down && s->routing_from != s->device;
+
+    for (int i = 0; i < s->n_down; i++) {
+        KT_TRY(kt_device_step_down(r->s->devices[s->down_from[i]], s->down[i], err));
+        is_foreign = is_foreign || s->down_from[i] != s->device;
+    }
     if (s->routing_down)
         KT_TRY(kt_device_step_route_down(
-            r->d, kt_segments_slots(r->s, &r->s->graph->nodes[kt_segments_routed(r->s, s)]), err));
+            r->s->devices[s->routing_from],
+            kt_segments_slots(r->s, &r->s->graph->nodes[kt_segments_routed(r->s, s)]), err));
     if (s->n_down || s->routing_down) r->is_pending = true;
+    return is_foreign ? catch_up(r, err) : KT_OK;
+}
+
+static kt_status copy_in(runner *r, const kt_segment *s, kt_err *err) {
+    KT_TRY(copy_down(r, s, err));
+    for (int i = 0; i < s->n_across; i++)
+        KT_TRY(
+            kt_device_step_across(r->d, r->s->devices[s->across[i].from], s->across[i].value, err));
     if ((!s->n_up && !s->routing_up) || is_idle_there(r, s)) return KT_OK;
     for (int i = 0; i < s->n_up; i++) KT_TRY(kt_device_step_up(r->d, s->up[i], err));
     if (s->routing_up) {
@@ -230,6 +260,8 @@ static kt_status run_device(runner *r, const kt_segment *g, kt_err *err) {
 static kt_status run_segment(runner *r, int i, kt_err *err) {
     const kt_segment *g = &r->s->place->segment[i];
 
+    r->d = r->s->devices[g->device];
+    if (g->side == KT_SIDE_BOTH) r->s->cold_sum = kt_device_step_sum(r->d);
     KT_TRY(copy_in(r, g, err));
     if (g->side == KT_SIDE_DEVICE) return run_device(r, g, err);
     if (g->side == KT_SIDE_BOTH) return run_both(r, g, i, err);
@@ -237,6 +269,14 @@ static kt_status run_segment(runner *r, int i, kt_err *err) {
         if (r->s->graph->nodes[n].layer > r->layer) r->layer = r->s->graph->nodes[n].layer;
     KT_TRY(catch_up(r, err));
     return kt_segments_run_host(r, i, err);
+}
+
+static kt_status begin_all(kt_step *s, kt_err *err) {
+    for (int i = 0; i < s->place->n_devices; i++) {
+        KT_TRY(kt_device_step_gather(s->devices[i], false, err));
+        KT_TRY(kt_device_step_begin(s->devices[i], s, err));
+    }
+    return KT_OK;
 }
 
 kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *pool,
@@ -252,12 +292,11 @@ kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *p
         if (st != KT_E_UNSUPPORTED) return st;
         kt_device_step_no_mail(s->device);
     }
-    st = kt_device_step_gather(s->device, false, err);
-    if (st == KT_OK) st = kt_device_step_begin(s->device, s, err);
-    for (int i = 0; i < s->place->n_segments && st == KT_OK; i++) st = run_segment(&r, i, err);
+    st = begin_all(s, err);
+    for (int i = program->first; i < program->end && st == KT_OK; i++) st = run_segment(&r, i, err);
     /* Also after an error: nothing may write into the host's memory behind this call. */
-    last = kt_device_step_wait(s->device, &why);
-    kt_device_step_put(s->device, NULL);
+    last = wait_all(s, &why);
+    for (int i = 0; i < s->place->n_devices; i++) kt_device_step_put(s->devices[i], NULL);
     if (st == KT_OK && last != KT_OK) return kt_fail(err, last, "%s", why.message);
     return st;
 }

@@ -119,7 +119,8 @@ static kt_status put_all(mail *m, kt_segment_letters *l, kt_err *err) {
     KT_TRY(kt_device_step_gather(m->r->d, true, err));
     KT_TRY(kt_device_step_begin(m->r->d, m->r->s, err));
     KT_TRY(kt_mailbox_begin(m->box, KT_STREAM_MAIN, err));
-    for (int i = 0; i < p->n_segments; i++) KT_TRY(put_segment(m, &p->segment[i], &l[i], err));
+    for (int i = m->r->program->first; i < m->r->program->end; i++)
+        KT_TRY(put_segment(m, &p->segment[i], &l[i], err));
     return kt_device_step_put(m->r->d, err);
 }
 
@@ -130,7 +131,7 @@ static void ready_routing(const mail *m, int segment) {
     const kt_step *s = m->r->s;
     const kt_placement *p = s->place;
 
-    for (int i = segment + 1; i < p->n_segments; i++) {
+    for (int i = segment + 1; i < m->r->program->end; i++) {
         const int node = kt_segments_routed(s, &p->segment[i]);
         if (p->segment[i].routing_up && !p->segment[i].is_for_long_steps) {
             kt_device_step_route_ready(m->r->d, node, kt_segments_slots(s, &s->graph->nodes[node]));
@@ -159,6 +160,7 @@ static kt_status run_part(mail *m, int i, const kt_segment_letters *l, kt_err *e
     return KT_OK;
 }
 
+/* The heads of a model and of its drafts share their matrix, and so are on one side. */
 static kt_status read_logits(mail *m, kt_err *err) {
     const kt_step *s = m->r->s;
 
@@ -168,12 +170,13 @@ static kt_status read_logits(mail *m, kt_err *err) {
 
 kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err) {
     mail m = {.r = r, .box = kt_device_step_mailbox(r->d)};
-    const int n = r->s->place->n_segments;
+    const kt_step_program *program = r->program;
     kt_err why = {KT_OK, ""};
     kt_status st, last;
 
     st = put_all(&m, r->s->letters, err);
-    for (int i = 0; i < n && st == KT_OK; i++) st = run_part(&m, i, &r->s->letters[i], err);
+    for (int i = program->first; i < program->end && st == KT_OK; i++)
+        st = run_part(&m, i, &r->s->letters[i], err);
     if (st == KT_OK) st = read_logits(&m, err);
     /* Also after an error: nothing may write into the host's memory behind this call. */
     kt_mailbox_stop(m.box);

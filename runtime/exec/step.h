@@ -153,7 +153,10 @@ typedef struct kt_step_attn {
 typedef struct kt_step_program {
     kt_phase *phases; /* in step->arena */
     int count;
-    int *begin; /* with a device: [segments + 1] the phases of each segment; else NULL */
+    /* With a device: [segments + 1] the phases of each segment, and which segments are the
+     * program's: those of the model, or of its draft head. Else NULL. */
+    int *begin;
+    int first, end;
 } kt_step_program;
 
 struct kt_step {
@@ -203,7 +206,8 @@ struct kt_step {
     /* With a device (segments.h): what it does, itself, and ids [rows, topk] of the experts that
      * the CPU has. All NULL without one. */
     const struct kt_placement *place;
-    struct kt_device_step *device;
+    struct kt_device_step *device;      /* the first one */
+    struct kt_device_step **devices;    /* [place->n_devices] all of them; in arena */
     int32_t *cold_id, *noted;           /* noted: [experts] rows of each, while they are counted */
     struct kt_segment_letters *letters; /* [segments] of a step that is put whole */
     float *cold_sum; /* [rows, hidden] the CPU's part of a sum that is formed there */

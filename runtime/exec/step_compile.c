@@ -167,18 +167,20 @@ static void write_nodes(writer *w, int first, int end, int *layer) {
 
 /* What comes from another side is there before a segment and what goes there behind it: no work may
  * wait for the next one. */
-static kt_status write_segments(writer *w, kt_err *err) {
+static kt_status write_segments(writer *w, bool is_draft, int *layer, kt_err *err) {
     const kt_placement *p = w->step->place;
-    int layer = -1;
+    kt_step_program *to = w->program;
 
-    w->program->begin = kt_step_alloc(w->step, (size_t)(p->n_segments + 1) * sizeof(int));
-    if (!w->program->begin) return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
-    for (int i = 0; i < p->n_segments; i++) {
-        w->program->begin[i] = w->program->count;
-        write_nodes(w, p->segment[i].first, p->segment[i].end, &layer);
+    to->first = is_draft ? p->main_segments : 0;
+    to->end = is_draft ? p->n_segments : p->main_segments;
+    to->begin = kt_step_alloc(w->step, (size_t)(p->n_segments + 1) * sizeof(int));
+    if (!to->begin) return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
+    for (int i = to->first; i < to->end; i++) {
+        to->begin[i] = to->count;
+        write_nodes(w, p->segment[i].first, p->segment[i].end, layer);
         flush_rows(w);
     }
-    w->program->begin[p->n_segments] = w->program->count;
+    to->begin[to->end] = to->count;
     return KT_OK;
 }
 
@@ -193,7 +195,7 @@ kt_status kt_step_compile(kt_step *s, kt_step_program *program, int is_few, bool
     program->phases = kt_step_alloc(s, n * (KT_EXEC_PHASES + 2) * sizeof *program->phases);
     if (!w.ops || !w.works || !program->phases)
         return kt_fail(err, KT_E_NOMEM, "no memory for the phases of a step");
-    if (s->place) return write_segments(&w, err);
+    if (s->place) return write_segments(&w, is_draft, &layer, err);
     write_nodes(&w, is_draft ? s->graph->main_nodes : 0,
                 is_draft ? s->graph->n_nodes : s->graph->main_nodes, &layer);
     return KT_OK;

@@ -211,9 +211,12 @@ kt_status kt_matrix_source_check_finite(const kt_checkpoint *c, const kt_matrix_
                 KT_TRY(kt_tensor_check_finite(
                     c, scales, 0, (int64_t)(scales->bytes / kt_dtype_bytes(scales->dtype)), err));
         }
-        if (s->piece[i].exponents)
-            KT_TRY(check_exponents(c, s, i, s->piece[i].exponents, first, last, err));
-        if (s->piece[i].int4.packed || s->piece[i].exponents) continue;
+        if (s->piece[i].fp4_format == KT_W_MXFP4)
+            KT_TRY(check_exponents(c, s, i, s->piece[i].fp4_scale, first, last, err));
+        else if (s->piece[i].fp4_scale)
+            KT_TRY(kt_tensor_check_finite(c, s->piece[i].fp4_scale, (offset + first) * (s->k / 16),
+                                          (last - first) * (s->k / 16), err));
+        if (s->piece[i].int4.packed || s->piece[i].fp4_scale) continue;
         if (s->piece[i].turned) {
             if (first == 0)
                 KT_TRY(kt_tensor_check_finite(c, t, s->piece[i].first_input * s->piece[i].turned,

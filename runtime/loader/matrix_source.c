@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loader/matrix_source.h"
 
-#include <emmintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "base/numeric.h"
 #include "kernels/formats/w8g16m.h"
 #include "runtime/loader/finite.h"
+#include "runtime/loader/fp4_pairs.h"
 
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row,
                           int64_t rows) {
@@ -59,14 +59,15 @@ void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const
     s->piece[i].fp8_format = format;
 }
 
-void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
-                                const kt_tensor *exponents, int64_t first_row, int64_t row_step,
-                                int64_t rows, int64_t k) {
+void kt_matrix_source_add_fp4(kt_matrix_source *s, kt_weight_format format, const kt_tensor *codes,
+                              const kt_tensor *scale, int64_t first_row, int64_t row_step,
+                              int64_t rows, int64_t k) {
     int i = s->n_pieces;
 
     kt_matrix_source_add(s, codes, first_row, rows);
     s->k = k;
-    s->piece[i].exponents = exponents;
+    s->piece[i].fp4_scale = scale;
+    s->piece[i].fp4_format = format;
     s->piece[i].row_step = row_step;
 }
 
@@ -144,7 +145,7 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
     const kt_tensor *t = s->piece[0].tensor;
     const uint8_t *data;
 
-    if (s->n_pieces != 1 || s->piece[0].exponents || s->piece[0].turned) return 0;
+    if (s->n_pieces != 1 || s->piece[0].fp4_scale || s->piece[0].turned) return 0;
     if (s->piece[0].int4.packed || s->piece[0].fp8_scale) return borrow_codes(s, format, out);
     if (t->blocks != KT_W_NONE) {
         if (t->blocks != format || s->piece[0].has_factor) return 0;
@@ -202,7 +203,7 @@ static kt_status import_piece(const kt_matrix_source *s, int piece, const kt_for
 static kt_weight_format native_format(const kt_matrix_source *s, int piece) {
     if (s->piece[piece].int4.packed) return kt_int4_import_format(&s->piece[piece].int4);
     if (s->piece[piece].fp8_scale) return s->piece[piece].fp8_format;
-    if (s->piece[piece].exponents) return KT_W_MXFP4;
+    if (s->piece[piece].fp4_scale) return s->piece[piece].fp4_format;
     return s->piece[piece].tensor->blocks;
 }
 
@@ -261,56 +262,50 @@ static void copy_fp8(const kt_matrix_source *s, int piece, int64_t base, int64_t
             scales[(base / 128 + r) * blocks + b] = fp8_scale(s, piece, r * 128, b * 128);
 }
 
-/* Rows [begin, end) of blocks; of NVFP4 with the factor of each. */
-static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
-                        int64_t end, void *data, float *factors) {
-    const kt_weight_format blocks = s->piece[piece].tensor->blocks;
-    const size_t row = block_row_bytes(blocks, s->k);
-
-    for (int64_t r = begin; blocks == KT_W_NVFP4 && r < end; r++)
+/* What NVFP4 has for each row [begin, end): the factor of its matrix. */
+static void copy_factors(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
+                         int64_t end, float *factors) {
+    for (int64_t r = begin; native_format(s, piece) == KT_W_NVFP4 && r < end; r++)
         factors[base + r] = s->piece[piece].has_factor ? s->piece[piece].factor : 1;
+}
+
+static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
+                        int64_t end, void *data) {
+    const size_t row = block_row_bytes(s->piece[piece].tensor->blocks, s->k);
+
     if (begin < end)
         memcpy((char *)data + (base + begin) * (int64_t)row,
                s->piece[piece].tensor->data + (size_t)(s->piece[piece].first_row + begin) * row,
                (size_t)(end - begin) * row);
 }
 
-/* Rows [begin, end) of an MXFP4 piece as wmxfp4: nibbles (2i, 2i + 1) become (i, 16 + i). */
-static void copy_mxfp4(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
-                       int64_t end, uint8_t *data) {
-    const __m128i low = _mm_set1_epi8(15);
-    const int64_t blocks = s->k / 32;
-    const int block_bytes = kt_format_find(KT_W_MXFP4)->block_bytes;
-    uint8_t *to = data + (base + begin) * blocks * block_bytes;
+/* Row r of a piece of E2M1 codes, in the order of blocks. */
+static kt_status take_fp4(const kt_matrix_source *s, int piece, int64_t r, uint8_t *blocks,
+                          kt_err *err) {
+    const kt_tensor *codes = s->piece[piece].tensor, *scale = s->piece[piece].fp4_scale;
+    const int64_t row = kt_matrix_source_row(s, piece, r);
+    int64_t bad;
 
-    for (int64_t r = begin; r < end; r++) {
-        const int64_t row = kt_matrix_source_row(s, piece, r);
-        const uint8_t *codes = s->piece[piece].tensor->data + row * blocks * 16;
-        const uint8_t *exponents = s->piece[piece].exponents->data + row * blocks;
-        for (int64_t b = 0; b < blocks; b++, codes += 16, to += block_bytes) {
-            const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)codes);
-            const __m128i even = _mm_and_si128(v, low);
-            const __m128i odd = _mm_and_si128(_mm_srli_epi16(v, 4), low);
-            const __m128i first = _mm_unpacklo_epi8(even, odd);
-            const __m128i last = _mm_unpackhi_epi8(even, odd);
-            to[0] = exponents[b];
-            _mm_storeu_si128((__m128i *)(void *)(to + 1),
-                             _mm_or_si128(first, _mm_slli_epi16(last, 4)));
-        }
+    if (s->piece[piece].fp4_format == KT_W_MXFP4) {
+        kt_mxfp4_from_pairs(codes->data + row * (s->k / 2), scale->data + row * (s->k / 32), s->k,
+                            blocks);
+        return KT_OK;
     }
+    bad = kt_nvfp4_from_pairs(codes->data + row * (s->k / 2), scale->data + row * (s->k / 16), s->k,
+                              blocks);
+    if (bad < 0) return KT_OK;
+    return kt_fail(err, KT_E_FORMAT,
+                   "tensor '%.100s': scale %lld of row %lld is NaN, expected finite numbers",
+                   scale->name, (long long)bad, (long long)row);
 }
 
-static void read_mxfp4(const kt_matrix_source *s, int piece, int64_t r, float *out) {
-    static const float value[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    const int64_t row = kt_matrix_source_row(s, piece, r);
-    const uint8_t *codes = s->piece[piece].tensor->data + row * (s->k / 2);
-    const uint8_t *exponents = s->piece[piece].exponents->data + row * (s->k / 32);
+static kt_status copy_fp4(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
+                          int64_t end, uint8_t *data, kt_err *err) {
+    const size_t row = block_row_bytes(s->piece[piece].fp4_format, s->k);
 
-    for (int64_t i = 0; i < s->k; i++) {
-        const int code = codes[i / 2] >> i % 2 * 4 & 15;
-        const float size = ldexpf(value[code & 7], exponents[i / 32] - 127);
-        out[i] = code & 8 ? -size : size;
-    }
+    for (int64_t r = begin; r < end; r++)
+        KT_TRY(take_fp4(s, piece, r, data + (size_t)(base + r) * row, err));
+    return KT_OK;
 }
 
 /* Rows [first, last) of a turned piece, side by side in each row of the tensor. */
@@ -336,18 +331,30 @@ static void turned_bytes(const kt_matrix_source *s, int piece, size_t *first, si
     *bytes = (size_t)s->k * row;
 }
 
-/* Row `row` of the tensor, block by block, as if each were a row: however long rows are. */
-static void read_blocks(const kt_tensor *t, int64_t row, int64_t k, float *out) {
-    const kt_format *format = kt_format_find(t->blocks);
+/* Row `row` of blocks of a format, block by block, as if each were a row: however long rows are. */
+static void read_blocks(kt_weight_format id, const uint8_t *data, int64_t row, int64_t k,
+                        float *out) {
+    const kt_format *format = kt_format_find(id);
     const int64_t blocks = k / format->block;
-    const kt_matrix m = {
-        .format = t->blocks, .n = (row + 1) * blocks, .k = format->block, .data = t->data};
+    const kt_matrix m = {.format = id, .n = (row + 1) * blocks, .k = format->block, .data = data};
     double decoded[256];
 
     for (int64_t b = 0; b < blocks; b++, out += format->block) {
         format->decode_row(&m, row * blocks + b, decoded);
         for (int i = 0; i < format->block; i++) out[i] = (float)decoded[i];
     }
+}
+
+/* Row r of a piece of E2M1 codes. Its blocks take less room than its numbers: they lie at the end
+ * of these, where each is read before its place is written. */
+static kt_status read_fp4(const kt_matrix_source *s, int piece, int64_t r, float *out,
+                          kt_err *err) {
+    const kt_weight_format format = s->piece[piece].fp4_format;
+    uint8_t *blocks = (uint8_t *)(out + s->k) - block_row_bytes(format, s->k);
+
+    KT_TRY(take_fp4(s, piece, r, blocks, err));
+    read_blocks(format, blocks, 0, s->k, out);
+    return KT_OK;
 }
 
 static kt_status read_int4(const kt_matrix_source *s, int piece, int64_t row, float *out,
@@ -364,10 +371,10 @@ static kt_status read_encoded(const kt_matrix_source *s, int piece, int64_t r, f
     if (s->piece[piece].int4.packed) return read_int4(s, piece, r, out, err);
     if (s->piece[piece].fp8_scale)
         read_fp8(s, piece, s->piece[piece].first_row + r, out);
-    else if (s->piece[piece].exponents)
-        read_mxfp4(s, piece, r, out);
+    else if (s->piece[piece].fp4_scale)
+        KT_TRY(read_fp4(s, piece, r, out, err));
     else
-        read_blocks(t, s->piece[piece].first_row + r, s->k, out);
+        read_blocks(t->blocks, t->data, s->piece[piece].first_row + r, s->k, out);
     for (int64_t i = 0; s->piece[piece].has_factor && i < s->k; i++)
         out[i] *= s->piece[piece].factor;
     return KT_OK;
@@ -456,12 +463,17 @@ size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k) {
     return (data + 63) / 64 * 64 + scales;
 }
 
+/* Stored as what w8g16m holds, but for a factor: in blocks, or as codes that blocks are made of. */
+static int is_blocks(const kt_matrix_source *s, int piece) {
+    return s->piece[piece].tensor->blocks != KT_W_NONE || s->piece[piece].fp4_scale;
+}
+
 int kt_matrix_source_is_exact(const kt_matrix_source *s, int piece, kt_weight_format format) {
     const kt_tensor *t = s->piece[piece].tensor;
 
     if (native_format(s, piece) != KT_W_NONE)
         return native_format(s, piece) == format ||
-               (format == KT_W_INT8_G16M && t->blocks != KT_W_NONE);
+               (format == KT_W_INT8_G16M && is_blocks(s, piece));
     return (format == KT_W_BF16 && t->dtype == KT_DTYPE_BF16) ||
            (format == KT_W_F16 && t->dtype == KT_DTYPE_F16);
 }
@@ -513,20 +525,30 @@ kt_status kt_matrix_source_compare(const kt_matrix_source *s, const kt_matrix *w
     return KT_OK;
 }
 
+/* Row r of the first piece as a matrix of blocks; E2M1 codes are put in order in `desk` first. */
+static kt_status block_row(const kt_matrix_source *s, int64_t r, uint8_t *desk, kt_matrix *out,
+                           kt_err *err) {
+    const kt_weight_format format = native_format(s, 0);
+    const kt_tensor *t = s->piece[0].tensor;
+
+    *out = (kt_matrix){.format = format, .n = 1, .k = s->k, .data = desk};
+    if (s->piece[0].fp4_scale) return take_fp4(s, 0, r, desk, err);
+    out->data = t->data + (size_t)(s->piece[0].first_row + r) * block_row_bytes(format, s->k);
+    return KT_OK;
+}
+
 /* Blocks of any format as the one that holds them all; of one piece, as gate and up are. */
 static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
-                              void *data, void *scales, kt_err *err) {
-    const kt_tensor *t = s->piece[0].tensor;
-    const kt_matrix w = {.format = t->blocks,
-                         .n = s->rows - first,
-                         .k = s->k,
-                         .data = t->data + (size_t)(s->piece[0].first_row + first) *
-                                               block_row_bytes(t->blocks, s->k)};
+                              int8_t *data, float *scales, float *scratch, kt_err *err) {
+    const int64_t groups = s->k / 16;
+    kt_matrix w;
 
-    KT_TRY(kt_w8g16m_from(&w, begin - first, end - first, data, scales, err));
-    if (s->piece[0].has_factor)
-        kt_w8g16m_times((float *)scales + 2 * (begin - first) * (s->k / 16),
-                        (end - begin) * (s->k / 16), s->piece[0].factor);
+    for (int64_t r = begin; r < end; r++) {
+        float *terms = scales + 2 * (r - first) * groups;
+        KT_TRY(block_row(s, r, (uint8_t *)scratch, &w, err));
+        KT_TRY(kt_w8g16m_from(&w, 0, 1, data + (r - first) * s->k, terms, err));
+        if (s->piece[0].has_factor) kt_w8g16m_times(terms, groups, s->piece[0].factor);
+    }
     return KT_OK;
 }
 
@@ -536,8 +558,8 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
     int64_t base = 0;
     int n_native = 0;
 
-    if (format->id == KT_W_INT8_G16M && s->piece[0].tensor->blocks != KT_W_NONE)
-        return widen_blocks(s, first, row_begin, row_end, data, scales, err);
+    if (format->id == KT_W_INT8_G16M && is_blocks(s, 0))
+        return widen_blocks(s, first, row_begin, row_end, data, scales, scratch, err);
     for (int i = 0; i < s->n_pieces; i++) n_native += native_format(s, i) == format->id;
     if (n_native < s->n_pieces)
         return encode_floats(s, format, first, row_begin, row_end, data, scales, scratch, err);
@@ -548,10 +570,11 @@ static kt_status encode_from(const kt_matrix_source *s, const kt_format *format,
             KT_TRY(import_piece(s, i, format, base - first, begin, end, data, scales, err));
         else if (s->piece[i].fp8_scale)
             copy_fp8(s, i, base - first, begin, end, data, scales);
-        else if (s->piece[i].exponents)
-            copy_mxfp4(s, i, base - first, begin, end, data);
+        else if (s->piece[i].fp4_scale)
+            KT_TRY(copy_fp4(s, i, base - first, begin, end, data, err));
         else
-            copy_blocks(s, i, base - first, begin, end, data, scales);
+            copy_blocks(s, i, base - first, begin, end, data);
+        copy_factors(s, i, base - first, begin, end, scales);
     }
     return KT_OK;
 }
@@ -572,7 +595,7 @@ kt_status kt_matrix_source_encode_rows(const kt_matrix_source *s, const kt_forma
 static size_t stored_row_bytes(const kt_matrix_source *s, int piece) {
     const kt_tensor *t = s->piece[piece].tensor;
 
-    if (s->piece[piece].int4.packed || s->piece[piece].exponents) return (size_t)s->k / 2;
+    if (s->piece[piece].int4.packed || s->piece[piece].fp4_scale) return (size_t)s->k / 2;
     if (t->blocks != KT_W_NONE) return block_row_bytes(t->blocks, s->k);
     return (size_t)s->k * kt_dtype_bytes(t->dtype);
 }
@@ -629,7 +652,7 @@ void kt_matrix_source_fetch(const kt_matrix_source *s, int64_t row_begin, int64_
         const size_t row = stored_row_bytes(s, i);
         const int64_t first = row_begin > base ? row_begin - base : 0;
         const int64_t last = row_end - base < s->piece[i].rows ? row_end - base : s->piece[i].rows;
-        if (first >= last || (is_int4 ? packing == KT_INT4_AWQ : !s->piece[i].exponents)) continue;
+        if (first >= last || (is_int4 ? packing == KT_INT4_AWQ : !s->piece[i].fp4_scale)) continue;
         if (is_int4 && packing != KT_INT4_ROWS)
             fetch_words(t, first, last);
         else
@@ -639,13 +662,14 @@ void kt_matrix_source_fetch(const kt_matrix_source *s, int64_t row_begin, int64_
 }
 
 /* Rows of gate and up lie in turn: what is released twice was read by both, or comes back. */
-static void release_mxfp4(const kt_matrix_source *s, int piece, const kt_checkpoint *c) {
-    const size_t first = (size_t)s->piece[piece].first_row, blocks = (size_t)s->k / 32;
+static void release_fp4(const kt_matrix_source *s, int piece, const kt_checkpoint *c) {
+    const size_t first = (size_t)s->piece[piece].first_row, codes = (size_t)s->k / 2;
+    const size_t scales = (size_t)s->k / (s->piece[piece].fp4_format == KT_W_MXFP4 ? 32 : 16);
     const size_t rows =
         (size_t)(kt_matrix_source_row(s, piece, s->piece[piece].rows - 1) + 1) - first;
 
-    kt_checkpoint_release(c, s->piece[piece].tensor, first * blocks * 16, rows * blocks * 16);
-    kt_checkpoint_release(c, s->piece[piece].exponents, first * blocks, rows * blocks);
+    kt_checkpoint_release(c, s->piece[piece].tensor, first * codes, rows * codes);
+    kt_checkpoint_release(c, s->piece[piece].fp4_scale, first * scales, rows * scales);
 }
 
 void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c) {
@@ -657,8 +681,8 @@ void kt_matrix_source_release(const kt_matrix_source *s, const kt_checkpoint *c)
             kt_checkpoint_release(c, t, at, bytes);
         } else if (s->piece[i].int4.packed)
             kt_checkpoint_release(c, t, 0, t->bytes);
-        else if (s->piece[i].exponents)
-            release_mxfp4(s, i, c);
+        else if (s->piece[i].fp4_scale)
+            release_fp4(s, i, c);
         else
             kt_checkpoint_release(c, t, (size_t)s->piece[i].first_row * row,
                                   (size_t)s->piece[i].rows * row);

@@ -30,11 +30,13 @@ typedef struct kt_matrix_source {
          * or one for all, of wmxfp8 exponents per 32 inputs. NULL = not. */
         const kt_tensor *fp8_scale;
         kt_weight_format fp8_format;
-        /* Stored as MXFP4: an E8M0 exponent per 32 inputs, in the order of tensor's rows. NULL =
-         * not. Row r of the piece is row first_row + r * row_step of the tensors. */
-        const kt_tensor *exponents;
+        /* Stored as E2M1 codes, two in a byte: their scales in the order of tensor's rows, of
+         * wmxfp4 an E8M0 exponent per 32 inputs, of wnvfp4 an E4M3 scale per 16. NULL = not. Row r
+         * of the piece is row first_row + r * row_step of the tensors. */
+        const kt_tensor *fp4_scale;
+        kt_weight_format fp4_format;
         int64_t row_step; /* 0 counts as 1 */
-        /* NVFP4 blocks with a factor of their matrix. */
+        /* NVFP4, in blocks or codes, with a factor of its matrix. */
         int has_factor;
         float factor;
         /* Stored turned: input i of row r is number first_row + r * row_step of the tensor's row
@@ -47,7 +49,7 @@ typedef struct kt_matrix_source {
  * have the same k. */
 void kt_matrix_source_add(kt_matrix_source *s, const kt_tensor *t, int64_t first_row, int64_t rows);
 
-/* The piece that was appended last is of NVFP4 blocks, and all its weights have this factor. */
+/* The piece that was appended last is NVFP4, and all its weights have this factor. */
 void kt_matrix_source_times(kt_matrix_source *s, float factor);
 
 /* Append a matrix of k inputs whose rows are columns `column`, column + step, ... of rows
@@ -64,12 +66,12 @@ void kt_matrix_source_add_int4(kt_matrix_source *s, const kt_int4_source *int4,
 void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const kt_tensor *scale,
                               kt_weight_format format);
 
-/* Append rows stored as MXFP4 in the order of checkpoints: byte i of a row holds input 2i in its
- * low nibble, 2i + 1 in its high one. k inputs; every row_step-th row of the tensors from first_row
- * on. */
-void kt_matrix_source_add_mxfp4(kt_matrix_source *s, const kt_tensor *codes,
-                                const kt_tensor *exponents, int64_t first_row, int64_t row_step,
-                                int64_t rows, int64_t k);
+/* Append rows stored as E2M1 codes in the order of checkpoints: byte i of a row holds input 2i in
+ * its low nibble, 2i + 1 in its high one; with scales as `format` (wmxfp4 or wnvfp4) has them. k
+ * inputs, a multiple of a block's; every row_step-th row of the tensors from first_row on. */
+void kt_matrix_source_add_fp4(kt_matrix_source *s, kt_weight_format format, const kt_tensor *codes,
+                              const kt_tensor *scale, int64_t first_row, int64_t row_step,
+                              int64_t rows, int64_t k);
 
 /* Row of the tensor that row r of a piece is. */
 static inline int64_t kt_matrix_source_row(const kt_matrix_source *s, int piece, int64_t r) {
@@ -96,10 +98,11 @@ int64_t kt_matrix_source_rows(const kt_format *format);
 
 /* Convert rows [row_begin, row_end) into data and scales (bases of the whole plain matrix).
  * scratch holds kt_matrix_source_rows(format) * k floats. row_begin is a multiple of 128 where rows
- * share scales (kt_format.scale_rows). Rows stored as INT4, FP8, MXFP4 or in blocks are taken as
- * they are where format is theirs (then row_begin and row_end of INT4 are multiples of 8 or the
- * last row), else decoded and encoded anew. Fails when a weight is infinite or NaN (but see
- * allows_nonfinite) or too large for the format, or as kt_int4_import and kt_int4_decode_row. */
+ * share scales (kt_format.scale_rows). Rows stored as INT4, FP8, MXFP4, NVFP4 or in blocks are
+ * taken as they are where format is theirs (then row_begin and row_end of INT4 are multiples of 8
+ * or the last row), else decoded and encoded anew. Fails when a weight is infinite or NaN (but see
+ * allows_nonfinite; a scale of NVFP4 never is) or too large for the format, or as kt_int4_import
+ * and kt_int4_decode_row. */
 kt_status kt_matrix_source_encode(const kt_matrix_source *s, const kt_format *format,
                                   int64_t row_begin, int64_t row_end, void *data, void *scales,
                                   float *scratch, kt_err *err);
@@ -131,7 +134,7 @@ size_t kt_matrix_source_loss_bytes(const kt_format *format, int64_t k);
 void kt_matrix_source_populate(const kt_matrix_source *s, const kt_checkpoint *c, int64_t row_begin,
                                int64_t row_end);
 
-/* Bring rows [row_begin, row_end) of INT4 and MXFP4 codes into the caches, in the order of the
+/* Bring rows [row_begin, row_end) of INT4 and E2M1 codes into the caches, in the order of the
  * file: packing meets lines of many rows in turn, which no prefetcher follows. AWQ, whose words
  * hold eight rows, is left alone, and so is what kt_matrix_source_check_finite reads. */
 void kt_matrix_source_fetch(const kt_matrix_source *s, int64_t row_begin, int64_t row_end);

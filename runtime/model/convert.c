@@ -14,6 +14,7 @@
 #include "dispatch/model/needs.h"
 #include "runtime/model/bytes.h"
 #include "runtime/model/convert_impl.h"
+#include "runtime/model/weight_source.h"
 
 #define MIB ((size_t)1 << 20)
 #define DEFAULT_RAM (2048 * MIB)
@@ -42,10 +43,44 @@ static kt_status check_formats(const kt_convert_work *w, kt_err *err) {
     return kt_graph_check_quant(&w->model.graph, quant, w->model.name, err);
 }
 
+/* Are all tensors there that the draft head alone reads? */
+static kt_status check_draft_head(const kt_convert_work *w, kt_err *err) {
+    const kt_graph *g = &w->model.graph;
+    kt_weight_finder finder;
+    kt_status st = kt_weight_finder_init(&finder, w->model.checkpoint, g, err);
+
+    for (int i = g->main_nodes; i < g->n_nodes && st == KT_OK; i++) {
+        const kt_node *n = &g->nodes[i];
+        const int weight[] = {n->weight, n->weight2, n->weight3, n->weight4};
+        for (int j = 0; j < 4 && st == KT_OK; j++)
+            if (weight[j] >= 0)
+                st = kt_weight_check(&finder, &g->weights[weight[j]], w->request->quant, err);
+    }
+    kt_weight_finder_deinit(&finder);
+    return st;
+}
+
+/* A head that cannot be read is no reason to refuse a model that is served without. */
+static kt_status read_model(kt_convert_work *w, kt_err *err) {
+    const char *model = w->request->model;
+    kt_err why = {KT_OK, ""};
+
+    if (w->request->without_draft_head) return kt_model_dir_read(model, &w->model, err);
+    KT_TRY(kt_model_dir_read_drafting(model, &w->model, err));
+    if (!w->model.checkpoint || !w->model.graph.draft_hidden ||
+        kt_checkpoint_panels(w->model.checkpoint) || check_draft_head(w, &why) == KT_OK)
+        return KT_OK;
+    if (why.status == KT_E_NOMEM) return kt_fail(err, KT_E_NOMEM, "%s", why.message);
+    kt_log_write(w->request->log, KT_LOG_WARN, "convert", "the draft head is left out: %s",
+                 why.message);
+    kt_model_dir_deinit(&w->model);
+    return kt_model_dir_read(model, &w->model, err);
+}
+
 static kt_status open_model(kt_convert_work *w, kt_err *err) {
     const kt_convert_request *r = w->request;
 
-    KT_TRY(kt_model_dir_read(r->model, &w->model, err));
+    KT_TRY(read_model(w, err));
     if (!w->model.checkpoint) return kt_fail(err, w->model.why.status, "%s", w->model.why.message);
     KT_TRY(check_formats(w, err));
     if (!r->importance) return KT_OK;
@@ -111,7 +146,8 @@ static kt_status add_piece(kt_convert_work *w, kt_convert_shard *s, int weight, 
     return kt_fail(err, KT_E_UNSUPPORTED, "'%s': too large to count", p->piece.name);
 }
 
-/* Shard s holds layer s; the last one what is outside of layers. */
+/* Shard s holds layer s, that of a draft head behind the others; the last one what is outside of
+ * layers. */
 static kt_status list_shard(kt_convert_work *w, int s, kt_err *err) {
     const kt_graph *g = &w->model.graph;
     kt_convert_shard *shard = &w->shards[s];
@@ -119,7 +155,7 @@ static kt_status list_shard(kt_convert_work *w, int s, kt_err *err) {
     snprintf(shard->name, sizeof shard->name, "model-%05d-of-%05d.safetensors", s + 1, w->n_shards);
     shard->first = w->n_pieces;
     for (int i = 0; i < g->n_weights; i++) {
-        if ((g->weights[i].layer < 0 ? g->numbers.layers : g->weights[i].layer) != s) continue;
+        if ((g->weights[i].layer < 0 ? w->n_shards - 1 : g->weights[i].layer) != s) continue;
         for (int r = 0; r < kt_packed_count(g, i, w->request->quant); r++)
             KT_TRY(add_piece(w, shard, i, r, err));
     }
@@ -132,7 +168,7 @@ static kt_status list_all(kt_convert_work *w, kt_err *err) {
     const kt_graph *g = &w->model.graph;
     size_t most_sums = 0;
 
-    w->n_shards = (int)g->numbers.layers + 1;
+    w->n_shards = kt_convert_shards(g);
     w->shards = calloc((size_t)w->n_shards, sizeof *w->shards);
     w->pieces = calloc((size_t)g->n_weights * KT_WEIGHT_PARTS, sizeof *w->pieces);
     if (!w->shards || !w->pieces) return kt_fail(err, KT_E_NOMEM, "no memory for a list of shards");

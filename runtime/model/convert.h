@@ -28,8 +28,10 @@ typedef struct kt_convert_request {
     const char *load;       /* of a budget: a file of `kt serve --record-workload`, which says how
                                much each expert's error counts; or NULL */
     const char *importance; /* file of `kt importance`, or NULL */
-    size_t max_ram;         /* of buffers and staging; 0 = 2 GiB, or more where a matrix needs it */
-    int n_threads;          /* 0 = one per usable core */
+    /* Leave the model's draft head out; else it is converted, too, where all of it is there. */
+    bool without_draft_head;
+    size_t max_ram; /* of buffers and staging; 0 = 2 GiB, or more where a matrix needs it */
+    int n_threads;  /* 0 = one per usable core */
     int (*cancel)(void *arg); /* NULL, or asked often: nonzero = stop (KT_E_CANCELLED) */
     void (*progress)(void *arg, const kt_convert_progress *now); /* or NULL */
     void *progress_arg;

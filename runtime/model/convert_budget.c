@@ -127,7 +127,7 @@ static kt_status list_all(budget_work *b, kt_err *err) {
     b->sides = calloc(2 * n, sizeof *b->sides);
     if (!b->all || !b->items || !b->sides)
         return kt_fail(err, KT_E_NOMEM, "no memory for the formats of %d weights", g->n_weights);
-    b->fixed = kt_bytes_times(KT_CONVERT_SHARD_BYTES, g->numbers.layers + 1);
+    b->fixed = kt_bytes_times(KT_CONVERT_SHARD_BYTES, kt_convert_shards(g));
     for (int i = 0; i < g->n_weights; i++) {
         const int pieces = g->weights[i].kind == KT_WEIGHT_MATRIX ? g->weights[i].n_parts : 1;
         b->fixed = kt_bytes_add(b->fixed, kt_bytes_times(KT_CONVERT_PIECE_BYTES, pieces));

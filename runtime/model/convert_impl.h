@@ -28,6 +28,11 @@ typedef struct kt_convert_shard {
     size_t bytes;      /* of the file */
 } kt_convert_shard;
 
+/* One for each layer, for a draft head, and for what is outside. */
+static inline int kt_convert_shards(const kt_graph *g) {
+    return (int)g->numbers.layers + 1 + (g->draft_hidden > 0);
+}
+
 /* The journal: lines of JSON with a checksum each. */
 typedef struct kt_convert_journal {
     char path[KT_CONVERT_PATH + 32];

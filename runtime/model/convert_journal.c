@@ -228,7 +228,7 @@ static void see_begin(former_run *f, const kt_json *line, size_t end) {
     snprintf(f->weights, sizeof f->weights, "%s", kt_json_text(line, "weights"));
     f->is_other = strcmp(kt_json_text(line, "identity"), w->identity) != 0 ||
                   kt_json_int(kt_json_get(line, "version"), 0) != KT_PACKED_VERSION ||
-                  kt_json_int(kt_json_get(line, "shards"), 0) != w->model.graph.numbers.layers + 1;
+                  kt_json_int(kt_json_get(line, "shards"), 0) != kt_convert_shards(&w->model.graph);
 }
 
 static bool see_line(void *arg, const kt_json *line, size_t end) {

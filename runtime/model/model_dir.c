@@ -86,10 +86,21 @@ static kt_status read_gguf(kt_model_dir *d, bool with_draft, kt_err *err) {
     return kt_graph_build(&request, &d->graph, err);
 }
 
+/* How the weights are stored, where modelopt says so in a file of its own; else *out is NULL. */
+static kt_status read_modelopt(const kt_model_dir *d, kt_json_doc **out, kt_err *err) {
+    char path[PATH_MAX];
+
+    *out = NULL;
+    if (snprintf(path, sizeof path, "%s/hf_quant_config.json", d->folder) >= PATH_MAX ||
+        access(path, F_OK) != 0)
+        return KT_OK;
+    return read_json(d, "hf_quant_config.json", path, out, err);
+}
+
 static kt_status read_config(kt_model_dir *d, bool with_draft, kt_err *err) {
     char path[PATH_MAX];
     kt_graph_request request = {.checkpoint = d->checkpoint, .with_draft = with_draft};
-    kt_json_doc *doc;
+    kt_json_doc *doc, *modelopt;
     kt_err why;
     kt_status st;
     bool is_nested;
@@ -97,8 +108,11 @@ static kt_status read_config(kt_model_dir *d, bool with_draft, kt_err *err) {
     KT_TRY(read_json(d, "config.json", path, &doc, err));
     is_nested = kt_nested_text(kt_json_root(doc)) != kt_json_root(doc);
     request.source = (kt_config_source){.json = kt_json_root(doc), .arch = "", .where = path};
-    st = kt_graph_build(&request, &d->graph, err);
+    st = read_modelopt(d, &modelopt, err);
+    if (modelopt) request.source.modelopt = kt_json_get(kt_json_root(modelopt), "quantization");
+    if (st == KT_OK) st = kt_graph_build(&request, &d->graph, err);
     d->shape_id = kt_model_shape_id(kt_json_root(doc));
+    kt_json_destroy(modelopt);
     kt_json_destroy(doc);
     KT_TRY(st);
     st = read_json(d, "generation_config.json", path, &doc, &why); /* optional */

@@ -561,30 +561,11 @@ void kt_packer_small(kt_packer *l, int weight, const kt_tensor *t, uint8_t *out)
 
 /* ---- the whole ---- */
 
-/* Find and check all tensors of a weight. */
-static kt_status check_weight(kt_packer *l, const kt_weight *w, kt_err *err) {
-    const kt_tensor *t;
-    kt_matrix_source source;
-    kt_run runs[KT_WEIGHT_PARTS];
-    int n = kt_weight_runs(w, l->request.plan->quant, runs);
-
-    if (n == 0) return kt_weight_tensor(&l->finder, w, &t, err);
-    for (int64_t e = 0; w->kind == KT_WEIGHT_HEADS && e < w->count; e++)
-        KT_TRY(kt_weight_head_source(&l->finder, w, e, &source, err));
-    if (w->kind == KT_WEIGHT_HEADS) return KT_OK;
-    for (int64_t e = 0; e < w->count; e++) {
-        for (int i = 0; w->kind == KT_WEIGHT_EXPERTS && i < w->n_parts; i++)
-            KT_TRY(kt_weight_source(&l->finder, w, i, 1, e, &source, err));
-        for (int r = 0; w->kind != KT_WEIGHT_EXPERTS && r < n; r++)
-            KT_TRY(kt_weight_source(&l->finder, w, runs[r].first, runs[r].n, e, &source, err));
-    }
-    return KT_OK;
-}
-
 kt_status kt_packer_check(kt_packer *l, kt_err *err) {
     const kt_graph *g = l->request.graph;
 
-    for (int i = 0; i < g->n_weights; i++) KT_TRY(check_weight(l, &g->weights[i], err));
+    for (int i = 0; i < g->n_weights; i++)
+        KT_TRY(kt_weight_check(&l->finder, &g->weights[i], l->request.plan->quant, err));
     kt_weight_finder_report(&l->finder, l->request.log);
     kt_weights_tell_changes(g, l->request.plan->quant, l->request.log);
     return KT_OK;

@@ -19,7 +19,11 @@ static const struct candidate_weights {
                   {"int4", KT_QUANT_INT4, KT_W_NONE},
                   {"w4g128", (kt_quant)(KT_QUANT_FORMAT + KT_W_INT4_G128), KT_W_NONE},
                   {"q3_k", KT_QUANT_NATIVE, KT_W_Q3_K},
-                  {"q2_k", KT_QUANT_NATIVE, KT_W_Q2_K}};
+                  {"iq3_xxs", KT_QUANT_NATIVE, KT_W_IQ3_XXS},
+                  {"q2_k", KT_QUANT_NATIVE, KT_W_Q2_K},
+                  {"iq2_s", KT_QUANT_NATIVE, KT_W_IQ2_S},
+                  {"iq2_xxs", KT_QUANT_NATIVE, KT_W_IQ2_XXS},
+                  {"iq1_m", KT_QUANT_NATIVE, KT_W_IQ1_M}};
 
 static bool is_in_few_bits(const kt_graph *g) {
     for (int i = 0; i < g->n_weights; i++)

@@ -26,8 +26,8 @@ typedef struct kt_shape_fit_request {
 /* The best weights that fit a machine; or, when none does, the smallest. */
 typedef struct kt_machine_fit {
     bool fits;
-    const char *weights; /* "native", "int8", "int4", "w4g128": of --weights or --to; "q3_k",
-                            "q2_k": a GGUF file whose feed-forwards are such blocks; static */
+    const char *weights; /* "native", "int8", "int4", "w4g128": of --weights or --to; "q3_k" to
+                            "iq1_m": a GGUF file whose feed-forwards are such blocks; static */
     bool is_gguf;
     size_t weight_bytes, needed; /* all weights in memory; with what runs them */
     int64_t longest;             /* context that fits */

@@ -302,9 +302,84 @@ static kt_status add_mxfp4(kt_weight_finder *f, const kt_weight_part *p, const c
     KT_TRY(need_bytes(f, name, 2, shape, false, &codes, err));
     snprintf(name, sizeof name, "%.200s.%s", matrix, is_packed ? "weight_scale" : "scale");
     KT_TRY(need_bytes(f, name, 2, blocks, true, &exponents, err));
-    kt_matrix_source_add_mxfp4(out, codes, exponents, 0, 1, p->n, p->k);
+    kt_matrix_source_add_fp4(out, KT_W_MXFP4, codes, exponents, 0, 1, p->n, p->k);
     return KT_OK;
 }
+
+/* ---- NVFP4 ---- */
+
+/* modelopt multiplies by weight_scale_2, compressed-tensors divides by weight_global_scale: the
+ * factor is then its inverse, rounded once. */
+static kt_status need_factor(kt_weight_finder *f, const char *matrix, float *out, kt_err *err) {
+    const bool is_divisor = !has_part(f, matrix, "weight_scale_2");
+    const kt_tensor *t;
+    char name[NAME_BYTES];
+    float stored;
+
+    snprintf(name, sizeof name, "%.200s.%s", matrix,
+             is_divisor ? "weight_global_scale" : "weight_scale_2");
+    t = kt_checkpoint_find(f->checkpoint, name);
+    if (!t)
+        return kt_fail(err, KT_E_NOT_FOUND,
+                       "tensor '%.200s': NVFP4 without '%.200s' or '%.200s.weight_scale_2'", matrix,
+                       name, matrix);
+    f->used[t - kt_checkpoint_at(f->checkpoint, 0)] = 1;
+    if (!kt_dtype_is_float(t->dtype) || t->bytes != kt_dtype_bytes(t->dtype))
+        return kt_tensor_fail(f->checkpoint, t, KT_E_UNSUPPORTED, err,
+                              "%zu numbers of type %s, expected one of F32, F16 or BF16",
+                              t->bytes / kt_dtype_bytes(t->dtype), kt_dtype_name(t->dtype));
+    kt_tensor_read_f32(t, 0, 1, &stored);
+    *out = is_divisor ? (float)(1 / (double)stored) : stored;
+    if (isfinite(stored) && isfinite(*out)) return KT_OK;
+    return kt_tensor_fail(f->checkpoint, t, KT_E_FORMAT, err, "is %g, expected a finite number%s",
+                          (double)stored, is_divisor ? " other than 0" : "");
+}
+
+/* What scales activations to four bits, which are not made here: known, but not needed. */
+static void skip_input_scales(kt_weight_finder *f, const char *matrix) {
+    static const char *const names[] = {"input_scale", "input_global_scale"};
+    char name[NAME_BYTES];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const kt_tensor *t;
+        snprintf(name, sizeof name, "%.200s.%s", matrix, names[i]);
+        t = kt_checkpoint_find(f->checkpoint, name);
+        if (t) f->used[t - kt_checkpoint_at(f->checkpoint, 0)] = 1;
+    }
+}
+
+static kt_status add_nvfp4(kt_weight_finder *f, const kt_weight_part *p, const char *matrix,
+                           kt_matrix_source *out, kt_err *err) {
+    const bool is_packed = has_part(f, matrix, "weight_packed");
+    const kt_tensor *codes, *scales;
+    float factor;
+
+    if (has_part(f, matrix, "pre_quant_scale"))
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "'%.200s.pre_quant_scale' scales inputs (NVFP4_AWQ), expected plain NVFP4",
+                       matrix);
+    if (p->k % 64)
+        return kt_fail(err, KT_E_UNSUPPORTED,
+                       "'%.200s': NVFP4 rows of %lld inputs, expected a multiple of 64", matrix,
+                       (long long)p->k);
+    KT_TRY(
+        need_part(f, matrix, is_packed ? "weight_packed" : "weight", p->n, p->k / 2, &codes, err));
+    if (codes->dtype != KT_DTYPE_U8 && codes->dtype != KT_DTYPE_I8)
+        return kt_tensor_fail(f->checkpoint, codes, KT_E_MISMATCH, err,
+                              "dtype %s, expected U8 or I8 as the first expert of NVFP4 has",
+                              kt_dtype_name(codes->dtype));
+    KT_TRY(need_part(f, matrix, "weight_scale", p->n, p->k / 16, &scales, err));
+    if (scales->dtype != KT_DTYPE_F8_E4M3)
+        return kt_tensor_fail(f->checkpoint, scales, KT_E_UNSUPPORTED, err,
+                              "dtype %s, expected F8_E4M3", kt_dtype_name(scales->dtype));
+    KT_TRY(need_factor(f, matrix, &factor, err));
+    skip_input_scales(f, matrix);
+    kt_matrix_source_add_fp4(out, KT_W_NVFP4, codes, scales, 0, 1, p->n, p->k);
+    kt_matrix_source_times(out, factor);
+    return KT_OK;
+}
+
+/* ---- MXFP4 of stacked experts ---- */
 
 /* All experts in X_blocks [count, rows, k / 32, 16] and X_scales [count, rows, k / 32]; of gate and
  * up rows 2i and 2i + 1. */
@@ -325,7 +400,7 @@ static kt_status fused_mxfp4(kt_weight_finder *f, const kt_weight *w, int part, 
     KT_TRY(need_bytes(f, name, 4, shape, false, &codes, err));
     snprintf(name, sizeof name, "%.200s_scales", matrix);
     KT_TRY(need_bytes(f, name, 3, shape, true, &exponents, err));
-    kt_matrix_source_add_mxfp4(out, codes, exponents, first, step, p->n, p->k);
+    kt_matrix_source_add_fp4(out, KT_W_MXFP4, codes, exponents, first, step, p->n, p->k);
     return KT_OK;
 }
 
@@ -420,6 +495,7 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
     kt_weight_name(f->graph, w, part, expert, false, matrix, sizeof matrix - 24);
     switch (p->encoding) {
     case KT_STORED_MXFP4: return add_mxfp4(f, p, matrix, out, err);
+    case KT_STORED_NVFP4: return add_nvfp4(f, p, matrix, out, err);
     case KT_STORED_INT4: return add_int4(f, p, matrix, out, err);
     case KT_STORED_FP8_BLOCK:
     case KT_STORED_MXFP8:
@@ -432,7 +508,8 @@ static kt_status add(kt_weight_finder *f, const kt_weight *w, int part, int64_t 
 
 /* ---- importance ---- */
 
-/* Of a matrix's inputs; its first part stands for the others, which have the same. */
+/* Of a matrix's inputs; its first part stands for the others, which have the same. What was looked
+ * at is the model: of its draft head there may be none. */
 static kt_status find_importance(const kt_weight_finder *f, const kt_weight *w, int part,
                                  int64_t expert, kt_matrix_source *s, kt_err *err) {
     const int64_t shape[1] = {s->k};
@@ -443,6 +520,8 @@ static kt_status find_importance(const kt_weight_finder *f, const kt_weight *w, 
     if (!f->importance) return KT_OK;
     kt_weight_name(f->graph, w, part, expert, true, name, sizeof name - 8);
     strcat(name, ".weight");
+    if (kt_weight_is_drafting(f->graph, w) && !kt_checkpoint_find(f->importance, name))
+        return KT_OK;
     KT_TRY(kt_checkpoint_need(f->importance, name, 1, shape, &t, err));
     if (t->dtype != KT_DTYPE_F32 || (uintptr_t)t->data % sizeof(float) != 0)
         return kt_tensor_fail(f->importance, t, KT_E_FORMAT, err, "dtype %s, expected F32, aligned",
@@ -478,10 +557,31 @@ kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t
     if (whole.encoding == KT_STORED_FP8_BLOCK || whole.encoding == KT_STORED_FP8_CHANNEL ||
         whole.encoding == KT_STORED_MXFP8)
         KT_TRY(add_fp8(f, &whole, matrix, out, err));
+    else if (whole.encoding == KT_STORED_NVFP4)
+        KT_TRY(add_nvfp4(f, &whole, matrix, out, err));
     else
         KT_TRY(add_rows(f, &whole, matrix, 0, 0, out, err));
     out->piece[0].first_row = head * w->head_rows + w->head_at;
     out->piece[0].rows = out->rows = rows;
+    return KT_OK;
+}
+
+kt_status kt_weight_check(kt_weight_finder *f, const kt_weight *w, kt_quant quant, kt_err *err) {
+    const kt_tensor *t;
+    kt_matrix_source source;
+    kt_run runs[KT_WEIGHT_PARTS];
+    const int n = kt_weight_runs(w, quant, runs);
+
+    if (n == 0) return kt_weight_tensor(f, w, &t, err);
+    for (int64_t e = 0; w->kind == KT_WEIGHT_HEADS && e < w->count; e++)
+        KT_TRY(kt_weight_head_source(f, w, e, &source, err));
+    if (w->kind == KT_WEIGHT_HEADS) return KT_OK;
+    for (int64_t e = 0; e < w->count; e++) {
+        for (int i = 0; w->kind == KT_WEIGHT_EXPERTS && i < w->n_parts; i++)
+            KT_TRY(kt_weight_source(f, w, i, 1, e, &source, err));
+        for (int r = 0; w->kind != KT_WEIGHT_EXPERTS && r < n; r++)
+            KT_TRY(kt_weight_source(f, w, runs[r].first, runs[r].n, e, &source, err));
+    }
     return KT_OK;
 }
 
@@ -531,7 +631,7 @@ static void tell_second_loss(const kt_graph *g, kt_quant quant, const kt_log *lo
 
 void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *log) {
     double widened = 0, stored = 0;
-    int n_pairs = 0, n_floats = 0;
+    int n_pairs = 0, n_floats = 0, n_nvfp4 = 0;
 
     if (quant != KT_QUANT_NATIVE) {
         tell_second_loss(g, quant, log);
@@ -543,6 +643,7 @@ void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *lo
                              kt_weight_becomes(w, 0, KT_QUANT_NATIVE) == KT_W_INT8_G16M;
         const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
         n_floats += is_matrix && w->part[0].stored == KT_W_F32;
+        n_nvfp4 += w->part[0].encoding == KT_STORED_NVFP4;
         if (!is_pair || w->part[0].stored == KT_W_INT8_G16M) continue;
         n_pairs++;
         for (int p = 0; p < 2; p++) {
@@ -556,6 +657,11 @@ void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *lo
                      "gate and up of %d layers are stored in two formats, which no kernel reads "
                      "together: loaded exactly as w8g16m, %.2f GiB instead of %.2f",
                      n_pairs, widened / GIB, stored / GIB);
+    if (n_nvfp4)
+        kt_log_write(log, KT_LOG_INFO, "loader",
+                     "%d weights are stored as NVFP4: codes, scales and factors are kept as they "
+                     "are; a divisor (weight_global_scale) becomes a factor, rounded once to F32",
+                     n_nvfp4);
     if (n_floats)
         kt_log_write(log, KT_LOG_WARN, "loader", "%d matrices are stored as F32 and become BF16",
                      n_floats);

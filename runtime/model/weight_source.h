@@ -36,6 +36,10 @@ kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, i
 kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t head,
                                 kt_matrix_source *out, kt_err *err);
 
+/* Find all tensors of a weight, as it is wanted, and check their names, types and shapes. Fails as
+ * the functions above do. Allocates nothing; a finder is of one thread. */
+kt_status kt_weight_check(kt_weight_finder *f, const kt_weight *w, kt_quant quant, kt_err *err);
+
 /* One warning when the checkpoint holds tensors that nobody asked for. */
 void kt_weight_finder_report(const kt_weight_finder *f, const kt_log *log);
 

@@ -41,7 +41,7 @@ Test(arena, allocations_are_aligned_zeroed_and_disjoint) {
 }
 
 Test(arena, reset_keeps_the_largest_block) {
-    kt_arena arena = {0};
+    kt_arena arena = {.block_bytes = 65536};
     void *large = kt_arena_alloc(&arena, 1 << 20, 64);
     kt_arena_alloc(&arena, 100000, 64);
     kt_arena_reset(&arena);
@@ -63,6 +63,33 @@ Test(arena, going_back_forgets_what_came_since) {
     cr_expect(first[0] == 0 && first[19] == 0 && kept[0] == 'k' && kept[9] == 'k');
     kt_arena_rewind(&arena, empty);
     cr_expect_null(arena.head);
+    kt_arena_deinit(&arena);
+}
+
+/* Blocks grow, and those that going back leaves behind are taken again, in their order. */
+Test(arena, what_was_left_behind_is_used_again) {
+    enum { N = 20000, SIZE = 1000 };
+    static char *place[N];
+    kt_arena arena = {0};
+    kt_arena_mark begin;
+    int jumps = 0;
+
+    kt_arena_alloc(&arena, 1, 1);
+    begin = kt_arena_here(&arena);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            char *p = kt_arena_alloc(&arena, SIZE, 8);
+            cr_assert(p && is_zero((unsigned char *)p, SIZE));
+            cr_assert(round == 0 || p == place[i], "round %d, number %d", round, i);
+            jumps += round == 0 && i && p != place[i - 1] + SIZE;
+            memset(p, 1, SIZE);
+            place[i] = p;
+        }
+        cr_assert_null(arena.spare);
+        kt_arena_rewind(&arena, begin);
+        cr_assert_not_null(arena.spare);
+    }
+    cr_assert(jumps >= 5 && jumps <= 12, "20 MB in %d blocks", jumps + 1);
     kt_arena_deinit(&arena);
 }
 

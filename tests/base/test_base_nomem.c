@@ -170,7 +170,7 @@ Test(base_nomem, a_file_is_written_whole_or_not_at_all) {
 }
 
 Test(base_nomem, an_arena_lives_on_after_a_failure) {
-    kt_arena arena = {0};
+    kt_arena arena = {.block_bytes = 65536};
     const long before = kt_nomem_held();
 
     for (int i = 0; i < 20; i++) {

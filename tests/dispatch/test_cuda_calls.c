@@ -241,6 +241,38 @@ Test(cuda_calls, a_graph_is_replayed) {
     tear_down();
 }
 
+/* Values of one GPU go on to another, behind an event of the first; and what fails is told by its
+ * name, of either. */
+Test(cuda_calls, two_gpus_hand_over_what_they_have) {
+    static sums t;
+    kt_device_event *e;
+    kt_device *other;
+    float back[2] = {0, 0};
+    void *there;
+
+    set_up("new");
+    OK(open_gpu(0, &t.d));
+    OK(open_gpu(1, &other));
+    OK(prepare(&t));
+    OK(put(&t));
+    OK(kt_device_event_make(t.d, &e, &err));
+    OK(kt_device_record(t.d, KT_STREAM_MAIN, e, &err));
+    OK(kt_device_alloc(other, sizeof back, &there, &err));
+    OK(kt_device_wait_for(other, KT_STREAM_MAIN, t.d, e, &err));
+    OK(kt_device_copy_from(other, KT_STREAM_MAIN, there, t.d, t.out, sizeof back, &err));
+    OK(kt_device_download(other, KT_STREAM_MAIN, back, there, sizeof back, &err));
+    OK(kt_device_sync(other, NULL, &err));
+    cr_expect(back[0] == t.back[0] && back[1] == t.back[1] && back[1] > 0);
+    fake.fail("cuMemcpyPeerAsync", 0, 719);
+    FAILS(KT_E_IO, "a copy from another GPU",
+          kt_device_copy_from(other, KT_STREAM_MAIN, there, t.d, t.out, 4, &err));
+    fake.fail(NULL, 0, 0);
+    FAILS(KT_E_IO, "is lost", kt_device_wait_for(t.d, KT_STREAM_MAIN, other, e, &err));
+    kt_device_close(other);
+    kt_device_close(t.d);
+    tear_down();
+}
+
 Test(cuda_calls, a_gpu_newer_than_the_compiler_gets_ptx) {
     static sums t;
 

@@ -148,6 +148,62 @@ Test(device, a_lazy_device_shows_a_missing_wait, .timeout = 60) {
     cr_expect_eq(n_wrong, N);
 }
 
+/* What one lazy device makes goes to another one, which does all it was given as soon as something
+ * waits for it: right only where it was told to wait for the first. */
+static int hand_over(bool waits) {
+    kt_device_event *made;
+    int n_wrong = 0;
+    bench t[2];
+
+    for (int i = 0; i < 2; i++)
+        set_up(&t[i], (kt_device_options){.emulator = {.lazy = true}, .threads = 1});
+    OK(kt_device_event_make(t[0].d, &made, &err));
+    OK(kt_device_wait_for(t[1].d, KT_STREAM_MAIN, t[0].d, made, &err)); /* was never recorded */
+    OK(kt_device_upload(t[0].d, KT_STREAM_MAIN, t[0].a, t[0].host, sizeof t->host, &err));
+    OK(launch(&t[0], KT_STREAM_MAIN, t[0].a, t[0].b, 3, 0));
+    OK(kt_device_record(t[0].d, KT_STREAM_MAIN, made, &err));
+    if (waits) OK(kt_device_wait_for(t[1].d, KT_STREAM_MAIN, t[0].d, made, &err));
+    OK(kt_device_copy_from(t[1].d, KT_STREAM_MAIN, t[1].a, t[0].d, t[0].b, sizeof t->host, &err));
+    OK(kt_device_download(t[1].d, KT_STREAM_MAIN, t[1].back, t[1].a, sizeof t->back, &err));
+    OK(kt_device_sync(t[1].d, NULL, &err));
+    for (uint32_t i = 0; i < N; i++) n_wrong += t[1].back[i] != (i + 1) * 3 + 7;
+    OK(kt_device_sync(t[0].d, NULL, &err));
+    for (int i = 0; i < 2; i++) kt_device_close(t[i].d);
+    return n_wrong;
+}
+
+/* As above, the first one may be done by then where the machine is busy: not five times. */
+Test(device, what_crosses_between_two_devices_is_waited_for, .timeout = 60) {
+    int n_wrong = 0;
+
+    for (int i = 0; i < 5 && n_wrong == 0; i++) n_wrong = hand_over(false);
+    cr_expect_eq(n_wrong, N);
+    cr_expect_eq(hand_over(true), 0);
+}
+
+/* The other one goes on, with whatever is there, and the error is told by both. */
+Test(device, the_loss_of_one_of_two_devices_holds_up_neither, .timeout = 60) {
+    kt_device_event *made;
+    bench t[2];
+
+    set_up(&t[0], (kt_device_options){.emulator = {.lazy = true}, .fail_after = 1});
+    set_up(&t[1], (kt_device_options){.emulator = {.lazy = true}});
+    OK(kt_device_event_make(t[0].d, &made, &err));
+    for (int i = 0; i < 2; i++) OK(launch(&t[0], KT_STREAM_MAIN, t[0].a, t[0].b, 1, 0));
+    OK(kt_device_record(t[0].d, KT_STREAM_MAIN, made, &err));
+    OK(kt_device_wait_for(t[1].d, KT_STREAM_MAIN, t[0].d, made, &err));
+    FAILS(KT_E_INVALID, "where nothing is allocated",
+          kt_device_copy_from(t[1].d, KT_STREAM_MAIN, t[1].a, t[0].d, t[1].b, 4, &err));
+    FAILS(KT_E_INVALID, "where nothing is allocated",
+          kt_device_copy_from(t[1].d, KT_STREAM_MAIN, t[0].a, t[0].d, t[0].b, 4, &err));
+    OK(kt_device_sync(t[1].d, NULL, &err));
+    FAILS(KT_E_IO, "is lost", kt_device_sync(t[0].d, NULL, &err));
+    FAILS(KT_E_IO, "is lost", kt_device_wait_for(t[1].d, KT_STREAM_MAIN, t[0].d, made, &err));
+    FAILS(KT_E_IO, "is lost",
+          kt_device_copy_from(t[1].d, KT_STREAM_MAIN, t[1].a, t[0].d, t[0].b, 4, &err));
+    for (int i = 1; i >= 0; i--) kt_device_close(t[i].d);
+}
+
 /* Of two downloads a poke has the first one done, the second comes 5 ms later; an eager stream does
  * both. Twenty times, as the stream's thread may be late where the machine is busy. */
 Test(device, a_lazy_device_does_one_command_for_a_poke, .timeout = 60) {

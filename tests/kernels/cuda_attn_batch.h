@@ -218,7 +218,7 @@ static inline void attn_reference_picked(attn_batch *b, kt_attn_call c, int row,
     const int32_t last = b->call.topk - 1;
     uint8_t *keys = malloc((size_t)(b->call.topk * b->c.shape.k) * 2);
     float *scale = malloc((size_t)b->call.topk * sizeof *scale);
-    double *work = malloc((size_t)(2 * b->call.topk) * sizeof *work);
+    double *work = malloc(kt_attn_ref_work(c.problem, b->call.topk) * sizeof *work);
     const int64_t at = ((int64_t)row * b->c.shape.heads + head) * b->c.shape.v;
 
     attn_gather(b, row, keys, scale);
@@ -238,7 +238,7 @@ static inline void attn_reference(attn_batch *b, int row, int head) {
     const int values = !h->is_shared;
     const bool scaled = h->cache != KT_ATTN_BF16;
     const int64_t at = ((int64_t)row * h->heads + head) * h->v;
-    double *work = malloc((size_t)(2 * n) * sizeof *work);
+    double *work = malloc(kt_attn_ref_work(&b->problem, n) * sizeof *work);
     const kt_attn_call c = {
         .problem = &b->problem,
         .q = b->call.q,

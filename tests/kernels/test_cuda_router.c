@@ -112,7 +112,9 @@ static const kt_router_rule rules[] = {
      .groups = 8,
      .top_groups = 4,
      .scale = 2.5f},
-    {.score = KT_ROUTER_SIGMOID_GROUP, .experts = 96, .topk = 5, .groups = 48, .top_groups = 7}};
+    {.score = KT_ROUTER_SIGMOID_GROUP, .experts = 96, .topk = 5, .groups = 48, .top_groups = 7},
+    {.score = KT_ROUTER_SQRT_SOFTPLUS, .experts = 40, .topk = 6, .norm_topk_prob = true},
+    {.score = KT_ROUTER_SQRT_SOFTPLUS, .experts = 33, .topk = 3, .scale = 1.5f}};
 
 enum { ROWS = 13, MOST = 512 };
 
@@ -133,7 +135,12 @@ static void expect_choice(const kt_router_rule *rule, const kt_router_choice *ca
     int32_t id[KT_ROUTER_MAX_TOPK + 1];
     float weight[KT_ROUTER_MAX_TOPK + 1];
 
-    kt_router_select(rule, call->logits + row * rule->experts, id, weight);
+    for (int j = 0; call->ids && j < rule->topk; j++)
+        id[j] = (int32_t)call->ids[call->token[row] * rule->topk + j];
+    if (call->ids)
+        kt_router_weigh(rule, call->logits + row * rule->experts, id, weight);
+    else
+        kt_router_select(rule, call->logits + row * rule->experts, id, weight);
     if (call->has_shared) {
         id[rule->topk] = (int32_t)rule->experts;
         weight[rule->topk] = call->shared_gate ? call->shared_gate[row * call->ldg] : 1.0f;
@@ -150,6 +157,18 @@ static void expect_choice(const kt_router_rule *rule, const kt_router_choice *ca
                   "row %d slot %d: weight %.9g, expected %.9g", row, j, (double)got,
                   (double)weight[j]);
     }
+}
+
+/* Tokens that say which experts: of 5, each its own. */
+static void add_table(kt_router_choice *call, cuda_memory *m, kt_rng *rng) {
+    float *ids = cuda_bytes(m, (size_t)(5 * call->topk) * sizeof *ids, 0);
+    int32_t *token = cuda_bytes(m, ROWS * sizeof *token, 0);
+
+    for (int i = 0; i < 5 * call->topk; i++)
+        ids[i] = (float)((i / call->topk * 3 + i % call->topk) % call->experts);
+    for (int r = 0; r < ROWS; r++) token[r] = (int32_t)kt_rng_below(rng, 5);
+    call->ids = ids;
+    call->token = token;
 }
 
 static void check_choice(const kt_router_rule *of, int warps, uint32_t seed) {
@@ -182,6 +201,7 @@ static void check_choice(const kt_router_rule *of, int warps, uint32_t seed) {
     cells = (size_t)(ROWS * (rule.topk + has_shared));
     call.id = cuda_bytes(&m, cells * 4, 0x77), call.here = cuda_bytes(&m, cells * 4, 0x77);
     call.elsewhere = cuda_bytes(&m, cells * 4, 0x77), call.weight = cuda_bytes(&m, cells * 4, 0x77);
+    if (rule.score == KT_ROUTER_SQRT_SOFTPLUS && seed == 2) add_table(&call, &m, &rng);
     cr_assert_eq(kt_router_rule_check(&rule, NULL), KT_OK);
     cuda_launch(k, "router_choose", &config, &call, cuda_cut(ROWS, warps), 1, experts, seed);
     for (int r = 0; r < ROWS; r++) expect_choice(&rule, &call, r);

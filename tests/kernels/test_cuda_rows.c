@@ -4,7 +4,10 @@
 #include <stdlib.h>
 
 #include "kernels/attn/attn_common.h"
-#include "kernels/cuda/row_calls.h"
+#include "kernels/compress/entries_ref.h"
+#include "kernels/cuda/gather_calls.h"
+#include "kernels/hyper/hyper.h"
+#include "kernels/hyper/hyper_ref.h"
 #include "kernels/norm/layer_norm.h"
 #include "kernels/norm/norm_ref.h"
 #include "kernels/rope/rope_ref.h"
@@ -32,6 +35,7 @@ static void check_norm(const norm_case *c, int warps, uint32_t seed) {
     const kt_config config = {{warps}};
     const int width = c->pieces * c->k, ld = width + 3;
     double want[2048], bound[2048];
+    static float ones[2048];
     cuda_memory m = {.n = 0};
     kt_rng rng;
     kt_rows_norm call;
@@ -53,6 +57,8 @@ static void check_norm(const norm_case *c, int warps, uint32_t seed) {
                           .pieces = c->pieces,
                           .rows = c->rows,
                           .eps = 1e-6f};
+    for (int i = 0; i < 2048; i++) ones[i] = 1;
+    if (c->pieces > 1 && seed == 2) call.w = NULL;
     if (c->pieces == 1)
         cuda_launch(k, "rows_norm_rms", &config, &call, c->rows, 1, c->k, seed);
     else
@@ -61,8 +67,11 @@ static void check_norm(const norm_case *c, int warps, uint32_t seed) {
     for (int r = 0; r < c->rows; r++)
         for (int piece = 0; piece < c->pieces; piece++) {
             const int at = r * ld + piece * c->k;
-            const kt_norm_call ref = {
-                .x = x + at, .w = call.w, .eps = call.eps, .k = c->k, .kind = KT_NORM_RMS};
+            const kt_norm_call ref = {.x = x + at,
+                                      .w = call.w ? call.w : ones,
+                                      .eps = call.eps,
+                                      .k = c->k,
+                                      .kind = KT_NORM_RMS};
             kt_norm_ref_row(&ref, 0, want, bound);
             for (int i = 0; i < c->k; i++) {
                 expect_near((double)y[at + i], want[i], bound[i], "rms", r, i);
@@ -151,7 +160,7 @@ Test(cuda_rows, rotary_embedding_of_heads, .timeout = 60) {
         kt_rope_table(10000, rotary, 0, 32, table);
         position = cuda_bytes(&m, sizeof positions, 0);
         memcpy(position, positions, sizeof positions);
-        call = (kt_rows_rope){x, table, position, ld, heads, dim, rotary, rows, seed % 2};
+        call = (kt_rows_rope){x, table, position, ld, heads, dim, rotary, rows, seed % 2, 0};
         cuda_launch(kernel, "rows_rope_turn", &config, &call,
                     cuda_cut(heads * rotary / 2, 32 * config.value[0]), rows, 0, seed);
         ref = (kt_rope_call){.x = before,
@@ -167,6 +176,12 @@ Test(cuda_rows, rotary_embedding_of_heads, .timeout = 60) {
             for (int i = 0; i < heads * dim; i++)
                 expect_near((double)x[r * ld + i], want[i], bound[i], "rope", r, i);
         }
+        call.is_inverse = 1; /* back: where it came from, within what both ways round */
+        cuda_launch(kernel, "rows_rope_turn", &config, &call,
+                    cuda_cut(heads * rotary / 2, 32 * config.value[0]), rows, 0, seed);
+        for (int i = 0; i < rows * ld; i++)
+            if (i % ld < heads * dim)
+                expect_near((double)x[i], (double)before[i], 64 * u, "back", i / ld, i % ld);
         cuda_release(&m);
     }
 }
@@ -398,4 +413,234 @@ Test(cuda_rows, sums_and_copies) {
         cr_assert(isnan(y[r * ldy + width]) && isnan(z[r * ldy + width]));
     }
     cuda_release(&m);
+}
+
+/* ---- residual streams ---- */
+
+/* Products in double, rounded once. */
+static void multiply(const float *streams, const float *fn, int outputs, int n, float *product) {
+    for (int o = 0; o < outputs; o++) {
+        double sum = 0;
+        for (int i = 0; i < n; i++) sum += (double)fn[o * n + i] * streams[i];
+        product[o] = (float)sum;
+    }
+}
+
+static void expect_join(const float *got, const float *before, const float *y, const double *c,
+                        int count, int hidden, const float *mean) {
+    double want[KT_HYPER_MOST * 70];
+
+    kt_hyper_ref_join(before, y, c, count, hidden, want);
+    for (int i = 0; i < hidden; i++) {
+        double all = 0;
+        for (int s = 0; s < count; s++) {
+            expect_near((double)got[s * hidden + i], want[s * hidden + i], 2e-3, "join", s, i);
+            all += want[s * hidden + i] / count;
+        }
+        expect_near((double)mean[i], all, 2e-3, "mean", 0, i);
+    }
+}
+
+/* The bounds of test_hyper: a hundred roundings of numbers below 2, of streams below 12. */
+static void check_streams(int count, int hidden, uint32_t seed) {
+    const kt_cuda_kernel *k = cuda_find("hyper_streams");
+    const kt_config config = {{seed % 2 ? 2 : 8}};
+    const int outputs = (int)kt_hyper_outputs(count), n = count * hidden, rows = 2;
+    const int result = hidden + outputs + 3, ldo = result + hidden;
+    double want[2 * KT_HYPER_MOST + KT_HYPER_MOST * KT_HYPER_MOST];
+    cuda_memory m = {.n = 0};
+    kt_rng rng;
+    float *x, *before, *fn, *base, *scale, *product, *out, *end, *y, *mean;
+
+    kt_rng_seed(&rng, seed);
+    x = cuda_floats(&m, rows * n, 3, &rng), before = cuda_floats(&m, rows * n, 0, &rng);
+    memcpy(before, x, (size_t)(rows * n) * sizeof *x);
+    fn = cuda_floats(&m, outputs * n, 1 / sqrtf((float)n), &rng);
+    base = cuda_floats(&m, outputs, 1, &rng), scale = cuda_floats(&m, 3, 1, &rng);
+    product = cuda_floats(&m, rows * outputs, 0, &rng);
+    out = cuda_floats(&m, rows * ldo, 0, &rng), end = cuda_floats(&m, rows * hidden, 0, &rng);
+    y = cuda_floats(&m, rows * hidden, 1, &rng), mean = cuda_floats(&m, rows * hidden, 0, &rng);
+    for (int r = 0; r < rows; r++) multiply(x + r * n, fn, outputs, n, product + r * outputs);
+    kt_streams_mix call = {x,     product,       base,    scale,  out, n,    ldo,   hidden,
+                           count, (int)seed * 3, outputs, result, 0,   rows, 1e-6f, 1e-6f};
+    cuda_launch(k, "hyper_streams_mix", &config, &call, rows, 1, 0, seed);
+    call.out = end, call.ldo = hidden, call.is_end = 1;
+    cuda_launch(k, "hyper_streams_mix", &config, &call, rows, 1, 0, seed);
+    cuda_launch(
+        k, "hyper_streams_join", &config,
+        &(kt_streams_join){x, y, out + hidden, mean, n, hidden, ldo, hidden, hidden, count, rows},
+        cuda_cut(hidden, 32 * config.value[0]), rows, 0, seed);
+    for (int r = 0; r < rows; r++) {
+        const float *row = out + r * ldo;
+        kt_hyper_ref_coefficients(before + r * n, fn, base, scale, count, hidden, seed * 3, 1e-6,
+                                  1e-6, want);
+        for (int o = 0; o < outputs; o++)
+            expect_near((double)row[hidden + o], want[o], 4e-5, "coefficient", r, o);
+        for (int i = 0; i < hidden; i++) {
+            double sum = 0;
+            for (int s = 0; s < count; s++) sum += want[s] * before[r * n + s * hidden + i];
+            expect_near((double)row[i], sum, 2e-3, "mix", r, i);
+            expect_near((double)end[r * hidden + i], sum, 2e-3, "end", r, i);
+            cr_assert_eq(row[result + i], 0.0f);
+        }
+        expect_join(x + r * n, before + r * n, y + r * hidden, want, count, hidden,
+                    mean + r * hidden);
+    }
+    cuda_launch(k, "hyper_streams_begin", &config,
+                &(kt_streams_begin){y, x, hidden, n, hidden, count, rows},
+                cuda_cut(n, 32 * config.value[0]), rows, 0, seed);
+    for (int i = 0; i < rows * n; i++) cr_assert_eq(x[i], y[i / n * hidden + i % hidden]);
+    cuda_release(&m);
+}
+
+Test(cuda_rows, residual_streams_are_mixed_and_joined, .timeout = 60) {
+    check_streams(4, 70, 1);
+    check_streams(1, 5, 2);
+    check_streams(8, 33, 3);
+}
+
+/* ---- windows and entries ---- */
+
+enum { POOLED = 30, DIM = 37, SEQUENCES = 2 };
+
+/* Two sequences in two steps, of which one goes on in another slot. */
+static void check_pool(int halves, int ratio, uint32_t seed) {
+    static const int cut[SEQUENCES][3] = {{0, 13, POOLED}, {0, 5, POOLED}};
+    const int width = halves * DIM, stride = halves * 3 * DIM + 7, rows = POOLED * SEQUENCES;
+    const kt_cuda_kernel *k = cuda_find("entry_pool");
+    const kt_config config = {{seed % 2 ? 1 : 2}};
+    cuda_memory m = {.n = 0};
+    kt_rng rng;
+    float *values, *gates, *states, *out;
+
+    kt_rng_seed(&rng, seed);
+    values = cuda_floats(&m, rows * width, 1, &rng), gates = cuda_floats(&m, rows * width, 2, &rng);
+    for (int i = 0; i < rows * width; i += 3) gates[i] *= 20;
+    states = cuda_floats(&m, 3 * stride, 0, &rng), out = cuda_floats(&m, rows * DIM, 0, &rng);
+    memset(states, 0, (size_t)stride * sizeof *states);
+    memset(states + 2 * stride, 0, (size_t)stride * sizeof *states);
+    kt_entry_pool call = {.values = values,
+                          .gates = gates,
+                          .ape = cuda_floats(&m, ratio * width, 1, &rng),
+                          .out = out,
+                          .states = states,
+                          .stride = stride,
+                          .ldv = width,
+                          .ldg = width,
+                          .ldo = DIM,
+                          .dim = DIM,
+                          .halves = halves,
+                          .ratio = ratio};
+    for (int step = 0; step < 2; step++) {
+        kt_state_span span[SEQUENCES];
+        for (int s = 0; s < SEQUENCES; s++)
+            span[s] = (kt_state_span){s * POOLED + cut[s][step], cut[s][step + 1] - cut[s][step],
+                                      cut[s][step], s ? 2 : step, s ? 2 : 1};
+        call.spans = span;
+        cuda_launch(k, "entry_pool_rows", &config, &call, cuda_cut(DIM, 32 * config.value[0]),
+                    SEQUENCES, 0, seed);
+    }
+    for (int r = 0; r < rows; r++) {
+        const int s = r / POOLED, t = r % POOLED;
+        double want[DIM];
+        if ((t + 1) % ratio == 0)
+            kt_entry_ref(values + s * POOLED * width, gates + s * POOLED * width, call.ape, DIM,
+                         halves, ratio, t / ratio, want);
+        for (int i = 0; i < DIM; i++)
+            if ((t + 1) % ratio == 0) /* weights and values round at every token */
+                expect_near((double)out[r * DIM + i], want[i], 8e-7 * (2 * ratio + 8), "entry", r,
+                            i);
+            else
+                cr_assert(isnan(out[r * DIM + i]), "row %d ends no window", r);
+    }
+    cuda_release(&m);
+}
+
+Test(cuda_rows, windows_are_pooled_to_entries, .timeout = 60) {
+    check_pool(2, 4, 1);
+    check_pool(1, 5, 2);
+    check_pool(2, 1, 3);
+}
+
+enum { KEPT = 48, TURNED = 16, ENTRY_ROWS = 6, RATIO = 4, ENTRY_PAGE = 16 * KEPT * 2 + 16 * 4 };
+
+/* x, normed and rotated at the beginning of the window, in double. */
+static void expect_entry(const float *x, const float *got, const kt_rows_keep_entry *c,
+                         int position, int row) {
+    const float *angle = c->cos_sin + (position + 1 - RATIO) * TURNED;
+    double sum = 0, y[KEPT];
+
+    for (int i = 0; i < KEPT; i++) sum += (double)x[i] * x[i];
+    for (int i = 0; i < KEPT; i++) y[i] = x[i] / sqrt(sum / KEPT + (double)c->eps) * c->norm[i];
+    for (int i = 0; i < TURNED / 2; i++) {
+        double *first = y + KEPT - TURNED + (c->is_interleaved ? 2 * i : i);
+        double *second = first + (c->is_interleaved ? 1 : TURNED / 2), a = *first;
+        *first = a * angle[i] - *second * angle[TURNED / 2 + i];
+        *second = *second * angle[i] + a * angle[TURNED / 2 + i];
+    }
+    for (int i = 0; i < KEPT; i++)
+        expect_near((double)got[i], y[i], 2 * KEPT * u * 8, "kept", row, i);
+}
+
+static void check_entries(int format, uint32_t seed) {
+    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT8_CHANNEL, KT_W_FP8_CHANNEL};
+    static const uint32_t page[] = {2, 0, 1};
+    static const int32_t first_page[] = {0, 2}, span[] = {0, 0, 0, 0, 1, 1},
+                         position[] = {3, 4, 63, 67, 7, 8};
+    const kt_cuda_kernel *k = cuda_find("rows_keep");
+    const kt_config config = {{format, seed % 2 ? 4 : 1}};
+    const int row_bytes = KEPT * (format ? 1 : 2), scales_at = 16 * row_bytes, ld = KEPT + 1;
+    cuda_memory m = {.n = 0};
+    kt_rng rng;
+    uint8_t *to, *want;
+    float *x, *before, *packed;
+
+    kt_rng_seed(&rng, seed);
+    x = cuda_floats(&m, ENTRY_ROWS * ld, 2, &rng),
+    before = cuda_floats(&m, ENTRY_ROWS * ld, 0, &rng);
+    memcpy(before, x, ENTRY_ROWS * (size_t)ld * sizeof *x);
+    packed = cuda_floats(&m, ENTRY_ROWS * ld, 0, &rng);
+    to = cuda_bytes(&m, 3 * ENTRY_PAGE, 0x5a), want = cuda_bytes(&m, 3 * ENTRY_PAGE, 0x5a);
+    kt_rows_keep_entry call = {.x = x,
+                               .norm = cuda_floats(&m, KEPT, 1, &rng),
+                               .cos_sin = cuda_floats(&m, 80 * TURNED, 1, &rng),
+                               .places = {position, span, first_page, page},
+                               .to = to,
+                               .scale = format ? (float *)(void *)(to + scales_at) : NULL,
+                               .page_bytes = ENTRY_PAGE,
+                               .ldx = ld,
+                               .size = KEPT,
+                               .rotary = TURNED,
+                               .is_interleaved = seed % 2,
+                               .ratio = RATIO,
+                               .row_bytes = row_bytes,
+                               .rows = ENTRY_ROWS,
+                               .eps = 1e-6f};
+    cuda_launch(k, "rows_keep_pack", &config,
+                &(kt_rows_pack){before, packed, ld, ld, KEPT, KEPT, ENTRY_ROWS},
+                cuda_cut(ENTRY_ROWS, config.value[1]), 1, 0, seed);
+    cuda_launch(k, "rows_keep_entry", &config, &call, cuda_cut(ENTRY_ROWS, config.value[1]), 1, 0,
+                seed);
+    for (int r = 0; r < ENTRY_ROWS; r++) {
+        const int t = position[r];
+        uint8_t *at = want + page[first_page[span[r]] + t / 64] * ENTRY_PAGE, row[KEPT * 2];
+        float scale = 0;
+        kt_attn_store(formats[format], before + r * ld, KEPT, row, &scale);
+        cr_assert_arr_eq(packed + r * ld, row, (size_t)row_bytes, "row %d, packed", r);
+        cr_assert(!format || packed[r * ld + KEPT] == scale);
+        if ((t + 1) % RATIO) {
+            cr_assert_arr_eq(x + r * ld, before + r * ld, KEPT * sizeof *x);
+            continue;
+        }
+        expect_entry(before + r * ld, x + r * ld, &call, t, r);
+        kt_attn_store(formats[format], x + r * ld, KEPT, at + t % 64 / RATIO * row_bytes,
+                      (float *)(void *)(at + scales_at) + t % 64 / RATIO);
+    }
+    cr_assert_arr_eq(to, want, 3 * ENTRY_PAGE, "format %d", format);
+    cuda_release(&m);
+}
+
+Test(cuda_rows, entries_are_kept_where_their_window_ends, .timeout = 60) {
+    for (int format = 0; format < 3; format++)
+        for (uint32_t seed = 1; seed <= 2; seed++) check_entries(format, seed);
 }

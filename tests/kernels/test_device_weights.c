@@ -10,6 +10,7 @@
 #include "kernels/cuda/device_weights.h"
 #include "kernels/cuda/kt_dev_weights.h"
 #include "kernels/cuda/panel_calls.h"
+#include "kernels/cuda/weight_values.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
 #include "kernels/formats/p64.h"
@@ -67,7 +68,7 @@ static void check_format(const kt_format *f, int64_t n, int64_t k, uint64_t seed
     kt_err err;
 
     cr_assert_eq(kt_gate_matrix_create(f->id, n, k, seed, &m, &err), KT_OK, "%s", err.message);
-    if (f->id == KT_W_FP8_B128 || f->id == KT_W_FP8_CHANNEL) kt_gate_matrix_spoil(&m, seed);
+    kt_gate_matrix_spoil(&m, seed); /* of FP8 alone */
     cr_assert_eq(kt_device_weights_bytes(f->id, n, k, &bytes, &err), KT_OK, "%s", err.message);
     cr_assert_eq(bytes, (size_t)n * kt_device_row_bytes(f->id, k));
     cr_assert_eq(kt_guard_create(bytes, 16, 0xff, &records, &err), KT_OK);
@@ -116,14 +117,24 @@ Test(device_weights, a_nan_code_spoils_its_group_alone) {
     cr_expect(out[127] == 0.5 && isnan(out[128]) && isnan(out[255]));
 }
 
+Test(device_weights, kernels_take_every_format_of_a_device) {
+    for (size_t i = 0; i < kt_builtin_format_count; i++) {
+        const kt_weight_format f = kt_device_weight_format(kt_builtin_formats[i]->id);
+        int n = 0;
+        for (int j = 0; j < KT_WEIGHT_VALUES; j++) n += kt_weight_values[j] == (int32_t)f;
+        cr_expect_eq(n, 1, "%s: %d times among the values", kt_builtin_formats[i]->name, n);
+    }
+}
+
 Test(device_weights, the_spec_is_that_of_the_panels) {
     for (size_t i = 0; i < kt_builtin_format_count; i++) {
         const kt_format *f = kt_builtin_formats[i];
         const kt_p64_spec p = kt_p64_spec_of(f->id);
         const kt_weight_spec s = kt_weight_spec_of((int)f->id);
-        if (p.low == 0 || kt_device_weight_format(f->id) != f->id) continue;
-        cr_expect(s.low == p.low && s.high == p.high && s.group == p.group && s.offset == p.offset,
-                  "%s", f->name);
+        if (p.low == 0) continue;
+        cr_expect_eq(s.group, p.group, "%s", f->name);
+        if (kt_is_grid(s)) continue; /* a record has the bits of the file, not of the codes */
+        cr_expect(s.low == p.low && s.high == p.high && s.offset == p.offset, "%s", f->name);
     }
 }
 
@@ -140,8 +151,22 @@ Test(device_weights, what_no_device_can_have_is_refused) {
     cr_expect_eq(kt_device_weights_bytes(KT_W_NONE, 2, 8, &bytes, &err), KT_E_UNSUPPORTED);
     cr_expect_eq(kt_device_weights_bytes(KT_W_Q4_K, 2, 128, &bytes, &err), KT_E_INVALID);
     cr_expect_eq(kt_device_weight_format(KT_W_F16), KT_W_BF16);
-    cr_expect_eq(kt_device_weight_format(KT_W_MXFP8), KT_W_NONE, "no kernel reads it");
+    cr_expect_eq(kt_device_weight_format(KT_W_NONE), KT_W_NONE);
     cr_expect_eq(kt_device_weight_format(KT_W_Q6_K), KT_W_Q6_K);
+}
+
+/* On a device a block takes the bytes of its file: what K-quants unpack is 4 % of them, codes of
+ * IQ1 are 8 %, and five digits in a byte of TQ1_0 are 2 bits each. */
+Test(device_weights, blocks_take_the_bytes_of_their_files) {
+    for (size_t i = 0; i < kt_builtin_format_count; i++) {
+        const kt_format *f = kt_builtin_formats[i];
+        const bool is_iq1 = f->id == KT_W_IQ1_S || f->id == KT_W_IQ1_M;
+        const double least = f->id == KT_W_TQ1_0 ? 1.22 : is_iq1 ? 1.07 : 1;
+        const double file = f->bits / 8 * 4096;
+        const double ratio = (double)kt_device_row_bytes(f->id, 4096) / file;
+        if (f->block_bytes == 0) continue;
+        cr_expect(ratio >= least && ratio <= least + 0.04, "%s: %g times", f->name, ratio);
+    }
 }
 
 /* ---- from panels ---- */

@@ -112,17 +112,17 @@ static double packed_block_value(kt_weight_format format, const uint8_t *panel, 
 
 /* IQ1, spelled out from the text of iq1.h. */
 static double packed_iq1_value(int is_m, const uint8_t *panel, int row, int64_t input) {
-    const int in = (int)(input % 256), p = in % 32 / 8, j = in % 8, unit_bytes = is_m ? 448 : 384;
-    const uint8_t *block = panel + input / 256 * (128 + 8 * unit_bytes);
-    const uint8_t *unit = block + 128 + in / 32 * unit_bytes;
-    const int field = unit[256 + 2 * row] | unit[257 + 2 * row] << 8;
-    const int more = field >> (is_m ? 4 * p : 3 * p) & 7, below = field >> (is_m ? 4 * p + 3 : 15);
-    const int s = is_m ? unit[384 + row] >> in % 32 / 16 * 3 : field >> 12;
-    const uint32_t word = kt_iq1_words[unit[64 * p + row] | more << 8];
-    const int digit = (int)(word >> (8 * (j % 4) + (j < 4 ? 3 : 5)) & 3);
+    const int in = (int)(input % 256), p = in % 32 / 8, j = in % 8, front = is_m ? 768 : 384;
+    const uint8_t *block = panel + input / 256 * (front + 8 * 384);
+    const uint8_t *unit = block + front + in / 32 * 384, *more = block + 640 + in / 16 * 8;
+    const int field = block[128 + in / (is_m ? 16 : 32) * 32 + row % 32] >> row / 32 * 4;
+    const int below = is_m && p % 2 ? more[row / 8] >> row % 8 : field >> 3;
+    const int place = row / 16 * 2 + row % 16 / 2 * 8 + row % 2, key = unit[64 * p + place];
+    const int rank = unit[256 + p / 2 * 64 + place] >> p % 2 * 4 & 15;
+    const int digits = j < 4 ? kt_iq1_first[key] : kt_iq1_last[(kt_iq1_at[key] + rank) % 128];
 
-    return half_at(block + 2 * row, 0) * (2 * (s & 7) + 1) *
-           (digit - 1 + (below & 1 ? -.125 : .125));
+    return half_at(block + 2 * row, 0) * (2 * (field & 7) + 1) *
+           ((digits >> j % 4 * 2 & 3) - 1 + (below & 1 ? -.125 : .125));
 }
 
 static double packed_value(kt_weight_format format, const uint8_t *panel, int64_t k, int row,

@@ -149,10 +149,11 @@ int cuGetErrorName(int code, const char **out) {
 
 /* ---- contexts, memory ---- */
 
+static int contexts[2]; /* of the two GPUs */
+
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     CALLED();
-    (void)device;
-    *context = &n_live;
+    *context = &contexts[device % 2];
     n_live++;
     return 0;
 }
@@ -166,7 +167,7 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 
 int cuCtxSetCurrent(void *context) {
     CALLED();
-    is_current = context == &n_live;
+    is_current = context == &contexts[0] || context == &contexts[1];
     return 0;
 }
 
@@ -341,6 +342,14 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     CALLED_INSIDE();
     if (!stream) return 400;
+    return put(
+        &(struct step){.kind = 'c', .to = pointer(to), .from = pointer(from), .bytes = bytes});
+}
+
+int cuMemcpyPeerAsync(uint64_t to, void *to_context, uint64_t from, void *from_context,
+                      size_t bytes, void *stream) {
+    CALLED_INSIDE();
+    if (!stream || !to_context || !from_context || to_context == from_context) return 400;
     return put(
         &(struct step){.kind = 'c', .to = pointer(to), .from = pointer(from), .bytes = bytes});
 }

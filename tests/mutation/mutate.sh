@@ -64,14 +64,13 @@ plant() {
         }' "$src/$1" >"$work/overlay/$1"
 }
 
-# compile UNIT FILE: UNIT with the overlay's FILE.
+# compile UNIT FILE: UNIT with the overlay's FILE; more optimisation takes longer than it saves in a run.
 compile() {
-    local command quick='' source=$src/$1
-    case $1 in kernels/*) ;; *) quick=-O1 ;; esac # what is no kernel is compiled longer than it runs
+    local command source=$src/$1
     [ "$1" = "$2" ] && source=$work/overlay/$1
     command=$(compile_command "$1")
     [ -n "$command" ] || return 1
-    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} $quick -w -o $work/unit.o -c $source") >"$work/log" 2>&1
+    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -O1 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
 # verdict HOW SECONDS PROGRAM ARGUMENTS: sets `found` to what the program says of the code that it runs:
@@ -126,9 +125,9 @@ has_test() {
 # sound "HOW TARGET": what a program says without a fault, and how long mutants of it may take.
 sound() {
     local how=${1% *} target=${1#* } since=$SECONDS program arguments found taken
-    taken=$(sed -n "s/^$target //p" "$build/passed.txt" 2>/dev/null | tail -n 1)
-    if [ "$how" = test ] && [ -n "$taken" ] && [ "$build/passed.txt" -nt "$build/tests/$target" ]; then
-        echo "accepted $((least + 4 * taken))" >"$all/sound/$target"
+    taken=$(sed -n "s/^${target%%/*} //p" "$build/passed.txt" 2>/dev/null | tail -n 1)
+    if [ "$how" = test ] && [ -n "$taken" ] && [ "$build/passed.txt" -nt "$build/tests/${target%%/*}" ]; then
+        echo "accepted $((least + 4 * taken))" >"$all/sound/${target//\//,}"
         return
     fi
     arguments_of "$how" "$target"

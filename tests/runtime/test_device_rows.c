@@ -71,14 +71,15 @@ static void hear(void *arg, kt_log_level level, const char *area, const char *me
     h->n += n > 0 && (size_t)n < sizeof h->text - h->n ? (size_t)n : 0;
 }
 
-static kt_engine *load(const row_model *m, const kt_log *log, const char *device) {
+static kt_engine *load(const row_model *m, const kt_log *log, const char *device,
+                       const char *share) {
     kt_engine_options o = {.model_dir = m->folder,
                            .table_path = "",
                            .tokenizer_optional = true,
                            .n_threads = 2,
                            .max_context = 64,
                            .device = device,
-                           .gpu_experts = strcmp(device, "cpu") == 0 ? NULL : "0",
+                           .gpu_experts = share,
                            .log = log};
     kt_engine *e;
     kt_err err = {KT_OK, ""};
@@ -101,26 +102,40 @@ static void expect_there(const char *text, const char *const *kinds, const char 
     }
 }
 
-static void check_model(const char *name, int64_t n, int64_t chunk, const char *const *kinds) {
+/* The first chunk by one sequence, the others by a fork of it. */
+static void forward(kt_engine *e, const row_model *m, int64_t chunk, float *logits) {
+    const int64_t n = chunk < m->n ? chunk : m->n;
+    kt_sequence *s, *fork;
+    kt_err err = {KT_OK, ""};
+
+    kt_engine_set_chunk(e, chunk);
+    cr_assert_eq(kt_sequence_create(e, m->n, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, m->tokens, n, n, logits, NULL, NULL, NULL, &err), KT_OK,
+                 "%s", err.message);
+    cr_assert_eq(kt_sequence_fork(s, &fork, &err), KT_OK, "%s", err.message);
+    if (n < m->n)
+        cr_assert_eq(kt_engine_forward(e, fork, m->tokens + n, m->n - n, m->n - n,
+                                       logits + n * m->vocab, NULL, NULL, NULL, &err),
+                     KT_OK, "%s", err.message);
+    kt_sequence_destroy(fork);
+    kt_sequence_destroy(s);
+}
+
+static void check_model(const char *name, int64_t n, int64_t chunk, const char *share,
+                        const char *const *kinds) {
     const row_model m = open_model(name, n);
     heard h = {.n = 0};
     const kt_log log = {.sink = hear, .sink_arg = &h, .level = KT_LOG_DEBUG};
-    kt_engine *e = load(&m, &log, "emulated:lazy,races");
+    kt_engine *e = load(&m, &log, "emulated:lazy,races", share);
     float *got = calloc((size_t)(m.n * m.vocab), sizeof *got);
     double *want = malloc((size_t)(m.n * m.vocab) * sizeof *want), error;
-    kt_sequence *s;
-    kt_err err = {KT_OK, ""};
 
     expect_there(h.text, kinds, name);
-    kt_engine_set_chunk(e, chunk);
-    cr_assert_eq(kt_sequence_create(e, m.n, &s, &err), KT_OK, "%s", err.message);
-    cr_assert_eq(kt_engine_forward(e, s, m.tokens, m.n, m.n, got, NULL, NULL, NULL, &err), KT_OK,
-                 "%s", err.message);
+    forward(e, &m, chunk, got);
     for (int64_t i = 0; i < m.n * m.vocab; i++) want[i] = (double)m.logits[i];
     error = kt_relative_error(got, want, m.n * m.vocab);
     cr_expect_leq(error, m.bound, "%s in steps of %d: off by %g, bound %g", name, (int)chunk, error,
                   m.bound);
-    kt_sequence_destroy(s);
     kt_engine_destroy(e);
     kt_checkpoint_close(m.file);
     free(got), free(want);
@@ -132,14 +147,24 @@ Test(device_rows, golden_models_have_all_kinds_there, .timeout = 120) {
                                          "dot", "conv",      "delta", "regroup", NULL};
     static const char *const sparse[] = {"rms",  "layer_norm_rows", "rope", "route",
                                          "keep", "keep_index",      NULL};
+    static const char *const blocks[] = {"rms",  "rms_heads",  "rope",          "route",
+                                         "keep", "keep_index", "attend_blocks", NULL};
+    static const char *const entries[] = {
+        "rms",       "rms_heads",    "rope",           "route",    "streams",
+        "hyper_mix", "hyper_join",   "hyper_end",      "compress", "keep_entry",
+        "pack_rows", "pick_entries", "attend_entries", NULL};
 
-    check_model("qwen3_moe-b", TOKENS, 7, heads);
-    check_model("glm4_moe", TOKENS, TOKENS, heads);
-    check_model("qwen3_next", TOKENS, TOKENS, linear);
-    check_model("qwen3_next", TOKENS, 3, linear);
-    check_model("deepseek_v32", PICKED, PICKED, sparse);
-    check_model("glm_moe_dsa", PICKED, PICKED, sparse); /* two layers repeat the second's picks */
-    check_model("minimax_m2", TOKENS, TOKENS, sparse);
+    check_model("qwen3_moe-b", TOKENS, 7, "0", heads);
+    check_model("glm4_moe", TOKENS, TOKENS, "0", heads);
+    check_model("qwen3_next", TOKENS, TOKENS, "0", linear);
+    check_model("qwen3_next", TOKENS, 3, "0", linear);
+    check_model("deepseek_v32", PICKED, PICKED, "0", sparse);
+    check_model("glm_moe_dsa", PICKED, PICKED, "0",
+                sparse); /* two layers repeat the second's picks */
+    check_model("minimax_m2", TOKENS, TOKENS, "0", sparse);
+    check_model("minimax_m3", 30, 16, "0", blocks);
+    check_model("deepseek_v4", 37, 22, "0", entries);
+    check_model("deepseek_v4", 6, 6, "100%", entries);
 }
 
 /* The most likely token of each row is the CPU's, and logits differ by what BF16 rounds:
@@ -160,7 +185,7 @@ Test(device_rows, the_bundled_model_says_what_it_says_on_the_cpu) {
         kt_engine *e;
         kt_err err = {KT_OK, ""};
         snprintf(m.folder, sizeof m.folder, KT_SOURCE_DIR "/datasets/models/tiny-moe");
-        e = load(&m, &log, on_device ? "emulated:lazy,races" : "cpu");
+        e = load(&m, &log, on_device ? "emulated:lazy,races" : "cpu", on_device ? "0" : NULL);
         if (on_device) expect_there(h.text, kinds, "tiny-moe");
         kt_engine_describe(e, &info);
         vocab = info.vocab;

@@ -313,6 +313,10 @@ Test(int4_checkpoints, refuse_other_settings_by_name) {
          "checkpoint_format 'marlin'"},
         {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\"}",
          "format 'int-quantized'"},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}",
+         "quant_algo 'W4A8_AWQ', expected NVFP4 or FP8"},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":32}",
+         "group_size is 32, expected 16"},
         {"[]", "quant_method ''"},
         {"{}", "quant_method ''"},
     };
@@ -325,8 +329,10 @@ Test(int4_checkpoints, refuse_other_settings_by_name) {
 
         snprintf(text, sizeof text, "{\"quantization_config\":%s}", cases[i].config);
         cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, &err), KT_OK);
-        cr_expect_neq(kt_declared_read(kt_json_root(doc), "config.json", &declared, &err), KT_OK,
-                      "case %zu", i);
+        cr_expect_neq(
+            kt_declared_read(&(kt_config_source){.json = kt_json_root(doc), .where = "config.json"},
+                             &declared, &err),
+            KT_OK, "case %zu", i);
         cr_expect(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         kt_json_destroy(doc);
     }

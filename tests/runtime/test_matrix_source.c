@@ -49,7 +49,8 @@ Test(matrix_source, fetching_mxfp4_takes_every_other_row) {
     void *codes = kt_guard_alloc(t.bytes, 1, 0);
 
     t.data = codes;
-    kt_matrix_source_add_mxfp4(&s, &t, &exponents, 1, 2, ROWS, K); /* ends with the last row */
+    kt_matrix_source_add_fp4(&s, KT_W_MXFP4, &t, &exponents, 1, 2, ROWS,
+                             K); /* ends with the last row */
     fetch(&s);
     kt_guard_free(codes);
 }

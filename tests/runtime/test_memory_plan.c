@@ -651,7 +651,7 @@ Test(memory_plan, machines_are_told_what_they_can_run, .timeout = 60) {
     } cases[] = {{"Qwen3-235B-A22B", {"int4", "native"}},
                  {"Kimi-K2.5", {NULL, "q3_k"}},
                  {"DeepSeek-V4-Flash", {"native", "native"}},
-                 {"DeepSeek-V4-Pro", {NULL, NULL}}};
+                 {"DeepSeek-V3", {"iq1_m", "int4"}}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const kt_shape_fit fit = fit_of(cases[i].shape, 192, 512);

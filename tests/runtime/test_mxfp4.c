@@ -1,6 +1,7 @@
-/* MXFP4 in safetensors: stacked blocks and scales, compressed-tensors' packed bytes, and bytes with
- * E8M0 exponents. Random codes are written in each form and, since every number of the format is a
- * bfloat16, as a BF16 checkpoint, which the double reference reads.
+/* E2M1 codes in safetensors. MXFP4: stacked blocks and scales, compressed-tensors' packed bytes, and
+ * bytes with E8M0 exponents; NVFP4 as modelopt and compressed-tensors write it. Random codes are
+ * written in each form and, since every number (of NVFP4 with such factors) is a bfloat16, as a BF16
+ * checkpoint, which the double reference reads.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -10,6 +11,7 @@
 
 #include "base/numeric.h"
 #include "base/rng.h"
+#include "dispatch/model/build_impl.h"
 #include "runtime/loader/finite.h"
 #include "runtime/loader/matrix_source.h"
 #include "tests/support/damage.h"
@@ -239,7 +241,7 @@ Test(mxfp4, rows_become_blocks_without_loss) {
         for (int first = 0; first < step; first++) {
             kt_matrix_source s = {0};
             kt_matrix w = {.format = KT_W_MXFP4, .n = ROWS / step, .k = K, .data = blocks};
-            kt_matrix_source_add_mxfp4(&s, &stored, &scales, first, step, ROWS / step, K);
+            kt_matrix_source_add_fp4(&s, KT_W_MXFP4, &stored, &scales, first, step, ROWS / step, K);
             cr_assert_eq(kt_matrix_source_borrow(&s, KT_W_MXFP4, &w), 0);
             cr_assert_eq(kt_matrix_source_encode(&s, f, 0, s.rows, blocks, NULL, NULL, &err), KT_OK,
                          "%s", err.message);
@@ -335,4 +337,309 @@ Test(mxfp4, refuses_other_tensors_by_name, .init = make_folders, .fini = remove_
             cr_expect(strstr(err.message, cases[i].says), "case %zu: %s", i, err.message);
         kt_engine_destroy(e);
     }
+}
+
+/* ---- NVFP4: E4M3 scales per 16 inputs, and a factor of the matrix ---- */
+
+typedef enum nv_form { NV_BF16, NV_MODELOPT, NV_COMPRESSED, NV_FORMS } nv_form;
+
+enum { NV_HIDDEN = 192, NV_INNER = 64, NV_HEADS = 4, NV_KV_HEADS = 2, NV_HEAD = 32 };
+
+static const kt_model_shape nv_shape = {.layers = LAYERS,
+                                        .hidden = NV_HIDDEN,
+                                        .vocab = VOCAB,
+                                        .heads = NV_HEADS,
+                                        .kv_heads = NV_KV_HEADS,
+                                        .head_dim = NV_HEAD,
+                                        .experts = EXPERTS,
+                                        .topk = 2,
+                                        .expert_size = NV_INNER,
+                                        .dense_layer = -1,
+                                        .is_normalised = 1,
+                                        .dtype = KT_DTYPE_BF16};
+
+static double e4m3_value(int bits) {
+    const int e = bits >> 3 & 15, m = bits & 7;
+    const double size = e ? ldexp(1 + m / 8.0, e - 7) : ldexp(m / 8.0, -6);
+
+    return bits & 128 ? -size : size;
+}
+
+/* Scales of either sign around 1, and the factor 2^-shift of the matrix: all are BF16 then. */
+static int nv_draw(const char *matrix, int64_t n, int64_t k, uint8_t *codes, uint8_t *scales) {
+    kt_rng rng;
+    uint64_t seed = 1;
+
+    for (const char *c = matrix; *c; c++) seed = 31 * seed + (unsigned char)*c;
+    kt_rng_seed(&rng, seed);
+    for (int64_t i = 0; i < n * k; i++) codes[i] = (uint8_t)kt_rng_below(&rng, 16);
+    for (int64_t i = 0; i < n * k / 16; i++)
+        scales[i] = (uint8_t)(kt_rng_below(&rng, 2) << 7 | (48 + kt_rng_below(&rng, 16)));
+    return 3 + (int)kt_rng_below(&rng, 4);
+}
+
+static void nv_put_scalar(kt_written_model *w, const char *matrix, const char *part, int rank,
+                          float value) {
+    float *data = malloc(sizeof *data);
+    char name[240];
+
+    *data = value;
+    snprintf(name, sizeof name, "%s.%s", matrix, part);
+    kt_written_put(w, name, KT_DTYPE_F32, rank, (int64_t[]){1}, data);
+}
+
+static void nv_put_matrix(nv_form f, kt_written_model *w, const char *matrix, int64_t n,
+                          int64_t k) {
+    const bool is_packed = f == NV_COMPRESSED;
+    uint8_t *codes = malloc((size_t)(n * k)), *scales = malloc((size_t)(n * k / 16));
+    uint8_t *pairs = malloc((size_t)(n * k / 2));
+    uint16_t *bf16 = malloc((size_t)(2 * n * k));
+    const int shift = nv_draw(matrix, n, k, codes, scales);
+    char name[240];
+
+    pair_up(codes, n * k, pairs);
+    for (int64_t i = 0; i < n * k; i++)
+        bf16[i] = kt_f32_to_bf16(
+            (float)ldexp(value_of(codes[i], 127) * e4m3_value(scales[i / 16]), -shift));
+    free(codes);
+    snprintf(name, sizeof name, "%s.%s", matrix, is_packed ? "weight_packed" : "weight");
+    if (f == NV_BF16) {
+        kt_written_put(w, name, KT_DTYPE_BF16, 2, (int64_t[]){n, k}, bf16);
+        free(pairs), free(scales);
+        return;
+    }
+    kt_written_put(w, name, KT_DTYPE_U8, 2, (int64_t[]){n, k / 2}, pairs);
+    snprintf(name, sizeof name, "%s.weight_scale", matrix);
+    kt_written_put(w, name, KT_DTYPE_F8_E4M3, 2, (int64_t[]){n, k / 16}, scales);
+    nv_put_scalar(w, matrix, is_packed ? "weight_global_scale" : "weight_scale_2", is_packed,
+                  ldexpf(1, is_packed ? shift : -shift));
+    nv_put_scalar(w, matrix, is_packed ? "input_global_scale" : "input_scale", is_packed, 0.5f);
+    free(bf16);
+}
+
+static const struct {
+    const char *name;
+    int64_t n, k;
+    int experts;
+} nv_matrices[] = {{"mlp.experts.%d.gate_proj", NV_INNER, NV_HIDDEN, EXPERTS},
+                   {"mlp.experts.%d.up_proj", NV_INNER, NV_HIDDEN, EXPERTS},
+                   {"mlp.experts.%d.down_proj", NV_HIDDEN, NV_INNER, EXPERTS},
+                   {"self_attn.q_proj", NV_HEADS *NV_HEAD, NV_HIDDEN, 1},
+                   {"self_attn.k_proj", NV_KV_HEADS *NV_HEAD, NV_HIDDEN, 1},
+                   {"self_attn.v_proj", NV_KV_HEADS *NV_HEAD, NV_HIDDEN, 1},
+                   {"self_attn.o_proj", NV_HIDDEN, NV_HEADS *NV_HEAD, 1}};
+
+static void nv_put_layer(nv_form f, kt_written_model *w, int layer) {
+    for (size_t i = 0; i < sizeof nv_matrices / sizeof *nv_matrices; i++)
+        for (int e = 0; e < nv_matrices[i].experts; e++) {
+            const char *from = nv_matrices[i].name, *hole = strstr(from, "%d");
+            char matrix[200];
+            if (hole)
+                snprintf(matrix, sizeof matrix, "model.layers.%d.%.*s%d%s", layer,
+                         (int)(hole - from), from, e, hole + 2);
+            else
+                snprintf(matrix, sizeof matrix, "model.layers.%d.%s", layer, from);
+            nv_put_matrix(f, w, matrix, nv_matrices[i].n, nv_matrices[i].k);
+        }
+}
+
+static void nv_write(nv_form f, const char *to) {
+    static const char *const configs[NV_FORMS] = {
+        NULL, ",\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}",
+        ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+        "\"nvfp4-pack-quantized\"}"};
+    kt_written_model *w = calloc(1, sizeof *w);
+    kt_model_shape written = nv_shape;
+    kt_checkpoint *c = NULL;
+    kt_err err = {0};
+
+    written.extra = configs[f];
+    kt_random_model(&written, 4, to);
+    cr_assert_eq(kt_checkpoint_open(to, &c, &err), KT_OK, "%s", err.message);
+    for (size_t i = 0; i < kt_checkpoint_count(c); i++) {
+        const kt_tensor *t = kt_checkpoint_at(c, i);
+        if (!strstr(t->name, ".experts.") && !strstr(t->name, "_proj.")) kt_written_copy(w, t);
+    }
+    kt_checkpoint_close(c);
+    for (int l = 0; l < LAYERS; l++) nv_put_layer(f, w, l);
+    kt_written_finish(w, to);
+    free(w);
+}
+
+static void nv_make(void) {
+    for (int f = 0; f < NV_FORMS; f++) {
+        kt_temp_make(folder[f], sizeof folder[f]);
+        nv_write((nv_form)f, folder[f]);
+    }
+}
+
+static void nv_remove(void) {
+    for (int f = 0; f < NV_FORMS; f++) kt_temp_remove(folder[f]);
+}
+
+/* Both forms are what the double reference makes of the same numbers in BF16, with the same bits;
+ * and as INT8 to the bits of those. */
+Test(nvfp4, both_forms_have_the_numbers_that_were_written, .init = nv_make, .fini = nv_remove,
+     .timeout = 120) {
+    static float first[N_TOKENS * VOCAB], logits[N_TOKENS * VOCAB];
+    int32_t tokens[N_TOKENS];
+    int64_t decided;
+    double error, rounded;
+    kt_err err = {0};
+    kt_ref_model *m = kt_ref_load(folder[NV_BF16], KT_QUANT_NATIVE, &err);
+
+    cr_assert(m, "%s", err.message);
+    draw_tokens(tokens);
+    kt_written_forward(folder[NV_MODELOPT], tokens, N_TOKENS, first);
+    error = kt_ref_compare(m, tokens, N_TOKENS, KT_REF_INT8, first, &decided, &rounded);
+    cr_expect_gt(4 * decided, N_TOKENS, "%lld decided", (long long)decided);
+    cr_expect_leq(error, 1.5 * rounded, "off by %g, the reference by %g", error, rounded);
+    cr_expect_lt(rounded, 0.1);
+    kt_ref_free(m);
+    kt_written_forward(folder[NV_COMPRESSED], tokens, N_TOKENS, logits);
+    cr_expect_eq(memcmp(first, logits, sizeof first), 0);
+    kt_written_forward_as(folder[NV_BF16], KT_QUANT_INT8, tokens, N_TOKENS, first);
+    for (int f = NV_MODELOPT; f < NV_FORMS; f++) {
+        kt_written_forward_as(folder[f], KT_QUANT_INT8, tokens, N_TOKENS, logits);
+        cr_expect_eq(memcmp(first, logits, sizeof first), 0, "form %d", f);
+    }
+}
+
+/* Every scale with every code, and a factor that is no power of two: the blocks decode to the
+ * numbers in double, from any row on; w8g16m and floats to them rounded. NaN is refused. */
+Test(nvfp4, rows_become_blocks_without_loss) {
+    enum { ROWS = 64, K = 64, FIRST = 5 };
+    static uint8_t codes[ROWS * K], pairs[ROWS * K / 2], scales[ROWS * K / 16];
+    static uint8_t blocks[ROWS * K / 64 * 36];
+    static int8_t wide[ROWS * K];
+    static float factors[ROWS], terms[ROWS * K / 16 * 2], scratch[K * 16];
+    static uint16_t floats[ROWS * K];
+    const kt_tensor stored = {.name = "x.weight",
+                              .rank = 2,
+                              .shape = {ROWS, K / 2},
+                              .dtype = KT_DTYPE_U8,
+                              .data = pairs,
+                              .bytes = sizeof pairs};
+    const kt_tensor beside = {.name = "x.weight_scale",
+                              .rank = 2,
+                              .shape = {ROWS, K / 16},
+                              .dtype = KT_DTYPE_F8_E4M3,
+                              .data = scales,
+                              .bytes = sizeof scales};
+    const kt_format *f = kt_format_find(KT_W_NVFP4), *g = kt_format_find(KT_W_INT8_G16M);
+    const kt_format *bf16 = kt_format_find(KT_W_BF16);
+    const kt_matrix w = {KT_W_NVFP4, ROWS - FIRST, K, blocks, factors};
+    const kt_matrix wider = {KT_W_INT8_G16M, ROWS - FIRST, K, wide, terms};
+    const double factor = 0.0123456789f;
+    kt_matrix_source s = {0};
+    kt_err err = {0};
+
+    for (int i = 0; i < ROWS * K; i++) codes[i] = (uint8_t)((i * 7 + i / 16) % 16);
+    for (int i = 0; i < ROWS * K / 16; i++) scales[i] = (uint8_t)((i & 127) == 127 ? 0x80 : i);
+    pair_up(codes, ROWS * K, pairs);
+    kt_matrix_source_add_fp4(&s, KT_W_NVFP4, &stored, &beside, 0, 1, ROWS, K);
+    kt_matrix_source_times(&s, (float)factor);
+    cr_assert_eq(kt_matrix_source_check_finite(NULL, &s, 0, ROWS, &err), KT_OK);
+    cr_assert_eq(kt_matrix_source_encode_rows(&s, f, FIRST, ROWS, blocks, factors, NULL, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(kt_matrix_source_encode_rows(&s, g, FIRST, ROWS, wide, terms, scratch, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(kt_matrix_source_encode_rows(&s, bf16, FIRST, ROWS, floats, NULL, scratch, &err),
+                 KT_OK, "%s", err.message);
+    for (int64_t r = FIRST; r < ROWS; r++) {
+        double row[2][K];
+        f->decode_row(&w, r - FIRST, row[0]);
+        g->decode_row(&wider, r - FIRST, row[1]);
+        for (int64_t i = r * K; i < (r + 1) * K; i++) {
+            const double want = factor * e4m3_value(scales[i / 16]) * value_of(codes[i], 127);
+            cr_expect_eq(row[0][i % K], want, "row %lld input %lld", (long long)r,
+                         (long long)(i % K));
+            cr_expect_leq(fabs(row[1][i % K] - want), ldexp(fabs(want), -24));
+            cr_expect_leq(fabs(kt_bf16_to_f32(floats[i - FIRST * K]) - want),
+                          ldexp(fabs(want), -8) * 1.001);
+        }
+    }
+    for (int sign = 0; sign < 2; sign++) {
+        scales[31 * 4 + 2] = (uint8_t)(127 | sign << 7);
+        cr_expect_neq(kt_matrix_source_check_finite(NULL, &s, 0, ROWS, &err), KT_OK);
+        cr_expect(strstr(err.message, "element [31, 2] is NaN"), "%s", err.message);
+        s.allows_nonfinite = 1;
+        cr_expect_neq(kt_matrix_source_encode(&s, f, 0, ROWS, blocks, factors, NULL, &err), KT_OK);
+        cr_expect(strstr(err.message, "scale 2 of row 31 is NaN"), "%s", err.message);
+    }
+}
+
+/* An engine made of folders with one tensor damaged says which. */
+Test(nvfp4, refuses_scales_that_are_nan, .init = nv_make, .fini = nv_remove) {
+    static const char name[] = "model.layers.1.mlp.experts.2.down_proj.weight_scale";
+    const uint8_t nan = 255;
+
+    for (int f = NV_MODELOPT; f < NV_FORMS; f++) {
+        kt_engine *e = NULL;
+        kt_err err = {0};
+        kt_damage_element(folder[f], name, 7, &nan);
+        cr_expect_eq(kt_written_load(folder[f], KT_QUANT_NATIVE, &e, &err), KT_E_FORMAT, "%s",
+                     err.message);
+        cr_expect(strstr(err.message, name) && strstr(err.message, "element [1, 3] is NaN"), "%s",
+                  err.message);
+        cr_expect_null(e);
+    }
+}
+
+/* What is declared stands for tensors that are not at hand; attention that is spared stays float. */
+Test(nvfp4, declarations_of_both_kinds_are_read) {
+#define MODELOPT "\"quant_method\":\"modelopt\",\"quant_algo\":"
+    static const struct {
+        const char *config;
+        kt_weight_format linear, experts;
+    } cases[] = {{"\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\","
+                  "\"ignore\":[\"re:.*self_attn.*\"]",
+                  KT_W_BF16, KT_W_NVFP4},
+                 {MODELOPT "\"NVFP4\",\"group_size\":16", KT_W_NVFP4, KT_W_NVFP4},
+                 {MODELOPT "\"FP8\",\"exclude_modules\":[\"model.layers.0.self_attn*\"]", KT_W_BF16,
+                  KT_W_FP8_CHANNEL},
+                 {MODELOPT "\"MIXED_PRECISION\",\"quantized_layers\":{"
+                           "\"model.layers.0.self_attn.q_proj\":{\"quant_algo\":\"FP8\"},"
+                           "\"model.layers.0.mlp.experts.0.up_proj\":{\"quant_algo\":\"NVFP4\"}}",
+                  KT_W_NVFP4, KT_W_NVFP4}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        kt_json_doc *doc = NULL;
+        kt_declared declared = {0};
+        kt_err err = {0};
+        snprintf(text, sizeof text, "{\"quantization_config\":{%s}}", cases[i].config);
+        cr_assert_eq(kt_json_parse(text, strlen(text), NULL, &doc, &err), KT_OK);
+        cr_expect_eq(kt_declared_read(&(kt_config_source){.json = kt_json_root(doc), .where = "x"},
+                                      &declared, &err),
+                     KT_OK, "case %zu: %s", i, err.message);
+        cr_expect_eq(declared.linear, cases[i].linear, "case %zu", i);
+        cr_expect_eq(declared.experts, cases[i].experts, "case %zu", i);
+        kt_json_destroy(doc);
+    }
+}
+
+/* Older folders of modelopt say it in a file of its own; a plan needs no weights. */
+Test(nvfp4, a_configuration_beside_config_json_is_read, .init = nv_make, .fini = nv_remove) {
+    static const char text[] =
+        "{\"producer\":{\"name\":\"modelopt\"},\"quantization\":{\"quant_algo\":\"NVFP4\","
+        "\"group_size\":16,\"exclude_modules\":[\"model.layers.0.self_attn*\"]}}";
+    char path[600];
+    kt_model_dir d;
+    kt_err err = {0};
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/model.safetensors", folder[NV_BF16]);
+    cr_assert_eq(remove(path), 0);
+    snprintf(path, sizeof path, "%s/hf_quant_config.json", folder[NV_BF16]);
+    f = fopen(path, "w");
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    cr_assert_eq(kt_model_dir_read(folder[NV_BF16], &d, &err), KT_OK, "%s", err.message);
+    cr_expect_eq(kt_graph_experts(&d.graph, 0)->part[2].stored, KT_W_NVFP4);
+    cr_expect_eq(kt_graph_find(&d.graph, "qkv", 0)->part[0].stored, KT_W_BF16);
+    kt_model_dir_deinit(&d);
+    f = fopen(path, "w");
+    cr_assert(f && fputs("{\"quantization\":{\"quant_algo\":\"INT3\"}}", f) >= 0 && fclose(f) == 0);
+    cr_expect_neq(kt_model_dir_read(folder[NV_BF16], &d, &err), KT_OK);
+    cr_expect(strstr(err.message, "hf_quant_config.json: quant_algo 'INT3'"), "%s", err.message);
 }

@@ -35,88 +35,109 @@ static bool open_model(const char *name, kt_model_dir *dir) {
 typedef struct world {
     const kt_graph *g;
     const kt_placement *p;
-    bool *here, *there; /* [values] */
-    bool *written;      /* [values] anywhere */
-    bool routing_here, routing_there;
+    unsigned *at; /* [values] bit 0: the host, bit d + 1: device d; 0 = not written yet */
+    unsigned routing;
 } world;
 
-static void read_value(world *w, const kt_view *v, bool is_there, int node) {
-    if (v->width == 0 || !w->written[v->value]) return;
-    cr_expect(is_there ? w->there[v->value] : w->here[v->value],
+static void read_value(world *w, const kt_view *v, int where, int node) {
+    if (v->width == 0 || !w->at[v->value]) return;
+    cr_expect(w->at[v->value] >> where & 1,
               "node %d (%s) reads value %d where it is not up to date", node,
               kt_node_kind_name(w->g->nodes[node].kind), v->value);
 }
 
-static void run_on(world *w, int i, bool is_there) {
+/* where: 0 = the host, d + 1 = device d. */
+static void run_on(world *w, int i, int where) {
     const kt_node *n = &w->g->nodes[i];
 
-    read_value(w, &n->in, is_there, i);
-    read_value(w, &n->in2, is_there, i);
-    read_value(w, &n->in3, is_there, i);
-    read_value(w, &n->out, is_there, i); /* most write over a part, or add */
+    read_value(w, &n->in, where, i);
+    read_value(w, &n->in2, where, i);
+    read_value(w, &n->in3, where, i);
+    read_value(w, &n->out, where, i); /* most write over a part, or add */
     if (n->kind == KT_NODE_EXPERTS && n->is_routed)
-        cr_expect(is_there ? w->routing_there : w->routing_here, "node %d has no routing", i);
-    if (n->kind == KT_NODE_ROUTE) w->routing_there = is_there, w->routing_here = !is_there;
-    if (n->out.width == 0) return;
-    w->written[n->out.value] = true;
-    w->here[n->out.value] = !is_there, w->there[n->out.value] = is_there;
-}
-
-static void run_both(world *w, const kt_segment *s) {
-    const kt_node *n = &w->g->nodes[s->first];
-
-    read_value(w, &n->in, false, s->first);
-    read_value(w, &n->in, true, s->first);
-    read_value(w, &n->out, s->is_summed_on_device, s->first);
-    cr_expect(w->routing_here && w->routing_there);
-    w->here[n->out.value] = !s->is_summed_on_device;
-    w->there[n->out.value] = s->is_summed_on_device;
+        cr_expect(w->routing >> where & 1, "node %d has no routing", i);
+    if (n->kind == KT_NODE_ROUTE) w->routing = 1u << where;
+    if (n->out.width > 0) w->at[n->out.value] = 1u << where;
+    if (n->kind == KT_NODE_HYPER_JOIN) w->at[n->in3.value] = 1u << where;
 }
 
 /* In a short step nothing goes up for it, and only the CPU reads. */
-static void run_short(world *w, const kt_segment *s) {
+static void run_both(world *w, const kt_segment *s, bool is_short) {
     const kt_node *n = &w->g->nodes[s->first];
+    const int there = s->device + 1, sum = s->is_summed_on_device ? there : 0;
 
-    read_value(w, &n->in, false, s->first);
-    read_value(w, &n->out, s->is_summed_on_device, s->first);
-    cr_expect(w->routing_here);
-    w->here[n->out.value] = !s->is_summed_on_device;
-    w->there[n->out.value] = s->is_summed_on_device;
+    read_value(w, &n->in, 0, s->first);
+    if (!is_short) read_value(w, &n->in, there, s->first);
+    read_value(w, &n->out, sum, s->first);
+    cr_expect(w->routing & 1 && (is_short || w->routing >> there & 1));
+    w->at[n->out.value] = 1u << sum;
+}
+
+/* What crosses before a segment. */
+static void copy_in(world *w, const kt_segment *s, bool is_short) {
+    const unsigned there = 1u << (s->device + 1);
+
+    for (int i = 0; i < s->n_down; i++) {
+        cr_expect(w->at[s->down[i]] >> (s->down_from[i] + 1) & 1,
+                  "value %d comes down from where it is old", s->down[i]);
+        w->at[s->down[i]] |= 1;
+    }
+    if (s->routing_down) {
+        cr_expect(w->routing == 0 || w->routing >> (s->routing_from + 1) & 1);
+        w->routing |= 1;
+    }
+    for (int i = 0; i < s->n_across; i++) {
+        cr_expect_neq(s->across[i].from, s->device);
+        cr_expect(w->at[s->across[i].value] >> (s->across[i].from + 1) & 1,
+                  "value %d crosses from where it is old", s->across[i].value);
+        w->at[s->across[i].value] |= there;
+    }
+    for (int i = 0; i < s->n_up && !is_short; i++) {
+        cr_expect(w->at[s->up[i]] & 1, "value %d goes up from where it is old", s->up[i]);
+        w->at[s->up[i]] |= there;
+    }
+    if (s->routing_up && !is_short) w->routing |= there;
 }
 
 static void carry_out(const kt_graph *g, const kt_placement *p, bool is_long) {
-    const size_t n = (size_t)g->n_values;
-    world w = {g, p, calloc(n, 1), calloc(n, 1), calloc(n, 1), false, false};
+    world w = {g, p, calloc((size_t)g->n_values, sizeof *w.at), 0};
     int next = 0;
 
-    w.here[0] = w.written[0] = true;
+    w.at[0] = 1;
     for (int s = 0; s < p->n_segments; s++) {
         const kt_segment *at = &p->segment[s];
         const bool is_short = at->is_for_long_steps && !is_long;
         cr_assert_eq(at->first, next);
         cr_assert_gt(at->end, at->first);
-        for (int i = 0; i < at->n_up && !is_short; i++) {
-            cr_expect(w.here[at->up[i]], "value %d goes up from where it is old", at->up[i]);
-            w.there[at->up[i]] = true;
-        }
-        for (int i = 0; i < at->n_down; i++) {
-            cr_expect(w.there[at->down[i]], "value %d comes down from where it is old",
-                      at->down[i]);
-            w.here[at->down[i]] = true;
-        }
-        w.routing_there |= at->routing_up && !is_short, w.routing_here |= at->routing_down;
-        if (at->side == KT_SIDE_BOTH && is_short)
-            run_short(&w, at);
-        else if (at->side == KT_SIDE_BOTH)
-            run_both(&w, at);
+        copy_in(&w, at, is_short);
+        if (at->side == KT_SIDE_BOTH) run_both(&w, at, is_short);
         for (int i = at->first; i < at->end && at->side != KT_SIDE_BOTH; i++) {
-            cr_assert_eq(p->side[i], at->side);
-            run_on(&w, i, at->side == KT_SIDE_DEVICE);
+            cr_assert(p->side[i] == at->side && p->device[i] == at->device);
+            run_on(&w, i, at->side == KT_SIDE_DEVICE ? at->device + 1 : 0);
         }
         next = at->end;
     }
     cr_expect_eq(next, g->n_nodes);
-    free(w.here), free(w.there), free(w.written);
+    free(w.at);
+}
+
+/* Each node of a device is in that device's part alone, with its weights. */
+static void check_parts(const kt_graph *g, const kt_placement *p, const int *first) {
+    for (int i = 0, layer = 0; i < g->n_nodes; i++) {
+        const kt_node *n = &g->nodes[i];
+        layer = kt_node_layer(n, layer);
+        for (int d = 0; d < p->n_devices; d++) {
+            const kt_placement *part = kt_placement_of(p, d);
+            const bool is_own =
+                first[d] <= layer && (d + 1 == p->n_devices || first[d + 1] > layer);
+            cr_expect_eq(part->side[i], is_own ? p->side[i] : KT_SIDE_CPU, "node %d, device %d", i,
+                         d);
+            if (!is_own || p->side[i] == KT_SIDE_CPU) continue;
+            if (n->plane >= 0) cr_expect(part->is_plane_away[n->plane]);
+            if (n->slot >= 0) cr_expect(part->is_slot_away[n->slot]);
+            if (n->kind == KT_NODE_EXPERTS && n->is_routed) cr_expect(part->place[n->weight]);
+        }
+    }
 }
 
 /* Placements that no build's operations would give, too: kinds are refused by lot. */
@@ -162,11 +183,14 @@ static void check_model(const char *name, uint32_t seed) {
     const int32_t ids[] = {1, 3};
     kt_model_dir dir = {0};
     kt_device_ask ask = {.graph = &dir.graph, .ops = ops, .n_ops = KT_NODE_KINDS};
+    int first[] = {0, 1, 3};
     kt_hot_experts *hot;
     kt_placement p;
     kt_err err = {KT_OK, ""};
 
     if (!open_model(name, &dir)) return;
+    ask.n_devices = 1 + (int)(seed % 3), ask.first_layer = first;
+    if (strcmp(name, "glm_moe_dsa") == 0) ask.n_devices = 1; /* picked lists are of all layers */
     memset(streamed, 1, sizeof streamed);
     if (seed % 2) ask.streamed = streamed;
     hot = calloc((size_t)dir.graph.n_weights, sizeof *hot);
@@ -184,14 +208,15 @@ static void check_model(const char *name, uint32_t seed) {
     carry_out(&dir.graph, &p, false);
     check_homes(&dir.graph, &p);
     check_weights(&dir.graph, &p);
+    check_parts(&dir.graph, &p, first);
     kt_placement_deinit(&p);
     free(hot);
     kt_model_dir_deinit(&dir);
 }
 
 Test(place, values_are_up_to_date_wherever_they_are_read, .timeout = 60) {
-    static const char *const models[] = {"qwen3_moe-a", "qwen3_next",   "glm4_moe",
-                                         "deepseek_v3", "deepseek_v32", "glm_moe_dsa"};
+    static const char *const models[] = {"qwen3_moe-a",  "qwen3_next",  "glm4_moe",   "deepseek_v3",
+                                         "deepseek_v32", "glm_moe_dsa", "deepseek_v4"};
 
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (uint32_t seed = 0; seed < 12; seed++) check_model(models[m], seed);
@@ -425,6 +450,38 @@ Test(place, experts_change_places_only_when_it_is_sure_to_pay) {
 
 /* ---- words ---- */
 
+static void check_lists(void) {
+    static const char *const bad[] = {"cuda:0,0",  "cuda:0,",    "cuda+cuda:0",  "cuda:all+cuda:1",
+                                      "cuda:ally", "emulated*0", "emulated*17",  "emulated*2x",
+                                      "emulated+", "+emulated",  "cpu+emulated", "emulated2"};
+    kt_device_options o[KT_DEVICES_MOST] = {{.fail_after = 9}};
+    kt_device *opened[KT_DEVICES_MOST];
+    bool is_used;
+    kt_err err = {KT_OK, ""};
+    int n;
+
+    cr_expect_eq(kt_device_words_parse("cuda:2,0+emulated*2:memory=8M,lazy+emulated", o, &n, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(n, 5);
+    cr_expect(o[0].ordinal == 2 && o[1].ordinal == 0 && strcmp(o[1].class, "cuda") == 0);
+    cr_expect(o[2].memory_bytes == 8 << 20 && o[3].memory_bytes == 8 << 20 && o[3].emulator.lazy);
+    cr_expect(o[4].memory_bytes == 0 && !o[4].emulator.lazy && o[4].fail_after == 9);
+    cr_expect_eq(kt_device_words_parse("cuda:all", o, &n, &err), KT_OK, "%s", err.message);
+    cr_expect(n == 1 && o[0].ordinal == KT_DEVICE_ALL);
+    cr_expect_eq(kt_device_word_parse("cuda:0,1", &is_used, o, &err), KT_E_INVALID);
+    cr_expect(strstr(err.message, "expected one device"), "%s", err.message);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_expect_eq(kt_device_words_parse(bad[i], o, &n, &err), KT_E_INVALID, "'%s'", bad[i]);
+    cr_assert_eq(kt_devices_open("emulated:memory=8M+emulated:memory=4M", NULL, opened, &n, &err),
+                 KT_OK, "%s", err.message);
+    cr_assert_eq(n, 2);
+    cr_expect_eq(kt_device_about(opened[1])->memory_bytes, 4 << 20);
+    while (n > 0) kt_device_close(opened[--n]);
+    cr_expect_eq(kt_devices_open("emulated+emulated:threads=99", NULL, opened, &n, &err),
+                 KT_E_INVALID, "%s", err.message);
+    cr_expect_eq(n, 0);
+}
+
 Test(place, devices_are_named_by_words) {
     static const char *const bad[] = {"",
                                       "gpu",
@@ -455,6 +512,7 @@ Test(place, devices_are_named_by_words) {
                  KT_OK, "%s", err.message);
     cr_expect(o.memory_bytes == 64 << 20 && o.threads == 2 && strcmp(o.target, "90a") == 0);
     cr_expect(o.emulator.seed == 7 && o.emulator.lazy && o.emulator.races && o.fail_after == 12);
+    check_lists();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kt_device_options with = {0};
         cr_expect_eq(kt_device_word_parse(bad[i], &is_used, &with, &err), KT_E_INVALID, "'%s'",

@@ -10,6 +10,9 @@
 
 #include "base/rng.h"
 #include "runtime/exec/engine_draft.h"
+#include "runtime/exec/engine_impl.h"
+#include "runtime/exec/place.h"
+#include "runtime/model/convert.h"
 #include "tests/support/plain_model.h"
 #include "tests/support/temp.h"
 
@@ -295,9 +298,11 @@ static void add(sums *a, const float *got, const double *exact, const double *ro
     }
 }
 
-/* Logits of the head at the ends of chunks, against the reference at the same places. */
-static void check_chunks(kt_engine *e, const int32_t *tokens, int64_t chunk, int64_t vocab,
-                         const double *exact, const double *rounded, const double *own_exact) {
+/* Logits of the head at the ends of chunks of the first `most` tokens, against the reference at the
+ * same places. */
+static void check_chunks(kt_engine *e, const int32_t *tokens, int64_t chunk, int64_t most,
+                         int64_t vocab, const double *exact, const double *rounded,
+                         const double *own_exact) {
     float *logits = malloc((size_t)(SIDE * vocab) * sizeof *logits);
     float *own = malloc((size_t)(SIDE * vocab) * sizeof *own);
     kt_sequence *s[SIDE];
@@ -305,7 +310,7 @@ static void check_chunks(kt_engine *e, const int32_t *tokens, int64_t chunk, int
 
     for (int k = 0; k < SIDE; k++)
         cr_assert_eq(kt_sequence_create(e, N_TOKENS + 8, &s[k], NULL), KT_OK);
-    for (int64_t at = 0; at + chunk < N_TOKENS; at += chunk) {
+    for (int64_t at = 0; at + chunk < most; at += chunk) {
         const int64_t row = (at + chunk - 1) * vocab;
         draft_after(e, s, tokens, chunk, vocab, own, logits);
         for (int k = 0; k < SIDE; k++)
@@ -359,6 +364,30 @@ static bool check_second(kt_engine *e, const kt_plain_model *m, const int32_t *t
     return is_same;
 }
 
+/* The same on a device that has all that it can run and one expert of each layer, in steps that are
+ * put whole (of one row) and part by part. */
+static void check_there(kt_engine_options o, const kt_plain_model *m, const int32_t *tokens,
+                        int64_t vocab, const double *exact, const double *rounded,
+                        const double *own) {
+    kt_engine *e = NULL;
+    const kt_placement *place;
+    const kt_graph *g;
+    kt_err err = {KT_OK, ""};
+
+    o.device = "emulated";
+    o.gpu_experts = "1";
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    place = e->step.place, g = &e->model.graph;
+    cr_expect(place->side[g->main_nodes] == KT_SIDE_DEVICE &&
+              place->side[g->n_nodes - 1] == KT_SIDE_DEVICE);
+    for (int i = g->main_nodes; i < g->n_nodes; i++)
+        if (g->nodes[i].is_routed) cr_expect_eq(place->side[i], KT_SIDE_BOTH);
+    check_chunks(e, tokens, 1, 3, vocab, exact, rounded, own);
+    check_chunks(e, tokens, 5, N_TOKENS, vocab, exact, rounded, own);
+    cr_expect(check_second(e, m, tokens, vocab));
+    kt_engine_destroy(e);
+}
+
 static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
     const int64_t vocab = shape->vocab, count = N_TOKENS * vocab;
     const size_t bytes = (size_t)count * sizeof(double);
@@ -385,14 +414,76 @@ static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
               is_decided(kt_plain_draft, m, tokens, N_TOKENS, exact, rounded, spare);
     o.model_dir = folder;
     if (decided) cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
-    if (decided) check_chunks(e, tokens, 1, vocab, exact, rounded, own);
-    if (decided) check_chunks(e, tokens, 5, vocab, exact, rounded, own);
+    if (decided) check_chunks(e, tokens, 1, N_TOKENS, vocab, exact, rounded, own);
+    if (decided) check_chunks(e, tokens, 5, N_TOKENS, vocab, exact, rounded, own);
     decided = decided && check_second(e, m, tokens, vocab);
+    if (decided && shape->family == KT_PLAIN_GLM4_MOE)
+        check_there(o, m, tokens, vocab, exact, rounded, own);
     kt_engine_destroy(e);
     kt_plain_destroy(m);
     kt_temp_remove(folder);
     free(exact), free(rounded), free(own), free(spare);
     return decided;
+}
+
+/* What a folder says behind steps of 5 rows: logits of the head and the model's own. */
+static void draft_from(const char *folder, const int32_t *tokens, int64_t vocab, float *logits) {
+    const kt_engine_options o = {.model_dir = folder,
+                                 .table_path = "",
+                                 .n_threads = 2,
+                                 .deterministic = true,
+                                 .with_draft_head = true,
+                                 .tokenizer_optional = true};
+    kt_sequence *s[SIDE];
+    kt_engine *e;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    for (int k = 0; k < SIDE; k++)
+        cr_assert_eq(kt_sequence_create(e, N_TOKENS + 8, &s[k], NULL), KT_OK);
+    draft_after(e, s, tokens, 5, vocab, logits, logits + SIDE * vocab);
+    for (int k = 0; k < SIDE; k++) kt_sequence_destroy(s[k]);
+    kt_engine_destroy(e);
+}
+
+/* Converted, the head gives the same bits as before; with formats of a budget, too, a folder loads
+ * with its head and without; where it was left out it is refused. */
+Test(plain_families, converted_folders_keep_their_draft_head, .timeout = 60) {
+    const kt_engine_options o = {.table_path = "", .n_threads = 2, .tokenizer_optional = true};
+    int32_t tokens[N_TOKENS];
+
+    for (int i = 0; i < N_TOKENS; i++) tokens[i] = (7 * i + 3) % 33;
+    for (int i = 2; i <= 4; i += 2) { /* one that is named as any layer, one beside the body */
+        const int64_t vocab = drafting[i].vocab, count = 2 * SIDE * vocab;
+        float want[2 * SIDE * 40], got[2 * SIDE * 40];
+        char model[256], out[256];
+        kt_convert_request r = {.model = model, .out = out, .n_threads = 2};
+        kt_engine_options plain = o;
+        kt_convert_result done = {0};
+        kt_engine *e;
+        kt_err err = {KT_OK, ""};
+        kt_temp_make(model, sizeof model);
+        kt_plain_destroy(kt_plain_create(&drafting[i], 1, model));
+        draft_from(model, tokens, vocab, want);
+        for (int way = 0; way < 3; way++) {
+            kt_temp_make(out, sizeof out);
+            r.budget = way == 1 ? done.bytes * 3 / 4 : 0;
+            r.without_draft_head = way == 2;
+            cr_assert_eq(kt_convert(&r, &done, &err), KT_OK, "%s", err.message);
+            cr_expect_eq(done.shards, drafting[i].layers + (way == 2 ? 1 : 2));
+            plain.model_dir = out;
+            plain.with_draft_head = false;
+            cr_assert_eq(kt_engine_create(&plain, &e, &err), KT_OK, "%s", err.message);
+            kt_engine_destroy(e);
+            plain.with_draft_head = true;
+            if (way < 2) draft_from(out, tokens, vocab, got);
+            if (way == 0)
+                cr_expect_eq(memcmp(want, got, (size_t)count * sizeof *want), 0, "shape %d", i);
+            if (way == 2) cr_expect_eq(kt_engine_create(&plain, &e, &err), KT_E_UNSUPPORTED);
+            kt_temp_remove(out);
+        }
+        kt_temp_remove(model);
+    }
 }
 
 ParameterizedTestParameters(plain_families, draft_heads_agree_with_their_formulas) {

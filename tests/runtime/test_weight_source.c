@@ -228,3 +228,102 @@ Test(weight_source, a_table_of_nvfp4_has_no_factor) {
     cr_assert_eq(n_tables, 1);
     unmake(&m);
 }
+
+/* ---- NVFP4 of safetensors ---- */
+
+#define UP "model.layers.0.mlp.experts.1.up_proj"
+#define UP_OF_FIRST "model.layers.0.mlp.experts.0.up_proj"
+
+/* U8 codes are NVFP4 where scales are E4M3 or a factor is there, and MXFP4 where neither is. */
+Test(weight_source, nvfp4_is_told_by_its_scales_or_its_factor) {
+    static const kt_tensor cases[][2] = {
+        {{.name = UP_OF_FIRST ".weight", KT_DTYPE_U8, 2, {32, 32}},
+         {.name = UP_OF_FIRST ".weight_scale", KT_DTYPE_F8_E4M3, 2, {32, 4}}},
+        {{.name = UP_OF_FIRST ".weight_packed", KT_DTYPE_U8, 2, {32, 32}},
+         {.name = UP_OF_FIRST ".weight_scale", KT_DTYPE_F8_E4M3, 2, {32, 4}}},
+        {{.name = UP_OF_FIRST ".weight", KT_DTYPE_U8, 2, {32, 32}},
+         {.name = UP_OF_FIRST ".weight_scale_2", KT_DTYPE_F32}},
+        {{.name = UP_OF_FIRST ".weight_packed", KT_DTYPE_U8, 2, {32, 32}},
+         {.name = UP_OF_FIRST ".weight_global_scale", KT_DTYPE_F32, 1, {1}}},
+        {{.name = UP_OF_FIRST ".weight_packed", KT_DTYPE_U8, 2, {32, 32}},
+         {.name = UP_OF_FIRST ".weight_scale", KT_DTYPE_U8, 2, {32, 2}}}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_weight_part *part;
+        model m;
+        make(&m,
+             "{\"model_type\":\"qwen3_moe\",\"num_key_value_heads\":1,\"num_experts\":4," COMMON
+             "}",
+             cases[i], 2);
+        part = &kt_graph_experts(&m.graph, 0)->part[1];
+        cr_expect_eq(part->encoding, i < 4 ? KT_STORED_NVFP4 : KT_STORED_MXFP4, "case %zu", i);
+        cr_expect_eq(part->stored, i < 4 ? KT_W_NVFP4 : KT_W_MXFP4, "case %zu", i);
+        unmake(&m);
+    }
+}
+
+/* Experts' matrices that lack something, or have it otherwise, are refused by what they lack. */
+Test(weight_source, names_what_nvfp4_of_safetensors_lacks) {
+    static const uint8_t bytes[32 * 32];
+    static const float values[] = {0, INFINITY, 0.5f, 2};
+    static const kt_tensor first = {
+        .name = UP_OF_FIRST ".weight_packed", KT_DTYPE_U8, 2, {32, 32}, bytes, 32 * 32};
+    static const kt_tensor first_scale = {
+        .name = UP_OF_FIRST ".weight_scale", KT_DTYPE_F8_E4M3, 2, {32, 4}, bytes, 32 * 4};
+    static const kt_tensor codes = {
+        .name = UP ".weight_packed", KT_DTYPE_U8, 2, {32, 32}, bytes, 32 * 32};
+    static const kt_tensor scale = {
+        .name = UP ".weight_scale", KT_DTYPE_F8_E4M3, 2, {32, 4}, bytes, 32 * 4};
+#define NUMBER(part, at, ...) \
+    { .name = UP part, KT_DTYPE_F32, __VA_ARGS__, (const uint8_t *)&values[at], 4 }
+    const struct {
+        kt_tensor tensors[4];
+        const char *message; /* NULL = nothing is wrong */
+        float factor;
+    } cases[] = {
+        {{codes, scale, NUMBER(".weight_scale_2", 2, 0, {0})}, NULL, 0.5f},
+        {{codes, scale, NUMBER(".weight_global_scale", 3, 1, {1})}, NULL, 0.5f},
+        {{codes, scale, NUMBER(".weight_scale_2", 0, 0, {0})}, NULL, 0},
+        {{codes, scale}, "NVFP4 without '" UP ".weight_global_scale'", 0},
+        {{codes, NUMBER(".weight_scale_2", 2, 0, {0})}, "'" UP ".weight_scale' is missing", 0},
+        {{scale, NUMBER(".weight_scale_2", 2, 0, {0})}, "'" UP ".weight' is missing", 0},
+        {{codes, scale, NUMBER(".weight_global_scale", 0, 1, {1})},
+         "is 0, expected a finite number other than 0",
+         0},
+        {{codes, scale, NUMBER(".weight_scale_2", 1, 1, {1})}, "is inf, expected a finite", 0},
+        {{codes, scale, {.name = UP ".weight_scale_2", KT_DTYPE_F32, 1, {3}, bytes, 12}},
+         "3 numbers of type F32, expected one",
+         0},
+        {{codes, {.name = UP ".weight_scale", KT_DTYPE_F8_E4M3, 2, {32, 2}, bytes, 64}},
+         "[32, 2], config.json asks for [32, 4]",
+         0},
+        {{codes, {.name = UP ".weight_scale", KT_DTYPE_U8, 2, {32, 4}, bytes, 128}},
+         "dtype U8, expected F8_E4M3",
+         0},
+        {{{.name = UP ".weight", KT_DTYPE_F8_E4M3, 2, {32, 32}, bytes, 1024}, scale},
+         "dtype F8_E4M3, expected U8 or I8",
+         0},
+        {{codes, scale, {.name = UP ".pre_quant_scale", KT_DTYPE_F32, 1, {64}, bytes, 256}},
+         "pre_quant_scale' scales inputs (NVFP4_AWQ)",
+         0}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kt_tensor tensors[6] = {first, first_scale};
+        size_t n = 0;
+        kt_matrix_source s;
+        model m;
+        kt_err err = {KT_OK, ""};
+        for (; n < 4 && cases[i].tensors[n].name; n++) tensors[2 + n] = cases[i].tensors[n];
+        make(&m,
+             "{\"model_type\":\"qwen3_moe\",\"num_key_value_heads\":1,\"num_experts\":4," COMMON
+             "}",
+             tensors, 2 + n);
+        cr_expect_eq(kt_weight_source(&m.finder, kt_graph_experts(&m.graph, 0), 1, 1, 1, &s, &err),
+                     cases[i].message ? err.status : KT_OK, "case %zu: %s", i, err.message);
+        if (cases[i].message)
+            cr_expect(strstr(err.message, cases[i].message), "case %zu: %s", i, err.message);
+        else
+            cr_expect_eq(s.piece[0].factor, cases[i].factor, "case %zu: %g", i, s.piece[0].factor);
+        unmake(&m);
+    }
+}

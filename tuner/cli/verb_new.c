@@ -217,12 +217,22 @@ static void write_line(FILE *to, const char *line, size_t size, const variant_wo
     }
 }
 
-/* Behind the members of a kernel over panels: what registers it. */
+/* Behind the code of a variant that one macro registers, a kernel over panels or a walk over the
+ * cache: that macro. */
 static void write_kernel(FILE *to, const variant_words *w) {
     const char *isa = strstr(w->name, "__");
 
+    fputs("/* Rank 0: unproven; 1 once it is filed as faster somewhere. */\n", to);
+    if (!w->format) {
+        fprintf(to,
+                "KT_ATTN_VARIANT(%s, .weights = KT_ATTN_CACHES, .isa = %s,\n"
+                "                .numerics = KT_NUM_F32, .bits = \"%s\", .version = 1,\n"
+                "                .rank = 0, .params = kt_attn_params, .accepts = "
+                "kt_attn_accepts);\n",
+                w->name, w->isa_id, w->name);
+        return;
+    }
     fprintf(to,
-            "/* Rank 0: unproven; 1 once it is filed as faster somewhere. */\n"
             "KT_P64_KERNEL(%.*s, %s, 1, 1, .weights = KT_W_BIT(%s),\n"
             "              .acts = 1u << %s, .isa = %s,\n"
             "              .numerics = KT_NUM_EXACT_INT32, .bits = \"%s\",\n"
@@ -233,7 +243,7 @@ static void write_kernel(FILE *to, const variant_words *w) {
 
 /* The new file's text from the plain variant's. The opening comment is ours, the rest its. */
 static void write_variant(FILE *to, const char *plain, int op, const variant_words *w) {
-    const char *at = strstr(plain, "#include");
+    const char *at = strstr(plain, "#include"), *end;
 
     fprintf(to, "/* %s", w->op);
     if (w->format) fprintf(to, " of %s weights and %s activations", w->format->name, w->acts);
@@ -248,8 +258,8 @@ static void write_variant(FILE *to, const char *plain, int op, const variant_wor
         " *\n"
         " * SPDX-License-Identifier: Apache-2.0 */\n",
         strstr(w->name, "__") + 2, ops[op].work);
-    if (w->format) {
-        const char *end = at ? strstr(at, "KT_P64_KERNEL_APART(") : NULL;
+    end = at ? strstr(at, w->format ? "KT_P64_KERNEL_APART(" : "KT_ATTN_VARIANT(") : NULL;
+    if (w->format || end) {
         fprintf(to, "%.*s", end ? (int)(end - at) : 0, at);
         write_kernel(to, w);
         return;

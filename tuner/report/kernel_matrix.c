@@ -64,7 +64,7 @@ static const struct {
     {GEMM | MOE, BIT(F16), KT_ISA_AVX512BF16, false,
      "a half is not a bfloat16 but the sum of two: twice the VDPBF16PS come to the rate of FMA on "
      "Zen 4 and to a quarter of it on Granite Rapids, and FMA needs no taking apart"},
-    {GEMM | MOE, CODES & ~GRIDS, KT_ISA_AVX512VBMI, false,
+    {GEMM | MOE, CODES & ~GRIDS & ~(BIT(IQ1_S) | BIT(IQ1_M)), KT_ISA_AVX512VBMI, false,
      "adds byte permutes to VNNI; these codes unpack with shifts and masks, and their tables with "
      "VPSHUFB"},
     {GEMM | MOE, BIT(BF16) | BIT(F16), KT_ISA_AVX512VBMI, false,

@@ -12,7 +12,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     attend_state *s = kt_device_step_alloc(n->step, sizeof *s);
 
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
-    KT_TRY(kt_device_attn_init(n, 0, &s->attn, err));
+    KT_TRY(kt_device_attn_init(n, 0, 0, &s->attn, err));
     n->state = s;
     if (n->node->weight3 < 0) return KT_OK;
     return kt_device_load_small(n->step, n->node->weight3, &s->sink, NULL, err);

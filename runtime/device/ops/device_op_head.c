@@ -20,7 +20,18 @@ static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     return kt_device_product_refuse(w->k);
 }
 
+/* The model's own, where this one is of its draft head and both are of one matrix. */
+static const head_state *twin_of(const kt_device_node *n) {
+    const kt_graph *g = n->step->graph;
+    const int node = (int)(n->node - g->nodes);
+    const kt_device_node *own = n - (node - (g->main_nodes - 1));
+
+    if (!g->draft_hidden || node < g->main_nodes || !own->op) return NULL;
+    return own->node->weight == n->node->weight ? own->state : NULL;
+}
+
 static kt_status init(kt_device_node *n, kt_err *err) {
+    const head_state *twin = twin_of(n);
     const kt_device_pick pick = {.weight = n->node->weight, .n = 1, .count = 1};
     head_state *h = kt_device_step_alloc(n->step, sizeof *h);
     kt_weight_format format;
@@ -28,7 +39,10 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
     if (!h) return kt_fail(err, KT_E_NOMEM, "no memory for lm_head");
     n->state = h;
-    KT_TRY(kt_device_product_init(n->step, &pick, 0, &h->product, err));
+    if (twin)
+        h->product = twin->product;
+    else
+        KT_TRY(kt_device_product_init(n->step, &pick, 0, &h->product, err));
     KT_TRY(kt_device_load_small(n->step, n->node->weight2, &weight, &format, err));
     h->weight = weight;
     return kt_device_kernel_find(n->step, "rows_norm", NULL, 0, &h->norm, err);

@@ -7,20 +7,16 @@ enum { HEADS = 1 }; /* entry of rows_norm.cu */
 
 typedef struct rms_heads_state {
     kt_row_code code;
-    const void *w;
+    const void *w; /* NULL = ones */
 } rms_heads_state;
-
-static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
-    (void)ask;
-    return n->weight < 0 ? "a norm without weights" : NULL;
-}
 
 static kt_status init(kt_device_node *n, kt_err *err) {
     rms_heads_state *s = kt_device_step_alloc(n->step, sizeof *s);
 
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a norm of heads");
     n->state = s;
-    KT_TRY(kt_device_load_small(n->step, n->node->weight, &s->w, NULL, err));
+    if (n->node->weight >= 0)
+        KT_TRY(kt_device_load_small(n->step, n->node->weight, &s->w, NULL, err));
     return kt_row_code_find(n->step, "rows_norm", NULL, &s->code, err);
 }
 
@@ -43,4 +39,4 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
 }
 
 const kt_device_op kt_device_op_rms_heads = {
-    .kind = KT_NODE_RMS_HEADS, .refuse = refuse, .init = init, .enqueue = enqueue};
+    .kind = KT_NODE_RMS_HEADS, .init = init, .enqueue = enqueue};

@@ -3,11 +3,6 @@
 #include "kernels/cuda/row_calls.h"
 #include "runtime/device/row_code.h"
 
-static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
-    (void)ask;
-    return n->is_inverse ? "rotates back" : NULL;
-}
-
 static kt_status init(kt_device_node *n, kt_err *err) {
     kt_row_code *code = kt_device_step_alloc(n->step, sizeof *code);
 
@@ -27,12 +22,12 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                .head_dim = (int32_t)n->node->size,
                                .rotary_dim = (int32_t)rule->rotary_dim,
                                .rows = (int32_t)n->step->rows,
-                               .is_interleaved = rule->interleaved};
+                               .is_interleaved = rule->interleaved,
+                               .is_inverse = n->node->is_inverse};
 
     return kt_device_put(n->step, code->code, 0,
                          kt_row_blocks((int64_t)call.heads * call.rotary_dim / 2, code->threads),
                          call.rows, 0, &call, sizeof call, err);
 }
 
-const kt_device_op kt_device_op_rope = {
-    .kind = KT_NODE_ROPE, .refuse = refuse, .init = init, .enqueue = enqueue};
+const kt_device_op kt_device_op_rope = {.kind = KT_NODE_ROPE, .init = init, .enqueue = enqueue};

@@ -4,41 +4,31 @@
 #include "kernels/cuda/row_calls.h"
 #include "runtime/device/row_code.h"
 
-enum { SCORES = 0, CHOOSE = 1 }; /* entries of router.cu */
-enum { BF16, WARPS, TOKENS, EXPERTS };
+enum { CHOOSE = 1 }; /* entry of router.cu */
 
 typedef struct device_route_state {
-    kt_row_code few, many; /* by the rows that one warp takes */
+    kt_score_code code;
     const void *w, *bias;
+    const void *ids; /* [vocab, topk]: the token says which experts; NULL = it does not */
 } device_route_state;
-
-static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
-    (void)ask;
-    if (n->routing.is_hashed) return "the token chooses";
-    return n->routing.score == KT_ROUTER_SQRT_SOFTPLUS ? "scores by softplus" : NULL;
-}
 
 static kt_status init(kt_device_node *n, kt_err *err) {
     device_route_state *s = kt_device_step_alloc(n->step, sizeof *s);
     kt_weight_format format;
-    int32_t is_bf16;
 
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for a router");
     n->state = s;
     KT_TRY(kt_device_load_small(n->step, n->node->weight, &s->w, &format, err));
     if (n->node->weight2 >= 0)
         KT_TRY(kt_device_load_small(n->step, n->node->weight2, &s->bias, NULL, err));
-    is_bf16 = format == KT_W_BF16;
-    KT_TRY(kt_row_code_find(n->step, "router", &is_bf16, &s->many, err));
-    s->few = s->many;
-    s->few.config.value[TOKENS] = s->few.config.value[EXPERTS] = 1;
+    if (n->node->routing.is_hashed)
+        KT_TRY(kt_device_load_small(n->step, n->node->weight3, &s->ids, NULL, err));
     kt_device_step_need(n->step, (size_t)(n->step->max_rows * n->node->routing.experts) * 4);
-    return kt_device_step_code(n->step, "router", &s->few.config, &s->few.code, err);
+    return kt_score_code_find(n->step, format == KT_W_BF16, &s->code, err);
 }
 
-static kt_status put_scores(kt_device_node *n, const kt_row_code *code, kt_err *err) {
+static kt_status put_scores(kt_device_node *n, kt_err *err) {
     const device_route_state *s = n->state;
-    const int32_t *v = code->config.value;
     const bool is_softmax = n->node->routing.score == KT_ROUTER_SOFTMAX;
     const kt_router_scores call = {.x = n->in.x,
                                    .w = s->w,
@@ -49,16 +39,14 @@ static kt_status put_scores(kt_device_node *n, const kt_row_code *code, kt_err *
                                    .experts = (int32_t)n->node->routing.experts,
                                    .rows = (int32_t)n->step->rows};
 
-    return kt_device_put(n->step, code->code, SCORES,
-                         kt_row_blocks(call.experts, v[WARPS] * v[EXPERTS]),
-                         kt_row_blocks(call.rows, v[TOKENS]), 0, &call, sizeof call, err);
+    return kt_score_code_put(n->step, &s->code, &call, err);
 }
 
 static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const device_route_state *s = n->state;
     const kt_device_step *step = n->step;
     const kt_routing_rule *r = &n->node->routing;
-    const kt_row_code *code = step->rows <= s->many.config.value[TOKENS] / 2 ? &s->few : &s->many;
+    const kt_row_code *code = kt_score_code_for(&s->code, step->rows);
     const int warps = code->threads / 32;
     const kt_router_choice call = {.logits = step->scratch,
                                    .bias = s->bias,
@@ -73,9 +61,11 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                    .groups = (int32_t)r->groups,
                                    .top_groups = (int32_t)r->top_groups,
                                    .is_normalised = r->is_normalised,
-                                   .scale = (float)r->scale};
+                                   .scale = (float)r->scale,
+                                   .ids = s->ids,
+                                   .token = step->token};
 
-    KT_TRY(put_scores(n, code, err));
+    KT_TRY(put_scores(n, err));
     return kt_device_put(n->step, code->code, CHOOSE, kt_row_blocks(call.rows, warps), 1,
                          code->kernel->shared_bytes(&code->config, r->experts), &call, sizeof call,
                          err);
@@ -83,8 +73,8 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
 
 _Static_assert((int)KT_CHOSEN_SOFTMAX == (int)KT_ROUTER_SOFTMAX &&
                    (int)KT_CHOSEN_SIGMOID == (int)KT_ROUTER_SIGMOID_BIAS &&
-                   (int)KT_CHOSEN_SIGMOID_GROUP == (int)KT_ROUTER_SIGMOID_GROUP,
+                   (int)KT_CHOSEN_SIGMOID_GROUP == (int)KT_ROUTER_SIGMOID_GROUP &&
+                   (int)KT_CHOSEN_SQRT_SOFTPLUS == (int)KT_ROUTER_SQRT_SOFTPLUS,
                "rules of the kernel");
 
-const kt_device_op kt_device_op_route = {
-    .kind = KT_NODE_ROUTE, .refuse = refuse, .init = init, .enqueue = enqueue};
+const kt_device_op kt_device_op_route = {.kind = KT_NODE_ROUTE, .init = init, .enqueue = enqueue};

@@ -1,0 +1,10 @@
+/* Residual streams become the row that half a layer begins with, on a device.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/stream_mix.h"
+
+static kt_status enqueue(kt_device_node *n, kt_err *err) {
+    return kt_stream_mix_put(n, false, err);
+}
+
+const kt_device_op kt_device_op_hyper_mix = {
+    .kind = KT_NODE_HYPER_MIX, .init = kt_stream_mix_init, .enqueue = enqueue};
