@@ -126,7 +126,7 @@ has_test() {
 sound() {
     local how=${1% *} target=${1#* } since=$SECONDS program arguments found taken
     taken=$(sed -n "s/^${target%%/*} //p" "$build/passed.txt" 2>/dev/null | tail -n 1)
-    if [ "$how" = test ] && [ -n "$taken" ] && [ "$build/passed.txt" -nt "$build/tests/${target%%/*}" ]; then
+    if [ "$how" = test ] && [ -n "$taken" ] && [ "$build/passed.txt" -nt "$build/tests/${target%%/*}" ] && has_test "$target"; then
         echo "accepted $((least + 4 * taken))" >"$all/sound/${target//\//,}"
         return
     fi
