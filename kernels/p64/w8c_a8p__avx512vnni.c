@@ -13,8 +13,8 @@ static const kt_tile_kind expert = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
                                     KT_BIASED_W8C_FULL_ROWS, NULL, 0};
 
 static const int32_t rows[] = {3, 4, 6};
-static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 2, 0}};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
+static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 4, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &dense);

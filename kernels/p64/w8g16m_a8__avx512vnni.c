@@ -11,8 +11,8 @@ KT_BLOCKS_TILE(INT8_G16M, w8g16m)
 static const kt_tile_kind kind = KT_BLOCKS_KIND(INT8_G16M, w8g16m, 2);
 
 static const int32_t rows[] = {3, 6};
-static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 2048}};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 4, 2048}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);

@@ -33,10 +33,10 @@ static const kt_tile_kind kinds[] = {
 };
 
 static const int32_t rows[] = {3, 5};
-static const int32_t prefetch[] = {0, 2048};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
 static const int32_t many[] = {16, 64};
 static const kt_param params[] = {
-    {"rows", rows, 2, 5}, {"prefetch", prefetch, 2, 0}, {"many", many, 2, 16}};
+    {"rows", rows, 2, 5}, {"prefetch", prefetch, 4, 0}, {"many", many, 2, 16}};
 
 static const kt_tile_kind *kind(const kt_problem *problem) {
     return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, problem->weights);

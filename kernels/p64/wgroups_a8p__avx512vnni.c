@@ -18,8 +18,8 @@ static const kt_tile_kind kinds[] = {
 };
 
 static const int32_t rows[] = {2, 4};
-static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 2, KT_BIASED_ROWS}, {"prefetch", prefetch, 2, 0}};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
+static const kt_param params[] = {{"rows", rows, 2, KT_BIASED_ROWS}, {"prefetch", prefetch, 4, 0}};
 
 static const kt_tile_kind *kind(const kt_problem *problem) {
     return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, problem->weights);

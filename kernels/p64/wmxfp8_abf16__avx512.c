@@ -11,8 +11,8 @@ static void run_tile(kt_tile *t) {
 static const kt_tile_kind kind = {run_tile, KT_W_MXFP8, 3, NULL, 0};
 
 static const int32_t rows[] = {3, 6};
-static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 2, 0}};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
+static const kt_param params[] = {{"rows", rows, 2, 6}, {"prefetch", prefetch, 4, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);

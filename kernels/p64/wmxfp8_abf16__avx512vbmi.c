@@ -20,10 +20,10 @@ static void run_many(kt_tile *t) {
 static const kt_tile_kind kind = {run_few, KT_W_MXFP8, 5, run_many, 0};
 
 static const int32_t rows[] = {3, 5};
-static const int32_t prefetch[] = {0, 2048};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
 static const int32_t many[] = {16, 64};
 static const kt_param params[] = {
-    {"rows", rows, 2, 5}, {"prefetch", prefetch, 2, 0}, {"many", many, 2, 16}};
+    {"rows", rows, 2, 5}, {"prefetch", prefetch, 4, 0}, {"many", many, 2, 16}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);

@@ -13,8 +13,8 @@ KT_BLOCKS_TILE(NVFP4, nvfp4)
 static const kt_tile_kind kind = KT_BLOCKS_KIND(NVFP4, nvfp4, 2);
 
 static const int32_t rows[] = {2, 4};
-static const int32_t prefetch[] = {0, 2048};
-static const kt_param params[] = {{"rows", rows, 2, 4}, {"prefetch", prefetch, 2, 0}};
+static const int32_t prefetch[] = {0, 2048, 4096, 8192};
+static const kt_param params[] = {{"rows", rows, 2, 4}, {"prefetch", prefetch, 4, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);

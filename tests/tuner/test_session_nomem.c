@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "tests/support/nomem.h"
 #include "tests/support/temp.h"
 #include "tuner/measure/busy_child.h"
@@ -17,6 +18,7 @@
 #include "tuner/report/machine_code.h"
 #include "tuner/report/results.h"
 #include "tuner/selfcheck/goal.h"
+#include "tuner/session/encodings.h"
 #include "tuner/session/layer_cells.h"
 #include "tuner/session/session.h"
 #include "tuner/store/table_union.h"
@@ -74,6 +76,53 @@ static kt_status make_layer_session(void *out, const void *with, kt_err *err) {
 }
 static void drop_layer_session(void *out) {
     kt_layer_session_destroy(*(kt_layer_session **)out);
+}
+
+static kt_status probe_encodings(void *out, const void *with, kt_err *err) {
+    kt_registry *vectors; /* with AVX-512 VNNI there are two encodings */
+    kt_status st = kt_registry_create(kt_builtin_variants, kt_builtin_variant_count,
+                                      kt_isa_closure(KT_ISA_AVX512VNNI), &vectors, err);
+
+    if (st != KT_OK) return st;
+    st = kt_encoding_probes(vectors, with, out, err);
+    kt_registry_destroy(vectors);
+    return st;
+}
+static void drop_cells(void *out) {
+    kt_cell_list_deinit(out);
+}
+
+static kt_status take_encodings(void *out, const void *with, kt_err *err) {
+    kt_cell_list list = {.cells = &(kt_tune_cell){.problem = {.op = KT_OP_GEMM}}, .n = 1};
+
+    (void)out, (void)with;
+    return kt_take_encodings(registry, &table->fingerprint, table, false, &list, NULL, err);
+}
+
+Test(session_nomem, encodings_of_activations_are_chosen_or_not) {
+    kt_cell_list cells = {0};
+    const kt_tune_cell cell = {.problem = {.op = KT_OP_GEMM,
+                                           .weights = KT_W_INT8_CHANNEL,
+                                           .acts = KT_A_INT8_G32,
+                                           .m = 1,
+                                           .n = 96,
+                                           .k = 64},
+                               .threads = 1,
+                               .weight = 0.25,
+                               .role = "o"};
+    kt_nomem_case c = {.function = "kt_encoding_probes",
+                       .make = probe_encodings,
+                       .unmake = drop_cells,
+                       .with = &cells,
+                       .out_bytes = sizeof(kt_cell_list),
+                       .says = ""};
+
+    cr_assert_eq(kt_cell_list_add(&cells, &cell, NULL), KT_OK);
+    kt_nomem_check(&c);
+    c.function = "kt_take_encodings", c.make = take_encodings, c.unmake = NULL;
+    c.n_optional = 1; /* the command that the planner proposes */
+    kt_nomem_check(&c);
+    kt_cell_list_deinit(&cells);
 }
 
 Test(session_nomem, a_session_is_made_or_not) {

@@ -9,12 +9,11 @@
 #include "base/cpu.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "dispatch/plan/plan.h"
 #include "tuner/cli/list_variants.h"
 #include "tuner/cli/tune_options.h"
 #include "tuner/cli/workbench.h"
 #include "tuner/search/strategy.h"
-#include "tuner/space/layer_list.h"
+#include "tuner/session/encodings.h"
 
 typedef struct list_options {
     const char *model, *workload, *mix, *routing, *format;
@@ -48,6 +47,7 @@ typedef struct cells_state {
     kt_workbench bench;
     kt_workload workload;
     kt_cell_list cells;
+    kt_plan_cells plans;
     bool has_mix;
 } cells_state;
 
@@ -78,8 +78,10 @@ static kt_status gather_cells(const list_options *o, cells_state *s, kt_err *err
 
 static kt_status make_cells(const list_options *o, cells_state *s, kt_err *err) {
     KT_TRY(gather_cells(o, s, err));
-    kt_cells_take_encodings(&s->cells, s->bench.registry);
-    return KT_OK;
+    kt_plan_cells_of(&s->workload.shapes, (kt_serving_format)kt_serving_format_parse(o->format),
+                     KT_PROFILE_FULL, s->bench.topology.usable_cores, &s->plans);
+    return kt_take_encodings(s->bench.registry, &s->bench.machine, NULL, false, &s->cells,
+                             &s->plans, err);
 }
 
 static void show_origin(const cells_state *s) {
@@ -124,14 +126,9 @@ static void show_cell(const cells_state *s, const kt_tune_cell *c, kt_json_write
 }
 
 /* Decisions about layers and steps, with those that this machine cannot make. */
-static void show_plan_cells(const list_options *o, const cells_state *s, kt_json_writer *w) {
-    kt_plan_cells cells;
-
-    kt_plan_cells_of(&s->workload.shapes, (kt_serving_format)kt_serving_format_parse(o->format),
-                     KT_PROFILE_FULL, s->bench.topology.usable_cores, &cells);
-    kt_plan_cells_take_encodings(&cells, s->bench.registry);
-    for (int i = 0; i < cells.n; i++) {
-        const kt_plan_cell *c = &cells.list[i];
+static void show_plan_cells(const cells_state *s, kt_json_writer *w) {
+    for (int i = 0; i < s->plans.n; i++) {
+        const kt_plan_cell *c = &s->plans.list[i];
         char key[KT_PLAN_KEY_BYTES];
         kt_plan_cell_key(c, key, sizeof key);
         if (!w) {
@@ -161,7 +158,7 @@ static int list_cells(const list_options *o) {
     if (st == KT_OK && !o->json) show_origin(&s);
     for (size_t i = 0; st == KT_OK && i < s.cells.n; i++)
         show_cell(&s, &s.cells.cells[i], o->json ? &w : NULL);
-    if (st == KT_OK) show_plan_cells(o, &s, o->json ? &w : NULL);
+    if (st == KT_OK) show_plan_cells(&s, o->json ? &w : NULL);
     if (st == KT_OK && o->json) finish(&w);
     kt_cell_list_deinit(&s.cells);
     kt_workload_deinit(&s.workload);

@@ -19,6 +19,7 @@
 #include "tuner/measure/cold.h"
 #include "tuner/report/progress.h"
 #include "tuner/report/results.h"
+#include "tuner/session/encodings.h"
 #include "tuner/space/cell_filter.h"
 #include "tuner/space/workload.h"
 #include "tuner/store/table_union.h"
@@ -137,33 +138,6 @@ static kt_status choose_format(run_state *r, kt_err *err) {
     return KT_OK;
 }
 
-/* Encodings of activations: those that serving asks for without a table, in its mode. */
-static kt_status take_encodings(run_state *r, kt_err *err) {
-    kt_planner *planner = NULL;
-
-    kt_cells_take_encodings(&r->cells, r->bench.registry);
-    if (!r->options.deterministic) return KT_OK;
-    KT_TRY(kt_planner_create(r->bench.registry, NULL, &r->bench.machine, NULL, &planner, err));
-    kt_planner_keep_bits(planner);
-    for (size_t i = 0; i < r->cells.n; i++) {
-        kt_problem *p = &r->cells.cells[i].problem;
-        p->acts = kt_plan_acts(planner, p);
-    }
-    kt_planner_destroy(planner);
-    return KT_OK;
-}
-
-/* Experts of plan cells as those of the cells. */
-static void take_same_encodings(const kt_cell_list *cells, kt_plan_cells *plans) {
-    for (int i = 0; i < plans->n; i++)
-        for (size_t k = 0; k < cells->n; k++) {
-            kt_problem as = plans->list[i].problem;
-            as.acts = cells->cells[k].problem.acts;
-            if (kt_same_weights(&as, &cells->cells[k].problem))
-                plans->list[i].problem.acts = as.acts;
-        }
-}
-
 static kt_status make_cells(run_state *r, kt_err *err) {
     const kt_run_options *o = &r->options;
     int threads[MAX_THREAD_COUNTS], n_threads, format;
@@ -182,7 +156,6 @@ static kt_status make_cells(run_state *r, kt_err *err) {
                                        n_threads, &r->cells, err)
                 : kt_cells_of_shapes(&r->workload.shapes, (kt_serving_format)format, profile,
                                      threads, n_threads, &r->cells, err)));
-    KT_TRY(take_encodings(r, err));
     if (o->cells) KT_TRY(kt_cells_filter(&r->cells, o->cells, err));
     if (o->shard[0] || o->shard[1])
         KT_TRY(kt_cells_shard(&r->cells, o->shard[0], o->shard[1], err));
@@ -241,42 +214,126 @@ static kt_status check_out(run_state *r, kt_err *err) {
     return st;
 }
 
-static kt_status open_session(run_state *r, kt_err *err) {
-    const kt_strategy *strategy = kt_strategy_find(r->options.strategy);
-    int64_t budget_ns = (int64_t)((r->options.budget_seconds - closing_seconds) * 1e9);
-    kt_session_setup setup = {.registry = r->bench.registry,
+/* When the budget, or this share of it, is over. */
+static int64_t deadline_of(const run_state *r, double share) {
+    if (r->options.budget_seconds <= 0) return INT64_MAX;
+    return r->context->start_ns +
+           (int64_t)((r->options.budget_seconds - closing_seconds) * share * 1e9);
+}
+
+static kt_session_setup session_of(run_state *r, const kt_cell_list *cells, int64_t deadline_ns) {
+    return (kt_session_setup){.registry = r->bench.registry,
                               .machine = &r->bench.machine,
-                              .cells = &r->cells,
-                              .strategy = strategy,
-                              .deadline_ns = r->context->start_ns + budget_ns,
+                              .cells = cells,
+                              .strategy = kt_strategy_find(r->options.strategy),
+                              .ledger = r->options.dry_run ? NULL : &r->ledger,
+                              .rotation_bytes = rotation_of(r),
+                              .deadline_ns = deadline_ns,
                               .keeps_classes = r->options.deterministic,
                               .oracle = r->options.oracle,
                               .widest = r->options.widest,
                               .seed = (uint64_t)r->options.seed,
                               .stop = stop_asked,
                               .stop_arg = r};
+}
+
+static kt_status open_ledger(run_state *r, kt_err *err) {
     kt_ledger_session session = {.machine = &r->bench.machine,
                                  .workload = r->workload.shapes.name,
                                  .strategy = r->options.strategy,
                                  .command = r->command,
                                  .seed = (uint64_t)r->options.seed};
 
-    if (!strategy)
+    if (!kt_strategy_find(r->options.strategy))
         return kt_fail(err, KT_E_INVALID, "--strategy '%s': unknown; see `kttune list strategies`",
                        r->options.strategy);
-    if (r->options.budget_seconds <= 0) setup.deadline_ns = INT64_MAX;
-    setup.rotation_bytes = rotation_of(r);
     kt_run_command(&r->options, r->workload.shapes.name, r->command, sizeof r->command);
-    if (!r->options.dry_run) {
-        KT_TRY(kt_ledger_open(r->journal_path, &session, &r->ledger, err));
-        for (size_t i = 0; r->options.fresh && i < r->cells.n; i++)
-            KT_TRY(kt_ledger_forget(&r->ledger, &r->cells.cells[i], err));
-        setup.ledger = &r->ledger;
-        if (kt_journal_dropped(r->ledger.journal) > 0)
-            fprintf(stderr, "kttune: %s: %zu damaged lines are ignored\n", r->journal_path,
-                    kt_journal_dropped(r->ledger.journal));
+    if (r->options.dry_run) return KT_OK;
+    KT_TRY(kt_ledger_open(r->journal_path, &session, &r->ledger, err));
+    if (kt_journal_dropped(r->ledger.journal) > 0)
+        fprintf(stderr, "kttune: %s: %zu damaged lines are ignored\n", r->journal_path,
+                kt_journal_dropped(r->ledger.journal));
+    return KT_OK;
+}
+
+/* What the journal has of these cells, in either encoding. */
+static kt_status forget(run_state *r, kt_err *err) {
+    for (size_t i = 0; i < r->cells.n; i++) {
+        kt_tune_cell cell = r->cells.cells[i];
+        kt_act_format own, fast;
+        KT_TRY(kt_ledger_forget(&r->ledger, &cell, err));
+        if (!kt_has_two_encodings(r->bench.registry, &cell.problem, &own, &fast)) continue;
+        cell.problem.acts = cell.problem.acts == own ? fast : own;
+        KT_TRY(kt_ledger_forget(&r->ledger, &cell, err));
     }
+    return KT_OK;
+}
+
+static kt_status open_session(run_state *r, kt_err *err) {
+    const kt_session_setup setup = session_of(r, &r->cells, deadline_of(r, 1));
     return kt_session_create(&setup, &r->session, err);
+}
+
+/* Is the whole model tuned, as it is served? Only then is there a say in what all its rows share. */
+static bool is_whole(const run_state *r) {
+    const kt_run_options *o = &r->options;
+    return !o->cells && o->shard[1] == 0 && r->workload.cache == KT_CACHE_SERVED;
+}
+
+/* Encodings of activations as the table that is there has them, or as serving has them without one. */
+static kt_status take_encodings(run_state *r, kt_err *err) {
+    const bool keeps_bits = r->options.deterministic;
+    kt_table *old = NULL;
+    kt_status st;
+
+    if (!keeps_bits && kt_table_load(r->table_path, &old, NULL) == KT_OK &&
+        !kt_same_tuning_machine(&old->fingerprint, &r->bench.machine)) {
+        kt_table_destroy(old);
+        old = NULL;
+    }
+    st = kt_take_encodings(r->bench.registry, &r->bench.machine, old, keeps_bits, &r->cells, NULL,
+                           err);
+    kt_table_destroy(old);
+    return st;
+}
+
+/* Steps until all of its cells are decided or time is over. */
+static kt_status run_session(kt_session *session, kt_err *err) {
+    kt_status st = KT_OK;
+
+    while (st == KT_OK) st = kt_session_step(session, err);
+    return st == KT_E_NOT_FOUND || st == KT_E_CANCELLED ? KT_OK : st;
+}
+
+/* Race what decides between two encodings, and give all cells the faster one. These races cost no time twice: their
+ * rows are in the journal. Where a fifth of the budget is too short for them, cells keep what they have. */
+static kt_status race_encodings(run_state *r, kt_err *err) {
+    kt_cell_list probes = {0};
+    kt_session *session = NULL;
+    kt_session_progress p = {0};
+    kt_table *table = NULL;
+    kt_status st = kt_encoding_probes(r->bench.registry, &r->cells, &probes, err);
+
+    if (st == KT_OK && probes.n > 0) {
+        if (!r->options.json)
+            fprintf(stderr, "racing two encodings of activations in %zu cells ..\n", probes.n);
+        const kt_session_setup setup = session_of(r, &probes, deadline_of(r, 0.2));
+        st = kt_session_create(&setup, &session, err);
+        if (st == KT_OK) st = run_session(session, err);
+        if (st == KT_OK) st = kt_table_create(&table, err);
+        if (st == KT_OK) {
+            table->fingerprint = r->bench.machine;
+            kt_session_progress_get(session, &p);
+            st = kt_session_rows(session, table, err);
+        }
+        if (st == KT_OK && p.n_decided + p.n_undecided == probes.n)
+            st = kt_take_encodings(r->bench.registry, &r->bench.machine, table, false, &r->cells,
+                                   NULL, err);
+    }
+    kt_session_destroy(session);
+    kt_table_destroy(table);
+    kt_cell_list_deinit(&probes);
+    return st;
 }
 
 static kt_status tune(run_state *r, kt_err *err) {
@@ -336,12 +393,11 @@ static bool stop_asked_quietly(void *arg) {
 static bool wants_plans(const run_state *r) {
     const kt_run_options *o = &r->options;
     if (o->plans) return strcmp(o->plans, "no") != 0;
-    return !o->cells && o->shard[1] == 0 && r->workload.cache == KT_CACHE_SERVED;
+    return is_whole(r);
 }
 
 static kt_status decide_plans(run_state *r, kt_err *err) {
     const kt_run_options *o = &r->options;
-    int64_t budget_ns = (int64_t)((o->budget_seconds - closing_seconds) * 1e9);
     kt_serving_format format = (kt_serving_format)kt_serving_format_parse(o->format);
     kt_layer_session_setup setup = {
         .registry = r->bench.registry,
@@ -354,7 +410,7 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
         .widest = o->widest,
         .rotation_bytes = rotation_of(r),
         .threads = r->most_threads,
-        .deadline_ns = o->budget_seconds > 0 ? r->context->start_ns + budget_ns : INT64_MAX,
+        .deadline_ns = deadline_of(r, 1),
         .seed = (uint64_t)o->seed,
         .stop = stop_asked_quietly,
         .stop_arg = r};
@@ -365,8 +421,8 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
                      o->budget_seconds <= quick_budget_seconds ? KT_PROFILE_QUICK : KT_PROFILE_FULL,
                      setup.threads, &cells);
     if (cells.n == 0) return KT_OK;
-    kt_plan_cells_take_encodings(&cells, r->bench.registry);
-    if (o->deterministic) take_same_encodings(&r->cells, &cells);
+    KT_TRY(kt_take_encodings(r->bench.registry, &r->bench.machine, r->table, o->deterministic,
+                             NULL, &cells, err));
     KT_TRY(
         kt_run_plans(&setup, &cells, r->table, o->json ? NULL : stderr, &n, &r->plan_spent, err));
     for (int i = 0; i < cells.n; i++) r->n_plans_open += cells.list[i].refused == NULL;
@@ -427,10 +483,7 @@ static kt_status run_device(run_state *r, int *code, kt_err *err) {
         .shape_id = r->workload.shapes.shape_id,
         .table_path = r->table_path,
         .threads = r->most_threads,
-        .deadline_ns =
-            o->budget_seconds > 0
-                ? r->context->start_ns + (int64_t)((o->budget_seconds - closing_seconds) * 1e9)
-                : INT64_MAX,
+        .deadline_ns = deadline_of(r, 1),
         .stop = r->context->stop};
 
     return kt_run_device(&run, code, err);
@@ -443,8 +496,13 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
 
     KT_TRY(kt_workbench_init(&r->bench, !r->options.device, err));
     KT_TRY(make_cells(r, err));
+    KT_TRY(take_encodings(r, err));
     KT_TRY(check_out(r, err));
     if (r->options.device) return run_device(r, code, err);
+    KT_TRY(open_ledger(r, err));
+    if (r->options.fresh && !r->options.dry_run) KT_TRY(forget(r, err));
+    if (is_whole(r) && !r->options.deterministic && !r->options.dry_run)
+        KT_TRY(race_encodings(r, err));
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
         report = report_of(r);

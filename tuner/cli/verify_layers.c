@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "tuner/report/plan_words.h"
 #include "tuner/search/contest.h"
+#include "tuner/session/encodings.h"
 
 /* The layer's interval is of its own time; it must lie wholly above the default's. */
 static bool is_slower(const kt_table_plan *p) {
@@ -21,7 +22,8 @@ static kt_status verify_format(const kt_layer_session_setup *setup,
     kt_status st;
 
     kt_plan_cells_of(setup->shapes, setup->format, KT_PROFILE_QUICK, setup->threads, &cells);
-    kt_plan_cells_take_encodings(&cells, setup->registry);
+    KT_TRY(kt_take_encodings(setup->registry, setup->machine, setup->table, false, NULL, &cells,
+                             err));
     KT_TRY(kt_layer_session_create(setup, &session, err));
     st = KT_OK;
     for (int i = 0; i < cells.n && st == KT_OK; i++) {

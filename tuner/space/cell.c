@@ -25,13 +25,6 @@ kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err 
     return KT_OK;
 }
 
-void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry) {
-    for (size_t i = 0; i < list->n; i++) {
-        kt_problem *p = &list->cells[i].problem;
-        if (kt_problem_is_packed(p)) p->acts = kt_registry_acts(registry, p->op, p->weights);
-    }
-}
-
 /* " name=value" behind what is there; nothing for what a problem does not have. */
 static void add_word(char *out, size_t out_bytes, const char *name, const char *value) {
     size_t used = strlen(out);

@@ -46,10 +46,6 @@ static inline bool kt_op_is_tuned(int op) {
 void kt_cell_list_deinit(kt_cell_list *list); /* accepts a zeroed list */
 kt_status kt_cell_list_add(kt_cell_list *list, const kt_tune_cell *cell, kt_err *err);
 
-/* Give every cell the encoding of activations that kt_registry_acts names: what serving asks for
- * on a machine with these variants. The makers of cells take the formats' own. */
-void kt_cells_take_encodings(kt_cell_list *list, const kt_registry *registry);
-
 /* "moe_ffn wbf16/abf16 m=4 n=768 k=2048 E=128/8 t=2": unique per cell, stable, printable. What
  * other problems have comes before the threads: down=w8c act=swiglu_clamped kv=8 context=4096
  * v=64 window=128. */

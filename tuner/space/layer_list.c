@@ -56,13 +56,6 @@ void kt_plan_cells_of(const kt_shapes *shapes, kt_serving_format format, kt_prof
     add(out, "prefill_offload", p, threads, 512, usual_skew, no_gpu);
 }
 
-void kt_plan_cells_take_encodings(kt_plan_cells *cells, const kt_registry *registry) {
-    for (int i = 0; i < cells->n; i++) {
-        kt_problem *p = &cells->list[i].problem;
-        p->acts = kt_registry_acts(registry, p->op, p->weights);
-    }
-}
-
 static char *write_key(const char *cell, const kt_problem *p, int threads, int64_t tokens,
                        const char *routing, char *out, size_t out_bytes) {
     char more[KT_CELL_MORE_BYTES];

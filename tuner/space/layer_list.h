@@ -28,9 +28,6 @@ typedef struct kt_plan_cells {
 void kt_plan_cells_of(const kt_shapes *shapes, kt_serving_format format, kt_profile profile,
                       int threads, kt_plan_cells *out);
 
-/* As kt_cells_take_encodings. */
-void kt_plan_cells_take_encodings(kt_plan_cells *cells, const kt_registry *registry);
-
 /* "moe_layer w4g32/a8 n=768 k=2048 E=128/8 t=2 T=64 zipf:0.6": unique, stable, printable. */
 char *kt_plan_cell_key(const kt_plan_cell *cell, char *out, size_t out_bytes);
 /* The same of a decided one. */
