@@ -267,6 +267,13 @@ Test(chat_api, a_stream_has_the_exact_form) {
     expect_stream("{\"stream\":true,\"max_tokens\":1," MESSAGES "}",
                   ROLE CHUNK(0, "{\"content\":\"To\"}", "null")
                       CHUNK(0, "{}", "\"length\",\"stop_reason\":null") DONE);
+    expect_stream("{\"stream\":true,\"max_tokens\":0," MESSAGES "}",
+                  ROLE CHUNK(0, "{}", "\"length\",\"stop_reason\":null") DONE);
+    fake_chat_stop();
+    fake_chat_init("", "none", "none"); /* the end token comes first */
+    fake_start(NULL, 0);
+    expect_stream("{\"stream\":true," MESSAGES "}",
+                  ROLE CHUNK(0, "{}", "\"stop\",\"stop_reason\":null") DONE);
     fake_chat_stop();
 }
 
