@@ -141,9 +141,18 @@ static void write_engine(page *p, const kt_scheduler_counts *c) {
            "Tokens of prompts that were found in the prefix cache.");
 }
 
+/* One series for each place in a draft. */
+static void by_position(page *p, const char *name, const char *labels,
+                        const kt_scheduler_counts *c) {
+    begin(p, name, "counter", "Accepted tokens, by their place in the draft.");
+    for (int i = 0; i < c->draft_positions; i++)
+        put(p, "%s{%sposition=\"%d\"} %lld\n", name, labels, i, (long long)c->draft_hits_at[i]);
+}
+
 /* The gain of drafts is what the cost model says: the time without them against the time with. */
 static void write_drafts(page *p, const kt_scheduler_counts *c) {
     const double drafted = (double)c->draft_ns, saved = (double)c->draft_saved_ns;
+    char labels[sizeof p->model + 1];
 
     single(p, "kt_draft_tokens_total", "counter", (double)c->draft_rows,
            "Tokens that were computed as drafts.");
@@ -157,6 +166,8 @@ static void write_drafts(page *p, const kt_scheduler_counts *c) {
            "Drafted tokens.");
     single(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", (double)c->draft_hits,
            "Accepted tokens.");
+    snprintf(labels, sizeof labels, "%s,", p->model);
+    by_position(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", labels, c);
 }
 
 static void write_vllm_engine(page *p, const kt_scheduler_counts *c) {
@@ -197,11 +208,15 @@ static double rate(double n, double s) {
 }
 
 static void write_llama_engine(page *p, const kt_scheduler_counts *c) {
-    const double rows = (double)(c->prompt_rows + c->decode_rows);
-
     bare(p, "n_decode_total", "counter", (double)c->steps, "Steps.");
-    bare(p, "n_busy_slots_per_decode", "gauge", rate(rows, (double)c->steps),
-         "Rows of a step, on average.");
+    bare(p, "n_busy_slots_per_decode", "gauge", rate((double)c->step_choices, (double)c->steps),
+         "Answers in a step, on average.");
+    bare(p, "spec_decode_num_drafts_total", "counter", (double)c->drafts, "Drafts.");
+    bare(p, "spec_decode_num_draft_tokens_total", "counter", (double)c->draft_rows,
+         "Drafted tokens.");
+    bare(p, "spec_decode_num_accepted_tokens_total", "counter", (double)c->draft_hits,
+         "Accepted tokens.");
+    by_position(p, "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "", c);
 }
 
 static void write_llama(page *p, const kt_stats *s, kt_app_gauges g) {

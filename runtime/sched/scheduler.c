@@ -87,6 +87,7 @@ kt_status kt_scheduler_ready(kt_scheduler *s, const kt_backend *backend, kt_err 
     kt_step_cost_expect(&s->cost, expected_ns, s);
     pthread_mutex_lock(&s->lock);
     s->is_ready = true;
+    if (s->offers) s->counts.draft_positions = s->options.draft;
     backend->usage(backend->self, &s->counts.kv);
     pthread_mutex_unlock(&s->lock);
     return KT_OK;

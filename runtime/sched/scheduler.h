@@ -16,6 +16,7 @@
 #ifndef KT_RUNTIME_SCHEDULER_H
 #define KT_RUNTIME_SCHEDULER_H
 
+#include "runtime/draft/draft_rate.h"
 #include "runtime/sched/backend.h"
 #include "runtime/sched/job_queue.h"
 #include "runtime/serve/request.h"
@@ -81,9 +82,12 @@ typedef struct kt_scheduler_counts {
     int resting;    /* not read: some of these, and those that gave up their places meanwhile */
     bool is_called; /* a job of kt_scheduler_call waits or runs */
     int64_t steps, stopped_steps, prompt_rows, decode_rows, cached_tokens, preemptions;
+    int64_t step_choices; /* answers that steps had rows of, all steps together */
     /* Drafts, their tokens, those that came true, steps with drafts and their time; and how much
      * longer the same tokens would have taken without, as far as the cost of steps is known. */
     int64_t drafts, draft_rows, draft_hits, draft_steps, draft_ns, draft_saved_ns;
+    int64_t draft_hits_at[KT_DRAFT_MOST]; /* that came true as the first of a draft, the second.. */
+    int draft_positions; /* tokens that a draft may have; 0 = there are no drafts */
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;
     int64_t step_ns; /* of all steps together: what the engine computed, and nothing beside it */

@@ -352,11 +352,12 @@ static void count_drafts(kt_scheduler *s, const kt_batch *b, int64_t ns) {
     const int64_t rows = n_drafted(s, b->n_spans);
     const double plain_ns = kt_step_cost_ns(&s->cost, b->rows - rows);
     kt_scheduler_counts *c = &s->counts;
-    int64_t hits = 0, lanes = 0, drafts = 0;
+    int64_t hits = 0, lanes = 0, drafts = 0, hits_at[KT_DRAFT_MOST] = {0};
 
     for (int i = 0; i < b->n_spans; i++) {
         const kt_lane *l = s->in_step[i];
         hits += l->n_hit;
+        for (int64_t k = 0; k < l->n_hit; k++) hits_at[k]++;
         drafts += l->n_draft > 0;
         lanes += l->n_out == l->n_draft + 1;
     }
@@ -365,6 +366,7 @@ static void count_drafts(kt_scheduler *s, const kt_batch *b, int64_t ns) {
     c->drafts += drafts;
     c->draft_rows += rows;
     c->draft_hits += hits;
+    for (int k = 0; k < KT_DRAFT_MOST; k++) c->draft_hits_at[k] += hits_at[k];
     c->draft_steps++;
     c->draft_ns += ns;
     if (plain_ns > 0)
@@ -394,6 +396,7 @@ static void publish(kt_scheduler *s, const kt_batch *b, int64_t ns, bool was_sto
     s->counts.preemptions = s->n_preempted;
     if (b->rows > 0) {
         s->counts.steps++;
+        s->counts.step_choices += b->n_spans;
         s->counts.stopped_steps += was_stopped;
         s->counts.last_rows = b->rows;
         s->counts.last_step_ns = ns;

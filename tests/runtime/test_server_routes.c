@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -368,13 +369,15 @@ Test(routes, slots_show_who_is_served) {
 
 /* The text repeats itself: drafts come true, and every page says so. */
 Test(routes, drafts_are_told_of) {
-    char *page;
+    char *page, name[120];
+    double sum = 0, before = INFINITY;
     kt_reply r;
 
     fake.speculate = KT_SPECULATE_NGRAM;
     fake_start(NULL, 0);
     fake.app->scheduler->options.always_drafts = true;
-    r = kt_complete(fake.port, "{\"prompt\":\"a\",\"max_tokens\":90,\"ignore_eos\":true}");
+    r = kt_complete(fake.port,
+                    "{\"prompt\":\"a prompt\",\"max_tokens\":90,\"ignore_eos\":true}");
     cr_assert_eq(r.status, 200, "%s", r.body);
     cr_expect_not_null(strstr(r.body, "\"draft_n\":"), "%s", r.body);
     cr_expect_not_null(strstr(r.body, "\"draft_n_accepted\":"), "%s", r.body);
@@ -385,6 +388,24 @@ Test(routes, drafts_are_told_of) {
     cr_expect_gt(own_series(page, "kt_draft_steps_total"), 2);
     cr_expect_gt(own_series(page, "kt_draft_gain"), 0);
     cr_expect_gt(own_series(page, "vllm:spec_decode_num_drafts_total"), 2);
+    cr_expect_gt(series(page, "llamacpp:spec_decode_num_drafts_total"), 2);
+    cr_expect_gt(series(page, "llamacpp:spec_decode_num_draft_tokens_total"), 20);
+    for (int i = 0; i < fake.app->scheduler->options.draft; i++) { /* a later one needs those before */
+        const char *form = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position=\"%d\"}";
+        double hits;
+        snprintf(name, sizeof name, form, i);
+        hits = series(page, name);
+        cr_expect(hits >= 0 && hits <= before, "place %d: %g after %g", i, hits, before);
+        snprintf(name, sizeof name,
+                 "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"fake\","
+                 "position=\"%d\"}",
+                 i);
+        cr_expect_eq(series(page, name), hits);
+        sum += before = hits;
+    }
+    cr_expect_eq(sum, series(page, "llamacpp:spec_decode_num_accepted_tokens_total"));
+    cr_expect_eq(sum, own_series(page, "kt_draft_accepted_tokens_total"));
+    cr_expect_eq(series(page, "llamacpp:n_busy_slots_per_decode"), 1); /* not its rows */
     free(page);
     fake_stop();
 }
