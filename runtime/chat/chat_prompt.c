@@ -193,6 +193,56 @@ static bool ends_with_mark(const kt_rendered *r, const char *mark) {
     return false;
 }
 
+/* ---- turns ---- */
+
+/* A message's text without white space around it, which templates strip: the first part's, if there
+ * are parts. */
+static const char *text_of(const kt_json *message, size_t *size) {
+    const kt_json *content = kt_json_get(message, "content");
+    const char *text;
+
+    if (kt_json_type_of(content) == KT_JSON_ARRAY)
+        content = kt_json_get(kt_json_at(content, 0), "text");
+    text = kt_json_string(content, size);
+    if (!text) *size = 0;
+    while (*size && strchr(" \t\r\n", *text)) text++, --*size;
+    while (*size && strchr(" \t\r\n", text[*size - 1])) --*size;
+    return text;
+}
+
+/* Ids [n] in front of byte `at` of the text that they are of. */
+static size_t ids_before(const kt_tokenizer *t, const kt_chat_prompt *p, size_t at) {
+    size_t bytes = 0, i = 0, size;
+
+    for (; i < p->n_ids; i++) {
+        size = 0;
+        kt_tokenizer_bytes(t, p->ids[i], &size, NULL);
+        if ((bytes += size) > at) break;
+    }
+    return i;
+}
+
+/* The texts of messages stand in the prompt in their order, those of users where they begin. */
+static void find_turns(const kt_tokenizer *t, const kt_json *messages, kt_chat_prompt *p) {
+    const kt_rendered *r = &p->rendered;
+    size_t at = 0, first = 0, last = 0, n;
+
+    for (size_t i = 0; i < kt_json_length(messages); i++) {
+        const kt_json *message = kt_json_at(messages, i);
+        const char *text = text_of(message, &n);
+        const char *found = n ? memmem(r->text + at, r->size - at, text, n) : NULL;
+        if (!found) continue;
+        at = (size_t)(found - r->text);
+        if (strcmp(kt_json_text(message, "role"), "user") == 0) {
+            if (!first) first = at;
+            last = at;
+        }
+        at += n;
+    }
+    p->first_turn = ids_before(t, p, first);
+    p->last_turn = last > first ? ids_before(t, p, last) : p->first_turn;
+}
+
 kt_status kt_chat_encode(const kt_chat_format *f, const kt_tokenizer *t,
                          const kt_chat_request *request, kt_chat_prompt *out, kt_err *err) {
     kt_chat_prompt p = {0};
@@ -208,6 +258,7 @@ kt_status kt_chat_encode(const kt_chat_format *f, const kt_tokenizer *t,
     p.starts_in_reasoning = ends_with_mark(&p.rendered, "<think>") ||
                             ends_with_mark(&p.rendered, "<seed:think>") ||
                             ends_with_mark(&p.rendered, "[THINK]");
+    find_turns(t, request->messages, &p);
     *out = p;
     return KT_OK;
 }

@@ -83,6 +83,9 @@ typedef struct kt_chat_prompt {
     int32_t *ids; /* owned */
     size_t n_ids;
     bool starts_in_reasoning; /* the prompt ends inside an open <think> */
+    /* Ids in front of the text of the first and of the last message of a user: what stands there
+     * other conversations may begin with, too. A hint; 0 = not found. */
+    size_t first_turn, last_turn;
 } kt_chat_prompt;
 
 void kt_chat_prompt_deinit(kt_chat_prompt *p);

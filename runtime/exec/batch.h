@@ -21,4 +21,10 @@ double kt_engine_expected_ns(const kt_engine *e, int64_t rows, int64_t logits, d
  * in; then nothing is guessed. Holds for one step; 0 = none. The engine's thread. */
 int64_t kt_sequence_guess(kt_sequence *s, int64_t n, int n_spans);
 
+/* While an answer is made, after a step: where the sequence ends with a page, keep a copy of the
+ * states of recurrent layers for those that begin alike, instead of the last one that this sequence
+ * kept so. States of marked spans stay. Nothing where there are no such layers, no slot, or guesses
+ * in the page. The engine's thread. */
+void kt_sequence_keep_recent(kt_sequence *s);
+
 #endif

@@ -58,6 +58,7 @@ struct kt_sequence {
     int64_t n_pages, room;
     int64_t length, capacity; /* capacity: reserved tokens */
     int64_t known;            /* pages */
+    int64_t recent;           /* pages up to the state of kt_sequence_keep_recent; 0 = none */
     int64_t guesses;          /* of the next step's tokens the last ones: kt_sequence_guess */
     int32_t state, marked;    /* slots: now, and at `mark`; KT_STATE_NONE = none */
     int64_t mark;

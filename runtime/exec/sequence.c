@@ -136,18 +136,30 @@ int64_t kt_sequence_guess(kt_sequence *s, int64_t n, int n_spans) {
     return s->guesses;
 }
 
+/* Does the sequence end with a page whose state is not kept yet? */
+static bool lacks_state(kt_sequence *s) {
+    kt_engine *e = s->engine;
+
+    if (!e->state_floats || s->length == 0 || s->length != s->known * KT_PAGE_TOKENS) return false;
+    return kt_states_use(&e->states, s->page[s->known - 1]) == KT_STATE_NONE;
+}
+
 void kt_sequence_keep_state(kt_sequence *s) {
     kt_engine *e = s->engine;
-    uint32_t page;
     int32_t slot;
 
-    if (!e->state_floats || s->length == 0 || s->length != s->known * KT_PAGE_TOKENS) return;
-    page = s->page[s->length / KT_PAGE_TOKENS - 1];
-    if (kt_states_use(&e->states, page) != KT_STATE_NONE) return;
+    if (!lacks_state(s)) return;
     slot = kt_states_take(&e->states);
     if (slot == KT_STATE_NONE) return;
     kt_states_copy(&e->states, s->state, slot);
-    kt_states_keep(&e->states, slot, page);
+    kt_states_keep(&e->states, slot, s->page[s->known - 1]);
+}
+
+void kt_sequence_keep_recent(kt_sequence *s) {
+    if (!lacks_state(s)) return;
+    if (s->recent) kt_states_drop(&s->engine->states, s->page[s->recent - 1]);
+    s->recent = s->known;
+    kt_sequence_keep_state(s);
 }
 
 void kt_sequence_mark(kt_sequence *s) {
@@ -357,6 +369,7 @@ int64_t kt_sequence_truncate(kt_sequence *s, int64_t length) {
     }
     set_state(s, length);
     if (s->known > length / KT_PAGE_TOKENS) s->known = length / KT_PAGE_TOKENS;
+    if (s->recent > s->known) s->recent = 0;
     if (s->mark > length) {
         kt_states_give(&e->states, s->marked);
         s->marked = KT_STATE_NONE;

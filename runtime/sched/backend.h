@@ -41,6 +41,8 @@ typedef struct kt_backend {
      * returns may be less than what was asked for: the rest is computed again. */
     int64_t (*guess)(void *self, kt_sequence *s, int64_t n, int n_spans);
     int64_t (*go_back)(void *self, kt_sequence *s, int64_t length);
+    /* kt_sequence_keep_recent, after steps of an answer that end with a page; NULL = no need. */
+    void (*keep_recent)(void *self, kt_sequence *s);
     /* kt_engine_draft; NULL = the model has no draft head, or it was not loaded. */
     kt_status (*draft)(void *self, kt_draft_span *spans, int n_spans, float *logits, kt_err *err);
     /* How long a step should take (kt_engine_expected_ns), 0 = nothing is known; NULL = never. */

@@ -60,6 +60,11 @@ static int64_t go_back(void *self, kt_sequence *s, int64_t length) {
     return kt_sequence_truncate(s, length);
 }
 
+static void keep_recent(void *self, kt_sequence *s) {
+    (void)self;
+    kt_sequence_keep_recent(s);
+}
+
 static kt_status draft(void *self, kt_draft_span *spans, int n_spans, float *logits, kt_err *err) {
     return kt_engine_draft(self, spans, n_spans, logits, err);
 }
@@ -151,6 +156,7 @@ kt_status kt_backend_from_engine(kt_engine *engine, const char *model_dir, const
     out->usage = usage;
     out->guess = guess;
     out->go_back = go_back;
+    out->keep_recent = keep_recent;
     if (kt_engine_has_draft_head(engine)) out->draft = draft;
     out->expected_ns = expected_ns;
     return read_defaults(model_dir, &out->defaults, err);

@@ -16,10 +16,24 @@ static bool is_prompt(const kt_lane *l) {
     return kt_lane_left(l) > 1 + l->again || l->length < (int64_t)l->prompt->n_ids;
 }
 
+/* Rows of a lane, at most `left`, up to where a state should be kept: a mark of the prompt that is
+ * worth a step of its own, else the prompt's last page. */
+static int64_t rows_to_state(const kt_scheduler *s, const kt_lane *l, int64_t left) {
+    const kt_backend *b = s->backend;
+
+    for (int i = 0; i < KT_PROMPT_MARKS; i++) {
+        const int64_t mark = (int64_t)l->prompt->mark[i], ahead = mark + 1 - l->length;
+        int64_t n;
+        if (mark - l->start < KT_MARKED_TOKENS || ahead <= 1 || ahead >= left) continue;
+        n = b->chunk(b->self, l->seq, ahead);
+        if (n < ahead) return n; /* else there are no states */
+    }
+    return b->chunk(b->self, l->seq, left);
+}
+
 /* More rows for a lane, out of *rows; spans end where states should be kept. */
 static void give(const kt_scheduler *s, kt_lane *l, int64_t most, int64_t *rows) {
-    const int64_t left = kt_lane_left(l);
-    const int64_t chunk = s->backend->chunk(s->backend->self, l->seq, left);
+    const int64_t chunk = rows_to_state(s, l, kt_lane_left(l));
     int64_t n = l->rows + (most < *rows ? most : *rows);
 
     if (n > chunk) n = chunk;

@@ -107,7 +107,7 @@ kt_status kt_lane_start(kt_scheduler *s, kt_lane *l, kt_err *err) {
         s->n_cached += reused;
     }
     if (!l->request->start_ns) l->request->start_ns = kt_clock_ns();
-    l->length = reused;
+    l->length = l->start = reused;
     l->reserved = want;
     l->state = KT_LANE_RUNNING;
     s->n_running++;
@@ -121,7 +121,7 @@ void kt_lane_stop(kt_scheduler *s, kt_lane *l, kt_lane_state state) {
         s->n_running--;
     }
     l->seq = NULL;
-    l->length = l->reserved = l->again = l->rests_since_ns = 0;
+    l->length = l->start = l->reserved = l->again = l->rests_since_ns = 0;
     if (state == KT_LANE_OVER) kt_draft_release(l);
     l->state = state;
 }
@@ -151,7 +151,7 @@ bool kt_lane_fork(kt_scheduler *s, kt_lane *l, const kt_lane *from) {
         l->state = KT_LANE_WAITING;
         return false;
     }
-    l->length = from->length;
+    l->length = l->start = from->length;
     l->reserved = from->reserved;
     l->state = KT_LANE_RUNNING;
     s->n_running++;

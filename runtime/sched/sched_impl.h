@@ -14,6 +14,7 @@ enum {
     KT_LEAST_PROMPT_ROWS = 32, /* of a step, so that no prompt starves */
     KT_ADMITTED_TOKENS = 256,  /* beyond the prompt that must fit when a choice starts */
     KT_GROWTH_TOKENS = 64,     /* pages taken at a time later */
+    KT_MARKED_TOKENS = 256,    /* least that a state at a prompt's mark must spare others */
     KT_REST_MS = 100,          /* so long a choice keeps its place though nobody reads it */
     KT_LEAST_LOGIT_ROWS = 64,
     KT_DRAFT_ROWS = KT_LEAST_LOGIT_ROWS / 2 /* of a step, at most; the rest is of prompts */
@@ -45,6 +46,7 @@ typedef struct kt_lane {
     kt_lane_state state;
     kt_sequence *seq;         /* owned while running */
     int64_t length;           /* tokens in it */
+    int64_t start;            /* of them, those that it began with */
     int64_t reserved;         /* tokens that it has pages for */
     int64_t n_reported;       /* log probabilities of the prompt that were reported */
     int64_t rests_since_ns;   /* when it was first seen unread, or 0 */

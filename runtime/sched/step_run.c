@@ -254,6 +254,14 @@ static bool has_finite_rows(const kt_scheduler *s, const kt_lane *l) {
     return is_finite(s->logits + l->first_out * vocab, (l->n_out - l->n_draft) * vocab);
 }
 
+/* An answer's end may be where the next turn begins. */
+static void keep_recent(const kt_scheduler *s, const kt_lane *l) {
+    const kt_backend *b = s->backend;
+
+    if (!b->keep_recent || l->n_draft > 0 || l->length < (int64_t)l->prompt->n_ids) return;
+    if (l->length % KT_PAGE_TOKENS == 0) b->keep_recent(b->self, l->seq);
+}
+
 /* The rows of a step were computed: lengths, reports, and who gets a token. */
 static void settle(kt_scheduler *s, int n_spans, kt_status st, const kt_err *why, int *n_picks) {
     for (int i = 0; i < n_spans; i++) {
@@ -269,6 +277,7 @@ static void settle(kt_scheduler *s, int n_spans, kt_status st, const kt_err *why
             fail(s, l->request, st, why);
             continue;
         }
+        keep_recent(s, l);
         if (l->length <= (int64_t)l->prompt->n_ids && l->rows > 0) kt_lane_report(l);
         own = report_prompt(s, l, first, &err);
         if (own == KT_OK && l->n_out > 0 && kt_lane_left(l) == 0) own = at_end(s, l, n_picks, &err);

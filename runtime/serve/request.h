@@ -15,11 +15,14 @@
 #include "runtime/token/text.h"
 #include "runtime/token/tokenizer.h"
 
-enum { KT_MAX_TOP_LOGPROBS = 20 };
+enum { KT_MAX_TOP_LOGPROBS = 20, KT_PROMPT_MARKS = 2 };
 
 typedef struct kt_prompt {
     int32_t *ids; /* owned */
     size_t n_ids; /* at least 1, fewer than the context */
+    /* Ascending: ids in front of where prompts that begin alike may part, such as a conversation's
+     * turns. The states of recurrent layers are kept there, for those others; 0 = none. */
+    size_t mark[KT_PROMPT_MARKS];
 } kt_prompt;
 
 /* What limits the next token: a grammar (http/api/call_form.c). One state a choice. Functions may

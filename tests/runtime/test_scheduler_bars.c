@@ -38,9 +38,10 @@ static void on_done(void *arg, kt_status st, const kt_err *why) {
     snprintf(c->why, sizeof c->why, "%.190s", why ? why->message : "");
 }
 
-/* A request of `ids` [n], which are copied, for max_tokens more in each of n_choices. */
-static client *ask(kt_scheduler *s, const int32_t *ids, size_t n, int64_t max_tokens,
-                   int n_choices) {
+/* A request of `ids` [n], which are copied, for max_tokens more in each of n_choices; with a mark
+ * behind the first `mark` of them. */
+static client *ask_marked(kt_scheduler *s, const int32_t *ids, size_t n, size_t mark,
+                          int64_t max_tokens, int n_choices) {
     client *c = calloc(1, sizeof *c);
 
     kt_request_init(&c->request);
@@ -49,12 +50,18 @@ static client *ask(kt_scheduler *s, const int32_t *ids, size_t n, int64_t max_to
     c->request.prompts[0].ids = malloc(n * sizeof *ids);
     memcpy(c->request.prompts[0].ids, ids, n * sizeof *ids);
     c->request.prompts[0].n_ids = n;
+    c->request.prompts[0].mark[0] = mark;
     c->request.max_tokens = max_tokens;
     c->request.n = n_choices;
     c->request.ignore_eos = true;
     c->request.client = (kt_request_client){.arg = c, .event = on_event, .done = on_done};
     cr_assert_eq(kt_scheduler_submit(s, &c->request), KT_SUBMIT_TAKEN);
     return c;
+}
+
+static client *ask(kt_scheduler *s, const int32_t *ids, size_t n, int64_t max_tokens,
+                   int n_choices) {
+    return ask_marked(s, ids, n, 0, max_tokens, n_choices);
 }
 
 static void fill(int32_t *ids, size_t n, uint64_t seed, int64_t vocab) {
@@ -107,10 +114,11 @@ static void stop(real *r) {
     kt_engine_destroy(r->engine);
 }
 
-/* Turn 2 repeats 1,900 tokens of turn 1's prompt and its answer, and has 60 new ones. */
-static void talk(const char *model) {
-    enum { FIRST = 1900, ANSWER = 40, NEW = 60 };
-    int32_t ids[FIRST + ANSWER + NEW];
+/* Turn 2 repeats turn 1's prompt and its answer, and has 60 new tokens: 2,000 in all. */
+static void talk(const char *model, int answer) {
+    enum { NEW = 60, ALL = 2000 };
+    const int first = ALL - NEW - answer;
+    int32_t ids[ALL];
     const int32_t *made;
     kt_scheduler_counts before, after;
     int64_t rows;
@@ -119,30 +127,32 @@ static void talk(const char *model) {
     client *c;
 
     start(&r, model, 512);
-    fill(ids, FIRST, 1, r.backend.vocab);
-    c = ask(r.sched, ids, FIRST, ANSWER, 1);
+    fill(ids, first, 1, r.backend.vocab);
+    c = ask(r.sched, ids, first, answer, 1);
     run(r.sched);
     before = kt_scheduler_count(r.sched);
-    cr_assert_geq(before.prompt_rows, FIRST, "%s: turn 1 computed %lld rows", model,
+    cr_assert_geq(before.prompt_rows, first, "%s: turn 1 computed %lld rows", model,
                   (long long)before.prompt_rows);
     made = kt_request_tokens(&c->request, 0, &n);
-    cr_assert_eq(n, ANSWER);
-    memcpy(ids + FIRST, made, n * sizeof *ids);
+    cr_assert_eq(n, answer);
+    memcpy(ids + first, made, n * sizeof *ids);
     drop(c);
-    fill(ids + FIRST + ANSWER, NEW, 2, r.backend.vocab);
-    c = ask(r.sched, ids, FIRST + ANSWER + NEW, 1, 1);
+    cr_expect_leq(before.kv.slots_cached, 2, "%s: %d states were kept, expected that of the prompt "
+                  "and the latest of the answer", model, (int)before.kv.slots_cached);
+    fill(ids + first + answer, NEW, 2, r.backend.vocab);
+    c = ask(r.sched, ids, ALL, 1, 1);
     run(r.sched);
     after = kt_scheduler_count(r.sched);
     rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
     cr_expect(rows >= NEW && rows <= NEW + 128, "%s: turn 2 computed %lld rows", model,
               (long long)rows);
-    cr_expect_eq(c->request.cached_tokens + rows, FIRST + ANSWER + NEW, "%s", model);
+    cr_expect_eq(c->request.cached_tokens + rows, ALL, "%s", model);
     drop(c);
     stop(&r);
 }
 
 Test(scheduler_bars, turn_two_computes_what_is_new, .timeout = 120) {
-    talk(TINY);
+    talk(TINY, 40);
 }
 
 /* With recurrent layers a kept state is what it goes on from. */
@@ -151,7 +161,38 @@ Test(scheduler_bars, turn_two_of_a_recurrent_model_computes_what_is_new, .timeou
 
     if (!kt_shared_path("data/golden/qwen3_next", folder, sizeof folder))
         cr_skip_test("golden/qwen3_next: the shared data is absent");
-    talk(folder);
+    talk(folder, 40);
+    talk(folder, 500); /* a state is kept within the answer, too */
+}
+
+/* Two conversations that begin with the same 1,200 tokens, such as a system prompt and tools. */
+Test(scheduler_bars, a_system_prompt_is_computed_once, .timeout = 120) {
+    enum { SHARED = 1200, OWN = 300 };
+    int32_t ids[SHARED + OWN];
+    char folder[400];
+    kt_scheduler_counts before, after;
+    client *c;
+    real r;
+
+    if (!kt_shared_path("data/golden/qwen3_next", folder, sizeof folder))
+        cr_skip_test("golden/qwen3_next: the shared data is absent");
+    for (int is_recurrent = 0; is_recurrent < 2; is_recurrent++) {
+        start(&r, is_recurrent ? folder : TINY, 512);
+        fill(ids, SHARED, 1, r.backend.vocab);
+        for (uint64_t talker = 0; talker < 2; talker++) {
+            fill(ids + SHARED, OWN, 2 + talker, r.backend.vocab);
+            before = kt_scheduler_count(r.sched);
+            c = ask_marked(r.sched, ids, SHARED + OWN, SHARED, 1, 1);
+            run(r.sched);
+            after = kt_scheduler_count(r.sched);
+            cr_expect_eq(c->request.cached_tokens, talker ? SHARED / PAGE * PAGE : 0);
+            cr_expect_eq(after.steps - before.steps, talker ? 1 + is_recurrent : 3 + 2 * is_recurrent,
+                         "%d: only states need steps of their own", is_recurrent);
+            drop(c);
+        }
+        cr_expect_eq(after.kv.slots_cached, 3 * is_recurrent);
+        stop(&r);
+    }
 }
 
 /* Whoever comes while a step runs is in the next one, and done with it. */

@@ -20,7 +20,9 @@ static void take_prompt(kt_chat_prompt *p, kt_model_prompt *out) {
                              .size = p->rendered.size,
                              .ids = p->ids,
                              .n_ids = p->n_ids,
-                             .starts_in_reasoning = p->starts_in_reasoning};
+                             .starts_in_reasoning = p->starts_in_reasoning,
+                             .first_turn = p->first_turn,
+                             .last_turn = p->last_turn};
     p->rendered.text = NULL;
     p->ids = NULL;
     kt_chat_prompt_deinit(p);

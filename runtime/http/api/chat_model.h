@@ -16,6 +16,7 @@ typedef struct kt_model_prompt {
     int32_t *ids; /* owned; NULL when only the text was asked for */
     size_t n_ids;
     bool starts_in_reasoning;
+    size_t first_turn, last_turn; /* as in kt_chat_prompt */
 } kt_model_prompt;
 
 /* All members are borrowed and constant; the function is called on any thread. */

@@ -89,7 +89,9 @@ bool kt_chat_make_run(kt_chat_call *c, kt_api_error *e) {
     if (!c->choices || !r->prompts) return kt_api_no_memory(e);
     c->n_choices = (size_t)r->n;
     r->n_prompts = 1;
-    r->prompts[0] = (kt_prompt){c->prompt.ids, c->prompt.n_ids};
+    r->prompts[0] = (kt_prompt){.ids = c->prompt.ids,
+                                .n_ids = c->prompt.n_ids,
+                                .mark = {c->prompt.first_turn, c->prompt.last_turn}};
     c->prompt.ids = NULL; /* the request's now */
     return true;
 }
