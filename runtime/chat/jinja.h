@@ -296,6 +296,9 @@ size_t kt_jinja_char_count(const char *s, size_t n);
 /* Offset of character number i <= count. */
 size_t kt_jinja_char_offset(const char *s, size_t n, size_t i);
 /* First occurrence of what in s[from, size), or SIZE_MAX. */
+/* The end of the line at `at`, as Python's splitlines sees it; *next: where the next one begins, the
+ * same at the end of the text. */
+size_t kt_jinja_line_end(const kt_jinja_string *s, size_t at, size_t *next);
 size_t kt_jinja_find(const kt_jinja_string *s, size_t from, const char *what, size_t n);
 /* Every `old` replaced, at most `count` of them (negative = all). */
 kt_status kt_jinja_replace(kt_jinja_run *r, const kt_jinja_string *s, const kt_jinja_string *old,

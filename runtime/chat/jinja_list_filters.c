@@ -157,9 +157,37 @@ static kt_status sorted(kt_jinja_run *r, const kt_jinja_value *v, const kt_jinja
     return kt_jinja_sort(r, keys, out->as.list->items, out->as.list->size, reverse);
 }
 
+/* As in the reference a list of one key, or of those of "a,b": equal ones need no order. */
+static kt_status key_list(kt_jinja_run *r, const kt_jinja_value *item, const kt_jinja_value *paths,
+                          bool case_sensitive, kt_jinja_value *out) {
+    const kt_jinja_string *s = paths->type == KT_JINJA_STRING ? paths->as.string : NULL;
+    kt_jinja_value path = *paths, key;
+
+    KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 1, out));
+    for (size_t at = 0, end; !s || at <= s->size; at = end + 1) {
+        end = s ? kt_jinja_find(s, at, ",", 1) : SIZE_MAX;
+        if (s && end == SIZE_MAX) end = s->size;
+        if (s) KT_TRY(kt_jinja_part(r, s, at, end, &path));
+        KT_TRY(key_of(r, item, &path, case_sensitive, &key));
+        KT_TRY(kt_jinja_append(r, out->as.list, &key));
+        if (!s) break;
+    }
+    return KT_OK;
+}
+
 FILTER(sort) {
+    kt_jinja_list *l;
+    kt_jinja_value *keys;
+    void *memory;
+
     (void)args;
-    return sorted(r, v, &arg[2], kt_jinja_truth(&arg[1]), kt_jinja_truth(&arg[0]), out);
+    KT_TRY(copy_items(r, v, KT_JINJA_PLAIN, out));
+    l = out->as.list;
+    KT_TRY(kt_jinja_alloc(r, l->size + 1, sizeof *keys, &memory));
+    keys = memory;
+    for (size_t i = 0; i < l->size; i++)
+        KT_TRY(key_list(r, &l->items[i], &arg[2], kt_jinja_truth(&arg[1]), &keys[i]));
+    return kt_jinja_sort(r, keys, l->items, l->size, kt_jinja_truth(&arg[0]));
 }
 
 FILTER(dictsort) {
@@ -296,6 +324,12 @@ static const kt_jinja_value *named(const kt_jinja_args *args, const char *name) 
     return NULL;
 }
 
+/* Of none and whatever else is false there are no items, also where it has none to give. */
+static kt_status items_if_true(kt_jinja_run *r, const kt_jinja_value *v, kt_jinja_list *out) {
+    *out = (kt_jinja_list){.size = 0};
+    return kt_jinja_truth(v) ? kt_jinja_iterate(r, v, out) : KT_OK;
+}
+
 static kt_status map_one(kt_jinja_run *r, const kt_jinja_value *item, const kt_jinja_args *args,
                          kt_jinja_value *out) {
     const kt_jinja_value *attribute = named(args, "attribute"), *fallback = named(args, "default");
@@ -323,7 +357,7 @@ FILTER(map) {
     kt_jinja_value mapped;
 
     (void)arg;
-    KT_TRY(kt_jinja_iterate(r, v, &items));
+    KT_TRY(items_if_true(r, v, &items));
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_GENERATOR, items.size, out));
     for (size_t i = 0; i < items.size; i++) {
         KT_TRY(kt_jinja_spend(r, 1));
@@ -352,7 +386,7 @@ static kt_status choose(kt_jinja_run *r, const kt_jinja_value *v, const kt_jinja
         rest.values += skip + 1;
         rest.n_positional -= skip + 1;
     }
-    KT_TRY(kt_jinja_iterate(r, v, &items));
+    KT_TRY(items_if_true(r, v, &items));
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_GENERATOR, 0, out));
     for (size_t i = 0; i < items.size; i++) {
         kt_jinja_value value = items.items[i], answer;

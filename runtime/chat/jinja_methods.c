@@ -213,22 +213,14 @@ METHOD(rsplit) {
 METHOD(splitlines) {
     const kt_jinja_string *s = self->as.string;
     bool keep = kt_jinja_truth(&arg[0]);
-    size_t begin = 0;
 
     (void)args;
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, out));
-    for (size_t i = 0, n; i < s->size; i += n) {
-        uint32_t c = 0;
-        int got = kt_utf8_next(s->data + i, s->size - i, &c);
-        bool ends_line = (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
-                         c == 0x2028 || c == 0x2029;
-        n = got > 0 ? (size_t)got : 1;
-        if (!ends_line) continue;
-        if (c == '\r' && i + 1 < s->size && s->data[i + 1] == '\n') n = 2;
-        KT_TRY(add_part(r, out, s, begin, keep ? i + n : i));
-        begin = i + n;
+    for (size_t at = 0, next; at < s->size; at = next) {
+        const size_t end = kt_jinja_line_end(s, at, &next);
+        KT_TRY(add_part(r, out, s, at, keep ? next : end));
     }
-    return begin < s->size ? add_part(r, out, s, begin, s->size) : KT_OK;
+    return KT_OK;
 }
 
 static kt_status partition_at(kt_jinja_run *r, const kt_jinja_value *self,

@@ -458,10 +458,9 @@ kt_status kt_jinja_slice(kt_jinja_run *r, const kt_jinja_value *of, const kt_jin
     bool is_list = of->type == KT_JINJA_LIST && of->as.list->flavour <= KT_JINJA_RANGE;
 
     if (of->type == KT_JINJA_UNDEFINED) return kt_jinja_fail_undefined(r, of);
-    if (!is_list && of->type != KT_JINJA_STRING) {
-        *out = kt_jinja_undefined();
-        return kt_jinja_missing_member(r, of, "slice", 5, 0, out);
-    }
+    if (!is_list && of->type != KT_JINJA_STRING)
+        return kt_jinja_fail(r, KT_E_INVALID, "a '%s' object has no slices",
+                             kt_jinja_type_name(of));
     if (by == 0) return kt_jinja_fail(r, KT_E_INVALID, "the step of a slice is not a number or 0");
     KT_TRY(kt_jinja_length(r, of, &n));
     if (by > n) by = n + 1; /* no step beyond the ends can overflow */

@@ -298,6 +298,24 @@ size_t kt_jinja_find(const kt_jinja_string *s, size_t from, const char *what, si
     return found ? (size_t)(found - s->data) : SIZE_MAX;
 }
 
+static bool ends_line(uint32_t c) {
+    return (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+           c == 0x2029;
+}
+
+size_t kt_jinja_line_end(const kt_jinja_string *s, size_t at, size_t *next) {
+    for (size_t n; at < s->size; at += n) {
+        uint32_t c = 0;
+        const int got = kt_utf8_next(s->data + at, s->size - at, &c);
+        n = got > 0 ? (size_t)got : 1;
+        if (!ends_line(c)) continue;
+        if (c == '\r' && at + 1 < s->size && s->data[at + 1] == '\n') n = 2;
+        *next = at + n;
+        return at;
+    }
+    return *next = s->size;
+}
+
 kt_status kt_jinja_replace(kt_jinja_run *r, const kt_jinja_string *s, const kt_jinja_string *old,
                            const kt_jinja_string *with, int64_t count, kt_jinja_value *out) {
     kt_jinja_builder b = {0};

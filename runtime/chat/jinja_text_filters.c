@@ -246,7 +246,8 @@ FILTER(indent) {
     kt_status st;
 
     (void)args;
-    KT_TRY(kt_jinja_to_str(r, v, &s));
+    if (v->type == KT_JINJA_UNDEFINED) return kt_jinja_fail_undefined(r, v);
+    KT_TRY(need_string(r, v, "what is indented", &s));
     if (arg[0].type == KT_JINJA_STRING) {
         pad = arg[0].as.string;
     } else {
@@ -257,14 +258,14 @@ FILTER(indent) {
         spaces.size = width > 0 ? (size_t)width : 0;
     }
     st = KT_OK;
-    for (size_t at = 0, line = 0; st == KT_OK; line++) {
-        size_t end = kt_jinja_find(s, at, "\n", 1);
-        bool last = end == SIZE_MAX;
-        if (last) end = s->size;
-        if (line ? blank || end > at : first) st = kt_jinja_put_string(r, &b, pad);
-        if (st == KT_OK) st = kt_jinja_put_part(r, &b, s, at, last ? end : end + 1);
-        if (last) break;
-        at = end + 1;
+    for (size_t at = 0, line = 0, end, next; st == KT_OK; line++, at = next) {
+        end = kt_jinja_line_end(s, at, &next);
+        if (line) st = kt_jinja_put(r, &b, "\n", 1, true);
+        if (st == KT_OK && (line ? blank || end > at : first))
+            st = kt_jinja_put_string(r, &b, pad);
+        if (st == KT_OK) st = kt_jinja_put_part(r, &b, s, at, end);
+        if (next == end) break;
+        if (next == s->size && s->data[next - 1] == '\r') break; /* the reference loses it */
     }
     if (st == KT_OK) st = kt_jinja_build(r, &b, s->is_markup, out);
     kt_jinja_builder_deinit(&b);
@@ -361,6 +362,7 @@ FILTER(int) {
     kt_jinja_value real;
 
     (void)args;
+    if (v->type == KT_JINJA_UNDEFINED) return kt_jinja_fail_undefined(r, v);
     if (given(&arg[1])) KT_TRY(need_int(r, &arg[1], "base", &base));
     if (base != 0 && (base < 2 || base > 36))
         return kt_jinja_fail(r, KT_E_INVALID, "base is %lld, expected 2 to 36", (long long)base);
@@ -384,7 +386,8 @@ FILTER(int) {
 FILTER(float) {
     kt_jinja_value read;
 
-    (void)r, (void)args;
+    (void)args;
+    if (v->type == KT_JINJA_UNDEFINED) return kt_jinja_fail_undefined(r, v);
     *out = arg[0].type == KT_JINJA_UNSET ? (kt_jinja_value){.type = KT_JINJA_FLOAT} : arg[0];
     if (kt_jinja_is_number(v))
         *out = (kt_jinja_value){.type = KT_JINJA_FLOAT, .as.real = kt_jinja_number(v)};

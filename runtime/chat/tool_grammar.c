@@ -392,7 +392,7 @@ static const char any_rules[] =
     "\"\\\"\"\n"
     "hex ::= [0-9a-fA-F]\n"
     "number ::= \"-\"? ( \"0\" | [1-9] [0-9]* ) ( \".\" [0-9]+ )? ( [eE] [-+]? [0-9]+ )?\n"
-    "ws ::= [ \\n]*\n";
+    "ws ::= ( \" \" | \"\\n\" [ \\t]{0,20} )?\n"; /* no more: a model may love white space */
 
 static kt_status write_all(writer *w, FILE *rules, kt_err *err) {
     const kt_tool_grammar_options *o = w->o;
