@@ -227,6 +227,45 @@ Test(tool_grammar, lets_right_calls_through_and_no_others, .timeout = 60) {
     }
 }
 
+/* Where a function has no schema its arguments are any object, in which a model cannot go on with
+ * white space for ever. */
+Test(tool_grammar, white_space_comes_to_an_end) {
+    static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"any\"}}]";
+    static const struct {
+        const char *arguments;
+        bool is_right;
+    } cases[] = {{"{}", true},
+                 {"{ \"a\": [1, {\n  \"b\": null }]\n}", true},
+                 {"{\n\t\"a\" : 1,\n\t\"c\": \"  \\n\\n\"}", true},
+                 {"{\n\n}", false},
+                 {"{  }", false},
+                 {"{\n                     }", false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_parser_evidence e = {.tool_parser = "hermes", .reasoning_parser = "none"};
+        kt_tool_grammar_options o = {.parallel = true};
+        kt_grammar_state s;
+        kt_grammar *g;
+        kt_status st;
+        char text[200];
+        cr_assert_eq(kt_json_parse(tools, strlen(tools), NULL, &doc, NULL), KT_OK);
+        cr_assert_eq(kt_parser_choose(&e, &o.choice, NULL), KT_OK);
+        o.tools = kt_json_root(doc);
+        cr_assert_eq(kt_tool_grammar_create(&o, &grammar, NULL), KT_OK);
+        g = compile(NULL);
+        cr_assert_eq(kt_grammar_state_init(&s, g, NULL), KT_OK);
+        snprintf(text, sizeof text,
+                 "<tool_call>\n{\"name\": \"any\", \"arguments\": %s}\n</tool_call>",
+                 cases[i].arguments);
+        st = kt_grammar_state_accept(&s, text, strlen(text), NULL);
+        cr_expect_eq(st == KT_OK && kt_grammar_state_is_complete(&s), cases[i].is_right, "%s",
+                     text);
+        kt_grammar_state_deinit(&s);
+        kt_grammar_destroy(g);
+        unmake();
+    }
+}
+
 static const char *const tokens[] = {
     "<",  "</",  "｜DSML｜", "function_calls>", "invoke name=",       "invoke>", "\n",
     "\"", "now", ">",        "parameter>",      "<|tool_call_begin|>"};
