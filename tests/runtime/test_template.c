@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "runtime/chat/chat_format.h"
 #include "runtime/chat/template.h"
@@ -232,6 +233,57 @@ Test(template, adding_in_a_loop_is_linear) {
     check("{% set ns = namespace(t='') %}{% for i in range(50000) %}"
           "{% set ns.t = ns.t + 'abcdefghij' %}{% endfor %}{{ ns.t | length }}",
           "{}", "500000");
+}
+
+/* A long conversation comes out whole; KT_MEASURE=1 prints how fast, for which a core should be
+ * otherwise idle (the aim is 50 MB of output a second). */
+Test(template, long_conversations_are_rendered, .timeout = 60) {
+    static const char *const names[] = {"Qwen-Qwen3-0.6B", "GLM-4.6", "Kimi-K2-Instruct",
+                                        "MiniMax-M2", "deepseek-ai-DeepSeek-V3.1"};
+    enum { TURNS = 200, TEXT = 2000 };
+    const int rounds = getenv("KT_MEASURE") ? 20 : 1;
+    char path[1200], relative[80], text[TEXT + 1], *context = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&context, &n);
+    kt_json_doc *doc;
+
+    for (int i = 0; i < TEXT; i++) text[i] = "abc def, "[i % 9];
+    text[TEXT] = '\0';
+    fputs("{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_generation_prompt\": true, "
+          "\"messages\": [",
+          to);
+    for (int i = 0; i < TURNS; i++)
+        fprintf(to, "%s{\"role\": \"%s\", \"content\": \"%s\"}", i ? ", " : "",
+                i % 2 ? "assistant" : "user", text);
+    fputs("]}", to);
+    fclose(to);
+    doc = parse(context, n);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int64_t best = INT64_MAX;
+        size_t size, made = 0;
+        char *source;
+        snprintf(relative, sizeof relative, "data/templates/%s.jinja", names[i]);
+        if (!kt_shared_path(relative, path, sizeof path))
+            cr_skip_test("the shared data is absent");
+        source = read_file(path, &size);
+        for (int round = 0; round < rounds; round++) {
+            const int64_t start = kt_clock_ns();
+            kt_rendered r = {0};
+            kt_err err = {KT_OK, ""};
+            cr_assert_eq(render(source, size, kt_json_root(doc), NULL, &r, &err), KT_OK, "%s",
+                         err.message);
+            if (kt_clock_ns() - start < best) best = kt_clock_ns() - start;
+            made = r.size;
+            kt_rendered_deinit(&r);
+        }
+        cr_expect(made > TURNS * (TEXT - 1) && made < TURNS * (TEXT + 100), "%s: %zu", names[i],
+                  made);
+        if (rounds > 1)
+            fprintf(stderr, "%-30s %7.1f MB/s\n", names[i], (double)made * 1e3 / (double)best);
+        free(source);
+    }
+    kt_json_destroy(doc);
+    free(context);
 }
 
 /* Memory of what was only needed meanwhile serves again; what is kept stays as it is. */
