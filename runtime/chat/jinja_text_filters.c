@@ -261,8 +261,7 @@ FILTER(indent) {
     for (size_t at = 0, line = 0, end, next; st == KT_OK; line++, at = next) {
         end = kt_jinja_line_end(s, at, &next);
         if (line) st = kt_jinja_put(r, &b, "\n", 1, true);
-        if (st == KT_OK && (line ? blank || end > at : first))
-            st = kt_jinja_put_string(r, &b, pad);
+        if (st == KT_OK && (line ? blank || end > at : first)) st = kt_jinja_put_string(r, &b, pad);
         if (st == KT_OK) st = kt_jinja_put_part(r, &b, s, at, end);
         if (next == end) break;
         if (next == s->size && s->data[next - 1] == '\r') break; /* the reference loses it */

@@ -87,7 +87,7 @@ typedef struct kt_scheduler_counts {
      * longer the same tokens would have taken without, as far as the cost of steps is known. */
     int64_t drafts, draft_rows, draft_hits, draft_steps, draft_ns, draft_saved_ns;
     int64_t draft_hits_at[KT_DRAFT_MOST]; /* that came true as the first of a draft, the second.. */
-    int draft_positions; /* tokens that a draft may have; 0 = there are no drafts */
+    int draft_positions;         /* tokens that a draft may have; 0 = there are no drafts */
     int64_t finished, cancelled; /* requests */
     int64_t last_rows, last_step_ns;
     int64_t step_ns; /* of all steps together: what the engine computed, and nothing beside it */

@@ -258,11 +258,12 @@ static void expect_before(const kt_tokenizer *t, const kt_chat_prompt *p, size_t
 Test(chat, turns_of_users_are_found_behind_what_stands_before_them) {
     kt_chat_format *f = load(TINY, NULL);
     kt_tokenizer *t = tokenizer();
-    kt_chat_prompt p = encode(f, t,
-                              "{\"messages\": [{\"role\": \"system\", \"content\": \"Say yes.\"}, "
-                              "{\"role\": \"user\", \"content\": \" yes\\n\"}, {\"role\": "
-                              "\"assistant\", \"content\": \"no\"}, {\"role\": \"user\", \"content\": "
-                              "[{\"type\": \"text\", \"text\": \"yes?\"}]}]}");
+    kt_chat_prompt p =
+        encode(f, t,
+               "{\"messages\": [{\"role\": \"system\", \"content\": \"Say yes.\"}, "
+               "{\"role\": \"user\", \"content\": \" yes\\n\"}, {\"role\": "
+               "\"assistant\", \"content\": \"no\"}, {\"role\": \"user\", \"content\": "
+               "[{\"type\": \"text\", \"text\": \"yes?\"}]}]}");
 
     expect_before(t, &p, p.first_turn, " yes");
     expect_before(t, &p, p.last_turn, "yes?");

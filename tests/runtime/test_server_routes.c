@@ -375,8 +375,7 @@ Test(routes, drafts_are_told_of) {
     fake.speculate = KT_SPECULATE_NGRAM;
     fake_start(NULL, 0);
     fake.app->scheduler->options.always_drafts = true;
-    r = kt_complete(fake.port,
-                    "{\"prompt\":\"a prompt\",\"max_tokens\":90,\"ignore_eos\":true}");
+    r = kt_complete(fake.port, "{\"prompt\":\"a prompt\",\"max_tokens\":90,\"ignore_eos\":true}");
     cr_assert_eq(r.status, 200, "%s", r.body);
     cr_expect_not_null(strstr(r.body, "\"draft_n\":"), "%s", r.body);
     cr_expect_not_null(strstr(r.body, "\"draft_n_accepted\":"), "%s", r.body);
@@ -389,8 +388,10 @@ Test(routes, drafts_are_told_of) {
     cr_expect_gt(own_series(page, "vllm:spec_decode_num_drafts_total"), 2);
     cr_expect_gt(series(page, "llamacpp:spec_decode_num_drafts_total"), 2);
     cr_expect_gt(series(page, "llamacpp:spec_decode_num_draft_tokens_total"), 20);
-    for (int i = 0; i < fake.app->scheduler->options.draft; i++) { /* a later one needs those before */
-        const char *form = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position=\"%d\"}";
+    for (int i = 0; i < fake.app->scheduler->options.draft;
+         i++) { /* a later one needs those before */
+        const char *form =
+            "llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position=\"%d\"}";
         double hits;
         if (i == 0) before = series(page, "llamacpp:spec_decode_num_drafts_total");
         snprintf(name, sizeof name, form, i);

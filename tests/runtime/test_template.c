@@ -238,7 +238,11 @@ Test(template, adding_in_a_loop_is_linear) {
 /* A long conversation comes out whole; KT_MEASURE=1 prints how fast, for which a core should be
  * otherwise idle (the aim is 50 MB of output a second). */
 Test(template, long_conversations_are_rendered, .timeout = 60) {
-    static const char *const names[] = {"Qwen-Qwen3-0.6B", "GLM-4.6", "Kimi-K2-Instruct",
+    static const char plain[] =
+        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    static const char *const names[] = {"plain",      "Qwen-Qwen3-0.6B",
+                                        "GLM-4.6",    "Kimi-K2-Instruct",
                                         "MiniMax-M2", "deepseek-ai-DeepSeek-V3.1"};
     enum { TURNS = 200, TEXT = 2000 };
     const int rounds = getenv("KT_MEASURE") ? 20 : 1;
@@ -263,9 +267,13 @@ Test(template, long_conversations_are_rendered, .timeout = 60) {
         size_t size, made = 0;
         char *source;
         snprintf(relative, sizeof relative, "data/templates/%s.jinja", names[i]);
-        if (!kt_shared_path(relative, path, sizeof path))
-            cr_skip_test("the shared data is absent");
-        source = read_file(path, &size);
+        if (i == 0)
+            source = strdup(plain);
+        else if (kt_shared_path(relative, path, sizeof path))
+            source = read_file(path, &size);
+        else
+            continue;
+        if (i == 0) size = strlen(plain);
         for (int round = 0; round < rounds; round++) {
             const int64_t start = kt_clock_ns();
             kt_rendered r = {0};

@@ -257,7 +257,8 @@ static void note_finish(kt_chat_call *c, const kt_event *event) {
     kt_chat_choice *ch = &c->choices[event->choice];
     const kt_event_finish *f = &event->as.finish;
 
-    if (c->call.stream) send_role(c, event->choice); /* an empty answer has only the end behind it */
+    if (c->call.stream)
+        send_role(c, event->choice); /* an empty answer has only the end behind it */
     ch->is_finished = true;
     ch->finish = f->reason;
     ch->stop_token = is_stop_id(c, f->stop_token) ? f->stop_token : -1;
