@@ -1,6 +1,5 @@
 /* Functions that every template has. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include <locale.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,7 +24,6 @@ GLOBAL(strftime_now) {
     kt_jinja_builder b = {0};
     char format[256], text[1024];
     struct tm tm;
-    locale_t c, before;
     size_t n;
     kt_status st;
 
@@ -39,12 +37,7 @@ GLOBAL(strftime_now) {
     format[arg[0].as.string->size] = '\0';
     if (!gmtime_r(&now, &tm))
         return kt_jinja_fail(r, KT_E_UNSUPPORTED, "the clock is out of range");
-    c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!c) return kt_jinja_fail(r, KT_E_NOMEM, "no memory for the rendering");
-    before = uselocale(c);
     n = strftime(text, sizeof text, format, &tm);
-    uselocale(before);
-    freelocale(c);
     st = kt_jinja_put(r, &b, text, n, true);
     if (st == KT_OK) st = kt_jinja_build(r, &b, false, out);
     kt_jinja_builder_deinit(&b);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/chat/template.h"
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,25 @@ void kt_jinja_keep(kt_jinja_run *r) {
     r->lasting++;
 }
 
+/* ---- no locale ---- */
+
+/* A host program's locale may have a comma in numbers and other names of months: while a template
+ * is compiled or rendered, its thread has the C locale. */
+typedef struct plain_locale {
+    locale_t own, before;
+} plain_locale;
+
+static bool enter_plain(plain_locale *l) {
+    l->own = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (l->own) l->before = uselocale(l->own);
+    return l->own != (locale_t)0;
+}
+
+static void leave_plain(const plain_locale *l) {
+    uselocale(l->before);
+    freelocale(l->own);
+}
+
 /* ---- compiling ---- */
 
 /* The source with every line end as \n, without the last one: so does Jinja. */
@@ -142,10 +162,14 @@ kt_status kt_template_create(const char *text, size_t size, const char *name, kt
                              kt_err *err) {
     kt_template *t = calloc(1, sizeof *t);
     size_t good = kt_utf8_valid_prefix(text, size);
+    plain_locale plain;
     kt_status st = KT_OK;
 
     *out = NULL;
-    if (!t) return kt_fail(err, KT_E_NOMEM, "%.200s: no memory for the template", name);
+    if (!t || !enter_plain(&plain)) {
+        free(t);
+        return kt_fail(err, KT_E_NOMEM, "%.200s: no memory for the template", name);
+    }
     t->name = kt_arena_strndup(&t->arena, name, strlen(name));
     t->source = kt_arena_alloc(&t->arena, size + 1, 1);
     if (!t->name || !t->source) {
@@ -157,6 +181,7 @@ kt_status kt_template_create(const char *text, size_t size, const char *name, kt
         st = kt_jinja_parse(t, err);
         find_rest(t);
     }
+    leave_plain(&plain);
     if (st == KT_OK)
         *out = t;
     else
@@ -243,11 +268,14 @@ kt_status kt_template_render(const kt_template *t, const kt_json *context,
     kt_jinja_builder text = {0};
     kt_jinja_scope scope = {0};
     kt_jinja_run r = {.t = t, .out = &text, .err = err};
+    plain_locale plain;
     kt_status st;
 
+    if (!enter_plain(&plain)) return kt_jinja_fail(&r, KT_E_NOMEM, "no memory for the rendering");
     r.limits = with_defaults(options ? &options->limits : NULL);
     r.now = options && options->has_now ? options->now : (int64_t)time(NULL);
     st = render(&r, context, &scope);
+    leave_plain(&plain);
     kt_arena_deinit(&r.arena);
     if (st == KT_OK) {
         *out = (kt_rendered){text.text.data, text.text.size - 1, text.spans, text.n_spans};

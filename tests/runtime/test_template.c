@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,6 +234,25 @@ Test(template, adding_in_a_loop_is_linear) {
     check("{% set ns = namespace(t='') %}{% for i in range(50000) %}"
           "{% set ns.t = ns.t + 'abcdefghij' %}{% endfor %}{{ ns.t | length }}",
           "{}", "500000");
+}
+
+/* Wherever a rendering asks the C library about numbers, the thread's locale is C's, and afterwards
+ * what it was. A comma where the machine has such a locale shows in the text itself. */
+Test(template, no_locale_shows) {
+    static const char *const comma[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "C.UTF-8", "C"};
+    locale_t host = (locale_t)0, before;
+
+    for (int i = 0; !host; i++) host = newlocale(LC_ALL_MASK, comma[i], (locale_t)0);
+    before = uselocale(host);
+    check("{{ 1.5 + '2.25'|float }} {{ 2.55|round(1) }} {{ '%.2f'|format(1.5) }} {{ x }} "
+          "{{ strftime_now('%B') }}",
+          "{\"x\": 0.1}", "3.75 2.5 1.50 0.1 December");
+    cr_expect_eq(uselocale((locale_t)0), host, "the locale of the thread is another");
+    check_error("{{ x.y }}", "{}", "t.jinja:1:6: 'x' is undefined");
+    check_error("{% if %}", "{}", "t.jinja:1:");
+    cr_expect_eq(uselocale((locale_t)0), host, "the locale of the thread is another");
+    uselocale(before);
+    freelocale(host);
 }
 
 /* A long conversation comes out whole; KT_MEASURE=1 prints how fast, for which a core should be
