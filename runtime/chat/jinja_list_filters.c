@@ -144,19 +144,6 @@ FILTER(items) {
 
 /* ---- order ---- */
 
-static kt_status sorted(kt_jinja_run *r, const kt_jinja_value *v, const kt_jinja_value *path,
-                        bool case_sensitive, bool reverse, kt_jinja_value *out) {
-    kt_jinja_value *keys;
-    void *memory;
-
-    KT_TRY(copy_items(r, v, KT_JINJA_PLAIN, out));
-    KT_TRY(kt_jinja_alloc(r, out->as.list->size + 1, sizeof *keys, &memory));
-    keys = memory;
-    for (size_t i = 0; i < out->as.list->size; i++)
-        KT_TRY(key_of(r, &out->as.list->items[i], path, case_sensitive, &keys[i]));
-    return kt_jinja_sort(r, keys, out->as.list->items, out->as.list->size, reverse);
-}
-
 /* As in the reference a list of one key, or of those of "a,b": equal ones need no order. */
 static kt_status key_list(kt_jinja_run *r, const kt_jinja_value *item, const kt_jinja_value *paths,
                           bool case_sensitive, kt_jinja_value *out) {
@@ -175,19 +162,26 @@ static kt_status key_list(kt_jinja_run *r, const kt_jinja_value *item, const kt_
     return KT_OK;
 }
 
-FILTER(sort) {
-    kt_jinja_list *l;
+typedef kt_status key_fn(kt_jinja_run *r, const kt_jinja_value *item, const kt_jinja_value *path,
+                         bool case_sensitive, kt_jinja_value *out);
+
+static kt_status sorted(kt_jinja_run *r, const kt_jinja_value *v, key_fn *key,
+                        const kt_jinja_value *path, bool case_sensitive, bool reverse,
+                        kt_jinja_value *out) {
     kt_jinja_value *keys;
     void *memory;
 
-    (void)args;
     KT_TRY(copy_items(r, v, KT_JINJA_PLAIN, out));
-    l = out->as.list;
-    KT_TRY(kt_jinja_alloc(r, l->size + 1, sizeof *keys, &memory));
+    KT_TRY(kt_jinja_alloc(r, out->as.list->size + 1, sizeof *keys, &memory));
     keys = memory;
-    for (size_t i = 0; i < l->size; i++)
-        KT_TRY(key_list(r, &l->items[i], &arg[2], kt_jinja_truth(&arg[1]), &keys[i]));
-    return kt_jinja_sort(r, keys, l->items, l->size, kt_jinja_truth(&arg[0]));
+    for (size_t i = 0; i < out->as.list->size; i++)
+        KT_TRY(key(r, &out->as.list->items[i], path, case_sensitive, &keys[i]));
+    return kt_jinja_sort(r, keys, out->as.list->items, out->as.list->size, reverse);
+}
+
+FILTER(sort) {
+    (void)args;
+    return sorted(r, v, key_list, &arg[2], kt_jinja_truth(&arg[1]), kt_jinja_truth(&arg[0]), out);
 }
 
 FILTER(dictsort) {
@@ -202,7 +196,7 @@ FILTER(dictsort) {
         return kt_jinja_fail(r, KT_E_INVALID, "'%s object' has no attribute 'items'",
                              kt_jinja_type_name(v));
     KT_TRY(kt_jinja_view(r, v->as.dict, KT_JINJA_ITEMS, &pairs));
-    return sorted(r, &pairs, &by, kt_jinja_truth(&arg[0]), kt_jinja_truth(&arg[2]), out);
+    return sorted(r, &pairs, key_of, &by, kt_jinja_truth(&arg[0]), kt_jinja_truth(&arg[2]), out);
 }
 
 /* The first of the least or greatest. */
@@ -272,7 +266,7 @@ FILTER(groupby) {
     bool same = false;
 
     (void)args;
-    KT_TRY(sorted(r, v, &arg[0], kt_jinja_truth(&arg[2]), false, &order));
+    KT_TRY(sorted(r, v, key_of, &arg[0], kt_jinja_truth(&arg[2]), false, &order));
     KT_TRY(kt_jinja_new_list(r, KT_JINJA_PLAIN, 0, out));
     for (size_t i = 0; i < order.as.list->size; i++) {
         KT_TRY(key_of(r, &order.as.list->items[i], &arg[0], true, &key));
