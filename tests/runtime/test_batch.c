@@ -221,6 +221,51 @@ static void check_guesses(kt_batches *b) {
     kt_engine_drop_cache(b->e);
 }
 
+/* An answer of text 0 up to `end`, token by token. */
+static void answer(kt_batches *b, kt_sequence *s, int64_t end) {
+    while (kt_sequence_length(s) < end) {
+        guess(b, s, 1, 0);
+        kt_sequence_keep_recent(s);
+    }
+}
+
+/* Who begins as `text` with the cache has: so many of its 200 tokens, and then the right bits. */
+static void expect_known(kt_batches *b, const int32_t *text, int64_t tokens) {
+    kt_sequence *s = kt_batches_sequence(b, 0);
+
+    cr_expect_eq(kt_sequence_reuse(s, text, 200), tokens, "%lld tokens are known, expected %lld",
+                 (long long)kt_sequence_length(s), (long long)tokens);
+    cr_assert_eq(kt_sequence_reserve(s, KT_TEXT_TOKENS, NULL), KT_OK);
+    if (text == b->text[0]) kt_batches_continue(b, s, 0, 1);
+    kt_sequence_destroy(s);
+}
+
+/* The state at an answer's last page end is kept, and no other of it; that of the prompt stays. */
+static void check_recent(kt_batches *b) {
+    kt_sequence *s = kt_batches_sequence(b, KT_TEXT_TOKENS);
+    const bool has_states = b->e->state_floats > 0;
+    int32_t other[KT_TEXT_TOKENS];
+    kt_kv_usage u;
+
+    memcpy(other, b->text[0], sizeof other);
+    other[150] = (other[150] + 1) % (int32_t)b->vocab;
+    kt_batches_prefill(b, s, 0, 70); /* the prompt, with a state at 64 */
+    answer(b, s, 130);
+    expect_known(b, b->text[0], 128);
+    expect_known(b, other, 128);
+    answer(b, s, 195);
+    expect_known(b, b->text[0], 192);
+    expect_known(b, other, has_states ? 64 : 128);
+    kt_engine_kv_usage(b->e, &u);
+    cr_expect_eq(u.slots_cached, has_states ? 2 : 0);
+    cr_expect_eq(kt_sequence_truncate(s, 70), has_states ? 64 : 70);
+    answer(b, s, 130); /* another one, whose state takes no other's place */
+    expect_known(b, other, 128);
+    expect_known(b, b->text[0], 192);
+    kt_sequence_destroy(s);
+    kt_engine_drop_cache(b->e);
+}
+
 static void expect_all_free(const kt_batches *b) {
     kt_kv_usage u;
 
@@ -242,6 +287,7 @@ ParameterizedTest(model_case *c, batch, rows_have_the_bits_of_a_sequence_alone, 
     check_fork(&b);
     check_truncate(&b);
     check_guesses(&b);
+    check_recent(&b);
     expect_all_free(&b);
     kt_batches_deinit(&b);
 }
