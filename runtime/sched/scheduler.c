@@ -280,7 +280,7 @@ kt_submission kt_scheduler_submit(kt_scheduler *s, kt_request *r) {
     r->queued_ns = kt_clock_ns();
     pthread_mutex_lock(&s->lock);
     if (s->n_waiting >= s->options.queue) gone = take_gone(s);
-    if (s->n_waiting >= s->options.queue)
+    if (s->n_waiting >= s->options.queue && !r->is_promised)
         result = KT_SUBMIT_FULL;
     else if (s->is_ending)
         result = KT_SUBMIT_ENDING;

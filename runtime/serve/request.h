@@ -84,8 +84,10 @@ typedef struct kt_request {
     int logprobs; /* alternatives of each token, at most KT_MAX_TOP_LOGPROBS; -1 = no logprobs */
     bool prompt_logprobs; /* LOGPROB events of the prompt's tokens from the second on, too */
     bool ignore_eos, show_special;
-    bool progress;                   /* PROGRESS events while prompts are computed */
-    int priority;                    /* lower goes first; first come within one */
+    bool progress; /* PROGRESS events while prompts are computed */
+    int priority;  /* lower goes first; first come within one */
+    bool
+        is_promised; /* its client was told that it waits: it is taken though the queue filled up */
     const kt_constraint *constraint; /* borrowed; NULL = none */
     const kt_output *output;         /* borrowed; NULL = all is text */
     kt_request_client client;

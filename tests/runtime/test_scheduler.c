@@ -569,6 +569,25 @@ Test(scheduler, the_queue_is_bounded_and_forgets_who_left) {
     end();
 }
 
+/* A stream that has begun, since there was a place to wait in, is answered though that has gone. */
+Test(scheduler, whoever_was_promised_a_place_gets_it) {
+    client *c[3], *late = make(5, 3, 9);
+
+    begin((kt_scheduler_options){.is_manual = true, .queue = 2});
+    for (int i = 0; i < 2; i++) submit(c[i] = make(5, 3, (uint64_t)i));
+    c[2] = make(5, 3, 2);
+    c[2]->request.is_promised = true;
+    submit(c[2]);
+    cr_expect_eq(kt_scheduler_submit(sched, &late->request), KT_SUBMIT_FULL);
+    drop(late);
+    run();
+    for (int i = 0; i < 3; i++) {
+        cr_expect(atomic_load(&c[i]->n_done) == 1 && c[i]->status == KT_OK, "%d: %s", i, c[i]->why);
+        drop(c[i]);
+    }
+    end();
+}
+
 Test(scheduler, the_end_is_told_to_all) {
     client *c[6];
 

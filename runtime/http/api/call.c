@@ -171,7 +171,9 @@ static void fail_submit(kt_api_call *c, kt_submission why, int capacity) {
 }
 
 /* A stream that may have to wait begins at once, so that its client hears pings; one that starts
- * right away begins when it has its pages, since it can still be refused until then. */
+ * right away begins when it has its pages, since it can still be refused until then. What has begun
+ * is not refused any more: the scheduler may put a request back, for which it found no pages, while
+ * this one is on its way into the last place. */
 static bool submit(kt_api_call *c) {
     const kt_scheduler_counts counts = kt_scheduler_count(c->app->scheduler);
     kt_submission result;
@@ -183,6 +185,7 @@ static bool submit(kt_api_call *c) {
                                         .is_behind = is_behind,
                                         .done = take_end};
     if (counts.running > 0 && counts.waiting < counts.capacity) begin_stream(c);
+    c->run.is_promised = c->is_streaming;
     result = kt_scheduler_submit(c->app->scheduler, &c->run);
     if (result == KT_SUBMIT_TAKEN) return true;
     fail_submit(c, result, counts.capacity);
