@@ -6,13 +6,14 @@
  *   spread    VPMULTISHIFTQB moves four digits of two bits, of two rows a qword, to bits 3 and 4 of
  *             eight bytes; VPTERNLOGD keeps these and puts twos to rows above.
  *
- * One or two rows multiply the bytes as they are made, more open a block in L1 first: grids512.h,
+ * One or two rows multiply the bytes as they are made, more open a block in L1 first: points512.h,
  * whose order of sums it is, and blocks512_tiles.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/p64/grids512.h"
+#include "kernels/p64/grids_open512.h"
 #include "kernels/p64/iq1_512.h"
+#include "kernels/p64/points512.h"
 
 KT_INLINE __m512i look_up256(const uint8_t table[256], __m512i index) {
     const __m512i t[4] = {_mm512_load_si512(table), _mm512_load_si512(table + 64),
@@ -40,13 +41,13 @@ KT_INLINE __m512i bytes_of(__m512i digits, __m512i above, const int c) {
     return kt_iq1_bytes512(_mm512_multishift_epi64_epi8(offset, digits), above);
 }
 
-KT_INLINE void dot_unit(const kt_p64_spec s, const kt_grid_words *g, const kt_blocks_chunk *x,
+KT_INLINE void dot_unit(const kt_p64_spec s, void *words, const kt_blocks_chunk *x,
                         const uint8_t *const a[], int u, const int rows, kt_blocks_dots dot) {
     const kt_iq1_unit unit = kt_iq1_unit512(s, x->w, u);
     const int quads = 8 / kt_blocks_halves(s);
     __m512i above[4];
 
-    (void)g;
+    (void)words;
     KT_EACH (p, 4) {
         __m512i digits[2], v[4];
         digits_of(unit.lines, p, digits);
