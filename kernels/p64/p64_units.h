@@ -18,8 +18,9 @@
  * to 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004), 1 to 126; larger ones are multiplied as
  * 16-bit words.
  *
- * Points of grids (formats/grid.h) are looked up one by one, signs put on by vectors: slow, and done
- * once for all rows of a block.
+ * Points of grids (formats/grid.h) and of IQ1 are looked up one by one, once for all rows of a block.
+ * Vectors make their indices, and bytes of what was looked up; what lies between takes as many loads
+ * and stores, and no other instruction.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_P64_UNITS_H
@@ -208,31 +209,152 @@ KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const
     }
 }
 
-/* The same of a grid: magnitudes, whose signs are then put on. */
-KT_INLINE void kt_unit_points(const kt_p64_spec s, const kt_unit_fields *f, int slice,
-                              uint8_t *out) {
-    enum { COLUMNS = KT_SLICE_ROWS / 16, A_COLUMN = KT_SLICE_BYTES / COLUMNS };
-    const kt_vi zero = kt_v_each_int(0x40404040);
+/* Indices of a grid's points p, a vector of rows, the first of which is `row` (kt_grid_place). */
+KT_INLINE kt_vi kt_unit_indices(const kt_p64_grid grid, const kt_unit_fields *f, const int p,
+                                int row) {
+    const int bits = kt_grid_more_bits(grid), step = kt_grid_pair_place(grid, 1);
+    const int at = kt_grid_column_place(grid, row / 16);
+    const uint8_t *more = f->more + 8 * bits * p + row % 16 / 2;
+    kt_vi v = kt_v_pairs(f->planes + kt_grid_line_at(grid, p) + row % 16 * 4, step, at);
 
-    for (int c = 0; c < COLUMNS; c++)
-        kt_grid_magnitudes(s.grid, kt_grid_of(s.grid), f->planes, f->more, COLUMNS * slice + c,
-                           out + A_COLUMN * c, KT_SLICE_BYTES);
-    for (int o = 0; o < 8; o++)
-        for (int c = 0; c < KT_V_COLUMNS; c++) {
-            uint8_t *at = out + KT_SLICE_BYTES * o + KT_V_BYTES * c;
-            const uint8_t *signs = kt_grid_column_signs(s.grid, f->planes, o, COLUMNS * slice);
-            kt_v_store(at, kt_v_add_signed(zero, kt_v_load(at), signs + KT_V_BYTES / 8 * c));
-        }
+    KT_EACH (b, bits)
+        v = kt_v_or(v, kt_v_shift_left(kt_v_bit_pairs(more + 8 * b, step, at), 8 + b));
+    return v;
 }
 
-/* The points of IQ1 as bytes. */
+/* 64 + the magnitudes of quad o with their signs. */
+KT_INLINE void kt_unit_put_signed(const kt_p64_grid grid, const kt_unit_fields *f, int o, int row,
+                                  kt_vi v, uint8_t *out) {
+    const uint8_t *signs = kt_grid_column_signs(grid, f->planes, o, row / 16) + row % 16 / 2;
+    kt_v_store(out, kt_v_add_signed(kt_v_each_int(0x40404040), v, signs));
+}
+
+/* Points of eight inputs. Rows 0, 1, 4, 5 ... of a vector lie behind each other, and then the
+ * others, so that one shuffle has four inputs of each. */
+KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, int slice,
+                               uint8_t *out) {
+    enum { LANES = KT_V_BYTES / 4, POINTS = 4 * KT_SLICE_ROWS };
+    _Alignas(64) uint32_t index[POINTS];
+    _Alignas(64) uint64_t point[POINTS];
+    const uint8_t *points = kt_grid_of(s.grid)->point;
+    const int row = KT_SLICE_ROWS * slice;
+
+    KT_EACH (p, 4) {
+        KT_EACH (c, KT_V_COLUMNS)
+            kt_v_store((uint8_t *)(index + KT_SLICE_ROWS * p + LANES * c),
+                       kt_unit_indices(s.grid, f, p, row + LANES * c));
+    }
+    for (int i = 0; i < POINTS; i += LANES) {
+        KT_EACH (j, LANES) {
+            const int to = j % 4 / 2 * (LANES / 2) + j / 4 * 2 + j % 2;
+            memcpy(point + i + to, points + 8 * (size_t)index[i + j], 8);
+            KT_IN_ORDER(); /* or the compiler gathers */
+        }
+    }
+    KT_EACH (p, 4) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            const uint8_t *at = (const uint8_t *)(point + KT_SLICE_ROWS * p + LANES * c);
+            const kt_vi a = kt_v_load(at), b = kt_v_load(at + KT_V_BYTES);
+            uint8_t *to = out + 2 * KT_SLICE_BYTES * p + KT_V_BYTES * c;
+            kt_unit_put_signed(s.grid, f, 2 * p, row + LANES * c, kt_v_firsts(a, b), to);
+            kt_unit_put_signed(s.grid, f, 2 * p + 1, row + LANES * c, kt_v_seconds(a, b),
+                               to + KT_SLICE_BYTES);
+        }
+    }
+}
+
+/* Points of four inputs. */
+KT_INLINE void kt_unit_points4(const kt_p64_spec s, const kt_unit_fields *f, int slice,
+                               uint8_t *out) {
+    enum { LANES = KT_V_BYTES / 4, POINTS = 8 * KT_SLICE_ROWS };
+    _Alignas(64) uint32_t index[POINTS], word[POINTS];
+    const uint8_t *points = kt_grid_of(s.grid)->point;
+    const int row = KT_SLICE_ROWS * slice;
+
+    KT_EACH (p, 8) {
+        KT_EACH (c, KT_V_COLUMNS)
+            kt_v_store((uint8_t *)(index + KT_SLICE_ROWS * p + LANES * c),
+                       kt_unit_indices(s.grid, f, p, row + LANES * c));
+    }
+    for (int i = 0; i < POINTS; i += 8) {
+        KT_EACH (j, 4) {
+            uint32_t two[2];
+            uint64_t both;
+            memcpy(two, points + 4 * (size_t)index[i + 2 * j], 4);
+            memcpy(two + 1, points + 4 * (size_t)index[i + 2 * j + 1], 4);
+            both = two[0] | (uint64_t)two[1] << 32;
+            memcpy(word + i + 2 * j, &both, sizeof both);
+            KT_IN_ORDER();
+        }
+    }
+    KT_EACH (o, 8) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            const int at = KT_SLICE_ROWS * o + LANES * c;
+            kt_unit_put_signed(s.grid, f, o, row + LANES * c,
+                               kt_v_load((const uint8_t *)(word + at)), out + 4 * at);
+        }
+    }
+}
+
+/* Codes of points p of IQ1, a vector of rows, the first of which is `row` (kt_iq1_place). */
+KT_INLINE kt_vi kt_unit_iq1_codes(const uint8_t *lines, const int p, int row) {
+    const uint8_t *key = lines + 64 * p + row % 16 * 4;
+    const uint8_t *rank = lines + KT_IQ1_RANKS + p / 2 * 64 + row % 16 * 4;
+    kt_vi ranks = kt_v_pairs(rank, 8, row / 16 * 2);
+
+    if (p % 2) ranks = kt_v_shift_right(ranks, 4);
+    return kt_v_or(kt_v_shift_left(kt_v_pairs(key, 8, row / 16 * 2), 4),
+                   kt_v_mask_bytes(ranks, 15));
+}
+
+/* Twos in the bytes of the rows whose points p are above. */
+KT_INLINE kt_vi kt_unit_iq1_above(const kt_p64_spec s, const kt_unit_fields *f, const int p,
+                                  int row) {
+    const uint8_t *scales = f->scales + (s.group == 16 ? p / 2 * 32 : 0) + row % 32;
+    kt_vi v;
+
+    if (s.group == 16 && p % 2) {
+        v = kt_v_clear_lanes(f->more + p / 2 * 8 + row / 8);
+    } else {
+        v = kt_v_load_u8(scales);
+        v = kt_v_mask_bytes(row / 32 ? kt_v_shift_right(v, 7) : kt_v_shift_right(v, 3), 1);
+        v = kt_v_add32(v, kt_v_each_int(-1));
+    }
+    return kt_v_mask_bytes(v, 2);
+}
+
+/* The points of IQ1 as bytes. Codes are put together and words taken apart by vectors; between
+ * these a load for each code and each word, and a store for two, are all that is done. */
 KT_INLINE void kt_unit_codes_iq1(const kt_p64_spec s, const kt_unit_fields *f, int slice,
                                  uint8_t *out) {
-    const kt_iq1_unit unit = {f->planes, f->scales, f->more};
+    enum { LANES = KT_V_BYTES / 4, POINTS = 4 * KT_SLICE_ROWS };
+    _Alignas(64) uint32_t code[POINTS], word[POINTS];
+    const int row = KT_SLICE_ROWS * slice;
+    kt_vi above[KT_V_COLUMNS];
 
-    for (int p = 0; p < 4; p++, out += 2 * KT_SLICE_BYTES)
-        kt_iq1_quads(s, &unit, p, KT_SLICE_ROWS * slice, KT_SLICE_ROWS, (uint32_t *)(void *)out,
-                     (uint32_t *)(void *)(out + KT_SLICE_BYTES));
+    KT_EACH (p, 4) {
+        KT_EACH (c, KT_V_COLUMNS)
+            kt_v_store((uint8_t *)(code + KT_SLICE_ROWS * p + LANES * c),
+                       kt_unit_iq1_codes(f->planes, p, row + LANES * c));
+    }
+    for (int i = 0; i < POINTS; i += 8) {
+        KT_EACH (j, 4) {
+            const uint64_t low = kt_iq1_words[code[i + 2 * j]];
+            const uint64_t both = (uint64_t)kt_iq1_words[code[i + 2 * j + 1]] << 32 | low;
+            memcpy(word + i + 2 * j, &both, sizeof both);
+            KT_IN_ORDER(); /* or the compiler gathers */
+        }
+    }
+    KT_EACH (p, 4) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            const kt_vi v = kt_v_load((const uint8_t *)(word + KT_SLICE_ROWS * p + LANES * c));
+            uint8_t *to = out + 2 * KT_SLICE_BYTES * p + KT_V_BYTES * c;
+            if (p == 0 || s.group == 16) above[c] = kt_unit_iq1_above(s, f, p, row + LANES * c);
+            kt_v_store(to, kt_v_or(kt_v_mask_bytes(v, 0x18), above[c]));
+            kt_v_store(to + KT_SLICE_BYTES,
+                       kt_v_or(kt_v_mask_bytes(kt_v_shift_right(v, 2), 0x18), above[c]));
+        }
+    }
 }
 
 /* Take apart unit i of a panel, as unit u of the scratch. */
@@ -244,8 +366,10 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
 
     if (s.scale == KT_P64_IQ1)
         kt_unit_codes_iq1(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+    else if (s.grid && kt_grid_inputs(s.grid) == 8)
+        kt_unit_points8(s, &f, slice, x->codes + (size_t)u * unit_bytes);
     else if (s.grid)
-        kt_unit_points(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+        kt_unit_points4(s, &f, slice, x->codes + (size_t)u * unit_bytes);
     else
         kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice,
                       x->codes + (size_t)u * unit_bytes);

@@ -128,6 +128,36 @@ KT_INLINE kt_vi kt_v_add_signed(kt_vi a, kt_vi v, const uint8_t *bits) {
     return _mm256_add_epi8(a, _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus));
 }
 
+/* Ones in the lanes whose bit is clear. */
+KT_INLINE kt_vi kt_v_clear_lanes(const uint8_t *bits) {
+    const kt_vi bit = _mm256_set_epi32(128, 64, 32, 16, 8, 4, 2, 1);
+    return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(*bits), bit),
+                              _mm256_setzero_si256());
+}
+
+/* Bytes at, at + 1, at + step, at + step + 1 of each 16 bytes, a lane each. */
+KT_INLINE kt_vi kt_v_pairs(const uint8_t *p, const int step, int at) {
+    const kt_vi first = _mm256_broadcastsi128_si256(
+        _mm_add_epi32(_mm_set_epi32(step + 1, step, 1, 0), _mm_set1_epi32((int)0x80808000)));
+    return _mm256_shuffle_epi8(kt_v_load(p), _mm256_add_epi32(first, _mm256_set1_epi32(at)));
+}
+/* Bits at, at + 1, at + step, at + step + 1 of each 16 bits, a lane each. */
+KT_INLINE kt_vi kt_v_bit_pairs(const uint8_t *bits, const int step, int at) {
+    const kt_vi first = _mm256_set_epi32(step + 17, step + 16, 17, 16, step + 1, step, 1, 0);
+    return _mm256_and_si256(
+        _mm256_srlv_epi32(kt_v_each(bits), _mm256_add_epi32(first, _mm256_set1_epi32(at))),
+        _mm256_set1_epi32(1));
+}
+/* Of pairs of lanes in a, then in b, of each 128 bits: the first ones; the second ones. */
+KT_INLINE kt_vi kt_v_firsts(kt_vi a, kt_vi b) {
+    return _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88));
+}
+KT_INLINE kt_vi kt_v_seconds(kt_vi a, kt_vi b) {
+    return _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
 /* Bytes of a table of sixteen. */
 KT_INLINE kt_vi kt_v_look_up(const uint8_t table[16], kt_vi v) {
     const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);

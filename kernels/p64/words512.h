@@ -125,6 +125,37 @@ KT_INLINE kt_vi kt_v_add_signed(kt_vi a, kt_vi v, const uint8_t *bits) {
     return _mm512_mask_sub_epi8(_mm512_add_epi8(a, v), minus, a, v);
 }
 
+/* Ones in the lanes whose bit is clear. */
+KT_INLINE kt_vi kt_v_clear_lanes(const uint8_t *bits) {
+    uint16_t set;
+    memcpy(&set, bits, sizeof set);
+    return _mm512_maskz_set1_epi32((__mmask16)~set, -1);
+}
+
+/* Bytes at, at + 1, at + step, at + step + 1 of each 16 bytes, a lane each. */
+KT_INLINE kt_vi kt_v_pairs(const uint8_t *p, const int step, int at) {
+    const kt_vi first = _mm512_broadcast_i32x4(
+        _mm_add_epi32(_mm_set_epi32(step + 1, step, 1, 0), _mm_set1_epi32((int)0x80808000)));
+    return _mm512_shuffle_epi8(kt_v_load(p), _mm512_add_epi32(first, _mm512_set1_epi32(at)));
+}
+/* Bits at, at + 1, at + step, at + step + 1 of each 16 bits, a lane each. */
+KT_INLINE kt_vi kt_v_bit_pairs(const uint8_t *bits, const int step, int at) {
+    const kt_vi first = _mm512_broadcast_i64x4(
+        _mm256_set_epi32(step + 17, step + 16, 17, 16, step + 1, step, 1, 0));
+    const kt_vi both = _mm512_mask_mov_epi32(kt_v_each(bits), 0xff00, kt_v_each(bits + 4));
+    return _mm512_and_si512(_mm512_srlv_epi32(both, _mm512_add_epi32(first, _mm512_set1_epi32(at))),
+                            _mm512_set1_epi32(1));
+}
+/* Of pairs of lanes in a, then in b, of each 128 bits: the first ones; the second ones. */
+KT_INLINE kt_vi kt_v_firsts(kt_vi a, kt_vi b) {
+    return _mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
+}
+KT_INLINE kt_vi kt_v_seconds(kt_vi a, kt_vi b) {
+    return _mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd));
+}
+
 /* Bytes of a table of sixteen. */
 KT_INLINE kt_vi kt_v_look_up(const uint8_t table[16], kt_vi v) {
     const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
