@@ -8,7 +8,9 @@
  *               qword holds two rows of each column of 16, and VPMULTISHIFTQB with the column's
  *               offsets makes eight bytes of two rows, each with its digit lowest. IQ3 has two
  *               bytes a row: VPUNPCK*BW puts them side by side before.
- *   value       VPERMB of the lowest bits; its table repeats what other bits are.
+ *   value       VPERMB of the lowest bits; its table repeats what other bits are. Magnitudes of IQ3_S
+ *               are 2 digit + 1: the spread leaves a digit one bit up, and VPTERNLOGD keeps that
+ *               and sets the other bits.
  *   sign        128 - byte where the mask of the column's 64 signs says so.
  *
  * So 64 weights of IQ2_XXS take half a VPERMI2B, a quarter of a blend, and three operations.
@@ -23,18 +25,17 @@
 #include "kernels/formats/grid.h"
 #include "kernels/simd/unroll.h"
 
-/* Magnitudes + 64 by digit, repeated: what else is in a byte does not count. */
-static const uint8_t kt_grid_values[3][16] = {
+/* Magnitudes + 64 by digit of IQ2 and IQ3_XXS, repeated: what else is in a byte does not count. */
+static const uint8_t kt_grid_values[2][16] = {
     {72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64},
     {68, 76, 84, 92, 100, 108, 116, 126, 68, 76, 84, 92, 100, 108, 116, 126},
-    {65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79},
 };
 
 /* What is the same for all units of a grid. Tables of up to 512 points are held here. */
 typedef struct kt_grid_words {
     const uint8_t *low, *high;
     __m512i table[2][8];
-    __m512i value, twice_zero; /* of magnitudes; 128 */
+    __m512i value, twice_zero; /* of magnitudes, but of IQ3_S; 128 */
     __m512i column[4];         /* offsets of their digits */
 } kt_grid_words;
 
@@ -43,7 +44,7 @@ KT_INLINE int kt_grid_points(const kt_p64_grid grid) {
 }
 
 KT_INLINE kt_grid_words kt_grid_words_of(const kt_p64_grid grid) {
-    const int kind = grid == KT_P64_IQ3_S ? 2 : grid == KT_P64_IQ3_XXS;
+    const int up = grid == KT_P64_IQ3_S; /* bits that a digit is left above the lowest */
     const kt_grid *g = kt_grid_of(grid);
     kt_grid_words x = {.low = g->low, .high = g->high};
 
@@ -54,13 +55,13 @@ KT_INLINE kt_grid_words kt_grid_words_of(const kt_p64_grid grid) {
         }
     }
     x.value = _mm512_broadcast_i32x4(
-        _mm_loadu_si128((const __m128i *)(const void *)kt_grid_values[kind]));
+        _mm_loadu_si128((const __m128i *)(const void *)kt_grid_values[grid == KT_P64_IQ3_XXS]));
     x.twice_zero = _mm512_set1_epi8((char)128);
     KT_EACH (c, 4) {
         const long long two_rows = kt_grid_inputs(grid) == 8
                                        ? 0x0e0c0a0806040200 + c * 0x1010101010101010
                                        : 0x1c1814100c080400 + c % 2 * 0x2020202020202020;
-        x.column[c] = _mm512_set1_epi64(two_rows);
+        x.column[c] = _mm512_sub_epi8(_mm512_set1_epi64(two_rows), _mm512_set1_epi8((char)up));
     }
     return x;
 }
@@ -166,12 +167,19 @@ KT_INLINE void kt_grid_quad(const kt_p64_grid grid, const kt_grid_digits *d, con
     }
 }
 
+/* Magnitudes + 64 of digits; what else is in their bytes does not count. */
+KT_INLINE __m512i kt_grid_values_at(const kt_p64_grid grid, const kt_grid_words *g, __m512i digit) {
+    if (grid != KT_P64_IQ3_S) return _mm512_permutexvar_epi8(digit, g->value);
+    return _mm512_ternarylogic_epi32(digit, _mm512_set1_epi8(2 * 7), _mm512_set1_epi8(64 + 1),
+                                     0xea); /* a & b | c */
+}
+
 /* Column c of quad o, whose digits are d: weights + 64. */
 KT_INLINE __m512i kt_grid_bytes(const kt_p64_grid grid, const kt_grid_words *g, const __m512i d[2],
                                 const uint8_t *unit, const int o, const int c) {
     const __mmask64 minus = kt_grid_mask(kt_grid_column_signs(grid, unit, o, c));
     const __m512i digit = _mm512_multishift_epi64_epi8(g->column[c], d[c / 2]);
-    const __m512i v = _mm512_permutexvar_epi8(digit, g->value);
+    const __m512i v = kt_grid_values_at(grid, g, digit);
     return _mm512_mask_sub_epi8(v, minus, g->twice_zero, v);
 }
 
