@@ -11,9 +11,10 @@
 #include "kernels/p64/iq1_512.h"
 #include "kernels/p64/points512.h"
 
-/* Words of two units' points, [4][64 rows]. */
+/* Codes of a unit's points and words of two units', [4][64 rows]. */
 typedef struct point_words {
     _Alignas(64) uint32_t of[2][4][64];
+    _Alignas(64) uint16_t code[4][64];
 } point_words;
 
 /* 32 codes, half a line of points p. */
@@ -27,15 +28,20 @@ KT_INLINE __m512i codes_of(const uint8_t *lines, const int p, const int half) {
     return _mm512_ternarylogic_epi32(ranks, _mm512_set1_epi16(15), keys, 0xea); /* a & b | c */
 }
 
-/* The words of points p of 64 rows. Gathers take longer on Zen 4. */
-static inline void look_up(const uint8_t *lines, const int p, uint32_t word[64]) {
-    _Alignas(64) uint16_t code[64];
+/* All codes of a unit, and then words of points p of 64 rows: a code that is read back at once waits
+ * for its store. Gathers take longer on Zen 4. */
+KT_INLINE void put_codes(const uint8_t *lines, uint16_t code[4][64]) {
+    KT_EACH (p, 4) {
+        KT_EACH (half, 2) _mm512_store_si512(code[p] + 32 * half, codes_of(lines, p, half));
+    }
+}
 
-    KT_EACH (half, 2) _mm512_store_si512(code + 32 * half, codes_of(lines, p, half));
-    KT_EACH (i, 8) { /* kt_iq1_place: two rows of each column */
+KT_INLINE void look_up(const uint16_t code[64], uint32_t word[64]) {
+    KT_EACH (i, 8) { /* kt_iq1_place: two rows a column */
+        const uint16_t *at = code + 8 * i;
         KT_EACH (c, 4) {
-            const uint64_t low = kt_iq1_words[code[8 * i + 2 * c]];
-            const uint64_t both = (uint64_t)kt_iq1_words[code[8 * i + 2 * c + 1]] << 32 | low;
+            const uint64_t low = kt_iq1_words[at[2 * c]];
+            const uint64_t both = (uint64_t)kt_iq1_words[at[2 * c + 1]] << 32 | low;
             memcpy(word + 16 * c + 2 * i, &both, sizeof both); /* a store for two */
             KT_IN_ORDER();                                     /* or the compiler gathers */
         }
@@ -60,11 +66,14 @@ KT_INLINE void dot_unit(const kt_p64_spec s, void *words, const kt_blocks_chunk 
     point_words *w = words;
     __m512i above[4];
 
-    if (x->i == 0 && u == 0)
-        KT_EACH (p, 4) look_up(unit.lines, p, w->of[0][p]);
+    if (x->i == 0 && u == 0) {
+        put_codes(unit.lines, w->code);
+        KT_EACH (p, 4) look_up(w->code[p], w->of[0][p]);
+    }
+    if (next) put_codes(next, w->code);
     KT_EACH (p, 4) {
         const uint32_t *word = w->of[u % 2][p];
-        if (next) look_up(next, p, w->of[(u + 1) % 2][p]);
+        if (next) look_up(w->code[p], w->of[(u + 1) % 2][p]);
         if (p == 0 || s.group == 16)
             KT_EACH (c, 4) above[c] = kt_iq1_above512(s, &unit, p, c);
         KT_EACH (h, 2) {
@@ -100,12 +109,14 @@ KT_INLINE void put(const kt_p64_spec s, const kt_iq1_unit *unit, const uint32_t 
 KT_INLINE void open_block(const kt_p64_spec s, const uint8_t *block, kt_blocks_open *x) {
     point_words w;
 
-    KT_EACH (p, 4) look_up(kt_iq1_unit512(s, block, 0).lines, p, w.of[0][p]);
+    put_codes(kt_iq1_unit512(s, block, 0).lines, w.code);
+    KT_EACH (p, 4) look_up(w.code[p], w.of[0][p]);
     KT_ROLLED for (int u = 0; u < KT_CHUNK_UNITS; u++) {
         const kt_iq1_unit unit = kt_iq1_unit512(s, block, u),
                           next = kt_iq1_unit512(s, block, u + 1);
-        KT_EACH (p, 4) {
-            if (u + 1 < KT_CHUNK_UNITS) look_up(next.lines, p, w.of[(u + 1) % 2][p]);
+        if (u + 1 < KT_CHUNK_UNITS) {
+            put_codes(next.lines, w.code);
+            KT_EACH (p, 4) look_up(w.code[p], w.of[(u + 1) % 2][p]);
         }
         put(s, &unit, w.of[u % 2], x->codes[u]);
         kt_blocks_open_scales(s, block, u, x);
