@@ -228,7 +228,8 @@ typedef struct kt_node {
     kt_view in, in2, in3, out;
     int weight, weight2,
         weight3; /* -1 = none; RMS of HEAD, bias and ids of ROUTE; decay, dt_bias and norm of DELTA;
-                  * weight3: scores of ATTEND's sinks [heads] */
+                  * weight3: scores of the sinks of ATTEND, ATTEND_SPARSE and ATTEND_BLOCKS
+                  * [heads] */
     int weight4;
     int plane, slot, rotation; /* -1 = none */
     double eps;

@@ -135,6 +135,15 @@ kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, int64_t most, kt_
     return KT_OK;
 }
 
+kt_status kt_device_attn_sinks(kt_device_node *n, const float **out, kt_err *err) {
+    const void *sinks = NULL;
+
+    if (n->node->weight3 >= 0)
+        KT_TRY(kt_device_load_small(n->step, n->node->weight3, &sinks, NULL, err));
+    *out = sinks;
+    return KT_OK;
+}
+
 /* ---- lists of a step ---- */
 
 static bool goes(const kt_device_attn *a, const kt_device_attn_way *way,

@@ -52,9 +52,12 @@ const char *kt_device_attn_refuse(const kt_device_ask *ask, const kt_node *n);
 kt_status kt_device_attn_init(kt_device_node *n, int32_t topk, int64_t most, kt_device_attn **out,
                               kt_err *err);
 
-/* Launches for all rows of the step. sink: device [heads], or NULL. picked: of rows that see more keys than topk, device [rows,
- * topk]; NULL = every row meets all keys. Uses the first kt_device_attn_scratch bytes of the
- * step's scratch. */
+/* Scores of the node's sinks, device [heads]; NULL = it has none. */
+kt_status kt_device_attn_sinks(kt_device_node *n, const float **out, kt_err *err);
+
+/* Launches for all rows of the step. sink: device [heads], or NULL. picked: of rows that see more
+ * keys than topk, device [rows, topk]; NULL = every row meets all keys. Uses the first
+ * kt_device_attn_scratch bytes of the step's scratch. */
 kt_status kt_device_attn_put(kt_device_node *n, kt_device_attn *a, const float *sink,
                              const int32_t *picked, kt_err *err);
 size_t kt_device_attn_scratch(const kt_device_attn *a, const kt_device_step *d);

@@ -174,26 +174,36 @@ static inline void attn_drop(attn_batch *b) {
 
 /* ---- the reference ---- */
 
+/* Rows that see more keys than topk meet those of this list; NULL = all. */
+static inline const int32_t *attn_picked(const attn_batch *b, int row) {
+    return b->call.picked && b->position[row] >= b->call.topk
+               ? b->call.picked + (int64_t)row * b->call.topk
+               : NULL;
+}
+
 /* A key with this score and no value: everything shrinks by what it takes. Its share is as
  * uncertain as the score of the row's best key, which is the one of work 1. */
 static inline void attn_with_sink(const attn_batch *b, const kt_attn_call *c, int row, int head,
-                                  const double *work, int64_t n, double *want, double *bound) {
+                                  const double *work, double *want, double *bound) {
     const int64_t first = kt_attn_first_key(&b->problem, b->position[row]);
+    const int32_t *picked = attn_picked(b, row);
+    const int64_t n = picked ? b->call.topk : b->position[row] + 1 - first;
     const float *q = b->call.q + row * b->call.ldq + head * b->c.shape.k;
     const int kv_head = head / (b->c.shape.heads / b->c.shape.kv_heads);
-    const int plain = b->first_token[b->of[row]] + (int)first;
     double total = 0, top = 0, rest, share;
-    int64_t best = 0;
+    int64_t best = 0, key;
 
     for (int64_t j = 0; j < n; j++) {
         total += work[j];
         if (work[j] > work[best]) best = j;
     }
+    key = picked ? picked[best] : first + best;
     for (int i = 0; i < b->c.shape.k; i++)
         top += (double)q[i] * c->scale *
-               (double)kt_attn_item(attn_format(&b->c),
-                                    attn_plain_row(b, 0, kv_head, plain + (int)best), i) *
-               (c->k_scale ? (double)c->k_scale[first + best] : 1.0);
+               (double)kt_attn_item(
+                   attn_format(&b->c),
+                   attn_plain_row(b, 0, kv_head, b->first_token[b->of[row]] + (int)key), i) *
+               (c->k_scale ? (double)c->k_scale[key] : 1.0);
     rest = exp((double)b->sink[head] - top);
     share = total / (total + rest);
     for (int i = 0; i < b->c.shape.v; i++) {
@@ -214,11 +224,11 @@ static inline void attn_gather(const attn_batch *b, int row, uint8_t *keys, floa
     }
 }
 
-static inline void attn_reference_picked(attn_batch *b, kt_attn_call c, int row, int head) {
+static inline void attn_reference_picked(attn_batch *b, kt_attn_call c, int row, int head,
+                                         double *work) {
     const int32_t last = b->call.topk - 1;
     uint8_t *keys = malloc((size_t)(b->call.topk * b->c.shape.k) * 2);
     float *scale = malloc((size_t)b->call.topk * sizeof *scale);
-    double *work = malloc(kt_attn_ref_work(c.problem, b->call.topk) * sizeof *work);
     const int64_t at = ((int64_t)row * b->c.shape.heads + head) * b->c.shape.v;
 
     attn_gather(b, row, keys, scale);
@@ -227,14 +237,13 @@ static inline void attn_reference_picked(attn_batch *b, kt_attn_call c, int row,
     c.k_scale = c.v_scale = scale;
     c.position = &last;
     kt_attn_ref(&c, 0, head, KT_NUM_BF16_F32, work, b->want + at, b->bound + at);
-    free(keys), free(scale), free(work);
+    free(keys), free(scale);
 }
 
 static inline void attn_reference(attn_batch *b, int row, int head) {
     const kt_attn_shape *h = &b->c.shape;
     const int s = b->of[row], kv_head = head / (h->heads / h->kv_heads);
     const int64_t n = b->position[row] + 1;
-    const int64_t seen = n - kt_attn_first_key(&b->problem, b->position[row]);
     const int values = !h->is_shared;
     const bool scaled = h->cache != KT_ATTN_BF16;
     const int64_t at = ((int64_t)row * h->heads + head) * h->v;
@@ -253,11 +262,11 @@ static inline void attn_reference(attn_batch *b, int row, int head) {
         .scale = b->call.scale,
         .position = b->position};
 
-    if (b->call.picked && n > b->call.topk)
-        attn_reference_picked(b, c, row, head);
+    if (attn_picked(b, row))
+        attn_reference_picked(b, c, row, head, work);
     else
         kt_attn_ref(&c, row, head, KT_NUM_BF16_F32, work, b->want + at, b->bound + at);
-    if (b->c.has_sinks) attn_with_sink(b, &c, row, head, work, seen, b->want + at, b->bound + at);
+    if (b->c.has_sinks) attn_with_sink(b, &c, row, head, work, b->want + at, b->bound + at);
     free(work);
 }
 

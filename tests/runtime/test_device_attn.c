@@ -1,4 +1,4 @@
-/* ATTEND and ATTEND_SPARSE on a device: which launches a step gets, and what comes out of them
+/* ATTEND, ATTEND_SPARSE and ATTEND_BLOCKS on a device: which launches a step gets, and what comes out of them
  * under the emulator. The rest of the device (runtime/device) is a few functions of this file.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
@@ -9,7 +9,8 @@
 
 enum { LAYERS = 3, PLANE_ROW = 48, MAX_TAKEN = 64, PROCESSORS = 6 };
 
-extern const kt_device_op kt_device_op_attend, kt_device_op_attend_sparse;
+extern const kt_device_op kt_device_op_attend, kt_device_op_attend_sparse,
+    kt_device_op_attend_blocks;
 
 /* ---- a device of a few functions ---- */
 
@@ -22,6 +23,7 @@ static struct fake {
     void *taken[MAX_TAKEN];
     int n_taken, n_staged, n_launched, n_joined;
     size_t needed;
+    const float *sink;  /* weight 0 */
     char entry[16][32]; /* names of the launches */
 } fake;
 
@@ -54,11 +56,13 @@ void kt_device_step_need(kt_device_step *s, size_t bytes) {
     if (bytes > fake.needed) fake.needed = bytes;
 }
 
-/* No node here has sinks. */
+/* The only one that a node here has: its sinks. */
 kt_status kt_device_load_small(kt_device_step *s, int weight, const void **out,
                                kt_weight_format *format, kt_err *err) {
-    (void)s, (void)out, (void)format;
-    return kt_fail(err, KT_E_UNSUPPORTED, "weight %d is not here", weight);
+    (void)s, (void)format, (void)err;
+    cr_assert(weight == 0 && fake.sink, "weight %d is not here", weight);
+    *out = fake.sink;
+    return KT_OK;
 }
 
 kt_status kt_device_step_code(kt_device_step *s, const char *name, const kt_config *config,
@@ -67,6 +71,13 @@ kt_status kt_device_step_code(kt_device_step *s, const char *name, const kt_conf
     (void)s, (void)err;
     *code = (struct kt_device_code){attn_kernel(name), *config};
     *out = code;
+    return KT_OK;
+}
+
+kt_status kt_device_upload(kt_device *d, kt_stream stream, void *to, const void *from, size_t bytes,
+                           kt_err *err) {
+    (void)d, (void)stream, (void)err;
+    memcpy(to, from, bytes);
     return KT_OK;
 }
 
@@ -176,9 +187,10 @@ static void make_world(world *w, const attn_case *c, kt_node_kind kind, const kt
     w->plan.kv = attn_format(c);
     put_step(w);
     put_pages(w);
+    fake.sink = w->b.call.sink;
     for (int i = 0; i < LAYERS; i++) {
         w->node[i] = (kt_node){
-            .weight3 = -1,
+            .weight3 = c->has_sinks ? 0 : -1,
             .kind = kind,
             .attention = {h->heads, h->kv_heads, h->k, h->v, (double)w->b.call.scale, h->window}};
         w->device_node[i] =
@@ -233,7 +245,7 @@ static bool was_launched(const char *entry) {
 Test(device_attn, few_and_many_rows_of_one_step, .timeout = 120) {
     static const attn_case cases[] = {
         {{8, 2, 32, 32, 0, KT_ATTN_BF16, false}, false, 3, {{300, 1}, {5, 20}, {40, 2}}},
-        {{4, 1, 48, 48, 280, KT_ATTN_FP8, false}, false, 2, {{20, 12}, {330, 2}}}};
+        {{4, 1, 48, 48, 280, KT_ATTN_FP8, false}, true, 2, {{20, 12}, {330, 2}}}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w;
@@ -337,9 +349,8 @@ static void make_index(world *w, index_side *x) {
     w->step.pages.index_row = &w->index_row;
 }
 
-/* Rows on both sides of the number of picked keys, more than are scored at a time. */
-Test(device_attn, picked_keys_are_those_of_the_best_scores, .timeout = 60) {
-    const attn_case c = {{16, 1, 64, 32, 0, KT_ATTN_BF16, true}, false, 2, {{9, 32}, {120, 2}}};
+static void check_picked(bool has_sinks) {
+    const attn_case c = {{16, 1, 64, 32, 0, KT_ATTN_BF16, true}, has_sinks, 2, {{9, 32}, {120, 2}}};
     int32_t span_of[40], first_page[2];
     index_side x;
     world w;
@@ -360,8 +371,44 @@ Test(device_attn, picked_keys_are_those_of_the_best_scores, .timeout = 60) {
     run_layer(&w, 2);
     w.b.call.picked = x.picked;
     w.b.call.topk = TOPK;
-    attn_expect(&w.b, "sparse attention");
+    attn_expect(&w.b, has_sinks ? "sparse attention with sinks" : "sparse attention");
     cr_expect_eq(fake.n_staged, 1);
+    free(x.keys);
+    drop_world(&w);
+}
+
+/* Rows on both sides of the number of picked keys, more than are scored at a time. */
+Test(device_attn, picked_keys_are_those_of_the_best_scores, .timeout = 60) {
+    check_picked(false);
+    check_picked(true);
+}
+
+/* The last blocks are met in any case, and as many as may be picked: the row at the end of a block
+ * meets what a window of so many keys has, those of the other sequence all that they see. */
+Test(device_attn, picked_blocks_have_sinks, .timeout = 60) {
+    enum { BLOCK = 16, BLOCKS = 4 };
+    const attn_case c = {
+        {8, 2, 32, 32, BLOCK * BLOCKS, KT_ATTN_INT8, false}, true, 2, {{127, 1}, {40, 2}}};
+    int32_t span_of[3], first_page[2];
+    index_side x;
+    world w;
+
+    make_world(&w, &c, KT_NODE_ATTEND_BLOCKS, &kt_device_op_attend_blocks);
+    make_index(&w, &x);
+    for (int r = 0; r < w.b.rows; r++) span_of[r] = w.b.of[r];
+    for (int s = 0; s < 2; s++) first_page[s] = w.first_page[s];
+    w.step.span_of = span_of;
+    w.step.first_page = first_page;
+    for (int i = 0; i < LAYERS; i++) {
+        w.node[i].attention.window = 0;
+        w.node[i].index = (kt_index_rule){
+            .heads = 2, .dim = INDEX_DIM, .topk = BLOCKS, .block = BLOCK, .local = BLOCKS};
+        w.device_node[i].in2 = (kt_device_view){x.q, INDEX_HEADS * INDEX_DIM, 0};
+    }
+    init_world(&w);
+    run_layer(&w, 1);
+    attn_expect(&w.b, "blocks with sinks");
+    cr_expect(was_launched("attn_gather_blocks"));
     free(x.keys);
     drop_world(&w);
 }

@@ -5,7 +5,7 @@
 
 typedef struct attend_state {
     kt_device_attn *attn; /* first: kt_device_attn_init looks for it */
-    const void *sink;     /* NULL = none */
+    const float *sink;    /* NULL = none */
 } attend_state;
 
 static kt_status init(kt_device_node *n, kt_err *err) {
@@ -14,8 +14,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for attention");
     KT_TRY(kt_device_attn_init(n, 0, 0, &s->attn, err));
     n->state = s;
-    if (n->node->weight3 < 0) return KT_OK;
-    return kt_device_load_small(n->step, n->node->weight3, &s->sink, NULL, err);
+    return kt_device_attn_sinks(n, &s->sink, err);
 }
 
 static kt_status enqueue(kt_device_node *n, kt_err *err) {

@@ -9,7 +9,8 @@ typedef struct blocks_state {
     kt_device_attn *attn; /* first: kt_device_attn_init looks for it */
     kt_device_gather *gather;
     kt_device_index index;
-    int32_t *picked; /* device [max_rows, heads, topk] */
+    int32_t *picked;   /* device [max_rows, heads, topk] */
+    const float *sink; /* NULL = none */
 } blocks_state;
 
 static int64_t met_at_once(const kt_node *n) {
@@ -61,7 +62,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     else
         KT_TRY(make_shared(n, s, err));
     n->state = s;
-    return KT_OK;
+    return kt_device_attn_sinks(n, &s->sink, err);
 }
 
 static kt_status gather(kt_device_node *n, const kt_device_gather *g, const kt_gathered *to,
@@ -110,8 +111,8 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                 .local = (int32_t)index->local};
 
     KT_TRY(kt_device_index_put(n->step, &s->index, &call, n->step->scratch, err));
-    KT_TRY(kt_device_gather_attend(n, s->gather, keys_of, gather, NULL, err));
-    return kt_device_attn_put(n, s->attn, NULL, NULL, err);
+    KT_TRY(kt_device_gather_attend(n, s->gather, keys_of, gather, s->sink, err));
+    return kt_device_attn_put(n, s->attn, s->sink, NULL, err);
 }
 
 const kt_device_op kt_device_op_attend_blocks = {

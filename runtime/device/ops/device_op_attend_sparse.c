@@ -8,14 +8,14 @@
 typedef struct sparse_state {
     kt_device_attn *attn; /* first: kt_device_attn_init looks for it */
     kt_device_index index;
-    int32_t *picked; /* device [max_rows, topk] */
+    int32_t *picked;   /* device [max_rows, topk] */
+    const float *sink; /* NULL = none */
 } sparse_state;
 
 static const char *refuse(const kt_device_ask *ask, const kt_node *n) {
     const char *why;
 
     if (ask->graph->planes[n->plane].v != 0) return "picked keys whose values have other rows";
-    if (n->weight3 >= 0) return "picked keys with sinks";
     why = kt_device_index_refuse(ask, &n->index);
     return why ? why : kt_device_attn_refuse(ask, n);
 }
@@ -50,7 +50,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
     kt_device_step_need(d,
                         kt_device_attn_scratch(s->attn, d) + kt_device_index_scratch(d, index, 1));
     n->state = s;
-    return KT_OK;
+    return kt_device_attn_sinks(n, &s->sink, err);
 }
 
 static kt_status enqueue(kt_device_node *n, kt_err *err) {
@@ -70,7 +70,7 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
         KT_TRY(kt_device_index_put(n->step, &s->index, &call,
                                    (uint8_t *)d->scratch + kt_device_attn_scratch(s->attn, d),
                                    err));
-    return kt_device_attn_put(n, s->attn, NULL, s->picked, err);
+    return kt_device_attn_put(n, s->attn, s->sink, s->picked, err);
 }
 
 const kt_device_op kt_device_op_attend_sparse = {

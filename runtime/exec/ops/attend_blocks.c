@@ -317,6 +317,7 @@ static kt_attn_call call_of(const kt_exec_node *n, int64_t head, int tid) {
                           .kv_head = head,
                           .scale = (float)n->node->attention.scale,
                           .position = s->positions,
+                          .sink = n->weight3 ? n->weight3->data[0] : NULL,
                           .out = n->out.x,
                           .ldo = n->out.ld,
                           .scratch = h->attn + (size_t)tid * h->attn_bytes};

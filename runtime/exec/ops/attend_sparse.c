@@ -200,6 +200,7 @@ static void attend(const kt_exec_node *n, int64_t row, int64_t part, int64_t par
                          .scale = (float)n->node->attention.scale,
                          .position = &last,
                          .row_end = 1,
+                         .sink = n->weight3 ? n->weight3->data[0] : NULL,
                          .out = n->out.x + row * n->out.ld,
                          .ldo = n->out.ld,
                          .scratch = h->attn + (size_t)tid * h->attn_bytes};
