@@ -32,7 +32,7 @@ KT_ENTRY(gemm_tiles, kt_gemm_tiles, product, KT_TILES_THREADS)
 KT_CUDA_KERNEL(gemm_tiles) = {
     .name = "gemm_tiles",
     .about = "dense products of many rows on tensor cores, weights of any format",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_BASELINE,
     .params = kt_open_params,
     .param_count = KT_OPEN_PARAMS,

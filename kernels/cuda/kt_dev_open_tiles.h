@@ -120,19 +120,21 @@ KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t s
 /* As kt_tiles_product. A stage that is opened into was read before the barrier of this step, and is
  * read behind that of a later one. */
 KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    kt_tile_rows r;
     kt_open_pieces p;
 
     if (KT_OPEN_FORMAT == KT_DEV_BF16) {
         kt_tiles_product(o, sum);
         return;
     }
+    r = kt_tiles_rows(o);
     KT_UNROLL
     for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) sum->f[i] = 0;
     KT_ROLLED
     for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
         const uint32_t stage = (uint32_t)(s * KT_TILES_STAGE);
         if (s < o->steps) {
-            kt_tiles_fetch_a(o, s, stage);
+            kt_tiles_fetch_a(o, &r, s, stage);
             kt_open_load(o, s, &p);
             kt_open_store(&p, stage);
         }
@@ -145,7 +147,7 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
         KT_COPY_WAIT(KT_TILES_STAGES - 2);
         kt_sync();
         if (ahead < o->steps) {
-            kt_tiles_fetch_a(o, ahead, next);
+            kt_tiles_fetch_a(o, &r, ahead, next);
             kt_open_load(o, ahead, &p);
         }
         kt_copy_commit();

@@ -10,6 +10,7 @@
  * Before including it a kernel defines
  *   KT_TILES_M, KT_TILES_N, KT_TILES_WARPS_M, KT_TILES_WARPS_N, KT_TILES_STAGES
  *   KT_TILES_B_BYTES   of a row of b in a step: 32, 64 or 128
+ *   KT_TILES_FULL      if its products leave no registers for the addresses of copies
  *   KT_TILES_MORE      bytes of a stage behind its two matrices, which are the kernel's own: a
  *                      multiple of 128
  * and after it the two functions that are declared here without a body, which kt_tiles_product
@@ -39,7 +40,10 @@
 #define KT_TILES_B (KT_TILES_M * 128)
 #define KT_TILES_OWN (KT_TILES_B + KT_TILES_N * KT_TILES_B_BYTES)
 #define KT_TILES_STAGE (KT_TILES_OWN + KT_TILES_MORE)
-enum { KT_TILES_MAX_SUMS = 128, KT_TILES_MAX_I = 8 };
+/* Rows of a that a thread copies a chunk of in a step. */
+#define KT_TILES_ROWS (KT_TILES_M * 8 / KT_TILES_THREADS)
+enum { KT_TILES_MAX_SUMS = 128, KT_TILES_MAX_I = 8, KT_TILES_MAX_ROWS = 32 };
+KT_REQUIRE(KT_TILES_M * 8 % KT_TILES_THREADS == 0 && KT_TILES_ROWS <= KT_TILES_MAX_ROWS, "copies");
 KT_REQUIRE(KT_TILES_M % (16 * KT_TILES_WARPS_M) == 0, "whole tiles of 16 rows for every warp");
 KT_REQUIRE(KT_TILES_N / 2 % (16 * KT_TILES_WARPS_N) == 0, "pairs of tiles of 8 columns");
 KT_REQUIRE(KT_TILES_M *KT_TILES_N / KT_TILES_THREADS <= KT_TILES_MAX_SUMS, "sums");
@@ -106,8 +110,72 @@ KT_DEVICE int kt_tiles_column(int j) {
     return kt_tiles_warp_column() + j * 8 + kt_lane() % 4 * 2;
 }
 
-/* Loops over chunks are not unrolled: the addresses of all would be kept in registers. */
-KT_DEVICE void kt_tiles_fetch_a(const kt_tile_operands *o, int step, uint32_t stage) {
+/* ---- copies ---- */
+
+/* A thread copies the same chunk of rows that lie KT_TILES_THREADS / 8 apart, so that from one copy
+ * to the next nothing changes but the row. These are the rows' numbers in a, the first one's where
+ * there is none: nothing is read of it, but its address is one. */
+typedef struct kt_tile_rows {
+    int32_t at[KT_TILES_MAX_ROWS];
+} kt_tile_rows;
+
+KT_DEVICE kt_tile_rows kt_tiles_rows(const kt_tile_operands *o) {
+    kt_tile_rows r;
+
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_ROWS; i++) {
+        const int row = kt_thread() / 8 + i * (KT_TILES_THREADS / 8);
+        const int there = row < o->rows ? row : 0;
+        r.at[i] = o->a_row ? o->a_row[there] : there;
+    }
+    return r;
+}
+
+#ifndef KT_TILES_FULL
+/* Where chunk `first` + the thread's number lies. Every 64 chunks are turned alike. */
+KT_DEVICE uint32_t kt_tiles_chunk(int first) {
+    if (KT_TILES_THREADS % 64 == 0) return kt_tiles_turned(kt_thread() * 16) + (uint32_t)first * 16;
+    return kt_tiles_turned((kt_thread() + first) * 16);
+}
+
+KT_DEVICE void kt_tiles_fetch_a(const kt_tile_operands *o, const kt_tile_rows *r, int step,
+                                uint32_t stage) {
+    const int at = step * 128 + kt_thread() % 8 * 16;
+    const uint8_t *a = o->a + (at < o->a_bytes ? at : 0);
+
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_ROWS; i++) {
+        const int row = kt_thread() / 8 + i * (KT_TILES_THREADS / 8);
+        const int valid = row < o->rows && at < o->a_bytes;
+        kt_copy16(stage + kt_tiles_chunk(i * KT_TILES_THREADS), a + (int64_t)r->at[i] * o->a_bytes,
+                  valid ? 16 : 0);
+    }
+}
+
+/* `together` rows of b at a time, of one half. Behind a row's bytes its first ones come again: what
+ * they meet of a is zeros. */
+KT_DEVICE void kt_tiles_fetch_b(const kt_tile_operands *o, int step, uint32_t stage) {
+    const int is_copied = KT_TILES_B_BYTES > 0, chunks = is_copied ? KT_TILES_B_BYTES / 16 : 1;
+    const int together = KT_TILES_THREADS / chunks;
+    const int at = step * KT_TILES_B_BYTES + kt_thread() % chunks * 16;
+    const int inside = at < o->b_bytes ? at : 0;
+
+    KT_UNROLL
+    for (int first = 0; first < KT_TILES_N * is_copied; first += together) {
+        const int half = first >= KT_TILES_N / 2;
+        const int column = first - half * (KT_TILES_N / 2) + kt_thread() / chunks;
+        const int is_there = column < (half ? o->columns[1] : o->columns[0]);
+        const uint8_t *b = (half ? o->b[1] : o->b[0]) + inside;
+        kt_copy16(stage + (uint32_t)KT_TILES_B + kt_tiles_chunk(first * chunks),
+                  b + (int64_t)(is_there ? column : 0) * o->b_pitch, is_there ? 16 : 0);
+    }
+}
+
+#else
+/* Products that leave no registers for copies: addresses are made anew for each chunk. */
+KT_DEVICE void kt_tiles_fetch_a(const kt_tile_operands *o, const kt_tile_rows *r, int step,
+                                uint32_t stage) {
+    (void)r;
     KT_ROLLED
     for (int i = kt_thread(); i < KT_TILES_M * 8; i += KT_TILES_THREADS) {
         const int row = i / 8, at = step * 128 + i % 8 * 16;
@@ -131,11 +199,16 @@ KT_DEVICE void kt_tiles_fetch_b(const kt_tile_operands *o, int step, uint32_t st
     }
 }
 
-KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, int step, uint32_t stage) {
-    kt_tiles_fetch_a(o, step, stage);
+#endif
+
+KT_DEVICE void kt_tiles_fetch(const kt_tile_operands *o, const kt_tile_rows *r, int step,
+                              uint32_t stage) {
+    kt_tiles_fetch_a(o, r, step, stage);
     kt_tiles_fetch_b(o, step, stage);
     kt_tiles_fetch_own(o, step, stage);
 }
+
+/* ---- fragments ---- */
 
 /* Fragments of a, of the warp's 16 rows i, of the 32 bytes `slice` (0 to 3) of a step: 4 words. */
 KT_DEVICE void kt_tiles_load_rows(uint32_t stage, int slice, int i, uint32_t *a) {
@@ -164,13 +237,15 @@ KT_DEVICE void kt_tiles_load_b(uint32_t stage, int half, int j, int slice, uint3
 /* The stages go round: while one is multiplied, KT_TILES_STAGES - 2 more are on their way. A stage
  * is written again after the barrier behind which all warps have done with it. */
 KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    const kt_tile_rows r = kt_tiles_rows(o);
+
     KT_UNROLL
     for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) {
         sum->f[i] = 0;
         sum->i[i] = 0;
     }
     for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
-        if (s < o->steps) kt_tiles_fetch(o, s, (uint32_t)(s * KT_TILES_STAGE));
+        if (s < o->steps) kt_tiles_fetch(o, &r, s, (uint32_t)(s * KT_TILES_STAGE));
         kt_copy_commit();
     }
     for (int s = 0; s < o->steps; s++) {
@@ -179,7 +254,7 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
         KT_TILES_FENCE();
         kt_sync();
         if (ahead < o->steps)
-            kt_tiles_fetch(o, ahead, (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE));
+            kt_tiles_fetch(o, &r, ahead, (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE));
         kt_copy_commit();
         kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE), sum);
     }

@@ -114,7 +114,7 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_bf16_wgmma) = {
     .name = "moe_bf16_wgmma",
     .about = "experts of many tokens on tensor cores of sm_90a, bfloat16",
-    .version = 2,
+    .version = 3,
     .targets = KT_CUDA_WGMMA,
     .params = params,
     .param_count = 3,

@@ -106,7 +106,7 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_fp8_wgmma) = {
     .name = "moe_fp8_wgmma",
     .about = "experts and dense products of many rows on tensor cores of sm_90a, E4M3",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_WGMMA,
     .params = params,
     .param_count = 4,

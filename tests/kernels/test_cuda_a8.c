@@ -425,11 +425,12 @@ static const a8_case cases[] = {{15, 2, 3, 32, 160}, {17, 2, 2, 96, 96}};
 static const a8_case wide = {19, 2, 2, 128, 384};
 
 static void check_formats(const char *kernel, const int *formats, int n) {
-    static const int configs[][5] = {{16, 64, 1, 1, 2}, {32, 128, 2, 2, 3}, {16, 64, 1, 2, 4}};
+    static const int configs[][5] = {
+        {16, 64, 1, 1, 2}, {32, 128, 2, 2, 3}, {16, 64, 1, 2, 4}, {64, 64, 4, 2, 2}};
     uint32_t seed = 1;
 
     for (int f = 0; f < n; f++)
-        for (int i = 0; i < 3; i++, seed++) {
+        for (int i = 0; i < 4; i++, seed++) {
             const bool is_wide = kt_weight_spec_of(formats[f]).group >= 64;
             kt_config config = {{0}};
             memcpy(config.value, configs[i], sizeof configs[i]);
