@@ -168,10 +168,10 @@ typedef struct family_case {
     int n; /* tokens: more than an indexer picks, where there is one */
 } family_case;
 
-/* Of DeepSeek-V4 position 35 is near two ties. With all experts on the CPU, in INT8, its third layer
- * has experts 0 and 6 0.0002 apart, which with exact rows are 0.03 apart: there all but that
- * position are within what the reference loses. And the fourth layer picks 8 of 9 entries, of which
- * the last two are 0.5 of 13 apart. */
+/* Of DeepSeek-V4 position 35 is near two ties. Its third layer has experts 0 and 6 0.0002 apart
+ * where the CPU computes the experts before in INT8, and 0.03 where their rows are exact: then this
+ * position alone is beyond the bound. Its fourth layer picks 8 of 9 entries, of which the two that
+ * are worst are 0.5 of 13 apart. */
 static family_case families[] = {
     {"deepseek_v3", TOKENS},   {"deepseek_v32", 28},      {"deepseek_v4", 38},
     {"glm4_moe", TOKENS},      {"glm4_moe_lite", TOKENS}, {"glm_moe_dsa", 28},
