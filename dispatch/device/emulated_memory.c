@@ -157,9 +157,8 @@ const kt_emulated_block *kt_emulated_damaged(const kt_emulated_memory *m) {
  * sanitizers, where two small numbers side by side would look like an address. */
 #define LOWEST UINT64_C(0x550000000000)
 
-/* The kernel knows what is mapped: numbers that merely look like addresses hardly ever are. But a
- * count that ends a struct has padding behind it, which may hold half of an address: with a small
- * number below, that is the beginning of a thread's heap. */
+/* The kernel knows what is mapped: numbers that merely look like addresses hardly ever are. But two
+ * counts side by side may be the beginning of a thread's heap, where the first is small. */
 bool kt_emulated_is_foreign(const kt_emulated_memory *m, uint64_t address) {
     uint8_t *p = (uint8_t *)(uintptr_t)address;
     unsigned char resident;

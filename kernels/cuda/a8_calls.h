@@ -18,6 +18,7 @@ typedef struct kt_quantise_rows {
     float *scale;      /* value = scale * out; of a row: k / 128 rounded up * (128 / group), or 1 */
     int64_t ldx;       /* elements from a row of x, or up, to the next */
     int32_t k;
+    int32_t zero; /* for padding */
 } kt_quantise_rows;
 
 /* n and k are multiples of 32; matrices are aligned to 16 bytes.

@@ -50,6 +50,7 @@ typedef struct kt_attn_paged {
     /* Keys [i * split_keys, (i + 1) * split_keys) go to a block each, to cell i % splits of a
      * pair; `splits` is at least the number of these that a tile meets. A multiple of 64. */
     int32_t splits, split_keys;
+    int32_t zero; /* for padding */
 } kt_attn_paged;
 
 /* Scores of index keys: score[row, j] = sum over heads of w * max(0, q . key j), for the keys that
@@ -73,6 +74,7 @@ typedef struct kt_attn_index {
      * blocks are picked in any case. score: [rows, heads, ld_score], of 8 keys each; best: [rows,
      * heads, ld_best], of blocks; picked: [rows, heads, topk]. */
     int32_t block, local;
+    int32_t zero; /* for padding */
     float *best;
     int64_t ld_best;
 } kt_attn_index;

@@ -52,6 +52,7 @@ typedef struct kt_conform {
     const uint32_t *in; /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_IN], aligned to 16 bytes */
     uint32_t *out;      /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_OUT] */
     int32_t which;      /* kt_conform_case */
+    int32_t zero; /* for padding */
 } kt_conform;
 
 #endif

@@ -51,6 +51,7 @@ typedef struct kt_gather_entries {
     int64_t page_bytes;
     const int32_t *picked; /* [rows of the batch, ldpicked] ascending; NULL = all are met */
     int32_t ldpicked, window, ratio, floats, topk; /* ratio 0: there are no entries */
+    int32_t zero; /* for padding */
 } kt_gather_entries;
 
 /* The rings behind the step: every packed row that the next one may see goes to its place. */
@@ -75,6 +76,7 @@ typedef struct kt_gather_blocks {
     int64_t head_rows;                /* 64 * pages */
     const int32_t *picked;            /* [rows of the batch, heads, topk] */
     int32_t heads, block, topk;
+    int32_t zero; /* for padding */
 } kt_gather_blocks;
 
 #endif

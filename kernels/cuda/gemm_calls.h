@@ -47,6 +47,7 @@ typedef struct kt_gemm_tiles {
     float *y; /* ldy apart */
     int64_t ldy, w_head, y_head;
     int32_t rows, n, k, row_tiles, accumulate;
+    int32_t zero; /* for padding */
 } kt_gemm_tiles;
 
 #endif

@@ -10,6 +10,7 @@
 typedef struct kt_hold {
     const uint32_t *go;
     uint32_t most;
+    int32_t zero; /* for padding */
 } kt_hold;
 
 #endif

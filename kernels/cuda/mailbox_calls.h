@@ -12,6 +12,7 @@ typedef struct kt_mail_raise {
     const uint32_t *round; /* the device's */
     uint32_t *flag;        /* the host's, mapped: becomes the letter's number */
     uint32_t number;
+    int32_t zero; /* for padding */
 } kt_mail_raise;
 
 typedef struct kt_mail_wait {
@@ -19,6 +20,7 @@ typedef struct kt_mail_wait {
     const uint32_t *flag; /* the host's, mapped: waits until the answer's number is reached, */
     const uint32_t *stop; /* or until this is not 0, which ends all waits */
     uint32_t number;
+    int32_t zero; /* for padding */
 } kt_mail_wait;
 
 #endif

@@ -14,7 +14,7 @@ typedef struct kt_dev_ending {
     const float *down_bias;           /* [experts, k]; NULL = none */
     int32_t glu;                      /* kt_glu of kt/problem.h */
     float limit, alpha;
-    int32_t zero; /* for padding: launches are compared byte by byte before a replay */
+    int32_t zero; /* for padding */
 } kt_dev_ending;
 
 /* At most 8 tokens, whose slots name an expert at most once each. n and k are multiples of 8; rows
@@ -29,7 +29,7 @@ typedef struct kt_moe_decode {
     float *out;  /* [tokens, k], ldo apart; written by down, or added to */
     int64_t ldx, ldo, gate_bytes, down_bytes;
     int32_t tokens, slots, n, k, accumulate;
-    int32_t zero; /* for padding: launches are compared byte by byte before a replay */
+    int32_t zero; /* for padding */
     kt_dev_ending ending;
 } kt_moe_decode;
 

@@ -20,6 +20,7 @@ typedef struct kt_panel_rows {
     int64_t record_bytes; /* from a matrix's records to those of the next */
     int32_t n, k;
     int32_t panels; /* of a matrix; the grid has as many for each matrix */
+    int32_t zero; /* for padding */
 } kt_panel_rows;
 
 /* out = id - first where first <= id < end, else -1. */
@@ -27,6 +28,7 @@ typedef struct kt_pick_ids {
     const int32_t *id;
     int32_t *out;
     int32_t count, first, end;
+    int32_t zero; /* for padding */
 } kt_pick_ids;
 
 #endif

@@ -22,6 +22,7 @@ typedef struct kt_moe_permute {
     kt_moe_tile *tile;  /* [max_tiles] */
     int32_t *n_tiles;   /* [1] */
     int32_t tokens, slots, experts, tile_rows, max_tiles;
+    int32_t zero; /* for padding */
 } kt_moe_permute;
 
 enum { KT_PERMUTE_CHUNK = 2048 };

@@ -23,6 +23,7 @@ typedef struct kt_rows_norm {
     uint16_t *y16;             /* NULL, or the same as bfloat16 */
     int32_t ldx, ldy, ldy16, k, pieces, rows;
     float eps;
+    int32_t zero; /* for padding */
 } kt_rows_norm;
 
 /* ---- rows_rope ---- */
@@ -34,6 +35,7 @@ typedef struct kt_rows_rope {
     const float *cos_sin;    /* [positions, rotary_dim]: cosines, then sines (rope_table.h) */
     const int32_t *position; /* [rows] into cos_sin */
     int32_t ld, heads, head_dim, rotary_dim, rows, is_interleaved, is_inverse;
+    int32_t zero; /* for padding */
 } kt_rows_rope;
 
 /* ---- rows_keep ---- */
@@ -59,6 +61,7 @@ typedef struct kt_rows_keep {
     int64_t head_stride, page_stride;             /* bytes */
     int64_t scale_head_stride, scale_page_stride; /* floats */
     int32_t ldx, heads, size, row_bytes, rows;
+    int32_t zero; /* for padding */
 } kt_rows_keep;
 
 /* A row that ends a window of `ratio` tokens is normed and rotated at the window's first position,
@@ -81,6 +84,7 @@ typedef struct kt_rows_pack {
     const float *x;
     float *out;
     int32_t ldx, ldo, size, scale, rows;
+    int32_t zero; /* for padding */
 } kt_rows_pack;
 
 /* ---- rows_misc ---- */
@@ -89,12 +93,14 @@ typedef struct kt_rows_bias { /* x += bias */
     float *x;
     const float *bias; /* [width] */
     int32_t ldx, width, rows;
+    int32_t zero; /* for padding */
 } kt_rows_bias;
 
 typedef struct kt_rows_gate { /* x *= sigmoid(gate) */
     float *x;
     const float *gate; /* [rows, ldg]: as wide as x, or one number a row */
     int32_t ldx, ldg, width, gate_width, rows;
+    int32_t zero; /* for padding */
 } kt_rows_gate;
 
 typedef struct kt_rows_dot { /* out = sigmoid(w . x), one number a row */
@@ -118,6 +124,7 @@ typedef struct kt_rows_embed { /* out = table[token] */
     const int32_t *token;      /* [rows] */
     float *out;
     int32_t ldo, width, rows;
+    int32_t zero; /* for padding */
 } kt_rows_embed;
 
 typedef struct kt_rows_add { /* y += x */
@@ -132,6 +139,7 @@ typedef struct kt_rows_copy { /* y[r] = x[row[r]] */
     float *y;           /* NULL = not wanted */
     uint16_t *y16;      /* NULL, or the same as bfloat16 */
     int32_t ldx, ldy, ldy16, width, rows;
+    int32_t zero; /* for padding */
 } kt_rows_copy;
 
 /* ---- router ---- */
@@ -174,6 +182,7 @@ typedef struct kt_streams_begin { /* `count` copies of x, side by side */
     const float *x;
     float *out;
     int32_t ldx, ldo, hidden, count, rows;
+    int32_t zero; /* for padding */
 } kt_streams_begin;
 
 /* kernels/hyper/hyper.h before half a layer: out [0, hidden) = the streams as one row. Behind it,
@@ -185,6 +194,7 @@ typedef struct kt_streams_mix {
     float *out;
     int32_t ldx, ldo, hidden, count, iterations, outputs, result, is_end, rows;
     float eps, norm_eps;
+    int32_t zero; /* for padding */
 } kt_streams_mix;
 
 /* The streams behind half a layer, in place, with its result y; outputs: what mix left. */
@@ -193,6 +203,7 @@ typedef struct kt_streams_join {
     const float *y, *outputs;
     float *mean; /* of the streams; NULL = not wanted */
     int32_t lds, ldy, ldm, ldmean, hidden, count, rows;
+    int32_t zero; /* for padding */
 } kt_streams_join;
 
 /* ---- conv, delta ---- */
@@ -233,6 +244,7 @@ typedef struct kt_delta_batch {
     int32_t ld, ldba, ldz, ldo, heads, key_heads, keys, values, n_spans, rows;
     int32_t rows_from, rows_to;
     float eps;
+    int32_t zero; /* for padding */
 } kt_delta_batch;
 
 enum {

@@ -123,8 +123,8 @@ static void check_quantise(int entry, int rows, int k, const kt_config *config, 
     }
     if (entry == 0) ((float *)x.data)[2 * ld + k - 1] = NAN;
     for (int r = 0; r < rows; r++) ((int32_t *)of.data)[r] = (r + 1) % rows;
-    call =
-        (kt_quantise_rows){x.data, up.data, seed % 3 ? of.data : NULL, out.data, scale.data, ld, k};
+    call = (kt_quantise_rows){x.data, up.data, seed % 3 ? of.data : NULL, out.data, scale.data, ld,
+                              k,      0};
     launch("quantise_rows", entry, &call, rows, 1, config, seed);
     for (int r = 0; r < rows; r++) {
         const int from = (call.of ? call.of[r] : r) * ld;
@@ -220,7 +220,7 @@ static void make_rows(a8_rows *r, int weights, const uint16_t *x, int rows, int 
     *r = (a8_rows){.k = k, .group = acts_group(weights), .format = acts_format(weights)};
     guarded(&r->code, (size_t)(rows * k), 0xee);
     guarded(&r->scale, (size_t)(rows * scales_of(r->group, k)) * 4, 0xff);
-    call = (kt_quantise_rows){x, NULL, NULL, r->code.data, r->scale.data, k, k};
+    call = (kt_quantise_rows){x, NULL, NULL, r->code.data, r->scale.data, k, k, 0};
     launch("quantise_rows", 1, &call, rows, 1, &(kt_config){{1, r->format, r->group}}, seed);
     r->value = malloc((size_t)(rows * k) * sizeof *r->value);
     for (int row = 0; row < rows; row++)

@@ -160,7 +160,7 @@ Test(cuda_rows, rotary_embedding_of_heads, .timeout = 60) {
         kt_rope_table(10000, rotary, 0, 32, table);
         position = cuda_bytes(&m, sizeof positions, 0);
         memcpy(position, positions, sizeof positions);
-        call = (kt_rows_rope){x, table, position, ld, heads, dim, rotary, rows, seed % 2, 0};
+        call = (kt_rows_rope){x, table, position, ld, heads, dim, rotary, rows, seed % 2, 0, 0};
         cuda_launch(kernel, "rows_rope_turn", &config, &call,
                     cuda_cut(heads * rotary / 2, 32 * config.value[0]), rows, 0, seed);
         ref = (kt_rope_call){.x = before,
@@ -282,12 +282,12 @@ static void check_misc(uint32_t seed) {
     gate = cuda_floats(&m, rows * width, 10, &rng);
     out = cuda_floats(&m, rows * 2, 0, &rng);
     memcpy(y, x, (size_t)(rows * ld) * sizeof *x);
-    cuda_launch(k, "rows_misc_bias", &config, &(kt_rows_bias){y, w, ld, width, rows}, blocks, rows,
-                0, seed);
+    cuda_launch(k, "rows_misc_bias", &config, &(kt_rows_bias){y, w, ld, width, rows, 0}, blocks,
+                rows, 0, seed);
     for (int i = 0; i < rows * ld; i++)
         cr_assert_eq(y[i], i % ld < width ? x[i] + w[i % ld] : x[i], "bias, number %d", i);
     for (int is_wide = 0; is_wide < 2; is_wide++) {
-        const kt_rows_gate call = {y, gate, ld, width, width, is_wide ? width : 1, rows};
+        const kt_rows_gate call = {y, gate, ld, width, width, is_wide ? width : 1, rows, 0};
         memcpy(y, x, (size_t)(rows * ld) * sizeof *x);
         cuda_launch(k, "rows_misc_gate", &config, &call, blocks, rows, 0, seed);
         for (int r = 0; r < rows; r++)
@@ -364,7 +364,7 @@ static void check_embed(int is_bf16, uint32_t seed) {
     out = cuda_floats(&m, 3 * ld, 0, &rng);
     cuda_launch(
         k, "rows_copy_embed", &config,
-        &(kt_rows_embed){is_bf16 ? (void *)table16 : (void *)table, token, out, ld, width, 3},
+        &(kt_rows_embed){is_bf16 ? (void *)table16 : (void *)table, token, out, ld, width, 3, 0},
         cuda_cut(width, 64), 3, 0, seed);
     for (int r = 0; r < 3; r++)
         for (int i = 0; i < ld; i++) {
@@ -396,11 +396,11 @@ Test(cuda_rows, sums_and_copies) {
     x = cuda_floats(&m, 4 * ldx, 1, &rng), y = cuda_floats(&m, 4 * ldy, 0, &rng);
     z = cuda_floats(&m, 4 * ldy, 0, &rng), y16 = cuda_bytes(&m, 4 * (size_t)width * 2, 0xff);
     cuda_launch(k, "rows_copy_rows", &config,
-                &(kt_rows_copy){x, row, y, y16, ldx, ldy, width, width, 4}, cuda_cut(width, 64), 4,
-                0, 1);
+                &(kt_rows_copy){x, row, y, y16, ldx, ldy, width, width, 4, 0}, cuda_cut(width, 64),
+                4, 0, 1);
     cuda_launch(k, "rows_copy_rows", &config,
-                &(kt_rows_copy){x, NULL, z, NULL, ldx, ldy, 0, width, 4}, cuda_cut(width, 64), 4, 0,
-                2);
+                &(kt_rows_copy){x, NULL, z, NULL, ldx, ldy, 0, width, 4, 0}, cuda_cut(width, 64), 4,
+                0, 2);
     cuda_launch(k, "rows_copy_add", &config, &(kt_rows_add){x, z, ldx, ldy, width, 4},
                 cuda_cut(width, 64), 4, 0, 3);
     for (int r = 0; r < 4; r++) {
@@ -461,15 +461,16 @@ static void check_streams(int count, int hidden, uint32_t seed) {
     out = cuda_floats(&m, rows * ldo, 0, &rng), end = cuda_floats(&m, rows * hidden, 0, &rng);
     y = cuda_floats(&m, rows * hidden, 1, &rng), mean = cuda_floats(&m, rows * hidden, 0, &rng);
     for (int r = 0; r < rows; r++) multiply(x + r * n, fn, outputs, n, product + r * outputs);
-    kt_streams_mix call = {x,     product,       base,    scale,  out, n,    ldo,   hidden,
-                           count, (int)seed * 3, outputs, result, 0,   rows, 1e-6f, 1e-6f};
+    kt_streams_mix call = {x,   product, base,  scale,         out,     n,
+                           ldo, hidden,  count, (int)seed * 3, outputs, result,
+                           0,   rows,    1e-6f, 1e-6f,         0};
     cuda_launch(k, "hyper_streams_mix", &config, &call, rows, 1, 0, seed);
     call.out = end, call.ldo = hidden, call.is_end = 1;
     cuda_launch(k, "hyper_streams_mix", &config, &call, rows, 1, 0, seed);
-    cuda_launch(
-        k, "hyper_streams_join", &config,
-        &(kt_streams_join){x, y, out + hidden, mean, n, hidden, ldo, hidden, hidden, count, rows},
-        cuda_cut(hidden, 32 * config.value[0]), rows, 0, seed);
+    cuda_launch(k, "hyper_streams_join", &config,
+                &(kt_streams_join){x, y, out + hidden, mean, n, hidden, ldo, hidden, hidden, count,
+                                   rows, 0},
+                cuda_cut(hidden, 32 * config.value[0]), rows, 0, seed);
     for (int r = 0; r < rows; r++) {
         const float *row = out + r * ldo;
         kt_hyper_ref_coefficients(before + r * n, fn, base, scale, count, hidden, seed * 3, 1e-6,
@@ -487,7 +488,7 @@ static void check_streams(int count, int hidden, uint32_t seed) {
                     mean + r * hidden);
     }
     cuda_launch(k, "hyper_streams_begin", &config,
-                &(kt_streams_begin){y, x, hidden, n, hidden, count, rows},
+                &(kt_streams_begin){y, x, hidden, n, hidden, count, rows, 0},
                 cuda_cut(n, 32 * config.value[0]), rows, 0, seed);
     for (int i = 0; i < rows * n; i++) cr_assert_eq(x[i], y[i / n * hidden + i % hidden]);
     cuda_release(&m);
@@ -617,7 +618,7 @@ static void check_entries(int format, uint32_t seed) {
                                .rows = ENTRY_ROWS,
                                .eps = 1e-6f};
     cuda_launch(k, "rows_keep_pack", &config,
-                &(kt_rows_pack){before, packed, ld, ld, KEPT, KEPT, ENTRY_ROWS},
+                &(kt_rows_pack){before, packed, ld, ld, KEPT, KEPT, ENTRY_ROWS, 0},
                 cuda_cut(ENTRY_ROWS, config.value[1]), 1, 0, seed);
     cuda_launch(k, "rows_keep_entry", &config, &call, cuda_cut(ENTRY_ROWS, config.value[1]), 1, 0,
                 seed);

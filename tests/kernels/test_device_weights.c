@@ -214,7 +214,8 @@ static void turn_panels(const panel_case *c) {
                               (int64_t)c->matrix_bytes[0],
                               (int32_t)q->n,
                               (int32_t)q->k,
-                              (int32_t)q->n / 32};
+                              (int32_t)q->n / 32,
+                              0};
     const kt_panel_rows down = {c->panels + kt_p64_gate_up_bytes(q),
                                 c->records[2],
                                 NULL,
@@ -223,7 +224,8 @@ static void turn_panels(const panel_case *c) {
                                 (int64_t)c->matrix_bytes[2],
                                 (int32_t)q->k,
                                 (int32_t)q->n,
-                                (int32_t)kt_p64_panels(q->k)};
+                                (int32_t)kt_p64_panels(q->k),
+                                0};
 
     cuda_launch(k, "panel_rows_turn", &config, &up, cuda_cut(q->k, 128), EXPERTS * up.panels, 0, 1);
     cuda_launch(k, "panel_rows_turn", &config, &down, cuda_cut(q->n, 128), EXPERTS * down.panels, 0,
@@ -271,7 +273,7 @@ Test(device_weights, numbers_of_a_group_are_picked) {
     cuda_memory memory = {.n = 0};
     int32_t *id = cuda_bytes(&memory, COUNT * sizeof *id, 0);
     int32_t *out = cuda_bytes(&memory, COUNT * sizeof *out, 0x55);
-    const kt_pick_ids call = {id, out, COUNT, 5, 8};
+    const kt_pick_ids call = {id, out, COUNT, 5, 8, 0};
 
     for (int i = 0; i < COUNT; i++) id[i] = i % 11 - 1;
     cuda_launch(cuda_find("panel_rows"), "panel_rows_pick", &config, &call, cuda_cut(COUNT, 256), 1,

@@ -103,7 +103,7 @@ static kt_status emulate(const kt_cuda_kernel *kernel, kt_conform_case which, co
                          uint32_t *out, kt_err *err) {
     const kt_emulator_options how = {.seed = 5, .lazy = true, .races = true};
     const kt_config config = kt_cuda_initial(kernel);
-    const kt_conform p = {in, out, (int32_t)which};
+    const kt_conform p = {in, out, (int32_t)which, 0};
     const kt_launch l = {.name = kernel->name,
                          .entry = kernel->entry[0].emulated,
                          .parameters = &p,

@@ -234,7 +234,7 @@ kt_status kt_device_bench_put(kt_device_bench *b, int call, kt_err *err) {
 /* ---- the stopwatch ---- */
 
 kt_status kt_device_bench_time(kt_device_bench *b, int n, double *ns, kt_err *err) {
-    const kt_hold hold = {b->go, most_looks};
+    const kt_hold hold = {b->go, most_looks, 0};
     kt_status st;
     double ms = 0;
 

@@ -21,8 +21,8 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
 static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const bias_state *s = n->state;
-    const kt_rows_bias call = {n->out.x, s->bias, (int32_t)n->out.ld, (int32_t)n->out.width,
-                               (int32_t)n->step->rows};
+    const kt_rows_bias call = {
+        n->out.x, s->bias, (int32_t)n->out.ld, (int32_t)n->out.width, (int32_t)n->step->rows, 0};
 
     if (!s->bias) return KT_OK;
     return kt_device_put(n->step, s->code.code, BIAS, kt_row_blocks(call.width, s->code.threads),
