@@ -6,6 +6,7 @@
 #include "kernels/attn/attn_common.h"
 #include "runtime/device/device_impl.h"
 #include "runtime/model/bytes.h"
+#include "runtime/model/model_dir.h"
 
 static size_t item_bytes(const kt_kv_shape *s) {
     return kt_attn_item_bytes(s->format);
@@ -46,10 +47,27 @@ static kt_status take_clear(kt_device_step *d, size_t bytes, void *out, kt_err *
     return kt_device_clear(d->device, KT_STREAM_MAIN, at, bytes, err);
 }
 
-static bool has_entries(const kt_device_step *d) {
+kt_entry_layout kt_device_entry_layout(const kt_device_step *d, int plane) {
+    kt_entry_layout l = {0};
+    size_t at = 0;
+
+    for (int i = 0; i <= plane; i++) {
+        if (!d->home->placement->is_plane_away[i] || !d->graph->planes[i].ratio) continue;
+        at += l.bytes;
+        l = kt_model_entry_layout(d->graph, d->plan->kv, i);
+    }
+    l.at = at;
+    return l;
+}
+
+/* Of a page, entries of all planes that are here. */
+static size_t entry_bytes(const kt_device_step *d) {
+    size_t bytes = 0;
+
     for (int i = 0; i < d->graph->n_planes; i++)
-        if (d->home->placement->is_plane_away[i] && d->graph->planes[i].ratio) return true;
-    return false;
+        if (d->home->placement->is_plane_away[i] && d->graph->planes[i].ratio)
+            bytes += kt_model_entry_layout(d->graph, d->plan->kv, i).bytes;
+    return bytes;
 }
 
 static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *err) {
@@ -59,8 +77,10 @@ static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *er
     KT_TRY(number_planes(d, p, &rows, &index, err));
     d->pages.shape = *s;
     d->pages.n = p->n;
-    if (has_entries(d))
-        KT_TRY(take_clear(d, kt_bytes_times(s->entry_bytes, p->n), &d->pages.entries, err));
+    d->pages.shape.entry_bytes = entry_bytes(d);
+    if (d->pages.shape.entry_bytes)
+        KT_TRY(take_clear(d, kt_bytes_times(d->pages.shape.entry_bytes, p->n), &d->pages.entries,
+                          err));
     if (rows == 0) return KT_OK;
     KT_TRY(take_clear(d, kt_bytes_times((size_t)s->head_dim * item_bytes(s), rows), &d->pages.rows,
                       err));
@@ -68,6 +88,21 @@ static kt_status take_pages(kt_device_step *d, const kt_page_pool *p, kt_err *er
         KT_TRY(take_clear(d, kt_bytes_times(sizeof(float), rows), &d->pages.scales, err));
     if (index == 0) return KT_OK;
     return take_clear(d, kt_bytes_times(2 * (size_t)s->index_dim, index), &d->pages.index, err);
+}
+
+/* States of the nodes that are here lie one behind the other. */
+static kt_status take_states(kt_device_step *d, const kt_states *states, kt_err *err) {
+    int64_t *at = kt_device_step_alloc(d, sizeof *at * (size_t)(d->graph->n_slots + 1));
+
+    if (!at) return kt_fail(err, KT_E_NOMEM, "no memory for the states of a device");
+    for (int i = 0; i < d->graph->n_slots; i++) {
+        at[i] = d->state_floats;
+        if (d->home->placement->is_slot_away[i])
+            d->state_floats += kt_model_slot_floats(d->graph, i);
+    }
+    d->slot_at = at;
+    return take_clear(d, kt_bytes_times((size_t)d->state_floats * sizeof(float), states->n),
+                      &d->states, err);
 }
 
 static bool is_any(const bool *away, int n) {
@@ -218,9 +253,7 @@ kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states 
     if (is_any(p->is_plane_away, g->n_planes)) pages->elsewhere = here;
     d->home->states = states;
     if (!states || !is_any(p->is_slot_away, g->n_slots)) return KT_OK;
-    d->state_floats = states->floats;
-    KT_TRY(take_clear(d, kt_bytes_times((size_t)states->floats * sizeof(float), states->n),
-                      &d->states, err));
+    KT_TRY(take_states(d, states, err));
     d->home->before_states = states->elsewhere;
     here.has_all = p->has_all_slots;
     states->elsewhere = here;

@@ -112,47 +112,69 @@ static kt_status count_working(const kt_device_memory_request *r, kt_device_memo
     return KT_OK;
 }
 
-/* The planes that are there, of one of several devices. */
-static kt_kv_shape shape_of(const kt_device_memory_request *r) {
+/* What a page and a slot take of the planes and states that are there. */
+static kt_kv_sizes sizes_of(const kt_device_memory_request *r) {
+    const kt_placement *p = r->placement;
     const kt_graph *g = r->ask->graph;
     kt_kv_shape s = r->ask->kv;
+    size_t entries = 0;
+    int64_t floats = 0;
 
-    if (r->placement->n_devices < 2) return s;
     s.layers = 0;
+    s.entry_bytes = 0;
     memset(s.bare, 0, sizeof s.bare);
     for (int i = 0; i < g->n_planes; i++) {
-        if (!r->placement->is_plane_away[i]) continue;
+        if (!p->is_plane_away[i]) continue;
+        if (g->planes[i].ratio) {
+            entries += kt_model_entry_layout(g, s.format, i).bytes;
+            continue;
+        }
         if (!g->planes[i].index) s.bare[s.layers / 64] |= (uint64_t)1 << (s.layers % 64);
         s.layers++;
     }
-    return s.layers ? s : r->ask->kv;
+    for (int i = 0; i < g->n_slots; i++)
+        if (p->is_slot_away[i]) floats += kt_model_slot_floats(g, i);
+    return (kt_kv_sizes){.page = (s.layers ? kt_kv_page_bytes(&s) : 0) + entries,
+                         .slot = (size_t)floats * sizeof(float)};
+}
+
+void kt_device_memory_set_pool(const kt_device_memory_request *r, int64_t pages, int64_t slots,
+                               kt_device_memory_plan *p) {
+    const kt_kv_sizes own = sizes_of(r);
+
+    p->pool = (kt_kv_plan){.pages = pages, .slots = slots};
+    p->pool.bytes = kt_bytes_add(kt_bytes_times(own.page, pages), kt_bytes_times(own.slot, slots));
+    p->cache = p->pool.bytes;
+    p->needed =
+        kt_bytes_add(kt_bytes_add(p->dense, p->cache), kt_bytes_add(p->working, p->experts));
+    p->needed = kt_bytes_add(p->needed, p->staging);
 }
 
 /* A context, and an eighth of what is left behind dense weights and working memory for more of them:
  * experts come behind it. Only the context where that is too much. */
-static kt_status count_cache(const kt_device_memory_request *r, kt_device_memory_plan *out,
-                             kt_err *err) {
+static kt_status find_pool(const kt_device_memory_request *r, kt_device_memory_plan *out,
+                           kt_err *err) {
     const kt_graph *g = r->ask->graph;
-    const int64_t floats = kt_model_state_floats(g), context = r->ask->max_context;
     const size_t before = kt_bytes_add(out->dense, out->working);
-    const kt_kv_shape shape = shape_of(r);
+    const int64_t context = r->ask->max_context;
+    const kt_kv_sizes own = sizes_of(r);
     kt_kv_plan least, more;
 
     if (!kt_device_keeps_any(r->placement, g)) return KT_OK;
-    if (!kt_kv_plan_least(&shape, floats, context, &least))
+    if (!kt_kv_plan_least(own, context, &least))
         return kt_fail(err, KT_E_UNSUPPORTED, "a context of %lld tokens is too large to count",
                        (long long)context);
     out->pool = least;
     if (r->kv_memory) {
-        kt_kv_plan_within(&r->ask->kv, floats, r->kv_memory, &out->pool);
+        kt_kv_plan_within(kt_kv_sizes_of(&r->ask->kv, kt_model_state_floats(g)), r->kv_memory,
+                          &out->pool);
     } else if (kt_bytes_add(before, least.bytes) < r->available) {
         const uint64_t rest = r->available - before - least.bytes;
-        if (kt_kv_plan_pool(&shape, floats, context, 0, least.bytes + rest / 4, &more) &&
+        if (kt_kv_plan_pool(own, context, 0, least.bytes + rest / 4, &more) &&
             kt_bytes_add(kt_bytes_add(before, more.bytes),
                          kt_bytes_add(out->experts, out->staging)) <= r->available)
             out->pool = more;
     }
-    out->cache = out->pool.bytes;
     return KT_OK;
 }
 
@@ -161,10 +183,8 @@ kt_status kt_device_memory_count(const kt_device_memory_request *r, kt_device_me
     *out = (kt_device_memory_plan){.available = r->available, .staging = r->staging};
     count_weights(r, out);
     KT_TRY(count_working(r, out, err));
-    KT_TRY(count_cache(r, out, err));
-    out->needed = kt_bytes_add(kt_bytes_add(out->dense, out->cache),
-                               kt_bytes_add(out->working, out->experts));
-    out->needed = kt_bytes_add(out->needed, out->staging);
+    KT_TRY(find_pool(r, out, err));
+    kt_device_memory_set_pool(r, out->pool.pages, out->pool.slots, out);
     return KT_OK;
 }
 

@@ -9,7 +9,7 @@
 typedef struct kt_device_memory_request {
     const kt_device_ask *ask; /* borrowed, as all below */
     const kt_placement *placement;
-    size_t kv_memory;   /* of pages and states; 0 = one context */
+    size_t kv_memory;   /* of pages and states of all layers; 0 = one context */
     int64_t logit_rows; /* 0 = 1 */
     size_t staging;     /* for experts that cross (stream_plan.h) */
     uint64_t available; /* bytes that are free */
@@ -25,7 +25,7 @@ typedef struct kt_device_memory_plan {
     size_t needed;
     uint64_t available;
     int64_t n_experts; /* on the device, of all layers together */
-    kt_kv_plan pool;   /* of the cache; zeros = it is the CPU's */
+    kt_kv_plan pool;   /* of the cache, with the bytes that are there; zeros = it is the CPU's */
 } kt_device_memory_plan;
 
 /* Bytes of a whole weight there; SIZE_MAX where devices have no such format. */
@@ -35,6 +35,10 @@ size_t kt_device_expert_bytes(const kt_model_plan *plan, int weight);
 
 kt_status kt_device_memory_count(const kt_device_memory_request *request,
                                  kt_device_memory_plan *out, kt_err *err);
+
+/* Count the cache again, with so many pages and slots of the layers that are there. */
+void kt_device_memory_set_pool(const kt_device_memory_request *request, int64_t pages,
+                               int64_t slots, kt_device_memory_plan *p);
 
 /* KT_OK when it fits; else KT_E_NOMEM with the numbers and what would fit. name: of the device. */
 kt_status kt_device_memory_check(const kt_device_memory_plan *p, const char *name, kt_err *err);

@@ -17,6 +17,7 @@
 #include "dispatch/device/device_kernel.h"
 #include "dispatch/plan/plan_device.h"
 #include "runtime/kv/pages.h"
+#include "runtime/model/model_dir.h"
 #include "runtime/model/model_plan.h"
 
 typedef struct kt_device_step kt_device_step;
@@ -47,8 +48,9 @@ typedef struct kt_device_pages {
     uint8_t *rows;
     float *scales;   /* NULL = none */
     uint16_t *index; /* NULL = none */
-    /* Of planes whose rows stand for several tokens: page g begins g * shape.entry_bytes behind, and
-     * lies as the host's does (kt_model_entry_layout). NULL = none. */
+    /* Of planes whose rows stand for several tokens: page g begins g * shape.entry_bytes behind,
+     * which are those of the planes that are here, and a plane's lie there as
+     * kt_device_entry_layout says. NULL = none. */
     uint8_t *entries;
 } kt_device_pages;
 
@@ -185,6 +187,10 @@ kt_status kt_device_load_matrices(kt_device_step *s, const kt_device_pick *pick,
  * behind the other; *out is NULL where the model has none or n is 0, and ends with the step. */
 kt_status kt_device_load_rows(kt_device_step *s, int weight, int64_t count, const int32_t *which,
                               int64_t n, const float **out, kt_err *err);
+
+/* Where a page keeps the entries of a plane that is here: kt_model_entry_layout, but `at` counts
+ * only planes that are. */
+kt_entry_layout kt_device_entry_layout(const kt_device_step *s, int plane);
 
 /* ---- for enqueue ---- */
 

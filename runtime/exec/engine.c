@@ -365,7 +365,8 @@ static kt_status make_cache(kt_engine *e, size_t asked, size_t behind, kt_err *e
     const size_t rows = (size_t)e->max_chunk;
     kt_kv_plan kv;
 
-    if (!kt_kv_plan_pool(&e->kv, floats, e->max_context, asked, rest_for_pages(e), &kv))
+    if (!kt_kv_plan_pool(kt_kv_sizes_of(&e->kv, floats), e->max_context, asked, rest_for_pages(e),
+                         &kv))
         return kt_fail(err, KT_E_INVALID, "a cache of %lld tokens is not possible",
                        (long long)e->max_context);
     kt_engine_fit_pool(e, &kv);

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "dispatch/model/family.h"
 #include "runtime/exec/segments.h"
+#include "runtime/model/model_dir.h"
 
 const kt_exec_op *kt_exec_op_find(kt_node_kind kind) {
     for (size_t i = 0; i < kt_builtin_exec_op_count; i++)
@@ -55,7 +56,7 @@ static kt_status place_slots(kt_step *s, kt_err *err) {
     if (!s->slot_at) return kt_fail(err, KT_E_NOMEM, "no memory for the states of a step");
     for (int i = 0; i < s->graph->n_slots; i++) {
         s->slot_at[i] = at;
-        at += (s->graph->slots[i] + 15) / 16 * 16;
+        at += kt_model_slot_floats(s->graph, i);
     }
     return KT_OK;
 }

@@ -75,13 +75,15 @@ static kt_status count_running(const kt_memory_request *r, int64_t context, kt_m
                                size_t *sum, kt_err *err) {
     const kt_graph *g = r->plan->graph;
     kt_kv_shape shape;
+    kt_kv_sizes sizes;
     kt_kv_plan kv;
 
     KT_TRY(kt_model_kv_shape(g, r->plan->kv, &shape, err));
+    sizes = kt_kv_sizes_of(&shape, kt_model_state_floats(g));
     KT_TRY(kt_step_bytes(r->plan, r->n_nodes, context, &out->bytes[KT_MEMORY_STEP], err));
     if (r->kv_memory)
-        kt_kv_plan_within(&shape, kt_model_state_floats(g), r->kv_memory, &kv);
-    else if (!kt_kv_plan_least(&shape, kt_model_state_floats(g), context, &kv))
+        kt_kv_plan_within(sizes, r->kv_memory, &kv);
+    else if (!kt_kv_plan_least(sizes, context, &kv))
         kv.bytes = SIZE_MAX;
     out->bytes[KT_MEMORY_CACHE] = r->is_cache_away ? r->behind : kv.bytes;
     out->cached = r->kv_memory ? kv.pages * KT_PAGE_TOKENS : context;
@@ -121,8 +123,8 @@ static kt_status count_pool(const kt_memory_request *r, kt_memory_plan *p, kt_er
 
     if (!kt_memory_fits(p)) return KT_OK;
     KT_TRY(kt_model_kv_shape(g, r->plan->kv, &shape, err));
-    if (!kt_kv_plan_pool(&shape, kt_model_state_floats(g), is_longer ? p->longest : r->context,
-                         r->kv_memory, rest, &p->pool))
+    if (!kt_kv_plan_pool(kt_kv_sizes_of(&shape, kt_model_state_floats(g)),
+                         is_longer ? p->longest : r->context, r->kv_memory, rest, &p->pool))
         p->pool = (kt_kv_plan){0};
     return KT_OK;
 }

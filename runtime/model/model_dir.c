@@ -210,10 +210,14 @@ kt_status kt_model_kv_shape(const kt_graph *g, kt_weight_format format, kt_kv_sh
 
 _Static_assert(KT_KV_LAYERS >= KT_MAX_LAYERS, "every layer has a bit");
 
+int64_t kt_model_slot_floats(const kt_graph *g, int slot) {
+    return (g->slots[slot] + 15) / 16 * 16;
+}
+
 int64_t kt_model_state_floats(const kt_graph *g) {
     int64_t floats = 0;
 
-    for (int i = 0; i < g->n_slots; i++) floats += (g->slots[i] + 15) / 16 * 16;
+    for (int i = 0; i < g->n_slots; i++) floats += kt_model_slot_floats(g, i);
     return floats;
 }
 

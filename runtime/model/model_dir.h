@@ -38,8 +38,10 @@ kt_entry_layout kt_model_entry_layout(const kt_graph *graph, kt_weight_format fo
 kt_status kt_model_kv_shape(const kt_graph *graph, kt_weight_format format, kt_kv_shape *out,
                             kt_err *err);
 
-/* Floats that a sequence keeps beside its cache: states of recurrent nodes, whole lines each. */
+/* Floats that a sequence keeps beside its cache: states of recurrent nodes, whole lines each; and
+ * those of one slot. */
 int64_t kt_model_state_floats(const kt_graph *graph);
+int64_t kt_model_slot_floats(const kt_graph *graph, int slot);
 
 /* Routed experts of the model, of which one token takes topk, and layers that have them; zeros =
  * none. */

@@ -159,24 +159,24 @@ Test(pages, memory_of_a_size_holds_so_many) {
     const size_t page = kt_kv_page_bytes(&s), slot = 1600 * sizeof(float);
     kt_kv_plan p;
 
-    cr_assert(kt_kv_plan_least(&s, 0, 100, &p));
+    cr_assert(kt_kv_plan_least(kt_kv_sizes_of(&s, 0), 100, &p));
     cr_expect_eq(p.pages, 2);
     cr_expect_eq(p.slots, 0);
     cr_expect_eq(p.bytes, 2 * page);
-    cr_assert(kt_kv_plan_least(&s, 1590, 100, &p));
+    cr_assert(kt_kv_plan_least(kt_kv_sizes_of(&s, 1590), 100, &p));
     cr_expect_eq(p.slots, KT_LEAST_SLOTS);
     cr_expect_eq(p.bytes, 2 * page + KT_LEAST_SLOTS * slot);
-    cr_expect_not(kt_kv_plan_least(&s, 0, INT64_MAX, &p));
-    kt_kv_plan_within(&s, 0, 7 * page + page / 2, &p);
+    cr_expect_not(kt_kv_plan_least(kt_kv_sizes_of(&s, 0), INT64_MAX, &p));
+    kt_kv_plan_within(kt_kv_sizes_of(&s, 0), 7 * page + page / 2, &p);
     cr_expect_eq(p.pages, 7);
     cr_expect_eq(p.bytes, 7 * page);
-    kt_kv_plan_within(&s, 1590, KT_LEAST_SLOTS * slot - 1, &p);
+    kt_kv_plan_within(kt_kv_sizes_of(&s, 1590), KT_LEAST_SLOTS * slot - 1, &p);
     cr_expect_eq(p.pages, 0);
-    kt_kv_plan_within(&s, 1590, KT_LEAST_SLOTS * slot + 6 * slot + 3 * page, &p);
+    kt_kv_plan_within(kt_kv_sizes_of(&s, 1590), KT_LEAST_SLOTS * slot + 6 * slot + 3 * page, &p);
     cr_expect_eq(p.slots, KT_LEAST_SLOTS + (int64_t)((6 * slot + 3 * page) / 2 / slot));
     cr_expect_leq(p.bytes, KT_LEAST_SLOTS * slot + 6 * slot + 3 * page);
     cr_expect_geq(p.pages, 2);
-    kt_kv_plan_within(&s, 1590, 1000 * slot, &p);
+    kt_kv_plan_within(kt_kv_sizes_of(&s, 1590), 1000 * slot, &p);
     cr_expect_eq(p.slots, KT_MOST_SLOTS);
 }
 

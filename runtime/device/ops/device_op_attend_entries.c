@@ -5,7 +5,6 @@
 #include "dispatch/model/node_problems.h"
 #include "kernels/compress/entries.h"
 #include "runtime/device/gathered_keys.h"
-#include "runtime/model/model_dir.h"
 
 typedef struct attend_entries_state {
     kt_device_gather *gather; /* of all nodes that meet as many keys */
@@ -54,8 +53,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
         KT_TRY(kt_device_gather_make(d, &shape, kt_node_most_keys(n->node, d->max_context),
                                      &s->gather, err));
     n->state = s;
-    if (n->node->plane >= 0)
-        s->layout = kt_model_entry_layout(d->graph, d->plan->kv, n->node->plane);
+    if (n->node->plane >= 0) s->layout = kt_device_entry_layout(d, n->node->plane);
     return kt_device_load_small(d, n->node->weight, &s->sink, NULL, err);
 }
 

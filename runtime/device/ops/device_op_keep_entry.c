@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "runtime/device/device_attn.h"
 #include "runtime/device/row_code.h"
-#include "runtime/model/model_dir.h"
 
 enum { ENTRY = 1 }; /* entry of rows_keep.cu */
 
@@ -21,7 +20,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for entries");
     n->state = s;
-    s->layout = kt_model_entry_layout(d->graph, d->plan->kv, n->node->plane);
+    s->layout = kt_device_entry_layout(d, n->node->plane);
     KT_TRY(kt_device_load_small(n->step, n->node->weight, &s->norm, NULL, err));
     return kt_row_code_find(n->step, "rows_keep", &format, &s->code, err);
 }

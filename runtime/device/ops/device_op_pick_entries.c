@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/device/device_index.h"
-#include "runtime/model/model_dir.h"
 
 typedef struct pick_state {
     kt_device_index index;
@@ -26,7 +25,7 @@ static kt_status init(kt_device_node *n, kt_err *err) {
 
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for picking entries");
     n->state = s;
-    s->layout = kt_model_entry_layout(d->graph, d->plan->kv, n->node->plane);
+    s->layout = kt_device_entry_layout(d, n->node->plane);
     kt_device_step_need(d, kt_device_index_scratch(d, &n->node->index, n->node->entries.ratio));
     return kt_device_index_init(d, &n->node->index, &s->index, err);
 }
