@@ -45,7 +45,7 @@ typedef struct command {
     kt_device_function *function; /* called with `to` */
     event *event;
     uint64_t ticket, place; /* the record that is made, or waited for, and its place */
-    emulated *owner;        /* of the event: this device, or another one */
+    emulated *owner;        /* of the event, or of what is copied; NULL = this device alone */
     kt_stream of;           /* whose stream's */
     int point;              /* of a graph, instead of an event */
     kt_device_launch launch;
@@ -272,15 +272,16 @@ static bool make_room(queue *q) {
     return true;
 }
 
-/* Into the ring, whatever is captured. A graph goes in at once, as it does on a GPU: what is in it
- * may wait for a host that is only then free to answer. */
+/* Into the ring, whatever is captured. Graphs, events and copies between devices go in at once, as
+ * on a GPU: what is in it may wait for a host that is only then free to answer. */
 static kt_status put_now(emulated *u, const command *c, bool is_replayed, kt_err *err) {
     queue *q = &u->queue[c->stream];
     command *slot;
 
     KT_TRY(check_fault(u, err));
     pthread_mutex_lock(&u->lock);
-    if (q->put - q->done == q->depth && !(is_replayed && make_room(q))) {
+    if (q->put - q->done == q->depth &&
+        !((is_replayed || c->kind == RECORD || c->owner) && make_room(q))) {
         demand(u, c->stream, q->put);
         while (q->put - q->done == q->depth) pthread_cond_wait(&u->progress, &u->lock);
     }
@@ -521,7 +522,8 @@ static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, co
 
 static kt_status copy_from(kt_device *d, kt_stream s, void *to, kt_device *other, const void *from,
                            size_t bytes, kt_err *err) {
-    const command c = {.kind = COPY, .stream = s, .to = to, .from = from, .bytes = bytes};
+    const command c = {
+        .kind = COPY, .stream = s, .to = to, .from = from, .bytes = bytes, .owner = other->self};
 
     KT_TRY(check_block(d->self, "a copy", to, bytes, err));
     KT_TRY(check_block(other->self, "a copy", from, bytes, err));

@@ -1,5 +1,5 @@
 /* What lets a whole step be put at once: the host's values pinned, so that copies never wait for
- * the host, and a mailbox. SPDX-License-Identifier: Apache-2.0 */
+ * the host, and a mailbox of each device. SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 #include "runtime/device/device_impl.h"
 
@@ -9,18 +9,28 @@ static bool has_host_part(const kt_placement *p) {
     return false;
 }
 
-/* Without it a step goes part by part: what cannot be pinned is no error. */
+/* Routing of one device for another: the host passes it on within the segment, and there is no part
+ * of its own to do that in. */
+static bool is_routing_passed_on(const kt_placement *p) {
+    for (int i = 0; i < p->n_segments; i++)
+        if (p->segment[i].routing_down && p->segment[i].routing_up) return true;
+    return false;
+}
+
+/* Without it a step goes part by part: what cannot be pinned is no error. Memory that one device
+ * has pinned is pinned for all of its class, and they cannot pin it again. */
 kt_status kt_device_mail_init(kt_device_step *d, kt_err *err) {
     const int most = 2 * d->home->placement->n_segments + 2;
     const kt_buffer *values = &d->home->host->buffer;
     kt_mailbox_way way;
 
     KT_TRY(kt_mailbox_way_wanted(&way, err));
-    if (d->home->placement->n_devices > 1)
-        return KT_OK; /* letters are one device's and the host's */
-    if (way == KT_MAILBOX_NONE || !has_host_part(d->home->placement) || most > KT_MAILBOX_MOST)
+    if (way == KT_MAILBOX_NONE || !has_host_part(d->home->placement) ||
+        is_routing_passed_on(d->home->placement) || most > KT_MAILBOX_MOST)
         return KT_OK;
-    if (kt_device_pin(d->device, values->data, values->bytes, NULL) != KT_OK) return KT_OK;
+    if (d->home->setup->number == 0 &&
+        kt_device_pin(d->device, values->data, values->bytes, NULL) != KT_OK)
+        return KT_OK;
     return kt_mailbox_create(d->device, way, most, &d->home->mail, err);
 }
 

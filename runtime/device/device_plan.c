@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "runtime/model/bytes.h"
 #include "runtime/model/model_dir.h"
 
 #define SPARE 32 /* part of a device's memory that "auto" leaves */
@@ -68,12 +69,23 @@ static kt_status plan_stream(maker *m, const size_t *bytes, kt_err *err) {
     return KT_OK;
 }
 
-/* Buffers as small as they must be for the rest to fit. */
-static void fit_buffers(maker *m, uint64_t needed, uint64_t available) {
+/* Buffers of a device, before it is known which experts lie there. */
+static size_t most_staging(const maker *m, int device) {
+    const kt_stream_plan *s = &m->out->stream;
+
+    for (int i = 0; i < m->ask->graph->n_weights; i++)
+        if (s->weight[i] && m->device_of[i] == device) return s->bytes;
+    return 0;
+}
+
+/* Buffers as small as they must be for the rest to fit there. */
+static void fit_buffers(maker *m, int device, uint64_t needed, uint64_t available) {
     kt_stream_plan *s = &m->out->stream;
 
-    while (needed + s->bytes > available && kt_stream_plan_shrink(s, m->ask)) continue;
-    if (needed + s->bytes <= available || !m->prefill.is_auto || s->learns) return;
+    if (!most_staging(m, device)) return;
+    while (needed + most_staging(m, device) > available && kt_stream_plan_shrink(s, m->ask))
+        continue;
+    if (needed + most_staging(m, device) <= available || !m->prefill.is_auto || s->learns) return;
     kt_stream_plan_drop(s, "the device has no room for their buffers");
     m->ask->streamed = NULL;
 }
@@ -86,20 +98,23 @@ static kt_device_memory_request request_of(const maker *m, const kt_placement *p
                                       .available = m->free_bytes[device]};
 }
 
-/* What experts may take: the model is placed without any, and counted. */
+/* What experts may take: the model is placed without any, and counted. The buffers are of one size,
+ * that of the device with least room. */
 static kt_status find_budget(maker *m, const kt_hot_experts *none, kt_err *err) {
+    kt_device_memory_plan plan[KT_DEVICES_MOST] = {{0}};
     kt_status st = KT_OK;
     kt_placement bare;
 
     KT_TRY(kt_place(m->ask, none, m->wish->experts_only, &bare, err));
     for (int d = 0; d < m->n && st == KT_OK; d++) {
         const kt_device_memory_request request = request_of(m, &bare, d);
-        kt_device_memory_plan plan = {0};
-        st = kt_device_memory_count(&request, &plan, err);
-        if (m->n == 1) fit_buffers(m, plan.needed, plan.available);
-        plan.needed += m->out->stream.bytes;
-        plan.needed += plan.available / SPARE; /* drivers round up, and others use it, too */
-        m->budget[d] = plan.needed < plan.available ? plan.available - plan.needed : 0;
+        st = kt_device_memory_count(&request, &plan[d], err);
+        fit_buffers(m, d, plan[d].needed, plan[d].available);
+    }
+    for (int d = 0; d < m->n; d++) {
+        const uint64_t needed = plan[d].needed + most_staging(m, d) +
+                                plan[d].available / SPARE; /* drivers round up, others use some */
+        m->budget[d] = needed < plan[d].available ? plan[d].available - needed : 0;
     }
     kt_placement_deinit(&bare);
     m->request.budget = m->budget[0];
@@ -107,19 +122,6 @@ static kt_status find_budget(maker *m, const kt_hot_experts *none, kt_err *err) 
 }
 
 /* ---- several devices ---- */
-
-static kt_status check_several(const maker *m, kt_err *err) {
-    if (m->ask->keeps_all)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "experts move within one device, expected another --expert-placement than "
-                       "learned with %d devices",
-                       m->n);
-    if (m->prefill.is_auto || m->prefill.rows == INT64_MAX) return KT_OK;
-    return kt_fail(err, KT_E_UNSUPPORTED,
-                   "experts cross to one device, expected --prefill-offload auto or off with %d "
-                   "devices",
-                   m->n);
-}
 
 static kt_status cut_layers(maker *m, kt_err *err) {
     kt_layer_cut_request cut = {.ask = m->ask,
@@ -133,7 +135,6 @@ static kt_status cut_layers(maker *m, kt_err *err) {
         return kt_fail(err, KT_E_INVALID, "--device-split is '%.60s' with one device",
                        m->wish->split);
     if (m->n == 1) return KT_OK;
-    KT_TRY(check_several(m, err));
     cut.expert_part = kt_hot_experts_part(&m->request, kt_model_count_experts(g).experts);
     KT_TRY(kt_layer_cut_make(&cut, m->out->first_layer, err));
     m->ask->n_devices = m->n;
@@ -150,15 +151,24 @@ static kt_status cut_layers(maker *m, kt_err *err) {
     return KT_OK;
 }
 
-/* All pools have the same pages and slots: as many as the device has room for that has least. */
-static void find_pool(kt_device_plan *p) {
+/* All pools have the same pages and slots: as many as the device has room for that has least. What
+ * each has of them is counted again. */
+static void find_pool(const maker *m) {
+    kt_device_plan *p = m->out;
+
     for (int d = 0; d < p->n_devices; d++) {
         const kt_kv_plan *one = &p->memory[d].pool;
         if (one->pages == 0) continue;
         if (p->pool.pages == 0) p->pool = *one;
         if (one->pages < p->pool.pages) p->pool.pages = one->pages;
         if (one->slots < p->pool.slots) p->pool.slots = one->slots;
-        if (one->bytes > p->pool.bytes) p->pool.bytes = one->bytes;
+    }
+    p->pool.bytes = 0;
+    for (int d = 0; d < p->n_devices; d++) {
+        const kt_device_memory_request request = request_of(m, &p->placement, d);
+        if (p->memory[d].pool.pages == 0) continue;
+        kt_device_memory_set_pool(&request, p->pool.pages, p->pool.slots, &p->memory[d]);
+        p->pool.bytes = kt_bytes_add(p->pool.bytes, p->memory[d].cache);
     }
 }
 
@@ -177,13 +187,9 @@ static double find_share(const maker *m, const size_t *bytes) {
 
 /* Nothing is left to cross where every expert that could lies there. */
 static void drop_idle_stream(maker *m) {
-    const kt_graph *g = m->ask->graph;
     kt_stream_plan *s = &m->out->stream;
 
-    for (int i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i].kind == KT_NODE_EXPERTS && g->nodes[i].is_routed &&
-            s->weight[g->nodes[i].weight] && m->out->placement.side[i] == KT_SIDE_BOTH)
-            return;
+    if (kt_stream_plan_is_for(s, m->ask->graph, &m->out->placement)) return;
     s->learns = false;
     if (s->group) kt_stream_plan_drop(s, "");
 }
@@ -200,7 +206,6 @@ static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none,
     for (int d = 0; d < m->n; d++)
         KT_TRY(kt_device_memory(m->devices[d], &m->free_bytes[d], NULL, err));
     KT_TRY(cut_layers(m, err));
-    if (m->n > 1) m->prefill = (kt_stream_word){.rows = INT64_MAX, .percent = -1};
     KT_TRY(plan_stream(m, bytes, err));
     KT_TRY(find_budget(m, none, err));
     KT_TRY(kt_hot_experts_choose(m->ask->graph, &m->request, &m->out->hot, &hot, err));
@@ -208,10 +213,11 @@ static kt_status make(maker *m, const size_t *bytes, const kt_hot_experts *none,
     drop_idle_stream(m);
     for (int d = 0; d < m->n; d++) {
         kt_device_memory_request request = request_of(m, &m->out->placement, d);
-        request.staging = m->out->stream.bytes;
+        if (kt_stream_plan_is_for(&m->out->stream, m->ask->graph, request.placement))
+            request.staging = m->out->stream.bytes;
         KT_TRY(kt_device_memory_count(&request, &m->out->memory[d], err));
     }
-    find_pool(m->out);
+    find_pool(m);
     return KT_OK;
 }
 

@@ -27,13 +27,15 @@ typedef struct kt_device_plan {
     int n_devices;
     kt_device_memory_plan memory[KT_DEVICES_MOST]; /* of each device */
     int first_layer[KT_DEVICES_MOST], end_layer;   /* of each device, and behind the last one's */
-    kt_kv_plan pool; /* what all devices that keep any have room for; zeros = the host's pool */
+    kt_kv_plan pool; /* what all devices that keep any have room for, with the bytes of all of
+                        them; zeros = the host's pool */
     kt_stream_plan stream;
     kt_arena hot; /* of the placement's experts */
 } kt_device_plan;
 
 /* devices: [n], borrowed; of several each has a run of layers (layer_cut.h), for which KT_E_INVALID
- * and KT_E_UNSUPPORTED are errors, too: experts neither move nor cross with several of them.
+ * and KT_E_UNSUPPORTED are errors, too. Each has buffers of the same size for its own experts that
+ * cross or move, and the pages and slots of all for its own layers.
  *
  * Place nodes and experts, and size the buffers for those that cross: fewer experts in a buffer
  * where room is short, and none with "auto" prefill where there is not even room for one. "auto"

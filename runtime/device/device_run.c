@@ -296,7 +296,7 @@ static kt_status build(kt_device_step *d, kt_err *err) {
     if (st != KT_OK) return st;
     KT_TRY(kt_expert_stream_create(d, setup->stream, setup->weights, &d->home->stream,
                                    &d->home->unpinned, err));
-    if (setup->stream && setup->stream->learns)
+    if (d->home->stream && setup->stream->learns)
         KT_TRY(kt_expert_moves_create(d, d->home->stream, &d->home->moves, err));
     KT_TRY(kt_device_step_take(d, d->home->scratch_bytes, &scratch, err));
     d->scratch = scratch;
@@ -320,7 +320,6 @@ kt_status kt_device_step_create(const kt_device_setup *setup, kt_device_step **o
                           .plan = setup->step->plan,
                           .max_rows = setup->step->max_rows,
                           .max_context = setup->step->max_context,
-                          .slot_at = setup->step->slot_at,
                           .table = setup->table,
                           .is_exact = setup->is_exact,
                           .home = home};
@@ -481,13 +480,19 @@ kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err) {
                               d->home->values + at, value_bytes(d, value), err);
 }
 
-kt_status kt_device_step_across(kt_device_step *d, kt_device_step *from, int value, kt_err *err) {
-    const int64_t at = d->home->host->value_at[value] * d->max_rows;
+kt_status kt_device_step_after(kt_device_step *d, kt_device_step *from, kt_err *err) {
     const kt_stream s = KT_STREAM_MAIN;
 
     KT_TRY(kt_device_record(from->device, s, from->home->marked, err));
     KT_TRY(kt_device_wait_for(d->device, s, from->device, from->home->marked, err));
-    return kt_device_copy_from(d->device, s, d->home->values + at, from->device,
+    return KT_OK;
+}
+
+kt_status kt_device_step_across(kt_device_step *d, kt_device_step *from, int value, kt_err *err) {
+    const int64_t at = d->home->host->value_at[value] * d->max_rows;
+
+    KT_TRY(kt_device_step_after(d, from, err));
+    return kt_device_copy_from(d->device, KT_STREAM_MAIN, d->home->values + at, from->device,
                                from->home->values + at, value_bytes(d, value), err);
 }
 

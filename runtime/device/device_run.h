@@ -11,6 +11,7 @@
 
 typedef struct kt_device_setup {
     kt_device *device;               /* transferred, also when creating fails */
+    int number;                      /* of several devices, which */
     const kt_step *step;             /* borrowed: sizes, where values and states lie, tables */
     const kt_placement *placement;   /* borrowed */
     const kt_checkpoint *checkpoint; /* used during the call */
@@ -47,7 +48,8 @@ const kt_device_advice *kt_device_step_advice(const kt_device_step *d);
 kt_status kt_device_step_keep(kt_device_step *d, kt_page_pool *pages, kt_states *states,
                               kt_err *err);
 /* Memory of the host that pages cross to and from is pinned, where that can be: copies are slower
- * without. It must stay until the step is destroyed. */
+ * without. It must stay until the step is destroyed. What one device pins is so for all of its
+ * class. */
 void kt_device_step_pin(kt_device_step *d, void *memory, size_t bytes);
 
 /* ---- one step ---- */
@@ -58,7 +60,10 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
  * node, or back. The host's memory is used until the work has been waited for. */
 kt_status kt_device_step_up(kt_device_step *d, int value, kt_err *err);
 kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err);
-/* Rows of a value from another device, behind all that it was given; the host does not wait. */
+/* What is put from now on comes behind all that another device was given; the host does not wait.
+ * What either keeps (kt_device_step_gather) is put. */
+kt_status kt_device_step_after(kt_device_step *d, kt_device_step *from, kt_err *err);
+/* The same, and then the rows of a value from there. */
 kt_status kt_device_step_across(kt_device_step *d, kt_device_step *from, int value, kt_err *err);
 kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err);
 kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err);

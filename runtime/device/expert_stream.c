@@ -103,14 +103,22 @@ static stream_kind *kind_of(const kt_expert_stream *s, int weight) {
     return NULL;
 }
 
+/* A node of this device whose experts on the CPU can cross. */
+static bool is_crossing(const kt_expert_stream *s, int node) {
+    const kt_node *n = &s->d->graph->nodes[node];
+
+    return n->kind == KT_NODE_EXPERTS && n->is_routed && s->plan->weight[n->weight] &&
+           s->d->home->placement->side[node] == KT_SIDE_BOTH;
+}
+
 static kt_status make_kinds(kt_expert_stream *s, kt_err *err) {
     const kt_graph *g = s->d->graph;
 
     s->kind = kt_device_step_alloc(s->d, sizeof *s->kind * (size_t)s->d->plan->n_problems);
     if (!s->kind) return kt_fail(err, KT_E_NOMEM, "no memory for streamed experts");
-    for (int i = 0; i < g->n_weights; i++)
-        if (s->plan->weight[i] && !kind_of(s, i))
-            KT_TRY(make_kind(s, i, &s->kind[s->n_kinds++], err));
+    for (int i = 0; i < g->n_nodes; i++)
+        if (is_crossing(s, i) && !kind_of(s, g->nodes[i].weight))
+            KT_TRY(make_kind(s, g->nodes[i].weight, &s->kind[s->n_kinds++], err));
     return kt_device_kernel_find(s->d, "panel_rows", NULL, 0, &s->pick, err);
 }
 
@@ -158,7 +166,6 @@ static kt_status take_lists(kt_expert_stream *s, kt_err *err) {
 /* Layers in the order of the nodes. */
 static kt_status make_guesses(kt_expert_stream *s, kt_err *err) {
     const kt_graph *g = s->d->graph;
-    const kt_placement *p = s->d->home->placement;
     int before = -1;
 
     s->ahead = -1;
@@ -166,8 +173,7 @@ static kt_status make_guesses(kt_expert_stream *s, kt_err *err) {
     for (int i = 0; s->guess && i < g->n_nodes; i++) {
         const kt_node *n = &g->nodes[i];
         stream_guess *to;
-        if (n->kind != KT_NODE_EXPERTS || !n->is_routed || p->side[i] != KT_SIDE_BOTH) continue;
-        if (!s->plan->weight[n->weight]) continue;
+        if (!is_crossing(s, i)) continue;
         to = &s->guess[n->weight];
         to->next = -1;
         to->list = kt_device_step_alloc(s->d, 2 * sizeof *to->list * (size_t)s->plan->group);
@@ -197,7 +203,7 @@ kt_status kt_expert_stream_create(kt_device_step *d, const kt_stream_plan *plan,
 
     *out = NULL;
     *note = (kt_err){KT_OK, ""};
-    if (!plan || plan->group == 0) return KT_OK;
+    if (!plan || !kt_stream_plan_is_for(plan, d->graph, d->home->placement)) return KT_OK;
     s = kt_device_step_alloc(d, sizeof *s);
     if (!s) return kt_fail(err, KT_E_NOMEM, "no memory for streamed experts");
     s->d = d, s->plan = plan, s->weights = weights;

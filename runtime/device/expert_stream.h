@@ -15,7 +15,8 @@
 typedef struct kt_expert_stream kt_expert_stream;
 
 /* For kt_device_step_create: buffers and code, and the panels of the host pinned. Everything ends
- * with the step; plan and weights are borrowed as long. *out is NULL where the plan has no group.
+ * with the step; plan and weights are borrowed as long. *out is NULL where the plan has no group, or
+ * no expert of this device's layers crosses.
  * note: why copies are slower than they could be (memory that cannot be pinned), else "". */
 kt_status kt_expert_stream_create(kt_device_step *d, const kt_stream_plan *plan,
                                   const kt_weights *weights, kt_expert_stream **out, kt_err *note,

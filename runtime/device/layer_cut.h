@@ -1,7 +1,7 @@
 /* Which layers lie on which of several devices: runs of neighbours, so that one value crosses at
- * each cut, behind an event of the device before. The host leads such steps part by part, without a
- * mailbox. The devices have one target. What the plan counts for cache and states of each device is
- * the most that it may take. Experts neither move nor cross the link with several devices.
+ * each cut, behind an event of the device before. The devices have one target. Each keeps the keys,
+ * values and states of its own layers, and has its own mailbox, its own buffers and its own link for
+ * the experts of these layers that cross or move.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_RUNTIME_LAYER_CUT_H
 #define KT_RUNTIME_LAYER_CUT_H

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "kernels/cuda/device_weights.h"
+#include "runtime/exec/place.h"
 #include "runtime/model/bytes.h"
 #include "runtime/model/staging.h"
 
@@ -71,6 +72,15 @@ void kt_stream_plan_drop(kt_stream_plan *p, const char *why) {
     if (p->learns) return; /* the buffers are there for moves, too */
     p->group = 0;
     p->bytes = 0;
+}
+
+bool kt_stream_plan_is_for(const kt_stream_plan *p, const kt_graph *g,
+                           const struct kt_placement *part) {
+    for (int i = 0; p->group && i < g->n_nodes; i++)
+        if (g->nodes[i].kind == KT_NODE_EXPERTS && g->nodes[i].is_routed &&
+            p->weight[g->nodes[i].weight] && part->side[i] == KT_SIDE_BOTH)
+            return true;
+    return false;
 }
 
 bool kt_stream_plan_shrink(kt_stream_plan *p, const kt_device_ask *ask) {

@@ -6,6 +6,8 @@
 #include "runtime/device/device_op.h"
 #include "runtime/device/stream_share.h"
 
+struct kt_placement;
+
 enum { KT_STREAM_RING = 2 }; /* buffers of panels: one is filled while another is used */
 
 typedef struct kt_stream_plan {
@@ -17,7 +19,7 @@ typedef struct kt_stream_plan {
     int64_t group;      /* experts of a buffer; 0 = no buffers */
     size_t panel_bytes; /* of one expert, the largest: as it crosses, and as it is read there */
     size_t record_bytes;
-    size_t bytes;  /* of the device, all together */
+    size_t bytes;  /* of each device that has buffers, all together */
     bool learns;   /* experts are moved while serving: buffers are there for that, too */
     char note[96]; /* why nothing crosses although something was asked for; "" = none */
 } kt_stream_plan;
@@ -39,6 +41,10 @@ void kt_stream_plan_deinit(kt_stream_plan *p); /* accepts a zeroed one */
 /* "steps of 512 rows and more: experts of the CPU cross, up to 8 at once"; "no experts cross for
  * long steps: ..." where that was asked for; else "". */
 char *kt_stream_plan_line(const kt_stream_plan *p, char *out, size_t out_bytes);
+
+/* Is any node of a device's part on both sides whose experts can cross? Then it has buffers. */
+bool kt_stream_plan_is_for(const kt_stream_plan *p, const kt_graph *graph,
+                           const struct kt_placement *part);
 
 /* Half as many experts in a buffer; false: there is one already. */
 bool kt_stream_plan_shrink(kt_stream_plan *p, const kt_device_ask *ask);

@@ -116,23 +116,28 @@ void kt_engine_fit_pool(const kt_engine *e, kt_kv_plan *pool) {
 
 static void tell_kernels(kt_engine *e) {
     const kt_device_advice *a = kt_device_step_advice(e->step.device);
+    bool is_whole = true;
 
-    if (kt_device_step_mailbox(e->step.device))
+    for (int i = 0; i < e->n_devices; i++)
+        is_whole = is_whole && kt_device_step_mailbox(e->step.devices[i]);
+    if (is_whole)
         kt_log_write(&e->log, KT_LOG_INFO, "device",
                      "steps of decoding are put whole, with letters to the host (KT_MAILBOX)");
     if (a->n_used)
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%d rows of the table choose its kernels",
                      a->n_used);
     if (a->n_ignored) kt_log_write(&e->log, KT_LOG_WARN, "device", "%s", a->note);
-    if (*kt_device_step_unpinned(e->step.device))
-        kt_log_write(&e->log, KT_LOG_WARN, "device",
-                     "experts cross more slowly, as their memory could not be pinned: %s",
-                     kt_device_step_unpinned(e->step.device));
+    for (int i = 0; i < e->n_devices; i++)
+        if (*kt_device_step_unpinned(e->step.devices[i]))
+            kt_log_write(&e->log, KT_LOG_WARN, "device",
+                         "experts cross more slowly, as their memory could not be pinned: %s",
+                         kt_device_step_unpinned(e->step.devices[i]));
 }
 
 /* A device is the step's from here on, also where that fails. */
 static kt_status load_one(kt_engine *e, kt_device_setup *setup, int i, kt_err *err) {
     setup->device = e->device[i];
+    setup->number = i;
     setup->placement = kt_placement_of(&e->beside.placement, i);
     e->device[i] = NULL;
     return kt_device_step_create(setup, &e->step.devices[i], err);

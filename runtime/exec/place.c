@@ -180,8 +180,17 @@ static kt_status leave_experts(const kt_device_ask *ask, const kt_node *n,
     return KT_OK;
 }
 
-static kt_status leave_weights(const kt_device_ask *ask, const kt_hot_experts *hot, kt_placement *p,
-                               kt_err *err) {
+/* What one device has of a weight: the places are those of all, which change where experts move. */
+static void share_experts(const kt_placement *all, int weight, int32_t **place, kt_placement *p) {
+    p->away[weight].expert = all->away[weight].expert;
+    p->away[weight].n_experts = all->away[weight].n_experts;
+    p->hot[weight] = all->hot[weight];
+    place[weight] = all->place[weight];
+}
+
+/* all: what p is one device's part of; NULL = p is all. */
+static kt_status leave_weights(const kt_device_ask *ask, const kt_hot_experts *hot,
+                               const kt_placement *all, kt_placement *p, kt_err *err) {
     const kt_graph *g = ask->graph;
     bool *is_here = take(p, g->n_weights, sizeof *is_here);
     int32_t **place = take(p, g->n_weights, sizeof *place);
@@ -197,8 +206,9 @@ static kt_status leave_weights(const kt_device_ask *ask, const kt_hot_experts *h
         for (int w = 0; w < 4; w++)
             if (weight[w] >= 0 && !is_here[weight[w]])
                 p->away[weight[w]].is_whole = p->side[i] == KT_SIDE_DEVICE;
-        if (n->kind == KT_NODE_EXPERTS && n->is_routed)
-            KT_TRY(leave_experts(ask, n, &hot[n->weight], place, p, err));
+        if (n->kind != KT_NODE_EXPERTS || !n->is_routed) continue;
+        if (all) share_experts(all, n->weight, place, p);
+        if (!all) KT_TRY(leave_experts(ask, n, &hot[n->weight], place, p, err));
     }
     p->place = place;
     return KT_OK;
@@ -231,6 +241,13 @@ typedef struct cutter {
     kt_crossing *across;
 } cutter;
 
+/* Does the host get it only before this segment? */
+static bool is_coming_down(const kt_segment *s, int value) {
+    for (int i = 0; i < s->n_down; i++)
+        if (s->down[i] == value) return true;
+    return false;
+}
+
 /* The newest numbers of a value are wanted on a side: a node that writes a part of a value wants
  * the rest of it, too. */
 static void want(cutter *c, kt_segment *s, int value, validity where) {
@@ -241,7 +258,7 @@ static void want(cutter *c, kt_segment *s, int value, validity where) {
     if (where == HERE) {
         c->down_from[s->n_down] = device_with(v);
         c->down[s->n_down++] = value;
-    } else if (v & HERE) {
+    } else if (v & HERE && !is_coming_down(s, value)) {
         c->up[s->n_up++] = value;
     } else {
         c->across[s->n_across++] = (kt_crossing){value, device_with(v)};
@@ -367,8 +384,8 @@ static kt_status cut_segments(const kt_graph *g, kt_placement *p, kt_err *err) {
 
 /* ---- what each device has of it ---- */
 
-static kt_status view_device(const kt_device_ask *ask, const kt_hot_experts *hot,
-                             const kt_placement *all, int device, kt_placement *v, kt_err *err) {
+static kt_status view_device(const kt_device_ask *ask, const kt_placement *all, int device,
+                             kt_placement *v, kt_err *err) {
     const kt_graph *g = ask->graph;
 
     *v = *all;
@@ -388,19 +405,18 @@ static kt_status view_device(const kt_device_ask *ask, const kt_hot_experts *hot
         if (n->plane >= 0) v->is_plane_away[n->plane] = all->is_plane_away[n->plane];
         if (n->slot >= 0) v->is_slot_away[n->slot] = all->is_slot_away[n->slot];
     }
-    return leave_weights(ask, hot, v, err);
+    return leave_weights(ask, NULL, all, v, err);
 }
 
 const kt_placement *kt_placement_of(const kt_placement *p, int device) {
     return p->of ? &p->of[device] : p;
 }
 
-static kt_status view_devices(const kt_device_ask *ask, const kt_hot_experts *hot, kt_placement *p,
-                              kt_err *err) {
+static kt_status view_devices(const kt_device_ask *ask, kt_placement *p, kt_err *err) {
     if (p->n_devices < 2) return KT_OK;
     p->of = calloc((size_t)p->n_devices, sizeof *p->of);
     if (!p->of) return kt_fail(err, KT_E_NOMEM, "no memory for parts of %d devices", p->n_devices);
-    for (int i = 0; i < p->n_devices; i++) KT_TRY(view_device(ask, hot, p, i, &p->of[i], err));
+    for (int i = 0; i < p->n_devices; i++) KT_TRY(view_device(ask, p, i, &p->of[i], err));
     return KT_OK;
 }
 
@@ -421,9 +437,9 @@ static kt_status place(const kt_device_ask *ask, const kt_hot_experts *hot, bool
         return kt_fail(err, KT_E_NOMEM, "no memory for the places of %d operations", g->n_nodes);
     choose_devices(ask, p);
     choose_sides(ask, hot, is_experts_only, p);
-    KT_TRY(leave_weights(ask, hot, p, err));
+    KT_TRY(leave_weights(ask, hot, NULL, p, err));
     KT_TRY(cut_segments(g, p, err));
-    return view_devices(ask, hot, p, err);
+    return view_devices(ask, p, err);
 }
 
 kt_status kt_place(const kt_device_ask *ask, const kt_hot_experts *hot, bool is_experts_only,

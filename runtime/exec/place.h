@@ -58,7 +58,8 @@ typedef struct kt_placement {
     kt_away *away;       /* [weights] */
     kt_hot_experts *hot; /* [weights] of EXPERTS, what was asked for, of those that can run there */
     int32_t *const *place; /* [weights] of EXPERTS that the device takes part in: [count] place in
-                              hot, or -1; changes between steps where experts move */
+                              hot, or -1; changes between steps where experts move; of a device's
+                              part the same memory */
     kt_arena arena;
 } kt_placement;
 

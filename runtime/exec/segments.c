@@ -70,9 +70,8 @@ void kt_step_note_routing(const kt_step *s, const kt_node *experts) {
 
 typedef kt_segments_runner runner;
 
-/* All devices, whatever becomes of each; the first error is told. The last one is first waited for:
- * what it needs of the others it must wait for itself. */
-static kt_status wait_all(const kt_step *s, kt_err *err) {
+/* The last one is first waited for: what it needs of the others it must wait for itself. */
+kt_status kt_segments_wait(const kt_step *s, kt_err *err) {
     kt_status st = KT_OK;
 
     for (int i = s->place->n_devices - 1; i >= 0; i--) {
@@ -87,7 +86,7 @@ static kt_status wait_all(const kt_step *s, kt_err *err) {
 static kt_status catch_up(runner *r, kt_err *err) {
     if (!r->is_pending) return KT_OK;
     r->is_pending = false;
-    return wait_all(r->s, err);
+    return kt_segments_wait(r->s, err);
 }
 
 int kt_segments_routed(const kt_step *s, const kt_segment *g) {
@@ -286,16 +285,15 @@ kt_status kt_segments_run(kt_step *s, const kt_step_program *program, kt_pool *p
     kt_err why = {KT_OK, ""};
     kt_status st, last;
 
-    KT_TRY(kt_device_step_settle(s->device, err));
+    for (int i = 0; i < s->place->n_devices; i++) KT_TRY(kt_device_step_settle(s->devices[i], err));
     if (kt_segments_can_mail(s)) {
         st = kt_segments_run_mail(&r, err);
         if (st != KT_E_UNSUPPORTED) return st;
-        kt_device_step_no_mail(s->device);
     }
     st = begin_all(s, err);
     for (int i = program->first; i < program->end && st == KT_OK; i++) st = run_segment(&r, i, err);
     /* Also after an error: nothing may write into the host's memory behind this call. */
-    last = wait_all(s, &why);
+    last = kt_segments_wait(s, &why);
     for (int i = 0; i < s->place->n_devices; i++) kt_device_step_put(s->devices[i], NULL);
     if (st == KT_OK && last != KT_OK) return kt_fail(err, last, "%s", why.message);
     return st;

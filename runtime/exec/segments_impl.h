@@ -2,12 +2,13 @@
 #ifndef KT_RUNTIME_SEGMENTS_IMPL_H
 #define KT_RUNTIME_SEGMENTS_IMPL_H
 
+#include "dispatch/device/device_word.h"
 #include "runtime/device/device_run.h"
 #include "runtime/exec/segments.h"
 
 typedef struct kt_segments_runner {
     kt_step *s;
-    kt_device_step *d;
+    kt_device_step *d; /* of the segment */
     const kt_step_program *program;
     kt_pool *pool;
     const atomic_bool *stop;
@@ -15,10 +16,10 @@ typedef struct kt_segments_runner {
     int layer;       /* whose beginning was seen */
 } kt_segments_runner;
 
-/* Of a segment that is put with others: the letter before the host's part, and the one before it
- * adds the device's sum; 0 = none. */
+/* Of a segment that is put with others: the letter of each device before the host's part, and that
+ * of its own one before the host adds the sum; 0 = none. */
 typedef struct kt_segment_letters {
-    int begin, sum;
+    int begin[KT_DEVICES_MOST], sum;
 } kt_segment_letters;
 
 /* Slots of the routing that an experts' node reads. */
@@ -33,9 +34,12 @@ void kt_segments_keep_cold(const kt_segments_runner *r, int node, const bool *le
 /* The device's sum, which has come, is added to the node's out. */
 void kt_segments_add_sum(const kt_segments_runner *r, int node);
 
-/* May the step be put whole, with a mailbox? */
+/* Waits for all devices, whatever becomes of each; the first error is told. */
+kt_status kt_segments_wait(const kt_step *s, kt_err *err);
+
+/* May the step be put whole, with mailboxes? */
 bool kt_segments_can_mail(const kt_step *s);
-/* Run it so. KT_E_UNSUPPORTED: the device cannot; nothing was done. */
+/* Run it so. KT_E_UNSUPPORTED: a device cannot; nothing was done. */
 kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err);
 
 #endif
