@@ -231,9 +231,15 @@ static void put_device(asked *a, const kt_device_plan *p, int i) {
 
     kt_json_begin_object(&a->w);
     kt_json_add_string(&a->w, "name", kt_device_about(a->beside[i])->name);
-    if (p->n_devices > 1) kt_json_add_int(&a->w, "first_layer", p->first_layer[i]);
+    if (p->n_devices > 1) {
+        kt_json_add_int(&a->w, "first_layer", p->first_layer[i]);
+        kt_json_add_int(&a->w, "end_layer",
+                        i + 1 < p->n_devices ? p->first_layer[i + 1] : p->end_layer);
+    }
     kt_json_add_int(&a->w, "dense_bytes", (int64_t)m->dense);
     kt_json_add_int(&a->w, "cache_bytes", (int64_t)m->cache);
+    kt_json_add_int(&a->w, "cache_pages", m->cache ? m->pool.pages : 0);
+    kt_json_add_int(&a->w, "state_slots", m->cache ? m->pool.slots : 0);
     kt_json_add_int(&a->w, "working_bytes", (int64_t)m->working);
     kt_json_add_int(&a->w, "experts", m->n_experts);
     kt_json_add_int(&a->w, "expert_bytes", (int64_t)m->experts);

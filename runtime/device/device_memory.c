@@ -175,6 +175,8 @@ static kt_status find_pool(const kt_device_memory_request *r, kt_device_memory_p
                          kt_bytes_add(out->experts, out->staging)) <= r->available)
             out->pool = more;
     }
+    if (!own.page) out->pool.pages = INT32_MAX; /* what takes nothing there is no bound */
+    if (!own.slot && kt_model_state_floats(g)) out->pool.slots = KT_MOST_SLOTS;
     return KT_OK;
 }
 

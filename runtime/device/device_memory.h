@@ -25,7 +25,8 @@ typedef struct kt_device_memory_plan {
     size_t needed;
     uint64_t available;
     int64_t n_experts; /* on the device, of all layers together */
-    kt_kv_plan pool;   /* of the cache, with the bytes that are there; zeros = it is the CPU's */
+    kt_kv_plan pool;   /* of the cache, with the bytes that are there; zeros = it is the CPU's. What
+                          takes nothing there is as much as there can be. */
 } kt_device_memory_plan;
 
 /* Bytes of a whole weight there; SIZE_MAX where devices have no such format. */

@@ -157,6 +157,41 @@ Test(kt_plan, the_page_pool_and_all_logits_are_counted) {
     expect(KT "doctor " MODEL, 0, "page pool for ");
 }
 
+/* Of two devices each counts its own layers: together they are what one has. */
+Test(kt_plan, several_devices_count_their_own_layers) {
+#define THERE \
+    "--gpu-experts 3 --kv-memory 64M --prefill-offload 64 --expert-placement learned --json "
+    static const char *const sums[] = {"cache_bytes", "experts", "expert_bytes"};
+    kt_json_doc *doc = NULL, *other = NULL;
+    const kt_json *one = kt_json_at(
+        kt_json_get(parse(KT "plan " MODEL THERE "--device emulated", &doc), "plans"), 0);
+    const kt_json *more = kt_json_at(
+        kt_json_get(parse(KT "plan " MODEL THERE "--device emulated*2 --device-split 3,1", &other),
+                    "plans"),
+        0);
+    const kt_json *device = kt_json_get(one, "device"), *devices = kt_json_get(more, "devices");
+
+    cr_assert_eq(kt_json_length(devices), 2);
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        const int64_t first = number(kt_json_at(devices, 0), sums[i]),
+                      second = number(kt_json_at(devices, 1), sums[i]);
+        cr_expect_eq(first + second, number(device, sums[i]), "%s: %lld and %lld", sums[i],
+                     (long long)first, (long long)second);
+        cr_expect_gt(first, second, "%s", sums[i]);
+        cr_expect_gt(second, 0, "%s", sums[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const kt_json *d = kt_json_at(devices, i);
+        cr_expect_eq(number(d, "cache_pages"), number(device, "cache_pages"));
+        cr_expect_eq(number(d, "staging_bytes"), number(device, "staging_bytes"));
+        cr_expect_eq(number(d, "prefill_rows"), 64);
+        cr_expect_eq(number(d, "first_layer"), i ? number(kt_json_at(devices, 0), "end_layer") : 0);
+    }
+    kt_json_destroy(doc);
+    kt_json_destroy(other);
+    expect(KT "plan " MODEL THERE "--device emulated*2:memory=8M", 8, "\"fits\":false");
+}
+
 Test(kt_plan, json_has_the_same_numbers) {
     static const char *const weights[] = {"native", "bf16", "int8", "int4"};
     static const char *const parts[] = {"embedding",          "attention",        "routed experts",

@@ -364,17 +364,17 @@ static bool check_second(kt_engine *e, const kt_plain_model *m, const int32_t *t
     return is_same;
 }
 
-/* The same on a device that has all that it can run and one expert of each layer, in steps that are
- * put whole (of one row) and part by part. */
-static void check_there(kt_engine_options o, const kt_plain_model *m, const int32_t *tokens,
-                        int64_t vocab, const double *exact, const double *rounded,
-                        const double *own) {
+/* The same on a device, or several, that have all that they can run and one expert of each layer, in
+ * steps that are put whole (of one row) and part by part. */
+static void check_there(const char *device, kt_engine_options o, const kt_plain_model *m,
+                        const int32_t *tokens, int64_t vocab, const double *exact,
+                        const double *rounded, const double *own) {
     kt_engine *e = NULL;
     const kt_placement *place;
     const kt_graph *g;
     kt_err err = {KT_OK, ""};
 
-    o.device = "emulated";
+    o.device = device;
     o.gpu_experts = "1";
     cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
     place = e->step.place, g = &e->model.graph;
@@ -417,8 +417,10 @@ static bool check_draft(const kt_plain_shape *shape, uint64_t seed) {
     if (decided) check_chunks(e, tokens, 1, N_TOKENS, vocab, exact, rounded, own);
     if (decided) check_chunks(e, tokens, 5, N_TOKENS, vocab, exact, rounded, own);
     decided = decided && check_second(e, m, tokens, vocab);
-    if (decided && shape->family == KT_PLAIN_GLM4_MOE)
-        check_there(o, m, tokens, vocab, exact, rounded, own);
+    if (decided && shape->family == KT_PLAIN_GLM4_MOE) {
+        check_there("emulated", o, m, tokens, vocab, exact, rounded, own);
+        check_there("emulated*2:lazy", o, m, tokens, vocab, exact, rounded, own);
+    }
     kt_engine_destroy(e);
     kt_plain_destroy(m);
     kt_temp_remove(folder);
