@@ -315,8 +315,8 @@ Test(several_devices, buffers_lie_where_experts_cross, .timeout = 60) {
 
 /* ---- a device that is lost ---- */
 
-/* Whichever is lost, and wherever in a step: an error, and no waiting for the others. */
-static void check_lost(kt_engine_options o, int which, int launches, int64_t rows) {
+/* A request on two devices, of which one is lost; the status of its first error. */
+static kt_status run_lost(kt_engine_options o, int which, int launches, int64_t n, int64_t rows) {
     kt_err err = {KT_OK, ""};
     char device[160];
     kt_status st = KT_OK;
@@ -331,15 +331,33 @@ static void check_lost(kt_engine_options o, int which, int launches, int64_t row
     e = load(o);
     logits = calloc((size_t)(TOKENS * vocab_of(e)), sizeof *logits);
     cr_assert_eq(kt_sequence_create(e, TOKENS, &s, &err), KT_OK, "%s", err.message);
-    for (int64_t t = 0; t < TOKENS && st == KT_OK; t += rows)
+    for (int64_t t = 0; t < n && st == KT_OK; t += rows)
         st = kt_engine_forward(e, s, tokens + t, rows, rows, logits, NULL, NULL, NULL, &err);
-    cr_expect_neq(st, KT_OK, "%s", device);
-    cr_expect(strstr(err.message, "lost"), "%s: %s", device, err.message);
-    cr_expect_neq(kt_engine_forward(e, s, tokens, 1, 1, logits, NULL, NULL, NULL, &err), KT_OK);
-    cr_expect(strstr(err.message, "lost"), "%s, again: %s", device, err.message);
+    if (st != KT_OK) {
+        cr_expect(strstr(err.message, "lost"), "%s: %s", device, err.message);
+        cr_expect_neq(kt_engine_forward(e, s, tokens, 1, 1, logits, NULL, NULL, NULL, &err), KT_OK);
+        cr_expect(strstr(err.message, "lost"), "%s, again: %s", device, err.message);
+    }
     kt_sequence_destroy(s);
     free(logits);
     kt_engine_destroy(e);
+    return st;
+}
+
+/* Whichever is lost, an error, and no waiting for the others. */
+static void check_lost(kt_engine_options o, int which, int launches, int64_t rows) {
+    cr_expect_neq(run_lost(o, which, launches, TOKENS, rows), KT_OK, "device %d, %d launches",
+                  which, launches);
+}
+
+/* At each launch of a step that is put whole, the last one too, whose loss shows when the step is
+ * waited for. */
+Test(several_devices, a_loss_anywhere_in_a_step_is_told, .timeout = 240) {
+    const kt_engine_options o = {.gpu_experts = "50%"};
+    int launches = 1;
+
+    while (launches < 200 && run_lost(o, 1, launches, 3, 3) != KT_OK) launches++;
+    cr_expect(launches > 12 && launches < 200, "a step of %d launches", launches - 1);
 }
 
 Test(several_devices, one_lost_device_ends_the_request, .timeout = 120) {
