@@ -188,6 +188,11 @@ static kt_status take_sums(kt_device_step *d, kt_err *err) {
     return kt_device_step_code(d, "rows_copy", NULL, &d->home->rows_copy, err);
 }
 
+/* Also where an earlier step got no memory for its logits. */
+static bool has_head(const kt_device_step *d) {
+    return d->home->placement->side[d->graph->n_nodes - 1] == KT_SIDE_DEVICE;
+}
+
 static kt_status take_logits(kt_device_step *d, int64_t rows, kt_err *err) {
     void *at;
 
@@ -287,8 +292,7 @@ static kt_status build(kt_device_step *d, kt_err *err) {
     KT_TRY(take_angles(d, err));
     KT_TRY(take_routing(d, err));
     KT_TRY(take_sums(d, err));
-    if (d->home->placement->side[d->graph->n_nodes - 1] == KT_SIDE_DEVICE)
-        KT_TRY(take_logits(d, setup->logit_rows > 0 ? setup->logit_rows : 1, err));
+    if (has_head(d)) KT_TRY(take_logits(d, setup->logit_rows > 0 ? setup->logit_rows : 1, err));
     KT_TRY(set_nodes(d, err));
     st = kt_device_load_begin(d, err);
     if (st == KT_OK) st = init_nodes(d, err);
@@ -458,7 +462,7 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
     d->out_row = there.out_row;
     d->span = there.span, d->first_page = there.first_page, d->page = there.page;
     d->host_span = here.span, d->host_first_page = here.first_page, d->host_span_of = here.span_of;
-    if (d->logits) KT_TRY(take_logits(d, s->n_out, err));
+    if (has_head(d)) KT_TRY(take_logits(d, s->n_out, err));
     return kt_device_upload(d->device, KT_STREAM_MAIN, device, host, bytes, err);
 }
 

@@ -239,9 +239,11 @@ static int64_t count_put(const mail *m) {
 /* A device that has been given its part before another one refused has done it by now, with
  * whatever was there: the step cannot be begun again. Those to come go part by part. */
 static kt_status refuse(mail *m, bool is_begun, kt_err *err) {
+    const kt_err why = err ? *err : (kt_err){KT_OK, ""};
+
     for (int i = 0; i < m->n; i++) kt_device_step_no_mail(m->side[i].d);
     if (!is_begun) return KT_E_UNSUPPORTED;
-    return kt_fail_prefix(err, KT_E_IO, "a step that was put whole in part");
+    return kt_fail(err, KT_E_IO, "a step was put whole on some devices only: %.400s", why.message);
 }
 
 kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err) {

@@ -354,6 +354,61 @@ static kt_status record(void *out, const void *with, kt_err *err) {
     return kt_engine_record(*(kt_engine *const *)with, path, 0, err);
 }
 
+/* Three tokens of a new sequence, with an allocation of the step failing (kt_nomem_after). */
+static kt_status run_three(kt_engine *e, long allocation, float *logits, bool *has_failed,
+                           kt_err *err) {
+    static const int32_t tokens[3] = {1, 2, 3};
+    kt_sequence *s;
+    kt_status st;
+
+    cr_assert_eq(kt_sequence_create(e, 3, &s, err), KT_OK, "%s", err->message);
+    kt_nomem_after(allocation);
+    st = kt_engine_forward(e, s, tokens, 3, 3, logits, NULL, NULL, NULL, err);
+    *has_failed = kt_nomem_failed();
+    kt_sequence_destroy(s);
+    return st;
+}
+
+/* The first step of two devices makes graphs. Where one of them cannot, the step goes part by part,
+ * or is an error when the other one has begun; the next one is right in either case, unless the
+ * device was lost. */
+Test(engine_nomem, a_step_of_two_devices_is_right_or_an_error, .timeout = 240) {
+    const kt_engine_options options = {.model_dir = base.folder,
+                                       .table_path = "",
+                                       .n_threads = 2,
+                                       .max_context = 64,
+                                       .device = "emulated*2",
+                                       .gpu_experts = "50%",
+                                       .tokenizer_optional = true};
+    const size_t bytes = 3 * 128 * sizeof(float);
+    float *want = calloc(1, bytes), *got = calloc(1, bytes);
+    int n_errors = 0, n_undone = 0;
+    bool has_failed = true;
+
+    for (long i = -1; i < 60 && has_failed; i++) {
+        kt_err err = {KT_OK, ""};
+        kt_engine *e;
+        kt_status st;
+        cr_assert_eq(kt_engine_create(&options, &e, &err), KT_OK, "%s", err.message);
+        st = run_three(e, i, i < 0 ? want : got, &has_failed, &err);
+        has_failed = has_failed || i < 0;
+        if (st == KT_OK && i >= 0) cr_expect_arr_eq(got, want, bytes, "allocation %ld", i);
+        n_errors += st != KT_OK;
+        n_undone += strstr(err.message, "on some devices only") != NULL;
+        if (st != KT_OK) cr_expect(*err.message, "allocation %ld: no reason", i);
+        if (!strstr(err.message, "lost")) {
+            bool again;
+            cr_expect_eq(run_three(e, -1, got, &again, &err), KT_OK, "allocation %ld: %s", i,
+                         err.message);
+            cr_expect_arr_eq(got, want, bytes, "allocation %ld, again", i);
+        }
+        kt_engine_destroy(e);
+    }
+    cr_expect_gt(n_errors, 0);
+    cr_expect_gt(n_undone, 0, "no device refused behind another one");
+    free(want), free(got);
+}
+
 Test(engine_nomem, an_engine_is_whole_or_none_and_works_afterwards) {
     const kt_engine_options options = {.model_dir = base.folder,
                                        .table_path = "",
