@@ -92,6 +92,9 @@ static void copy_in(world *w, const kt_segment *s, bool is_short) {
                   "value %d crosses from where it is old", s->across[i].value);
         w->at[s->across[i].value] |= there;
     }
+    for (int i = 0; i < s->n_up; i++) /* the host has no time to pass it on */
+        for (int j = 0; j < s->n_down; j++)
+            cr_expect_neq(s->up[i], s->down[j], "value %d goes down and up at once", s->up[i]);
     for (int i = 0; i < s->n_up && !is_short; i++) {
         cr_expect(w->at[s->up[i]] & 1, "value %d goes up from where it is old", s->up[i]);
         w->at[s->up[i]] |= there;
