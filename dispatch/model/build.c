@@ -531,12 +531,17 @@ void kt_ffn(kt_build *b, kt_view to, kt_view x, const kt_expert_set *set) {
     add_node(b, &n);
 }
 
+/* In any encoding: those of safetensors put their codes under names of their own. */
 static bool has_matrix(const kt_build *b, kt_name name) {
+    static const char *const codes[] = {"weight", "weight_packed", "qweight"};
     char json[80], gguf[80];
 
-    snprintf(json, sizeof json, "%s.weight", name.json);
     snprintf(gguf, sizeof gguf, "%s.weight", name.gguf);
-    return kt_has(b, (kt_name){json, gguf});
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        snprintf(json, sizeof json, "%s.%s", name.json, codes[i]);
+        if (kt_has(b, (kt_name){json, gguf})) return true;
+    }
+    return false;
 }
 
 /* The normed rows once more, for the draft head: HEAD norms those alone that have logits. */

@@ -70,12 +70,16 @@ static kt_status keep(kt_graph *g, const char *name, size_t size, const char **o
 }
 
 kt_status kt_nested_names(kt_graph *g, const kt_checkpoint *c, kt_err *err) {
+    static const char *const heads[] = {"lm_head.weight", "lm_head.weight_packed",
+                                        "lm_head.qweight"};
     const char *name;
     size_t before = 0;
 
     KT_TRY(find_end(c, "embed_tokens.weight", &name, &before, err));
     if (!name) KT_TRY(find_end(c, "embed.weight", &name, &before, err));
     if (name) KT_TRY(keep(g, name, before, &g->body, err));
-    KT_TRY(find_end(c, "lm_head.weight", &name, &before, err));
+    name = NULL;
+    for (size_t i = 0; !name && i < sizeof heads / sizeof *heads; i++)
+        KT_TRY(find_end(c, heads[i], &name, &before, err));
     return name ? keep(g, name, before, &g->above, err) : KT_OK;
 }
