@@ -106,7 +106,7 @@ static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weig
     kt_weight_name(b->graph, w, part, 0, false, name, sizeof name - 32);
     if (has_nvfp4(b, name)) {
         p->encoding = KT_STORED_NVFP4;
-        p->stored = KT_W_NVFP4;
+        p->stored = p->k % 64 ? KT_W_INT8_G16M : KT_W_NVFP4; /* whole blocks, or what holds them */
         return;
     }
     if (has_mxfp4(b, name)) {
@@ -127,6 +127,17 @@ static void detect_part(const kt_build *b, const kt_weight *w, int part, kt_weig
     p->encoding = t->blocks != KT_W_NONE ? KT_STORED_BLOCKS : KT_STORED_PLAIN;
     p->stored = t->blocks != KT_W_NONE ? t->blocks : float_format(t->dtype);
     if (t->dtype == KT_DTYPE_F8_E4M3) detect_fp8(b, name, p);
+}
+
+/* One matrix holds all heads and, of each, more rows than these; scales are counted in its sizes. */
+static void detect_heads(const kt_build *b, kt_weight *w) {
+    kt_weight_part whole = w->part[0];
+
+    whole.n = w->count * w->head_rows;
+    whole.k = w->is_transposed ? w->n : w->k;
+    detect_part(b, w, 0, &whole);
+    w->part[0].encoding = whole.encoding;
+    w->part[0].stored = whole.stored;
 }
 
 /* All experts in one tensor, as newer safetensors have them; MXFP4 keeps codes and scales in two. */
@@ -165,7 +176,11 @@ static kt_weight_format declared(const kt_build *b, const kt_weight *w) {
 void kt_build_detect(kt_build *b, kt_weight *w) {
     for (int i = 0; i < w->n_parts; i++) {
         w->part[i].stored = declared(b, w);
-        if (b->checkpoint && w->kind != KT_WEIGHT_VECTOR) detect_part(b, w, i, &w->part[i]);
+        if (!b->checkpoint || w->kind == KT_WEIGHT_VECTOR) continue;
+        if (w->head_rows)
+            detect_heads(b, w);
+        else
+            detect_part(b, w, i, &w->part[i]);
     }
     if (b->checkpoint && w->kind == KT_WEIGHT_EXPERTS) detect_fused(b, w);
 }

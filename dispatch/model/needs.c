@@ -16,12 +16,34 @@ static kt_weight_format asked_format(const kt_weight *w, kt_weight_format id) {
     return format && format->encode_rows && format->bits >= 8 ? id : KT_W_INT8_CHANNEL;
 }
 
+/* Can the loader make w8g16m of it as it is stored? */
+static bool may_widen(const kt_weight_part *p) {
+    return p->encoding != KT_STORED_INT4 && kt_w8g16m_takes(p->stored);
+}
+
 /* Gate and up are read together, by kernels of one format. */
 static bool is_mixed_pair(const kt_weight *w) {
-    const kt_weight_format gate = w->part[0].stored, up = w->part[1].stored;
+    return w->kind == KT_WEIGHT_EXPERTS && w->part[0].stored != w->part[1].stored &&
+           may_widen(&w->part[0]) && may_widen(&w->part[1]);
+}
 
-    return w->kind == KT_WEIGHT_EXPERTS && gate != up && kt_w8g16m_takes(gate) &&
-           kt_w8g16m_takes(up);
+static bool has_integers(kt_weight_format format) {
+    const kt_format *f = kt_format_find(format);
+
+    return f && f->acts == KT_A_INT8_G32;
+}
+
+/* What no kernels read together, as BF16: gate and up of two formats with floats among them; and,
+ * since what stands between gate and down is encoded once, integers on one side of it, floats on
+ * the other. */
+static bool meets_in_bf16(const kt_weight *w, int part) {
+    const kt_weight_format gate = w->part[0].stored;
+    const bool is_apart = gate != w->part[1].stored && !is_mixed_pair(w);
+
+    if (w->kind != KT_WEIGHT_EXPERTS || gate == KT_W_NONE) return false;
+    if (is_apart && part < 2) return true;
+    return has_integers(w->part[part].stored) &&
+           (is_apart || has_integers(gate) != has_integers(w->part[2].stored));
 }
 
 kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant) {
@@ -29,6 +51,7 @@ kt_weight_format kt_weight_becomes(const kt_weight *w, int part, kt_quant quant)
 
     if (w->kind == KT_WEIGHT_HEADS) return KT_W_BF16; /* small, and stored across its columns */
     if (w->part[part].chosen != KT_W_NONE) return w->part[part].chosen;
+    if (quant == KT_QUANT_NATIVE && meets_in_bf16(w, part)) return KT_W_BF16;
     if (quant == KT_QUANT_NATIVE && part < 2 && is_mixed_pair(w)) return KT_W_INT8_G16M;
     if (kt_quant_format(quant) != KT_W_NONE) return asked_format(w, kt_quant_format(quant));
     if (quant == KT_QUANT_INT4 && w->use == KT_USE_EXPERTS) return KT_W_INT4_G32;
@@ -42,7 +65,7 @@ bool kt_weight_is_quantised(const kt_weight *w) {
         const kt_format *format =
             kt_format_find(w->part[i].stored); /* also what is only declared */
         if (w->part[i].encoding == KT_STORED_PACKED || w->part[i].encoding == KT_STORED_INT4 ||
-            w->part[i].encoding == KT_STORED_BLOCKS ||
+            w->part[i].encoding == KT_STORED_BLOCKS || w->part[i].encoding == KT_STORED_NVFP4 ||
             (w->kind != KT_WEIGHT_VECTOR && format && format->bits < 8))
             return true;
     }

@@ -279,6 +279,12 @@ static void copy_blocks(const kt_matrix_source *s, int piece, int64_t base, int6
                (size_t)(end - begin) * row);
 }
 
+static kt_status refuse_scale(const kt_tensor *scale, int64_t row, int64_t group, kt_err *err) {
+    return kt_fail(err, KT_E_FORMAT,
+                   "tensor '%.100s': scale %lld of row %lld is NaN, expected finite numbers",
+                   scale->name, (long long)group, (long long)row);
+}
+
 /* Row r of a piece of E2M1 codes, in the order of blocks. */
 static kt_status take_fp4(const kt_matrix_source *s, int piece, int64_t r, uint8_t *blocks,
                           kt_err *err) {
@@ -293,10 +299,7 @@ static kt_status take_fp4(const kt_matrix_source *s, int piece, int64_t r, uint8
     }
     bad = kt_nvfp4_from_pairs(codes->data + row * (s->k / 2), scale->data + row * (s->k / 16), s->k,
                               blocks);
-    if (bad < 0) return KT_OK;
-    return kt_fail(err, KT_E_FORMAT,
-                   "tensor '%.100s': scale %lld of row %lld is NaN, expected finite numbers",
-                   scale->name, (long long)bad, (long long)row);
+    return bad < 0 ? KT_OK : refuse_scale(scale, row, bad, err);
 }
 
 static kt_status copy_fp4(const kt_matrix_source *s, int piece, int64_t base, int64_t begin,
@@ -345,6 +348,42 @@ static void read_blocks(kt_weight_format id, const uint8_t *data, int64_t row, i
     }
 }
 
+/* Row r of a piece of NVFP4 codes as w8g16m, whose codes are twice as large: for rows that are no
+ * whole blocks. */
+static kt_status widen_pairs(const kt_matrix_source *s, int piece, int64_t r, int8_t *data,
+                             float *terms, kt_err *err) {
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const int64_t row = kt_matrix_source_row(s, piece, r), groups = s->k / 16;
+    const kt_tensor *scale = s->piece[piece].fp4_scale;
+    const uint8_t *pairs = s->piece[piece].tensor->data + row * (s->k / 2);
+
+    for (int64_t g = 0; g < groups; g++) {
+        const float step = kt_f8e4m3_to_f32(scale->data[row * groups + g]);
+        if (!isfinite(step)) return refuse_scale(scale, row, g, err);
+        terms[2 * g] = step / 2;
+        terms[2 * g + 1] = 0;
+    }
+    for (int64_t i = 0; i < s->k; i++) data[i] = twice[pairs[i / 2] >> 4 * (i % 2) & 15];
+    return KT_OK;
+}
+
+/* Row r of a piece of NVFP4 codes, number by number. */
+static kt_status read_pairs(const kt_matrix_source *s, int piece, int64_t r, float *out,
+                            kt_err *err) {
+    static const float value[16] = {0, .5f,  1,  1.5f,  2,  3,  4,  6,
+                                    0, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    const int64_t row = kt_matrix_source_row(s, piece, r), groups = s->k / 16;
+    const kt_tensor *scale = s->piece[piece].fp4_scale;
+    const uint8_t *pairs = s->piece[piece].tensor->data + row * (s->k / 2);
+
+    for (int64_t i = 0; i < s->k; i++) {
+        const float step = kt_f8e4m3_to_f32(scale->data[row * groups + i / 16]);
+        if (!isfinite(step)) return refuse_scale(scale, row, i / 16, err);
+        out[i] = value[pairs[i / 2] >> 4 * (i % 2) & 15] * step;
+    }
+    return KT_OK;
+}
+
 /* Row r of a piece of E2M1 codes. Its blocks take less room than its numbers: they lie at the end
  * of these, where each is read before its place is written. */
 static kt_status read_fp4(const kt_matrix_source *s, int piece, int64_t r, float *out,
@@ -352,9 +391,12 @@ static kt_status read_fp4(const kt_matrix_source *s, int piece, int64_t r, float
     const kt_weight_format format = s->piece[piece].fp4_format;
     uint8_t *blocks = (uint8_t *)(out + s->k) - block_row_bytes(format, s->k);
 
-    KT_TRY(take_fp4(s, piece, r, blocks, err));
-    read_blocks(format, blocks, 0, s->k, out);
-    return KT_OK;
+    if (s->k % kt_format_find(format)->block == 0) {
+        KT_TRY(take_fp4(s, piece, r, blocks, err));
+        read_blocks(format, blocks, 0, s->k, out);
+        return KT_OK;
+    }
+    return read_pairs(s, piece, r, out, err);
 }
 
 static kt_status read_int4(const kt_matrix_source *s, int piece, int64_t row, float *out,
@@ -368,7 +410,8 @@ static kt_status read_encoded(const kt_matrix_source *s, int piece, int64_t r, f
                               kt_err *err) {
     const kt_tensor *t = s->piece[piece].tensor;
 
-    if (s->piece[piece].int4.packed) return read_int4(s, piece, r, out, err);
+    if (s->piece[piece].int4.packed)
+        return read_int4(s, piece, s->piece[piece].first_row + r, out, err);
     if (s->piece[piece].fp8_scale)
         read_fp8(s, piece, s->piece[piece].first_row + r, out);
     else if (s->piece[piece].fp4_scale)
@@ -525,29 +568,43 @@ kt_status kt_matrix_source_compare(const kt_matrix_source *s, const kt_matrix *w
     return KT_OK;
 }
 
-/* Row r of the first piece as a matrix of blocks; E2M1 codes are put in order in `desk` first. */
-static kt_status block_row(const kt_matrix_source *s, int64_t r, uint8_t *desk, kt_matrix *out,
-                           kt_err *err) {
-    const kt_weight_format format = native_format(s, 0);
-    const kt_tensor *t = s->piece[0].tensor;
+/* Row r of a piece as a matrix of blocks; E2M1 codes are put in order in `desk` first. */
+static kt_status block_row(const kt_matrix_source *s, int piece, int64_t r, uint8_t *desk,
+                           kt_matrix *out, kt_err *err) {
+    const kt_weight_format format = native_format(s, piece);
+    const kt_tensor *t = s->piece[piece].tensor;
 
     *out = (kt_matrix){.format = format, .n = 1, .k = s->k, .data = desk};
-    if (s->piece[0].fp4_scale) return take_fp4(s, 0, r, desk, err);
-    out->data = t->data + (size_t)(s->piece[0].first_row + r) * block_row_bytes(format, s->k);
+    if (s->piece[piece].fp4_scale) return take_fp4(s, piece, r, desk, err);
+    out->data = t->data + (size_t)(s->piece[piece].first_row + r) * block_row_bytes(format, s->k);
     return KT_OK;
 }
 
-/* Blocks of any format as the one that holds them all; of one piece, as gate and up are. */
-static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
-                              int8_t *data, float *scales, float *scratch, kt_err *err) {
-    const int64_t groups = s->k / 16;
+static kt_status widen_row(const kt_matrix_source *s, int piece, int64_t r, int8_t *data,
+                           float *terms, float *scratch, kt_err *err) {
+    const int is_ragged = s->k % kt_format_find(native_format(s, piece))->block != 0;
     kt_matrix w;
 
-    for (int64_t r = begin; r < end; r++) {
-        float *terms = scales + 2 * (r - first) * groups;
-        KT_TRY(block_row(s, r, (uint8_t *)scratch, &w, err));
-        KT_TRY(kt_w8g16m_from(&w, 0, 1, data + (r - first) * s->k, terms, err));
-        if (s->piece[0].has_factor) kt_w8g16m_times(terms, groups, s->piece[0].factor);
+    if (is_ragged) {
+        KT_TRY(widen_pairs(s, piece, r, data, terms, err));
+    } else {
+        KT_TRY(block_row(s, piece, r, (uint8_t *)scratch, &w, err));
+        KT_TRY(kt_w8g16m_from(&w, 0, 1, data, terms, err));
+    }
+    if (s->piece[piece].has_factor) kt_w8g16m_times(terms, s->k / 16, s->piece[piece].factor);
+    return KT_OK;
+}
+
+/* Blocks of any format as the one that holds them all. */
+static kt_status widen_blocks(const kt_matrix_source *s, int64_t first, int64_t begin, int64_t end,
+                              int8_t *data, float *scales, float *scratch, kt_err *err) {
+    int64_t base = 0;
+
+    for (int i = 0; i < s->n_pieces; base += s->piece[i++].rows) {
+        const int64_t stop = end < base + s->piece[i].rows ? end : base + s->piece[i].rows;
+        for (int64_t r = begin > base ? begin : base; r < stop; r++)
+            KT_TRY(widen_row(s, i, r - base, data + (r - first) * s->k,
+                             scales + 2 * (r - first) * (s->k / 16), scratch, err));
     }
     return KT_OK;
 }

@@ -23,7 +23,7 @@ typedef struct kt_matrix_source {
         const kt_tensor *tensor;
         int64_t first_row, rows;
         /* Stored as INT4 (int4.packed not NULL): then tensor holds the words, others what
-         * belongs to them, and the rows are all of them. */
+         * belongs to them; first_row counts in them as elsewhere. */
         kt_int4_source int4;
         const kt_tensor *others[3]; /* scales, zero points, group index; or NULL */
         /* Stored as E4M3 codes: their scales, of wf8b128 one per 128 x 128 block, of wf8c per row
@@ -68,7 +68,8 @@ void kt_matrix_source_add_fp8(kt_matrix_source *s, const kt_tensor *codes, const
 
 /* Append rows stored as E2M1 codes in the order of checkpoints: byte i of a row holds input 2i in
  * its low nibble, 2i + 1 in its high one; with scales as `format` (wmxfp4 or wnvfp4) has them. k
- * inputs, a multiple of a block's; every row_step-th row of the tensors from first_row on. */
+ * inputs, a multiple of 32 (as wnvfp4 they are taken in multiples of 64 alone); every row_step-th
+ * row of the tensors from first_row on. */
 void kt_matrix_source_add_fp4(kt_matrix_source *s, kt_weight_format format, const kt_tensor *codes,
                               const kt_tensor *scale, int64_t first_row, int64_t row_step,
                               int64_t rows, int64_t k);

@@ -208,7 +208,7 @@ static kt_status add_int4(kt_weight_finder *f, const kt_weight_part *p, const ch
 
     s.group = group_of(f, matrix, is_rows, p->k);
     if (s.group == 0) s.group = p->k; /* the shapes below will be found wrong */
-    if (s.k % s.group || s.n % 8)
+    if (s.k % s.group || (!is_rows && s.n % 8))
         return kt_fail(err, KT_E_UNSUPPORTED, "'%s': %lld x %lld weights in groups of %lld", matrix,
                        (long long)s.n, (long long)s.k, (long long)s.group);
     KT_TRY(is_rows ? find_rows(f, matrix, &s, t, err) : find_transposed(f, matrix, &s, t, err));
@@ -352,15 +352,15 @@ static kt_status add_nvfp4(kt_weight_finder *f, const kt_weight_part *p, const c
                            kt_matrix_source *out, kt_err *err) {
     const bool is_packed = has_part(f, matrix, "weight_packed");
     const kt_tensor *codes, *scales;
-    float factor;
+    float factor = 0;
 
     if (has_part(f, matrix, "pre_quant_scale"))
         return kt_fail(err, KT_E_UNSUPPORTED,
                        "'%.200s.pre_quant_scale' scales inputs (NVFP4_AWQ), expected plain NVFP4",
                        matrix);
-    if (p->k % 64)
+    if (p->k % 32)
         return kt_fail(err, KT_E_UNSUPPORTED,
-                       "'%.200s': NVFP4 rows of %lld inputs, expected a multiple of 64", matrix,
+                       "'%.200s': NVFP4 rows of %lld inputs, expected a multiple of 32", matrix,
                        (long long)p->k);
     KT_TRY(
         need_part(f, matrix, is_packed ? "weight_packed" : "weight", p->n, p->k / 2, &codes, err));
@@ -546,21 +546,17 @@ kt_status kt_weight_source(kt_weight_finder *f, const kt_weight *w, int first, i
 kt_status kt_weight_head_source(kt_weight_finder *f, const kt_weight *w, int64_t head,
                                 kt_matrix_source *out, kt_err *err) {
     const int64_t rows = w->is_transposed ? w->k : w->n, k = w->is_transposed ? w->n : w->k;
-    kt_weight_part whole = w->part[0];
+    kt_weight whole = *w;
     char matrix[NAME_BYTES];
 
     *out = (kt_matrix_source){.allows_nonfinite = f->allows_nonfinite};
-    kt_weight_name(f->graph, w, 0, 0, false, matrix, sizeof matrix - 24);
-    whole.n = w->head_rows ? w->count * w->head_rows : rows;
-    whole.k = k;
-    if (!w->head_rows) return add_rows(f, &whole, matrix, head, w->count, out, err);
-    if (whole.encoding == KT_STORED_FP8_BLOCK || whole.encoding == KT_STORED_FP8_CHANNEL ||
-        whole.encoding == KT_STORED_MXFP8)
-        KT_TRY(add_fp8(f, &whole, matrix, out, err));
-    else if (whole.encoding == KT_STORED_NVFP4)
-        KT_TRY(add_nvfp4(f, &whole, matrix, out, err));
-    else
-        KT_TRY(add_rows(f, &whole, matrix, 0, 0, out, err));
+    whole.part[0].n = w->head_rows ? w->count * w->head_rows : rows;
+    whole.part[0].k = k;
+    if (!w->head_rows) {
+        kt_weight_name(f->graph, w, 0, 0, false, matrix, sizeof matrix - 24);
+        return add_rows(f, &whole.part[0], matrix, head, w->count, out, err);
+    }
+    KT_TRY(add(f, &whole, 0, 0, out, err));
     out->piece[0].first_row = head * w->head_rows + w->head_at;
     out->piece[0].rows = out->rows = rows;
     return KT_OK;
@@ -629,9 +625,38 @@ static void tell_second_loss(const kt_graph *g, kt_quant quant, const kt_log *lo
             kt_weight_format_name(kt_weight_becomes(first, part_of_first, quant)));
 }
 
+/* Experts whose integers become BF16, because floats stand on the other side of their kernels. */
+static void tell_meetings(const kt_graph *g, const kt_log *log) {
+    const kt_weight *first = NULL;
+    double bf16 = 0, stored = 0;
+    int n = 0, part = 0;
+
+    for (int i = 0; i < g->n_weights; i++) {
+        const kt_weight *w = &g->weights[i];
+        bool is_changed = false;
+        for (int p = 0; w->kind == KT_WEIGHT_EXPERTS && p < w->n_parts; p++) {
+            const kt_format *from = kt_format_find(w->part[p].stored);
+            const double weights = (double)(w->count * w->n * w->k) / 8;
+            if (!from || from->bits >= 16 || kt_weight_becomes(w, p, KT_QUANT_NATIVE) != KT_W_BF16)
+                continue;
+            if (!first) first = w, part = p;
+            is_changed = true;
+            stored += weights * from->bits;
+            bf16 += weights * 16;
+        }
+        n += is_changed;
+    }
+    if (n)
+        kt_log_write(log, KT_LOG_WARN, "loader",
+                     "gate, up and down of %d layers are stored in formats that no kernels read "
+                     "together (%s of %s beside floats): as BF16, %.2f GiB instead of %.2f",
+                     n, kt_weight_format_name(first->part[part].stored), first->role, bf16 / GIB,
+                     stored / GIB);
+}
+
 void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *log) {
     double widened = 0, stored = 0;
-    int n_pairs = 0, n_floats = 0, n_nvfp4 = 0;
+    int n_pairs = 0, n_floats = 0, n_nvfp4 = 0, n_ragged = 0;
 
     if (quant != KT_QUANT_NATIVE) {
         tell_second_loss(g, quant, log);
@@ -644,6 +669,9 @@ void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *lo
         const bool is_matrix = w->kind == KT_WEIGHT_EXPERTS || w->kind == KT_WEIGHT_MATRIX;
         n_floats += is_matrix && w->part[0].stored == KT_W_F32;
         n_nvfp4 += w->part[0].encoding == KT_STORED_NVFP4;
+        for (int p = 0; p < w->n_parts; p++)
+            n_ragged += w->part[p].encoding == KT_STORED_NVFP4 &&
+                        w->part[p].stored == KT_W_INT8_G16M && w->kind != KT_WEIGHT_HEADS;
         if (!is_pair || w->part[0].stored == KT_W_INT8_G16M) continue;
         n_pairs++;
         for (int p = 0; p < 2; p++) {
@@ -662,6 +690,12 @@ void kt_weights_tell_changes(const kt_graph *g, kt_quant quant, const kt_log *lo
                      "%d weights are stored as NVFP4: codes, scales and factors are kept as they "
                      "are; a divisor (weight_global_scale) becomes a factor, rounded once to F32",
                      n_nvfp4);
+    if (n_ragged)
+        kt_log_write(log, KT_LOG_WARN, "loader",
+                     "%d matrices of NVFP4 have rows that are no multiple of 64 inputs: loaded as "
+                     "w8g16m, 12 bits a weight instead of 4.5",
+                     n_ragged);
+    tell_meetings(g, log);
     if (n_floats)
         kt_log_write(log, KT_LOG_WARN, "loader", "%d matrices are stored as F32 and become BF16",
                      n_floats);
