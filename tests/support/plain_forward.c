@@ -373,7 +373,7 @@ static void keep_groups(const kt_plain_shape *s, double *score) {
 /* weight[topk] and id[topk] of the chosen experts. */
 static void route(plain_pass *p, const double *row, int64_t t, double *weight, int64_t *id) {
     const kt_plain_shape *s = p->s;
-    const int is_softmax = kt_plain_is_hybrid(s);
+    const int is_softmax = kt_plain_is_softmax(s);
     const char *block = s->family == KT_PLAIN_MINIMAX_M2 ? "block_sparse_moe" : "mlp";
     const char *bias_of = s->family == KT_PLAIN_MINIMAX_M2 ? block : "mlp.gate";
     const double *w = kt_plain_tensor(p->m, "model.layers.%d.%s.gate.weight", (int)p->layer, block);

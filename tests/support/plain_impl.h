@@ -33,6 +33,14 @@ typedef struct plain_drawing {
 void kt_plain_draw(plain_drawing *d, const char *name, int64_t rows, int64_t k, double mean,
                    double deviation, kt_dtype dtype);
 
+/* The name that files have for a tensor of the model; returns out. */
+const char *kt_plain_published_name(const kt_plain_shape *s, const char *name, char out[240]);
+/* Is it a matrix that checkpoints encode? */
+bool kt_plain_is_matrix(const plain_tensor *t);
+/* A number for what shares an encoding: the same matrix of all experts of a layer and (is_pair) its
+ * gate and up. */
+uint64_t kt_plain_role(const char *name, bool is_pair);
+
 struct plain_pass;
 
 /* plain_v4.c: DeepSeek-V4's tensors; its config.json, of at most `room` bytes; its logits. */
@@ -47,6 +55,11 @@ const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...)
 /* DeltaNet layers, one-plus norms, softmax router, gated shared expert. */
 static inline bool kt_plain_is_hybrid(const kt_plain_shape *s) {
     return s->family == KT_PLAIN_QWEN3_NEXT || s->family == KT_PLAIN_QWEN3_5;
+}
+
+/* A softmax over the experts, and no bias. */
+static inline bool kt_plain_is_softmax(const kt_plain_shape *s) {
+    return kt_plain_is_hybrid(s) || s->family == KT_PLAIN_QWEN3_MOE;
 }
 
 /* Has layer l an indexer of its own? */

@@ -37,9 +37,12 @@ static inline double silu(double x) {
 }
 
 static inline void disturb(plain_pass *p, double *x, int64_t count) {
+    const int is_coarse = p->noise == KT_PLAIN_COARSE || p->noise == KT_PLAIN_INT8_COARSE;
+
     for (int64_t i = 0; i < count; i++) {
-        if (p->noise == KT_PLAIN_BF16) x[i] = kt_bf16_to_f32(kt_f32_to_bf16((float)x[i]));
-        if (p->noise == KT_PLAIN_COARSE) x[i] *= 1 + 0x1p-7 * (2 * kt_rng_double(&p->rng) - 1);
+        if (p->noise == KT_PLAIN_BF16 || p->noise == KT_PLAIN_INT8)
+            x[i] = kt_bf16_to_f32(kt_f32_to_bf16((float)x[i]));
+        if (is_coarse) x[i] *= 1 + 0x1p-7 * (2 * kt_rng_double(&p->rng) - 1);
     }
 }
 
@@ -56,13 +59,33 @@ static inline void product(const double *w, const double *x, int64_t n, int64_t 
     }
 }
 
+/* Inputs of a linear layer. */
+static inline void disturb_inputs(plain_pass *p, double *x, int64_t k) {
+    if (p->noise != KT_PLAIN_INT8 && p->noise != KT_PLAIN_INT8_COARSE) {
+        disturb(p, x, k);
+        return;
+    }
+    for (int64_t g = 0; g < k; g += 16) {
+        const int64_t end = g + 16 < k ? g + 16 : k;
+        double most = 0, step;
+        int e;
+        for (int64_t i = g; i < end; i++) most = fmax(most, fabs(x[i]));
+        if (!(most > 0)) continue;
+        frexp(most / 127.5, &e);
+        step = ldexp(1, e);
+        for (int64_t i = g; i < end; i++)
+            x[i] = p->noise == KT_PLAIN_INT8 ? nearbyint(x[i] / step) * step
+                                             : x[i] + step * (2 * kt_rng_double(&p->rng) - 1);
+    }
+}
+
 /* A linear layer: its input is disturbed. */
 static inline void linear(plain_pass *p, const double *w, const double *x, int64_t n, int64_t k,
                           double *y) {
     double *in = numbers(k);
 
     memcpy(in, x, (size_t)k * sizeof *in);
-    disturb(p, in, k);
+    disturb_inputs(p, in, k);
     product(w, in, n, k, y);
     free(in);
 }

@@ -79,7 +79,7 @@ static void experts(plain_drawing *d, int64_t l) {
     snprintf(name, sizeof name, "%s.gate.weight", block);
     matrix(d, name, s->experts, s->hidden, 4); /* clear decisions */
     snprintf(name, sizeof name, "%s.e_score_correction_bias", is_minimax ? block : "mlp.gate");
-    if (!kt_plain_is_hybrid(s)) kt_plain_draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
+    if (!kt_plain_is_softmax(s)) kt_plain_draw(d, name, 0, s->experts, 0, 0.1, KT_DTYPE_F32);
     for (int64_t e = 0; e < s->experts; e++) {
         snprintf(name, sizeof name, "%s.experts.%d", block, (int)e);
         feed_forward(d, name, is_minimax ? minimax : usual, s->expert_size);
@@ -206,7 +206,7 @@ static void draw_all(plain_drawing *d) {
 }
 
 /* As the release spells it: inside of a multimodal model with a prefix. */
-static const char *published_name(const kt_plain_shape *s, const char *name, char out[240]) {
+const char *kt_plain_published_name(const kt_plain_shape *s, const char *name, char out[240]) {
     static const char *const qwen[][2] = {{"enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
                                           {"hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
                                           {"shared_head.norm.weight", "mtp.norm.weight"},
@@ -253,7 +253,7 @@ static void write_tensors(const kt_plain_model *m, const char *folder) {
             else
                 halves[j] = kt_f32_to_bf16((float)t->value[j]);
         }
-        out[i] = (kt_tensor_out){.name = published_name(&m->shape, t->name, names[i]),
+        out[i] = (kt_tensor_out){.name = kt_plain_published_name(&m->shape, t->name, names[i]),
                                  .dtype = t->dtype,
                                  .data = halves};
         if (t->rows) out[i].shape[out[i].rank++] = t->rows;
@@ -320,6 +320,9 @@ static void say_grouped(config *c, const kt_plain_shape *s) {
         say(c, ",\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,\"use_qk_norm\":true,"
                "\"qk_norm_type\":\"per_layer\",\"shared_intermediate_size\":0");
         break;
+    case KT_PLAIN_QWEN3_MOE:
+        say(c, ",\"decoder_sparse_step\":1,\"mlp_only_layers\":[],\"attention_bias\":false");
+        return;
     case KT_PLAIN_GLM4_MOE:
         say(c, ",\"attention_bias\":true,\"use_qk_norm\":%s", s->has_qk_norm ? "true" : "false");
         break;
@@ -333,15 +336,15 @@ static void say_grouped(config *c, const kt_plain_shape *s) {
         say_int(c, "shared_expert_intermediate_size", s->shared_size);
     }
     if (s->family != KT_PLAIN_MINIMAX_M2)
-        say(c, ",\"partial_rotary_factor\":%g", (double)s->rotary / (double)s->head_dim);
+        say(c, ",\"partial_rotary_factor\":%.17g", (double)s->rotary / (double)s->head_dim);
 }
 
 static void write_config(const kt_plain_shape *s, const char *folder) {
     static const char *const types[] = {
-        "minimax_m2", "glm4_moe",      "deepseek_v3", "kimi_k2",  "deepseek_v32",
-        "qwen3_next", "glm4_moe_lite", "glm_moe_dsa", "kimi_k25", "qwen3_5_moe"};
+        "minimax_m2",    "glm4_moe",    "deepseek_v3", "kimi_k2",     "deepseek_v32", "qwen3_next",
+        "glm4_moe_lite", "glm_moe_dsa", "kimi_k25",    "qwen3_5_moe", "deepseek_v4",  "qwen3_moe"};
     const bool is_minimax = s->family == KT_PLAIN_MINIMAX_M2;
-    const bool is_qwen = kt_plain_is_hybrid(s);
+    const bool is_qwen = kt_plain_is_softmax(s);
     const bool is_nested = s->family == KT_PLAIN_KIMI_K25 || s->family == KT_PLAIN_QWEN3_5;
     config *c = calloc(1, sizeof *c);
 
@@ -405,4 +408,8 @@ kt_plain_model *kt_plain_create(const kt_plain_shape *shape, uint64_t seed, cons
 void kt_plain_destroy(kt_plain_model *m) {
     for (int i = 0; m && i < m->count; i++) free(m->tensor[i].value);
     free(m);
+}
+
+const kt_plain_shape *kt_plain_shape_of(const kt_plain_model *m) {
+    return &m->shape;
 }

@@ -18,7 +18,8 @@ typedef enum kt_plain_family {
     KT_PLAIN_GLM_DSA,
     KT_PLAIN_KIMI_K25,
     KT_PLAIN_QWEN3_5,
-    KT_PLAIN_DEEPSEEK_V4
+    KT_PLAIN_DEEPSEEK_V4,
+    KT_PLAIN_QWEN3_MOE
 } kt_plain_family;
 
 /* Sizes; those that a family does not have stay 0. */
@@ -52,12 +53,17 @@ typedef struct kt_plain_model kt_plain_model;
  * fails (aborts the test process). */
 kt_plain_model *kt_plain_create(const kt_plain_shape *shape, uint64_t seed, const char *folder);
 void kt_plain_destroy(kt_plain_model *m);
+const kt_plain_shape *kt_plain_shape_of(const kt_plain_model *m); /* borrowed */
 
 /* What disturbs the inputs of linear layers, queries, keys and values. */
 typedef enum kt_plain_noise {
     KT_PLAIN_EXACT,
     KT_PLAIN_BF16,  /* rounded to BF16, as the engine does */
-    KT_PLAIN_COARSE /* moved at random by up to 2^-7, twice what BF16 does */
+    KT_PLAIN_COARSE, /* moved at random by up to 2^-7, twice what BF16 does */
+    /* Inputs of linear layers as INT8 under a power of two per 16, which is what engines take for
+     * weights of few bits; the rest as BF16. And moved at random by up to twice as much. */
+    KT_PLAIN_INT8,
+    KT_PLAIN_INT8_COARSE
 } kt_plain_noise;
 
 /* logits [n, vocab]. choices: a digest of everything that was selected (experts, sparse keys) at

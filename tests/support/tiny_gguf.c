@@ -7,7 +7,7 @@
 
 #include "tests/support/temp.h"
 
-enum { TYPE_I32 = 5, TYPE_F32 = 6, TYPE_STRING = 8, TYPE_ARRAY = 9 };
+enum { TYPE_I32 = 5, TYPE_F32 = 6, TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9 };
 
 static void put(uint8_t *to, size_t *at, uint64_t value, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) to[(*at)++] = (uint8_t)(value >> 8 * i);
@@ -60,6 +60,13 @@ void kt_tiny_gguf_real(kt_tiny_gguf *f, const char *key, float value) {
     put(f->keys, &f->keys_bytes, bits, 4);
 }
 
+void kt_tiny_gguf_bools(kt_tiny_gguf *f, const char *key, const char *text, char yes) {
+    put_key(f, key, TYPE_ARRAY);
+    put(f->keys, &f->keys_bytes, TYPE_BOOL, 4);
+    put(f->keys, &f->keys_bytes, strlen(text), 8);
+    for (const char *c = text; *c; c++) put(f->keys, &f->keys_bytes, *c == yes, 1);
+}
+
 static size_t type_bytes(int type, size_t elements) {
     switch (type) {
     case KT_GGML_F32: return 4 * elements;
@@ -72,21 +79,23 @@ static size_t type_bytes(int type, size_t elements) {
 
 void kt_tiny_gguf_tensor(kt_tiny_gguf *f, const char *name, int type, int64_t d0, int64_t d1,
                          int64_t d2) {
+    const size_t elements = (size_t)(d0 * (d1 ? d1 : 1) * (d2 ? d2 : 1));
+
+    kt_tiny_gguf_blocks(f, name, type, d0, d1, d2, type_bytes(type, elements));
+}
+
+void kt_tiny_gguf_blocks(kt_tiny_gguf *f, const char *name, int type, int64_t d0, int64_t d1,
+                         int64_t d2, size_t bytes) {
     const int64_t size[3] = {d0, d1, d2};
     const int rank = d2 ? 3 : d1 ? 2 : 1;
-    size_t elements = 1;
 
     if (f->list_bytes + 512 > sizeof f->list) abort();
     put_text(f->list, &f->list_bytes, name);
     put(f->list, &f->list_bytes, (uint64_t)rank, 4);
-    for (int i = 0; i < rank; i++) {
-        put(f->list, &f->list_bytes, (uint64_t)size[i], 8);
-        elements *= (size_t)size[i];
-    }
+    for (int i = 0; i < rank; i++) put(f->list, &f->list_bytes, (uint64_t)size[i], 8);
     put(f->list, &f->list_bytes, (uint64_t)type, 4);
     put(f->list, &f->list_bytes, f->data_bytes, 8);
-    f->data_bytes += (type_bytes(type, elements) + KT_TINY_GGUF_ALIGN - 1) / KT_TINY_GGUF_ALIGN *
-                     KT_TINY_GGUF_ALIGN;
+    f->data_bytes += (bytes + KT_TINY_GGUF_ALIGN - 1) / KT_TINY_GGUF_ALIGN * KT_TINY_GGUF_ALIGN;
     f->n_tensors++;
 }
 

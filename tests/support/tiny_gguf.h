@@ -22,9 +22,14 @@ void kt_tiny_gguf_text(kt_tiny_gguf *f, const char *key, const char *value);
 void kt_tiny_gguf_bytes(kt_tiny_gguf *f, const char *key, int count);
 void kt_tiny_gguf_int(kt_tiny_gguf *f, const char *key, int32_t value);
 void kt_tiny_gguf_real(kt_tiny_gguf *f, const char *key, float value);
+/* An array of truth values: which characters of `text` are `yes`. */
+void kt_tiny_gguf_bools(kt_tiny_gguf *f, const char *key, const char *text, char yes);
 /* Shape with the contiguous dimension first; sizes that are 0 are left out. */
 void kt_tiny_gguf_tensor(kt_tiny_gguf *f, const char *name, int type, int64_t d0, int64_t d1,
                          int64_t d2);
+/* Likewise of a type with so many bytes. */
+void kt_tiny_gguf_blocks(kt_tiny_gguf *f, const char *name, int type, int64_t d0, int64_t d1,
+                         int64_t d2, size_t bytes);
 /* Everything before the data, into `file`; returns its bytes. Tensors' data follow in the order in
  * which they were added, each rounded up to KT_TINY_GGUF_ALIGN. */
 size_t kt_tiny_gguf_head(kt_tiny_gguf *f);
