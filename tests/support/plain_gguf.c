@@ -2,7 +2,6 @@
  * Blocks are drawn, and what they decode to becomes the model's numbers; how blocks decode is
  * compared with published numbers in test_gguf_blocks.c. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,21 +38,11 @@ typedef struct gguf {
     int64_t layer;
 } gguf;
 
-static plain_tensor *find(const gguf *g, const char *format, ...) {
+static plain_tensor *of_layer(const gguf *g, const char *part) {
     char name[200];
-    va_list args;
 
-    va_start(args, format);
-    vsnprintf(name, sizeof name, format, args);
-    va_end(args);
-    for (int i = 0; i < g->m->count; i++)
-        if (strcmp(g->m->tensor[i].name, name) == 0) return &g->m->tensor[i];
-    fprintf(stderr, "plain gguf: no tensor '%s'\n", name);
-    abort();
-}
-
-static plain_tensor *of_layer(const gguf *g, const char *name) {
-    return find(g, "model.layers.%d.%s", (int)g->layer, name);
+    snprintf(name, sizeof name, "model.layers.%d.%s", (int)g->layer, part);
+    return kt_plain_find(g->m, name);
 }
 
 static void *more(gguf *g, size_t size) {
@@ -210,8 +199,9 @@ static void add_experts(gguf *g, const char *block, const char *const part[3]) {
     for (int p = 0; p < 3; p++) {
         for (int e = 0; e < s->experts; e++)
             for (int half = 0; half < (is_joined && p < 2 ? 2 : 1); half++) {
-                plain_tensor *t = find(g, "model.layers.%d.%s.experts.%d.%s.weight", (int)g->layer,
-                                       block, e, part[p + half]);
+                plain_tensor *t;
+                snprintf(name, sizeof name, "%s.experts.%d.%s.weight", block, e, part[p + half]);
+                t = of_layer(g, name);
                 meet(g, t->value, t->rows * t->k);
             }
         snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", (int)g->layer,
@@ -544,13 +534,13 @@ static void add_layer(gguf *g) {
 
 static void add_outside(gguf *g) {
     const kt_plain_shape *s = g->s;
-    plain_tensor *norm = find(g, "model.norm.weight");
+    plain_tensor *norm = kt_plain_find(g->m, "model.norm.weight");
     double *x = malloc((size_t)s->hidden * sizeof *x);
 
-    meet(g, find(g, "model.embed_tokens.weight")->value, s->vocab * s->hidden);
+    meet(g, kt_plain_find(g->m, "model.embed_tokens.weight")->value, s->vocab * s->hidden);
     finish(g, "token_embd.weight", s->hidden, s->vocab, 0, true);
     if (!s->is_tied) {
-        meet(g, find(g, "lm_head.weight")->value, s->vocab * s->hidden);
+        meet(g, kt_plain_find(g->m, "lm_head.weight")->value, s->vocab * s->hidden);
         finish(g, "output.weight", s->hidden, s->vocab, 0, true);
     }
     for (int64_t i = 0; i < s->hidden; i++) x[i] = norm->value[i] + kt_plain_is_hybrid(s);

@@ -33,6 +33,9 @@ typedef struct plain_drawing {
 void kt_plain_draw(plain_drawing *d, const char *name, int64_t rows, int64_t k, double mean,
                    double deviation, kt_dtype dtype);
 
+/* A tensor; aborts when there is none of that name. */
+plain_tensor *kt_plain_find(kt_plain_model *m, const char *name);
+
 /* The name that files have for a tensor of the model; returns out. */
 const char *kt_plain_published_name(const kt_plain_shape *s, const char *name, char out[240]);
 /* Is it a matrix that checkpoints encode? */

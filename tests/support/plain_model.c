@@ -12,17 +12,21 @@
 #include "tests/support/plain_impl.h"
 #include "tests/support/temp.h"
 
+plain_tensor *kt_plain_find(kt_plain_model *m, const char *name) {
+    for (int i = 0; i < m->count; i++)
+        if (strcmp(m->tensor[i].name, name) == 0) return &m->tensor[i];
+    fprintf(stderr, "plain model: no tensor '%s'\n", name);
+    abort();
+}
+
 const double *kt_plain_tensor(const kt_plain_model *m, const char *format, ...) {
-    char name[128];
+    char name[200];
     va_list args;
 
     va_start(args, format);
     vsnprintf(name, sizeof name, format, args);
     va_end(args);
-    for (int i = 0; i < m->count; i++)
-        if (strcmp(m->tensor[i].name, name) == 0) return m->tensor[i].value;
-    fprintf(stderr, "plain model: no tensor '%s'\n", name);
-    abort();
+    return kt_plain_find((kt_plain_model *)(uintptr_t)m, name)->value;
 }
 
 void kt_plain_draw(plain_drawing *d, const char *name, int64_t rows, int64_t k, double mean,
