@@ -13,8 +13,6 @@
 #include "base/err.h"
 #include "dispatch/device/cubin_cache.h"
 
-#define HEADER_FOLDER "kernels/"
-
 enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 12 };
 
 /* NVRTC's C interface: a handle and numbers, 0 = success. */
@@ -197,7 +195,7 @@ static void make_options(const kt_cuda_kernel *kernel, const kt_config *config,
     for (int i = 0; i < o->n; i++) o->list[i] = o->text[i];
 }
 
-/* What is compiled: a kernel's text and the headers of kernels/ that it includes, each once,
+/* What is compiled: a kernel's text and the headers of ours that it includes, each once,
  * with those that they include. */
 typedef struct texts {
     const char *source, *header[MAX_HEADERS], *header_name[MAX_HEADERS];
@@ -213,14 +211,15 @@ static bool has_header(const texts *t, const char *name) {
 
 /* Headers that the build did not embed are of the emulator's side. */
 static kt_status add_headers(texts *t, const char *text, kt_err *err) {
-    static const char include[] = "#include \"" HEADER_FOLDER;
+    static const char include[] = "#include \"";
 
     for (const char *at = text; (at = strstr(at, include));) {
         char name[64];
-        const char *header;
+        const char *header, *file;
         at += sizeof include - 1;
-        snprintf(name, sizeof name, HEADER_FOLDER "%.*s", (int)strcspn(at, "\""), at);
-        header = kt_cuda_source(strrchr(name, '/') + 1);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "\""), at);
+        file = strrchr(name, '/');
+        header = kt_cuda_source(file ? file + 1 : name);
         if (!header || has_header(t, name)) continue;
         if (t->n == MAX_HEADERS)
             return kt_fail(err, KT_E_INTERNAL, "device code includes more than %d headers",

@@ -15,17 +15,6 @@
 
 enum { least_entry = 8 + 1 + 4 + 8 + 4 + 8, default_alignment = 32, type_i32 = 26 };
 
-static const struct {
-    uint32_t type;
-    kt_weight_format format;
-} types[] = {{0, KT_W_F32},      {1, KT_W_F16},     {30, KT_W_BF16},   {2, KT_W_Q4_0},
-             {3, KT_W_Q4_1},     {6, KT_W_Q5_0},    {7, KT_W_Q5_1},    {8, KT_W_Q8_0},
-             {10, KT_W_Q2_K},    {11, KT_W_Q3_K},   {12, KT_W_Q4_K},   {13, KT_W_Q5_K},
-             {14, KT_W_Q6_K},    {20, KT_W_IQ4_NL}, {23, KT_W_IQ4_XS}, {39, KT_W_MXFP4},
-             {16, KT_W_IQ2_XXS}, {17, KT_W_IQ2_XS}, {22, KT_W_IQ2_S},  {18, KT_W_IQ3_XXS},
-             {21, KT_W_IQ3_S},   {34, KT_W_TQ1_0},  {35, KT_W_TQ2_0},  {40, KT_W_NVFP4},
-             {19, KT_W_IQ1_S},   {29, KT_W_IQ1_M}};
-
 typedef struct cursor {
     const uint8_t *at;
     size_t left;
@@ -80,24 +69,35 @@ static kt_status read_sizes(cursor *c, size_t file_bytes, kt_gguf_tensor *t, kt_
     return KT_OK;
 }
 
+static kt_status refuse_type(const kt_gguf_tensor *t, uint64_t type, kt_err *err) {
+    char known[400] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < kt_builtin_format_count; i++) {
+        const char *name = kt_builtin_formats[i]->ggml_name;
+        if (name && used < sizeof known)
+            used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", name);
+    }
+    return kt_fail(err, KT_E_UNSUPPORTED, "tensor '%s' is of ggml type %llu, expected %sor I32",
+                   t->name, (unsigned long long)type, known);
+}
+
 static kt_status read_format(cursor *c, kt_gguf_tensor *t, kt_err *err) {
     uint64_t type = 0;
     size_t scales;
     int64_t rows = t->size[1] * t->size[2] * t->size[3];
 
     KT_TRY(take(c, 4, &type, err));
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (types[i].type == type) t->format = types[i].format;
+    for (size_t i = 0; i < kt_builtin_format_count; i++) {
+        const kt_format *f = kt_builtin_formats[i];
+        if (f->ggml_name && f->ggml_type == type) t->format = f->id;
+    }
     t->has_integers = type == type_i32;
     if (t->has_integers) {
         t->bytes = (size_t)(rows * t->size[0]) * sizeof(int32_t);
         return KT_OK;
     }
-    if (t->format == KT_W_NONE)
-        return kt_fail(err, KT_E_UNSUPPORTED,
-                       "tensor '%s' is of ggml type %llu, expected F32, F16, BF16, Q4_0 to Q8_0, "
-                       "Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4 or I32",
-                       t->name, (unsigned long long)type);
+    if (t->format == KT_W_NONE) return refuse_type(t, type, err);
     if (kt_format_sizes(kt_format_find(t->format), rows, t->size[0], &t->bytes, &scales, err) !=
         KT_OK)
         return kt_fail_prefix(err, KT_E_FORMAT, "tensor '%s'", t->name);

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kt/weight_formats.h" /* written by the build */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,53 +29,9 @@ typedef enum kt_op {
     KT_OP_COUNT
 } kt_op;
 
-/* How weights are stored. `kernels/formats/<name>.c` defines each exactly. */
-typedef enum kt_weight_format {
-    KT_W_NONE = 0,
-    KT_W_BF16,         /* wbf16: bfloat16 */
-    KT_W_INT8_CHANNEL, /* w8c: int8, one f32 scale per output channel */
-    KT_W_INT4_G32,     /* w4g32: 4 bits, one bfloat16 scale per 32 inputs of a channel */
-    KT_W_F32,          /* wf32: plain float, norms and small matrices */
-    KT_W_F16,          /* wf16: IEEE half */
-    KT_W_INT4_G64,     /* w4g64, w4g128: as w4g32 in larger groups */
-    KT_W_INT4_G128,
-    KT_W_INT4Z_G32, /* w4zg32, w4zg64, w4zg128: f16 scale and zero point per group (AWQ, GPTQ) */
-    KT_W_INT4Z_G64,
-    KT_W_INT4Z_G128,
-    KT_W_INT8_G128,   /* w8g128: int8, one bfloat16 scale per 128 inputs of a channel */
-    KT_W_FP8_B128,    /* wf8b128: E4M3, one f32 scale per 128 x 128 block */
-    KT_W_FP8_CHANNEL, /* wf8c: E4M3, one f32 scale per output channel */
-    KT_W_Q4_0,        /* GGUF blocks as they lie in files: wq4_0 ... wmxfp4 */
-    KT_W_Q4_1,
-    KT_W_Q5_0,
-    KT_W_Q5_1,
-    KT_W_Q8_0,
-    KT_W_Q2_K,
-    KT_W_Q3_K,
-    KT_W_Q4_K,
-    KT_W_Q5_K,
-    KT_W_Q6_K,
-    KT_W_IQ4_NL,
-    KT_W_IQ4_XS,
-    KT_W_MXFP4,
-    /* w8g16m: int8, f32 scale and minimum per 16 inputs; holds every block format */
-    KT_W_INT8_G16M,
-    KT_W_MXFP8,   /* wmxfp8: E4M3, one power-of-two exponent (E8M0) per 32 inputs of a channel */
-    KT_W_IQ2_XXS, /* GGUF blocks of indices into grids: wiq2_xxs ... wiq3_s */
-    KT_W_IQ2_XS,
-    KT_W_IQ2_S,
-    KT_W_IQ3_XXS,
-    KT_W_IQ3_S,
-    /* More GGUF blocks: wnvfp4, with an f32 factor per channel; wtq2_0, wtq1_0 */
-    KT_W_NVFP4,
-    KT_W_TQ2_0,
-    KT_W_TQ1_0,
-    KT_W_IQ1_S, /* wiq1_s, wiq1_m: indices into a grid of ternary points */
-    KT_W_IQ1_M,
-    KT_W_COUNT /* below 64: variants hold formats as bits of a uint64 */
-} kt_weight_format;
-
-/* The bit of a format in a set of formats. */
+/* kt_weight_format, how weights are stored: kernels/formats/<name>.c defines each exactly and says its
+ * enumerator KT_W_<ID> and its number, which is never another's; KT_W_NONE = 0 and KT_W_COUNT stand
+ * around them. Tables and packed files hold names. The bit of a format in a set of formats: */
 #define KT_W_BIT(format) (UINT64_C(1) << (format))
 
 /* How activation rows are stored when a GEMM reads them (kernels/encode). */

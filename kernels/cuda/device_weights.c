@@ -9,25 +9,6 @@
 #include "kernels/formats/blocks.h"
 #include "kernels/formats/iq1.h"
 
-#define SAME(name) _Static_assert((int)KT_DEV_##name == (int)KT_W_##name, "one numbering")
-SAME(BF16);
-SAME(INT8_CHANNEL);
-SAME(INT4_G32);
-SAME(INT4_G64);
-SAME(INT4Z_G128);
-SAME(INT8_G128);
-SAME(FP8_CHANNEL);
-SAME(Q4_0);
-SAME(Q8_0);
-SAME(Q2_K);
-SAME(Q6_K);
-SAME(MXFP4);
-SAME(INT8_G16M);
-SAME(MXFP8);
-SAME(IQ2_XXS);
-SAME(NVFP4);
-SAME(IQ1_M);
-
 enum { UNIT = 32, SPAN_MAX = 256, FP8_GROUP = 128 };
 
 kt_weight_format kt_device_weight_format(kt_weight_format stored) {
@@ -115,24 +96,7 @@ static void put_block(const kt_weight_spec *s, const kt_weight_row *at, const kt
     memcpy(row + at->head + (size_t)b * head_bytes, head, head_bytes);
 }
 
-/* Where the fields of a block with a grid lie in files: its bytes stay as they are. */
-typedef struct grid_block {
-    kt_weight_format format;
-    int low, high, scale, minimum; /* -1: it has none, or not as a device reads it */
-} grid_block;
-
-static const grid_block grid_blocks[] = {
-    {KT_W_IQ2_XXS, 2, -1, -1, -1}, {KT_W_IQ2_XS, 2, -1, 66, -1}, {KT_W_IQ2_S, 2, 34, 74, 66},
-    {KT_W_IQ3_XXS, 2, 66, -1, -1}, {KT_W_IQ3_S, 2, 74, 106, 66},
-};
-
-static const grid_block *grid_block_of(kt_weight_format format) {
-    for (size_t i = 0; i < sizeof grid_blocks / sizeof *grid_blocks; i++)
-        if (grid_blocks[i].format == format) return &grid_blocks[i];
-    return NULL;
-}
-
-/* Field by field, of each block as many bytes as 256 inputs have of it. */
+/* A block with a grid keeps its bytes, field by field: of each as many as 256 inputs have of it. */
 static void copy_field(const uint8_t *block, int from, uint8_t *field, int64_t b, int bytes) {
     if (from >= 0) memcpy(field + b * bytes, block + from, (size_t)bytes);
 }
@@ -195,18 +159,17 @@ static void put_blocks(const kt_matrix *w, int64_t row, uint8_t *to) {
 }
 
 static void put_grid(const kt_matrix *w, int64_t row, uint8_t *to) {
-    const int block_bytes = kt_format_find(w->format)->block_bytes;
-    const grid_block *g = grid_block_of(w->format);
+    const kt_format *f = kt_format_find(w->format);
     const kt_weight_spec s = kt_weight_spec_of((int)w->format);
     const kt_weight_row at = kt_weight_row_of((int)w->format, (int)w->k);
     const int scale_bytes = SPAN_MAX / kt_term_inputs(s, s.scale) * kt_term_bytes(s.scale);
 
     for (int64_t b = 0; b < w->k / SPAN_MAX; b++) {
-        const uint8_t *block = kt_gguf_block(w, row, b, SPAN_MAX, block_bytes);
-        copy_field(block, g->low, to, b, SPAN_MAX / 8 * s.low);
-        copy_field(block, g->high, to + at.high, b, SPAN_MAX / 8 * s.high);
-        copy_field(block, g->scale, to + at.scale, b, scale_bytes);
-        copy_field(block, g->minimum, to + at.minimum, b, SPAN_MAX / UNIT);
+        const uint8_t *block = kt_gguf_block(w, row, b, SPAN_MAX, f->block_bytes);
+        copy_field(block, f->fields_at[0], to, b, SPAN_MAX / 8 * s.low);
+        copy_field(block, f->fields_at[1], to + at.high, b, SPAN_MAX / 8 * s.high);
+        copy_field(block, f->fields_at[2], to + at.scale, b, scale_bytes);
+        copy_field(block, f->fields_at[3], to + at.minimum, b, SPAN_MAX / UNIT);
         copy_field(block, 0, to + at.head, b, 2);
     }
 }
@@ -217,7 +180,7 @@ static void put_iq1(const kt_matrix *w, int64_t row, uint8_t *to) {
 
     for (int64_t b = 0; b < w->k / SPAN_MAX; b++) {
         const uint8_t *block = kt_gguf_block(w, row, b, SPAN_MAX, block_bytes);
-        if (w->format == KT_W_IQ1_S)
+        if (kt_p64_spec_of(w->format).group == UNIT)
             put_iq1_s(block, &at, b, to);
         else
             put_iq1_m(block, &at, b, to);
@@ -242,7 +205,7 @@ static void put_bf16(const kt_matrix *w, int64_t row, uint8_t *to) {
 
 static void put_int8(const kt_matrix *w, int64_t row, uint8_t *to) {
     const uint8_t *code = (const uint8_t *)w->data + row * w->k;
-    const kt_weight_row at = kt_weight_row_of(KT_DEV_INT8_CHANNEL, (int)w->k);
+    const kt_weight_row at = kt_weight_row_of(KT_W_INT8_CHANNEL, (int)w->k);
 
     memset(to, 0x80, at.high);
     for (int64_t i = 0; i < w->k; i++) to[i] = code[i] ^ 0x80;
@@ -269,7 +232,7 @@ static void put_fp8(const kt_matrix *w, int64_t row, uint8_t *to) {
 /* A NaN code makes the exponent of its group NaN. */
 static void put_mxfp8(const kt_matrix *w, int64_t row, uint8_t *to) {
     const int64_t groups = w->k / UNIT;
-    const kt_weight_row at = kt_weight_row_of(KT_DEV_MXFP8, (int)w->k);
+    const kt_weight_row at = kt_weight_row_of(KT_W_MXFP8, (int)w->k);
 
     memcpy(to, (const uint8_t *)w->data + row * w->k, (size_t)w->k);
     memcpy(to + at.scale, (const uint8_t *)w->scales + row * groups, (size_t)groups);
@@ -288,8 +251,8 @@ kt_status kt_device_weights_pack(const kt_matrix *w, int64_t row_begin, int64_t 
     if (w->format == KT_W_INT8_CHANNEL) put = put_int8;
     if (w->format == KT_W_FP8_B128 || w->format == KT_W_FP8_CHANNEL) put = put_fp8;
     if (w->format == KT_W_MXFP8) put = put_mxfp8;
-    if (grid_block_of(w->format)) put = put_grid;
-    if (w->format == KT_W_IQ1_S || w->format == KT_W_IQ1_M) put = put_iq1;
+    if (kt_p64_spec_of(w->format).grid) put = put_grid;
+    if (kt_p64_spec_of(w->format).scale == KT_P64_IQ1) put = put_iq1;
     for (int64_t row = row_begin; row < row_end; row++) {
         uint8_t *to = (uint8_t *)records + (size_t)(row - row_begin) * bytes;
         memset(to, 0, bytes);

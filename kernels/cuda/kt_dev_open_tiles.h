@@ -22,8 +22,8 @@
 #define KT_TILES_WARPS_N KT_CONSTANT(3)
 #define KT_TILES_STAGES KT_CONSTANT(4)
 #define KT_OPEN_FORMAT KT_CONSTANT(5)
-#define KT_TILES_B_BYTES (KT_OPEN_FORMAT == KT_DEV_BF16 ? 128 : 0)
-#define KT_TILES_MORE (KT_OPEN_FORMAT == KT_DEV_BF16 ? 0 : KT_TILES_N * 128)
+#define KT_TILES_B_BYTES (KT_OPEN_FORMAT == KT_W_BF16 ? 128 : 0)
+#define KT_TILES_MORE (KT_OPEN_FORMAT == KT_W_BF16 ? 0 : KT_TILES_N * 128)
 #include "kernels/cuda/kt_dev_tiles.h"
 
 /* Pieces of a step: of a row, and of the block. */
@@ -123,7 +123,7 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     kt_tile_rows r;
     kt_open_pieces p;
 
-    if (KT_OPEN_FORMAT == KT_DEV_BF16) {
+    if (KT_OPEN_FORMAT == KT_W_BF16) {
         kt_tiles_product(o, sum);
         return;
     }
@@ -168,7 +168,7 @@ static const kt_param kt_open_params[KT_OPEN_PARAMS] = {
     {"warps_m", kt_tiles_warps, 3, 2},
     {"warps_n", kt_tiles_warps, 3, 2},
     {"stages", kt_tiles_stages, 3, 3},
-    {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
+    {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
 
 static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
     const int32_t *v = config->value;
@@ -190,7 +190,7 @@ static inline const char *kt_open_refuse(const kt_config *config, const kt_cuda_
     const int format = config->value[5];
 
     if (kt_weight_spec_of(format).low == 0) return "no such format of weights";
-    if (format != KT_DEV_BF16 &&
+    if (format != KT_W_BF16 &&
         s.n * 64 / kt_piece_inputs(format) > KT_OPEN_MAX * 32 * s.warps_m * s.warps_n)
         return "over 4 loads of weights a thread and step: they would spill";
     return kt_tiles_refuse(&s, target);

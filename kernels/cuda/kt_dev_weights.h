@@ -36,46 +36,7 @@
 
 #include "kernels/cuda/kt_dev.h"
 #include "kernels/cuda/kt_dev_points.h"
-
-/* The formats, numbered as kt_weight_format (a build constant of the kernels). */
-enum {
-    KT_DEV_BF16 = 1,
-    KT_DEV_INT8_CHANNEL = 2,
-    KT_DEV_INT4_G32 = 3,
-    KT_DEV_INT4_G64 = 6,
-    KT_DEV_INT4_G128,
-    KT_DEV_INT4Z_G32,
-    KT_DEV_INT4Z_G64,
-    KT_DEV_INT4Z_G128,
-    KT_DEV_INT8_G128,
-    KT_DEV_FP8_B128,
-    KT_DEV_FP8_CHANNEL,
-    KT_DEV_Q4_0,
-    KT_DEV_Q4_1,
-    KT_DEV_Q5_0,
-    KT_DEV_Q5_1,
-    KT_DEV_Q8_0,
-    KT_DEV_Q2_K,
-    KT_DEV_Q3_K,
-    KT_DEV_Q4_K,
-    KT_DEV_Q5_K,
-    KT_DEV_Q6_K,
-    KT_DEV_IQ4_NL,
-    KT_DEV_IQ4_XS,
-    KT_DEV_MXFP4,
-    KT_DEV_INT8_G16M,
-    KT_DEV_MXFP8,
-    KT_DEV_IQ2_XXS,
-    KT_DEV_IQ2_XS,
-    KT_DEV_IQ2_S,
-    KT_DEV_IQ3_XXS,
-    KT_DEV_IQ3_S,
-    KT_DEV_NVFP4,
-    KT_DEV_TQ2_0,
-    KT_DEV_TQ1_0,
-    KT_DEV_IQ1_S,
-    KT_DEV_IQ1_M
-};
+#include "kt/weight_formats.h"
 
 /* What a scale or minimum is made of. From BYTE on d or dmin of the head come on top. Of grids: ODD
  * is half a byte n, the scale d (2 n + 1) and the grid's unit; INSIDE the same with n above the
@@ -94,7 +55,10 @@ enum {
     KT_TERM_INSIDE,
     KT_TERM_UNIT16,
     KT_TERM_UNIT8,
-    KT_TERM_E4M3
+    KT_TERM_E4M3,
+    KT_TERM_S8 = KT_TERM_BYTE, /* the words of panels */
+    KT_TERM_U8 = KT_TERM_BYTE,
+    KT_TERM_NIBBLES = KT_TERM_NIBBLE
 };
 /* From IQ1 on points of grids. */
 enum {
@@ -132,46 +96,11 @@ KT_DEVICE kt_weight_spec kt_weight_spec_make(int low, int high, int group, int s
 
 KT_DEVICE kt_weight_spec kt_weight_spec_of(int format) {
 #define KT_SPEC(id, low, high, group, scale, minimum, values, offset, is_late)           \
-    case KT_DEV_##id:                                                                    \
+    case KT_W_##id:                                                                      \
         return kt_weight_spec_make(low, high, group, KT_TERM_##scale, KT_TERM_##minimum, \
                                    KT_CODE_##values, offset, is_late);
     switch (format) {
-        KT_SPEC(BF16, 16, 0, 0, NONE, NONE, BF16, 0, 0)
-        KT_SPEC(INT8_CHANNEL, 8, 0, 0, F32, NONE, LINEAR, 128, 1)
-        KT_SPEC(INT4_G32, 4, 0, 32, BF16, NONE, LINEAR, 8, 0)
-        KT_SPEC(INT4_G64, 4, 0, 64, BF16, NONE, LINEAR, 8, 0)
-        KT_SPEC(INT4_G128, 4, 0, 128, BF16, NONE, LINEAR, 8, 1)
-        KT_SPEC(INT4Z_G32, 4, 0, 32, F16, ZERO, LINEAR, 0, 0)
-        KT_SPEC(INT4Z_G64, 4, 0, 64, F16, ZERO, LINEAR, 0, 0)
-        KT_SPEC(INT4Z_G128, 4, 0, 128, F16, ZERO, LINEAR, 0, 1)
-        KT_SPEC(INT8_G128, 8, 0, 128, BF16, NONE, LINEAR, 128, 1)
-        KT_SPEC(FP8_B128, 8, 0, 128, F32, NONE, E4M3, 0, 1)
-        KT_SPEC(FP8_CHANNEL, 8, 0, 0, F32, NONE, E4M3, 0, 1)
-        KT_SPEC(Q4_0, 4, 0, 32, F16, NONE, LINEAR, 8, 0)
-        KT_SPEC(Q4_1, 4, 0, 32, F16, F16, LINEAR, 0, 0)
-        KT_SPEC(Q5_0, 4, 1, 32, F16, NONE, LINEAR, 16, 0)
-        KT_SPEC(Q5_1, 4, 1, 32, F16, F16, LINEAR, 0, 0)
-        KT_SPEC(Q8_0, 8, 0, 32, F16, NONE, LINEAR, 128, 0)
-        KT_SPEC(Q2_K, 2, 0, 16, NIBBLE, NIBBLE, LINEAR, 0, 0)
-        KT_SPEC(Q3_K, 2, 1, 16, BYTE, NONE, LINEAR, 4, 0)
-        KT_SPEC(Q4_K, 4, 0, 32, BYTE, BYTE, LINEAR, 0, 0)
-        KT_SPEC(Q5_K, 4, 1, 32, BYTE, BYTE, LINEAR, 0, 0)
-        KT_SPEC(Q6_K, 4, 2, 16, BYTE, NONE, LINEAR, 32, 0)
-        KT_SPEC(IQ4_NL, 4, 0, 32, F16, NONE, IQ4, 0, 0)
-        KT_SPEC(IQ4_XS, 4, 0, 32, BYTE, NONE, IQ4, 0, 0)
-        KT_SPEC(MXFP4, 4, 0, 32, E8M0, NONE, E2M1, 0, 0)
-        KT_SPEC(INT8_G16M, 8, 0, 16, F32, F32, LINEAR, 128, 0)
-        KT_SPEC(MXFP8, 8, 0, 32, E8M0, NONE, E4M3, 0, 0)
-        KT_SPEC(IQ2_XXS, 2, 0, 32, INSIDE, NONE, IQ2_XXS, 0, 0)
-        KT_SPEC(IQ2_XS, 2, 0, 16, ODD, NONE, IQ2_XS, 0, 0)
-        KT_SPEC(IQ2_S, 1, 1, 16, ODD, UNIT8, IQ2_S, 0, 0)
-        KT_SPEC(IQ3_XXS, 2, 1, 32, INSIDE, NONE, IQ3_XXS, 0, 0)
-        KT_SPEC(IQ3_S, 2, 1, 32, ODD, UNIT8, IQ3_S, 0, 0)
-        KT_SPEC(NVFP4, 4, 0, 16, E4M3, NONE, E2M1, 0, 1)
-        KT_SPEC(TQ2_0, 2, 0, 256, F16, NONE, LINEAR, 1, 1)
-        KT_SPEC(TQ1_0, 2, 0, 256, F16, NONE, LINEAR, 1, 1)
-        KT_SPEC(IQ1_S, 1, 0, 32, ODD, UNIT16, IQ1, 0, 0)
-        KT_SPEC(IQ1_M, 1, 0, 16, ODD, UNIT16, IQ1, 0, 0)
+        KT_DEVICE_FORMATS(KT_SPEC)
     default: break;
     }
 #undef KT_SPEC

@@ -213,7 +213,7 @@ KT_FEW_ENTRY(moe_decode_down, kt_moe_decode, down, THREADS)
 static const int32_t warps_values[] = {1, 2, 4, 8}, tiles_values[] = {1, 2};
 static const kt_param params[] = {{"warps", warps_values, 4, 4},
                                   {"tiles", tiles_values, 2, 1},
-                                  {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
+                                  {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
 
 static int threads(const kt_config *config) {
     return 32 * config->value[0];

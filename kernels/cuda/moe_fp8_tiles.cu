@@ -30,8 +30,8 @@ KT_ENTRY(moe_fp8_tiles_down, kt_a8_tiles, kt_a8_down, KT_TILES_THREADS)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const int32_t format_values[] = {KT_DEV_FP8_B128, KT_DEV_FP8_CHANNEL};
-static const kt_param params[] = {KT_A8_PARAMS, {"format", format_values, 2, KT_DEV_FP8_B128}};
+static const int32_t format_values[] = {KT_W_FP8_B128, KT_W_FP8_CHANNEL};
+static const kt_param params[] = {KT_A8_PARAMS, {"format", format_values, 2, KT_W_FP8_B128}};
 
 KT_CUDA_KERNEL(moe_fp8_tiles) = {
     .name = "moe_fp8_tiles",

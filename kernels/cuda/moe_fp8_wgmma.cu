@@ -77,11 +77,11 @@ KT_ENTRY(moe_fp8_wgmma_down, kt_a8_tiles, kt_a8_down, KT_TILES_THREADS)
 #include "kernels/cuda/cuda_kernel.h"
 
 static const int32_t bm_values[] = {64, 128}, bn_values[] = {64, 128}, stages_values[] = {3, 4, 5},
-                     format_values[] = {KT_DEV_FP8_B128, KT_DEV_FP8_CHANNEL};
+                     format_values[] = {KT_W_FP8_B128, KT_W_FP8_CHANNEL};
 static const kt_param params[] = {{"bm", bm_values, 2, 128},
                                   {"bn", bn_values, 2, 128},
                                   {"stages", stages_values, 3, 4},
-                                  {"format", format_values, 2, KT_DEV_FP8_B128}};
+                                  {"format", format_values, 2, KT_W_FP8_B128}};
 
 /* As the kernels of warps have it. */
 static kt_config by_warps(const kt_config *config) {

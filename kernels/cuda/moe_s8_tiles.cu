@@ -33,10 +33,10 @@ KT_ENTRY(moe_s8_tiles_down, kt_a8_tiles, kt_a8_down, KT_TILES_THREADS)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const int32_t format_values[] = {KT_DEV_INT4_G32,     KT_DEV_INT4_G64,  KT_DEV_INT4_G128,
-                                        KT_DEV_INT8_CHANNEL, KT_DEV_INT8_G128, KT_DEV_Q4_0,
-                                        KT_DEV_Q8_0};
-static const kt_param params[] = {KT_A8_PARAMS, {"format", format_values, 7, KT_DEV_INT4_G32}};
+static const int32_t format_values[] = {KT_W_INT4_G32,     KT_W_INT4_G64,  KT_W_INT4_G128,
+                                        KT_W_INT8_CHANNEL, KT_W_INT8_G128, KT_W_Q4_0,
+                                        KT_W_Q8_0};
+static const kt_param params[] = {KT_A8_PARAMS, {"format", format_values, 7, KT_W_INT4_G32}};
 
 KT_CUDA_KERNEL(moe_s8_tiles) = {
     .name = "moe_s8_tiles",

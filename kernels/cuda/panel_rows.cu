@@ -311,7 +311,7 @@ KT_ENTRY(panel_rows_pick, kt_pick_ids, pick, THREADS)
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/weight_values.h"
 
-static const kt_param params[] = {{"format", kt_weight_values, KT_WEIGHT_VALUES, KT_DEV_INT4_G32}};
+static const kt_param params[] = {{"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
 
 static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
     (void)config, (void)target;

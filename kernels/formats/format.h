@@ -1,6 +1,8 @@
 /* Weight formats: exact decoding in double and, where we quantise, encoding.
- * One file kernels/formats/<name>.c defines `KT_FORMAT(<name>) = {...};` The build writes the table.
- * SPDX-License-Identifier: Apache-2.0 */
+ * One file kernels/formats/<name>.c is all that the tree knows of a format: `KT_FORMAT(<name>) = {...};`
+ * and the lines KT_FORMAT_IS, _BLOCKS or _PANEL, and _DEVICE. The build reads them and writes the table
+ * of formats and "kt/weight_formats.h", which has the enumeration, the names and what is constant
+ * where kernels are compiled. SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_KERNELS_FORMAT_H
 #define KT_KERNELS_FORMAT_H
 
@@ -41,11 +43,42 @@ typedef struct kt_format {
     /* GGUF blocks, for those who make random ones: bytes of a block, and where its f16 scale and f16
      * minimum lie (-1 = none). 0 bytes = not a GGUF block. */
     int block_bytes, d_at, m_at;
+    /* Of blocks that hold the bits of an f16 scale apart: that scale. NULL = it lies at d_at. */
+    uint16_t (*scale_of)(const uint8_t *block);
+    /* Of blocks without an f16 at d_at: write the scales of block `number` of many, whose mean shall
+     * be `scale`, or its magnitude where scales have no sign. NULL = others. */
+    void (*put_scale)(uint8_t *block, size_t number, double scale);
+    /* GGUF files: the number and the name of the type; a NULL name = never in such files. */
+    uint32_t ggml_type;
+    const char *ggml_name;
+    /* Of blocks with a grid: where low, high, scale and minimum of a device's record lie in a block;
+     * -1 = it has none, or not as a device reads it. */
+    int fields_at[4];
 } kt_format;
 
 #define KT_FORMAT(stem)                      \
     extern const kt_format kt_format_##stem; \
     const kt_format kt_format_##stem
+
+/* KT_FORMAT_IS(ID, NUMBER); the enumerator KT_W_<ID> and its number, the next that is free: a number
+ * is never given to another format. Each of these is one line of a format's file. */
+#define KT_FORMAT_IS(id, number) \
+    _Static_assert((int)KT_W_##id == (number), "the build has read this line")
+/* Formats of blocks: how their panels are built, in the words of kt_p64_spec and the enumerations
+ * before it; behind it the grid, if there is one. What kernels of blocks in general multiply is
+ * KT_FORMAT_BLOCKS, what has kernels of its own instead KT_FORMAT_PANEL. */
+#define KT_FORMAT_PANEL(low, high, span, group, ...)                                 \
+    _Static_assert((low) + (high) <= 8 && (span) % 32 == 0 && (span) % (group) == 0, \
+                   "codes of at most 8 bits, blocks of whole units and groups");     \
+    enum { KT_THIS_SPAN = (span), KT_THIS_GROUP = (group) }
+#define KT_FORMAT_BLOCKS(...) KT_FORMAT_PANEL(__VA_ARGS__)
+/* Members of every format of blocks, whose functions its file has under the members' names. */
+#define KT_BLOCK_MEMBERS(decode)                                                            \
+    .acts = KT_A_INT8_G32, .group = KT_THIS_GROUP, .block = KT_THIS_SPAN, .unpack = unpack, \
+    .plain_bytes = plain_bytes, .decode_row = decode, .pack_rows = pack_rows
+/* Records of devices in the words of kt_weight_spec (kernels/cuda/kt_dev_weights.h), where they do
+ * not follow from the panels. A format with neither line has no kernel on devices. */
+#define KT_FORMAT_DEVICE(low, high, ...) _Static_assert((low) + (high) <= 16, "bits of a weight")
 
 extern const kt_format *const kt_builtin_formats[];
 extern const size_t kt_builtin_format_count;

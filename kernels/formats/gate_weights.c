@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
-#include "kernels/formats/iq1.h"
+#include "kernels/formats/p64_spec.h"
 
 enum { W_RANDOM, W_EXTREME, W_HEAVY, W_ZERO_SCALE, W_ONE_GROUP, W_LOWEST, W_PATTERNS };
 
@@ -166,6 +166,7 @@ static void put_half(uint8_t *block, int at, float v) {
 static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const row_pattern *p,
                       void *data) {
     static const uint8_t extremes[] = {0x00, 0x0f, 0xf0, 0xff};
+    const kt_p64_spec spec = kt_p64_spec_of(f->id);
     const int64_t blocks = w->k / f->block;
     const float unit =
         f->block == 256 && p->pattern != W_ZERO_SCALE ? 1.0f / 64 : 1; /* those are small enough */
@@ -179,16 +180,16 @@ static void fill_gguf(const kt_format *f, const kt_matrix *w, int64_t row, const
         }
         put_half(block, f->d_at, unit * draw_half_scale(p, b, blocks));
         put_half(block, f->m_at, unit * draw_half_scale(p, b, blocks));
-        if (f->id == KT_W_IQ1_M)
-            kt_iq1_m_put_d(block, kt_f32_to_f16(unit * draw_half_scale(p, b, blocks)));
-        if (f->id == KT_W_MXFP4) /* 2^-20 .. 1, and the smallest there is */
+        if (f->scale_of) f->put_scale(block, 0, unit * draw_half_scale(p, b, blocks));
+        if (spec.scale == KT_P64_E8M0) /* 2^-20 .. 1, and the smallest there is */
             block[0] = p->pattern == W_ZERO_SCALE ? 0 : (uint8_t)(107 + kt_rng_below(p->rng, 21));
     }
 }
 
-/* NVFP4: any byte is a scale, zeros where the pattern has them; the row's factor is drawn. */
-static void fill_nvfp4(const kt_format *f, const kt_matrix *w, int64_t row, const row_pattern *p,
-                       void *data, void *scales) {
+/* Four E4M3 scales a block: any byte is one, zeros where the pattern has them; the row's factor is
+ * drawn. */
+static void fill_with_factor(const kt_format *f, const kt_matrix *w, int64_t row,
+                             const row_pattern *p, void *data, void *scales) {
     const int64_t blocks = w->k / f->block;
 
     fill_gguf(f, w, row, p, data);
@@ -200,6 +201,25 @@ static void fill_nvfp4(const kt_format *f, const kt_matrix *w, int64_t row, cons
     ((float *)scales)[row] = draw_scale(p, 0, 1) / 256;
 }
 
+/* Formats of blocks, by what their scales are. */
+static void fill_blocks(const kt_format *f, const kt_matrix *w, int64_t row, const row_pattern *p,
+                        void *data, void *scales) {
+    const kt_p64_spec spec = kt_p64_spec_of(f->id);
+
+    if (f->block_bytes && kt_p64_tail_bytes(spec))
+        fill_with_factor(f, w, row, p, data, scales);
+    else if (f->block_bytes)
+        fill_gguf(f, w, row, p, data);
+    else if (spec.minimum == KT_P64_MIN_F32)
+        fill_int8m(w, row, p, data, scales);
+    else if (spec.minimum == KT_P64_MIN_ZERO)
+        fill_int4z(w, row, f->group, p, data, scales);
+    else if (spec.low == 8)
+        fill_int8(w, row, p, data, scales);
+    else
+        fill_int4(w, row, f->group, p, data, scales);
+}
+
 static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng *rng, void *data,
                      void *scales) {
     const row_pattern p = {rng, (int)(row % W_PATTERNS),
@@ -209,20 +229,11 @@ static void fill_row(const kt_format *f, const kt_matrix *w, int64_t row, kt_rng
     case KT_W_F32:
     case KT_W_BF16:
     case KT_W_F16: fill_floats(w, row, &p, data); break;
-    case KT_W_INT8_CHANNEL:
-    case KT_W_INT8_G128: fill_int8(w, row, &p, data, scales); break;
-    case KT_W_INT8_G16M: fill_int8m(w, row, &p, data, scales); break;
-    case KT_W_INT4_G32:
-    case KT_W_INT4_G64:
-    case KT_W_INT4_G128: fill_int4(w, row, f->group, &p, data, scales); break;
-    case KT_W_INT4Z_G32:
-    case KT_W_INT4Z_G64:
-    case KT_W_INT4Z_G128: fill_int4z(w, row, f->group, &p, data, scales); break;
+    case KT_W_INT8_CHANNEL: fill_int8(w, row, &p, data, scales); break;
     case KT_W_FP8_B128:
     case KT_W_FP8_CHANNEL: fill_fp8(w, row, &p, data, scales); break;
     case KT_W_MXFP8: fill_mxfp8(w, row, &p, data, scales); break;
-    case KT_W_NVFP4: fill_nvfp4(f, w, row, &p, data, scales); break;
-    default: fill_gguf(f, w, row, &p, data); break;
+    default: fill_blocks(f, w, row, &p, data, scales); break;
     }
 }
 

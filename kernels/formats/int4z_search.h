@@ -41,14 +41,8 @@ static inline void kt_int4z_unpack(int group, const kt_matrix *w, int64_t row, i
     KT_FORMAT(stem) = {                                                                           \
         .name = #stem,                                                                            \
         .id = format,                                                                             \
-        .acts = KT_A_INT8_G32,                                                                    \
-        .group = inputs,                                                                          \
-        .block = inputs,                                                                          \
         .bits = 4 + 24.0 / (inputs),                                                              \
-        .plain_bytes = plain_bytes,                                                               \
-        .decode_row = kt_blocks_decode_row,                                                       \
-        .unpack = unpack,                                                                         \
-        .pack_rows = pack_rows,                                                                   \
+        KT_BLOCK_MEMBERS(kt_blocks_decode_row),                                                   \
         .encode_rows = encode_rows,                                                               \
     }
 

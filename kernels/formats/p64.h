@@ -44,7 +44,7 @@ enum {
 };
 /* Of a format's bytes: files hold them (dispatch/model/packed.h). Change a byte, add one. */
 static inline int kt_p64_version(kt_weight_format format) {
-    return format == KT_W_IQ1_S || format == KT_W_IQ1_M ? 2 : 1;
+    return kt_p64_spec_of(format).scale == KT_P64_IQ1 ? 2 : 1;
 }
 
 static inline size_t kt_p64_panel_bytes(kt_weight_format format, int64_t k) {

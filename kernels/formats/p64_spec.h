@@ -97,60 +97,32 @@ static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weigh
     kt_p64_spec s = none;
 
     switch (format) {
-#define SPEC(id, low, high, span, group, scale, minimum, values, offset) \
-    case KT_W_##id:                                                      \
-        s = (kt_p64_spec){low,                                           \
-                          high,                                          \
-                          span,                                          \
-                          group,                                         \
-                          KT_P64_##scale,                                \
-                          KT_P64_MIN_##minimum,                          \
-                          KT_P64_##values,                               \
-                          offset,                                        \
-                          KT_P64_NO_GRID};                               \
+#define SPEC(id, low, high, span, group, scale, minimum, values, offset, grid) \
+    case KT_W_##id:                                                            \
+        s = (kt_p64_spec){low,                                                 \
+                          high,                                                \
+                          span,                                                \
+                          group,                                               \
+                          KT_P64_##scale,                                      \
+                          KT_P64_MIN_##minimum,                                \
+                          KT_P64_##values,                                     \
+                          offset,                                              \
+                          KT_P64_##grid};                                      \
         break;
-        SPEC(INT4_G32, 4, 0, 32, 32, BF16, NONE, LINEAR, 8)
-        SPEC(INT4_G64, 4, 0, 64, 64, BF16, NONE, LINEAR, 8)
-        SPEC(INT4_G128, 4, 0, 128, 128, BF16, NONE, LINEAR, 8)
-        SPEC(INT4Z_G32, 4, 0, 32, 32, F16, ZERO, LINEAR, 0)
-        SPEC(INT4Z_G64, 4, 0, 64, 64, F16, ZERO, LINEAR, 0)
-        SPEC(INT4Z_G128, 4, 0, 128, 128, F16, ZERO, LINEAR, 0)
-        SPEC(INT8_G128, 8, 0, 128, 128, BF16, NONE, LINEAR, 128)
-        SPEC(Q4_0, 4, 0, 32, 32, F16, NONE, LINEAR, 8)
-        SPEC(Q4_1, 4, 0, 32, 32, F16, F16, LINEAR, 0)
-        SPEC(Q5_0, 4, 1, 32, 32, F16, NONE, LINEAR, 16)
-        SPEC(Q5_1, 4, 1, 32, 32, F16, F16, LINEAR, 0)
-        SPEC(Q8_0, 8, 0, 32, 32, F16, NONE, LINEAR, 128)
-        SPEC(Q2_K, 2, 0, 256, 16, NIBBLES, NIBBLE, LINEAR, 0)
-        SPEC(Q3_K, 2, 1, 256, 16, S8, NONE, LINEAR, 4)
-        SPEC(Q4_K, 4, 0, 256, 32, S8, U8, LINEAR, 0)
-        SPEC(Q5_K, 4, 1, 256, 32, S8, U8, LINEAR, 0)
-        SPEC(Q6_K, 4, 2, 256, 16, S8, NONE, LINEAR, 32)
-        SPEC(IQ4_NL, 4, 0, 32, 32, F16, NONE, IQ4, 0)
-        SPEC(IQ4_XS, 4, 0, 256, 32, S8, NONE, IQ4, 0)
-        SPEC(MXFP4, 4, 0, 32, 32, E8M0, NONE, E2M1, 0)
-        SPEC(INT8_G16M, 8, 0, 32, 16, F32, F32, LINEAR, 128)
-        SPEC(NVFP4, 4, 0, 64, 16, E4M3, NONE, E2M1, 0)
-        SPEC(TQ2_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
-        SPEC(TQ1_0, 2, 0, 256, 256, F16, NONE, LINEAR, 1)
-        SPEC(IQ1_S, 1, 0, 256, 32, IQ1, NONE, LINEAR, 9)
-        SPEC(IQ1_M, 1, 0, 256, 16, IQ1, NONE, LINEAR, 9)
+        KT_PANEL_FORMATS(SPEC)
 #undef SPEC
-#define GRID(id, group)                                                                           \
-    case KT_W_##id:                                                                               \
-        s = (kt_p64_spec){8,  0,          256, group, KT_P64_ODD, KT_P64_MIN_NONE, KT_P64_LINEAR, \
-                          64, KT_P64_##id};                                                       \
-        break;
-        GRID(IQ2_XXS, 32)
-        GRID(IQ2_XS, 16)
-        GRID(IQ2_S, 16)
-        GRID(IQ3_XXS, 32)
-        GRID(IQ3_S, 32)
-#undef GRID
     default: break;
     }
     return s;
 }
+
+/* Sets of formats: whose codes are indices into grids, and those and the points of IQ1. */
+#define KT_GRID_BIT(id, low, high, span, group, scale, minimum, values, offset, grid) \
+    | (KT_P64_##grid ? KT_W_BIT(KT_W_##id) : 0)
+#define KT_GRID_MASK (UINT64_C(0) KT_PANEL_FORMATS(KT_GRID_BIT))
+#define KT_IQ1_BIT(id, low, high, span, group, scale, minimum, values, offset, grid) \
+    | (KT_P64_##scale == KT_P64_IQ1 ? KT_W_BIT(KT_W_##id) : 0)
+#define KT_POINT_MASK (KT_GRID_MASK KT_PANEL_FORMATS(KT_IQ1_BIT))
 
 /* Value tables of 4-bit codes. E2M1 is doubled, so that it is whole numbers. */
 static const int8_t kt_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

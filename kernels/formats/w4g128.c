@@ -3,19 +3,16 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/int4_search.h"
 
+KT_FORMAT_IS(INT4_G128, 7);
+KT_FORMAT_BLOCKS(4, 0, 128, 128, BF16, NONE, LINEAR, 8);
+
 KT_INT4_MEMBERS(128)
 KT_BLOCKS_PACK_ROWS(KT_W_INT4_G128)
 
 KT_FORMAT(w4g128) = {
     .name = "w4g128",
     .id = KT_W_INT4_G128,
-    .acts = KT_A_INT8_G32,
-    .group = 128,
-    .block = 128,
     .bits = 4.125,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .encode_rows = encode_rows,
 };

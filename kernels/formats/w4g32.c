@@ -8,19 +8,16 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/int4_search.h"
 
+KT_FORMAT_IS(INT4_G32, 3);
+KT_FORMAT_PANEL(4, 0, 32, 32, BF16, NONE, LINEAR, 8);
+
 KT_INT4_MEMBERS(32)
 KT_BLOCKS_PACK_ROWS(KT_W_INT4_G32)
 
 KT_FORMAT(w4g32) = {
     .name = "w4g32",
     .id = KT_W_INT4_G32,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 4.5,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .encode_rows = encode_rows,
 };

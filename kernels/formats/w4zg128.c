@@ -7,4 +7,7 @@
  * (kernels/formats/int4_import.h). SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/int4z_search.h"
 
+KT_FORMAT_IS(INT4Z_G128, 10);
+KT_FORMAT_BLOCKS(4, 0, 128, 128, F16, ZERO, LINEAR, 0);
+
 KT_INT4Z_FORMAT(w4zg128, KT_W_INT4Z_G128, 128);

@@ -7,4 +7,7 @@
  * (kernels/formats/int4_import.h). SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/int4z_search.h"
 
+KT_FORMAT_IS(INT4Z_G64, 9);
+KT_FORMAT_BLOCKS(4, 0, 64, 64, F16, ZERO, LINEAR, 0);
+
 KT_INT4Z_FORMAT(w4zg64, KT_W_INT4Z_G64, 64);

@@ -7,6 +7,9 @@
 #include "kernels/formats/format.h"
 #include "kernels/formats/int8_search.h"
 
+KT_FORMAT_IS(INT8_CHANNEL, 2);
+KT_FORMAT_DEVICE(8, 0, 0, F32, NONE, LINEAR, 128, 1);
+
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
     *data_bytes = (size_t)n * (size_t)k;
     *scale_bytes = sizeof(float) * (size_t)n;

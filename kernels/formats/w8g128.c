@@ -10,6 +10,9 @@
 #include "kernels/formats/blocks_panel.h"
 #include "kernels/formats/int8_search.h"
 
+KT_FORMAT_IS(INT8_G128, 11);
+KT_FORMAT_BLOCKS(8, 0, 128, 128, BF16, NONE, LINEAR, 128);
+
 #define GROUP 128
 
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
@@ -48,13 +51,7 @@ static double encode_rows(const float *src, int64_t n, int64_t k, const float *i
 KT_FORMAT(w8g128) = {
     .name = "w8g128",
     .id = KT_W_INT8_G128,
-    .acts = KT_A_INT8_G32,
-    .group = GROUP,
-    .block = GROUP,
     .bits = 8 + 16.0 / GROUP,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .encode_rows = encode_rows,
 };

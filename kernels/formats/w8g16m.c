@@ -22,6 +22,9 @@
 #include "base/numeric.h"
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(INT8_G16M, 27);
+KT_FORMAT_BLOCKS(8, 0, 32, 16, F32, F32, LINEAR, 128);
+
 #define GROUP 16
 #define BLOCK 32 /* inputs of a packed block (p64_spec.h) */
 
@@ -105,7 +108,7 @@ kt_status kt_w8g16m_from(const kt_matrix *w, int64_t row_begin, int64_t row_end,
             from_channel(w, row, code, terms);
         else
             from_blocks(w, row, code, terms);
-        if (w->format == KT_W_NVFP4 && w->scales)
+        if (kt_p64_tail_bytes(kt_p64_spec_of(w->format)) && w->scales)
             kt_w8g16m_times(terms, groups, ((const float *)w->scales)[row]);
     }
     return KT_OK;
@@ -118,13 +121,7 @@ void kt_w8g16m_times(float *terms, int64_t groups, float factor) {
 KT_FORMAT(w8g16m) = {
     .name = "w8g16m",
     .id = KT_W_INT8_G16M,
-    .acts = KT_A_INT8_G32,
-    .group = GROUP,
-    .block = BLOCK,
     .bits = 8 + 64.0 / GROUP,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .terms_row = kt_blocks_terms_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
 };

@@ -2,6 +2,9 @@
 #include "base/numeric.h"
 #include "kernels/formats/format.h"
 
+KT_FORMAT_IS(BF16, 1);
+KT_FORMAT_DEVICE(16, 0, 0, NONE, NONE, BF16, 0, 0);
+
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
     *data_bytes = 2 * (size_t)n * (size_t)k;
     *scale_bytes = 0;
@@ -38,4 +41,6 @@ KT_FORMAT(wbf16) = {
     .plain_bytes = plain_bytes,
     .decode_row = decode_row,
     .encode_rows = encode_rows,
+    .ggml_type = 30,
+    .ggml_name = "BF16",
 };

@@ -4,6 +4,8 @@
 #include "base/numeric.h"
 #include "kernels/formats/format.h"
 
+KT_FORMAT_IS(F16, 5);
+
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
     *data_bytes = 2 * (size_t)n * (size_t)k;
     *scale_bytes = 0;
@@ -40,4 +42,6 @@ KT_FORMAT(wf16) = {
     .plain_bytes = plain_bytes,
     .decode_row = decode_row,
     .encode_rows = encode_rows,
+    .ggml_type = 1,
+    .ggml_name = "F16",
 };

@@ -4,6 +4,8 @@
 
 #include "kernels/formats/format.h"
 
+KT_FORMAT_IS(F32, 4);
+
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
     *data_bytes = sizeof(float) * (size_t)n * (size_t)k;
     *scale_bytes = 0;
@@ -35,4 +37,6 @@ KT_FORMAT(wf32) = {
     .plain_bytes = plain_bytes,
     .decode_row = decode_row,
     .encode_rows = encode_rows,
+    .ggml_type = 0,
+    .ggml_name = "F32",
 };

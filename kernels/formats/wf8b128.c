@@ -11,6 +11,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/fp8_common.h"
 
+KT_FORMAT_IS(FP8_B128, 12);
+KT_FORMAT_DEVICE(8, 0, 128, F32, NONE, E4M3, 0, 1);
+
 #define BLOCK 128
 
 static int64_t blocks(int64_t count) {

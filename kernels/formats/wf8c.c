@@ -8,6 +8,9 @@
  * value, so another scale only moves the errors about. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/fp8_common.h"
 
+KT_FORMAT_IS(FP8_CHANNEL, 13);
+KT_FORMAT_DEVICE(8, 0, 0, F32, NONE, E4M3, 0, 1);
+
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {
     *data_bytes = (size_t)n * (size_t)k;
     *scale_bytes = sizeof(float) * (size_t)n;

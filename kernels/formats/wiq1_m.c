@@ -3,7 +3,12 @@
  * bits s of four times 16 inputs and, on top, four bits of d (f16); w = d * (2 s + 1) * (point +
  * 1/8), - 1/8 below. The grid and panels: iq1.h.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/numeric.h"
 #include "kernels/formats/iq1_panel.h"
+
+KT_FORMAT_IS(IQ1_M, 38);
+KT_FORMAT_BLOCKS(1, 0, 256, 16, IQ1, NONE, LINEAR, 9);
+KT_FORMAT_DEVICE(1, 0, 16, ODD, UNIT16, IQ1, 0, 0);
 
 static void take_apart(const uint8_t *p, kt_iq1_block *out) {
     for (int i = 0; i < 32; i++) {
@@ -17,18 +22,21 @@ static void take_apart(const uint8_t *p, kt_iq1_block *out) {
 
 KT_IQ1_MEMBERS(KT_W_IQ1_M, 56)
 
+static void put_scale(uint8_t *block, size_t number, double scale) {
+    (void)number;
+    kt_iq1_m_put_d(block, kt_f32_to_f16((float)scale));
+}
+
 KT_FORMAT(wiq1_m) = {
     .name = "wiq1_m",
     .id = KT_W_IQ1_M,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 1.75,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 56,
     .d_at = -1,
     .m_at = -1,
+    .scale_of = kt_iq1_m_d,
+    .put_scale = put_scale,
+    .ggml_type = 29,
+    .ggml_name = "IQ1_M",
 };

@@ -4,6 +4,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/iq1_panel.h"
 
+KT_FORMAT_IS(IQ1_S, 37);
+KT_FORMAT_BLOCKS(1, 0, 256, 32, IQ1, NONE, LINEAR, 9);
+KT_FORMAT_DEVICE(1, 0, 32, ODD, UNIT16, IQ1, 0, 0);
+
 static void take_apart(const uint8_t *p, kt_iq1_block *out) {
     out->d = kt_load_u16(p);
     for (int i = 0; i < 32; i++) {
@@ -19,15 +23,11 @@ KT_IQ1_MEMBERS(KT_W_IQ1_S, 50)
 KT_FORMAT(wiq1_s) = {
     .name = "wiq1_s",
     .id = KT_W_IQ1_S,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 256,
     .bits = 1.5625,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 50,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 19,
+    .ggml_name = "IQ1_S",
 };

@@ -4,6 +4,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 
+KT_FORMAT_IS(IQ2_S, 31);
+KT_FORMAT_BLOCKS(8, 0, 256, 16, ODD, NONE, LINEAR, 64, IQ2_S);
+KT_FORMAT_DEVICE(1, 1, 16, ODD, UNIT8, IQ2_S, 0, 0);
+
 static void take_apart(const uint8_t *p, kt_grid_block *out) {
     out->d = kt_load_u16(p);
     for (int i = 0; i < 32; i++) {
@@ -19,15 +23,12 @@ KT_GRID_MEMBERS(KT_W_IQ2_S, 82)
 KT_FORMAT(wiq2_s) = {
     .name = "wiq2_s",
     .id = KT_W_IQ2_S,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 2.5625,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 82,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 22,
+    .ggml_name = "IQ2_S",
+    .fields_at = {2, 34, 74, 66},
 };

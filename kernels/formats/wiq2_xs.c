@@ -4,6 +4,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 
+KT_FORMAT_IS(IQ2_XS, 30);
+KT_FORMAT_BLOCKS(8, 0, 256, 16, ODD, NONE, LINEAR, 64, IQ2_XS);
+KT_FORMAT_DEVICE(2, 0, 16, ODD, NONE, IQ2_XS, 0, 0);
+
 static void take_apart(const uint8_t *p, kt_grid_block *out) {
     out->d = kt_load_u16(p);
     for (int i = 0; i < 32; i++) {
@@ -19,15 +23,12 @@ KT_GRID_MEMBERS(KT_W_IQ2_XS, 74)
 KT_FORMAT(wiq2_xs) = {
     .name = "wiq2_xs",
     .id = KT_W_IQ2_XS,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 2.3125,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 74,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 17,
+    .ggml_name = "IQ2_XS",
+    .fields_at = {2, -1, 66, -1},
 };

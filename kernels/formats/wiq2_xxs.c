@@ -4,6 +4,10 @@
  * 43. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 
+KT_FORMAT_IS(IQ2_XXS, 29);
+KT_FORMAT_BLOCKS(8, 0, 256, 32, ODD, NONE, LINEAR, 64, IQ2_XXS);
+KT_FORMAT_DEVICE(2, 0, 32, INSIDE, NONE, IQ2_XXS, 0, 0);
+
 static void take_apart(const uint8_t *p, kt_grid_block *out) {
     out->d = kt_load_u16(p);
     for (int u = 0; u < 8; u++) {
@@ -17,15 +21,12 @@ KT_GRID_MEMBERS(KT_W_IQ2_XXS, 66)
 KT_FORMAT(wiq2_xxs) = {
     .name = "wiq2_xxs",
     .id = KT_W_IQ2_XXS,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 256,
     .bits = 2.0625,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 66,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 16,
+    .ggml_name = "IQ2_XXS",
+    .fields_at = {2, -1, -1, -1},
 };

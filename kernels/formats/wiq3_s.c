@@ -4,6 +4,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/grid_panel.h"
 
+KT_FORMAT_IS(IQ3_S, 33);
+KT_FORMAT_BLOCKS(8, 0, 256, 32, ODD, NONE, LINEAR, 64, IQ3_S);
+KT_FORMAT_DEVICE(2, 1, 32, ODD, UNIT8, IQ3_S, 0, 0);
+
 static void take_apart(const uint8_t *p, kt_grid_block *out) {
     out->d = kt_load_u16(p);
     for (int i = 0; i < 64; i++)
@@ -17,15 +21,12 @@ KT_GRID_MEMBERS(KT_W_IQ3_S, 110)
 KT_FORMAT(wiq3_s) = {
     .name = "wiq3_s",
     .id = KT_W_IQ3_S,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 256,
     .bits = 3.4375,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 110,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 21,
+    .ggml_name = "IQ3_S",
+    .fields_at = {2, 74, 106, 66},
 };

@@ -5,6 +5,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(IQ4_XS, 25);
+KT_FORMAT_BLOCKS(4, 0, 256, 32, S8, NONE, IQ4, 0);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     unsigned high = kt_load_u16(p + 2);
 
@@ -22,15 +25,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_IQ4_XS)
 KT_FORMAT(wiq4_xs) = {
     .name = "wiq4_xs",
     .id = KT_W_IQ4_XS,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 256,
     .bits = 4.25,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 136,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 23,
+    .ggml_name = "IQ4_XS",
 };

@@ -3,7 +3,12 @@
  * doubled. e = 255 is NaN, e = 0 is 2^-127 like any other. Checkpoints in OCP order (byte i = inputs 2i, 2i + 1)
  * have their nibbles reordered on import.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "kernels/formats/blocks_panel.h"
+
+KT_FORMAT_IS(MXFP4, 26);
+KT_FORMAT_BLOCKS(4, 0, 32, 32, E8M0, NONE, E2M1, 0);
 
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = p[0];
@@ -13,18 +18,21 @@ static void take_apart(const uint8_t *p, kt_block *out) {
 KT_GGUF_MEMBERS(32, 17)
 KT_BLOCKS_PACK_ROWS(KT_W_MXFP4)
 
+/* The power of two that is nearest, by its exponent. */
+static void put_scale(uint8_t *block, size_t number, double scale) {
+    (void)number;
+    block[0] = (uint8_t)(128 + lround(log2(fabs(scale))));
+}
+
 KT_FORMAT(wmxfp4) = {
     .name = "wmxfp4",
     .id = KT_W_MXFP4,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 4.25,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 17,
     .d_at = -1,
     .m_at = -1,
+    .put_scale = put_scale,
+    .ggml_type = 39,
+    .ggml_name = "MXFP4",
 };

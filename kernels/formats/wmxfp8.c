@@ -8,6 +8,9 @@
  * even. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/fp8_common.h"
 
+KT_FORMAT_IS(MXFP8, 28);
+KT_FORMAT_DEVICE(8, 0, 32, E8M0, NONE, E4M3, 0, 0);
+
 #define BLOCK 32
 
 static void plain_bytes(int64_t n, int64_t k, size_t *data_bytes, size_t *scale_bytes) {

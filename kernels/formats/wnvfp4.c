@@ -8,7 +8,12 @@
  *
  * A packed scale has seven bits: of those 127 is free to stand for 480.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "kernels/formats/blocks_panel.h"
+
+KT_FORMAT_IS(NVFP4, 34);
+KT_FORMAT_BLOCKS(4, 0, 64, 16, E4M3, NONE, E2M1, 0);
 
 static float factor_of(const kt_matrix *w, int64_t row) {
     float factor = 1;
@@ -52,18 +57,34 @@ static void pack_rows(const kt_matrix *w, int64_t row, int rows, uint8_t *panel,
     }
 }
 
+/* Number `code` of the E4M3 numbers without sign, which ascend. */
+static double e4m3(int code) {
+    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
+}
+
+/* Of the two numbers that are next to the scale so many of each that it is what they are in the
+ * mean. */
+static void put_scale(uint8_t *block, size_t number, double scale) {
+    const double size = fabs(scale);
+    int code = 0;
+
+    while (code < 125 && e4m3(code + 1) <= size) code++;
+    for (size_t s = 0; s < 4; s++) {
+        const double share = fmod((double)(4 * number + s) * 0.618034, 1);
+        const double above = (size - e4m3(code)) / (e4m3(code + 1) - e4m3(code));
+        block[s] = (uint8_t)(code + (share < above));
+    }
+}
+
 KT_FORMAT(wnvfp4) = {
     .name = "wnvfp4",
     .id = KT_W_NVFP4,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 64,
     .bits = 4.5,
-    .plain_bytes = plain_bytes,
-    .decode_row = decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(decode_row),
     .block_bytes = 36,
     .d_at = -1,
     .m_at = -1,
+    .put_scale = put_scale,
+    .ggml_type = 40,
+    .ggml_name = "NVFP4",
 };

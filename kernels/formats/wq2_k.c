@@ -4,6 +4,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q2_K, 19);
+KT_FORMAT_BLOCKS(2, 0, 256, 16, NIBBLES, NIBBLE, LINEAR, 0);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 80);
     out->dmin = kt_load_u16(p + 82);
@@ -18,16 +21,12 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q2_K)
 KT_FORMAT(wq2_k) = {
     .name = "wq2_k",
     .id = KT_W_Q2_K,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 2.625,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .terms_row = kt_blocks_terms_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
     .block_bytes = 84,
     .d_at = 80,
     .m_at = 82,
+    .ggml_type = 10,
+    .ggml_name = "Q2_K",
 };

@@ -6,6 +6,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q3_K, 20);
+KT_FORMAT_BLOCKS(2, 1, 256, 16, S8, NONE, LINEAR, 4);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 108);
     for (int t = 0; t < 16; t++) {
@@ -24,15 +27,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q3_K)
 KT_FORMAT(wq3_k) = {
     .name = "wq3_k",
     .id = KT_W_Q3_K,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 3.4375,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 110,
     .d_at = 108,
     .m_at = -1,
+    .ggml_type = 11,
+    .ggml_name = "Q3_K",
 };

@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q4_0, 14);
+KT_FORMAT_BLOCKS(4, 0, 32, 32, F16, NONE, LINEAR, 8);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     kt_split_halves(p + 2, out->code);
@@ -14,15 +17,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q4_0)
 KT_FORMAT(wq4_0) = {
     .name = "wq4_0",
     .id = KT_W_Q4_0,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 4.5,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 18,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 2,
+    .ggml_name = "Q4_0",
 };

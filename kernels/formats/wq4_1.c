@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q4_1, 15);
+KT_FORMAT_BLOCKS(4, 0, 32, 32, F16, F16, LINEAR, 0);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     out->minimum[0] = kt_load_u16(p + 2);
@@ -15,16 +18,12 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q4_1)
 KT_FORMAT(wq4_1) = {
     .name = "wq4_1",
     .id = KT_W_Q4_1,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 5.0,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .terms_row = kt_blocks_terms_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
     .block_bytes = 20,
     .d_at = 0,
     .m_at = 2,
+    .ggml_type = 3,
+    .ggml_name = "Q4_1",
 };

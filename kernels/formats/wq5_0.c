@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q5_0, 16);
+KT_FORMAT_BLOCKS(4, 1, 32, 32, F16, NONE, LINEAR, 16);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     kt_split_halves(p + 6, out->code);
@@ -15,15 +18,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q5_0)
 KT_FORMAT(wq5_0) = {
     .name = "wq5_0",
     .id = KT_W_Q5_0,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 5.5,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 22,
     .d_at = 0,
     .m_at = -1,
+    .ggml_type = 6,
+    .ggml_name = "Q5_0",
 };

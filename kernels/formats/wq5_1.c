@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q5_1, 17);
+KT_FORMAT_BLOCKS(4, 1, 32, 32, F16, F16, LINEAR, 0);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->scale[0] = kt_load_u16(p);
     out->minimum[0] = kt_load_u16(p + 2);
@@ -16,16 +19,12 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q5_1)
 KT_FORMAT(wq5_1) = {
     .name = "wq5_1",
     .id = KT_W_Q5_1,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 32,
     .bits = 6.0,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .terms_row = kt_blocks_terms_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
     .block_bytes = 24,
     .d_at = 0,
     .m_at = 2,
+    .ggml_type = 7,
+    .ggml_name = "Q5_1",
 };

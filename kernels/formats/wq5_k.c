@@ -4,6 +4,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q5_K, 22);
+KT_FORMAT_BLOCKS(4, 1, 256, 32, S8, U8, LINEAR, 0);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p);
     out->dmin = kt_load_u16(p + 2);
@@ -20,16 +23,12 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q5_K)
 KT_FORMAT(wq5_k) = {
     .name = "wq5_k",
     .id = KT_W_Q5_K,
-    .acts = KT_A_INT8_G32,
-    .group = 32,
-    .block = 256,
     .bits = 5.5,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .terms_row = kt_blocks_terms_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
     .block_bytes = 176,
     .d_at = 0,
     .m_at = 2,
+    .ggml_type = 13,
+    .ggml_name = "Q5_K",
 };

@@ -5,6 +5,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(Q6_K, 23);
+KT_FORMAT_BLOCKS(4, 2, 256, 16, S8, NONE, LINEAR, 32);
+
 static void take_apart(const uint8_t *p, kt_block *out) {
     out->d = kt_load_u16(p + 208);
     for (int g = 0; g < 16; g++) out->scale[g] = p[192 + g];
@@ -21,15 +24,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_Q6_K)
 KT_FORMAT(wq6_k) = {
     .name = "wq6_k",
     .id = KT_W_Q6_K,
-    .acts = KT_A_INT8_G32,
-    .group = 16,
-    .block = 256,
     .bits = 6.5625,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 210,
     .d_at = 208,
     .m_at = -1,
+    .ggml_type = 14,
+    .ggml_name = "Q6_K",
 };

@@ -10,6 +10,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/formats/blocks_panel.h"
 
+KT_FORMAT_IS(TQ1_0, 36);
+KT_FORMAT_BLOCKS(2, 0, 256, 256, F16, NONE, LINEAR, 1);
+
 /* The next digit of four bytes each in words of 16 bits, which keep the rest of the fraction. */
 static inline __m128i next_digit(__m128i *fraction) {
     const __m128i times = _mm_mullo_epi16(*fraction, _mm_set1_epi16(3));
@@ -47,15 +50,11 @@ KT_BLOCKS_PACK_ROWS(KT_W_TQ1_0)
 KT_FORMAT(wtq1_0) = {
     .name = "wtq1_0",
     .id = KT_W_TQ1_0,
-    .acts = KT_A_INT8_G32,
-    .group = 256,
-    .block = 256,
     .bits = 1.6875,
-    .plain_bytes = plain_bytes,
-    .decode_row = kt_blocks_decode_row,
-    .unpack = unpack,
-    .pack_rows = pack_rows,
+    KT_BLOCK_MEMBERS(kt_blocks_decode_row),
     .block_bytes = 54,
     .d_at = 52,
     .m_at = -1,
+    .ggml_type = 34,
+    .ggml_name = "TQ1_0",
 };

@@ -74,7 +74,7 @@ static double top_of(const kt_matrix *w, int64_t j) {
         if (kt_p64_head_bytes(s) > 128)
             top = fmax(top, 256 * fabs((double)kt_f16_to_f32(block.dmin)));
     }
-    if (w->format == KT_W_NVFP4 && w->scales) top *= fabs((double)((const float *)w->scales)[j]);
+    if (kt_p64_tail_bytes(s) && w->scales) top *= fabs((double)((const float *)w->scales)[j]);
     return top;
 }
 

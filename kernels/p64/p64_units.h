@@ -656,13 +656,6 @@ KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     kt_units_finish(t, s);
 }
 
-#define KT_BLOCK_FORMATS(each)                                                                   \
-    each(INT4_G64) each(INT4_G128) each(INT4Z_G32) each(INT4Z_G64) each(INT4Z_G128)              \
-        each(INT8_G128) each(Q4_0) each(Q4_1) each(Q5_0) each(Q5_1) each(Q8_0) each(Q2_K)        \
-            each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_NL) each(IQ4_XS) each(MXFP4)    \
-                each(INT8_G16M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) each(IQ3_XXS) each(IQ3_S) \
-                    each(NVFP4) each(TQ2_0) each(TQ1_0) each(IQ1_S) each(IQ1_M)
-
 /* The formats of kt_tile_blocks. */
 #define KT_BLOCK_BIT(id) | KT_W_BIT(KT_W_##id)
 #define KT_BLOCK_MASK (UINT64_C(0) KT_BLOCK_FORMATS(KT_BLOCK_BIT))

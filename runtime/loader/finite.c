@@ -147,7 +147,7 @@ static const char *bad_head(const kt_format *format, int has_exponent, const uin
     const int at[2] = {format->d_at, format->m_at};
 
     if (has_exponent && block[0] == 0xff) return "NaN";
-    if (format->id == KT_W_IQ1_M) return bad_half(kt_iq1_m_d(block));
+    if (format->scale_of) return bad_half(format->scale_of(block));
     for (int i = 0; i < 2; i++) {
         const char *bad = NULL;
         if (at[i] >= 0) bad = bad_half((unsigned)(block[at[i]] | block[at[i] + 1] << 8));

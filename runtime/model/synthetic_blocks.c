@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/numeric.h"
-#include "kernels/formats/iq1.h"
+#include "kernels/formats/format.h"
 
 enum { SAMPLE = 256 }; /* blocks that the scales are derived from: at least 8192 weights */
 
@@ -14,37 +14,13 @@ static void put_half(uint8_t *block, int at, double v) {
     if (at >= 0) memcpy(block + at, &bits, sizeof bits);
 }
 
-/* Number `code` of the E4M3 numbers without sign, which ascend. */
-static double e4m3(int code) {
-    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
-}
-
-/* The four E4M3 scales of a block: of the two that are next to d so many of each that d is what
- * they are in the mean. */
-static void put_e4m3(double d, size_t b, uint8_t scale[4]) {
-    int code = 0;
-
-    while (code < 125 && e4m3(code + 1) <= d) code++;
-    for (size_t s = 0; s < 4; s++) {
-        const double share = fmod((double)(4 * b + s) * 0.618034, 1);
-        const double above = (d - e4m3(code)) / (e4m3(code + 1) - e4m3(code));
-        scale[s] = (uint8_t)(code + (share < above));
-    }
-}
-
-/* MXFP4 and NVFP4 have no f16: the exponent in byte 0 counts from 2^-128, or byte by byte E4M3. */
 static void put_scales(const kt_format *f, double d, double m, size_t count, uint8_t *blocks) {
     for (size_t b = 0; b < count; b++) {
         uint8_t *block = blocks + b * (size_t)f->block_bytes;
         double sign = b % 2 ? -1 : 1; /* codes from -8 to 7 have a mean; ggml signs scales, too */
         put_half(block, f->d_at, sign * d);
         put_half(block, f->m_at, sign * m);
-        if (f->id == KT_W_NVFP4)
-            put_e4m3(d, b, block);
-        else if (f->id == KT_W_IQ1_M)
-            kt_iq1_m_put_d(block, kt_f32_to_f16((float)(sign * d)));
-        else if (f->d_at < 0)
-            block[0] = (uint8_t)(128 + lround(log2(d)));
+        if (f->put_scale) f->put_scale(block, b, sign * d);
     }
 }
 

@@ -441,26 +441,25 @@ static void check_formats(const char *kernel, const int *formats, int n) {
 }
 
 Test(cuda_a8, integers_of_many_tokens, .timeout = 120) {
-    static const int formats[] = {KT_DEV_INT4_G32,     KT_DEV_INT4_G64,  KT_DEV_INT4_G128,
-                                  KT_DEV_INT8_CHANNEL, KT_DEV_INT8_G128, KT_DEV_Q4_0,
-                                  KT_DEV_Q8_0};
+    static const int formats[] = {KT_W_INT4_G32,  KT_W_INT4_G64, KT_W_INT4_G128, KT_W_INT8_CHANNEL,
+                                  KT_W_INT8_G128, KT_W_Q4_0,     KT_W_Q8_0};
     check_formats("moe_s8_tiles", formats, 7);
 }
 
 Test(cuda_a8, e4m3_of_many_tokens, .timeout = 120) {
-    static const int formats[] = {KT_DEV_FP8_B128, KT_DEV_FP8_CHANNEL};
+    static const int formats[] = {KT_W_FP8_B128, KT_W_FP8_CHANNEL};
     check_formats("moe_fp8_tiles", formats, 2);
 }
 
 Test(cuda_a8, e4m3_by_warpgroups, .timeout = 120) {
     static const a8_case small = {15, 2, 2, 32, 160}, full = {75, 1, 1, 32, 256};
 
-    check_layer("moe_fp8_wgmma", &small, &(kt_config){{64, 64, 3, KT_DEV_FP8_CHANNEL}},
-                KT_DEV_FP8_CHANNEL, 9, 1);
-    check_layer("moe_fp8_wgmma", &wide, &(kt_config){{64, 128, 4, KT_DEV_FP8_B128}},
-                KT_DEV_FP8_B128, 64, 2);
-    check_layer("moe_fp8_wgmma", &full, &(kt_config){{128, 64, 3, KT_DEV_FP8_B128}},
-                KT_DEV_FP8_B128, 128, 3);
+    check_layer("moe_fp8_wgmma", &small, &(kt_config){{64, 64, 3, KT_W_FP8_CHANNEL}},
+                KT_W_FP8_CHANNEL, 9, 1);
+    check_layer("moe_fp8_wgmma", &wide, &(kt_config){{64, 128, 4, KT_W_FP8_B128}}, KT_W_FP8_B128,
+                64, 2);
+    check_layer("moe_fp8_wgmma", &full, &(kt_config){{128, 64, 3, KT_W_FP8_B128}}, KT_W_FP8_B128,
+                128, 3);
 }
 
 /* ---- dense, and the accuracy of a layer ---- */
@@ -507,9 +506,9 @@ Test(cuda_a8, dense_rows_need_no_lists, .timeout = 60) {
     static const struct {
         const char *kernel;
         int format;
-    } all[] = {{"moe_s8_tiles", KT_DEV_INT8_CHANNEL},
-               {"moe_s8_tiles", KT_DEV_INT4_G32},
-               {"moe_fp8_tiles", KT_DEV_FP8_CHANNEL}};
+    } all[] = {{"moe_s8_tiles", KT_W_INT8_CHANNEL},
+               {"moe_s8_tiles", KT_W_INT4_G32},
+               {"moe_fp8_tiles", KT_W_FP8_CHANNEL}};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const kt_config config = {{16, 64, 1, 2, 3, all[i].format}};
@@ -551,10 +550,10 @@ Test(cuda_a8, a_layer_stays_accurate, .timeout = 60) {
         const char *kernel;
         int format;
         double most;
-    } all[] = {{"moe_s8_tiles", KT_DEV_INT4_G32, 0.015},
-               {"moe_s8_tiles", KT_DEV_INT4_G128, 0.015},
-               {"moe_s8_tiles", KT_DEV_INT8_CHANNEL, 0.03},
-               {"moe_fp8_tiles", KT_DEV_FP8_B128, 0.06}};
+    } all[] = {{"moe_s8_tiles", KT_W_INT4_G32, 0.015},
+               {"moe_s8_tiles", KT_W_INT4_G128, 0.015},
+               {"moe_s8_tiles", KT_W_INT8_CHANNEL, 0.03},
+               {"moe_fp8_tiles", KT_W_FP8_B128, 0.06}};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const kt_config config = {{16, 64, 1, 1, 2, all[i].format}};

@@ -276,7 +276,7 @@ Test(cuda_few, experts_of_any_size_and_share, .timeout = 120) {
 Test(cuda_few, experts_of_others_do_not_count) {
     const expert_case c = {2, 1, 2, 32, 32, false, false};
     const kt_cuda_kernel *k = find("moe_decode");
-    const kt_config config = {{2, 1, KT_DEV_BF16}};
+    const kt_config config = {{2, 1, KT_W_BF16}};
     kt_moe_decode call;
     experts m;
 

@@ -251,10 +251,10 @@ static void check_tiles(const char *kernel, const cuda_case *c, const kt_config 
 }
 
 Test(cuda_moe, bfloat16_of_many_tokens, .timeout = 120) {
-    static const int configs[][6] = {{16, 64, 1, 1, 2, KT_DEV_BF16},
-                                     {32, 64, 2, 2, 3, KT_DEV_BF16},
-                                     {64, 128, 2, 2, 3, KT_DEV_BF16},
-                                     {16, 128, 1, 4, 4, KT_DEV_BF16}};
+    static const int configs[][6] = {{16, 64, 1, 1, 2, KT_W_BF16},
+                                     {32, 64, 2, 2, 3, KT_W_BF16},
+                                     {64, 128, 2, 2, 3, KT_W_BF16},
+                                     {16, 128, 1, 4, 4, KT_W_BF16}};
     const kt_cuda_kernel *k = find("moe_tiles");
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -289,10 +289,10 @@ Test(cuda_moe, impossible_tiles_are_refused) {
     for (size_t i = 0; i < kt_cuda_target_count; i++)
         if (strcmp(kt_cuda_targets[i].name, "89") == 0) ada = &kt_cuda_targets[i];
     cr_assert_not_null(ada);
-    cr_expect_not_null(k->refuse(&(kt_config){{16, 64, 2, 2, 2, KT_DEV_BF16}}, ada));
-    cr_expect_not_null(k->refuse(&(kt_config){{64, 64, 2, 4, 2, KT_DEV_BF16}}, ada));
-    cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 2, 2, 2, KT_DEV_BF16}}, ada));
+    cr_expect_not_null(k->refuse(&(kt_config){{16, 64, 2, 2, 2, KT_W_BF16}}, ada));
+    cr_expect_not_null(k->refuse(&(kt_config){{64, 64, 2, 4, 2, KT_W_BF16}}, ada));
+    cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 2, 2, 2, KT_W_BF16}}, ada));
     cr_expect_not_null(
-        k->refuse(&(kt_config){{128, 256, 4, 4, 4, KT_DEV_BF16}}, ada)); /* 196 KiB of 99 */
-    cr_expect_null(k->refuse(&(kt_config){{128, 128, 2, 4, 2, KT_DEV_BF16}}, ada));
+        k->refuse(&(kt_config){{128, 256, 4, 4, 4, KT_W_BF16}}, ada)); /* 196 KiB of 99 */
+    cr_expect_null(k->refuse(&(kt_config){{128, 128, 2, 4, 2, KT_W_BF16}}, ada));
 }

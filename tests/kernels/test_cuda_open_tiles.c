@@ -254,11 +254,11 @@ Test(cuda_open_tiles, impossible_tiles_are_refused) {
     const kt_cuda_kernel *k = find("moe_tiles");
     const kt_cuda_target *oldest = &kt_cuda_targets[0];
 
-    cr_expect_null(k->refuse(&(kt_config){{64, 128, 2, 2, 3, KT_DEV_INT4_G32}}, oldest));
+    cr_expect_null(k->refuse(&(kt_config){{64, 128, 2, 2, 3, KT_W_INT4_G32}}, oldest));
     cr_expect_not_null(k->refuse(&(kt_config){{64, 128, 2, 2, 3, KT_W_F16}}, oldest));
-    cr_expect_not_null(k->refuse(&(kt_config){{64, 256, 2, 2, 3, KT_DEV_Q8_0}}, oldest));
-    cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 2, 2, 2, KT_DEV_BF16}}, oldest));
-    cr_expect_not_null(k->refuse(&(kt_config){{16, 64, 2, 2, 2, KT_DEV_BF16}}, oldest));
+    cr_expect_not_null(k->refuse(&(kt_config){{64, 256, 2, 2, 3, KT_W_Q8_0}}, oldest));
+    cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 2, 2, 2, KT_W_BF16}}, oldest));
+    cr_expect_not_null(k->refuse(&(kt_config){{16, 64, 2, 2, 2, KT_W_BF16}}, oldest));
 }
 
 /* ---- rows as bfloat16 ---- */

@@ -111,9 +111,9 @@ Test(device_weights, a_nan_code_spoils_its_group_alone) {
     code[256 + 130] = 0xff;
     cr_assert_eq(kt_device_row_bytes(KT_W_FP8_B128, 256), 272);
     cr_assert_eq(kt_device_weights_pack(&w, 0, 2, record, &err), KT_OK);
-    open_row(KT_DEV_FP8_B128, record, 256, out);
+    open_row(KT_W_FP8_B128, record, 256, out);
     cr_expect(out[0] == 0.5 && out[130] == 0.25);
-    open_row(KT_DEV_FP8_B128, record + 272, 256, out);
+    open_row(KT_W_FP8_B128, record + 272, 256, out);
     cr_expect(out[127] == 0.5 && isnan(out[128]) && isnan(out[255]));
 }
 
@@ -269,7 +269,7 @@ Test(device_weights, panels_become_the_records_of_the_packer, .timeout = 60) {
 
 Test(device_weights, numbers_of_a_group_are_picked) {
     enum { COUNT = 300 };
-    const kt_config config = {.value = {KT_DEV_INT4_G32}};
+    const kt_config config = {.value = {KT_W_INT4_G32}};
     cuda_memory memory = {.n = 0};
     int32_t *id = cuda_bytes(&memory, COUNT * sizeof *id, 0);
     int32_t *out = cuda_bytes(&memory, COUNT * sizeof *out, 0x55);

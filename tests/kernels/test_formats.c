@@ -67,6 +67,23 @@ Test(formats, every_weight_format_has_a_descriptor) {
     cr_assert_null(kt_format_find(KT_W_COUNT));
 }
 
+/* Tables and packed files hold names; numbers are values of tuned parameters and of devices. */
+Test(formats, names_and_numbers_of_filed_formats_never_change) {
+    static const char *const filed[] = {
+        "none",     "wbf16",   "w8c",     "w4g32",  "wf32",    "wf16",     "w4g64",   "w4g128",
+        "w4zg32",   "w4zg64",  "w4zg128", "w8g128", "wf8b128", "wf8c",     "wq4_0",   "wq4_1",
+        "wq5_0",    "wq5_1",   "wq8_0",   "wq2_k",  "wq3_k",   "wq4_k",    "wq5_k",   "wq6_k",
+        "wiq4_nl",  "wiq4_xs", "wmxfp4",  "w8g16m", "wmxfp8",  "wiq2_xxs", "wiq2_xs", "wiq2_s",
+        "wiq3_xxs", "wiq3_s",  "wnvfp4",  "wtq2_0", "wtq1_0",  "wiq1_s",   "wiq1_m"};
+    enum { FILED = sizeof filed / sizeof *filed };
+
+    cr_assert_geq(KT_W_COUNT, FILED);
+    for (int id = 0; id < FILED; id++) {
+        cr_expect_str_eq(kt_weight_format_name((kt_weight_format)id), filed[id]);
+        cr_expect_eq(kt_weight_format_parse(filed[id]), id, "%s", filed[id]);
+    }
+}
+
 Test(formats, returned_error_and_energy_are_those_of_the_decoded_values) {
     int checked = 0;
     for (int id = 1; id < KT_W_COUNT; id++)

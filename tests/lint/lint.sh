@@ -6,7 +6,7 @@ set -u
 root=$1
 build=$2
 shift 2
-[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types twins
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats
 cd "$root" || exit 2
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -87,11 +87,11 @@ rule_headers() {
         esac
         printf '#include "%s"\n' "$header" >"$work/alone.c"
         # shellcheck disable=SC2086
-        $cc -std=c11 -Wall -Wextra -Werror -Wno-unused-function $flags -I. -Iinclude -fsyntax-only \
+        $cc -std=c11 -Wall -Wextra -Werror -Wno-unused-function $flags -I. -Iinclude -I"$build/generated" -fsyntax-only \
             "$work/alone.c" 2>"$work/log" ||
             echo "$header: headers: does not compile alone as C11: $(grep -m1 error "$work/log")"
         case $header in include/kt/*) ;; *) continue ;; esac
-        $cxx -std=c++17 -Wall -Wextra -Werror -I. -Iinclude -fsyntax-only -x c++ \
+        $cxx -std=c++17 -Wall -Wextra -Werror -I. -Iinclude -I"$build/generated" -fsyntax-only -x c++ \
             "$work/alone.c" 2>"$work/log" ||
             echo "$header: headers: does not compile alone as C++17: $(grep -m1 error "$work/log")"
     done
@@ -284,6 +284,48 @@ rule_twins() {
     /^KT_VARIANT[(]/ { inside = 1; text = ""; file = FILENAME }
     inside { line = $0; gsub(/[ \t]+/, " ", line); text = text line }
     inside && /^ *[}]?;? *$/ || inside && /[}];/ { inside = 0; close_variant() }' /dev/null
+}
+
+# A format of blocks is one file, kernels/formats/w<name>.c: nothing else names it but kernels (*__<isa>.c), tests, and
+# what tests/lint/format_names.txt lists: a file, the names in it, a colon and the reason.
+rule_formats() {
+    grep -lE '^KT_FORMAT_(BLOCKS|PANEL)[(]' kernels/formats/w*.c 2>/dev/null |
+        xargs grep -HoE '^KT_FORMAT_IS[(][A-Z0-9_]+' 2>/dev/null | sed 's|:KT_FORMAT_IS(| |' >"$work/formats"
+    files .c .h .cu | grep -v -e '^tests/' -e '^kernels/.*__[a-z0-9]*[.]c$' | xargs awk -v list="$work/formats" '
+    BEGIN {
+        while ((getline line <list) > 0) {
+            split(line, part, " ")
+            own[part[2]] = name = part[1]
+            gsub(/^.*\/w|[.]c$/, "", name)
+            id[name] = id["w" name] = part[2]
+        }
+    }
+    FNR == 1 { inside = 0 }
+    {
+        line = $0
+        if (inside && !sub(/^.*[*]\//, "", line)) next
+        inside = 0
+        gsub(/\/[*]([^*]|[*]+[^*\/])*[*]+\//, " ", line)
+        if (sub(/\/[*].*$/, "", line)) inside = 1
+        for (rest = line; match(rest, /"[a-z0-9_]+"/); rest = substr(rest, RSTART + RLENGTH))
+            told(id[substr(rest, RSTART + 1, RLENGTH - 2)])
+        for (rest = line; match(rest, /[A-Za-z0-9_]+/); rest = substr(rest, RSTART + RLENGTH)) {
+            word = substr(rest, RSTART, RLENGTH)
+            sub(/^KT_(W|P64|CODE)_/, "", word)
+            told(word)
+        }
+    }
+    function told(format) {
+        if (!(format in own) || own[format] == FILENAME || seen[FILENAME, format]++) return
+        print FILENAME, format
+    }' /dev/null | sort >"$work/named"
+    grep -v '^#' tests/lint/format_names.txt 2>/dev/null |
+        awk -F: 'NF > 1 { n = split($1, part, " "); for (i = 2; i <= n; i++) print part[1], part[i] }' |
+        sort >"$work/listed"
+    comm -23 "$work/named" "$work/listed" |
+        sed 's/\(.*\) \(.*\)/\1: formats: names \2, which is the matter of its own file/'
+    comm -13 "$work/named" "$work/listed" |
+        sed 's|\(.*\) \(.*\)|tests/lint/format_names.txt: formats: \1 does not name \2|'
 }
 
 for rule in "$@"; do "rule_$rule"; done >"$work/violations"

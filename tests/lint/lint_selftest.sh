@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types twins; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -234,6 +234,29 @@ rm kernels/op/*own*
 kernel kernels/op/x_blis__lib.c KT_OP_GEMM p64 '1u'
 kernel kernels/op/y_blis__lib.c KT_OP_MOE_FFN p64 '1u'
 expect twins ''
+
+# A format of blocks, one of another kind, a kernel that names the former, and base/x.c as given.
+name_formats() {
+    plant base/x.c "$1"
+    mkdir -p kernels/formats tests/lint
+    printf '%s\nKT_FORMAT_IS(TOY3, 1);\nKT_FORMAT_BLOCKS(2, 1, 32, 32);\nint kt_w = KT_W_TOY3;\n' "$spdx" >kernels/formats/wtoy3.c
+    printf '%s\nKT_FORMAT_IS(PLAIN, 2);\nint kt_p = KT_W_PLAIN;\n' "$spdx" >kernels/formats/wplain.c
+    printf '%s\nint kt_x = KT_W_TOY3;\n' "$spdx" >kernels/op/x__avx2.c
+}
+name_formats 'int kt_x = KT_W_PLAIN; /* not KT_W_TOY3
+ * nor "wtoy3" */'
+expect formats ''
+name_formats 'int kt_x = KT_W_TOY3;'
+expect formats 'base/x.c: formats: names TOY3, which is the matter of its own file'
+name_formats 'const char *kt_x = "toy3"; /* a word of the command line */'
+expect formats 'base/x.c: formats: names TOY3'
+name_formats '#define KT_LIST(each) each(TOY3) each(PLAIN)'
+expect formats 'base/x.c: formats: names TOY3'
+echo 'base/x.c TOY3: a reason' >tests/lint/format_names.txt
+expect formats ''
+name_formats 'int kt_x;'
+echo 'base/x.c TOY3: a reason' >tests/lint/format_names.txt
+expect formats 'format_names.txt: formats: base/x.c does not name TOY3'
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]

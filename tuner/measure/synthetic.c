@@ -98,11 +98,10 @@ static void fill_bytes(const kt_format *f, kt_synthetic *s, size_t data_bytes, s
     for (size_t b = 0; b < data_bytes; b += (size_t)f->block_bytes) {
         uint16_t d = kt_f32_to_f16(sigma / (code * unit)), m = kt_f32_to_f16(-sigma / unit);
         if (f->d_at >= 0) memcpy(bytes + b + f->d_at, &d, 2);
-        if (f->id == KT_W_IQ1_M) kt_iq1_m_put_d(bytes + b, d);
         if (f->m_at >= 0) memcpy(bytes + b + f->m_at, &m, 2);
-        if (f->id == KT_W_MXFP4) bytes[b] = (uint8_t)(127 + lrintf(log2f(sigma / 2)));
-        for (int i = 0; i < 4 && f->id == KT_W_NVFP4; i++) /* 1 to 1.875 */
-            bytes[b + (size_t)i] = 0x38 | (bytes[b + (size_t)i] & 7);
+        if (f->put_scale) /* where rows have a factor it is what makes them small */
+            f->put_scale(bytes + b, b / (size_t)f->block_bytes,
+                         scale_bytes ? 1.4 : sigma / (code * unit));
     }
     for (size_t i = 0; i < scale_bytes / 4; i++) ((float *)s->scales)[i] = sigma / code;
 }

@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/p64_spec.h"
 
 static bool is_library(const kt_variant *v) {
     const size_t size = strlen(v->name);
@@ -34,7 +35,6 @@ bool kt_cell_is_filled(kt_op op, kt_weight_format format, int isa_bit) {
 #define FP8 (BIT(FP8_CHANNEL) | BIT(FP8_B128) | BIT(MXFP8))
 #define FLOATS (BIT(BF16) | BIT(F16) | FP8)
 #define CODES (~(FLOATS | F32))
-#define GRIDS (BIT(IQ2_XXS) | BIT(IQ2_XS) | BIT(IQ2_S) | BIT(IQ3_XXS) | BIT(IQ3_S))
 #define INTEGER_STEPS (KT_ISA_AVXVNNI | KT_ISA_AVX512VNNI | KT_ISA_AMXINT8)
 #define GEMM (1u << KT_OP_GEMM)
 #define MOE (1u << KT_OP_MOE_FFN)
@@ -64,7 +64,7 @@ static const struct {
     {GEMM | MOE, BIT(F16), KT_ISA_AVX512BF16, false,
      "a half is not a bfloat16 but the sum of two: twice the VDPBF16PS come to the rate of FMA on "
      "Zen 4 and to a quarter of it on Granite Rapids, and FMA needs no taking apart"},
-    {GEMM | MOE, CODES & ~GRIDS & ~(BIT(IQ1_S) | BIT(IQ1_M)), KT_ISA_AVX512VBMI, false,
+    {GEMM | MOE, CODES & ~KT_POINT_MASK, KT_ISA_AVX512VBMI, false,
      "adds byte permutes to VNNI; these codes unpack with shifts and masks, and their tables with "
      "VPSHUFB"},
     {GEMM | MOE, BIT(BF16) | BIT(F16), KT_ISA_AVX512VBMI, false,
@@ -78,7 +78,7 @@ static const struct {
      "waits for memory "
      "either way, and every server CPU that has it has AMX-BF16, which does 256 with halves, "
      "exactly"},
-    {GEMM | MOE, GRIDS, KT_ISA_AVX512VNNI, false,
+    {GEMM | MOE, KT_GRID_MASK, KT_ISA_AVX512VNNI, false,
      "points of grids are looked up with VPERMI2B of VBMI, which every CPU with VNNI but two "
      "(Cascade Lake, Cooper Lake) has: the kernel is in the column avx512vbmi, and those two take "
      "the column avx512"},
