@@ -2,7 +2,7 @@
 # (kernels/formats/format.h says what the lines are).
 # SPDX-License-Identifier: Apache-2.0
 
-# kt_format_line(<text> <word> <out>): the arguments of the line `KT_FORMAT_<word>(...);`, or an empty text.
+# kt_format_line(<file> <word> <out>): the arguments of the line `KT_FORMAT_<word>(...);`, or an empty text.
 function(kt_format_line file word out)
   file(STRINGS "${file}" lines REGEX "^KT_FORMAT_${word}[(]")
   list(LENGTH lines n)
@@ -17,10 +17,14 @@ endfunction()
 # by their numbers; written only when changed.
 function(kt_weight_formats)
   cmake_parse_arguments(T "" "OUT;FILES" "" ${ARGN})
-  file(GLOB files CONFIGURE_DEPENDS ${T_FILES})
+  set(depends)
+  if(NOT CMAKE_SCRIPT_MODE_FILE)
+    set(depends CONFIGURE_DEPENDS)
+  endif()
+  file(GLOB files ${depends} ${T_FILES})
   set(keys)
   foreach(file IN LISTS files)
-    if(NOT CMAKE_SCRIPT_MODE_FILE)
+    if(depends)
       set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
     endif()
     kt_format_line("${file}" IS line)

@@ -18,6 +18,11 @@ fail() {
     exit 1
 }
 
+# says TEXT: did the build say it, whose lines break anywhere?
+says() {
+    tr -s ' \n' ' ' <"$work/log" | grep -q "$1"
+}
+
 # lists TOY_FILE: what the build writes of the tree's formats and this one.
 lists() {
     cp "$1" "$work/formats/wtoy3.c"
@@ -27,23 +32,24 @@ mkdir "$work/formats"
 ln -s "$src"/kernels/formats/w*.c "$work/formats/"
 
 # The number that wtoy3.c says is the next one of the tree's own formats: the copy has it.
-next=$(($(grep -ch '^KT_FORMAT_IS' "$src"/kernels/formats/w*.c | paste -sd+ | bc) + 1))
+next=$(($(cat "$src"/kernels/formats/w*.c | grep -c '^KT_FORMAT_IS') + 1))
 sed "s/TOY3, [0-9]*/TOY3, $next/" "$here/wtoy3.c" >"$work/wtoy3.c"
 sed "s/TOY3, [0-9]*/TOY3, 3/" "$here/wtoy3.c" >"$work/taken.c"
 sed "s/TOY3, [0-9]*/TOY3, $((next + 1))/" "$here/wtoy3.c" >"$work/gap.c"
 sed '/^KT_FORMAT_IS/d' "$here/wtoy3.c" >"$work/unsaid.c"
 lists "$work/taken.c" && fail "a number that is taken is not refused"
-grep -q 'number 3 belongs to' "$work/log" || fail "a number that is taken is not told"
+says 'number 3 belongs to' || fail "a number that is taken is not told"
 lists "$work/gap.c" && fail "a gap in the numbers is not refused"
-grep -q "expected $next" "$work/log" || fail "the next free number is not told"
+says "expected $next" || fail "the next free number is not told"
 lists "$work/unsaid.c" && fail "a format without a number is not refused"
 lists "$work/wtoy3.c" || fail "the lists are not written"
+stems=$(cd "$work/formats" && printf '%s\n' w*.c | sed 's/[.]c$//' | tr '\n' ' ')
 cat >"$work/table.cmake" <<END
 include($src/cmake/tables.cmake)
-kt_file_table(format HEADER kernels/formats/format.h ARRAY kt_builtin_formats
-              FILES $work/formats/w*.c)
+kt_write_table(OUT $work/format_table.c HEADER kernels/formats/format.h TYPE kt_format PREFIX kt_format_
+               ARRAY kt_builtin_formats COUNT kt_builtin_format_count STEMS $stems)
 END
-(cd "$work" && cmake -P table.cmake) >"$work/log" 2>&1 || fail "the table of formats is not written"
+cmake -P "$work/table.cmake" >"$work/log" 2>&1 || fail "the table of formats is not written"
 
 # compile OBJECT COMMAND_OF [SOURCE]: as the build compiles a file, with the new lists before its own.
 compile() {
@@ -60,7 +66,7 @@ kernels/gemm/gemm_gate.c kernels/cuda/device_weights.c kernels/cuda/panel_rows.c
     grep -v /w)"
 {
     compile toy.o "$src/kernels/formats/wq4_0.c" "$work/wtoy3.c" &&
-        compile table.o "$build/generated/format_table.c" "$work/generated/format_table.c" &&
+        compile table.o "$build/generated/format_table.c" "$work/format_table.c" &&
         compile uses.o "$src/tests/kernels/test_device_weights.c" "$here/toy_uses.c" &&
         compile device.o "$src/tests/kernels/test_device_weights.c" &&
         compile panels.o "$src/tests/kernels/test_formats_p64.c"
@@ -78,7 +84,7 @@ link() {
     line=${line/ -o tests\/$2/ $gold -Wl,--allow-multiple-definition -o $work/$1}
     (cd "$build" && eval "$line") >"$work/log" 2>&1 || fail "$1 does not link"
 }
-others=$(ls "$work"/*.o | grep -v -e /uses.o -e /device.o -e /panels.o | paste -sd' ')
+others=$(ls "$work"/*.o | grep -v -e /uses.o -e /device.o -e /panels.o | tr '\n' ' ')
 link uses test_device_weights uses.o
 link device test_device_weights device.o
 link panels test_formats_p64 panels.o

@@ -13,7 +13,7 @@
 #define KTTUNE KT_BUILD_DIR "/kttune "
 #define COMPILE                                                                                    \
     "cc -std=c11 -O1 -Wall -Wextra -Werror -ffp-contract=off -I" KT_SOURCE_DIR " -I" KT_SOURCE_DIR \
-    "/include "
+    "/include -I" KT_BUILD_DIR "/generated "
 
 static void expect(const char *command, int code, const char *words) {
     char *out;
