@@ -155,8 +155,11 @@ static int count_rungs(const scene *s, int number) {
     return n;
 }
 
-/* Broken off again and again, a contest goes on with the rungs it has; none is measured twice. */
+/* Broken off again and again, a contest goes on with the rungs it has; none is measured twice. The
+ * first rung has a sample of each of 5 ways, the second 4 or more: the first two stops fall into the
+ * second rung for sure, while 30 samples may be enough for the rest. */
 Test(layer_cells, go_on_where_they_were_broken_off, .timeout = 240) {
+    static const int stops[] = {7, 2, 30, 0};
     static scene s;
     kt_plan_cells cells;
     kt_table_plan plan;
@@ -166,8 +169,8 @@ Test(layer_cells, go_on_where_they_were_broken_off, .timeout = 240) {
     kt_err err;
 
     kt_tune_home_make(&s.home);
-    for (; st == KT_E_CANCELLED && tries < 5; tries++) {
-        s.stop_after = tries < 2 ? 30 : 0;
+    for (; st == KT_E_CANCELLED && tries < 4; tries++) {
+        s.stop_after = stops[tries];
         open_scene(&s, 2);
         kt_plan_cells_of(&s.shapes, KT_SERVE_INT4, KT_PROFILE_QUICK, 2, &cells);
         st = kt_layer_session_decide(s.session, find(&cells, "spin", 1), &plan, &err);
@@ -175,7 +178,7 @@ Test(layer_cells, go_on_where_they_were_broken_off, .timeout = 240) {
         close_scene(&s);
     }
     cr_assert_eq(st, KT_OK, "%s", err.message);
-    cr_expect_eq(tries, 3, "30 samples were enough for everything");
+    cr_expect_geq(tries, 3, "a contest was over after %d sessions", tries);
     cr_expect_gt(spent.n_replayed, 0);
     for (int rung = 0; rung < 12; rung++) cr_expect_leq(count_rungs(&s, rung), 1, "rung %d", rung);
     kt_tune_home_remove(&s.home);
