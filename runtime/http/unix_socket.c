@@ -50,6 +50,8 @@ static kt_status bind_private(int fd, const struct sockaddr_un *a, kt_unix_socke
         memcpy(out->path, a->sun_path, sizeof out->path);
         out->device = info.st_dev;
         out->inode = info.st_ino;
+        out->made_s = info.st_mtim.tv_sec;
+        out->made_ns = info.st_mtim.tv_nsec;
     }
     if (listen(fd, BACKLOG) == 0) return KT_OK;
     fail(err, a->sun_path, "listen");
@@ -83,7 +85,8 @@ void kt_unix_socket_remove(kt_unix_socket *s) {
     struct stat info;
 
     if (*s->path && lstat(s->path, &info) == 0 && info.st_dev == s->device &&
-        info.st_ino == s->inode)
+        info.st_ino == s->inode && info.st_mtim.tv_sec == s->made_s &&
+        info.st_mtim.tv_nsec == s->made_ns)
         unlink(s->path);
     s->path[0] = '\0';
 }

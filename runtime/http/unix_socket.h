@@ -11,7 +11,8 @@ enum { KT_UNIX_PATH_BYTES = 108 }; /* the system's limit, with the NUL */
 
 typedef struct kt_unix_socket {
     char path[KT_UNIX_PATH_BYTES]; /* "" = none */
-    uint64_t device, inode;        /* of our file */
+    uint64_t device, inode;        /* of our file, */
+    int64_t made_s, made_ns;       /* and when it was made: file systems use inodes again */
 } kt_unix_socket;
 
 /* Listen at path, mode 0600 from the first moment. A socket there that no program listens on any
