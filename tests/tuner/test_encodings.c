@@ -6,7 +6,8 @@
 #include "tests/support/fake_variants.h"
 #include "tuner/session/encodings.h"
 
-/* Both read INT8 per channel as a dense product; one of them reads a8p. BF16 and experts have one encoding. */
+/* Both read INT8 per channel as a dense product; one of them reads a8p. BF16 and experts have
+ * one encoding. */
 static const kt_variant own = {.name = "own__avx512vnni",
                                .op = KT_OP_GEMM,
                                .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_BF16,
@@ -104,8 +105,8 @@ static void put(kt_table *t, const kt_problem *p, kt_act_format acts, double ns)
     cr_assert_eq(kt_table_put(t, &row, NULL), KT_OK);
 }
 
-/* The encoding of all dense INT8 cells and of a layer when a8's times are these shares of a8p's, for few and many
- * rows; 0 = no table. */
+/* The encoding of all dense INT8 cells and of a layer when a8's times are these shares of a8p's,
+ * for few and many rows; 0 = no table. */
 static void expect_encoding(double few, double many, kt_act_format expected) {
     kt_registry *r = make_registry();
     kt_plan_cells plans = {.n = 1};

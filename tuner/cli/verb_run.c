@@ -274,13 +274,15 @@ static kt_status open_session(run_state *r, kt_err *err) {
     return kt_session_create(&setup, &r->session, err);
 }
 
-/* Is the whole model tuned, as it is served? Only then is there a say in what all its rows share. */
+/* Is the whole model tuned, as it is served? Only then is there a say in what all its rows
+ * share. */
 static bool is_whole(const run_state *r) {
     const kt_run_options *o = &r->options;
     return !o->cells && o->shard[1] == 0 && r->workload.cache == KT_CACHE_SERVED;
 }
 
-/* Encodings of activations as the table that is there has them, or as serving has them without one. */
+/* Encodings of activations as the table that is there has them, or as serving has them without
+ * one. */
 static kt_status take_encodings(run_state *r, kt_err *err) {
     const bool keeps_bits = r->options.deterministic;
     kt_table *old = NULL;
@@ -305,8 +307,9 @@ static kt_status run_session(kt_session *session, kt_err *err) {
     return st == KT_E_NOT_FOUND || st == KT_E_CANCELLED ? KT_OK : st;
 }
 
-/* Race what decides between two encodings, and give all cells the faster one. These races cost no time twice: their
- * rows are in the journal. Where a fifth of the budget is too short for them, cells keep what they have. */
+/* Race what decides between two encodings, and give all cells the faster one. These races cost
+ * no time twice: their rows are in the journal. Where a fifth of the budget is too short for
+ * them, cells keep what they have. */
 static kt_status race_encodings(run_state *r, kt_err *err) {
     kt_cell_list probes = {0};
     kt_session *session = NULL;

@@ -35,7 +35,8 @@ bool kt_has_two_encodings(const kt_registry *registry, const kt_problem *p, kt_a
     return *own != *fast;
 }
 
-/* The most valuable cell with problem p's operation and weights and few rows, or many; its index, or -1. */
+/* The most valuable cell with problem p's operation and weights and few rows, or many; its
+ * index, or -1. */
 static int64_t best_cell(const kt_cell_list *cells, const kt_problem *p, bool is_few) {
     int64_t best = -1;
 
