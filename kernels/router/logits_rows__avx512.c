@@ -1,5 +1,5 @@
-/* Router logits in blocks of 4 rows by 4 experts; a single row expert by expert, or
- * eight by eight where their weights are long, as one stream of weights.
+/* Router logits in tiles of 6 rows by 4 experts; a single row expert by expert, or eight by eight
+ * where their weights are long, as one stream of weights.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
@@ -22,37 +22,26 @@ static inline __m512 load_rest(const void *w, int64_t at, __mmask16 rest, int is
     return widen(_mm256_maskz_loadu_epi16(rest, (const uint16_t *)w + at));
 }
 
-/* A block of logits. Every logit has one accumulator of 16 lanes that walks k in order: its bits do
- * not depend on the block it is part of. rows and experts are constants at each call. */
-static inline __attribute__((always_inline)) void
-block(const kt_router_call *c, int64_t row, int64_t e, int rows, int experts, int is_bf16) {
-    int64_t k = c->problem->k, whole = k / 16 * 16;
-    __mmask16 rest = (__mmask16)((1u << (k - whole)) - 1u);
-    __m512 s[4][4], x[4];
+/* Every logit has one accumulator of 16 lanes that walks k in order, wherever it is computed: its
+ * bits do not depend on the rows and experts beside it. */
+static inline __attribute__((always_inline)) void one(const kt_router_call *c, int64_t row,
+                                                      int64_t e, int is_bf16) {
+    const int64_t k = c->problem->k, whole = k / 16 * 16;
+    const __mmask16 rest = (__mmask16)((1u << (k - whole)) - 1u);
+    const float *x = c->x + row * c->ldx;
+    __m512 s = _mm512_setzero_ps();
 
-    for (int r = 0; r < rows; r++)
-        for (int j = 0; j < experts; j++) s[r][j] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < whole; i += 16) {
-        for (int r = 0; r < rows; r++) x[r] = _mm512_loadu_ps(c->x + (row + r) * c->ldx + i);
-        for (int j = 0; j < experts; j++) {
-            __m512 w = load_weights(c->w, (e + j) * k + i, is_bf16);
-            for (int r = 0; r < rows; r++) s[r][j] = _mm512_fmadd_ps(x[r], w, s[r][j]);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int j = 0; j < experts && rest; j++) {
-            __m512 tail = _mm512_maskz_loadu_ps(rest, c->x + (row + r) * c->ldx + whole);
-            __m512 w = load_rest(c->w, (e + j) * k + whole, rest, is_bf16);
-            s[r][j] = _mm512_fmadd_ps(tail, w, s[r][j]);
-        }
-    for (int r = 0; r < rows; r++)
-        for (int j = 0; j < experts; j++)
-            c->logits[(row + r) * c->ldl + e + j] = _mm512_reduce_add_ps(s[r][j]);
+    for (int64_t i = 0; i < whole; i += 16)
+        s = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), load_weights(c->w, e * k + i, is_bf16), s);
+    if (rest)
+        s = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rest, x + whole),
+                            load_rest(c->w, e * k + whole, rest, is_bf16), s);
+    c->logits[row * c->ldl + e] = _mm512_reduce_add_ps(s);
 }
 
 /* Eight logits of one row. The lines of the eight experts behind them are asked for in ascending
  * order, as far ahead as these are long, into L2: what is read here lies there. `ask` NULL: there
- * are none. The sums are those of block(). */
+ * are none. The sums are those of one(). */
 static inline __attribute__((always_inline)) void eight(const kt_router_call *c, int64_t row,
                                                         int64_t e, const char *ask, int is_bf16) {
     const int64_t k = c->problem->k, whole = k / 32 * 32, item = is_bf16 ? 2 : 4;
@@ -91,15 +80,135 @@ static inline __attribute__((always_inline)) void one_row(const kt_router_call *
     for (; bytes > SMALL_PAGE && e + 8 <= c->expert_end; e += 8)
         eight(c, row, e, e + 16 <= c->problem->n ? (const char *)c->w + (e + 8) * bytes : NULL,
               is_bf16);
-    for (; e < c->expert_end; e++) block(c, row, e, 1, 1, is_bf16);
+    for (; e < c->expert_end; e++) one(c, row, e, is_bf16);
+}
+
+/* ---- many rows ---- */
+
+/* Six rows by four experts are 24 accumulators: a weight is widened once for six products. Inputs
+ * go in chunks, copied side by side: rows that lie a multiple of 4 KiB apart would have the same
+ * sets of L1. Between chunks accumulators are kept in memory, so that each still walks k in order.
+ * The experts of a group stay in L2 while all rows pass. */
+enum { CHUNK = 512, ROWS = 6, EXPERTS = 4, GROUP = 64, GROUP_BYTES = 768 * 1024 };
+
+typedef struct many_rows {
+    const kt_router_call *call;
+    int64_t row;
+    _Alignas(64) float x[CHUNK * ROWS]; /* [16 inputs][row][16] */
+    __m512 kept[GROUP][ROWS];           /* by expert of the group */
+} many_rows;
+
+/* The sums of four accumulators' lanes, in the order of _mm512_reduce_add_ps. */
+static inline __m128 sums_of(__m512 s0, __m512 s1, __m512 s2, __m512 s3) {
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    const __m512 a =
+        _mm512_add_ps(_mm512_shuffle_f32x4(s0, s1, 0x44), _mm512_shuffle_f32x4(s0, s1, 0xee));
+    const __m512 b =
+        _mm512_add_ps(_mm512_shuffle_f32x4(s2, s3, 0x44), _mm512_shuffle_f32x4(s2, s3, 0xee));
+    __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+
+    c = _mm512_add_ps(c, _mm512_permute_ps(c, 0x4e));
+    c = _mm512_add_ps(c, _mm512_permute_ps(c, 0xb1));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, c));
+}
+
+static inline __attribute__((always_inline)) void copy_inputs(many_rows *t, int64_t from,
+                                                              int64_t to, int rows) {
+    const float *x = t->call->x + t->row * t->call->ldx;
+    float *out = t->x;
+
+    for (int64_t i = from; i < to; i += 16)
+        for (int r = 0; r < rows; r++, out += 16) {
+            const __mmask16 m =
+                to - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (to - i)) - 1);
+            _mm512_store_ps(out, _mm512_maskz_loadu_ps(m, x + r * t->call->ldx + i));
+        }
+}
+
+/* Products with 16 inputs of weights from `at` on; `ask`, where the next experts' lie, is asked for. */
+static inline __attribute__((always_inline)) void step(const kt_router_call *c, const float *x,
+                                                       int64_t at, int64_t ask, int rest, int rows,
+                                                       int experts, int is_bf16,
+                                                       __m512 s[EXPERTS][ROWS]) {
+    const int64_t k = c->problem->k, item = is_bf16 ? 2 : 4;
+    __m512 w[EXPERTS];
+
+    for (int j = 0; j < experts; j++) {
+        w[j] = rest ? load_rest(c->w, at + j * k, (__mmask16)((1u << rest) - 1u), is_bf16)
+                    : load_weights(c->w, at + j * k, is_bf16);
+        _mm_prefetch((const char *)c->w + (ask + j * k) * item, _MM_HINT_T0);
+    }
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < experts; j++)
+            s[j][r] = _mm512_fmadd_ps(_mm512_load_ps(x + 16 * r), w[j], s[j][r]);
+}
+
+/* Inputs [from, to) of `experts` experts from e on, which are kept at `slot`. */
+static inline __attribute__((always_inline)) void part(many_rows *t, int64_t e, int64_t slot,
+                                                       int64_t from, int64_t to, int rows,
+                                                       int experts, int is_bf16) {
+    const kt_router_call *c = t->call;
+    const int64_t k = c->problem->k, whole = to / 16 * 16;
+    const int64_t next = e + 2 * experts <= c->problem->n ? experts * k : 0;
+    const float *x = t->x;
+    __m512 s[EXPERTS][ROWS];
+
+    for (int j = 0; j < experts; j++)
+        for (int r = 0; r < rows; r++) s[j][r] = from ? t->kept[slot + j][r] : _mm512_setzero_ps();
+    for (int64_t i = from; i < whole; i += 16, x += 16 * rows)
+        step(c, x, e * k + i, e * k + i + next, 0, rows, experts, is_bf16, s);
+    if (to > whole)
+        step(c, x, e * k + whole, e * k + whole, (int)(to - whole), rows, experts, is_bf16, s);
+    for (int r = 0; r < rows; r++) {
+        float *out = c->logits + (t->row + r) * c->ldl + e;
+        for (int j = 0; j < experts && to < k; j++) t->kept[slot + j][r] = s[j][r];
+        if (to < k) continue;
+        if (experts == EXPERTS)
+            _mm_storeu_ps(out, sums_of(s[0][r], s[1][r], s[2][r], s[3][r]));
+        else
+            *out = _mm512_reduce_add_ps(s[0][r]);
+    }
+}
+
+static inline __attribute__((always_inline)) void tile(many_rows *t, int64_t begin, int64_t end,
+                                                       int rows, int is_bf16) {
+    const int64_t k = t->call->problem->k;
+
+    for (int64_t from = 0; from < k; from += CHUNK) {
+        const int64_t to = from + CHUNK < k ? from + CHUNK : k;
+        int64_t e = begin;
+        copy_inputs(t, from, to, rows);
+        for (; e + EXPERTS <= end; e += EXPERTS)
+            part(t, e, e - begin, from, to, rows, EXPERTS, is_bf16);
+        for (; e < end; e++) part(t, e, e - begin, from, to, rows, 1, is_bf16);
+    }
+}
+
+/* Six of `left` rows at once, or four where two or three would be left over, which cost as much
+ * as six. */
+static inline int tile_rows(int64_t left) {
+    const int64_t over = left % ROWS;
+    if (left < ROWS) return left < 4 ? 0 : 4;
+    return left > ROWS + 1 && (over == 2 || over == 3) ? 4 : ROWS;
 }
 
 static inline __attribute__((always_inline)) void walk(const kt_router_call *c, int is_bf16) {
-    int64_t row = c->row_begin, e;
+    const int64_t fitting = GROUP_BYTES / (c->problem->k * (is_bf16 ? 2 : 4)) / EXPERTS * EXPERTS;
+    const int64_t group = fitting > GROUP ? GROUP : fitting < EXPERTS ? EXPERTS : fitting;
+    int64_t row = c->row_begin;
+    many_rows t;
 
-    for (; row + 4 <= c->row_end; row += 4) {
-        for (e = c->expert_begin; e + 4 <= c->expert_end; e += 4) block(c, row, e, 4, 4, is_bf16);
-        for (; e < c->expert_end; e++) block(c, row, e, 4, 1, is_bf16);
+    t.call = c;
+    for (int64_t e = c->expert_begin; e < c->expert_end; e += group) {
+        const int64_t end = e + group < c->expert_end ? e + group : c->expert_end;
+        int rows;
+        for (row = c->row_begin; (rows = tile_rows(c->row_end - row)) > 0; row += rows) {
+            t.row = row;
+            if (rows == ROWS)
+                tile(&t, e, end, ROWS, is_bf16);
+            else
+                tile(&t, e, end, 4, is_bf16);
+        }
     }
     for (; row < c->row_end; row++) one_row(c, row, is_bf16);
 }
@@ -118,7 +227,7 @@ KT_VARIANT(logits_rows__avx512) = {
     .isa = KT_ISA_AVX512,
     .numerics = KT_NUM_F32,
     .bits = "sums512",
-    .version = 3,
+    .version = 4,
     .layout = "",
     .rank = 1,
     .router = router,

@@ -13,9 +13,10 @@ ParameterizedTestParameters(router, every_variant_is_within_its_bound) {
 }
 
 ParameterizedTest(size_t *index, router, every_variant_is_within_its_bound) {
-    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 8, 32},   {5, 9, 31},     {4, 4, 48},
-                                        {13, 17, 100}, {3, 60, 192}, {9, 128, 2048}, {6, 67, 509},
-                                        {2, 27, 2061}}; /* rows of weights over a small page */
+    static const int64_t shapes[][3] = {{1, 1, 1},      {1, 8, 32},   {5, 9, 31},     {4, 4, 48},
+                                        {13, 17, 100},  {3, 60, 192}, {9, 128, 2048}, {6, 67, 509},
+                                        {2, 27, 2061}, /* rows of weights over a small page */
+                                        {14, 70, 1039}, {8, 5, 513}}; /* tiles, groups, chunks */
     const kt_variant *v = kt_builtin_variants[*index];
     kt_config config = {{0}};
     kt_err err;
