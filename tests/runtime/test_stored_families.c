@@ -220,7 +220,7 @@ static double distance(const float *a, const double *b, const double *c, int64_t
 /* Returns how many positions were compared. */
 static int64_t check(const stored *x) {
     const int64_t vocab = kt_plain_shape_of(x->model)->vocab, all = TOKENS * vocab;
-    double *exact = malloc(MOST * sizeof *exact), *rounded = malloc(MOST * sizeof *rounded);
+    double *exact = calloc(MOST, sizeof *exact), *rounded = calloc(MOST, sizeof *rounded);
     float *whole = malloc(MOST * sizeof *whole), *part = malloc(MOST * sizeof *part);
     const int64_t n = decided(x, exact, rounded), count = n * vocab;
     const double bound = 1.5 * distance(NULL, exact, rounded, count ? count : all);
