@@ -58,7 +58,7 @@ const kt_plain_shape *kt_plain_shape_of(const kt_plain_model *m); /* borrowed */
 /* What disturbs the inputs of linear layers, queries, keys and values. */
 typedef enum kt_plain_noise {
     KT_PLAIN_EXACT,
-    KT_PLAIN_BF16,  /* rounded to BF16, as the engine does */
+    KT_PLAIN_BF16,   /* rounded to BF16, as the engine does */
     KT_PLAIN_COARSE, /* moved at random by up to 2^-7, twice what BF16 does */
     /* Inputs of linear layers as INT8 under a power of two per 16, which is what engines take for
      * weights of few bits; the rest as BF16. And moved at random by up to twice as much. */

@@ -402,21 +402,20 @@ static bool wants_plans(const run_state *r) {
 static kt_status decide_plans(run_state *r, kt_err *err) {
     const kt_run_options *o = &r->options;
     kt_serving_format format = (kt_serving_format)kt_serving_format_parse(o->format);
-    kt_layer_session_setup setup = {
-        .registry = r->bench.registry,
-        .machine = &r->bench.machine,
-        .table = r->table,
-        .shapes = &r->workload.shapes,
-        .format = format,
-        .ledger = &r->ledger,
-        .is_fresh = o->fresh,
-        .widest = o->widest,
-        .rotation_bytes = rotation_of(r),
-        .threads = r->most_threads,
-        .deadline_ns = deadline_of(r, 1),
-        .seed = (uint64_t)o->seed,
-        .stop = stop_asked_quietly,
-        .stop_arg = r};
+    kt_layer_session_setup setup = {.registry = r->bench.registry,
+                                    .machine = &r->bench.machine,
+                                    .table = r->table,
+                                    .shapes = &r->workload.shapes,
+                                    .format = format,
+                                    .ledger = &r->ledger,
+                                    .is_fresh = o->fresh,
+                                    .widest = o->widest,
+                                    .rotation_bytes = rotation_of(r),
+                                    .threads = r->most_threads,
+                                    .deadline_ns = deadline_of(r, 1),
+                                    .seed = (uint64_t)o->seed,
+                                    .stop = stop_asked_quietly,
+                                    .stop_arg = r};
     kt_plan_cells cells;
     int n = 0;
 
@@ -424,8 +423,8 @@ static kt_status decide_plans(run_state *r, kt_err *err) {
                      o->budget_seconds <= quick_budget_seconds ? KT_PROFILE_QUICK : KT_PROFILE_FULL,
                      setup.threads, &cells);
     if (cells.n == 0) return KT_OK;
-    KT_TRY(kt_take_encodings(r->bench.registry, &r->bench.machine, r->table, o->deterministic,
-                             NULL, &cells, err));
+    KT_TRY(kt_take_encodings(r->bench.registry, &r->bench.machine, r->table, o->deterministic, NULL,
+                             &cells, err));
     KT_TRY(
         kt_run_plans(&setup, &cells, r->table, o->json ? NULL : stderr, &n, &r->plan_spent, err));
     for (int i = 0; i < cells.n; i++) r->n_plans_open += cells.list[i].refused == NULL;
@@ -479,15 +478,14 @@ static kt_status end_journal(run_state *r, const kt_outcome *o, kt_err *err) {
 
 static kt_status run_device(run_state *r, int *code, kt_err *err) {
     const kt_run_options *o = &r->options;
-    const kt_device_tuning run = {
-        .options = o,
-        .machine = &r->bench.machine,
-        .cells = &r->cells,
-        .shape_id = r->workload.shapes.shape_id,
-        .table_path = r->table_path,
-        .threads = r->most_threads,
-        .deadline_ns = deadline_of(r, 1),
-        .stop = r->context->stop};
+    const kt_device_tuning run = {.options = o,
+                                  .machine = &r->bench.machine,
+                                  .cells = &r->cells,
+                                  .shape_id = r->workload.shapes.shape_id,
+                                  .table_path = r->table_path,
+                                  .threads = r->most_threads,
+                                  .deadline_ns = deadline_of(r, 1),
+                                  .stop = r->context->stop};
 
     return kt_run_device(&run, code, err);
 }

@@ -22,8 +22,8 @@ static kt_status verify_format(const kt_layer_session_setup *setup,
     kt_status st;
 
     kt_plan_cells_of(setup->shapes, setup->format, KT_PROFILE_QUICK, setup->threads, &cells);
-    KT_TRY(kt_take_encodings(setup->registry, setup->machine, setup->table, false, NULL, &cells,
-                             err));
+    KT_TRY(
+        kt_take_encodings(setup->registry, setup->machine, setup->table, false, NULL, &cells, err));
     KT_TRY(kt_layer_session_create(setup, &session, err));
     st = KT_OK;
     for (int i = 0; i < cells.n && st == KT_OK; i++) {
