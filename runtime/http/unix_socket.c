@@ -3,6 +3,7 @@
 #include "runtime/http/unix_socket.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -81,12 +82,15 @@ kt_status kt_unix_socket_listen(const char *path, kt_unix_socket *out, int *fd, 
     return st;
 }
 
+/* A file system may give a new file the inode of one that is gone: the time tells them apart. */
+static bool is_file_of(const kt_unix_socket *s, const struct stat *info) {
+    return info->st_dev == s->device && info->st_ino == s->inode &&
+           info->st_mtim.tv_sec == s->made_s && info->st_mtim.tv_nsec == s->made_ns;
+}
+
 void kt_unix_socket_remove(kt_unix_socket *s) {
     struct stat info;
 
-    if (*s->path && lstat(s->path, &info) == 0 && info.st_dev == s->device &&
-        info.st_ino == s->inode && info.st_mtim.tv_sec == s->made_s &&
-        info.st_mtim.tv_nsec == s->made_ns)
-        unlink(s->path);
+    if (*s->path && lstat(s->path, &info) == 0 && is_file_of(s, &info)) unlink(s->path);
     s->path[0] = '\0';
 }

@@ -31,6 +31,15 @@ say() {
     [ $# = 1 ] || echo "mutate: $2"
 }
 
+# timed WORD COMMAND...: the command; its time is added to that of the word, for the count at the end.
+timed() {
+    local since=$EPOCHREALTIME code
+    "${@:2}"
+    code=$?
+    echo "$1 $(((${EPOCHREALTIME/./} - ${since/./}) / 1000))" >>"$all/times"
+    return $code
+}
+
 # compile_command FILE: as the build compiles it, without output and source.
 compile_command() {
     awk -v file="$src/$1" '/"command":/ { line = $0 } /"file":/ && index($0, "\"" file "\"") { print line; exit }' \
@@ -164,18 +173,18 @@ mutant() {
     [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "$target") ;; esac
     arguments_of "$how" "$target"
     plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
-    compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
-    link "${program##*/}" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
+    timed compile compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
+    timed link link "${program##*/}" "$work/unit.o" "$work/mutant" || { say wrong "$file: '$after' does not link: $(head -n 3 "$work/log")"; return; }
     case $how:$unit in # others than the variant with the fault are sound: they need not run
     test:kernels/*__*.c) KT_TEST_VARIANT=$(basename "$unit" .c) ;;
     *) KT_TEST_VARIANT= ;;
     esac
     export KT_TEST_VARIANT
     [ "$how" = gate ] || arguments+=(--fail-fast) # one failure is proof
-    verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
+    timed "run $target" verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     if [ "$word:$found" = test:late ]; then # but not that a test ran out of time: others may say more
         unset 'arguments[-1]'
-        verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
+        timed "run $target" verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     fi
     case $word:$found in
     hang:late) say hung ;;
@@ -213,5 +222,9 @@ count() { grep -c "^$1\$" "$all/outcomes"; }
 rejected=$(($(count rejected) + $(count crashed) + $(count hung)))
 echo "$rejected faults rejected, $(count crashed) of them by a crash and $(count hung) by the hang that was expected;" \
     "$(count late) timed out, $(count skipped) not runnable here, $(count wrong) trouble"
+# Where the time went: in all, and the programs that take most of it.
+awk '{ sum[$1] += $NF } $1 == "run" { split($2, at, "/"); ran[at[1]] += $NF; n[at[1]]++ }
+     END { printf "compiled %.0f s, linked %.0f s, ran %.0f s; most of it:\n", sum["compile"] / 1000, sum["link"] / 1000, sum["run"] / 1000
+           for (p in ran) printf "%6.1f s of %d faults, %s\n", ran[p] / 1000, n[p], p | "sort -nr | head -n 8" }' "$all/times"
 [ "$(wc -l <"$all/outcomes")" -ge "$(wc -l <"$all/mutants")" ] || { echo "mutate: a worker died"; exit 1; }
 [ "$(count wrong)" = 0 ] && [ "$(count late)" = 0 ] && [ "$((rejected + $(count skipped)))" -gt 0 ]
