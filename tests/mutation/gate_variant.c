@@ -1,5 +1,5 @@
 /* Gates one variant as kttune does, with every configuration, over a few shapes of every format that it
- * takes. Exit status: 0 accepted, 1 rejected (the reason on standard output), 2 usage, 3 this machine
+ * takes, or of the one that is named. Exit status: 0 accepted, 1 rejected (the reason on standard output), 2 usage, 3 this machine
  * lacks its instruction set.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdbool.h>
@@ -51,13 +51,15 @@ static int gate(const kt_variant *v, const kt_problem *q, int *n_gated) {
     for (int i = 0; i < n; i++) {
         ++*n_gated;
         if (results[i].passed) continue;
-        printf("%s: %s\n", results[i].outcome, results[i].message);
+        printf("%s, %s: %s\n", kt_weight_format_name(q->weights), results[i].outcome,
+               results[i].message);
         return 1;
     }
     return 0;
 }
 
-static int gate_all(const kt_variant *v) {
+/* format: NULL = all */
+static int gate_all(const kt_variant *v, const char *format) {
     const bool is_slow = !v->isa || (v->isa & ~kt_isa_available()), is_gemm = v->op == KT_OP_GEMM;
     const int64_t(*shapes)[2] = is_gemm ? gemm_shapes : moe_shapes;
     int n_gated = 0, n_shapes = is_gemm ? 3 : 4;
@@ -66,7 +68,8 @@ static int gate_all(const kt_variant *v) {
         shapes = is_gemm ? small_gemm_shapes : small_moe_shapes;
         n_shapes = 3;
     }
-    for (int w = 1; w < KT_W_COUNT; w++)
+    for (int w = 1; w < KT_W_COUNT; w++) {
+        if (format && strcmp(kt_weight_format_name((kt_weight_format)w), format) != 0) continue;
         for (int a = 1; a < KT_A_COUNT; a++)
             for (int s = 0; s < n_shapes; s++) {
                 const int64_t *shape = shapes[s];
@@ -84,6 +87,7 @@ static int gate_all(const kt_variant *v) {
                 found = gate(v, &q, &n_gated);
                 if (found) return found < 0 ? 2 : 1;
             }
+    }
     if (n_gated == 0) printf("%s takes none of the shapes\n", v->name);
     return n_gated > 0 ? 0 : 2;
 }
@@ -97,12 +101,15 @@ static bool can_run(const kt_variant *v) {
 }
 
 int main(int argc, char **argv) {
+    const size_t name_length = argc == 2 ? strcspn(argv[1], "/") : 0;
+
     for (size_t i = 0; argc == 2 && i < kt_builtin_variant_count; i++) {
         const kt_variant *v = kt_builtin_variants[i];
-        if (strcmp(v->name, argv[1]) != 0) continue;
+        const char *format = argv[1][name_length] ? argv[1] + name_length + 1 : NULL;
+        if (strlen(v->name) != name_length || strncmp(v->name, argv[1], name_length) != 0) continue;
         if (v->op != KT_OP_GEMM && v->op != KT_OP_MOE_FFN) break;
-        return can_run(v) ? gate_all(v) : 3;
+        return can_run(v) ? gate_all(v, format) : 3;
     }
-    fprintf(stderr, "usage: gate_variant NAME, a gemm or moe_ffn variant\n");
+    fprintf(stderr, "usage: gate_variant NAME[/FORMAT], a gemm or moe_ffn variant\n");
     return 2;
 }

@@ -5,7 +5,8 @@
 #   LIST      the mutants, instead of mutants.txt beside this script
 #
 # A mutant is compiled alone, from a copy of the faulty file that precedes the tree in the include path, and
-# linked before the libraries, so that nothing else is built and the tree is never touched.  As many workers as
+# linked before the libraries, so that nothing else is built and the tree is never touched; the first failed assertion
+# ends a test (first_failure.c).  As many workers as
 # there are cores take the next program, then the next mutant, from one queue: some take 50 times as long as others.
 #
 # A program that has just passed as a whole (BUILD_DIR/passed.txt, of tests/run) is not asked again whether it
@@ -47,11 +48,12 @@ compile_command() {
         sed -e 's/^ *"command": "//' -e 's/",$//' -e 's/\\"/"/g' -e 's/\\\\/\\/g' -e 's/ -o [^ ]* -c .*//'
 }
 
-# link PROGRAM OBJECT OUTPUT: the program's own link line with one object more.
+# link PROGRAM OBJECT OUTPUT: the program's own link line with one object more; tests end with their first failure.
 link() {
-    local line
+    local line first=$all/first_failure.o
+    [ "$1" != gate_variant ] || first=
     line=$(ninja -C "$build" -t commands "tests/$1" | tail -n 1)
-    line=${line/ -o tests\/$1/ $2 $gold -Wl,--allow-multiple-definition -o $3}
+    line=${line/ -o tests\/$1/ $2 $first $gold -Wl,-S -Wl,--allow-multiple-definition -o $3}
     (cd "$build" && eval "$line") >"$work/log" 2>&1
 }
 
@@ -79,7 +81,7 @@ compile() {
     [ "$1" = "$2" ] && source=$work/overlay/$1
     command=$(compile_command "$1")
     [ -n "$command" ] || return 1
-    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -O1 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
+    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -O1 -g0 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
 # verdict HOW SECONDS PROGRAM ARGUMENTS: sets `found` to what the program says of the code that it runs:
@@ -114,14 +116,14 @@ verdict() {
     [ "$crashing" -gt 0 ] || found=late
 }
 
-# arguments_of HOW TARGET: sets `program` and `arguments`. A target is VARIANT or PROGRAM[/SUITE.NAME].
+# arguments_of HOW TARGET: sets `program` and `arguments`. A target is VARIANT[/FORMAT] or PROGRAM[/SUITE.NAME[#CASE]].
 arguments_of() {
     program=$build/tests/gate_variant
     arguments=("$2")
     [ "$1" = test ] || return
     program=$build/tests/${2%%/*}
     arguments=()
-    case $2 in */*) arguments=(--filter "$(sed 's:^[^/]*/\([^.]*\)\.:\1/:' <<<"$2")") ;; esac
+    case $2 in */*) arguments=(--filter "$(sed 's:^[^/]*/\([^.]*\)\.:\1/:' <<<"${2%%#*}")") ;; esac
 }
 
 # has_test TARGET: its program knows the test, or the filter would leave nothing to run.
@@ -167,10 +169,11 @@ mutant() {
     target=${target%%:*}
     how=${word/hang/test}
     rm -rf "$work/overlay"
-    read -r found limit <"$all/sound/${target//\//,}"
+    found=${target%%#*}
+    read -r found limit <"$all/sound/${found//\//,}"
     [ "$found" = skipped ] && { say skipped; return; }
     [ "$word" = hang ] && limit=$((limit - least * 5 / 6))
-    [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "$target") ;; esac
+    [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "${target%%/*}") ;; esac
     arguments_of "$how" "$target"
     plant "$file" "$before" "$after" || { say wrong "$file does not contain: $before"; return; }
     timed compile compile "$unit" "$file" || { say wrong "$file: '$after' does not compile: $(head -n 3 "$work/log")"; return; }
@@ -179,7 +182,8 @@ mutant() {
     test:kernels/*__*.c) KT_TEST_VARIANT=$(basename "$unit" .c) ;;
     *) KT_TEST_VARIANT= ;;
     esac
-    export KT_TEST_VARIANT
+    case $target in *#*) KT_TEST_CASE=${target#*#} ;; *) KT_TEST_CASE= ;; esac # and of some tests other cases
+    export KT_TEST_VARIANT KT_TEST_CASE
     [ "$how" = gate ] || arguments+=(--fail-fast) # one failure is proof
     timed "run $target" verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     if [ "$word:$found" = test:late ]; then # but not that a test ran out of time: others may say more
@@ -214,7 +218,8 @@ each() {
 }
 
 grep -v -e '^#' -e '^$' "$list" | grep -E -e "$pattern" >"$all/mutants"
-sed -n -e 's/^hang /test /' -e '/^gate \|^test /p' "$all/mutants" | cut -d ' ' -f 1,2 | cut -d : -f 1 | sort -u >"$all/programs"
+sed -n -e 's/^hang /test /' -e '/^gate \|^test /p' "$all/mutants" | cut -d ' ' -f 1,2 | cut -d : -f 1 | cut -d '#' -f 1 | sort -u >"$all/programs"
+cc -O1 -c "$src/tests/mutation/first_failure.c" -o "$all/first_failure.o" || exit 1
 each sound "$all/programs" # they accept what is right, or rejecting proves nothing
 each mutant "$all/mutants"
 
