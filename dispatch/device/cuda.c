@@ -343,17 +343,29 @@ static kt_status load_entry(kt_device *d, kt_device_code *code, int i, kt_err *e
         name, err);
 }
 
-static kt_status load(kt_device *d, kt_device_code *code, kt_err *err) {
+static kt_status compile(const kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
+                         kt_cubin *made, kt_err *err) {
     const cuda *u = d->self;
     const char *folder = *u->folder ? u->folder : NULL;
+
+    if (u->is_ptx) return kt_cuda_compile_ptx(u->compiler, kernel, config, folder, made, err);
+    return kt_cuda_compile(u->compiler, kernel, config, d->facts.target, folder, made, err);
+}
+
+static void prepare(const kt_device *d, const kt_code_request *request) {
+    const cuda *u = d->self;
+    kt_cubin made;
+
+    if (*u->folder && compile(d, request->kernel, &request->config, &made, NULL) == KT_OK)
+        kt_cubin_free(&made);
+}
+
+static kt_status load(kt_device *d, kt_device_code *code, kt_err *err) {
+    const cuda *u = d->self;
     kt_status st;
     kt_cubin made;
 
-    st = u->is_ptx
-             ? kt_cuda_compile_ptx(u->compiler, code->kernel, &code->config, folder, &made, err)
-             : kt_cuda_compile(u->compiler, code->kernel, &code->config, d->facts.target, folder,
-                               &made, err);
-    KT_TRY(st);
+    KT_TRY(compile(d, code->kernel, &code->config, &made, err));
     st = enter(d, err);
     if (st == KT_OK)
         st = check(d, u->call.module_load(&code->module, made.data), code->kernel->name, err);
@@ -514,6 +526,7 @@ const kt_device_class kt_device_class_cuda = {
     .copy = copy,
     .copy_from = copy_from,
     .clear = clear,
+    .prepare = prepare,
     .load = load,
     .unload = unload,
     .run = run,

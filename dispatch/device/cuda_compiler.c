@@ -3,7 +3,6 @@
 #include "dispatch/device/cuda_compiler.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,6 @@ struct kt_cuda_compiler {
     int major, minor, n_targets;
     int sm[MAX_TARGETS];
     char name[512];
-    pthread_mutex_t lock;
 };
 
 /* ---- opening ---- */
@@ -146,7 +144,6 @@ kt_status kt_cuda_compiler_open(kt_cuda_compiler **out, kt_err *err) {
 
     *out = NULL;
     if (!c) return kt_fail(err, KT_E_NOMEM, "no memory for a compiler");
-    pthread_mutex_init(&c->lock, NULL);
     st = load(c, err);
     if (st != KT_OK) {
         kt_cuda_compiler_close(c);
@@ -159,7 +156,6 @@ kt_status kt_cuda_compiler_open(kt_cuda_compiler **out, kt_err *err) {
 void kt_cuda_compiler_close(kt_cuda_compiler *c) {
     if (!c) return;
     if (c->library) dlclose(c->library);
-    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -287,17 +283,12 @@ static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, 
     kt_status st;
     int code;
 
-    pthread_mutex_lock(&c->lock);
     code = c->call.create(&program, t->source, name, t->n, t->header, t->header_name);
-    if (code != 0) {
-        pthread_mutex_unlock(&c->lock);
-        return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
-    }
+    if (code != 0) return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
     code = c->call.compile(program, o->n, o->list);
     st = code == 0 ? take_code(c, program, name, o->as_ptx, out, err)
                    : failed(c, program, name, code, err);
     c->call.destroy(&program);
-    pthread_mutex_unlock(&c->lock);
     return st;
 }
 

@@ -18,7 +18,8 @@
 typedef struct kt_cuda_compiler kt_cuda_compiler;
 
 /* KT_E_NOT_FOUND: no NVRTC, with the names that were tried. KT_E_UNSUPPORTED: one that lacks a
- * function or is older than 12.0. Calls on one compiler take turns by themselves. */
+ * function or is older than 12.0. Several threads may compile by one compiler at the same time:
+ * NVRTC takes no turns between programs (two threads need the time of one, by NVRTC 13.0). */
 kt_status kt_cuda_compiler_open(kt_cuda_compiler **out, kt_err *err);
 void kt_cuda_compiler_close(kt_cuda_compiler *compiler); /* accepts NULL */
 /* "NVRTC 13.0 of PATH". */

@@ -48,6 +48,8 @@ typedef struct kt_device_class {
     kt_status (*copy_from)(kt_device *d, kt_stream s, void *to, kt_device *other, const void *from,
                            size_t bytes, kt_err *err);
     kt_status (*clear)(kt_device *d, kt_stream s, void *p, size_t bytes, kt_err *err);
+    /* NULL: code is not compiled. Else one that is to be loaded later; from any thread. */
+    void (*prepare)(const kt_device *d, const kt_code_request *request);
     kt_status (*load)(kt_device *d, kt_device_code *code, kt_err *err);
     void (*unload)(kt_device *d, kt_device_code *code);
     kt_status (*run)(kt_device *d, kt_stream s, const kt_device_launch *launch, kt_err *err);

@@ -65,6 +65,23 @@ static kt_status gather(contest *c, kt_err *err) {
                        kt_op_name(c->job.op), kt_weight_format_name(c->job.weights));
 }
 
+/* Code of all, by several threads: one after the other would take most of a race's time. */
+static void prepare(const contest *c) {
+    kt_code_request *request = malloc(2 * (size_t)c->n * sizeof *request);
+    int n = 0;
+
+    if (!request) return; /* each is compiled when its turn comes */
+    for (int i = 0; i < c->n; i++) {
+        const kt_device_choice *up = &c->e[i].choice;
+        const kt_device_choice down = kt_device_choice_for(up, c->job.down);
+        request[n++] = (kt_code_request){up->kernel, up->config};
+        if (!kt_device_choice_equal(up, &down))
+            request[n++] = (kt_code_request){down.kernel, down.config};
+    }
+    kt_device_prepare(c->r->seat->d, request, n, c->r->threads);
+    free(request);
+}
+
 static void drop(contest *c, entrant *e, const char *why) {
     char config[96], line[KT_ERR_SIZE + 256];
 
@@ -258,6 +275,7 @@ static kt_status run(contest *c, kt_device_verdict *out, kt_err *err) {
 
     KT_TRY(gather(c, err));
     out->n_contenders = c->n;
+    prepare(c);
     KT_TRY(kt_device_bench_open(c->r->seat->d, &c->job, c->r->problem.m, c->r->rotation, c->r->seed,
                                 &c->bench, err));
     KT_TRY(admit(c, err));

@@ -22,6 +22,7 @@ typedef struct kt_device_race {
     bool is_exact;
     bool is_pretended; /* times are kt_device_prior_ns: where the device has no clock worth it */
     int most;          /* contenders: the best by kt_device_prior_ns; 0 = all */
+    int threads;       /* of the host, that compile them */
     size_t rotation;   /* bytes of weights */
     uint64_t seed;
     int64_t deadline_ns;     /* kt_clock_ns; what is decided by then stands */

@@ -116,6 +116,7 @@ static kt_status decide(runner *r, const kt_problem *problem, int64_t rows, kt_e
                            .is_exact = s->is_exact,
                            .is_pretended = s->is_pretended,
                            .most = s->most,
+                           .threads = s->threads,
                            .rotation = s->rotation,
                            .seed = s->seed,
                            .deadline_ns = s->deadline_ns,
