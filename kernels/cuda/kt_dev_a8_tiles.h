@@ -3,7 +3,8 @@
  *
  * A sum of a group's products is exact (integers) or short (E4M3, whose tensor cores add with few
  * bits); it is multiplied by both scales and added to the float sums, before the next group begins.
- * With weights per channel all k are one group, and the scales come at the end. Else a stage's own
+ * With weights per channel the scales come at the end: integers are summed over all k, E4M3 over
+ * the inputs of a span, which is added in float. Else a stage's own
  * bytes are the step's scales of its rows, as floats, and of its columns, as the records have them.
  *
  * Codes of 4 bits are opened to 16 (q - 8) by one and-xor for four; the 16 is taken off the scale.
@@ -14,8 +15,9 @@
  *   KT_A8_BITS, KT_A8_GROUP   of the weights; group 0 = a scale per channel
  *   KT_A8_CODES_XOR    what 8-bit codes are turned by, to be multiplied as they are
  *   kt_a8_sum          type of the products' sums; KT_A8_ALL the array of kt_tile_sums of it
+ *   KT_A8_SHORT        1 where products are added with few bits, 0 where they are exact
  *   KT_A8_ZERO, KT_A8_VALUE(c)   a group's empty sum, and the value of a sum as float
- *   KT_A8_MMA          the product; or KT_A8_WIDE, and kt_tiles_multiply after it
+ *   KT_A8_MMA          the product; or KT_TILES_WIDE, and what that demands after it
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -51,7 +53,7 @@
 #define KT_A8_SCALES (KT_TILES_M * KT_A8_ROW_SCALES + KT_TILES_N * KT_A8_COLUMN_SCALES)
 #define KT_TILES_B_BYTES (KT_A8_BITS * 16)
 /* Products of warpgroups find the turned chunks by their addresses: stages begin at 1024 bytes. */
-#ifdef KT_A8_WIDE
+#ifdef KT_TILES_WIDE
 #define KT_A8_ALIGN 1024
 #else
 #define KT_A8_ALIGN 128
@@ -81,9 +83,11 @@ KT_DEVICE const uint8_t *kt_a8_column_scales(const kt_tile_operands *o, int half
 }
 
 KT_DEVICE void kt_a8_fetch_row_scales(const kt_tile_operands *o, int step, uint32_t stage) {
-    for (int row = kt_thread(); row < KT_TILES_M; row += KT_TILES_THREADS) {
-        const int is_there = row < o->rows;
+    KT_UNROLL
+    for (int first = 0; first < KT_TILES_M; first += KT_TILES_THREADS) {
+        const int row = first + kt_thread(), is_there = row < o->rows;
         const float *from = is_there ? kt_a8_row_scales(o, row) + step * KT_A8_FOLDS : o->a_scale;
+        if (row >= KT_TILES_M) continue;
         if (KT_A8_FOLDS == 1)
             kt_copy4(kt_a8_row_at(stage, row), from, is_there ? 4 : 0);
         else
@@ -95,10 +99,13 @@ KT_DEVICE void kt_a8_fetch_column_scales(const kt_tile_operands *o, int step, ui
     const int is_float = kt_weight_spec_of(KT_A8_FORMAT).scale == KT_TERM_F32;
     const int at = KT_A8_GROUP == 128 && !is_float ? step / 2 * 4 : step * KT_A8_COLUMN_SCALES;
 
-    for (int i = kt_thread(); i < KT_TILES_N; i += KT_TILES_THREADS) {
-        const int half = i >= KT_TILES_N / 2, column = i - half * (KT_TILES_N / 2);
+    KT_UNROLL
+    for (int first = 0; first < KT_TILES_N; first += KT_TILES_THREADS) {
+        const int i = first + kt_thread(), half = i >= KT_TILES_N / 2;
+        const int column = i - half * (KT_TILES_N / 2);
         const int is_there = column < (half ? o->columns[1] : o->columns[0]);
         const uint8_t *from = is_there ? kt_a8_column_scales(o, half, column) + at : o->b[0];
+        if (i >= KT_TILES_N) continue;
         if (KT_A8_COLUMN_SCALES == 8)
             kt_copy8(kt_a8_column_at(stage, i), from, is_there ? 8 : 0);
         else
@@ -173,7 +180,7 @@ KT_DEVICE void kt_a8_load_b(uint32_t stage, int half, int j, int slice, uint32_t
     }
 }
 
-#ifndef KT_A8_WIDE
+#ifndef KT_TILES_WIDE
 /* Slices [first, first + n) of the span into tiles j and j + 1. */
 KT_DEVICE void kt_a8_add(kt_a8_sum *c, const uint32_t *a, const uint32_t *b, int first, int n) {
     KT_UNROLL
@@ -182,6 +189,22 @@ KT_DEVICE void kt_a8_add(kt_a8_sum *c, const uint32_t *a, const uint32_t *b, int
         KT_A8_MMA(c, of, b[s * 4], b[s * 4 + 1]);
         KT_A8_MMA(c + 4, of, b[s * 4 + 2], b[s * 4 + 3]);
     }
+}
+
+/* The span of weights per channel. Integers are exact; tensor cores add E4M3 with few bits, so that
+ * theirs begins from nothing. */
+KT_DEVICE void kt_a8_add_span(kt_a8_sum *sum, const uint32_t *a, const uint32_t *b) {
+    kt_a8_sum c[8];
+
+    if (!KT_A8_SHORT) {
+        kt_a8_add(sum, a, b, 0, KT_A8_SPAN);
+        return;
+    }
+    KT_UNROLL
+    for (int m = 0; m < 8; m++) c[m] = 0;
+    kt_a8_add(c, a, b, 0, KT_A8_SPAN);
+    KT_UNROLL
+    for (int m = 0; m < 8; m++) sum[m] += c[m];
 }
 
 /* One fold: its products from nothing on, times both scales, into the float sums. */
@@ -219,7 +242,7 @@ KT_DEVICE void kt_a8_multiply_rows(uint32_t stage, int step, int slice, int firs
         KT_UNROLL
         for (int i = first; i < first + KT_A8_ROWS; i++) {
             const int at = KT_TILES_SUM(i, half, j);
-            if (!KT_A8_FOLDS) kt_a8_add(sum->KT_A8_ALL + at, a + i * 4, b, 0, KT_A8_SPAN);
+            if (!KT_A8_FOLDS) kt_a8_add_span(sum->KT_A8_ALL + at, a + i * 4, b);
             KT_UNROLL
             for (int f = 0; KT_A8_FOLDS && f < KT_A8_SPAN / KT_A8_SLICES; f++)
                 kt_a8_fold(sum->f + at, a + i * 4, b, f, row_scale + i * 2, column_scale);
@@ -347,7 +370,7 @@ static inline kt_tiles_shape kt_a8_shape(const kt_config *config) {
     const kt_weight_spec w = kt_weight_spec_of(v[5]);
     const int row = w.group == 0 ? 0 : w.group == 128 && w.low == 8 ? 4 : 16;
     const int column = w.group == 0 ? 0 : w.group == 32 ? 8 : 4;
-    kt_tiles_shape s = {v[0], v[1], v[2], v[3], v[4], w.low * 16, 0};
+    kt_tiles_shape s = {v[0], v[1], v[2], v[3], v[4], w.low * 16, 0, false};
 
     s.more = (v[0] * row + v[1] * column + KT_A8_ALIGN - 1) / KT_A8_ALIGN * KT_A8_ALIGN;
     return s;

@@ -151,7 +151,7 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
             kt_open_load(o, ahead, &p);
         }
         kt_copy_commit();
-        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE), sum);
+        kt_tiles_multiply(o, s, kt_tiles_stage(s), sum);
         if (ahead < o->steps) kt_open_store(&p, next);
     }
 }
@@ -172,7 +172,7 @@ static const kt_param kt_open_params[KT_OPEN_PARAMS] = {
 
 static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
     const int32_t *v = config->value;
-    return (kt_tiles_shape){v[0], v[1], v[2], v[3], v[4], 128, 0};
+    return (kt_tiles_shape){v[0], v[1], v[2], v[3], v[4], 128, 0, false};
 }
 
 static inline int kt_open_threads(const kt_config *config) {

@@ -13,8 +13,8 @@
  *   KT_TILES_FULL      if its products leave no registers for the addresses of copies
  *   KT_TILES_MORE      bytes of a stage behind its two matrices, which are the kernel's own: a
  *                      multiple of 128
- * and after it the two functions that are declared here without a body, which kt_tiles_product
- * calls. The kernel's descriptor uses kt_tiles_refuse and kt_tiles_shared_bytes.
+ *   KT_TILES_WIDE      if its products are those of warpgroups (kt_dev_wgmma.h)
+ * and after it the functions that are declared here without a body, which kt_tiles_product calls. The kernel's descriptor uses kt_tiles_refuse and kt_tiles_shared_bytes.
  *
  * Sums are kept per thread. Tile (i, j) of 16 rows by 8 columns of a half has its four at
  * KT_TILES_SUM(i, half, j); they lie at rows kt_tiles_row(i, 0 and 1), columns kt_tiles_column(j)
@@ -83,11 +83,9 @@ typedef struct kt_tile_sums {
     int32_t i[KT_TILES_MAX_SUMS];
 } kt_tile_sums;
 
-/* The kernel's: asynchronous copies (kt_copy*) of `step` into the own bytes of a stage, and the
- * product of a step that lies in `stage`. Stages are offsets into shared memory. */
+/* The kernel's: asynchronous copies (kt_copy*) of `step` into the own bytes of a stage. Stages are
+ * offsets into shared memory. */
 KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage);
-KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
-                                 kt_tile_sums *sum);
 
 /* Offset of the chunk at `offset` (a multiple of 16) of a matrix in shared memory. */
 KT_DEVICE uint32_t kt_tiles_turned(int offset) {
@@ -234,31 +232,126 @@ KT_DEVICE void kt_tiles_load_b(uint32_t stage, int half, int j, int slice, uint3
                kt_tiles_turned(column * KT_TILES_B_BYTES + slice * 32 + (kt_lane() >> 3 & 1) * 16));
 }
 
-/* The stages go round: while one is multiplied, KT_TILES_STAGES - 2 more are on their way. A stage
- * is written again after the barrier behind which all warps have done with it. */
-KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
-    const kt_tile_rows r = kt_tiles_rows(o);
+/* ---- products ---- */
 
+KT_DEVICE uint32_t kt_tiles_stage(int step) {
+    return (uint32_t)(step % KT_TILES_STAGES * KT_TILES_STAGE);
+}
+
+KT_DEVICE void kt_tiles_clear(kt_tile_sums *sum) {
     KT_UNROLL
     for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) {
         sum->f[i] = 0;
         sum->i[i] = 0;
     }
-    for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
-        if (s < o->steps) kt_tiles_fetch(o, &r, s, (uint32_t)(s * KT_TILES_STAGE));
+}
+
+/* Copies of the first steps, a group each, whether they exist or not. */
+KT_DEVICE void kt_tiles_fetch_first(const kt_tile_operands *o, const kt_tile_rows *r, int steps) {
+    for (int s = 0; s < steps; s++) {
+        if (s < o->steps) kt_tiles_fetch(o, r, s, kt_tiles_stage(s));
         kt_copy_commit();
     }
+}
+
+#ifndef KT_TILES_WIDE
+/* The kernel's: the product of a step that lies in `stage`. */
+KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
+                                 kt_tile_sums *sum);
+
+/* The stages go round: while one is multiplied, KT_TILES_STAGES - 2 more are on their way. A stage
+ * is written again after the barrier behind which all warps have done with it. */
+KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    const kt_tile_rows r = kt_tiles_rows(o);
+
+    kt_tiles_clear(sum);
+    kt_tiles_fetch_first(o, &r, KT_TILES_STAGES - 1);
     for (int s = 0; s < o->steps; s++) {
         const int ahead = s + KT_TILES_STAGES - 1;
         KT_COPY_WAIT(KT_TILES_STAGES - 2);
-        KT_TILES_FENCE();
         kt_sync();
-        if (ahead < o->steps)
-            kt_tiles_fetch(o, &r, ahead, (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE));
+        if (ahead < o->steps) kt_tiles_fetch(o, &r, ahead, kt_tiles_stage(ahead));
         kt_copy_commit();
-        kt_tiles_multiply(o, s, (uint32_t)(s % KT_TILES_STAGES * KT_TILES_STAGE), sum);
+        kt_tiles_multiply(o, s, kt_tiles_stage(s), sum);
     }
 }
+
+#else
+/* Products of warpgroups go on by themselves: those of a step are put on their way, and while the
+ * tensor cores work on them, those of the step before are waited for, and the copies of a later
+ * step begin. So the tensor cores always have the next step in their queue.
+ *
+ * KT_TILES_PARTS is 0 where products add to the sums themselves. Else it is how many sums a thread
+ * has, and the products of a step begin from nothing in one of two parts, which goes into the sums
+ * by kt_tiles_fold while the next step is multiplied into the other one. */
+KT_REQUIRE(KT_TILES_STAGES >= 3, "stages");
+
+/* The kernel's: puts the products of the step that lies in `stage` on their way, as one group; and
+ * adds the part that they have made. */
+KT_DEVICE void kt_tiles_put(uint32_t stage, float *to);
+KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum);
+
+/* Step s, into `part`. The stage that copies go to is that of step s - 2, with which all have done
+ * behind the barrier. */
+KT_DEVICE void kt_tiles_begin_step(const kt_tile_operands *o, const kt_tile_rows *r, int s,
+                                   float *part) {
+    const int ahead = s + KT_TILES_STAGES - 2;
+
+    KT_COPY_WAIT(KT_TILES_STAGES - 3);
+    KT_TILES_FENCE();
+    kt_sync();
+    kt_tiles_put(kt_tiles_stage(s), part);
+    if (ahead < o->steps) kt_tiles_fetch(o, r, ahead, kt_tiles_stage(ahead));
+    kt_copy_commit();
+}
+
+KT_DEVICE void kt_tiles_sum_up(const kt_tile_operands *o, const kt_tile_rows *r,
+                               kt_tile_sums *sum) {
+    for (int s = 0; s < o->steps; s++) {
+        kt_tiles_begin_step(o, r, s, sum->f);
+        KT_WGMMA_WAIT(1);
+    }
+    KT_WGMMA_WAIT(0);
+}
+
+/* Two steps a round: which part is whose must be known when this is compiled. */
+KT_DEVICE void kt_tiles_sum_parts(const kt_tile_operands *o, const kt_tile_rows *r,
+                                  kt_tile_sums *sum) {
+    float even[KT_TILES_MAX_SUMS], odd[KT_TILES_MAX_SUMS];
+    int s = 1;
+
+    kt_tiles_begin_step(o, r, 0, even);
+    KT_ROLLED
+    for (; s + 1 < o->steps; s += 2) {
+        kt_tiles_begin_step(o, r, s, odd);
+        KT_WGMMA_WAIT(1);
+        kt_tiles_fold(kt_tiles_stage(s - 1), even, sum);
+        kt_tiles_begin_step(o, r, s + 1, even);
+        KT_WGMMA_WAIT(1);
+        kt_tiles_fold(kt_tiles_stage(s), odd, sum);
+    }
+    if (s == o->steps) {
+        KT_WGMMA_WAIT(0);
+        kt_tiles_fold(kt_tiles_stage(s - 1), even, sum);
+        return;
+    }
+    kt_tiles_begin_step(o, r, s, odd);
+    KT_WGMMA_WAIT(0);
+    kt_tiles_fold(kt_tiles_stage(s - 1), even, sum);
+    kt_tiles_fold(kt_tiles_stage(s), odd, sum);
+}
+
+KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    const kt_tile_rows r = kt_tiles_rows(o);
+
+    kt_tiles_clear(sum);
+    kt_tiles_fetch_first(o, &r, KT_TILES_STAGES - 2);
+    if (KT_TILES_PARTS)
+        kt_tiles_sum_parts(o, &r, sum);
+    else
+        kt_tiles_sum_up(o, &r, sum);
+}
+#endif
 
 /* ---- what becomes of the sums ---- */
 
@@ -316,6 +409,7 @@ KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const 
 /* For a descriptor: sizes as numbers, because the macros are of a launch. */
 typedef struct kt_tiles_shape {
     int m, n, warps_m, warps_n, stages, b_bytes, more;
+    bool is_wide; /* of warpgroups, which need no registers for fragments */
 } kt_tiles_shape;
 
 /* Values of parameters. */
@@ -332,8 +426,9 @@ static inline const char *kt_tiles_refuse(const kt_tiles_shape *s, const kt_cuda
     if (s->n / 2 % (16 * s->warps_n)) return "half of bn is not a multiple of 16 for every warp";
     if (s->m * s->n / (32 * s->warps_m * s->warps_n) > KT_TILES_MAX_SUMS)
         return "over 128 sums a thread: they would spill";
-    if (s->warps_m * s->warps_n >= 16 && s->m * s->n / (32 * s->warps_m * s->warps_n) > 32)
-        return "over 32 sums a thread of 512: they would spill";
+    if (s->warps_m * s->warps_n >= 16 &&
+        s->m * s->n / (32 * s->warps_m * s->warps_n) > (s->is_wide ? 64 : 32))
+        return "over 32 sums a thread of 512 (64 of warpgroups): they would spill";
     if (kt_tiles_shared_bytes(s) > (size_t)target->shared_bytes)
         return "its stages exceed a block's shared memory";
     return NULL;

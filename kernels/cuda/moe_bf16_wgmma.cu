@@ -5,7 +5,7 @@
  * memory are what wgmma reads, and its sums lie in registers as those of mma.sync do, with one tile
  * of 16 rows a warp. A product of 64 rows by BN columns takes gate and up at once. A warpgroup does
  * not load fragments but names its operands; before the barrier each thread shows its copies to the
- * tensor cores by a fence, and a step's products are waited for before the stage goes round.
+ * tensor cores by a fence. The products of a step go on while the next ones are put behind them.
  * Calls are those of moe_tiles.cu.
  *
  *   gate_up  grid (n / (BN / 2) rounded up, tiles)
@@ -24,31 +24,37 @@
 #define KT_TILES_B_BYTES 128
 #define KT_TILES_MORE 0
 #define KT_TILES_FENCE kt_wgmma_proxy
+#define KT_TILES_WIDE
+#define KT_TILES_PARTS 0
 #include "kernels/cuda/kt_dev_tiles.h"
 #include "kernels/cuda/moe_calls.h"
-KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128), "warpgroups");
+KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128 || KT_TILES_N == 256),
+           "warpgroups");
 
 KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage) {
     (void)o, (void)step, (void)stage;
 }
 
-KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
-                                 kt_tile_sums *sum) {
+KT_DEVICE void kt_tiles_put(uint32_t stage, float *to) {
     const uint32_t rows = stage + (uint32_t)(kt_warp() / 4 * 64 * 128);
 
-    (void)o, (void)step;
     kt_wgmma_fence();
     KT_UNROLL
     for (int slice = 0; slice < 4; slice++) {
         const uint64_t a = kt_wgmma_rows(rows + (uint32_t)slice * 32);
         const uint64_t b = kt_wgmma_rows(stage + (uint32_t)(KT_TILES_B + slice * 32));
         if (KT_TILES_N == 64)
-            kt_wgmma_bf16_n64(sum->f, a, b);
+            kt_wgmma_bf16_n64(to, a, b);
+        else if (KT_TILES_N == 128)
+            kt_wgmma_bf16_n128(to, a, b);
         else
-            kt_wgmma_bf16_n128(sum->f, a, b);
+            kt_wgmma_bf16_n256(to, a, b);
     }
     kt_wgmma_commit();
-    KT_WGMMA_WAIT(0);
+}
+
+KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum) {
+    (void)stage, (void)part, (void)sum;
 }
 
 KT_DEVICE void gate_up(const kt_moe_tiles *p) {
@@ -87,13 +93,14 @@ KT_ENTRY(moe_bf16_wgmma_down, kt_moe_tiles, down, KT_TILES_THREADS)
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
 
-static const int32_t bm_values[] = {64, 128}, bn_values[] = {64, 128}, stages_values[] = {3, 4, 5};
+static const int32_t bm_values[] = {64, 128, 256}, bn_values[] = {64, 128, 256},
+                     stages_values[] = {3, 4, 5, 6};
 static const kt_param params[] = {
-    {"bm", bm_values, 2, 128}, {"bn", bn_values, 2, 128}, {"stages", stages_values, 3, 4}};
+    {"bm", bm_values, 3, 128}, {"bn", bn_values, 3, 256}, {"stages", stages_values, 4, 4}};
 
 static kt_tiles_shape shape_of(const kt_config *config) {
     const int32_t *v = config->value;
-    return (kt_tiles_shape){v[0], v[1], v[0] / 16, 1, v[2], 128, 0};
+    return (kt_tiles_shape){v[0], v[1], v[0] / 16, 1, v[2], 128, 0, true};
 }
 
 static int threads(const kt_config *config) {
@@ -114,7 +121,7 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_bf16_wgmma) = {
     .name = "moe_bf16_wgmma",
     .about = "experts of many tokens on tensor cores of sm_90a, bfloat16",
-    .version = 3,
+    .version = 4,
     .targets = KT_CUDA_WGMMA,
     .params = params,
     .param_count = 3,

@@ -4,7 +4,7 @@
  * made of products of 16 bits.
  *
  * Tensor cores add E4M3 with few bits, so the sums of 128 inputs, which have one scale in blocks,
- * are added in float outside of them. Per channel they are left to the tensor cores.
+ * are added in float outside of them; per channel those of 64.
  *
  *   gate_up  grid (n / (bn / 2) rounded up, tiles): h = SwiGLU, as bfloat16
  *   down     grid (k / bn rounded up, tiles): y = route * down(h8), or any dense product
@@ -18,6 +18,7 @@
 #define KT_A8_GROUP kt_weight_spec_of(KT_A8_FORMAT).group
 #define KT_A8_CODES_XOR 0u
 #define KT_A8_ALL f
+#define KT_A8_SHORT 1
 #define KT_A8_ZERO 0.0f
 #define KT_A8_VALUE(c) (c)
 #define KT_A8_MMA kt_mma_e4m3

@@ -2,8 +2,8 @@
  * which multiply whole warpgroups out of shared memory (wgmma): weights in blocks of 128 x 128 or
  * with a scale per channel, activations per 128 inputs or per row (quantise_rows.cu).
  *
- * Tensor cores add E4M3 with few bits: the sums of 128 inputs, a step, which have one scale in
- * blocks, begin anew each step and are added in float outside of them.
+ * Tensor cores add E4M3 with few bits: the sums of 128 inputs, a step, begin anew each step, and are
+ * added in float (times both scales in blocks) while the next step is multiplied.
  *
  *   gate_up  grid (n / (bn / 2) rounded up, tiles): h = SwiGLU, as bfloat16
  *   down     grid (k / bn rounded up, tiles): y = route * down(h8), or any dense product
@@ -21,18 +21,17 @@
 #define KT_TILES_WARPS_N 1
 #define KT_TILES_STAGES KT_CONSTANT(2)
 #define KT_TILES_FENCE kt_wgmma_proxy
+#define KT_TILES_WIDE
+#define KT_TILES_PARTS (KT_TILES_N / 2)
 #define KT_A8_FORMAT KT_CONSTANT(3)
 #define KT_A8_BITS 8
 #define KT_A8_GROUP kt_weight_spec_of(KT_A8_FORMAT).group
 #define KT_A8_CODES_XOR 0u
 #define KT_A8_ALL f
-#define KT_A8_WIDE
 #include "kernels/cuda/kt_dev_a8_tiles.h"
 KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128), "warpgroups");
-enum { MAX_SUMS = 64 };
 
-/* The products of a step; what is in d is kept, or forgotten first. */
-KT_DEVICE void multiply(uint32_t stage, int keeps, float *d) {
+KT_DEVICE void kt_tiles_put(uint32_t stage, float *to) {
     const uint32_t rows = stage + (uint32_t)(kt_warp() / 4 * 64 * 128);
 
     kt_wgmma_fence();
@@ -41,32 +40,33 @@ KT_DEVICE void multiply(uint32_t stage, int keeps, float *d) {
         const uint64_t a = kt_wgmma_rows(rows + (uint32_t)slice * 32);
         const uint64_t b = kt_wgmma_rows(stage + (uint32_t)(KT_TILES_B + slice * 32));
         if (KT_TILES_N == 64)
-            kt_wgmma_e4m3_n64(d, a, b, keeps || slice > 0);
+            kt_wgmma_e4m3_n64(to, a, b, slice > 0);
         else
-            kt_wgmma_e4m3_n128(d, a, b, keeps || slice > 0);
+            kt_wgmma_e4m3_n128(to, a, b, slice > 0);
     }
     kt_wgmma_commit();
-    KT_WGMMA_WAIT(0);
 }
 
-KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t stage,
-                                 kt_tile_sums *sum) {
-    float c[MAX_SUMS], row_scale[2 * KT_TILES_MAX_I * 2], column_scale[2 * 4];
+KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum) {
+    float row[2], column[2];
 
-    (void)o;
-    multiply(stage, !KT_A8_GROUP, KT_A8_GROUP ? c : sum->f);
-    if (!KT_A8_GROUP) return;
-    kt_a8_load_row_scales(stage, 0, 0, row_scale);
+    if (!KT_A8_GROUP) {
+        KT_UNROLL
+        for (int i = 0; i < KT_TILES_PARTS; i++) sum->f[i] += part[i];
+        return;
+    }
+    KT_UNROLL
+    for (int i = 0; i < 2; i++)
+        row[i] = kt_float_bits(kt_shared_u32(kt_a8_row_at(stage, kt_tiles_row(0, i))));
     KT_UNROLL
     for (int half = 0; half < 2; half++) KT_UNROLL
-    for (int j = 0; j < KT_TILES_J; j += 2) {
-        kt_a8_load_column_scales(stage, step, 0, half, j, column_scale);
+    for (int j = 0; j < KT_TILES_J; j++) {
+        const int at = KT_TILES_SUM(0, half, j);
+        kt_shared_f32x2(kt_a8_column_at(stage, half * (KT_TILES_N / 2) + kt_tiles_column(j)),
+                        column);
         KT_UNROLL
-        for (int m = 0; m < 8; m++) {
-            const int at = KT_TILES_SUM(0, half, j) + m;
-            sum->f[at] =
-                kt_fma(c[at] * column_scale[m / 4 * 2 + m % 2], row_scale[m % 4 / 2], sum->f[at]);
-        }
+        for (int m = 0; m < 4; m++)
+            sum->f[at + m] = kt_fma(part[at + m] * column[m % 2], row[m / 2], sum->f[at + m]);
     }
 }
 
@@ -106,7 +106,7 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_fp8_wgmma) = {
     .name = "moe_fp8_wgmma",
     .about = "experts and dense products of many rows on tensor cores of sm_90a, E4M3",
-    .version = 2,
+    .version = 3,
     .targets = KT_CUDA_WGMMA,
     .params = params,
     .param_count = 4,

@@ -21,6 +21,7 @@
 #define KT_A8_GROUP kt_weight_spec_of(KT_A8_FORMAT).group
 #define KT_A8_CODES_XOR 0x80808080u
 #define KT_A8_ALL i
+#define KT_A8_SHORT 0
 #define KT_A8_ZERO 0x4b400000
 #define KT_A8_VALUE(c) (kt_float_bits((uint32_t)(c)) - 12582912.0f)
 #define KT_A8_MMA kt_mma_s8
