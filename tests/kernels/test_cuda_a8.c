@@ -20,6 +20,7 @@
 #include "kernels/cuda/kt_dev_weights.h"
 #include "kernels/formats/format.h"
 #include "kernels/formats/gate_inputs.h"
+#include "tests/support/emulate_on.h"
 #include "tests/support/dev_ending.h"
 
 static void *guarded(kt_guard *g, size_t bytes, unsigned char fill) {
@@ -77,9 +78,14 @@ static float largest(const float *v, int n) {
     return most;
 }
 
-/* A row of codes and scales is what the definition says of the values v. */
-static void check_row(const float *v, int k, int format, int group, const uint8_t *code,
-                      const float *scale, const char *what) {
+static uint8_t code_of(int format, float v) {
+    return format == KT_A8_E4M3 ? kt_f32_to_f8e4m3(v) : (uint8_t)(int8_t)lrintf(v);
+}
+
+/* A row of codes and scales is what the definition says of the values v, each of which may be off
+ * by the factor `slack`. */
+static void check_row(const float *v, int k, int format, int group, float slack,
+                      const uint8_t *code, const float *scale, const char *what) {
     const float top = format == KT_A8_E4M3 ? 448 : 127;
     const int size = group ? group : k;
 
@@ -87,13 +93,15 @@ static void check_row(const float *v, int k, int format, int group, const uint8_
         const int n = g * size >= k ? 0 : k - g * size < size ? k - g * size : size;
         const float most = largest(v + g * size, n);
         const float want = most < 1e-30f ? 0 : most / top, inverse = want == 0 ? 0 : top / most;
-        cr_assert(isnan(want) ? isnan(scale[g]) : scale[g] == want, "%s: scale %d: %g, expected %g",
-                  what, g, (double)scale[g], (double)want);
+        cr_assert(isnan(want) ? isnan(scale[g]) : fabsf(scale[g] - want) <= slack * want,
+                  "%s: scale %d: %.9g, expected %.9g", what, g, (double)scale[g], (double)want);
         for (int i = g * size; i < g * size + n && !isnan(want); i++) {
             const uint8_t got = code[place_of(format, i)];
-            const uint8_t right = format == KT_A8_E4M3 ? kt_f32_to_f8e4m3(v[i] * inverse)
-                                                       : (uint8_t)(int8_t)lrintf(v[i] * inverse);
-            cr_assert_eq(got, right, "%s: input %d: %d, expected %d", what, i, got, right);
+            const uint8_t right = code_of(format, v[i] * inverse);
+            cr_assert(got == right ||
+                          (slack > 0 && (got == code_of(format, v[i] * inverse * (1 - 2 * slack)) ||
+                                         got == code_of(format, v[i] * inverse * (1 + 2 * slack)))),
+                      "%s: input %d: %d, expected %d", what, i, got, right);
         }
     }
 }
@@ -135,8 +143,9 @@ static void check_quantise(int entry, int rows, int k, const kt_config *config, 
         }
         snprintf(what, sizeof what, "entry %d, k=%d, format %d, group %d, seed %u, row %d", entry,
                  k, format, group, seed, r);
-        check_row(v, k, format, group, (const uint8_t *)out.data + r * k,
-                  (const float *)scale.data + r * n_scales, what);
+        check_row(v, k, format, group, entry == 2 && kt_emulates_on_gpu() ? 0x1p-20f : 0,
+                  (const uint8_t *)out.data + r * k, (const float *)scale.data + r * n_scales,
+                  what);
     }
     kt_guard_destroy(&x), kt_guard_destroy(&up), kt_guard_destroy(&of);
     kt_guard_destroy(&out), kt_guard_destroy(&scale);
@@ -243,6 +252,27 @@ typedef struct a8_dot {
     double value, bound;
 } a8_dot;
 
+/* What the tensor cores of a GPU may lose of sums of E4M3, beside rounding. For each 32 inputs they
+ * bring the products and what they add to under the exponent of the largest, and cut off behind 13
+ * bits of a fraction: 33 numbers, each off by 2^-13 of a power of two that is at most the largest.
+ * Sums begin anew after 128 inputs (Hopper's, by Khattak and Mikaitis, arXiv 2512.07004). */
+static double lost_in_tensor_cores(const double *w, const double *x, int64_t k) {
+    double lost = 0, before = 0;
+
+    for (int64_t i = 0; i < k; i += 32) {
+        double most, all = 0;
+        if (i % 128 == 0) before = 0;
+        most = before;
+        for (int64_t j = i; j < i + 32 && j < k; j++) {
+            most = fmax(most, fabs(w[j] * x[j]));
+            all += fabs(w[j] * x[j]);
+        }
+        lost += 33 * 0x1p-13 * most;
+        before += all;
+    }
+    return lost;
+}
+
 static a8_dot multiply(const a8_weights *w, int64_t row, const double *x, int inside) {
     const kt_matrix *m = &w->plain.matrix;
     double magnitude = 0;
@@ -254,6 +284,7 @@ static a8_dot multiply(const a8_weights *w, int64_t row, const double *x, int in
         magnitude += fabs(w->row[i] * x[i]);
     }
     d.bound = 2 * ((double)m->k / 32 + 4 + inside) * 0x1p-24 * magnitude + 1e-37;
+    if (inside && kt_emulates_on_gpu()) d.bound += lost_in_tensor_cores(w->row, x, m->k);
     return d;
 }
 
@@ -298,9 +329,7 @@ static void make_layer(a8_layer *l, const a8_case *c, int format, int bm, bool i
     memset(l, 0, sizeof *l);
     l->c = *c;
     l->format = format;
-    l->inside = kt_weight_spec_of(format).values == KT_CODE_E4M3
-                    ? kt_weight_spec_of(format).group ? 128 : c->k + c->n
-                    : 0;
+    l->inside = kt_weight_spec_of(format).values == KT_CODE_E4M3 ? 128 : 0;
     kt_rng_seed(&rng, seed);
     sort_rows(l, bm, &rng);
     kt_test_ending_make(&l->ending, is_level ? 0 : seed, c->experts, c->n, c->k);
@@ -452,7 +481,8 @@ Test(cuda_a8, e4m3_of_many_tokens, .timeout = 120) {
 }
 
 Test(cuda_a8, e4m3_by_warpgroups, .timeout = 120) {
-    static const a8_case small = {15, 2, 2, 32, 160}, full = {75, 1, 1, 32, 256};
+    static const a8_case small = {15, 2, 2, 32, 160}, full = {75, 1, 1, 32, 256},
+                         long_rows = {9, 2, 2, 160, 416};
 
     check_layer("moe_fp8_wgmma", &small, &(kt_config){{64, 64, 3, KT_W_FP8_CHANNEL}},
                 KT_W_FP8_CHANNEL, 9, 1);
@@ -460,6 +490,10 @@ Test(cuda_a8, e4m3_by_warpgroups, .timeout = 120) {
                 64, 2);
     check_layer("moe_fp8_wgmma", &full, &(kt_config){{128, 64, 3, KT_W_FP8_B128}}, KT_W_FP8_B128,
                 128, 3);
+    check_layer("moe_fp8_wgmma", &long_rows, &(kt_config){{64, 128, 3, KT_W_FP8_B128}},
+                KT_W_FP8_B128, 9, 4);
+    check_layer("moe_fp8_wgmma", &long_rows, &(kt_config){{128, 128, 5, KT_W_FP8_CHANNEL}},
+                KT_W_FP8_CHANNEL, 9, 5);
 }
 
 /* ---- dense, and the accuracy of a layer ---- */

@@ -249,6 +249,8 @@ static void check_keep(int format, int size, uint32_t seed) {
         for (size_t i = 0; i < bytes / 2; i++)
             if ((((uint16_t *)(void *)want)[i] & 0x7fff) > 0x7f80)
                 ((uint16_t *)(void *)want)[i] = ((uint16_t *)(void *)got)[i] | 0x40;
+    for (size_t i = 0; i < bytes && format == 2; i++) /* nor does the sign of one of E4M3 */
+        if ((want[i] & 0x7f) == 0x7f) want[i] = got[i] | 0x7f;
     for (size_t i = 0; i < bytes; i++)
         cr_assert_eq(got[i], want[i], "format %d, byte %d: %d, expected %d", format, (int)i, got[i],
                      want[i]);

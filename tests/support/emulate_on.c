@@ -109,6 +109,12 @@ static kt_status run_on(const kt_device_code *code, int entry, const kt_launch *
     return st;
 }
 
+bool kt_emulates_on_gpu(void) {
+    const char *class = getenv("KT_TEST_DEVICE");
+
+    return class && strcmp(class, "cuda") == 0;
+}
+
 kt_status __wrap_kt_emulate(const kt_launch *launch, const kt_emulator_options *options,
                             kt_err *err) {
     const char *class = getenv("KT_TEST_DEVICE");
