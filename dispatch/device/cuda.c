@@ -23,6 +23,7 @@ typedef struct cuda {
     void *context;
     void *stream[KT_STREAM_COUNT];
     kt_cuda_compiler *compiler;
+    bool overlaps;    /* launches, which wait for what is before them themselves (KT_ENTRY) */
     bool is_ptx;      /* the GPU is newer than the compiler knows: code for sm_80 that is
                          translated by the driver */
     char folder[512]; /* of the cache; "" = none */
@@ -142,6 +143,12 @@ static kt_status look_at(kt_device *d, int ordinal, kt_err *err) {
     return KT_OK;
 }
 
+static bool is_off(const char *variable) {
+    const char *word = getenv(variable);
+
+    return word && strcmp(word, "off") == 0;
+}
+
 /* What its code is made for, and by what. */
 static kt_status choose_code(kt_device *d, kt_err *err) {
     cuda *u = d->self;
@@ -156,6 +163,8 @@ static kt_status choose_code(kt_device *d, kt_err *err) {
                      "%s is newer than %s knows: its kernels are those of sm_80", d->facts.name,
                      kt_cuda_compiler_name(u->compiler));
     }
+    u->overlaps =
+        !u->is_ptx && d->facts.target->sm >= KT_OVERLAP_SM && !is_off("KT_LAUNCH_OVERLAP");
     if (kt_cubin_folder(u->folder, sizeof u->folder, NULL) != KT_OK) u->folder[0] = 0;
     return KT_OK;
 }
@@ -383,6 +392,17 @@ static kt_status run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_er
     size_t bytes = l->parameter_bytes;
     void *extra[] = {(void *)(uintptr_t)1, parameters, (void *)(uintptr_t)2, &bytes, NULL};
     const cuda *u = d->self;
+    const kt_cu_launch_attribute overlaps = {.id = KT_CU_LAUNCH_OVERLAPS, .value.number = 1};
+    const kt_cu_launch how = {.grid_x = (unsigned)l->grid_x,
+                              .grid_y = (unsigned)l->grid_y,
+                              .grid_z = 1,
+                              .x = (unsigned)c->kernel->threads(&c->config),
+                              .y = 1,
+                              .z = 1,
+                              .shared_bytes = (unsigned)l->shared_bytes,
+                              .stream = u->stream[s],
+                              .attributes = &overlaps,
+                              .n_attributes = u->overlaps};
 
     if (l->shared_bytes > (size_t)u->shared_bytes)
         return kt_fail(err, KT_E_INVALID,
@@ -390,11 +410,7 @@ static kt_status run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_er
                        name, l->shared_bytes, u->shared_bytes);
     memcpy(parameters, l->parameters, bytes);
     KT_TRY(enter(d, err));
-    return check(d,
-                 u->call.launch(c->function[l->entry], (unsigned)l->grid_x, (unsigned)l->grid_y, 1,
-                                (unsigned)c->kernel->threads(&c->config), 1, 1,
-                                (unsigned)l->shared_bytes, u->stream[s], NULL, extra),
-                 name, err);
+    return check(d, u->call.launch(&how, c->function[l->entry], NULL, extra), name, err);
 }
 
 /* ---- order ---- */

@@ -52,7 +52,7 @@ static const struct {
                  {"cuModuleGetFunction", offsetof(kt_cuda_api, module_function)},
                  {"cuFuncGetAttribute", offsetof(kt_cuda_api, function_attribute)},
                  {"cuFuncSetAttribute", offsetof(kt_cuda_api, set_function_attribute)},
-                 {"cuLaunchKernel", offsetof(kt_cuda_api, launch)},
+                 {"cuLaunchKernelEx", offsetof(kt_cuda_api, launch)},
                  {"cuEventCreate", offsetof(kt_cuda_api, event_create)},
                  {"cuEventDestroy_v2", offsetof(kt_cuda_api, event_destroy)},
                  {"cuEventRecord", offsetof(kt_cuda_api, event_record)},

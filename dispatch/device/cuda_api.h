@@ -29,8 +29,26 @@ enum {
     KT_CU_MULTIPROCESSORS = 16,
     KT_CU_MAJOR = 75,
     KT_CU_MINOR = 76,
-    KT_CU_SHARED_OPTIN = 97
+    KT_CU_SHARED_OPTIN = 97,
+    KT_CU_LAUNCH_OVERLAPS = 6 /* programmatic stream serialization */
 };
+
+/* A launch as cuLaunchKernelEx takes it, and one of its attributes. */
+typedef struct kt_cu_launch_attribute {
+    int id;
+    char padding[4];
+    union {
+        int number;
+        char bytes[64];
+    } value;
+} kt_cu_launch_attribute;
+
+typedef struct kt_cu_launch {
+    unsigned grid_x, grid_y, grid_z, x, y, z, shared_bytes;
+    void *stream;
+    const kt_cu_launch_attribute *attributes;
+    unsigned n_attributes;
+} kt_cu_launch;
 
 typedef struct kt_cuda_api {
     void *library;
@@ -77,9 +95,7 @@ typedef struct kt_cuda_api {
     int (*module_function)(void **out, void *module, const char *name);
     int (*function_attribute)(int *out, int attribute, void *function);
     int (*set_function_attribute)(void *function, int attribute, int value);
-    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned x,
-                  unsigned y, unsigned z, unsigned shared_bytes, void *stream, void **parameters,
-                  void **extra);
+    int (*launch)(const kt_cu_launch *launch, void *function, void **parameters, void **extra);
     int (*event_create)(void **out, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);

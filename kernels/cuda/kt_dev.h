@@ -32,9 +32,21 @@ typedef long long int64_t;
 #define KT_ROLLED _Pragma("unroll 1")
 #define KT_UNROLL_4 _Pragma("unroll 4")
 
+/* A launch may begin while the one before it in the stream goes on, so that its way to the
+ * multiprocessors takes no time of its own: it waits here until all that is before it is done and
+ * can be seen. The one behind it may come as soon as all of this one's blocks are there. Both are
+ * nothing where launches do not overlap. */
+KT_DEVICE void kt_launch_wait(void) {
+#if __CUDA_ARCH__ >= 900 /* KT_OVERLAP_SM */
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
 #define KT_ENTRY(name, type, body, threads)                                                      \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type p) { \
+        kt_launch_wait();                                                                        \
         body(&p);                                                                                \
     }
 

@@ -2,6 +2,7 @@
  * the emulator. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ static struct {
     const char *(*calls)(void);
     void (*forget)(void);
     int (*live)(void);
+    int (*overlapped)(void);
 } fake;
 
 static kt_err err;
@@ -73,8 +75,9 @@ static int emulate(const char *name, const char *options, int grid_x, int grid_y
 }
 
 static void set_up(const char *compiler) {
-    static const char *const names[] = {"fake_cuda_fail", "fake_cuda_on_launch", "fake_cuda_calls",
-                                        "fake_cuda_forget", "fake_cuda_live"};
+    static const char *const names[] = {"fake_cuda_fail",  "fake_cuda_on_launch",
+                                        "fake_cuda_calls", "fake_cuda_forget",
+                                        "fake_cuda_live",  "fake_cuda_overlapped"};
     char path[600];
     void *library;
 
@@ -226,6 +229,63 @@ Test(cuda_calls, a_kernel_runs_from_upload_to_download) {
     t.launch.shared_bytes = 90 * 1024;
     OK(kt_device_run(t.d, KT_STREAM_MAIN, &t.launch, &err));
     kt_device_close(t.d);
+    tear_down();
+}
+
+/* Launches that may begin before what is in front of them is done, of one run of the kernel. */
+static int count_overlapped(int ordinal) {
+    static sums t;
+    int n;
+
+    OK(open_gpu(ordinal, &t.d));
+    fake.overlapped();
+    OK(do_all(&t));
+    n = fake.overlapped();
+    kt_device_close(t.d);
+    return n;
+}
+
+/* Code of sm_90 and newer waits for what is before it (kt_launch_wait), other code does not: the
+ * pretended driver refuses to overlap that. */
+Test(cuda_calls, launches_overlap_where_kernels_wait) {
+    set_up("new");
+    cr_expect_gt(count_overlapped(0), 0);
+    cr_expect_eq(count_overlapped(1), 0, "an sm_86");
+    setenv("KT_LAUNCH_OVERLAP", "off", 1);
+    cr_expect_eq(count_overlapped(0), 0, "switched off");
+    unsetenv("KT_LAUNCH_OVERLAP");
+    tear_down();
+    set_up("old");
+    cr_expect_eq(count_overlapped(0), 0, "code of sm_80 on an sm_120");
+    tear_down();
+}
+
+static int count_files(const char *folder) {
+    DIR *d = opendir(folder);
+    int n = 0;
+
+    for (const struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
+/* Of three requests one is impossible, and no error yet; more threads than requests. */
+Test(cuda_calls, code_made_ahead_is_in_the_cache) {
+    const kt_cuda_kernel *permute = find_kernel("moe_permute"),
+                         *wide = find_kernel("moe_fp8_wgmma");
+    const kt_code_request request[] = {{permute, {{4}}}, {permute, {{8}}}, {wide, {{128, 128, 4, KT_W_FP8_B128}}}};
+    const kt_device_code *code;
+    char folder[600];
+    kt_device *d;
+
+    set_up("new");
+    snprintf(folder, sizeof folder, "%s/kt/cubin", cache);
+    OK(open_gpu(0, &d));
+    kt_device_prepare(d, request, 3, 9);
+    cr_expect_eq(count_files(folder), 2);
+    OK(kt_device_code_of(d, permute, &request[1].config, &code, &err));
+    cr_expect_eq(count_files(folder), 2);
+    kt_device_close(d);
     tear_down();
 }
 

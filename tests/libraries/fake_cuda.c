@@ -3,6 +3,7 @@
  * test, and any function fails when it is told to. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/libraries/fake_cuda.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ static struct {
 static fake_cuda_launched *on_launch;
 static char calls[1 << 16];
 static size_t calls_used;
-static int n_live;
+static int n_live, n_overlapped;
 
 void fake_cuda_fail(const char *function, int after, int code) {
     fault.function = function;
@@ -39,6 +40,13 @@ void fake_cuda_forget(void) {
 
 int fake_cuda_live(void) {
     return n_live;
+}
+
+int fake_cuda_overlapped(void) {
+    const int n = n_overlapped;
+
+    n_overlapped = 0;
+    return n;
 }
 
 /* Notes the call; not 0: it is to fail so. Once a fatal code was given it is always given. */
@@ -360,18 +368,29 @@ int cuMemsetD8Async(uint64_t p, unsigned char value, size_t bytes, void *stream)
     return put(&(struct step){.kind = 'f', .to = pointer(p), .bytes = bytes});
 }
 
-int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads,
-                   unsigned tall, unsigned deep, unsigned shared, void *stream, void **parameters,
-                   void **extra) {
+/* Code for sm_90 and newer waits for what is before it, other code does not. */
+static bool may_overlap(const struct function *f, const kt_cu_launch *l) {
+    const char *sm = strstr(f->options, "=sm_");
+
+    return sm && atoi(sm + 4) >= 90 && l->n_attributes == 1 && l->attributes->id == 6 &&
+           l->attributes->value.number == 1;
+}
+
+int cuLaunchKernelEx(const kt_cu_launch *l, void *function, void **parameters, void **extra) {
     const struct function *f = function;
-    struct step s = {.kind = 'l', .function = f, .grid = {x, y}, .threads = threads};
+    struct step s = {.kind = 'l',
+                     .function = f,
+                     .grid = {l->grid_x, l->grid_y},
+                     .threads = l->x,
+                     .shared = l->shared_bytes};
 
     CALLED_INSIDE();
-    if (!stream || parameters || z != 1 || tall != 1 || deep != 1 || !x || !y) return 1;
-    if ((int)shared > f->most_shared) return 1;
+    if (!l->stream || parameters || l->grid_z != 1 || l->y != 1 || l->z != 1) return 1;
+    if (!l->grid_x || !l->grid_y || (int)l->shared_bytes > f->most_shared) return 1;
+    if (l->n_attributes && !may_overlap(f, l)) return 1;
+    n_overlapped += (int)l->n_attributes;
     if ((uintptr_t)extra[0] != 1 || (uintptr_t)extra[2] != 2 || extra[4]) return 1;
     s.bytes = *(const size_t *)extra[3];
-    s.shared = shared;
     if (s.bytes > sizeof s.parameters) return 1;
     memcpy(s.parameters, extra[1], s.bytes);
     return put(&s);

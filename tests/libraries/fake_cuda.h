@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dispatch/device/cuda_api.h"
+
 /* A launch of the entry `name` of a module whose "code" is the text `options`; 0 or an error. */
 typedef int fake_cuda_launched(const char *name, const char *options, int grid_x, int grid_y,
                                int threads, size_t shared_bytes, const void *parameters,
@@ -16,7 +18,8 @@ void fake_cuda_on_launch(fake_cuda_launched *f);
 void fake_cuda_fail(const char *function, int after, int code);
 const char *fake_cuda_calls(void); /* names of what was called, a blank after each */
 void fake_cuda_forget(void);
-int fake_cuda_live(void); /* contexts, streams, events, modules, graphs, blocks of memory */
+int fake_cuda_live(void);       /* contexts, streams, events, modules, graphs, blocks of memory */
+int fake_cuda_overlapped(void); /* launches since the last call that may begin early */
 
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *out);
@@ -47,9 +50,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream);
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream);
 int cuMemsetD8Async(uint64_t p, unsigned char value, size_t bytes, void *stream);
-int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads,
-                   unsigned tall, unsigned deep, unsigned shared, void *stream, void **parameters,
-                   void **extra);
+int cuLaunchKernelEx(const kt_cu_launch *launch, void *function, void **parameters, void **extra);
 int cuStreamCreate(void **out, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
