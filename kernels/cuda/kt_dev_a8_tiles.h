@@ -82,12 +82,21 @@ KT_DEVICE const uint8_t *kt_a8_column_scales(const kt_tile_operands *o, int half
     return (half ? o->b[1] : o->b[0]) + (int64_t)column * o->b_pitch + o->b_scale;
 }
 
+/* Each i below n for one thread, of all threads together. Where registers are short it is a loop,
+ * else so many conditions. */
+#ifdef KT_TILES_FULL
+#define KT_A8_EACH(i, n) for (int i = kt_thread(); i < (n); i += KT_TILES_THREADS)
+#else
+#define KT_A8_EACH(i, n)                                                                  \
+    KT_UNROLL for (int first = 0; first < (n);                                            \
+                   first += KT_TILES_THREADS) for (int i = first + kt_thread(), once = 1; \
+                                                   once && i < (n); once = 0)
+#endif
+
 KT_DEVICE void kt_a8_fetch_row_scales(const kt_tile_operands *o, int step, uint32_t stage) {
-    KT_UNROLL
-    for (int first = 0; first < KT_TILES_M; first += KT_TILES_THREADS) {
-        const int row = first + kt_thread(), is_there = row < o->rows;
+    KT_A8_EACH(row, KT_TILES_M) {
+        const int is_there = row < o->rows;
         const float *from = is_there ? kt_a8_row_scales(o, row) + step * KT_A8_FOLDS : o->a_scale;
-        if (row >= KT_TILES_M) continue;
         if (KT_A8_FOLDS == 1)
             kt_copy4(kt_a8_row_at(stage, row), from, is_there ? 4 : 0);
         else
@@ -99,13 +108,10 @@ KT_DEVICE void kt_a8_fetch_column_scales(const kt_tile_operands *o, int step, ui
     const int is_float = kt_weight_spec_of(KT_A8_FORMAT).scale == KT_TERM_F32;
     const int at = KT_A8_GROUP == 128 && !is_float ? step / 2 * 4 : step * KT_A8_COLUMN_SCALES;
 
-    KT_UNROLL
-    for (int first = 0; first < KT_TILES_N; first += KT_TILES_THREADS) {
-        const int i = first + kt_thread(), half = i >= KT_TILES_N / 2;
-        const int column = i - half * (KT_TILES_N / 2);
+    KT_A8_EACH(i, KT_TILES_N) {
+        const int half = i >= KT_TILES_N / 2, column = i - half * (KT_TILES_N / 2);
         const int is_there = column < (half ? o->columns[1] : o->columns[0]);
         const uint8_t *from = is_there ? kt_a8_column_scales(o, half, column) + at : o->b[0];
-        if (i >= KT_TILES_N) continue;
         if (KT_A8_COLUMN_SCALES == 8)
             kt_copy8(kt_a8_column_at(stage, i), from, is_there ? 8 : 0);
         else

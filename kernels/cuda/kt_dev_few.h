@@ -22,6 +22,7 @@
 #define KT_FEW_ENTRY(name, type, body, threads)              \
     extern "C" __global__ void __launch_bounds__(threads, 1) \
         name(const __grid_constant__ type p) {               \
+        kt_launch_wait();                                    \
         body(&p);                                            \
     }
 #else

@@ -22,7 +22,8 @@
 
 #define WARPS KT_CONSTANT(0)
 #define TILES KT_CONSTANT(1)
-#define FORMAT KT_CONSTANT(2)
+#define AHEAD KT_CONSTANT(2) /* 1: the next step's weights are loaded while one is multiplied */
+#define FORMAT KT_CONSTANT(3)
 #define THREADS (32 * WARPS)
 enum { MAX_TILES = 2 };
 KT_REQUIRE(WARPS >= 1 && TILES >= 1 && TILES <= MAX_TILES, "tiles");
@@ -51,25 +52,36 @@ KT_DEVICE int token_of(int i) {
 
 /* ---- gate and up ---- */
 
+KT_DEVICE void load_gate_up(const kt_moe_decode *p, const kt_weight_row *at, int64_t offset,
+                            int first, int step, kt_few_weights *w) {
+    KT_UNROLL
+    for (int i = 0; i < 2 * TILES; i++) {
+        const int row = i % TILES * KT_FEW_TILE;
+        kt_few_load(FORMAT, (i < TILES ? p->gate : p->up) + offset + (int64_t)row * at->bytes,
+                    p->n - first - row, at, p->k, step, &w[i]);
+    }
+}
+
 /* sum[0 .. 4 TILES): gate, behind them up; of the lane's token, whose row is x. */
 KT_DEVICE void multiply_gate_up(const kt_moe_decode *p, int expert, int first, const float *x,
                                 float *sum) {
     const kt_weight_row at = kt_weight_row_of(FORMAT, p->k);
     const int64_t offset = expert * p->gate_bytes + (int64_t)first * at.bytes;
+    const int steps = steps_of(p->k);
+    kt_few_weights now[2 * MAX_TILES], next[2 * MAX_TILES];
+    int step = kt_warp();
 
-    for (int step = kt_warp(); step < steps_of(p->k); step += WARPS) {
-        kt_few_weights weights[2 * MAX_TILES];
+    if (AHEAD && step < steps) load_gate_up(p, &at, offset, first, step, now);
+    KT_ROLLED
+    for (; step < steps; step += WARPS) {
         uint32_t pairs[16];
-        KT_UNROLL
-        for (int i = 0; i < 2 * TILES; i++) {
-            const int row = i % TILES * KT_FEW_TILE;
-            kt_few_load(FORMAT, (i < TILES ? p->gate : p->up) + offset + (int64_t)row * at.bytes,
-                        p->n - first - row, &at, p->k, step, &weights[i]);
-        }
+        if (!AHEAD) load_gate_up(p, &at, offset, first, step, now);
+        if (AHEAD && step + WARPS < steps) load_gate_up(p, &at, offset, first, step + WARPS, next);
         kt_few_load_x(FORMAT, x, 0, p->k, step, pairs);
         KT_UNROLL
-        for (int i = 0; i < 2 * TILES; i++)
-            kt_few_multiply(FORMAT, &weights[i], pairs, sum + 4 * i);
+        for (int i = 0; i < 2 * TILES; i++) kt_few_multiply(FORMAT, &now[i], pairs, sum + 4 * i);
+        KT_UNROLL
+        for (int i = 0; AHEAD && i < 2 * TILES; i++) now[i] = next[i];
     }
 }
 
@@ -136,21 +148,41 @@ KT_DEVICE void list_members(const kt_moe_decode *p) {
     kt_sync();
 }
 
-/* sum += one step of the slot's expert. */
-KT_DEVICE void multiply_down(const kt_moe_decode *p, int slot, int first, int step, float *sum) {
-    const kt_weight_row at = kt_weight_row_of(FORMAT, p->n);
-    const uint8_t *w = p->down + p->expert[slot] * p->down_bytes + (int64_t)first * at.bytes;
-    const int mine = (int)kt_shared_u32(member_at(slot, kt_lane() >> 2));
-    kt_few_weights weights[MAX_TILES];
-    uint32_t pairs[16];
+/* A step of the expert of a slot: what a warp does in one turn. */
+typedef struct turn {
+    int slot, step;
+} turn;
+
+/* The first one from this on that exists: the slot may be no first one of its expert, and the step
+ * may lie behind its last. Slots end at `all`. */
+KT_DEVICE turn turn_from(const kt_moe_decode *p, int all, int steps, turn t) {
+    while (t.slot < all && !kt_shared_u32(first_at(p, t.slot))) t.slot++;
+    while (t.slot < all && t.step >= steps) {
+        t.step -= steps;
+        do t.slot++;
+        while (t.slot < all && !kt_shared_u32(first_at(p, t.slot)));
+    }
+    return t;
+}
+
+KT_DEVICE void load_down(const kt_moe_decode *p, const kt_weight_row *at, int first, turn t,
+                         kt_few_weights *w) {
+    const uint8_t *from = p->down + p->expert[t.slot] * p->down_bytes + (int64_t)first * at->bytes;
 
     KT_UNROLL
-    for (int t = 0; t < TILES; t++)
-        kt_few_load(FORMAT, w + (int64_t)(t * KT_FEW_TILE) * at.bytes,
-                    p->k - first - t * KT_FEW_TILE, &at, p->n, step, &weights[t]);
-    kt_few_load_x(FORMAT, 0, mine < 0 ? 0 : p->h + (int64_t)mine * p->n, p->n, step, pairs);
+    for (int i = 0; i < TILES; i++)
+        kt_few_load(FORMAT, from + (int64_t)(i * KT_FEW_TILE) * at->bytes,
+                    p->k - first - i * KT_FEW_TILE, at, p->n, t.step, &w[i]);
+}
+
+/* sum += one step of the slot's expert. */
+KT_DEVICE void multiply_down(const kt_moe_decode *p, turn t, const kt_few_weights *w, float *sum) {
+    const int mine = (int)kt_shared_u32(member_at(t.slot, kt_lane() >> 2));
+    uint32_t pairs[16];
+
+    kt_few_load_x(FORMAT, 0, mine < 0 ? 0 : p->h + (int64_t)mine * p->n, p->n, t.step, pairs);
     KT_UNROLL
-    for (int t = 0; t < TILES; t++) kt_few_multiply(FORMAT, &weights[t], pairs, sum + 4 * t);
+    for (int i = 0; i < TILES; i++) kt_few_multiply(FORMAT, &w[i], pairs, sum + 4 * i);
 }
 
 /* total += route * sum, where the token has the slot's expert. */
@@ -165,37 +197,65 @@ KT_DEVICE void add_routed(const kt_moe_decode *p, int slot, const float *sum, fl
     }
 }
 
-/* sum = the bias of the slot's expert, once among the warps. */
-KT_DEVICE void begin_sum(const kt_moe_decode *p, int slot, int first, float *sum) {
-    const float *bias =
-        kt_warp() > 0 ? 0 : kt_dev_bias(p->ending.down_bias, p->expert[slot], p->k, first);
+/* total = the biases of all experts, once among the warps. */
+KT_DEVICE void begin_total(const kt_moe_decode *p, int all, int first, float *total) {
+    float sum[4 * MAX_TILES];
 
     KT_UNROLL
-    for (int i = 0; i < 4 * TILES; i++)
-        sum[i] = bias && first + output_of(i) < p->k ? bias[output_of(i)] : 0;
+    for (int i = 0; i < 4 * TILES; i++) total[i] = 0;
+    if (!p->ending.down_bias || kt_warp() > 0) return;
+    for (int slot = 0; slot < all; slot++) {
+        const float *bias = kt_dev_bias(p->ending.down_bias, p->expert[slot], p->k, first);
+        if (!kt_shared_u32(first_at(p, slot))) continue;
+        KT_UNROLL
+        for (int i = 0; i < 4 * TILES; i++)
+            sum[i] = first + output_of(i) < p->k ? bias[output_of(i)] : 0;
+        add_routed(p, slot, sum, total);
+    }
 }
 
 /* The steps of all experts, one after the other, go to the warps in turn. */
+KT_DEVICE void add_products(const kt_moe_decode *p, int all, int first, float *total) {
+    const kt_weight_row at = kt_weight_row_of(FORMAT, p->n);
+    const int steps = steps_of(p->n);
+    kt_few_weights now[MAX_TILES], next[MAX_TILES];
+    float sum[4 * MAX_TILES];
+    turn t, after;
+    int slot = -1;
+
+    t.slot = 0, t.step = kt_warp();
+    t = turn_from(p, all, steps, t);
+    if (AHEAD && t.slot < all) load_down(p, &at, first, t, now);
+    KT_ROLLED
+    for (; t.slot < all; t = after) {
+        after.slot = t.slot, after.step = t.step + WARPS;
+        after = turn_from(p, all, steps, after);
+        if (!AHEAD) load_down(p, &at, first, t, now);
+        if (AHEAD && after.slot < all) load_down(p, &at, first, after, next);
+        if (t.slot != slot) {
+            if (slot >= 0) add_routed(p, slot, sum, total);
+            KT_UNROLL
+            for (int i = 0; i < 4 * TILES; i++) sum[i] = 0;
+            slot = t.slot;
+        }
+        multiply_down(p, t, now, sum);
+        KT_UNROLL
+        for (int i = 0; AHEAD && i < TILES; i++) now[i] = next[i];
+    }
+    if (slot >= 0) add_routed(p, slot, sum, total);
+}
+
 KT_DEVICE void down(const kt_moe_decode *p) {
-    const int first = kt_block_x() * TILES * KT_FEW_TILE, steps = steps_of(p->n);
-    const int all = p->tokens * p->slots;
-    float total[4 * MAX_TILES], sum[4 * MAX_TILES];
-    int step = kt_warp();
+    const int first = kt_block_x() * TILES * KT_FEW_TILE, all = p->tokens * p->slots;
+    float total[4 * MAX_TILES];
 
     list_members(p);
-    KT_UNROLL
-    for (int i = 0; i < 4 * TILES; i++) total[i] = 0;
-    for (int slot = 0; slot < all; slot++) {
-        if (!kt_shared_u32(first_at(p, slot))) continue;
-        begin_sum(p, slot, first, sum);
-        for (; step < steps; step += WARPS) multiply_down(p, slot, first, step, sum);
-        step -= steps;
-        add_routed(p, slot, sum, total);
-    }
+    begin_total(p, all, first, total);
+    add_products(p, all, first, total);
     kt_few_reduce(WARPS, first_at(p, (all + 3) / 4 * 4), total, 4 * TILES);
     if (kt_warp() > 0) return;
     KT_UNROLL
-    for (int i = 0; i < 4 * TILES; i++) {
+    for (int i = 0; i < TILES * 4; i++) {
         const int output = first + output_of(i), token = token_of(i);
         float *out = p->out + token * p->ldo + output;
         if (output >= p->k || token >= p->tokens) continue;
@@ -210,9 +270,11 @@ KT_FEW_ENTRY(moe_decode_down, kt_moe_decode, down, THREADS)
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/weight_values.h"
 
-static const int32_t warps_values[] = {1, 2, 4, 8}, tiles_values[] = {1, 2};
-static const kt_param params[] = {{"warps", warps_values, 4, 4},
+static const int32_t warps_values[] = {1, 2, 4, 8, 16}, tiles_values[] = {1, 2},
+                     ahead_values[] = {0, 1};
+static const kt_param params[] = {{"warps", warps_values, 5, 8},
                                   {"tiles", tiles_values, 2, 1},
+                                  {"ahead", ahead_values, 2, 1},
                                   {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
 
 static int threads(const kt_config *config) {
@@ -227,8 +289,8 @@ static size_t shared_bytes(const kt_config *config, int64_t k) {
 
 static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
     (void)target;
-    if (kt_weight_spec_of(config->value[2]).low == 0) return "no such format of weights";
-    if (config->value[1] > 1 && kt_weight_spec_of(config->value[2]).high)
+    if (kt_weight_spec_of(config->value[3]).low == 0) return "no such format of weights";
+    if (config->value[1] > 1 && kt_weight_spec_of(config->value[3]).high)
         return "two tiles of codes in two fields: they would spill";
     return NULL;
 }
@@ -236,10 +298,10 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_decode) = {
     .name = "moe_decode",
     .about = "experts of 1 to 8 tokens, weights of any format",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_BASELINE,
     .params = params,
-    .param_count = 3,
+    .param_count = 4,
     .entry_count = 2,
     .entry = {{"moe_decode_gate_up", moe_decode_gate_up}, {"moe_decode_down", moe_decode_down}},
     .jobs = KT_CUDA_EXPERTS_FEW,

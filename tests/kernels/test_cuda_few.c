@@ -40,7 +40,7 @@ static void check_dense(const dense_case *c, kt_weight_format format, int warps,
                         uint32_t seed) {
     static const int32_t gather[8] = {3, 1, 0, 2, 7, 5, 6, 4};
     const kt_cuda_kernel *k = find("gemm_decode");
-    const kt_config config = {{warps, tiles, (int32_t)format}};
+    const kt_config config = {{warps, tiles, (int32_t)seed % 2, (int32_t)format}};
     const int ldx = c->k * c->heads + 4, ldy = c->n * c->heads + 3, n_x = c->gathers ? 8 : c->rows;
     kt_guard x, y;
     kt_rng rng;
@@ -231,7 +231,7 @@ static kt_moe_decode call_of(const experts *m, kt_weight_format format) {
 static void check_experts(const expert_case *c, kt_weight_format format, int warps, int tiles,
                           uint32_t seed) {
     const kt_cuda_kernel *k = find("moe_decode");
-    const kt_config config = {{warps, tiles, (int32_t)format}};
+    const kt_config config = {{warps, tiles, (int32_t)seed % 2, (int32_t)format}};
     const int all = c->tokens * c->slots;
     float *before = malloc((size_t)(c->tokens * c->k) * sizeof *before);
     kt_moe_decode call;
@@ -264,19 +264,19 @@ Test(cuda_few, experts_of_any_size_and_share, .timeout = 120) {
                                         {3, 4, 5, 96, 160, true, true},
                                         {8, 3, 4, 160, 32, true, false},
                                         {5, 1, 2, 32, 288, false, true}};
-    static const int configs[][2] = {{1, 1}, {4, 2}, {8, 1}, {2, 2}};
+    static const int configs[][2] = {{1, 1}, {4, 2}, {16, 1}, {2, 2}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int j = 0; j < 4; j++)
-            check_experts(&cases[i], j % 2 ? KT_W_BF16 : KT_W_INT4_G32, configs[j][0],
-                          configs[j][1], (uint32_t)(i * 4 + (unsigned)j + 1));
+        for (int j = 0; j < 8; j++) /* weights loaded ahead and not */
+            check_experts(&cases[i], j % 2 ? KT_W_BF16 : KT_W_INT4_G32, configs[j % 4][0],
+                          configs[j % 4][1], (uint32_t)(i * 9 + (unsigned)(j + j / 4) + 1));
 }
 
 /* An expert that is not a number spoils the tokens that chose it, and no other. */
 Test(cuda_few, experts_of_others_do_not_count) {
     const expert_case c = {2, 1, 2, 32, 32, false, false};
     const kt_cuda_kernel *k = find("moe_decode");
-    const kt_config config = {{2, 1, KT_W_BF16}};
+    const kt_config config = {{2, 1, 1, KT_W_BF16}};
     kt_moe_decode call;
     experts m;
 
