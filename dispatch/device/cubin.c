@@ -15,11 +15,9 @@ enum {
     INSTRUCTION = 16
 };
 
-static const int opcode_bits[KT_OPCODE_COUNT] = {[KT_OPCODE_HMMA] = 0x23c,
-                                                 [KT_OPCODE_IMMA] = 0x237,
-                                                 [KT_OPCODE_QMMA] = 0x27a,
-                                                 [KT_OPCODE_HGMMA] = 0x9f0,
-                                                 [KT_OPCODE_QGMMA] = 0x9f3};
+static const int opcode_bits[KT_OPCODE_COUNT] = {
+    [KT_OPCODE_HMMA] = 0x23c,  [KT_OPCODE_IMMA] = 0x237,  [KT_OPCODE_QMMA] = 0x27a,
+    [KT_OPCODE_HGMMA] = 0x9f0, [KT_OPCODE_QGMMA] = 0x9f3, [KT_OPCODE_ACQBULK] = 0x82e};
 
 typedef struct elf {
     const uint8_t *data;

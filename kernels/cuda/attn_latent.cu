@@ -257,7 +257,7 @@ KT_DEVICE void join(const kt_attn_paged *p) {
     kt_attn_join(p, ROWS, VALUE, THREADS);
 }
 
-KT_ATTN_ENTRY(attn_latent_split, kt_attn_paged, split, THREADS)
+KT_ENTRY_ALONE(attn_latent_split, kt_attn_paged, split, THREADS)
 KT_ENTRY(attn_latent_join, kt_attn_paged, join, THREADS)
 
 #ifndef __CUDACC_RTC__

@@ -48,6 +48,7 @@ typedef enum kt_cuda_opcode {
     KT_OPCODE_QMMA,     /* tensor core, 8-bit floats */
     KT_OPCODE_HGMMA,    /* tensor core, 16-bit floats out of shared memory */
     KT_OPCODE_QGMMA,    /* tensor core, 8-bit floats out of shared memory */
+    KT_OPCODE_ACQBULK,  /* the wait of an entry that may begin early, from KT_OVERLAP_SM on */
     KT_OPCODE_COUNT
 } kt_cuda_opcode;
 

@@ -71,6 +71,7 @@ size_t kt_emulated_parameter_bytes(kt_emulated_entry *entry);
         else                                      \
             kt_emulator_parameters(sizeof(type)); \
     }
+#define KT_ENTRY_ALONE KT_ENTRY
 /* A constant of the build: on a GPU a macro, here a number of the launch. */
 #define KT_CONSTANT(i) (kt_emulator_constant()[i])
 

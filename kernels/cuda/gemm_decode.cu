@@ -67,7 +67,7 @@ KT_DEVICE void product(const kt_gemm_decode *p) {
     if (kt_warp() == 0) write_rows(p, first, sum);
 }
 
-KT_FEW_ENTRY(gemm_decode, kt_gemm_decode, product, THREADS)
+KT_ENTRY_ALONE(gemm_decode, kt_gemm_decode, product, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"

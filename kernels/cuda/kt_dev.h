@@ -44,10 +44,14 @@ KT_DEVICE void kt_launch_wait(void) {
 }
 
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
-#define KT_ENTRY(name, type, body, threads)                                                      \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type p) { \
-        kt_launch_wait();                                                                        \
-        body(&p);                                                                                \
+#define KT_ENTRY(name, type, body, threads) KT_ENTRY_OF(name, type, body, (threads))
+/* The same of blocks that may take a multiprocessor's registers for themselves: left alone, the
+ * compiler puts a few words on the stack to fit one more. */
+#define KT_ENTRY_ALONE(name, type, body, threads) KT_ENTRY_OF(name, type, body, (threads, 1))
+#define KT_ENTRY_OF(name, type, body, bounds)                                                  \
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ type p) { \
+        kt_launch_wait();                                                                      \
+        body(&p);                                                                              \
     }
 
 /* A constant of the build: KT_C0, KT_C1 .. are defined on the compiler's command line. */

@@ -22,17 +22,6 @@ enum {
 #define KT_ATTN_LOG2_E 1.4426950408889634f
 #define KT_ATTN_NOTHING kt_float_bits(0xff800000u) /* -infinity: no key was seen */
 
-/* KT_ENTRY of a block whose shared memory fills a multiprocessor: more registers are of use. */
-#ifdef __CUDACC_RTC__
-#define KT_ATTN_ENTRY(name, type, body, threads)             \
-    extern "C" __global__ void __launch_bounds__(threads, 1) \
-        name(const __grid_constant__ type p) {               \
-        body(&p);                                            \
-    }
-#else
-#define KT_ATTN_ENTRY KT_ENTRY
-#endif
-
 /* Bytes of a row of n bfloat16 in shared memory. */
 #define KT_ATTN_PITCH(n) (2 * (n) + 16)
 

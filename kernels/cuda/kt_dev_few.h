@@ -16,19 +16,6 @@
 
 #include "kernels/cuda/kt_dev_weights.h"
 
-/* As KT_ENTRY, and the compiler may use the registers of a whole multiprocessor for one block: left
- * alone, it puts a few words on the stack to fit one block more. */
-#ifdef __CUDACC_RTC__
-#define KT_FEW_ENTRY(name, type, body, threads)              \
-    extern "C" __global__ void __launch_bounds__(threads, 1) \
-        name(const __grid_constant__ type p) {               \
-        kt_launch_wait();                                    \
-        body(&p);                                            \
-    }
-#else
-#define KT_FEW_ENTRY KT_ENTRY
-#endif
-
 enum { KT_FEW_ROWS = 8, KT_FEW_TILE = 16, KT_FEW_STEP = 128, KT_FEW_PIECES = 4 };
 
 /* The first input of a lane's piece i of a step. */

@@ -263,8 +263,8 @@ KT_DEVICE void down(const kt_moe_decode *p) {
     }
 }
 
-KT_FEW_ENTRY(moe_decode_gate_up, kt_moe_decode, gate_up, THREADS)
-KT_FEW_ENTRY(moe_decode_down, kt_moe_decode, down, THREADS)
+KT_ENTRY_ALONE(moe_decode_gate_up, kt_moe_decode, gate_up, THREADS)
+KT_ENTRY_ALONE(moe_decode_down, kt_moe_decode, down, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"

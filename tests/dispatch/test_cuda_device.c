@@ -392,6 +392,9 @@ Test(cuda_compiler, kernels_fit_the_oldest_or_the_newest, .timeout = 300) {
             cr_expect_eq(f.sm, t->sm, "%d", f.sm);
             cr_expect_eq(f.frame_bytes, 0, "%s, sm_%s: %d bytes of stack", k->entry[e].name,
                          t->name, f.frame_bytes);
+            cr_expect_eq(f.opcodes[KT_OPCODE_ACQBULK], t->sm >= KT_OVERLAP_SM,
+                         "%s, sm_%s: %d waits", k->entry[e].name, t->name,
+                         f.opcodes[KT_OPCODE_ACQBULK]);
             for (int o = 0; e == 0 && o < KT_OPCODE_COUNT; o++)
                 cr_expect(!(k->needs_opcodes >> o & 1) || f.opcodes[o] > 0, "%s", k->name);
         }

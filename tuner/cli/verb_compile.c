@@ -67,7 +67,7 @@ static void config_text(const kt_cuda_kernel *k, const kt_config *c, char *out, 
 static kt_status report_entries(compile_report *r, const kt_cuda_kernel *k, const kt_config *c,
                                 const kt_cuda_target *t, const kt_cubin *code, kt_err *err) {
     static const char *const opcode_names[KT_OPCODE_COUNT] = {"HMMA", "IMMA", "QMMA", "HGMMA",
-                                                              "QGMMA"};
+                                                              "QGMMA", "ACQBULK"};
     char config[96], name[200], unit[32];
     kt_cubin_facts facts;
 
@@ -77,6 +77,8 @@ static kt_status report_entries(compile_report *r, const kt_cuda_kernel *k, cons
         snprintf(name, sizeof name, "sm_%s %s{%s}", t->name, k->entry[i].name, config);
         row(r, name, facts.frame_bytes, 0, false, "bytes spilled");
         row(r, name, facts.registers, MOST_REGISTERS, false, "registers");
+        if (t->sm >= KT_OVERLAP_SM)
+            row(r, name, facts.opcodes[KT_OPCODE_ACQBULK], 1, true, "x ACQBULK");
         for (int o = 0; i == 0 && o < KT_OPCODE_COUNT; o++) {
             if (!(k->needs_opcodes >> o & 1)) continue;
             snprintf(unit, sizeof unit, "x %s", opcode_names[o]);
