@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "dispatch/device/cubin_cache.h"
 
-enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 12 };
+enum { OLDEST_MAJOR = 12, MAX_OPTIONS = 4 + KT_MAX_PARAMS, MAX_TARGETS = 64, MAX_HEADERS = 20 };
 
 /* NVRTC's C interface: a handle and numbers, 0 = success. */
 typedef struct nvrtc_program *nvrtc_program;

@@ -38,7 +38,7 @@ KT_DEVICE void numbers(int which, const uint32_t *in, uint32_t *out) {
         if (which == KT_CONFORM_BF16_PAIR) out[i] = kt_bf16_pair(a, b);
         if (which == KT_CONFORM_FMA) out[i] = kt_bits_float(kt_fma(a, b, kt_float_bits(in[8 + i])));
         if (which == KT_CONFORM_EXP2) out[i] = kt_bits_float(kt_exp2(a));
-        if (which == KT_CONFORM_SILU) out[i] = kt_bits_float(kt_silu(a));
+        if (which == KT_CONFORM_SILU) out[i] = kt_bits_float(i < 3 ? kt_silu(a) : kt_divide(a, b));
         if (which == KT_CONFORM_DOT4)
             out[i] = (uint32_t)kt_dot4(in[i], in[4 + i], small(in[8 + i]));
     }
@@ -176,6 +176,7 @@ KT_DEVICE void shared_floats(const uint32_t *in, uint32_t *out) {
     out[2] = kt_bits_float(both[1]);
     kt_sync();
     out[3] = kt_shared_u32(counter);
+    kt_set_f32x2((float *)(out + 4), kt_float_bits(in[3]), kt_float_bits(in[4]));
 }
 
 KT_DEVICE void small_copies(const uint32_t *in, uint32_t *out) {

@@ -36,7 +36,8 @@ typedef enum kt_conform_case {
     KT_CONFORM_ROUNDED,      /* kt_mul, kt_max, kt_max_nan, kt_sqrt */
     KT_CONFORM_INTEGERS,     /* kt_round, kt_bit_count of two, kt_e4m3 */
     KT_CONFORM_EXPONENTIALS, /* kt_exp, kt_log1p, kt_sigmoid, kt_exp_double */
-    KT_CONFORM_SHARED_F32,   /* kt_set_shared_f32, kt_shared_f32, kt_shared_f32x2, kt_shared_add */
+    KT_CONFORM_SHARED_F32,   /* kt_set_shared_f32, kt_shared_f32, kt_shared_f32x2, kt_shared_add,
+                                kt_set_f32x2 */
     KT_CONFORM_COPY_SMALL,   /* kt_copy8, kt_copy4 */
     KT_CONFORM_VOTES,        /* kt_warp_match, kt_warp_ballot, kt_warp_sync */
     KT_CONFORM_LARGEST,      /* kt_warp_max_nan */
@@ -52,7 +53,7 @@ typedef struct kt_conform {
     const uint32_t *in; /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_IN], aligned to 16 bytes */
     uint32_t *out;      /* [blocks * KT_CONFORM_THREADS, KT_CONFORM_OUT] */
     int32_t which;      /* kt_conform_case */
-    int32_t zero; /* for padding */
+    int32_t zero;       /* for padding */
 } kt_conform;
 
 #endif

@@ -158,6 +158,9 @@ KT_DEVICE float kt_fma(float a, float b, float c) {
 KT_DEVICE float kt_exp2(float x) {
     return exp2f(x);
 }
+KT_DEVICE float kt_divide(float a, float b) {
+    return a / b;
+}
 KT_DEVICE float kt_mul(float a, float b) {
     return a * b;
 }
@@ -215,6 +218,10 @@ KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
 }
 KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
     memcpy(kt_emulator_shared(at, sizeof v, true), &v, sizeof v);
+}
+KT_DEVICE void kt_set_f32x2(float *p, float first, float second) {
+    kt_emulator_aligned(p, 8);
+    p[0] = first, p[1] = second;
 }
 KT_DEVICE uint32_t kt_shared_add(uint32_t at, uint32_t v) {
     return kt_emulator_shared_add(at, v);

@@ -106,6 +106,12 @@ KT_DEVICE float kt_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+/* a / b within 2 ulp for b from 2^-126 to 2^126, then 0. */
+KT_DEVICE float kt_divide(float a, float b) {
+    float r;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
 /* A product that is rounded before it is used: never joined with a sum. */
 KT_DEVICE float kt_mul(float a, float b) {
     return __fmul_rn(a, b);
@@ -175,6 +181,11 @@ KT_DEVICE void kt_set_shared_u32(uint32_t at, uint32_t v) {
 }
 KT_DEVICE void kt_set_shared_u128(uint32_t at, kt_u128 v) {
     *(kt_u128 *)(kt_shared_bytes + at) = v;
+}
+
+/* Two floats side by side in memory, aligned to 8 bytes. */
+KT_DEVICE void kt_set_f32x2(float *p, float first, float second) {
+    *(float2 *)p = make_float2(first, second);
 }
 
 /* Add to a word of shared memory, in one piece; what it was before. */
@@ -344,8 +355,9 @@ KT_DEVICE uint32_t kt_e4m3(float x) {
 #endif
 }
 
+/* x / (1 + e^-x): 0 where that is below 2^-119 or so. */
 KT_DEVICE float kt_silu(float x) {
-    return x / (1.0f + kt_exp2(-1.4426950408889634f * x));
+    return kt_divide(x, 1.0f + kt_exp2(-1.4426950408889634f * x));
 }
 
 #endif

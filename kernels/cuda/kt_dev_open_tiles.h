@@ -6,6 +6,11 @@
  * work and each weight of the block is opened once. Scales that are applied late elsewhere are
  * applied here when a weight is opened, which rounds it once.
  *
+ * With KT_TILES_WIDE the products are those of warpgroups (sm_90a): the turned rows of 128 bytes in
+ * shared memory are what wgmma reads, and its sums lie in registers as those of mma.sync do, with
+ * one tile of 16 rows a warp. A warpgroup does not load fragments but names its operands; before the
+ * barrier each thread shows what it wrote to the tensor cores by a fence.
+ *
  * Parameters of such a kernel are those of KT_OPEN_PARAMS, in that order; its descriptor uses them,
  * kt_open_refuse, kt_open_threads and kt_open_shared_bytes.
  *
@@ -18,10 +23,20 @@
 
 #define KT_TILES_M KT_CONSTANT(0)
 #define KT_TILES_N KT_CONSTANT(1)
+#ifdef KT_TILES_WIDE
+#include "kernels/cuda/kt_dev_wgmma.h"
+#define KT_TILES_WARPS_M (KT_TILES_M / 16)
+#define KT_TILES_WARPS_N 1
+#define KT_TILES_STAGES KT_CONSTANT(2)
+#define KT_OPEN_FORMAT KT_CONSTANT(3)
+#define KT_TILES_FENCE kt_wgmma_proxy
+#define KT_TILES_PARTS 0
+#else
 #define KT_TILES_WARPS_M KT_CONSTANT(2)
 #define KT_TILES_WARPS_N KT_CONSTANT(3)
 #define KT_TILES_STAGES KT_CONSTANT(4)
 #define KT_OPEN_FORMAT KT_CONSTANT(5)
+#endif
 #define KT_TILES_B_BYTES (KT_OPEN_FORMAT == KT_W_BF16 ? 128 : 0)
 #define KT_TILES_MORE (KT_OPEN_FORMAT == KT_W_BF16 ? 0 : KT_TILES_N * 128)
 #include "kernels/cuda/kt_dev_tiles.h"
@@ -85,6 +100,72 @@ KT_DEVICE void kt_open_store(const kt_open_pieces *p, uint32_t stage) {
 KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t stage) {
     (void)o, (void)step, (void)stage;
 }
+
+#ifdef KT_TILES_WIDE
+
+KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128 || KT_TILES_N == 256),
+           "warpgroups");
+
+KT_DEVICE void kt_tiles_put(uint32_t stage, float *to) {
+    const uint32_t rows = stage + (uint32_t)(kt_warp() / 4 * 64 * 128);
+
+    kt_wgmma_fence();
+    KT_UNROLL
+    for (int slice = 0; slice < 4; slice++) {
+        const uint64_t a = kt_wgmma_rows(rows + (uint32_t)slice * 32);
+        const uint64_t b = kt_wgmma_rows(stage + (uint32_t)(KT_TILES_B + slice * 32));
+        if (KT_TILES_N == 64)
+            kt_wgmma_bf16_n64(to, a, b);
+        else if (KT_TILES_N == 128)
+            kt_wgmma_bf16_n128(to, a, b);
+        else
+            kt_wgmma_bf16_n256(to, a, b);
+    }
+    kt_wgmma_commit();
+}
+
+KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum) {
+    (void)stage, (void)part, (void)sum;
+}
+
+/* As kt_tiles_product. While the tensor cores are at a step, the codes of the next one, which were
+ * loaded during the step before, are opened into its stage, and those of the one after it loaded.
+ * That stage was read two steps ago or longer. */
+KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    kt_tile_rows r;
+    kt_open_pieces p;
+
+    if (KT_OPEN_FORMAT == KT_W_BF16) {
+        kt_tiles_product(o, sum);
+        return;
+    }
+    r = kt_tiles_rows(o);
+    kt_tiles_clear(sum);
+    KT_ROLLED
+    for (int s = 0; s < KT_TILES_STAGES - 2; s++) {
+        if (s < o->steps) kt_tiles_fetch_a(o, &r, s, kt_tiles_stage(s));
+        kt_copy_commit();
+    }
+    kt_open_load(o, 0, &p);
+    kt_open_store(&p, 0);
+    if (o->steps > 1) kt_open_load(o, 1, &p);
+    KT_ROLLED
+    for (int s = 0; s < o->steps; s++) {
+        const int ahead = s + KT_TILES_STAGES - 2;
+        KT_COPY_WAIT(KT_TILES_STAGES - 3);
+        kt_wgmma_proxy();
+        kt_sync();
+        kt_tiles_put(kt_tiles_stage(s), sum->f);
+        if (ahead < o->steps) kt_tiles_fetch_a(o, &r, ahead, kt_tiles_stage(ahead));
+        kt_copy_commit();
+        if (s + 1 < o->steps) kt_open_store(&p, kt_tiles_stage(s + 1));
+        if (s + 2 < o->steps) kt_open_load(o, s + 2, &p);
+        KT_WGMMA_WAIT(1);
+    }
+    KT_WGMMA_WAIT(0);
+}
+
+#else
 
 /* Fragments of b as kt_tiles_load_b, of opened rows of 128 bytes. */
 KT_DEVICE void kt_open_load_b(uint32_t stage, int half, int j, int slice, uint32_t *b) {
@@ -156,9 +237,27 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     }
 }
 
+#endif
+
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/weight_values.h"
 
+#ifdef KT_TILES_WIDE
+enum { KT_OPEN_PARAMS = 4 };
+
+static const int32_t kt_open_bm[] = {64, 128, 256}, kt_open_bn[] = {64, 128, 256},
+                     kt_open_stages[] = {3, 4, 5, 6};
+static const kt_param kt_open_params[KT_OPEN_PARAMS] = {
+    {"bm", kt_open_bm, 3, 128},
+    {"bn", kt_open_bn, 3, 128},
+    {"stages", kt_open_stages, 4, 4},
+    {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
+
+static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
+    const int32_t *v = config->value;
+    return (kt_tiles_shape){v[0], v[1], v[0] / 16, 1, v[2], 128, 0, true};
+}
+#else
 enum { KT_OPEN_PARAMS = 6 };
 
 static const int32_t kt_open_bn[] = {64, 128, 256};
@@ -174,9 +273,11 @@ static inline kt_tiles_shape kt_open_shape(const kt_config *config) {
     const int32_t *v = config->value;
     return (kt_tiles_shape){v[0], v[1], v[2], v[3], v[4], 128, 0, false};
 }
+#endif
 
 static inline int kt_open_threads(const kt_config *config) {
-    return 32 * config->value[2] * config->value[3];
+    const kt_tiles_shape s = kt_open_shape(config);
+    return 32 * s.warps_m * s.warps_n;
 }
 
 static inline size_t kt_open_shared_bytes(const kt_config *config, int64_t k) {
@@ -187,7 +288,7 @@ static inline size_t kt_open_shared_bytes(const kt_config *config, int64_t k) {
 
 static inline const char *kt_open_refuse(const kt_config *config, const kt_cuda_target *target) {
     const kt_tiles_shape s = kt_open_shape(config);
-    const int format = config->value[5];
+    const int format = config->value[KT_OPEN_PARAMS - 1];
 
     if (kt_weight_spec_of(format).low == 0) return "no such format of weights";
     if (format != KT_W_BF16 &&

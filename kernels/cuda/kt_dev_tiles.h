@@ -249,7 +249,7 @@ KT_DEVICE void kt_tiles_clear(kt_tile_sums *sum) {
 /* Copies of the first steps, a group each, whether they exist or not. */
 KT_DEVICE void kt_tiles_fetch_first(const kt_tile_operands *o, const kt_tile_rows *r, int steps) {
     for (int s = 0; s < steps; s++) {
-        if (s < o->steps) kt_tiles_fetch(o, r, s, kt_tiles_stage(s));
+        if (s < o->steps) kt_tiles_fetch(o, r, s, (uint32_t)(s * KT_TILES_STAGE));
         kt_copy_commit();
     }
 }
@@ -355,6 +355,42 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
 
 /* ---- what becomes of the sums ---- */
 
+/* One pair of columns of a row of h, the gates and ups of it; a plain ending is SwiGLU alone, which
+ * is decided before the loops. */
+KT_DEVICE uint32_t kt_tiles_glu(const kt_dev_ending *ending, int is_plain, const float *gate,
+                                const float *up, const float *gate_bias, const float *up_bias) {
+    float out[2];
+
+    KT_UNROLL
+    for (int m = 0; m < 2; m++)
+        out[m] = is_plain ? kt_silu(gate[m]) * up[m]
+                          : kt_dev_glu(ending, gate_bias ? gate[m] + gate_bias[m] : gate[m],
+                                       up_bias ? up[m] + up_bias[m] : up[m]);
+    return kt_bf16_pair(out[0], out[1]);
+}
+
+KT_DEVICE void kt_tiles_put_h(const float *sum, const kt_dev_ending *ending, int is_plain,
+                              const float *gate_bias, const float *up_bias, int rows, int columns,
+                              int n, uint16_t *h) {
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
+    for (int down8 = 0; down8 < 2; down8++) {
+        const int row = kt_tiles_row(i, down8);
+        uint16_t *to = h + (int64_t)row * n;
+        if (row >= rows) continue;
+        KT_UNROLL
+        for (int j = 0; j < KT_TILES_J; j++) {
+            const int column = kt_tiles_column(j);
+            const float *gate = sum + KT_TILES_SUM(i, 0, j) + down8 * 2;
+            const float *up = sum + KT_TILES_SUM(i, 1, j) + down8 * 2;
+            if (column >= columns) continue;
+            *(uint32_t *)(to + column) =
+                kt_tiles_glu(ending, is_plain, gate, up, gate_bias ? gate_bias + column : 0,
+                             up_bias ? up_bias + column : 0);
+        }
+    }
+}
+
 /* The halves (gate, up) through the ending as bfloat16: h is that of the tile's first row and
  * column, n0 of `n`; `columns` are left, an even number. */
 KT_DEVICE void kt_tiles_put_glu(const float *sum, const kt_dev_ending *ending, int expert, int rows,
@@ -362,27 +398,16 @@ KT_DEVICE void kt_tiles_put_glu(const float *sum, const kt_dev_ending *ending, i
     const float *gate_bias = kt_dev_bias(ending->gate_bias, expert, n, n0);
     const float *up_bias = kt_dev_bias(ending->up_bias, expert, n, n0);
 
-    KT_UNROLL
-    for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
-    for (int j = 0; j < KT_TILES_J; j++) KT_UNROLL
-    for (int down8 = 0; down8 < 2; down8++) {
-        const float *gate = sum + KT_TILES_SUM(i, 0, j) + down8 * 2;
-        const float *up = sum + KT_TILES_SUM(i, 1, j) + down8 * 2;
-        const int row = kt_tiles_row(i, down8), column = kt_tiles_column(j);
-        float out[2];
-        if (row >= rows || column >= columns) continue;
-        KT_UNROLL
-        for (int m = 0; m < 2; m++)
-            out[m] = kt_dev_glu(ending, gate_bias ? gate[m] + gate_bias[column + m] : gate[m],
-                                up_bias ? up[m] + up_bias[column + m] : up[m]);
-        *(uint32_t *)(h + (int64_t)row * n + column) = kt_bf16_pair(out[0], out[1]);
-    }
+    if (ending->glu == KT_DEV_GLU_SILU && !gate_bias && !up_bias)
+        kt_tiles_put_h(sum, ending, 1, 0, 0, rows, columns, n, h);
+    else
+        kt_tiles_put_h(sum, ending, 0, gate_bias, up_bias, rows, columns, n, h);
 }
 
 /* Both halves side by side plus the columns' biases (NULL = none), each row times its route (NULL =
  * 1), as floats; with `add` to what is there. */
-KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *bias,
-                                 const float *route, float *y, int64_t ld, int add) {
+KT_DEVICE void kt_tiles_put_any(const float *sum, int rows, int columns, const float *bias,
+                                const float *route, float *y, int64_t ld, int add) {
     KT_UNROLL
     for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
     for (int half = 0; half < 2; half++) KT_UNROLL
@@ -401,6 +426,37 @@ KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const 
             *to = add ? kt_fma(weight, value, *to) : weight * value;
         }
     }
+}
+
+/* The same without biases and additions, of rows that begin at multiples of 8 bytes: what is asked
+ * of each pair there is asked once. */
+KT_DEVICE void kt_tiles_put_plain(const float *sum, int rows, int columns, const float *route,
+                                  float *y, int64_t ld) {
+    KT_UNROLL
+    for (int i = 0; i < KT_TILES_I; i++) KT_UNROLL
+    for (int down8 = 0; down8 < 2; down8++) {
+        const int row = kt_tiles_row(i, down8);
+        const float weight = route && row < rows ? route[row] : 1.0f;
+        if (row >= rows) continue;
+        KT_UNROLL
+        for (int half = 0; half < 2; half++) KT_UNROLL
+        for (int j = 0; j < KT_TILES_J; j++) {
+            const float *c = sum + KT_TILES_SUM(i, half, j) + down8 * 2;
+            const int column = kt_tiles_column(j) + half * (KT_TILES_N / 2);
+            if (column < columns) kt_set_f32x2(y + row * ld + column, weight * c[0], weight * c[1]);
+        }
+    }
+}
+
+KT_DEVICE void kt_tiles_put_rows(const float *sum, int rows, int columns, const float *bias,
+                                 const float *route, float *y, int64_t ld, int add) {
+#ifndef KT_TILES_FULL /* two ways take registers of which there are none */
+    if (!bias && !add && ld % 2 == 0 && (uint64_t)y % 8 == 0) {
+        kt_tiles_put_plain(sum, rows, columns, route, y, ld);
+        return;
+    }
+#endif
+    kt_tiles_put_any(sum, rows, columns, bias, route, y, ld, add);
 }
 
 #ifndef __CUDACC_RTC__

@@ -8,7 +8,7 @@
  *   gate_up  grid (n / (bn / 2) rounded up, tiles): h = SwiGLU, as bfloat16
  *   down     grid (k / bn rounded up, tiles): y = route * down(h8), or any dense product
  *
- * Order of fences as in moe_bf16_wgmma.cu; scales and entries in kt_dev_a8_tiles.h.
+ * Order of fences as in moe_wgmma.cu; scales and entries in kt_dev_a8_tiles.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

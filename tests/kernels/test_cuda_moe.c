@@ -273,16 +273,17 @@ Test(cuda_moe, bfloat16_by_warpgroups, .timeout = 120) {
     /* All warpgroups have rows: of two, and of four. */
     static const cuda_case full = {75, 2, 2, 32, 96, false}, all = {150, 1, 1, 48, 96, false};
     static const cuda_case *const of[] = {&cases[0], &cases[1], &cases[2], &cases[3], &full, &all};
-    const kt_cuda_kernel *k = find("moe_bf16_wgmma");
+    const kt_cuda_kernel *k = find("moe_wgmma");
 
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         kt_config config = {{0}};
         memcpy(config.value, configs[i], sizeof configs[0]);
+        config.value[3] = KT_W_BF16;
         cr_assert_null(k->refuse(&config, &kt_cuda_targets[5]));
-        check_tiles("moe_bf16_wgmma", of[i], &config, config.value[0] - 3,
+        check_tiles("moe_wgmma", of[i], &config, config.value[0] - 3,
                     (uint32_t)(i / 2 + i + 1));
     }
-    cr_expect_not_null(k->refuse(&(kt_config){{256, 256, 3}}, &kt_cuda_targets[5]));
+    cr_expect_not_null(k->refuse(&(kt_config){{256, 256, 3, KT_W_BF16}}, &kt_cuda_targets[5]));
 }
 
 Test(cuda_moe, impossible_tiles_are_refused) {

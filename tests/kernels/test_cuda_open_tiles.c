@@ -22,7 +22,13 @@ static double bf16(const void *rows, int64_t at) {
     return (double)kt_float_bits((uint32_t)((const uint16_t *)rows)[at] << 16);
 }
 
+/* Tiles of warpgroups have no warps to choose: these are 0. */
+static bool is_wide(const int32_t *tiles) {
+    return tiles[2] == 0;
+}
+
 static kt_config tiles_config(const int32_t *tiles, kt_weight_format format) {
+    if (is_wide(tiles)) return (kt_config){{tiles[0], tiles[1], tiles[4], (int32_t)format}};
     return (kt_config){{tiles[0], tiles[1], tiles[2], tiles[3], tiles[4], (int32_t)format}};
 }
 
@@ -62,7 +68,7 @@ static void expect_dense(const dense_case *c, const weights *w, const kt_gemm_ti
 
 static void check_dense(const dense_case *c, kt_weight_format format, const int32_t *tiles,
                         uint32_t seed) {
-    const kt_cuda_kernel *k = find("gemm_tiles");
+    const kt_cuda_kernel *k = find(is_wide(tiles) ? "gemm_wgmma" : "gemm_tiles");
     const kt_config config = tiles_config(tiles, format);
     const int ldy = c->n * c->heads + 3, row_tiles = cut(c->rows, tiles[0]);
     float *before = malloc((size_t)(c->rows * ldy) * sizeof *before);
@@ -89,7 +95,7 @@ static void check_dense(const dense_case *c, kt_weight_format format, const int3
                            .row_tiles = row_tiles,
                            .accumulate = c->accumulate};
     describe(what, sizeof what, format, tiles, c->rows, c->n, c->k, seed);
-    cr_assert_null(k->refuse(&config, &kt_cuda_targets[0]), "%s", what);
+    cr_assert_null(k->refuse(&config, &kt_cuda_targets[is_wide(tiles) ? 5 : 0]), "%s", what);
     launch(k, 0, &call, cut(c->n, tiles[1]), c->heads * row_tiles, c->k, &config, seed);
     expect_dense(c, &w, &call, before, what);
     for (int r = 0; r < c->rows; r++) /* nothing behind a row's outputs */
@@ -101,12 +107,14 @@ static void check_dense(const dense_case *c, kt_weight_format format, const int3
 }
 
 Test(cuda_open_tiles, dense_products_of_every_format, .timeout = 120) {
-    static const int32_t tiles[] = {16, 64, 1, 2, 2};
+    static const int32_t tiles[] = {16, 64, 1, 2, 2}, wide[] = {64, 64, 0, 0, 3};
 
     for (size_t i = 0; i < kt_builtin_format_count; i++) {
         const kt_weight_format f = kt_builtin_formats[i]->id;
         const dense_case c = {9, 40, (int)legal(f, 160), 1, i % 2};
-        if (kt_device_weight_format(f) == f) check_dense(&c, f, tiles, (uint32_t)(i + 1));
+        if (kt_device_weight_format(f) != f) continue;
+        check_dense(&c, f, tiles, (uint32_t)(i + 1));
+        check_dense(&c, f, wide, (uint32_t)(i + 2));
     }
 }
 
@@ -119,6 +127,21 @@ Test(cuda_open_tiles, dense_products_of_any_size, .timeout = 120) {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++)
             check_dense(&cases[i], formats[j], tiles[(i + j) % 3], (uint32_t)(3 * i + j + 1));
+}
+
+/* Of one, two and four warpgroups; rows of fewer steps than stages, and of more. */
+Test(cuda_open_tiles, dense_products_by_warpgroups, .timeout = 120) {
+    static const dense_case cases[] = {
+        {1, 8, 32, 1, false}, {70, 70, 224, 1, true}, {150, 130, 416, 1, false}};
+    static const int32_t tiles[][5] = {{64, 256, 0, 0, 3}, {128, 128, 0, 0, 4}, {256, 64, 0, 0, 5}};
+    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT4_G32, KT_W_Q4_K};
+
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++) {
+            dense_case c = cases[i];
+            c.k = (int)legal(formats[j], c.k);
+            check_dense(&c, formats[j], tiles[(i + j) % 3], (uint32_t)(3 * i + j + 1));
+        }
 }
 
 /* ---- experts ---- */
@@ -196,7 +219,7 @@ static void expect_y(const expert_case *c, const plan *p, const kt_moe_tiles *ca
 
 static void check_experts(const expert_case *c, kt_weight_format format, const int32_t *tiles,
                           uint32_t seed) {
-    const kt_cuda_kernel *k = find("moe_tiles");
+    const kt_cuda_kernel *k = find(is_wide(tiles) ? "moe_wgmma" : "moe_tiles");
     const kt_config config = tiles_config(tiles, format);
     weights gate, up, down;
     kt_test_ending ending;
@@ -242,23 +265,30 @@ static void check_experts(const expert_case *c, kt_weight_format format, const i
 Test(cuda_open_tiles, experts_of_one_format_of_each_kind, .timeout = 120) {
     static const kt_weight_format formats[] = {KT_W_BF16,     KT_W_INT4Z_G32, KT_W_INT8_CHANNEL,
                                                KT_W_FP8_B128, KT_W_MXFP4,     KT_W_Q5_1};
-    static const int32_t tiles[][5] = {{16, 64, 1, 2, 2}, {32, 64, 2, 1, 3}, {16, 128, 1, 4, 4}};
+    static const int32_t tiles[][5] = {{16, 64, 1, 2, 2}, {32, 64, 2, 1, 3}, {16, 128, 1, 4, 4}},
+                         wide[][5] = {{64, 128, 0, 0, 4}, {128, 64, 0, 0, 3}};
 
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         const expert_case c = {{5, 0, 14, 3}, 7, i % 2 ? 32 : 96, i % 2 ? 160 : 64};
         check_experts(&c, formats[i], tiles[i % 3], (uint32_t)(i * 3 + 1));
+        check_experts(&c, formats[i], wide[i % 2], (uint32_t)(i * 3 + 2));
     }
 }
 
 Test(cuda_open_tiles, impossible_tiles_are_refused) {
     const kt_cuda_kernel *k = find("moe_tiles");
-    const kt_cuda_target *oldest = &kt_cuda_targets[0];
+    const kt_cuda_target *oldest = &kt_cuda_targets[0], *hopper = &kt_cuda_targets[5];
 
     cr_expect_null(k->refuse(&(kt_config){{64, 128, 2, 2, 3, KT_W_INT4_G32}}, oldest));
     cr_expect_not_null(k->refuse(&(kt_config){{64, 128, 2, 2, 3, KT_W_F16}}, oldest));
     cr_expect_not_null(k->refuse(&(kt_config){{64, 256, 2, 2, 3, KT_W_Q8_0}}, oldest));
     cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 2, 2, 2, KT_W_BF16}}, oldest));
     cr_expect_not_null(k->refuse(&(kt_config){{16, 64, 2, 2, 2, KT_W_BF16}}, oldest));
+    k = find("moe_wgmma");
+    cr_expect_null(k->refuse(&(kt_config){{128, 256, 4, KT_W_Q4_K}}, hopper));
+    cr_expect_not_null(k->refuse(&(kt_config){{64, 256, 4, KT_W_Q8_0}}, hopper));
+    cr_expect_not_null(k->refuse(&(kt_config){{256, 256, 3, KT_W_INT4_G32}}, hopper));
+    cr_expect_not_null(k->refuse(&(kt_config){{128, 256, 5, KT_W_INT4_G32}}, hopper));
 }
 
 /* ---- rows as bfloat16 ---- */

@@ -23,13 +23,14 @@ static const struct {
     bool magnitudes;
     bool is_number; /* what is not a number may have any bits */
 } cases[KT_CONFORM_COUNT] = {
-    [KT_CONFORM_PLACE] = {"kt_thread kt_lane kt_warp kt_block_x kt_block_y", ANY, 0, false, false},
+    [KT_CONFORM_PLACE] = {"kt_launch_wait kt_thread kt_lane kt_warp kt_block_x kt_block_y", ANY, 0,
+                          false, false},
     [KT_CONFORM_BITS] = {"kt_float_bits kt_bits_float kt_bf16_low kt_bf16_high kt_and_or", FLOATS,
                          0, false, false},
     [KT_CONFORM_BF16_PAIR] = {"kt_bf16_pair", FLOATS, 0, false, false},
     [KT_CONFORM_FMA] = {"kt_fma", FLOATS, 0, false, true},
     [KT_CONFORM_EXP2] = {"kt_exp2", SMALL_FLOATS, 0x1.8p-22f, false, false},
-    [KT_CONFORM_SILU] = {"kt_silu", SMALL_FLOATS, 0x1p-20f, false, false},
+    [KT_CONFORM_SILU] = {"kt_silu kt_divide", SMALL_FLOATS, 0x1p-20f, false, false},
     [KT_CONFORM_DOT4] = {"kt_dot4", ANY, 0, false, false},
     [KT_CONFORM_LOAD_STREAM] = {"kt_load_stream", ANY, 0, false, false},
     [KT_CONFORM_SHARED_U32] = {"kt_set_shared_u32 kt_shared_u32 kt_sync", ANY, 0, false, false},
@@ -45,8 +46,9 @@ static const struct {
     [KT_CONFORM_INTEGERS] = {"kt_round kt_bit_count kt_e4m3", FLOATS, 0, false, false},
     [KT_CONFORM_EXPONENTIALS] = {"kt_exp kt_log1p kt_sigmoid kt_exp_double", SMALL_FLOATS, 0x1p-20f,
                                  false, false},
-    [KT_CONFORM_SHARED_F32] = {"kt_set_shared_f32 kt_shared_f32 kt_shared_f32x2 kt_shared_add", ANY,
-                               0, false, false},
+    [KT_CONFORM_SHARED_F32] =
+        {"kt_set_shared_f32 kt_shared_f32 kt_shared_f32x2 kt_shared_add kt_set_f32x2", ANY, 0,
+         false, false},
     [KT_CONFORM_COPY_SMALL] = {"kt_copy8 kt_copy4", ANY, 0, false, false},
     [KT_CONFORM_VOTES] = {"kt_warp_match kt_warp_ballot kt_warp_sync", ANY, 0, false, false},
     [KT_CONFORM_LARGEST] = {"kt_warp_max_nan", FLOATS, 0, false, true},
