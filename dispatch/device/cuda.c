@@ -163,8 +163,7 @@ static kt_status choose_code(kt_device *d, kt_err *err) {
                      "%s is newer than %s knows: its kernels are those of sm_80", d->facts.name,
                      kt_cuda_compiler_name(u->compiler));
     }
-    u->overlaps =
-        !u->is_ptx && d->facts.target->sm >= KT_OVERLAP_SM && !is_off("KT_LAUNCH_OVERLAP");
+    u->overlaps = d->facts.target->sm >= KT_OVERLAP_SM && !is_off("KT_LAUNCH_OVERLAP");
     if (kt_cubin_folder(u->folder, sizeof u->folder, NULL) != KT_OK) u->folder[0] = 0;
     return KT_OK;
 }

@@ -101,71 +101,7 @@ KT_DEVICE void kt_tiles_fetch_own(const kt_tile_operands *o, int step, uint32_t 
     (void)o, (void)step, (void)stage;
 }
 
-#ifdef KT_TILES_WIDE
-
-KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128 || KT_TILES_N == 256),
-           "warpgroups");
-
-KT_DEVICE void kt_tiles_put(uint32_t stage, float *to) {
-    const uint32_t rows = stage + (uint32_t)(kt_warp() / 4 * 64 * 128);
-
-    kt_wgmma_fence();
-    KT_UNROLL
-    for (int slice = 0; slice < 4; slice++) {
-        const uint64_t a = kt_wgmma_rows(rows + (uint32_t)slice * 32);
-        const uint64_t b = kt_wgmma_rows(stage + (uint32_t)(KT_TILES_B + slice * 32));
-        if (KT_TILES_N == 64)
-            kt_wgmma_bf16_n64(to, a, b);
-        else if (KT_TILES_N == 128)
-            kt_wgmma_bf16_n128(to, a, b);
-        else
-            kt_wgmma_bf16_n256(to, a, b);
-    }
-    kt_wgmma_commit();
-}
-
-KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum) {
-    (void)stage, (void)part, (void)sum;
-}
-
-/* As kt_tiles_product. While the tensor cores are at a step, the codes of the next one, which were
- * loaded during the step before, are opened into its stage, and those of the one after it loaded.
- * That stage was read two steps ago or longer. */
-KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
-    kt_tile_rows r;
-    kt_open_pieces p;
-
-    if (KT_OPEN_FORMAT == KT_W_BF16) {
-        kt_tiles_product(o, sum);
-        return;
-    }
-    r = kt_tiles_rows(o);
-    kt_tiles_clear(sum);
-    KT_ROLLED
-    for (int s = 0; s < KT_TILES_STAGES - 2; s++) {
-        if (s < o->steps) kt_tiles_fetch_a(o, &r, s, kt_tiles_stage(s));
-        kt_copy_commit();
-    }
-    kt_open_load(o, 0, &p);
-    kt_open_store(&p, 0);
-    if (o->steps > 1) kt_open_load(o, 1, &p);
-    KT_ROLLED
-    for (int s = 0; s < o->steps; s++) {
-        const int ahead = s + KT_TILES_STAGES - 2;
-        KT_COPY_WAIT(KT_TILES_STAGES - 3);
-        kt_wgmma_proxy();
-        kt_sync();
-        kt_tiles_put(kt_tiles_stage(s), sum->f);
-        if (ahead < o->steps) kt_tiles_fetch_a(o, &r, ahead, kt_tiles_stage(ahead));
-        kt_copy_commit();
-        if (s + 1 < o->steps) kt_open_store(&p, kt_tiles_stage(s + 1));
-        if (s + 2 < o->steps) kt_open_load(o, s + 2, &p);
-        KT_WGMMA_WAIT(1);
-    }
-    KT_WGMMA_WAIT(0);
-}
-
-#else
+#ifndef KT_TILES_WIDE
 
 /* Fragments of b as kt_tiles_load_b, of opened rows of 128 bytes. */
 KT_DEVICE void kt_open_load_b(uint32_t stage, int half, int j, int slice, uint32_t *b) {
@@ -235,6 +171,70 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
         kt_tiles_multiply(o, s, kt_tiles_stage(s), sum);
         if (ahead < o->steps) kt_open_store(&p, next);
     }
+}
+
+#else
+
+KT_REQUIRE(KT_TILES_M % 64 == 0 && (KT_TILES_N == 64 || KT_TILES_N == 128 || KT_TILES_N == 256),
+           "warpgroups");
+
+KT_DEVICE void kt_tiles_put(uint32_t stage, float *to) {
+    const uint32_t rows = stage + (uint32_t)(kt_warp() / 4 * 64 * 128);
+
+    kt_wgmma_fence();
+    KT_UNROLL
+    for (int slice = 0; slice < 4; slice++) {
+        const uint64_t a = kt_wgmma_rows(rows + (uint32_t)slice * 32);
+        const uint64_t b = kt_wgmma_rows(stage + (uint32_t)(KT_TILES_B + slice * 32));
+        if (KT_TILES_N == 64)
+            kt_wgmma_bf16_n64(to, a, b);
+        else if (KT_TILES_N == 128)
+            kt_wgmma_bf16_n128(to, a, b);
+        else
+            kt_wgmma_bf16_n256(to, a, b);
+    }
+    kt_wgmma_commit();
+}
+
+KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum) {
+    (void)stage, (void)part, (void)sum;
+}
+
+/* As kt_tiles_product. While the tensor cores are at a step, the codes of the next one, which were
+ * loaded during the step before, are opened into its stage, and those of the one after it loaded.
+ * That stage was read two steps ago or longer. */
+KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
+    kt_tile_rows r;
+    kt_open_pieces p;
+
+    if (KT_OPEN_FORMAT == KT_W_BF16) {
+        kt_tiles_product(o, sum);
+        return;
+    }
+    r = kt_tiles_rows(o);
+    kt_tiles_clear(sum);
+    KT_ROLLED
+    for (int s = 0; s < KT_TILES_STAGES - 2; s++) {
+        if (s < o->steps) kt_tiles_fetch_a(o, &r, s, kt_tiles_stage(s));
+        kt_copy_commit();
+    }
+    kt_open_load(o, 0, &p);
+    kt_open_store(&p, 0);
+    if (o->steps > 1) kt_open_load(o, 1, &p);
+    KT_ROLLED
+    for (int s = 0; s < o->steps; s++) {
+        const int ahead = s + KT_TILES_STAGES - 2;
+        KT_COPY_WAIT(KT_TILES_STAGES - 3);
+        kt_wgmma_proxy();
+        kt_sync();
+        kt_tiles_put(kt_tiles_stage(s), sum->f);
+        if (ahead < o->steps) kt_tiles_fetch_a(o, &r, ahead, kt_tiles_stage(ahead));
+        kt_copy_commit();
+        if (s + 1 < o->steps) kt_open_store(&p, kt_tiles_stage(s + 1));
+        if (s + 2 < o->steps) kt_open_load(o, s + 2, &p);
+        KT_WGMMA_WAIT(1);
+    }
+    KT_WGMMA_WAIT(0);
 }
 
 #endif
