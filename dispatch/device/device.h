@@ -122,8 +122,8 @@ kt_status kt_device_clear(kt_device *d, kt_stream s, void *p, size_t bytes, kt_e
 kt_status kt_device_code_of(kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
                             const kt_device_code **out, kt_err *err);
 /* Compile many kernels ahead, on up to `threads` threads of the host, so that kt_device_code_of
- * finds them in the cache on disk. What does not compile is told by that call. Nothing is done where
- * code need not be compiled (emulated), or cannot be kept. */
+ * finds them in the cache on disk. What does not compile is told by that call. Nothing is done
+ * where code need not be compiled (emulated), or cannot be kept. */
 typedef struct kt_code_request {
     const kt_cuda_kernel *kernel; /* borrowed */
     kt_config config;

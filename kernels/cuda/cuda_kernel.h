@@ -37,8 +37,8 @@ const kt_cuda_target *kt_cuda_baseline(void);
 /* Those whose mma.sync multiplies E4M3 by an instruction of its own: 89, 120, 121. */
 #define KT_CUDA_E4M3 (1u << 3 | 1u << 9 | 1u << 10)
 
-/* From here on (sm_) launches may begin while what is before them in the stream goes on: every entry
- * waits for it before it does anything (kt_dev.h). */
+/* From here on (sm_) launches may begin while what is before them in the stream goes on: every
+ * entry waits for it before it does anything (kt_dev.h). */
 enum { KT_OVERLAP_SM = 90 };
 
 /* Machine instructions that a kernel's code is counted by (cubin_elf.h). */

@@ -8,8 +8,8 @@
  *
  * With KT_TILES_WIDE the products are those of warpgroups (sm_90a): the turned rows of 128 bytes in
  * shared memory are what wgmma reads, and its sums lie in registers as those of mma.sync do, with
- * one tile of 16 rows a warp. A warpgroup does not load fragments but names its operands; before the
- * barrier each thread shows what it wrote to the tensor cores by a fence.
+ * one tile of 16 rows a warp. A warpgroup does not load fragments but names its operands; before
+ * the barrier each thread shows what it wrote to the tensor cores by a fence.
  *
  * Parameters of such a kernel are those of KT_OPEN_PARAMS, in that order; its descriptor uses them,
  * kt_open_refuse, kt_open_threads and kt_open_shared_bytes.

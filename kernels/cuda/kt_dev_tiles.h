@@ -14,7 +14,8 @@
  *   KT_TILES_MORE      bytes of a stage behind its two matrices, which are the kernel's own: a
  *                      multiple of 128
  *   KT_TILES_WIDE      if its products are those of warpgroups (kt_dev_wgmma.h)
- * and after it the functions that are declared here without a body, which kt_tiles_product calls. The kernel's descriptor uses kt_tiles_refuse and kt_tiles_shared_bytes.
+ * and after it the functions that are declared here without a body, which kt_tiles_product calls.
+ * The kernel's descriptor uses kt_tiles_refuse and kt_tiles_shared_bytes.
  *
  * Sums are kept per thread. Tile (i, j) of 16 rows by 8 columns of a half has its four at
  * KT_TILES_SUM(i, half, j); they lie at rows kt_tiles_row(i, 0 and 1), columns kt_tiles_column(j)

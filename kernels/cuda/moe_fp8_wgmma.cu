@@ -2,8 +2,8 @@
  * which multiply whole warpgroups out of shared memory (wgmma): weights in blocks of 128 x 128 or
  * with a scale per channel, activations per 128 inputs or per row (quantise_rows.cu).
  *
- * Tensor cores add E4M3 with few bits: the sums of 128 inputs, a step, begin anew each step, and are
- * added in float (times both scales in blocks) while the next step is multiplied.
+ * Tensor cores add E4M3 with few bits: the sums of 128 inputs, a step, begin anew each step, and
+ * are added in float (times both scales in blocks) while the next step is multiplied.
  *
  *   gate_up  grid (n / (bn / 2) rounded up, tiles): h = SwiGLU, as bfloat16
  *   down     grid (k / bn rounded up, tiles): y = route * down(h8), or any dense product

@@ -12,8 +12,8 @@
  * on that device, whose memory the test's own becomes for the time. Without it, for kernels of
  * tests and for those that are not for this device, the emulator runs it. So every test of a kernel
  * is also one of the kernel on a GPU. */
-/* Whether a GPU runs them: its exponentials, within the bounds of kt_dev.h, and the signs of its NaNs
- * are its own. */
+/* Whether a GPU runs them: its exponentials, within the bounds of kt_dev.h, and the signs of its
+ * NaNs are its own. */
 bool kt_emulates_on_gpu(void);
 
 kt_status __real_kt_emulate(const kt_launch *launch, const kt_emulator_options *options,
