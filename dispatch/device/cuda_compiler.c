@@ -246,15 +246,32 @@ static void first_error(char *log) {
     log[strcspn(log, "\n")] = 0;
 }
 
+/* What it said, malloc'd; NULL = nothing, or no memory for it. */
+static char *read_log(const kt_cuda_compiler *c, nvrtc_program program) {
+    size_t bytes = 0;
+    char *log;
+
+    if (c->call.log_size(program, &bytes) != 0 || bytes <= 1) return NULL;
+    log = calloc(1, bytes + 1);
+    if (log && c->call.log(program, log) == 0) return log;
+    free(log);
+    return NULL;
+}
+
+static bool says_serial(const kt_cuda_compiler *c, nvrtc_program program) {
+    char *log = read_log(c, program);
+    const bool is_serial = log && strstr(log, "wgmma.mma_async instructions are serialized");
+
+    free(log);
+    return is_serial;
+}
+
 static kt_status failed(kt_cuda_compiler *c, nvrtc_program program, const char *name, int code,
                         kt_err *err) {
-    size_t bytes = 0;
-    char *log = NULL;
+    char *log = read_log(c, program);
     kt_status st;
 
-    if (c->call.log_size(program, &bytes) == 0 && bytes > 1 && (log = calloc(1, bytes + 1)) &&
-        c->call.log(program, log) == 0)
-        first_error(log);
+    if (log) first_error(log);
     st = kt_fail(err, KT_E_FORMAT, "%s: %s: %s", name, c->call.error_text(code),
                  log && *log ? log : "it says no more");
     free(log);
@@ -286,6 +303,7 @@ static kt_status compile(kt_cuda_compiler *c, const char *name, const texts *t, 
     code = c->call.create(&program, t->source, name, t->n, t->header, t->header_name);
     if (code != 0) return kt_fail(err, KT_E_INTERNAL, "%s: %s", name, c->call.error_text(code));
     code = c->call.compile(program, o->n, o->list);
+    out->is_serial = code == 0 && says_serial(c, program);
     st = code == 0 ? take_code(c, program, name, o->as_ptx, out, err)
                    : failed(c, program, name, code, err);
     c->call.destroy(&program);
@@ -343,7 +361,7 @@ static kt_status make_code(kt_cuda_compiler *c, const kt_cuda_kernel *kernel,
     if (!out->is_cached) {
         st = compile(c, file, &t, &o, out, err);
         /* A cache that cannot be written costs time, nothing else. */
-        if (st == KT_OK && folder)
+        if (st == KT_OK && folder && !out->is_serial)
             kt_cubin_cache_put(folder, key, key_bytes, out->data, out->bytes, NULL);
     }
     free(key);

@@ -32,6 +32,8 @@ typedef struct kt_cubin {
     uint8_t *data;
     size_t bytes;
     bool is_cached; /* it was found on disk */
+    bool is_serial; /* the compiler said that products of warpgroups run one after the other: right,
+                       but slow, and not kept on disk */
     double ms;      /* to compile or to read */
 } kt_cubin;
 

@@ -227,7 +227,7 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
         KT_COPY_WAIT(KT_TILES_STAGES - 3);
         kt_wgmma_proxy();
         kt_sync();
-        kt_tiles_put(kt_tiles_stage(s), sum->f);
+        if (kt_tiles_has_rows(o)) kt_tiles_put(kt_tiles_stage(s), sum->f);
         if (ahead < o->steps) kt_tiles_fetch_a(o, &r, ahead, kt_tiles_stage(ahead));
         kt_copy_commit();
         if (s + 1 < o->steps) kt_open_store(&p, kt_tiles_stage(s + 1));

@@ -287,13 +287,19 @@ KT_DEVICE void kt_tiles_product(const kt_tile_operands *o, kt_tile_sums *sum) {
  * by kt_tiles_fold while the next step is multiplied into the other one. */
 KT_REQUIRE(KT_TILES_STAGES >= 3, "stages");
 
-/* The kernel's: puts the products of the step that lies in `stage` on their way, as one group; and
- * adds the part that they have made. */
+/* Has this warpgroup rows at all? Without any it copies and waits with the others. */
+KT_DEVICE int kt_tiles_has_rows(const kt_tile_operands *o) {
+    return kt_warp() / 4 * 64 < o->rows;
+}
+
+/* The kernel's: puts the products of the step that lies in `stage` on their way, as one group, for
+ * warpgroups with rows; and adds the part that they have made. */
 KT_DEVICE void kt_tiles_put(uint32_t stage, float *to);
 KT_DEVICE void kt_tiles_fold(uint32_t stage, const float *part, kt_tile_sums *sum);
 
 /* Step s, into `part`. The stage that copies go to is that of step s - 2, with which all have done
- * behind the barrier. */
+ * behind the barrier. With parts all warpgroups multiply: if some did not, the compiler would have
+ * the products one after the other. */
 KT_DEVICE void kt_tiles_begin_step(const kt_tile_operands *o, const kt_tile_rows *r, int s,
                                    float *part) {
     const int ahead = s + KT_TILES_STAGES - 2;
@@ -301,7 +307,7 @@ KT_DEVICE void kt_tiles_begin_step(const kt_tile_operands *o, const kt_tile_rows
     KT_COPY_WAIT(KT_TILES_STAGES - 3);
     KT_TILES_FENCE();
     kt_sync();
-    kt_tiles_put(kt_tiles_stage(s), part);
+    if (KT_TILES_PARTS || kt_tiles_has_rows(o)) kt_tiles_put(kt_tiles_stage(s), part);
     if (ahead < o->steps) kt_tiles_fetch(o, r, ahead, kt_tiles_stage(ahead));
     kt_copy_commit();
 }

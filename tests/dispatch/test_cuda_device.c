@@ -386,6 +386,7 @@ Test(cuda_compiler, kernels_fit_the_oldest_or_the_newest, .timeout = 300) {
         if (!t) continue;
         cr_assert_eq(kt_cuda_compile(c, k, &config, t, NULL, &code, &err), KT_OK, "%s",
                      err.message);
+        cr_expect(!code.is_serial, "%s, sm_%s: serial products", k->name, t->name);
         for (int e = 0; e < k->entry_count; e++) {
             cr_assert_eq(kt_cubin_inspect(code.data, code.bytes, k->entry[e].name, &f, &err), KT_OK,
                          "%s", err.message);

@@ -79,6 +79,7 @@ static kt_status report_entries(compile_report *r, const kt_cuda_kernel *k, cons
         row(r, name, facts.registers, MOST_REGISTERS, false, "registers");
         if (t->sm >= KT_OVERLAP_SM)
             row(r, name, facts.opcodes[KT_OPCODE_ACQBULK], 1, true, "x ACQBULK");
+        if (i == 0 && code->is_serial) row(r, name, 1, 0, false, "serial products");
         for (int o = 0; i == 0 && o < KT_OPCODE_COUNT; o++) {
             if (!(k->needs_opcodes >> o & 1)) continue;
             snprintf(unit, sizeof unit, "x %s", opcode_names[o]);

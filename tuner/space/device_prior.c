@@ -29,12 +29,20 @@ static double few_ns(const kt_device_choice *c, const shape *s, int sms) {
            (double)(s->n * s->count) * bytes / bytes_per_ns;
 }
 
+/* Warpgroups keep tensor cores busier than warps do. */
+static double rate_of(const kt_cuda_kernel *k) {
+    const uint32_t of_groups = 1u << KT_OPCODE_HGMMA | 1u << KT_OPCODE_QGMMA;
+
+    return products_per_ns * (k->rows == KT_CUDA_ROWS_BF16 ? 1 : 2) *
+           (k->needs_opcodes & of_groups ? 1.5 : 1);
+}
+
 static double many_ns(const kt_device_choice *c, const shape *s, int sms) {
     const int64_t bm = c->config.value[0], bn = c->config.value[1];
     const double blocks = (double)(cut(s->rows, bm) * cut(s->n, bn) * s->count);
     const double fill = blocks / (ceil(blocks / sms) * sms);
-    const double rate = products_per_ns * (c->kernel->rows == KT_CUDA_ROWS_BF16 ? 1 : 2) *
-                        (double)bm / (double)(bm + 32) * (double)bn / (double)(bn + 32);
+    const double rate =
+        rate_of(c->kernel) * (double)bm / (double)(bm + 32) * (double)bn / (double)(bn + 32);
     const double products =
         (double)(cut(s->rows, bm) * bm * s->count) * (double)(cut(s->n, bn) * bn) * (double)s->k;
     const double bytes = (double)kt_device_row_bytes(s->format, s->k) * (double)(s->n * s->count);
