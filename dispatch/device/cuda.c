@@ -491,6 +491,14 @@ static kt_status poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     return code == KT_CU_NOT_READY ? KT_OK : check(d, code, "asking for its work", err);
 }
 
+static kt_status driver_stream(kt_device *d, kt_stream s, void **out, kt_err *err) {
+    const cuda *u = d->self;
+
+    KT_TRY(enter(d, err));
+    *out = u->stream[s];
+    return KT_OK;
+}
+
 /* ---- graphs ---- */
 
 static kt_status capture_begin(kt_device *d, kt_stream s, kt_err *err) {
@@ -558,4 +566,5 @@ const kt_device_class kt_device_class_cuda = {
     .graph_drop = graph_drop,
     .call = call,
     .poke = poke,
+    .driver_stream = driver_stream,
 };

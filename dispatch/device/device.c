@@ -213,6 +213,14 @@ kt_status kt_device_poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) 
     return d->class->poke(d, s, is_idle, err);
 }
 
+kt_status kt_device_driver_stream(kt_device *d, kt_stream s, void **out, kt_err *err) {
+    *out = NULL;
+    KT_TRY(check_stream(d, s, err));
+    KT_TRY(kt_gather_flush(d, s, err));
+    if (d->class->driver_stream) return d->class->driver_stream(d, s, out, err);
+    return kt_fail(err, KT_E_UNSUPPORTED, "%s: its streams are none of a driver's", d->facts.name);
+}
+
 /* ---- code ---- */
 
 static bool same_config(const kt_cuda_kernel *kernel, const kt_config *a, const kt_config *b) {

@@ -70,6 +70,9 @@ typedef struct kt_device_class {
     void (*graph_drop)(kt_device *d, kt_device_graph *graph);
     kt_status (*call)(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
     kt_status (*poke)(kt_device *d, kt_stream s, bool *is_idle, kt_err *err);
+    /* NULL: there is none. The driver's handle of a stream, with its context current for the
+     * calling thread. */
+    kt_status (*driver_stream)(kt_device *d, kt_stream s, void **out, kt_err *err);
 } kt_device_class;
 
 typedef struct kt_gather kt_gather; /* device_gather.c */
@@ -105,6 +108,10 @@ extern const kt_device_class kt_device_class_cuda, kt_device_class_emulated;
 
 /* From now on every call fails with this message, behind the device's name. */
 kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err);
+
+/* For a library that puts work of its own into the stream, behind all that was put before.
+ * KT_E_UNSUPPORTED: an emulated device, whose streams no driver knows. */
+kt_status kt_device_driver_stream(kt_device *d, kt_stream s, void **out, kt_err *err);
 
 /* Keep a checked command of a stream that is gathered: true, with what became of it in *st. */
 bool kt_gather_keep(kt_device *d, kt_stream s, const kt_device_command *c, const void *parameters,
