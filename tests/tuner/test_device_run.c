@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "dispatch/plan/plan_device.h"
+#include "kernels/cuda/device_weights.h"
 #include "tests/support/temp.h"
 #include "tuner/session/device_session.h"
 #include "tuner/space/device_prior.h"
@@ -266,6 +267,66 @@ Test(device_bench, the_stopwatch_counts_calls_that_are_held, .timeout = 60) {
     cr_expect_gt(ns, 0);
     OK(kt_device_bench_out(&b, out, &err));
     for (int i = 0; i < 3 * 64; i++) cr_assert(isfinite(out[i]));
+    kt_device_bench_close(&b);
+    kt_device_close(d);
+}
+
+/* One token goes round the experts, so that no call finds the weights of the one before in a cache;
+ * what a call reads is what its list names. */
+Test(device_bench, calls_of_one_row_read_other_experts_each_time, .timeout = 60) {
+    const kt_device_options o = {.class = "emulated"};
+    kt_device_job job = kt_device_job_of(&small_experts, false);
+    const double expert = 3 * 32 * 64 * 2; /* bytes, in BF16 */
+    kt_device_bench b;
+    int32_t id[16];
+    int used = 0;
+    kt_device *d;
+
+    job.experts = 16;
+    OK(kt_device_open(&o, &d, &err));
+    OK(kt_device_bench_open(d, &job, 1, 1, 1, &b, &err));
+    cr_expect(b.copies == 1 && b.n_lists == 8);
+    OK(kt_device_download(d, KT_STREAM_MAIN, id, b.id, sizeof id, &err));
+    OK(kt_device_sync(d, NULL, &err));
+    for (int i = 0; i < 16; i++) cr_expect_eq(id[i], i, "slot %d", i);
+    cr_expect_eq(kt_device_bench_bytes(&b, 5), 2 * expert);
+    kt_device_bench_close(&b);
+    OK(kt_device_bench_open(d, &job, 8, 1, 1, &b, &err));
+    cr_expect_eq(kt_device_bench_bytes(&b, 2), (b.used[0] + b.used[1]) / 2.0 * expert);
+    OK(kt_device_download(d, KT_STREAM_MAIN, id, b.id, sizeof id, &err));
+    OK(kt_device_sync(d, NULL, &err));
+    for (int i = 0; i < 16; i++) {
+        bool is_new = true;
+        for (int k = 0; k < i; k++) is_new = is_new && id[k] != id[i];
+        used += is_new;
+    }
+    cr_expect(b.used[0] == used && used < 16, "%d, counted %d", b.used[0], used);
+    kt_device_bench_close(&b);
+    OK(kt_device_bench_open(d, &job, 9, 1, 1, &b, &err));
+    cr_expect_eq(b.n_lists, 1, "many rows meet most experts anyway");
+    kt_device_bench_close(&b);
+    kt_device_close(d);
+}
+
+Test(device_bench, a_large_matrix_repeats_its_first_rows, .timeout = 60) {
+    enum { N = 33000, K = 64, DRAWN_ROWS = (1 << 21) / K };
+    const kt_device_options o = {.class = "emulated"};
+    const size_t record = kt_device_row_bytes(KT_W_INT8_CHANNEL, K);
+    kt_device_job job = kt_device_job_of(&small_gemm, false);
+    uint8_t *w = malloc(N * record);
+    kt_device_bench b;
+    kt_device *d;
+
+    job.n = N, job.k = K;
+    OK(kt_device_open(&o, &d, &err));
+    OK(kt_device_bench_open(d, &job, 1, 1, 1, &b, &err));
+    cr_expect_eq(kt_device_bench_bytes(&b, 3), (double)(N * record));
+    OK(kt_device_download(d, KT_STREAM_MAIN, w, b.gate, N * record, &err));
+    OK(kt_device_sync(d, NULL, &err));
+    for (int i = 1; i < N; i++)
+        cr_assert_eq(memcmp(w + (size_t)i * record, w, record) == 0, i == DRAWN_ROWS, "row %d", i);
+    cr_expect_eq(memcmp(w + DRAWN_ROWS * record, w, (N - DRAWN_ROWS) * record), 0);
+    free(w);
     kt_device_bench_close(&b);
     kt_device_close(d);
 }

@@ -7,11 +7,17 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "kernels/cuda/device_weights.h"
-#include "kernels/cuda/hold_calls.h"
 #include "tuner/measure/synthetic.h"
 
-enum { MOST_COPIES = 16 };
-static const uint32_t most_looks = 1u << 22; /* about 4 s of looks over a link, then it goes on */
+/* FEW_LISTS: of a copy for calls of few rows. DRAWN_WEIGHTS: of a matrix, in whole blocks of rows;
+ * DRAWN_INPUTS: of a call's rows. More would take seconds to draw, and no other time to compute. */
+enum {
+    MOST_COPIES = 64,
+    FEW_LISTS = 8,
+    DRAWN_WEIGHTS = 1 << 21,
+    DRAWN_INPUTS = 1 << 18,
+    ROW_BLOCK = 128
+};
 
 /* ---- memory ---- */
 
@@ -36,19 +42,35 @@ static kt_status draw_records(kt_weight_format format, int64_t n, int64_t k, uin
     return st;
 }
 
-/* `count` matrices like the drawn one. */
+static int64_t drawn_rows(int64_t n, int64_t k) {
+    const int64_t rows = DRAWN_WEIGHTS / k / ROW_BLOCK * ROW_BLOCK;
+    return n < rows || n <= ROW_BLOCK ? n : rows > ROW_BLOCK ? rows : ROW_BLOCK;
+}
+
+/* Memory of `all` bytes that begins with `done` bytes of the host's: what is there is doubled until
+ * it is full. */
+static kt_status put_repeated(kt_device_bench *b, const void *data, size_t done, size_t all,
+                              void **out, kt_err *err) {
+    KT_TRY(kt_device_alloc(b->d, all, out, err));
+    KT_TRY(kt_device_upload(b->d, KT_STREAM_MAIN, *out, data, done, err));
+    while (done < all) {
+        const size_t more = done < all - done ? done : all - done;
+        KT_TRY(kt_device_copy(b->d, KT_STREAM_MAIN, (uint8_t *)*out + done, *out, more, err));
+        done += more;
+    }
+    return kt_device_sync(b->d, NULL, err);
+}
+
+/* `count` matrices of rows like the drawn ones. */
 static kt_status fill_weights(kt_device_bench *b, kt_weight_format format, int64_t n, int64_t k,
                               int64_t count, uint64_t seed, uint8_t **at, kt_err *err) {
     uint8_t *records;
-    size_t bytes;
+    size_t matrix, drawn;
     kt_status st;
 
-    KT_TRY(draw_records(format, n, k, seed, &records, &bytes, err));
-    st = kt_device_alloc(b->d, bytes * (size_t)count, (void **)at, err);
-    if (st == KT_OK) st = kt_device_upload(b->d, KT_STREAM_MAIN, *at, records, bytes, err);
-    for (int64_t i = 1; i < count && st == KT_OK; i++)
-        st = kt_device_copy(b->d, KT_STREAM_MAIN, *at + (size_t)i * bytes, *at, bytes, err);
-    if (st == KT_OK) st = kt_device_sync(b->d, NULL, err);
+    KT_TRY(kt_device_weights_bytes(format, n, k, &matrix, err));
+    KT_TRY(draw_records(format, drawn_rows(n, k), k, seed, &records, &drawn, err));
+    st = put_repeated(b, records, drawn, matrix * (size_t)count, (void **)at, err);
     free(records);
     return st;
 }
@@ -69,30 +91,57 @@ static kt_status take_weights(kt_device_bench *b, size_t rotation, uint64_t seed
     return fill_weights(b, j->down, j->k, j->n, j->experts * b->copies, seed + 2, &b->down, err);
 }
 
-/* Each row's experts are neighbours from a drawn one on; each copy has others. */
+/* Each row's experts are neighbours from a drawn one on. A single row's go round through all. */
+static void draw_list(const kt_device_bench *b, int list, kt_rng *rng, int32_t *id) {
+    const int64_t topk = b->job.topk, experts = b->job.experts;
+
+    for (int64_t i = 0; i < b->rows * topk; i++)
+        id[i] = i % topk ? (int32_t)((id[i - 1] + 1) % experts)
+                         : (int32_t)kt_rng_below(rng, (uint64_t)experts);
+    for (int64_t i = 0; i < topk && b->rows == 1; i++)
+        id[i] = (int32_t)((list / b->copies * topk + i) % experts);
+}
+
+static int16_t count_used(const kt_device_bench *b, const int32_t *id, bool *seen) {
+    int16_t n = 0;
+
+    memset(seen, 0, (size_t)b->job.experts * sizeof *seen);
+    for (int64_t i = 0; i < b->rows * b->job.topk; i++)
+        if (!seen[id[i]]) seen[id[i]] = true, n++;
+    return n;
+}
+
+static kt_status put_routing(kt_device_bench *b, const int32_t *id, const float *route,
+                             kt_err *err) {
+    const size_t slots = (size_t)(b->rows * b->job.topk), all = slots * (size_t)b->n_lists;
+
+    KT_TRY(kt_device_alloc(b->d, all * sizeof *id, (void **)&b->id, err));
+    KT_TRY(kt_device_alloc(b->d, slots * sizeof *route, (void **)&b->route, err));
+    KT_TRY(kt_device_upload(b->d, KT_STREAM_MAIN, b->id, id, all * sizeof *id, err));
+    KT_TRY(kt_device_upload(b->d, KT_STREAM_MAIN, b->route, route, slots * sizeof *route, err));
+    return kt_device_sync(b->d, NULL, err);
+}
+
 static kt_status take_routing(kt_device_bench *b, uint64_t seed, kt_err *err) {
-    const int64_t slots = b->rows * b->job.topk, all = slots * b->copies;
-    int32_t *id = malloc((size_t)all * sizeof *id);
+    const int64_t slots = b->rows * b->job.topk;
+    int32_t *id;
     float *route = malloc((size_t)slots * sizeof *route);
+    bool *seen = malloc((size_t)b->job.experts * sizeof *seen);
     kt_status st = KT_OK;
     kt_rng rng;
 
-    if (!id || !route) st = kt_fail(err, KT_E_NOMEM, "no memory for the routing of a trial");
+    b->n_lists = b->copies * (b->rows <= KT_DEVICE_FEW ? FEW_LISTS : 1);
+    id = malloc((size_t)(slots * b->n_lists) * sizeof *id);
+    if (!id || !route || !seen)
+        st = kt_fail(err, KT_E_NOMEM, "no memory for the routing of a trial");
     kt_rng_seed(&rng, seed);
-    for (int64_t i = 0; i < all && st == KT_OK; i++)
-        id[i] = i % b->job.topk ? (int32_t)((id[i - 1] + 1) % b->job.experts)
-                                : (int32_t)kt_rng_below(&rng, (uint32_t)b->job.experts);
     for (int64_t i = 0; i < slots && st == KT_OK; i++) route[i] = 1 / (float)b->job.topk;
-    if (st == KT_OK) st = kt_device_alloc(b->d, (size_t)all * sizeof *id, (void **)&b->id, err);
-    if (st == KT_OK)
-        st = kt_device_alloc(b->d, (size_t)slots * sizeof *route, (void **)&b->route, err);
-    if (st == KT_OK)
-        st = kt_device_upload(b->d, KT_STREAM_MAIN, b->id, id, (size_t)all * sizeof *id, err);
-    if (st == KT_OK)
-        st = kt_device_upload(b->d, KT_STREAM_MAIN, b->route, route, (size_t)slots * sizeof *route,
-                              err);
-    if (st == KT_OK) st = kt_device_sync(b->d, NULL, err);
-    free(id), free(route);
+    for (int l = 0; l < b->n_lists && st == KT_OK; l++) {
+        draw_list(b, l, &rng, id + l * slots);
+        b->used[l] = count_used(b, id + l * slots, seen);
+    }
+    if (st == KT_OK) st = put_routing(b, id, route, err);
+    free(id), free(route), free(seen);
     return st;
 }
 
@@ -102,29 +151,24 @@ static int64_t outputs(const kt_device_bench *b) {
 
 static kt_status take_rows(kt_device_bench *b, uint64_t seed, kt_err *err) {
     const size_t count = (size_t)(b->rows * b->job.k);
-    float *x = malloc(count * sizeof *x);
+    const size_t drawn = count < DRAWN_INPUTS ? count : DRAWN_INPUTS;
+    float *x = malloc(drawn * sizeof *x);
     kt_status st;
 
     if (!x) return kt_fail(err, KT_E_NOMEM, "no memory for the rows of a trial");
-    kt_synthetic_rows(x, count, seed);
-    st = kt_device_alloc(b->d, count * sizeof *x, (void **)&b->x, err);
-    if (st == KT_OK)
-        st = kt_device_alloc(b->d, (size_t)(b->rows * outputs(b)) * sizeof *x, (void **)&b->out,
-                             err);
-    if (st == KT_OK) st = kt_device_upload(b->d, KT_STREAM_MAIN, b->x, x, count * sizeof *x, err);
-    if (st == KT_OK) st = kt_device_sync(b->d, NULL, err);
+    kt_synthetic_rows(x, drawn, seed);
+    st = put_repeated(b, x, drawn * sizeof *x, count * sizeof *x, (void **)&b->x, err);
     free(x);
-    return st;
+    KT_TRY(st);
+    return kt_device_alloc(b->d, (size_t)(b->rows * outputs(b)) * sizeof *b->out, (void **)&b->out,
+                           err);
 }
 
 static kt_status open_all(kt_device_bench *b, size_t rotation, uint64_t seed, kt_err *err) {
     KT_TRY(take_weights(b, rotation, seed, err));
     KT_TRY(take_rows(b, seed + 3, err));
     if (!is_gemm(b)) KT_TRY(take_routing(b, seed + 4, err));
-    KT_TRY(kt_device_host_alloc(b->d, sizeof *b->go, (void **)&b->go, err));
-    KT_TRY(kt_device_event_make(b->d, &b->from, err));
-    KT_TRY(kt_device_event_make(b->d, &b->to, err));
-    return kt_device_kernel_named(b->d, "hold", NULL, 0, &b->hold, err);
+    return kt_device_clock_start(b->d, &b->clock, err);
 }
 
 kt_status kt_device_bench_open(kt_device *d, const kt_device_job *job, int64_t rows,
@@ -143,7 +187,7 @@ void kt_device_bench_close(kt_device_bench *b) {
     if (!b->d) return;
     kt_device_sync(b->d, NULL, NULL);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) kt_device_free(b->d, all[i]);
-    if (b->go) kt_device_host_free(b->d, b->go);
+    kt_device_clock_stop(&b->clock);
     memset(b, 0, sizeof *b);
 }
 
@@ -224,7 +268,7 @@ kt_status kt_device_bench_put(kt_device_bench *b, int call, kt_err *err) {
         b->down + copy * b->down_copy,
         &(kt_device_experts_call){.in = {b->x, j->k, j->k},
                                   .out = {b->out, j->k, j->k},
-                                  .id = b->id + (int64_t)copy * b->rows * j->topk,
+                                  .id = b->id + call % b->n_lists * b->rows * j->topk,
                                   .route = b->route,
                                   .rows = b->rows,
                                   .scratch = b->scratch},
@@ -233,22 +277,21 @@ kt_status kt_device_bench_put(kt_device_bench *b, int call, kt_err *err) {
 
 /* ---- the stopwatch ---- */
 
-kt_status kt_device_bench_time(kt_device_bench *b, int n, double *ns, kt_err *err) {
-    const kt_hold hold = {b->go, most_looks, 0};
-    kt_status st;
-    double ms = 0;
+double kt_device_bench_bytes(const kt_device_bench *b, int n) {
+    const double expert = (double)(2 * b->gate_copy + b->down_copy) / (double)b->job.experts;
+    double used = 0;
 
-    *(volatile uint32_t *)b->go = 0;
-    st = kt_device_kernel_run(b->d, &b->hold, 0, 1, 1, 0, &hold, sizeof hold, err);
-    if (st == KT_OK) st = kt_device_record(b->d, KT_STREAM_MAIN, b->from, err);
-    for (int i = 0; i < n && st == KT_OK; i++) st = kt_device_bench_put(b, i, err);
-    if (st == KT_OK) st = kt_device_record(b->d, KT_STREAM_MAIN, b->to, err);
-    *(volatile uint32_t *)b->go = 1;
-    KT_TRY(st);
-    KT_TRY(kt_device_sync(b->d, b->to, err));
-    KT_TRY(kt_device_elapsed(b->d, b->from, b->to, &ms, err));
-    *ns = ms * 1e6 / n;
-    return KT_OK;
+    if (is_gemm(b)) return (double)b->gate_copy;
+    for (int i = 0; i < n; i++) used += b->used[i % b->n_lists];
+    return used / n * expert;
+}
+
+static kt_status put_call(void *arg, int call, kt_err *err) {
+    return kt_device_bench_put(arg, call, err);
+}
+
+kt_status kt_device_bench_time(kt_device_bench *b, int n, double *ns, kt_err *err) {
+    return kt_device_clock_time(&b->clock, put_call, b, n, ns, err);
 }
 
 kt_status kt_device_bench_out(kt_device_bench *b, float *out, kt_err *err) {

@@ -12,7 +12,16 @@
 #include "tuner/space/device_prior.h"
 #include "tuner/verify/device_gate.h"
 
-enum { MOST_SAMPLES = 64, DUEL = 15, MOST_CHOICES = 4096, MOST_CALLS = 50, MOST_VOIDED = 20 };
+enum {
+    MOST_SAMPLES = 64,
+    DUEL = 15,
+    LEAST_DUEL = 5, /* when time has run out */
+    MOST_CHOICES = 4096,
+    MOST_CALLS = 50,
+    MOST_VOIDED = 20
+};
+/* More time than all of them take to compile: nobody has to look at the clock meanwhile. */
+static const int64_t plenty_ns = 30 * INT64_C(1000000000);
 static const double most_drift = 0.02, call_target_ns = 200e3, quick_call_ns = 2e6;
 
 typedef struct entrant {
@@ -28,6 +37,7 @@ typedef struct contest {
     kt_device_bench bench;
     entrant *e; /* e[0] is the default */
     int n, n_dropped, n_voided;
+    int64_t compile_until_ns, admit_until_ns; /* so that some of the time is left for samples */
 } contest;
 
 /* ---- who takes part ---- */
@@ -65,13 +75,12 @@ static kt_status gather(contest *c, kt_err *err) {
                        kt_op_name(c->job.op), kt_weight_format_name(c->job.weights));
 }
 
-/* Code of all, by several threads: one after the other would take most of a race's time. */
-static void prepare(const contest *c) {
-    kt_code_request *request = malloc(2 * (size_t)c->n * sizeof *request);
+static void prepare_slice(const contest *c, int from, int to) {
+    kt_code_request *request = malloc(2 * (size_t)(to - from) * sizeof *request);
     int n = 0;
 
     if (!request) return; /* each is compiled when its turn comes */
-    for (int i = 0; i < c->n; i++) {
+    for (int i = from; i < to; i++) {
         const kt_device_choice *up = &c->e[i].choice;
         const kt_device_choice down = kt_device_choice_for(up, c->job.down);
         request[n++] = (kt_code_request){up->kernel, up->config};
@@ -80,6 +89,21 @@ static void prepare(const contest *c) {
     }
     kt_device_prepare(c->r->seat->d, request, n, c->r->threads);
     free(request);
+}
+
+/* Code of all, by several threads: one after the other would take most of a race's time. Who comes
+ * too late is no contender. */
+static void prepare(contest *c) {
+    const bool is_short = c->compile_until_ns - kt_clock_ns() < plenty_ns;
+    const int slice = !is_short ? c->n : c->r->threads > 1 ? c->r->threads : 1;
+
+    for (int i = 0; i < c->n; i += slice) {
+        if (i && kt_clock_ns() > c->compile_until_ns) {
+            c->n = i;
+            return;
+        }
+        prepare_slice(c, i, i + slice < c->n ? i + slice : c->n);
+    }
 }
 
 static void drop(contest *c, entrant *e, const char *why) {
@@ -117,6 +141,10 @@ static bool asks_to_stop(const contest *c) {
     return c->r->stop && c->r->stop(c->r->arg);
 }
 
+static bool is_late(const contest *c) {
+    return kt_clock_ns() > c->r->deadline_ns;
+}
+
 static kt_status admit(contest *c, kt_err *err) {
     for (int i = 0; i < c->n; i++) {
         entrant *e = &c->e[i];
@@ -124,7 +152,7 @@ static kt_status admit(contest *c, kt_err *err) {
         int local = 0;
         kt_status st;
         if (asks_to_stop(c)) return kt_fail(err, KT_E_CANCELLED, "interrupted");
-        if (i && kt_clock_ns() > c->r->deadline_ns) {
+        if (i && kt_clock_ns() > c->admit_until_ns) {
             c->n = i;
             return KT_OK;
         }
@@ -181,7 +209,7 @@ static kt_status sample(contest *c, entrant *e, kt_err *err) {
         st = take_time(c, e, &own, &why);
         if (st != KT_OK) return settle(c, e, st, &why, err);
         KT_TRY(take_time(c, standard, &after, err));
-        if (fabs(after / before - 1) <= most_drift) break;
+        if (fabs(after / before - 1) <= most_drift || is_late(c)) break;
         c->n_voided++;
     }
     keep(standard, before);
@@ -202,7 +230,7 @@ static kt_status rung(contest *c, int samples, int kept, kt_err *err) {
     for (int s = 0; s < samples; s++)
         for (int i = 1; i < c->n; i++) {
             if (c->e[i].is_out || c->e[i].n >= samples) continue;
-            if (kt_clock_ns() > c->r->deadline_ns && c->e[i].n) continue;
+            if (is_late(c) && c->e[i].n) continue;
             KT_TRY(sample(c, &c->e[i], err));
         }
     qsort(c->e + 1, (size_t)c->n - 1, sizeof *c->e, by_median);
@@ -233,7 +261,13 @@ static kt_status duel(contest *c, bool *wins, kt_err *err) {
     *wins = false;
     if (c->n < 2 || best->is_out) return KT_OK;
     standard->n = best->n = 0;
-    for (int i = 0; i < DUEL && !best->is_out; i++) KT_TRY(sample(c, best, err));
+    for (int i = 0; i < DUEL && !best->is_out && (i < LEAST_DUEL || !is_late(c)); i++)
+        KT_TRY(sample(c, best, err));
+    if (standard->n == 0) { /* the rival fell out before the first sample was whole */
+        double ns;
+        KT_TRY(take_time(c, standard, &ns, err));
+        keep(standard, ns);
+    }
     *wins = !best->is_out &&
             standard->median - best->median >
                 2 * (standard->deviation > best->deviation ? standard->deviation : best->deviation);
@@ -279,6 +313,7 @@ static kt_status run(contest *c, kt_device_verdict *out, kt_err *err) {
     KT_TRY(kt_device_bench_open(c->r->seat->d, &c->job, c->r->problem.m, c->r->rotation, c->r->seed,
                                 &c->bench, err));
     KT_TRY(admit(c, err));
+    out->n_contenders = c->n;
     KT_TRY(run_rungs(c, err));
     if (c->e[0].is_out)
         return kt_fail(err, KT_E_UNSUPPORTED, "the default itself fell out: nothing to race");
@@ -289,7 +324,11 @@ static kt_status run(contest *c, kt_device_verdict *out, kt_err *err) {
 }
 
 kt_status kt_device_race_run(const kt_device_race *race, kt_device_verdict *out, kt_err *err) {
-    contest c = {.r = race, .job = kt_device_job_of(&race->problem, race->is_exact)};
+    const int64_t now = kt_clock_ns(), time = race->deadline_ns - now;
+    contest c = {.r = race,
+                 .job = kt_device_job_of(&race->problem, race->is_exact),
+                 .compile_until_ns = now + time / 2,
+                 .admit_until_ns = now + time / 3 * 2};
     kt_status st;
 
     *out = (kt_device_verdict){.n_contenders = 0};

@@ -25,7 +25,8 @@ typedef struct kt_device_race {
     int threads;       /* of the host, that compile them */
     size_t rotation;   /* bytes of weights */
     uint64_t seed;
-    int64_t deadline_ns;     /* kt_clock_ns; what is decided by then stands */
+    int64_t deadline_ns;     /* kt_clock_ns; half of the time is for compiling, a sixth for the
+                                gate; who has not passed by then takes no part */
     bool (*stop)(void *arg); /* asked between samples; may be NULL, as the next */
     kt_device_dropped_fn *dropped;
     void *arg;

@@ -22,11 +22,12 @@ typedef struct gate_job {
     kt_device_job job;
     int64_t n, k;
     kt_synthetic gate, up, down;
+    double *gate_w, *up_w, *down_w; /* what they say, row by row */
     void *on_device[8];
     int n_on_device;
     float *x, *out, route[MOST_ROWS * SLOTS];
     int32_t id[MOST_ROWS * SLOTS];
-    double *w, *h, *want;
+    double *h, *want;
 } gate_job;
 
 static int64_t legal(kt_weight_format format, int64_t size) {
@@ -73,23 +74,31 @@ static kt_status put_weights(gate_job *g, kt_weight_format format, int64_t n, in
 
 /* ---- the reference ---- */
 
-static double product(const gate_job *g, const kt_synthetic *of, int64_t row, const double *x) {
+/* All rows, once: every output of every row of a call meets them again. */
+static kt_status decode(const kt_synthetic *of, double **out, kt_err *err) {
     const kt_matrix *m = &of->matrix;
+
+    *out = malloc((size_t)(m->n * m->k) * sizeof **out);
+    if (!*out) return kt_fail(err, KT_E_NOMEM, "no memory for the reference of a gate");
+    for (int64_t r = 0; r < m->n; r++) kt_format_find(m->format)->decode_row(m, r, *out + r * m->k);
+    return KT_OK;
+}
+
+static double product(const double *w, int64_t row, int64_t k, const double *x) {
     double sum = 0;
 
-    kt_format_find(m->format)->decode_row(m, row, g->w);
-    for (int64_t i = 0; i < m->k; i++) sum += g->w[i] * x[i];
+    for (int64_t i = 0; i < k; i++) sum += w[row * k + i] * x[i];
     return sum;
 }
 
 static void expect_expert(gate_job *g, int64_t expert, double route, const double *x,
                           double *want) {
     for (int64_t i = 0; i < g->n; i++) {
-        const double gate = product(g, &g->gate, expert * g->n + i, x);
-        g->h[i] = gate / (1 + exp(-gate)) * product(g, &g->up, expert * g->n + i, x);
+        const double gate = product(g->gate_w, expert * g->n + i, g->k, x);
+        g->h[i] = gate / (1 + exp(-gate)) * product(g->up_w, expert * g->n + i, g->k, x);
     }
     for (int64_t i = 0; i < g->k; i++)
-        want[i] += route * product(g, &g->down, expert * g->k + i, g->h);
+        want[i] += route * product(g->down_w, expert * g->k + i, g->n, g->h);
 }
 
 static void expect(gate_job *g, int64_t rows) {
@@ -100,7 +109,7 @@ static void expect(gate_job *g, int64_t rows) {
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < g->k; i++) x[i] = (double)g->x[r * g->k + i];
         for (int64_t i = 0; i < g->n && is_gemm(g); i++)
-            g->want[r * outputs + i] = product(g, &g->gate, i, x);
+            g->want[r * outputs + i] = product(g->gate_w, i, g->k, x);
         for (int s = 0; s < SLOTS && !is_gemm(g); s++)
             if (g->id[r * SLOTS + s] >= 0)
                 expect_expert(g, g->id[r * SLOTS + s], (double)g->route[r * SLOTS + s], x,
@@ -151,6 +160,7 @@ static kt_status prepare(gate_job *g, launcher *l, uint64_t seed, kt_err *err) {
     KT_TRY(put(g, g->x, (size_t)(MOST_ROWS * g->k) * sizeof(float), &l->x, err));
     KT_TRY(put(g, NULL, MOST_ROWS * row, &l->y, err));
     KT_TRY(put_weights(g, g->job.weights, g->n, g->k, seed, &g->gate, &w, err));
+    KT_TRY(decode(&g->gate, &g->gate_w, err));
     if (is_gemm(g)) {
         KT_TRY(kt_device_gemm_make(g->d, &w, &ladder, MOST_ROWS, &l->gemm, err));
         scratch = kt_device_gemm_scratch(&l->gemm, MOST_ROWS);
@@ -158,6 +168,8 @@ static kt_status prepare(gate_job *g, launcher *l, uint64_t seed, kt_err *err) {
         *e = (kt_device_experts){.gate = w, .slots = SLOTS};
         KT_TRY(put_weights(g, g->job.weights, g->n, g->k, seed + 1, &g->up, &e->up, err));
         KT_TRY(put_weights(g, g->job.down, g->k, g->n, seed + 2, &g->down, &e->down, err));
+        KT_TRY(decode(&g->up, &g->up_w, err));
+        KT_TRY(decode(&g->down, &g->down_w, err));
         KT_TRY(put(g, g->id, sizeof g->id, &l->id, err));
         KT_TRY(put(g, g->route, sizeof g->route, &l->route, err));
         KT_TRY(kt_device_experts_make(g->d, &ladder, MOST_ROWS, e, err));
@@ -223,9 +235,8 @@ kt_status kt_device_gate(kt_device *d, const kt_device_job *job, const kt_device
     g.x = malloc((size_t)(MOST_ROWS * g.k) * sizeof *g.x);
     g.out = malloc((size_t)(MOST_ROWS * wide) * sizeof *g.out);
     g.want = malloc((size_t)(MOST_ROWS * wide) * sizeof *g.want);
-    g.w = malloc((size_t)wide * sizeof *g.w);
     g.h = malloc((size_t)(g.n + g.k) * sizeof *g.h);
-    if (g.x && g.out && g.want && g.w && g.h) {
+    if (g.x && g.out && g.want && g.h) {
         kt_synthetic_rows(g.x, (size_t)(MOST_ROWS * g.k), seed + 7);
         route_rows(&g, seed + 8);
         st = check(&g, rows, seed, error, err);
@@ -234,6 +245,7 @@ kt_status kt_device_gate(kt_device *d, const kt_device_job *job, const kt_device
     }
     for (int i = 0; i < g.n_on_device; i++) kt_device_free(d, g.on_device[i]);
     kt_synthetic_destroy(&g.gate), kt_synthetic_destroy(&g.up), kt_synthetic_destroy(&g.down);
-    free(g.x), free(g.out), free(g.want), free(g.w), free(g.h);
+    free(g.gate_w), free(g.up_w), free(g.down_w);
+    free(g.x), free(g.out), free(g.want), free(g.h);
     return st;
 }
