@@ -14,6 +14,7 @@
 #include "kt/version.h"
 #include "runtime/cli/bench_drafts.h"
 #include "runtime/cli/bench_group.h"
+#include "runtime/cli/bench_hybrid.h"
 #include "runtime/cli/bench_load.h"
 #include "runtime/cli/bench_report.h"
 #include "runtime/cli/bench_serve.h"
@@ -33,21 +34,27 @@ static const kt_usage usage = {
         "standard deviation over\nrepetitions after one warm-up, as llama-bench does; or the "
         "perplexity of a text. --synthetic measures a model of\na published shape with random "
         "weights: qwen3-30b, deepseek-v3, glm-4.7, minimax-m2, qwen3-next ...\nbench serve loads a "
-        "running server, bench compare two of them; both have a --help of their own.",
-    .examples = "  kt bench datasets/models/tiny-moe --weights int8\n"
-                "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
-                "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
-                "  kt bench MODEL --load -r 5\n"
-                "  kt bench MODEL --speculate ngram --draft-text main.c\n"
-                "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 -p 0 --parallel 16\n"
-                "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
+        "running server, bench compare two of them; both have a --help of their own. --hybrid "
+        "holds steps "
+        "that the CPU\nand a --device share against what each of them takes alone, with 0 to 100 % "
+        "of the experts "
+        "on the device.",
+    .examples =
+        "  kt bench datasets/models/tiny-moe --weights int8\n"
+        "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --threads 1\n"
+        "  kt bench --synthetic qwen3-30b --layers 8 --weights q4_k\n"
+        "  kt bench MODEL --load -r 5\n"
+        "  kt bench MODEL --speculate ngram --draft-text main.c\n"
+        "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 -p 0 --parallel 16\n"
+        "  kt bench --synthetic qwen3-30b --layers 8 --weights int4 --device cuda --hybrid -p 0\n"
+        "  kt bench MODEL -p 0 -n 0 --perplexity datasets/models/tiny-moe/sample.txt\n"};
 
 typedef struct flags {
     kt_engine_flags engine;
     kt_draft_flags drafts;
-    const char *perplexity, *draft_text;
+    const char *perplexity, *draft_text, *out;
     int64_t n_prompt, n_generate, depth, repetitions, window, parallel;
-    bool json, ops, load;
+    bool json, ops, load, hybrid;
 } flags;
 
 typedef struct bench {
@@ -279,6 +286,20 @@ static kt_status run_all(bench *b, const flags *f, kt_err *err) {
     return measure_perplexity(b, f, err);
 }
 
+/* Of --hybrid; 0 or an exit code. */
+static int check_hybrid(const flags *f) {
+    if (!f->hybrid) return f->out ? kt_usage_fail(&usage, "--out goes with --hybrid") : 0;
+    if (!f->engine.device || strcmp(f->engine.device, "cpu") == 0)
+        return kt_usage_fail(&usage, "--hybrid needs a --device beside the CPU");
+    if (f->engine.wish.gpu_experts)
+        return kt_usage_fail(&usage, "--hybrid takes five shares of the experts in turn, expected "
+                                     "no --gpu-experts");
+    if (f->load || f->perplexity || f->draft_text || f->parallel > 1)
+        return kt_usage_fail(&usage, "--hybrid measures nothing else: expected no --load, "
+                                     "--perplexity, --draft-text or --parallel");
+    return 0;
+}
+
 /* What the flags cannot mean, else what they leave open; 0 or an exit code. */
 static int settle_flags(flags *f, bool has_model) {
     if (has_model == (f->engine.synthetic != NULL))
@@ -294,8 +315,9 @@ static int settle_flags(flags *f, bool has_model) {
     if (!f->drafts.speculate != !f->draft_text || (f->draft_text && f->engine.synthetic))
         return kt_usage_fail(&usage,
                              "--speculate goes with --draft-text, both with a model folder");
+    if (check_hybrid(f) != 0) return KT_EXIT_USAGE;
     f->ops |= f->engine.synthetic != NULL;
-    if (f->n_prompt < 0) f->n_prompt = f->perplexity ? 0 : 512;
+    if (f->n_prompt < 0) f->n_prompt = f->perplexity || f->hybrid ? 0 : 512;
     if (f->n_generate < 0) f->n_generate = f->perplexity ? 0 : 128;
     f->engine.tokenizer_optional = !f->perplexity && !f->draft_text;
     return 0;
@@ -315,6 +337,18 @@ static int compare_drafts(const flags *f, const char *model, const kt_log *log) 
     return code != 0 ? code : kt_bench_drafts_run(&ask, &usage, model, log);
 }
 
+static int measure_hybrid(const flags *f, const char *model, const kt_log *log) {
+    const kt_bench_hybrid ask = {.engine = &f->engine,
+                                 .n_prompt = f->n_prompt,
+                                 .n_generate = f->n_generate,
+                                 .depth = f->depth,
+                                 .repetitions = f->repetitions,
+                                 .out = f->out,
+                                 .json = f->json};
+
+    return kt_bench_hybrid_run(&ask, &usage, model, log);
+}
+
 /* Load what was asked for and measure it. */
 static int load_and_measure(const flags *f, const char *model) {
     bench b = {0};
@@ -325,6 +359,7 @@ static int load_and_measure(const flags *f, const char *model) {
     kt_interrupt_watch();
     if (f->load) return kt_bench_load(&f->engine, &usage, model, f->repetitions, f->json, &log);
     if (f->draft_text) return compare_drafts(f, model, &log);
+    if (f->hybrid) return measure_hybrid(f, model, &log);
     code = kt_engine_flags_load(&f->engine, &usage, model, &log, &b.engine);
     if (code != 0) return code;
     if (run_all(&b, f, &err) != KT_OK)
@@ -369,6 +404,11 @@ static int run_engine(int argc, char **argv) {
         KT_OPTION_FLAG("ops", &f.ops, "each kind of work against this machine's ceilings"),
         KT_OPTION_FLAG("load", &f.load,
                        "instead: how fast the model is loaded, against reading its files"),
+        KT_OPTION_FLAG(
+            "hybrid", &f.hybrid,
+            "instead: steps that a device and the CPU share, against what each takes alone "
+            "(skips prompts unless -p is given)"),
+        KT_OPTION_STRING("out", 0, &f.out, "FILE", "of --hybrid: also write the JSON object there"),
         KT_OPTION_STRING("draft-text", 0, &f.draft_text, "FILE",
                          "instead: continue this text with and without --speculate"),
         KT_OPTION_FLAG("json", &f.json, "print one JSON object"),

@@ -70,6 +70,7 @@ struct kt_device_step {
     int64_t rows, n_out;
     int n_spans;
     bool wants_hidden;    /* HEAD: norm all rows into out, not only those with logits */
+    bool is_left_out;     /* routed EXPERTS compute nothing (kt_engine_leave_out) */
     int32_t *position;    /* [rows] */
     int32_t *token;       /* [rows] */
     int32_t *span_of;     /* [rows] */

@@ -458,6 +458,7 @@ kt_status kt_device_step_begin(kt_device_step *d, const kt_step *s, kt_err *err)
     d->n_out = s->n_out;
     d->n_spans = s->n_spans;
     d->wants_hidden = s->hidden != NULL;
+    d->is_left_out = s->left_out == KT_LEFT_DEVICE;
     d->position = there.position, d->token = there.token, d->span_of = there.span_of,
     d->out_row = there.out_row;
     d->span = there.span, d->first_page = there.first_page, d->page = there.page;

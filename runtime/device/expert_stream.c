@@ -423,6 +423,10 @@ kt_status kt_expert_stream_put(kt_expert_stream *s, const kt_device_node *n, con
     count = choose(s, weight, place, expert_id, ids);
     if (count == 0) return KT_OK;
     *lent = s->is_lent;
+    if (s->d->is_left_out) { /* nothing crosses: the other side alone is measured */
+        s->ahead = -1;
+        return KT_OK;
+    }
     KT_TRY(kt_device_upload(s->d->device, KT_STREAM_MAIN, s->number, s->host_number,
                             (size_t)ids * sizeof *s->number, err));
     return put_groups(s, n, count, err);

@@ -131,6 +131,13 @@ typedef struct kt_profile {
     int64_t busiest_rows; /* most rows of one expert */
 } kt_profile;
 
+/* Whose routed experts forward calls leave out from now on. */
+typedef enum kt_left_out { KT_LEFT_NONE = 0, KT_LEFT_CPU, KT_LEFT_DEVICE } kt_left_out;
+/* For measuring one side's part of a step that both work at (`kt bench --hybrid`), and for nothing
+ * else: the numbers are wrong then. Routing, what crosses, and everything but the experts'
+ * products stay. KT_E_UNSUPPORTED: no device beside the CPU, or a model without routed experts. */
+kt_status kt_engine_leave_out(kt_engine *e, kt_left_out side, kt_err *err);
+
 /* Where the time of forward calls goes, from now on (false = stop). Costs a clock read per phase
  * and two per task. */
 void kt_engine_profile(kt_engine *e, bool is_on);

@@ -99,6 +99,16 @@ void kt_engine_device_line(const kt_engine *e, char *out, size_t out_bytes) {
     }
 }
 
+kt_status kt_engine_leave_out(kt_engine *e, kt_left_out side, kt_err *err) {
+    if (!e->step.place)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: no device computes beside the CPU",
+                       e->model.name);
+    if (!e->expert_map)
+        return kt_fail(err, KT_E_UNSUPPORTED, "%.200s: it has no routed experts", e->model.name);
+    e->step.left_out = side;
+    return KT_OK;
+}
+
 bool kt_engine_cache_is_away(const kt_engine *e) {
     return e->n_devices && kt_device_keeps_all(&e->beside.placement, &e->model.graph);
 }

@@ -151,6 +151,7 @@ void kt_segments_keep_cold(const runner *r, int node, const bool *lent) {
         const int32_t id = s->expert_id[i];
         s->cold_id[i] = id >= 0 && place[id] < 0 && !(lent && lent[id]) ? id : -1;
     }
+    if (s->left_out == KT_LEFT_CPU) memset(s->cold_id, 0xff, (size_t)n * sizeof *s->cold_id);
 }
 
 typedef struct sum_task {

@@ -211,6 +211,7 @@ struct kt_step {
     int32_t *cold_id, *noted;           /* noted: [experts] rows of each, while they are counted */
     struct kt_segment_letters *letters; /* [segments] of a step that is put whole */
     float *cold_sum; /* [rows, hidden] the CPU's part of a sum that is formed there */
+    kt_left_out left_out; /* kt_engine_leave_out */
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */
     kt_importance *importance; /* borrowed; NULL = inputs are not observed */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/buffer.h"
 #include "base/json.h"
 #include "dispatch/model/checkpoint.h"
 #include "tests/support/guard.h"
@@ -64,6 +65,47 @@ Test(kt_commands, bench_load_compares_loading_with_reading, .timeout = 60) {
     expect(KT "bench " MODEL " --load -r 1 --table ''", 0, " % of copying; ");
     expect(KT "bench --synthetic qwen3-30b --layers 1 --load", 2, "--load reads files");
     expect(KT "bench nobody --load", 1, "nobody");
+}
+
+/* Five shares, a row of each, also in the file; wrong numbers are called wrong. */
+Test(kt_commands, bench_hybrid_holds_steps_against_their_parts, .timeout = 120) {
+    const kt_json *rows;
+    kt_json_doc *doc = NULL;
+    char folder[256], command[1024], *out, *text;
+    size_t size;
+    kt_err err = {KT_OK, ""};
+
+    kt_temp_make(folder, sizeof folder);
+    snprintf(command, sizeof command,
+             KT "bench " KT_TEST_DATA "/golden/qwen3_moe-a --device emulated --hybrid -n 1 -r 1 "
+                "-c 64 --table '' --out %s/x.json",
+             folder);
+    cr_assert_eq(run(command, &out), 0, "%s", out);
+    cr_expect_not_null(strstr(out, "compute wrong numbers"), "%s", out);
+    cr_expect_not_null(strstr(out, "hybrid_decode_75 "), "%s", out);
+    free(out);
+    snprintf(command, sizeof command, "%s/x.json", folder);
+    cr_assert_eq(kt_file_read(command, 1 << 20, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_json_parse(text, size, NULL, &doc, &err), KT_OK, "%s", err.message);
+    rows = kt_json_get(kt_json_root(doc), "rows");
+    cr_assert_eq(kt_json_length(rows), 5);
+    for (size_t i = 0; i < 5; i++) {
+        const kt_json *row = kt_json_at(rows, i);
+        const double whole = kt_json_double(kt_json_get(row, "whole_ms"), 0),
+                     device = kt_json_double(kt_json_get(row, "without_cpu_ms"), 0),
+                     cpu = kt_json_double(kt_json_get(row, "without_device_ms"), 0),
+                     measured = kt_json_double(kt_json_get(row, "measured"), 0);
+        cr_expect(whole > 0 && device > 0 && cpu > 0, "%s", text);
+        cr_expect_float_eq(measured, whole / (device > cpu ? device : cpu), 1e-3, "%s", text);
+        cr_expect_eq(kt_json_bool(kt_json_get(row, "ok"), false), measured <= 1.1, "%s", text);
+    }
+    kt_json_destroy(doc);
+    free(text);
+    kt_temp_remove(folder);
+    expect(KT "bench " MODEL " --hybrid", 2, "--hybrid needs a --device");
+    expect(KT "bench " MODEL " --hybrid --device emulated --gpu-experts 4", 2, "no --gpu-experts");
+    expect(KT "bench " MODEL " --hybrid --device emulated --load", 2, "measures nothing else");
+    expect(KT "bench " MODEL " --out x", 2, "--out goes with --hybrid");
 }
 
 /* Both ways make the same tokens; members that scripts read. */

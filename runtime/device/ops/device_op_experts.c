@@ -111,7 +111,7 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
                                          .accumulate = n->accumulate,
                                          .scratch = d->scratch};
 
-    if (s->experts.gate.count == 0)
+    if (s->experts.gate.count == 0 || (is_routed && d->is_left_out))
         return call.accumulate
                    ? KT_OK
                    : kt_device_clear(d->device, KT_STREAM_MAIN, n->out.x,

@@ -189,6 +189,19 @@ static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
     return KT_MOE_PHASES;
 }
 
+/* Those of the routing that this side has; none where the CPU's experts are left out. */
+static const int32_t *ids_of(const kt_exec_node *n) {
+    const experts_state *state = n->state;
+    const kt_step *s = n->step;
+
+    if (state->is_split) return s->cold_id;
+    if (!n->node->is_routed) return s->zeros;
+    if (s->left_out != KT_LEFT_CPU) return s->expert_id;
+    memset(s->cold_id, 0xff,
+           (size_t)(s->rows * n->weight->experts.problem.topk) * sizeof *s->cold_id);
+    return s->cold_id;
+}
+
 /* The first phase of the job; the others find what it left. */
 static void bind(kt_exec_node *n) {
     const experts_state *state = n->state;
@@ -201,7 +214,7 @@ static void bind(kt_exec_node *n) {
     job->out = state->is_apart ? s->cold_sum : n->out.x;
     job->ldo = state->is_apart ? n->out.width : n->out.ld;
     job->accumulate = !state->is_apart;
-    job->expert_id = state->is_split ? s->cold_id : n->node->is_routed ? s->expert_id : s->zeros;
+    job->expert_id = ids_of(n);
     job->route_weight = weights_of(n);
     job->tokens = s->rows;
     if (!ffn->nodes) return;
