@@ -4,7 +4,7 @@
 #     results/figures.sh [--write] [TREE]
 #
 # In a guide, between `<!-- figures: FILE -->` and `<!-- figures end -->`, a table row whose second column is
-# the name of a row in FILE (what `kttune bench --suite cpu` printed), in backquotes, gets what FILE says in its
+# the name of a row in FILE (what `kttune bench --suite cpu` or `gpu` printed), in backquotes, gets what FILE says in its
 # third to fifth column: the figure, what the process runs had, and the bar. A line `Bars kept: ..` gets how many of
 # FILE's were. Without --write nothing is changed; a difference is shown, and exit code 1 says so.
 # SPDX-License-Identifier: Apache-2.0
@@ -34,7 +34,10 @@ rows_of() {
             bars++
             kept += word[n] == "ok"
         }
-        printf "%s|%s %% %s|%s|%s\n", $1, percent($2), unit, runs, bar
+        if (unit ~ /^[A-Za-z]+\/s$/) # a rate, not a part of one
+            printf "%s|%.0f %s|%.0f to %.0f|%s\n", $1, $2, unit, low, $(i + 2), bar
+        else
+            printf "%s|%s %% %s|%s|%s\n", $1, percent($2), unit, runs, bar
     }
     END { printf "Bars kept:|%d of %d.\n", kept, bars }' "$1"
 }

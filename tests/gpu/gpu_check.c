@@ -307,6 +307,7 @@ int main(int argc, char **argv) {
             return usage();
     }
     if (argc % 2 == 0 || c.seeds < 1) return usage();
+    setvbuf(stdout, NULL, _IOLBF, 0); /* one that is killed has said how far it came */
     st = kt_device_open(&o, &c.d, &err);
     if (st != KT_OK) {
         fprintf(stderr, "gpu_check: %s\n", err.message);

@@ -183,3 +183,36 @@ Test(results, every_selfcheck_is_filed_both_ways) {
     }
     globfree(&files);
 }
+
+/* What is filed of a GPU was measured on one: rows of the suite, each printed and machine-readable. */
+static void check_gpu_run(const char *path) {
+    char text_path[1024], *text, *json;
+    kt_json_doc *doc;
+    const kt_json *rows;
+    size_t size;
+    kt_err err;
+
+    snprintf(text_path, sizeof text_path, "%.*s.txt", (int)strlen(path) - 5, path);
+    cr_assert_eq(kt_file_read(path, 1 << 24, &json, &size, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_json_parse(json, size, NULL, &doc, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_file_read(text_path, 1 << 24, &text, &size, &err), KT_OK, "%s", err.message);
+    cr_expect_str_eq(kt_json_text(kt_json_root(doc), "class"), "cuda", "%s", path);
+    cr_expect(!kt_json_bool(kt_json_get(kt_json_root(doc), "pretended"), true), "%s", path);
+    cr_expect_not_null(strstr(text, kt_json_text(kt_json_root(doc), "device")), "%s", path);
+    rows = kt_json_get(kt_json_root(doc), "rows");
+    cr_expect_gt(kt_json_length(rows), 0, "%s has no rows", path);
+    for (size_t i = 0; i < kt_json_length(rows); i++) {
+        const char *name = kt_json_text(kt_json_at(rows, i), "name");
+        cr_expect(*name && strstr(text, name), "%s lacks row '%s'", text_path, name);
+    }
+    kt_json_destroy(doc);
+    free(text), free(json);
+}
+
+Test(results, runs_of_gpus_are_filed_both_ways) {
+    glob_t files;
+
+    if (glob(KT_SOURCE_DIR "/results/*/bench-gpu.json", 0, NULL, &files) != 0) return;
+    for (size_t i = 0; i < files.gl_pathc; i++) check_gpu_run(files.gl_pathv[i]);
+    globfree(&files);
+}

@@ -191,6 +191,25 @@ Test(sharing, shipped_results_obey_their_schemas_and_checksums, .timeout = 120) 
     globfree(&folders);
 }
 
+/* What people add, of a GPU for one, has a line in the README and a sum once they file again. */
+static void check_added(const char *folder, const char *table, const char *results) {
+    static const char *const added[] = {"bench-gpu.txt", "bench-gpu.json", "gpu-report.txt"};
+    char command[2048], path[700], *out, *readme;
+    size_t size;
+
+    for (size_t i = 0; i < 3; i++) kt_temp_write(folder, added[i], "x\n", 2);
+    snprintf(command, sizeof command, KTTUNE "export %s --results %s/exported", table, results);
+    cr_expect_eq(kt_tune_home_run(command, &out), 0, "%s", out);
+    free(out);
+    check_sums(folder);
+    snprintf(path, sizeof path, "%s/README.md", folder);
+    readme = read_text(path, &size);
+    cr_expect_not_null(strstr(readme, "`bench-gpu.txt`: `kttune bench --suite gpu`"), "%s", readme);
+    cr_expect_not_null(strstr(readme, "`bench-gpu.json`"));
+    cr_expect_not_null(strstr(readme, "`gpu-*.txt` and `gpu-*.json`: `tests/gpu/run`"));
+    free(readme);
+}
+
 Test(sharing, a_run_and_an_export_file_the_same_things, .timeout = 120) {
     char command[2048], class_name[64], folder[600], table[700], *out;
     kt_tune_home h;
@@ -218,6 +237,7 @@ Test(sharing, a_run_and_an_export_file_the_same_things, .timeout = 120) {
              h.folder, h.folder, h.folder);
     cr_expect_eq(kt_tune_home_run(command, &out), 0, "%s", out);
     free(out);
+    check_added(folder, table, h.folder);
     snprintf(command, sizeof command, KTTUNE "export %s --to csv --results x", table);
     cr_expect_eq(kt_tune_home_run(command, &out), 2, "%s", out);
     free(out);

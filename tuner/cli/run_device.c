@@ -189,6 +189,7 @@ kt_status kt_run_device(const kt_device_tuning *run, int *code, kt_err *err) {
     bool is_used;
     kt_status st;
 
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a run that is killed has said what it decided */
     KT_TRY(kt_device_word_parse(run->options->device, &is_used, &s.device, err));
     if (!is_used)
         return kt_fail(err, KT_E_INVALID, "--device cpu: leave --device out to tune the CPU");

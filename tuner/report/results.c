@@ -232,6 +232,10 @@ static const struct {
                        "the same with `--json`."},
     {"bench-cpu.txt", "`bench-cpu.txt`: `kttune bench --suite cpu`."},
     {"bench-cpu.json", "`bench-cpu.json`: the same run with its samples (`--out`)."},
+    {"bench-gpu.txt", "`bench-gpu.txt`: `kttune bench --suite gpu`."},
+    {"bench-gpu.json", "`bench-gpu.json`: the same run (`--out`)."},
+    {"gpu-report.txt", "`gpu-*.txt` and `gpu-*.json`: `tests/gpu/run`, what a GPU was checked for "
+                       "and how it was measured."},
     {"kt-kernel-1.json", "`kt-kernel-1.json` and `kt-kernel-2.json`: `tests/sglang/run`, kt-kernel "
                          "with one thread and with two."},
     {"selfcheck.txt", "`selfcheck.txt`: `kttune selfcheck`."},

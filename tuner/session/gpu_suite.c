@@ -70,7 +70,7 @@ void kt_gpu_row_name(const kt_gpu_spec *spec, kt_suite_row *row) {
                                         [KT_GPU_PEAK] = "Top/s",
                                         [KT_GPU_OF_COPY] = "of copy",
                                         [KT_GPU_OF_PRODUCTS] = "of products or copy",
-                                        [KT_GPU_OVER_BF16] = "times BF16"};
+                                        [KT_GPU_OVER_BF16] = "of the rate in BF16"};
 
     memset(row, 0, sizeof *row);
     snprintf(row->name, sizeof row->name, "%s", spec->name);
