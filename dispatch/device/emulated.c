@@ -475,31 +475,14 @@ static kt_status memory(kt_device *d, uint64_t *free_bytes, uint64_t *bytes, kt_
     return KT_OK;
 }
 
-/* [p, p + bytes) must lie in one block. */
 static kt_status check_block(const emulated *u, const char *what, const void *p, size_t bytes,
                              kt_err *err) {
-    const kt_emulated_block *b = kt_emulated_find(&u->memory, p);
-
-    if (!b)
-        return kt_fail(err, KT_E_INVALID, "%s: %s of %zu bytes at %p, where nothing is allocated",
-                       u->device->facts.name, what, bytes, p);
-    if (bytes > b->bytes - (size_t)((const uint8_t *)p - b->data))
-        return kt_fail(err, KT_E_INVALID,
-                       "%s: %s of %zu bytes at byte %zu of the block of %zu bytes at %p",
-                       u->device->facts.name, what, bytes, (size_t)((const uint8_t *)p - b->data),
-                       b->bytes, (const void *)b->data);
-    return KT_OK;
+    return kt_emulated_check(&u->memory, u->device->facts.name, what, p, bytes, err);
 }
 
-/* The host's side of a copy. */
 static kt_status check_host(const emulated *u, const char *what, const void *p, size_t bytes,
                             kt_err *err) {
-    const kt_emulated_block *b = kt_emulated_find(&u->memory, p);
-
-    if (!b) return KT_OK;
-    if (b->is_host) return check_block(u, what, p, bytes, err);
-    return kt_fail(err, KT_E_INVALID, "%s: %s whose host's side, %p, is the device's own memory",
-                   u->device->facts.name, what, p);
+    return kt_emulated_check_host(&u->memory, u->device->facts.name, what, p, bytes, err);
 }
 
 static kt_status copy(kt_device *d, kt_stream s, kt_device_way way, void *to, const void *from,

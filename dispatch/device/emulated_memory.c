@@ -121,6 +121,31 @@ const kt_emulated_block *kt_emulated_find(const kt_emulated_memory *m, const voi
     return (const uint8_t *)p < b->data + b->bytes ? b : NULL;
 }
 
+kt_status kt_emulated_check(const kt_emulated_memory *m, const char *name, const char *what,
+                            const void *p, size_t bytes, kt_err *err) {
+    const kt_emulated_block *b = kt_emulated_find(m, p);
+
+    if (!b)
+        return kt_fail(err, KT_E_INVALID, "%s: %s of %zu bytes at %p, where nothing is allocated",
+                       name, what, bytes, p);
+    if (bytes > b->bytes - (size_t)((const uint8_t *)p - b->data))
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: %s of %zu bytes at byte %zu of the block of %zu bytes at %p", name,
+                       what, bytes, (size_t)((const uint8_t *)p - b->data), b->bytes,
+                       (const void *)b->data);
+    return KT_OK;
+}
+
+kt_status kt_emulated_check_host(const kt_emulated_memory *m, const char *name, const char *what,
+                                 const void *p, size_t bytes, kt_err *err) {
+    const kt_emulated_block *b = kt_emulated_find(m, p);
+
+    if (!b) return KT_OK;
+    if (b->is_host) return kt_emulated_check(m, name, what, p, bytes, err);
+    return kt_fail(err, KT_E_INVALID, "%s: %s whose host's side, %p, is the device's own memory",
+                   name, what, p);
+}
+
 static void unmap(const kt_emulated_block *b) {
     if (!b->is_pinned) munmap(b->mapped, b->mapped_bytes);
 }

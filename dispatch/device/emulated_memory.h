@@ -39,6 +39,12 @@ void kt_emulated_free_all(kt_emulated_memory *m);
 
 /* The block that holds the address; NULL = none. */
 const kt_emulated_block *kt_emulated_find(const kt_emulated_memory *m, const void *p);
+/* [p, p + bytes) of a copy or a clear (`what`) must lie in one block; on the host's side of a copy
+ * also outside of all, but not in the device's own memory. KT_E_INVALID behind `name`. */
+kt_status kt_emulated_check(const kt_emulated_memory *m, const char *name, const char *what,
+                            const void *p, size_t bytes, kt_err *err);
+kt_status kt_emulated_check_host(const kt_emulated_memory *m, const char *name, const char *what,
+                                 const void *p, size_t bytes, kt_err *err);
 /* The first block beside which bytes were written; NULL = none. */
 const kt_emulated_block *kt_emulated_damaged(const kt_emulated_memory *m);
 /* Is it memory of this process outside of all blocks? For words that may be addresses. */
