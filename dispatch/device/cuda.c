@@ -57,6 +57,12 @@ static bool is_fatal(int code) {
     return false;
 }
 
+static kt_status status_of(int code) {
+    if (code == KT_CU_OUT_OF_MEMORY) return KT_E_NOMEM;
+    if (code >= KT_CU_FIRST_CAPTURE && code <= KT_CU_LAST_CAPTURE) return KT_E_INVALID;
+    return code == KT_CU_PINNED_ALREADY ? KT_E_INVALID : KT_E_IO;
+}
+
 /* 0 = KT_OK; else "NAME: what: CUDA_ERROR_.. (code)". Work that was put earlier may have failed, so
  * that a fatal code says little about `what`. */
 static kt_status check(kt_device *d, int code, const char *what, kt_err *err) {
@@ -70,11 +76,7 @@ static kt_status check(kt_device *d, int code, const char *what, kt_err *err) {
         snprintf(why, sizeof why, "%s (%d), found by %s", name, code, what);
         return kt_device_lose(d, KT_E_IO, why, err);
     }
-    return kt_fail(err,
-                   code == KT_CU_OUT_OF_MEMORY                                 ? KT_E_NOMEM
-                   : code >= KT_CU_FIRST_CAPTURE && code <= KT_CU_LAST_CAPTURE ? KT_E_INVALID
-                                                                               : KT_E_IO,
-                   "%s: %s: %s (%d)", d->facts.name, what, name, code);
+    return kt_fail(err, status_of(code), "%s: %s: %s (%d)", d->facts.name, what, name, code);
 }
 
 /* The context is current for a host's thread; several may use a device one after the other. */
@@ -115,7 +117,7 @@ static void close_device(kt_device *d) {
 }
 
 static kt_status look_at(kt_device *d, int ordinal, kt_err *err) {
-    int n = 0, major = 0, minor = 0;
+    int n = 0, major = 0, minor = 0, maps = 0;
     cuda *u = d->self;
     size_t bytes = 0;
     kt_gpu gpu = {0};
@@ -132,7 +134,10 @@ static kt_status look_at(kt_device *d, int ordinal, kt_err *err) {
                  "asking for its multiprocessors", err));
     KT_TRY(check(d, u->call.attribute(&u->shared_bytes, KT_CU_SHARED_OPTIN, u->device),
                  "asking for its shared memory", err));
+    KT_TRY(check(d, u->call.attribute(&maps, KT_CU_MAPS_PINNED, u->device),
+                 "asking for the host's addresses", err));
     KT_TRY(check(d, u->call.total(&bytes, u->device), "asking for its memory", err));
+    d->facts.maps_pinned = maps != 0;
     d->facts.memory_bytes = bytes;
     d->facts.ordinal = ordinal;
     gpu.sm = major * 10 + minor;

@@ -14,6 +14,7 @@ enum {
     KT_CU_STUB = 34,
     KT_CU_NO_DEVICE = 100,
     KT_CU_NOT_READY = 600,
+    KT_CU_PINNED_ALREADY = 712,
     KT_CU_NOT_PERMITTED = 800,
     KT_CU_DRIVER_MISMATCH = 803,
     KT_CU_FIRST_CAPTURE = 900, /* .. 909: rules of captures */
@@ -29,6 +30,7 @@ enum {
     KT_CU_MULTIPROCESSORS = 16,
     KT_CU_MAJOR = 75,
     KT_CU_MINOR = 76,
+    KT_CU_MAPS_PINNED = 91, /* "can use host pointer for registered memory" */
     KT_CU_SHARED_OPTIN = 97,
     KT_CU_LAUNCH_OVERLAPS = 6 /* programmatic stream serialization */
 };

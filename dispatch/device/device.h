@@ -51,6 +51,7 @@ typedef struct kt_device_facts {
     const kt_cuda_target *target; /* what code is made for */
     int multiprocessors;
     uint64_t memory_bytes, free_bytes; /* when it was opened */
+    bool maps_pinned; /* launches may use memory of kt_device_pin by the host's address */
 } kt_device_facts;
 
 /* A kernel with one config, ready to start. Owned by the device. */
@@ -96,8 +97,9 @@ void kt_device_free(kt_device *d, void *p); /* accepts NULL; after the work that
 kt_status kt_device_host_alloc(kt_device *d, size_t bytes, void **out, kt_err *err);
 void kt_device_host_free(kt_device *d, void *p);
 /* The same of memory that exists already, a mapping of weights for one: pinned, so that copies run
- * at the link's rate. It must stay until it is unpinned, by the address that was given, or until
- * the device is closed. KT_E_INVALID: a part of it is known already. */
+ * at the link's rate, and mapped where the device can do so (maps_pinned). It must stay until it is
+ * unpinned, by the address that was given, or until the device is closed. KT_E_INVALID: a part of
+ * it is known already. */
 kt_status kt_device_pin(kt_device *d, void *p, size_t bytes, kt_err *err);
 void kt_device_unpin(kt_device *d, void *p); /* after the work that uses it; accepts NULL */
 /* What is free now, of all that there is; others may use the same GPU. Either may be NULL. */

@@ -717,6 +717,7 @@ static kt_status open_device(kt_device *d, const kt_device_options *o, kt_err *e
     snprintf(d->facts.name, sizeof d->facts.name, "emulated");
     d->facts.target = find_target(target);
     d->facts.multiprocessors = 2;
+    d->facts.maps_pinned = true;
     d->facts.memory_bytes = d->facts.free_bytes = o->memory_bytes ? o->memory_bytes : 1 << 30;
     if (!d->facts.target)
         return kt_fail(err, KT_E_INVALID, "emulated: target '%s' is none of kttune compile's",

@@ -1,10 +1,12 @@
 /* Letters by flags in mapped memory, or by functions of the host.
  *
- * Why the order holds. A post of mapped memory is a kernel of its own: the stream starts it when
- * the copies before it are done, and it fences for the system before it stores the flag, which the
- * host loads with acquire order. An answer is a store with release order, which the waiting warp
- * loads with acquire order; the copies behind start when that kernel has ended. Functions are
- * called in the order of the stream by the device itself.
+ * Why the order holds. A post of mapped memory is a kernel of its own, which goes on when the work
+ * before it is done and can be seen (kt_launch_wait, where launches overlap). Its block stores the
+ * spans, meets at a barrier, and one thread fences for the system before it stores the flag, which
+ * the host loads with acquire order. An answer is a store with release order, which a thread loads
+ * with acquire order before its block meets at a barrier and loads the spans; what is behind goes
+ * on when that kernel has ended. A function is called in the order of the stream by the device
+ * itself, when the copies before it are done.
  *
  * The flags lie in lines of their own: what the host writes is never beside what the device writes.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -20,7 +22,7 @@
 #include "dispatch/device/device_kernel.h"
 #include "kernels/cuda/mailbox_calls.h"
 
-enum { RAISE = 0, WAIT = 1 /* entries of mailbox.cu */ };
+enum { POST = 0, TAKE = 1 /* entries of mailbox.cu */ };
 
 #define BUSY_LOOKS 4000   /* tens of microseconds: a layer of the device */
 #define POKE_LOOKS 256    /* between two of these the device is asked how it is */
@@ -30,8 +32,7 @@ enum { RAISE = 0, WAIT = 1 /* entries of mailbox.cu */ };
 /* Mapped on both sides. */
 typedef struct flags {
     _Alignas(64) uint32_t posted;   /* by the device */
-    _Alignas(64) uint32_t answered; /* by the host, like the rest */
-    _Alignas(64) uint32_t stop;
+    _Alignas(64) uint32_t answered; /* by the host, like the round */
     _Alignas(64) uint32_t round;
 } flags;
 
@@ -129,15 +130,12 @@ void kt_mailbox_destroy(kt_mailbox *m) {
 
 /* ---- into the stream ---- */
 
-static bool has_come(uint32_t flag, uint32_t wanted) {
-    return (int32_t)(flag - wanted) >= 0;
-}
-
+/* The answer 0 is there from the beginning on. */
 kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err) {
     m->posts = m->answers = 0;
     m->stream = s;
     m->flags->round += SPAN;
-    store(&m->flags->stop, 0);
+    store(&m->flags->answered, m->flags->round);
     if (m->way == KT_MAILBOX_FUNCTIONS) return KT_OK;
     return kt_device_upload(m->device, s, m->round, &m->flags->round, sizeof m->flags->round, err);
 }
@@ -148,55 +146,114 @@ static void raise_flag(void *arg) {
     store(&l->mailbox->flags->posted, l->mailbox->flags->round + l->number);
 }
 
+static bool has_come(uint32_t flag, uint32_t wanted) {
+    return (int32_t)(flag - wanted) >= 0;
+}
+
 static void wait_for_answer(void *arg) {
     const letter *l = arg;
     flags *f = l->mailbox->flags;
     struct timespec pause = {0, 1000};
 
-    while (!has_come(load(&f->answered), f->round + l->number) && !load(&f->stop)) {
+    while (!has_come(load(&f->answered), f->round + l->number)) {
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < MOST_PAUSE) pause.tv_nsec += pause.tv_nsec / 2;
     }
 }
 
-static kt_status launch(kt_mailbox *m, kt_stream s, int entry, const void *parameters,
-                        size_t parameter_bytes, kt_err *err) {
+static size_t rows_of(size_t n) {
+    return (n + KT_MAIL_THREADS - 1) / KT_MAIL_THREADS;
+}
+
+/* n units or words of a span, from byte `at` of it on, as rows. */
+static void cut(const kt_mail_span *s, size_t at, size_t n, size_t unit_bytes, kt_mail_row *row) {
+    for (size_t i = 0; i < n; i += KT_MAIL_THREADS) {
+        const size_t left = n - i, byte = at + i * unit_bytes;
+        *row++ = (kt_mail_row){.to = (uint8_t *)s->to + byte,
+                               .from = (const uint8_t *)s->from + byte,
+                               .n = left < KT_MAIL_THREADS ? (int32_t)left : KT_MAIL_THREADS};
+    }
+}
+
+/* A span joins what the launch carries; false: it is to go by the copy engine.
+ *
+ * A launch carries 24 rows of 4 KiB, of which its block has half on the way at a time: it should
+ * move as much in some four microseconds. A copy engine has twice or three times the rate, but the
+ * stream reaches and leaves it in several microseconds. So what is more than this goes by the
+ * engine, as do single bytes, and words that no unit can hold, but for a few: before the kernel
+ * that raises the flag, and behind the one that waits. */
+static bool carry(const kt_mailbox *m, const kt_mail_span *s, kt_mail_call *c) {
+    const uintptr_t both = (uintptr_t)s->to | (uintptr_t)s->from;
+    const size_t units = both % KT_MAIL_UNIT == 0 ? s->bytes / KT_MAIL_UNIT : 0;
+    const size_t words = (s->bytes - units * KT_MAIL_UNIT) / 4;
+
+    if (m->way == KT_MAILBOX_FUNCTIONS || !kt_device_about(m->device)->maps_pinned) return false;
+    if (both % 4 || s->bytes % 4 || rows_of(units) > (size_t)(KT_MAIL_ROWS - c->n_rows) ||
+        rows_of(words) > (size_t)(KT_MAIL_WORD_ROWS - c->n_word_rows))
+        return false;
+    cut(s, 0, units, KT_MAIL_UNIT, c->row + c->n_rows);
+    cut(s, units * KT_MAIL_UNIT, words, 4, c->word_row + c->n_word_rows);
+    c->n_rows += (int32_t)rows_of(units);
+    c->n_word_rows += (int32_t)rows_of(words);
+    return true;
+}
+
+/* The spans that no launch carries, by copies. */
+static kt_status copy_others(kt_mailbox *m, kt_stream s, bool is_up, const kt_mail_span *span,
+                             int n, kt_mail_call *c, kt_err *err) {
+    for (int i = 0; i < n; i++) {
+        if (carry(m, &span[i], c)) continue;
+        KT_TRY(
+            is_up ? kt_device_upload(m->device, s, span[i].to, span[i].from, span[i].bytes, err)
+                  : kt_device_download(m->device, s, span[i].to, span[i].from, span[i].bytes, err));
+    }
+    return KT_OK;
+}
+
+static kt_status launch(kt_mailbox *m, kt_stream s, int entry, const kt_mail_call *call,
+                        kt_err *err) {
     const kt_device_launch l = {.code = m->kernel.code,
                                 .entry = entry,
                                 .grid_x = 1,
                                 .grid_y = 1,
-                                .parameters = parameters,
-                                .parameter_bytes = parameter_bytes};
+                                .parameters = call,
+                                .parameter_bytes = sizeof *call};
     return kt_device_run(m->device, s, &l, err);
 }
 
-static kt_status check_number(const kt_mailbox *m, int number, kt_err *err) {
-    if (number >= 1 && number <= m->most) return KT_OK;
-    return kt_fail(err, KT_E_INVALID, "%s: letter %d of a mailbox, expected 1 to %d",
-                   kt_device_about(m->device)->name, number, m->most);
+static kt_status check_number(const kt_mailbox *m, const char *what, int number, int least,
+                              kt_err *err) {
+    if (number >= least && number <= m->most) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "%s: %s %d of a mailbox, expected %d to %d",
+                   kt_device_about(m->device)->name, what, number, least, m->most);
 }
 
-kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, int *number, kt_err *err) {
-    const kt_mail_raise call = {
+kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, const kt_mail_span *span, int n, int *number,
+                          kt_err *err) {
+    kt_mail_call call = {
         .round = m->round, .flag = &m->flags->posted, .number = (uint32_t)m->posts + 1};
 
     *number = ++m->posts;
-    KT_TRY(check_number(m, m->posts, err));
+    KT_TRY(check_number(m, "letter", m->posts, 1, err));
+    KT_TRY(copy_others(m, s, false, span, n, &call, err));
     if (m->way == KT_MAILBOX_FUNCTIONS)
         return kt_device_call(m->device, s, raise_flag, &m->letters[m->posts], err);
-    return launch(m, s, RAISE, &call, sizeof call, err);
+    return launch(m, s, POST, &call, err);
 }
 
-kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, kt_err *err) {
-    const kt_mail_wait call = {.round = m->round,
-                               .flag = &m->flags->answered,
-                               .stop = &m->flags->stop,
-                               .number = (uint32_t)answer};
+kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, const kt_mail_span *span, int n,
+                          kt_err *err) {
+    const kt_mail_call empty = {
+        .round = m->round, .flag = &m->flags->answered, .number = (uint32_t)answer};
+    kt_mail_call call = empty, again = empty;
 
-    KT_TRY(check_number(m, answer, err));
+    KT_TRY(check_number(m, "answer", answer, 0, err));
+    for (int i = 0; i < n; i++) carry(m, &span[i], &call);
     if (m->way == KT_MAILBOX_FUNCTIONS)
-        return kt_device_call(m->device, s, wait_for_answer, &m->letters[answer], err);
-    return launch(m, s, WAIT, &call, sizeof call, err);
+        KT_TRY(kt_device_call(m->device, s, wait_for_answer, &m->letters[answer], err));
+    else
+        KT_TRY(launch(m, s, TAKE, &call, err));
+    return copy_others(m, s, true, span, n, &again, err);
 }
 
 /* ---- on the host ---- */
@@ -237,6 +294,8 @@ void kt_mailbox_answer(kt_mailbox *m) {
     store(&m->flags->answered, m->flags->round + (uint32_t)++m->answers);
 }
 
+/* All answers that the round may have have come. */
 void kt_mailbox_stop(kt_mailbox *m) {
-    store(&m->flags->stop, 1);
+    m->answers = KT_MAILBOX_MOST;
+    store(&m->flags->answered, m->flags->round + KT_MAILBOX_MOST);
 }

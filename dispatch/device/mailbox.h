@@ -2,21 +2,28 @@
  * neither starts the other: the stream posts what it has made and goes on, the host works on it and
  * answers, and the stream takes the answer where it needs it.
  *
- *   stream:  copies to the host, post 1 | work | take 1, copies to the device | post 2 | ...
+ *   stream:  post 1 and its bytes | work | take 1 and its bytes | work | post 2 | ...
  *   host:    await 1 | work | answer (1) | await 2 | ...
  *
- * Order. What was put into the stream before a post has been done, and its bytes are seen by the
- * host, when await of that number returns. What the host's thread wrote before an answer is seen by
- * all that the stream was given behind a take of that number. Nothing else is promised: memory that
- * the host writes must not be what work before the next letter reads, and the other way round.
+ * The bytes are spans of memory that go along: with a letter from the device's memory to the
+ * host's, with an answer the other way. The host's must be of kt_device_host_alloc, or known to the
+ * device by kt_device_pin. Spans of one call go in any order and at the same time.
+ *
+ * Order. What was put into the stream before a post, and the spans of the post, have been done, and
+ * their bytes are seen by the host, when await of that number returns. What the host's thread wrote
+ * before an answer is what the spans of a take of that number find, and is seen by all that the
+ * stream was given behind it. Nothing else is promised: memory that the host writes must not be
+ * what work before the next letter reads, and the other way round. Spans of a post are read where
+ * the post stands in the stream, not before.
  *
  * A round is what one step or one graph does; its letters and answers are numbered from 1, in the
  * order of the calls. Numbers of earlier rounds count for none of this one: every round has a base
  * of its own, which goes to the device by a copy, so that the same commands, replayed by a graph,
  * are a new round. All work of a round must be done before the next one begins.
  *
- * Two ways: flags in mapped memory that one warp raises and polls (mailbox.cu), or functions of the
- * host in the stream (kt_device_call), where memory cannot be mapped.
+ * Two ways: the device's kernels move small spans themselves, raise flags in mapped memory and wait
+ * for the host's (mailbox.cu), or functions of the host in the stream (kt_device_call), where
+ * memory cannot be mapped.
  *
  * One host thread posts, awaits and answers.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -33,6 +40,13 @@ typedef enum kt_mailbox_way {
 
 enum { KT_MAILBOX_MOST = 4095 /* letters or answers of a round */ };
 
+/* Memory that goes along with a letter or an answer. */
+typedef struct kt_mail_span {
+    void *to;
+    const void *from;
+    size_t bytes;
+} kt_mail_span;
+
 typedef struct kt_mailbox kt_mailbox;
 
 /* What KT_MAILBOX of the environment asks for: "mapped" (also where it is not set), "functions" or
@@ -48,9 +62,12 @@ void kt_mailbox_destroy(kt_mailbox *m); /* accepts NULL; also after its device w
 /* ---- into the stream ---- */
 
 kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err);
-/* *letter is its number. */
-kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, int *letter, kt_err *err);
-kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, kt_err *err);
+/* span: [n], copied by the call. *letter is its number. */
+kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, const kt_mail_span *span, int n, int *letter,
+                          kt_err *err);
+/* answer: its number; 0 = one that has always come. */
+kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, const kt_mail_span *span, int n,
+                          kt_err *err);
 
 /* ---- on the host ---- */
 

@@ -31,7 +31,8 @@ enum {
     MAX_PRODUCTS = 64,
     MAX_SHARED = 227 * 1024,
     STACK = 64 * 1024,
-    PAGE = 4096
+    PAGE = 4096,
+    LOOK_NS = 500000 /* for a host that pauses up to 0.2 ms between looks */
 };
 
 typedef enum fiber_state { RUNNABLE, AT_BARRIER, AT_COLLECTIVE, DONE } fiber_state;
@@ -417,6 +418,11 @@ static void do_nothing(void *const *lane) {
 void kt_emulator_pause(uint32_t ns) {
     const struct timespec time = {0, (long)ns};
     nanosleep(&time, NULL);
+}
+
+void kt_emulator_tell(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    if (now->options.lazy) kt_emulator_pause(LOOK_NS);
 }
 
 void kt_emulator_warp_sync(void) {

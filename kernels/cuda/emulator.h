@@ -108,6 +108,9 @@ void kt_emulator_warp_sync(void);
 uint32_t kt_emulator_ballot(int condition);
 uint32_t kt_emulator_shared_add(uint32_t at, uint32_t v);
 void kt_emulator_pause(uint32_t ns); /* of the host's thread */
+/* Stores a word that a host's thread watches. With `lazy` that one has half a millisecond to look
+ * before any thread of the launch goes on, so that what was not stored before is not there. */
+void kt_emulator_tell(uint32_t *p, uint32_t v);
 /* kt_dev_wgmma.h. Products are carried out when issued, or, with `lazy`, when waited for. */
 void kt_emulator_proxy(void);
 void kt_emulator_wgmma_fence(void);

@@ -6,21 +6,32 @@
 #include <stdint.h>
 #endif
 
-/* The number of a letter or of an answer is *round + number: the round's words come with its first
- * copy, so that a graph that is replayed has new numbers each time. */
-typedef struct kt_mail_raise {
-    const uint32_t *round; /* the device's */
-    uint32_t *flag;        /* the host's, mapped: becomes the letter's number */
-    uint32_t number;
-    int32_t zero; /* for padding */
-} kt_mail_raise;
+enum {
+    KT_MAIL_THREADS = 256,
+    KT_MAIL_ROWS = 24,     /* that a launch carries, of units, */
+    KT_MAIL_WORD_ROWS = 4, /* and of words */
+    KT_MAIL_UNIT = 16      /* bytes */
+};
 
-typedef struct kt_mail_wait {
-    const uint32_t *round;
-    const uint32_t *flag; /* the host's, mapped: waits until the answer's number is reached, */
-    const uint32_t *stop; /* or until this is not 0, which ends all waits */
-    uint32_t number;
+/* Up to KT_MAIL_THREADS units, aligned to their size, or words, side by side: one for each thread
+ * that copies them. */
+typedef struct kt_mail_row {
+    void *to;
+    const void *from;
+    int32_t n;
     int32_t zero; /* for padding */
-} kt_mail_wait;
+} kt_mail_row;
+
+/* The number of a letter or of an answer is *round + number: the round's words come with its first
+ * copy, so that a graph that is replayed has new numbers each time. Rows that are not used are of
+ * length 0. */
+typedef struct kt_mail_call {
+    const uint32_t *round; /* the device's */
+    uint32_t *flag;        /* the host's, mapped: becomes the letter's number, or is waited for */
+    uint32_t number;
+    int32_t n_rows, n_word_rows;
+    int32_t zero; /* for padding */
+    kt_mail_row row[KT_MAIL_ROWS], word_row[KT_MAIL_WORD_ROWS];
+} kt_mail_call;
 
 #endif

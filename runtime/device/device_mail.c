@@ -17,20 +17,26 @@ static bool is_routing_passed_on(const kt_placement *p) {
     return false;
 }
 
-/* Without it a step goes part by part: what cannot be pinned is no error. Memory that one device
- * has pinned is pinned for all of its class, and they cannot pin it again. */
+/* Without it a step goes part by part: what cannot be pinned is no error. Of several devices each
+ * is asked, as launches write letters: a GPU's driver maps what it has pinned for all GPUs, and
+ * refuses it the second time (KT_E_INVALID); an emulated device knows its own pinned memory alone.
+ */
+static bool pin_values(kt_device_step *d) {
+    const kt_buffer *values = &d->home->host->buffer;
+    const kt_status st = kt_device_pin(d->device, values->data, values->bytes, NULL);
+
+    return st == KT_OK || (st == KT_E_INVALID && d->home->setup->number > 0);
+}
+
 kt_status kt_device_mail_init(kt_device_step *d, kt_err *err) {
     const int most = 2 * d->home->placement->n_segments + 2;
-    const kt_buffer *values = &d->home->host->buffer;
     kt_mailbox_way way;
 
     KT_TRY(kt_mailbox_way_wanted(&way, err));
     if (way == KT_MAILBOX_NONE || !has_host_part(d->home->placement) ||
         is_routing_passed_on(d->home->placement) || most > KT_MAILBOX_MOST)
         return KT_OK;
-    if (d->home->setup->number == 0 &&
-        kt_device_pin(d->device, values->data, values->bytes, NULL) != KT_OK)
-        return KT_OK;
+    if (!pin_values(d)) return KT_OK;
     return kt_mailbox_create(d->device, way, most, &d->home->mail, err);
 }
 

@@ -471,18 +471,34 @@ static size_t value_bytes(const kt_device_step *d, int value) {
     return sizeof(float) * (size_t)(d->rows * d->graph->width[value]);
 }
 
-kt_status kt_device_step_up(kt_device_step *d, int value, kt_err *err) {
+static kt_mail_span span_of(void *there, void *here, size_t bytes, bool is_up) {
+    return is_up ? (kt_mail_span){there, here, bytes} : (kt_mail_span){here, there, bytes};
+}
+
+static kt_status cross(kt_device_step *d, const kt_mail_span *span, int n, bool is_up,
+                       kt_err *err) {
+    kt_status (*copy)(kt_device *, kt_stream, void *, const void *, size_t, kt_err *) =
+        is_up ? kt_device_upload : kt_device_download;
+
+    for (int i = 0; i < n; i++)
+        KT_TRY(copy(d->device, KT_STREAM_MAIN, span[i].to, span[i].from, span[i].bytes, err));
+    return KT_OK;
+}
+
+kt_mail_span kt_device_step_value_span(const kt_device_step *d, int value, bool is_up) {
     const int64_t at = d->home->host->value_at[value] * d->max_rows;
 
-    return kt_device_upload(d->device, KT_STREAM_MAIN, d->home->values + at,
-                            d->home->host->values + at, value_bytes(d, value), err);
+    return span_of(d->home->values + at, d->home->host->values + at, value_bytes(d, value), is_up);
+}
+
+kt_status kt_device_step_up(kt_device_step *d, int value, kt_err *err) {
+    const kt_mail_span s = kt_device_step_value_span(d, value, true);
+    return cross(d, &s, 1, true, err);
 }
 
 kt_status kt_device_step_down(kt_device_step *d, int value, kt_err *err) {
-    const int64_t at = d->home->host->value_at[value] * d->max_rows;
-
-    return kt_device_download(d->device, KT_STREAM_MAIN, d->home->host->values + at,
-                              d->home->values + at, value_bytes(d, value), err);
+    const kt_mail_span s = kt_device_step_value_span(d, value, false);
+    return cross(d, &s, 1, false, err);
 }
 
 kt_status kt_device_step_after(kt_device_step *d, kt_device_step *from, kt_err *err) {
@@ -513,31 +529,36 @@ void kt_device_step_route_ready(kt_device_step *d, int node, int64_t slots) {
     }
 }
 
-kt_status kt_device_step_route_put(kt_device_step *d, int64_t slots, kt_err *err) {
+int kt_device_step_route_up_spans(kt_device_step *d, int64_t slots, kt_mail_span *out) {
     const size_t n = (size_t)(d->rows * slots);
 
     d->slots = slots;
-    KT_TRY(kt_device_upload(d->device, KT_STREAM_MAIN, d->expert_id, d->home->host_id,
-                            n * sizeof *d->expert_id, err));
-    KT_TRY(kt_device_upload(d->device, KT_STREAM_MAIN, d->device_id, d->home->host_device_id,
-                            n * sizeof *d->device_id, err));
-    return kt_device_upload(d->device, KT_STREAM_MAIN, d->route_weight, d->home->host_weight,
-                            n * sizeof *d->route_weight, err);
+    out[0] = span_of(d->expert_id, d->home->host_id, n * sizeof *d->expert_id, true);
+    out[1] = span_of(d->device_id, d->home->host_device_id, n * sizeof *d->device_id, true);
+    out[2] = span_of(d->route_weight, d->home->host_weight, n * sizeof *d->route_weight, true);
+    return 3;
 }
 
-kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err) {
-    kt_device_step_route_ready(d, node, slots);
-    return kt_device_step_route_put(d, slots, err);
-}
-
-kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err) {
+int kt_device_step_route_down_spans(const kt_device_step *d, int64_t slots, kt_mail_span *out) {
     const kt_step *s = d->home->host;
     const size_t n = (size_t)(d->rows * slots);
 
-    KT_TRY(kt_device_download(d->device, KT_STREAM_MAIN, s->expert_id, d->expert_id,
-                              n * sizeof *d->expert_id, err));
-    return kt_device_download(d->device, KT_STREAM_MAIN, s->route_weight, d->route_weight,
-                              n * sizeof *d->route_weight, err);
+    out[0] = span_of(d->expert_id, s->expert_id, n * sizeof *d->expert_id, false);
+    out[1] = span_of(d->route_weight, s->route_weight, n * sizeof *d->route_weight, false);
+    return 2;
+}
+
+kt_status kt_device_step_route_up(kt_device_step *d, int node, int64_t slots, kt_err *err) {
+    kt_mail_span span[KT_ROUTE_SPANS];
+
+    kt_device_step_route_ready(d, node, slots);
+    return cross(d, span, kt_device_step_route_up_spans(d, slots, span), true, err);
+}
+
+kt_status kt_device_step_route_down(kt_device_step *d, int64_t slots, kt_err *err) {
+    kt_mail_span span[KT_ROUTE_SPANS];
+
+    return cross(d, span, kt_device_step_route_down_spans(d, slots, span), false, err);
 }
 
 kt_status kt_device_step_mark(kt_device_step *d, kt_err *err) {
@@ -591,12 +612,17 @@ float *kt_device_step_sum(const kt_device_step *d) {
     return d->home->host_sum;
 }
 
-kt_status kt_device_step_sum_down(kt_device_step *d, kt_err *err) {
-    return kt_device_download(d->device, KT_STREAM_MAIN, d->home->host_sum, d->home->device_sum,
-                              sizeof(float) * (size_t)(d->rows * d->home->hidden), err);
+kt_mail_span kt_device_step_sum_span(const kt_device_step *d, bool is_up) {
+    return span_of(d->home->device_sum, d->home->host_sum,
+                   sizeof(float) * (size_t)(d->rows * d->home->hidden), is_up);
 }
 
-kt_status kt_device_step_sum_up(kt_device_step *d, int node, kt_err *err) {
+kt_status kt_device_step_sum_down(kt_device_step *d, kt_err *err) {
+    const kt_mail_span s = kt_device_step_sum_span(d, false);
+    return cross(d, &s, 1, false, err);
+}
+
+kt_status kt_device_step_sum_add(kt_device_step *d, int node, kt_err *err) {
     const kt_device_view *out = &d->home->node[node].out;
     const int threads = 32 * 8; /* rows_copy's initial config */
     const kt_rows_add call = {.x = d->home->device_sum,
@@ -606,10 +632,15 @@ kt_status kt_device_step_sum_up(kt_device_step *d, int node, kt_err *err) {
                               .width = (int32_t)d->home->hidden,
                               .rows = (int32_t)d->rows};
 
-    KT_TRY(kt_device_upload(d->device, KT_STREAM_MAIN, d->home->device_sum, d->home->host_sum,
-                            sizeof(float) * (size_t)(d->rows * d->home->hidden), err));
     return kt_device_put(d, d->home->rows_copy, ROWS_COPY_ADD, (call.width + threads - 1) / threads,
                          call.rows, 0, &call, sizeof call, err);
+}
+
+kt_status kt_device_step_sum_up(kt_device_step *d, int node, kt_err *err) {
+    const kt_mail_span s = kt_device_step_sum_span(d, true);
+
+    KT_TRY(cross(d, &s, 1, true, err));
+    return kt_device_step_sum_add(d, node, err);
 }
 
 kt_status kt_device_step_hidden(kt_device_step *d, int node, int64_t index, kt_err *err) {

@@ -105,9 +105,17 @@ kt_device_gathered kt_device_step_gathered(const kt_device_step *d);
 kt_mailbox *kt_device_step_mailbox(const kt_device_step *d);
 /* From now on there is none: the device cannot. */
 void kt_device_step_no_mail(kt_device_step *d);
-/* The two halves of kt_device_step_route_up: what the host fills in, and the copies of it. */
+/* What the calls above copy, for letters and answers: rows of a value, a routing (how many spans
+ * there are, at most KT_ROUTE_SPANS), a sum. Behind a routing that goes up the device's nodes read
+ * `slots` of it, when the host has filled it in by kt_device_step_route_ready; a sum that has come
+ * up is added to the node's out by kt_device_step_sum_add. */
+enum { KT_ROUTE_SPANS = 3 };
+kt_mail_span kt_device_step_value_span(const kt_device_step *d, int value, bool is_up);
+int kt_device_step_route_up_spans(kt_device_step *d, int64_t slots, kt_mail_span *out);
+int kt_device_step_route_down_spans(const kt_device_step *d, int64_t slots, kt_mail_span *out);
 void kt_device_step_route_ready(kt_device_step *d, int node, int64_t slots);
-kt_status kt_device_step_route_put(kt_device_step *d, int64_t slots, kt_err *err);
+kt_mail_span kt_device_step_sum_span(const kt_device_step *d, bool is_up);
+kt_status kt_device_step_sum_add(kt_device_step *d, int node, kt_err *err);
 
 /* All is done, whatever became of it. */
 kt_status kt_device_step_wait(kt_device_step *d, kt_err *err);

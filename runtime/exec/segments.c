@@ -27,6 +27,18 @@ bool kt_step_is_shared(const kt_step *s, const kt_node *n, bool *is_summed_there
     return true;
 }
 
+/* Of one letter or answer: values, and a routing. */
+static int most_spans(const kt_placement *p) {
+    int most = 0;
+
+    for (int i = 0; i < p->n_segments; i++) {
+        const kt_segment *g = &p->segment[i];
+        if (g->n_up > most) most = g->n_up;
+        if (g->n_down > most) most = g->n_down;
+    }
+    return most + KT_ROUTE_SPANS;
+}
+
 kt_status kt_segments_init(kt_step *s, kt_err *err) {
     int64_t topk = 1, experts = 1;
 
@@ -40,7 +52,10 @@ kt_status kt_segments_init(kt_step *s, kt_err *err) {
     s->noted = kt_step_alloc(s, (size_t)experts * sizeof *s->noted);
     s->letters = kt_step_alloc(s, (size_t)s->place->n_segments * sizeof *s->letters);
     s->devices = kt_step_alloc(s, (size_t)s->place->n_devices * sizeof *s->devices);
-    if (s->cold_id && s->noted && s->letters && s->devices) return KT_OK;
+    s->most_mail_spans = most_spans(s->place);
+    s->mail_spans = kt_step_alloc(s, (size_t)(s->place->n_devices * s->most_mail_spans) *
+                                         sizeof *s->mail_spans);
+    if (s->cold_id && s->noted && s->letters && s->devices && s->mail_spans) return KT_OK;
     return kt_fail(err, KT_E_NOMEM, "no memory for the segments of a step");
 }
 

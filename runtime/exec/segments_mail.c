@@ -1,14 +1,16 @@
 /* Running a step that was put whole: each device is given all of its segments at once, with letters
  * where the host's parts begin and waits for answers where it needs what they make. The host then
  * goes from letter to letter, so that neither side starts the other, and a step that comes again is
- * one graph of each device, in two pieces where values cross from one to the next.
+ * one graph of each device, in two pieces where values cross from one to the next. Values, a
+ * routing and a sum cross as the spans of a letter or of an answer.
  *
  * All sides use one memory of values. What keeps them apart:
  * - The host begins a part when the letters before it have come, that is after all copies out of
  *   and into its memory that were put before, by any device.
  * - A device copies into the host's memory only when the host's parts so far are answered, and
- *   behind what the other devices copy there, but for the sum of a node on both sides, which has a
- *   place of its own that the host reads behind a letter of its own.
+ *   behind what other devices copy out of it without a letter yet, but for the sum of a node on
+ *   both sides, which has a place of its own that the host reads behind a letter of its own. What
+ *   several devices have for one part lies apart.
  * - The host begins a part without a letter only where no copy out of its memory is under way but
  *   those of the part's own node on both sides, whose inputs it reads, too.
  * The host answers every device, so that the n-th answer means the same part to all.
@@ -28,8 +30,9 @@ enum {
 typedef struct mail_side {
     kt_device_step *d;
     kt_mailbox *box;
-    int taken;      /* the last answer that it waits for */
-    bool is_unread; /* copies out of or into the host's memory, and no letter behind them */
+    int taken;          /* the last answer that it waits for */
+    bool is_unread;     /* copies out of the host's memory, and no letter behind them */
+    kt_mail_span *span; /* room for those of one letter or answer */
 } mail_side;
 
 typedef struct mail {
@@ -50,15 +53,17 @@ bool kt_segments_can_mail(const kt_step *s) {
 
 /* ---- what the devices are given ---- */
 
-static kt_status take(const mail *m, mail_side *to, kt_err *err) {
-    if (m->parts == to->taken) return KT_OK;
+/* The answer to the host's last part, and n spans that go up with it. */
+static kt_status take(const mail *m, mail_side *to, int n, kt_err *err) {
     to->taken = m->parts;
-    return kt_mailbox_take(to->box, KT_STREAM_MAIN, to->taken, err);
+    if (n) to->is_unread = true;
+    return kt_mailbox_take(to->box, KT_STREAM_MAIN, to->taken, to->span, n, err);
 }
 
-static kt_status post(mail_side *from, int *letter, kt_err *err) {
+/* With n spans. */
+static kt_status post(mail_side *from, int n, int *letter, kt_err *err) {
     from->is_unread = false;
-    return kt_mailbox_post(from->box, KT_STREAM_MAIN, letter, err);
+    return kt_mailbox_post(from->box, KT_STREAM_MAIN, from->span, n, letter, err);
 }
 
 /* A letter behind `later` stands for `earlier`, too. */
@@ -69,33 +74,41 @@ static void inherit(mail_side *later, mail_side *earlier) {
 
 /* The device may write into the host's memory. */
 static kt_status reach_host(mail *m, mail_side *from, kt_err *err) {
-    KT_TRY(take(m, from, err));
+    if (m->parts != from->taken) KT_TRY(take(m, from, 0, err));
     for (int i = 0; i < m->n; i++) {
         if (&m->side[i] == from || !m->side[i].is_unread) continue;
         KT_TRY(kt_device_step_after(from->d, m->side[i].d, err));
         inherit(from, &m->side[i]);
     }
-    from->is_unread = true;
     return KT_OK;
 }
 
-/* What the host needs for its part, and the letters before it. */
-static kt_status put_down(mail *m, const kt_segment *g, int *letter, kt_err *err) {
+/* What one of the devices has for the host's part; how many spans. */
+static int gather_down(const mail *m, const kt_segment *g, int device) {
     const kt_step *s = m->r->s;
+    const mail_side *from = &m->side[device];
+    int n = 0;
 
-    for (int i = 0; i < g->n_down; i++) {
-        mail_side *from = &m->side[g->down_from[i]];
-        KT_TRY(reach_host(m, from, err));
-        KT_TRY(kt_device_step_down(from->d, g->down[i], err));
-    }
-    if (g->routing_down) {
-        const kt_node *node = &s->graph->nodes[kt_segments_routed(s, g)];
-        mail_side *from = &m->side[g->routing_from];
-        KT_TRY(reach_host(m, from, err));
-        KT_TRY(kt_device_step_route_down(from->d, kt_segments_slots(s, node), err));
+    for (int i = 0; i < g->n_down; i++)
+        if (g->down_from[i] == device)
+            from->span[n++] = kt_device_step_value_span(from->d, g->down[i], false);
+    if (g->routing_down && g->routing_from == device)
+        n += kt_device_step_route_down_spans(
+            from->d, kt_segments_slots(s, &s->graph->nodes[kt_segments_routed(s, g)]),
+            from->span + n);
+    return n;
+}
+
+/* What the host needs for its part, and the letters before it; nothing for a part of a device. */
+static kt_status put_down(mail *m, const kt_segment *g, int *letter, kt_err *err) {
+    for (int i = 0; i < m->n; i++) {
+        const int n = gather_down(m, g, i);
+        if (n == 0) continue;
+        KT_TRY(reach_host(m, &m->side[i], err));
+        KT_TRY(post(&m->side[i], n, &letter[i], err));
     }
     for (int i = 0; i < m->n && g->side != KT_SIDE_DEVICE; i++)
-        if (m->side[i].is_unread) KT_TRY(post(&m->side[i], &letter[i], err));
+        if (m->side[i].is_unread) KT_TRY(post(&m->side[i], 0, &letter[i], err));
     return KT_OK;
 }
 
@@ -113,14 +126,20 @@ static kt_status put_across(mail *m, const kt_segment *g, kt_err *err) {
 static kt_status put_up(mail *m, const kt_segment *g, kt_err *err) {
     const kt_step *s = m->r->s;
     mail_side *to = &m->side[g->device];
+    int n = 0;
 
-    if (!g->n_up && !g->routing_up) return KT_OK;
-    KT_TRY(take(m, to, err));
-    to->is_unread = true;
-    for (int i = 0; i < g->n_up; i++) KT_TRY(kt_device_step_up(to->d, g->up[i], err));
-    if (!g->routing_up) return KT_OK;
-    return kt_device_step_route_put(
-        to->d, kt_segments_slots(s, &s->graph->nodes[kt_segments_routed(s, g)]), err);
+    for (; n < g->n_up; n++) to->span[n] = kt_device_step_value_span(to->d, g->up[n], true);
+    if (g->routing_up)
+        n += kt_device_step_route_up_spans(
+            to->d, kt_segments_slots(s, &s->graph->nodes[kt_segments_routed(s, g)]), to->span + n);
+    return n ? take(m, to, n, err) : KT_OK;
+}
+
+/* The host's sum of a node goes up, to the device's part. */
+static kt_status put_sum_up(const mail *m, mail_side *own, int node, kt_err *err) {
+    own->span[0] = kt_device_step_sum_span(own->d, true);
+    KT_TRY(take(m, own, 1, err));
+    return kt_device_step_sum_add(own->d, node, err);
 }
 
 /* The letter comes before the device's experts, the answer behind them. */
@@ -129,25 +148,16 @@ static kt_status put_both(mail *m, const kt_segment *g, int *letter, kt_err *err
 
     KT_TRY(kt_device_step_run(own->d, g->first, err));
     m->parts++;
-    if (!g->is_summed_on_device) {
-        KT_TRY(kt_device_step_sum_down(own->d, err));
-        return post(own, letter, err);
-    }
-    KT_TRY(take(m, own, err));
-    own->is_unread = true;
-    return kt_device_step_sum_up(own->d, g->first, err);
+    if (g->is_summed_on_device) return put_sum_up(m, own, g->first, err);
+    own->span[0] = kt_device_step_sum_span(own->d, false);
+    return post(own, 1, letter, err);
 }
 
 /* A node on both sides whose experts are all here in a step of so few rows: the sum alone
  * crosses. */
 static kt_status put_host_alone(mail *m, const kt_segment *g, kt_err *err) {
-    mail_side *own = &m->side[g->device];
-
     m->parts++;
-    if (!g->is_summed_on_device) return KT_OK;
-    KT_TRY(take(m, own, err));
-    own->is_unread = true;
-    return kt_device_step_sum_up(own->d, g->first, err);
+    return g->is_summed_on_device ? put_sum_up(m, &m->side[g->device], g->first, err) : KT_OK;
 }
 
 static kt_status put_segment(mail *m, const kt_segment *g, kt_segment_letters *l, kt_err *err) {
@@ -254,8 +264,9 @@ kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err) {
     int64_t before;
 
     for (int i = 0; i < m.n; i++)
-        m.side[i] =
-            (mail_side){.d = r->s->devices[i], .box = kt_device_step_mailbox(r->s->devices[i])};
+        m.side[i] = (mail_side){.d = r->s->devices[i],
+                                .box = kt_device_step_mailbox(r->s->devices[i]),
+                                .span = r->s->mail_spans + i * r->s->most_mail_spans};
     before = count_put(&m);
     st = put_all(&m, r->s->letters, err);
     for (int i = program->first; i < program->end && st == KT_OK; i++)

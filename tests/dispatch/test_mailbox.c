@@ -22,12 +22,11 @@ static void put_letters(post_office *o, int n) {
     OK(kt_device_upload(o->t.d, KT_STREAM_MAIN, o->t.a, o->t.host, sizeof o->t.host, &err));
     for (int i = 1, letter; i <= n; i++) {
         uint32_t *at = o->shared + (size_t)(i % 2) * N;
+        const kt_mail_span down = {at, o->t.b, N * sizeof *at}, up = {o->t.a, at, N * sizeof *at};
         OK(launch(&o->t, KT_STREAM_MAIN, o->t.a, o->t.b, 1, 0));
-        OK(kt_device_download(o->t.d, KT_STREAM_MAIN, at, o->t.b, N * sizeof *at, &err));
-        OK(kt_mailbox_post(o->box, KT_STREAM_MAIN, &letter, &err));
+        OK(kt_mailbox_post(o->box, KT_STREAM_MAIN, &down, 1, &letter, &err));
         cr_assert_eq(letter, i);
-        OK(kt_mailbox_take(o->box, KT_STREAM_MAIN, i, &err));
-        OK(kt_device_upload(o->t.d, KT_STREAM_MAIN, o->t.a, at, N * sizeof *at, &err));
+        OK(kt_mailbox_take(o->box, KT_STREAM_MAIN, i, &up, 1, &err));
     }
     OK(kt_device_download(o->t.d, KT_STREAM_MAIN, o->t.back, o->t.a, sizeof o->t.back, &err));
 }
@@ -84,6 +83,140 @@ Test(mailbox, letters_and_answers_are_in_order, .timeout = 60) {
     }
 }
 
+/* ---- spans ---- */
+
+enum { SPANS = 34, ROOM = 1 << 17 /* bytes of all */ };
+
+/* Bytes, and where they begin behind a boundary of 16, as some cases of spans: of one word and of
+ * many, with words behind units, at odd words, of single bytes, and more of each kind than a launch
+ * carries. */
+typedef struct span_case {
+    const char *about;
+    size_t bytes, step, off; /* of each span, from one to the next, and of all */
+    int n;
+} span_case;
+
+static const span_case span_cases[] = {{"a word", 4, 16, 0, 1},
+                                       {"a unit", 16, 16, 0, 1},
+                                       {"units and words", 5016 + 12, 5056, 0, 3},
+                                       {"words of odd places", 1000, 1024, 4, 2},
+                                       {"more words than a launch carries", 3000, 3008, 4, 2},
+                                       {"bytes", 7, 16, 1, 3},
+                                       {"a unit and bytes", 18, 32, 0, 3},
+                                       {"nothing", 0, 16, 0, 2},
+                                       {"a row and a unit", 4096 + 16, 4128, 0, 1},
+                                       {"more than one pass of a block", 50000, 50016, 0, 1},
+                                       {"as many rows as a launch carries", 49152, 49152, 0, 2},
+                                       {"one row more", 49168, 49168, 0, 2},
+                                       {"more spans than a launch carries", 48, 64, 0, SPANS},
+                                       {"the same of words", 20, 32, 4, SPANS}};
+
+static size_t spans_of(const span_case *c, uint8_t *to, const uint8_t *from, kt_mail_span *out) {
+    for (int i = 0; i < c->n; i++) {
+        const size_t at = c->off + (size_t)i * c->step;
+        out[i] = (kt_mail_span){to + at, from + at, c->bytes};
+    }
+    return c->off + (size_t)c->n * c->step;
+}
+
+/* Is to what from is where a span lies, and `else_` elsewhere? */
+static int count_strays(const span_case *c, const uint8_t *to, const uint8_t *from, uint8_t else_,
+                        size_t end) {
+    int n_wrong = 0;
+
+    for (size_t i = 0; i < end; i++) {
+        const bool is_in = i >= c->off && (i - c->off) % c->step < c->bytes &&
+                           (i - c->off) / c->step < (size_t)c->n;
+        n_wrong += to[i] != (is_in ? from[i] : else_);
+    }
+    return n_wrong;
+}
+
+static void check_spans(const span_case *c, kt_mailbox_way way, bool lazy) {
+    post_office o = open_office(way, (kt_emulator_options){.lazy = lazy});
+    static uint8_t made[ROOM], back[ROOM];
+    uint8_t *down, *up, *there, *behind;
+    kt_mail_span first[SPANS], second[SPANS];
+    size_t end;
+    int letter;
+
+    OK(kt_device_host_alloc(o.t.d, ROOM, (void **)&down, &err));
+    OK(kt_device_host_alloc(o.t.d, ROOM, (void **)&up, &err));
+    OK(kt_device_alloc(o.t.d, ROOM, (void **)&there, &err));
+    OK(kt_device_alloc(o.t.d, ROOM, (void **)&behind, &err));
+    for (size_t i = 0; i < ROOM; i++) made[i] = (uint8_t)(i * 7 + i / 251);
+    memset(down, 0x11, ROOM);
+    memset(up, 0x22, ROOM);
+    end = spans_of(c, down, there, first);
+    spans_of(c, behind, up, second);
+    OK(kt_mailbox_begin(o.box, KT_STREAM_MAIN, &err));
+    OK(kt_device_clear(o.t.d, KT_STREAM_MAIN, behind, ROOM, &err));
+    OK(kt_device_upload(o.t.d, KT_STREAM_MAIN, there, made, ROOM, &err));
+    OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, first, c->n, &letter, &err));
+    OK(kt_mailbox_await(o.box, letter, &err));
+    cr_expect_eq(count_strays(c, down, made, 0x11, end), 0, "%s: down", c->about);
+    for (size_t i = 0; i < end; i++) up[i] = (uint8_t)(down[i] + 1);
+    kt_mailbox_answer(o.box);
+    OK(kt_mailbox_take(o.box, KT_STREAM_MAIN, 1, second, c->n, &err));
+    OK(kt_device_download(o.t.d, KT_STREAM_MAIN, back, behind, ROOM, &err));
+    OK(kt_device_sync(o.t.d, NULL, &err));
+    cr_expect_eq(count_strays(c, back, up, 0, end), 0, "%s: up", c->about);
+    close_office(&o);
+}
+
+Test(mailbox, spans_of_any_size_go_along, .timeout = 60) {
+    for (size_t i = 0; i < sizeof span_cases / sizeof *span_cases; i++) {
+        check_spans(&span_cases[i], KT_MAILBOX_MAPPED, i % 2);
+        check_spans(&span_cases[i], KT_MAILBOX_FUNCTIONS, i % 2);
+    }
+}
+
+/* Two commands are no graph: a letter with its spans, behind the copy that begins the round. What
+ * is too much for a launch, or of single bytes, goes by copies beside it. */
+Test(mailbox, a_small_letter_is_one_command, .timeout = 60) {
+    static const struct {
+        size_t bytes;
+        bool is_one;
+    } cases[] = {{16, true}, {49152, true}, {49168, false}, {6, false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        post_office o = open_office(KT_MAILBOX_MAPPED, (kt_emulator_options){.seed = 1});
+        uint8_t *here, *there;
+        int letter;
+        OK(kt_device_host_alloc(o.t.d, ROOM, (void **)&here, &err));
+        OK(kt_device_alloc(o.t.d, ROOM, (void **)&there, &err));
+        for (int round = 0; round < 3; round++) {
+            kt_mail_span two[] = {{here, there, cases[i].bytes},
+                                  {here + ROOM / 2, there + ROOM / 2, cases[i].bytes}};
+            OK(kt_device_gather_begin(o.t.d, KT_STREAM_MAIN, false, &err));
+            OK(kt_mailbox_begin(o.box, KT_STREAM_MAIN, &err));
+            OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, two, 2, &letter, &err));
+            OK(kt_device_gather_end(o.t.d, &err));
+            OK(kt_mailbox_await(o.box, letter, &err));
+            OK(kt_device_sync(o.t.d, NULL, &err));
+        }
+        expect_gathered(&o.t, 3, !cases[i].is_one, cases[i].is_one ? 0 : 2);
+        close_office(&o);
+    }
+}
+
+/* The answer 0, of no part of the host, has always come, also behind a round that was stopped. */
+Test(mailbox, what_no_answer_is_needed_for_is_taken_at_once, .timeout = 60) {
+    post_office o = open_office(KT_MAILBOX_MAPPED, (kt_emulator_options){.seed = 1});
+
+    for (int round = 0; round < 3; round++) {
+        const kt_mail_span up = {o.t.a, o.shared, N * sizeof *o.shared};
+        for (int i = 0; i < N; i++) o.shared[i] = (uint32_t)(i + round);
+        OK(kt_mailbox_begin(o.box, KT_STREAM_MAIN, &err));
+        OK(kt_mailbox_take(o.box, KT_STREAM_MAIN, 0, &up, 1, &err));
+        OK(kt_device_download(o.t.d, KT_STREAM_MAIN, o.t.back, o.t.a, sizeof o.t.back, &err));
+        OK(kt_device_sync(o.t.d, NULL, &err));
+        cr_expect_arr_eq(o.t.back, o.shared, sizeof o.t.back);
+        if (round == 1) kt_mailbox_stop(o.box);
+    }
+    close_office(&o);
+}
+
 /* The device finds what was answered, not what was there before. */
 Test(mailbox, an_answer_is_waited_for, .timeout = 60) {
     for (int way = KT_MAILBOX_MAPPED; way <= KT_MAILBOX_FUNCTIONS; way++) {
@@ -129,9 +262,12 @@ Test(mailbox, a_letter_that_cannot_come_is_an_error, .timeout = 60) {
     put_letters(&o, 1);
     answer_letters(&o, 1);
     FAILS(KT_E_INTERNAL, "letter 2 has not come: the last was 1", kt_mailbox_await(o.box, 2, &err));
-    for (int i = 1; i < LETTERS; i++) OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
+    for (int i = 1; i < LETTERS; i++)
+        OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, NULL, 0, &letter, &err));
     FAILS(KT_E_INVALID, "letter 201 of a mailbox, expected 1 to 200",
-          kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
+          kt_mailbox_post(o.box, KT_STREAM_MAIN, NULL, 0, &letter, &err));
+    FAILS(KT_E_INVALID, "answer 201 of a mailbox, expected 0 to 200",
+          kt_mailbox_take(o.box, KT_STREAM_MAIN, 201, NULL, 0, &err));
     FAILS(KT_E_INVALID, "a mailbox for 5000 letters",
           kt_mailbox_create(o.t.d, KT_MAILBOX_MAPPED, 5000, &none, &err));
     cr_expect_null(none);
@@ -139,8 +275,8 @@ Test(mailbox, a_letter_that_cannot_come_is_an_error, .timeout = 60) {
     o.t.d = open_with((kt_device_options){.fail_after = 1});
     OK(kt_mailbox_create(o.t.d, KT_MAILBOX_MAPPED, 4, &o.box, &err));
     OK(kt_mailbox_begin(o.box, KT_STREAM_MAIN, &err));
-    for (int i = 0; i < 2; i++) OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, &letter, &err));
-    FAILS(KT_E_IO, "mailbox_raise: it fell off the bus", kt_mailbox_await(o.box, 2, &err));
+    for (int i = 0; i < 2; i++) OK(kt_mailbox_post(o.box, KT_STREAM_MAIN, NULL, 0, &letter, &err));
+    FAILS(KT_E_IO, "mailbox_post: it fell off the bus", kt_mailbox_await(o.box, 2, &err));
     close_office(&o);
 }
 

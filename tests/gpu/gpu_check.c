@@ -175,10 +175,9 @@ static kt_status put_letters(check *c, kt_mailbox *box, uint32_t *word, void *th
     KT_TRY(kt_device_gather_begin(c->d, KT_STREAM_MAIN, true, err));
     KT_TRY(kt_mailbox_begin(box, KT_STREAM_MAIN, err));
     for (int i = 1, letter; i <= LETTERS; i++) {
-        KT_TRY(kt_device_download(c->d, KT_STREAM_MAIN, word, there, sizeof *word, err));
-        KT_TRY(kt_mailbox_post(box, KT_STREAM_MAIN, &letter, err));
-        KT_TRY(kt_mailbox_take(box, KT_STREAM_MAIN, i, err));
-        KT_TRY(kt_device_upload(c->d, KT_STREAM_MAIN, there, word, sizeof *word, err));
+        const kt_mail_span down = {word, there, sizeof *word}, up = {there, word, sizeof *word};
+        KT_TRY(kt_mailbox_post(box, KT_STREAM_MAIN, &down, 1, &letter, err));
+        KT_TRY(kt_mailbox_take(box, KT_STREAM_MAIN, i, &up, 1, err));
     }
     return kt_device_gather_end(c->d, err);
 }

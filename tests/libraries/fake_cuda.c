@@ -124,6 +124,7 @@ int cuDeviceGetAttribute(int *out, int attribute, int device) {
     case 16: *out = device ? 82 : 170; return 0;
     case 75: *out = device ? 8 : 12; return 0;
     case 76: *out = device ? 6 : 0; return 0;
+    case 91: *out = device == 0; return 0;
     case 97: *out = 101376; return 0;
     default: return 1;
     }
