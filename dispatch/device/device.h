@@ -182,7 +182,8 @@ void kt_device_graph_free(kt_device *d, kt_device_graph *graph); /* waits; accep
  * end. A piece that was put before, the same commands with the same parameters one by one, is
  * captured and replayed; one that differs in any of them never is, so that no graph can be stale.
  * What lies behind the addresses is read when the piece runs. The graphs used longest ago are
- * dropped where they are too many.
+ * dropped where they are too many, which may wait for the device at the beginning of a gathering
+ * and at no other time.
  *
  * eager: a piece is captured when it is first seen, not the second time, and an error where it
  * cannot be (KT_E_UNSUPPORTED): nothing of it was put then. For pieces that wait for the host,

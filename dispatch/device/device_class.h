@@ -23,7 +23,8 @@ struct kt_device_event {
 
 struct kt_device_graph {
     kt_device_graph *next;
-    void *handle; /* the member's */
+    void *handle;    /* the member's */
+    bool is_retired; /* nobody will replay it: device_gather.c frees it */
 };
 
 /* The direction of a copy. */

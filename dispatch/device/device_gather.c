@@ -34,6 +34,7 @@ struct kt_gather {
     int n_now;
     piece piece[MOST_PIECES];
     int n_pieces, last; /* last: that was found; the next one is often behind it */
+    int n_retired;      /* graphs */
     uint64_t clock;
     kt_device_gathered counts;
 };
@@ -132,9 +133,27 @@ static piece *find(kt_gather *g) {
     return NULL;
 }
 
+/* Freeing a graph waits for the device, which may itself wait for the host that is about to put the
+ * rest: graphs go when the next gathering begins, before which nothing waits for the host. */
+static void retire(kt_device *d, kt_device_graph *graph) {
+    graph->is_retired = true;
+    d->gather->n_retired++;
+}
+
+static void free_retired(kt_device *d) {
+    for (kt_device_graph *g = d->graphs, *next; d->gather->n_retired > 0; g = next) {
+        next = g->next;
+        if (!g->is_retired) continue;
+        kt_device_graph_free(d, g);
+        d->gather->n_retired--;
+    }
+}
+
 static void drop(kt_device *d, piece *p) {
-    if (p->graph) d->gather->counts.kept--;
-    kt_device_graph_free(d, p->graph);
+    if (p->graph) {
+        d->gather->counts.kept--;
+        retire(d, p->graph);
+    }
     free(p->data);
     *p = (piece){.data = NULL};
 }
@@ -170,7 +189,7 @@ static kt_status capture(kt_device *d, piece *p, kt_err *err) {
         ended = kt_device_capture_end(d, &p->graph, st == KT_OK ? &why : NULL);
         if (st == KT_OK) st = ended;
     }
-    if (st != KT_OK && p->graph) kt_device_graph_free(d, p->graph), p->graph = NULL;
+    if (st != KT_OK && p->graph) retire(d, p->graph), p->graph = NULL;
     p->is_refused = st != KT_OK;
     if (st == KT_OK) g->counts.captured++, g->counts.kept++;
     if (d->fault.status != KT_OK) return kt_fail(err, st, "%s", why.message);
@@ -227,6 +246,7 @@ kt_status kt_device_gather_begin(kt_device *d, kt_stream s, bool eager, kt_err *
         if (!g) return kt_fail(err, KT_E_NOMEM, "%s: no memory to gather commands", d->facts.name);
         d->gather = g;
     }
+    free_retired(d);
     g->is_on = true;
     g->is_eager = eager;
     g->stream = s;

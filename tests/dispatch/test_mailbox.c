@@ -254,6 +254,31 @@ Test(mailbox, a_host_that_gives_up_leaves_nobody_waiting, .timeout = 60) {
     }
 }
 
+/* Graphs of pieces that were not wanted any more, and of one that cannot be captured, while the
+ * device waits for an answer that the host gives behind them. */
+Test(mailbox, a_host_that_puts_pieces_waits_for_no_answer_of_its_own, .timeout = 60) {
+    post_office o = open_office(KT_MAILBOX_MAPPED, (kt_emulator_options){.seed = 1});
+    kt_device_event *e;
+
+    OK(kt_device_event_make(o.t.d, &e, &err));
+    OK(kt_mailbox_begin(o.box, KT_STREAM_UPLOAD, &err));
+    OK(kt_mailbox_take(o.box, KT_STREAM_UPLOAD, 1, NULL, 0, &err));
+    OK(kt_device_gather_begin(o.t.d, KT_STREAM_MAIN, true, &err));
+    for (size_t i = 1; i <= 600; i++) { /* 512 of them are remembered */
+        OK(kt_device_clear(o.t.d, KT_STREAM_MAIN, o.t.b, i, &err));
+        OK(kt_device_record(o.t.d, KT_STREAM_MAIN, e, &err));
+    }
+    OK(kt_device_clear(o.t.d, KT_STREAM_MAIN, o.t.b, 4, &err));
+    OK(launch(&o.t, KT_STREAM_MAIN, o.t.host, o.t.b, 1, 0));
+    FAILS(KT_E_UNSUPPORTED, "is memory of the host",
+          kt_device_record(o.t.d, KT_STREAM_MAIN, e, &err));
+    kt_mailbox_answer(o.box);
+    OK(kt_device_sync(o.t.d, NULL, &err));
+    OK(kt_device_gather_begin(o.t.d, KT_STREAM_MAIN, true, &err));
+    cr_expect_eq(kt_device_gather_counts(o.t.d).kept, 511, "the one that was refused has a place");
+    close_office(&o);
+}
+
 Test(mailbox, a_letter_that_cannot_come_is_an_error, .timeout = 60) {
     post_office o = open_office(KT_MAILBOX_MAPPED, (kt_emulator_options){.lazy = true});
     kt_mailbox *none;
