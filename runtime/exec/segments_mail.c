@@ -51,6 +51,46 @@ bool kt_segments_can_mail(const kt_step *s) {
            !s->recorder && !s->is_mapped;
 }
 
+/* ---- what the host does ---- */
+
+/* The routing that the devices' parts up to the host's next one read, as each numbers experts. */
+static void ready_routing(const mail *m, int segment) {
+    const kt_step *s = m->r->s;
+    const kt_placement *p = s->place;
+
+    for (int i = segment + 1; i < m->r->program->end; i++) {
+        const kt_segment *g = &p->segment[i];
+        const int node = kt_segments_routed(s, g);
+        if (g->routing_up && !g->is_for_long_steps)
+            kt_device_step_route_ready(m->side[g->device].d, node,
+                                       kt_segments_slots(s, &s->graph->nodes[node]));
+        if (g->side != KT_SIDE_DEVICE) return;
+    }
+}
+
+static kt_status run_part(mail *m, int i, const kt_segment_letters *l, kt_err *err) {
+    const kt_segment *g = &m->r->s->place->segment[i];
+    const mail_side *own = &m->side[g->device];
+
+    if (g->side == KT_SIDE_DEVICE) return KT_OK;
+    for (int d = 0; d < m->n; d++)
+        if (l->begin[d]) KT_TRY(kt_mailbox_await(m->side[d].box, l->begin[d], err));
+    m->r->d = own->d;
+    if (g->side == KT_SIDE_BOTH) {
+        m->r->s->cold_sum = kt_device_step_sum(own->d);
+        kt_segments_keep_cold(m->r, g->first, NULL);
+        if (!g->is_for_long_steps) kt_device_step_note(own->d, g->first);
+    }
+    KT_TRY(kt_segments_run_host(m->r, i, err));
+    if (l->sum) {
+        KT_TRY(kt_mailbox_await(own->box, l->sum, err));
+        kt_segments_add_sum(m->r, g->first);
+    }
+    ready_routing(m, i);
+    for (int d = 0; d < m->n; d++) kt_mailbox_answer(m->side[d].box);
+    return KT_OK;
+}
+
 /* ---- what the devices are given ---- */
 
 /* The answer to the host's last part, and n spans that go up with it. */
@@ -190,45 +230,7 @@ static kt_status put_all(mail *m, kt_segment_letters *l, kt_err *err) {
     return KT_OK;
 }
 
-/* ---- what the host does ---- */
-
-/* The routing that the devices' parts up to the host's next one read, as each numbers experts. */
-static void ready_routing(const mail *m, int segment) {
-    const kt_step *s = m->r->s;
-    const kt_placement *p = s->place;
-
-    for (int i = segment + 1; i < m->r->program->end; i++) {
-        const kt_segment *g = &p->segment[i];
-        const int node = kt_segments_routed(s, g);
-        if (g->routing_up && !g->is_for_long_steps)
-            kt_device_step_route_ready(m->side[g->device].d, node,
-                                       kt_segments_slots(s, &s->graph->nodes[node]));
-        if (g->side != KT_SIDE_DEVICE) return;
-    }
-}
-
-static kt_status run_part(mail *m, int i, const kt_segment_letters *l, kt_err *err) {
-    const kt_segment *g = &m->r->s->place->segment[i];
-    const mail_side *own = &m->side[g->device];
-
-    if (g->side == KT_SIDE_DEVICE) return KT_OK;
-    for (int d = 0; d < m->n; d++)
-        if (l->begin[d]) KT_TRY(kt_mailbox_await(m->side[d].box, l->begin[d], err));
-    m->r->d = own->d;
-    if (g->side == KT_SIDE_BOTH) {
-        m->r->s->cold_sum = kt_device_step_sum(own->d);
-        kt_segments_keep_cold(m->r, g->first, NULL);
-        if (!g->is_for_long_steps) kt_device_step_note(own->d, g->first);
-    }
-    KT_TRY(kt_segments_run_host(m->r, i, err));
-    if (l->sum) {
-        KT_TRY(kt_mailbox_await(own->box, l->sum, err));
-        kt_segments_add_sum(m->r, g->first);
-    }
-    ready_routing(m, i);
-    for (int d = 0; d < m->n; d++) kt_mailbox_answer(m->side[d].box);
-    return KT_OK;
-}
+/* ---- all of it ---- */
 
 /* The heads of a model and of its drafts share their matrix, and so are on one side. */
 static kt_status read_logits(mail *m, kt_err *err) {
