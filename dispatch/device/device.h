@@ -20,7 +20,8 @@
  * lie in one allocation are errors at once, as are parameters of a launch that name memory of the
  * host. Allocations end at an inaccessible page, and begin with 0xff. With `emulator.lazy` a stream
  * does its work only when something waits for it (or nothing more is put for 5 ms), so that what
- * was not waited for is not there.
+ * was not waited for is not there. While a function of the host runs, every call that puts work or
+ * asks for it waits for the function's end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -154,13 +155,16 @@ kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_
 
 /* A function of the host in the order of a stream: called on a thread of the device's own when all
  * that was put before is done; what is put later waits for it. In a graph it is called at each
- * replay. It must not call the device, and must end without the device's help. */
+ * replay. It must not call the device, and must end without the help of the device and of the
+ * thread that uses it: a driver may hold up any call of that thread until the function has ended,
+ * the replay of the function's own graph for one. */
 typedef void kt_device_function(void *arg);
 kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void *arg, kt_err *err);
 
 /* For a host that watches memory which a stream writes: is the device still there, and (out) is all
- * done that the stream was given? Never waits. A lazy emulated stream does one command more, so
- * that a host which reads more than it was told of finds the old bytes. */
+ * done that the stream was given? Waits for nothing, but perhaps for the end of a function of the
+ * host that is being called. A lazy emulated stream does one command more, so that a host which
+ * reads more than it was told of finds the old bytes. */
 kt_status kt_device_poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err);
 
 /* Work that is put many times: between begin and end nothing runs, but what is put into the stream

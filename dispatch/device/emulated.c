@@ -91,6 +91,7 @@ struct emulated {
     pthread_mutex_t lock;      /* of all below */
     pthread_cond_t progress;   /* a command was done */
     queue queue[KT_STREAM_COUNT];
+    int n_called; /* functions of the host that run now */
     bool is_ending;
     kt_err fault;
 };
@@ -197,9 +198,11 @@ static void do_command(emulated *u, const command *c) {
     } else if (c->kind == WAIT) {
         await(u, c);
     } else if (u->fault.status == KT_OK) {
+        u->n_called += c->kind == CALL;
         pthread_mutex_unlock(&u->lock);
         do_work(u, c, &err);
         pthread_mutex_lock(&u->lock);
+        u->n_called -= c->kind == CALL;
         if (err.status != KT_OK && u->fault.status == KT_OK) u->fault = err;
     }
 }
@@ -260,6 +263,11 @@ static kt_status check_fault(emulated *u, kt_err *err) {
     return kt_device_lose(u->device, fault.status, fault.message, err);
 }
 
+/* A driver may hold a lock while it calls a function of the host. Under the lock. */
+static void let_functions_end(emulated *u) {
+    while (u->n_called) pthread_cond_wait(&u->progress, &u->lock);
+}
+
 /* Twice the room. Under the lock. */
 static bool make_room(queue *q) {
     command *more = malloc(2 * q->depth * sizeof *more);
@@ -280,6 +288,7 @@ static kt_status put_now(emulated *u, const command *c, bool is_replayed, kt_err
 
     KT_TRY(check_fault(u, err));
     pthread_mutex_lock(&u->lock);
+    let_functions_end(u);
     if (q->put - q->done == q->depth &&
         !((is_replayed || c->kind == RECORD || c->owner) && make_room(q))) {
         demand(u, c->stream, q->put);
@@ -561,6 +570,7 @@ static kt_status poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     const queue *q = &u->queue[s];
 
     pthread_mutex_lock(&u->lock);
+    let_functions_end(u);
     *is_idle = q->done == q->put;
     if (!*is_idle) demand(u, s, q->done + 1);
     pthread_mutex_unlock(&u->lock);
@@ -628,6 +638,7 @@ static kt_status passed(kt_device *d, const kt_device_event *handle, bool *out, 
 
     KT_TRY(check_outside(d, e, err));
     pthread_mutex_lock(&u->lock);
+    let_functions_end(u);
     demand(u, e->stream, e->place);
     *out = e->passed >= e->issued;
     pthread_mutex_unlock(&u->lock);

@@ -128,6 +128,10 @@ void kt_mailbox_destroy(kt_mailbox *m) {
     free(m);
 }
 
+bool kt_mailbox_is_led(const kt_mailbox *m) {
+    return m->way == KT_MAILBOX_FUNCTIONS;
+}
+
 /* ---- into the stream ---- */
 
 /* The answer 0 is there from the beginning on. */
@@ -140,25 +144,11 @@ kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err) {
     return kt_device_upload(m->device, s, m->round, &m->flags->round, sizeof m->flags->round, err);
 }
 
+/* It must wait for nothing: see mailbox.h. */
 static void raise_flag(void *arg) {
     const letter *l = arg;
 
     store(&l->mailbox->flags->posted, l->mailbox->flags->round + l->number);
-}
-
-static bool has_come(uint32_t flag, uint32_t wanted) {
-    return (int32_t)(flag - wanted) >= 0;
-}
-
-static void wait_for_answer(void *arg) {
-    const letter *l = arg;
-    flags *f = l->mailbox->flags;
-    struct timespec pause = {0, 1000};
-
-    while (!has_come(load(&f->answered), f->round + l->number)) {
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < MOST_PAUSE) pause.tv_nsec += pause.tv_nsec / 2;
-    }
 }
 
 static size_t rows_of(size_t n) {
@@ -248,18 +238,20 @@ kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, const kt_mail_
     kt_mail_call call = empty, again = empty;
 
     KT_TRY(check_number(m, "answer", answer, 0, err));
+    if (kt_mailbox_is_led(m) && answer > m->answers)
+        return kt_fail(err, KT_E_INVALID,
+                       "%s: answer %d of a mailbox that the host leads, expected at most %d, the "
+                       "last that it has given",
+                       kt_device_about(m->device)->name, answer, m->answers);
     for (int i = 0; i < n; i++) carry(m, &span[i], &call);
-    if (m->way == KT_MAILBOX_FUNCTIONS)
-        KT_TRY(kt_device_call(m->device, s, wait_for_answer, &m->letters[answer], err));
-    else
-        KT_TRY(launch(m, s, TAKE, &call, err));
+    if (!kt_mailbox_is_led(m)) KT_TRY(launch(m, s, TAKE, &call, err));
     return copy_others(m, s, true, span, n, &again, err);
 }
 
 /* ---- on the host ---- */
 
 static bool is_there(const kt_mailbox *m, int number) {
-    return has_come(load(&m->flags->posted), m->flags->round + (uint32_t)number);
+    return (int32_t)(load(&m->flags->posted) - (m->flags->round + (uint32_t)number)) >= 0;
 }
 
 /* Also where the device is idle the letter may have come since it was looked for. */
@@ -278,6 +270,7 @@ static kt_status ask_device(const kt_mailbox *m, int number, kt_err *err) {
 kt_status kt_mailbox_await(kt_mailbox *m, int number, kt_err *err) {
     struct timespec pause = {0, 1000};
 
+    if (kt_mailbox_is_led(m) && !is_there(m, number)) KT_TRY(ask_device(m, number, err));
     for (int64_t looks = 1; !is_there(m, number); looks++) {
         if (looks % POKE_LOOKS == 0 || looks > BUSY_LOOKS) KT_TRY(ask_device(m, number, err));
         if (looks <= BUSY_LOOKS) {

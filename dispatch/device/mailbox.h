@@ -21,9 +21,14 @@
  * of its own, which goes to the device by a copy, so that the same commands, replayed by a graph,
  * are a new round. All work of a round must be done before the next one begins.
  *
- * Two ways: the device's kernels move small spans themselves, raise flags in mapped memory and wait
- * for the host's (mailbox.cu), or functions of the host in the stream (kt_device_call), where
- * memory cannot be mapped.
+ * Two ways:
+ * - Mapped: the device's kernels move small spans themselves, raise flags in mapped memory and wait
+ *   for the host's (mailbox.cu). The stream may be given a whole round at once.
+ * - By functions of the host (kt_device_call), where kernels cannot do that. A driver may hold up
+ *   any call of the host's thread while such a function runs, also the launch of the graph that it
+ *   is in, so that none may ever wait for that thread: it tells of a letter and does nothing else.
+ *   Nothing in the stream waits for an answer. The host leads (kt_mailbox_is_led): it puts a take,
+ *   and what is behind it, when it has given the answer.
  *
  * One host thread posts, awaits and answers.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -59,20 +64,25 @@ kt_status kt_mailbox_create(kt_device *d, kt_mailbox_way way, int most, kt_mailb
                             kt_err *err);
 void kt_mailbox_destroy(kt_mailbox *m); /* accepts NULL; also after its device was closed */
 
+/* Must the host answer before a take is put? */
+bool kt_mailbox_is_led(const kt_mailbox *m);
+
 /* ---- into the stream ---- */
 
 kt_status kt_mailbox_begin(kt_mailbox *m, kt_stream s, kt_err *err);
 /* span: [n], copied by the call. *letter is its number. */
 kt_status kt_mailbox_post(kt_mailbox *m, kt_stream s, const kt_mail_span *span, int n, int *letter,
                           kt_err *err);
-/* answer: its number; 0 = one that has always come. */
+/* answer: its number; 0 = one that has always come. KT_E_INVALID also where the host leads and has
+ * not given it. */
 kt_status kt_mailbox_take(kt_mailbox *m, kt_stream s, int answer, const kt_mail_span *span, int n,
                           kt_err *err);
 
 /* ---- on the host ---- */
 
-/* Wait for a letter; first busily, then with pauses of up to 0.2 ms. KT_E_INTERNAL: the device has
- * done all that it was given and there is none. Other errors are the device's. */
+/* Wait for a letter; first busily, then with pauses of up to 0.2 ms. Where the host leads, what is
+ * kept of the stream (kt_device_gather_begin) is put before. KT_E_INTERNAL: the device has done all
+ * that it was given and there is none. Other errors are the device's. */
 kt_status kt_mailbox_await(kt_mailbox *m, int letter, kt_err *err);
 void kt_mailbox_answer(kt_mailbox *m);
 /* No more answers will come: takes of this round go on at once, with whatever is there. To be

@@ -132,7 +132,9 @@ static void tell_kernels(kt_engine *e) {
         is_whole = is_whole && kt_device_step_mailbox(e->step.devices[i]);
     if (is_whole)
         kt_log_write(&e->log, KT_LOG_INFO, "device",
-                     "steps of decoding are put whole, with letters to the host (KT_MAILBOX)");
+                     "steps of decoding are put %s letters to the host (KT_MAILBOX)",
+                     kt_mailbox_is_led(kt_device_step_mailbox(e->step.device)) ? "in pieces between"
+                                                                               : "whole, with");
     if (a->n_used)
         kt_log_write(&e->log, KT_LOG_INFO, "device", "%d rows of the table choose its kernels",
                      a->n_used);

@@ -4,6 +4,10 @@
  * one graph of each device, in two pieces where values cross from one to the next. Values, a
  * routing and a sum cross as the spans of a letter or of an answer.
  *
+ * Where nothing in a stream may wait for the host (kt_mailbox_is_led), its parts so far are run
+ * when a device is to be given the first thing behind an answer: the same pieces in the same order,
+ * put one after the other.
+ *
  * All sides use one memory of values. What keeps them apart:
  * - The host begins a part when the letters before it have come, that is after all copies out of
  *   and into its memory that were put before, by any device.
@@ -40,6 +44,8 @@ typedef struct mail {
     mail_side side[KT_DEVICES_MOST];
     int n;
     int parts; /* of the host, put so far */
+    bool is_led;
+    int put, run; /* segments: the end of those of `parts`, and of those that the host has run */
 } mail;
 
 bool kt_segments_can_mail(const kt_step *s) {
@@ -93,10 +99,26 @@ static kt_status run_part(mail *m, int i, const kt_segment_letters *l, kt_err *e
 
 /* ---- what the devices are given ---- */
 
+static void add_part(mail *m, const kt_segment *g) {
+    m->parts++;
+    m->put = (int)(g - m->r->s->place->segment) + 1;
+}
+
+/* The host does all parts that were put. What the devices have by then is put first, so that they
+ * work meanwhile. */
+static kt_status catch_up(mail *m, kt_err *err) {
+    if (m->run == m->put) return KT_OK;
+    for (int i = 0; i < m->n; i++) KT_TRY(kt_device_step_put(m->side[i].d, err));
+    for (int i = 0; i < m->n; i++) KT_TRY(kt_device_step_gather(m->side[i].d, false, err));
+    for (; m->run < m->put; m->run++) KT_TRY(run_part(m, m->run, &m->r->s->letters[m->run], err));
+    return KT_OK;
+}
+
 /* The answer to the host's last part, and n spans that go up with it. */
-static kt_status take(const mail *m, mail_side *to, int n, kt_err *err) {
+static kt_status take(mail *m, mail_side *to, int n, kt_err *err) {
     to->taken = m->parts;
     if (n) to->is_unread = true;
+    if (m->is_led) KT_TRY(catch_up(m, err));
     return kt_mailbox_take(to->box, KT_STREAM_MAIN, to->taken, to->span, n, err);
 }
 
@@ -176,7 +198,7 @@ static kt_status put_up(mail *m, const kt_segment *g, kt_err *err) {
 }
 
 /* The host's sum of a node goes up, to the device's part. */
-static kt_status put_sum_up(const mail *m, mail_side *own, int node, kt_err *err) {
+static kt_status put_sum_up(mail *m, mail_side *own, int node, kt_err *err) {
     own->span[0] = kt_device_step_sum_span(own->d, true);
     KT_TRY(take(m, own, 1, err));
     return kt_device_step_sum_add(own->d, node, err);
@@ -187,7 +209,7 @@ static kt_status put_both(mail *m, const kt_segment *g, int *letter, kt_err *err
     mail_side *own = &m->side[g->device];
 
     KT_TRY(kt_device_step_run(own->d, g->first, err));
-    m->parts++;
+    add_part(m, g);
     if (g->is_summed_on_device) return put_sum_up(m, own, g->first, err);
     own->span[0] = kt_device_step_sum_span(own->d, false);
     return post(own, 1, letter, err);
@@ -196,7 +218,7 @@ static kt_status put_both(mail *m, const kt_segment *g, int *letter, kt_err *err
 /* A node on both sides whose experts are all here in a step of so few rows: the sum alone
  * crosses. */
 static kt_status put_host_alone(mail *m, const kt_segment *g, kt_err *err) {
-    m->parts++;
+    add_part(m, g);
     return g->is_summed_on_device ? put_sum_up(m, &m->side[g->device], g->first, err) : KT_OK;
 }
 
@@ -208,7 +230,7 @@ static kt_status put_segment(mail *m, const kt_segment *g, kt_segment_letters *l
     KT_TRY(put_up(m, g, err));
     if (g->side == KT_SIDE_BOTH) return put_both(m, g, &l->sum, err);
     if (g->side == KT_SIDE_CPU) {
-        m->parts++;
+        add_part(m, g);
         return KT_OK;
     }
     for (int i = g->first; i < g->end; i++)
@@ -220,7 +242,7 @@ static kt_status put_all(mail *m, kt_segment_letters *l, kt_err *err) {
     const kt_placement *p = m->r->s->place;
 
     for (int i = 0; i < m->n; i++) {
-        KT_TRY(kt_device_step_gather(m->side[i].d, true, err));
+        KT_TRY(kt_device_step_gather(m->side[i].d, !m->is_led, err));
         KT_TRY(kt_device_step_begin(m->side[i].d, m->r->s, err));
         KT_TRY(kt_mailbox_begin(m->side[i].box, KT_STREAM_MAIN, err));
     }
@@ -260,7 +282,11 @@ static kt_status refuse(mail *m, bool is_begun, kt_err *err) {
 
 kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err) {
     const kt_step_program *program = r->program;
-    mail m = {.r = r, .n = r->s->place->n_devices};
+    mail m = {.r = r,
+              .n = r->s->place->n_devices,
+              .is_led = kt_mailbox_is_led(kt_device_step_mailbox(r->s->device)),
+              .put = program->first,
+              .run = program->first};
     kt_err why = {KT_OK, ""};
     kt_status st, last;
     int64_t before;
@@ -271,8 +297,8 @@ kt_status kt_segments_run_mail(kt_segments_runner *r, kt_err *err) {
                                 .span = r->s->mail_spans + i * r->s->most_mail_spans};
     before = count_put(&m);
     st = put_all(&m, r->s->letters, err);
-    for (int i = program->first; i < program->end && st == KT_OK; i++)
-        st = run_part(&m, i, &r->s->letters[i], err);
+    for (; m.run < program->end && st == KT_OK; m.run++)
+        st = run_part(&m, m.run, &r->s->letters[m.run], err);
     if (st == KT_OK) st = read_logits(&m, err);
     /* Also after an error: nothing may write into the host's memory behind this call, and no device
      * may wait for the host. */

@@ -202,6 +202,40 @@ Test(device, events_tell_times_and_whether_they_passed, .timeout = 60) {
     kt_device_close(t.d);
 }
 
+typedef struct slow_function {
+    atomic_bool has_begun, has_ended;
+} slow_function;
+
+static void take_time(void *arg) {
+    slow_function *f = arg;
+
+    atomic_store(&f->has_begun, true);
+    usleep(20000);
+    atomic_store(&f->has_ended, true);
+}
+
+/* As a driver may do: what must not wait for its end must not be done with the device. */
+Test(device, a_function_of_the_host_holds_up_the_calls_of_its_thread, .timeout = 60) {
+    kt_device_event *e;
+    bool did;
+    bench t;
+
+    set_up(&t, (kt_device_options){.threads = 1});
+    OK(kt_device_event_make(t.d, &e, &err));
+    OK(kt_device_record(t.d, KT_STREAM_DOWNLOAD, e, &err));
+    for (int i = 0; i < 3; i++) {
+        slow_function f = {false, false};
+        OK(kt_device_call(t.d, KT_STREAM_MAIN, take_time, &f, &err));
+        while (!atomic_load(&f.has_begun)) usleep(100);
+        if (i == 0) OK(kt_device_poke(t.d, KT_STREAM_MAIN, &did, &err));
+        if (i == 1) OK(kt_device_passed(t.d, e, &did, &err));
+        if (i == 2) OK(kt_device_clear(t.d, KT_STREAM_UPLOAD, t.a, sizeof t.host, &err));
+        cr_expect(atomic_load(&f.has_ended), "call %d", i);
+        OK(kt_device_sync(t.d, NULL, &err));
+    }
+    kt_device_close(t.d);
+}
+
 Test(device, memory_has_a_limit_and_ends) {
     kt_device *d = open_with((kt_device_options){.memory_bytes = 4096});
     uint64_t left, all;

@@ -8,25 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "dispatch/device/cuda_driver.h"
-#include "dispatch/device/mailbox.h"
 #include "dispatch/device/nvml.h"
+#include "tests/gpu/gpu_check.h"
 #include "tests/support/conformance.h"
 
 enum { NO_GPU = 77, REPEATS = 7, MOST_REGISTERS = 255 };
 
-typedef struct check {
-    kt_device *d;
-    kt_json_writer w;
-    int n_wrong, n_rows, seeds;
-} check;
-
-/* One figure; `bar` below 0 = none. */
-static void row(check *c, const char *name, double measured, double bar, const char *unit, bool ok,
-                const char *note) {
+void gpu_check_row(gpu_check *c, const char *name, double measured, double bar, const char *unit,
+                   bool ok, const char *note) {
     c->n_rows++;
     c->n_wrong += !ok;
     kt_json_begin_object(&c->w);
@@ -44,7 +35,7 @@ static void row(check *c, const char *name, double measured, double bar, const c
            *note ? ": " : "", note);
 }
 
-static kt_status conform(check *c, kt_err *err) {
+static kt_status conform(gpu_check *c, kt_err *err) {
     for (int i = 0; i < KT_CONFORM_COUNT; i++) {
         kt_conform_result r, all = {.name = ""};
         for (int seed = 1; seed <= c->seeds; seed++) {
@@ -54,15 +45,17 @@ static kt_status conform(check *c, kt_err *err) {
             all.n_values += r.n_values;
             if (r.worst > all.worst) all.worst = r.worst;
         }
-        row(c, r.name, (double)all.n_wrong, 0, "values wrong", all.n_wrong == 0, all.first);
-        if (all.worst > 0) row(c, r.name, all.worst, 1, "of the bound", all.worst <= 1, "");
+        gpu_check_row(c, r.name, (double)all.n_wrong, 0, "values wrong", all.n_wrong == 0,
+                      all.first);
+        if (all.worst > 0)
+            gpu_check_row(c, r.name, all.worst, 1, "of the bound", all.worst <= 1, "");
     }
     return KT_OK;
 }
 
 /* Kernels that are for this GPU: loaded with their first constants. A refusal is told, not wrong;
  * registers and spills are those that the driver sees. */
-static void load_kernels(check *c) {
+static void load_kernels(gpu_check *c) {
     for (size_t i = 0; i < kt_builtin_cuda_kernel_count; i++) {
         const kt_cuda_kernel *k = kt_builtin_cuda_kernels[i];
         const kt_config config = kt_cuda_initial(k);
@@ -71,14 +64,14 @@ static void load_kernels(check *c) {
         kt_err err;
         const kt_status st = kt_device_code_of(c->d, k, &config, &code, &err);
         if (st != KT_OK) {
-            row(c, k->name, 0, -1, "loaded", st == KT_E_UNSUPPORTED, err.message);
+            gpu_check_row(c, k->name, 0, -1, "loaded", st == KT_E_UNSUPPORTED, err.message);
             continue;
         }
         for (int e = 0; e < k->entry_count; e++) {
             kt_device_code_facts(code, e, &registers, &local);
-            row(c, k->entry[e].name, registers, MOST_REGISTERS, "registers",
-                registers <= MOST_REGISTERS, "");
-            row(c, k->entry[e].name, local, 0, "bytes spilled", local == 0, "");
+            gpu_check_row(c, k->entry[e].name, registers, MOST_REGISTERS, "registers",
+                          registers <= MOST_REGISTERS, "");
+            gpu_check_row(c, k->entry[e].name, local, 0, "bytes spilled", local == 0, "");
         }
     }
 }
@@ -93,7 +86,7 @@ typedef struct rates {
     kt_device_event *begin, *end, *other;
 } rates;
 
-static kt_status put(check *c, const rates *r, way w, void *const *host, kt_err *err) {
+static kt_status put(gpu_check *c, const rates *r, way w, void *const *host, kt_err *err) {
     if (w == ACROSS)
         return kt_device_copy(c->d, KT_STREAM_MAIN, r->there[1], r->there[0], r->bytes, err);
     if (w != DOWN)
@@ -108,7 +101,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static kt_status rate(check *c, const rates *r, const char *name, way w, void *const *host,
+static kt_status rate(gpu_check *c, const rates *r, const char *name, way w, void *const *host,
                       kt_err *err) {
     const double moved = (double)r->bytes * (w == BOTH || w == ACROSS ? 2 : 1);
     double ms[REPEATS];
@@ -126,11 +119,12 @@ static kt_status rate(check *c, const rates *r, const char *name, way w, void *c
         if (i >= 0) ms[i] = took;
     }
     qsort(ms, REPEATS, sizeof *ms, by_value);
-    row(c, name, ms[REPEATS / 2] > 0 ? moved / ms[REPEATS / 2] * 1e-6 : 0, -1, "GB/s", true, "");
+    gpu_check_row(c, name, ms[REPEATS / 2] > 0 ? moved / ms[REPEATS / 2] * 1e-6 : 0, -1, "GB/s",
+                  true, "");
     return KT_OK;
 }
 
-static kt_status measure(check *c, rates *r, kt_err *err) {
+static kt_status measure(gpu_check *c, rates *r, kt_err *err) {
     KT_TRY(kt_device_event_make(c->d, &r->begin, err));
     KT_TRY(kt_device_event_make(c->d, &r->end, err));
     KT_TRY(kt_device_event_make(c->d, &r->other, err));
@@ -151,7 +145,7 @@ static kt_status measure(check *c, rates *r, kt_err *err) {
     return rate(c, r, "memory, read and written", ACROSS, NULL, err);
 }
 
-static kt_status measure_rates(check *c, kt_err *err) {
+static kt_status measure_rates(gpu_check *c, kt_err *err) {
     const bool is_gpu = strcmp(kt_device_about(c->d)->class, "cuda") == 0;
     rates r = {.bytes = (size_t)(is_gpu ? 256 : 1) << 20};
     kt_status st = measure(c, &r, err);
@@ -166,60 +160,7 @@ static kt_status measure_rates(check *c, kt_err *err) {
 }
 
 /* What the GPU does right after the copies: figures of a throttled one are not to be trusted. */
-/* ---- letters to the host and answers ---- */
-
-enum { LETTERS = 100, ROUNDS = 3 };
-
-/* A word goes round: the host adds one to what comes. */
-static kt_status put_letters(check *c, kt_mailbox *box, uint32_t *word, void *there, kt_err *err) {
-    KT_TRY(kt_device_gather_begin(c->d, KT_STREAM_MAIN, true, err));
-    KT_TRY(kt_mailbox_begin(box, KT_STREAM_MAIN, err));
-    for (int i = 1, letter; i <= LETTERS; i++) {
-        const kt_mail_span down = {word, there, sizeof *word}, up = {there, word, sizeof *word};
-        KT_TRY(kt_mailbox_post(box, KT_STREAM_MAIN, &down, 1, &letter, err));
-        KT_TRY(kt_mailbox_take(box, KT_STREAM_MAIN, i, &up, 1, err));
-    }
-    return kt_device_gather_end(c->d, err);
-}
-
-static kt_status send_letters(check *c, kt_mailbox *box, uint32_t *word, void *there, int *n_wrong,
-                              double *us, kt_err *err) {
-    uint32_t value = 0;
-
-    KT_TRY(kt_device_clear(c->d, KT_STREAM_MAIN, there, sizeof *word, err));
-    for (int round = 0; round < ROUNDS; round++) {
-        int64_t begin;
-        KT_TRY(put_letters(c, box, word, there, err));
-        begin = kt_clock_ns();
-        for (int i = 1; i <= LETTERS; i++) {
-            KT_TRY(kt_mailbox_await(box, i, err));
-            *n_wrong += (*word)++ != value++;
-            kt_mailbox_answer(box);
-        }
-        KT_TRY(kt_device_sync(c->d, NULL, err));
-        *us = (double)(kt_clock_ns() - begin) * 1e-3 / LETTERS; /* the last: a replay */
-    }
-    return KT_OK;
-}
-
-static kt_status measure_letters(check *c, kt_mailbox_way by, const char *name, kt_err *err) {
-    void *word, *there;
-    kt_mailbox *box;
-    int n_wrong = 0;
-    double us = 0;
-    kt_status st;
-
-    KT_TRY(kt_device_host_alloc(c->d, sizeof(uint32_t), &word, err));
-    KT_TRY(kt_device_alloc(c->d, sizeof(uint32_t), &there, err));
-    KT_TRY(kt_mailbox_create(c->d, by, LETTERS, &box, err));
-    st = send_letters(c, box, word, there, &n_wrong, &us, err);
-    kt_mailbox_stop(box);
-    if (st == KT_OK) row(c, name, us, -1, "us", n_wrong == 0, n_wrong ? "of wrong order" : "");
-    if (kt_device_sync(c->d, NULL, NULL) == KT_OK) kt_mailbox_destroy(box);
-    return st;
-}
-
-static void look_at_state(check *c) {
+static void look_at_state(gpu_check *c) {
     const kt_device_facts *f = kt_device_about(c->d);
     char text[256];
     kt_gpu_state s;
@@ -234,17 +175,17 @@ static void look_at_state(check *c) {
         return;
     }
     s = kt_nvml_look(n, gpus.gpu[f->ordinal].bus);
-    row(c, "clock of the multiprocessors", s.sm_mhz, -1, "MHz", true,
-        kt_gpu_throttle_text(s.throttle, text, sizeof text));
-    row(c, "highest clock", s.most_sm_mhz, -1, "MHz", true, "");
-    row(c, "power", s.power_mw < 0 ? -1 : s.power_mw * 1e-3, -1, "W", true, "");
-    row(c, "temperature", s.temperature_c, -1, "degrees C", true, "");
+    gpu_check_row(c, "clock of the multiprocessors", s.sm_mhz, -1, "MHz", true,
+                  kt_gpu_throttle_text(s.throttle, text, sizeof text));
+    gpu_check_row(c, "highest clock", s.most_sm_mhz, -1, "MHz", true, "");
+    gpu_check_row(c, "power", s.power_mw < 0 ? -1 : s.power_mw * 1e-3, -1, "W", true, "");
+    gpu_check_row(c, "temperature", s.temperature_c, -1, "degrees C", true, "");
     kt_nvml_stop(n);
 }
 
 /* ---- the program ---- */
 
-static void begin_report(check *c) {
+static void begin_report(gpu_check *c) {
     const kt_device_facts *f = kt_device_about(c->d);
 
     printf("%s: sm_%s, %d multiprocessors, %.1f of %.1f GiB are free\n", f->name, f->target->name,
@@ -260,11 +201,12 @@ static void begin_report(check *c) {
     kt_json_begin_array(&c->w);
 }
 
-static int end_report(check *c, const char *path, kt_status st, const kt_err *err) {
+int gpu_check_end(gpu_check *c, kt_status st, const kt_err *err) {
+    const char *path = c->path;
     FILE *file = path ? fopen(path, "w") : NULL;
 
     if (st != KT_OK) {
-        row(c, "the run", 0, -1, "whole", false, err->message);
+        gpu_check_row(c, "the run", 0, -1, "whole", false, err->message);
     }
     kt_json_end_array(&c->w);
     kt_json_add_int(&c->w, "wrong", c->n_wrong);
@@ -288,8 +230,7 @@ static int usage(void) {
 
 int main(int argc, char **argv) {
     kt_device_options o = {.class = "cuda"};
-    check c = {.seeds = 20, .w = {.indent = 1, .line_at_depth = 1 << 2}};
-    const char *path = NULL;
+    gpu_check c = {.seeds = 20, .w = {.indent = 1, .line_at_depth = 1 << 2}};
     kt_status st;
     kt_err err;
 
@@ -301,7 +242,7 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--seeds") == 0)
             c.seeds = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--json") == 0)
-            path = argv[i + 1];
+            c.path = argv[i + 1];
         else
             return usage();
     }
@@ -316,10 +257,8 @@ int main(int argc, char **argv) {
     st = conform(&c, &err);
     if (st == KT_OK) load_kernels(&c);
     if (st == KT_OK) st = measure_rates(&c, &err);
-    if (st == KT_OK) st = measure_letters(&c, KT_MAILBOX_MAPPED, "a letter and its answer", &err);
-    if (st == KT_OK)
-        st = measure_letters(&c, KT_MAILBOX_FUNCTIONS, "the same by functions of the host", &err);
+    if (st == KT_OK) st = gpu_check_letters(&c, &err);
     if (st == KT_OK) look_at_state(&c);
     kt_device_close(c.d);
-    return end_report(&c, path, st, &err);
+    return gpu_check_end(&c, st, &err);
 }
