@@ -18,7 +18,8 @@ void gpu_check_row(gpu_check *c, const char *name, double measured, double bar, 
 /* Ends and writes the report: the program's exit code. */
 int gpu_check_end(gpu_check *c, kt_status st, const kt_err *err);
 
-/* How long letters to the host and their answers take. It never waits for ever: where nothing has been heard of the device for 5 s the report ends with a
+/* How long letters to the host and their answers take, and what functions of the host hold up. It
+ * never waits for ever: where nothing has been heard of the device for 5 s the report ends with a
  * row that says so, and with it the program. */
 kt_status gpu_check_letters(gpu_check *c, kt_err *err);
 

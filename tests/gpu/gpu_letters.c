@@ -1,7 +1,11 @@
-/* Letters to the host and answers (dispatch/device/mailbox.h).
- * SPDX-License-Identifier: Apache-2.0 */
+/* Letters to the host and answers (dispatch/device/mailbox.h), and what a driver does while it
+ * calls functions of the host. SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -12,6 +16,11 @@
 
 #define MS INT64_C(1000000)
 #define LONGEST_SILENCE (5000 * MS)
+
+static void sleep_ns(long ns) {
+    const struct timespec time = {0, ns};
+    nanosleep(&time, NULL);
+}
 
 /* ---- the watch ---- */
 
@@ -136,6 +145,125 @@ static kt_status measure_letters(gpu_check *c, const letter_case *of, void *here
     return st;
 }
 
+/* ---- functions of the host ---- */
+
+enum { CALL_MS = 50, GIVE_UP_MS = 1000 };
+
+/* Ends when it is released, or when its time is over: nothing can be held up for ever. */
+typedef struct held_function {
+    atomic_bool has_begun, is_released;
+    _Atomic int64_t until;
+} held_function;
+
+typedef struct functions {
+    gpu_check *c;
+    held_function *f;
+    uint32_t *here;
+    const void *there;
+    int64_t took; /* by the call that may be held up */
+    bool is_idle; /* said of the stream that was asked for */
+} functions;
+
+static void wait_until_released(void *arg) {
+    held_function *f = arg;
+
+    atomic_store(&f->has_begun, true);
+    while (!atomic_load(&f->is_released) && kt_clock_ns() < atomic_load(&f->until)) sleep_ns(20000);
+}
+
+static void set_function(held_function *f, bool is_released, int ms) {
+    atomic_store(&f->has_begun, false);
+    atomic_store(&f->is_released, is_released);
+    atomic_store(&f->until, kt_clock_ns() + ms * MS);
+}
+
+static kt_status ask_meanwhile(functions *t, kt_stream asked, kt_err *err) {
+    const int64_t begin = kt_clock_ns();
+
+    set_function(t->f, false, CALL_MS);
+    KT_TRY(kt_device_call(t->c->d, KT_STREAM_MAIN, wait_until_released, t->f, err));
+    while (!atomic_load(&t->f->has_begun) && kt_clock_ns() - begin < LONGEST_SILENCE)
+        sleep_ns(20000);
+    t->took = -kt_clock_ns();
+    KT_TRY(kt_device_poke(t->c->d, asked, &t->is_idle, err));
+    t->took += kt_clock_ns();
+    return kt_device_sync(t->c->d, NULL, err);
+}
+
+/* A copy before each function, as letters have. */
+static kt_status put_functions(functions *t, int n, kt_err *err) {
+    for (int i = 0; i < n; i++) {
+        KT_TRY(
+            kt_device_download(t->c->d, KT_STREAM_MAIN, t->here, t->there, sizeof *t->here, err));
+        KT_TRY(kt_device_call(t->c->d, KT_STREAM_MAIN, wait_until_released, t->f, err));
+    }
+    return KT_OK;
+}
+
+static kt_status launch_functions(functions *t, int n, kt_err *err) {
+    kt_device_graph *graph;
+    kt_status st;
+
+    KT_TRY(kt_device_capture_begin(t->c->d, KT_STREAM_MAIN, err));
+    st = put_functions(t, n, err);
+    if (st != KT_OK) kt_device_capture_end(t->c->d, &graph, NULL);
+    if (st == KT_OK) st = kt_device_capture_end(t->c->d, &graph, err);
+    for (int i = 0; i < 2 && st == KT_OK; i++) { /* first with functions that end at once */
+        set_function(t->f, i == 0, GIVE_UP_MS);
+        t->took = -kt_clock_ns();
+        st = kt_device_replay(t->c->d, KT_STREAM_MAIN, graph, err);
+        t->took += kt_clock_ns();
+        atomic_store(&t->f->is_released, true);
+        if (st == KT_OK) st = kt_device_sync(t->c->d, NULL, err);
+    }
+    return st;
+}
+
+static kt_status measure_asking(functions *t, const char *name, kt_stream asked, kt_err *err) {
+    const char *note = "";
+    watched w;
+    kt_status st;
+
+    KT_TRY(begin_watch(&w, t->c, name, err));
+    st = ask_meanwhile(t, asked, err);
+    kt_silence_end(&w.silence);
+    if (st != KT_OK) return st;
+    if (t->took > CALL_MS / 2 * MS)
+        note = "held up until it had ended";
+    else if (t->is_idle && asked == KT_STREAM_MAIN)
+        note = "said to be idle";
+    gpu_check_row(t->c, name, (double)t->took * 1e-3, -1, "us", true, note);
+    return KT_OK;
+}
+
+static kt_status measure_launch(functions *t, int n, kt_err *err) {
+    char name[64];
+    watched w;
+    kt_status st;
+
+    snprintf(name, sizeof name, "launching a graph of %d functions that wait", n);
+    KT_TRY(begin_watch(&w, t->c, name, err));
+    st = launch_functions(t, n, err);
+    kt_silence_end(&w.silence);
+    if (st != KT_OK) return st;
+    gpu_check_row(t->c, name, (double)t->took * 1e-3, -1, "us", true,
+                  t->took > GIVE_UP_MS / 2 * MS ? "held up until they gave up, after 1 s" : "");
+    return KT_OK;
+}
+
+static kt_status measure_functions(gpu_check *c, uint32_t *here, const void *there, kt_err *err) {
+    static const int counts[] = {4, 16, 64, 256};
+    static held_function f; /* stays where an error leaves functions behind */
+    functions t = {.c = c, .f = &f, .here = here, .there = there};
+
+    KT_TRY(measure_asking(&t, "asking for a stream while its function of the host runs",
+                          KT_STREAM_MAIN, err));
+    KT_TRY(measure_asking(&t, "asking for another stream meanwhile", KT_STREAM_UPLOAD, err));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        KT_TRY(measure_launch(&t, counts[i], err));
+    return KT_OK;
+}
+
 /* ---- all of it ---- */
 
 kt_status gpu_check_letters(gpu_check *c, kt_err *err) {
@@ -145,5 +273,5 @@ kt_status gpu_check_letters(gpu_check *c, kt_err *err) {
     KT_TRY(kt_device_alloc(c->d, MOST_BYTES, &there, err));
     for (size_t i = 0; i < sizeof letter_cases / sizeof *letter_cases; i++)
         KT_TRY(measure_letters(c, &letter_cases[i], here, there, err));
-    return KT_OK;
+    return measure_functions(c, here, there, err);
 }
