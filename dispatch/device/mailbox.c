@@ -1,7 +1,7 @@
 /* Letters by flags in mapped memory, or by functions of the host.
  *
  * Why the order holds. A post of mapped memory is a kernel of its own, which goes on when the work
- * before it is done and can be seen (kt_launch_wait, where launches overlap). Its block stores the
+ * before it is done and can be seen (KT_LAUNCH_WAIT, where launches overlap). Its block stores the
  * spans, meets at a barrier, and one thread fences for the system before it stores the flag, which
  * the host loads with acquire order. An answer is a store with release order, which a thread loads
  * with acquire order before its block meets at a barrier and loads the spans; what is behind goes

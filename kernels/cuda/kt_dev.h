@@ -36,12 +36,15 @@ typedef long long int64_t;
  * multiprocessors takes no time of its own: it waits here until all that is before it is done and
  * can be seen. The one behind it may come as soon as all of this one's blocks are there. Both are
  * nothing where launches do not overlap. */
-KT_DEVICE void kt_launch_wait(void) {
 #if __CUDA_ARCH__ >= 900 /* KT_OVERLAP_SM */
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#define KT_LAUNCH_WAIT()                                                \
+    do {                                                                \
+        asm volatile("griddepcontrol.wait;" ::: "memory");              \
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); \
+    } while (0)
+#else
+#define KT_LAUNCH_WAIT() (void)0
 #endif
-}
 
 /* The entry `name`, whose blocks run body(&parameters). THREADS is a constant of the build. */
 #define KT_ENTRY(name, type, body, threads) KT_ENTRY_OF(name, type, body, (threads))
@@ -50,7 +53,7 @@ KT_DEVICE void kt_launch_wait(void) {
 #define KT_ENTRY_ALONE(name, type, body, threads) KT_ENTRY_OF(name, type, body, (threads, 1))
 #define KT_ENTRY_OF(name, type, body, bounds)                                                  \
     extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ type p) { \
-        kt_launch_wait();                                                                      \
+        KT_LAUNCH_WAIT();                                                                      \
         body(&p);                                                                              \
     }
 

@@ -245,7 +245,7 @@ static int count_overlapped(int ordinal) {
     return n;
 }
 
-/* Code of sm_90 and newer waits for what is before it (kt_launch_wait), other code does not: the
+/* Code of sm_90 and newer waits for what is before it (KT_LAUNCH_WAIT), other code does not: the
  * pretended driver refuses to overlap that. */
 Test(cuda_calls, launches_overlap_where_kernels_wait) {
     set_up("new");

@@ -301,6 +301,7 @@ ParameterizedTest(int *encoding, stored_families, agree_with_their_formulas, .ti
     for (uint64_t seed = FIRST_SEED; seed < FIRST_SEED + SEEDS; seed++)
         for (int f = 0; f < FAMILIES; f++) {
             if (*encoding == KT_PLAIN_ENCODINGS && !families[f].has_gguf) continue;
+            if (is_sanitized && (f + *encoding) % 4) continue; /* three families of each */
             compared += check_one(f, (kt_plain_encoding)*encoding, seed);
             asked += TOKENS;
         }

@@ -23,8 +23,7 @@ static const struct {
     bool magnitudes;
     bool is_number; /* what is not a number may have any bits */
 } cases[KT_CONFORM_COUNT] = {
-    [KT_CONFORM_PLACE] = {"kt_launch_wait kt_thread kt_lane kt_warp kt_block_x kt_block_y", ANY, 0,
-                          false, false},
+    [KT_CONFORM_PLACE] = {"kt_thread kt_lane kt_warp kt_block_x kt_block_y", ANY, 0, false, false},
     [KT_CONFORM_BITS] = {"kt_float_bits kt_bits_float kt_bf16_low kt_bf16_high kt_and_or", FLOATS,
                          0, false, false},
     [KT_CONFORM_BF16_PAIR] = {"kt_bf16_pair", FLOATS, 0, false, false},
