@@ -400,7 +400,7 @@ static kt_status run(kt_device *d, kt_stream s, const kt_device_launch *l, kt_er
     const kt_cu_launch how = {.grid_x = (unsigned)l->grid_x,
                               .grid_y = (unsigned)l->grid_y,
                               .grid_z = 1,
-                              .x = (unsigned)c->kernel->threads(&c->config),
+                              .x = (unsigned)kt_cuda_threads(c->kernel, &c->config, l->entry),
                               .y = 1,
                               .z = 1,
                               .shared_bytes = (unsigned)l->shared_bytes,

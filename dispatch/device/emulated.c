@@ -120,7 +120,7 @@ static kt_status run_launch(emulated *u, const kt_device_launch *l, kt_err *err)
                           .parameters = l->parameters,
                           .grid_x = l->grid_x,
                           .grid_y = l->grid_y,
-                          .threads = k->threads(&l->code->config),
+                          .threads = kt_cuda_threads(k, &l->code->config, l->entry),
                           .shared_bytes = l->shared_bytes,
                           .constant = l->code->config.value},
                .options = &u->options,

@@ -4,7 +4,8 @@
  * (attn_calls.h). A block has one such tile, one kv head and one split of the keys; its warps take
  * turns with KEYS keys, which each copies for itself, STAGES deep, so that no barrier of the block
  * stands between memory and sums. At the end the warps' sums are joined in shared memory, in order,
- * and the splits by the second entry.
+ * and the splits by the second entry. What a block works on is read before the launch before has
+ * ended.
  *
  *   split  grid (kv heads * splits, tiles)
  *   join   grid (kv heads * 16, tiles), if splits is not 1
@@ -150,8 +151,9 @@ KT_DEVICE void split(const kt_attn_paged *p) {
     uint32_t q[MAX_HELD / 4];
     float o[KT_ATTN_MAX_VALUE / 2];
 
-    if (from >= b.end) return;
     r = kt_attn_pairs_of(p, &b, 0);
+    KT_LAUNCH_WAIT();
+    if (from >= b.end) return;
     if (IS_HELD) {
         kt_attn_hold_queries(p, &b, 0, HEAD, q);
     } else {
@@ -184,7 +186,7 @@ KT_DEVICE void join(const kt_attn_paged *p) {
     kt_attn_join(p, PAIRS, VALUE, THREADS);
 }
 
-KT_ENTRY(attn_decode_split, kt_attn_paged, split, THREADS)
+KT_ENTRY_EARLY(attn_decode_split, kt_attn_paged, split, THREADS)
 KT_ENTRY(attn_decode_join, kt_attn_paged, join, THREADS)
 
 #ifndef __CUDACC_RTC__

@@ -100,7 +100,7 @@ KT_DEVICE void blocks(const kt_gather_blocks *p) {
     }
 }
 
-KT_ENTRY(attn_gather_entries, kt_gather_entries, entries, THREADS)
+KT_ENTRY_ALONE(attn_gather_entries, kt_gather_entries, entries, THREADS)
 KT_ENTRY(attn_gather_blocks, kt_gather_blocks, blocks, THREADS)
 KT_ENTRY(attn_gather_ring, kt_keep_ring, ring, THREADS)
 

@@ -192,7 +192,8 @@ KT_DEVICE void small_copies(const uint32_t *in, uint32_t *out) {
     for (int i = 0; i < 4; i++) out[i] = kt_shared_u32(other + (uint32_t)i * 4);
 }
 
-/* Lanes that agree, lanes that say yes, and what a lane wrote for the next one. */
+/* Lanes that agree, lanes that say yes, the largest of all lanes, and what a lane wrote for the
+ * next one. */
 KT_DEVICE void votes(const uint32_t *in, uint32_t *out) {
     const uint32_t base = (uint32_t)kt_warp() * 128;
 
@@ -201,6 +202,7 @@ KT_DEVICE void votes(const uint32_t *in, uint32_t *out) {
     kt_set_shared_u32(base + (uint32_t)kt_lane() * 4, in[2]);
     kt_warp_sync();
     out[2] = kt_shared_u32(base + (uint32_t)((kt_lane() + 1) & 31) * 4);
+    out[3] = (uint32_t)kt_warp_max((int32_t)in[3]);
 }
 
 KT_DEVICE void whole(int which, const uint32_t *in, uint32_t *out) {

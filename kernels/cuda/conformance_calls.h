@@ -39,7 +39,7 @@ typedef enum kt_conform_case {
     KT_CONFORM_SHARED_F32,   /* kt_set_shared_f32, kt_shared_f32, kt_shared_f32x2, kt_shared_add,
                                 kt_set_f32x2 */
     KT_CONFORM_COPY_SMALL,   /* kt_copy8, kt_copy4 */
-    KT_CONFORM_VOTES,        /* kt_warp_match, kt_warp_ballot, kt_warp_sync */
+    KT_CONFORM_VOTES,        /* kt_warp_match, kt_warp_ballot, kt_warp_max, kt_warp_sync */
     KT_CONFORM_LARGEST,      /* kt_warp_max_nan */
     KT_CONFORM_BLOCK_SUM,
     KT_CONFORM_LDMATRIX_TRANS,

@@ -86,6 +86,8 @@ typedef struct kt_cuda_kernel {
     /* NULL when a block of this config can exist on the target; else why not. */
     const char *(*refuse)(const kt_config *config, const kt_cuda_target *target);
     int (*threads)(const kt_config *config);
+    /* Of a kernel whose entries differ in it: threads of this one. NULL: all have `threads`. */
+    int (*entry_threads)(const kt_config *config, int entry);
     /* Dynamic shared memory of a block for rows of k inputs. */
     size_t (*shared_bytes)(const kt_config *config, int64_t k);
 } kt_cuda_kernel;
@@ -107,6 +109,12 @@ static inline size_t kt_cuda_nothing_shared(const kt_config *config, int64_t k) 
 #define KT_CUDA_ONE_WARP                                        \
     .refuse = kt_cuda_refuse_none, .threads = kt_cuda_one_warp, \
     .shared_bytes = kt_cuda_nothing_shared
+
+/* Threads of a block of the entry. */
+static inline int kt_cuda_threads(const kt_cuda_kernel *kernel, const kt_config *config,
+                                  int entry) {
+    return kernel->entry_threads ? kernel->entry_threads(config, entry) : kernel->threads(config);
+}
 
 #define KT_CUDA_KERNEL(stem)                    \
     extern const kt_cuda_kernel kt_cuda_##stem; \

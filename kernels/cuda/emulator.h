@@ -72,6 +72,8 @@ size_t kt_emulated_parameter_bytes(kt_emulated_entry *entry);
             kt_emulator_parameters(sizeof(type)); \
     }
 #define KT_ENTRY_ALONE KT_ENTRY
+#define KT_ENTRY_EARLY KT_ENTRY
+#define KT_LAUNCH_WAIT() (void)0
 /* A constant of the build: on a GPU a macro, here a number of the launch. */
 #define KT_CONSTANT(i) (kt_emulator_constant()[i])
 
@@ -248,6 +250,13 @@ KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
 }
 KT_DEVICE float kt_warp_xor(float v, int lanes) {
     return kt_float_bits(kt_emulator_shuffle(kt_bits_float(v), kt_lane() ^ lanes));
+}
+KT_DEVICE int32_t kt_warp_max(int32_t v) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        const int32_t other = (int32_t)kt_emulator_shuffle((uint32_t)v, kt_lane() ^ lanes);
+        if (other > v) v = other;
+    }
+    return v;
 }
 KT_DEVICE uint32_t kt_warp_match(uint32_t v) {
     return kt_emulator_match(v);

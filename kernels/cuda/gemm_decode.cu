@@ -1,7 +1,7 @@
 /* Dense products of 1 to 8 rows: weights of any format, float in and out.
  *
  * A block makes 16 TILES outputs for all rows; its warps split the inputs (kt_dev_few.h). Each
- * weight is read once.
+ * weight is read once, those of the first step before the launch before has ended.
  *
  *   gemm_decode  grid (n / (16 TILES) rounded up, heads)
  *
@@ -47,27 +47,28 @@ KT_DEVICE void product(const kt_gemm_decode *p) {
     float sum[MAX_TILES * 4];
     int step = kt_warp();
 
+    if (step < steps) load_tiles(p, w, first, &at, step, now);
+    KT_LAUNCH_WAIT();
     if (row < p->rows)
         x = p->x + kt_block_y() * p->x_head + (p->x_row ? p->x_row[row] : row) * p->ldx;
     KT_UNROLL
     for (int i = 0; i < TILES * 4; i++) sum[i] = 0;
-    if (AHEAD && step < steps) load_tiles(p, w, first, &at, step, now);
     KT_ROLLED
     for (; step < steps; step += WARPS) {
         uint32_t pairs[16];
-        if (!AHEAD) load_tiles(p, w, first, &at, step, now);
         if (AHEAD && step + WARPS < steps) load_tiles(p, w, first, &at, step + WARPS, next);
-        kt_few_load_x(FORMAT, x, 0, p->k, step, pairs);
+        kt_few_load_f32(FORMAT, x, p->k, step, pairs);
         KT_UNROLL
         for (int t = 0; t < TILES; t++) kt_few_multiply(FORMAT, &now[t], pairs, sum + 4 * t);
         KT_UNROLL
         for (int t = 0; AHEAD && t < TILES; t++) now[t] = next[t];
+        if (!AHEAD && step + WARPS < steps) load_tiles(p, w, first, &at, step + WARPS, now);
     }
     kt_few_reduce(WARPS, 0, sum, TILES * 4);
     if (kt_warp() == 0) write_rows(p, first, sum);
 }
 
-KT_ENTRY_ALONE(gemm_decode, kt_gemm_decode, product, THREADS)
+KT_ENTRY_EARLY(gemm_decode, kt_gemm_decode, product, THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"

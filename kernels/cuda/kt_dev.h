@@ -56,6 +56,14 @@ typedef long long int64_t;
         KT_LAUNCH_WAIT();                                                                      \
         body(&p);                                                                              \
     }
+/* The same of a body that waits itself: by KT_LAUNCH_WAIT, in every thread, before it returns. Until
+ * then it writes nothing, and reads what the launch before this one does not write: weights, the
+ * lists of a step. */
+#define KT_ENTRY_EARLY(name, type, body, threads)            \
+    extern "C" __global__ void __launch_bounds__(threads, 1) \
+        name(const __grid_constant__ type p) {               \
+        body(&p);                                            \
+    }
 
 /* A constant of the build: KT_C0, KT_C1 .. are defined on the compiler's command line. */
 #define KT_CONSTANT(i) KT_C##i
@@ -234,6 +242,10 @@ KT_DEVICE float kt_warp_xor(float v, int lanes) {
 }
 KT_DEVICE uint32_t kt_warp_from(uint32_t v, int lane) {
     return __shfl_sync(0xffffffffu, v, lane);
+}
+/* The largest v of all lanes. */
+KT_DEVICE int32_t kt_warp_max(int32_t v) {
+    return __reduce_max_sync(0xffffffffu, v);
 }
 /* A bit for each lane whose v equals this lane's. */
 KT_DEVICE uint32_t kt_warp_match(uint32_t v) {

@@ -24,38 +24,48 @@ KT_DEVICE int kt_few_first(int format, int step, int i) {
     return step * KT_FEW_STEP + (i * 4 + (kt_lane() & 3)) * inputs;
 }
 
-/* 8 activations from input `at` on as bfloat16; zeros where there are none. */
-KT_DEVICE void kt_few_load8(const float *f32, const uint16_t *bf16, int at, int k, uint32_t *x) {
-    kt_u128 a, b;
+/* 4 words at any multiple of 4 bytes, all on their way at once. */
+KT_DEVICE kt_u128 kt_few_words(const float *p) {
+    kt_u128 v;
+    v.x = kt_bits_float(p[0]), v.y = kt_bits_float(p[1]);
+    v.z = kt_bits_float(p[2]), v.w = kt_bits_float(p[3]);
+    return v;
+}
 
-    x[0] = x[1] = x[2] = x[3] = 0;
-    if (at >= k) return;
-    if (bf16) {
-        a = kt_load_cached(bf16 + at);
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    } else if (f32 && (uint64_t)f32 % 16) {
-        KT_UNROLL
-        for (int i = 0; i < 4; i++) x[i] = kt_bf16_pair(f32[at + 2 * i], f32[at + 2 * i + 1]);
-    } else if (f32) {
-        a = kt_load_cached(f32 + at);
-        b = kt_load_cached(f32 + at + 4);
-        x[0] = kt_bf16_pair(kt_float_bits(a.x), kt_float_bits(a.y));
-        x[1] = kt_bf16_pair(kt_float_bits(a.z), kt_float_bits(a.w));
-        x[2] = kt_bf16_pair(kt_float_bits(b.x), kt_float_bits(b.y));
-        x[3] = kt_bf16_pair(kt_float_bits(b.z), kt_float_bits(b.w));
+/* The lane's 32 activations of a step, as 16 pairs in the order of its pieces; zeros behind the end
+ * and where there is no row (NULL). All loads are on their way before the first of them is used: one
+ * after the other they would take as long as the weights. */
+KT_DEVICE void kt_few_load_f32(int format, const float *row, int k, int step, uint32_t *x) {
+    const int inputs = kt_piece_inputs(format);
+    const int is_aligned = (uint64_t)row % 16 == 0;
+    kt_u128 v[8];
+
+    KT_UNROLL
+    for (int c = 0; c < 8; c++) {
+        const int at = kt_few_first(format, step, 8 * (c / 2) / inputs) + 8 * (c / 2) % inputs;
+        v[c].x = v[c].y = v[c].z = v[c].w = 0;
+        if (!row || at >= k) continue;
+        v[c] =
+            is_aligned ? kt_load_cached(row + at + c % 2 * 4) : kt_few_words(row + at + c % 2 * 4);
+    }
+    KT_UNROLL
+    for (int c = 0; c < 8; c++) {
+        x[2 * c] = kt_bf16_pair(kt_float_bits(v[c].x), kt_float_bits(v[c].y));
+        x[2 * c + 1] = kt_bf16_pair(kt_float_bits(v[c].z), kt_float_bits(v[c].w));
     }
 }
 
-/* The lane's 32 activations of a step, of a row of either type (both NULL: of none), as 16 pairs in
- * the order of its pieces. */
-KT_DEVICE void kt_few_load_x(int format, const float *f32, const uint16_t *bf16, int k, int step,
-                             uint32_t *x) {
+KT_DEVICE void kt_few_load_bf16(int format, const uint16_t *row, int k, int step, uint32_t *x) {
     const int inputs = kt_piece_inputs(format);
 
     KT_UNROLL
-    for (int c = 0; c < 4; c++)
-        kt_few_load8(f32, bf16, kt_few_first(format, step, 8 * c / inputs) + 8 * c % inputs, k,
-                     x + 4 * c);
+    for (int c = 0; c < 4; c++) {
+        const int at = kt_few_first(format, step, 8 * c / inputs) + 8 * c % inputs;
+        kt_u128 v;
+        v.x = v.y = v.z = v.w = 0;
+        if (row && at < k) v = kt_load_cached(row + at);
+        x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
+    }
 }
 
 /* What a lane holds of a tile's 16 rows in one step: pieces of two rows, and their late scales. */

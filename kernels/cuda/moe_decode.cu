@@ -24,9 +24,11 @@
 #define TILES KT_CONSTANT(1)
 #define AHEAD KT_CONSTANT(2) /* 1: the next step's weights are loaded while one is multiplied */
 #define FORMAT KT_CONSTANT(3)
+#define DOWN_WARPS KT_CONSTANT(4) /* of down, which has fewer blocks, and more to do in each */
 #define THREADS (32 * WARPS)
+#define DOWN_THREADS (32 * DOWN_WARPS)
 enum { MAX_TILES = 2 };
-KT_REQUIRE(WARPS >= 1 && TILES >= 1 && TILES <= MAX_TILES, "tiles");
+KT_REQUIRE(WARPS >= 1 && DOWN_WARPS >= 1 && TILES >= 1 && TILES <= MAX_TILES, "tiles");
 
 /* The slot of a token that has the expert, or -1. */
 KT_DEVICE int slot_of(const kt_moe_decode *p, int token, int expert) {
@@ -77,7 +79,7 @@ KT_DEVICE void multiply_gate_up(const kt_moe_decode *p, int expert, int first, c
         uint32_t pairs[16];
         if (!AHEAD) load_gate_up(p, &at, offset, first, step, now);
         if (AHEAD && step + WARPS < steps) load_gate_up(p, &at, offset, first, step + WARPS, next);
-        kt_few_load_x(FORMAT, x, 0, p->k, step, pairs);
+        kt_few_load_f32(FORMAT, x, p->k, step, pairs);
         KT_UNROLL
         for (int i = 0; i < 2 * TILES; i++) kt_few_multiply(FORMAT, &now[i], pairs, sum + 4 * i);
         KT_UNROLL
@@ -134,12 +136,12 @@ KT_DEVICE uint32_t first_at(const kt_moe_decode *p, int slot) {
 KT_DEVICE void list_members(const kt_moe_decode *p) {
     const int all = p->tokens * p->slots;
 
-    for (int i = kt_thread(); i < all * KT_FEW_ROWS; i += THREADS) {
+    for (int i = kt_thread(); i < all * KT_FEW_ROWS; i += DOWN_THREADS) {
         const int expert = p->expert[i / KT_FEW_ROWS], token = i % KT_FEW_ROWS;
         kt_set_shared_u32(member_at(0, i), (uint32_t)(expert < 0 ? -1 : slot_of(p, token, expert)));
     }
     kt_sync();
-    for (int slot = kt_thread(); slot < all; slot += THREADS) {
+    for (int slot = kt_thread(); slot < all; slot += DOWN_THREADS) {
         uint32_t is_first = p->expert[slot] >= 0;
         for (int token = 0; token < slot / p->slots; token++)
             if ((int)kt_shared_u32(member_at(slot, token)) >= 0) is_first = 0;
@@ -180,7 +182,7 @@ KT_DEVICE void multiply_down(const kt_moe_decode *p, turn t, const kt_few_weight
     const int mine = (int)kt_shared_u32(member_at(t.slot, kt_lane() >> 2));
     uint32_t pairs[16];
 
-    kt_few_load_x(FORMAT, 0, mine < 0 ? 0 : p->h + (int64_t)mine * p->n, p->n, t.step, pairs);
+    kt_few_load_bf16(FORMAT, mine < 0 ? 0 : p->h + (int64_t)mine * p->n, p->n, t.step, pairs);
     KT_UNROLL
     for (int i = 0; i < TILES; i++) kt_few_multiply(FORMAT, &w[i], pairs, sum + 4 * i);
 }
@@ -214,7 +216,8 @@ KT_DEVICE void begin_total(const kt_moe_decode *p, int all, int first, float *to
     }
 }
 
-/* The steps of all experts, one after the other, go to the warps in turn. */
+/* The steps of all experts, one after the other, go to the warps in turn. What the weights meet is
+ * what the launch before leaves: until then the first of them, and the lists, are read. */
 KT_DEVICE void add_products(const kt_moe_decode *p, int all, int first, float *total) {
     const kt_weight_row at = kt_weight_row_of(FORMAT, p->n);
     const int steps = steps_of(p->n);
@@ -225,12 +228,12 @@ KT_DEVICE void add_products(const kt_moe_decode *p, int all, int first, float *t
 
     t.slot = 0, t.step = kt_warp();
     t = turn_from(p, all, steps, t);
-    if (AHEAD && t.slot < all) load_down(p, &at, first, t, now);
+    if (t.slot < all) load_down(p, &at, first, t, now);
+    KT_LAUNCH_WAIT();
     KT_ROLLED
     for (; t.slot < all; t = after) {
-        after.slot = t.slot, after.step = t.step + WARPS;
+        after.slot = t.slot, after.step = t.step + DOWN_WARPS;
         after = turn_from(p, all, steps, after);
-        if (!AHEAD) load_down(p, &at, first, t, now);
         if (AHEAD && after.slot < all) load_down(p, &at, first, after, next);
         if (t.slot != slot) {
             if (slot >= 0) add_routed(p, slot, sum, total);
@@ -241,6 +244,7 @@ KT_DEVICE void add_products(const kt_moe_decode *p, int all, int first, float *t
         multiply_down(p, t, now, sum);
         KT_UNROLL
         for (int i = 0; AHEAD && i < TILES; i++) now[i] = next[i];
+        if (!AHEAD && after.slot < all) load_down(p, &at, first, after, now);
     }
     if (slot >= 0) add_routed(p, slot, sum, total);
 }
@@ -252,7 +256,7 @@ KT_DEVICE void down(const kt_moe_decode *p) {
     list_members(p);
     begin_total(p, all, first, total);
     add_products(p, all, first, total);
-    kt_few_reduce(WARPS, first_at(p, (all + 3) / 4 * 4), total, 4 * TILES);
+    kt_few_reduce(DOWN_WARPS, first_at(p, (all + 3) / 4 * 4), total, 4 * TILES);
     if (kt_warp() > 0) return;
     KT_UNROLL
     for (int i = 0; i < TILES * 4; i++) {
@@ -264,7 +268,7 @@ KT_DEVICE void down(const kt_moe_decode *p) {
 }
 
 KT_ENTRY_ALONE(moe_decode_gate_up, kt_moe_decode, gate_up, THREADS)
-KT_ENTRY_ALONE(moe_decode_down, kt_moe_decode, down, THREADS)
+KT_ENTRY_EARLY(moe_decode_down, kt_moe_decode, down, DOWN_THREADS)
 
 #ifndef __CUDACC_RTC__
 #include "kernels/cuda/cuda_kernel.h"
@@ -272,19 +276,27 @@ KT_ENTRY_ALONE(moe_decode_down, kt_moe_decode, down, THREADS)
 
 static const int32_t warps_values[] = {1, 2, 4, 8, 16}, tiles_values[] = {1, 2},
                      ahead_values[] = {0, 1};
-static const kt_param params[] = {{"warps", warps_values, 5, 8},
+static const kt_param params[] = {{"warps", warps_values, 5, 4},
                                   {"tiles", tiles_values, 2, 1},
                                   {"ahead", ahead_values, 2, 1},
-                                  {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32}};
+                                  {"format", kt_weight_values, KT_WEIGHT_VALUES, KT_W_INT4_G32},
+                                  {"down", warps_values, 5, 16}};
+
+static int entry_threads(const kt_config *config, int entry) {
+    return 32 * config->value[entry == 0 ? 0 : 4];
+}
 
 static int threads(const kt_config *config) {
-    return 32 * config->value[0];
+    return entry_threads(config, 0);
 }
 
 /* k is the number of slots of all tokens. */
 static size_t shared_bytes(const kt_config *config, int64_t k) {
-    return (size_t)(k + 3) / 4 * 4 * (KT_FEW_ROWS + 1) * 4 +
-           kt_few_reduce_bytes(config->value[0], config->value[1] * 8);
+    const size_t gate_up = kt_few_reduce_bytes(config->value[0], config->value[1] * 8);
+    const size_t down = (size_t)(k + 3) / 4 * 4 * (KT_FEW_ROWS + 1) * 4 +
+                        kt_few_reduce_bytes(config->value[4], config->value[1] * 4);
+
+    return gate_up > down ? gate_up : down;
 }
 
 static const char *refuse(const kt_config *config, const kt_cuda_target *target) {
@@ -298,10 +310,10 @@ static const char *refuse(const kt_config *config, const kt_cuda_target *target)
 KT_CUDA_KERNEL(moe_decode) = {
     .name = "moe_decode",
     .about = "experts of 1 to 8 tokens, weights of any format",
-    .version = 2,
+    .version = 3,
     .targets = KT_CUDA_BASELINE,
     .params = params,
-    .param_count = 4,
+    .param_count = 5,
     .entry_count = 2,
     .entry = {{"moe_decode_gate_up", moe_decode_gate_up}, {"moe_decode_down", moe_decode_down}},
     .jobs = KT_CUDA_EXPERTS_FEW,
@@ -309,6 +321,7 @@ KT_CUDA_KERNEL(moe_decode) = {
     .needs_opcodes = 1u << KT_OPCODE_HMMA,
     .refuse = refuse,
     .threads = threads,
+    .entry_threads = entry_threads,
     .shared_bytes = shared_bytes,
 };
 #endif

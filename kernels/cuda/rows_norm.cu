@@ -16,6 +16,7 @@
 
 #define WARPS KT_CONSTANT(0)
 #define THREADS (32 * WARPS)
+enum { HELD = 16 }; /* numbers of a row that a thread keeps: all, of rows up to HELD * THREADS */
 KT_REQUIRE(WARPS >= 1 && WARPS <= 32, "threads of a block");
 
 KT_DEVICE void put(const kt_rows_norm *p, int64_t row, int column, float v) {
@@ -23,21 +24,38 @@ KT_DEVICE void put(const kt_rows_norm *p, int64_t row, int column, float v) {
     if (p->y16) p->y16[row * p->ldy16 + column] = (uint16_t)kt_bf16_pair(v, 0);
 }
 
+/* The column of number j of a thread. */
+KT_DEVICE int at(int j) {
+    return kt_thread() + j * THREADS;
+}
+
+/* The weights are on their way before the launch before has ended, and the row is read once: of one
+ * row alone the time is that of loads that wait for each other. */
 KT_DEVICE void rms(const kt_rows_norm *p) {
     const int64_t row = kt_block_x();
     const float *x = p->x + row * p->ldx;
-    float sum = 0, r;
+    float w[HELD], held[HELD], sum = 0, r;
 
-    for (int i = kt_thread(); i < p->k; i += THREADS) sum = kt_fma(x[i], x[i], sum);
+    KT_UNROLL
+    for (int j = 0; j < HELD; j++) w[j] = at(j) < p->k ? p->w[at(j)] : 0;
+    KT_LAUNCH_WAIT();
+    KT_UNROLL
+    for (int j = 0; j < HELD; j++) held[j] = at(j) < p->k ? x[at(j)] : 0;
+    KT_UNROLL
+    for (int j = 0; j < HELD; j++) sum = kt_fma(held[j], held[j], sum);
+    for (int i = at(HELD); i < p->k; i += THREADS) sum = kt_fma(x[i], x[i], sum);
     sum = kt_block_sum(sum, 0, WARPS);
     r = 1.0f / kt_sqrt(sum / (float)p->k + p->eps);
-    for (int i = kt_thread(); i < p->k; i += THREADS) put(p, row, i, x[i] * r * p->w[i]);
+    KT_UNROLL
+    for (int j = 0; j < HELD; j++)
+        if (at(j) < p->k) put(p, row, at(j), held[j] * r * w[j]);
+    for (int i = at(HELD); i < p->k; i += THREADS) put(p, row, i, x[i] * r * p->w[i]);
 }
 
 KT_DEVICE void heads(const kt_rows_norm *p) {
-    const int at = kt_block_x() * WARPS + kt_warp();
-    const int64_t row = at / p->pieces;
-    const int first = (at - (int)row * p->pieces) * p->k;
+    const int piece = kt_block_x() * WARPS + kt_warp();
+    const int64_t row = piece / p->pieces;
+    const int first = (piece - (int)row * p->pieces) * p->k;
     const float *x = p->x + row * p->ldx + first;
     float sum = 0, r;
 
@@ -65,7 +83,7 @@ KT_DEVICE void layer(const kt_rows_norm *p) {
         put(p, row, i, (x[i] - mean) * r * p->w[i] + p->bias[i]);
 }
 
-KT_ENTRY(rows_norm_rms, kt_rows_norm, rms, THREADS)
+KT_ENTRY_EARLY(rows_norm_rms, kt_rows_norm, rms, THREADS)
 KT_ENTRY(rows_norm_heads, kt_rows_norm, heads, THREADS)
 KT_ENTRY(rows_norm_layer, kt_rows_norm, layer, THREADS)
 

@@ -58,13 +58,15 @@ static inline void cuda_launch(const kt_cuda_kernel *k, const char *entry, const
     kt_launch l = {.parameters = call,
                    .grid_x = x,
                    .grid_y = y,
-                   .threads = k->threads(config),
                    .shared_bytes = k->shared_bytes(config, size),
                    .constant = config->value};
     kt_err err;
 
     for (int i = 0; i < k->entry_count; i++)
-        if (strcmp(k->entry[i].name, entry) == 0) l.name = entry, l.entry = k->entry[i].emulated;
+        if (strcmp(k->entry[i].name, entry) == 0) {
+            l.name = entry, l.entry = k->entry[i].emulated;
+            l.threads = kt_cuda_threads(k, config, i);
+        }
     cr_assert_not_null(l.entry, "%s has no entry %s", k->name, entry);
     cr_assert_eq(kt_emulate(&l, &options, &err), KT_OK, "%s", err.message);
 }

@@ -42,7 +42,7 @@ static inline void launch(const kt_cuda_kernel *k, int entry, const void *call, 
                          .parameters = call,
                          .grid_x = x,
                          .grid_y = y,
-                         .threads = k->threads(config),
+                         .threads = kt_cuda_threads(k, config, entry),
                          .shared_bytes = k->shared_bytes(config, size),
                          .constant = config->value};
     const kt_emulator_options options = {.seed = seed, .lazy = seed % 2, .races = true};

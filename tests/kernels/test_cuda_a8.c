@@ -44,7 +44,7 @@ static void launch(const char *kernel, int entry, const void *call, int x, int y
                          .parameters = call,
                          .grid_x = x,
                          .grid_y = y,
-                         .threads = k->threads(config),
+                         .threads = kt_cuda_threads(k, config, entry),
                          .shared_bytes = k->shared_bytes(config, 0),
                          .constant = config->value};
     const kt_emulator_options options = {.seed = seed, .lazy = seed % 2, .races = true};

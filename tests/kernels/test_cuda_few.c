@@ -231,7 +231,7 @@ static kt_moe_decode call_of(const experts *m, kt_weight_format format) {
 static void check_experts(const expert_case *c, kt_weight_format format, int warps, int tiles,
                           uint32_t seed) {
     const kt_cuda_kernel *k = find("moe_decode");
-    const kt_config config = {{warps, tiles, (int32_t)seed % 2, (int32_t)format}};
+    const kt_config config = {{warps, tiles, (int32_t)seed % 2, (int32_t)format, 16 / warps}};
     const int all = c->tokens * c->slots;
     float *before = malloc((size_t)(c->tokens * c->k) * sizeof *before);
     kt_moe_decode call;
@@ -276,7 +276,7 @@ Test(cuda_few, experts_of_any_size_and_share, .timeout = 120) {
 Test(cuda_few, experts_of_others_do_not_count) {
     const expert_case c = {2, 1, 2, 32, 32, false, false};
     const kt_cuda_kernel *k = find("moe_decode");
-    const kt_config config = {{2, 1, 1, KT_W_BF16}};
+    const kt_config config = {{2, 1, 1, KT_W_BF16, 4}};
     kt_moe_decode call;
     experts m;
 

@@ -226,7 +226,7 @@ static void score_index(const index_batch *b, const kt_cuda_kernel *k, int entry
                          .grid_x =
                              (MAX_CONTEXT + 16 * config->value[2] - 1) / (16 * config->value[2]),
                          .grid_y = ROWS,
-                         .threads = k->threads(config),
+                         .threads = kt_cuda_threads(k, config, entry),
                          .shared_bytes = k->shared_bytes(config, b->heads),
                          .constant = config->value};
     kt_err err;
