@@ -50,19 +50,46 @@ typedef struct kt_row_places {
 
 enum { KT_KEPT_BF16 = 0, KT_KEPT_INT8, KT_KEPT_FP8 };
 
-/* heads rows of `size` floats of each row of x go to their places: head h of page p, place i at to
- * + h * head_stride + p * page_stride + i * row_bytes, its scale (INT8, FP8: one a row) at scale +
- * h * scale_head_stride + p * scale_page_stride + i. The bytes are those of kt_attn_store. */
+/* Head h of page p, place i lies at to + h * head_stride + p * page_stride + i * row_bytes, its
+ * scale (INT8, FP8: one a row) at scale + h * scale_head_stride + p * scale_page_stride + i. */
+typedef struct kt_kept_heads {
+    uint8_t *to;
+    float *scale;                                 /* NULL with BF16 */
+    int64_t head_stride, page_stride, row_bytes;  /* bytes */
+    int64_t scale_head_stride, scale_page_stride; /* floats */
+} kt_kept_heads;
+
+/* heads rows of `size` floats of each row of x go to their places. The bytes are those of
+ * kt_attn_store. */
 typedef struct kt_rows_keep {
     const float *x;
     kt_row_places places;
-    uint8_t *to;
-    float *scale;                                 /* NULL with BF16 */
-    int64_t head_stride, page_stride;             /* bytes */
-    int64_t scale_head_stride, scale_page_stride; /* floats */
-    int32_t ldx, heads, size, row_bytes, rows;
-    int32_t zero; /* for padding */
+    kt_kept_heads kept;
+    int32_t ldx, heads, size, rows;
 } kt_rows_keep;
+
+/* ---- rows_heads ---- */
+
+enum { KT_HEAD_PARTS = 3 };
+
+/* Heads of `size` floats that lie side by side in the rows of x: they are normed, then the first
+ * rotary_dim numbers of each are rotated, both in place, then they go to their places. What each of
+ * these is, is said above (heads of rows_norm, rows_rope, rows_keep); each may be left out. */
+typedef struct kt_head_part {
+    float *x;
+    const float *w;       /* of the norm; NULL = ones */
+    const float *cos_sin; /* NULL = not rotated */
+    kt_kept_heads kept;   /* to NULL = not kept */
+    int32_t ld, heads, size, rotary_dim, is_interleaved, is_inverse, has_norm;
+    float eps;
+} kt_head_part;
+
+/* Queries, keys and values between their product and attention. */
+typedef struct kt_rows_heads {
+    kt_row_places places;
+    kt_head_part part[KT_HEAD_PARTS]; /* unused ones have no heads */
+    int32_t heads, rows;              /* heads of all parts */
+} kt_rows_heads;
 
 /* A row that ends a window of `ratio` tokens is normed and rotated at the window's first position,
  * in place, its last `rotary` numbers (kernels/compress/entries.h); then it goes to place

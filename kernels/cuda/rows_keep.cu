@@ -1,9 +1,6 @@
 /* Rows of keys and values, and index keys, go to the pages of their sequences.
  *
- * A warp writes one head of one row, with the bytes that the host's kt_attn_store writes: bfloat16;
- * or 8-bit codes and an f32 scale, the largest magnitude becoming the largest code, 127 or 448.
- * Rows below 2^-100 are zeros. A NaN spoils the scale of an INT8 row and is a code of FP8. Index
- * keys are one head of bfloat16.
+ * A warp writes one head of one row (kt_dev_keep.h). Index keys are one head of bfloat16.
  *
  * Entries of windows and rows that are only packed are a warp's, too.
  *
@@ -12,81 +9,25 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels/cuda/kt_dev.h"
-#include "kernels/cuda/row_calls.h"
+#include "kernels/cuda/kt_dev_keep.h"
 
 #define FORMAT KT_CONSTANT(0)
 #define WARPS KT_CONSTANT(1)
 #define THREADS (32 * WARPS)
 KT_REQUIRE(FORMAT >= KT_KEPT_BF16 && FORMAT <= KT_KEPT_FP8, "formats of pages");
 
-KT_DEVICE float size_of(float x) {
-    return kt_float_bits(kt_bits_float(x) & 0x7fffffffu);
-}
-
-/* Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits. */
-KT_DEVICE uint8_t int8_code(float x) {
-    return x == x ? (uint8_t)kt_bits_float(x + 12582912.0f) : 0;
-}
-
-/* E4M3, rounded to nearest even; magnitudes over 448 become 448. Below 2^-6 the sum with 2^14
- * rounds to steps of 2^-9. */
-KT_DEVICE uint8_t fp8_code(float x) {
-    const uint32_t bits = kt_bits_float(x), sign = bits >> 24 & 0x80u, u = bits & 0x7fffffffu;
-
-    if (u > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
-    if (u >= 0x43e00000u) return (uint8_t)(sign | 0x7eu);
-    if (u < 0x3c800000u)
-        return (uint8_t)(sign | (kt_bits_float(kt_float_bits(u) + 16384.0f) - 0x46800000u));
-    return (uint8_t)(sign | (u + 0x7ffffu + (u >> 20 & 1u) - 0x3c000000u) >> 20);
-}
-
-KT_DEVICE void put_codes(const float *x, int size, uint8_t *to, float *scale) {
-    const float top = FORMAT == KT_KEPT_INT8 ? 127.0f : 448.0f;
-    float largest = 0, spoilt = 0, up;
-
-    for (int i = kt_lane(); i < size; i += 32) {
-        largest = size_of(x[i]) > largest ? size_of(x[i]) : largest;
-        if (x[i] != x[i]) spoilt = 1;
-    }
-    KT_UNROLL
-    for (int lanes = 16; lanes > 0; lanes /= 2) {
-        const float other = kt_warp_xor(largest, lanes);
-        largest = other > largest ? other : largest;
-    }
-    spoilt = kt_warp_sum(spoilt);
-    up = largest >= 0x1p-100f ? top / largest : 0.0f;
-    if (kt_lane() == 0) {
-        *scale = largest >= 0x1p-100f ? largest / top : 0.0f;
-        if (FORMAT == KT_KEPT_INT8 && spoilt > 0) *scale = kt_float_bits(0x7fc00000u);
-    }
-    for (int i = kt_lane(); i < size; i += 32)
-        to[i] = FORMAT == KT_KEPT_INT8 ? int8_code(kt_mul(x[i], up)) : fp8_code(kt_mul(x[i], up));
-}
-
 KT_DEVICE void store(const float *x, int size, uint8_t *to, float *scale) {
-    if (FORMAT != KT_KEPT_BF16) {
-        put_codes(x, size, to, scale);
-        return;
-    }
-    for (int i = kt_lane(); i < size; i += 32)
-        ((uint16_t *)to)[i] = (uint16_t)kt_bf16_pair(x[i], 0);
+    const kt_keep_row row = {x, 0, size};
+    kt_keep_store(FORMAT, &row, to, scale);
 }
 
 KT_DEVICE void put(const kt_rows_keep *p) {
     const int head = kt_block_x() * WARPS + kt_warp();
     const int64_t row = kt_block_y();
-    const int position = p->places.position[row], at = position % 64;
-    const int64_t page = p->places.page[p->places.first_page[p->places.span[row]] + position / 64];
     const float *x = p->x + row * p->ldx + (int64_t)head * p->size;
-    uint8_t *to =
-        p->to + head * p->head_stride + page * p->page_stride + (int64_t)at * p->row_bytes;
+    const kt_keep_place place = kt_keep_place_of(&p->places, &p->kept, row, head);
 
-    if (head >= p->heads) return;
-    store(x, p->size, to,
-          FORMAT == KT_KEPT_BF16
-              ? 0
-              : p->scale + head * p->scale_head_stride + page * p->scale_page_stride + at);
+    if (head < p->heads) store(x, p->size, place.to, place.scale);
 }
 
 /* ---- entries ---- */

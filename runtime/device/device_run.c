@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "kernels/cuda/row_calls.h"
+#include "runtime/device/device_heads.h"
 #include "runtime/device/device_impl.h"
 #include "runtime/model/bytes.h"
 
@@ -294,6 +295,7 @@ static kt_status build(kt_device_step *d, kt_err *err) {
     KT_TRY(take_sums(d, err));
     if (has_head(d)) KT_TRY(take_logits(d, setup->logit_rows > 0 ? setup->logit_rows : 1, err));
     KT_TRY(set_nodes(d, err));
+    kt_device_heads_join(d);
     st = kt_device_load_begin(d, err);
     if (st == KT_OK) st = init_nodes(d, err);
     kt_device_load_end(d);

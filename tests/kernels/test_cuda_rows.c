@@ -201,6 +201,16 @@ static void fill_kept(float *x, int rows, int ld, kt_rng *rng) {
     x[6 * ld + 2] = NAN;
 }
 
+static kt_kept_heads kept_at(uint8_t *to, float *scale, int format, int64_t row_bytes) {
+    return (kt_kept_heads){.to = to,
+                           .scale = format ? scale : NULL,
+                           .head_stride = PAGES * 64 * row_bytes,
+                           .page_stride = 64 * row_bytes,
+                           .row_bytes = row_bytes,
+                           .scale_head_stride = PAGES * 64,
+                           .scale_page_stride = 64};
+}
+
 static void check_keep(int format, int size, uint32_t seed) {
     static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT8_CHANNEL, KT_W_FP8_CHANNEL};
     static const uint32_t page[] = {4, 1, 0, 3};
@@ -224,16 +234,10 @@ static void check_keep(int format, int size, uint32_t seed) {
     want_scale = cuda_bytes(&m, HEADS * PAGES * 64 * sizeof *scale, 0x5a);
     call = (kt_rows_keep){.x = x,
                           .places = {position, span, first_page, page},
-                          .to = got,
-                          .scale = format ? scale : NULL,
-                          .head_stride = PAGES * 64 * row_bytes,
-                          .page_stride = 64 * row_bytes,
-                          .scale_head_stride = PAGES * 64,
-                          .scale_page_stride = 64,
+                          .kept = kept_at(got, scale, format, row_bytes),
                           .ldx = ld,
                           .heads = HEADS,
                           .size = size,
-                          .row_bytes = row_bytes,
                           .rows = rows};
     cuda_launch(kernel, "rows_keep_put", &config, &call, cuda_cut(HEADS, config.value[1]), rows, 0,
                 seed);
@@ -265,6 +269,149 @@ Test(cuda_rows, pages_hold_what_the_host_would_write, .timeout = 60) {
 
     for (int format = 0; format < 3; format++)
         for (uint32_t seed = 1; seed <= 3; seed++) check_keep(format, sizes[seed - 1], seed);
+}
+
+/* ---- heads, all at once ---- */
+
+enum { HEADS_ROWS = 5, MOST_HEAD = 320 };
+
+/* Which of the parts have what. */
+typedef struct heads_case {
+    int size[KT_HEAD_PARTS], heads[KT_HEAD_PARTS], rotary;
+    bool is_normed[KT_HEAD_PARTS], is_weighted, is_rotated[KT_HEAD_PARTS], is_kept[KT_HEAD_PARTS];
+} heads_case;
+
+static const heads_case head_cases[] = {
+    /* queries, keys and values of Qwen3 */
+    {{128, 128, 128}, {6, 2, 2}, 128, {true, true}, true, {true, true}, {false, true, true}},
+    /* norms without weights, and rotations of a part; heads longer than what lanes keep */
+    {{320, 320, 40}, {1, 2, 3}, 300, {true, true}, false, {true, true}, {false, true, true}},
+    {{24, 24, 0}, {3, 1, 0}, 10, {false, true}, true, {true, false}, {false, true}},
+    {{64, 0, 0}, {5, 0, 0}, 64, {false}, false, {false}, {true}},
+};
+
+typedef struct heads_memory {
+    cuda_memory m;
+    float *x[KT_HEAD_PARTS], *w, *table, *scale[KT_HEAD_PARTS];
+    uint8_t *page[KT_HEAD_PARTS];
+} heads_memory;
+
+static int heads_width(const heads_case *c, int part) {
+    return c->heads[part] * c->size[part] + 3;
+}
+
+static void fill_heads(heads_memory *h, const heads_case *c, int format, uint32_t seed) {
+    kt_rng rng;
+
+    h->m.n = 0;
+    kt_rng_seed(&rng, seed);
+    h->w = cuda_floats(&h->m, MOST_HEAD, 1, &rng);
+    h->table = cuda_floats(&h->m, (int64_t)128 * c->rotary, 0, &rng);
+    kt_rope_table(10000, c->rotary, 0, 128, h->table);
+    for (int i = 0; i < KT_HEAD_PARTS && c->heads[i]; i++) {
+        const int64_t rows = (int64_t)c->heads[i] * PAGES * 64;
+        h->x[i] = cuda_floats(&h->m, (int64_t)HEADS_ROWS * heads_width(c, i), 1, &rng);
+        h->page[i] = cuda_bytes(&h->m, (size_t)rows * (size_t)c->size[i] * (format ? 1 : 2), 0x5a);
+        h->scale[i] = cuda_bytes(&h->m, (size_t)rows * sizeof(float), 0x5a);
+    }
+}
+
+static const int32_t head_position[] = {63, 64, 65, 0, 127}, head_span[] = {0, 0, 0, 1, 1},
+                     head_first_page[] = {0, 2};
+static const uint32_t head_page[] = {4, 1, 0, 3};
+static const kt_row_places head_places = {head_position, head_span, head_first_page, head_page};
+
+static kt_kept_heads heads_kept(const heads_memory *h, const heads_case *c, int part, int format) {
+    return kept_at(h->page[part], h->scale[part], format, c->size[part] * (format ? 1 : 2));
+}
+
+static void heads_at_once(const heads_memory *h, const heads_case *c, int format, int warps,
+                          uint32_t seed) {
+    const kt_cuda_kernel *k = cuda_find("rows_heads");
+    const kt_config config = {{format, warps}};
+    kt_rows_heads call = {.places = head_places, .rows = HEADS_ROWS};
+    int longest = 0;
+
+    for (int i = 0; i < KT_HEAD_PARTS && c->heads[i]; i++) {
+        call.part[i] = (kt_head_part){.x = h->x[i],
+                                      .w = c->is_weighted ? h->w : NULL,
+                                      .cos_sin = c->is_rotated[i] ? h->table : NULL,
+                                      .ld = heads_width(c, i),
+                                      .heads = c->heads[i],
+                                      .size = c->size[i],
+                                      .rotary_dim = c->is_rotated[i] ? c->rotary : 0,
+                                      .is_interleaved = seed % 2 == 0,
+                                      .is_inverse = seed % 3 == 0,
+                                      .has_norm = c->is_normed[i],
+                                      .eps = 1e-6f};
+        if (c->is_kept[i]) call.part[i].kept = heads_kept(h, c, i, format);
+        call.heads += c->heads[i];
+        if (c->size[i] > longest) longest = c->size[i];
+    }
+    cuda_launch(k, "rows_heads", &config, &call, cuda_cut(call.heads, warps), HEADS_ROWS, longest,
+                seed);
+}
+
+static void heads_one_by_one(const heads_memory *h, const heads_case *c, int format,
+                             uint32_t seed) {
+    const kt_cuda_kernel *norm = cuda_find("rows_norm"), *rope = cuda_find("rows_rope"),
+                         *keep = cuda_find("rows_keep");
+    const kt_config norms_config = {{2}}, rope_config = {{2}}, keep_config = {{format, 1}};
+
+    for (int i = 0; i < KT_HEAD_PARTS && c->heads[i]; i++) {
+        const kt_rows_norm of_norm = {.x = h->x[i],
+                                      .w = c->is_weighted ? h->w : NULL,
+                                      .y = h->x[i],
+                                      .ldx = heads_width(c, i),
+                                      .ldy = heads_width(c, i),
+                                      .k = c->size[i],
+                                      .pieces = c->heads[i],
+                                      .rows = HEADS_ROWS,
+                                      .eps = 1e-6f};
+        const kt_rows_rope of_rope = {
+            h->x[i],    h->table,  head_position, heads_width(c, i), c->heads[i],
+            c->size[i], c->rotary, HEADS_ROWS,    seed % 2 == 0,     seed % 3 == 0,
+            0};
+        const kt_rows_keep of_keep = {.x = h->x[i],
+                                      .places = head_places,
+                                      .kept = heads_kept(h, c, i, format),
+                                      .ldx = heads_width(c, i),
+                                      .heads = c->heads[i],
+                                      .size = c->size[i],
+                                      .rows = HEADS_ROWS};
+        if (c->is_normed[i])
+            cuda_launch(norm, "rows_norm_heads", &norms_config, &of_norm,
+                        cuda_cut(HEADS_ROWS * c->heads[i], 2), 1, c->size[i], seed);
+        if (c->is_rotated[i])
+            cuda_launch(rope, "rows_rope_turn", &rope_config, &of_rope,
+                        cuda_cut(c->heads[i] * c->rotary / 2, 64), HEADS_ROWS, 0, seed);
+        if (c->is_kept[i])
+            cuda_launch(keep, "rows_keep_put", &keep_config, &of_keep, c->heads[i], HEADS_ROWS, 0,
+                        seed);
+    }
+}
+
+static void check_heads(const heads_case *c, int format, int warps, uint32_t seed) {
+    static heads_memory one, other;
+
+    fill_heads(&one, c, format, seed);
+    fill_heads(&other, c, format, seed);
+    heads_at_once(&one, c, format, warps, seed);
+    heads_one_by_one(&other, c, format, seed);
+    cr_assert_eq(one.m.n, other.m.n);
+    for (int i = 0; i < one.m.n; i++)
+        cr_assert_arr_eq(one.m.guard[i].data, other.m.guard[i].data, one.m.guard[i].bytes,
+                         "format %d, %d warps, seed %d: array %d", format, warps, (int)seed, i);
+    cuda_release(&one.m);
+    cuda_release(&other.m);
+}
+
+Test(cuda_rows, heads_at_once_are_those_one_by_one, .timeout = 60) {
+    uint32_t seed = 1;
+
+    for (size_t i = 0; i < sizeof head_cases / sizeof *head_cases; i++)
+        for (int format = KT_KEPT_BF16; format <= KT_KEPT_FP8; format++, seed++)
+            check_heads(&head_cases[i], format, 1 << seed % 4, seed);
 }
 
 /* ---- small work ---- */

@@ -15,7 +15,7 @@
 #include "base/json.h"
 
 #include "dispatch/table/table.h"
-#include "runtime/device/device_run.h"
+#include "runtime/device/device_impl.h"
 #include "runtime/exec/engine_impl.h"
 #include "tests/support/qwen3_ref.h"
 #include "tests/support/temp.h"
@@ -193,6 +193,33 @@ Test(device_engine, chunks_give_the_same_numbers, .timeout = 120) {
     free(whole);
     kt_engine_destroy(e);
     kt_checkpoint_close(g.file);
+}
+
+/* Launches for norms, rotations and pages of each layer, and how many nodes these are. */
+static void expect_heads(const char *name, int launches, int nodes) {
+    golden g = open_golden(name);
+    kt_engine *e = load(g.folder, (kt_engine_options){.device = "emulated"});
+    const kt_device_step *d = e->step.device;
+    int n = 0, n_launches = 0, n_joined = 0;
+
+    for (int i = 0; i < d->graph->n_nodes; i++) {
+        const kt_device_node *node = &d->home->node[i];
+        const kt_node_kind kind = node->node->kind;
+        if (node->node->layer != 0) continue;
+        if (kind != KT_NODE_RMS_HEADS && kind != KT_NODE_ROPE && kind != KT_NODE_KEEP) continue;
+        n++;
+        n_launches += node->op && node->op->init;
+        n_joined += node->op && node->op != kt_device_op_find(kind);
+    }
+    cr_expect(n == nodes && n_launches == launches && n_joined == (launches < n ? n : 0),
+              "%s: %d nodes, %d launches, %d joined", name, n, n_launches, n_joined);
+    kt_engine_destroy(e);
+    kt_checkpoint_close(g.file);
+}
+
+Test(device_engine, heads_are_ready_for_attention_by_one_launch, .timeout = 60) {
+    expect_heads("qwen3_moe-a", 1, 5);
+    expect_heads("qwen3_moe-b", 1, 5);
 }
 
 /* A step that is put whole, with letters and answers, is the same step as one that the host leads

@@ -20,15 +20,14 @@ static kt_status enqueue(kt_device_node *n, kt_err *err) {
     const kt_device_pages *pages = &s->pages;
     const int64_t dim = n->in.width;
     uint16_t *to = pages->index + pages->index_row[n->node->plane] * dim;
-    const kt_rows_keep call = {.x = n->in.x,
-                               .places = {s->position, s->span_of, s->first_page, s->page},
-                               .to = (uint8_t *)to,
-                               .page_stride = PAGE * dim * 2,
-                               .ldx = (int32_t)n->in.ld,
-                               .heads = 1,
-                               .size = (int32_t)dim,
-                               .row_bytes = (int32_t)dim * 2,
-                               .rows = (int32_t)s->rows};
+    const kt_rows_keep call = {
+        .x = n->in.x,
+        .places = {s->position, s->span_of, s->first_page, s->page},
+        .kept = {.to = (uint8_t *)to, .page_stride = PAGE * dim * 2, .row_bytes = dim * 2},
+        .ldx = (int32_t)n->in.ld,
+        .heads = 1,
+        .size = (int32_t)dim,
+        .rows = (int32_t)s->rows};
 
     return kt_device_put(n->step, code->code, 0, 1, call.rows, 0, &call, sizeof call, err);
 }
