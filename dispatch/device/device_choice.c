@@ -206,21 +206,43 @@ static kt_device_choice initial(const char *name, kt_weight_format format) {
     return kt_device_choice_for(&c, format);
 }
 
-void kt_device_ladder_default(const kt_device_job *j, kt_device_ladder *out) {
-    static const int32_t tiles[][5] = {
-        {16, 128, 1, 4, 3}, {32, 128, 1, 4, 3}, {64, 128, 2, 2, 3}}; /* in order of the params */
+/* `values`, in order of the parameters, for at most `rows` rows of an expert. */
+static void add_rung(const kt_device_job *j, const char *name, const int32_t *values, int n,
+                     int64_t rows, kt_device_ladder *out) {
+    kt_device_choice c = initial(name, j->weights);
+    const int64_t most = rows == INT64_MAX ? rows : rows * j->experts / j->topk;
+
+    memcpy(c.config.value, values, (size_t)n * sizeof *values);
+    out->choice[out->n] = c;
+    out->most[out->n] = most;
+    out->n += most > out->most[out->n - 1];
+}
+
+/* Warpgroups: tiles that are twice as wide where weights need no opening, twice as long where they
+ * do, so that each is opened half as often; a dense product has fewer tiles, and takes the smaller
+ * ones for longer. */
+static void add_wide(const kt_device_job *j, const char *name, kt_device_ladder *out) {
+    static const int32_t some[] = {128, 128, 4}, wide[] = {128, 256, 4}, tall[] = {256, 128, 4};
+
+    add_rung(j, name, some, 3, j->op == KT_OP_GEMM ? 1024 : 256, out);
+    add_rung(j, name, j->weights == KT_W_BF16 ? wide : tall, 3, INT64_MAX, out);
+}
+
+void kt_device_ladder_default(const kt_device_job *j, const kt_cuda_target *target,
+                              kt_device_ladder *out) {
+    static const int32_t tiles[][5] = {{16, 128, 1, 4, 3}, {32, 128, 1, 4, 3}, {64, 128, 2, 2, 3}};
     const bool is_gemm = j->op == KT_OP_GEMM;
+    const char *tile_name = is_gemm ? "gemm_tiles" : "moe_tiles";
+    const char *wide_name = is_gemm ? "gemm_wgmma" : "moe_wgmma";
+    const kt_device_choice by_groups = initial(wide_name, j->weights);
+    const bool has_groups = !kt_device_choice_refuse(&by_groups, j, INT64_MAX, target);
 
     *out = (kt_device_ladder){.n = 1, .most = {KT_DEVICE_FEW}};
     out->choice[0] = initial(is_gemm ? "gemm_decode" : "moe_decode", j->weights);
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-        kt_device_choice c = initial(is_gemm ? "gemm_tiles" : "moe_tiles", j->weights);
-        memcpy(c.config.value, tiles[i], sizeof tiles[i]);
-        out->choice[out->n] = c;
-        out->most[out->n] = tiles[i][0] * j->experts / j->topk;
-        if (i + 1 == sizeof tiles / sizeof *tiles) out->most[out->n] = INT64_MAX;
-        out->n += out->most[out->n] > out->most[out->n - 1];
-    }
+    add_rung(j, tile_name, tiles[0], 5, 16, out);
+    add_rung(j, tile_name, tiles[1], 5, 32, out);
+    add_rung(j, tile_name, tiles[2], 5, !has_groups ? INT64_MAX : is_gemm ? 128 : 64, out);
+    if (has_groups) add_wide(j, wide_name, out);
 }
 
 int kt_device_ladder_rung(const kt_device_ladder *l, int64_t rows) {

@@ -64,8 +64,10 @@ typedef struct kt_device_ladder {
 } kt_device_ladder;
 
 /* What runs without a table: up to 8 rows a kernel of few, then tiles of 16, 32 and 64 rows, as
- * large as the rows of a call, or an expert's share of them. */
-void kt_device_ladder_default(const kt_device_job *job, kt_device_ladder *out);
+ * large as the rows of a call, or an expert's share of them; of more, warpgroups where the target
+ * has them. */
+void kt_device_ladder_default(const kt_device_job *job, const kt_cuda_target *target,
+                              kt_device_ladder *out);
 int kt_device_ladder_rung(const kt_device_ladder *ladder, int64_t rows);
 
 #endif

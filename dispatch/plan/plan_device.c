@@ -86,7 +86,7 @@ void kt_plan_device_ladder(const kt_table *t, const kt_device_facts *facts,
     found f;
     int n_few = 0;
 
-    kt_device_ladder_default(job, &standard);
+    kt_device_ladder_default(job, facts->target, &standard);
     gather(t, facts, job, &f, advice);
     *out = (kt_device_ladder){.n = 0};
     while (n_few < f.n && f.m[n_few] <= KT_DEVICE_FEW) n_few++;

@@ -134,7 +134,7 @@ Test(device_experts, parts_give_the_same_bits_and_sums_add_up, .timeout = 60) {
 
     open_scene(&s, KT_W_BF16, KT_W_INT4_G32, NULL);
     job = job_of(&s, KT_CUDA_ROWS_BF16);
-    kt_device_ladder_default(&job, &ladder);
+    kt_device_ladder_default(&job, kt_device_about(s.d)->target, &ladder);
     take_ladder(&s, &ladder);
     run(&s, ROWS, ROWS, false, whole);
     run(&s, ROWS, 10, false, parts);
@@ -176,7 +176,7 @@ static void check_experts(kt_weight_format format, const char *target, int n_ker
 
     open_scene(&s, format, format, target);
     job = job_of(&s, KT_CUDA_ROWS_BF16 | KT_CUDA_ROWS_INT8 | KT_CUDA_ROWS_E4M3);
-    kt_device_ladder_default(&job, &ladder);
+    kt_device_ladder_default(&job, kt_device_about(s.d)->target, &ladder);
     take_ladder(&s, &ladder);
     run(&s, ROWS, ROWS, false, want);
     n = one_of_each(&job, ROWS, target, each);
@@ -195,11 +195,52 @@ static void check_experts(kt_weight_format format, const char *target, int n_ker
     kt_device_close(s.d);
 }
 
+/* Without a table: what runs for so many tokens of 4 experts, of which each takes 2. */
+static void expect_default(const char *target, kt_weight_format format, int64_t tokens,
+                           const char *kernel, int32_t bm, int32_t bn) {
+    const kt_device_job job = {.op = KT_OP_MOE_FFN,
+                               .weights = format,
+                               .down = format,
+                               .n = N,
+                               .k = K,
+                               .experts = 4,
+                               .topk = 2,
+                               .encodings = KT_CUDA_ROWS_BF16};
+    const kt_device_choice *c;
+    kt_device_ladder ladder;
+
+    for (size_t i = 0; i < kt_cuda_target_count; i++)
+        if (strcmp(kt_cuda_targets[i].name, target) == 0)
+            kt_device_ladder_default(&job, &kt_cuda_targets[i], &ladder);
+    c = &ladder.choice[kt_device_ladder_rung(&ladder, tokens)];
+    cr_expect(strcmp(c->kernel->name, kernel) == 0 && c->config.value[0] == bm &&
+                  c->config.value[1] == bn,
+              "sm_%s, format %d, %d tokens: %s of %d x %d", target, (int)format, (int)tokens,
+              c->kernel->name, (int)c->config.value[0], (int)c->config.value[1]);
+}
+
+Test(device_experts, warpgroups_are_the_default_where_there_are_any) {
+    static const kt_weight_format formats[] = {KT_W_BF16, KT_W_INT4_G32};
+
+    for (int i = 0; i < 2; i++) {
+        expect_default("80", formats[i], 32, "moe_tiles", 16, 128);
+        expect_default("80", formats[i], 100000, "moe_tiles", 64, 128);
+        expect_default("90a", formats[i], 64, "moe_tiles", 32, 128);
+        expect_default("90a", formats[i], 65, "moe_tiles", 64, 128);
+        expect_default("90a", formats[i], 128, "moe_tiles", 64, 128);
+        expect_default("90a", formats[i], 129, "moe_wgmma", 128, 128);
+        expect_default("90a", formats[i], 512, "moe_wgmma", 128, 128);
+        expect_default("120", formats[i], 513, "moe_tiles", 64, 128);
+    }
+    expect_default("90a", KT_W_BF16, 513, "moe_wgmma", 128, 256);
+    expect_default("90a", KT_W_INT4_G32, 513, "moe_wgmma", 256, 128);
+}
+
 Test(device_experts, every_kernel_does_the_same_work, .timeout = 60) {
     check_experts(KT_W_INT4_G32, "80", 2);
     check_experts(KT_W_BF16, "90a", 2);
     check_experts(KT_W_FP8_B128, "120", 2);
-    check_experts(KT_W_FP8_B128, "90a", 2);
+    check_experts(KT_W_FP8_B128, "90a", 3);
 }
 
 /* ---- dense ---- */
@@ -237,7 +278,7 @@ Test(device_gemm, every_kernel_does_the_same_work, .timeout = 60) {
         job = kt_device_gemm_job(&s.e.gate, 7);
         n = one_of_each(&job, ROWS, cases[c].target, each);
         cr_expect_eq(n, cases[c].n, "%d kernels", n);
-        kt_device_ladder_default(&job, &ladder);
+        kt_device_ladder_default(&job, kt_device_about(s.d)->target, &ladder);
         for (int i = -1; i < n; i++) {
             kt_device_gemm g;
             void *scratch;

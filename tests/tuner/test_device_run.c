@@ -236,7 +236,7 @@ Test(device_gate, what_computes_nothing_is_no_contender, .timeout = 60) {
     double error;
 
     OK(kt_device_open(&o, &d, &err));
-    kt_device_ladder_default(&job, &ladder);
+    kt_device_ladder_default(&job, kt_device_about(d)->target, &ladder);
     c = ladder.choice[0];
     OK(kt_device_gate(d, &job, &c, 1, 1, &error, &err));
     cr_expect(error > 0 && error < 0.01, "%g", error);
@@ -261,7 +261,7 @@ Test(device_bench, the_stopwatch_counts_calls_that_are_held, .timeout = 60) {
     OK(kt_device_open(&o, &d, &err));
     OK(kt_device_bench_open(d, &job, 3, 100000, 1, &b, &err));
     cr_expect_eq(b.copies, 3); /* of 49152 bytes each */
-    kt_device_ladder_default(&job, &ladder);
+    kt_device_ladder_default(&job, kt_device_about(d)->target, &ladder);
     OK(kt_device_bench_take(&b, &ladder.choice[0], &local, &err));
     OK(kt_device_bench_time(&b, 4, &ns, &err));
     cr_expect_gt(ns, 0);

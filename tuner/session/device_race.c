@@ -54,7 +54,7 @@ static kt_status gather(contest *c, kt_err *err) {
     kt_device_ladder standard;
     int n;
 
-    kt_device_ladder_default(&c->job, &standard);
+    kt_device_ladder_default(&c->job, f->target, &standard);
     n = all ? kt_device_choices_of(&c->job, rows, f->target, all, MOST_CHOICES) : 0;
     if (n > MOST_CHOICES) n = MOST_CHOICES;
     c->e = calloc((size_t)n + 1, sizeof *c->e);
