@@ -68,6 +68,7 @@ KT_DEVICE chunk weights8(const kt_router_scores *p, int64_t at, int is_whole) {
         c.half[0].x = pair_at(from), c.half[0].y = pair_at(from + 2);
         c.half[0].z = pair_at(from + 4), c.half[0].w = pair_at(from + 6);
     }
+    c.half[1] = c.half[0]; /* nobody reads it */
     return c;
 }
 
