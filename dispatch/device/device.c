@@ -39,8 +39,7 @@ static kt_status check_stream(const kt_device *d, kt_stream s, kt_err *err) {
     return KT_OK;
 }
 
-/* Of calls that would wait for work that does not run. */
-static kt_status check_not_capturing(const kt_device *d, const char *what, kt_err *err) {
+kt_status kt_device_check_idle(const kt_device *d, const char *what, kt_err *err) {
     KT_TRY(check_alive(d, err));
     if (!d->is_capturing) return KT_OK;
     return kt_fail(err, KT_E_INVALID, "%s: %s while a graph is captured", d->facts.name, what);
@@ -82,12 +81,7 @@ void kt_device_close(kt_device *d) {
         d->class->event_drop(d, e);
         free(e);
     }
-    while (d->codes) {
-        kt_device_code *c = d->codes;
-        d->codes = c->next;
-        d->class->unload(d, c);
-        free(c);
-    }
+    kt_device_codes_free(d);
     d->class->close(d);
     free(d);
 }
@@ -174,7 +168,7 @@ kt_status kt_device_copy(kt_device *d, kt_stream s, void *to, const void *from, 
 static kt_status check_pair(const kt_device *d, kt_stream s, const kt_device *other, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
     KT_TRY(check_alive(other, err));
-    KT_TRY(check_not_capturing(d, "another device was to be met", err));
+    KT_TRY(kt_device_check_idle(d, "another device was to be met", err));
     if (d->class == other->class) return KT_OK;
     return kt_fail(err, KT_E_UNSUPPORTED, "%s: it cannot meet %s, a device of another kind",
                    d->facts.name, other->facts.name);
@@ -208,7 +202,7 @@ kt_status kt_device_call(kt_device *d, kt_stream s, kt_device_function *f, void 
 kt_status kt_device_poke(kt_device *d, kt_stream s, bool *is_idle, kt_err *err) {
     *is_idle = false;
     KT_TRY(check_stream(d, s, err));
-    KT_TRY(check_not_capturing(d, "it was poked", err));
+    KT_TRY(kt_device_check_idle(d, "it was poked", err));
     KT_TRY(kt_gather_flush(d, s, err));
     return d->class->poke(d, s, is_idle, err);
 }
@@ -222,59 +216,6 @@ kt_status kt_device_driver_stream(kt_device *d, kt_stream s, void **out, kt_err 
 }
 
 /* ---- code ---- */
-
-static bool same_config(const kt_cuda_kernel *kernel, const kt_config *a, const kt_config *b) {
-    for (int32_t i = 0; i < kernel->param_count; i++)
-        if (a->value[i] != b->value[i]) return false;
-    return true;
-}
-
-static kt_status check_kernel(const kt_device *d, const kt_cuda_kernel *kernel,
-                              const kt_config *config, kt_err *err) {
-    const kt_cuda_target *t = target_of(d);
-    const char *why;
-
-    if (!(kernel->targets >> (t - kt_cuda_targets) & 1))
-        return kt_fail(err, KT_E_UNSUPPORTED, "%s: %s: it is not for sm_%s", d->facts.name,
-                       kernel->name, t->name);
-    why = kernel->refuse(config, t);
-    if (why) return kt_fail(err, KT_E_UNSUPPORTED, "%s: %s: %s", d->facts.name, kernel->name, why);
-    return KT_OK;
-}
-
-kt_status kt_device_code_of(kt_device *d, const kt_cuda_kernel *kernel, const kt_config *config,
-                            const kt_device_code **out, kt_err *err) {
-    kt_device_code *c;
-    kt_status st;
-
-    *out = NULL;
-    KT_TRY(check_not_capturing(d, "code was asked for", err));
-    for (c = d->codes; c; c = c->next)
-        if (c->kernel == kernel && same_config(kernel, &c->config, config)) break;
-    if (!c) {
-        KT_TRY(check_kernel(d, kernel, config, err));
-        c = calloc(1, sizeof *c);
-        if (!c)
-            return kt_fail(err, KT_E_NOMEM, "%s: %s: no memory for its code", d->facts.name,
-                           kernel->name);
-        c->kernel = kernel;
-        c->config = *config;
-        st = d->class->load(d, c, err);
-        if (st != KT_OK) {
-            free(c);
-            return st;
-        }
-        c->next = d->codes;
-        d->codes = c;
-    }
-    *out = c;
-    return KT_OK;
-}
-
-void kt_device_code_facts(const kt_device_code *code, int entry, int *registers, int *local_bytes) {
-    *registers = code->registers[entry];
-    *local_bytes = code->local_bytes[entry];
-}
 
 static kt_status check_launch(const kt_device *d, const kt_device_launch *l, kt_err *err) {
     kt_emulated_entry *emulated;
@@ -316,6 +257,7 @@ kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *l, kt
     KT_TRY(check_stream(d, s, err));
     KT_TRY(check_launch(d, l, err));
     if (!l->grid_x || !l->grid_y) return KT_OK;
+    KT_TRY(kt_device_code_ready(d, l->code, err));
     if (kt_gather_keep(d, s, &c, l->parameters, &st, err)) return st;
     return d->class->run(d, s, l, err);
 }
@@ -363,21 +305,21 @@ kt_status kt_device_wait_for(kt_device *d, kt_stream s, kt_device *other, const 
 }
 
 kt_status kt_device_sync(kt_device *d, const kt_device_event *e, kt_err *err) {
-    KT_TRY(check_not_capturing(d, "the host was to wait", err));
+    KT_TRY(kt_device_check_idle(d, "the host was to wait", err));
     KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
     return !e || e->is_recorded ? d->class->sync(d, e, err) : KT_OK;
 }
 
 kt_status kt_device_passed(kt_device *d, const kt_device_event *e, bool *out, kt_err *err) {
     *out = true;
-    KT_TRY(check_not_capturing(d, "an event was asked for", err));
+    KT_TRY(kt_device_check_idle(d, "an event was asked for", err));
     return e->is_recorded ? d->class->passed(d, e, out, err) : KT_OK;
 }
 
 kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_device_event *to,
                             double *ms, kt_err *err) {
     *ms = 0;
-    KT_TRY(check_not_capturing(d, "a time was asked for", err));
+    KT_TRY(kt_device_check_idle(d, "a time was asked for", err));
     if (!from->is_recorded || !to->is_recorded)
         return kt_fail(err, KT_E_INVALID,
                        "%s: the time between events of which one was never "
@@ -390,7 +332,7 @@ kt_status kt_device_elapsed(kt_device *d, const kt_device_event *from, const kt_
 
 kt_status kt_device_capture_begin(kt_device *d, kt_stream s, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
-    KT_TRY(check_not_capturing(d, "a capture was begun", err));
+    KT_TRY(kt_device_check_idle(d, "a capture was begun", err));
     KT_TRY(kt_gather_flush(d, KT_STREAM_COUNT, err));
     KT_TRY(d->class->capture_begin(d, s, err));
     d->is_capturing = true;
@@ -426,7 +368,7 @@ kt_status kt_device_capture_end(kt_device *d, kt_device_graph **out, kt_err *err
 
 kt_status kt_device_replay(kt_device *d, kt_stream s, const kt_device_graph *graph, kt_err *err) {
     KT_TRY(check_stream(d, s, err));
-    KT_TRY(check_not_capturing(d, "a graph was replayed", err));
+    KT_TRY(kt_device_check_idle(d, "a graph was replayed", err));
     KT_TRY(kt_gather_flush(d, s, err));
     return d->class->replay(d, s, graph, err);
 }

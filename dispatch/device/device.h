@@ -132,6 +132,12 @@ typedef struct kt_code_request {
     kt_config config;
 } kt_code_request;
 void kt_device_prepare(kt_device *d, const kt_code_request *request, int n, int threads);
+/* Between begin and end kt_device_code_of does not wait for the compiler: up to `threads` threads
+ * compile what is asked for meanwhile, and what does not compile is told by the first launch of it
+ * or by the end, which loads everything. Facts of the code are known from then on. Nothing changes
+ * where code is not compiled (emulated). */
+void kt_device_codes_begin(kt_device *d, int threads);
+kt_status kt_device_codes_end(kt_device *d, kt_err *err);
 kt_status kt_device_run(kt_device *d, kt_stream s, const kt_device_launch *launch, kt_err *err);
 /* Bytes of local memory and registers of a thread of an entry, as the device says; 0 where it does
  * not (emulated). */

@@ -4,12 +4,17 @@
 #ifndef KT_DEVICE_DEVICE_CLASS_H
 #define KT_DEVICE_DEVICE_CLASS_H
 
+#include <pthread.h>
+
 #include "dispatch/device/device.h"
 
 struct kt_device_code {
     kt_device_code *next;
     const kt_cuda_kernel *kernel;
     kt_config config;
+    bool is_loaded, is_behind; /* is_behind: `thread` compiles it */
+    pthread_t thread;
+    const kt_device *device;
     void *module; /* the member's */
     void *function[KT_CUDA_MAX_ENTRIES];
     int registers[KT_CUDA_MAX_ENTRIES], local_bytes[KT_CUDA_MAX_ENTRIES];
@@ -98,6 +103,7 @@ struct kt_device {
     void *self;   /* the member's */
     kt_err fault; /* not KT_OK: the device is lost, and why */
     kt_device_code *codes;
+    int threads, behind; /* which may compile behind the caller, and which do */
     kt_device_event *events;
     kt_device_graph *graphs;
     bool is_capturing;
@@ -109,6 +115,13 @@ extern const kt_device_class kt_device_class_cuda, kt_device_class_emulated;
 
 /* From now on every call fails with this message, behind the device's name. */
 kt_status kt_device_lose(kt_device *d, kt_status status, const char *why, kt_err *err);
+
+/* Refuses calls that would wait for work which does not run, and those of a lost device. */
+kt_status kt_device_check_idle(const kt_device *d, const char *what, kt_err *err);
+
+/* Code that is compiled behind the caller is waited for and loaded; what failed is tried again. */
+kt_status kt_device_code_ready(kt_device *d, const kt_device_code *code, kt_err *err);
+void kt_device_codes_free(kt_device *d);
 
 /* For a library that puts work of its own into the stream, behind all that was put before.
  * KT_E_UNSUPPORTED: an emulated device, whose streams no driver knows. */

@@ -278,11 +278,13 @@ static kt_status init_nodes(kt_device_step *d, kt_err *err) {
     return KT_OK;
 }
 
+/* Weights are loaded while other threads compile what was asked for. */
 static kt_status build(kt_device_step *d, kt_err *err) {
     const kt_device_setup *setup = d->home->setup;
     void *scratch;
     kt_status st;
 
+    kt_device_codes_begin(d->device, kt_pool_threads(setup->pool));
     d->home->node = kt_device_step_alloc(d, sizeof *d->home->node * (size_t)d->graph->n_nodes);
     d->home->small = kt_device_step_alloc(d, sizeof *d->home->small * (size_t)d->graph->n_weights);
     if (!d->home->node || !d->home->small)
@@ -307,6 +309,7 @@ static kt_status build(kt_device_step *d, kt_err *err) {
     KT_TRY(kt_device_step_take(d, d->home->scratch_bytes, &scratch, err));
     d->scratch = scratch;
     KT_TRY(kt_device_mail_init(d, err));
+    KT_TRY(kt_device_codes_end(d->device, err));
     return kt_device_sync(d->device, NULL, err);
 }
 

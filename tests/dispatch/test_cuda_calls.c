@@ -290,6 +290,68 @@ Test(cuda_calls, code_made_ahead_is_in_the_cache) {
     tear_down();
 }
 
+/* Three codes of one kernel by at most two threads; one is launched before the end, and none is
+ * loaded before it is needed. */
+Test(cuda_calls, code_is_compiled_behind_the_caller) {
+    const kt_cuda_kernel *permute = find_kernel("moe_permute");
+    const kt_device_code *code, *same;
+    char folder[600];
+    static sums t;
+    int live;
+
+    set_up("new");
+    snprintf(folder, sizeof folder, "%s/kt/cubin", cache);
+    OK(open_gpu(0, &t.d));
+    live = fake.live();
+    kt_device_codes_begin(t.d, 2);
+    OK(kt_device_code_of(t.d, permute, &(kt_config){{8}}, &code, &err));
+    OK(kt_device_code_of(t.d, permute, &(kt_config){{16}}, &code, &err));
+    cr_expect_eq(fake.live(), live);
+    OK(prepare(&t));
+    OK(put(&t));
+    OK(kt_device_sync(t.d, NULL, &err));
+    cr_expect_eq(count_wrong(&t), 0);
+    live = fake.live();
+    OK(kt_device_codes_end(t.d, &err));
+    cr_expect_eq(fake.live(), live + 2, "the modules of 8 and 16");
+    cr_expect_eq(count_files(folder), 3);
+    OK(kt_device_code_of(t.d, permute, &(kt_config){{16}}, &same, &err));
+    cr_expect_eq(same, code);
+    OK(kt_device_code_of(t.d, permute, &(kt_config){{32}}, &code, &err));
+    cr_expect_eq(fake.live(), live + 3, "behind the end the caller waits");
+    kt_device_close(t.d);
+    tear_down();
+}
+
+/* Code that cannot be loaded is told at the end, stays unusable, and is tried again; a device may
+ * be closed while threads compile. */
+Test(cuda_calls, code_behind_the_caller_fails) {
+    const kt_cuda_kernel *permute = find_kernel("moe_permute"),
+                         *wide = find_kernel("moe_fp8_wgmma");
+    const kt_device_code *code;
+    static sums t;
+
+    set_up("new");
+    OK(open_gpu(1, &t.d));
+    kt_device_codes_begin(t.d, 4);
+    FAILS(KT_E_UNSUPPORTED, "moe_fp8_wgmma: it is not for sm_86",
+          kt_device_code_of(t.d, wide, &(kt_config){{128, 128, 4, KT_W_FP8_B128}}, &code, &err));
+    OK(prepare(&t));
+    fake.fail("cuModuleLoadData", 0, 200);
+    FAILS(KT_E_IO, "moe_permute", put(&t));
+    fake.fail("cuModuleLoadData", 0, 200);
+    FAILS(KT_E_IO, "moe_permute", kt_device_codes_end(t.d, &err));
+    fake.fail(NULL, 0, 0);
+    OK(put(&t));
+    OK(kt_device_sync(t.d, NULL, &err));
+    cr_expect_eq(count_wrong(&t), 0);
+    kt_device_codes_begin(t.d, 4);
+    for (int i = 1; i < 9; i++)
+        OK(kt_device_code_of(t.d, permute, &(kt_config){{4 * i}}, &code, &err));
+    kt_device_close(t.d);
+    tear_down();
+}
+
 Test(cuda_calls, a_graph_is_replayed) {
     static sums t;
 
