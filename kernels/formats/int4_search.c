@@ -9,22 +9,19 @@
  * codes then absorb part of that rounding.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <emmintrin.h>
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 
+#include "base/cpu.h"
 #include "base/numeric.h"
+#include "kernels/formats/int4_scores.h"
 #include "kernels/formats/int4_search.h"
 
-#define MOST 128  /* inputs of the largest group */
-#define LANES 8   /* partial sums that a compiler may keep in vectors without reassociating */
-#define POINTS 25 /* candidates per sign: t = 6.8 + 0.1 i */
-
-/* 1.5 * 2^23: adding and subtracting it rounds |x| < 2^22 to the nearest even integer. */
-static const float round_magic = 12582912.0f;
+#define LANES 8 /* partial sums that a compiler may keep in vectors without reassociating */
 
 static float code_of(float x, float inverse) {
-    float q = (x * inverse + round_magic) - round_magic;
+    float q = (x * inverse + KT_INT4_MAGIC) - KT_INT4_MAGIC;
     q = q > 7.0f ? 7.0f : q;
     return q < -8.0f ? -8.0f : q;
 }
@@ -43,12 +40,6 @@ static float largest(const float *x, int group) {
     return a;
 }
 
-static float sum_lanes(__m128 s) {
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
-    return _mm_cvtss_f32(s);
-}
-
 void kt_search_weights(const float *importance, int group, float *out) {
     float sum = 0;
 
@@ -57,66 +48,96 @@ void kt_search_weights(const float *importance, int group, float *out) {
         out[i] = sum > 0 && sum <= FLT_MAX ? importance[i] + sum * (0x1p-10f / (float)group) : 1;
 }
 
-/* A group in units of its largest magnitude, and the weights of its inputs. */
-typedef struct scaled_group {
-    int vectors, weighted;
-    __m128 y[MOST / 4], v[MOST / 4];
-} scaled_group;
+#define FOUR(i) \
+    { 6.8f + 0.1f * i, 6.8f + 0.1f * i, 6.8f + 0.1f * i, 6.8f + 0.1f * i }
+const float kt_int4_steps[KT_INT4_ROOM][4] = {
+    FOUR(0),  FOUR(1),  FOUR(2),  FOUR(3),  FOUR(4),  FOUR(5),  FOUR(6),  FOUR(7),  FOUR(8),
+    FOUR(9),  FOUR(10), FOUR(11), FOUR(12), FOUR(13), FOUR(14), FOUR(15), FOUR(16), FOUR(17),
+    FOUR(18), FOUR(19), FOUR(20), FOUR(21), FOUR(22), FOUR(23), FOUR(24)};
 
-/* <y, q> and <q, q> of the codes that `inverse` gives. SSE2 is part of x86-64; written out because
- * compilers keep the clamps scalar, and this loop is all of the cost of encoding. */
-static void project(const scaled_group *x, float inverse, float *yq, float *qq) {
-    const __m128 step = _mm_set1_ps(inverse), magic = _mm_set1_ps(round_magic);
-    const __m128 lo = _mm_set1_ps(-8), hi = _mm_set1_ps(7);
-    __m128 sum_yq = _mm_setzero_ps(), sum_qq = _mm_setzero_ps();
+/* One candidate at a time. SSE2 is part of x86-64; written out because compilers keep the clamps
+ * scalar, and this loop is most of the cost of encoding. */
+#define TURN(s, how) _mm_shuffle_ps(s, s, how)
 
-    for (int j = 0; j < x->vectors; j++) {
-        __m128 q = _mm_sub_ps(_mm_add_ps(_mm_mul_ps(x->y[j], step), magic), magic), vq;
-        q = _mm_max_ps(_mm_min_ps(q, hi), lo);
-        vq = x->weighted ? _mm_mul_ps(x->v[j], q) : q;
-        sum_yq = _mm_add_ps(sum_yq, _mm_mul_ps(x->y[j], vq));
-        sum_qq = _mm_add_ps(sum_qq, _mm_mul_ps(q, vq));
-    }
-    *yq = sum_lanes(sum_yq);
-    *qq = sum_lanes(sum_qq);
+static __m128 pick(__m128 a, __m128 b, int lanes) {
+    const __m128i bit = _mm_and_si128(_mm_set1_epi32(lanes), _mm_setr_epi32(1, 2, 4, 8));
+    const __m128 left = _mm_castsi128_ps(_mm_cmpeq_epi32(bit, _mm_setzero_si128()));
+    return _mm_or_ps(_mm_and_ps(left, a), _mm_andnot_ps(left, b));
 }
 
-/* Best scale for x / A in units of A. */
-static float search_scale(const float *x, int group, const float *importance, float unit) {
-    float weights[MOST], best = 0, scale = 0;
-    scaled_group s;
+KT_INT4_SCORES(kt_int4_scores_sse2, __m128, 1, _mm_loadu_ps, _mm_loadu_ps, _mm_storeu_ps,
+               _mm_set1_ps, _mm_min_ps, _mm_max_ps, TURN, pick)
 
-    s.vectors = group / 4;
-    s.weighted = importance != NULL;
-    if (importance) kt_search_weights(importance, group, weights);
-    for (int j = 0; j < group / 4; j++) {
-        s.y[j] = _mm_mul_ps(_mm_loadu_ps(x + 4 * j), _mm_set1_ps(unit));
-        if (importance) s.v[j] = _mm_loadu_ps(weights + 4 * j);
+kt_int4_scores *kt_int4_scores_best(kt_isa isa) {
+    if (isa & KT_ISA_AVX512) return kt_int4_scores_avx512;
+    return isa & KT_ISA_AVX2 ? kt_int4_scores_avx2 : kt_int4_scores_sse2;
+}
+
+/* Asking the processor takes as long as encoding a row; every width gives the same bits, so that it
+ * does not matter who asks first. */
+static kt_int4_scores *scores_here(void) {
+    static _Atomic(kt_int4_scores *) known;
+    kt_int4_scores *scores = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (!scores) scores = kt_int4_scores_best(kt_isa_available());
+    atomic_store_explicit(&known, scores, memory_order_relaxed);
+    return scores;
+}
+
+/* The best of the candidates' scales, each judged by its error against the best before it. Dividing
+ * first leaves the few to judge that are within what rounding may hide of the best quotient. */
+static float choose(const kt_int4_sums *sums) {
+    _Alignas(16) float quotient[2 * KT_INT4_POINTS + 2];
+    float best = 0, scale = 0, bound = 0;
+    __m128 most = _mm_setzero_ps();
+
+    for (int i = 0; i < KT_INT4_POINTS; i += 2) {
+        const __m128 a = _mm_loadu_ps(sums->sum[i]);
+        const __m128 b = i + 1 < KT_INT4_POINTS ? _mm_loadu_ps(sums->sum[i + 1]) : a;
+        const __m128 yq = _mm_shuffle_ps(a, b, 0x88), qq = _mm_shuffle_ps(a, b, 0xdd);
+        const __m128 v = _mm_div_ps(_mm_mul_ps(yq, yq), qq);
+        _mm_store_ps(quotient + 2 * i, v);
+        most = _mm_max_ps(v, most); /* without NaN */
     }
-    for (int i = 0; i < 2 * POINTS; i++) {
-        float t = 6.8f + 0.1f * (float)(i >> 1);
-        float yq, qq;
-        project(&s, i & 1 ? t : -t, &yq, &qq);
-        if (!(yq * yq > best * qq)) continue;
+    most = _mm_max_ps(most, _mm_shuffle_ps(most, most, 0x4e));
+    most = _mm_max_ps(most, _mm_shuffle_ps(most, most, 0xb1));
+    bound = _mm_cvtss_f32(most) * (1 - 0x1p-16f);
+    for (int i = 0; i < 2 * KT_INT4_POINTS; i++) {
+        const float *of = sums->sum[i >> 1] + i % 2 * 2, yq = of[0], qq = of[1];
+        if (quotient[i] < bound || !(yq * yq > best * qq)) continue;
         best = yq * yq / qq;
         scale = yq / qq;
     }
     return scale;
 }
 
+/* Best scale for x / A in units of A. */
+static float search_scale(const float *x, int group, const float *importance, float unit,
+                          kt_int4_scores *scores) {
+    kt_int4_group s;
+    kt_int4_sums sums;
+
+    s.group = group;
+    s.is_weighted = importance != NULL;
+    if (importance) kt_search_weights(importance, group, s.v);
+    for (int i = 0; i < group; i++) s.y[i] = x[i] * unit;
+    scores(&s, &sums);
+    return choose(&sums);
+}
+
 /* Encode one group; returns its squared error. Magnitudes below 2^-100 are zeros to any model and
  * keep the division in range; a group with an infinity or NaN becomes zeros and an error that is not
  * finite. */
-static double encode_group(const float *x, int group, const float *importance, uint8_t *codes,
-                           uint16_t *scale_bits) {
-    float q[MOST];
+static double encode_group(const float *x, int group, const float *importance,
+                           kt_int4_scores *scores, uint8_t *codes, uint16_t *scale_bits) {
+    float q[KT_INT4_MOST];
     float a = largest(x, group);
     float scale = 0, inverse = 0;
     double error = 0;
 
     *scale_bits = 0;
     if (a >= 0x1p-100f && a <= FLT_MAX) {
-        *scale_bits = kt_f32_to_bf16(a * search_scale(x, group, importance, 1.0f / a));
+        *scale_bits = kt_f32_to_bf16(a * search_scale(x, group, importance, 1.0f / a, scores));
         scale = kt_bf16_to_f32(*scale_bits);
         inverse = 1.0f / scale;
     }
@@ -139,11 +160,12 @@ double kt_int4_encode_rows(int group, const float *src, int64_t k, const float *
                            int64_t row_begin, int64_t row_end, void *data, void *scales,
                            double *energy) {
     const int64_t groups = k / group;
+    kt_int4_scores *scores = scores_here();
     double sum = 0, error = 0;
 
     for (int64_t g = row_begin * groups; g < row_end * groups; g++)
         error += encode_group(src + g * group, group,
-                              importance ? importance + g % groups * group : NULL,
+                              importance ? importance + g % groups * group : NULL, scores,
                               (uint8_t *)data + g * (group / 2), (uint16_t *)scales + g);
     for (int64_t i = row_begin * k; energy && i < row_end * k; i++) sum += (double)src[i] * src[i];
     if (energy) *energy += sum;

