@@ -21,6 +21,15 @@ typedef struct kt_device_small_weight {
     bool is_loaded;
 } kt_device_small_weight;
 
+/* A matrix of an expert on the device, and the stored bytes it was made of. */
+typedef struct kt_device_twin {
+    const uint8_t *stored, *at;
+    const kt_format *format;
+    int64_t n, k;
+} kt_device_twin;
+
+#define KT_DEVICE_TWINS 64
+
 struct kt_device_home {
     const kt_device_setup *setup; /* while creating */
     const kt_step *host;
@@ -48,6 +57,8 @@ struct kt_device_home {
     size_t stage_bytes;
     kt_device_event *staged[2];
     int next_stage;
+    kt_device_twin twins[KT_DEVICE_TWINS];
+    int n_twins;
 
     kt_expert_stream *stream; /* NULL = nothing crosses */
     kt_expert_moves *moves;   /* NULL = experts stay where they are */

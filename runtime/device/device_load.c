@@ -11,7 +11,9 @@
 #include "runtime/loader/finite.h"
 #include "runtime/model/bytes.h"
 
-#define BLOCK KT_SOURCE_BLOCK /* rows; those that share scales stay together */
+#define BLOCK KT_SOURCE_BLOCK  /* rows; those that share scales stay together */
+#define BLOCKS_EACH 4          /* of a piece, for every thread: none waits long for the others */
+#define PIECE_BYTES (32 << 20) /* of a piece that has more than a block for every thread */
 
 /* ---- one load ---- */
 
@@ -112,10 +114,17 @@ static kt_status make_desks(load *l, kt_err *err) {
                             KT_PAGES_ADVISED, -1, &l->desk, err);
 }
 
-/* Two pinned pieces, each of at least a block for every thread. */
+/* Of a piece: in the end the threads wait for the last of them. */
+static int64_t piece_blocks(const load *l) {
+    const int64_t threads = kt_pool_threads(l->d->home->setup->pool), most = BLOCKS_EACH * threads;
+
+    return l->record * BLOCK * (size_t)most <= PIECE_BYTES ? most : threads;
+}
+
+/* Two pinned pieces. */
 static kt_status make_stages(load *l, kt_err *err) {
     struct kt_device_home *h = l->d->home;
-    const size_t bytes = kt_bytes_times(l->record * BLOCK, kt_pool_threads(h->setup->pool));
+    const size_t bytes = kt_bytes_times(l->record * BLOCK, piece_blocks(l));
 
     if (bytes <= h->stage_bytes) return KT_OK;
     KT_TRY(kt_device_sync(l->d->device, NULL, err));
@@ -168,9 +177,48 @@ static kt_status find_sources(load *l, kt_err *err) {
     return KT_OK;
 }
 
-static kt_status load_all(load *l, kt_device_matrices *out, kt_err *err) {
+/* Blocks [first, end) of all matrices, several for each thread at a time. */
+static kt_status load_blocks(load *l, int64_t first, int64_t end, kt_err *err) {
     const kt_device_setup *setup = l->d->home->setup;
-    const int lanes = kt_pool_threads(setup->pool);
+    const int64_t piece = piece_blocks(l);
+
+    for (l->first = first; l->first < end; l->first = l->end) {
+        l->end = l->first + piece < end ? l->first + piece : end;
+        KT_TRY(load_piece(l, err));
+        if (setup->cancel && setup->cancel(setup->cancel_arg))
+            return kt_fail(err, KT_E_CANCELLED, "loading was interrupted");
+    }
+    return KT_OK;
+}
+
+/* A matrix that was made of the same stored bytes, if there is one; else this one is remembered. */
+static const uint8_t *find_twin(const load *l, int64_t i) {
+    struct kt_device_home *h = l->d->home;
+    const kt_device_twin me = {.stored = kt_matrix_source_stored(&l->source[i]),
+                               .at = l->to + (size_t)(i * l->n) * l->record,
+                               .format = l->format,
+                               .n = l->n,
+                               .k = l->k};
+
+    for (int t = 0; t < h->n_twins; t++)
+        if (h->twins[t].stored == me.stored && h->twins[t].format == me.format &&
+            h->twins[t].n == me.n && h->twins[t].k == me.k)
+            return h->twins[t].at;
+    if (h->n_twins < KT_DEVICE_TWINS) h->twins[h->n_twins++] = me;
+    return NULL;
+}
+
+static kt_status load_or_copy(load *l, int64_t i, kt_err *err) {
+    const size_t bytes = (size_t)l->n * l->record;
+    const uint8_t *twin = find_twin(l, i);
+
+    if (!twin) return load_blocks(l, i * l->blocks, (i + 1) * l->blocks, err);
+    return kt_device_copy(l->d->device, KT_STREAM_UPLOAD, l->to + (size_t)i * bytes, twin, bytes,
+                          err);
+}
+
+static kt_status load_all(load *l, kt_device_matrices *out, kt_err *err) {
+    const bool has_twins = l->d->home->setup->has_twins && l->w->use == KT_USE_EXPERTS;
     const kt_weight_format becomes =
         l->w->kind == KT_WEIGHT_HEADS ? KT_W_BF16
                                       : kt_weight_becomes(l->w, l->pick->first, l->d->plan->quant);
@@ -194,12 +242,8 @@ static kt_status load_all(load *l, kt_device_matrices *out, kt_err *err) {
                                 .count = l->count};
     KT_TRY(make_desks(l, err));
     KT_TRY(make_stages(l, err));
-    for (; l->first < l->count * l->blocks; l->first = l->end) {
-        l->end = l->first + lanes < l->count * l->blocks ? l->first + lanes : l->count * l->blocks;
-        KT_TRY(load_piece(l, err));
-        if (setup->cancel && setup->cancel(setup->cancel_arg))
-            return kt_fail(err, KT_E_CANCELLED, "loading was interrupted");
-    }
+    if (!has_twins) return load_blocks(l, 0, l->count * l->blocks, err);
+    for (int64_t i = 0; i < l->count; i++) KT_TRY(load_or_copy(l, i, err));
     return KT_OK;
 }
 

@@ -19,6 +19,8 @@ typedef struct kt_device_setup {
     bool allow_nonfinite;
     const kt_table *table;        /* used during the call: whose rows choose kernels; or NULL */
     bool is_exact;                /* no rows in 8 bits */
+    bool has_twins;               /* experts may have the same stored bytes: one is loaded, others
+                                     are copies of it */
     kt_pool *pool;                /* used during the call */
     const kt_stream_plan *stream; /* borrowed: which experts of the CPU may cross; NULL = none */
     const kt_weights *weights;    /* borrowed: the host's, where they lie */

@@ -473,6 +473,14 @@ static int is_accepted(const kt_matrix_source *s, const kt_format *format, doubl
     return isfinite(error) || (s->allows_nonfinite && is_float);
 }
 
+const uint8_t *kt_matrix_source_stored(const kt_matrix_source *s) {
+    const kt_tensor *t = s->piece[0].tensor;
+    size_t rows = 1;
+
+    for (int i = 0; i + 1 < t->rank; i++) rows *= (size_t)t->shape[i];
+    return t->data + t->bytes / rows * (size_t)s->piece[0].first_row;
+}
+
 int64_t kt_matrix_source_rows(const kt_format *format) {
     return format->scale_rows ? format->scale_rows : KT_SOURCE_FEW;
 }

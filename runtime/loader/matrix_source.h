@@ -94,6 +94,10 @@ int kt_matrix_source_borrow(const kt_matrix_source *s, kt_weight_format format, 
 int kt_matrix_source_borrow_rows(const kt_matrix_source *s, kt_weight_format format,
                                  int64_t row_begin, int64_t row_end, kt_matrix *out);
 
+/* Where the stored numbers of its first row begin: matrices of one shape with the same address are
+ * the same. */
+const uint8_t *kt_matrix_source_stored(const kt_matrix_source *s);
+
 /* Rows converted at a time into that format. */
 int64_t kt_matrix_source_rows(const kt_format *format);
 

@@ -332,20 +332,12 @@ typedef struct expert_task {
     atomic_int *left; /* [experts] blocks to do */
 } expert_task;
 
-static const uint8_t *stored_bytes_of(const kt_matrix_source *s) {
-    const kt_tensor *t = s->piece[0].tensor;
-    size_t rows = 1;
-
-    for (int i = 0; i + 1 < t->rank; i++) rows *= (size_t)t->shape[i];
-    return t->data + t->bytes / rows * (size_t)s->piece[0].first_row;
-}
-
 /* An expert of the same stored bytes, if there is one; else this one is remembered. */
 static uint8_t *const *find_twin(kt_packer *l, const kt_problem_plan *part,
                                  const kt_matrix_source s[3], uint8_t *const *placed) {
     kt_packer_twin me = {.part = part, .placed = placed};
 
-    for (int i = 0; i < 3; i++) me.stored[i] = stored_bytes_of(&s[i]);
+    for (int i = 0; i < 3; i++) me.stored[i] = kt_matrix_source_stored(&s[i]);
     for (int i = 0; i < l->n_twins; i++)
         if (l->twins[i].part == part &&
             memcmp(l->twins[i].stored, me.stored, sizeof me.stored) == 0)

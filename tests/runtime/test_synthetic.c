@@ -279,3 +279,45 @@ Test(synthetic, tensors_of_v4_are_those_that_are_loaded) {
     kt_json_destroy(doc);
     free(dir);
 }
+
+/* A token of a layer of random weights, whose experts repeat: 8 of 128. */
+static float *forward_random(const char *device) {
+    const int32_t token = 77;
+    const kt_engine_options o = {.synthetic = "qwen3-30b",
+                                 .synthetic_layers = 1,
+                                 .weights = KT_QUANT_INT4,
+                                 .exact_acts = true,
+                                 .device = device,
+                                 .gpu_experts = device ? "100%" : NULL,
+                                 .table_path = "",
+                                 .tokenizer_optional = true,
+                                 .n_threads = 2,
+                                 .max_context = 64};
+    kt_engine_info info;
+    kt_engine *e;
+    kt_sequence *s;
+    float *logits;
+    kt_err err = {KT_OK, ""};
+
+    cr_assert_eq(kt_engine_create(&o, &e, &err), KT_OK, "%s", err.message);
+    kt_engine_describe(e, &info);
+    logits = calloc((size_t)info.vocab, sizeof *logits);
+    cr_assert_eq(kt_sequence_create(e, 1, &s, &err), KT_OK, "%s", err.message);
+    cr_assert_eq(kt_engine_forward(e, s, &token, 1, 1, logits, NULL, NULL, NULL, &err), KT_OK, "%s",
+                 err.message);
+    kt_sequence_destroy(s);
+    kt_engine_destroy(e);
+    return logits;
+}
+
+Test(synthetic, experts_that_repeat_are_copies, .timeout = 120) {
+    float *want = forward_random(NULL), *got = forward_random("emulated:memory=2G");
+    double off = 0, all = 0;
+
+    for (int i = 0; i < 3200; i++) {
+        off += (double)(got[i] - want[i]) * (double)(got[i] - want[i]);
+        all += (double)want[i] * want[i];
+    }
+    cr_expect(off <= 0.01 * 0.01 * all, "off by %g", sqrt(off / all));
+    free(want), free(got);
+}
