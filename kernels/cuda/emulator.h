@@ -181,8 +181,8 @@ KT_DEVICE double kt_exp_double(double x) {
 KT_DEVICE float kt_log1p(float x) {
     return log1pf(x);
 }
-KT_DEVICE float kt_max(float a, float b) {
-    return fmaxf(a, b);
+KT_DEVICE float kt_max(float a, float b) { /* of zeros the positive one, which fmaxf leaves open */
+    return a == b ? kt_float_bits(kt_bits_float(a) & kt_bits_float(b)) : fmaxf(a, b);
 }
 KT_DEVICE uint32_t kt_and_or(uint32_t a, uint32_t mask, uint32_t set) {
     return (a & mask) | set;
@@ -192,7 +192,7 @@ KT_DEVICE int32_t kt_round(float x) {
     return x >= 0x1p31f ? INT32_MAX : (int32_t)lrintf(x);
 }
 KT_DEVICE float kt_max_nan(float a, float b) {
-    return a != a || b != b ? NAN : fmaxf(a, b);
+    return a != a || b != b ? NAN : kt_max(a, b);
 }
 KT_DEVICE int32_t kt_dot4(uint32_t a, uint32_t b, int32_t c) {
     for (int i = 0; i < 32; i += 8) c += (int8_t)(a >> i) * (int8_t)(b >> i);

@@ -351,6 +351,15 @@ KT_DEVICE float kt_warp_max_nan(float v, int lanes) {
     return v;
 }
 
+/* A pair turned by an angle. Which product is rounded first is said, so that every kernel that turns
+ * pairs makes the same bits. */
+KT_DEVICE void kt_turn(float *a, float *b, float cosine, float sine) {
+    const float x = *a, y = *b;
+
+    *a = kt_fma(x, cosine, -kt_mul(y, sine));
+    *b = kt_fma(y, cosine, kt_mul(x, sine));
+}
+
 /* As E4M3, rounded to nearest even; magnitudes over 448 become 448, NaN stays NaN. */
 KT_DEVICE uint32_t kt_e4m3(float x) {
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 890

@@ -118,10 +118,11 @@ KT_DEVICE void turn_pair(const head *h, int pair, float cosine, float sine) {
     const int second = t->is_interleaved ? 2 * pair + 1 : pair + t->rotary_dim / 2;
     const float sign = t->is_inverse ? -1.0f : 1.0f; /* of the angle, moved to b */
     const uint32_t a_at = h->at + (uint32_t)first * 4, b_at = h->at + (uint32_t)second * 4;
-    const float a = kt_shared_f32(a_at), b = sign * kt_shared_f32(b_at);
+    float a = kt_shared_f32(a_at), b = sign * kt_shared_f32(b_at);
 
-    kt_set_shared_f32(a_at, a * cosine - b * sine);
-    kt_set_shared_f32(b_at, sign * (b * cosine + a * sine));
+    kt_turn(&a, &b, cosine, sine);
+    kt_set_shared_f32(a_at, a);
+    kt_set_shared_f32(b_at, sign * b);
 }
 
 KT_DEVICE void turn(const head *h, const early *e) {
@@ -178,7 +179,7 @@ static size_t shared_bytes(const kt_config *config, int64_t k) {
 KT_CUDA_KERNEL(rows_heads) = {
     .name = "rows_heads",
     .about = "norms, rotations and pages of queries, keys and values, in one launch",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_BASELINE,
     .params = params,
     .param_count = 2,

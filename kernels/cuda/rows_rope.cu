@@ -25,8 +25,9 @@ KT_DEVICE void turn(const kt_rows_rope *p) {
 
     if (head >= p->heads) return;
     a = x[first], b = sign * x[second];
-    x[first] = a * angle[0] - b * angle[half];
-    x[second] = sign * (b * angle[0] + a * angle[half]);
+    kt_turn(&a, &b, angle[0], angle[half]);
+    x[first] = a;
+    x[second] = sign * b;
 }
 
 KT_ENTRY(rows_rope_turn, kt_rows_rope, turn, THREADS)
@@ -54,7 +55,7 @@ static size_t shared_bytes(const kt_config *config, int64_t k) {
 KT_CUDA_KERNEL(rows_rope) = {
     .name = "rows_rope",
     .about = "rotary embedding of heads",
-    .version = 1,
+    .version = 2,
     .targets = KT_CUDA_BASELINE,
     .params = params,
     .param_count = 1,
