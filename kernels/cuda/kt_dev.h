@@ -351,8 +351,8 @@ KT_DEVICE float kt_warp_max_nan(float v, int lanes) {
     return v;
 }
 
-/* A pair turned by an angle. Which product is rounded first is said, so that every kernel that turns
- * pairs makes the same bits. */
+/* A pair turned by an angle. Which product is rounded first is said, so that every kernel that
+ * turns pairs makes the same bits. */
 KT_DEVICE void kt_turn(float *a, float *b, float cosine, float sine) {
     const float x = *a, y = *b;
 
