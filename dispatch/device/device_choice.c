@@ -46,6 +46,10 @@ static uint32_t job_bit(const kt_device_job *j, bool is_few) {
     return is_few ? KT_CUDA_EXPERTS_FEW : KT_CUDA_EXPERTS_MANY;
 }
 
+static int64_t most_few(const kt_device_job *j) {
+    return j->op == KT_OP_GEMM ? KT_DEVICE_TURNS : KT_DEVICE_FEW;
+}
+
 /* ---- choices ---- */
 
 static int format_at(const kt_cuda_kernel *k) {
@@ -79,7 +83,7 @@ static const char *refuse_kernel(const kt_cuda_kernel *k, const kt_device_job *j
     const bool is_few = (k->jobs & job_bit(j, true)) != 0;
 
     if (!is_few && !(k->jobs & job_bit(j, false))) return "it is not for this job";
-    if (is_few && rows > KT_DEVICE_FEW) return "it takes at most 8 rows";
+    if (is_few && rows > most_few(j)) return "it takes no more than few rows";
     if (!(k->targets >> (target - kt_cuda_targets) & 1)) return "it is not for this GPU";
     if (!takes_format(k, j->weights) || !takes_format(k, j->down))
         return "it does not read these weights";
@@ -228,6 +232,10 @@ static void add_wide(const kt_device_job *j, const char *name, kt_device_ladder 
     add_rung(j, name, j->weights == KT_W_BF16 ? wide : tall, 3, INT64_MAX, out);
 }
 
+bool kt_device_choice_is_few(const kt_device_choice *c) {
+    return (c->kernel->jobs & (KT_CUDA_GEMM_FEW | KT_CUDA_EXPERTS_FEW)) != 0;
+}
+
 void kt_device_ladder_default(const kt_device_job *j, const kt_cuda_target *target,
                               kt_device_ladder *out) {
     static const int32_t tiles[][5] = {{16, 128, 1, 4, 3}, {32, 128, 1, 4, 3}, {64, 128, 2, 2, 3}};
@@ -237,10 +245,10 @@ void kt_device_ladder_default(const kt_device_job *j, const kt_cuda_target *targ
     const kt_device_choice by_groups = initial(wide_name, j->weights);
     const bool has_groups = !kt_device_choice_refuse(&by_groups, j, INT64_MAX, target);
 
-    *out = (kt_device_ladder){.n = 1, .most = {KT_DEVICE_FEW}};
+    *out = (kt_device_ladder){.n = 1, .most = {most_few(j)}};
     out->choice[0] = initial(is_gemm ? "gemm_decode" : "moe_decode", j->weights);
-    add_rung(j, tile_name, tiles[0], 5, 16, out);
-    add_rung(j, tile_name, tiles[1], 5, 32, out);
+    add_rung(j, tile_name, tiles[0], 5, is_gemm ? 16 : 10, out);
+    add_rung(j, tile_name, tiles[1], 5, is_gemm ? 32 : 20, out);
     add_rung(j, tile_name, tiles[2], 5, !has_groups ? INT64_MAX : is_gemm ? 128 : 64, out);
     if (has_groups) add_wide(j, wide_name, out);
 }

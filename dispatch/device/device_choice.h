@@ -11,7 +11,8 @@
 #include "kt/problem.h"
 
 enum {
-    KT_DEVICE_FEW = 8, /* rows that kernels of the jobs *_FEW take at once */
+    KT_DEVICE_FEW = 8,    /* rows that kernels of the jobs *_FEW take at once */
+    KT_DEVICE_TURNS = 16, /* of a dense product, which they take so many of in turns */
     KT_DEVICE_RUNGS = 12
 };
 
@@ -63,9 +64,14 @@ typedef struct kt_device_ladder {
     int64_t most[KT_DEVICE_RUNGS];
 } kt_device_ladder;
 
-/* What runs without a table: up to 8 rows a kernel of few, then tiles of 16, 32 and 64 rows, as
- * large as the rows of a call, or an expert's share of them; of more, warpgroups where the target
- * has them. */
+/* Is the kernel one of few rows? Calls of more than KT_DEVICE_FEW (of a dense product
+ * KT_DEVICE_TURNS) are not for it. */
+bool kt_device_choice_is_few(const kt_device_choice *choice);
+
+/* What runs without a table: a kernel of few rows, then tiles of 16, 32 and 64 rows, as large as
+ * the rows of a call; of experts so large that their share of the rows is no more than 5 in 8,
+ * because an expert with one row too many opens its weights twice; of more, warpgroups where the
+ * target has them. */
 void kt_device_ladder_default(const kt_device_job *job, const kt_cuda_target *target,
                               kt_device_ladder *out);
 int kt_device_ladder_rung(const kt_device_ladder *ladder, int64_t rows);

@@ -81,24 +81,35 @@ bool kt_device_gemm_shares_rows(const kt_device_gemm *a, const kt_device_gemm *b
     return of_a->kernel->rows == KT_CUDA_ROWS_BF16 || (e.format == f.format && e.group == f.group);
 }
 
-static kt_status put_few(kt_device *d, const kt_device_gemm *g, const kt_device_kernel *k,
-                         const kt_device_gemm_call *c, kt_err *err) {
-    const kt_gemm_decode call = {.x = c->x,
-                                 .x_row = c->x_row,
+/* Rows [first, first + rows), at most KT_DEVICE_FEW. */
+static kt_status put_turn(kt_device *d, const kt_device_gemm *g, const kt_device_kernel *k,
+                          const kt_device_gemm_call *c, int64_t first, int64_t rows, kt_err *err) {
+    const kt_gemm_decode call = {.x = c->x_row ? c->x : c->x + first * c->ldx,
+                                 .x_row = c->x_row ? c->x_row + first : NULL,
                                  .w = g->w.at,
-                                 .y = c->y,
+                                 .y = c->y + first * c->ldy,
                                  .ldx = c->ldx,
                                  .ldy = c->ldy,
                                  .w_head = (int64_t)g->w.bytes,
                                  .x_head = c->x_head,
                                  .y_head = c->y_head,
-                                 .rows = (int32_t)c->rows,
+                                 .rows = (int32_t)rows,
                                  .n = (int32_t)g->w.n,
                                  .k = (int32_t)g->w.k,
                                  .accumulate = c->accumulate};
 
     return kt_device_kernel_run(d, k, 0, blocks(g->w.n, FEW_OUTPUTS * k->config.value[1]),
                                 g->w.count, g->w.k, &call, sizeof call, err);
+}
+
+/* Turns behind the first find the matrix in the GPU's cache, and take more blocks than tiles of so
+ * few rows would. */
+static kt_status put_few(kt_device *d, const kt_device_gemm *g, const kt_device_kernel *k,
+                         const kt_device_gemm_call *c, kt_err *err) {
+    for (int64_t first = 0; first < c->rows; first += KT_DEVICE_FEW)
+        KT_TRY(put_turn(d, g, k, c, first,
+                        c->rows - first < KT_DEVICE_FEW ? c->rows - first : KT_DEVICE_FEW, err));
+    return KT_OK;
 }
 
 static kt_status put_rounding(kt_device *d, const kt_device_gemm *g, const kt_device_gemm_call *c,

@@ -93,10 +93,12 @@ void kt_plan_device_ladder(const kt_table *t, const kt_device_facts *facts,
     for (int i = 0; i < n_few; i++)
         add_rung(out, &f.choice[i], i + 1 < n_few ? boundary(&f, i) : KT_DEVICE_FEW);
     if (n_few == 0) add_rung(out, &standard.choice[0], KT_DEVICE_FEW);
-    for (int i = n_few; i < f.n; i++)
-        add_rung(out, &f.choice[i], i + 1 < f.n ? boundary(&f, i) : INT64_MAX);
-    for (int i = 1; i < standard.n && n_few == f.n; i++)
-        add_rung(out, &standard.choice[i], standard.most[i]);
+    for (int i = n_few; i < f.n; i++) {
+        const int64_t most = kt_device_choice_is_few(&f.choice[i]) ? KT_DEVICE_TURNS : INT64_MAX,
+                      next = i + 1 < f.n ? boundary(&f, i) : INT64_MAX;
+        add_rung(out, &f.choice[i], next < most ? next : most);
+    }
+    for (int i = 0; i < standard.n; i++) add_rung(out, &standard.choice[i], standard.most[i]);
     out->most[out->n - 1] = INT64_MAX;
 }
 

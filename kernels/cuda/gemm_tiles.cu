@@ -15,7 +15,7 @@ KT_ENTRY(gemm_tiles, kt_gemm_tiles, kt_open_dense, KT_TILES_THREADS)
 KT_CUDA_KERNEL(gemm_tiles) = {
     .name = "gemm_tiles",
     .about = "dense products of many rows on tensor cores, weights of any format",
-    .version = 2,
+    .version = 3,
     .targets = KT_CUDA_BASELINE,
     .params = kt_open_params,
     .param_count = KT_OPEN_PARAMS,

@@ -1,9 +1,9 @@
 /* Tiles (kt_dev_tiles.h) of weights of any format: 64 inputs a step.
  *
  * bfloat16 comes to shared memory by asynchronous copies like the activations. Codes of other
- * formats are loaded into registers while a step is multiplied, opened behind it, and written as
- * bfloat16 where a later step reads them, so that the wait for memory lies under the tensor cores'
- * work and each weight of the block is opened once. Scales that are applied late elsewhere are
+ * formats are loaded into registers, opened two steps later (by warpgroups: one) and written as
+ * bfloat16 where a later step reads them, so that the wait for memory lies under the work of other
+ * steps and each weight of the block is opened once. Scales that are applied late elsewhere are
  * applied here when a weight is opened, which rounds it once.
  *
  * With KT_TILES_WIDE the products are those of warpgroups (sm_90a): the turned rows of 128 bytes in
@@ -134,11 +134,28 @@ KT_DEVICE void kt_tiles_multiply(const kt_tile_operands *o, int step, uint32_t s
     }
 }
 
-/* As kt_tiles_product. A stage that is opened into was read before the barrier of this step, and is
- * read behind that of a later one. */
+/* Step s: the codes in p, which were loaded two steps ago, are opened into the stage before this
+ * one, which comes again in KT_TILES_STAGES - 1 steps, and those that follow in two steps are
+ * loaded. A stage that is opened into was read before the barrier of this step, and is read behind
+ * that of a later one. */
+KT_DEVICE void kt_open_step(const kt_tile_operands *o, const kt_tile_rows *r, int s,
+                            kt_open_pieces *p, kt_tile_sums *sum) {
+    const int ahead = s + KT_TILES_STAGES - 1;
+
+    KT_COPY_WAIT(KT_TILES_STAGES - 2);
+    kt_sync();
+    if (ahead < o->steps) kt_tiles_fetch_a(o, r, ahead, kt_tiles_stage(ahead));
+    kt_copy_commit();
+    kt_tiles_multiply(o, s, kt_tiles_stage(s), sum);
+    if (ahead < o->steps) kt_open_store(p, kt_tiles_stage(ahead));
+    if (ahead + 2 < o->steps) kt_open_load(o, ahead + 2, p);
+}
+
+/* As kt_tiles_product. */
 KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     kt_tile_rows r;
-    kt_open_pieces p;
+    kt_open_pieces even, odd; /* of the steps from KT_TILES_STAGES - 1 on */
+    int s;
 
     if (KT_OPEN_FORMAT == KT_W_BF16) {
         kt_tiles_product(o, sum);
@@ -147,30 +164,24 @@ KT_DEVICE void kt_open_product(const kt_tile_operands *o, kt_tile_sums *sum) {
     r = kt_tiles_rows(o);
     KT_UNROLL
     for (int i = 0; i < KT_TILES_M * KT_TILES_N / KT_TILES_THREADS; i++) sum->f[i] = 0;
-    KT_ROLLED
-    for (int s = 0; s < KT_TILES_STAGES - 1; s++) {
-        const uint32_t stage = (uint32_t)(s * KT_TILES_STAGE);
-        if (s < o->steps) {
-            kt_tiles_fetch_a(o, &r, s, stage);
-            kt_open_load(o, s, &p);
-            kt_open_store(&p, stage);
-        }
+    for (s = 0; s < KT_TILES_STAGES - 1; s++) {
+        if (s < o->steps) kt_tiles_fetch_a(o, &r, s, kt_tiles_stage(s));
         kt_copy_commit();
     }
+    kt_open_load(o, 0, &even);
+    if (KT_TILES_STAGES > 2 && o->steps > 1) kt_open_load(o, 1, &odd);
+    kt_open_store(&even, 0);
+    if (KT_TILES_STAGES > 3 && o->steps > 2) kt_open_load(o, 2, &even);
+    if (KT_TILES_STAGES > 2 && o->steps > 1) kt_open_store(&odd, kt_tiles_stage(1));
+    if (KT_TILES_STAGES > 3 && o->steps > 2) kt_open_store(&even, kt_tiles_stage(2));
+    if (KT_TILES_STAGES - 1 < o->steps) kt_open_load(o, KT_TILES_STAGES - 1, &even);
+    if (KT_TILES_STAGES < o->steps) kt_open_load(o, KT_TILES_STAGES, &odd);
     KT_ROLLED
-    for (int s = 0; s < o->steps; s++) {
-        const int ahead = s + KT_TILES_STAGES - 1;
-        const uint32_t next = (uint32_t)(ahead % KT_TILES_STAGES * KT_TILES_STAGE);
-        KT_COPY_WAIT(KT_TILES_STAGES - 2);
-        kt_sync();
-        if (ahead < o->steps) {
-            kt_tiles_fetch_a(o, &r, ahead, next);
-            kt_open_load(o, ahead, &p);
-        }
-        kt_copy_commit();
-        kt_tiles_multiply(o, s, kt_tiles_stage(s), sum);
-        if (ahead < o->steps) kt_open_store(&p, next);
+    for (s = 0; s + 1 < o->steps; s += 2) {
+        kt_open_step(o, &r, s, &even, sum);
+        kt_open_step(o, &r, s + 1, &odd, sum);
     }
+    if (s < o->steps) kt_open_step(o, &r, s, &even, sum);
 }
 
 #else

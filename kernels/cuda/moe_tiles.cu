@@ -23,7 +23,7 @@ KT_ENTRY(moe_tiles_down, kt_moe_tiles, kt_open_down, KT_TILES_THREADS)
 KT_CUDA_KERNEL(moe_tiles) = {
     .name = "moe_tiles",
     .about = "experts of many tokens on tensor cores, weights of any format, bfloat16 products",
-    .version = 2,
+    .version = 3,
     .targets = KT_CUDA_BASELINE,
     .params = kt_open_params,
     .param_count = KT_OPEN_PARAMS,

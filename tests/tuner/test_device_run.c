@@ -140,6 +140,12 @@ Test(device_run, the_best_by_the_clock_wins_and_the_runtime_obeys, .timeout = 60
     cr_expect_eq(advice.n_used, 0);
     cr_expect_str_eq(ladder.choice[0].kernel->name, "gemm_decode");
     cr_expect_str_eq(ladder.choice[1].kernel->name, "gemm_tiles");
+    back->device_rows[0].row.version--; /* won with 12 rows, in turns: not for any number of rows */
+    back->device_rows[0].row.problem.m = 12;
+    kt_plan_device_ladder(back, kt_device_about(d), &job, &ladder, &advice);
+    cr_expect_eq(advice.n_used, 1);
+    cr_expect_eq(ladder.most[kt_device_ladder_rung(&ladder, 12)], 16);
+    cr_expect_str_eq(ladder.choice[kt_device_ladder_rung(&ladder, 17)].kernel->name, "gemm_tiles");
     kt_device_close(d);
     kt_table_destroy(t), kt_table_destroy(back);
     kt_temp_remove(folder);
