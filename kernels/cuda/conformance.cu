@@ -137,14 +137,17 @@ KT_DEVICE void products(int which, const uint32_t *in, uint32_t *out) {
 }
 
 KT_DEVICE void more_numbers(int which, const uint32_t *in, uint32_t *out) {
-    const float a = kt_float_bits(in[0]), b = kt_float_bits(in[1]);
     const float plus = kt_float_bits(in[0] & 0x7fffffffu);
+    float a = kt_float_bits(in[0]), b = kt_float_bits(in[1]);
 
     if (which == KT_CONFORM_ROUNDED) {
         out[0] = kt_bits_float(kt_mul(a, b));
         out[1] = kt_bits_float(kt_max(a, b));
         out[2] = kt_bits_float(kt_max_nan(a, b));
         out[3] = kt_bits_float(kt_sqrt(plus));
+        kt_turn(&a, &b, kt_float_bits(in[2]), kt_float_bits(in[3]));
+        out[4] = kt_bits_float(a);
+        out[5] = kt_bits_float(b);
     } else if (which == KT_CONFORM_INTEGERS) {
         out[0] = (uint32_t)kt_round(a);
         out[1] = (uint32_t)kt_bit_count(in[1]);

@@ -33,7 +33,7 @@ typedef enum kt_conform_case {
     KT_CONFORM_LDMATRIX,
     KT_CONFORM_MMA_BF16,
     KT_CONFORM_MMA_S8,
-    KT_CONFORM_ROUNDED,      /* kt_mul, kt_max, kt_max_nan, kt_sqrt */
+    KT_CONFORM_ROUNDED,      /* kt_mul, kt_max, kt_max_nan, kt_sqrt, kt_turn */
     KT_CONFORM_INTEGERS,     /* kt_round, kt_bit_count of two, kt_e4m3 */
     KT_CONFORM_EXPONENTIALS, /* kt_exp, kt_log1p, kt_sigmoid, kt_exp_double */
     KT_CONFORM_SHARED_F32,   /* kt_set_shared_f32, kt_shared_f32, kt_shared_f32x2, kt_shared_add,

@@ -41,7 +41,7 @@ static const struct {
     [KT_CONFORM_LDMATRIX] = {"kt_ldmatrix", ANY, 0, false, false},
     [KT_CONFORM_MMA_BF16] = {"kt_mma_bf16", BF16, 0x1p-19f, true, false},
     [KT_CONFORM_MMA_S8] = {"kt_mma_s8", ANY, 0, false, false},
-    [KT_CONFORM_ROUNDED] = {"kt_mul kt_max kt_max_nan kt_sqrt", FLOATS, 0, false, true},
+    [KT_CONFORM_ROUNDED] = {"kt_mul kt_max kt_max_nan kt_sqrt kt_turn", FLOATS, 0, false, true},
     [KT_CONFORM_INTEGERS] = {"kt_round kt_bit_count kt_e4m3", FLOATS, 0, false, false},
     [KT_CONFORM_EXPONENTIALS] = {"kt_exp kt_log1p kt_sigmoid kt_exp_double", SMALL_FLOATS, 0x1p-20f,
                                  false, false},
