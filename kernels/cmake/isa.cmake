@@ -52,9 +52,6 @@ function(kt_kernel_sources folder)
         list(APPEND flags -fno-sanitize=thread)
       elseif(KT_SANITIZE MATCHES "undefined") # what AddressSanitizer sees as well would double the time to compile
         list(APPEND flags -fno-sanitize=null,object-size,pointer-overflow)
-        if(CMAKE_C_COMPILER_ID STREQUAL "GNU") # its checks as calls: a third of the time
-          list(APPEND flags --param=asan-instrumentation-with-call-threshold=0)
-        endif()
       endif()
       set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${flags}")
       if(folder MATCHES "/p64$") # one file, a dense and an expert variant (kernels/p64/p64_kernel.h)

@@ -231,9 +231,8 @@ Test(inspect, the_vnni_tile_multiplies_in_registers, .timeout = 120) {
     kt_json_destroy(doc);
 }
 
-/* Of every op one, AMX included, which hardly any machine that runs this test has. Checks of
- * AddressSanitizer are calls (kernels/cmake/isa.cmake), between which short loops have no vectors.
- */
+/* Of every op one, AMX included, which hardly any machine that runs this test has. What
+ * AddressSanitizer checks need not have loops that count as work on vectors. */
 Test(inspect, every_op_has_something_to_show, .timeout = 120) {
     static const char *const names[] = {
         "any_any_p64__scalar", "w8c_a8_moe64__avx2", "w8c_a8_p64__amxint8",
