@@ -56,7 +56,7 @@ static kt_gpu_options options_of(const kt_device_options *device, const char *gl
                             .is_pretended = device->class == emulated.class,
                             .is_small = true,
                             .threads = 1,
-                            .seconds = device->class == emulated.class ? 60 : 1,
+                            .seconds = device->class == emulated.class ? 60 : 8,
                             .seed = 1,
                             .rows = glob,
                             .stop = stop,
