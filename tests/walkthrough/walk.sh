@@ -35,7 +35,7 @@ cd "$work/tree"
 for file in kernels/*/*__*.c; do
     case $file in
     *__lib.c) rm "$file" ;;
-    *__scalar.c | kernels/probe/* | kernels/encode/*) ;;
+    *__scalar.c | kernels/probe/* | kernels/encode/* | kernels/formats/*) ;;
     kernels/p64/*__avx512vnni.c | kernels/p64/w8c_a8__avx2.c) case $file in *blocks* | *kquants*) rm "$file" ;; esac ;;
     *) rm "$file" ;;
     esac
