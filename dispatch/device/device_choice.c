@@ -232,8 +232,8 @@ static void add_wide(const kt_device_job *j, const char *name, kt_device_ladder 
     add_rung(j, name, j->weights == KT_W_BF16 ? wide : tall, 3, INT64_MAX, out);
 }
 
-bool kt_device_choice_is_few(const kt_device_choice *c) {
-    return (c->kernel->jobs & (KT_CUDA_GEMM_FEW | KT_CUDA_EXPERTS_FEW)) != 0;
+bool kt_device_is_few(const kt_cuda_kernel *k) {
+    return (k->jobs & (KT_CUDA_GEMM_FEW | KT_CUDA_EXPERTS_FEW)) != 0;
 }
 
 void kt_device_ladder_default(const kt_device_job *j, const kt_cuda_target *target,
@@ -247,7 +247,7 @@ void kt_device_ladder_default(const kt_device_job *j, const kt_cuda_target *targ
 
     *out = (kt_device_ladder){.n = 1, .most = {most_few(j)}};
     out->choice[0] = initial(is_gemm ? "gemm_decode" : "moe_decode", j->weights);
-    add_rung(j, tile_name, tiles[0], 5, is_gemm ? 16 : 10, out);
+    if (!is_gemm) add_rung(j, tile_name, tiles[0], 5, 10, out);
     add_rung(j, tile_name, tiles[1], 5, is_gemm ? 32 : 20, out);
     add_rung(j, tile_name, tiles[2], 5, !has_groups ? INT64_MAX : is_gemm ? 128 : 64, out);
     if (has_groups) add_wide(j, wide_name, out);

@@ -66,12 +66,11 @@ typedef struct kt_device_ladder {
 
 /* Is the kernel one of few rows? Calls of more than KT_DEVICE_FEW (of a dense product
  * KT_DEVICE_TURNS) are not for it. */
-bool kt_device_choice_is_few(const kt_device_choice *choice);
+bool kt_device_is_few(const kt_cuda_kernel *kernel);
 
-/* What runs without a table: a kernel of few rows, then tiles of 16, 32 and 64 rows, as large as
- * the rows of a call; of experts so large that their share of the rows is no more than 5 in 8,
- * because an expert with one row too many opens its weights twice; of more, warpgroups where the
- * target has them. */
+/* What runs without a table: a kernel of few rows, then tiles as large as the rows of a call; of
+ * experts tiles of 16 and 32 rows up to an average share of 10 and 20, because an expert with one
+ * row too many opens its weights twice; of more, warpgroups where the target has them. */
 void kt_device_ladder_default(const kt_device_job *job, const kt_cuda_target *target,
                               kt_device_ladder *out);
 int kt_device_ladder_rung(const kt_device_ladder *ladder, int64_t rows);

@@ -22,10 +22,6 @@ static int64_t cut(int64_t n, int64_t of) {
     return (n + of - 1) / of;
 }
 
-static bool is_few(const kt_device_kernel *k) {
-    return (k->kernel->jobs & KT_CUDA_EXPERTS_FEW) != 0;
-}
-
 static bool is_eight_bits(const kt_device_kernel *k) {
     return k->kernel->rows != KT_CUDA_ROWS_BF16;
 }
@@ -72,7 +68,7 @@ static desk lay_out(const kt_device_experts *e, const kt_device_kernel *k, int64
     const int64_t all = rows * e->slots, count = e->gate.count;
     desk d = {0};
 
-    if (is_few(k)) {
+    if (kt_device_is_few(k->kernel)) {
         d.h = lay(&d, all * e->gate.n, sizeof(uint16_t));
         return d;
     }
@@ -97,7 +93,7 @@ size_t kt_device_experts_scratch(const kt_device_experts *e) {
     size_t most = 0;
 
     for (int i = 0; i < e->ladder.n; i++) {
-        const int64_t rows = is_few(&e->gate_up[i]) ? KT_DEVICE_FEW : e->rows;
+        const int64_t rows = kt_device_is_few(e->gate_up[i].kernel) ? KT_DEVICE_FEW : e->rows;
         const size_t bytes = lay_out(e, &e->gate_up[i], rows).bytes;
         if (bytes > most) most = bytes;
     }
@@ -108,7 +104,7 @@ size_t kt_device_experts_scratch(const kt_device_experts *e) {
 
 static kt_status make_helpers(kt_device *d, const kt_device_kernel *k, kt_device_experts *e,
                               kt_err *err) {
-    if (is_few(k)) return KT_OK;
+    if (kt_device_is_few(k->kernel)) return KT_OK;
     if (!e->permute.code)
         KT_TRY(kt_device_kernel_named(d, "moe_permute", NULL, 0, &e->permute, err));
     if (!is_eight_bits(k) && !e->round.code)
@@ -299,7 +295,7 @@ static kt_status put_part(part *p, kt_err *err) {
 
     p->gate_up = &e->gate_up[rung], p->put_down = &e->put_down[rung];
     p->at = lay_out(e, p->gate_up, p->rows);
-    if (is_few(p->gate_up)) return put_few(p, err);
+    if (kt_device_is_few(p->gate_up->kernel)) return put_few(p, err);
     sorted = permute_of(p);
     KT_TRY(put_sorting(p, &sorted, err));
     KT_TRY(is_eight_bits(p->gate_up) ? put_eight_bits(p, &sorted, err) : put_bf16(p, &sorted, err));

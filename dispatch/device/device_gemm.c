@@ -18,10 +18,6 @@ static size_t round_up(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static bool is_few(const kt_cuda_kernel *k) {
-    return (k->jobs & KT_CUDA_GEMM_FEW) != 0;
-}
-
 kt_device_job kt_device_gemm_job(const kt_device_matrices *w, uint32_t encodings) {
     return (kt_device_job){.op = KT_OP_GEMM,
                            .weights = w->format,
@@ -44,7 +40,7 @@ kt_status kt_device_gemm_make(kt_device *d, const kt_device_matrices *w,
     for (int i = 0; i < out->ladder.n; i++) {
         const kt_cuda_kernel *k = ladder->choice[i].kernel;
         KT_TRY(kt_device_kernel_make(d, &ladder->choice[i], &out->kernel[i], err));
-        if (is_few(k)) continue;
+        if (kt_device_is_few(k)) continue;
         if (k->rows == KT_CUDA_ROWS_BF16 && !out->round.code)
             KT_TRY(kt_device_kernel_named(d, "bf16_rows", NULL, 0, &out->round, err));
         if (k->rows != KT_CUDA_ROWS_BF16 && !out->quantise.code)
@@ -75,7 +71,7 @@ bool kt_device_gemm_shares_rows(const kt_device_gemm *a, const kt_device_gemm *b
     const kt_device_encoding e = kt_device_encoding_of(a->w.format),
                              f = kt_device_encoding_of(b->w.format);
 
-    if (is_few(of_a->kernel) || is_few(of_b->kernel) || a->w.k != b->w.k ||
+    if (kt_device_is_few(of_a->kernel) || kt_device_is_few(of_b->kernel) || a->w.k != b->w.k ||
         a->w.count != b->w.count || of_a->kernel->rows != of_b->kernel->rows)
         return false;
     return of_a->kernel->rows == KT_CUDA_ROWS_BF16 || (e.format == f.format && e.group == f.group);
@@ -177,7 +173,7 @@ kt_status kt_device_gemm_put(kt_device *d, const kt_device_gemm *g, const kt_dev
     const kt_device_kernel *k = &g->kernel[kt_device_ladder_rung(&g->ladder, call->rows)];
 
     if (call->rows <= 0) return KT_OK;
-    if (is_few(k->kernel)) return put_few(d, g, k, call, err);
+    if (kt_device_is_few(k->kernel)) return put_few(d, g, k, call, err);
     if (k->kernel->rows == KT_CUDA_ROWS_BF16) return put_tiles(d, g, k, call, err);
     return put_eight_bits(d, g, k, call, err);
 }

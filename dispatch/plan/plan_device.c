@@ -94,7 +94,7 @@ void kt_plan_device_ladder(const kt_table *t, const kt_device_facts *facts,
         add_rung(out, &f.choice[i], i + 1 < n_few ? boundary(&f, i) : KT_DEVICE_FEW);
     if (n_few == 0) add_rung(out, &standard.choice[0], KT_DEVICE_FEW);
     for (int i = n_few; i < f.n; i++) {
-        const int64_t most = kt_device_choice_is_few(&f.choice[i]) ? KT_DEVICE_TURNS : INT64_MAX,
+        const int64_t most = kt_device_is_few(f.choice[i].kernel) ? KT_DEVICE_TURNS : INT64_MAX,
                       next = i + 1 < f.n ? boundary(&f, i) : INT64_MAX;
         add_rung(out, &f.choice[i], next < most ? next : most);
     }

@@ -318,7 +318,7 @@ Test(device_gemm, few_rows_take_turns, .timeout = 60) {
         const kt_device_choice c = ladder.choice[1 - i]; /* tiles, then few rows */
         void *scratch;
         const kt_device_ladder one = {.n = 1, .choice = {c}, .most = {INT64_MAX}};
-        cr_assert_eq(kt_device_choice_is_few(&c), i == 1);
+        cr_assert_eq(kt_device_is_few(c.kernel), i == 1);
         cr_assert_eq(kt_device_gemm_make(s.d, &s.e.gate, &one, ROWS, &g, &err), KT_OK);
         cr_assert_eq(kt_device_alloc(s.d, kt_device_gemm_scratch(&g, ROWS), &scratch, &err), KT_OK);
         run_gemm(s.d, &g, s.x, s.out, scratch, i == 0 ? want : got);
