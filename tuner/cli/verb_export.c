@@ -84,7 +84,7 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"to", KT_SWITCH_TEXT, &o.to, "FORMAT", "html, markdown, csv, sql, t4, t1 or c-header"},
         {"out", KT_SWITCH_TEXT, &o.out, "FILE", "default standard output"},
         {"results", KT_SWITCH_TEXT, &o.results, "DIR",
-         "instead: file the table, its journal, T1, T4 and checksums under DIR/<machine class>"},
+         "instead: file the table, its journal, T1 and checksums under DIR/<machine class>"},
         {"model", KT_SWITCH_TEXT, &o.model, "NAME", "without TABLE: the one serving would use"},
         {"json", KT_SWITCH_FLAG, &o.json, NULL, "say as a JSON object what was written to --out"},
     };

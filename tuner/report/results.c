@@ -71,10 +71,10 @@ static kt_status export_into(const char *path, const kt_exporter *exporter,
     return st;
 }
 
-/* <stem>.t1.json and <stem>.t4.json beside the copies. */
+/* <stem>.t1.json beside the copies. Its samples in T4 are as large as the journal that gives them at
+ * any time, and are not filed. */
 static kt_status write_exchange(const char *folder, const char *table_path,
                                 const char *journal_path, kt_err *err) {
-    static const kt_exporter *const formats[] = {&kt_export_t1, &kt_export_t4};
     int stem = (int)(strlen(last_part(table_path)) - strlen(table_end));
     kt_table *table = NULL;
     kt_journal *journal = NULL;
@@ -82,13 +82,12 @@ static kt_status write_exchange(const char *folder, const char *table_path,
     kt_status st = kt_table_load(table_path, &table, err);
 
     if (st == KT_OK) st = kt_journal_read(journal_path, &journal, err);
-    for (int i = 0; i < 2 && st == KT_OK; i++) {
-        kt_export_input in = {.table = table, .journal = journal};
-        if (snprintf(path, sizeof path, "%s/%.*s.%s.json", folder, stem, last_part(table_path),
-                     formats[i]->name) >= (int)sizeof path)
-            st = kt_fail(err, KT_E_INVALID, "%s: path too long", folder);
-        else
-            st = export_into(path, formats[i], &in, err);
+    if (st == KT_OK && snprintf(path, sizeof path, "%s/%.*s.t1.json", folder, stem,
+                                last_part(table_path)) >= (int)sizeof path)
+        st = kt_fail(err, KT_E_INVALID, "%s: path too long", folder);
+    if (st == KT_OK) {
+        const kt_export_input in = {.table = table, .journal = journal};
+        st = export_into(path, &kt_export_t1, &in, err);
     }
     kt_journal_close(journal);
     kt_table_destroy(table);
@@ -193,11 +192,11 @@ static kt_status describe_table(FILE *to, const char *folder, const char *stem, 
             "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; "
             "%zu undecided (half their interval is over %.0f %%); the others kept the default.\n"
             "`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
-            "decision behind it; `%s.t1.json` and `%s.t4.json` are its parameters and samples in "
-            "the exchange formats T1 and T4.\n",
+            "decision behind it; `%s.t1.json` are its parameters in the exchange format T1, and "
+            "`kttune export results/%s/%s%s --to t4` prints its samples in T4.\n",
             t->workload, t->n_rows, t->created, t->build, tuned,
             tuned ? 100 * expm1(log_gain / (double)tuned) : 0, undecided, 100 * KT_ROW_WIDE, stem,
-            table_end, stem, stem, stem);
+            table_end, stem, stem, last_part(folder), stem, table_end);
     st = put_commands(to, folder, stem, err);
     kt_table_destroy(t);
     return st;
