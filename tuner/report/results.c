@@ -71,7 +71,7 @@ static kt_status export_into(const char *path, const kt_exporter *exporter,
     return st;
 }
 
-/* <stem>.t1.json beside the copies. Its samples in T4 are as large as the journal that gives them at
+/* <stem>.t1.json beside the copies. Samples in T4 are as large as the journal that gives them at
  * any time, and are not filed. */
 static kt_status write_exchange(const char *folder, const char *table_path,
                                 const char *journal_path, kt_err *err) {
@@ -192,7 +192,7 @@ static kt_status describe_table(FILE *to, const char *folder, const char *stem, 
             "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; "
             "%zu undecided (half their interval is over %.0f %%); the others kept the default.\n"
             "`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
-            "decision behind it; `%s.t1.json` are its parameters in the exchange format T1, and "
+            "decision behind it; `%s.t1.json` has its parameters in the exchange format T1, and "
             "`kttune export results/%s/%s%s --to t4` prints its samples in T4.\n",
             t->workload, t->n_rows, t->created, t->build, tuned,
             tuned ? 100 * expm1(log_gain / (double)tuned) : 0, undecided, 100 * KT_ROW_WIDE, stem,
