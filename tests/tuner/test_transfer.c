@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/cpu.h"
 #include "tuner/session/sim.h"
 #include "tuner/session/transfer.h"
 
@@ -18,23 +17,29 @@ static void check(const kt_transfer_regret *r, const char *what) {
     cr_expect_eq(r->max > 0, r->worst[0] && r->chosen[0], "%s", what);
 }
 
+/* Whatever machine the test runs on: journals of all machines are replayed, no kernel runs. */
+static kt_registry *make_registry(void) {
+    kt_registry *r;
+    kt_err err;
+
+    cr_assert_eq(
+        kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, ~(kt_isa)0, &r, &err),
+        KT_OK, "%s", err.message);
+    return r;
+}
+
 /* The bars of goal 10. How the three compare depends on the defaults of the day: where they are the winners
  * of most cells, a choice without any table is hard to beat. */
 Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 180) {
-    kt_registry *registry;
+    kt_registry *registry = make_registry();
     kt_journal *journals[MAX_JOURNALS];
     const kt_journal *list[MAX_JOURNALS];
     kt_transfer t;
     kt_sim sim = {0};
-    kt_cpu cpu;
     glob_t files;
     kt_err err;
     int n = 0, n_oracle = 0;
 
-    kt_cpu_probe(&cpu);
-    cr_assert_eq(
-        kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, cpu.isa, &registry, &err),
-        KT_OK);
     cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/*.journal.jsonl", 0, NULL, &files), 0);
     for (size_t i = 0; i < files.gl_pathc && n < MAX_JOURNALS; i++, n++) {
         cr_assert_eq(kt_journal_read(files.gl_pathv[i], &journals[n], &err), KT_OK, "%s",
@@ -66,6 +71,47 @@ Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 180) {
     for (int i = 0; i < n; i++) kt_journal_close(journals[i]);
     kt_registry_destroy(registry);
     globfree(&files);
+}
+
+static void check_sum(const kt_transfer_regret *r, const kt_transfer_regret *a,
+                      const kt_transfer_regret *b) {
+    double sum = a->n * log1p(a->geomean) + b->n * log1p(b->geomean);
+
+    cr_expect_eq(r->n, a->n + b->n);
+    cr_expect_eq(r->unknown, a->unknown + b->unknown);
+    cr_expect_eq(r->max, fmax(a->max, b->max));
+    cr_expect_float_eq(r->n * log1p(r->geomean), sum, 1e-9);
+}
+
+/* Rows, ceilings and variants of one machine say nothing of another's. */
+Test(transfer, machines_are_replayed_apart) {
+    static const char *const FILES[] = {"zen4-2c-24g", "emeraldrapids-16c-126g"};
+    kt_registry *registry = make_registry();
+    kt_transfer alone[2], both;
+    kt_journal *j[2];
+    kt_err err;
+
+    for (int i = 0; i < 2; i++) {
+        char path[512];
+        snprintf(path, sizeof path, KT_SOURCE_DIR "/results/%s/Qwen3-30B-A3B.journal.jsonl",
+                 FILES[i]);
+        cr_assert_eq(kt_journal_read(path, &j[i], &err), KT_OK, "%s", err.message);
+        cr_assert_eq(
+            kt_transfer_measure(registry, (const kt_journal *const *)&j[i], 1, &alone[i], &err),
+            KT_OK, "%s", err.message);
+        cr_assert_gt(alone[i].heuristic.n, 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        const kt_journal *const order[] = {j[i], j[1 - i]};
+        cr_assert_eq(kt_transfer_measure(registry, order, 2, &both, &err), KT_OK, "%s",
+                     err.message);
+        check_sum(&both.bucket, &alone[0].bucket, &alone[1].bucket);
+        check_sum(&both.rows, &alone[0].rows, &alone[1].rows);
+        check_sum(&both.shape, &alone[0].shape, &alone[1].shape);
+        check_sum(&both.heuristic, &alone[0].heuristic, &alone[1].heuristic);
+    }
+    for (int i = 0; i < 2; i++) kt_journal_close(j[i]);
+    kt_registry_destroy(registry);
 }
 
 Test(transfer, figures_of_ratios) {

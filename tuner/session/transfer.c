@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "dispatch/plan/plan.h"
 #include "tuner/space/candidates.h"
+#include "tuner/store/ledger.h"
 #include "tuner/store/replay.h"
 
 enum { MAX_VARIANTS = 512 };
@@ -21,6 +22,7 @@ typedef struct decided {
     double *ratio;                          /* owned; NAN = never timed beside the winner */
 } decided;
 
+/* What one machine decided: no cell of it answers for another machine. */
 typedef struct history {
     decided *cells; /* owned */
     size_t n, capacity;
@@ -29,13 +31,21 @@ typedef struct history {
     kt_replay replay; /* large */
 } history;
 
-static void history_deinit(history *h) {
+typedef struct histories {
+    history **list; /* owned, room for one per journal */
+    int n;
+    size_t n_cells;
+} histories;
+
+static void history_destroy(history *h) {
+    if (!h) return;
     for (size_t i = 0; i < h->n; i++) {
         free(h->cells[i].names);
         free(h->cells[i].ratio);
     }
     free(h->cells);
     kt_registry_destroy(h->registry);
+    free(h);
 }
 
 /* --- reading --- */
@@ -230,52 +240,86 @@ static kt_status ask(const history *h, const decided *d, leave_out what, double 
     return st;
 }
 
-static kt_status measure(const history *h, leave_out what, kt_transfer_regret *out, kt_err *err) {
-    double *ratios = calloc(h->n + 1, sizeof *ratios), worst = 1;
-    kt_status st = ratios ? KT_OK : kt_fail(err, KT_E_NOMEM, "transfer: no memory");
-    int n = 0;
-
-    memset(out, 0, sizeof *out);
-    for (size_t i = 0; st == KT_OK && i < h->n; i++) {
+/* Appends to ratios[*n]; the slowest choice so far is out's, at *worst. */
+static kt_status ask_all(const history *h, leave_out what, double *ratios, int *n, double *worst,
+                         kt_transfer_regret *out, kt_err *err) {
+    for (size_t i = 0; i < h->n; i++) {
         const decided *d = &h->cells[i];
         kt_choice choice;
         double ratio;
         if (!has_answer(h, &d->row, what)) continue;
-        st = ask(h, d, what, &ratio, &choice, err);
-        if (st != KT_OK) break;
+        KT_TRY(ask(h, d, what, &ratio, &choice, err));
         out->unknown += isnan(ratio);
         if (isnan(ratio)) ratio = 1 + KT_TRANSFER_UNKNOWN;
         if (ratio < 1) ratio = 1;
-        ratios[n++] = ratio;
-        if (ratio <= worst) continue;
-        worst = ratio;
+        ratios[(*n)++] = ratio;
+        if (ratio <= *worst) continue;
+        *worst = ratio;
         kt_cell_key(&d->row.problem, d->row.threads, out->worst, sizeof out->worst);
         snprintf(out->chosen, sizeof out->chosen, "%s", choice.variant->name);
     }
+    return KT_OK;
+}
+
+static kt_status measure(const histories *all, leave_out what, kt_transfer_regret *out,
+                         kt_err *err) {
+    double *ratios = calloc(all->n_cells + 1, sizeof *ratios), worst = 1;
+    kt_status st = ratios ? KT_OK : kt_fail(err, KT_E_NOMEM, "transfer: no memory");
+    int n = 0;
+
+    memset(out, 0, sizeof *out);
+    for (int i = 0; st == KT_OK && i < all->n; i++)
+        st = ask_all(all->list[i], what, ratios, &n, &worst, out, err);
     if (st == KT_OK) kt_transfer_figures(ratios, n, out);
     free(ratios);
     return st;
 }
 
+/* The history of the journal's machine, which may be new. */
+static kt_status history_of(histories *all, const kt_journal *j, history **out, kt_err *err) {
+    const kt_json *session = kt_journal_at(j, 0);
+    kt_fingerprint machine = {0};
+    history *h;
+
+    if (session)
+        KT_TRY(kt_fingerprint_read(kt_json_get(session, "fingerprint"), "journal", &machine, err));
+    for (int i = 0; i < all->n; i++) {
+        *out = all->list[i];
+        if (kt_same_tuning_machine(&(*out)->machine, &machine)) return KT_OK;
+    }
+    h = calloc(1, sizeof *h);
+    if (!h) return kt_fail(err, KT_E_NOMEM, "transfer: no memory");
+    h->machine = machine;
+    *out = all->list[all->n++] = h;
+    return KT_OK;
+}
+
+static kt_status read_journals(histories *all, const kt_registry *registry,
+                               const kt_journal *const *journals, int n_journals, kt_err *err) {
+    for (int i = 0; i < n_journals; i++) {
+        history *h = NULL;
+        KT_TRY(history_of(all, journals[i], &h, err));
+        KT_TRY(read_journal(h, registry, journals[i], err));
+    }
+    for (int i = 0; i < all->n; i++) {
+        KT_TRY(make_registry(all->list[i], registry, err));
+        all->n_cells += all->list[i]->n;
+    }
+    return KT_OK;
+}
+
 kt_status kt_transfer_measure(const kt_registry *registry, const kt_journal *const *journals,
                               int n_journals, kt_transfer *out, kt_err *err) {
-    history *h = calloc(1, sizeof *h);
-    kt_status st = h ? KT_OK : kt_fail(err, KT_E_NOMEM, "transfer: no memory");
+    histories all = {calloc((size_t)n_journals + 1, sizeof *all.list), 0, 0};
+    kt_status st = all.list ? KT_OK : kt_fail(err, KT_E_NOMEM, "transfer: no memory");
 
     memset(out, 0, sizeof *out);
-    for (int i = 0; st == KT_OK && i < n_journals; i++) {
-        const kt_json *session = kt_journal_at(journals[i], 0);
-        if (i == 0 && session)
-            st = kt_fingerprint_read(kt_json_get(session, "fingerprint"), "journal", &h->machine,
-                                     err);
-        if (st == KT_OK) st = read_journal(h, registry, journals[i], err);
-    }
-    if (st == KT_OK) st = make_registry(h, registry, err);
-    if (st == KT_OK) st = measure(h, LEAVE_BUCKET, &out->bucket, err);
-    if (st == KT_OK) st = measure(h, LEAVE_ROWS, &out->rows, err);
-    if (st == KT_OK) st = measure(h, LEAVE_SHAPE, &out->shape, err);
-    if (st == KT_OK) st = measure(h, LEAVE_ALL, &out->heuristic, err);
-    if (h) history_deinit(h);
-    free(h);
+    if (st == KT_OK) st = read_journals(&all, registry, journals, n_journals, err);
+    if (st == KT_OK) st = measure(&all, LEAVE_BUCKET, &out->bucket, err);
+    if (st == KT_OK) st = measure(&all, LEAVE_ROWS, &out->rows, err);
+    if (st == KT_OK) st = measure(&all, LEAVE_SHAPE, &out->shape, err);
+    if (st == KT_OK) st = measure(&all, LEAVE_ALL, &out->heuristic, err);
+    for (int i = 0; i < all.n; i++) history_destroy(all.list[i]);
+    free(all.list);
     return st;
 }
