@@ -63,9 +63,7 @@ static kt_status fill(history *h, decided *d, kt_err *err) {
     const kt_replay *r = &h->replay;
     kt_samples s = {0};
     kt_status st;
-    kt_rng rng;
 
-    kt_rng_seed(&rng, r->seed);
     d->row = r->row;
     d->n = r->n;
     d->names = calloc((size_t)r->n, sizeof *d->names);
@@ -76,7 +74,8 @@ static kt_status fill(history *h, decided *d, kt_err *err) {
         double a[KT_MAX_SAMPLES], b[KT_MAX_SAMPLES];
         int n = kt_samples_pairs(&s, i, r->winner, a, b);
         snprintf(d->names[i], sizeof d->names[i], "%s", r->names[i]);
-        d->ratio[i] = n > 0 ? exp(kt_paired_log_ratio(a, b, n, 0.95, &rng).point) : NAN;
+        for (int k = 0; k < n; k++) a[k] = log(a[k] / b[k]);
+        d->ratio[i] = n > 0 ? exp(kt_quantile(a, n, 0.5)) : NAN;
     }
     kt_samples_destroy(&s);
     return st;
@@ -109,6 +108,12 @@ static kt_status read_journal(history *h, const kt_registry *registry, const kt_
         KT_TRY(add(h, err));
     }
     return KT_OK;
+}
+
+/* As a table keeps its rows, so that each that is put there goes to the end. */
+static int by_key(const void *a, const void *b) {
+    const kt_table_row *x = &((const decided *)a)->row, *y = &((const decided *)b)->row;
+    return kt_table_key_order(&x->problem, x->threads, &y->problem, y->threads);
 }
 
 /* Does the contender "stem@version{config}" run this variant? */
@@ -302,8 +307,10 @@ static kt_status read_journals(histories *all, const kt_registry *registry,
         KT_TRY(read_journal(h, registry, journals[i], err));
     }
     for (int i = 0; i < all->n; i++) {
-        KT_TRY(make_registry(all->list[i], registry, err));
-        all->n_cells += all->list[i]->n;
+        history *h = all->list[i];
+        if (h->n > 0) qsort(h->cells, h->n, sizeof *h->cells, by_key);
+        KT_TRY(make_registry(h, registry, err));
+        all->n_cells += h->n;
     }
     return KT_OK;
 }
