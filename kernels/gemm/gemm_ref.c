@@ -78,8 +78,36 @@ static double top_of(const kt_matrix *w, int64_t j) {
     return top;
 }
 
+enum { AT_ONCE = 4 }; /* rows whose sums do not wait for each other */
+
+/* sum_l a[i, l] w[l] of AT_ONCE rows from i on, each in the order of l; past the last row that row again. */
+static void products(const double *a, int64_t i, int64_t m, int64_t k, const double *w,
+                     double sum[AT_ONCE]) {
+    const double *row[AT_ONCE];
+
+    for (int r = 0; r < AT_ONCE; r++) row[r] = a + (i + r < m ? i + r : m - 1) * k, sum[r] = 0;
+    for (int64_t l = 0; l < k; l++)
+        for (int r = 0; r < AT_ONCE; r++) sum[r] += row[r][l] * w[l];
+}
+
+static void magnitudes(const double *a, int64_t i, int64_t m, int64_t k, const double *w,
+                       double sum[AT_ONCE]) {
+    const double *row[AT_ONCE];
+
+    for (int r = 0; r < AT_ONCE; r++) row[r] = a + (i + r < m ? i + r : m - 1) * k, sum[r] = 0;
+    for (int64_t l = 0; l < k; l++)
+        for (int r = 0; r < AT_ONCE; r++) sum[r] += fabs(row[r][l] * w[l]);
+}
+
+static double largest(const double *row, int64_t k) {
+    double most = 0;
+    for (int64_t l = 0; l < k; l++) most = fabs(row[l]) > most ? fabs(row[l]) : most;
+    return most;
+}
+
 void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, kt_ref_sum *c) {
     const kt_format *format = kt_format_find(w->format);
+    double sum[AT_ONCE];
 
     for (int64_t j = 0; j < w->n; j++) {
         const double w_top = top_of(w, j);
@@ -88,24 +116,22 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
             format->terms_row(w, j, w_row);
         else
             format->decode_row(w, j, w_row);
-        for (int64_t i = 0; i < m; i++) {
-            double magnitude = 0;
-            for (int64_t l = 0; l < w->k; l++) magnitude += fabs(a[i * w->k + l] * w_row[l]);
-            c[i * w->n + j] = (kt_ref_sum){.magnitude = magnitude};
+        for (int64_t i = 0; i < m; i += AT_ONCE) {
+            magnitudes(a, i, m, w->k, w_row, sum);
+            for (int r = 0; r < AT_ONCE && i + r < m; r++)
+                c[(i + r) * w->n + j] = (kt_ref_sum){.magnitude = sum[r]};
         }
         if (format->terms_row) format->decode_row(w, j, w_row);
         for (int64_t l = 0; l < w->k; l++) w_sum += fabs(w_row[l]);
-        for (int64_t i = 0; i < m; i++) {
-            const double *a_row = a + i * w->k;
-            double value = 0, a_max = 0;
-            for (int64_t l = 0; l < w->k; l++) {
-                value += a_row[l] * w_row[l];
-                a_max = fmax(a_max, fabs(a_row[l]));
+        for (int64_t i = 0; i < m; i += AT_ONCE) {
+            products(a, i, m, w->k, w_row, sum);
+            for (int r = 0; r < AT_ONCE && i + r < m; r++) {
+                kt_ref_sum *to = &c[(i + r) * w->n + j];
+                to->value = sum[r];
+                to->a_max = j > 0 ? c[(i + r) * w->n].a_max : largest(a + (i + r) * w->k, w->k);
+                to->w_sum = w_sum;
+                to->w_top = w_top;
             }
-            c[i * w->n + j].value = value;
-            c[i * w->n + j].a_max = a_max;
-            c[i * w->n + j].w_sum = w_sum;
-            c[i * w->n + j].w_top = w_top;
         }
         if (kt_r8_takes(kt_p64_spec_of(w->format))) add_moves(w, j, a, m, c);
     }

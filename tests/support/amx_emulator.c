@@ -13,6 +13,7 @@
 #include "base/cpu.h"
 #include "base/err.h"
 #include "tests/support/fp16_emulator.h"
+#include "tests/support/trap_sites.h"
 
 /* Tests have one process each; the handler needs its state where a signal finds it. */
 static _Thread_local kt_amx_state tiles;
@@ -32,11 +33,11 @@ typedef struct decoded {
     size_t bytes;
 } decoded;
 
-static uint64_t greg(const ucontext_t *u, unsigned number) {
+static uint64_t greg(const greg_t *gregs, unsigned number) {
     static const int place[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                   REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
                                   REG_R12, REG_R13, REG_R14, REG_R15};
-    return (uint64_t)u->uc_mcontext.gregs[place[number & 15]];
+    return (uint64_t)gregs[place[number & 15]];
 }
 
 static uint64_t displacement(const uint8_t *p, int size) {
@@ -46,9 +47,11 @@ static uint64_t displacement(const uint8_t *p, int size) {
     return (uint64_t)(int64_t)d;
 }
 
-/* ModRM, SIB and displacement from p on; x and b are the (not inverted) VEX bits. */
-static void decode_address(decoded *d, const uint8_t *p, const uint8_t *start, unsigned x,
-                           unsigned b, const ucontext_t *u) {
+/* ModRM, SIB and displacement of the instruction `code`, which stands at `at`; x and b are the (not
+ * inverted) VEX bits. */
+static void decode_address(decoded *d, const uint8_t *code, uint64_t at, unsigned x, unsigned b,
+                           const greg_t *gregs) {
+    const uint8_t *p = code + 4;
     unsigned mod = *p >> 6, rm = *p & 7, sib_base = rm;
     int size = mod == 1 ? 1 : mod == 2 ? 4 : 0;
     bool no_base = false;
@@ -58,18 +61,17 @@ static void decode_address(decoded *d, const uint8_t *p, const uint8_t *start, u
     if (d->has_sib) {
         unsigned index = (unsigned)(*p >> 3 & 7) | x << 3;
         sib_base = *p & 7;
-        if (index != 4) d->index = greg(u, index) << (*p >> 6); /* RSP means none */
+        if (index != 4) d->index = greg(gregs, index) << (*p >> 6); /* RSP means none */
         p++;
     }
     if (mod == 0 && sib_base == 5) size = 4, no_base = true;
-    d->bytes = (size_t)(p - start) + (size_t)size;
+    d->bytes = (size_t)(p - code) + (size_t)size;
     d->base = displacement(p, size);
-    if (!no_base) d->base += greg(u, sib_base | b << 3);
-    if (no_base && !d->has_sib) d->base += (uint64_t)(uintptr_t)start + d->bytes; /* RIP relative */
+    if (!no_base) d->base += greg(gregs, sib_base | b << 3);
+    if (no_base && !d->has_sib) d->base += at + d->bytes; /* RIP relative */
 }
 
-static bool decode(const ucontext_t *u, decoded *d) {
-    const uint8_t *p = (const uint8_t *)(uintptr_t)u->uc_mcontext.gregs[REG_RIP];
+static bool decode(const uint8_t *p, uint64_t at, const greg_t *gregs, decoded *d) {
     unsigned r, x, b;
 
     *d = (decoded){0};
@@ -84,7 +86,7 @@ static bool decode(const ucontext_t *u, decoded *d) {
     d->rm = (unsigned)(p[4] & 7) | b << 3;
     d->is_memory = p[4] >> 6 != 3;
     d->bytes = 5;
-    if (d->is_memory) decode_address(d, p + 4, p, x, b, u);
+    if (d->is_memory) decode_address(d, p, at, x, b, gregs);
     return true;
 }
 
@@ -153,17 +155,74 @@ static void report(const kt_amx_fault *fault) {
     if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
 
+/* In a program's own registers, without a signal. */
+static void step(kt_trap_state *state, const uint8_t *code, uint64_t at) {
+    kt_amx_fault fault = {KT_AMX_UD, ""};
+    decoded d;
+    int number;
+
+    if (kt_fp16_is(code)) {
+        kt_fp16_do(code, state->vectors);
+        return;
+    }
+    if (decode(code, at, state->gregs, &d) && execute(&d, &fault) == KT_AMX_FINE) {
+        executed++;
+        return;
+    }
+    if (attempt) {
+        attempt_fault = fault;
+        siglongjmp(*attempt, 1);
+    }
+    report(&fault);
+    number = fault.kind == KT_AMX_GP ? SIGSEGV : SIGILL;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* The area of XSAVE in a signal's frame; NULL where it has no more than SSE. */
+static uint8_t *vectors_of(const ucontext_t *u) {
+    uint8_t *area = (uint8_t *)u->uc_mcontext.fpregs;
+    uint32_t magic;
+
+    memcpy(&magic, area + 464, sizeof magic); /* FP_XSTATE_MAGIC1 */
+    return magic == 0x46505853u ? area : NULL;
+}
+
+typedef enum met { IS_OTHER, IS_REPLACED, IS_HALVES, IS_TILES } met;
+
+/* What stands at `at`, while no other thread replaces it. */
+static met look(const uint8_t *at, const greg_t *gregs, decoded *d) {
+    met what = IS_OTHER;
+
+    kt_trap_lock();
+    if (kt_trap_is_replaced(at))
+        what = IS_REPLACED;
+    else if (kt_fp16_is(at))
+        what = IS_HALVES;
+    else if (!native && decode(at, (uintptr_t)at, gregs, d))
+        what = IS_TILES;
+    kt_trap_unlock();
+    return what;
+}
+
 /* Do instructions from the interrupted one on as long as they are ours: a signal costs more than
  * most of them. Returns how many; one that faults is left where it is. */
 static int run_on(ucontext_t *u, kt_amx_fault *fault) {
+    greg_t *gregs = u->uc_mcontext.gregs;
     decoded d;
-    int n = 0;
 
-    for (;; n++) {
-        if (kt_fp16_step(u)) continue;
-        if (native || !decode(u, &d) || execute(&d, fault) != KT_AMX_FINE) return n;
-        u->uc_mcontext.gregs[REG_RIP] += (greg_t)d.bytes;
-        executed++;
+    for (int n = 0;; n++) {
+        const uint8_t *at = (const uint8_t *)(uintptr_t)gregs[REG_RIP];
+        const met what = look(at, gregs, &d);
+        if (what == IS_REPLACED) return n + 1; /* by another thread, or by a turn before */
+        if (what == IS_HALVES && vectors_of(u))
+            kt_fp16_do(at, vectors_of(u)), d.bytes = KT_FP16_BYTES;
+        else if (what == IS_TILES && execute(&d, fault) == KT_AMX_FINE)
+            executed++;
+        else
+            return n;
+        gregs[REG_RIP] += (greg_t)d.bytes;
+        kt_trap_replace(at, d.bytes, step);
     }
 }
 

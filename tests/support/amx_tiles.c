@@ -173,11 +173,16 @@ static int32_t byte_of(const uint8_t *row, int i, bool is_signed) {
     return is_signed ? (int8_t)row[i] : row[i];
 }
 
-/* c[n] += sum over j of a[j] * b[4 n + j], modulo 2^32; loops that compilers make vectors of. */
+/* c[n] += sum over k and j of a[4 k + j] * b[k][j][n], modulo 2^32; loops that compilers make vectors of. */
 __attribute__((target_clones("avx2", "default"))) static void
-add_bytes(uint32_t *c, const int32_t *a, int32_t (*b)[KT_AMX_ROWS]) {
-    for (int j = 0; j < 4; j++)
-        for (int n = 0; n < KT_AMX_ROWS; n++) c[n] += (uint32_t)(a[j] * b[j][n]);
+add_bytes(int depth, uint32_t *c, const int32_t *a, int32_t (*b)[4][KT_AMX_ROWS]) {
+    uint32_t sums[KT_AMX_ROWS];
+
+    memcpy(sums, c, sizeof sums);
+    for (int k = 0; k < depth; k++)
+        for (int j = 0; j < 4; j++)
+            for (int n = 0; n < KT_AMX_ROWS; n++) sums[n] += (uint32_t)(a[4 * k + j] * b[k][j][n]);
+    memcpy(c, sums, sizeof sums);
 }
 
 kt_amx_kind kt_amx_dot_int8(kt_amx_state *s, kt_amx_signs signs, unsigned c, unsigned a, unsigned b,
@@ -191,13 +196,11 @@ kt_amx_kind kt_amx_dot_int8(kt_amx_state *s, kt_amx_signs signs, unsigned c, uns
         for (int i = 0; i < s->row_bytes[c]; i++)
             right[k][i % 4][i / 4] = byte_of(s->tile[b].row[k], i, b_signed);
     for (int m = 0; m < s->rows[c]; m++) {
+        int32_t left[4 * KT_AMX_ROWS];
         uint32_t sums[KT_AMX_ROWS];
         memcpy(sums, s->tile[c].row[m], sizeof sums);
-        for (int k = 0; k < s->rows[b]; k++) {
-            int32_t left[4];
-            for (int j = 0; j < 4; j++) left[j] = byte_of(s->tile[a].row[m], 4 * k + j, a_signed);
-            add_bytes(sums, left, right[k]);
-        }
+        for (int i = 0; i < 4 * s->rows[b]; i++) left[i] = byte_of(s->tile[a].row[m], i, a_signed);
+        add_bytes(s->rows[b], sums, left, right);
         memcpy(s->tile[c].row[m], sums, sizeof sums);
     }
     finish_product(s, c);
@@ -227,13 +230,19 @@ static float multiply_add(float a, float b, float c) {
     return flush(r);
 }
 
-static float from_bf16(const uint8_t *row, int i) {
-    return float_of((uint32_t)(row[2 * i] | row[2 * i + 1] << 8) << 16);
+/* The values of n pairs of halves. */
+static void from_bf16(const uint8_t *row, int n, float *even, float *odd) {
+    for (int i = 0; i < n; i++) {
+        uint32_t pair, low, high;
+        memcpy(&pair, row + 4 * i, sizeof pair);
+        low = pair << 16, high = pair & 0xffff0000;
+        memcpy(&even[i], &low, sizeof low);
+        memcpy(&odd[i], &high, sizeof high);
+    }
 }
 
 /* Denormals of half precision are normal numbers here, and kept. */
-static float from_fp16(const uint8_t *row, int i) {
-    uint32_t h = (uint32_t)(row[2 * i] | row[2 * i + 1] << 8);
+static float value_of_fp16(uint32_t h) {
     uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
 
     if (exponent == 31) return float_of(sign | 0x7f800000u | fraction << 13);
@@ -241,14 +250,22 @@ static float from_fp16(const uint8_t *row, int i) {
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
+static void from_fp16(const uint8_t *row, int n, float *even, float *odd) {
+    for (int i = 0; i < n; i++, row += 4) {
+        even[i] = value_of_fp16((uint32_t)(row[0] | row[1] << 8));
+        odd[i] = value_of_fp16((uint32_t)(row[2] | row[3] << 8));
+    }
+}
+
 /* Two partial sums for each output, one of the even and one of the odd inputs, each a chain of fused
  * multiply-adds from zero; then their sum; then the addition to what was there. */
-static void add_halves(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], float *c) {
+static void add_halves(int depth, const float (*a)[KT_AMX_ROWS], float (*b)[2][KT_AMX_ROWS],
+                       float *c) {
     for (int n = 0; n < KT_AMX_ROWS; n++) {
         float even = 0, odd = 0;
         for (int k = 0; k < depth; k++) {
-            even = multiply_add(a[2 * k], b[k][0][n], even);
-            odd = multiply_add(a[2 * k + 1], b[k][1][n], odd);
+            even = multiply_add(a[0][k], b[k][0][n], even);
+            odd = multiply_add(a[1][k], b[k][1][n], odd);
         }
         c[n] = flush(flush(c[n]) + flush(even + odd));
     }
@@ -257,15 +274,15 @@ static void add_halves(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], fl
 /* The same by AVX-512 with denormals flushed on both sides, where the CPU has it: a hundred times
  * faster. */
 __attribute__((target("avx512f"))) static void
-add_halves_512(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], float *c) {
+add_halves_512(int depth, const float (*a)[KT_AMX_ROWS], float (*b)[2][KT_AMX_ROWS], float *c) {
     const unsigned before = _mm_getcsr();
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
 
     _mm_setcsr(0x1f80 | 0x8040); /* all masked, to nearest, FTZ and DAZ */
     __asm__ volatile("" ::: "memory");
     for (int k = 0; k < depth; k++) {
-        even = _mm512_fmadd_ps(_mm512_set1_ps(a[2 * k]), _mm512_loadu_ps(b[k][0]), even);
-        odd = _mm512_fmadd_ps(_mm512_set1_ps(a[2 * k + 1]), _mm512_loadu_ps(b[k][1]), odd);
+        even = _mm512_fmadd_ps(_mm512_set1_ps(a[0][k]), _mm512_loadu_ps(b[k][0]), even);
+        odd = _mm512_fmadd_ps(_mm512_set1_ps(a[1][k]), _mm512_loadu_ps(b[k][1]), odd);
     }
     _mm512_storeu_ps(c, _mm512_add_ps(_mm512_loadu_ps(c), _mm512_add_ps(even, odd)));
     __asm__ volatile("" ::: "memory");
@@ -274,18 +291,19 @@ add_halves_512(int depth, const float *a, float (*b)[2][KT_AMX_ROWS], float *c) 
 
 bool kt_amx_plain_products;
 
-static kt_amx_kind dot_halves(kt_amx_state *s, float (*value)(const uint8_t *, int), unsigned c,
-                              unsigned a, unsigned b, kt_amx_fault *why) {
+typedef void halves_of(const uint8_t *row, int n, float *even, float *odd);
+
+static kt_amx_kind dot_halves(kt_amx_state *s, halves_of *halves, unsigned c, unsigned a,
+                              unsigned b, kt_amx_fault *why) {
     const bool fast = !kt_amx_plain_products && __builtin_cpu_supports("avx512f");
     float right[KT_AMX_ROWS][2][KT_AMX_ROWS] = {{{0}}}; /* [depth][even or odd][n] */
 
     if (check_product(s, c, a, b, why)) return why->kind;
     for (int k = 0; k < s->rows[b]; k++)
-        for (int i = 0; i < s->row_bytes[c] / 2; i++)
-            right[k][i % 2][i / 2] = value(s->tile[b].row[k], i);
+        halves(s->tile[b].row[k], s->row_bytes[c] / 4, right[k][0], right[k][1]);
     for (int m = 0; m < s->rows[c]; m++) {
-        float left[2 * KT_AMX_ROWS], sums[KT_AMX_ROWS];
-        for (int i = 0; i < 2 * s->rows[b]; i++) left[i] = value(s->tile[a].row[m], i);
+        float left[2][KT_AMX_ROWS], sums[KT_AMX_ROWS];
+        halves(s->tile[a].row[m], s->rows[b], left[0], left[1]);
         memcpy(sums, s->tile[c].row[m], sizeof sums);
         (fast ? add_halves_512 : add_halves)(s->rows[b], left, right, sums);
         memcpy(s->tile[c].row[m], sums, sizeof sums);

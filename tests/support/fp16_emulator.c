@@ -102,20 +102,19 @@ static void compute(unsigned opcode, const uint16_t *a, const uint16_t *b, uint1
 
 /* EVEX of 512 bits with three registers, no mask, no rounding: map 5 without prefix (VMULPH 59,
  * VSUBPH 5C) and map 6 with 66 (VFMADD213PH A8). */
-bool kt_fp16_step(ucontext_t *u) {
-    const uint8_t *p = (const uint8_t *)(uintptr_t)u->uc_mcontext.gregs[REG_RIP];
-    uint8_t *area = (uint8_t *)u->uc_mcontext.fpregs;
-    uint16_t a[LANES], b[LANES], to[LANES];
-    unsigned map, reg, first, second;
-    uint32_t magic;
+bool kt_fp16_is(const uint8_t *p) {
+    unsigned map;
 
     if (p[0] != 0x62 || (p[1] & 8) || (p[3] & ~8) != 0x40 || p[5] >> 6 != 3) return false;
     map = p[1] & 7;
-    if (!(map == 5 && (p[2] & 0x87) == 4 && (p[4] == 0x59 || p[4] == 0x5c)) &&
-        !(map == 6 && (p[2] & 0x87) == 5 && p[4] == 0xa8))
-        return false;
-    memcpy(&magic, area + 464, sizeof magic); /* FP_XSTATE_MAGIC1: the frame has more than SSE */
-    if (magic != 0x46505853u) return false;
+    return (map == 5 && (p[2] & 0x87) == 4 && (p[4] == 0x59 || p[4] == 0x5c)) ||
+           (map == 6 && (p[2] & 0x87) == 5 && p[4] == 0xa8);
+}
+
+void kt_fp16_do(const uint8_t *p, uint8_t *area) {
+    uint16_t a[LANES], b[LANES], to[LANES];
+    unsigned reg, first, second;
+
     reg = (unsigned)(p[5] >> 3 & 7) | (p[1] & 0x80 ? 0 : 8) | (p[1] & 0x10 ? 0 : 16);
     second = (unsigned)(p[5] & 7) | (p[1] & 0x20 ? 0 : 8) | (p[1] & 0x40 ? 0 : 16);
     first = (unsigned)(~p[2] >> 3 & 15) | (p[3] & 8 ? 0 : 16);
@@ -125,6 +124,4 @@ bool kt_fp16_step(ucontext_t *u) {
     move(area, reg, (uint8_t *)to, 0);
     compute(p[4], a, b, to);
     move(area, reg, (uint8_t *)to, 1);
-    u->uc_mcontext.gregs[REG_RIP] += 6;
-    return true;
 }
