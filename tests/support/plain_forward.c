@@ -67,9 +67,10 @@ static void attend(const double *q, const double *k, int64_t k_stride, const dou
     }
     memset(out, 0, (size_t)v_dim * sizeof *out);
     for (int64_t s = 0; s <= t; s++) sum += exp(score[s] - top);
-    for (int64_t s = 0; s <= t; s++)
-        for (int64_t i = 0; i < v_dim; i++)
-            out[i] += exp(score[s] - top) / sum * v[s * v_stride + i];
+    for (int64_t s = 0; s <= t; s++) {
+        const double share = exp(score[s] - top) / sum;
+        for (int64_t i = 0; i < v_dim; i++) out[i] += share * v[s * v_stride + i];
+    }
     free(score);
 }
 
