@@ -75,13 +75,15 @@ plant() {
         }' "$src/$1" >"$work/overlay/$1"
 }
 
-# compile UNIT FILE: UNIT with the overlay's FILE; more optimisation takes longer than it saves in a run.
+# compile UNIT FILE: UNIT with the overlay's FILE. More optimisation takes longer than it saves in a run, and outside
+# kernels and emulators any does.
 compile() {
-    local command source=$src/$1
+    local command source=$src/$1 level=-O1
+    case $1 in base/* | dispatch/* | runtime/* | tuner/*) level=-O0 ;; esac
     [ "$1" = "$2" ] && source=$work/overlay/$1
     command=$(compile_command "$1")
     [ -n "$command" ] || return 1
-    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} -O1 -g0 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
+    (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} $level -g0 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
 # verdict HOW SECONDS PROGRAM ARGUMENTS: sets `found` to what the program says of the code that it runs:
