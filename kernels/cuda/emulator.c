@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "kernels/cuda/emulator.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,7 @@ typedef struct emulator {
     fiber *fiber;
     warp *warp;
     uint8_t *stacks, *shared;
+    size_t n_stacks; /* at least one per thread */
     shadow *shadow;
     void *scheduler; /* its stack pointer while a fiber runs */
     char failure[256];
@@ -699,12 +701,60 @@ static void run_block(emulator *e) {
              e->n_done, threads);
 }
 
+/* Stacks of launches that have ended, for those to come: to make them takes as long as a small launch runs. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        uint8_t *base;
+        size_t n;
+    } set[8];
+} idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
+enum { IDLE_SETS = sizeof idle.set / sizeof *idle.set };
+
+/* n stacks, each above a page that nobody may touch; NULL = no memory. *made: how many there are. */
+static uint8_t *take_stacks(size_t n, size_t *made) {
+    uint8_t *base = NULL;
+    void *fresh;
+
+    pthread_mutex_lock(&idle.lock);
+    for (int i = 0; i < IDLE_SETS && !base; i++) {
+        if (idle.set[i].n < n) continue;
+        base = idle.set[i].base, *made = idle.set[i].n;
+        idle.set[i].base = NULL, idle.set[i].n = 0;
+    }
+    pthread_mutex_unlock(&idle.lock);
+    if (base) return base;
+    fresh = mmap(NULL, n * (STACK + PAGE), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (fresh == MAP_FAILED) return NULL;
+    base = fresh, *made = n;
+    for (size_t i = 0; i < n; i++) mprotect(base + i * (STACK + PAGE), PAGE, PROT_NONE);
+    return base;
+}
+
+/* Keeps them in place of the smallest set that is kept, which may be none. */
+static void give_stacks(uint8_t *base, size_t n) {
+    int least = 0;
+
+    pthread_mutex_lock(&idle.lock);
+    for (int i = 1; i < IDLE_SETS; i++)
+        if (idle.set[i].n < idle.set[least].n) least = i;
+    if (n > idle.set[least].n) {
+        uint8_t *other = idle.set[least].base;
+        const size_t n_other = idle.set[least].n;
+        idle.set[least].base = base, idle.set[least].n = n;
+        base = other, n = n_other;
+    }
+    pthread_mutex_unlock(&idle.lock);
+    if (base) munmap(base, n * (STACK + PAGE));
+}
+
 static void release(emulator *e) {
     for (int i = 0; e->fiber && i < e->launch->threads; i++) {
         free(e->fiber[i].copies);
         free(e->fiber[i].products);
     }
-    if (e->stacks) munmap(e->stacks, (size_t)e->launch->threads * (STACK + PAGE));
+    if (e->stacks) give_stacks(e->stacks, e->n_stacks);
     free(e->fiber);
     free(e->warp);
     free(e->runnable);
@@ -715,7 +765,6 @@ static void release(emulator *e) {
 static kt_status prepare(emulator *e, kt_err *err) {
     const kt_launch *l = e->launch;
     const size_t n = (size_t)l->threads;
-    void *stacks;
 
     if (l->threads < WARP || l->threads % WARP || l->threads > MAX_THREADS)
         return kt_fail(err, KT_E_INVALID,
@@ -729,14 +778,11 @@ static kt_status prepare(emulator *e, kt_err *err) {
     e->runnable = calloc(n, sizeof *e->runnable);
     e->shared = aligned_alloc(1024, (l->shared_bytes + 1024) / 1024 * 1024);
     e->shadow = e->options.races ? malloc((l->shared_bytes / 4 + 1) * sizeof *e->shadow) : NULL;
-    stacks = mmap(NULL, n * (STACK + PAGE), PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    e->stacks = stacks == MAP_FAILED ? NULL : stacks;
+    e->stacks = take_stacks(n, &e->n_stacks);
     if (!e->fiber || !e->warp || !e->runnable || !e->shared || !e->stacks ||
         (e->options.races && !e->shadow))
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for %d emulated threads", l->name,
                        l->threads);
-    for (size_t i = 0; i < n; i++) mprotect(e->stacks + i * (STACK + PAGE), PAGE, PROT_NONE);
     return KT_OK;
 }
 
