@@ -2,15 +2,14 @@
 #define _GNU_SOURCE
 #include "kernels/cuda/emulator.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "kernels/cuda/emulator_stacks.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define KT_ADDRESS_SANITIZER 1
@@ -31,8 +30,6 @@ enum {
     MAX_COPIES = 512, /* of one thread, under way */
     MAX_PRODUCTS = 64,
     MAX_SHARED = 227 * 1024,
-    STACK = 64 * 1024,
-    PAGE = 4096,
     LOOK_NS = 500000 /* for a host that pauses up to 0.2 ms between looks */
 };
 
@@ -141,8 +138,7 @@ static void to_scheduler(void) {
 static void run_fiber(emulator *e, int i) {
     e->self = i;
 #ifdef KT_ADDRESS_SANITIZER
-    __sanitizer_start_switch_fiber(&e->fake_stack, e->stacks + (size_t)i * (STACK + PAGE) + PAGE,
-                                   STACK);
+    __sanitizer_start_switch_fiber(&e->fake_stack, kt_stack_at(e->stacks, i), KT_STACK_BYTES);
 #endif
     kt_emulator_switch(&e->scheduler, e->fiber[i].sp);
 #ifdef KT_ADDRESS_SANITIZER
@@ -189,7 +185,7 @@ static void enter(void) {
 
 /* A stack whose first return goes to enter(), aligned as after a call. */
 static void *first_stack(uint8_t *bottom) {
-    void **top = (void **)(void *)(bottom + STACK);
+    void **top = (void **)(void *)(bottom + KT_STACK_BYTES);
     void (*start)(void) = enter;
 
     *--top = NULL;
@@ -678,7 +674,7 @@ static void run_block(emulator *e) {
         e->shadow[i] = (shadow){.writer = -1, .reader = -1};
     for (int i = 0; i < threads / WARP; i++) e->warp[i].here = 0;
     for (int i = 0; i < threads; i++) {
-        e->fiber[i].sp = first_stack(e->stacks + (size_t)i * (STACK + PAGE) + PAGE);
+        e->fiber[i].sp = first_stack(kt_stack_at(e->stacks, i));
         e->fiber[i].n_copies = e->fiber[i].group = 0;
         e->fiber[i].n_products = e->fiber[i].product_group = 0;
         e->fiber[i].is_fenced = false;
@@ -701,60 +697,12 @@ static void run_block(emulator *e) {
              e->n_done, threads);
 }
 
-/* Stacks of launches that have ended, for those to come: to make them takes as long as a small launch runs. */
-static struct {
-    pthread_mutex_t lock;
-    struct {
-        uint8_t *base;
-        size_t n;
-    } set[8];
-} idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
-enum { IDLE_SETS = sizeof idle.set / sizeof *idle.set };
-
-/* n stacks, each above a page that nobody may touch; NULL = no memory. *made: how many there are. */
-static uint8_t *take_stacks(size_t n, size_t *made) {
-    uint8_t *base = NULL;
-    void *fresh;
-
-    pthread_mutex_lock(&idle.lock);
-    for (int i = 0; i < IDLE_SETS && !base; i++) {
-        if (idle.set[i].n < n) continue;
-        base = idle.set[i].base, *made = idle.set[i].n;
-        idle.set[i].base = NULL, idle.set[i].n = 0;
-    }
-    pthread_mutex_unlock(&idle.lock);
-    if (base) return base;
-    fresh = mmap(NULL, n * (STACK + PAGE), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (fresh == MAP_FAILED) return NULL;
-    base = fresh, *made = n;
-    for (size_t i = 0; i < n; i++) mprotect(base + i * (STACK + PAGE), PAGE, PROT_NONE);
-    return base;
-}
-
-/* Keeps them in place of the smallest set that is kept, which may be none. */
-static void give_stacks(uint8_t *base, size_t n) {
-    int least = 0;
-
-    pthread_mutex_lock(&idle.lock);
-    for (int i = 1; i < IDLE_SETS; i++)
-        if (idle.set[i].n < idle.set[least].n) least = i;
-    if (n > idle.set[least].n) {
-        uint8_t *other = idle.set[least].base;
-        const size_t n_other = idle.set[least].n;
-        idle.set[least].base = base, idle.set[least].n = n;
-        base = other, n = n_other;
-    }
-    pthread_mutex_unlock(&idle.lock);
-    if (base) munmap(base, n * (STACK + PAGE));
-}
-
 static void release(emulator *e) {
     for (int i = 0; e->fiber && i < e->launch->threads; i++) {
         free(e->fiber[i].copies);
         free(e->fiber[i].products);
     }
-    if (e->stacks) give_stacks(e->stacks, e->n_stacks);
+    if (e->stacks) kt_stacks_give(e->stacks, e->n_stacks);
     free(e->fiber);
     free(e->warp);
     free(e->runnable);
@@ -778,7 +726,7 @@ static kt_status prepare(emulator *e, kt_err *err) {
     e->runnable = calloc(n, sizeof *e->runnable);
     e->shared = aligned_alloc(1024, (l->shared_bytes + 1024) / 1024 * 1024);
     e->shadow = e->options.races ? malloc((l->shared_bytes / 4 + 1) * sizeof *e->shadow) : NULL;
-    e->stacks = take_stacks(n, &e->n_stacks);
+    e->stacks = kt_stacks_take(n, &e->n_stacks);
     if (!e->fiber || !e->warp || !e->runnable || !e->shared || !e->stacks ||
         (e->options.races && !e->shadow))
         return kt_fail(err, KT_E_NOMEM, "%s: no memory for %d emulated threads", l->name,

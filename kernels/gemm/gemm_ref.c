@@ -2,6 +2,7 @@
 #include "kernels/gemm/gemm_ref.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "kernels/formats/acts.h"
 #include "kernels/formats/blocks.h"
@@ -80,23 +81,20 @@ static double top_of(const kt_matrix *w, int64_t j) {
 
 enum { AT_ONCE = 4 }; /* rows whose sums do not wait for each other */
 
-/* sum_l a[i, l] w[l] of AT_ONCE rows from i on, each in the order of l; past the last row that row again. */
-static void products(const double *a, int64_t i, int64_t m, int64_t k, const double *w,
-                     double sum[AT_ONCE]) {
+/* sum_l a[i, l] w[l], or of its terms' magnitudes, of AT_ONCE rows from i on, each in the order of
+ * l; past the last row that row again. */
+static void add_up(const double *a, int64_t i, int64_t m, int64_t k, const double *w,
+                   bool of_magnitudes, double sum[AT_ONCE]) {
     const double *row[AT_ONCE];
 
     for (int r = 0; r < AT_ONCE; r++) row[r] = a + (i + r < m ? i + r : m - 1) * k, sum[r] = 0;
-    for (int64_t l = 0; l < k; l++)
-        for (int r = 0; r < AT_ONCE; r++) sum[r] += row[r][l] * w[l];
-}
-
-static void magnitudes(const double *a, int64_t i, int64_t m, int64_t k, const double *w,
-                       double sum[AT_ONCE]) {
-    const double *row[AT_ONCE];
-
-    for (int r = 0; r < AT_ONCE; r++) row[r] = a + (i + r < m ? i + r : m - 1) * k, sum[r] = 0;
-    for (int64_t l = 0; l < k; l++)
-        for (int r = 0; r < AT_ONCE; r++) sum[r] += fabs(row[r][l] * w[l]);
+    if (of_magnitudes) {
+        for (int64_t l = 0; l < k; l++)
+            for (int r = 0; r < AT_ONCE; r++) sum[r] += fabs(row[r][l] * w[l]);
+    } else {
+        for (int64_t l = 0; l < k; l++)
+            for (int r = 0; r < AT_ONCE; r++) sum[r] += row[r][l] * w[l];
+    }
 }
 
 static double largest(const double *row, int64_t k) {
@@ -117,14 +115,14 @@ void kt_gemm_ref(const kt_matrix *w, const double *a, int64_t m, double *w_row, 
         else
             format->decode_row(w, j, w_row);
         for (int64_t i = 0; i < m; i += AT_ONCE) {
-            magnitudes(a, i, m, w->k, w_row, sum);
+            add_up(a, i, m, w->k, w_row, true, sum);
             for (int r = 0; r < AT_ONCE && i + r < m; r++)
                 c[(i + r) * w->n + j] = (kt_ref_sum){.magnitude = sum[r]};
         }
         if (format->terms_row) format->decode_row(w, j, w_row);
         for (int64_t l = 0; l < w->k; l++) w_sum += fabs(w_row[l]);
         for (int64_t i = 0; i < m; i += AT_ONCE) {
-            products(a, i, m, w->k, w_row, sum);
+            add_up(a, i, m, w->k, w_row, false, sum);
             for (int r = 0; r < AT_ONCE && i + r < m; r++) {
                 kt_ref_sum *to = &c[(i + r) * w->n + j];
                 to->value = sum[r];

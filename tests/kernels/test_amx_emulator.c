@@ -674,8 +674,8 @@ typedef struct picture {
     uint8_t vectors[32][64];
 } picture;
 
-/* cross: all from `in`, TILEZERO tmm1, all to `out`. zero_often: 64 of them, each replaced by itself.
- * load_at_rsp: tile 0 from where RSP points meanwhile; the stack goes on below. */
+/* cross: all from `in`, TILEZERO tmm1, all to `out`. zero_often: 64 of them, each replaced by
+ * itself. load_at_rsp: tile 0 from where RSP points meanwhile; the stack goes on below. */
 void kt_test_cross(const picture *in, picture *out);
 void kt_test_zero_often(void);
 void kt_test_load_at_rsp(const void *tile);

@@ -172,7 +172,8 @@ static const struct {
     {"deepseek_v4", 6, 6, "100%", entries},
 };
 
-/* Only models with KT_TEST_CASE in their names, if it is set: for a fault that one of them shows. */
+/* Only models with KT_TEST_CASE in their names, if it is set: for a fault that one of them shows.
+ */
 ParameterizedTestParameters(device_rows, golden_models_have_all_kinds_there) {
     const char *wanted = getenv("KT_TEST_CASE");
     size_t *chosen = cr_malloc(sizeof *chosen * (sizeof golden / sizeof *golden)), n = 0;

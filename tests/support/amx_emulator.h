@@ -1,15 +1,17 @@
-/* AMX object code on any x86-64: instructions that this CPU does not know raise SIGILL, whose handler
- * decodes them and does what they would have done (amx_tiles.h). Where the CPU has AMX nothing is
- * installed and the same code runs on the hardware.
+/* AMX object code on any x86-64: instructions that this CPU does not know raise SIGILL, whose
+ * handler decodes them and does what they would have done (amx_tiles.h); from the second time on
+ * they are called without a signal (trap_sites.h). Where the CPU has AMX nothing is installed and
+ * the same code runs on the hardware.
  *
  *     if (kt_amx_start(&err) != KT_OK) cr_skip_test("%s", err.message);
  *     variant->gemm(&call);         // tile instructions work, in every thread, each with its own tiles
  *     cr_assert_gt(kt_amx_executed(), 0);
  *
- * A broken rule ends the program as it would on hardware, by SIGILL (#UD) or SIGSEGV (#GP), after a line
- * on standard error that names the rule; inside kt_amx_try it is reported to the caller instead.
- * Decoded are LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1, TILESTORED, TILEZERO, TILERELEASE, TDPBSSD,
- * TDPBSUD, TDPBUSD, TDPBUUD, TDPBF16PS and TDPFP16PS; other illegal instructions stay illegal.
+ * A broken rule ends the program as it would on hardware, by SIGILL (#UD) or SIGSEGV (#GP), after a
+ * line on standard error that names the rule; inside kt_amx_try it is reported to the caller
+ * instead. Decoded are LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1, TILESTORED, TILEZERO,
+ * TILERELEASE, TDPBSSD, TDPBSUD, TDPBUSD, TDPBUUD, TDPBF16PS and TDPFP16PS; other illegal
+ * instructions stay illegal.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_AMX_EMULATOR_H

@@ -14,7 +14,8 @@ enum { KT_FP16_BYTES = 6 }; /* of each of the three */
 /* Is it one of them? Reads up to six bytes. */
 bool kt_fp16_is(const uint8_t *code);
 
-/* Do it on an area of XSAVE in its standard form, as signal frames have one. Only where the CPU has AVX-512. */
+/* Do it on an area of XSAVE in its standard form, as signal frames have one. Only where the CPU has
+ * AVX-512. */
 void kt_fp16_do(const uint8_t *code, uint8_t *area);
 
 #endif

@@ -51,7 +51,8 @@ static inline void choose(plain_pass *p, int64_t t, int64_t id, int is_key) {
     p->choices[t] ^= h ^ h >> 29;
 }
 
-/* y[n] = W x, on the numbers as they are; four sums at a time, so that none waits for its last addition. */
+/* y[n] = W x, on the numbers as they are; four sums at a time, so that none waits for its last
+ * addition. */
 static inline void product(const double *w, const double *x, int64_t n, int64_t k, double *y) {
     for (int64_t r = 0; r < n; r += 4) {
         const double *row[4];

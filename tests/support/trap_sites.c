@@ -41,8 +41,8 @@ typedef struct frame {
 
 void kt_trap_do(frame *f, uint8_t *vectors) __attribute__((visibility("hidden"), used));
 
-/* A stub leaves the red zone alone and says by its return address which site it is of. RET drops the red
- * zone again. XRSTOR wants the header's reserved bytes zero. */
+/* A stub leaves the red zone alone and says by its return address which site it is of. RET drops
+ * the red zone again. XRSTOR wants the header's reserved bytes zero. */
 __asm__(".pushsection .text\n"
         "kt_trap_stubs:\n"
         ".rept 16384\n"
@@ -138,11 +138,19 @@ int kt_trap_count(void) {
 }
 
 /* Every thread has the new text before this returns. */
-static bool all_see(void) {
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0) == 0;
+static void all_see(void) {
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0);
 }
 
-/* Can the registers be saved, and other threads told? Asked once. */
+static bool make_writable(const uint8_t *at, size_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = (uintptr_t)at & ~(page - 1);
+    const uintptr_t to = ((uintptr_t)at + bytes + page - 1) & ~(page - 1);
+
+    return mprotect((void *)from, to - from, PROT_READ | PROT_WRITE | PROT_EXEC) == 0;
+}
+
+/* Can the registers be saved, the text written, and other threads told? Asked once. */
 bool kt_trap_may_replace(void) {
     static _Atomic int known; /* 1 yes, 2 no */
     unsigned a, b, c, d;
@@ -154,21 +162,15 @@ bool kt_trap_may_replace(void) {
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if (!__get_cpuid_count(13, 7, &a, &b, &c, &d) || (low & 0xe6) != 0xe6 || a + b > AREA_BYTES)
         return false; /* without AVX-512 there is no code with tiles to run */
-    if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0) != 0)
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0) != 0 ||
+        !make_writable(kt_trap_stubs, JUMP_BYTES))
         return false;
     known = 1;
     return true;
 }
 
-static bool make_writable(const uint8_t *at, size_t bytes) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t from = (uintptr_t)at & ~(page - 1);
-    const uintptr_t to = ((uintptr_t)at + bytes + page - 1) & ~(page - 1);
-
-    return mprotect((void *)from, to - from, PROT_READ | PROT_WRITE | PROT_EXEC) == 0;
-}
-
-/* A thread that meets the instruction meanwhile meets an illegal byte, whose signal waits for the lock. */
+/* A thread that meets the instruction meanwhile meets an illegal byte, whose signal waits for the
+ * lock. */
 static void write_jump(const uint8_t *at, const uint8_t *target) {
     uint8_t *text = (uint8_t *)(uintptr_t)at;
     const int32_t distance = (int32_t)(target - (at + JUMP_BYTES));

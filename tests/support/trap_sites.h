@@ -1,9 +1,11 @@
-/* Instructions that trap, made to jump: a signal costs some 9 us, thousands of times what most emulated
- * instructions do. The first time that one is met it is emulated by the signal's handler, which then puts
- * a jump in its place; from then on the program calls the emulator as a function that keeps all registers.
+/* Instructions that trap, made to jump: a signal costs some 9 us, thousands of times what most
+ * emulated instructions do. The first time that one is met it is emulated by the signal's handler,
+ * which then puts a jump in its place; from then on the program calls the emulator as a function
+ * that keeps all registers.
  *
- * Only the program's own text is changed, and only where the kernel lets it be written and can make all
- * threads see the change (membarrier); elsewhere every instruction goes on trapping, which is slow and right.
+ * Only the program's own text is changed, and only where the kernel lets it be written and can make
+ * all threads see the change (membarrier); elsewhere every instruction goes on trapping, which is
+ * slow and right.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_TRAP_SITES_H
@@ -20,11 +22,12 @@ typedef struct kt_trap_state {
     uint8_t *vectors; /* an area of XSAVE in its standard form, components 1, 2, 5, 6 and 7 */
 } kt_trap_state;
 
-/* Do the instruction `code`, which stands at `at` in the program. Called in place of a signal, by any thread. */
+/* Do the instruction `code`, which stands at `at` in the program. Called in place of a signal, by
+ * any thread. */
 typedef void kt_trap_step(kt_trap_state *state, const uint8_t *code, uint64_t at);
 
-/* From the handler of the signal, after the instruction at `at` (bytes long) was done there: let it call
- * `step` from now on. The same step for all. Does nothing where that cannot be. */
+/* From the handler of the signal, after the instruction at `at` (bytes long) was done there: let it
+ * call `step` from now on. The same step for all. Does nothing where that cannot be. */
 void kt_trap_replace(const uint8_t *at, size_t bytes, kt_trap_step *step);
 
 /* Hold what stands in the program's text still while a handler decodes it. Not recursive. */

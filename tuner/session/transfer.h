@@ -29,10 +29,11 @@ typedef struct kt_transfer {
     kt_transfer_regret heuristic; /* no table at all: the roofline answers */
 } kt_transfer;
 
-/* Replay the newest decision of every cell in the journals (borrowed). Journals of several machines are
- * replayed machine by machine, each by its own rows, ceilings and variants, and the figures are those of all
- * their cells. Choices never slower than the decided one count as regret 0. registry: the variants of this
- * machine; cells decided for others are left out. n = 0 where nothing could be asked (a single shape). */
+/* Replay the newest decision of every cell in the journals (borrowed). Journals of several machines
+ * are replayed machine by machine, each by its own rows, ceilings and variants, and the figures are
+ * those of all their cells. Choices never slower than the decided one count as regret 0. registry:
+ * the variants of this machine; cells decided for others are left out. n = 0 where nothing could be
+ * asked (a single shape). */
 kt_status kt_transfer_measure(const kt_registry *registry, const kt_journal *const *journals,
                               int n_journals, kt_transfer *out, kt_err *err);
 
