@@ -7,8 +7,8 @@
 
 enum { KT_STACK_BYTES = 64 * 1024 };
 
-/* At least n stacks, each above a page that nobody may touch; NULL = no memory. *made: how many they
- * are. Those of launches that have ended come first. Thread-safe. */
+/* At least n stacks, each above a page that nobody may touch; NULL = no memory. *made: how many.
+ * Those of launches that have ended come first. Thread-safe. */
 uint8_t *kt_stacks_take(size_t n, size_t *made);
 
 /* What kt_stacks_take gave, with *made. Thread-safe. */

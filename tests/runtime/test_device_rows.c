@@ -15,6 +15,7 @@
 #include "runtime/exec/engine.h"
 #include "tests/support/guard.h"
 #include "tests/support/qwen3_ref.h"
+#include "tests/support/wanted_case.h"
 
 enum { TOKENS = 10, PICKED = 40 /* more than deepseek_v32's indexer picks of them */ };
 
@@ -172,14 +173,11 @@ static const struct {
     {"deepseek_v4", 6, 6, "100%", entries},
 };
 
-/* Only models with KT_TEST_CASE in their names, if it is set: for a fault that one of them shows.
- */
 ParameterizedTestParameters(device_rows, golden_models_have_all_kinds_there) {
-    const char *wanted = getenv("KT_TEST_CASE");
     size_t *chosen = cr_malloc(sizeof *chosen * (sizeof golden / sizeof *golden)), n = 0;
 
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
-        if (!wanted || strstr(golden[i].name, wanted)) chosen[n++] = i;
+        if (kt_is_wanted(golden[i].name)) chosen[n++] = i;
     return cr_make_param_array(size_t, chosen, n);
 }
 

@@ -17,6 +17,7 @@
 #include "tests/support/gguf_twin.h"
 #include "tests/support/guard.h"
 #include "tests/support/temp.h"
+#include "tests/support/wanted_case.h"
 
 /* What the arithmetic loses: of stored weights with BF16 activations, or with INT8 ones in
  * groups. */
@@ -93,14 +94,12 @@ static family_case cases[] = {
     {"gguf/deepseek4-mxfp4/model.gguf", ACTS_INT8, {70, 85, 124}},
 };
 
-/* Only those with KT_TEST_CASE in their names, if it is set: for a fault that one family shows. */
 ParameterizedTestParameters(families, logits) {
-    const char *wanted = getenv("KT_TEST_CASE");
     family_case *chosen = cr_malloc(sizeof cases);
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (!wanted || strstr(cases[i].name, wanted)) chosen[n++] = cases[i];
+        if (kt_is_wanted(cases[i].name)) chosen[n++] = cases[i];
     return cr_make_param_array(family_case, chosen, n);
 }
 

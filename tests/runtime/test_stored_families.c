@@ -14,6 +14,7 @@
 #include "tests/support/plain_model.h"
 #include "tests/support/plain_store.h"
 #include "tests/support/temp.h"
+#include "tests/support/wanted_case.h"
 
 enum { TOKENS = 16, DISTURBED = 12, MOST = TOKENS * 256 };
 
@@ -276,22 +277,12 @@ static int64_t check_one(int family, kt_plain_encoding encoding, uint64_t seed) 
     return n;
 }
 
-/* What KT_TEST_CASE names, with _ for spaces, if anything: for a fault that one encoding shows. */
-static bool is_wanted(const char *name) {
-    const char *wanted = getenv("KT_TEST_CASE");
-    size_t i = 0;
-
-    if (!wanted || !*wanted) return true;
-    while (name[i] && (name[i] == wanted[i] || (name[i] == ' ' && wanted[i] == '_'))) i++;
-    return name[i] == wanted[i];
-}
-
 ParameterizedTestParameters(stored_families, agree_with_their_formulas) {
     int *encoding = cr_malloc(sizeof *encoding * (KT_PLAIN_ENCODINGS + 1));
     size_t n = 0;
 
     for (int i = 0; i <= KT_PLAIN_ENCODINGS; i++)
-        if (is_wanted(encoding_name(i))) encoding[n++] = i;
+        if (kt_is_wanted(encoding_name(i))) encoding[n++] = i;
     return cr_make_param_array(int, encoding, n);
 }
 
