@@ -63,14 +63,18 @@ void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_s
 }
 
 /* A sink above all scores keeps the exponentials below 1. */
-void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink) {
-    float r = 1.0f / sum_stats[1];
+float kt_attn_factor(const float *sum_stats, const float *sink) {
+    float top, keep;
 
-    if (sink) {
-        const float top = *sink > sum_stats[0] ? *sink : sum_stats[0];
-        const float keep = expf(sum_stats[0] - top);
-        r = keep / (sum_stats[1] * keep + expf(*sink - top));
-    }
+    if (!sink) return 1.0f / sum_stats[1];
+    top = *sink > sum_stats[0] ? *sink : sum_stats[0];
+    keep = expf(sum_stats[0] - top);
+    return keep / (sum_stats[1] * keep + expf(*sink - top));
+}
+
+void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink) {
+    const float r = kt_attn_factor(sum_stats, sink);
+
     for (int64_t i = 0; i < head_dim; i++) sum[i] *= r;
 }
 

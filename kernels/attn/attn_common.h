@@ -59,8 +59,9 @@ void kt_attn_store(kt_weight_format cache, const float *x, int64_t d, void *row,
 void kt_attn_fold(float *sum, float *sum_stats, const float *o, const float *o_stats,
                   int64_t head_dim);
 
-/* Divide by the sum of exponentials; sink: NULL, or the score of a key without a value, which
- * counts in that sum. */
+/* What divides by the sum of exponentials; sink: NULL, or the score of a key without a value, which
+ * counts in that sum. Finishing multiplies a row's sum by it. */
+float kt_attn_factor(const float *sum_stats, const float *sink);
 void kt_attn_finish(float *sum, const float *sum_stats, int64_t head_dim, const float *sink);
 
 /* Join the chunks of one head, the row's first and those after it: o[c * ldo ..], stats[c *

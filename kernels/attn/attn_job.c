@@ -12,9 +12,12 @@
  * others). */
 #define PART_QUERIES 16
 
-/* Queries of a block of rows, which share each K and V load: twice as many where that leaves this
- * many tasks to each thread. */
+/* Queries of a block of rows: as many of these as leave so many tasks to each thread. Those of a
+ * tile, at most LARGEST_TILE, share each K and V load; a variant that has several tiles to go asks
+ * for the queries of the next. */
 #define TILE_QUERIES 64
+#define LARGEST_TILE 128
+#define LARGEST_BLOCK 1024
 #define TASKS_PER_THREAD 16
 
 /* The problem of tasks that do one of `parts` of each kv head's query heads. */
@@ -68,9 +71,11 @@ const kt_choice *kt_attn_largest(const kt_attn_choices *choices, const kt_choice
     return best;
 }
 
+/* Whole tiles: the rest of a block would turn its keys for a row or two. */
 static int64_t rows_of_block(const kt_problem *p, int64_t queries) {
     const int64_t group = p->n / p->kv_heads;
-    return queries > group ? queries / group : 1;
+    const int64_t tile = queries < LARGEST_TILE ? queries : LARGEST_TILE;
+    return tile > group ? queries / tile * (tile / group) : 1;
 }
 
 static int64_t chunks_of(int64_t context) {
@@ -165,7 +170,7 @@ static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, 
 static int64_t cut_rows(kt_attn_job *j, const kt_attn_span *s, int64_t n, int n_threads) {
     int64_t tasks;
 
-    for (int64_t queries = 2 * TILE_QUERIES;; queries = TILE_QUERIES) {
+    for (int64_t queries = LARGEST_BLOCK;; queries /= 2) {
         j->block_rows = rows_of_block(&j->problem, queries);
         tasks = 0;
         for (int64_t i = 0; i < n; i++) tasks += j->problem.kv_heads * blocks(j, &s[i]);

@@ -7,14 +7,6 @@
 static const int32_t tile_queries[] = {16, 32, 64};
 const kt_param kt_attn_params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 32}};
 
-/* Lines that are asked for bit by bit: rows of `bytes` bytes, ld apart, from (row, x) on. */
-typedef struct asking {
-    const char *at;
-    int64_t ld, bytes, rows;
-    int64_t row, x;
-    int64_t share; /* lines at a time */
-} asking;
-
 /* A call, one tile of its rows after the other. */
 typedef struct walk {
     const kt_attn_call *call;
@@ -30,8 +22,8 @@ typedef struct walk {
     uint16_t *wide;       /* [2][wide_items]: a block of 8-bit keys and values as BF16 */
     uint16_t *room;       /* where codes of this block's values are widened to */
     bool is_weighed_wide; /* they are */
-    asking next_q;        /* queries of the tile after this one */
-    asking sums;          /* where this one's go */
+    kt_attn_asking ask;   /* queries of the tile after this one, and where this one's sums go */
+    int64_t ask_lines;    /* of these, with each block */
 } walk;
 
 static int64_t tile_rows_of(const kt_problem *p, const kt_config *config) {
@@ -185,6 +177,7 @@ static kt_attn_part part_of(const walk *w, int64_t first, int64_t n, int64_t gro
     kt_attn_part t = w->all;
 
     t.n = n;
+    t.ask_eight = (w->ask_lines * 8 + w->rows * w->all.group - 1) / (w->rows * w->all.group);
     t.group = group;
     t.least = least;
     t.n_keys = most;
@@ -278,28 +271,20 @@ static void block_by_rows(walk *w, int64_t key, int64_t stop) {
     }
 }
 
-/* Of many rows neither queries nor sums are in a cache: waiting for them when a tile begins and
- * ends took a sixth of the time of 512 rows of 96 heads. So the blocks between share out the
- * asking. */
-static asking ask_rows(const float *first, int64_t ld, int64_t floats, int64_t rows,
-                       int64_t blocks) {
-    const int64_t lines = (floats * (int64_t)sizeof *first + 63) / 64 * rows;
-
-    return (asking){.at = (const char *)first,
-                    .ld = ld * (int64_t)sizeof *first,
-                    .bytes = floats * (int64_t)sizeof *first,
-                    .rows = rows,
-                    .share = (lines + blocks - 1) / blocks};
+static void ask_line(kt_attn_lines *l) {
+    __builtin_prefetch(l->at + l->row * l->ld + l->x, 0, 2);
+    l->x += 64;
+    if (l->x < l->bytes) return;
+    l->x = 0;
+    l->row++;
 }
 
-static void ask_share(asking *a) {
-    for (int64_t i = 0; a->row < a->rows && i < a->share; i++) {
-        __builtin_prefetch(a->at + a->row * a->ld + a->x, 0, 2);
-        a->x += 64;
-        if (a->x < a->bytes) continue;
-        a->x = 0;
-        a->row++;
-    }
+void kt_attn_ask(kt_attn_asking *a, int64_t lines) {
+    int64_t n = lines < a->left ? lines : a->left;
+
+    a->left -= n;
+    for (int i = 0; i < 2; i++)
+        for (; n > 0 && a->of[i].row < a->of[i].rows; n--) ask_line(&a->of[i]);
 }
 
 /* One chunk: the blocks of keys [begin, end), as far as the tile's rows see them. */
@@ -316,8 +301,7 @@ static void chunk(walk *w, int64_t begin, int64_t end) {
     for (int64_t key = begin; key < end; key += KT_ATTN_BLOCK) {
         int64_t stop = key + KT_ATTN_BLOCK < end ? key + KT_ATTN_BLOCK : end;
         bool is_whole = true;
-        ask_share(&w->next_q);
-        ask_share(&w->sums);
+        w->ask.left = w->ask_lines;
         for (int64_t r = w->row; r < w->row + w->rows; r++)
             if (c->position[r] < stop - 1 || kt_attn_first_key(c->problem, c->position[r]) > key)
                 is_whole = false;
@@ -327,27 +311,45 @@ static void chunk(walk *w, int64_t begin, int64_t end) {
         } else {
             block_by_rows(w, key, stop);
         }
+        kt_attn_ask(&w->ask, w->ask.left);
     }
 }
 
-/* The chunk that began at `begin` is complete: hand out its sums or fold them into out. */
-static void chunk_done(const walk *w, int64_t begin) {
+/* A query's sums over the row's only chunk: to `out` and finished in one go, unless the factor is NaN. Of
+ * two NaN a product is the first, and only kt_attn_finish knows which that is everywhere. */
+static void store_finished(const walk *w, const float *o, const float *stats, const float *sink,
+                           float *out) {
+    const float factor = kt_attn_factor(stats, sink);
+
+    w->inner->store_sums(o, w->dv, isnan(factor) ? 1.0f : factor, out);
+    if (isnan(factor)) kt_attn_finish(out, stats, w->dv, sink);
+}
+
+/* The chunk that began at `begin` is complete: hand out its sums or fold them into out. Those of
+ * the last one that a row sees are finished while they are at hand. */
+static void chunk_done(const walk *w, int64_t begin, bool is_last) {
     const kt_attn_call *c = w->call;
     const kt_attn_part *t = &w->all;
 
     for (int64_t i = 0; i < w->rows * t->group; i++) {
         int64_t r = w->row + i / t->group, head = c->kv_head * t->group + i % t->group;
         int64_t first = kt_attn_first_key(c->problem, c->position[r]);
+        const float *sink = c->sink ? c->sink + head : NULL;
+        const float *o = t->o + i * t->ldo, *o_stats = t->stats + 2 * i;
         float *out = c->out + r * c->ldo + head * w->dv;
         float *stats = c->stats ? c->stats + r * c->ldstats + 2 * head : w->total + 2 * i;
+        bool is_done = !c->stats && (is_last || c->position[r] < begin + KT_ATTN_CHUNK);
 
         if (c->position[r] < begin || first >= begin + KT_ATTN_CHUNK) continue;
-        if (c->stats || first >= begin) {
-            w->inner->store_sums(t->o + i * t->ldo, w->dv, out);
-            memcpy(stats, t->stats + 2 * i, 2 * sizeof *stats);
+        if (first >= begin && is_done) {
+            store_finished(w, o, o_stats, sink, out);
+        } else if (first >= begin || c->stats) {
+            w->inner->store_sums(o, w->dv, 1.0f, out);
+            memcpy(stats, o_stats, 2 * sizeof *stats);
         } else {
-            w->inner->store_sums(t->o + i * t->ldo, w->dv, w->natural);
-            kt_attn_fold(out, stats, w->natural, t->stats + 2 * i, w->dv);
+            w->inner->store_sums(o, w->dv, 1.0f, w->natural);
+            kt_attn_fold(out, stats, w->natural, o_stats, w->dv);
+            if (is_done) kt_attn_finish(out, stats, w->dv, sink);
         }
     }
 }
@@ -371,19 +373,34 @@ static void ask_first(const walk *w, int64_t key, int64_t end) {
     if (!is_shared(c)) ask_block(w, c->v, ldv_of(c), w->dv, key, end);
 }
 
-/* `blocks` of keys to come. A single row has no time for it. */
+static kt_attn_lines lines_of(const float *first, int64_t ld, int64_t floats, int64_t rows) {
+    return (kt_attn_lines){.at = (const char *)first,
+                           .ld = ld * (int64_t)sizeof *first,
+                           .bytes = floats * (int64_t)sizeof *first,
+                           .rows = rows};
+}
+
+static int64_t count_of(const kt_attn_lines *l) {
+    return (l->bytes + 63) / 64 * l->rows;
+}
+
+/* Of many rows neither queries nor sums are in a cache: waiting for them when a tile begins and
+ * ends took a sixth of the time of 512 rows of 96 heads. So the `blocks` to come share out the
+ * asking. A single row has no time for it. */
 static void plan_asking(walk *w, int64_t blocks) {
     const kt_attn_call *c = w->call;
     const int64_t group = w->all.group, head = c->kv_head * group, next = w->row + w->rows;
     const int64_t left = c->row_end - next, most = w->queries / group;
 
-    w->next_q = w->sums = (asking){0};
+    w->ask = (kt_attn_asking){0};
+    w->ask_lines = 0;
     if (w->rows == 1 || blocks < 1) return;
     if (left > 0)
-        w->next_q = ask_rows(c->q + next * c->ldq + head * w->d, c->ldq, group * w->d,
-                             left < most ? left : most, blocks);
-    w->sums =
-        ask_rows(c->out + w->row * c->ldo + head * w->dv, c->ldo, group * w->dv, w->rows, blocks);
+        w->ask.of[0] = lines_of(c->q + next * c->ldq + head * w->d, c->ldq, group * w->d,
+                                left < most ? left : most);
+    w->ask.of[1] =
+        lines_of(c->out + w->row * c->ldo + head * w->dv, c->ldo, group * w->dv, w->rows);
+    w->ask_lines = (count_of(&w->ask.of[0]) + count_of(&w->ask.of[1]) + blocks - 1) / blocks;
 }
 
 static void rows_of_tile(walk *w, int64_t row, int64_t rows) {
@@ -409,13 +426,7 @@ static void rows_of_tile(walk *w, int64_t row, int64_t rows) {
          begin += KT_ATTN_CHUNK) {
         int64_t stop = begin + KT_ATTN_CHUNK < end ? begin + KT_ATTN_CHUNK : end;
         chunk(w, larger(begin, first / KT_ATTN_BLOCK * KT_ATTN_BLOCK), stop);
-        chunk_done(w, begin);
-    }
-    if (c->stats) return;
-    for (int64_t i = 0; i < rows * group; i++) {
-        int64_t r = row + i / group, head = c->kv_head * group + i % group;
-        kt_attn_finish(c->out + r * c->ldo + head * w->dv, w->total + 2 * i, w->dv,
-                       c->sink ? c->sink + head : NULL);
+        chunk_done(w, begin, stop == end);
     }
 }
 
@@ -423,6 +434,7 @@ void kt_attn_walk(const kt_attn_call *c, const kt_attn_inner *inner) {
     walk w = walk_of(c, inner);
     const int64_t most = w.queries / w.all.group;
 
+    w.all.ask = &w.ask;
     for (int64_t row = c->row_begin; row < c->row_end; row += most)
         rows_of_tile(&w, row, c->row_end - row < most ? c->row_end - row : most);
 }

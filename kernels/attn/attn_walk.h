@@ -38,6 +38,25 @@ typedef struct kt_attn_next {
     int64_t ld, bytes;
 } kt_attn_next;
 
+/* Rows of `bytes` bytes, ld bytes apart, of which the lines from (row, x) on are not asked for yet. */
+typedef struct kt_attn_lines {
+    const char *at;
+    int64_t ld, bytes, rows;
+    int64_t row, x;
+} kt_attn_lines;
+
+/* What a tile asks for ahead while it meets its blocks, one after the other; `left` lines of it
+ * with this block. */
+typedef struct kt_attn_asking {
+    kt_attn_lines of[2];
+    int64_t left;
+} kt_attn_asking;
+
+/* Ask for so many lines more, or those that are left. Prefetches wait for each other in bursts: a
+ * variant that asks for `ask_eight` with each eight queries loses less than the walk, which asks for
+ * the rest behind each block. */
+void kt_attn_ask(kt_attn_asking *asking, int64_t lines);
+
 /* n queries that meet the first keys of a block, all borrowed from the walk's scratch and from the
  * cache. Query 0 sees `least` keys of the block, query i those and i / group more, none over n_keys
  * <= KT_ATTN_BLOCK: kt_attn_keys. f32 rows are padded to a multiple of the variant's `lanes`. */
@@ -55,6 +74,8 @@ typedef struct kt_attn_part {
     kt_attn_rows v;   /* codes only where the variant weighs codes and n <= KT_ATTN_FEW */
     const float *k_scale, *v_scale; /* NULL, or factors of scores and of weights, one per key */
     kt_attn_next next_k, next_v;
+    kt_attn_asking *ask;
+    int64_t ask_eight;
 } kt_attn_part;
 
 /* Keys that query i of the tile sees. */
@@ -113,8 +134,8 @@ typedef struct kt_attn_inner {
      * needed. weighs_codes: it takes codes too, for at most KT_ATTN_FEW queries, to its bits. */
     void (*weigh)(const kt_attn_part *t);
     bool weighs_codes;
-    /* Scratch row -> f32 head of d elements; needed. */
-    void (*store_sums)(const float *o, int64_t d, float *out);
+    /* Scratch row * factor -> f32 head of d elements; needed. */
+    void (*store_sums)(const float *o, int64_t d, float factor, float *out);
 } kt_attn_inner;
 
 /* The parameter of most variants of the walk: queries per tile. */

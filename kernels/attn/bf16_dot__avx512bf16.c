@@ -12,5 +12,5 @@ static const kt_attn_inner inner = {DOT_INNER, .load_keys = load_keys, .widen = 
                                     .weigh = weigh};
 
 KT_ATTN_VARIANT(bf16_dot__avx512bf16, .weights = KT_ATTN_CACHES, .isa = KT_ISA_AVX512BF16,
-                .numerics = KT_NUM_BF16_F32, .bits = "dot", .version = 4, .rank = 1,
+                .numerics = KT_NUM_BF16_F32, .bits = "dot", .version = 5, .rank = 1,
                 .params = params, .accepts = kt_attn_accepts);

@@ -217,5 +217,5 @@ static const kt_attn_inner inner = {DOT_INNER,      .load_keys = load_codes, .lo
 
 KT_ATTN_VARIANT(bf16_dot__avx512vbmi, .weights = 1u << KT_W_INT8_CHANNEL | 1u << KT_W_FP8_CHANNEL,
                 .isa = KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16, .numerics = KT_NUM_BF16_F32,
-                .bits = "dot-codes", .version = 4, .rank = 1, .params = params,
+                .bits = "dot-codes", .version = 5, .rank = 1, .params = params,
                 .accepts = kt_attn_accepts);

@@ -95,11 +95,11 @@ static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
         }
 }
 
-static void store_sums(const float *o, int64_t d, float *out) {
+static void store_sums(const float *o, int64_t d, float factor, float *out) {
     for (int64_t i = 0; i < d; i += 16)
         for (int64_t j = 0; j < 8 && i + 2 * j < d; j++) {
-            out[i + 2 * j] = o[i + j];
-            out[i + 2 * j + 1] = o[i + 8 + j];
+            out[i + 2 * j] = o[i + j] * factor;
+            out[i + 2 * j + 1] = o[i + 8 + j] * factor;
         }
 }
 

@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #define SCORES 16
 #include "kernels/attn/online.h"
+#include "kernels/attn/soften512.h"
 #include "kernels/attn/widen512.h"
 
 KT_INLINE __m512 even(__m512i pairs) {
@@ -35,11 +36,13 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
     }
 }
 
-static void store_sums(const float *o, int64_t d, float *out) {
+static void store_sums(const float *o, int64_t d, float factor, float *out) {
+    const __m512 f = _mm512_set1_ps(factor);
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     for (int64_t i = 0; i < d; i += 32) {
-        __m512 e = _mm512_loadu_ps(o + i), u = _mm512_loadu_ps(o + i + 16);
+        __m512 e = _mm512_mul_ps(f, _mm512_loadu_ps(o + i));
+        __m512 u = _mm512_mul_ps(f, _mm512_loadu_ps(o + i + 16));
         _mm512_mask_storeu_ps(out + i, mask16(d - i), _mm512_permutex2var_ps(e, low, u));
         _mm512_mask_storeu_ps(out + i + 16, mask16(d - i - 16), _mm512_permutex2var_ps(e, high, u));
     }
@@ -95,12 +98,30 @@ KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int
     }
 }
 
-static float soften(const kt_attn_part *t, int64_t query) {
-    __m512 v[4];
-    const float keep = soften512(t, query, v);
+/* Scales of values multiply what was summed. */
+KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, float top,
+                             const softening how) {
+    __m512 v[4], sum;
 
-    for (int i = 0; i < 4; i++) _mm512_storeu_ps(t->s + query * KT_ATTN_LDS + 16 * i, v[i]);
-    return keep;
+    load_scores(t, s, n_keys, how, v);
+    KT_EACH (i, how.nv)
+        v[i] = _mm512_maskz_mov_ps(seen(n_keys, i, how),
+                                   kt_exp_ps512(_mm512_sub_ps(v[i], _mm512_set1_ps(top))));
+    sum = _mm512_add_ps(v[0], v[1]);
+    if (how.nv == 4) sum = _mm512_add_ps(sum, _mm512_add_ps(v[2], v[3]));
+    KT_EACH (i, how.nv) {
+        const __mmask16 m = seen(n_keys, i, how);
+        if (how.is_scaled)
+            v[i] = _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(m, t->v_scale + 16 * i));
+        _mm512_store_ps(s + 16 * i, v[i]);
+    }
+    return sum;
+}
+
+KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq) {
+    (void)t;
+    (void)query;
+    (void)nq;
 }
 
 /* nq queries from i on x nv * 32 columns from column x on; nq and nv are constants at each call. */
@@ -147,7 +168,7 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .load_query = load_query,
                                     .widen = kt_widen512,
                                     .scores = scores,
-                                    .soften = soften,
+                                    .soften_all = soften_all,
                                     .weigh_step = 1,
                                     .weigh = weigh,
                                     .store_sums = store_sums};

@@ -53,8 +53,8 @@ static void weigh(const kt_attn_part *t) {
     }
 }
 
-static void store_sums(const float *o, int64_t d, float *out) {
-    for (int64_t i = 0; i < d; i++) out[i] = o[i];
+static void store_sums(const float *o, int64_t d, float factor, float *out) {
+    for (int64_t i = 0; i < d; i++) out[i] = o[i] * factor;
 }
 
 static const kt_attn_inner inner = {.lanes = 1,

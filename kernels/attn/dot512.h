@@ -20,6 +20,7 @@
 #ifndef KT_ATTN_DOT512_H
 #define KT_ATTN_DOT512_H
 
+#include "kernels/attn/soften512.h"
 #include "kernels/attn/turn512.h"
 #include "kernels/simd/bf16x512.h"
 
@@ -47,11 +48,13 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
     }
 }
 
-static void store_sums(const float *o, int64_t d, float *out) {
+static void store_sums(const float *o, int64_t d, float factor, float *out) {
+    const __m512 f = _mm512_set1_ps(factor);
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     for (int64_t i = 0; i < d; i += 32) {
-        __m512 a = _mm512_load_ps(o + i), b = _mm512_load_ps(o + i + 16);
+        __m512 a = _mm512_mul_ps(f, _mm512_load_ps(o + i));
+        __m512 b = _mm512_mul_ps(f, _mm512_load_ps(o + i + 16));
         _mm512_mask_storeu_ps(out + i, mask16(d - i), _mm512_permutex2var_ps(a, first, b));
         _mm512_mask_storeu_ps(out + i + 16, mask16(d - i - 16),
                               _mm512_permutex2var_ps(a, second, b));
@@ -171,47 +174,16 @@ static void scores(const kt_attn_part *t) {
 
 /* ---- weights: the row of scores becomes 64 BF16 numbers at its beginning ---- */
 
-/* The largest, or the sum, of the lanes of four vectors, by the tree that reduces one: lanes i and
- * i + 8, + 4, + 2, + 1. Lane 4 r of the result belongs to a[r]. */
-#define REDUCE_FOUR(a, op)                                                                      \
-    __extension__({                                                                             \
-        __m512 x_ =                                                                             \
-            op(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xee)); \
-        __m512 y_ =                                                                             \
-            op(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xee)); \
-        x_ = op(_mm512_shuffle_f32x4(x_, y_, 0x88), _mm512_shuffle_f32x4(x_, y_, 0xdd));        \
-        x_ = op(x_, _mm512_shuffle_ps(x_, x_, 0x4e));                                           \
-        op(x_, _mm512_shuffle_ps(x_, x_, 0xb1));                                                \
-    })
-
-/* Scores [16 i, 16 i + 16) of a row of n_keys, times the keys' scales; lowest where none is. */
-KT_INLINE __m512 load_scores(const float *s, int64_t n_keys, const float *k_scale, const int i,
-                             const int is_whole) {
-    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
-    const __mmask16 m = is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
-    const __m512 v = _mm512_mask_loadu_ps(lowest, m, s + 16 * i);
-
-    if (!k_scale) return v;
-    return _mm512_mask_mul_ps(lowest, m, v, _mm512_maskz_loadu_ps(m, k_scale + 16 * i));
-}
-
-/* How a row's softmax goes; constants at each call. Of nv vectors, 2 or 4: those behind them have
- * no keys. With scales of values the weights are rounded after these multiply them: then the plain
- * ones are summed. */
-typedef struct softening {
-    int is_whole, is_scaled, nv;
-} softening;
-
-/* exp of scores less the largest, times the values' scales, to the row as BF16; their sum. */
-KT_INLINE __m512 store_weights(const kt_attn_part *t, float *s, int64_t n_keys, float top,
-                               const softening how) {
-    const float *k_scale = how.is_scaled ? t->k_scale : NULL;
+/* With scales of values the weights are rounded after these multiply them: then the plain ones are
+ * summed. Conversion takes denormal numbers as zero. */
+KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, float top,
+                             const softening how) {
     __m512 v[4], sum = _mm512_setzero_ps();
 
+    load_scores(t, s, n_keys, how, v);
+    exp_less(v, top, how.nv);
     KT_EACH (i, how.nv) {
-        const __mmask16 m = how.is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
-        const __m512 x = load_scores(s, n_keys, k_scale, i, how.is_whole);
-        v[i] = _mm512_maskz_mov_ps(m, kt_exp_ps512(_mm512_sub_ps(x, _mm512_set1_ps(top))));
+        const __mmask16 m = seen(n_keys, i, how);
         if (!how.is_scaled) continue;
         sum = _mm512_add_ps(sum, v[i]);
         v[i] = _mm512_mul_ps(v[i], _mm512_maskz_loadu_ps(m, t->v_scale + 16 * i));
@@ -225,57 +197,10 @@ KT_INLINE __m512 store_weights(const kt_attn_part *t, float *s, int64_t n_keys, 
     return sum;
 }
 
-/* nq queries from `query` on, 4 or 1. What takes long by itself, reducing vectors to numbers, is
- * done for all of them at once: the same operations on each, and so the same bits. */
-KT_INLINE void soften_few(const kt_attn_part *t, int64_t query, const softening how, const int nq) {
-    float *stats = t->stats + 2 * query, *s = t->s + query * KT_ATTN_LDS;
-    float *keep = t->keep + query, top[4];
-    _Alignas(64) float number[16];
-    __m512 most[4], total[4];
-    int64_t n_keys[4];
-
-    KT_EACH (r, nq) n_keys[r] = kt_attn_keys(t, query + r);
-    KT_EACH (r, 4) {
-        const float *k_scale = how.is_scaled ? t->k_scale : NULL;
-        __m512 v[4];
-        most[r] = most[0];
-        if (r >= nq) continue;
-        KT_EACH (i, how.nv)
-            v[i] = load_scores(s + r * KT_ATTN_LDS, n_keys[r], k_scale, i, how.is_whole);
-        most[r] = _mm512_max_ps(v[0], v[1]);
-        if (how.nv == 4) most[r] = _mm512_max_ps(most[r], _mm512_max_ps(v[2], v[3]));
-    }
-    _mm512_store_ps(number, REDUCE_FOUR(most, _mm512_max_ps));
-    KT_EACH (r, nq) top[r] = stats[2 * r] > number[4 * r] ? stats[2 * r] : number[4 * r];
-    KT_EACH (r, 4) {
-        total[r] = total[0];
-        if (r < nq) total[r] = store_weights(t, s + r * KT_ATTN_LDS, n_keys[r], top[r], how);
-    }
-    _mm512_store_ps(number, REDUCE_FOUR(total, _mm512_add_ps));
-    KT_EACH (r, nq) {
-        keep[r] = 1.0f; /* as exp(0); after the first blocks the maximum hardly ever moves */
-        if (stats[2 * r] != top[r])
-            keep[r] = _mm512_cvtss_f32(kt_exp_ps512(_mm512_set1_ps(stats[2 * r] - top[r])));
-        stats[2 * r] = top[r];
-        stats[2 * r + 1] = stats[2 * r + 1] * keep[r] + number[4 * r];
-    }
-}
-
-static void soften_all(const kt_attn_part *tile) {
-    const kt_attn_part copy = *tile, *const t = &copy;
-    int64_t i = 0;
-
-    for (; i + 4 <= t->n; i += 4) {
-        if (t->k_scale)
-            soften_few(t, i, (softening){0, 1, 4}, 4);
-        else if (kt_attn_keys(t, i) == KEYS)
-            soften_few(t, i, (softening){1, 0, 4}, 4);
-        else if (kt_attn_keys(t, i + 3) <= KEYS / 2)
-            soften_few(t, i, (softening){0, 0, 2}, 4);
-        else
-            soften_few(t, i, (softening){0, 0, 4}, 4);
-    }
-    for (; i < t->n; i++) soften_few(t, i, (softening){0, t->k_scale != NULL, 4}, 1);
+KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq) {
+    (void)t;
+    (void)query;
+    (void)nq;
 }
 
 /* ---- values ---- */
@@ -328,7 +253,10 @@ static void weigh(const kt_attn_part *tile) {
         const int64_t end = x + SLICE < d ? x + SLICE : d;
         const char *ask = all; /* the first queries ask for what comes */
         int64_t i = 0;
-        for (; i + 8 <= t->n; i += 8, ask = NULL) weigh_rows(t, i, x, end, ask, 8);
+        for (; i + 8 <= t->n; i += 8, ask = NULL) {
+            kt_attn_ask(t->ask, t->ask_eight);
+            weigh_rows(t, i, x, end, ask, 8);
+        }
         for (; i + 4 <= t->n; i += 4, ask = NULL) weigh_rows(t, i, x, end, ask, 4);
         for (; i < t->n; i++, ask = NULL) weigh_rows(t, i, x, end, ask, 1);
     }

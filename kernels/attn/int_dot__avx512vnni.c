@@ -15,6 +15,7 @@
  * A block of values is interleaved, four keys to a dword, once for all queries of the tile: as `widen`. Both
  * products are then the same: broadcast dwords of rows times lines of such dwords.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attn/soften512.h"
 #include "kernels/attn/turn512.h"
 
 #define LINE 64
@@ -188,7 +189,7 @@ static void scores(const kt_attn_part *tile) {
 
 /* ---- weights: the row of scores becomes 64 codes and two steps ---- */
 
-#define STEPS_AT 16 /* floats into the row */
+#define STEPS_AT KT_ATTN_BLOCK /* floats into the row, behind its weights */
 
 #define REVERSED(i) \
     (((i)&1) << 4 | ((i)&2) << 2 | ((i)&4) | ((i)&8) >> 2 | ((i)&16) >> 4) /* of five bits */
@@ -197,30 +198,66 @@ static void scores(const kt_attn_part *tile) {
 static const _Alignas(64) float threshold[GROUP] = {FOUR(0),  FOUR(4),  FOUR(8),  FOUR(12),
                                                     FOUR(16), FOUR(20), FOUR(24), FOUR(28)};
 
-/* v: four times 16 weights, scaled, none negative. */
-KT_INLINE void store_codes(float *s, const __m512 v[4]) {
+/* Weights times the values' scales, and the row's sum without these. */
+KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, float top,
+                             const softening how) {
+    __m512 v[4], sum = _mm512_setzero_ps();
+
+    load_scores(t, s, n_keys, how, v);
+    exp_less(v, top, how.nv);
+    KT_EACH (i, 4) {
+        if (i >= how.nv) v[i] = _mm512_setzero_ps();
+        if (i >= how.nv) continue;
+        const __m512 scale = _mm512_maskz_loadu_ps(seen(n_keys, i, how), t->v_scale + 16 * i);
+        sum = _mm512_add_ps(sum, v[i]);
+        v[i] = _mm512_mul_ps(v[i], scale);
+    }
+    KT_EACH (i, 4) _mm512_store_ps(s + 16 * i, v[i]);
+    return sum;
+}
+
+KT_INLINE __m512 larger_bits(__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
+/* The largest of group g of each row to its step, and what brings weights to codes, at up[4 r].
+ * None is negative; NaN counts as the largest. */
+KT_INLINE void put_steps(float *s, const int g, const int nq, float up[16]) {
+    const __m512 least = _mm512_set1_ps(0x1p-110f), whole = _mm512_set1_ps(WEIGHT_TOP);
+    _Alignas(64) float step[16];
+    __m512 size[4], most;
+    __mmask16 is_some;
+
+    KT_EACH (r, 4) {
+        const float *row = s + (r < nq ? r : 0) * KT_ATTN_LDS + GROUP * g;
+        size[r] = larger_bits(_mm512_load_ps(row), _mm512_load_ps(row + 16));
+    }
+    most = REDUCE_FOUR(size, larger_bits);
+    is_some = _mm512_cmp_ps_mask(most, least, _CMP_NLT_UQ);
+    _mm512_store_ps(up, _mm512_maskz_div_ps(is_some, whole, most));
+    _mm512_store_ps(step, _mm512_maskz_div_ps(is_some, most, whole));
+    KT_EACH (r, nq) s[r * KT_ATTN_LDS + STEPS_AT + g] = step[4 * r];
+}
+
+KT_INLINE void put_codes(float *s, const float *up) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i n[4];
 
-    KT_EACH (g, 2) {
-        const float size = largest(
-            _mm512_max_epu32(_mm512_castps_si512(v[2 * g]), _mm512_castps_si512(v[2 * g + 1])));
-        const __m512 up = _mm512_set1_ps(size < 0x1p-110f ? 0.0f : WEIGHT_TOP / size);
-        KT_EACH (i, 2)
-            n[2 * g + i] = _mm512_cvtps_epi32(
-                _mm512_fmadd_ps(v[2 * g + i], up, _mm512_load_ps(threshold + 16 * i)));
-        s[STEPS_AT + g] = size < 0x1p-110f ? 0.0f : size / WEIGHT_TOP;
-    }
+    KT_EACH (i, 4)
+        n[i] = _mm512_cvtps_epi32(_mm512_fmadd_ps(_mm512_load_ps(s + 16 * i),
+                                                  _mm512_set1_ps(up[16 * (i / 2)]),
+                                                  _mm512_load_ps(threshold + 16 * (i % 2))));
     n[0] = _mm512_packus_epi16(_mm512_packus_epi32(n[0], n[1]), _mm512_packus_epi32(n[2], n[3]));
     _mm512_store_si512(s, _mm512_permutexvar_epi32(order, n[0]));
 }
 
-static float soften(const kt_attn_part *t, int64_t query) {
-    __m512 v[4];
-    const float keep = soften512(t, query, v);
+/* Weights become codes. */
+KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq) {
+    float *s = t->s + query * KT_ATTN_LDS;
+    _Alignas(64) float up[2][16];
 
-    store_codes(t->s + query * KT_ATTN_LDS, v);
-    return keep;
+    KT_EACH (g, 2) put_steps(s, g, nq, up[g]);
+    KT_EACH (r, nq) put_codes(s + r * KT_ATTN_LDS, up[0] + 4 * r);
 }
 
 /* ---- values ---- */
@@ -283,16 +320,20 @@ static void weigh(const kt_attn_part *tile) {
 
     for (int64_t x = 0; x < width; x += 32) {
         int64_t i = 0;
-        for (; i + 4 <= t->n; i += 4) weigh_tile(t, i, x, &ask, 4);
+        for (; i + 4 <= t->n; i += 4) {
+            if (x == 0 && i % 8 == 0) kt_attn_ask(t->ask, t->ask_eight);
+            weigh_tile(t, i, x, &ask, 4);
+        }
         for (; i < t->n; i++) weigh_tile(t, i, x, &ask, 1);
     }
 }
 
 /* Lane l of vector t is lane t of vector l. */
-static void store_sums(const float *o, int64_t d, float *out) {
+static void store_sums(const float *o, int64_t d, float factor, float *out) {
+    const __m512 f = _mm512_set1_ps(factor);
     for (int64_t x = 0; x < d; x += LINE) {
         __m512 r[4], t[4];
-        KT_EACH (i, 4) r[i] = _mm512_load_ps(o + x + 16 * i);
+        KT_EACH (i, 4) r[i] = _mm512_mul_ps(f, _mm512_load_ps(o + x + 16 * i));
         KT_EACH (i, 2) {
             t[2 * i] = _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88);
             t[2 * i + 1] = _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd);
@@ -312,13 +353,13 @@ static const kt_attn_inner inner = {.lanes = LINE,
                                     .load_keys = load_keys,
                                     .loads_codes = true,
                                     .scores = scores,
-                                    .soften = soften,
+                                    .soften_all = soften_all,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
-static const int32_t tile_queries[] = {16, 32, 64};
-static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 64}};
+static const int32_t tile_queries[] = {32, 64, 128};
+static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 128}};
 
 KT_ATTN_VARIANT(int_dot__avx512vnni, .weights = 1u << KT_W_INT8_CHANNEL, .isa = KT_ISA_AVX512VNNI,
-                .numerics = KT_NUM_ACTS8, .bits = "dot-int", .version = 1, .rank = 1,
+                .numerics = KT_NUM_ACTS8, .bits = "dot-int", .version = 2, .rank = 1,
                 .params = params, .accepts = kt_attn_accepts);

@@ -14,4 +14,11 @@
 #define KT_EXP_P3 0x1.1239e3p-7f
 #define KT_EXP_P4 0x1.6a242fp-10f
 
+/* 2^r = 1 + C1 r + ... + C5 r^5 with |r| <= 1/2, fitted likewise: 1.1e-7. */
+#define KT_EXP2_C1 0x1.62e42ap-1f
+#define KT_EXP2_C2 0x1.ebf9bcp-3f
+#define KT_EXP2_C3 0x1.c6b752p-5f
+#define KT_EXP2_C4 0x1.3cea88p-7f
+#define KT_EXP2_C5 0x1.5bba14p-10f
+
 #endif

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "kernels/attn/attn_common.h"
 #include "kernels/attn/attn_job.h"
+#include "kernels/attn/attn_walk.h"
 #include "tests/kernels/variants_of.h"
 #include "tests/support/guard.h"
 #include "tests/support/skip.h"
@@ -380,6 +381,49 @@ Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {
     cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4);
     cr_expect_eq(f.job.whole.first_chunk, 1);
     fixture_deinit(&f);
+}
+
+/* 12 heads to a kv head: a tile of 128 queries is 10 rows. Two threads have enough tasks when a
+ * block is eight of these; sixteen have not until it is five rows. */
+Test(attn_job, blocks_of_rows_are_whole_tiles) {
+    const kt_variant *v = attn_named("bf16_online__scalar");
+    kt_choice choice = {.variant = v, .config = {{v->params[0].initial}}};
+    int32_t position[512];
+    kt_attn_job job = {.choice = &choice,
+                       .problem = {.op = KT_OP_ATTN,
+                                   .weights = KT_W_BF16,
+                                   .m = 512,
+                                   .n = 96,
+                                   .k = 32,
+                                   .kv_heads = 8,
+                                   .context = 512},
+                       .rows = 512,
+                       .position = position};
+
+    for (int i = 0; i < 512; i++) position[i] = i;
+    cr_expect_eq(kt_attn_job_prepare(&job, 2), 8 * 7);    /* 80 rows */
+    cr_expect_eq(kt_attn_job_prepare(&job, 4), 8 * 13);   /* 40 */
+    cr_expect_eq(kt_attn_job_prepare(&job, 12), 8 * 26);  /* 20 */
+    cr_expect_eq(kt_attn_job_prepare(&job, 26), 8 * 52);  /* 10 */
+    cr_expect_eq(kt_attn_job_prepare(&job, 27), 8 * 103); /* 5, and no fewer */
+}
+
+/* Rows of 130 bytes have three lines. The second rows begin when the first are through. */
+Test(attn_job, asks_for_every_line_once) {
+    static char memory[512];
+    kt_attn_asking a = {
+        .of = {{.at = memory, .ld = 192, .bytes = 130, .rows = 2}, {memory, 64, 64, 1, 0, 0}},
+        .left = 5};
+
+    kt_attn_ask(&a, 2);
+    cr_expect(a.of[0].row == 0 && a.of[0].x == 128 && a.left == 3);
+    kt_attn_ask(&a, 100);
+    cr_expect(a.of[0].row == 1 && a.of[0].x == 128 && a.of[1].row == 0 && a.left == 0);
+    a.left = 100;
+    kt_attn_ask(&a, 2);
+    cr_expect(a.of[0].row == 2 && a.of[0].x == 0 && a.of[1].row == 1 && a.left == 98);
+    kt_attn_ask(&a, 98);
+    cr_expect(a.of[0].row == 2 && a.of[1].row == 1, "there is no more");
 }
 
 Test(attn_job, runs_as_phases_of_a_pool) {
