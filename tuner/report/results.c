@@ -237,6 +237,8 @@ static const struct {
                        "and how it was measured."},
     {"kt-kernel-1.json", "`kt-kernel-1.json` and `kt-kernel-2.json`: `tests/sglang/run`, kt-kernel "
                          "with one thread and with two."},
+    {"llama.json", "`llama*.json`: `tests/llama/run`, llama.cpp and ik_llama.cpp on the same "
+                   "GGUF files."},
     {"selfcheck.txt", "`selfcheck.txt`: `kttune selfcheck`."},
     {"selfcheck.json", "`selfcheck.json`: the same run (`--out`)."},
 };
