@@ -219,7 +219,7 @@ each() {
     wait
 }
 
-grep -v -e '^#' -e '^$' "$list" | grep -E -e "$pattern" >"$all/mutants"
+grep -v -e '^#' -e '^$' "$list" | grep -E -e "$pattern" >"$all/mutants" || { echo "mutate: no fault of $list matches '$pattern'" >&2; exit 1; }
 sed -n -e 's/^hang /test /' -e '/^gate \|^test /p' "$all/mutants" | cut -d ' ' -f 1,2 | cut -d : -f 1 | cut -d '#' -f 1 | sort -u >"$all/programs"
 cc -O1 -c "$src/tests/mutation/first_failure.c" -o "$all/first_failure.o" || exit 1
 each sound "$all/programs" # they accept what is right, or rejecting proves nothing
