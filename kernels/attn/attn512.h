@@ -6,7 +6,6 @@
 #include <immintrin.h>
 
 #include "kernels/attn/attn_walk.h"
-#include "kernels/simd/exp512.h"
 #include "kernels/simd/tile512.h"
 
 /* The first `left` elements, as many as there are. */

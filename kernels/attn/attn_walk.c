@@ -177,7 +177,6 @@ static kt_attn_part part_of(const walk *w, int64_t first, int64_t n, int64_t gro
     kt_attn_part t = w->all;
 
     t.n = n;
-    t.ask_eight = (w->ask_lines * 8 + w->rows * w->all.group - 1) / (w->rows * w->all.group);
     t.group = group;
     t.least = least;
     t.n_keys = most;
@@ -315,8 +314,8 @@ static void chunk(walk *w, int64_t begin, int64_t end) {
     }
 }
 
-/* A query's sums over the row's only chunk: to `out` and finished in one go, unless the factor is NaN. Of
- * two NaN a product is the first, and only kt_attn_finish knows which that is everywhere. */
+/* A query's sums over the row's only chunk: to `out` and finished in one go, unless the factor is
+ * NaN. Of two NaN a product is the first, and only kt_attn_finish has the same first everywhere. */
 static void store_finished(const walk *w, const float *o, const float *stats, const float *sink,
                            float *out) {
     const float factor = kt_attn_factor(stats, sink);
@@ -393,7 +392,7 @@ static void plan_asking(walk *w, int64_t blocks) {
     const int64_t left = c->row_end - next, most = w->queries / group;
 
     w->ask = (kt_attn_asking){0};
-    w->ask_lines = 0;
+    w->ask_lines = w->all.ask_eight = 0;
     if (w->rows == 1 || blocks < 1) return;
     if (left > 0)
         w->ask.of[0] = lines_of(c->q + next * c->ldq + head * w->d, c->ldq, group * w->d,
@@ -401,6 +400,7 @@ static void plan_asking(walk *w, int64_t blocks) {
     w->ask.of[1] =
         lines_of(c->out + w->row * c->ldo + head * w->dv, c->ldo, group * w->dv, w->rows);
     w->ask_lines = (count_of(&w->ask.of[0]) + count_of(&w->ask.of[1]) + blocks - 1) / blocks;
+    w->all.ask_eight = (w->ask_lines * 8 + w->rows * group - 1) / (w->rows * group);
 }
 
 static void rows_of_tile(walk *w, int64_t row, int64_t rows) {

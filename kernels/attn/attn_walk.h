@@ -38,7 +38,7 @@ typedef struct kt_attn_next {
     int64_t ld, bytes;
 } kt_attn_next;
 
-/* Rows of `bytes` bytes, ld bytes apart, of which the lines from (row, x) on are not asked for yet. */
+/* Rows of `bytes` bytes, ld bytes apart: the lines from (row, x) on are not asked for yet. */
 typedef struct kt_attn_lines {
     const char *at;
     int64_t ld, bytes, rows;
@@ -53,8 +53,8 @@ typedef struct kt_attn_asking {
 } kt_attn_asking;
 
 /* Ask for so many lines more, or those that are left. Prefetches wait for each other in bursts: a
- * variant that asks for `ask_eight` with each eight queries loses less than the walk, which asks for
- * the rest behind each block. */
+ * variant that asks for `ask_eight` with each eight queries loses less than the walk, which asks
+ * for the rest behind each block. */
 void kt_attn_ask(kt_attn_asking *asking, int64_t lines);
 
 /* n queries that meet the first keys of a block, all borrowed from the walk's scratch and from the
@@ -74,7 +74,7 @@ typedef struct kt_attn_part {
     kt_attn_rows v;   /* codes only where the variant weighs codes and n <= KT_ATTN_FEW */
     const float *k_scale, *v_scale; /* NULL, or factors of scores and of weights, one per key */
     kt_attn_next next_k, next_v;
-    kt_attn_asking *ask;
+    kt_attn_asking *ask; /* what the walk asks for; lines of it for each eight queries */
     int64_t ask_eight;
 } kt_attn_part;
 

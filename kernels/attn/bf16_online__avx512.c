@@ -118,12 +118,6 @@ KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, fl
     return sum;
 }
 
-KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq) {
-    (void)t;
-    (void)query;
-    (void)nq;
-}
-
 /* nq queries from i on x nv * 32 columns from column x on; nq and nv are constants at each call. */
 KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int nq, const int nv) {
     const int64_t lds = KT_ATTN_LDS, ldo = t->ldo, n_keys = t->n_keys;

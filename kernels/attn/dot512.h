@@ -197,12 +197,6 @@ KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, fl
     return sum;
 }
 
-KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq) {
-    (void)t;
-    (void)query;
-    (void)nq;
-}
-
 /* ---- values ---- */
 
 /* nq queries from i on x 32 columns from column x on; nq and lines are constants at each call. */

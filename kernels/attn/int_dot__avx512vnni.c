@@ -15,6 +15,7 @@
  * A block of values is interleaved, four keys to a dword, once for all queries of the tile: as `widen`. Both
  * products are then the same: broadcast dwords of rows times lines of such dwords.
  * SPDX-License-Identifier: Apache-2.0 */
+#define END_WEIGHTS
 #include "kernels/attn/soften512.h"
 #include "kernels/attn/turn512.h"
 
@@ -206,8 +207,10 @@ KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, fl
     load_scores(t, s, n_keys, how, v);
     exp_less(v, top, how.nv);
     KT_EACH (i, 4) {
-        if (i >= how.nv) v[i] = _mm512_setzero_ps();
-        if (i >= how.nv) continue;
+        if (i >= how.nv) {
+            v[i] = _mm512_setzero_ps();
+            continue;
+        }
         const __m512 scale = _mm512_maskz_loadu_ps(seen(n_keys, i, how), t->v_scale + 16 * i);
         sum = _mm512_add_ps(sum, v[i]);
         v[i] = _mm512_mul_ps(v[i], scale);

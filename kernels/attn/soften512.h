@@ -1,18 +1,17 @@
-/* Softmax of blocks of scores on AVX-512, four queries side by side: exponentials of one vector, and
- * the reduction of one row, wait for themselves most of the time. A query's numbers do not depend on
- * those beside it.
+/* Softmax of blocks of scores on AVX-512, four queries side by side: exponentials of one vector,
+ * and the reduction of one row, wait for themselves most of the time. A query's numbers do not
+ * depend on those beside it.
  *
- * The including file defines below
- *
- *   put_weights   a row of scores becomes weights in the form that its products want; returns their
- *                 sum by lanes
- *   end_weights   what is left to do to so many rows from a query on, 4 or 1
+ * The including file defines put_weights below: a row of scores becomes weights in the form that
+ * its products want; returns their sum by lanes. What is left to do to four rows, or to one, is
+ * end_weights, which it defines below if it defined END_WEIGHTS before.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_SOFTEN512_H
 #define KT_ATTN_SOFTEN512_H
 
 #include "kernels/attn/attn512.h"
+#include "kernels/simd/exp512.h"
 
 /* How a row's softmax goes; constants at each call. Of nv vectors, 2 or 4: those behind them have
  * no keys. is_whole: the row sees all keys of the block; is_scaled: keys and values have scales. */
@@ -22,7 +21,9 @@ typedef struct softening {
 
 KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, float top,
                              const softening how);
+#ifdef END_WEIGHTS
 KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq);
+#endif
 
 /* Which of scores [16 i, 16 i + 16) of a row of n_keys are there. */
 KT_INLINE __mmask16 seen(int64_t n_keys, const int i, const softening how) {
@@ -43,8 +44,8 @@ KT_INLINE void load_scores(const kt_attn_part *t, const float *s, int64_t n_keys
     }
 }
 
-/* e^(x - top) of nv vectors, for weights that are rounded to at most 16 bits: 2^((x - top) log2 e), so
- * exact that one in some thousand is rounded otherwise than e^(x - top) would be. Far below they are
+/* e^(x - top) of nv vectors, for weights that are rounded to at most 16 bits: 2^((x - top) log2 e),
+ * exact enough for all but one in several thousand to round as e^(x - top) does. Far below they are
  * zero or denormal; NaN stays. */
 KT_INLINE void exp_less(__m512 v[4], float top, const int nv) {
     const __m512 log2e = _mm512_set1_ps(KT_EXP_LOG2E), highest = _mm512_set1_ps(top);
@@ -119,7 +120,9 @@ KT_INLINE void soften_few(const kt_attn_part *t, int64_t query, const softening 
     _mm256_mask_storeu_ps(stats, both,
                           _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_unpacklo_ps(top, sum)),
                                                _mm_unpackhi_ps(top, sum), 1));
+#ifdef END_WEIGHTS
     end_weights(t, query, nq);
+#endif
 }
 
 KT_INLINE void soften_rows(const kt_attn_part *t, const int is_scaled) {

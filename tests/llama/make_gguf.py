@@ -15,7 +15,7 @@ HIDDEN, INNER, EXPERTS, CHOSEN, HEADS, KV_HEADS, HEAD, VOCAB = 2048, 768, 128, 8
 
 # Where in a block its f16 scales lie, and what the largest code times the other scales about is.
 SCALES = {T.Q4_0: ((0,), 4.6), T.Q8_0: ((0,), 74), T.Q4_K: ((0, 2), 150), T.Q5_K: ((0, 2), 300), T.Q6_K: ((208,), 1400),
-          T.Q2_K: ((80, 82), 15), T.Q3_K: ((108,), 40), T.IQ4_XS: ((0,), 1300), T.IQ2_XXS: ((0,), 50), T.IQ3_XXS: ((0,), 60)}
+          T.Q2_K: ((80, 82), 15), T.IQ4_XS: ((0,), 1300), T.IQ2_XXS: ((0,), 50)}
 
 # gate and up; down, a layer of every two; query, key and output; value; embedding; head
 MIXES = {"q4_0": (T.Q4_0, (T.Q4_0, T.Q4_0), T.Q4_0, T.Q4_0, T.Q4_0, T.Q6_K),
