@@ -114,8 +114,9 @@ void kt_planner_trust_rows(kt_planner *p);
  * A planner that keeps bits needs the sizes too: of the encodings that the table knows equally
  * well it takes the one whose best class of bits costs less, KT_DECODE_SHARE of it in decode. */
 kt_act_format kt_plan_acts(kt_planner *p, const kt_problem *problem);
-/* From now on kt_plan_acts answers with the format's own encoding, the one that loses least, and
- * attention is not given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8). */
+/* From now on kt_plan_acts answers with the format's own encoding, the one that loses least,
+ * attention is not given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8), nor
+ * products to those that round weights once more (KT_NUM_REQUANT). */
 void kt_planner_prefer_exact(kt_planner *p);
 
 /* From now on a problem's answers keep to one class of bits (kt_variant.bits) for every m, and

@@ -112,13 +112,13 @@ kt_status kt_map_build(const kt_planner *p, const kt_problem *problem, int threa
                        double decode_share, const kt_cells *cells, kt_choice_map *out,
                        const char **layout, kt_err *err);
 
-/* With exact activations attention keeps off kernels that round queries and weights to 8 bits; a
- * planner that keeps bits off variants that promise none, and off other classes than the one
- * that was chosen. */
+/* With exact activations attention keeps off kernels that round queries and weights to 8 bits, and
+ * products off those that round weights once more; a planner that keeps bits off variants that
+ * promise none, and off other classes than the one that was chosen. */
 static inline int kt_planner_refuses(const kt_planner *p, const kt_variant *v) {
     if (p->keeps_bits && !kt_variant_is_stable(v)) return 1;
     if (p->bits && strcmp(p->bits, v->bits) != 0) return 1;
-    return p->is_exact && v->numerics == KT_NUM_ACTS8;
+    return p->is_exact && (v->numerics == KT_NUM_ACTS8 || v->numerics == KT_NUM_REQUANT);
 }
 
 /* How far two sizes are apart, as a factor; sizes that are not used count as 1. */

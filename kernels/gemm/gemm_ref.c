@@ -8,21 +8,20 @@
 #include "kernels/formats/blocks.h"
 #include "kernels/formats/requant8.h"
 
-/* The largest weight of a block of row j as requant8.h has it, and the largest reach of its
- * groups. */
-static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t end, int *reach) {
+/* The largest weight of a block of row j as requant8.h has it, and the largest error among its
+ * groups, of a step. */
+static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t end, double *error) {
     const kt_p64_spec s = kt_p64_spec_of(w->format);
     double largest = 0;
+    kt_block block;
 
     for (int64_t i = first; i < end; i += s.group) {
-        kt_block block;
-        kt_format_find(w->format)->unpack(w, j, i / s.group, &block);
-        const uint16_t bits = (uint16_t)block.scale[0];
-        const int of_group =
-            kt_r8_reach(s.minimum == KT_P64_MIN_ZERO ? (int)block.minimum[0] : s.offset);
-        const double scale = s.scale == KT_P64_BF16 ? kt_bf16_to_f32(bits) : kt_f16_to_f32(bits);
-        largest = fmax(largest, fabs(scale) * of_group);
-        *reach = of_group > *reach ? of_group : *reach;
+        const int g = (int)(i % s.span) / s.group;
+        if (g == 0) kt_format_find(w->format)->unpack(w, j, i / s.span, &block);
+        const kt_group_terms t = kt_block_terms(&s, &block, g);
+        const int offset = s.minimum == KT_P64_MIN_ZERO ? (int)block.minimum[0] : s.offset;
+        largest = fmax(largest, kt_r8_largest_of(s, offset, t.scale, t.minimum));
+        *error = fmax(*error, kt_r8_error(s, offset));
     }
     return largest;
 }
@@ -30,13 +29,12 @@ static double largest_of(const kt_matrix *w, int64_t j, int64_t first, int64_t e
 /* What requant8 may move the product of row j of w with each row of a: by block, the most that a
  * weight moves times the sum of |a|. */
 static void add_moves(const kt_matrix *w, int64_t j, const double *a, int64_t m, kt_ref_sum *c) {
-    int reach = 0;
-    const double least = fmax(largest_of(w, j, 0, w->k, &reach) * KT_R8_RANGE, 127 * 0x1p-119);
+    double error = 0;
+    const double least = fmax(largest_of(w, j, 0, w->k, &error) * KT_R8_RANGE, 127 * 0x1p-119);
 
     for (int64_t first = 0; first < w->k; first += KT_R8_BLOCK) {
         const int64_t end = first + KT_R8_BLOCK < w->k ? first + KT_R8_BLOCK : w->k;
-        const double largest = fmax(largest_of(w, j, first, end, &reach), least);
-        const double most = largest / 127 * kt_r8_error(reach);
+        const double most = fmax(largest_of(w, j, first, end, &error), least) / 127 * error;
         for (int64_t i = 0; i < m; i++) {
             kt_ref_sum *sum = &c[i * w->n + j];
             double a_sum = 0;
@@ -167,7 +165,7 @@ static double integer_roundings(kt_weight_format weights, int a_group, double k)
  *
  * Weights rounded once more to 8 bits with a step per 256 inputs: what
  * kernels/formats/requant8.h derives, times |a_k|, and as many roundings of the moved sum as an
- * exact kernel of the same activations has.
+ * exact kernel of the same activations has, with two more for each step that it is carried through.
  *
  * Activations rounded once more, to 1/256 of the largest scale s among the codes of a block
  * (p64/amx_planes.h): by one such unit at most, and max|a| >= 63.5 s (a8p; 127 s of a8). The
@@ -202,6 +200,7 @@ double kt_gemm_bound(const kt_problem *q, kt_numerics numerics, const kt_ref_sum
     if (numerics == KT_NUM_REQUANT) {
         extra = sum->moved;
         magnitude += sum->moved;
+        roundings += k / 128;
     }
     if (numerics == KT_NUM_ACTS16 || numerics == KT_NUM_REQUANT)
         extra += sum->a_max / (63.5 * 256) * (sum->w_sum + k * sum->move_max);

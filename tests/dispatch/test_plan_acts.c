@@ -133,6 +133,56 @@ Test(plan, rows_decide_which_encoding_activations_get) {
     cr_expect_eq(with_rows(none, some, 1), KT_A_INT8_G32, "asked to be exact");
 }
 
+/* --- weights rounded once more ---------------------------------------------------------------- */
+
+static const kt_variant again = {.name = "again__avx512vnni",
+                                 .op = KT_OP_GEMM,
+                                 .weights = 1u << KT_W_INT8_CHANNEL,
+                                 .acts = 1u << KT_A_INT8_G32,
+                                 .isa = KT_ISA_AVX512VNNI,
+                                 .numerics = KT_NUM_REQUANT,
+                                 .layout = "p64",
+                                 .rank = 1};
+
+/* The kernel for 128 rows, with a row of the table that `again` won or without a table. */
+static const char *product(int has_row, int is_exact) {
+    const kt_variant *const all[] = {&own, &again};
+    const kt_fingerprint machine = {
+        .vendor = "V", .microarch = "zen4", .isa = KT_FAKE_ISA, .usable_cores = 2};
+    kt_problem p = gemm;
+    kt_registry *registry;
+    kt_planner *planner;
+    kt_table *table = NULL;
+    kt_choice_map map;
+    const char *name;
+    kt_err err;
+
+    p.acts = KT_A_INT8_G32;
+    cr_assert_eq(kt_registry_create(all, 2, KT_FAKE_ISA, &registry, NULL), KT_OK);
+    if (has_row) {
+        cr_assert_eq(kt_table_create(&table, NULL), KT_OK);
+        table->fingerprint = machine;
+        put(table, KT_A_INT8_G32, 128, "again__avx512vnni", 100);
+    }
+    cr_assert_eq(kt_planner_create(registry, table, &machine, NULL, &planner, &err), KT_OK, "%s",
+                 err.message);
+    if (is_exact) kt_planner_prefer_exact(planner);
+    cr_assert_eq(kt_plan_resolve(planner, &p, 2, 128, 0.5, &map, NULL, &err), KT_OK, "%s",
+                 err.message);
+    name = kt_choice_for(&map, 128)->variant->name;
+    kt_planner_destroy(planner);
+    kt_table_destroy(table);
+    kt_registry_destroy(registry);
+    return name;
+}
+
+Test(plan, exact_activations_keep_products_off_weights_rounded_once_more) {
+    cr_expect_str_eq(product(1, 0), "again__avx512vnni");
+    cr_expect_str_eq(product(0, 0), "again__avx512vnni", "from 64 rows on");
+    cr_expect_str_eq(product(1, 1), "own__avx512vnni", "whatever the table says");
+    cr_expect_str_eq(product(0, 1), "own__avx512vnni");
+}
+
 /* --- attention ------------------------------------------------------------------------------- */
 
 static const kt_variant rounding = {.name = "rounding__avx512vnni",

@@ -1,4 +1,4 @@
-/* INT4 panels rounded once more to 8 bits: every weight within the error that the header derives.
+/* Panels rounded once more to 8 bits: every weight within the error that the header derives.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -14,8 +14,16 @@
 #include "tests/support/guard.h"
 #include "tests/support/skip.h"
 
-static const kt_weight_format formats[] = {KT_W_INT4_G32,  KT_W_INT4_G64,  KT_W_INT4_G128,
-                                           KT_W_INT4Z_G32, KT_W_INT4Z_G64, KT_W_INT4Z_G128};
+static const kt_weight_format formats[] = {
+    KT_W_INT4_G32, KT_W_INT4_G64, KT_W_INT4_G128, KT_W_INT4Z_G32, KT_W_INT4Z_G64, KT_W_INT4Z_G128,
+    KT_W_Q4_0,     KT_W_Q4_1,     KT_W_Q5_0,      KT_W_Q5_1,      KT_W_IQ4_NL,    KT_W_Q2_K,
+    KT_W_Q3_K,     KT_W_Q4_K,     KT_W_Q5_K,      KT_W_Q6_K,      KT_W_IQ4_XS};
+enum { N_FORMATS = sizeof formats / sizeof *formats, N_SYMMETRIC = 3 };
+
+/* Reductions of any length for formats of short blocks, twice that for those of 256. */
+static int64_t length_of(kt_weight_format format, int64_t k) {
+    return k * (kt_p64_spec_of(format).span == 256 ? 2 : 1);
+}
 
 static float step_of(const uint8_t *out, int64_t k, int64_t i, int row) {
     float step;
@@ -27,20 +35,29 @@ static int value_of(const uint8_t *out, int64_t i, int row) {
     return out[i / 4 * 256 + 4 * row + i % 4] - 128;
 }
 
-/* Step of the block of input i from the plain matrix, and the reach of that input's group. */
-static double plain_step(const kt_matrix *w, int64_t row, int64_t i, int *reach) {
+/* Step of the block of input i from the plain matrix: 1/127 of the largest weight that the lowest
+ * and the highest code of a group of it would make. `error` is what input i may be off by, of the
+ * step. */
+static double plain_step(const kt_matrix *w, int64_t row, int64_t i, double *error) {
     const kt_p64_spec s = kt_p64_spec_of(w->format);
     const int64_t first = i / KT_R8_BLOCK * KT_R8_BLOCK;
     double largest = 0;
 
     for (int64_t j = first; j < first + KT_R8_BLOCK && j < w->k; j += s.group) {
+        const int in = (int)(j % s.span), at[2] = {in, in + 1};
+        const int codes[2] = {0, (1 << (s.low + s.high)) - 1};
         kt_block block;
-        kt_format_find(w->format)->unpack(w, row, j / s.group, &block);
-        const int offset = s.minimum == KT_P64_MIN_ZERO ? (int)block.minimum[0] : s.offset;
-        const double scale =
-            s.scale == KT_P64_BF16 ? kt_bf16_to_f32(block.scale[0]) : kt_f16_to_f32(block.scale[0]);
-        largest = fmax(largest, fabs(scale) * fmax(offset, 15 - offset));
-        if (i / s.group == j / s.group) *reach = (int)fmax(offset, 15 - offset);
+        kt_format_find(w->format)->unpack(w, row, j / s.span, &block);
+        const kt_group_terms t = kt_block_terms(&s, &block, in / s.group);
+        for (int c = 0; c < 2; c++) {
+            block.code[at[c]] = (uint8_t)codes[c];
+            largest = fmax(largest, fabs(t.scale * kt_block_value(&s, &block, at[c]) + t.minimum));
+        }
+        if (i / s.group == j / s.group) {
+            const double low = fabs((double)kt_block_value(&s, &block, at[0]));
+            const double high = fabs((double)kt_block_value(&s, &block, at[1]));
+            *error = 0.5 + 0.503 / 256 * (fmax(low, high) + (t.minimum != 0));
+        }
     }
     return fmax(largest / 127, 0x1p-119);
 }
@@ -50,23 +67,23 @@ static void check_row(const kt_matrix *w, int64_t row, const uint8_t *out) {
 
     kt_format_find(w->format)->decode_row(w, row, want);
     for (int64_t i = 0; i < w->k; i++) {
-        int reach = 0;
-        const double exact = plain_step(w, row, i, &reach), step = step_of(out, w->k, i, (int)row);
+        double error = 0;
+        const double exact = plain_step(w, row, i, &error), step = step_of(out, w->k, i, (int)row);
         const double got = step * value_of(out, i, (int)row);
         cr_assert(fabs(step - exact) <= 0x1p-22 * exact, "%s row %lld input %lld: step %g, want %g",
                   kt_weight_format_name(w->format), (long long)row, (long long)i, step, exact);
-        cr_assert(fabs(got - want[i]) <= step * kt_r8_error(reach),
-                  "%s row %lld input %lld: %g for %g, step %g", kt_weight_format_name(w->format),
-                  (long long)row, (long long)i, got, want[i], step);
+        cr_assert(fabs(got - want[i]) <= step * error, "%s row %lld input %lld: %g for %g, step %g",
+                  kt_weight_format_name(w->format), (long long)row, (long long)i, got, want[i],
+                  step);
     }
     free(want);
 }
 
 Test(requant8, every_weight_moves_by_half_a_step_and_little_more) {
     static const int64_t sizes[] = {128, 256, 384, 896};
-    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+    for (size_t f = 0; f < N_FORMATS; f++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-            const int64_t k = sizes[s];
+            const int64_t k = length_of(formats[f], sizes[s]);
             kt_problem q = {.op = KT_OP_GEMM, .weights = formats[f], .n = 64, .k = k};
             kt_gate_matrix w;
             kt_err err = {0};
@@ -172,63 +189,80 @@ Test(requant8, normal_weights_lose_what_the_header_says) {
     kt_guard_free(out);
 }
 
+/* Rows that each hold a single 1, encoded. */
+static void encode_units(kt_act_format acts, int64_t k, uint8_t *a) {
+    const size_t stride = kt_act_row_bytes(acts, k);
+    float group[32] = {0};
+
+    for (int64_t i = 0; i < k; i++, a += stride)
+        for (int64_t g = 0; g < k / 32; g++) {
+            if (i / 32 == g) group[i % 32] = 1;
+            if (acts == KT_A_INT8_G32)
+                kt_a8_encode_group(group, (int8_t *)a + 32 * g, kt_a8_scales_mut(a, k) + g,
+                                   kt_a8_comps_mut(a, k) + g);
+            for (int64_t half = 0; half < 2 && acts == KT_A_INT8_G16P2; half++)
+                kt_a8p_encode_group(group + 16 * half, a, k, 2 * g + half);
+            group[i % 32] = 0;
+        }
+}
+
+static const kt_variant *variant_named(const char *name) {
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (!strcmp(kt_builtin_variants[i]->name, name)) return kt_builtin_variants[i];
+    cr_assert_fail("no variant %s", name);
+    return NULL;
+}
+
 /* What a vector kernel widens to is kt_r8_panel bit for bit: rows of activations that hold a
  * single 1 read the weights out, but for the rounding of their steps. */
-Test(requant8, vector_kernels_write_the_very_bytes) {
-    enum { K = 384, N = 64 };
-    const kt_variant *v = NULL;
-    for (size_t i = 0; i < kt_builtin_variant_count; i++)
-        if (!strcmp(kt_builtin_variants[i]->name, "w4groups_a8p_r8_p64__avx512vnni"))
-            v = kt_builtin_variants[i];
-    cr_assert_not_null(v);
-    kt_skip_without_isa(v->isa, v->name);
-    for (int f = 0; f < 3; f++) {
-        kt_problem q = {.op = KT_OP_GEMM,
-                        .weights = formats[f],
-                        .acts = KT_A_INT8_G16P2,
-                        .m = K,
-                        .n = N,
-                        .k = K};
-        kt_config config = {{4}};
-        kt_gate_matrix w;
-        kt_err err = {0};
-        const size_t stride = kt_act_row_bytes(q.acts, K);
-        cr_assert_eq(kt_gate_matrix_create(q.weights, N, K, 5, &w, &err), KT_OK);
-        uint8_t *panel = kt_guard_alloc(kt_p64_gemm_bytes(&q), 64, 0);
-        uint8_t *out = kt_guard_alloc(kt_r8_panel_bytes(K), 64, 0);
-        uint8_t *scratch = kt_guard_alloc(v->workspace_bytes(&q, &config), 64, 0xAA);
-        uint8_t *a = kt_guard_alloc(stride * K, 64, 0);
-        float *c = malloc(sizeof *c * K * N), row[K] = {0};
-        for (int i = 0; i < K; i++) {
-            row[i] = 1;
-            for (int g = 0; g < K / 16; g++)
-                kt_a8p_encode_group(row + 16 * g, a + stride * i, K, g);
-            row[i] = 0;
+static void reads_out(const kt_variant *v, kt_weight_format weights, kt_act_format acts,
+                      int64_t k) {
+    enum { N = 64 };
+    kt_problem q = {.op = KT_OP_GEMM, .weights = weights, .acts = acts, .m = k, .n = N, .k = k};
+    const size_t stride = kt_act_row_bytes(acts, k);
+    kt_config config = {{4}};
+    kt_gate_matrix w;
+    kt_err err = {0};
+
+    cr_assert_eq(kt_gate_matrix_create(weights, N, k, 5, &w, &err), KT_OK, "%s", err.message);
+    uint8_t *panel = kt_guard_alloc(kt_p64_gemm_bytes(&q), 64, 0);
+    uint8_t *out = kt_guard_alloc(kt_r8_panel_bytes(k), 64, 0);
+    uint8_t *scratch = kt_guard_alloc(v->workspace_bytes(&q, &config), 64, 0xAA);
+    uint8_t *a = kt_guard_alloc(stride * (size_t)k, 64, 0);
+    float *c = malloc(sizeof *c * (size_t)k * N);
+    encode_units(acts, k, a);
+    v->pack_gemm(&q, &w.matrix, panel);
+    kt_r8_panel(kt_p64_spec_of(weights), panel, k, out);
+    v->gemm(&(kt_gemm_call){.problem = &q,
+                            .config = &config,
+                            .weights = panel,
+                            .a = a,
+                            .a_stride = stride,
+                            .m = k,
+                            .panel_end = 1,
+                            .c = c,
+                            .ldc = N,
+                            .scratch = scratch});
+    for (int64_t i = 0; i < k; i++)
+        for (int r = 0; r < N; r++) {
+            const double got = c[i * N + r] / step_of(out, k, i, r);
+            cr_assert(fabs(got - value_of(out, i, r)) < 1e-4, "%s row %d input %lld: %.9g, want %d",
+                      kt_weight_format_name(weights), r, (long long)i, got, value_of(out, i, r));
         }
-        v->pack_gemm(&q, &w.matrix, panel);
-        kt_r8_panel(kt_p64_spec_of(q.weights), panel, K, out);
-        v->gemm(&(kt_gemm_call){.problem = &q,
-                                .config = &config,
-                                .weights = panel,
-                                .a = a,
-                                .a_stride = stride,
-                                .m = K,
-                                .panel_end = 1,
-                                .c = c,
-                                .ldc = N,
-                                .scratch = scratch});
-        for (int i = 0; i < K; i++)
-            for (int r = 0; r < N; r++) {
-                const double got = c[i * N + r] / step_of(out, K, i, r);
-                cr_assert(fabs(got - value_of(out, i, r)) < 1e-4,
-                          "%s row %d input %d: %.9g, want %d", kt_weight_format_name(q.weights), r,
-                          i, got, value_of(out, i, r));
-            }
-        free(c);
-        kt_guard_free(panel);
-        kt_guard_free(out);
-        kt_guard_free(scratch);
-        kt_guard_free(a);
-        kt_gate_matrix_destroy(&w);
-    }
+    free(c);
+    kt_guard_free(panel);
+    kt_guard_free(out);
+    kt_guard_free(scratch);
+    kt_guard_free(a);
+    kt_gate_matrix_destroy(&w);
+}
+
+Test(requant8, vector_kernels_write_the_very_bytes) {
+    const kt_variant *groups = variant_named("w4groups_a8p_r8_p64__avx512vnni");
+    const kt_variant *blocks = variant_named("wblocks_a8_r8_p64__avx512vnni");
+
+    kt_skip_without_isa(groups->isa | blocks->isa, groups->name);
+    for (int f = 0; f < N_SYMMETRIC; f++) reads_out(groups, formats[f], KT_A_INT8_G16P2, 384);
+    for (int f = N_SYMMETRIC; f < N_FORMATS; f++)
+        reads_out(blocks, formats[f], KT_A_INT8_G32, length_of(formats[f], 384));
 }

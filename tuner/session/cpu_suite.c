@@ -117,6 +117,8 @@ static const kt_suite_spec specs[] = {
     {"bf16_128rows", KT_W_BF16, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.95},
     {"fp8_block_128rows", KT_W_FP8_B128, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.90},
     {"fp8_channel_128rows", KT_W_FP8_CHANNEL, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.90},
+    {"q4_k_128rows", KT_W_Q4_K, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.70},
+    {"q6_k_128rows", KT_W_Q6_K, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.70},
     {"iq2_xxs_128rows", KT_W_IQ2_XXS, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.50},
     {"iq2_s_128rows", KT_W_IQ2_S, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.50},
     {"iq3_s_128rows", KT_W_IQ3_S, KT_OF_PEAK, QWEN, .m = 128, .bar = 0.50},
