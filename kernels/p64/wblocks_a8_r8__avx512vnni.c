@@ -47,13 +47,13 @@ KT_INLINE __m512 minimum_of(const kt_p64_spec s, const fields *f, int c) {
     return _mm512_fnmadd_ps(minimum, kt_blocks_minimum_factor(f->head, c), _mm512_setzero_ps());
 }
 
-/* The largest weight that scales and minima of 16 panel rows allow in inputs [i, end). Maxima keep
- * NaN: their second operand. */
+/* The largest weight that scales and minima of 16 panel rows allow in inputs [i, end). Magnitudes
+ * order like integers, with NaN on top. */
 KT_INLINE __m512 largest_of(const kt_p64_spec s, const uint8_t *panel, int64_t i, int64_t end,
                             int c) {
     const __m512 low = _mm512_set1_ps((float)kt_r8_lowest(s, s.offset));
     const __m512 high = _mm512_set1_ps((float)kt_r8_highest(s, s.offset));
-    __m512 most = _mm512_setzero_ps();
+    __m512i most = _mm512_setzero_si512();
 
     KT_ROLLED for (; i < end; i += s.group) {
         const fields f = fields_at(s, panel, i);
@@ -71,9 +71,10 @@ KT_INLINE __m512 largest_of(const kt_p64_spec s, const uint8_t *panel, int64_t i
             first = _mm512_mul_ps(scale, low);
             last = _mm512_mul_ps(scale, high);
         }
-        most = _mm512_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(last)), most);
+        most = _mm512_max_epi32(most, _mm512_castps_si512(_mm512_abs_ps(first)));
+        most = _mm512_max_epi32(most, _mm512_castps_si512(_mm512_abs_ps(last)));
     }
-    return most;
+    return _mm512_castsi512_ps(most);
 }
 
 /* Words that make bytes of codes: code * ratio + base, of which bytes are the upper halves. */
