@@ -38,7 +38,7 @@ typedef struct kt_model_options {
     uint64_t kv_bytes;       /* of all pages and states; 0 = one context's, and more where free */
     int32_t n_threads;       /* 0 = one per usable core */
     bool deterministic;      /* no bit follows chunks or threads */
-    bool exact_acts;         /* activations in their finest encoding */
+    bool exact_acts;         /* finest activations, weights never rounded again */
     bool allow_nonfinite;    /* load weights that are NaN or infinite, to look at them */
     bool tokenizer_optional; /* no error when the tokenizer's file is missing */
     bool strict_tokenizer;   /* refuse a tokenizer that is not the published model's */

@@ -33,7 +33,7 @@ typedef struct kt_moe_team_options {
     const char *table;  /* dispatch table, borrowed during the call; NULL = none: kernels are chosen
                            by estimate */
     bool deterministic; /* no bit follows the number of threads or the rows of a call */
-    bool exact_acts;    /* activations in their finest encoding */
+    bool exact_acts;    /* finest activations, weights never rounded again */
     /* Memory nodes that experts are cut over, a slice of each in every node's memory: 0 = those
      * that the threads' cores belong to (deterministic: 1), 1 = experts stay whole, n = as many
      * groups of threads, for machines that hide their nodes. Experts too small to be cut stay

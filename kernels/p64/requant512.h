@@ -82,6 +82,22 @@ KT_INLINE void kt_r8_next_block(const uint8_t *steps, const int rows, const int 
 #define KT_R8_KIND(id, word) \
     { run_##word, KT_W_##id, 0, NULL, 0 }
 
+/* `multiply` of all rows and columns by KT_INLINE void tile(kt_tile *t, const int rows, const int
+ * cols, const int col); one copy of its loops for all formats. */
+#define KT_R8_MULTIPLY(tile)                                     \
+    static __attribute__((noinline)) void multiply(kt_tile *t) { \
+        for (int col = 0; col < 4; col += 2) {                   \
+            switch (t->rows) {                                   \
+            case 1: tile(t, 1, 2, col); break;                   \
+            case 2: tile(t, 2, 2, col); break;                   \
+            case 3: tile(t, 3, 2, col); break;                   \
+            case 4: tile(t, 4, 2, col); break;                   \
+            case 5: tile(t, 5, 2, col); break;                   \
+            default: tile(t, 6, 2, col); break;                  \
+            }                                                    \
+        }                                                        \
+    }
+
 /* What widening costs falls with the rows; from where it pays is for the planner to know, and with
  * fewer than these it never does. */
 static inline kt_status kt_r8_accepts(const kt_problem *problem, const kt_config *config,

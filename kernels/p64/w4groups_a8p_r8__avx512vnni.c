@@ -139,23 +139,7 @@ KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const i
     }
 }
 
-static inline void kt_tile_r8_rows(kt_tile *t) {
-    for (int col = 0; col < 4; col += 2) {
-        switch (t->rows) {
-        case 1: kt_tile_r8(t, 1, 2, col); break;
-        case 2: kt_tile_r8(t, 2, 2, col); break;
-        case 3: kt_tile_r8(t, 3, 2, col); break;
-        case 4: kt_tile_r8(t, 4, 2, col); break;
-        case 5: kt_tile_r8(t, 5, 2, col); break;
-        default: kt_tile_r8(t, 6, 2, col); break;
-        }
-    }
-}
-
-/* One copy of the multiplying loops for all formats. */
-static __attribute__((noinline)) void multiply(kt_tile *t) {
-    kt_tile_r8_rows(t);
-}
+KT_R8_MULTIPLY(kt_tile_r8)
 
 KT_R8_TILE(INT4_G32, w4g32)
 KT_R8_TILE(INT4_G64, w4g64)

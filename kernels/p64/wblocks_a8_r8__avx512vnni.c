@@ -203,8 +203,7 @@ KT_INLINE void group(const uint8_t *const a[KT_TILE_ROWS], int64_t k, int64_t i,
 KT_INLINE void tile(kt_tile *t, const int rows, const int cols, const int col) {
     const int64_t k = t->k;
     const uint8_t *w = t->scratch + 64 * col, *steps = t->scratch + 64 * (k + 4 + col);
-    const uint8_t *ended =
-        steps; /* of the block before; of the first, whose sums are zero, its own */
+    const uint8_t *ended = steps; /* of the block before; sums of the first's are zero */
     const uint8_t *a[KT_TILE_ROWS];
     __m512 sum[KT_TILE_ROWS][4];
     __m512i dot[KT_TILE_ROWS][4];
@@ -242,19 +241,7 @@ KT_INLINE void tile(kt_tile *t, const int rows, const int cols, const int col) {
     }
 }
 
-/* One copy of the multiplying loops for all formats. */
-static __attribute__((noinline)) void multiply(kt_tile *t) {
-    for (int col = 0; col < 4; col += 2) {
-        switch (t->rows) {
-        case 1: tile(t, 1, 2, col); break;
-        case 2: tile(t, 2, 2, col); break;
-        case 3: tile(t, 3, 2, col); break;
-        case 4: tile(t, 4, 2, col); break;
-        case 5: tile(t, 5, 2, col); break;
-        default: tile(t, 6, 2, col); break;
-        }
-    }
-}
+KT_R8_MULTIPLY(tile)
 
 KT_R8_TILE(INT4Z_G32, w4zg32)
 KT_R8_TILE(INT4Z_G64, w4zg64)

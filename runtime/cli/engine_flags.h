@@ -68,7 +68,8 @@ typedef struct kt_engine_flags {
                          "cut each expert over the memory nodes: auto (default: those of the "   \
                          "threads' cores), off, or 2 to 16 groups of threads"),                  \
         KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
-                       "activations in their finest encoding, a little slower in prefill"),      \
+                       "activations in their finest encoding, weights never rounded again; "     \
+                       "slower in prefill"),                                                     \
         KT_OPTION_INT("expand-rows", 0, &(f).expand_rows, -1, 1 << 20,                           \
                       "latent attention (MLA): make keys and values wide for a sequence with "   \
                       "so many rows in a step (default 0: by estimate; -1: never)"),             \
