@@ -55,22 +55,20 @@ static inline uint8_t kt_grid_signs(uint32_t seven) {
  * column of 16, and a byte multishift makes eight bytes of two rows of them (IQ2); or so that
  * interleaving two such lines does (IQ3). The sum of what the column and what the pair of rows
  * adds; neither carries into the other's bits. */
-static inline int kt_grid_column_place(kt_p64_grid grid, int column) {
+KT_INLINE int kt_grid_column_place(kt_p64_grid grid, int column) {
     return kt_grid_inputs(grid) == 8 ? 2 * column : 8 * (column / 2) + 2 * (column % 2);
 }
-static inline int kt_grid_pair_place(kt_p64_grid grid, int pair) {
+KT_INLINE int kt_grid_pair_place(kt_p64_grid grid, int pair) {
     return kt_grid_inputs(grid) == 8 ? 8 * pair : 16 * (pair / 2) + 4 * (pair % 2);
 }
-static inline int kt_grid_place(kt_p64_grid grid, int r) {
+KT_INLINE int kt_grid_place(kt_p64_grid grid, int r) {
     return kt_grid_column_place(grid, r / 16) + kt_grid_pair_place(grid, r % 16 / 2) + r % 2;
 }
 
 /* Two magnitudes' points as words: four bytes of each go beside each other to out, and of points of
  * eight bytes the others to out + stride. */
-static inline __attribute__((always_inline)) void kt_grid_put_two(const kt_p64_grid grid,
-                                                                  const uint8_t *point,
-                                                                  const int index[2], uint8_t *out,
-                                                                  size_t stride) {
+KT_INLINE void kt_grid_put_two(const kt_p64_grid grid, const uint8_t *point, const int index[2],
+                               uint8_t *out, size_t stride) {
     const size_t inputs = (size_t)kt_grid_inputs(grid);
     uint64_t first = 0, second = 0, both;
 
@@ -86,9 +84,8 @@ static inline __attribute__((always_inline)) void kt_grid_put_two(const kt_p64_g
 /* Column `column` of 16 panel rows of a unit: the magnitudes of row i of it, inputs 4 o .. 4 o + 3,
  * go to out + stride * o + 4 * i. unit, more: its lines and the bits of its indices beyond
  * eight. */
-static inline __attribute__((always_inline)) void
-kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit,
-                   const uint8_t *more, int column, uint8_t *out, size_t stride) {
+KT_INLINE void kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit,
+                                  const uint8_t *more, int column, uint8_t *out, size_t stride) {
     const int inputs = kt_grid_inputs(grid), bits = kt_grid_more_bits(grid);
     const int place = kt_grid_column_place(grid, column), shift = place % 8;
     const uint8_t *point = g->point;
@@ -110,8 +107,8 @@ kt_grid_magnitudes(const kt_p64_grid grid, const kt_grid *g, const uint8_t *unit
 
 /* Eight bytes with the signs of column `column` in quad o: bit 4 i + j is of row i, input 4 o +
  * j. */
-static inline const uint8_t *kt_grid_column_signs(kt_p64_grid grid, const uint8_t *unit, int o,
-                                                  int column) {
+KT_INLINE const uint8_t *kt_grid_column_signs(kt_p64_grid grid, const uint8_t *unit, int o,
+                                              int column) {
     return unit + kt_grid_signs_at(grid, o) + 8 * (size_t)column;
 }
 

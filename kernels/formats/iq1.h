@@ -49,7 +49,7 @@ typedef struct kt_iq1_unit {
     const uint8_t *lines, *scales, *more;
 } kt_iq1_unit;
 
-static inline kt_iq1_unit kt_iq1_unit_at(kt_p64_spec s, const uint8_t *block, int in) {
+KT_INLINE kt_iq1_unit kt_iq1_unit_at(kt_p64_spec s, const uint8_t *block, int in) {
     const kt_iq1_unit unit = {block + kt_p64_run_at(s, in), block + kt_p64_scales_at(s, in),
                               block + kt_p64_more_at(s, in)};
     return unit;
@@ -68,7 +68,7 @@ static inline unsigned kt_iq1_code(const uint8_t *lines, int p, int r) {
 }
 
 /* Is point p of row r below? */
-static inline int kt_iq1_is_below(kt_p64_spec s, const kt_iq1_unit *unit, int p, int r) {
+KT_INLINE int kt_iq1_is_below(kt_p64_spec s, const kt_iq1_unit *unit, int p, int r) {
     const uint8_t *scales = unit->scales + (s.group == 16 ? p / 2 * 32 : 0);
     if (s.group == 16 && p % 2) return unit->more[p / 2 * 8 + r / 8] >> r % 8 & 1;
     return scales[r % 32] >> (r / 32 * 4 + 3) & 1;
@@ -82,10 +82,8 @@ static inline int kt_iq1_odd(const kt_iq1_unit *unit, int half, int r) {
 /* The bytes of inputs 8 p .. 8 p + 3 and of the next four, of rows first .. first + n - 1, both
  * multiples of 8. Two rows lie side by side (kt_iq1_place); what differs between eights is looked
  * up before, and nobody predicts what is below: no branches. */
-static inline __attribute__((always_inline)) void kt_iq1_quads(const kt_p64_spec s,
-                                                               const kt_iq1_unit *unit, int p,
-                                                               int first, int n, uint32_t *even,
-                                                               uint32_t *odd) {
+KT_INLINE void kt_iq1_quads(const kt_p64_spec s, const kt_iq1_unit *unit, int p, int first, int n,
+                            uint32_t *even, uint32_t *odd) {
     const uint8_t *lines = unit->lines;
 
     for (int r = first; r < first + n; r += 8, even += 8, odd += 8) {

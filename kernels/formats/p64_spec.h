@@ -42,6 +42,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/simd/inline.h"
 #include "kt/problem.h"
 
 typedef enum kt_p64_scale {
@@ -90,8 +91,9 @@ typedef struct kt_p64_spec {
     kt_p64_grid grid;
 } kt_p64_spec;
 
-/* A constant for a constant format: vector kernels are compiled per spec. */
-static inline __attribute__((always_inline)) kt_p64_spec kt_p64_spec_of(kt_weight_format format) {
+/* A constant for a constant format: vector kernels are compiled per spec. What takes a spec is inlined
+ * before anything else happens, or clang holds it in memory and compiles every format for all of them. */
+KT_INLINE kt_p64_spec kt_p64_spec_of(kt_weight_format format) {
     const kt_p64_spec none = {
         0, 0, 32, 32, KT_P64_BF16, KT_P64_MIN_NONE, KT_P64_LINEAR, 0, KT_P64_NO_GRID};
     kt_p64_spec s = none;
@@ -130,103 +132,103 @@ static const int8_t kt_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 static const int8_t kt_e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* What a grid's indices are: inputs of a point, bits beyond eight. */
-static inline int kt_grid_inputs(kt_p64_grid grid) {
+KT_INLINE int kt_grid_inputs(kt_p64_grid grid) {
     return grid == KT_P64_IQ3_XXS || grid == KT_P64_IQ3_S ? 4 : 8;
 }
-static inline int kt_grid_more_bits(kt_p64_grid grid) {
+KT_INLINE int kt_grid_more_bits(kt_p64_grid grid) {
     if (grid == KT_P64_IQ2_S) return 2;
     return grid == KT_P64_IQ2_XS || grid == KT_P64_IQ3_S;
 }
-static inline float kt_grid_unit(kt_p64_grid grid) { /* no grid: IQ1 */
+KT_INLINE float kt_grid_unit(kt_p64_grid grid) { /* no grid: IQ1 */
     return grid == KT_P64_IQ3_S ? 1.0f : grid == KT_P64_IQ3_XXS ? 0.25f : 0.125f;
 }
 
 /* In a unit of 32 inputs: bytes of a quarter, the line of point p, the signs of quad o. */
-static inline size_t kt_grid_quarter_bytes(kt_p64_grid grid) {
+KT_INLINE size_t kt_grid_quarter_bytes(kt_p64_grid grid) {
     return 64 * (size_t)(8 / kt_grid_inputs(grid)) + 64;
 }
-static inline size_t kt_grid_unit_bytes(kt_p64_grid grid) {
+KT_INLINE size_t kt_grid_unit_bytes(kt_p64_grid grid) {
     return 4 * kt_grid_quarter_bytes(grid);
 }
-static inline size_t kt_grid_line_at(kt_p64_grid grid, int p) {
+KT_INLINE size_t kt_grid_line_at(kt_p64_grid grid, int p) {
     const int lines = 8 / kt_grid_inputs(grid);
     return (size_t)(p / lines) * kt_grid_quarter_bytes(grid) + 64 * (size_t)(p % lines);
 }
-static inline size_t kt_grid_signs_at(kt_p64_grid grid, int o) {
+KT_INLINE size_t kt_grid_signs_at(kt_p64_grid grid, int o) {
     return (size_t)(o / 2 + 1) * kt_grid_quarter_bytes(grid) - 64 + 32 * (size_t)(o % 2);
 }
 
 /* Of a unit: bits of indices beyond eight. */
-static inline size_t kt_grid_more_bytes(kt_p64_grid grid) {
+KT_INLINE size_t kt_grid_more_bytes(kt_p64_grid grid) {
     return (size_t)(32 / kt_grid_inputs(grid) * kt_grid_more_bits(grid)) * 8;
 }
 
 /* Points of a grid: scales of a whole block stand before its units. */
-static inline int kt_p64_has_front(kt_p64_spec s) {
+KT_INLINE int kt_p64_has_front(kt_p64_spec s) {
     return s.grid || s.scale == KT_P64_IQ1;
 }
 /* Of a unit: bits of indices beyond eight; of IQ1_M which second points of groups are below. */
-static inline size_t kt_p64_more_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_more_bytes(kt_p64_spec s) {
     if (s.scale == KT_P64_IQ1) return s.group == 16 ? 16 : 0;
     return kt_grid_more_bytes(s.grid);
 }
 
 /* Bytes of the parts, all for 64 rows. */
-static inline size_t kt_p64_head_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_head_bytes(kt_p64_spec s) {
     size_t fields = s.scale == KT_P64_S8 || s.scale == KT_P64_NIBBLES || s.scale == KT_P64_ODD ||
                     s.scale == KT_P64_IQ1;
     fields += s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_NIBBLE;
     return 128 * fields;
 }
-static inline size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both planes */
+KT_INLINE size_t kt_p64_plane_bytes(kt_p64_spec s) { /* of 32 inputs, both planes */
     if (s.grid) return kt_grid_unit_bytes(s.grid);
     if (s.scale == KT_P64_IQ1) return 384;
     return 256 * (size_t)(s.low + s.high);
 }
-static inline size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
+KT_INLINE size_t kt_p64_scale_bytes(kt_p64_spec s) { /* of one group */
     if (s.scale == KT_P64_F32) return 256;
     if (s.scale == KT_P64_ODD || s.scale == KT_P64_IQ1) return 32;
     return s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 ? 128 : 64;
 }
-static inline size_t kt_p64_minimum_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_minimum_bytes(kt_p64_spec s) {
     if (s.minimum == KT_P64_MIN_F32) return 256;
     if (s.minimum == KT_P64_MIN_F16) return 128;
     return s.minimum == KT_P64_MIN_U8 || s.minimum == KT_P64_MIN_ZERO ? 64 : 0;
 }
-static inline int kt_p64_run_inputs(kt_p64_spec s) {
+KT_INLINE int kt_p64_run_inputs(kt_p64_spec s) {
     return s.group > 32 ? s.group : 32;
 }
-static inline size_t kt_p64_run_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_run_bytes(kt_p64_spec s) {
     const int inputs = kt_p64_run_inputs(s);
     if (kt_p64_has_front(s)) return kt_p64_plane_bytes(s);
     return (size_t)(inputs / 32) * kt_p64_plane_bytes(s) +
            (size_t)(inputs / s.group) * (kt_p64_scale_bytes(s) + kt_p64_minimum_bytes(s));
 }
 /* What stands before the first run: the head, and of points scales and `more`. */
-static inline size_t kt_p64_front_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_front_bytes(kt_p64_spec s) {
     if (!kt_p64_has_front(s)) return kt_p64_head_bytes(s);
     return kt_p64_head_bytes(s) + (size_t)(s.span / s.group) * kt_p64_scale_bytes(s) +
            (size_t)(s.span / 32) * kt_p64_more_bytes(s);
 }
-static inline size_t kt_p64_block_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_block_bytes(kt_p64_spec s) {
     return kt_p64_front_bytes(s) + (size_t)(s.span / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
 }
 
 /* In a block: the run that holds input `in`, the scales of its groups, and of points what else its
  * unit has in front. */
-static inline size_t kt_p64_run_at(kt_p64_spec s, int in) {
+KT_INLINE size_t kt_p64_run_at(kt_p64_spec s, int in) {
     return kt_p64_front_bytes(s) + (size_t)(in / kt_p64_run_inputs(s)) * kt_p64_run_bytes(s);
 }
-static inline size_t kt_p64_scales_at(kt_p64_spec s, int in) {
+KT_INLINE size_t kt_p64_scales_at(kt_p64_spec s, int in) {
     if (kt_p64_has_front(s))
         return kt_p64_head_bytes(s) + (size_t)(in / 32 * 32 / s.group) * kt_p64_scale_bytes(s);
     return kt_p64_run_at(s, in) + (size_t)(kt_p64_run_inputs(s) / 32) * kt_p64_plane_bytes(s);
 }
-static inline size_t kt_p64_more_at(kt_p64_spec s, int in) {
+KT_INLINE size_t kt_p64_more_at(kt_p64_spec s, int in) {
     return kt_p64_scales_at(s, s.span) + (size_t)(in / 32) * kt_p64_more_bytes(s);
 }
 /* Factors of the rows, behind a panel's blocks. */
-static inline size_t kt_p64_tail_bytes(kt_p64_spec s) {
+KT_INLINE size_t kt_p64_tail_bytes(kt_p64_spec s) {
     return s.scale == KT_P64_E4M3 ? 256 : 0;
 }
 

@@ -49,7 +49,7 @@
 
 /* What formats this is defined for: linear codes of 2 to 6 bits and IQ4's, whose scales and minima
  * are halves, bfloat16 or integers. */
-static inline int kt_r8_takes(kt_p64_spec s) {
+KT_INLINE int kt_r8_takes(kt_p64_spec s) {
     return s.low >= 2 && s.low + s.high <= 6 && s.values != KT_P64_E2M1 &&
            (s.scale == KT_P64_BF16 || s.scale == KT_P64_F16 || s.scale == KT_P64_S8 ||
             s.scale == KT_P64_NIBBLES);
@@ -69,22 +69,22 @@ static inline int kt_r8_reach(int offset) {
 }
 
 /* The lowest and the highest value; `offset` is the group's zero point where it has one. */
-static inline int kt_r8_lowest(kt_p64_spec s, int offset) {
+KT_INLINE int kt_r8_lowest(kt_p64_spec s, int offset) {
     return s.values == KT_P64_LINEAR ? -offset : kt_iq4_values[0];
 }
-static inline int kt_r8_highest(kt_p64_spec s, int offset) {
+KT_INLINE int kt_r8_highest(kt_p64_spec s, int offset) {
     return s.values == KT_P64_LINEAR ? (1 << (s.low + s.high)) - 1 - offset : kt_iq4_values[15];
 }
 
 /* The largest weight that a group's scale and minimum allow. NaN if one of them is no number. */
-static inline double kt_r8_largest_of(kt_p64_spec s, int offset, double scale, double minimum) {
+KT_INLINE double kt_r8_largest_of(kt_p64_spec s, int offset, double scale, double minimum) {
     const double low = fabs(scale * kt_r8_lowest(s, offset) + minimum);
     const double high = fabs(scale * kt_r8_highest(s, offset) + minimum);
     return low > high ? low : high;
 }
 
 /* Largest error of a weight, of its block's step (derived above). */
-static inline double kt_r8_error(kt_p64_spec s, int offset) {
+KT_INLINE double kt_r8_error(kt_p64_spec s, int offset) {
     const int low = -kt_r8_lowest(s, offset), high = kt_r8_highest(s, offset);
     const int is_shifted = s.minimum != KT_P64_MIN_NONE && s.minimum != KT_P64_MIN_ZERO;
     return 0.5 + 0.503 * ((low > high ? low : high) + is_shifted) / 256;
@@ -145,7 +145,7 @@ static inline void kt_r8_write(const kt_p64_spec *s, const kt_r8_group *g, int64
 
 /* Requantise a p64 panel of reductions of length k, a multiple of s.group. `out` has
  * kt_r8_panel_bytes. The plain statement of what vector kernels write, bit for bit. */
-static inline void kt_r8_panel(kt_p64_spec s, const uint8_t *panel, int64_t k, uint8_t *out) {
+KT_INLINE void kt_r8_panel(kt_p64_spec s, const uint8_t *panel, int64_t k, uint8_t *out) {
     const int part = s.group < 32 ? s.group : 32;
     kt_r8_group g;
 

@@ -7,17 +7,24 @@
 #ifndef KT_KERNELS_UNROLL_H
 #define KT_KERNELS_UNROLL_H
 
-#define KT_INLINE static inline __attribute__((always_inline))
+#include "kernels/simd/inline.h"
 
-#if defined(__SANITIZE_ADDRESS__) /* its checks leave gcc no loop to annotate */
+/* KT_INLINE_UNROLLED is KT_INLINE for functions that unrolled loops call dozens of times: a function
+ * where loops are left to the compiler, as a file of copies would compile for a minute. That is where
+ * AddressSanitizer's checks leave gcc no loop to annotate, and where KT_ROLLED_UP asks for it, because
+ * the time to compile counts and speed does not. */
+#if defined(__SANITIZE_ADDRESS__) || defined(KT_ROLLED_UP)
 #define KT_UNROLL
 #define KT_ROLLED
+#define KT_INLINE_UNROLLED static __attribute__((noinline, unused))
 #elif defined(__clang__)
 #define KT_UNROLL _Pragma("clang loop unroll(full)")
 #define KT_ROLLED _Pragma("clang loop unroll(disable)")
+#define KT_INLINE_UNROLLED KT_INLINE
 #else
 #define KT_UNROLL _Pragma("GCC unroll 32")
 #define KT_ROLLED _Pragma("GCC unroll 1")
+#define KT_INLINE_UNROLLED KT_INLINE
 #endif
 
 /* KT_ROLLED before a for statement keeps it a loop: prefetchers tell streams apart by the address of the
