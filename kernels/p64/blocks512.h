@@ -504,8 +504,9 @@ KT_INLINE __m512 kt_blocks_minimum_factor(const uint8_t *w, int c) {
 }
 
 /* Add a chunk's products to the sums; `ahead` is what to fetch meanwhile, NULL if is_open. */
-KT_INLINE void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x, kt_tile *ahead,
-                               const int rows, const int cols, const int col, const int is_open) {
+KT_INLINE_UNROLLED void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chunk *x,
+                                        kt_tile *ahead, const int rows, const int cols,
+                                        const int col, const int is_open) {
     const int has_factor = kt_blocks_has_factor(s), is_integer = kt_blocks_is_integer(s);
     const int halves = kt_blocks_halves(s);
     const __m512i table = kt_blocks_table(s);

@@ -518,7 +518,8 @@ KT_INLINE void kt_unit_add(const kt_units *x, const kt_unit_row *row, const int 
 }
 
 /* Works on copies: nothing that is stored can then be one of the pointers. */
-KT_INLINE void kt_micro_units(const kt_units *units, const int rows, const kt_unit_kind kind) {
+KT_INLINE_UNROLLED void kt_micro_units(const kt_units *units, const int rows,
+                                       const kt_unit_kind kind) {
     const kt_p64_tile *t = units->tile;
     kt_units x = *units;
     kt_unit_row row[KT_MICRO_ROWS];
@@ -626,7 +627,7 @@ KT_INLINE void kt_units_finish(const kt_p64_tile *t, const kt_p64_spec s) {
         }
 }
 
-KT_INLINE void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
+KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int64_t units = t->k / 32;
     const int most = t->rows < KT_DIRECT_ROWS ? 1 : kind.chain ? KT_UNITS : KT_UNITS / 2;

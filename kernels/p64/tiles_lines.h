@@ -208,8 +208,8 @@ KT_INLINE void kt_open_line_bf16(const kt_opening *o, int64_t s, const int tiles
 
 /* Line i (a constant) behind step s of a slice that has `tiles` tiles a step, and its share of
  * fetching. */
-KT_INLINE void kt_open_line(const kt_open_how how, const kt_opening *o, int64_t s, const int tiles,
-                            const int i) {
+KT_INLINE_UNROLLED void kt_open_line(const kt_open_how how, const kt_opening *o, int64_t s,
+                                     const int tiles, const int i) {
     const int a_step = 4 * tiles, c = i % a_step / 4, l = i % 4;
     const uint8_t *fetch = o->fetch + 64 * how.fetch * (a_step / 8) * s;
 
