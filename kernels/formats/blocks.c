@@ -50,9 +50,10 @@ void kt_blocks_decode_row(const kt_matrix *w, int64_t row, double *out) {
     kt_block block;
 
     for (int64_t b = 0; b < w->k / s.span; b++, out += s.span) {
+        kt_group_terms t = {0};
         format->unpack(w, row, b, &block);
         for (int i = 0; i < s.span; i++) {
-            kt_group_terms t = kt_block_terms(&s, &block, i / s.group);
+            if (i % s.group == 0) t = kt_block_terms(&s, &block, i / s.group);
             out[i] = t.scale * kt_block_value(&s, &block, i) + t.minimum;
         }
     }
@@ -64,9 +65,10 @@ void kt_blocks_terms_row(const kt_matrix *w, int64_t row, double *out) {
     kt_block block;
 
     for (int64_t b = 0; b < w->k / s.span; b++, out += s.span) {
+        kt_group_terms t = {0};
         format->unpack(w, row, b, &block);
         for (int i = 0; i < s.span; i++) {
-            kt_group_terms t = kt_block_terms(&s, &block, i / s.group);
+            if (i % s.group == 0) t = kt_block_terms(&s, &block, i / s.group);
             out[i] = fabs(t.scale * kt_block_value(&s, &block, i)) + fabs(t.minimum);
         }
     }

@@ -173,10 +173,16 @@ static int32_t byte_of(const uint8_t *row, int i, bool is_signed) {
     return is_signed ? (int8_t)row[i] : row[i];
 }
 
+#ifdef __clang__ /* which does not take both attributes */
+#define UNCHECKED_CLONES target_clones("avx2", "default")
+#else
+#define UNCHECKED_CLONES target_clones("avx2", "default"), no_sanitize("address", "undefined")
+#endif
+
 /* c[n] += sum over k and j of a[4 k + j] * b[k][j][n], modulo 2^32; loops that compilers make
- * vectors of. */
-__attribute__((target_clones("avx2", "default"))) static void
-add_bytes(int depth, uint32_t *c, const int32_t *a, int32_t (*b)[4][KT_AMX_ROWS]) {
+ * vectors of, if sanitizers leave them as they are. */
+__attribute__((UNCHECKED_CLONES)) static void add_bytes(int depth, uint32_t *c, const int32_t *a,
+                                                        int32_t (*b)[4][KT_AMX_ROWS]) {
     uint32_t sums[KT_AMX_ROWS];
 
     memcpy(sums, c, sizeof sums);
