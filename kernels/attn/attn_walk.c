@@ -192,7 +192,7 @@ static kt_attn_part part_of(const walk *w, int64_t first, int64_t n, int64_t gro
 /* Rows that see different numbers of keys: those that all see for all at once, the others row by
  * row. A sum goes on where it was. */
 static void weigh_ragged(const kt_attn_inner *inner, const kt_attn_part *t) {
-    const int64_t common = t->least - t->least % inner->weigh_step;
+    const int64_t common = t->least;
     kt_attn_part part = *t;
 
     part.n_keys = common;
@@ -204,7 +204,7 @@ static void weigh_ragged(const kt_attn_inner *inner, const kt_attn_part *t) {
     part.next_v = (kt_attn_next){0};
     for (int64_t i = 0; i < t->n; i += t->group) {
         part.n_keys = kt_attn_keys(t, i) - common;
-        part.s = t->s + i * KT_ATTN_LDS + common / inner->weigh_step;
+        part.s = t->s + i * KT_ATTN_LDS + common;
         part.o = t->o + i * t->ldo;
         inner->weigh(&part);
     }
@@ -220,7 +220,7 @@ static void meet(walk *w, kt_attn_part t) {
         for (int64_t i = 0; i < t.n; i++) t.keep[i] = inner->soften(&t, i);
     if (kt_attn_has_scales(t.v.cache) && w->is_weighed_wide)
         w->all.v = t.v = widened(w, &t.v, w->room, t.ldo);
-    if (t.n_keys > t.least)
+    if (t.n_keys > t.least && !inner->weighs_ragged)
         weigh_ragged(inner, &t);
     else
         inner->weigh(&t);
@@ -233,7 +233,7 @@ static int64_t rows_together(const walk *w, int64_t r, int64_t key) {
     const bool has_codes = kt_attn_has_scales(w->all.v.cache) && !w->is_weighed_wide;
     int64_t n = 1;
 
-    if (!w->inner->weigh_step || has_codes) return 1;
+    if (has_codes || !(w->inner->weighs_ragged || w->inner->weighs_from_any)) return 1;
     while (r + n < w->rows && (n + 1) * w->all.group <= KT_ATTN_FEW &&
            position[r + n] == position[r] + n &&
            kt_attn_first_key(w->call->problem, position[r + n]) <= key)

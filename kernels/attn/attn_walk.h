@@ -127,9 +127,10 @@ typedef struct kt_attn_inner {
      * factors to t->keep. One of the two is needed. */
     float (*soften)(const kt_attn_part *t, int64_t i);
     void (*soften_all)(const kt_attn_part *t);
-    /* Keys whose weights lie in one float of a row, where weigh can begin at any multiple of that
-     * many: at s + keys / weigh_step and their values. 0 = it cannot. */
-    int64_t weigh_step;
+    /* Rows that see different numbers of keys can be softened and weighed together, at most
+     * KT_ATTN_FEW queries: because weigh sees to each query's own number, or because it can begin
+     * at any key, of which a float of a row is the weight, so that the walk can. */
+    bool weighs_ragged, weighs_from_any;
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j], for the n_keys of the tile;
      * needed. weighs_codes: it takes codes too, for at most KT_ATTN_FEW queries, to its bits. */
     void (*weigh)(const kt_attn_part *t);

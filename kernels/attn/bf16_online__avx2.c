@@ -245,7 +245,7 @@ static const kt_attn_inner inner = {.lanes = 16,
                                     .widen = widen,
                                     .scores = scores,
                                     .soften = soften,
-                                    .weigh_step = 1,
+                                    .weighs_from_any = true,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 

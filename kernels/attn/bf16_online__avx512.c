@@ -163,7 +163,7 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .widen = kt_widen512,
                                     .scores = scores,
                                     .soften_all = soften_all,
-                                    .weigh_step = 1,
+                                    .weighs_from_any = true,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 

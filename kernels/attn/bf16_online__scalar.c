@@ -62,7 +62,7 @@ static const kt_attn_inner inner = {.lanes = 1,
                                     .widen = widen,
                                     .scores = scores,
                                     .soften = soften,
-                                    .weigh_step = 1,
+                                    .weighs_from_any = true,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 

@@ -199,10 +199,39 @@ KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, fl
 
 /* ---- values ---- */
 
-/* nq queries from i on x 32 columns from column x on; nq and lines are constants at each call. */
-KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const char *ask,
-                          const int lines, const int nq) {
-    const int64_t n_keys = t->n_keys, ldv = t->v.ld;
+/* Two keys' values of 32 columns as pairs: columns 0-3, 8-11, .., then the others. */
+KT_INLINE void pair_values(__m512i a, __m512i b, __m512i pair[2]) {
+    pair[0] = _mm512_unpacklo_epi16(a, b);
+    pair[1] = _mm512_unpackhi_epi16(a, b);
+}
+
+/* Keys [j, n_keys), which not all of the tile's queries see, query r of it keys[r]: as a query
+ * alone has them, so that values past its last one are not even multiplied by zero. */
+KT_INLINE void weigh_last(const kt_attn_part *t, int64_t j, const int64_t *keys,
+                          const uint16_t *row, const uint8_t *weights, const __mmask32 m,
+                          __m512 sum[][2], const int nq) {
+    for (; j < t->n_keys; j += 2, row += 2 * t->v.ld, weights += 4) {
+        const __m512i a = _mm512_maskz_loadu_epi16(m, row), zero = _mm512_setzero_si512();
+        __m512i b = zero, both[2], first[2];
+        if (j + 1 < t->n_keys) b = _mm512_maskz_loadu_epi16(m, row + t->v.ld);
+        pair_values(a, b, both);
+        pair_values(a, zero, first);
+        KT_EACH (r, nq) {
+            const __m512i p = _mm512_set1_epi32(kt_load_i32(weights + 4 * r * KT_ATTN_LDS));
+            if (keys[r] > j + 1) {
+                KT_EACH (c, 2) sum[r][c] = dot(sum[r][c], both[c], p);
+            } else if (keys[r] > j) {
+                KT_EACH (c, 2) sum[r][c] = dot(sum[r][c], first[c], p);
+            }
+        }
+    }
+}
+
+/* nq queries from i on x 32 columns from column x on; nq and lines are constants at each call.
+ * keys: how many each query of the part sees, or NULL where all see all. */
+KT_INLINE void weigh_tile(const kt_attn_part *t, const int64_t *keys, int64_t i, int64_t x,
+                          const char *ask, const int lines, const int nq) {
+    const int64_t n_keys = keys ? keys[i] & -2 : t->n_keys, ldv = t->v.ld;
     const uint16_t *v = kt_attn_row(&t->v, 0) + x;
     const uint8_t *weights = (const uint8_t *)(t->s + i * KT_ATTN_LDS);
     const __mmask32 m = mask32(t->v.d - x);
@@ -211,34 +240,32 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const cha
     begin_sums(t, i, x, sum, nq);
     for (int64_t j = 0; j < n_keys; j += 2, weights += 4) {
         const uint16_t *row = v + j * ldv;
-        __m512i a = _mm512_maskz_loadu_epi16(m, row), b = _mm512_setzero_si512(), low, high;
+        __m512i a = _mm512_maskz_loadu_epi16(m, row), b = _mm512_setzero_si512(), pair[2];
         if (j + 1 < n_keys) b = _mm512_maskz_loadu_epi16(m, row + ldv);
         ask_lines(ask + j * 32 * lines, lines);
-        low = _mm512_unpacklo_epi16(a, b);
-        high = _mm512_unpackhi_epi16(a, b);
+        pair_values(a, b, pair);
         KT_EACH (r, nq) {
             __m512i p = _mm512_set1_epi32(kt_load_i32(weights + 4 * r * KT_ATTN_LDS));
-            sum[r][0] = dot(sum[r][0], low, p);
-            sum[r][1] = dot(sum[r][1], high, p);
+            KT_EACH (c, 2) sum[r][c] = dot(sum[r][c], pair[c], p);
         }
     }
+    if (keys) weigh_last(t, n_keys, keys + i, v + n_keys * ldv, weights, m, sum, nq);
     end_sums(t, i, x, sum, nq);
 }
 
 /* Columns [x, end). A tile of 32 columns asks for as many of the values to come. */
-KT_INLINE void weigh_rows(const kt_attn_part *t, int64_t i, int64_t x, int64_t end, const char *ask,
-                          const int nq) {
+KT_INLINE void weigh_rows(const kt_attn_part *t, const int64_t *keys, int64_t i, int64_t x,
+                          int64_t end, const char *ask, const int nq) {
     for (; x < end; x += 32) {
         if (ask)
-            weigh_tile(t, i, x, ask + x * 128, 2, nq);
+            weigh_tile(t, keys, i, x, ask + x * 128, 2, nq);
         else
-            weigh_tile(t, i, x, (const char *)t->v.at, 0, nq);
+            weigh_tile(t, keys, i, x, (const char *)t->v.at, 0, nq);
     }
 }
 
 /* Slices of long values stay in L1 for all queries. */
-static void weigh(const kt_attn_part *tile) {
-    const kt_attn_part copy = *tile, *const t = &copy;
+KT_INLINE void weigh_all(const kt_attn_part *t, const int64_t *keys) {
     const int64_t d = t->v.d;
     const char *const all =
         t->next_v.bytes > d ? ask_from(&t->next_v) : NULL; /* codes are widened, not read here */
@@ -249,11 +276,23 @@ static void weigh(const kt_attn_part *tile) {
         int64_t i = 0;
         for (; i + 8 <= t->n; i += 8, ask = NULL) {
             kt_attn_ask(t->ask, t->ask_eight);
-            weigh_rows(t, i, x, end, ask, 8);
+            weigh_rows(t, keys, i, x, end, ask, 8);
         }
-        for (; i + 4 <= t->n; i += 4, ask = NULL) weigh_rows(t, i, x, end, ask, 4);
-        for (; i < t->n; i++, ask = NULL) weigh_rows(t, i, x, end, ask, 1);
+        for (; i + 4 <= t->n; i += 4, ask = NULL) weigh_rows(t, keys, i, x, end, ask, 4);
+        for (; i < t->n; i++, ask = NULL) weigh_rows(t, keys, i, x, end, ask, 1);
     }
+}
+
+static void weigh(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    int64_t keys[KT_ATTN_FEW];
+
+    if (t->n_keys == t->least) {
+        weigh_all(t, NULL);
+        return;
+    }
+    for (int64_t i = 0; i < t->n; i++) keys[i] = kt_attn_keys(t, i);
+    weigh_all(t, keys);
 }
 
 /* ---- what both variants bring ---- */
@@ -264,6 +303,6 @@ static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 1
 
 #define DOT_INNER                                                                      \
     .lanes = 32, .load_query = load_query, .keys_bytes = keys_bytes, .scores = scores, \
-    .soften_all = soften_all, .weigh_step = 2, .store_sums = store_sums
+    .soften_all = soften_all, .weighs_ragged = true, .store_sums = store_sums
 
 #endif
