@@ -91,8 +91,9 @@ typedef struct kt_p64_spec {
     kt_p64_grid grid;
 } kt_p64_spec;
 
-/* A constant for a constant format: vector kernels are compiled per spec. What takes a spec is inlined
- * before anything else happens, or clang holds it in memory and compiles every format for all of them. */
+/* A constant for a constant format: vector kernels are compiled per spec. What takes a spec is
+ * inlined before anything else happens, or clang holds it in memory and compiles the code for all
+ * formats once for each. */
 KT_INLINE kt_p64_spec kt_p64_spec_of(kt_weight_format format) {
     const kt_p64_spec none = {
         0, 0, 32, 32, KT_P64_BF16, KT_P64_MIN_NONE, KT_P64_LINEAR, 0, KT_P64_NO_GRID};

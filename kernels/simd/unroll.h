@@ -9,10 +9,10 @@
 
 #include "kernels/simd/inline.h"
 
-/* KT_INLINE_UNROLLED is KT_INLINE for functions that unrolled loops call dozens of times: a function
- * where loops are left to the compiler, as a file of copies would compile for a minute. That is where
- * AddressSanitizer's checks leave gcc no loop to annotate, and where KT_ROLLED_UP asks for it, because
- * the time to compile counts and speed does not. */
+/* KT_INLINE_UNROLLED is KT_INLINE for what unrolled loops call dozens of times. It is a function
+ * where loops are left to the compiler, since a file of its copies would compile for a minute:
+ * under AddressSanitizer, whose checks leave gcc no loop to annotate, and where KT_ROLLED_UP asks
+ * for it, because the time to compile counts and speed does not. */
 #if defined(__SANITIZE_ADDRESS__) || defined(KT_ROLLED_UP)
 #define KT_UNROLL
 #define KT_ROLLED
