@@ -128,8 +128,9 @@ typedef struct kt_attn_inner {
     float (*soften)(const kt_attn_part *t, int64_t i);
     void (*soften_all)(const kt_attn_part *t);
     /* Rows that see different numbers of keys can be softened and weighed together, at most
-     * KT_ATTN_FEW queries: because weigh sees to each query's own number, or because it can begin
-     * at any key, of which a float of a row is the weight, so that the walk can. */
+     * KT_ATTN_FEW queries. weighs_ragged: weigh gives each query its own number, kt_attn_keys.
+     * weighs_from_any: a float of a row is the weight of one key, so weigh can begin at any key
+     * and the walk calls it for the common keys, then for each row's own. */
     bool weighs_ragged, weighs_from_any;
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j], for the n_keys of the tile;
      * needed. weighs_codes: it takes codes too, for at most KT_ATTN_FEW queries, to its bits. */
