@@ -600,7 +600,7 @@ Test(amx, a_general_protection_fault_ends_the_program_too, .signal = SIGSEGV) {
     configuration(NONE, &shapes);
 }
 
-/* --- FP16 ----------------------------------------------------------------------------------- */
+/* --- numbers of 16 bits ---------------------------------------------------------------------- */
 
 /* A double -> half, to nearest even, by its definition. */
 static uint16_t half_of(double x) {
@@ -661,5 +661,49 @@ Test(amx, fp16_instructions_round_once) {
             cr_assert(out[1][i] == half_of(x - y), "%a - %a = %04x", x, y, out[1][i]);
             cr_assert(out[2][i] == half_of(y * y + x), "%a ^ 2 + %a = %04x", y, x, out[2][i]);
         }
+    }
+}
+
+__attribute__((target("avx512f"))) static void two_floats(const uint32_t *high, const uint32_t *low,
+                                                          uint16_t out[32]) {
+    __asm__ volatile("vmovdqu64 (%0), %%zmm7; vmovdqu64 (%1), %%zmm21;"
+                     "vcvtne2ps2bf16 %%zmm21, %%zmm7, %%zmm30; vmovdqu64 %%zmm30, (%2)" ::"r"(high),
+                     "r"(low), "r"(out)
+                     : "zmm7", "zmm21", "zmm30", "memory");
+}
+
+/* Ties go to even, subnormal numbers to zero, a quiet bit comes to NaN; carries reach infinity. */
+Test(amx, floats_become_bfloat16_by_the_manual) {
+    static const struct {
+        uint32_t from;
+        uint16_t to;
+    } known[16] = {{0, 0},
+                   {0x80000000, 0x8000},
+                   {0x3f800000, 0x3f80},
+                   {0x3f808000, 0x3f80}, /* a tie, down */
+                   {0x3f818000, 0x3f82}, /* a tie, up */
+                   {0x3f808001, 0x3f81},
+                   {0xbf817fff, 0xbf81},
+                   {0x007fffff, 0},
+                   {0x80400000, 0x8000},
+                   {0x00800000, 0x0080},
+                   {0x7f7f8000, 0x7f80},
+                   {0xff7fffff, 0xff80},
+                   {0x7f800000, 0x7f80},
+                   {0xff800000, 0xff80},
+                   {0x7f800001, 0x7fc0},
+                   {0xffa10000, 0xffe1}};
+    uint32_t first[16], second[16];
+    uint16_t out[32];
+
+    start();
+    if (!__builtin_cpu_supports("avx512f")) cr_skip_test("no AVX-512 registers");
+    for (int i = 0; i < 16; i++) first[i] = known[i].from, second[15 - i] = known[i].from;
+    two_floats(first, second, out);
+    for (int i = 0; i < 16; i++) {
+        cr_assert_eq(out[16 + i], known[i].to, "%08x: %04x, expected %04x", known[i].from,
+                     out[16 + i], known[i].to);
+        cr_assert_eq(out[15 - i], known[i].to, "%08x: %04x, expected %04x", known[i].from,
+                     out[15 - i], known[i].to);
     }
 }

@@ -12,7 +12,7 @@
 
 #include "base/cpu.h"
 #include "base/err.h"
-#include "tests/support/fp16_emulator.h"
+#include "tests/support/half_emulator.h"
 #include "tests/support/trap_sites.h"
 
 /* Tests have one process each; the handler needs its state where a signal finds it. */
@@ -161,8 +161,8 @@ static void step(kt_trap_state *state, const uint8_t *code, uint64_t at) {
     decoded d;
     int number;
 
-    if (kt_fp16_is(code)) {
-        kt_fp16_do(code, state->vectors);
+    if (kt_half_is(code)) {
+        kt_half_do(code, state->vectors);
         return;
     }
     if (decode(code, at, state->gregs, &d) && execute(&d, &fault) == KT_AMX_FINE) {
@@ -197,7 +197,7 @@ static met look(const uint8_t *at, const greg_t *gregs, decoded *d) {
     kt_trap_lock();
     if (kt_trap_is_replaced(at))
         what = IS_REPLACED;
-    else if (kt_fp16_is(at))
+    else if (kt_half_is(at))
         what = IS_HALVES;
     else if (!native && decode(at, (uintptr_t)at, gregs, d))
         what = IS_TILES;
@@ -216,7 +216,7 @@ static int run_on(ucontext_t *u, kt_amx_fault *fault) {
         const met what = look(at, gregs, &d);
         if (what == IS_REPLACED) return n + 1; /* by another thread, or by a turn before */
         if (what == IS_HALVES && vectors_of(u))
-            kt_fp16_do(at, vectors_of(u)), d.bytes = KT_FP16_BYTES;
+            kt_half_do(at, vectors_of(u)), d.bytes = KT_HALF_BYTES;
         else if (what == IS_TILES && execute(&d, fault) == KT_AMX_FINE)
             executed++;
         else

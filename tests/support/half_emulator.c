@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "tests/support/fp16_emulator.h"
+#include "tests/support/half_emulator.h"
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 32, HALF_BYTES = 64 };
+enum { LANES = 32, REG_BYTES = 64 };
 
 /* --- the registers of an interrupted program ------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static void all_present(uint8_t *area) {
     memcpy(area + 512, &present, sizeof present);
 }
 
-static void move(uint8_t *area, unsigned number, uint8_t reg[HALF_BYTES], int is_write) {
+static void move(uint8_t *area, unsigned number, uint8_t reg[REG_BYTES], int is_write) {
     const places p = find_places();
     uint8_t *part[3];
     static const size_t bytes[3] = {16, 16, 32};
@@ -98,21 +98,42 @@ static void compute(unsigned opcode, const uint16_t *a, const uint16_t *b, uint1
     }
 }
 
+/* A float -> bfloat16, as VCVTNE2PS2BF16 does it: to nearest even, subnormal numbers are zeros on both
+ * sides, NaN becomes quiet. */
+static uint16_t bf16_of(uint32_t bits) {
+    const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+
+    if (magnitude < 0x00800000) return (uint16_t)sign;
+    if (magnitude > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void convert(const uint32_t *high, const uint32_t *low, uint16_t *to) {
+    for (int i = 0; i < LANES / 2; i++) {
+        to[i] = bf16_of(low[i]);
+        to[LANES / 2 + i] = bf16_of(high[i]);
+    }
+}
+
 /* --- decoding -------------------------------------------------------------------------------- */
 
+enum { CONVERT = 0x72 };
+
 /* EVEX of 512 bits with three registers, no mask, no rounding: map 5 without prefix (VMULPH 59,
- * VSUBPH 5C) and map 6 with 66 (VFMADD213PH A8). */
-bool kt_fp16_is(const uint8_t *p) {
+ * VSUBPH 5C), map 6 with 66 (VFMADD213PH A8) and map 2 with F2 (VCVTNE2PS2BF16 72). */
+bool kt_half_is(const uint8_t *p) {
     unsigned map;
 
     if (p[0] != 0x62 || (p[1] & 8) || (p[3] & ~8) != 0x40 || p[5] >> 6 != 3) return false;
     map = p[1] & 7;
     return (map == 5 && (p[2] & 0x87) == 4 && (p[4] == 0x59 || p[4] == 0x5c)) ||
-           (map == 6 && (p[2] & 0x87) == 5 && p[4] == 0xa8);
+           (map == 6 && (p[2] & 0x87) == 5 && p[4] == 0xa8) ||
+           (map == 2 && (p[2] & 0x87) == 7 && p[4] == CONVERT);
 }
 
-void kt_fp16_do(const uint8_t *p, uint8_t *area) {
-    uint16_t a[LANES], b[LANES], to[LANES];
+void kt_half_do(const uint8_t *p, uint8_t *area) {
+    _Alignas(4) uint16_t a[LANES], b[LANES];
+    uint16_t to[LANES];
     unsigned reg, first, second;
 
     reg = (unsigned)(p[5] >> 3 & 7) | (p[1] & 0x80 ? 0 : 8) | (p[1] & 0x10 ? 0 : 16);
@@ -122,6 +143,9 @@ void kt_fp16_do(const uint8_t *p, uint8_t *area) {
     move(area, first, (uint8_t *)a, 0);
     move(area, second, (uint8_t *)b, 0);
     move(area, reg, (uint8_t *)to, 0);
-    compute(p[4], a, b, to);
+    if (p[4] == CONVERT)
+        convert((const uint32_t *)(const void *)a, (const uint32_t *)(const void *)b, to);
+    else
+        compute(p[4], a, b, to);
     move(area, reg, (uint8_t *)to, 1);
 }
