@@ -21,8 +21,9 @@ const kt_variant *kt_registry_refused_at(const kt_registry *r, size_t i, const c
 
 /* The initial value of every parameter. */
 kt_config kt_config_initial(const kt_variant *v);
-/* "rows=4,prefetch=2048" (empty for none); parse is its inverse and refuses unknown names, missing
- * names and values outside the list. */
+/* "rows=4,prefetch=2048" (empty for none); parse is its inverse and refuses unknown names and
+ * values outside the list. A name that is missing stands for its initial value: that of a parameter
+ * which a variant got without a new version is what it did before. */
 char *kt_config_format(const kt_variant *v, const kt_config *c, char *text, size_t text_bytes);
 kt_status kt_config_parse(const kt_variant *v, const char *text, kt_config *out, kt_err *err);
 /* Number of configurations and the i-th of them (mixed radix over the lists). */

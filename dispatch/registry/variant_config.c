@@ -69,7 +69,7 @@ static kt_status parse_one(const kt_variant *v, const char *item, const char *en
 }
 
 kt_status kt_config_parse(const kt_variant *v, const char *text, kt_config *out, kt_err *err) {
-    kt_config c = {{0}};
+    kt_config c = kt_config_initial(v);
     unsigned seen = 0;
 
     for (const char *item = text; *item;) {
@@ -79,10 +79,6 @@ kt_status kt_config_parse(const kt_variant *v, const char *text, kt_config *out,
             return kt_fail(err, KT_E_FORMAT, "%s: '%s' ends with a comma", v->name, text);
         item = *end ? end + 1 : end;
     }
-    for (int32_t i = 0; i < v->n_params; i++)
-        if (!(seen & (1u << i)))
-            return kt_fail(err, KT_E_FORMAT, "%s: parameter '%s' is missing in '%s'", v->name,
-                           v->params[i].name, text);
     *out = c;
     return KT_OK;
 }

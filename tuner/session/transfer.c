@@ -182,18 +182,23 @@ static kt_status choose(const history *h, const kt_table *t, const kt_table_row 
     return st;
 }
 
+/* Is "stem@version{config}" the choice? Parameters that were not there yet have their initial values. */
+static bool is_choice(const char *name, const kt_choice *choice) {
+    const char *brace = strchr(name, '{');
+    char text[KT_CONTENDER_NAME_BYTES];
+    kt_config config;
+
+    if (!brace || !is_of(name, choice->variant->name)) return false;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(brace + 1, "}"), brace + 1);
+    return kt_config_parse(choice->variant, text, &config, NULL) == KT_OK &&
+           memcmp(&config, &choice->config, sizeof config) == 0;
+}
+
 /* Time of the choice relative to the winner; NAN when it was never timed. Versions do not
  * matter. */
 static double ratio_of(const decided *d, const kt_choice *choice) {
-    char name[KT_CONTENDER_NAME_BYTES];
-    const char *config;
-
-    kt_contender_name(choice, name, sizeof name);
-    config = strchr(name, '{');
     for (int i = 0; i < d->n; i++)
-        if (is_of(d->names[i], choice->variant->name) && strchr(d->names[i], '{') &&
-            strcmp(strchr(d->names[i], '{'), config) == 0)
-            return d->ratio[i];
+        if (is_choice(d->names[i], choice)) return d->ratio[i];
     return NAN;
 }
 
