@@ -10,19 +10,13 @@
 #ifndef KT_KERNELS_VNNI512_H
 #define KT_KERNELS_VNNI512_H
 
-#include "kernels/simd/tile512.h"
+#include "kernels/simd/bf16x512.h"
 
 /* gcc 12 copies each accumulator around its intrinsic once a tile holds 16 or more of them, which
  * halves the speed; the constraint "+v" says what is meant. */
 KT_INLINE __m512i kt_dpbusd512(__m512i sum, __m512i u8, __m512i s8) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u8), "v"(s8));
     return sum;
-}
-
-/* 16 bfloat16 -> f32 */
-KT_INLINE __m512 kt_load_bf16x16(const uint8_t *p) {
-    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
 #endif

@@ -1,11 +1,10 @@
 /* bfloat16 weights times bfloat16 activations with f32 multiply-adds on AVX-512. Six rows and all
  * 64 panel rows take 24 accumulators, whose chains cover the latency of the instruction; the pairs
- * of a lane: bf16x512.h, the order of work: p64_ops512.h.
+ * of a lane: bf16x512.h, many rows: floats512.h, the order of work: p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/simd/bf16x512.h"
-#include "kernels/p64/p64_ops512.h"
+#include "kernels/p64/floats512.h"
 
 /* The even product is added before the odd one. */
 KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
@@ -48,11 +47,21 @@ static inline void kt_tile_fmabf16_run(kt_tile *t) {
     }
 }
 
-static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, NULL, 0};
+static __attribute__((noinline)) void tile(kt_tile *t, kt_floats *x, int row, int rows) {
+    KT_FLOATS_ROWS(kt_floats_tile_bf16, t, x, row)
+}
+
+static void many_rows(kt_tile *t) {
+    kt_floats_many_bf16(t, tile);
+}
+
+static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, many_rows, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};
-static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}};
+static const int32_t many[] = {0, 32, 64};
+static const kt_param params[] = {
+    {"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}, {"many", many, 3, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);
@@ -68,4 +77,4 @@ static void down(const kt_moe_call *call) {
 
 KT_P64_KERNEL(wbf16_abf16, avx512, 5, 4, .weights = 1u << KT_W_BF16, .acts = 1u << KT_A_BF16,
               .isa = KT_ISA_AVX512, .numerics = KT_NUM_F32, .bits = "bf16-fma", .rank = 1,
-              .params = params, .n_params = 2, .accepts = kt_p64_accepts);
+              .params = params, .n_params = 3, .accepts = kt_p64_accepts);

@@ -18,6 +18,12 @@ KT_INLINE __m512 kt_bf16_odd512(__m512i pair) {
     return _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaau, pair));
 }
 
+/* 16 bfloat16 -> f32 */
+KT_INLINE __m512 kt_load_bf16x16(const uint8_t *p) {
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
 KT_INLINE void kt_tile_store(const kt_tile *t, const int rows, __m512 sum[KT_TILE_ROWS][4]) {
     KT_EACH (r, rows) {
         KT_EACH (c, 4) _mm512_store_ps(t->c + KT_TILE_WIDTH * r + 16 * c, sum[r][c]);
