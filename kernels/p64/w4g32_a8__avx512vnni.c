@@ -1,10 +1,9 @@
 /* INT4 weights in groups of 32 times int8 activations on AVX-512 VNNI. Why the integer sums are
- * exact: vnni512.h; the order of work: p64_ops512.h.
+ * exact: vnni512.h; many rows: wide512.h; the order of work: p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/p64/vnni512.h"
-#include "kernels/p64/p64_ops512.h"
+#include "kernels/p64/wide512.h"
 
 /* f32 sums of `rows` rows and 16 * cols panel rows from `col` on, for each group of 32 inputs
  *   sum += (weight scale * activation scale) * exact integer dot product.
@@ -81,11 +80,55 @@ static inline void kt_tile_w4g32_run(kt_tile *t) {
     }
 }
 
-static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, NULL, 0};
+/* A chunk in bytes. */
+typedef struct opened {
+    _Alignas(64) uint8_t codes[64 * KT_WIDE_CHUNK];
+    _Alignas(64) float scales[KT_WIDE_GROUPS][64];
+} opened;
+
+static void open_chunk(const uint8_t *panel, int groups, opened *x) {
+    const __m512i low = _mm512_set1_epi8(15);
+    uint8_t *to = x->codes;
+
+    for (int g = 0; g < groups; g++, panel += KT_P64_W4G32_BYTES, to += KT_P64_CODES8_BYTES) {
+        KT_EACH (line, 16) {
+            const __m512i both = _mm512_load_si512(panel + 64 * line);
+            _mm512_store_si512(to + 64 * line, _mm512_and_si512(both, low));
+            _mm512_store_si512(to + 1024 + 64 * line,
+                               _mm512_and_si512(_mm512_srli_epi32(both, 4), low));
+        }
+        KT_EACH (c, 4)
+            _mm512_store_ps(x->scales[g] + 16 * c,
+                            kt_load_bf16x16(panel + KT_P64_CODES4_BYTES + 32 * c));
+    }
+}
+
+static __attribute__((noinline)) void chunk_rows(kt_tile *t, kt_wide_span *chunk) {
+    kt_wide_chunk(t, chunk, 1);
+}
+
+static void many_rows(kt_tile *t) {
+    const uintptr_t rows_pace = t->rows_ahead.pace;
+    opened x;
+    kt_wide_span chunk = {.w = x.codes, .scales = x.scales[0]};
+
+    kt_wide_set_paces(t);
+    for (; chunk.i < t->k; chunk.i += KT_WIDE_CHUNK) {
+        const int64_t left = t->k - chunk.i;
+        chunk.groups = (int)(left < KT_WIDE_CHUNK ? left : KT_WIDE_CHUNK) / 32;
+        open_chunk(t->panel + KT_P64_W4G32_BYTES * (chunk.i / 32), chunk.groups, &x);
+        chunk_rows(t, &chunk);
+    }
+    if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
+}
+
+static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, many_rows, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};
-static const kt_param params[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}};
+static const int32_t many[] = {0, 32, 64};
+static const kt_param params[] = {
+    {"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}, {"many", many, 3, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);
@@ -101,5 +144,5 @@ static void down(const kt_moe_call *call) {
 
 KT_P64_KERNEL(w4g32_a8, avx512vnni, 5, 4, .weights = 1u << KT_W_INT4_G32,
               .acts = 1u << KT_A_INT8_G32, .isa = KT_ISA_AVX512VNNI, .numerics = KT_NUM_EXACT_INT32,
-              .bits = "a8-groups", .rank = 1, .params = params, .n_params = 2,
+              .bits = "a8-groups", .rank = 1, .params = params, .n_params = 3,
               .accepts = kt_p64_accepts);

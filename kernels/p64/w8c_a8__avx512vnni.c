@@ -1,10 +1,9 @@
 /* INT8 weights with a scale per channel times int8 activations on AVX-512 VNNI. Why the integer
- * sums are exact: vnni512.h; the order of work: p64_ops512.h.
+ * sums are exact: vnni512.h; many rows: wide512.h; the order of work: p64_ops512.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/p64/p64_kernel.h"
-#include "kernels/p64/vnni512.h"
-#include "kernels/p64/p64_ops512.h"
+#include "kernels/p64/wide512.h"
 
 /* f32 sums of `rows` rows and 16 * cols panel rows from `col` on: sum += activation scale * exact
  * integer dot product for each group of 32 inputs, times the weight scale once at the end. */
@@ -72,12 +71,35 @@ static inline void kt_tile_w8c_run(kt_tile *t) {
     }
 }
 
-static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, NULL, 0};
+static __attribute__((noinline)) void chunk_rows(kt_tile *t, kt_wide_span *chunk) {
+    kt_wide_chunk(t, chunk, 0);
+}
+
+static void many_rows(kt_tile *t) {
+    const uintptr_t rows_pace = t->rows_ahead.pace;
+    const uint8_t *scales = t->panel + 64 * t->k;
+
+    kt_wide_set_paces(t);
+    for (int64_t i = 0; i < t->k; i += KT_WIDE_CHUNK) {
+        const int64_t left = t->k - i;
+        kt_wide_span chunk = {.w = t->panel + 64 * i,
+                              .multipliers = left <= KT_WIDE_CHUNK ? scales : NULL,
+                              .i = i,
+                              .groups = (int)(left < KT_WIDE_CHUNK ? left : KT_WIDE_CHUNK) / 32};
+        chunk_rows(t, &chunk);
+    }
+    if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
+}
+
+static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, many_rows, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};
-static const kt_param dense[] = {{"rows", rows, 3, 3}, {"prefetch", prefetch, 6, 0}};
-static const kt_param expert[] = {{"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}};
+static const int32_t many[] = {0, 32, 64};
+static const kt_param dense[] = {
+    {"rows", rows, 3, 3}, {"prefetch", prefetch, 6, 0}, {"many", many, 3, 0}};
+static const kt_param expert[] = {
+    {"rows", rows, 3, 6}, {"prefetch", prefetch, 6, 0}, {"many", many, 3, 0}};
 
 static void gemm(const kt_gemm_call *call) {
     kt_p64_gemm_run(call, &kind);
@@ -94,5 +116,5 @@ static void down(const kt_moe_call *call) {
 KT_P64_KERNEL_APART(w8c_a8, avx512vnni, (.version = 6, .params = dense),
                     (.version = 4, .params = expert), .weights = 1u << KT_W_INT8_CHANNEL,
                     .acts = 1u << KT_A_INT8_G32, .isa = KT_ISA_AVX512VNNI,
-                    .numerics = KT_NUM_EXACT_INT32, .bits = "a8-groups", .rank = 1, .n_params = 2,
+                    .numerics = KT_NUM_EXACT_INT32, .bits = "a8-groups", .rank = 1, .n_params = 3,
                     .accepts = kt_p64_accepts);

@@ -1,5 +1,5 @@
-/* Blocks of 2 to 6 bits (K-quants, IQ4, Q4_0 to Q5_1, INT4 with zero points) times a8 activations
- * on AVX-512 VNNI, for many rows: each panel is rounded once more to 8 bits
+/* Blocks of 2 to 6 bits (K-quants, IQ4, Q4_0 to Q5_1, INT4 with and without zero points) times a8
+ * activations on AVX-512 VNNI, for many rows: each panel is rounded once more to 8 bits
  * (kernels/formats/requant8.h), and the tile multiplies those. The order of work is that of
  * p64_ops512.h, what kernels of this kind share is in requant512.h.
  *
@@ -13,6 +13,7 @@
 #include "kernels/p64/blocks512.h"
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/p64/requant512.h"
+#include "kernels/p64/wide512.h"
 
 /* --- widening -------------------------------------------------------------------------------- */
 
@@ -136,10 +137,8 @@ KT_INLINE int64_t block_end(int64_t k, int64_t i) {
     return k - i < KT_R8_BLOCK ? k : i + KT_R8_BLOCK;
 }
 
-/* kt_r8_panel; after the bytes come kt_r8_steps. */
-KT_INLINE void widen(const kt_p64_spec s, const uint8_t *panel, int64_t k, uint8_t *out) {
-    uint8_t *steps = out + 64 * k;
-
+/* Factors and multipliers of all blocks (kt_r8_steps). */
+KT_INLINE void open_steps(const kt_p64_spec s, const uint8_t *panel, int64_t k, uint8_t *steps) {
     KT_ROLLED for (int c = 0; c < 4; c++) {
         uint8_t *at = steps + 64 * c;
         __m512 row = _mm512_setzero_ps();
@@ -150,13 +149,25 @@ KT_INLINE void widen(const kt_p64_spec s, const uint8_t *panel, int64_t k, uint8
         }
         kt_r8_steps(steps + 64 * c, kt_r8_blocks(k), row);
     }
-    for (int64_t i = 0; i < k; i += KT_R8_BLOCK, steps += KT_R8_STEP_BYTES) {
-        KT_ROLLED for (int c = 0; c < 4; c++) {
-            const __m512 factor = _mm512_load_ps(steps + 64 * c);
-            KT_ROLLED for (int64_t at = i; at < block_end(k, i); at += 32)
-                widen_unit(s, panel, at, c, factor, out + 64 * at + 64 * c);
-        }
+}
+
+/* The block from i on, whose factors are at `steps`. */
+KT_INLINE void open_block(const kt_p64_spec s, const uint8_t *panel, int64_t k, int64_t i,
+                          const uint8_t *steps, uint8_t *out) {
+    KT_ROLLED for (int c = 0; c < 4; c++) {
+        const __m512 factor = _mm512_load_ps(steps + 64 * c);
+        KT_ROLLED for (int64_t at = i; at < block_end(k, i); at += 32)
+            widen_unit(s, panel, at, c, factor, out + 64 * (at - i) + 64 * c);
     }
+}
+
+/* kt_r8_panel; after the bytes come kt_r8_steps. */
+KT_INLINE void widen(const kt_p64_spec s, const uint8_t *panel, int64_t k, uint8_t *out) {
+    const uint8_t *steps = out + 64 * k;
+
+    open_steps(s, panel, k, out + 64 * k);
+    for (int64_t i = 0; i < k; i += KT_R8_BLOCK, steps += KT_R8_STEP_BYTES)
+        open_block(s, panel, k, i, steps, out + 64 * i);
 }
 
 /* --- the tile -------------------------------------------------------------------------------- */
@@ -243,31 +254,76 @@ KT_INLINE void tile(kt_tile *t, const int rows, const int cols, const int col) {
 
 KT_R8_MULTIPLY(tile)
 
-KT_R8_TILE(INT4Z_G32, w4zg32)
-KT_R8_TILE(INT4Z_G64, w4zg64)
-KT_R8_TILE(INT4Z_G128, w4zg128)
-KT_R8_TILE(Q4_0, q4_0)
-KT_R8_TILE(Q4_1, q4_1)
-KT_R8_TILE(Q5_0, q5_0)
-KT_R8_TILE(Q5_1, q5_1)
-KT_R8_TILE(IQ4_NL, iq4_nl)
-KT_R8_TILE(Q2_K, q2_k)
-KT_R8_TILE(Q3_K, q3_k)
-KT_R8_TILE(Q4_K, q4_k)
-KT_R8_TILE(Q5_K, q5_k)
-KT_R8_TILE(Q6_K, q6_k)
-KT_R8_TILE(IQ4_XS, iq4_xs)
+/* --- three rows by 64 outputs ---------------------------------------------------------------- */
+
+/* Block by block in L1 (wide512.h), with the bits of the tile above: sums are in units of the present block's step. */
+typedef void open_run(const uint8_t *panel, int64_t k, int64_t i, uint8_t *steps, uint8_t *out);
+
+static __attribute__((noinline)) void chunk_rows(kt_tile *t, kt_wide_span *chunk) {
+    kt_wide_chunk(t, chunk, 0);
+}
+
+static void many_rows(kt_tile *t, open_run *open) {
+    const uintptr_t rows_pace = t->rows_ahead.pace;
+    uint8_t *codes = t->scratch, *steps = t->scratch + 64 * block_end(t->k, 0);
+    kt_wide_span chunk = {.w = codes, .multipliers = steps + 256};
+
+    kt_wide_set_paces(t);
+    for (; chunk.i < t->k; chunk.i += KT_R8_BLOCK, chunk.multipliers += KT_R8_STEP_BYTES) {
+        chunk.groups = (int)(block_end(t->k, chunk.i) - chunk.i) / 32;
+        open(t->panel, t->k, chunk.i, steps, codes);
+        chunk_rows(t, &chunk);
+    }
+    if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
+}
+
+/* A format: the tile above, and this one. */
+#define FORMAT(id, word)                                                                       \
+    KT_R8_TILE(id, word)                                                                       \
+    static void open_##word(const uint8_t *panel, int64_t k, int64_t i, uint8_t *steps,        \
+                            uint8_t *out) {                                                    \
+        const kt_p64_spec s = kt_p64_spec_of(KT_W_##id);                                       \
+        if (i == 0) open_steps(s, panel, k, steps);                                            \
+        open_block(s, panel, k, i, steps + KT_R8_STEP_BYTES * (size_t)(i / KT_R8_BLOCK), out); \
+    }                                                                                          \
+    static void many_##word(kt_tile *t) {                                                      \
+        many_rows(t, open_##word);                                                             \
+    }
+#define KIND(id, word) \
+    { run_##word, KT_W_##id, 0, many_##word, 0 }
+
+FORMAT(INT4_G32, w4g32)
+FORMAT(INT4_G64, w4g64)
+FORMAT(INT4_G128, w4g128)
+FORMAT(INT4Z_G32, w4zg32)
+FORMAT(INT4Z_G64, w4zg64)
+FORMAT(INT4Z_G128, w4zg128)
+FORMAT(Q4_0, q4_0)
+FORMAT(Q4_1, q4_1)
+FORMAT(Q5_0, q5_0)
+FORMAT(Q5_1, q5_1)
+FORMAT(IQ4_NL, iq4_nl)
+FORMAT(Q2_K, q2_k)
+FORMAT(Q3_K, q3_k)
+FORMAT(Q4_K, q4_k)
+FORMAT(Q5_K, q5_k)
+FORMAT(Q6_K, q6_k)
+FORMAT(IQ4_XS, iq4_xs)
 
 static const kt_tile_kind kinds[] = {
-    KT_R8_KIND(INT4Z_G32, w4zg32), KT_R8_KIND(INT4Z_G64, w4zg64), KT_R8_KIND(INT4Z_G128, w4zg128),
-    KT_R8_KIND(Q4_0, q4_0),        KT_R8_KIND(Q4_1, q4_1),        KT_R8_KIND(Q5_0, q5_0),
-    KT_R8_KIND(Q5_1, q5_1),        KT_R8_KIND(IQ4_NL, iq4_nl),    KT_R8_KIND(Q2_K, q2_k),
-    KT_R8_KIND(Q3_K, q3_k),        KT_R8_KIND(Q4_K, q4_k),        KT_R8_KIND(Q5_K, q5_k),
-    KT_R8_KIND(Q6_K, q6_k),        KT_R8_KIND(IQ4_XS, iq4_xs),
+    KIND(INT4_G32, w4g32),   KIND(INT4_G64, w4g64),   KIND(INT4_G128, w4g128),
+    KIND(INT4Z_G32, w4zg32), KIND(INT4Z_G64, w4zg64), KIND(INT4Z_G128, w4zg128),
+    KIND(Q4_0, q4_0),        KIND(Q4_1, q4_1),        KIND(Q5_0, q5_0),
+    KIND(Q5_1, q5_1),        KIND(IQ4_NL, iq4_nl),    KIND(Q2_K, q2_k),
+    KIND(Q3_K, q3_k),        KIND(Q4_K, q4_k),        KIND(Q5_K, q5_k),
+    KIND(Q6_K, q6_k),        KIND(IQ4_XS, iq4_xs),
 };
 
 static const int32_t rows[] = {4, 6};
-static const kt_param params[] = {{"rows", rows, 2, 6}};
+static const int32_t prefetch[] = {0}; /* the whole next panel, always */
+static const int32_t many[] = {0, 16, 64};
+static const kt_param params[] = {
+    {"rows", rows, 2, 6}, {"prefetch", prefetch, 1, 0}, {"many", many, 3, 0}};
 
 static const kt_tile_kind *kind(const kt_problem *problem) {
     return kt_kind_of(kinds, sizeof kinds / sizeof *kinds, problem->weights);
@@ -285,12 +341,14 @@ static void down(const kt_moe_call *call) {
     kt_p64_down_run(call, kind(call->problem));
 }
 
-KT_P64_KERNEL(wblocks_a8_r8, avx512vnni, 1, 1,
-              .weights = KT_W_BIT(KT_W_INT4Z_G32) | KT_W_BIT(KT_W_INT4Z_G64) |
-                         KT_W_BIT(KT_W_INT4Z_G128) | KT_W_BIT(KT_W_Q4_0) | KT_W_BIT(KT_W_Q4_1) |
-                         KT_W_BIT(KT_W_Q5_0) | KT_W_BIT(KT_W_Q5_1) | KT_W_BIT(KT_W_IQ4_NL) |
-                         KT_W_BIT(KT_W_Q2_K) | KT_W_BIT(KT_W_Q3_K) | KT_W_BIT(KT_W_Q4_K) |
-                         KT_W_BIT(KT_W_Q5_K) | KT_W_BIT(KT_W_Q6_K) | KT_W_BIT(KT_W_IQ4_XS),
+KT_P64_KERNEL(wblocks_a8_r8, avx512vnni, 2, 2,
+              .weights = KT_W_BIT(KT_W_INT4_G32) | KT_W_BIT(KT_W_INT4_G64) |
+                         KT_W_BIT(KT_W_INT4_G128) | KT_W_BIT(KT_W_INT4Z_G32) |
+                         KT_W_BIT(KT_W_INT4Z_G64) | KT_W_BIT(KT_W_INT4Z_G128) |
+                         KT_W_BIT(KT_W_Q4_0) | KT_W_BIT(KT_W_Q4_1) | KT_W_BIT(KT_W_Q5_0) |
+                         KT_W_BIT(KT_W_Q5_1) | KT_W_BIT(KT_W_IQ4_NL) | KT_W_BIT(KT_W_Q2_K) |
+                         KT_W_BIT(KT_W_Q3_K) | KT_W_BIT(KT_W_Q4_K) | KT_W_BIT(KT_W_Q5_K) |
+                         KT_W_BIT(KT_W_Q6_K) | KT_W_BIT(KT_W_IQ4_XS),
               .acts = 1u << KT_A_INT8_G32, .isa = KT_ISA_AVX512VNNI, .numerics = KT_NUM_REQUANT,
-              .bits = "a8-requant", .rank = 1, .params = params, .n_params = 1,
+              .bits = "a8-requant", .rank = 1, .params = params, .n_params = 3,
               .accepts = kt_r8_accepts, .workspace_bytes = kt_r8_workspace_bytes);

@@ -485,7 +485,8 @@ Test(plan, many_rows_of_int4_share_their_scales) {
     expect(&b, 128, "w4groups_a8p_r8_moe64__avx512vnni", 6);
     q.acts = KT_A_INT8_G32;
     resolve(&b, &q, KT_M_DENSE, 0.5);
-    expect(&b, 128, "w4g32_a8_moe64__avx512vnni", 6);
+    expect(&b, 32, "w4g32_a8_moe64__avx512vnni", 6);
+    expect(&b, 128, "wblocks_a8_r8_moe64__avx512vnni", 6);
     q.weights = KT_W_Q4_K;
     resolve(&b, &q, KT_M_DENSE, 0.5);
     expect(&b, 32, "wkquants_a8_moe64__avx512vnni", 4);
