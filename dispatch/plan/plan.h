@@ -109,11 +109,16 @@ void kt_planner_trust_rows(kt_planner *p);
 /* The encoding of activations for problem->op and problem->weights (the rest is ignored), the
  * same for every m, so that a row's result does not depend on how many rows come with it. When
  * the table knows both (kt_registry_acts names the other one), the one whose rows of equal cells
- * took less time; when it knows one, that; else the one that kt_registry_acts names.
+ * took less time; when it knows one, that; else kt_acts_default.
  *
  * A planner that keeps bits needs the sizes too: of the encodings that the table knows equally
  * well it takes the one whose best class of bits costs less, KT_DECODE_SHARE of it in decode. */
 kt_act_format kt_plan_acts(kt_planner *p, const kt_problem *problem);
+
+/* The encoding where nothing was measured: the one that kt_registry_acts names, but the format's
+ * own where machines of this microarchitecture are faster with it (plan_defaults.c). */
+kt_act_format kt_acts_default(const kt_registry *r, const char *microarch, kt_op op,
+                              kt_weight_format weights);
 /* From now on kt_plan_acts answers with the format's own encoding, the one that loses least,
  * attention is not given to variants that round queries and weights to 8 bits (KT_NUM_ACTS8), nor
  * products to those that round weights once more (KT_NUM_REQUANT). */

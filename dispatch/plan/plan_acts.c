@@ -1,4 +1,4 @@
-/* The encoding of activations: by the table's rows, else by the instruction sets.
+/* The encoding of activations: by the table's rows, else by the machine.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "dispatch/plan/planner.h"
 #include "kernels/formats/format.h"
@@ -46,7 +46,8 @@ kt_act_format kt_plan_acts(kt_planner *p, const kt_problem *problem) {
     /* An estimate of one is not weighed against the times of the other. */
     if (p->keeps_bits && !own_rows == !fast_rows) return kt_bits_acts(p, problem, own, fast);
     if (own_rows && fast_rows) return compare(p, problem, own, fast) < 0 ? own : fast;
-    return own_rows ? own : fast;
+    if (own_rows || fast_rows) return own_rows ? own : fast;
+    return kt_acts_default(p->registry, p->microarch, problem->op, problem->weights);
 }
 
 void kt_planner_prefer_exact(kt_planner *p) {

@@ -3,22 +3,43 @@
 #include <string.h>
 
 #include "dispatch/plan/planner.h"
+#include "kernels/formats/format.h"
 
 /* A line says: on these parts this parameter starts with this value, of every variant that lists
- * it. Only what was measured on such a part stands here, with the loser.
+ * it and whose name begins so; of two lines the later one counts. Only what was measured on such a part
+ * stands here, with the loser.
  *
  * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without and
  * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 13.0 and 13.5, FP8 12.0 and 12.7.
- * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0. */
+ * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0.
+ * FP8 without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192.
+ *
+ * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. */
 static const struct {
-    const char *part, *parameter;
+    const char *part, *variant, *parameter;
     int32_t value;
 } defaults[] = {
-    {"skylake-x", "prefetch", 2048},      {"cascadelake", "prefetch", 2048},
-    {"cooperlake", "prefetch", 2048},     {"icelake", "prefetch", 2048},
-    {"sapphirerapids", "prefetch", 2048}, {"emeraldrapids", "prefetch", 2048},
-    {"graniterapids", "prefetch", 2048},
+    {"skylake-x", "", "prefetch", 2048},
+    {"cascadelake", "", "prefetch", 2048},
+    {"cooperlake", "", "prefetch", 2048},
+    {"icelake", "", "prefetch", 2048},
+    {"icelake", "wf8f16_abf16_", "prefetch", 8192},
+    {"icelake", "w8c_a8_", "rows", 3},
+    {"icelake", "w8c_a8_", "many", 32},
+    {"icelake", "w4g32_a8_", "many", 32},
+    {"icelake", "wblocks_a8_r8_", "many", 16},
+    {"icelake", "wbf16_abf16_", "many", 32},
+    {"sapphirerapids", "", "prefetch", 2048},
+    {"emeraldrapids", "", "prefetch", 2048},
+    {"graniterapids", "", "prefetch", 2048},
 };
+
+/* Here a8 is multiplied faster than a8p: what ends a group takes the two ports of VPDPBUSD, and a8p
+ * has two groups where a8 has one. Layer of 2048 x 768, 128 rows, one core, Gop/s of a8 and of a8p: Ice Lake
+ * INT8 440 and 302, INT4 412 and 278; Emerald Rapids 509 and 435 at most, 414 and 351. One row
+ * reads as fast with either. The server cores with VNNI have the same two ports. */
+static const char *const prefers_a8[] = {"cascadelake",    "cooperlake",    "icelake",
+                                         "sapphirerapids", "emeraldrapids", "graniterapids"};
 
 /* The part itself or, with "-v" behind its name, a virtual machine on it. */
 static int is_part(const char *microarch, const char *part) {
@@ -37,13 +58,25 @@ kt_config kt_config_default(const kt_variant *v, const char *microarch) {
     kt_config c = kt_config_initial(v);
 
     for (size_t d = 0; d < sizeof defaults / sizeof *defaults; d++) {
-        if (!is_part(microarch, defaults[d].part)) continue;
+        const char *variant = defaults[d].variant;
+        if (!is_part(microarch, defaults[d].part) ||
+            strncmp(v->name, variant, strlen(variant)) != 0)
+            continue;
         for (int32_t i = 0; i < v->n_params; i++)
             if (strcmp(v->params[i].name, defaults[d].parameter) == 0 &&
                 lists(&v->params[i], defaults[d].value))
                 c.value[i] = defaults[d].value;
     }
     return c;
+}
+
+kt_act_format kt_acts_default(const kt_registry *r, const char *microarch, kt_op op,
+                              kt_weight_format weights) {
+    const kt_format *format = kt_format_find(weights);
+
+    for (size_t i = 0; format && i < sizeof prefers_a8 / sizeof *prefers_a8; i++)
+        if (is_part(microarch, prefers_a8[i])) return format->acts;
+    return kt_registry_acts(r, op, weights);
 }
 
 /* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (Zen 4, kttune probe:

@@ -295,3 +295,54 @@ Test(defaults, results_of_the_nearest_like_machine_are_taken) {
     cr_expect_str_eq(found, "");
     kt_temp_remove(results);
 }
+
+/* The configuration that `part` runs a problem with where nothing was measured. */
+static kt_choice chosen_on(const char *part, kt_weight_format weights, kt_act_format acts,
+                           int64_t m) {
+    const kt_isa isa = KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI | KT_ISA_AVX512VBMI;
+    kt_fingerprint machine = {.vendor = "V", .isa = isa};
+    kt_problem p = {.op = KT_OP_MOE_FFN, .weights = weights, .acts = acts, .n = 768, .k = 2048};
+    kt_choice_map map;
+    kt_choice choice;
+    bench b;
+
+    p.experts = 128, p.topk = 8;
+    snprintf(machine.microarch, sizeof machine.microarch, "%s", part);
+    cr_assert_eq(
+        kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, isa, &b.registry, NULL),
+        KT_OK);
+    cr_assert_eq(kt_planner_create(b.registry, NULL, &machine, NULL, &b.planner, NULL), KT_OK);
+    cr_assert(resolve(&b, &p, &map));
+    choice = *kt_choice_for(&map, m);
+    close_bench(&b);
+    return choice;
+}
+
+Test(defaults, parameters_start_where_their_part_was_measured_to_want_them) {
+    static const struct {
+        const char *part;
+        kt_weight_format weights;
+        kt_act_format acts;
+        int64_t m;
+        const char *config;
+    } cases[] = {
+        {"icelake", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=3,prefetch=2048,many=32"},
+        {"icelake-v", KT_W_INT4_G32, KT_A_INT8_G32, 48, "rows=6,prefetch=2048,many=32"},
+        {"icelake", KT_W_Q4_K, KT_A_INT8_G32, 128, "rows=6,prefetch=0,many=16"},
+        {"icelake", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=8192,many=16"},
+        {"icelake", KT_W_BF16, KT_A_BF16, 1, "rows=6,prefetch=2048,many=32"},
+        {"cascadelake", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=6,prefetch=2048,many=0"},
+        {"zen4", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=6,prefetch=0,many=0"},
+        {"zen4", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=0,many=16"},
+    };
+    char text[96];
+
+    if (!(kt_isa_available() & KT_ISA_AVX512)) cr_skip_test("the variants' checks need AVX-512");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kt_choice c = chosen_on(cases[i].part, cases[i].weights, cases[i].acts, cases[i].m);
+        kt_config_format(c.variant, &c.config, text, sizeof text);
+        cr_expect_str_eq(text, cases[i].config, "%s %s: %s %s, expected %s", cases[i].part,
+                         kt_weight_format_name(cases[i].weights), c.variant->name, text,
+                         cases[i].config);
+    }
+}

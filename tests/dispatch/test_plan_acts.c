@@ -93,16 +93,17 @@ static void put(kt_table *t, kt_act_format acts, int64_t m, const char *variant,
 }
 
 /* Encoding with rows of own and fast for m = 1 and 32 that take so many ns; 0 = no such row. */
-static kt_act_format with_rows(const double own_ns[2], const double fast_ns[2], int is_exact) {
+static kt_act_format on_part(const char *part, const double own_ns[2], const double fast_ns[2],
+                             int is_exact) {
     const kt_variant *const all[] = {&plain, &own, &fast};
-    const kt_fingerprint machine = {
-        .vendor = "V", .microarch = "zen4", .isa = KT_FAKE_ISA, .usable_cores = 2};
+    kt_fingerprint machine = {.vendor = "V", .isa = KT_FAKE_ISA, .usable_cores = 2};
     kt_registry *registry;
     kt_planner *planner;
     kt_table *table;
     kt_act_format acts;
     kt_err err;
 
+    strcpy(machine.microarch, part);
     cr_assert_eq(kt_registry_create(all, 3, KT_FAKE_ISA, &registry, NULL), KT_OK);
     cr_assert_eq(kt_table_create(&table, NULL), KT_OK);
     table->fingerprint = machine;
@@ -118,6 +119,25 @@ static kt_act_format with_rows(const double own_ns[2], const double fast_ns[2], 
     kt_table_destroy(table);
     kt_registry_destroy(registry);
     return acts;
+}
+
+static kt_act_format with_rows(const double own_ns[2], const double fast_ns[2], int is_exact) {
+    return on_part("zen4", own_ns, fast_ns, is_exact);
+}
+
+/* Where a group's end takes the ports of the products, the encoding with fewer groups is the default; rows
+ * overrule that as they do everywhere. */
+Test(plan, parts_that_multiply_faster_with_larger_groups_have_them_by_default) {
+    static const char *const larger[] = {"icelake", "emeraldrapids-v", "cascadelake"};
+    const double none[2] = {0, 0}, some[2] = {100, 1000};
+
+    for (size_t i = 0; i < sizeof larger / sizeof *larger; i++) {
+        cr_expect_eq(on_part(larger[i], none, none, 0), KT_A_INT8_G32, "%s", larger[i]);
+        cr_expect_eq(on_part(larger[i], none, some, 0), KT_A_INT8_G16P2, "%s", larger[i]);
+        cr_expect_eq(on_part(larger[i], some, none, 0), KT_A_INT8_G32, "%s", larger[i]);
+    }
+    cr_expect_eq(on_part("icelakes", none, none, 0), KT_A_INT8_G16P2);
+    cr_expect_eq(on_part("zen5", none, none, 0), KT_A_INT8_G16P2);
 }
 
 Test(plan, rows_decide_which_encoding_activations_get) {

@@ -45,11 +45,12 @@ kt_status kt_suite_on_pool(kt_suite_bench *s, const kt_suite_spec *spec, double 
     return st;
 }
 
-kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *spec) {
+kt_problem kt_suite_problem(const kt_registry *registry, const kt_fingerprint *machine,
+                            const kt_suite_spec *spec) {
     const kt_op op = spec->experts ? KT_OP_MOE_FFN : KT_OP_GEMM;
     kt_problem q = {.op = op,
                     .weights = spec->weights,
-                    .acts = kt_registry_acts(registry, op, spec->weights),
+                    .acts = kt_acts_default(registry, machine->microarch, op, spec->weights),
                     .m = spec->m,
                     .n = spec->intermediate,
                     .k = spec->hidden,

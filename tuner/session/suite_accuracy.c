@@ -179,7 +179,8 @@ static kt_status fill(trial *t, const kt_suite_bench *s, kt_err *err) {
 kt_status kt_suite_accuracy(kt_suite_bench *s, const kt_suite_spec *spec, double seconds,
                             kt_suite_row *row, kt_err *err) {
     const bool over_format = spec->figure == KT_ERROR_OVER_FORMAT;
-    trial t = {.q = kt_suite_problem(s->registry, spec), .format = kt_format_find(spec->weights)};
+    trial t = {.q = kt_suite_problem(s->registry, s->machine, spec),
+               .format = kt_format_find(spec->weights)};
     const size_t outputs = (size_t)(t.q.m * t.q.n);
     double error = 0;
     kt_status st;

@@ -164,12 +164,13 @@ kt_status kt_suite_dense(kt_suite_bench *s, const kt_suite_spec *spec, double se
     const kt_variant **table = NULL;
     kt_registry *own = NULL;
     kt_trial *trial = NULL;
-    dense d = {.problem = kt_suite_problem(s->registry, spec), .in_library = s->in_library};
+    dense d = {.problem = kt_suite_problem(s->registry, s->machine, spec),
+               .in_library = s->in_library};
     kt_status st = add_libraries(&d, s, err);
 
     snprintf(row->unit, sizeof row->unit, "of the best library");
     if (st == KT_OK) st = kt_suite_own(~(kt_isa)0, &table, &own, err);
-    if (st == KT_OK) problem = kt_suite_problem(own, spec);
+    if (st == KT_OK) problem = kt_suite_problem(own, s->machine, spec);
     if (st == KT_OK) st = kt_suite_pick(s, own, &problem, 1, &best, err);
     if (st == KT_OK) st = kt_suite_encoder(s, own, &problem, 1, &encoder, err);
     if (st == KT_OK) st = kt_pool_create(&one, &setup.pool, err);

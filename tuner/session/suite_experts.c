@@ -16,7 +16,7 @@ static int64_t slots_of(const kt_suite_spec *spec, const kt_problem *q, const kt
 
 static kt_status run_on(kt_suite_bench *s, kt_pool *pool, const kt_suite_spec *spec, double seconds,
                         kt_suite_row *row, kt_err *err) {
-    const kt_problem problem = kt_suite_problem(s->registry, spec);
+    const kt_problem problem = kt_suite_problem(s->registry, s->machine, spec);
     const int threads = kt_pool_threads(pool);
     kt_banks banks = {.rotation_bytes = KT_SUITE_ROTATION};
     kt_choice best, encoder;

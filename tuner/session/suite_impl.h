@@ -108,7 +108,8 @@ kt_status kt_suite_encoder(const kt_suite_bench *s, const kt_registry *registry,
 kt_status kt_suite_simple(const kt_suite_bench *s, const kt_problem *problem, int threads,
                           kt_choice *out, kt_err *err);
 /* With the activation encoding that a plan with these variants would take. */
-kt_problem kt_suite_problem(const kt_registry *registry, const kt_suite_spec *spec);
+kt_problem kt_suite_problem(const kt_registry *registry, const kt_fingerprint *machine,
+                            const kt_suite_spec *spec);
 
 /* Our own variants within an instruction set: libraries choose their instructions themselves. The caller
  * destroys the registry, then frees the table. */

@@ -29,7 +29,7 @@ static void pair_deinit(pair *p) {
 
 static kt_status pair_init(pair *p, kt_suite_bench *s, const kt_suite_spec *spec,
                            const int threads[2], kt_suite_row *row, kt_err *err) {
-    kt_problem problem = kt_suite_problem(s->registry, spec);
+    kt_problem problem = kt_suite_problem(s->registry, s->machine, spec);
     kt_trial_setup setup = {.banks = &p->banks,
                             .choices = &p->best,
                             .n_choices = 1,
