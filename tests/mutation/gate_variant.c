@@ -1,6 +1,9 @@
-/* Gates one variant as kttune does, with every configuration, over a few shapes of every format that it
- * takes, or of the one that is named. Exit status: 0 accepted, 1 rejected (the reason on standard output), 2 usage, 3 this machine
- * lacks its instruction set.
+/* Gates one variant as kttune does, with every configuration, over a few shapes of every format that
+ * it takes, or of the one that is named. Exit status: 0 accepted, 1 rejected (the reason on standard
+ * output), 2 usage, 3 this machine lacks its instruction set.
+ *
+ * --runs NAME: only whether this machine runs the variant, of any operation: 0 or 3; 0, too, when
+ * NAME is none.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdbool.h>
 #include <stdio.h>
@@ -100,9 +103,17 @@ static bool can_run(const kt_variant *v) {
     return !missing || kt_amx_start(NULL) == KT_OK;
 }
 
+static int runs(const char *name) {
+    for (size_t i = 0; i < kt_builtin_variant_count; i++)
+        if (strcmp(kt_builtin_variants[i]->name, name) == 0)
+            return can_run(kt_builtin_variants[i]) ? 0 : 3;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const size_t name_length = argc == 2 ? strcspn(argv[1], "/") : 0;
 
+    if (argc == 3 && strcmp(argv[1], "--runs") == 0) return runs(argv[2]);
     for (size_t i = 0; argc == 2 && i < kt_builtin_variant_count; i++) {
         const kt_variant *v = kt_builtin_variants[i];
         const char *format = argv[1][name_length] ? argv[1] + name_length + 1 : NULL;
@@ -110,6 +121,7 @@ int main(int argc, char **argv) {
         if (v->op != KT_OP_GEMM && v->op != KT_OP_MOE_FFN) break;
         return can_run(v) ? gate_all(v, format) : 3;
     }
-    fprintf(stderr, "usage: gate_variant NAME[/FORMAT], a gemm or moe_ffn variant\n");
+    fprintf(stderr,
+            "usage: gate_variant NAME[/FORMAT], a gemm or moe_ffn variant; or --runs NAME\n");
     return 2;
 }
