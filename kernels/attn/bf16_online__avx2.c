@@ -1,20 +1,22 @@
 /* Grouped-query attention over a BF16 or 8-bit cache with f32 arithmetic on AVX2, decode and
  * prefill alike.
  *
- * The scheme of bf16_online__avx512.c at half the width: 16 bfloat16 are loaded as 8 dwords, a
- * left shift by 16 gives the even elements and a mask the odd ones; queries and sums are kept in
- * that order (8 even, 8 odd, per 16). Scores come 8 dot products at a time, as 4 queries x 2
- * keys, 2 x 4 or 1 x 8, with one accumulator each and one tree over the lanes (+ 4, + 2, + 1) of
- * all 8. Past the last key the tile reads the last key again and its scores are ignored.
+ * 16 bfloat16 are loaded as 8 dwords, a left shift by 16 gives the even elements and a mask the odd
+ * ones; queries and sums are kept in that order (8 even, 8 odd, per 16). Scores come 8 dot products
+ * at a time, as 4 queries x 2 keys, 2 x 4 or 1 x 8, with one accumulator each and one tree over the
+ * lanes (+ 4, + 2, + 1) of all 8. Past the last key the tile reads the last key again and its
+ * scores are ignored.
  *
  * Sizes of keys and of values are multiples of 4: loads of the last 16 elements are masked, and
  * masks are of dwords, two elements or four codes. SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
 #include "base/err.h"
-#define SCORES 8
-#include "kernels/attn/online.h"
+#include "kernels/attn/attn_walk.h"
 #include "kernels/simd/exp256.h"
+#include "kernels/simd/unroll.h"
+
+#define SCORES 8 /* of a tile, whatever its queries */
 
 KT_INLINE __m256i load_pairs(const uint16_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
@@ -128,6 +130,11 @@ KT_INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint
     }
 }
 
+/* Row j of the tile's keys, or the last one: its scores are never looked at. */
+KT_INLINE const uint16_t *key_or_last(const kt_attn_part *t, int64_t j) {
+    return kt_attn_row(&t->k, j < t->n_keys ? j : t->n_keys - 1);
+}
+
 KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int nq) {
     const int nk = SCORES / nq;
     const int64_t d = t->k.d, ldq = t->ldq, lds = KT_ATTN_LDS;
@@ -238,6 +245,33 @@ static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *w
         return kt_fail(why, KT_E_UNSUPPORTED, "attention: %s size %lld, expected a multiple of 4",
                        p->k % 4 ? "head" : "value", (long long)(p->k % 4 ? p->k : p->v));
     return kt_attn_accepts(p, config, why);
+}
+
+/* One, two or four queries at a time. */
+
+/* Each four queries fetch their share of the lines of keys to come. */
+KT_INLINE void score_keys(const kt_attn_part *t, int64_t i, const int nq) {
+    const int64_t fours = (t->n + 3) / 4;
+
+    for (int64_t j = 0; j < t->n_keys; j += SCORES / nq) {
+        kt_attn_fetch(&t->k, j, SCORES / nq, i / 4 * 32, t->k.d, fours * 32);
+        score_tile(t, i, j, nq);
+    }
+}
+
+static void scores(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    int64_t i = 0;
+    for (; i + 4 <= t->n; i += 4) score_keys(t, i, 4);
+    for (; i + 2 <= t->n; i += 2) score_keys(t, i, 2);
+    for (; i < t->n; i++) score_keys(t, i, 1);
+}
+
+static void weigh(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    int64_t i = 0;
+    for (; i + 4 <= t->n; i += 4) weigh_columns(t, i, 4);
+    for (; i < t->n; i++) weigh_columns(t, i, 1);
 }
 
 static const kt_attn_inner inner = {.lanes = 16,

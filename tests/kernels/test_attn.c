@@ -58,6 +58,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
                                         {70, 3, 1, 48, 1090, 32, 65},
                                         {3, 5, 1, 20, 70, 36},
                                         {2, 9, 3, 76, 67},
+                                        {2, 3, 3, 160, 77, 144},
                                         {1, 2, 1, 4, 130, 12},
                                         {6, 4, 1, 56, 100, 44, 50}};
     const kt_variant *v = kt_builtin_variants[*index];
