@@ -5,14 +5,14 @@
 #include "dispatch/plan/planner.h"
 #include "kernels/formats/format.h"
 
-/* A line says: on these parts this parameter starts with this value, of every variant that lists
- * it and whose name begins so; of two lines the later one counts. Only what was measured on such a part
- * stands here, with the loser.
+/* A line says: on these parts this parameter starts with this value, of every variant that lists it
+ * and whose name begins so; of two lines the later one counts. Only what was measured on such a
+ * part stands here, with the loser.
  *
  * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without and
  * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 13.0 and 13.5, FP8 12.0 and 12.7.
- * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0.
- * FP8 without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192.
+ * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0. FP8
+ * without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192.
  *
  * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. */
 static const struct {
@@ -35,9 +35,9 @@ static const struct {
 };
 
 /* Here a8 is multiplied faster than a8p: what ends a group takes the two ports of VPDPBUSD, and a8p
- * has two groups where a8 has one. Layer of 2048 x 768, 128 rows, one core, Gop/s of a8 and of a8p: Ice Lake
- * INT8 440 and 302, INT4 412 and 278; Emerald Rapids 509 and 435 at most, 414 and 351. One row
- * reads as fast with either. The server cores with VNNI have the same two ports. */
+ * has two groups where a8 has one. Layer of 2048 x 768, 128 rows, one core, Gop/s of a8 and of a8p:
+ * Ice Lake INT8 440 and 302, INT4 412 and 278; Emerald Rapids 509 and 435 at most, 414 and 351. One
+ * row reads as fast with either. The server cores with VNNI have the same two ports. */
 static const char *const prefers_a8[] = {"cascadelake",    "cooperlake",    "icelake",
                                          "sapphirerapids", "emeraldrapids", "graniterapids"};
 

@@ -1,9 +1,10 @@
-/* Panels of floats on AVX-512 without BF16, for many rows: FMA in f32 on a chunk of the panel that is widened
- * to f32 once, in L1, for all rows.
+/* Panels of floats on AVX-512 without BF16, for many rows: FMA in f32 on a chunk of the panel that
+ * is widened to f32 once, in L1, for all rows.
  *
  * A tile of few rows widens weights and activations as it multiplies: for BF16 20 operations beside
  * 48 FMA, for FP8 more than FMA, and on Intel all of them share two ports. Here FMA has nothing but
- * loads beside it; what is left is to widen each weight once for up to 128 rows, and each activation once for a panel.
+ * loads beside it; what is left is to widen each weight once for up to 128 rows, and each
+ * activation once for a panel.
  *
  * The sums of an output are added in the order of the tile of few rows, so a row has the same bits
  * whatever the number of rows: BF16 in the order of k; FP8 and halves even inputs and odd ones
@@ -19,7 +20,8 @@
 #define KT_FLOATS_CHUNK 64 /* inputs: 16 KiB of weights, half of the least L1 */
 
 typedef struct kt_floats {
-    /* Inputs of a chunk in the order in which they are added; `a` of one tile's rows after another's. */
+    /* Inputs of a chunk in the order in which they are added; `a` of one tile's rows after
+     * another's. */
     _Alignas(64) float w[KT_FLOATS_CHUNK][KT_TILE_WIDTH];
     _Alignas(64) float a[KT_TILE_ROWS][KT_FLOATS_CHUNK];
     /* Sums over the even inputs, where they are apart. */
@@ -42,7 +44,8 @@ KT_INLINE void kt_floats_input(const float *w, const float *a, const int rows,
     }
 }
 
-/* Of all the inputs of a chunk, in the order of k; of 32 the rows have the even ones before the odd ones. */
+/* Of all the inputs of a chunk, in the order of k; of 32 the rows have the even ones before the odd
+ * ones. */
 KT_INLINE void kt_floats_pairs(const kt_floats *x, const int rows, __m512 sum[KT_TILE_ROWS][4]) {
     const float *w = x->w[0];
 
@@ -82,8 +85,8 @@ KT_INLINE void kt_floats_of_halves(__m512i halves, __m512i apart, __m512 out[2])
     out[1] = kt_half_widen(both, 1);
 }
 
-/* FP8: of `inputs` from the quad at `panel` on the even or the odd ones, 2^-8 of their values. Sixteen
- * bytes hold four rows: two inputs of each, then their next two. */
+/* FP8: of `inputs` from the quad at `panel` on the even or the odd ones, 2^-8 of their values.
+ * Sixteen bytes hold four rows: two inputs of each, then their next two. */
 static inline void kt_floats_open_fp8(kt_floats *x, const uint8_t *panel, int inputs,
                                       const int odd) {
     const __m512i apart =
@@ -165,7 +168,8 @@ KT_INLINE void kt_floats_tile_bf16(kt_tile *t, kt_floats *x, const int row, cons
     kt_floats_end(c, rows, sum);
 }
 
-/* Even inputs first, odd ones in a second pass over the chunk, which joins them where the scale ends. */
+/* Even inputs first, odd ones in a second pass over the chunk, which joins them where the scale
+ * ends. */
 KT_INLINE void kt_floats_tile_half(kt_tile *t, kt_floats *x, const kt_weight_format format,
                                    const int odd, const int row, const int rows) {
     const int64_t block = kt_fp8_block(format, t->k), b = x->i / block;
@@ -218,7 +222,8 @@ static inline void kt_floats_tiles(kt_tile *t, kt_floats *x, kt_floats_tile *til
     }
 }
 
-/* Chunks of at most `most` inputs in `passes` passes over the rows: the paces of what is fetched meanwhile. */
+/* Chunks of at most `most` inputs in `passes` passes over the rows: the paces of what is fetched
+ * meanwhile. */
 static inline void kt_floats_set_paces(kt_tile *t, int most, int passes) {
     const int tiles = (t->rows + KT_TILE_ROWS - 1) / KT_TILE_ROWS;
     kt_tile_set_part(t, most / KT_TILE_STEP, passes * tiles, t->ahead.pace, t->rows_ahead.pace);

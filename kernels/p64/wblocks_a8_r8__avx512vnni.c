@@ -256,7 +256,8 @@ KT_R8_MULTIPLY(tile)
 
 /* --- three rows by 64 outputs ---------------------------------------------------------------- */
 
-/* Block by block in L1 (wide512.h), with the bits of the tile above: sums are in units of the present block's step. */
+/* Block by block in L1 (wide512.h), with the bits of the tile above: sums are in units of the
+ * present block's step. */
 typedef void open_run(const uint8_t *panel, int64_t k, int64_t i, uint8_t *steps, uint8_t *out);
 
 static __attribute__((noinline)) void chunk_rows(kt_tile *t, kt_wide_span *chunk) {

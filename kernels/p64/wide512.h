@@ -1,10 +1,11 @@
-/* Many rows of codes in bytes on AVX-512 VNNI: three rows by 64 outputs over 256 inputs that lie in L1.
+/* Many rows of codes in bytes on AVX-512 VNNI: three rows by 64 outputs over 256 inputs that lie in
+ * L1.
  *
- * Six rows by 32 outputs take eight loads for every twelve VPDPBUSD and read the panel from L2, half of it for
- * each six rows. That is what Zen 4 runs best. Ice Lake loads 1.37 vectors of 512 bits a cycle and
- * multiplies two, and what it fetches from memory waits for the same buffers as what comes from L2:
- * there three rows by 64 outputs, with seven loads, are faster, and twice as much panel a row costs
- * nothing if a chunk of it stays in L1 while all rows pass over it.
+ * Six rows by 32 outputs take eight loads for every twelve VPDPBUSD and read the panel from L2,
+ * half of it for each six rows. That is what Zen 4 runs best. Ice Lake loads 1.37 vectors of 512
+ * bits a cycle and multiplies two, and what it fetches from memory waits for the same buffers as
+ * what comes from L2: there three rows by 64 outputs, with seven loads, are faster, and twice as
+ * much panel a row costs nothing if a chunk of it stays in L1 while all rows pass over it.
  *
  * A row's sums lie in the result tile between chunks. They are added in the order of the other
  * tiles, so a row has the same bits whatever the number of rows.
@@ -78,8 +79,9 @@ KT_INLINE void kt_wide_quad(const uint8_t *w, __m512i u[4]) {
     }
 }
 
-/* 32 inputs. The group before joins the sums when a row's new group begins, a quad of all other rows after its
- * last product: nothing that waits for its operands takes room in the schedulers from the products behind it. */
+/* 32 inputs. The group before joins the sums when a row's new group begins, a quad of all other
+ * rows after its last product: nothing that waits for its operands takes room in the schedulers
+ * from the products behind it. */
 KT_INLINE void kt_wide_group(const kt_wide_span *chunk, const kt_wide_rows *x, int g,
                              const int joins, const int has_scales, const int rows,
                              __m512i dot[KT_WIDE_ROWS][4], __m512 sum[KT_WIDE_ROWS][4]) {
@@ -144,7 +146,8 @@ KT_INLINE void kt_wide_tiles(kt_tile *t, kt_wide_span *chunk, int row, int count
     }
 }
 
-/* To be called from a function of its own. All rows: tiles of one size, then those of one row less, since sizes in turn cost a mispredicted branch each. */
+/* To be called from a function of its own. All rows: tiles of one size, then those of one row less,
+ * since sizes in turn cost a mispredicted branch each. */
 KT_INLINE void kt_wide_chunk(kt_tile *t, kt_wide_span *chunk, const int has_scales) {
     const int tiles = (t->rows + KT_WIDE_ROWS - 1) / KT_WIDE_ROWS;
     const int least = t->rows / tiles, more = t->rows % tiles;

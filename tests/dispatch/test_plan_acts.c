@@ -1,5 +1,5 @@
-/* Which encoding activations get: by the table's rows, else by the instruction sets; what exact ones rule out.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Which encoding activations get: by the table's rows, else by the instruction sets; what exact
+ * ones rule out. SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -125,8 +125,8 @@ static kt_act_format with_rows(const double own_ns[2], const double fast_ns[2], 
     return on_part("zen4", own_ns, fast_ns, is_exact);
 }
 
-/* Where a group's end takes the ports of the products, the encoding with fewer groups is the default; rows
- * overrule that as they do everywhere. */
+/* Where a group's end takes the ports of the products, the encoding with fewer groups is the
+ * default; rows overrule that as they do everywhere. */
 Test(plan, parts_that_multiply_faster_with_larger_groups_have_them_by_default) {
     static const char *const larger[] = {"icelake", "emeraldrapids-v", "cascadelake"};
     const double none[2] = {0, 0}, some[2] = {100, 1000};

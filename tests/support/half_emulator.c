@@ -98,8 +98,8 @@ static void compute(unsigned opcode, const uint16_t *a, const uint16_t *b, uint1
     }
 }
 
-/* A float -> bfloat16, as VCVTNE2PS2BF16 does it: to nearest even, subnormal numbers are zeros on both
- * sides, NaN becomes quiet. */
+/* A float -> bfloat16, as VCVTNE2PS2BF16 does it: to nearest even, subnormal numbers are zeros on
+ * both sides, NaN becomes quiet. */
 static uint16_t bf16_of(uint32_t bits) {
     const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
 

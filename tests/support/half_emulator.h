@@ -1,6 +1,6 @@
-/* Instructions on numbers of 16 bits in the kernels over opened tiles, for CPUs that lack them: VMULPH,
- * VSUBPH, VFMADD213PH and VCVTNE2PS2BF16 of whole 512-bit registers. Part of the AMX emulator
- * (amx_emulator.h), whose signal handler calls it.
+/* Instructions on numbers of 16 bits in the kernels over opened tiles, for CPUs that lack them:
+ * VMULPH, VSUBPH, VFMADD213PH and VCVTNE2PS2BF16 of whole 512-bit registers. Part of the AMX
+ * emulator (amx_emulator.h), whose signal handler calls it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TESTS_HALF_EMULATOR_H

@@ -182,7 +182,8 @@ static kt_status choose(const history *h, const kt_table *t, const kt_table_row 
     return st;
 }
 
-/* Is "stem@version{config}" the choice? Parameters that were not there yet have their initial values. */
+/* Is "stem@version{config}" the choice? Parameters that were not there yet have their initial
+ * values. */
 static bool is_choice(const char *name, const kt_choice *choice) {
     const char *brace = strchr(name, '{');
     char text[KT_CONTENDER_NAME_BYTES];
