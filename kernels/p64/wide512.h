@@ -30,8 +30,8 @@ typedef struct kt_wide_span {
     const uint8_t *multipliers;
     int64_t i; /* the chunk: inputs [i, i + 32 * groups) */
     int groups;
-    _Alignas(
-        32) int32_t start[KT_WIDE_ROWS][KT_WIDE_GROUPS]; /* sums of a tile's groups start here */
+    /* Where the sums of a tile's groups start. */
+    _Alignas(32) int32_t start[KT_WIDE_ROWS][KT_WIDE_GROUPS];
 } kt_wide_span;
 
 /* What a tile of rows sees of a chunk. */
