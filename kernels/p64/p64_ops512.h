@@ -250,12 +250,9 @@ static inline void kt_p64_add_bias512(const kt_moe_call *call, int64_t p, int ro
     }
 }
 
-/* Encode the 32 channels of panel p, from 32 gate and 32 up sums, into the row h of n inputs. */
-static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t *h, int64_t n,
-                                  int64_t p, const kt_glu_rule *glu) {
-    __m512 x0 = kt_swiglu512(_mm512_load_ps(sums), _mm512_load_ps(sums + 32), glu);
-    __m512 x1 = kt_swiglu512(_mm512_load_ps(sums + 16), _mm512_load_ps(sums + 48), glu);
-
+/* Encode the 32 channels of panel p into the row h of n inputs. */
+static inline void kt_p64_store_channels(kt_act_format acts, __m512 x0, __m512 x1, uint8_t *h,
+                                         int64_t n, int64_t p) {
     if (acts == KT_A_INT8_G32) {
         kt_a8_store_group512(x0, x1, (int8_t *)h + 32 * p, kt_a8_scales_mut(h, n) + p,
                              kt_a8_comps_mut(h, n) + p);
@@ -267,6 +264,14 @@ static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t
     }
 }
 
+/* From 32 gate and 32 up sums. */
+static inline void kt_p64_store_h(kt_act_format acts, const float *sums, uint8_t *h, int64_t n,
+                                  int64_t p, const kt_glu_rule *glu) {
+    const __m512 x0 = kt_swiglu512(_mm512_load_ps(sums), _mm512_load_ps(sums + 32), glu);
+    const __m512 x1 = kt_swiglu512(_mm512_load_ps(sums + 16), _mm512_load_ps(sums + 48), glu);
+    kt_p64_store_channels(acts, x0, x1, h, n, p);
+}
+
 /* The same for `rows` tile rows, their h rows h_stride bytes apart, several at once where that saves time. */
 static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, int rows, uint8_t *h,
                                        size_t h_stride, int64_t n, int64_t p,
@@ -274,7 +279,10 @@ static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, in
     __m512 x[4][2];
 
     while (rows) {
-        const int at_once = acts != KT_A_INT8_G16P2 || rows == 1 ? 1 : rows < 4 ? 2 : 4;
+        const int at_once = acts == KT_A_BF16 || rows == 1 ? 1
+                            : rows >= 4                    ? 4
+                            : acts == KT_A_INT8_G16P2      ? 2
+                                                           : 1;
         if (at_once == 1) {
             kt_p64_store_h(acts, sums, h, n, p, glu);
         } else {
@@ -283,7 +291,9 @@ static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, in
                 x[r][0] = kt_swiglu512(_mm512_load_ps(gate), _mm512_load_ps(up), glu);
                 x[r][1] = kt_swiglu512(_mm512_load_ps(gate + 16), _mm512_load_ps(up + 16), glu);
             }
-            if (at_once == 2)
+            if (acts == KT_A_INT8_G32)
+                kt_a8_store_rows512(x, h, h_stride, n, p);
+            else if (at_once == 2)
                 kt_a8p_store_rows512(x, 2, h, h_stride, n, 2 * p);
             else
                 kt_a8p_store_rows512(x, 4, h, h_stride, n, 2 * p);

@@ -82,6 +82,79 @@ KT_INLINE __m256i kt_lanes_add512(__m512i a, __m512i b) {
     KT_JOIN_LANES(add, a, b);
 }
 
+/* kt_a8_store_group512 for four groups, with the bits of one at a time: what a group has one number
+ * of is worked out for all four in one vector. Codes go to q and so on, `apart` bytes from group to
+ * group, scales and compensations likewise, `numbers_apart`. */
+KT_INLINE void kt_a8_store_groups512(__m512 x[4][2], uint8_t *q, size_t apart, float *scales,
+                                     int32_t *comps, size_t numbers_apart) {
+    const __m512i clear = _mm512_set1_epi32(0x7fffffff);
+    const __m512i in_order =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m128i infinity = _mm_set1_epi32(0x7f800000);
+    _Alignas(16) int32_t is_in[4], comp[4];
+    _Alignas(16) float factor[4], scale[4];
+    __m512i most[4], sum[2];
+
+    KT_EACH (r, 4)
+        most[r] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(x[r][0]), clear),
+                                   _mm512_and_si512(_mm512_castps_si512(x[r][1]), clear));
+    KT_EACH (i, 2)
+        most[i] = _mm512_max_epi32(_mm512_unpacklo_epi32(most[2 * i], most[2 * i + 1]),
+                                   _mm512_unpackhi_epi32(most[2 * i], most[2 * i + 1]));
+    most[0] = _mm512_max_epi32(_mm512_unpacklo_epi64(most[0], most[1]),
+                               _mm512_unpackhi_epi64(most[0], most[1]));
+    const __m256i half =
+        _mm256_max_epi32(_mm512_castsi512_si256(most[0]), _mm512_extracti64x4_epi64(most[0], 1));
+    const __m128i bits =
+        _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    /* kt_a8_group_scale */
+    const __m128 largest = _mm_castsi128_ps(bits);
+    const __m128 over = _mm_div_ps(_mm_set1_ps(127.0f), largest);
+    const __m128i finite = _mm_cmpgt_epi32(infinity, bits);
+    const __m128i in = _mm_and_si128(finite, _mm_cmpgt_epi32(infinity, _mm_castps_si128(over)));
+    const __m128 step = _mm_and_ps(_mm_castsi128_ps(in), _mm_div_ps(largest, _mm_set1_ps(127.0f)));
+    const __m128i nan = _mm_andnot_si128(finite, _mm_set1_epi32(0x7fc00000));
+    _mm_store_si128((__m128i *)(void *)is_in, in);
+    _mm_store_ps(factor, over);
+    _mm_store_ps(scale, _mm_or_ps(step, _mm_castsi128_ps(nan)));
+
+    KT_EACH (i, 2) {
+        __m512i code[2][2];
+        KT_EACH (b, 2) {
+            const int r = 2 * i + b;
+            KT_EACH (c, 2) {
+                const __m512 y = _mm512_mul_ps(x[r][c], _mm512_set1_ps(factor[r]));
+                code[b][c] = _mm512_and_si512(_mm512_cvtps_epi32(y), _mm512_set1_epi32(is_in[r]));
+            }
+        }
+        const __m512i both = _mm512_packs_epi16(_mm512_packs_epi32(code[0][0], code[0][1]),
+                                                _mm512_packs_epi32(code[1][0], code[1][1]));
+        const __m512i codes = _mm512_permutexvar_epi32(in_order, both);
+        uint8_t *to = q + (size_t)(2 * i) * apart;
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm512_castsi512_si256(codes));
+        _mm256_storeu_si256((__m256i *)(void *)(to + apart), _mm512_extracti64x4_epi64(codes, 1));
+        sum[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), both),
+                                   _mm512_set1_epi16(1));
+    }
+    const __m256i sums = kt_lanes_add512(sum[0], sum[1]);
+    const __m256i pairs = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+    const __m128i four = _mm256_castsi256_si128(
+        _mm256_permutevar8x32_epi32(pairs, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)));
+    _mm_store_si128((__m128i *)(void *)comp,
+                    _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(four, 3)));
+    KT_EACH (r, 4) {
+        memcpy((char *)scales + (size_t)r * numbers_apart, &scale[r], sizeof *scales);
+        memcpy((char *)comps + (size_t)r * numbers_apart, &comp[r], sizeof *comps);
+    }
+}
+
+/* The same for group g of four rows of k inputs, `stride` bytes apart. */
+KT_INLINE void kt_a8_store_rows512(__m512 x[4][2], uint8_t *h, size_t stride, int64_t k,
+                                   int64_t g) {
+    kt_a8_store_groups512(x, h + 32 * g, stride, kt_a8_scales_mut(h, k) + g,
+                          kt_a8_comps_mut(h, k) + g, stride);
+}
+
 /* kt_a8p_store_groups512 for up to four rows, `stride` bytes apart, with the bits of one at a time: what a group
  * has one number of, its largest magnitude, step and sum, is worked out for all rows in one vector (Zen 4: 30
  * cycles a row instead of 59). Numbers stand in the order of row, then group. */
