@@ -38,7 +38,7 @@ typedef struct kt_tiles_block {
 #define KT_BLOCK_MEMBERS(x)                                            \
     const uint8_t *const a = x->a, *const a2 = x->a2, *const b = x->b; \
     float *const c = x->c;                                             \
-    const kt_opening *const open = x->open;                            \
+    const kt_open_values512 open = kt_open_load(x->open);              \
     const kt_sums_begin begin = x->begin;                              \
     const int ends = x->ends;                                          \
     const int64_t step = x->step;                                      \
@@ -47,7 +47,7 @@ typedef struct kt_tiles_block {
 typedef void kt_tiles_run(const kt_tiles_block *x);
 
 /* What stands after product p of n: its lines of `lines`. */
-KT_INLINE void kt_tiles_gap(const kt_open_how how, const kt_opening *open, int64_t step,
+KT_INLINE void kt_tiles_gap(const kt_open_how how, const kt_open_values512 *open, int64_t step,
                             const int tiles, const int lines, const int n, const int p) {
     KT_UNROLL for (int i = lines * p / n; i < lines * (p + 1) / n; i++)
         kt_open_line(how, open, step, tiles, i);
@@ -63,7 +63,7 @@ KT_INLINE void kt_tiles_gap(const kt_open_how how, const kt_opening *open, int64
         if (ends) KT_AMX_STORE(t, c + 256 * (t), 64); \
     } while (0)
 
-#define KT_GAP(p) kt_tiles_gap(how, open, step, 2, 8 * lines, 32, p)
+#define KT_GAP(p) kt_tiles_gap(how, &open, step, 2, 8 * lines, 32, p)
 #define KT_A_AT(row, k) ((row) + KT_OPEN_TILE * (k))
 #define KT_B_AT(column, k) (b + KT_OPEN_TILE * (2 * (k) + (column)))
 
@@ -137,7 +137,7 @@ KT_INLINE void kt_tiles_pair(const kt_open_how how, const kt_tiles_block *block,
 #undef KT_GAP
 #undef KT_B_AT
 
-#define KT_GAP(p) kt_tiles_gap(how, open, step, 4, lines, 16, p)
+#define KT_GAP(p) kt_tiles_gap(how, &open, step, 4, lines, 16, p)
 #define KT_B_AT(column, k) (b + KT_OPEN_TILE * (4 * (k) + (column)))
 #define KT_ONE_COLUMN(column, k, p, first, last)      \
     do {                                              \
@@ -170,6 +170,12 @@ KT_INLINE void kt_tiles_single(const kt_open_how how, const kt_tiles_block *bloc
 #undef KT_GAP
 #undef KT_B_AT
 
+/* One step of `tiles` tiles, opened without products. */
+KT_INLINE void kt_tiles_step(const kt_open_how how, const kt_tiles_block *block, const int tiles) {
+    const kt_open_values512 open = kt_open_load(block->open);
+    kt_tiles_gap(how, &open, block->step, tiles, 4 * tiles, 1, 0);
+}
+
 /* A way of opening: its blocks by lines a step (1, 2, 4, 8), its single block, and one step of two
  * or four tiles at a time. Blocks that open nothing are common to all. */
 typedef struct kt_tiles_way {
@@ -192,10 +198,8 @@ KT_TILES_RUN(single_alone, kt_tiles_single(KT_TILES_NOTHING, x, 0))
     KT_TILES_RUN(name##_4, kt_tiles_pair(((kt_open_how){__VA_ARGS__}), x, 4))                 \
     KT_TILES_RUN(name##_8, kt_tiles_pair(((kt_open_how){__VA_ARGS__}), x, 8))                 \
     KT_TILES_RUN(name##_single, kt_tiles_single(((kt_open_how){__VA_ARGS__}), x, 64))         \
-    KT_TILES_RUN(name##_step2,                                                                \
-                 kt_tiles_gap(((kt_open_how){__VA_ARGS__}), x->open, x->step, 2, 8, 1, 0))    \
-    KT_TILES_RUN(name##_step4,                                                                \
-                 kt_tiles_gap(((kt_open_how){__VA_ARGS__}), x->open, x->step, 4, 16, 1, 0))   \
+    KT_TILES_RUN(name##_step2, kt_tiles_step(((kt_open_how){__VA_ARGS__}), x, 2))             \
+    KT_TILES_RUN(name##_step4, kt_tiles_step(((kt_open_how){__VA_ARGS__}), x, 4))             \
     static const kt_tiles_way kt_way_##name = {                                               \
         {kt_tiles_##name##_1, kt_tiles_##name##_2, kt_tiles_##name##_4, kt_tiles_##name##_8}, \
         kt_tiles_##name##_single,                                                             \

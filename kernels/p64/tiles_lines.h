@@ -92,18 +92,30 @@ KT_INLINE void kt_half_fma(__m512i h[4], const __m512i b[2], const __m512i c[2])
             : "v"(b[0]), "v"(b[1]), "v"(c[0]), "v"(c[1]));
 }
 
+/* Constants of opening as a block's code holds them: loaded once, since whatever is read between
+ * tile instructions is read again behind each. */
+typedef struct kt_open_values512 {
+    __m512i table, keep, exponent, half_step, low_byte, ones, bias;
+    const kt_opening *opening;
+} kt_open_values512;
+
+KT_INLINE kt_open_values512 kt_open_load(const kt_opening *o) {
+    return (kt_open_values512){_mm512_load_si512(o->table),    _mm512_load_si512(o->keep),
+                               _mm512_load_si512(o->exponent), _mm512_load_si512(o->half_step),
+                               _mm512_load_si512(o->low_byte), _mm512_load_si512(o->ones),
+                               _mm512_load_si512(o->bias),     o};
+}
+
 /* (a & b) | c */
 KT_INLINE __m512i kt_and_or(__m512i a, int b, int c) {
     return _mm512_ternarylogic_epi32(a, _mm512_set1_epi16((short)b), _mm512_set1_epi16((short)c),
                                      0xea);
 }
 
-/* Half -> bfloat16 times 2^-16. Constants from memory: a broadcast would take the port of VPERMW.
- * */
-KT_INLINE __m512i kt_half_open(const kt_opening *o, __m512i h, const int rounds) {
-    if (rounds) h = _mm512_add_epi16(h, _mm512_load_si512(o->half_step));
-    return _mm512_ternarylogic_epi32(_mm512_srai_epi16(h, 3), _mm512_load_si512(o->keep),
-                                     _mm512_load_si512(o->exponent), 0xea);
+/* Half -> bfloat16 times 2^-16. */
+KT_INLINE __m512i kt_half_open(const kt_open_values512 *v, __m512i h, const int rounds) {
+    if (rounds) h = _mm512_add_epi16(h, v->half_step);
+    return _mm512_ternarylogic_epi32(_mm512_srai_epi16(h, 3), v->keep, v->exponent, 0xea);
 }
 
 /* --- codes to halves --- */
@@ -115,15 +127,14 @@ KT_INLINE __m512i kt_words_down(__m512i x, const int bits) {
 
 /* The codes of bytes j and j + 2 of quad `quad` (inputs 4 quad ..) as halves. Up to five bits index
  * the table, whose repetition stands for masking; wider ones are put below the exponent of 1024. */
-KT_INLINE __m512i kt_open_codes(const kt_open_how how, const kt_opening *o, __m512i low,
+KT_INLINE __m512i kt_open_codes(const kt_open_how how, const kt_open_values512 *v, __m512i low,
                                 __m512i high, const int quad, const int j) {
     const int at = how.low < 8 ? how.low * (quad / how.low) : 0;
     __m512i x = kt_words_down(low, at + 8 * j);
 
     if (how.low == 8) {
-        const __m512i ones = _mm512_load_si512(o->ones);
-        if (j) return _mm512_or_si512(x, ones);
-        return _mm512_ternarylogic_epi32(x, _mm512_load_si512(o->low_byte), ones, 0xea);
+        if (j) return _mm512_or_si512(x, v->ones);
+        return _mm512_ternarylogic_epi32(x, v->low_byte, v->ones, 0xea);
     }
     if (how.high) {
         const int bit = how.high * (quad / how.high) + 8 * j;
@@ -131,12 +142,14 @@ KT_INLINE __m512i kt_open_codes(const kt_open_how how, const kt_opening *o, __m5
                                       kt_words_down(high, bit - how.low), 0xca);
     }
     if (how.low + how.high > 5) return kt_and_or(x, (1 << (how.low + how.high)) - 1, 0x6400);
-    return _mm512_permutexvar_epi16(x, _mm512_load_si512(o->table));
+    return _mm512_permutexvar_epi16(x, v->table);
 }
 
 /* Four rows of tile `tile`, of which the last two may be of the step's second 16 inputs. */
-KT_INLINE void kt_open_rows(const kt_open_how how, const kt_opening *o, int64_t tile,
+KT_INLINE void kt_open_rows(const kt_open_how how, const kt_open_values512 *v, int64_t tile,
                             __m512i h[4]) {
+    const kt_opening *const o = v->opening;
+
     if (how.terms == KT_OPEN_MINIMUM) {
         const __m512i scale[2] = {_mm512_load_si512(o->scale[0][tile]),
                                   _mm512_load_si512(o->scale[1][tile])};
@@ -148,27 +161,28 @@ KT_INLINE void kt_open_rows(const kt_open_how how, const kt_opening *o, int64_t 
         if (how.terms == KT_OPEN_ZERO) kt_half_sub(h, _mm512_load_si512(o->minimum[0][tile]));
         kt_half_mul(h, scale, scale);
     }
-    KT_EACH (i, 4) h[i] = kt_half_open(o, h[i], how.rounds);
+    KT_EACH (i, 4) h[i] = kt_half_open(v, h[i], how.rounds);
 }
 
 /* --- lines --- */
 
 /* Quads l and l + 4: rows 2 l, 2 l + 1, 2 l + 8 and 2 l + 9 of the tile. */
-KT_INLINE void kt_open_line_codes(const kt_open_how how, const kt_opening *o, int64_t s,
+KT_INLINE void kt_open_line_codes(const kt_open_how how, const kt_open_values512 *v, int64_t s,
                                   const int tiles, const int c, const int l) {
+    const kt_opening *const o = v->opening;
     const int64_t tile = s * tiles + c;
     const uint8_t *low = o->low[s] + 64 * c, *high = o->high[s] + 64 * c;
-    uint8_t *to = o->to + KT_OPEN_TILE * tile + 128 * l;
+    uint8_t *to = v->opening->to + KT_OPEN_TILE * tile + 128 * l;
     __m512i bits = _mm512_load_si512(low + 256 * (l % how.low)), more = bits, h[4];
 
     if (how.high) more = _mm512_load_si512(high + 256 * (l % how.high));
-    h[0] = kt_open_codes(how, o, bits, more, l, 0);
-    h[1] = kt_open_codes(how, o, bits, more, l, 1);
+    h[0] = kt_open_codes(how, v, bits, more, l, 0);
+    h[1] = kt_open_codes(how, v, bits, more, l, 1);
     if (how.low == 8) bits = _mm512_load_si512(low + 256 * (l + 4));
-    h[2] = kt_open_codes(how, o, bits, more, l + 4, 0);
-    h[3] = kt_open_codes(how, o, bits, more, l + 4, 1);
-    if (how.low + how.high > 5) kt_half_sub(h, _mm512_load_si512(o->bias));
-    kt_open_rows(how, o, tile, h);
+    h[2] = kt_open_codes(how, v, bits, more, l + 4, 0);
+    h[3] = kt_open_codes(how, v, bits, more, l + 4, 1);
+    if (how.low + how.high > 5) kt_half_sub(h, v->bias);
+    kt_open_rows(how, v, tile, h);
     _mm512_store_si512(to, h[0]);
     _mm512_store_si512(to + 64, h[1]);
     _mm512_store_si512(to + 512, h[2]);
@@ -177,10 +191,11 @@ KT_INLINE void kt_open_line_codes(const kt_open_how how, const kt_opening *o, in
 
 /* Quads 2 l and 2 l + 1. With the byte above and zero below, an arithmetic shift by one and the
  * sign's copy taken out, E4M3 is the half of 2^-8 times its value, subnormal codes included. */
-KT_INLINE void kt_open_line_e4m3(const kt_open_how how, const kt_opening *o, int64_t s,
+KT_INLINE void kt_open_line_e4m3(const kt_open_how how, const kt_open_values512 *v, int64_t s,
                                  const int tiles, const int c, const int l) {
+    const kt_opening *const o = v->opening;
     const int64_t tile = s * tiles + c;
-    uint8_t *to = o->to + KT_OPEN_TILE * tile + 256 * l;
+    uint8_t *to = v->opening->to + KT_OPEN_TILE * tile + 256 * l;
     const __m512i zero = _mm512_setzero_si512(), clear = _mm512_set1_epi16((short)0xbfff);
     __m512i worst = _mm512_load_si512(o->worst + 64 * c), h[4];
 
@@ -192,33 +207,34 @@ KT_INLINE void kt_open_line_e4m3(const kt_open_how how, const kt_opening *o, int
         h[2 * q] = _mm512_and_si512(first, clear);
         h[2 * q + 1] = _mm512_and_si512(second, clear);
     }
-    kt_open_rows(how, o, tile, h);
+    kt_open_rows(how, v, tile, h);
     KT_EACH (i, 4) _mm512_store_si512(to + 64 * i, h[i]);
     _mm512_store_si512(o->worst + 64 * c, worst);
 }
 
-KT_INLINE void kt_open_line_bf16(const kt_opening *o, int64_t s, const int tiles, const int c,
-                                 const int l) {
-    uint8_t *to = o->to + KT_OPEN_TILE * (s * tiles + c);
+KT_INLINE void kt_open_line_bf16(const kt_open_values512 *v, int64_t s, const int tiles,
+                                 const int c, const int l) {
+    uint8_t *to = v->opening->to + KT_OPEN_TILE * (s * tiles + c);
     KT_EACH (r, 4) {
         const int row = 4 * l + r;
-        _mm512_store_si512(to + 64 * row, _mm512_load_si512(o->low[s] + 256 * row + 64 * c));
+        _mm512_store_si512(to + 64 * row,
+                           _mm512_load_si512(v->opening->low[s] + 256 * row + 64 * c));
     }
 }
 
 /* Line i (a constant) behind step s of a slice that has `tiles` tiles a step, and its share of
  * fetching. */
-KT_INLINE_UNROLLED void kt_open_line(const kt_open_how how, const kt_opening *o, int64_t s,
+KT_INLINE_UNROLLED void kt_open_line(const kt_open_how how, const kt_open_values512 *v, int64_t s,
                                      const int tiles, const int i) {
     const int a_step = 4 * tiles, c = i % a_step / 4, l = i % 4;
-    const uint8_t *fetch = o->fetch + 64 * how.fetch * (a_step / 8) * s;
+    const uint8_t *fetch = v->opening->fetch + 64 * how.fetch * (a_step / 8) * s;
 
     if (how.low == KT_OPEN_BF16)
-        kt_open_line_bf16(o, s + i / a_step, tiles, c, l);
+        kt_open_line_bf16(v, s + i / a_step, tiles, c, l);
     else if (how.low == KT_OPEN_E4M3)
-        kt_open_line_e4m3(how, o, s + i / a_step, tiles, c, l);
+        kt_open_line_e4m3(how, v, s + i / a_step, tiles, c, l);
     else
-        kt_open_line_codes(how, o, s + i / a_step, tiles, c, l);
+        kt_open_line_codes(how, v, s + i / a_step, tiles, c, l);
     KT_UNROLL for (int n = i * how.fetch / 8; n < (i + 1) * how.fetch / 8; n++)
         _mm_prefetch((const char *)fetch + 64 * n, _MM_HINT_T1);
 }

@@ -21,6 +21,7 @@
 /* A panel's numbers per row. */
 typedef struct kt_open_rows64 {
     _Alignas(64) float range[64], factor[64];
+    _Alignas(64) uint16_t less[64];    /* bfloat16 scales: what their bits lose to be halves' */
     _Alignas(64) uint8_t worst[4][64]; /* kt_opening.worst of the four columns of tiles */
 } kt_open_rows64;
 
@@ -29,36 +30,69 @@ typedef struct kt_open_rows64 {
 typedef void kt_open_points(const uint8_t *unit, const uint8_t *more, int first, int end,
                             uint8_t *out);
 
+/* A format of blocks, and where in its block the parts of each unit of 32 inputs begin: found once
+ * a call, since formats are no constants here and a block's parts take divisions to find. */
+typedef struct kt_open_where {
+    kt_p64_spec spec;
+    int shift; /* a block has 2^shift units */
+    size_t block_bytes;
+    struct {
+        uint32_t planes, scales, minima, more;
+    } unit[8];
+} kt_open_where;
+
+/* Prepare steps [0, steps) of a slice from unit u on. */
+typedef struct kt_open_panel kt_open_panel;
+typedef void kt_open_slices(const kt_open_panel *p, int64_t u, int64_t steps, int row, int tiles,
+                            kt_opening *o);
+
 /* A panel that is being opened, in slices. */
-typedef struct kt_open_panel {
+struct kt_open_panel {
     const uint8_t *at;
     kt_weight_format format;
+    const kt_open_where *where;
     int64_t k;
     kt_open_rows64 *rows;
     kt_open_points *points; /* NULL: the format has no grid */
-} kt_open_panel;
+    kt_open_slices *slices;
+};
 
 _Alignas(64) static const uint8_t kt_open_zeros[4096]; /* codes of inputs behind the last */
 
 /* --- where things are --- */
 
-/* A run of a block format: its planes, and where scales and minima of its groups begin. */
+/* A unit of a block format: its planes, and where scales and minima of its groups begin. */
 typedef struct kt_open_run {
     const uint8_t *head, *planes, *scales, *minima, *more;
 } kt_open_run;
 
-/* The run that holds unit u (32 inputs), its planes being those of the unit. */
-static inline kt_open_run kt_open_run_of(kt_p64_spec s, const uint8_t *panel, int64_t u) {
-    const int64_t input = 32 * u, in_block = input % s.span, inputs = kt_p64_run_inputs(s);
-    kt_open_run r;
+static inline kt_open_where kt_open_where_of(kt_weight_format format) {
+    const kt_p64_spec s = kt_p64_spec_of(format);
+    kt_open_where w = {.spec = s};
 
-    r.head = panel + (size_t)(input / s.span) * kt_p64_block_bytes(s);
-    r.planes = r.head + kt_p64_run_at(s, (int)in_block);
-    r.scales = r.head + kt_p64_scales_at(s, (int)in_block);
-    r.minima = r.scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s);
-    r.more = kt_p64_has_front(s) ? r.head + kt_p64_more_at(s, (int)in_block) : NULL;
-    r.planes += (size_t)(in_block % inputs / 32) * kt_p64_plane_bytes(s);
-    return r;
+    if (!s.low) return w;
+    w.shift = __builtin_ctz((unsigned)s.span / 32);
+    w.block_bytes = kt_p64_block_bytes(s);
+    for (int u = 0; u < s.span / 32; u++) {
+        const int inputs = kt_p64_run_inputs(s);
+        const size_t scales = kt_p64_scales_at(s, 32 * u), plane = kt_p64_plane_bytes(s);
+
+        w.unit[u].planes =
+            (uint32_t)(kt_p64_run_at(s, 32 * u) + (size_t)(32 * u % inputs / 32) * plane);
+        w.unit[u].scales = (uint32_t)scales;
+        w.unit[u].minima = (uint32_t)(scales + (size_t)(inputs / s.group) * kt_p64_scale_bytes(s));
+        w.unit[u].more = kt_p64_has_front(s) ? (uint32_t)kt_p64_more_at(s, 32 * u) : 0;
+    }
+    return w;
+}
+
+/* Unit u of a panel. */
+KT_INLINE kt_open_run kt_open_run_of(const kt_open_where *w, const uint8_t *panel, int64_t u) {
+    const uint8_t *head = panel + (size_t)(u >> w->shift) * w->block_bytes;
+    const int64_t i = u & ((1 << w->shift) - 1);
+
+    return (kt_open_run){head, head + w->unit[i].planes, head + w->unit[i].scales,
+                         head + w->unit[i].minima, head + w->unit[i].more};
 }
 
 KT_INLINE __m512 kt_open_halves(const uint8_t *at) {
@@ -155,13 +189,13 @@ static inline float kt_open_reach(kt_p64_spec s) {
 }
 
 /* bfloat16 scales of a whole panel: 32 rows at a time, sign cleared. */
-static inline void kt_open_largest_bf16(kt_p64_spec s, const uint8_t *panel, int64_t k,
+static inline void kt_open_largest_bf16(const kt_open_where *w, const uint8_t *panel, int64_t k,
                                         float top[64]) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 
-    for (int64_t u = 0; u < k / 32; u += s.group / 32) {
-        const uint8_t *at = kt_open_run_of(s, panel, u).scales;
+    for (int64_t u = 0; u < k / 32; u += w->spec.group / 32) {
+        const uint8_t *at = kt_open_run_of(w, panel, u).scales;
         KT_EACH (i, 2) {
             const __m512i x = _mm512_load_si512(at + 64 * i);
             most[i] = _mm512_max_epu16(most[i], _mm512_and_si512(x, magnitude));
@@ -177,7 +211,9 @@ static inline void kt_open_largest_bf16(kt_p64_spec s, const uint8_t *panel, int
 
 /* The largest term of each row of a block format, or more. Scales of a block of 256 are products
  * with d and dmin, whose largest factors stand for them. */
-static inline void kt_open_largest(kt_p64_spec s, const uint8_t *panel, int64_t k, float top[64]) {
+static inline void kt_open_largest(const kt_open_where *w, const uint8_t *panel, int64_t k,
+                                   float top[64]) {
+    const kt_p64_spec s = w->spec;
     const int has_head = kt_p64_head_bytes(s) > 0;
     const float scale_most = s.grid                  ? 31 * kt_grid_unit(s.grid)
                              : s.scale == KT_P64_S8  ? 128
@@ -187,7 +223,7 @@ static inline void kt_open_largest(kt_p64_spec s, const uint8_t *panel, int64_t 
     _Alignas(64) float scale[64] = {0}, minimum[64] = {0};
 
     for (int64_t u = 0; u < k / 32; u += has_head ? s.span / 32 : kt_p64_run_inputs(s) / 32) {
-        const kt_open_run run = kt_open_run_of(s, panel, u);
+        const kt_open_run run = kt_open_run_of(w, panel, u);
         for (int r = 0; r < 64; r += 16) {
             if (has_head) kt_open_raise(scale + r, kt_open_halves(run.head + 2 * r));
             if (kt_p64_head_bytes(s) > 128)
@@ -264,21 +300,31 @@ static inline void kt_open_tail(kt_p64_spec s, const kt_open_panel *p) {
     }
 }
 
+/* What kt_open_two_scales takes off: (112 - (field of range - 127)) << 7. */
+static inline void kt_open_less(kt_open_rows64 *rows) {
+    for (int r = 0; r < 64; r += 16) {
+        const __m512i range = _mm512_srli_epi32(_mm512_load_si512(rows->range + r), 16);
+        const __m512i less = _mm512_sub_epi32(_mm512_set1_epi32(239 << 7), range);
+        _mm256_store_si256((__m256i *)(void *)(rows->less + r), _mm512_cvtepi32_epi16(less));
+    }
+}
+
 /* Begin a panel: its numbers per row. */
 static inline void kt_open_begin(const kt_open_panel *p) {
-    const kt_p64_spec s = kt_p64_spec_of(p->format);
+    const kt_p64_spec s = p->where->spec;
     const uint8_t *behind = p->at + 64 * p->k; /* the codes of a format of bytes */
     _Alignas(64) float top[64];
 
     memset(p->rows->worst, 0, sizeof p->rows->worst);
     if (s.low) {
         if (s.scale == KT_P64_BF16) {
-            kt_open_largest_bf16(s, p->at, p->k, top);
+            kt_open_largest_bf16(p->where, p->at, p->k, top);
             for (int r = 0; r < 64; r++) top[r] *= kt_open_reach(s);
         } else {
-            kt_open_largest(s, p->at, p->k, top);
+            kt_open_largest(p->where, p->at, p->k, top);
         }
         kt_open_ranges(p->rows, top, 0);
+        kt_open_less(p->rows);
         if (kt_p64_tail_bytes(s)) kt_open_tail(s, p);
         return;
     }
@@ -320,49 +366,42 @@ KT_INLINE void kt_open_store_halves(uint16_t *to, __m512 x) {
     _mm512_store_si512(to, _mm512_or_si512(h, _mm512_slli_epi32(h, 16)));
 }
 
+/* Words 0 to 15 and 16 to 31, each twice. */
+_Alignas(64) static const uint16_t kt_open_twice[2][32] = {
+    {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
+     8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15},
+    {16, 16, 17, 17, 18, 18, 19, 19, 20, 20, 21, 21, 22, 22, 23, 23,
+     24, 24, 25, 25, 26, 26, 27, 27, 28, 28, 29, 29, 30, 30, 31, 31}};
+
 /* bfloat16 scales of two tiles at once, without rounding: the exponent's field less 112 of what it
  * would be times `range` leaves a half's, and what is below becomes zero or loses its leading bit
  * (2^-26 of the row's largest). */
-static inline void kt_open_two_scales(const uint8_t *scales, const float *range, uint16_t *to) {
+KT_INLINE __m512i kt_open_two_scales(const uint8_t *scales, __m512i less) {
     const __m512i sign = _mm512_set1_epi16((short)0x8000);
     const __m512i x = _mm512_loadu_si512(scales);
-    __m256i less[2];
-    __m512i h;
+    __m512i h = _mm512_subs_epu16(_mm512_andnot_si512(sign, x), less);
 
-    for (int i = 0; i < 2; i++) /* (112 - (field of range - 127)) << 7 */
-        less[i] = _mm512_cvtepi32_epi16(_mm512_sub_epi32(
-            _mm512_set1_epi32(239 << 7), _mm512_srli_epi32(_mm512_load_si512(range + 16 * i), 16)));
-    h = _mm512_inserti64x4(_mm512_castsi256_si512(less[0]), less[1], 1);
-    h = _mm512_slli_epi16(_mm512_subs_epu16(_mm512_andnot_si512(sign, x), h), 3);
-    h = _mm512_ternarylogic_epi32(h, x, sign, 0xf8); /* h | (x & sign) */
-    for (int i = 0; i < 2; i++) {
-        const __m512i wide =
-            _mm512_cvtepu16_epi32(i ? _mm512_extracti64x4_epi64(h, 1) : _mm512_castsi512_si256(h));
-        _mm512_store_si512(to + 32 * i, _mm512_or_si512(wide, _mm512_slli_epi32(wide, 16)));
-    }
+    return _mm512_ternarylogic_epi32(_mm512_slli_epi16(h, 3), x, sign, 0xf8); /* h | (x & sign) */
 }
 
 /* Scales, and minima, of step s of a slice whose first panel row is `row`. */
-static inline void kt_open_terms_of(const kt_open_panel *p, const kt_open_run *run, int64_t s,
-                                    int row, int tiles, kt_opening *o) {
-    const kt_p64_spec spec = kt_p64_spec_of(p->format);
+KT_INLINE void kt_open_terms_of(const kt_p64_spec spec, const kt_open_panel *p,
+                                const kt_open_run *run, int64_t s, int row, int tiles,
+                                kt_opening *o) {
+    const int own = spec.group == 16 ? o->halves : 1; /* halves that differ */
 
     for (int c = 0; c < tiles; c++) {
         const int r = row + 16 * c;
         const int64_t tile = s * tiles + c;
         const __m512 range = _mm512_load_ps(p->rows->range + r);
-        if (spec.scale == KT_P64_BF16 && o->halves == 1) {
-            if (c % 2 == 0)
-                kt_open_two_scales(run->scales + 2 * r, p->rows->range + r, o->scale[0][tile]);
-            continue;
-        }
-        for (int half = 0; half < o->halves; half++) {
-            const __m512 minimum = kt_open_minima(spec, run, half, r);
-            kt_open_store_halves(o->scale[half][tile],
-                                 _mm512_mul_ps(kt_open_scales(spec, run, half, r), range));
-            kt_open_store_halves(o->minimum[half][tile], spec.minimum == KT_P64_MIN_ZERO
-                                                             ? minimum
-                                                             : _mm512_mul_ps(minimum, range));
+        for (int half = 0; half < own; half++) {
+            const __m512 scale = _mm512_mul_ps(kt_open_scales(spec, run, half, r), range);
+            __m512 minimum = kt_open_minima(spec, run, half, r);
+            if (spec.minimum != KT_P64_MIN_ZERO) minimum = _mm512_mul_ps(minimum, range);
+            for (int i = half; i < (own == 1 ? o->halves : half + 1); i++) {
+                kt_open_store_halves(o->scale[i][tile], scale);
+                kt_open_store_halves(o->minimum[i][tile], minimum);
+            }
         }
     }
 }
@@ -403,43 +442,97 @@ static inline void kt_open_digits(kt_p64_spec s, const kt_open_run *run, int row
         }
 }
 
+/* Steps [from, steps) of a slice lie behind the last input: zeros. */
+static inline void kt_open_nothing(int64_t from, int steps, int tiles, kt_opening *o) {
+    for (int64_t s = from; s < steps; s++) {
+        o->low[s] = o->high[s] = kt_open_zeros;
+        for (int64_t t = s * tiles; t < (s + 1) * tiles; t++)
+            for (int half = 0; half < 2; half++) {
+                memset(o->scale[half][t], 0, sizeof o->scale[half][t]);
+                memset(o->minimum[half][t], 0, sizeof o->minimum[half][t]);
+            }
+    }
+}
+
+/* Steps [0, steps) of codes with one bfloat16 scale a step, which is most of INT4: two tiles at a
+ * time. */
+static inline void kt_open_slice_bf16(const kt_open_panel *p, int64_t u, int64_t steps, int row,
+                                      int tiles, kt_opening *o) {
+    const kt_open_where *w = p->where;
+    const int high = 256 * w->spec.high;
+
+    for (int c = 0; c < tiles; c += 2) {
+        const __m512i less = _mm512_loadu_si512(p->rows->less + row + 16 * c);
+        const __m512i twice[2] = {_mm512_load_si512(kt_open_twice[0]),
+                                  _mm512_load_si512(kt_open_twice[1])};
+        for (int64_t s = 0; s < steps; s++) {
+            const kt_open_run run = kt_open_run_of(w, p->at, u + s);
+            const __m512i h = kt_open_two_scales(run.scales + 2 * (row + 16 * c), less);
+            uint16_t *to = o->scale[0][s * tiles + c];
+
+            o->high[s] = run.planes + 4 * row;
+            o->low[s] = o->high[s] + high;
+            KT_EACH (i, 2) _mm512_store_si512(to + 32 * i, _mm512_permutexvar_epi16(twice[i], h));
+        }
+    }
+}
+
+/* Codes of any kind: planes, points or digits, scales and minima. */
+KT_INLINE void kt_open_slice_spec(const kt_p64_spec spec, const kt_open_panel *p, int64_t u,
+                                  int64_t steps, int row, int tiles, kt_opening *o) {
+    for (int64_t s = 0; s < steps; s++) {
+        const kt_open_run run = kt_open_run_of(p->where, p->at, u + s);
+        o->high[s] = run.planes + 4 * row;
+        o->low[s] = o->high[s] + 256 * spec.high;
+        if (spec.grid) {
+            p->points(run.planes, run.more, row / 16, row / 16 + tiles, o->points[s]);
+            o->high[s] = o->low[s] = o->points[s] + 4 * row;
+        }
+        if (spec.scale == KT_P64_IQ1) {
+            kt_open_digits(spec, &run, row, tiles, o->digits[s]);
+            o->low[s] = o->digits[s][0];
+        }
+        kt_open_terms_of(spec, p, &run, s, row, tiles, o);
+    }
+}
+
+static inline void kt_open_slice_codes(const kt_open_panel *p, int64_t u, int64_t steps, int row,
+                                       int tiles, kt_opening *o) {
+    kt_open_slice_spec(p->where->spec, p, u, steps, row, tiles, o);
+}
+
+/* The same by code that knows the spec of a format: kt_open_slice_<id>. */
+#define KT_OPEN_SLICES(id)                                                                    \
+    static void kt_open_slice_##id(const kt_open_panel *p, int64_t u, int64_t steps, int row, \
+                                   int tiles, kt_opening *o) {                                \
+        kt_open_slice_spec(kt_p64_spec_of(KT_W_##id), p, u, steps, row, tiles, o);            \
+    }
+
+static inline void kt_open_slice_bytes(const kt_open_panel *p, int64_t u, int64_t steps, int row,
+                                       int tiles, kt_opening *o) {
+    const int64_t bytes = p->format == KT_W_BF16 ? KT_P64_HALVES_BYTES : KT_P64_CODES8_BYTES;
+    const int is_e4m3 = kt_open_is_e4m3(p->format);
+
+    for (int64_t s = 0; s < steps; s++) {
+        o->low[s] = o->high[s] = p->at + bytes * (u + s) + 4 * row;
+        if (is_e4m3) kt_open_terms_e4m3(p, u + s, s, row, tiles, o);
+    }
+}
+
 /* Prepare `steps` steps from unit u on, panel rows [row, row + 16 * tiles). */
 static inline void kt_open_slice(const kt_open_panel *p, int64_t u, int steps, int row, int tiles,
                                  kt_opening *o) {
-    const kt_p64_spec spec = kt_p64_spec_of(p->format);
-    const int64_t units = p->k / 32;
+    const kt_p64_spec *s = &p->where->spec;
+    const int64_t left = p->k / 32 - u, inside = left < 0 ? 0 : left < steps ? left : steps;
 
     o->worst = p->rows->worst[row / 16];
-    for (int64_t s = 0; s < steps; s++) {
-        const int64_t at = u + s;
-        if (at >= units) {
-            o->low[s] = o->high[s] = kt_open_zeros;
-            for (int64_t t = s * tiles; t < (s + 1) * tiles; t++)
-                for (int half = 0; half < 2; half++) {
-                    memset(o->scale[half][t], 0, sizeof o->scale[half][t]);
-                    memset(o->minimum[half][t], 0, sizeof o->minimum[half][t]);
-                }
-        } else if (spec.low) {
-            const kt_open_run run = kt_open_run_of(spec, p->at, at);
-            o->high[s] = run.planes + 4 * row;
-            o->low[s] = o->high[s] + 256 * spec.high;
-            if (p->points) {
-                p->points(run.planes, run.more, row / 16, row / 16 + tiles, o->points[s]);
-                o->high[s] = o->low[s] = o->points[s] + 4 * row;
-            }
-            if (spec.scale == KT_P64_IQ1) {
-                kt_open_digits(spec, &run, row, tiles, o->digits[s]);
-                o->low[s] = o->digits[s][0];
-            }
-            kt_open_terms_of(p, &run, s, row, tiles, o);
-        } else {
-            o->low[s] = p->at +
-                        (p->format == KT_W_BF16 ? KT_P64_HALVES_BYTES : KT_P64_CODES8_BYTES) * at +
-                        4 * row;
-            o->high[s] = o->low[s];
-            if (kt_open_is_e4m3(p->format)) kt_open_terms_e4m3(p, at, s, row, tiles, o);
-        }
-    }
+    if (!s->low)
+        kt_open_slice_bytes(p, u, inside, row, tiles, o);
+    else if (s->scale == KT_P64_BF16 && o->halves == 1 && s->minimum == KT_P64_MIN_NONE)
+        kt_open_slice_bf16(p, u, inside, row, tiles, o);
+    else
+        p->slices(p, u, inside, row, tiles, o);
+    if (inside < steps) kt_open_nothing(inside, steps, tiles, o);
 }
 
 /* The table of halves by code, with what truncation takes put on, or the bias of wide codes. */

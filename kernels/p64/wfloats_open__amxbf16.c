@@ -20,9 +20,9 @@ static void run(const kt_tiles_call *call) {
 
 KT_TILES_OPS(run)
 
-KT_P64_KERNEL(wfloats_open, amxbf16, 1, 1,
+KT_P64_KERNEL(wfloats_open, amxbf16, 2, 2,
               .weights = 1u << KT_W_BF16 | 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL |
                          1u << KT_W_MXFP8,
               .acts = 1u << KT_A_BF16, .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED,
-              .bits = "opened-tiles", .accepts = kt_tiles_accepts,
+              .bits = "opened-tiles", .rank = 1, .accepts = kt_tiles_accepts,
               .workspace_bytes = kt_tiles_workspace);

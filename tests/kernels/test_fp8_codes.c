@@ -58,6 +58,18 @@ static double scale_of(kt_weight_format format, const call_memory *x, int code) 
                                       : x->scales[code / 128 * 2 + place_of(code) / 128];
 }
 
+/* Of the row with this code, all of whose inputs have one. */
+static double largest_scale(kt_weight_format format, const call_memory *x, int code) {
+    const float *blocks = x->scales + code / 128 * 2;
+    int most = 0;
+
+    if (format == KT_W_FP8_CHANNEL) return fabs(x->scales[code]);
+    if (format == KT_W_FP8_B128) return fmax(fabs(blocks[0]), fabs(blocks[1]));
+    for (int g = 0; g < GROUPS; g++)
+        if (x->exponents[code * GROUPS + g] > most) most = x->exponents[code * GROUPS + g];
+    return ldexp(1, most - 127);
+}
+
 static void check(const kt_variant *v, const kt_problem *q, const kt_config *config,
                   const call_memory *x) {
     kt_problem of_call = *q;
@@ -73,16 +85,22 @@ static void check(const kt_variant *v, const kt_problem *q, const kt_config *con
                          .scratch = x->scratch};
     of_call.m = 0;
     v->gemm(&call);
-    for (int64_t i = 0; i < q->m; i++)
+    for (int64_t i = 0; i < q->m; i++) {
+        double inputs = 0;
+        for (int64_t j = 0; j < INPUTS; j++) inputs += fabs(activation(i, j));
         for (int code = 0; code < CODES; code++) {
             const double got = x->c[i * CODES + code];
             const double want = kt_f8e4m3_to_f32((uint8_t)code) * scale_of(q->weights, x, code) *
                                 activation(i, place_of(code));
-            cr_assert(isnan(want) ? isnan(got) : got == want,
+            /* Tiles that open weights take a zero for 2^-26 of the largest (tiles_lines.h). */
+            const double zeros = v->numerics == KT_NUM_OPENED ? 0x1p-26 * 512 * inputs : 0;
+            const double lost = zeros * largest_scale(q->weights, x, code);
+            cr_assert(isnan(want) ? isnan(got) : fabs(got - want) <= lost,
                       "%s %s m=%lld row %lld code %02x: %g, want %g", v->name,
                       kt_weight_format_name(q->weights), (long long)q->m, (long long)i, code, got,
                       want);
         }
+    }
 }
 
 static int all_rows(const kt_variant *v, kt_weight_format format, kt_act_format acts,

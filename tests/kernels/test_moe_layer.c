@@ -389,9 +389,20 @@ Test(moe_layer, a_shared_expert_is_one_that_every_token_chooses) {
     fixture_deinit(&f);
 }
 
+/* What the layer's variants may do: those that open weights round them once more. */
+static kt_numerics numerics_of(const fixture *f) {
+    const kt_choice_map *maps[2] = {&f->map, &f->down_map};
+
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < maps[half]->count; i++)
+            if (maps[half]->choice[i].variant->numerics == KT_NUM_OPENED) return KT_NUM_OPENED;
+    return KT_NUM_F32;
+}
+
 /* out of one token in double, with the bound of everything between. */
 static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_value *out) {
     const kt_problem *q = &f->layer.problem, half = kt_moe_down_half(&f->layer);
+    const kt_numerics numerics = numerics_of(f);
     char *row = kt_guard_alloc(kt_act_row_bytes(q->acts, q->k), 64, 0);
     double a[MAX_K], w_row[MAX_K], h_value[MAX_N];
     kt_ref_sum gate[MAX_N], up[MAX_N], down[MAX_K];
@@ -416,7 +427,7 @@ static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_va
                 const kt_moe_ending ending = {f->layer.glu,
                                               bias_at(f->layer.bias.gate, e * q->n + j),
                                               bias_at(f->layer.bias.up, e * q->n + j)};
-                h[j] = kt_moe_ref_h(q, KT_NUM_F32, &gate[j], &up[j], &ending);
+                h[j] = kt_moe_ref_h(q, numerics, &gate[j], &up[j], &ending);
             }
             for (int64_t g = 0; g < q->n / 32; g++) kt_moe_ref_encode(q->acts, h + 32 * g);
             for (int64_t j = 0; j < q->n; j++) h_value[j] = h[j].value;
@@ -424,7 +435,7 @@ static void reference(const fixture *f, const batch *b, int64_t token, kt_ref_va
             for (int64_t j = 0; j < q->k; j++) {
                 kt_ref_value y;
                 kt_format_find(half.weights)->decode_row(&f->down[e].matrix, j, w_row);
-                y = kt_moe_ref_down(&half, KT_NUM_F32, &down[j], w_row, h);
+                y = kt_moe_ref_down(&half, numerics, &down[j], w_row, h);
                 y = kt_moe_ref_bias(y, bias_at(f->layer.bias.down, e * q->k + j));
                 y = kt_moe_ref_add(out[j].value, b->route_weight[s], y);
                 y.bound += out[j].bound;
