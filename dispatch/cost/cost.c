@@ -7,6 +7,7 @@
 #include "kernels/attn/attn_common.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/format.h"
+#include "kernels/formats/p64_spec.h"
 
 /* Used where nothing was measured; on the slow side for every machine that has the ISA, so that an
  * estimate does not promise more than the machine holds. Stream: one DDR4 channel. Scalar: one
@@ -177,24 +178,59 @@ typedef struct habit {
 } habit;
 
 /* Fitted to one core of Granite Rapids with `kttune bench` (experts 2048 x 768, cold, 1 to 512 rows
- * per expert; peaks 223 FMA, 894 VPDPBUSD, 5220 TDPBUSD, 2556 TDPBF16PS Gop/s). Vectors: BF16 129
- * Gop/s at 64 rows and 42 at 4; INT8 and INT4 375 to 425 at 64 rows. Tiles: BF16 583 at 512 rows,
- * 300 at 32; two planes 615 and 397; exact ones 322 to 460 and 281 to 433. Halves on tiles were not
- * measured: twice the products of BF16. */
-static habit habit_of(const kt_problem *p, const kt_variant *v) {
+ * per expert; peaks 249 FMA, 996 VPDPBUSD, 6792 TDPBUSD, 3351 TDPBF16PS Gop/s). Vectors: BF16 149
+ * Gop/s at 64 rows and 45 at 4; INT4 498 and 285 at 8, INT8 547 and 170. Tiles in Gop/s at 16, 32
+ * and 128 rows: */
+static habit tiles_habit(const kt_problem *p, kt_numerics numerics) {
     const bool is_float = p->acts == KT_A_BF16 || p->acts == KT_A_F32;
+    const kt_p64_spec spec = kt_p64_spec_of(p->weights);
 
-    if (!(v->isa & TILES)) return is_float ? (habit){0.58, 7} : (habit){0.45, 4};
-    switch (v->numerics) {
-    case KT_NUM_EXACT_INT32: return (habit){0.084, 9};
+    switch (numerics) {
+    case KT_NUM_EXACT_INT32: return (habit){0.084, 9}; /* INT4 358, 503, 547 */
     case KT_NUM_REQUANT:
-    case KT_NUM_ACTS16: return (habit){0.118, 16};
-    case KT_NUM_F32: return (habit){0.114, 31};
-    case KT_NUM_OPENED: return (habit){0.5, 22}; /* a prototype: 536 Gop/s at 16 rows */
+    case KT_NUM_ACTS16: return (habit){0.118, 16}; /* two planes: 241, 452, 695 */
+    case KT_NUM_F32: return (habit){0.114, 31};    /* halves, twice BF16's products: unmeasured */
+    case KT_NUM_OPENED: break;
     case KT_NUM_ACTS8:
-    case KT_NUM_BF16_F32: break;
+    case KT_NUM_BF16_F32:
+        if (p->weights != KT_W_BF16) return (habit){0.19, 33}; /* FP8 218, 370, 524 */
+        return (habit){0.27, 48}; /* 217, 336, 597; dense 224, 346, 705 */
     }
-    return (habit){0.228, 31};
+    if (p->weights == KT_W_BF16) /* copied: 204, 366, 772; dense 187, 321, 673 */
+        return p->op == KT_OP_GEMM ? (habit){0.24, 60} : (habit){0.38, 83};
+    if (is_float) return (habit){0.5, 104};                         /* FP8 311, 553, 1163 */
+    if (spec.scale == KT_P64_IQ1) return (habit){0.28, 131};        /* 106, 191, 471 */
+    if (spec.grid) return (habit){0.34, 48};                        /* IQ3_S 243, 333, 715 */
+    return (habit){0.5, 16 + 5 * kt_format_find(p->weights)->bits}; /* INT4 536, 835, 1328;
+                                                                     * INT8 380, 632, 1184 */
+}
+
+/* Vectors that multiply integers spend longer on few rows of wider codes. */
+static habit habit_of(const kt_problem *p, const kt_variant *v) {
+    const kt_format *format = kt_format_find(p->weights);
+
+    if (v->isa & TILES) return tiles_habit(p, v->numerics);
+    if (p->acts == KT_A_BF16 || p->acts == KT_A_F32) return (habit){0.58, 7};
+    return (habit){0.45, format && format->bits > 6 ? 8 : 4};
+}
+
+/* Attention, in queries that meet each key: what they share is that keys are turned round and 8-bit
+ * ones widened. Fitted with 32 heads over 4 of 128, 8 and 4096 queries to a key. Granite Rapids, in
+ * Gop/s: FMA 80 and 151, VDPBF16PS 72 and 100, VPDPBUSD 137 and 301, tiles 79 and 455 (352 at 64);
+ * Zen 4: FMA 92, VDPBF16PS 189, VPDPBUSD 277. */
+static habit attention_habit(const kt_variant *v) {
+    if (v->isa & TILES) return (habit){0.14, 32};
+    if (v->numerics == KT_NUM_ACTS8) return (habit){0.55, 8};
+    return v->numerics == KT_NUM_BF16_F32 ? (habit){0.8, 4} : (habit){0.7, 7};
+}
+
+static double attention_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
+                           int threads, double operations) {
+    const double queries = (double)p->m * (double)p->n / (double)p->kv_heads;
+    const habit h = attention_habit(v);
+
+    return operations / queries * (queries + h.opening_rows) /
+           (h.share * kt_peak_gops(v->isa, c) * threads);
 }
 
 /* Without a measurement of all cores together each is taken to have its own rate. What reads
@@ -209,12 +245,16 @@ static double expected_read_ns(double bytes, const kt_ceilings *c, int threads) 
 
 double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
                            int threads) {
-    const habit h = habit_of(p, v);
     double bytes, operations, rows, multiply_ns;
+    habit h;
 
-    if (!is_matrix(p) || p->m < 1) return kt_cost_ns(p, v, c, threads);
     if (threads < 1) threads = 1;
     kt_problem_work(p, &bytes, &operations);
+    if (p->op == KT_OP_ATTN && p->m > 0 && p->kv_heads > 0)
+        return larger(expected_read_ns(bytes, c, threads),
+                      attention_ns(p, v, c, threads, operations));
+    if (!is_matrix(p) || p->m < 1) return kt_cost_ns(p, v, c, threads);
+    h = habit_of(p, v);
     rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
     multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
                   (h.share * kt_peak_gops(v->isa, c) * threads);

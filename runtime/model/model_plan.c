@@ -241,18 +241,20 @@ static kt_status resolve_simple(maker *m, kt_problem problem) {
     return KT_OK;
 }
 
-/* One row or many, over short, usual and long contexts: what the table says of each. Without a row
- * of this cache, and where bits are kept, one choice is for all. */
+/* One row or many, over short, usual and long contexts: what the table says of each, without a row
+ * of this cache what is expected. Where that is one variant for all, and where bits are kept, one
+ * choice is for all. */
 static kt_status resolve_attn(maker *m, const kt_attention *a) {
     static const int64_t rows[] = {1, 64}, keys[] = {2048, 8192, 32768};
     kt_problem p = kt_attn_problem(a, m->plan->kv, m->plan->max_context);
+    bool differ = false;
     kt_simple_plan *s;
     kt_attn_choices *c;
 
     _Static_assert(sizeof rows / sizeof *rows * (sizeof keys / sizeof *keys) == KT_ATTN_SIZES,
                    "room for every size");
     KT_TRY(resolve_simple(m, p));
-    if (kt_planner_keeps_bits(m->planner) || !kt_planner_has_rows(m->planner, &p)) return KT_OK;
+    if (kt_planner_keeps_bits(m->planner)) return KT_OK;
     for (s = m->plan->simple; !is_same_simple(&s->problem, &p);) s++;
     c = &s->by_size;
     c->n = 0;
@@ -260,7 +262,9 @@ static kt_status resolve_attn(maker *m, const kt_attention *a) {
         c->at[i].rows = p.m = rows[i % 2];
         c->at[i].keys = p.context = keys[i / 2];
         KT_TRY(kt_plan_resolve_simple(m->planner, &p, m->plan->threads, &c->at[i].choice, m->err));
+        differ |= c->at[i].choice.variant != s->choice.variant;
     }
+    if (!differ && !kt_planner_has_rows(m->planner, &p)) c->n = 0;
     return KT_OK;
 }
 

@@ -41,16 +41,16 @@ static kt_fingerprint granite_rapids(void) {
                         .usable_cores = 2,
                         .numa_nodes = 1,
                         .memory_bytes = (uint64_t)16 << 30};
-    m.ceilings.stream_gbs_1t = 18.9;
-    m.ceilings.stream_gbs_all = 25.3;
-    m.ceilings.peak_scalar_gops = 7.5;
+    m.ceilings.stream_gbs_1t = 18.6;
+    m.ceilings.stream_gbs_all = 37.4;
+    m.ceilings.peak_scalar_gops = 49.2;
     for (int bit = 0; bit < KT_ISA_COUNT; bit++) {
         static const struct {
             const char *isa;
             double gops;
-        } peaks[] = {{"avx2", 111.8},     {"avxvnni", 447},      {"avx512", 223.5},
-                     {"avx512vnni", 894}, {"avx512bf16", 111.8}, {"avx512fp16", 447},
-                     {"amxint8", 5220},   {"amxbf16", 2556}};
+        } peaks[] = {{"avx2", 134},       {"avxvnni", 536},    {"avx512", 249},
+                     {"avx512vnni", 996}, {"avx512bf16", 125}, {"avx512fp16", 498},
+                     {"amxint8", 6792},   {"amxbf16", 3351}};
         for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
             if (kt_isa_parse(peaks[i].isa) == bit) m.ceilings.peak_gops[bit] = peaks[i].gops;
     }
@@ -157,9 +157,9 @@ Test(plan_tiles, the_crossovers_are_those_that_were_measured) {
         int64_t vectors_at, tiles_at;
     } cases[] = {{KT_W_BF16, 1, 4},
                  {KT_W_FP8_B128, 1, 4},
-                 {KT_W_INT8_CHANNEL, 16, 32},
-                 {KT_W_INT4_G32, 16, 32},
-                 {KT_W_Q4_K, 32, 64}};
+                 {KT_W_INT8_CHANNEL, 6, 12},
+                 {KT_W_INT4_G32, 8, 12},
+                 {KT_W_Q4_K, 8, 16}};
     const kt_fingerprint m = granite_rapids();
     bench b;
 
