@@ -91,6 +91,29 @@ Test(encodings, are_decided_by_the_most_valuable_cells_of_few_rows_and_of_many) 
     kt_registry_destroy(r);
 }
 
+Test(encodings, may_be_asked_for) {
+    kt_registry *r = make_registry();
+    kt_cell_list cells;
+    kt_err err;
+
+    make_cells(&cells);
+    cr_assert_eq(kt_give_encoding(r, "a8p", &cells, &err), KT_OK, "%s", err.message);
+    for (int i = 0; i < 4; i++) cr_expect_eq(cells.cells[i].problem.acts, KT_A_INT8_G16P2);
+    cr_expect_eq(cells.cells[4].problem.acts, KT_A_BF16);
+    cr_expect_eq(cells.cells[5].problem.acts, KT_A_INT8_G32, "nothing reads a8p there");
+    cr_assert_eq(kt_give_encoding(r, "a8", &cells, &err), KT_OK, "%s", err.message);
+    for (int i = 0; i < 4; i++) cr_expect_eq(cells.cells[i].problem.acts, KT_A_INT8_G32);
+
+    cr_expect_eq(kt_give_encoding(r, "abf16", &cells, &err), KT_E_INVALID);
+    cr_expect_str_eq(err.message, "--acts 'abf16': w8c is read as a8 or a8p");
+    cr_expect_eq(kt_give_encoding(r, "a9", &cells, &err), KT_E_INVALID);
+    cells.cells[0] = cells.cells[4], cells.n = 1; /* BF16 */
+    cr_expect_eq(kt_give_encoding(r, "a8", &cells, &err), KT_E_INVALID);
+    cr_expect_str_eq(err.message, "--acts 'a8': none of 1 cells has two encodings");
+    kt_cell_list_deinit(&cells);
+    kt_registry_destroy(r);
+}
+
 static void put(kt_table *t, const kt_problem *p, kt_act_format acts, double ns) {
     kt_table_row row = {.problem = *p,
                         .threads = 2,

@@ -194,6 +194,7 @@ Test(verbs, all_name_object_found_and_expected, .timeout = 120) {
         {"run $H/none", 2, "model '", "/none': no such folder", "kttune list models"},
         {"run $H/torn", 2, "torn/config.json", "1:19", "expected"},
         {"run $H/mini --colour", 2, "kttune run", "'--colour'", "kttune run --help"},
+        {"run $H/mini --acts a8 --format bf16", 2, "--acts 'a8'", "none of", "two encodings"},
         {"run $H/mini --strategy luck", 2, "--strategy", "'luck'", "kttune list strategies"},
         {"run $H/mini --out $H/none/x.kttable.json --cells m=1", 8, "none/x.journal.jsonl",
          "No such file", "open"},

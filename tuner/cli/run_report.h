@@ -14,7 +14,7 @@
 
 typedef struct kt_run_options {
     const char *model, *workload, *mix, *routing, *cache, *numa, *plans;
-    const char *format, *out, *strategy, *threads, *cells, *results;
+    const char *format, *acts, *out, *strategy, *threads, *cells, *results;
     const char *device, *device_rows; /* NULL = the CPU; of calls on a device */
     double budget_seconds;            /* 0 = none */
     int64_t seed, shard[2];           /* shard i of n; 0/0 = all */

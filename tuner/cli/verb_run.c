@@ -282,7 +282,7 @@ static bool is_whole(const run_state *r) {
 }
 
 /* Encodings of activations as the table that is there has them, or as serving has them without
- * one. */
+ * one; or the one that was asked for. */
 static kt_status take_encodings(run_state *r, kt_err *err) {
     const bool keeps_bits = r->options.deterministic;
     kt_table *old = NULL;
@@ -295,6 +295,8 @@ static kt_status take_encodings(run_state *r, kt_err *err) {
     }
     st = kt_take_encodings(r->bench.registry, &r->bench.machine, old, keeps_bits, &r->cells, NULL,
                            err);
+    if (st == KT_OK && r->options.acts)
+        st = kt_give_encoding(r->bench.registry, r->options.acts, &r->cells, err);
     kt_table_destroy(old);
     return st;
 }
@@ -502,7 +504,7 @@ static kt_status run_all(run_state *r, int *code, kt_err *err) {
     if (r->options.device) return run_device(r, code, err);
     KT_TRY(open_ledger(r, err));
     if (r->options.fresh && !r->options.dry_run) KT_TRY(forget(r, err));
-    if (is_whole(r) && !r->options.deterministic && !r->options.dry_run)
+    if (is_whole(r) && !r->options.deterministic && !r->options.acts && !r->options.dry_run)
         KT_TRY(race_encodings(r, err));
     KT_TRY(open_session(r, err));
     if (r->options.dry_run) {
@@ -543,6 +545,8 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         {"format", KT_SWITCH_TEXT, &o->format, "F",
          "native, bf16, int8 or int4 (experts int4, rest int8); default what was recorded, or "
          "native"},
+        {"acts", KT_SWITCH_TEXT, &o->acts, "F",
+         "encoding of activations where kernels read two, a8 or a8p; default what serving takes"},
         {"budget", KT_SWITCH_DURATION, &o->budget_seconds, "TIME",
          "hard limit, 60s or 10m; up to 3m the quick choice of cells; 0s = none (default)"},
         {"out", KT_SWITCH_TEXT, &o->out, "FILE", "the table; default where serving looks for it"},

@@ -35,6 +35,27 @@ bool kt_has_two_encodings(const kt_registry *registry, const kt_problem *p, kt_a
     return *own != *fast;
 }
 
+kt_status kt_give_encoding(const kt_registry *registry, const char *name, kt_cell_list *cells,
+                           kt_err *err) {
+    const int acts = kt_act_format_parse(name);
+    size_t n = 0;
+
+    for (size_t i = 0; i < cells->n; i++) {
+        kt_problem *p = &cells->cells[i].problem;
+        kt_act_format own, fast;
+        if (!kt_has_two_encodings(registry, p, &own, &fast)) continue;
+        if (acts != (int)own && acts != (int)fast)
+            return kt_fail(err, KT_E_INVALID, "--acts '%s': %s is read as %s or %s", name,
+                           kt_weight_format_name(p->weights), kt_act_format_name(own),
+                           kt_act_format_name(fast));
+        p->acts = (kt_act_format)acts;
+        n++;
+    }
+    if (n > 0) return KT_OK;
+    return kt_fail(err, KT_E_INVALID, "--acts '%s': none of %zu cells has two encodings", name,
+                   cells->n);
+}
+
 /* The most valuable cell with problem p's operation and weights and few rows, or many; its
  * index, or -1. */
 static int64_t best_cell(const kt_cell_list *cells, const kt_problem *p, bool is_few) {

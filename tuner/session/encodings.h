@@ -23,6 +23,11 @@ kt_status kt_take_encodings(const kt_registry *registry, const kt_fingerprint *m
 bool kt_has_two_encodings(const kt_registry *registry, const kt_problem *p, kt_act_format *own,
                           kt_act_format *fast);
 
+/* Give cells that two encodings are fast for the one of that name ("a8" or "a8p"). KT_E_INVALID for
+ * another name, and when there is no such cell. */
+kt_status kt_give_encoding(const kt_registry *registry, const char *name, kt_cell_list *cells,
+                           kt_err *err);
+
 /* Cells whose rows decide between encodings: of each operation and weight format that two are
  * fast for, the most valuable cell of up to KT_FEW_ROWS rows and of more, with one encoding and
  * with the other. The caller deinits out, which an error (KT_E_NOMEM) leaves alone. */
