@@ -226,15 +226,16 @@ static void meet(walk *w, kt_attn_part t) {
         inner->weigh(&t);
 }
 
-/* How many rows from r on can meet the block together: few queries to a row, each row one behind
- * the one before, the first one seeing a key of the block. */
+/* How many rows from r on can meet the block together: few queries in all, each row one behind the
+ * one before, the first one seeing a key of the block. */
 static int64_t rows_together(const walk *w, int64_t r, int64_t key) {
     const int32_t *position = w->call->position + w->row;
     const bool has_codes = kt_attn_has_scales(w->all.v.cache) && !w->is_weighed_wide;
+    const int64_t most = w->inner->ragged ? w->inner->ragged : KT_ATTN_FEW;
     int64_t n = 1;
 
     if (has_codes || !(w->inner->weighs_ragged || w->inner->weighs_from_any)) return 1;
-    while (r + n < w->rows && (n + 1) * w->all.group <= KT_ATTN_FEW &&
+    while (r + n < w->rows && (n + 1) * w->all.group <= most &&
            position[r + n] == position[r] + n &&
            kt_attn_first_key(w->call->problem, position[r + n]) <= key)
         n++;

@@ -128,10 +128,11 @@ typedef struct kt_attn_inner {
     float (*soften)(const kt_attn_part *t, int64_t i);
     void (*soften_all)(const kt_attn_part *t);
     /* Rows that see different numbers of keys can be softened and weighed together, at most
-     * KT_ATTN_FEW queries. weighs_ragged: weigh gives each query its own number, kt_attn_keys.
-     * weighs_from_any: a float of a row is the weight of one key, so weigh can begin at any key
-     * and the walk calls it for the common keys, then for each row's own. */
+     * `ragged` queries (0 = KT_ATTN_FEW). weighs_ragged: weigh gives each query its own number,
+     * kt_attn_keys. weighs_from_any: a float of a row is the weight of one key, so weigh can begin
+     * at any key and the walk calls it for the common keys, then for each row's own. */
     bool weighs_ragged, weighs_from_any;
+    int64_t ragged;
     /* o[i] = o[i] * keep[i] + sum_j s[i * KT_ATTN_LDS + j] v[j], for the n_keys of the tile;
      * needed. weighs_codes: it takes codes too, for at most KT_ATTN_FEW queries, to its bits. */
     void (*weigh)(const kt_attn_part *t);

@@ -23,6 +23,7 @@ enum {
     TILE = 1024,               /* its bytes */
     COLUMNS = 128,             /* of values that are met at a time */
     AT_ONCE = 4,               /* tiles of sums */
+    MOST_QUERIES = 256,        /* of a tile of the walk */
     S_STRIDE = 4 * KT_ATTN_LDS /* bytes between rows of scores */
 };
 
@@ -123,6 +124,13 @@ static void scores(const kt_attn_part *tile) {
     }
 }
 
+/* Weights: those of the second 32 keys are zeros also in rows that were softened without them. */
+static void soften(const kt_attn_part *t) {
+    soften_all(t);
+    for (int64_t i = 0; i < t->n && t->n_keys > 32 && kt_attn_keys(t, i) <= 32; i++)
+        _mm512_store_ps(t->s + i * KT_ATTN_LDS + 16, _mm512_setzero_ps());
+}
+
 /* --- values --- */
 
 /* Columns [x, x + 32 n) of a block's values: tile (c, step) is 16 columns of 32 keys, those that
@@ -177,7 +185,7 @@ static void add_sums(const kt_attn_part *t, const made *m) {
     }
 }
 
-static void weigh(const kt_attn_part *tile) {
+static void weigh_block(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t steps = t->n_keys > 32 ? 2 : 1, d = (t->v.d + 31) / 32 * 32;
     uint8_t *const values = values_of(t);
@@ -214,6 +222,39 @@ static void weigh(const kt_attn_part *tile) {
     }
 }
 
+/* Are the values of keys [from, n_keys) finite? Zero times others is not zero. */
+static bool are_finite(const kt_attn_part *t, int64_t from) {
+    const __m512i top = _mm512_set1_epi16(0x7f80);
+    __mmask32 not = 0;
+
+    for (int64_t j = from; j < t->n_keys; j++)
+        for (int64_t x = 0; x < t->v.d; x += 32) {
+            const __m512i v =
+                _mm512_maskz_loadu_epi16(mask32(t->v.d - x), kt_attn_row(&t->v, j) + x);
+            not |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(v, top), top);
+        }
+    return not == 0;
+}
+
+/* Rows that see different numbers of keys have weights of zero for those that they do not see. Where
+ * that is no help they go one by one. */
+static void weigh(const kt_attn_part *t) {
+    kt_attn_part row = *t;
+
+    if (t->n_keys == t->least || t->n == t->group || are_finite(t, t->least)) {
+        weigh_block(t);
+        return;
+    }
+    row.n = t->group;
+    for (int64_t i = 0; i < t->n; i += t->group) {
+        row.n_keys = row.least = kt_attn_keys(t, i);
+        row.s = t->s + i * KT_ATTN_LDS;
+        row.o = t->o + i * t->ldo;
+        row.keep = t->keep + i;
+        weigh_block(&row);
+    }
+}
+
 /* --- the variant --- */
 
 static const kt_attn_inner inner = {.lanes = 32,
@@ -222,8 +263,10 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .keys_bytes = keys_bytes,
                                     .load_keys = load_keys,
                                     .scores = scores,
-                                    .soften_all = soften_all,
+                                    .soften_all = soften,
                                     .weigh = weigh,
+                                    .weighs_ragged = true,
+                                    .ragged = MOST_QUERIES,
                                     .store_sums = store_sums};
 
 static void attn(const kt_attn_call *call) {
@@ -243,7 +286,7 @@ static size_t workspace_bytes(const kt_problem *problem, const kt_config *config
 }
 
 /* Many queries share the turning of the keys. */
-static const int32_t tile_queries[] = {64, 128, 256};
+static const int32_t tile_queries[] = {64, 128, MOST_QUERIES};
 static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 128}};
 
 KT_VARIANT(bf16_tiles__amxbf16) = {
