@@ -29,6 +29,11 @@
  * with every expert. */
 #define DOWN_PANELS 4
 #define DOWN_OUT_BYTES ((int64_t)128 << 10)
+/* Tiles put an expert's rows into order once a task, which takes as long as a panel or two of them:
+ * with many experts to a thread a task is a whole expert, and down has two tasks to a thread while
+ * their output stays in L2. */
+#define BULK_EXPERTS 16
+#define BULK_OUT_BYTES ((int64_t)1 << 20)
 /* A thread that shares with nobody streams an expert's panels in one go. */
 #define ALONE_TASK_BYTES ((int64_t)1 << 40)
 
@@ -51,6 +56,7 @@ struct kt_moe_state {
     int64_t n_active, max_rows;
     int64_t encode_rows; /* tokens per encode task */
     kt_moe_cut cut;      /* of this call */
+    bool is_bulk;        /* its experts are for tiles, and many to a thread */
     kt_share gate_up;    /* of one expert */
     kt_share down;       /* of the outputs; row_block counts tokens */
 };
@@ -376,6 +382,11 @@ static void put_in_order(struct kt_moe_state *s) {
         s->order[begin[31 - __builtin_clz((unsigned)rows_of(s, s->active[i]))]++] = s->active[i];
 }
 
+static bool is_for_tiles(const kt_moe_layer *layer, int64_t rows) {
+    const kt_choice *choice = kt_choice_for(layer->choices, rows < 1 ? 1 : rows);
+    return (choice->variant->isa & (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)) != 0;
+}
+
 /* By what this call turned out to be. */
 static void choose_cut(const kt_moe_job *job, int n_threads) {
     struct kt_moe_state *s = job->state;
@@ -384,7 +395,10 @@ static void choose_cut(const kt_moe_job *job, int n_threads) {
         kt_moe_cut_for(job->layer->cuts, job->tokens, (double)s->max_rows / mean);
 
     s->cut = *cut;
-    if (cut == &kt_moe_cut_default && n_threads == 1) s->cut.task_bytes = ALONE_TASK_BYTES;
+    s->is_bulk = cut == &kt_moe_cut_default && s->n_active >= BULK_EXPERTS * n_threads &&
+                 is_for_tiles(job->layer, (int64_t)mean);
+    if (cut == &kt_moe_cut_default && (n_threads == 1 || s->is_bulk))
+        s->cut.task_bytes = ALONE_TASK_BYTES;
     put_in_order(s);
 }
 
@@ -395,6 +409,7 @@ static int64_t gate_up_prepare(void *arg, int n_threads) {
     int64_t tasks = 0;
 
     s->cut = kt_moe_cut_default;
+    s->is_bulk = false;
     if (!s->n_active) return 0;
     choose_cut(job, n_threads);
     s->gate_up =
@@ -463,7 +478,7 @@ static int64_t down_prepare(void *arg, int n_threads) {
     const kt_problem *q = &job->layer->problem;
     struct kt_moe_state *s = job->state;
     int64_t panels = kt_p64_panels(q->k);
-    int64_t tasks_at_least = (int64_t)2 * s->cut.tasks_per_thread * n_threads;
+    int64_t tasks_at_least = (int64_t)2 * s->cut.tasks_per_thread * n_threads, most_out;
     size_t panel_bytes;
 
     if (!job->tokens) return 0;
@@ -476,8 +491,10 @@ static int64_t down_prepare(void *arg, int n_threads) {
      * panel: 80 to 87 % of the read ceiling alone, all of it four at a time). */
     while (s->down.panels < DOWN_PANELS && panels >= 2 * s->down.panels * tasks_at_least)
         s->down.panels *= 2;
+    while (s->is_bulk && panels >= 4 * s->down.panels * n_threads) s->down.panels *= 2;
+    most_out = s->is_bulk ? BULK_OUT_BYTES : DOWN_OUT_BYTES;
     while (s->down.panels > DOWN_PANELS &&
-           s->down.panels * job->tokens * (int64_t)sizeof(float) * KT_P64_ROWS > DOWN_OUT_BYTES)
+           s->down.panels * job->tokens * (int64_t)sizeof(float) * KT_P64_ROWS > most_out)
         s->down.panels = (s->down.panels + 1) / 2;
     return panels * kt_share_ceil(job->tokens, s->down.row_block);
 }
