@@ -34,7 +34,7 @@ typedef struct kt_model_options {
     const char *table;       /* dispatch table; NULL = this machine's, "" = none */
     const char *importance;  /* file of `kt importance`, for the search of scales; or NULL */
     int64_t context;         /* tokens of the longest sequence; 0 = the model's, or what fits */
-    int64_t step_rows;       /* most rows of a step; 0 = 512 */
+    int64_t step_rows;       /* most rows of a step; 0 = 512, with tiles 2048 */
     uint64_t kv_bytes;       /* of all pages and states; 0 = one context's, and more where free */
     int32_t n_threads;       /* 0 = one per usable core */
     bool deterministic;      /* no bit follows chunks or threads */

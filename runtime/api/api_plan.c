@@ -23,7 +23,7 @@ static kt_status plan_model(kt_planner *planner, const kt_model_dir *dir,
                             const kt_engine_options *o, kt_memory_plan *out, kt_err *err) {
     const int64_t most = dir->graph.numbers.max_context;
     const int64_t context = o->max_context ? o->max_context : most;
-    const int64_t wanted = o->max_chunk ? o->max_chunk : KT_DEFAULT_CHUNK;
+    const int64_t wanted = o->max_chunk ? o->max_chunk : kt_default_chunk(context);
     kt_model_plan plan = {0};
     kt_memory_request request = {.plan = &plan,
                                  .n_nodes = 1,

@@ -194,18 +194,17 @@ static void look_at_table(report *r, const kt_topology *t, const kt_model_dir *d
 static void survey(const kt_model_dir *dir, kt_planner *planner, size_t kv_memory,
                    kt_memory_choice *choices, kt_err *err) {
     const int64_t most = dir->graph.numbers.max_context;
-    const int64_t rows = most < KT_DEFAULT_CHUNK ? most : KT_DEFAULT_CHUNK;
     kt_model_plan plan;
     kt_memory_request request = {.plan = &plan,
                                  .n_nodes = 1,
-                                 .context = rows,
+                                 .context = most < KT_LEAST_CONTEXT ? most : KT_LEAST_CONTEXT,
                                  .kv_memory = kv_memory,
                                  .logit_rows = kt_scheduler_logit_rows(0),
                                  .takes_longest = true,
                                  .available = kt_memory_available_bytes()};
 
     if (kt_model_plan_make(planner, &dir->graph, KT_QUANT_NATIVE, KT_W_BF16, kt_usable_cores(),
-                           rows, most, &plan, err) != KT_OK)
+                           kt_default_chunk(most), most, &plan, err) != KT_OK)
         return;
     kt_memory_survey(&request, choices, err);
     kt_model_plan_deinit(&plan);

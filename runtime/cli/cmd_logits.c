@@ -204,7 +204,7 @@ static int run(int argc, char **argv) {
         KT_OPTION_FLAG("hidden", &f.hidden, "write the hidden states too"),
         KT_OPTION_STRING("against", 0, &f.against, "FILE",
                          "an earlier --out of the same tokens: print how far off these logits are"),
-        KT_OPTION_INT("prefill-chunk", 0, &f.chunk, 1, 1 << 20, "tokens per step (default 512)"),
+        KT_OPTION_INT("prefill-chunk", 0, &f.chunk, 1, 1 << 20, "the same as --chunk"),
         KT_ENGINE_OPTIONS(f.engine)};
     const char *model = NULL;
     int n_words = 0;
@@ -226,7 +226,7 @@ static int run(int argc, char **argv) {
                   : read_tokens(f.tokens_from, &ids, &n, &err);
     if (st != KT_OK) return kt_command_fail(&err);
     f.engine.tokenizer_optional = true;
-    f.engine.chunk = f.chunk;
+    if (f.chunk) f.engine.chunk = f.chunk;
     code = kt_engine_flags_load(&f.engine, &usage, model, &log, &e);
     if (code == 0 && run_and_write(e, &f, ids, n, &err) != KT_OK) code = kt_command_fail(&err);
     kt_engine_destroy(e);

@@ -384,7 +384,7 @@ static kt_status tell_beside(asked *a, const char *weights, kt_model_plan *plan,
 
 static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_err *err) {
     const kt_model_numbers *n = &a->dir.graph.numbers;
-    const int64_t rows = a->context < KT_DEFAULT_CHUNK ? a->context : KT_DEFAULT_CHUNK;
+    const int64_t rows = kt_default_chunk(a->context);
     kt_model_plan plan;
     kt_status st;
 
@@ -398,7 +398,7 @@ static kt_status tell_weights(asked *a, const char *weights, kt_quant quant, kt_
 
 /* The four choices. */
 static kt_status survey(asked *a, kt_memory_choice *choices, kt_err *err) {
-    const int64_t rows = a->context < KT_DEFAULT_CHUNK ? a->context : KT_DEFAULT_CHUNK;
+    const int64_t rows = kt_default_chunk(a->context);
     kt_model_plan plan;
     kt_memory_request request;
     kt_status st;

@@ -70,6 +70,8 @@ typedef struct kt_engine_flags {
         KT_OPTION_FLAG("exact-acts", &(f).exact_acts,                                            \
                        "activations in their finest encoding, weights never rounded again; "     \
                        "slower in prefill"),                                                     \
+        KT_OPTION_INT("chunk", 0, &(f).chunk, 0, 1 << 20,                                        \
+                      "most rows of a step (default: 512, 2048 where the CPU has tiles)"),       \
         KT_OPTION_INT("expand-rows", 0, &(f).expand_rows, -1, 1 << 20,                           \
                       "latent attention (MLA): make keys and values wide for a sequence with "   \
                       "so many rows in a step (default 0: by estimate; -1: never)"),             \

@@ -301,7 +301,7 @@ static kt_status set_limits(kt_engine *e, const kt_engine_options *o, kt_err *er
     if (e->max_context < 1 || e->max_context > most)
         return kt_fail(err, KT_E_INVALID, "context of %lld tokens: %.200s allows 1 to %lld",
                        (long long)o->max_context, e->model.name, (long long)most);
-    e->max_chunk = o->max_chunk > 0 ? o->max_chunk : KT_DEFAULT_CHUNK;
+    e->max_chunk = o->max_chunk > 0 ? o->max_chunk : kt_default_chunk(e->max_context);
     if (e->max_chunk > e->max_context) e->max_chunk = e->max_context;
     e->chunk = e->max_chunk;
     return KT_OK;
@@ -323,6 +323,7 @@ static kt_status settle_nodes(kt_engine *e, int numa, kt_err *err) {
  * that nobody asked for is cut to what fits, in memory and in the pages that were asked for. */
 static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *err) {
     const int64_t asked = o->max_context;
+    const int64_t least = e->max_chunk < KT_LEAST_CONTEXT ? e->max_chunk : KT_LEAST_CONTEXT;
     kt_memory_request request = {.plan = &e->plan,
                                  .n_nodes = e->nodes.n,
                                  .context = e->max_context,
@@ -333,16 +334,15 @@ static kt_status check_memory(kt_engine *e, const kt_engine_options *o, kt_err *
                                  .available = kt_memory_available_bytes()};
 
     KT_TRY(kt_memory_plan_make(&request, &e->memory, err));
-    if (e->memory.cached < (asked ? asked : e->max_chunk))
+    if (e->memory.cached < (asked ? asked : least))
         return kt_fail(
             err, KT_E_NOMEM,
             "%.200s: %.3f GiB of keys and values hold %lld tokens, expected room for %lld "
             "(--kv-memory, --context)",
             e->model.name, (double)o->kv_memory / GIB, (long long)e->memory.cached,
-            (long long)(asked ? asked : e->max_chunk));
+            (long long)(asked ? asked : least));
     if (kt_memory_fits(&e->memory)) return KT_OK;
-    if (asked || e->memory.longest < e->max_chunk)
-        return kt_memory_check(&request, e->model.name, err);
+    if (asked || e->memory.longest < least) return kt_memory_check(&request, e->model.name, err);
     kt_log_write(&e->log, KT_LOG_WARN, "memory",
                  "a context of %lld tokens does not fit, %lld do (--context)",
                  (long long)e->max_context, (long long)e->memory.longest);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cpu.h"
 #include "base/log.h"
 #include "kt/isa.h"
 #include "kt/problem.h"
@@ -15,7 +16,15 @@
 #include "runtime/exec/batch.h"
 #include "runtime/token/tokenizer.h"
 
-#define KT_DEFAULT_CHUNK 512 /* rows of a step */
+/* Tokens that the cache must hold, or the model's context, unless a context is asked for. */
+#define KT_LEAST_CONTEXT 512
+
+/* Rows of a step unless others are asked for. Experts on tiles are the faster the more rows they
+ * have (Granite Rapids, INT4: with 128 rows 1.6 times as fast as with 32). */
+static inline int64_t kt_default_chunk(int64_t context) {
+    const int64_t rows = kt_isa_available() & KT_ISA_AMXBF16 ? 2048 : 512;
+    return rows < context ? rows : context;
+}
 
 typedef struct kt_engine_options {
     const char *model_dir; /* or a name (kt_model_resolve) */
@@ -27,7 +36,7 @@ typedef struct kt_engine_options {
     int n_threads;          /* 0 = one per usable core */
     int numa; /* experts over memory nodes (runtime/model/node_plan.h); 0 = as they are */
     int64_t max_context;     /* 0 = the model's, or what fits of it */
-    int64_t max_chunk;       /* rows per step, 0 = default (512) */
+    int64_t max_chunk;       /* rows per step, 0 = kt_default_chunk */
     size_t kv_memory;        /* bytes of pages and states, 0 = a context's and more where free */
     size_t kv_host;          /* bytes of the host's memory behind a device's pages (page_tier.h) */
     int64_t logit_rows;      /* that the caller keeps logits of, to be counted; 0 = 1 */

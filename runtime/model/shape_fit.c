@@ -60,7 +60,7 @@ static kt_status try_plan(const kt_shape_fit_request *r, const struct candidate_
 static kt_status try_weights(kt_planner *planner, const kt_shape_fit_request *r,
                              const struct candidate_weights *c, const kt_graph *g,
                              kt_shape_fit *out, kt_err *err) {
-    const int64_t rows = out->context < KT_DEFAULT_CHUNK ? out->context : KT_DEFAULT_CHUNK;
+    const int64_t rows = kt_default_chunk(out->context);
     kt_model_plan plan;
     kt_status st = kt_model_plan_make(planner, g, c->quant, r->cache, r->threads, rows,
                                       g->numbers.max_context, &plan, err);
