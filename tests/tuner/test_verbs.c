@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <criterion/parameterized.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,69 +108,79 @@ Test(verbs, all_explain_themselves_with_examples_in_80_columns) {
     }
 }
 
-/* One command per verb, at least, that must answer in JSON: exactly one value on standard output. */
-Test(verbs, all_answer_in_json, .timeout = 120) {
-    static const struct {
-        const char *words;
-        int code; /* beside 0 */
-        const char *member;
-    } cases[] = {
-        {"probe --quick --json", 0, "fingerprint"},
-        {"list variants --json", 0, NULL},
-        {"list cells --json", 0, NULL},
-        {"list models --json", 0, NULL},
-        {"list tables --json", 0, NULL},
-        {"list strategies --json", 0, NULL},
-        {"run $H/mini --cells m=1,threads=1 --noisy-ok --widest 1 --json", 0, "decided"},
-        {"run $H/mini --dry-run --json", 0, NULL},
-        {"compile --sm 80 --kernel moe_decode --json", 8, NULL}, /* without NVRTC */
-        {"show $H/good.kttable.json --json", 0, "rows"},
-        {"explain --table $H/good.kttable.json --m 3 --json", 0, "choice"},
-        {"explain --table $H/good.kttable.json --m 3 --deterministic --json", 0, "bits"},
-        {"bench --op gemm --weights w8c --m 1 --n 64 --k 64 --variant any_any_p64__scalar "
-         "--against any_any_p64__scalar --seconds 50ms --json",
-         5, NULL},
-        {"bench --suite gpu --device emulated --pretend-clock --rows 'decode_int8_*' --json", 5,
-         "rows"},
-        {"verify $H/good.kttable.json --gates-only --sample 10% --json", 5, "findings"},
-        {"verify $H/good.kttable.json --gates-only --sample 1% --e2e --json", 5, "layers"},
-        {"compare $H/good.kttable.json $H/good.kttable.json --json", 0, NULL},
-        {"merge $H/good.kttable.json $H/good.kttable.json --out $H/merged.kttable.json --json", 0,
-         "cells"},
-        {"export $H/good.kttable.json --to csv --out $H/x.csv --json", 0, "wrote"},
-        {"sim $H/good.journal.jsonl --trials 1 --strategy auto --json", 0, "strategies"},
-        {"inspect any_any_p64__scalar --json", 0, NULL},
-        {"new gemm w8c_a8_mine__avx2 --folder $H --json", 0, "wrote"},
-        {"selfcheck --goals 9 --json", 5, "rows"}};
+/* One command per verb, at least, that must answer in JSON. */
+static const struct {
+    const char *words;
+    int code; /* beside 0 */
+    const char *member;
+} answers[] = {
+    {"probe --quick --json", 0, "fingerprint"},
+    {"list variants --json", 0, NULL},
+    {"list cells --json", 0, NULL},
+    {"list models --json", 0, NULL},
+    {"list tables --json", 0, NULL},
+    {"list strategies --json", 0, NULL},
+    {"run $H/mini --cells m=1,threads=1 --noisy-ok --widest 1 --json", 0, "decided"},
+    {"run $H/mini --dry-run --json", 0, NULL},
+    {"compile --sm 80 --kernel moe_decode --json", 8, NULL}, /* without NVRTC */
+    {"show $H/good.kttable.json --json", 0, "rows"},
+    {"explain --table $H/good.kttable.json --m 3 --json", 0, "choice"},
+    {"explain --table $H/good.kttable.json --m 3 --deterministic --json", 0, "bits"},
+    {"bench --op gemm --weights w8c --m 1 --n 64 --k 64 --variant any_any_p64__scalar "
+     "--against any_any_p64__scalar --seconds 50ms --json",
+     5, NULL},
+    {"bench --suite gpu --device emulated --pretend-clock --rows 'decode_int8_*' --json", 5,
+     "rows"},
+    {"verify $H/good.kttable.json --gates-only --sample 10% --json", 5, "findings"},
+    {"verify $H/good.kttable.json --gates-only --sample 1% --e2e --json", 5, "layers"},
+    {"compare $H/good.kttable.json $H/good.kttable.json --json", 0, NULL},
+    {"merge $H/good.kttable.json $H/good.kttable.json --out $H/merged.kttable.json --json", 0,
+     "cells"},
+    {"export $H/good.kttable.json --to csv --out $H/x.csv --json", 0, "wrote"},
+    {"sim $H/good.journal.jsonl --trials 1 --strategy auto --json", 0, "strategies"},
+    {"inspect any_any_p64__scalar --json", 0, NULL},
+    {"new gemm w8c_a8_mine__avx2 --folder $H --json", 0, "wrote"},
+    {"selfcheck --goals 9 --json", 5, "rows"},
+};
 
+enum { N_ANSWERS = sizeof answers / sizeof *answers };
+
+Test(verbs, have_an_answer_in_json_each) {
     char names[MOST_VERBS][NAME_BYTES];
     int n = list_verbs(names);
 
     for (int i = 0; i < n; i++) {
         bool is_tried = false;
-        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-            is_tried |= strncmp(cases[k].words, names[i], strlen(names[i])) == 0;
+        for (size_t k = 0; k < N_ANSWERS; k++)
+            is_tried |= strncmp(answers[k].words, names[i], strlen(names[i])) == 0;
         cr_expect(is_tried, "%s has no line in this table", names[i]);
     }
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        kt_json_doc *doc = NULL;
-        char *out;
-        kt_err err = {0};
-        int code;
-        if (strncmp(cases[i].words, "inspect", 7) == 0 &&
-            system("objdump --version >/dev/null 2>&1") != 0)
-            continue;
-        code = run(cases[i].words, "2>/dev/null", &out);
-        cr_expect(code == 0 || code == cases[i].code, "%s: exit code %d: %s", cases[i].words, code,
-                  out);
-        cr_expect_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s: %s",
-                     cases[i].words, err.message, out);
-        if (cases[i].member)
-            cr_expect(kt_json_get(kt_json_root(doc), cases[i].member), "%s: no '%s': %s",
-                      cases[i].words, cases[i].member, out);
-        kt_json_destroy(doc);
-        free(out);
-    }
+}
+
+ParameterizedTestParameters(verbs, answers_in_json) {
+    int *index = cr_malloc(N_ANSWERS * sizeof *index);
+    for (int i = 0; i < N_ANSWERS; i++) index[i] = i;
+    return cr_make_param_array(int, index, N_ANSWERS);
+}
+
+/* Exactly one value on standard output. */
+ParameterizedTest(int *index, verbs, answers_in_json, .timeout = 120) {
+    const char *words = answers[*index].words, *member = answers[*index].member;
+    kt_json_doc *doc = NULL;
+    kt_err err = {0};
+    char *out;
+    int code;
+
+    if (strncmp(words, "inspect", 7) == 0 && system("objdump --version >/dev/null 2>&1") != 0)
+        cr_skip_test("objdump is not installed");
+    code = run(words, "2>/dev/null", &out);
+    cr_expect(code == 0 || code == answers[*index].code, "%s: exit code %d: %s", words, code, out);
+    cr_expect_eq(kt_json_parse(out, strlen(out), NULL, &doc, &err), KT_OK, "%s: %s: %s", words,
+                 err.message, out);
+    if (member)
+        cr_expect(kt_json_get(kt_json_root(doc), member), "%s: no '%s': %s", words, member, out);
+    kt_json_destroy(doc);
+    free(out);
 }
 
 /* Bad input: the exit code, and the words that name what it is about, what was found and what was expected.
