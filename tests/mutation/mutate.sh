@@ -197,6 +197,11 @@ mutant() {
         unset 'arguments[-1]'
         timed "run $target" verdict "$how" "$limit" "$work/mutant" ${arguments[@]+"${arguments[@]}"}
     fi
+    if [ "$how:$found" = test:skipped ]; then # as the program without the fault is, which whole programs do not say
+        verdict "$how" "$limit" "$program" ${arguments[@]+"${arguments[@]}"}
+        [ "$found" != skipped ] || { say skipped; return; }
+        found=skipped
+    fi
     case $word:$found in
     hang:late) say hung ;;
     *:rejected | *:crashed) say "$found" ;;
