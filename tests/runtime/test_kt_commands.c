@@ -277,6 +277,20 @@ static float *read_logits(const char *path, const char *name, int rank, const in
 
 /* The published tokens through the program: same shapes as expected.safetensors; with
  * --deterministic neither chunks nor threads change a bit of the file. */
+/* No expert can have more rows than a step. */
+Test(kt_commands, steps_have_the_rows_that_were_asked_for) {
+    static const char rows[] = " rows each, ";
+    const char *most;
+    char *out;
+
+    cr_assert_eq(run(KT "bench " MODEL " -p 64 -n 1 -r 1 --ops --table '' --chunk 16", &out), 0,
+                 "%s", out);
+    most = strstr(out, rows);
+    cr_assert(most, "%s", out);
+    cr_expect_leq(atoi(most + strlen(rows)), 16, "%s", out);
+    free(out);
+}
+
 Test(kt_commands, logits_writes_what_was_asked) {
     const int64_t shape[] = {40, 256}, hidden[] = {5, 40, 64}, two[] = {2, 256};
     char folder[PATH_MAX], command[3 * PATH_MAX], path[PATH_MAX + 32], *out;
