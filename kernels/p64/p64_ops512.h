@@ -218,22 +218,25 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
     }
 }
 
-/* Gate and up as kt_glu says. The clamps' operand order lets NaN through. */
-static inline __m512 kt_swiglu512(__m512 g, __m512 u, const kt_glu_rule *glu) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 steep = g;
-
+/* What kt_glu does before the sigmoid, whose argument is returned. The clamps' operand order lets
+ * NaN through. */
+KT_INLINE __m512 kt_glu_begin512(__m512 *g, __m512 *u, const kt_glu_rule *glu) {
     if (glu->kind != KT_GLU_SILU) {
         const __m512 limit = _mm512_set1_ps(glu->limit), low = _mm512_set1_ps(-glu->limit);
-        steep = g = _mm512_min_ps(limit, g);
-        u = _mm512_max_ps(low, _mm512_min_ps(limit, u));
+        *g = _mm512_min_ps(limit, *g);
+        *u = _mm512_max_ps(low, _mm512_min_ps(limit, *u));
     }
-    if (glu->kind == KT_GLU_OAI) {
-        steep = _mm512_mul_ps(g, _mm512_set1_ps(glu->alpha));
-        u = _mm512_add_ps(u, one);
-    }
+    if (glu->kind != KT_GLU_OAI) return *g;
+    *u = _mm512_add_ps(*u, _mm512_set1_ps(1.0f));
+    return _mm512_mul_ps(*g, _mm512_set1_ps(glu->alpha));
+}
+
+/* Gate and up as kt_glu says. */
+static inline __m512 kt_swiglu512(__m512 g, __m512 u, const kt_glu_rule *glu) {
+    __m512 steep = kt_glu_begin512(&g, &u, glu);
+
     steep = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), steep));
-    return _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(one, steep)), u);
+    return _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), steep)), u);
 }
 
 /* Add the biases of panel p to `rows` rows of gate and up sums. */

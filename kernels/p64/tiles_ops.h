@@ -44,24 +44,13 @@ static inline void kt_tiles_end_gemm(const void *call, const kt_tiles_sums *s) {
 
 /* Gate and up as kt_glu says, with a reciprocal in place of the division, which takes the port that
  * products leave to vectors for 16 cycles: 2^-22. The exponential is that of -|x|, so that the
- * divisor is from 1 to 2. The clamps' operand order lets NaN through. */
+ * divisor is from 1 to 2. */
 KT_INLINE __m512 kt_tiles_swiglu(__m512 g, __m512 u, const kt_glu_rule *glu) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 steep = g, divisor, inverse;
-    __mmask16 below;
+    __m512 steep = kt_glu_begin512(&g, &u, glu), divisor, inverse;
+    const __mmask16 below = _mm512_movepi32_mask(_mm512_castps_si512(steep));
 
-    if (glu->kind != KT_GLU_SILU) {
-        const __m512 limit = _mm512_set1_ps(glu->limit), low = _mm512_set1_ps(-glu->limit);
-        steep = g = _mm512_min_ps(limit, g);
-        u = _mm512_max_ps(low, _mm512_min_ps(limit, u));
-    }
-    if (glu->kind == KT_GLU_OAI) {
-        steep = _mm512_mul_ps(g, _mm512_set1_ps(glu->alpha));
-        u = _mm512_add_ps(u, one);
-    }
-    below = _mm512_movepi32_mask(_mm512_castps_si512(steep));
     steep = kt_exp_ps512(_mm512_or_ps(steep, _mm512_set1_ps(-0.0f)));
-    divisor = _mm512_add_ps(one, steep);
+    divisor = _mm512_add_ps(_mm512_set1_ps(1.0f), steep);
     inverse = _mm512_rcp14_ps(divisor);
     inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(divisor, inverse, _mm512_set1_ps(2.0f)));
     g = _mm512_mask_mul_ps(g, below, g, steep);
