@@ -51,23 +51,14 @@ static float *sums_of(const kt_attn_part *t) {
 
 /* --- the block to come --- */
 
-/* Lines of rows that are not asked for yet. */
-typedef struct lines {
-    kt_attn_next of;
-    int64_t row, x;
-} lines;
+static kt_attn_asking asking_for(const kt_attn_next *next) {
+    kt_attn_asking a = {0};
 
-static void ask(lines *l, int64_t n) {
-    for (; n > 0 && l->of.rows && l->row < KEYS; n--) {
-        _mm_prefetch((const char *)l->of.rows + l->row * l->of.ld + l->x, _MM_HINT_T1);
-        l->x += 64;
-        if (l->x >= l->of.bytes) l->x = 0, l->row++;
-    }
-}
-
-/* A share of them for each of n turns. */
-static int64_t share(const lines *l, int64_t n) {
-    return (KEYS * ((l->of.bytes + 63) / 64) + n - 1) / n;
+    if (!next->rows) return a;
+    a.of[0] = (kt_attn_lines){
+        .at = (const char *)next->rows, .ld = next->ld, .bytes = next->bytes, .rows = KEYS};
+    a.left = KEYS * ((next->bytes + 63) / 64);
+    return a;
 }
 
 /* --- scores --- */
@@ -89,8 +80,8 @@ static void scores(const kt_attn_part *tile) {
     const int64_t steps = (t->k.d + 31) / 32, ldq = 4 * t->ldq;
     const int64_t pairs = t->n_keys > 32 ? 2 : 1; /* of 16 keys */
     float *const spare = sums_of(t);
-    lines next = {t->next_k, 0, 0};
-    const int64_t lines_each = share(&next, (t->n + 31) / 32 * pairs * steps);
+    kt_attn_asking next = asking_for(&t->next_k);
+    const int64_t turns = (t->n + 31) / 32 * pairs * steps, each = (next.left + turns - 1) / turns;
 
     for (int64_t i = 0; i < t->n; i += 2 * ROWS) {
         const uint8_t *q = (const uint8_t *)(t->q + i * t->ldq);
@@ -114,7 +105,7 @@ static void scores(const kt_attn_part *tile) {
                     KT_AMX_DOT_BF16(2, 5, 6);
                     KT_AMX_DOT_BF16(3, 5, 7);
                 }
-                ask(&next, lines_each);
+                kt_attn_ask(&next, each);
             }
             PUT_SCORES(0, s, first, spare);
             PUT_SCORES(1, s + 16, first, spare + 256);
@@ -189,8 +180,9 @@ static void weigh_block(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t steps = t->n_keys > 32 ? 2 : 1, d = (t->v.d + 31) / 32 * 32;
     uint8_t *const values = values_of(t);
-    lines next = {t->next_v, 0, 0};
-    const int64_t lines_each = share(&next, (t->n + ROWS - 1) / ROWS * ((d + 63) / 64));
+    kt_attn_asking next = asking_for(&t->next_v);
+    const int64_t turns = (t->n + ROWS - 1) / ROWS * ((d + 63) / 64);
+    const int64_t each = (next.left + turns - 1) / turns;
     int which = 0;
 
     for (int64_t x = 0; x < d; x += COLUMNS) {
@@ -214,7 +206,7 @@ static void weigh_block(const kt_attn_part *tile) {
                 add_sums(t, &before);
                 before = (made){i, t->n - i < ROWS ? t->n - i : ROWS, x + c,
                                 columns - c > 32 ? AT_ONCE : 2, sums};
-                ask(&next, lines_each);
+                kt_attn_ask(&next, each);
             }
             kt_attn_ask(t->ask, 2 * t->ask_eight);
         }
@@ -236,8 +228,8 @@ static bool are_finite(const kt_attn_part *t, int64_t from) {
     return not == 0;
 }
 
-/* Rows that see different numbers of keys have weights of zero for those that they do not see. Where
- * that is no help they go one by one. */
+/* Rows that see different numbers of keys have weights of zero for those that they do not see.
+ * Where that is no help they go one by one. */
 static void weigh(const kt_attn_part *t) {
     kt_attn_part row = *t;
 

@@ -18,6 +18,7 @@ KT_INLINE __m512i to_bf16(__m512 low, __m512 high) {
     __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(high), "v"(low));
     return pairs;
 }
+
 /* The scratch row begins with the head as BF16, zeros up to a multiple of 32. */
 static void load_query(const float *q, int64_t d, float scale, float *out) {
     const __m512 s = _mm512_set1_ps(scale);
