@@ -89,8 +89,9 @@ static family_case cases[] = {
     {"gguf/gpt-oss-mxfp4/model.gguf", ACTS_INT8, {0}},
     {"gguf/glm-dsa-bf16/model.gguf", ACTS_BF16, {0}},
     {"gguf/qwen35moe-bf16/model.gguf", ACTS_BF16, {0}},
-    /* Entries and experts are chosen anew after every layer's rounding: all kernels decide the first
-     * of these otherwise, those of AVX2 the next two, too, and those of AVX-512 and AMX the last. */
+    /* Entries and experts are chosen anew after every layer's rounding: all kernels decide the
+     * first of these otherwise, those of AVX2 the next two, too, and those of AVX-512 and AMX the
+     * last. */
     {"gguf/deepseek4-mxfp4/model.gguf", ACTS_INT8, {70, 85, 124, 65}},
 };
 

@@ -23,8 +23,8 @@ static const kt_suite_measure measures[KT_ROW_KINDS] = {
     [KT_ROW_ROWS] = kt_suite_of_rows,
 };
 
-/* A race takes two or three; one of 512 rows on a slow or busy machine half a minute. A row has three
- * minutes in all. */
+/* A race takes two or three; one of 512 rows on a slow or busy machine half a minute. A row has
+ * three minutes in all. */
 static const double pick_seconds = 100;
 
 /* A layer of 512 tokens takes 0.1 s; the median of two is their mean. */
