@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -299,6 +300,23 @@ kt_status kt_amx_start(kt_err *err) {
     if (!native && !install()) return kt_fail(err, KT_E_INTERNAL, "no handler for SIGILL");
     installed = true;
     return KT_OK;
+}
+
+kt_status kt_amx_start_unpermitted(kt_err *err) {
+    enum { ARCH_GET_XCOMP_PERM_ = 0x1022, XFEATURE_XTILEDATA_ = 18 };
+    uint64_t permitted = 0;
+
+    if (cpu_has_tiles() && !syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM_, &permitted) &&
+        permitted >> XFEATURE_XTILEDATA_ & 1)
+        return kt_fail(err, KT_E_UNSUPPORTED, "this process may use the CPU's tiles");
+    if (!install()) return kt_fail(err, KT_E_INTERNAL, "no handler for SIGILL");
+    return KT_OK;
+}
+
+kt_amx_fault kt_amx_configure(const void *shapes) {
+    kt_amx_fault fault = {KT_AMX_FINE, ""};
+    kt_amx_load_config(&tiles, shapes, &fault);
+    return fault;
 }
 
 bool kt_amx_is_native(void) {

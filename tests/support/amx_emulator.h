@@ -27,6 +27,12 @@ kt_status kt_amx_start(kt_err *err);
 /* The same for a program that asks nobody (tests/machine): does nothing where the CPU has tiles. */
 void kt_amx_emulate(void);
 
+/* Emulate also where the CPU has tiles. Refuses a process that has been permitted to use them (by
+ * kt_cpu_probe, say): in others the kernel makes them illegal, but for LDTILECFG, STTILECFG and
+ * TILERELEASE, which reach the CPU's own registers; the emulator is told configurations apart. */
+kt_status kt_amx_start_unpermitted(kt_err *err);
+kt_amx_fault kt_amx_configure(const void *shapes); /* of this thread; 64 bytes, as of LDTILECFG */
+
 /* Do they run on the hardware? */
 bool kt_amx_is_native(void);
 
