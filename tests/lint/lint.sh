@@ -59,6 +59,7 @@ rule_includes() {
             home("^(oneapi/|dnnl|libxsmm|blis)", "__lib[.]c$", "*__lib.c")
             home("^(event2/|event[.]h|evhttp)", "^runtime/http/", "runtime/http")
             home("^(pcre2|utf8proc)", "^runtime/token/", "runtime/token")
+            home("^zlib[.]h$", "^tuner/store/", "tuner/store")
             home("^(cuda|nvrtc)", "^dispatch/device/", "dispatch/device")
             if (mine == 0 && target !~ /^std(int|def|bool|arg)[.]h$/) bad("the public API includes " target)
             next
@@ -166,9 +167,14 @@ rule_words() {
 # From this commit on filed journals are only appended to; before it they were filed anew.
 filed_since=b8810c3
 
+# The text of journal $2 as it is filed in commit $1, packed or, as once, not.
+filed_text() {
+    git show "$1:$2" 2>/dev/null | zcat 2>/dev/null || git show "$1:${2%.gz}" 2>/dev/null
+}
+
 # Is the journal $2 of commit $1 the beginning of what standard input holds?
 begins_with() {
-    git show "$1:$2" >"$work/older" 2>/dev/null || return 0
+    filed_text "$1" "$2" >"$work/older"
     head -c "$(wc -c <"$work/older")" | cmp -s "$work/older" -
 }
 
@@ -180,14 +186,14 @@ rule_journals() {
     fi
     since=$filed_since
     git rev-parse -q --verify "$since^{commit}" >/dev/null || since=$(git rev-list --max-parents=0 HEAD | tail -1)
-    for journal in $(git ls-tree -r --name-only HEAD results | grep '\.journal\.jsonl$'); do
+    for journal in $(git ls-tree -r --name-only HEAD results | sed -n 's/\(\.journal\.jsonl\)\(\.gz\)*$/\1.gz/p'); do
         if [ ! -f "$journal" ]; then
             echo "$journal: journals: is filed, and was taken away"
-        elif ! begins_with HEAD "$journal" <"$journal"; then
+        elif ! zcat "$journal" | begins_with HEAD "$journal"; then
             echo "$journal: journals: differs from what is filed in more than lines at its end"
         fi
-        for commit in $(git log --format=%h "$since..HEAD" -- "$journal"); do
-            git show "$commit:$journal" 2>/dev/null | begins_with "$commit~1" "$journal" ||
+        for commit in $(git log --format=%h "$since..HEAD" -- "$journal" "${journal%.gz}"); do
+            filed_text "$commit" "$journal" | begins_with "$commit~1" "$journal" ||
                 echo "$journal: journals: commit $commit changes lines that were filed"
         done
     done

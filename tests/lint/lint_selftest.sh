@@ -145,21 +145,33 @@ filed() {
     mkdir -p results/class
     git init -q . && commit empty
     printf 'one\ntwo\n' >results/class/m.journal.jsonl
+    commit plain
+    gzip results/class/m.journal.jsonl
     commit filed
 }
 if command -v git >/dev/null; then
     filed
-    printf 'three\n' >>results/class/m.journal.jsonl
+    printf 'three\n' | gzip >>results/class/m.journal.jsonl.gz
     expect journals ''
     commit more
     expect journals ''
-    printf 'one\n2\nthree\n' >results/class/m.journal.jsonl
+    printf 'one\ntwo\nthree\nfour\n' | gzip >results/class/m.journal.jsonl.gz
+    expect journals ''
+    commit whole
+    expect journals ''
+    printf 'one\n2\nthree\n' | gzip >results/class/m.journal.jsonl.gz
     expect journals 'differs from what is filed'
     commit changed
     expect journals 'changes lines that were filed'
     filed
-    rm results/class/m.journal.jsonl
+    rm results/class/m.journal.jsonl.gz
     expect journals 'was taken away'
+    filed
+    printf 'one\n' >results/class/m.journal.jsonl # packed anew from it, a line is lost
+    gzip -f results/class/m.journal.jsonl
+    expect journals 'differs from what is filed'
+    commit shorter
+    expect journals 'changes lines that were filed'
 else
     echo 'lint_selftest: journals: skipped: no git'
 fi

@@ -18,6 +18,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/store/journal.h"
+#include "tuner/store/zipped.h"
 
 #define KTTUNE KT_BUILD_DIR "/kttune "
 
@@ -354,8 +355,8 @@ Test(kttune, outdated_rows_are_recognised, .timeout = 180) {
 }
 
 Test(kttune, results_are_complete_and_name_nobody, .timeout = 180) {
-    static const char *const files[] = {"mini.kttable.json", "mini.journal.jsonl", "machine.json",
-                                        "README.md"};
+    static const char *const files[] = {"mini.kttable.json", "mini.journal.jsonl.gz",
+                                        "machine.json", "README.md"};
     kt_tune_home h;
     char command[1024], class_name[64], path[1024], host[256] = "";
 
@@ -370,7 +371,7 @@ Test(kttune, results_are_complete_and_name_nobody, .timeout = 180) {
         char *text;
         size_t size;
         snprintf(path, sizeof path, "%s/results/%s/%s", h.folder, class_name, files[i]);
-        cr_assert_eq(kt_file_read(path, 1 << 24, &text, &size, NULL), KT_OK, "%s", path);
+        cr_assert_eq(kt_zipped_read(path, 1 << 24, &text, &size, NULL), KT_OK, "%s", path);
         cr_expect_not(strstr(text, h.folder), "%s names a folder", path);
         if (strlen(host) > 3) cr_expect_not(strstr(text, host), "%s names the host", path);
         if (i == 3) {

@@ -24,6 +24,7 @@
 #include "tuner/session/sim.h"
 #include "tuner/space/workload.h"
 #include "tuner/store/machine_file.h"
+#include "tuner/store/zipped.h"
 #include "tuner/store/table_union.h"
 
 /* A tuned model of results/: its journal has rungs, decisions and what an oracle found. */
@@ -81,11 +82,37 @@ static void copy_journal(int lines) {
     size_t size;
     kt_err err = {KT_OK, ""};
 
-    cr_assert_eq(kt_file_read(FILED "tiny-moe.journal.jsonl", 1 << 28, &text, &size, &err), KT_OK,
+    cr_assert_eq(kt_zipped_read(FILED "tiny-moe.journal.jsonl", 1 << 28, &text, &size, &err), KT_OK,
                  "%s", err.message);
     for (end = text; lines-- > 0 && *end;) end = strchr(end, '\n') + 1;
     cr_assert_eq(kt_file_write(home.journal, text, (size_t)(end - text), &err), KT_OK);
     free(text);
+}
+
+static kt_status write_packed(void *out, const void *with, kt_err *err) {
+    (void)out;
+    return kt_zipped_write(with, "a line\n", 7, err);
+}
+static kt_status read_packed(void *out, const void *with, kt_err *err) {
+    size_t size;
+    return kt_zipped_read(with, 1 << 10, out, &size, err);
+}
+static void free_text(void *out) {
+    free(*(char **)out);
+}
+
+Test(tuner_nomem, a_text_is_packed_and_unpacked_or_an_error_says_so) {
+    kt_nomem_case c = {.says = "x.gz", .most = 60};
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/x.gz", home.folder);
+    c.with = path;
+    c.function = "kt_zipped_write", c.make = write_packed;
+    c.n_optional = 1; /* the folder is synced if possible */
+    kt_nomem_check(&c);
+    c.function = "kt_zipped_read", c.make = read_packed, c.unmake = free_text;
+    c.out_bytes = sizeof(char *), c.n_optional = 0;
+    kt_nomem_check(&c);
 }
 
 /* A record that was not read for lack of memory must not look like a damaged one. */

@@ -14,6 +14,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/tune_home.h"
 #include "tuner/store/journal.h"
+#include "tuner/store/zipped.h"
 
 #define KTTUNE KT_BUILD_DIR "/kttune "
 #define SHARED KT_SOURCE_DIR "/results/zen4-2c-24g/"
@@ -44,7 +45,8 @@ static void make_home(void) {
     snprintf(path, sizeof path, "%s/foreign.kttable.json", home.folder);
     cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
     kt_table_destroy(t);
-    cr_assert_eq(kt_file_read(SHARED "tiny-moe.journal.jsonl", (size_t)1 << 28, &text, &size, &err),
+    cr_assert_eq(kt_zipped_read(SHARED "tiny-moe.journal.jsonl", (size_t)1 << 28, &text, &size,
+                                &err),
                  KT_OK);
     kt_temp_write(home.folder, "good.journal.jsonl", text, size);
     free(text);

@@ -193,9 +193,9 @@ static int run(const kt_verb_context *context, int argc, char **argv) {
         "other\nstrategies: how far from the best do their choices lie, and how soon? A journal of "
         "`kttune run\n--oracle` has samples of every contender; others only of those that took "
         "part.",
-        "  kttune sim results/zen4-2c-24g/Qwen3-30B-A3B.journal.jsonl\n"
+        "  kttune sim results/zen4-2c-24g/Qwen3-30B-A3B.journal.jsonl.gz\n"
         "  kttune sim mine.journal.jsonl --strategy auto --trials 100 --json\n"
-        "  kttune sim results/zen4-2c-24g/*.journal.jsonl --grid --trials 20\n"};
+        "  kttune sim results/zen4-2c-24g/*.journal.jsonl.gz --grid --trials 20\n"};
     int code =
         kt_switches_parse(&usage, switches, 5, argc, argv, s.path, MOST_JOURNALS, &s.n_paths);
     kt_err err = {0};

@@ -191,7 +191,7 @@ static kt_status describe_table(FILE *to, const char *folder, const char *stem, 
     fprintf(to,
             "\n## %s\n\n%zu cells on %s (%s): %zu tuned, %+.1f %% geomean over the default; "
             "%zu undecided (half their interval is over %.0f %%); the others kept the default.\n"
-            "`%s%s` is the table, `%s.journal.jsonl` every gate, sample and "
+            "`%s%s` is the table, `%s.journal.jsonl.gz` (for `zcat`) every gate, sample and "
             "decision behind it; `%s.t1.json` has its parameters in the exchange format T1, and "
             "`kttune export results/%s/%s%s --to t4` prints its samples in T4.\n",
             t->workload, t->n_rows, t->created, t->build, tuned,

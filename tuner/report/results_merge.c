@@ -2,14 +2,18 @@
 #include "tuner/report/results_merge.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/err.h"
 #include "dispatch/table/table.h"
+#include "tuner/store/zipped.h"
 
+enum { PATH_BYTES = 1024 };
 static const size_t max_bytes = (size_t)1 << 30;
 
 static bool is_same_file(const char *a, const char *b) {
@@ -90,7 +94,7 @@ static kt_status open_text(const char *path, text_file *f, kt_err *err) {
 
     memset(f, 0, sizeof *f);
     if (!exists(path)) return KT_OK;
-    KT_TRY(kt_file_read(path, max_bytes, &f->text, &f->size, err));
+    KT_TRY(kt_zipped_read(path, max_bytes, &f->text, &f->size, err));
     while (f->size > 0 && f->text[f->size - 1] != '\n') f->size--;
     for (size_t at = 0, size; at < f->size; at += size) {
         const char *line = f->text + at;
@@ -133,21 +137,27 @@ static kt_status join(const text_file *ours, const text_file *theirs, const char
         memcpy(out + used, ours->list[i].text, ours->list[i].size);
         used += ours->list[i].size;
     }
-    st = kt_file_write(to, out, used, err);
+    st = kt_zipped_write(to, out, used, err);
     free(out);
     return st;
 }
 
 kt_status kt_results_merge_journal(const char *from, const char *to, kt_err *err) {
+    char source[PATH_BYTES], filed[PATH_BYTES], packed[PATH_BYTES];
     text_file ours = {0}, theirs = {0};
     kt_status st;
 
-    if (!exists(from))
+    KT_TRY(kt_zipped_find(from, source, sizeof source, err));
+    KT_TRY(kt_zipped_find(to, filed, sizeof filed, err));
+    if (!exists(source))
         return kt_fail(err, KT_E_NOT_FOUND, "%s: no such file, expected the table's journal", from);
-    if (is_same_file(from, to)) return KT_OK;
-    st = open_text(from, &ours, err);
-    if (st == KT_OK) st = open_text(to, &theirs, err);
-    if (st == KT_OK) st = join(&ours, &theirs, to, err);
+    if (is_same_file(source, filed)) return KT_OK;
+    if (snprintf(packed, sizeof packed, "%s" KT_ZIPPED_END, to) >= (int)sizeof packed)
+        return kt_fail(err, KT_E_INVALID, "%s: path too long", to);
+    st = open_text(source, &ours, err);
+    if (st == KT_OK) st = open_text(filed, &theirs, err);
+    if (st == KT_OK) st = join(&ours, &theirs, packed, err);
+    if (st == KT_OK && strcmp(filed, packed) != 0) unlink(filed); /* of an older version, or none */
     close_text(&ours);
     close_text(&theirs);
     return st;

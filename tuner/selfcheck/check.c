@@ -14,8 +14,7 @@
 #include "base/err.h"
 #include "tuner/measure/stats.h"
 #include "tuner/selfcheck/goal.h"
-
-static const char journal_end[] = ".journal.jsonl";
+#include "tuner/store/zipped.h"
 
 /* --- rows --- */
 
@@ -135,6 +134,18 @@ void kt_check_class(const kt_check *c, char *out, size_t size) {
         kt_machine_class(c->machine, out, size);
 }
 
+/* Bytes of the model's name in that of its journal, packed or not; 0 = no journal's. */
+static size_t model_bytes(const char *name) {
+    static const char *const ends[] = {".journal.jsonl" KT_ZIPPED_END, ".journal.jsonl"};
+    const size_t size = strlen(name);
+
+    for (int i = 0; i < 2; i++) {
+        const size_t end = strlen(ends[i]);
+        if (size > end && strcmp(name + size - end, ends[i]) == 0) return size - end;
+    }
+    return 0;
+}
+
 static kt_status load_journal(kt_check *c, const char *folder, const char *name, kt_err *err) {
     char path[KT_CHECK_PATH_BYTES];
     int i = c->n_journals;
@@ -149,7 +160,7 @@ static kt_status load_journal(kt_check *c, const char *folder, const char *name,
         kt_journal_close(c->journal[i]);
         return st;
     }
-    snprintf(c->journal_name[i], sizeof c->journal_name[i], "%.95s", name);
+    snprintf(c->journal_model[i], sizeof c->journal_model[i], "%.*s", (int)model_bytes(name), name);
     c->n_journals++;
     return KT_OK;
 }
@@ -167,8 +178,7 @@ static kt_status load_journals(kt_check *c, const char *results, kt_err *err) {
     if (n < 0 && errno == ENOMEM)
         return kt_fail(err, KT_E_NOMEM, "%s: no memory to list its files", folder);
     for (int i = 0; i < n; i++) {
-        size_t size = strlen(names[i]->d_name), end = sizeof journal_end - 1;
-        if (st == KT_OK && size > end && strcmp(names[i]->d_name + size - end, journal_end) == 0)
+        if (st == KT_OK && model_bytes(names[i]->d_name) > 0)
             st = load_journal(c, folder, names[i]->d_name, err);
         free(names[i]);
     }

@@ -60,7 +60,7 @@ typedef struct kt_check {
     /* Journals in results/ of this machine class, as simulations. */
     int n_journals;
     kt_journal *journal[KT_CHECK_JOURNALS]; /* owned */
-    char journal_name[KT_CHECK_JOURNALS][96];
+    char journal_model[KT_CHECK_JOURNALS][96];
     kt_sim sim[KT_CHECK_JOURNALS]; /* owned */
     int goal;                      /* in hand */
     kt_check_row row[KT_CHECK_ROWS];

@@ -58,10 +58,9 @@ static kt_status collect_table(const kt_check *c, rows *r, kt_table *t) {
 
 static kt_status collect(const kt_check *c, rows *r, kt_err *err) {
     for (int j = 0; j < c->n_journals; j++) {
-        char model[96], name[160];
+        char name[160];
+        const char *model = c->journal_model[j];
         size_t before = r->n, used = strlen(r->names);
-        snprintf(model, sizeof model, "%s", c->journal_name[j]);
-        model[strlen(model) - strlen(".journal.jsonl")] = '\0';
         if (kt_check_filed_table(c, model, name, sizeof name, &r->table[r->n_tables]) != KT_OK)
             continue;
         if (collect_table(c, r, r->table[r->n_tables++]) != KT_OK)

@@ -68,11 +68,10 @@ static kt_status measure(kt_check *c, kt_err *err) {
         n_underived = 0;
 
     for (int i = 0; i < c->n_journals; i++) {
-        char model[96], name[160];
+        char name[160];
+        const char *model = c->journal_model[i];
         kt_table *t;
         kt_status st;
-        snprintf(model, sizeof model, "%s", c->journal_name[i]);
-        model[strlen(model) - strlen(".journal.jsonl")] = '\0';
         if (kt_check_filed_table(c, model, name, sizeof name, &t) != KT_OK) continue;
         n_sets++;
         n_oracle += c->sim[i].n_oracle > 0;

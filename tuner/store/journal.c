@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "tuner/store/crc32.h"
+#include "tuner/store/zipped.h"
 
 enum { TAIL_BYTES = 18 /* ,"crc":"5e1f00aa"} */ };
 
@@ -81,7 +82,7 @@ static kt_status keep(kt_journal *j, kt_json_doc *doc, kt_err *err) {
 static kt_status read_lines(kt_journal *j, size_t *whole, kt_err *err) {
     char *text = NULL;
     size_t size = 0, at = 0;
-    kt_status st = kt_file_read(j->path, max_journal_bytes, &text, &size, err);
+    kt_status st = kt_zipped_read(j->path, max_journal_bytes, &text, &size, err);
 
     if (st != KT_OK) return st;
     while (at < size && st == KT_OK) {

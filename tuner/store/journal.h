@@ -31,7 +31,7 @@ kt_status kt_journal_append(kt_journal *j, const kt_json_writer *w, kt_err *err)
  * longer than out. */
 kt_status kt_journal_path_of(const char *table_path, char *out, size_t out_bytes, kt_err *err);
 
-/* Read only, without lock: for reports. */
+/* Read only, without lock: for reports. Where only path.gz exists (zipped.h), that is read. */
 kt_status kt_journal_read(const char *path, kt_journal **out, kt_err *err);
 
 #endif
