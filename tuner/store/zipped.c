@@ -58,8 +58,9 @@ static kt_status unpack(z_stream *z, const char *path, size_t max_bytes, char **
             return kt_fail(err, KT_E_FORMAT, "%s: over %zu bytes unpacked", path, max_bytes);
         if (code == Z_MEM_ERROR) return kt_fail(err, KT_E_NOMEM, "%s: no memory", path);
         if (code != Z_OK && code != Z_STREAM_END)
-            return kt_fail(err, KT_E_FORMAT, "%s: not a whole gzip file after %zu bytes of text: %s",
-                           path, *size, z->msg ? z->msg : "it ends early");
+            return kt_fail(err, KT_E_FORMAT,
+                           "%s: not a whole gzip file after %zu bytes of text: %s", path, *size,
+                           z->msg ? z->msg : "it ends early");
     }
     (*text)[*size] = '\0';
     return KT_OK;
