@@ -97,6 +97,36 @@ Test(template, constructs_are_as_in_the_reference) {
     free(text);
 }
 
+/* Output of all goldens and its least time, compiled before; only with KT_MEASURE=1. */
+static struct {
+    size_t bytes, longest_slow; /* of a rendering at under 50 MB a second */
+    int64_t ns;
+} measured;
+
+static void measure(const char *text, size_t size, const kt_json *context) {
+    const kt_template_options options = {.has_now = true, .now = NOW};
+    int64_t best = INT64_MAX;
+    size_t made = 0;
+    kt_template *t = NULL;
+    kt_err err = {KT_OK, ""};
+
+    if (!getenv("KT_MEASURE")) return;
+    cr_assert_eq(kt_template_create(text, size, "t.jinja", &t, &err), KT_OK, "%s", err.message);
+    for (int i = 0; i < 400; i++) {
+        const int64_t start = kt_clock_ns();
+        kt_rendered r = {0};
+        cr_assert_eq(kt_template_render(t, context, &options, &r, &err), KT_OK, "%s", err.message);
+        if (kt_clock_ns() - start < best) best = kt_clock_ns() - start;
+        made = r.size;
+        kt_rendered_deinit(&r);
+    }
+    kt_template_destroy(t);
+    measured.bytes += made;
+    measured.ns += best;
+    if ((double)made < 0.05 * (double)best && made > measured.longest_slow)
+        measured.longest_slow = made;
+}
+
 /* Templates of published models, all contexts: byte-equal, or refused where the reference does. */
 static void check_golden(const char *folder, const char *name, const char *context,
                          const char *verdict) {
@@ -121,6 +151,7 @@ static void check_golden(const char *folder, const char *name, const char *conte
         want = read_file(path, &n_want);
         cr_expect(r.text && r.size == n_want && memcmp(r.text, want, n_want) == 0,
                   "%s, %s: differs from the reference", name, context);
+        measure(text, size, kt_json_root(doc));
     } else {
         cr_expect(strncmp(err.message, "t.jinja:", 8) == 0, "%s", err.message);
     }
@@ -207,6 +238,10 @@ Test(template, published_templates_are_as_in_the_reference, .timeout = 120) {
         }
     }
     cr_assert_eq(n, 468);
+    if (measured.ns > 0)
+        fprintf(stderr, "goldens: %zu bytes at %.1f MB/s; the longest under 50 has %zu bytes\n",
+                measured.bytes, (double)measured.bytes * 1e3 / (double)measured.ns,
+                measured.longest_slow);
     check_deepseek_v32(folder);
     kt_json_destroy(doc);
     free(text);
