@@ -84,6 +84,8 @@ static walk walk_of(const kt_attn_call *c, const kt_attn_inner *inner) {
     w.wide = (uint16_t *)w.keys;
     if (inner->keys_bytes) w.wide += inner->keys_bytes(larger(w.d, w.dv)) / sizeof *w.wide;
     t.keys = w.keys;
+    t.k.d = w.d;
+    t.v.d = w.dv;
     w.all = t;
     return w;
 }
@@ -167,7 +169,8 @@ static void load(walk *w, int64_t key, int64_t n_keys, int64_t n_queries, bool i
         t->next_v = (kt_attn_next){0};
     }
     if (kt_attn_has_scales(c->problem->weights)) load_codes(w, key, n_queries, is_whole);
-    if (w->inner->load_keys) w->inner->load_keys(&t->k, w->keys);
+    t->n = n_queries;
+    if (w->inner->load_keys) w->inner->load_keys(t, w->keys);
 }
 
 /* n queries of the tile from `first` on, `group` to a row that sees one key more than the row
@@ -419,6 +422,8 @@ static void rows_of_tile(walk *w, int64_t row, int64_t rows) {
         if (c->position[r] > last) last = c->position[r];
         if (low < first) first = low;
     }
+    w->all.n = rows * group;
+    if (w->inner->turn_queries) w->inner->turn_queries(&w->all);
     w->n_keys = end = last + 1;
     if (c->key_end > 0 && c->key_end < end) end = c->key_end;
     if (rows == 1) ask_first(w, larger(c->key_begin, first / KT_ATTN_BLOCK * KT_ATTN_BLOCK), end);

@@ -113,10 +113,13 @@ typedef struct kt_attn_inner {
     /* Codes -> BF16 rows of ldo >= d rounded up to lanes, zeros past d; needed. What loads codes
      * widens values alone, to whatever its weigh reads. */
     void (*widen)(const kt_attn_rows *codes, uint16_t *out, int64_t ldo);
+    /* Queries [0, t->n) of a tile of the walk, loaded, rearranged into what keys_bytes has room for
+     * behind a block of keys. */
+    void (*turn_queries)(const kt_attn_part *t);
     /* A block of keys rearranged once for all queries of the walk's tile, to keys_bytes bytes,
      * 64-byte aligned; scores may meet fewer keys than were loaded. */
     size_t (*keys_bytes)(int64_t d);
-    void (*load_keys)(const kt_attn_rows *k, void *keys);
+    void (*load_keys)(const kt_attn_part *t, void *keys); /* for t->n queries at most */
     /* load_keys takes codes as the cache has them. Then keys_bytes is enough for a widened block
      * of values of the size d too. */
     bool loads_codes;

@@ -4,8 +4,8 @@
 #include "kernels/attn/dot512.h"
 #include "kernels/attn/widen512.h"
 
-static void load_keys(const kt_attn_rows *k, void *keys) {
-    turn_keys(k, keys, _mm512_setzero_si512(), 2);
+static void load_keys(const kt_attn_part *t, void *keys) {
+    turn_keys(&t->k, keys, _mm512_setzero_si512(), 2);
 }
 
 static const kt_attn_inner inner = {DOT_INNER, .load_keys = load_keys, .widen = kt_widen512,

@@ -119,11 +119,11 @@ KT_INLINE void keys_of(const kt_weight_format cache, const kt_attn_rows *rows, u
     }
 }
 
-static void load_codes(const kt_attn_rows *k, void *keys) {
-    if (k->cache == KT_W_INT8_CHANNEL)
-        keys_of(KT_W_INT8_CHANNEL, k, keys);
+static void load_codes(const kt_attn_part *t, void *keys) {
+    if (t->k.cache == KT_W_INT8_CHANNEL)
+        keys_of(KT_W_INT8_CHANNEL, &t->k, keys);
     else
-        keys_of(KT_W_FP8_CHANNEL, k, keys);
+        keys_of(KT_W_FP8_CHANNEL, &t->k, keys);
 }
 
 /* ---- values ---- */

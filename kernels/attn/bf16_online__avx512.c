@@ -47,8 +47,8 @@ KT_INLINE void score_pair(const float *q, int64_t ldq, int64_t p, const __m512i 
     }
 }
 
-static void load_keys(const kt_attn_rows *k, void *keys) {
-    turn_keys(k, keys, _mm512_setzero_si512(), 2);
+static void load_keys(const kt_attn_part *t, void *keys) {
+    turn_keys(&t->k, keys, _mm512_setzero_si512(), 2);
 }
 
 /* Scales of values multiply what was summed. */
@@ -71,11 +71,11 @@ KT_INLINE __m512 put_weights(const kt_attn_part *t, float *s, int64_t n_keys, fl
     return sum;
 }
 
-/* nq queries from i on x 32 nv columns from column x on; nq, nv, asks and is_whole are constants at
- * each call. The first queries ask for values to come. is_whole: there are so many, and loads need
- * no mask. */
-KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int asks,
-                          const int is_whole, const int nq, const int nv) {
+/* nq queries from i on x 32 nv columns from column x on; nq, nv, lines and is_whole are constants
+ * at each call. Each key asks for so many lines of the values to come. is_whole: there are so many
+ * columns, and loads need no mask. */
+KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const char *ask,
+                          const int lines, const int is_whole, const int nq, const int nv) {
     const int64_t n_keys = t->n_keys;
     const kt_attn_rows rows = t->v;
     const float *s = t->s + i * KT_ATTN_LDS;
@@ -85,7 +85,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int
     KT_EACH (c, nv) begin_sums(t, i, x + 32 * c, sum[c], nq);
     for (int64_t j = 0; j < n_keys; j++) {
         const uint16_t *v = kt_attn_row(&rows, j) + x;
-        if (asks) kt_attn_fetch(&rows, j, 1, x, x + 32 * nv, 32);
+        ask_lines(ask + j * 64 * lines, lines);
         KT_EACH (c, nv) {
             const __m512i pairs =
                 is_whole ? _mm512_loadu_si512(v + 32 * c) : _mm512_maskz_loadu_epi16(m, v + 32 * c);
@@ -100,32 +100,38 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int
     KT_EACH (c, nv) end_sums(t, i, x + 32 * c, sum[c], nq);
 }
 
-/* One query meets 128 columns at a time: its two sums of 32 would wait for each other. */
-KT_INLINE void weigh_columns(const kt_attn_part *t, int64_t i, const int asks, const int nq) {
+/* One query meets 128 columns at a time: its two sums of 32 would wait for each other. Lines of the
+ * values to come are asked for in their order, or NULL: the cores' own prefetchers follow that. */
+KT_INLINE void weigh_columns(const kt_attn_part *t, int64_t i, const char *ask, const int lines,
+                             const int nq) {
     int64_t x = 0;
 
-    for (; nq == 1 && x + 128 <= t->v.d; x += 128) weigh_tile(t, i, x, asks, 1, nq, 4);
-    for (; x + 32 <= t->v.d; x += 32) weigh_tile(t, i, x, asks, 1, nq, 1);
-    if (x < t->v.d) weigh_tile(t, i, x, asks, 0, nq, 1);
+    for (; nq == 1 && x + 128 <= t->v.d; x += 128)
+        weigh_tile(t, i, x, ask + 64 * lines * x / 32 * KEYS, 4 * lines, 1, nq, 4);
+    for (; x + 32 <= t->v.d; x += 32)
+        weigh_tile(t, i, x, ask + 64 * lines * x / 32 * KEYS, lines, 1, nq, 1);
+    if (x < t->v.d) weigh_tile(t, i, x, ask + 64 * lines * x / 32 * KEYS, lines, 0, nq, 1);
 }
 
-KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, const int nq) {
-    if (i == 0)
-        weigh_columns(t, i, 1, nq);
+KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, const char *ask, const int nq) {
+    if (ask && i == 0)
+        weigh_columns(t, i, ask, 1, nq);
     else
-        weigh_columns(t, i, 0, nq);
+        weigh_columns(t, i, (const char *)t->v.at, 0, nq);
 }
 
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
+    const char *const ask =
+        t->next_v.bytes > t->v.d ? ask_from(&t->next_v) : NULL; /* codes are widened, not read */
     int64_t i = 0;
 
     for (; i + 8 <= t->n; i += 8) {
         kt_attn_ask(t->ask, t->ask_eight);
-        weigh_queries(t, i, 8);
+        weigh_queries(t, i, ask, 8);
     }
-    for (; i + 4 <= t->n; i += 4) weigh_queries(t, i, 4);
-    for (; i < t->n; i++) weigh_queries(t, i, 1);
+    for (; i + 4 <= t->n; i += 4) weigh_queries(t, i, ask, 4);
+    for (; i < t->n; i++) weigh_queries(t, i, ask, 1);
 }
 
 static const kt_attn_inner inner = {.lanes = 32,

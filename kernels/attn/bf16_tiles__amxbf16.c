@@ -13,6 +13,7 @@
  * what else is in the scratch, and end in scratch of their own.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attn/ask512.h"
 #include "kernels/attn/pairs512.h"
 #include "kernels/attn/turn512.h"
 #include "kernels/attn/widen512.h"
@@ -27,17 +28,15 @@ enum {
     S_STRIDE = 4 * KT_ATTN_LDS /* bytes between rows of scores */
 };
 
-/* A block's scratch: turned keys, interleaved values, two sets of tiles of sums. */
+/* A block's scratch: turned keys; interleaved values; two sets of tiles of sums; turned queries; what
+ * is asked for. */
 static size_t turned_bytes(int64_t d) {
     return (size_t)((d + 31) / 32 * 16) * TURNED_ROW;
 }
 
 static size_t keys_bytes(int64_t d) {
-    return turned_bytes(d) + KEYS * COLUMNS * 2 + 2 * AT_ONCE * TILE;
-}
-
-static void load_keys(const kt_attn_rows *k, void *keys) {
-    turn_keys(k, keys, _mm512_setzero_si512(), 2);
+    return turned_bytes(d) + KEYS * COLUMNS * 2 + 2 * AT_ONCE * TILE +
+           (size_t)(d + 31) / 32 * TILE + 64;
 }
 
 static uint8_t *values_of(const kt_attn_part *t) {
@@ -49,16 +48,165 @@ static float *sums_of(const kt_attn_part *t) {
     return (float *)(void *)(values_of(t) + KEYS * COLUMNS * 2);
 }
 
+static uint8_t *queries_of(const kt_attn_part *t) {
+    return (uint8_t *)sums_of(t) + 2 * AT_ONCE * TILE;
+}
+
 /* --- the block to come --- */
 
-static kt_attn_asking asking_for(const kt_attn_next *next) {
-    kt_attn_asking a = {0};
+/* Its keys, then its values; those that were asked for lie before `at`. */
+typedef struct coming {
+    const char *at, *end, *then, *then_end;
+    int64_t for_few; /* how the block at hand was loaded */
+} coming;
 
-    if (!next->rows) return a;
-    a.of[0] = (kt_attn_lines){
-        .at = (const char *)next->rows, .ld = next->ld, .bytes = next->bytes, .rows = KEYS};
-    a.left = KEYS * ((next->bytes + 63) / 64);
-    return a;
+static coming *coming_of(const kt_attn_part *t) {
+    const int64_t d = t->k.d > t->v.d ? t->k.d : t->v.d;
+    return (coming *)(void *)(queries_of(t) + (d + 31) / 32 * TILE);
+}
+
+/* Rows that do not lie one behind the other are asked for at once. */
+static void begin_asking(const kt_attn_part *t, coming *c) {
+    const char *const k = ask_from(&t->next_k), *const v = ask_from(&t->next_v);
+
+    *c = (coming){.at = v, .end = v, .then = v, .then_end = v};
+    if (v) c->end = c->then_end = v + KEYS * t->next_v.bytes;
+    if (!k) return;
+    c->at = k;
+    c->end = k + KEYS * t->next_k.bytes;
+    c->then = v;
+}
+
+KT_INLINE void ask_more(coming *c, const int lines) {
+    if (c->at >= c->end) {
+        c->at = c->then;
+        c->end = c->then_end;
+        c->then = c->then_end;
+        if (c->at >= c->end) return;
+    }
+    ask_lines(c->at, lines);
+    c->at += 64 * lines;
+}
+
+/* So many eights. */
+static void ask_eights(coming *c, int64_t eights) {
+    for (; eights > 0; eights--) ask_more(c, 8);
+}
+
+/* Eights of lines, when each of so many turns asks for as many. */
+static int64_t share_of(const coming *c, int64_t turns) {
+    const int64_t bytes = (c->end - c->at) + (c->then_end - c->then);
+    return (bytes + 512 * turns - 1) / (512 * turns);
+}
+
+/* --- values, interleaved --- */
+
+/* Columns [x, x + 32 n) of a block's values: tile (c, step) is 16 columns of 32 keys, those that
+ * are not there zeros. Two keys ask for `lines` of what comes, a constant at each call. */
+KT_INLINE void interleave(const kt_attn_part *t, int64_t x, int64_t n, int64_t steps, uint8_t *to,
+                          coming *next, const int lines) {
+    const int64_t ldv = t->v.ld, n_keys = t->n_keys;
+
+    for (int64_t c = 0; c < n; c++, x += 32, to += 4 * TILE) {
+        const __mmask32 m = mask32(t->v.d - x);
+        const uint16_t *row = kt_attn_row(&t->v, 0) + x;
+        for (int64_t j = 0; j < 32 * steps; j += 2, row += 2 * ldv) {
+            __m512i a = _mm512_setzero_si512(), b = a, pair[2];
+            uint8_t *at = to + j / 32 * TILE + j % 32 * 32;
+            if (lines) ask_more(next, lines);
+            if (j < n_keys) a = _mm512_maskz_loadu_epi16(m, row);
+            if (j + 1 < n_keys) b = _mm512_maskz_loadu_epi16(m, row + ldv);
+            pair_values(a, b, pair);
+            _mm512_store_si512(at, pair[0]);
+            _mm512_store_si512(at + 2 * TILE, pair[1]);
+        }
+    }
+}
+
+/* --- few queries --- */
+
+/* Up to 16 queries are not worth turning keys for: a tile of keys as they lie is the first operand,
+ * the queries turned round are the second, and scores are turned instead. The same products in the
+ * same order, so the same bits.
+ *
+ * They meet a block in less time than the next one takes to arrive. So everything that is done asks
+ * for its share of it, a few lines at a time; and since what is stored waits for the same buffers
+ * until it can be loaded as a tile, or from one, values are interleaved between. */
+static bool are_few(const kt_attn_part *t) {
+    return t->n <= ROWS && t->k.n == KEYS && t->k.d % 32 == 0 && t->k.cache == KT_W_BF16;
+}
+
+/* Are all keys seen, of values that are met 64 columns at a time and not widened from codes, which
+ * is done later? */
+static bool are_few_and_whole(const kt_attn_part *t) {
+    return coming_of(t)->for_few && t->least >= KEYS && t->n_keys == KEYS && t->v.d % 64 == 0 &&
+           !t->k_scale;
+}
+
+/* Dword p of query i becomes dword i of row p; once for all blocks. */
+static void turn_queries(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+    const char *const rows = (const char *)t->q;
+    const int64_t ldq = 4 * t->ldq;
+    uint8_t *to = queries_of(t);
+
+    for (int64_t x = 0; t->n <= ROWS && x < 2 * t->k.d; x += 64, to += TILE) {
+        __m512i r[16];
+        KT_EACH (i, 16) r[i] = _mm512_load_si512(rows + (i < t->n ? i : 0) * ldq + x);
+        transpose(r);
+        KT_EACH (i, 16) _mm512_store_si512(to + 64 * i, r[i]);
+    }
+}
+
+static void scores_of_few(const kt_attn_part *t) {
+    const int64_t steps = t->k.d / 32, ldk = 2 * t->k.ld;
+    const uint8_t *k = t->k.at, *q = queries_of(t);
+    float *const spare = sums_of(t);
+    coming next = *coming_of(t);
+
+    KT_AMX_ZERO(0);
+    KT_AMX_ZERO(1);
+    KT_AMX_ZERO(2);
+    KT_AMX_ZERO(3);
+    for (int64_t step = 0; step < steps; step++, k += 64, q += TILE) {
+        KT_AMX_LOAD(4, q, 64);
+        KT_AMX_LOAD_ONCE(6, k, ldk);
+        KT_AMX_DOT_BF16(0, 6, 4);
+        ask_more(&next, 8);
+        KT_AMX_LOAD_ONCE(7, k + ROWS * ldk, ldk);
+        KT_AMX_DOT_BF16(1, 7, 4);
+        ask_more(&next, 8);
+        KT_AMX_LOAD_ONCE(5, k + 2 * ROWS * ldk, ldk);
+        KT_AMX_DOT_BF16(2, 5, 4);
+        ask_more(&next, 8);
+        KT_AMX_LOAD_ONCE(6, k + 3 * ROWS * ldk, ldk);
+        KT_AMX_DOT_BF16(3, 6, 4);
+        ask_more(&next, 8);
+    }
+    KT_AMX_STORE(0, spare, 64);
+    KT_AMX_STORE(1, spare + 256, 64);
+    KT_AMX_STORE(2, spare + 512, 64);
+    KT_AMX_STORE(3, spare + 768, 64);
+    if (are_few_and_whole(t)) interleave(t, 0, AT_ONCE / 2, 2, values_of(t), &next, 2);
+    for (int64_t j = 0; j < KEYS; j += ROWS) {
+        float *s = t->s + j;
+        __m512i r[16];
+        ask_more(&next, 12);
+        KT_EACH (i, 16) r[i] = _mm512_load_si512(spare + 16 * (j + i));
+        transpose(r);
+        KT_EACH (i, 16) {
+            if (i < t->n) _mm512_store_si512(s + i * KT_ATTN_LDS, r[i]);
+        }
+    }
+    *coming_of(t) = next;
+}
+
+static void load_keys(const kt_attn_part *t, void *keys) {
+    coming *const next = coming_of(t);
+
+    begin_asking(t, next);
+    next->for_few = are_few(t);
+    if (!next->for_few) turn_keys(&t->k, keys, _mm512_setzero_si512(), 2);
 }
 
 /* --- scores --- */
@@ -75,13 +223,13 @@ static kt_attn_asking asking_for(const kt_attn_next *next) {
         }                                                                                   \
     } while (0)
 
-static void scores(const kt_attn_part *tile) {
+static void scores_of_many(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t steps = (t->k.d + 31) / 32, ldq = 4 * t->ldq;
     const int64_t pairs = t->n_keys > 32 ? 2 : 1; /* of 16 keys */
     float *const spare = sums_of(t);
-    kt_attn_asking next = asking_for(&t->next_k);
-    const int64_t turns = (t->n + 31) / 32 * pairs * steps, each = (next.left + turns - 1) / turns;
+    coming *const next = coming_of(t);
+    const int64_t each = share_of(next, 2 * ((t->n + 31) / 32 * pairs * steps)); /* half of it */
 
     for (int64_t i = 0; i < t->n; i += 2 * ROWS) {
         const uint8_t *q = (const uint8_t *)(t->q + i * t->ldq);
@@ -105,7 +253,7 @@ static void scores(const kt_attn_part *tile) {
                     KT_AMX_DOT_BF16(2, 5, 6);
                     KT_AMX_DOT_BF16(3, 5, 7);
                 }
-                kt_attn_ask(&next, each);
+                ask_eights(next, each);
             }
             PUT_SCORES(0, s, first, spare);
             PUT_SCORES(1, s + 16, first, spare + 256);
@@ -115,34 +263,25 @@ static void scores(const kt_attn_part *tile) {
     }
 }
 
+static void scores(const kt_attn_part *t) {
+    if (coming_of(t)->for_few)
+        scores_of_few(t);
+    else
+        scores_of_many(t);
+}
+
 /* Weights: those of the second 32 keys are zeros also in rows that were softened without them. */
 static void soften(const kt_attn_part *t) {
+    coming *const next = coming_of(t);
+
+    if (next->for_few) ask_more(next, 24);
     soften_all(t);
+    if (next->for_few) ask_more(next, 24);
     for (int64_t i = 0; i < t->n && t->n_keys > 32 && kt_attn_keys(t, i) <= 32; i++)
         _mm512_store_ps(t->s + i * KT_ATTN_LDS + 16, _mm512_setzero_ps());
 }
 
 /* --- values --- */
-
-/* Columns [x, x + 32 n) of a block's values: tile (c, step) is 16 columns of 32 keys, those that
- * are not there zeros. */
-static void interleave(const kt_attn_part *t, int64_t x, int64_t n, int64_t steps, uint8_t *to) {
-    const int64_t ldv = t->v.ld, n_keys = t->n_keys;
-
-    for (int64_t c = 0; c < n; c++, x += 32, to += 4 * TILE) {
-        const __mmask32 m = mask32(t->v.d - x);
-        const uint16_t *row = kt_attn_row(&t->v, 0) + x;
-        for (int64_t j = 0; j < 32 * steps; j += 2, row += 2 * ldv) {
-            __m512i a = _mm512_setzero_si512(), b = a, pair[2];
-            uint8_t *at = to + j / 32 * TILE + j % 32 * 32;
-            if (j < n_keys) a = _mm512_maskz_loadu_epi16(m, row);
-            if (j + 1 < n_keys) b = _mm512_maskz_loadu_epi16(m, row + ldv);
-            pair_values(a, b, pair);
-            _mm512_store_si512(at, pair[0]);
-            _mm512_store_si512(at + 2 * TILE, pair[1]);
-        }
-    }
-}
 
 /* Sums of AT_ONCE tiles: 16 queries whose weights are in tiles 4 and 5, the columns of v. */
 #define WEIGH(c)                                           \
@@ -176,20 +315,52 @@ static void add_sums(const kt_attn_part *t, const made *m) {
     }
 }
 
+/* The first 64 columns have been interleaved. */
+static void weigh_few(const kt_attn_part *tile) {
+    enum { steps = 2 };
+    const kt_attn_part copy = *tile, *const t = &copy;
+    coming next = *coming_of(t);
+    made before = {0};
+    int which = 0;
+
+    for (int64_t x = 0; x < t->v.d; x += 16 * AT_ONCE, which ^= 1) {
+        const int64_t then = x + 16 * AT_ONCE;
+        float *sums = sums_of(t) + which * 256 * AT_ONCE;
+        const uint8_t *v = values_of(t) + which * 8 * TILE;
+        if (then < t->v.d)
+            interleave(t, then, AT_ONCE / 2, steps, values_of(t) + (which ^ 1) * 8 * TILE, &next,
+                       2);
+        if (x == 0) {
+            KT_AMX_LOAD(4, t->s, S_STRIDE);
+            KT_AMX_LOAD(5, t->s + 16, S_STRIDE);
+        }
+        WEIGH(0);
+        WEIGH(1);
+        ask_more(&next, 12);
+        WEIGH(2);
+        WEIGH(3);
+        ask_more(&next, 12);
+        add_sums(t, &before);
+        before = (made){0, t->n, x, AT_ONCE, sums};
+    }
+    add_sums(t, &before);
+    ask_eights(&next, share_of(&next, 1));
+}
+
 static void weigh_block(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t steps = t->n_keys > 32 ? 2 : 1, d = (t->v.d + 31) / 32 * 32;
     uint8_t *const values = values_of(t);
-    kt_attn_asking next = asking_for(&t->next_v);
+    coming *const next = coming_of(t);
     const int64_t turns = (t->n + ROWS - 1) / ROWS * ((d + 63) / 64);
-    const int64_t each = (next.left + turns - 1) / turns;
+    const int64_t each = share_of(next, turns);
     int which = 0;
 
     for (int64_t x = 0; x < d; x += COLUMNS) {
         const int64_t columns = d - x < COLUMNS ? d - x : COLUMNS;
         made before = {0};
 
-        interleave(t, x, columns / 32, steps, values);
+        interleave(t, x, columns / 32, steps, values, next, 0);
         for (int64_t i = 0; i < t->n; i += ROWS) {
             const float *s = t->s + i * KT_ATTN_LDS;
             KT_AMX_LOAD(4, s, S_STRIDE);
@@ -206,7 +377,7 @@ static void weigh_block(const kt_attn_part *tile) {
                 add_sums(t, &before);
                 before = (made){i, t->n - i < ROWS ? t->n - i : ROWS, x + c,
                                 columns - c > 32 ? AT_ONCE : 2, sums};
-                kt_attn_ask(&next, each);
+                ask_eights(next, each);
             }
             kt_attn_ask(t->ask, 2 * t->ask_eight);
         }
@@ -233,6 +404,10 @@ static bool are_finite(const kt_attn_part *t, int64_t from) {
 static void weigh(const kt_attn_part *t) {
     kt_attn_part row = *t;
 
+    if (are_few_and_whole(t)) {
+        weigh_few(t);
+        return;
+    }
     if (t->n_keys == t->least || t->n == t->group || are_finite(t, t->least)) {
         weigh_block(t);
         return;
@@ -253,6 +428,7 @@ static const kt_attn_inner inner = {.lanes = 32,
                                     .load_query = load_query,
                                     .widen = kt_widen512,
                                     .keys_bytes = keys_bytes,
+                                    .turn_queries = turn_queries,
                                     .load_keys = load_keys,
                                     .scores = scores,
                                     .soften_all = soften,

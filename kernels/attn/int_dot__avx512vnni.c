@@ -145,8 +145,8 @@ static size_t keys_bytes(int64_t d) {
     return (size_t)padded_to(d) * KEYS;
 }
 
-static void load_keys(const kt_attn_rows *k, void *keys) {
-    turn_keys(k, keys, _mm512_set1_epi8(-128), 1);
+static void load_keys(const kt_attn_part *t, void *keys) {
+    turn_keys(&t->k, keys, _mm512_set1_epi8(-128), 1);
 }
 
 KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, fetch *ask, const int nq,

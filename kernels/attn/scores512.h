@@ -11,6 +11,7 @@
 #ifndef KT_ATTN_SCORES512_H
 #define KT_ATTN_SCORES512_H
 
+#include "kernels/attn/ask512.h"
 #include "kernels/attn/turn512.h"
 
 #define SLICE 128      /* elements that are met at a time where keys or values are long */
@@ -20,22 +21,6 @@
  * 16 keys of u[c]. */
 KT_INLINE void score_pair(const float *q, int64_t ldq, int64_t p, const __m512i u[4], const int nq,
                           const int nv, __m512 sum[4][4]);
-
-/* Lines of the block to come, one after the other. The inner loops ask for a constant number of
- * them with every 16 products, without a branch: a loop in there costs a tenth of the time. */
-KT_INLINE void ask_lines(const char *at, const int n) {
-    KT_EACH (i, n) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
-}
-
-/* Rows of the block to come that lie one behind the other, or NULL: then all are asked for at once.
- */
-static const char *ask_from(const kt_attn_next *next) {
-    if (!next->rows || next->ld == next->bytes) return (const char *)next->rows;
-    for (int64_t r = 0; r < KEYS; r++)
-        for (int64_t x = 0; x < next->bytes; x += 64)
-            _mm_prefetch((const char *)next->rows + r * next->ld + x, _MM_HINT_T1);
-    return NULL;
-}
 
 static size_t keys_bytes(int64_t d) {
     return (size_t)((d + 31) / 32 * 16) * TURNED_ROW;

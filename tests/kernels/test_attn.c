@@ -287,6 +287,46 @@ ParameterizedTest(size_t *index, attn, a_window_hides_what_is_before_it) {
         }
 }
 
+ParameterizedTestParameters(attn, a_row_knows_nothing_of_the_next_one) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+/* The last row alone sees the last key, which is no number: the others are as they were, also where
+ * all of them meet the block at once. */
+ParameterizedTest(size_t *index, attn, a_row_knows_nothing_of_the_next_one) {
+    static const int64_t rows[] = {2, 3, 4, 7, 40};
+    const kt_variant *v = kt_builtin_variants[*index];
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int64_t context = 64; context <= 128; context += 32) {
+            const kt_problem p = {.op = KT_OP_ATTN,
+                                  .m = rows[r],
+                                  .n = 4,
+                                  .kv_heads = 1,
+                                  .k = 64,
+                                  .weights = KT_W_BF16,
+                                  .context = context};
+            const size_t width = 4 * 64, last = (size_t)(context - 1) * 64 * 2;
+            const size_t before = (size_t)(rows[r] - 1) * width;
+            float *want;
+            if (!(v->weights & KT_W_BIT(p.weights))) continue;
+            want = malloc(before * sizeof *want);
+            fixture f = fixture_make(v, p);
+            kt_attn_call call = fixture_call(&f);
+            v->attn(&call);
+            memcpy(want, f.out, before * sizeof *want);
+            memset(f.k + last, 0xff, 64 * 2);
+            memset(f.v + last, 0xff, 64 * 2);
+            v->attn(&call);
+            cr_assert(memcmp(want, f.out, before * sizeof *want) == 0, "%s: %lld rows of %lld",
+                      v->name, (long long)rows[r], (long long)context);
+            for (size_t i = 0; i < width; i++) cr_assert(isnan(f.out[before + i]), "%s", v->name);
+            fixture_free(&f);
+            free(want);
+        }
+}
+
 /* 64 keys seen through a window are the first 64 keys of a cache: a block that begins at the first
  * key. */
 ParameterizedTestParameters(attn, a_window_begins_a_block) {
