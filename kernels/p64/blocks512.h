@@ -281,7 +281,7 @@ KT_INLINE void kt_blocks_multiply(const uint8_t *const a[], int64_t input, const
 KT_INLINE void kt_blocks_dot_planes(const kt_p64_spec s, const kt_blocks_chunk *x,
                                     const uint8_t *const a[], int unit, const int rows,
                                     const int cols, const int col, const __m512i table,
-                                    kt_blocks_dots dot) {
+                                    kt_tile_lines *next, kt_blocks_dots dot) {
     const int halves = kt_blocks_halves(s);
     const uint8_t *high = x->w + kt_blocks_planes_at(s, unit) + 64 * col;
     const uint8_t *low = high + 256 * s.high;
@@ -301,6 +301,7 @@ KT_INLINE void kt_blocks_dot_planes(const kt_p64_spec s, const kt_blocks_chunk *
      * the line. */
     KT_EACH (j, s.low) {
         __m512i line[4];
+        if (next->at) kt_tile_fetch_lines(next, 4 * (s.low + s.high) / s.low);
         KT_EACH (t, 8 / s.low) {
             const int o = j + s.low * t;
             if (t == 0 || rows >= 3) {
@@ -525,7 +526,11 @@ KT_INLINE_UNROLLED void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chu
         }
     }
     KT_ROLLED for (int u = 0; u < x->units; u++) {
-        if (!is_open) kt_tile_fetch_far(ahead);
+        kt_tile_lines next = {0, 0};
+        if (!is_open && rows <= 3 && s.low < 8)
+            next = kt_tile_fetch_slowly(ahead, 256u * (unsigned)(s.low + s.high));
+        else if (!is_open)
+            kt_tile_fetch_far(ahead);
         if (kt_blocks_is_apart(s)) {
             kt_blocks_add_halves(s, x, a, u, rows, cols, col, part);
             continue;
@@ -535,7 +540,8 @@ KT_INLINE_UNROLLED void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chu
             kt_blocks_begin(s, x, u, h, rows, cols, dot);
             if (is_open) kt_blocks_dot_codes(s, x, a, u, h, rows, cols, col, dot);
         }
-        if (!is_open) kt_blocks_dot_planes(s, x, a, u, rows, cols, col, table, dot);
+        if (!is_open) kt_blocks_dot_planes(s, x, a, u, rows, cols, col, table, &next, dot);
+        if (next.at) kt_tile_fetch_rest(&next);
 #ifdef KT_BLOCKS_SPLIT /* here for the formats that have such alone: clang unrolls less beside it */
         kt_blocks_scale_split(x, a, u, rows, cols, col, dot, part);
         (void)is_integer, (void)low;

@@ -85,9 +85,17 @@ KT_INLINE void kt_tile_fp8_bf16(kt_tile *t, const kt_weight_format format, const
             KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
         }
         for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
-            kt_tile_fetch_far(t);
-            KT_ROLLED for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += 256)
+            kt_tile_lines next = kt_tile_fetch_slowly(t, 64 * KT_TILE_STEP);
+            if (!next.at) {
+                KT_ROLLED for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += 256)
+                    kt_fp8_quad(w, a, j, rows, tables, sum);
+                continue;
+            }
+            KT_ROLLED for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += 256) {
+                kt_tile_fetch_lines(&next, 4);
                 kt_fp8_quad(w, a, j, rows, tables, sum);
+            }
+            kt_tile_fetch_rest(&next);
         }
         KT_EACH (c, 4) {
             const __m512 scale = kt_fp8_scale(format, t->panel + 64 * k, b, c);
@@ -375,9 +383,16 @@ KT_INLINE void kt_tile_half(kt_tile *t, const kt_weight_format format, const int
             KT_EACH (c, 2 * cols) sum[r][c] = _mm512_setzero_ps();
         }
         for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
-            kt_tile_fetch_far(t);
-            for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += quad_bytes)
+            kt_tile_lines next = {0, 0};
+            if (rows <= 3)
+                next = kt_tile_fetch_slowly(t, (uintptr_t)(8 * quad_bytes));
+            else
+                kt_tile_fetch_far(t);
+            for (int64_t j = i; j < i + KT_TILE_STEP; j += 4, w += quad_bytes) {
+                if (next.at) kt_tile_fetch_lines(&next, quad_bytes / 64);
                 kt_half_quad(format, w, a, j, rows, cols, sum);
+            }
+            if (next.at) kt_tile_fetch_rest(&next);
         }
         KT_EACH (c, cols) {
             const __m512 scale = kt_fp8_scale(format, t->panel + 64 * k, b, col + c);

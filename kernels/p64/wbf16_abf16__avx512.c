@@ -6,7 +6,25 @@
 #include "kernels/p64/p64_kernel.h"
 #include "kernels/p64/floats512.h"
 
-/* The even product is added before the odd one. */
+/* Two inputs; the even product is added before the odd one. */
+KT_INLINE void kt_fmabf16_pair(const uint8_t *w, const uint8_t *const a[], int64_t j,
+                               const int rows, __m512 sum[KT_TILE_ROWS][4]) {
+    __m512 x, u[4];
+
+    KT_IN_ORDER();
+    KT_EACH (c, 4) u[c] = kt_bf16_even512(_mm512_load_si512(w + 64 * c));
+    KT_EACH (r, rows) {
+        x = kt_bf16_even512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
+        KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
+    }
+    KT_IN_ORDER();
+    KT_EACH (c, 4) u[c] = kt_bf16_odd512(_mm512_load_si512(w + 64 * c));
+    KT_EACH (r, rows) {
+        x = kt_bf16_odd512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
+        KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
+    }
+}
+
 KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
     const uint8_t *w = t->panel, *a[KT_TILE_ROWS];
     __m512 sum[KT_TILE_ROWS][4];
@@ -16,21 +34,19 @@ KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
         KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
-        kt_tile_fetch(t);
+        kt_tile_lines next = {0, 0};
+        if (rows <= 3)
+            next = kt_tile_fetch_slowly(t, 128 * KT_TILE_STEP);
+        else
+            kt_tile_fetch(t);
+        if (!next.at) {
+            for (int64_t j = i; j < i + KT_TILE_STEP; j += 2, w += 256)
+                kt_fmabf16_pair(w, a, j, rows, sum);
+            continue;
+        }
         for (int64_t j = i; j < i + KT_TILE_STEP; j += 2, w += 256) {
-            __m512 x, u[4];
-            KT_IN_ORDER();
-            KT_EACH (c, 4) u[c] = kt_bf16_even512(_mm512_load_si512(w + 64 * c));
-            KT_EACH (r, rows) {
-                x = kt_bf16_even512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
-                KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
-            }
-            KT_IN_ORDER();
-            KT_EACH (c, 4) u[c] = kt_bf16_odd512(_mm512_load_si512(w + 64 * c));
-            KT_EACH (r, rows) {
-                x = kt_bf16_odd512(_mm512_set1_epi32(kt_load_i32(a[r] + 2 * j)));
-                KT_EACH (c, 4) sum[r][c] = _mm512_fmadd_ps(u[c], x, sum[r][c]);
-            }
+            kt_tile_fetch_lines(&next, 4);
+            kt_fmabf16_pair(w, a, j, rows, sum);
         }
     }
     kt_tile_store(t, rows, sum);

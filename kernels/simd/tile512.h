@@ -82,6 +82,36 @@ KT_INLINE void kt_tile_fetch_far(kt_tile *t) {
     kt_tile_move(&t->rows_ahead, 0);
 }
 
+/* What a step fetches, to be asked for with each piece of its work: each prefetch holds a buffer of
+ * the few that L1 has for lines that it misses, and a burst waits for memory while nothing else
+ * does. Granite Rapids, one row of FP8: 1.10 times as fast as 32 lines at once. */
+typedef struct kt_tile_lines {
+    uintptr_t at, past; /* both 0: they have been asked for at once */
+} kt_tile_lines;
+
+/* A single pass fetches what it reads, `bytes` at least a step; others fetch less, at once. */
+KT_INLINE kt_tile_lines kt_tile_fetch_slowly(kt_tile *t, uintptr_t bytes) {
+    kt_tile_ahead *const ahead = &t->ahead;
+    const uintptr_t at = ahead->at, past = at + ahead->pace;
+
+    kt_tile_move(&t->rows_ahead, 0);
+    if (ahead->pace < bytes || past >= ahead->end) {
+        kt_tile_move(ahead, 0);
+        return (kt_tile_lines){0, 0};
+    }
+    ahead->at = past;
+    return (kt_tile_lines){(at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE, past};
+}
+
+KT_INLINE void kt_tile_fetch_lines(kt_tile_lines *l, const int lines) {
+    KT_EACH (i, lines) _mm_prefetch((const char *)l->at + KT_TILE_LINE * i, _MM_HINT_T1);
+    l->at += (uintptr_t)(KT_TILE_LINE * lines);
+}
+
+KT_INLINE void kt_tile_fetch_rest(kt_tile_lines *l) {
+    while (l->at < l->past) kt_tile_fetch_lines(l, 1);
+}
+
 /* For calls of kt_tile_fetch where one of `parts` tiles of rows does `steps` steps at a time; paces are of a
  * step. */
 KT_INLINE void kt_tile_set_part(kt_tile *t, int steps, int parts, uintptr_t pace,
