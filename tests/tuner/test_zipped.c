@@ -68,7 +68,8 @@ Test(zipped, texts_of_every_size_come_back) {
     enum { MOST = 200000 };
     char *text = malloc(MOST);
 
-    for (int i = 0; i < MOST; i++) text[i] = (char)("0123456789\n\0\x1f\x8b{}\",:e"[(unsigned)i * (unsigned)i % 21]);
+    for (int i = 0; i < MOST; i++)
+        text[i] = (char)("0123456789\n\0\x1f\x8b{}\",:e"[(unsigned)i * (unsigned)i % 21]);
     for (size_t size = 0; size <= MOST; size = size < 3 ? size + 1 : 7 * size) {
         write_packed(zipped, text, size);
         expect_text(zipped, text, size);
