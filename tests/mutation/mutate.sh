@@ -86,6 +86,15 @@ compile() {
     (cd "$build" && eval "${command/ -I/ -I$work/overlay -I} $level -DKT_ROLLED_UP -g0 -w -o $work/unit.o -c $source") >"$work/log" 2>&1
 }
 
+# end_all PROGRAM: what still runs of it. Tests are processes of their own, side by side: one that a fault keeps busy
+# outlives the program, which `timeout` or another test's failure has ended.
+end_all() {
+    local process
+    for process in /proc/[0-9]*; do
+        [ "$process/exe" -ef "$1" ] && kill -KILL "${process#/proc/}"
+    done 2>/dev/null
+}
+
 # verdict HOW SECONDS PROGRAM ARGUMENTS: sets `found` to what the program says of the code that it runs:
 #   accepted, rejected (the gate exits with 1; a test's assertion failed), crashed (a signal), late (time ran out),
 #   skipped (the gate lacks an instruction set, every test was skipped), broken (anything else).
@@ -94,6 +103,7 @@ verdict() {
     shift 2
     (ulimit -c 0; timeout -k 5 "$limit" "$@") >"$work/log" 2>&1
     code=$?
+    case $1 in "$work"/*) end_all "$1" ;; esac
     sed -i 's/\x1b\[[^m]*m//g' "$work/log" # colours
     tested=$(sed -n 's/.*Synthesis: Tested: \([0-9]*\) .*/\1/p' "$work/log")
     case $how$code in

@@ -18,10 +18,13 @@ test test_pool/pool.what_is_taken_at_once base/pool.c @@ static uint64_t make_sp
 test test_pool/pool.no_such_test base/pool.c @@ pool->n_tasks = n; @@ pool->n_tasks = 0;
 test test_pool/pool.what_is_taken_at_once base/pool.c @ one at
 END
-KT_MUTANT_SECONDS=12 bash "$1/tests/mutation/mutate.sh" "$1" "$2" . "$work/list" >"$work/out" 2>&1
+TMPDIR=$work KT_MUTANT_SECONDS=12 bash "$1/tests/mutation/mutate.sh" "$1" "$2" . "$work/list" >"$work/out" 2>&1
 code=$?
 cat "$work/out"
 bad=0
+for process in /proc/[0-9]*; do
+    case $(readlink "$process/exe") in "$work"/*) echo "selftest: a mutant still runs"; bad=1; kill -KILL "${process#/proc/}" ;; esac
+done 2>/dev/null
 [ "$code" = 1 ] || { echo "selftest: exit status $code, expected 1"; bad=1; }
 while read -r line; do
     grep -qF "$line" "$work/out" || { echo "selftest: nothing says: $line"; bad=1; }
