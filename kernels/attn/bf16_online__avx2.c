@@ -200,10 +200,24 @@ static float soften(const kt_attn_part *t, int64_t query) {
     return keep;
 }
 
+/* The rows of the block to come when they lie one behind the other and are bfloat16, else NULL.
+ * Fewer queries than four meet a block in so short a time that they look further ahead, by
+ * kt_attn_fetch. */
+static const char *joined_rows(const kt_attn_part *t, const kt_attn_next *next, int64_t d) {
+    const bool is_joined = next->rows && next->ld == next->bytes && next->bytes > d;
+    return is_joined && t->n >= 4 ? (const char *)next->rows : NULL;
+}
+
+/* Lines [at, at + n) of them, in the order that the core's own prefetchers follow. */
+KT_INLINE void ask(const char *rows, int64_t at, int64_t n) {
+    for (int64_t i = at; i < at + n; i++) __builtin_prefetch(rows + 64 * i, 0, 2);
+}
+
 /* nq queries from i on x nv * 16 columns from x on, or (is_last) what is left of them; constants at
- * each call: nq and nv, nq * nv <= 4, is_last. */
-KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int nq, const int nv,
-                          const int is_last) {
+ * each call: nq and nv, nq * nv <= 4, is_last. Each key asks for half a line of `next` per 16
+ * columns, or, without that, for the row KT_ATTN_AHEAD behind. */
+KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const char *next,
+                          const int nq, const int nv, const int is_last) {
     const int64_t lds = KT_ATTN_LDS, ldo = t->ldo, n_keys = t->n_keys, left = t->v.d - x;
     const kt_attn_rows rows = t->v;
     const float *s = t->s + i * lds;
@@ -216,7 +230,10 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int
                 _mm256_mul_ps(_mm256_set1_ps(t->keep[i + r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
     for (int64_t j = 0; j < n_keys; j++) {
         const uint16_t *v = kt_attn_row(&rows, j) + x;
-        kt_attn_fetch(&rows, j, 1, x, x + 16 * nv, 32);
+        if (!next)
+            kt_attn_fetch(&rows, j, 1, x, x + 16 * nv, 32);
+        else if (i == 0 && j % 2 == 0)
+            ask(next, (x / 16 * KT_ATTN_BLOCK + j * nv) / 2, nv);
         for (int c = 0; c < nv; c++) {
             __m256i pairs = load_up_to(v + 16 * c, left, is_last);
             __m256 a = even(pairs), b = odd(pairs);
@@ -233,11 +250,12 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const int
 
 KT_INLINE void weigh_columns(const kt_attn_part *t, int64_t i, const int nq) {
     const int64_t d = t->v.d;
+    const char *const next = joined_rows(t, &t->next_v, d);
     int64_t x = 0;
 
-    for (; nq == 1 && x + 64 <= d; x += 64) weigh_tile(t, i, x, nq, 4 / nq, 0);
-    for (; x + 16 <= d; x += 16) weigh_tile(t, i, x, nq, 1, 0);
-    if (x < d) weigh_tile(t, i, x, nq, 1, 1);
+    for (; nq == 1 && x + 64 <= d; x += 64) weigh_tile(t, i, x, next, nq, 4 / nq, 0);
+    for (; x + 16 <= d; x += 16) weigh_tile(t, i, x, next, nq, 1, 0);
+    if (x < d) weigh_tile(t, i, x, next, nq, 1, 1);
 }
 
 static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
@@ -251,10 +269,16 @@ static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *w
 
 /* Each four queries fetch their share of the lines of keys to come. */
 KT_INLINE void score_keys(const kt_attn_part *t, int64_t i, const int nq) {
-    const int64_t fours = (t->n + 3) / 4;
+    const int64_t fours = (t->n + 3) / 4, keys = SCORES / nq;
+    const char *const next = joined_rows(t, &t->next_k, t->k.d);
+    const int64_t lines = (t->next_k.bytes * keys + 64 * fours - 1) / (64 * fours);
+    int64_t at = i / 4 * (KT_ATTN_BLOCK / keys) * lines;
 
-    for (int64_t j = 0; j < t->n_keys; j += SCORES / nq) {
-        kt_attn_fetch(&t->k, j, SCORES / nq, i / 4 * 32, t->k.d, fours * 32);
+    for (int64_t j = 0; j < t->n_keys; j += keys, at += lines) {
+        if (!next)
+            kt_attn_fetch(&t->k, j, keys, i / 4 * 32, t->k.d, fours * 32);
+        else if (i % 4 == 0)
+            ask(next, at, lines);
         score_tile(t, i, j, nq);
     }
 }
