@@ -12,7 +12,10 @@
  * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without and
  * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 13.0 and 13.5, FP8 12.0 and 12.7.
  * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0. FP8
- * without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192.
+ * without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192. What looks codes up has
+ * distances of its own; Granite Rapids, us an expert without and with them: Q3_K 167 and 161, Q4_K
+ * 204 and 188, Q5_K 250 and 237, Q6_K 305 and 272, IQ4_XS 200 and 177, IQ2_S 230 and 191, IQ3_S 229
+ * and 215, IQ1_S 112 and 99; Q2_K loses (123 and 128), and IQ2_XXS (118 and 123).
  *
  * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. */
 static const struct {
@@ -32,6 +35,9 @@ static const struct {
     {"sapphirerapids", "", "prefetch", 2048},
     {"emeraldrapids", "", "prefetch", 2048},
     {"graniterapids", "", "prefetch", 2048},
+    {"graniterapids", "wkquants_a8_", "prefetch", 8192},
+    {"graniterapids", "wgrids_a8_", "prefetch", 4096},
+    {"graniterapids", "wiq1_a8_", "prefetch", 4096},
 };
 
 /* Here a8 is multiplied faster than a8p: what ends a group takes the two ports of VPDPBUSD, and a8p
