@@ -10,7 +10,7 @@
  * part stands here, with the loser.
  *
  * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without and
- * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 13.0 and 13.5, FP8 12.0 and 12.7.
+ * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 12.1 and 15.2, FP8 11.5 and 13.2.
  * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0. FP8
  * without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192. What looks codes up has
  * distances of its own; Granite Rapids, us an expert without and with them: Q3_K 167 and 161, Q4_K

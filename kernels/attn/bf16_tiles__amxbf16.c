@@ -28,8 +28,8 @@ enum {
     S_STRIDE = 4 * KT_ATTN_LDS /* bytes between rows of scores */
 };
 
-/* A block's scratch: turned keys; interleaved values; two sets of tiles of sums; turned queries; what
- * is asked for. */
+/* A block's scratch: turned keys, interleaved values, two sets of tiles of sums, turned queries, and
+ * what is asked for. */
 static size_t turned_bytes(int64_t d) {
     return (size_t)((d + 31) / 32 * 16) * TURNED_ROW;
 }
@@ -57,8 +57,10 @@ static uint8_t *queries_of(const kt_attn_part *t) {
 /* Its keys, then its values; those that were asked for lie before `at`. */
 typedef struct coming {
     const char *at, *end, *then, *then_end;
-    int64_t for_few; /* how the block at hand was loaded */
+    int64_t for_few;      /* how the block at hand was loaded */
+    const float *queries; /* of the walk's tile, the first of those that are turned */
 } coming;
+_Static_assert(sizeof(coming) <= 64, "and room behind turned queries to load a tile from any on");
 
 static coming *coming_of(const kt_attn_part *t) {
     const int64_t d = t->k.d > t->v.d ? t->k.d : t->v.d;
@@ -69,7 +71,7 @@ static coming *coming_of(const kt_attn_part *t) {
 static void begin_asking(const kt_attn_part *t, coming *c) {
     const char *const k = ask_from(&t->next_k), *const v = ask_from(&t->next_v);
 
-    *c = (coming){.at = v, .end = v, .then = v, .then_end = v};
+    *c = (coming){.at = v, .end = v, .then = v, .then_end = v, .queries = c->queries};
     if (v) c->end = c->then_end = v + KEYS * t->next_v.bytes;
     if (!k) return;
     c->at = k;
@@ -150,6 +152,7 @@ static void turn_queries(const kt_attn_part *tile) {
     const int64_t ldq = 4 * t->ldq;
     uint8_t *to = queries_of(t);
 
+    coming_of(t)->queries = t->q;
     for (int64_t x = 0; t->n <= ROWS && x < 2 * t->k.d; x += 64, to += TILE) {
         __m512i r[16];
         KT_EACH (i, 16) r[i] = _mm512_load_si512(rows + (i < t->n ? i : 0) * ldq + x);
@@ -164,6 +167,7 @@ static void scores_of_few(const kt_attn_part *t) {
     float *const spare = sums_of(t);
     coming next = *coming_of(t);
 
+    q += 4 * ((t->q - next.queries) / t->ldq); /* a tile's column for each query from here on */
     KT_AMX_ZERO(0);
     KT_AMX_ZERO(1);
     KT_AMX_ZERO(2);

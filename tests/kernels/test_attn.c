@@ -327,6 +327,47 @@ ParameterizedTest(size_t *index, attn, a_row_knows_nothing_of_the_next_one) {
         }
 }
 
+ParameterizedTestParameters(attn, rows_need_not_follow_each_other) {
+    return kt_variants_of(KT_OP_ATTN);
+}
+
+/* Rows whose positions leave gaps meet the last block one by one: as when each is a call. */
+ParameterizedTest(size_t *index, attn, rows_need_not_follow_each_other) {
+    static const int32_t positions[][4] = {
+        {90, 100, 127, 127}, {64, 66, 68, 127}, {3, 64, 90, 120}};
+    const kt_variant *v = kt_builtin_variants[*index];
+
+    kt_skip_without_isa(v->isa, v->name);
+    for (int i = 0; i < 9; i++)
+        for (int64_t heads = 1; heads <= 4; heads += 3) {
+            const kt_problem p = {.op = KT_OP_ATTN,
+                                  .m = 4,
+                                  .n = heads,
+                                  .kv_heads = 1,
+                                  .k = 64,
+                                  .weights = caches[i % 3],
+                                  .context = 128};
+            const size_t bytes = (size_t)(p.m * heads * 64) * sizeof(float);
+            float *want;
+            if (!(v->weights & KT_W_BIT(p.weights))) continue;
+            want = malloc(bytes);
+            fixture f = fixture_make(v, p);
+            kt_attn_call call = fixture_call(&f);
+            memcpy(f.position, positions[i / 3], sizeof positions[0]);
+            for (int64_t row = 0; row < p.m; row++) {
+                call.row_begin = row, call.row_end = row + 1;
+                v->attn(&call);
+            }
+            memcpy(want, f.out, bytes);
+            call.row_begin = 0, call.row_end = p.m;
+            v->attn(&call);
+            cr_assert(memcmp(want, f.out, bytes) == 0, "%s: positions %d, %lld heads, %s", v->name,
+                      i / 3, (long long)heads, kt_weight_format_name(p.weights));
+            fixture_free(&f);
+            free(want);
+        }
+}
+
 /* 64 keys seen through a window are the first 64 keys of a cache: a block that begins at the first
  * key. */
 ParameterizedTestParameters(attn, a_window_begins_a_block) {

@@ -41,7 +41,8 @@ Test(transfer, filed_journals_answer_for_what_is_left_out, .timeout = 180) {
     kt_err err;
     int n = 0, n_oracle = 0;
 
-    cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/*.journal.jsonl" KT_ZIPPED_END, 0, NULL, &files), 0);
+    cr_assert_eq(glob(KT_SOURCE_DIR "/results/*/*.journal.jsonl" KT_ZIPPED_END, 0, NULL, &files),
+                 0);
     for (size_t i = 0; i < files.gl_pathc && n < MAX_JOURNALS; i++, n++) {
         cr_assert_eq(kt_journal_read(files.gl_pathv[i], &journals[n], &err), KT_OK, "%s",
                      err.message);

@@ -45,9 +45,9 @@ static void make_home(void) {
     snprintf(path, sizeof path, "%s/foreign.kttable.json", home.folder);
     cr_assert_eq(kt_table_save(t, path, &err), KT_OK, "%s", err.message);
     kt_table_destroy(t);
-    cr_assert_eq(kt_zipped_read(SHARED "tiny-moe.journal.jsonl", (size_t)1 << 28, &text, &size,
-                                &err),
-                 KT_OK);
+    cr_assert_eq(
+        kt_zipped_read(SHARED "tiny-moe.journal.jsonl", (size_t)1 << 28, &text, &size, &err),
+        KT_OK);
     kt_temp_write(home.folder, "good.journal.jsonl", text, size);
     free(text);
     kt_temp_write(home.folder, "torn.json", "{\"hidden_size\": 20", 18);

@@ -10,9 +10,9 @@
  * table there is of a machine that cannot run ours. */
 kt_status kt_results_merge_table(const char *from, const char *to, kt_err *err);
 
-/* The sessions of both journals: those of `to` in their order, then what only `from` has. Of a session that
- * both have the longer record counts. What is filed is packed, as `to`.gz; an unpacked `to` goes into it.
- * The same file is left alone. */
+/* The sessions of both journals: those of `to` in their order, then what only `from` has. Of a
+ * session that both have the longer record counts. What is filed is packed, as `to`.gz; an unpacked
+ * `to` goes into it. The same file is left alone. */
 kt_status kt_results_merge_journal(const char *from, const char *to, kt_err *err);
 
 #endif

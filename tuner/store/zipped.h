@@ -1,4 +1,4 @@
-/* Text files that gzip may have packed: filed journals are a seventh of their size so, and `zcat`
+/* Text files that gzip may have packed: filed journals are a sixth of their size so, and `zcat`
  * reads them. Nothing here keeps state; any thread may call it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_TUNER_ZIPPED_H
