@@ -28,8 +28,8 @@ enum {
     S_STRIDE = 4 * KT_ATTN_LDS /* bytes between rows of scores */
 };
 
-/* A block's scratch: turned keys, interleaved values, two sets of tiles of sums, turned queries, and
- * what is asked for. */
+/* A block's scratch: turned keys, interleaved values, two sets of tiles of sums, turned queries,
+ * and what is asked for. */
 static size_t turned_bytes(int64_t d) {
     return (size_t)((d + 31) / 32 * 16) * TURNED_ROW;
 }
