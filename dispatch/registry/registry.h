@@ -31,7 +31,7 @@ int64_t kt_config_count(const kt_variant *v);
 kt_config kt_config_at(const kt_variant *v, int64_t i);
 
 /* May v run this problem with this config (NULL = initial values)? Checks op, formats and sizes,
- * then accepts(). Only for variants whose ISA is here. why may be NULL. */
+ * then accepts(). Also for variants whose ISA is not here. why may be NULL. */
 kt_status kt_variant_accepts(const kt_variant *v, const kt_problem *p, const kt_config *c,
                              kt_err *why);
 

@@ -376,7 +376,9 @@ typedef struct kt_variant {
      * Called once by the registry, after the ISA check. NULL = always usable. Thread-safe. */
     kt_status (*usable)(kt_err *why);
 
-    /* Refuse, with a reason a user can act on, what run cannot do. NULL = accepts all. */
+    /* Refuse, with a reason a user can act on, what run cannot do. NULL = accepts all. Asked on any
+     * machine, also of variants that it cannot run: the code is of no instruction set, or such a
+     * file's does nothing but call some that is of none. */
     kt_status (*accepts)(const kt_problem *problem, const kt_config *config, kt_err *why);
 
     /* Packed size of one dense matrix (GEMM) or one expert (MOE_FFN); pack writes exactly that

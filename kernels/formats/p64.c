@@ -168,6 +168,22 @@ kt_status kt_p64_accepts(const kt_problem *q, const kt_config *config, kt_err *w
     return KT_OK;
 }
 
+kt_status kt_p64_accepts_opened(const kt_problem *q, const kt_config *config, kt_err *why) {
+    kt_problem as_codes = *q;
+
+    if (kt_p64_spec_of(q->weights).low || q->weights == KT_W_INT8_CHANNEL)
+        if (q->acts == KT_A_BF16) as_codes.acts = KT_A_INT8_G32;
+    return kt_p64_accepts(&as_codes, config, why);
+}
+
+kt_status kt_p64_accepts_widened(const kt_problem *q, const kt_config *config, kt_err *why) {
+    if (q->m < KT_P64_WIDENED_ROWS)
+        return kt_fail(why, KT_E_UNSUPPORTED,
+                       "m=%lld: fewer than %d rows do not pay for widening a panel",
+                       (long long)q->m, KT_P64_WIDENED_ROWS);
+    return kt_p64_accepts(q, config, why);
+}
+
 size_t kt_p64_gemm_bytes(const kt_problem *q) {
     return (size_t)kt_p64_panels(q->n) * kt_p64_panel_bytes(q->weights, q->k);
 }

@@ -73,6 +73,12 @@ static inline int64_t kt_p64_panels(int64_t n) {
  * refuses reductions that are not multiples of 32 and of the format's block (n of a GEMM may be any) and
  * activations that do not go with the weights: kt_format.acts says which do (a8p wherever a8). */
 kt_status kt_p64_accepts(const kt_problem *problem, const kt_config *config, kt_err *why);
+/* Of kernels that open integer codes to bfloat16 tiles: such weights go with bfloat16 rows too. */
+kt_status kt_p64_accepts_opened(const kt_problem *problem, const kt_config *config, kt_err *why);
+/* Of kernels that round a panel once more (requant8.h), which fewer than KT_P64_WIDENED_ROWS rows
+ * never pay for. From where it pays is for the planner to know. */
+#define KT_P64_WIDENED_ROWS 16
+kt_status kt_p64_accepts_widened(const kt_problem *problem, const kt_config *config, kt_err *why);
 size_t kt_p64_gemm_bytes(const kt_problem *problem);
 void kt_p64_pack_gemm(const kt_problem *problem, const kt_matrix *w, void *dst);
 size_t kt_p64_expert_bytes(const kt_problem *problem);

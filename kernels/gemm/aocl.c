@@ -153,11 +153,15 @@ kt_status kt_aocl_usable(kt_err *why) {
 
 enum { TEST_M = 16, TEST_N = 64, TEST_K = 128 };
 
-static int test_weight(int row, int l) {
-    return (row * 5 + l * 11) % 15 - 7;
+/* Where weights are bytes, they and the inputs go to the ends of their range: two products of such
+ * do not fit the 16 bits that VPMADDUBSW keeps, and a library that multiplies with it is wrong. */
+static int test_weight(kt_weight_format weights, int row, int l) {
+    const int code = (row * 5 + l * 11) % 15 - 7;
+    return weights == KT_W_INT8_CHANNEL ? 18 * code : code;
 }
-static int test_input(int row, int l) {
-    return (row * 3 + l * 7) % 19 - 9;
+static int test_input(kt_weight_format weights, int row, int l) {
+    const int code = (row * 3 + l * 7) % 19 - 9;
+    return weights == KT_W_INT8_CHANNEL ? 14 * code : code;
 }
 /* Powers of two, another for each group of a row. */
 static float test_w_scale(kt_weight_format weights, int row, int group) {
@@ -183,7 +187,7 @@ static kt_matrix make_weights(self_test *t, kt_weight_format weights) {
     for (int r = 0; r < TEST_N; r++) {
         t->channel_scale[r] = test_w_scale(weights, r, 0);
         for (int l = 0; l < TEST_K; l++) {
-            const int value = test_weight(r, l), at = r * TEST_K + l;
+            const int value = test_weight(weights, r, l), at = r * TEST_K + l;
             t->bf16[at] = kt_f32_to_bf16((float)value);
             t->codes[at] = (int8_t)value;
             if (l % 2 == 0) t->nibbles[at / 2] = 0;
@@ -196,16 +200,16 @@ static kt_matrix make_weights(self_test *t, kt_weight_format weights) {
     return w;
 }
 
-static void make_row(void *row, kt_act_format acts, int i) {
+static void make_row(void *row, kt_weight_format weights, kt_act_format acts, int i) {
     for (int l = 0; l < TEST_K; l++) {
         if (acts == KT_A_BF16)
-            ((uint16_t *)row)[l] = kt_f32_to_bf16((float)test_input(i, l));
+            ((uint16_t *)row)[l] = kt_f32_to_bf16((float)test_input(weights, i, l));
         else
-            ((int8_t *)row)[l] = (int8_t)test_input(i, l);
+            ((int8_t *)row)[l] = (int8_t)test_input(weights, i, l);
     }
     for (int g = 0; g < TEST_K / 32 && acts == KT_A_INT8_G32; g++) {
         int sum = 0;
-        for (int l = 32 * g; l < 32 * g + 32; l++) sum += test_input(i, l);
+        for (int l = 32 * g; l < 32 * g + 32; l++) sum += test_input(weights, i, l);
         kt_a8_scales_mut(row, TEST_K)[g] = test_a_scale(acts, i, g);
         kt_a8_comps_mut(row, TEST_K)[g] = -8 * sum;
     }
@@ -216,7 +220,7 @@ static kt_status compare(const char *library, const kt_problem *q, const float *
         for (int r = 0; r < TEST_N; r++) {
             float want = 0;
             for (int l = 0; l < TEST_K; l++)
-                want += (float)(test_weight(r, l) * test_input(i, l)) *
+                want += (float)(test_weight(q->weights, r, l) * test_input(q->weights, i, l)) *
                         test_w_scale(q->weights, r, l / 32) * test_a_scale(q->acts, i, l / 32);
             if (got[i * TEST_N + r] != want)
                 return kt_fail(why, KT_E_MISMATCH,
@@ -254,7 +258,7 @@ kt_status kt_lib_self_test(const char *library, const kt_variant *v, kt_weight_f
     char *bytes = memory + (sizeof *t + 63) / 64 * 64, *rows = bytes + packed;
     memset(t->got, 0, sizeof t->got);
     w = make_weights(t, weights);
-    for (int i = 0; i < TEST_M; i++) make_row(rows + (size_t)i * stride, acts, i);
+    for (int i = 0; i < TEST_M; i++) make_row(rows + (size_t)i * stride, weights, acts, i);
     v->pack_gemm(&q, &w, bytes);
     call.weights = bytes;
     call.a = rows;

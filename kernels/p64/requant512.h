@@ -16,11 +16,9 @@
 #ifndef KT_P64_REQUANT512_H
 #define KT_P64_REQUANT512_H
 
-#include "base/err.h"
 #include "kernels/formats/requant8.h"
 #include "kernels/p64/kinds512.h"
 
-#define KT_R8_LEAST_ROWS 16
 #define KT_R8_STEP_BYTES 512 /* of a block and 64 rows */
 
 /* --- widening -------------------------------------------------------------------------------- */
@@ -97,17 +95,6 @@ KT_INLINE void kt_r8_next_block(const uint8_t *steps, const int rows, const int 
             }                                                    \
         }                                                        \
     }
-
-/* What widening costs falls with the rows; from where it pays is for the planner to know, and with
- * fewer than these it never does. */
-static inline kt_status kt_r8_accepts(const kt_problem *problem, const kt_config *config,
-                                      kt_err *why) {
-    if (problem->m < KT_R8_LEAST_ROWS)
-        return kt_fail(why, KT_E_UNSUPPORTED,
-                       "m=%lld: fewer than %d rows do not pay for widening a panel",
-                       (long long)problem->m, KT_R8_LEAST_ROWS);
-    return kt_p64_accepts(problem, config, why);
-}
 
 /* One widened panel, of an expert's longer half. */
 static inline size_t kt_r8_workspace_bytes(const kt_problem *problem, const kt_config *config) {

@@ -11,16 +11,6 @@
 /* What the walk's code asks for; the file's flags must not go further. */
 #define KT_TILES_ISA (KT_ISA_AMXBF16 | KT_ISA_AVX512FP16 | KT_ISA_AVX512VBMI | KT_ISA_AVX512BF16)
 
-/* Integer formats take bfloat16 rows too: codes are opened to it in any case. */
-static inline kt_status kt_tiles_accepts(const kt_problem *q, const kt_config *config,
-                                         kt_err *why) {
-    kt_problem as_codes = *q;
-
-    if (kt_p64_spec_of(q->weights).low || q->weights == KT_W_INT8_CHANNEL)
-        if (q->acts == KT_A_BF16) as_codes.acts = KT_A_INT8_G32;
-    return kt_p64_accepts(&as_codes, config, why);
-}
-
 static inline size_t kt_tiles_workspace(const kt_problem *q, const kt_config *config) {
     const size_t k = kt_tiles_scratch(q->k), n = kt_tiles_scratch(q->n);
     (void)config;

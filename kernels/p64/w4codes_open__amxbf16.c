@@ -52,4 +52,4 @@ KT_P64_KERNEL(w4codes_open, amxbf16, 2, 2,
                          1u << KT_W_IQ4_XS | 1u << KT_W_MXFP4 | KT_W_BIT(KT_W_NVFP4),
               .acts = 1u << KT_A_BF16 | 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2,
               .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED, .bits = "opened-tiles", .rank = 1,
-              .accepts = kt_tiles_accepts, .workspace_bytes = kt_tiles_workspace);
+              .accepts = kt_p64_accepts_opened, .workspace_bytes = kt_tiles_workspace);

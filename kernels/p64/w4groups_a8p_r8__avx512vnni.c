@@ -174,4 +174,4 @@ KT_P64_KERNEL(w4groups_a8p_r8, avx512vnni, 3, 4,
               .weights = 1u << KT_W_INT4_G32 | 1u << KT_W_INT4_G64 | 1u << KT_W_INT4_G128,
               .acts = 1u << KT_A_INT8_G16P2, .isa = KT_ISA_AVX512VNNI, .numerics = KT_NUM_REQUANT,
               .bits = "a8p-requant", .rank = 1, .params = params, .n_params = 1,
-              .accepts = kt_r8_accepts, .workspace_bytes = kt_r8_workspace_bytes);
+              .accepts = kt_p64_accepts_widened, .workspace_bytes = kt_r8_workspace_bytes);

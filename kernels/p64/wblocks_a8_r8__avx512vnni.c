@@ -352,4 +352,4 @@ KT_P64_KERNEL(wblocks_a8_r8, avx512vnni, 2, 2,
                          KT_W_BIT(KT_W_Q6_K) | KT_W_BIT(KT_W_IQ4_XS),
               .acts = 1u << KT_A_INT8_G32, .isa = KT_ISA_AVX512VNNI, .numerics = KT_NUM_REQUANT,
               .bits = "a8-requant", .rank = 1, .params = params, .n_params = 3,
-              .accepts = kt_r8_accepts, .workspace_bytes = kt_r8_workspace_bytes);
+              .accepts = kt_p64_accepts_widened, .workspace_bytes = kt_r8_workspace_bytes);

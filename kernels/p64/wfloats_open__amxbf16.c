@@ -24,5 +24,5 @@ KT_P64_KERNEL(wfloats_open, amxbf16, 2, 2,
               .weights = 1u << KT_W_BF16 | 1u << KT_W_FP8_B128 | 1u << KT_W_FP8_CHANNEL |
                          1u << KT_W_MXFP8,
               .acts = 1u << KT_A_BF16, .isa = KT_TILES_ISA, .numerics = KT_NUM_OPENED,
-              .bits = "opened-tiles", .rank = 1, .accepts = kt_tiles_accepts,
+              .bits = "opened-tiles", .rank = 1, .accepts = kt_p64_accepts_opened,
               .workspace_bytes = kt_tiles_workspace);

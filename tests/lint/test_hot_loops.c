@@ -235,3 +235,32 @@ ParameterizedTest(size_t *index, opened_tiles, have_the_order_that_was_measured,
                      blocks[*index].function, seen.marks[p], blocks[*index].mark, p, due);
     }
 }
+
+/* --- accepts --- */
+
+/* Asked on any machine (kt_variant.accepts), so nothing of the instruction set that its file is
+ * compiled for may be in it: no vector of more than 16 bytes, no mask register. */
+Test(accepts, is_of_no_instruction_set) {
+    static const char command[] =
+        "cd '" KT_BUILD_DIR "/CMakeFiles/kt_kernels.dir/kernels' && "
+        "for f in */*__avx*.c.o */*__amx*.c.o; do nm \"$f\" | grep -q ' [tT] .*accepts' || "
+        "continue; "
+        "echo \"$f\"; objdump -d --no-show-raw-insn \"$f\"; done | "
+        "awk '/[.]o$/ { file = $0 } /^[0-9a-f]+ </ { within = /accepts/; seen += within } "
+        "within && /%[yz]mm|%k[0-7]|%xmm(1[6-9]|[23])/ { print file \": \" $0 } "
+        "END { print seen, \"functions\" }'";
+    char text[512];
+    int functions = 0;
+    FILE *pipe;
+
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+    cr_skip_test("only optimised builds keep tiles in registers");
+#endif
+    if (system("objdump --version >/dev/null 2>&1") != 0) cr_skip_test("objdump is not installed");
+    pipe = popen(command, "r");
+    cr_assert_not_null(pipe);
+    while (fgets(text, sizeof text, pipe))
+        cr_assert_eq(sscanf(text, "%d functions", &functions), 1, "%s", text);
+    cr_assert_eq(pclose(pipe), 0, "%s", command);
+    cr_assert_gt(functions, 0, "no function accepts was found");
+}
