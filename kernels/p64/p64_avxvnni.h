@@ -21,6 +21,9 @@ KT_INLINE kt_vi kt_dot_next(kt_vi sum, kt_vi u, kt_vi q) {
     __asm__(KT_DPBUSD256 " %2, %1, %0" : "+x"(sum) : "x"(u), "x"(q));
     return sum;
 }
+KT_INLINE kt_vi kt_dot_begin(kt_vi start) {
+    return start;
+}
 KT_INLINE kt_vi kt_dot_first(kt_vi u, kt_vi q, kt_vi start) {
     return kt_dot_next(start, u, q);
 }

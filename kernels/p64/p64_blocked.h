@@ -4,6 +4,7 @@
  * unsigned and a signed byte join a sum:
  *
  *   kt_vi kt_dot_first(kt_vi u8, kt_vi s8, kt_vi start)      begins a group of 32 inputs
+ *   kt_vi kt_dot_begin(kt_vi start)                          the same before it (32 bytes alone)
  *   kt_vi kt_dot_next(kt_vi sum, kt_vi u8, kt_vi s8)         the other seven steps
  *   kt_vi kt_dot_last(kt_vi sum, kt_vi start)                -> int32, start included once
  *
@@ -11,7 +12,8 @@
  * KT_V_COLUMNS vectors in registers for one group of 32 inputs, then adds them, scaled, to the f32
  * sums in the tile. Since these lie in memory between groups, the order of work is free: k is cut into
  * chunks, and a chunk of a slice of the panel (KT_V_COLUMNS vectors wide) is unpacked once into L1
- * for all rows of the block. A few rows read the panel as it comes, in one linear pass.
+ * for all rows of the block. A few rows read the panel as it comes, in one linear pass; vectors of 32
+ * bytes do so by p64_few.h.
  *
  * The f32 sums of a row run over k in ascending order whatever the number of rows.
  *
@@ -191,6 +193,24 @@ KT_INLINE void kt_rows_bytes(kt_micro *x, const kt_weights_at at, const int has_
     }
 }
 
+/* A group's even bytes as words, then its odd ones; + 128 where sums are floats. */
+KT_INLINE void kt_widen_group(const uint8_t *codes, const int as_floats, uint8_t *words) {
+    const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)codes);
+    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8), odd = _mm256_srai_epi16(q, 8);
+
+    if (as_floats) {
+        const __m256i more = _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80));
+        even = _mm256_and_si256(more, _mm256_set1_epi16(255));
+        odd = _mm256_srli_epi16(more, 8);
+    }
+    _mm256_store_si256((__m256i *)(void *)words, even);
+    _mm256_store_si256((__m256i *)(void *)(words + 32), odd);
+}
+
+#if KT_V_BYTES == 32
+#include "kernels/p64/p64_few.h"
+#endif
+
 /* --- w4g32 ---------------------------------------------------------------------------------- */
 
 KT_INLINE void kt_unpack_nibbles(const uint8_t *w, int groups, uint8_t *out) {
@@ -205,6 +225,12 @@ KT_INLINE void kt_unpack_nibbles(const uint8_t *w, int groups, uint8_t *out) {
 }
 
 static inline void kt_tile_w4g32_blocked(const kt_p64_tile *t) {
+#if KT_V_BYTES == 32
+    if (t->rows < KT_DIRECT_ROWS) {
+        kt_few_tile(t, KT_FEW_NIBBLES);
+        return;
+    }
+#endif
     const int64_t groups = t->k / 32;
     _Alignas(64) uint8_t unpacked[KT_CHUNK_GROUPS * 8 * KT_SLICE_BYTES];
     const int direct = t->rows < KT_DIRECT_ROWS, most = direct ? 1 : KT_CHUNK_GROUPS;
@@ -246,6 +272,13 @@ KT_INLINE void kt_scale_channels(const kt_p64_tile *t) {
 
 /* Where a byte product takes any code: the panel is read as it is. */
 static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
+#if KT_V_BYTES == 32
+    if (t->rows < KT_DIRECT_ROWS) {
+        kt_few_tile(t, KT_FEW_BYTES);
+        kt_scale_channels(t);
+        return;
+    }
+#endif
     const int64_t groups = t->k / 32;
     const int most = t->rows < KT_DIRECT_ROWS ? 1 : KT_CHUNK_GROUPS;
     kt_row_groups rows[KT_BLOCK_ROWS];
@@ -302,22 +335,9 @@ KT_INLINE void kt_denormals_restore(unsigned before) {
 
 KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, const int as_floats,
                              uint8_t *rows) {
-    const __m256i sign = _mm256_set1_epi8((char)0x80);
     for (int r = 0; r < t->rows; r++, rows += KT_WORDS_STRIDE)
-        for (int g = 0; g < groups; g++) {
-            uint8_t *a16 = rows + 64 * g;
-            __m256i q = _mm256_loadu_si256(
-                (const __m256i *)(const void *)((const uint8_t *)t->a[r] + 32 * (group + g)));
-            __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8);
-            __m256i odd = _mm256_srai_epi16(q, 8);
-            if (as_floats) {
-                q = _mm256_xor_si256(q, sign);
-                even = _mm256_and_si256(q, _mm256_set1_epi16(255));
-                odd = _mm256_srli_epi16(q, 8);
-            }
-            _mm256_store_si256((__m256i *)(void *)a16, even);
-            _mm256_store_si256((__m256i *)(void *)(a16 + 32), odd);
-        }
+        for (int g = 0; g < groups; g++)
+            kt_widen_group((const uint8_t *)t->a[r] + 32 * (group + g), as_floats, rows + 64 * g);
 }
 
 KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weights_at at,
@@ -448,6 +468,14 @@ KT_INLINE void kt_tile_w8c_words_how(const kt_p64_tile *t, const int as_floats) 
 static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
     const kt_words_how *how = t->context;
     unsigned before;
+
+#if KT_V_BYTES == 32
+    if (t->rows <= KT_MICRO_ROWS) { /* of more, each four would read the panel */
+        kt_few_tile(t, KT_FEW_WORDS);
+        kt_scale_channels(t);
+        return;
+    }
+#endif
 
     if (!how->as_floats || t->rows < KT_DIRECT_ROWS) {
         kt_tile_w8c_words_how(t, 0);

@@ -106,10 +106,10 @@ KT_INLINE kt_vi kt_unit_quad(const kt_p64_spec s, const uint8_t *planes, const i
     if (s.low < 8) v = kt_v_mask_bytes(v, (1 << s.low) - 1);
     if (s.high) {
         const int high = s.high ? s.high : 1;
+        const int right = high * (o / high) - s.low; /* to where they stand in a code */
         kt_vi h = kt_v_load(planes + 256 * (o % high));
-        if (o / high) h = kt_v_shift_right(h, high * (o / high));
-        h = kt_v_mask_bytes(h, (1 << high) - 1);
-        v = kt_v_or(v, kt_v_shift_left(h, s.low));
+        h = right > 0 ? kt_v_shift_right(h, right) : right < 0 ? kt_v_shift_left(h, -right) : h;
+        v = kt_v_or(v, kt_v_mask_bytes(h, ((1 << high) - 1) << s.low));
     }
     if (s.values == KT_P64_IQ4) v = kt_v_look_up(iq4, v);
     if (s.values == KT_P64_E2M1) v = kt_v_look_up(e2m1, v);
@@ -613,6 +613,10 @@ KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
         minimum ? kt_units_8_minimum(x) : kt_units_8(x);
 }
 
+#if KT_V_BYTES == 32
+#include "kernels/p64/p64_few_units.h"
+#endif
+
 /* --- a tile --------------------------------------------------------------------------------- */
 
 /* Finished sums times the factors of their rows, which lie behind the blocks. */
@@ -642,6 +646,13 @@ KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s)
                   .sums = rows.sums[0],
                   .a16 = rows.a16};
 
+#if KT_V_BYTES == 32
+    if (t->rows == 1 && !s.grid && s.scale != KT_P64_IQ1) {
+        kt_few_units(t, s);
+        kt_units_finish(t, s);
+        return;
+    }
+#endif
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.unit < units; x.unit += x.units) {
         x.units = units - x.unit < most ? (int)(units - x.unit) : most;

@@ -85,7 +85,8 @@ KT_INLINE void kt_g16m_unit(const kt_p64_tile *t, int64_t i, int first, const in
 }
 
 static inline void kt_tile_w8g16m(const kt_p64_tile *t) {
-    if (t->rows >= KT_DIRECT_ROWS) {
+    /* one row: p64_few_units.h where vectors are of 32 bytes */
+    if (t->rows >= KT_DIRECT_ROWS || (t->rows == 1 && KT_V_BYTES == 32)) {
         kt_tile_INT8_G16M(t);
         return;
     }
