@@ -129,16 +129,30 @@ double kt_peak_gops(kt_isa isa, const kt_ceilings *c) {
     return c->peak_scalar_gops > 0 ? c->peak_scalar_gops : fallback_scalar_gops;
 }
 
+static bool is_matrix(const kt_problem *p) {
+    return p->op == KT_OP_GEMM || p->op == KT_OP_MOE_FFN;
+}
+
 static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
-static double read_ns(double bytes, const kt_ceilings *c, int threads) {
-    return bytes / kt_stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
+/* Bytes multiplied without VNNI: by VPMADDUBSW or VPMADDWD, and additions. What libraries (usable)
+ * multiply with is theirs. */
+static bool adds_words(const kt_problem *p, const kt_variant *v) {
+    return is_matrix(p) && !v->usable && (p->acts == KT_A_INT8_G32 || p->acts == KT_A_INT8_G16P2) &&
+           (v->isa == KT_ISA_AVX2 || v->isa == KT_ISA_AVX512);
 }
 
-static bool is_matrix(const kt_problem *p) {
-    return p->op == KT_OP_GEMM || p->op == KT_OP_MOE_FFN;
+/* What v multiplies p with at most. The peaks of AVX2 and AVX-512 are those of FMA; VPMADDUBSW with
+ * its addition does three times as much (kttune probe, one core: Zen 3 102 and 300 Gop/s, Zen 4 118
+ * and 356). */
+static double peak_of(const kt_problem *p, const kt_variant *v, const kt_ceilings *c) {
+    return kt_peak_gops(v->isa, c) * (adds_words(p, v) ? 3 : 1);
+}
+
+static double read_ns(double bytes, const kt_ceilings *c, int threads) {
+    return bytes / kt_stream_gbs(c, threads); /* 1 GB/s is one byte per ns */
 }
 
 /* --- tiles --- */
@@ -166,7 +180,7 @@ double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c
     kt_problem_work(p, &bytes, &operations);
     if (v->isa & TILES && is_matrix(p) && p->m > 0)
         operations *= tile_rows(p->m) / (double)p->m * tile_products(v->numerics);
-    return larger(read_ns(bytes, c, threads), operations / (kt_peak_gops(v->isa, c) * threads));
+    return larger(read_ns(bytes, c, threads), operations / (peak_of(p, v, c) * threads));
 }
 
 /* --- what to expect --- */
@@ -205,12 +219,15 @@ static habit tiles_habit(const kt_problem *p, kt_numerics numerics) {
                                                                      * INT8 380, 632, 1184 */
 }
 
-/* Vectors that multiply integers spend longer on few rows of wider codes. */
+/* Vectors that multiply integers spend longer on few rows of wider codes. Without VNNI, one core of
+ * Zen 3, Gop/s in cache at 1 row and at 128: INT4 147 and 176, Q4_K 98 and 157; INT8 92 and 112, Q6_K
+ * 61 and 103. */
 static habit habit_of(const kt_problem *p, const kt_variant *v) {
     const kt_format *format = kt_format_find(p->weights);
 
     if (v->isa & TILES) return tiles_habit(p, v->numerics);
     if (p->acts == KT_A_BF16 || p->acts == KT_A_F32) return (habit){0.58, 7};
+    if (adds_words(p, v)) return (habit){format && format->bits > 5 ? 0.35 : 0.55, 1};
     return (habit){0.45, format && format->bits > 6 ? 8 : 4};
 }
 
@@ -257,7 +274,7 @@ double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ce
     h = habit_of(p, v);
     rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
     multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
-                  (h.share * kt_peak_gops(v->isa, c) * threads);
+                  (h.share * peak_of(p, v, c) * threads);
     return larger(expected_read_ns(bytes, c, threads), multiply_ns);
 }
 
