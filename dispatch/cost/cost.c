@@ -139,16 +139,20 @@ static double larger(double a, double b) {
 
 /* Bytes multiplied without VNNI: by VPMADDUBSW or VPMADDWD, and additions. What libraries (usable)
  * multiply with is theirs. */
-static bool adds_words(const kt_problem *p, const kt_variant *v) {
-    return is_matrix(p) && !v->usable && (p->acts == KT_A_INT8_G32 || p->acts == KT_A_INT8_G16P2) &&
-           (v->isa == KT_ISA_AVX2 || v->isa == KT_ISA_AVX512);
+static bool adds_words(const kt_variant *v) {
+    const uint32_t bytes = 1u << KT_A_INT8_G32 | 1u << KT_A_INT8_G16P2;
+
+    return (v->op == KT_OP_GEMM || v->op == KT_OP_MOE_FFN) && !v->usable && v->acts &&
+           !(v->acts & ~bytes) && (v->isa == KT_ISA_AVX2 || v->isa == KT_ISA_AVX512);
 }
 
-/* What v multiplies p with at most. The peaks of AVX2 and AVX-512 are those of FMA; VPMADDUBSW with
- * its addition does three times as much (kttune probe, one core: Zen 3 102 and 300 Gop/s, Zen 4 118
- * and 356). */
-static double peak_of(const kt_problem *p, const kt_variant *v, const kt_ceilings *c) {
-    return kt_peak_gops(v->isa, c) * (adds_words(p, v) ? 3 : 1);
+/* The peaks of AVX2 and AVX-512 are those of FMA. VPMADDUBSW with its addition does three times as
+ * much by 32 bytes (kttune probe, one core: Zen 3 102 and 300 Gop/s, Zen 4 118 and 356), by 64 at least
+ * twice: on Intel products and additions have the same two ports. */
+double kt_variant_gops(const kt_variant *v, const kt_ceilings *c) {
+    const double times = !adds_words(v) ? 1 : v->isa == KT_ISA_AVX2 ? 3 : 2;
+
+    return kt_peak_gops(v->isa, c) * times;
 }
 
 static double read_ns(double bytes, const kt_ceilings *c, int threads) {
@@ -180,7 +184,7 @@ double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c
     kt_problem_work(p, &bytes, &operations);
     if (v->isa & TILES && is_matrix(p) && p->m > 0)
         operations *= tile_rows(p->m) / (double)p->m * tile_products(v->numerics);
-    return larger(read_ns(bytes, c, threads), operations / (peak_of(p, v, c) * threads));
+    return larger(read_ns(bytes, c, threads), operations / (kt_variant_gops(v, c) * threads));
 }
 
 /* --- what to expect --- */
@@ -219,15 +223,16 @@ static habit tiles_habit(const kt_problem *p, kt_numerics numerics) {
                                                                      * INT8 380, 632, 1184 */
 }
 
-/* Vectors that multiply integers spend longer on few rows of wider codes. Without VNNI, one core of
- * Zen 3, Gop/s in cache at 1 row and at 128: INT4 147 and 176, Q4_K 98 and 157; INT8 92 and 112, Q6_K
- * 61 and 103. */
+/* Vectors that multiply integers spend longer on few rows of wider codes. AVX2 on one core of Zen 3,
+ * Gop/s at 128 rows: INT4 176, Q4_K 157, INT8 112, Q6_K 103. With one row all are faster than this
+ * says, AVX2 (INT4 147) no less than the others: it must not look better than VNNI there. */
 static habit habit_of(const kt_problem *p, const kt_variant *v) {
     const kt_format *format = kt_format_find(p->weights);
 
     if (v->isa & TILES) return tiles_habit(p, v->numerics);
     if (p->acts == KT_A_BF16 || p->acts == KT_A_F32) return (habit){0.58, 7};
-    if (adds_words(p, v)) return (habit){format && format->bits > 5 ? 0.35 : 0.55, 1};
+    if (adds_words(v) && v->isa == KT_ISA_AVX2)
+        return format && format->bits > 5 ? (habit){0.35, 5} : (habit){0.55, 4};
     return (habit){0.45, format && format->bits > 6 ? 8 : 4};
 }
 
@@ -274,7 +279,7 @@ double kt_cost_expected_ns(const kt_problem *p, const kt_variant *v, const kt_ce
     h = habit_of(p, v);
     rows = v->isa & TILES ? tile_rows(p->m) : (double)p->m;
     multiply_ns = operations / (double)p->m * (rows + h.opening_rows) /
-                  (h.share * peak_of(p, v, c) * threads);
+                  (h.share * kt_variant_gops(v, c) * threads);
     return larger(expected_read_ns(bytes, c, threads), multiply_ns);
 }
 

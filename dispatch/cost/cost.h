@@ -18,8 +18,12 @@ void kt_problem_work(const kt_problem *p, double *weight_bytes, double *operatio
 double kt_stream_gbs(const kt_ceilings *c, int threads);
 double kt_peak_gops(kt_isa isa, const kt_ceilings *c);
 
+/* The same for what this variant multiplies with: without VNNI bytes are multiplied two or three
+ * times as fast as floats. */
+double kt_variant_gops(const kt_variant *v, const kt_ceilings *c);
+
 /* Lower bound in ns for one call on `threads` threads: max(bytes / stream, operations / peak of the
- * variant's ISA, three times that of FMA for bytes without VNNI). Ceilings that were not measured take conservative built-in values. Tiles multiply
+ * variant). Ceilings that were not measured take conservative built-in values. Tiles multiply
  * whole tiles of 16 rows, and more than once where the variant's kind of arithmetic takes several
  * products. */
 double kt_cost_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c, int threads);

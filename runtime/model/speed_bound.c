@@ -16,9 +16,9 @@ typedef struct counter {
     double multiply_ns; /* of a prefill step */
 } counter;
 
-static void add_ops(counter *c, double ops, kt_isa isa) {
+static void add_ops(counter *c, double ops, const kt_variant *v) {
     c->out->prefill_ops += ops;
-    c->multiply_ns += ops / (kt_peak_gops(isa, c->ceilings) * c->plan->threads);
+    c->multiply_ns += ops / (kt_variant_gops(v, c->ceilings) * c->plan->threads);
 }
 
 /* Routed experts that a step of so many rows meets, when all are alike. */
@@ -46,7 +46,7 @@ static void count_weight(counter *c, int weight) {
         double ops = 2 * (double)rows * (double)p->n * (double)p->k;
         if (w->kind == KT_WEIGHT_EXPERTS) ops *= 3 * (double)(is_routed ? w->topk : w->count);
         if (w->kind == KT_WEIGHT_HEADS) ops *= (double)w->count;
-        add_ops(c, ops, kt_choice_for(map, m < 1 ? 1 : m)->variant->isa);
+        add_ops(c, ops, kt_choice_for(map, m < 1 ? 1 : m)->variant);
     }
 }
 
@@ -61,18 +61,18 @@ static void count_attention(counter *c, const kt_node *n, int64_t context) {
 
     if (!choice) return;
     if (!c->plan->expand_rows || n->in2.width == 0) {
-        add_ops(c, 2 * pairs * (double)(a->heads * (a->k + a->v)), choice->variant->isa);
+        add_ops(c, 2 * pairs * (double)(a->heads * (a->k + a->v)), choice->variant);
         return;
     }
     wide = kt_expand_attn_problem(c->plan, n);
     keys = kt_expand_keys_problem(c->plan->graph, n);
     choice = kt_model_plan_simple(c->plan, &wide);
     add_ops(c, 2 * pairs * (double)(a->heads * (wide.k + (wide.v ? wide.v : wide.k))),
-            choice->variant->isa);
+            choice->variant);
     add_ops(c,
             2 * (double)context *
                 (double)(a->heads * (keys.n + c->plan->graph->weights[n->weight2].n) * keys.k),
-            choice->variant->isa);
+            choice->variant);
 }
 
 /* The share of a context's cache that a row reads: layers with a window read that. */

@@ -109,8 +109,9 @@ static kt_status is_there(kt_err *why) {
  * from its instruction set. */
 Test(cost, words_are_multiplied_faster_than_floats) {
     const kt_ceilings c = {.stream_gbs_1t = 1e6, .peak_gops = {100}};
-    const kt_variant v = {.name = "v", .op = KT_OP_GEMM, .isa = KT_ISA_AVX2};
-    kt_variant lib = v;
+    const kt_variant v = {
+        .name = "v", .op = KT_OP_GEMM, .isa = KT_ISA_AVX2, .acts = 1u << KT_A_INT8_G32};
+    kt_variant lib = v, floats = v;
     kt_problem p = {.op = KT_OP_GEMM,
                     .weights = KT_W_INT4_G32,
                     .acts = KT_A_INT8_G32,
@@ -124,7 +125,8 @@ Test(cost, words_are_multiplied_faster_than_floats) {
     cr_assert_float_eq(kt_cost_ns(&p, &lib, &c, 1), 3 * ns, 1e-9);
     cr_assert_gt(kt_cost_expected_ns(&p, &v, &c, 1), ns);
     p.acts = KT_A_BF16;
-    cr_assert_float_eq(kt_cost_ns(&p, &v, &c, 1), 3 * ns, 1e-9);
+    floats.acts = 1u << KT_A_BF16;
+    cr_assert_float_eq(kt_cost_ns(&p, &floats, &c, 1), 3 * ns, 1e-9);
 }
 
 Test(cost, without_measurements_wider_is_never_slower) {

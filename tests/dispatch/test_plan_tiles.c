@@ -8,7 +8,7 @@
 #include "base/cpu.h"
 #include "dispatch/cost/cost.h"
 #include "dispatch/plan/plan.h"
-#include "tests/support/skip.h"
+#include "tests/support/own_variants.h"
 
 #define TILES (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
@@ -78,10 +78,7 @@ static void open_bench(bench *b, const kt_fingerprint *m) {
     memset(b, 0, sizeof *b);
     b->log.level = KT_LOG_ERROR;
     b->log.stream = stderr;
-    kt_skip_without_isa(KT_ISA_AVX512, "self-tests of libraries on such a machine");
-    cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, sapphire_rapids,
-                                    &b->registry, &err),
-                 KT_OK, "%s", err.message);
+    b->registry = kt_test_own_variants(sapphire_rapids);
     cr_assert_eq(kt_planner_create(b->registry, NULL, m, &b->log, &b->planner, &err), KT_OK, "%s",
                  err.message);
 }
@@ -193,19 +190,15 @@ Test(plan_tiles, bfloat16_products_are_preferred_where_they_were_measured_to_be_
     } cases[] = {{0, 0, false}, {223.5, 111.8, false}, {118, 235, true}};
     const kt_isa vectors = sapphire_rapids & ~TILES;
 
-    if (!(kt_isa_available() & KT_ISA_AVX512)) cr_skip_test("the variants' checks need AVX-512");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kt_fingerprint m = {.vendor = "GenuineIntel", .microarch = "any", .isa = vectors};
         kt_problem p = problem_of(KT_OP_MOE_FFN, KT_W_BF16, 2048);
-        kt_registry *registry;
+        kt_registry *registry = kt_test_own_variants(vectors);
         kt_planner *planner;
         kt_choice_map map;
 
         m.ceilings.peak_gops[kt_isa_parse("avx512")] = cases[i].fma;
         m.ceilings.peak_gops[kt_isa_parse("avx512bf16")] = cases[i].bf16;
-        cr_assert_eq(kt_registry_create(kt_builtin_variants, kt_builtin_variant_count, vectors,
-                                        &registry, NULL),
-                     KT_OK);
         cr_assert_eq(kt_planner_create(registry, NULL, &m, NULL, &planner, NULL), KT_OK);
         p.acts = KT_A_BF16;
         cr_assert_eq(kt_plan_resolve(planner, &p, 1, 512, 0.5, &map, NULL, NULL), KT_OK);
