@@ -647,7 +647,7 @@ KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s)
                   .a16 = rows.a16};
 
 #if KT_V_BYTES == 32
-    if (t->rows == 1 && !s.grid && s.scale != KT_P64_IQ1) {
+    if (kt_takes_few(s, t->rows)) {
         kt_few_units(t, s);
         kt_units_finish(t, s);
         return;
