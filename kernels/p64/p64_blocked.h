@@ -22,6 +22,7 @@
 #define KT_SIMD_P64_BLOCKED_H
 
 #include "kernels/p64/p64_glue.h"
+#include "kernels/simd/denormals.h"
 
 #define KT_BLOCK_ROWS 64                          /* rows of a block: their sums are 16 KiB */
 #define KT_MICRO_ROWS 4                           /* rows of a micro kernel */
@@ -320,18 +321,6 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
 typedef struct kt_words_how {
     int as_floats;
 } kt_words_how;
-
-/* Denormals are numbers, to the default rounding, until kt_denormals_restore. */
-KT_INLINE unsigned kt_denormals_on(void) {
-    const unsigned before = _mm_getcsr();
-    _mm_setcsr(0x1f80);
-    KT_IN_ORDER();
-    return before;
-}
-KT_INLINE void kt_denormals_restore(unsigned before) {
-    KT_IN_ORDER();
-    _mm_setcsr(before);
-}
 
 KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, const int as_floats,
                              uint8_t *rows) {

@@ -19,6 +19,6 @@ static void down(const kt_moe_call *call) {
 }
 
 /* Rank 2: for few rows; wfloat_abf16 is the faster one from 16 rows on. */
-KT_P64_KERNEL(wf8f16_abf16, avx2, 4, 5, .weights = KT_HALF_MASK, .acts = 1u << KT_A_BF16,
-              .isa = KT_ISA_AVX2, .numerics = KT_NUM_F32, .bits = "half-fma256", .rank = 2,
+KT_P64_KERNEL(wf8f16_abf16, avx2, 5, 6, .weights = KT_HALF_MASK, .acts = 1u << KT_A_BF16,
+              .isa = KT_ISA_AVX2, .numerics = KT_NUM_F32, .bits = "half-chains256", .rank = 2,
               .accepts = kt_p64_accepts);

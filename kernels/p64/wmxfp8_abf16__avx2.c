@@ -23,6 +23,6 @@ static void down(const kt_moe_call *call) {
     kt_p64_down_rows(call, kt_tile_halves, &walk);
 }
 
-KT_P64_KERNEL(wmxfp8_abf16, avx2, 1, 1, .weights = 1u << KT_W_MXFP8, .acts = 1u << KT_A_BF16,
-              .isa = KT_ISA_AVX2, .numerics = KT_NUM_F32, .bits = "half-fma256", .rank = 1,
+KT_P64_KERNEL(wmxfp8_abf16, avx2, 2, 2, .weights = 1u << KT_W_MXFP8, .acts = 1u << KT_A_BF16,
+              .isa = KT_ISA_AVX2, .numerics = KT_NUM_F32, .bits = "half-chains256", .rank = 1,
               .accepts = kt_p64_accepts);
