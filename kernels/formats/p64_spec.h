@@ -140,6 +140,10 @@ KT_INLINE int kt_grid_more_bits(kt_p64_grid grid) {
     if (grid == KT_P64_IQ2_S) return 2;
     return grid == KT_P64_IQ2_XS || grid == KT_P64_IQ3_S;
 }
+KT_INLINE int kt_grid_largest(kt_p64_grid grid) { /* magnitude */
+    if (grid == KT_P64_IQ3_XXS) return 62;
+    return grid == KT_P64_IQ3_S ? 15 : 43;
+}
 KT_INLINE float kt_grid_unit(kt_p64_grid grid) { /* no grid: IQ1 */
     return grid == KT_P64_IQ3_S ? 1.0f : grid == KT_P64_IQ3_XXS ? 0.25f : 0.125f;
 }

@@ -67,6 +67,7 @@ KT_INLINE void kt_amx_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
     kt_amx_shape(&config, 3, 3, x.height, 32 / kind.halves);
     kt_amx_shape(&config, 4, 7, 8 / kind.halves, 64);
     KT_AMX_CONFIGURE(&config);
+    slice.points = kt_unit_points_of(s);
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (int64_t unit = 0; unit < units; unit += KT_UNITS) {
         const int n = units - unit < KT_UNITS ? (int)(units - unit) : KT_UNITS;

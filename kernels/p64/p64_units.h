@@ -14,9 +14,11 @@
  * The offset and S depend on the row alone, so both are prepared per row: where a sum starts, and the
  * factor of the minimum. With groups of 16 a unit is two halves with scales and sums of their own.
  *
- * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes
- * to 15, 4 to 31 (4 * 2 * 31 * 127 = 31496), 2 to 63 (32004), 1 to 126; larger ones are multiplied as
- * 16-bit words.
+ * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
+ * 15. Of larger ones the sum is taken about a code in their middle: it starts at minus that centre
+ * times the sum of its q, wraps as it pleases, and ends exact where sum |u - centre| |q| fits. That is
+ * 4 steps of codes to 63 (8 * 32 * 127 = 32512), 8 to 31, 2 of points of IQ2 (4 * 43 * 127). A product
+ * must not saturate (2 * 126 * 127 = 32004); larger codes are multiplied as 16-bit words.
  *
  * Points of grids (formats/grid.h) and of IQ1 are looked up one by one, once for all rows of a block.
  * Vectors make their indices, and bytes of what was looked up; what lies between takes as many loads
@@ -30,12 +32,6 @@
 #include "kernels/formats/iq1.h"
 #include "kernels/formats/p64_spec.h"
 
-/* A row from the first unit of the chunk on. */
-typedef struct kt_unit_row {
-    const uint8_t *q;
-    const float *a_scale;
-} kt_unit_row;
-
 typedef enum kt_unit_extra { KT_NO_EXTRA, KT_EXTRA_MINIMUM, KT_EXTRA_ZERO } kt_unit_extra;
 
 /* What a micro kernel is compiled for. */
@@ -43,6 +39,8 @@ typedef struct kt_unit_kind {
     int halves; /* groups per unit: 1, or 2 of 16 inputs */
     int chain;  /* steps of four inputs in one sum; 0 = 16-bit words */
     kt_unit_extra extra;
+    int centre; /* are int16 sums taken about a code in the middle? */
+    int starts; /* is there something to add to an int32 sum? */
 } kt_unit_kind;
 
 #define KT_UNITS KT_CHUNK_GROUPS /* units of a chunk; half as many of words */
@@ -53,7 +51,9 @@ typedef struct kt_units {
     const float *scale;   /* [unit][half] slices */
     const float *minimum; /* likewise */
     const int32_t *zero;  /* likewise */
-    const int32_t *start; /* [row][2 * KT_UNITS]: -offset * S, or -S for zero points */
+    const int32_t *start; /* [row][2 * KT_UNITS]: what the int32 sum begins with, or -S for zeros */
+    const int32_t *mid;   /* [row][4 * KT_UNITS]: likewise two int16 sums (kt_unit_rows) */
+    const float *a_scale; /* [row][KT_UNITS] */
     const float *sums;    /* [row][2 * KT_UNITS]: a_scale * S */
     const uint8_t *a16;   /* widened rows (kt_widen_rows) */
     int64_t unit;         /* first unit of the chunk */
@@ -76,22 +76,34 @@ KT_INLINE int kt_unit_offset(const kt_p64_spec s) {
     return s.values == KT_P64_E2M1 ? 12 : s.offset;
 }
 
+/* A code in the middle of all, and how far from it they go. */
+KT_INLINE int kt_unit_centre(const kt_p64_spec s) {
+    if (s.grid) return 64;
+    return s.scale == KT_P64_IQ1 ? 9 : (kt_unit_largest(s) + 1) / 2;
+}
+KT_INLINE int kt_unit_spread(const kt_p64_spec s) {
+    return s.grid ? kt_grid_largest(s.grid) : kt_unit_centre(s);
+}
+
 KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
     const int largest = kt_unit_largest(s), halves = s.group < 32 ? 2 : 1;
-    kt_unit_kind kind = {halves, 0, KT_NO_EXTRA};
+    const int fit = 32767 / (2 * 127 * kt_unit_spread(s)); /* steps about the centre */
+    kt_unit_kind kind = {halves, 0, KT_NO_EXTRA, 0, 1};
 
-    if (KT_DOT_WIDE || largest <= 15)
-        kind.chain = 8 / halves;
-    else if (largest <= 31)
-        kind.chain = 4;
-    else if (largest <= 63)
-        kind.chain = 2;
-    else if (largest <= 126)
-        kind.chain = 1;
     if (s.minimum == KT_P64_MIN_ZERO) kind.extra = KT_EXTRA_ZERO;
     if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 ||
         s.minimum == KT_P64_MIN_NIBBLE || s.minimum == KT_P64_MIN_F32)
         kind.extra = KT_EXTRA_MINIMUM;
+    if (KT_DOT_WIDE) {
+        kind.chain = 8 / halves;
+    } else if (2 * 127 * largest * (8 / halves) <= 32767) {
+        kind.chain = 8 / halves;
+        kind.starts = kind.extra == KT_EXTRA_ZERO || kt_unit_offset(s) != 0;
+    } else if (largest <= 126) {
+        kind.chain = fit >= 8 / halves ? 8 / halves : fit >= 4 ? 4 : 2;
+        kind.centre = 1;
+        kind.starts = kt_unit_offset(s) != kt_unit_centre(s);
+    }
     return kind;
 }
 
@@ -191,7 +203,13 @@ typedef struct kt_unit_slice {
     _Alignas(64) float scale[KT_UNITS][2][KT_SLICE_ROWS];
     _Alignas(64) float minimum[KT_UNITS][2][KT_SLICE_ROWS];
     _Alignas(64) int32_t zero[KT_UNITS][2][KT_SLICE_ROWS];
+    const uint8_t *points; /* kt_unit_points_of */
 } kt_unit_slice;
+
+/* The points of a format's grid, or NULL. */
+KT_INLINE const uint8_t *kt_unit_points_of(const kt_p64_spec s) {
+    return s.grid ? kt_grid_of(s.grid)->point : NULL;
+}
 
 KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const uint8_t *planes,
                              uint8_t *out) {
@@ -209,6 +227,39 @@ KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const
     }
 }
 
+/* 64 + the magnitudes of quad o with their signs. */
+KT_INLINE void kt_unit_put_signed(const kt_p64_grid grid, const kt_unit_fields *f, int o, int row,
+                                  kt_vi v, uint8_t *out) {
+    const uint8_t *signs = kt_grid_column_signs(grid, f->planes, o, row / 16) + row % 16 / 2;
+    kt_v_store(out, kt_v_add_signed(kt_v_each_int(0x40404040), v, signs));
+}
+
+/* Twos in the bytes of the rows whose points p are above. */
+KT_INLINE kt_vi kt_unit_iq1_above(const kt_p64_spec s, const kt_unit_fields *f, const int p,
+                                  int row) {
+    const uint8_t *scales = f->scales + (s.group == 16 ? p / 2 * 32 : 0) + row % 32;
+    kt_vi v;
+
+    if (s.group == 16 && p % 2) {
+        v = kt_v_clear_lanes(f->more + p / 2 * 8 + row / 8);
+    } else {
+        v = kt_v_load_u8(scales);
+        v = kt_v_mask_bytes(row / 32 ? kt_v_shift_right(v, 7) : kt_v_shift_right(v, 3), 1);
+        v = kt_v_add32(v, kt_v_each_int(-1));
+    }
+    return kt_v_mask_bytes(v, 2);
+}
+
+/* Words of kt_iq1_words as two quads of bytes. */
+KT_INLINE void kt_unit_put_iq1(kt_vi v, kt_vi above, uint8_t *to) {
+    kt_v_store(to, kt_v_or(kt_v_mask_bytes(v, 0x18), above));
+    kt_v_store(to + KT_SLICE_BYTES, kt_v_or(kt_v_mask_bytes(kt_v_shift_right(v, 2), 0x18), above));
+}
+
+#if KT_V_BYTES == 32
+#include "kernels/p64/points256.h"
+#else
+
 /* Indices of a grid's points p, a vector of rows, the first of which is `row` (kt_grid_place). */
 KT_INLINE kt_vi kt_unit_indices(const kt_p64_grid grid, const kt_unit_fields *f, const int p,
                                 int row) {
@@ -224,21 +275,13 @@ KT_INLINE kt_vi kt_unit_indices(const kt_p64_grid grid, const kt_unit_fields *f,
     return v;
 }
 
-/* 64 + the magnitudes of quad o with their signs. */
-KT_INLINE void kt_unit_put_signed(const kt_p64_grid grid, const kt_unit_fields *f, int o, int row,
-                                  kt_vi v, uint8_t *out) {
-    const uint8_t *signs = kt_grid_column_signs(grid, f->planes, o, row / 16) + row % 16 / 2;
-    kt_v_store(out, kt_v_add_signed(kt_v_each_int(0x40404040), v, signs));
-}
-
 /* Points of eight inputs. Rows 0, 1, 4, 5 ... of a vector lie behind each other, and then the
  * others, so that one shuffle has four inputs of each. */
-KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, int slice,
-                               uint8_t *out) {
+KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, const uint8_t *points,
+                               int slice, uint8_t *out) {
     enum { LANES = KT_V_BYTES / 4, POINTS = 4 * KT_SLICE_ROWS };
     _Alignas(64) uint32_t index[POINTS];
     _Alignas(64) uint64_t point[POINTS];
-    const uint8_t *points = kt_grid_of(s.grid)->point;
     const int row = KT_SLICE_ROWS * slice;
 
     KT_EACH (p, 4) {
@@ -266,11 +309,10 @@ KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, int
 }
 
 /* Points of four inputs. */
-KT_INLINE void kt_unit_points4(const kt_p64_spec s, const kt_unit_fields *f, int slice,
-                               uint8_t *out) {
+KT_INLINE void kt_unit_points4(const kt_p64_spec s, const kt_unit_fields *f, const uint8_t *points,
+                               int slice, uint8_t *out) {
     enum { LANES = KT_V_BYTES / 4, POINTS = 8 * KT_SLICE_ROWS };
     _Alignas(64) uint32_t index[POINTS], word[POINTS];
-    const uint8_t *points = kt_grid_of(s.grid)->point;
     const int row = KT_SLICE_ROWS * slice;
 
     KT_EACH (p, 8) {
@@ -309,22 +351,6 @@ KT_INLINE kt_vi kt_unit_iq1_codes(const uint8_t *lines, const int p, int row) {
                    kt_v_mask_bytes(ranks, 15));
 }
 
-/* Twos in the bytes of the rows whose points p are above. */
-KT_INLINE kt_vi kt_unit_iq1_above(const kt_p64_spec s, const kt_unit_fields *f, const int p,
-                                  int row) {
-    const uint8_t *scales = f->scales + (s.group == 16 ? p / 2 * 32 : 0) + row % 32;
-    kt_vi v;
-
-    if (s.group == 16 && p % 2) {
-        v = kt_v_clear_lanes(f->more + p / 2 * 8 + row / 8);
-    } else {
-        v = kt_v_load_u8(scales);
-        v = kt_v_mask_bytes(row / 32 ? kt_v_shift_right(v, 7) : kt_v_shift_right(v, 3), 1);
-        v = kt_v_add32(v, kt_v_each_int(-1));
-    }
-    return kt_v_mask_bytes(v, 2);
-}
-
 /* The points of IQ1 as bytes. Codes are put together and words taken apart by vectors; between
  * these a load for each code and each word, and a store for two, are all that is done. */
 KT_INLINE void kt_unit_codes_iq1(const kt_p64_spec s, const kt_unit_fields *f, int slice,
@@ -352,12 +378,12 @@ KT_INLINE void kt_unit_codes_iq1(const kt_p64_spec s, const kt_unit_fields *f, i
             const kt_vi v = kt_v_load((const uint8_t *)(word + KT_SLICE_ROWS * p + LANES * c));
             uint8_t *to = out + 2 * KT_SLICE_BYTES * p + KT_V_BYTES * c;
             if (p == 0 || s.group == 16) above[c] = kt_unit_iq1_above(s, f, p, row + LANES * c);
-            kt_v_store(to, kt_v_or(kt_v_mask_bytes(v, 0x18), above[c]));
-            kt_v_store(to + KT_SLICE_BYTES,
-                       kt_v_or(kt_v_mask_bytes(kt_v_shift_right(v, 2), 0x18), above[c]));
+            kt_unit_put_iq1(v, above[c], to);
         }
     }
 }
+
+#endif
 
 /* Take apart unit i of a panel, as unit u of the scratch. */
 KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i, int slice,
@@ -369,9 +395,9 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
     if (s.scale == KT_P64_IQ1)
         kt_unit_codes_iq1(s, &f, slice, x->codes + (size_t)u * unit_bytes);
     else if (s.grid && kt_grid_inputs(s.grid) == 8)
-        kt_unit_points8(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+        kt_unit_points8(s, &f, x->points, slice, x->codes + (size_t)u * unit_bytes);
     else if (s.grid)
-        kt_unit_points4(s, &f, slice, x->codes + (size_t)u * unit_bytes);
+        kt_unit_points4(s, &f, x->points, slice, x->codes + (size_t)u * unit_bytes);
     else
         kt_unit_codes(s, kind, f.planes + KT_SLICE_BYTES * slice,
                       x->codes + (size_t)u * unit_bytes);
@@ -394,6 +420,9 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
 
 typedef struct kt_unit_rows {
     int32_t start[KT_BLOCK_ROWS][2 * KT_UNITS];
+    int32_t mid[KT_BLOCK_ROWS]
+               [4 * KT_UNITS]; /* of sums that start at step 2 i of a unit, the i-th */
+    float a_scale[KT_BLOCK_ROWS][KT_UNITS];
     float sums[KT_BLOCK_ROWS][2 * KT_UNITS];
     _Alignas(64) uint8_t a16[KT_BLOCK_ROWS * KT_WORDS_STRIDE];
 } kt_unit_rows;
@@ -408,16 +437,34 @@ KT_INLINE void kt_half_sums(const uint8_t *q, int32_t out[2]) {
     out[1] = _mm256_extract_epi32(v, 4);
 }
 
+/* Where int16 sums of `steps` steps about a centre start: -centre times their inputs 0 and 1 of
+ * each quad, and 2 and 3. */
+KT_INLINE void kt_unit_middles(const uint8_t *q, const int centre, const int steps,
+                               int32_t out[4]) {
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)q);
+    v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), v);
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0xb1));
+    if (steps > 2) v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0x4e));
+    if (steps > 4) v = _mm256_add_epi16(v, _mm256_permute2x128_si256(v, v, 1));
+    v = _mm256_mullo_epi16(v, _mm256_set1_epi16((short)-centre));
+    v = _mm256_permutevar8x32_epi32(v, _mm256_set_epi32(0, 0, 0, 0, 6, 4, 2, 0));
+    _mm_storeu_si128((__m128i *)(void *)out, _mm256_castsi256_si128(v));
+}
+
 KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int units,
                                  kt_unit_rows *x) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
-    const int offset = kind.extra == KT_EXTRA_ZERO ? 1 : kt_unit_offset(s);
+    const int centre = kind.centre ? kt_unit_centre(s) : 0;
+    const int offset = kind.extra == KT_EXTRA_ZERO ? 1 : kt_unit_offset(s) - centre;
 
     for (int r = 0; r < t->rows; r++)
         for (int u = 0; u < units; u++) {
+            const uint8_t *q = (const uint8_t *)t->a[r] + 32 * (unit + u);
             const float a_scale = kt_a8_scales(t->a[r], t->k)[unit + u];
             int32_t sum[2] = {kt_a8_comps(t->a[r], t->k)[unit + u] / -8, 0};
-            if (kind.halves == 2) kt_half_sums((const uint8_t *)t->a[r] + 32 * (unit + u), sum);
+            if (kind.halves == 2) kt_half_sums(q, sum);
+            if (kind.centre) kt_unit_middles(q, centre, kind.chain, &x->mid[r][4 * u]);
+            x->a_scale[r][u] = a_scale;
             for (int h = 0; h < kind.halves; h++) {
                 x->start[r][2 * u + h] = -offset * sum[h];
                 x->sums[r][2 * u + h] = a_scale * (float)sum[h];
@@ -431,7 +478,9 @@ KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int6
 /* Where the sum of row r and vector c starts in half h of unit u. */
 KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u, int h, int r,
                               int c) {
-    const kt_vi start = kt_v_each(&x->start[r * 2 * KT_UNITS + 2 * u + h]);
+    kt_vi start;
+    if (!kind.starts) return kt_v_each_int(0);
+    start = kt_v_each(&x->start[r * 2 * KT_UNITS + 2 * u + h]);
     if (kind.extra != KT_EXTRA_ZERO) return start;
     return kt_v_madd16(
         kt_v_load((const uint8_t *)(x->zero + (2 * u + h) * KT_SLICE_ROWS) + KT_V_BYTES * c),
@@ -439,24 +488,27 @@ KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u,
 }
 
 /* Steps [first, first + kind.chain) of unit u join sum; `fresh` if it is to be begun. */
-KT_INLINE void kt_unit_chain(const kt_units *x, const kt_unit_row *row, const int rows,
-                             const kt_unit_kind kind, int u, int h, const int first,
+KT_INLINE void kt_unit_chain(const kt_units *x, const uint8_t *const q[KT_MICRO_ROWS],
+                             const int rows, const kt_unit_kind kind, int u, int h, const int first,
                              const int fresh, kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
     const uint8_t *w = x->codes + ((size_t)u * 8 + (size_t)first) * KT_SLICE_BYTES;
     const int at = 32 * u + 4 * first;
     kt_vi part[KT_MICRO_ROWS][KT_V_COLUMNS], code[KT_V_COLUMNS];
-    const uint8_t *q[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) q[r] = row[r].q + at;
+    KT_EACH (r, rows) {
+        KT_EACH (c, KT_V_COLUMNS) {
+            if (kind.centre) part[r][c] = kt_v_each(&x->mid[r * 4 * KT_UNITS + 4 * u + first / 2]);
+        }
+    }
     KT_EACH (i, kind.chain) {
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
-        if (i > 0) {
-            kt_dot_step(q, 4 * i, code, rows, part);
+        if (i > 0 || kind.centre) {
+            kt_dot_step(q, at + 4 * i, code, rows, part);
             continue;
         }
         KT_EACH (r, rows) {
-            const kt_vi first_q = kt_v_each(q[r]);
+            const kt_vi first_q = kt_v_each(q[r] + at);
             KT_EACH (c, KT_V_COLUMNS) {
                 part[r][c] = kt_dot_first(code[c], first_q,
                                           fresh ? kt_unit_start(x, kind, u, h, r, c) : sum[r][c]);
@@ -498,20 +550,24 @@ KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_ki
 }
 
 /* Add the scaled sums of half h of unit u. */
-KT_INLINE void kt_unit_add(const kt_units *x, const kt_unit_row *row, const int rows,
-                           const kt_unit_kind kind, int u, int h,
+KT_INLINE void kt_unit_add(const kt_units *x, const int rows, const kt_unit_kind kind, int u, int h,
                            kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    const int field = (2 * u + h) * KT_SLICE_ROWS;
+    kt_vf scale[KT_V_COLUMNS], minimum[KT_V_COLUMNS];
+
     KT_EACH (c, KT_V_COLUMNS) {
-        const int field = (2 * u + h) * KT_SLICE_ROWS + KT_V_BYTES / 4 * c;
-        const kt_vf scale = kt_v_load_floats(x->scale + field);
-        KT_EACH (r, rows) {
+        scale[c] = kt_v_load_floats(x->scale + field + KT_V_BYTES / 4 * c);
+        if (kind.extra == KT_EXTRA_MINIMUM)
+            minimum[c] = kt_v_load_floats(x->minimum + field + KT_V_BYTES / 4 * c);
+    }
+    KT_EACH (r, rows) {
+        const kt_vf a_scale = kt_v_each_float(x->a_scale[r * KT_UNITS + u]);
+        KT_EACH (c, KT_V_COLUMNS) {
             float *to = x->out + 64 * r + KT_V_BYTES / 4 * c;
             kt_vf y = kt_v_load_floats(to);
-            y = kt_v_fma(kt_v_to_float(sum[r][c]),
-                         kt_v_mul(scale, kt_v_each_float(row[r].a_scale[u])), y);
+            y = kt_v_fma(kt_v_to_float(sum[r][c]), kt_v_mul(scale[c], a_scale), y);
             if (kind.extra == KT_EXTRA_MINIMUM)
-                y = kt_v_fma(kt_v_load_floats(x->minimum + field),
-                             kt_v_each_float(x->sums[r * 2 * KT_UNITS + 2 * u + h]), y);
+                y = kt_v_fma(minimum[c], kt_v_each_float(x->sums[r * 2 * KT_UNITS + 2 * u + h]), y);
             kt_v_store_floats(to, y);
         }
     }
@@ -522,14 +578,13 @@ KT_INLINE_UNROLLED void kt_micro_units(const kt_units *units, const int rows,
                                        const kt_unit_kind kind) {
     const kt_p64_tile *t = units->tile;
     kt_units x = *units;
-    kt_unit_row row[KT_MICRO_ROWS];
+    const uint8_t *q[KT_MICRO_ROWS];
 
-    KT_EACH (r, rows) {
-        row[r].q = (const uint8_t *)t->a[x.row + r] + 32 * x.unit;
-        row[r].a_scale = kt_a8_scales(t->a[x.row + r], t->k) + x.unit;
-    }
+    KT_EACH (r, rows) q[r] = (const uint8_t *)t->a[x.row + r] + 32 * x.unit;
     x.out = t->tile + 64 * x.row + KT_SLICE_ROWS * x.slice;
     x.start += x.row * 2 * KT_UNITS;
+    x.mid += x.row * 4 * KT_UNITS;
+    x.a_scale += x.row * KT_UNITS;
     x.sums += x.row * 2 * KT_UNITS;
     x.a16 += x.row * KT_WORDS_STRIDE;
     for (int u = 0; u < x.units; u++) {
@@ -537,51 +592,60 @@ KT_INLINE_UNROLLED void kt_micro_units(const kt_units *units, const int rows,
         if (!kind.chain) {
             KT_EACH (h, kind.halves) {
                 kt_unit_words(&x, rows, kind, u, h, sum);
-                kt_unit_add(&x, row, rows, kind, u, h, sum);
+                kt_unit_add(&x, rows, kind, u, h, sum);
             }
             continue;
         }
         KT_EACH (h, kind.halves) {
             const int steps = 8 / kind.halves;
             KT_EACH (i, steps / kind.chain) {
-                kt_unit_chain(&x, row, rows, kind, u, h, h * steps + i * kind.chain, i == 0, sum);
+                kt_unit_chain(&x, q, rows, kind, u, h, h * steps + i * kind.chain, i == 0, sum);
             }
-            kt_unit_add(&x, row, rows, kind, u, h, sum);
+            kt_unit_add(&x, rows, kind, u, h, sum);
         }
     }
 }
 
+/* Rows of a micro kernel: registers hold four with one sum each, or two of int16 and two of int32. */
+KT_INLINE int kt_unit_micro_rows(const kt_unit_kind kind) {
+    return kind.chain && kind.chain * kind.halves < 8 ? KT_MICRO_ROWS / 2 : KT_MICRO_ROWS;
+}
+
 /* All rows of the block. */
 KT_INLINE void kt_rows_units(kt_units *x, const kt_unit_kind kind) {
-    for (x->row = 0; x->row + KT_MICRO_ROWS <= x->tile->rows; x->row += KT_MICRO_ROWS)
-        kt_micro_units(x, KT_MICRO_ROWS, kind);
+    const int most = kt_unit_micro_rows(kind);
+    for (x->row = 0; x->row + most <= x->tile->rows; x->row += most) kt_micro_units(x, most, kind);
     switch (x->tile->rows - x->row) {
     case 1: kt_micro_units(x, 1, kind); return;
-    case 2: kt_micro_units(x, 2, kind); return;
-    case 3: kt_micro_units(x, 3, kind); return;
+    case 2:
+        if (most > 2) kt_micro_units(x, 2, kind);
+        return;
+    case 3:
+        if (most > 2) kt_micro_units(x, 3, kind);
+        return;
     default: return;
     }
 }
 
 /* One copy of the micro kernels for each kind, whatever the number of formats. */
-#define KT_UNITS_OF_KIND(name, halves, chain, extra)                     \
+#define KT_UNITS_OF_KIND(name, ...)                                      \
     static __attribute__((noinline)) void kt_units_##name(kt_units *x) { \
-        const kt_unit_kind kind = {halves, chain, extra};                \
+        const kt_unit_kind kind = {__VA_ARGS__};                         \
         kt_rows_units(x, kind);                                          \
     }
-KT_UNITS_OF_KIND(8, 1, 8, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(8_minimum, 1, 8, KT_EXTRA_MINIMUM)
-KT_UNITS_OF_KIND(8_zero, 1, 8, KT_EXTRA_ZERO)
-KT_UNITS_OF_KIND(4_4, 2, 4, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM)
+KT_UNITS_OF_KIND(8, 1, 8, KT_NO_EXTRA, 0, 1)
+KT_UNITS_OF_KIND(8_zero, 1, 8, KT_EXTRA_ZERO, 0, 1)
+KT_UNITS_OF_KIND(4_4, 2, 4, KT_NO_EXTRA, 0, 1)
+KT_UNITS_OF_KIND(8_minimum, 1, 8, KT_EXTRA_MINIMUM, 0, KT_DOT_WIDE)
+KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM, 0, KT_DOT_WIDE)
 #if !KT_DOT_WIDE
-KT_UNITS_OF_KIND(4, 1, 4, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(4_minimum, 1, 4, KT_EXTRA_MINIMUM)
-KT_UNITS_OF_KIND(2_2, 2, 2, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(1, 1, 1, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(1_1, 2, 1, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA)
-KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM)
+KT_UNITS_OF_KIND(mid_8, 1, 8, KT_NO_EXTRA, 1, 0)
+KT_UNITS_OF_KIND(mid_8_minimum, 1, 8, KT_EXTRA_MINIMUM, 1, 1)
+KT_UNITS_OF_KIND(mid_4_4, 2, 4, KT_NO_EXTRA, 1, 0)
+KT_UNITS_OF_KIND(mid_2, 1, 2, KT_NO_EXTRA, 1, 0)
+KT_UNITS_OF_KIND(mid_2_2, 2, 2, KT_NO_EXTRA, 1, 0)
+KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA, 0, 1)
+KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM, 0, 1)
 #endif
 #undef KT_UNITS_OF_KIND
 
@@ -593,15 +657,15 @@ KT_INLINE void kt_units_run(kt_units *x, const kt_unit_kind kind) {
         return;
     }
     if (kind.chain == 2) {
-        kt_units_2_2(x);
+        kind.halves == 2 ? kt_units_mid_2_2(x) : kt_units_mid_2(x);
         return;
     }
-    if (kind.chain == 1) {
-        kind.halves == 2 ? kt_units_1_1(x) : kt_units_1(x);
+    if (kind.centre && kind.halves == 2) {
+        kt_units_mid_4_4(x);
         return;
     }
-    if (kind.chain == 4 && kind.halves == 1) {
-        minimum ? kt_units_4_minimum(x) : kt_units_4(x);
+    if (kind.centre) {
+        minimum ? kt_units_mid_8_minimum(x) : kt_units_mid_8(x);
         return;
     }
 #endif
@@ -643,6 +707,8 @@ KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s)
                   .minimum = slice.minimum[0][0],
                   .zero = slice.zero[0][0],
                   .start = rows.start[0],
+                  .mid = rows.mid[0],
+                  .a_scale = rows.a_scale[0],
                   .sums = rows.sums[0],
                   .a16 = rows.a16};
 
@@ -653,6 +719,7 @@ KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s)
         return;
     }
 #endif
+    slice.points = kt_unit_points_of(s);
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.unit < units; x.unit += x.units) {
         x.units = units - x.unit < most ? (int)(units - x.unit) : most;

@@ -135,19 +135,6 @@ KT_INLINE kt_vi kt_v_clear_lanes(const uint8_t *bits) {
                               _mm256_setzero_si256());
 }
 
-/* Bytes at, at + 1, at + step, at + step + 1 of each 16 bytes, a lane each. */
-KT_INLINE kt_vi kt_v_pairs(const uint8_t *p, const int step, int at) {
-    const kt_vi first = _mm256_broadcastsi128_si256(
-        _mm_add_epi32(_mm_set_epi32(step + 1, step, 1, 0), _mm_set1_epi32((int)0x80808000)));
-    return _mm256_shuffle_epi8(kt_v_load(p), _mm256_add_epi32(first, _mm256_set1_epi32(at)));
-}
-/* Bits at, at + 1, at + step, at + step + 1 of each 16 bits, a lane each. */
-KT_INLINE kt_vi kt_v_bit_pairs(const uint8_t *bits, const int step, int at) {
-    const kt_vi first = _mm256_set_epi32(step + 17, step + 16, 17, 16, step + 1, step, 1, 0);
-    return _mm256_and_si256(
-        _mm256_srlv_epi32(kt_v_each(bits), _mm256_add_epi32(first, _mm256_set1_epi32(at))),
-        _mm256_set1_epi32(1));
-}
 /* Of pairs of lanes in a, then in b, of each 128 bits: the first ones; the second ones. */
 KT_INLINE kt_vi kt_v_firsts(kt_vi a, kt_vi b) {
     return _mm256_castps_si256(
