@@ -17,18 +17,23 @@ KT_INLINE void kt_widen_pairs(const uint8_t *panel, int pairs, float *out) {
         }
 }
 
-/* A few rows widen weights as they come: `rows` by `columns` sums over one block of k. */
-KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, const int rows,
-                              const int columns) {
+#define KT_BF16_AHEAD 8192 /* bytes of a panel that few rows ask for before: a block of k */
+
+/* A few rows widen weights as they come: `rows` by `columns` sums over one block of k. One row reads the
+ * panel in order of memory, which hardware prefetchers follow; more read a line in four, and each pass
+ * asks for its share of the lines ahead. */
+KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, const char *ahead,
+                              const int rows, const int columns) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
     __m256 sum[4][8];
 
     KT_EACH (r, rows) {
         KT_EACH (c, columns) sum[r][c] = _mm256_load_ps(b->out + 64 * r + 8 * c);
     }
-    for (int j = 0; j < b->k; j += 2, panel += 256) {
+    for (int j = 0; j < b->k; j += 2, panel += 256, ahead += 32 * columns) {
         __m256 x[4];
         const int at = kt_bf16_at(j);
+        if (rows > 1) _mm_prefetch(ahead, _MM_HINT_T0);
         KT_EACH (r, rows) x[r] = _mm256_broadcast_ss(&b->a[r][at]);
         KT_EACH (c, columns) {
             const __m256i even = _mm256_slli_epi32(kt_v_load(panel + 32 * c), 16);
@@ -50,18 +55,21 @@ KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, cons
     }
 }
 
-/* All 64 panel rows. Eight sums or more, so that their chains cover the latency of FMA. */
+/* All 64 panel rows. One row has eight sums, whose chains cover the latency of FMA; more rows go by one line
+ * of each pair of inputs: with two rows memory takes longer than their four chains. */
 static inline void kt_few_rows_bf16(kt_bf16_block b, const uint8_t *panel, int rows) {
     float *out = b.out;
     for (; rows > 0; rows -= 4, b.a += 4, out += 4 * 64) {
-        const int columns = rows == 1 ? 8 : rows == 2 ? 4 : 2;
+        const int columns = rows == 1 ? 8 : 2;
         for (int c = 0; c < 8; c += columns) {
+            const uint8_t *w = panel + 32 * c;
+            const char *ahead = (const char *)panel + KT_BF16_AHEAD + 16 * b.k * c;
             b.out = out + 8 * c;
             switch (rows) {
-            case 1: kt_direct_bf16(&b, panel + 32 * c, 1, 8); break;
-            case 2: kt_direct_bf16(&b, panel + 32 * c, 2, 4); break;
-            case 3: kt_direct_bf16(&b, panel + 32 * c, 3, 2); break;
-            default: kt_direct_bf16(&b, panel + 32 * c, 4, 2); break;
+            case 1: kt_direct_bf16(&b, w, ahead, 1, 8); break;
+            case 2: kt_direct_bf16(&b, w, ahead, 2, 2); break;
+            case 3: kt_direct_bf16(&b, w, ahead, 3, 2); break;
+            default: kt_direct_bf16(&b, w, ahead, 4, 2); break;
             }
         }
     }
@@ -102,6 +110,6 @@ static void down(const kt_moe_call *call) {
     kt_rows_down(call, kt_tile_wbf16_avx2, KT_BF16_BLOCK, NULL);
 }
 
-KT_P64_KERNEL(wbf16_abf16, avx2, 4, 5, .weights = 1u << KT_W_BF16, .acts = 1u << KT_A_BF16,
+KT_P64_KERNEL(wbf16_abf16, avx2, 5, 6, .weights = 1u << KT_W_BF16, .acts = 1u << KT_A_BF16,
               .isa = KT_ISA_AVX2, .numerics = KT_NUM_F32, .bits = "bf16-fma", .rank = 1,
               .accepts = kt_p64_accepts);
