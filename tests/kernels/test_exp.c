@@ -20,6 +20,9 @@ static void exp_narrow(const float *x, float *y) {
     _mm256_storeu_ps(y, kt_exp_ps256(_mm256_loadu_ps(x)));
     _mm256_storeu_ps(y + 8, kt_exp_ps256(_mm256_loadu_ps(x + 8)));
 }
+static void exp_normal(const float *x, float *y) {
+    _mm256_storeu_ps(y, kt_exp_normal_ps256(_mm256_loadu_ps(x)));
+}
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
@@ -95,6 +98,23 @@ Test(exp, keeps_its_error_bound_on_avx2, .timeout = 120) {
     kt_skip_without_isa(KT_ISA_AVX2, "kt_exp_ps256");
     check_range(exp_narrow, "kt_exp_ps256");
     check_edges(exp_narrow, "kt_exp_ps256");
+}
+
+/* Every 37th float from -86 to 0. */
+Test(exp, of_what_stays_normal_has_the_same_bits, .timeout = 120) {
+    kt_skip_without_isa(KT_ISA_AVX2, "kt_exp_normal_ps256");
+    for (uint32_t u = 0; u <= 0x42ac0000u; u += 37 * 16) {
+        float x[16], want[16], y[16];
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint32_t at = u + 37 * i < 0x42ac0000u ? u + 37 * i : 0x42ac0000u;
+            const uint32_t bits = at | 0x80000000u;
+            memcpy(x + i, &bits, sizeof bits);
+        }
+        exp_narrow(x, want);
+        exp_normal(x, y);
+        exp_normal(x + 8, y + 8);
+        cr_assert_eq(memcmp(want, y, sizeof y), 0, "from %g on", x[0]);
+    }
 }
 
 Test(exp, keeps_its_error_bound_on_avx512, .timeout = 120) {
