@@ -2,10 +2,11 @@
  * prefill alike.
  *
  * 16 bfloat16 are loaded as 8 dwords, a left shift by 16 gives the even elements and a mask the odd
- * ones; queries and sums are kept in that order (8 even, 8 odd, per 16). Scores come 8 dot products
- * at a time, as 4 queries x 2 keys, 2 x 4 or 1 x 8, with one accumulator each and one tree over the
- * lanes (+ 4, + 2, + 1) of all 8. Past the last key the tile reads the last key again and its
- * scores are ignored.
+ * ones; queries and sums are kept in that order (8 even, 8 odd, per 16). Two multiply-adds a cycle
+ * that take four cycles want more than 8 sums and at most two loads for each two: 4 queries x 3 keys
+ * are 12 dot products with one accumulator each, or 4 x 2, 2 x 4 and 1 x 8 where there are fewer,
+ * and one tree over the lanes (+ 4, + 2, + 1) of several. Past the last key the tile reads the last
+ * key again and its scores are ignored. Values meet 4 queries 24 columns at a time.
  *
  * Sizes of keys and of values are multiples of 4: loads of the last 16 elements are masked, and
  * masks are of dwords, two elements or four codes. SPDX-License-Identifier: Apache-2.0 */
@@ -14,9 +15,11 @@
 #include "base/err.h"
 #include "kernels/attn/attn_walk.h"
 #include "kernels/simd/exp256.h"
+#include "kernels/simd/fma256.h"
 #include "kernels/simd/unroll.h"
 
-#define SCORES 8 /* of a tile, whatever its queries */
+#define SCORES 8 /* of a tile of one or two queries */
+#define MOST 12  /* of one of four queries: so many sums hide what a multiply-add takes */
 
 KT_INLINE __m256i load_pairs(const uint16_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
@@ -34,8 +37,18 @@ KT_INLINE __m256i load_up_to(const uint16_t *p, int64_t left, const int is_last)
 KT_INLINE __m256 even(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
-KT_INLINE __m256 odd(__m256i pairs) {
-    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u)));
+/* The mask of odd elements, in memory: a tile of 12 sums has no register for it, and a compiler
+ * that knows what it is stores sums for it instead. */
+KT_INLINE const __m256i *odd_mask(void) {
+    static const _Alignas(32)
+        uint32_t upper[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+                             0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+    const void *at = upper;
+    __asm__("" : "+r"(at));
+    return at;
+}
+KT_INLINE __m256 odd(__m256i pairs, const __m256i *mask) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, *mask));
 }
 
 static void load_query(const float *q, int64_t d, float scale, float *out) {
@@ -105,62 +118,82 @@ static void store_sums(const float *o, int64_t d, float factor, float *out) {
         }
 }
 
-/* Lane 4 i + j of the result is the sum of the lanes of a[i + 2 j]. */
-KT_INLINE __m256 sum_lanes(__m256 a[8]) {
-    for (int i = 0; i < 4; i++) /* a[i] = 4 sums of each of a[2i], a[2i + 1] */
-        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x20),
-                             _mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x31));
-    for (int i = 0; i < 2; i++)
-        a[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
-                             _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
-    return _mm256_add_ps(_mm256_shuffle_ps(a[0], a[1], 0x88), _mm256_shuffle_ps(a[0], a[1], 0xdd));
+/* Sums over lanes of a and of b beside each other: of lanes l and l + 4, a's in the lower half; of l
+ * and l + 2 in each half; of neighbours. A blend takes any port, a shuffle one of two. */
+KT_INLINE __m256 fold4(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+}
+KT_INLINE __m256 fold2(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), _mm256_shuffle_ps(a, b, 0x4e));
+}
+KT_INLINE __m256 fold1(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
 }
 
-/* 16 elements from x on of nq queries and nk keys. */
-KT_INLINE void score_step(__m256 sum[8], const float *q, int64_t ldq, const uint16_t *const key[8],
-                          int64_t x, int64_t d, const int nq, const int nk, const int is_last) {
-    for (int i = 0; i < nk; i++) {
-        __m256i pairs = load_up_to(key[i] + x, d - x, is_last);
-        __m256 a = even(pairs), b = odd(pairs);
-        for (int r = 0; r < nq; r++) {
-            int lane = r * nk + i, at = lane / 4 + 2 * (lane % 4);
-            sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x), a, sum[at]);
-            sum[at] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * ldq + x + 8), b, sum[at]);
+/* The sums of the lanes of each of a[0 .. n - 1] in the lower half, of b in the upper one; n is 2,
+ * 3 or 4, and lanes past it are anything. */
+KT_INLINE __m256 sum_lanes(const __m256 *a, const __m256 *b, const int n) {
+    const __m256 first = fold2(fold4(a[0], b[0]), fold4(a[1], b[1]));
+    const __m256 third = n > 2 ? fold4(a[2], b[2]) : first;
+    if (n == 2) return fold1(first, first);
+    return fold1(first, fold2(third, n == 3 ? third : fold4(a[3], b[3])));
+}
+
+/* 8 elements, the even ones or the odd ones of 16 from x on, of nq queries and nk keys. A query's
+ * are loaded once for all keys: two loads a cycle are all there are for two multiply-adds. */
+KT_INLINE void score_half(__m256 sum[MOST], const float *q, int64_t ldq,
+                          const uint16_t *const key[SCORES], int64_t x, int64_t d, const int nq,
+                          const int nk, const int is_odd, const int is_last) {
+    const __m256i *const mask = odd_mask();
+    __m256 k[SCORES];
+
+    KT_EACH (i, nk) {
+        const __m256i pairs = load_up_to(key[i] + x, d - x, is_last);
+        k[i] = is_odd ? odd(pairs, mask) : even(pairs);
+    }
+    KT_EACH (r, nq) {
+        const __m256 elements = _mm256_loadu_ps(q + r * ldq + x + 8 * is_odd);
+        KT_EACH (i, nk) {
+            const int at = r * nk + i;
+            sum[at] = kt_fma_in_place256(elements, k[i], sum[at]);
         }
+        KT_IN_ORDER(); /* 12 sums, 3 keys and a query are all registers: the next one waits */
     }
 }
 
-/* Row j of the tile's keys, or the last one: its scores are never looked at. */
-KT_INLINE const uint16_t *key_or_last(const kt_attn_part *t, int64_t j) {
-    return kt_attn_row(&t->k, j < t->n_keys ? j : t->n_keys - 1);
+KT_INLINE void score_step(__m256 sum[MOST], const float *q, int64_t ldq,
+                          const uint16_t *const key[SCORES], int64_t x, int64_t d, const int nq,
+                          const int nk, const int is_last) {
+    score_half(sum, q, ldq, key, x, d, nq, nk, 0, is_last);
+    score_half(sum, q, ldq, key, x, d, nq, nk, 1, is_last);
 }
 
-KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int nq) {
-    const int nk = SCORES / nq;
-    const int64_t d = t->k.d, ldq = t->ldq, lds = KT_ATTN_LDS;
+/* Up to two scores behind those of the tile are overwritten: the next tile's, or room. */
+KT_INLINE void store_scores(float *s, const __m256 sum[MOST], const int nq, const int nk) {
+    if (nq == 1) _mm256_storeu_ps(s, sum_lanes(sum, sum + 4, 4));
+    for (int r = 0; r + 2 <= nq; r += 2, s += 2 * KT_ATTN_LDS) {
+        const __m256 both = sum_lanes(sum + r * nk, sum + (r + 1) * nk, nk);
+        _mm_storeu_ps(s, _mm256_castps256_ps128(both));
+        _mm_storeu_ps(s + KT_ATTN_LDS, _mm256_extractf128_ps(both, 1));
+    }
+}
+
+/* nq queries from i on and nk keys from j on; are_all: there are so many, else the last one stands
+ * for those past it. */
+KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int nq, const int nk,
+                          const int are_all) {
+    const int64_t d = t->k.d, ldq = t->ldq;
     const float *q = t->q + i * ldq;
     const uint16_t *key[SCORES];
-    float *s = t->s + i * lds;
-    __m256 sum[SCORES], all;
+    __m256 sum[MOST];
     int64_t x = 0;
 
-    for (int n = 0; n < nk; n++) key[n] = key_or_last(t, j + n);
-    for (int n = 0; n < SCORES; n++) sum[n] = _mm256_setzero_ps();
+    KT_EACH (n, nk)
+        key[n] = kt_attn_row(&t->k, are_all || j + n < t->n_keys ? j + n : t->n_keys - 1);
+    KT_EACH (n, nq * nk) sum[n] = _mm256_setzero_ps();
     for (; x + 16 <= d; x += 16) score_step(sum, q, ldq, key, x, d, nq, nk, 0);
     if (x < d) score_step(sum, q, ldq, key, x, d, nq, nk, 1);
-    all = sum_lanes(sum);
-    if (nq == 1) _mm256_storeu_ps(s + j, all);
-    if (nq == 2) {
-        _mm_storeu_ps(s + j, _mm256_castps256_ps128(all));
-        _mm_storeu_ps(s + lds + j, _mm256_extractf128_ps(all, 1));
-    }
-    if (nq == 4) {
-        __m128 low = _mm256_castps256_ps128(all), high = _mm256_extractf128_ps(all, 1);
-        _mm_storel_pi((__m64 *)(void *)(s + j), low);
-        _mm_storeh_pi((__m64 *)(void *)(s + lds + j), low);
-        _mm_storel_pi((__m64 *)(void *)(s + 2 * lds + j), high);
-        _mm_storeh_pi((__m64 *)(void *)(s + 3 * lds + j), high);
-    }
+    store_scores(t->s + i * KT_ATTN_LDS + j, sum, nq, nk);
 }
 
 KT_INLINE float max8(__m256 v) {
@@ -175,29 +208,97 @@ KT_INLINE float sum8(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-/* Slots past the last key become -infinity first: their weight is exp(-infinity) = 0. */
-static float soften(const kt_attn_part *t, int64_t query) {
-    const int64_t n_keys = kt_attn_keys(t, query), end = (n_keys + 7) / 8 * 8;
-    float *s = t->s + query * KT_ATTN_LDS, *stats = t->stats + 2 * query, top, keep;
-    const float *k_scale = t->k_scale, *v_scale = t->v_scale;
-    __m256 top8, sum = _mm256_setzero_ps();
+/* A query's scores: the least of those in whole vectors of keys, and the vector with those left
+ * over, whose other lanes are -infinity: their weight is exp(-infinity) = 0. */
+typedef struct query_scores {
+    float *s;
+    int64_t n_keys, whole;
+    __m256 least, rest;
+    float top; /* largest of these and of the blocks before */
+} query_scores;
 
-    for (int64_t j = 0; k_scale && j < n_keys; j++) s[j] *= k_scale[j];
-    for (int64_t j = n_keys; j < end; j++) s[j] = -__builtin_inff();
-    top8 = _mm256_loadu_ps(s);
-    for (int64_t j = 8; j < end; j += 8) top8 = _mm256_max_ps(top8, _mm256_loadu_ps(s + j));
-    top = max8(top8);
-    if (stats[0] > top) top = stats[0];
-    for (int64_t j = 0; j < end; j += 8) {
-        __m256 p = kt_exp_ps256(_mm256_sub_ps(_mm256_loadu_ps(s + j), _mm256_set1_ps(top)));
-        _mm256_storeu_ps(s + j, p);
+/* -infinity joins in a register: a load waits long for narrower stores in its place. */
+KT_INLINE __m256 first_scores(const float *s, int64_t n) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i is_key = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane);
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), _mm256_loadu_ps(s),
+                            _mm256_castsi256_ps(is_key));
+}
+
+KT_INLINE query_scores scores_of(const kt_attn_part *t, int64_t query) {
+    const float *k_scale = t->k_scale, before = t->stats[2 * query];
+    query_scores x = {.s = t->s + query * KT_ATTN_LDS, .n_keys = kt_attn_keys(t, query)};
+    __m256 top;
+
+    for (int64_t j = 0; k_scale && j < x.n_keys; j++) x.s[j] *= k_scale[j];
+    x.whole = x.n_keys / 8 * 8;
+    x.rest = top = first_scores(x.s + x.whole, x.n_keys - x.whole);
+    x.least = _mm256_set1_ps(__builtin_inff());
+    for (int64_t j = 0; j < x.whole; j += 8) {
+        const __m256 s = _mm256_loadu_ps(x.s + j);
+        x.least = _mm256_min_ps(x.least, s);
+        top = _mm256_max_ps(top, s);
+    }
+    x.top = max8(top);
+    if (before > x.top) x.top = before;
+    return x;
+}
+
+/* Scores of whole vectors become weights; is_normal: none is more than 86 below the largest. */
+KT_INLINE __m256 whole_weights(const query_scores *x, const int is_normal) {
+    __m256 sum = _mm256_setzero_ps();
+
+    for (int64_t j = 0; j < x->whole; j += 8) {
+        const __m256 s = _mm256_sub_ps(_mm256_loadu_ps(x->s + j), _mm256_set1_ps(x->top));
+        const __m256 p = is_normal ? kt_exp_normal_ps256(s) : kt_exp_ps256(s);
+        _mm256_storeu_ps(x->s + j, p);
         sum = _mm256_add_ps(sum, p);
     }
-    for (int64_t j = 0; v_scale && j < n_keys; j++) s[j] *= v_scale[j];
-    keep = _mm256_cvtss_f32(kt_exp_ps256(_mm256_set1_ps(stats[0] - top)));
-    stats[0] = top;
-    stats[1] = stats[1] * keep + sum8(sum);
-    return keep;
+    return sum;
+}
+
+/* The query's scores become weights; returns their sum. */
+KT_INLINE float weights_of(const kt_attn_part *t, const query_scores *x) {
+    const __m256 top = _mm256_set1_ps(x->top), low = _mm256_sub_ps(top, _mm256_set1_ps(86.0f));
+    const float *v_scale = t->v_scale;
+    __m256 sum;
+
+    if (_mm256_movemask_ps(_mm256_cmp_ps(x->least, low, _CMP_GE_OQ)) == 0xff)
+        sum = whole_weights(x, 1);
+    else
+        sum = whole_weights(x, 0);
+    if (x->whole < x->n_keys) {
+        const __m256 p = kt_exp_ps256(_mm256_sub_ps(x->rest, top));
+        _mm256_storeu_ps(x->s + x->whole, p);
+        sum = _mm256_add_ps(sum, p);
+    }
+    for (int64_t j = 0; v_scale && j < x->n_keys; j++) x->s[j] *= v_scale[j];
+    return sum8(sum);
+}
+
+/* Up to eight queries: the factors of their older sums are one exponential, and none waits for the
+ * largest score of the one before. */
+KT_INLINE void soften_some(const kt_attn_part *t, int64_t first, int64_t n) {
+    float *stats = t->stats + 2 * first, *keep = t->keep + first;
+    float past[8] = {0.0f}, factor[8];
+    query_scores x[8];
+
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = scores_of(t, first + i);
+        past[i] = stats[2 * i] - x[i].top;
+    }
+    _mm256_storeu_ps(factor, kt_exp_ps256(_mm256_loadu_ps(past)));
+    for (int64_t i = 0; i < n; i++) {
+        keep[i] = factor[i];
+        stats[2 * i] = x[i].top;
+        stats[2 * i + 1] = stats[2 * i + 1] * factor[i] + weights_of(t, &x[i]);
+    }
+}
+
+static void soften_all(const kt_attn_part *tile) {
+    const kt_attn_part copy = *tile, *const t = &copy;
+
+    for (int64_t i = 0; i < t->n; i += 8) soften_some(t, i, t->n - i < 8 ? t->n - i : 8);
 }
 
 /* The rows of the block to come when they lie one behind the other and are bfloat16, else NULL.
@@ -213,49 +314,90 @@ KT_INLINE void ask(const char *rows, int64_t at, int64_t n) {
     for (int64_t i = at; i < at + n; i++) __builtin_prefetch(rows + 64 * i, 0, 2);
 }
 
-/* nq queries from i on x nv * 16 columns from x on, or (is_last) what is left of them; constants at
- * each call: nq and nv, nq * nv <= 4, is_last. Each key asks for half a line of `next` per 16
- * columns, or, without that, for the row KT_ATTN_AHEAD behind. */
-KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const char *next,
-                          const int nq, const int nv, const int is_last) {
-    const int64_t lds = KT_ATTN_LDS, ldo = t->ldo, n_keys = t->n_keys, left = t->v.d - x;
-    const kt_attn_rows rows = t->v;
-    const float *s = t->s + i * lds;
-    float *o = t->o + i * ldo + x;
-    __m256 sum[4][8];
+/* A tile of values: vectors of 8 columns from the first-th on, of the queries from `query` on. A
+ * vector holds the even or the odd ones of 16 columns, as load_query has them. */
+typedef struct value_tile {
+    int64_t query, first;
+    const char *next; /* NULL, or the values to come, of which the tile asks for its own part */
+    int is_asking;
+} value_tile;
 
-    for (int r = 0; r < nq; r++)
-        for (int c = 0; c < 2 * nv; c++)
-            sum[r][c] =
-                _mm256_mul_ps(_mm256_set1_ps(t->keep[i + r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
-    for (int64_t j = 0; j < n_keys; j++) {
-        const uint16_t *v = kt_attn_row(&rows, j) + x;
-        if (!next)
-            kt_attn_fetch(&rows, j, 1, x, x + 16 * nv, 32);
-        else if (i == 0 && j % 2 == 0)
-            ask(next, (x / 16 * KT_ATTN_BLOCK + j * nv) / 2, nv);
-        for (int c = 0; c < nv; c++) {
-            __m256i pairs = load_up_to(v + 16 * c, left, is_last);
-            __m256 a = even(pairs), b = odd(pairs);
-            for (int r = 0; r < nq; r++) {
-                __m256 p = _mm256_set1_ps(s[r * lds + j]);
-                sum[r][2 * c] = _mm256_fmadd_ps(p, a, sum[r][2 * c]);
-                sum[r][2 * c + 1] = _mm256_fmadd_ps(p, b, sum[r][2 * c + 1]);
-            }
-        }
+/* Key j meets nq queries and nv vectors. */
+KT_INLINE void weigh_key(const kt_attn_rows *rows, const value_tile *at, const float *s, int64_t j,
+                         __m256 sum[4][8], const int nq, const int nv, const int is_odd,
+                         const int is_last) {
+    const int64_t x = at->first / 2 * 16;
+    const uint16_t *v = kt_attn_row(rows, j) + x;
+    const __m256i *const mask = odd_mask();
+    __m256 value[8];
+
+    KT_EACH (c, nv) {
+        const int pair = (c + is_odd) / 2;
+        const __m256i pairs = load_up_to(v + 16 * pair, rows->d - x - 16 * pair, is_last);
+        value[c] = (c + is_odd) % 2 ? odd(pairs, mask) : even(pairs);
     }
-    for (int r = 0; r < nq; r++)
-        for (int c = 0; c < 2 * nv; c++) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
+    KT_EACH (r, nq) {
+        const __m256 p = _mm256_broadcast_ss(s + r * KT_ATTN_LDS + j);
+        KT_EACH (c, nv) sum[r][c] = kt_fma_in_place256(p, value[c], sum[r][c]);
+        KT_IN_ORDER(); /* as in score_half */
+    }
 }
 
-KT_INLINE void weigh_columns(const kt_attn_part *t, int64_t i, const int nq) {
-    const int64_t d = t->v.d;
-    const char *const next = joined_rows(t, &t->next_v, d);
-    int64_t x = 0;
+/* With four keys from j on: lines of the values to come, or of the rows KT_ATTN_AHEAD behind. */
+KT_INLINE void ask_values(const kt_attn_rows *rows, const value_tile *at, int64_t j, const int nv) {
+    const int64_t x = at->first * 8;
 
-    for (; nq == 1 && x + 64 <= d; x += 64) weigh_tile(t, i, x, next, nq, 4 / nq, 0);
-    for (; x + 16 <= d; x += 16) weigh_tile(t, i, x, next, nq, 1, 0);
-    if (x < d) weigh_tile(t, i, x, next, nq, 1, 1);
+    if (!at->next)
+        kt_attn_fetch(rows, j, 4, x, x + 8 * nv, 32);
+    else if (at->is_asking)
+        ask(at->next,
+            at->first / 2 * (KT_ATTN_BLOCK / 2) + at->first % 2 * (KT_ATTN_BLOCK / 4) + j * nv / 4,
+            nv);
+}
+
+/* nq queries x nv vectors of the tile, nq * nv <= 12; constants at each call: nq, nv, is_odd (the
+ * first vector is one of odd columns), is_last (there are fewer columns). */
+KT_INLINE void weigh_tile(const kt_attn_part *t, const value_tile *at, const int nq, const int nv,
+                          const int is_odd, const int is_last) {
+    const int64_t ldo = t->ldo, n_keys = t->n_keys, fours = n_keys / 4 * 4;
+    const kt_attn_rows rows = t->v;
+    const float *s = t->s + at->query * KT_ATTN_LDS, *keep = t->keep + at->query;
+    float *o = t->o + at->query * ldo + 8 * at->first;
+    __m256 sum[4][8];
+
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv)
+            sum[r][c] =
+                _mm256_mul_ps(_mm256_set1_ps(keep[r]), _mm256_loadu_ps(o + r * ldo + 8 * c));
+    }
+    for (int64_t j = 0; j < fours; j += 4) {
+        ask_values(&rows, at, j, nv);
+        KT_ROLLED
+        for (int u = 0; u < 4; u++) weigh_key(&rows, at, s, j + u, sum, nq, nv, is_odd, is_last);
+    }
+    for (int64_t j = fours; j < n_keys; j++)
+        weigh_key(&rows, at, s, j, sum, nq, nv, is_odd, is_last);
+    KT_EACH (r, nq) {
+        KT_EACH (c, nv) _mm256_storeu_ps(o + r * ldo + 8 * c, sum[r][c]);
+    }
+}
+
+/* 48 columns are two tiles of three vectors for four queries, whose 12 sums hide what a
+ * multiply-add takes; one query meets 64 columns. */
+KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, int64_t x, int64_t width,
+                             const char *next, const int nq) {
+    value_tile at = {.query = i, .first = x / 8, .next = next, .is_asking = i == 0};
+
+    if (nq == 4 && width == 48) {
+        weigh_tile(t, &at, 4, 3, 0, 0);
+        at.first += 3;
+        weigh_tile(t, &at, 4, 3, 1, 0);
+    } else if (nq == 1 && width == 64) {
+        weigh_tile(t, &at, 1, 8, 0, 0);
+    } else {
+        for (; width >= 16; width -= 16, at.first += 2) weigh_tile(t, &at, nq, 2, 0, 0);
+        if (width > 0) weigh_tile(t, &at, nq, 2, 0, 1);
+    }
 }
 
 static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
@@ -267,19 +409,35 @@ static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *w
 
 /* One, two or four queries at a time. */
 
-/* Each four queries fetch their share of the lines of keys to come. */
-KT_INLINE void score_keys(const kt_attn_part *t, int64_t i, const int nq) {
-    const int64_t fours = (t->n + 3) / 4, keys = SCORES / nq;
-    const char *const next = joined_rows(t, &t->next_k, t->k.d);
-    const int64_t lines = (t->next_k.bytes * keys + 64 * fours - 1) / (64 * fours);
-    int64_t at = i / 4 * (KT_ATTN_BLOCK / keys) * lines;
+/* Each four queries ask for their share of the keys to come, in equal doses: with the tile of nk
+ * keys at j lines of `next` or, without that, of the rows KT_ATTN_AHEAD behind. Returns the line
+ * after them. */
+KT_INLINE int64_t ask_keys(const kt_attn_part *t, int64_t i, int64_t j, const char *next,
+                           int64_t at, const int nk) {
+    const int64_t fours = (t->n + 3) / 4;
+    const int64_t lines = (t->next_k.bytes * nk + 64 * fours - 1) / (64 * fours);
 
-    for (int64_t j = 0; j < t->n_keys; j += keys, at += lines) {
-        if (!next)
-            kt_attn_fetch(&t->k, j, keys, i / 4 * 32, t->k.d, fours * 32);
-        else if (i % 4 == 0)
-            ask(next, at, lines);
-        score_tile(t, i, j, nq);
+    if (!next)
+        kt_attn_fetch(&t->k, j, nk, i / 4 * 32, t->k.d, fours * 32);
+    else if (i % 4 == 0)
+        ask(next, at, lines);
+    return at + lines;
+}
+
+/* Four queries meet three keys at a time, and two at the end unless that leaves one. */
+KT_INLINE void score_keys(const kt_attn_part *t, int64_t i, const int nq) {
+    const int64_t n_keys = t->n_keys, fours = (t->n + 3) / 4;
+    const char *const next = joined_rows(t, &t->next_k, t->k.d);
+    const int nk = SCORES / nq;
+    int64_t j = 0, at = i / 4 * ((t->next_k.bytes * KT_ATTN_BLOCK / 64 + fours - 1) / fours);
+
+    for (; nq == 4 && (n_keys - j == 3 || n_keys - j >= 5); j += 3) {
+        at = ask_keys(t, i, j, next, at, 3);
+        score_tile(t, i, j, 4, 3, 1);
+    }
+    for (; j < n_keys; j += nk) {
+        at = ask_keys(t, i, j, next, at, nk);
+        score_tile(t, i, j, nq, nk, 0);
     }
 }
 
@@ -291,22 +449,29 @@ static void scores(const kt_attn_part *tile) {
     for (; i < t->n; i++) score_keys(t, i, 1);
 }
 
+/* Columns in the outer loop: their values stay in L1 while all queries pass. */
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
-    int64_t i = 0;
-    for (; i + 4 <= t->n; i += 4) weigh_columns(t, i, 4);
-    for (; i < t->n; i++) weigh_columns(t, i, 1);
+    const int64_t d = t->v.d, most = t->n >= 4 ? 48 : 64;
+    const char *const next = joined_rows(t, &t->next_v, d);
+
+    for (int64_t x = 0, width; x < d; x += width) {
+        int64_t i = 0;
+        width = d - x < most ? d - x : most;
+        for (; i + 4 <= t->n; i += 4) weigh_queries(t, i, x, width, next, 4);
+        for (; i < t->n; i++) weigh_queries(t, i, x, width, next, 1);
+    }
 }
 
 static const kt_attn_inner inner = {.lanes = 16,
                                     .load_query = load_query,
                                     .widen = widen,
                                     .scores = scores,
-                                    .soften = soften,
+                                    .soften_all = soften_all,
                                     .weighs_from_any = true,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
 KT_ATTN_VARIANT(bf16_online__avx2, .weights = KT_ATTN_CACHES, .isa = KT_ISA_AVX2,
-                .numerics = KT_NUM_F32, .bits = "online256", .version = 3, .rank = 1,
+                .numerics = KT_NUM_F32, .bits = "online256", .version = 4, .rank = 1,
                 .params = kt_attn_params, .accepts = accepts);
