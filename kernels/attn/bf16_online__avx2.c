@@ -3,10 +3,10 @@
  *
  * 16 bfloat16 are loaded as 8 dwords, a left shift by 16 gives the even elements and a mask the odd
  * ones; queries and sums are kept in that order (8 even, 8 odd, per 16). Two multiply-adds a cycle
- * that take four cycles want more than 8 sums and at most two loads for each two: 4 queries x 3 keys
- * are 12 dot products with one accumulator each, or 4 x 2, 2 x 4 and 1 x 8 where there are fewer,
- * and one tree over the lanes (+ 4, + 2, + 1) of several. Past the last key the tile reads the last
- * key again and its scores are ignored. Values meet 4 queries 24 columns at a time.
+ * that take four cycles want more than 8 sums, and at most two loads for each two: 4 queries x 3
+ * keys are 12 dot products with one accumulator each, or 4 x 2, 2 x 4 and 1 x 8 where there are
+ * fewer, and one tree over the lanes (+ 4, + 2, + 1) of several. Past the last key the tile reads
+ * the last key again and its scores are ignored. Values meet 4 queries 24 columns at a time.
  *
  * Sizes of keys and of values are multiples of 4: loads of the last 16 elements are masked, and
  * masks are of dwords, two elements or four codes. SPDX-License-Identifier: Apache-2.0 */
@@ -16,6 +16,7 @@
 #include "kernels/attn/attn_walk.h"
 #include "kernels/simd/exp256.h"
 #include "kernels/simd/fma256.h"
+#include "kernels/simd/fold256.h"
 #include "kernels/simd/unroll.h"
 
 #define SCORES 8 /* of a tile of one or two queries */
@@ -118,27 +119,6 @@ static void store_sums(const float *o, int64_t d, float factor, float *out) {
         }
 }
 
-/* Sums over lanes of a and of b beside each other: of lanes l and l + 4, a's in the lower half; of l
- * and l + 2 in each half; of neighbours. A blend takes any port, a shuffle one of two. */
-KT_INLINE __m256 fold4(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
-}
-KT_INLINE __m256 fold2(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), _mm256_shuffle_ps(a, b, 0x4e));
-}
-KT_INLINE __m256 fold1(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
-}
-
-/* The sums of the lanes of each of a[0 .. n - 1] in the lower half, of b in the upper one; n is 2,
- * 3 or 4, and lanes past it are anything. */
-KT_INLINE __m256 sum_lanes(const __m256 *a, const __m256 *b, const int n) {
-    const __m256 first = fold2(fold4(a[0], b[0]), fold4(a[1], b[1]));
-    const __m256 third = n > 2 ? fold4(a[2], b[2]) : first;
-    if (n == 2) return fold1(first, first);
-    return fold1(first, fold2(third, n == 3 ? third : fold4(a[3], b[3])));
-}
-
 /* 8 elements, the even ones or the odd ones of 16 from x on, of nq queries and nk keys. A query's
  * are loaded once for all keys: two loads a cycle are all there are for two multiply-adds. */
 KT_INLINE void score_half(__m256 sum[MOST], const float *q, int64_t ldq,
@@ -170,9 +150,9 @@ KT_INLINE void score_step(__m256 sum[MOST], const float *q, int64_t ldq,
 
 /* Up to two scores behind those of the tile are overwritten: the next tile's, or room. */
 KT_INLINE void store_scores(float *s, const __m256 sum[MOST], const int nq, const int nk) {
-    if (nq == 1) _mm256_storeu_ps(s, sum_lanes(sum, sum + 4, 4));
+    if (nq == 1) _mm256_storeu_ps(s, kt_sum_lanes_256(sum, sum + 4, 4));
     for (int r = 0; r + 2 <= nq; r += 2, s += 2 * KT_ATTN_LDS) {
-        const __m256 both = sum_lanes(sum + r * nk, sum + (r + 1) * nk, nk);
+        const __m256 both = kt_sum_lanes_256(sum + r * nk, sum + (r + 1) * nk, nk);
         _mm_storeu_ps(s, _mm256_castps256_ps128(both));
         _mm_storeu_ps(s + KT_ATTN_LDS, _mm256_extractf128_ps(both, 1));
     }
