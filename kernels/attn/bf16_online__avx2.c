@@ -239,11 +239,11 @@ KT_INLINE __m256 whole_weights(const query_scores *x, const int is_normal) {
 
 /* The query's scores become weights; returns their sum. */
 KT_INLINE float weights_of(const kt_attn_part *t, const query_scores *x) {
-    const __m256 top = _mm256_set1_ps(x->top), low = _mm256_sub_ps(top, _mm256_set1_ps(86.0f));
+    const __m256 top = _mm256_set1_ps(x->top), lowest = _mm256_sub_ps(x->least, top);
     const float *v_scale = t->v_scale;
     __m256 sum;
 
-    if (_mm256_movemask_ps(_mm256_cmp_ps(x->least, low, _CMP_GE_OQ)) == 0xff)
+    if (_mm256_movemask_ps(_mm256_cmp_ps(lowest, _mm256_set1_ps(-86.0f), _CMP_GE_OQ)) == 0xff)
         sum = whole_weights(x, 1);
     else
         sum = whole_weights(x, 0);
