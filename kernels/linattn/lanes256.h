@@ -37,8 +37,7 @@ KT_INLINE __m256 lanes_exp(__m256 x) {
     return kt_exp_ps256(x);
 }
 KT_INLINE __m256 lanes_silu(__m256 x) {
-    const __m256 e = kt_exp_ps256(_mm256_sub_ps(_mm256_setzero_ps(), x));
-    return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+    return _mm256_div_ps(x, kt_one_plus_exp_ps256(_mm256_sub_ps(_mm256_setzero_ps(), x)));
 }
 KT_INLINE float lanes_sum(__m256 x) {
     __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -47,9 +47,8 @@ KT_INLINE void eight(const float *x, const float *w, const float *z, __m256 r, f
     if (kind != KT_NORM_RMS) {
         __m256 one = _mm256_set1_ps(1.0f);
         __m256 g = whole ? _mm256_loadu_ps(z) : _mm256_maskload_ps(z, m);
-        __m256 e = kt_exp_ps256(_mm256_sub_ps(_mm256_setzero_ps(), g));
-        v = _mm256_mul_ps(v,
-                          _mm256_div_ps(kind == KT_NORM_SIGMOID ? one : g, _mm256_add_ps(one, e)));
+        __m256 e = kt_one_plus_exp_ps256(_mm256_sub_ps(_mm256_setzero_ps(), g));
+        v = _mm256_mul_ps(v, _mm256_div_ps(kind == KT_NORM_SIGMOID ? one : g, e));
     }
     if (whole)
         _mm256_storeu_ps(y, v);
@@ -91,7 +90,7 @@ KT_VARIANT(rms_rows__avx2) = {
     .isa = KT_ISA_AVX2,
     .numerics = KT_NUM_F32,
     .bits = "sums256",
-    .version = 1,
+    .version = 2,
     .layout = "",
     .rank = 1,
     .norm = norm,

@@ -23,6 +23,12 @@ static void exp_narrow(const float *x, float *y) {
 static void exp_normal(const float *x, float *y) {
     _mm256_storeu_ps(y, kt_exp_normal_ps256(_mm256_loadu_ps(x)));
 }
+static void one_plus_exp(const float *x, float *y) {
+    _mm256_storeu_ps(y, kt_one_plus_exp_ps256(_mm256_loadu_ps(x)));
+}
+static void one_plus_of_exp(const float *x, float *y) {
+    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_set1_ps(1.0f), kt_exp_ps256(_mm256_loadu_ps(x))));
+}
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
@@ -113,6 +119,21 @@ Test(exp, of_what_stays_normal_has_the_same_bits, .timeout = 120) {
         exp_narrow(x, want);
         exp_normal(x, y);
         exp_normal(x + 8, y + 8);
+        cr_assert_eq(memcmp(want, y, sizeof y), 0, "from %g on", x[0]);
+    }
+}
+
+/* Every 41st float of either sign, NaN and infinity among them. */
+Test(exp, of_a_gate_has_the_bits_of_the_sum, .timeout = 120) {
+    kt_skip_without_isa(KT_ISA_AVX2, "kt_one_plus_exp_ps256");
+    for (uint64_t u = 0; u < 1ull << 32; u += 41 * 8) {
+        float x[8], want[8], y[8];
+        for (uint32_t i = 0; i < 8; i++) {
+            const uint32_t bits = (uint32_t)(u + 41 * i);
+            memcpy(x + i, &bits, sizeof bits);
+        }
+        one_plus_of_exp(x, want);
+        one_plus_exp(x, y);
         cr_assert_eq(memcmp(want, y, sizeof y), 0, "from %g on", x[0]);
     }
 }
