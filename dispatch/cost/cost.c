@@ -146,9 +146,9 @@ static bool adds_words(const kt_variant *v) {
            !(v->acts & ~bytes) && (v->isa == KT_ISA_AVX2 || v->isa == KT_ISA_AVX512);
 }
 
-/* The peaks of AVX2 and AVX-512 are those of FMA. VPMADDUBSW with its addition does three times as
- * much by 32 bytes (kttune probe, one core: Zen 3 102 and 300 Gop/s, Zen 4 118 and 356), by 64 at least
- * twice: on Intel products and additions have the same two ports. */
+/* The peaks of AVX2 and AVX-512 are those of FMA. VPMADDUBSW with its addition does three times
+ * as much by 32 bytes (kttune probe, one core: Zen 3 102 and 300 Gop/s, Zen 4 118 and 356), by 64
+ * at least twice: on Intel products and additions have the same two ports. */
 double kt_variant_gops(const kt_variant *v, const kt_ceilings *c) {
     const double times = !adds_words(v) ? 1 : v->isa == KT_ISA_AVX2 ? 3 : 2;
 
@@ -223,9 +223,9 @@ static habit tiles_habit(const kt_problem *p, kt_numerics numerics) {
                                                                      * INT8 380, 632, 1184 */
 }
 
-/* Vectors that multiply integers spend longer on few rows of wider codes. AVX2 on one core of Zen 3,
- * Gop/s at 128 rows: INT4 176, Q4_K 157, INT8 112, Q6_K 103. With one row all are faster than this
- * says, AVX2 (INT4 147) no less than the others: it must not look better than VNNI there. */
+/* Vectors that multiply integers spend longer on few rows of wider codes. AVX2 on one core of Zen
+ * 3, Gop/s at 128 rows: INT4 176, Q4_K 157, INT8 112, Q6_K 103. With one row all are faster than
+ * this says, AVX2 (INT4 147) no less than the others: it must not look better than VNNI there. */
 static habit habit_of(const kt_problem *p, const kt_variant *v) {
     const kt_format *format = kt_format_find(p->weights);
 

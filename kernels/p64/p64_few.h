@@ -1,10 +1,10 @@
 /* Few rows times one p64 panel in vectors of 32 bytes: each group is read once, as it lies.
  *
  * With few rows a panel is used up as fast as it arrives, and what surrounds the products counts:
- * broadcasts of activations, the ends of groups, loops. So up to four rows meet as many columns at
- * once as there are registers for sums, with one row the whole panel: eight vectors share all of it.
- * The including file defines words, products and rows (p64_blocked.h); sums of a row and their order
- * are its own.
+ * broadcasts of activations, the ends of groups, loops. So up to four rows meet as many columns
+ * at once as there are registers for sums, with one row the whole panel: eight vectors share all
+ * of it. The including file defines words, products and rows (p64_blocked.h); sums of a row and
+ * their order are its own.
  *
  * Lines are loaded by a loop, not by copies of its body: prefetchers tell streams apart by the
  * instruction. Each line asks for its share of what comes KT_FEW_AHEAD bytes later.
@@ -86,7 +86,8 @@ KT_INLINE void kt_few_line(const kt_few_rows *x, const kt_few_kind kind, const i
     }
 }
 
-/* The integer sums of group g join the f32 sums of `columns` vectors from byte `at` of a line on. */
+/* The integer sums of group g join the f32 sums of `columns` vectors from byte `at` of a line on.
+ */
 KT_INLINE void kt_few_add(const kt_few_rows *x, const kt_few_kind kind, const int rows,
                           const int columns, int64_t g, const uint8_t *scales, int at,
                           kt_vi sum[KT_MICRO_ROWS][8]) {

@@ -1,7 +1,9 @@
-/* Few rows times a p64 panel of a block format in vectors of 32 bytes: codes go from the panel's line
- * to their products in registers, where more rows take them from scratch. The including file defines
- * the formats' parts (p64_units.h). Eight sums are held at a time, of four in formats whose products
- * need sums beside those of their group. The sums of a row and their order are those of more rows.
+/* Few rows times a p64 panel of a block format in vectors of 32 bytes: codes go from the panel's
+ * line to their products in registers, where more rows take them from scratch.
+ * The including file defines the formats' parts (p64_units.h).
+ *
+ * Eight sums are held at a time, or four in formats whose products need sums beside those of their
+ * group. The sums of a row and their order are those of more rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_P64_FEW_UNITS_H
@@ -25,8 +27,8 @@ typedef struct kt_few_sums {
     kt_vi v[KT_MICRO_ROWS][8];
 } kt_few_sums;
 
-/* Vectors at a time. Eight sums about a centre over a whole unit (Q5) take 1.1 times as long as twice
- * four of half a unit (Zen 3). */
+/* Vectors at a time. Eight sums about a centre over a whole unit (Q5) take 1.1 times as long as
+ * twice four of half a unit (Zen 3). */
 KT_INLINE int kt_few_unit_columns(const kt_unit_kind kind, const int rows) {
     const int whole = kind.chain == 8 / kind.halves && !(kind.centre && kind.halves == 1);
     const int sums = whole ? 8 : 4;
@@ -170,8 +172,8 @@ KT_INLINE_UNROLLED void kt_few_units_rows(const kt_p64_tile *t, const kt_p64_spe
     }
 }
 
-/* Points are looked up into scratch. Seven rows in two passes lose to it where four sums are held: a
- * ninth of the time with IQ4_XS. */
+/* Points are looked up into scratch. Seven rows in two passes lose to it where four sums are
+ * held: a ninth of the time with IQ4_XS. */
 KT_INLINE int kt_takes_few(const kt_p64_spec s, int rows) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int most = KT_DIRECT_ROWS - (kind.chain == 8 / kind.halves ? 1 : 2);

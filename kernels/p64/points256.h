@@ -1,9 +1,10 @@
-/* Points of grids (formats/grid.h) and of IQ1, opened with 256-bit vectors: a slice of sixteen panel
- * rows of a unit of 32 inputs.
+/* Points of grids (formats/grid.h) and of IQ1, opened with 256-bit vectors: a slice of sixteen
+ * panel rows of a unit of 32 inputs.
  *
- * Indices are bytes of the panel, or words that vectors put together where they are longer. Two of
- * them are loaded at once, and each point by one load into its half or quarter of a register, so that
- * points meet no memory on their way: Zen 3 stores once a cycle and loads two or three times.
+ * Indices are bytes of the panel, or words that vectors put together where they are longer. Two
+ * of them are loaded at once, and each point by one load into its half or quarter of a register,
+ * so that points meet no memory on their way: Zen 3 stores once a cycle and loads two or three
+ * times.
  *
  * The including file defines the units of a panel and how signs join: it is p64_units.h.
  *

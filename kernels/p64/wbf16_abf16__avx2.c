@@ -19,9 +19,9 @@ KT_INLINE void kt_widen_pairs(const uint8_t *panel, int pairs, float *out) {
 
 #define KT_BF16_AHEAD 8192 /* bytes of a panel that few rows ask for before: a block of k */
 
-/* A few rows widen weights as they come: `rows` by `columns` sums over one block of k. One row reads the
- * panel in order of memory, which hardware prefetchers follow; more read a line in four, and each pass
- * asks for its share of the lines ahead. */
+/* A few rows widen weights as they come: `rows` by `columns` sums over one block of k. One row
+ * reads the panel in order of memory, which hardware prefetchers follow; more read a line in
+ * four, and each pass asks for its share of the lines ahead. */
 KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, const char *ahead,
                               const int rows, const int columns) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
@@ -55,8 +55,8 @@ KT_INLINE void kt_direct_bf16(const kt_bf16_block *b, const uint8_t *panel, cons
     }
 }
 
-/* All 64 panel rows. One row has eight sums, whose chains cover the latency of FMA; more rows go by one line
- * of each pair of inputs: with two rows memory takes longer than their four chains. */
+/* All 64 panel rows. One row has eight sums, whose chains cover the latency of FMA; more rows go
+ * by one line of each pair of inputs: with two rows memory takes longer than their four chains. */
 static inline void kt_few_rows_bf16(kt_bf16_block b, const uint8_t *panel, int rows) {
     float *out = b.out;
     for (; rows > 0; rows -= 4, b.a += 4, out += 4 * 64) {

@@ -7,7 +7,8 @@
 
 #include "base/cpu.h"
 
-/* This file is built for the baseline; only the functions under test and their callers get an ISA. */
+/* This file is built for the baseline; only the functions under test and their callers get an
+ * ISA. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else

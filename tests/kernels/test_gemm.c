@@ -51,8 +51,8 @@ static int64_t walk(const kt_variant *v, const kt_problem *q, uint64_t seed) {
     return checked;
 }
 
-/* The first formats meet every shape. The others share their kernels' loops and get fewer; plain C, which
- * has one kernel for all of them, the fewest. */
+/* The first formats meet every shape. The others share their kernels' loops and get fewer; plain
+ * C, which has one kernel for all of them, the fewest. */
 static int64_t walk_shapes(const kt_variant *v, kt_weight_format weights, kt_act_format acts) {
     const int first = weights <= KT_W_F32;
     const size_t block_count =
@@ -89,9 +89,9 @@ ParameterizedTest(size_t *index, gemm, every_variant_matches_the_reference, .tim
     cr_assert_gt(checked, 0, "%s accepted none of the shapes", v->name);
 }
 
-/* Without VNNI oneDNN multiplies bytes with VPMADDUBSW, whose sums of two products it lets saturate.
- * Such a machine is one setting away on any other. Of what is usable all the same, the bytes at the
- * end of their range come out right. */
+/* Without VNNI oneDNN multiplies bytes with VPMADDUBSW, whose sums of two products it lets
+ * saturate. Such a machine is one setting away on any other. Of what is usable all the same, the
+ * bytes at the end of their range come out right. */
 Test(gemm, libraries_without_vnni_are_right_or_refused) {
     cr_assert_eq(setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1), 0);
     for (size_t i = 0; i < kt_builtin_variant_count; i++) {
