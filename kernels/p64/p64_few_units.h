@@ -47,7 +47,7 @@ KT_INLINE kt_vi kt_few_unit_start(const kt_p64_spec s, const kt_unit_kind kind,
     const uint8_t *zeros = x->f.minima + (size_t)h * kt_p64_minimum_bytes(s);
     kt_vi start;
 
-    if (!kind.starts) return kt_v_each_int(0);
+    if (!kt_unit_starts(kind)) return kt_v_each_int(0);
     start = kt_v_each(x->start[r] + h);
     return kind.extra == KT_EXTRA_ZERO ? kt_v_madd16(kt_v_load_u8(zeros + row), start) : start;
 }

@@ -40,7 +40,6 @@ typedef struct kt_unit_kind {
     int chain;  /* steps of four inputs in one sum; 0 = 16-bit words */
     kt_unit_extra extra;
     int centre; /* are int16 sums taken about a code in the middle? */
-    int starts; /* is there something to add to an int32 sum? */
 } kt_unit_kind;
 
 #define KT_UNITS KT_CHUNK_GROUPS /* units of a chunk; half as many of words */
@@ -88,7 +87,7 @@ KT_INLINE int kt_unit_spread(const kt_p64_spec s) {
 KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
     const int largest = kt_unit_largest(s), halves = s.group < 32 ? 2 : 1;
     const int fit = 32767 / (2 * 127 * kt_unit_spread(s)); /* steps about the centre */
-    kt_unit_kind kind = {halves, 0, KT_NO_EXTRA, 0, 1};
+    kt_unit_kind kind = {halves, 0, KT_NO_EXTRA, 0};
 
     if (s.minimum == KT_P64_MIN_ZERO) kind.extra = KT_EXTRA_ZERO;
     if (s.minimum == KT_P64_MIN_F16 || s.minimum == KT_P64_MIN_U8 ||
@@ -98,11 +97,9 @@ KT_INLINE kt_unit_kind kt_unit_kind_of(const kt_p64_spec s) {
         kind.chain = 8 / halves;
     } else if (2 * 127 * largest * (8 / halves) <= 32767) {
         kind.chain = 8 / halves;
-        kind.starts = kind.extra == KT_EXTRA_ZERO || kt_unit_offset(s) != 0;
     } else if (largest <= 126) {
-        kind.chain = fit >= 8 / halves ? 8 / halves : fit >= 4 ? 4 : 2;
+        kind.chain = fit >= 8 / halves ? 8 / halves : 2;
         kind.centre = 1;
-        kind.starts = kt_unit_offset(s) != kt_unit_centre(s);
     }
     return kind;
 }
@@ -227,10 +224,8 @@ KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const
     }
 }
 
-/* 64 + the magnitudes of quad o with their signs. */
-KT_INLINE void kt_unit_put_signed(const kt_p64_grid grid, const kt_unit_fields *f, int o, int row,
-                                  kt_vi v, uint8_t *out) {
-    const uint8_t *signs = kt_grid_column_signs(grid, f->planes, o, row / 16) + row % 16 / 2;
+/* 64 + magnitudes with their signs. */
+KT_INLINE void kt_unit_put_signed(const uint8_t *signs, kt_vi v, uint8_t *out) {
     kt_v_store(out, kt_v_add_signed(kt_v_each_int(0x40404040), v, signs));
 }
 
@@ -301,9 +296,11 @@ KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, con
             const uint8_t *at = (const uint8_t *)(point + KT_SLICE_ROWS * p + LANES * c);
             const kt_vi a = kt_v_load(at), b = kt_v_load(at + KT_V_BYTES);
             uint8_t *to = out + 2 * KT_SLICE_BYTES * p + KT_V_BYTES * c;
-            kt_unit_put_signed(s.grid, f, 2 * p, row + LANES * c, kt_v_firsts(a, b), to);
-            kt_unit_put_signed(s.grid, f, 2 * p + 1, row + LANES * c, kt_v_seconds(a, b),
-                               to + KT_SLICE_BYTES);
+            const int column = row / 16 + LANES / 16 * c;
+            kt_unit_put_signed(kt_grid_column_signs(s.grid, f->planes, 2 * p, column),
+                               kt_v_firsts(a, b), to);
+            kt_unit_put_signed(kt_grid_column_signs(s.grid, f->planes, 2 * p + 1, column),
+                               kt_v_seconds(a, b), to + KT_SLICE_BYTES);
         }
     }
 }
@@ -334,8 +331,9 @@ KT_INLINE void kt_unit_points4(const kt_p64_spec s, const kt_unit_fields *f, con
     KT_EACH (o, 8) {
         KT_EACH (c, KT_V_COLUMNS) {
             const int at = KT_SLICE_ROWS * o + LANES * c;
-            kt_unit_put_signed(s.grid, f, o, row + LANES * c,
-                               kt_v_load((const uint8_t *)(word + at)), out + 4 * at);
+            kt_unit_put_signed(
+                kt_grid_column_signs(s.grid, f->planes, o, row / 16 + LANES / 16 * c),
+                kt_v_load((const uint8_t *)(word + at)), out + 4 * at);
         }
     }
 }
@@ -475,11 +473,18 @@ KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int6
 
 /* --- the micro kernel ----------------------------------------------------------------------- */
 
+/* Is there something to add to an int32 sum? Codes with a minimum have no offset, and the offset of
+ * others is the code in the middle. */
+KT_INLINE int kt_unit_starts(const kt_unit_kind kind) {
+    if (KT_DOT_WIDE || !kind.chain) return 1;
+    return kind.centre == (kind.extra == KT_EXTRA_MINIMUM);
+}
+
 /* Where the sum of row r and vector c starts in half h of unit u. */
 KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u, int h, int r,
                               int c) {
     kt_vi start;
-    if (!kind.starts) return kt_v_each_int(0);
+    if (!kt_unit_starts(kind)) return kt_v_each_int(0);
     start = kt_v_each(&x->start[r * 2 * KT_UNITS + 2 * u + h]);
     if (kind.extra != KT_EXTRA_ZERO) return start;
     return kt_v_madd16(
@@ -633,19 +638,19 @@ KT_INLINE void kt_rows_units(kt_units *x, const kt_unit_kind kind) {
         const kt_unit_kind kind = {__VA_ARGS__};                         \
         kt_rows_units(x, kind);                                          \
     }
-KT_UNITS_OF_KIND(8, 1, 8, KT_NO_EXTRA, 0, 1)
-KT_UNITS_OF_KIND(8_zero, 1, 8, KT_EXTRA_ZERO, 0, 1)
-KT_UNITS_OF_KIND(4_4, 2, 4, KT_NO_EXTRA, 0, 1)
-KT_UNITS_OF_KIND(8_minimum, 1, 8, KT_EXTRA_MINIMUM, 0, KT_DOT_WIDE)
-KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM, 0, KT_DOT_WIDE)
+KT_UNITS_OF_KIND(8, 1, 8, KT_NO_EXTRA, 0)
+KT_UNITS_OF_KIND(8_zero, 1, 8, KT_EXTRA_ZERO, 0)
+KT_UNITS_OF_KIND(4_4, 2, 4, KT_NO_EXTRA, 0)
+KT_UNITS_OF_KIND(8_minimum, 1, 8, KT_EXTRA_MINIMUM, 0)
+KT_UNITS_OF_KIND(4_4_minimum, 2, 4, KT_EXTRA_MINIMUM, 0)
 #if !KT_DOT_WIDE
-KT_UNITS_OF_KIND(mid_8, 1, 8, KT_NO_EXTRA, 1, 0)
-KT_UNITS_OF_KIND(mid_8_minimum, 1, 8, KT_EXTRA_MINIMUM, 1, 1)
-KT_UNITS_OF_KIND(mid_4_4, 2, 4, KT_NO_EXTRA, 1, 0)
-KT_UNITS_OF_KIND(mid_2, 1, 2, KT_NO_EXTRA, 1, 0)
-KT_UNITS_OF_KIND(mid_2_2, 2, 2, KT_NO_EXTRA, 1, 0)
-KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA, 0, 1)
-KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM, 0, 1)
+KT_UNITS_OF_KIND(mid_8, 1, 8, KT_NO_EXTRA, 1)
+KT_UNITS_OF_KIND(mid_8_minimum, 1, 8, KT_EXTRA_MINIMUM, 1)
+KT_UNITS_OF_KIND(mid_4_4, 2, 4, KT_NO_EXTRA, 1)
+KT_UNITS_OF_KIND(mid_2, 1, 2, KT_NO_EXTRA, 1)
+KT_UNITS_OF_KIND(mid_2_2, 2, 2, KT_NO_EXTRA, 1)
+KT_UNITS_OF_KIND(words, 1, 0, KT_NO_EXTRA, 0)
+KT_UNITS_OF_KIND(words_2_minimum, 2, 0, KT_EXTRA_MINIMUM, 0)
 #endif
 #undef KT_UNITS_OF_KIND
 

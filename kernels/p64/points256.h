@@ -98,37 +98,57 @@ KT_INLINE void kt_point_find(const kt_p64_grid grid, const kt_unit_fields *f, in
     KT_IN_ORDER(); /* or the compiler takes words out of vectors */
 }
 
-/* Indices of points p of rows first to first + 7 of the column's sixteen. */
-KT_INLINE void kt_point_eight(const kt_p64_grid grid, const kt_unit_fields *f, int column,
-                              const uint16_t *word, const int p, const int first, size_t index[8]) {
-    const uint8_t *line = f->planes + kt_grid_line_at(grid, p) + kt_grid_column_place(grid, column);
+/* Of a slice: the bytes of its indices, its signs. */
+typedef struct kt_point_fields {
+    const uint8_t *bytes, *signs;
+} kt_point_fields;
 
+/* Opaque, so that each load has its offset in itself: gcc would keep dozens of addresses on the
+ * stack, one for each load. */
+KT_INLINE const uint8_t *kt_point_opaque(const uint8_t *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+KT_INLINE kt_point_fields kt_point_fields_of(const kt_p64_grid grid, const uint8_t *planes,
+                                             int column) {
+    const kt_point_fields x = {kt_point_opaque(planes + kt_grid_column_place(grid, column)),
+                               kt_point_opaque(planes + 8 * column)};
+    return x;
+}
+
+/* Indices of points p of rows first to first + 7 of the column's sixteen. */
+KT_INLINE void kt_point_eight(const kt_p64_grid grid, const kt_point_fields *x,
+                              const uint16_t *word, const int p, const int first, size_t index[8]) {
     KT_EACH (j, 4) {
         const int r = first + 2 * j;
         if (kt_grid_more_bits(grid))
             kt_point_two_words(word + 16 * p + kt_point_word(r), index + 2 * j);
         else
-            kt_point_two_bytes(line + kt_grid_pair_place(grid, r / 2), index + 2 * j);
+            kt_point_two_bytes(x->bytes + kt_grid_line_at(grid, p) +
+                                   kt_grid_pair_place(grid, r / 2),
+                               index + 2 * j);
     }
 }
 
 /* Points of eight inputs. */
 KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, const uint8_t *points,
                                int slice, uint8_t *out) {
+    const kt_point_fields x = kt_point_fields_of(s.grid, f->planes, slice);
     _Alignas(32) uint16_t word[8 * KT_SLICE_ROWS];
 
     kt_point_find(s.grid, f, slice, word);
     KT_EACH (p, 4) {
         KT_EACH (c, KT_V_COLUMNS) {
-            const int row = KT_SLICE_ROWS * slice + 8 * c;
             uint8_t *to = out + 2 * KT_SLICE_BYTES * p + KT_V_BYTES * c;
             size_t index[8];
             kt_vi a, b; /* rows 0, 1, 4, 5 and 2, 3, 6, 7 */
-            kt_point_eight(s.grid, f, slice, word, p, 8 * c, index);
+            kt_point_eight(s.grid, &x, word, p, 8 * c, index);
             a = kt_points_pairs(points, index);
             b = kt_points_pairs(points, index + 2);
-            kt_unit_put_signed(s.grid, f, 2 * p, row, kt_v_firsts(a, b), to);
-            kt_unit_put_signed(s.grid, f, 2 * p + 1, row, kt_v_seconds(a, b), to + KT_SLICE_BYTES);
+            kt_unit_put_signed(x.signs + kt_grid_signs_at(s.grid, 2 * p) + 4 * c, kt_v_firsts(a, b),
+                               to);
+            kt_unit_put_signed(x.signs + kt_grid_signs_at(s.grid, 2 * p + 1) + 4 * c,
+                               kt_v_seconds(a, b), to + KT_SLICE_BYTES);
         }
     }
 }
@@ -136,14 +156,15 @@ KT_INLINE void kt_unit_points8(const kt_p64_spec s, const kt_unit_fields *f, con
 /* Points of four inputs. */
 KT_INLINE void kt_unit_points4(const kt_p64_spec s, const kt_unit_fields *f, const uint8_t *points,
                                int slice, uint8_t *out) {
+    const kt_point_fields x = kt_point_fields_of(s.grid, f->planes, slice);
     _Alignas(32) uint16_t word[8 * KT_SLICE_ROWS];
 
     kt_point_find(s.grid, f, slice, word);
     KT_EACH (o, 8) {
         KT_EACH (c, KT_V_COLUMNS) {
             size_t index[8];
-            kt_point_eight(s.grid, f, slice, word, o, 8 * c, index);
-            kt_unit_put_signed(s.grid, f, o, KT_SLICE_ROWS * slice + 8 * c,
+            kt_point_eight(s.grid, &x, word, o, 8 * c, index);
+            kt_unit_put_signed(x.signs + kt_grid_signs_at(s.grid, o) + 4 * c,
                                kt_points_words(points, index),
                                out + KT_SLICE_BYTES * o + KT_V_BYTES * c);
         }
