@@ -2,8 +2,9 @@
  * it takes, or of the one that is named. Exit status: 0 accepted, 1 rejected (the reason on standard
  * output), 2 usage, 3 this machine lacks its instruction set.
  *
- * --runs NAME: only whether this machine runs the variant, of any operation: 0 or 3; 0, too, when
- * NAME is none.
+ * --runs NAME: only whether this machine runs the variant, of any operation, and if it is a
+ * library's finds it right: 0 or 3; 0, too, when NAME is none. The name of a file of kernels/p64
+ * stands for its variants.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdbool.h>
 #include <stdio.h>
@@ -103,10 +104,27 @@ static bool can_run(const kt_variant *v) {
     return !missing || kt_amx_start(NULL) == KT_OK;
 }
 
+/* `name` is a variant's, or without the word _p64 or _moe64 that of its file. */
+static bool is_named(const kt_variant *v, const char *name) {
+    static const char *const words[] = {"_p64__", "_moe64__"};
+
+    if (strcmp(v->name, name) == 0) return true;
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(v->name, words[i]);
+        const size_t before = at ? (size_t)(at - v->name) : 0;
+        if (at && strncmp(v->name, name, before) == 0 &&
+            strcmp(at + strlen(words[i]) - 2, name + before) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int runs(const char *name) {
-    for (size_t i = 0; i < kt_builtin_variant_count; i++)
-        if (strcmp(kt_builtin_variants[i]->name, name) == 0)
-            return can_run(kt_builtin_variants[i]) ? 0 : 3;
+    for (size_t i = 0; i < kt_builtin_variant_count; i++) {
+        const kt_variant *v = kt_builtin_variants[i];
+        if (!is_named(v, name)) continue;
+        return can_run(v) && (!v->usable || v->usable(NULL) == KT_OK) ? 0 : 3;
+    }
     return 0;
 }
 

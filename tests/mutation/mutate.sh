@@ -155,6 +155,10 @@ sound() {
         echo "accepted $((least + 4 * taken))" >"$all/sound/${target//\//,}"
         return
     fi
+    if [ "$how" = gate ] && ! "$build/tests/gate_variant" --runs "${target%%/*}"; then
+        echo "skipped 0" >"$all/sound/${target//\//,}"
+        return
+    fi
     arguments_of "$how" "$target"
     verdict "$how" 600 "$program" ${arguments[@]+"${arguments[@]}"}
     case $found in
@@ -189,6 +193,7 @@ mutant() {
     case $how:$unit in # a program that tests many variants does not say that it left one out
     test:kernels/*__*.c) "$build/tests/gate_variant" --runs "$(basename "$unit" .c)" || { say skipped; return; } ;;
     esac
+    case $target in *#*) "$build/tests/gate_variant" --runs "${target#*#}" || { say skipped; return; } ;; esac
     [ "$word" = hang ] && limit=$((limit - least * 5 / 6))
     [ "$how" = gate ] && case $file in *.h) unit=$(variant_file "${target%%/*}") ;; esac
     arguments_of "$how" "$target"
