@@ -84,8 +84,8 @@ const kt_aocl *kt_aocl_find(kt_err *why);
 kt_status kt_aocl_usable(kt_err *why); /* the same as a status */
 
 /* Multiply 16 x 64 x 128 with the variant, whose other requirements are met, and compare with plain
- * integers: all values are integers times powers of two, so the result must be exact; where weights are bytes,
- * up to the ends of their range. For usable() of variants of GEMM. */
+ * integers: all values are integers times powers of two, so the result must be exact; where weights
+ * are bytes, up to the ends of their range. For usable() of variants of GEMM. */
 kt_status kt_lib_self_test(const char *library, const kt_variant *v, kt_weight_format weights,
                            kt_act_format acts, kt_err *why);
 

@@ -1,21 +1,23 @@
 /* Panel kernels for AVX2: FP8 E4M3 (wf8c, wf8b128, wmxfp8) and half (wf16) weights with abf16
  * activations.
  *
- * A code whose magnitude lies 20 bits up, with its sign at the top, is a float of 2^-120 times its
- * value; denormal codes are denormal floats (kt_denormals_on). Activations are taken times 2^112, so
- * products are 2^-8 times what they stand for, as exact as any. Of 16 bits with a code in the upper
- * byte, a shift and a mask make the upper half of that float. So 32 bytes, eight panel rows with four
- * inputs each, become four vectors by nine operations; each holds inputs 0 and 2 or 1 and 3 of four
- * rows. VCVTPH2PS would take sixteen. Of halves it makes vectors of four rows with a pair of inputs.
+ * A code whose magnitude lies 20 bits up, with its sign at the top, is a float of 2^-120 times
+ * its value; denormal codes are denormal floats (kt_denormals_on). Activations are taken times
+ * 2^112, so products are 2^-8 times what they stand for, as exact as any. Of 16 bits with a code
+ * in the upper byte, a shift and a mask make the upper half of that float. So 32 bytes, eight
+ * panel rows with four inputs each, become four vectors by nine operations; each holds inputs 0
+ * and 2 or 1 and 3 of four rows. VCVTPH2PS would take sixteen. Of halves it makes vectors of four
+ * rows with a pair of inputs.
  *
- * Two things do not go this way: the code of NaN, which would be 480, and activations from 2^16 on. A
- * run that meets one is done again with weights of 2^-8 and activations as they are (kt_half_again):
- * the same products.
+ * Two things do not go this way: the code of NaN, which would be 480, and activations from 2^16
+ * on. A run that meets one is done again with weights of 2^-8 and activations as they are
+ * (kt_half_again): the same products.
  *
- * A row's sum is two chains over a run of 128 inputs (halves 64, wmxfp8 32), of inputs 4i, 4i + 1 and
- * of 4i + 2, 4i + 3; of halves those of even and of odd inputs. They are joined, scaled and added to the
- * tile. Up to eight rows decode as they go, five at a time; more decode a slice of 16 panel rows into L1
- * once. The order is the same, so a row's bits do not depend on the rows beside it.
+ * A row's sum is two chains over a run of 128 inputs (halves 64, wmxfp8 32), of inputs 4i, 4i + 1
+ * and of 4i + 2, 4i + 3; of halves those of even and of odd inputs. They are joined, scaled and
+ * added to the tile. Up to eight rows decode as they go, five at a time; more decode a slice of
+ * 16 panel rows into L1 once. The order is the same, so a row's bits do not depend on the rows
+ * beside it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_SIMD_FP8X256_H
@@ -59,7 +61,8 @@ KT_INLINE void kt_half_widen(const uint8_t *p, __m256 w[2]) {
     w[1] = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)(p + 16)));
 }
 
-/* Operands in memory, since registers are sums: compilers would load these once, and keep sums in memory. */
+/* Operands in memory, since registers are sums: compilers would load these once, and keep sums in
+ * memory. */
 _Alignas(32) static const int16_t kt_fp8_byte_up[16] = {256, 256, 256, 256, 256, 256, 256, 256,
                                                         256, 256, 256, 256, 256, 256, 256, 256};
 _Alignas(32) static const int16_t kt_fp8_word_up[16] = {4096, 0, 4096, 0, 4096, 0, 4096, 0,
@@ -70,8 +73,9 @@ KT_INLINE __m256i kt_fp8_lower(__m256i x) {
     return x;
 }
 
-/* The upper bytes of lower and of upper words. Zen 3 shifts where it adds and multiplies floats, but
- * multiplies words elsewhere, too: lower words times 2^12 are words moved up by 16 and down by 4. */
+/* The upper bytes of lower and of upper words. Zen 3 shifts where it adds and multiplies floats,
+ * but multiplies words elsewhere, too: lower words times 2^12 are words moved up by 16 and down
+ * by 4. */
 KT_INLINE void kt_fp8_widen(__m256i words, __m256 w[2]) {
     const __m256i mask = _mm256_set1_epi32((int)0x87f00000u);
     __m256i lower;
@@ -80,15 +84,16 @@ KT_INLINE void kt_fp8_widen(__m256i words, __m256 w[2]) {
     w[1] = _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(words, 4), mask));
 }
 
-/* sum += w * a, in the order of the source: compilers would move products away from their weights, and
- * keep weights and sums in memory. */
+/* sum += w * a, in the order of the source: compilers would move products away from their
+ * weights, and keep weights and sums in memory. */
 KT_INLINE __m256 kt_half_fma(__m256 w, __m256 a, __m256 sum) {
     __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(w), "x"(a));
     return sum;
 }
 
-/* Eight panel rows at p with four inputs each, half of them: both vectors meet the same activations.
- * codes goes from half 0 to half 1; twice the largest magnitude of a code goes to most. */
+/* Eight panel rows at p with four inputs each, half of them: both vectors meet the same
+ * activations. codes goes from half 0 to half 1; twice the largest magnitude of a code goes to
+ * most. */
 KT_INLINE void kt_half_open(kt_weight_format format, const uint8_t *p, const int half,
                             __m256i *codes, __m256i *most, __m256 w[2]) {
     if (format == KT_W_F16) {
@@ -128,7 +133,8 @@ KT_INLINE __m256 kt_half_powers(const uint8_t *exponents) {
         _mm256_max_epi32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
 }
 
-/* Scales of a vector's rows, 2^8 included but for wmxfp8, whose scales may be too large to hold it. */
+/* Scales of a vector's rows, 2^8 included but for wmxfp8, whose scales may be too large to hold
+ * it. */
 KT_INLINE __m256 kt_half_scale(const kt_half_run *x, kt_weight_format format, int vector) {
     const uint8_t *scales = x->tile->panel + 64 * x->tile->k;
     const float *s = (const float *)(const void *)scales;
@@ -156,17 +162,18 @@ KT_INLINE void kt_half_join(const kt_half_run *x, kt_weight_format format, int r
                     _mm256_fmadd_ps(joined, kt_half_scale(x, format, vector), _mm256_load_ps(out)));
 }
 
-/* What a pass over one in `passes` of the panel's rows asks for: its share of the lines ahead, in order
- * of memory, since panel rows are read a few lines in four, which hardware prefetchers do not follow. */
+/* What a pass over one in `passes` of the panel's rows asks for: its share of the lines ahead, in
+ * order of memory, since panel rows are read a few lines in four, which hardware prefetchers do
+ * not follow. */
 KT_INLINE const char *kt_half_ahead(const kt_half_run *x, kt_weight_format format, int pass,
                                     int passes) {
     const int bytes = x->inputs / 4 * kt_half_quad(format);
     return (const char *)kt_half_panel(x, format, 0) + KT_HALF_AHEAD + bytes / passes * pass;
 }
 
-/* Rows [r, r + rows) and `vectors` times eight panel rows from `first` on: at least eight chains, which
- * cover the latency of FMA, and at most twelve. False, and nothing is added, if there is a NaN among the
- * weights. */
+/* Rows [r, r + rows) and `vectors` times eight panel rows from `first` on: at least eight chains,
+ * which cover the latency of FMA, and at most twelve. False, and nothing is added, if there is a
+ * NaN among the weights. */
 KT_INLINE int kt_half_direct(const kt_half_run *x, const kt_weight_format format, int r,
                              const int rows, int first, const int vectors) {
     const int step = kt_half_quad(format) / 8 * vectors, row = 2 * kt_half_inputs(format);

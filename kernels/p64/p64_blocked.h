@@ -272,24 +272,21 @@ KT_INLINE void kt_scale_channels(const kt_p64_tile *t) {
 }
 
 /* Where a byte product takes any code: the panel is read as it is. */
-static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
 #if KT_V_BYTES == 32
+static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
+    const int64_t groups = t->k / 32;
+    kt_row_groups rows[KT_BLOCK_ROWS];
+    kt_micro x = {.tile = t};
+
     if (t->rows < KT_DIRECT_ROWS) {
         kt_few_tile(t, KT_FEW_BYTES);
         kt_scale_channels(t);
         return;
     }
-#endif
-    const int64_t groups = t->k / 32;
-    const int most = t->rows < KT_DIRECT_ROWS ? 1 : KT_CHUNK_GROUPS;
-    kt_row_groups rows[KT_BLOCK_ROWS];
-    kt_micro x = {.tile = t};
-
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.group < groups; x.group += x.groups) {
         const uint8_t *chunk = t->panel + KT_P64_CODES8_BYTES * x.group;
-        x.groups = groups - x.group < most ? (int)(groups - x.group) : most;
-        if (most == 1) kt_fetch_group(chunk, KT_P64_CODES8_BYTES);
+        x.groups = groups - x.group < KT_CHUNK_GROUPS ? (int)(groups - x.group) : KT_CHUNK_GROUPS;
         kt_fetch_next(t, chunk, KT_P64_CODES8_BYTES * x.groups);
         kt_open_rows(&x, 16, 0, rows);
         x.scales = chunk;
@@ -300,6 +297,7 @@ static inline void kt_tile_w8c_bytes(const kt_p64_tile *t) {
     }
     kt_scale_channels(t);
 }
+#endif
 
 /* Where it would saturate (VPMADDUBSW: 2 * 255 * 127 > 32767): products of 16-bit words. The even and
  * the odd bytes of a lane are two pairs of words; activations are widened the same way once per chunk,
