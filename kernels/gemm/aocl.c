@@ -191,7 +191,7 @@ static kt_matrix make_weights(self_test *t, kt_weight_format weights) {
             t->bf16[at] = kt_f32_to_bf16((float)value);
             t->codes[at] = (int8_t)value;
             if (l % 2 == 0) t->nibbles[at / 2] = 0;
-            t->nibbles[at / 2] |= (uint8_t)((value + 8) << (l % 2 * 4));
+            t->nibbles[at / 2] |= (uint8_t)(((value + 8) & 15) << l % 2 * 4);
             t->group_scale[at / 32] = kt_f32_to_bf16(test_w_scale(weights, r, l / 32));
         }
     }

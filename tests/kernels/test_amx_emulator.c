@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "tests/support/amx_emulator.h"
 #include "tests/support/guard.h"
+#include "tests/support/skip.h"
 
 /* --- an assembler: one instruction and a return --------------------------------------------- */
 
@@ -643,7 +644,7 @@ Test(amx, fp16_instructions_round_once) {
     kt_rng rng;
 
     start();
-    if (!__builtin_cpu_supports("avx512f")) cr_skip_test("no AVX-512 registers");
+    kt_skip_without_isa(KT_ISA_AVX512, "registers of 512 bits");
     kt_rng_seed(&rng, 4);
     for (int trial = 0; trial < 300; trial++) {
         uint16_t a[32], b[32], out[3][32], beside[32];
@@ -698,7 +699,7 @@ Test(amx, floats_become_bfloat16_by_the_manual) {
     uint16_t out[32];
 
     start();
-    if (!__builtin_cpu_supports("avx512f")) cr_skip_test("no AVX-512 registers");
+    kt_skip_without_isa(KT_ISA_AVX512, "registers of 512 bits");
     for (int i = 0; i < 16; i++) first[i] = known[i].from, second[15 - i] = known[i].from;
     two_floats(first, second, out);
     for (int i = 0; i < 16; i++) {

@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "tests/support/amx_emulator.h"
+#include "tests/support/skip.h"
 #include "tests/support/trap_sites.h"
 
 /* All that a program has; as the assembly below knows it. */
@@ -95,7 +96,7 @@ Test(trap_sites, a_replaced_instruction_keeps_all_registers) {
 
     start();
     before = kt_trap_count();
-    if (!__builtin_cpu_supports("avx512bw")) cr_skip_test("no AVX-512 registers");
+    kt_skip_without_isa(KT_ISA_AVX512, "registers of 512 bits");
     kt_rng_seed(&rng, 5);
     for (int trial = 0; trial < 20; trial++) {
         for (size_t i = 0; i < sizeof in / 8; i++) {
