@@ -21,6 +21,7 @@ least=${KT_MUTANT_SECONDS:-60} # for any mutant; more where the program itself t
 all=$(mktemp -d)
 trap 'rm -rf "$all"' EXIT
 mkdir "$all/sound"
+: >"$all/times"
 work=$all # of this worker
 gold=
 ! command -v ld.gold >/dev/null || gold=-fuse-ld=gold # half the time of a link
