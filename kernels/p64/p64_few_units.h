@@ -172,13 +172,16 @@ KT_INLINE_UNROLLED void kt_few_units_rows(const kt_p64_tile *t, const kt_p64_spe
     }
 }
 
-/* Points are looked up into scratch. Seven rows in two passes lose to it where four sums are
+#include "kernels/p64/p64_few_points.h"
+
+/* More rows have points looked up into scratch. Seven rows in two passes lose to it where four sums are
  * held: a ninth of the time with IQ4_XS. */
 KT_INLINE int kt_takes_few(const kt_p64_spec s, int rows) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int most = KT_DIRECT_ROWS - (kind.chain == 8 / kind.halves ? 1 : 2);
 
-    return rows <= most && !s.grid && s.scale != KT_P64_IQ1;
+    if (s.grid) return rows == 1;
+    return rows <= most && s.scale != KT_P64_IQ1;
 }
 
 /* All rows of the tile, four at a time: each four read the panel. */
@@ -186,6 +189,10 @@ KT_INLINE void kt_few_units(const kt_p64_tile *t, const kt_p64_spec s) {
     kt_unit_rows opened;
     int row = 0;
 
+    if (s.grid) {
+        kt_few_points_row(t, s);
+        return;
+    }
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; row + KT_MICRO_ROWS <= t->rows; row += KT_MICRO_ROWS)
         kt_few_units_rows(t, s, row, KT_MICRO_ROWS, &opened);
