@@ -10,15 +10,15 @@
 #include "kernels/simd/swiglu_avx2.h"
 
 static void gemm(const kt_gemm_call *call) {
-    kt_rows_gemm(call, kt_tile_blocks, KT_BLOCK_ROWS, NULL);
+    kt_rows_gemm(call, kt_tile_blocks, KT_UNIT_ROWS, NULL);
 }
 
 static void gate_up(const kt_moe_call *call) {
-    kt_rows_gate_up(call, kt_tile_blocks, kt_swiglu_a8_avx2, KT_BLOCK_ROWS, NULL);
+    kt_rows_gate_up(call, kt_tile_blocks, kt_swiglu_a8_avx2, KT_UNIT_ROWS, NULL);
 }
 
 static void down(const kt_moe_call *call) {
-    kt_rows_down(call, kt_tile_blocks, KT_BLOCK_ROWS, NULL);
+    kt_rows_down(call, kt_tile_blocks, KT_UNIT_ROWS, NULL);
 }
 
 KT_P64_KERNEL(wblocks_a8, avxvnni, 3, 4, .weights = KT_BLOCK_MASK, .acts = 1u << KT_A_INT8_G32,

@@ -18,8 +18,7 @@
 
 #define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
-/* Around tiles of 16 and blocks of 64; with BF16, whose blocks are of up to 128 rows, around
- * those. */
+/* Around tiles of 16 and blocks of 64; with BF16 and narrow matrices beyond blocks of 96 and 128. */
 static const int64_t rows[] = {1, 2, 3, 7, 16, 17, 64, 65, 129};
 enum { N_ROWS = sizeof rows / sizeof *rows, MOST_ROWS = 129 };
 
@@ -48,10 +47,11 @@ typedef struct inputs {
 static inputs inputs_make(kt_op op, kt_weight_format weights, kt_act_format acts, int shape) {
     static const int64_t sizes[][2] = {{65, 288}, {130, 96}, {17, 768}};
     const int64_t multiple = kt_p64_k_multiple(weights);
+    const int is_narrow = sizes[shape][0] < 64;
     inputs in = {.problem = {.op = op,
                              .weights = weights,
                              .acts = acts,
-                             .m = weights == KT_W_BF16 ? MOST_ROWS : 65,
+                             .m = weights == KT_W_BF16 || is_narrow ? MOST_ROWS : 65,
                              .n = sizes[shape][0],
                              .k = (sizes[shape][1] + multiple - 1) / multiple * multiple}};
     kt_err err = {0};
