@@ -18,7 +18,7 @@
 
 #define AMX (KT_ISA_AMXINT8 | KT_ISA_AMXBF16)
 
-/* Around tiles of 16 and blocks of 64; with BF16 and narrow matrices beyond blocks of 96 and 128. */
+/* Around tiles of 16 and blocks of 64; with BF16 and narrow matrices beyond blocks of 128. */
 static const int64_t rows[] = {1, 2, 3, 7, 16, 17, 64, 65, 129};
 enum { N_ROWS = sizeof rows / sizeof *rows, MOST_ROWS = 129 };
 
